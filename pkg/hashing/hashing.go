@@ -1,0 +1,151 @@
+// Package hashing turns prompt tokens into the block hashes that the whole
+// field agrees on: XXH3-64 per block (local hash) and a rolling hash over the
+// chain of blocks (sequence hash). The rules are those of dynamo-kv-router
+// 1.3.1 (salt: 1.6.1), which are also Mooncake Conductor's with seed 1337.
+package hashing
+
+import (
+	"encoding/binary"
+	"slices"
+	"unsafe"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Seed is the base seed of local hashes and the only seed of the rolling hash
+// (dynamo-kv-router 1.3.1: XXH3_SEED).
+const Seed uint64 = 1337
+
+// unmatchedSeed keeps Unmatched apart from every hash that a prompt can have:
+// it is not Seed, and no LoRA name or salt is known that gives it.
+const unmatchedSeed uint64 = 0x9fb21c651e98df25
+
+// littleEndian says that a token in memory already has the byte order that the
+// hash wants, so that blocks are hashed where they lie.
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+// LocalSeed returns the seed of local hashes for prompts under a LoRA adapter
+// and a cache salt; an empty name adds nothing. The sum wraps modulo 2^64.
+func LocalSeed(lora, salt string) uint64 {
+	seed := Seed
+	if lora != "" {
+		seed += xxh3.HashStringSeed(lora, 0)
+	}
+	if salt != "" {
+		seed += xxh3.HashStringSeed(salt, 1)
+	}
+	return seed
+}
+
+// Layout says how a token sequence is cut into blocks.
+type Layout struct {
+	// BlockSize is in tokens; at 0 or below there are no blocks.
+	BlockSize int
+	// Eagle blocks look one token ahead: the window is BlockSize+1 tokens, the
+	// stride BlockSize.
+	Eagle bool
+}
+
+// window is how many tokens one block's hash covers.
+func (l Layout) window() int {
+	if l.Eagle {
+		return l.BlockSize + 1
+	}
+	return l.BlockSize
+}
+
+// Blocks returns how many complete blocks n tokens make.
+func (l Layout) Blocks(n int) int {
+	if l.Eagle {
+		n--
+	}
+	if n < 0 || l.BlockSize <= 0 {
+		return 0
+	}
+	return n / l.BlockSize
+}
+
+// AppendLocal appends to dst the local hash of every complete block of tokens;
+// an incomplete tail is ignored. mm, if not nil, holds the multimodal object
+// hashes of each block in any order; blocks beyond len(mm) have none.
+func (l Layout) AppendLocal(dst []uint64, tokens []uint32, seed uint64, mm [][]uint64) []uint64 {
+	n, w := l.Blocks(len(tokens)), l.window()
+	dst = slices.Grow(dst, n)
+	for i := range n {
+		block := tokens[i*l.BlockSize : i*l.BlockSize+w]
+		if i < len(mm) && len(mm[i]) > 0 {
+			dst = append(dst, multimodal(block, seed, mm[i]))
+		} else {
+			dst = append(dst, plain(block, seed))
+		}
+	}
+	return dst
+}
+
+// plain is the local hash of a block (at least one token) without multimodal
+// objects.
+func plain(block []uint32, seed uint64) uint64 {
+	if littleEndian {
+		return xxh3.HashSeed(unsafe.Slice((*byte)(unsafe.Pointer(&block[0])), 4*len(block)), seed)
+	}
+	return multimodal(block, seed, nil)
+}
+
+// multimodal is the local hash of a block with objects: the tokens and then the
+// objects' hashes in ascending order, all little-endian.
+func multimodal(block []uint32, seed uint64, objects []uint64) uint64 {
+	var tokens [1024]byte // blocks of 64 tokens and 96 objects stay off the heap
+	var order [32]uint64
+	buf := tokens[:0]
+	for _, t := range block {
+		buf = binary.LittleEndian.AppendUint32(buf, t)
+	}
+	sorted := append(order[:0], objects...)
+	slices.Sort(sorted)
+	for _, h := range sorted {
+		buf = binary.LittleEndian.AppendUint64(buf, h)
+	}
+	return xxh3.HashSeed(buf, seed)
+}
+
+// AppendSequence appends to dst the rolling hashes of a chain of local hashes
+// that starts at the root: the first equals its local hash.
+func AppendSequence(dst, local []uint64) []uint64 {
+	return AppendSequenceSeed(dst, local, Seed)
+}
+
+// AppendSequenceSeed is AppendSequence under another chain seed than Seed: a
+// Conductor space may choose its own.
+func AppendSequenceSeed(dst, local []uint64, seed uint64) []uint64 {
+	dst = slices.Grow(dst, len(local))
+	var prev uint64
+	for i, h := range local {
+		if i == 0 {
+			prev = h
+		} else {
+			prev = pair(prev, h, seed)
+		}
+		dst = append(dst, prev)
+	}
+	return dst
+}
+
+// NextSequence returns the rolling hash of a block with the given local hash
+// whose parent has the rolling hash prev.
+func NextSequence(prev, local uint64) uint64 {
+	return pair(prev, local, Seed)
+}
+
+// Unmatched replaces the local hash of a block whose content depends on a key
+// that no prompt can express (digest stands for the key): equal blocks stay
+// equal, and no prompt's block has the same hash.
+func Unmatched(local, digest uint64) uint64 {
+	return pair(local, digest, unmatchedSeed)
+}
+
+func pair(a, b, seed uint64) uint64 {
+	var buf [16]byte
+	binary.LittleEndian.PutUint64(buf[:8], a)
+	binary.LittleEndian.PutUint64(buf[8:], b)
+	return xxh3.HashSeed(buf[:], seed)
+}

@@ -1,0 +1,111 @@
+package indexer
+
+import (
+	"fmt"
+)
+
+// check walks the whole structure and returns the first broken invariant: every
+// cell knows its node, every node its parent and its place among its siblings,
+// every name is in the table, no leaf is without owners, no two neighbours that
+// could be one run are two, and all counters add up.
+func (s *Space) check() error {
+	t := &s.tree
+	if t.live == 0 {
+		if b := s.mem.bytes.Load(); b != s.rings() {
+			return fmt.Errorf("empty tree holds %d bytes", b-s.rings())
+		}
+		return nil
+	}
+	blocks, nodes, cells := [NumTiers]int{}, 0, 0
+	var walk func(id uint32) error
+	walk = func(id uint32) error {
+		nd := t.node(id)
+		if !nd.used {
+			return fmt.Errorf("node %d is linked but free", id)
+		}
+		if id != root {
+			nodes++
+			cells += int(nd.n)
+			if nd.n == 0 || nd.n > nd.cap || nd.cap > maxRun {
+				return fmt.Errorf("node %d: n=%d cap=%d", id, nd.n, nd.cap)
+			}
+			for i := range nd.cap {
+				if got := t.cells.nodeOf(nd.off + i); got != id {
+					return fmt.Errorf("cell %d of node %d is labelled %d", nd.off+i, id, got)
+				}
+			}
+			for i, name := range t.cells.names(nd.off, nd.n) {
+				if s.lookup(name, func(c uint32, _ *node) bool { return c == nd.off+uint32(i) }) == 0 {
+					return fmt.Errorf("name %d of node %d is not in the table", name, id)
+				}
+			}
+			p := t.node(nd.parent)
+			if nd.depth != p.depth+p.n {
+				return fmt.Errorf("node %d: depth %d below %d+%d", id, nd.depth, p.depth, p.n)
+			}
+			if t.child(nd.parent, t.cells.local(nd.off)) != id {
+				return fmt.Errorf("node %d is not found below %d", id, nd.parent)
+			}
+			for tier, h := range nd.owners {
+				blocks[tier] += t.sets.count(h) * int(nd.n)
+			}
+			if nd.first == 0 && nd.owners == [NumTiers]owners{} {
+				return fmt.Errorf("leaf %d has no owners", id)
+			}
+		}
+		prev := uint32(0)
+		for c := nd.first; c != 0; c = t.node(c).next {
+			if cn := t.node(c); cn.parent != id || cn.prev != prev {
+				return fmt.Errorf("node %d: parent %d, prev %d; want %d, %d", c, cn.parent, cn.prev, id, prev)
+			}
+			if err := walk(c); err != nil {
+				return err
+			}
+			prev = c
+		}
+		if before := t.live; id != root && nd.first != 0 {
+			only := t.node(nd.first)
+			same := only.next == 0 && nd.off+nd.cap == only.off && nd.cap == nd.n && nd.seed == only.seed
+			for i := range nd.owners {
+				same = same && t.sets.equal(nd.owners[i], only.owners[i])
+			}
+			if same && before == t.live {
+				return fmt.Errorf("nodes %d and %d could be one", id, nd.first)
+			}
+		}
+		return nil
+	}
+	if err := walk(root); err != nil {
+		return err
+	}
+	named := 0
+	for i := range t.names.shards {
+		named += t.names.shards[i].n
+	}
+	used := 0
+	for i := range t.cells.segments {
+		used += t.cells.segments[i].used
+	}
+	switch {
+	case nodes != t.live:
+		return fmt.Errorf("%d nodes linked, %d live", nodes, t.live)
+	case nodes != t.children.n:
+		return fmt.Errorf("%d nodes linked, %d in the children table", nodes, t.children.n)
+	case blocks != s.blocks:
+		return fmt.Errorf("blocks %v, counted %v", blocks, s.blocks)
+	case cells != named:
+		return fmt.Errorf("%d cells, %d names", cells, named)
+	case cells > used:
+		return fmt.Errorf("%d cells in runs, %d in use", cells, used)
+	}
+	return nil
+}
+
+// rings is the size of what the ranks remember of removed blocks.
+func (s *Space) rings() int64 {
+	n := int64(0)
+	for i := range s.ranks {
+		n += int64(len(s.ranks[i].recent.ring)) * 24
+	}
+	return n
+}

@@ -1,0 +1,43 @@
+package indexer
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// memory hands out zeroed flat memory and counts it, so that the bytes of an
+// index are known exactly. Large pieces live outside the collector's heap: the
+// collector would not scan them, but would let the heap grow to twice their
+// size before it ran.
+type memory struct {
+	bytes atomic.Int64
+}
+
+// mapAbove is the size in bytes from which a piece gets its own mapping.
+const mapAbove = 64 << 10
+
+func makeFlat[T any](m *memory, n int) []T {
+	if n == 0 {
+		return nil
+	}
+	var zero T
+	size := n * int(unsafe.Sizeof(zero))
+	m.bytes.Add(int64(size))
+	if size < mapAbove {
+		return make([]T, n)
+	}
+	b := mapBytes(size)
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
+}
+
+// freeFlat gives a piece from makeFlat back; s must not be used afterwards.
+func freeFlat[T any](m *memory, s []T) {
+	if len(s) == 0 {
+		return
+	}
+	size := len(s) * int(unsafe.Sizeof(s[0]))
+	m.bytes.Add(-int64(size))
+	if size >= mapAbove {
+		unmapBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), size))
+	}
+}

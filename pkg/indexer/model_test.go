@@ -1,0 +1,220 @@
+package indexer_test
+
+import (
+	"slices"
+
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// model is the dumbest index that can be right: sets of paths per rank and
+// tier, walked block by block. It shares no code with the real one.
+type model struct {
+	paths map[step]int // (path of the parent, local hash) → path; 0 is the root
+	up    []step       // by path
+	ranks map[uint32]*modelRank
+}
+
+type step struct {
+	parent int
+	local  uint64
+}
+
+type modelRank struct {
+	named   [indexer.NumTiers]map[uint64]int // engine name → path
+	waiting []modelOrphan
+	gone    map[uint64]int // removed blocks by name
+}
+
+type modelOrphan struct {
+	name, parent, local uint64
+	tiers               map[indexer.Tier]bool
+}
+
+func newModel() *model {
+	return &model{paths: map[step]int{}, up: []step{{}}, ranks: map[uint32]*modelRank{}}
+}
+
+func (m *model) rank(slot uint32) *modelRank {
+	r := m.ranks[slot]
+	if r == nil {
+		r = &modelRank{gone: map[uint64]int{}}
+		for t := range r.named {
+			r.named[t] = map[uint64]int{}
+		}
+		m.ranks[slot] = r
+	}
+	return r
+}
+
+func (m *model) path(parent int, local uint64) int {
+	s := step{parent, local}
+	p, ok := m.paths[s]
+	if !ok {
+		p = len(m.up)
+		m.up = append(m.up, s)
+		m.paths[s] = p
+	}
+	return p
+}
+
+func (r *modelRank) find(name uint64) (int, bool) {
+	for t := range r.named {
+		if p, ok := r.named[t][name]; ok {
+			return p, true
+		}
+	}
+	return 0, false
+}
+
+func (m *model) store(ev *indexer.Store) {
+	r := m.rank(ev.Slot)
+	at, ok := 0, true
+	if ev.HasParent {
+		if at, ok = r.find(ev.Parent); !ok && ev.Parent == 0 {
+			ok = true
+		}
+	}
+	if !ok {
+		parent := ev.Parent
+		for i, name := range ev.Names {
+			if p, held := r.find(name); held && m.up[p].local == ev.Local[i] {
+				r.named[ev.Tier][name] = p
+				m.joinOrphans(r, []uint64{name})
+				if rest := i + 1; rest < len(ev.Names) {
+					m.store(&indexer.Store{Slot: ev.Slot, Tier: ev.Tier, Parent: name, HasParent: true, Names: ev.Names[rest:], Local: ev.Local[rest:]})
+				}
+				return
+			}
+			o := modelOrphan{name, parent, ev.Local[i], map[indexer.Tier]bool{ev.Tier: true}}
+			for _, old := range r.waiting {
+				if old.name == name && old.parent == parent && old.local == o.local {
+					for t := range old.tiers {
+						o.tiers[t] = true
+					}
+				}
+			}
+			r.drop(name)
+			r.waiting = append(r.waiting, o)
+			parent = name
+		}
+		return
+	}
+	for i, name := range ev.Names {
+		at = m.path(at, ev.Local[i])
+		r.named[ev.Tier][name] = at
+	}
+	m.joinOrphans(r, ev.Names)
+}
+
+func (r *modelRank) drop(name uint64) {
+	r.waiting = slices.DeleteFunc(r.waiting, func(o modelOrphan) bool { return o.name == name })
+}
+
+func (m *model) joinOrphans(r *modelRank, names []uint64) {
+	for _, n := range names {
+		r.drop(n)
+	}
+	for work := slices.Clone(names); len(work) > 0; work = work[1:] {
+		at, ok := r.find(work[0])
+		for _, o := range slices.Clone(r.waiting) {
+			if o.parent != work[0] {
+				continue
+			}
+			r.drop(o.name)
+			if !ok {
+				continue
+			}
+			p := m.path(at, o.local)
+			for t := range o.tiers {
+				r.named[t][o.name] = p
+			}
+			work = append(work, o.name)
+		}
+	}
+}
+
+func (m *model) storeNamed(slot uint32, t indexer.Tier, names []uint64) {
+	r := m.rank(slot)
+	for _, name := range names {
+		if p, ok := r.find(name); ok {
+			r.named[t][name] = p
+			m.joinOrphans(r, []uint64{name})
+			continue
+		}
+		waiting := false
+		for _, o := range r.waiting {
+			if o.name == name {
+				o.tiers[t] = true
+				waiting = true
+			}
+		}
+		if p, ok := r.gone[name]; ok && !waiting {
+			r.named[t][name] = p
+			m.joinOrphans(r, []uint64{name})
+		}
+	}
+}
+
+func (m *model) remove(slot uint32, t indexer.Tier, names []uint64) {
+	r := m.rank(slot)
+	for _, name := range names {
+		if p, ok := r.named[t][name]; ok {
+			delete(r.named[t], name)
+			r.gone[name] = p
+			continue
+		}
+		for _, o := range r.waiting {
+			if o.name == name && o.tiers[t] {
+				delete(o.tiers, t)
+				if len(o.tiers) == 0 {
+					r.drop(name)
+				}
+				break
+			}
+		}
+	}
+}
+
+func (m *model) clear(slot uint32) { delete(m.ranks, slot) }
+
+// overlap follows a prompt for one rank, tier by tier.
+func (m *model) overlap(slot uint32, local []uint64) (device, host, disk uint32) {
+	r := m.ranks[slot]
+	if r == nil {
+		return 0, 0, 0
+	}
+	held := [indexer.NumTiers]map[int]bool{}
+	for t := range held {
+		held[t] = map[int]bool{}
+		for _, p := range r.named[t] {
+			held[t][p] = true
+		}
+	}
+	var ends [indexer.NumTiers]int
+	at, i := 0, 0
+	for t := range held {
+		for i < len(local) {
+			p, ok := m.paths[step{at, local[i]}]
+			if !ok || !held[t][p] {
+				break
+			}
+			at = p
+			i++
+		}
+		ends[t] = i
+	}
+	return uint32(ends[indexer.Device]), uint32(ends[indexer.Host] - ends[indexer.Device]), uint32(ends[indexer.External] - ends[indexer.Host])
+}
+
+// blocks counts the (rank, block) entries of a tier.
+func (m *model) blocks(t indexer.Tier) int {
+	n := 0
+	for _, r := range m.ranks {
+		set := map[int]bool{}
+		for _, p := range r.named[t] {
+			set[p] = true
+		}
+		n += len(set)
+	}
+	return n
+}

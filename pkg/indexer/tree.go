@@ -1,0 +1,329 @@
+package indexer
+
+// node is a run of blocks with the same owners in every tier. Node 0 is the
+// root and has no blocks.
+type node struct {
+	off, n     uint32 // the run's cells
+	cap        uint32 // cells held, n <= cap: room for a leaf to grow
+	depth      uint32 // blocks above the run
+	parent     uint32
+	first      uint32 // first child, 0 = leaf
+	prev, next uint32 // siblings, 0 = end
+	owners     [NumTiers]owners
+	seed       uint32 // number of the block seed in seeds
+	used       bool
+}
+
+// Nodes live in pages, so that growing moves none.
+const (
+	pageBits  = 10
+	pageNodes = 1 << pageBits
+)
+
+const root = 0
+
+// tree is the structure without its lock: see Space.
+type tree struct {
+	mem      *memory
+	cells    arena
+	pages    [][]node
+	free     []uint32 // node numbers
+	next     uint32   // first node number never used
+	live     int      // nodes in use, the root not counted
+	children handles  // (parent, first local hash) → node
+	salt     uint64   // of the children table
+	names    nameTable
+	sets     ownerSets
+	seeds    seedTable
+}
+
+func (t *tree) node(id uint32) *node { return &t.pages[id>>pageBits][id&(pageNodes-1)] }
+
+func (t *tree) newNode() uint32 {
+	var id uint32
+	if l := len(t.free); l > 0 {
+		id = t.free[l-1]
+		t.free = t.free[:l-1]
+	} else {
+		id = t.next
+		t.next++
+		if int(id>>pageBits) == len(t.pages) {
+			t.pages = append(t.pages, makeFlat[node](t.mem, pageNodes))
+		}
+	}
+	*t.node(id) = node{used: true}
+	t.live++
+	return id
+}
+
+func (t *tree) freeNode(id uint32) {
+	nd := t.node(id)
+	for _, h := range nd.owners {
+		t.sets.release(h)
+	}
+	t.seeds.release(nd.seed)
+	*nd = node{}
+	t.free = append(t.free, id)
+	t.live--
+}
+
+func (t *tree) childTag(parent uint32, local uint64) uint32 {
+	return mix(local ^ t.salt ^ uint64(parent)*0x9e3779b97f4a7c15)
+}
+
+// child returns the child of id whose run starts with local, or 0.
+func (t *tree) child(id uint32, local uint64) uint32 {
+	if t.children.n == 0 {
+		return 0
+	}
+	tag := t.childTag(id, local)
+	for i := t.children.first(tag); ; i = t.children.next(i) {
+		c, same := t.children.at(i, tag)
+		if c == 0 {
+			return 0
+		}
+		if same {
+			if nd := t.node(c); nd.parent == id && t.cells.local(nd.off) == local {
+				return c
+			}
+		}
+	}
+}
+
+// link makes c, whose run is set, a child of p.
+func (t *tree) link(p, c uint32) {
+	pn, cn := t.node(p), t.node(c)
+	cn.parent, cn.prev, cn.next = p, 0, pn.first
+	if pn.first != 0 {
+		t.node(pn.first).prev = c
+	}
+	pn.first = c
+	t.children.insert(t.childTag(p, t.cells.local(cn.off)), c)
+}
+
+// unlink takes c away from its parent.
+func (t *tree) unlink(c uint32) {
+	cn := t.node(c)
+	t.children.remove(t.childTag(cn.parent, t.cells.local(cn.off)), c)
+	if cn.prev != 0 {
+		t.node(cn.prev).next = cn.next
+	} else {
+		t.node(cn.parent).first = cn.next
+	}
+	if cn.next != 0 {
+		t.node(cn.next).prev = cn.prev
+	}
+}
+
+// substitute puts c into old's place below its parent; both runs start with
+// the same local hash.
+func (t *tree) substitute(old, c uint32) {
+	on, cn := t.node(old), t.node(c)
+	cn.parent, cn.prev, cn.next = on.parent, on.prev, on.next
+	t.children.replace(t.childTag(on.parent, t.cells.local(on.off)), old, c)
+	if cn.prev != 0 {
+		t.node(cn.prev).next = c
+	} else {
+		t.node(cn.parent).first = c
+	}
+	if cn.next != 0 {
+		t.node(cn.next).prev = c
+	}
+}
+
+// adopt moves the children of from to the childless node to.
+func (t *tree) adopt(to, from uint32) {
+	fn := t.node(from)
+	first := fn.first
+	fn.first = 0
+	t.node(to).first = first
+	for c := first; c != 0; {
+		cn := t.node(c)
+		l := t.cells.local(cn.off)
+		t.children.remove(t.childTag(from, l), c)
+		cn.parent = to
+		t.children.insert(t.childTag(to, l), c)
+		c = cn.next
+	}
+}
+
+// split cuts a run before its k-th block, 0 < k < n, and returns the nodes of
+// both parts. The smaller part becomes the new node.
+func (t *tree) split(id, k uint32) (head, tail uint32) {
+	fresh := t.newNode()
+	nd, fn := t.node(id), t.node(fresh)
+	for i, h := range nd.owners {
+		fn.owners[i] = t.sets.clone(h)
+	}
+	fn.seed = t.seeds.share(nd.seed)
+	if k <= nd.n-k {
+		fn.off, fn.n, fn.cap, fn.depth = nd.off, k, k, nd.depth
+		t.substitute(id, fresh)
+		nd.off, nd.n, nd.cap, nd.depth = nd.off+k, nd.n-k, nd.cap-k, nd.depth+k
+		t.cells.label(fn.off, k, fresh)
+		t.link(fresh, id)
+		return fresh, id
+	}
+	fn.off, fn.n, fn.cap, fn.depth = nd.off+k, nd.n-k, nd.cap-k, nd.depth+k
+	t.adopt(fresh, id)
+	nd.n, nd.cap = k, k
+	t.cells.label(fn.off, fn.cap, fresh)
+	t.link(id, fresh)
+	return id, fresh
+}
+
+// join makes one run of a node and its only child where both have the same
+// owners and their cells are neighbours. It returns the node that is left.
+func (t *tree) join(p uint32) uint32 {
+	if p == root {
+		return p
+	}
+	pn := t.node(p)
+	c := pn.first
+	if c == 0 {
+		return p
+	}
+	cn := t.node(c)
+	if cn.next != 0 || pn.off+pn.cap != cn.off || pn.cap != pn.n || pn.off>>segmentBits != cn.off>>segmentBits || pn.seed != cn.seed {
+		return p
+	}
+	for i := range pn.owners {
+		if !t.sets.equal(pn.owners[i], cn.owners[i]) {
+			return p
+		}
+	}
+	t.unlink(c)
+	if pn.n <= cn.n {
+		t.cells.label(pn.off, pn.n, c)
+		t.substitute(p, c)
+		cn.off, cn.n, cn.cap, cn.depth = pn.off, pn.n+cn.n, pn.cap+cn.cap, pn.depth
+		t.freeNode(p)
+		return c
+	}
+	t.cells.label(cn.off, cn.cap, p)
+	t.adopt(p, c)
+	pn.n, pn.cap = pn.n+cn.n, pn.cap+cn.cap
+	t.freeNode(c)
+	return p
+}
+
+// tidy restores the tree around a node whose owners changed: a leaf without
+// owners goes (and whatever then is one above it), neighbours with the same
+// owners become one run.
+func (t *tree) tidy(id uint32) {
+	for id != root {
+		nd := t.node(id)
+		if nd.first != 0 || nd.owners != [NumTiers]owners{} {
+			break
+		}
+		up := nd.parent
+		t.unlink(id)
+		t.forget(nd.off, nd.n)
+		t.cells.release(nd.off, nd.cap)
+		t.freeNode(id)
+		id = up
+	}
+	if id == root {
+		t.empty()
+		return
+	}
+	id = t.join(id)
+	t.join(t.node(id).parent)
+}
+
+// forget takes the names of n cells out of the table.
+func (t *tree) forget(off, n uint32) {
+	for i, name := range t.cells.names(off, n) {
+		t.names.remove(name, off+uint32(i))
+	}
+}
+
+// empty gives the pages back when the last node is gone.
+func (t *tree) empty() {
+	if t.live > 0 {
+		return
+	}
+	for _, p := range t.pages {
+		freeFlat(t.mem, p)
+	}
+	t.pages, t.free, t.next = nil, nil, 0
+}
+
+// ready makes sure that the root exists.
+func (t *tree) ready() {
+	if len(t.pages) == 0 {
+		t.pages = append(t.pages, makeFlat[node](t.mem, pageNodes))
+		t.node(root).used = true
+		t.next = 1
+	}
+}
+
+// trim takes the last k blocks off a leaf, k < n.
+func (t *tree) trim(id, k uint32) {
+	nd := t.node(id)
+	nd.n -= k
+	t.forget(nd.off+nd.n, k)
+	t.cells.release(nd.off+nd.n, nd.cap-nd.n)
+	nd.cap = nd.n
+}
+
+// grow appends blocks to the run of a leaf and returns how many found room.
+func (t *tree) grow(id uint32, locals, names []uint64) int {
+	nd := t.node(id)
+	room := nd.cap - nd.n
+	if want := uint32(len(locals)); room < want && nd.cap < maxRun {
+		if got := t.cells.extend(nd.off+nd.cap, min(want-room, maxRun-nd.cap)); got > 0 {
+			t.cells.label(nd.off+nd.cap, got, id)
+			nd.cap += got
+			room += got
+		}
+	}
+	k := min(int(room), len(locals))
+	t.fill(nd.off+nd.n, locals[:k], names[:k])
+	nd.n += uint32(k)
+	return k
+}
+
+// spareCells is what a short new run gets to grow into: a decoding request
+// appends block after block.
+const spareCells = 8
+
+// sprout makes a new leaf below p from as many blocks as fit into one run.
+func (t *tree) sprout(p uint32, locals, names []uint64, seed uint32) (id uint32, k int) {
+	k = min(len(locals), maxRun)
+	n := uint32(k)
+	held := max(n, spareCells)
+	id = t.newNode()
+	off := t.cells.alloc(held)
+	t.cells.label(off, held, id)
+	t.fill(off, locals[:k], names[:k])
+	nd, pn := t.node(id), t.node(p)
+	nd.off, nd.n, nd.cap, nd.depth, nd.seed = off, n, held, pn.depth+pn.n, seed
+	t.link(p, id)
+	return id, k
+}
+
+func (t *tree) fill(off uint32, locals, names []uint64) {
+	n := uint32(len(locals))
+	if n == 0 {
+		return
+	}
+	copy(t.cells.locals(off, n), locals)
+	copy(t.cells.names(off, n), names)
+	for i, name := range names {
+		t.names.insert(name, off+uint32(i))
+	}
+}
+
+// above returns the cell of a block's parent, or false at the root.
+func (t *tree) above(cell uint32) (uint32, bool) {
+	nd := t.node(t.cells.nodeOf(cell))
+	if cell > nd.off {
+		return cell - 1, true
+	}
+	if nd.parent == root {
+		return 0, false
+	}
+	p := t.node(nd.parent)
+	return p.off + p.n - 1, true
+}
