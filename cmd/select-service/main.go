@@ -1,0 +1,57 @@
+// Command select-service decides which LLM worker gets the next request.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/select-service/select-service/internal/config"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(status(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr), os.Stderr))
+}
+
+// status reports an error and returns the process's exit status.
+func status(err error, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "select-service:", err)
+	var invalid *config.InvalidError
+	if errors.As(err, &invalid) {
+		return config.ExitCode
+	}
+	return 1
+}
+
+// run does what the command line asks for; serving lasts until ctx ends.
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	conf, err := config.Load(args, getenv, os.ReadFile)
+	if err != nil {
+		return err
+	}
+	switch conf.Action {
+	case config.Help:
+		return config.WriteHelp(stdout)
+	case config.Version:
+		_, err = fmt.Fprintln(stdout, "select-service", version())
+		return err
+	case config.PrintConfig:
+		return conf.WriteYAML(stdout)
+	case config.CheckConfig:
+		for _, w := range conf.Warnings() {
+			fmt.Fprintln(stderr, "warning:", w)
+		}
+		_, err = fmt.Fprintln(stdout, "configuration is valid")
+		return err
+	}
+	return serve(ctx, conf, getenv, stderr)
+}

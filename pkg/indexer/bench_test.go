@@ -1,0 +1,96 @@
+package indexer_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// conversation is a chat that grows turn by turn on one rank: a shared system
+// prompt, then blocks of its own.
+type conversation struct {
+	names, local []uint64
+}
+
+func grow(rnd *rand.Rand, c *conversation, n int) (names, local []uint64) {
+	at := len(c.names)
+	for range n {
+		l := rnd.Uint64()
+		c.local = append(c.local, l)
+		c.names = append(c.names, l*0x9e3779b97f4a7c15)
+	}
+	return c.names[at:], c.local[at:]
+}
+
+// BenchmarkStore measures one event of 32 blocks that continues a conversation,
+// on an index that is held at 100,000 blocks a rank by eviction.
+func BenchmarkStore(b *testing.B) {
+	for _, ranks := range []int{8, 64} {
+		b.Run(fmt.Sprintf("ranks=%d", ranks), func(b *testing.B) {
+			const blocks, capacity = 32, 100_000
+			rnd := rand.New(rand.NewPCG(1, 2))
+			s := indexer.New()
+			system := &conversation{}
+			grow(rnd, system, 64)
+			chats := make([][]*conversation, ranks)
+			held := make([]int, ranks)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				r := i % ranks
+				ev := &indexer.Store{Slot: uint32(r), SeedKnown: true, Seed: 1337}
+				var c *conversation
+				if n := len(chats[r]); n > 0 && rnd.IntN(4) > 0 {
+					c = chats[r][rnd.IntN(n)]
+					ev.Parent, ev.HasParent = c.names[len(c.names)-1], true
+					ev.Names, ev.Local = grow(rnd, c, blocks)
+				} else {
+					c = &conversation{names: append([]uint64(nil), system.names...), local: append([]uint64(nil), system.local...)}
+					grow(rnd, c, blocks)
+					ev.Names, ev.Local = c.names, c.local
+					chats[r] = append(chats[r], c)
+				}
+				s.Store(ev)
+				for held[r] += blocks; held[r] > capacity; {
+					old := chats[r][0]
+					chats[r] = chats[r][1:]
+					s.Remove(uint32(r), indexer.Device, old.names[64:])
+					held[r] -= len(old.names) - 64
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/blocks, "ns/block")
+			st := s.Stats()
+			b.ReportMetric(float64(st.Bytes)/float64(st.Blocks[indexer.Device]), "B/entry")
+		})
+	}
+}
+
+// BenchmarkOverlap measures a query that matches fully on one rank and on the
+// shared system prompt everywhere.
+func BenchmarkOverlap(b *testing.B) {
+	for _, ranks := range []int{8, 64, 256} {
+		for _, depth := range []int{64, 512, 4096} {
+			b.Run(fmt.Sprintf("ranks=%d/depth=%d", ranks, depth), func(b *testing.B) {
+				rnd := rand.New(rand.NewPCG(1, 2))
+				s := indexer.New()
+				system := &conversation{}
+				grow(rnd, system, 32)
+				var prompts [][]uint64
+				for r := range ranks {
+					for range 20 {
+						c := &conversation{names: append([]uint64(nil), system.names...), local: append([]uint64(nil), system.local...)}
+						grow(rnd, c, depth-32)
+						s.Store(&indexer.Store{Slot: uint32(r), Names: c.names, Local: c.local})
+						prompts = append(prompts, c.local)
+					}
+				}
+				var o indexer.Overlap
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					s.Overlap(prompts[i%len(prompts)], &o)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package indexer_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// TestReadsDuringWrites proves, under the race detector, that queries, dumps
+// and statistics may run at any time, and that they only ever see states that
+// make sense: no rank holds more of a prompt than the prompt has blocks.
+func TestReadsDuringWrites(t *testing.T) {
+	h := newHistory(rand.New(rand.NewPCG(3, 3)), 80, true)
+	ctx, stop := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	for i := range uint64(3) {
+		readers.Go(func() {
+			r := &history{rnd: rand.New(rand.NewPCG(i, 9)), space: h.space, slots: h.slots}
+			for n := 0; ctx.Err() == nil; n++ {
+				prompt := r.chain(30)
+				r.space.Overlap(prompt, &r.o)
+				for slot := range r.slots {
+					if d, ho, k := r.o.At(slot); int(d+ho+k) > len(prompt) {
+						t.Errorf("slot %d holds %d+%d+%d of %d blocks", slot, d, ho, k, len(prompt))
+					}
+				}
+				if n%100 == 0 {
+					r.space.Runs()
+					r.space.Stats()
+				}
+			}
+		})
+	}
+	for range 5000 {
+		h.step(t)
+	}
+	stop()
+	readers.Wait()
+	h.verify(t)
+}
+
+// TestRunsAreComplete proves that a dump names every reachable block of every
+// rank once, parents before children: an index rebuilt from it answers alike.
+func TestRunsAreComplete(t *testing.T) {
+	h := newHistory(rand.New(rand.NewPCG(5, 5)), 71, false)
+	for range 4000 {
+		h.step(t)
+	}
+	runs := h.space.Runs()
+	copied := indexer.New()
+	for tier := range indexer.Tier(indexer.NumTiers) {
+		for _, r := range runs {
+			for _, slot := range r.Slots[tier] {
+				copied.Store(&indexer.Store{Slot: slot, Tier: tier, Parent: r.Parent, HasParent: r.HasParent, Names: r.Names, Local: r.Local})
+			}
+		}
+	}
+	if n := copied.Stats().Orphans; n != 0 {
+		t.Errorf("%d blocks came before their parents", n)
+	}
+	var a, b indexer.Overlap
+	for range 2000 {
+		prompt := h.chain(30)
+		h.space.Overlap(prompt, &a)
+		copied.Overlap(prompt, &b)
+		for slot := range h.slots {
+			ad, ah, ak := a.At(slot)
+			bd, bh, bk := b.At(slot)
+			if ad != bd || ah != bh || ak != bk {
+				t.Fatalf("slot %d, prompt %v: original %d/%d/%d, copy %d/%d/%d", slot, prompt, ad, ah, ak, bd, bh, bk)
+			}
+		}
+	}
+}
