@@ -1,0 +1,190 @@
+package kvevents
+
+import (
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// Index is what events are applied to; *indexer.Space is one.
+type Index interface {
+	// Store adds blocks to a rank's tier.
+	Store(*indexer.Store) indexer.Outcome
+	// StoreNamed adds blocks that the rank has announced with tokens before
+	// (decision K15).
+	StoreNamed(slot uint32, t indexer.Tier, names []uint64) (resolved, unresolved int)
+	// Remove takes blocks from a rank's tier.
+	Remove(slot uint32, t indexer.Tier, names []uint64) (removed, unknown int)
+	// Clear takes all blocks of a rank from all tiers.
+	Clear(slot uint32)
+	// ParentSeed returns the block seed under which a rank's block was hashed.
+	ParentSeed(slot uint32, parent uint64) (seed uint64, ok bool)
+}
+
+// Ranks finds the slot of one of the worker's data-parallel ranks; ok is false
+// for a rank that the worker does not have (decision K12).
+type Ranks func(dp uint32) (slot uint32, ok bool)
+
+// Converter applies the batches of one stream to an index. It remembers what
+// the stream's own events taught it: the kinds of attention groups, and whether
+// cache salts are in use. Use it from one goroutine at a time.
+type Converter struct {
+	layout hashing.Layout
+	rank   uint32
+	ranks  Ranks
+	groups groups
+	salted bool // a salt has come by: children may have to inherit one
+}
+
+// NewConverter returns a converter for a stream that was registered for rank
+// (the sender's rank goes before) in a pool with the given block layout.
+func NewConverter(layout hashing.Layout, rank uint32, ranks Ranks) *Converter {
+	return &Converter{layout: layout, rank: rank, ranks: ranks}
+}
+
+// Apply applies the events of b in order and counts every one in t. Standard
+// envelopes are counted and left out.
+func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
+	for _, bad := range b.Bad {
+		t.Events[bad.Kind][NoTier][bad.Reason]++
+	}
+	dp := b.RankOr(c.rank)
+	slot, known := c.ranks(dp)
+	for i := range b.Events {
+		ev := &b.Events[i]
+		reason := UnknownRank
+		if known {
+			reason = c.accept(ev, dp, &b.work)
+		}
+		if reason == Applied {
+			c.apply(ev, slot, idx, &b.work, t)
+		}
+		t.Events[ev.Kind][ev.tierLabel()][reason]++
+	}
+}
+
+// Normalize returns the events of b that Apply would apply, with the tokens and
+// blocks cut to what it would take, and standard envelopes as they are. Like
+// Apply it learns from the batch; it changes b.
+func (c *Converter) Normalize(b *Batch) []Event {
+	dp := b.RankOr(c.rank)
+	out := make([]Event, 0, len(b.Events))
+	for i := range b.Events {
+		ev := &b.Events[i]
+		if reason := c.accept(ev, dp, &b.work); reason == Applied || reason == EnvelopeEvent {
+			out = append(out, *ev)
+		}
+	}
+	return out
+}
+
+// accept decides whether an event is for the index, and cuts a store to its
+// complete blocks.
+func (c *Converter) accept(ev *Event, dp uint32, work *scratch) Reason {
+	if ev.Envelope != nil {
+		return EnvelopeEvent
+	}
+	if ev.Kind == Stored {
+		c.groups.learn(dp, ev)
+	}
+	switch {
+	case ev.Remote:
+		return Remote
+	case ev.ForeignOwner:
+		return ForeignOwner
+	case ev.Kind == Cleared:
+		return Applied
+	case !c.groups.main(dp, ev):
+		return FilteredGroup
+	case !ev.TierKnown:
+		return UnknownMedium
+	case len(ev.Names) == 0:
+		return Empty
+	case ev.Kind == Removed, len(ev.Tokens) == 0:
+		return Applied
+	}
+	return c.acceptStore(ev, work)
+}
+
+// acceptStore decides on a store with tokens.
+func (c *Converter) acceptStore(ev *Event, work *scratch) Reason {
+	switch {
+	case ev.BlockSize != c.layout.BlockSize:
+		return BlockSizeMismatch
+	case ev.Eagle != c.layout.Eagle:
+		return EagleMismatch
+	case work.repeats(ev):
+		return RepeatedHash
+	}
+	n := min(len(ev.Names), c.layout.Blocks(len(ev.Tokens)))
+	if n == 0 {
+		return Incomplete
+	}
+	tokens := n * c.layout.BlockSize
+	if c.layout.Eagle {
+		tokens++
+	}
+	ev.incomplete = len(ev.Names) - n
+	ev.Names, ev.Tokens = ev.Names[:n], ev.Tokens[:tokens]
+	ev.MM, ev.Opaque = ev.MM[:min(n, len(ev.MM))], ev.Opaque[:min(n, len(ev.Opaque))]
+	return Applied
+}
+
+// apply hands an accepted event to the index.
+func (c *Converter) apply(ev *Event, slot uint32, idx Index, work *scratch, t *Tally) {
+	switch {
+	case ev.Kind == Cleared:
+		idx.Clear(slot)
+	case ev.Kind == Removed:
+		removed, unknown := idx.Remove(slot, ev.Tier, ev.Names)
+		t.Blocks[ev.Tier][BlocksRemoved] += uint64(removed)
+		t.Blocks[ev.Tier][BlocksUnknown] += uint64(unknown)
+	case len(ev.Tokens) == 0:
+		resolved, unresolved := idx.StoreNamed(slot, ev.Tier, ev.Names)
+		t.Blocks[ev.Tier][BlocksResolved] += uint64(resolved)
+		t.Blocks[ev.Tier][BlocksUnresolved] += uint64(unresolved)
+	default:
+		c.store(ev, slot, idx, work, t)
+	}
+}
+
+func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *Tally) {
+	seed, known := c.seed(ev, slot, idx)
+	work.local = c.layout.AppendLocal(work.local[:0], ev.Tokens, seed, ev.MM)
+	for i, digest := range ev.Opaque {
+		if digest != 0 {
+			work.local[i] = hashing.Unmatched(work.local[i], digest)
+			t.Blocks[ev.Tier][BlocksOpaque]++
+		}
+	}
+	work.store = indexer.Store{
+		Slot: slot, Tier: ev.Tier,
+		Parent: ev.Parent, HasParent: ev.HasParent,
+		Names: ev.Names, Local: work.local,
+		Seed: seed, SeedKnown: known,
+	}
+	out := idx.Store(&work.store)
+	n := &t.Blocks[ev.Tier]
+	n[BlocksStored] += uint64(out.Stored)
+	n[BlocksKnown] += uint64(out.Known)
+	n[BlocksOrphaned] += uint64(out.Orphaned)
+	n[BlocksDropped] += uint64(out.Dropped)
+	n[BlocksIncomplete] += uint64(ev.incomplete)
+}
+
+// seed returns the block seed of a store, and whether it is certain: an event
+// that states no salt inherits that of its parent, which is asked for only
+// once this stream has used salts (decision K11).
+func (c *Converter) seed(ev *Event, slot uint32, idx Index) (seed uint64, known bool) {
+	if ev.Salt != "" {
+		c.salted = true
+	} else if ev.HasParent {
+		if c.salted {
+			if seed, ok := idx.ParentSeed(slot, ev.Parent); ok {
+				return seed, true
+			}
+		}
+		// A parent 0 that names no block is the root (decision K10).
+		return hashing.LocalSeed(ev.LoRA, ""), c.salted && ev.Parent == 0
+	}
+	return hashing.LocalSeed(ev.LoRA, ev.Salt), true
+}

@@ -1,0 +1,140 @@
+package kvevents
+
+import "github.com/select-service/select-service/pkg/indexer"
+
+// Kind is what an event says about its blocks.
+type Kind uint8
+
+// The kinds of events.
+const (
+	Stored Kind = iota
+	Removed
+	Cleared
+	// Unreadable is the kind of a bad event whose tag could not be read.
+	Unreadable
+	// NumKinds counts the kinds.
+	NumKinds = 4
+)
+
+// String gives the kind's name as a label of counters.
+func (k Kind) String() string {
+	switch k {
+	case Stored:
+		return "stored"
+	case Removed:
+		return "removed"
+	case Cleared:
+		return "cleared"
+	}
+	return "unreadable"
+}
+
+// NoGroup is the Group of an event that names no attention group.
+const NoGroup = -1
+
+// Event is one event of a batch. Its slices belong to the Decoder that made it
+// and are good until that Decoder's next Decode; strings are good for ever.
+type Event struct {
+	Kind Kind
+
+	// Medium is as read, in upper case; "" is absent and means the device. Tier
+	// is the medium's tier, valid if TierKnown.
+	Medium    string
+	Tier      indexer.Tier
+	TierKnown bool
+
+	// Names are the engine's own hashes of the blocks, in chain order; Parent is
+	// that of the block before the first one.
+	Names     []uint64
+	Parent    uint64
+	HasParent bool
+
+	// Tokens of the blocks, BlockSize each. With Eagle they came as pairs: blocks
+	// look one token ahead.
+	Tokens    []uint32
+	BlockSize int
+	Eagle     bool
+
+	LoRA string
+	// Salt is the cache salt that the event itself states. SaltSeen says that it
+	// was found as an untagged string among the extra keys.
+	Salt     string
+	SaltSeen bool
+
+	// MM has each block's multimodal object hashes (nil: none in any block; it
+	// may be shorter than Names).
+	MM [][]uint64
+	// Opaque has for each block 0, or a digest of extra keys that no prompt can
+	// express (nil: none in any block; it may be shorter than Names).
+	Opaque []uint64
+
+	// Group is the attention group, or NoGroup; SpecKind the kind of its cache
+	// ("" = absent).
+	Group    int32
+	SpecKind string
+
+	// Remote events are about blocks that are not the sender's own; the owner of
+	// ForeignOwner events is not the engine's framework.
+	Remote       bool
+	ForeignOwner bool
+
+	// Envelope has what only the standard envelope says; nil for engine events.
+	// An envelope's Names are its seq_hashes.
+	Envelope *Envelope
+
+	incomplete int // blocks cut off by the Converter
+}
+
+// Envelope is the part of a standardised event (Conductor contract; Mooncake's
+// master publishes it too) that engine events do not have. Absent and nil
+// strings are empty: the registration's value holds.
+type Envelope struct {
+	EventID    uint64
+	HasEventID bool
+	Model      string
+	Tenant     string
+	Backend    string
+	Salt       string // additional_salt
+	DPRank     uint32
+	HasDPRank  bool
+	// Base is the depth of the first block in its sequence, if HasBase.
+	Base    uint32
+	HasBase bool
+	// HasTokens tells an empty token list from an absent one.
+	HasTokens bool
+
+	// Mooncake's names of the object that holds the blocks.
+	Group         string // group_id, an integer or a string
+	ObjectKey     string
+	ConnectorHash string // connector_block_hash, hex
+}
+
+// BadEvent is an event that was skipped alone.
+type BadEvent struct {
+	Kind   Kind
+	Reason Reason
+}
+
+// Batch is one decoded message. It is reused: pass the same Batch to the same
+// Decoder again.
+type Batch struct {
+	// Rank is the data-parallel rank that the sender states, if HasRank; else
+	// the events belong to the registered rank.
+	Rank    uint32
+	HasRank bool
+	// Time is the sender's, in the unit it chose (engines: Unix seconds;
+	// standard publishers: milliseconds).
+	Time   float64
+	Events []Event
+	Bad    []BadEvent
+
+	work scratch // of the Converter that applies the batch
+}
+
+// RankOr returns the batch's data-parallel rank, or the registered one.
+func (b *Batch) RankOr(registered uint32) uint32 {
+	if b.HasRank {
+		return b.Rank
+	}
+	return registered
+}

@@ -1,0 +1,222 @@
+package kvevents
+
+// The fields of engine events, wherever their layout has them.
+
+func (d *Decoder) readTag(ev *Event, seen *fields) Reason {
+	tag, ok := d.r.text()
+	if !ok {
+		return BadTag
+	}
+	switch string(tag) {
+	case tagStored:
+		ev.Kind = Stored
+	case tagRemoved:
+		ev.Kind = Removed
+	case tagCleared:
+		ev.Kind = Cleared
+	case tagIgnored:
+		seen.ignored = true
+	default:
+		return BadTag
+	}
+	seen.tag, d.kind = true, ev.Kind
+	return Applied
+}
+
+func (d *Decoder) readHashes(ev *Event) Reason {
+	have, ok := len(d.hashes), false
+	if d.hashes, ok = d.r.appendHashes(d.hashes); !ok {
+		return BadHash
+	}
+	ev.Names = d.hashes[have:len(d.hashes):len(d.hashes)]
+	return Applied
+}
+
+func (d *Decoder) readParent(ev *Event) Reason {
+	var ok bool
+	if ev.Parent, ev.HasParent, ok = d.r.optionalHash(); !ok {
+		return BadHash
+	}
+	return Applied
+}
+
+// readTokens reads a list of token ids or of pairs of them (SGLang's EAGLE).
+func (d *Decoder) readTokens(ev *Event) Reason {
+	n, ok := d.r.array()
+	if !ok {
+		return BadToken
+	}
+	have := len(d.tokens)
+	ev.Eagle = false
+	if c := d.r.peek(); n > 0 && (c&0xf0 == 0x90 || c == codeArr16 || c == codeArr32) {
+		ev.Eagle = true
+		d.tokens, ok = d.r.appendPairs(d.tokens, n)
+	} else {
+		d.tokens, ok = d.r.appendTokens(d.tokens, n)
+	}
+	if !ok {
+		return BadToken
+	}
+	ev.Tokens = d.tokens[have:len(d.tokens):len(d.tokens)]
+	return Applied
+}
+
+func (d *Decoder) readBlockSize(ev *Event) Reason {
+	n, ok := d.r.optionalInt()
+	if !ok || n < 0 {
+		return BadBlockSize
+	}
+	ev.BlockSize = int(n)
+	return Applied
+}
+
+func (d *Decoder) readMedium(ev *Event) Reason {
+	text, ok := d.r.optionalText()
+	if !ok {
+		return BadMedium
+	}
+	ev.Medium, ev.Tier, ev.TierKnown = ParseMedium(text)
+	return Applied
+}
+
+func (d *Decoder) readGroup(ev *Event) Reason {
+	var ok bool
+	if ev.Group, ok = d.r.optionalInt(); !ok {
+		return BadField
+	}
+	return Applied
+}
+
+// readString reads a string or nil, which is "".
+func (d *Decoder) readString(s *string) Reason {
+	text, ok := d.r.optionalText()
+	if !ok {
+		return BadField
+	}
+	*s = d.intern(text)
+	return Applied
+}
+
+// readLoRAColumn reads the array column that holds the adapter's name, or, from
+// SGLang, a map with the cache salt.
+func (d *Decoder) readLoRAColumn(ev *Event) Reason {
+	c := d.r.peek()
+	if c&0xf0 != 0x80 && c != codeMap16 && c != codeMap32 {
+		return d.readString(&ev.LoRA)
+	}
+	n, ok := d.r.dict()
+	if !ok {
+		return BadField
+	}
+	for range n {
+		key, isText := d.r.text()
+		if !isText {
+			return BadField
+		}
+		reason := Applied
+		if string(key) == "cache_salt" {
+			reason = d.readString(&ev.Salt)
+		} else {
+			reason = d.skipColumns(1)
+		}
+		if reason != Applied {
+			return reason
+		}
+	}
+	return Applied
+}
+
+// remote reports whether a locality is anything but the sender's own.
+func remote(locality []byte) bool {
+	return locality != nil && string(locality) != "LOCAL"
+}
+
+// foreignOwner reports whether an ownership is anything but the framework's
+// (for example "kvcr", a cache agent beside the engine).
+func foreignOwner(owner []byte) bool {
+	return owner != nil && string(owner) != "framework"
+}
+
+// column is one column of an array event's tail.
+type column struct {
+	form columnForm
+	num  int32
+	text []byte
+	at   int // where a list starts
+}
+
+type columnForm uint8
+
+const (
+	columnNil columnForm = iota
+	columnInt
+	columnText
+	columnList
+	columnOther
+)
+
+func (c *column) is(form columnForm) bool { return c.form == columnNil || c.form == form }
+
+// tailColumns is how many columns of a tail mean something (dynamo-kv-router
+// 1.6.1).
+const tailColumns = 5
+
+// readTail reads the n columns after the ones with a fixed place, by the rules
+// of dynamo-kv-router 1.6.1: four or more columns of the right types are group,
+// kind, window, locality, ownership; otherwise the first integer is the group,
+// the last text the kind, and a list the multimodal infos.
+func (d *Decoder) readTail(ev *Event, n int, later *deferred) Reason {
+	var cols [tailColumns]column
+	used := min(n, tailColumns)
+	for i := range used {
+		if !d.readColumn(&cols[i]) {
+			return NotAnEvent
+		}
+	}
+	if used >= 4 && cols[0].is(columnInt) && cols[1].is(columnText) &&
+		cols[2].is(columnInt) && cols[3].is(columnText) && cols[4].is(columnText) {
+		if cols[0].form == columnInt {
+			ev.Group = cols[0].num
+		}
+		ev.SpecKind = d.intern(cols[1].text)
+		ev.Remote = remote(cols[3].text)
+		ev.ForeignOwner = foreignOwner(cols[4].text)
+		return d.skipColumns(n - used)
+	}
+	for i := range used {
+		switch c := &cols[i]; c.form {
+		case columnInt:
+			if ev.Group == NoGroup {
+				ev.Group = c.num
+			}
+		case columnText:
+			ev.SpecKind = d.intern(c.text)
+		case columnList:
+			later.mmInfos = c.at
+		}
+	}
+	return d.skipColumns(n - used)
+}
+
+func (d *Decoder) readColumn(c *column) bool {
+	if d.r.takeNil() {
+		return true
+	}
+	at := d.r.i
+	if n, ok := d.r.optionalInt(); ok {
+		c.form, c.num = columnInt, n
+		return true
+	}
+	d.r.i = at
+	if text, ok := d.r.text(); ok {
+		c.form, c.text = columnText, text
+		return true
+	}
+	d.r.i = at
+	c.form = columnOther
+	if _, ok := d.r.array(); ok {
+		c.form, c.at = columnList, at
+	}
+	d.r.i = at
+	return d.r.skip()
+}
