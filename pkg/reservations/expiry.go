@@ -1,0 +1,122 @@
+package reservations
+
+import (
+	"container/heap"
+	"maps"
+	"slices"
+	"time"
+)
+
+const (
+	// lifetime of a reservation from its booking; nothing refreshes it
+	// (dynamo-kv-router 1.3.1: 300 s).
+	lifetime = 300 * time.Second
+	// sweepPerBooking is how many stale reservations one booking clears away
+	// at most; the rest is left to the next ones and to Expire.
+	sweepPerBooking = 8
+	// sweepPerLock is how many Expire ends before it lets others have the lock.
+	sweepPerLock = 64
+	// trimEvery is how often Expire gives spare memory of a scope back.
+	trimEvery = 30 * time.Second
+)
+
+// Expire ends all reservations that are more than 300 s old; the observer is
+// not told. next is when a further one may be due, the zero time if there is
+// none now. It also gives memory back that bookings no longer need. To be called
+// from a timer, at least every 60 s: a reservation may outlive its time by that.
+func (l *Ledger) Expire() (expired int, next time.Time) {
+	l.mu.RLock()
+	scopes := slices.Collect(maps.Values(l.scopes))
+	l.mu.RUnlock()
+	at, earliest := l.at(), never
+	for _, s := range scopes {
+		for more := true; more; {
+			var n int
+			s.mu.Lock()
+			n, more = s.expire(at, sweepPerLock, l.ids)
+			if len(s.deadlines) > 0 && !more {
+				earliest = min(earliest, s.deadlines[0].deadline)
+			}
+			s.mu.Unlock()
+			expired += n
+		}
+		s.trim(at)
+	}
+	l.expired.Add(uint64(expired))
+	if earliest != never {
+		next = l.start.Add(earliest + 1) // strictly older
+	}
+	return expired, next
+}
+
+// expire ends at most limit stale reservations and reports whether there may be
+// more. It needs s.mu.
+func (s *scope) expire(at time.Duration, limit int, ids *ids) (n int, more bool) {
+	for len(s.deadlines) > 0 && s.deadlines[0].deadline < at {
+		if n == limit {
+			return n, true
+		}
+		s.end(s.deadlines[0], ids)
+		n++
+	}
+	return n, false
+}
+
+// trim gives spare memory back, in steps that hold the lock for a moment each.
+func (s *scope) trim(at time.Duration) {
+	s.mu.Lock()
+	due := at-s.trimmed >= trimEvery
+	if due {
+		s.trimmed = at
+		if 4*len(s.deadlines) < cap(s.deadlines) {
+			s.deadlines = slices.Clone(s.deadlines)
+		}
+		if s.blocks.idle() {
+			s.blocks.reset()
+			due = false
+		}
+	}
+	s.mu.Unlock()
+	if !due {
+		return
+	}
+	for i := range segments {
+		s.mu.Lock()
+		s.blocks.trim(i)
+		s.mu.Unlock()
+	}
+}
+
+// deadlines is a heap, the next to expire first.
+type deadlines []*reservation
+
+func (d *deadlines) push(r *reservation)   { heap.Push(d, r) }
+func (d *deadlines) remove(r *reservation) { heap.Remove(d, r.inHeap) }
+
+// Len is part of heap.Interface.
+func (d deadlines) Len() int { return len(d) }
+
+// Less is part of heap.Interface.
+func (d deadlines) Less(i, j int) bool { return d[i].deadline < d[j].deadline }
+
+// Swap is part of heap.Interface.
+func (d deadlines) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].inHeap, d[j].inHeap = i, j
+}
+
+// Push is part of heap.Interface.
+func (d *deadlines) Push(x any) {
+	r := x.(*reservation)
+	r.inHeap = len(*d)
+	*d = append(*d, r)
+}
+
+// Pop is part of heap.Interface.
+func (d *deadlines) Pop() any {
+	old := *d
+	r := old[len(old)-1]
+	old[len(old)-1] = nil
+	*d = old[:len(old)-1]
+	return r
+}

@@ -1,0 +1,163 @@
+package reservations
+
+import "math/bits"
+
+// mix spreads a block hash over 64 bits. Hashes come from clients, who must not
+// be able to choose colliding ones, hence a secret seed.
+func mix(key, seed uint64) uint64 {
+	hi, lo := bits.Mul64(key^seed, 0x9e3779b97f4a7c15) // 2^64 / golden ratio
+	return hi ^ lo
+}
+
+// entry is one row of a flat table. b == 0 marks an empty row, so every stored
+// entry has b >= 1; what a, b and extra mean is the table's business.
+type entry[X any] struct {
+	extra X // first: a last field of size zero would be padded
+	key   uint64
+	a, b  uint32
+}
+
+const (
+	segmentBits = 8
+	segments    = 1 << segmentBits
+	minSegment  = 8 // rows
+)
+
+// flat is an open-addressing table without pointers per entry: 16 bytes a row
+// and the extra, linear probing, no tombstones. It is cut into segments that grow on their
+// own, so that no insertion ever pays for rehashing the whole table.
+//
+// An *entry is valid until the next put, remove or trim of the same table.
+type flat[X any] struct {
+	seed uint64                // of mix
+	segs *[segments]segment[X] // nil while nothing was ever stored
+	live int
+}
+
+type segment[X any] struct {
+	rows []entry[X] // length zero or a power of two
+	live int
+}
+
+// place says where key belongs: the top bits choose the segment, the low bits
+// the row.
+func (t *flat[X]) place(key uint64) uint64 { return mix(key, t.seed) }
+
+// find returns the entry of key, or nil.
+func (t *flat[X]) find(key uint64) *entry[X] {
+	if t.live == 0 {
+		return nil
+	}
+	h := t.place(key)
+	rows := t.segs[h>>(64-segmentBits)].rows
+	if len(rows) == 0 {
+		return nil
+	}
+	mask := uint64(len(rows) - 1)
+	for i := h & mask; ; i = (i + 1) & mask {
+		switch e := &rows[i]; {
+		case e.b == 0:
+			return nil
+		case e.key == key:
+			return e
+		}
+	}
+}
+
+// put returns the entry of key. A new one (found is false) comes with all but
+// its key zero; the caller must make b non-zero before it touches the table again.
+func (t *flat[X]) put(key uint64) (e *entry[X], found bool) {
+	if t.segs == nil {
+		t.segs = new([segments]segment[X])
+	}
+	h := t.place(key)
+	s := &t.segs[h>>(64-segmentBits)]
+	if 4*(s.live+1) > 3*len(s.rows) {
+		t.resize(s, max(minSegment, 2*len(s.rows)))
+	}
+	mask := uint64(len(s.rows) - 1)
+	for i := h & mask; ; i = (i + 1) & mask {
+		e := &s.rows[i]
+		if e.b == 0 {
+			e.key = key
+			s.live++
+			t.live++
+			return e, false
+		}
+		if e.key == key {
+			return e, true
+		}
+	}
+}
+
+// touch reads the home rows of keys. In a table much larger than the processor's
+// caches most of the time of put and find goes into waiting for memory; here
+// the waits overlap, because no read depends on another. The sum has no meaning.
+func (t *flat[X]) touch(keys []uint64) (sum uint32) {
+	if t.segs == nil {
+		return 0
+	}
+	for _, key := range keys {
+		h := t.place(key)
+		if rows := t.segs[h>>(64-segmentBits)].rows; len(rows) > 0 {
+			sum += rows[h&uint64(len(rows)-1)].b
+		}
+	}
+	return sum
+}
+
+// remove deletes key, which must be in the table, and closes the hole by moving
+// later rows of the same run back.
+func (t *flat[X]) remove(key uint64) {
+	h := t.place(key)
+	s := &t.segs[h>>(64-segmentBits)]
+	mask := uint64(len(s.rows) - 1)
+	hole := h & mask
+	for s.rows[hole].key != key || s.rows[hole].b == 0 {
+		hole = (hole + 1) & mask
+	}
+	for i := (hole + 1) & mask; s.rows[i].b != 0; i = (i + 1) & mask {
+		home := t.place(s.rows[i].key) & mask
+		if (i-home)&mask >= (i-hole)&mask {
+			s.rows[hole] = s.rows[i]
+			hole = i
+		}
+	}
+	s.rows[hole] = entry[X]{}
+	s.live--
+	t.live--
+}
+
+// trim gives back the spare memory of segment i.
+func (t *flat[X]) trim(i int) {
+	if t.segs == nil {
+		return
+	}
+	s := &t.segs[i]
+	switch {
+	case s.live == 0:
+		s.rows = nil
+	case 8*s.live < len(s.rows) && len(s.rows) > minSegment:
+		t.resize(s, max(minSegment, 1<<bits.Len(uint(2*s.live))))
+	}
+}
+
+// reset forgets everything and gives all memory back.
+func (t *flat[X]) reset() { t.segs, t.live = nil, 0 }
+
+// resize rehashes a segment into n rows, n a power of two above its live count.
+func (t *flat[X]) resize(s *segment[X], n int) {
+	old := s.rows
+	s.rows = make([]entry[X], n)
+	mask := uint64(n - 1)
+	for _, e := range old {
+		if e.b == 0 {
+			continue
+		}
+		i := t.place(e.key) & mask
+		for s.rows[i].b != 0 {
+			i = (i + 1) & mask
+		}
+		s.rows[i] = e
+	}
+}

@@ -1,0 +1,284 @@
+// Package reservations is the ledger of active load: which reservation holds
+// which blocks and how many unfinished prefill tokens on which rank. It answers
+// what every rank carries now and how much of a prompt is already active there,
+// and it books a choice in the same step in which the choice was made, so that
+// two concurrent requests can never both see the load before either booking.
+//
+// The accounting is that of dynamo-kv-router 1.3.1: per rank, each distinct
+// sequence hash counts once however many reservations hold it.
+//
+// The package has no goroutine, no log, no socket and no clock of its own. All
+// methods of Ledger are safe for concurrent use.
+package reservations
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Errors that callers branch on. See also ExistsError.
+var (
+	// ErrNotFound: no live reservation has that id.
+	ErrNotFound = errors.New("reservation not found")
+	// ErrUnknownRank: a placement names a slot that the ledger does not know,
+	// or that belongs to another rank by now.
+	ErrUnknownRank = errors.New("rank is not in the ledger")
+	// ErrFraction: a decay fraction is not a number in [0, 1].
+	ErrFraction = errors.New("decay_fraction must be between 0.0 and 1.0")
+)
+
+// ExistsError refuses a booking because a live reservation, of whatever scope,
+// has the id already.
+type ExistsError struct {
+	ID string
+	// Rank holds the live reservation.
+	Rank catalog.Rank
+}
+
+// Error gives the text of dynamo-kv-router 1.3.1.
+func (e *ExistsError) Error() string {
+	return fmt.Sprintf("Request %s already exists (assigned to worker %s)", e.ID, e.Rank)
+}
+
+// Request is what a reservation books besides its place.
+type Request struct {
+	// ID is unique among all live reservations of the ledger.
+	ID string
+	// Hashes are the sequence hashes of the complete prompt blocks. The ledger
+	// and its observer keep the slice: it must not be changed after the call.
+	Hashes []uint64
+	// TrackPrefill says whether the placement's prefill tokens count as load.
+	TrackPrefill bool
+	// ExpectedOutput, in tokens, is passed on to the observer.
+	ExpectedOutput *uint32
+}
+
+// Placement is the answer of a choice.
+type Placement struct {
+	// Slot and Rank name the chosen rank. Both are given because slots are
+	// reused: a choice made on an outdated snapshot must not book another rank.
+	Slot uint32
+	Rank catalog.Rank
+	// PrefillTokens is the part of the prompt that the rank has to compute.
+	PrefillTokens uint64
+}
+
+// Load is what one rank carries.
+type Load struct {
+	Rank          catalog.Rank
+	PrefillTokens uint64 // of prefills that are not complete, saturating
+	Blocks        uint64 // weighted, rounded half away from zero
+	Requests      uint32
+}
+
+// Stats counts reservations. Booked = Live + Freed + Expired + Dropped.
+type Stats struct {
+	Live    uint64
+	Booked  uint64
+	Freed   uint64 // by Free
+	Expired uint64 // by age
+	Dropped uint64 // with their rank
+}
+
+// Ledger holds the reservations of all scopes.
+//
+// Lock order: Ledger.mu, scope.mu, idShard.mu. A later one may be taken while an
+// earlier one is held, never the reverse; no two of the same kind at a time.
+type Ledger struct {
+	now   func() time.Time
+	start time.Time // deadlines are durations since then
+	obs   Observer
+	ids   *ids
+
+	booked, freed, expired, dropped atomic.Uint64
+
+	// mu guards scopes, the map alone.
+	mu     sync.RWMutex
+	scopes map[catalog.Scope]*scope
+}
+
+// New returns an empty ledger that reads the time from now and tells obs, which
+// may be nil, what happens.
+func New(now func() time.Time, obs Observer) *Ledger {
+	if obs == nil {
+		obs = silent{}
+	}
+	return &Ledger{
+		now:    now,
+		start:  now(),
+		obs:    obs,
+		ids:    newIDs(),
+		scopes: make(map[catalog.Scope]*scope),
+	}
+}
+
+// PutRank makes r known under its slot, without load. It does nothing if that is
+// so already. If the slot still belongs to another rank, that one is removed as
+// by RemoveRank. Slots are dense: memory grows with the highest one.
+func (l *Ledger) PutRank(sc catalog.Scope, slot uint32, r catalog.Rank) {
+	for {
+		s := l.scopeOrNew(sc)
+		if freed, ok := s.putRank(slot, r, l.ids); ok {
+			l.dropped.Add(uint64(freed))
+			return
+		} // else s was dropped between the two steps
+	}
+}
+
+// RemoveRank forgets the rank under slot and returns how many reservations
+// vanished with it. Their ids can be used again; the observer is not told. A
+// scope goes with its last rank.
+func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
+	s := l.scope(sc)
+	if s == nil {
+		return 0
+	}
+	freed, empty := s.removeRank(slot, l.ids)
+	l.dropped.Add(uint64(freed))
+	if empty {
+		l.dropIfEmpty(s)
+	}
+	return freed
+}
+
+// Book runs choose on the current loads of the scope and books its answer, as
+// one step: no other booking in the scope comes between. choose runs under the
+// scope's lock; it must not block or call the ledger, and must not keep the
+// View. Its error is returned as it is. Book fails with *ExistsError if req.ID
+// is live in any scope, and with ErrUnknownRank if the answer names a rank that
+// is gone.
+func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placement, error)) (Placement, error) {
+	s := l.scope(sc)
+	if s == nil {
+		if _, err := choose(&View{}); err != nil {
+			return Placement{}, err
+		}
+		return Placement{}, ErrUnknownRank
+	}
+	return s.book(l, req, choose)
+}
+
+// Look runs f on the current loads of the scope and on the active blocks of the
+// prompt given by its sequence hashes. f runs under the scope's lock, together
+// with other readers: it must not block or call the ledger, and must not keep
+// the View. A scope without ranks gives an empty View.
+func (l *Ledger) Look(sc catalog.Scope, hashes []uint64, f func(*View)) {
+	s := l.scope(sc)
+	if s == nil {
+		f(&View{})
+		return
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	v := s.view(hashes)
+	f(v)
+	v.recycle()
+}
+
+// Loads returns a row per rank of the scope, ordered by rank.
+func (l *Ledger) Loads(sc catalog.Scope) []Load {
+	if s := l.scope(sc); s != nil {
+		return s.rows()
+	}
+	return nil
+}
+
+// PrefillComplete takes the reservation's prefill tokens off its rank. Doing it
+// again is no error. ErrNotFound if no live reservation has the id.
+func (l *Ledger) PrefillComplete(id string) error {
+	return l.with(id, func(s *scope, r *reservation) {
+		s.endPrefill(r)
+		l.obs.PrefillCompleted(r.event())
+	})
+}
+
+// OutputBlock adds one generated block to the reservation. With a fraction,
+// every block that this reservation alone holds on its rank, the new one
+// included, weighs that fraction from now on, until it is freed or the fraction
+// is overwritten. ErrFraction, or ErrNotFound if no live reservation has the id.
+func (l *Ledger) OutputBlock(id string, fraction *float64) error {
+	if fraction != nil && !(*fraction >= 0 && *fraction <= 1) { // NaN too
+		return ErrFraction
+	}
+	return l.with(id, func(s *scope, r *reservation) { s.addOutput(r, fraction) })
+}
+
+// Free ends the reservation. ErrNotFound if no live reservation has the id.
+func (l *Ledger) Free(id string) error {
+	return l.with(id, func(s *scope, r *reservation) {
+		s.end(r, l.ids)
+		l.freed.Add(1)
+		l.obs.Freed(r.event())
+	})
+}
+
+// Stats returns the counters. They are read one by one: while bookings go on,
+// the sum may be off by those under way.
+func (l *Ledger) Stats() Stats {
+	st := Stats{
+		Freed:   l.freed.Load(),
+		Expired: l.expired.Load(),
+		Dropped: l.dropped.Load(),
+	}
+	st.Booked = l.booked.Load() // read last: never below the sum of the others
+	st.Live = st.Booked - st.Freed - st.Expired - st.Dropped
+	return st
+}
+
+// with runs f on the live reservation of that id, under its scope's lock.
+func (l *Ledger) with(id string, f func(*scope, *reservation)) error {
+	r := l.ids.get(id)
+	if r == nil {
+		return ErrNotFound
+	}
+	r.scope.mu.Lock()
+	defer r.scope.mu.Unlock()
+	if r.ended {
+		return ErrNotFound
+	}
+	f(r.scope, r)
+	return nil
+}
+
+// scope returns the scope of that name, or nil.
+func (l *Ledger) scope(sc catalog.Scope) *scope {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.scopes[sc]
+}
+
+func (l *Ledger) scopeOrNew(sc catalog.Scope) *scope {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.scopes[sc]
+	if s == nil {
+		s = newScope(sc, rand.Uint64())
+		l.scopes[sc] = s
+	}
+	return s
+}
+
+// dropIfEmpty drops a scope unless a rank has come in the meantime.
+func (l *Ledger) dropIfEmpty(s *scope) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ranks == 0 && !s.dropped {
+		s.dropped = true
+		delete(l.scopes, s.name)
+	}
+}
+
+// at is the time as deadlines count it.
+func (l *Ledger) at() time.Duration { return l.now().Sub(l.start) }
+
+// never is later than every deadline.
+const never = time.Duration(math.MaxInt64)

@@ -1,0 +1,220 @@
+package reservations
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// scope is the ledger of one scope.
+type scope struct {
+	name catalog.Scope
+
+	// mu guards everything below and the variable part of the scope's
+	// reservations. Readers share it. Held for memory work only.
+	mu        sync.RWMutex
+	dropped   bool // no longer in Ledger.scopes
+	ranks     int  // number of known ranks
+	blocks    blocks
+	deadlines deadlines
+	trimmed   time.Duration // when memory was last given back
+
+	// By slot, all of the same length. prefill, active and requests repeat
+	// what loads says, in the form in which a View shows it.
+	known    []bool
+	loads    []load
+	prefill  []uint64
+	active   []uint64
+	requests []uint32
+}
+
+func newScope(name catalog.Scope, seed uint64) *scope {
+	return &scope{name: name, blocks: newBlocks(seed)}
+}
+
+// putRank returns ok = false if the scope has been dropped.
+func (s *scope) putRank(slot uint32, r catalog.Rank, ids *ids) (freed int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dropped {
+		return 0, false
+	}
+	s.growTo(int(slot) + 1)
+	if s.holds(slot, r) {
+		return 0, true
+	}
+	freed = s.clearSlot(slot, ids)
+	s.known[slot] = true
+	s.loads[slot].rank = r
+	s.ranks++
+	return freed, true
+}
+
+// removeRank also reports whether the scope has no rank left.
+func (s *scope) removeRank(slot uint32, ids *ids) (freed int, empty bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	freed = s.clearSlot(slot, ids)
+	return freed, s.ranks == 0
+}
+
+// clearSlot ends all reservations of a slot and makes it unknown.
+func (s *scope) clearSlot(slot uint32, ids *ids) (freed int) {
+	if int(slot) >= len(s.known) || !s.known[slot] {
+		return 0
+	}
+	l := &s.loads[slot]
+	freed = len(l.held)
+	for len(l.held) > 0 {
+		s.end(l.held[len(l.held)-1], ids)
+	}
+	*l = load{}
+	s.known[slot] = false
+	s.ranks--
+	return freed
+}
+
+// growTo makes room for n slots.
+func (s *scope) growTo(n int) {
+	grow := n - len(s.known)
+	if grow <= 0 {
+		return
+	}
+	s.known = append(s.known, make([]bool, grow)...)
+	s.loads = append(s.loads, make([]load, grow)...)
+	s.prefill = append(s.prefill, make([]uint64, grow)...)
+	s.active = append(s.active, make([]uint64, grow)...)
+	s.requests = append(s.requests, make([]uint32, grow)...)
+	s.blocks.widen(n)
+}
+
+// holds reports whether the slot belongs to that rank.
+func (s *scope) holds(slot uint32, r catalog.Rank) bool {
+	return int(slot) < len(s.known) && s.known[slot] && s.loads[slot].rank == r
+}
+
+// book is Ledger.Book within the scope.
+func (s *scope) book(l *Ledger, req Request, choose func(*View) (Placement, error)) (Placement, error) {
+	hashes := distinct(req.Hashes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := l.at()
+	n, _ := s.expire(at, sweepPerBooking, l.ids)
+	l.expired.Add(uint64(n))
+
+	v := s.view(req.Hashes)
+	p, err := choose(v)
+	v.recycle()
+	if err != nil {
+		return Placement{}, err
+	}
+	if !s.holds(p.Slot, p.Rank) {
+		return Placement{}, ErrUnknownRank
+	}
+	r := &reservation{id: req.ID, scope: s, slot: p.Slot, rank: p.Rank, hashes: hashes, deadline: at + lifetime}
+	if req.TrackPrefill {
+		r.prefill = p.PrefillTokens
+	}
+	if holder := l.ids.claim(r); holder != nil {
+		return Placement{}, &ExistsError{ID: req.ID, Rank: holder.rank}
+	}
+	s.add(r)
+	l.booked.Add(1)
+	e := r.event()
+	e.Hashes, e.PrefillTokens, e.TrackPrefill, e.ExpectedOutput = req.Hashes, p.PrefillTokens, req.TrackPrefill, req.ExpectedOutput
+	l.obs.Booked(e)
+	return p, nil
+}
+
+// add puts the load of a new reservation on its rank.
+func (s *scope) add(r *reservation) {
+	l := &s.loads[r.slot]
+	path := s.blocks.root
+	for i, h := range r.hashes {
+		s.blocks.warm(r.hashes, i)
+		path = extend(path, h)
+		if s.blocks.hold(h, path, r.slot) {
+			l.blocks++
+		}
+	}
+	l.prefill.add(r.prefill)
+	r.inRank = len(l.held)
+	l.held = append(l.held, r)
+	s.deadlines.push(r)
+	s.publish(r.slot)
+}
+
+// end takes the whole load of a reservation off its rank and frees its id.
+func (s *scope) end(r *reservation, ids *ids) {
+	l := &s.loads[r.slot]
+	path := s.blocks.root
+	for i, h := range r.hashes {
+		s.blocks.warm(r.hashes, i)
+		path = extend(path, h)
+		if gone, deficit := s.blocks.release(h, path, r.slot); gone {
+			l.blocks--
+			l.reweigh(1, deficit, 0)
+		}
+	}
+	l.blocks -= r.plain + r.aged
+	l.reweigh(r.aged, r.agedDeficit, 0)
+	l.prefill.sub(r.prefill)
+	last := l.held[len(l.held)-1]
+	l.held[r.inRank], last.inRank = last, r.inRank
+	l.held[len(l.held)-1] = nil
+	l.held = l.held[:len(l.held)-1]
+	s.deadlines.remove(r)
+	ids.release(r)
+	r.ended = true
+	s.publish(r.slot)
+}
+
+func (s *scope) endPrefill(r *reservation) {
+	s.loads[r.slot].prefill.sub(r.prefill)
+	r.prefill = 0
+	s.publish(r.slot)
+}
+
+// addOutput adds one generated block and, with a fraction, reweighs all blocks
+// that r alone holds.
+func (s *scope) addOutput(r *reservation, fraction *float64) {
+	l := &s.loads[r.slot]
+	l.blocks++
+	r.plain++
+	if fraction != nil {
+		deficit := deficitOf(*fraction)
+		for _, h := range r.hashes {
+			if former, ok := s.blocks.byHash.decay(h, r.slot, deficit); ok {
+				l.reweigh(1, former, deficit)
+			}
+		}
+		l.reweigh(r.aged, r.agedDeficit, deficit)
+		l.reweigh(r.plain, 0, deficit)
+		r.aged, r.plain, r.agedDeficit = r.aged+r.plain, 0, deficit
+	}
+	s.publish(r.slot)
+}
+
+// publish brings the views of a slot up to date with its load.
+func (s *scope) publish(slot uint32) {
+	l := &s.loads[slot]
+	s.prefill[slot] = l.prefill.value()
+	s.active[slot] = l.active()
+	s.requests[slot] = uint32(len(l.held))
+}
+
+// rows is Ledger.Loads within the scope.
+func (s *scope) rows() []Load {
+	s.mu.RLock()
+	rows := make([]Load, 0, s.ranks)
+	for slot, known := range s.known {
+		if known {
+			rows = append(rows, Load{s.loads[slot].rank, s.prefill[slot], s.active[slot], s.requests[slot]})
+		}
+	}
+	s.mu.RUnlock()
+	slices.SortFunc(rows, func(a, b Load) int { return a.Rank.Compare(b.Rank) })
+	return rows
+}

@@ -1,0 +1,58 @@
+package reservations
+
+import (
+	"sync"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// View shows what every slot of a scope carries at one moment. It is valid only
+// inside the function that receives it, and read only.
+type View struct {
+	// By slot, all of the same length. Slots beyond it, and slots for which
+	// Known says no, belong to no rank.
+	Prefill  []uint64 // unfinished prefill tokens, saturating
+	Blocks   []uint64 // weighted active blocks, rounded half away from zero
+	Requests []uint32 // reservations
+	// Shared is how many leading blocks of the prompt asked about lie on the
+	// rank's active prompts.
+	Shared []uint32
+
+	scope *scope
+	alive []uint64 // scratch of the walk that fills Shared
+}
+
+// Known reports whether the ledger has this rank under this slot. The rank is
+// asked for too because slots are reused.
+func (v *View) Known(slot uint32, r catalog.Rank) bool {
+	return v.scope != nil && v.scope.holds(slot, r)
+}
+
+var views = sync.Pool{New: func() any { return new(View) }}
+
+// view needs s.mu, shared or not.
+func (s *scope) view(hashes []uint64) *View {
+	v := views.Get().(*View)
+	v.scope = s
+	v.Prefill, v.Blocks, v.Requests = s.prefill, s.active, s.requests
+	v.Shared = zeroed(v.Shared, len(s.known))
+	v.alive = zeroed(v.alive, s.blocks.words())
+	s.blocks.leading(hashes, v.alive, v.Shared)
+	return v
+}
+
+// recycle keeps the scratch and lets go of the scope.
+func (v *View) recycle() {
+	*v = View{Shared: v.Shared, alive: v.alive}
+	views.Put(v)
+}
+
+// zeroed returns n zeros, in buf if it is large enough.
+func zeroed[E uint32 | uint64](buf []E, n int) []E {
+	if cap(buf) < n {
+		return make([]E, n)
+	}
+	buf = buf[:n]
+	clear(buf)
+	return buf
+}
