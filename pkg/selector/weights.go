@@ -1,0 +1,95 @@
+// Package selector decides which rank a prompt runs on: it filters the ranks,
+// gives each a cost and picks one. Everything is a pure function of its
+// arguments; the caller brings the loads, the overlaps and the randomness.
+//
+// Lengths are in blocks or in tokens as each field says, costs are in blocks.
+package selector
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Weights are the coefficients of the cost function. All of them are finite
+// and not negative; OverlapCredit, Host and Disk are at most 1.
+type Weights struct {
+	OverlapCredit float64 // worth of a device block that is already cached
+	CreditDecay   float64 // how fast that worth falls with the rank's excess prefill; 0: never
+	Host          float64 // worth of a block in the host tier
+	Disk          float64 // worth of a block on disk or in external storage
+	PrefillScale  float64 // weight of prefill work against decode work
+	Temperature   float64 // softmax temperature of the choice; 0: always the cheapest
+	TrackPrefill  bool    // whether prefill work counts at all
+}
+
+// DefaultWeights returns the defaults of dynamo-kv-router 1.3.1.
+func DefaultWeights() Weights {
+	return Weights{OverlapCredit: 1, Host: 0.75, Disk: 0.25, PrefillScale: 1, TrackPrefill: true}
+}
+
+// Override holds what one request changes about the weights; nil leaves a
+// weight as configured.
+type Override struct {
+	OverlapCredit         *float64 // [0, 1]
+	PrefillScale          *float64 // >= 0
+	Temperature           *float64 // >= 0
+	SharedCacheMultiplier *float64 // [0, 1]; checked only: there is no shared cache
+	TrackPrefill          *bool
+	AssumeKVReuse         *bool    // no effect
+	OverlapWeight         *float64 // >= 0; the old name of PrefillScale, wins over it; 0 also takes the overlap credit away
+}
+
+// ErrOverride is in the chain of every error of [Weights.With].
+var ErrOverride = errors.New("invalid router_config_override")
+
+// With returns the weights of one request. The error wraps [ErrOverride] and
+// names every value that is out of range, by its name on the wire.
+func (w Weights) With(o Override) (Weights, error) {
+	err := errors.Join(
+		checkRange("overlap_score_credit", o.OverlapCredit, 1),
+		checkRange("prefill_load_scale", o.PrefillScale, math.MaxFloat64),
+		checkRange("router_temperature", o.Temperature, math.MaxFloat64),
+		checkRange("shared_cache_multiplier", o.SharedCacheMultiplier, 1),
+		checkRange("overlap_score_weight", o.OverlapWeight, math.MaxFloat64),
+	)
+	if err != nil {
+		return w, fmt.Errorf("%w: %w", ErrOverride, err)
+	}
+	set(&w.OverlapCredit, o.OverlapCredit)
+	set(&w.PrefillScale, o.PrefillScale)
+	set(&w.Temperature, o.Temperature)
+	set(&w.TrackPrefill, o.TrackPrefill)
+	if o.OverlapWeight != nil {
+		w = w.WithOverlapWeight(*o.OverlapWeight)
+	}
+	return w, nil
+}
+
+// WithOverlapWeight applies the setting that older routers called
+// overlap_score_weight: it is the prefill scale, and 0 means that the cache
+// does not count.
+func (w Weights) WithOverlapWeight(weight float64) Weights {
+	w.PrefillScale = weight
+	if weight == 0 {
+		w.OverlapCredit = 0
+	}
+	return w
+}
+
+// checkRange accepts nil and values in [0, upper], so neither NaN nor infinity.
+func checkRange(name string, value *float64, upper float64) error {
+	if value == nil || (*value >= 0 && *value <= upper) {
+		return nil
+	}
+	if upper == math.MaxFloat64 {
+		return fmt.Errorf("%s: %v is not a finite number >= 0", name, *value)
+	}
+	return fmt.Errorf("%s: %v is not in [0, %v]", name, *value, upper)
+}
+
+func set[T any](dst, value *T) {
+	if value != nil {
+		*dst = *value
+	}
+}
