@@ -1,0 +1,571 @@
+// selbench: a neutral load and correctness harness for a KV-aware selection
+// service (HTTP + vLLM ZMQ KV events). One binary, any server: the start
+// command is a template. Prints one JSON object per result line.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"sort"
+	"strings"
+	"time"
+)
+
+var selfPid = os.Getpid()
+
+type spec struct{ name, cmd, env string }
+
+var (
+	fTrace    = flag.String("trace", "conversation_trace.jsonl", "trace file (JSON lines with hash_ids)")
+	fA        = flag.String("a", "", "server A start command template, {port} is substituted")
+	fB        = flag.String("b", "", "server B start command template (empty: A only)")
+	fNames    = flag.String("names", "A,B", "names of the servers")
+	fEnvA     = flag.String("env-a", "INDEXER_PEERS={ipeers};SYNC_PORT={sync};SYNC_PEERS={speers}", "environment of A, ';' separated")
+	fEnvB     = flag.String("env-b", "INDEXER_PEERS={ipeers};SYNC_PORT={sync};SYNC_PEERS={speers}", "environment of B")
+	fBase     = flag.String("base", "", "attach to a running server host:port instead (with -pid)")
+	fPid      = flag.Int("pid", 0, "pid of the attached server")
+	fMode     = flag.String("mode", "full", "full | ingest | turnover | recover | replica | http | describe")
+	fPort     = flag.Int("port", 24000, "first port to use")
+	fWorkers  = flag.Int("workers", 8, "workers")
+	fCap      = flag.Int("cap", 100000, "cached blocks per worker")
+	fBS       = flag.Int("bs", 16, "block size (divides 512)")
+	fChunk    = flag.Int("chunk", 2048, "tokens per BlockStored event (prefill chunk)")
+	fDecode   = flag.Bool("decode", true, "also emit single-block decode events")
+	fFill     = flag.Float64("fill", 1.3, "stored blocks before measuring, as a multiple of total capacity")
+	fRounds   = flag.Int("rounds", 3, "rounds (A and B alternate inside each)")
+	fConns    = flag.Int("conns", 8, "client connections")
+	fDur      = flag.Duration("dur", 1500*time.Millisecond, "duration of one load phase")
+	fRate     = flag.Int("rate", 500, "open-loop rate, requests per second")
+	fChurn    = flag.Int("churn", 400, "messages per second while events stream (each 64 blocks)")
+	fPrompts  = flag.String("prompts", "1024,8192,65536", "prompt lengths in tokens")
+	fMain     = flag.Int("main", 8192, "prompt length of the per-endpoint phases")
+	fOps      = flag.String("ops", "select,tokens,lifecycle,overlap,potential,open,stream", "phases to run")
+	fChecks   = flag.Int("checks", 60, "prompts of the correctness check (0 = off)")
+	fTurns    = flag.Int("turnovers", 10, "mode turnover: how often the caches are filled anew")
+	fSendPar  = flag.Int("send-par", 1, "publisher goroutines")
+	fLog      = flag.String("log", "server.log", "server output file")
+	fTimeout  = flag.Duration("timeout", 120*time.Second, "limit for ingestion and recovery")
+	fExport   = flag.String("export", "", "write the event and query stream to this file and exit")
+	fMaxTrace = flag.Int("max-trace", 0, "use only the first N requests of the trace")
+)
+
+func emit(m map[string]any) {
+	b, _ := json.Marshal(m)
+	fmt.Println(string(b))
+}
+
+func toMap(v any) map[string]any {
+	b, _ := json.Marshal(v)
+	m := map[string]any{}
+	json.Unmarshal(b, &m)
+	return m
+}
+
+func die(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "selbench:", err)
+		os.Exit(1)
+	}
+}
+
+func logf(f string, a ...any) {
+	fmt.Fprintf(os.Stderr, "%s "+f+"\n", append([]any{time.Now().Format("15:04:05")}, a...)...)
+}
+
+func register(s *server, w int, bs, cap int, eps []string) error {
+	for k := 0; k < w; k++ {
+		b := fmt.Sprintf(`{"worker_id":%d,"model_name":"m","endpoint":"http://127.0.0.1:1","block_size":%d,`+
+			`"data_parallel_start_rank":0,"data_parallel_size":1,"kv_events_endpoints":{"0":%q},`+
+			`"max_num_batched_tokens":1000000000,"total_kv_blocks":%d}`, k, bs, eps[k], cap)
+		if _, _, err := simpleHTTP(s.base, "POST", "/workers", []byte(b)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitSentinels polls until each worker's last stored chain is visible.
+func waitSentinels(s *server, w *workload, limit time.Duration) (time.Duration, int, error) {
+	t0 := time.Now()
+	h := &hconn{addr: s.base}
+	polls := 0
+	for k, p := range w.sentinel {
+		req := overlapReq(s, w.ex, p)
+		for {
+			polls++
+			got, err := queryOverlap(h, req)
+			if err != nil {
+				return time.Since(t0), polls, err
+			}
+			if got[k] == len(p.seq) {
+				break
+			}
+			if time.Since(t0) > limit {
+				return time.Since(t0), polls, fmt.Errorf("worker %d: sentinel shows %d of %d blocks after %v", k, got[k], len(p.seq), limit)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	return time.Since(t0), polls, nil
+}
+
+type summary map[string]map[string][]float64 // metric -> server -> values
+
+func (s summary) add(metric, srv string, v float64) {
+	if s[metric] == nil {
+		s[metric] = map[string][]float64{}
+	}
+	s[metric][srv] = append(s[metric][srv], v)
+}
+
+type runner struct {
+	w    *workload
+	pubs *publishers
+	sum  summary
+}
+
+func (r *runner) start(sp spec, port int, vars map[string]string) (*server, error) {
+	s, err := startServer(sp.name, sp.cmd, strings.Split(sp.env, ";"), vars, port, *fLog)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.waitUp(*fTimeout); err != nil {
+		s.stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+// ingest registers the workers and publishes the fill; the publisher must be
+// fresh (sequence numbers start at 0).
+func (r *runner) ingest(s *server, round int) error {
+	w := r.w
+	r.pubs.drainSubs()
+	r.pubs.resetSeq()
+	if err := register(s, w.cfg.Workers, w.cfg.BlockSize, w.cfg.Capacity, r.pubs.eps); err != nil {
+		return err
+	}
+	if err := r.pubs.waitSubs(1, 30*time.Second); err != nil {
+		return err
+	}
+	time.Sleep(200 * time.Millisecond)
+	rss0, _ := procRSS(s.pid)
+	cpu0 := procCPU(s.pid)
+	t0 := time.Now()
+	r.pubs.sendAll(w.fill, *fSendPar)
+	tSend := time.Since(t0)
+	_, polls, err := waitSentinels(s, w, *fTimeout)
+	t := time.Since(t0).Seconds()
+	cpu := procCPU(s.pid) - cpu0
+	if err != nil {
+		return err
+	}
+	time.Sleep(500 * time.Millisecond)
+	rss1, peak := procRSS(s.pid)
+	blocks := float64(w.stored + w.removed)
+	perM := float64(rss1-rss0) / 1024 / (float64(w.resident) / 1e6)
+	m := map[string]any{"kind": "ingest", "server": s.name, "round": round, "workers": w.cfg.Workers, "cap": w.cfg.Capacity, "bs": w.cfg.BlockSize,
+		"seconds": t, "send_seconds": tSend.Seconds(), "events_per_s": float64(w.events) / t, "msgs_per_s": float64(w.msgs) / t,
+		"blocks_per_s": blocks / t, "cpu_s": cpu, "cpu_ns_per_block": cpu * 1e9 / blocks, "cpu_us_per_event": cpu * 1e6 / float64(w.events),
+		"rss_before_kb": rss0, "rss_after_kb": rss1, "peak_kb": peak, "resident": w.resident, "unique": w.unique,
+		"rss_mib_per_m_entries": perM, "rss_mib_per_m_unique": float64(rss1-rss0) / 1024 / (float64(w.unique) / 1e6), "polls": polls}
+	emit(m)
+	for _, k := range []string{"events_per_s", "blocks_per_s", "cpu_ns_per_block", "cpu_us_per_event", "rss_mib_per_m_entries", "rss_mib_per_m_unique"} {
+		r.sum.add("ingest."+k, s.name, m[k].(float64))
+	}
+	return nil
+}
+
+func (r *runner) record(s *server, round int, lr loadResult) {
+	m := toMap(lr)
+	m["kind"], m["server"], m["round"] = "load", s.name, round
+	emit(m)
+	r.sum.add(lr.Op+".rps", s.name, lr.RPS)
+	r.sum.add(lr.Op+".p50_us", s.name, lr.P50us)
+	r.sum.add(lr.Op+".p99_us", s.name, lr.P99us)
+	r.sum.add(lr.Op+".p999_us", s.name, lr.P999us)
+	r.sum.add(lr.Op+".cpu_us", s.name, lr.CPUms)
+	if lr.Errors > 0 {
+		r.sum.add(lr.Op+".errors", s.name, float64(lr.Errors))
+	}
+}
+
+func has(list, x string) bool {
+	for _, v := range strings.Split(list, ",") {
+		if v == x {
+			return true
+		}
+	}
+	return false
+}
+
+func kname(n int) string { return fmt.Sprintf("%dk", n/1024) }
+
+func (r *runner) full(s *server, round int) error {
+	w := r.w
+	if err := r.ingest(s, round); err != nil {
+		return err
+	}
+	if *fChecks > 0 {
+		c := runChecks(s, w, *fChecks, true)
+		m := toMap(c)
+		m["kind"], m["server"], m["round"] = "check", s.name, round
+		emit(m)
+		r.sum.add("check.rows_wrong", s.name, float64(c.RowsUnder+c.RowsOver))
+		r.sum.add("check.select_wrong", s.name, float64(c.IdleSelects-c.IdleArgmin+c.LoadSelects-c.LoadArgmin))
+	}
+	do := func(name string, rate int, f op, body int) {
+		r.record(s, round, runLoad(name, s, *fConns, rate, *fDur, f, body))
+	}
+	nPrompt := func(t int) int {
+		if t > 32768 {
+			return 40
+		}
+		return 300
+	}
+	if has(*fOps, "select") {
+		for _, x := range splitList(*fPrompts) {
+			var n int
+			fmt.Sscan(x, &n)
+			ps := w.promptsOf(n, nPrompt(n))
+			if len(ps) == 0 {
+				continue
+			}
+			f, b := simpleOp(s.base, "/select", w.ex, ps, "hashes", "")
+			do("select."+kname(n), 0, f, b)
+		}
+	}
+	ps := w.promptsOf(*fMain, nPrompt(*fMain))
+	mk := kname(*fMain)
+	if has(*fOps, "tokens") {
+		f, b := simpleOp(s.base, "/select", w.ex, ps, "tokens", "")
+		do("select_tokens."+mk, 0, f, b)
+	}
+	if has(*fOps, "lifecycle") {
+		f, b := lifecycleOp(s.base, w.ex, ps, "hashes")
+		do("lifecycle."+mk, 0, f, b)
+	}
+	if has(*fOps, "overlap") {
+		f, b := simpleOp(s.base, "/overlap_scores", w.ex, ps, "hashes", "")
+		do("overlap_scores."+mk, 0, f, b)
+	}
+	if has(*fOps, "potential") {
+		f, b := simpleOp(s.base, "/potential_loads", w.ex, ps, "hashes", "")
+		do("potential_loads."+mk, 0, f, b)
+	}
+	f, b := simpleOp(s.base, "/select", w.ex, ps, "hashes", "")
+	if has(*fOps, "open") {
+		do("select_open."+mk, *fRate, f, b)
+	}
+	if has(*fOps, "stream") {
+		stop, done := make(chan struct{}), make(chan int)
+		ms := make([][]message, len(w.churn))
+		copy(ms, w.churn)
+		go func() {
+			n, _ := r.pubs.stream(ms, *fChurn, stop)
+			done <- n
+		}()
+		do("select_open_stream."+mk, *fRate, f, b)
+		close(stop)
+		n := <-done
+		emit(map[string]any{"kind": "stream", "server": s.name, "round": round, "msgs_sent": n, "blocks_per_s": float64(n) * 64 / fDur.Seconds()})
+	}
+	sum, err := getLoads(s)
+	zero := err == nil && sum == loadSum{}
+	emit(map[string]any{"kind": "end", "server": s.name, "round": round, "loads_zero": zero, "loads": fmt.Sprintf("%+v", sum)})
+	return nil
+}
+
+// httpOnly drives /select alone: no workers, no events (for floor servers).
+func (r *runner) httpOnly(s *server, round int) error {
+	for _, x := range splitList(*fPrompts) {
+		var n int
+		fmt.Sscan(x, &n)
+		k := 300
+		if n > 32768 {
+			k = 40
+		}
+		ps := r.w.promptsOf(n, k)
+		f, b := simpleOp(s.base, "/select", r.w.ex, ps, "hashes", "")
+		r.record(s, round, runLoad("select."+kname(n), s, *fConns, 0, *fDur, f, b))
+	}
+	return nil
+}
+
+func (r *runner) recover(sp spec, round, port int) error {
+	a, err := r.start(sp, port, map[string]string{"ipeers": "", "sync": "", "speers": ""})
+	if err != nil {
+		return err
+	}
+	defer a.stop()
+	if err := r.ingest(a, round); err != nil {
+		return err
+	}
+	cpu0 := procCPU(a.pid)
+	t0 := time.Now()
+	_, dump, err := simpleHTTP(a.base, "GET", "/dump", nil)
+	if err != nil {
+		return err
+	}
+	tDump := time.Since(t0).Seconds()
+	dumpCPU := procCPU(a.pid) - cpu0
+	rssA, peakA := procRSS(a.pid)
+	t0 = time.Now()
+	b, err := r.start(sp, port+1, map[string]string{"ipeers": "http://" + a.base, "sync": "", "speers": ""})
+	if err != nil {
+		return err
+	}
+	defer b.stop()
+	tListen := time.Since(t0).Seconds()
+	r.pubs.drainSubs()
+	if err := register(b, r.w.cfg.Workers, r.w.cfg.BlockSize, r.w.cfg.Capacity, r.pubs.eps); err != nil {
+		return err
+	}
+	_, _, err = waitSentinels(b, r.w, 30*time.Second)
+	tVis := time.Since(t0).Seconds()
+	rss, peak := procRSS(b.pid)
+	m := map[string]any{"kind": "recover", "server": sp.name, "round": round, "resident": r.w.resident, "dump_bytes": len(dump), "dump_seconds": tDump, "dump_cpu_s": dumpCPU,
+		"dump_peak_kb": peakA, "dump_rss_kb": rssA, "listen_seconds": tListen, "visible_seconds": tVis, "cpu_s": procCPU(b.pid), "rss_kb": rss, "peak_kb": peak}
+	if err != nil {
+		m["error"] = err.Error()
+	} else {
+		c := runChecks(b, r.w, *fChecks, false)
+		m["rows"], m["rows_exact"], m["first_problem"] = c.Rows, c.RowsExact, c.FirstProblem
+		t1 := time.Now()
+		for c.RowsExact < c.Rows && time.Since(t1) < 8*time.Second { // still applying?
+			time.Sleep(250 * time.Millisecond)
+			c = runChecks(b, r.w, *fChecks, false)
+		}
+		m["rows_exact_late"], m["late_seconds"], m["late_problem"] = c.RowsExact, time.Since(t1).Seconds(), c.FirstProblem
+		r.sum.add("recover.visible_s", sp.name, tVis)
+	}
+	emit(m)
+	r.sum.add("recover.listen_s", sp.name, tListen)
+	r.sum.add("recover.dump_s", sp.name, tDump)
+	r.sum.add("recover.dump_bytes_per_entry", sp.name, float64(len(dump))/float64(r.w.resident))
+	r.sum.add("recover.cpu_s", sp.name, procCPU(b.pid))
+	return nil
+}
+
+func (r *runner) replica(sp spec, round, port int) error {
+	ep := func(p int) string { return fmt.Sprintf("tcp://127.0.0.1:%d", p) }
+	vars := func(own, other int) map[string]string {
+		return map[string]string{"ipeers": "", "sync": fmt.Sprint(own), "speers": ep(other)}
+	}
+	a, err := r.start(sp, port, vars(port+10, port+11))
+	if err != nil {
+		return err
+	}
+	defer a.stop()
+	b, err := r.start(sp, port+1, vars(port+11, port+10))
+	if err != nil {
+		return err
+	}
+	defer b.stop()
+	for _, s := range []*server{a, b} {
+		if err := register(s, r.w.cfg.Workers, r.w.cfg.BlockSize, r.w.cfg.Capacity, r.pubs.eps); err != nil {
+			return err
+		}
+	}
+	time.Sleep(1500 * time.Millisecond)
+	ps := r.w.promptsOf(8192, 50)
+	h := &hconn{addr: a.base}
+	var delays []float64
+	lost := 0
+	for i := 0; i < 60; i++ {
+		id := fmt.Sprintf("rep%s-%d-%d", runTag, round, i)
+		before, err := getLoads(b)
+		if err != nil {
+			return err
+		}
+		st, body, err := h.do(rawReq(a.base, "POST", "/select_and_reserve", selectBody(r.w.ex, ps[i%len(ps)], id)))
+		if err != nil || st >= 300 {
+			return fmt.Errorf("reserve %d %v %s", st, err, trunc(body, 200))
+		}
+		t0 := time.Now()
+		for {
+			now, err := getLoads(b)
+			if err == nil && (now.Blocks > before.Blocks || now.Prefill > before.Prefill) {
+				delays = append(delays, float64(time.Since(t0).Microseconds()))
+				break
+			}
+			if time.Since(t0) > 2*time.Second {
+				lost++
+				break
+			}
+		}
+		h.do(rawReq(a.base, "DELETE", "/reservations/"+id, nil))
+		for t1 := time.Now(); time.Since(t1) < 2*time.Second; {
+			if now, err := getLoads(b); err == nil && now == before {
+				break
+			}
+		}
+	}
+	// burst: reserve n at full speed over conns, compare sums, free, compare
+	const n = 4000
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("bur%s-%d-%d", runTag, round, i)
+	}
+	small := r.w.promptsOf(1024, 200)
+	fan := func(f func(h *hconn, i int)) float64 {
+		t0 := time.Now()
+		done := make(chan struct{})
+		for c := 0; c < *fConns; c++ {
+			go func(c int) {
+				h := &hconn{addr: a.base}
+				for i := c; i < n; i += *fConns {
+					f(h, i)
+				}
+				done <- struct{}{}
+			}(c)
+		}
+		for c := 0; c < *fConns; c++ {
+			<-done
+		}
+		return time.Since(t0).Seconds()
+	}
+	sec := fan(func(h *hconn, i int) {
+		h.do(rawReq(a.base, "POST", "/select_and_reserve", selectBody(r.w.ex, small[i%len(small)], ids[i])))
+	})
+	settle := func() (loadSum, loadSum) {
+		la, _ := getLoads(a)
+		var lb loadSum
+		for t0 := time.Now(); time.Since(t0) < 3*time.Second; {
+			lb, _ = getLoads(b)
+			if lb == la {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		return la, lb
+	}
+	la, lb := settle()
+	sec2 := fan(func(h *hconn, i int) { h.do(rawReq(a.base, "DELETE", "/reservations/"+ids[i], nil)) })
+	fa, fb := settle()
+	sort.Float64s(delays)
+	q := func(p float64) float64 {
+		if len(delays) == 0 {
+			return -1
+		}
+		return delays[min(len(delays)-1, int(p*float64(len(delays))))]
+	}
+	emit(map[string]any{"kind": "replica", "server": sp.name, "round": round, "single_delay_p50_us": q(.5), "single_delay_max_us": q(1), "single_lost": lost,
+		"burst": n, "burst_rps": n / sec, "free_rps": n / sec2, "a_after_burst": fmt.Sprintf("%+v", la), "b_after_burst": fmt.Sprintf("%+v", lb),
+		"a_after_free": fmt.Sprintf("%+v", fa), "b_after_free": fmt.Sprintf("%+v", fb)})
+	r.sum.add("replica.delay_p50_us", sp.name, q(.5))
+	r.sum.add("replica.delay_max_us", sp.name, q(1))
+	r.sum.add("replica.burst_diff_requests", sp.name, la.Requests-lb.Requests)
+	r.sum.add("replica.burst_diff_blocks", sp.name, la.Blocks-lb.Blocks)
+	r.sum.add("replica.free_left_blocks", sp.name, fb.Blocks)
+	return nil
+}
+
+func main() {
+	flag.Parse()
+	trace, err := loadTrace(*fTrace, *fMaxTrace)
+	die(err)
+	cfg := workloadCfg{Workers: *fWorkers, Capacity: *fCap, BlockSize: *fBS, ChunkToks: *fChunk, Decode: *fDecode, FillFactor: *fFill}
+	t0 := time.Now()
+	closeExport := func(*workload) {}
+	if *fExport != "" {
+		closeExport = startExport(*fExport)
+	}
+	w := buildWorkload(trace, cfg)
+	closeExport(w)
+	logf("workload built in %v: %s", time.Since(t0).Round(time.Millisecond), w.describe())
+	emit(map[string]any{"kind": "workload", "cfg": cfg, "resident": w.resident, "unique": w.unique, "msgs": w.msgs, "events": w.events,
+		"stored": w.stored, "removed": w.removed, "payload_bytes": w.bytes})
+	if *fMode == "describe" || *fExport != "" {
+		return
+	}
+	if has(*fOps, "stream") && *fMode == "full" {
+		per := int(fDur.Seconds()*float64(*fChurn))/(2*cfg.Workers) + 8
+		w.addChurn(per)
+	}
+	pubs, err := newPublishers(cfg.Workers, *fPort+200)
+	die(err)
+	r := &runner{w: w, pubs: pubs, sum: summary{}}
+	names := strings.Split(*fNames, ",")
+	var specs []spec
+	if *fA != "" {
+		specs = append(specs, spec{names[0], *fA, *fEnvA})
+	}
+	if *fB != "" {
+		specs = append(specs, spec{names[1], *fB, *fEnvB})
+	}
+	if *fBase != "" {
+		s := &server{name: "attached", base: *fBase, pid: *fPid}
+		die(r.full(s, 0))
+		return
+	}
+	for round := 0; round < *fRounds; round++ {
+		order := append([]spec(nil), specs...)
+		if round%2 == 1 && len(order) == 2 {
+			order[0], order[1] = order[1], order[0]
+		}
+		for _, sp := range order {
+			logf("round %d %s %s", round, *fMode, sp.name)
+			var err error
+			switch *fMode {
+			case "recover":
+				err = r.recover(sp, round, *fPort)
+			case "replica":
+				err = r.replica(sp, round, *fPort)
+			default:
+				var s *server
+				s, err = r.start(sp, *fPort, map[string]string{"ipeers": "", "sync": "", "speers": ""})
+				if err == nil {
+					if *fMode == "http" {
+						err = r.httpOnly(s, round)
+					} else if *fMode == "ingest" {
+						err = r.ingest(s, round)
+					} else if *fMode == "turnover" {
+						err = r.turnover(s, round, buildWorkload(w.trace, cfg))
+					} else {
+						err = r.full(s, round)
+					}
+					s.stop()
+				}
+			}
+			if err != nil {
+				emit(map[string]any{"kind": "error", "server": sp.name, "round": round, "error": err.Error()})
+				logf("error: %v", err)
+			}
+			time.Sleep(300 * time.Millisecond)
+		}
+	}
+	var keys []string
+	for k := range r.sum {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	for _, k := range keys {
+		m := map[string]any{"kind": "summary", "metric": k}
+		for _, sp := range specs {
+			v := append([]float64(nil), r.sum[k][sp.name]...)
+			if len(v) == 0 {
+				continue
+			}
+			sort.Float64s(v)
+			m[sp.name] = map[string]float64{"min": v[0], "median": v[len(v)/2], "max": v[len(v)-1]}
+		}
+		if len(specs) == 2 {
+			va, vb := r.sum[k][specs[0].name], r.sum[k][specs[1].name]
+			var q []float64
+			for i := 0; i < min(len(va), len(vb)); i++ {
+				if va[i] != 0 {
+					q = append(q, vb[i]/va[i])
+				}
+			}
+			if len(q) > 0 {
+				sort.Float64s(q)
+				m["ratio_b_over_a"] = map[string]float64{"min": q[0], "median": q[len(q)/2], "max": q[len(q)-1]}
+			}
+		}
+		emit(m)
+	}
+	pubs.close()
+}
