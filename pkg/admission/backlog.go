@@ -1,0 +1,106 @@
+package admission
+
+// backlog is what waits in one class.
+//
+// Waiters of the same lane can use the same ranks, so either the first of them
+// can run or none of them: a lane is asked once, however long it is. Lanes are
+// ordered by their first waiter, and so is the class.
+type backlog struct {
+	class   *Class
+	lanes   map[Lane]*lane
+	order   heap[*lane]
+	waiting int
+	raw     total
+	cached  total
+
+	deficit uint64 // tokens that the class may serve but has not; 0 when it is empty
+
+	frontier heap[step] // memory of first
+}
+
+// lane is the waiters of one class that can use the same ranks; never empty.
+type lane struct {
+	key     Lane
+	waiters heap[*Waiter]
+	place   int // in backlog.order
+}
+
+func (l *lane) before(o *lane) bool { return l.waiters[0].before(o.waiters[0]) }
+func (l *lane) moved(place int)     { l.place = place }
+
+func (b *backlog) add(w *Waiter) {
+	l := b.lanes[w.Lane]
+	if l == nil {
+		l = &lane{key: w.Lane}
+		b.lanes[w.Lane] = l
+		l.waiters.push(w)
+		b.order.push(l)
+	} else {
+		l.waiters.push(w)
+		b.order.fix(l.place)
+	}
+	w.lane = l
+	b.waiting++
+	b.raw.add(w.Tokens)
+	b.cached.add(w.cached())
+}
+
+func (b *backlog) remove(w *Waiter) {
+	l := w.lane
+	l.waiters.remove(w.place)
+	if len(l.waiters) == 0 {
+		b.order.remove(l.place)
+		delete(b.lanes, l.key)
+	} else {
+		b.order.fix(l.place)
+	}
+	w.lane = nil
+	b.waiting--
+	b.raw.sub(w.Tokens)
+	b.cached.sub(w.cached())
+	if b.waiting == 0 {
+		b.deficit = 0
+	}
+}
+
+// first returns the first waiter that can run, nil if none can. It asks the
+// first waiter of each lane, in order, until one can run.
+func (b *backlog) first(canRun func(*Waiter) bool) *Waiter {
+	if len(b.order) == 0 {
+		return nil
+	}
+	if w := b.order[0].waiters[0]; canRun(w) {
+		return w // by far the most common case
+	}
+	// Walk the heap in order: of the lanes not yet asked, the first one is a
+	// child of one that was.
+	defer b.forget()
+	b.expand(0)
+	for len(b.frontier) > 0 {
+		l := b.frontier.remove(0).lane
+		if w := l.waiters[0]; canRun(w) {
+			return w
+		}
+		b.expand(l.place)
+	}
+	return nil
+}
+
+// expand puts the children of a place of the order onto the frontier.
+func (b *backlog) expand(place int) {
+	for child := 2*place + 1; child <= 2*place+2 && child < len(b.order); child++ {
+		b.frontier.push(step{b.order[child]})
+	}
+}
+
+// forget drops the frontier's references but keeps its memory.
+func (b *backlog) forget() {
+	clear(b.frontier)
+	b.frontier = b.frontier[:0]
+}
+
+// step is a lane on the frontier of a walk; its place in the order stays.
+type step struct{ *lane }
+
+func (s step) before(o step) bool { return s.lane.before(o.lane) }
+func (s step) moved(int)          {}

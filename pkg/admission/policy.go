@@ -1,0 +1,134 @@
+// Package admission decides when a request may run, not where: it holds the
+// requests that found every rank they may use busy, in policy classes with
+// their own order, thresholds and limits, and says which one goes next.
+//
+// It is pure data: no goroutine, no lock, no clock. The owner serialises the
+// calls, brings the times, and asks [Queue.Next] whenever load went down.
+package admission
+
+import "sort"
+
+// Defaults of dynamo-kv-router 1.3.1.
+const (
+	// DefaultMaxBatchedTokens stands in for a worker's max_num_batched_tokens
+	// that is not known.
+	DefaultMaxBatchedTokens = 10_000_000
+	// DefaultBusyFraction is the threshold of a policy class that names none.
+	DefaultBusyFraction = 16.0
+)
+
+// MaxWaiting is how many requests of classes without a request limit wait in
+// one queue at most (decision D15).
+const MaxWaiting = 100_000
+
+// thresholdClass is the name of the only class of a queue without policy file,
+// as it appears in error answers.
+const thresholdClass = "default"
+
+// Config says whether requests wait at all. The zero Config switches queueing
+// off.
+type Config struct {
+	// Threshold is the prefill load above which a rank is busy, as a multiple
+	// of its max_num_batched_tokens; nil for none. Finite and not negative.
+	Threshold *float64
+	// File, if not nil, replaces the threshold for the models it speaks of.
+	File *PolicyFile
+}
+
+// Enabled reports whether any model may have a queue.
+func (c Config) Enabled() bool {
+	return c.Threshold != nil || c.File != nil
+}
+
+// ForModel returns the policy of a model: its own of the file, else the file's
+// root, else one class with the threshold. It is nil if nothing of the model
+// ever waits.
+func (c Config) ForModel(model string) *Policy {
+	if c.File != nil {
+		if policy, found := c.File.models[model]; found {
+			return policy
+		}
+		if c.File.root != nil {
+			return c.File.root
+		}
+	}
+	if c.Threshold == nil {
+		return nil
+	}
+	class := &Class{Name: thresholdClass, Quantum: 1, BusyFraction: c.Threshold}
+	return &Policy{
+		classes:       []*Class{class},
+		buckets:       []uint64{0},
+		families:      map[string][]*Class{thresholdClass: {class}},
+		defaultFamily: thresholdClass,
+	}
+}
+
+// PolicyFile is a policy file that [ParsePolicy] found valid.
+type PolicyFile struct {
+	root   *Policy            // nil if the file speaks of single models only
+	models map[string]*Policy // replace the root as a whole
+}
+
+// Policy is a model's set of policy classes. It does not change.
+type Policy struct {
+	classes       []*Class            // in the file's order, each at its index
+	explicit      map[string]*Class   // classes that a request chooses by name
+	families      map[string][]*Class // one class per bucket
+	defaultFamily string
+	buckets       []uint64 // least uncached tokens of each bucket, rising from 0
+}
+
+// Class returns the class of a request: the explicit class that header names,
+// else the class of the family (header's, or the default one) for the bucket
+// that its uncached tokens fall into. Matrix classes cannot be chosen by name.
+func (p *Policy) Class(header string, uncached uint64) *Class {
+	if class, found := p.explicit[header]; found {
+		return class
+	}
+	family, found := p.families[header]
+	if !found {
+		family = p.families[p.defaultFamily]
+	}
+	above := sort.Search(len(p.buckets), func(i int) bool { return p.buckets[i] > uncached })
+	return family[above-1]
+}
+
+// Order is how the requests of a class line up behind their strict priority.
+type Order uint8
+
+const (
+	FCFS Order = iota // first come first served; a priority jump is a head start in seconds
+	WSPT              // weighted shortest processing time: priority per uncached token
+)
+
+// Class is one policy class. It does not change.
+type Class struct {
+	Name    string
+	Order   Order
+	Quantum uint64 // uncached tokens that the class may serve per round, at least 1
+
+	// A rank with more prefill tokens than either threshold is busy; nil for
+	// none.
+	BusyTokens   *uint64
+	BusyFraction *float64 // of the rank's max_num_batched_tokens
+
+	// Limits of what waits, per schedulable worker; nil for none.
+	RequestLimit *uint64
+	RawLimit     *uint64 // prompt tokens
+	CachedLimit  *uint64 // prompt tokens that were cached somewhere on arrival
+
+	index int // in Policy.classes
+}
+
+// Busy reports whether a rank with this much unfinished prefill is too busy for
+// the class. maxBatched is its worker's max_num_batched_tokens, 0 if unknown.
+func (c *Class) Busy(prefillTokens, maxBatched uint64) bool {
+	if c.BusyTokens != nil && prefillTokens > *c.BusyTokens {
+		return true
+	}
+	if maxBatched == 0 {
+		maxBatched = DefaultMaxBatchedTokens
+	}
+	return c.BusyFraction != nil && float64(prefillTokens) > *c.BusyFraction*float64(maxBatched)
+}

@@ -1,0 +1,180 @@
+package admission
+
+import (
+	"iter"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Queue holds the waiting requests of one scope. It is not safe for concurrent
+// use.
+//
+// The owner keeps to one rule: after load went down, it calls Next, books what
+// it returns, and repeats until Next returns nil. Then no waiter can run, and
+// a newcomer that can run overtakes nobody by going at once.
+//
+// Add and Remove cost O(log n). So does Next when the first waiter of a class
+// can run; else it asks once per lane that comes before the first one that
+// can, whatever the number of waiters.
+type Queue struct {
+	policy    *Policy
+	backlogs  []*backlog // by Class.index
+	waiting   int
+	unlimited int // of them in classes without a request limit
+	tokens    total
+	arrivals  uint64
+	robin     robin
+}
+
+// Lane says which ranks a waiter can use; waiters of one lane can use the same
+// ones. The zero Lane means every rank of the scope.
+type Lane struct {
+	Pinned bool
+	Rank   catalog.Rank // if Pinned
+	Filter string       // identifies the request's filter of workers, "" for none
+}
+
+// Waiter is one request that waits. Its owner sets the exported fields before
+// Add and leaves them alone until it has left the queue.
+type Waiter struct {
+	ClassHeader    string  // policy class or family that the client asks for, "" for none
+	StrictPriority uint32  // higher goes first
+	PriorityJump   float64 // raises the score; a negative one counts as 0
+	Tokens         uint64  // of the prompt
+	Uncached       uint64  // of them not cached on the best eligible rank, at arrival
+	Arrived        float64 // seconds since the service started
+	Lane           Lane
+	Value          any // the owner's
+
+	class *Class
+	lane  *lane // nil while not queued
+	place int   // in lane.waiters
+	score float64
+	seq   uint64
+}
+
+// Class returns the waiter's policy class, nil before Classify or Add.
+func (w *Waiter) Class() *Class { return w.class }
+
+func (w *Waiter) before(o *Waiter) bool {
+	switch {
+	case w.StrictPriority != o.StrictPriority:
+		return w.StrictPriority > o.StrictPriority
+	case w.score != o.score:
+		return w.score > o.score
+	}
+	return w.seq < o.seq
+}
+
+func (w *Waiter) moved(place int) { w.place = place }
+
+// cost is what serving the waiter takes from its class's deficit.
+func (w *Waiter) cost() uint64 { return max(1, w.Uncached) }
+
+func (w *Waiter) cached() uint64 { return w.Tokens - min(w.Tokens, w.Uncached) }
+
+// scoreOf ranks waiters of equal strict priority: higher goes first.
+func scoreOf(w *Waiter) float64 {
+	jump := w.PriorityJump
+	if !(jump > 0) { // NaN, too
+		jump = 0
+	}
+	if w.class.Order == WSPT {
+		return (1 + jump) / float64(w.cost())
+	}
+	return jump - max(0, w.Arrived)
+}
+
+// NewQueue returns an empty queue under a policy, which is not nil.
+func NewQueue(policy *Policy) *Queue {
+	q := &Queue{policy: policy}
+	for _, class := range policy.classes {
+		q.backlogs = append(q.backlogs, &backlog{class: class, lanes: map[Lane]*lane{}})
+	}
+	return q
+}
+
+// Classify finds the waiter's class, whose thresholds decide whether it has to
+// wait.
+func (q *Queue) Classify(w *Waiter) *Class {
+	w.class = q.policy.Class(w.ClassHeader, w.Uncached)
+	return w.class
+}
+
+// Add queues a waiter that is not queued. workers is the number of schedulable
+// workers, by which the class's limits are multiplied. The error is a
+// [*LimitError] if the class is full; the waiter is then not queued.
+func (q *Queue) Add(w *Waiter, workers int) error {
+	b := q.backlogs[q.Classify(w).index]
+	if err := q.checkLimits(b, workers); err != nil {
+		return err
+	}
+	w.score = scoreOf(w)
+	w.seq = q.arrivals
+	q.arrivals++
+	b.add(w)
+	q.count(w, 1)
+	return nil
+}
+
+// Remove takes a waiter out, for example because its client is gone. It
+// reports false if the waiter is not queued.
+func (q *Queue) Remove(w *Waiter) bool {
+	if w.lane == nil {
+		return false
+	}
+	q.backlogs[w.class.index].remove(w)
+	q.count(w, -1)
+	return true
+}
+
+// count keeps the totals of the queue, for a waiter that came (1) or left (-1).
+func (q *Queue) count(w *Waiter, change int) {
+	q.waiting += change
+	if w.class.RequestLimit == nil {
+		q.unlimited += change
+	}
+	if change > 0 {
+		q.tokens.add(w.Tokens)
+	} else {
+		q.tokens.sub(w.Tokens)
+	}
+}
+
+// Len returns how many requests wait.
+func (q *Queue) Len() int { return q.waiting }
+
+// Tokens returns the prompt tokens that wait; it saturates.
+func (q *Queue) Tokens() uint64 { return q.tokens.value() }
+
+// All yields every waiter, in no order, for example to answer them all at the
+// end. The queue must not change meanwhile.
+func (q *Queue) All() iter.Seq[*Waiter] {
+	return func(yield func(*Waiter) bool) {
+		for _, b := range q.backlogs {
+			for _, l := range b.order {
+				for _, w := range l.waiters {
+					if !yield(w) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// Next takes out and returns the waiter that runs next, nil if none can run.
+// Classes take turns by deficit round robin; inside a class the first waiter
+// that can run goes.
+//
+// canRun reports whether a waiter can run now: one rank that it may use is not
+// busy for its class, or it has none left and must be told so. It is asked for
+// at most one waiter per lane and class, must give all waiters of a lane and
+// class the same answer, and must not change the queue.
+func (q *Queue) Next(canRun func(*Waiter) bool) *Waiter {
+	w := q.robin.next(q.backlogs, canRun)
+	if w != nil {
+		q.Remove(w)
+	}
+	return w
+}
