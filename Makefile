@@ -1,0 +1,82 @@
+# select-service. `make help` lists the targets; `make demo` and `make test`
+# install what the machine is missing and need nothing else than Go and the
+# usual build tools.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+BIN      := bin
+TOOLS    := .cache/bin
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+LDFLAGS  := -s -w -X main.release=$(VERSION)
+PKG      ?= ./...
+FUZZTIME ?= 30s
+BENCH    ?= .
+
+GOLANGCI_VERSION := v2.15.0
+GOLANGCI         := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
+
+export CGO_ENABLED := 1
+
+.PHONY: help
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## install libzmq's headers and pkg-config if they are missing
+	@scripts/setup.sh
+
+.PHONY: build
+build: setup ## build bin/select-service
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/select-service ./cmd/select-service
+
+.PHONY: test
+test: setup ## run every test with the race detector, in random order
+	$(GO) test -race -shuffle=on -timeout 20m $(PKG)
+
+.PHONY: e2e
+e2e: build ## run only the black-box tests against the built program
+	$(GO) test -count=1 -timeout 20m -v ./test/...
+
+.PHONY: lint
+lint: setup $(GOLANGCI) ## run the linters and check the format
+	$(GOLANGCI) run
+
+.PHONY: fmt
+fmt: $(GOLANGCI) ## format the sources
+	$(GOLANGCI) fmt
+
+.PHONY: fuzz
+fuzz: setup ## run every fuzz target for FUZZTIME (30s)
+	GO='$(GO)' scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: bench
+bench: setup ## run the benchmarks that match BENCH (all)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+
+.PHONY: demo
+demo: build ## four simulated engines, one workload, four policies (ARGS for options)
+	@test -x scripts/demo.sh || { echo 'scripts/demo.sh is missing' >&2; exit 1; }
+	scripts/demo.sh $(ARGS)
+
+.PHONY: test-engines
+test-engines: build ## feed the service from the publishers of vLLM and SGLang (ARGS to choose)
+	@test -x scripts/test-engines.sh || { echo 'scripts/test-engines.sh is missing' >&2; exit 1; }
+	scripts/test-engines.sh $(ARGS)
+
+.PHONY: check
+check: ## everything that CI runs
+	.ci/run
+
+.PHONY: clean
+clean: ## remove what was built; the tools stay in .cache
+	rm -rf $(BIN)
+
+# The version is part of the name: another version is another file. The build
+# goes through a folder of its own, so that an interrupted one leaves nothing.
+$(GOLANGCI):
+	@mkdir -p $(TOOLS)/tmp
+	GOBIN=$(CURDIR)/$(TOOLS)/tmp $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	mv $(TOOLS)/tmp/golangci-lint $@

@@ -1,0 +1,254 @@
+package arch_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/select-service/select-service/"
+
+// mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
+// of this module that its code may import. "x/..." is x and everything below.
+// Tests may import more.
+var mayImport = map[string][]string{
+	"cmd/select-service": {
+		"internal/config", "internal/httpapi", "internal/metrics", "internal/service", "internal/zmqsock", "pkg/...",
+	},
+
+	"internal/arch":            {},
+	"internal/config":          {"pkg/..."},
+	"internal/httpapi":         {"internal/service", "internal/jsonscan", "pkg/..."},
+	"internal/jsonscan":        {},
+	"internal/metrics":         {},
+	"internal/service":         {"pkg/...", "internal/metrics"},
+	"internal/zmqsock":         {},
+	"internal/zmqsock/kvpub":   {"internal/zmqsock"},
+	"internal/zmqsock/zmqtest": {"internal/zmqsock"},
+
+	"pkg/admission":    {"pkg/catalog"},
+	"pkg/catalog":      {},
+	"pkg/hashing":      {},
+	"pkg/indexer":      {"pkg/catalog", "pkg/hashing"},
+	"pkg/kvevents":     {"pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/reservations": {"pkg/catalog", "pkg/hashing"},
+	"pkg/selector":     {"pkg/catalog"},
+}
+
+// programs is what the tools around the service may import: its public packages
+// and its sockets, never its inside. They meet it on the wire, so that they can
+// drive any other server of the same contract.
+var programs = []string{"internal/sim/...", "internal/zmqsock/...", "pkg/..."}
+
+// notInCore is what no package under pkg/ may import: the core has no log, no
+// HTTP, no sockets.
+var notInCore = []string{
+	"log", "log/slog", "net/http", "github.com/gin-gonic/gin", "github.com/pebbe/zmq4",
+	"github.com/prometheus/client_golang/prometheus", "github.com/rs/zerolog",
+}
+
+// clockReaders are the functions of package time that read or wait for the
+// clock of the machine.
+var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
+
+// withoutClock are the core packages that are told the time.
+var withoutClock = []string{
+	"pkg/admission", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/reservations", "pkg/selector",
+}
+
+var emptyNames = []string{"util", "utils", "common", "types", "core", "manager", "helpers", "misc"}
+
+const (
+	lines    = 400 // think
+	maxLines = 600 // stop
+)
+
+// source is one parsed Go file.
+type source struct {
+	path  string // from the root of the module, with slashes
+	dir   string
+	test  bool
+	ast   *ast.File
+	lines int
+	pos   *token.FileSet
+}
+
+func (s source) imports() []string {
+	var paths []string
+	for _, spec := range s.ast.Imports {
+		p, _ := strconv.Unquote(spec.Path.Value) // the parser has checked the syntax
+		paths = append(paths, p)
+	}
+	return paths
+}
+
+// isProgram tells the simulated engines, their player and the black-box tests
+// from the service.
+func (s source) isProgram() bool {
+	return s.dir != "cmd/select-service" && matches([]string{"cmd/...", "internal/sim/...", "test/..."}, s.dir)
+}
+
+func sources(t *testing.T) []source {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []source
+	err = fs.WalkDir(os.DirFS(root), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := path.Base(name)
+		if d.IsDir() {
+			if name != "." && (base == "testdata" || strings.HasPrefix(base, ".") || isModule(filepath.Join(root, name))) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		content, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			return err
+		}
+		pos := token.NewFileSet()
+		file, err := parser.ParseFile(pos, name, content, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		found = append(found, source{
+			path: name, dir: path.Dir(name), test: strings.HasSuffix(name, "_test.go"),
+			ast: file, lines: bytes.Count(content, []byte("\n")), pos: pos,
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// isModule reports whether a folder is a module of its own, with its own rules.
+func isModule(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
+}
+
+func TestImports(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		allowed, listed := mayImport[s.dir]
+		if s.isProgram() {
+			allowed, listed = slices.Concat(programs, []string{s.dir + "/..."}), true
+		}
+		if !listed {
+			t.Errorf("%s: package %s is not in the table of internal/arch: give it one duty and its imports", s.path, s.dir)
+			continue
+		}
+		for _, imported := range s.imports() {
+			if ours, ok := strings.CutPrefix(imported, module); ok && !matches(allowed, ours) {
+				t.Errorf("%s imports %s; %s may import %v", s.path, ours, s.dir, allowed)
+			}
+			if strings.HasPrefix(s.dir, "pkg/") && slices.Contains(notInCore, imported) {
+				t.Errorf("%s imports %s; packages under pkg/ have no log, HTTP or sockets", s.path, imported)
+			}
+		}
+	}
+}
+
+func matches(patterns []string, dir string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		if prefix, ok := strings.CutSuffix(p, "/..."); ok {
+			return dir == prefix || strings.HasPrefix(dir, prefix+"/")
+		}
+		return dir == p
+	})
+}
+
+// TestSockets proves that libzmq is behind one package (and its test sockets),
+// in tests too.
+func TestSockets(t *testing.T) {
+	home := []string{"internal/zmqsock/..."}
+	for _, s := range sources(t) {
+		if !matches(home, s.dir) && slices.Contains(s.imports(), "github.com/pebbe/zmq4") {
+			t.Errorf("%s imports zmq4; only internal/zmqsock may", s.path)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, s := range sources(t) {
+		if name := s.ast.Name.Name; slices.Contains(emptyNames, strings.TrimSuffix(name, "_test")) {
+			t.Errorf("%s: package name %s says nothing", s.path, name)
+		}
+	}
+}
+
+func TestFileLength(t *testing.T) {
+	for _, s := range sources(t) {
+		switch {
+		case s.test:
+		case s.lines > maxLines:
+			t.Errorf("%s has %d lines, more than %d: split it", s.path, s.lines, maxLines)
+		case s.lines > lines:
+			t.Logf("%s has %d lines, more than %d", s.path, s.lines, lines)
+		}
+	}
+}
+
+// TestClock proves that the core is told the time, and that no unit test waits
+// for it to pass: sleeping is for the fake clock of testing/synctest.
+func TestClock(t *testing.T) {
+	for _, s := range sources(t) {
+		inCore := slices.Contains(withoutClock, s.dir)
+		for _, call := range timeCalls(s) {
+			switch at := s.pos.Position(call.Pos()); {
+			case !s.test && inCore:
+				t.Errorf("%s: time.%s in %s, which has no clock of its own", at, call.Sel.Name, s.dir)
+			case s.test && call.Sel.Name == "Sleep" && !s.isProgram() && !slices.Contains(s.imports(), "testing/synctest"):
+				t.Errorf("%s: time.Sleep in a test without a fake clock", at)
+			}
+		}
+	}
+}
+
+func timeCalls(s source) []*ast.SelectorExpr {
+	var calls []*ast.SelectorExpr
+	ast.Inspect(s.ast, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		if pkg, ok := sel.X.(*ast.Ident); ok && pkg.Name == "time" && slices.Contains(clockReaders, sel.Sel.Name) {
+			calls = append(calls, sel)
+		}
+		return true
+	})
+	return calls
+}
+
+// TestTableIsCurrent proves that the table names no package that is gone.
+func TestTableIsCurrent(t *testing.T) {
+	present := make(map[string]bool)
+	for _, s := range sources(t) {
+		present[s.dir] = true
+	}
+	for dir := range mayImport {
+		if !present[dir] {
+			t.Errorf("the table of internal/arch names %s, which does not exist", dir)
+		}
+	}
+}

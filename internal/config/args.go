@@ -1,0 +1,110 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// commandLine is what the arguments say. The standard flag packages stop at the
+// first fault; ours are all reported together (decision D13).
+type commandLine struct {
+	action     Action
+	configFile string
+	given      []givenFlag
+	faults     []error
+}
+
+type givenFlag struct {
+	option option
+	text   string
+}
+
+// actionFlags take no value.
+var actionFlags = []struct {
+	name   string
+	action Action
+	help   string
+}{
+	{"check-config", CheckConfig, "Check the configuration and exit: 0 if it is valid, else 2 with every fault."},
+	{"print-config", PrintConfig, "Print the effective configuration as YAML and exit."},
+	{"version", Version, "Print the version and exit."},
+	{"help", Help, "Print this text and exit."},
+}
+
+const configFlag = "config"
+
+// parseArgs reads --name=value and --name value; a flag that is a boolean takes
+// a value only after "=". A flag may come again: the last one counts.
+func parseArgs(args []string) commandLine {
+	var line commandLine
+	for len(args) > 0 {
+		arg := args[0]
+		args = args[1:]
+		if arg == "-h" {
+			arg = "--help"
+		}
+		body, ok := strings.CutPrefix(arg, "--")
+		if !ok || body == "" {
+			line.faults = append(line.faults, fmt.Errorf("unexpected argument %q", arg))
+			continue
+		}
+		name, value, hasValue := strings.Cut(body, "=")
+		kind := lookupFlag(name)
+		switch {
+		case kind == nil:
+			line.faults = append(line.faults, fmt.Errorf("--%s: unknown flag", name))
+			continue
+		case hasValue && kind.action != Run:
+			line.faults = append(line.faults, fmt.Errorf("--%s: takes no value", name))
+			continue
+		case hasValue:
+		case kind.bare:
+			value = "true"
+		case len(args) == 0 || strings.HasPrefix(args[0], "--"):
+			line.faults = append(line.faults, fmt.Errorf("--%s: %w", name, errNoValue))
+			continue
+		default:
+			value, args = args[0], args[1:]
+		}
+		line.take(*kind, value)
+	}
+	return line
+}
+
+var errNoValue = errors.New("needs a value")
+
+// flagKind is what a flag's name stands for: an action, the file, or an option.
+type flagKind struct {
+	action Action
+	option *option
+	bare   bool // may stand without a value
+}
+
+func lookupFlag(name string) *flagKind {
+	for _, a := range actionFlags {
+		if a.name == name {
+			return &flagKind{action: a.action, bare: true}
+		}
+	}
+	if name == configFlag {
+		return &flagKind{}
+	}
+	for i := range options {
+		if o := &options[i]; o.flag == name && name != "" {
+			return &flagKind{option: o, bare: o.hint == ""}
+		}
+	}
+	return nil
+}
+
+func (line *commandLine) take(kind flagKind, text string) {
+	switch {
+	case kind.action != Run:
+		line.action = max(line.action, kind.action)
+	case kind.option != nil:
+		line.given = append(line.given, givenFlag{option: *kind.option, text: text})
+	default:
+		line.configFile = text
+	}
+}

@@ -1,0 +1,188 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// configPath is the file to read and the name that asked for it.
+func configPath(line commandLine, getenv func(string) string) (name, path string) {
+	if line.configFile != "" {
+		return "--" + configFlag, line.configFile
+	}
+	return envConfig, getenv(envConfig)
+}
+
+// applyFile sets the options that the file gives. No path, no file.
+func (l *loader) applyFile(name, path string) {
+	if path == "" {
+		return
+	}
+	content, err := l.readFile(path)
+	if err != nil {
+		l.faults = append(l.faults, fmt.Errorf("%s: read file: %w", name, err))
+		return
+	}
+	entries, faults := parseFile(content)
+	for _, err := range faults {
+		l.faults = append(l.faults, fmt.Errorf("%s: %w", path, err))
+	}
+	for _, e := range entries {
+		where := fmt.Sprintf("%s: %s (line %d)", path, e.option.key, e.line)
+		l.apply(e.option, where, e.text)
+	}
+}
+
+// entry is one key of the file with its value in the text syntax of its option.
+type entry struct {
+	option option
+	text   string // empty: the key stands without a value
+	line   int
+}
+
+// parseFile reads one YAML document: groups of keys. Unknown and repeated keys,
+// and values of the wrong shape, are faults of their own; the rest is still read.
+func parseFile(content []byte) (entries []entry, faults []error) {
+	root, err := parseDocument(content)
+	if err != nil {
+		return nil, []error{fmt.Errorf("parse: %w", err)}
+	}
+	if root == nil || isNull(root) {
+		return nil, nil // empty, or comments only
+	}
+	byKey := optionsByKey()
+	for group, node := range pairs(root, "", &faults) {
+		if !isGroup(group.path) {
+			faults = append(faults, group.fault("unknown key"))
+			continue
+		}
+		if isNull(node) {
+			continue
+		}
+		for key, node := range pairs(node, group.path+".", &faults) {
+			o, known := byKey[key.path]
+			if !known {
+				faults = append(faults, key.fault("unknown key"))
+				continue
+			}
+			text, err := scalarText(node)
+			if err != nil {
+				faults = append(faults, key.fault(err.Error()))
+				continue
+			}
+			entries = append(entries, entry{option: o, text: text, line: key.line})
+		}
+	}
+	return entries, faults
+}
+
+// parseDocument returns the root of the only document, nil if there is none.
+func parseDocument(content []byte) (*yaml.Node, error) {
+	dec := yaml.NewDecoder(bytes.NewReader(content))
+	var doc, further yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	switch err := dec.Decode(&further); {
+	case err == nil:
+		return nil, errors.New("more than one document")
+	case !errors.Is(err, io.EOF):
+		return nil, err
+	}
+	return doc.Content[0], nil
+}
+
+// place is a key of the file.
+type place struct {
+	path string
+	line int
+}
+
+func (p place) fault(what string) error {
+	return fmt.Errorf("%s (line %d): %s", p.path, p.line, what)
+}
+
+// pairs yields the keys of a mapping once each.
+func pairs(node *yaml.Node, prefix string, faults *[]error) iter.Seq2[place, *yaml.Node] {
+	return func(yield func(place, *yaml.Node) bool) {
+		if node.Kind != yaml.MappingNode {
+			at := place{strings.TrimSuffix(prefix, "."), node.Line}
+			if at.path == "" {
+				at.path = "top level"
+			}
+			*faults = append(*faults, at.fault("want keys with values"))
+			return
+		}
+		seen := make(map[string]bool)
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			at := place{prefix + node.Content[i].Value, node.Content[i].Line}
+			if seen[at.path] {
+				*faults = append(*faults, at.fault("given twice"))
+				continue
+			}
+			seen[at.path] = true
+			if !yield(at, node.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+func isNull(node *yaml.Node) bool {
+	return node.Kind == yaml.ScalarNode && node.Tag == "!!null"
+}
+
+var (
+	errNotPlain = errors.New("want one value")
+	errNotList  = errors.New("want a list of plain values")
+)
+
+// scalarText is the text of a value: a list is joined with commas, null is
+// empty. Aliases are refused: the file has no use for them.
+func scalarText(node *yaml.Node) (string, error) {
+	switch node.Kind {
+	case yaml.ScalarNode:
+		if isNull(node) {
+			return "", nil
+		}
+		return node.Value, nil
+	case yaml.SequenceNode:
+		items := make([]string, 0, len(node.Content))
+		for _, item := range node.Content {
+			if item.Kind != yaml.ScalarNode {
+				return "", errNotList
+			}
+			items = append(items, item.Value)
+		}
+		return strings.Join(items, ","), nil
+	}
+	return "", errNotPlain
+}
+
+func isGroup(name string) bool {
+	for _, g := range groups {
+		if g.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func optionsByKey() map[string]option {
+	byKey := make(map[string]option, len(options))
+	for _, o := range options {
+		if o.key != "" {
+			byKey[o.key] = o
+		}
+	}
+	return byKey
+}

@@ -1,0 +1,547 @@
+package config_test
+
+import (
+	"errors"
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/select-service/select-service/internal/config"
+)
+
+var rewrite = flag.Bool("rewrite", false, "rewrite the golden files")
+
+// setup is one start of the program. Files are found by their name.
+type setup struct {
+	args  []string
+	env   map[string]string
+	files map[string]string
+}
+
+func (s setup) load() (config.Config, error) {
+	getenv := func(name string) string { return s.env[name] }
+	readFile := func(name string) ([]byte, error) {
+		content, ok := s.files[name]
+		if !ok {
+			return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+		}
+		return []byte(content), nil
+	}
+	return config.Load(s.args, getenv, readFile)
+}
+
+func (s setup) mustLoad(t *testing.T) config.Config {
+	t.Helper()
+	conf, err := s.load()
+	if err != nil {
+		t.Fatalf("Load: %v", err)
+	}
+	return conf
+}
+
+func equal(t *testing.T, got, want config.Config) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(config.Config{}), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *rewrite {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+const policy = `default_policy_family: f
+uncached_isl_buckets: [{min_tokens: 0, bucket: s}]
+policy_classes:
+  - {name: c, policy_family: f, cache_bucket: s, quantum: 1, prefill_busy_threshold: 0}
+`
+
+// settings has one good and some bad texts for every setting in every source.
+var settings = []struct {
+	flag, key string
+	env       []string
+	text      string
+	want      func(*config.Config)
+	bad       []string
+}{
+	{
+		flag: "listen", key: "server.listen", env: []string{"SELECT_SERVICE_LISTEN"},
+		text: "127.0.0.1", want: func(c *config.Config) { c.Server.Listen = "127.0.0.1" },
+		bad: []string{"127.0.0.1:80", "http://x", "a b", "[::1", "1::2::3", "hôte"},
+	},
+	{
+		flag: "listen", key: "server.listen", env: []string{"SELECT_SERVICE_LISTEN"},
+		text: "[::1]", want: func(c *config.Config) { c.Server.Listen = "::1" },
+	},
+	{
+		flag: "port", key: "server.port", env: []string{"SELECT_SERVICE_PORT"},
+		text: "0", want: func(c *config.Config) { c.Server.Port = 0 },
+		bad: []string{"-1", "65536", "99999999999999999999", "http", "80.5", " 80", "0x50", "udp://1.2.3.4:5"},
+	},
+	{
+		flag: "use-kv-events", key: "kv_events.enabled", env: []string{"DYN_ROUTER_USE_KV_EVENTS", "DYN_USE_KV_EVENTS"},
+		text: "OFF", want: func(c *config.Config) { c.KVEvents.Enabled = false },
+		bad: []string{"maybe", "2", " true"},
+	},
+	{
+		flag: "threads", key: "kv_events.threads", env: []string{"SELECT_SERVICE_THREADS"},
+		text: "7", want: func(c *config.Config) { c.KVEvents.Threads = 7 },
+		bad: []string{"0", "-3", "1025", "four", "1.5"},
+	},
+	{
+		flag: "router-kv-overlap-score-credit", key: "router.kv_overlap_score_credit",
+		env:  []string{"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT"},
+		text: "0.5", want: func(c *config.Config) { c.Router.OverlapCredit = 0.5 },
+		bad: []string{"1.5", "-0.1", "NaN", "inf", "x", "0x1p-2", "1_0"},
+	},
+	{
+		flag: "router-kv-overlap-score-credit-decay", key: "router.kv_overlap_score_credit_decay",
+		env:  []string{"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY"},
+		text: "2.5", want: func(c *config.Config) { c.Router.CreditDecay = 2.5 },
+		bad: []string{"-1", "nan", "Infinity", "1e999"},
+	},
+	{
+		flag: "router-prefill-load-scale", key: "router.prefill_load_scale", env: []string{"DYN_ROUTER_PREFILL_LOAD_SCALE"},
+		text: "3", want: func(c *config.Config) { c.Router.PrefillScale = 3 },
+		bad: []string{"-0.5", "-inf", ".nan"},
+	},
+	{
+		flag: "router-host-cache-hit-weight", key: "router.host_cache_hit_weight", env: []string{"DYN_ROUTER_HOST_CACHE_HIT_WEIGHT"},
+		text: "1", want: func(c *config.Config) { c.Router.Host = 1 },
+		bad: []string{"1.01", "-1", "nan"},
+	},
+	{
+		flag: "router-disk-cache-hit-weight", key: "router.disk_cache_hit_weight", env: []string{"DYN_ROUTER_DISK_CACHE_HIT_WEIGHT"},
+		text: "0", want: func(c *config.Config) { c.Router.Disk = 0 },
+		bad: []string{"2", "-1", "inf"},
+	},
+	{
+		flag: "router-temperature", key: "router.temperature", env: []string{"DYN_ROUTER_TEMPERATURE"},
+		text: "1e-3", want: func(c *config.Config) { c.Router.Temperature = 0.001 },
+		bad: []string{"-1", "hot", "+Inf"},
+	},
+	{
+		flag: "router-track-prefill-tokens", key: "router.track_prefill_tokens", env: []string{"DYN_ROUTER_TRACK_PREFILL_TOKENS"},
+		text: "No", want: func(c *config.Config) { c.Router.TrackPrefill = false },
+		bad: []string{"none", "y"},
+	},
+	{
+		flag: "router-queue-threshold", key: "queue.threshold", env: []string{"DYN_ROUTER_QUEUE_THRESHOLD"},
+		text: "16", want: func(c *config.Config) { c.Queue.Threshold = new(16.0) },
+		bad: []string{"-1", "nan", "inf", "off"},
+	},
+	{
+		flag: "router-policy-config", key: "queue.policy_config", env: []string{"DYN_ROUTER_POLICY_CONFIG"},
+		text: "policy.yaml", want: func(c *config.Config) { c.Queue.PolicyFile = "policy.yaml" },
+		bad: []string{"absent.yaml", "broken.yaml"},
+	},
+	{
+		flag: "router-overlap-refresh-after-secs", key: "queue.overlap_refresh_after_secs",
+		env:  []string{"DYN_ROUTER_OVERLAP_REFRESH_AFTER_SECS"},
+		text: "0.25", want: func(c *config.Config) { c.Queue.OverlapRefreshAfter = 250 * time.Millisecond },
+		bad: []string{"nan", "inf", "10s"},
+	},
+	{
+		flag: "router-overlap-refresh-after-secs", key: "queue.overlap_refresh_after_secs",
+		env:  []string{"DYN_ROUTER_OVERLAP_REFRESH_AFTER_SECS"},
+		text: "-1", want: func(c *config.Config) { c.Queue.OverlapRefreshAfter = 0 },
+	},
+	{
+		flag: "indexer-peers", key: "replicas.indexer_peers", env: []string{"SELECT_SERVICE_INDEXER_PEERS"},
+		text: "http://a:8092/, https://b ,,http://a:8092",
+		want: func(c *config.Config) { c.Replicas.IndexerPeers = []string{"http://a:8092", "https://b"} },
+		bad:  []string{"a:8092", "tcp://a:1", "http://", "http://a:99999", "http://a?x=1", "http://u@a", "http://a:b", "http://\x7f"},
+	},
+	{
+		flag: "replica-sync-port", key: "replicas.sync_port", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PORT"},
+		text: "9092", want: func(c *config.Config) { c.Replicas.SyncPort = 9092 },
+		bad: []string{"0", "65536", "-1", "x"},
+	},
+	{
+		flag: "log-level", key: "log.level", env: []string{"SELECT_SERVICE_LOG_LEVEL"},
+		text: "debug", want: func(c *config.Config) { c.Log.Level = "debug" },
+		bad: []string{"loud", "INFO"},
+	},
+	{
+		flag: "log-format", key: "log.format", env: []string{"SELECT_SERVICE_LOG_FORMAT"},
+		text: "console", want: func(c *config.Config) { c.Log.Format = "console" },
+		bad: []string{"text"},
+	},
+}
+
+// sources gives the setups in which one setting has the text, one per source
+// and name, by the name that a fault must mention.
+func sources(flag, key string, env []string, text string) map[string]setup {
+	files := map[string]string{"policy.yaml": policy, "broken.yaml": "policy_classes: 7"}
+	withFile := map[string]string{"c.yaml": fileWith(key, text)}
+	for name, content := range files {
+		withFile[name] = content
+	}
+	setups := map[string]setup{
+		"--" + flag: {args: []string{"--" + flag + "=" + text}, files: files},
+		key:         {args: []string{"--config", "c.yaml"}, files: withFile},
+	}
+	for _, name := range env {
+		setups[name] = setup{env: map[string]string{name: text}, files: files}
+	}
+	return setups
+}
+
+func fileWith(key, text string) string {
+	group, name, _ := strings.Cut(key, ".")
+	return group + ":\n  " + name + ": '" + text + "'\n"
+}
+
+// TestEverySource proves that each setting is read from each of its sources.
+func TestEverySource(t *testing.T) {
+	for _, s := range settings {
+		for name, start := range sources(s.flag, s.key, s.env, s.text) {
+			t.Run(name+"="+s.text, func(t *testing.T) {
+				got := start.mustLoad(t)
+				got.Queue.Policy = nil // TestPolicyFile looks at it
+				want := config.Default()
+				s.want(&want)
+				equal(t, got, want)
+			})
+		}
+	}
+}
+
+// TestBadValues proves that each bad text is refused from each source, by name,
+// and that a stronger good value does not hide it.
+func TestBadValues(t *testing.T) {
+	for _, s := range settings {
+		for _, bad := range s.bad {
+			for name, start := range sources(s.flag, s.key, s.env, bad) {
+				t.Run(name+"="+bad, func(t *testing.T) {
+					if bad == "http://\x7f" && name == s.key {
+						t.Skip("no YAML text holds a control character")
+					}
+					mustFail(t, start, name)
+					if s.flag != "router-policy-config" { // only the file in effect is read
+						start.args = append(start.args, "--"+s.flag+"="+s.text)
+						mustFail(t, start, name)
+					}
+				})
+			}
+		}
+	}
+}
+
+func mustFail(t *testing.T, start setup, mentions ...string) {
+	t.Helper()
+	_, err := start.load()
+	var invalid *config.InvalidError
+	if !errors.As(err, &invalid) {
+		t.Fatalf("Load = %v, want an InvalidError", err)
+	}
+	for _, word := range mentions {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("error %q does not mention %q", err, word)
+		}
+	}
+}
+
+// TestEmptyIsUnset proves that an empty text in a source is no value (D19).
+func TestEmptyIsUnset(t *testing.T) {
+	for _, s := range settings {
+		for name, start := range sources(s.flag, s.key, s.env, "") {
+			t.Run(name, func(t *testing.T) {
+				equal(t, start.mustLoad(t), config.Default())
+			})
+		}
+	}
+	t.Run("in a list of arguments", func(t *testing.T) {
+		start := setup{args: []string{"--replica-sync-port", "", "--replica-sync-peers", "", "--config="}}
+		equal(t, start.mustLoad(t), config.Default())
+	})
+}
+
+func TestPrecedence(t *testing.T) {
+	start := setup{files: map[string]string{
+		"c.yaml": "server: {port: 1}",
+		"d.yaml": "server: {port: 2}",
+	}}
+	steps := []struct {
+		name string
+		do   func()
+		want uint16
+	}{
+		{"default", func() {}, 8092},
+		{"file by environment", func() { start.env = map[string]string{"SELECT_SERVICE_CONFIG": "c.yaml"} }, 1},
+		{"file by flag", func() { start.args = []string{"--config=d.yaml"} }, 2},
+		{"environment", func() { start.env["SELECT_SERVICE_PORT"] = "3" }, 3},
+		{"flag", func() { start.args = append(start.args, "--port", "4") }, 4},
+		{"last flag", func() { start.args = append(start.args, "--port=5") }, 5},
+		{"empty flag", func() { start.args = append(start.args, "--port=") }, 5},
+	}
+	for _, step := range steps { // each step adds a stronger source
+		step.do()
+		if got := start.mustLoad(t).Server.Port; got != step.want {
+			t.Errorf("%s: port %d, want %d", step.name, got, step.want)
+		}
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	tests := map[string]struct {
+		env  map[string]string
+		want func(*config.Config)
+	}{
+		"the router's name of the events switch goes first": {
+			map[string]string{"DYN_ROUTER_USE_KV_EVENTS": "yes", "DYN_USE_KV_EVENTS": "0"},
+			func(*config.Config) {},
+		},
+		"an empty first name leaves it to the second": {
+			map[string]string{"DYN_ROUTER_USE_KV_EVENTS": "", "DYN_USE_KV_EVENTS": "0"},
+			func(c *config.Config) { c.KVEvents.Enabled = false },
+		},
+		"old weight goes before the scale": {
+			map[string]string{
+				"DYN_ROUTER_PREFILL_LOAD_SCALE": "0.1", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT": "2", "DYN_OVERLAP_SCORE_WEIGHT": "0.1",
+			},
+			func(c *config.Config) { c.Router.PrefillScale = 2 },
+		},
+		"old weight 0 takes the credit": {
+			map[string]string{"DYN_OVERLAP_SCORE_WEIGHT": "0", "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT": "0.5"},
+			func(c *config.Config) { c.Router.PrefillScale, c.Router.OverlapCredit = 0, 0 },
+		},
+		"an overruled 0 does not": {
+			map[string]string{"DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT": "2", "DYN_OVERLAP_SCORE_WEIGHT": "0"},
+			func(c *config.Config) { c.Router.PrefillScale = 2 },
+		},
+		"threshold none": {
+			map[string]string{"DYN_ROUTER_QUEUE_THRESHOLD": "None"},
+			func(*config.Config) {},
+		},
+		"a Kubernetes service link is no port": {
+			map[string]string{"SELECT_SERVICE_PORT": "tcp://10.0.0.1:8092"},
+			func(*config.Config) {},
+		},
+		"variables without effect": {
+			map[string]string{
+				"DYN_ROUTER_REPLICA_SYNC": "true", "DYN_ROUTER_TRACK_ACTIVE_BLOCKS": "off", "DYN_ROUTER_TRACK_OUTPUT_BLOCKS": "1",
+				"DYN_ROUTER_PREDICTED_TTL_SECS": "120.5", "DYN_ROUTER_MIN_INITIAL_WORKERS": "2",
+			},
+			func(*config.Config) {},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			want := config.Default()
+			tc.want(&want)
+			equal(t, setup{env: tc.env}.mustLoad(t), want)
+		})
+	}
+}
+
+func TestEnvironmentOnlyNamesAreChecked(t *testing.T) {
+	for name, bad := range map[string]string{
+		"DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT": "-1",
+		"DYN_OVERLAP_SCORE_WEIGHT":           "nan",
+		"DYN_ROUTER_REPLICA_SYNC":            "perhaps",
+		"DYN_ROUTER_TRACK_ACTIVE_BLOCKS":     "2",
+		"DYN_ROUTER_TRACK_OUTPUT_BLOCKS":     "-",
+		"DYN_ROUTER_PREDICTED_TTL_SECS":      "inf",
+		"DYN_ROUTER_MIN_INITIAL_WORKERS":     "-1",
+		"SELECT_SERVICE_CONFIG":              "absent.yaml",
+	} {
+		mustFail(t, setup{env: map[string]string{name: bad}}, name)
+	}
+}
+
+func TestReplicaPeers(t *testing.T) {
+	t.Run("duplicates collapse", func(t *testing.T) {
+		got := setup{args: []string{
+			"--replica-sync-port=9092", "--replica-sync-peers", "tcp://b:9092,tcp://[::1]:5,tcp://b:9092",
+		}}.mustLoad(t)
+		want := config.Default()
+		want.Replicas.SyncPort = 9092
+		want.Replicas.SyncPeers = []string{"tcp://b:9092", "tcp://[::1]:5"}
+		equal(t, got, want)
+	})
+	tests := map[string]struct {
+		start setup
+		want  string
+	}{
+		"peers without a port": {
+			setup{args: []string{"--replica-sync-peers=tcp://b:1"}},
+			"invalid configuration: --replica-sync-peers requires --replica-sync-port",
+		},
+		"peers of the environment without a port": {
+			setup{env: map[string]string{"SELECT_SERVICE_REPLICA_SYNC_PEERS": "tcp://b:1"}},
+			"invalid configuration: SELECT_SERVICE_REPLICA_SYNC_PEERS: --replica-sync-peers requires --replica-sync-port",
+		},
+		"a bad port is one fault, not two": {
+			setup{args: []string{"--replica-sync-port=0", "--replica-sync-peers=tcp://b:1"}},
+			"invalid configuration: --replica-sync-port: replica sync port must be greater than zero",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := tc.start.load(); err == nil || err.Error() != tc.want {
+				t.Errorf("Load = %v, want %s", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestPolicyFile(t *testing.T) {
+	got := setup{
+		env:   map[string]string{"DYN_ROUTER_POLICY_CONFIG": "p"},
+		files: map[string]string{"p": policy},
+	}.mustLoad(t)
+	if got.Queue.Policy == nil || !got.Queue.Enabled() {
+		t.Errorf("Queue = %+v, want the parsed policy", got.Queue)
+	}
+	if config.Default().Queue.Enabled() {
+		t.Error("requests can wait by default, against decision D5")
+	}
+}
+
+// TestAllFaultsAtOnce holds the message for a start where everything is wrong.
+func TestAllFaultsAtOnce(t *testing.T) {
+	_, err := setup{
+		args: []string{
+			"--prot=1", "stray", "--version=2", "--config=c.yaml", "--threads=0", "--use-kv-events=perhaps",
+			"--replica-sync-peers=tcp://b:1,nope,tcp://c", "--indexer-peers=b:8092,http://ok",
+			"--listen", "--log-level",
+		},
+		env: map[string]string{
+			"DYN_ROUTER_TEMPERATURE":             "-1",
+			"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT": "1.5",
+			"DYN_USE_KV_EVENTS":                  "2",
+			"DYN_ROUTER_POLICY_CONFIG":           "absent.yaml",
+			"DYN_ROUTER_QUEUE_THRESHOLD":         "NaN",
+			"DYN_ROUTER_MIN_INITIAL_WORKERS":     "few",
+		},
+		files: map[string]string{"c.yaml": `
+server:
+  port: 70000
+  prot: 1
+  port: 80
+router: [1, 2]
+routers: {}
+queue:
+  threshold: {a: 1}
+  overlap_refresh_after_secs: .inf
+log:
+  level: &l info
+  format: *l
+`},
+	}.load()
+	if err == nil {
+		t.Fatal("Load accepted everything")
+	}
+	golden(t, "faults.golden", err.Error()+"\n")
+}
+
+func TestActions(t *testing.T) {
+	bad := map[string]string{"SELECT_SERVICE_PORT": "x"}
+	tests := map[string]struct {
+		start setup
+		want  config.Action
+	}{
+		"none":                        {setup{}, config.Run},
+		"print":                       {setup{args: []string{"--print-config"}}, config.PrintConfig},
+		"check goes before print":     {setup{args: []string{"--check-config", "--print-config"}}, config.CheckConfig},
+		"version":                     {setup{args: []string{"--version"}}, config.Version},
+		"help":                        {setup{args: []string{"--version", "--help"}}, config.Help},
+		"short help":                  {setup{args: []string{"-h"}}, config.Help},
+		"help needs no good settings": {setup{args: []string{"--help", "--wrong"}, env: bad}, config.Help},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.start.mustLoad(t).Action; got != tc.want {
+				t.Errorf("Action = %d, want %d", got, tc.want)
+			}
+		})
+	}
+	mustFail(t, setup{args: []string{"--check-config"}, env: bad}, "SELECT_SERVICE_PORT")
+	mustFail(t, setup{args: []string{"--print-config"}, env: bad}, "SELECT_SERVICE_PORT")
+}
+
+func TestWarnings(t *testing.T) {
+	tests := map[string]struct {
+		start setup
+		want  int
+	}{
+		"none": {setup{}, 0},
+		"replica flags give one": {setup{args: []string{
+			"--indexer-peers=http://a", "--replica-sync-port=1", "--replica-sync-peers=tcp://b:1",
+		}}, 1},
+		"old weight and a name without effect": {setup{env: map[string]string{
+			"DYN_OVERLAP_SCORE_WEIGHT": "1", "DYN_ROUTER_REPLICA_SYNC": "true",
+		}}, 2},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			conf := tc.start.mustLoad(t)
+			if got := conf.Warnings(); len(got) != tc.want {
+				t.Errorf("Warnings = %q, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestFileForms(t *testing.T) {
+	tests := map[string]struct {
+		content string
+		want    func(*config.Config)
+	}{
+		"empty":         {"", func(*config.Config) {}},
+		"comments only": {"# nothing\n", func(*config.Config) {}},
+		"null":          {"~", func(*config.Config) {}},
+		"null group":    {"server:\n", func(*config.Config) {}},
+		"list": {
+			"replicas: {indexer_peers: [http://a, http://b/]}",
+			func(c *config.Config) { c.Replicas.IndexerPeers = []string{"http://a", "http://b"} },
+		},
+		"json": {`{"server": {"port": 1}}`, func(c *config.Config) { c.Server.Port = 1 }},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			want := config.Default()
+			tc.want(&want)
+			equal(t, fromFile(tc.content).mustLoad(t), want)
+		})
+	}
+	for name, content := range map[string]string{
+		"unknown group": "serve: {}", "unknown key": "server: {prot: 1}", "merge key": "server: {<<: {port: 1}}",
+		"top level list": "[]", "two documents": "server: {}\n---\nserver: {}", "not YAML": "server: [",
+		"repeated key": "server: {port: 1, port: 1}", "repeated group": "log:\nlog:", "nested list": "replicas: {indexer_peers: [[http://a]]}",
+		"bad second document": "server: {}\n---\n[",
+	} {
+		t.Run(name, func(t *testing.T) { mustFail(t, fromFile(content), "c.yaml") })
+	}
+}
+
+func fromFile(content string) setup {
+	return setup{args: []string{"--config", "c.yaml"}, files: map[string]string{"c.yaml": content}}
+}
+
+func TestAddress(t *testing.T) {
+	if got := (config.Server{Listen: "::1", Port: 8092}).Address(); got != "[::1]:8092" {
+		t.Errorf("Address = %s", got)
+	}
+}

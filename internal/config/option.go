@@ -1,0 +1,200 @@
+package config
+
+import "math"
+
+// option is one setting: its names in every source, its field, and the help text.
+type option struct {
+	key  string   // in the file, "group.name"; empty: environment only
+	flag string   // without dashes; empty: environment only
+	env  []string // the first one that is not empty counts
+	hint string   // what stands for the value in the help text
+	help string   // what it does, and when to change it
+	bind func(*Config) value
+
+	deprecated string // the name to use instead; a use is a warning
+	inert      bool   // read for compatibility, without effect; a use is a warning
+}
+
+// groups are the sections of the file and of the help text, in order.
+var groups = []struct{ name, title string }{
+	{"server", "HTTP server"},
+	{"kv_events", "KV events"},
+	{"router", "Router: the cost of a worker and the choice among them"},
+	{"queue", "Queue: requests that wait while every eligible rank is busy"},
+	{"replicas", "Replicas"},
+	{"log", "Log"},
+}
+
+// options lists every setting, group by group. The DYN_ names and their
+// defaults are those of dynamo-kv-router 1.3.1 (host and disk weight: 1.6.1).
+var options = []option{
+	{
+		key: "server.listen", flag: "listen", env: []string{"SELECT_SERVICE_LISTEN"}, hint: "ADDRESS",
+		bind: func(c *Config) value { return host(&c.Server.Listen) },
+		help: "Address of the HTTP listener. The service has no authentication: name one interface " +
+			"where the default, all of them, reaches beyond a trusted network.",
+	},
+	{
+		key: "server.port", flag: "port", env: []string{envPort}, hint: "PORT",
+		bind: func(c *Config) value { return integer(&c.Server.Port, 0, math.MaxUint16) },
+		help: "Port of the HTTP listener. 0 takes a free port and logs it, for tests.",
+	},
+
+	{
+		key: "kv_events.enabled", flag: "use-kv-events", env: []string{"DYN_ROUTER_USE_KV_EVENTS", "DYN_USE_KV_EVENTS"},
+		bind: func(c *Config) value { return boolean(&c.KVEvents.Enabled) },
+		help: "Listen to the engines' KV events. Off, workers need no event endpoints and are chosen " +
+			"by load alone: for engines without prefix caching or without a publisher.",
+	},
+	{
+		key: "kv_events.threads", flag: "threads", env: []string{"SELECT_SERVICE_THREADS"}, hint: "N",
+		bind: func(c *Config) value { return integer(&c.KVEvents.Threads, 1, MaxThreads) },
+		help: "Workers that decode KV events and apply them to the index. Raise it when events lag " +
+			"behind while cores are idle.",
+	},
+
+	{
+		key: "router.kv_overlap_score_credit", flag: "router-kv-overlap-score-credit",
+		env: []string{"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT"}, hint: "0..1",
+		bind: func(c *Config) value { return fraction(&c.Router.OverlapCredit) },
+		help: "Share of a cached device block that counts as prefill saved. Lower it to spread load at " +
+			"the price of cache hits; 0 ignores the caches.",
+	},
+	{
+		key: "router.kv_overlap_score_credit_decay", flag: "router-kv-overlap-score-credit-decay",
+		env: []string{"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY"}, hint: "X",
+		bind: func(c *Config) value { return number(&c.Router.CreditDecay) },
+		help: "Lowers the credit as the waiting prefill of a rank grows. Raise it when popular prefixes " +
+			"overload the ranks that hold them.",
+	},
+	{
+		key: "router.prefill_load_scale", flag: "router-prefill-load-scale",
+		env: []string{"DYN_ROUTER_PREFILL_LOAD_SCALE"}, hint: "X",
+		bind: func(c *Config) value { return number(&c.Router.PrefillScale) },
+		help: "Weight of prefill work against active decode blocks. Raise it to favour time to first " +
+			"token, lower it to favour even decode load.",
+	},
+	{
+		key: "router.host_cache_hit_weight", flag: "router-host-cache-hit-weight",
+		env: []string{"DYN_ROUTER_HOST_CACHE_HIT_WEIGHT"}, hint: "0..1",
+		bind: func(c *Config) value { return fraction(&c.Router.Host) },
+		help: "Worth of a block in host memory against one on the device. Lower it where loading from " +
+			"the host is slow.",
+	},
+	{
+		key: "router.disk_cache_hit_weight", flag: "router-disk-cache-hit-weight",
+		env: []string{"DYN_ROUTER_DISK_CACHE_HIT_WEIGHT"}, hint: "0..1",
+		bind: func(c *Config) value { return fraction(&c.Router.Disk) },
+		help: "Worth of a block on disk or in an external store against one on the device. Lower it " +
+			"where reading it costs as much as computing it.",
+	},
+	{
+		key: "router.temperature", flag: "router-temperature", env: []string{"DYN_ROUTER_TEMPERATURE"}, hint: "X",
+		bind: func(c *Config) value { return number(&c.Router.Temperature) },
+		help: "Softmax temperature of the choice. 0 always takes the cheapest rank; raise it when several " +
+			"selectors without replica synchronisation send bursts to the same rank.",
+	},
+	{
+		key: "router.track_prefill_tokens", flag: "router-track-prefill-tokens",
+		env:  []string{"DYN_ROUTER_TRACK_PREFILL_TOKENS"},
+		bind: func(c *Config) value { return boolean(&c.Router.TrackPrefill) },
+		help: "Count prompt tokens as load until prefill completes. Off where the workers only decode.",
+	},
+
+	{
+		key: "queue.threshold", flag: "router-queue-threshold", env: []string{"DYN_ROUTER_QUEUE_THRESHOLD"}, hint: "X|none",
+		bind: func(c *Config) value { return optionalNumber(&c.Queue.Threshold) },
+		help: "A rank is busy above X times its max_num_batched_tokens of prefill (workers must then name " +
+			"max_num_batched_tokens). Set it to hold requests back instead of piling them up; none " +
+			"never queues.",
+	},
+	{
+		key: "queue.policy_config", flag: "router-policy-config", env: []string{"DYN_ROUTER_POLICY_CONFIG"}, hint: "FILE",
+		bind: func(c *Config) value { return text(&c.Queue.PolicyFile) },
+		help: "Policy file (YAML) with queue classes, their order and limits, read at start. It replaces " +
+			"the threshold. Set it to keep kinds of traffic apart.",
+	},
+	{
+		key: "queue.overlap_refresh_after_secs", flag: "router-overlap-refresh-after-secs",
+		env: []string{"DYN_ROUTER_OVERLAP_REFRESH_AFTER_SECS"}, hint: "SECONDS",
+		bind: func(c *Config) value { return seconds(&c.Queue.OverlapRefreshAfter) },
+		help: "A request that waited this long is matched with the caches again when it is admitted; " +
+			"0 or less never does. Lower it where caches turn over quickly.",
+	},
+
+	{
+		key: "replicas.indexer_peers", flag: "indexer-peers", env: []string{"SELECT_SERVICE_INDEXER_PEERS"}, hint: "URL,...",
+		bind: func(c *Config) value { return list(&c.Replicas.IndexerPeers, httpURL) },
+		help: "HTTP URLs of selectors or indexers whose /dump fills the index at start, so that a new " +
+			"selector knows the caches at once. Checked, without effect in this version.",
+	},
+	{
+		key: "replicas.sync_port", flag: "replica-sync-port", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PORT"}, hint: "PORT",
+		bind: func(c *Config) value { return replicaPort(&c.Replicas.SyncPort) },
+		help: "ZMQ port on which bookings are published to other selectors; set it when several " +
+			"selectors share workers. Checked, without effect in this version.",
+	},
+	{
+		key: "replicas.sync_peers", flag: "replica-sync-peers", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PEERS"}, hint: "ENDPOINT,...",
+		bind: func(c *Config) value { return list(&c.Replicas.SyncPeers, replicaEndpoint) },
+		help: "ZMQ endpoints (tcp://host:port) of the other selectors' bookings; needs " +
+			"--replica-sync-port. Checked, without effect in this version.",
+	},
+
+	{
+		key: "log.level", flag: "log-level", env: []string{"SELECT_SERVICE_LOG_LEVEL"}, hint: "LEVEL",
+		bind: func(c *Config) value { return choice(&c.Log.Level, "trace", "debug", "info", "warn", "error") },
+		help: "Least severe level that is logged: trace, debug, info, warn or error. debug shows every " +
+			"stream's life, trace every event.",
+	},
+	{
+		key: "log.format", flag: "log-format", env: []string{"SELECT_SERVICE_LOG_FORMAT"}, hint: "FORMAT",
+		bind: func(c *Config) value { return choice(&c.Log.Format, "json", "console") },
+		help: "json for collectors, console for people.",
+	},
+
+	{
+		env:        []string{"DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT", "DYN_OVERLAP_SCORE_WEIGHT"},
+		deprecated: "DYN_ROUTER_PREFILL_LOAD_SCALE",
+		bind:       bindOldWeight,
+		help:       "Deprecated: sets the prefill load scale; 0 also sets the overlap credit to 0.",
+	},
+	inert("DYN_ROUTER_REPLICA_SYNC", func() value { return boolean(new(bool)) }),
+	inert("DYN_ROUTER_TRACK_ACTIVE_BLOCKS", func() value { return boolean(new(bool)) }),
+	inert("DYN_ROUTER_TRACK_OUTPUT_BLOCKS", func() value { return boolean(new(bool)) }),
+	inert("DYN_ROUTER_PREDICTED_TTL_SECS", func() value { return number(new(float64)) }),
+	inert("DYN_ROUTER_MIN_INITIAL_WORKERS", func() value { return integer(new(int), 0, math.MaxInt) }),
+}
+
+// inert is a variable of the Dynamo router that a shared environment may carry:
+// its syntax is checked, its value has no effect here.
+func inert(name string, scratch func() value) option {
+	return option{
+		env:   []string{name},
+		inert: true,
+		bind:  func(*Config) value { return scratch() },
+		help:  "Checked, without effect in this service.",
+	}
+}
+
+// oldWeight is the deprecated overlap weight: it became the prefill scale, and
+// its 0 meant "ignore the caches".
+type oldWeight struct {
+	value  // of weight
+	weight float64
+	conf   *Config
+}
+
+func bindOldWeight(c *Config) value {
+	w := &oldWeight{conf: c}
+	w.value = number(&w.weight)
+	return w
+}
+
+func (w *oldWeight) set(text string) error {
+	if err := w.value.set(text); err != nil {
+		return err
+	}
+	w.conf.Router = w.conf.Router.WithOverlapWeight(w.weight)
+	return nil
+}

@@ -1,0 +1,134 @@
+package config_test
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/select-service/select-service/internal/config"
+)
+
+func TestHelp(t *testing.T) {
+	var out bytes.Buffer
+	if err := config.WriteHelp(&out); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "help.golden", out.String())
+}
+
+func printed(t *testing.T, conf config.Config) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := conf.WriteYAML(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestPrintDefault(t *testing.T) {
+	golden(t, "default.golden.yaml", printed(t, config.Default()))
+}
+
+// TestPrintReadsBack proves that --print-config > file loses nothing.
+func TestPrintReadsBack(t *testing.T) {
+	want := config.Default()
+	want.Server = config.Server{Listen: "::", Port: 0}
+	want.KVEvents = config.KVEvents{Threads: 1}
+	want.Router.Temperature = math.MaxFloat64
+	want.Router.CreditDecay = math.SmallestNonzeroFloat64
+	want.Queue.Threshold = new(0.1)
+	want.Queue.OverlapRefreshAfter = 1234567890123 * time.Millisecond
+	want.Replicas = config.Replicas{
+		IndexerPeers: []string{"http://a:1/x", "http://b"}, SyncPort: 9, SyncPeers: []string{"tcp://c:1"},
+	}
+	equal(t, fromFile(printed(t, want)).mustLoad(t), want)
+}
+
+// TestShippedFile proves that the example is complete and holds the defaults.
+func TestShippedFile(t *testing.T) {
+	content, err := os.ReadFile("../../configs/select-service.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, fromFile(string(content)).mustLoad(t), config.Default())
+
+	var keys []string // without comments the file is what --print-config writes, key by key
+	for line := range strings.Lines(string(content)) {
+		if key, _, ok := strings.Cut(line, ":"); ok && !strings.HasPrefix(strings.TrimSpace(line), "#") {
+			keys = append(keys, key)
+		}
+	}
+	var want []string
+	for line := range strings.Lines(printed(t, config.Default())) {
+		key, _, _ := strings.Cut(line, ":")
+		want = append(want, key)
+	}
+	if diff := cmp.Diff(want, keys); diff != "" {
+		t.Errorf("keys of configs/select-service.yaml (-want +got):\n%s", diff)
+	}
+	for _, s := range settings {
+		for _, name := range append(s.env, "--"+s.flag) {
+			if !strings.Contains(string(content), name) {
+				t.Errorf("configs/select-service.yaml does not name %s", name)
+			}
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	if err := config.Default().Validate(); err != nil {
+		t.Errorf("Default is not valid: %v", err)
+	}
+	conf := config.Default()
+	conf.Server.Listen = ""
+	conf.KVEvents.Threads = 0
+	conf.Router.Temperature = math.NaN()
+	conf.Router.Host = 2
+	conf.Queue.Threshold = new(-1.0)
+	conf.Replicas.SyncPeers = []string{"tcp://a:1", "nope"}
+	conf.Log.Format = ""
+	err := conf.Validate()
+	if err == nil {
+		t.Fatal("Validate accepted everything")
+	}
+	for _, key := range []string{
+		"server.listen", "kv_events.threads", "router.temperature", "router.host_cache_hit_weight",
+		"queue.threshold", "replicas.sync_peers: invalid", "replicas.sync_peers: --replica-sync-peers requires", "log.format",
+	} {
+		if !strings.Contains(err.Error(), key) {
+			t.Errorf("%v\ndoes not mention %s", err, key)
+		}
+	}
+}
+
+// FuzzFile proves that no file makes the loader panic, that what it accepts is
+// valid, and that the accepted configuration survives being printed and read.
+func FuzzFile(f *testing.F) {
+	f.Add("kv_events: {enabled: off, threads: 2}\nrouter: {temperature: 0.5, track_prefill_tokens: no}")
+	f.Add("server: {port: 0, listen: '[::1]'}\nlog: ~")
+	f.Add("queue: {threshold: 1e300, overlap_refresh_after_secs: 0.00001}")
+	f.Add("replicas: {indexer_peers: 'http://a,http://b', sync_port: 1, sync_peers: [tcp://a:1]}")
+	f.Add("a: &a [*a]\n<<: *a")
+	f.Fuzz(func(t *testing.T, content string) {
+		conf, err := fromFile(content).load()
+		if err != nil {
+			return
+		}
+		if err := conf.Validate(); err != nil {
+			t.Fatalf("Load accepted %q, Validate says %v", content, err)
+		}
+		again, err := fromFile(printed(t, conf)).load()
+		if err != nil {
+			t.Fatalf("printed configuration is refused: %v", err)
+		}
+		if diff := cmp.Diff(conf, again, cmpopts.IgnoreUnexported(config.Config{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("printed configuration differs (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,323 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// value is one setting bound to its field. All sources share its text syntax.
+type value interface {
+	set(text string) error // parses and checks; on error the field keeps its value
+	check() error          // checks the field as it stands
+	show() any             // the field as the file writes it; nil is unset
+	pointer() any          // the field itself
+}
+
+// typed is the value of a field of type T.
+type typed[T any] struct {
+	field  *T
+	parse  func(string) (T, error)
+	verify func(T) error // nil: every T is fine
+	render func(T) any   // nil: as it is
+}
+
+func (v typed[T]) set(text string) error {
+	parsed, err := v.parse(text)
+	if err != nil {
+		return err
+	}
+	if v.verify != nil {
+		if err := v.verify(parsed); err != nil {
+			return err
+		}
+	}
+	*v.field = parsed
+	return nil
+}
+
+func (v typed[T]) check() error {
+	if v.verify == nil {
+		return nil
+	}
+	return v.verify(*v.field)
+}
+
+func (v typed[T]) show() any {
+	if v.render == nil {
+		return *v.field
+	}
+	return v.render(*v.field)
+}
+
+func (v typed[T]) pointer() any { return v.field }
+
+func boolean(field *bool) value { return typed[bool]{field: field, parse: parseBool} }
+
+// parseBool reads the peer's spelling: any case, no trimming.
+func parseBool(text string) (bool, error) {
+	switch strings.ToLower(text) {
+	case "true", "1", "yes", "on":
+		return true, nil
+	case "false", "0", "no", "off":
+		return false, nil
+	}
+	return false, fmt.Errorf("%q is not a boolean (true, 1, yes, on, false, 0, no, off)", text)
+}
+
+// number is a finite decimal of at least 0.
+func number(field *float64) value {
+	return typed[float64]{field: field, parse: parseFloat, verify: upTo(math.MaxFloat64)}
+}
+
+// fraction is a decimal from 0 to 1.
+func fraction(field *float64) value {
+	return typed[float64]{field: field, parse: parseFloat, verify: upTo(1)}
+}
+
+// optionalNumber is a number of at least 0, or "none". The word lets a flag
+// switch off what the environment or the file has set.
+func optionalNumber(field **float64) value {
+	inRange := upTo(math.MaxFloat64)
+	return typed[*float64]{
+		field: field,
+		parse: func(text string) (*float64, error) {
+			if strings.EqualFold(text, "none") {
+				return nil, nil
+			}
+			v, err := parseFloat(text)
+			return &v, err
+		},
+		verify: func(v *float64) error {
+			if v == nil {
+				return nil
+			}
+			return inRange(*v)
+		},
+		render: func(v *float64) any {
+			if v == nil {
+				return nil
+			}
+			return *v
+		},
+	}
+}
+
+// parseFloat reads a decimal. Go's hexadecimal floats and digit separators are
+// no part of the peer's syntax.
+func parseFloat(text string) (float64, error) {
+	v, err := strconv.ParseFloat(text, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange), math.IsInf(v, 0), math.IsNaN(v):
+		return 0, fmt.Errorf("%q is not a finite number", text)
+	case err != nil || strings.ContainsAny(text, "xX_"):
+		return 0, fmt.Errorf("%q is not a number", text)
+	}
+	return v, nil
+}
+
+// upTo accepts what is in [0, high], so neither NaN nor infinity.
+func upTo(high float64) func(float64) error {
+	return func(v float64) error {
+		switch {
+		case v >= 0 && v <= high:
+			return nil
+		case high == math.MaxFloat64:
+			return fmt.Errorf("%v is not a finite number >= 0", v)
+		}
+		return fmt.Errorf("%v is not in [0, %v]", v, high)
+	}
+}
+
+// integer is a whole number from low to high.
+func integer[T ~int | ~uint16](field *T, low, high T) value {
+	return typed[T]{
+		field: field,
+		parse: func(text string) (T, error) { return parseInteger(text, low, high) },
+		verify: func(v T) error {
+			if v < low || v > high {
+				return fmt.Errorf("%d is not in [%d, %d]", v, low, high)
+			}
+			return nil
+		},
+	}
+}
+
+func parseInteger[T ~int | ~uint16](text string, low, high T) (T, error) {
+	v, err := strconv.ParseInt(text, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange), err == nil && (v < int64(low) || v > int64(high)):
+		return 0, fmt.Errorf("%s is not in [%d, %d]", text, low, high)
+	case err != nil:
+		return 0, fmt.Errorf("%q is not a whole number", text)
+	}
+	return T(v), nil
+}
+
+// replicaPort is a port that is unset as 0, and therefore cannot be given as 0.
+func replicaPort(field *uint16) value {
+	return typed[uint16]{
+		field: field,
+		parse: func(text string) (uint16, error) {
+			port, err := parseInteger[uint16](text, 0, math.MaxUint16)
+			if err == nil && port == 0 {
+				err = errors.New("replica sync port must be greater than zero")
+			}
+			return port, err
+		},
+		render: func(port uint16) any {
+			if port == 0 {
+				return nil
+			}
+			return port
+		},
+	}
+}
+
+// seconds is a span in seconds with millisecond precision; 0 or less is off.
+func seconds(field *time.Duration) value {
+	return typed[time.Duration]{
+		field: field,
+		parse: func(text string) (time.Duration, error) {
+			v, err := parseFloat(text)
+			if err != nil || v <= 0 {
+				return 0, err
+			}
+			const most = float64(math.MaxInt64 / time.Millisecond)
+			return time.Duration(min(max(math.Round(v*1000), 1), most)) * time.Millisecond, nil
+		},
+		render: func(d time.Duration) any { return d.Seconds() },
+	}
+}
+
+// text is any string, empty for none.
+func text(field *string) value {
+	return typed[string]{
+		field: field,
+		parse: func(s string) (string, error) { return s, nil },
+		render: func(s string) any {
+			if s == "" {
+				return nil
+			}
+			return s
+		},
+	}
+}
+
+// choice is one of a few words, in lower case.
+func choice(field *string, words ...string) value {
+	return typed[string]{
+		field: field,
+		parse: func(s string) (string, error) { return s, nil },
+		verify: func(s string) error {
+			if !slices.Contains(words, s) {
+				return fmt.Errorf("%q is not one of %s", s, strings.Join(words, ", "))
+			}
+			return nil
+		},
+	}
+}
+
+// host is an IP address, with or without brackets, or a host name.
+func host(field *string) value {
+	return typed[string]{
+		field: field,
+		parse: func(s string) (string, error) {
+			if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
+				s = strings.TrimSuffix(inner, "]")
+			}
+			return s, nil
+		},
+		verify: func(s string) error {
+			if _, err := netip.ParseAddr(s); err == nil || isHostName(s) {
+				return nil
+			}
+			return fmt.Errorf("%q is neither an IP address nor a host name (the port has its own flag)", s)
+		},
+	}
+}
+
+func isHostName(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
+	}) < 0
+}
+
+// list is a comma-separated list without empty elements and duplicates. Every
+// bad element is a fault of its own.
+func list(field *[]string, element func(string) (string, error)) value {
+	clean := func(items []string) ([]string, error) {
+		var kept []string
+		var faults []error
+		for _, item := range items {
+			item, err := element(item)
+			switch {
+			case err != nil:
+				faults = append(faults, err)
+			case !slices.Contains(kept, item):
+				kept = append(kept, item)
+			}
+		}
+		return kept, errors.Join(faults...)
+	}
+	return typed[[]string]{
+		field: field,
+		parse: func(s string) ([]string, error) {
+			var items []string
+			for item := range strings.SplitSeq(s, ",") {
+				if item = strings.TrimSpace(item); item != "" {
+					items = append(items, item)
+				}
+			}
+			return clean(items)
+		},
+		verify: func(items []string) error {
+			_, err := clean(items)
+			return err
+		},
+		render: func(items []string) any {
+			if items == nil {
+				return []string{} // "[]", not "null"
+			}
+			return items
+		},
+	}
+}
+
+// httpURL checks the base URL of a peer and cuts its trailing slash.
+func httpURL(s string) (string, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("invalid peer URL `%s`: %w", s, err)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "", fmt.Errorf("invalid peer URL `%s`: want http://host:port", s)
+	case u.Hostname() == "":
+		return "", fmt.Errorf("invalid peer URL `%s`: missing host", s)
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.User != nil:
+		return "", fmt.Errorf("invalid peer URL `%s`: only scheme, host, port and path may be given", s)
+	}
+	if port := u.Port(); port != "" {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			return "", fmt.Errorf("invalid peer URL `%s`: port is not in [0, 65535]", s)
+		}
+	}
+	return strings.TrimRight(s, "/"), nil
+}
+
+// replicaEndpoint checks the ZMQ endpoint of a replica.
+func replicaEndpoint(s string) (string, error) {
+	if _, err := catalog.ParseEndpoint(s); err != nil {
+		return "", fmt.Errorf("invalid replica peer endpoint `%s`: %w", s, err)
+	}
+	return s, nil
+}

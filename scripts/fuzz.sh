@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Runs every fuzz target of the module for the given time (30s). Go fuzzes one
+# target per call. All targets run even if one fails; the end names the failed.
+set -euo pipefail
+
+time=${1:-30s}
+go=${GO:-go}
+cd "$(dirname "$0")/.."
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+targets() { # "./folder Name", one per line
+  "$go" list -f '{{range .TestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}' ./... |
+    sed -n "s,^$PWD/,./,p" | { xargs -r grep -HE '^func Fuzz[A-Za-z0-9_]*\(' || true; } |
+    sed -E 's,^(.*)/[^/]+:func (Fuzz[A-Za-z0-9_]*)\(.*,\1 \2,' | sort -u
+}
+
+run() { # folder name
+  "$go" test -run '^$' -fuzz "^$2\$" -fuzztime "$time" -fuzzminimizetime 2s "$1" 2>&1 </dev/null | tee "$log"
+}
+
+# Go sometimes reports the end of the time itself as a failure ("context
+# deadline exceeded" without a failing input): that is worth one more run.
+ran_out() {
+  grep -q 'context deadline exceeded' "$log" && ! grep -q 'Failing input written' "$log"
+}
+
+list=$(targets)
+[ -n "$list" ] || { echo 'no fuzz target found' >&2; exit 1; }
+
+failed=()
+count=0
+while read -r folder name; do
+  count=$((count + 1))
+  printf '=== %s %s (%s)\n' "$folder" "$name" "$time"
+  run "$folder" "$name" || { ran_out && run "$folder" "$name"; } || failed+=("$folder $name")
+done <<<"$list"
+
+if [ "${#failed[@]}" -gt 0 ]; then
+  printf 'FAIL: %s\n' "${failed[@]}"
+  exit 1
+fi
+printf 'ok: %d fuzz targets, %s each\n' "$count" "$time"
