@@ -1,0 +1,153 @@
+package httpapi
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/select-service/select-service/internal/jsonscan"
+)
+
+const (
+	// maxBody is the longest request body in bytes, inclusive
+	// (dynamo-kv-router 1.3.1: REQUEST_BODY_LIMIT_BYTES).
+	maxBody = 8 << 20
+	// firstRead bounds what a Content-Length alone can make us allocate.
+	firstRead = 64 << 10
+	// maxPooled is the most memory that an idle exchange may keep.
+	maxPooled = 1 << 20
+	// bodyTimeout is how long a client may take to send a body.
+	bodyTimeout = 30 * time.Second
+)
+
+// body describes the JSON body of a route and pools what reading one needs.
+type body[T any] struct {
+	shape *jsonscan.Object[T]
+	reset func(*T)     // empties a T and sets its defaults; may keep its slices
+	size  func(*T) int // bytes that an empty T still holds
+	pool  sync.Pool    // of *exchange[T]
+}
+
+// exchange is what one request with a body borrows.
+type exchange[T any] struct {
+	text []byte // of the request
+	out  []byte // of the answer
+	scan jsonscan.Scanner
+	req  T
+}
+
+// newBody describes bodies of the given shape. A nil reset zeroes the T, a nil
+// size says that it holds nothing.
+func newBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int) *body[T] {
+	if reset == nil {
+		reset = func(t *T) {
+			var zero T
+			*t = zero
+		}
+	}
+	if size == nil {
+		size = func(*T) int { return 0 }
+	}
+	b := &body[T]{shape: shape, reset: reset, size: size}
+	b.pool.New = func() any {
+		x := new(exchange[T])
+		reset(&x.req)
+		return x
+	}
+	return b
+}
+
+// release gives x back. Nothing may refer to its buffers any more.
+func (b *body[T]) release(x *exchange[T]) {
+	b.reset(&x.req)
+	x.scan.Reset(nil)
+	if cap(x.text)+cap(x.out)+b.size(&x.req) <= maxPooled {
+		b.pool.Put(x)
+	}
+}
+
+// read fills x from the request.
+func (b *body[T]) read(c *gin.Context, x *exchange[T]) error {
+	if !isJSON(c.Request.Header) {
+		return errContentType
+	}
+	text, err := readBody(c.Writer, c.Request, x.text)
+	x.text = text
+	if err != nil {
+		return err
+	}
+	return b.shape.Decode(&x.scan, text, &x.req)
+}
+
+// withBody makes a handler of a function that gets the decoded body and, as in
+// serve, appends the answer to out.
+func withBody[T any](a api, b *body[T], use func(c *gin.Context, req *T, out []byte) (int, []byte, error)) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		x := b.pool.Get().(*exchange[T])
+		err := b.read(c, x)
+		if err == nil {
+			var status int
+			var out []byte
+			if status, out, err = use(c, &x.req, x.out[:0]); err == nil {
+				x.out = out
+				respond(c, status, out)
+			}
+		}
+		if err != nil {
+			x.out = a.fail(c, x.out[:0], err)
+		}
+		b.release(x) // not deferred: after a panic nobody knows who refers to x
+	}
+}
+
+// isJSON tells whether the content type is application/json or has the suffix
+// +json, with any parameters.
+func isJSON(h http.Header) bool {
+	t := h.Get("Content-Type")
+	if t == "application/json" {
+		return true
+	}
+	t, _, _ = strings.Cut(t, ";")
+	t = strings.ToLower(strings.TrimSpace(t))
+	kind, sub, ok := strings.Cut(t, "/")
+	if !ok || kind == "" || strings.ContainsAny(t, " \t,") {
+		return false
+	}
+	name, suffixed := strings.CutSuffix(sub, "+json")
+	return t == "application/json" || suffixed && name != ""
+}
+
+// readBody reads the whole body into buf, which it grows as the bytes come.
+func readBody(w http.ResponseWriter, r *http.Request, buf []byte) ([]byte, error) {
+	if r.ContentLength > maxBody {
+		return buf[:0], errBodyTooLarge
+	}
+	// A client that stops in the middle must not hold the buffer for ever. The
+	// limit ends with the body: the answer may take long. Only tests have
+	// writers without deadlines.
+	deadline := http.NewResponseController(w)
+	_ = deadline.SetReadDeadline(time.Now().Add(bodyTimeout))
+	// One byte more than needed lets the read that meets the end fit.
+	buf = slices.Grow(buf[:0], int(min(max(r.ContentLength, 0), firstRead))+1)
+	for {
+		n, err := r.Body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case len(buf) > maxBody:
+			return buf[:0], errBodyTooLarge
+		case errors.Is(err, io.EOF):
+			_ = deadline.SetReadDeadline(time.Time{})
+			return buf, nil
+		case err != nil:
+			return buf[:0], &requestError{http.StatusBadRequest, "Failed to buffer the request body: " + err.Error()}
+		case len(buf) == cap(buf):
+			buf = slices.Grow(buf, min(len(buf), maxBody+1-len(buf)))
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// fake is a Service that answers with what a test gave it and remembers what it
+// was asked. err, if set, is every call's result.
+type fake struct {
+	err error
+
+	record    catalog.Record
+	patch     catalog.Patch
+	workerID  uint64
+	worker    *catalog.Worker
+	workers   []*catalog.Worker
+	ready     bool
+	model     *string
+	tenant    *string
+	selected  service.SelectRequest
+	reserve   bool
+	selection service.Selection
+	booked    service.ReserveRequest
+	projected service.ProjectRequest
+	scores    service.OverlapScores
+	loads     []service.RankLoad
+	scopes    []service.ScopeLoads
+	id        string
+	decay     *float64
+	peer      string
+	newPeer   bool
+	peers     []string
+	dump      string
+	call      func() // run inside of every call
+}
+
+func (f *fake) called() error {
+	if f.call != nil {
+		f.call()
+	}
+	return f.err
+}
+
+func (f *fake) PutWorker(r catalog.Record) (*catalog.Worker, error) {
+	f.record = r
+	return f.worker, f.called()
+}
+
+func (f *fake) PatchWorker(id uint64, p catalog.Patch) (*catalog.Worker, error) {
+	f.workerID, f.patch = id, p
+	return f.worker, f.called()
+}
+
+func (f *fake) DeleteWorker(id uint64) (*catalog.Worker, error) {
+	f.workerID = id
+	return f.worker, f.called()
+}
+
+func (f *fake) Workers(model, tenant *string) []*catalog.Worker {
+	f.model, f.tenant = model, tenant
+	_ = f.called()
+	return f.workers
+}
+
+func (f *fake) Ready() (bool, int, []*catalog.Worker) {
+	_ = f.called()
+	n := 0
+	if f.ready {
+		n = 1
+	}
+	return f.ready, n, f.workers
+}
+
+func (f *fake) Select(_ context.Context, req *service.SelectRequest, reserve bool) (service.Selection, error) {
+	f.selected, f.reserve = *req, reserve
+	return f.selection, f.called()
+}
+
+func (f *fake) Reserve(req *service.ReserveRequest) (service.Reservation, error) {
+	f.booked = *req
+	return service.Reservation{ID: req.ID, Scope: req.Scope, Rank: req.Rank, Endpoint: "http://w:1"}, f.called()
+}
+
+func (f *fake) PrefillComplete(id string) error {
+	f.id = id
+	return f.called()
+}
+
+func (f *fake) OutputBlock(id string, decay *float64) error {
+	f.id, f.decay = id, decay
+	return f.called()
+}
+
+func (f *fake) Free(id string) error {
+	f.id = id
+	return f.called()
+}
+
+func (f *fake) Loads(model, tenant *string) []service.ScopeLoads {
+	f.model, f.tenant = model, tenant
+	return f.scopes
+}
+
+func (f *fake) PotentialLoads(req *service.ProjectRequest) ([]service.RankLoad, error) {
+	f.projected = *req
+	return f.loads, f.called()
+}
+
+func (f *fake) OverlapScores(req *service.ProjectRequest) (service.OverlapScores, error) {
+	f.projected = *req
+	return f.scores, f.called()
+}
+
+func (f *fake) Dump(_ context.Context, w io.Writer) error {
+	if f.dump != "" { // even an empty write sends the header
+		if _, err := io.WriteString(w, f.dump); err != nil {
+			return err
+		}
+	}
+	return f.called()
+}
+
+func (f *fake) Peers() []string { return f.peers }
+
+func (f *fake) RegisterPeer(endpoint string) (bool, error) {
+	f.peer = endpoint
+	return f.newPeer, f.called()
+}
+
+func (f *fake) DeregisterPeer(endpoint string) error {
+	f.peer = endpoint
+	return f.called()
+}

@@ -1,0 +1,146 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+const maxU64, maxU32 = math.MaxUint64, math.MaxUint32
+
+// TestAnswers compares one answer of every kind with its golden file.
+func TestAnswers(t *testing.T) {
+	scope := catalog.Scope{Model: "m", Tenant: `t"1`}
+	rank := catalog.Rank{Worker: maxU64, DP: maxU32}
+	selection := service.Selection{
+		SelectionID: ptr("s\n1"), ReservationID: ptr("r/ü"), Scope: scope, Rank: rank, Endpoint: "http://w:8000", BlockSize: 16,
+		Overlap: service.OverlapSummary{LongestMatched: 128, GPU: 64, CPU: 96, Disk: 128, DP: []service.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 32}}},
+
+		EffectivePrefillTokens: maxU64,
+	}
+	anonymous := selection
+	anonymous.SelectionID, anonymous.ReservationID, anonymous.Overlap = nil, nil, service.OverlapSummary{}
+	loads := []service.RankLoad{
+		{Rank: catalog.Rank{Worker: 1}, PrefillTokens: 4, DecodeBlocks: 2, Requests: 1},
+		{Rank: rank, PrefillTokens: maxU64, DecodeBlocks: maxU64, Requests: maxU64},
+	}
+	for _, tc := range []struct {
+		golden               string
+		fake                 fake
+		method, target, body string
+		status               int
+	}{
+		{"health", fake{}, "GET", "/health", "", 200},
+		{"selection", fake{selection: selection}, "POST", "/select_and_reserve", "{}", 200},
+		{"selection_anonymous", fake{selection: anonymous}, "POST", "/select", "{}", 200},
+		{"reservation", fake{}, "POST", "/reservations", `{"reservation_id":"r","worker_id":1}`, 201},
+		{"prefill_complete", fake{}, "POST", "/reservations/r/prefill_complete", "", 200},
+		{"output_block", fake{}, "POST", "/reservations/r/output_block", "{}", 200},
+		{"free", fake{}, "DELETE", "/reservations/r", "", 200},
+		{"loads", fake{scopes: []service.ScopeLoads{
+			{Scope: scope, Loads: loads, PendingCount: 3, PendingISLTokens: 77}, {Scope: defaultScope},
+		}}, "GET", "/loads", "", 200},
+		{"loads_none", fake{}, "GET", "/loads", "", 200},
+		{"potential_loads", fake{loads: loads}, "POST", "/potential_loads", "{}", 200},
+		{"overlap_scores", fake{scores: service.OverlapScores{BlockSize: 4, NumBlocks: 4, Rows: []service.OverlapRow{
+			{Rank: catalog.Rank{Worker: 1}, Device: 1, Host: 1, Disk: 2, RouterCredit: 2.25},
+			{Rank: rank, Device: maxU32, Host: maxU32, Disk: maxU32},
+		}}}, "POST", "/overlap_scores", "{}", 200},
+		{"overlap_scores_none", fake{}, "POST", "/overlap_scores", "{}", 200},
+		{"peers", fake{peers: []string{"tcp://a:1", "tcp://b:2"}}, "GET", "/replica_sync/peers", "", 200},
+		{"peers_none", fake{}, "GET", "/replica_sync/peers", "", 200},
+		{"peer_new", fake{newPeer: true}, "POST", "/replica_sync/register_peer", `{"endpoint":"tcp://a:1"}`, 201},
+		{"peer_known", fake{}, "POST", "/replica_sync/register_peer", `{"endpoint":"tcp://a:1"}`, 200},
+		{"peer_removed", fake{}, "POST", "/replica_sync/deregister_peer", `{"endpoint":"tcp://a:1"}`, 200},
+		{"dump", fake{dump: `{"default:default":{"block_size":4,"events":[]}}`}, "GET", "/dump", "", 200},
+		{"error", fake{err: &service.Error{Kind: service.NotFound, Text: "reservation \"x\"\x01 not found"}}, "DELETE", "/reservations/x", "", 404},
+	} {
+		w := call(t, newHandler(&tc.fake), tc.method, tc.target, tc.body, nil)
+		if w.Code != tc.status || w.Header().Get("Content-Type") != "application/json" {
+			t.Errorf("%s: status %d, want %d; Content-Type %q", tc.golden, w.Code, tc.status, w.Header().Get("Content-Type"))
+		}
+		golden(t, tc.golden, w)
+	}
+	if w := call(t, newHandler(&fake{}), http.MethodGet, "/metrics", "", nil); w.Body.String() != "# metrics\n" {
+		t.Errorf("metrics = %q", w.Body)
+	}
+}
+
+// TestAppendString: what is written reads back the same, and is what serde_json
+// would write.
+func TestAppendString(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                `""`,
+		"plain ü 😀 <&>'/": `"plain ü 😀 <&>'/"`,
+		"\"\\\n\r\t":      `"\"\\\n\r\t"`,
+		"\x00\x1f\x7f":    "\"\\u0000\\u001f\x7f\"",
+		"\u2028":          "\"\u2028\"",
+		"a\xffb\xc3":      `"a` + "\ufffd" + `b` + "\ufffd" + `"`,
+	} {
+		got := string(appendString(nil, in))
+		if got != want {
+			t.Errorf("appendString(%q) = %s, want %s", in, got, want)
+		}
+		var back string
+		if err := json.Unmarshal([]byte(got), &back); err != nil || back != strings.ToValidUTF8(strings.ReplaceAll(in, "\xff", "\ufffd"), "\ufffd") {
+			t.Errorf("%s reads back as %q, %v", got, back, err)
+		}
+	}
+}
+
+// TestAppendFloat: floats keep a fraction and read back the same.
+func TestAppendFloat(t *testing.T) {
+	for want, in := range map[string]float64{
+		"0.0": 0, "-0.0": math.Copysign(0, -1), "1.0": 1, "2.25": 2.25, "-1.5": -1.5, "0.1": 0.1, "1e-07": 1e-7, "1e+20": 1e20,
+		"1000000.0": 1e6, "null": math.Inf(1), "1.7976931348623157e+308": math.MaxFloat64,
+	} {
+		if got := string(appendFloat(nil, in, 64)); got != want {
+			t.Errorf("appendFloat(%g) = %s, want %s", in, got, want)
+		}
+		if back, err := strconv.ParseFloat(want, 64); want != "null" && (err != nil || back != in) {
+			t.Errorf("%s reads back as %g", want, back)
+		}
+	}
+	if got := string(appendFloat(nil, float64(float32(0.1)), 32)); got != "0.1" {
+		t.Errorf("float32 0.1 = %s", got)
+	}
+}
+
+// TestWorkerAnswers: records are echoed as they were given, with null for what
+// is unset; three members are left out if they are empty.
+func TestWorkerAnswers(t *testing.T) {
+	bare := &catalog.Worker{Record: catalog.Record{ID: 1, Scope: defaultScope}, Lifecycle: catalog.Incomplete, Reasons: []string{"endpoint is required", "b"}}
+	full := &catalog.Worker{Record: catalog.Record{
+		ID: maxU64, Scope: catalog.Scope{Model: "m", Tenant: "t"}, Endpoint: ptr(""), KVEventsEndpoint: ptr("tcp://a:1"),
+		KVEventsEndpoints: map[uint32]string{10: "tcp://a:1", 9: `tcp://"b":1`}, ReplayEndpoint: ptr("tcp://a:2"), ReplayEndpoints: map[uint32]string{0: "tcp://a:3"},
+		BlockSize: ptr[uint32](maxU32), StartRank: ptr[uint32](0), Size: ptr[uint32](2), MaxNumBatchedTokens: ptr[uint64](maxU64), TotalKVBlocks: ptr[uint64](0),
+		StableRoutingID: ptr("s"), IsEagle: ptr(false), Taints: []string{"a", "b\n"}, TopologyDomains: map[string]string{"zone": "z", "a\"b": ""},
+		KVTransferDomain: ptr("zone"), KVTransferEnforcement: ptr("preferred"), KVTransferPreferredWeight: ptr[float32](0.1),
+	}, Lifecycle: catalog.Schedulable}
+	for _, tc := range []struct {
+		golden               string
+		fake                 fake
+		method, target, body string
+		status               int
+	}{
+		{"worker_put", fake{worker: full}, "POST", "/workers", `{"worker_id":1}`, 201},
+		{"worker_patch", fake{worker: bare}, "PATCH", "/workers/1", "{}", 200},
+		{"worker_remove", fake{worker: bare}, "DELETE", "/workers/1", "", 200},
+		{"workers", fake{workers: []*catalog.Worker{bare, full}}, "GET", "/workers", "", 200},
+		{"workers_none", fake{}, "GET", "/workers", "", 200},
+		{"ready", fake{ready: true, workers: []*catalog.Worker{full}}, "GET", "/ready", "", 200},
+		{"ready_not", fake{}, "GET", "/ready", "", 503},
+	} {
+		w := call(t, newHandler(&tc.fake), tc.method, tc.target, tc.body, nil)
+		if w.Code != tc.status {
+			t.Errorf("%s: status %d, want %d", tc.golden, w.Code, tc.status)
+		}
+		golden(t, tc.golden, w)
+	}
+}

@@ -1,0 +1,119 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/service"
+)
+
+// projector answers what a prompt would meet on every rank, without choosing
+// one. The request is lent for the time of the call.
+type projector interface {
+	OverlapScores(req *service.ProjectRequest) (service.OverlapScores, error)
+	PotentialLoads(req *service.ProjectRequest) ([]service.RankLoad, error)
+}
+
+// loadReader lists the present loads; nil filters take all names.
+type loadReader interface {
+	Loads(model, tenant *string) []service.ScopeLoads
+}
+
+type projectRoutes struct{ svc projector }
+
+func (r projectRoutes) overlapScores(_ *gin.Context, b *projectBody, out []byte) (int, []byte, error) {
+	scores, err := r.svc.OverlapScores(&b.req)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, appendOverlapScores(out, &scores), nil
+}
+
+func (r projectRoutes) potentialLoads(_ *gin.Context, b *projectBody, out []byte) (int, []byte, error) {
+	loads, err := r.svc.PotentialLoads(&b.req)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, appendList(out, loads, appendRankLoad), nil
+}
+
+type loadRoutes struct{ svc loadReader }
+
+func (r loadRoutes) list(c *gin.Context, out []byte) (int, []byte, error) {
+	f, err := filterOf(c.Request)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, appendList(out, r.svc.Loads(f.model, f.tenant), appendScopeLoads), nil
+}
+
+func appendScopeLoads(out []byte, l service.ScopeLoads) []byte {
+	out = append(out, '{')
+	out = appendStringField(out, "model_name", l.Scope.Model)
+	out = appendStringField(out, "tenant_id", l.Scope.Tenant)
+	out = appendList(appendKey(out, "loads"), l.Loads, appendRankLoad)
+	out = appendUintField(out, "pending_count", uint64(l.PendingCount))
+	out = appendUintField(out, "pending_isl_tokens", l.PendingISLTokens)
+	return append(out, '}')
+}
+
+// appendRankLoad appends one row of /loads or /potential_loads. The contract
+// calls present loads potential too.
+func appendRankLoad(out []byte, l service.RankLoad) []byte {
+	out = append(out, '{')
+	out = appendUintField(out, "worker_id", l.Rank.Worker)
+	out = appendUintField(out, "dp_rank", l.Rank.DP)
+	out = appendUintField(out, "potential_prefill_tokens", l.PrefillTokens)
+	out = appendUintField(out, "potential_decode_blocks", l.DecodeBlocks)
+	out = appendUintField(out, "active_requests", l.Requests)
+	return append(out, '}')
+}
+
+// noSharedCache is what the contract says of a cache shared by all workers,
+// which the standalone service never has.
+const noSharedCache = `,"shared_cache":{"enabled":false,"total_hit_blocks":0,"ranges":[],"error":null}}`
+
+func appendOverlapScores(out []byte, s *service.OverlapScores) []byte {
+	out = append(out, '{')
+	out = appendUintField(out, "block_size", s.BlockSize)
+	out = appendUintField(out, "num_blocks", uint64(s.NumBlocks))
+	out = appendList(appendKey(out, "workers"), s.Rows, appendOverlapRow)
+	return append(out, noSharedCache...)
+}
+
+// appendOverlapRow turns the tiers' extensions into the contract's cumulative
+// figures and gives both.
+func appendOverlapRow(out []byte, r service.OverlapRow) []byte {
+	host := uint64(r.Device) + uint64(r.Host)
+	out = append(out, '{')
+	out = appendUintField(out, "worker_id", r.Rank.Worker)
+	out = appendUintField(out, "dp_rank", r.Rank.DP)
+	out = appendUintField(out, "device_blocks", r.Device)
+	out = appendUintField(out, "host_pinned_blocks", host)
+	out = appendUintField(out, "disk_blocks", host+uint64(r.Disk))
+	out = appendUintField(out, "host_pinned_extension_blocks", r.Host)
+	out = appendUintField(out, "disk_extension_blocks", r.Disk)
+	out = appendNull(out, "shared_beyond_device_blocks")
+	out = appendFloat(appendKey(out, "router_credit_blocks"), r.RouterCredit, 64)
+	return append(out, '}')
+}
+
+// projectBody is the body of both routes of projectRoutes.
+type projectBody struct {
+	req     service.ProjectRequest
+	routing service.Routing
+}
+
+func (b *projectBody) question() question {
+	return question{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
+}
+
+func newProjectBody() *body[projectBody] {
+	return newBody(projectShape,
+		func(b *projectBody) { b.question().reset() },
+		func(b *projectBody) int { return b.question().size() })
+}
+
+var projectShape = jsonscan.NewObject(questionFields((*projectBody).question)...)

@@ -1,0 +1,181 @@
+package httpapi
+
+import (
+	"strings"
+
+	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// question points to what all bodies about a prompt have in common.
+type question struct {
+	scope    *catalog.Scope
+	prompt   *service.Prompt
+	override *selector.Override
+	routing  *service.Routing // the prompt's, kept while it has none
+}
+
+// reset empties everything, sets the defaults and keeps the slices.
+func (q question) reset() {
+	p, r := *q.prompt, *q.routing
+	clear(p.MM) // keep the list, not what the blocks held
+	clear(r.MM)
+	*q.scope = catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}
+	*q.override = selector.Override{}
+	*q.routing = service.Routing{TokenIDs: r.TokenIDs[:0], MM: r.MM[:0]}
+	*q.prompt = service.Prompt{
+		TokenIDs:       p.TokenIDs[:0],
+		MM:             p.MM[:0],
+		BlockHashes:    p.BlockHashes[:0],
+		SequenceHashes: p.SequenceHashes[:0],
+	}
+}
+
+// size returns the bytes that are kept by reset.
+func (q question) size() int {
+	p, r := q.prompt, q.routing
+	return 4*(cap(p.TokenIDs)+cap(r.TokenIDs)) +
+		8*(cap(p.BlockHashes)+cap(p.SequenceHashes)) +
+		24*(cap(p.MM)+cap(r.MM))
+}
+
+// questionFields are the members of a body about a prompt.
+func questionFields[T any](of func(*T) question) []jsonscan.Field[T] {
+	on := func(read func(*jsonscan.Scanner, question)) func(*jsonscan.Scanner, *T) {
+		return func(s *jsonscan.Scanner, t *T) { read(s, of(t)) }
+	}
+	// unlessNull is on for members whose null means the same as their absence.
+	unlessNull := func(read func(*jsonscan.Scanner, question)) func(*jsonscan.Scanner, *T) {
+		return func(s *jsonscan.Scanner, t *T) {
+			if !s.Null() {
+				read(s, of(t))
+			}
+		}
+	}
+	return []jsonscan.Field[T]{
+		{Name: "model_name", Read: on(func(s *jsonscan.Scanner, q question) { q.scope.Model = s.String() })},
+		{Name: "tenant_id", Read: on(func(s *jsonscan.Scanner, q question) { q.scope.Tenant = s.String() })},
+		{Name: "token_ids", Read: unlessNull(readTokenIDs)},
+		{Name: "mm_routing_info", Read: unlessNull(readRouting)},
+		{Name: "block_mm_infos", Read: unlessNull(func(s *jsonscan.Scanner, q question) {
+			q.prompt.MM = appendBlockMM(s, q.prompt.MM)
+		})},
+		{Name: "block_hashes", Read: unlessNull(readBlockHashes)},
+		{Name: "sequence_hashes", Read: unlessNull(readSequenceHashes)},
+		{Name: "isl_tokens", Read: unlessNull(func(s *jsonscan.Scanner, q question) {
+			q.prompt.ISLTokens, q.prompt.HasISLTokens = s.Uint64(), true
+		})},
+		{Name: "lora_name", Read: unlessNull(func(s *jsonscan.Scanner, q question) { q.prompt.LoRA = s.String() })},
+		{Name: "cache_salt", Read: unlessNull(func(s *jsonscan.Scanner, q question) { q.prompt.CacheSalt = s.String() })},
+		{Name: "is_eagle", Read: unlessNull(func(s *jsonscan.Scanner, q question) {
+			eagle := s.Bool()
+			q.prompt.Eagle = &eagle
+		})},
+		{Name: "router_config_override", Read: unlessNull(readOverride)},
+	}
+}
+
+func readTokenIDs(s *jsonscan.Scanner, q question) {
+	q.prompt.TokenIDs, q.prompt.HasTokenIDs = s.AppendUint32s(q.prompt.TokenIDs), true
+}
+
+func readBlockHashes(s *jsonscan.Scanner, q question) {
+	q.prompt.BlockHashes, q.prompt.HasBlockHashes = s.AppendHash64s(q.prompt.BlockHashes), true
+}
+
+func readSequenceHashes(s *jsonscan.Scanner, q question) {
+	q.prompt.SequenceHashes, q.prompt.HasSequenceHashes = s.AppendHash64s(q.prompt.SequenceHashes), true
+}
+
+func readRouting(s *jsonscan.Scanner, q question) {
+	routingShape.Read(s, q.routing)
+	q.prompt.Routing = q.routing
+}
+
+// routingShape is mm_routing_info: the expanded tokens of a multimodal prompt.
+var routingShape = jsonscan.NewObject(
+	jsonscan.Field[service.Routing]{Name: "routing_token_ids", Required: true, Read: func(s *jsonscan.Scanner, r *service.Routing) {
+		r.TokenIDs = s.AppendUint32s(r.TokenIDs)
+	}},
+	jsonscan.Field[service.Routing]{Name: "block_mm_infos", Read: func(s *jsonscan.Scanner, r *service.Routing) {
+		r.MM = appendBlockMM(s, r.MM)
+	}},
+)
+
+// appendBlockMM reads block_mm_infos: per block null or its multimodal objects.
+func appendBlockMM(s *jsonscan.Scanner, mm [][]uint64) [][]uint64 {
+	for range s.Array() {
+		var objects []uint64
+		if !s.Null() {
+			blockMMShape.Read(s, &objects)
+		}
+		mm = append(mm, objects)
+	}
+	return mm
+}
+
+// blockMMShape fills the hashes of a block's multimodal objects.
+var blockMMShape = jsonscan.NewObject(
+	jsonscan.Field[[]uint64]{Name: "mm_objects", Required: true, Read: func(s *jsonscan.Scanner, hashes *[]uint64) {
+		for range s.Array() {
+			var hash uint64
+			mmObjectShape.Read(s, &hash)
+			*hashes = append(*hashes, hash)
+		}
+	}},
+)
+
+// mmObjectShape fills an object's hash. Where in the block the object lies has
+// no influence on the block's hash, but has to be there.
+var mmObjectShape = jsonscan.NewObject(
+	jsonscan.Field[uint64]{Name: "mm_hash", Required: true, Read: func(s *jsonscan.Scanner, hash *uint64) { *hash = s.Uint64() }},
+	jsonscan.Field[uint64]{Name: "offsets", Required: true, Read: func(s *jsonscan.Scanner, _ *uint64) {
+		for range s.Array() {
+			readPair(s)
+		}
+	}},
+)
+
+func readPair(s *jsonscan.Scanner) {
+	n := 0
+	for range s.Array() {
+		s.Uint64()
+		n++
+	}
+	if n != 2 {
+		s.Fail("invalid length, expected a pair of offsets")
+	}
+}
+
+// overrideShape is router_config_override.
+var overrideShape = jsonscan.NewObject(
+	overrideFloat("overlap_score_credit", func(o *selector.Override) **float64 { return &o.OverlapCredit }),
+	overrideFloat("prefill_load_scale", func(o *selector.Override) **float64 { return &o.PrefillScale }),
+	overrideFloat("overlap_score_weight", func(o *selector.Override) **float64 { return &o.OverlapWeight }),
+	overrideFloat("router_temperature", func(o *selector.Override) **float64 { return &o.Temperature }),
+	overrideFloat("shared_cache_multiplier", func(o *selector.Override) **float64 { return &o.SharedCacheMultiplier }),
+	overrideBool("track_prefill_tokens", func(o *selector.Override) **bool { return &o.TrackPrefill }),
+	overrideBool("assume_kv_reuse", func(o *selector.Override) **bool { return &o.AssumeKVReuse }),
+)
+
+func overrideFloat(name string, of func(*selector.Override) **float64) jsonscan.Field[selector.Override] {
+	return jsonscan.Field[selector.Override]{Name: name, Read: jsonscan.Optional(of, (*jsonscan.Scanner).Float64)}
+}
+
+func overrideBool(name string, of func(*selector.Override) **bool) jsonscan.Field[selector.Override] {
+	return jsonscan.Field[selector.Override]{Name: name, Read: jsonscan.Optional(of, (*jsonscan.Scanner).Bool)}
+}
+
+// readOverride also checks the ranges: to the contract a value out of range is
+// a body of the wrong shape.
+func readOverride(s *jsonscan.Scanner, q question) {
+	overrideShape.Read(s, q.override)
+	if s.Err() != nil {
+		return
+	}
+	if _, err := selector.DefaultWeights().With(*q.override); err != nil {
+		s.Fail(strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+}

@@ -1,0 +1,99 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/gin-gonic/gin"
+)
+
+// contentJSON is shared by all answers: nobody writes to a header's values.
+var contentJSON = []string{"application/json"}
+
+// autoLength is up to where net/http finds the Content-Length by itself.
+const autoLength = 2048
+
+// respond writes a JSON answer.
+func respond(c *gin.Context, status int, text []byte) {
+	h := c.Writer.Header()
+	h["Content-Type"] = contentJSON
+	if len(text) > autoLength {
+		h["Content-Length"] = []string{strconv.Itoa(len(text))}
+	}
+	c.Writer.WriteHeader(status)
+	_, _ = c.Writer.Write(text) // fails only if the client is gone
+}
+
+// answerFunc handles a request: it appends a JSON answer to out and returns it
+// with its status, or an error that says both.
+type answerFunc func(c *gin.Context, out []byte) (status int, answer []byte, err error)
+
+// answers pools the buffers of routes without a body.
+var answers = sync.Pool{New: func() any { return new([]byte) }}
+
+// serve makes a handler of an answerFunc.
+func (a api) serve(answer answerFunc) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		buf := answers.Get().(*[]byte)
+		status, out, err := answer(c, (*buf)[:0])
+		if err != nil {
+			out = a.fail(c, (*buf)[:0], err)
+		} else {
+			respond(c, status, out)
+		}
+		if cap(out) <= maxPooled {
+			*buf = out
+			answers.Put(buf)
+		}
+	}
+}
+
+// checked makes a handler that ends a request whose path is faulty before its
+// body is looked at.
+func (a api) checked(check func(*gin.Context) error) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		if err := check(c); err != nil {
+			a.fail(c, nil, err)
+			c.Abort()
+		}
+	}
+}
+
+func workerID(c *gin.Context) error {
+	_, err := pathUint64(c, "worker_id")
+	return err
+}
+
+func reservationID(c *gin.Context) error {
+	_, err := pathValue(c, "reservation_id")
+	return err
+}
+
+// pathValue returns a percent-decoded parameter of the path. An empty one is
+// not part of any route (axum 0.8).
+func pathValue(c *gin.Context, name string) (string, error) {
+	v, err := url.PathUnescape(c.Param(name))
+	switch {
+	case err != nil || !utf8.ValidString(v):
+		return "", &requestError{http.StatusBadRequest, "Invalid URL: Invalid UTF-8 in `" + name + "`"}
+	case v == "":
+		return "", errRouteNotFound
+	}
+	return v, nil
+}
+
+// pathUint64 is pathValue for numbers.
+func pathUint64(c *gin.Context, name string) (uint64, error) {
+	v, err := pathValue(c, name)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(v, 10, 64)
+	if err != nil {
+		return 0, &requestError{http.StatusBadRequest, "Invalid URL: Cannot parse `" + v + "` to a `u64`"}
+	}
+	return n, nil
+}

@@ -1,0 +1,114 @@
+package jsonscan
+
+import (
+	"bytes"
+	"strconv"
+)
+
+// Class says what kind of fault a text has.
+type Class uint8
+
+// The classes of faults.
+const (
+	// Syntax is text that is not one JSON value.
+	Syntax Class = iota
+	// Shape is JSON that does not fit the type asked for: wrong type, number
+	// out of range, missing or repeated member, null where none may be.
+	Shape
+)
+
+// Error is the first fault of a text.
+type Error struct {
+	Class Class
+	// Path names the faulty value, as in "pinned_worker.dp_rank" or
+	// "token_ids[3]"; empty for the whole text.
+	Path string
+	// Reason never repeats a string of the text: a body may hold a prompt.
+	Reason string
+	// Line and Column count from 1; columns are bytes.
+	Line, Column int
+}
+
+// Error gives path, reason and position on one line.
+func (e *Error) Error() string {
+	b := make([]byte, 0, len(e.Path)+len(e.Reason)+32)
+	if e.Path != "" {
+		b = append(b, e.Path...)
+		b = append(b, ": "...)
+	}
+	b = append(b, e.Reason...)
+	b = append(b, " at line "...)
+	b = strconv.AppendInt(b, int64(e.Line), 10)
+	b = append(b, " column "...)
+	return string(strconv.AppendInt(b, int64(e.Column), 10))
+}
+
+// inside puts the name of the enclosing member in front of the path. Paths are
+// built while the readers return, so that reading costs nothing for them.
+func (e *Error) inside(name string) {
+	switch {
+	case e.Path == "":
+		e.Path = name
+	case e.Path[0] == '[':
+		e.Path = name + e.Path
+	default:
+		e.Path = name + "." + e.Path
+	}
+}
+
+// insideElement is inside for an array's element.
+func (e *Error) insideElement(i int) {
+	e.inside("[" + strconv.Itoa(i) + "]")
+}
+
+// fail keeps the first fault. at is its offset in the text.
+func (s *Scanner) fail(c Class, at int, reason string) {
+	if s.err != nil {
+		return
+	}
+	before := s.data[:at]
+	s.err = &Error{
+		Class:  c,
+		Reason: reason,
+		Line:   1 + bytes.Count(before, []byte{'\n'}),
+		Column: at - bytes.LastIndexByte(before, '\n'),
+	}
+}
+
+// failSyntax reports that the byte at the scanner's position, or the end of the
+// text, is not what the grammar wants there.
+func (s *Scanner) failSyntax(want string) {
+	if s.pos >= len(s.data) {
+		s.fail(Syntax, len(s.data), "end of text, expected "+want)
+		return
+	}
+	s.fail(Syntax, s.pos, "expected "+want)
+}
+
+// failType reports that the next value is not of the wanted type. A value that
+// is not JSON either is a fault of syntax.
+func (s *Scanner) failType(want string) {
+	c, at := s.peek(), s.pos
+	var got string
+	switch {
+	case c == '{':
+		got = "object" // not read: its start already is of the wrong type
+	case c == '[':
+		got = "array"
+	case c == '"':
+		got = "string"
+	case c == 't', c == 'f':
+		got = "boolean"
+	case c == 'n':
+		got = "null"
+	case c == '-', isDigit(c):
+		got = "number"
+	default:
+		s.failSyntax("a value")
+		return
+	}
+	if c != '{' && c != '[' {
+		s.Skip()
+	}
+	s.fail(Shape, at, "invalid type: "+got+", expected "+want)
+}

@@ -1,0 +1,110 @@
+package jsonscan
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// Field is one member that an object may have.
+type Field[T any] struct {
+	Name string
+	// Required makes an object without the member a fault of shape.
+	Required bool
+	// Read reads the member's value, exactly one, into the target.
+	Read func(*Scanner, *T)
+}
+
+// maxFields is how many fields an object's bit set has room for.
+const maxFields = 64
+
+// Object describes the JSON objects that fill a T. It is immutable and safe for
+// concurrent use.
+type Object[T any] struct {
+	fields   []Field[T]
+	index    map[string]int
+	required uint64
+}
+
+// NewObject returns the description of objects with the given fields. It panics
+// if a name comes twice or there are more than 64: the set is part of the
+// program.
+func NewObject[T any](fields ...Field[T]) *Object[T] {
+	if len(fields) > maxFields {
+		panic(fmt.Sprintf("jsonscan: %d fields, at most %d are possible", len(fields), maxFields))
+	}
+	o := &Object[T]{fields: fields, index: make(map[string]int, len(fields))}
+	for i, f := range fields {
+		if _, ok := o.index[f.Name]; ok {
+			panic("jsonscan: field " + f.Name + " is given twice")
+		}
+		o.index[f.Name] = i
+		if f.Required {
+			o.required |= 1 << i
+		}
+	}
+	return o
+}
+
+// Read reads the next value, which must be an object, into v. Members that are
+// not described are passed over, but have to be well formed; described ones may
+// come once. Fields of v without a member in the text keep their value.
+func (o *Object[T]) Read(s *Scanner, v *T) {
+	if !s.open('{', "an object") {
+		return
+	}
+	var seen uint64
+	for first := true; s.more('}', first); first = false {
+		i, known := o.index[string(s.key())]
+		switch {
+		case s.err != nil:
+			return
+		case !known:
+			s.Skip()
+			continue
+		case seen&(1<<i) != 0:
+			s.Fail("duplicate field `" + o.fields[i].Name + "`")
+			return
+		}
+		seen |= 1 << i
+		if o.fields[i].Read(s, v); s.err != nil {
+			s.err.inside(o.fields[i].Name)
+			return
+		}
+	}
+	if missing := o.required &^ seen; missing != 0 && s.err == nil {
+		s.Fail("missing field `" + o.fields[bits.TrailingZeros64(missing)].Name + "`")
+	}
+}
+
+// Decode reads text, which must be one object and nothing else, into v.
+func (o *Object[T]) Decode(s *Scanner, text []byte, v *T) error {
+	s.Reset(text)
+	o.Read(s, v)
+	return s.End()
+}
+
+// Set returns a Read function for a member that may not be null.
+func Set[T, V any](field func(*T) *V, read func(*Scanner) V) func(*Scanner, *T) {
+	return func(s *Scanner, t *T) { *field(t) = read(s) }
+}
+
+// OrNull returns a Read function for a member whose null means the same as
+// leaving it out: the field keeps its value.
+func OrNull[T, V any](field func(*T) *V, read func(*Scanner) V) func(*Scanner, *T) {
+	return func(s *Scanner, t *T) {
+		if !s.Null() {
+			*field(t) = read(s)
+		}
+	}
+}
+
+// Optional is OrNull for a field that is a pointer.
+func Optional[T, V any](field func(*T) **V, read func(*Scanner) V) func(*Scanner, *T) {
+	return func(s *Scanner, t *T) {
+		if s.Null() {
+			return
+		}
+		v := read(s)
+		*field(t) = &v
+	}
+}

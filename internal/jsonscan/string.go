@@ -1,0 +1,151 @@
+package jsonscan
+
+import (
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// String reads a string.
+func (s *Scanner) String() string { return string(s.Text()) }
+
+// Text reads a string without copying it where it has no escapes. The bytes are
+// borrowed until the next string is read.
+func (s *Scanner) Text() []byte {
+	if s.err != nil {
+		return nil
+	}
+	if s.peek() != '"' {
+		s.failType("a string")
+		return nil
+	}
+	start := s.pos + 1
+	ascii := true
+	for i := start; i < len(s.data); i++ {
+		switch c := s.data[i]; {
+		case c == '"':
+			s.pos = i + 1
+			return s.checked(s.data[start:i], start, ascii)
+		case c == '\\':
+			return s.escaped(start, i)
+		case c < ' ':
+			s.pos = i
+			s.fail(Syntax, i, "control character in a string")
+			return nil
+		case c >= utf8.RuneSelf:
+			ascii = false
+		}
+	}
+	s.pos = len(s.data)
+	s.failSyntax("the end of a string")
+	return nil
+}
+
+func (s *Scanner) checked(text []byte, at int, ascii bool) []byte {
+	if !ascii && !utf8.Valid(text) {
+		s.fail(Syntax, at, "invalid UTF-8 in a string")
+		return nil
+	}
+	return text
+}
+
+// escaped is Text for a string whose first escape is at first.
+func (s *Scanner) escaped(start, first int) []byte {
+	s.text = append(s.text[:0], s.data[start:first]...)
+	s.pos = first
+	for s.pos < len(s.data) {
+		switch c := s.data[s.pos]; {
+		case c == '"':
+			s.pos++
+			return s.checked(s.text, start, false)
+		case c == '\\':
+			s.pos++
+			if s.escape(); s.err != nil {
+				return nil
+			}
+		case c < ' ':
+			s.fail(Syntax, s.pos, "control character in a string")
+			return nil
+		default:
+			s.text = append(s.text, c)
+			s.pos++
+		}
+	}
+	s.failSyntax("the end of a string")
+	return nil
+}
+
+// unescaped maps the letter of a short escape to its byte.
+var unescaped = [256]byte{
+	'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t',
+}
+
+// escape decodes what follows a backslash and appends it to s.text.
+func (s *Scanner) escape() {
+	if s.pos >= len(s.data) {
+		s.failSyntax("the end of a string")
+		return
+	}
+	c := s.data[s.pos]
+	if b := unescaped[c]; b != 0 {
+		s.text = append(s.text, b)
+		s.pos++
+		return
+	}
+	if c != 'u' {
+		s.fail(Syntax, s.pos, "invalid escape")
+		return
+	}
+	at := s.pos
+	r, ok := s.hex4()
+	if !ok {
+		return
+	}
+	if utf16.IsSurrogate(r) {
+		r = s.surrogatePair(r, at)
+	}
+	if s.err == nil {
+		s.text = utf8.AppendRune(s.text, r)
+	}
+}
+
+func (s *Scanner) surrogatePair(high rune, at int) rune {
+	if s.pos+1 < len(s.data) && s.data[s.pos] == '\\' && s.data[s.pos+1] == 'u' {
+		s.pos++
+		low, ok := s.hex4()
+		if !ok {
+			return 0
+		}
+		if r := utf16.DecodeRune(high, low); r != utf8.RuneError {
+			return r
+		}
+	}
+	s.fail(Syntax, at, "lone surrogate in a string")
+	return 0
+}
+
+// hex4 reads the u of an escape and its four digits.
+func (s *Scanner) hex4() (rune, bool) {
+	s.pos++
+	if len(s.data)-s.pos < 4 {
+		s.pos = len(s.data)
+		s.failSyntax("the end of a string")
+		return 0, false
+	}
+	var r rune
+	for _, c := range s.data[s.pos : s.pos+4] {
+		switch {
+		case isDigit(c):
+			c -= '0'
+		case 'a' <= c && c <= 'f':
+			c -= 'a' - 10
+		case 'A' <= c && c <= 'F':
+			c -= 'A' - 10
+		default:
+			s.fail(Syntax, s.pos, "invalid escape")
+			return 0, false
+		}
+		r = r<<4 | rune(c)
+	}
+	s.pos += 4
+	return r, true
+}
