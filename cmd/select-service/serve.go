@@ -88,7 +88,7 @@ func shutdown(ctx context.Context, srv *http.Server) error {
 func serviceConfig(conf config.Config) service.Config {
 	return service.Config{
 		Weights:        conf.Router,
-		Admission:      admission.Config{Threshold: conf.Queue.Threshold, Policy: conf.Queue.Policy},
+		Admission:      admission.Config{Threshold: conf.Queue.Threshold, File: conf.Queue.Policy},
 		KVEvents:       conf.KVEvents.Enabled,
 		OverlapRefresh: conf.Queue.OverlapRefreshAfter,
 		Threads:        conf.KVEvents.Threads,

@@ -1,0 +1,131 @@
+package service
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// Loads returns what every rank of the matching scopes carries; nil matches
+// all. A scope whose workers have gone stays in the list, without rows.
+func (s *Service) Loads(model, tenant *string) []ScopeLoads {
+	var out []ScopeLoads
+	for _, sc := range s.knownScopes() {
+		if model != nil && *model != sc.Model || tenant != nil && *tenant != sc.Tenant {
+			continue
+		}
+		row := ScopeLoads{Scope: sc, Loads: []RankLoad{}}
+		for _, l := range s.ledger.Loads(sc) {
+			row.Loads = append(row.Loads, RankLoad{Rank: l.Rank, PrefillTokens: l.PrefillTokens, DecodeBlocks: l.Blocks, Requests: uint64(l.Requests)})
+		}
+		if p := (*s.pools.Load())[sc]; p != nil {
+			row.PendingCount, row.PendingISLTokens = p.line.pending()
+		}
+		out = append(out, row)
+	}
+	slices.SortFunc(out, func(a, b ScopeLoads) int { return compareScopes(a.Scope, b.Scope) })
+	return out
+}
+
+func compareScopes(a, b catalog.Scope) int {
+	if c := strings.Compare(a.Model, b.Model); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Tenant, b.Tenant)
+}
+
+// PotentialLoads returns what every schedulable rank would carry with the
+// prompt booked on it.
+func (s *Service) PotentialLoads(req *ProjectRequest) ([]RankLoad, error) {
+	q := newQuery()
+	defer q.recycle()
+	snap, weights, err := s.project(q, req)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]RankLoad, 0, len(snap.Ranks))
+	s.ledger.Look(req.Scope, q.sequence, func(v *reservations.View) {
+		for _, e := range snap.Ranks {
+			c := candidate(e, &q.overlap, v)
+			row := RankLoad{
+				Rank:          e.Rank,
+				PrefillTokens: weights.PotentialPrefill(q.size, &c),
+				DecodeBlocks:  selector.PotentialDecode(q.size, &c),
+			}
+			if c.Known {
+				row.Requests = uint64(v.Requests[e.Slot])
+			}
+			rows = append(rows, row)
+		}
+	})
+	return rows, nil
+}
+
+// OverlapScores returns how much of the prompt each rank holds, tier by tier.
+func (s *Service) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
+	q := newQuery()
+	defer q.recycle()
+	snap, weights, err := s.project(q, req)
+	if err != nil {
+		return OverlapScores{}, err
+	}
+	out := OverlapScores{BlockSize: snap.BlockSize, NumBlocks: q.size.Blocks, Rows: make([]OverlapRow, 0, len(snap.Known))}
+	for _, e := range snap.Known {
+		var c selector.Candidate
+		c.Device, c.Host, c.Disk = q.overlap.At(e.Slot)
+		if c.Device+c.Host+c.Disk == 0 && !snap.IsCandidate(e) {
+			continue
+		}
+		out.Rows = append(out.Rows, OverlapRow{Rank: e.Rank, Device: c.Device, Host: c.Host, Disk: c.Disk, RouterCredit: weights.CreditBlocks(&c)})
+	}
+	return out, nil
+}
+
+// project reads a prompt that is not going to be placed.
+func (s *Service) project(q *query, req *ProjectRequest) (*catalog.Snapshot, selector.Weights, error) {
+	snap, p, err := s.schedulable(req.Scope)
+	if err != nil {
+		return nil, selector.Weights{}, err
+	}
+	weights, err := s.config.Weights.With(req.Override)
+	if err != nil {
+		return nil, weights, &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+	}
+	if err := q.read(&req.Prompt, snap); err != nil {
+		return nil, weights, err
+	}
+	p.space.Overlap(q.local, &q.overlap)
+	return snap, weights, nil
+}
+
+// maxPastScopes bounds the scopes without workers that Loads still shows
+// (decision D18).
+const maxPastScopes = 1024
+
+// pastScopes are scopes without workers, oldest first.
+type pastScopes []catalog.Scope
+
+func (p *pastScopes) add(sc catalog.Scope) {
+	p.remove(sc)
+	*p = append(*p, sc)
+	if len(*p) > maxPastScopes {
+		*p = slices.Delete(*p, 0, 1)
+	}
+}
+
+func (p *pastScopes) remove(sc catalog.Scope) {
+	*p = slices.DeleteFunc(*p, func(o catalog.Scope) bool { return o == sc })
+}
+
+func (s *Service) knownScopes() []catalog.Scope {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := slices.Clone(s.past)
+	for sc := range *s.pools.Load() {
+		known = append(known, sc)
+	}
+	return known
+}

@@ -1,0 +1,62 @@
+package service
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// Outcome is how a selection ended.
+type Outcome uint8
+
+// The outcomes of a selection.
+const (
+	Selected    Outcome = iota // by /select
+	Reserved                   // by /select_and_reserve
+	NotReady                   // no schedulable workers in the scope, or shutting down
+	NoEndpoint                 // the request's filters left none
+	QueueFull                  // its class of the wait line takes no more
+	IDTaken                    // the reservation id is live
+	Invalid                    // the request can never work
+	Failed                     // anything else: the worker left, the client went away
+	NumOutcomes = int(iota)
+)
+
+var outcomeTexts = [NumOutcomes]string{"selected", "reserved", "not_ready", "no_endpoint", "queue_full", "id_taken", "invalid", "failed"}
+
+// String gives the outcome's label.
+func (o Outcome) String() string { return outcomeTexts[o] }
+
+// Outcomes counts selections.
+type Outcomes [NumOutcomes]atomic.Uint64
+
+func (c *Outcomes) count(err error, reserve bool) { c[outcomeOf(err, reserve)].Add(1) }
+
+func outcomeOf(err error, reserve bool) Outcome {
+	var e *Error
+	switch {
+	case err == nil && reserve:
+		return Reserved
+	case err == nil:
+		return Selected
+	case !errors.As(err, &e):
+		return Failed
+	case errors.Is(err, selector.ErrNoEndpoints):
+		return NoEndpoint
+	}
+	switch e.Kind {
+	case BadRequest:
+		return Invalid
+	case Conflict:
+		return IDTaken
+	case Unavailable:
+		if e.Details != nil {
+			return QueueFull
+		}
+		if e.Err == nil {
+			return NotReady
+		}
+	}
+	return Failed
+}

@@ -1,0 +1,104 @@
+package service
+
+import (
+	"sync"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// query is one prompt as the core packages want it, with the scratch memory
+// that answering it needs. Queries are pooled.
+type query struct {
+	local    []uint64 // local hashes of the complete blocks
+	sequence []uint64 // rolling hashes: what the ledger counts
+	size     selector.Prompt
+
+	overlap    indexer.Overlap
+	eligible   []catalog.Entry
+	candidates []selector.Candidate
+	costs      []float64
+
+	localMem, sequenceMem []uint64
+}
+
+var queries = sync.Pool{New: func() any { return new(query) }}
+
+// maxPooled is the largest prompt, in blocks, whose scratch memory is kept.
+const maxPooled = 1 << 17
+
+func newQuery() *query { return queries.Get().(*query) }
+
+func (q *query) recycle() {
+	if cap(q.localMem) > maxPooled {
+		return
+	}
+	q.local, q.sequence = nil, nil
+	clear(q.eligible)
+	q.eligible = q.eligible[:0]
+	queries.Put(q)
+}
+
+// read fills in the prompt for a pool of workers. The hash form's slices stay
+// the caller's.
+func (q *query) read(p *Prompt, pool *catalog.Snapshot) error {
+	q.size = selector.Prompt{BlockSize: pool.BlockSize}
+	if tokens, mm, ok := p.tokens(); ok {
+		layout := hashing.Layout{BlockSize: int(pool.BlockSize), Eagle: pool.Eagle}
+		if p.Eagle != nil {
+			layout.Eagle = *p.Eagle
+		}
+		q.localMem = layout.AppendLocal(q.localMem[:0], tokens, hashing.LocalSeed(p.LoRA, p.CacheSalt), mm)
+		q.sequenceMem = hashing.AppendSequence(q.sequenceMem[:0], q.localMem)
+		q.local, q.sequence = q.localMem, q.sequenceMem
+		q.size.Tokens = uint64(len(tokens))
+	} else {
+		if err := p.checkHashes(); err != nil {
+			return err
+		}
+		q.local, q.sequence = p.BlockHashes, p.SequenceHashes
+		q.size.Tokens = p.ISLTokens
+	}
+	q.size.Blocks = len(q.sequence)
+	return nil
+}
+
+// tokens returns the prompt's tokens and multimodal objects, if it has the
+// token form.
+func (p *Prompt) tokens() ([]uint32, [][]uint64, bool) {
+	if p.Routing != nil && len(p.Routing.TokenIDs) > 0 {
+		return p.Routing.TokenIDs, p.Routing.MM, true
+	}
+	return p.TokenIDs, p.MM, p.HasTokenIDs
+}
+
+func (p *Prompt) checkHashes() error {
+	switch {
+	case !p.HasBlockHashes:
+		return errorf(BadRequest, "block_hashes is required without token_ids")
+	case !p.HasSequenceHashes:
+		return errorf(BadRequest, "sequence_hashes is required without token_ids")
+	case !p.HasISLTokens:
+		return errorf(BadRequest, "isl_tokens is required without token_ids")
+	case p.ISLTokens == 0:
+		return errorf(BadRequest, "isl_tokens must be greater than 0")
+	case len(p.BlockHashes) != len(p.SequenceHashes):
+		return errorf(BadRequest, "block_hashes length %d must match sequence_hashes length %d",
+			len(p.BlockHashes), len(p.SequenceHashes))
+	}
+	return nil
+}
+
+// checkBooking checks what /reservations needs of the hash form: it books
+// blocks and does not look them up.
+func (p *Prompt) checkBooking() error {
+	switch {
+	case !p.HasSequenceHashes:
+		return errorf(BadRequest, "sequence_hashes is required without token_ids")
+	case !p.HasISLTokens:
+		return errorf(BadRequest, "isl_tokens is required without token_ids")
+	}
+	return nil
+}

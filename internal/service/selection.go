@@ -1,0 +1,198 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// selection is one call of Select on its way.
+type selection struct {
+	*query
+	service *Service
+	request *SelectRequest
+	pool    *pool
+	snap    *catalog.Snapshot
+	weights selector.Weights
+	filter  selector.Filter
+	reserve bool
+	id      string // of the reservation
+	result  Selection
+}
+
+// Select chooses a worker and rank for a prompt. With reserve the load is
+// booked in the same step: concurrent calls each see the earlier bookings.
+// While queueing is on, the call waits until an eligible rank is free.
+func (s *Service) Select(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {
+	c := selection{query: newQuery(), service: s, request: req, reserve: reserve}
+	defer c.recycle()
+	err := c.prepare()
+	if err == nil {
+		err = c.pool.line.do(ctx, &c)
+	}
+	s.outcomes.count(err, reserve)
+	return c.result, err
+}
+
+// prepare checks the request and looks the prompt up.
+func (c *selection) prepare() (err error) {
+	req := c.request
+	if c.snap, c.pool, err = c.service.schedulable(req.Scope); err != nil {
+		return err
+	}
+	if c.weights, err = c.service.config.Weights.With(req.Override); err != nil {
+		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+	}
+	if err = c.read(&req.Prompt, c.snap); err != nil {
+		return err
+	}
+	allowed := req.AllowedWorkers
+	if req.HasAllowedWorkers && allowed == nil {
+		allowed = []uint64{}
+	} else if !req.HasAllowedWorkers {
+		allowed = nil
+	}
+	c.filter = selector.NewFilter(allowed, req.RequiredTaints)
+	if req.Pinned != nil {
+		if err := c.filter.CheckPinned(req.Pinned.Worker); err != nil {
+			return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+		}
+	}
+	c.pool.space.Overlap(c.local, &c.overlap)
+	c.admit()
+	if len(c.eligible) == 0 {
+		return &Error{Kind: Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
+	}
+	return nil
+}
+
+// refresh looks catalog and prompt up again for a request that has waited.
+func (c *selection) refresh(overlap bool) error {
+	snap, p, err := c.service.schedulable(c.request.Scope)
+	if err != nil {
+		return err
+	}
+	if p != c.pool {
+		return errorf(Unavailable, "no schedulable workers for model=%s tenant=%s", snap.Scope.Model, snap.Scope.Tenant)
+	}
+	if overlap || snap != c.snap {
+		c.pool.space.Overlap(c.local, &c.overlap)
+	}
+	c.snap = snap
+	c.admit()
+	if len(c.eligible) == 0 {
+		return &Error{Kind: Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
+	}
+	return nil
+}
+
+// admit lists the ranks that the request's filters leave.
+func (c *selection) admit() {
+	c.eligible = c.eligible[:0]
+	pinned := c.request.Pinned
+	var last *catalog.Worker
+	ok := false
+	for _, e := range c.snap.Ranks {
+		if e.Worker != last {
+			last, ok = e.Worker, c.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint)
+		}
+		if ok && (pinned == nil || *pinned == e.Rank) {
+			c.eligible = append(c.eligible, e)
+		}
+	}
+}
+
+// run chooses on the loads of this moment and, if asked to, books the choice.
+func (c *selection) run() error {
+	if !c.reserve {
+		var err error
+		c.service.ledger.Look(c.request.Scope, c.sequence, func(v *reservations.View) { err = c.choose(v) })
+		return err
+	}
+	req := c.request
+	if req.ReservationID != nil {
+		c.id = *req.ReservationID
+	} else {
+		c.id = uuid.NewString()
+	}
+	booking := reservations.Request{
+		ID:             c.id,
+		Hashes:         slices.Clone(c.sequence),
+		TrackPrefill:   c.weights.TrackPrefill,
+		ExpectedOutput: req.ExpectedOutputTokens,
+	}
+	var chosen catalog.Entry
+	_, err := c.service.ledger.Book(req.Scope, booking, func(v *reservations.View) (reservations.Placement, error) {
+		if err := c.choose(v); err != nil {
+			return reservations.Placement{}, err
+		}
+		chosen, _ = c.snap.Entry(c.result.Rank)
+		return reservations.Placement{Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens}, nil
+	})
+	var exists *reservations.ExistsError
+	switch {
+	case err == nil:
+		c.result.ReservationID = &c.id
+		return nil
+	case errors.As(err, &exists):
+		return &Error{Kind: Conflict, Text: fmt.Sprintf("failed to book scheduler state: %v", exists), Err: err}
+	case errors.Is(err, reservations.ErrUnknownRank):
+		return &Error{Kind: Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", chosen.Rank.Worker), Err: err}
+	}
+	return err
+}
+
+// choose scores the eligible ranks and fills in the answer.
+func (c *selection) choose(v *reservations.View) error {
+	c.candidates = c.candidates[:0]
+	for _, e := range c.eligible {
+		cand := candidate(e, &c.overlap, v)
+		if prefer := c.request.PreferredTaints; len(prefer) > 0 && c.request.Pinned == nil {
+			cand.Taint = selector.TaintFactor(prefer, e.Worker.HasTaint)
+		}
+		c.candidates = append(c.candidates, cand)
+	}
+	c.costs = c.weights.Costs(c.size, c.candidates, c.costs)
+	i := selector.Pick(c.costs, c.weights.Temperature, selector.Global())
+	c.answer(c.eligible[i], &c.candidates[i])
+	return nil
+}
+
+// candidate is a rank as this prompt sees it: what it caches and what it
+// carries.
+func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) selector.Candidate {
+	var c selector.Candidate
+	c.Device, c.Host, c.Disk = o.At(e.Slot)
+	if c.Known = v.Known(e.Slot, e.Rank); c.Known {
+		c.Prefill, c.Active, c.Shared = v.Prefill[e.Slot], v.Blocks[e.Slot], v.Shared[e.Slot]
+	}
+	return c
+}
+
+func (c *selection) answer(e catalog.Entry, cand *selector.Candidate) {
+	r := &c.result
+	*r = Selection{
+		SelectionID:            c.request.SelectionID,
+		Scope:                  c.request.Scope,
+		Rank:                   e.Rank,
+		Endpoint:               e.Worker.Address(),
+		BlockSize:              c.snap.BlockSize,
+		EffectivePrefillTokens: c.weights.EffectivePrefill(c.size, cand),
+	}
+	var sum selector.Summary
+	for _, sister := range c.snap.RanksOf(e.Rank.Worker) {
+		var sc selector.Candidate
+		sc.Device, sc.Host, sc.Disk = c.overlap.At(sister.Slot)
+		sum.Add(c.size, &sc)
+		r.Overlap.DP = append(r.Overlap.DP, RankTokens{DP: sister.DP, Tokens: selector.DeviceTokens(c.size, &sc)})
+	}
+	r.Overlap.LongestMatched, r.Overlap.GPU, r.Overlap.CPU, r.Overlap.Disk = sum.Longest, sum.GPU, sum.CPU, sum.Disk
+}

@@ -1,0 +1,157 @@
+// Package service holds the use cases: register workers, select, reserve,
+// follow a reservation, inspect. It is the only place that combines catalog,
+// index, ledger, selector, wait queue and event streams; it knows no protocol.
+package service
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/select-service/select-service/pkg/admission"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// Config is what the use cases need to know.
+type Config struct {
+	Weights   selector.Weights
+	Admission admission.Config
+	// KVEvents off: no subscriptions, no event endpoints needed, no overlap.
+	KVEvents bool
+	// OverlapRefresh is how long a request may wait before its overlap is looked
+	// up again; 0 is never.
+	OverlapRefresh time.Duration
+	// Threads is the number of apply workers.
+	Threads int
+}
+
+// Service is the whole brain of one process.
+type Service struct {
+	config  Config
+	log     zerolog.Logger
+	catalog *catalog.Catalog
+	ledger  *reservations.Ledger
+	streams *kvevents.Subscribers
+	started time.Time
+
+	closing atomic.Bool
+
+	// pools holds what exists beside the catalog for each scope. Readers load the
+	// map; writers copy it under mu.
+	pools atomic.Pointer[map[catalog.Scope]*pool]
+	// mu guards writing pools, and workers and past.
+	mu      sync.Mutex
+	workers map[uint64]*attached
+	past    pastScopes
+
+	outcomes Outcomes
+}
+
+// New returns a service without workers. source opens the sockets of event
+// streams.
+func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
+	s := &Service{
+		config:  config,
+		log:     log,
+		started: time.Now(),
+		workers: make(map[uint64]*attached),
+	}
+	s.pools.Store(&map[catalog.Scope]*pool{})
+	s.ledger = reservations.New(time.Now, nil)
+	s.streams = kvevents.NewSubscribers(source, kvevents.DefaultConfig(config.Threads), new(kvevents.Counters))
+	s.catalog = catalog.New(catalog.Settings{
+		KVEvents: config.KVEvents,
+		Queueing: config.Admission.Enabled(),
+	}, (*reconciler)(s))
+	return s
+}
+
+// Run follows the event streams and ends stale reservations until ctx ends.
+// When it returns, no goroutine of the service is left.
+func (s *Service) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.streams.Run(ctx) })
+	g.Go(func() error { return s.sweep(ctx) })
+	return g.Wait()
+}
+
+// Close refuses new work from now on: registrations and selections are
+// answered with "shutting down", requests that wait too.
+func (s *Service) Close() {
+	s.closing.Store(true)
+	s.catalog.Close()
+	for _, p := range *s.pools.Load() {
+		p.line.close(errClosing)
+	}
+}
+
+// The timers of a scope (dynamo-kv-router 1.3.1): reservations are aged and
+// waiting requests looked at again at least this often.
+const (
+	sweepEvery = 30 * time.Second
+	pumpEvery  = 60 * time.Second
+)
+
+// sweep ends reservations whose caller never came back, and looks after
+// requests that wait although nothing happens.
+func (s *Service) sweep(ctx context.Context) error {
+	age, pump := time.NewTicker(sweepEvery), time.NewTicker(pumpEvery)
+	defer age.Stop()
+	defer pump.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-age.C:
+			if n, _ := s.ledger.Expire(); n > 0 {
+				s.log.Warn().Int("reservations", n).Msg("stale reservations ended")
+			}
+		case <-pump.C:
+			for _, p := range *s.pools.Load() {
+				p.line.pump()
+			}
+		}
+	}
+}
+
+// errClosing is what new work gets after Close.
+var errClosing = &Error{Kind: Unavailable, Text: catalog.ErrShuttingDown.Error()}
+
+// schedulable returns the scope's snapshot and pool, or why nobody can serve it.
+func (s *Service) schedulable(sc catalog.Scope) (*catalog.Snapshot, *pool, error) {
+	if s.closing.Load() {
+		return nil, nil, errClosing
+	}
+	snap, p := s.catalog.Snapshot(sc), (*s.pools.Load())[sc]
+	if snap != nil && len(snap.Ranks) > 0 && p != nil {
+		return snap, p, nil
+	}
+	if s.catalog.Ready() == 0 {
+		return nil, nil, errorf(Unavailable, "no schedulable workers are available")
+	}
+	return nil, nil, errorf(Unavailable, "no schedulable workers for model=%s tenant=%s", sc.Model, sc.Tenant)
+}
+
+// asError gives catalog errors their kind.
+func asError(err error) error {
+	var bad *catalog.InvalidError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, catalog.ErrShuttingDown):
+		return errClosing
+	case errors.Is(err, catalog.ErrNotFound):
+		return &Error{Kind: NotFound, Text: err.Error(), Err: err}
+	case errors.As(err, &bad):
+		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+	}
+	return &Error{Kind: Internal, Text: "internal error", Err: err}
+}

@@ -1,0 +1,195 @@
+package zmqsock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/pebbe/zmq4"
+	"golang.org/x/sync/errgroup"
+)
+
+// ErrStopped is returned by the methods of a Hub whose Run has ended.
+var ErrStopped = errors.New("zmq hub is stopped")
+
+// Options are the limits of a Hub; DefaultOptions has values that suit a few
+// thousand streams.
+type Options struct {
+	// Loops is the number of goroutines that own sockets. One reads some
+	// 800,000 small messages a second.
+	Loops int
+	// IOThreads is libzmq's: one moves about 1 GB/s. They also resolve host
+	// names, so that a slow name server delays the sockets of its thread.
+	IOThreads int
+	// MaxSockets bounds the sockets of the context. A subscriber takes three (two
+	// belong to its monitor), a running request one.
+	MaxSockets int
+	// MaxMessage bounds one frame, in bytes: a peer that sends a larger one is
+	// disconnected before it is read.
+	MaxMessage int64
+	// RequestHWM bounds the answers, in messages, that libzmq keeps for one
+	// request. It is above the ring of a publisher (10,000 in vLLM), because a
+	// ROUTER drops what a slow reader does not take.
+	RequestHWM int
+}
+
+// DefaultOptions returns the options of the service.
+func DefaultOptions() Options {
+	return Options{Loops: 1, IOThreads: 2, MaxSockets: 32768, MaxMessage: 64 << 20, RequestHWM: 20000}
+}
+
+// Message takes one message. The frames are the callee's, the slice that holds
+// them is not; of a message with more than eight frames only eight are given.
+// It runs on a loop's goroutine: it must not block, nor call the hub. A false
+// answer pauses the socket until Resume: it is not read, libzmq's queue fills,
+// and then the sender feels it.
+type Message = func(frames [][]byte) bool
+
+// Hub opens sockets and calls their openers back. Run has to run for any other
+// method to return.
+type Hub struct {
+	opt   Options
+	ctx   *zmq4.Context // written before ready is closed
+	loops []*loop       // likewise
+	next  atomic.Uint64 // spreads sockets over loops
+	ready chan struct{} // closed when Run has its context and loops
+	ended chan struct{} // closed when Run returns
+}
+
+// New returns a hub; sockets and threads come with Run.
+func New(opt Options) *Hub {
+	return &Hub{opt: opt, ready: make(chan struct{}), ended: make(chan struct{})}
+}
+
+// Run owns all sockets until ctx ends. When it returns every socket is closed,
+// no callback runs any more, and libzmq's threads are gone. It can run once.
+func (h *Hub) Run(ctx context.Context) error {
+	defer close(h.ended)
+	if err := h.open(); err != nil {
+		return err
+	}
+	close(h.ready)
+	var g errgroup.Group
+	for _, l := range h.loops {
+		g.Go(func() error { return l.run(ctx) })
+	}
+	err := g.Wait()
+	if term := h.ctx.Term(); term != nil {
+		err = errors.Join(err, fmt.Errorf("terminate zmq context: %w", term))
+	}
+	return err
+}
+
+func (h *Hub) open() error {
+	ctx, err := zmq4.NewContext()
+	if err != nil {
+		return fmt.Errorf("zmq context: %w", err)
+	}
+	err = errors.Join(ctx.SetIoThreads(h.opt.IOThreads), ctx.SetMaxSockets(h.opt.MaxSockets))
+	if err != nil {
+		return errors.Join(fmt.Errorf("zmq context options: %w", err), ctx.Term())
+	}
+	for range max(h.opt.Loops, 1) {
+		l, err := newLoop(ctx, h.opt)
+		if err != nil {
+			for _, l := range h.loops {
+				l.closeDescriptors()
+			}
+			return errors.Join(err, ctx.Term())
+		}
+		h.loops = append(h.loops, l)
+	}
+	h.ctx = ctx
+	return nil
+}
+
+// Subscribe opens a SUB socket for every topic of endpoint: bound to it if
+// Bound says so, else connected to it. An endpoint that cannot be bound or is
+// malformed is an error. status is called on the loop like message: true for
+// every connection whose handshake succeeds, false when the last one is lost.
+// libzmq reconnects by itself.
+func (h *Hub) Subscribe(endpoint string, message Message, status func(up bool)) (id uint64, err error) {
+	id, err = h.place(func(l *loop, id uint64) error { return l.subscribe(id, endpoint, message, status) })
+	// A socket that was just closed gives its port back only when libzmq's
+	// reaper has come round.
+	for range bindRetries {
+		if !inUse(err) {
+			break
+		}
+		select {
+		case <-h.ended:
+			return 0, ErrStopped
+		case <-time.After(bindRetryDelay):
+		}
+		id, err = h.place(func(l *loop, id uint64) error { return l.subscribe(id, endpoint, message, status) })
+	}
+	if err != nil {
+		return 0, fmt.Errorf("subscribe to %s: %w", endpoint, err)
+	}
+	return id, nil
+}
+
+func inUse(err error) bool {
+	var errno zmq4.Errno
+	return errors.As(err, &errno) && errno == zmq4.Errno(syscall.EADDRINUSE)
+}
+
+const (
+	bindRetries    = 10
+	bindRetryDelay = 20 * time.Millisecond
+)
+
+// Request connects a DEALER socket to endpoint, sends one message of the given
+// frames, and gives every message that comes back to answer. It lasts until
+// Close; nobody being there is no error, just silence.
+func (h *Hub) Request(endpoint string, request [][]byte, answer Message) (id uint64, err error) {
+	if Bound(endpoint) {
+		return 0, fmt.Errorf("request to %s: a wildcard host cannot be connected to", endpoint)
+	}
+	id, err = h.place(func(l *loop, id uint64) error { return l.request(id, endpoint, request, answer) })
+	if err != nil {
+		return 0, fmt.Errorf("request to %s: %w", endpoint, err)
+	}
+	return id, nil
+}
+
+// Resume reads on from a socket whose Message answered false. An id that is
+// not open is ignored.
+func (h *Hub) Resume(id uint64) {
+	if l := h.loopOf(id); l != nil {
+		l.post(func() { l.resume(id) })
+	}
+}
+
+// Close closes a socket. It returns when it is closed and no callback of it
+// will run any more. An id that is not open is ignored.
+func (h *Hub) Close(id uint64) {
+	if l := h.loopOf(id); l != nil {
+		_ = l.do(func() error { l.closeSocket(id); return nil }) // ErrStopped: it is closed
+	}
+}
+
+// place runs open on the next loop, with the number of a new socket there.
+func (h *Hub) place(open func(l *loop, id uint64) error) (uint64, error) {
+	select {
+	case <-h.ready:
+	case <-h.ended:
+		return 0, ErrStopped
+	}
+	id := h.next.Add(1)
+	l := h.loopOf(id)
+	return id, l.do(func() error { return open(l, id) })
+}
+
+// loopOf returns the loop that owns a socket, or nil before Run.
+func (h *Hub) loopOf(id uint64) *loop {
+	select {
+	case <-h.ready:
+		return h.loops[id%uint64(len(h.loops))]
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,235 @@
+package zmqsock
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pebbe/zmq4"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// fairness is the number of messages read from one socket before the others
+	// have their turn.
+	fairness = 64
+	// wakeKey is the epoll key of the loop's own eventfd; sockets count from 1.
+	wakeKey = 0
+)
+
+// loop owns sockets: only its goroutine touches them, and all fields but mu's.
+type loop struct {
+	ctx *zmq4.Context
+	opt Options
+
+	epoll, wake int               // descriptors
+	byID        map[uint64]*group // open sockets by the hub's number
+	byKey       map[int32]*socket // the same and their monitors by epoll key
+	lastKey     int32
+	ready       []*socket // may have more to read although their descriptor is silent
+	frames      [][]byte  // scratch of receive
+	checks      []check   // one-shot timers, earliest first
+
+	// mu guards commands and stopped.
+	mu       sync.Mutex
+	commands []func()
+	stopped  bool
+}
+
+func newLoop(ctx *zmq4.Context, opt Options) (*loop, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("eventfd: %w", err), unix.Close(epoll))
+	}
+	l := &loop{
+		ctx: ctx, opt: opt, epoll: epoll, wake: wake,
+		byID: make(map[uint64]*group), byKey: make(map[int32]*socket),
+	}
+	if err := l.watch(wake, wakeKey); err != nil {
+		l.closeDescriptors()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *loop) closeDescriptors() {
+	// Nothing is written to either: closing them cannot lose anything.
+	_ = unix.Close(l.wake)
+	_ = unix.Close(l.epoll)
+}
+
+// post queues f for the loop's goroutine. It is false when the loop has stopped.
+func (l *loop) post(f func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped {
+		return false
+	}
+	l.commands = append(l.commands, f)
+	if len(l.commands) == 1 {
+		l.ring()
+	}
+	return true
+}
+
+// do runs f on the loop's goroutine and waits for it.
+func (l *loop) do(f func() error) error {
+	done := make(chan error, 1)
+	if !l.post(func() { done <- f() }) {
+		return ErrStopped
+	}
+	return <-done // every command that was taken is run, also by a loop that stops
+}
+
+// ring wakes the loop. An eventfd write fails only when it is readable anyhow.
+func (l *loop) ring() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	_, _ = unix.Write(l.wake, one[:])
+}
+
+func (l *loop) run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { l.post(func() {}) })
+	defer stop()
+	events := make([]unix.EpollEvent, 128)
+	var failed error
+	for ctx.Err() == nil && failed == nil {
+		failed = l.turn(events)
+	}
+	l.mu.Lock()
+	l.stopped = true
+	l.mu.Unlock()
+	l.runCommands() // whoever waits in do has to hear
+	for id := range l.byID {
+		l.closeSocket(id)
+	}
+	l.closeDescriptors()
+	return failed
+}
+
+// turn waits for something to do and does a fair share of it.
+func (l *loop) turn(events []unix.EpollEvent) error {
+	n, err := unix.EpollWait(l.epoll, events, l.timeout())
+	if err != nil && !errors.Is(err, unix.EINTR) {
+		return fmt.Errorf("epoll wait: %w", err)
+	}
+	for _, e := range events[:max(n, 0)] {
+		if e.Fd == wakeKey {
+			var count [8]byte
+			_, _ = unix.Read(l.wake, count[:]) // resets it
+			l.runCommands()
+		} else if s := l.byKey[e.Fd]; s != nil { // nil: closed by an earlier event of this turn
+			l.makeReady(s)
+		}
+	}
+	l.drainReady()
+	l.runChecks()
+	return nil
+}
+
+// timeout is how long epoll may sleep, in milliseconds; -1 is for ever.
+func (l *loop) timeout() int {
+	switch {
+	case len(l.ready) > 0:
+		return 0
+	case len(l.checks) > 0:
+		return max(0, int(time.Until(l.checks[0].at)/time.Millisecond)+1)
+	default:
+		return -1
+	}
+}
+
+func (l *loop) runCommands() {
+	l.mu.Lock()
+	commands := l.commands
+	l.commands = nil
+	l.mu.Unlock()
+	for _, f := range commands {
+		f()
+	}
+}
+
+func (l *loop) makeReady(s *socket) {
+	if !s.ready && !s.paused {
+		s.ready = true
+		l.ready = append(l.ready, s)
+	}
+}
+
+// drainReady reads each ready socket once. A ZMQ_FD tells only that something
+// happened since the socket was last found empty: a socket leaves the list when
+// it is empty (then the next event makes its descriptor readable) or paused.
+func (l *loop) drainReady() {
+	l.ready = slices.DeleteFunc(l.ready, func(s *socket) bool {
+		s.ready = s.zmq != nil && l.drain(s)
+		return !s.ready
+	})
+}
+
+// drain reads up to fairness messages and reports whether there may be more.
+func (l *loop) drain(s *socket) (more bool) {
+	for range fairness {
+		frames, err := s.receive(l.frames[:0])
+		if err != nil {
+			// Almost always EAGAIN; a socket that fails for good must not keep
+			// its descriptor in the set, where it would spin.
+			if zmq4.AsErrno(err) != zmq4.Errno(unix.EAGAIN) {
+				l.pause(s)
+			}
+			return false
+		}
+		if s.ahead != nil && s.behind() {
+			l.frames = nil // still in use
+			l.drain(s.ahead)
+		}
+		goOn := s.message(frames)
+		clear(frames) // the scratch must not keep payloads alive
+		l.frames = frames[:0]
+		if !goOn {
+			l.pause(s)
+			return false
+		}
+	}
+	return true
+}
+
+// pause takes a socket out of the epoll set: its descriptor may stay readable
+// for as long as nobody reads, and would keep the loop awake.
+func (l *loop) pause(s *socket) {
+	if !s.paused {
+		s.paused = true
+		l.unwatch(s.fd)
+	}
+}
+
+func (l *loop) resume(id uint64) {
+	g := l.byID[id]
+	if g == nil || !g.main.paused {
+		return
+	}
+	if err := l.watch(g.main.fd, g.main.key); err != nil {
+		return // ENOMEM; the next Resume tries again
+	}
+	g.main.paused = false
+	l.makeReady(g.main) // what waits in its queue has been signalled long ago
+}
+
+func (l *loop) watch(fd int, key int32) error {
+	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: key}); err != nil {
+		return fmt.Errorf("epoll add: %w", err)
+	}
+	return nil
+}
+
+// unwatch cannot fail for a descriptor that is in the set.
+func (l *loop) unwatch(fd int) {
+	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+}

@@ -1,0 +1,336 @@
+// Package zmqtest plays an engine's side of the KV event wire in tests: a
+// publisher and the replay server beside it, on real libzmq sockets.
+package zmqtest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pebbe/zmq4"
+)
+
+// Patience is how long helpers wait for the other side before they fail a test.
+const Patience = 10 * time.Second
+
+// Publisher is an XPUB socket: it sees subscriptions arrive, so that a test
+// loses nothing to a slow joiner. It belongs to one goroutine.
+type Publisher struct {
+	Endpoint string
+
+	tb    testing.TB
+	sock  *zmq4.Socket
+	subs  int // now
+	total int // ever
+}
+
+// NewPublisher binds a publisher to endpoint; "" takes a free port of 127.0.0.1.
+// With a wildcard-free endpoint of a bound subscriber use Connect.
+func NewPublisher(tb testing.TB, endpoint string) *Publisher {
+	tb.Helper()
+	p := &Publisher{Endpoint: endpoint, tb: tb}
+	p.open()
+	p.Endpoint = bind(tb, p.sock, endpoint)
+	return p
+}
+
+// Connect returns a publisher that connects to a subscriber which is bound.
+func Connect(tb testing.TB, endpoint string) *Publisher {
+	tb.Helper()
+	p := &Publisher{Endpoint: endpoint, tb: tb}
+	p.open()
+	must(tb, p.sock.Connect(endpoint))
+	return p
+}
+
+func (p *Publisher) open() {
+	p.sock = newSocket(p.tb, zmq4.XPUB)
+	must(p.tb, p.sock.SetXpubVerboser(1))
+	// Nothing is lost to the limit: the sender is held back instead.
+	must(p.tb, p.sock.SetXpubNodrop(true))
+}
+
+// Subscribers waits until n are subscribed.
+func (p *Publisher) Subscribers(n int) {
+	p.tb.Helper()
+	p.await("subscribers", func() bool { return p.subs == n })
+}
+
+// Subscriptions waits until n were ever made: n-1 times one was replaced.
+func (p *Publisher) Subscriptions(n int) {
+	p.tb.Helper()
+	p.await("subscriptions", func() bool { return p.total >= n })
+}
+
+func (p *Publisher) await(what string, ok func() bool) {
+	p.tb.Helper()
+	deadline := time.Now().Add(Patience)
+	for p.drain(); !ok(); p.drain() {
+		if time.Now().After(deadline) {
+			p.tb.Fatalf("%s: %d subscribers, %d ever, after %v; waited for %s", p.Endpoint, p.subs, p.total, Patience, what)
+		}
+		must(p.tb, p.sock.SetRcvtimeo(20*time.Millisecond))
+		if b, err := p.sock.RecvBytes(0); err == nil {
+			p.count(b)
+		}
+	}
+}
+
+func (p *Publisher) drain() {
+	for {
+		b, err := p.sock.RecvBytes(zmq4.DONTWAIT)
+		if err != nil {
+			return
+		}
+		p.count(b)
+	}
+}
+
+func (p *Publisher) count(b []byte) {
+	switch {
+	case len(b) == 0:
+	case b[0] == 1:
+		p.subs++
+		p.total++
+	case b[0] == 0:
+		p.subs--
+	}
+}
+
+// Publish sends a well-formed message.
+func (p *Publisher) Publish(seq uint64, payload []byte) {
+	p.tb.Helper()
+	p.Send([]byte(""), Seq(seq), payload)
+}
+
+// Send sends any frames.
+func (p *Publisher) Send(frames ...[]byte) {
+	p.tb.Helper()
+	_, err := p.sock.SendMessage(frames)
+	must(p.tb, err)
+}
+
+// TrySend sends a well-formed message unless that would block.
+func (p *Publisher) TrySend(seq uint64, payload []byte) bool {
+	_, err := p.sock.SendMessageDontwait("", Seq(seq), payload)
+	return err == nil
+}
+
+// Close closes the socket.
+func (p *Publisher) Close() { must(p.tb, p.sock.Close()) }
+
+// Restart closes the socket and binds a new one to the same endpoint.
+func (p *Publisher) Restart() {
+	p.tb.Helper()
+	p.Close()
+	p.subs = 0
+	p.open()
+	bind(p.tb, p.sock, p.Endpoint)
+}
+
+// Kept is a message in a replay server's ring.
+type Kept struct {
+	Seq     uint64
+	Payload []byte
+}
+
+// ReplayServer is a ROUTER that answers as vLLM's and SGLang's publishers do.
+type ReplayServer struct {
+	Endpoint string
+
+	// mu guards what follows.
+	mu       sync.Mutex
+	ring     []Kept
+	requests []uint64
+	silent   bool
+	topic    bool // answers of 4 frames
+	noEnd    bool
+
+	stop, done chan struct{}
+}
+
+// NewReplayServer binds a replay server to endpoint ("": a free port); topic
+// selects answers of four frames (vLLM 0.26 and later) instead of three.
+func NewReplayServer(tb testing.TB, endpoint string, topic bool) *ReplayServer {
+	tb.Helper()
+	r := &ReplayServer{topic: topic, stop: make(chan struct{}), done: make(chan struct{})}
+	bound := make(chan error)
+	go r.serve(tb, endpoint, bound) // the socket is born and dies in that goroutine
+	if err := <-bound; err != nil {
+		tb.Fatalf("replay server: %v", err)
+	}
+	return r
+}
+
+// Keep appends to the ring.
+func (r *ReplayServer) Keep(m ...Kept) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ring = append(r.ring, m...)
+}
+
+// SetRing replaces the ring.
+func (r *ReplayServer) SetRing(m ...Kept) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ring = m
+}
+
+// SetSilent makes the server read requests without answering, or answer again.
+func (r *ReplayServer) SetSilent(silent bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.silent = silent
+}
+
+// SetNoEnd leaves out the end mark.
+func (r *ReplayServer) SetNoEnd(noEnd bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.noEnd = noEnd
+}
+
+// Requests returns the start numbers asked for so far.
+func (r *ReplayServer) Requests() []uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]uint64(nil), r.requests...)
+}
+
+// Close ends the server.
+func (r *ReplayServer) Close() {
+	close(r.stop)
+	<-r.done
+}
+
+func (r *ReplayServer) serve(tb testing.TB, endpoint string, bound chan<- error) {
+	defer close(r.done)
+	sock, err := context().NewSocket(zmq4.ROUTER)
+	if err != nil {
+		bound <- err
+		return
+	}
+	defer func() { _ = sock.Close() }()
+	_ = sock.SetLinger(0)
+	_ = sock.SetSndhwm(0)
+	_ = sock.SetRcvtimeo(20 * time.Millisecond)
+	if r.Endpoint, err = tryBind(sock, endpoint); err != nil {
+		bound <- err
+		return
+	}
+	bound <- nil
+	for {
+		select {
+		case <-r.stop:
+			return
+		default:
+		}
+		if frames, err := sock.RecvMessageBytes(0); err == nil {
+			r.answer(tb, sock, frames)
+		}
+	}
+}
+
+func (r *ReplayServer) answer(tb testing.TB, sock *zmq4.Socket, frames [][]byte) {
+	if len(frames) != 3 || len(frames[1]) != 0 || len(frames[2]) != 8 {
+		tb.Errorf("replay request of frames %q: publishers never answer that", frames[1:])
+		return
+	}
+	start := binary.BigEndian.Uint64(frames[2])
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.requests = append(r.requests, start)
+	if r.silent {
+		return
+	}
+	head := [][]byte{frames[0], nil}
+	if r.topic {
+		head = append(head, nil)
+	}
+	send := func(seq uint64, payload []byte) {
+		_, err := sock.SendMessage(head, Seq(seq), payload)
+		if err != nil {
+			tb.Errorf("replay answer: %v", err)
+		}
+	}
+	for _, m := range r.ring {
+		if m.Seq >= start {
+			send(m.Seq, m.Payload)
+		}
+	}
+	if !r.noEnd {
+		send(^uint64(0), nil)
+	}
+}
+
+// Seq returns the wire form of a sequence number.
+func Seq(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
+// FreeEndpoint returns a TCP endpoint of 127.0.0.1 that nobody listens at.
+func FreeEndpoint(tb testing.TB) string {
+	tb.Helper()
+	sock := newSocket(tb, zmq4.PUB)
+	endpoint := bind(tb, sock, "")
+	must(tb, sock.Unbind(endpoint))
+	must(tb, sock.Close())
+	return endpoint
+}
+
+// Wildcard returns endpoint with its host replaced by "*".
+func Wildcard(endpoint string) string {
+	return "tcp://*" + endpoint[strings.LastIndexByte(endpoint, ':'):]
+}
+
+func newSocket(tb testing.TB, t zmq4.Type) *zmq4.Socket {
+	tb.Helper()
+	sock, err := context().NewSocket(t)
+	must(tb, err)
+	must(tb, sock.SetLinger(0))
+	return sock
+}
+
+// context is shared by the sockets of a test binary, with room for a publisher
+// per rank of a large fleet.
+var context = sync.OnceValue(func() *zmq4.Context {
+	ctx, err := zmq4.NewContext()
+	if err == nil {
+		err = ctx.SetMaxSockets(8192)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return ctx
+})
+
+func bind(tb testing.TB, sock *zmq4.Socket, endpoint string) string {
+	tb.Helper()
+	endpoint, err := tryBind(sock, endpoint)
+	must(tb, err)
+	return endpoint
+}
+
+// tryBind binds for a while: a port that was just given up is still taken until
+// libzmq's reaper has come round.
+func tryBind(sock *zmq4.Socket, endpoint string) (string, error) {
+	if endpoint == "" {
+		endpoint = "tcp://127.0.0.1:*"
+	}
+	err := sock.Bind(endpoint)
+	for deadline := time.Now().Add(Patience); err != nil && time.Now().Before(deadline); err = sock.Bind(endpoint) {
+		<-time.After(20 * time.Millisecond)
+	}
+	if err != nil {
+		return "", fmt.Errorf("bind %s: %w", endpoint, err)
+	}
+	return sock.GetLastEndpoint()
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

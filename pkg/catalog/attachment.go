@@ -1,0 +1,148 @@
+package catalog
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Reconciler carries changes of attachments out: ranks of the index and of the
+// ledger, event streams.
+//
+// before is what is in force, nil for nothing; after is what shall be, nil for
+// nothing. Both of a call have the same scope, block size and eagle flag: a
+// worker that moves, or changes how its blocks are cut, leaves first (after is
+// nil) and comes back (before is nil). A rank that is in both keeps its slot,
+// and keeps its blocks and bookings (bookings only if it is a candidate in
+// both); a stream that is in both unchanged keeps its cursor.
+//
+// When Reconcile returns, nothing may use the slots of lost ranks any more: the
+// catalog gives them out again. An error means that before is still in force,
+// or nothing if it was nil, and becomes the worker's reason. Taking away cannot
+// fail: the error of a call in which after adds nothing is not looked at.
+//
+// Calls are made one at a time, under the catalog's lock, in the order of the
+// changes; Reconcile must not call the catalog's Put, Patch, Delete or Close.
+// Attachments are immutable and may be kept.
+type Reconciler interface {
+	Reconcile(before, after *Attachment) error
+}
+
+// Attachment is what one worker contributes to its scope.
+type Attachment struct {
+	Scope     Scope
+	Worker    uint64
+	BlockSize uint32
+	Eagle     bool
+	Ranks     []AttachedRank // by data-parallel rank
+	Streams   []Stream       // by data-parallel rank; empty when KV events are off
+}
+
+// AttachedRank is a rank with its slot.
+type AttachedRank struct {
+	DP   uint32
+	Slot uint32
+	// Candidate: the rank is in the worker's own range, so it carries load, and
+	// is chosen while the worker is schedulable. Other ranks only have events.
+	Candidate bool
+}
+
+// Stream is the event stream of one rank.
+type Stream struct {
+	DP, Slot uint32
+	Endpoint string // checked; to be bound if its host is a wildcard
+	Replay   string // checked; "" for none
+}
+
+// joins tells whether the worker can go from a to b without leaving its scope.
+func (a *Attachment) joins(b *Attachment) bool {
+	return a.Scope == b.Scope && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle
+}
+
+func (a *Attachment) equal(b *Attachment) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Worker == b.Worker && a.joins(b) && slices.Equal(a.Ranks, b.Ranks) && slices.Equal(a.Streams, b.Streams)
+}
+
+// rank finds a rank; a may be nil.
+func (a *Attachment) rank(dp uint32) (AttachedRank, bool) {
+	if a == nil {
+		return AttachedRank{}, false
+	}
+	i, ok := slices.BinarySearchFunc(a.Ranks, dp, func(r AttachedRank, dp uint32) int { return cmp.Compare(r.DP, dp) })
+	if !ok {
+		return AttachedRank{}, false
+	}
+	return a.Ranks[i], true
+}
+
+// filter returns a part of the attachment, nil if no rank is left. keep may
+// change the rank that it is given.
+func (a *Attachment) filter(keep func(*AttachedRank) bool, stream func(Stream) bool) *Attachment {
+	part := *a
+	part.Ranks, part.Streams = nil, nil
+	for _, r := range a.Ranks {
+		if keep(&r) {
+			part.Ranks = append(part.Ranks, r)
+		}
+	}
+	if len(part.Ranks) == 0 {
+		return nil
+	}
+	for _, s := range a.Streams {
+		if _, ok := part.rank(s.DP); ok && stream(s) {
+			part.Streams = append(part.Streams, s)
+		}
+	}
+	return &part
+}
+
+// retained is what an attachment keeps when the record is not complete, or
+// cannot be carried out: nothing new, and of the old whatever the record still
+// names, while scope and block size stay (decision D17).
+func (a *Attachment) retained(r *Record, kvEvents bool) *Attachment {
+	if a == nil || a.Scope != r.Scope || a.BlockSize != r.blockSize() {
+		return nil
+	}
+	return a.filter(func(k *AttachedRank) bool {
+		k.Candidate = k.Candidate && r.HasRank(k.DP)
+		_, named := r.KVEventsEndpoints[k.DP]
+		return r.HasRank(k.DP) || kvEvents && named
+	}, func(s Stream) bool { return r.eventEndpoint(s.DP) != "" })
+}
+
+// common is the part of a whose ranks stay in b, which may be nil.
+func (a *Attachment) common(b *Attachment) *Attachment {
+	return a.filter(func(k *AttachedRank) bool {
+		kept, ok := b.rank(k.DP)
+		k.Candidate = k.Candidate && kept.Candidate
+		return ok
+	}, func(Stream) bool { return true })
+}
+
+// slots gives out the dense rank numbers of one scope, lowest first.
+type slots struct {
+	used []bool
+	low  int // no slot below is free
+}
+
+func (s *slots) take() uint32 {
+	for s.low < len(s.used) && s.used[s.low] {
+		s.low++
+	}
+	if s.low == len(s.used) {
+		s.used = append(s.used, false)
+	}
+	s.used[s.low] = true
+	s.low++
+	return uint32(s.low - 1)
+}
+
+func (s *slots) release(slot uint32) {
+	s.used[slot] = false
+	s.low = min(s.low, int(slot))
+	for n := len(s.used); n > 0 && !s.used[n-1]; n-- {
+		s.used = s.used[:n-1]
+	}
+}

@@ -1,0 +1,254 @@
+package catalog
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Settings is what decides which records are complete.
+type Settings struct {
+	// KVEvents: workers need event endpoints, and their streams are attached.
+	KVEvents bool
+	// Queueing: workers need max_num_batched_tokens (decision D5).
+	Queueing bool
+	// CheckScope, if set, may refuse a scope as a whole; the error becomes the
+	// reason of its workers. It is called under the catalog's lock.
+	CheckScope func(Scope) error
+}
+
+// Catalog is the set of registered workers. It is safe for concurrent use:
+// updates run one after the other, readers see the last finished state and
+// never wait.
+type Catalog struct {
+	settings   Settings
+	reconciler Reconciler
+	view       atomic.Pointer[view] // replaced under mu
+
+	// mu guards everything inside. It is held while the Reconciler works; lock
+	// order: mu before any lock that the Reconciler takes.
+	mu struct {
+		sync.Mutex
+		closed  bool
+		members map[uint64]*member
+		order   []*member // the same, by model, tenant and id
+		scopes  map[Scope]*scope
+		// dirty has the scopes whose snapshot is out of date.
+		dirty map[Scope]struct{}
+		// moved: an attachment has changed, so a blocked worker may fit now.
+		moved bool
+	}
+}
+
+// view is what readers see.
+type view struct {
+	workers     []*Worker // by model, tenant and id
+	schedulable int
+	scopes      map[Scope]*Snapshot
+}
+
+// member is a registered worker.
+type member struct {
+	worker     *Worker
+	attachment *Attachment // nil: contributes nothing
+	// blocked: the record is complete, but could not be attached.
+	blocked bool
+}
+
+// scope has at least one attached worker, except while one changes.
+type scope struct {
+	members []*member // attached, by id
+	slots   slots
+}
+
+// New returns an empty catalog. reconciler is called with every change of
+// attachments.
+func New(settings Settings, reconciler Reconciler) *Catalog {
+	c := &Catalog{settings: settings, reconciler: reconciler}
+	c.mu.members = make(map[uint64]*member)
+	c.mu.scopes = make(map[Scope]*scope)
+	c.mu.dirty = make(map[Scope]struct{})
+	c.view.Store(&view{})
+	return c
+}
+
+// Put registers a worker or replaces its whole record; a record of another
+// scope moves the worker. What the change leaves as it was is kept: ranks,
+// blocks, bookings, streams. A worker that cannot be attached is registered as
+// incomplete; errors are ErrShuttingDown and *InvalidError only.
+func (c *Catalog) Put(r Record) (*Worker, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil, ErrShuttingDown
+	}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	m := c.mu.members[r.ID]
+	if m == nil {
+		m = new(member)
+		c.mu.members[r.ID] = m
+	}
+	return c.updateLocked(m, r), nil
+}
+
+// Patch changes single fields of a worker's record. Errors are ErrNotFound,
+// ErrShuttingDown and *InvalidError.
+func (c *Catalog) Patch(id uint64, p Patch) (*Worker, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil, ErrShuttingDown
+	}
+	m := c.mu.members[id]
+	if m == nil {
+		return nil, notFoundError(id)
+	}
+	r := p.apply(m.worker.Record)
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	return c.updateLocked(m, r), nil
+}
+
+func (c *Catalog) updateLocked(m *member, r Record) *Worker {
+	r.Taints = slices.Clone(r.Taints)
+	slices.Sort(r.Taints)
+	r.Taints = slices.Compact(r.Taints)
+	c.placeLocked(m, r)
+	c.settleLocked()
+	c.publishLocked()
+	return m.worker
+}
+
+// Delete removes a worker and returns its last record, unschedulable. It works
+// after Close, too. The error is ErrNotFound.
+func (c *Catalog) Delete(id uint64) (*Worker, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.mu.members[id]
+	if m == nil {
+		return nil, notFoundError(id)
+	}
+	c.detachLocked(m)
+	delete(c.mu.members, id)
+	c.unlistLocked(m)
+	c.settleLocked()
+	c.publishLocked()
+	return m.worker.in(Unschedulable), nil
+}
+
+// Close makes Put and Patch answer ErrShuttingDown from now on.
+func (c *Catalog) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.closed = true
+}
+
+// List returns the workers of the matching scopes by model, tenant and id; nil
+// matches all.
+func (c *Catalog) List(model, tenant *string) []*Worker {
+	out := []*Worker{}
+	for _, w := range c.view.Load().workers {
+		if (model == nil || *model == w.Scope.Model) && (tenant == nil || *tenant == w.Scope.Tenant) {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// Ready counts the schedulable workers of all scopes.
+func (c *Catalog) Ready() (schedulable int) { return c.view.Load().schedulable }
+
+// Snapshot returns the scope as it is now, nil if no worker is attached to it.
+func (c *Catalog) Snapshot(s Scope) *Snapshot { return c.view.Load().scopes[s] }
+
+// Scopes lists the scopes with attached workers by model and tenant.
+func (c *Catalog) Scopes() []Scope {
+	return slices.SortedFunc(maps.Keys(c.view.Load().scopes), Scope.Compare)
+}
+
+// Compare orders scopes by model, then by tenant.
+func (s Scope) Compare(o Scope) int {
+	return cmp.Or(strings.Compare(s.Model, o.Model), strings.Compare(s.Tenant, o.Tenant))
+}
+
+// publishLocked shows readers the present state.
+func (c *Catalog) publishLocked() {
+	old := c.view.Load()
+	v := &view{workers: make([]*Worker, len(c.mu.order)), scopes: old.scopes}
+	for i, m := range c.mu.order {
+		v.workers[i] = m.worker
+		if m.worker.Lifecycle == Schedulable {
+			v.schedulable++
+		}
+	}
+	if len(c.mu.dirty) > 0 {
+		v.scopes = make(map[Scope]*Snapshot, len(c.mu.scopes))
+		maps.Copy(v.scopes, old.scopes)
+		for sc := range c.mu.dirty {
+			if s := c.mu.scopes[sc]; s != nil && len(s.members) > 0 {
+				v.scopes[sc] = s.snapshot(sc)
+			} else {
+				delete(v.scopes, sc)
+			}
+		}
+		clear(c.mu.dirty)
+	}
+	c.view.Store(v)
+}
+
+func (s *scope) snapshot(sc Scope) *Snapshot {
+	first := s.members[0].attachment
+	snap := &Snapshot{Scope: sc, BlockSize: first.BlockSize, Eagle: first.Eagle, Slots: len(s.slots.used)}
+	n := 0
+	for _, m := range s.members {
+		n += len(m.attachment.Ranks)
+	}
+	snap.Known, snap.Ranks = make([]Entry, 0, n), make([]Entry, 0, n)
+	for _, m := range s.members {
+		schedulable := m.worker.Lifecycle == Schedulable
+		if schedulable {
+			snap.Workers = append(snap.Workers, m.worker)
+		}
+		for _, r := range m.attachment.Ranks {
+			e := Entry{Rank: Rank{Worker: m.worker.ID, DP: r.DP}, Slot: r.Slot, Worker: m.worker}
+			snap.Known = append(snap.Known, e)
+			if schedulable && r.Candidate {
+				snap.Ranks = append(snap.Ranks, e)
+			}
+		}
+	}
+	return snap
+}
+
+// showLocked makes w the member's worker, at its place in the order.
+func (c *Catalog) showLocked(m *member, w *Worker) {
+	if m.attachment != nil {
+		c.mu.dirty[m.attachment.Scope] = struct{}{}
+	}
+	if m.worker != nil {
+		if m.worker.Scope == w.Scope {
+			m.worker = w
+			return
+		}
+		c.unlistLocked(m)
+	}
+	m.worker = w
+	i, _ := slices.BinarySearchFunc(c.mu.order, w, byScope)
+	c.mu.order = slices.Insert(c.mu.order, i, m)
+}
+
+func (c *Catalog) unlistLocked(m *member) {
+	if i, ok := slices.BinarySearchFunc(c.mu.order, m.worker, byScope); ok {
+		c.mu.order = slices.Delete(c.mu.order, i, i+1)
+	}
+}
+
+func byScope(m *member, w *Worker) int {
+	return cmp.Or(m.worker.Scope.Compare(w.Scope), cmp.Compare(m.worker.ID, w.ID))
+}

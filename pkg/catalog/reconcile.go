@@ -1,0 +1,223 @@
+package catalog
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// placeLocked gives a member a new record: attaches it if that can be, and else
+// keeps what may be kept and says why.
+func (c *Catalog) placeLocked(m *member, r Record) {
+	why := r.missing(c.settings)
+	m.blocked = false
+	if len(why) == 0 {
+		err := c.attachLocked(m, &r)
+		if err == nil {
+			c.showLocked(m, &Worker{Record: r, Lifecycle: Schedulable})
+			return
+		}
+		m.blocked = true
+		why = []string{fmt.Sprintf("reconciliation failed: %v", err)}
+	}
+	c.retainLocked(m, &Worker{Record: r, Lifecycle: Incomplete, Reasons: why})
+}
+
+// settleLocked tries the blocked workers again, in the order of the list, until
+// no attachment changes any more. It ends: trying a blocked worker again can
+// take its old attachment away once, and attaching unblocks it.
+func (c *Catalog) settleLocked() {
+	for c.mu.moved {
+		c.mu.moved = false
+		for _, m := range c.mu.order {
+			if m.blocked {
+				c.placeLocked(m, m.worker.Record)
+			}
+		}
+	}
+}
+
+// attachLocked carries a complete record out. The error is the member's reason;
+// what was in force before may then have to shrink: see retainLocked.
+func (c *Catalog) attachLocked(m *member, r *Record) error {
+	if err := c.conflictLocked(m, r); err != nil {
+		return err
+	}
+	after := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.blockSize(), Eagle: r.eagle()}
+	for _, dp := range r.attachable(c.settings.KVEvents) {
+		after.Ranks = append(after.Ranks, AttachedRank{DP: dp, Candidate: r.HasRank(dp)})
+		if !c.settings.KVEvents {
+			continue
+		}
+		stream, err := r.stream(dp)
+		if err != nil {
+			return err
+		}
+		after.Streams = append(after.Streams, stream)
+	}
+	if c.settings.CheckScope != nil {
+		if err := c.settings.CheckScope(r.Scope); err != nil {
+			return err
+		}
+	}
+	if m.attachment != nil && !m.attachment.joins(after) {
+		c.detachLocked(m) // moves, or is alone in its scope and cuts blocks anew
+	}
+	return c.changeLocked(m, after)
+}
+
+// conflictLocked compares the record with its scope, which the workers attached
+// to it have fixed.
+func (c *Catalog) conflictLocked(m *member, r *Record) error {
+	s := c.mu.scopes[r.Scope]
+	if s == nil {
+		return nil
+	}
+	i := slices.IndexFunc(s.members, func(o *member) bool { return o != m })
+	if i < 0 {
+		return nil
+	}
+	fixed := s.members[i].attachment
+	if fixed.BlockSize != r.blockSize() {
+		return fmt.Errorf("block_size mismatch for model=%s tenant=%s: existing=%d requested=%d",
+			r.Scope.Model, r.Scope.Tenant, fixed.BlockSize, r.blockSize())
+	}
+	if fixed.Eagle != r.eagle() {
+		return fmt.Errorf("is_eagle mismatch for model=%s tenant=%s: existing=%t requested=%t",
+			r.Scope.Model, r.Scope.Tenant, fixed.Eagle, r.eagle())
+	}
+	return nil
+}
+
+// retainLocked makes the member the incomplete worker w with what it may keep.
+func (c *Catalog) retainLocked(m *member, w *Worker) {
+	target := m.attachment.retained(&w.Record, c.settings.KVEvents)
+	if target == nil {
+		c.detachLocked(m)
+		c.showLocked(m, w)
+		return
+	}
+	c.showLocked(m, w) // no longer a candidate while it loses ranks
+	if !target.equal(m.attachment) {
+		_ = c.changeLocked(m, target) // taking away cannot fail
+	}
+}
+
+// detachLocked takes everything away that the member contributes.
+func (c *Catalog) detachLocked(m *member) {
+	if m.attachment != nil {
+		_ = c.changeLocked(m, nil) // taking away cannot fail
+	}
+}
+
+// changeLocked brings the member from its attachment to after, which gets its
+// slots here. Either may be nil, not both; otherwise they join. Readers stop
+// seeing lost ranks before these are taken away, and see new ones only when
+// they are there. On an error the old attachment is in force.
+func (c *Catalog) changeLocked(m *member, after *Attachment) error {
+	before := m.attachment
+	name := cmp.Or(before, after).Scope
+	s := c.mu.scopes[name]
+	if s == nil {
+		s = new(scope)
+		c.mu.scopes[name] = s
+	}
+	s.number(before, after)
+	if before.equal(after) {
+		return nil
+	}
+	if before != nil {
+		if rest := before.common(after); !rest.equal(before) {
+			c.withdrawLocked(s, m, rest)
+		}
+	}
+	now, lost := after, before
+	err := c.reconciler.Reconcile(before, after)
+	if err != nil && adds(before, after) {
+		now, lost = before, after
+	} else {
+		err = nil
+		c.mu.moved = true
+	}
+	s.releaseLost(lost, now)
+	s.hold(m, now)
+	c.mu.dirty[name] = struct{}{}
+	if len(s.members) == 0 {
+		delete(c.mu.scopes, name)
+	}
+	return err
+}
+
+// withdrawLocked shows readers the member without the ranks that it is about to
+// lose.
+func (c *Catalog) withdrawLocked(s *scope, m *member, rest *Attachment) {
+	c.mu.dirty[m.attachment.Scope] = struct{}{}
+	if rest == nil && m.worker.Lifecycle == Schedulable {
+		c.showLocked(m, m.worker.in(Draining))
+	}
+	s.hold(m, rest)
+	c.publishLocked()
+}
+
+// hold makes a the member's attachment; nil takes the member out of the scope.
+func (s *scope) hold(m *member, a *Attachment) {
+	some := cmp.Or(a, m.attachment)
+	if some == nil {
+		return
+	}
+	i, in := slices.BinarySearchFunc(s.members, some.Worker, func(m *member, id uint64) int {
+		return cmp.Compare(m.attachment.Worker, id)
+	})
+	switch {
+	case in && a == nil:
+		s.members = slices.Delete(s.members, i, i+1)
+	case !in && a != nil:
+		s.members = slices.Insert(s.members, i, m)
+	}
+	m.attachment = a
+}
+
+// number gives the ranks and streams of after their slots: a rank that is in
+// before, too, keeps its slot, the others get the lowest ones. after may be nil.
+func (s *scope) number(before, after *Attachment) {
+	if after == nil {
+		return
+	}
+	for i := range after.Ranks {
+		r := &after.Ranks[i]
+		if old, ok := before.rank(r.DP); ok {
+			r.Slot = old.Slot
+		} else {
+			r.Slot = s.slots.take()
+		}
+	}
+	for i := range after.Streams {
+		r, _ := after.rank(after.Streams[i].DP)
+		after.Streams[i].Slot = r.Slot
+	}
+}
+
+// releaseLost frees the slots of a's ranks that are not in b; either may be nil.
+func (s *scope) releaseLost(a, b *Attachment) {
+	if a == nil {
+		return
+	}
+	for _, r := range a.Ranks {
+		if _, ok := b.rank(r.DP); !ok {
+			s.slots.release(r.Slot)
+		}
+	}
+}
+
+// adds tells whether after has anything that before has not.
+func adds(before, after *Attachment) bool {
+	if before == nil || after == nil {
+		return after != nil
+	}
+	for _, r := range after.Ranks {
+		if old, ok := before.rank(r.DP); !ok || r.Candidate && !old.Candidate {
+			return true
+		}
+	}
+	return slices.ContainsFunc(after.Streams, func(st Stream) bool { return !slices.Contains(before.Streams, st) })
+}

@@ -1,0 +1,267 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// MaxRanks is the largest data_parallel_size of a worker (dynamo-kv-router
+// 1.6.1, decision D12). It also bounds the maps from rank to endpoint.
+const MaxRanks = 4096
+
+// Record is one worker as it was registered. Nil is unset; nothing is filled
+// in, so that a record is echoed as it was given. Whoever passes a Record to the
+// catalog, or gets one from it, does not change what it points to.
+type Record struct {
+	ID    uint64
+	Scope Scope
+
+	Endpoint          *string // where requests go; opaque to this service
+	KVEventsEndpoint  *string // event stream of a worker with a single rank
+	KVEventsEndpoints map[uint32]string
+	ReplayEndpoint    *string // of every rank that is not in ReplayEndpoints
+	ReplayEndpoints   map[uint32]string
+
+	BlockSize           *uint32 // tokens
+	StartRank           *uint32 // data_parallel_start_rank; unset is 0
+	Size                *uint32 // data_parallel_size; unset is 1
+	MaxNumBatchedTokens *uint64
+	TotalKVBlocks       *uint64
+	StableRoutingID     *string
+	IsEagle             *bool // unset is false
+
+	Taints                    []string // a set: the catalog sorts it and drops repetitions
+	TopologyDomains           map[string]string
+	KVTransferDomain          *string
+	KVTransferEnforcement     *string // required or preferred
+	KVTransferPreferredWeight *float32
+}
+
+// Patch changes fields of a Record: nil leaves a field as it is. A list or map
+// that is not nil replaces the old one as a whole, also when it is empty.
+type Patch struct {
+	Endpoint          *string
+	KVEventsEndpoint  *string
+	KVEventsEndpoints map[uint32]string
+	ReplayEndpoint    *string
+	ReplayEndpoints   map[uint32]string
+
+	BlockSize           *uint32
+	StartRank           *uint32
+	Size                *uint32
+	MaxNumBatchedTokens *uint64
+	TotalKVBlocks       *uint64
+	StableRoutingID     *string
+	IsEagle             *bool
+
+	Taints                    []string
+	TopologyDomains           map[string]string
+	KVTransferDomain          *string
+	KVTransferEnforcement     *string
+	KVTransferPreferredWeight *float32
+}
+
+// apply returns the record with the patch on it; r stays as it was.
+func (p *Patch) apply(r Record) Record {
+	set(&r.Endpoint, p.Endpoint)
+	set(&r.KVEventsEndpoint, p.KVEventsEndpoint)
+	setMap(&r.KVEventsEndpoints, p.KVEventsEndpoints)
+	set(&r.ReplayEndpoint, p.ReplayEndpoint)
+	setMap(&r.ReplayEndpoints, p.ReplayEndpoints)
+	set(&r.BlockSize, p.BlockSize)
+	set(&r.StartRank, p.StartRank)
+	set(&r.Size, p.Size)
+	set(&r.MaxNumBatchedTokens, p.MaxNumBatchedTokens)
+	set(&r.TotalKVBlocks, p.TotalKVBlocks)
+	set(&r.StableRoutingID, p.StableRoutingID)
+	set(&r.IsEagle, p.IsEagle)
+	if p.Taints != nil {
+		r.Taints = p.Taints
+	}
+	setMap(&r.TopologyDomains, p.TopologyDomains)
+	set(&r.KVTransferDomain, p.KVTransferDomain)
+	set(&r.KVTransferEnforcement, p.KVTransferEnforcement)
+	set(&r.KVTransferPreferredWeight, p.KVTransferPreferredWeight)
+	return r
+}
+
+func set[T any](field **T, v *T) {
+	if v != nil {
+		*field = v
+	}
+}
+
+func setMap[K comparable, V any](field *map[K]V, v map[K]V) {
+	if v != nil {
+		*field = v
+	}
+}
+
+// InvalidError is a registration that no later change can make right.
+type InvalidError struct{ Reason string }
+
+func (e *InvalidError) Error() string { return e.Reason }
+
+// Errors of the catalog's methods.
+var (
+	ErrNotFound     = errors.New("worker not found")
+	ErrShuttingDown = errors.New("selection service is shutting down")
+)
+
+// notFoundError is ErrNotFound with the text of the contract.
+type notFoundError uint64
+
+func (e notFoundError) Error() string { return fmt.Sprintf("worker %d not found", uint64(e)) }
+func (notFoundError) Unwrap() error   { return ErrNotFound }
+
+// check refuses what can never be attached (decision D12).
+func (r *Record) check() error {
+	size := r.RankCount()
+	if size > MaxRanks {
+		return &InvalidError{fmt.Sprintf("data_parallel_size %d exceeds the maximum %d", size, MaxRanks)}
+	}
+	if start := r.FirstRank(); uint64(start)+uint64(size) > 1<<32 {
+		return &InvalidError{fmt.Sprintf("data_parallel range overflows u32: start=%d size=%d", start, size)}
+	}
+	if n := len(r.KVEventsEndpoints); n > MaxRanks {
+		return &InvalidError{fmt.Sprintf("kv_events_endpoints has %d ranks, the maximum is %d", n, MaxRanks)}
+	}
+	if n := len(r.ReplayEndpoints); n > MaxRanks {
+		return &InvalidError{fmt.Sprintf("replay_endpoints has %d ranks, the maximum is %d", n, MaxRanks)}
+	}
+	return nil
+}
+
+// missing lists what keeps the record from being schedulable by itself, in the
+// order and with the texts of the contract (dynamo-kv-router 1.3.1).
+func (r *Record) missing(s Settings) []string {
+	var why []string
+	if r.Address() == "" {
+		why = append(why, "endpoint is required")
+	}
+	if r.blockSize() == 0 {
+		why = append(why, "block_size must be greater than 0")
+	}
+	if r.RankCount() == 0 {
+		why = append(why, "data_parallel_size must be greater than 0")
+	}
+	if s.Queueing && r.MaxNumBatchedTokens == nil {
+		why = append(why, "max_num_batched_tokens is required while queueing is enabled")
+	}
+	if s.KVEvents {
+		for dp := range r.ranks() {
+			if r.eventEndpoint(dp) == "" {
+				why = append(why, fmt.Sprintf("kv_events endpoint is required for dp_rank %d", dp))
+			}
+		}
+	}
+	return why
+}
+
+// FirstRank is the first data-parallel rank of the worker's own range.
+func (r *Record) FirstRank() uint32 {
+	if r.StartRank == nil {
+		return 0
+	}
+	return *r.StartRank
+}
+
+// RankCount is the length of the worker's own range of ranks.
+func (r *Record) RankCount() uint32 {
+	if r.Size == nil {
+		return 1
+	}
+	return *r.Size
+}
+
+// HasRank tells whether dp is in the worker's own range.
+func (r *Record) HasRank(dp uint32) bool {
+	return dp >= r.FirstRank() && uint64(dp) < uint64(r.FirstRank())+uint64(r.RankCount())
+}
+
+// ranks yields the worker's own range in order.
+func (r *Record) ranks() func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for i := range r.RankCount() {
+			if !yield(r.FirstRank() + i) {
+				return
+			}
+		}
+	}
+}
+
+// attachable lists the ranks that the complete record attaches: its own range
+// and, with KV events, every other rank that has an event endpoint.
+func (r *Record) attachable(kvEvents bool) []uint32 {
+	all := slices.AppendSeq(make([]uint32, 0, r.RankCount()), r.ranks())
+	if !kvEvents {
+		return all
+	}
+	all = slices.AppendSeq(all, maps.Keys(r.KVEventsEndpoints))
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// eventEndpoint is where the rank's events come from, "" if nothing is given.
+// A map, if there is one, goes before the single endpoint, which serves only
+// the rank of a worker that has no other.
+func (r *Record) eventEndpoint(dp uint32) string {
+	if len(r.KVEventsEndpoints) > 0 {
+		return r.KVEventsEndpoints[dp]
+	}
+	if r.KVEventsEndpoint != nil && r.RankCount() == 1 && dp == r.FirstRank() {
+		return *r.KVEventsEndpoint
+	}
+	return ""
+}
+
+// replayEndpoint is where the rank's lost events can be asked for.
+func (r *Record) replayEndpoint(dp uint32) (endpoint string, given bool) {
+	if e, ok := r.ReplayEndpoints[dp]; ok {
+		return e, true
+	}
+	if r.ReplayEndpoint != nil {
+		return *r.ReplayEndpoint, true
+	}
+	return "", false
+}
+
+// stream returns the checked event stream of a rank; the slot stays 0.
+func (r *Record) stream(dp uint32) (Stream, error) {
+	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp)}
+	if _, err := ParseEndpoint(s.Endpoint); err != nil {
+		return s, fmt.Errorf("invalid kv_events endpoint for worker %d dp_rank %d: %w", r.ID, dp, err)
+	}
+	replay, given := r.replayEndpoint(dp)
+	if !given {
+		return s, nil
+	}
+	s.Replay = replay
+	e, err := ParseEndpoint(replay)
+	if err == nil && e.Wildcard { // a request needs somebody to go to (decision K14)
+		err = &EndpointError{Endpoint: replay, Why: "wildcard host"}
+	}
+	if err != nil {
+		return s, fmt.Errorf("invalid replay endpoint for worker %d dp_rank %d: %w", r.ID, dp, err)
+	}
+	return s, nil
+}
+
+// Address is the worker's endpoint, "" if it has none.
+func (r *Record) Address() string {
+	if r.Endpoint == nil {
+		return ""
+	}
+	return *r.Endpoint
+}
+
+func (r *Record) blockSize() uint32 {
+	if r.BlockSize == nil {
+		return 0
+	}
+	return *r.BlockSize
+}
+
+func (r *Record) eagle() bool { return r.IsEagle != nil && *r.IsEagle }

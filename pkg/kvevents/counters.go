@@ -1,0 +1,79 @@
+package kvevents
+
+import "sync/atomic"
+
+// ReplayResult says how a replay ended. Its text is a label of counters.
+type ReplayResult uint8
+
+// The results. The incomplete ones delivered what they had; dynamo-kv-router
+// 1.3.1 uses the same words for them.
+const (
+	ReplayComplete      ReplayResult = iota
+	ReplayEmpty                      // incomplete: nothing, though something was missing
+	ReplayStartedLate                // incomplete: the first messages asked for were gone
+	ReplayNotContiguous              // incomplete: numbers were left out
+	ReplayEndedEarly                 // incomplete: the end mark came before the gap's end
+	ReplaySilent                     // failed: no message for too long
+	ReplayOverflow                   // failed: too many live messages were waiting for it
+	ReplayDisconnected               // failed: the publisher went away
+	ReplayNotOpened                  // failed: the request could not be sent
+	ReplayAborted                    // another engine answered: asked again from 0
+	NumReplayResults    = int(iota)
+)
+
+var replayResultTexts = [NumReplayResults]string{
+	ReplayComplete:      "complete",
+	ReplayEmpty:         "empty",
+	ReplayStartedLate:   "started_after_requested",
+	ReplayNotContiguous: "non_contiguous",
+	ReplayEndedEarly:    "ended_before_target",
+	ReplaySilent:        "silent",
+	ReplayOverflow:      "overflow",
+	ReplayDisconnected:  "disconnected",
+	ReplayNotOpened:     "not_opened",
+	ReplayAborted:       "aborted",
+}
+
+// String gives the result's label.
+func (r ReplayResult) String() string {
+	if int(r) < len(replayResultTexts) {
+		return replayResultTexts[r]
+	}
+	return "unknown"
+}
+
+// failed tells a replay that was broken off from one that ran to its end mark.
+func (r ReplayResult) failed() bool { return r >= ReplaySilent && r != ReplayAborted }
+
+// Counters count what happens to the messages of all streams of a process; what
+// happens to their events is the Converter's to count. Fields only grow and may
+// be read at any time.
+type Counters struct {
+	Messages      atomic.Uint64 // live messages received, well-formed frames
+	Replayed      atomic.Uint64 // replayed messages received
+	Applied       atomic.Uint64 // messages given to the applier, of either kind
+	FrameErrors   atomic.Uint64 // messages of a wrong shape (live or replayed), dropped
+	Undecodable   atomic.Uint64 // messages that the applier refused as a whole
+	Duplicates    atomic.Uint64 // live messages with an old number, dropped
+	Foreign       atomic.Uint64 // replayed messages of another rank, dropped
+	Gaps          atomic.Uint64 // jumps in the live numbers
+	GapsLost      atomic.Uint64 // jumps, live or in a replay, that nothing filled
+	MessagesLost  atomic.Uint64 // message numbers in those
+	Held          atomic.Uint64 // live messages that waited for a replay
+	Restarts      atomic.Uint64 // engines found to have started anew: their rank was cleared
+	Suspicions    atomic.Uint64 // old numbers that a replay showed to be mere duplicates
+	Connects      atomic.Uint64
+	Disconnects   atomic.Uint64
+	Pauses        atomic.Uint64 // times that a full inbox stopped a socket from being read
+	ReplayStarts  atomic.Uint64
+	ReplayResults [NumReplayResults]atomic.Uint64
+}
+
+// maxLost bounds what one jump adds to MessagesLost: a sender that sends any
+// number must not make the counter wrap.
+const maxLost = 1 << 32
+
+func (c *Counters) lost(numbers uint64) {
+	c.GapsLost.Add(1)
+	c.MessagesLost.Add(min(numbers, maxLost))
+}

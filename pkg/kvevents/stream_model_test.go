@@ -1,0 +1,293 @@
+package kvevents
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// world is a publisher, a lossy way to the stream and the stream itself. The
+// publisher is naive: a set of blocks, a number, a ring.
+type world struct {
+	rnd *rand.Rand
+	now time.Time
+
+	// the engine
+	generation int
+	seq        uint64
+	blocks     map[int]bool
+	lastOp     map[int]uint64 // block → number of the newest event about it
+	ring       []message
+	ringSize   int
+
+	// the way
+	loss    float64
+	flight  []message // live messages under way
+	answers []message // of the running replay
+	ending  bool      // its end mark is still to come
+	silent  bool
+
+	// the stream and what it applied
+	s       *stream
+	n       Counters
+	asked   bool
+	applied map[int]bool
+	log     []string
+}
+
+func newWorld(seed uint64) *world {
+	rnd := rand.New(rand.NewPCG(seed, 7))
+	w := &world{
+		rnd: rnd, now: time.Unix(1e9, 0), blocks: map[int]bool{}, lastOp: map[int]uint64{}, applied: map[int]bool{},
+		ringSize: []int{3, 20, 1000}[rnd.IntN(3)],
+		loss:     []float64{0, 0.02, 0.3}[rnd.IntN(3)],
+	}
+	w.s = &stream{
+		fx: w, n: &w.n, replayable: true,
+		limits: limits{held: 20, heldBytes: 1 << 20, silence: 5 * time.Second},
+	}
+	for range rnd.IntN(30) { // a warm engine
+		w.publish()
+	}
+	w.flight = nil
+	w.note("ring %d loss %v", w.ringSize, w.loss)
+	w.s.connected(w.now)
+	return w
+}
+
+func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+func (w *world) apply(payload []byte) error {
+	var generation, block int
+	var seq uint64
+	var store bool
+	if _, err := fmt.Sscan(string(payload), &generation, &seq, &block, &store); err != nil {
+		return err
+	}
+	w.note("  apply %s", payload)
+	if store {
+		w.applied[block] = true
+	} else {
+		delete(w.applied, block)
+	}
+	return nil
+}
+func (w *world) clear()              { w.note("  clear"); clear(w.applied) }
+func (w *world) foreign([]byte) bool { return false }
+func (w *world) ask()                { w.note("  ask"); w.asked = true }
+func (w *world) hangUp()             { w.asked, w.answers, w.ending = false, nil, false }
+
+// publish makes one event and sends it on its way.
+func (w *world) publish() {
+	block := w.rnd.IntN(12)
+	store := w.rnd.IntN(3) > 0
+	if store {
+		w.blocks[block] = true
+	} else {
+		delete(w.blocks, block)
+	}
+	m := message{w.seq, fmt.Appendf(nil, "%d %d %d %v", w.generation, w.seq, block, store)}
+	w.lastOp[block] = w.seq
+	w.seq++
+	w.ring = append(w.ring, m)
+	if len(w.ring) > w.ringSize {
+		w.ring = w.ring[1:]
+	}
+	if w.rnd.Float64() >= w.loss {
+		w.flight = append(w.flight, m)
+	}
+}
+
+func (w *world) deliver() {
+	if len(w.flight) == 0 {
+		return
+	}
+	m := w.flight[0]
+	w.flight = w.flight[1:]
+	if len(w.flight) > 0 && w.rnd.IntN(40) == 0 { // this one comes late
+		at := 1 + w.rnd.IntN(len(w.flight))
+		w.flight = slices.Insert(w.flight, at, m)
+		return
+	}
+	w.note("live %s", m.payload)
+	w.s.live(m, w.now)
+}
+
+func (w *world) grant() {
+	if !w.asked {
+		return
+	}
+	w.asked = false
+	from, ok := w.s.granted(w.now)
+	w.note("granted %d %v silent %v", from, ok, w.silent)
+	if !ok || w.silent {
+		return
+	}
+	w.answers = nil
+	for _, m := range w.ring {
+		if m.seq >= from {
+			w.answers = append(w.answers, m)
+		}
+	}
+	w.ending = true
+	if w.loss > 0 && w.rnd.IntN(8) == 0 && len(w.answers) > 0 { // a ROUTER drops what does not fit
+		at := w.rnd.IntN(len(w.answers))
+		w.answers = slices.Delete(w.answers, at, min(len(w.answers), at+1+w.rnd.IntN(5)))
+	}
+}
+
+func (w *world) answer() {
+	if len(w.answers) > 0 {
+		m := w.answers[0]
+		w.answers = w.answers[1:]
+		w.note("answer %s", m.payload)
+		w.s.answer(m, false, w.now)
+	} else if w.ending {
+		w.ending = false
+		w.note("end")
+		w.s.answer(message{}, true, w.now)
+	}
+}
+
+// restart is a new engine process; seen says whether the stream's connection
+// breaks (else a proxy hides it).
+func (w *world) restart(seen bool) {
+	w.note("restart %v", seen)
+	if seen {
+		w.s.disconnected(w.now)
+	}
+	w.generation++
+	w.seq, w.ring, w.answers, w.ending = 0, nil, nil, false
+	clear(w.blocks)
+	clear(w.lastOp)
+	if seen {
+		w.flight = nil
+		for range w.rnd.IntN(20) {
+			w.publish()
+		}
+		w.flight = nil
+		w.s.connected(w.now)
+	}
+}
+
+func (w *world) reconnect() {
+	w.note("reconnect")
+	w.s.disconnected(w.now)
+	w.flight, w.answers, w.ending = nil, nil, false
+	for range w.rnd.IntN(4) {
+		w.publish()
+	}
+	w.flight = nil
+	w.s.connected(w.now)
+}
+
+func (w *world) pass(d time.Duration) {
+	w.now = w.now.Add(d)
+	w.s.tick(w.now)
+}
+
+func (w *world) step() {
+	switch n := w.rnd.IntN(200); {
+	case n < 60:
+		w.publish()
+	case n < 120:
+		w.deliver()
+	case n < 135:
+		w.grant()
+	case n < 185:
+		w.answer()
+	case n < 190:
+		w.pass(2 * time.Second)
+	case n < 193:
+		w.pass(6 * time.Second)
+	case n < 195:
+		w.silent = !w.silent
+	case n < 197:
+		w.reconnect()
+	case n < 198:
+		w.restart(true)
+	case n < 199 && w.ringSize > 300 && !w.s.replay.wanted():
+		// Hidden and trimmed: nothing of the old engine may be left to compare.
+		// Hidden in a replay: its answers may be the one's, and what is held the
+		// other's.
+		w.restart(false)
+	}
+}
+
+// settle lets all that is under way arrive.
+func (w *world) settle() {
+	for len(w.flight) > 0 || w.asked || len(w.answers) > 0 || w.ending || w.s.replay.wanted() {
+		w.deliver()
+		w.grant()
+		w.answer()
+		if !w.asked && len(w.answers) == 0 && !w.ending && len(w.flight) == 0 {
+			w.pass(5 * time.Second) // an answer that was lost on the way
+		}
+	}
+}
+
+// After any history of losses, late messages, silent or lossy replays,
+// reconnects and restarts, one good connection is enough: if the ring still has
+// all of the engine's life the applied blocks are the engine's, and if the ring
+// was trimmed they are so as far as the stream does not call itself stale.
+func TestStreamAgainstModel(t *testing.T) {
+	worlds := 4000
+	if testing.Short() {
+		worlds = 400
+	}
+	for seed := range uint64(worlds) {
+		w := newWorld(seed)
+		for range 300 {
+			w.step()
+		}
+		w.silent, w.loss = false, 0
+		w.settle()
+		w.pass(2 * time.Minute)
+		w.publish()
+		w.settle()
+		w.reconnect()
+		w.settle()
+		for range 3 { // two falling numbers tell of a new engine, one is not enough
+			w.publish()
+			w.settle()
+		}
+		if bad := w.check(); bad != "" {
+			for _, line := range w.log {
+				t.Log(line)
+			}
+			t.Fatalf("seed %d: %s\napplied %v\nengine  %v, generation %d, next %d, ring of %d",
+				seed, bad, keys(w.applied), keys(w.blocks), w.generation, w.seq, len(w.ring))
+		}
+	}
+}
+
+func (w *world) check() string {
+	if int(w.seq) <= w.ringSize { // the ring has everything
+		if w.s.state() != Live {
+			return fmt.Sprintf("state %v, want live", w.s.state())
+		}
+		if !maps.Equal(w.applied, w.blocks) {
+			return "the blocks differ"
+		}
+		return ""
+	}
+	if w.s.state() != Live {
+		return ""
+	}
+	for block := range w.applied {
+		if !w.blocks[block] {
+			return fmt.Sprintf("block %d is not there, and the stream is not stale", block)
+		}
+	}
+	for block, seq := range w.lastOp {
+		if seq >= w.s.base && w.applied[block] != w.blocks[block] {
+			return fmt.Sprintf("block %d: the event %d is within what was applied", block, seq)
+		}
+	}
+	return ""
+}
+
+func keys(m map[int]bool) []int { return slices.Sorted(maps.Keys(m)) }

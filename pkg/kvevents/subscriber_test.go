@@ -1,0 +1,532 @@
+package kvevents
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeSource has sockets without a network. Like a real one it keeps what a
+// stopped socket may not deliver.
+type fakeSource struct {
+	mu       sync.Mutex
+	sockets  []*fakeSocket
+	requests []string // "endpoint from"
+	refuse   string   // endpoint that cannot be used
+	resumed  int
+}
+
+type fakeSocket struct {
+	source   *fakeSource
+	endpoint string
+	message  func([][]byte) bool
+	status   func(bool)
+	request  bool
+	from     uint64
+
+	// guarded by source.mu
+	queue   [][][]byte
+	stopped bool
+	closed  bool
+}
+
+var errRefused = errors.New("address already in use")
+
+func (f *fakeSource) add(s *fakeSocket) (uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s.endpoint == f.refuse {
+		return 0, errRefused
+	}
+	s.source = f
+	f.sockets = append(f.sockets, s)
+	if s.request {
+		f.requests = append(f.requests, fmt.Sprintf("%s %d", s.endpoint, s.from))
+	}
+	return uint64(len(f.sockets) - 1), nil
+}
+
+func (f *fakeSource) Subscribe(endpoint string, message func([][]byte) bool, status func(bool)) (uint64, error) {
+	return f.add(&fakeSocket{endpoint: endpoint, message: message, status: status})
+}
+
+func (f *fakeSource) Request(endpoint string, request [][]byte, answer func([][]byte) bool) (uint64, error) {
+	return f.add(&fakeSocket{
+		endpoint: endpoint, message: answer, request: true,
+		from: binary.BigEndian.Uint64(request[1]),
+	})
+}
+
+func (f *fakeSource) Resume(id uint64) {
+	f.mu.Lock()
+	s := f.sockets[id]
+	s.stopped = false
+	f.resumed++
+	f.mu.Unlock()
+	go s.flush()
+}
+
+func (f *fakeSource) Close(id uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sockets[id].closed = true
+}
+
+// open returns the newest open socket of an endpoint.
+func (f *fakeSource) open(endpoint string) *fakeSocket {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range slices.Backward(f.sockets) {
+		if s.endpoint == endpoint && !s.closed {
+			return s
+		}
+	}
+	return nil
+}
+
+func (f *fakeSource) asked() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.requests, ", ")
+}
+
+func (s *fakeSocket) send(frames ...[]byte) {
+	s.source.mu.Lock()
+	s.queue = append(s.queue, frames)
+	s.source.mu.Unlock()
+	s.flush()
+}
+
+func (s *fakeSocket) flush() {
+	for {
+		s.source.mu.Lock()
+		if len(s.queue) == 0 || s.stopped || s.closed {
+			s.source.mu.Unlock()
+			return
+		}
+		frames := s.queue[0]
+		s.queue = s.queue[1:]
+		s.source.mu.Unlock()
+		if !s.message(frames) {
+			s.source.mu.Lock()
+			s.stopped = true
+			s.source.mu.Unlock()
+			return
+		}
+	}
+}
+
+func seqFrame(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
+func (s *fakeSocket) live(seq uint64, payload string) { s.send(nil, seqFrame(seq), []byte(payload)) }
+
+func (s *fakeSocket) answers(m ...string) {
+	for seq, payload := range m {
+		s.send(nil, seqFrame(s.from+uint64(seq)), []byte(payload))
+	}
+	s.send(nil, seqFrame(endMark), nil)
+}
+
+// recorder is an Applier that writes down what it is given.
+type recorder struct {
+	mu   sync.Mutex
+	got  []string
+	gate chan struct{} // if not nil: one receive per batch
+}
+
+func (r *recorder) Apply(payload []byte, _ *Workspace) error {
+	if r.gate != nil {
+		<-r.gate
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.got = append(r.got, string(payload))
+	return nil
+}
+
+func (r *recorder) Clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.got = append(r.got, "clear")
+}
+
+func (r *recorder) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.got, " ")
+}
+
+// startSubscribers runs Subscribers in a synctest bubble; the returned function
+// ends them.
+func startSubscribers(t *testing.T, source Source, config Config) (*Subscribers, func()) {
+	t.Helper()
+	s := NewSubscribers(source, config, new(Counters))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	return s, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+}
+
+func rank(dp uint32) catalog.Rank { return catalog.Rank{Worker: 1, DP: dp} }
+
+func add(t *testing.T, s *Subscribers, c StreamConfig) {
+	t.Helper()
+	if err := s.Add(c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func expect(t *testing.T, what string, got fmt.Stringer, want string) {
+	t.Helper()
+	synctest.Wait()
+	if got.String() != want {
+		t.Errorf("%s: applied %q, want %q", what, got, want)
+	}
+}
+
+func TestSubscribersApplyReplayAndLive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		s, stop := startSubscribers(t, src, DefaultConfig(2))
+		defer stop()
+		got := new(recorder)
+		add(t, s, StreamConfig{Rank: rank(0), Endpoint: "pub", Replay: "rep", Applier: got})
+		pub := src.open("pub")
+		pub.status(true)
+		synctest.Wait()
+		pub.live(2, "a2")
+		src.open("rep").answers("a0", "a1")
+		expect(t, "connect", got, "a0 a1 a2")
+		pub.live(5, "a5")
+		expect(t, "gap", got, "a0 a1 a2")
+		rep := src.open("rep")
+		rep.send(nil, []byte("topic"), seqFrame(3), []byte("a3")) // the other layout
+		rep.send(nil, []byte("topic"), seqFrame(4), []byte("a4"))
+		rep.send(nil, nil, seqFrame(endMark), nil)
+		expect(t, "gap repaired", got, "a0 a1 a2 a3 a4 a5")
+		if asked := src.asked(); asked != "rep 0, rep 3" {
+			t.Errorf("replays asked for: %s", asked)
+		}
+		if src.open("rep") != nil {
+			t.Error("a replay socket is still open")
+		}
+		pub.send(nil, []byte("short"), nil)
+		pub.send(nil, nil)
+		synctest.Wait()
+		status := s.Streams()[0]
+		if status.State != Live || status.Last != 5 || status.Applied != 6 || status.Pending != 0 || status.Replays != 2 {
+			t.Errorf("status %+v", status)
+		}
+		if n := s.Counters().FrameErrors.Load(); n != 2 {
+			t.Errorf("%d frame errors, want 2", n)
+		}
+	})
+}
+
+func TestSubscribersSilentReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		s, stop := startSubscribers(t, src, DefaultConfig(1))
+		defer stop()
+		got := new(recorder)
+		add(t, s, StreamConfig{Rank: rank(0), Endpoint: "pub", Replay: "rep", Applier: got})
+		pub := src.open("pub")
+		pub.status(true)
+		pub.live(0, "a0")
+		time.Sleep(4900 * time.Millisecond)
+		expect(t, "held", got, "")
+		src.open("rep").send(nil, seqFrame(0), []byte("a0")) // a sign of life
+		time.Sleep(4900 * time.Millisecond)
+		pub.live(1, "a1")
+		expect(t, "held again", got, "a0")
+		time.Sleep(200 * time.Millisecond)
+		expect(t, "given up", got, "a0 a1")
+		if src.open("rep") != nil {
+			t.Error("the silent replay's socket is still open")
+		}
+		if n := s.Counters().ReplayResults[ReplaySilent].Load(); n != 1 {
+			t.Errorf("%d silent replays counted", n)
+		}
+	})
+}
+
+// A slow applier stops the sockets; nothing is dropped, nothing is reordered.
+func TestSubscribersStopSocketsWhenFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		config := DefaultConfig(1)
+		config.Inbox = 8
+		s, stop := startSubscribers(t, src, config)
+		defer stop()
+		got := &recorder{gate: make(chan struct{})}
+		add(t, s, StreamConfig{Rank: rank(0), Endpoint: "pub", Applier: got})
+		pub := src.open("pub")
+		pub.status(true)
+		synctest.Wait()
+		const n = 100
+		var want []string
+		for i := range uint64(n) {
+			pub.live(i, fmt.Sprint(i))
+			want = append(want, fmt.Sprint(i))
+		}
+		synctest.Wait()
+		if status := s.Streams()[0]; status.Pending > config.Inbox+1 {
+			t.Errorf("%d messages taken, want at most %d", status.Pending, config.Inbox)
+		}
+		for range n {
+			got.gate <- struct{}{}
+		}
+		expect(t, "all", got, strings.Join(want, " "))
+		if src.resumed == 0 || src.resumed > n/(config.Inbox/2)+1 {
+			t.Errorf("resumed %d times", src.resumed)
+		}
+		close(got.gate)
+	})
+}
+
+func TestSubscribersBarrier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		s, stop := startSubscribers(t, src, DefaultConfig(2))
+		defer stop()
+		if err := s.Barrier(t.Context()); err != nil {
+			t.Errorf("nothing to wait for: %v", err)
+		}
+		got := &recorder{gate: make(chan struct{})}
+		add(t, s, StreamConfig{Rank: rank(0), Endpoint: "pub", Applier: got})
+		pub := src.open("pub")
+		for i := range uint64(3) {
+			pub.live(i, "x")
+		}
+		passed := make(chan error, 1)
+		go func() { passed <- s.Barrier(t.Context()) }()
+		synctest.Wait()
+		pub.live(3, "late") // not the barrier's
+		got.gate <- struct{}{}
+		got.gate <- struct{}{}
+		synctest.Wait()
+		if len(passed) != 0 {
+			t.Error("passed before the third batch")
+		}
+		got.gate <- struct{}{}
+		synctest.Wait()
+		if len(passed) != 1 || <-passed != nil {
+			t.Error("not passed after the third batch")
+		}
+
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Barrier(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Barrier with a deadline: %v", err)
+		}
+		go func() { passed <- s.Barrier(context.Background()) }()
+		synctest.Wait()
+		go close(got.gate)
+		s.Remove(rank(0))
+		if err := <-passed; err != nil {
+			t.Errorf("a removed stream holds the barrier: %v", err)
+		}
+	})
+}
+
+func TestSubscribersUpdate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{refuse: "taken"}
+		s, stop := startSubscribers(t, src, DefaultConfig(1))
+		defer stop()
+		got, next := new(recorder), new(recorder)
+		c := StreamConfig{Rank: rank(0), Endpoint: "pub", Applier: got}
+		if err := s.Update(c); !errors.Is(err, ErrUnknownStream) {
+			t.Errorf("Update of nothing: %v", err)
+		}
+		add(t, s, c)
+		if err := s.Add(c); !errors.Is(err, ErrStreamExists) {
+			t.Errorf("second Add: %v", err)
+		}
+		update := func(c StreamConfig) {
+			t.Helper()
+			if err := s.Update(c); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		pub := src.open("pub")
+		pub.status(true)
+		pub.live(4, "a4")
+		update(c)
+		pub.live(4, "dup")
+		expect(t, "unchanged: the cursor stays", got, "a4")
+
+		c.Applier = next
+		update(c)
+		pub.live(5, "a5")
+		expect(t, "old applier", got, "a4")
+		expect(t, "new applier", next, "a5")
+
+		c.Replay = "rep"
+		update(c)
+		src.open("rep").from = 3
+		src.open("rep").answers("a3", "a4", "a5")
+		expect(t, "a replay endpoint at last", next, "a5 a3 a4 a5")
+
+		c.Endpoint = "taken"
+		if err := s.Update(c); !errors.Is(err, errRefused) {
+			t.Errorf("Update to an endpoint in use: %v", err)
+		}
+		pub.live(6, "a6")
+		expect(t, "refused: the old stream goes on", next, "a5 a3 a4 a5 a6")
+
+		c.Endpoint, c.Replay = "pub2", ""
+		update(c)
+		pub.live(7, "a7")
+		src.open("pub2").live(0, "b0")
+		expect(t, "another endpoint", next, "a5 a3 a4 a5 a6 clear b0")
+		if src.open("pub") != nil {
+			t.Error("the old socket is still open")
+		}
+		if n := len(s.Streams()); n != 1 {
+			t.Errorf("%d streams, want 1", n)
+		}
+	})
+}
+
+// Remove returns when the batch at hand is applied, and nothing follows.
+func TestSubscribersRemove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		s, stop := startSubscribers(t, src, DefaultConfig(1))
+		defer stop()
+		got := &recorder{gate: make(chan struct{})}
+		add(t, s, StreamConfig{Rank: rank(0), Endpoint: "pub", Replay: "rep", Applier: got})
+		pub := src.open("pub")
+		for i := range uint64(5) {
+			pub.live(i, fmt.Sprint(i))
+		}
+		synctest.Wait()
+		removed := make(chan bool, 1)
+		go func() { removed <- s.Remove(rank(0)) }()
+		synctest.Wait()
+		if len(removed) != 0 {
+			t.Error("removed while a batch is being applied")
+		}
+		got.gate <- struct{}{}
+		if !<-removed {
+			t.Error("Remove is false")
+		}
+		pub.message([][]byte{nil, seqFrame(5), []byte("5")}) // a rude source
+		expect(t, "nothing after the batch at hand", got, "0")
+		if s.Remove(rank(0)) {
+			t.Error("second Remove is true")
+		}
+		add(t, s, StreamConfig{Rank: rank(0), Endpoint: "pub", Applier: new(recorder)})
+	})
+}
+
+// Two slots, four streams: the others wait, and get theirs in turn.
+func TestSubscribersShareReplaySlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		config := DefaultConfig(1)
+		config.Replays = 2
+		s, stop := startSubscribers(t, src, config)
+		defer stop()
+		recorders := make([]*recorder, 4)
+		for i := range recorders {
+			recorders[i] = new(recorder)
+			add(t, s, StreamConfig{
+				Rank: rank(uint32(i)), Endpoint: fmt.Sprint("pub", i), Replay: fmt.Sprint("rep", i), Applier: recorders[i],
+			})
+			src.open(fmt.Sprint("pub", i)).status(true)
+			synctest.Wait()
+		}
+		if got := src.asked(); got != "rep0 0, rep1 0" {
+			t.Fatalf("requests %s, want two", got)
+		}
+		s.Remove(rank(2)) // gives its place in the queue up
+		src.open("rep0").answers("a0")
+		synctest.Wait()
+		if got := src.asked(); got != "rep0 0, rep1 0, rep3 0" {
+			t.Fatalf("requests %s, want rep3's too", got)
+		}
+		s.Remove(rank(1)) // gives its slot back
+		src.open("pub0").live(9, "a9")
+		synctest.Wait()
+		if got := src.asked(); got != "rep0 0, rep1 0, rep3 0, rep0 1" {
+			t.Fatalf("requests %s, want rep0's second", got)
+		}
+		src.open("pub3").live(1, "d1")
+		src.open("rep3").answers("d0")
+		expect(t, "stream 3", recorders[3], "d0 d1")
+		stop()
+		if err := s.Add(StreamConfig{Rank: rank(7), Endpoint: "pub", Applier: recorders[0]}); !errors.Is(err, ErrClosed) {
+			t.Errorf("Add after Run: %v", err)
+		}
+		if err := s.Barrier(context.Background()); err != nil {
+			t.Errorf("Barrier after Run: %v", err)
+		}
+		for _, socket := range src.sockets {
+			if !socket.closed {
+				t.Errorf("socket of %s is open after Run", socket.endpoint)
+			}
+		}
+	})
+}
+
+func TestSubscribersRefusedReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{refuse: "rep"}
+		config := DefaultConfig(1)
+		config.Replays = 1
+		s, stop := startSubscribers(t, src, config)
+		defer stop()
+		for i := range uint32(3) {
+			got := new(recorder)
+			add(t, s, StreamConfig{Rank: rank(i), Endpoint: "pub", Replay: "rep", Applier: got})
+			pub := src.open("pub")
+			pub.status(true)
+			pub.live(7, "a7")
+			expect(t, "live at once", got, "a7")
+		}
+		if n := s.Counters().ReplayResults[ReplayNotOpened].Load(); n < 3 {
+			t.Errorf("%d refusals counted", n)
+		}
+	})
+}
+
+// Two ranks share a replay server, which has rank 0's ring.
+func TestSubscribersSharedReplay(t *testing.T) {
+	const events = "\x90" // none
+	batch := func(r byte) string { return "\x93\x01" + events + string(rune(r)) }
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		s, stop := startSubscribers(t, src, DefaultConfig(1))
+		defer stop()
+		got := new(recorder)
+		add(t, s, StreamConfig{Rank: rank(1), Endpoint: "pub", Replay: "rep", SharedReplay: true, Applier: got})
+		src.open("pub").status(true)
+		synctest.Wait()
+		src.open("rep").answers(batch(0), batch(0), batch(1))
+		expect(t, "only rank 1's", got, batch(1))
+		if n := s.Counters().Foreign.Load(); n != 2 {
+			t.Errorf("%d foreign batches counted, want 2", n)
+		}
+	})
+}
