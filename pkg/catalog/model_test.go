@@ -317,9 +317,9 @@ func randomPatch(rnd *rand.Rand) catalog.Patch {
 // After every step they agree on reasons, ranks and streams; snapshots equal the
 // ones made from scratch; and the world has checked every call.
 func TestAgainstModel(t *testing.T) {
-	steps := 30_000
+	steps := 10_000
 	if testing.Short() {
-		steps = 3_000
+		steps = 2_000
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	ids := []uint64{0, 1, 2, 7, 1<<64 - 1}

@@ -1,0 +1,241 @@
+package metrics
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// namespace starts the name of every family of the service.
+const namespace = "select_service"
+
+// Sample is one value of a family. Labels are the values of the family's labels
+// in their order; no two samples of a family have the same.
+type Sample struct {
+	Labels []string
+	Value  float64
+}
+
+// Source returns the samples of a family as they are now. It is called at every
+// scrape, from any goroutine.
+type Source func() []Sample
+
+// Value is a source of a single sample without labels.
+func Value(read func() float64) Source {
+	return func() []Sample { return []Sample{{Value: read()}} }
+}
+
+// Sources feed the families. The comments name the labels; a family whose
+// source is nil is left out. Counters must never go down.
+type Sources struct {
+	KVEvents       Source // counter: kind, tier, outcome ("applied", or why not)
+	KVEventBlocks  Source // counter: tier, outcome
+	KVMessages     Source // counter: outcome; a message may count under several
+	KVMessagesLost Source // counter
+	KVGaps         Source // counter: outcome
+	KVReplays      Source // counter: result
+	KVRestarts     Source // counter
+	KVConnections  Source // counter: change
+	KVStreams      Source // gauge: state
+
+	IndexBlocks       Source // gauge: tier; (rank, block) entries
+	IndexUniqueBlocks Source // gauge
+	IndexOrphans      Source // gauge
+	IndexBytes        Source // gauge
+
+	Workers           Source // gauge: lifecycle
+	Selections        Source // counter: outcome
+	ReservationsLive  Source // gauge
+	ReservationEvents Source // counter: event
+	QueuedRequests    Source // gauge
+	QueuedTokens      Source // gauge
+}
+
+// family describes a metric family and finds its source.
+type family struct {
+	name   string // without the namespace
+	help   string
+	kind   prometheus.ValueType
+	labels []string
+	source func(*Sources) Source
+}
+
+var families = []family{
+	{
+		"kv_events_total", "KV cache events of engines by kind, storage tier and outcome.",
+		prometheus.CounterValue,
+		[]string{"kind", "tier", "outcome"},
+		func(s *Sources) Source { return s.KVEvents },
+	},
+	{
+		"kv_event_blocks_total", "Blocks of applied KV cache events by storage tier and outcome.",
+		prometheus.CounterValue,
+		[]string{"tier", "outcome"},
+		func(s *Sources) Source { return s.KVEventBlocks },
+	},
+	{
+		"kv_messages_total", "Messages on KV event streams by what happened to them; one may count under several outcomes.",
+		prometheus.CounterValue,
+		[]string{"outcome"},
+		func(s *Sources) Source { return s.KVMessages },
+	},
+	{
+		"kv_messages_lost_total", "Messages of KV event streams that never arrived and that no replay brought back.",
+		prometheus.CounterValue,
+		nil,
+		func(s *Sources) Source { return s.KVMessagesLost },
+	},
+	{
+		"kv_gaps_total", "Gaps in the sequence numbers of KV event streams by outcome.",
+		prometheus.CounterValue,
+		[]string{"outcome"},
+		func(s *Sources) Source { return s.KVGaps },
+	},
+	{
+		"kv_replays_total", "Replays asked of engines by result.",
+		prometheus.CounterValue,
+		[]string{"result"},
+		func(s *Sources) Source { return s.KVReplays },
+	},
+	{
+		"kv_engine_restarts_total", "Engines found to have started anew; their blocks were dropped.",
+		prometheus.CounterValue,
+		nil,
+		func(s *Sources) Source { return s.KVRestarts },
+	},
+	{
+		"kv_stream_changes_total", "Changes in the connections of KV event streams.",
+		prometheus.CounterValue,
+		[]string{"change"},
+		func(s *Sources) Source { return s.KVConnections },
+	},
+	{
+		"kv_streams", "KV event streams by state.",
+		prometheus.GaugeValue,
+		[]string{"state"},
+		func(s *Sources) Source { return s.KVStreams },
+	},
+	{
+		"index_blocks", "Blocks in the index by storage tier, counted once for each rank that holds them.",
+		prometheus.GaugeValue,
+		[]string{"tier"},
+		func(s *Sources) Source { return s.IndexBlocks },
+	},
+	{
+		"index_unique_blocks", "Distinct blocks in the index.",
+		prometheus.GaugeValue,
+		nil,
+		func(s *Sources) Source { return s.IndexUniqueBlocks },
+	},
+	{
+		"index_orphan_blocks", "Blocks kept out of answers until their parent comes.",
+		prometheus.GaugeValue,
+		nil,
+		func(s *Sources) Source { return s.IndexOrphans },
+	},
+	{
+		"index_bytes", "Memory of the index.",
+		prometheus.GaugeValue,
+		nil,
+		func(s *Sources) Source { return s.IndexBytes },
+	},
+	{
+		"workers", "Registered workers by lifecycle.",
+		prometheus.GaugeValue,
+		[]string{"lifecycle"},
+		func(s *Sources) Source { return s.Workers },
+	},
+	{
+		"selections_total", "Selections by outcome.",
+		prometheus.CounterValue,
+		[]string{"outcome"},
+		func(s *Sources) Source { return s.Selections },
+	},
+	{
+		"reservations_live", "Reservations that are not freed.",
+		prometheus.GaugeValue,
+		nil,
+		func(s *Sources) Source { return s.ReservationsLive },
+	},
+	{
+		"reservation_events_total", "Reservations booked and ended, by event.",
+		prometheus.CounterValue,
+		[]string{"event"},
+		func(s *Sources) Source { return s.ReservationEvents },
+	},
+	{
+		"queued_requests", "Selections that wait for a rank that is not busy.",
+		prometheus.GaugeValue,
+		nil,
+		func(s *Sources) Source { return s.QueuedRequests },
+	},
+	{
+		"queued_tokens", "Prompt tokens of the selections that wait.",
+		prometheus.GaugeValue,
+		nil,
+		func(s *Sources) Source { return s.QueuedTokens },
+	},
+}
+
+// Metrics is a set of collectors on a registry of its own.
+type Metrics struct{ registry *prometheus.Registry }
+
+// New returns the service's families fed by s, with those of the Go runtime,
+// the process and the build.
+func New(version string, s Sources) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "build_info", Help: "Always 1; the label tells the version of the service.",
+		ConstLabels: prometheus.Labels{"version": version},
+	})
+	build.Set(1)
+	m.registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewBuildInfoCollector(),
+		build,
+	)
+	for _, f := range families {
+		if source := f.source(&s); source != nil {
+			m.registry.MustRegister(newCollector(f, source))
+		}
+	}
+	return m
+}
+
+// Handler serves the metrics.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// collector asks one source.
+type collector struct {
+	desc   *prometheus.Desc
+	kind   prometheus.ValueType
+	source Source
+}
+
+func newCollector(f family, s Source) collector {
+	return collector{
+		desc:   prometheus.NewDesc(prometheus.BuildFQName(namespace, "", f.name), f.help, f.labels, nil),
+		kind:   f.kind,
+		source: s,
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+// Collect implements prometheus.Collector. A sample whose labels do not fit
+// fails the scrape.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	for _, s := range c.source() {
+		m, err := prometheus.NewConstMetric(c.desc, c.kind, s.Value, s.Labels...)
+		if err != nil {
+			m = prometheus.NewInvalidMetric(c.desc, err)
+		}
+		ch <- m
+	}
+}
