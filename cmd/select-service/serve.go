@@ -16,6 +16,7 @@ import (
 
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/httpapi"
+	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/zmqsock"
 	"github.com/select-service/select-service/pkg/admission"
@@ -24,10 +25,10 @@ import (
 // grace is how long requests under way have to finish after the signal to stop.
 const grace = 5 * time.Second
 
-// gcPercent lets the heap grow to five times what is live before the collector
+// gcPercent lets the heap grow to three times what is live before the collector
 // runs. The index is not on the heap, so what is live is a few MiB, and the
 // default would collect after every few MiB of requests. GOGC overrides it.
-const gcPercent = 400
+const gcPercent = 200
 
 // serve runs the service until ctx ends: sockets, streams, HTTP come up in this
 // order and go down in the reverse one.
@@ -41,7 +42,8 @@ func serve(ctx context.Context, conf config.Config, getenv func(string) string, 
 	}
 	hub := zmqsock.New(zmqsock.DefaultOptions())
 	svc := service.New(serviceConfig(conf), hub, log)
-	srv := httpapi.NewServer(httpapi.New(svc, httpapi.Options{Log: log, Metrics: collectors(svc)}), log)
+	handler := httpapi.New(svc, httpapi.Options{Log: log, Metrics: metrics.New(version(), svc.Metrics()).Handler()})
+	srv := httpapi.NewServer(handler, log)
 	ln, err := net.Listen("tcp", conf.Server.Address())
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", conf.Server.Address(), err)

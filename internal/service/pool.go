@@ -82,7 +82,6 @@ func (s *Service) attach(a *catalog.Attachment) error {
 		s.leave(a)
 		return err
 	}
-	s.loadChanged()
 	return nil
 }
 
@@ -91,7 +90,6 @@ func (s *Service) detach(a *catalog.Attachment) {
 	_ = s.switchStreams(s.workers[a.Worker], a, nil) // taking away cannot fail
 	s.detachRanks(a)
 	s.leave(a)
-	s.loadChanged()
 }
 
 func (s *Service) detachRanks(a *catalog.Attachment) {
@@ -128,7 +126,6 @@ func (s *Service) adjust(before, after *catalog.Attachment) error {
 			s.ledger.RemoveRank(before.Scope, rank.Slot)
 		}
 	}
-	s.loadChanged()
 	return nil
 }
 

@@ -9,18 +9,21 @@ import (
 // PutWorker registers a worker or replaces its record.
 func (s *Service) PutWorker(r catalog.Record) (*catalog.Worker, error) {
 	w, err := s.catalog.Put(r)
+	s.loadChanged()
 	return w, asError(err)
 }
 
 // PatchWorker changes the given fields of a worker.
 func (s *Service) PatchWorker(id uint64, p catalog.Patch) (*catalog.Worker, error) {
 	w, err := s.catalog.Patch(id, p)
+	s.loadChanged()
 	return w, asError(err)
 }
 
 // DeleteWorker removes a worker, its blocks and its reservations.
 func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
 	w, err := s.catalog.Delete(id)
+	s.loadChanged()
 	return w, asError(err)
 }
 

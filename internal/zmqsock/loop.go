@@ -33,6 +33,7 @@ type loop struct {
 	ready       []*socket // may have more to read although their descriptor is silent
 	frames      [][]byte  // scratch of receive
 	checks      []check   // one-shot timers, earliest first
+	trim        trimmer
 
 	// mu guards commands and stopped.
 	mu       sync.Mutex
@@ -117,7 +118,8 @@ func (l *loop) run(ctx context.Context) error {
 
 // turn waits for something to do and does a fair share of it.
 func (l *loop) turn(events []unix.EpollEvent) error {
-	n, err := unix.EpollWait(l.epoll, events, l.timeout())
+	wait := l.timeout()
+	n, err := unix.EpollWait(l.epoll, events, wait)
 	if err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("epoll wait: %w", err)
 	}
@@ -132,19 +134,23 @@ func (l *loop) turn(events []unix.EpollEvent) error {
 	}
 	l.drainReady()
 	l.runChecks()
+	l.trim.run(n == 0 && wait > 0)
 	return nil
 }
 
 // timeout is how long epoll may sleep, in milliseconds; -1 is for ever.
 func (l *loop) timeout() int {
+	wait := -1
+	if len(l.checks) > 0 {
+		wait = max(0, int(time.Until(l.checks[0].at)/time.Millisecond)+1)
+	}
 	switch {
 	case len(l.ready) > 0:
 		return 0
-	case len(l.checks) > 0:
-		return max(0, int(time.Until(l.checks[0].at)/time.Millisecond)+1)
-	default:
-		return -1
+	case l.trim.due() && wait < 0:
+		return int(trimQuiet / time.Millisecond)
 	}
+	return wait
 }
 
 func (l *loop) runCommands() {
@@ -189,6 +195,9 @@ func (l *loop) drain(s *socket) (more bool) {
 		if s.ahead != nil && s.behind() {
 			l.frames = nil // still in use
 			l.drain(s.ahead)
+		}
+		for _, f := range frames {
+			l.trim.received += len(f)
 		}
 		goOn := s.message(frames)
 		clear(frames) // the scratch must not keep payloads alive

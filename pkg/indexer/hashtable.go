@@ -3,19 +3,36 @@ package indexer
 // handles is an open-addressing multimap from a 32-bit tag to a 32-bit handle.
 // It stores no keys: the caller checks a handle against what it stands for. A
 // slot is tag and handle in one word, so that growing and shifting touch
-// nothing else; handle 0 is an empty slot.
+// nothing else; handle 0 is an empty slot. It grows by a quarter, not by two:
+// it is a third of the index's memory, and half empty half the time otherwise.
 type handles struct {
 	mem   *memory
 	slots []uint64
 	n     int
+	skip  uint8 // upper bits of a tag that all tags in here have in common
 }
 
 const minSlots = 16
 
 // first returns the position where a search for tag starts.
-func (t *handles) first(tag uint32) int { return int(tag) & (len(t.slots) - 1) }
+func (t *handles) first(tag uint32) int {
+	return int(uint64(tag<<t.skip) * uint64(len(t.slots)) >> 32)
+}
 
-func (t *handles) next(i int) int { return (i + 1) & (len(t.slots) - 1) }
+func (t *handles) next(i int) int {
+	if i++; i == len(t.slots) {
+		return 0
+	}
+	return i
+}
+
+// after tells how many steps lead from one position to another.
+func (t *handles) after(from, to int) int {
+	if to < from {
+		to += len(t.slots)
+	}
+	return to - from
+}
 
 // at returns the handle at i and whether its tag is tag; 0 ends the search.
 func (t *handles) at(i int, tag uint32) (handle uint32, same bool) {
@@ -25,8 +42,8 @@ func (t *handles) at(i int, tag uint32) (handle uint32, same bool) {
 
 // insert adds a pair; equal pairs are kept apart.
 func (t *handles) insert(tag, handle uint32) {
-	if t.n*4 >= len(t.slots)*3 {
-		t.resize(max(minSlots, 2*len(t.slots)))
+	if (t.n+1)*5 > len(t.slots)*4 {
+		t.resize(max(minSlots, len(t.slots)*5/4))
 	}
 	t.place(uint64(tag)<<32 | uint64(handle))
 	t.n++
@@ -42,20 +59,21 @@ func (t *handles) place(w uint64) {
 
 // replace puts handle in the place of old under tag.
 func (t *handles) replace(tag, old, handle uint32) {
-	for i := t.first(tag); ; i = t.next(i) {
-		if t.slots[i] == uint64(tag)<<32|uint64(old) {
-			t.slots[i] = uint64(tag)<<32 | uint64(handle)
-			return
-		}
-	}
+	t.slots[t.find(tag, old)] = uint64(tag)<<32 | uint64(handle)
 }
 
-// remove takes the pair out; it must be there.
-func (t *handles) remove(tag, handle uint32) {
+// find returns the position of a pair, which must be there.
+func (t *handles) find(tag, handle uint32) int {
 	i := t.first(tag)
 	for t.slots[i] != uint64(tag)<<32|uint64(handle) {
 		i = t.next(i)
 	}
+	return i
+}
+
+// remove takes the pair out; it must be there.
+func (t *handles) remove(tag, handle uint32) {
+	hole := t.find(tag, handle)
 	t.n--
 	if t.n == 0 {
 		freeFlat(t.mem, t.slots)
@@ -63,22 +81,15 @@ func (t *handles) remove(tag, handle uint32) {
 		return
 	}
 	// Shift later entries back over the hole, so that no search stops early.
-	mask := len(t.slots) - 1
-	for j := i; ; {
-		j = (j + 1) & mask
-		w := t.slots[j]
-		if w == 0 {
-			break
-		}
-		home := int(uint32(w>>32)) & mask
-		if (j-home)&mask >= (j-i)&mask {
-			t.slots[i] = w
-			i = j
+	for i := t.next(hole); t.slots[i] != 0; i = t.next(i) {
+		if home := t.first(uint32(t.slots[i] >> 32)); t.after(home, i) >= t.after(hole, i) {
+			t.slots[hole] = t.slots[i]
+			hole = i
 		}
 	}
-	t.slots[i] = 0
-	if len(t.slots) > minSlots && t.n*8 < len(t.slots) {
-		t.resize(len(t.slots) / 2)
+	t.slots[hole] = 0
+	if len(t.slots) > minSlots && t.n*5 < len(t.slots)*2 {
+		t.resize(max(minSlots, t.n*5/3))
 	}
 }
 

@@ -90,7 +90,7 @@ func New() *Space {
 	t := &s.tree
 	t.mem, t.cells.mem, t.children.mem, t.sets.mem = &s.mem, &s.mem, &s.mem, &s.mem
 	for i := range t.names.shards {
-		t.names.shards[i].mem = &s.mem
+		t.names.shards[i].mem, t.names.shards[i].skip = &s.mem, nameShardBits
 	}
 	t.names.seed, t.salt = rand.Uint64(), rand.Uint64()
 	return s

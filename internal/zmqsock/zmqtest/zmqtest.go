@@ -5,6 +5,7 @@ package zmqtest
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -272,11 +273,10 @@ func Seq(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 // FreeEndpoint returns a TCP endpoint of 127.0.0.1 that nobody listens at.
 func FreeEndpoint(tb testing.TB) string {
 	tb.Helper()
-	sock := newSocket(tb, zmq4.PUB)
-	endpoint := bind(tb, sock, "")
-	must(tb, sock.Unbind(endpoint))
-	must(tb, sock.Close())
-	return endpoint
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // unlike libzmq's it is closed at once
+	must(tb, err)
+	must(tb, listener.Close())
+	return "tcp://" + listener.Addr().String()
 }
 
 // Wildcard returns endpoint with its host replaced by "*".

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// The policies, in the order of the table.
+const (
+	selectService = "select-service"
+	roundRobin    = "round-robin"
+	randomly      = "random"
+	leastLoaded   = "least-loaded"
+)
+
+var allPolicies = []string{selectService, roundRobin, randomly, leastLoaded}
+
+type config struct {
+	Target    string   `json:"target"`
+	Engines   []string `json:"engines"`
+	Policies  []string `json:"-"`
+	Seed      uint64   `json:"seed"`
+	Requests  int      `json:"requests"`
+	Trace     string   `json:"trace,omitempty"`
+	Speedup   float64  `json:"speedup"`
+	Model     string   `json:"model"`
+	Tenant    string   `json:"tenant"`
+	Decisions int      `json:"-"`
+	JSON      string   `json:"-"`
+}
+
+func defaults() config {
+	return config{
+		Target: "http://127.0.0.1:8092", Policies: []string{"all"}, Seed: 1, Requests: 1000,
+		Speedup: 15, Model: "sim", Tenant: "default", Decisions: 8,
+	}
+}
+
+func (c *config) flags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("sim-player", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.StringVar(&c.Target, "target", c.Target, "URL of the selection service")
+	f.StringSliceVar(&c.Engines, "engines", c.Engines, "URLs of the engines (required)")
+	f.StringSliceVar(&c.Policies, "policies", c.Policies, "policies to play: all, or some of "+strings.Join(allPolicies, ", "))
+	f.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the built-in workload and of random choices")
+	f.IntVar(&c.Requests, "requests", c.Requests, "requests to play")
+	f.StringVar(&c.Trace, "trace", c.Trace, "play a trace in Mooncake's format instead of the built-in workload")
+	f.Float64Var(&c.Speedup, "speedup", c.Speedup, "model seconds per second, for arrivals and engines alike")
+	f.StringVar(&c.Model, "model", c.Model, "model name to register the engines under")
+	f.StringVar(&c.Tenant, "tenant", c.Tenant, "tenant to register the engines under")
+	f.IntVar(&c.Decisions, "decisions", c.Decisions, "choices of the selection service to show while playing")
+	f.StringVar(&c.JSON, "json", c.JSON, "also write the results to this file")
+	return f
+}
+
+// validate returns the policies to play.
+func (c *config) validate() ([]string, error) {
+	var errs []error
+	if len(c.Engines) == 0 {
+		errs = append(errs, errors.New("engines: at least one URL is required"))
+	}
+	if c.Requests < 1 {
+		errs = append(errs, fmt.Errorf("requests: %d is below 1", c.Requests))
+	}
+	if !(c.Speedup > 0) {
+		errs = append(errs, fmt.Errorf("speedup: %g is not above 0", c.Speedup))
+	}
+	if slices.Equal(c.Policies, []string{"all"}) {
+		return allPolicies, errors.Join(errs...)
+	}
+	for _, p := range c.Policies {
+		if !slices.Contains(allPolicies, p) {
+			errs = append(errs, fmt.Errorf("policies: %q is none of %s", p, strings.Join(allPolicies, ", ")))
+		}
+	}
+	return c.Policies, errors.Join(errs...)
+}
