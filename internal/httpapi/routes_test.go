@@ -184,16 +184,23 @@ func TestErrorKinds(t *testing.T) {
 		{&service.Error{Kind: service.NotFound, Text: `no "x"`}, 404, `{"error":"no \"x\""}`},
 		{&service.Error{Kind: service.Conflict, Text: "taken"}, 409, `{"error":"taken"}`},
 		{&service.Error{Kind: service.TooMany, Text: "later"}, 429, `{"error":"later"}`},
-		{&service.Error{Kind: service.Unavailable, Text: "full", Details: map[string]any{"current": 0, "limit": 1}}, 503,
-			`{"error":"full","details":{"current":0,"limit":1}}`},
-		{&service.Error{Kind: service.Internal, Text: "selected worker 1 is no longer schedulable", Err: errors.New("secret")}, 500,
-			`{"error":"selected worker 1 is no longer schedulable"}`},
+		{
+			&service.Error{Kind: service.Unavailable, Text: "full", Details: map[string]any{"current": 0, "limit": 1}}, 503,
+			`{"error":"full","details":{"current":0,"limit":1}}`,
+		},
+		{
+			&service.Error{Kind: service.Internal, Text: "selected worker 1 is no longer schedulable", Err: errors.New("secret")}, 500,
+			`{"error":"selected worker 1 is no longer schedulable"}`,
+		},
 		{errors.New("secret"), 500, `{"error":"internal error"}`},
 	} {
 		f.err = tc.err
 		for _, r := range [][3]string{
-			{"POST", "/select", "{}"}, {"POST", "/potential_loads", "{}"}, {"DELETE", "/reservations/x", ""},
-			{"POST", "/workers", `{"worker_id":1}`}, {"GET", "/dump", ""},
+			{"POST", "/select", "{}"},
+			{"POST", "/potential_loads", "{}"},
+			{"DELETE", "/reservations/x", ""},
+			{"POST", "/workers", `{"worker_id":1}`},
+			{"GET", "/dump", ""},
 		} {
 			w := call(t, h, r[0], r[1], r[2], nil)
 			if w.Code != tc.status || w.Body.String() != tc.body {

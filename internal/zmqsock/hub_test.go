@@ -6,12 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,104 +19,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start runs a hub for the length of the test.
-func start(t testing.TB, opt zmqsock.Options) *zmqsock.Hub {
-	t.Helper()
-	h := zmqsock.New(opt)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- h.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	return h
-}
-
-// log records what a hub calls back.
-type log struct {
-	mu     sync.Mutex
-	events []string
-	pause  bool
-	change chan struct{}
-}
-
-func newLog() *log { return &log{change: make(chan struct{}, 1)} }
-
-func (l *log) add(s string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.events = append(l.events, s)
-	select {
-	case l.change <- struct{}{}:
-	default:
-	}
-	return !l.pause
-}
-
-func (l *log) message(frames [][]byte) bool {
-	return l.add(fmt.Sprintf("%q", frames))
-}
-
-func (l *log) status(up bool) {
-	if up {
-		l.add("up")
-	} else {
-		l.add("down")
-	}
-}
-
-func (l *log) setPause(pause bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.pause = pause
-}
-
-func (l *log) snapshot() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.events)
-}
-
-// await waits until ok holds for the events.
-func (l *log) await(t testing.TB, what string, ok func(events []string) bool) {
-	t.Helper()
-	timeout := time.After(zmqtest.Patience)
-	for !ok(l.snapshot()) {
-		select {
-		case <-l.change:
-		case <-timeout:
-			t.Fatalf("%s: not seen; got %d events, first ones %.40q", what, len(l.snapshot()), l.snapshot()[:min(10, len(l.snapshot()))])
-		}
-	}
-}
-
-func has(want ...string) func([]string) bool {
-	return func(events []string) bool {
-		for _, w := range want {
-			i := slices.Index(events, w)
-			if i < 0 {
-				return false
-			}
-			events = events[i+1:]
-		}
-		return true
-	}
-}
-
-func subscribe(t testing.TB, h *zmqsock.Hub, endpoint string, l *log) uint64 {
-	t.Helper()
-	id, err := h.Subscribe(endpoint, l.message, l.status)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return id
-}
-
-const first = `["" "\x00\x00\x00\x00\x00\x00\x00\x01" "one"]`
-
 func TestSubscribeConnectsAndReconnects(t *testing.T) {
 	h, l := start(t, zmqsock.DefaultOptions()), newLog()
 	pub := zmqtest.NewPublisher(t, "")
@@ -128,8 +26,7 @@ func TestSubscribeConnectsAndReconnects(t *testing.T) {
 	subscribe(t, h, pub.Endpoint, l)
 	pub.Subscribers(1)
 	pub.Publish(1, []byte("one"))
-	l.await(t, "first message", has("up"))
-	l.await(t, "first message", has(first))
+	l.await(t, "first message", has("up", first)) // the connection before its first message
 
 	pub.Restart()
 	pub.Subscribers(1)
@@ -349,72 +246,6 @@ func TestStoppedHub(t *testing.T) {
 	}
 	if _, err := h.Request("tcp://127.0.0.1:1", [][]byte{nil}, l.message); !errors.Is(err, zmqsock.ErrStopped) {
 		t.Errorf("Request: %v, want ErrStopped", err)
-	}
-}
-
-// threads and descriptors of this process.
-func usage(t testing.TB) (threads, descriptors int) {
-	t.Helper()
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Skip(err)
-	}
-	for line := range strings.Lines(string(status)) {
-		if n, ok := strings.CutPrefix(line, "Threads:"); ok {
-			threads, _ = strconv.Atoi(strings.TrimSpace(n))
-		}
-	}
-	open, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return threads, len(open)
-}
-
-// 1,024 live publishers, a message through each, fewer than 64 threads; closed,
-// the descriptors are back.
-func TestManySubscribersShareFewThreads(t *testing.T) {
-	const ranks = 1024
-	h := start(t, zmqsock.DefaultOptions())
-	pubs := make([]*zmqtest.Publisher, ranks)
-	for i := range pubs {
-		pubs[i] = zmqtest.NewPublisher(t, "")
-		defer pubs[i].Close()
-	}
-	_, before := usage(t)
-
-	logs, ids := make([]*log, ranks), make([]uint64, ranks)
-	for i := range logs {
-		logs[i] = newLog()
-		ids[i] = subscribe(t, h, pubs[i].Endpoint, logs[i])
-	}
-	for i, p := range pubs {
-		p.Subscribers(1)
-		p.Publish(1, []byte("one"))
-		logs[i].await(t, "message", has(first))
-	}
-	threads, during := usage(t)
-	if threads >= 64 {
-		t.Errorf("%d threads for %d subscribers, want fewer than 64", threads, ranks)
-	}
-	t.Logf("%d threads, %.1f descriptors a subscriber (both ends)", threads, float64(during-before)/ranks)
-
-	for _, id := range ids {
-		h.Close(id)
-	}
-	for _, p := range pubs {
-		p.Subscribers(0)
-	}
-	deadline := time.Now().Add(zmqtest.Patience)
-	for {
-		_, after := usage(t)
-		if after <= before+8 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d descriptors before, %d after", before, after)
-		}
-		<-time.After(20 * time.Millisecond)
 	}
 }
 

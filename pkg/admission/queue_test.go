@@ -294,23 +294,28 @@ func TestOrder(t *testing.T) {
 		"same instant":            {withThreshold(0), []admission.Waiter{{Arrived: 1}, {Arrived: 1}, {Arrived: 1}}, []int{0, 1, 2}},
 		"priority jump in seconds": {
 			withThreshold(0),
-			[]admission.Waiter{{Arrived: 0}, {Arrived: 5, PriorityJump: 50}, {Arrived: 6, PriorityJump: 5}}, []int{1, 0, 2},
+			[]admission.Waiter{{Arrived: 0}, {Arrived: 5, PriorityJump: 50}, {Arrived: 6, PriorityJump: 5}},
+			[]int{1, 0, 2},
 		},
 		"a negative jump is 0": {
 			withThreshold(0),
-			[]admission.Waiter{{Arrived: 1, PriorityJump: -100}, {Arrived: 2, PriorityJump: math.NaN()}, {Arrived: 3}}, []int{0, 1, 2},
+			[]admission.Waiter{{Arrived: 1, PriorityJump: -100}, {Arrived: 2, PriorityJump: math.NaN()}, {Arrived: 3}},
+			[]int{0, 1, 2},
 		},
 		"strict priority before all": {
 			withThreshold(0),
-			[]admission.Waiter{{Arrived: 0, PriorityJump: 1e9}, {Arrived: 9, StrictPriority: 1}, {Arrived: 8, StrictPriority: 2}}, []int{2, 1, 0},
+			[]admission.Waiter{{Arrived: 0, PriorityJump: 1e9}, {Arrived: 9, StrictPriority: 1}, {Arrived: 8, StrictPriority: 2}},
+			[]int{2, 1, 0},
 		},
 		"wspt: short first": {
 			admission.Config{File: wspt},
-			[]admission.Waiter{{Uncached: 1000}, {Uncached: 100}, {Uncached: 0}, {Uncached: 1}}, []int{2, 3, 1, 0},
+			[]admission.Waiter{{Uncached: 1000}, {Uncached: 100}, {Uncached: 0}, {Uncached: 1}},
+			[]int{2, 3, 1, 0},
 		},
 		"wspt: weight": {
 			admission.Config{File: wspt},
-			[]admission.Waiter{{Uncached: 512}, {Uncached: 512, PriorityJump: 5}, {Uncached: 512, PriorityJump: -5}}, []int{1, 0, 2},
+			[]admission.Waiter{{Uncached: 512}, {Uncached: 512, PriorityJump: 5}, {Uncached: 512, PriorityJump: -5}},
+			[]int{1, 0, 2},
 		},
 	}
 	for name, tc := range tests {

@@ -121,20 +121,32 @@ func TestReasons(t *testing.T) {
 		"wildcard is bound":        {events, record(1, stream("tcp://*:1")), nil},
 		"one replay, two ranks":    {events, record(1, size(2), streams(map[uint32]string{0: "tcp://h:1", 1: "tcp://h:2"}), replay("tcp://h:3")), nil},
 		"last rank of u32":         {eventsOff, record(1, start(1<<32-1)), nil},
-		"bad event endpoint": {events, record(7, stream("h:1")),
-			[]string{failed + "invalid kv_events endpoint for worker 7 dp_rank 0: invalid ZMQ endpoint `h:1`: missing scheme"}},
-		"bad event endpoint of an extra rank": {events, record(7, streams(map[uint32]string{0: "tcp://h:1", 3: ""})),
-			[]string{failed + "invalid kv_events endpoint for worker 7 dp_rank 3: invalid ZMQ endpoint ``: missing scheme"}},
-		"bad replay endpoint": {events, record(7, stream("tcp://h:1"), replay("tcp://h")),
-			[]string{failed + "invalid replay endpoint for worker 7 dp_rank 0: invalid ZMQ endpoint `tcp://h`: missing TCP port"}},
-		"bad replay endpoint in the map": {events, record(7, stream("tcp://h:1"), replay("tcp://h:2"), replays(map[uint32]string{0: "x://h"})),
-			[]string{failed + "invalid replay endpoint for worker 7 dp_rank 0: invalid ZMQ endpoint `x://h`: unsupported scheme `x`"}},
-		"wildcard replay": {events, record(7, stream("tcp://h:1"), replay("tcp://*:2")),
-			[]string{failed + "invalid replay endpoint for worker 7 dp_rank 0: invalid ZMQ endpoint `tcp://*:2`: wildcard host"}},
+		"bad event endpoint": {
+			events, record(7, stream("h:1")),
+			[]string{failed + "invalid kv_events endpoint for worker 7 dp_rank 0: invalid ZMQ endpoint `h:1`: missing scheme"},
+		},
+		"bad event endpoint of an extra rank": {
+			events, record(7, streams(map[uint32]string{0: "tcp://h:1", 3: ""})),
+			[]string{failed + "invalid kv_events endpoint for worker 7 dp_rank 3: invalid ZMQ endpoint ``: missing scheme"},
+		},
+		"bad replay endpoint": {
+			events, record(7, stream("tcp://h:1"), replay("tcp://h")),
+			[]string{failed + "invalid replay endpoint for worker 7 dp_rank 0: invalid ZMQ endpoint `tcp://h`: missing TCP port"},
+		},
+		"bad replay endpoint in the map": {
+			events, record(7, stream("tcp://h:1"), replay("tcp://h:2"), replays(map[uint32]string{0: "x://h"})),
+			[]string{failed + "invalid replay endpoint for worker 7 dp_rank 0: invalid ZMQ endpoint `x://h`: unsupported scheme `x`"},
+		},
+		"wildcard replay": {
+			events, record(7, stream("tcp://h:1"), replay("tcp://*:2")),
+			[]string{failed + "invalid replay endpoint for worker 7 dp_rank 0: invalid ZMQ endpoint `tcp://*:2`: wildcard host"},
+		},
 		"endpoints do not matter with events off": {eventsOff, record(1, stream("x"), replay("x")), nil},
 		"scope refused": {
 			catalog.Settings{CheckScope: func(s catalog.Scope) error { return errors.New("no policy for " + s.Model) }},
-			record(1), []string{failed + "no policy for m"}},
+			record(1),
+			[]string{failed + "no policy for m"},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -178,8 +190,10 @@ func TestInvalid(t *testing.T) {
 
 			old := put(t, c, record(1, size(2)))
 			world.took()
-			p := catalog.Patch{StartRank: tc.record.StartRank, Size: tc.record.Size,
-				KVEventsEndpoints: tc.record.KVEventsEndpoints, ReplayEndpoints: tc.record.ReplayEndpoints}
+			p := catalog.Patch{
+				StartRank: tc.record.StartRank, Size: tc.record.Size,
+				KVEventsEndpoints: tc.record.KVEventsEndpoints, ReplayEndpoints: tc.record.ReplayEndpoints,
+			}
 			if _, err := c.Patch(1, p); !errors.As(err, &invalid) || err.Error() != tc.want {
 				t.Errorf("Patch: %v, want %s", err, tc.want)
 			}
@@ -222,8 +236,10 @@ func TestPatchFields(t *testing.T) {
 		t.Error("HasTaint is wrong")
 	}
 
-	w = patch(t, c, 1, catalog.Patch{Taints: []string{}, TopologyDomains: map[string]string{},
-		KVEventsEndpoints: map[uint32]string{}, ReplayEndpoints: map[uint32]string{}})
+	w = patch(t, c, 1, catalog.Patch{
+		Taints: []string{}, TopologyDomains: map[string]string{},
+		KVEventsEndpoints: map[uint32]string{}, ReplayEndpoints: map[uint32]string{},
+	})
 	if n := len(w.Taints) + len(w.TopologyDomains) + len(w.KVEventsEndpoints) + len(w.ReplayEndpoints); n > 0 {
 		t.Errorf("%d entries left after clearing all collections", n)
 	}

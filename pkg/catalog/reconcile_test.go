@@ -55,48 +55,70 @@ func TestReconciliation(t *testing.T) {
 			{put: rec(2, blocks(8)), reasons: map[uint64]string{2: mismatch}},
 			{put: rec(3, blocks(8), in(m2)), calls: []string{"nothing -> 3@m2/t block=8 0:0"}, reasons: map[uint64]string{2: mismatch}},
 			{patch: &catalog.Patch{BlockSize: new(uint32(4))}, id: 2, calls: []string{"nothing -> 2@m/t block=4 0:1"}},
-			{patch: &catalog.Patch{BlockSize: new(uint32(8))}, id: 1, calls: []string{"1@m/t block=4 0:0 -> nothing"},
-				reasons: map[uint64]string{1: mismatch}},
+			{
+				patch: &catalog.Patch{BlockSize: new(uint32(8))}, id: 1, calls: []string{"1@m/t block=4 0:0 -> nothing"},
+				reasons: map[uint64]string{1: mismatch},
+			},
 			{remove: true, id: 2, calls: []string{"2@m/t block=4 0:1 -> nothing", "nothing -> 1@m/t block=8 0:0"}},
 		}},
 		"a conflict that is gone: the lowest id wins, the others conflict with it": {eventsOff, []step{
 			{put: rec(9), calls: []string{"nothing -> 9@m/t block=4 0:0"}},
 			{put: rec(5, blocks(16)), reasons: map[uint64]string{5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=4 requested=16"}},
-			{put: rec(4, blocks(8)), reasons: map[uint64]string{4: mismatch,
-				5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=4 requested=16"}},
-			{put: rec(6, blocks(8)), reasons: map[uint64]string{4: mismatch, 6: mismatch,
-				5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=4 requested=16"}},
-			{remove: true, id: 9,
+			{put: rec(4, blocks(8)), reasons: map[uint64]string{
+				4: mismatch,
+				5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=4 requested=16",
+			}},
+			{put: rec(6, blocks(8)), reasons: map[uint64]string{
+				4: mismatch, 6: mismatch,
+				5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=4 requested=16",
+			}},
+			{
+				remove: true, id: 9,
 				calls:   []string{"9@m/t block=4 0:0 -> nothing", "nothing -> 4@m/t block=8 0:0", "nothing -> 6@m/t block=8 0:1"},
-				reasons: map[uint64]string{5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=8 requested=16"}},
+				reasons: map[uint64]string{5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=8 requested=16"},
+			},
 		}},
 		"a sole worker changes block size and eagle flag": {eventsOff, []step{
 			{put: rec(0), calls: []string{"nothing -> 0@m/t block=4 0:0"}},
-			{patch: &catalog.Patch{BlockSize: new(uint32(8))}, id: 0,
-				calls: []string{"0@m/t block=4 0:0 -> nothing", "nothing -> 0@m/t block=8 0:0"}},
-			{patch: &catalog.Patch{IsEagle: new(true)}, id: 0,
-				calls: []string{"0@m/t block=8 0:0 -> nothing", "nothing -> 0@m/t block=8 eagle 0:0"}},
+			{
+				patch: &catalog.Patch{BlockSize: new(uint32(8))}, id: 0,
+				calls: []string{"0@m/t block=4 0:0 -> nothing", "nothing -> 0@m/t block=8 0:0"},
+			},
+			{
+				patch: &catalog.Patch{IsEagle: new(true)}, id: 0,
+				calls: []string{"0@m/t block=8 0:0 -> nothing", "nothing -> 0@m/t block=8 eagle 0:0"},
+			},
 		}},
 		"eagle mismatch; unset is false": {eventsOff, []step{
 			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
 			{put: rec(2, eagle), reasons: map[uint64]string{2: "reconciliation failed: is_eagle mismatch for model=m tenant=t: existing=false requested=true"}},
-			{put: rec(3, func(r *catalog.Record) { r.IsEagle = new(false) }), calls: []string{"nothing -> 3@m/t block=4 0:1"},
-				reasons: map[uint64]string{2: "reconciliation failed: is_eagle mismatch for model=m tenant=t: existing=false requested=true"}},
+			{
+				put: rec(3, func(r *catalog.Record) { r.IsEagle = new(false) }), calls: []string{"nothing -> 3@m/t block=4 0:1"},
+				reasons: map[uint64]string{2: "reconciliation failed: is_eagle mismatch for model=m tenant=t: existing=false requested=true"},
+			},
 		}},
 		"an eagle conflict keeps the attachment": {eventsOff, []step{
 			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
 			{put: rec(2), calls: []string{"nothing -> 2@m/t block=4 0:1"}},
-			{patch: &catalog.Patch{IsEagle: new(true)}, id: 1,
-				reasons: map[uint64]string{1: "reconciliation failed: is_eagle mismatch for model=m tenant=t: existing=false requested=true"}},
-			{remove: true, id: 2, calls: []string{"2@m/t block=4 0:1 -> nothing",
-				"1@m/t block=4 0:0 -> nothing", "nothing -> 1@m/t block=4 eagle 0:0"}},
+			{
+				patch: &catalog.Patch{IsEagle: new(true)}, id: 1,
+				reasons: map[uint64]string{1: "reconciliation failed: is_eagle mismatch for model=m tenant=t: existing=false requested=true"},
+			},
+			{remove: true, id: 2, calls: []string{
+				"2@m/t block=4 0:1 -> nothing",
+				"1@m/t block=4 0:0 -> nothing", "nothing -> 1@m/t block=4 eagle 0:0",
+			}},
 		}},
 		"without a block size nothing is kept": {eventsOff, []step{
 			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
-			{patch: &catalog.Patch{BlockSize: new(uint32(0))}, id: 1, calls: []string{"1@m/t block=4 0:0 -> nothing"},
-				reasons: map[uint64]string{1: "block_size must be greater than 0"}},
-			{put: rec(2, blocks(8)), calls: []string{"nothing -> 2@m/t block=8 0:0"},
-				reasons: map[uint64]string{1: "block_size must be greater than 0"}},
+			{
+				patch: &catalog.Patch{BlockSize: new(uint32(0))}, id: 1, calls: []string{"1@m/t block=4 0:0 -> nothing"},
+				reasons: map[uint64]string{1: "block_size must be greater than 0"},
+			},
+			{
+				put: rec(2, blocks(8)), calls: []string{"nothing -> 2@m/t block=8 0:0"},
+				reasons: map[uint64]string{1: "block_size must be greater than 0"},
+			},
 		}},
 		"an incomplete worker holds the block size": {eventsOff, []step{
 			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
@@ -107,65 +129,96 @@ func TestReconciliation(t *testing.T) {
 		"ranks come and go, survivors keep their slots": {eventsOff, []step{
 			{put: rec(1, size(3)), calls: []string{"nothing -> 1@m/t block=4 0:0 1:1 2:2"}},
 			{put: rec(2, size(2)), calls: []string{"nothing -> 2@m/t block=4 0:3 1:4"}},
-			{patch: &catalog.Patch{StartRank: new(uint32(1)), Size: new(uint32(1))}, id: 1,
-				calls: []string{"1@m/t block=4 0:0 1:1 2:2 -> 1@m/t block=4 1:1"}},
+			{
+				patch: &catalog.Patch{StartRank: new(uint32(1)), Size: new(uint32(1))}, id: 1,
+				calls: []string{"1@m/t block=4 0:0 1:1 2:2 -> 1@m/t block=4 1:1"},
+			},
 			{put: rec(2, size(4)), calls: []string{"2@m/t block=4 0:3 1:4 -> 2@m/t block=4 0:3 1:4 2:0 3:2"}},
 			{patch: &catalog.Patch{StartRank: new(uint32(7))}, id: 1, calls: []string{"1@m/t block=4 1:1 -> 1@m/t block=4 7:5"}},
-			{patch: &catalog.Patch{Size: new(uint32(0))}, id: 1, calls: []string{"1@m/t block=4 7:5 -> nothing"},
-				reasons: map[uint64]string{1: "data_parallel_size must be greater than 0"}},
+			{
+				patch: &catalog.Patch{Size: new(uint32(0))}, id: 1, calls: []string{"1@m/t block=4 7:5 -> nothing"},
+				reasons: map[uint64]string{1: "data_parallel_size must be greater than 0"},
+			},
 		}},
 		"an incomplete worker keeps surviving ranks and gets no new ones": {eventsOff, []step{
 			{put: rec(1, size(2)), calls: []string{"nothing -> 1@m/t block=4 0:0 1:1"}},
-			{put: rec(1, start(1), size(2), func(r *catalog.Record) { r.Endpoint = nil }),
-				calls: []string{"1@m/t block=4 0:0 1:1 -> 1@m/t block=4 1:1"}, reasons: map[uint64]string{1: "endpoint is required"}},
+			{
+				put:   rec(1, start(1), size(2), func(r *catalog.Record) { r.Endpoint = nil }),
+				calls: []string{"1@m/t block=4 0:0 1:1 -> 1@m/t block=4 1:1"}, reasons: map[uint64]string{1: "endpoint is required"},
+			},
 			{put: rec(1, start(1), size(2)), calls: []string{"1@m/t block=4 1:1 -> 1@m/t block=4 1:1 2:0"}},
 		}},
 		"a move leaves and comes back, and frees the old scope": {eventsOff, []step{
 			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
 			{put: rec(2, blocks(8)), reasons: map[uint64]string{2: mismatch}},
 			{put: rec(1, in(m2)), calls: []string{"1@m/t block=4 0:0 -> nothing", "nothing -> 1@m2/t block=4 0:0", "nothing -> 2@m/t block=8 0:0"}},
-			{put: rec(2, in(m2), blocks(8)), calls: []string{"2@m/t block=8 0:0 -> nothing"},
-				reasons: map[uint64]string{2: "reconciliation failed: block_size mismatch for model=m2 tenant=t: existing=4 requested=8"}},
+			{
+				put: rec(2, in(m2), blocks(8)), calls: []string{"2@m/t block=8 0:0 -> nothing"},
+				reasons: map[uint64]string{2: "reconciliation failed: block_size mismatch for model=m2 tenant=t: existing=4 requested=8"},
+			},
 		}},
 		"extra event ranks are attached, but no candidates": {events, []step{
-			{put: rec(1, streams(map[uint32]string{2: "tcp://h:3", 0: "tcp://h:1"}), replay("tcp://h:9"), replays(map[uint32]string{2: "tcp://h:8"})),
-				calls: []string{"nothing -> 1@m/t block=4 0:0 [2:1] 0<tcp://h:1,tcp://h:9 2<tcp://h:3,tcp://h:8"}},
-			{patch: &catalog.Patch{Size: new(uint32(3)), KVEventsEndpoints: map[uint32]string{0: "tcp://h:1", 1: "tcp://h:2", 2: "tcp://h:3"}}, id: 1,
+			{
+				put:   rec(1, streams(map[uint32]string{2: "tcp://h:3", 0: "tcp://h:1"}), replay("tcp://h:9"), replays(map[uint32]string{2: "tcp://h:8"})),
+				calls: []string{"nothing -> 1@m/t block=4 0:0 [2:1] 0<tcp://h:1,tcp://h:9 2<tcp://h:3,tcp://h:8"},
+			},
+			{
+				patch: &catalog.Patch{Size: new(uint32(3)), KVEventsEndpoints: map[uint32]string{0: "tcp://h:1", 1: "tcp://h:2", 2: "tcp://h:3"}}, id: 1,
 				calls: []string{"1@m/t block=4 0:0 [2:1] 0<tcp://h:1,tcp://h:9 2<tcp://h:3,tcp://h:8 -> " +
-					"1@m/t block=4 0:0 1:2 2:1 0<tcp://h:1,tcp://h:9 1<tcp://h:2,tcp://h:9 2<tcp://h:3,tcp://h:8"}},
+					"1@m/t block=4 0:0 1:2 2:1 0<tcp://h:1,tcp://h:9 1<tcp://h:2,tcp://h:9 2<tcp://h:3,tcp://h:8"},
+			},
 		}},
 		"a bad endpoint keeps the old stream, none at all ends it": {events, []step{
 			{put: rec(1, stream("tcp://h:1")), calls: []string{"nothing -> 1@m/t block=4 0:0 0<tcp://h:1"}},
-			{patch: &catalog.Patch{KVEventsEndpoint: new("x")}, id: 1,
-				reasons: map[uint64]string{1: "reconciliation failed: invalid kv_events endpoint for worker 1 dp_rank 0: invalid ZMQ endpoint `x`: missing scheme"}},
+			{
+				patch: &catalog.Patch{KVEventsEndpoint: new("x")}, id: 1,
+				reasons: map[uint64]string{1: "reconciliation failed: invalid kv_events endpoint for worker 1 dp_rank 0: invalid ZMQ endpoint `x`: missing scheme"},
+			},
 			{patch: &catalog.Patch{KVEventsEndpoint: new("tcp://h:1")}, id: 1},
-			{patch: &catalog.Patch{KVEventsEndpoint: new("")}, id: 1, calls: []string{"1@m/t block=4 0:0 0<tcp://h:1 -> 1@m/t block=4 0:0"},
-				reasons: map[uint64]string{1: "kv_events endpoint is required for dp_rank 0"}},
-			{patch: &catalog.Patch{KVEventsEndpoint: new("tcp://h:2")}, id: 1,
-				calls: []string{"1@m/t block=4 0:0 -> 1@m/t block=4 0:0 0<tcp://h:2"}},
+			{
+				patch: &catalog.Patch{KVEventsEndpoint: new("")}, id: 1, calls: []string{"1@m/t block=4 0:0 0<tcp://h:1 -> 1@m/t block=4 0:0"},
+				reasons: map[uint64]string{1: "kv_events endpoint is required for dp_rank 0"},
+			},
+			{
+				patch: &catalog.Patch{KVEventsEndpoint: new("tcp://h:2")}, id: 1,
+				calls: []string{"1@m/t block=4 0:0 -> 1@m/t block=4 0:0 0<tcp://h:2"},
+			},
 		}},
 		"a failed bind is a reason until the endpoint is free": {events, []step{
 			{put: rec(2, stream("tcp://*:1")), calls: []string{"nothing -> 2@m/t block=4 0:0 0<tcp://*:1"}},
-			{put: rec(1, in(m2), stream("tcp://*:1")), calls: []string{"nothing -> 1@m2/t block=4 0:0 0<tcp://*:1"},
-				reasons: map[uint64]string{1: inUse}},
-			{patch: &catalog.Patch{KVEventsEndpoint: new("tcp://*:2")}, id: 2,
-				calls: []string{"2@m/t block=4 0:0 0<tcp://*:1 -> 2@m/t block=4 0:0 0<tcp://*:2", "nothing -> 1@m2/t block=4 0:0 0<tcp://*:1"}},
-			{patch: &catalog.Patch{KVEventsEndpoint: new("tcp://*:1")}, id: 2,
+			{
+				put: rec(1, in(m2), stream("tcp://*:1")), calls: []string{"nothing -> 1@m2/t block=4 0:0 0<tcp://*:1"},
+				reasons: map[uint64]string{1: inUse},
+			},
+			{
+				patch: &catalog.Patch{KVEventsEndpoint: new("tcp://*:2")}, id: 2,
+				calls: []string{"2@m/t block=4 0:0 0<tcp://*:1 -> 2@m/t block=4 0:0 0<tcp://*:2", "nothing -> 1@m2/t block=4 0:0 0<tcp://*:1"},
+			},
+			{
+				patch: &catalog.Patch{KVEventsEndpoint: new("tcp://*:1")}, id: 2,
 				calls:   []string{"2@m/t block=4 0:0 0<tcp://*:2 -> 2@m/t block=4 0:0 0<tcp://*:1"},
-				reasons: map[uint64]string{2: inUse}},
-			{remove: true, id: 1, calls: []string{"1@m2/t block=4 0:0 0<tcp://*:1 -> nothing",
-				"2@m/t block=4 0:0 0<tcp://*:2 -> 2@m/t block=4 0:0 0<tcp://*:1"}},
+				reasons: map[uint64]string{2: inUse},
+			},
+			{remove: true, id: 1, calls: []string{
+				"1@m2/t block=4 0:0 0<tcp://*:1 -> nothing",
+				"2@m/t block=4 0:0 0<tcp://*:2 -> 2@m/t block=4 0:0 0<tcp://*:1",
+			}},
 		}},
 		"a failed change still takes away what the record no longer has": {events, []step{
 			{put: rec(1, stream("tcp://*:1")), calls: []string{"nothing -> 1@m/t block=4 0:0 0<tcp://*:1"}},
-			{put: rec(2, size(2), streams(map[uint32]string{0: "tcp://h:1", 1: "tcp://h:2"})),
-				calls: []string{"nothing -> 2@m/t block=4 0:1 1:2 0<tcp://h:1 1<tcp://h:2"}},
-			{put: rec(2, start(1), size(2), streams(map[uint32]string{1: "tcp://h:2", 2: "tcp://*:1"})),
+			{
+				put:   rec(2, size(2), streams(map[uint32]string{0: "tcp://h:1", 1: "tcp://h:2"})),
+				calls: []string{"nothing -> 2@m/t block=4 0:1 1:2 0<tcp://h:1 1<tcp://h:2"},
+			},
+			{
+				put: rec(2, start(1), size(2), streams(map[uint32]string{1: "tcp://h:2", 2: "tcp://*:1"})),
 				calls: []string{
 					"2@m/t block=4 0:1 1:2 0<tcp://h:1 1<tcp://h:2 -> 2@m/t block=4 1:2 2:3 1<tcp://h:2 2<tcp://*:1",
 					"2@m/t block=4 0:1 1:2 0<tcp://h:1 1<tcp://h:2 -> 2@m/t block=4 1:2 1<tcp://h:2",
-					"2@m/t block=4 1:2 1<tcp://h:2 -> 2@m/t block=4 1:2 2:1 1<tcp://h:2 2<tcp://*:1"},
-				reasons: map[uint64]string{2: inUse}},
+					"2@m/t block=4 1:2 1<tcp://h:2 -> 2@m/t block=4 1:2 2:1 1<tcp://h:2 2<tcp://*:1",
+				},
+				reasons: map[uint64]string{2: inUse},
+			},
 		}},
 	}
 	for name, tc := range tests {

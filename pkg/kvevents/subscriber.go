@@ -83,7 +83,7 @@ type Config struct {
 func DefaultConfig(workers int) Config {
 	return Config{
 		Workers: workers,
-		Inbox:   1024, InboxBytes: 8 << 20,
+		Inbox:   256, InboxBytes: 1 << 20,
 		Held: 10000, HeldBytes: 64 << 20,
 		Silence: 5 * time.Second,
 		Replays: 64,
@@ -247,6 +247,11 @@ func (s *Subscribers) Barrier(ctx context.Context) error {
 		sub.pass(b)
 	}
 	b.arrive()
+	select {
+	case <-b.done:
+		return nil
+	default:
+	}
 	select {
 	case <-b.done:
 		return nil

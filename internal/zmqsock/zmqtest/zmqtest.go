@@ -29,7 +29,6 @@ type Publisher struct {
 }
 
 // NewPublisher binds a publisher to endpoint; "" takes a free port of 127.0.0.1.
-// With a wildcard-free endpoint of a bound subscriber use Connect.
 func NewPublisher(tb testing.TB, endpoint string) *Publisher {
 	tb.Helper()
 	p := &Publisher{Endpoint: endpoint, tb: tb}

@@ -1,0 +1,111 @@
+package zmqsock_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/internal/zmqsock"
+	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
+)
+
+// start runs a hub for the length of the test.
+func start(t testing.TB, opt zmqsock.Options) *zmqsock.Hub {
+	t.Helper()
+	h := zmqsock.New(opt)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- h.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return h
+}
+
+// log records what a hub calls back.
+type log struct {
+	mu     sync.Mutex
+	events []string
+	pause  bool
+	change chan struct{}
+}
+
+func newLog() *log { return &log{change: make(chan struct{}, 1)} }
+
+func (l *log) add(s string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, s)
+	select {
+	case l.change <- struct{}{}:
+	default:
+	}
+	return !l.pause
+}
+
+func (l *log) message(frames [][]byte) bool {
+	return l.add(fmt.Sprintf("%q", frames))
+}
+
+func (l *log) status(up bool) {
+	if up {
+		l.add("up")
+	} else {
+		l.add("down")
+	}
+}
+
+func (l *log) setPause(pause bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pause = pause
+}
+
+func (l *log) snapshot() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.events)
+}
+
+// await waits until ok holds for the events.
+func (l *log) await(t testing.TB, what string, ok func(events []string) bool) {
+	t.Helper()
+	timeout := time.After(zmqtest.Patience)
+	for !ok(l.snapshot()) {
+		select {
+		case <-l.change:
+		case <-timeout:
+			t.Fatalf("%s: not seen; got %d events, first ones %.40q", what, len(l.snapshot()), l.snapshot()[:min(10, len(l.snapshot()))])
+		}
+	}
+}
+
+func has(want ...string) func([]string) bool {
+	return func(events []string) bool {
+		for _, w := range want {
+			i := slices.Index(events, w)
+			if i < 0 {
+				return false
+			}
+			events = events[i+1:]
+		}
+		return true
+	}
+}
+
+func subscribe(t testing.TB, h *zmqsock.Hub, endpoint string, l *log) uint64 {
+	t.Helper()
+	id, err := h.Subscribe(endpoint, l.message, l.status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+const first = `["" "\x00\x00\x00\x00\x00\x00\x00\x01" "one"]`
