@@ -12,21 +12,21 @@ import (
 	"github.com/select-service/select-service/internal/sim/workload"
 )
 
-// engine is a client of one simulated engine.
-type engine struct{ url string }
+// engineClient is a client of one simulated engine.
+type engineClient struct{ url string }
 
-func (e engine) reset(ctx context.Context, speedup float64) (info simapi.Info, err error) {
+func (e engineClient) reset(ctx context.Context, speedup float64) (info simapi.Info, err error) {
 	err = call(ctx, http.MethodPost, e.url+simapi.PathReset, simapi.ResetRequest{Speedup: speedup}, &info)
 	return info, err
 }
 
-func (e engine) stats(ctx context.Context) (stats simapi.Stats, err error) {
+func (e engineClient) stats(ctx context.Context) (stats simapi.Stats, err error) {
 	err = call(ctx, http.MethodGet, e.url+simapi.PathStats, nil, &stats)
 	return stats, err
 }
 
 // generate plays one request and calls step for each thing that happens to it.
-func (e engine) generate(ctx context.Context, r *workload.Request, step func(simapi.Step)) error {
+func (e engineClient) generate(ctx context.Context, r *workload.Request, step func(simapi.Step)) error {
 	body, err := open(ctx, http.MethodPost, e.url+simapi.PathGenerate, simapi.GenerateRequest{
 		RequestID: fmt.Sprint(r.ID), TokenIDs: r.Prompt, OutputTokenIDs: r.Output,
 	})
@@ -59,7 +59,7 @@ const (
 
 // awaitSubscriber waits until somebody listens to the engine's events, so that
 // no event is lost before the first request.
-func (e engine) awaitSubscriber(ctx context.Context) error {
+func (e engineClient) awaitSubscriber(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, subscribeWait, errNoSubscriber)
 	defer cancel()
 	for {

@@ -16,7 +16,7 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 	r := playing{conf: conf, requests: requests, screen: scr}
 	infos := make([]simapi.Info, len(conf.Engines))
 	for i, url := range conf.Engines {
-		r.engines = append(r.engines, engine{url})
+		r.engines = append(r.engines, engineClient{url})
 		var err error
 		if infos[i], err = r.engines[i].reset(ctx, conf.Speedup); err != nil {
 			return result{}, fmt.Errorf("restart engine %d: %w", i+1, err)
@@ -57,7 +57,7 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 }
 
 // join registers the engines and waits until the service hears each of them.
-func (s *selection) join(ctx context.Context, engines []engine, infos []simapi.Info) error {
+func (s *selection) join(ctx context.Context, engines []engineClient, infos []simapi.Info) error {
 	for i, e := range engines {
 		if err := s.register(ctx, i+1, e.url, infos[i]); err != nil {
 			return err
@@ -83,7 +83,7 @@ func (s *selection) leave(ctx context.Context, engines int) {
 // playing is one policy being played.
 type playing struct {
 	conf     config
-	engines  []engine
+	engines  []engineClient
 	policy   policy
 	requests []workload.Request
 	screen   *screen

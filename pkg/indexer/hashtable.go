@@ -3,7 +3,7 @@ package indexer
 // handles is an open-addressing multimap from a 32-bit tag to a 32-bit handle.
 // It stores no keys: the caller checks a handle against what it stands for. A
 // slot is tag and handle in one word, so that growing and shifting touch
-// nothing else; handle 0 is an empty slot. It grows by a quarter, not by two:
+// nothing else; handle 0 is an empty slot. It grows by half, not by two:
 // it is a third of the index's memory, and half empty half the time otherwise.
 type handles struct {
 	mem   *memory
@@ -43,7 +43,7 @@ func (t *handles) at(i int, tag uint32) (handle uint32, same bool) {
 // insert adds a pair; equal pairs are kept apart.
 func (t *handles) insert(tag, handle uint32) {
 	if (t.n+1)*5 > len(t.slots)*4 {
-		t.resize(max(minSlots, len(t.slots)*5/4))
+		t.resize(max(minSlots, len(t.slots)*3/2))
 	}
 	t.place(uint64(tag)<<32 | uint64(handle))
 	t.n++
