@@ -29,7 +29,7 @@ func (l *loop) monitor(z *zmq4.Socket, id uint64, c *connections) (*socket, erro
 	if err != nil {
 		return nil, fmt.Errorf("zmq monitor: %w", err)
 	}
-	if err := errors.Join(pair.SetLinger(0), pair.Connect(address)); err != nil {
+	if err := errors.Join(pair.SetLinger(0), pair.SetRcvhwm(0), pair.Connect(address)); err != nil {
 		return nil, errors.Join(fmt.Errorf("zmq monitor: %w", err), pair.Close())
 	}
 	s, err := l.add(pair, func(frames [][]byte) bool {

@@ -78,6 +78,7 @@ func (l *loop) subscribe(id uint64, endpoint string, message Message, status fun
 		g.main.ahead, g.main.behind = monitor, func() bool { return c.up == 0 }
 	}
 	if err != nil {
+		stopMonitor(z)
 		l.remove(monitor)
 		return errors.Join(err, z.Close())
 	}
@@ -164,9 +165,17 @@ func (l *loop) closeSocket(id uint64) {
 	}
 	delete(l.byID, id)
 	if g.monitor != nil {
+		stopMonitor(g.main.zmq)
 		l.remove(g.monitor)
 	}
 	l.remove(g.main)
+}
+
+// stopMonitor must come before the monitor's own socket is closed: an event for
+// a monitor that nobody reads blocks its I/O thread, and with it every socket of
+// that thread, for good.
+func stopMonitor(z *zmq4.Socket) {
+	_ = z.Monitor("", 0) // fails only for what is no socket
 }
 
 // remove closes a socket. zmq_close fails only for what is no socket.
