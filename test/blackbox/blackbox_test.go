@@ -1,0 +1,238 @@
+// Package blackbox drives the built service from outside: its command line,
+// HTTP, ZMQ and signals, with what goes wrong around a service in production.
+package blackbox_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/test/procs"
+)
+
+// patience is how long a test waits for what has to happen in the end.
+const patience = 20 * time.Second
+
+// answerIn bounds every request that does not wait in the queue.
+const answerIn = 10 * time.Second
+
+// object is a JSON object that is sent.
+type object = map[string]any
+
+// service is a running service and a client of it. A connection lasts for one
+// request, so that it counts for no descriptor afterwards.
+type service struct {
+	*procs.Process
+	http *http.Client
+}
+
+func program(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds and starts the service")
+	}
+	return procs.Binary(t)
+}
+
+// start starts a service on a free port and waits until it answers.
+func start(t *testing.T, env map[string]string, args ...string) *service {
+	t.Helper()
+	return startOn(t, procs.FreePort(t), env, args...)
+}
+
+func startOn(t *testing.T, port int, env map[string]string, args ...string) *service {
+	t.Helper()
+	command := append([]string{program(t), "--port", strconv.Itoa(port)}, args...)
+	s := &service{
+		Process: procs.Start(t, procs.Options{
+			Command: command, Env: env, Address: fmt.Sprintf("127.0.0.1:%d", port),
+		}),
+		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			out := s.Output()
+			t.Logf("the service wrote: …%s", out[max(0, len(out)-2000):])
+		}
+	})
+	eventually(t, "the service answers", func() error {
+		if code, ended := s.Wait(0); ended {
+			t.Fatalf("the service ended with code %d: %s", code, s.Output())
+		}
+		_, err := s.call(t.Context(), "GET", "/health", nil)
+		return err
+	})
+	return s
+}
+
+// answer is a response that was read to its end.
+type answer struct {
+	status int
+	body   []byte
+}
+
+func (a answer) String() string { return fmt.Sprintf("%d %.300s", a.status, a.body) }
+
+// call sends a request; body is JSON text ([]byte), nil for none, or a value to
+// encode.
+func (s *service) call(ctx context.Context, method, path string, body any) (answer, error) {
+	text, ok := body.([]byte)
+	if !ok && body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return answer{}, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.Address()+path, bytes.NewReader(text))
+	if err != nil {
+		return answer{}, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := s.http.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	got, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, got}, err
+}
+
+// must sends a request that has to be answered with a status, and decodes the
+// answer into v unless that is nil.
+func (s *service) must(t *testing.T, status int, method, path string, body, v any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), answerIn)
+	defer cancel()
+	a, err := s.call(ctx, method, path, body)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+	if a.status != status {
+		t.Fatalf("%s %s: want status %d, got %v", method, path, status, a)
+	}
+	if v == nil {
+		return
+	}
+	if err := json.Unmarshal(a.body, v); err != nil {
+		t.Fatalf("%s %s: %v: %v", method, path, err, a)
+	}
+}
+
+// eventually polls until ok returns nil.
+func eventually(t *testing.T, what string, ok func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := ok()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v: %v", what, patience, err)
+		}
+	}
+}
+
+// register puts n equal workers, ids from 1, that listen to no events.
+func (s *service) register(t *testing.T, n int) {
+	t.Helper()
+	for id := 1; id <= n; id++ {
+		s.must(t, http.StatusCreated, "POST", "/workers", object{
+			"worker_id": id, "endpoint": fmt.Sprintf("http://w%d:8000", id), "block_size": 4, "max_num_batched_tokens": 1024,
+		}, nil)
+	}
+}
+
+// load is a rank's part of /loads.
+type load struct {
+	WorkerID uint64 `json:"worker_id"`
+	DPRank   uint32 `json:"dp_rank"`
+	Prefill  uint64 `json:"potential_prefill_tokens"`
+	Decode   uint64 `json:"potential_decode_blocks"`
+	Requests uint64 `json:"active_requests"`
+}
+
+// scopeLoads is one entry of /loads.
+type scopeLoads struct {
+	Loads   []load `json:"loads"`
+	Pending int    `json:"pending_count"`
+}
+
+func (s *service) loads(t *testing.T) scopeLoads {
+	t.Helper()
+	var scopes []scopeLoads
+	s.must(t, http.StatusOK, "GET", "/loads?model_name=default&tenant_id=default", nil, &scopes)
+	if len(scopes) != 1 {
+		t.Fatalf("/loads: %d scopes, want 1", len(scopes))
+	}
+	return scopes[0]
+}
+
+// goroutines is the gauge of that name in /metrics.
+func (s *service) goroutines(t *testing.T) int {
+	t.Helper()
+	a, err := s.call(t.Context(), "GET", "/metrics", nil)
+	if err != nil || a.status != http.StatusOK {
+		t.Fatalf("GET /metrics: %v %v", a, err)
+	}
+	for sc := bufio.NewScanner(bytes.NewReader(a.body)); sc.Scan(); {
+		if text, ok := strings.CutPrefix(sc.Text(), "go_goroutines "); ok {
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				t.Fatalf("go_goroutines: %v", err)
+			}
+			return n
+		}
+	}
+	t.Fatal("/metrics has no go_goroutines")
+	return 0
+}
+
+// use is what a process holds.
+type use struct{ goroutines, threads, descriptors int }
+
+func (s *service) use(t *testing.T) use {
+	t.Helper()
+	u := use{goroutines: s.goroutines(t)}
+	var err error
+	if u.threads, err = s.Status("Threads"); err != nil {
+		t.Fatal(err)
+	}
+	if u.descriptors, err = s.Descriptors(); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// settles waits until the process holds no more than before. The slack is for
+// what the Go runtime keeps for itself: threads that were blocked once stay.
+func (s *service) settles(t *testing.T, before use) {
+	t.Helper()
+	slack := use{goroutines: 2, threads: 12, descriptors: 4}
+	eventually(t, "goroutines, threads and descriptors are back", func() error {
+		now := s.use(t)
+		if now.goroutines > before.goroutines+slack.goroutines || now.threads > before.threads+slack.threads ||
+			now.descriptors > before.descriptors+slack.descriptors {
+			return fmt.Errorf("%+v, before %+v", now, before)
+		}
+		return nil
+	})
+}
+
+// eventsOff is the environment of a service without KV events.
+func eventsOff(more ...string) map[string]string {
+	env := map[string]string{"DYN_USE_KV_EVENTS": "false"}
+	for i := 0; i+1 < len(more); i += 2 {
+		env[more[i]] = more[i+1]
+	}
+	return env
+}

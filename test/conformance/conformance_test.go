@@ -1,0 +1,123 @@
+package conformance_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/select-service/select-service/test/conformance"
+	"github.com/select-service/select-service/test/procs"
+)
+
+const folder = "../../testdata/conformance"
+
+// commandEnv names another server to play the recorded scenarios against, for
+// example "python -m dynamo.select_service --port {port}".
+const commandEnv = "SELECT_SERVICE_CMD"
+
+// contracts are the folders of scenarios and the flag of the listener that each
+// is played against. Only the selection contract is served yet.
+var contracts = []struct {
+	folder string
+	flags  []string
+	skip   string // why it is not played
+}{
+	{folder: "selection", flags: []string{"--port", "{port}"}},
+	{folder: "rejection", flags: []string{"--port", "{port}"}, skip: "request rejection is not served yet"},
+	{folder: "slots", flags: []string{"--slots-port", "{port}", "--port", "0"}, skip: "the slot tracker is not served yet"},
+	{folder: "conductor", flags: []string{"--conductor-port", "{port}", "--port", "0"}, skip: "the Conductor API is not served yet"},
+}
+
+// later are the tags of scenarios that need other replicas: reading a peer's
+// index at start (recovery) and sharing bookings (replica) come with them. What
+// a service without replicas answers on those routes is tested in
+// internal/httpapi.
+var later = []string{"recovery", "replica"}
+
+// alone are scenarios of such a tag that need no replica.
+var alone = []string{"replica_sync_disabled"}
+
+// atOnce bounds the services that run at the same time: scenarios measure how
+// long an answer takes.
+const atOnce = 4
+
+// TestScenarios plays every scenario against a service of its own.
+func TestScenarios(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts the built service")
+	}
+	slots := make(chan struct{}, atOnce)
+	for _, c := range contracts {
+		t.Run(c.folder, func(t *testing.T) {
+			if c.skip != "" {
+				t.Skip(c.skip)
+			}
+			for _, sc := range load(t, c.folder) {
+				t.Run(sc.Name, func(t *testing.T) {
+					if sc.Tagged(later...) && !slices.Contains(alone, sc.Name) {
+						t.Skip("comes with replicas")
+					}
+					if os.Getenv(commandEnv) != "" && sc.Decided != nil {
+						t.Skip("decided, not recorded")
+					}
+					t.Parallel()
+					slots <- struct{}{}
+					t.Cleanup(func() { <-slots })
+					conformance.Play(t, sc, host{c.flags})
+				})
+			}
+		})
+	}
+}
+
+// TestScenariosAreReadable proves that every scenario, also of a contract that
+// is not served yet, uses only what the player knows.
+func TestScenariosAreReadable(t *testing.T) {
+	names := map[string]bool{}
+	for _, c := range contracts {
+		for _, sc := range load(t, c.folder) {
+			if names[sc.Name] {
+				t.Errorf("two scenarios are called %s", sc.Name)
+			}
+			names[sc.Name] = true
+			if len(sc.Steps) == 0 && sc.StartFails == nil {
+				t.Errorf("%s has no steps", sc.Name)
+			}
+		}
+	}
+}
+
+func load(t *testing.T, name string) []*conformance.Scenario {
+	t.Helper()
+	scenarios, err := conformance.LoadDir(filepath.Join(folder, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(scenarios) == 0 {
+		t.Fatalf("no scenarios in %s", name)
+	}
+	return scenarios
+}
+
+// host starts the built service, or the server of commandEnv.
+type host struct{ flags []string }
+
+func (h host) FreePort(tb testing.TB) int { return procs.FreePort(tb) }
+
+func (h host) Start(tb testing.TB, env map[string]string, args []string) conformance.Server {
+	tb.Helper()
+	port := procs.FreePort(tb)
+	command := strings.Fields(os.Getenv(commandEnv))
+	if len(command) == 0 {
+		command = append([]string{procs.Binary(tb)}, h.flags...)
+	}
+	for i, word := range command {
+		command[i] = strings.ReplaceAll(word, "{port}", fmt.Sprint(port))
+	}
+	return procs.Start(tb, procs.Options{
+		Command: append(command, args...), Env: env, Address: fmt.Sprintf("127.0.0.1:%d", port),
+	})
+}
