@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -36,7 +38,7 @@ type config struct {
 func defaults() config {
 	return config{
 		Target: "http://127.0.0.1:8092", Policies: []string{"all"}, Seed: 1, Requests: 1000,
-		Speedup: 15, Model: "sim", Tenant: "default", Decisions: 8,
+		Model: "sim", Tenant: "default", Decisions: 8,
 	}
 }
 
@@ -49,7 +51,7 @@ func (c *config) flags() *pflag.FlagSet {
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the built-in workload and of random choices")
 	f.IntVar(&c.Requests, "requests", c.Requests, "requests to play")
 	f.StringVar(&c.Trace, "trace", c.Trace, "play a trace in Mooncake's format instead of the built-in workload")
-	f.Float64Var(&c.Speedup, "speedup", c.Speedup, "model seconds per second, for arrivals and engines alike")
+	f.Float64Var(&c.Speedup, "speedup", c.Speedup, "model seconds per second, for arrivals and engines alike; 0 lets the arrivals take 16 s, but is 20 at most")
 	f.StringVar(&c.Model, "model", c.Model, "model name to register the engines under")
 	f.StringVar(&c.Tenant, "tenant", c.Tenant, "tenant to register the engines under")
 	f.IntVar(&c.Decisions, "decisions", c.Decisions, "choices of the selection service to show while playing")
@@ -66,8 +68,8 @@ func (c *config) validate() ([]string, error) {
 	if c.Requests < 1 {
 		errs = append(errs, fmt.Errorf("requests: %d is below 1", c.Requests))
 	}
-	if !(c.Speedup > 0) {
-		errs = append(errs, fmt.Errorf("speedup: %g is not above 0", c.Speedup))
+	if !(c.Speedup >= 0) {
+		errs = append(errs, fmt.Errorf("speedup: %g is below 0", c.Speedup))
 	}
 	if slices.Equal(c.Policies, []string{"all"}) {
 		return allPolicies, errors.Join(errs...)
@@ -78,4 +80,17 @@ func (c *config) validate() ([]string, error) {
 		}
 	}
 	return c.Policies, errors.Join(errs...)
+}
+
+// Bounds of the speedup that is taken if none is asked for. Beyond 20 the delays
+// of a small machine would show: 1 ms of it is then 20 ms to the model.
+const (
+	arrivalTime = 16 * time.Second
+	maxSpeedup  = 20
+)
+
+// speedupFor returns a speedup for arrivals that span so much model time.
+func speedupFor(span time.Duration) float64 {
+	tenths := math.Round(10 * span.Seconds() / arrivalTime.Seconds())
+	return min(max(tenths/10, 1), maxSpeedup)
 }

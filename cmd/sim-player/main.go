@@ -44,7 +44,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	rep := report{Config: conf, Workload: workload.Summarize(requests)}
+	sum := workload.Summarize(requests)
+	if conf.Speedup == 0 {
+		conf.Speedup = speedupFor(sum.Span)
+	}
+	rep := report{Config: conf, Workload: sum}
 	fmt.Fprintln(stdout, rep.heading())
 	for _, name := range policies {
 		scr := newScreen(stdout, name, len(requests))

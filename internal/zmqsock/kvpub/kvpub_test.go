@@ -2,6 +2,7 @@ package kvpub
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,16 +35,21 @@ func dial(t *testing.T, kind zmq4.Type, endpoint string) *zmq4.Socket {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	s.SetRcvtimeo(patience)
-	s.SetLinger(0)
-	s.SetRcvhwm(0)
+	err = errors.Join(s.SetRcvtimeo(patience), s.SetLinger(0), s.SetRcvhwm(0))
 	if kind == zmq4.SUB {
-		s.SetSubscribe("")
+		err = errors.Join(err, s.SetSubscribe(""))
 	}
-	if err := s.Connect(endpoint); err != nil {
+	if err := errors.Join(err, s.Connect(endpoint)); err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+func send(t *testing.T, s *zmq4.Socket, parts ...any) {
+	t.Helper()
+	if _, err := s.SendMessage(parts...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func receive(t *testing.T, s *zmq4.Socket) [][]byte {
@@ -100,7 +106,7 @@ func TestReplay(t *testing.T) {
 		receive(t, sub) // so that all are in the ring
 	}
 	asker := dial(t, zmq4.DEALER, p.Replay())
-	asker.SendMessage("malformed")
+	send(t, asker, "malformed")
 	tests := map[string]struct{ from, first, count uint64 }{
 		"all":      {0, extra, Steps},
 		"the end":  {Steps, Steps, extra},
@@ -109,7 +115,7 @@ func TestReplay(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			asker.SendMessage("", number(tc.from))
+			send(t, asker, "", number(tc.from))
 			for i := range tc.count {
 				frames := receive(t, asker)
 				want := []string{"", "", string(number(tc.first + i)), fmt.Sprint(tc.first + i)}

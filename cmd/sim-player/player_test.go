@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func playJSON(t *testing.T, args ...string) (report, string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "results.json")
+	var out bytes.Buffer
+	runErr := run(t.Context(), append(args, "--json", file), &out)
+	var rep report
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return rep, out.String(), runErr
+	}
+	if err := json.Unmarshal(text, &rep); err != nil {
+		t.Fatal(err)
+	}
+	return rep, out.String(), runErr
+}
+
+// TestAllPolicies plays a small workload through a server of the same contract,
+// under every policy. It proves that each policy gets all requests on restarted
+// engines, that the lifecycle of every booking is complete and in order, that
+// placing by content hits more, and that nothing stays registered.
+func TestAllPolicies(t *testing.T) {
+	svc, target := newFakeService(t)
+	urls := startEngines(t, svc, 3, 16384)
+	const n = "60"
+	rep, out, err := playJSON(t, "--target", target, "--engines", strings.Join(urls, ","), "--requests", n, "--speedup", "200")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var names []string
+	for _, r := range rep.Results {
+		names = append(names, r.Policy)
+		if r.Requests != 60 || r.Failed != 0 || r.Unreported != 0 {
+			t.Errorf("%s: %d requests, %d failed, %d unreported: %v", r.Policy, r.Requests, r.Failed, r.Unreported, r.Errors)
+		}
+		if r.HitRate <= 0 || r.HitRate >= 1 || r.TTFTMeanMS <= 0 || r.TTFTP99MS < r.TTFTP50MS || r.BusySpread < 1 {
+			t.Errorf("%s: implausible figures %+v", r.Policy, r)
+		}
+	}
+	if !slices.Equal(names, allPolicies) {
+		t.Errorf("policies %v", names)
+	}
+	if ours, rr := rep.Results[0].HitRate, rep.Results[1].HitRate; ours <= rr {
+		t.Errorf("hit rate by content %.2f, round robin %.2f", ours, rr)
+	}
+	checkBookings(t, svc)
+	for name, n := range svc.published {
+		if n == 0 {
+			t.Errorf("%s published nothing", name)
+		}
+	}
+	for _, want := range []string{"request 7 → worker ", "select-service  60/60 requests", "round-robin", "hit rate", "TTFT mean", "load spread"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the output lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+func checkBookings(t *testing.T, svc *fakeService) {
+	t.Helper()
+	if len(svc.bookings) != 60 || len(svc.workers) != 0 {
+		t.Errorf("%d bookings, %d workers left", len(svc.bookings), len(svc.workers))
+	}
+	for id, steps := range svc.bookings {
+		if len(steps) < 3 || steps[1] != "prefill_complete" || steps[len(steps)-1] != "freed" {
+			t.Errorf("%s: %v", id, steps)
+		}
+	}
+}
+
+// TestFailuresAreReported proves that a request that the service refuses is
+// counted, shown, and makes the run fail.
+func TestFailuresAreReported(t *testing.T) {
+	svc, target := newFakeService(t)
+	svc.refuse["sim-3"] = true
+	urls := startEngines(t, svc, 2, 16384)
+	rep, out, err := playJSON(t, "--target", target, "--engines", strings.Join(urls, ","),
+		"--requests", "6", "--speedup", "500", "--policies", "select-service")
+	if err == nil || len(rep.Results) != 1 || rep.Results[0].Failed != 1 || rep.Results[0].Requests != 5 {
+		t.Errorf("err %v, results %+v", err, rep.Results)
+	}
+	if !strings.Contains(out, "request 3") || !strings.Contains(out, "503") {
+		t.Errorf("the failure is not shown:\n%s", out)
+	}
+}
+
+// TestTraceIsPlayed proves that --trace replaces the workload, and that a
+// request too large for an engine fails alone.
+func TestTraceIsPlayed(t *testing.T) {
+	svc, target := newFakeService(t)
+	urls := startEngines(t, svc, 1, 64)
+	trace := filepath.Join(t.TempDir(), "trace.jsonl")
+	text := `{"timestamp": 0, "input_length": 700, "output_length": 20, "hash_ids": [1, 2]}
+{"timestamp": 5000, "input_length": 700, "output_length": 20, "hash_ids": [1, 2]}
+{"timestamp": 5000, "input_length": 1500, "output_length": 20, "hash_ids": [1, 2, 3]}
+`
+	if err := os.WriteFile(trace, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rep, _, err := playJSON(t, "--target", target, "--engines", urls[0], "--trace", trace, "--speedup", "500", "--policies", "least-loaded")
+	if err == nil || len(rep.Results) != 1 {
+		t.Fatalf("err %v, results %+v", err, rep.Results)
+	}
+	if r := rep.Results[0]; r.Requests != 2 || r.Failed != 1 || r.HitRate != 688.0/1400 {
+		t.Errorf("%d requests, %d failed, hit rate %v (%v)", r.Requests, r.Failed, r.HitRate, r.Errors)
+	}
+}
+
+// TestInterrupt proves that an interrupted run ends at once, without a table,
+// and takes its workers out of the service.
+func TestInterrupt(t *testing.T) {
+	svc, target := newFakeService(t)
+	urls := startEngines(t, svc, 2, 16384)
+	ctx, cancel := context.WithCancel(t.Context())
+	var out bytes.Buffer
+	done := make(chan error)
+	go func() {
+		done <- run(ctx, []string{"--target", target, "--engines", strings.Join(urls, ","), "--speedup", "1"}, &out)
+	}()
+	<-svc.first
+	cancel()
+	if err := <-done; err == nil || strings.Contains(out.String(), "TTFT") {
+		t.Errorf("err %v, output:\n%s", err, out.String())
+	}
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	if len(svc.workers) != 0 {
+		t.Errorf("%d workers are still registered", len(svc.workers))
+	}
+}

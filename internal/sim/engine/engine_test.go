@@ -1,0 +1,212 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// An engine of round numbers: 100 prompt tokens a second, an output token each
+// 100 ms.
+func testConfig() Config {
+	return Config{BlockSize: 4, CacheBlocks: 12, PrefillRate: 100, DecodeRate: 10, HashSeed: 1}
+}
+
+func tokens(from, n int) []uint32 {
+	ts := make([]uint32, n)
+	for i := range ts {
+		ts[i] = uint32(from + i)
+	}
+	return ts
+}
+
+func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// seenUpdate is an Update without its cache events.
+type seenUpdate struct {
+	At           time.Duration
+	ID           string
+	Kind         UpdateKind
+	Cached       int
+	Queued, TTFT time.Duration
+	Tokens       int
+}
+
+func drain(e *Engine, until time.Duration) []seenUpdate {
+	var seen []seenUpdate
+	for _, u := range e.Advance(until) {
+		if u.Request != "" {
+			seen = append(seen, seenUpdate{u.At, u.Request, u.Kind, u.Cached, u.Queued, u.TTFT, u.Tokens})
+		}
+	}
+	return seen
+}
+
+func submit(t *testing.T, e *Engine, at time.Duration, id string, prompt, output []uint32) {
+	t.Helper()
+	e.Advance(at)
+	if err := e.Submit(at, Request{ID: id, Prompt: prompt, Output: output}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTimeline proves the model on figures that can be checked by hand: prefill
+// is first come first served, decoding runs beside it, and a hit saves its time.
+func TestTimeline(t *testing.T) {
+	e := New(testConfig())
+	submit(t, e, 0, "a", tokens(0, 10), tokens(100, 8))
+	if err := e.Submit(ms(20), Request{ID: "b", Prompt: tokens(0, 9), Output: tokens(200, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	want := []seenUpdate{
+		// 10 tokens at 100/s. 10 tokens fill 2 blocks.
+		{At: ms(100), ID: "a", Kind: FirstToken, TTFT: ms(100), Tokens: 1},
+		// b waited for a and hits 2 blocks: 1 token to compute. Its answer has
+		// one token, so it is done with the first.
+		{At: ms(110), ID: "b", Kind: FirstToken, Cached: 8, Queued: ms(80), TTFT: ms(90), Tokens: 1},
+		{At: ms(110), ID: "b", Kind: Done, Tokens: 1},
+		// Output token k comes at 100 + 100*(k-1) ms. Block 3 is full when its
+		// 12th token is computed: with output token 3 made.
+		{At: ms(300), ID: "a", Kind: OutputBlock, Tokens: 3},
+		{At: ms(700), ID: "a", Kind: OutputBlock, Tokens: 7},
+		{At: ms(800), ID: "a", Kind: Done, Tokens: 8},
+	}
+	if diff := cmp.Diff(want, drain(e, time.Second)); diff != "" {
+		t.Errorf("updates (-want +got):\n%s", diff)
+	}
+	wantTotals := Totals{
+		Requests: 2, PromptTokens: 19, CachedTokens: 8, OutputTokens: 9, PrefillBusy: ms(110),
+		TTFT: []time.Duration{ms(100), ms(90)}, Queued: []time.Duration{0, ms(80)},
+	}
+	if diff := cmp.Diff(wantTotals, e.Totals()); diff != "" {
+		t.Errorf("totals (-want +got):\n%s", diff)
+	}
+}
+
+// TestAnswersAreCached proves that the next turn of a chat finds the answer of
+// the one before, all but the last token, whose KV entry is never computed.
+func TestAnswersAreCached(t *testing.T) {
+	e := New(testConfig())
+	prompt, answer := tokens(0, 6), tokens(50, 6)
+	submit(t, e, 0, "turn 1", prompt, answer)
+	e.Advance(time.Minute)
+	chat := append(append([]uint32{}, prompt...), answer...) // 12 tokens, 11 computed
+	submit(t, e, time.Minute, "turn 2", append(chat, 7, 7), tokens(90, 1))
+	got := drain(e, 2*time.Minute)
+	if got[0].Cached != 8 {
+		t.Errorf("%d tokens cached, want 8", got[0].Cached)
+	}
+}
+
+// TestMemoryHoldsBack proves that a request waits until its blocks find room,
+// and that those behind it wait too.
+func TestMemoryHoldsBack(t *testing.T) {
+	e := New(testConfig())                                   // 12 blocks
+	submit(t, e, 0, "large", tokens(0, 20), tokens(100, 12)) // 8 blocks
+	submit(t, e, 0, "next", tokens(200, 16), tokens(300, 4)) // 5 blocks
+	submit(t, e, 0, "small", tokens(400, 4), tokens(500, 1)) // 2 blocks, would fit
+	got := drain(e, time.Minute)
+	order := []string{}
+	for _, u := range got {
+		if u.Kind == FirstToken {
+			order = append(order, fmt.Sprint(u.ID, " ", u.At))
+		}
+	}
+	// large: prefill to 200 ms, then 12 tokens until 200+1100 ms.
+	want := []string{"large 200ms", "next 1.46s", "small 1.5s"}
+	if diff := cmp.Diff(want, order); diff != "" {
+		t.Errorf("first tokens (-want +got):\n%s", diff)
+	}
+}
+
+func TestSubmitRefuses(t *testing.T) {
+	e := New(testConfig())
+	tests := map[string]struct {
+		r    Request
+		want error
+	}{
+		"too long":  {Request{Prompt: tokens(0, 48), Output: tokens(0, 1)}, ErrTooLong},
+		"no prompt": {Request{Output: tokens(0, 1)}, ErrEmpty},
+		"no answer": {Request{Prompt: tokens(0, 1)}, ErrEmpty},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if err := e.Submit(0, tc.r); !errors.Is(err, tc.want) {
+				t.Errorf("err = %v, want %v", err, tc.want)
+			}
+		})
+	}
+	if _, ok := e.Next(); ok || e.Waiting() != 0 {
+		t.Error("a refused request is queued")
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	if err := testConfig().Validate(); err != nil {
+		t.Errorf("a good configuration: %v", err)
+	}
+	err := Config{}.Validate()
+	if err == nil {
+		t.Fatal("the zero configuration is accepted")
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); !ok || len(joined.Unwrap()) != 4 {
+		t.Errorf("not all four faults are named: %v", err)
+	}
+}
+
+// TestStepsDoNotMatter proves that an engine does the same at the same model
+// times whether it is advanced often or seldom: real time has no influence. It
+// also checks, over random workloads, that every request ends, that the events
+// rebuild the cache, and that nothing stays pinned.
+func TestStepsDoNotMatter(t *testing.T) {
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		type arrival struct {
+			at time.Duration
+			r  Request
+		}
+		var arrivals []arrival
+		at := time.Duration(0)
+		for i := range 60 {
+			at += time.Duration(rnd.IntN(400)) * time.Millisecond
+			prompt := tokens(rnd.IntN(3), 1+rnd.IntN(30))
+			arrivals = append(arrivals, arrival{at, Request{fmt.Sprint(i), prompt, tokens(rnd.IntN(2), 1+rnd.IntN(12))}})
+		}
+		play := func(every time.Duration) []seenUpdate {
+			e, seen, view := New(testConfig()), []seenUpdate(nil), &mirror{t: t, prefix: map[uint64][]uint32{}}
+			advance := func(to time.Duration) {
+				for _, u := range e.Advance(to) {
+					view.apply(u.Events)
+					if u.Request != "" {
+						seen = append(seen, seenUpdate{u.At, u.Request, u.Kind, u.Cached, u.Queued, u.TTFT, u.Tokens})
+					}
+				}
+			}
+			now := time.Duration(0)
+			for _, a := range arrivals {
+				for ; every > 0 && now+every < a.at; now += every {
+					advance(now)
+				}
+				advance(a.at)
+				if err := e.Submit(a.at, a.r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			advance(time.Hour)
+			if n := e.Totals().Requests; n != len(arrivals) {
+				t.Fatalf("seed %d: %d of %d requests ended", seed, n, len(arrivals))
+			}
+			if e.cache.Pinned() != 0 || len(view.prefix) != e.CacheLen() {
+				t.Fatalf("seed %d: %d pinned, %d blocks cached, %d by the events", seed, e.cache.Pinned(), e.CacheLen(), len(view.prefix))
+			}
+			return seen
+		}
+		if diff := cmp.Diff(play(0), play(7*time.Millisecond)); diff != "" {
+			t.Fatalf("seed %d: (-seldom +often)\n%s", seed, diff)
+		}
+	}
+}

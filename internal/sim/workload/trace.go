@@ -1,0 +1,82 @@
+package workload
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// TraceBlock is the number of tokens that one hash id of a Mooncake trace
+// stands for (Mooncake, FAST '25).
+const TraceBlock = 512
+
+// ErrTrace marks a line that is no request of a Mooncake trace.
+var ErrTrace = errors.New("bad trace line")
+
+type traceLine struct {
+	Timestamp    int64    `json:"timestamp"` // ms since the start
+	InputLength  int      `json:"input_length"`
+	OutputLength int      `json:"output_length"`
+	HashIDs      []uint64 `json:"hash_ids"` // of each block of TraceBlock tokens, the last may be partial
+}
+
+// Bounds of one line: tokens of the prompt and of the answer, and a year in ms.
+const (
+	maxTokens    = 2 << 20
+	maxTimestamp = 365 * 24 * 3600 * 1000
+)
+
+// ReadTrace reads the first n requests of a Mooncake trace: one JSON object a
+// line. Equal hash ids become equal tokens; what the trace says of answers is
+// their length only, so answers are never part of later prompts.
+func ReadTrace(r io.Reader, n int) ([]Request, error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 64<<10), 16<<20)
+	var all []Request
+	for number := 1; len(all) < n && lines.Scan(); number++ {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		var l traceLine
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return nil, fmt.Errorf("line %d: %w: %w", number, ErrTrace, err)
+		}
+		if err := l.validate(); err != nil {
+			return nil, fmt.Errorf("line %d: %w: %w", number, ErrTrace, err)
+		}
+		all = append(all, l.request(len(all)))
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read trace: %w", err)
+	}
+	return first(n, all), nil
+}
+
+func (l *traceLine) validate() error {
+	switch {
+	case l.Timestamp < 0 || l.Timestamp > maxTimestamp:
+		return fmt.Errorf("timestamp %d is outside 0..%d", l.Timestamp, int64(maxTimestamp))
+	case l.InputLength < 1 || l.InputLength > maxTokens:
+		return fmt.Errorf("input_length %d is outside 1..%d", l.InputLength, maxTokens)
+	case l.OutputLength < 0 || l.OutputLength > maxTokens:
+		return fmt.Errorf("output_length %d is outside 0..%d", l.OutputLength, maxTokens)
+	case len(l.HashIDs) != (l.InputLength+TraceBlock-1)/TraceBlock:
+		return fmt.Errorf("%d hash_ids for input_length %d", len(l.HashIDs), l.InputLength)
+	}
+	return nil
+}
+
+func (l *traceLine) request(index int) Request {
+	prompt := make([]uint32, 0, len(l.HashIDs)*TraceBlock)
+	for _, id := range l.HashIDs {
+		prompt = append(prompt, text(TraceBlock, 0, traceText, id)...)
+	}
+	return Request{
+		At:     time.Duration(l.Timestamp) * time.Millisecond,
+		Prompt: prompt[:l.InputLength:l.InputLength],
+		Output: text(max(1, l.OutputLength), 0, traceAnswer, uint64(index)),
+	}
+}

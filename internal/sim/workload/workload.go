@@ -1,0 +1,79 @@
+// Package workload makes the requests that a player sends: from a seed, shaped
+// like chats, or from a trace file. The same arguments give the same requests.
+package workload
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Request is one prompt, its answer and its arrival. Prompts may share memory:
+// they must not be changed.
+type Request struct {
+	ID     int           // from 1, in order of arrival
+	At     time.Duration // model time since the start
+	Prompt []uint32
+	Output []uint32
+}
+
+// vocabulary is the number of different tokens (Llama 3: 128,256).
+const vocabulary = 128_000
+
+// Stream numbers keep texts of different origin apart; see text.
+const (
+	systemText = iota + 1
+	userText
+	answerText
+	traceText
+	traceAnswer
+)
+
+// text returns n tokens that depend on nothing but the arguments (splitmix64).
+// Equal arguments with a larger n give the same text, continued.
+func text(n int, seed uint64, stream int, key uint64) []uint32 {
+	state := mix(mix(seed) ^ mix(uint64(stream)<<56^key))
+	tokens := make([]uint32, n)
+	for i := range tokens {
+		state += 0x9e3779b97f4a7c15
+		tokens[i] = uint32(mix(state) % vocabulary)
+	}
+	return tokens
+}
+
+func mix(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// first sorts requests by arrival, keeps n of them and numbers them.
+func first(n int, requests []Request) []Request {
+	slices.SortStableFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
+	requests = requests[:min(n, len(requests))]
+	for i := range requests {
+		requests[i].ID = i + 1
+	}
+	return requests
+}
+
+// Summary describes a workload.
+type Summary struct {
+	Requests     int
+	Span         time.Duration // from the first arrival to the last
+	PromptTokens int
+	OutputTokens int
+}
+
+// Summarize adds requests up.
+func Summarize(requests []Request) Summary {
+	s := Summary{Requests: len(requests)}
+	for _, r := range requests {
+		s.PromptTokens += len(r.Prompt)
+		s.OutputTokens += len(r.Output)
+	}
+	if len(requests) > 0 {
+		s.Span = requests[len(requests)-1].At - requests[0].At
+	}
+	return s
+}

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Shows the service at work: starts it, starts simulated engines, and plays one
+# workload under four policies. docs/demo.md explains what is seen.
+#
+# Options of the engines (--cache-blocks, --prefill-rate, --decode-rate,
+# --block-size, --hash-seed) go to sim-engine, --workers N sets their number,
+# --target URL uses a service that runs already; all else goes to sim-player.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+workers=4 target='' engine_args=() player_args=()
+while (($#)); do
+	case $1 in
+	--*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
+	esac
+	case $1 in
+	-h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ; exit ;;
+	--workers | --target | --cache-blocks | --prefill-rate | --decode-rate | --block-size | --hash-seed)
+		(($# > 1)) || { echo "demo: $1 needs a value" >&2; exit 2; } ;;&
+	--workers) workers=$2; shift 2 ;;
+	--target) target=$2; shift 2 ;;
+	--cache-blocks | --prefill-rate | --decode-rate | --block-size | --hash-seed)
+		engine_args+=("$1" "$2"); shift 2 ;;
+	*) player_args+=("$1"); shift ;;
+	esac
+done
+
+tmp=$(mktemp -d)
+pids=()
+stop() {
+	((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
+	wait
+	rm -rf "$tmp"
+}
+trap stop EXIT
+
+# run NAME COMMAND...: in the background, output in $tmp/NAME.
+run() {
+	local name=$1
+	shift
+	"$@" >"$tmp/$name" 2>&1 &
+	pids+=($!)
+}
+
+# await NAME PATTERN: until PATTERN is in the output of NAME, the newest process.
+await() {
+	for _ in {1..100}; do
+		grep -q "$2" "$tmp/$1" && return
+		kill -0 "${pids[-1]}" 2>/dev/null || break
+		sleep 0.1
+	done
+	echo "demo: $1 does not start:" >&2
+	cat "$tmp/$1" >&2
+	exit 1
+}
+
+[[ -n $target || -x bin/select-service ]] || make build
+${GO:-go} build -trimpath -o bin/ ./cmd/sim-engine ./cmd/sim-player
+
+run engines bin/sim-engine --engines "$workers" "${engine_args[@]}"
+await engines '^ready$'
+engines=$(awk '/^engine /{print $3}' "$tmp/engines" | paste -sd,)
+
+if [[ -z $target ]]; then
+	run select-service bin/select-service --listen 127.0.0.1 --port 0 --log-format json --log-level info
+	await select-service '"message":"listening"'
+	target=http://$(sed -n 's/.*"address":"\([^"]*\)".*"message":"listening".*/\1/p' "$tmp/select-service" | head -n 1)
+fi
+
+cat <<TEXT
+$workers simulated engines publish their KV events, $target listens to them and
+chooses an engine for each request. Three simple policies then play the same
+requests on restarted engines. About a minute and a half; Ctrl-C stops it.
+
+TEXT
+bin/sim-player --target "$target" --engines "$engines" "${player_args[@]}"
