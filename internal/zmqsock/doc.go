@@ -9,4 +9,10 @@
 // Everything that a caller asks of a socket travels to its loop as a command;
 // an eventfd in the same epoll set wakes the loop. Nothing polls on a timer: an
 // idle hub costs nothing.
+//
+// libzmq never sees a host name to connect to. It would look it up on an I/O
+// thread, at every attempt, and a name server that does not answer would hold up
+// all sockets of that thread. The hub looks names up beside its loops and
+// connects to addresses; a name without a connection is looked up again now and
+// then.
 package zmqsock

@@ -15,7 +15,11 @@ import (
 // start runs a hub for the length of the test.
 func start(t testing.TB, opt zmqsock.Options) *zmqsock.Hub {
 	t.Helper()
-	h := zmqsock.New(opt)
+	return run(t, zmqsock.New(opt))
+}
+
+func run(t testing.TB, h *zmqsock.Hub) *zmqsock.Hub {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()

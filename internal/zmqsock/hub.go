@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,11 +23,10 @@ type Options struct {
 	// Loops is the number of goroutines that own sockets. One reads some
 	// 800,000 small messages a second.
 	Loops int
-	// IOThreads is libzmq's: one moves about 1 GB/s. They also resolve host
-	// names, so that a slow name server delays the sockets of its thread.
+	// IOThreads is libzmq's: one moves about 1 GB/s.
 	IOThreads int
 	// MaxSockets bounds the sockets of the context. A subscriber takes three (two
-	// belong to its monitor), a running request one.
+	// belong to its monitor), and so does a running request.
 	MaxSockets int
 	// MaxMessage bounds one frame, in bytes: a peer that sends a larger one is
 	// disconnected before it is read.
@@ -51,17 +52,22 @@ type Message = func(frames [][]byte) bool
 // Hub opens sockets and calls their openers back. Run has to run for any other
 // method to return.
 type Hub struct {
-	opt   Options
-	ctx   *zmq4.Context // written before ready is closed
-	loops []*loop       // likewise
-	next  atomic.Uint64 // spreads sockets over loops
-	ready chan struct{} // closed when Run has its context and loops
-	ended chan struct{} // closed when Run returns
+	opt      Options
+	resolver *resolver
+	ctx      *zmq4.Context // written before ready is closed
+	loops    []*loop       // likewise
+	next     atomic.Uint64 // spreads sockets over loops
+	ready    chan struct{} // closed when Run has its context and loops
+	ended    chan struct{} // closed when Run returns
 }
 
 // New returns a hub; sockets and threads come with Run.
 func New(opt Options) *Hub {
-	return &Hub{opt: opt, ready: make(chan struct{}), ended: make(chan struct{})}
+	return newHub(opt, lookupVia(new(net.Dialer).DialContext))
+}
+
+func newHub(opt Options, lookup lookupFunc) *Hub {
+	return &Hub{opt: opt, resolver: newResolver(lookup), ready: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // Run owns all sockets until ctx ends. When it returns every socket is closed,
@@ -72,11 +78,16 @@ func (h *Hub) Run(ctx context.Context) error {
 		return err
 	}
 	close(h.ready)
+	lookups, stopLookups := context.WithCancel(ctx)
+	var resolving sync.WaitGroup
+	resolving.Go(func() { h.resolver.run(lookups) })
 	var g errgroup.Group
 	for _, l := range h.loops {
 		g.Go(func() error { return l.run(ctx) })
 	}
 	err := g.Wait()
+	stopLookups()
+	resolving.Wait()
 	if term := h.ctx.Term(); term != nil {
 		err = errors.Join(err, fmt.Errorf("terminate zmq context: %w", term))
 	}
@@ -93,7 +104,7 @@ func (h *Hub) open() error {
 		return errors.Join(fmt.Errorf("zmq context options: %w", err), ctx.Term())
 	}
 	for range max(h.opt.Loops, 1) {
-		l, err := newLoop(ctx, h.opt)
+		l, err := newLoop(ctx, h.opt, h.resolver)
 		if err != nil {
 			for _, l := range h.loops {
 				l.closeDescriptors()
@@ -110,7 +121,8 @@ func (h *Hub) open() error {
 // Bound says so, else connected to it. An endpoint that cannot be bound or is
 // malformed is an error. status is called on the loop like message: true for
 // every connection whose handshake succeeds, false when the last one is lost.
-// libzmq reconnects by itself.
+// The socket reconnects by itself; a host name is looked up by the hub, in the
+// background and again whenever there is no connection.
 func (h *Hub) Subscribe(endpoint string, message Message, status func(up bool)) (id uint64, err error) {
 	id, err = h.place(func(l *loop, id uint64) error { return l.subscribe(id, endpoint, message, status) })
 	// A socket that was just closed gives its port back only when libzmq's

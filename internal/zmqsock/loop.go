@@ -23,16 +23,18 @@ const (
 
 // loop owns sockets: only its goroutine touches them, and all fields but mu's.
 type loop struct {
-	ctx *zmq4.Context
-	opt Options
+	ctx      *zmq4.Context
+	opt      Options
+	resolver *resolver
 
 	epoll, wake int               // descriptors
 	byID        map[uint64]*group // open sockets by the hub's number
 	byKey       map[int32]*socket // the same and their monitors by epoll key
 	lastKey     int32
+	monitors    int       // opened so far
 	ready       []*socket // may have more to read although their descriptor is silent
 	frames      [][]byte  // scratch of receive
-	checks      []check   // one-shot timers, earliest first
+	timers      []timer   // earliest first
 	trim        trimmer
 
 	// mu guards commands and stopped.
@@ -41,7 +43,7 @@ type loop struct {
 	stopped  bool
 }
 
-func newLoop(ctx *zmq4.Context, opt Options) (*loop, error) {
+func newLoop(ctx *zmq4.Context, opt Options, r *resolver) (*loop, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
@@ -51,7 +53,7 @@ func newLoop(ctx *zmq4.Context, opt Options) (*loop, error) {
 		return nil, errors.Join(fmt.Errorf("eventfd: %w", err), unix.Close(epoll))
 	}
 	l := &loop{
-		ctx: ctx, opt: opt, epoll: epoll, wake: wake,
+		ctx: ctx, opt: opt, resolver: r, epoll: epoll, wake: wake,
 		byID: make(map[uint64]*group), byKey: make(map[int32]*socket),
 	}
 	if err := l.watch(wake, wakeKey); err != nil {
@@ -133,7 +135,7 @@ func (l *loop) turn(events []unix.EpollEvent) error {
 		}
 	}
 	l.drainReady()
-	l.runChecks()
+	l.runTimers()
 	l.trim.run(n == 0 && wait > 0)
 	return nil
 }
@@ -141,8 +143,8 @@ func (l *loop) turn(events []unix.EpollEvent) error {
 // timeout is how long epoll may sleep, in milliseconds; -1 is for ever.
 func (l *loop) timeout() int {
 	wait := -1
-	if len(l.checks) > 0 {
-		wait = max(0, int(time.Until(l.checks[0].at)/time.Millisecond)+1)
+	if len(l.timers) > 0 {
+		wait = max(0, int(time.Until(l.timers[0].at)/time.Millisecond)+1)
 	}
 	switch {
 	case len(l.ready) > 0:
@@ -175,7 +177,7 @@ func (l *loop) makeReady(s *socket) {
 // it is empty (then the next event makes its descriptor readable) or paused.
 func (l *loop) drainReady() {
 	l.ready = slices.DeleteFunc(l.ready, func(s *socket) bool {
-		s.ready = s.zmq != nil && l.drain(s)
+		s.ready = s.zmq != nil && !s.paused && l.drain(s)
 		return !s.ready
 	})
 }
@@ -221,7 +223,7 @@ func (l *loop) pause(s *socket) {
 
 func (l *loop) resume(id uint64) {
 	g := l.byID[id]
-	if g == nil || !g.main.paused {
+	if g == nil || g.main == nil || !g.main.paused {
 		return
 	}
 	if err := l.watch(g.main.fd, g.main.key); err != nil {

@@ -20,7 +20,8 @@ const repairDelay = time.Second
 // from its ZMTP handshake on, not from TCP's: only then can the subscription
 // travel.
 func (l *loop) monitor(z *zmq4.Socket, id uint64, c *connections) (*socket, error) {
-	address := fmt.Sprintf("inproc://monitor-%d", id)
+	l.monitors++ // a name of its own for every socket that has the number id
+	address := fmt.Sprintf("inproc://monitor-%d-%d", id, l.monitors)
 	events := zmq4.EVENT_HANDSHAKE_SUCCEEDED | handshakeFailed | zmq4.EVENT_DISCONNECTED | zmq4.EVENT_CONNECT_RETRIED
 	if err := z.Monitor(address, events); err != nil {
 		return nil, fmt.Errorf("zmq monitor: %w", err)
@@ -48,7 +49,8 @@ func (l *loop) monitor(z *zmq4.Socket, id uint64, c *connections) (*socket, erro
 // several connections at once.
 type connections struct {
 	status   func(up bool)
-	lost     func() // called for each lost connection of a connecting socket; else nil
+	lost     func() // called for each lost connection, whether it counted or not
+	refused  func() // called when libzmq is about to connect again
 	up       int
 	rejected int  // failed handshakes whose disconnect is still to come
 	retried  bool // libzmq connects again since the last loss
@@ -62,6 +64,7 @@ func (c *connections) note(e zmq4.Event) {
 		c.status(true)
 	case e == zmq4.EVENT_CONNECT_RETRIED:
 		c.retried = true
+		c.refused()
 	case e&handshakeFailed != 0:
 		c.rejected++
 	case e == zmq4.EVENT_DISCONNECTED:
@@ -71,9 +74,7 @@ func (c *connections) note(e zmq4.Event) {
 
 func (c *connections) disconnected() {
 	c.retried = false
-	if c.lost != nil {
-		c.lost()
-	}
+	c.lost()
 	switch {
 	case c.rejected > 0:
 		c.rejected--
@@ -84,35 +85,17 @@ func (c *connections) disconnected() {
 	}
 }
 
-// check is due at a time: has libzmq retried the connection of a subscriber?
-type check struct {
-	at time.Time
-	id uint64
-	c  *connections
-}
-
-// checkLater is for what libzmq 4.3 leaves undone: after a protocol error (no
-// ZMTP at the other end, or a frame above ZMQ_MAXMSGSIZE) it never connects
-// again.
-func (l *loop) checkLater(id uint64, c *connections) {
-	l.checks = append(l.checks, check{time.Now().Add(repairDelay), id, c})
-}
-
-func (l *loop) runChecks() {
-	if len(l.checks) == 0 {
+// repair is for what libzmq 4.3 leaves undone: after a protocol error (no ZMTP
+// at the other end, or a frame above ZMQ_MAXMSGSIZE) it never connects again.
+func (l *loop) repair(id uint64, c *connections) {
+	g := l.byID[id]
+	if g == nil || g.connections != c || c.retried {
 		return
 	}
-	now := time.Now()
-	for len(l.checks) > 0 && !l.checks[0].at.After(now) {
-		due := l.checks[0]
-		l.checks = l.checks[1:]
-		if g := l.byID[due.id]; g != nil && !due.c.retried {
-			due.c.retried = true
-			// The endpoint has to be given up first: connecting twice to one is
-			// ignored. Both calls succeeded on this endpoint before.
-			_ = g.main.zmq.Disconnect(g.endpoint)
-			_ = g.main.zmq.Connect(g.endpoint)
-			l.makeReady(g.main) // both may have consumed the descriptor's signal
-		}
-	}
+	c.retried = true
+	// The endpoint has to be given up first: connecting twice to one is ignored.
+	// Both calls succeeded on this endpoint before.
+	_ = g.main.zmq.Disconnect(g.endpoint)
+	_ = g.main.zmq.Connect(g.endpoint)
+	l.makeReady(g.main) // both may have consumed the descriptor's signal
 }

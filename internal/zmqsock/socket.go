@@ -27,10 +27,12 @@ type socket struct {
 
 // group is what the hub's user sees as one socket.
 type group struct {
-	main    *socket
-	monitor *socket // of a subscriber: reports its connections; else nil
-	// endpoint is what a subscriber connected to; "" for any other socket.
-	endpoint string
+	// These are nil, and endpoint is empty, while a host name has no address yet.
+	main        *socket
+	monitor     *socket // reports its connections
+	connections *connections
+	endpoint    string  // what main is bound or connected to
+	dialer      *dialer // of a socket that is connected to a host name; else nil
 }
 
 // receive appends the frames of the next message, or fails with EAGAIN.
@@ -51,59 +53,91 @@ func (s *socket) receive(frames [][]byte) ([][]byte, error) {
 }
 
 func (l *loop) subscribe(id uint64, endpoint string, message Message, status func(up bool)) error {
+	return l.connect(id, endpoint, func(endpoint string) (*group, error) {
+		return l.openSubscriber(id, endpoint, message, status)
+	})
+}
+
+func (l *loop) openSubscriber(id uint64, endpoint string, message Message, status func(up bool)) (*group, error) {
 	z, err := l.newSocket(zmq4.SUB)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := z.SetSubscribe(""); err != nil {
-		return errors.Join(fmt.Errorf("subscribe to all topics: %w", err), z.Close())
+		return nil, errors.Join(fmt.Errorf("subscribe to all topics: %w", err), z.Close())
 	}
-	c := &connections{status: status}
+	c := &connections{}
+	c.status = func(up bool) {
+		if !up {
+			l.lost(id)
+		}
+		status(up)
+	}
+	c.lost = func() { l.after(repairDelay, func() { l.repair(id, c) }) }
+	c.refused = func() { l.refused(id, c) }
+	g, err := l.openGroup(id, z, endpoint, message, c)
+	if err != nil {
+		return nil, err
+	}
+	g.main.ahead, g.main.behind = g.monitor, func() bool { return c.up == 0 }
+	return g, nil
+}
+
+func (l *loop) request(id uint64, endpoint string, request [][]byte, answer Message) error {
+	return l.connect(id, endpoint, func(endpoint string) (*group, error) {
+		return l.openRequest(id, endpoint, request, answer)
+	})
+}
+
+func (l *loop) openRequest(id uint64, endpoint string, request [][]byte, answer Message) (*group, error) {
+	z, err := l.newSocket(zmq4.DEALER)
+	if err != nil {
+		return nil, err
+	}
+	if err := z.SetRcvhwm(l.opt.RequestHWM); err != nil {
+		return nil, errors.Join(fmt.Errorf("receive limit: %w", err), z.Close())
+	}
+	c := &connections{lost: func() {}}
+	c.status = func(up bool) {
+		if g := l.byID[id]; up && g != nil {
+			g.dialer = nil // the request is on its way: no other address may get it too
+		}
+	}
+	c.refused = func() { l.refused(id, c) }
+	g, err := l.openGroup(id, z, endpoint, answer, c)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := g.main.zmq.SendMessageDontwait(request); err != nil {
+		l.shut(g)
+		return nil, fmt.Errorf("send request: %w", err)
+	}
+	return g, nil
+}
+
+// openGroup binds or connects z and puts it and its monitor into the epoll set.
+// It takes z over: on failure it is closed.
+func (l *loop) openGroup(id uint64, z *zmq4.Socket, endpoint string, message Message, c *connections) (*group, error) {
 	monitor, err := l.monitor(z, id, c)
 	if err != nil {
-		return errors.Join(err, z.Close())
+		return nil, errors.Join(err, z.Close())
 	}
-	g := &group{monitor: monitor}
+	g := &group{monitor: monitor, connections: c, endpoint: endpoint}
 	if Bound(endpoint) {
+		c.lost = func() {} // who was connected comes back by himself
 		err = z.Bind(endpoint)
 	} else {
-		g.endpoint = endpoint
-		c.lost = func() { l.checkLater(id, c) }
 		err = z.Connect(endpoint)
 	}
 	if err == nil {
 		g.main, err = l.add(z, message)
 	}
-	if err == nil {
-		g.main.ahead, g.main.behind = monitor, func() bool { return c.up == 0 }
-	}
 	if err != nil {
 		stopMonitor(z)
 		l.remove(monitor)
-		return errors.Join(err, z.Close())
+		return nil, errors.Join(err, z.Close())
 	}
-	l.byID[id] = g
-	return nil
-}
-
-func (l *loop) request(id uint64, endpoint string, request [][]byte, answer Message) error {
-	z, err := l.newSocket(zmq4.DEALER)
-	if err != nil {
-		return err
-	}
-	err = errors.Join(z.SetRcvhwm(l.opt.RequestHWM), z.Connect(endpoint))
-	if err == nil {
-		_, err = z.SendMessageDontwait(request)
-	}
-	if err != nil {
-		return errors.Join(err, z.Close())
-	}
-	s, err := l.add(z, answer)
-	if err != nil {
-		return errors.Join(err, z.Close())
-	}
-	l.byID[id] = &group{main: s}
-	return nil
+	return g, nil
 }
 
 // newSocket makes a socket with the options that peers use (dynamo-kv-router
@@ -164,11 +198,17 @@ func (l *loop) closeSocket(id uint64) {
 		return
 	}
 	delete(l.byID, id)
-	if g.monitor != nil {
+	l.shut(g)
+}
+
+// shut closes what g has open.
+func (l *loop) shut(g *group) {
+	if g.main != nil {
 		stopMonitor(g.main.zmq)
 		l.remove(g.monitor)
+		l.remove(g.main)
+		g.main, g.monitor, g.connections, g.endpoint = nil, nil, nil, ""
 	}
-	l.remove(g.main)
 }
 
 // stopMonitor must come before the monitor's own socket is closed: an event for

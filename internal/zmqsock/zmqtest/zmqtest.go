@@ -37,6 +37,16 @@ func NewPublisher(tb testing.TB, endpoint string) *Publisher {
 	return p
 }
 
+// NewPublisher6 binds a publisher to a port of [::1].
+func NewPublisher6(tb testing.TB, port int) *Publisher {
+	tb.Helper()
+	p := &Publisher{tb: tb}
+	p.open()
+	must(tb, p.sock.SetIpv6(true))
+	p.Endpoint = bind(tb, p.sock, fmt.Sprintf("tcp://[::1]:%d", port))
+	return p
+}
+
 // Connect returns a publisher that connects to a subscriber which is bound.
 func Connect(tb testing.TB, endpoint string) *Publisher {
 	tb.Helper()

@@ -1,0 +1,312 @@
+package zmqsock_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/internal/zmqsock"
+	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
+)
+
+// names is a name service. A name that is not there hangs if it starts with
+// "silent", else it is not found.
+type names struct {
+	// mu guards what follows.
+	mu     sync.Mutex
+	hosts  map[string][]netip.Addr
+	asked  map[string]int
+	change chan struct{} // of capacity 1
+}
+
+func newNames() *names {
+	return &names{hosts: make(map[string][]netip.Addr), asked: make(map[string]int), change: make(chan struct{}, 1)}
+}
+
+func (n *names) set(host string, addresses ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.hosts, host)
+	for _, a := range addresses {
+		n.hosts[host] = append(n.hosts[host], netip.MustParseAddr(a))
+	}
+}
+
+func (n *names) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	n.mu.Lock()
+	n.asked[host]++
+	found := n.hosts[host]
+	n.mu.Unlock()
+	select {
+	case n.change <- struct{}{}:
+	default:
+	}
+	switch {
+	case len(found) > 0:
+		return found, nil
+	case strings.HasPrefix(host, "silent"):
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+}
+
+func (n *names) lookups(host string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked[host]
+}
+
+// await waits until host was asked for count times.
+func (n *names) await(t *testing.T, host string, count int) {
+	t.Helper()
+	timeout := time.After(zmqtest.Patience)
+	for n.lookups(host) < count {
+		select {
+		case <-n.change:
+		case <-timeout:
+			t.Fatalf("%s: %d lookups, want %d", host, n.lookups(host), count)
+		}
+	}
+}
+
+// on gives endpoint another host.
+func on(host, endpoint string) string {
+	return "tcp://" + host + endpoint[strings.LastIndexByte(endpoint, ':'):]
+}
+
+func startWith(t *testing.T, n *names) *zmqsock.Hub {
+	t.Helper()
+	return run(t, zmqsock.NewWithLookup(zmqsock.DefaultOptions(), n.lookup))
+}
+
+// Names that nobody answers for, known to the hub before all others, delay
+// neither the connections nor the messages of other streams.
+func TestSilentNamesDelayNobody(t *testing.T) {
+	n := newNames()
+	n.set("good", "127.0.0.1")
+	h := startWith(t, n)
+	for i := range 20 {
+		subscribe(t, h, fmt.Sprintf("tcp://silent%d:5557", i), newLog())
+	}
+	begin := time.Now()
+	for i := range 20 {
+		pub, l := zmqtest.NewPublisher(t, ""), newLog()
+		defer pub.Close()
+		endpoint := pub.Endpoint
+		if i%2 == 0 {
+			endpoint = on("good", endpoint)
+		}
+		subscribe(t, h, endpoint, l)
+		pub.Subscribers(1)
+		pub.Publish(1, []byte("one"))
+		l.await(t, "message", has("up", first))
+	}
+	if took := time.Since(begin); took > 4*time.Second {
+		t.Errorf("20 streams took %v", took)
+	}
+}
+
+func TestNameIsFoundLater(t *testing.T) {
+	t.Parallel()
+	n, l := newNames(), newLog()
+	h := startWith(t, n)
+	pub := zmqtest.NewPublisher(t, "")
+	defer pub.Close()
+	subscribe(t, h, on("w1", pub.Endpoint), l)
+	n.await(t, "w1", 1)
+	n.set("w1", "127.0.0.1")
+	pub.Subscribers(1)
+	pub.Publish(1, []byte("one"))
+	l.await(t, "message", has("up", first))
+}
+
+// An engine that comes back at another address is found; while it is connected
+// nobody asks for it, and when it went away for good its old address is left
+// alone.
+func TestNameMoves(t *testing.T) {
+	t.Parallel()
+	n, l := newNames(), newLog()
+	n.set("w1", "127.0.0.1")
+	h := startWith(t, n)
+	pub := zmqtest.NewPublisher(t, "")
+	old := pub.Endpoint
+	subscribe(t, h, on("w1", old), l)
+	pub.Subscribers(1)
+	l.await(t, "first connection", has("up"))
+	<-time.After(1200 * time.Millisecond)
+	if got := n.lookups("w1"); got != 1 {
+		t.Errorf("%d lookups until connected, want 1", got)
+	}
+
+	pub.Close()
+	n.set("w1", "127.0.0.2")
+	pub = zmqtest.NewPublisher(t, on("127.0.0.2", old))
+	pub.Subscribers(1)
+	pub.Publish(1, []byte("one"))
+	l.await(t, "message from the new address", has("up", "down", "up", first))
+
+	n.set("w1")
+	before := n.lookups("w1")
+	pub.Close()
+	n.await(t, "w1", before+2) // the answer of the first has been taken
+	listener, err := net.Listen("tcp", strings.TrimPrefix(pub.Endpoint, "tcp://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := listener.Accept(); err == nil {
+		_ = conn.Close()
+		t.Error("the old address of a name that is gone is still tried")
+	}
+}
+
+// The next address is tried as soon as one refuses.
+func TestNameOfSeveralAddresses(t *testing.T) {
+	t.Parallel()
+	n, l := newNames(), newLog()
+	n.set("w1", "127.0.0.3", "127.0.0.2", "127.0.0.1")
+	h := startWith(t, n)
+	pub := zmqtest.NewPublisher(t, "")
+	defer pub.Close()
+	subscribe(t, h, on("w1", pub.Endpoint), l)
+	pub.Subscribers(1)
+	pub.Publish(1, []byte("one"))
+	l.await(t, "message", has("up", first))
+	if got := n.lookups("w1"); got != 1 {
+		t.Errorf("%d lookups, want 1", got)
+	}
+	pub.Restart() // at the same address
+	pub.Subscribers(1)
+	l.await(t, "reconnected", has("up", "down", "up"))
+}
+
+// A request waits for its name, goes to the address that answers, and once.
+func TestRequestToName(t *testing.T) {
+	t.Parallel()
+	n, l := newNames(), newLog()
+	h := startWith(t, n)
+	server := zmqtest.NewReplayServer(t, "", false)
+	defer server.Close()
+	server.Keep(zmqtest.Kept{Seq: 1, Payload: []byte("one")})
+	id, err := h.Request(on("w1", server.Endpoint), [][]byte{nil, zmqtest.Seq(1)}, l.message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close(id)
+	n.await(t, "w1", 1)
+	n.set("w1", "127.0.0.2", "127.0.0.1")
+	l.await(t, "answers", has(first, `["" "\xff\xff\xff\xff\xff\xff\xff\xff" ""]`))
+	if got := server.Requests(); !slices.Equal(got, []uint64{1}) {
+		t.Errorf("requests %v, want [1]", got)
+	}
+}
+
+// What is closed before its name is known is never connected.
+func TestCloseDuringLookup(t *testing.T) {
+	t.Parallel()
+	asked, release := make(chan struct{}, 2), make(chan struct{})
+	h := run(t, zmqsock.NewWithLookup(zmqsock.DefaultOptions(), func(ctx context.Context, _ string) ([]netip.Addr, error) {
+		asked <- struct{}{}
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+	}))
+	server, l := zmqtest.NewReplayServer(t, "", false), newLog()
+	defer server.Close()
+	sub := subscribe(t, h, on("w1", zmqtest.FreeEndpoint(t)), l)
+	req, err := h.Request(on("w2", server.Endpoint), [][]byte{nil, zmqtest.Seq(1)}, l.message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	<-asked
+	h.Resume(sub) // nothing to read on from
+	h.Close(sub)
+	h.Close(req)
+	close(release)
+	// A request that is sent now would be the second.
+	again, err := h.Request(server.Endpoint, [][]byte{nil, zmqtest.Seq(2)}, l.message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close(again)
+	l.await(t, "end mark", func(events []string) bool { return len(events) == 1 })
+	if got := server.Requests(); !slices.Equal(got, []uint64{2}) {
+		t.Errorf("requests %v, want [2]", got)
+	}
+}
+
+// A hub stops at once while name servers are silent, and leaves no goroutine
+// (TestMain looks for them).
+func TestStopDuringLookup(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	dialled := make(chan struct{}, 1000)
+	h := zmqsock.NewWithLookup(zmqsock.DefaultOptions(), zmqsock.LookupVia(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		dialled <- struct{}{}
+		return new(net.Dialer).DialContext(ctx, "udp", silent.LocalAddr().String())
+	}))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- h.Run(ctx) }()
+	subscribe(t, h, "tcp://w1.example.test:5557", newLog())
+	<-dialled
+	begin := time.Now()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("Run took %v to end", took)
+	}
+}
+
+// With the system's own lookup.
+func TestLocalhost(t *testing.T) {
+	h, l := start(t, zmqsock.DefaultOptions()), newLog()
+	pub := zmqtest.NewPublisher(t, "")
+	defer pub.Close()
+	subscribe(t, h, on("localhost", pub.Endpoint), l)
+	pub.Subscribers(1)
+	pub.Publish(1, []byte("one"))
+	l.await(t, "message", has("up", first))
+}
+
+func TestIPv6(t *testing.T) {
+	listener, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		t.Skip("no IPv6: ", err)
+	}
+	_ = listener.Close()
+	port := listener.Addr().(*net.TCPAddr).Port
+	n := newNames()
+	n.set("w1", "::1")
+	h := startWith(t, n)
+	for i, host := range []string{"[::1]", "w1"} {
+		pub, l := zmqtest.NewPublisher6(t, port), newLog()
+		id := subscribe(t, h, fmt.Sprintf("tcp://%s:%d", host, port), l)
+		pub.Subscribers(1)
+		pub.Publish(1, []byte("one"))
+		l.await(t, "message", has("up", first))
+		if i == 0 && n.lookups("w1") != 0 {
+			t.Error("an IP address was looked up")
+		}
+		h.Close(id)
+		pub.Close()
+	}
+}
