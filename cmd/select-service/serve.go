@@ -23,7 +23,8 @@ import (
 )
 
 // grace is how long requests under way have to finish after the signal to stop.
-const grace = 5 * time.Second
+// The whole stop may take five seconds; the sockets need some of them.
+const grace = 4 * time.Second
 
 // gcPercent lets the heap grow to three times what is live before the collector
 // runs. The index is not on the heap, so what is live is a few MiB, and the

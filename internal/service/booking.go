@@ -11,7 +11,15 @@ import (
 // Reserve books a prompt on a rank that the caller chose. It states a fact: it
 // never waits and is never refused for load.
 func (s *Service) Reserve(req *ReserveRequest) (Reservation, error) {
-	snap, _, err := s.schedulable(req.Scope)
+	r, err := s.reserve(req)
+	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
+		r, err = s.reserve(req)
+	}
+	return r, err
+}
+
+func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
+	snap, p, err := s.schedulable(req.Scope)
 	if err != nil {
 		return Reservation{}, err
 	}
@@ -24,19 +32,13 @@ func (s *Service) Reserve(req *ReserveRequest) (Reservation, error) {
 	if err := q.readBooking(&req.Prompt, snap); err != nil {
 		return Reservation{}, err
 	}
-	prefill := uint64(0)
-	track := weights.TrackPrefill
-	switch given := req.EffectivePrefillTokens; {
-	case given != nil && *given > q.size.Tokens:
-		return Reservation{}, errorf(BadRequest, "effective_prefill_tokens (%d) must not exceed isl_tokens (%d)", *given, q.size.Tokens)
-	case given != nil:
-		prefill, track = *given, true
-	case track: // decision D3
-		prefill = q.size.Tokens
+	prefill, track, err := req.prefill(q.size.Tokens, weights.TrackPrefill)
+	if err != nil {
+		return Reservation{}, err
 	}
 	e, ok := snap.Entry(req.Rank)
 	if !ok {
-		return Reservation{}, s.noSuchRank(snap, req.Rank)
+		return Reservation{}, noSuchRank(snap, req.Rank)
 	}
 	_, err = s.ledger.Book(req.Scope, reservations.Request{
 		ID:             req.ID,
@@ -44,23 +46,43 @@ func (s *Service) Reserve(req *ReserveRequest) (Reservation, error) {
 		TrackPrefill:   track,
 		ExpectedOutput: req.ExpectedOutputTokens,
 	}, func(*reservations.View) (reservations.Placement, error) {
+		if p.gone.Load() { // see selection.choose
+			return reservations.Placement{}, errStale
+		}
 		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: prefill}, nil
 	})
 	var exists *reservations.ExistsError
 	switch {
 	case errors.As(err, &exists):
 		return Reservation{}, &Error{Kind: Conflict, Text: exists.Error(), Err: err}
-	case errors.Is(err, reservations.ErrUnknownRank):
-		return Reservation{}, s.noSuchRank(snap, req.Rank)
+	case errors.Is(err, errStale), errors.Is(err, reservations.ErrUnknownRank):
+		left := noSuchRank(snap, req.Rank)
+		left.Err = errStale
+		return Reservation{}, left
 	case err != nil:
 		return Reservation{}, err
 	}
 	return Reservation{ID: req.ID, Scope: req.Scope, Rank: req.Rank, Endpoint: e.Worker.Address()}, nil
 }
 
+// prefill returns the tokens to book for a prompt, and whether they count.
+// tracked is what the configuration or the request's override says.
+func (r *ReserveRequest) prefill(prompt uint64, tracked bool) (tokens uint64, counts bool, err error) {
+	given := r.EffectivePrefillTokens
+	switch {
+	case given == nil && tracked: // decision D3
+		return prompt, true, nil
+	case given == nil:
+		return 0, false, nil
+	case *given > prompt:
+		return 0, false, errorf(BadRequest, "effective_prefill_tokens (%d) must not exceed isl_tokens (%d)", *given, prompt)
+	}
+	return *given, true, nil
+}
+
 // noSuchRank tells an unknown worker from an unknown rank of a known one
 // (decision D4).
-func (s *Service) noSuchRank(snap *catalog.Snapshot, r catalog.Rank) error {
+func noSuchRank(snap *catalog.Snapshot, r catalog.Rank) *Error {
 	if len(snap.RanksOf(r.Worker)) == 0 {
 		return errorf(NotFound, "schedulable worker %d not found for model=%s tenant=%s", r.Worker, snap.Scope.Model, snap.Scope.Tenant)
 	}

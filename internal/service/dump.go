@@ -14,7 +14,7 @@ import (
 
 // Dump writes the whole index in the recovery format of dynamo-kv-router
 // 1.3.1: an object with one entry per scope, blocks as "stored" events, parents
-// before children in every tier. Events received before the call are in it.
+// before children whatever their tiers. Events received before the call are in it.
 func (s *Service) Dump(ctx context.Context, w io.Writer) error {
 	if err := s.streams.Barrier(ctx); err != nil {
 		return err
@@ -24,7 +24,7 @@ func (s *Service) Dump(ctx context.Context, w io.Writer) error {
 	for sc := range pools {
 		scopes = append(scopes, sc)
 	}
-	slices.SortFunc(scopes, compareScopes)
+	slices.SortFunc(scopes, catalog.Scope.Compare)
 	d := dumpWriter{w: bufio.NewWriterSize(w, 64<<10)}
 	d.text("{")
 	for i, sc := range scopes {
@@ -34,11 +34,29 @@ func (s *Service) Dump(ctx context.Context, w io.Writer) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		d.scope(sc, s.catalog.Snapshot(sc), pools[sc].space.Runs())
+		p := pools[sc]
+		before := s.catalog.Snapshot(sc)
+		runs := p.space.Runs()
+		d.scope(sc, p.layout.BlockSize, settled(before, s.catalog.Snapshot(sc)), runs)
 	}
 	d.text("}")
 	d.flush()
 	return d.w.Flush()
+}
+
+// settled returns the ranks, by slot, that are in both snapshots. In between a
+// slot may have gone to another rank.
+func settled(before, after *catalog.Snapshot) map[uint32]catalog.Rank {
+	ranks := make(map[uint32]catalog.Rank)
+	if before == nil || after == nil {
+		return ranks
+	}
+	for _, e := range before.Known {
+		if now, ok := after.KnownEntry(e.Rank); ok && now.Slot == e.Slot {
+			ranks[e.Slot] = e.Rank
+		}
+	}
+	return ranks
 }
 
 // dumpWriter renders runs; the writer under it keeps the first error.
@@ -57,24 +75,15 @@ func (d *dumpWriter) flush() {
 	d.buf = d.buf[:0]
 }
 
-func (d *dumpWriter) scope(sc catalog.Scope, snap *catalog.Snapshot, runs []indexer.Run) {
+func (d *dumpWriter) scope(sc catalog.Scope, blockSize int, ranks map[uint32]catalog.Rank, runs []indexer.Run) {
 	key, _ := json.Marshal(sc.Model + ":" + sc.Tenant) // a string always can be
 	d.buf = append(d.buf, key...)
 	d.text(`:{"block_size":`)
-	// Ranks that came or left between the two looks are left out.
-	ranks := make(map[uint32]catalog.Rank)
-	if snap != nil {
-		d.uint(uint64(snap.BlockSize))
-		for _, e := range snap.Known {
-			ranks[e.Slot] = e.Rank
-		}
-	} else {
-		d.text("0")
-	}
+	d.uint(uint64(blockSize))
 	d.text(`,"events":[`)
 	first := true
-	for tier := range indexer.Tier(indexer.NumTiers) {
-		for i := range runs {
+	for i := range runs { // parents come first
+		for tier := range indexer.Tier(indexer.NumTiers) {
 			for _, slot := range runs[i].Slots[tier] {
 				rank, ok := ranks[slot]
 				if !ok {

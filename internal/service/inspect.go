@@ -2,7 +2,6 @@ package service
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -26,15 +25,8 @@ func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 		}
 		out = append(out, row)
 	}
-	slices.SortFunc(out, func(a, b ScopeLoads) int { return compareScopes(a.Scope, b.Scope) })
+	slices.SortFunc(out, func(a, b ScopeLoads) int { return a.Scope.Compare(b.Scope) })
 	return out
-}
-
-func compareScopes(a, b catalog.Scope) int {
-	if c := strings.Compare(a.Model, b.Model); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Tenant, b.Tenant)
 }
 
 // PotentialLoads returns what every schedulable rank would carry with the
@@ -120,12 +112,15 @@ func (p *pastScopes) remove(sc catalog.Scope) {
 	*p = slices.DeleteFunc(*p, func(o catalog.Scope) bool { return o == sc })
 }
 
+// knownScopes lists the scopes that had a complete worker.
 func (s *Service) knownScopes() []catalog.Scope {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := slices.Clone(s.past)
-	for sc := range *s.pools.Load() {
-		known = append(known, sc)
+	for sc, p := range *s.pools.Load() {
+		if p.served {
+			known = append(known, sc)
+		}
 	}
 	return known
 }

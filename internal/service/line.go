@@ -37,7 +37,6 @@ func newLine(s *Service, policy *admission.Policy) *line {
 type ticket struct {
 	admission.Waiter
 	selection *selection
-	since     time.Time
 	done      chan struct{} // closed when err is set
 	err       error
 }
@@ -45,6 +44,9 @@ type ticket struct {
 // do runs the selection, at once or when its turn comes. A caller who goes away
 // leaves the line, and nothing stays booked.
 func (l *line) do(ctx context.Context, c *selection) error {
+	if err := ctx.Err(); err != nil {
+		return clientGone(err)
+	}
 	if l.policy == nil {
 		return c.run()
 	}
@@ -54,19 +56,31 @@ func (l *line) do(ctx context.Context, c *selection) error {
 	}
 	select {
 	case <-t.done:
-		return t.err
 	case <-ctx.Done():
-	}
-	l.mu.Lock()
-	waiting := l.queue.Remove(&t.Waiter)
-	l.mu.Unlock()
-	if !waiting {
+		if l.withdraw(t) {
+			return clientGone(ctx.Err())
+		}
 		<-t.done
+	}
+	if err := ctx.Err(); err != nil {
 		if t.err == nil && c.reserve {
 			_ = l.service.Free(c.id) // ErrNotFound: its worker is gone, and the booking with it
 		}
+		return clientGone(err)
 	}
-	return &Error{Kind: Unavailable, Text: "the client went away", Err: ctx.Err()}
+	return t.err
+}
+
+func clientGone(err error) error {
+	return &Error{Kind: Unavailable, Text: "the client went away", Err: err}
+}
+
+// withdraw takes a ticket out of the line; it is false if its turn has come.
+// After it nobody else uses the ticket.
+func (l *line) withdraw(t *ticket) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue.Remove(&t.Waiter)
 }
 
 // enter runs the selection if it need not wait, and else queues it.
@@ -77,9 +91,12 @@ func (l *line) enter(c *selection) (*ticket, error) {
 		return nil, l.closed
 	}
 	l.drain() // whoever can run by now goes first
-	t := &ticket{selection: c, since: time.Now()}
+	if c.since.IsZero() {
+		c.since = time.Now()
+	}
+	t := &ticket{selection: c}
 	t.Waiter = c.waiter()
-	t.Arrived = t.since.Sub(l.service.started).Seconds()
+	t.Arrived = c.since.Sub(l.service.started).Seconds()
 	t.Value = t
 	if c.canRun(l.queue.Classify(&t.Waiter)) {
 		return nil, c.run()
@@ -111,7 +128,7 @@ func (l *line) drain() {
 		}
 		t := w.Value.(*ticket)
 		after := l.service.config.OverlapRefresh
-		t.err = t.selection.refresh(after > 0 && time.Since(t.since) >= after)
+		t.err = t.selection.refresh(after > 0 && time.Since(t.selection.since) >= after)
 		if t.err == nil {
 			t.err = t.selection.run()
 		}
@@ -119,7 +136,8 @@ func (l *line) drain() {
 	}
 }
 
-// close answers everybody who waits: the service, or the scope, has gone.
+// close answers everybody who waits, and whoever still comes: the service is
+// shutting down, or the pool is gone.
 func (l *line) close(reason error) {
 	if l.policy == nil {
 		return
@@ -148,8 +166,24 @@ func (l *line) pending() (requests int, tokens uint64) {
 	return l.queue.Len(), l.queue.Tokens()
 }
 
-// loadChanged is told when load went down or workers changed.
+// workersChanged is told when a worker came, changed or left. Requests that
+// wait for workers of a pool that is gone are tried anew.
+func (s *Service) workersChanged() {
+	s.mu.Lock()
+	left := s.left
+	s.left = nil
+	s.mu.Unlock()
+	for _, p := range left {
+		p.line.close(errPoolGone)
+	}
+	s.loadChanged()
+}
+
+// loadChanged is told when load went down.
 func (s *Service) loadChanged() {
+	if !s.config.Admission.Enabled() {
+		return // nobody ever waits
+	}
 	for _, p := range *s.pools.Load() {
 		p.line.pump()
 	}

@@ -154,4 +154,3 @@ func (s *Service) queued() (requests, tokens float64) {
 	}
 	return requests, tokens
 }
-

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -18,28 +19,60 @@ import (
 type selection struct {
 	*query
 	service *Service
-	request *SelectRequest
+	request *SelectRequest // lent until Select returns
 	pool    *pool
 	snap    *catalog.Snapshot
 	weights selector.Weights
 	filter  selector.Filter
+	since   time.Time // when it came to a wait line first
 	reserve bool
 	id      string // of the reservation
+	chosen  catalog.Entry
 	result  Selection
 }
+
+// errStale is in the chain of an error that only says that workers changed while
+// a request was looked after: it is tried anew on what the catalog shows now.
+var errStale = errors.New("a worker left meanwhile")
+
+// errPoolGone is errStale for a request that waited in a pool that is gone.
+var errPoolGone = &Error{Kind: Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: errStale}
+
+// maxAttempts bounds how often that is done for one request. Each time a worker
+// has to leave within microseconds, so the second attempt is rare already.
+const maxAttempts = 10
 
 // Select chooses a worker and rank for a prompt. With reserve the load is
 // booked in the same step: concurrent calls each see the earlier bookings.
 // While queueing is on, the call waits until an eligible rank is free.
 func (s *Service) Select(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {
-	c := selection{query: newQuery(), service: s, request: req, reserve: reserve}
+	c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
 	defer c.recycle()
-	err := c.prepare()
-	if err == nil {
-		err = c.pool.line.do(ctx, &c)
+	err := c.attempt(ctx)
+	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
+		err = c.attempt(ctx)
 	}
 	s.outcomes.count(err, reserve)
 	return c.result, err
+}
+
+// filterOf takes the lists of a request over.
+func filterOf(req *SelectRequest) selector.Filter {
+	if !req.HasAllowedWorkers {
+		return selector.NewFilter(nil, req.RequiredTaints)
+	}
+	allowed := req.AllowedWorkers
+	if allowed == nil {
+		allowed = []uint64{}
+	}
+	return selector.NewFilter(allowed, req.RequiredTaints)
+}
+
+func (c *selection) attempt(ctx context.Context) error {
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	return c.pool.line.do(ctx, c)
 }
 
 // prepare checks the request and looks the prompt up.
@@ -54,48 +87,34 @@ func (c *selection) prepare() (err error) {
 	if err = c.read(&req.Prompt, c.snap); err != nil {
 		return err
 	}
-	allowed := req.AllowedWorkers
-	if req.HasAllowedWorkers && allowed == nil {
-		allowed = []uint64{}
-	} else if !req.HasAllowedWorkers {
-		allowed = nil
-	}
-	c.filter = selector.NewFilter(allowed, req.RequiredTaints)
 	if req.Pinned != nil {
 		if err := c.filter.CheckPinned(req.Pinned.Worker); err != nil {
 			return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
 		}
 	}
 	c.pool.space.Overlap(c.local, &c.overlap)
-	c.admit()
-	if len(c.eligible) == 0 {
-		return &Error{Kind: Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
-	}
-	return nil
+	return c.admit()
 }
 
-// refresh looks catalog and prompt up again for a request that has waited.
+// refresh looks the catalog up again for a request that has waited, and the
+// prompt if asked to or if the ranks may have changed.
 func (c *selection) refresh(overlap bool) error {
 	snap, p, err := c.service.schedulable(c.request.Scope)
 	if err != nil {
 		return err
 	}
 	if p != c.pool {
-		return errorf(Unavailable, "no schedulable workers for model=%s tenant=%s", snap.Scope.Model, snap.Scope.Tenant)
+		return errPoolGone
 	}
 	if overlap || snap != c.snap {
 		c.pool.space.Overlap(c.local, &c.overlap)
 	}
 	c.snap = snap
-	c.admit()
-	if len(c.eligible) == 0 {
-		return &Error{Kind: Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
-	}
-	return nil
+	return c.admit()
 }
 
-// admit lists the ranks that the request's filters leave.
-func (c *selection) admit() {
+// admit lists the ranks that the request's filters leave; none is an error.
+func (c *selection) admit() error {
 	c.eligible = c.eligible[:0]
 	pinned := c.request.Pinned
 	var last *catalog.Worker
@@ -108,6 +127,10 @@ func (c *selection) admit() {
 			c.eligible = append(c.eligible, e)
 		}
 	}
+	if len(c.eligible) == 0 {
+		return &Error{Kind: Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
+	}
+	return nil
 }
 
 // run chooses on the loads of this moment and, if asked to, books the choice.
@@ -129,28 +152,25 @@ func (c *selection) run() error {
 		TrackPrefill:   c.weights.TrackPrefill,
 		ExpectedOutput: req.ExpectedOutputTokens,
 	}
-	var chosen catalog.Entry
 	_, err := c.service.ledger.Book(req.Scope, booking, func(v *reservations.View) (reservations.Placement, error) {
 		if err := c.choose(v); err != nil {
 			return reservations.Placement{}, err
 		}
-		chosen, _ = c.snap.Entry(c.result.Rank)
-		return reservations.Placement{Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens}, nil
+		return reservations.Placement{Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens}, nil
 	})
 	var exists *reservations.ExistsError
-	switch {
-	case err == nil:
-		c.result.ReservationID = &c.id
-		return nil
-	case errors.As(err, &exists):
+	if errors.As(err, &exists) {
 		return &Error{Kind: Conflict, Text: fmt.Sprintf("failed to book scheduler state: %v", exists), Err: err}
-	case errors.Is(err, reservations.ErrUnknownRank):
-		return &Error{Kind: Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", chosen.Rank.Worker), Err: err}
+	}
+	if err == nil {
+		c.result.ReservationID = &c.id
 	}
 	return err
 }
 
-// choose scores the eligible ranks and fills in the answer.
+// choose scores the eligible ranks and fills in the answer. It runs under the
+// ledger's lock: a rank that the ledger knows there, while the pool is not gone,
+// is in force until the choice is booked.
 func (c *selection) choose(v *reservations.View) error {
 	c.candidates = c.candidates[:0]
 	for _, e := range c.eligible {
@@ -162,7 +182,11 @@ func (c *selection) choose(v *reservations.View) error {
 	}
 	c.costs = c.weights.Costs(c.size, c.candidates, c.costs)
 	i := selector.Pick(c.costs, c.weights.Temperature, selector.Global())
-	c.answer(c.eligible[i], &c.candidates[i])
+	c.chosen = c.eligible[i]
+	if !c.candidates[i].Known || c.pool.gone.Load() {
+		return &Error{Kind: Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: errStale}
+	}
+	c.answer(c.chosen, &c.candidates[i])
 	return nil
 }
 
@@ -188,7 +212,9 @@ func (c *selection) answer(e catalog.Entry, cand *selector.Candidate) {
 		EffectivePrefillTokens: c.weights.EffectivePrefill(c.size, cand),
 	}
 	var sum selector.Summary
-	for _, sister := range c.snap.RanksOf(e.Rank.Worker) {
+	sisters := c.snap.RanksOf(e.Rank.Worker)
+	r.Overlap.DP = make([]RankTokens, 0, len(sisters))
+	for _, sister := range sisters {
 		var sc selector.Candidate
 		sc.Device, sc.Host, sc.Disk = c.overlap.At(sister.Slot)
 		sum.Add(c.size, &sc)

@@ -47,10 +47,15 @@ type Service struct {
 	// pools holds what exists beside the catalog for each scope. Readers load the
 	// map; writers copy it under mu.
 	pools atomic.Pointer[map[catalog.Scope]*pool]
-	// mu guards writing pools, and workers and past.
-	mu      sync.Mutex
+	// mu guards writing pools, the plain fields of every pool, and past and left.
+	// It is innermost, beside the locks of the packages below.
+	mu   sync.Mutex
+	past pastScopes
+	left []*pool // gone, with requests that may still wait in their lines
+
+	// workers has what is attached, by worker id. Reconcile alone touches it,
+	// under the catalog's lock.
 	workers map[uint64]*attached
-	past    pastScopes
 
 	outcomes Outcomes
 }
@@ -86,7 +91,7 @@ func (s *Service) Run(ctx context.Context) error {
 // Close refuses new work from now on: registrations and selections are
 // answered with "shutting down", requests that wait too.
 func (s *Service) Close() {
-	s.closing.Store(true)
+	s.closing.Store(true) // before the pools are read: see schedulable
 	s.catalog.Close()
 	for _, p := range *s.pools.Load() {
 		p.line.close(errClosing)
@@ -125,12 +130,17 @@ func (s *Service) sweep(ctx context.Context) error {
 // errClosing is what new work gets after Close.
 var errClosing = &Error{Kind: Unavailable, Text: catalog.ErrShuttingDown.Error()}
 
-// schedulable returns the scope's snapshot and pool, or why nobody can serve it.
+// schedulable returns the scope's pool and snapshot, or why nobody can serve it.
+//
+// The pool is read first. The catalog shows a scope again only when its new
+// pool is there, so the snapshot is of this pool, or a later one's and then this
+// pool is marked gone.
 func (s *Service) schedulable(sc catalog.Scope) (*catalog.Snapshot, *pool, error) {
-	if s.closing.Load() {
+	p := (*s.pools.Load())[sc]
+	snap := s.catalog.Snapshot(sc)
+	if s.closing.Load() { // read after the pool, whose line Close has closed if it is false here
 		return nil, nil, errClosing
 	}
-	snap, p := s.catalog.Snapshot(sc), (*s.pools.Load())[sc]
 	if snap != nil && len(snap.Ranks) > 0 && p != nil {
 		return snap, p, nil
 	}

@@ -1,94 +1,95 @@
 package service
 
 import (
-	"slices"
-
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// switchStreams brings a worker's event streams from one attachment to the
-// other; either may be nil. A stream that cannot be opened undoes what was done.
-func (s *Service) switchStreams(w *attached, before, after *catalog.Attachment) error {
-	var old, wanted []catalog.Stream
-	if before != nil {
-		old = before.Streams
-	}
-	if after != nil {
-		wanted = after.Streams
-	}
-	for i, st := range wanted {
-		if err := s.follow(w, after, st, old); err != nil {
-			s.undoStreams(w, before, after, wanted[:i])
-			return err
+// switchStreams brings a worker's open event streams to those of an attachment,
+// nil for none. If one cannot be opened, the others are as before again.
+func (s *Service) switchStreams(w *attached, a *catalog.Attachment) error {
+	wanted := make(map[uint32]kvevents.StreamConfig)
+	if a != nil {
+		replays := make(map[string]int) // ranks by replay endpoint
+		for _, st := range a.Streams {
+			replays[st.Replay]++
+		}
+		for i, st := range a.Streams {
+			c := w.stream(a.Worker, st)
+			c.SharedReplay = replays[st.Replay] > 1
+			if err := s.follow(w, c); err != nil {
+				s.unfollow(w, wanted, a.Streams[:i])
+				return err
+			}
+			wanted[st.DP] = c
 		}
 	}
-	for _, st := range old {
-		if find(wanted, st.DP) == nil {
-			s.streams.Remove(rankOf(before, st))
+	for dp, c := range w.streams {
+		if _, kept := wanted[dp]; !kept {
+			s.streams.Remove(c.Rank)
 		}
 	}
+	w.streams = wanted
 	return nil
 }
 
 // follow opens a stream, or changes the one that the rank has.
-func (s *Service) follow(w *attached, a *catalog.Attachment, st catalog.Stream, old []catalog.Stream) error {
-	was := find(old, st.DP)
+func (s *Service) follow(w *attached, c kvevents.StreamConfig) error {
+	was, open := w.streams[c.Rank.DP]
 	switch {
-	case was == nil:
-		return s.streams.Add(s.stream(w, a, st))
-	case *was == st:
+	case !open:
+		return s.streams.Add(c)
+	case was == c:
 		return nil
 	}
-	return s.streams.Update(s.stream(w, a, st))
+	return s.streams.Update(c)
 }
 
-func (s *Service) undoStreams(w *attached, before, after *catalog.Attachment, done []catalog.Stream) {
+// unfollow undoes what follow did for the given streams.
+func (s *Service) unfollow(w *attached, now map[uint32]kvevents.StreamConfig, done []catalog.Stream) {
 	for _, st := range done {
-		var was *catalog.Stream
-		if before != nil {
-			was = find(before.Streams, st.DP)
-		}
+		c := now[st.DP]
+		was, open := w.streams[st.DP]
 		switch {
-		case was == nil:
-			s.streams.Remove(rankOf(after, st))
-		case *was != st:
-			if err := s.streams.Update(s.stream(w, before, *was)); err != nil {
-				s.log.Error().Err(err).Uint64("worker_id", before.Worker).Uint32("dp_rank", st.DP).
+		case !open:
+			s.streams.Remove(c.Rank)
+		case was != c:
+			if err := s.streams.Update(was); err != nil {
+				s.log.Error().Err(err).Stringer("rank", c.Rank).Str("endpoint", was.Endpoint).
 					Msg("kv event stream could not be opened again")
 			}
 		}
 	}
 }
 
-func find(in []catalog.Stream, dp uint32) *catalog.Stream {
-	i := slices.IndexFunc(in, func(st catalog.Stream) bool { return st.DP == dp })
-	if i < 0 {
-		return nil
+// stream describes a stream. One from the same publisher keeps its applier, and
+// with it what the stream's events have taught that.
+func (w *attached) stream(worker uint64, st catalog.Stream) kvevents.StreamConfig {
+	c := kvevents.StreamConfig{
+		Rank:     catalog.Rank{Worker: worker, DP: st.DP},
+		Endpoint: st.Endpoint,
+		Replay:   st.Replay,
 	}
-	return &in[i]
-}
-
-func rankOf(a *catalog.Attachment, st catalog.Stream) catalog.Rank {
-	return catalog.Rank{Worker: a.Worker, DP: st.DP}
-}
-
-func (s *Service) stream(w *attached, a *catalog.Attachment, st catalog.Stream) kvevents.StreamConfig {
-	shared := 0
-	for _, o := range a.Streams {
-		if o.Replay == st.Replay {
-			shared++
-		}
-	}
-	return kvevents.StreamConfig{
-		Rank:         rankOf(a, st),
-		Endpoint:     st.Endpoint,
-		Replay:       st.Replay,
-		SharedReplay: shared > 1,
-		Applier: &kvevents.IndexApplier{
+	if was, open := w.streams[st.DP]; open && was.Endpoint == st.Endpoint {
+		c.Applier = was.Applier
+	} else {
+		c.Applier = &kvevents.IndexApplier{
 			Converter: kvevents.NewConverter(w.pool.layout, st.DP, w.slots.slot),
 			Index:     w.pool.space,
 			Slot:      st.Slot,
-		},
+		}
+	}
+	return c
+}
+
+// renewAppliers gives every stream a new applier that knows what the old one
+// knew. When it returns the old ones are not used any more: no batch is under
+// way that has read an earlier slot table.
+func (s *Service) renewAppliers(w *attached) {
+	for dp, c := range w.streams {
+		applier := *c.Applier.(*kvevents.IndexApplier)
+		c.Applier = &applier
+		w.streams[dp] = c
+		_ = s.streams.Update(c) // fails only once all streams have ended
 	}
 }

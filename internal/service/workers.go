@@ -1,29 +1,25 @@
 package service
 
-import (
-	"slices"
-
-	"github.com/select-service/select-service/pkg/catalog"
-)
+import "github.com/select-service/select-service/pkg/catalog"
 
 // PutWorker registers a worker or replaces its record.
 func (s *Service) PutWorker(r catalog.Record) (*catalog.Worker, error) {
 	w, err := s.catalog.Put(r)
-	s.loadChanged()
+	s.workersChanged()
 	return w, asError(err)
 }
 
 // PatchWorker changes the given fields of a worker.
 func (s *Service) PatchWorker(id uint64, p catalog.Patch) (*catalog.Worker, error) {
 	w, err := s.catalog.Patch(id, p)
-	s.loadChanged()
+	s.workersChanged()
 	return w, asError(err)
 }
 
 // DeleteWorker removes a worker, its blocks and its reservations.
 func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
 	w, err := s.catalog.Delete(id)
-	s.loadChanged()
+	s.workersChanged()
 	return w, asError(err)
 }
 
@@ -51,8 +47,3 @@ func (s *Service) RegisterPeer(string) (bool, error) { return false, errSyncDisa
 
 // DeregisterPeer stops following a replica.
 func (s *Service) DeregisterPeer(string) error { return errSyncDisabled }
-
-// attachedRank finds a rank by number and slot.
-func attachedRank(in []catalog.AttachedRank, r catalog.AttachedRank) int {
-	return slices.IndexFunc(in, func(o catalog.AttachedRank) bool { return o.DP == r.DP && o.Slot == r.Slot })
-}

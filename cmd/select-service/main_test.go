@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/select-service/select-service/internal/config"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// env is an environment that has nothing but the given names and values.
+func env(pairs ...string) func(string) string {
+	return func(name string) string {
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == name {
+				return pairs[i+1]
+			}
+		}
+		return ""
+	}
+}
+
+// TestActions: what the flags that do not serve write, and to where.
+func TestActions(t *testing.T) {
+	tests := map[string]struct {
+		args           []string
+		stdout, stderr string // parts
+	}{
+		"version":       {[]string{"--version"}, "select-service ", ""},
+		"help":          {[]string{"--help"}, "--port", ""},
+		"print config":  {[]string{"--print-config", "--port", "1234"}, "port: 1234", ""},
+		"check config":  {[]string{"--check-config"}, "configuration is valid\n", ""},
+		"check, a note": {[]string{"--check-config", "--indexer-peers", "http://h:1"}, "configuration is valid\n", "warning: "},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if err := run(t.Context(), tt.args, env(), &stdout, &stderr); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(stdout.String(), tt.stdout) {
+				t.Errorf("stdout is %q, want %q in it", &stdout, tt.stdout)
+			}
+			if !strings.Contains(stderr.String(), tt.stderr) || tt.stderr == "" && stderr.Len() > 0 {
+				t.Errorf("stderr is %q, want %q", &stderr, tt.stderr)
+			}
+		})
+	}
+}
+
+// TestBadConfiguration: the start is refused with every fault by its name and
+// the exit status for it, before anything listens.
+func TestBadConfiguration(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(path, []byte("nonsense: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{}, {"--check-config"}} {
+		args = append(args, "--config", path, "--threads", "0")
+		err := run(t.Context(), args, env("DYN_ROUTER_TEMPERATURE", "-1"), io.Discard, io.Discard)
+		if err == nil {
+			t.Fatal("started")
+		}
+		for _, key := range []string{"nonsense", "--threads", "DYN_ROUTER_TEMPERATURE"} {
+			if !strings.Contains(err.Error(), key) {
+				t.Errorf("%q is not named in: %v", key, err)
+			}
+		}
+		var out bytes.Buffer
+		if got := status(err, &out); got != config.ExitCode || !strings.HasPrefix(out.String(), "select-service: ") {
+			t.Errorf("exit status %d with %q", got, &out)
+		}
+	}
+}
+
+// TestExitStatus: a clean end, and any other error than of the configuration.
+func TestExitStatus(t *testing.T) {
+	if got := status(nil, io.Discard); got != 0 {
+		t.Errorf("exit status %d, want 0", got)
+	}
+	if got := status(errors.New("x"), io.Discard); got != 1 {
+		t.Errorf("exit status %d, want 1", got)
+	}
+}
+
+// process is the service in this process.
+type process struct {
+	t    *testing.T
+	url  string
+	stop context.CancelFunc // the signal
+	done chan error         // what run returned
+}
+
+func startProcess(t *testing.T, getenv func(string) string, args ...string) *process {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &process{t: t, stop: cancel, done: make(chan error, 1)}
+	t.Cleanup(cancel)
+	logs, w := io.Pipe()
+	go func() {
+		p.done <- run(ctx, append(args, "--listen", "127.0.0.1", "--port", "0"), getenv, io.Discard, w)
+		_ = w.Close()
+	}()
+	lines := bufio.NewScanner(logs)
+	for p.url == "" && lines.Scan() {
+		var line struct{ Message, Address string }
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatalf("log line %q: %v", lines.Text(), err)
+		}
+		if line.Message == "listening" {
+			p.url = "http://" + line.Address
+		}
+	}
+	if p.url == "" {
+		t.Fatalf("it does not listen: %v", <-p.done)
+	}
+	go func() { _, _ = io.Copy(io.Discard, logs) }()
+	return p
+}
+
+// call sends a request and returns status and body.
+func (p *process) call(method, path, body string) (int, string) {
+	req, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, strings.NewReader(body))
+	if err != nil {
+		p.t.Error(err)
+		return 0, ""
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Error(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// ended waits for the end of run.
+func (p *process) ended(within time.Duration) {
+	p.t.Helper()
+	select {
+	case err := <-p.done:
+		if err != nil {
+			p.t.Errorf("run: %v", err)
+		}
+	case <-time.After(within):
+		p.t.Fatalf("still running after %v", within)
+	}
+}
+
+// TestServe: on a free port, a worker with a live event socket, a selection,
+// metrics; the signal ends it all in time.
+func TestServe(t *testing.T) {
+	p := startProcess(t, env("GOGC", "100"))
+	for _, step := range []struct {
+		method, path, body string
+		status             int
+		answer             string // part
+	}{
+		{"GET", "/health", "", 200, `{"status":"ok"}`},
+		{"GET", "/ready", "", 503, `"ready":false`},
+		{"POST", "/workers", `{"worker_id":1,"endpoint":"http://w","block_size":4,"kv_events_endpoint":"tcp://*:0"}`, 201, `"lifecycle":"schedulable"`},
+		{"GET", "/ready", "", 200, `"ready":true`},
+		{"POST", "/select_and_reserve", `{"token_ids":[1,2,3,4],"reservation_id":"r"}`, 200, `"worker_id":1`},
+		{"GET", "/metrics", "", 200, "select_service_reservations_live 1"},
+		{"GET", "/dump", "", 200, `{"default:default":{"block_size":4,"events":[]}}`},
+	} {
+		if status, answer := p.call(step.method, step.path, step.body); status != step.status || !strings.Contains(answer, step.answer) {
+			t.Errorf("%s %s: %d %s, want %d %s", step.method, step.path, status, answer, step.status, step.answer)
+		}
+	}
+	p.stop()
+	p.ended(5 * time.Second)
+}
+
+// TestStopAnswersQueue: a request that waits when the signal comes is answered.
+func TestStopAnswersQueue(t *testing.T) {
+	p := startProcess(t, env("DYN_ROUTER_QUEUE_THRESHOLD", "0", "DYN_USE_KV_EVENTS", "false"))
+	p.call("POST", "/workers", `{"worker_id":1,"endpoint":"http://w","block_size":4,"max_num_batched_tokens":10}`)
+	if status, answer := p.call("POST", "/select_and_reserve", `{"token_ids":[1,2,3,4]}`); status != 200 {
+		t.Fatalf("%d %s", status, answer)
+	}
+	waiting := make(chan string, 1)
+	go func() {
+		status, answer := p.call("POST", "/select", `{"token_ids":[1,2,3,4]}`)
+		waiting <- fmt.Sprint(status, " ", answer)
+	}()
+	for {
+		if _, loads := p.call("GET", "/loads", ""); strings.Contains(loads, `"pending_count":1`) {
+			break
+		}
+	}
+	p.stop()
+	if got, want := <-waiting, `503 {"error":"selection service is shutting down"}`; got != want {
+		t.Errorf("the waiting request got %s, want %s", got, want)
+	}
+	p.ended(5 * time.Second)
+}
+
+// TestStopWithSilentClient: a client that stops in the middle of its request
+// does not make the end late.
+func TestStopWithSilentClient(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, env("DYN_USE_KV_EVENTS", "false"))
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const head = "POST /workers HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n{"
+	if _, err := io.WriteString(conn, head); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil || !strings.Contains(line, "100 Continue") {
+		t.Fatalf("%q, %v: the body is not being read", line, err)
+	}
+	p.stop()
+	p.ended(5 * time.Second)
+}
+
+// TestPortTaken: the start fails before anything runs.
+func TestPortTaken(t *testing.T) {
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = run(t.Context(), []string{"--listen", "127.0.0.1", "--port", port}, env(), io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "listen on 127.0.0.1:"+port) {
+		t.Errorf("error is %v", err)
+	}
+	if got := status(err, io.Discard); got != 1 {
+		t.Errorf("exit status %d, want 1", got)
+	}
+}

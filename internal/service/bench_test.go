@@ -1,0 +1,84 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/select-service/select-service/internal/service"
+)
+
+// bed is a service with that many ranks, 8 to a worker, of which every fourth
+// holds the first half of the prompt that is asked for.
+func bed(b *testing.B, ranks int, tokens []uint32, change ...func(*service.Config)) *world {
+	w := start(b, change...)
+	for id := range uint64(ranks / 8) {
+		w.put(record(id, 8))
+		for dp := uint32(0); dp < 8; dp += 4 {
+			e := w.engine(id, dp)
+			e.publish(dp, e.stored(tokens[:len(tokens)/2], blockSize, nil), e.stored(prompt(uint32(id)+10, len(tokens)), blockSize, nil))
+		}
+	}
+	w.settle()
+	return w
+}
+
+// BenchmarkSelect is /select by hashes, without HTTP.
+func BenchmarkSelect(b *testing.B) {
+	for _, blocks := range []int{64, 512} {
+		for _, ranks := range []int{8, 64, 256} {
+			b.Run(fmt.Sprintf("blocks=%d/ranks=%d", blocks, ranks), func(b *testing.B) {
+				tokens := prompt(1, blocks*blockSize)
+				w := bed(b, ranks, tokens)
+				req := &service.SelectRequest{Scope: scope, Prompt: hashes(tokens)}
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := w.Select(context.Background(), req, false); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkSelectTokens is /select by token ids, 16 times as many as blocks of
+// BenchmarkSelect's 64.
+func BenchmarkSelectTokens(b *testing.B) {
+	tokens := prompt(1, 1024)
+	w := bed(b, 8, tokens)
+	req := ask(tokens)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := w.Select(context.Background(), req, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkReserveFree is /select_and_reserve by hashes and the DELETE, without
+// HTTP; with a queue in which nobody waits it shows what that costs.
+func BenchmarkReserveFree(b *testing.B) {
+	for _, queue := range []bool{false, true} {
+		for _, ranks := range []int{8, 64, 256} {
+			b.Run(fmt.Sprintf("queue=%t/ranks=%d", queue, ranks), func(b *testing.B) {
+				tokens := prompt(1, 64*blockSize)
+				change := func(*service.Config) {}
+				if queue {
+					change = queueing(1000)
+				}
+				w := bed(b, ranks, tokens, change)
+				req := &service.SelectRequest{Scope: scope, Prompt: hashes(tokens), ReservationID: new("r")}
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := w.Select(context.Background(), req, true); err != nil {
+						b.Fatal(err)
+					}
+					if err := w.Free("r"); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

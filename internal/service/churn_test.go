@@ -1,0 +1,149 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// TestSelectDuringChanges: workers come, go, change and publish while requests
+// are booked and freed. With one worker that stays, no request fails; what is
+// answered is a worker as it was registered; in the end nothing is left booked.
+func TestSelectDuringChanges(t *testing.T) {
+	w := start(t)
+	w.put(record(0, 1))
+	var done atomic.Bool
+	var clients, changers sync.WaitGroup
+	for id := uint64(1); id <= 3; id++ {
+		changers.Go(func() {
+			for i := uint32(0); !done.Load(); i++ {
+				w.put(record(id, 1+i%3))
+				e := w.engine(id, 0)
+				for dp := range 1 + i%3 {
+					e.publish(dp, e.stored(prompt(i%8, 32), blockSize, nil))
+				}
+				w.patch(id, catalog.Patch{Taints: []string{fmt.Sprint(i)}})
+				w.patch(id, catalog.Patch{Size: new(1 + (i+1)%3), KVEventsEndpoints: endpoints(id, 1+(i+1)%3)})
+				w.remove(id)
+			}
+		})
+	}
+	changers.Go(func() {
+		for !done.Load() {
+			w.settle()
+			w.Loads(nil, nil)
+			if _, err := w.PotentialLoads(&service.ProjectRequest{Scope: scope, Prompt: ask(prompt(1, 32)).Prompt}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for c := range uint32(4) {
+		clients.Go(func() {
+			for i := range uint32(300) {
+				sel, err := w.Select(context.Background(), ask(prompt(i%8, 32)), true)
+				if err != nil {
+					t.Errorf("client %d: %v", c, err)
+					return
+				}
+				if sel.Endpoint != address(sel.Rank.Worker) || sel.Rank.DP > 2 {
+					t.Errorf("%v at %s was never registered", sel.Rank, sel.Endpoint)
+				}
+				var e *service.Error
+				if err := w.Free(*sel.ReservationID); err != nil && (!errors.As(err, &e) || e.Kind != service.NotFound || sel.Rank.Worker == 0) {
+					t.Errorf("free on %v: %v", sel.Rank, err)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	done.Store(true)
+	changers.Wait()
+	w.wantLoad("0/0: 0 0 0")
+	w.wantDevice(prompt(0, 32), "0/0:0")
+	if n := sum(w.Metrics().IndexBlocks); n != 0 {
+		t.Errorf("%v blocks are left of workers that are gone", n)
+	}
+	stats := w.Metrics().ReservationEvents
+	if booked, ended := sum(stats, "booked"), sum(stats, "freed")+sum(stats, "dropped"); booked != 1200 || ended != 1200 {
+		t.Errorf("%v booked, %v ended; want 1,200 each", booked, ended)
+	}
+}
+
+// TestBlockSizeDuringBookings: no booking that was cut for one block size is
+// ever found in the pool of the other.
+func TestBlockSizeDuringBookings(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	a := prompt(1, 64)
+	for i := range 100 {
+		size := uint32(8 << (i % 2))
+		var wg sync.WaitGroup
+		for c := range 4 {
+			wg.Go(func() {
+				for n := range 5 {
+					id := fmt.Sprint(i, "-", c, "-", n)
+					if n%2 == 0 {
+						req := ask(a)
+						req.ReservationID = &id
+						_, _ = w.Select(context.Background(), req, true) // 503 while the worker is out
+						continue
+					}
+					_, _ = w.Reserve(&service.ReserveRequest{Scope: scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: ask(a).Prompt})
+				}
+			})
+		}
+		w.patch(1, catalog.Patch{BlockSize: &size})
+		wg.Wait()
+		// All have the same prompt: its blocks are counted once.
+		load := w.Loads(nil, nil)[0].Loads[0]
+		if load.Requests > 0 && load.DecodeBlocks != uint64(64/size) {
+			t.Fatalf("round %d: %d blocks of %d tokens for a prompt of 64", i, load.DecodeBlocks, size)
+		}
+	}
+}
+
+// TestLostRankLeavesNoBlocks: a batch on its way that names a rank which is
+// taken away must not leave blocks in the slot that somebody else gets.
+func TestLostRankLeavesNoBlocks(t *testing.T) {
+	w := start(t)
+	e := w.engine(1, 0)
+	var events []any
+	for i := range uint32(200) {
+		events = append(events, e.stored(prompt(i, 32), blockSize, nil))
+	}
+	payload := batch(1, events...)
+	for round := range 60 {
+		w.put(record(1, 2))
+		for range 5 {
+			e.deliver(payload) // for rank 1, on the socket of rank 0
+		}
+		w.patch(1, catalog.Patch{Size: new(uint32(1)), KVEventsEndpoints: endpoints(1, 1)})
+		w.put(record(2, 1)) // in the slot of rank 1
+		w.settle()
+		if n := sum(w.Metrics().IndexBlocks); n != 0 {
+			t.Fatalf("round %d: %v blocks, all of a rank that is gone", round, n)
+		}
+		w.remove(2)
+	}
+}
+
+// TestSoleWorkerComesAndGoes (decision D8): registered again, the only worker of
+// a scope serves at once, from an index that listens.
+func TestSoleWorkerComesAndGoes(t *testing.T) {
+	w := start(t)
+	for i := range uint32(50) {
+		w.put(record(1, 1))
+		a := prompt(i, 16)
+		e := w.engine(1, 0)
+		e.publish(0, e.stored(a, blockSize, nil))
+		w.wantDevice(a, "1/0:4")
+		w.wantDevice(prompt(i-1, 16), "1/0:0")
+		w.remove(1)
+	}
+}

@@ -1,0 +1,176 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// dump is the JSON of GET /dump as a peer reads it.
+type dump map[string]struct {
+	BlockSize int          `json:"block_size"`
+	Events    []dumpedItem `json:"events"`
+}
+
+type dumpedItem struct {
+	Worker uint64 `json:"worker_id"`
+	Tier   string `json:"storage_tier"`
+	Event  struct {
+		ID   uint64 `json:"event_id"`
+		DP   uint32 `json:"dp_rank"`
+		Data struct {
+			Stored struct {
+				Parent *uint64 `json:"parent_hash"`
+				Start  *uint64 `json:"start_position"`
+				Blocks []struct {
+					Block  uint64          `json:"block_hash"`
+					Tokens uint64          `json:"tokens_hash"`
+					MM     json.RawMessage `json:"mm_extra_info"`
+				} `json:"blocks"`
+			} `json:"stored"`
+		} `json:"data"`
+	} `json:"event"`
+}
+
+func (w *world) dump() dump {
+	w.t.Helper()
+	var buf bytes.Buffer
+	if err := w.Dump(context.Background(), &buf); err != nil {
+		w.t.Fatal(err)
+	}
+	var d dump
+	dec := json.NewDecoder(&buf)
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&d); err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
+
+// TestDumpRoundTrip: what the dump says, fed into an empty index, gives the same
+// overlaps; parents come before their children, whatever the tier.
+func TestDumpRoundTrip(t *testing.T) {
+	w := start(t)
+	w.put(record(1, 2))
+	w.put(record(2, 1))
+	w.put(record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: `q"uote`, Tenant: "t"} }))
+	a := prompt(1, 64)
+	fork := append(prompt(1, 32), prompt(2, 32)...)
+	long := prompt(3, 4000) // more than one chunk of output
+	e1, e2 := w.engine(1, 0), w.engine(2, 0)
+	e1.publish(0, e1.stored(a, blockSize, nil), e1.stored(fork, blockSize, nil), e1.stored(long, blockSize, nil))
+	e1.publish(0, e1.removed(a, blockSize, 12, "GPU"), e1.stored(a, blockSize, dict{"medium": "DISK"}))
+	e1.publish(1, e1.stored(fork[:16], blockSize, nil))
+	e2.publish(0, e2.stored(a, blockSize, dict{"medium": "EXTERNAL"}), e2.stored(a[:24], blockSize, nil))
+	e2.publish(0, dict{ // on the host behind a block on disk: tiers are dumped side by side
+		"type": "BlockStored", "block_hashes": e2.names(fork, blockSize)[8:], "parent_block_hash": e2.names(fork, blockSize)[7],
+		"token_ids": fork[32:], "block_size": blockSize, "medium": "CPU",
+	})
+
+	d := w.dump()
+	if len(d) != 2 || d["m:t"].BlockSize != blockSize {
+		t.Fatalf("dump has %d scopes, block size %d", len(d), d["m:t"].BlockSize)
+	}
+	if q, ok := d[`q"uote:t`]; !ok || q.Events == nil || len(q.Events) != 0 {
+		t.Errorf("a scope without blocks is shown as %+v", q)
+	}
+	slots := map[catalog.Rank]uint32{{Worker: 1}: 0, {Worker: 1, DP: 1}: 1, {Worker: 2}: 2}
+	copied := load(t, d["m:t"].Events, slots)
+
+	for name, p := range map[string][]uint32{"a": a, "fork": fork, "long": long} {
+		want, err := w.OverlapScores(&service.ProjectRequest{Scope: scope, Prompt: ask(p).Prompt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var o indexer.Overlap
+		copied.Overlap(local(p, blockSize), &o)
+		for _, row := range want.Rows {
+			device, host, disk := o.At(slots[row.Rank])
+			if device != row.Device || host != row.Host || disk != row.Disk {
+				t.Errorf("%s on %v: %d %d %d from the dump, %d %d %d live", name, row.Rank, device, host, disk, row.Device, row.Host, row.Disk)
+			}
+		}
+	}
+	if got, want := copied.Stats().Blocks, [4]int{16 + 8 + 1000 - 4 + 4 + 6, 8, 16, 16}; got != want {
+		t.Errorf("blocks per tier from the dump: %v, want %v", got, want)
+	}
+}
+
+// load feeds a dump into an empty index and checks the order of its events.
+func load(t *testing.T, events []dumpedItem, slots map[catalog.Rank]uint32) *indexer.Space {
+	t.Helper()
+	tiers := map[string]indexer.Tier{}
+	for tier := range indexer.Tier(indexer.NumTiers) {
+		tiers[tier.String()] = tier
+	}
+	space := indexer.New()
+	ids := map[uint64]bool{}
+	for _, it := range events {
+		if ids[it.Event.ID] {
+			t.Fatalf("event id %d twice", it.Event.ID)
+		}
+		ids[it.Event.ID] = true
+		slot, known := slots[catalog.Rank{Worker: it.Worker, DP: it.Event.DP}]
+		tier, named := tiers[it.Tier]
+		if !known || !named {
+			t.Fatalf("unknown rank or tier in %+v", it)
+		}
+		stored := it.Event.Data.Stored
+		ev := indexer.Store{Slot: slot, Tier: tier, HasParent: stored.Parent != nil}
+		if ev.HasParent {
+			ev.Parent = *stored.Parent
+		}
+		for _, b := range stored.Blocks {
+			if string(b.MM) != "null" {
+				t.Fatalf("mm_extra_info is %s", b.MM)
+			}
+			ev.Names, ev.Local = append(ev.Names, b.Block), append(ev.Local, b.Tokens)
+		}
+		if out := space.Store(&ev); out.Orphaned+out.Dropped > 0 {
+			t.Fatalf("event %d came before its parent: %+v", it.Event.ID, out)
+		}
+	}
+	return space
+}
+
+// TestDumpFails: an error of the writer, and the end of the caller, end a dump.
+func TestDumpFails(t *testing.T) {
+	w := start(t)
+	w.put(record(1, 1))
+	e := w.engine(1, 0)
+	e.publish(0, e.stored(prompt(1, 4000), blockSize, nil))
+	w.settle()
+	if err := w.Dump(context.Background(), brokenWriter{}); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("with a broken writer: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := w.Dump(ctx, io.Discard); !errors.Is(err, context.Canceled) {
+		t.Errorf("for a caller who has left: %v", err)
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// TestDumpOfNothing: no scope, no entry.
+func TestDumpOfNothing(t *testing.T) {
+	w := start(t)
+	if d := w.dump(); len(d) != 0 {
+		t.Errorf("dump of an empty service: %v", d)
+	}
+	w.put(record(1, 1))
+	w.remove(1)
+	if d := w.dump(); fmt.Sprint(d) != "map[]" {
+		t.Errorf("dump of a past scope: %v", d)
+	}
+}

@@ -1,0 +1,317 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/admission"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// call is a selection on its way.
+type call struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	sel    service.Selection
+	err    error
+}
+
+// call starts a selection with a reservation and waits until it is answered or
+// stands in line; only in a synctest bubble.
+func (w *world) call(id string, tokens []uint32, change ...func(*service.SelectRequest)) *call {
+	req := ask(tokens)
+	req.ReservationID = &id
+	for _, f := range change {
+		f(req)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &call{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.sel, c.err = w.Select(ctx, req, true)
+		*req = service.SelectRequest{} // the request was lent: the race detector tells who still reads it
+		clear(tokens)
+	}()
+	w.t.Cleanup(cancel)
+	synctest.Wait()
+	return c
+}
+
+func (c *call) waits() bool {
+	select {
+	case <-c.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// served waits for the answer, which has to be a worker.
+func (c *call) served(t *testing.T) service.Selection {
+	t.Helper()
+	synctest.Wait()
+	if c.waits() {
+		t.Fatal("the request still waits")
+	}
+	if c.err != nil {
+		t.Fatal(c.err)
+	}
+	return c.sel
+}
+
+// busy starts a service with one worker that is busy with reservation "first".
+func busy(t *testing.T, change ...func(*service.Config)) *world {
+	w := start(t, append([]func(*service.Config){eventsOff, queueing(0)}, change...)...)
+	w.put(record(1, 1))
+	w.book("first", prompt(1000, 8))
+	return w
+}
+
+// TestWaitersGoInOrder: higher strict priority first, then by arrival, one for
+// each time that the worker is free; a wait has no time limit.
+func TestWaitersGoInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t)
+		calls := map[string]*call{}
+		for i, id := range []string{"a", "b", "c"} {
+			calls[id] = w.call(id, prompt(uint32(i), 8))
+			time.Sleep(time.Second)
+		}
+		calls["vip"] = w.call("vip", prompt(9, 8), func(r *service.SelectRequest) { r.StrictPriority = 1 })
+		// /reservations is not queued. It is booked before the first one ends, so
+		// that the worker is never free.
+		_, err := w.Reserve(&service.ReserveRequest{Scope: scope, ID: "direct", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(7, 8)).Prompt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Free("first"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		w.wantLoad("1/0: 8 2 1, waiting: 4 with 32")
+		last := "direct"
+		for _, next := range []string{"vip", "a", "b", "c"} {
+			if err := w.PrefillComplete(last); err != nil {
+				t.Fatal(err)
+			}
+			calls[next].served(t)
+			delete(calls, next)
+			for id, c := range calls {
+				if !c.waits() {
+					t.Fatalf("%s did not wait for %s", id, next)
+				}
+			}
+			last = next
+		}
+	})
+}
+
+// TestDisconnectWhileWaiting: who goes away leaves the line at once and nothing
+// is booked for it.
+func TestDisconnectWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t)
+		a, b := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 12))
+		w.wantLoad("1/0: 8 2 1, waiting: 2 with 20")
+		a.cancel()
+		synctest.Wait()
+		if a.waits() || a.err == nil {
+			t.Fatalf("a was answered with %v", a.err)
+		}
+		w.wantLoad("1/0: 8 2 1, waiting: 1 with 12")
+		if err := w.Free("first"); err != nil {
+			t.Fatal(err)
+		}
+		b.served(t)
+		w.wantLoad("1/0: 12 3 1")
+	})
+}
+
+// TestDisconnectAtAdmission: a caller who goes away just before its turn keeps
+// no booking; one who goes away just after it either has been answered or keeps
+// none. The next one is not held up.
+func TestDisconnectAtAdmission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t)
+		first := "first"
+		for i := range 200 {
+			before := i%2 == 0
+			gone, next := fmt.Sprint("gone", i), fmt.Sprint("next", i)
+			a, b := w.call(gone, prompt(1, 8)), w.call(next, prompt(2, 8))
+			if before {
+				a.cancel()
+				_ = w.Free(first)
+			} else {
+				_ = w.Free(first)
+				a.cancel()
+			}
+			<-a.done
+			if a.err == nil {
+				if before {
+					t.Fatal("a caller who had left was answered")
+				}
+				if err := w.Free(gone); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.served(t)
+			w.wantLoad("1/0: 8 2 1")
+			first = next
+		}
+	})
+}
+
+// TestGoneBeforeItBegan: nothing is booked for a caller who has left already.
+func TestGoneBeforeItBegan(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := w.Select(ctx, ask(prompt(1, 8)), true); err == nil {
+		t.Error("a caller who had left was answered")
+	}
+	w.wantLoad("1/0: 0 0 0")
+}
+
+// TestWorkerChangesAdmit: a worker that is added, or whose limit is raised,
+// takes who waits; nobody needs to free anything.
+func TestWorkerChangesAdmit(t *testing.T) {
+	changes := map[string]func(*world){
+		"added": func(w *world) { w.put(record(2, 1)) },
+		"patched": func(w *world) {
+			w.patch(1, catalog.Patch{MaxNumBatchedTokens: new(uint64(1 << 40))})
+		},
+		"more ranks": func(w *world) { w.patch(1, catalog.Patch{Size: new(uint32(2))}) },
+	}
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, eventsOff, queueing(0.001))
+				w.put(record(1, 1))
+				w.book("first", prompt(1000, 8))
+				c := w.call("a", prompt(1, 8))
+				if !c.waits() {
+					t.Fatal("did not wait")
+				}
+				w.patch(1, catalog.Patch{Taints: []string{"x"}})
+				synctest.Wait()
+				if !c.waits() {
+					t.Fatal("a taint does not make a worker free")
+				}
+				change(w)
+				c.served(t)
+			})
+		})
+	}
+}
+
+// TestWorkerGoesWhileRequestsWait: the last worker's end is told at once; a
+// change of its block size is not one.
+func TestWorkerGoesWhileRequestsWait(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*world)
+		text   string // "" if the request is served
+	}{
+		{"deleted", func(w *world) { w.remove(1) }, "no schedulable workers are available"},
+		{"deleted, another model lives", func(w *world) {
+			w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+			w.remove(1)
+		}, "no schedulable workers for model=m tenant=t"},
+		{"moved", func(w *world) {
+			w.put(record(1, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+		}, "no schedulable workers for model=m tenant=t"},
+		{"incomplete", func(w *world) { _, _ = w.PatchWorker(1, catalog.Patch{Endpoint: new("")}) }, "no schedulable workers are available"},
+		{"another that is not allowed stays", func(w *world) {
+			w.put(record(2, 1))
+			w.remove(1)
+		}, "no endpoints available to route work"},
+		{"cut anew", func(w *world) { w.patch(1, catalog.Patch{BlockSize: new(uint32(8))}) }, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := busy(t)
+				c := w.call("a", prompt(1, 16), func(r *service.SelectRequest) {
+					r.AllowedWorkers, r.HasAllowedWorkers = []uint64{1, 5, 1}, true
+				})
+				if !c.waits() {
+					t.Fatal("did not wait")
+				}
+				tt.change(w)
+				if tt.text == "" {
+					if sel := c.served(t); sel.BlockSize != 8 {
+						t.Errorf("served with %+v", sel)
+					}
+					w.wantLoad("1/0: 16 2 1")
+					return
+				}
+				synctest.Wait()
+				if c.waits() {
+					t.Fatal("still waits")
+				}
+				wantError(t, c.err, service.Unavailable, tt.text)
+			})
+		})
+	}
+}
+
+// TestShutdownAnswersWaiters: all at once, with the contract's text.
+func TestShutdownAnswersWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t)
+		var calls []*call
+		for i := range uint32(20) {
+			calls = append(calls, w.call(fmt.Sprint(i), prompt(i, 8)))
+		}
+		w.Close()
+		synctest.Wait()
+		for _, c := range calls {
+			if c.waits() {
+				t.Fatal("still waits")
+			}
+			wantError(t, c.err, service.Unavailable, "selection service is shutting down")
+		}
+		w.remove(1) // the end of the scope makes no difference any more
+		_, err := w.Select(context.Background(), ask(prompt(1, 8)), false)
+		wantError(t, err, service.Unavailable, "selection service is shutting down")
+	})
+}
+
+// TestQueueRejects: a full class answers with the contract's text and details.
+func TestQueueRejects(t *testing.T) {
+	file, err := admission.ParsePolicy([]byte(`
+default_policy_family: f
+uncached_isl_buckets: [{min_tokens: 0, bucket: b}]
+policy_classes:
+  - {name: only, policy_family: f, cache_bucket: b, quantum: 1, prefill_busy_threshold: 0, request_queue_limit_per_worker: 1}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t, func(c *service.Config) { c.Admission = admission.Config{File: file} })
+		if c := w.call("a", prompt(1, 8)); !c.waits() {
+			t.Fatal("did not wait")
+		}
+		c := w.call("b", prompt(2, 8))
+		if c.waits() {
+			t.Fatal("waits beyond the limit")
+		}
+		wantError(t, c.err, service.Unavailable, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
+		var e *service.Error
+		errors.As(c.err, &e) // wantError has seen that it is one
+		if got := fmt.Sprintf("%+v", e.Details); got != "{PolicyClass:only LimitKind:requests Current:1 Limit:1}" {
+			t.Errorf("details are %s", got)
+		}
+		if n := sum(w.Metrics().Selections, "queue_full"); n != 1 {
+			t.Errorf("%v rejections were counted", n)
+		}
+	})
+}

@@ -1,0 +1,249 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// hashes is the hash form of a prompt.
+func hashes(tokens []uint32) service.Prompt {
+	return service.Prompt{
+		BlockHashes: local(tokens, blockSize), HasBlockHashes: true,
+		SequenceHashes: sequence(tokens, blockSize), HasSequenceHashes: true,
+		ISLTokens: uint64(len(tokens)), HasISLTokens: true,
+	}
+}
+
+// TestSelectErrors: kinds and texts of the contract (§3 and §4), and their order.
+func TestSelectErrors(t *testing.T) {
+	a := prompt(1, 8)
+	tests := []struct {
+		name   string
+		change func(*service.SelectRequest)
+		kind   service.Kind
+		text   string
+	}{
+		{"another model", func(r *service.SelectRequest) { r.Scope.Model, r.Prompt = "x", service.Prompt{} }, service.Unavailable, "no schedulable workers for model=x tenant=t"},
+		{"no prompt", func(r *service.SelectRequest) { r.Prompt = service.Prompt{} }, service.BadRequest, "block_hashes is required without token_ids"},
+		{"no sequence hashes", func(r *service.SelectRequest) { r.Prompt.HasSequenceHashes = false }, service.BadRequest, "sequence_hashes is required without token_ids"},
+		{"no length", func(r *service.SelectRequest) { r.Prompt.HasISLTokens = false }, service.BadRequest, "isl_tokens is required without token_ids"},
+		{"length 0", func(r *service.SelectRequest) { r.Prompt.ISLTokens = 0 }, service.BadRequest, "isl_tokens must be greater than 0"},
+		{"lengths differ", func(r *service.SelectRequest) { r.Prompt.BlockHashes = r.Prompt.BlockHashes[:1] }, service.BadRequest, "block_hashes length 1 must match sequence_hashes length 2"},
+		{"pinned, not allowed", func(r *service.SelectRequest) {
+			r.Pinned, r.HasAllowedWorkers, r.AllowedWorkers = &catalog.Rank{Worker: 1}, true, []uint64{2}
+		}, service.BadRequest, "pinned worker 1 is not in allowed worker set"},
+		{"none allowed", func(r *service.SelectRequest) { r.HasAllowedWorkers = true }, service.Unavailable, "no endpoints available to route work"},
+		{"pinned, unknown", func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 9} }, service.Unavailable, "no endpoints available to route work"},
+		{"pinned, beyond its ranks", func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1, DP: 2} }, service.Unavailable, "no endpoints available to route work"},
+		{"taint missing", func(r *service.SelectRequest) { r.RequiredTaints = []string{"gpu", "x"} }, service.Unavailable, "no endpoints available to route work"},
+		{
+			"id taken", func(r *service.SelectRequest) { r.ReservationID = new("r") }, service.Conflict,
+			"failed to book scheduler state: Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 1 })",
+		},
+	}
+	w := start(t, eventsOff)
+	w.put(record(1, 2, func(r *catalog.Record) { r.Taints = []string{"gpu"} }))
+	if _, err := w.Reserve(&service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1, DP: 1}, Prompt: hashes(a)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			req := &service.SelectRequest{Scope: scope, Prompt: hashes(a)}
+			tt.change(req)
+			_, err := w.Select(context.Background(), req, true)
+			wantError(t, err, tt.kind, tt.text)
+		})
+	}
+	w.wantLoad("1/0: 0 0 0, 1/1: 8 2 1")
+}
+
+// TestReserve: what /reservations books, and its errors in their order (§5,
+// decisions D3, D4 and D9).
+func TestReserve(t *testing.T) {
+	a := prompt(1, 10)
+	off := false
+	tests := []struct {
+		name   string
+		change func(*service.ReserveRequest)
+		kind   service.Kind
+		text   string // "" if it is booked,
+		load   string // as this
+	}{
+		{name: "plain", change: func(*service.ReserveRequest) {}, load: "1/0: 10 2 1"},
+		{name: "effective prefill", change: func(r *service.ReserveRequest) { r.EffectivePrefillTokens = new(uint64(3)) }, load: "1/0: 3 2 1"},
+		{name: "not tracked", change: func(r *service.ReserveRequest) { r.Override.TrackPrefill = &off }, load: "1/0: 0 2 1"},
+		{name: "given beats not tracked", change: func(r *service.ReserveRequest) {
+			r.Override.TrackPrefill, r.EffectivePrefillTokens = &off, new(uint64(3))
+		}, load: "1/0: 3 2 1"},
+		{name: "hashes without block hashes and length", change: func(r *service.ReserveRequest) {
+			r.Prompt = service.Prompt{SequenceHashes: []uint64{1, 2, 3, 2}, HasSequenceHashes: true, HasISLTokens: true}
+		}, load: "1/0: 0 3 1"},
+		{name: "empty prompt", change: func(r *service.ReserveRequest) { r.Prompt.TokenIDs = nil }, load: "1/0: 0 0 1"},
+		{name: "no sequence hashes", change: func(r *service.ReserveRequest) { r.Prompt = service.Prompt{} }, kind: service.BadRequest, text: "sequence_hashes is required without token_ids"},
+		{name: "no length", change: func(r *service.ReserveRequest) { r.Prompt = service.Prompt{HasSequenceHashes: true} }, kind: service.BadRequest, text: "isl_tokens is required without token_ids"},
+		{name: "more than the prompt", change: func(r *service.ReserveRequest) {
+			r.EffectivePrefillTokens, r.Rank.Worker = new(uint64(11)), 9
+		}, kind: service.BadRequest, text: "effective_prefill_tokens (11) must not exceed isl_tokens (10)"},
+		{name: "unknown worker", change: func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, kind: service.NotFound, text: "schedulable worker 9 not found for model=m tenant=t"},
+		{name: "unknown rank", change: func(r *service.ReserveRequest) { r.Rank.DP = 7 }, kind: service.NotFound, text: "Worker WorkerWithDpRank { worker_id: 1, dp_rank: 7 } not found"},
+		{name: "another model", change: func(r *service.ReserveRequest) { r.Scope.Model = "x" }, kind: service.Unavailable, text: "no schedulable workers for model=x tenant=t"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := start(t, eventsOff)
+			w.put(record(1, 1))
+			req := &service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(a).Prompt}
+			tt.change(req)
+			res, err := w.Reserve(req)
+			if tt.text != "" {
+				wantError(t, err, tt.kind, tt.text)
+				w.wantLoad("1/0: 0 0 0")
+				return
+			}
+			if err != nil || res != (service.Reservation{ID: "r", Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1)}) {
+				t.Fatalf("answer is %+v, %v", res, err)
+			}
+			w.wantLoad(tt.load)
+			_, err = w.Reserve(req)
+			wantError(t, err, service.Conflict, "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
+		})
+	}
+}
+
+// TestLifecycle: the steps of a reservation, and the errors of unknown ones
+// (decision D1), over two models.
+func TestLifecycle(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+	w.book("r", prompt(1, 12))
+	w.wantLoad("1/0: 12 3 1, other/t, 2/0: 0 0 0")
+	for range 2 { // repeats are harmless
+		if err := w.PrefillComplete("r"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.OutputBlock("r", new(0.5)); err != nil {
+		t.Fatal(err)
+	}
+	w.wantLoad("1/0: 0 2 1, other/t, 2/0: 0 0 0")
+	wantError(t, w.OutputBlock("r", new(1.5)), service.BadRequest, "decay_fraction must be between 0.0 and 1.0")
+	if err := w.Free("r"); err != nil {
+		t.Fatal(err)
+	}
+	w.wantLoad("1/0: 0 0 0, other/t, 2/0: 0 0 0")
+	for name, err := range map[string]error{"free": w.Free("r"), "prefill": w.PrefillComplete("r"), "output": w.OutputBlock("r", nil)} {
+		t.Run(name, func(t *testing.T) { wantError(t, err, service.NotFound, "reservation r not found") })
+	}
+}
+
+// TestAnswer: every field of a selection, with tiers and several ranks.
+func TestAnswer(t *testing.T) {
+	w := start(t)
+	w.put(record(1, 2))
+	w.put(record(2, 1))
+	a := prompt(1, 42)
+	e := w.engine(1, 0)
+	e.publish(0, e.stored(a[:16], blockSize, nil), e.stored(a[:24], blockSize, dict{"medium": "CPU"}), e.stored(a[:32], blockSize, dict{"medium": "DISK"}))
+	e.publish(1, e.stored(a[:4], blockSize, nil))
+	w.settle()
+	req := ask(a)
+	req.SelectionID, req.ReservationID = new("echo"), new("r")
+	got, err := w.Select(context.Background(), req, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := service.Selection{
+		SelectionID: new("echo"), ReservationID: new("r"), Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1), BlockSize: blockSize,
+		Overlap: service.OverlapSummary{
+			LongestMatched: 32, GPU: 16, CPU: 24, Disk: 32,
+			DP: []service.RankTokens{{DP: 0, Tokens: 16}, {DP: 1, Tokens: 4}},
+		},
+		EffectivePrefillTokens: 42 - (16 + 6 + 2),
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("selection is\n%+v, want\n%+v", got, want)
+	}
+	w.wantLoad("1/0: 18 10 1, 1/1: 0 0 0, 2/0: 0 0 0")
+
+	scores, err := w.OverlapScores(&service.ProjectRequest{Scope: scope, Prompt: req.Prompt, Override: selector.Override{OverlapCredit: new(0.5)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(scores), "{4 10 [{WorkerWithDpRank { worker_id: 1, dp_rank: 0 } 4 2 2 4} "+
+		"{WorkerWithDpRank { worker_id: 1, dp_rank: 1 } 1 0 0 0.5} {WorkerWithDpRank { worker_id: 2, dp_rank: 0 } 0 0 0 0}]}"; got != want {
+		t.Errorf("overlap scores are\n%s, want\n%s", got, want)
+	}
+	rows, err := w.PotentialLoads(&service.ProjectRequest{Scope: scope, Prompt: req.Prompt})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := rows, []service.RankLoad{
+		{Rank: catalog.Rank{Worker: 1}, PrefillTokens: 18 + 18, DecodeBlocks: 10, Requests: 1},
+		{Rank: catalog.Rank{Worker: 1, DP: 1}, PrefillTokens: 38, DecodeBlocks: 10},
+		{Rank: catalog.Rank{Worker: 2}, PrefillTokens: 42, DecodeBlocks: 10},
+	}; !slices.Equal(got, want) {
+		t.Errorf("potential loads are\n%+v, want\n%+v", got, want)
+	}
+}
+
+// TestRequestIsOnlyLent: nothing of a request is kept once the call is over.
+func TestRequestIsOnlyLent(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	a := prompt(1, 16)
+	req := &service.SelectRequest{Scope: scope, Prompt: hashes(a)}
+	req.ReservationID = new("r")
+	if _, err := w.Select(context.Background(), req, true); err != nil {
+		t.Fatal(err)
+	}
+	direct := &service.ReserveRequest{Scope: scope, ID: "s", Rank: catalog.Rank{Worker: 1}, Prompt: hashes(a)}
+	if _, err := w.Reserve(direct); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*service.Prompt{&req.Prompt, &direct.Prompt} {
+		clear(p.BlockHashes)
+		clear(p.SequenceHashes)
+	}
+	w.wantLoad("1/0: 32 4 2")
+	sel := w.book("t", a) // finds the blocks active
+	w.wantLoad("1/0: 48 4 3")
+	if sel.EffectivePrefillTokens != 16 {
+		t.Errorf("selection is %+v", sel)
+	}
+	for _, id := range []string{"r", "s", "t"} {
+		if err := w.Free(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.wantLoad("1/0: 0 0 0")
+}
+
+// TestPeersAnswerAsDisabled: without replica synchronisation.
+func TestPeersAnswerAsDisabled(t *testing.T) {
+	w := start(t, eventsOff)
+	if p := w.Peers(); p == nil || len(p) != 0 {
+		t.Errorf("peers are %v", p)
+	}
+	_, err := w.RegisterPeer("tcp://h:1")
+	wantError(t, err, service.Conflict, "replica sync is disabled")
+	wantError(t, w.DeregisterPeer("tcp://h:1"), service.Conflict, "replica sync is disabled")
+}
+
+// TestWorkerErrors: kinds and texts of what a catalog refuses.
+func TestWorkerErrors(t *testing.T) {
+	w := start(t, eventsOff)
+	_, err := w.PatchWorker(7, catalog.Patch{})
+	wantError(t, err, service.NotFound, "worker 7 not found")
+	_, err = w.DeleteWorker(7)
+	wantError(t, err, service.NotFound, "worker 7 not found")
+	_, err = w.PutWorker(record(1, 5000))
+	wantError(t, err, service.BadRequest, "data_parallel_size 5000 exceeds the maximum 4096")
+}

@@ -1,0 +1,108 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// TestChangeUnderWay stops a selection between its look at the workers and its
+// booking, changes the workers, and goes on: what was looked at and is gone is
+// noticed, whatever has taken its slot, and the next attempt books on what is
+// there now. From outside this takes luck.
+func TestChangeUnderWay(t *testing.T) {
+	record := func(id uint64, size uint32) catalog.Record {
+		return catalog.Record{
+			ID: id, Scope: catalog.Scope{Model: "m"}, Endpoint: new("http://w"), BlockSize: &size,
+		}
+	}
+	const old, other = 1, 2
+	tests := map[string]struct {
+		change func(*Service) (err error)
+		worker uint64 // that the next attempt chooses
+		blocks uint64 // that it books
+	}{
+		"another worker in the slot": {func(s *Service) error {
+			_, err := s.PutWorker(record(other, 4))
+			_, gone := s.DeleteWorker(old)
+			_, again := s.PutWorker(record(3, 4))
+			_, left := s.DeleteWorker(other)
+			return errors.Join(err, gone, again, left)
+		}, 3, 4},
+		"the scope was empty in between": {func(s *Service) error {
+			_, gone := s.DeleteWorker(old)
+			_, err := s.PutWorker(record(other, 4))
+			return errors.Join(gone, err)
+		}, other, 4},
+		"the same worker, in a new pool": {func(s *Service) error {
+			_, gone := s.DeleteWorker(old)
+			_, err := s.PutWorker(record(old, 4))
+			return errors.Join(gone, err)
+		}, old, 4},
+		"blocks are cut anew": {func(s *Service) error {
+			_, err := s.PatchWorker(old, catalog.Patch{BlockSize: new(uint32(8))})
+			return err
+		}, old, 2},
+	}
+	for name, tt := range tests {
+		for _, reserve := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				s := New(Config{Weights: selector.DefaultWeights()}, nil, zerolog.Nop())
+				if _, err := s.PutWorker(record(old, 4)); err != nil {
+					t.Fatal(err)
+				}
+				req := &SelectRequest{Scope: catalog.Scope{Model: "m"}}
+				req.Prompt.TokenIDs, req.Prompt.HasTokenIDs = make([]uint32, 16), true
+				for i := range req.Prompt.TokenIDs {
+					req.Prompt.TokenIDs[i] = uint32(i)
+				}
+				c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
+				defer c.recycle()
+				if err := c.prepare(); err != nil {
+					t.Fatal(err)
+				}
+				if err := tt.change(s); err != nil {
+					t.Fatal(err)
+				}
+				if err := c.pool.line.do(context.Background(), &c); !errors.Is(err, errStale) {
+					t.Fatalf("on what is gone: %v, want %v", err, errStale)
+				}
+				if err := c.attempt(context.Background()); err != nil {
+					t.Fatalf("second attempt: %v", err)
+				}
+				if got := c.result.Rank.Worker; got != tt.worker {
+					t.Errorf("worker %d was chosen, want %d", got, tt.worker)
+				}
+				if !reserve {
+					tt.blocks = 0
+				}
+				if got := s.Loads(nil, nil)[0].Loads[0].DecodeBlocks; got != tt.blocks {
+					t.Errorf("%d blocks were booked, want %d", got, tt.blocks)
+				}
+			})
+		}
+	}
+}
+
+// TestStaleDump: a rank whose slot changed hands while the index was copied is
+// left out of the dump, and so are ranks that came or left.
+func TestStaleDump(t *testing.T) {
+	snapshot := func(ranks ...catalog.Entry) *catalog.Snapshot { return &catalog.Snapshot{Known: ranks} }
+	entry := func(worker uint64, slot uint32) catalog.Entry {
+		return catalog.Entry{Rank: catalog.Rank{Worker: worker}, Slot: slot}
+	}
+	before := snapshot(entry(1, 0), entry(2, 1), entry(3, 2))
+	after := snapshot(entry(2, 1), entry(3, 0), entry(4, 2))
+	got := settled(before, after)
+	if len(got) != 1 || got[1].Worker != 2 {
+		t.Errorf("ranks by slot: %v, want worker 2 at slot 1 alone", got)
+	}
+	if len(settled(nil, after))+len(settled(before, nil)) != 0 {
+		t.Error("a scope that came or left has ranks")
+	}
+}
