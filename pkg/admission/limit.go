@@ -5,6 +5,7 @@ import "fmt"
 // LimitKind is what a queue limit counts, by its name on the wire.
 type LimitKind string
 
+// What a limit counts.
 const (
 	LimitRequests LimitKind = "requests"
 	LimitRaw      LimitKind = "raw_isl_tokens"

@@ -195,7 +195,7 @@ func (h *history) arrive() {
 
 func (h *history) classOf(w *admission.Waiter) int {
 	var i int
-	fmt.Sscanf(w.ClassHeader, "c%d", &i)
+	_, _ = fmt.Sscanf(w.ClassHeader, "c%d", &i) // anything else stays class 0
 	return i + 1
 }
 

@@ -97,6 +97,7 @@ func (p *Policy) Class(header string, uncached uint64) *Class {
 // Order is how the requests of a class line up behind their strict priority.
 type Order uint8
 
+// The orders of a class.
 const (
 	FCFS Order = iota // first come first served; a priority jump is a head start in seconds
 	WSPT              // weighted shortest processing time: priority per uncached token

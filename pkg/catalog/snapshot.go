@@ -36,7 +36,7 @@ func (s *Snapshot) Entry(r Rank) (Entry, bool) { return find(s.Ranks, r) }
 func (s *Snapshot) KnownEntry(r Rank) (Entry, bool) { return find(s.Known, r) }
 
 func find(all []Entry, r Rank) (Entry, bool) {
-	i, ok := slices.BinarySearchFunc(all, r, func(e Entry, r Rank) int { return e.Rank.Compare(r) })
+	i, ok := slices.BinarySearchFunc(all, r, func(e Entry, r Rank) int { return e.Compare(r) })
 	if !ok {
 		return Entry{}, false
 	}

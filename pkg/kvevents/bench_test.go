@@ -25,8 +25,10 @@ func traffic(b *testing.B, events, blocks int, asMap bool) []byte {
 			tokens[i] = rnd.Uint32N(128_000)
 		}
 		if asMap {
-			evs = append(evs, dict{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": rnd.Uint64(),
-				"token_ids": tokens, "block_size": size, "lora_id": nil, "medium": "GPU", "lora_name": nil})
+			evs = append(evs, dict{
+				"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": rnd.Uint64(),
+				"token_ids": tokens, "block_size": size, "lora_id": nil, "medium": "GPU", "lora_name": nil,
+			})
 		} else {
 			evs = append(evs, list{"BlockStored", hashes, rnd.Uint64(), tokens, size, nil, "GPU", nil})
 		}

@@ -241,8 +241,14 @@ func TestExtraKeys(t *testing.T) {
 
 // TestSaltInLoRAColumn shows SGLang's array form of a salt.
 func TestSaltInLoRAColumn(t *testing.T) {
-	ev := decode(t, message(list{"BlockStored", []uint64{1}, nil, list{1, 2, 3, 4}, 4, nil, "GPU",
-		dict{"cache_salt": "s", "new": list{1}}})).Events[0]
+	ev := decode(t, message(list{
+		"BlockStored",
+		[]uint64{1},
+		nil,
+		list{1, 2, 3, 4},
+		4, nil, "GPU",
+		dict{"cache_salt": "s", "new": list{1}},
+	})).Events[0]
 	if ev.Salt != "s" || ev.LoRA != "" {
 		t.Errorf("salt %q, adapter %q", ev.Salt, ev.LoRA)
 	}

@@ -12,10 +12,12 @@ import (
 
 // envelope is a standard stored event; more sets or replaces fields.
 func envelope(more dict) dict {
-	ev := dict{"event_id": 42, "timestamp": 1739145600000, "event_type": "stored", "model_name": "m",
+	ev := dict{
+		"event_id": 42, "timestamp": 1739145600000, "event_type": "stored", "model_name": "m",
 		"block_size": 4, "additional_salt": "w8a8", "lora_name": "ad", "tenant_id": "t", "backend_id": "w-0",
 		"medium": "cpu", "dp_rank": 3, "seq_hashes": list{11, 12}, "base_block_idx": 5, "parent_hash": 10,
-		"token_ids": nil}
+		"token_ids": nil,
+	}
 	for key, value := range more {
 		ev[key] = value
 	}
@@ -28,15 +30,21 @@ func TestEnvelope(t *testing.T) {
 	full := kvevents.Event{
 		Kind: kvevents.Stored, Medium: "CPU", Tier: indexer.Host, TierKnown: true,
 		Names: []uint64{11, 12}, Parent: 10, HasParent: true, BlockSize: 4, LoRA: "ad", Group: kvevents.NoGroup,
-		Envelope: &kvevents.Envelope{EventID: 42, HasEventID: true, Model: "m", Tenant: "t", Backend: "w-0",
-			Salt: "w8a8", DPRank: 3, HasDPRank: true, Base: 5, HasBase: true},
+		Envelope: &kvevents.Envelope{
+			EventID: 42, HasEventID: true, Model: "m", Tenant: "t", Backend: "w-0",
+			Salt: "w8a8", DPRank: 3, HasDPRank: true, Base: 5, HasBase: true,
+		},
 	}
 	mooncake := full
-	mooncake.Envelope = &kvevents.Envelope{EventID: 42, HasEventID: true, Backend: "w-0", Base: 5, HasBase: true,
-		Group: "\x07", ObjectKey: "obj", ConnectorHash: "00ff00ff00ff00ff"}
+	mooncake.Envelope = &kvevents.Envelope{
+		EventID: 42, HasEventID: true, Backend: "w-0", Base: 5, HasBase: true,
+		Group: "\x07", ObjectKey: "obj", ConnectorHash: "00ff00ff00ff00ff",
+	}
 	mooncake.LoRA, mooncake.BlockSize = "", 0
-	nils := dict{"model_name": nil, "block_size": nil, "lora_name": nil, "additional_salt": nil,
-		"tenant_id": nil, "dp_rank": nil, "group_id": 7, "object_key": "obj", "connector_block_hash": "00ff00ff00ff00ff"}
+	nils := dict{
+		"model_name": nil, "block_size": nil, "lora_name": nil, "additional_salt": nil,
+		"tenant_id": nil, "dp_rank": nil, "group_id": 7, "object_key": "obj", "connector_block_hash": "00ff00ff00ff00ff",
+	}
 	tests := map[string]struct {
 		message any
 		want    kvevents.Event

@@ -169,7 +169,7 @@ func (d *Decoder) mapEvent(b *Batch) Reason {
 		return Applied
 	case bad != Applied:
 		return bad
-	case ev.Kind == Stored && !(seen.hashes && seen.tokens && seen.blockSize):
+	case ev.Kind == Stored && (!seen.hashes || !seen.tokens || !seen.blockSize):
 		return MissingField
 	case ev.Kind == Removed && !seen.hashes:
 		return MissingField

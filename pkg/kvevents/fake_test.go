@@ -121,7 +121,7 @@ type (
 )
 
 // message is a batch of rank 0.
-func message(events ...any) any { return list{1.5, list(events), 0} }
+func message(events ...any) any { return list{1.5, events, 0} }
 
 // decode decodes v, which has to be a good message.
 func decode(t testing.TB, v any) *kvevents.Batch {
@@ -141,8 +141,10 @@ func stored(names []uint64, more dict) dict {
 	for _, name := range names {
 		tokens = append(tokens, name+1, name+2, name+3, name+4)
 	}
-	ev := dict{"type": "BlockStored", "block_hashes": names, "parent_block_hash": nil,
-		"token_ids": tokens, "block_size": 4, "medium": "GPU"}
+	ev := dict{
+		"type": "BlockStored", "block_hashes": names, "parent_block_hash": nil,
+		"token_ids": tokens, "block_size": 4, "medium": "GPU",
+	}
 	for key, value := range more {
 		ev[key] = value
 	}

@@ -113,7 +113,7 @@ func (d *Decoder) readLoRAColumn(ev *Event) Reason {
 		if !isText {
 			return BadField
 		}
-		reason := Applied
+		var reason Reason
 		if string(key) == "cache_salt" {
 			reason = d.readString(&ev.Salt)
 		} else {

@@ -42,15 +42,14 @@ const (
 // pairKey is the exact key of one owner of a spilled block.
 func pairKey(set, slot uint32) uint64 { return uint64(set)<<32 | uint64(slot) }
 
-// hold adds one holder of the block on slot and reports whether the block is
-// new there.
-func (h *holders) hold(block uint64, slot uint32) (fresh bool) {
+// hold adds one holder of the block on slot.
+func (h *holders) hold(block uint64, slot uint32) {
 	e, found := h.table.put(block)
 	if !found {
 		e.a, e.b = slot, 1
-		return true
+		return
 	}
-	return h.holdFound(e, slot)
+	h.holdFound(e, slot)
 }
 
 // holdFound is hold for a block that somebody holds.
