@@ -32,6 +32,7 @@ type arena struct {
 	mem      *memory
 	segments []segment
 	spare    []uint32 // numbers of segments that were given back
+	released uint64   // times that cells were freed
 	bins     [binCount]uint32
 	filled   [(binCount + 63) / 64]uint64 // which bins have an extent
 }
@@ -172,6 +173,7 @@ func (a *arena) extend(end, n uint32) uint32 {
 
 // release frees n cells from off on and joins them with free neighbours.
 func (a *arena) release(off, n uint32) {
+	a.released++
 	s, i := a.at(off)
 	s.used -= int(n)
 	if s.used == 0 {

@@ -1,82 +1,64 @@
 package indexer
 
-// clearPages is how many pages of nodes Clear looks at before it lets others in.
-const clearPages = 4
+// clearWork is how many blocks and nodes Clear deals with before it lets others
+// in: about a millisecond.
+const clearWork = 16384
 
 // Clear ends a rank's ownership of everything, in all tiers. Queries see it at
-// once; the rank's own events must wait until it returns.
+// once. Events of the rank that come before it returns may be cleared as well.
 func (s *Space) Clear(slot uint32) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clear(slot)
+}
+
+// Forget clears a rank that has left and drops what is remembered of it.
+func (s *Space) Forget(slot uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clear(slot)
+	s.ranks[slot].recent.clear(&s.mem)
+	s.ranks[slot] = rank{}
+}
+
+// clear lets go of the lock now and then.
+func (s *Space) clear(slot uint32) {
 	r := s.admit(slot)
 	s.hidden[slot/64] |= 1 << (slot % 64)
-	s.dropAliases(slot)
 	r.orphans = orphans{}
 	r.recent.clear(&s.mem)
-	for page := 0; s.ranks[slot].blocks != [NumTiers]int{}; {
-		for range clearPages {
-			if page >= len(s.tree.pages) {
-				page = 0 // others moved runs to nodes that were looked at
-				break
-			}
-			s.clearPage(slot, page)
-			page++
+	for id := uint32(1); s.ranks[slot].blocks != [NumTiers]int{}; {
+		// Names go before what they name: until then the rank's blocks are called
+		// by the table's.
+		s.ranks[slot].aliases = aliases{}
+		for work := 0; work < clearWork && id < s.tree.next; id++ {
+			work += s.clearNode(slot, id)
+		}
+		if id >= s.tree.next {
+			id = 1 // others moved runs to nodes that were looked at
 		}
 		s.mu.Unlock()
 		s.mu.Lock()
 	}
 	s.hidden[slot/64] &^= 1 << (slot % 64)
-	s.mu.Unlock()
 }
 
-// Forget clears a rank that has left and drops what is remembered of it.
-func (s *Space) Forget(slot uint32) {
-	s.Clear(slot)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ranks[slot] = rank{}
-}
-
-func (s *Space) clearPage(slot uint32, page int) {
+// clearNode takes a run from a rank and returns how much work that was.
+func (s *Space) clearNode(slot, id uint32) (work int) {
 	t := &s.tree
-	for i := range uint32(pageNodes) {
-		if page >= len(t.pages) {
-			return // the last node went
-		}
-		id := uint32(page)<<pageBits + i
-		nd := t.node(id)
-		if !nd.used || id == root {
-			continue
-		}
-		held := false
-		for tier, h := range nd.owners {
-			if t.sets.has(h, slot) {
-				nd.owners[tier] = t.sets.remove(h, slot)
-				s.count(holderOf(slot, Tier(tier)), -int(nd.n))
-				held = true
-			}
-		}
-		if held {
-			t.tidy(id)
+	nd := t.node(id)
+	n := int(nd.n)
+	for tier, h := range nd.owners {
+		if t.sets.has(h, slot) {
+			nd.owners[tier] = t.sets.remove(h, slot)
+			s.count(holderOf(slot, Tier(tier)), -n)
+			work = n
 		}
 	}
-}
-
-func (s *Space) dropAliases(slot uint32) {
-	if s.ranks[slot].aliases == 0 {
-		return
+	if work > 0 {
+		t.tidy(id)
 	}
-	for k := range s.alias {
-		if k.by.slot() == slot {
-			delete(s.alias, k)
-		}
-	}
-	for k := range s.names {
-		if k.by.slot() == slot {
-			delete(s.names, k)
-		}
-	}
-	s.ranks[slot].aliases = 0
-	s.dropEmptyAliases()
+	return work + 1
 }
 
 // Stats describes the size of an index.
@@ -99,7 +81,7 @@ func (s *Space) Stats() Stats {
 		st.Unique += s.tree.names.shards[i].n
 	}
 	for i := range s.ranks {
-		st.Orphans += len(s.ranks[i].orphans.byName)
+		st.Orphans += s.ranks[i].orphans.len()
 	}
 	return st
 }

@@ -105,7 +105,7 @@ func (s *Space) check() error {
 func (s *Space) rings() int64 {
 	n := int64(0)
 	for i := range s.ranks {
-		n += int64(len(s.ranks[i].recent.ring)) * 24
+		n += int64(len(s.ranks[i].recent.ring)) * 32
 	}
 	return n
 }

@@ -79,7 +79,7 @@ func (m *model) store(ev *indexer.Store) {
 		for i, name := range ev.Names {
 			if p, held := r.find(name); held && m.up[p].local == ev.Local[i] {
 				r.named[ev.Tier][name] = p
-				m.joinOrphans(r, []uint64{name})
+				m.joinOrphans(r, ev.Tier, []uint64{name})
 				if rest := i + 1; rest < len(ev.Names) {
 					m.store(&indexer.Store{Slot: ev.Slot, Tier: ev.Tier, Parent: name, HasParent: true, Names: ev.Names[rest:], Local: ev.Local[rest:]})
 				}
@@ -103,16 +103,25 @@ func (m *model) store(ev *indexer.Store) {
 		at = m.path(at, ev.Local[i])
 		r.named[ev.Tier][name] = at
 	}
-	m.joinOrphans(r, ev.Names)
+	m.joinOrphans(r, ev.Tier, ev.Names)
 }
 
 func (r *modelRank) drop(name uint64) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(o modelOrphan) bool { return o.name == name })
 }
 
-func (m *model) joinOrphans(r *modelRank, names []uint64) {
-	for _, n := range names {
-		r.drop(n)
+// joinOrphans follows a store of names in a tier.
+func (m *model) joinOrphans(r *modelRank, tier indexer.Tier, names []uint64) {
+	for _, o := range slices.Clone(r.waiting) {
+		if !slices.Contains(names, o.name) {
+			continue
+		}
+		r.drop(o.name)
+		if p := r.named[tier][o.name]; m.up[p].local == o.local { // it came itself
+			for t := range o.tiers {
+				r.named[t][o.name] = p
+			}
+		}
 	}
 	for work := slices.Clone(names); len(work) > 0; work = work[1:] {
 		at, ok := r.find(work[0])
@@ -136,9 +145,12 @@ func (m *model) joinOrphans(r *modelRank, names []uint64) {
 func (m *model) storeNamed(slot uint32, t indexer.Tier, names []uint64) {
 	r := m.rank(slot)
 	for _, name := range names {
+		if _, ok := r.named[t][name]; ok {
+			continue
+		}
 		if p, ok := r.find(name); ok {
 			r.named[t][name] = p
-			m.joinOrphans(r, []uint64{name})
+			m.joinOrphans(r, t, []uint64{name})
 			continue
 		}
 		waiting := false
@@ -150,7 +162,7 @@ func (m *model) storeNamed(slot uint32, t indexer.Tier, names []uint64) {
 		}
 		if p, ok := r.gone[name]; ok && !waiting {
 			r.named[t][name] = p
-			m.joinOrphans(r, []uint64{name})
+			m.joinOrphans(r, t, []uint64{name})
 		}
 	}
 }

@@ -1,150 +1,202 @@
 package indexer
 
-import "slices"
-
 // maxOrphans bounds the blocks of one rank that wait for their parent
 // (decision K13).
 const maxOrphans = 65536
 
 // orphans are blocks of one rank whose parent it has not announced: out of all
-// answers, but not lost. The maps exist only while there are any.
+// answers, but not lost. They are linked by age and below their parents, so
+// that each enters and leaves in constant time. All memory goes with the last.
 type orphans struct {
-	byName   map[uint64]orphan
-	children map[uint64][]uint64 // parent's name → names
-	order    []uint64            // oldest first; names that left are passed over
+	rows        []orphan          // row 0 is not used: 0 ends a list
+	free        []uint32          // rows
+	byName      map[uint64]uint32 // row
+	children    map[uint64]uint32 // parent's name → first child's row
+	first, last uint32            // by age, oldest first
 }
 
 type orphan struct {
-	parent, local, seed uint64
-	seedKnown           bool
-	tiers               uint8 // bit per tier
-	born                uint64
+	name, parent, local, seed uint64
+	older, younger            uint32
+	prev, next                uint32 // below the same parent
+	seedKnown                 bool
+	tiers                     uint8 // bit per tier
 }
 
+func (o *orphans) len() int { return len(o.byName) }
+
 // put keeps the first n blocks of an event and drops the oldest orphans that
-// no longer fit.
+// no longer fit. One that is announced again as it was keeps its age.
 func (o *orphans) put(ev *Store, n int) (kept, dropped int) {
 	parent := ev.Parent
 	for i, name := range ev.Names[:n] {
-		b := orphan{parent: parent, local: ev.Local[i], seed: ev.Seed, seedKnown: ev.SeedKnown, tiers: 1 << ev.Tier}
-		if old, ok := o.byName[name]; ok {
-			if old.parent == parent && old.local == b.local {
-				b.tiers |= old.tiers
-			}
-			o.forget(name)
-		}
-		if o.byName == nil {
-			o.byName, o.children = make(map[uint64]orphan), make(map[uint64][]uint64)
-		}
-		o.byName[name] = b
-		o.children[parent] = append(o.children[parent], name)
-		o.order = append(o.order, name)
+		b := orphan{name: name, parent: parent, local: ev.Local[i], seed: ev.Seed, seedKnown: ev.SeedKnown, tiers: 1 << ev.Tier}
 		parent = name
-	}
-	for len(o.byName) > maxOrphans {
-		name := o.order[0]
-		o.order = o.order[1:]
-		if _, ok := o.byName[name]; ok {
-			o.forget(name)
+		if id, ok := o.byName[name]; ok {
+			if row := &o.rows[id]; row.parent == b.parent && row.local == b.local {
+				row.tiers |= b.tiers
+				row.seed, row.seedKnown = b.seed, b.seedKnown
+				continue
+			}
+			o.drop(id)
+		}
+		o.add(b)
+		if o.len() > maxOrphans {
+			o.drop(o.first)
 			dropped++
 		}
-	}
-	if len(o.order) > 2*maxOrphans {
-		o.compact()
 	}
 	return n, dropped
 }
 
-// compact forgets the order of names that left.
-func (o *orphans) compact() {
-	seen := make(map[uint64]bool, len(o.byName))
-	kept := o.order[:0:0]
-	for _, name := range slices.Backward(o.order) {
-		if _, ok := o.byName[name]; ok && !seen[name] {
-			seen[name] = true
-			kept = append(kept, name)
-		}
+func (o *orphans) add(b orphan) {
+	if o.byName == nil {
+		o.rows, o.byName, o.children = make([]orphan, 1), make(map[uint64]uint32), make(map[uint64]uint32)
 	}
-	slices.Reverse(kept)
-	o.order = kept
+	id := uint32(len(o.rows))
+	if l := len(o.free); l > 0 {
+		id = o.free[l-1]
+		o.free = o.free[:l-1]
+	} else {
+		o.rows = append(o.rows, orphan{})
+	}
+	b.older, b.next = o.last, o.children[b.parent]
+	o.rows[id] = b
+	if o.last == 0 {
+		o.first = id
+	} else {
+		o.rows[o.last].younger = id
+	}
+	o.last = id
+	if b.next != 0 {
+		o.rows[b.next].prev = id
+	}
+	o.children[b.parent], o.byName[b.name] = id, id
 }
 
-// forget takes a block out of both maps.
-func (o *orphans) forget(name uint64) {
-	b := o.byName[name]
-	delete(o.byName, name)
-	if rest := slices.DeleteFunc(o.children[b.parent], func(n uint64) bool { return n == name }); len(rest) > 0 {
-		o.children[b.parent] = rest
+// drop takes an orphan out and returns it.
+func (o *orphans) drop(id uint32) orphan {
+	b := o.rows[id]
+	if b.older == 0 {
+		o.first = b.younger
 	} else {
+		o.rows[b.older].younger = b.younger
+	}
+	if b.younger == 0 {
+		o.last = b.older
+	} else {
+		o.rows[b.younger].older = b.older
+	}
+	if b.next != 0 {
+		o.rows[b.next].prev = b.prev
+	}
+	switch {
+	case b.prev != 0:
+		o.rows[b.prev].next = b.next
+	case b.next != 0:
+		o.children[b.parent] = b.next
+	default:
 		delete(o.children, b.parent)
 	}
-	if len(o.byName) == 0 {
+	delete(o.byName, b.name)
+	o.free = append(o.free, id)
+	if o.len() == 0 {
 		*o = orphans{}
 	}
+	return b
+}
+
+// take takes an orphan out by its name.
+func (o *orphans) take(name uint64) (b orphan, ok bool) {
+	id, ok := o.byName[name]
+	if ok {
+		b = o.drop(id)
+	}
+	return b, ok
+}
+
+// takeChild takes one of a parent's orphans out.
+func (o *orphans) takeChild(parent uint64) (b orphan, ok bool) {
+	id, ok := o.children[parent]
+	if ok {
+		b = o.drop(id)
+	}
+	return b, ok
 }
 
 // remove ends an orphan's stay in a tier: it never joins there.
 func (o *orphans) remove(name uint64, t Tier) bool {
-	b, ok := o.byName[name]
-	if !ok || b.tiers>>t&1 == 0 {
+	id, ok := o.byName[name]
+	if !ok || o.rows[id].tiers>>t&1 == 0 {
 		return false
 	}
-	if b.tiers &^= 1 << t; b.tiers == 0 {
-		o.forget(name)
-	} else {
-		o.byName[name] = b
+	if o.rows[id].tiers &^= 1 << t; o.rows[id].tiers == 0 {
+		o.drop(id)
 	}
 	return true
 }
 
 // addTier records an orphan in one more tier.
 func (o *orphans) addTier(name uint64, t Tier) bool {
-	b, ok := o.byName[name]
+	id, ok := o.byName[name]
 	if ok {
-		b.tiers |= 1 << t
-		o.byName[name] = b
+		o.rows[id].tiers |= 1 << t
 	}
 	return ok
 }
 
-// reunite brings the orphans of newly stored blocks into the tree, and theirs.
-func (s *Space) reunite(slot uint32, names []uint64) {
-	o := &s.ranks[slot].orphans
-	if len(o.byName) == 0 {
+// reunite brings the orphans of blocks that by now holds into the tree, and
+// theirs.
+func (s *Space) reunite(by holder, names []uint64) {
+	o := &s.ranks[by.slot()].orphans
+	if o.len() == 0 {
 		return
 	}
 	for _, name := range names {
-		if _, ok := o.byName[name]; ok {
-			o.forget(name) // it came again, with a parent this time
+		if b, ok := o.take(name); ok { // it came with a parent this time
+			s.settle(by, b)
 		}
 	}
-	for work := slices.Clone(names); len(work) > 0 && len(o.byName) > 0; {
-		parent := work[len(work)-1]
-		work = work[:len(work)-1]
-		for _, name := range slices.Clone(o.children[parent]) {
-			b := o.byName[name]
-			o.forget(name)
-			s.join(slot, parent, name, b)
-			work = append(work, name)
+	var work []uint64
+	for _, name := range names {
+		for work = append(work[:0], name); len(work) > 0 && o.len() > 0; {
+			b, ok := o.takeChild(work[len(work)-1])
+			if !ok {
+				work = work[:len(work)-1]
+			} else if s.join(by.slot(), b) {
+				work = append(work, b.name)
+			}
+		}
+	}
+}
+
+// settle gives a block that by now holds to the other tiers, too, in which it
+// waited.
+func (s *Space) settle(by holder, b orphan) {
+	cell := s.find(by, b.name)
+	if cell == 0 || s.tree.cells.local(cell) != b.local {
+		return // the name stands for another block now
+	}
+	for t := range Tier(NumTiers) {
+		if b.tiers>>t&1 == 1 {
+			s.hold(holderOf(by.slot(), t), cell, b.name)
 		}
 	}
 }
 
 // join stores one orphan below its parent in every tier in which it waits.
-func (s *Space) join(slot uint32, parent, name uint64, b orphan) {
+func (s *Space) join(slot uint32, b orphan) (joined bool) {
 	for t := range Tier(NumTiers) {
 		if b.tiers>>t&1 == 0 {
 			continue
 		}
-		ev := &Store{Slot: slot, Tier: t, Parent: parent, HasParent: true,
-			Names: []uint64{name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown}
-		at, ok := s.parent(ev)
-		for ok && s.rename(holderOf(slot, t), at, ev) {
-			at, ok = s.parent(ev)
+		ev := &Store{Slot: slot, Tier: t, Parent: b.parent, HasParent: true,
+			Names: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown}
+		// The parent may have lost its name to another block meanwhile.
+		if at, ok := s.resolve(ev); ok {
+			s.write(holderOf(slot, t), at, ev)
+			joined = true
 		}
-		if !ok {
-			return // its parent lost its name to another block meanwhile
-		}
-		s.write(holderOf(slot, t), at, ev)
 	}
+	return joined
 }

@@ -1,5 +1,7 @@
 package indexer
 
+import "slices"
+
 // Offloading connectors name blocks by the engine's hash alone, often after the
 // device has evicted them (decision K15). A rank therefore remembers what it
 // removed: the last recentFirst blocks, and recentMax from the first such event
@@ -20,6 +22,7 @@ type recent struct {
 
 type removed struct {
 	name, parent, local uint64 // parent == name: the block was at the root
+	seed                uint64 // block seed of local
 }
 
 func (r *recent) limit() int {
@@ -29,7 +32,7 @@ func (r *recent) limit() int {
 	return recentFirst
 }
 
-func (r *recent) push(m *memory, name, parent, local uint64) {
+func (r *recent) push(m *memory, b removed) {
 	if r.n == len(r.ring) && r.n < r.limit() {
 		r.grow(m)
 	}
@@ -38,9 +41,9 @@ func (r *recent) push(m *memory, name, parent, local uint64) {
 			delete(r.at, old)
 		}
 	}
-	r.ring[r.head] = removed{name, parent, local}
+	r.ring[r.head] = b
 	if r.at != nil {
-		r.at[name] = r.head
+		r.at[b.name] = r.head
 	}
 	r.head = (r.head + 1) % len(r.ring)
 	r.n = min(r.n+1, len(r.ring))
@@ -89,74 +92,126 @@ func keep(at map[uint64]int) map[uint64]int {
 	return make(map[uint64]int)
 }
 
+// remember keeps what StoreNamed has to know of a block that a rank is about to
+// give up.
+func (s *Space) remember(slot uint32, name uint64, cell uint32) {
+	t := &s.tree
+	b := removed{name: name, parent: name, local: t.cells.local(cell)}
+	b.seed = t.seeds.seed(t.node(t.cells.nodeOf(cell)).seed)
+	if up, ok := t.above(cell); ok {
+		if b.parent, ok = s.nameOf(slot, up); !ok {
+			return
+		}
+	}
+	s.ranks[slot].recent.push(&s.mem, b)
+}
+
 // StoreNamed applies a stored event without tokens: blocks that the rank has
 // announced with tokens before, and holds or removed not long ago, enter the
 // tier; the others are unresolved.
 func (s *Space) StoreNamed(slot uint32, t Tier, names []uint64) (resolved, unresolved int) {
+	for part := range slices.Chunk(names, maxHold) {
+		resolved += s.storeNamedPart(slot, t, part)
+	}
+	return resolved, len(names) - resolved
+}
+
+func (s *Space) storeNamedPart(slot uint32, t Tier, names []uint64) (resolved int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.admit(slot)
 	r.recent.index()
 	by := holderOf(slot, t)
+	var c recall
 	for i, name := range names {
 		if s.find(by, name) != 0 {
 			resolved++
 			continue
 		}
-		cell := s.findAny(slot, name)
-		if cell == 0 {
-			if r.orphans.addTier(name, t) {
-				resolved++
-				continue
-			}
-			cell = s.recall(slot, name)
-		}
-		if cell == 0 {
-			unresolved++
+		if cell := s.findAny(slot, name); cell != 0 {
+			s.hold(by, cell, name)
+		} else if r.orphans.addTier(name, t) {
+			resolved++
+			continue
+		} else if !s.recall(by, name, &c) {
 			continue
 		}
-		p := s.behind(cell)
-		s.own(by, place{p.id, p.at - 1}, names[i:i+1])
-		s.reunite(slot, names[i:i+1])
 		resolved++
+		s.reunite(by, names[i:i+1])
 	}
-	return resolved, unresolved
+	return resolved
 }
 
-// recall returns the block that a rank has or had under a name, or 0. Blocks
-// that left the tree since come back without owners.
-func (s *Space) recall(slot uint32, name uint64) uint32 {
-	r := &s.ranks[slot].recent
-	var chain []removed
-	cell := s.findAny(slot, name)
-	for next := name; cell == 0; cell = s.findAny(slot, next) {
-		i, ok := r.at[next]
-		if !ok || len(chain) == len(r.ring) {
-			return 0
+// recall is what one event has found out about blocks that the rank no longer
+// holds, so that no way to the root is followed twice.
+type recall struct {
+	cells map[uint64]uint32 // by name; 0: nothing leads to the root
+	// The two must be as they were: a block left the tree, or an orphan joined.
+	released uint64
+	orphans  int
+}
+
+// recall brings a block that by's rank gave up back into the tree, with the
+// blocks above it that have left, and makes by its holder.
+func (s *Space) recall(by holder, name uint64, c *recall) bool {
+	if n := s.ranks[by.slot()].orphans.len(); c.cells == nil || c.released != s.tree.cells.released || c.orphans != n {
+		*c = recall{make(map[uint64]uint32), s.tree.cells.released, n}
+	}
+	chain, cell, ok := s.wayUp(by.slot(), name, c)
+	if !ok {
+		for _, b := range chain {
+			c.cells[b.name] = 0
 		}
-		chain = append(chain, r.ring[i])
-		if r.ring[i].parent == next {
-			break // the root
-		}
-		next = r.ring[i].parent
+		return false
 	}
 	s.tree.ready()
 	var p place
 	if cell != 0 {
 		p = s.behind(cell)
 	}
-	for i := len(chain) - 1; i >= 0; i-- {
-		p = s.step(p, chain[i])
+	for i := len(chain) - 1; i > 0; i-- {
+		p = s.bridge(p, chain[i])
+		c.cells[chain[i].name] = s.tree.node(p.id).off + p.at - 1
 	}
-	nd := s.tree.node(p.id)
-	return nd.off + p.at - 1
+	if len(chain) == 0 { // this event has made it already
+		s.own(by, place{p.id, p.at - 1}, []uint64{name})
+		return true
+	}
+	b := chain[0]
+	s.write(by, p, &Store{Names: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: true})
+	return true
 }
 
-// step goes from p to a block below it, which it makes if it is not there.
-func (s *Space) step(p place, b removed) place {
+// wayUp follows what a rank remembers of a block up to a block in the tree, or
+// to the root (cell 0). The chain has the block first.
+func (s *Space) wayUp(slot uint32, name uint64, c *recall) (chain []removed, cell uint32, ok bool) {
+	r := &s.ranks[slot].recent
+	for next := name; ; {
+		if cell, known := c.cells[next]; known {
+			return chain, cell, cell != 0
+		}
+		if cell = s.findAny(slot, next); cell != 0 {
+			return chain, cell, true
+		}
+		i, known := r.at[next]
+		if !known || len(chain) == r.n {
+			return chain, 0, false
+		}
+		b := r.ring[i]
+		chain = append(chain, b)
+		if b.parent == next {
+			return chain, 0, true
+		}
+		next = b.parent
+	}
+}
+
+// bridge goes from p to a block below it, which it makes without owners if it
+// is not there.
+func (s *Space) bridge(p place, b removed) place {
 	t := &s.tree
-	local := []uint64{b.local}
-	if nd := t.node(p.id); p.at < nd.n {
+	local, names := []uint64{b.local}, []uint64{b.name}
+	if p.at < t.node(p.id).n {
 		if t.match(p, local) == 1 {
 			return place{p.id, p.at + 1}
 		}
@@ -166,6 +221,12 @@ func (s *Space) step(p place, b removed) place {
 	if c := t.child(p.id, b.local); c != 0 {
 		return place{c, 1}
 	}
-	id, _ := t.sprout(p.id, local, []uint64{b.name}, t.seeds.share(t.node(p.id).seed))
+	seed := t.seeds.take(b.seed)
+	nd := t.node(p.id)
+	if p.id != root && nd.first == 0 && nd.owners == [NumTiers]owners{} && nd.seed == seed && t.grow(p.id, local, names) == 1 {
+		t.seeds.release(seed)
+		return place{p.id, nd.n}
+	}
+	id, _ := t.sprout(p.id, local, names, seed)
 	return place{id, 1}
 }

@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/select-service/select-service/pkg/hashing"
@@ -19,12 +20,7 @@ type Space struct {
 	ranks  []rank   // by slot
 	hidden []uint64 // bit set of slots that are being cleared
 	blocks [NumTiers]int
-
-	// alias finds blocks that a holder names otherwise than the table does;
-	// names says under how many such names, and whether under the table's too.
-	// A holder without an entry in names owns a block under the table's name.
-	alias map[aliasKey]uint32
-	names map[nameKey]nameState
+	stale  []uint64 // scratch of rename
 }
 
 // holder is a slot in a tier.
@@ -36,25 +32,10 @@ func (h holder) slot() uint32 { return uint32(h) >> 2 }
 
 func (h holder) tier() Tier { return Tier(h & 3) }
 
-type aliasKey struct {
-	name uint64
-	by   holder
-}
-
-type nameKey struct {
-	cell uint32
-	by   holder
-}
-
-type nameState struct {
-	aliases uint32
-	primary bool // announced under the table's name too
-}
-
 // rank is what the index keeps of one slot beside the tree.
 type rank struct {
 	blocks  [NumTiers]int
-	aliases int
+	aliases aliases
 	orphans orphans
 	recent  recent
 }
@@ -96,9 +77,42 @@ func New() *Space {
 	return s
 }
 
+// maxHold is how many blocks of one event are dealt with before others get the
+// lock: about a millisecond.
+const maxHold = 4096
+
 // Store applies a stored event. Blocks that the rank holds already cost a
 // look-up. A block whose parent the rank has not announced waits for it.
 func (s *Space) Store(ev *Store) Outcome {
+	if len(ev.Names) <= maxHold {
+		return s.storePart(ev)
+	}
+	var out Outcome
+	for part := *ev; len(part.Names) > 0; {
+		n := min(maxHold, len(part.Names))
+		for n < len(part.Names) && part.Names[n-1] == 0 {
+			n++ // as a parent, 0 may mean the root
+		}
+		names, local := part.Names[n:], part.Local[n:]
+		part.Names, part.Local = part.Names[:n], part.Local[:n]
+		out.add(s.storePart(&part))
+		part.Parent, part.HasParent = part.Names[n-1], true
+		part.Names, part.Local = names, local
+	}
+	return out
+}
+
+func (o *Outcome) add(more Outcome) {
+	o.Stored += more.Stored
+	o.Known += more.Known
+	o.Orphaned += more.Orphaned
+	o.Dropped += more.Dropped
+}
+
+func (s *Space) storePart(ev *Store) Outcome {
+	if len(ev.Names) == 0 {
+		return Outcome{}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.admit(ev.Slot)
@@ -118,19 +132,27 @@ func (s *Space) admit(slot uint32) *rank {
 }
 
 func (s *Space) store(ev *Store) Outcome {
-	by := holderOf(ev.Slot, ev.Tier)
-	at, ok := s.parent(ev)
-	for ok && s.rename(by, at, ev) {
-		at, ok = s.parent(ev) // the tree has changed
-	}
+	at, ok := s.resolve(ev)
 	if !ok {
 		return s.storeOrphan(ev)
 	}
-	known := s.ranks[ev.Slot].blocks[ev.Tier]
+	by := holderOf(ev.Slot, ev.Tier)
+	blocks := &s.ranks[ev.Slot].blocks[ev.Tier]
+	before := *blocks
 	s.write(by, at, ev)
-	stored := s.ranks[ev.Slot].blocks[ev.Tier] - known
-	s.reunite(ev.Slot, ev.Names)
+	stored := *blocks - before
+	s.reunite(by, ev.Names)
 	return Outcome{Stored: stored, Known: len(ev.Names) - stored}
+}
+
+// resolve finds the place where an event's blocks go, and takes their names
+// from whatever else the holder called so. It is false if the parent is unknown.
+func (s *Space) resolve(ev *Store) (at place, ok bool) {
+	at, ok = s.parent(ev)
+	for ok && s.rename(holderOf(ev.Slot, ev.Tier), at, ev) {
+		at, ok = s.parent(ev) // the tree has changed
+	}
+	return at, ok
 }
 
 // storeOrphan keeps an event whose parent is unknown. From the first block on
@@ -149,15 +171,16 @@ func (s *Space) storeOrphan(ev *Store) Outcome {
 		return out
 	}
 	by := holderOf(ev.Slot, ev.Tier)
-	p := s.behind(cell)
-	s.own(by, place{p.id, p.at - 1}, ev.Names[anchor:anchor+1])
-	out.Known = 1
-	s.reunite(ev.Slot, ev.Names[anchor:anchor+1])
+	if s.holds(by, cell) {
+		out.Known = 1
+	} else {
+		out.Stored = 1
+	}
+	s.hold(by, cell, ev.Names[anchor])
+	s.reunite(by, ev.Names[anchor:anchor+1])
 	if rest := anchor + 1; rest < len(ev.Names) {
-		more := s.store(&Store{Slot: ev.Slot, Tier: ev.Tier, Parent: ev.Names[anchor], HasParent: true,
-			Names: ev.Names[rest:], Local: ev.Local[rest:], Seed: ev.Seed, SeedKnown: ev.SeedKnown})
-		out.Stored += more.Stored
-		out.Known += more.Known
+		out.add(s.store(&Store{Slot: ev.Slot, Tier: ev.Tier, Parent: ev.Names[anchor], HasParent: true,
+			Names: ev.Names[rest:], Local: ev.Local[rest:], Seed: ev.Seed, SeedKnown: ev.SeedKnown}))
 	}
 	return out
 }
@@ -197,14 +220,15 @@ func (t *tree) match(p place, locals []uint64) int {
 	return n
 }
 
-// rename looks for a name of the event that stands for another block of the
-// same holder. A name names one block: the older one loses it. It stops at the
-// first such name and reports that the tree may have changed.
+// rename takes the names of the event from other blocks that the same holder
+// called so: a name names one block. It reports whether it did anything; then
+// the tree may have changed.
 func (s *Space) rename(by holder, p place, ev *Store) bool {
 	t := &s.tree
 	if t.live == 0 {
 		return false
 	}
+	s.stale = s.stale[:0]
 	i := 0
 	for i < len(ev.Local) {
 		nd := t.node(p.id)
@@ -216,17 +240,13 @@ func (s *Space) rename(by holder, p place, ev *Store) bool {
 			p, nd = place{c, 0}, t.node(c)
 		}
 		m := t.match(p, ev.Local[i:])
-		held := t.sets.has(nd.owners[by.tier()], by.slot()) && s.ranks[by.slot()].aliases == 0
+		held := t.sets.has(nd.owners[by.tier()], by.slot()) && len(s.ranks[by.slot()].aliases.cells) == 0
 		names := t.cells.names(nd.off+p.at, uint32(m))
 		for k, name := range names {
 			if held && name == ev.Names[i+k] {
 				continue
 			}
-			cell := nd.off + p.at + uint32(k)
-			if old := s.find(by, ev.Names[i+k]); old != 0 && old != cell {
-				s.unname(by, ev.Names[i+k], old)
-				return true
-			}
+			s.markStale(by, ev.Names[i+k], nd.off+p.at+uint32(k))
 		}
 		i += m
 		if p.at += uint32(m); p.at < nd.n {
@@ -234,12 +254,19 @@ func (s *Space) rename(by holder, p place, ev *Store) bool {
 		}
 	}
 	for ; i < len(ev.Local); i++ {
-		if old := s.find(by, ev.Names[i]); old != 0 {
-			s.unname(by, ev.Names[i], old)
-			return true
-		}
+		s.markStale(by, ev.Names[i], 0)
 	}
-	return false
+	for _, name := range s.stale {
+		s.unname(by, name, s.find(by, name))
+	}
+	return len(s.stale) > 0
+}
+
+// markStale notes a name that stands for another block than the cell.
+func (s *Space) markStale(by holder, name uint64, cell uint32) {
+	if old := s.find(by, name); old != 0 && old != cell {
+		s.stale = append(s.stale, name)
+	}
 }
 
 // write puts the event's blocks into the tree from p on.
@@ -325,42 +352,49 @@ func (s *Space) own(by holder, p place, names []uint64) place {
 	return s.behind(first + n - 1)
 }
 
+func (s *Space) holds(by holder, cell uint32) bool {
+	nd := s.tree.node(s.tree.cells.nodeOf(cell))
+	return s.tree.sets.has(nd.owners[by.tier()], by.slot())
+}
+
+// hold makes by a holder of one block that the rank holds in some tier, under
+// a name that then stands for no other of by's blocks.
+func (s *Space) hold(by holder, cell uint32, name uint64) {
+	switch old := s.find(by, name); old {
+	case cell:
+		return
+	case 0:
+	default:
+		s.unname(by, name, old)
+	}
+	p := s.behind(cell)
+	s.own(by, place{p.id, p.at - 1}, []uint64{name})
+}
+
 // Remove applies a removed event: the rank no longer holds the blocks of these
 // names in the tier.
 func (s *Space) Remove(slot uint32, t Tier, names []uint64) (removed, unknown int) {
+	for part := range slices.Chunk(names, maxHold) {
+		removed += s.removePart(slot, t, part)
+	}
+	return removed, len(names) - removed
+}
+
+func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.admit(slot)
 	by := holderOf(slot, t)
 	for _, name := range names {
 		if cell := s.find(by, name); cell != 0 {
-			r.recent.push(&s.mem, name, s.parentName(slot, cell, name), s.tree.cells.local(cell))
+			s.remember(slot, name, cell)
 			s.unname(by, name, cell)
 			removed++
 		} else if r.orphans.remove(name, t) {
 			removed++
-		} else {
-			unknown++
 		}
 	}
-	return removed, unknown
-}
-
-// parentName is what the rank calls the block above a cell; the block's own
-// name stands for "root".
-func (s *Space) parentName(slot, cell uint32, name uint64) uint64 {
-	up, ok := s.tree.above(cell)
-	if !ok {
-		return name
-	}
-	if s.ranks[slot].aliases > 0 {
-		for t := range Tier(NumTiers) {
-			if st, ok := s.names[nameKey{up, holderOf(slot, t)}]; ok && !st.primary {
-				return s.aliasOf(up, holderOf(slot, t))
-			}
-		}
-	}
-	return s.tree.cells.name(up)
+	return removed
 }
 
 // disown ends by's ownership of one block.

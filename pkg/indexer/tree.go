@@ -147,8 +147,21 @@ func (t *tree) adopt(to, from uint32) {
 	}
 }
 
+// bushy tells that a node has so many children that it is better to write a
+// run's cells than to move them: a shared prompt may have 100,000.
+func (t *tree) bushy(id uint32) bool {
+	c := t.node(id).first
+	for range 8 {
+		if c == 0 {
+			return false
+		}
+		c = t.node(c).next
+	}
+	return true
+}
+
 // split cuts a run before its k-th block, 0 < k < n, and returns the nodes of
-// both parts. The smaller part becomes the new node.
+// both parts. The part that is less work becomes the new node.
 func (t *tree) split(id, k uint32) (head, tail uint32) {
 	fresh := t.newNode()
 	nd, fn := t.node(id), t.node(fresh)
@@ -156,7 +169,7 @@ func (t *tree) split(id, k uint32) (head, tail uint32) {
 		fn.owners[i] = t.sets.clone(h)
 	}
 	fn.seed = t.seeds.share(nd.seed)
-	if k <= nd.n-k {
+	if k <= nd.n-k || t.bushy(id) {
 		fn.off, fn.n, fn.cap, fn.depth = nd.off, k, k, nd.depth
 		t.substitute(id, fresh)
 		nd.off, nd.n, nd.cap, nd.depth = nd.off+k, nd.n-k, nd.cap-k, nd.depth+k
@@ -193,7 +206,7 @@ func (t *tree) join(p uint32) uint32 {
 		}
 	}
 	t.unlink(c)
-	if pn.n <= cn.n {
+	if pn.n <= cn.n || t.bushy(c) {
 		t.cells.label(pn.off, pn.n, c)
 		t.substitute(p, c)
 		cn.off, cn.n, cn.cap, cn.depth = pn.off, pn.n+cn.n, pn.cap+cn.cap, pn.depth

@@ -166,11 +166,13 @@ func (r *runner) ingest(s *server, round int) error {
 	rss1, peak := procRSS(s.pid)
 	blocks := float64(w.stored + w.removed)
 	perM := float64(rss1-rss0) / 1024 / (float64(w.resident) / 1e6)
-	m := map[string]any{"kind": "ingest", "server": s.name, "round": round, "workers": w.cfg.Workers, "cap": w.cfg.Capacity, "bs": w.cfg.BlockSize,
+	m := map[string]any{
+		"kind": "ingest", "server": s.name, "round": round, "workers": w.cfg.Workers, "cap": w.cfg.Capacity, "bs": w.cfg.BlockSize,
 		"seconds": t, "send_seconds": tSend.Seconds(), "events_per_s": float64(w.events) / t, "msgs_per_s": float64(w.msgs) / t,
 		"blocks_per_s": blocks / t, "cpu_s": cpu, "cpu_ns_per_block": cpu * 1e9 / blocks, "cpu_us_per_event": cpu * 1e6 / float64(w.events),
 		"rss_before_kb": rss0, "rss_after_kb": rss1, "peak_kb": peak, "resident": w.resident, "unique": w.unique,
-		"rss_mib_per_m_entries": perM, "rss_mib_per_m_unique": float64(rss1-rss0) / 1024 / (float64(w.unique) / 1e6), "polls": polls}
+		"rss_mib_per_m_entries": perM, "rss_mib_per_m_unique": float64(rss1-rss0) / 1024 / (float64(w.unique) / 1e6), "polls": polls,
+	}
 	emit(m)
 	for _, k := range []string{"events_per_s", "blocks_per_s", "cpu_ns_per_block", "cpu_us_per_event", "rss_mib_per_m_entries", "rss_mib_per_m_unique"} {
 		r.sum.add("ingest."+k, s.name, m[k].(float64))
@@ -326,8 +328,10 @@ func (r *runner) recover(sp spec, round, port int) error {
 	_, _, err = waitSentinels(b, r.w, 30*time.Second)
 	tVis := time.Since(t0).Seconds()
 	rss, peak := procRSS(b.pid)
-	m := map[string]any{"kind": "recover", "server": sp.name, "round": round, "resident": r.w.resident, "dump_bytes": len(dump), "dump_seconds": tDump, "dump_cpu_s": dumpCPU,
-		"dump_peak_kb": peakA, "dump_rss_kb": rssA, "listen_seconds": tListen, "visible_seconds": tVis, "cpu_s": procCPU(b.pid), "rss_kb": rss, "peak_kb": peak}
+	m := map[string]any{
+		"kind": "recover", "server": sp.name, "round": round, "resident": r.w.resident, "dump_bytes": len(dump), "dump_seconds": tDump, "dump_cpu_s": dumpCPU,
+		"dump_peak_kb": peakA, "dump_rss_kb": rssA, "listen_seconds": tListen, "visible_seconds": tVis, "cpu_s": procCPU(b.pid), "rss_kb": rss, "peak_kb": peak,
+	}
 	if err != nil {
 		m["error"] = err.Error()
 	} else {
@@ -452,9 +456,11 @@ func (r *runner) replica(sp spec, round, port int) error {
 		}
 		return delays[min(len(delays)-1, int(p*float64(len(delays))))]
 	}
-	emit(map[string]any{"kind": "replica", "server": sp.name, "round": round, "single_delay_p50_us": q(.5), "single_delay_max_us": q(1), "single_lost": lost,
+	emit(map[string]any{
+		"kind": "replica", "server": sp.name, "round": round, "single_delay_p50_us": q(.5), "single_delay_max_us": q(1), "single_lost": lost,
 		"burst": n, "burst_rps": n / sec, "free_rps": n / sec2, "a_after_burst": fmt.Sprintf("%+v", la), "b_after_burst": fmt.Sprintf("%+v", lb),
-		"a_after_free": fmt.Sprintf("%+v", fa), "b_after_free": fmt.Sprintf("%+v", fb)})
+		"a_after_free": fmt.Sprintf("%+v", fa), "b_after_free": fmt.Sprintf("%+v", fb),
+	})
 	r.sum.add("replica.delay_p50_us", sp.name, q(.5))
 	r.sum.add("replica.delay_max_us", sp.name, q(1))
 	r.sum.add("replica.burst_diff_requests", sp.name, la.Requests-lb.Requests)
@@ -476,8 +482,10 @@ func main() {
 	w := buildWorkload(trace, cfg)
 	closeExport(w)
 	logf("workload built in %v: %s", time.Since(t0).Round(time.Millisecond), w.describe())
-	emit(map[string]any{"kind": "workload", "cfg": cfg, "resident": w.resident, "unique": w.unique, "msgs": w.msgs, "events": w.events,
-		"stored": w.stored, "removed": w.removed, "payload_bytes": w.bytes})
+	emit(map[string]any{
+		"kind": "workload", "cfg": cfg, "resident": w.resident, "unique": w.unique, "msgs": w.msgs, "events": w.events,
+		"stored": w.stored, "removed": w.removed, "payload_bytes": w.bytes,
+	})
 	if *fMode == "describe" || *fExport != "" {
 		return
 	}

@@ -215,6 +215,7 @@ func mpArr(b []byte, n int) []byte {
 	}
 	return append(b, 0xdd, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
 }
+
 func mpStr(b []byte, s string) []byte {
 	if len(s) < 32 {
 		b = append(b, 0xa0|byte(len(s)))
@@ -223,6 +224,7 @@ func mpStr(b []byte, s string) []byte {
 	}
 	return append(b, s...)
 }
+
 func mpUint(b []byte, v uint64) []byte {
 	switch {
 	case v < 128:
@@ -237,6 +239,7 @@ func mpUint(b []byte, v uint64) []byte {
 	b = append(b, 0xcf)
 	return binary.BigEndian.AppendUint64(b, v)
 }
+
 func mpF64(b []byte, bits uint64) []byte {
 	b = append(b, 0xcb)
 	return binary.BigEndian.AppendUint64(b, bits)
