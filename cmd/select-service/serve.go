@@ -26,10 +26,10 @@ import (
 // The whole stop may take five seconds; the sockets need some of them.
 const grace = 4 * time.Second
 
-// gcPercent lets the heap grow to three times what is live before the collector
+// gcPercent lets the heap grow to five times what is live before the collector
 // runs. The index is not on the heap, so what is live is a few MiB, and the
 // default would collect after every few MiB of requests. GOGC overrides it.
-const gcPercent = 200
+const gcPercent = 400
 
 // serve runs the service until ctx ends: sockets, streams, HTTP come up in this
 // order and go down in the reverse one.

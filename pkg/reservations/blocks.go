@@ -45,6 +45,28 @@ func (b *blocks) warm(hashes []uint64, i int) {
 	}
 }
 
+// holdFresh is hold as long as the hashes of a prompt lie on no other path than
+// theirs; it returns how many blocks were held and how many of them are new on
+// slot. A hash that repeats within the prompt ends it, too.
+func (b *blocks) holdFresh(hashes []uint64, slot uint32) (held int, fresh uint64) {
+	path := b.root
+	for i, hash := range hashes {
+		b.warm(hashes, i)
+		path = extend(path, hash)
+		e, found := b.byHash.table.put(hash)
+		switch {
+		case !found:
+			e.extra, e.a, e.b = path, slot, 1
+			fresh++
+		case e.extra != path:
+			return i, fresh
+		case b.byHash.holdFound(e, slot):
+			fresh++
+		}
+	}
+	return len(hashes), fresh
+}
+
 // hold adds one holder of the block on slot and reports whether the block is
 // new there. path ends with the block.
 func (b *blocks) hold(hash, path uint64, slot uint32) (fresh bool) {
@@ -76,9 +98,14 @@ func (b *blocks) split(e *row) {
 // from slot. gone reports that it was the last there; deficit is then what the
 // block lacked in weight.
 func (b *blocks) release(hash, path uint64, slot uint32) (gone bool, deficit uint32) {
-	e := b.byHash.table.find(hash)
-	if e.extra == mixed {
+	s, i := b.byHash.table.locate(hash)
+	e := &s.rows[i]
+	switch {
+	case e.extra == mixed:
 		b.byPath.release(b.byPath.table.find(path), slot)
+	case e.a == slot && e.b == 1: // the usual block: nobody else's, full weight
+		b.byHash.table.removeAt(s, i)
+		return true, 0
 	}
 	return b.byHash.release(e, slot)
 }

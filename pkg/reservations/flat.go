@@ -106,16 +106,26 @@ func (t *flat[X]) touch(keys []uint64) (sum uint32) {
 	return sum
 }
 
-// remove deletes key, which must be in the table, and closes the hole by moving
-// later rows of the same run back.
-func (t *flat[X]) remove(key uint64) {
+// locate returns where the row of key is, which must be in the table.
+func (t *flat[X]) locate(key uint64) (s *segment[X], i uint64) {
 	h := t.place(key)
-	s := &t.segs[h>>(64-segmentBits)]
+	s = &t.segs[h>>(64-segmentBits)]
 	mask := uint64(len(s.rows) - 1)
-	hole := h & mask
-	for s.rows[hole].key != key || s.rows[hole].b == 0 {
-		hole = (hole + 1) & mask
+	for i = h & mask; s.rows[i].key != key || s.rows[i].b == 0; i = (i + 1) & mask {
 	}
+	return s, i
+}
+
+// remove deletes key, which must be in the table.
+func (t *flat[X]) remove(key uint64) {
+	s, i := t.locate(key)
+	t.removeAt(s, i)
+}
+
+// removeAt deletes a row and closes the hole by moving later rows of the same
+// run back.
+func (t *flat[X]) removeAt(s *segment[X], hole uint64) {
+	mask := uint64(len(s.rows) - 1)
 	for i := (hole + 1) & mask; s.rows[i].b != 0; i = (i + 1) & mask {
 		home := t.place(s.rows[i].key) & mask
 		if (i-home)&mask >= (i-hole)&mask {

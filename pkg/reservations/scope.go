@@ -97,7 +97,6 @@ func (s *scope) holds(slot uint32, r catalog.Rank) bool {
 
 // book is Ledger.Book within the scope.
 func (s *scope) book(l *Ledger, req Request, choose func(*View) (Placement, error)) (Placement, error) {
-	hashes := distinct(req.Hashes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := l.at()
@@ -113,7 +112,7 @@ func (s *scope) book(l *Ledger, req Request, choose func(*View) (Placement, erro
 	if !s.holds(p.Slot, p.Rank) {
 		return Placement{}, ErrUnknownRank
 	}
-	r := &reservation{id: req.ID, scope: s, slot: p.Slot, rank: p.Rank, hashes: hashes, deadline: at + lifetime}
+	r := &reservation{id: req.ID, scope: s, slot: p.Slot, rank: p.Rank, hashes: req.Hashes, deadline: at + lifetime}
 	if req.TrackPrefill {
 		r.prefill = p.PrefillTokens
 	}
@@ -131,13 +130,12 @@ func (s *scope) book(l *Ledger, req Request, choose func(*View) (Placement, erro
 // add puts the load of a new reservation on its rank.
 func (s *scope) add(r *reservation) {
 	l := &s.loads[r.slot]
-	path := s.blocks.root
-	for i, h := range r.hashes {
-		s.blocks.warm(r.hashes, i)
-		path = extend(path, h)
-		if s.blocks.hold(h, path, r.slot) {
-			l.blocks++
-		}
+	held, fresh := s.blocks.holdFresh(r.hashes, r.slot)
+	l.blocks += fresh
+	if held < len(r.hashes) {
+		s.release(r, r.hashes[:held])
+		r.hashes = distinct(r.hashes)
+		s.holdMixed(r)
 	}
 	l.prefill.add(r.prefill)
 	r.inRank = len(l.held)
@@ -146,18 +144,37 @@ func (s *scope) add(r *reservation) {
 	s.publish(r.slot)
 }
 
-// end takes the whole load of a reservation off its rank and frees its id.
-func (s *scope) end(r *reservation, ids *ids) {
+// holdMixed is for prompts that no chain of blocks can produce.
+func (s *scope) holdMixed(r *reservation) {
+	path := s.blocks.root
+	for _, h := range r.hashes {
+		path = extend(path, h)
+		if s.blocks.hold(h, path, r.slot) {
+			s.loads[r.slot].blocks++
+		}
+	}
+}
+
+// release takes the leading blocks of a reservation off its rank.
+func (s *scope) release(r *reservation, hashes []uint64) {
 	l := &s.loads[r.slot]
 	path := s.blocks.root
-	for i, h := range r.hashes {
-		s.blocks.warm(r.hashes, i)
+	for i, h := range hashes {
+		s.blocks.warm(hashes, i)
 		path = extend(path, h)
 		if gone, deficit := s.blocks.release(h, path, r.slot); gone {
 			l.blocks--
-			l.reweigh(1, deficit, 0)
+			if deficit != 0 {
+				l.reweigh(1, deficit, 0)
+			}
 		}
 	}
+}
+
+// end takes the whole load of a reservation off its rank and frees its id.
+func (s *scope) end(r *reservation, ids *ids) {
+	l := &s.loads[r.slot]
+	s.release(r, r.hashes)
 	l.blocks -= r.plain + r.aged
 	l.reweigh(r.aged, r.agedDeficit, 0)
 	l.prefill.sub(r.prefill)
