@@ -138,7 +138,7 @@ func (l *loop) dialing(id uint64) *group {
 		return nil
 	}
 	if g.monitor != nil {
-		l.drain(g.monitor) // it may have come up just now
+		l.drainAll(g.monitor) // it may have come up just now
 		if g.dialer == nil || g.connections.up > 0 {
 			return nil
 		}

@@ -27,15 +27,16 @@ type loop struct {
 	opt      Options
 	resolver *resolver
 
-	epoll, wake int               // descriptors
-	byID        map[uint64]*group // open sockets by the hub's number
-	byKey       map[int32]*socket // the same and their monitors by epoll key
-	lastKey     int32
-	monitors    int       // opened so far
-	ready       []*socket // may have more to read although their descriptor is silent
-	frames      [][]byte  // scratch of receive
-	timers      []timer   // earliest first
-	trim        trimmer
+	poll     *poller
+	wake     int               // eventfd in poll
+	byID     map[uint64]*group // open sockets by the hub's number
+	byKey    map[int32]*socket // the same and their monitors by epoll key
+	lastKey  int32
+	monitors int       // opened so far
+	ready    []*socket // may have more to read although their descriptor is silent
+	frames   [][]byte  // scratch of receive
+	timers   []timer   // earliest first
+	trim     trimmer
 
 	// mu guards commands and stopped.
 	mu       sync.Mutex
@@ -44,16 +45,16 @@ type loop struct {
 }
 
 func newLoop(ctx *zmq4.Context, opt Options, r *resolver) (*loop, error) {
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	poll, err := newPoller()
 	if err != nil {
-		return nil, fmt.Errorf("epoll: %w", err)
+		return nil, err
 	}
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("eventfd: %w", err), unix.Close(epoll))
+		return nil, errors.Join(fmt.Errorf("eventfd: %w", err), poll.close())
 	}
 	l := &loop{
-		ctx: ctx, opt: opt, resolver: r, epoll: epoll, wake: wake,
+		ctx: ctx, opt: opt, resolver: r, poll: poll, wake: wake,
 		byID: make(map[uint64]*group), byKey: make(map[int32]*socket),
 	}
 	if err := l.watch(wake, wakeKey); err != nil {
@@ -66,7 +67,7 @@ func newLoop(ctx *zmq4.Context, opt Options, r *resolver) (*loop, error) {
 func (l *loop) closeDescriptors() {
 	// Nothing is written to either: closing them cannot lose anything.
 	_ = unix.Close(l.wake)
-	_ = unix.Close(l.epoll)
+	_ = l.poll.close()
 }
 
 // post queues f for the loop's goroutine. It is false when the loop has stopped.
@@ -102,10 +103,9 @@ func (l *loop) ring() {
 func (l *loop) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { l.post(func() {}) })
 	defer stop()
-	events := make([]unix.EpollEvent, 128)
 	var failed error
 	for ctx.Err() == nil && failed == nil {
-		failed = l.turn(events)
+		failed = l.turn()
 	}
 	l.mu.Lock()
 	l.stopped = true
@@ -119,13 +119,13 @@ func (l *loop) run(ctx context.Context) error {
 }
 
 // turn waits for something to do and does a fair share of it.
-func (l *loop) turn(events []unix.EpollEvent) error {
-	wait := l.timeout()
-	n, err := unix.EpollWait(l.epoll, events, wait)
-	if err != nil && !errors.Is(err, unix.EINTR) {
-		return fmt.Errorf("epoll wait: %w", err)
+func (l *loop) turn() error {
+	limit := l.limit()
+	events, err := l.poll.wait(limit)
+	if err != nil {
+		return err
 	}
-	for _, e := range events[:max(n, 0)] {
+	for _, e := range events {
 		if e.Fd == wakeKey {
 			var count [8]byte
 			_, _ = unix.Read(l.wake, count[:]) // resets it
@@ -136,23 +136,23 @@ func (l *loop) turn(events []unix.EpollEvent) error {
 	}
 	l.drainReady()
 	l.runTimers()
-	l.trim.run(n == 0 && wait > 0)
+	l.trim.run(len(events) == 0 && limit == trimQuiet)
 	return nil
 }
 
-// timeout is how long epoll may sleep, in milliseconds; -1 is for ever.
-func (l *loop) timeout() int {
-	wait := -1
-	if len(l.timers) > 0 {
-		wait = max(0, int(time.Until(l.timers[0].at)/time.Millisecond)+1)
-	}
-	switch {
-	case len(l.ready) > 0:
+// limit is how long the loop may sleep.
+func (l *loop) limit() time.Duration {
+	if len(l.ready) > 0 {
 		return 0
-	case l.trim.due() && wait < 0:
-		return int(trimQuiet / time.Millisecond)
 	}
-	return wait
+	limit := forever
+	if len(l.timers) > 0 {
+		limit = max(0, time.Until(l.timers[0].at))
+	}
+	if l.trim.due() && (limit == forever || limit > trimQuiet) {
+		limit = trimQuiet
+	}
+	return limit
 }
 
 func (l *loop) runCommands() {
@@ -196,7 +196,7 @@ func (l *loop) drain(s *socket) (more bool) {
 		}
 		if s.ahead != nil && s.behind() {
 			l.frames = nil // still in use
-			l.drain(s.ahead)
+			l.drainAll(s.ahead)
 		}
 		for _, f := range frames {
 			l.trim.received += len(f)
@@ -210,6 +210,13 @@ func (l *loop) drain(s *socket) (more bool) {
 		}
 	}
 	return true
+}
+
+// drainAll reads a socket to its end: what is left would stay unnoticed until
+// its descriptor is signalled again.
+func (l *loop) drainAll(s *socket) {
+	for l.drain(s) {
+	}
 }
 
 // pause takes a socket out of the epoll set: its descriptor may stay readable
@@ -234,7 +241,7 @@ func (l *loop) resume(id uint64) {
 }
 
 func (l *loop) watch(fd int, key int32) error {
-	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: key}); err != nil {
+	if err := unix.EpollCtl(l.poll.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: key}); err != nil {
 		return fmt.Errorf("epoll add: %w", err)
 	}
 	return nil
@@ -242,5 +249,5 @@ func (l *loop) watch(fd int, key int32) error {
 
 // unwatch cannot fail for a descriptor that is in the set.
 func (l *loop) unwatch(fd int) {
-	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+	_ = unix.EpollCtl(l.poll.fd, unix.EPOLL_CTL_DEL, fd, nil)
 }
