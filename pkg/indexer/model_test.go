@@ -66,11 +66,19 @@ func (r *modelRank) find(name uint64) (int, bool) {
 	return 0, false
 }
 
+// findFor prefers the tier.
+func (r *modelRank) findFor(t indexer.Tier, name uint64) (int, bool) {
+	if p, ok := r.named[t][name]; ok {
+		return p, true
+	}
+	return r.find(name)
+}
+
 func (m *model) store(ev *indexer.Store) {
 	r := m.rank(ev.Slot)
 	at, ok := 0, true
 	if ev.HasParent {
-		if at, ok = r.find(ev.Parent); !ok && ev.Parent == 0 {
+		if at, ok = r.findFor(ev.Tier, ev.Parent); !ok && ev.Parent == 0 {
 			ok = true
 		}
 	}
@@ -124,20 +132,17 @@ func (m *model) joinOrphans(r *modelRank, tier indexer.Tier, names []uint64) {
 		}
 	}
 	for work := slices.Clone(names); len(work) > 0; work = work[1:] {
-		at, ok := r.find(work[0])
 		for _, o := range slices.Clone(r.waiting) {
 			if o.parent != work[0] {
 				continue
 			}
 			r.drop(o.name)
-			if !ok {
-				continue
+			for t := range indexer.Tier(indexer.NumTiers) {
+				if at, ok := r.findFor(t, o.parent); ok && o.tiers[t] {
+					r.named[t][o.name] = m.path(at, o.local)
+					work = append(work, o.name)
+				}
 			}
-			p := m.path(at, o.local)
-			for t := range o.tiers {
-				r.named[t][o.name] = p
-			}
-			work = append(work, o.name)
 		}
 	}
 }

@@ -190,8 +190,10 @@ func (s *Space) join(slot uint32, b orphan) (joined bool) {
 		if b.tiers>>t&1 == 0 {
 			continue
 		}
-		ev := &Store{Slot: slot, Tier: t, Parent: b.parent, HasParent: true,
-			Names: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown}
+		ev := &Store{
+			Slot: slot, Tier: t, Parent: b.parent, HasParent: true,
+			Names: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown,
+		}
 		// The parent may have lost its name to another block meanwhile.
 		if at, ok := s.resolve(ev); ok {
 			s.write(holderOf(slot, t), at, ev)

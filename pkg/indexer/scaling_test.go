@@ -1,0 +1,137 @@
+package indexer_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// number makes distinct hashes; streams of numbers from different places do
+// not meet.
+func number(from uint64, n int) []uint64 {
+	out := make([]uint64, n)
+	for i := range out {
+		out[i] = (from<<32 + uint64(i) + 1) * 0x9e3779b97f4a7c15
+	}
+	return out
+}
+
+// TestCostIsLinear proves that no history makes the index work quadratically
+// while it holds its lock: eight times the blocks take about eight times as
+// long, not 64 times. Each case is a history that once did.
+func TestCostIsLinear(t *testing.T) {
+	cases := []struct {
+		name string
+		n    int
+		// prepare fills the index with n blocks and returns what is measured.
+		prepare func(s *indexer.Space, n int) func()
+	}{
+		{"orphans of one parent join", 4000, func(s *indexer.Space, n int) func() {
+			for i, name := range number(1, n) {
+				s.Store(&indexer.Store{Parent: 7, HasParent: true, Names: []uint64{name}, Local: []uint64{uint64(i)}})
+			}
+			return func() { s.Store(&indexer.Store{Names: []uint64{7}, Local: []uint64{7}}) }
+		}},
+		{"orphans of one parent are removed", 8000, func(s *indexer.Space, n int) func() {
+			names := number(1, n)
+			for i, name := range names {
+				s.Store(&indexer.Store{Parent: 7, HasParent: true, Names: []uint64{name}, Local: []uint64{uint64(i)}})
+			}
+			return func() { s.Remove(0, indexer.Device, names) }
+		}},
+		{"every name of an event changes its block", 2000, func(s *indexer.Space, n int) func() {
+			names := number(1, n)
+			s.Store(&indexer.Store{Names: names, Local: number(2, n)})
+			return func() { s.Store(&indexer.Store{Names: names, Local: number(3, n)}) }
+		}},
+		{"an engine with a hash seed of its own evicts", 4000, func(s *indexer.Space, n int) func() {
+			local, names := number(1, n), number(2, n)
+			s.Store(&indexer.Store{Slot: 0, Names: number(3, n), Local: local})
+			s.Store(&indexer.Store{Slot: 1, Names: names, Local: local})
+			slices.Reverse(names)
+			return func() { s.Remove(1, indexer.Device, names) }
+		}},
+		{"engines with hash seeds of their own clear", 32, func(s *indexer.Space, n int) func() {
+			local := number(1, 200)
+			for slot := range uint32(n) {
+				s.Store(&indexer.Store{Slot: slot, Names: number(uint64(slot)+2, 200), Local: local})
+			}
+			return func() {
+				for slot := range uint32(n) {
+					s.Clear(slot)
+				}
+			}
+		}},
+		{"removed blocks are offloaded, deepest first", 2000, func(s *indexer.Space, n int) func() {
+			names := number(1, n)
+			s.StoreNamed(0, indexer.Host, []uint64{1}) // the engine offloads by name
+			s.Store(&indexer.Store{Names: names, Local: number(2, n)})
+			s.Remove(0, indexer.Device, names)
+			slices.Reverse(names)
+			return func() {
+				if resolved, _ := s.StoreNamed(0, indexer.Host, names); resolved != n {
+					t.Errorf("%d of %d blocks resolved", resolved, n)
+				}
+			}
+		}},
+		{"blocks without a way to the root are offloaded", 8000, func(s *indexer.Space, n int) func() {
+			names := number(1, n)
+			s.StoreNamed(0, indexer.Host, []uint64{1})
+			s.Store(&indexer.Store{Names: names, Local: number(2, n)})
+			s.Remove(0, indexer.Device, names)
+			// 65,536 later removals push the first of them out of memory.
+			other := number(3, 65536-n/2)
+			s.Store(&indexer.Store{Names: other, Local: other})
+			s.Remove(0, indexer.Device, other)
+			return func() {
+				if resolved, _ := s.StoreNamed(0, indexer.Host, names); resolved != 0 {
+					t.Errorf("%d blocks resolved", resolved)
+				}
+			}
+		}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if few, many := cost(c.n, c.prepare), cost(8*c.n, c.prepare); many > 30*few {
+				t.Errorf("%d take %v, %d take %v", c.n, few, 8*c.n, many)
+			}
+		})
+	}
+}
+
+// cost is the least of a few measurements: a busy machine only adds.
+func cost(n int, prepare func(*indexer.Space, int) func()) time.Duration {
+	least := time.Duration(1 << 62)
+	for range 4 {
+		run := prepare(indexer.New(), n)
+		start := time.Now()
+		run()
+		least = min(least, time.Since(start))
+	}
+	return least
+}
+
+// TestHotPrefix proves that moving the border of a run costs nothing per child
+// of it: every rank that evicts the end of a shared system prompt does that.
+func TestHotPrefix(t *testing.T) {
+	prefix := func(s *indexer.Space, n int) func() {
+		system := number(1, 64)
+		for slot := range uint32(2) {
+			s.Store(&indexer.Store{Slot: slot, Names: system, Local: system})
+		}
+		for _, chat := range number(2, n) {
+			s.Store(&indexer.Store{Parent: system[63], HasParent: true, Names: []uint64{chat}, Local: []uint64{chat}})
+		}
+		return func() {
+			for range 20 {
+				s.Remove(1, indexer.Device, system[63:])
+				s.Store(&indexer.Store{Slot: 1, Parent: system[62], HasParent: true, Names: system[63:], Local: system[63:]})
+			}
+		}
+	}
+	if few, many := cost(100, prefix), cost(10000, prefix); many > 20*few {
+		t.Errorf("below a prefix with 100 children: %v, with 10,000: %v", few, many)
+	}
+}

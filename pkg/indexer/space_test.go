@@ -1,0 +1,150 @@
+package indexer_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// An event without blocks leaves nothing behind.
+func TestNothingCostsNothing(t *testing.T) {
+	s := indexer.New()
+	s.Store(&indexer.Store{})
+	s.Store(&indexer.Store{Parent: 5, HasParent: true})
+	s.StoreNamed(0, indexer.Host, nil)
+	s.Remove(3, indexer.Disk, nil)
+	s.Clear(70)
+	if st := s.Stats(); st.Bytes != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// What a rank called a block in another tier does not keep it from calling
+// another block so: the block that an orphaned chain ends in can be removed.
+func TestAnchorTakesItsName(t *testing.T) {
+	s := indexer.New()
+	s.Store(&indexer.Store{Names: []uint64{1}, Local: []uint64{10}})
+	s.Store(&indexer.Store{Tier: indexer.Host, Names: []uint64{1}, Local: []uint64{11}})
+	out := s.Store(&indexer.Store{Tier: indexer.Host, Parent: 99, HasParent: true, Names: []uint64{1}, Local: []uint64{10}})
+	if out != (indexer.Outcome{Stored: 1}) {
+		t.Errorf("%+v", out)
+	}
+	if a, b := depths(s, 0, 10), depths(s, 0, 11); a != [3]uint32{1, 0, 0} || b != [3]uint32{} {
+		t.Errorf("name 1 stands for block 10 in both tiers now: %v, %v", a, b)
+	}
+	s.Remove(0, indexer.Device, []uint64{1})
+	s.Remove(0, indexer.Host, []uint64{1})
+	if st := s.Stats(); st.Blocks != [indexer.NumTiers]int{} || st.Unique != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A parent's name that stands for different blocks in different tiers is that
+// of the first tier, whichever block came first.
+func TestParentInSeveralTiers(t *testing.T) {
+	for _, hostFirst := range []bool{false, true} {
+		s := indexer.New()
+		events := []*indexer.Store{
+			{Names: []uint64{1}, Local: []uint64{10}},
+			{Tier: indexer.Host, Names: []uint64{1}, Local: []uint64{11}},
+		}
+		if hostFirst {
+			slices.Reverse(events)
+		}
+		for _, ev := range events {
+			s.Store(ev)
+		}
+		s.Store(&indexer.Store{Parent: 1, HasParent: true, Names: []uint64{2}, Local: []uint64{20}})
+		if got := depths(s, 0, 10, 20); got != [3]uint32{2, 0, 0} {
+			t.Errorf("host first %v: %v", hostFirst, got)
+		}
+	}
+}
+
+// A block that comes back by name alone has the seed it was hashed under:
+// children inherit it.
+func TestRecallKeepsTheSeed(t *testing.T) {
+	const salted = 4242
+	s := indexer.New()
+	s.StoreNamed(0, indexer.Host, []uint64{1})
+	s.Store(&indexer.Store{Names: []uint64{1, 2}, Local: []uint64{10, 20}, Seed: salted, SeedKnown: true})
+	s.Remove(0, indexer.Device, []uint64{2, 1})
+	s.StoreNamed(0, indexer.Host, []uint64{1, 2})
+	for _, name := range []uint64{1, 2} {
+		if seed, ok := s.ParentSeed(0, name); seed != salted || !ok {
+			t.Errorf("block %d: seed %d, %v", name, seed, ok)
+		}
+	}
+	s.Forget(0)
+	if st := s.Stats(); st.Bytes != 0 {
+		t.Errorf("%d bytes left", st.Bytes)
+	}
+}
+
+// A chain that is offloaded by name becomes a run or two again, in either order.
+func TestRecallMakesRuns(t *testing.T) {
+	const n = 1000
+	for _, deepest := range []bool{false, true} {
+		s := indexer.New()
+		names := number(1, n)
+		local := slices.Clone(names)
+		s.StoreNamed(0, indexer.Host, []uint64{1})
+		s.Store(&indexer.Store{Names: names, Local: local})
+		s.Remove(0, indexer.Device, names)
+		if deepest {
+			slices.Reverse(names)
+		}
+		s.StoreNamed(0, indexer.Host, names)
+		if st := s.Stats(); st.Runs > 2 || st.Unique != n {
+			t.Errorf("deepest first %v: %+v", deepest, st)
+		}
+		if got := depths(s, 0, local...); got != [3]uint32{0, n, 0} {
+			t.Errorf("deepest first %v: %v", deepest, got)
+		}
+	}
+}
+
+// TestClearBesideStores proves that a rank may be cleared from one stream while
+// another one stores for it (the batches of a stream may name any rank of its
+// worker): whatever is left afterwards is whole.
+func TestClearBesideStores(t *testing.T) {
+	s := indexer.New()
+	const chats = 100000
+	local := number(1, chats)
+	names := number(2, chats)
+	for i := range local { // many runs, so that Clear lets others in
+		s.Store(&indexer.Store{Slot: 0, Names: local[i : i+1], Local: local[i : i+1]})
+	}
+	var writers sync.WaitGroup
+	for w := range uint64(4) {
+		writers.Go(func() {
+			rnd := rand.New(rand.NewPCG(w, 1))
+			for range 500 {
+				i := rnd.IntN(chats - 100)
+				for k := i; k < i+100; k++ {
+					s.Store(&indexer.Store{Slot: 1, Names: names[k : k+1], Local: local[k : k+1]})
+				}
+			}
+		})
+	}
+	for range 20 {
+		s.Clear(1)
+		s.Remove(1, indexer.Device, names)
+	}
+	writers.Wait()
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
+	}
+	s.Remove(1, indexer.Device, names)
+	if held := s.Held(1); held != [indexer.NumTiers]int{} {
+		t.Errorf("holds %v that it cannot name", held)
+	}
+	s.Forget(0)
+	s.Forget(1)
+	if st := s.Stats(); st.Bytes != 0 {
+		t.Errorf("%+v", st)
+	}
+}

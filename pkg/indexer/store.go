@@ -1,0 +1,250 @@
+package indexer
+
+// store applies an event of at least one block.
+func (s *Space) store(ev *Store) Outcome {
+	at, ok := s.resolve(ev)
+	if !ok {
+		return s.storeOrphan(ev)
+	}
+	by := holderOf(ev.Slot, ev.Tier)
+	blocks := &s.ranks[ev.Slot].blocks[ev.Tier]
+	before := *blocks
+	s.write(by, at, ev)
+	stored := *blocks - before
+	s.reunite(by, ev.Names)
+	return Outcome{Stored: stored, Known: len(ev.Names) - stored}
+}
+
+// resolve finds the place where an event's blocks go, and takes their names
+// from whatever else the holder called so. It is false if the parent is unknown.
+func (s *Space) resolve(ev *Store) (at place, ok bool) {
+	at, ok = s.parent(ev)
+	for ok && s.rename(holderOf(ev.Slot, ev.Tier), at, ev) {
+		at, ok = s.parent(ev) // the tree has changed
+	}
+	return at, ok
+}
+
+// storeOrphan keeps an event whose parent is unknown. From the first block on
+// that the rank already has, in this tier or another, the chain is known.
+func (s *Space) storeOrphan(ev *Store) Outcome {
+	anchor, cell := len(ev.Names), uint32(0)
+	for i, name := range ev.Names {
+		if c := s.findAny(ev.Slot, name); c != 0 && s.tree.cells.local(c) == ev.Local[i] {
+			anchor, cell = i, c
+			break
+		}
+	}
+	var out Outcome
+	out.Orphaned, out.Dropped = s.ranks[ev.Slot].orphans.put(ev, anchor)
+	if cell == 0 {
+		return out
+	}
+	by := holderOf(ev.Slot, ev.Tier)
+	if s.holds(by, cell) {
+		out.Known = 1
+	} else {
+		out.Stored = 1
+	}
+	s.hold(by, cell, ev.Names[anchor])
+	s.reunite(by, ev.Names[anchor:anchor+1])
+	if rest := anchor + 1; rest < len(ev.Names) {
+		out.add(s.store(&Store{
+			Slot: ev.Slot, Tier: ev.Tier, Parent: ev.Names[anchor], HasParent: true,
+			Names: ev.Names[rest:], Local: ev.Local[rest:], Seed: ev.Seed, SeedKnown: ev.SeedKnown,
+		}))
+	}
+	return out
+}
+
+// place is a position in the tree: behind the first at blocks of a node.
+type place struct {
+	id, at uint32
+}
+
+// behind returns the place after a block.
+func (s *Space) behind(cell uint32) place {
+	id := s.tree.cells.nodeOf(cell)
+	return place{id, cell - s.tree.node(id).off + 1}
+}
+
+// parent returns the place behind an event's parent: its name in the event's
+// tier, else in any.
+func (s *Space) parent(ev *Store) (place, bool) {
+	if !ev.HasParent {
+		return place{}, true
+	}
+	cell := s.find(holderOf(ev.Slot, ev.Tier), ev.Parent)
+	if cell == 0 {
+		cell = s.findAny(ev.Slot, ev.Parent)
+	}
+	if cell == 0 {
+		return place{}, ev.Parent == 0
+	}
+	return s.behind(cell), true
+}
+
+// match returns how many of locals follow at p inside its run.
+func (t *tree) match(p place, locals []uint64) int {
+	nd := t.node(p.id)
+	run := t.cells.locals(nd.off+p.at, nd.n-p.at)
+	n := min(len(run), len(locals))
+	run, locals = run[:n], locals[:n]
+	for i, l := range run {
+		if l != locals[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// rename takes the names of the event from other blocks that the same holder
+// called so: a name names one block. It reports whether it did anything; then
+// the tree may have changed.
+func (s *Space) rename(by holder, p place, ev *Store) bool {
+	t := &s.tree
+	if t.live == 0 {
+		return false
+	}
+	s.stale = s.stale[:0]
+	i := 0
+	for i < len(ev.Local) {
+		nd := t.node(p.id)
+		if p.at == nd.n {
+			c := t.child(p.id, ev.Local[i])
+			if c == 0 {
+				break
+			}
+			p, nd = place{c, 0}, t.node(c)
+		}
+		m := t.match(p, ev.Local[i:])
+		held := t.sets.has(nd.owners[by.tier()], by.slot()) && len(s.ranks[by.slot()].aliases.cells) == 0
+		names := t.cells.names(nd.off+p.at, uint32(m))
+		for k, name := range names {
+			if held && name == ev.Names[i+k] {
+				continue
+			}
+			s.markStale(by, ev.Names[i+k], nd.off+p.at+uint32(k))
+		}
+		i += m
+		if p.at += uint32(m); p.at < nd.n {
+			break
+		}
+	}
+	for ; i < len(ev.Local); i++ {
+		s.markStale(by, ev.Names[i], 0)
+	}
+	for _, name := range s.stale {
+		s.unname(by, name, s.find(by, name))
+	}
+	return len(s.stale) > 0
+}
+
+// markStale notes a name that stands for another block than the cell.
+func (s *Space) markStale(by holder, name uint64, cell uint32) {
+	if old := s.find(by, name); old != 0 && old != cell {
+		s.stale = append(s.stale, name)
+	}
+}
+
+// write puts the event's blocks into the tree from p on.
+func (s *Space) write(by holder, p place, ev *Store) {
+	t := &s.tree
+	t.ready()
+	seed := t.node(p.id).seed
+	if ev.SeedKnown {
+		seed = t.seeds.take(ev.Seed)
+		defer func() { t.seeds.release(seed) }()
+	}
+	locals, names := ev.Local, ev.Names
+	for len(locals) > 0 {
+		var k int
+		if p.at < t.node(p.id).n {
+			if k = t.match(p, locals); k == 0 {
+				head, _ := t.split(p.id, p.at)
+				p = place{head, t.node(head).n}
+				continue
+			}
+			p = s.own(by, p, names[:k])
+		} else if c := t.child(p.id, locals[0]); c != 0 {
+			p = place{c, 0}
+			continue
+		} else {
+			p, k = s.extend(by, p, locals, names, seed)
+		}
+		locals, names = locals[k:], names[k:]
+	}
+}
+
+// extend adds new blocks behind p, the end of a run without such a child.
+func (s *Space) extend(by holder, p place, locals, names []uint64, seed uint32) (place, int) {
+	t := &s.tree
+	nd := t.node(p.id)
+	mine := [NumTiers]owners{}
+	mine[by.tier()] = onlyOwner(by.slot())
+	k := 0
+	if p.id != root && nd.first == 0 && nd.owners == mine && nd.seed == seed {
+		k = t.grow(p.id, locals, names)
+	}
+	if k == 0 {
+		p.id, k = t.sprout(p.id, locals, names, t.seeds.share(seed))
+		nd = t.node(p.id)
+		nd.owners = mine
+	}
+	s.count(by, k)
+	return place{p.id, nd.n}, k
+}
+
+func (s *Space) count(by holder, n int) {
+	s.ranks[by.slot()].blocks[by.tier()] += n
+	s.blocks[by.tier()] += n
+}
+
+// own makes by a holder of the blocks behind p under the given names and
+// returns the place after them.
+func (s *Space) own(by holder, p place, names []uint64) place {
+	t := &s.tree
+	nd := t.node(p.id)
+	first, n := nd.off+p.at, uint32(len(names))
+	fresh := !t.sets.has(nd.owners[by.tier()], by.slot())
+	if fresh {
+		id := p.id
+		if p.at > 0 {
+			_, id = t.split(id, p.at)
+		}
+		if n < t.node(id).n {
+			id, _ = t.split(id, n)
+		}
+		nd = t.node(id)
+		nd.owners[by.tier()] = t.sets.add(nd.owners[by.tier()], by.slot())
+		s.count(by, len(names))
+		id = t.join(id)
+		t.join(t.node(id).parent)
+	}
+	for i, name := range t.cells.names(first, n) {
+		if fresh && name == names[i] {
+			continue
+		}
+		s.name(by, names[i], first+uint32(i), name, fresh)
+	}
+	return s.behind(first + n - 1)
+}
+
+func (s *Space) holds(by holder, cell uint32) bool {
+	nd := s.tree.node(s.tree.cells.nodeOf(cell))
+	return s.tree.sets.has(nd.owners[by.tier()], by.slot())
+}
+
+// hold makes by a holder of one block that the rank holds in some tier, under
+// a name that then stands for no other of by's blocks.
+func (s *Space) hold(by holder, cell uint32, name uint64) {
+	switch old := s.find(by, name); old {
+	case cell:
+		return
+	case 0:
+	default:
+		s.unname(by, name, old)
+	}
+	p := s.behind(cell)
+	s.own(by, place{p.id, p.at - 1}, []uint64{name})
+}
