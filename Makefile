@@ -38,7 +38,7 @@ test: setup ## run every test with the race detector, in random order
 
 .PHONY: e2e
 e2e: build ## run only the black-box tests against the built program
-	$(GO) test -count=1 -timeout 20m -v ./test/...
+	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 20m -v ./test/...
 
 .PHONY: lint
 lint: setup $(GOLANGCI) ## run the linters and check the format
