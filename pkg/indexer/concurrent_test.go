@@ -40,6 +40,7 @@ func TestReadsDuringWrites(t *testing.T) {
 	stop()
 	readers.Wait()
 	h.verify(t)
+	h.leave(t)
 }
 
 // TestRunsAreComplete proves that a dump names every reachable block of every

@@ -1,6 +1,7 @@
 package indexer_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -209,13 +210,13 @@ func (s *script) check() {
 // TestHistories proves exactness for long random histories with salts and many
 // ranks that come and go, new ranks in old slots with names of their own.
 func TestHistories(t *testing.T) {
-	bytes := 30_000
+	bytes := 15_000
 	if testing.Short() {
-		bytes = 6_000
+		bytes = 3_000
 	}
 	for mode := range byte(4) {
 		for _, slots := range []uint32{2, 9, 70, 200} {
-			t.Run(string('0'+rune(mode)), func(t *testing.T) {
+			t.Run(fmt.Sprintf("mode=%d/slots=%d", mode, slots), func(t *testing.T) {
 				t.Parallel()
 				rnd := rand.New(rand.NewPCG(uint64(mode), uint64(slots)))
 				left := bytes
