@@ -10,6 +10,9 @@
 // an eventfd in the same epoll set wakes the loop. Nothing polls on a timer: an
 // idle hub costs nothing.
 //
+// A Mesh is the replicas' use of a hub: one PUB socket of the own process, and
+// a SUB socket for each peer.
+//
 // libzmq never sees a host name to connect to. It would look it up on an I/O
 // thread, at every attempt, and a name server that does not answer would hold up
 // all sockets of that thread. The hub looks names up beside its loops and

@@ -124,9 +124,21 @@ func (h *Hub) open() error {
 // The socket reconnects by itself; a host name is looked up by the hub, in the
 // background and again whenever there is no connection.
 func (h *Hub) Subscribe(endpoint string, message Message, status func(up bool)) (id uint64, err error) {
-	id, err = h.place(func(l *loop, id uint64) error { return l.subscribe(id, endpoint, message, status) })
-	// A socket that was just closed gives its port back only when libzmq's
-	// reaper has come round.
+	return h.subscribe(endpoint, feed{topics: everyTopic, maxMessage: h.opt.MaxMessage}, message, status)
+}
+
+func (h *Hub) subscribe(endpoint string, f feed, message Message, status func(up bool)) (id uint64, err error) {
+	id, err = h.bind(func(l *loop, id uint64) error { return l.subscribe(id, endpoint, f, message, status) })
+	if err != nil {
+		return 0, fmt.Errorf("subscribe to %s: %w", endpoint, err)
+	}
+	return id, nil
+}
+
+// bind is place for what may be bound: a socket that was just closed gives its
+// port back only when libzmq's reaper has come round.
+func (h *Hub) bind(open func(l *loop, id uint64) error) (id uint64, err error) {
+	id, err = h.place(open)
 	for range bindRetries {
 		if !inUse(err) {
 			break
@@ -136,12 +148,9 @@ func (h *Hub) Subscribe(endpoint string, message Message, status func(up bool)) 
 			return 0, ErrStopped
 		case <-time.After(bindRetryDelay):
 		}
-		id, err = h.place(func(l *loop, id uint64) error { return l.subscribe(id, endpoint, message, status) })
+		id, err = h.place(open)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("subscribe to %s: %w", endpoint, err)
-	}
-	return id, nil
+	return id, err
 }
 
 func inUse(err error) bool {

@@ -184,6 +184,11 @@ func (l *loop) drainReady() {
 
 // drain reads up to fairness messages and reports whether there may be more.
 func (l *loop) drain(s *socket) (more bool) {
+	if s.message == nil {
+		// Asking makes libzmq take in who came and went.
+		_, _ = s.zmq.GetEvents() // fails only for what is no socket
+		return false
+	}
 	for range fairness {
 		frames, err := s.receive(l.frames[:0])
 		if err != nil {

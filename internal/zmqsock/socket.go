@@ -16,7 +16,7 @@ type socket struct {
 	zmq     *zmq4.Socket // nil once closed
 	fd      int
 	key     int32
-	message Message
+	message Message // nil for a socket that only sends
 	paused  bool
 	ready   bool // on the loop's ready list
 	// ahead is read before a message is given out, as long as it says so: a
@@ -29,7 +29,7 @@ type socket struct {
 type group struct {
 	// These are nil, and endpoint is empty, while a host name has no address yet.
 	main        *socket
-	monitor     *socket // reports its connections
+	monitor     *socket // reports its connections; a publisher has none
 	connections *connections
 	endpoint    string  // what main is bound or connected to
 	dialer      *dialer // of a socket that is connected to a host name; else nil
@@ -52,19 +52,29 @@ func (s *socket) receive(frames [][]byte) ([][]byte, error) {
 	}
 }
 
-func (l *loop) subscribe(id uint64, endpoint string, message Message, status func(up bool)) error {
+// feed is what a subscriber wants to hear.
+type feed struct {
+	topics     []string      // by prefix, as libzmq matches them
+	hwm        int           // messages that libzmq keeps; 0: its own 1,000
+	maxMessage int64         // bytes of one frame
+	reconnect  time.Duration // longest wait between two attempts to connect; 0: 5 s
+}
+
+var everyTopic = []string{""}
+
+func (l *loop) subscribe(id uint64, endpoint string, f feed, message Message, status func(up bool)) error {
 	return l.connect(id, endpoint, func(endpoint string) (*group, error) {
-		return l.openSubscriber(id, endpoint, message, status)
+		return l.openSubscriber(id, endpoint, f, message, status)
 	})
 }
 
-func (l *loop) openSubscriber(id uint64, endpoint string, message Message, status func(up bool)) (*group, error) {
+func (l *loop) openSubscriber(id uint64, endpoint string, f feed, message Message, status func(up bool)) (*group, error) {
 	z, err := l.newSocket(zmq4.SUB)
 	if err != nil {
 		return nil, err
 	}
-	if err := z.SetSubscribe(""); err != nil {
-		return nil, errors.Join(fmt.Errorf("subscribe to all topics: %w", err), z.Close())
+	if err := f.apply(z); err != nil {
+		return nil, errors.Join(err, z.Close())
 	}
 	c := &connections{}
 	c.status = func(up bool) {
@@ -81,6 +91,23 @@ func (l *loop) openSubscriber(id uint64, endpoint string, message Message, statu
 	}
 	g.main.ahead, g.main.behind = g.monitor, func() bool { return c.up == 0 }
 	return g, nil
+}
+
+func (f feed) apply(z *zmq4.Socket) error {
+	err := z.SetMaxmsgsize(f.maxMessage)
+	if f.hwm > 0 {
+		err = errors.Join(err, z.SetRcvhwm(f.hwm))
+	}
+	if f.reconnect > 0 {
+		err = errors.Join(err, z.SetReconnectIvlMax(f.reconnect))
+	}
+	for _, topic := range f.topics {
+		err = errors.Join(err, z.SetSubscribe(topic))
+	}
+	if err != nil {
+		return fmt.Errorf("subscriber options: %w", err)
+	}
+	return nil
 }
 
 func (l *loop) request(id uint64, endpoint string, request [][]byte, answer Message) error {
@@ -204,8 +231,10 @@ func (l *loop) closeSocket(id uint64) {
 // shut closes what g has open.
 func (l *loop) shut(g *group) {
 	if g.main != nil {
-		stopMonitor(g.main.zmq)
-		l.remove(g.monitor)
+		if g.monitor != nil {
+			stopMonitor(g.main.zmq)
+			l.remove(g.monitor)
+		}
 		l.remove(g.main)
 		g.main, g.monitor, g.connections, g.endpoint = nil, nil, nil, ""
 	}

@@ -21,10 +21,17 @@ import (
 // fail: the error of a call in which after adds nothing is not looked at.
 //
 // Calls are made one at a time, under the catalog's lock, in the order of the
-// changes; Reconcile must not call the catalog's Put, Patch, Delete or Close.
+// changes; none of the methods may call one of the catalog's that changes it.
 // Attachments are immutable and may be kept.
 type Reconciler interface {
 	Reconcile(before, after *Attachment) error
+	// Hold says that a rank that is not attached has got a slot; see
+	// Catalog.Hold. Once its worker is attached with that slot, the hold is over
+	// without another word.
+	Hold(sc Scope, blockSize uint32, r Rank, slot uint32)
+	// Unhold says that a held rank loses its slot. When it returns nothing may
+	// use the slot any more.
+	Unhold(sc Scope, r Rank, slot uint32)
 }
 
 // Attachment is what one worker contributes to its scope.
@@ -33,8 +40,11 @@ type Attachment struct {
 	Worker    uint64
 	BlockSize uint32
 	Eagle     bool
-	Ranks     []AttachedRank // by data-parallel rank
-	Streams   []Stream       // by data-parallel rank; empty when KV events are off
+	// Tracked: registered through the slot tracker. Its ranks carry load and
+	// nothing else: no streams, no blocks, never chosen.
+	Tracked bool
+	Ranks   []AttachedRank // by data-parallel rank
+	Streams []Stream       // by data-parallel rank; empty when KV events are off
 }
 
 // AttachedRank is a rank with its slot.

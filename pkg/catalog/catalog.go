@@ -33,13 +33,17 @@ type Catalog struct {
 	mu struct {
 		sync.Mutex
 		closed  bool
-		members map[uint64]*member
-		order   []*member // the same, by model, tenant and id
+		members map[uint64]*member     // registered through the selection contract
+		tracked map[trackedKey]*member // registered through the slot tracker
+		order   []*member              // both, by model, tenant and id
 		scopes  map[Scope]*scope
 		// dirty has the scopes whose snapshot is out of date.
 		dirty map[Scope]struct{}
 		// moved: an attachment has changed, so a blocked worker may fit now.
 		moved bool
+		held  int // ranks, in all scopes
+		// released: ReleaseHolds was called.
+		released bool
 	}
 }
 
@@ -58,10 +62,14 @@ type member struct {
 	blocked bool
 }
 
-// scope has at least one attached worker, except while one changes.
+// scope has at least one attached worker or held rank, except while one changes.
 type scope struct {
-	members []*member // attached, by id
-	slots   slots
+	members   []*member // attached, by id
+	holds     map[Rank]uint32
+	slots     slots
+	blockSize uint32
+	// fixed: a worker that can be selected has been here and fixed eagle.
+	fixed, eagle bool
 }
 
 // New returns an empty catalog. reconciler is called with every change of
@@ -69,6 +77,7 @@ type scope struct {
 func New(settings Settings, reconciler Reconciler) *Catalog {
 	c := &Catalog{settings: settings, reconciler: reconciler}
 	c.mu.members = make(map[uint64]*member)
+	c.mu.tracked = make(map[trackedKey]*member)
 	c.mu.scopes = make(map[Scope]*scope)
 	c.mu.dirty = make(map[Scope]struct{})
 	c.view.Store(&view{})
@@ -78,7 +87,8 @@ func New(settings Settings, reconciler Reconciler) *Catalog {
 // Put registers a worker or replaces its whole record; a record of another
 // scope moves the worker. What the change leaves as it was is kept: ranks,
 // blocks, bookings, streams. A worker that cannot be attached is registered as
-// incomplete; errors are ErrShuttingDown and *InvalidError only.
+// incomplete; errors are ErrShuttingDown, *InvalidError, and *ExistsError if the
+// slot tracker has the id in that scope (decision S4).
 func (c *Catalog) Put(r Record) (*Worker, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,10 +98,16 @@ func (c *Catalog) Put(r Record) (*Worker, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
+	if c.mu.tracked[trackedKey{r.Scope, r.ID}] != nil {
+		return nil, &ExistsError{ID: r.ID, Scope: r.Scope}
+	}
 	m := c.mu.members[r.ID]
-	if m == nil {
+	switch {
+	case m == nil:
 		m = new(member)
 		c.mu.members[r.ID] = m
+	case m.worker.Scope != r.Scope:
+		c.unholdWorkerLocked(m.worker.Scope, r.ID)
 	}
 	return c.updateLocked(m, r), nil
 }
@@ -134,15 +150,21 @@ func (c *Catalog) Delete(id uint64) (*Worker, error) {
 	if m == nil {
 		return nil, notFoundError(id)
 	}
-	c.detachLocked(m)
 	delete(c.mu.members, id)
-	c.unlistLocked(m)
-	c.settleLocked()
-	c.publishLocked()
+	c.removeLocked(m)
 	return m.worker.in(Unschedulable), nil
 }
 
-// Close makes Put and Patch answer ErrShuttingDown from now on.
+// removeLocked takes a member out of everything that is not a map of members.
+func (c *Catalog) removeLocked(m *member) {
+	c.detachLocked(m)
+	c.unholdWorkerLocked(m.worker.Scope, m.worker.ID)
+	c.unlistLocked(m)
+	c.settleLocked()
+	c.publishLocked()
+}
+
+// Close makes Put, Patch and PutTracked answer ErrShuttingDown from now on.
 func (c *Catalog) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,8 +225,7 @@ func (c *Catalog) publishLocked() {
 }
 
 func (s *scope) snapshot(sc Scope) *Snapshot {
-	first := s.members[0].attachment
-	snap := &Snapshot{Scope: sc, BlockSize: first.BlockSize, Eagle: first.Eagle, Slots: len(s.slots.used)}
+	snap := &Snapshot{Scope: sc, BlockSize: s.blockSize}
 	n := 0
 	for _, m := range s.members {
 		n += len(m.attachment.Ranks)
@@ -212,12 +233,14 @@ func (s *scope) snapshot(sc Scope) *Snapshot {
 	snap.Known, snap.Ranks = make([]Entry, 0, n), make([]Entry, 0, n)
 	for _, m := range s.members {
 		schedulable := m.worker.Lifecycle == Schedulable
+		snap.Eagle = snap.Eagle || m.attachment.Eagle
 		if schedulable {
 			snap.Workers = append(snap.Workers, m.worker)
 		}
 		for _, r := range m.attachment.Ranks {
-			e := Entry{Rank: Rank{Worker: m.worker.ID, DP: r.DP}, Slot: r.Slot, Worker: m.worker}
+			e := Entry{Rank: Rank{Worker: m.worker.ID, DP: r.DP}, Slot: r.Slot, Load: r.Candidate, Worker: m.worker}
 			snap.Known = append(snap.Known, e)
+			snap.Slots = max(snap.Slots, int(r.Slot)+1)
 			if schedulable && r.Candidate {
 				snap.Ranks = append(snap.Ranks, e)
 			}

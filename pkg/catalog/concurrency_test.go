@@ -88,6 +88,44 @@ func TestParallelUpserts(t *testing.T) {
 	}
 }
 
+// TestParallelContracts: both contracts and a recovery at once on the same ids
+// and scopes. Exactly one of two registrations of an id in a scope is accepted,
+// the world checks every call, and in the end nothing is left.
+func TestParallelContracts(t *testing.T) {
+	c, world := newWorld(t, eventsOff)
+	var wg sync.WaitGroup
+	for id := range uint64(8) {
+		wg.Go(func() {
+			for i := range uint32(40) {
+				_, _ = c.Put(record(id, in(m1), size(1+i%3))) // refused while the other has it
+				readAll(t, c)
+				_, _ = c.Delete(id)
+			}
+		})
+		wg.Go(func() {
+			for i := range uint32(40) {
+				_, first := c.PutTracked(tracked(id, m1, 4, i%2, 1+i%3))
+				if _, err := c.PutTracked(tracked(id, m1, 4, 0, 1)); err == nil && first == nil {
+					t.Error("an id was registered twice")
+				}
+				readAll(t, c)
+				_ = c.DeleteTracked(m1, id)
+			}
+		})
+		wg.Go(func() {
+			for i := range uint32(40) {
+				c.Hold(m1, 4, catalog.Rank{Worker: id, DP: i % 5})
+			}
+		})
+	}
+	wg.Wait()
+	world.checkSnapshots()
+	c.ReleaseHolds()
+	if len(c.List(nil, nil)) != 0 || len(c.Scopes()) != 0 || len(world.inForce) != 0 || len(world.held) != 0 {
+		t.Error("something is left")
+	}
+}
+
 // readAll reads the whole catalog and checks that snapshots are sound.
 func readAll(t *testing.T, c *catalog.Catalog) {
 	for _, sc := range c.Scopes() {

@@ -7,5 +7,10 @@
 // is one immutable view, replaced as a whole: reading takes no lock and never
 // waits for a registration.
 //
+// Workers come through two contracts. Those of the selection contract have ids
+// that are unique in the process and can be chosen; those of the slot tracker
+// have ids that are unique in their scope and only carry load. Both share the
+// slots and the block size of their scope (decision S4).
+//
 // The package has no sockets, logs, clocks or goroutines.
 package catalog

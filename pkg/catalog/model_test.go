@@ -1,12 +1,11 @@
 package catalog_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"testing"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -15,8 +14,28 @@ import (
 // knows neither slots nor calls. A worker is out or holds some ranks.
 type naive struct {
 	records map[uint64]catalog.Record
+	tracked map[key]catalog.TrackedRecord
 	reason  map[uint64]string // joined; "" is schedulable
-	held    map[uint64]*holding
+	held    map[who]*holding
+	settled string // what was held when everybody was tried last
+	// early has the ranks with a slot whose workers are not there.
+	early    map[catalog.Scope]*holding
+	released bool
+	// fixed is is_eagle of scopes that had a worker to select.
+	fixed map[catalog.Scope]bool
+}
+
+// who is a worker; the slot tracker's are named by their scope, too.
+type who struct {
+	tracked catalog.Scope
+	id      uint64
+}
+
+func newNaive() *naive {
+	return &naive{
+		records: map[uint64]catalog.Record{}, tracked: map[key]catalog.TrackedRecord{}, reason: map[uint64]string{},
+		held: map[who]*holding{}, early: map[catalog.Scope]*holding{}, fixed: map[catalog.Scope]bool{},
+	}
 }
 
 type holding struct {
@@ -25,6 +44,7 @@ type holding struct {
 	eagle   bool
 	ranks   map[uint32]bool   // true: in the worker's own range
 	streams map[uint32]string // "endpoint replay"
+	early   map[catalog.Rank]bool
 }
 
 func (n *naive) order() []uint64 {
@@ -35,32 +55,144 @@ func (n *naive) order() []uint64 {
 	})
 }
 
-func (n *naive) put(r catalog.Record) {
+// put returns the error.
+func (n *naive) put(r catalog.Record) string {
+	if _, taken := n.tracked[key{r.Scope, r.ID}]; taken {
+		return fmt.Sprintf("worker %d already registered for model=%s tenant=%s", r.ID, r.Scope.Model, r.Scope.Tenant)
+	}
+	if was, ok := n.records[r.ID]; ok && was.Scope != r.Scope {
+		n.forget(was.Scope, r.ID)
+	}
 	n.records[r.ID] = r
 	n.place(r.ID)
 	n.settle()
+	return ""
 }
 
 func (n *naive) remove(id uint64) {
+	n.forget(n.records[id].Scope, id)
 	delete(n.records, id)
 	delete(n.reason, id)
-	delete(n.held, id)
+	delete(n.held, who{id: id})
 	n.settle()
+}
+
+// putTracked returns the error.
+func (n *naive) putTracked(r catalog.TrackedRecord) string {
+	for _, h := range n.held {
+		if h.scope == r.Scope && h.block != r.BlockSize {
+			return fmt.Sprintf("block_size mismatch for model=%s tenant=%s: existing=%d, requested=%d", r.Scope.Model, r.Scope.Tenant, h.block, r.BlockSize)
+		}
+	}
+	other, registered := n.records[r.ID]
+	if _, again := n.tracked[key{r.Scope, r.ID}]; again || registered && other.Scope == r.Scope {
+		return fmt.Sprintf("worker %d already registered for model=%s tenant=%s", r.ID, r.Scope.Model, r.Scope.Tenant)
+	}
+	n.tracked[key{r.Scope, r.ID}] = r
+	n.forget(r.Scope, r.ID)
+	if e := n.early[r.Scope]; e != nil && e.block != r.BlockSize {
+		delete(n.early, r.Scope)
+	}
+	h := &holding{scope: r.Scope, block: r.BlockSize, ranks: map[uint32]bool{}}
+	for i := range r.Size {
+		h.ranks[r.StartRank+i] = true
+	}
+	n.held[who{r.Scope, r.ID}] = h
+	n.settle()
+	return ""
+}
+
+// removeTracked returns the error.
+func (n *naive) removeTracked(sc catalog.Scope, id uint64) string {
+	if _, ok := n.tracked[key{sc, id}]; !ok {
+		return fmt.Sprintf("worker %d not found for model=%s tenant=%s", id, sc.Model, sc.Tenant)
+	}
+	delete(n.tracked, key{sc, id})
+	delete(n.held, who{sc, id})
+	n.settle()
+	return ""
+}
+
+func (n *naive) hold(sc catalog.Scope, block uint32, r catalog.Rank) bool {
+	if _, ok := n.tracked[key{sc, r.Worker}]; ok {
+		return false
+	}
+	e := n.early[sc]
+	for _, h := range n.held {
+		if h.scope == sc && h.block != block {
+			return false
+		}
+	}
+	if e != nil && e.block != block {
+		return false
+	}
+	if h := n.held[who{id: r.Worker}]; h != nil && h.scope == sc {
+		_, attached := h.ranks[r.DP]
+		return attached
+	}
+	if e != nil && e.early[r] {
+		return true
+	}
+	if n.released {
+		return false
+	}
+	if e == nil {
+		e = &holding{block: block, early: map[catalog.Rank]bool{}}
+		n.early[sc] = e
+	}
+	e.early[r] = true
+	return true
+}
+
+func (n *naive) release() {
+	n.released = true
+	clear(n.early)
+	n.tidy()
+}
+
+// forget ends what is held early for a worker.
+func (n *naive) forget(sc catalog.Scope, id uint64) {
+	if e := n.early[sc]; e != nil {
+		maps.DeleteFunc(e.early, func(r catalog.Rank, _ bool) bool { return r.Worker == id })
+	}
+	n.tidy()
+}
+
+// tidy drops what is kept for scopes that nobody holds anything in.
+func (n *naive) tidy() {
+	maps.DeleteFunc(n.early, func(_ catalog.Scope, e *holding) bool { return len(e.early) == 0 })
+	maps.DeleteFunc(n.fixed, func(sc catalog.Scope, _ bool) bool { return !n.inhabited(sc, who{}) && n.early[sc] == nil })
+}
+
+// inhabited: somebody else than id holds ranks there.
+func (n *naive) inhabited(sc catalog.Scope, but who) bool {
+	for w, h := range n.held {
+		if h.scope == sc && (w != but || but == who{}) {
+			return true
+		}
+	}
+	return false
 }
 
 // settle tries everybody again who failed, until that changes nothing.
 func (n *naive) settle() {
-	for {
-		before := n.print()
+	n.tidy()
+	for n.settled != n.holdings() {
+		n.settled = n.holdings()
 		for _, id := range n.order() {
 			if strings.HasPrefix(n.reason[id], "reconciliation failed") {
 				n.place(id)
 			}
 		}
-		if n.print() == before {
-			return
-		}
 	}
+}
+
+func (n *naive) holdings() string {
+	all := map[string]holding{}
+	for w, h := range n.held {
+		all[fmt.Sprint(w)] = *h
+	}
+	return fmt.Sprint(all)
 }
 
 func (n *naive) place(id uint64) {
@@ -107,23 +239,26 @@ func (n *naive) place(id uint64) {
 	if why == nil {
 		failure := n.failure(id, want, sources, &r)
 		if failure == "" {
-			n.reason[id], n.held[id] = "", want
+			n.reason[id], n.held[who{id: id}] = "", want
+			n.fixed[want.scope] = want.eagle
+			n.forget(want.scope, id)
 			return
 		}
 		why = []string{"reconciliation failed: " + failure}
 	}
 	n.reason[id] = strings.Join(why, "; ")
 	n.shrink(id, want, sources)
+	n.tidy()
 }
 
 // shrink keeps of what the worker holds whatever it still wants.
 func (n *naive) shrink(id uint64, want *holding, sources map[uint32]string) {
-	h := n.held[id]
+	h := n.held[who{id: id}]
 	if h == nil {
 		return
 	}
 	if h.scope != want.scope || h.block != want.block {
-		delete(n.held, id)
+		delete(n.held, who{id: id})
 		return
 	}
 	left := &holding{scope: h.scope, block: h.block, eagle: h.eagle, ranks: map[uint32]bool{}, streams: map[uint32]string{}}
@@ -135,9 +270,9 @@ func (n *naive) shrink(id uint64, want *holding, sources map[uint32]string) {
 			}
 		}
 	}
-	n.held[id] = left
+	n.held[who{id: id}] = left
 	if len(left.ranks) == 0 {
-		delete(n.held, id)
+		delete(n.held, who{id: id})
 	}
 }
 
@@ -145,12 +280,13 @@ func (n *naive) shrink(id uint64, want *holding, sources map[uint32]string) {
 // to leave its scope first does so even if it then fails.
 func (n *naive) failure(id uint64, want *holding, sources map[uint32]string, r *catalog.Record) string {
 	for other, h := range n.held {
+		eagle, fixed := n.fixed[want.scope]
 		switch {
-		case other == id || h.scope != want.scope:
+		case other == who{id: id} || h.scope != want.scope:
 		case h.block != want.block:
 			return fmt.Sprintf("block_size mismatch for model=%s tenant=%s: existing=%d requested=%d", h.scope.Model, h.scope.Tenant, h.block, want.block)
-		case h.eagle != want.eagle:
-			return fmt.Sprintf("is_eagle mismatch for model=%s tenant=%s: existing=%t requested=%t", h.scope.Model, h.scope.Tenant, h.eagle, want.eagle)
+		case fixed && eagle != want.eagle:
+			return fmt.Sprintf("is_eagle mismatch for model=%s tenant=%s: existing=%t requested=%t", h.scope.Model, h.scope.Tenant, eagle, want.eagle)
 		}
 	}
 	for _, dp := range slices.Sorted(maps.Keys(want.ranks)) {
@@ -166,13 +302,20 @@ func (n *naive) failure(id uint64, want *holding, sources map[uint32]string, r *
 		}
 		want.streams[dp] = strings.TrimSpace(sources[dp] + " " + back)
 	}
-	if h := n.held[id]; h != nil && (h.scope != want.scope || h.block != want.block || h.eagle != want.eagle) {
-		delete(n.held, id)
+	if h := n.held[who{id: id}]; h != nil && (h.scope != want.scope || h.block != want.block || h.eagle != want.eagle) {
+		delete(n.held, who{id: id})
+		n.tidy()
+	}
+	if e := n.early[want.scope]; e != nil && !n.inhabited(want.scope, who{}) {
+		if eagle, fixed := n.fixed[want.scope]; e.block != want.block || fixed && eagle != want.eagle {
+			delete(n.early, want.scope)
+			n.tidy()
+		}
 	}
 	bound := map[string]bool{}
 	for other, h := range n.held {
 		for _, s := range h.streams {
-			bound[strings.Fields(s)[0]] = bound[strings.Fields(s)[0]] || other != id
+			bound[strings.Fields(s)[0]] = bound[strings.Fields(s)[0]] || other != who{id: id}
 		}
 	}
 	for _, dp := range slices.Sorted(maps.Keys(want.streams)) {
@@ -191,196 +334,26 @@ func (n *naive) print() string {
 	var b strings.Builder
 	for _, id := range n.order() {
 		fmt.Fprintf(&b, "%d %v: %q", id, n.records[id].Scope, n.reason[id])
-		if h := n.held[id]; h != nil {
+		if h := n.held[who{id: id}]; h != nil {
 			fmt.Fprintf(&b, " holds %v %d %t %v %v", h.scope, h.block, h.eagle, h.ranks, h.streams)
 		}
 		b.WriteByte('\n')
 	}
-	return b.String()
-}
-
-// view prints what the catalog shows, and what the Reconciler was told, in the
-// same form.
-func (w *world) print() string {
-	var b strings.Builder
-	for _, worker := range w.catalog.List(nil, nil) {
-		fmt.Fprintf(&b, "%d %v: %q", worker.ID, worker.Scope, strings.Join(worker.Reasons, "; "))
-		if (worker.Lifecycle == catalog.Schedulable) != (len(worker.Reasons) == 0) {
-			b.WriteString(" but " + worker.Lifecycle)
-		}
-		if a := w.inForce[worker.ID]; a != nil {
-			ranks, streams := map[uint32]bool{}, map[uint32]string{}
-			for _, r := range a.Ranks {
-				ranks[r.DP] = r.Candidate
-			}
-			for _, s := range a.Streams {
-				streams[s.DP] = strings.TrimSpace(s.Endpoint + " " + s.Replay)
-			}
-			fmt.Fprintf(&b, " holds %v %d %t %v %v", a.Scope, a.BlockSize, a.Eagle, ranks, streams)
+	for _, k := range sortedKeys(n.tracked) {
+		fmt.Fprintf(&b, "%d %v: tracked", k.id, k.Scope)
+		if h := n.held[who{k.Scope, k.id}]; h != nil {
+			fmt.Fprintf(&b, " holds %v %d %v", h.scope, h.block, h.ranks)
 		}
 		b.WriteByte('\n')
 	}
+	for _, sc := range slices.SortedFunc(maps.Keys(n.early), catalog.Scope.Compare) {
+		fmt.Fprintf(&b, "%v early: %d %v\n", sc, n.early[sc].block, n.early[sc].early)
+	}
 	return b.String()
 }
 
-// checkSnapshots makes every snapshot anew from the list of workers and from
-// what is in force.
-func (w *world) checkSnapshots() {
-	w.t.Helper()
-	want := map[catalog.Scope]*catalog.Snapshot{}
-	ready := 0
-	for _, worker := range w.catalog.List(nil, nil) {
-		a := w.inForce[worker.ID]
-		if worker.Lifecycle == catalog.Schedulable {
-			ready++
-		}
-		if a == nil {
-			continue
-		}
-		s := want[a.Scope]
-		if s == nil {
-			s = &catalog.Snapshot{Scope: a.Scope, BlockSize: a.BlockSize, Eagle: a.Eagle, Ranks: []catalog.Entry{}}
-			want[a.Scope] = s
-		}
-		if worker.Lifecycle == catalog.Schedulable {
-			s.Workers = append(s.Workers, worker)
-		}
-		for _, r := range a.Ranks {
-			e := catalog.Entry{Rank: catalog.Rank{Worker: worker.ID, DP: r.DP}, Slot: r.Slot, Worker: worker}
-			s.Known = append(s.Known, e)
-			s.Slots = max(s.Slots, int(r.Slot)+1)
-			if worker.Lifecycle == catalog.Schedulable && r.Candidate {
-				s.Ranks = append(s.Ranks, e)
-			}
-		}
-	}
-	got := map[catalog.Scope]*catalog.Snapshot{}
-	for _, s := range w.catalog.Scopes() {
-		got[s] = w.catalog.Snapshot(s)
-	}
-	equal(w.t, "snapshots", got, want)
-	equal(w.t, "Ready", w.catalog.Ready(), ready)
-}
-
-func pick[T any](rnd *rand.Rand, from ...T) T { return from[rnd.IntN(len(from))] }
-
-// randomPatch sets each field with some probability to a value that is mostly
-// harmless.
-func randomPatch(rnd *rand.Rand) catalog.Patch {
-	var p catalog.Patch
-	given := func(oneIn int) bool { return rnd.IntN(oneIn) == 0 }
-	if given(3) {
-		p.Endpoint = new(pick(rnd, "http://a", "http://b", ""))
-	}
-	if given(3) {
-		p.BlockSize = new(pick(rnd, uint32(4), 4, 4, 8, 0))
-	}
-	if given(4) {
-		p.StartRank = new(rnd.Uint32N(3))
-	}
-	if given(3) {
-		p.Size = new(pick(rnd, uint32(1), 1, 2, 3, 0))
-	}
-	if given(6) {
-		p.IsEagle = new(given(3))
-	}
-	endpoints := []string{"tcp://h:1", "tcp://h:2", "tcp://h:3", "tcp://*:1", "tcp://*:2", "bad", ""}
-	if given(3) {
-		p.KVEventsEndpoint = new(pick(rnd, endpoints...))
-	}
-	if given(2) {
-		p.KVEventsEndpoints = map[uint32]string{}
-		for dp := range uint32(5) {
-			if given(2) {
-				p.KVEventsEndpoints[dp] = endpoints[rnd.IntN(2+rnd.IntN(len(endpoints)-1))]
-			}
-		}
-	}
-	if given(8) {
-		p.ReplayEndpoint = new(pick(rnd, "tcp://r:1", "tcp://r:2", "tcp://*:9"))
-	}
-	if given(4) {
-		p.ReplayEndpoints = map[uint32]string{}
-		for dp := range uint32(4) {
-			if given(4) {
-				p.ReplayEndpoints[dp] = "tcp://r:3"
-			}
-		}
-	}
-	if given(3) {
-		p.Taints = []string{pick(rnd, "x", "y")}
-	}
-	return p
-}
-
-// TestAgainstModel plays random histories into the catalog and the naive model.
-// After every step they agree on reasons, ranks and streams; snapshots equal the
-// ones made from scratch; and the world has checked every call.
-func TestAgainstModel(t *testing.T) {
-	steps := 10_000
-	if testing.Short() {
-		steps = 2_000
-	}
-	rnd := rand.New(rand.NewPCG(1, 2))
-	ids := []uint64{0, 1, 2, 7, 1<<64 - 1}
-	schedulable, taken := 0, 0
-	for history := range steps / 100 {
-		c, world := newWorld(t, events)
-		model := &naive{records: map[uint64]catalog.Record{}, reason: map[uint64]string{}, held: map[uint64]*holding{}}
-		for step := range 100 {
-			id := pick(rnd, ids...)
-			_, registered := model.records[id]
-			p := randomPatch(rnd)
-			r := catalog.Record{ID: id, Scope: pick(rnd, m1, m1, m2)}
-			if op := rnd.IntN(10); op == 0 && registered {
-				remove(t, c, id)
-				model.remove(id)
-			} else if op < 7 && registered {
-				r = patched(model.records[id], p)
-				patch(t, c, id, p)
-				model.put(r)
-			} else {
-				r = patched(r, catalog.Patch{Endpoint: new("http://w"), BlockSize: new(uint32(4)), KVEventsEndpoint: new("tcp://h:9")})
-				r = patched(r, p)
-				put(t, c, r)
-				model.put(r)
-			}
-			if got, want := world.print(), model.print(); got != want {
-				t.Fatalf("history %d step %d: worker %d\ngot:\n%s\nwant:\n%s", history, step, id, got, want)
-			}
-			world.checkSnapshots()
-			if t.Failed() {
-				t.FailNow()
-			}
-			schedulable += c.Ready()
-		}
-		taken += len(world.took())
-	}
-	if schedulable < steps || taken < steps/4 {
-		t.Errorf("histories are too dull: %d schedulable workers, %d calls in %d steps", schedulable, taken, steps)
-	}
-}
-
-// patched is Patch on a plain record.
-func patched(r catalog.Record, p catalog.Patch) catalog.Record {
-	r.Endpoint, r.KVEventsEndpoint = or(p.Endpoint, r.Endpoint), or(p.KVEventsEndpoint, r.KVEventsEndpoint)
-	r.ReplayEndpoint, r.BlockSize = or(p.ReplayEndpoint, r.ReplayEndpoint), or(p.BlockSize, r.BlockSize)
-	r.StartRank, r.Size, r.IsEagle = or(p.StartRank, r.StartRank), or(p.Size, r.Size), or(p.IsEagle, r.IsEagle)
-	if p.KVEventsEndpoints != nil {
-		r.KVEventsEndpoints = p.KVEventsEndpoints
-	}
-	if p.ReplayEndpoints != nil {
-		r.ReplayEndpoints = p.ReplayEndpoints
-	}
-	if p.Taints != nil {
-		r.Taints = p.Taints
-	}
-	return r
-}
-
-func or[T any](a, b *T) *T {
-	if a != nil {
-		return a
-	}
-	return b
+func sortedKeys[V any](m map[key]V) []key {
+	return slices.SortedFunc(maps.Keys(m), func(a, b key) int {
+		return cmp.Or(a.Compare(b.Scope), cmp.Compare(a.id, b.id))
+	})
 }

@@ -63,7 +63,12 @@ func (c *Catalog) attachLocked(m *member, r *Record) error {
 	if m.attachment != nil && !m.attachment.joins(after) {
 		c.detachLocked(m) // moves, or is alone in its scope and cuts blocks anew
 	}
-	return c.changeLocked(m, after)
+	c.refitLocked(after)
+	if err := c.changeLocked(m, after); err != nil {
+		return err
+	}
+	c.unholdWorkerLocked(r.Scope, r.ID) // what the worker does not have
+	return nil
 }
 
 // conflictLocked compares the record with its scope, which the workers attached
@@ -73,18 +78,16 @@ func (c *Catalog) conflictLocked(m *member, r *Record) error {
 	if s == nil {
 		return nil
 	}
-	i := slices.IndexFunc(s.members, func(o *member) bool { return o != m })
-	if i < 0 {
+	if !slices.ContainsFunc(s.members, func(o *member) bool { return o != m }) {
 		return nil
 	}
-	fixed := s.members[i].attachment
-	if fixed.BlockSize != r.blockSize() {
+	if s.blockSize != r.blockSize() {
 		return fmt.Errorf("block_size mismatch for model=%s tenant=%s: existing=%d requested=%d",
-			r.Scope.Model, r.Scope.Tenant, fixed.BlockSize, r.blockSize())
+			r.Scope.Model, r.Scope.Tenant, s.blockSize, r.blockSize())
 	}
-	if fixed.Eagle != r.eagle() {
+	if s.fixed && s.eagle != r.eagle() {
 		return fmt.Errorf("is_eagle mismatch for model=%s tenant=%s: existing=%t requested=%t",
-			r.Scope.Model, r.Scope.Tenant, fixed.Eagle, r.eagle())
+			r.Scope.Model, r.Scope.Tenant, s.eagle, r.eagle())
 	}
 	return nil
 }
@@ -116,12 +119,8 @@ func (c *Catalog) detachLocked(m *member) {
 // they are there. On an error the old attachment is in force.
 func (c *Catalog) changeLocked(m *member, after *Attachment) error {
 	before := m.attachment
-	name := cmp.Or(before, after).Scope
-	s := c.mu.scopes[name]
-	if s == nil {
-		s = new(scope)
-		c.mu.scopes[name] = s
-	}
+	some := cmp.Or(before, after)
+	s := c.scopeLocked(some.Scope, some.BlockSize)
 	s.number(before, after)
 	if before.equal(after) {
 		return nil
@@ -138,14 +137,29 @@ func (c *Catalog) changeLocked(m *member, after *Attachment) error {
 	} else {
 		err = nil
 		c.mu.moved = true
+		c.takeOverLocked(s, now)
 	}
 	s.releaseLost(lost, now)
-	s.hold(m, now)
-	c.mu.dirty[name] = struct{}{}
-	if len(s.members) == 0 {
+	s.attach(m, now)
+	c.mu.dirty[some.Scope] = struct{}{}
+	c.dropIfEmptyLocked(some.Scope)
+	return err
+}
+
+// scopeLocked returns the scope of that name, a new one if there is none.
+func (c *Catalog) scopeLocked(name Scope, blockSize uint32) *scope {
+	s := c.mu.scopes[name]
+	if s == nil {
+		s = &scope{holds: make(map[Rank]uint32), blockSize: blockSize}
+		c.mu.scopes[name] = s
+	}
+	return s
+}
+
+func (c *Catalog) dropIfEmptyLocked(name Scope) {
+	if s := c.mu.scopes[name]; s != nil && len(s.members) == 0 && len(s.holds) == 0 {
 		delete(c.mu.scopes, name)
 	}
-	return err
 }
 
 // withdrawLocked shows readers the member without the ranks that it is about to
@@ -155,12 +169,12 @@ func (c *Catalog) withdrawLocked(s *scope, m *member, rest *Attachment) {
 	if rest == nil && m.worker.Lifecycle == Schedulable {
 		c.showLocked(m, m.worker.in(Draining))
 	}
-	s.hold(m, rest)
+	s.attach(m, rest)
 	c.publishLocked()
 }
 
-// hold makes a the member's attachment; nil takes the member out of the scope.
-func (s *scope) hold(m *member, a *Attachment) {
+// attach makes a the member's attachment; nil takes the member out of the scope.
+func (s *scope) attach(m *member, a *Attachment) {
 	some := cmp.Or(a, m.attachment)
 	if some == nil {
 		return
@@ -178,7 +192,8 @@ func (s *scope) hold(m *member, a *Attachment) {
 }
 
 // number gives the ranks and streams of after their slots: a rank that is in
-// before, too, keeps its slot, the others get the lowest ones. after may be nil.
+// before, too, keeps its slot, one that is held gets that slot, the others get
+// the lowest ones. after may be nil.
 func (s *scope) number(before, after *Attachment) {
 	if after == nil {
 		return
@@ -187,6 +202,8 @@ func (s *scope) number(before, after *Attachment) {
 		r := &after.Ranks[i]
 		if old, ok := before.rank(r.DP); ok {
 			r.Slot = old.Slot
+		} else if slot, held := s.holds[Rank{Worker: after.Worker, DP: r.DP}]; held {
+			r.Slot = slot
 		} else {
 			r.Slot = s.slots.take()
 		}
@@ -197,13 +214,15 @@ func (s *scope) number(before, after *Attachment) {
 	}
 }
 
-// releaseLost frees the slots of a's ranks that are not in b; either may be nil.
+// releaseLost frees the slots of a's ranks that are neither in b nor held; a and
+// b may be nil.
 func (s *scope) releaseLost(a, b *Attachment) {
 	if a == nil {
 		return
 	}
 	for _, r := range a.Ranks {
-		if _, ok := b.rank(r.DP); !ok {
+		_, kept := b.rank(r.DP)
+		if _, held := s.holds[Rank{Worker: a.Worker, DP: r.DP}]; !kept && !held {
 			s.slots.release(r.Slot)
 		}
 	}

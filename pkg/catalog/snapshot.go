@@ -14,7 +14,8 @@ type Snapshot struct {
 	Workers []*Worker // schedulable, by id
 	Ranks   []Entry   // schedulable ranks by worker and data-parallel rank: the candidates
 	// Known has every attached rank, in the same order: beside the candidates
-	// those that only have events and those of incomplete workers.
+	// those that only have events, those of incomplete workers and those of the
+	// slot tracker.
 	Known []Entry
 	Slots int // every slot is below
 }
@@ -25,7 +26,9 @@ type Entry struct {
 	// Slot is the rank's dense number inside its scope. It is given to another
 	// rank once this one is gone: whoever acts on an older snapshot compares the
 	// rank, too.
-	Slot   uint32
+	Slot uint32
+	// Load: the rank carries load, whether or not it can be chosen.
+	Load   bool
 	Worker *Worker
 }
 

@@ -21,6 +21,9 @@ type Worker struct {
 	Lifecycle Lifecycle
 	// Reasons tell why the worker is incomplete; empty in every other state.
 	Reasons []string
+	// Tracked: registered through the slot tracker. Such a worker is always
+	// incomplete, with a reason that says so.
+	Tracked bool
 }
 
 // HasTaint tells whether the worker has the taint. It searches a sorted list

@@ -17,13 +17,28 @@ import (
 type world struct {
 	t       *testing.T
 	catalog *catalog.Catalog
-	inForce map[uint64]*catalog.Attachment
+	inForce map[key]*catalog.Attachment
+	held    map[catalog.Scope]*held
 	// calls has one line for each call since it was last cleared.
 	calls []string
 }
 
+// key: a worker of the slot tracker may have the id of one in another scope.
+type key struct {
+	catalog.Scope
+	id uint64
+}
+
+func keyOf(a *catalog.Attachment) key { return key{a.Scope, a.Worker} }
+
+// held is what a scope holds for ranks that are not attached.
+type held struct {
+	block uint32
+	slots map[catalog.Rank]uint32
+}
+
 func newWorld(t *testing.T, s catalog.Settings) (*catalog.Catalog, *world) {
-	w := &world{t: t, inForce: map[uint64]*catalog.Attachment{}}
+	w := &world{t: t, inForce: map[key]*catalog.Attachment{}, held: map[catalog.Scope]*held{}}
 	w.catalog = catalog.New(s, w)
 	return w.catalog, w
 }
@@ -38,7 +53,7 @@ func (w *world) Reconcile(before, after *catalog.Attachment) error {
 	if some == nil {
 		some = after
 	}
-	if d := cmp.Diff(w.inForce[some.Worker], before); d != "" {
+	if d := cmp.Diff(w.inForce[keyOf(some)], before); d != "" {
 		w.t.Fatalf("before is not what is in force (-in force +before):\n%s", d)
 	}
 	if before != nil && after != nil && (before.Scope != after.Scope || before.Worker != after.Worker ||
@@ -47,15 +62,82 @@ func (w *world) Reconcile(before, after *catalog.Attachment) error {
 	}
 	w.checkView(before, after)
 	if after == nil {
-		delete(w.inForce, before.Worker)
+		delete(w.inForce, keyOf(before))
 		return nil
 	}
 	w.checkSlots(before, after)
+	if h := w.held[after.Scope]; h != nil && h.block != after.BlockSize {
+		w.t.Fatalf("%s while ranks with blocks of %d are held", describe(after), h.block)
+	}
 	if err := w.bind(after); err != nil {
 		return err
 	}
-	w.inForce[after.Worker] = after
+	w.inForce[keyOf(after)] = after
+	for _, r := range after.Ranks {
+		w.unhold(after.Scope, catalog.Rank{Worker: after.Worker, DP: r.DP})
+	}
 	return nil
+}
+
+func (w *world) Hold(sc catalog.Scope, block uint32, r catalog.Rank, slot uint32) {
+	w.calls = append(w.calls, fmt.Sprintf("hold %d/%d@%s/%s block=%d :%d", r.Worker, r.DP, sc.Model, sc.Tenant, block, slot))
+	h := w.held[sc]
+	if h == nil {
+		h = &held{block: block, slots: map[catalog.Rank]uint32{}}
+		w.held[sc] = h
+	}
+	if _, twice := h.slots[r]; twice || rankOf(w.inForce[key{sc, r.Worker}], r.DP) != nil || h.block != block {
+		w.t.Fatalf("wrong %s", w.calls[len(w.calls)-1])
+	}
+	if want := w.lowest(w.used(sc)); slot != want {
+		w.t.Fatalf("%s, want slot %d", w.calls[len(w.calls)-1], want)
+	}
+	h.slots[r] = slot
+}
+
+func (w *world) Unhold(sc catalog.Scope, r catalog.Rank, slot uint32) {
+	w.calls = append(w.calls, fmt.Sprintf("unhold %d/%d@%s/%s :%d", r.Worker, r.DP, sc.Model, sc.Tenant, slot))
+	if h := w.held[sc]; h == nil {
+		w.t.Fatalf("nothing to %s", w.calls[len(w.calls)-1])
+	} else if was, ok := h.slots[r]; !ok || was != slot {
+		w.t.Fatalf("nothing to %s", w.calls[len(w.calls)-1])
+	}
+	w.unhold(sc, r)
+}
+
+func (w *world) unhold(sc catalog.Scope, r catalog.Rank) {
+	if h := w.held[sc]; h != nil {
+		delete(h.slots, r)
+		if len(h.slots) == 0 {
+			delete(w.held, sc)
+		}
+	}
+}
+
+// used are the slots of a scope that somebody has.
+func (w *world) used(sc catalog.Scope) map[uint32]bool {
+	used := map[uint32]bool{}
+	for _, a := range w.inForce {
+		for _, r := range a.Ranks {
+			if a.Scope == sc {
+				used[r.Slot] = true
+			}
+		}
+	}
+	if h := w.held[sc]; h != nil {
+		for _, slot := range h.slots {
+			used[slot] = true
+		}
+	}
+	return used
+}
+
+func (*world) lowest(used map[uint32]bool) (slot uint32) {
+	for used[slot] {
+		slot++
+	}
+	used[slot] = true
+	return slot
 }
 
 // checkView: at the time of the call readers see no rank that is not in both,
@@ -82,30 +164,21 @@ func (w *world) checkView(before, after *catalog.Attachment) {
 	}
 }
 
-// checkSlots: kept ranks keep their slot, new ones get the lowest that nobody
-// has.
+// checkSlots: kept ranks keep their slot, held ones get the held slot, new ones
+// the lowest that nobody has.
 func (w *world) checkSlots(before, after *catalog.Attachment) {
-	used := map[uint32]bool{}
-	for _, a := range w.inForce {
-		if a.Scope != after.Scope {
-			continue
-		}
-		for _, r := range a.Ranks {
-			used[r.Slot] = true
-		}
-	}
+	used := w.used(after.Scope)
 	for i, r := range after.Ranks {
 		if i > 0 && after.Ranks[i-1].DP >= r.DP {
 			w.t.Fatalf("ranks out of order: %s", describe(after))
 		}
-		want := uint32(0)
+		var want uint32
 		if old := rankOf(before, r.DP); old != nil {
 			want = old.Slot
+		} else if slot, ok := w.heldSlot(after, r.DP); ok {
+			want = slot
 		} else {
-			for used[want] {
-				want++
-			}
-			used[want] = true
+			want = w.lowest(used)
 		}
 		if r.Slot != want {
 			w.t.Fatalf("rank %d has slot %d, want %d: %s", r.DP, r.Slot, want, describe(after))
@@ -118,11 +191,18 @@ func (w *world) checkSlots(before, after *catalog.Attachment) {
 	}
 }
 
+func (w *world) heldSlot(a *catalog.Attachment, dp uint32) (slot uint32, ok bool) {
+	if h := w.held[a.Scope]; h != nil {
+		slot, ok = h.slots[catalog.Rank{Worker: a.Worker, DP: dp}]
+	}
+	return slot, ok
+}
+
 func (w *world) bind(after *catalog.Attachment) error {
 	bound := map[string]bool{}
-	for id, a := range w.inForce {
+	for k, a := range w.inForce {
 		for _, s := range a.Streams {
-			bound[s.Endpoint] = bound[s.Endpoint] || id != after.Worker
+			bound[s.Endpoint] = bound[s.Endpoint] || k != keyOf(after)
 		}
 	}
 	for _, s := range after.Streams {
@@ -164,6 +244,9 @@ func describe(a *catalog.Attachment) string {
 	fmt.Fprintf(&b, "%d@%s/%s block=%d", a.Worker, a.Scope.Model, a.Scope.Tenant, a.BlockSize)
 	if a.Eagle {
 		b.WriteString(" eagle")
+	}
+	if a.Tracked {
+		b.WriteString(" tracked")
 	}
 	for _, r := range a.Ranks {
 		form := " %d:%d"

@@ -65,6 +65,9 @@ type effects interface {
 	apply(payload []byte) error
 	// clear removes all blocks of the rank, on all tiers.
 	clear()
+	// replayed says that a replay of everything that the engine ever sent begins,
+	// and is going to be applied as a whole.
+	replayed()
 	// foreign says that a replayed batch belongs to another rank.
 	foreign(payload []byte) bool
 	// ask wants a replay: granted is to be called when it may begin.

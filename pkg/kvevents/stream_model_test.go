@@ -75,7 +75,10 @@ func (w *world) apply(payload []byte) error {
 	}
 	return nil
 }
-func (w *world) clear()              { w.note("  clear"); clear(w.applied) }
+func (w *world) clear() { w.note("  clear"); clear(w.applied) }
+
+// replayed takes everything away: what is going to be replayed must be all.
+func (w *world) replayed()           { w.note("  replayed"); clear(w.applied) }
 func (w *world) foreign([]byte) bool { return false }
 func (w *world) ask()                { w.note("  ask"); w.asked = true }
 func (w *world) hangUp()             { w.asked, w.answers, w.ending = false, nil, false }

@@ -102,6 +102,9 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 	} else {
 		r.any, r.first = true, m.seq
 		s.firstAnswer(m.seq)
+		if m.seq == 0 && !s.known {
+			s.fx.replayed()
+		}
 	}
 	r.prev = m.seq
 	if !s.known || m.seq > s.last {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,6 +31,8 @@ type script struct {
 	now     time.Time
 	asked   bool
 	applied []string
+	// replayedAt has how much was applied when a replay of everything began.
+	replayedAt []int
 }
 
 func newScript(t *testing.T, replayable bool) *script {
@@ -49,6 +52,7 @@ func (sc *script) apply(payload []byte) error {
 	return nil
 }
 func (sc *script) clear()                      { sc.applied = append(sc.applied, "clear") }
+func (sc *script) replayed()                   { sc.replayedAt = append(sc.replayedAt, len(sc.applied)) }
 func (sc *script) foreign(payload []byte) bool { return payload[0] == 'f' }
 func (sc *script) ask()                        { sc.asked = true }
 func (sc *script) hangUp()                     { sc.asked = false }
@@ -244,6 +248,33 @@ func TestStream(t *testing.T) {
 			}
 			if got := sc.s.state(); got != tc.state {
 				t.Errorf("%s\nstate %v, want %v", tc.script, got, tc.state)
+			}
+		})
+	}
+}
+
+// TestReplayOfEverything: whoever has blocks of a rank from elsewhere hears of a
+// replay that is applied from the first message on, before that message; and of
+// no other.
+func TestReplayOfEverything(t *testing.T) {
+	tests := map[string]struct {
+		script string
+		at     []int // how much was applied before
+	}{
+		"at connect":                     {"up ask:0 +a0 +a1 +end a2", []int{0}},
+		"of a ring that lost its start":  {"up ask:0 +a3 +a4 +end a5", nil},
+		"of an empty ring":               {"up ask:0 +end a0 a1", nil},
+		"again, of what is known":        {"up ask:0 +a0 +a1 +end down up ask:0 +a0 +a1 +end", []int{0}},
+		"behind where the stream joined": {"up ask:0 +end a5 ask:0 6s down up ask:0 +a0 +a1 +a2 +a3 +a4 +a5 +end", []int{1}},
+		"of a new engine":                {"up ask:0 +a0 +a1 +end down up ask:0 +b0 ask:0 +b0 +b1 +b2 +end", []int{0, 3}},
+		"of a missing part":              {"up ask:0 +a0 +end a3 ask:1 +a1 +a2 +end", []int{0}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			sc := newScript(t, true)
+			sc.run(tc.script)
+			if !slices.Equal(sc.replayedAt, tc.at) {
+				t.Errorf("heard of a replay after %v messages, want %v; applied %v", sc.replayedAt, tc.at, sc.applied)
 			}
 		})
 	}

@@ -46,6 +46,9 @@ type Applier interface {
 	Apply(payload []byte, w *Workspace) error
 	// Clear removes the blocks of the stream's rank from all tiers.
 	Clear()
+	// Replayed says that everything that the engine ever sent is going to be
+	// applied from here on, from its first message.
+	Replayed()
 }
 
 // Workspace is memory of one apply worker, reused from batch to batch. What is

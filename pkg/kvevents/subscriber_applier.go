@@ -16,5 +16,18 @@ func (a *IndexApplier) Apply(payload []byte, w *Workspace) error {
 	return nil
 }
 
+// recovered is an Index that has blocks from elsewhere, too.
+type recovered interface {
+	// Replayed says that what comes now replaces such blocks of a rank.
+	Replayed(slot uint32)
+}
+
+// Replayed tells the index, if it is one that wants to know.
+func (a *IndexApplier) Replayed() {
+	if idx, ok := a.Index.(recovered); ok {
+		idx.Replayed(a.Slot)
+	}
+}
+
 // Clear removes the rank's blocks from all tiers.
 func (a *IndexApplier) Clear() { a.Index.Clear(a.Slot) }

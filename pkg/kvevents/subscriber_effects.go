@@ -11,6 +11,8 @@ func (s *subscription) apply(payload []byte) error {
 
 func (s *subscription) clear() { s.applier.Clear() }
 
+func (s *subscription) replayed() { s.applier.Replayed() }
+
 // foreign decodes a replayed batch of a shared replay server to see whose it is.
 func (s *subscription) foreign(payload []byte) bool {
 	if !s.shared {

@@ -153,6 +153,8 @@ func (r *recorder) Clear() {
 	r.got = append(r.got, "clear")
 }
 
+func (r *recorder) Replayed() {}
+
 func (r *recorder) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -253,6 +253,7 @@ func (s *subscription) handle(it *item, now time.Time) {
 		s.address = it.replay
 		s.stream.setReplayable(it.replay != "", now)
 	case barrierItem:
+		s.subs.count(&s.work.Tally) // whoever waits may look at the counters next
 		it.barrier.arrive()
 	}
 }

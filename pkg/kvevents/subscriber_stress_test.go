@@ -173,6 +173,8 @@ func (l *ledger) Clear() {
 	l.have = nil
 }
 
+func (l *ledger) Replayed() {}
+
 func (l *ledger) missing(n uint64) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -51,7 +51,7 @@ func (w *applyWorker) run(ctx context.Context) {
 		for queue = w.take(queue[:0]); len(queue) > 0 && ctx.Err() == nil; queue = w.take(queue[:0]) {
 			for _, sub := range queue {
 				if sub.turn(&w.work) {
-					w.flush()
+					w.subs.count(&w.work.Tally)
 				}
 			}
 			clear(queue) // no removed stream is kept alive
@@ -59,12 +59,12 @@ func (w *applyWorker) run(ctx context.Context) {
 	}
 }
 
-// flush hands the worker's counts on.
-func (w *applyWorker) flush() {
-	w.subs.tallying.Lock()
-	w.subs.tally.Add(&w.work.Tally)
-	w.subs.tallying.Unlock()
-	w.work.Tally = Tally{}
+// count takes over what a worker has counted.
+func (s *Subscribers) count(t *Tally) {
+	s.tallying.Lock()
+	s.tally.Add(t)
+	s.tallying.Unlock()
+	*t = Tally{}
 }
 
 // barrier is passed when everyone who was counted in has arrived.

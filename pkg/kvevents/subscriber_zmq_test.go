@@ -38,6 +38,8 @@ func (s *paper) Apply(payload []byte, _ *kvevents.Workspace) error {
 
 func (s *paper) Clear() { s.add("clear") }
 
+func (s *paper) Replayed() {}
+
 func (s *paper) add(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

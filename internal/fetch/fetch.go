@@ -1,0 +1,137 @@
+// Package fetch reads from other replicas over HTTP: answers of any length,
+// that end early only when nothing more comes.
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// RecoveringHeader is "true" in the answer of a replica that is itself still
+// recovering: what it gives may not be all.
+const RecoveringHeader = "X-Select-Service-Recovering"
+
+const (
+	userAgent = "select-service"
+	// connectionsPerHost bounds what is asked of one replica at a time: its dump,
+	// its snapshot, and some to spare.
+	connectionsPerHost = 8
+	// keptFor is how long a connection waits for the next request.
+	keptFor = 30 * time.Second
+	// excerptBytes bounds what an error quotes of a refusal.
+	excerptBytes = 512
+	maxRedirects = 3
+)
+
+// ErrIdle says that the other side sent nothing for the client's idle time.
+var ErrIdle = errors.New("nothing received in time")
+
+// StatusError is an answer that is not 2xx.
+type StatusError struct {
+	URL     string
+	Code    int
+	Excerpt string // begin of the body, at most 512 bytes
+}
+
+func (e *StatusError) Error() string {
+	text := fmt.Sprintf("GET %s: status %d", e.URL, e.Code)
+	if e.Excerpt != "" {
+		text += fmt.Sprintf(": %q", e.Excerpt)
+	}
+	return text
+}
+
+// Client asks other replicas. It is safe for concurrent use.
+type Client struct {
+	idle time.Duration
+	http *http.Client
+}
+
+// New returns a client that gives up when nothing comes for the time idle:
+// while it connects, waits for the answer, or reads it. How long an answer takes
+// in all is not limited. Proxies of the environment are not used: replicas are
+// neighbours.
+func New(idle time.Duration) *Client {
+	dialer := &net.Dialer{Timeout: idle}
+	return &Client{idle: idle, http: &http.Client{
+		Transport: &http.Transport{
+			DialContext:         dialer.DialContext,
+			TLSHandshakeTimeout: idle,
+			MaxConnsPerHost:     connectionsPerHost,
+			MaxIdleConnsPerHost: 1,
+			IdleConnTimeout:     keptFor,
+			DisableCompression:  true,
+		},
+		CheckRedirect: sameHost,
+	}}
+}
+
+func sameHost(req *http.Request, via []*http.Request) error {
+	switch first := via[0].URL; {
+	case len(via) > maxRedirects:
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	case req.URL.Host != first.Host || req.URL.Scheme != first.Scheme:
+		return fmt.Errorf("redirect to another host, %s", req.URL.Host)
+	}
+	return nil
+}
+
+// Close gives up the connections that are not in use.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Get returns the body of a 2xx answer; any other is a *StatusError. Reads fail
+// with ErrIdle after the client's idle time without a byte, and when ctx ends.
+// The body has to be closed.
+func (c *Client) Get(ctx context.Context, url string) (io.ReadCloser, error) {
+	resp, err := c.get(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// GetDump is Get, and tells whether the other side said that it is recovering.
+func (c *Client) GetDump(ctx context.Context, url string) (body io.ReadCloser, recovering bool, err error) {
+	resp, err := c.get(ctx, url)
+	if err != nil {
+		return nil, false, err
+	}
+	return resp.Body, strings.EqualFold(resp.Header.Get(RecoveringHeader), "true"), nil
+}
+
+func (c *Client) get(ctx context.Context, url string) (*http.Response, error) {
+	ctx, w := newWatch(ctx, c.idle)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		w.end()
+		return nil, fmt.Errorf("fetch: %w", err)
+	}
+	req.Header.Set("User-Agent", userAgent)
+	w.start()
+	resp, err := c.http.Do(req)
+	w.stop()
+	if err != nil {
+		err = fmt.Errorf("fetch: %w", w.explain(err)) // before the end, which is a reason too
+		w.end()
+		return nil, err
+	}
+	resp.Body = &body{resp.Body, w}
+	if resp.StatusCode/100 != 2 {
+		return nil, refusal(url, resp)
+	}
+	return resp, nil
+}
+
+// refusal closes the answer.
+func refusal(url string, resp *http.Response) error {
+	defer func() { _ = resp.Body.Close() }() // nobody reads on
+	// What cannot be read is missing in the excerpt; the status is known.
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, excerptBytes))
+	return &StatusError{URL: url, Code: resp.StatusCode, Excerpt: strings.ToValidUTF8(string(text), "?")}
+}

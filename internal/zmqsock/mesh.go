@@ -1,0 +1,236 @@
+package zmqsock
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// MeshMaxMessage bounds one payload in bytes, both ways: a peer that sends a
+	// larger one is disconnected.
+	MeshMaxMessage = 8 << 20
+	// meshHWM is how many messages libzmq keeps for one peer at either end. Ten
+	// times its default: half a second of 20,000 events a second.
+	meshHWM = 10_000
+	// meshReconnect is the longest wait between two attempts to reach a peer: of
+	// the few seconds after which replicas agree again it may take one.
+	meshReconnect = time.Second
+	// publishPatience is how long Publish waits for the loop.
+	publishPatience = 100 * time.Millisecond
+)
+
+var (
+	// ErrBusy is returned by Publish when the loop did not take the messages
+	// before this one in time.
+	ErrBusy = errors.New("publisher is busy")
+	// ErrTooLarge is returned by Publish for a payload above MeshMaxMessage.
+	ErrTooLarge = fmt.Errorf("message is larger than %d bytes", MeshMaxMessage)
+	// ErrWildcard is returned by Follow for an endpoint that names no peer.
+	ErrWildcard = errors.New("a wildcard host cannot be connected to")
+)
+
+// Mesh connects equal processes: each publishes on one bound PUB socket and
+// follows the PUB sockets of the others. A message is two frames, topic and
+// payload. What a peer does not take in time is lost to it, and so is what is
+// published while it is not connected.
+//
+// Its methods are safe for concurrent use, but not from the functions that it
+// calls, and wait until the hub runs.
+type Mesh struct {
+	hub      *Hub
+	endpoint string
+	topics   [][]byte
+	names    []string // the same
+
+	sent, unsent, malformed atomic.Uint64
+
+	// mu guards what follows.
+	mu       sync.Mutex
+	open     bool
+	id       uint64 // of the PUB socket
+	loop     *loop  // its owner
+	waiting  batch
+	spare    batch               // the loop's while it sends
+	room     chan struct{}       // closed when waiting is empty again; nil if nobody waits
+	followed map[uint64]struct{} // sockets of Follow
+}
+
+// NewMesh returns a mesh that publishes at endpoint, for example tcp://*:8092,
+// and knows only these topics. Nothing is opened yet.
+func NewMesh(hub *Hub, endpoint string, topics []string) *Mesh {
+	m := &Mesh{hub: hub, endpoint: endpoint, names: slices.Clone(topics), followed: make(map[uint64]struct{})}
+	for _, t := range topics {
+		m.topics = append(m.topics, []byte(t))
+	}
+	return m
+}
+
+// Open binds the publisher. A mesh that was closed may be opened again.
+func (m *Mesh) Open() error {
+	id, err := m.hub.bind(func(l *loop, id uint64) error { return l.publish(id, m.endpoint, meshHWM) })
+	if err != nil {
+		return fmt.Errorf("failed to bind replica publisher to `%s`: %w", m.endpoint, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.open, m.id, m.loop = true, id, m.hub.loopOf(id)
+	m.waiting.reset()
+	return nil
+}
+
+// Publish sends a message to every peer that follows. Messages leave in the
+// order of the calls; the payload is copied. It waits a moment for a busy loop,
+// then the message is refused with ErrBusy.
+func (m *Mesh) Publish(topic string, payload []byte) error {
+	i := slices.Index(m.names, topic)
+	switch {
+	case i < 0:
+		return fmt.Errorf("publish: the mesh has no topic %q", topic)
+	case len(payload) > MeshMaxMessage:
+		return fmt.Errorf("publish: %w", ErrTooLarge)
+	}
+	room, err := m.hand(m.topics[i], payload)
+	if room == nil {
+		return err
+	}
+	patience := time.NewTimer(publishPatience)
+	defer patience.Stop()
+	for room != nil {
+		select {
+		case <-room:
+		case <-m.hub.ended:
+			return fmt.Errorf("publish: %w", ErrStopped)
+		case <-patience.C:
+			return fmt.Errorf("publish: %w", ErrBusy)
+		}
+		room, err = m.hand(m.topics[i], payload)
+	}
+	return err
+}
+
+// hand gives a message to the loop. If too many wait already it returns what
+// will be closed when there is room.
+func (m *Mesh) hand(topic, payload []byte) (room <-chan struct{}, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.open {
+		return nil, fmt.Errorf("publish: %w", ErrStopped)
+	}
+	if !m.waiting.add(topic, payload) {
+		if m.room == nil {
+			m.room = make(chan struct{})
+		}
+		return m.room, nil
+	}
+	if len(m.waiting.messages) > 1 { // the loop has been told
+		return nil, nil
+	}
+	l, id := m.loop, m.id
+	if !l.post(func() { m.flush(l, id) }) {
+		m.open = false
+		return nil, fmt.Errorf("publish: %w", ErrStopped)
+	}
+	return nil, nil
+}
+
+// flush runs on the loop: it sends what waits.
+func (m *Mesh) flush(l *loop, id uint64) {
+	m.mu.Lock()
+	sending := m.waiting
+	m.waiting = m.spare
+	if m.room != nil {
+		close(m.room)
+		m.room = nil
+	}
+	m.mu.Unlock()
+
+	sent := l.send(id, &sending)
+	m.sent.Add(uint64(sent))
+	m.unsent.Add(uint64(len(sending.messages) - sent))
+	sending.reset()
+	m.mu.Lock()
+	m.spare = sending
+	m.mu.Unlock()
+}
+
+// Follow connects to the publisher of a peer and gives every message of the
+// mesh's topics to deliver, whose payload is then the callee's. status hears of
+// every connection (true) and of its loss. Both run on a loop of the hub: they
+// must not block, nor call the mesh or the hub. The connection is made, and
+// made again, in the background; after stop nothing is called any more.
+func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), status func(up bool)) (stop func(), err error) {
+	if Bound(peer) {
+		return nil, fmt.Errorf("follow %s: %w", peer, ErrWildcard)
+	}
+	take := func(frames [][]byte) bool {
+		if topic, ok := m.known(frames); ok {
+			deliver(topic, frames[1])
+		} else {
+			m.malformed.Add(1)
+		}
+		return true
+	}
+	id, err := m.hub.subscribe(peer, feed{topics: m.names, hwm: meshHWM, maxMessage: MeshMaxMessage, reconnect: meshReconnect}, take, status)
+	if err != nil {
+		return nil, fmt.Errorf("follow: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.followed[id] = struct{}{}
+	return func() { m.unfollow(id) }, nil
+}
+
+// known reads the topic of a message. libzmq lets longer ones through.
+func (m *Mesh) known(frames [][]byte) (topic string, ok bool) {
+	if len(frames) != 2 {
+		return "", false
+	}
+	for _, name := range m.names {
+		if string(frames[0]) == name {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+func (m *Mesh) unfollow(id uint64) {
+	m.hub.Close(id)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.followed, id)
+}
+
+// Close closes the publisher and stops following. What was published just now
+// may be lost.
+func (m *Mesh) Close() {
+	m.mu.Lock()
+	var ids []uint64
+	if m.open {
+		ids = append(ids, m.id)
+	}
+	for id := range m.followed {
+		ids = append(ids, id)
+	}
+	m.open = false
+	clear(m.followed)
+	m.mu.Unlock()
+	for _, id := range ids {
+		m.hub.Close(id)
+	}
+}
+
+// MeshStats are counts since the start.
+type MeshStats struct {
+	Sent      uint64 // messages handed to libzmq
+	Unsent    uint64 // messages that Publish took but the socket was closed
+	Malformed uint64 // messages received that are not two frames of a topic of the mesh
+}
+
+// Stats returns the counts so far.
+func (m *Mesh) Stats() MeshStats {
+	return MeshStats{Sent: m.sent.Load(), Unsent: m.unsent.Load(), Malformed: m.malformed.Load()}
+}

@@ -1,0 +1,111 @@
+package catalog
+
+// MaxHolds bounds the ranks that are held at a time, in all scopes together.
+const MaxHolds = 65_536
+
+// Hold gives a rank a slot of its scope before its worker is attached, so that
+// blocks that another replica reported for it can be kept. A rank that has a
+// slot already, attached or held, gets that one. Held ranks are in no snapshot.
+//
+// When the worker is attached its ranks take their held slots over. A hold ends
+// without that, and the Reconciler is told, when the worker is attached without
+// that rank, is deleted, moves or is registered through the slot tracker; when
+// the scope gets its first attached worker and that one cuts blocks differently;
+// and by ReleaseHolds.
+//
+// ok is false if the scope has another block size, if the worker is attached
+// without that rank, if the slot tracker has it (it has no blocks), if MaxHolds
+// ranks are held, and after ReleaseHolds for a rank that is not attached.
+func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.mu.scopes[sc]
+	if s != nil && s.blockSize != blockSize || c.mu.tracked[trackedKey{sc, r.Worker}] != nil {
+		return 0, false
+	}
+	if m := c.mu.members[r.Worker]; m != nil && m.worker.Scope == sc {
+		if m.attachment != nil {
+			at, attached := m.attachment.rank(r.DP)
+			return at.Slot, attached
+		}
+	}
+	if s != nil {
+		if slot, ok = s.holds[r]; ok {
+			return slot, true
+		}
+	}
+	if c.mu.released || c.mu.held >= MaxHolds || blockSize == 0 {
+		return 0, false
+	}
+	s = c.scopeLocked(sc, blockSize)
+	slot = s.slots.take()
+	s.holds[r] = slot
+	c.mu.held++
+	c.reconciler.Hold(sc, blockSize, r, slot)
+	return slot, true
+}
+
+// ReleaseHolds ends all holds for good: from now on Hold knows attached ranks
+// only. It returns how many ranks lost their slots.
+func (c *Catalog) ReleaseHolds() (released int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.released = true
+	released = c.mu.held
+	for sc := range c.mu.scopes {
+		c.unholdLocked(sc, func(Rank) bool { return true })
+	}
+	return released
+}
+
+// unholdWorkerLocked ends the holds of a worker that leaves the scope.
+func (c *Catalog) unholdWorkerLocked(sc Scope, worker uint64) {
+	c.unholdLocked(sc, func(r Rank) bool { return r.Worker == worker })
+}
+
+// unholdLocked ends holds of a scope, if there is one.
+func (c *Catalog) unholdLocked(sc Scope, which func(Rank) bool) {
+	s := c.mu.scopes[sc]
+	if s == nil {
+		return
+	}
+	for r, slot := range s.holds {
+		if which(r) {
+			delete(s.holds, r)
+			c.mu.held--
+			c.reconciler.Unhold(sc, r, slot)
+			s.slots.release(slot)
+		}
+	}
+	c.dropIfEmptyLocked(sc)
+}
+
+// refitLocked makes way for a scope's first attached worker, even if the
+// Reconciler then refuses it: what is held of blocks that were cut differently
+// is of no use any more.
+func (c *Catalog) refitLocked(a *Attachment) {
+	s := c.mu.scopes[a.Scope]
+	if s == nil || len(s.members) > 0 {
+		return
+	}
+	if s.blockSize != a.BlockSize || !a.Tracked && s.fixed && s.eagle != a.Eagle {
+		c.unholdLocked(a.Scope, func(Rank) bool { return true })
+	}
+}
+
+// takeOverLocked ends the holds of ranks that are attached now; a may be nil.
+func (c *Catalog) takeOverLocked(s *scope, a *Attachment) {
+	if a == nil {
+		return
+	}
+	if !a.Tracked {
+		s.fixed, s.eagle = true, a.Eagle
+	}
+	for _, r := range a.Ranks {
+		key := Rank{Worker: a.Worker, DP: r.DP}
+		if _, held := s.holds[key]; held {
+			delete(s.holds, key)
+			c.mu.held--
+		}
+	}
+}

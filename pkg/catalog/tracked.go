@@ -1,0 +1,133 @@
+package catalog
+
+import "fmt"
+
+// TrackedRecord is a worker as the slot tracker knows it.
+type TrackedRecord struct {
+	ID        uint64
+	Scope     Scope
+	BlockSize uint32 // tokens
+	StartRank uint32 // first data-parallel rank
+	Size      uint32 // number of ranks
+}
+
+// trackedKey: the slot tracker's ids are unique in their scope only.
+type trackedKey struct {
+	scope Scope
+	id    uint64
+}
+
+// trackedReason is why a worker of the slot tracker is incomplete. The contract
+// gives reasons to incomplete workers alone.
+const trackedReason = "registered through the slot tracker: its load is tracked, it is never selected"
+
+// BlockSizeError refuses a worker of the slot tracker whose blocks have another
+// size than those of the workers in its scope.
+type BlockSizeError struct {
+	Scope               Scope
+	Existing, Requested uint32
+}
+
+// Error gives the text of the contract (dynamo-kv-router 1.3.1).
+func (e *BlockSizeError) Error() string {
+	return fmt.Sprintf("block_size mismatch for model=%s tenant=%s: existing=%d, requested=%d",
+		e.Scope.Model, e.Scope.Tenant, e.Existing, e.Requested)
+}
+
+// ExistsError refuses a worker because its id is taken in the scope: by a worker
+// of the slot tracker, or for one of the slot tracker by any.
+type ExistsError struct {
+	ID    uint64
+	Scope Scope
+}
+
+// Error gives the text of the contract (dynamo-kv-router 1.3.1).
+func (e *ExistsError) Error() string {
+	return fmt.Sprintf("worker %d already registered for model=%s tenant=%s", e.ID, e.Scope.Model, e.Scope.Tenant)
+}
+
+// notTrackedError is ErrNotFound with the text of the slot tracker's contract.
+type notTrackedError trackedKey
+
+func (e notTrackedError) Error() string {
+	return fmt.Sprintf("worker %d not found for model=%s tenant=%s", e.id, e.scope.Model, e.scope.Tenant)
+}
+func (notTrackedError) Unwrap() error { return ErrNotFound }
+
+// check refuses what no later change of the catalog can make right, with the
+// texts of the contract; that of the maximum is of dynamo-kv-router 1.6.1.
+func (r *TrackedRecord) check() error {
+	switch {
+	case r.BlockSize == 0:
+		return &InvalidError{"block_size must be greater than 0"}
+	case r.Size == 0:
+		return &InvalidError{"dp_size must be greater than 0"}
+	case r.Size > MaxRanks:
+		return &InvalidError{fmt.Sprintf("dp_size %d exceeds the maximum %d", r.Size, MaxRanks)}
+	case uint64(r.StartRank)+uint64(r.Size) > 1<<32-1: // so that the end is a u32, too
+		return &InvalidError{fmt.Sprintf("dp range overflows u32: start=%d size=%d", r.StartRank, r.Size)}
+	}
+	return nil
+}
+
+// attachment is what the worker contributes; the slots stay 0.
+func (r *TrackedRecord) attachment() *Attachment {
+	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.BlockSize, Tracked: true, Ranks: make([]AttachedRank, r.Size)}
+	for i := range a.Ranks {
+		a.Ranks[i] = AttachedRank{DP: r.StartRank + uint32(i), Candidate: true}
+	}
+	return a
+}
+
+// PutTracked registers a worker through the slot tracker: its ranks carry load
+// and are never chosen (decision S4). Errors, in this order, are ErrShuttingDown,
+// *InvalidError, *BlockSizeError, *ExistsError and what the Reconciler says; then
+// nothing has changed.
+func (c *Catalog) PutTracked(r TrackedRecord) (*Worker, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil, ErrShuttingDown
+	}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	key := trackedKey{r.Scope, r.ID}
+	if s := c.mu.scopes[r.Scope]; s != nil && len(s.members) > 0 && s.blockSize != r.BlockSize {
+		return nil, &BlockSizeError{Scope: r.Scope, Existing: s.blockSize, Requested: r.BlockSize}
+	}
+	if other := c.mu.members[r.ID]; other != nil && other.worker.Scope == r.Scope || c.mu.tracked[key] != nil {
+		return nil, &ExistsError{ID: r.ID, Scope: r.Scope}
+	}
+	m, a := new(member), r.attachment()
+	c.unholdWorkerLocked(r.Scope, r.ID)
+	c.refitLocked(a)
+	if err := c.changeLocked(m, a); err != nil {
+		return nil, err
+	}
+	c.mu.tracked[key] = m
+	c.showLocked(m, &Worker{
+		Record:    Record{ID: r.ID, Scope: r.Scope, BlockSize: &r.BlockSize, StartRank: &r.StartRank, Size: &r.Size},
+		Lifecycle: Incomplete,
+		Reasons:   []string{trackedReason},
+		Tracked:   true,
+	})
+	c.settleLocked()
+	c.publishLocked()
+	return m.worker, nil
+}
+
+// DeleteTracked removes a worker of the slot tracker. It works after Close, too.
+// The error is ErrNotFound.
+func (c *Catalog) DeleteTracked(sc Scope, id uint64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := trackedKey{sc, id}
+	m := c.mu.tracked[key]
+	if m == nil {
+		return notTrackedError(key)
+	}
+	delete(c.mu.tracked, key)
+	c.removeLocked(m)
+	return nil
+}
