@@ -24,7 +24,7 @@ func loaded(b *testing.B, slots int) (*Ledger, catalog.Scope) {
 	b.Helper()
 	sc := catalog.Scope{Model: "m", Tenant: "t"}
 	clock := newFakeClock()
-	l := New(clock.now, nil)
+	l := New(1, clock.now, nil)
 	for slot := range slots {
 		rank := catalog.Rank{Worker: uint64(slot)}
 		l.PutRank(sc, uint32(slot), rank)
@@ -75,6 +75,21 @@ func BenchmarkBookFree(b *testing.B) {
 				})
 			}
 		}
+	}
+}
+
+// BenchmarkApply applies the events of one booking of another process, on top of
+// standing load.
+func BenchmarkApply(b *testing.B) {
+	l, sc := loaded(b, 64)
+	x := Booking{Origin: Origin{Process: 2}, Scope: sc, ID: "x", Hashes: chain(64, func(i int) uint64 { return 1<<60 | uint64(i) })}
+	b.ReportAllocs()
+	for b.Loop() {
+		x.Origin.Sequence++
+		if v := l.ApplyBooked(x); v != Applied {
+			b.Fatal(v)
+		}
+		l.ApplyFreed(Ref{Origin: x.Origin, Scope: sc, ID: x.ID})
 	}
 }
 

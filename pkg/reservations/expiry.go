@@ -2,7 +2,6 @@ package reservations
 
 import (
 	"container/heap"
-	"maps"
 	"slices"
 	"time"
 )
@@ -25,15 +24,12 @@ const (
 // none now. It also gives memory back that bookings no longer need. To be called
 // from a timer, at least every 60 s: a reservation may outlive its time by that.
 func (l *Ledger) Expire() (expired int, next time.Time) {
-	l.mu.RLock()
-	scopes := slices.Collect(maps.Values(l.scopes))
-	l.mu.RUnlock()
 	at, earliest := l.at(), never
-	for _, s := range scopes {
+	for _, s := range l.scopesFrom(0) {
 		for more := true; more; {
 			var n int
 			s.mu.Lock()
-			n, more = s.expire(at, sweepPerLock, l.ids)
+			n, more = s.expire(at, sweepPerLock)
 			if len(s.deadlines) > 0 && !more {
 				earliest = min(earliest, s.deadlines[0].deadline)
 			}
@@ -42,7 +38,8 @@ func (l *Ledger) Expire() (expired int, next time.Time) {
 		}
 		s.trim(at)
 	}
-	l.expired.Add(uint64(expired))
+	l.pasts.forget(at)
+	l.foreign.forget(at)
 	if earliest != never {
 		next = l.start.Add(earliest + 1) // strictly older
 	}
@@ -51,16 +48,20 @@ func (l *Ledger) Expire() (expired int, next time.Time) {
 
 // expire ends at most limit stale reservations and reports whether there may be
 // more. It needs s.mu.
-func (s *scope) expire(at time.Duration, limit int, ids *ids) (n int, more bool) {
+func (s *scope) expire(at time.Duration, limit int) (n int, more bool) {
 	for len(s.deadlines) > 0 && s.deadlines[0].deadline < at {
 		if n == limit {
 			return n, true
 		}
-		s.end(s.deadlines[0], ids)
+		s.end(s.deadlines[0], false)
+		s.ledger.expired.Add(1)
 		n++
 	}
 	return n, false
 }
+
+// sweep ends a few stale reservations before a new one comes. It needs s.mu.
+func (s *scope) sweep(at time.Duration) { s.expire(at, sweepPerBooking) }
 
 // trim gives spare memory back, in steps that hold the lock for a moment each.
 func (s *scope) trim(at time.Duration) {
@@ -71,6 +72,7 @@ func (s *scope) trim(at time.Duration) {
 		if 4*len(s.deadlines) < cap(s.deadlines) {
 			s.deadlines = slices.Clone(s.deadlines)
 		}
+		s.roll.trim()
 		if s.blocks.idle() {
 			s.blocks.reset()
 			due = false
@@ -91,7 +93,13 @@ func (s *scope) trim(at time.Duration) {
 type deadlines []*reservation
 
 func (d *deadlines) push(r *reservation)   { heap.Push(d, r) }
-func (d *deadlines) remove(r *reservation) { heap.Remove(d, r.inHeap) }
+func (d *deadlines) remove(r *reservation) { heap.Remove(d, int(r.inHeap)) }
+
+// move gives r, which is in the heap, another deadline.
+func (d *deadlines) move(r *reservation, deadline time.Duration) {
+	r.deadline = deadline
+	heap.Fix(d, int(r.inHeap))
+}
 
 // Len is part of heap.Interface.
 func (d deadlines) Len() int { return len(d) }
@@ -102,13 +110,13 @@ func (d deadlines) Less(i, j int) bool { return d[i].deadline < d[j].deadline }
 // Swap is part of heap.Interface.
 func (d deadlines) Swap(i, j int) {
 	d[i], d[j] = d[j], d[i]
-	d[i].inHeap, d[j].inHeap = i, j
+	d[i].inHeap, d[j].inHeap = int32(i), int32(j)
 }
 
 // Push is part of heap.Interface.
 func (d *deadlines) Push(x any) {
 	r := x.(*reservation)
-	r.inHeap = len(*d)
+	r.inHeap = int32(len(*d))
 	*d = append(*d, r)
 }
 

@@ -4,6 +4,8 @@ import (
 	"hash/maphash"
 	"maps"
 	"sync"
+
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 const (
@@ -13,17 +15,22 @@ const (
 	shrinkAbove = 1024
 )
 
-// ids finds a live reservation by its id, over all scopes.
+// ids finds live reservations by their id, over all scopes. Those of one id form
+// a chain in the order of their entry; nearly every chain has one member.
+//
+// A chain is walked without the locks of its members' scopes: only what never
+// changes may be read of a member, and of its origin only the process, unless
+// the lock of its scope is held.
 type ids struct {
 	seed   maphash.Seed
 	shards [idShards]idShard
 }
 
 type idShard struct {
-	// mu guards the fields below. It is the innermost lock.
+	// mu guards the fields below and reservation.next. It is an innermost lock.
 	mu   sync.Mutex
-	live map[string]*reservation
-	peak int // most ids since live was made
+	live map[string]*reservation // the heads of the chains
+	peak int                     // most ids since live was made
 }
 
 func newIDs() *ids {
@@ -38,24 +45,58 @@ func (x *ids) shard(id string) *idShard {
 	return &x.shards[maphash.String(x.seed, id)%idShards]
 }
 
-// claim enters r, or returns the reservation that has its id.
+// claim enters r, or returns a reservation that keeps it from having its id.
 func (x *ids) claim(r *reservation) (holder *reservation) {
 	sh := x.shard(r.id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if holder := sh.live[r.id]; holder != nil {
-		return holder
+	head := sh.live[r.id]
+	for m := head; m != nil; m = m.next {
+		if m.scope == r.scope || !r.perScope && !m.perScope {
+			return m
+		}
 	}
-	sh.live[r.id] = r
-	sh.peak = max(sh.peak, len(sh.live))
+	sh.enter(r, head)
 	return nil
 }
 
-// release makes the id of r, which must be entered, free again.
+// enter enters r beside all others of its id.
+func (x *ids) enter(r *reservation) {
+	sh := x.shard(r.id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.enter(r, sh.live[r.id])
+}
+
+// enter appends r to the chain that starts with head, which may be nil.
+func (sh *idShard) enter(r, head *reservation) {
+	if head == nil {
+		sh.live[r.id] = r
+		sh.peak = max(sh.peak, len(sh.live))
+		return
+	}
+	for head.next != nil {
+		head = head.next
+	}
+	head.next = r
+}
+
+// release takes r, which must be entered, out.
 func (x *ids) release(r *reservation) {
 	sh := x.shard(r.id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	if head := sh.live[r.id]; head != r {
+		for head.next != r {
+			head = head.next
+		}
+		head.next = r.next
+		return
+	}
+	if r.next != nil {
+		sh.live[r.id] = r.next
+		return
+	}
 	delete(sh.live, r.id)
 	if n := len(sh.live); sh.peak > shrinkAbove && 8*n < sh.peak {
 		small := make(map[string]*reservation, 2*n)
@@ -64,10 +105,68 @@ func (x *ids) release(r *reservation) {
 	}
 }
 
-// get returns the live reservation of that id, or nil.
-func (x *ids) get(id string) *reservation {
+// find returns the live reservation that a call by id means, or nil: see
+// lifecycle.go. in, if not nil, is where to look.
+func (x *ids) find(id string, in *scope, own uint64) (best *reservation) {
 	sh := x.shard(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.live[id]
+	for m := sh.live[id]; m != nil; m = m.next {
+		if in != nil && m.scope != in {
+			continue
+		}
+		if best == nil || m.before(best, own) {
+			best = m
+		}
+	}
+	return best
+}
+
+// before reports whether a call by id means r rather than o, which was entered
+// earlier.
+func (r *reservation) before(o *reservation, own uint64) bool {
+	if r.perScope != o.perScope {
+		return o.perScope
+	}
+	return r.origin.Process == own && o.origin.Process != own
+}
+
+// identified returns the live reservation of that identity, or nil; any says
+// whether the id is live in s at all. It needs s.mu.
+func (x *ids) identified(o Origin, s *scope, id string) (r *reservation, any bool) {
+	sh := x.shard(id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for m := sh.live[id]; m != nil; m = m.next {
+		if m.scope != s {
+			continue
+		}
+		any = true
+		if m.origin == o {
+			return m, true
+		}
+	}
+	return nil, any
+}
+
+// onRank returns the live reservation on that rank of s that an event means
+// which names no origin: one that the sender accepted, else the oldest. any says
+// whether the id is live in s at all.
+func (x *ids) onRank(s *scope, id string, rank catalog.Rank, sender uint64) (best *reservation, any bool) {
+	sh := x.shard(id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for m := sh.live[id]; m != nil; m = m.next {
+		if m.scope != s {
+			continue
+		}
+		any = true
+		if m.rank != rank {
+			continue
+		}
+		if best == nil || m.origin.Process == sender && best.origin.Process != sender {
+			best = m
+		}
+	}
+	return best, any
 }

@@ -4,6 +4,10 @@
 // and it books a choice in the same step in which the choice was made, so that
 // two concurrent requests can never both see the load before either booking.
 //
+// The ledger is also one replica of the bookings of many processes. What it
+// knows of them is a state that can be joined with another replica's in any
+// order and any number of times: see Booking.
+//
 // The accounting is that of dynamo-kv-router 1.3.1: per rank, each distinct
 // sequence hash counts once however many reservations hold it.
 //
@@ -15,7 +19,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,8 +37,7 @@ var (
 	ErrFraction = errors.New("decay_fraction must be between 0.0 and 1.0")
 )
 
-// ExistsError refuses a booking because a live reservation, of whatever scope,
-// has the id already.
+// ExistsError refuses a booking because a live reservation has the id already.
 type ExistsError struct {
 	ID string
 	// Rank holds the live reservation.
@@ -49,8 +51,11 @@ func (e *ExistsError) Error() string {
 
 // Request is what a reservation books besides its place.
 type Request struct {
-	// ID is unique among all live reservations of the ledger.
+	// ID must differ from every live one of the same scope and, unless PerScope,
+	// from those of the other scopes that are not PerScope.
 	ID string
+	// PerScope says that the id means something in its scope only.
+	PerScope bool
 	// Hashes are the sequence hashes of the complete prompt blocks. The ledger
 	// and its observer keep the slice: it must not be changed after the call.
 	Hashes []uint64
@@ -78,44 +83,66 @@ type Load struct {
 	Requests      uint32
 }
 
-// Stats counts reservations. Booked = Live + Freed + Expired + Dropped.
+// Stats counts reservations, of whatever process.
+// Booked = Live + Freed + Expired + Dropped.
 type Stats struct {
 	Live    uint64
 	Booked  uint64
-	Freed   uint64 // by Free
+	Freed   uint64 // by a call, an event or a snapshot
 	Expired uint64 // by age
 	Dropped uint64 // with their rank
+
+	Remote  uint64 // of Booked: accepted by other processes
+	Adopted uint64 // of Remote: learned by Adopt
+	Merged  uint64 // of Freed: by MergeEnded
 }
 
 // Ledger holds the reservations of all scopes.
 //
-// Lock order: Ledger.mu, scope.mu, idShard.mu. A later one may be taken while an
-// earlier one is held, never the reverse; no two of the same kind at a time.
+// Lock order: Ledger.mu, scope.mu, then one of idShard.mu, pasts.mu, foreign.mu.
+// A later one may be taken while an earlier one is held, never the reverse; no
+// two of the same kind, and no two of the last three, at a time.
+//
+// Whether a booking may come to life again is looked up under the lock of its
+// scope, and it is entered under the same hold of it. What ends a booking notes
+// that under this lock too, or before it takes it to look for the booking.
 type Ledger struct {
-	now   func() time.Time
-	start time.Time // deadlines are durations since then
-	obs   Observer
-	ids   *ids
+	process uint64
+	now     func() time.Time
+	start   time.Time // deadlines are durations since then
+	obs     Observer
+	ids     *ids
+	pasts   *pasts
+	foreign *foreign
 
 	booked, freed, expired, dropped atomic.Uint64
+	remote, adopted, merged         atomic.Uint64
 
-	// mu guards scopes, the map alone.
-	mu     sync.RWMutex
-	scopes map[catalog.Scope]*scope
+	named atomic.Uint64 // highest sequence number of an own booking
+
+	// mu guards the map and the numbering of the scopes.
+	mu      sync.RWMutex
+	scopes  map[catalog.Scope]*scope
+	created uint64
 }
 
 // New returns an empty ledger that reads the time from now and tells obs, which
-// may be nil, what happens.
-func New(now func() time.Time, obs Observer) *Ledger {
+// may be nil, what happens. process, not zero, names the bookings that this
+// ledger accepts among those of all its replicas; it must be another one in
+// every life of a program.
+func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 	if obs == nil {
 		obs = silent{}
 	}
 	return &Ledger{
-		now:    now,
-		start:  now(),
-		obs:    obs,
-		ids:    newIDs(),
-		scopes: make(map[catalog.Scope]*scope),
+		process: process,
+		now:     now,
+		start:   now(),
+		obs:     obs,
+		ids:     newIDs(),
+		pasts:   newPasts(process),
+		foreign: newForeign(),
+		scopes:  make(map[catalog.Scope]*scope),
 	}
 }
 
@@ -125,7 +152,7 @@ func New(now func() time.Time, obs Observer) *Ledger {
 func (l *Ledger) PutRank(sc catalog.Scope, slot uint32, r catalog.Rank) {
 	for {
 		s := l.scopeOrNew(sc)
-		if freed, ok := s.putRank(slot, r, l.ids); ok {
+		if freed, ok := s.putRank(slot, r); ok {
 			l.dropped.Add(uint64(freed))
 			return
 		} // else s was dropped between the two steps
@@ -133,14 +160,15 @@ func (l *Ledger) PutRank(sc catalog.Scope, slot uint32, r catalog.Rank) {
 }
 
 // RemoveRank forgets the rank under slot and returns how many reservations
-// vanished with it. Their ids can be used again; the observer is not told. A
-// scope goes with its last rank.
+// vanished with it. Their ids can be used again; the observer is not told, and
+// this ledger never takes the same bookings from others again. A scope goes with
+// its last rank.
 func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
 	s := l.scope(sc)
 	if s == nil {
 		return 0
 	}
-	freed, empty := s.removeRank(slot, l.ids)
+	freed, empty := s.removeRank(slot)
 	l.dropped.Add(uint64(freed))
 	if empty {
 		l.dropIfEmpty(s)
@@ -152,7 +180,7 @@ func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
 // one step: no other booking in the scope comes between. choose runs under the
 // scope's lock; it must not block or call the ledger, and must not keep the
 // View. Its error is returned as it is. Book fails with *ExistsError if req.ID
-// is live in any scope, and with ErrUnknownRank if the answer names a rank that
+// is taken (see Request), and with ErrUnknownRank if the answer names a rank that
 // is gone.
 func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placement, error)) (Placement, error) {
 	s := l.scope(sc)
@@ -162,7 +190,7 @@ func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placeme
 		}
 		return Placement{}, ErrUnknownRank
 	}
-	return s.book(l, req, choose)
+	return s.book(req, choose)
 }
 
 // Look runs f on the current loads of the scope and on the active blocks of the
@@ -190,35 +218,6 @@ func (l *Ledger) Loads(sc catalog.Scope) []Load {
 	return nil
 }
 
-// PrefillComplete takes the reservation's prefill tokens off its rank. Doing it
-// again is no error. ErrNotFound if no live reservation has the id.
-func (l *Ledger) PrefillComplete(id string) error {
-	return l.with(id, func(s *scope, r *reservation) {
-		s.endPrefill(r)
-		l.obs.PrefillCompleted(r.event())
-	})
-}
-
-// OutputBlock adds one generated block to the reservation. With a fraction,
-// every block that this reservation alone holds on its rank, the new one
-// included, weighs that fraction from now on, until it is freed or the fraction
-// is overwritten. ErrFraction, or ErrNotFound if no live reservation has the id.
-func (l *Ledger) OutputBlock(id string, fraction *float64) error {
-	if fraction != nil && !(*fraction >= 0 && *fraction <= 1) { // NaN too
-		return ErrFraction
-	}
-	return l.with(id, func(s *scope, r *reservation) { s.addOutput(r, fraction) })
-}
-
-// Free ends the reservation. ErrNotFound if no live reservation has the id.
-func (l *Ledger) Free(id string) error {
-	return l.with(id, func(s *scope, r *reservation) {
-		s.end(r, l.ids)
-		l.freed.Add(1)
-		l.obs.Freed(r.event())
-	})
-}
-
 // Stats returns the counters. They are read one by one: while bookings go on,
 // the sum may be off by those under way.
 func (l *Ledger) Stats() Stats {
@@ -226,25 +225,13 @@ func (l *Ledger) Stats() Stats {
 		Freed:   l.freed.Load(),
 		Expired: l.expired.Load(),
 		Dropped: l.dropped.Load(),
+		Adopted: l.adopted.Load(),
+		Merged:  l.merged.Load(),
 	}
+	st.Remote = l.remote.Load()
 	st.Booked = l.booked.Load() // read last: never below the sum of the others
 	st.Live = st.Booked - st.Freed - st.Expired - st.Dropped
 	return st
-}
-
-// with runs f on the live reservation of that id, under its scope's lock.
-func (l *Ledger) with(id string, f func(*scope, *reservation)) error {
-	r := l.ids.get(id)
-	if r == nil {
-		return ErrNotFound
-	}
-	r.scope.mu.Lock()
-	defer r.scope.mu.Unlock()
-	if r.ended {
-		return ErrNotFound
-	}
-	f(r.scope, r)
-	return nil
 }
 
 // scope returns the scope of that name, or nil.
@@ -259,7 +246,8 @@ func (l *Ledger) scopeOrNew(sc catalog.Scope) *scope {
 	defer l.mu.Unlock()
 	s := l.scopes[sc]
 	if s == nil {
-		s = newScope(sc, rand.Uint64())
+		l.created++
+		s = newScope(l, sc, l.created)
 		l.scopes[sc] = s
 	}
 	return s

@@ -20,7 +20,7 @@ var testScope = catalog.Scope{Model: "m", Tenant: "t"}
 // withRanks returns a ledger whose slot n is worker n.
 func withRanks(n int, obs Observer) (*Ledger, *fakeClock) {
 	clock := newFakeClock()
-	l := New(clock.now, obs)
+	l := New(1, clock.now, obs)
 	for slot := range uint32(n) {
 		l.PutRank(testScope, slot, catalog.Rank{Worker: uint64(slot)})
 	}
@@ -62,7 +62,7 @@ func TestBookIsOneStep(t *testing.T) {
 // TestIDRace proves that of parallel bookings of one id in many scopes exactly
 // one succeeds, and that the others name the rank that has it.
 func TestIDRace(t *testing.T) {
-	l := New(newFakeClock().now, nil)
+	l := New(1, newFakeClock().now, nil)
 	scope := func(i int) catalog.Scope { return catalog.Scope{Model: fmt.Sprint("m", i)} }
 	for i := range 8 {
 		l.PutRank(scope(i), 0, catalog.Rank{Worker: uint64(i)})
@@ -152,7 +152,7 @@ func TestReusedSlot(t *testing.T) {
 
 // TestUnknownScope proves that a scope without ranks reads as empty.
 func TestUnknownScope(t *testing.T) {
-	l := New(time.Now, nil)
+	l := New(1, time.Now, nil)
 	l.Look(testScope, []uint64{1}, func(v *View) {
 		if len(v.Blocks) != 0 || v.Known(0, catalog.Rank{}) {
 			t.Errorf("view %+v of an unknown scope", v)
@@ -184,7 +184,7 @@ func TestUntracked(t *testing.T) {
 	}
 	booked := func(id string, track bool) step {
 		return step{"booked", Event{
-			Scope: testScope, ID: id, Hashes: []uint64{1, 1},
+			Scope: testScope, ID: id, Origin: Origin{Process: 1}, Hashes: []uint64{1, 1},
 			PrefillTokens: 10, TrackPrefill: track, ExpectedOutput: &output,
 		}}
 	}
@@ -229,14 +229,17 @@ type step struct {
 
 type recorder struct{ steps []step }
 
-func (r *recorder) Booked(e Event)           { r.steps = append(r.steps, step{"booked", e}) }
+func (r *recorder) Booked(e Event) uint64 {
+	r.steps = append(r.steps, step{"booked", e})
+	return 0
+}
 func (r *recorder) PrefillCompleted(e Event) { r.steps = append(r.steps, step{"prefill", e}) }
 func (r *recorder) Freed(e Event)            { r.steps = append(r.steps, step{"freed", e}) }
 
 // TestEverythingAtOnce runs all methods in parallel, for the race detector, and
 // proves that nothing is left when the ranks are gone.
 func TestEverythingAtOnce(t *testing.T) {
-	l := New(time.Now, nil)
+	l := New(1, time.Now, nil)
 	scopes := []catalog.Scope{{Model: "a"}, {Model: "b"}}
 	var wg sync.WaitGroup
 	for g := range 6 {
@@ -338,7 +341,7 @@ func TestIDsShrink(t *testing.T) {
 		}
 	}
 	for _, r := range all[:1_000] {
-		if x.get(r.id) != r {
+		if x.find(r.id, nil, 1) != r {
 			t.Fatalf("%s is lost", r.id)
 		}
 	}

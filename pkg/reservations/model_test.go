@@ -2,17 +2,20 @@ package reservations
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // model is the dumbest ledger that can be right: it keeps the list of bookings
-// and recomputes every answer from it. It shares no code with the ledger.
+// and recomputes every answer from it. It shares no code with the ledger. What
+// it does for other processes is in model_remote_test.go.
 type model struct {
 	now   time.Duration
 	ranks map[place]catalog.Rank
-	live  map[string]*booking
+	live  []*booking // the oldest first
+	past  modelPast
 	// weight of held prompt blocks that do not weigh 1, in unit parts
 	weight map[blockAt]int
 }
@@ -33,18 +36,31 @@ type blockAt struct {
 
 type booking struct {
 	place
-	rank    catalog.Rank
-	hashes  map[uint64]bool
-	chain   []uint64 // first occurrences
-	tokens  uint64
-	outputs []int
-	at      time.Duration
+	id       string
+	origin   Origin
+	perScope bool
+	rank     catalog.Rank
+	hashes   map[uint64]bool
+	chain    []uint64 // first occurrences
+	tokens   uint64
+	track    bool
+	done     bool
+	outputs  []int
+	at       time.Duration // of the acceptance
+}
+
+// pending is what the rank's sum has of the booking.
+func (b *booking) pending() uint64 {
+	if b.track && !b.done {
+		return b.tokens
+	}
+	return 0
 }
 
 func newModel() *model {
 	return &model{
 		ranks:  make(map[place]catalog.Rank),
-		live:   make(map[string]*booking),
+		past:   newModelPast(),
 		weight: make(map[blockAt]int),
 	}
 }
@@ -58,49 +74,78 @@ func (m *model) holders(b blockAt) (n int) {
 	return n
 }
 
-func (m *model) book(id string, p place, r catalog.Rank, hashes []uint64, tokens uint64) error {
-	if got, ok := m.ranks[p]; !ok || got != r {
+// book books b for the model's own process.
+func (m *model) book(b *booking, hashes []uint64) error {
+	if got, ok := m.ranks[b.place]; !ok || got != b.rank {
 		return ErrUnknownRank
 	}
-	if b := m.live[id]; b != nil {
-		return &ExistsError{ID: id, Rank: b.rank}
+	for _, o := range m.live {
+		if o.id == b.id && (o.scope == b.scope || !o.perScope && !b.perScope) {
+			return &ExistsError{ID: b.id, Rank: o.rank}
+		}
 	}
-	b := &booking{place: p, rank: r, hashes: make(map[uint64]bool), tokens: tokens, at: m.now}
+	m.past.own++
+	b.origin = Origin{1, m.past.own}
+	b.at = m.now
+	m.add(b, hashes)
+	return nil
+}
+
+func (m *model) add(b *booking, hashes []uint64) {
+	b.hashes = make(map[uint64]bool)
 	for _, h := range hashes {
 		if !b.hashes[h] {
 			b.hashes[h] = true
 			b.chain = append(b.chain, h)
 		}
 	}
-	m.live[id] = b
-	return nil
+	m.live = append(m.live, b)
 }
 
-func (m *model) free(id string) error {
-	b := m.live[id]
-	if b == nil {
-		return ErrNotFound
-	}
-	delete(m.live, id)
-	for h := range b.hashes {
-		if at := (blockAt{b.place, h}); m.holders(at) == 0 {
-			delete(m.weight, at)
+// find returns what a call by id means, in one scope if scope is not nil.
+func (m *model) find(id string, scope *catalog.Scope) *booking {
+	for _, perScope := range []bool{false, true} {
+		for _, own := range []bool{true, false} {
+			for _, b := range m.live {
+				if b.id == id && b.perScope == perScope && (b.origin.Process == 1) == own && (scope == nil || b.scope == *scope) {
+					return b
+				}
+			}
 		}
 	}
 	return nil
 }
 
-func (m *model) prefillComplete(id string) error {
-	b := m.live[id]
+// remove takes b off the list.
+func (m *model) remove(b *booking) {
+	m.live = slices.DeleteFunc(m.live, func(o *booking) bool { return o == b })
+	for h := range b.hashes {
+		if at := (blockAt{b.place, h}); m.holders(at) == 0 {
+			delete(m.weight, at)
+		}
+	}
+}
+
+func (m *model) free(id string, scope *catalog.Scope) error {
+	b := m.find(id, scope)
 	if b == nil {
 		return ErrNotFound
 	}
-	b.tokens = 0
+	m.end(b)
+	return nil
+}
+
+func (m *model) prefillComplete(id string, scope *catalog.Scope) error {
+	b := m.find(id, scope)
+	if b == nil {
+		return ErrNotFound
+	}
+	b.done = true
 	return nil
 }
 
 func (m *model) output(id string, fraction *int) error {
-	b := m.live[id]
+	b := m.find(id, nil)
 	if b == nil {
 		return ErrNotFound
 	}
@@ -120,10 +165,10 @@ func (m *model) output(id string, fraction *int) error {
 }
 
 func (m *model) removeRank(p place) (freed int) {
-	for id, b := range m.live {
+	for _, b := range slices.Clone(m.live) {
 		if b.place == p {
 			freed++
-			_ = m.free(id)
+			m.drop(b)
 		}
 	}
 	delete(m.ranks, p)
@@ -131,10 +176,10 @@ func (m *model) removeRank(p place) (freed int) {
 }
 
 func (m *model) expire() (n int) {
-	for id, b := range m.live {
+	for _, b := range slices.Clone(m.live) {
 		if m.now-b.at > 300*time.Second {
 			n++
-			_ = m.free(id)
+			m.end(b)
 		}
 	}
 	return n
@@ -150,10 +195,10 @@ func (m *model) load(p place) Load {
 			continue
 		}
 		row.Requests++
-		if row.PrefillTokens+b.tokens < row.PrefillTokens {
+		if row.PrefillTokens+b.pending() < row.PrefillTokens {
 			row.PrefillTokens = math.MaxUint64
 		} else {
-			row.PrefillTokens += b.tokens
+			row.PrefillTokens += b.pending()
 		}
 		for _, w := range b.outputs {
 			sum += w

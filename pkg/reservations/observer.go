@@ -2,25 +2,32 @@ package reservations
 
 import "github.com/select-service/select-service/pkg/catalog"
 
-// Observer is told of bookings made and ended through the ledger's methods.
-// Expiry and the removal of a rank are not announced.
+// Observer is told of bookings made and ended through the ledger's methods for
+// callers, whichever process accepted them. Expiry, the removal of a rank and
+// what is learned from other processes are not announced.
 //
 // The calls come under the scope's lock, after the change and before the caller
 // of the ledger returns: events of one scope arrive in the order in which they
 // happened. An observer must not block or call the ledger.
 type Observer interface {
-	Booked(Event)
+	// Booked returns the sequence number that names the booking: it rises from
+	// call to call, and is 1 or more. An observer that does not count returns 0,
+	// always; the ledger then counts for itself.
+	Booked(Event) (sequence uint64)
 	// PrefillCompleted comes again whenever a caller repeats it.
 	PrefillCompleted(Event)
 	Freed(Event)
 }
 
 // Event is one step in the life of a reservation. Only Booked fills the fields
-// after Rank.
+// after PerScope.
 type Event struct {
 	Scope catalog.Scope
 	ID    string
 	Rank  catalog.Rank
+	// Origin is the booking's; in Booked its Sequence is zero.
+	Origin   Origin
+	PerScope bool
 
 	Hashes         []uint64 // as in the Request; read only
 	PrefillTokens  uint64   // as in the Placement, whether tracked or not
@@ -30,6 +37,6 @@ type Event struct {
 
 type silent struct{}
 
-func (silent) Booked(Event)           {}
+func (silent) Booked(Event) uint64    { return 0 }
 func (silent) PrefillCompleted(Event) {}
 func (silent) Freed(Event)            {}

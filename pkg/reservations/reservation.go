@@ -6,27 +6,58 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// reservation is one booking. The fields of the first group never change; the
-// others are guarded by scope.mu.
+// reservation is one live booking. The fields of the first group never change
+// once scope.mu has been released after the entry; those of the second are
+// guarded by scope.mu.
 type reservation struct {
 	id       string
 	scope    *scope
 	slot     uint32
+	perScope bool
+	track    bool
 	rank     catalog.Rank
-	hashes   []uint64      // distinct prompt blocks
-	deadline time.Duration // since Ledger.start
+	hashes   []uint64 // distinct prompt blocks
+	tokens   uint64   // as booked, whether tracked or not
+	output   *uint32
+	origin   Origin
 
-	prefill uint64 // tokens counted in the rank's sum
+	done     bool // the prefill is complete
+	ended    bool
+	inHeap   int32         // index in scope.deadlines
+	inRank   int32         // index in load.held
+	inRoll   int32         // index in roll.lines
+	deadline time.Duration // since Ledger.start
 	// Output blocks have random identities, so nobody else ever holds them:
 	// two numbers stand for them. plain ones have full weight, the aged ones
 	// share one deficit.
 	plain, aged uint64
 	agedDeficit uint32
-	ended       bool
-	inHeap      int // index in scope.deadlines
-	inRank      int // index in load.held
+
+	next *reservation // of the same id; guarded by idShard.mu
+}
+
+// counted returns the tokens that the rank's sum has for r.
+func (r *reservation) counted() uint64 {
+	if r.track && !r.done {
+		return r.tokens
+	}
+	return 0
 }
 
 func (r *reservation) event() Event {
-	return Event{Scope: r.scope.name, ID: r.id, Rank: r.rank}
+	return Event{Scope: r.scope.name, ID: r.id, Rank: r.rank, Origin: r.origin, PerScope: r.perScope}
+}
+
+// name returns the sequence number of a booking from what the observer said,
+// and notes it.
+func (l *Ledger) name(sequence uint64) uint64 {
+	if sequence == 0 {
+		return l.named.Add(1)
+	}
+	for {
+		last := l.named.Load()
+		if last >= sequence || l.named.CompareAndSwap(last, sequence) {
+			return sequence
+		}
+	}
 }

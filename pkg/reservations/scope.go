@@ -1,6 +1,7 @@
 package reservations
 
 import (
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -10,7 +11,9 @@ import (
 
 // scope is the ledger of one scope.
 type scope struct {
-	name catalog.Scope
+	ledger *Ledger
+	name   catalog.Scope
+	number uint64 // order of creation, from 1
 
 	// mu guards everything below and the variable part of the scope's
 	// reservations. Readers share it. Held for memory work only.
@@ -19,7 +22,9 @@ type scope struct {
 	ranks     int  // number of known ranks
 	blocks    blocks
 	deadlines deadlines
-	trimmed   time.Duration // when memory was last given back
+	roll      roll
+	slots     map[catalog.Rank]uint32 // of the known ranks
+	trimmed   time.Duration           // when memory was last given back
 
 	// By slot, all of the same length. prefill, active and requests repeat
 	// what loads says, in the form in which a View shows it.
@@ -30,12 +35,18 @@ type scope struct {
 	requests []uint32
 }
 
-func newScope(name catalog.Scope, seed uint64) *scope {
-	return &scope{name: name, blocks: newBlocks(seed)}
+func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
+	return &scope{
+		ledger: l,
+		name:   name,
+		number: number,
+		blocks: newBlocks(rand.Uint64()),
+		slots:  make(map[catalog.Rank]uint32),
+	}
 }
 
 // putRank returns ok = false if the scope has been dropped.
-func (s *scope) putRank(slot uint32, r catalog.Rank, ids *ids) (freed int, ok bool) {
+func (s *scope) putRank(slot uint32, r catalog.Rank) (freed int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dropped {
@@ -45,30 +56,34 @@ func (s *scope) putRank(slot uint32, r catalog.Rank, ids *ids) (freed int, ok bo
 	if s.holds(slot, r) {
 		return 0, true
 	}
-	freed = s.clearSlot(slot, ids)
+	freed = s.clearSlot(slot)
 	s.known[slot] = true
 	s.loads[slot].rank = r
+	s.slots[r] = slot
 	s.ranks++
 	return freed, true
 }
 
 // removeRank also reports whether the scope has no rank left.
-func (s *scope) removeRank(slot uint32, ids *ids) (freed int, empty bool) {
+func (s *scope) removeRank(slot uint32) (freed int, empty bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	freed = s.clearSlot(slot, ids)
+	freed = s.clearSlot(slot)
 	return freed, s.ranks == 0
 }
 
 // clearSlot ends all reservations of a slot and makes it unknown.
-func (s *scope) clearSlot(slot uint32, ids *ids) (freed int) {
+func (s *scope) clearSlot(slot uint32) (freed int) {
 	if int(slot) >= len(s.known) || !s.known[slot] {
 		return 0
 	}
 	l := &s.loads[slot]
 	freed = len(l.held)
 	for len(l.held) > 0 {
-		s.end(l.held[len(l.held)-1], ids)
+		s.end(l.held[len(l.held)-1], true)
+	}
+	if s.slots[l.rank] == slot {
+		delete(s.slots, l.rank)
 	}
 	*l = load{}
 	s.known[slot] = false
@@ -96,12 +111,12 @@ func (s *scope) holds(slot uint32, r catalog.Rank) bool {
 }
 
 // book is Ledger.Book within the scope.
-func (s *scope) book(l *Ledger, req Request, choose func(*View) (Placement, error)) (Placement, error) {
+func (s *scope) book(req Request, choose func(*View) (Placement, error)) (Placement, error) {
+	l := s.ledger
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := l.at()
-	n, _ := s.expire(at, sweepPerBooking, l.ids)
-	l.expired.Add(uint64(n))
+	s.sweep(at)
 
 	v := s.view(req.Hashes)
 	p, err := choose(v)
@@ -112,9 +127,18 @@ func (s *scope) book(l *Ledger, req Request, choose func(*View) (Placement, erro
 	if !s.holds(p.Slot, p.Rank) {
 		return Placement{}, ErrUnknownRank
 	}
-	r := &reservation{id: req.ID, scope: s, slot: p.Slot, rank: p.Rank, hashes: req.Hashes, deadline: at + lifetime}
-	if req.TrackPrefill {
-		r.prefill = p.PrefillTokens
+	r := &reservation{
+		id:       req.ID,
+		scope:    s,
+		slot:     p.Slot,
+		rank:     p.Rank,
+		hashes:   req.Hashes,
+		origin:   Origin{Process: l.process},
+		perScope: req.PerScope,
+		track:    req.TrackPrefill,
+		tokens:   p.PrefillTokens,
+		output:   req.ExpectedOutput,
+		deadline: at + lifetime,
 	}
 	if holder := l.ids.claim(r); holder != nil {
 		return Placement{}, &ExistsError{ID: req.ID, Rank: holder.rank}
@@ -123,7 +147,7 @@ func (s *scope) book(l *Ledger, req Request, choose func(*View) (Placement, erro
 	l.booked.Add(1)
 	e := r.event()
 	e.Hashes, e.PrefillTokens, e.TrackPrefill, e.ExpectedOutput = req.Hashes, p.PrefillTokens, req.TrackPrefill, req.ExpectedOutput
-	l.obs.Booked(e)
+	r.origin.Sequence = l.name(l.obs.Booked(e))
 	return p, nil
 }
 
@@ -137,10 +161,11 @@ func (s *scope) add(r *reservation) {
 		r.hashes = distinct(r.hashes)
 		s.holdMixed(r)
 	}
-	l.prefill.add(r.prefill)
-	r.inRank = len(l.held)
+	l.prefill.add(r.counted())
+	r.inRank = int32(len(l.held))
 	l.held = append(l.held, r)
 	s.deadlines.push(r)
+	s.roll.add(r)
 	s.publish(r.slot)
 }
 
@@ -171,26 +196,29 @@ func (s *scope) release(r *reservation, hashes []uint64) {
 	}
 }
 
-// end takes the whole load of a reservation off its rank and frees its id.
-func (s *scope) end(r *reservation, ids *ids) {
+// end takes the whole load of a reservation off its rank and frees its id. The
+// booking never comes back; dropped says that only this ledger has lost it.
+func (s *scope) end(r *reservation, dropped bool) {
 	l := &s.loads[r.slot]
 	s.release(r, r.hashes)
 	l.blocks -= r.plain + r.aged
 	l.reweigh(r.aged, r.agedDeficit, 0)
-	l.prefill.sub(r.prefill)
+	l.prefill.sub(r.counted())
 	last := l.held[len(l.held)-1]
 	l.held[r.inRank], last.inRank = last, r.inRank
 	l.held[len(l.held)-1] = nil
 	l.held = l.held[:len(l.held)-1]
 	s.deadlines.remove(r)
-	ids.release(r)
+	s.roll.remove(r)
+	s.ledger.ids.release(r)
+	s.ledger.remember(r, dropped)
 	r.ended = true
 	s.publish(r.slot)
 }
 
 func (s *scope) endPrefill(r *reservation) {
-	s.loads[r.slot].prefill.sub(r.prefill)
-	r.prefill = 0
+	s.loads[r.slot].prefill.sub(r.counted())
+	r.done = true
 	s.publish(r.slot)
 }
 

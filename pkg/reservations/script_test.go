@@ -66,7 +66,7 @@ type script struct {
 func play(t *testing.T, text string) []byte {
 	clock := newFakeClock()
 	s := &script{clock: clock}
-	s.led = New(clock.now, s)
+	s.led = New(1, clock.now, s)
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, ">") {
 			continue
@@ -84,8 +84,9 @@ func play(t *testing.T, text string) []byte {
 func (s *script) print(format string, args ...any) { fmt.Fprintf(&s.out, "> "+format+"\n", args...) }
 
 // The script prints the events of its ledger.
-func (s *script) Booked(e Event) {
+func (s *script) Booked(e Event) uint64 {
 	s.print("event: booked %s on %s/%d", e.ID, e.Scope.Model, e.Rank.Worker)
+	return 0
 }
 func (s *script) PrefillCompleted(e Event) { s.print("event: prefill completed %s", e.ID) }
 func (s *script) Freed(e Event)            { s.print("event: freed %s", e.ID) }
@@ -120,7 +121,8 @@ func (s *script) run(command string, args []string) error {
 			s.print("%d expired, next in %v", n, next.Sub(s.clock.now()))
 		}
 	case "stats":
-		s.print("%+v", s.led.Stats())
+		st := s.led.Stats()
+		s.print("{Live:%d Booked:%d Freed:%d Expired:%d Dropped:%d}", st.Live, st.Booked, st.Freed, st.Expired, st.Dropped)
 	default:
 		return errors.New("unknown command")
 	}

@@ -28,6 +28,15 @@ func (v *View) Known(slot uint32, r catalog.Rank) bool {
 	return v.scope != nil && v.scope.holds(slot, r)
 }
 
+// Slot returns the slot of a rank, for a caller who has chosen before.
+func (v *View) Slot(r catalog.Rank) (slot uint32, ok bool) {
+	if v.scope == nil {
+		return 0, false
+	}
+	slot, ok = v.scope.slots[r]
+	return slot, ok
+}
+
 var views = sync.Pool{New: func() any { return new(View) }}
 
 // view needs s.mu, shared or not.

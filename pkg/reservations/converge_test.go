@@ -1,0 +1,336 @@
+package reservations
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// TestConvergence proves for random operations on several replicas, with events
+// and snapshots lost, repeated, late and in any order, with expiry, restarts and
+// clashing ids, that every replica always has live what the naive rule says (what
+// it ever heard of, less what it ever heard to have ended), and that all agree
+// after they have exchanged their snapshots.
+func TestConvergence(t *testing.T) {
+	for seed := range uint64(40) {
+		converge(t, seed)
+	}
+}
+
+// FuzzConvergence is TestConvergence for as many runs as there is time.
+func FuzzConvergence(f *testing.F) {
+	f.Add(uint64(1000))
+	f.Fuzz(converge)
+}
+
+func converge(t *testing.T, seed uint64) {
+	w := newFleet(t, seed)
+	for range 250 {
+		w.step()
+	}
+	w.agree()
+	if t.Failed() {
+		t.Fatalf("seed %d", seed)
+	}
+}
+
+// fleet is a few replicas and what is under way between them.
+type fleet struct {
+	*testing.T
+	rnd      *rand.Rand
+	clock    *fakeClock
+	replicas []*replica
+	mail     []letter
+	process  uint64 // last one given
+}
+
+// replica is a ledger and the naive state beside it.
+type replica struct {
+	*fleet
+	led     *Ledger
+	process uint64
+	seq     uint64
+	naive   naive
+}
+
+// naive is all that a replica ever heard, in sets that only grow.
+type naive struct {
+	known map[Origin]time.Time // when the booking ends by age
+	ids   map[Origin]string
+	done  map[Origin]bool
+	ended map[Origin]bool
+}
+
+// letter is an event or a snapshot.
+type letter struct {
+	from *replica
+	sent time.Time
+
+	kind   string // of an event
+	booked Booking
+	ref    Ref
+
+	bookings []Booking
+	ended    map[uint64][]Range
+	dead     map[Origin]bool // ended, naively
+}
+
+func newFleet(t *testing.T, seed uint64) *fleet {
+	w := &fleet{T: t, rnd: rand.New(rand.NewPCG(seed, 1)), clock: newFakeClock()}
+	for range 3 {
+		w.replicas = append(w.replicas, w.start())
+	}
+	return w
+}
+
+var fleetScopes = []catalog.Scope{{Model: "a"}, {Model: "b"}}
+
+// start returns a replica that knows nothing but its ranks. Their slots differ
+// from replica to replica.
+func (w *fleet) start() *replica {
+	w.process++
+	r := &replica{fleet: w, process: w.process, naive: naive{
+		make(map[Origin]time.Time), make(map[Origin]string), make(map[Origin]bool), make(map[Origin]bool),
+	}}
+	r.led = New(r.process, w.clock.now, r)
+	for _, sc := range fleetScopes {
+		for i, slot := range w.rnd.Perm(3) {
+			r.led.PutRank(sc, uint32(slot), catalog.Rank{Worker: uint64(i)})
+		}
+	}
+	return r
+}
+
+// The replica counts all events that it sends.
+func (r *replica) Booked(e Event) uint64 {
+	r.seq++
+	b := Booking{
+		Origin: Origin{r.process, r.seq}, Scope: e.Scope, ID: e.ID, Rank: e.Rank, PerScope: e.PerScope, Hashes: e.Hashes,
+		PrefillTokens: e.PrefillTokens, TrackPrefill: e.TrackPrefill,
+	}
+	r.naive.hear(b, r.clock.t.Add(lifetime))
+	r.send(letter{kind: "booked", booked: b})
+	return r.seq
+}
+
+func (r *replica) PrefillCompleted(e Event) {
+	r.naive.done[e.Origin] = true
+	r.send(letter{kind: "prefill", ref: r.ref(e)})
+}
+
+func (r *replica) Freed(e Event) {
+	r.naive.ended[e.Origin] = true
+	r.send(letter{kind: "freed", ref: r.ref(e)})
+}
+
+func (r *replica) ref(e Event) Ref {
+	r.seq++
+	return Ref{Origin: e.Origin, Scope: e.Scope, ID: e.ID, Rank: e.Rank, Event: Origin{r.process, r.seq}}
+}
+
+func (r *replica) send(l letter) {
+	l.from, l.sent = r, r.clock.t
+	r.mail = append(r.mail, l)
+}
+
+// hear: a booking lives until the earliest end that was heard of.
+func (n *naive) hear(b Booking, until time.Time) {
+	if former, ok := n.known[b.Origin]; !ok || until.Before(former) {
+		n.known[b.Origin] = until
+	}
+	n.ids[b.Origin] = b.ID
+	if b.PrefillDone {
+		n.done[b.Origin] = true
+	}
+}
+
+// live returns the ids of the live bookings and whether their prefill is done.
+func (n *naive) live() map[Origin]string {
+	out := make(map[Origin]string)
+	for o := range n.known {
+		if !n.ended[o] {
+			out[o] = fmt.Sprint(n.ids[o], n.done[o])
+		}
+	}
+	return out
+}
+
+func (w *fleet) step() {
+	r := w.replicas[w.rnd.IntN(len(w.replicas))]
+	id, sc := fmt.Sprint("r", w.rnd.IntN(12)), fleetScopes[w.rnd.IntN(2)]
+	switch w.rnd.IntN(20) {
+	case 0, 1, 2, 3:
+		req := Request{
+			ID: id, PerScope: w.rnd.IntN(2) == 0, TrackPrefill: true,
+			Hashes: chain(w.rnd.IntN(6), func(i int) uint64 { return uint64(w.rnd.IntN(2)) }),
+		}
+		_, _ = r.led.Book(sc, req, func(v *View) (Placement, error) {
+			rank := catalog.Rank{Worker: uint64(w.rnd.IntN(3))}
+			slot, _ := v.Slot(rank)
+			return Placement{slot, rank, uint64(w.rnd.IntN(50))}, nil
+		})
+	case 4:
+		_ = r.led.Free(id)
+	case 5:
+		_ = r.led.FreeIn(sc, id)
+	case 6:
+		_ = r.led.PrefillComplete(id)
+	case 7, 8, 9, 10, 11, 12, 13:
+		if len(w.mail) > 0 {
+			r.receive(w.mail[w.rnd.IntN(len(w.mail))])
+		}
+	case 14, 15:
+		w.mail = append(w.mail, r.snapshot())
+	case 16, 17:
+		w.mail = slices.DeleteFunc(w.mail, func(l letter) bool {
+			return w.rnd.IntN(8) == 0 || w.clock.t.Sub(l.sent) > 200*time.Second
+		})
+	case 18:
+		w.advance(time.Duration(w.rnd.IntN(40)) * time.Second)
+	case 19:
+		if w.rnd.IntN(6) == 0 {
+			w.replicas[w.rnd.IntN(len(w.replicas))] = w.start()
+		}
+	}
+	r.check()
+}
+
+func (w *fleet) advance(d time.Duration) {
+	w.clock.advance(d)
+	for _, r := range w.replicas {
+		r.expire()
+	}
+}
+
+func (r *replica) expire() {
+	r.led.Expire()
+	for o, until := range r.naive.known {
+		if r.clock.t.After(until) {
+			r.naive.ended[o] = true
+		}
+	}
+}
+
+func (r *replica) bookings() (all []Booking) {
+	var at Cursor
+	for more := true; more; {
+		var page []Booking
+		page, at, more = r.led.Bookings(at, 3)
+		all = append(all, page...)
+	}
+	return all
+}
+
+func (r *replica) snapshot() letter {
+	return letter{
+		from: r, sent: r.clock.t, kind: "snapshot", bookings: r.bookings(),
+		ended: r.led.Ended(), dead: maps.Clone(r.naive.ended),
+	}
+}
+
+func (r *replica) receive(l letter) {
+	if l.from == r {
+		return
+	}
+	now := r.clock.t
+	switch l.kind {
+	case "booked":
+		r.led.ApplyBooked(l.booked)
+		r.naive.hear(l.booked, now.Add(lifetime))
+	case "prefill":
+		r.led.ApplyPrefillCompleted(l.ref)
+		r.naive.done[l.ref.Origin] = true
+	case "freed":
+		r.led.ApplyFreed(l.ref)
+		r.naive.ended[l.ref.Origin] = true
+	case "snapshot":
+		for process, ranges := range l.ended {
+			r.led.MergeEnded(process, ranges)
+		}
+		maps.Copy(r.naive.ended, l.dead)
+		for _, b := range l.bookings {
+			if v := r.led.Adopt(b); v != Stale {
+				r.naive.hear(b, now.Add(lifetime-b.Age))
+			}
+		}
+	}
+}
+
+// check compares the ledger with the naive state.
+func (r *replica) check() {
+	r.Helper()
+	got := make(map[Origin]string)
+	for _, b := range r.bookings() {
+		got[b.Origin] = fmt.Sprint(b.ID, b.PrefillDone)
+	}
+	if d := gocmp.Diff(r.naive.live(), got); d != "" {
+		r.Fatalf("process %d: -naive +ledger\n%s", r.process, d)
+	}
+	for process, ranges := range r.led.Ended() {
+		for o := range got {
+			if o.Process == process && contains(ranges, o.Sequence) {
+				r.Fatalf("process %d: %v is live and has ended", r.process, o)
+			}
+		}
+	}
+}
+
+// agree exchanges all snapshots and compares what all replicas have.
+func (w *fleet) agree() {
+	w.Helper()
+	// A booking of exactly 300 s lives on where it is, but is not taken over.
+	w.advance(1)
+	truth := naive{
+		make(map[Origin]time.Time), make(map[Origin]string), make(map[Origin]bool), make(map[Origin]bool),
+	}
+	for _, r := range w.replicas {
+		for o := range r.naive.live() { // Stale for nobody: everyone has expired
+			truth.hear(Booking{Origin: o, ID: r.naive.ids[o]}, r.naive.known[o])
+		}
+		maps.Copy(truth.ended, r.naive.ended)
+		maps.Copy(truth.done, r.naive.done)
+	}
+	for range 2 { // what a completed prefill was early for comes with the first
+		for _, from := range w.replicas {
+			for _, to := range w.replicas {
+				to.receive(from.snapshot())
+			}
+		}
+	}
+	for _, r := range w.replicas {
+		r.check()
+		if d := gocmp.Diff(truth.live(), r.naive.live()); d != "" {
+			w.Errorf("process %d: -all +own\n%s", r.process, d)
+		}
+	}
+	w.same()
+}
+
+// same compares all replicas.
+func (w *fleet) same() {
+	w.Helper()
+	byOrigin := func(a, b Booking) int {
+		return cmp.Or(cmp.Compare(a.Origin.Process, b.Origin.Process), cmp.Compare(a.Origin.Sequence, b.Origin.Sequence))
+	}
+	sorted := cmpopts.SortSlices(func(a, b Booking) bool { return byOrigin(a, b) < 0 })
+	first := w.replicas[0]
+	for _, r := range w.replicas[1:] {
+		if d := gocmp.Diff(first.bookings(), r.bookings(), sorted, cmpopts.EquateEmpty()); d != "" {
+			w.Errorf("bookings: -first +other\n%s", d)
+		}
+		for _, sc := range fleetScopes {
+			if d := gocmp.Diff(first.led.Loads(sc), r.led.Loads(sc)); d != "" {
+				w.Errorf("loads: -first +other\n%s", d)
+			}
+		}
+	}
+}

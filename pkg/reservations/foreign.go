@@ -1,0 +1,139 @@
+package reservations
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+const (
+	// earlyFor is how long a free that came before its booking is remembered:
+	// dynamo-kv-router 1.3.1 hands each event to a task of its own, so the
+	// booking follows at once if at all.
+	earlyFor = 10 * time.Second
+	// recentKeys bounds each memory of bookings without sequence numbers.
+	recentKeys = 1 << 16
+)
+
+// foreign is what a ledger remembers of past bookings without sequence numbers.
+// It is bounded, and so may forget; a booking that came back would go by age.
+type foreign struct {
+	seed maphash.Seed
+
+	// mu guards the fields below. It is an innermost lock.
+	mu    sync.Mutex
+	early recent // freed before they were booked
+	left  recent // were live; a snapshot does not bring them back
+}
+
+func newForeign() *foreign {
+	return &foreign{
+		seed:  maphash.MakeSeed(),
+		early: recent{keep: earlyFor},
+		left:  recent{keep: lifetime},
+	}
+}
+
+// key stands for a booking. It is a hash so that long ids take no memory; that
+// two of 65,536 agree is as likely as 1 to 10^10.
+func (f *foreign) key(process uint64, sc catalog.Scope, id string) uint64 {
+	return maphash.Comparable(f.seed, struct {
+		process uint64
+		scope   catalog.Scope
+		id      string
+	}{process, sc, id})
+}
+
+// freedEarly remembers a free of a booking that is not there.
+func (f *foreign) freedEarly(process uint64, sc catalog.Scope, id string, at time.Duration) {
+	key := f.key(process, sc, id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.early.put(key, at)
+}
+
+// eat reports whether the booking was freed before it came, once.
+func (f *foreign) eat(process uint64, sc catalog.Scope, id string, at time.Duration) bool {
+	key := f.key(process, sc, id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.early.has(key, at) {
+		return false
+	}
+	delete(f.early.at, key)
+	return true
+}
+
+// leave remembers that the booking is live no more.
+func (f *foreign) leave(process uint64, sc catalog.Scope, id string, at time.Duration) {
+	key := f.key(process, sc, id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left.put(key, at)
+}
+
+// hasLeft reports whether the booking was live and is no more.
+func (f *foreign) hasLeft(process uint64, sc catalog.Scope, id string, at time.Duration) bool {
+	key := f.key(process, sc, id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.left.has(key, at)
+}
+
+// forget gives back what is too old.
+func (f *foreign) forget(at time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.early.shed(at)
+	f.left.shed(at)
+}
+
+// recent remembers the keys that were put in the last keep, recentKeys at most.
+type recent struct {
+	keep  time.Duration
+	at    map[uint64]time.Duration
+	queue []recentKey // in the order of put; queue[:head] is spent
+	head  int
+}
+
+type recentKey struct {
+	key uint64
+	at  time.Duration
+}
+
+func (r *recent) put(key uint64, at time.Duration) {
+	if r.at == nil {
+		r.at = make(map[uint64]time.Duration)
+	}
+	r.at[key] = at
+	r.queue = append(r.queue, recentKey{key, at})
+	r.shed(at)
+}
+
+func (r *recent) has(key uint64, now time.Duration) bool {
+	at, ok := r.at[key]
+	return ok && now-at < r.keep
+}
+
+// shed forgets what is too old or too much. A key that was put again, or taken
+// out, is forgotten with its last place in the queue only.
+func (r *recent) shed(now time.Duration) {
+	for r.head < len(r.queue) {
+		old := r.queue[r.head]
+		if len(r.queue)-r.head <= recentKeys && now-old.at < r.keep {
+			break
+		}
+		if r.at[old.key] == old.at {
+			delete(r.at, old.key)
+		}
+		r.head++
+	}
+	switch {
+	case r.head == len(r.queue):
+		r.at, r.queue, r.head = nil, nil, 0
+	case r.head > recentKeys:
+		r.queue, r.head = append([]recentKey(nil), r.queue[r.head:]...), 0
+	}
+}

@@ -1,0 +1,192 @@
+package reservations
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// message is a booking of another process, and when that accepted it.
+type message struct {
+	Booking
+	born time.Duration
+}
+
+// remote does something that other processes said.
+func (h *history) remote() {
+	switch op := h.next(10); op {
+	case 0, 1, 2:
+		h.deliver(h.accept())
+	case 3: // known to be booked, but only by what comes after it
+		h.accept()
+	case 4, 5:
+		if m, ok := h.earlier(); ok {
+			h.deliver(m)
+		}
+	case 6, 7:
+		ref := h.ref()
+		h.verdict("freed", ref, h.led.ApplyFreed(ref), h.model.applyFreed(ref))
+	case 8:
+		ref := h.ref()
+		h.verdict("prefill", ref, h.led.ApplyPrefillCompleted(ref), h.model.applyPrefillCompleted(ref))
+	case 9:
+		process := []uint64{1, 2, 3}[h.next(3)]
+		ended := h.ranges(process)
+		if got, want := h.led.MergeEnded(process, ended), h.model.mergeEnded(process, ended); got != want {
+			h.Fatalf("MergeEnded(%d, %v) = %d, model %d", process, ended, got, want)
+		}
+	}
+}
+
+// accept makes a booking of another process: 2 and 3 number them, 9 does not.
+func (h *history) accept() message {
+	p := h.place()
+	b := Booking{
+		Origin: Origin{Process: []uint64{2, 3, 9}[h.next(3)]},
+		Scope:  p.scope, ID: h.id(), Rank: catalog.Rank{Worker: uint64(p.slot)},
+		PerScope: h.next(4) == 0, Hashes: h.prompt(), PrefillTokens: uint64(h.next(100)),
+		TrackPrefill: h.next(8) != 0,
+	}
+	if b.PrefillTokens == 99 {
+		b.PrefillTokens = ^uint64(0)
+	}
+	if b.Origin.Process != 9 {
+		h.last += 1 + uint64(h.next(3))
+		b.Origin.Sequence = h.last
+	}
+	m := message{b, h.model.now - time.Duration(h.next(320))*time.Second}
+	h.sent = append(h.sent, m)
+	return m
+}
+
+// earlier returns one of the latest bookings of others, or one of its own that
+// comes back.
+func (h *history) earlier() (message, bool) {
+	if n := len(h.model.live); n > 0 && h.next(8) == 0 {
+		b := h.model.live[h.next(n)]
+		return message{Booking{
+			Origin: b.origin, Scope: b.scope, ID: b.id, Rank: b.rank, PerScope: b.perScope,
+			Hashes: b.chain, PrefillTokens: b.tokens, TrackPrefill: b.track,
+		}, b.at}, true
+	}
+	if len(h.sent) == 0 {
+		return message{}, false
+	}
+	m := h.sent[max(0, len(h.sent)-1-h.next(60))]
+	// What is older than that, Stale keeps out in life.
+	return m, h.model.now-m.born < 400*time.Second
+}
+
+// deliver applies a booking as an event or from a snapshot.
+func (h *history) deliver(m message) {
+	b := m.Booking
+	b.Hashes = slices.Clone(b.Hashes)
+	b.Age = h.model.now - m.born
+	b.PrefillDone = h.next(4) == 0
+	if h.next(2) == 0 {
+		h.verdict("adopt", b, h.led.Adopt(b), h.model.apply(b, true))
+		return
+	}
+	h.verdict("booked", b, h.led.ApplyBooked(b), h.model.apply(b, false))
+}
+
+// ref names a booking, live or not, of whatever process.
+func (h *history) ref() Ref {
+	m, ok := h.earlier()
+	if !ok || h.next(4) == 0 {
+		p := h.place()
+		return Ref{Origin: Origin{Process: 9}, Scope: p.scope, ID: h.id(), Rank: catalog.Rank{Worker: uint64(p.slot)}}
+	}
+	ref := Ref{Origin: m.Origin, Scope: m.Scope, ID: m.ID, Rank: m.Rank}
+	switch h.next(4) {
+	case 0:
+		ref.Origin = Origin{Process: 9}
+	case 1:
+		h.last++
+		ref.Event = Origin{uint64(2 + h.next(2)), h.last}
+	}
+	return ref
+}
+
+// ranges returns up to three short ranges in any order.
+func (h *history) ranges(process uint64) (out []Range) {
+	last := h.last
+	if process == 1 {
+		last = h.model.past.own
+	}
+	if last == 0 {
+		return nil
+	}
+	for range h.next(4) {
+		to := last - min(last-1, uint64(h.next(60)))
+		out = append(out, Range{to - min(to-1, uint64(h.next(3))), to})
+	}
+	return out
+}
+
+func (h *history) verdict(what string, of any, got, want Verdict) {
+	h.Helper()
+	if got != want {
+		h.Fatalf("%s %+v: %v, model says %v", what, of, got, want)
+	}
+}
+
+// compareBookings pages through all bookings.
+func (h *history) compareBookings() {
+	h.Helper()
+	var got, want []Booking
+	limit := 1 + h.next(200)
+	var at Cursor
+	for more := true; more; {
+		var page []Booking
+		text, _ := at.MarshalText()
+		if err := at.UnmarshalText(text); err != nil {
+			h.Fatal(err)
+		}
+		if page, at, more = h.led.Bookings(at, limit); len(page) > limit {
+			h.Fatalf("a page of %d, limit %d", len(page), limit)
+		}
+		got = append(got, page...)
+	}
+	for _, b := range h.model.live {
+		want = append(want, Booking{
+			Origin: b.origin, Scope: b.scope, ID: b.id, Rank: b.rank, PerScope: b.perScope, Hashes: b.chain,
+			PrefillTokens: b.tokens, TrackPrefill: b.track, PrefillDone: b.done, Age: h.model.now - b.at,
+		})
+	}
+	byName := func(a, b Booking) int {
+		return cmp.Or(cmp.Compare(a.Origin.Process, b.Origin.Process), cmp.Compare(a.Origin.Sequence, b.Origin.Sequence),
+			cmp.Compare(a.Scope.Tenant, b.Scope.Tenant), cmp.Compare(a.ID, b.ID))
+	}
+	slices.SortFunc(got, byName)
+	slices.SortFunc(want, byName)
+	if d := gocmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+		h.Fatalf("bookings: -model +ledger\n%s", d)
+	}
+}
+
+// compareEnded compares the latest numbers: older ones may count as ended.
+func (h *history) compareEnded() {
+	h.Helper()
+	ended := h.led.Ended()
+	for process, last := range map[uint64]uint64{1: h.model.past.own, 2: h.last, 3: h.last} {
+		for n := last - min(last, 40) + 1; n <= last; n++ {
+			o := Origin{process, n}
+			if got, want := contains(ended[process], n), h.model.hasEnded(o); got != want {
+				h.Fatalf("%v ended: %v, model says %v", o, got, want)
+			}
+		}
+	}
+	for _, process := range slices.Sorted(maps.Keys(ended)) {
+		ranges := ended[process]
+		if d := gocmp.Diff(ascending(ranges), ranges); d != "" {
+			h.Fatalf("ranges of %d are not ascending: -want +got\n%s", process, d)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package reservations
+
+import "github.com/select-service/select-service/pkg/catalog"
+
+// The calls below name a reservation by its id. Several live ones can have the
+// same: booked by replicas that did not know of each other, or in several scopes
+// with PerScope. Meant is one whose id is not PerScope before one whose id is,
+// then one that this ledger accepted before one of another process, then the one
+// it has known longest. All calls of a life that is booked and ended here thus
+// mean the same reservation.
+
+// PrefillComplete takes the reservation's prefill tokens off its rank. Doing it
+// again is no error. ErrNotFound if no live reservation has the id.
+func (l *Ledger) PrefillComplete(id string) error { return l.with(id, nil, l.prefillComplete) }
+
+// PrefillCompleteIn is PrefillComplete among the reservations of one scope.
+func (l *Ledger) PrefillCompleteIn(sc catalog.Scope, id string) error {
+	return l.within(sc, id, l.prefillComplete)
+}
+
+// OutputBlock adds one generated block to the reservation. With a fraction,
+// every block that this reservation alone holds on its rank, the new one
+// included, weighs that fraction from now on, until it is freed or the fraction
+// is overwritten. ErrFraction, or ErrNotFound if no live reservation has the id.
+func (l *Ledger) OutputBlock(id string, fraction *float64) error {
+	if fraction != nil && !(*fraction >= 0 && *fraction <= 1) { // NaN too
+		return ErrFraction
+	}
+	return l.with(id, nil, func(r *reservation) { r.scope.addOutput(r, fraction) })
+}
+
+// Free ends the reservation. ErrNotFound if no live reservation has the id.
+func (l *Ledger) Free(id string) error { return l.with(id, nil, l.free) }
+
+// FreeIn is Free among the reservations of one scope.
+func (l *Ledger) FreeIn(sc catalog.Scope, id string) error { return l.within(sc, id, l.free) }
+
+// prefillComplete needs the lock of r's scope, and so does free.
+func (l *Ledger) prefillComplete(r *reservation) {
+	r.scope.endPrefill(r)
+	l.obs.PrefillCompleted(r.event())
+}
+
+func (l *Ledger) free(r *reservation) {
+	r.scope.end(r, false)
+	l.freed.Add(1)
+	l.obs.Freed(r.event())
+}
+
+// within is with for the reservations of one scope.
+func (l *Ledger) within(sc catalog.Scope, id string, f func(*reservation)) error {
+	s := l.scope(sc)
+	if s == nil {
+		return ErrNotFound
+	}
+	return l.with(id, s, f)
+}
+
+// with runs f on the live reservation that a call by id means, under its scope's
+// lock. in, if not nil, is where to look.
+func (l *Ledger) with(id string, in *scope, f func(*reservation)) error {
+	for {
+		r := l.ids.find(id, in, l.process)
+		if r == nil {
+			return ErrNotFound
+		}
+		if r.locked(f) {
+			return nil
+		} // else it ended between the two steps: another one may have the id
+	}
+}
+
+// locked runs f on r under its scope's lock, unless r has ended.
+func (r *reservation) locked(f func(*reservation)) bool {
+	r.scope.mu.Lock()
+	defer r.scope.mu.Unlock()
+	if r.ended {
+		return false
+	}
+	f(r)
+	return true
+}

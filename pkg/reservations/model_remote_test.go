@@ -1,0 +1,216 @@
+package reservations
+
+import (
+	"slices"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// modelPast is what the model remembers of bookings that are not live: plain
+// sets, that are never cut short. The own process is 1.
+type modelPast struct {
+	own                       uint64 // last own sequence number
+	ended, dropped, completed map[Origin]bool
+	// Bookings without sequence numbers, and when.
+	left, early map[foreignKey]time.Duration
+}
+
+type foreignKey struct {
+	process uint64
+	scope   catalog.Scope
+	id      string
+}
+
+func newModelPast() modelPast {
+	return modelPast{
+		ended:     make(map[Origin]bool),
+		dropped:   make(map[Origin]bool),
+		completed: make(map[Origin]bool),
+		left:      make(map[foreignKey]time.Duration),
+		early:     make(map[foreignKey]time.Duration),
+	}
+}
+
+func (b *booking) key() foreignKey { return foreignKey{b.origin.Process, b.scope, b.id} }
+
+func (m *model) end(b *booking) {
+	m.remove(b)
+	if b.origin.Sequence == 0 {
+		m.past.left[b.key()] = m.now
+		return
+	}
+	m.past.ended[b.origin] = true
+}
+
+func (m *model) drop(b *booking) {
+	m.remove(b)
+	if b.origin.Sequence == 0 {
+		m.past.left[b.key()] = m.now
+		return
+	}
+	m.past.dropped[b.origin] = true
+}
+
+// rankPlace returns where a rank is.
+func (m *model) rankPlace(sc catalog.Scope, r catalog.Rank) (at place, scope, rank bool) {
+	for p, known := range m.ranks {
+		if p.scope != sc {
+			continue
+		}
+		scope = true
+		if known == r {
+			at, rank = p, true
+		}
+	}
+	return at, scope, rank
+}
+
+// apply is ApplyBooked, and Adopt if snapshot.
+func (m *model) apply(b Booking, snapshot bool) Verdict {
+	at, scope, rank := m.rankPlace(b.Scope, b.Rank)
+	key := foreignKey{b.Origin.Process, b.Scope, b.ID}
+	if !scope {
+		return UnknownScope
+	}
+	id := false
+	for _, o := range m.live {
+		if o.scope != b.Scope || o.id != b.ID {
+			continue
+		}
+		id = true
+		if o.origin == b.Origin {
+			o.at = min(o.at, m.now-b.Age)
+			if b.PrefillDone && !o.done {
+				o.done = true
+				return Updated
+			}
+			return Known
+		}
+	}
+	switch {
+	case b.Origin.Process == 1:
+		return Ended
+	case b.Age >= 300*time.Second:
+		return Stale
+	case !rank:
+		return UnknownRank
+	case m.past.ended[b.Origin] || m.past.dropped[b.Origin]:
+		return Ended
+	}
+	if b.Origin.Sequence == 0 {
+		left, knownLeft := m.past.left[key]
+		early, knownEarly := m.past.early[key]
+		switch {
+		case snapshot && knownLeft && m.now-left < 300*time.Second:
+			return Ended
+		case !snapshot && knownEarly && m.now-early < 10*time.Second:
+			delete(m.past.early, key)
+			return Ended
+		case !snapshot && id:
+			return Known
+		}
+	}
+	m.add(&booking{
+		place: at, id: b.ID, origin: b.Origin, perScope: b.PerScope, rank: b.Rank,
+		tokens: b.PrefillTokens, track: b.TrackPrefill, at: m.now - b.Age,
+		done: b.PrefillDone || m.past.completed[b.Origin],
+	}, b.Hashes)
+	return Applied
+}
+
+// named returns the live booking that an event means, or why there is none.
+func (m *model) named(ref Ref) (*booking, Verdict) {
+	if _, scope, _ := m.rankPlace(ref.Scope, ref.Rank); !scope {
+		return nil, UnknownScope
+	}
+	var best *booking
+	why := UnknownID
+	for _, b := range m.live {
+		if b.id != ref.ID || b.scope != ref.Scope {
+			continue
+		}
+		if ref.Origin.Sequence != 0 {
+			if b.origin == ref.Origin {
+				return b, Applied
+			}
+			continue
+		}
+		if why = WrongRank; b.rank != ref.Rank {
+			continue
+		}
+		if best == nil || best.origin.Process != ref.Origin.Process && b.origin.Process == ref.Origin.Process {
+			best = b
+		}
+	}
+	if best != nil {
+		return best, Applied
+	}
+	return nil, why
+}
+
+func (m *model) applyPrefillCompleted(ref Ref) Verdict {
+	m.past.ended[ref.Event] = true // names no booking
+	b, why := m.named(ref)
+	counts := ref.Origin.Sequence != 0
+	switch {
+	case b != nil && b.done:
+		return Known
+	case b != nil:
+		b.done = true
+		return Applied
+	case counts && why != UnknownScope && (ref.Origin.Process == 1 || m.past.ended[ref.Origin]):
+		return Ended
+	case counts:
+		m.past.completed[ref.Origin] = true
+	}
+	return why
+}
+
+func (m *model) applyFreed(ref Ref) Verdict {
+	m.past.ended[ref.Event] = true
+	b, why := m.named(ref)
+	if b != nil {
+		m.end(b)
+		return Applied
+	}
+	if ref.Origin.Sequence == 0 {
+		if why == UnknownID {
+			m.past.early[foreignKey{ref.Origin.Process, ref.Scope, ref.ID}] = m.now
+		}
+		return why
+	}
+	if why != UnknownScope && (ref.Origin.Process == 1 || m.past.ended[ref.Origin]) {
+		why = Ended
+	}
+	m.past.ended[ref.Origin] = true
+	return why
+}
+
+func (m *model) mergeEnded(process uint64, ended []Range) (freed int) {
+	for _, r := range ended {
+		for n := r.From; n <= r.To; n++ {
+			m.past.ended[Origin{process, n}] = true
+		}
+	}
+	for _, b := range slices.Clone(m.live) {
+		if b.origin.Process == process && b.origin.Sequence != 0 && m.past.ended[b.origin] {
+			m.end(b)
+			freed++
+		}
+	}
+	return freed
+}
+
+// hasEnded says what Ended must say of a number up to the last one given.
+func (m *model) hasEnded(o Origin) bool {
+	if o.Process != 1 || m.past.ended[o] {
+		return m.past.ended[o]
+	}
+	for _, b := range m.live {
+		if b.origin == o {
+			return false
+		}
+	}
+	return !m.past.dropped[o]
+}

@@ -1,0 +1,160 @@
+package reservations
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// TestPagesUnderChurn proves that a walk over small pages has every booking that
+// is live during all of it exactly once, whatever comes and goes meanwhile.
+func TestPagesUnderChurn(t *testing.T) {
+	l, _ := withRanks(1, nil)
+	other := catalog.Scope{Model: "other"}
+	l.PutRank(other, 0, catalog.Rank{})
+	standing := make(map[string]bool)
+	for i := range 300 {
+		for _, sc := range []catalog.Scope{testScope, other} {
+			id := fmt.Sprint(sc.Model, i)
+			standing[id] = true
+			bookOn(t, l, sc, id, 0, nil)
+			bookOn(t, l, sc, "gone "+id, 0, nil)
+		}
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			bookOn(t, l, other, fmt.Sprint("churn", i), 0, nil)
+			_ = l.Free(fmt.Sprint("churn", i-5))
+			_ = l.Free(fmt.Sprint("gone m", i))
+			_ = l.Free(fmt.Sprint("gone other", i))
+		}
+	})
+	for range 20 {
+		seen := make(map[string]bool)
+		at := Cursor{}
+		for more := true; more && len(seen) < 10_000; {
+			var page []Booking
+			page, at, more = l.Bookings(at, 7)
+			for _, b := range page {
+				if seen[b.ID] {
+					t.Errorf("%s comes twice", b.ID)
+				}
+				seen[b.ID] = true
+			}
+		}
+		for id := range standing {
+			if !seen[id] {
+				t.Fatalf("%s is missing", id)
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// TestCursor proves that a place survives as text, and that one in another
+// ledger is the beginning.
+func TestCursor(t *testing.T) {
+	l, _ := withRanks(1, nil)
+	for i := range 5 {
+		bookOn(t, l, testScope, fmt.Sprint(i), 0, nil)
+	}
+	_, at, more := l.Bookings(Cursor{}, 2)
+	text, err := at.MarshalText()
+	if err != nil || !more {
+		t.Fatal(err, more)
+	}
+	var again Cursor
+	if err := again.UnmarshalText(text); err != nil || again != at {
+		t.Errorf("%s is read as %v: %v", text, again, err)
+	}
+	page, at, more := l.Bookings(again, 10)
+	if len(page) != 3 || page[0].ID != "2" || more {
+		t.Errorf("%d bookings, more: %v", len(page), more)
+	}
+	if page, _, _ = l.Bookings(at, 0); len(page) != 0 {
+		t.Errorf("%d bookings after the last", len(page))
+	}
+	again.process++
+	if page, _, _ = l.Bookings(again, 0); len(page) != 1 || page[0].ID != "0" {
+		t.Errorf("another ledger's cursor leads to %v", page)
+	}
+}
+
+// FuzzCursor proves that every text is refused or written back to the same
+// place.
+func FuzzCursor(f *testing.F) {
+	for _, text := range []string{"", "1-2-3", "ffffffffffffffff-0-0", "1-2", "-1-2-3", "1-2-x", "10000000000000000-0-0"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var c, again Cursor
+		if err := c.UnmarshalText([]byte(text)); err != nil {
+			if !errors.Is(err, ErrCursor) || c != again {
+				t.Fatalf("%q: %v", text, err)
+			}
+			return
+		}
+		out, _ := c.MarshalText()
+		if err := again.UnmarshalText(out); err != nil || again != c {
+			t.Fatalf("%q, %q: %v, %v", text, out, c, err)
+		}
+	})
+}
+
+// TestRoll proves that the list keeps its order and finds the place after any
+// serial, also of a line that is gone, with memory in proportion to what lives.
+func TestRoll(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	var o roll
+	var live []*reservation
+	serials := make(map[*reservation]uint64)
+	for range 20_000 {
+		if rnd.IntN(100) < 52 || len(live) == 0 {
+			r := new(reservation)
+			o.add(r)
+			serials[r] = o.last
+			live = append(live, r)
+		} else {
+			i := rnd.IntN(len(live))
+			o.remove(live[i])
+			live = append(live[:i], live[i+1:]...)
+		}
+		if rnd.IntN(50) > 0 {
+			continue
+		}
+		after := rnd.Uint64N(o.last + 1)
+		var want, got []uint64
+		for _, r := range live {
+			if serials[r] > after {
+				want = append(want, serials[r])
+			}
+		}
+		for _, x := range o.lines[o.after(after):] {
+			if x.r != nil {
+				got = append(got, serials[x.r])
+			}
+		}
+		if !slices.Equal(want, got) {
+			t.Fatalf("after %d: %v, want %v", after, got, want)
+		}
+	}
+	for _, r := range live {
+		o.remove(r)
+	}
+	if o.trim(); cap(o.lines) > 64 {
+		t.Errorf("%d lines, room for %d", len(o.lines), cap(o.lines))
+	}
+}

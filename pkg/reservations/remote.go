@@ -1,0 +1,263 @@
+package reservations
+
+import (
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Origin names a booking over all replicas: the process that accepted it, and
+// the sequence number that this process gave to the event of its acceptance.
+// Numbers begin with 1 and are never used again. Processes that do not number
+// their events (Dynamo's) have Sequence 0; their bookings are told apart by
+// scope and id.
+type Origin struct{ Process, Sequence uint64 }
+
+// counts reports whether the process numbers its bookings.
+func (o Origin) counts() bool { return o.Sequence != 0 }
+
+// Booking is a live booking as replicas tell each other of it.
+//
+// What a replica knows is a set of bookings, by identity, and the set of those
+// that have ended by a free or by age. Two replicas are joined by uniting both
+// sets and taking the ended ones out of the first; a prefill once complete stays
+// complete. Messages may therefore be lost, repeated, late and in any order:
+// after the next exchange of Bookings and Ended the replicas agree. A booking
+// that went with its rank is never taken again by this ledger, but not reported
+// as ended. Replicas agree on prompt blocks, prefill tokens and requests; output
+// blocks stay local.
+type Booking struct {
+	Origin         Origin
+	Scope          catalog.Scope
+	ID             string
+	Rank           catalog.Rank
+	PerScope       bool     // as in the Request
+	Hashes         []uint64 // the ledger keeps the slice: it must not be changed
+	PrefillTokens  uint64
+	TrackPrefill   bool
+	PrefillDone    bool
+	ExpectedOutput *uint32 // tokens
+	// Age is the time since the acceptance, as far as known. A booking of 300 s
+	// or more is refused; the others live for the rest of the 300 s. Of several
+	// ages the greatest is right.
+	Age time.Duration
+}
+
+// Ref names the booking that an event is about.
+type Ref struct {
+	// Origin is the booking's, or the sender's process and Sequence 0 if the
+	// sender does not say: then Rank decides, and among several the sender's own.
+	Origin Origin
+	Scope  catalog.Scope
+	ID     string
+	Rank   catalog.Rank
+	// Event is the sender's process and its number of this event, zero if it does
+	// not number its events. No booking has this number; to note it keeps Ended
+	// short and has no other effect.
+	Event Origin
+}
+
+// Verdict says what became of a message.
+type Verdict uint8
+
+// The verdicts. A message that is refused because scope or rank is unknown, as
+// Stale, or as Full leaves no trace; except that the end and the completed
+// prefill of a booking with a sequence number are always noted.
+const (
+	// Applied: the ledger has changed as the message says.
+	Applied Verdict = iota
+	// Updated: the booking is live already; its prefill is complete now.
+	Updated
+	// Known: nothing is new. Also for an event of a process that does not number
+	// its bookings if the id is live in the scope (dynamo-kv-router 1.6.1).
+	Known
+	// Ended: the booking has ended, or went with its rank here, and will never be
+	// live again.
+	Ended
+	// Stale: the booking is 300 s old or older.
+	Stale
+	// UnknownScope: the scope has no rank here.
+	UnknownScope
+	// UnknownRank: the rank is not in the ledger.
+	UnknownRank
+	// WrongRank: the id is live in the scope, but not on that rank.
+	WrongRank
+	// UnknownID: no such booking is live. If it comes later it will count as
+	// ended, or its prefill as complete, where this can be remembered.
+	UnknownID
+	// Full: as many other processes as can be remembered have live bookings.
+	Full
+)
+
+var verdicts = [...]string{
+	"applied", "updated", "known", "ended", "stale",
+	"unknown_scope", "unknown_rank", "wrong_rank", "unknown_id", "full",
+}
+
+// String returns the name in snake case.
+func (v Verdict) String() string {
+	if int(v) < len(verdicts) {
+		return verdicts[v]
+	}
+	return "invalid"
+}
+
+// ApplyBooked applies the event that a process has accepted a booking. One
+// without sequence number is refused as Ended if its end came within the 10 s
+// before (dynamo-kv-router 1.3.1 sends its events in any order).
+func (l *Ledger) ApplyBooked(b Booking) Verdict { return l.apply(&b, false) }
+
+// Adopt joins a booking of another replica's Bookings. One without sequence
+// number is refused as Ended if it was live here within the last 300 s.
+func (l *Ledger) Adopt(b Booking) Verdict {
+	v := l.apply(&b, true)
+	if v == Applied {
+		l.adopted.Add(1)
+	}
+	return v
+}
+
+// ApplyPrefillCompleted applies the event that a prefill is complete.
+func (l *Ledger) ApplyPrefillCompleted(ref Ref) Verdict {
+	ended := l.pasts.complete(ref.Origin, ref.Event, l.at()) // first: see Ledger
+	return l.find(ref, func(s *scope, r *reservation, why Verdict) Verdict {
+		switch {
+		case r == nil && ended:
+			return Ended
+		case r == nil:
+			return why
+		case r.done:
+			return Known
+		}
+		s.endPrefill(r)
+		return Applied
+	})
+}
+
+// ApplyFreed applies the event that a booking was freed. If nothing is there the
+// end is remembered: for good if the booking has a sequence number, else for the
+// next event of the same sender, scope and id within 10 s.
+func (l *Ledger) ApplyFreed(ref Ref) Verdict {
+	at := l.at()
+	ended := l.pasts.end(ref.Origin, ref.Event, at) // first: see Ledger
+	return l.find(ref, func(s *scope, r *reservation, why Verdict) Verdict {
+		switch {
+		case r != nil:
+			s.end(r, false)
+			l.freed.Add(1)
+			return Applied
+		case ended:
+			return Ended
+		case why == UnknownID && !ref.Origin.counts():
+			l.foreign.freedEarly(ref.Origin.Process, ref.Scope, ref.ID, at)
+		}
+		return why
+	})
+}
+
+// find runs f under the lock of the scope, on the live reservation that ref
+// means, or on nil and why there is none.
+func (l *Ledger) find(ref Ref, f func(*scope, *reservation, Verdict) Verdict) Verdict {
+	s := l.scope(ref.Scope)
+	if s == nil {
+		return UnknownScope
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ref.Origin.counts() {
+		r, _ := l.ids.identified(ref.Origin, s, ref.ID)
+		return f(s, r, UnknownID)
+	}
+	r, any := l.ids.onRank(s, ref.ID, ref.Rank, ref.Origin.Process)
+	if any {
+		return f(s, r, WrongRank)
+	}
+	return f(s, r, UnknownID)
+}
+
+// apply is ApplyBooked and, for a booking of a snapshot, Adopt.
+func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
+	s := l.scope(b.Scope)
+	if s == nil {
+		return UnknownScope
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := l.at()
+	s.sweep(at)
+	deadline := at - max(b.Age, 0) + lifetime
+
+	live, any := l.ids.identified(b.Origin, s, b.ID)
+	if live != nil {
+		return s.join(live, b.PrefillDone, deadline)
+	}
+	if b.Origin.Process == l.process { // what this process accepted, it knows
+		return Ended
+	}
+	if b.Age >= lifetime {
+		return Stale
+	}
+	slot, ok := s.slots[b.Rank]
+	if !ok {
+		return UnknownRank
+	}
+	done := b.PrefillDone
+	switch {
+	case b.Origin.counts():
+		v, completed := l.pasts.admit(b.Origin, at)
+		if v != Applied {
+			return v
+		}
+		done = done || completed
+	case snapshot && l.foreign.hasLeft(b.Origin.Process, b.Scope, b.ID, at):
+		return Ended
+	case !snapshot && l.foreign.eat(b.Origin.Process, b.Scope, b.ID, at):
+		return Ended
+	case !snapshot && any:
+		return Known
+	}
+	r := &reservation{
+		id:       b.ID,
+		scope:    s,
+		slot:     slot,
+		rank:     b.Rank,
+		hashes:   b.Hashes,
+		tokens:   b.PrefillTokens,
+		output:   b.ExpectedOutput,
+		origin:   b.Origin,
+		perScope: b.PerScope,
+		track:    b.TrackPrefill,
+		done:     done,
+		deadline: deadline,
+	}
+	l.ids.enter(r)
+	s.add(r)
+	l.booked.Add(1)
+	l.remote.Add(1)
+	return Applied
+}
+
+// join adds to a live reservation what another replica knows of it. The greater
+// age is the right one: each replica counts from when it heard of the booking.
+func (s *scope) join(r *reservation, done bool, deadline time.Duration) Verdict {
+	if deadline < r.deadline {
+		s.deadlines.move(r, deadline)
+	}
+	if done && !r.done {
+		s.endPrefill(r)
+		return Updated
+	}
+	return Known
+}
+
+// remember notes that a booking is live no more. Of its own ones the ledger
+// needs no note of the end: what it accepted and is not live has ended.
+func (l *Ledger) remember(r *reservation, dropped bool) {
+	switch own := r.origin.Process == l.process; {
+	case own && !dropped:
+	case r.origin.counts():
+		l.pasts.leave(r.origin, dropped)
+	default:
+		l.foreign.leave(r.origin.Process, r.scope.name, r.id, l.at())
+	}
+}
