@@ -20,12 +20,14 @@ type givenFlag struct {
 	text   string
 }
 
-// actionFlags take no value.
-var actionFlags = []struct {
+// actionFlag takes no value.
+type actionFlag struct {
 	name   string
 	action Action
 	help   string
-}{
+}
+
+var actionFlags = []actionFlag{
 	{"check-config", CheckConfig, "Check the configuration and exit: 0 if it is valid, else 2 with every fault."},
 	{"print-config", PrintConfig, "Print the effective configuration as YAML and exit."},
 	{"version", Version, "Print the version and exit."},
@@ -34,9 +36,9 @@ var actionFlags = []struct {
 
 const configFlag = "config"
 
-// parseArgs reads --name=value and --name value; a flag that is a boolean takes
+// parseArgs reads the arguments behind the subcommand: --name=value and --name value; a flag that is a boolean takes
 // a value only after "=". A flag may come again: the last one counts.
-func parseArgs(args []string) commandLine {
+func (c *command) parseArgs(args []string) commandLine {
 	var line commandLine
 	for len(args) > 0 {
 		arg := args[0]
@@ -50,7 +52,7 @@ func parseArgs(args []string) commandLine {
 			continue
 		}
 		name, value, hasValue := strings.Cut(body, "=")
-		kind := lookupFlag(name)
+		kind := c.lookupFlag(name)
 		switch {
 		case kind == nil:
 			line.faults = append(line.faults, fmt.Errorf("--%s: unknown flag", name))
@@ -81,17 +83,17 @@ type flagKind struct {
 	bare   bool // may stand without a value
 }
 
-func lookupFlag(name string) *flagKind {
-	for _, a := range actionFlags {
+func (c *command) lookupFlag(name string) *flagKind {
+	for _, a := range c.actions {
 		if a.name == name {
 			return &flagKind{action: a.action, bare: true}
 		}
 	}
-	if name == configFlag {
+	if name == configFlag && c.file {
 		return &flagKind{}
 	}
-	for i := range options {
-		if o := &options[i]; o.flag == name && name != "" {
+	for i := range c.options {
+		if o := &c.options[i]; o.flag == name && name != "" {
 			return &flagKind{option: o, bare: o.hint == ""}
 		}
 	}

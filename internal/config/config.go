@@ -10,7 +10,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -24,6 +23,9 @@ import (
 type Config struct {
 	// Action is what the command line asks for; Run unless a flag says otherwise.
 	Action Action
+	// SlotsOnly is the subcommand "slots": the slot tracker alone, on
+	// Server.SlotsPort, without the selection service's listener.
+	SlotsOnly bool
 
 	Server   Server
 	KVEvents KVEvents
@@ -50,15 +52,24 @@ const (
 	Help                      // write the help text
 )
 
-// Server is the HTTP listener.
+// Server is what the HTTP listeners need.
 type Server struct {
-	Listen string // IP address or host name, without brackets
-	Port   uint16 // 0 takes a free port
+	Listen    string // IP address or host name, without brackets
+	Port      uint16 // of the selection service; 0 takes a free port
+	SlotsPort uint16 // of the slot tracker; 0 is no listener of its own
+	// AdvertiseURL is the base URL under which replicas reach this one, without
+	// trailing slash; empty for the listener's own address.
+	AdvertiseURL string
 }
 
-// Address is the address to listen on, host:port.
-func (s Server) Address() string {
-	return net.JoinHostPort(s.Listen, strconv.Itoa(int(s.Port)))
+// Address is the address of the selection service's listener, host:port.
+func (s Server) Address() string { return s.at(s.Port) }
+
+// SlotsAddress is the address of the slot tracker's listener, host:port.
+func (s Server) SlotsAddress() string { return s.at(s.SlotsPort) }
+
+func (s Server) at(port uint16) string {
+	return net.JoinHostPort(s.Listen, strconv.Itoa(int(port)))
 }
 
 // KVEvents is the intake of KV cache events.
@@ -84,15 +95,25 @@ type Queue struct {
 // Enabled reports whether requests can wait at all.
 func (q Queue) Enabled() bool { return q.Threshold != nil || q.Policy != nil }
 
-// Replicas names the other selectors.
+// Replicas names the other replicas and says how to work with them.
 type Replicas struct {
-	IndexerPeers []string // URLs whose /dump is read at start, without trailing slash
-	SyncPort     uint16   // local port for lifecycle events, 0 for none
-	SyncPeers    []string // ZMQ endpoints of the peers' lifecycle events, no duplicates
+	IndexerPeers     []string      // URLs whose /dump is read at start, without trailing slash
+	RecoveryDeadline time.Duration // how long readiness waits for that
+	RecoveryGrace    time.Duration // how long recovered blocks wait for their worker
+
+	SyncPort      uint16   // port on which bookings are published, 0 for none
+	SyncBind      string   // the same as a ZMQ endpoint, empty for none
+	SyncAdvertise string   // that endpoint as others name it, empty if nobody said
+	SyncPeers     []string // ZMQ endpoints of the peers' bookings, no duplicates
 }
 
-func (r Replicas) configured() bool {
-	return len(r.IndexerPeers) > 0 || r.SyncPort != 0 || len(r.SyncPeers) > 0
+// Publish is the ZMQ endpoint to bind for our own bookings, empty for none: the
+// port and the bind endpoint are two spellings of it.
+func (r Replicas) Publish() string {
+	if r.SyncBind == "" && r.SyncPort != 0 {
+		return fmt.Sprintf("tcp://*:%d", r.SyncPort)
+	}
+	return r.SyncBind
 }
 
 // Log is the output of the log, on standard error.
@@ -114,11 +135,18 @@ func Default() Config {
 		KVEvents: KVEvents{Enabled: true, Threads: 4},
 		Router:   selector.DefaultWeights(),
 		Queue:    Queue{OverlapRefreshAfter: 10 * time.Second},
+		Replicas: Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
 		Log:      Log{Level: "info", Format: "json"},
 	}
 }
 
-var errPeersWithoutPort = errors.New("--replica-sync-peers requires --replica-sync-port")
+// DefaultSlots is Default for the subcommand "slots".
+func DefaultSlots() Config {
+	conf := Default()
+	conf.SlotsOnly = true
+	conf.Server.SlotsPort = 8091
+	return conf
+}
 
 // Validate checks every value and reports all faults at once, each by its file
 // key. What Load returns is valid already.
@@ -132,27 +160,12 @@ func (c Config) Validate() error {
 			faults = append(faults, named(o.key, err)...)
 		}
 	}
-	if err := c.Replicas.consistent(); err != nil {
-		faults = append(faults, fmt.Errorf("replicas.sync_peers: %w", err))
+	for _, f := range c.conflicts() {
+		faults = append(faults, fmt.Errorf("%s: %w", f.key, f.err))
 	}
 	return invalid(faults)
 }
 
-// consistent checks what no single setting can know (decision D19).
-func (r Replicas) consistent() error {
-	if len(r.SyncPeers) > 0 && r.SyncPort == 0 {
-		return errPeersWithoutPort
-	}
-	return nil
-}
-
 // Warnings lists what the operator should know although the configuration is
 // valid: settings without effect and deprecated names.
-func (c Config) Warnings() []string {
-	warnings := c.notes[:len(c.notes):len(c.notes)]
-	if c.Replicas.configured() {
-		warnings = append(warnings, "indexer peers and replica synchronisation are not part of this version: "+
-			"--indexer-peers, --replica-sync-port and --replica-sync-peers were checked and have no effect")
-	}
-	return warnings
-}
+func (c Config) Warnings() []string { return c.notes }

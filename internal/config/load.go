@@ -2,36 +2,38 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/select-service/select-service/pkg/admission"
 )
 
-const (
-	envConfig = "SELECT_SERVICE_CONFIG"
-	envPort   = "SELECT_SERVICE_PORT"
-)
+const envConfig = "SELECT_SERVICE_CONFIG"
 
 // Load reads the configuration from the command line (without the program's
 // name), the environment and the files that they name. It returns an
 // *InvalidError with every fault of every source, or a valid configuration.
 // With the actions Help and Version nothing but the command line is looked at.
+// The subcommand "slots" reads no file.
 func Load(args []string, getenv func(string) string, readFile func(string) ([]byte, error)) (Config, error) {
-	line := parseArgs(args)
+	cmd, args := commandOf(args)
+	line := cmd.parseArgs(args)
+	conf := cmd.defaults()
+	conf.Action = line.action
 	if line.action == Help || line.action == Version {
-		conf := Default()
-		conf.Action = line.action
 		return conf, nil
 	}
 	l := loader{
-		conf:     Default(),
+		command:  cmd,
+		conf:     conf,
 		source:   make(map[string]string),
 		bad:      make(map[string]bool),
 		faults:   line.faults,
 		readFile: readFile,
 	}
-	l.conf.Action = line.action
-	l.applyFile(configPath(line, getenv))
+	if cmd.file {
+		l.applyFile(configPath(line, getenv))
+	}
 	l.applyEnvironment(getenv)
 	l.applyFlags(line.given)
 	l.readPolicy()
@@ -44,6 +46,7 @@ func Load(args []string, getenv func(string) string, readFile func(string) ([]by
 
 // loader gathers values, weakest source first, and the faults of all sources.
 type loader struct {
+	command  *command
 	conf     Config
 	source   map[string]string // key → the strongest name that gave it a text
 	bad      map[string]bool   // keys with a bad text from any source
@@ -75,7 +78,7 @@ func (l *loader) verify(o option, name, text string) {
 	if text == "" {
 		return
 	}
-	scratch := Default()
+	scratch := l.command.defaults()
 	if err := o.bind(&scratch).set(text); err != nil {
 		l.faults = append(l.faults, named(name, err)...)
 	}
@@ -86,7 +89,7 @@ func (l *loader) note(format string, args ...any) {
 }
 
 func (l *loader) applyEnvironment(getenv func(string) string) {
-	for _, o := range options {
+	for _, o := range l.command.options {
 		set := l.apply
 		for _, name := range o.env {
 			text := getenv(name)
@@ -102,10 +105,11 @@ func (l *loader) applyEnvironment(getenv func(string) string) {
 }
 
 // isServiceLink recognises what Kubernetes puts into every pod of a namespace
-// that has a Service called "select-service": SELECT_SERVICE_PORT=tcp://10.0.0.1:8092.
-// Nobody configured that, so it is not a bad port.
+// that has a Service called "select-service": SELECT_SERVICE_PORT=tcp://10.0.0.1:8092,
+// or "select-service-slots" likewise. Nobody configured that, so it is not a bad
+// port.
 func isServiceLink(name, text string) bool {
-	return name == envPort && strings.HasPrefix(text, "tcp://")
+	return strings.HasSuffix(name, "_PORT") && strings.HasPrefix(text, "tcp://")
 }
 
 func (l *loader) applyFlags(given []givenFlag) {
@@ -138,19 +142,18 @@ func (l *loader) readPolicy() {
 // checkTogether looks at settings that need one another. A bad port is not a
 // missing one, and bad peers need a port like good ones.
 func (l *loader) checkTogether() {
-	peers, port := "replicas.sync_peers", "replicas.sync_port"
-	if l.bad[port] {
-		return
+	conflicts := l.conf.conflicts()
+	if l.bad[keyPeers] && len(l.conf.Replicas.SyncPeers) == 0 && l.conf.Replicas.Publish() == "" {
+		conflicts = append(conflicts, conflict{keyPeers, []string{keySyncPort, keyBind}, l.conf.peersUnbound()})
 	}
-	err := l.conf.Replicas.consistent()
-	if l.bad[peers] && l.conf.Replicas.SyncPort == 0 {
-		err = errPeersWithoutPort
+	for _, c := range conflicts {
+		if slices.ContainsFunc(c.other, func(key string) bool { return l.bad[key] }) {
+			continue
+		}
+		err := c.err
+		if name := l.source[c.key]; !strings.HasPrefix(err.Error(), name+" ") { // else the text names it
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+		l.faults = append(l.faults, err)
 	}
-	if err == nil {
-		return
-	}
-	if name := l.source[peers]; name != "--replica-sync-peers" { // the text names the flag itself
-		err = fmt.Errorf("%s: %w", name, err)
-	}
-	l.faults = append(l.faults, err)
 }

@@ -99,6 +99,16 @@ var settings = []struct {
 		bad: []string{"-1", "65536", "99999999999999999999", "http", "80.5", " 80", "0x50", "udp://1.2.3.4:5"},
 	},
 	{
+		flag: "slots-port", key: "server.slots_port", env: []string{"SELECT_SERVICE_SLOTS_PORT"},
+		text: "8091", want: func(c *config.Config) { c.Server.SlotsPort = 8091 },
+		bad: []string{"-1", "65536", "off"},
+	},
+	{
+		flag: "advertise-url", key: "server.advertise_url", env: []string{"SELECT_SERVICE_ADVERTISE_URL"},
+		text: "https://h:8092/x/", want: func(c *config.Config) { c.Server.AdvertiseURL = "https://h:8092/x" },
+		bad: []string{"h:8092", "tcp://h:1", "http://h?q"},
+	},
+	{
 		flag: "use-kv-events", key: "kv_events.enabled", env: []string{"DYN_ROUTER_USE_KV_EVENTS", "DYN_USE_KV_EVENTS"},
 		text: "OFF", want: func(c *config.Config) { c.KVEvents.Enabled = false },
 		bad: []string{"maybe", "2", " true"},
@@ -176,6 +186,21 @@ var settings = []struct {
 		flag: "replica-sync-port", key: "replicas.sync_port", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PORT"},
 		text: "9092", want: func(c *config.Config) { c.Replicas.SyncPort = 9092 },
 		bad: []string{"0", "65536", "-1", "x"},
+	},
+	{
+		flag: "replica-sync-bind", key: "replicas.sync_bind", env: []string{"SELECT_SERVICE_REPLICA_SYNC_BIND"},
+		text: "tcp://*:9092", want: func(c *config.Config) { c.Replicas.SyncBind = "tcp://*:9092" },
+		bad: []string{"9092", "tcp://*", "tcp://*:0", "http://*:1"},
+	},
+	{
+		flag: "recovery-deadline", key: "replicas.recovery_deadline", env: []string{"SELECT_SERVICE_RECOVERY_DEADLINE"},
+		text: "1m30s", want: func(c *config.Config) { c.Replicas.RecoveryDeadline = 90 * time.Second },
+		bad: []string{"0", "-1s", "soon", "nan", "1e300", "721h"},
+	},
+	{
+		flag: "recovery-grace", key: "replicas.recovery_grace", env: []string{"SELECT_SERVICE_RECOVERY_GRACE"},
+		text: "0.5", want: func(c *config.Config) { c.Replicas.RecoveryGrace = 500 * time.Millisecond },
+		bad: []string{"0s", "10 m"},
 	},
 	{
 		flag: "log-level", key: "log.level", env: []string{"SELECT_SERVICE_LOG_LEVEL"},
@@ -335,7 +360,7 @@ func TestEnvironment(t *testing.T) {
 			func(*config.Config) {},
 		},
 		"a Kubernetes service link is no port": {
-			map[string]string{"SELECT_SERVICE_PORT": "tcp://10.0.0.1:8092"},
+			map[string]string{"SELECT_SERVICE_PORT": "tcp://10.0.0.1:8092", "SELECT_SERVICE_SLOTS_PORT": "tcp://10.0.0.1:8091"},
 			func(*config.Config) {},
 		},
 		"variables without effect": {
@@ -367,42 +392,6 @@ func TestEnvironmentOnlyNamesAreChecked(t *testing.T) {
 		"SELECT_SERVICE_CONFIG":              "absent.yaml",
 	} {
 		mustFail(t, setup{env: map[string]string{name: bad}}, name)
-	}
-}
-
-func TestReplicaPeers(t *testing.T) {
-	t.Run("duplicates collapse", func(t *testing.T) {
-		got := setup{args: []string{
-			"--replica-sync-port=9092", "--replica-sync-peers", "tcp://b:9092,tcp://[::1]:5,tcp://b:9092",
-		}}.mustLoad(t)
-		want := config.Default()
-		want.Replicas.SyncPort = 9092
-		want.Replicas.SyncPeers = []string{"tcp://b:9092", "tcp://[::1]:5"}
-		equal(t, got, want)
-	})
-	tests := map[string]struct {
-		start setup
-		want  string
-	}{
-		"peers without a port": {
-			setup{args: []string{"--replica-sync-peers=tcp://b:1"}},
-			"invalid configuration: --replica-sync-peers requires --replica-sync-port",
-		},
-		"peers of the environment without a port": {
-			setup{env: map[string]string{"SELECT_SERVICE_REPLICA_SYNC_PEERS": "tcp://b:1"}},
-			"invalid configuration: SELECT_SERVICE_REPLICA_SYNC_PEERS: --replica-sync-peers requires --replica-sync-port",
-		},
-		"a bad port is one fault, not two": {
-			setup{args: []string{"--replica-sync-port=0", "--replica-sync-peers=tcp://b:1"}},
-			"invalid configuration: --replica-sync-port: replica sync port must be greater than zero",
-		},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if _, err := tc.start.load(); err == nil || err.Error() != tc.want {
-				t.Errorf("Load = %v, want %s", err, tc.want)
-			}
-		})
 	}
 }
 
@@ -487,9 +476,9 @@ func TestWarnings(t *testing.T) {
 		want  int
 	}{
 		"none": {setup{}, 0},
-		"replica flags give one": {setup{args: []string{
+		"replica flags give none": {setup{args: []string{
 			"--indexer-peers=http://a", "--replica-sync-port=1", "--replica-sync-peers=tcp://b:1",
-		}}, 1},
+		}}, 0},
 		"old weight and a name without effect": {setup{env: map[string]string{
 			"DYN_OVERLAP_SCORE_WEIGHT": "1", "DYN_ROUTER_REPLICA_SYNC": "true",
 		}}, 2},
@@ -541,7 +530,8 @@ func fromFile(content string) setup {
 }
 
 func TestAddress(t *testing.T) {
-	if got := (config.Server{Listen: "::1", Port: 8092}).Address(); got != "[::1]:8092" {
-		t.Errorf("Address = %s", got)
+	s := config.Server{Listen: "::1", Port: 8092, SlotsPort: 8091}
+	if got := s.Address() + " " + s.SlotsAddress(); got != "[::1]:8092 [::1]:8091" {
+		t.Errorf("addresses are %s", got)
 	}
 }

@@ -13,6 +13,12 @@ type option struct {
 
 	deprecated string // the name to use instead; a use is a warning
 	inert      bool   // read for compatibility, without effect; a use is a warning
+
+	// How "select-service slots" knows it: by a flag of this name, or by its
+	// environment variable alone. Neither: not at all.
+	slotsFlag string
+	slotsEnv  bool
+	slotsHelp string // empty: help
 }
 
 // groups are the sections of the file and of the help text, in order.
@@ -21,7 +27,7 @@ var groups = []struct{ name, title string }{
 	{"kv_events", "KV events"},
 	{"router", "Router: the cost of a worker and the choice among them"},
 	{"queue", "Queue: requests that wait while every eligible rank is busy"},
-	{"replicas", "Replicas"},
+	{"replicas", "Replicas: bookings that are shared, and the index at start"},
 	{"log", "Log"},
 }
 
@@ -30,14 +36,31 @@ var groups = []struct{ name, title string }{
 var options = []option{
 	{
 		key: "server.listen", flag: "listen", env: []string{"SELECT_SERVICE_LISTEN"}, hint: "ADDRESS",
-		bind: func(c *Config) value { return host(&c.Server.Listen) },
-		help: "Address of the HTTP listener. The service has no authentication: name one interface " +
+		slotsEnv: true,
+		bind:     func(c *Config) value { return host(&c.Server.Listen) },
+		help: "Address of the HTTP listeners. The service has no authentication: name one interface " +
 			"where the default, all of them, reaches beyond a trusted network.",
 	},
 	{
-		key: "server.port", flag: "port", env: []string{envPort}, hint: "PORT",
+		key: "server.port", flag: "port", env: []string{"SELECT_SERVICE_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Server.Port, 0, math.MaxUint16) },
 		help: "Port of the HTTP listener. 0 takes a free port and logs it, for tests.",
+	},
+	{
+		key: "server.slots_port", flag: "slots-port", env: []string{"SELECT_SERVICE_SLOTS_PORT"}, hint: "PORT",
+		slotsFlag: "port", slotsHelp: "Port of the HTTP listener.",
+		bind: func(c *Config) value { return integer(&c.Server.SlotsPort, 0, math.MaxUint16) },
+		help: "Port of a listener of its own for the slot tracker's routes; 8091 is usual, 0 is none. Set it " +
+			"for clients of the slot tracker, which know no path prefix; its routes are under /slots of " +
+			"the HTTP listener in any case.",
+	},
+	{
+		key: "server.advertise_url", flag: "advertise-url", env: []string{"SELECT_SERVICE_ADVERTISE_URL"}, hint: "URL",
+		slotsEnv: true,
+		bind:     func(c *Config) value { return httpBase(&c.Server.AdvertiseURL) },
+		help: "HTTP base URL under which other replicas reach this one to read its bookings; by default " +
+			"http:// with address and port of the listener, and in place of an address that stands for " +
+			"all the one at which a replica follows this one. Set it where ports are mapped.",
 	},
 
 	{
@@ -125,32 +148,61 @@ var options = []option{
 	{
 		key: "replicas.indexer_peers", flag: "indexer-peers", env: []string{"SELECT_SERVICE_INDEXER_PEERS"}, hint: "URL,...",
 		bind: func(c *Config) value { return list(&c.Replicas.IndexerPeers, httpURL) },
-		help: "HTTP URLs of selectors or indexers whose /dump fills the index at start, so that a new " +
-			"selector knows the caches at once. Checked, without effect in this version.",
+		help: "HTTP URLs of selectors or indexers whose /dump fills the index at start, in this order " +
+			"until one has given all of it, so that a new selector knows the caches at once.",
+	},
+	{
+		key: "replicas.recovery_deadline", flag: "recovery-deadline", env: []string{"SELECT_SERVICE_RECOVERY_DEADLINE"}, hint: "DURATION",
+		bind: func(c *Config) value { return duration(&c.Replicas.RecoveryDeadline) },
+		help: "How long /ready waits for the recovery from the indexer peers; the recovery itself goes on. " +
+			"Raise it where an index takes longer and cold selections are worse than late ones.",
+	},
+	{
+		key: "replicas.recovery_grace", flag: "recovery-grace", env: []string{"SELECT_SERVICE_RECOVERY_GRACE"}, hint: "DURATION",
+		bind: func(c *Config) value { return duration(&c.Replicas.RecoveryGrace) },
+		help: "How long recovered blocks wait for their worker to register. Raise it where workers are " +
+			"registered later than that after a start.",
 	},
 	{
 		key: "replicas.sync_port", flag: "replica-sync-port", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return replicaPort(&c.Replicas.SyncPort) },
-		help: "ZMQ port on which bookings are published to other selectors; set it when several " +
-			"selectors share workers. Checked, without effect in this version.",
+		help: "ZMQ port on which bookings are published to other replicas, on all addresses; set it when " +
+			"several selectors share workers.",
+	},
+	{
+		key: "replicas.sync_bind", flag: "replica-sync-bind", env: []string{"SELECT_SERVICE_REPLICA_SYNC_BIND"}, hint: "ENDPOINT",
+		slotsFlag: "replica-sync-bind",
+		bind:      func(c *Config) value { return endpoint(&c.Replicas.SyncBind, bindable) },
+		help: "ZMQ endpoint on which bookings are published to other replicas: the slot tracker's spelling " +
+			"of the replica sync port, tcp://*:PORT, for one interface only if need be.",
+	},
+	{
+		key: "replicas.sync_advertise", flag: "replica-sync-advertise", env: []string{"SELECT_SERVICE_REPLICA_SYNC_ADVERTISE"}, hint: "ENDPOINT",
+		slotsFlag: "replica-sync-advertise",
+		bind:      func(c *Config) value { return endpoint(&c.Replicas.SyncAdvertise, nil) },
+		help: "The same endpoint as the other replicas name it. It is refused as a peer, so that all " +
+			"replicas can be told of all by the same script.",
 	},
 	{
 		key: "replicas.sync_peers", flag: "replica-sync-peers", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PEERS"}, hint: "ENDPOINT,...",
-		bind: func(c *Config) value { return list(&c.Replicas.SyncPeers, replicaEndpoint) },
-		help: "ZMQ endpoints (tcp://host:port) of the other selectors' bookings; needs " +
-			"--replica-sync-port. Checked, without effect in this version.",
+		slotsFlag: "replica-sync-peers",
+		bind:      func(c *Config) value { return list(&c.Replicas.SyncPeers, replicaEndpoint) },
+		help: "ZMQ endpoints (tcp://host:port) on which the other replicas publish their bookings; needs an " +
+			"endpoint of our own.",
 	},
 
 	{
 		key: "log.level", flag: "log-level", env: []string{"SELECT_SERVICE_LOG_LEVEL"}, hint: "LEVEL",
-		bind: func(c *Config) value { return choice(&c.Log.Level, "trace", "debug", "info", "warn", "error") },
+		slotsEnv: true,
+		bind:     func(c *Config) value { return choice(&c.Log.Level, "trace", "debug", "info", "warn", "error") },
 		help: "Least severe level that is logged: trace, debug, info, warn or error. debug shows every " +
 			"stream's life, trace every event.",
 	},
 	{
 		key: "log.format", flag: "log-format", env: []string{"SELECT_SERVICE_LOG_FORMAT"}, hint: "FORMAT",
-		bind: func(c *Config) value { return choice(&c.Log.Format, "json", "console") },
-		help: "json for collectors, console for people.",
+		slotsEnv: true,
+		bind:     func(c *Config) value { return choice(&c.Log.Format, "json", "console") },
+		help:     "json for collectors, console for people.",
 	},
 
 	{

@@ -34,45 +34,76 @@ func (c Config) WriteYAML(w io.Writer) error {
 	return enc.Close()
 }
 
-// WriteHelp writes the help text: every flag with its default, its other names
-// and when to change it.
-func WriteHelp(w io.Writer) error {
+// WriteHelp writes the help text of the command that the configuration is for:
+// every flag with its default, its other names and when to change it.
+func (c Config) WriteHelp(w io.Writer) error {
+	cmd := selection
+	if c.SlotsOnly {
+		cmd = slotTracker
+	}
+	_, err := io.WriteString(w, cmd.help())
+	return err
+}
+
+func (c *command) help() string {
 	var b strings.Builder
-	b.WriteString(helpHead)
-	defaults := Default()
+	b.WriteString(c.head)
+	defaults := c.defaults()
 	for _, g := range groups {
-		fmt.Fprintf(&b, "\n%s:\n", g.title)
-		for _, o := range inGroup(g.name) {
+		title := "\n" + g.title + ":\n"
+		for _, o := range c.options {
+			if o.flag == "" || !strings.HasPrefix(o.key, g.name+".") {
+				continue
+			}
+			b.WriteString(title)
+			title = "" // once
 			helpEntry(&b, "--"+o.flag, o.hint, o.help)
-			fmt.Fprintf(&b, "        default %s; environment %s; file %s\n",
-				showText(o.bind(&defaults).show()), strings.Join(o.env, ", then "), o.key)
+			fmt.Fprintf(&b, "        default %s; environment %s",
+				showText(o.bind(&defaults).show()), strings.Join(o.env, ", then "))
+			if c.file {
+				b.WriteString("; file " + o.key)
+			}
+			b.WriteString("\n")
 		}
 	}
 	b.WriteString("\nConfiguration:\n")
-	helpEntry(&b, "--"+configFlag, "FILE", "Configuration file (YAML); every key is explained in configs/select-service.yaml.")
-	fmt.Fprintf(&b, "        default none; environment %s\n", envConfig)
-	for _, a := range actionFlags {
+	if c.file {
+		helpEntry(&b, "--"+configFlag, "FILE", "Configuration file (YAML); every key is explained in configs/select-service.yaml.")
+		fmt.Fprintf(&b, "        default none; environment %s\n", envConfig)
+	}
+	for _, a := range c.actions {
 		helpEntry(&b, "--"+a.name, "", a.help)
 	}
 	b.WriteString("\nEnvironment only:\n")
-	for _, o := range options {
+	for _, o := range c.options {
 		if o.flag == "" {
 			helpEntry(&b, strings.Join(o.env, ", "), "", o.help)
 		}
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 const helpHead = `Usage: select-service [flags]
+       select-service slots [flags]
 
 Chooses the worker for each LLM request by cached KV blocks and load, and keeps
-account of the load that it has handed out.
+account of the load that it has handed out. The subcommand slots runs the slot
+tracker alone; it has few flags, see select-service slots --help.
 
 A flag goes before the environment, the environment before the file, the file
 before the default. An empty value counts as not given. Every bad value is
 refused at start, all in one message. Booleans: true, 1, yes, on, false, 0, no,
 off; a flag alone means true.
+`
+
+const slotsHelpHead = `Usage: select-service slots [flags]
+
+Runs the slot tracker alone: active-load accounting for prompts that others
+route.
+
+A flag goes before the environment, the environment before the default. An empty
+value counts as not given. Every bad value is refused at start, all in one
+message.
 `
 
 const helpWidth = 78

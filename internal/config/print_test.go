@@ -15,11 +15,13 @@ import (
 )
 
 func TestHelp(t *testing.T) {
-	var out bytes.Buffer
-	if err := config.WriteHelp(&out); err != nil {
-		t.Fatal(err)
+	for name, conf := range map[string]config.Config{"help.golden": config.Default(), "help_slots.golden": config.DefaultSlots()} {
+		var out bytes.Buffer
+		if err := conf.WriteHelp(&out); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, out.String())
 	}
-	golden(t, "help.golden", out.String())
 }
 
 func printed(t *testing.T, conf config.Config) string {
@@ -38,14 +40,15 @@ func TestPrintDefault(t *testing.T) {
 // TestPrintReadsBack proves that --print-config > file loses nothing.
 func TestPrintReadsBack(t *testing.T) {
 	want := config.Default()
-	want.Server = config.Server{Listen: "::", Port: 0}
+	want.Server = config.Server{Listen: "::", Port: 0, SlotsPort: 8091, AdvertiseURL: "http://h:1/x"}
 	want.KVEvents = config.KVEvents{Threads: 1}
 	want.Router.Temperature = math.MaxFloat64
 	want.Router.CreditDecay = math.SmallestNonzeroFloat64
 	want.Queue.Threshold = new(0.1)
 	want.Queue.OverlapRefreshAfter = 1234567890123 * time.Millisecond
 	want.Replicas = config.Replicas{
-		IndexerPeers: []string{"http://a:1/x", "http://b"}, SyncPort: 9, SyncPeers: []string{"tcp://c:1"},
+		IndexerPeers: []string{"http://a:1/x", "http://b"}, RecoveryDeadline: 90*time.Minute + 1, RecoveryGrace: time.Hour,
+		SyncPort: 9, SyncBind: "tcp://*:9", SyncAdvertise: "tcp://d:9", SyncPeers: []string{"tcp://c:1"},
 	}
 	equal(t, fromFile(printed(t, want)).mustLoad(t), want)
 }
@@ -92,6 +95,8 @@ func TestValidate(t *testing.T) {
 	conf.Router.Host = 2
 	conf.Queue.Threshold = new(-1.0)
 	conf.Replicas.SyncPeers = []string{"tcp://a:1", "nope"}
+	conf.Replicas.RecoveryGrace = 0
+	conf.Server.AdvertiseURL = "h"
 	conf.Log.Format = ""
 	err := conf.Validate()
 	if err == nil {
@@ -100,6 +105,7 @@ func TestValidate(t *testing.T) {
 	for _, key := range []string{
 		"server.listen", "kv_events.threads", "router.temperature", "router.host_cache_hit_weight",
 		"queue.threshold", "replicas.sync_peers: invalid", "replicas.sync_peers: --replica-sync-peers requires", "log.format",
+		"replicas.recovery_grace", "server.advertise_url",
 	} {
 		if !strings.Contains(err.Error(), key) {
 			t.Errorf("%v\ndoes not mention %s", err, key)
@@ -114,6 +120,7 @@ func FuzzFile(f *testing.F) {
 	f.Add("server: {port: 0, listen: '[::1]'}\nlog: ~")
 	f.Add("queue: {threshold: 1e300, overlap_refresh_after_secs: 0.00001}")
 	f.Add("replicas: {indexer_peers: 'http://a,http://b', sync_port: 1, sync_peers: [tcp://a:1]}")
+	f.Add("replicas: {sync_bind: 'tcp://[::]:1', sync_advertise: ipc://x, recovery_deadline: 0.5, recovery_grace: 1h1ns}")
 	f.Add("a: &a [*a]\n<<: *a")
 	f.Fuzz(func(t *testing.T, content string) {
 		conf, err := fromFile(content).load()

@@ -4,15 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-
-	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // value is one setting bound to its field. All sources share its text syntax.
@@ -163,26 +158,6 @@ func parseInteger[T ~int | ~uint16](text string, low, high T) (T, error) {
 	return T(v), nil
 }
 
-// replicaPort is a port that is unset as 0, and therefore cannot be given as 0.
-func replicaPort(field *uint16) value {
-	return typed[uint16]{
-		field: field,
-		parse: func(text string) (uint16, error) {
-			port, err := parseInteger[uint16](text, 0, math.MaxUint16)
-			if err == nil && port == 0 {
-				err = errors.New("replica sync port must be greater than zero")
-			}
-			return port, err
-		},
-		render: func(port uint16) any {
-			if port == 0 {
-				return nil
-			}
-			return port
-		},
-	}
-}
-
 // seconds is a span in seconds with millisecond precision; 0 or less is off.
 func seconds(field *time.Duration) value {
 	return typed[time.Duration]{
@@ -199,11 +174,60 @@ func seconds(field *time.Duration) value {
 	}
 }
 
+// maxDuration bounds spans that are waited for: more is a mistake.
+const maxDuration = 30 * 24 * time.Hour
+
+// duration is a positive span such as 30s or 1h30m; a bare number is seconds.
+func duration(field *time.Duration) value {
+	return typed[time.Duration]{
+		field: field,
+		parse: func(text string) (time.Duration, error) {
+			if v, err := parseFloat(text); err == nil {
+				return time.Duration(min(v, maxDuration.Seconds()+1) * float64(time.Second)), nil
+			}
+			d, err := time.ParseDuration(text)
+			if err != nil {
+				return 0, fmt.Errorf("%q is not a duration such as 30s or 10m", text)
+			}
+			return d, nil
+		},
+		verify: func(d time.Duration) error {
+			if d <= 0 || d > maxDuration {
+				return fmt.Errorf("%v is not in (0, %v]", d, maxDuration)
+			}
+			return nil
+		},
+		render: func(d time.Duration) any {
+			s := d.String() // of 10m: 10m0s
+			if short, ok := strings.CutSuffix(s, "m0s"); ok {
+				s = short + "m"
+			}
+			if short, ok := strings.CutSuffix(s, "h0m"); ok {
+				s = short + "h"
+			}
+			return s
+		},
+	}
+}
+
 // text is any string, empty for none.
-func text(field *string) value {
+func text(field *string) value { return checkedText(field, nil) }
+
+// checkedText is a text that check accepts, which may change it; empty is none.
+func checkedText(field *string, check func(string) (string, error)) value {
+	parse := func(s string) (string, error) {
+		if s == "" || check == nil {
+			return s, nil
+		}
+		return check(s)
+	}
 	return typed[string]{
 		field: field,
-		parse: func(s string) (string, error) { return s, nil },
+		parse: parse,
+		verify: func(s string) error {
+			_, err := parse(s)
+			return err
+		},
 		render: func(s string) any {
 			if s == "" {
 				return nil
@@ -225,31 +249,6 @@ func choice(field *string, words ...string) value {
 			return nil
 		},
 	}
-}
-
-// host is an IP address, with or without brackets, or a host name.
-func host(field *string) value {
-	return typed[string]{
-		field: field,
-		parse: func(s string) (string, error) {
-			if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
-				s = strings.TrimSuffix(inner, "]")
-			}
-			return s, nil
-		},
-		verify: func(s string) error {
-			if _, err := netip.ParseAddr(s); err == nil || isHostName(s) {
-				return nil
-			}
-			return fmt.Errorf("%q is neither an IP address nor a host name (the port has its own flag)", s)
-		},
-	}
-}
-
-func isHostName(s string) bool {
-	return s != "" && strings.IndexFunc(s, func(r rune) bool {
-		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
-	}) < 0
 }
 
 // list is a comma-separated list without empty elements and duplicates. Every
@@ -291,33 +290,4 @@ func list(field *[]string, element func(string) (string, error)) value {
 			return items
 		},
 	}
-}
-
-// httpURL checks the base URL of a peer and cuts its trailing slash.
-func httpURL(s string) (string, error) {
-	u, err := url.Parse(s)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("invalid peer URL `%s`: %w", s, err)
-	case u.Scheme != "http" && u.Scheme != "https":
-		return "", fmt.Errorf("invalid peer URL `%s`: want http://host:port", s)
-	case u.Hostname() == "":
-		return "", fmt.Errorf("invalid peer URL `%s`: missing host", s)
-	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.User != nil:
-		return "", fmt.Errorf("invalid peer URL `%s`: only scheme, host, port and path may be given", s)
-	}
-	if port := u.Port(); port != "" {
-		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-			return "", fmt.Errorf("invalid peer URL `%s`: port is not in [0, 65535]", s)
-		}
-	}
-	return strings.TrimRight(s, "/"), nil
-}
-
-// replicaEndpoint checks the ZMQ endpoint of a replica.
-func replicaEndpoint(s string) (string, error) {
-	if _, err := catalog.ParseEndpoint(s); err != nil {
-		return "", fmt.Errorf("invalid replica peer endpoint `%s`: %w", s, err)
-	}
-	return s, nil
 }

@@ -1,0 +1,112 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// host is an IP address, with or without brackets, or a host name.
+func host(field *string) value {
+	return typed[string]{
+		field: field,
+		parse: func(s string) (string, error) {
+			if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
+				s = strings.TrimSuffix(inner, "]")
+			}
+			return s, nil
+		},
+		verify: func(s string) error {
+			if _, err := netip.ParseAddr(s); err == nil || isHostName(s) {
+				return nil
+			}
+			return fmt.Errorf("%q is neither an IP address nor a host name (the port has its own flag)", s)
+		},
+	}
+}
+
+func isHostName(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
+	}) < 0
+}
+
+var errSyncPortZero = errors.New("replica sync port must be greater than zero")
+
+// replicaPort is a port that is unset as 0, and therefore cannot be given as 0.
+func replicaPort(field *uint16) value {
+	return typed[uint16]{
+		field: field,
+		parse: func(text string) (uint16, error) {
+			port, err := parseInteger[uint16](text, 0, math.MaxUint16)
+			if err == nil && port == 0 {
+				err = errSyncPortZero
+			}
+			return port, err
+		},
+		render: func(port uint16) any {
+			if port == 0 {
+				return nil
+			}
+			return port
+		},
+	}
+}
+
+// endpoint is a ZMQ endpoint that further, if given, accepts; empty is none.
+func endpoint(field *string, further func(catalog.Endpoint) error) value {
+	return checkedText(field, func(s string) (string, error) {
+		e, err := catalog.ParseEndpoint(s)
+		if err == nil && further != nil {
+			err = further(e)
+		}
+		return s, err
+	})
+}
+
+// bindable refuses port 0: nobody would find the one that it takes.
+func bindable(e catalog.Endpoint) error {
+	if e.Scheme == "tcp" && e.Port == 0 {
+		return errSyncPortZero
+	}
+	return nil
+}
+
+// httpBase is the base URL of this service, empty for the default.
+func httpBase(field *string) value { return checkedText(field, httpURL) }
+
+// httpURL checks the base URL of a peer and cuts its trailing slash.
+func httpURL(s string) (string, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("invalid URL `%s`: %w", s, err)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "", fmt.Errorf("invalid URL `%s`: want http://host:port", s)
+	case u.Hostname() == "":
+		return "", fmt.Errorf("invalid URL `%s`: missing host", s)
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.User != nil:
+		return "", fmt.Errorf("invalid URL `%s`: only scheme, host, port and path may be given", s)
+	}
+	if port := u.Port(); port != "" {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			return "", fmt.Errorf("invalid URL `%s`: port is not in [0, 65535]", s)
+		}
+	}
+	return strings.TrimRight(s, "/"), nil
+}
+
+// replicaEndpoint checks the ZMQ endpoint of a replica.
+func replicaEndpoint(s string) (string, error) {
+	if _, err := catalog.ParseEndpoint(s); err != nil {
+		return "", fmt.Errorf("invalid replica peer endpoint `%s`: %w", s, err)
+	}
+	return s, nil
+}

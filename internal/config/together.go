@@ -1,0 +1,102 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// conflict is a fault of settings that are good one by one.
+type conflict struct {
+	key   string   // the setting to name
+	other []string // the further settings that it is about
+	err   error
+}
+
+// The texts of dynamo-kv-router 1.3.1 and of the slot tracker.
+var (
+	errPeersWithoutPort = errors.New("--replica-sync-peers requires --replica-sync-port")
+	errPeersWithoutBind = errors.New("--replica-sync-peers requires --replica-sync-bind")
+	errAdvertiseUnbound = errors.New("--replica-sync-advertise requires --replica-sync-bind")
+)
+
+// ErrOwnEndpoint refuses this replica's advertised endpoint as a peer.
+var ErrOwnEndpoint = errors.New("peer endpoint matches this replica's advertised endpoint")
+
+// Keys of settings that depend on one another.
+const (
+	keyPort      = "server.port"
+	keySlotsPort = "server.slots_port"
+	keySyncPort  = "replicas.sync_port"
+	keyBind      = "replicas.sync_bind"
+	keyAdvertise = "replicas.sync_advertise"
+	keyPeers     = "replicas.sync_peers"
+)
+
+// conflicts checks what no single setting can know (decision D19).
+func (c Config) conflicts() []conflict {
+	var found []conflict
+	r := c.Replicas
+	if !c.SlotsOnly && c.Server.SlotsPort != 0 && c.Server.SlotsPort == c.Server.Port {
+		found = append(found, conflict{
+			keySlotsPort,
+			[]string{keyPort},
+			fmt.Errorf("port %d is the port of the selection service (--port); give the slot tracker another one", c.Server.Port),
+		})
+	}
+	if spelled := (Replicas{SyncPort: r.SyncPort}).Publish(); spelled != "" && r.SyncBind != "" && r.SyncBind != spelled {
+		found = append(found, conflict{
+			keyBind,
+			[]string{keySyncPort},
+			fmt.Errorf("%s differs from --replica-sync-port %d, which is %s: both name the one PUB socket, give one of them",
+				r.SyncBind, r.SyncPort, spelled),
+		})
+	}
+	for _, pub := range []struct{ key, endpoint string }{
+		{keySyncPort, Replicas{SyncPort: r.SyncPort}.Publish()}, {keyBind, r.SyncBind},
+	} {
+		if key, err := c.portTaken(pub.endpoint); err != nil {
+			found = append(found, conflict{pub.key, []string{key}, err})
+		}
+	}
+	switch {
+	case r.Publish() != "":
+	case len(r.SyncPeers) > 0:
+		found = append(found, conflict{keyPeers, []string{keySyncPort, keyBind}, c.peersUnbound()})
+	case r.SyncAdvertise != "":
+		found = append(found, conflict{keyAdvertise, []string{keySyncPort, keyBind}, errAdvertiseUnbound})
+	}
+	for _, peer := range r.SyncPeers {
+		if peer == r.SyncAdvertise {
+			found = append(found, conflict{keyPeers, []string{keyAdvertise}, ErrOwnEndpoint})
+		}
+	}
+	return found
+}
+
+// peersUnbound is the text for peers without an endpoint of our own; each
+// command names the flag that it has.
+func (c Config) peersUnbound() error {
+	if c.SlotsOnly {
+		return errPeersWithoutBind
+	}
+	return errPeersWithoutPort
+}
+
+// portTaken refuses a PUB endpoint on the port of an HTTP listener, whatever the
+// interfaces: ZMQ would bind it beside the listener, or the start would fail
+// with "address in use" and no name.
+func (c Config) portTaken(endpoint string) (key string, err error) {
+	e, _ := catalog.ParseEndpoint(endpoint) // a bad one has its own fault
+	switch {
+	case e.Port == 0:
+	case e.Port == c.Server.SlotsPort && c.SlotsOnly:
+		return keySlotsPort, fmt.Errorf("port %d is the HTTP port (--port); bookings need another one", e.Port)
+	case e.Port == c.Server.SlotsPort:
+		return keySlotsPort, fmt.Errorf("port %d is the HTTP port of the slot tracker (--slots-port); bookings need another one", e.Port)
+	case e.Port == c.Server.Port && !c.SlotsOnly:
+		return keyPort, fmt.Errorf("port %d is the HTTP port (--port); bookings need another one", e.Port)
+	}
+	return "", nil
+}

@@ -1,0 +1,110 @@
+package recovery
+
+import (
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// Recover merges a stored event of a dump: its blocks are r's, and its slot is
+// what the caller took for r's. stored counts blocks that are new. Live events
+// wait meanwhile, so long events come in parts.
+func (g *Gate) Recover(r catalog.Rank, ev *indexer.Store) (stored int, res Result) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k, res := g.admitLocked(ev.Slot, r)
+	if res != Applied {
+		return 0, res
+	}
+	if ev.HasParent && ev.Parent != 0 && !g.knowsLocked(k, ev.Slot, ev.Parent) {
+		return 0, Waits
+	}
+	k.dumped = true
+	out := g.space.Store(ev)
+	if out.Orphaned > 0 {
+		g.markLocked(k, ev.Names, orphanedMark, 0)
+	}
+	return out.Stored - g.settleLocked(k, ev), Applied
+}
+
+// admitLocked says whether dump entries of a rank are merged.
+func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateRank, Result) {
+	if !g.merging.Load() {
+		return nil, Over
+	}
+	if int(slot) >= len(g.ranks) || !g.ranks[slot].entered || g.ranks[slot].rank != r || g.full {
+		return nil, Left
+	}
+	if _, left := g.left[r]; left {
+		return nil, Left
+	}
+	return &g.ranks[slot], g.ranks[slot].refused
+}
+
+// knowsLocked tells whether a block is in the index, or would be if it had not
+// been removed live: then the blocks behind it are orphans like any others.
+func (g *Gate) knowsLocked(k *gateRank, slot uint32, name uint64) bool {
+	if k.marks[name]&(anyRemoved|orphanedMark) != 0 {
+		return true
+	}
+	_, known := g.space.ParentSeed(slot, name)
+	return known
+}
+
+// settleLocked does to blocks that were just stored what live events said of
+// them before, and returns how many that takes away again.
+func (g *Gate) settleLocked(k *gateRank, ev *indexer.Store) (removed int) {
+	if len(k.marks) == 0 {
+		return 0
+	}
+	var gone, named [indexer.NumTiers][]uint64
+	for _, name := range ev.Names {
+		m := k.marks[name]
+		if m&(removedMark<<ev.Tier) != 0 {
+			gone[ev.Tier] = append(gone[ev.Tier], name)
+		}
+		for t := range indexer.Tier(indexer.NumTiers) {
+			if m&(namedMark<<t) != 0 {
+				named[t] = append(named[t], name)
+			}
+		}
+	}
+	for t := range indexer.Tier(indexer.NumTiers) {
+		if len(gone[t]) > 0 {
+			n, _ := g.space.Remove(ev.Slot, t, gone[t])
+			removed += n
+		}
+		if len(named[t]) > 0 {
+			g.space.StoreNamed(ev.Slot, t, named[t])
+		}
+	}
+	return removed
+}
+
+// RecoverRemoved merges a removed event of a dump.
+func (g *Gate) RecoverRemoved(slot uint32, r catalog.Rank, t indexer.Tier, names []uint64) Result {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, res := g.admitLocked(slot, r)
+	if res == Applied {
+		g.space.Remove(slot, t, names)
+	}
+	return res
+}
+
+// RecoverCleared merges a cleared event of a dump.
+func (g *Gate) RecoverCleared(slot uint32, r catalog.Rank) Result {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, res := g.admitLocked(slot, r)
+	if res == Applied {
+		g.space.Clear(slot)
+	}
+	return res
+}
+
+// Knows tells whether Recover would take blocks behind a block of that name.
+func (g *Gate) Knows(slot uint32, name uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.knowsLocked(g.rankLocked(slot), slot, name)
+}

@@ -1,0 +1,77 @@
+package recovery
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// TestRoundTrip: what the Writer writes of a random index, with long runs, all
+// tiers and block seeds, Read brings into another one as it was, in the order of
+// the dump: no block has to wait.
+func TestRoundTrip(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 3))
+	a := newWorldScope()
+	for worker := range uint64(5) {
+		a.slot(catalog.Rank{Worker: worker, DP: uint32(worker) % 2})
+	}
+	var prompts [][]uint64
+	for i := range uint64(60) {
+		ev := &indexer.Store{Tier: indexer.Tier(rnd.IntN(4)), Seed: 1337, SeedKnown: true}
+		family := i % 6
+		if family >= 4 { // salted
+			ev.Seed = 1000 + family
+		}
+		fork := rnd.IntN(3000)
+		for k := range 1 + rnd.IntN(3000) {
+			local := family<<40 + uint64(k)
+			if k > fork {
+				local += i << 32
+			}
+			ev.Local = append(ev.Local, local)
+			ev.Names = append(ev.Names, local^0x5555)
+		}
+		prompts = append(prompts, ev.Local)
+		for slot := range uint32(5) {
+			if rnd.IntN(3) == 0 {
+				ev.Slot = slot
+				a.space.Store(ev)
+			}
+		}
+	}
+	var dump bytes.Buffer
+	w := NewWriter(&dump)
+	err := w.Scope(context.Background(), Source{Scope: mt, BlockSize: 16, Ranks: a.gate.Ranks(), Runs: a.space.Walk().Runs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	to := newWorld()
+	report, err := Read(context.Background(), &dump, to, Options{Waiting: 1})
+	if err != nil || report.Incomplete() {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	b := to.scopes[mt]
+	if from, to := a.space.Stats().Blocks, b.space.Stats().Blocks; from != to {
+		t.Errorf("blocks per tier: %v became %v", from, to)
+	}
+	for _, p := range prompts {
+		for r, slot := range a.slots {
+			if from, to := a.overlap(r, p), b.overlap(r, p); from != to {
+				t.Errorf("%v: %v became %v", r, from, to)
+			}
+			name := p[0] ^ 0x5555
+			from, held := a.space.ParentSeed(slot, name)
+			if to, ok := b.space.ParentSeed(b.slots[r], name); ok != held || to != from {
+				t.Errorf("%v: seed %d became %d", r, from, to)
+			}
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package recovery
+
+import (
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// waiting holds the blocks of one scope whose parent the dump has not brought
+// yet: dynamo-kv-router writes lower tiers in any order.
+type waiting struct {
+	limit int
+	rows  []waitingBlock // row 0 is not used: 0 ends a list
+	free  uint32         // first of the rows that are not in use, linked
+	heads map[waitingKey]uint32
+	n     int
+	// Later removals of waiting blocks, by the number of the event that said so.
+	gone    map[goneKey]uint64
+	cleared map[uint32]uint64 // by slot
+}
+
+type waitingKey struct {
+	parent uint64
+	slot   uint32
+}
+
+type goneKey struct {
+	name uint64
+	slot uint32
+	tier indexer.Tier
+}
+
+// waitingBlock is a block below the parent of its list.
+type waitingBlock struct {
+	rank              catalog.Rank
+	name, local, seed uint64
+	event             uint64 // number of the event that brought it
+	next              uint32
+	tier              indexer.Tier
+	seedKnown         bool
+}
+
+// reset empties it.
+func (w *waiting) reset() { *w = waiting{limit: w.limit} }
+
+// put lets the blocks of an event wait and returns how many found no room.
+func (w *waiting) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped int) {
+	if w.heads == nil {
+		w.rows, w.heads = make([]waitingBlock, 1), make(map[waitingKey]uint32)
+	}
+	parent := ev.Parent
+	for i, name := range ev.Names {
+		if w.n == w.limit {
+			return len(ev.Names) - i // those behind it would wait in vain
+		}
+		w.n++
+		key := waitingKey{parent, ev.Slot}
+		row := waitingBlock{
+			rank: r, name: name, local: ev.Local[i], seed: ev.Seed, seedKnown: ev.SeedKnown,
+			event: event, next: w.heads[key], tier: ev.Tier,
+		}
+		id := w.free
+		if id != 0 {
+			w.free = w.rows[id].next
+			w.rows[id] = row
+		} else {
+			id = uint32(len(w.rows))
+			w.rows = append(w.rows, row)
+		}
+		w.heads[key] = id
+		parent = name
+	}
+	return 0
+}
+
+// take takes a block out that waits for a parent. A block that was removed
+// since is passed over.
+func (w *waiting) take(slot uint32, parent uint64) (b waitingBlock, ok bool) {
+	key := waitingKey{parent, slot}
+	for id := w.heads[key]; id != 0; {
+		b = w.rows[id]
+		w.rows[id] = waitingBlock{next: w.free}
+		w.free = id
+		w.n--
+		if b.event > w.cleared[slot] && b.event > w.gone[goneKey{b.name, slot, b.tier}] {
+			w.setHead(key, b.next)
+			return b, true
+		}
+		id = b.next
+		w.setHead(key, id)
+	}
+	return waitingBlock{}, false
+}
+
+func (w *waiting) setHead(key waitingKey, id uint32) {
+	if id == 0 {
+		delete(w.heads, key)
+	} else {
+		w.heads[key] = id
+	}
+}
+
+// remove takes the news that blocks have been removed. It is false if there is
+// no room for it: then nobody knows which of the waiting blocks still count.
+func (w *waiting) remove(slot uint32, t indexer.Tier, names []uint64, event uint64) bool {
+	if w.n == 0 {
+		return true
+	}
+	if len(w.gone)+len(names) > w.limit {
+		return false
+	}
+	if w.gone == nil {
+		w.gone = make(map[goneKey]uint64)
+	}
+	for _, name := range names {
+		w.gone[goneKey{name, slot, t}] = event
+	}
+	return true
+}
+
+// clear takes the news that a rank has been cleared.
+func (w *waiting) clear(slot uint32, event uint64) {
+	if w.n == 0 {
+		return
+	}
+	if w.cleared == nil {
+		w.cleared = make(map[uint32]uint64)
+	}
+	w.cleared[slot] = event
+}
+
+// parents lists what is waited for.
+func (w *waiting) parents() []waitingKey {
+	keys := make([]waitingKey, 0, len(w.heads))
+	for key := range w.heads {
+		keys = append(keys, key)
+	}
+	return keys
+}

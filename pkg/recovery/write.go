@@ -1,0 +1,166 @@
+package recovery
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"iter"
+	"strconv"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+const (
+	// eventBlocks bounds the blocks of one event, so that who reads a dump
+	// needs little memory for it.
+	eventBlocks = 1024
+	// chunkBytes is what is written at a time, and up to an event more.
+	chunkBytes = 64 << 10
+)
+
+// Source is what a dump says of one scope.
+type Source struct {
+	Scope     catalog.Scope
+	BlockSize uint32 // in tokens
+	// Ranks has the rank of each slot while Runs is read. What other slots hold
+	// is left out.
+	Ranks map[uint32]catalog.Rank
+	// Runs is the scope's index, parents before children. A run is only used
+	// until the next one is asked for.
+	Runs iter.Seq[*indexer.Run]
+}
+
+// Writer writes a dump in the recovery format of dynamo-kv-router 1.3.1: an
+// object with one entry per scope, blocks as "stored" events, parents before
+// children whatever their tiers. The block seed, if it is not hashing.Seed, is
+// an extra key of "stored". A Writer keeps no more than one chunk of it.
+type Writer struct {
+	w      io.Writer
+	chunk  []byte // not written yet
+	blocks []byte // of one event, as text
+	begun  bool   // a scope is written
+	event  uint64
+	err    error // the first
+}
+
+// NewWriter returns a writer of one dump to w.
+func NewWriter(w io.Writer) *Writer { return &Writer{w: w, chunk: []byte{'{'}} }
+
+// Scope writes one scope. It reads the scope's runs to the end, or to the first
+// error, of w or of ctx, which it returns, as does every later call.
+func (d *Writer) Scope(ctx context.Context, s Source) error {
+	if d.begun {
+		d.text(",")
+	}
+	d.begun = true
+	key, _ := json.Marshal(s.Scope.Model + ":" + s.Scope.Tenant) // a string always can be
+	d.chunk = append(d.chunk, key...)
+	d.text(`:{"block_size":`)
+	d.uint(uint64(s.BlockSize))
+	d.text(`,"events":[`)
+	first := d.event
+	for run := range s.Runs {
+		if d.run(ctx, &s, run, first); d.err != nil {
+			return d.err
+		}
+	}
+	d.text("]}")
+	return d.err
+}
+
+// Close writes what is left, and the end of the dump.
+func (d *Writer) Close() error {
+	d.text("}")
+	d.flush()
+	return d.err
+}
+
+// run writes the events of a run: for each of its parts all ranks in turn, so
+// that the blocks are turned into text once.
+func (d *Writer) run(ctx context.Context, s *Source, run *indexer.Run, first uint64) {
+	parent, hasParent := run.Parent, run.HasParent
+	for at := 0; at < len(run.Names); at += eventBlocks {
+		end := min(at+eventBlocks, len(run.Names))
+		d.blocks = appendBlocks(d.blocks[:0], run.Names[at:end], run.Local[at:end])
+		for tier, slots := range run.Slots {
+			for _, slot := range slots {
+				rank, ok := s.Ranks[slot]
+				if !ok {
+					continue
+				}
+				if d.event > first {
+					d.text(",")
+				}
+				d.stored(rank, indexer.Tier(tier), parent, hasParent, run.Seed)
+				if len(d.chunk) >= chunkBytes && !d.flushIn(ctx) {
+					return
+				}
+			}
+		}
+		parent, hasParent = run.Names[end-1], true
+	}
+}
+
+// stored writes the event that a rank holds the blocks in a tier.
+func (d *Writer) stored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent bool, seed uint64) {
+	d.text(`{"worker_id":`)
+	d.uint(r.Worker)
+	d.text(`,"storage_tier":"`)
+	d.text(t.String())
+	d.text(`","event":{"event_id":`)
+	d.uint(d.event)
+	d.event++
+	d.text(`,"dp_rank":`)
+	d.uint(uint64(r.DP))
+	d.text(`,"data":{"stored":{"parent_hash":`)
+	if hasParent {
+		d.uint(parent)
+	} else {
+		d.text("null")
+	}
+	d.text(`,"start_position":null`)
+	if seed != hashing.Seed {
+		d.text(`,"seed":`)
+		d.uint(seed)
+	}
+	d.text(`,"blocks":[`)
+	d.chunk = append(d.chunk, d.blocks...)
+	d.text("]}}}}")
+}
+
+func appendBlocks(text []byte, names, local []uint64) []byte {
+	for i, name := range names {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, `{"block_hash":`...)
+		text = strconv.AppendUint(text, name, 10)
+		text = append(text, `,"tokens_hash":`...)
+		text = strconv.AppendUint(text, local[i], 10)
+		text = append(text, `,"mm_extra_info":null}`...)
+	}
+	return text
+}
+
+func (d *Writer) text(s string) { d.chunk = append(d.chunk, s...) }
+
+func (d *Writer) uint(v uint64) { d.chunk = strconv.AppendUint(d.chunk, v, 10) }
+
+// flushIn writes the chunk if nothing has failed and ctx is not done, and
+// reports whether to go on.
+func (d *Writer) flushIn(ctx context.Context) bool {
+	if d.err == nil {
+		d.err = ctx.Err()
+	}
+	d.flush()
+	return d.err == nil
+}
+
+func (d *Writer) flush() {
+	if d.err == nil {
+		_, d.err = d.w.Write(d.chunk)
+	}
+	d.chunk = d.chunk[:0]
+}
