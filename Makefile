@@ -40,6 +40,10 @@ test: setup ## run every test with the race detector, in random order
 e2e: build ## run only the black-box tests against the built program
 	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 20m -v ./test/...
 
+.PHONY: test-faults
+test-faults: setup ## run 100 (FAULT_SCHEDULES) schedules of faults between replicas
+	FAULT_SCHEDULES=$${FAULT_SCHEDULES:-100} $(GO) test -race -count=1 -timeout 60m -v -run '^TestFaults$$' ./test/replicas
+
 .PHONY: lint
 lint: setup $(GOLANGCI) ## run the linters and check the format
 	$(GOLANGCI) run
@@ -61,10 +65,18 @@ demo: build ## four simulated engines, one workload, four policies (ARGS for opt
 	@test -x scripts/demo.sh || { echo 'scripts/demo.sh is missing' >&2; exit 1; }
 	scripts/demo.sh $(ARGS)
 
+.PHONY: demo-replicas
+demo-replicas: build ## two replicas behind one workload, one killed and restarted half way
+	scripts/demo-replicas.sh $(ARGS)
+
 .PHONY: test-engines
 test-engines: build ## feed the service from the publishers of vLLM and SGLang (ARGS to choose)
 	@test -x scripts/test-engines.sh || { echo 'scripts/test-engines.sh is missing' >&2; exit 1; }
 	scripts/test-engines.sh $(ARGS)
+
+.PHONY: test-peers
+test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
+	scripts/test-peers.sh $(ARGS)
 
 .PHONY: check
 check: ## everything that CI runs

@@ -25,34 +25,7 @@ while (($#)); do
 	esac
 done
 
-tmp=$(mktemp -d)
-pids=()
-stop() {
-	((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
-	wait
-	rm -rf "$tmp"
-}
-trap stop EXIT
-
-# run NAME COMMAND...: in the background, output in $tmp/NAME.
-run() {
-	local name=$1
-	shift
-	"$@" >"$tmp/$name" 2>&1 &
-	pids+=($!)
-}
-
-# await NAME PATTERN: until PATTERN is in the output of NAME, the newest process.
-await() {
-	for _ in {1..100}; do
-		grep -q "$2" "$tmp/$1" && return
-		kill -0 "${pids[-1]}" 2>/dev/null || break
-		sleep 0.1
-	done
-	echo "demo: $1 does not start:" >&2
-	cat "$tmp/$1" >&2
-	exit 1
-}
+source scripts/processes.sh
 
 [[ -n $target || -x bin/select-service ]] || make build
 ${GO:-go} build -trimpath -o bin/ ./cmd/sim-engine ./cmd/sim-player

@@ -1,15 +1,9 @@
 #!/usr/bin/env bash
-# Installs what cgo needs to link libzmq: its headers and pkg-config. Does
-# nothing where they are present. As root it uses apt-get, else sudo; where it
-# can do neither it prints the one line to run and stops.
+# Installs system packages with apt-get: those named, or without arguments what
+# cgo needs to link libzmq (its headers and pkg-config) unless it is present.
+# Works as root or with sudo; where neither is possible it prints the one line
+# to run and stops.
 set -euo pipefail
-
-packages=(libzmq3-dev pkg-config)
-by_hand="apt-get update && apt-get install -y ${packages[*]}"
-
-complete() {
-  command -v pkg-config >/dev/null && pkg-config --exists 'libzmq >= 4.2'
-}
 
 stop() { # message [line to run]
   printf 'setup: %s\n' "$1" >&2
@@ -17,23 +11,29 @@ stop() { # message [line to run]
   exit 1
 }
 
-complete && exit 0
+apt_install() { # package...
+  local by_hand="apt-get update && apt-get install -y $*" as_root=()
+  command -v apt-get >/dev/null || stop "there is no apt-get here; install by hand: $*"
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || stop 'as root, run:' "$by_hand"
+    as_root=(sudo)
+  fi
+  # "${a[@]+…}" because an empty array is an unset variable in bash before 4.4.
+  apt() { "${as_root[@]+"${as_root[@]}"}" env DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
+  install() { apt install -y --no-install-recommends "$@"; }
+  printf 'setup: installing %s\n' "$*" >&2
+  # A fresh system has no package lists yet, an old one has stale ones.
+  install "$@" >&2 || { apt update >&2 && install "$@" >&2; } ||
+    stop 'the installation failed; as root, run:' "$by_hand"
+}
 
-command -v apt-get >/dev/null ||
-  stop 'libzmq 4.2 or newer with its headers, and pkg-config, are missing: install them'
+zmq_is_there() {
+  command -v pkg-config >/dev/null && pkg-config --exists 'libzmq >= 4.2'
+}
 
-as_root=()
-if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || stop 'as root, run:' "$by_hand"
-  as_root=(sudo)
+if [ $# -gt 0 ]; then
+  apt_install "$@"
+elif ! zmq_is_there; then
+  apt_install libzmq3-dev pkg-config
+  zmq_is_there || stop 'libzmq 4.2 or newer is still not found by pkg-config.'
 fi
-
-# "${a[@]+…}" because an empty array is an unset variable in bash before 4.4.
-apt() { "${as_root[@]+"${as_root[@]}"}" env DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
-install() { apt install -y --no-install-recommends "${packages[@]}"; }
-
-printf 'setup: installing %s\n' "${packages[*]}" >&2
-# A fresh system has no package lists yet, an old one has stale ones.
-install >&2 || { apt update >&2 && install >&2; } ||
-  stop 'the installation failed; as root, run:' "$by_hand"
-complete || stop 'libzmq is still not found by pkg-config.'

@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	}
 	switch conf.Action {
 	case config.Help:
-		return config.WriteHelp(stdout)
+		return conf.WriteHelp(stdout)
 	case config.Version:
 		_, err = fmt.Fprintln(stdout, "select-service", version())
 		return err

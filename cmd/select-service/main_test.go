@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,11 +42,11 @@ func TestActions(t *testing.T) {
 		args           []string
 		stdout, stderr string // parts
 	}{
-		"version":       {[]string{"--version"}, "select-service ", ""},
-		"help":          {[]string{"--help"}, "--port", ""},
-		"print config":  {[]string{"--print-config", "--port", "1234"}, "port: 1234", ""},
-		"check config":  {[]string{"--check-config"}, "configuration is valid\n", ""},
-		"check, a note": {[]string{"--check-config", "--indexer-peers", "http://h:1"}, "configuration is valid\n", "warning: "},
+		"version":      {[]string{"--version"}, "select-service ", ""},
+		"help":         {[]string{"--help"}, "--port", ""},
+		"print config": {[]string{"--print-config", "--port", "1234"}, "port: 1234", ""},
+		"check config": {[]string{"--check-config"}, "configuration is valid\n", ""},
+		"slots help":   {[]string{"slots", "--help"}, "--replica-sync-bind", ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -101,32 +102,41 @@ func TestExitStatus(t *testing.T) {
 // process is the service in this process.
 type process struct {
 	t    *testing.T
-	url  string
+	url  string             // of the first listener
+	urls map[string]string  // by contract
 	stop context.CancelFunc // the signal
 	done chan error         // what run returned
 }
 
 func startProcess(t *testing.T, getenv func(string) string, args ...string) *process {
 	t.Helper()
+	return launch(t, getenv, 1, append(args, "--listen", "127.0.0.1", "--port", "0")...)
+}
+
+// launch starts the service with these arguments alone and waits until it
+// listens for that many contracts.
+func launch(t *testing.T, getenv func(string) string, contracts int, args ...string) *process {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	p := &process{t: t, stop: cancel, done: make(chan error, 1)}
+	p := &process{t: t, urls: make(map[string]string), stop: cancel, done: make(chan error, 1)}
 	t.Cleanup(cancel)
 	logs, w := io.Pipe()
 	go func() {
-		p.done <- run(ctx, append(args, "--listen", "127.0.0.1", "--port", "0"), getenv, io.Discard, w)
+		p.done <- run(ctx, args, getenv, io.Discard, w)
 		_ = w.Close()
 	}()
 	lines := bufio.NewScanner(logs)
-	for p.url == "" && lines.Scan() {
-		var line struct{ Message, Address string }
+	for len(p.urls) < contracts && lines.Scan() {
+		var line struct{ Message, Address, Contract string }
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
 			t.Fatalf("log line %q: %v", lines.Text(), err)
 		}
 		if line.Message == "listening" {
-			p.url = "http://" + line.Address
+			p.urls[line.Contract] = "http://" + line.Address
+			p.url = cmp.Or(p.url, "http://"+line.Address)
 		}
 	}
-	if p.url == "" {
+	if len(p.urls) < contracts {
 		t.Fatalf("it does not listen: %v", <-p.done)
 	}
 	go func() { _, _ = io.Copy(io.Discard, logs) }()
@@ -135,7 +145,11 @@ func startProcess(t *testing.T, getenv func(string) string, args ...string) *pro
 
 // call sends a request and returns status and body.
 func (p *process) call(method, path, body string) (int, string) {
-	req, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, strings.NewReader(body))
+	return p.callAt(p.url, method, path, body)
+}
+
+func (p *process) callAt(base, method, path, body string) (int, string) {
+	req, err := http.NewRequestWithContext(p.t.Context(), method, base+path, strings.NewReader(body))
 	if err != nil {
 		p.t.Error(err)
 		return 0, ""
@@ -192,6 +206,63 @@ func TestServe(t *testing.T) {
 	p.ended(5 * time.Second)
 }
 
+// freePort returns a TCP port that is free now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// TestServeReplica: both listeners and the sockets to other replicas come up and
+// go down; the slot tracker alone does too.
+func TestServeReplica(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args      []string
+		contracts int
+	}{
+		"selection": {[]string{
+			"--listen", "127.0.0.1", "--port", "0", "--slots-port", freePort(t),
+			"--replica-sync-port", freePort(t), "--replica-sync-peers", "tcp://127.0.0.1:1",
+		}, 2},
+		"slots": {[]string{
+			"slots", "--port", "0", "--replica-sync-bind", "tcp://127.0.0.1:" + freePort(t), "--replica-sync-peers", "tcp://127.0.0.1:1",
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := launch(t, env("SELECT_SERVICE_LISTEN", "127.0.0.1"), tc.contracts, tc.args...)
+			for _, step := range []struct {
+				method, path, body string
+				status             int
+				answer             string
+			}{
+				{"GET", "/health", "", 200, ""},
+				{"POST", "/register", `{"worker_id":1,"model_name":"m","block_size":4,"dp_start":0,"dp_size":1}`, 201, `{"status":"ok"}`},
+				{"GET", "/peers", "", 200, `["tcp://127.0.0.1:1"]`},
+				{"GET", "/replica_sync/peers", "", 200, `["tcp://127.0.0.1:1"]`},
+				{"GET", "/dump", "", 404, `{"error":"route not found"}`},
+			} {
+				status, answer := p.callAt(p.urls["slots"], step.method, step.path, step.body)
+				if status != step.status || answer != step.answer {
+					t.Errorf("%s %s: %d %s, want %d %s", step.method, step.path, status, answer, step.status, step.answer)
+				}
+			}
+			if _, page := p.callAt(p.urls["slots"], "GET", "/replica_sync/snapshot", ""); !strings.Contains(page, `"bookings":[]`) {
+				t.Errorf("snapshot: %s", page)
+			}
+			p.stop()
+			p.ended(5 * time.Second)
+		})
+	}
+}
+
 // TestStopAnswersQueue: a request that waits when the signal comes is answered.
 func TestStopAnswersQueue(t *testing.T) {
 	p := startProcess(t, env("DYN_ROUTER_QUEUE_THRESHOLD", "0", "DYN_USE_KV_EVENTS", "false"))
@@ -238,7 +309,8 @@ func TestStopWithSilentClient(t *testing.T) {
 	p.ended(5 * time.Second)
 }
 
-// TestPortTaken: the start fails before anything runs.
+// TestPortTaken: the start fails before anything runs, whichever port it is, and
+// leaves nothing behind.
 func TestPortTaken(t *testing.T) {
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -249,11 +321,28 @@ func TestPortTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = run(t.Context(), []string{"--listen", "127.0.0.1", "--port", port}, env(), io.Discard, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "listen on 127.0.0.1:"+port) {
-		t.Errorf("error is %v", err)
-	}
-	if got := status(err, io.Discard); got != 1 {
-		t.Errorf("exit status %d, want 1", got)
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--listen", "127.0.0.1", "--port", port}, "listen on 127.0.0.1:" + port},
+		{[]string{"--listen", "127.0.0.1", "--port", "0", "--slots-port", port}, "listen on 127.0.0.1:" + port},
+		{[]string{"slots", "--port", port}, "listen on 127.0.0.1:" + port},
+		{
+			[]string{"--listen", "127.0.0.1", "--port", "0", "--replica-sync-bind", "tcp://127.0.0.1:" + port},
+			"failed to bind replica publisher to `tcp://127.0.0.1:" + port + "`",
+		},
+		{
+			[]string{"slots", "--port", "0", "--replica-sync-bind", "tcp://127.0.0.1:" + freePort(t), "--replica-sync-peers", "tcp://*:1"},
+			"wildcard",
+		},
+	} {
+		err = run(t.Context(), tc.args, env("SELECT_SERVICE_LISTEN", "127.0.0.1"), io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%v: error is %v", tc.args, err)
+		}
+		if got := status(err, io.Discard); got != 1 {
+			t.Errorf("exit status %d, want 1", got)
+		}
 	}
 }

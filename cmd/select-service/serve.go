@@ -3,11 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"time"
 
@@ -22,17 +19,14 @@ import (
 	"github.com/select-service/select-service/pkg/admission"
 )
 
-// grace is how long requests under way have to finish after the signal to stop.
-// The whole stop may take five seconds; the sockets need some of them.
-const grace = 4 * time.Second
-
 // gcPercent lets the heap grow to five times what is live before the collector
 // runs. The index is not on the heap, so what is live is a few MiB, and the
 // default would collect after every few MiB of requests. GOGC overrides it.
 const gcPercent = 400
 
-// serve runs the service until ctx ends: sockets, streams, HTTP come up in this
-// order and go down in the reverse one.
+// serve runs the service until ctx ends. Listeners are bound first; then
+// sockets, streams, peers and HTTP come up in this order and go down in the
+// reverse one.
 func serve(ctx context.Context, conf config.Config, getenv func(string) string, stderr io.Writer) error {
 	if getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -41,61 +35,68 @@ func serve(ctx context.Context, conf config.Config, getenv func(string) string, 
 	for _, w := range conf.Warnings() {
 		log.Warn().Msg(w)
 	}
-	hub := zmqsock.New(zmqsock.DefaultOptions())
-	svc := service.New(serviceConfig(conf), hub, log)
-	handler := httpapi.New(svc, httpapi.Options{Log: log, Metrics: metrics.New(version(), svc.Metrics()).Handler()})
-	srv := httpapi.NewServer(handler, log)
-	ln, err := net.Listen("tcp", conf.Server.Address())
+	listeners, err := listen(ctx, conf)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", conf.Server.Address(), err)
+		return err
 	}
-	log.Info().Str("version", version()).Stringer("address", ln.Addr()).Int("pid", os.Getpid()).Msg("listening")
+	hub := zmqsock.New(zmqsock.DefaultOptions())
+	others := newReplicas(conf.Replicas, hub)
+	svc := service.New(serviceConfig(conf, others, listeners), hub, log)
 
 	base := context.WithoutCancel(ctx)
 	sockets, closeSockets := context.WithCancel(base)
 	work, stopWork := context.WithCancel(base)
 	g, failed := errgroup.WithContext(ctx) // the first part to fail stops the rest
 	g.Go(func() error { return hub.Run(sockets) })
+	if err := others.open(svc, log); err != nil {
+		listeners.close()
+		others.close()
+		closeSockets()
+		stopWork()
+		return errors.Join(err, g.Wait())
+	}
 	g.Go(func() error {
 		defer closeSockets()
+		defer others.close()
 		return svc.Run(work)
 	})
-	g.Go(func() error {
-		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	listeners.serve(g, handlers(svc, log), log)
 	g.Go(func() error {
 		defer stopWork()
 		<-failed.Done()
 		log.Info().Msg("stopping")
 		svc.Close()
-		return shutdown(base, srv)
+		return listeners.shutdown(base)
 	})
 	err = g.Wait()
 	log.Info().Err(err).Msg("stopped")
 	return err
 }
 
-// shutdown lets requests under way finish, but not for longer than grace.
-func shutdown(ctx context.Context, srv *http.Server) error {
-	ctx, cancel := context.WithTimeout(ctx, grace)
-	defer cancel()
-	if err := srv.Shutdown(ctx); err != nil {
-		return srv.Close()
+// handlers makes the handler of a contract.
+func handlers(svc *service.Service, log zerolog.Logger) func(contract string) http.Handler {
+	return func(contract string) http.Handler {
+		if contract == slotsContract {
+			return httpapi.NewSlots(svc, httpapi.Options{Log: log})
+		}
+		return httpapi.New(svc, httpapi.Options{Log: log, Metrics: metrics.New(version(), svc.Metrics()).Handler()})
 	}
-	return nil
 }
 
-func serviceConfig(conf config.Config) service.Config {
-	return service.Config{
+func serviceConfig(conf config.Config, others replicas, listeners faces) service.Config {
+	c := service.Config{
 		Weights:        conf.Router,
 		Admission:      admission.Config{Threshold: conf.Queue.Threshold, File: conf.Queue.Policy},
-		KVEvents:       conf.KVEvents.Enabled,
+		KVEvents:       conf.KVEvents.Enabled && !conf.SlotsOnly,
 		OverlapRefresh: conf.Queue.OverlapRefreshAfter,
 		Threads:        conf.KVEvents.Threads,
 	}
+	url := conf.Server.AdvertiseURL
+	if url == "" {
+		url = listeners.baseURL(conf.Server.Listen)
+	}
+	others.configure(&c, url)
+	return c
 }
 
 func logger(conf config.Log, w io.Writer) zerolog.Logger {

@@ -22,7 +22,7 @@ const (
 var allPolicies = []string{selectService, roundRobin, randomly, leastLoaded}
 
 type config struct {
-	Target    string   `json:"target"`
+	Targets   []string `json:"targets"`
 	Engines   []string `json:"engines"`
 	Policies  []string `json:"-"`
 	Seed      uint64   `json:"seed"`
@@ -33,19 +33,21 @@ type config struct {
 	Tenant    string   `json:"tenant"`
 	Decisions int      `json:"-"`
 	JSON      string   `json:"-"`
+	Disturb   string   `json:"disturb,omitempty"`
+	Replay    bool     `json:"replay"`
 }
 
 func defaults() config {
 	return config{
-		Target: "http://127.0.0.1:8092", Policies: []string{"all"}, Seed: 1, Requests: 1000,
-		Model: "sim", Tenant: "default", Decisions: 8,
+		Targets: []string{"http://127.0.0.1:8092"}, Policies: []string{"all"}, Seed: 1, Requests: 1000,
+		Model: "sim", Tenant: "default", Decisions: 8, Replay: true,
 	}
 }
 
 func (c *config) flags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("sim-player", pflag.ContinueOnError)
 	f.SortFlags = false
-	f.StringVar(&c.Target, "target", c.Target, "URL of the selection service")
+	f.StringSliceVar(&c.Targets, "target", c.Targets, "URL of the selection service; replicas of one take turns")
 	f.StringSliceVar(&c.Engines, "engines", c.Engines, "URLs of the engines (required)")
 	f.StringSliceVar(&c.Policies, "policies", c.Policies, "policies to play: all, or some of "+strings.Join(allPolicies, ", "))
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the built-in workload and of random choices")
@@ -55,6 +57,8 @@ func (c *config) flags() *pflag.FlagSet {
 	f.StringVar(&c.Model, "model", c.Model, "model name to register the engines under")
 	f.StringVar(&c.Tenant, "tenant", c.Tenant, "tenant to register the engines under")
 	f.IntVar(&c.Decisions, "decisions", c.Decisions, "choices of the selection service to show while playing")
+	f.StringVar(&c.Disturb, "disturb", c.Disturb, "shell command to run when half of the requests are sent; select-service's results are then given before, during and after it, and have to come back")
+	f.BoolVar(&c.Replay, "replay", c.Replay, "register the engines with their replay endpoints; without, a service that starts late learns of their caches from its peers only")
 	f.StringVar(&c.JSON, "json", c.JSON, "also write the results to this file")
 	return f
 }
@@ -64,6 +68,9 @@ func (c *config) validate() ([]string, error) {
 	var errs []error
 	if len(c.Engines) == 0 {
 		errs = append(errs, errors.New("engines: at least one URL is required"))
+	}
+	if len(c.Targets) == 0 {
+		errs = append(errs, errors.New("target: at least one URL is required"))
 	}
 	if c.Requests < 1 {
 		errs = append(errs, fmt.Errorf("requests: %d is below 1", c.Requests))

@@ -49,17 +49,17 @@ func (e engineClient) generate(ctx context.Context, r *workload.Request, step fu
 	}
 }
 
-// errNoSubscriber says that the service has not connected to an engine's events.
-var errNoSubscriber = errors.New("nobody has subscribed to the KV events")
+// errNoSubscriber says that a replica has not connected to an engine's events.
+var errNoSubscriber = errors.New("not everybody has subscribed to the KV events")
 
 const (
 	subscribeWait = 10 * time.Second
 	subscribePoll = 20 * time.Millisecond
 )
 
-// awaitSubscriber waits until somebody listens to the engine's events, so that
-// no event is lost before the first request.
-func (e engineClient) awaitSubscriber(ctx context.Context) error {
+// awaitSubscribers waits until so many listen to the engine's events, so that no
+// event is lost before the first request.
+func (e engineClient) awaitSubscribers(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, subscribeWait, errNoSubscriber)
 	defer cancel()
 	for {
@@ -67,7 +67,7 @@ func (e engineClient) awaitSubscriber(ctx context.Context) error {
 		if err := call(ctx, http.MethodGet, e.url+simapi.PathInfo, nil, &info); err != nil {
 			return errors.Join(err, context.Cause(ctx))
 		}
-		if info.Subscribers > 0 {
+		if info.Subscribers >= n {
 			return nil
 		}
 		select {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -31,10 +32,7 @@ func (w *wire) Publish(payload []byte) {
 func (w *wire) Subscribers() int {
 	w.svc.mu.Lock()
 	defer w.svc.mu.Unlock()
-	if w.svc.heard[w.name] {
-		return 1
-	}
-	return 0
+	return w.svc.heard[w.name]
 }
 func (w *wire) Events() string { return w.name }
 func (w *wire) Replay() string { return w.name + "/replay" }
@@ -50,27 +48,57 @@ type fakeService struct {
 	// mu guards what follows.
 	mu        sync.Mutex
 	workers   map[int]workerRequest
-	heard     map[string]bool // event endpoints ever registered
+	heard     map[string]int // event endpoints ever registered, and how often
 	published map[string]int
 	homes     map[uint32]int      // worker by a prompt's first token
 	bookings  map[string][]string // lifecycle of each reservation
 	refuse    map[string]bool     // reservations to refuse
+	again     bool                // a booking may be freed twice
 }
 
 func newFakeService(t *testing.T) (*fakeService, string) {
-	s := &fakeService{
-		t: t, first: make(chan struct{}), workers: map[int]workerRequest{}, heard: map[string]bool{}, published: map[string]int{},
+	s := newFakeState(t)
+	return s, s.serve("")
+}
+
+func newFakeState(t *testing.T) *fakeService {
+	return &fakeService{
+		t: t, first: make(chan struct{}), workers: map[int]workerRequest{}, heard: map[string]int{}, published: map[string]int{},
 		homes: map[uint32]int{}, bookings: map[string][]string{}, refuse: map[string]bool{},
 	}
+}
+
+// serve adds an address, a perfect replica of the others. While the named file
+// exists nothing answers there.
+func (s *fakeService) serve(down string) string {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /workers", s.register)
 	mux.HandleFunc("DELETE /workers/{id}", s.remove)
 	mux.HandleFunc("POST /select_and_reserve", s.place)
 	mux.HandleFunc("POST /reservations/{id}/{step}", s.step)
 	mux.HandleFunc("DELETE /reservations/{id}", s.step)
-	srv := httptest.NewServer(mux)
-	t.Cleanup(srv.Close)
-	return s, srv.URL
+	mux.HandleFunc("GET /ready", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /loads", s.loads)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := os.Stat(down); err == nil {
+			panic(http.ErrAbortHandler)
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	s.t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func (s *fakeService) loads(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	live := 0
+	for _, steps := range s.bookings {
+		if !slices.Contains(steps, "freed") {
+			live++
+		}
+	}
+	fmt.Fprintf(w, `[{"loads":[{"active_requests":%d}]}]`, live)
 }
 
 func (s *fakeService) register(w http.ResponseWriter, r *http.Request) {
@@ -79,7 +107,7 @@ func (s *fakeService) register(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.workers[req.WorkerID] = req
-	s.heard[req.KVEventsEndpoint] = true
+	s.heard[req.KVEventsEndpoint]++
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(workerRecord{Lifecycle: "schedulable"})
 }
@@ -116,6 +144,13 @@ func (s *fakeService) step(w http.ResponseWriter, r *http.Request) {
 	id, step := r.PathValue("id"), r.PathValue("step")
 	if r.Method == http.MethodDelete {
 		step = "freed"
+	}
+	if step == "freed" && len(s.bookings[id]) == 0 { // a player may not know whether it was booked
+		http.Error(w, `{"error":"no"}`, http.StatusNotFound)
+		return
+	}
+	if step == "freed" && slices.Contains(s.bookings[id], "freed") && s.again {
+		return
 	}
 	if !slices.Contains(s.bookings[id], "booked") || slices.Contains(s.bookings[id], "freed") {
 		s.t.Errorf("%s of %s after %v", step, id, s.bookings[id])

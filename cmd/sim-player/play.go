@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 			return result{}, fmt.Errorf("restart engine %d: %w", i+1, err)
 		}
 	}
+	var fleet *replicas
 	switch name {
 	case roundRobin:
 		r.policy = turns{len(r.engines)}
@@ -31,14 +33,17 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 		r.policy = newShortest(len(r.engines), conf.Seed)
 	case selectService:
 		sum := workload.Summarize(requests)
-		s := &selection{
-			url: conf.Target, model: conf.Model, tenant: conf.Tenant,
+		fleet = newReplicas(conf.Targets, selection{
+			model: conf.Model, tenant: conf.Tenant, replay: conf.Replay,
 			meanOutput: float64(sum.OutputTokens) / float64(sum.Requests),
-		}
-		r.policy = s
-		defer s.leave(ctx, len(r.engines))
-		if err := s.join(ctx, r.engines, infos); err != nil {
+		})
+		r.policy = fleet
+		defer fleet.leave(ctx)
+		if err := fleet.join(ctx, r.engines, infos); err != nil {
 			return result{}, err
+		}
+		if conf.Disturb != "" {
+			r.phases = &phases{command: conf.Disturb, fleet: fleet}
 		}
 	}
 	r.playAll(ctx)
@@ -53,31 +58,16 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 		}
 	}
 	scr.end()
-	return newResult(name, stats, &r), nil
-}
-
-// join registers the engines and waits until the service hears each of them.
-func (s *selection) join(ctx context.Context, engines []engineClient, infos []simapi.Info) error {
-	for i, e := range engines {
-		if err := s.register(ctx, i+1, e.url, infos[i]); err != nil {
-			return err
+	res := newResult(name, stats, &r)
+	if r.phases != nil {
+		res.Phases = r.phases.results(len(conf.Targets))
+		res.DisturbedSeconds = r.phases.took.Seconds()
+		if err := errors.Join(r.phases.verdict(res.Phases, len(conf.Targets)), fleet.left(ctx)); err != nil {
+			res.Errors = append(res.Errors, err.Error())
+			res.Spoilt = true
 		}
 	}
-	for _, e := range engines {
-		if err := e.awaitSubscriber(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// leave takes the engines out of the service again, after an interrupt too.
-func (s *selection) leave(ctx context.Context, engines int) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	for i := range engines {
-		_ = s.unregister(ctx, i+1) // a service that is gone has forgotten them
-	}
+	return res, nil
 }
 
 // playing is one policy being played.
@@ -87,6 +77,7 @@ type playing struct {
 	policy   policy
 	requests []workload.Request
 	screen   *screen
+	phases   *phases // nil unless there is a disturbance
 	wall     time.Duration
 
 	// mu guards what follows.
@@ -102,6 +93,9 @@ func (r *playing) playAll(ctx context.Context) {
 	start, offset := time.Now(), r.requests[0].At
 	var wg sync.WaitGroup
 	for i := range r.requests {
+		if r.phases != nil && i == len(r.requests)/2 {
+			wg.Go(func() { r.phases.disturb(ctx) })
+		}
 		req := &r.requests[i]
 		due := time.Duration(float64(req.At-offset) / r.conf.Speedup)
 		select {
@@ -115,6 +109,7 @@ func (r *playing) playAll(ctx context.Context) {
 }
 
 func (r *playing) playOne(ctx context.Context, req *workload.Request) {
+	phase := r.phases.current()
 	asked := time.Now()
 	at, err := r.policy.place(ctx, req)
 	took := time.Since(asked)
@@ -131,6 +126,9 @@ func (r *playing) playOne(ctx context.Context, req *workload.Request) {
 		err = r.engines[at.engine].generate(ctx, req, func(s simapi.Step) {
 			if s.Event == simapi.EventFirstToken {
 				r.screen.decision(req, at, s)
+				r.phases.record(phase, at.replica, placed{
+					prompt: len(req.Prompt), cached: s.CachedTokens, known: min(at.expected, s.CachedTokens), ttft: []float64{s.TTFTMS},
+				})
 			}
 			report(s)
 		})

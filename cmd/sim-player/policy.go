@@ -22,6 +22,7 @@ type policy interface {
 type placement struct {
 	engine   int // index
 	expected int // cached prompt tokens that the decision counted on
+	replica  int // index of the replica that decided
 }
 
 // turns places requests round robin.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,6 +42,11 @@ func (r *report) writeTable(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\nhit rate: prompt tokens found in the caches; load spread: busiest engine by the mean\n")
 	for _, x := range r.Results {
+		if len(x.Phases) > 0 {
+			fmt.Fprintln(w)
+			writePhases(w, x.Phases)
+			fmt.Fprintf(w, "all replicas were back after %.1f s of real time\n", x.DisturbedSeconds)
+		}
 		if len(x.Errors) > 0 {
 			fmt.Fprintf(w, "%s: %d requests failed, %d more had failing lifecycle calls\n  %s\n", x.Policy, x.Failed, x.Unreported, strings.Join(x.Errors, "\n  "))
 		}
@@ -58,11 +64,15 @@ func (r *report) writeJSON(path string) error {
 	return nil
 }
 
-// failures is an error if any request failed: the figures then do not compare.
+// failures is an error if any request failed, since the figures then do not
+// compare, or if a disturbance has left something behind.
 func (r *report) failures() error {
 	failed := 0
 	for _, x := range r.Results {
 		failed += x.Failed
+		if x.Spoilt {
+			return errors.New(x.Errors[len(x.Errors)-1])
+		}
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d requests failed", failed)

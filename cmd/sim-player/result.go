@@ -28,6 +28,11 @@ type result struct {
 	Failed       int      `json:"failed"`           // requests without a full answer
 	Unreported   int      `json:"unreported"`       // requests with failed lifecycle calls
 	Errors       []string `json:"errors,omitempty"` // the first few
+
+	Phases []phaseResult `json:"phases,omitempty"` // with a disturbance
+	// DisturbedSeconds is the real time from the disturbance until all replicas were back.
+	DisturbedSeconds float64 `json:"disturbed_seconds,omitempty"`
+	Spoilt           bool    `json:"spoilt,omitempty"` // something was left behind
 }
 
 const shownErrors = 5

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/select-service/select-service/internal/sim/simapi"
@@ -16,6 +17,7 @@ import (
 type selection struct {
 	url           string
 	model, tenant string
+	replay        bool    // register the engines' replay endpoints
 	meanOutput    float64 // what the player expects of an answer; see report
 }
 
@@ -25,7 +27,7 @@ type workerRequest struct {
 	TenantID            string `json:"tenant_id"`
 	Endpoint            string `json:"endpoint"`
 	KVEventsEndpoint    string `json:"kv_events_endpoint"`
-	ReplayEndpoint      string `json:"replay_endpoint"`
+	ReplayEndpoint      string `json:"replay_endpoint,omitempty"`
 	BlockSize           int    `json:"block_size"`
 	MaxNumBatchedTokens int    `json:"max_num_batched_tokens"`
 	TotalKVBlocks       int    `json:"total_kv_blocks"`
@@ -58,6 +60,9 @@ const maxBatchedTokens = 8192
 // register announces engine number id, from 1.
 func (s *selection) register(ctx context.Context, id int, url string, info simapi.Info) error {
 	var rec workerRecord
+	if !s.replay {
+		info.ReplayEndpoint = ""
+	}
 	err := call(ctx, http.MethodPost, s.url+"/workers", workerRequest{
 		WorkerID: id, ModelName: s.model, TenantID: s.tenant, Endpoint: url,
 		KVEventsEndpoint: info.KVEventsEndpoint, ReplayEndpoint: info.ReplayEndpoint,
@@ -107,6 +112,28 @@ func (s *selection) report(ctx context.Context, r *workload.Request, _ placement
 		return call(ctx, http.MethodPost, path+"/output_block", map[string]float64{"decay_fraction": left}, nil)
 	}
 	return call(ctx, http.MethodDelete, path, nil, nil)
+}
+
+// free takes the booking of a request back; there need not be one.
+func (s *selection) free(ctx context.Context, r *workload.Request) error {
+	return call(ctx, http.MethodDelete, s.url+"/reservations/"+reservationID(r), nil, nil)
+}
+
+// bookings counts what is booked on the engines.
+func (s *selection) bookings(ctx context.Context) (n int, err error) {
+	var models []struct {
+		Loads []struct {
+			ActiveRequests int `json:"active_requests"`
+		} `json:"loads"`
+	}
+	query := url.Values{"model_name": {s.model}, "tenant_id": {s.tenant}, "routing_group": {s.tenant}}
+	err = call(ctx, http.MethodGet, s.url+"/loads?"+query.Encode(), nil, &models)
+	for _, m := range models {
+		for _, l := range m.Loads {
+			n += l.ActiveRequests
+		}
+	}
+	return n, err
 }
 
 func reservationID(r *workload.Request) string { return fmt.Sprintf("sim-%d", r.ID) }

@@ -22,11 +22,12 @@ const module = "github.com/select-service/select-service/"
 // Tests may import more.
 var mayImport = map[string][]string{
 	"cmd/select-service": {
-		"internal/config", "internal/httpapi", "internal/metrics", "internal/service", "internal/zmqsock", "pkg/...",
+		"internal/config", "internal/fetch", "internal/httpapi", "internal/metrics", "internal/service", "internal/zmqsock", "pkg/...",
 	},
 
 	"internal/arch":            {},
 	"internal/config":          {"pkg/..."},
+	"internal/fetch":           {},
 	"internal/httpapi":         {"internal/service", "internal/jsonscan", "pkg/..."},
 	"internal/jsonscan":        {},
 	"internal/metrics":         {},
@@ -40,6 +41,8 @@ var mayImport = map[string][]string{
 	"pkg/hashing":      {},
 	"pkg/indexer":      {"pkg/catalog", "pkg/hashing"},
 	"pkg/kvevents":     {"pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/recovery":     {"pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/replicasync":  {"pkg/catalog", "pkg/reservations"},
 	"pkg/reservations": {"pkg/catalog", "pkg/hashing"},
 	"pkg/selector":     {"pkg/catalog"},
 }
@@ -62,7 +65,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
-	"pkg/admission", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/reservations", "pkg/selector",
+	"pkg/admission", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery", "pkg/reservations", "pkg/selector",
 }
 
 var emptyNames = []string{"util", "utils", "common", "types", "core", "manager", "helpers", "misc"}

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxBody is the longest request body in bytes, inclusive
-	// (dynamo-kv-router 1.3.1: REQUEST_BODY_LIMIT_BYTES).
+	// maxBody is the longest request body of the selection service in bytes,
+	// inclusive (dynamo-kv-router 1.3.1: REQUEST_BODY_LIMIT_BYTES).
 	maxBody = 8 << 20
 	// firstRead bounds what a Content-Length alone can make us allocate.
 	firstRead = 64 << 10
@@ -31,6 +31,7 @@ type body[T any] struct {
 	shape *jsonscan.Object[T]
 	reset func(*T)     // empties a T and sets its defaults; may keep its slices
 	size  func(*T) int // bytes that an empty T still holds
+	limit int          // bytes of the longest text, inclusive
 	pool  sync.Pool    // of *exchange[T]
 }
 
@@ -54,7 +55,7 @@ func newBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int
 	if size == nil {
 		size = func(*T) int { return 0 }
 	}
-	b := &body[T]{shape: shape, reset: reset, size: size}
+	b := &body[T]{shape: shape, reset: reset, size: size, limit: maxBody}
 	b.pool.New = func() any {
 		x := new(exchange[T])
 		reset(&x.req)
@@ -77,7 +78,7 @@ func (b *body[T]) read(c *gin.Context, x *exchange[T]) error {
 	if !isJSON(c.Request.Header) {
 		return errContentType
 	}
-	text, err := readBody(c.Writer, c.Request, x.text)
+	text, err := readBody(c.Writer, c.Request, x.text, b.limit)
 	x.text = text
 	if err != nil {
 		return err
@@ -123,9 +124,10 @@ func isJSON(h http.Header) bool {
 	return t == "application/json" || suffixed && name != ""
 }
 
-// readBody reads the whole body into buf, which it grows as the bytes come.
-func readBody(w http.ResponseWriter, r *http.Request, buf []byte) ([]byte, error) {
-	if r.ContentLength > maxBody {
+// readBody reads the whole body, of at most limit bytes, into buf, which it grows
+// as the bytes come.
+func readBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]byte, error) {
+	if r.ContentLength > int64(limit) {
 		return buf[:0], errBodyTooLarge
 	}
 	// A client that stops in the middle must not hold the buffer for ever. The
@@ -139,7 +141,7 @@ func readBody(w http.ResponseWriter, r *http.Request, buf []byte) ([]byte, error
 		n, err := r.Body.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		switch {
-		case len(buf) > maxBody:
+		case len(buf) > limit:
 			return buf[:0], errBodyTooLarge
 		case errors.Is(err, io.EOF):
 			_ = deadline.SetReadDeadline(time.Time{})
@@ -147,7 +149,7 @@ func readBody(w http.ResponseWriter, r *http.Request, buf []byte) ([]byte, error
 		case err != nil:
 			return buf[:0], &requestError{http.StatusBadRequest, "Failed to buffer the request body: " + err.Error()}
 		case len(buf) == cap(buf):
-			buf = slices.Grow(buf, min(len(buf), maxBody+1-len(buf)))
+			buf = slices.Grow(buf, min(len(buf), limit+1-len(buf)))
 		}
 	}
 }

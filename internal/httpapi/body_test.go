@@ -231,7 +231,7 @@ func TestBrokenBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = readBody(nil, r, nil)
+	_, err = readBody(nil, r, nil, maxBody)
 	if status, text, _ := problem(err); status != 400 || text != "Failed to buffer the request body: unexpected EOF" {
 		t.Errorf("%d %s", status, text)
 	}

@@ -12,12 +12,14 @@ import (
 // dumper writes the index as the JSON text of GET /dump, in large chunks.
 type dumper interface {
 	Dump(ctx context.Context, w io.Writer) error
+	// Recovering tells that the index is still being filled from a peer's dump.
+	Recovering() bool
 }
 
-// dumpStall is how long a client may leave a chunk of the dump unread.
-const dumpStall = time.Minute
+// chunkStall is how long a client may leave a chunk of an answer unread.
+const chunkStall = time.Minute
 
-// chunkWriter gives every chunk a deadline of its own: the dump as a whole may
+// chunkWriter gives every chunk a deadline of its own: a dump as a whole may
 // take long, but must not wait for a client that has stopped reading.
 type chunkWriter struct {
 	http.ResponseWriter
@@ -25,7 +27,7 @@ type chunkWriter struct {
 }
 
 func (w chunkWriter) Write(chunk []byte) (int, error) {
-	_ = w.conn.SetWriteDeadline(time.Now().Add(dumpStall)) // only tests have writers without deadlines
+	_ = w.conn.SetWriteDeadline(time.Now().Add(chunkStall)) // only tests have writers without deadlines
 	return w.ResponseWriter.Write(chunk)
 }
 
@@ -34,23 +36,36 @@ type dumpRoutes struct {
 	api api
 }
 
-// dump streams: an index has millions of blocks. Only a fault before the first
-// chunk still gets an error answer.
+// recoveringHeader on a dump tells a replica that recovers from it to ask the
+// next one too.
+const recoveringHeader = "X-Select-Service-Recovering"
+
+// dump streams: an index has millions of blocks.
 func (r dumpRoutes) dump(c *gin.Context) {
-	c.Writer.Header()["Content-Type"] = contentJSON
+	if r.svc.Recovering() { // asked before: what comes meanwhile may still be missing
+		c.Header(recoveringHeader, "true")
+	}
 	if c.Request.Method == http.MethodHead {
+		c.Writer.Header()["Content-Type"] = contentJSON
 		c.Status(http.StatusOK)
 		return
 	}
+	r.api.stream(c, r.svc.Dump)
+}
+
+// stream answers with what write writes, chunk by chunk. Only a fault before the
+// first chunk still gets an error answer.
+func (a api) stream(c *gin.Context, write func(context.Context, io.Writer) error) {
+	c.Writer.Header()["Content-Type"] = contentJSON
 	w := chunkWriter{c.Writer, http.NewResponseController(c.Writer)}
-	err := r.svc.Dump(c.Request.Context(), w)
+	err := write(c.Request.Context(), w)
 	switch {
 	case err == nil:
 		_ = w.conn.SetWriteDeadline(time.Time{}) // the connection lives on
 	case !c.Writer.Written():
-		r.api.fail(c, nil, err)
+		a.fail(c, nil, err)
 	default:
-		r.api.log.Warn().Err(err).Msg("dump broken off")
+		a.log.Warn().Err(err).Str("route", c.FullPath()).Msg("answer broken off")
 		panic(http.ErrAbortHandler) // the client must see that the end is missing
 	}
 }

@@ -35,7 +35,21 @@ type fake struct {
 	newPeer   bool
 	peers     []string
 	dump      string
-	call      func() // run inside of every call
+
+	recovery   *service.RecoveryStatus
+	recovering bool
+	after      string
+	limit      int
+
+	slotsWorker  service.SlotsWorker
+	slotsWorkers []service.SlotsWorker
+	slotsBooking service.SlotsBooking
+	slotsLoads   []service.SlotsLoad
+	slotsProject service.SlotsProjection
+	scope        catalog.Scope
+	notSelf      bool // the peer came through SlotsRegisterPeer
+
+	call func() // run inside of every call
 }
 
 func (f *fake) called() error {
@@ -134,4 +148,65 @@ func (f *fake) RegisterPeer(endpoint string) (bool, error) {
 func (f *fake) DeregisterPeer(endpoint string) error {
 	f.peer = endpoint
 	return f.called()
+}
+
+func (f *fake) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
+	f.after, f.limit = after, limit
+	return f.Dump(ctx, w)
+}
+
+func (f *fake) Recovering() bool { return f.recovering }
+
+func (f *fake) Recovery() (service.RecoveryStatus, bool) {
+	if f.recovery == nil {
+		return service.RecoveryStatus{}, false
+	}
+	return *f.recovery, true
+}
+
+func (f *fake) SlotsRegister(w service.SlotsWorker) error {
+	f.slotsWorker = w
+	return f.called()
+}
+
+func (f *fake) SlotsUnregister(scope catalog.Scope, worker uint64) error {
+	f.scope, f.workerID = scope, worker
+	return f.called()
+}
+
+func (f *fake) SlotsWorkers(model, tenant *string) []service.SlotsWorker {
+	f.model, f.tenant = model, tenant
+	_ = f.called()
+	return f.slotsWorkers
+}
+
+func (f *fake) SlotsAdd(req *service.SlotsBooking) error {
+	f.slotsBooking = *req
+	return f.called()
+}
+
+func (f *fake) SlotsPrefillComplete(scope catalog.Scope, id string) error {
+	f.scope, f.id = scope, id
+	return f.called()
+}
+
+func (f *fake) SlotsFree(scope catalog.Scope, id string) error {
+	f.scope, f.id = scope, id
+	return f.called()
+}
+
+func (f *fake) SlotsLoads(model, tenant *string) []service.SlotsLoad {
+	f.model, f.tenant = model, tenant
+	_ = f.called()
+	return f.slotsLoads
+}
+
+func (f *fake) SlotsPotentialLoads(req *service.SlotsProjection) ([]service.RankLoad, error) {
+	f.slotsProject = *req
+	return f.loads, f.called()
+}
+
+func (f *fake) SlotsRegisterPeer(endpoint string) (bool, error) {
+	f.notSelf = true
+	return f.RegisterPeer(endpoint)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 	"go.yaml.in/yaml/v3"
 )
@@ -54,9 +55,19 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	param := regexp.MustCompile(`:(\w+)`)
-	for _, r := range newEngine(&fake{}, Options{Log: zerolog.Nop(), Metrics: http.NotFoundHandler()}).Routes() {
-		if r.Method != http.MethodHead {
-			registered = append(registered, r.Method+" "+param.ReplaceAllString(r.Path, "{$1}"))
+	routes := func(e *gin.Engine, prefix string) (names []string) {
+		for _, r := range e.Routes() {
+			if r.Method != http.MethodHead {
+				names = append(names, r.Method+" "+prefix+param.ReplaceAllString(r.Path, "{$1}"))
+			}
+		}
+		return names
+	}
+	registered = routes(newEngine(&fake{}, Options{Log: zerolog.Nop(), Metrics: http.NotFoundHandler()}), "")
+	// The slot tracker's own listener has its routes without their prefix.
+	for _, name := range routes(newSlotsEngine(&fake{}, Options{Log: zerolog.Nop()}), "/slots") {
+		if !slices.Contains(registered, name) && !slices.Contains(registered, strings.Replace(name, "/slots", "", 1)) {
+			t.Errorf("%s is on the slot tracker's listener only", name)
 		}
 	}
 	slices.Sort(described)

@@ -1,11 +1,15 @@
 package httpapi
 
 import (
+	"context"
+	"io"
 	"net/http"
+	"strconv"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/pkg/replicasync"
 )
 
 // peerSet is the set of replicas that bookings are shared with.
@@ -17,6 +21,19 @@ type peerSet interface {
 	DeregisterPeer(endpoint string) error
 }
 
+// bookingSource gives other replicas the live bookings.
+type bookingSource interface {
+	// WriteSnapshot writes one page as JSON: at most limit bookings, 0 for as many
+	// as is usual, after the cursor of the page before, empty for the first one.
+	WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error
+}
+
+// replicaService is what replicas talk to.
+type replicaService interface {
+	peerSet
+	bookingSource
+}
+
 type peerRoutes struct{ svc peerSet }
 
 func (r peerRoutes) list(_ *gin.Context, out []byte) (int, []byte, error) {
@@ -25,10 +42,15 @@ func (r peerRoutes) list(_ *gin.Context, out []byte) (int, []byte, error) {
 
 func (r peerRoutes) register(_ *gin.Context, b *peerBody, out []byte) (int, []byte, error) {
 	fresh, err := r.svc.RegisterPeer(b.endpoint)
+	return registered(fresh), appendOK(out), err
+}
+
+// registered is the status for a peer that is accepted.
+func registered(fresh bool) int {
 	if fresh {
-		return http.StatusCreated, appendOK(out), err
+		return http.StatusCreated
 	}
-	return http.StatusOK, appendOK(out), err
+	return http.StatusOK
 }
 
 func (r peerRoutes) deregister(_ *gin.Context, b *peerBody, out []byte) (int, []byte, error) {
@@ -37,7 +59,67 @@ func (r peerRoutes) deregister(_ *gin.Context, b *peerBody, out []byte) (int, []
 
 type peerBody struct{ endpoint string }
 
-var peerShape = jsonscan.NewObject(
-	jsonscan.Field[peerBody]{Name: "endpoint", Required: true, Read: jsonscan.Set(
-		func(b *peerBody) *string { return &b.endpoint }, (*jsonscan.Scanner).String)},
-)
+var peerShape = newPeerShape("endpoint")
+
+// newPeerShape is the body of a peer under one of the contracts' names for it.
+func newPeerShape(member string) *jsonscan.Object[peerBody] {
+	return jsonscan.NewObject(
+		jsonscan.Field[peerBody]{Name: member, Required: true, Read: jsonscan.Set(
+			func(b *peerBody) *string { return &b.endpoint }, (*jsonscan.Scanner).String)},
+	)
+}
+
+type snapshotRoutes struct {
+	svc bookingSource
+	api api
+}
+
+func (r snapshotRoutes) page(c *gin.Context) {
+	after, limit, err := snapshotQuery(c.Request)
+	if err != nil {
+		r.api.fail(c, nil, err)
+		return
+	}
+	r.api.stream(c, func(ctx context.Context, w io.Writer) error {
+		return r.svc.WriteSnapshot(ctx, w, after, limit)
+	})
+}
+
+func snapshotQuery(r *http.Request) (after string, limit int, err error) {
+	var cursor, bound *string
+	err = readQuery(r, func(key string) **string {
+		switch key {
+		case "after":
+			return &cursor
+		case "limit":
+			return &bound
+		}
+		return nil
+	})
+	if err != nil {
+		return "", 0, err
+	}
+	if cursor != nil {
+		after = *cursor
+	}
+	if bound != nil {
+		if limit, err = strconv.Atoi(*bound); err != nil || limit < 1 || limit > replicasync.MaxPage {
+			return "", 0, errSnapshotLimit
+		}
+	}
+	return after, limit, nil
+}
+
+var errSnapshotLimit = &requestError{
+	http.StatusBadRequest,
+	queryPrefix + "limit: expected an integer from 1 to " + strconv.Itoa(replicasync.MaxPage),
+}
+
+// addReplicaRoutes registers what replicas ask of each other.
+func addReplicaRoutes(r gin.IRoutes, a api, svc replicaService) {
+	peers := peerRoutes{svc}
+	get(r, "/replica_sync/peers", a.serve(peers.list))
+	r.POST("/replica_sync/register_peer", withBody(a, newBody(peerShape, nil, nil), peers.register))
+	r.POST("/replica_sync/deregister_peer", withBody(a, newBody(peerShape, nil, nil), peers.deregister))
+	get(r, replicasync.SnapshotPath, snapshotRoutes{svc, a}.page)
+}

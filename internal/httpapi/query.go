@@ -10,32 +10,43 @@ import (
 // empty name is a name like any other.
 type scopeFilter struct{ model, tenant *string }
 
-// filterOf reads a query string by the rules of HTML forms. Unknown keys are
-// ignored, known ones may come once.
 func filterOf(r *http.Request) (scopeFilter, error) {
 	var f scopeFilter
+	err := readQuery(r, func(key string) **string {
+		switch key {
+		case "model_name":
+			return &f.model
+		case "tenant_id":
+			return &f.tenant
+		}
+		return nil
+	})
+	return f, err
+}
+
+const queryPrefix = "Failed to deserialize query string: "
+
+// readQuery reads a query string by the rules of HTML forms into the fields for
+// its keys. Unknown keys, for which there is no field, are ignored, known ones
+// may come once.
+func readQuery(r *http.Request, fieldOf func(key string) **string) error {
 	query := r.URL.RawQuery
 	for query != "" {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
 		rawKey, rawValue, _ := strings.Cut(pair, "=")
-		var field **string
 		key := formValue(rawKey)
-		switch key {
-		case "model_name":
-			field = &f.model
-		case "tenant_id":
-			field = &f.tenant
-		default:
+		field := fieldOf(key)
+		if field == nil {
 			continue
 		}
 		if *field != nil {
-			return f, &requestError{http.StatusBadRequest, "Failed to deserialize query string: duplicate field `" + key + "`"}
+			return &requestError{http.StatusBadRequest, queryPrefix + "duplicate field `" + key + "`"}
 		}
 		v := formValue(rawValue)
 		*field = &v
 	}
-	return f, nil
+	return nil
 }
 
 // formValue decodes + and percent escapes; a broken escape stands for itself.

@@ -7,15 +7,22 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Service is what the routes need of the selection service.
+// Service is what the routes of the selection service need; those of the slot
+// tracker are part of it, under /slots.
 type Service interface {
+	SlotsService
 	workerCatalog
 	selecter
 	projector
 	reserver
 	loadReader
 	dumper
-	peerSet
+}
+
+// SlotsService is what the routes of the slot tracker's own listener need.
+type SlotsService interface {
+	slotTracker
+	replicaService
 }
 
 // Options are the parts of the handler that do not come from the service.
@@ -29,7 +36,22 @@ type Options struct {
 // New returns the handler of the selection contract.
 func New(svc Service, opt Options) http.Handler { return newEngine(svc, opt) }
 
-func newEngine(svc Service, opt Options) *gin.Engine {
+// NewSlots returns the handler of the slot tracker's own listener: its contract,
+// and what replicas ask of each other. It has no metrics.
+func NewSlots(svc SlotsService, opt Options) http.Handler { return newSlotsEngine(svc, opt) }
+
+// slotsPrefix is where the selection service has the slot tracker's routes.
+const slotsPrefix = "/slots"
+
+func newSlotsEngine(svc SlotsService, opt Options) *gin.Engine {
+	e, a := bareEngine(opt)
+	slotsRoutes{svc}.addTo(e, a)
+	addReplicaRoutes(e, a, svc)
+	return e
+}
+
+// bareEngine has what both listeners have in common.
+func bareEngine(opt Options) (*gin.Engine, api) {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
@@ -43,6 +65,11 @@ func newEngine(svc Service, opt Options) *gin.Engine {
 	e.Use(a.accessLog, a.recovery)
 	e.NoRoute(a.serve(routeNotFound))
 	e.NoMethod(a.serve(methodNotAllowed))
+	return e, a
+}
+
+func newEngine(svc Service, opt Options) *gin.Engine {
+	e, a := bareEngine(opt)
 
 	workers := workerRoutes{svc}
 	e.POST("/workers", withBody(a, newBody(workerShape, resetWorkerBody, nil), workers.put))
@@ -70,10 +97,8 @@ func newEngine(svc Service, opt Options) *gin.Engine {
 
 	get(e, "/dump", dumpRoutes{svc, a}.dump)
 
-	peers := peerRoutes{svc}
-	get(e, "/replica_sync/peers", a.serve(peers.list))
-	e.POST("/replica_sync/register_peer", withBody(a, newBody(peerShape, nil, nil), peers.register))
-	e.POST("/replica_sync/deregister_peer", withBody(a, newBody(peerShape, nil, nil), peers.deregister))
+	addReplicaRoutes(e, a, svc)
+	slotsRoutes{svc}.addTo(e.Group(slotsPrefix), a)
 
 	if opt.Metrics != nil {
 		get(e, "/metrics", gin.WrapH(opt.Metrics))
@@ -83,9 +108,9 @@ func newEngine(svc Service, opt Options) *gin.Engine {
 
 // get registers a handler for GET and HEAD; net/http drops the body of the
 // latter.
-func get(e *gin.Engine, path string, h gin.HandlerFunc) {
-	e.GET(path, h)
-	e.HEAD(path, h)
+func get(r gin.IRoutes, path string, h gin.HandlerFunc) {
+	r.GET(path, h)
+	r.HEAD(path, h)
 }
 
 func routeNotFound(*gin.Context, []byte) (int, []byte, error) {

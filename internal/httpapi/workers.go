@@ -6,6 +6,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -18,6 +19,9 @@ type workerCatalog interface {
 	Workers(model, tenant *string) []*catalog.Worker
 	// Ready counts the schedulable workers and lists all.
 	Ready() (ready bool, schedulable int, workers []*catalog.Worker)
+	// Recovery tells how far the index has come from the peers; configured is
+	// false without peers.
+	Recovery() (status service.RecoveryStatus, configured bool)
 }
 
 type workerRoutes struct{ svc workerCatalog }
@@ -72,5 +76,22 @@ func (r workerRoutes) ready(_ *gin.Context, out []byte) (int, []byte, error) {
 	out = strconv.AppendBool(appendKey(out, "ready"), ready)
 	out = appendUintField(out, "schedulable_workers", uint64(schedulable))
 	out = appendList(appendKey(out, "workers"), workers, appendWorker)
+	if recovery, configured := r.svc.Recovery(); configured { // decision S6
+		out = appendRecovery(appendKey(out, "recovery"), recovery)
+	}
 	return status, append(out, '}'), nil
+}
+
+func appendRecovery(out []byte, r service.RecoveryStatus) []byte {
+	out = append(out, '{')
+	out = appendStringField(out, "stage", r.Stage.String())
+	if r.Peer != "" {
+		out = appendStringField(out, "peer", r.Peer)
+	}
+	out = appendUintField(out, "entries", r.Entries)
+	out = appendUintField(out, "blocks", r.Blocks)
+	out = appendUintField(out, "skipped", r.Skipped)
+	out = strconv.AppendBool(appendKey(out, "complete"), r.Complete)
+	out = appendStringField(out, "loads", r.Loads.String())
+	return append(out, '}')
 }

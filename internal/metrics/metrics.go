@@ -51,6 +51,18 @@ type Sources struct {
 	ReservationEvents Source // counter: event
 	QueuedRequests    Source // gauge
 	QueuedTokens      Source // gauge
+
+	ReplicaSent      Source // counter: kind
+	ReplicaReceived  Source // counter: kind
+	ReplicaLost      Source // counter
+	ReplicaDropped   Source // counter: reason
+	ReplicaPeers     Source // gauge: state
+	ReplicaSnapshots Source // counter: outcome
+	ReplicaLearned   Source // counter: change
+
+	RecoveryStage   Source // gauge: stage; 1 for the present one
+	RecoveryEntries Source // counter
+	RecoverySkipped Source // counter: reason
 }
 
 // family describes a metric family and finds its source.
@@ -176,6 +188,66 @@ var families = []family{
 		prometheus.GaugeValue,
 		nil,
 		func(s *Sources) Source { return s.QueuedTokens },
+	},
+	{
+		"replica_messages_sent_total", "Messages published to other replicas by kind.",
+		prometheus.CounterValue,
+		[]string{"kind"},
+		func(s *Sources) Source { return s.ReplicaSent },
+	},
+	{
+		"replica_messages_received_total", "Messages received from other replicas by kind.",
+		prometheus.CounterValue,
+		[]string{"kind"},
+		func(s *Sources) Source { return s.ReplicaReceived },
+	},
+	{
+		"replica_messages_lost_total", "Messages of other replicas that never arrived; a snapshot made up for them.",
+		prometheus.CounterValue,
+		nil,
+		func(s *Sources) Source { return s.ReplicaLost },
+	},
+	{
+		"replica_messages_dropped_total", "Messages from and to other replicas that had no effect, by reason.",
+		prometheus.CounterValue,
+		[]string{"reason"},
+		func(s *Sources) Source { return s.ReplicaDropped },
+	},
+	{
+		"replica_peers", "Replicas whose bookings are followed, by state of the connection.",
+		prometheus.GaugeValue,
+		[]string{"state"},
+		func(s *Sources) Source { return s.ReplicaPeers },
+	},
+	{
+		"replica_snapshots_total", "Snapshots of other replicas' bookings by outcome; pages of our own that were served.",
+		prometheus.CounterValue,
+		[]string{"outcome"},
+		func(s *Sources) Source { return s.ReplicaSnapshots },
+	},
+	{
+		"replica_snapshot_changes_total", "Changes that snapshots of other replicas made to the bookings known here.",
+		prometheus.CounterValue,
+		[]string{"change"},
+		func(s *Sources) Source { return s.ReplicaLearned },
+	},
+	{
+		"recovery_stage", "1 for the present stage of the recovery of the index from peers, 0 for the others.",
+		prometheus.GaugeValue,
+		[]string{"stage"},
+		func(s *Sources) Source { return s.RecoveryStage },
+	},
+	{
+		"recovery_entries_total", "Dump entries of peers that were read to recover the index.",
+		prometheus.CounterValue,
+		nil,
+		func(s *Sources) Source { return s.RecoveryEntries },
+	},
+	{
+		"recovery_skipped_total", "Dump entries of peers that could not be used, by reason.",
+		prometheus.CounterValue,
+		[]string{"reason"},
+		func(s *Sources) Source { return s.RecoverySkipped },
 	},
 }
 

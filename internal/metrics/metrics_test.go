@@ -24,6 +24,8 @@ func all(t *testing.T) Sources {
 		"KVEvents": {"stored", "device", "applied"}, "KVEventBlocks": {"device", "stored"}, "KVMessages": {"live"},
 		"KVGaps": {"lost"}, "KVReplays": {"complete"}, "KVConnections": {"connect"}, "KVStreams": {"live"},
 		"IndexBlocks": {"device"}, "Workers": {"schedulable"}, "Selections": {"reserved"}, "ReservationEvents": {"booked"},
+		"ReplicaSent": {"booked"}, "ReplicaReceived": {"freed"}, "ReplicaDropped": {"known"}, "ReplicaPeers": {"connected"},
+		"ReplicaSnapshots": {"ok"}, "ReplicaLearned": {"adopted"}, "RecoveryStage": {"fetching"}, "RecoverySkipped": {"malformed"},
 	}
 	var s Sources
 	v := reflect.ValueOf(&s).Elem()

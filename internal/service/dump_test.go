@@ -158,6 +158,74 @@ func TestDumpFails(t *testing.T) {
 	}
 }
 
+// writer is a function as an io.Writer.
+type writer func(p []byte) (int, error)
+
+func (f writer) Write(p []byte) (int, error) { return f(p) }
+
+// TestDumpWhileRanksChange: a rank that leaves while the index is dumped may be
+// in the dump in part, but what the next owner of its slot stores is never shown
+// as the leaver's. A rank that stays is there with all its blocks.
+func TestDumpWhileRanksChange(t *testing.T) {
+	w := start(t)
+	const blocks = 20_000 // of each rank; several pieces of the index
+	tokens := func(id uint64, chat int) []uint32 { return prompt(uint32(id)<<16+uint32(chat), blocks/10*blockSize) }
+	publish := func(workers ...uint64) {
+		engines := map[uint64]*engine{}
+		for _, id := range workers {
+			w.put(record(id, 1))
+			engines[id] = w.engine(id, 0)
+		}
+		for chat := range 10 {
+			for id, e := range engines {
+				if id == 3 {
+					id = 2 // the same prompts: blocks that the dump may not have come to
+				}
+				e.publish(0, e.stored(tokens(id, chat), blockSize, nil))
+			}
+			w.settle()
+		}
+	}
+	publish(1, 2)
+	var buf bytes.Buffer
+	changed := false
+	err := w.Dump(context.Background(), writer(func(p []byte) (int, error) {
+		if !changed {
+			changed = true
+			w.remove(1)
+			publish(3) // takes the slot
+		}
+		return buf.Write(p)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dump
+	if err := json.Unmarshal(buf.Bytes(), &d); err != nil {
+		t.Fatal(err)
+	}
+	owner := map[uint64]uint64{} // by local hash
+	for id := range uint64(2) {
+		for chat := range 10 {
+			for _, l := range local(tokens(id+1, chat), blockSize) {
+				owner[l] = id + 1
+			}
+		}
+	}
+	shown := map[uint64]int{}
+	for _, it := range d["m:t"].Events {
+		for _, b := range it.Event.Data.Stored.Blocks {
+			if owner[b.Tokens] != it.Worker {
+				t.Fatalf("a block of worker %d is shown as one of worker %d", owner[b.Tokens], it.Worker)
+			}
+			shown[it.Worker]++
+		}
+	}
+	if shown[1] == 0 || shown[1] == blocks || shown[2] != blocks || shown[3] != 0 {
+		t.Errorf("blocks by worker: %v, want some of 1 and all of 2", shown)
+	}
+}
+
 type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

@@ -18,7 +18,7 @@ func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 		}
 		row := ScopeLoads{Scope: sc, Loads: []RankLoad{}}
 		for _, l := range s.ledger.Loads(sc) {
-			row.Loads = append(row.Loads, RankLoad{Rank: l.Rank, PrefillTokens: l.PrefillTokens, DecodeBlocks: l.Blocks, Requests: uint64(l.Requests)})
+			row.Loads = append(row.Loads, rankLoad(l))
 		}
 		if p := (*s.pools.Load())[sc]; p != nil {
 			row.PendingCount, row.PendingISLTokens = p.line.pending()

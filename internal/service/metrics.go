@@ -18,7 +18,7 @@ func (s *Service) Metrics() metrics.Sources {
 			return sum
 		})
 	}
-	return metrics.Sources{
+	m := metrics.Sources{
 		KVEvents:      s.eventSamples,
 		KVEventBlocks: s.blockSamples,
 		KVMessages: func() []metrics.Sample {
@@ -73,6 +73,9 @@ func (s *Service) Metrics() metrics.Sources {
 		QueuedRequests: metrics.Value(func() float64 { requests, _ := s.queued(); return requests }),
 		QueuedTokens:   metrics.Value(func() float64 { _, tokens := s.queued(); return tokens }),
 	}
+	s.replicaMetrics(&m)
+	s.recoveryMetrics(&m)
+	return m
 }
 
 func sample[N uint64 | int](n N, labels ...string) metrics.Sample {
@@ -135,15 +138,22 @@ func (s *Service) tierSamples() []metrics.Sample {
 }
 
 func (s *Service) workerSamples() []metrics.Sample {
-	schedulable, incomplete := 0, 0
+	schedulable, incomplete, tracked := 0, 0, 0
 	for _, w := range s.catalog.List(nil, nil) {
-		if w.Lifecycle == catalog.Schedulable {
+		switch {
+		case w.Tracked:
+			tracked++
+		case w.Lifecycle == catalog.Schedulable:
 			schedulable++
-		} else {
+		default:
 			incomplete++
 		}
 	}
-	return []metrics.Sample{sample(schedulable, catalog.Schedulable), sample(incomplete, catalog.Incomplete)}
+	return []metrics.Sample{
+		sample(schedulable, catalog.Schedulable),
+		sample(incomplete, catalog.Incomplete),
+		sample(tracked, "tracked"), // complete as it is: of the slot tracker
+	}
 }
 
 func (s *Service) queued() (requests, tokens float64) {

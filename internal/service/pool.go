@@ -10,30 +10,44 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/recovery"
 )
 
 // pool is what a scope has beside its workers: an index and a wait line. It
-// lives from the scope's first attached worker to its last.
+// lives from the scope's first attached worker or held rank to its last.
 type pool struct {
-	layout hashing.Layout
-	space  *indexer.Space
-	line   *line
+	blockSize uint32         // tokens
+	space     *indexer.Space // to be written through gate only
+	gate      *recovery.Gate
+	line      *line
 	// gone: the last worker has left. It is set after the ledger has lost the
 	// scope's ranks and before a new pool gives it any: whoever finds a rank in
 	// the ledger and then no mark has found it in this pool.
 	gone atomic.Bool
 
-	workers int  // attached; guarded by Service.mu
-	served  bool // one of them in full; guarded by Service.mu
+	// The reconciler alone touches these, under the catalog's lock.
+	workers int                     // attached
+	held    map[uint32]catalog.Rank // slots of ranks whose workers are not attached
+
+	served bool // had a worker attached in full; guarded by Service.mu
 }
 
 // attached is what the service keeps of one attached worker. Reconcile alone
 // touches it, under the catalog's lock.
 type attached struct {
 	pool    *pool
+	layout  hashing.Layout
 	slots   *slotTable
 	streams map[uint32]kvevents.StreamConfig // open, by rank
 }
+
+// workerKey: ids of the slot tracker are unique in their scope only.
+type workerKey struct {
+	scope catalog.Scope
+	id    uint64
+}
+
+func keyOf(a *catalog.Attachment) workerKey { return workerKey{a.Scope, a.Worker} }
 
 // slotTable finds the slots of a worker's ranks for its event streams, which
 // read it while the worker is changed.
@@ -76,39 +90,55 @@ func (r *reconciler) Reconcile(before, after *catalog.Attachment) error {
 
 // attach makes a new worker known.
 func (s *Service) attach(a *catalog.Attachment) error {
-	w := &attached{pool: s.enter(a), slots: new(slotTable)}
+	w := &attached{
+		pool:   s.open(a.Scope, a.BlockSize),
+		layout: hashing.Layout{BlockSize: int(a.BlockSize), Eagle: a.Eagle},
+		slots:  new(slotTable),
+	}
+	w.pool.workers++
 	w.slots.set(a.Ranks)
-	s.workers[a.Worker] = w
+	s.workers[keyOf(a)] = w
 	s.addRanks(a)
 	if err := s.switchStreams(w, a); err != nil {
 		s.detach(a)
 		return err
 	}
+	w.takeOver(a)
 	s.serve(a.Scope)
 	return nil
 }
 
 // detach forgets a worker: its blocks and bookings go.
 func (s *Service) detach(a *catalog.Attachment) {
-	_ = s.switchStreams(s.workers[a.Worker], nil) // taking away cannot fail
+	_ = s.switchStreams(s.workers[keyOf(a)], nil) // taking away cannot fail
 	for _, rank := range a.Ranks {
 		s.dropRank(a, rank)
 	}
-	delete(s.workers, a.Worker)
-	s.leave(a.Scope)
+	delete(s.workers, keyOf(a))
+	p := (*s.pools.Load())[a.Scope] // changes under the catalog's lock only
+	p.workers--
+	s.closeIfEmpty(a.Scope)
 }
 
 // adjust changes what differs between two attachments in the same world.
 func (s *Service) adjust(before, after *catalog.Attachment) error {
-	w := s.workers[after.Worker]
+	w := s.workers[keyOf(after)]
 	s.addRanks(after)
 	w.slots.set(before.Ranks, after.Ranks)
 	if err := s.switchStreams(w, after); err != nil {
 		s.shrink(w, after, before)
 		return err
 	}
+	w.takeOver(after)
 	s.shrink(w, before, after)
 	return nil
+}
+
+// takeOver ends the holds of ranks that are attached now.
+func (w *attached) takeOver(a *catalog.Attachment) {
+	for _, rank := range a.Ranks {
+		delete(w.pool.held, rank.Slot)
+	}
 }
 
 // shrink takes away what a worker has in one attachment and not in the other.
@@ -125,7 +155,7 @@ func (s *Service) shrink(w *attached, from, to *catalog.Attachment) {
 			}
 			s.dropRank(from, rank)
 		case rank.Candidate && !kept.Candidate:
-			s.ledger.RemoveRank(from.Scope, rank.Slot)
+			s.dropLoad(from.Scope, rank.Slot)
 		}
 	}
 }
@@ -139,36 +169,71 @@ func attachedRank(ranks []catalog.AttachedRank, dp uint32) (catalog.AttachedRank
 	return ranks[i], true
 }
 
-// addRanks makes the ledger know the ranks that carry load.
+// addRanks makes the index know the ranks, and the ledger those that carry load.
 func (s *Service) addRanks(a *catalog.Attachment) {
+	gate := s.workers[keyOf(a)].pool.gate
 	for _, rank := range a.Ranks {
+		r := catalog.Rank{Worker: a.Worker, DP: rank.DP}
+		gate.Enter(rank.Slot, r)
 		if rank.Candidate {
-			s.ledger.PutRank(a.Scope, rank.Slot, catalog.Rank{Worker: a.Worker, DP: rank.DP})
+			s.ledger.PutRank(a.Scope, rank.Slot, r)
+			s.rankPuts.Add(1)
 		}
 	}
 }
 
+// dropRank takes a rank's load and blocks away. A rank that is still held, for
+// its worker could not be attached, keeps its blocks.
 func (s *Service) dropRank(a *catalog.Attachment, rank catalog.AttachedRank) {
-	s.ledger.RemoveRank(a.Scope, rank.Slot)
-	s.workers[a.Worker].pool.space.Forget(rank.Slot)
+	s.dropLoad(a.Scope, rank.Slot)
+	p := s.workers[keyOf(a)].pool
+	if _, held := p.held[rank.Slot]; !held {
+		p.gate.Leave(rank.Slot)
+	}
 }
 
-// enter counts a worker into its pool, which it makes if it is the first.
-func (s *Service) enter(a *catalog.Attachment) *pool {
+// dropLoad takes a rank's load away. Nobody is told of the bookings one by one:
+// the other replicas shall see for themselves which have gone.
+func (s *Service) dropLoad(sc catalog.Scope, slot uint32) {
+	if dropped := s.ledger.RemoveRank(sc, slot); dropped > 0 && s.replica != nil {
+		s.replica.BookingsDropped(dropped)
+	}
+}
+
+// Hold makes room for the blocks of a rank whose worker is not attached.
+func (r *reconciler) Hold(sc catalog.Scope, blockSize uint32, rank catalog.Rank, slot uint32) {
+	s := (*Service)(r)
+	p := s.open(sc, blockSize)
+	p.held[slot] = rank
+	p.gate.Enter(slot, rank)
+}
+
+// Unhold forgets the blocks of a rank whose worker did not come.
+func (r *reconciler) Unhold(sc catalog.Scope, _ catalog.Rank, slot uint32) {
+	s := (*Service)(r)
+	p := (*s.pools.Load())[sc]
+	p.gate.Leave(slot)
+	delete(p.held, slot)
+	s.closeIfEmpty(sc)
+}
+
+// open returns the scope's pool, a new one if there is none.
+func (s *Service) open(sc catalog.Scope, blockSize uint32) *pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := (*s.pools.Load())[a.Scope]
+	p := (*s.pools.Load())[sc]
 	if p == nil {
 		p = &pool{
-			layout: hashing.Layout{BlockSize: int(a.BlockSize), Eagle: a.Eagle},
-			space:  indexer.New(),
-			line:   newLine(s, s.config.Admission.ForModel(a.Scope.Model)),
+			blockSize: blockSize,
+			space:     indexer.New(),
+			line:      newLine(s, s.config.Admission.ForModel(sc.Model)),
+			held:      make(map[uint32]catalog.Rank),
 		}
+		s.furnishLocked(sc, p)
 		pools := maps.Clone(*s.pools.Load())
-		pools[a.Scope] = p
+		pools[sc] = p
 		s.pools.Store(&pools)
 	}
-	p.workers++
 	return p
 }
 
@@ -180,15 +245,17 @@ func (s *Service) serve(sc catalog.Scope) {
 	s.past.remove(sc)
 }
 
-// leave counts a worker out of its pool, which goes with its last one.
-func (s *Service) leave(sc catalog.Scope) {
+// closeIfEmpty ends the scope's pool when its last worker has left and no rank
+// is held.
+func (s *Service) closeIfEmpty(sc catalog.Scope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := (*s.pools.Load())[sc]
-	if p.workers--; p.workers > 0 {
+	if p.workers > 0 || len(p.held) > 0 {
 		return
 	}
 	p.gone.Store(true)
+	s.spareLocked(sc, p)
 	pools := maps.Clone(*s.pools.Load())
 	delete(pools, sc)
 	s.pools.Store(&pools)

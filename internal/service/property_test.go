@@ -18,10 +18,11 @@ type booking struct {
 	scope   catalog.Scope
 	rank    catalog.Rank
 	prefill uint64
+	slots   bool // by the slot tracker
 }
 
-// history plays random registrations and requests, and keeps the bookings that
-// have to be alive.
+// history plays random registrations and requests of both contracts, and keeps
+// the bookings that have to be alive.
 type history struct {
 	*world
 	rnd  *rand.Rand
@@ -36,7 +37,10 @@ func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			h := &history{world: start(t, eventsOff), rnd: rand.New(rand.NewPCG(seed, 1)), live: map[string]booking{}}
-			steps := []func(){h.register, h.change, h.leave, h.choose, h.choose, h.choose, h.reserve, h.complete, h.end}
+			steps := []func(){
+				h.register, h.change, h.leave, h.choose, h.choose, h.choose, h.reserve, h.complete, h.end,
+				h.slotsRegister, h.slotsLeave, h.slotsAdd,
+			}
 			for range 500 {
 				steps[h.rnd.IntN(len(steps))]()
 				h.check()
@@ -46,6 +50,8 @@ func TestRandomHistories(t *testing.T) {
 			}
 			for id := range uint64(6) {
 				_, _ = h.DeleteWorker(id)
+				_ = h.SlotsUnregister(catalog.Scope{Model: "a", Tenant: "t"}, id)
+				_ = h.SlotsUnregister(catalog.Scope{Model: "b", Tenant: "t"}, id)
 			}
 			h.dropLost()
 			h.check()
@@ -71,13 +77,15 @@ func (h *history) register() {
 			r.BlockSize = new(uint32(8)) // in conflict, unless it is the first
 		}
 	})
-	for _, old := range h.Workers(nil, nil) {
-		if old.ID == r.ID && *old.BlockSize != *r.BlockSize { // its ranks go, and may be back at once
-			maps.DeleteFunc(h.live, func(_ string, b booking) bool { return b.rank.Worker == r.ID })
+	workers := h.Workers(nil, nil)
+	taken := slices.ContainsFunc(workers, func(old *catalog.Worker) bool { return old.Tracked && old.ID == r.ID && old.Scope == r.Scope })
+	for _, old := range workers {
+		if !taken && !old.Tracked && old.ID == r.ID && *old.BlockSize != *r.BlockSize { // its ranks go, and may be back at once
+			maps.DeleteFunc(h.live, func(_ string, b booking) bool { return b.rank.Worker == r.ID && b.scope == old.Scope })
 		}
 	}
-	if _, err := h.PutWorker(r); err != nil {
-		h.t.Fatal(err)
+	if _, err := h.PutWorker(r); (err != nil) != taken {
+		h.t.Fatalf("worker %d, taken %t: %v", r.ID, taken, err)
 	}
 	h.dropLost()
 }
@@ -104,17 +112,12 @@ func (h *history) leave() {
 // dropLost forgets the bookings whose ranks are not carried any more: the
 // service shows every rank that it carries.
 func (h *history) dropLost() {
-	carried := map[booking]bool{}
-	for _, sc := range h.Loads(nil, nil) {
-		for _, l := range sc.Loads {
-			carried[booking{scope: sc.Scope, rank: l.Rank}] = true
-		}
-	}
+	carried := h.carried()
 	for id, b := range h.live {
 		if !carried[booking{scope: b.scope, rank: b.rank}] {
 			delete(h.live, id)
 			var e *service.Error
-			if err := h.Free(id); !errors.As(err, &e) || e.Kind != service.NotFound {
+			if err := h.finish(id, b); !errors.As(err, &e) || e.Kind != service.NotFound {
 				h.t.Errorf("booking %s on a lost rank: %v", id, err)
 			}
 		}
@@ -126,6 +129,24 @@ func (h *history) dropLost() {
 			}
 		}
 	}
+}
+
+func (h *history) carried() map[booking]bool {
+	carried := map[booking]bool{}
+	for _, sc := range h.Loads(nil, nil) {
+		for _, l := range sc.Loads {
+			carried[booking{scope: sc.Scope, rank: l.Rank}] = true
+		}
+	}
+	return carried
+}
+
+// finish ends the prefill of a booking by the contract that it was made by.
+func (h *history) finish(id string, b booking) error {
+	if b.slots {
+		return h.SlotsPrefillComplete(b.scope, id)
+	}
+	return h.PrefillComplete(id)
 }
 
 func (h *history) choose() {
@@ -150,7 +171,7 @@ func (h *history) choose() {
 		h.t.Errorf("%v was chosen of %v", sel.Rank, eligible)
 	}
 	if reserve {
-		h.live[*sel.ReservationID] = booking{req.Scope, sel.Rank, sel.EffectivePrefillTokens}
+		h.live[*sel.ReservationID] = booking{scope: req.Scope, rank: sel.Rank, prefill: sel.EffectivePrefillTokens}
 	}
 }
 
@@ -183,13 +204,13 @@ func (h *history) reserve() {
 		h.t.Errorf("reserve on %v, known %t: %v", req.Rank, known, err)
 	}
 	if err == nil {
-		h.live[id] = booking{req.Scope, req.Rank, 16}
+		h.live[id] = booking{scope: req.Scope, rank: req.Rank, prefill: 16}
 	}
 }
 
 func (h *history) complete() {
 	for id, b := range h.live {
-		if err := h.PrefillComplete(id); err != nil {
+		if err := h.finish(id, b); err != nil {
 			h.t.Errorf("booking %s is lost: %v", id, err)
 		}
 		b.prefill = 0
@@ -199,8 +220,14 @@ func (h *history) complete() {
 }
 
 func (h *history) end() {
-	for id := range h.live {
-		if err := h.Free(id); err != nil {
+	for id, b := range h.live {
+		err := h.finish(id, b) // does not fail while it is alive
+		if err == nil && b.slots {
+			err = h.SlotsFree(b.scope, id)
+		} else if err == nil {
+			err = h.Free(id)
+		}
+		if err != nil {
 			h.t.Errorf("booking %s is lost: %v", id, err)
 		}
 		delete(h.live, id)
@@ -233,4 +260,5 @@ func (h *history) check() {
 	if n != uint64(len(h.live)) || sum(h.Metrics().ReservationsLive) != float64(n) {
 		h.t.Errorf("%d bookings are live, the loads show %d", len(h.live), n)
 	}
+	h.checkSlots()
 }

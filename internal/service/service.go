@@ -4,8 +4,11 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,12 +19,16 @@ import (
 	"github.com/select-service/select-service/pkg/admission"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
 // Config is what the use cases need to know.
 type Config struct {
+	// Process names the bookings that this process accepts among those of all
+	// replicas: random in every life of the program. 0: one is drawn.
+	Process   uint64
 	Weights   selector.Weights
 	Admission admission.Config
 	// KVEvents off: no subscriptions, no event endpoints needed, no overlap.
@@ -31,6 +38,10 @@ type Config struct {
 	OverlapRefresh time.Duration
 	// Threads is the number of apply workers.
 	Threads int
+	// Recovery fills the index from other replicas at start.
+	Recovery RecoveryConfig
+	// Replication shares the bookings with other replicas; nil does not.
+	Replication *Replication
 }
 
 // Service is the whole brain of one process.
@@ -39,23 +50,37 @@ type Service struct {
 	log     zerolog.Logger
 	catalog *catalog.Catalog
 	ledger  *reservations.Ledger
-	streams *kvevents.Subscribers
-	started time.Time
+	replica *replicasync.Replica // nil: bookings are not shared
+	// recovery is nil if none is configured.
+	recovery *indexRecovery
+	streams  *kvevents.Subscribers
+	started  time.Time
 
 	closing atomic.Bool
 
 	// pools holds what exists beside the catalog for each scope. Readers load the
 	// map; writers copy it under mu.
 	pools atomic.Pointer[map[catalog.Scope]*pool]
-	// mu guards writing pools, the plain fields of every pool, and past and left.
-	// It is innermost, beside the locks of the packages below.
+	// mu guards writing pools, the plain fields of every pool, and past, left,
+	// merging and spared. It is innermost, beside the locks of the packages below.
 	mu   sync.Mutex
 	past pastScopes
 	left []*pool // gone, with requests that may still wait in their lines
+	// merging: dumps of peers are being merged with live events. Meanwhile spared
+	// has the pools that went.
+	merging bool
+	spared  map[catalog.Scope]*pool
 
-	// workers has what is attached, by worker id. Reconcile alone touches it,
-	// under the catalog's lock.
-	workers map[uint64]*attached
+	// workers has what is attached. Reconcile alone touches it, under the
+	// catalog's lock.
+	workers map[workerKey]*attached
+	// registering counts the changes of workers under way.
+	registering atomic.Int64
+	// rankPuts counts the ranks that the ledger was told of.
+	rankPuts atomic.Uint64
+	// ranksAdded, if set, is called after ranks that carry load were added, when
+	// BlockSize knows their scopes. It holds up the registration.
+	ranksAdded func()
 
 	outcomes Outcomes
 }
@@ -67,15 +92,16 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		config:  config,
 		log:     log,
 		started: time.Now(),
-		workers: make(map[uint64]*attached),
+		workers: make(map[workerKey]*attached),
 	}
 	s.pools.Store(&map[catalog.Scope]*pool{})
-	s.ledger = reservations.New(time.Now, nil)
+	s.newLedger(cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64)))
 	s.streams = kvevents.NewSubscribers(source, kvevents.DefaultConfig(config.Threads), new(kvevents.Counters))
 	s.catalog = catalog.New(catalog.Settings{
 		KVEvents: config.KVEvents,
 		Queueing: config.Admission.Enabled(),
 	}, (*reconciler)(s))
+	s.prepareRecovery()
 	return s
 }
 
@@ -85,6 +111,13 @@ func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.streams.Run(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
+	if s.replica != nil {
+		g.Go(func() error { return s.replica.Run(ctx) })
+	}
+	if s.recovery != nil {
+		g.Go(func() error { return s.recoverIndex(ctx) })
+		g.Go(func() error { return s.passDeadline(ctx) })
+	}
 	return g.Wait()
 }
 
@@ -153,6 +186,8 @@ func (s *Service) schedulable(sc catalog.Scope) (*catalog.Snapshot, *pool, error
 // asError gives catalog errors their kind.
 func asError(err error) error {
 	var bad *catalog.InvalidError
+	var exists *catalog.ExistsError
+	var mismatch *catalog.BlockSizeError
 	switch {
 	case err == nil:
 		return nil
@@ -160,6 +195,8 @@ func asError(err error) error {
 		return errClosing
 	case errors.Is(err, catalog.ErrNotFound):
 		return &Error{Kind: NotFound, Text: err.Error(), Err: err}
+	case errors.As(err, &exists), errors.As(err, &mismatch):
+		return &Error{Kind: Conflict, Text: err.Error(), Err: err}
 	case errors.As(err, &bad):
 		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
 	}

@@ -88,21 +88,3 @@ func TestChangeUnderWay(t *testing.T) {
 		}
 	}
 }
-
-// TestStaleDump: a rank whose slot changed hands while the index was copied is
-// left out of the dump, and so are ranks that came or left.
-func TestStaleDump(t *testing.T) {
-	snapshot := func(ranks ...catalog.Entry) *catalog.Snapshot { return &catalog.Snapshot{Known: ranks} }
-	entry := func(worker uint64, slot uint32) catalog.Entry {
-		return catalog.Entry{Rank: catalog.Rank{Worker: worker}, Slot: slot}
-	}
-	before := snapshot(entry(1, 0), entry(2, 1), entry(3, 2))
-	after := snapshot(entry(2, 1), entry(3, 0), entry(4, 2))
-	got := settled(before, after)
-	if len(got) != 1 || got[1].Worker != 2 {
-		t.Errorf("ranks by slot: %v, want worker 2 at slot 1 alone", got)
-	}
-	if len(settled(nil, after))+len(settled(before, nil)) != 0 {
-		t.Error("a scope that came or left has ranks")
-	}
-}

@@ -74,8 +74,8 @@ func (w *attached) stream(worker uint64, st catalog.Stream) kvevents.StreamConfi
 		c.Applier = was.Applier
 	} else {
 		c.Applier = &kvevents.IndexApplier{
-			Converter: kvevents.NewConverter(w.pool.layout, st.DP, w.slots.slot),
-			Index:     w.pool.space,
+			Converter: kvevents.NewConverter(w.layout, st.DP, w.slots.slot),
+			Index:     w.pool.gate,
 			Slot:      st.Slot,
 		}
 	}

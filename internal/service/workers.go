@@ -4,22 +4,30 @@ import "github.com/select-service/select-service/pkg/catalog"
 
 // PutWorker registers a worker or replaces its record.
 func (s *Service) PutWorker(r catalog.Record) (*catalog.Worker, error) {
-	w, err := s.catalog.Put(r)
-	s.workersChanged()
-	return w, asError(err)
+	return s.register(func() (*catalog.Worker, error) { return s.catalog.Put(r) })
 }
 
 // PatchWorker changes the given fields of a worker.
 func (s *Service) PatchWorker(id uint64, p catalog.Patch) (*catalog.Worker, error) {
-	w, err := s.catalog.Patch(id, p)
-	s.workersChanged()
-	return w, asError(err)
+	return s.register(func() (*catalog.Worker, error) { return s.catalog.Patch(id, p) })
 }
 
 // DeleteWorker removes a worker, its blocks and its reservations.
 func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
-	w, err := s.catalog.Delete(id)
+	return s.register(func() (*catalog.Worker, error) { return s.catalog.Delete(id) })
+}
+
+// register makes a change of the catalog and tells whoever waits for it. Taking
+// a worker away can let others in, too.
+func (s *Service) register(change func() (*catalog.Worker, error)) (*catalog.Worker, error) {
+	s.registering.Add(1)
+	defer s.registering.Add(-1)
+	before := s.rankPuts.Load()
+	w, err := change()
 	s.workersChanged()
+	if s.ranksAdded != nil && s.rankPuts.Load() != before {
+		s.ranksAdded() // perhaps for ranks of another call, too
+	}
 	return w, asError(err)
 }
 
@@ -29,21 +37,9 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 }
 
 // Ready tells whether requests can be served: at least one worker of any scope
-// is schedulable and the service is not shutting down.
+// is schedulable, no recovery is waited for, and the service is not shutting
+// down.
 func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {
 	schedulable = s.catalog.Ready()
-	return schedulable > 0 && !s.closing.Load(), schedulable, s.catalog.List(nil, nil)
+	return schedulable > 0 && !s.closing.Load() && !s.awaited(schedulable), schedulable, s.catalog.List(nil, nil)
 }
-
-// The peer routes of the contract answer as if replica synchronisation were not
-// configured.
-var errSyncDisabled = &Error{Kind: Conflict, Text: "replica sync is disabled"}
-
-// Peers lists the replicas whose bookings are followed.
-func (s *Service) Peers() []string { return []string{} }
-
-// RegisterPeer follows one more replica.
-func (s *Service) RegisterPeer(string) (bool, error) { return false, errSyncDisabled }
-
-// DeregisterPeer stops following a replica.
-func (s *Service) DeregisterPeer(string) error { return errSyncDisabled }

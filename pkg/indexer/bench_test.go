@@ -94,3 +94,36 @@ func BenchmarkOverlap(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkWalk passes over 1,000,000 entries: conversations of 512 blocks that
+// share a system prompt of 32. With own names each rank has a hash seed of its
+// own.
+func BenchmarkWalk(b *testing.B) {
+	for _, own := range []bool{false, true} {
+		b.Run(fmt.Sprintf("ownNames=%v", own), func(b *testing.B) {
+			const entries, ranks = 1_000_000, 64
+			rnd := rand.New(rand.NewPCG(1, 2))
+			s := indexer.New()
+			system := &conversation{}
+			grow(rnd, system, 32)
+			for i := range entries / 480 {
+				c := &conversation{names: append([]uint64(nil), system.names...), local: append([]uint64(nil), system.local...)}
+				grow(rnd, c, 480)
+				if own {
+					for k := range c.names {
+						c.names[k] += uint64(i%ranks) << 32
+					}
+				}
+				s.Store(&indexer.Store{Slot: uint32(i % ranks), Names: c.names, Local: c.local})
+			}
+			b.ReportAllocs()
+			blocks := 0
+			for b.Loop() {
+				for r := range s.Walk().Runs {
+					blocks += len(r.Names)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(blocks), "ns/block")
+		})
+	}
+}

@@ -16,6 +16,9 @@ func (s *Space) Clear(slot uint32) {
 func (s *Space) Forget(slot uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, w := range s.tree.walks {
+		w.forget(slot)
+	}
 	s.clear(slot)
 	s.ranks[slot].recent.clear(&s.mem)
 	s.ranks[slot] = rank{}

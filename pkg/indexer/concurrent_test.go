@@ -9,7 +9,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// TestReadsDuringWrites proves, under the race detector, that queries, dumps
+// TestReadsDuringWrites proves, under the race detector, that queries, walks
 // and statistics may run at any time, and that they only ever see states that
 // make sense: no rank holds more of a prompt than the prompt has blocks.
 func TestReadsDuringWrites(t *testing.T) {
@@ -28,13 +28,18 @@ func TestReadsDuringWrites(t *testing.T) {
 					}
 				}
 				if n%100 == 0 {
-					r.space.Runs()
+					for range r.space.WalkBy(50).Runs {
+					}
 					r.space.Stats()
 				}
 			}
 		})
 	}
-	for range 5000 {
+	steps := 5000
+	if raceEnabled {
+		steps = 2000
+	}
+	for range steps {
 		h.step(t)
 	}
 	stop()
@@ -43,17 +48,16 @@ func TestReadsDuringWrites(t *testing.T) {
 	h.leave(t)
 }
 
-// TestRunsAreComplete proves that a dump names every reachable block of every
-// rank once, parents before children: an index rebuilt from it answers alike.
-func TestRunsAreComplete(t *testing.T) {
+// TestWalkIsComplete proves that a walk has every reachable block of every rank,
+// parents before children: an index made from it answers alike.
+func TestWalkIsComplete(t *testing.T) {
 	h := newHistory(rand.New(rand.NewPCG(5, 5)), 71, false)
 	for range 4000 {
 		h.step(t)
 	}
-	runs := h.space.Runs()
 	copied := indexer.New()
-	for tier := range indexer.Tier(indexer.NumTiers) {
-		for _, r := range runs {
+	for r := range h.space.Walk().Runs {
+		for tier := range indexer.Tier(indexer.NumTiers) {
 			for _, slot := range r.Slots[tier] {
 				copied.Store(&indexer.Store{Slot: slot, Tier: tier, Parent: r.Parent, HasParent: r.HasParent, Names: r.Names, Local: r.Local})
 			}

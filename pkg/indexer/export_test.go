@@ -2,3 +2,31 @@ package indexer
 
 // Check exports the invariants to the tests of the package's users.
 func (s *Space) Check() error { return s.check() }
+
+// WalkBy is Walk with pieces of a given size: 1 makes every run a piece.
+func (s *Space) WalkBy(work int) *Walk { return s.walk(work) }
+
+// Pieces yields the runs that were copied at a time, where Runs yields one by
+// one.
+func (w *Walk) Pieces(yield func([]Run) bool) {
+	defer w.end()
+	for w.piece() {
+		if !yield(w.runs) {
+			return
+		}
+	}
+}
+
+// Walks counts the walks under way.
+func (s *Space) Walks() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.tree.walks)
+}
+
+// Hide makes the index look as while it clears a slot.
+func (s *Space) Hide(slot uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hidden[slot/64] |= 1 << (slot % 64)
+}

@@ -23,7 +23,11 @@ type script struct {
 	ownSeeds bool
 	// collide: names of different blocks may be equal.
 	collide bool
+	// renames: a rank may give a block several names.
+	renames bool
 	born    map[uint32]uint64 // ranks that had a slot
+	forgot  func(slot uint32) // told of departures, if set
+	touched uint32            // slot of the last step
 	prompts [][]uint64
 	o       indexer.Overlap
 }
@@ -31,7 +35,7 @@ type script struct {
 func newScript(t testing.TB, next func() (byte, bool), slots uint32) *script {
 	s := &script{t: t, space: indexer.New(), model: newModel(), next: next, slots: slots, born: map[uint32]uint64{}}
 	mode := s.byte()
-	s.ownSeeds, s.collide = mode&1 == 1, mode&2 == 2
+	s.ownSeeds, s.collide, s.renames = mode&1 != 0, mode&2 != 0, mode&4 != 0
 	return s
 }
 
@@ -69,6 +73,9 @@ func (s *script) names(slot uint32, local []uint64) []uint64 {
 	if s.ownSeeds && slot%2 == 1 {
 		h += uint64(slot)<<32 + s.born[slot]
 	}
+	if s.renames {
+		h += uint64(s.byte()&3) << 56
+	}
 	for i, l := range local {
 		h = h*6364136223846793005 + l
 		names[i] = h
@@ -105,6 +112,7 @@ func (s *script) run() {
 
 func (s *script) step(op byte) {
 	slot, tier := s.slot(), s.tier()
+	s.touched = slot
 	switch op & 15 {
 	default:
 		s.store(slot, tier, op)
@@ -123,7 +131,7 @@ func (s *script) step(op byte) {
 	case 12, 13:
 		local, _ := s.prompt()
 		names := s.names(slot, local)
-		if s.ownSeeds || s.collide {
+		if s.ownSeeds || s.collide || s.renames {
 			return // what a name meant before is not what it means
 		}
 		names = names[int(s.byte())%len(names):]
@@ -138,6 +146,9 @@ func (s *script) step(op byte) {
 		} else {
 			s.space.Forget(slot)
 			s.born[slot]++
+			if s.forgot != nil {
+				s.forgot(slot)
+			}
 		}
 		s.model.clear(slot)
 	case 15:
@@ -211,10 +222,10 @@ func (s *script) check() {
 // ranks that come and go, new ranks in old slots with names of their own.
 func TestHistories(t *testing.T) {
 	bytes := 15_000
-	if testing.Short() {
+	if raceEnabled || testing.Short() {
 		bytes = 3_000
 	}
-	for mode := range byte(4) {
+	for mode := range byte(8) {
 		for _, slots := range []uint32{2, 9, 70, 200} {
 			t.Run(fmt.Sprintf("mode=%d/slots=%d", mode, slots), func(t *testing.T) {
 				t.Parallel()
@@ -234,13 +245,13 @@ func TestHistories(t *testing.T) {
 // FuzzHistory lets the fuzzer write histories byte by byte.
 func FuzzHistory(f *testing.F) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for mode := range byte(4) {
+	for mode := range byte(8) {
 		for _, n := range []int{40, 400, 2000} {
 			seed := []byte{mode}
 			for range n {
 				seed = append(seed, byte(rnd.Uint32()))
 			}
-			f.Add(seed, mode*30)
+			f.Add(seed, mode*15)
 		}
 	}
 	f.Fuzz(func(t *testing.T, history []byte, slots byte) {

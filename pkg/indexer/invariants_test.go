@@ -7,7 +7,7 @@ import (
 // check walks the whole structure and returns the first broken invariant: every
 // cell knows its node, every node its parent and its place among its siblings,
 // every name is in the table, no leaf is without owners, no two neighbours that
-// could be one run are two, and all counters add up.
+// could be one run are two, aliases have what they need, and all counters add up.
 func (s *Space) check() error {
 	t := &s.tree
 	if t.live == 0 {
@@ -78,6 +78,11 @@ func (s *Space) check() error {
 	if err := walk(root); err != nil {
 		return err
 	}
+	for slot := range s.ranks {
+		if err := s.ranks[slot].aliases.check(); err != nil {
+			return fmt.Errorf("slot %d: %w", slot, err)
+		}
+	}
 	named := 0
 	for i := range t.names.shards {
 		named += t.names.shards[i].n
@@ -97,6 +102,30 @@ func (s *Space) check() error {
 		return fmt.Errorf("%d cells, %d names", cells, named)
 	case cells > used:
 		return fmt.Errorf("%d cells in runs, %d in use", cells, used)
+	}
+	return nil
+}
+
+// check counts the aliases of each block, and those that are linked.
+func (a *aliases) check() error {
+	counts := make(map[heldKey]uint32)
+	for alias, cell := range a.cells {
+		counts[heldIn(cell, alias.tier)]++
+	}
+	if len(counts) != len(a.states) {
+		return fmt.Errorf("%d blocks have aliases, %d states", len(counts), len(a.states))
+	}
+	linked := 0
+	for key, n := range counts {
+		if st := a.states[key]; st.count != n {
+			return fmt.Errorf("a block has %d aliases, its state counts %d", n, st.count)
+		}
+		if n > 1 {
+			linked += int(n)
+		}
+	}
+	if linked != len(a.links) {
+		return fmt.Errorf("%d aliases are not their block's only one, %d are linked", linked, len(a.links))
 	}
 	return nil
 }

@@ -73,6 +73,9 @@ func TestLongChains(t *testing.T) {
 	for _, c := range cases {
 		for _, perEvent := range []int{longChain, 1_000} {
 			for first := range uint32(2) {
+				if raceEnabled && (perEvent == longChain) == (first == 0) {
+					continue
+				}
 				t.Run(fmt.Sprintf("%s/%d/%d", c.name, perEvent, first), func(t *testing.T) {
 					s := indexer.New()
 					storeLong(s, names, perEvent)
@@ -89,8 +92,11 @@ func removeLong(t *testing.T, s *indexer.Space, slot uint32, gone []uint64, left
 	if st := s.Stats(); st.Unique != longChain || st.Runs > 10 {
 		t.Errorf("%d blocks in %d runs", st.Unique, st.Runs)
 	}
-	k := 0
-	for part := range slices.Chunk(gone, 4_999) {
+	k, step := 0, 4_999
+	if raceEnabled {
+		step = 9_999
+	}
+	for part := range slices.Chunk(gone, step) {
 		if removed, unknown := s.Remove(slot, indexer.Device, part); removed != len(part) || unknown != 0 {
 			t.Errorf("removed %d, unknown %d", removed, unknown)
 		}

@@ -6,6 +6,7 @@ package indexer
 type aliases struct {
 	cells  map[aliasKey]uint32    // the block that a name stands for
 	states map[heldKey]aliasState // a block without an entry is held under the table's name
+	links  map[aliasKey]aliasLink // where a block has several in a tier, which few have
 }
 
 type aliasKey struct {
@@ -13,17 +14,21 @@ type aliasKey struct {
 	tier Tier
 }
 
-type heldKey struct {
-	cell uint32
-	tier Tier
-}
+// heldKey is a block in a tier. As one number it is looked up in less time.
+type heldKey uint64
+
+func heldIn(cell uint32, t Tier) heldKey { return heldKey(cell)<<2 | heldKey(t) }
 
 // aliasState says under which names a rank holds a block in a tier.
 type aliasState struct {
-	name    uint64 // one of the aliases, if named
+	name    uint64 // the latest of the aliases
 	count   uint32 // of aliases
-	named   bool
-	primary bool // announced under the table's name too
+	primary bool   // announced under the table's name too
+}
+
+// aliasLink links the aliases of a block in a ring, by age.
+type aliasLink struct {
+	older, newer uint64
 }
 
 // find returns the block that by holds under a name, or 0.
@@ -68,7 +73,7 @@ func (a *aliases) underTableName(cell uint32, t Tier) bool {
 	if len(a.states) == 0 {
 		return true
 	}
-	st, ok := a.states[heldKey{cell, t}]
+	st, ok := a.states[heldIn(cell, t)]
 	return !ok || st.primary
 }
 
@@ -96,7 +101,7 @@ func (s *Space) lookup(name uint64, suits func(cell uint32, nd *node) bool) uint
 // by became a holder only now.
 func (s *Space) name(by holder, name uint64, cell uint32, table uint64, fresh bool) {
 	a := &s.ranks[by.slot()].aliases
-	key := heldKey{cell, by.tier()}
+	key := heldIn(cell, by.tier())
 	st, ok := a.states[key]
 	if name == table {
 		if ok && !st.primary {
@@ -115,8 +120,11 @@ func (s *Space) name(by holder, name uint64, cell uint32, table uint64, fresh bo
 	if !ok {
 		st.primary = !fresh
 	}
+	if st.count > 0 {
+		a.link(by.tier(), st.name, name)
+	}
 	st.count++
-	st.name, st.named = name, true
+	st.name = name
 	a.cells[alias] = cell
 	a.states[key] = st
 }
@@ -125,7 +133,7 @@ func (s *Space) name(by holder, name uint64, cell uint32, table uint64, fresh bo
 // holds it.
 func (s *Space) unname(by holder, name uint64, cell uint32) {
 	a := &s.ranks[by.slot()].aliases
-	key := heldKey{cell, by.tier()}
+	key := heldIn(cell, by.tier())
 	st, ok := a.states[key]
 	if !ok {
 		s.disown(by, cell)
@@ -134,8 +142,11 @@ func (s *Space) unname(by holder, name uint64, cell uint32) {
 	alias := aliasKey{name, by.tier()}
 	if c, is := a.cells[alias]; is && c == cell {
 		delete(a.cells, alias)
-		st.count--
-		st.named = st.named && st.name != name
+		if st.count--; st.count > 0 {
+			if older := a.unlink(by.tier(), name); st.name == name {
+				st.name = older
+			}
+		}
 	} else {
 		st.primary = false
 	}
@@ -152,17 +163,68 @@ func (s *Space) unname(by holder, name uint64, cell uint32) {
 	}
 }
 
-// nameOf returns one of the names by which a rank calls a block that it holds
-// in any tier; the table's if it does not hold it. It is false if none of
-// several names is at hand.
-func (s *Space) nameOf(slot, cell uint32) (uint64, bool) {
-	a := &s.ranks[slot].aliases
-	if len(a.states) > 0 {
-		for t := range Tier(NumTiers) {
-			if st, ok := a.states[heldKey{cell, t}]; ok && !st.primary {
-				return st.name, st.named
-			}
+// link puts an alias behind the latest one of the same block.
+func (a *aliases) link(t Tier, latest, name uint64) {
+	if a.links == nil {
+		a.links = make(map[aliasKey]aliasLink)
+	}
+	l, several := a.links[aliasKey{latest, t}]
+	if !several {
+		l = aliasLink{latest, latest}
+	}
+	oldest := l.newer
+	l.newer = name
+	a.links[aliasKey{latest, t}] = l
+	l = a.links[aliasKey{oldest, t}]
+	l.older = name
+	a.links[aliasKey{oldest, t}] = l
+	a.links[aliasKey{name, t}] = aliasLink{latest, oldest}
+}
+
+// unlink takes one of several aliases out and returns the one before it.
+func (a *aliases) unlink(t Tier, name uint64) (older uint64) {
+	out := a.links[aliasKey{name, t}]
+	delete(a.links, aliasKey{name, t})
+	if out.older == out.newer { // the only other one
+		delete(a.links, aliasKey{out.older, t})
+		return out.older
+	}
+	l := a.links[aliasKey{out.older, t}]
+	l.newer = out.newer
+	a.links[aliasKey{out.older, t}] = l
+	l = a.links[aliasKey{out.newer, t}]
+	l.older = out.older
+	a.links[aliasKey{out.newer, t}] = l
+	return out.older
+}
+
+// nameOf returns the name by which by's rank calls a block: in by's tier, else
+// in the first in which it holds it. Of several names it is the table's, else
+// the latest alias.
+func (s *Space) nameOf(by holder, cell uint32) uint64 {
+	t := &s.tree
+	name := t.cells.name(cell)
+	a := &s.ranks[by.slot()].aliases
+	if len(a.states) == 0 {
+		return name
+	}
+	nd := t.node(t.cells.nodeOf(cell))
+	if t.sets.has(nd.owners[by.tier()], by.slot()) {
+		return a.name(cell, by.tier(), name)
+	}
+	for tier := range Tier(NumTiers) {
+		if t.sets.has(nd.owners[tier], by.slot()) {
+			return a.name(cell, tier, name)
 		}
 	}
-	return s.tree.cells.name(cell), true
+	return name
+}
+
+// name returns the name of a block that is held in a tier; table is its name in
+// the table.
+func (a *aliases) name(cell uint32, t Tier, table uint64) uint64 {
+	if st, ok := a.states[heldIn(cell, t)]; ok && !st.primary {
+		return st.name
+	}
+	return table
 }

@@ -171,9 +171,9 @@ func (h *history) leave(t testing.TB) {
 // and departures over more ranks than a machine word has bits, and that an
 // index without workers holds no memory.
 func TestAgainstModel(t *testing.T) {
-	steps := 100_000
-	if testing.Short() {
-		steps = 10_000
+	steps := 5_000
+	if raceEnabled || testing.Short() {
+		steps = 1_000
 	}
 	for _, odd := range []bool{false, true} {
 		for seed := range uint64(10) {
@@ -181,7 +181,7 @@ func TestAgainstModel(t *testing.T) {
 				t.Parallel()
 				slots := []uint32{1, 3, 71, 150}[seed%4]
 				h := newHistory(rand.New(rand.NewPCG(seed, 1)), slots, odd)
-				for i := range steps / 20 {
+				for i := range steps {
 					h.step(t)
 					if i%500 == 0 {
 						h.verify(t)

@@ -94,16 +94,14 @@ func keep(at map[uint64]int) map[uint64]int {
 
 // remember keeps what StoreNamed has to know of a block that a rank is about to
 // give up.
-func (s *Space) remember(slot uint32, name uint64, cell uint32) {
+func (s *Space) remember(by holder, name uint64, cell uint32) {
 	t := &s.tree
 	b := removed{name: name, parent: name, local: t.cells.local(cell)}
 	b.seed = t.seeds.seed(t.node(t.cells.nodeOf(cell)).seed)
 	if up, ok := t.above(cell); ok {
-		if b.parent, ok = s.nameOf(slot, up); !ok {
-			return
-		}
+		b.parent = s.nameOf(by, up)
 	}
-	s.ranks[slot].recent.push(&s.mem, b)
+	s.ranks[by.slot()].recent.push(&s.mem, b)
 }
 
 // StoreNamed applies a stored event without tokens: blocks that the rank has

@@ -18,7 +18,7 @@ func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
 	by := holderOf(slot, t)
 	for _, name := range names {
 		if cell := s.find(by, name); cell != 0 {
-			s.remember(slot, name, cell)
+			s.remember(by, name, cell)
 			s.unname(by, name, cell)
 			removed++
 		} else if r.orphans.remove(name, t) {

@@ -112,7 +112,10 @@ func TestRecallMakesRuns(t *testing.T) {
 // worker): whatever is left afterwards is whole.
 func TestClearBesideStores(t *testing.T) {
 	s := indexer.New()
-	const chats = 100000
+	chats := 100_000
+	if raceEnabled {
+		chats = 30_000
+	}
 	local := number(1, chats)
 	names := number(2, chats)
 	for i := range local { // many runs, so that Clear lets others in

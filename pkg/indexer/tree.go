@@ -35,6 +35,7 @@ type tree struct {
 	names    nameTable
 	sets     ownerSets
 	seeds    seedTable
+	walks    []*Walk // under way
 }
 
 func (t *tree) node(id uint32) *node { return &t.pages[id>>pageBits][id&(pageNodes-1)] }
@@ -90,7 +91,8 @@ func (t *tree) child(id uint32, local uint64) uint32 {
 	}
 }
 
-// link makes c, whose run is set, a child of p.
+// link makes c, whose run is set, a child of p: the first, as walks go on with
+// the later ones.
 func (t *tree) link(p, c uint32) {
 	pn, cn := t.node(p), t.node(c)
 	cn.parent, cn.prev, cn.next = p, 0, pn.first
@@ -230,6 +232,7 @@ func (t *tree) tidy(id uint32) {
 			break
 		}
 		up := nd.parent
+		t.abandon(id, 0)
 		t.unlink(id)
 		t.forget(nd.off, nd.n)
 		t.cells.release(nd.off, nd.cap)
@@ -274,6 +277,7 @@ func (t *tree) ready() {
 // trim takes the last k blocks off a leaf, k < n.
 func (t *tree) trim(id, k uint32) {
 	nd := t.node(id)
+	t.abandon(id, nd.n-k)
 	nd.n -= k
 	t.forget(nd.off+nd.n, k)
 	t.cells.release(nd.off+nd.n, nd.cap-nd.n)

@@ -13,7 +13,8 @@ type Range struct{ From, To uint64 }
 // has heard of, the numbers that name no live booking any more, as ascending
 // ranges with gaps between them. Numbers that never named a booking may be among
 // them, and so are all below the last 2^23 of a process, and all that are older
-// than 600 s. Bookings that went with their rank here are not among them.
+// than 600 s. Bookings that went with their rank here are among them if this
+// process accepted them.
 func (l *Ledger) Ended() map[uint64][]Range {
 	out := l.pasts.ranges()
 	// What this process named up to here is entered, or its scope is locked until
@@ -30,7 +31,6 @@ func (l *Ledger) Ended() map[uint64][]Range {
 			}
 		}
 	})
-	open = l.pasts.ownDropped(open) // after each: they were live until then
 	if own := without(last, open); len(own) > 0 {
 		out[l.process] = own
 	}

@@ -19,13 +19,14 @@ const (
 )
 
 // pasts is what a ledger remembers of the bookings with sequence numbers that
-// are not live, by the process that accepted them.
+// are not live, by the process that accepted them. Of the own process it needs
+// no memory.
 type pasts struct {
 	own uint64
 
 	// mu guards the fields below. It is an innermost lock.
 	mu sync.Mutex
-	of map[uint64]*past // the own process's always; and at most maxPasts
+	of map[uint64]*past // at most maxPasts, the own process not among them
 }
 
 // past is what is remembered of one process's numbers.
@@ -48,7 +49,7 @@ func newPast(at time.Duration) *past {
 }
 
 func newPasts(own uint64) *pasts {
-	return &pasts{own: own, of: map[uint64]*past{own: newPast(0)}}
+	return &pasts{own: own, of: make(map[uint64]*past)}
 }
 
 // admit decides whether a booking of another process may come to life, and
@@ -74,9 +75,7 @@ func (p *pasts) leave(o Origin, dropped bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.of[o.Process] // is there, as live bookings keep it
-	if o.Process != p.own {
-		x.live--
-	}
+	x.live--
 	if dropped {
 		x.see(o.Sequence)
 		x.dropped.set(o.Sequence)
@@ -93,9 +92,9 @@ func (p *pasts) end(o, event Origin, at time.Duration) (before bool) {
 	p.skip(event, at)
 	x := p.numbered(o, at)
 	if x == nil {
-		return false
+		return o.Process == p.own
 	}
-	before = x.hasEnded(o.Sequence) || o.Process == p.own
+	before = x.hasEnded(o.Sequence)
 	x.end(o.Sequence)
 	return before
 }
@@ -109,8 +108,8 @@ func (p *pasts) complete(o, event Origin, at time.Duration) (ended bool) {
 	x := p.numbered(o, at)
 	switch {
 	case x == nil:
-		return false
-	case o.Process == p.own || x.hasEnded(o.Sequence):
+		return o.Process == p.own
+	case x.hasEnded(o.Sequence):
 		return true
 	}
 	x.see(o.Sequence)
@@ -128,6 +127,9 @@ func (p *pasts) skip(event Origin, at time.Duration) {
 // endRanges notes ends of bookings of a process, in ascending ranges, and
 // returns how many of its bookings are live, for the own process at least one.
 func (p *pasts) endRanges(process uint64, ended []Range, at time.Duration) (live int) {
+	if process == p.own {
+		return 1
+	}
 	const perLock = 1024
 	for part := range slices.Chunk(ended, perLock) {
 		live = p.endSome(process, part, at)
@@ -145,13 +147,10 @@ func (p *pasts) endSome(process uint64, ended []Range, at time.Duration) (live i
 	for _, r := range ended {
 		x.endRange(r)
 	}
-	if process == p.own {
-		return 1
-	}
 	return x.live
 }
 
-// ranges returns the ended numbers of all processes but the own one.
+// ranges returns the ended numbers of the other processes.
 func (p *pasts) ranges() map[uint64][]Range {
 	p.mu.Lock()
 	processes := make([]uint64, 0, len(p.of))
@@ -161,9 +160,6 @@ func (p *pasts) ranges() map[uint64][]Range {
 	p.mu.Unlock()
 	out := make(map[uint64][]Range, len(processes))
 	for _, process := range processes {
-		if process == p.own {
-			continue
-		}
 		if floor, ended := p.copyEnded(process); floor > 0 || len(ended) > 0 {
 			out[process] = ended.appendRanges(appendRange(nil, Range{1, floor}), floor)
 		}
@@ -181,22 +177,6 @@ func (p *pasts) copyEnded(process uint64) (floor uint64, ended bitmap) {
 	return x.floor, x.ended.clone()
 }
 
-// ownDropped appends the numbers of own bookings that went with their rank and
-// are not known to have ended.
-func (p *pasts) ownDropped(out []uint64) []uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	x := p.of[p.own]
-	for _, r := range x.dropped.appendRanges(nil, x.floor) {
-		for n := r.From; n <= r.To; n++ {
-			if !x.ended.has(n) {
-				out = append(out, n)
-			}
-		}
-	}
-	return out
-}
-
 // forget ends all numbers that are too old to matter.
 func (p *pasts) forget(at time.Duration) {
 	p.mu.Lock()
@@ -209,9 +189,9 @@ func (p *pasts) forget(at time.Duration) {
 	}
 }
 
-// numbered is get for a process that numbers its bookings, else nil.
+// numbered is get for another process that numbers its bookings, else nil.
 func (p *pasts) numbered(o Origin, at time.Duration) *past {
-	if !o.counts() {
+	if !o.counts() || o.Process == p.own {
 		return nil
 	}
 	return p.get(o.Process, at)
@@ -222,7 +202,7 @@ func (p *pasts) numbered(o Origin, at time.Duration) *past {
 func (p *pasts) get(process uint64, at time.Duration) *past {
 	x := p.of[process]
 	if x == nil {
-		if len(p.of) > maxPasts && !p.evict() {
+		if len(p.of) >= maxPasts && !p.evict() {
 			return nil
 		}
 		x = newPast(at)
@@ -236,7 +216,7 @@ func (p *pasts) evict() bool {
 	var victim uint64
 	var oldest *past
 	for process, x := range p.of {
-		if process != p.own && x.live == 0 && (oldest == nil || x.heard < oldest.heard) {
+		if x.live == 0 && (oldest == nil || x.heard < oldest.heard) {
 			victim, oldest = process, x
 		}
 	}

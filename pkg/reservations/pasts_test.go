@@ -141,7 +141,7 @@ func TestProcessesBounded(t *testing.T) {
 	wantVerdict(t, "in place of 150", l.ApplyBooked(remote(99, 1, "x")), Applied)
 	wantVerdict(t, "120 is remembered", l.ApplyBooked(remote(120, 1, "x")), Ended)
 	wantVerdict(t, "in place of 120", l.ApplyBooked(remote(150, 2, "x")), Applied)
-	if n := len(l.pasts.of); n != maxPasts+1 {
+	if n := len(l.pasts.of); n != maxPasts {
 		t.Errorf("%d processes", n)
 	}
 }

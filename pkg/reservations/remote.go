@@ -23,8 +23,9 @@ func (o Origin) counts() bool { return o.Sequence != 0 }
 // sets and taking the ended ones out of the first; a prefill once complete stays
 // complete. Messages may therefore be lost, repeated, late and in any order:
 // after the next exchange of Bookings and Ended the replicas agree. A booking
-// that went with its rank is never taken again by this ledger, but not reported
-// as ended. Replicas agree on prompt blocks, prefill tokens and requests; output
+// that went with its rank here is never taken again by this ledger. It is
+// reported as ended only by the process that accepted it, whose callers cannot
+// end it any more; another process may have lost the rank by itself. Replicas agree on prompt blocks, prefill tokens and requests; output
 // blocks stay local.
 type Booking struct {
 	Origin         Origin
@@ -251,10 +252,10 @@ func (s *scope) join(r *reservation, done bool, deadline time.Duration) Verdict 
 }
 
 // remember notes that a booking is live no more. Of its own ones the ledger
-// needs no note of the end: what it accepted and is not live has ended.
+// needs no note: what it accepted and is not live has ended.
 func (l *Ledger) remember(r *reservation, dropped bool) {
-	switch own := r.origin.Process == l.process; {
-	case own && !dropped:
+	switch {
+	case r.origin.Process == l.process:
 	case r.origin.counts():
 		l.pasts.leave(r.origin, dropped)
 	default:

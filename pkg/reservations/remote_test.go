@@ -148,7 +148,8 @@ func TestVerdicts(t *testing.T) {
 }
 
 // TestDroppedStaysAway proves that a booking that went with its rank is not
-// taken again, and that others are not told that it ended until it has.
+// taken again, and that others are told that it ended only by the process that
+// accepted it.
 func TestDroppedStaysAway(t *testing.T) {
 	l, _ := withRanks(1, nil)
 	bookOn(t, l, testScope, "own", 0, nil)
@@ -162,7 +163,7 @@ func TestDroppedStaysAway(t *testing.T) {
 	if err := l.Free("next"); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(map[uint64][]Range{1: {{2, 2}}}, l.Ended()); d != "" {
+	if d := cmp.Diff(map[uint64][]Range{1: {{1, 2}}}, l.Ended()); d != "" {
 		t.Errorf("ended: -want +got\n%s", d)
 	}
 	l.ApplyFreed(refTo(remote(2, 7, "x")))

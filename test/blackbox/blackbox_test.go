@@ -31,7 +31,16 @@ type object = map[string]any
 // request, so that it counts for no descriptor afterwards.
 type service struct {
 	*procs.Process
-	http *http.Client
+	http    *http.Client
+	address string // empty: that of the process
+}
+
+// Address is where the requests go, host:port.
+func (s *service) Address() string {
+	if s.address != "" {
+		return s.address
+	}
+	return s.Process.Address()
 }
 
 func program(t *testing.T) string {
@@ -50,10 +59,16 @@ func start(t *testing.T, env map[string]string, args ...string) *service {
 
 func startOn(t *testing.T, port int, env map[string]string, args ...string) *service {
 	t.Helper()
-	command := append([]string{program(t), "--port", strconv.Itoa(port)}, args...)
+	return launch(t, port, env, append([]string{"--port", strconv.Itoa(port)}, args...)...)
+}
+
+// launch starts the program with exactly these arguments and waits until it
+// answers at the port.
+func launch(t *testing.T, port int, env map[string]string, args ...string) *service {
+	t.Helper()
 	s := &service{
 		Process: procs.Start(t, procs.Options{
-			Command: command, Env: env, Address: fmt.Sprintf("127.0.0.1:%d", port),
+			Command: append([]string{program(t)}, args...), Env: env, Address: fmt.Sprintf("127.0.0.1:%d", port),
 		}),
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 	}

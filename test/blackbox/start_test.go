@@ -87,9 +87,11 @@ func TestCommandLine(t *testing.T) {
 		args []string
 		want string // regular expression
 	}{
-		"version": {[]string{"--version"}, `^select-service \S+\n$`},
-		"help":    {[]string{"--help"}, `(?s)--port PORT.*--config FILE`},
-		"check":   {[]string{"--check-config", "--port", "0"}, `valid`},
+		"version":  {[]string{"--version"}, `^select-service \S+\n$`},
+		"help":     {[]string{"--help"}, `(?s)--port PORT.*--config FILE`},
+		"check":    {[]string{"--check-config", "--port", "0"}, `valid`},
+		"slots":    {[]string{"slots", "--version"}, `^select-service \S+\n$`},
+		"its help": {[]string{"slots", "--help"}, `(?s)--port PORT.*default 8091.*--replica-sync-bind.*--replica-sync-advertise.*--replica-sync-peers`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

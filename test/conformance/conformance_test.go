@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +18,7 @@ const folder = "../../testdata/conformance"
 const commandEnv = "SELECT_SERVICE_CMD"
 
 // contracts are the folders of scenarios and the flag of the listener that each
-// is played against. Only the selection contract is served yet.
+// is played against.
 var contracts = []struct {
 	folder string
 	flags  []string
@@ -27,18 +26,9 @@ var contracts = []struct {
 }{
 	{folder: "selection", flags: []string{"--port", "{port}"}},
 	{folder: "rejection", flags: []string{"--port", "{port}"}, skip: "request rejection is not served yet"},
-	{folder: "slots", flags: []string{"--slots-port", "{port}", "--port", "0"}, skip: "the slot tracker is not served yet"},
+	{folder: "slots", flags: []string{"--slots-port", "{port}", "--port", "0"}},
 	{folder: "conductor", flags: []string{"--conductor-port", "{port}", "--port", "0"}, skip: "the Conductor API is not served yet"},
 }
-
-// later are the tags of scenarios that need other replicas: reading a peer's
-// index at start (recovery) and sharing bookings (replica) come with them. What
-// a service without replicas answers on those routes is tested in
-// internal/httpapi.
-var later = []string{"recovery", "replica"}
-
-// alone are scenarios of such a tag that need no replica.
-var alone = []string{"replica_sync_disabled"}
 
 // atOnce bounds the services that run at the same time: scenarios measure how
 // long an answer takes.
@@ -57,9 +47,6 @@ func TestScenarios(t *testing.T) {
 			}
 			for _, sc := range load(t, c.folder) {
 				t.Run(sc.Name, func(t *testing.T) {
-					if sc.Tagged(later...) && !slices.Contains(alone, sc.Name) {
-						t.Skip("comes with replicas")
-					}
 					if os.Getenv(commandEnv) != "" && sc.Decided != nil {
 						t.Skip("decided, not recorded")
 					}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 )
 
 // Scenario is one case: a service of its own, started with Env and Args, and
@@ -215,11 +214,6 @@ func LoadDir(dir string) ([]*Scenario, error) {
 		scenarios = append(scenarios, sc)
 	}
 	return scenarios, nil
-}
-
-// Tagged reports whether the scenario has one of the tags.
-func (s *Scenario) Tagged(tags ...string) bool {
-	return slices.ContainsFunc(tags, func(tag string) bool { return slices.Contains(s.Tags, tag) })
 }
 
 // decodeStrict decodes one JSON value. Numbers keep their text, so that 64-bit

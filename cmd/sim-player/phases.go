@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Bounds that a disturbed play has to keep. A replica that comes back without
+// its index knows little of what the engines hold, and the hit rate falls
+// towards that of round robin, some 15 points lower; between halves of an
+// undisturbed play it differs by 2 or 3.
+const (
+	maxHitLoss = 0.05 // hit rate after, below that before
+	minKnown   = 0.9  // what a replica knew of the caches after, of what the best one knew
+)
+
+// phases splits a play by a disturbance: a command that runs while requests go
+// on, and the time until all replicas are back. It is used by many goroutines at
+// once.
+type phases struct {
+	command string
+	fleet   *replicas
+
+	// mu guards what follows.
+	mu    sync.Mutex
+	now   int
+	parts [3]part
+	took  time.Duration // of the disturbance
+	err   error         // of the disturbance
+}
+
+var phaseNames = [3]string{"before", "during", "after"}
+
+// part is what was placed in one phase, by replica.
+type part struct {
+	by map[int]*placed
+}
+
+type placed struct {
+	prompt, cached, known int // tokens
+	ttft                  []float64
+}
+
+func (p *placed) add(o *placed) {
+	p.prompt, p.cached, p.known = p.prompt+o.prompt, p.cached+o.cached, p.known+o.known
+	p.ttft = append(p.ttft, o.ttft...)
+}
+
+// current is the phase that a request placed now belongs to. A nil p is a play
+// without a disturbance.
+func (p *phases) current() int {
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now
+}
+
+// record takes one request at its first token: where and when it was placed,
+// its prompt, what of it was cached, and what of that the replica counted on.
+func (p *phases) record(phase, replica int, o placed) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	by := &p.parts[phase].by
+	if *by == nil {
+		*by = map[int]*placed{}
+	}
+	if (*by)[replica] == nil {
+		(*by)[replica] = &placed{}
+	}
+	(*by)[replica].add(&o)
+}
+
+// disturb is the second phase.
+func (p *phases) disturb(ctx context.Context) {
+	p.next()
+	begun := time.Now()
+	text, err := exec.CommandContext(ctx, "sh", "-c", p.command).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", p.command, err, text)
+	} else {
+		err = p.fleet.awaitUp(ctx)
+	}
+	p.next()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.took, p.err = time.Since(begun), err
+}
+
+func (p *phases) next() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now++
+}
+
+// phaseResult is one line of the table, and of the file of --json.
+type phaseResult struct {
+	Phase      string  `json:"phase"`
+	Replica    int     `json:"replica,omitempty"` // from 1; 0: all
+	Requests   int     `json:"requests"`
+	HitRate    float64 `json:"hit_rate"`
+	Known      float64 `json:"known"` // share of the cached tokens that the replica counted on
+	TTFTMeanMS float64 `json:"ttft_mean_ms"`
+	TTFTP99MS  float64 `json:"ttft_p99_ms"`
+}
+
+func newPhaseResult(phase, replica int, p *placed) phaseResult {
+	return phaseResult{
+		Phase: phaseNames[phase], Replica: replica, Requests: len(p.ttft),
+		HitRate: share(p.cached, p.prompt), Known: share(p.known, p.cached),
+		TTFTMeanMS: mean(p.ttft), TTFTP99MS: quantile(p.ttft, 0.99),
+	}
+}
+
+func share(part, whole int) float64 {
+	if whole == 0 {
+		return 0
+	}
+	return float64(part) / float64(whole)
+}
+
+// results lists each phase, all replicas together and then one by one.
+func (p *phases) results(replicas int) []phaseResult {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []phaseResult
+	for phase := range p.parts {
+		var sum placed
+		var each []phaseResult
+		for i := range replicas {
+			if o := p.parts[phase].by[i]; o != nil {
+				sum.add(o)
+				each = append(each, newPhaseResult(phase, i+1, o))
+			}
+		}
+		all = append(append(all, newPhaseResult(phase, 0, &sum)), each...)
+	}
+	return all
+}
+
+// verdict is an error if the disturbance has left something behind.
+func (p *phases) verdict(results []phaseResult, replicas int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return p.err
+	}
+	var before, after phaseResult
+	var each []phaseResult // after
+	best := 0.0
+	for _, r := range results {
+		switch {
+		case r.Replica == 0 && r.Phase == phaseNames[0]:
+			before = r
+		case r.Replica == 0 && r.Phase == phaseNames[2]:
+			after = r
+		case r.Phase == phaseNames[2]:
+			each = append(each, r)
+			best = max(best, r.Known)
+		}
+	}
+	if len(each) < replicas {
+		return fmt.Errorf("%d of %d replicas chose afterwards", len(each), replicas)
+	}
+	for _, r := range each {
+		if r.Known < minKnown*best {
+			return fmt.Errorf("replica %d knew of %.1f %% of the cached tokens afterwards, another of %.1f %%", r.Replica, 100*r.Known, 100*best)
+		}
+	}
+	if after.HitRate < before.HitRate-maxHitLoss {
+		return fmt.Errorf("hit rate %.1f %% afterwards, more than %.0f points below the %.1f %% before", 100*after.HitRate, 100*maxHitLoss, 100*before.HitRate)
+	}
+	return nil
+}
+
+func writePhases(w io.Writer, results []phaseResult) {
+	const row = "%-9s %-9s %9s %9s %9s %11s %11s\n"
+	fmt.Fprintf(w, row, "phase", "replica", "requests", "hit rate", "known", "TTFT mean", "TTFT p99")
+	fmt.Fprintln(w, strings.Repeat("-", 73))
+	for _, r := range results {
+		who := "all"
+		if r.Replica > 0 {
+			who = fmt.Sprint(r.Replica)
+		}
+		fmt.Fprintf(w, row, r.Phase, who, thousands(r.Requests),
+			fmt.Sprintf("%.1f %%", 100*r.HitRate), fmt.Sprintf("%.1f %%", 100*r.Known),
+			thousands(int(r.TTFTMeanMS+0.5))+" ms", thousands(int(r.TTFTP99MS+0.5))+" ms")
+	}
+	fmt.Fprint(w, "\nknown: of the prompt tokens found in the caches, those that the replica counted on\n")
+}

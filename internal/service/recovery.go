@@ -1,0 +1,305 @@
+package service
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/recovery"
+)
+
+// RecoveryConfig says where the index comes from at start. Without peers, or
+// without KV events, it starts empty.
+type RecoveryConfig struct {
+	Peers []string // base URLs, asked in order
+	Fetch recovery.Fetcher
+	// Deadline is how long Run lets Ready wait for the recovery, and for the
+	// bookings of other replicas; the recovery itself goes on.
+	Deadline time.Duration
+	// Grace is how long after the recovery the blocks of ranks are kept whose
+	// workers have not come.
+	Grace time.Duration
+}
+
+// RecoveryStage is where a recovery stands.
+type RecoveryStage uint8
+
+// The stages of a recovery.
+const (
+	RecoveryFetching RecoveryStage = iota // Ready waits
+	RecoveryDeadline                      // the same, but Ready waits no longer
+	RecoveryApplied                       // what peers gave is in the index
+	RecoveryEmpty                         // no peer gave anything
+	numRecoveryStages
+)
+
+// String gives the stage's name on the wire.
+func (s RecoveryStage) String() string {
+	if s < numRecoveryStages {
+		return [numRecoveryStages]string{"fetching", "deadline", "applied", "empty"}[s]
+	}
+	return "unknown"
+}
+
+// RecoveryStatus tells how far the recovery of the index has come. Counts are
+// those of all peers together.
+type RecoveryStatus struct {
+	Stage   RecoveryStage
+	Peer    string // that is being asked, or was last
+	Entries uint64 // events read
+	Blocks  uint64 // that were new
+	Skipped uint64 // entries, events and orphaned blocks that were not used
+	// Complete: a peer gave all it had, and it was used. Otherwise the recovery
+	// has not ended, or something may be missing.
+	Complete bool
+	// Loads tells of the other replicas' bookings.
+	Loads LoadsStage
+}
+
+// LoadsStage is where the bookings of other replicas stand at start.
+type LoadsStage uint8
+
+// The stages of other replicas' bookings.
+const (
+	LoadsUnshared LoadsStage = iota // replicas do not share bookings
+	LoadsAwaited                    // Ready waits
+	LoadsApplied                    // they are in the ledger, or waited for no longer
+)
+
+// String gives the stage's name on the wire.
+func (s LoadsStage) String() string {
+	if s <= LoadsApplied {
+		return [...]string{"unshared", "awaited", "applied"}[s]
+	}
+	return "unknown"
+}
+
+// indexRecovery is the recovery of one life of the service.
+type indexRecovery struct {
+	config RecoveryConfig
+	begin  time.Time
+	over   chan struct{} // closed when nothing more comes from peers
+	warm   atomic.Bool   // Ready does not wait any more, for good
+
+	// mu guards what follows.
+	mu     sync.Mutex
+	status RecoveryStatus
+	past   recovery.Report // of the peers before the present one
+	now    recovery.Report // of the present one
+}
+
+// prepareRecovery makes ready for the recovery that Run makes.
+func (s *Service) prepareRecovery() {
+	c := s.config.Recovery
+	if len(c.Peers) == 0 || c.Fetch == nil || !s.config.KVEvents {
+		return
+	}
+	s.recovery = &indexRecovery{config: c, begin: s.started, over: make(chan struct{})}
+	s.merging, s.spared = true, make(map[catalog.Scope]*pool)
+}
+
+// Recovery tells how far the recovery has come; it is false if none is
+// configured.
+func (s *Service) Recovery() (RecoveryStatus, bool) {
+	if s.recovery == nil {
+		return RecoveryStatus{}, false
+	}
+	status := s.recovery.show()
+	switch {
+	case s.replica == nil:
+	case s.recovery.warm.Load():
+		status.Loads = LoadsApplied
+	default:
+		status.Loads = LoadsAwaited
+	}
+	return status, true
+}
+
+// Recovering tells whether blocks may still come from peers.
+func (s *Service) Recovering() bool {
+	if s.recovery == nil {
+		return false
+	}
+	stage := s.recovery.show().Stage
+	return stage == RecoveryFetching || stage == RecoveryDeadline
+}
+
+// awaited tells whether Ready waits: for the index, then for the bookings of
+// other replicas. Those can only be taken once there are workers; with the first
+// ones this wait is over for good, so that a later worker never makes a replica
+// unready that serves already.
+func (s *Service) awaited(schedulable int) bool {
+	r := s.recovery
+	switch {
+	case r == nil || r.warm.Load():
+		return false
+	case r.show().Stage == RecoveryFetching || s.loadsAwaited():
+		return true
+	}
+	if schedulable > 0 {
+		r.warm.Store(true)
+	}
+	return false
+}
+
+// loadsAwaited tells whether bookings of other replicas are on their way. It is
+// asked after the number of schedulable workers: the one who registers them
+// counts as under way until the replica knows of their ranks.
+func (s *Service) loadsAwaited() bool {
+	if s.replica == nil || time.Since(s.recovery.begin) >= s.recovery.config.Deadline {
+		return false
+	}
+	return s.registering.Load() > 0 || !s.replica.CaughtUp()
+}
+
+func (r *indexRecovery) show() RecoveryStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	shown, all := r.status, r.reportLocked()
+	shown.Entries, shown.Blocks = all.Events, all.Blocks
+	for _, n := range all.Skipped {
+		shown.Skipped += n
+	}
+	return shown
+}
+
+// report counts what all peers gave so far.
+func (r *indexRecovery) report() recovery.Report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reportLocked()
+}
+
+func (r *indexRecovery) reportLocked() recovery.Report {
+	all := r.past
+	all.Add(&r.now)
+	return all
+}
+
+// step moves the recovery to a stage, unless it is past it. It reports whether
+// it did.
+func (r *indexRecovery) step(stage RecoveryStage, complete bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if stage <= r.status.Stage {
+		return false
+	}
+	r.status.Stage, r.status.Complete = stage, complete
+	return true
+}
+
+// recoverIndex fills the index from peers, and drops in the end what nobody came
+// for.
+func (s *Service) recoverIndex(ctx context.Context) error {
+	r := s.recovery
+	begin := time.Now()
+	sum := recovery.Recover(ctx, r.config.Peers, r.config.Fetch, recoveryTarget{s}, recovery.Options{}, recoveryObserver{s})
+	if ctx.Err() != nil {
+		return nil
+	}
+	s.endMerging()
+	stage := RecoveryApplied
+	if sum.Answered == 0 {
+		stage = RecoveryEmpty
+		s.log.Warn().Strs("peers", r.config.Peers).Msg("no peer gave a dump: the index starts empty")
+	}
+	r.step(stage, sum.Complete)
+	close(r.over)
+	s.log.Info().Stringer("stage", stage).Bool("complete", sum.Complete).Uint64("blocks", sum.Blocks).
+		Dur("took", time.Since(begin)).Msg("index recovery is over")
+
+	grace := time.NewTimer(r.config.Grace)
+	defer grace.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-grace.C:
+	}
+	if released := s.catalog.ReleaseHolds(); released > 0 {
+		s.workersChanged()
+		s.log.Info().Int("ranks", released).Msg("recovered blocks dropped: their workers did not come")
+	}
+	return nil
+}
+
+// passDeadline lets Ready wait no longer when the recovery takes long.
+func (s *Service) passDeadline(ctx context.Context) error {
+	deadline := time.NewTimer(s.recovery.config.Deadline)
+	defer deadline.Stop()
+	select {
+	case <-ctx.Done():
+	case <-s.recovery.over:
+	case <-deadline.C:
+		if s.recovery.step(RecoveryDeadline, false) {
+			s.log.Warn().Dur("deadline", s.recovery.config.Deadline).Msg("index recovery goes on behind live traffic")
+		}
+	}
+	return nil
+}
+
+// recoveryObserver keeps the status up to date.
+type recoveryObserver struct{ s *Service }
+
+func (o recoveryObserver) Asking(peer string) {
+	r := o.s.recovery
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.Peer = peer
+	r.past, r.now = r.reportLocked(), recovery.Report{}
+}
+
+func (o recoveryObserver) Read(_ string, report *recovery.Report) {
+	r := o.s.recovery
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = *report
+}
+
+func (o recoveryObserver) Answered(peer string, a recovery.Answer, err error) {
+	level := zerolog.InfoLevel
+	if !a.Whole() {
+		level = zerolog.WarnLevel
+	}
+	skipped := zerolog.Dict()
+	for why, n := range a.Skipped {
+		if n > 0 {
+			skipped.Uint64(recovery.Reason(why).String(), n)
+		}
+	}
+	o.s.log.WithLevel(level).Err(err).Str("peer", peer).Uint64("events", a.Events).Uint64("blocks", a.Blocks).
+		Dict("skipped", skipped).Bool("recovering", a.Recovering).Msg("dump of a peer")
+}
+
+// recoveryMetrics adds the families of the recovery, if one is configured.
+func (s *Service) recoveryMetrics(m *metrics.Sources) {
+	r := s.recovery
+	if r == nil {
+		return
+	}
+	m.RecoveryStage = func() []metrics.Sample {
+		present := r.show().Stage
+		var out []metrics.Sample
+		for stage := range numRecoveryStages {
+			n := 0
+			if stage == present {
+				n = 1
+			}
+			out = append(out, sample(n, stage.String()))
+		}
+		return out
+	}
+	m.RecoveryEntries = metrics.Value(func() float64 { return float64(r.show().Entries) })
+	m.RecoverySkipped = func() []metrics.Sample {
+		all := r.report()
+		var out []metrics.Sample
+		for why, n := range all.Skipped {
+			out = append(out, sample(n, recovery.Reason(why).String()))
+		}
+		return out
+	}
+}

@@ -1,0 +1,386 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// fleet is the other replicas: their dumps by URL.
+type fleet struct {
+	mu    sync.Mutex
+	dumps map[string]answer
+	asked []string
+}
+
+// answer is what a replica answers to GET /dump, in parts: each waits until the
+// test lets it go.
+type answer struct {
+	parts      chan []byte // nil: nobody answers
+	recovering bool
+}
+
+var errNobody = errors.New("connection refused")
+
+func (f *fleet) GetDump(ctx context.Context, url string) (io.ReadCloser, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, url)
+	a := f.dumps[url]
+	if a.parts == nil {
+		return nil, false, errNobody
+	}
+	return io.NopCloser(&download{ctx: ctx, parts: a.parts}), a.recovering, nil
+}
+
+type download struct {
+	ctx   context.Context // of one request
+	parts <-chan []byte
+	rest  []byte
+}
+
+func (d *download) Read(p []byte) (int, error) {
+	if len(d.rest) == 0 {
+		select {
+		case part, more := <-d.parts:
+			if !more {
+				return 0, io.EOF
+			}
+			d.rest = part
+		case <-d.ctx.Done():
+			return 0, d.ctx.Err()
+		}
+	}
+	n := copy(p, d.rest)
+	d.rest = d.rest[n:]
+	return n, nil
+}
+
+// whole is an answer that comes at once.
+func whole(dump []byte) answer {
+	parts := make(chan []byte, 1)
+	parts <- dump
+	close(parts)
+	return answer{parts: parts}
+}
+
+// from makes a service recover from the given replicas, named a, b, ….
+func from(f *fleet, answers ...answer) func(*service.Config) {
+	f.dumps = map[string]answer{}
+	var peers []string
+	for i, a := range answers {
+		url := "http://" + string(rune('a'+i))
+		f.dumps[url+"/dump"] = a
+		peers = append(peers, url)
+	}
+	return func(c *service.Config) {
+		c.Recovery = service.RecoveryConfig{Peers: peers, Fetch: f, Deadline: 30 * time.Second, Grace: 10 * time.Minute}
+	}
+}
+
+// dumped returns the dump of a replica that has worker 1, with two ranks, and
+// worker 2; each holds the first blocks of the prompt.
+func dumped(t *testing.T, blocks ...int) []byte {
+	t.Helper()
+	w := start(t)
+	defer w.stop()
+	w.put(record(1, 2))
+	w.put(record(2, 1))
+	for i, e := range []*engine{w.engine(1, 0), w.engine(1, 1), w.engine(2, 0)} {
+		if n := blocks[i]; n > 0 {
+			e.publish(uint32(i%2), e.stored(prompt(1, n*blockSize), blockSize, nil))
+		}
+	}
+	var buf bytes.Buffer
+	if err := w.Dump(t.Context(), &buf); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// wantStage waits until nothing moves and checks where the recovery stands.
+func (w *world) wantStage(stage service.RecoveryStage, ready bool) {
+	w.t.Helper()
+	synctest.Wait()
+	st, ok := w.Recovery()
+	if isReady, _, _ := w.Ready(); !ok || st.Stage != stage || isReady != ready {
+		w.t.Errorf("recovery is %+v, ready %v; want stage %v, ready %v", st, isReady, stage, ready)
+	}
+	if over := stage == service.RecoveryApplied || stage == service.RecoveryEmpty; w.Recovering() == over {
+		w.t.Errorf("in stage %v the service says that it recovers: %v", st.Stage, w.Recovering())
+	}
+}
+
+// TestRecovery: blocks of a peer are there when their workers are, and Ready
+// waits for them; selections do not.
+func TestRecovery(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		parts := make(chan []byte)
+		w := start(t, from(new(fleet), answer{parts: parts}))
+		w.put(record(1, 2)) // registered before the dump comes
+		w.wantStage(service.RecoveryFetching, false)
+		w.book("early", prompt(1, 16))
+		parts <- dump[:len(dump)-1]
+		close(parts)
+		w.wantStage(service.RecoveryApplied, true)
+		w.put(record(2, 1)) // and after it
+		w.wantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:2")
+		st, _ := w.Recovery()
+		if st.Complete || st.Peer != "http://a" || st.Blocks != 9 || st.Entries == 0 {
+			t.Errorf("status %+v", st)
+		}
+		// Live events go on where the dump ended.
+		e, p := w.engine(1, 1), prompt(1, 16)
+		names := e.names(p, blockSize)
+		e.publish(1, e.stored(p[12:], blockSize, dict{"block_hashes": names[3:], "parent_block_hash": names[2]}))
+		w.wantDevice(p, "1/0:4 1/1:4 2/0:2")
+		w.remove(2)
+		w.put(record(2, 1))
+		w.wantDevice(p, "1/0:4 1/1:4 2/0:0")
+	})
+}
+
+// TestRecoveryOrder: the next peer is asked only if the one before did not give
+// all.
+func TestRecoveryOrder(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	recovering := func() answer {
+		a := whole([]byte("{}"))
+		a.recovering = true
+		return a
+	}
+	cases := map[string]struct {
+		peers    []answer
+		asked    int
+		complete bool
+		stage    service.RecoveryStage
+		blocks   string
+	}{
+		"the first has all":         {[]answer{whole(dump), whole(nil)}, 1, true, service.RecoveryApplied, "1/0:4 1/1:3 2/0:2"},
+		"the first does not answer": {[]answer{{}, whole(dump)}, 2, true, service.RecoveryApplied, "1/0:4 1/1:3 2/0:2"},
+		"the first is recovering":   {[]answer{recovering(), whole(dump)}, 2, true, service.RecoveryApplied, "1/0:4 1/1:3 2/0:2"},
+		"the first has a bad entry": {[]answer{whole([]byte(`{"x":1}`)), whole(dump)}, 2, true, service.RecoveryApplied, "1/0:4 1/1:3 2/0:2"},
+		"all start together":        {[]answer{recovering()}, 1, false, service.RecoveryApplied, "1/0:0 1/1:0 2/0:0"},
+		"nobody answers":            {[]answer{{}, {}}, 2, false, service.RecoveryEmpty, "1/0:0 1/1:0 2/0:0"},
+		"an answer that is no dump": {[]answer{whole([]byte("<html>"))}, 1, false, service.RecoveryEmpty, "1/0:0 1/1:0 2/0:0"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := new(fleet)
+				w := start(t, from(f, tc.peers...))
+				w.put(record(1, 2))
+				w.put(record(2, 1))
+				w.wantStage(tc.stage, true)
+				w.wantDevice(prompt(1, 16), tc.blocks)
+				if st, _ := w.Recovery(); len(f.asked) != tc.asked || st.Complete != tc.complete {
+					t.Errorf("asked %v, status %+v", f.asked, st)
+				}
+				w.stop()
+			})
+		})
+	}
+}
+
+// TestRecoveryDeadline: Ready does not wait for ever; what comes later is used
+// all the same.
+func TestRecoveryDeadline(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		parts := make(chan []byte)
+		w := start(t, from(new(fleet), answer{parts: parts}))
+		w.put(record(1, 2))
+		time.Sleep(29 * time.Second)
+		w.wantStage(service.RecoveryFetching, false)
+		time.Sleep(time.Second)
+		w.wantStage(service.RecoveryDeadline, true)
+		parts <- dump
+		close(parts)
+		w.wantStage(service.RecoveryApplied, true)
+		w.wantDevice(prompt(1, 16), "1/0:4 1/1:3")
+		if st, _ := w.Recovery(); !st.Complete {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// TestRecoveryAndLiveEvents: what is removed or cleared live while the dump is
+// read does not come back; a worker that was deleted gets nothing more.
+func TestRecoveryAndLiveEvents(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	p := prompt(1, 16)
+	cases := map[string]struct {
+		meanwhile func(w *world)
+		want      string
+	}{
+		"nothing": {func(*world) {}, "1/0:4 1/1:3 2/0:2"},
+		"removed": {func(w *world) { e := w.engine(1, 0); e.publish(0, e.removed(p, blockSize, 2, "GPU")) }, "1/0:2 1/1:3 2/0:2"},
+		"cleared": {func(w *world) { w.engine(1, 1).publish(1, cleared()) }, "1/0:4 1/1:0 2/0:2"},
+		"deleted": {func(w *world) { w.remove(2); w.put(record(2, 1)) }, "1/0:4 1/1:3 2/0:0"},
+		"moved":   {func(w *world) { w.remove(2); w.remove(1); w.put(record(1, 2)); w.put(record(2, 1)) }, "1/0:0 1/1:0 2/0:0"},
+		"restored": {func(w *world) {
+			e := w.engine(1, 0)
+			e.publish(0, e.removed(p, blockSize, 2, "GPU"), e.stored(p, blockSize, nil))
+		}, "1/0:4 1/1:3 2/0:2"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parts := make(chan []byte)
+				w := start(t, from(new(fleet), answer{parts: parts}))
+				w.put(record(1, 2))
+				w.put(record(2, 1))
+				parts <- dump[:1]
+				tc.meanwhile(w)
+				w.settle()
+				parts <- dump[1:]
+				close(parts)
+				w.wantStage(service.RecoveryApplied, true)
+				w.wantDevice(p, tc.want)
+			})
+		})
+	}
+}
+
+// TestReplayReplacesDump: a replay from the engine's first message on is all
+// that its rank has.
+func TestReplayReplacesDump(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), whole(dump)))
+		w.wantStage(service.RecoveryApplied, false)
+		w.put(record(2, 1, func(r *catalog.Record) { r.ReplayEndpoint = new("tcp://worker-2:7000") }))
+		w.wantDevice(prompt(1, 16), "2/0:2")
+		e := w.engine(2, 0)
+		w.net.at(endpoint(2, 0)).connect()
+		synctest.Wait()
+		replay := w.net.at("tcp://worker-2:7000")
+		replay.send(nil, nil, make([]byte, 8), batch(0, e.stored(prompt(1, 4), blockSize, nil)))
+		replay.send(nil, nil, bytes.Repeat([]byte{0xff}, 8), nil)
+		synctest.Wait()
+		w.wantDevice(prompt(1, 16), "2/0:1")
+	})
+}
+
+// TestRecoveryGrace: blocks of workers that do not come go after a while; until
+// then they are in this replica's own dump.
+func TestRecoveryGrace(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), whole(dump)))
+		w.wantStage(service.RecoveryApplied, false)
+		if n := len(w.dump()["m:t"].Events); n == 0 {
+			t.Error("recovered blocks are not in the dump")
+		}
+		w.put(record(1, 2))
+		time.Sleep(10*time.Minute + time.Second)
+		w.put(record(2, 1))
+		w.wantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:0")
+	})
+}
+
+// TestRecoveryOtherBlockSize: recovered blocks that are cut otherwise than a
+// worker's go when it comes, and others are not taken.
+func TestRecoveryOtherBlockSize(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	other := func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }
+	for name, first := range map[string]bool{"worker first": true, "dump first": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parts := make(chan []byte)
+				w := start(t, from(new(fleet), answer{parts: parts}))
+				if first {
+					w.put(record(1, 2, other))
+				}
+				parts <- dump
+				close(parts)
+				w.wantStage(service.RecoveryApplied, first)
+				w.put(record(1, 2, other))
+				w.wantDevice(prompt(1, 16), "1/0:0 1/1:0")
+				if st, _ := w.Recovery(); st.Complete == first {
+					t.Errorf("status %+v", st)
+				}
+			})
+		})
+	}
+}
+
+// TestRecoveryStops: the end of the service ends a fetch, whatever stage.
+func TestRecoveryStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), answer{parts: make(chan []byte)}, whole([]byte("{}"))))
+		w.wantStage(service.RecoveryFetching, false)
+		w.stop()
+		w.wantStage(service.RecoveryFetching, false)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), whole([]byte("{}"))))
+		w.wantStage(service.RecoveryApplied, false)
+		w.stop()
+	})
+}
+
+// TestNoRecovery: without peers, or without KV events, nothing is waited for.
+func TestNoRecovery(t *testing.T) {
+	for name, w := range map[string]*world{
+		"no peers":  start(t),
+		"no events": start(t, from(new(fleet), whole([]byte("{}"))), eventsOff),
+	} {
+		w.put(record(1, 1))
+		if _, configured := w.Recovery(); configured || w.Recovering() {
+			t.Errorf("%s: a recovery runs", name)
+		}
+		if ready, _, _ := w.Ready(); !ready {
+			t.Errorf("%s: not ready", name)
+		}
+		if got := w.Metrics(); got.RecoveryStage != nil || got.RecoveryEntries != nil || got.RecoverySkipped != nil {
+			t.Errorf("%s: it has metrics", name)
+		}
+	}
+}
+
+// TestRecoveryMetrics: stage, entries and what was skipped, of all peers
+// together.
+func TestRecoveryMetrics(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), whole([]byte(`{"x":1,"a:b":{"error":"no"}}`)), whole(dump), whole(dump)))
+		w.wantStage(service.RecoveryApplied, false)
+		m := w.Metrics()
+		if stage := sum(m.RecoveryStage, "applied"); stage != 1 || sum(m.RecoveryStage) != 1 {
+			t.Errorf("stage %v", m.RecoveryStage())
+		}
+		st, _ := w.Recovery()
+		if n := sum(m.RecoveryEntries); n == 0 || n != float64(st.Entries) {
+			t.Errorf("%v entries, status %+v", n, st)
+		}
+		if bad, failed := sum(m.RecoverySkipped, "bad_key"), sum(m.RecoverySkipped, "error_entry"); bad != 1 || failed != 1 || st.Skipped != 2 {
+			t.Errorf("skipped %v, status %+v", m.RecoverySkipped(), st)
+		}
+	})
+}
+
+// TestRecoveryFromBrokenStream: what came before a peer broke off stays, and the
+// next one gives the rest.
+func TestRecoveryFromBrokenStream(t *testing.T) {
+	dump := dumped(t, 4, 3, 2)
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, from(new(fleet), whole(dump[:len(dump)/2]), whole(dump)))
+		w.put(record(1, 2))
+		w.put(record(2, 1))
+		w.wantStage(service.RecoveryApplied, true)
+		w.wantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:2")
+		if st, _ := w.Recovery(); !st.Complete || st.Peer != "http://b" {
+			t.Errorf("status %+v", st)
+		}
+	})
+}

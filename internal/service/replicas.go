@@ -1,0 +1,145 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/replicasync"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// Replication is what it takes to share bookings with other replicas.
+type Replication struct {
+	// URL is the base URL under which others reach this process over HTTP.
+	URL string
+	// Advertised is the endpoint at which others follow this process, empty if
+	// nobody said. The slot tracker's contract refuses it as a peer.
+	Advertised string
+	Transport  replicasync.Transport
+	Fetch      replicasync.Fetcher
+}
+
+// newLedger makes the ledger and, if bookings are shared, the replica that
+// watches it. process names this process among the replicas.
+func (s *Service) newLedger(process uint64) {
+	r := s.config.Replication
+	if r == nil {
+		s.ledger = reservations.New(process, time.Now, nil)
+		return
+	}
+	s.replica = replicasync.New(replicasync.Options{Process: process, URL: r.URL}, s, r.Transport, r.Fetch, time.Now)
+	s.ledger = reservations.New(process, time.Now, s.replica)
+	s.replica.Attach(s.ledger)
+	s.ranksAdded = s.replica.RanksAdded
+}
+
+var (
+	errSyncDisabled = &Error{Kind: Conflict, Text: "replica sync is disabled"}
+	errOwnEndpoint  = &Error{Kind: BadRequest, Text: "peer endpoint matches this replica's advertised endpoint"}
+)
+
+// Peers lists the endpoints of the replicas whose bookings are followed, sorted.
+func (s *Service) Peers() []string {
+	if s.replica == nil {
+		return []string{}
+	}
+	return s.replica.Peers()
+}
+
+// RegisterPeer follows one more replica; added is false if it is followed
+// already. That the other side is there is not waited for.
+func (s *Service) RegisterPeer(endpoint string) (added bool, err error) {
+	if err := s.checkPeer(endpoint); err != nil {
+		return false, err
+	}
+	added, err = s.replica.Register(endpoint)
+	return added, peerError(err)
+}
+
+func peerError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, replicasync.ErrPeerNotFound):
+		return &Error{Kind: NotFound, Text: err.Error(), Err: err}
+	case errors.Is(err, replicasync.ErrStopped):
+		return &Error{Kind: Unavailable, Text: "replica peer manager is unavailable", Err: err}
+	}
+	return &Error{Kind: BadRequest, Text: err.Error(), Err: err} // well formed, but cannot be followed
+}
+
+// SlotsRegisterPeer is RegisterPeer, but this replica itself is refused.
+func (s *Service) SlotsRegisterPeer(endpoint string) (added bool, err error) {
+	if r := s.config.Replication; r != nil && r.Advertised != "" && endpoint == r.Advertised {
+		return false, errOwnEndpoint
+	}
+	return s.RegisterPeer(endpoint)
+}
+
+// DeregisterPeer stops following a replica. The bookings that it told of stay.
+func (s *Service) DeregisterPeer(endpoint string) error {
+	if err := s.checkPeer(endpoint); err != nil {
+		return err
+	}
+	return peerError(s.replica.Deregister(endpoint))
+}
+
+// checkPeer tells whether the endpoint can be a peer's.
+func (s *Service) checkPeer(endpoint string) error {
+	if s.replica == nil {
+		return errSyncDisabled
+	}
+	if _, err := catalog.ParseEndpoint(endpoint); err != nil {
+		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+	}
+	return nil
+}
+
+// WriteSnapshot writes one page of the live bookings that this process knows, as
+// JSON: at most limit, 0 for as many as is usual, after the cursor of the page
+// before, empty for the first one.
+func (s *Service) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
+	if s.replica == nil {
+		return errSyncDisabled
+	}
+	err := s.replica.WriteSnapshot(ctx, w, after, limit)
+	if errors.Is(err, replicasync.ErrCursor) {
+		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+	}
+	return err
+}
+
+// replicaMetrics sets the sources about other replicas, if there can be any.
+func (s *Service) replicaMetrics(m *metrics.Sources) {
+	if s.replica == nil {
+		return
+	}
+	byName := func(read func(replicasync.Stats) map[string]uint64) metrics.Source {
+		return func() (out []metrics.Sample) {
+			for name, n := range read(s.replica.Stats()) {
+				out = append(out, sample(n, name))
+			}
+			return out
+		}
+	}
+	m.ReplicaSent = byName(func(st replicasync.Stats) map[string]uint64 { return st.Sent })
+	m.ReplicaReceived = byName(func(st replicasync.Stats) map[string]uint64 { return st.Received })
+	m.ReplicaDropped = byName(func(st replicasync.Stats) map[string]uint64 { return st.Dropped })
+	m.ReplicaLost = metrics.Value(func() float64 { return float64(s.replica.Stats().Lost) })
+	m.ReplicaPeers = func() []metrics.Sample {
+		st := s.replica.Stats()
+		return []metrics.Sample{sample(st.Connected, "connected"), sample(st.Peers-st.Connected, "disconnected")}
+	}
+	m.ReplicaSnapshots = func() []metrics.Sample {
+		st := s.replica.Stats()
+		return []metrics.Sample{sample(st.Snapshots, "fetched"), sample(st.SnapshotsFailed, "failed"), sample(st.PagesServed, "pages_served")}
+	}
+	m.ReplicaLearned = func() []metrics.Sample {
+		st := s.replica.Stats()
+		return []metrics.Sample{sample(st.Adopted, "adopted"), sample(st.Completed, "completed"), sample(st.Ended, "ended")}
+	}
+}

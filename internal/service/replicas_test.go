@@ -1,0 +1,244 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/replicasync"
+)
+
+// mesh connects the replicas of a test: "tcp://a:1" publishes, "http://a" has
+// the snapshot.
+type mesh struct {
+	mu        sync.Mutex // guards what follows
+	followers map[string]map[int]func(topic string, payload []byte)
+	next      int
+	replicas  map[string]*world // by host
+}
+
+func newMesh() *mesh {
+	return &mesh{followers: make(map[string]map[int]func(string, []byte)), replicas: make(map[string]*world)}
+}
+
+// start starts a replica that does not follow anybody yet.
+func (m *mesh) start(t *testing.T, name string) *world {
+	t.Helper()
+	w := start(t, eventsOff, func(c *service.Config) {
+		c.Replication = &service.Replication{
+			URL: "http://" + name, Advertised: endpointOf(name), Transport: node{m, endpointOf(name)}, Fetch: node{mesh: m},
+		}
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.replicas[name] = w
+	return w
+}
+
+func endpointOf(name string) string { return "tcp://" + name + ":1" }
+
+// node is the transport and the fetcher of one replica.
+type node struct {
+	*mesh
+	endpoint string
+}
+
+func (n node) Publish(topic string, payload []byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, deliver := range n.followers[n.endpoint] {
+		deliver(topic, bytes.Clone(payload))
+	}
+	return nil
+}
+
+var errUnreachable = errors.New("a wildcard host cannot be connected to")
+
+func (n node) Follow(peer string, deliver func(string, []byte), status func(bool)) (func(), error) {
+	if peer == "tcp://*:1" {
+		return nil, errUnreachable
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.followers[peer] == nil {
+		n.followers[peer] = make(map[int]func(string, []byte))
+	}
+	n.next++
+	id := n.next
+	n.followers[peer][id] = deliver
+	status(true)
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.followers[peer], id)
+	}, nil
+}
+
+func (n node) Get(ctx context.Context, address string) (io.ReadCloser, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	w := n.replicas[u.Host]
+	n.mu.Unlock()
+	if w == nil || u.Path != replicasync.SnapshotPath {
+		return nil, fmt.Errorf("nothing is at %s", address)
+	}
+	limit, err := strconv.Atoi(u.Query().Get("limit"))
+	if err != nil {
+		return nil, err
+	}
+	var page bytes.Buffer
+	err = w.WriteSnapshot(ctx, &page, u.Query().Get("after"), limit)
+	return io.NopCloser(&page), err
+}
+
+// follow makes both sides follow each other.
+func follow(t *testing.T, a *world, nameOfA string, b *world, nameOfB string) {
+	t.Helper()
+	for _, peer := range []struct {
+		w    *world
+		name string
+	}{{a, nameOfB}, {b, nameOfA}} {
+		if added, err := peer.w.RegisterPeer(endpointOf(peer.name)); err != nil || !added {
+			t.Fatalf("register %s: %t, %v", peer.name, added, err)
+		}
+	}
+}
+
+// TestReplicas: what one replica books, completes and frees through either
+// contract the other carries; ranks that are registered late are made up for;
+// and a replica that starts late carries everything.
+func TestReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		settle := func() {
+			time.Sleep(2500 * time.Millisecond) // two announcements
+			synctest.Wait()
+		}
+		m := newMesh()
+		a, b := m.start(t, "a"), m.start(t, "b")
+		follow(t, a, "a", b, "b")
+		a.put(record(1, 1))
+		a.book("early", prompt(1, 8)) // b does not know the rank yet
+		settle()
+		b.put(record(1, 1))
+		settle()
+		b.wantLoad("1/0: 8 2 1")
+
+		b.book("r", prompt(100, 8))
+		if err := a.SlotsAdd(adding("s", 1, 0, 5, 1, 2, 3)); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		a.wantLoad("1/0: 21 7 3")
+		b.wantLoad("1/0: 21 7 3")
+
+		if err := b.SlotsPrefillComplete(scope, "s"); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Free("r"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		a.wantLoad("1/0: 8 5 2")
+		b.wantLoad("1/0: 8 5 2")
+
+		c := m.start(t, "c")
+		c.put(record(1, 1))
+		follow(t, c, "c", a, "a")
+		settle()
+		c.wantLoad("1/0: 8 5 2")
+		if err := c.Free("early"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		a.wantLoad("1/0: 0 3 1")
+
+		samples := c.Metrics()
+		for _, tc := range []struct {
+			name      string
+			got, want float64
+		}{
+			{"peers connected", sum(samples.ReplicaPeers, "connected"), 1},
+			{"peers not connected", sum(samples.ReplicaPeers, "disconnected"), 0},
+			{"ends sent", sum(samples.ReplicaSent, "freed"), 1},
+			{"bookings received", sum(samples.ReplicaReceived, "booked"), 0},
+			{"adopted", sum(samples.ReplicaLearned, "adopted"), 2},
+			{"lost", sum(samples.ReplicaLost), 0},
+			{"failed snapshots", sum(samples.ReplicaSnapshots, "failed"), 0},
+		} {
+			if tc.got != tc.want {
+				t.Errorf("%s: %v, want %v", tc.name, tc.got, tc.want)
+			}
+		}
+		if n := sum(samples.ReplicaSnapshots, "fetched"); n < 1 {
+			t.Errorf("%v snapshots were fetched", n)
+		}
+		if n := sum(b.Metrics().ReplicaDropped, "unknown_scope"); n != 1 {
+			t.Errorf("%v messages of an unknown scope, want 1", n)
+		}
+	})
+}
+
+// TestPeerErrors: kinds and texts of what is refused as a peer; the rest is
+// listed in order.
+func TestPeerErrors(t *testing.T) {
+	w := newMesh().start(t, "a")
+	for _, register := range []func(string) (bool, error){w.RegisterPeer, w.SlotsRegisterPeer} {
+		_, err := register("nope")
+		wantError(t, err, service.BadRequest, "invalid ZMQ endpoint `nope`: missing scheme")
+		_, err = register("tcp://*:1")
+		wantError(t, err, service.BadRequest, errUnreachable.Error())
+		_, err = register("tcp://c:1")
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	_, err := w.SlotsRegisterPeer(endpointOf("a"))
+	wantError(t, err, service.BadRequest, "peer endpoint matches this replica's advertised endpoint")
+	if added, err := w.RegisterPeer(endpointOf("a")); !added || err != nil { // harmless, and the peer allows it
+		t.Errorf("oneself by the selection contract: %t, %v", added, err)
+	}
+	if added, err := w.RegisterPeer("tcp://c:1"); added || err != nil {
+		t.Errorf("a known peer: %t, %v", added, err)
+	}
+	if got, want := w.Peers(), []string{"tcp://a:1", "tcp://c:1"}; !slices.Equal(got, want) {
+		t.Errorf("peers are %v, want %v", got, want)
+	}
+	wantError(t, w.DeregisterPeer("nope"), service.BadRequest, "invalid ZMQ endpoint `nope`: missing scheme")
+	wantError(t, w.DeregisterPeer("tcp://d:1"), service.NotFound, "peer not found")
+	if err := w.DeregisterPeer("tcp://c:1"); err != nil {
+		t.Error(err)
+	}
+	w.Close()
+	w.stop()
+	_, err = w.RegisterPeer("tcp://e:1")
+	wantError(t, err, service.Unavailable, "replica peer manager is unavailable")
+	wantError(t, w.DeregisterPeer("tcp://a:1"), service.Unavailable, "replica peer manager is unavailable")
+}
+
+// TestSnapshotErrors: what is refused before a page begins.
+func TestSnapshotErrors(t *testing.T) {
+	w := newMesh().start(t, "a")
+	err := w.WriteSnapshot(t.Context(), io.Discard, "nonsense", 0)
+	var e *service.Error
+	if !errors.As(err, &e) || e.Kind != service.BadRequest {
+		t.Errorf("a bad cursor: %v", err)
+	}
+	alone := start(t, eventsOff)
+	err = alone.WriteSnapshot(t.Context(), io.Discard, "", 0)
+	wantError(t, err, service.Conflict, "replica sync is disabled")
+	_, err = alone.SlotsRegisterPeer("tcp://h:1")
+	wantError(t, err, service.Conflict, "replica sync is disabled")
+}

@@ -1,0 +1,231 @@
+package service
+
+import (
+	"errors"
+	"math/bits"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// The use cases of the slot tracker. Its tracker of a scope exists while the
+// scope has an attached worker of either contract, and shows the workers and
+// loads of both (decision S4). Texts are those of dynamo-kv-router 1.3.1.
+
+// SlotsWorker is the body of /register and a row of /workers: ranks DPStart to
+// DPStart+DPSize-1 of a worker.
+type SlotsWorker struct {
+	Worker    uint64
+	Scope     catalog.Scope
+	BlockSize uint32 // tokens
+	DPStart   uint32
+	DPSize    uint32
+}
+
+// SlotsBooking is the body of /add.
+type SlotsBooking struct {
+	Scope catalog.Scope
+	ID    string // unique in its scope
+	Rank  catalog.Rank
+	// SequenceHashes are kept: they must not be changed after the call.
+	SequenceHashes []uint64
+	NewISLTokens   uint64 // to prefill; 0 is no load
+}
+
+// SlotsProjection is the body of /potential_loads.
+type SlotsProjection struct {
+	Scope          catalog.Scope
+	SequenceHashes []uint64 // borrowed
+	NewISLTokens   uint64
+}
+
+// SlotsLoad is a row of the slot tracker's /loads.
+type SlotsLoad struct {
+	Scope catalog.Scope
+	Load  RankLoad
+}
+
+// SlotsRegister adds a worker that carries load and is never selected.
+func (s *Service) SlotsRegister(w SlotsWorker) error {
+	_, err := s.register(func() (*catalog.Worker, error) {
+		return s.catalog.PutTracked(catalog.TrackedRecord{
+			ID: w.Worker, Scope: w.Scope, BlockSize: w.BlockSize, StartRank: w.DPStart, Size: w.DPSize,
+		})
+	})
+	return err
+}
+
+// SlotsUnregister removes such a worker and its bookings.
+func (s *Service) SlotsUnregister(sc catalog.Scope, worker uint64) error {
+	_, err := s.register(func() (*catalog.Worker, error) { return nil, s.catalog.DeleteTracked(sc, worker) })
+	return err
+}
+
+// SlotsWorkers lists the workers that carry load, by model, tenant and id; nil
+// matches all.
+func (s *Service) SlotsWorkers(model, tenant *string) []SlotsWorker {
+	rows := []SlotsWorker{}
+	for _, snap := range s.trackers(model, tenant) {
+		for _, e := range snap.Known { // by worker and rank
+			last := len(rows) - 1
+			switch {
+			case !e.Load:
+			case last >= 0 && rows[last].Worker == e.Rank.Worker && rows[last].Scope == snap.Scope:
+				rows[last].DPSize++ // the ranks with load are one range
+			default:
+				rows = append(rows, SlotsWorker{Worker: e.Rank.Worker, Scope: snap.Scope, BlockSize: snap.BlockSize, DPStart: e.DP, DPSize: 1})
+			}
+		}
+	}
+	return rows
+}
+
+// trackers are the scopes that match, by model and tenant.
+func (s *Service) trackers(model, tenant *string) []*catalog.Snapshot {
+	var out []*catalog.Snapshot
+	for _, sc := range s.catalog.Scopes() {
+		if model != nil && *model != sc.Model || tenant != nil && *tenant != sc.Tenant {
+			continue
+		}
+		if snap := s.catalog.Snapshot(sc); snap != nil {
+			out = append(out, snap)
+		}
+	}
+	return out
+}
+
+// tracker returns the scope as the slot tracker knows it.
+func (s *Service) tracker(sc catalog.Scope) (*catalog.Snapshot, error) {
+	if snap := s.catalog.Snapshot(sc); snap != nil {
+		return snap, nil
+	}
+	return nil, errorf(NotFound, "no slot tracker for model=%s tenant=%s", sc.Model, sc.Tenant)
+}
+
+// SlotsAdd books a request on the rank that the caller names.
+func (s *Service) SlotsAdd(req *SlotsBooking) error {
+	err := s.slotsAdd(req)
+	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
+		err = s.slotsAdd(req)
+	}
+	return err
+}
+
+func (s *Service) slotsAdd(req *SlotsBooking) error {
+	snap, err := s.tracker(req.Scope)
+	if err != nil {
+		return err
+	}
+	missing := errorf(NotFound, "Worker %s not found", req.Rank)
+	e, ok := snap.KnownEntry(req.Rank)
+	if !ok || !e.Load {
+		return missing
+	}
+	_, err = s.ledger.Book(req.Scope, reservations.Request{
+		ID:           req.ID,
+		PerScope:     true,
+		Hashes:       req.SequenceHashes,
+		TrackPrefill: req.NewISLTokens > 0,
+	}, func(*reservations.View) (reservations.Placement, error) {
+		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: req.NewISLTokens}, nil
+	})
+	var exists *reservations.ExistsError
+	switch {
+	case errors.As(err, &exists):
+		return &Error{Kind: Conflict, Text: exists.Error(), Err: err}
+	case errors.Is(err, reservations.ErrUnknownRank): // it has left, or come back with another slot
+		missing.Err = errStale
+		return missing
+	}
+	return err
+}
+
+// SlotsPrefillComplete takes a request's prefill load off its rank. Doing it
+// again is no error.
+func (s *Service) SlotsPrefillComplete(sc catalog.Scope, id string) error {
+	if _, err := s.tracker(sc); err != nil {
+		return err
+	}
+	err := s.ledger.PrefillCompleteIn(sc, id)
+	switch {
+	case errors.Is(err, reservations.ErrNotFound):
+		return &Error{Kind: NotFound, Text: "Request " + id + " not found", Err: err}
+	case err != nil:
+		return err
+	}
+	s.loadChanged()
+	return nil
+}
+
+// SlotsFree ends a request. An unknown one is no error.
+func (s *Service) SlotsFree(sc catalog.Scope, id string) error {
+	if _, err := s.tracker(sc); err != nil {
+		return err
+	}
+	err := s.ledger.FreeIn(sc, id)
+	switch {
+	case errors.Is(err, reservations.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	s.loadChanged()
+	return nil
+}
+
+// SlotsLoads returns what every rank carries, by model, tenant, worker and rank;
+// nil matches all.
+func (s *Service) SlotsLoads(model, tenant *string) []SlotsLoad {
+	rows := []SlotsLoad{}
+	for _, snap := range s.trackers(model, tenant) {
+		for _, l := range s.ledger.Loads(snap.Scope) {
+			rows = append(rows, SlotsLoad{Scope: snap.Scope, Load: rankLoad(l)})
+		}
+	}
+	return rows
+}
+
+func rankLoad(l reservations.Load) RankLoad {
+	return RankLoad{Rank: l.Rank, PrefillTokens: l.PrefillTokens, DecodeBlocks: l.Blocks, Requests: uint64(l.Requests)}
+}
+
+// SlotsPotentialLoads returns what every rank of the scope, by rank, would carry
+// with the request booked on it: of the prompt's blocks those count that do not
+// continue a leading run of active ones.
+func (s *Service) SlotsPotentialLoads(req *SlotsProjection) ([]RankLoad, error) {
+	snap, err := s.tracker(req.Scope)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]RankLoad, 0, len(snap.Known))
+	s.ledger.Look(req.Scope, req.SequenceHashes, func(v *reservations.View) {
+		for _, e := range snap.Known {
+			if !e.Load || !v.Known(e.Slot, e.Rank) {
+				continue
+			}
+			fresh := uint64(len(req.SequenceHashes)) - uint64(v.Shared[e.Slot])
+			rows = append(rows, RankLoad{
+				Rank:          e.Rank,
+				PrefillTokens: addSaturating(v.Prefill[e.Slot], req.NewISLTokens),
+				DecodeBlocks:  v.Blocks[e.Slot] + fresh,
+				Requests:      uint64(v.Requests[e.Slot]),
+			})
+		}
+	})
+	return rows, nil
+}
+
+// addSaturating: sums of tokens that clients send do not wrap (decision S3).
+func addSaturating(a, b uint64) uint64 {
+	sum, carry := bits.Add64(a, b, 0)
+	return sum | -carry
+}
+
+// BlockSize returns the block size, in tokens, of a scope that has workers. It
+// takes no lock.
+func (s *Service) BlockSize(sc catalog.Scope) (blockSize uint32, known bool) {
+	if snap := s.catalog.Snapshot(sc); snap != nil {
+		return snap.BlockSize, true
+	}
+	return 0, false
+}

@@ -1,0 +1,243 @@
+package indexer
+
+import "slices"
+
+// Run is a piece of the index: consecutive blocks with the ranks that hold
+// them and name them so.
+type Run struct {
+	// Parent is the name of the block before the first; HasParent is false at
+	// the root.
+	Parent    uint64
+	HasParent bool
+	Names     []uint64 // the engine's hashes
+	Local     []uint64
+	Seed      uint64 // the block seed of Local (hashing.LocalSeed)
+	// Slots lists, per tier, the slots that hold the run and every block before
+	// it in some tier: what is behind a hole is left out (decision K13).
+	Slots [NumTiers][]uint32
+}
+
+// Walk is a pass over the whole index, parents before children, while the index
+// goes on changing. It copies the index piece by piece into the same memory, so
+// that it needs little (about a megabyte) and nobody waits for it long.
+//
+// A slot comes with a block only if it holds the block at that moment and came
+// with the block before. What a slot holds, and reaches without a hole, from
+// Space.Walk to the last run comes exactly once; what enters or leaves in
+// between may come or not. A slot that is forgotten comes no more, whoever gets
+// it next.
+//
+// The names of a run are those by which each of its slots announced the blocks
+// in the tier, so that the slot's removals find them. The parent's is that of
+// the same tier if the slot holds it there, else of the first in which it does.
+// A block that a rank has given several names comes under one: the one under
+// which it came first to the index, else the rank's latest.
+//
+// A walk ends: blocks that enter do so in what was passed or below what was
+// not, and depth takes memory.
+type Walk struct {
+	space *Space
+	work  int // of one hold of the lock
+
+	// The walk is in depth-first order, siblings in the order of their list.
+	// next is the cell where it goes on, 0 at the end. A cell is a block for
+	// life: however runs are split and joined, it shows the place. Only when it
+	// is freed another one has to take its part: see abandon.
+	next uint32
+
+	// reach has the slots that came with each block above next. A level is good
+	// from its depth on to that of the level after it; a level has fewer slots
+	// than the one before, so there are no more levels than slots.
+	depths []uint32
+	reach  []uint64 // per level a bit set of words
+	words  int
+	now    []uint64 // scratch: the slots of one run
+
+	// One piece.
+	names, local []uint64
+	slots        []uint32
+	runs         []Run
+	passed       int // runs
+	looked       int // names looked up
+}
+
+const (
+	// walkWork is the work of one hold of the lock: blocks, and what stands for
+	// runs and their owners; some hundred microseconds.
+	walkWork = 16384
+	// runWork is the work of coming to a run: a few cache misses.
+	runWork = 8
+	// nameWork is the work of looking one name up.
+	nameWork = 8
+)
+
+// Walk begins a walk. Runs must be called on it, once.
+func (s *Space) Walk() *Walk { return s.walk(walkWork) }
+
+func (s *Space) walk(work int) *Walk {
+	w := &Walk{space: s, work: work}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := &s.tree
+	w.words = int(t.sets.words)
+	w.now = make([]uint64, w.words)
+	w.depths, w.reach = []uint32{0}, slices.Repeat([]uint64{^uint64(0)}, w.words)
+	if t.live > 0 {
+		w.next = t.node(t.node(root).first).off
+	}
+	t.walks = append(t.walks, w)
+	return w
+}
+
+// Runs yields the index. A run is good until yield returns; yield may use the
+// index.
+func (w *Walk) Runs(yield func(*Run) bool) {
+	defer w.end()
+	for w.piece() {
+		for i := range w.runs {
+			if !yield(&w.runs[i]) {
+				return
+			}
+		}
+	}
+}
+
+func (w *Walk) end() {
+	s := w.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tree.walks = slices.DeleteFunc(s.tree.walks, func(o *Walk) bool { return o == w })
+}
+
+// piece fills runs with what comes next and reports whether the walk is not at
+// its end.
+func (w *Walk) piece() bool {
+	w.names, w.local, w.slots, w.runs = w.names[:0], w.local[:0], w.slots[:0], w.runs[:0]
+	w.passed, w.looked = 0, 0
+	s := w.space
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if w.next == 0 {
+		return false
+	}
+	t := &s.tree
+	for w.next != 0 && w.done() < w.work {
+		w.passed++
+		p := s.behind(w.next)
+		nd := t.node(p.id)
+		n := w.run(nd, p.at-1)
+		switch end := p.at - 1 + n; {
+		case n > 0 && end < nd.n:
+			w.next = nd.off + end
+		case n > 0 && nd.first != 0:
+			w.next = t.node(nd.first).off
+		default:
+			w.next = t.past(p.id)
+		}
+	}
+	return true
+}
+
+// done is the work of the piece so far.
+func (w *Walk) done() int {
+	return w.passed*runWork + len(w.names) + len(w.slots) + w.looked*nameWork
+}
+
+// run adds blocks of a node's run from its at-th on and returns how many; none
+// if it has no slots to come with.
+func (w *Walk) run(nd *node, at uint32) uint32 {
+	s := w.space
+	t := &s.tree
+	above := w.level(nd.depth + at)
+	clear(w.now)
+	var r Run
+	came, apart := false, 0
+	for tier, h := range nd.owners {
+		first := len(w.slots)
+		t.sets.each(h, func(slot uint32) {
+			i, bit := int(slot/64), uint64(1)<<(slot%64)
+			// What has come to be since the walk began has no place in it.
+			if i < len(above) && above[i]&^s.hidden[i]&bit != 0 {
+				w.slots = append(w.slots, slot)
+				w.now[i] |= bit
+				came = true
+				if len(s.ranks[slot].aliases.states) > 0 {
+					apart++
+				}
+			}
+		})
+		r.Slots[tier] = w.slots[first:len(w.slots):len(w.slots)]
+	}
+	if !came {
+		return 0
+	}
+	if !slices.Equal(w.now, above) {
+		w.depths, w.reach = append(w.depths, nd.depth+at), append(w.reach, w.now...)
+	}
+	off, n := nd.off+at, nd.n-at
+	if apart > 0 {
+		n = min(n, w.room(apart))
+	}
+	r.Names, w.names = keepCopy(w.names, t.cells.names(off, n))
+	r.Local, w.local = keepCopy(w.local, t.cells.locals(off, n))
+	r.Seed = t.seeds.seed(nd.seed)
+	up, ok := t.above(off)
+	if ok {
+		r.Parent, r.HasParent = t.cells.name(up), true
+	}
+	if apart > 0 {
+		w.split(&r, off, up)
+	} else {
+		w.runs = append(w.runs, r)
+	}
+	return n
+}
+
+// level drops the levels that do not reach above a depth and returns the slots
+// of the last that does. The root's is always there.
+func (w *Walk) level(depth uint32) []uint64 {
+	last := len(w.depths) - 1
+	for last > 0 && w.depths[last] >= depth {
+		last--
+	}
+	w.depths, w.reach = w.depths[:last+1], w.reach[:(last+1)*w.words]
+	return w.reach[last*w.words:]
+}
+
+// keepCopy appends v to a slab and returns its copy there.
+func keepCopy(slab, v []uint64) (kept, longer []uint64) {
+	at := len(slab)
+	slab = append(slab, v...)
+	return slab[at:len(slab):len(slab)], slab
+}
+
+// forget takes a slot out of the rest of a walk.
+func (w *Walk) forget(slot uint32) {
+	if int(slot/64) >= w.words {
+		return
+	}
+	for i := int(slot / 64); i < len(w.reach); i += w.words {
+		w.reach[i] &^= 1 << (slot % 64)
+	}
+}
+
+// past returns the first cell behind a node and all that is below it, 0 if
+// there is none.
+func (t *tree) past(id uint32) uint32 {
+	for ; id != root; id = t.node(id).parent {
+		if next := t.node(id).next; next != 0 {
+			return t.node(next).off
+		}
+	}
+	return 0
+}
+
+// abandon moves walks that would go on in a leaf from its k-th block on past it,
+// before these blocks are freed.
+func (t *tree) abandon(id, k uint32) {
+	for _, w := range t.walks {
+		if nd := t.node(id); w.next-nd.off-k < nd.n-k { // cell 0 is none of a node's
+			w.next = t.past(id)
+		}
+	}
+}

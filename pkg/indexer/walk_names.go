@@ -1,0 +1,66 @@
+package indexer
+
+// room returns how many blocks of a run the work of a piece has room for, at
+// least one, where so many entries have their names looked up.
+func (w *Walk) room(entries int) uint32 {
+	return uint32(max(1, (w.work-w.done())/(1+entries*nameWork)))
+}
+
+// split adds a run whose first block is the cell off, behind the cell up. An
+// entry that names its blocks, or the parent, otherwise than the table does gets
+// a run of its own.
+func (w *Walk) split(r *Run, off, up uint32) {
+	shared := len(w.runs)
+	w.runs = append(w.runs, Run{})
+	left := 0
+	for tier, slots := range r.Slots {
+		r.Slots[tier] = slots[:0]
+		for _, slot := range slots {
+			if own, ok := w.own(r, holderOf(slot, Tier(tier)), off, up); ok {
+				w.runs = append(w.runs, own)
+				w.passed++
+				continue
+			}
+			r.Slots[tier] = append(r.Slots[tier], slot)
+			left++
+		}
+	}
+	if left > 0 {
+		w.runs[shared] = *r
+		return
+	}
+	last := len(w.runs) - 1
+	w.runs[shared] = w.runs[last]
+	w.runs = w.runs[:last]
+}
+
+// own returns the run of one entry of r under its own names; it is false if they
+// are r's.
+func (w *Walk) own(r *Run, by holder, off, up uint32) (Run, bool) {
+	s := w.space
+	a := &s.ranks[by.slot()].aliases
+	if len(a.states) == 0 {
+		return Run{}, false
+	}
+	own := Run{Parent: r.Parent, HasParent: r.HasParent, Local: r.Local, Seed: r.Seed}
+	if r.HasParent {
+		own.Parent = s.nameOf(by, up)
+	}
+	differs := own.Parent != r.Parent
+	first := len(w.names)
+	for i, name := range r.Names {
+		called := a.name(off+uint32(i), by.tier(), name)
+		differs = differs || called != name
+		w.names = append(w.names, called)
+	}
+	w.looked += 1 + len(r.Names)
+	if !differs {
+		w.names = w.names[:first]
+		return Run{}, false
+	}
+	own.Names = w.names[first:len(w.names):len(w.names)]
+	w.slots = append(w.slots, by.slot())
+	last := len(w.slots) - 1
+	own.Slots[by.tier()] = w.slots[last : last+1 : last+1]
+	return own, true
+}

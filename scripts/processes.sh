@@ -1,0 +1,29 @@
+# Sourced by the demos: background processes that end with the script.
+
+tmp=$(mktemp -d)
+stop() {
+	cat "$tmp"/*.pid 2>/dev/null | xargs -r kill 2>/dev/null || true
+	wait
+	rm -rf "$tmp"
+}
+trap stop EXIT
+
+# run NAME COMMAND...: in the background, output in $tmp/NAME, pid in $tmp/NAME.pid.
+run() {
+	local name=$1
+	shift
+	"$@" >>"$tmp/$name" 2>&1 &
+	echo $! >"$tmp/$name.pid"
+}
+
+# await NAME PATTERN: until PATTERN is in the output of NAME.
+await() {
+	for _ in {1..100}; do
+		grep -qs "$2" "$tmp/$1" && return
+		kill -0 "$(<"$tmp/$1.pid")" 2>/dev/null || break
+		sleep 0.1
+	done
+	echo "demo: $1 does not start:" >&2
+	cat "$tmp/$1" >&2
+	exit 1
+}

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs bin/select-service beside Dynamo's own services (selection service, slot
+# tracker, indexer) of both supported contracts: bookings and dumps cross, and
+# the two slot trackers answer alike. Arguments go to pytest (-k recovery);
+# `--service 1.6.1` puts that release in our service's place, which shows that
+# the tests demand nothing that Dynamo does not do with itself. The packages are
+# kept outside the tree; SELECT_SERVICE_BIN names another program to test.
+set -euo pipefail
+
+releases=(1.3.1 1.6.1)
+
+cd "$(dirname "$0")/.."
+tests=test/peers
+binary=${SELECT_SERVICE_BIN:-bin/select-service}
+
+[ -x "$binary" ] || { printf 'test-peers: %s is missing: make build\n' "$binary" >&2; exit 1; }
+
+options=()
+for release in "${releases[@]}"; do
+  peer=$(scripts/venv.sh "ai-dynamo-runtime==$release")
+  options+=(--peer "$release=$peer")
+done
+python=$(scripts/venv.sh -r "$tests/requirements.txt")
+PYTHONDONTWRITEBYTECODE=1 exec "$python" -m pytest -q "$tests" --service "$binary" "${options[@]}" "$@"

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Prints the path of a Python that has the given requirements: arguments of pip
+# install, such as name==version or -r FILE. The environment is made once and
+# kept outside the tree; Python itself is installed if it is missing.
+set -euo pipefail
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/select-service
+
+# Debian's python3 comes without ensurepip, so that it cannot make an environment.
+usable() {
+  python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
+}
+
+# What the environment depends on: Python, the arguments, the files among them.
+describe() {
+  python3 -VV
+  printf '%s\n' "$@"
+  for argument in "$@"; do
+    [ ! -f "$argument" ] || cat "$argument"
+  done
+}
+
+if ! usable; then
+  "$(dirname "$0")/setup.sh" python3 python3-venv
+  usable || { echo 'venv: Python 3.10 or newer with venv is still not found' >&2; exit 1; }
+fi
+
+key=$(describe "$@" | sha256sum)
+venv=$cache/venv-${key:0:12}
+if [ ! -e "$venv/complete" ]; then # an interrupted one is made again
+  printf 'venv: installing %s\n' "$*" >&2
+  mkdir -p "$cache"
+  python3 -m venv --clear "$venv"
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check "$@" >&2
+  touch "$venv/complete"
+fi
+printf '%s\n' "$venv/bin/python"
