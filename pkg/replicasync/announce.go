@@ -1,0 +1,102 @@
+package replicasync
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// announcement says that a replica lives, where it is asked and how far it is.
+type announcement struct {
+	process uint64
+	url     string
+	// sequence is the last number that was published, or used up by an event
+	// that had to be dropped before it could be.
+	sequence uint64
+	// merged counts what the replica has learned and others may not hear of.
+	// When it rises they ask.
+	merged uint64
+}
+
+const (
+	maxAnnouncement = 64 << 10
+	maxURL          = 2048
+)
+
+var announcementFields = []string{"process_id", "url", "sequence", "merged"}
+
+// announcement decodes what a replica published on TopicAnnounce.
+func (r *reader) announcement(payload []byte) (announcement, error) {
+	if len(payload) > maxAnnouncement {
+		return announcement{}, errOversized
+	}
+	r.reset(payload)
+	var a announcement
+	err := r.fields(announcementFields, len(announcementFields), func(i int) (err error) {
+		switch i {
+		case 0:
+			a.process, err = r.uint(math.MaxUint64)
+		case 1:
+			a.url, err = r.text()
+		case 2:
+			a.sequence, err = r.uint(maxSequence)
+		case 3:
+			a.merged, err = r.uint(math.MaxUint64)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return announcement{}, err
+	case a.process == 0:
+		return announcement{}, errZeroProcess
+	case len(a.url) > maxURL:
+		return announcement{}, errOversized
+	}
+	return a, nil
+}
+
+// reachable returns the base URL that a replica announced as the receiver
+// reaches it: in place of an unspecified host comes the one at which the
+// receiver follows the replica.
+func reachable(announced, peer string) (string, error) {
+	u, err := url.Parse(announced)
+	switch {
+	case err != nil:
+		return "", err
+	case u.Scheme != "http" && u.Scheme != "https":
+		return "", fmt.Errorf("announced URL %q is not HTTP", announced)
+	case u.Opaque != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return "", fmt.Errorf("announced URL %q is no base URL", announced)
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	host := u.Hostname()
+	if addr, _ := netip.ParseAddr(host); host != "" && !addr.IsUnspecified() {
+		return u.String(), nil
+	}
+	e, err := catalog.ParseEndpoint(peer)
+	switch {
+	case err != nil:
+		return "", err
+	case e.Scheme != "tcp": // ipc, inproc: the same machine
+		host = "127.0.0.1"
+	case e.Wildcard:
+		return "", errors.New("peer has no host")
+	default:
+		host = e.Host
+	}
+	if port := u.Port(); port != "" {
+		u.Host = net.JoinHostPort(host, port)
+	} else if addr, err := netip.ParseAddr(host); err == nil && addr.Is6() {
+		u.Host = "[" + host + "]"
+	} else {
+		u.Host = host
+	}
+	return u.String(), nil
+}

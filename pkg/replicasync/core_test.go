@@ -1,0 +1,393 @@
+package replicasync
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// TestCoverage proves the counts of lost, late and repeated numbers, and what is
+// complete, against a set of numbers.
+func TestCoverage(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	for range 300 {
+		var c coverage
+		arrived := map[uint64]bool{}
+		var lost, latecomers, twice, base, high, snapshot uint64
+		next := 1 + rnd.Uint64N(100)
+		for range 120 {
+			n := next
+			switch rnd.IntN(6) {
+			case 0: // some are lost
+				n += rnd.Uint64N(4)
+			case 1: // or come late
+				n -= min(n-1, rnd.Uint64N(8))
+			}
+			next = max(next, n+1)
+			if rnd.IntN(10) == 0 {
+				snapshot = max(snapshot, n)
+				c.shown(n)
+				continue
+			}
+			if base == 0 {
+				base = n
+				high = n
+			}
+			if rnd.IntN(10) == 0 {
+				lost += c.upTo(n)
+				high = max(high, n)
+				if base == n && len(arrived) == 0 {
+					arrived[n] = true // where the counting began
+				}
+			} else {
+				what, gap := c.arrived(n)
+				lost += gap
+				high = max(high, n)
+				switch what {
+				case late:
+					latecomers++
+				case duplicate:
+					twice++
+				}
+				if (what == duplicate) != (arrived[n] || n < base) {
+					t.Fatalf("%d: %v, arrived before: %v", n, what, arrived[n])
+				}
+				arrived[n] = true
+			}
+			missing, seen, incomplete := uint64(0), uint64(0), false
+			for n := base; n <= high; n++ {
+				if arrived[n] {
+					continue
+				}
+				missing++
+				if n > snapshot && !incomplete {
+					incomplete, seen = true, n-1
+				}
+			}
+			if !incomplete {
+				seen = high
+			}
+			if lost-latecomers != missing || c.incomplete() != incomplete || c.seen() != max(seen, snapshot) {
+				t.Fatalf("lost %d, late %d, missing %d; incomplete %v, want %v; seen %d, want %d",
+					lost, latecomers, missing, c.incomplete(), incomplete, c.seen(), max(seen, snapshot))
+			}
+		}
+	}
+}
+
+// TestCoverageBounded proves that endless gaps take bounded memory, and that the
+// newest are the ones remembered.
+func TestCoverageBounded(t *testing.T) {
+	var c coverage
+	for n := uint64(1); n < 100_000; n += 2 {
+		c.arrived(n)
+	}
+	if len(c.missing) > maxMissing || cap(c.missing) > 2*maxMissing {
+		t.Errorf("%d gaps", len(c.missing))
+	}
+	if what, _ := c.arrived(99_998); what != late {
+		t.Errorf("the newest gap is forgotten: %v", what)
+	}
+}
+
+// bench is a core with a ledger of one rank and a clock.
+type bench struct {
+	*core
+	now    time.Time
+	ledger *reservations.Ledger
+}
+
+var (
+	benchScope = catalog.Scope{Model: "m", Tenant: "t"}
+	benchRank  = catalog.Rank{Worker: 1}
+)
+
+func newBench(scopes Scopes) *bench {
+	b := &bench{now: epoch}
+	b.ledger = reservations.New(1, func() time.Time { return b.now }, nil)
+	b.ledger.PutRank(benchScope, 0, benchRank)
+	b.core = newCore(1, b.ledger, scopes, &counters{})
+	return b
+}
+
+// asks lists the processes whose snapshots are due, after d.
+func (b *bench) asks(d time.Duration) []uint64 {
+	b.now = b.now.Add(d)
+	requests, _ := b.due(b.now)
+	var of []uint64
+	for _, q := range requests {
+		of = append(of, q.process)
+	}
+	return of
+}
+
+func (b *bench) hear(process, sequence, merged uint64) {
+	b.announced("tcp://p:1", announcement{process: process, url: "http://p:2", sequence: sequence, merged: merged}, b.now)
+}
+
+func (b *bench) booked(process, sequence uint64) {
+	b.event("tcp://p:1", &event{
+		kind: booked, sender: process, sequence: sequence, origin: reservations.Origin{Process: process, Sequence: sequence},
+		scope: benchScope, blockSize: 16, id: "r", rank: benchRank, hashes: []uint64{sequence},
+	}, b.now)
+}
+
+// TestWhenSnapshotsAreDue proves when a snapshot is asked, how often, and when
+// no more.
+func TestWhenSnapshotsAreDue(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	step := func(what string, want []uint64, d time.Duration) {
+		t.Helper()
+		if got := b.asks(d); !slices.Equal(got, want) {
+			t.Fatalf("%s: asks %v, want %v", what, got, want)
+		}
+	}
+	step("nobody is known", nil, 0)
+	b.booked(2, 5)
+	step("an event says no address", nil, 0)
+	b.hear(2, 5, 0)
+	step("the first announcement", []uint64{2}, 0)
+	b.booked(2, 8)
+	step("one at a time", nil, time.Minute)
+	b.hear(2, 8, 0)
+	b.done(2, fetched{sequence: 6}, b.now)
+	step("7 is missing, beyond what the snapshot has", []uint64{2}, 0)
+	b.done(2, fetched{sequence: 8}, b.now)
+	step("all is covered", nil, time.Second)
+	b.hear(2, 9, 0)
+	step("an announcement shows a loss", []uint64{2}, 0)
+	b.done(2, fetched{sequence: 9}, b.now)
+	b.hear(2, 10, 0)
+	step("too soon", nil, lossSpacing-1)
+	step("loss: after 200 ms", []uint64{2}, 1)
+	b.done(2, fetched{sequence: 10}, b.now)
+	b.hear(2, 10, 1)
+	step("no loss: not within a second", nil, spacing-1)
+	step("it has merged something", []uint64{2}, 1)
+	b.done(2, fetched{err: errors.New("refused")}, b.now)
+	step("after a failure", nil, 399*time.Millisecond)
+	step("after a failure, again not within a second", nil, 599*time.Millisecond)
+	step("after a failure, then", []uint64{2}, 2*time.Millisecond)
+	for range 10 {
+		b.done(2, fetched{err: errors.New("refused")}, b.now)
+		b.hear(2, 10, 1)
+		step("back-off", []uint64{2}, maxBackoff)
+	}
+	b.done(2, fetched{err: errors.New("refused")}, b.now)
+	step("it is silent", nil, silence+1)
+	b.hear(2, 10, 1)
+	step("heard again", []uint64{2}, 0)
+	b.done(2, fetched{sequence: 10}, b.now)
+	b.leave("tcp://p:1")
+	b.ranksAdded(b.now)
+	step("deregistered", nil, time.Minute)
+
+	if lost, late := b.counts.lost.Load(), b.counts.late.Load(); lost != 4 || late != 0 {
+		t.Errorf("%d lost, %d late; want 4 (6, 7, 9, 10), 0", lost, late)
+	}
+}
+
+// TestWhoIsAskedWhenOneGoes proves that the others are asked when a process
+// falls silent or another one is at its endpoint, and that what it sent last is
+// passed on.
+func TestWhoIsAskedWhenOneGoes(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	at := func(peer string, process uint64) {
+		b.announced(peer, announcement{process: process, url: "http://p:2"}, b.now)
+	}
+	settle := func() {
+		for _, process := range b.asks(2 * time.Second) {
+			b.done(process, fetched{}, b.now)
+		}
+	}
+	at("tcp://a:1", 2)
+	at("tcp://b:1", 3)
+	settle()
+	at("tcp://b:1", 3)
+	at("tcp://a:1", 4)
+	if got := b.asks(2 * time.Second); !slices.Equal(got, []uint64{3, 4}) {
+		t.Errorf("2 was replaced by 4: asks %v, want 3 and 4", got)
+	}
+	b.done(3, fetched{}, b.now)
+	b.done(4, fetched{}, b.now)
+	if b.counts.merged.Load() != 1 || !b.counts.unannounced.Load() {
+		t.Error("the others are not asked to ask")
+	}
+	b.booked(2, 1)
+	if b.counts.merged.Load() != 2 {
+		t.Error("what a process sent last is not passed on")
+	}
+	b.booked(3, 1)
+	if b.counts.merged.Load() != 2 {
+		t.Error("what a live process sends is passed on")
+	}
+	b.now = b.now.Add(silence + 1)
+	at("tcp://a:1", 4)
+	if got := b.asks(0); !slices.Equal(got, []uint64{4}) {
+		t.Errorf("3 is silent: asks %v, want 4", got)
+	}
+	b.asks(forget)
+	if len(b.senders) != 1 { // 4, which is being asked
+		t.Errorf("%d processes are remembered, want 1", len(b.senders))
+	}
+}
+
+// TestRanksAdded proves that new ranks ask again for what was refused for want
+// of them, and only then.
+func TestRanksAdded(t *testing.T) {
+	scopes := fixedScopes{benchScope: 16}
+	b := newBench(scopes)
+	b.hear(2, 0, 0)
+	b.asks(0)
+	b.done(2, fetched{}, b.now)
+	b.ranksAdded(b.now)
+	if got := b.asks(time.Second); got != nil {
+		t.Errorf("nothing was refused: asks %v", got)
+	}
+	delete(scopes, benchScope)
+	b.booked(2, 1)
+	scopes[benchScope] = 16
+	b.ranksAdded(b.now)
+	if got := b.asks(ranksDelay - 1); got != nil {
+		t.Errorf("more ranks may come: asks %v", got)
+	}
+	if got := b.asks(1); !slices.Equal(got, []uint64{2}) {
+		t.Errorf("asks %v, want 2", got)
+	}
+	b.ranksAdded(b.now) // while it is asked
+	b.asks(time.Second)
+	b.done(2, fetched{refused: true}, b.now)
+	if got := b.asks(time.Second); !slices.Equal(got, []uint64{2}) {
+		t.Errorf("ranks came during the fetch: asks %v, want 2", got)
+	}
+}
+
+// TestDropReasons proves under which reason an event without effect counts.
+func TestDropReasons(t *testing.T) {
+	other := catalog.Scope{Model: "other", Tenant: "t"}
+	base := event{
+		kind: booked, sender: 2, origin: reservations.Origin{Process: 2},
+		scope: benchScope, blockSize: 16, id: "r", rank: benchRank,
+	}
+	tests := map[reason]func(b *bench, e *event){
+		dropOwn:          func(_ *bench, e *event) { e.sender = 1 },
+		dropUnknownScope: func(_ *bench, e *event) { e.scope = other },
+		dropBlockSize:    func(_ *bench, e *event) { e.blockSize = 32 },
+		dropUnknownRank:  func(_ *bench, e *event) { e.rank.DP = 5 },
+		dropKnown:        func(b *bench, e *event) { b.event("p", e, b.now) },
+		dropUnknownID:    func(_ *bench, e *event) { e.kind = prefillCompleted },
+		dropWrongRank: func(b *bench, e *event) {
+			b.event("p", e, b.now)
+			e.kind, e.rank.DP = freed, 5
+		},
+		dropEnded: func(b *bench, e *event) {
+			e.origin.Sequence, e.sequence = 3, 3
+			b.event("p", e, b.now)
+			e.kind, e.sequence = freed, 4
+			b.event("p", e, b.now)
+			e.kind, e.sequence = booked, 3
+		},
+	}
+	for why, change := range tests {
+		b, e := newBench(fixedScopes{benchScope: 16}), base
+		change(b, &e)
+		b.event("p", &e, b.now)
+		for got := range numReasons {
+			want := uint64(0)
+			if reason(got) == why {
+				want = 1
+			}
+			if n := b.counts.dropped[got].Load(); n != want {
+				t.Errorf("%v: %d times %v", why, n, reason(got))
+			}
+		}
+	}
+}
+
+// TestFreeWithoutScope proves that the end of a booking with a number is noted
+// even where the booking could not be taken: it must not be taken later.
+func TestFreeWithoutScope(t *testing.T) {
+	scopes := fixedScopes{}
+	b := newBench(scopes)
+	b.event("p", &event{
+		kind: freed, sender: 2, sequence: 2, origin: reservations.Origin{Process: 2, Sequence: 1},
+		scope: benchScope, blockSize: 16, id: "r", rank: benchRank,
+	}, b.now)
+	scopes[benchScope] = 16
+	b.booked(2, 1)
+	if n := b.ledger.Stats().Live; n != 0 {
+		t.Errorf("%d bookings live, want 0", n)
+	}
+}
+
+// TestSendersBounded proves that made-up process ids take bounded memory, and
+// that the one unheard for longest makes room.
+func TestSendersBounded(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	for i := range uint64(3 * maxSenders) {
+		b.now = b.now.Add(time.Millisecond)
+		b.hear(2, 0, 0)
+		b.booked(100+i, 1)
+	}
+	if len(b.senders) != maxSenders || b.senders[2] == nil {
+		t.Errorf("%d senders, the live one among them: %v", len(b.senders), b.senders[2] != nil)
+	}
+}
+
+// TestOutbox proves that numbers are given in the order of the queue, that what
+// does not fit uses a number up, and what is settled.
+func TestOutbox(t *testing.T) {
+	o := newOutbox(3)
+	for i := range 5 {
+		number, ok := o.put(&event{id: string(rune('a' + i))})
+		if number != uint64(i+1) || ok != (i < 3) {
+			t.Errorf("event %d: number %d, %v", i, number, ok)
+		}
+	}
+	if o.last() != 5 || o.settled() != 0 {
+		t.Errorf("last %d, settled %d; want 5, 0", o.last(), o.settled())
+	}
+	if buf := o.take(make([]event, 0, 2)); len(buf) != 2 || buf[1].sequence != 2 || o.settled() != 2 {
+		t.Errorf("took %+v, settled %d; want two, 2", buf, o.settled())
+	}
+	o.take(make([]event, 0, 2))
+	if o.settled() != 5 {
+		t.Errorf("settled %d, want 5: 4 and 5 were dropped", o.settled())
+	}
+}
+
+// TestQueue proves order and bounds against a slice.
+func TestQueue(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(7, 8))
+	q := newQueue[int](500, 4_000)
+	var want []int
+	bytes, next := 0, 0
+	size := func(i *int) int { return *i % 20 }
+	for range 20_000 {
+		if rnd.IntN(100) < 60 {
+			fits := len(want) < 500 && bytes+size(&next) <= 4_000
+			if q.put(next, size(&next)) != fits {
+				t.Fatalf("%d of %d bytes: put says %v", len(want), bytes, !fits)
+			}
+			if fits {
+				want, bytes = append(want, next), bytes+size(&next)
+			}
+			next++
+			continue
+		}
+		for _, got := range q.take(make([]int, 0, 1+rnd.IntN(30)), size) {
+			if got != want[0] {
+				t.Fatalf("took %d, want %d", got, want[0])
+			}
+			want, bytes = want[1:], bytes-size(&got)
+		}
+		if q.len() != len(want) {
+			t.Fatalf("%d wait, want %d", q.len(), len(want))
+		}
+	}
+}

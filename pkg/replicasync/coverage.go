@@ -1,0 +1,116 @@
+package replicasync
+
+import (
+	"slices"
+
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// coverage is what this replica has of one sender's numbered events.
+type coverage struct {
+	// heardOf: there is a number to count from. What was sent before it is history,
+	// not loss.
+	heardOf bool
+	// high is the highest number heard of.
+	high uint64
+	// snapshot: the sender's snapshots have shown the effect of all numbers up
+	// to this one.
+	snapshot uint64
+	// missing are the numbers up to high that have not arrived, in order.
+	missing []reservations.Range
+}
+
+// maxMissing bounds the gaps that are remembered of one sender. Of the oldest
+// ones beyond, a late arrival counts as a duplicate.
+const maxMissing = 1024
+
+// arrival tells what an event's number means.
+type arrival uint8
+
+const (
+	fresh     arrival = iota
+	late              // counted as lost before
+	duplicate         // or older than what is remembered
+)
+
+// arrived takes note of an event. lost is how many numbers before it are
+// missing.
+func (c *coverage) arrived(n uint64) (what arrival, lost uint64) {
+	switch {
+	case n > c.high || !c.heardOf:
+		lost = c.upTo(n - 1)
+		c.high = n
+		return fresh, lost
+	case c.fill(n):
+		return late, 0
+	}
+	return duplicate, 0
+}
+
+// upTo takes note that the sender has used all numbers up to n, and returns how
+// many of them are newly missing.
+func (c *coverage) upTo(n uint64) (lost uint64) {
+	first := !c.heardOf
+	c.heardOf = true
+	if n <= c.high {
+		return 0
+	}
+	from := c.high + 1
+	c.high = n
+	if first {
+		return 0
+	}
+	if len(c.missing) == maxMissing {
+		c.missing = slices.Delete(c.missing, 0, maxMissing/8)
+	}
+	c.missing = append(c.missing, reservations.Range{From: from, To: n})
+	return n - from + 1
+}
+
+// fill takes n out of the missing numbers; false if it was not missing.
+func (c *coverage) fill(n uint64) bool {
+	i, found := slices.BinarySearchFunc(c.missing, n, func(r reservations.Range, n uint64) int {
+		switch {
+		case r.To < n:
+			return -1
+		case r.From > n:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		return false
+	}
+	r := c.missing[i]
+	switch {
+	case r.From == r.To:
+		c.missing = slices.Delete(c.missing, i, i+1)
+	case n == r.From:
+		c.missing[i].From++
+	case n == r.To:
+		c.missing[i].To--
+	default:
+		c.missing[i].To = n - 1
+		c.missing = slices.Insert(c.missing, i+1, reservations.Range{From: n + 1, To: r.To})
+	}
+	return true
+}
+
+// incomplete: the effect of a missing number is not known from a snapshot
+// either.
+func (c *coverage) incomplete() bool {
+	return len(c.missing) > 0 && c.missing[len(c.missing)-1].To > c.snapshot
+}
+
+// seen is the number up to which nothing is missing, snapshots counted in.
+func (c *coverage) seen() uint64 {
+	for _, r := range c.missing {
+		if r.To > c.snapshot {
+			return max(c.snapshot, r.From-1)
+		}
+	}
+	return max(c.snapshot, c.high)
+}
+
+// shown takes note of a snapshot that has the effect of all numbers up to n.
+func (c *coverage) shown(n uint64) { c.snapshot = max(c.snapshot, n) }

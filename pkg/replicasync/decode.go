@@ -1,0 +1,266 @@
+package replicasync
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// Why a message is refused, besides its bytes making no sense.
+var (
+	errOversized    = errors.New("message or list is too long")
+	errNamesDiffer  = errors.New("tenant_id and routing_group differ")
+	errZeroProcess  = errors.New("process id is zero")
+	errZeroSequence = errors.New("sequence is zero")
+)
+
+// variants are the names of the kinds; their order in the peers' code is that of
+// variantIndex.
+var (
+	variants     = [numKinds]string{booked: "AddRequest", prefillCompleted: "MarkPrefillCompleted", freed: "Free"}
+	variantIndex = [numKinds]kind{booked, freed, prefillCompleted}
+)
+
+// The fields of each struct, in the order in which dynamo-kv-router sends them,
+// the order of an array. tenant_id stands there for routing_group too.
+var (
+	envelopeFields = []string{
+		"model_name", "tenant_id", "block_size", "event",
+		"routing_group", "sequence", "origin_process", "origin_sequence", "per_scope",
+	}
+	envelopeArray = envelopeFields[:4]
+	eventFields   = []string{"request_id", "worker", "data", "router_id", "lora_name"}
+	workerFields  = []string{"worker_id", "dp_rank"}
+	addFields     = []string{"token_sequence", "track_prefill_tokens", "expected_output_tokens", "prefill_load_hint"}
+	hintFields    = []string{"initial_effective_prefill_tokens", "expected_prefill_duration"}
+	durationField = []string{"secs", "nanos"}
+)
+
+// event decodes what a peer published on TopicEvents, by the rules of
+// dynamo-kv-router. What follows the message is ignored.
+func (r *reader) event(payload []byte) (event, error) {
+	if len(payload) > MaxPayload {
+		return event{}, errOversized
+	}
+	r.reset(payload)
+	var (
+		e             event
+		group         [2]*string // tenant_id, routing_group
+		origin        *uint64    // its process
+		originCounted uint64
+	)
+	names := envelopeFields
+	if r.isArray() {
+		names = envelopeArray
+	}
+	text := func(s **string) error {
+		v, err := r.text()
+		*s = &v
+		return err
+	}
+	err := r.fields(names, 1, func(i int) (err error) {
+		switch i {
+		case 0:
+			e.scope.Model, err = r.text()
+		case 1:
+			err = text(&group[0])
+		case 2:
+			e.blockSize, err = r.uint32()
+		case 3:
+			err = r.inner(&e)
+		case 4:
+			err = text(&group[1])
+		case 5:
+			e.sequence, err = r.uint(maxSequence)
+			if err == nil && e.sequence == 0 {
+				err = errZeroSequence
+			}
+		case 6:
+			origin = new(uint64)
+			*origin, err = r.uint(math.MaxUint64)
+		case 7:
+			originCounted, err = r.uint(maxSequence)
+		case 8:
+			e.perScope, err = r.bool()
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return event{}, err
+	case e.blockSize == 0:
+		return event{}, errors.New("block_size is missing or zero")
+	case e.sender == 0:
+		return event{}, errZeroProcess
+	case group[0] == nil && group[1] == nil:
+		return event{}, errors.New("tenant_id is missing")
+	case group[0] != nil && group[1] != nil && *group[0] != *group[1]:
+		return event{}, errNamesDiffer
+	case group[0] == nil:
+		group[0] = group[1]
+	}
+	e.scope.Tenant = *group[0]
+	e.origin = reservations.Origin{Process: e.sender}
+	switch {
+	case e.kind == booked:
+		e.origin.Sequence = e.sequence
+	case origin != nil && *origin == 0:
+		return event{}, errZeroProcess
+	case origin != nil:
+		e.origin = reservations.Origin{Process: *origin, Sequence: originCounted}
+	}
+	return e, nil
+}
+
+func (r *reader) uint32() (uint32, error) {
+	n, err := r.uint(math.MaxUint32)
+	return uint32(n), err
+}
+
+// inner reads the event inside the envelope.
+func (r *reader) inner(e *event) error {
+	return r.fields(eventFields, 4, func(i int) (err error) {
+		switch i {
+		case 0:
+			e.id, err = r.text()
+		case 1:
+			e.rank, err = r.rank()
+		case 2:
+			err = r.data(e)
+		case 3:
+			e.sender, err = r.uint(math.MaxUint64)
+		case 4:
+			var null bool
+			if null, err = r.null(); !null && err == nil {
+				_, err = r.text()
+			}
+		}
+		return err
+	})
+}
+
+func (r *reader) rank() (rank catalog.Rank, err error) {
+	err = r.fields(workerFields, 2, func(i int) (err error) {
+		if i == 0 {
+			rank.Worker, err = r.uint(math.MaxUint64)
+		} else {
+			rank.DP, err = r.uint32()
+		}
+		return err
+	})
+	return rank, err
+}
+
+// data reads the kind and what belongs to it: a variant's name or index, or a
+// map of it to its content.
+func (r *reader) data(e *event) error {
+	if !r.isMap() {
+		k, err := r.variant()
+		if err == nil && k == booked {
+			err = errors.New("AddRequest without content")
+		}
+		e.kind = k
+		return err
+	}
+	n, err := r.dec.DecodeMapLen()
+	if err != nil {
+		return err
+	}
+	if n != 1 {
+		return fmt.Errorf("want one variant, got %d", n)
+	}
+	if e.kind, err = r.variant(); err != nil {
+		return err
+	}
+	if e.kind == booked {
+		return r.add(e)
+	}
+	null, err := r.null()
+	if err == nil && !null {
+		err = fmt.Errorf("%s with content", variants[e.kind])
+	}
+	return err
+}
+
+func (r *reader) variant() (kind, error) {
+	if r.isText() {
+		name, err := r.text()
+		for k, v := range variants {
+			if name == v {
+				return kind(k), err
+			}
+		}
+		return 0, fmt.Errorf("unknown variant %q", name)
+	}
+	n, err := r.uint(uint64(numKinds - 1))
+	if err != nil {
+		return 0, fmt.Errorf("variant: %w", err)
+	}
+	return variantIndex[n], nil
+}
+
+func (r *reader) add(e *event) error {
+	e.track = true
+	return r.fields(addFields, 0, func(i int) (err error) {
+		var null bool
+		if i != 1 {
+			if null, err = r.null(); null || err != nil {
+				return err
+			}
+		}
+		switch i {
+		case 0:
+			e.hashes, err = r.hashes()
+		case 1:
+			e.track, err = r.bool()
+		case 2:
+			e.expectedOutput = new(uint32)
+			*e.expectedOutput, err = r.uint32()
+		case 3:
+			e.hinted = true
+			e.prefillTokens, err = r.hint()
+		}
+		return err
+	})
+}
+
+func (r *reader) hashes() ([]uint64, error) {
+	n, err := r.length()
+	if err != nil {
+		return nil, err
+	}
+	if n > maxHashes {
+		return nil, errOversized
+	}
+	hashes := make([]uint64, n) // n bytes are there
+	for i := range hashes {
+		if h, ok := r.wide(); ok {
+			hashes[i] = h
+		} else if hashes[i], err = r.uint(math.MaxUint64); err != nil {
+			return nil, err
+		}
+	}
+	return hashes, nil
+}
+
+// hint reads the tokens. The duration over which Dynamo's embedded router lets
+// them decay is read and ignored: the standalone services never send one.
+func (r *reader) hint() (tokens uint64, err error) {
+	err = r.fields(hintFields, 1, func(i int) (err error) {
+		if i == 0 {
+			tokens, err = r.uint(math.MaxUint64)
+			return err
+		}
+		if null, err := r.null(); null || err != nil {
+			return err
+		}
+		return r.fields(durationField, 2, func(int) error {
+			_, err := r.uint(math.MaxUint64)
+			return err
+		})
+	})
+	return tokens, err
+}

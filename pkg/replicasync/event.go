@@ -1,0 +1,83 @@
+package replicasync
+
+import (
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// kind of an event.
+type kind uint8
+
+const (
+	booked kind = iota
+	prefillCompleted
+	freed
+	numKinds = int(iota)
+)
+
+// kindTexts are labels of counters.
+var kindTexts = [numKinds]string{booked: "booked", prefillCompleted: "prefill_completed", freed: "freed"}
+
+func (k kind) String() string { return kindTexts[k] }
+
+// event is one step in the life of a booking as it travels.
+type event struct {
+	kind kind
+	// sender published it; sequence is the sender's number for it, 0 if the
+	// sender does not count.
+	sender, sequence uint64
+	// origin names the booking. A sequence of 0: by process, scope and id.
+	origin reservations.Origin
+
+	scope     catalog.Scope
+	blockSize uint32
+	id        string
+	rank      catalog.Rank
+
+	// Of booked only.
+	perScope       bool
+	hashes         []uint64
+	track          bool
+	hinted         bool // tokens are given
+	prefillTokens  uint64
+	expectedOutput *uint32
+}
+
+// booking is what a booked event books.
+func (e *event) booking() reservations.Booking {
+	b := reservations.Booking{
+		Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
+		Hashes: e.hashes, ExpectedOutput: e.expectedOutput,
+	}
+	if e.track && e.hinted && e.prefillTokens > 0 {
+		b.TrackPrefill, b.PrefillTokens = true, e.prefillTokens
+	}
+	return b
+}
+
+// ref is which booking an event ends or completes.
+func (e *event) ref() reservations.Ref {
+	ref := reservations.Ref{Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank}
+	if e.sequence != 0 {
+		ref.Event = reservations.Origin{Process: e.sender, Sequence: e.sequence}
+	}
+	return ref
+}
+
+// localEvent is what this replica publishes about a step of its own ledger.
+func localEvent(k kind, process uint64, e reservations.Event, blockSize uint32) event {
+	out := event{
+		kind: k, sender: process, origin: e.Origin,
+		scope: e.Scope, blockSize: blockSize, id: e.ID, rank: e.Rank,
+	}
+	if k != booked {
+		return out
+	}
+	out.perScope, out.hashes, out.expectedOutput = e.PerScope, e.Hashes, e.ExpectedOutput
+	out.prefillTokens = e.PrefillTokens
+	// As the two contracts' services do: the slot tracker tracks if there are
+	// tokens, the selection service always, and gives no tokens where none count.
+	out.hinted = e.TrackPrefill && (e.PrefillTokens > 0 || !e.PerScope)
+	out.track = out.hinted || !e.PerScope
+	return out
+}

@@ -1,0 +1,112 @@
+package replicasync
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// fetchSnapshot reads all pages of a peer's snapshot into the ledger.
+func (r *Replica) fetchSnapshot(ctx context.Context, q request) fetched {
+	m := r.newMerge(q)
+	for m.unfinished() {
+		if err := r.fetchPage(ctx, m); err != nil {
+			return m.failed(err)
+		}
+	}
+	return m.result
+}
+
+func (r *Replica) fetchPage(ctx context.Context, m *merge) error {
+	body, err := r.fetch.Get(ctx, m.pageURL(r.opt.Page))
+	if err != nil {
+		return err
+	}
+	err = m.pages.page(body)
+	if closing := body.Close(); err == nil {
+		err = closing
+	}
+	return err
+}
+
+// merge joins one snapshot into the ledger while it is read.
+type merge struct {
+	replica *Replica
+	request request
+	pages   pageReader
+	began   time.Time // when the page began to arrive: its ages are not younger
+	result  fetched
+}
+
+func (r *Replica) newMerge(q request) *merge {
+	m := &merge{replica: r, request: q}
+	m.pages.sink = m
+	return m
+}
+
+// unfinished: there is a page to read.
+func (m *merge) unfinished() bool { return m.pages.pages == 0 || m.pages.more }
+
+func (m *merge) failed(err error) fetched {
+	m.result.err = err
+	return m.result
+}
+
+// pageURL is the address of the next page.
+func (m *merge) pageURL(limit int) string {
+	u := m.request.url + SnapshotPath + "?limit=" + strconv.Itoa(limit)
+	if m.pages.more {
+		u += "&after=" + url.QueryEscape(m.pages.next)
+	}
+	return u
+}
+
+// head is part of snapshotSink. The first page's number counts: the later ones
+// cover events whose bookings may have been on pages before.
+func (m *merge) head(process, sequence uint64) error {
+	if process != m.request.process {
+		return fmt.Errorf("process %d answered for %d", process, m.request.process)
+	}
+	if m.pages.pages == 1 {
+		m.result.sequence = sequence
+	}
+	m.began = m.replica.now()
+	return nil
+}
+
+// ended is part of snapshotSink.
+func (m *merge) ended(process uint64, ranges []reservations.Range) {
+	n := m.replica.core.ledger.MergeEnded(process, ranges)
+	m.replica.counts.endedBySnapshot.Add(uint64(n))
+	m.replica.core.learned(n)
+}
+
+// booking is part of snapshotSink.
+func (m *merge) booking(j *bookingJSON) error {
+	b, err := j.booking(m.replica.now().Sub(m.began))
+	if err != nil {
+		return err
+	}
+	switch size, known := m.replica.scopes.BlockSize(b.Scope); {
+	case !known:
+		m.result.refused = true
+		return nil
+	case size != j.BlockSize:
+		return nil
+	}
+	switch m.replica.core.ledger.Adopt(b) {
+	case reservations.Applied:
+		m.replica.counts.adopted.Add(1)
+		m.replica.core.learned(1)
+	case reservations.Updated:
+		m.replica.counts.completedBySnapshot.Add(1)
+		m.replica.core.learned(1)
+	case reservations.UnknownScope, reservations.UnknownRank:
+		m.result.refused = true
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package replicasync
+
+import (
+	"math"
+
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// outbox numbers the events of this replica and keeps them until they are
+// published. Numbers are given in the order of the queue, over all scopes.
+type outbox struct {
+	queue  *queue[event]
+	number uint64 // the last one given; guarded by queue.mu
+}
+
+func newOutbox(limit int) *outbox { return &outbox{queue: newQueue[event](limit, math.MaxInt)} }
+
+// put numbers an event and appends it. The number is used up even if the queue
+// is full, so that the others notice.
+func (o *outbox) put(e *event) (number uint64, ok bool) {
+	o.queue.mu.Lock()
+	defer o.queue.mu.Unlock()
+	o.number++
+	e.sequence = o.number
+	return o.number, o.queue.putLocked(*e, 0)
+}
+
+// skip uses up a number for an event that cannot be sent.
+func (o *outbox) skip() (number uint64) {
+	o.queue.mu.Lock()
+	defer o.queue.mu.Unlock()
+	o.number++
+	return o.number
+}
+
+// last is the last number given.
+func (o *outbox) last() uint64 {
+	o.queue.mu.Lock()
+	defer o.queue.mu.Unlock()
+	return o.number
+}
+
+// settled is the number up to which no event waits. What take has returned must
+// have been published.
+func (o *outbox) settled() uint64 {
+	o.queue.mu.Lock()
+	defer o.queue.mu.Unlock()
+	if o.queue.n > 0 {
+		return o.queue.ring[o.queue.head].sequence - 1
+	}
+	return o.number
+}
+
+func (o *outbox) take(buf []event) []event { return o.queue.take(buf, func(*event) int { return 0 }) }
+
+// enqueue numbers a step of the own ledger and has it published.
+func (r *Replica) enqueue(k kind, e reservations.Event) (number uint64) {
+	size, known := r.scopes.BlockSize(e.Scope)
+	if !known {
+		r.counts.drop(dropSendScope)
+		return r.outbox.skip()
+	}
+	out := localEvent(k, r.opt.Process, e, size)
+	number, ok := r.outbox.put(&out)
+	if !ok {
+		r.counts.drop(dropSendQueueFull)
+	}
+	return number
+}
+
+// Booked is part of reservations.Observer. It never waits for a peer.
+func (r *Replica) Booked(e reservations.Event) (sequence uint64) { return r.enqueue(booked, e) }
+
+// PrefillCompleted is part of reservations.Observer.
+func (r *Replica) PrefillCompleted(e reservations.Event) { r.enqueue(prefillCompleted, e) }
+
+// Freed is part of reservations.Observer.
+func (r *Replica) Freed(e reservations.Event) { r.enqueue(freed, e) }

@@ -1,0 +1,234 @@
+package replicasync
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// batch is how many events or messages are taken from a queue at a time.
+	batch = 256
+	// soon is how long an announcement out of turn waits for others.
+	soon = 100 * time.Millisecond
+)
+
+// Run sends, applies and fetches until ctx ends. Then it stops following the
+// peers and returns nil; no goroutine of it is left. To be called once.
+func (r *Replica) Run(ctx context.Context) error {
+	defer r.close()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { r.send(ctx); return nil })
+	g.Go(func() error { r.applyAll(ctx); return nil })
+	g.Go(func() error { r.catchUp(ctx, g); return nil })
+	return g.Wait()
+}
+
+func (r *Replica) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = true
+	for _, endpoint := range slices.Sorted(maps.Keys(r.peers)) {
+		r.unfollow(r.peers[endpoint])
+	}
+}
+
+// send publishes the outbox, and an announcement every second.
+func (r *Replica) send(ctx context.Context) {
+	enc := newEncoder()
+	buf := make([]event, 0, batch)
+	tick := time.NewTicker(announceEvery)
+	defer tick.Stop()
+	early := time.NewTicker(soon)
+	defer early.Stop()
+	r.announce(enc)
+	for {
+		ready := (<-chan struct{})(r.outbox.queue.ready)
+		if buf = r.outbox.take(buf); len(buf) > 0 {
+			r.publish(enc, buf)
+			clear(buf)
+			ready = always // there may be more
+		}
+		select {
+		case <-ctx.Done():
+			r.sendRest(enc, buf)
+			return
+		case <-tick.C:
+			r.announce(enc)
+		case <-early.C:
+			if r.counts.unannounced.Swap(false) {
+				r.announce(enc)
+			}
+		case <-ready:
+		}
+	}
+}
+
+// always is ready.
+var always = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// sendRest publishes what was accepted before the end, as long as that works.
+func (r *Replica) sendRest(enc *encoder, buf []event) {
+	for {
+		if buf = r.outbox.take(buf); len(buf) == 0 {
+			return
+		}
+		if !r.publish(enc, buf) {
+			return
+		}
+	}
+}
+
+// publish sends events in order; false if the last one could not be sent.
+func (r *Replica) publish(enc *encoder, events []event) (ok bool) {
+	for i := range events {
+		e := &events[i]
+		payload := enc.event(e)
+		if ok = len(payload) <= MaxPayload; !ok {
+			r.counts.drop(dropSendOversized)
+			continue
+		}
+		if ok = r.transport.Publish(TopicEvents, payload) == nil; !ok {
+			r.counts.drop(dropSendFailed)
+			continue
+		}
+		r.counts.sent[e.kind].Add(1)
+	}
+	return ok
+}
+
+// announce says how far the events before it go.
+func (r *Replica) announce(enc *encoder) {
+	err := r.transport.Publish(TopicAnnounce, enc.announcement(r.announcement()))
+	if err == nil {
+		r.counts.sentAnnouncements.Add(1)
+	} // else the next one says the same
+}
+
+func (r *Replica) announcement() announcement {
+	return announcement{
+		process: r.opt.Process, url: r.opt.URL,
+		sequence: r.outbox.settled(), merged: r.counts.merged.Load(),
+	}
+}
+
+// receive is called by the transport.
+func (r *Replica) receive(m message) {
+	switch {
+	case len(m.payload) > MaxPayload:
+		r.counts.drop(dropOversized)
+	case !r.inbox.put(m, len(m.payload)):
+		r.counts.drop(dropQueueFull)
+	}
+}
+
+// applyAll applies what the peers have published, in the order of its arrival.
+func (r *Replica) applyAll(ctx context.Context) {
+	in := newReader()
+	buf := make([]message, 0, batch)
+	for {
+		buf = r.inbox.take(buf, func(m *message) int { return len(m.payload) })
+		for i := range buf {
+			if m := &buf[i]; !m.from.gone.Load() {
+				r.applyOne(in, m.from.endpoint, m.topic, m.payload)
+			}
+			buf[i] = message{}
+		}
+		if len(buf) > 0 {
+			r.poke()
+			if ctx.Err() == nil {
+				continue
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.inbox.ready:
+		}
+	}
+}
+
+// applyOne decodes and applies one message.
+func (r *Replica) applyOne(in *reader, endpoint, topic string, payload []byte) {
+	var e event
+	var a announcement
+	var err error
+	switch topic {
+	case TopicEvents:
+		e, err = in.event(payload)
+	case TopicAnnounce:
+		a, err = in.announcement(payload)
+	default:
+		err = errTopic
+	}
+	if err != nil {
+		r.counts.drop(reasonOfError(err))
+		return
+	}
+	r.coreMu.Lock()
+	defer r.coreMu.Unlock()
+	if topic == TopicEvents {
+		r.core.event(endpoint, &e, r.now())
+	} else {
+		r.core.announced(endpoint, a, r.now())
+	}
+}
+
+var errTopic = errors.New("unknown topic")
+
+func reasonOfError(err error) reason {
+	switch {
+	case errors.Is(err, errOversized):
+		return dropOversized
+	case errors.Is(err, errNamesDiffer):
+		return dropNamesDiffer
+	}
+	return dropMalformed
+}
+
+// catchUp fetches snapshots when they are due.
+func (r *Replica) catchUp(ctx context.Context, g *errgroup.Group) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.wake:
+		}
+		requests, wait := r.dueNow()
+		for _, q := range requests {
+			g.Go(func() error { r.catchUpFrom(ctx, q); return nil })
+		}
+		timer.Reset(wait)
+	}
+}
+
+// dueNow returns the fetches to begin, and how long there will be none.
+func (r *Replica) dueNow() ([]request, time.Duration) {
+	now := r.now()
+	r.coreMu.Lock()
+	defer r.coreMu.Unlock()
+	if r.newRanks.Swap(false) {
+		r.core.ranksAdded(now)
+	}
+	requests, next := r.core.due(now)
+	return requests, max(time.Millisecond, next.Sub(now))
+}
+
+func (r *Replica) catchUpFrom(ctx context.Context, q request) {
+	f := r.fetchSnapshot(ctx, q)
+	r.coreMu.Lock()
+	r.core.done(q.process, f, r.now())
+	r.coreMu.Unlock()
+	r.poke()
+}

@@ -1,0 +1,166 @@
+package replicasync
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// mutant is a planted bug; the zero mutant is none.
+type mutant struct {
+	name         string
+	rare         bool // it takes many histories
+	sameProcess  bool // a restart keeps the process id
+	ranksUnseen  bool // nobody tells of new ranks
+	lateSequence bool // a snapshot's number is read after its bookings
+	ledger       func(ledger, *simNode) ledger
+	event        func(*simNode, *event) bool // of a received event; false: ignored
+	announcement func(*announcement)         // before it is sent
+	page         func([]byte) []byte         // of a snapshot
+}
+
+func (m *mutant) wrap(l ledger, n *simNode) ledger {
+	if m.ledger == nil {
+		return l
+	}
+	return m.ledger(l, n)
+}
+
+// changedLedger is a ledger with other methods in front.
+type changedLedger struct {
+	ledger
+	booked     func(reservations.Booking) (reservations.Verdict, bool) // false: as usual
+	adopt      func(*reservations.Booking)
+	freed      func(reservations.Ref) bool // false: ignored
+	mergeEnded func(uint64, []reservations.Range) int
+}
+
+func (c *changedLedger) ApplyBooked(b reservations.Booking) reservations.Verdict {
+	if c.booked != nil {
+		if v, decided := c.booked(b); decided {
+			return v
+		}
+	}
+	return c.ledger.ApplyBooked(b)
+}
+
+func (c *changedLedger) Adopt(b reservations.Booking) reservations.Verdict {
+	if c.booked != nil {
+		if v, decided := c.booked(b); decided {
+			return v
+		}
+	}
+	if c.adopt != nil {
+		c.adopt(&b)
+	}
+	return c.ledger.Adopt(b)
+}
+
+func (c *changedLedger) ApplyFreed(r reservations.Ref) reservations.Verdict {
+	if c.freed != nil && !c.freed(r) {
+		return reservations.UnknownID
+	}
+	return c.ledger.ApplyFreed(r)
+}
+
+func (c *changedLedger) MergeEnded(process uint64, ended []reservations.Range) int {
+	if c.mergeEnded != nil {
+		return c.mergeEnded(process, ended)
+	}
+	return c.ledger.MergeEnded(process, ended)
+}
+
+// find returns the first live booking that fits.
+func find(l ledger, fits func(*reservations.Booking) bool) *reservations.Booking {
+	page, _, _ := l.Bookings(reservations.Cursor{}, 10_000)
+	for i := range page {
+		if fits(&page[i]) {
+			return &page[i]
+		}
+	}
+	return nil
+}
+
+// isLive: the booking of that origin is live.
+func isLive(l ledger, o reservations.Origin) bool {
+	return o.Sequence == 0 || find(l, func(b *reservations.Booking) bool { return b.Origin == o }) != nil
+}
+
+func changed(change func(*changedLedger, *simNode)) func(ledger, *simNode) ledger {
+	return func(l ledger, n *simNode) ledger {
+		c := &changedLedger{ledger: l}
+		change(c, n)
+		return c
+	}
+}
+
+var nextCursor = regexp.MustCompile(`"next":"[^"]*"`)
+
+var mutants = []mutant{
+	{name: "what a snapshot says has ended is ignored", ledger: changed(func(c *changedLedger, _ *simNode) {
+		c.mergeEnded = func(uint64, []reservations.Range) int { return 0 }
+	})},
+	{name: "a free that comes before its booking is forgotten", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
+		c.freed = func(r reservations.Ref) bool { return isLive(c.ledger, r.Origin) }
+	})},
+	{name: "a free takes the sender's or the oldest booking of the id", event: func(_ *simNode, e *event) bool {
+		if e.kind == freed {
+			e.origin = reservations.Origin{Process: e.sender}
+		}
+		return true
+	}},
+	{name: "an id is booked once, whoever accepted it", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
+		c.booked = func(b reservations.Booking) (reservations.Verdict, bool) {
+			other := find(c.ledger, func(o *reservations.Booking) bool {
+				return o.Scope == b.Scope && o.ID == b.ID && o.Origin != b.Origin
+			})
+			return reservations.Known, other != nil
+		}
+	})},
+	{name: "a completed prefill in a snapshot is ignored", ledger: changed(func(c *changedLedger, _ *simNode) {
+		c.adopt = func(b *reservations.Booking) { b.PrefillDone = false }
+	})},
+	{name: "ages in a snapshot are ignored", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
+		c.adopt = func(b *reservations.Booking) { b.Age = 0 }
+	})},
+	{name: "own bookings of a former life are not adopted", ledger: changed(func(c *changedLedger, n *simNode) {
+		c.booked = func(b reservations.Booking) (reservations.Verdict, bool) {
+			return reservations.Ended, n.wasOwn(b.Origin.Process)
+		}
+	})},
+	{name: "a restarted replica keeps its process id", sameProcess: true},
+	{name: "new ranks ask nobody", rare: true, ranksUnseen: true},
+	{name: "the snapshot's number is read after its bookings", rare: true, lateSequence: true},
+	{name: "only the first page of a snapshot is read", page: func(page []byte) []byte {
+		return nextCursor.ReplaceAll(page, []byte(`"next":null`))
+	}},
+	{name: "announcements do not tell how far the sender is", rare: true, announcement: func(a *announcement) { a.sequence = 0 }},
+	{name: "announcements do not tell of what was merged", rare: true, announcement: func(a *announcement) { a.merged = 0 }},
+}
+
+// TestSimulationFindsMutants proves that the simulation is worth something: it
+// finds every planted bug within its usual number of histories, or four times as
+// many; with the race detector only the common ones are looked for.
+func TestSimulationFindsMutants(t *testing.T) {
+	for i := range mutants {
+		m := &mutants[i]
+		t.Run(m.name, func(t *testing.T) {
+			if m.rare && raceEnabled {
+				t.Skip("takes long with the race detector")
+			}
+			t.Parallel()
+			runs := uint64(simRunsByDefault)
+			if m.rare {
+				runs *= 4
+			}
+			for seed := range runs {
+				if _, err := simulate(seed+1, m, nil); err != nil {
+					t.Logf("seed %d: %v", seed+1, err)
+					return
+				}
+			}
+			t.Errorf("not found in %d histories", runs)
+		})
+	}
+}

@@ -1,0 +1,360 @@
+package replicasync
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// oracle knows which replica has heard of which step, and nothing of how. A step
+// counts if a replica that runs knows it: a replica that ends takes with it what
+// nobody else heard. It does not share code with the ledger or the core.
+type oracle struct {
+	w        *simWorld
+	bookings []*simBooking
+	steps    []simStep
+	byOrigin map[reservations.Origin]*simBooking
+	byName   map[string]*simBooking // those without number, by scope and id
+	byNumber map[reservations.Origin]int
+	know     []knowledge // by node
+	maybe    knowledge   // heard of in part
+}
+
+// knowledge is a set of steps, by index.
+type knowledge []bool
+
+func (k knowledge) has(step int) bool { return step < len(k) && k[step] }
+
+func (k *knowledge) add(step int) {
+	for len(*k) <= step {
+		*k = append(*k, false)
+	}
+	(*k)[step] = true
+}
+
+type simStep struct {
+	kind    kind
+	booking *simBooking
+}
+
+type simBooking struct {
+	origin   reservations.Origin
+	scope    catalog.Scope
+	id       string
+	rank     catalog.Rank
+	hashes   []uint64
+	tokens   uint64
+	accepted time.Time
+	gone     bool // its worker was removed
+	steps    []int
+}
+
+func (b *simBooking) String() string {
+	return fmt.Sprintf("%s/%s of %x:%d on %d.%d", b.scope.Model, b.id, b.origin.Process, b.origin.Sequence, b.rank.Worker, b.rank.DP)
+}
+
+func newOracle(w *simWorld, nodes int) *oracle {
+	return &oracle{
+		w: w, know: make([]knowledge, nodes),
+		byOrigin: make(map[reservations.Origin]*simBooking),
+		byName:   make(map[string]*simBooking),
+		byNumber: make(map[reservations.Origin]int),
+	}
+}
+
+func name(sc catalog.Scope, id string) string { return sc.Model + "/" + id }
+
+func (o *oracle) find(origin reservations.Origin, sc catalog.Scope, id string) *simBooking {
+	if origin.Sequence == 0 {
+		return o.byName[name(sc, id)]
+	}
+	return o.byOrigin[origin]
+}
+
+// step enters a step in the life of a booking.
+func (o *oracle) step(k kind, b *simBooking) int {
+	o.steps = append(o.steps, simStep{k, b})
+	b.steps = append(b.steps, len(o.steps)-1)
+	return len(o.steps) - 1
+}
+
+func (o *oracle) enter(b *simBooking) *simBooking {
+	b.accepted = o.w.now
+	o.bookings = append(o.bookings, b)
+	if b.origin.Sequence == 0 {
+		o.byName[name(b.scope, b.id)] = b
+	} else {
+		o.byOrigin[b.origin] = b
+	}
+	return b
+}
+
+// local is a step that node n took.
+func (o *oracle) local(n *simNode, k kind, e reservations.Event, number uint64) {
+	o.w.tracef("node %d: %v %s/%s of %x:%d, number %d", n.index, k, e.Scope.Model, e.ID, e.Origin.Process, e.Origin.Sequence, number)
+	b := o.find(e.Origin, e.Scope, e.ID)
+	if k == booked {
+		b = o.enter(&simBooking{origin: e.Origin, scope: e.Scope, id: e.ID, rank: e.Rank, hashes: e.Hashes, tokens: e.PrefillTokens})
+	}
+	switch {
+	case b == nil:
+		o.w.failf("node %d: a step of a booking that nobody made: %+v", n.index, e)
+		return
+	case b.origin.Sequence != 0 && o.status(b, o.know[n.index]).ended:
+		o.w.failf("node %d: %v of %v, of whose end it knew", n.index, k, b)
+	}
+	step := o.step(k, b)
+	o.know[n.index].add(step)
+	o.byNumber[reservations.Origin{Process: n.process, Sequence: number}] = step
+}
+
+// takes: who has these ranks can take the booking of that step.
+func (o *oracle) takes(ranks map[simRank]bool, step int) bool {
+	s := o.steps[step]
+	if s.kind != booked {
+		return true
+	}
+	for r, has := range ranks {
+		if has && r.scope == s.booking.scope && r.rank == s.booking.rank {
+			return true
+		}
+	}
+	return false
+}
+
+// delivered is an event that reached node n.
+func (o *oracle) delivered(n *simNode, e *event) {
+	step, ok := -1, false
+	if e.sequence != 0 {
+		step, ok = o.byNumber[reservations.Origin{Process: e.sender, Sequence: e.sequence}]
+	} else if b := o.byName[name(e.scope, e.id)]; b != nil {
+		for _, i := range b.steps {
+			if o.steps[i].kind == e.kind && (e.kind == booked || !ok) {
+				step, ok = i, true
+			}
+		}
+	}
+	if !ok {
+		o.w.failf("node %d: an event that nobody sent: %+v", n.index, e)
+		return
+	}
+	o.w.tracef("node %d hears %v %v", n.index, e.kind, o.steps[step].booking)
+	if o.takes(n.has, step) {
+		o.know[n.index].add(step)
+	}
+}
+
+// merged: n has all that another replica knew, but for ranks that n did not have
+// all the time. Ends of bookings without number
+// are in no snapshot, and neither is what has ended, nor what happened to a
+// booking that is not there.
+func (o *oracle) merged(n *simNode, known knowledge, had map[simRank]bool) {
+	for step, ok := range known {
+		if !ok || !o.takes(n.has, step) || !o.takes(had, step) {
+			continue
+		}
+		b, k := o.steps[step].booking, o.steps[step].kind
+		switch s := o.status(b, known); {
+		case k == prefillCompleted && !s.live: // of no booking that is there
+			continue
+		case b.origin.Sequence == 0 && (k == freed || s.ended):
+			continue
+		}
+		if !o.know[n.index].has(step) {
+			o.w.tracef("node %d knows %v %v from a snapshot", n.index, o.steps[step].kind, b)
+		}
+		o.know[n.index].add(step)
+	}
+}
+
+// perhaps: n has some of what another replica knew.
+func (o *oracle) perhaps(_ *simNode, known knowledge) {
+	for step, ok := range known {
+		if ok {
+			o.maybe.add(step)
+		}
+	}
+}
+
+// status of a booking for who knows these steps.
+type status struct{ live, done, ended bool }
+
+func (o *oracle) status(b *simBooking, k knowledge) status {
+	var s status
+	var made bool
+	for _, i := range b.steps {
+		if !k.has(i) {
+			continue
+		}
+		switch o.steps[i].kind {
+		case booked:
+			made = true
+		case prefillCompleted:
+			s.done = true
+		case freed:
+			s.ended = true
+		}
+	}
+	s.live = made && !s.ended && !b.gone && o.age(b) < lifetime
+	s.done = s.live && s.done
+	return s
+}
+
+const (
+	lifetime = 300 * time.Second
+	// Replicas that heard of a booking late end it late, those that fetched it
+	// slowly end it early.
+	early, tardy = 10 * time.Second, 30 * time.Second
+)
+
+func (o *oracle) age(b *simBooking) time.Duration { return o.w.now.Sub(b.accepted) }
+
+// unsettled: a booking is about to expire on some replica and not on others.
+func (o *oracle) unsettled() bool {
+	return slices.ContainsFunc(o.bookings, func(b *simBooking) bool {
+		return o.age(b) > lifetime-early && o.age(b) < lifetime+tardy
+	})
+}
+
+// check compares every replica with what the oracle says; nil if all agree.
+func (o *oracle) check() error {
+	var all knowledge
+	for _, k := range o.know {
+		for step, ok := range k {
+			if ok {
+				all.add(step)
+			}
+		}
+	}
+	first := make(map[*simBooking]status)
+	for _, n := range o.w.nodes {
+		n.l.Expire()
+		have, err := o.listed(n)
+		if err != nil {
+			return err
+		}
+		loads := make(map[simRank]*simLoad)
+		for _, b := range o.bookings {
+			want, got := o.status(b, all), have[b]
+			switch {
+			case b.origin.Sequence == 0: // only what reached it itself
+				want = o.status(b, o.know[n.index])
+				if got != want && o.inDoubt(b, want, got) {
+					want = got
+				}
+			case !b.gone && o.inPart(b, all):
+				if n.index == 0 {
+					first[b] = got
+				}
+				want = first[b] // one thing or the other, but all the same
+			}
+			want.ended = false
+			if got != want {
+				return fmt.Errorf("node %d has %v as %+v, want %+v; known: %s", n.index, b, got, want, o.knownOf(b))
+			}
+			if got.live {
+				count(loads, b, got.done)
+			}
+		}
+		if err := compareLoads(n, loads); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knownOf tells which nodes know what of a booking.
+func (o *oracle) knownOf(b *simBooking) string {
+	var text strings.Builder
+	for node, k := range o.know {
+		for _, i := range b.steps {
+			if k.has(i) {
+				fmt.Fprintf(&text, "%d:%v ", node, o.steps[i].kind)
+			}
+		}
+	}
+	return text.String()
+}
+
+// inDoubt: a booking without number may have been on a page of a fetch that
+// broke, or was read after its end or completed prefill was heard, or have ended
+// between two pages.
+func (o *oracle) inDoubt(b *simBooking, want, got status) bool {
+	maybe := slices.ContainsFunc(b.steps, o.maybe.has)
+	return maybe && (!want.live || got.live || o.status(b, o.maybe).ended)
+}
+
+// inPart: some of what is not known for certain may be known.
+func (o *oracle) inPart(b *simBooking, all knowledge) bool {
+	return slices.ContainsFunc(b.steps, func(i int) bool { return o.maybe.has(i) && !all.has(i) })
+}
+
+// listed is what a replica has.
+func (o *oracle) listed(n *simNode) (map[*simBooking]status, error) {
+	have := make(map[*simBooking]status)
+	var at reservations.Cursor
+	for more := true; more; {
+		var page []reservations.Booking
+		page, at, more = n.l.Bookings(at, 100)
+		for i := range page {
+			b := o.find(page[i].Origin, page[i].Scope, page[i].ID)
+			if b == nil {
+				return nil, fmt.Errorf("node %d has a booking that nobody made: %+v", n.index, page[i])
+			}
+			if _, twice := have[b]; twice {
+				return nil, fmt.Errorf("node %d has %v twice", n.index, b)
+			}
+			have[b] = status{live: true, done: page[i].PrefillDone}
+		}
+	}
+	return have, nil
+}
+
+// simLoad is counted in the plainest way.
+type simLoad struct {
+	blocks   map[uint64]bool
+	tokens   uint64
+	requests uint32
+}
+
+func count(loads map[simRank]*simLoad, b *simBooking, done bool) {
+	for _, r := range simRanks {
+		if r.scope != b.scope || r.rank != b.rank {
+			continue
+		}
+		l := loads[r]
+		if l == nil {
+			l = &simLoad{blocks: make(map[uint64]bool)}
+			loads[r] = l
+		}
+		l.requests++
+		if !done {
+			l.tokens += b.tokens
+		}
+		for _, h := range b.hashes {
+			l.blocks[h] = true
+		}
+	}
+}
+
+func compareLoads(n *simNode, loads map[simRank]*simLoad) error {
+	for _, sc := range []catalog.Scope{simA, simB} {
+		for _, row := range n.l.Loads(sc) {
+			want := &simLoad{}
+			for r, l := range loads {
+				if r.scope == sc && r.rank == row.Rank {
+					want = l
+				}
+			}
+			if row.PrefillTokens != want.tokens || row.Blocks != uint64(len(want.blocks)) || row.Requests != want.requests {
+				return fmt.Errorf("node %d, %s: loads %+v, want %d tokens, %d blocks, %d requests",
+					n.index, sc.Model, row, want.tokens, len(want.blocks), want.requests)
+			}
+		}
+	}
+	return nil
+}

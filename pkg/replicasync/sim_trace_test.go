@@ -1,0 +1,39 @@
+package replicasync
+
+import "github.com/select-service/select-service/pkg/reservations"
+
+// tracedLedger writes down what a node's ledger is told, and what it says.
+type tracedLedger struct {
+	ledger
+	n *simNode
+}
+
+func (t tracedLedger) ApplyBooked(b reservations.Booking) reservations.Verdict {
+	v := t.ledger.ApplyBooked(b)
+	t.n.w.tracef("  node %d books %s %x:%d: %v", t.n.index, b.ID, b.Origin.Process, b.Origin.Sequence, v)
+	return v
+}
+
+func (t tracedLedger) ApplyFreed(r reservations.Ref) reservations.Verdict {
+	v := t.ledger.ApplyFreed(r)
+	t.n.w.tracef("  node %d frees %s %x:%d: %v", t.n.index, r.ID, r.Origin.Process, r.Origin.Sequence, v)
+	return v
+}
+
+func (t tracedLedger) ApplyPrefillCompleted(r reservations.Ref) reservations.Verdict {
+	v := t.ledger.ApplyPrefillCompleted(r)
+	t.n.w.tracef("  node %d completes %s %x:%d: %v", t.n.index, r.ID, r.Origin.Process, r.Origin.Sequence, v)
+	return v
+}
+
+func (t tracedLedger) Adopt(b reservations.Booking) reservations.Verdict {
+	v := t.ledger.Adopt(b)
+	t.n.w.tracef("  node %d adopts %s %x:%d (age %v, done %v): %v", t.n.index, b.ID, b.Origin.Process, b.Origin.Sequence, b.Age, b.PrefillDone, v)
+	return v
+}
+
+func (t tracedLedger) MergeEnded(process uint64, ended []reservations.Range) int {
+	freed := t.ledger.MergeEnded(process, ended)
+	t.n.w.tracef("  node %d merges the ended ones of %x, %v: %d end", t.n.index, process, ended, freed)
+	return freed
+}

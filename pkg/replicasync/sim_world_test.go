@@ -1,0 +1,452 @@
+package replicasync
+
+import (
+	"bytes"
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// The simulation runs real replicas, with their codec, merge core, snapshots and
+// ledgers, on one goroutine: its clock, its network and its order of events come
+// from a seed.
+
+const simBlockSize = 16
+
+var (
+	simA     = catalog.Scope{Model: "a", Tenant: "default"}
+	simB     = catalog.Scope{Model: "b", Tenant: "default"}
+	simRanks = []simRank{
+		{simA, catalog.Rank{Worker: 1}, 0},
+		{simA, catalog.Rank{Worker: 1, DP: 1}, 1},
+		{simA, catalog.Rank{Worker: 2}, 2},
+		{simB, catalog.Rank{Worker: 2}, 0},
+		{simB, catalog.Rank{Worker: 3}, 1},
+	}
+)
+
+type simRank struct {
+	scope catalog.Scope
+	rank  catalog.Rank
+	slot  uint32
+}
+
+// simNode is one replica; index and what it has of the catalog outlive its
+// restarts.
+type simNode struct {
+	w     *simWorld
+	index int
+	has   map[simRank]bool
+
+	life    int // restarts
+	process uint64
+	former  []uint64 // of all lives so far
+	r       *Replica
+	l       *reservations.Ledger
+	enc     *encoder
+	dec     *reader
+	stalled bool // its sender stands still
+	check   time.Time
+	told    uint64 // merged, as it announced last
+}
+
+// BlockSize is part of Scopes.
+func (n *simNode) BlockSize(sc catalog.Scope) (uint32, bool) {
+	for _, r := range simRanks {
+		if r.scope == sc && n.has[r] {
+			return simBlockSize, true
+		}
+	}
+	return 0, false
+}
+
+type simWorld struct {
+	rnd    *rand.Rand
+	now    time.Time
+	nodes  []*simNode
+	queue  simQueue
+	serial int
+	oracle *oracle
+	mutant *mutant
+	log    *strings.Builder // nil: no trace
+	dynamo uint64           // a process that does not number its events
+	ids    int
+
+	loss, twice, slow float64
+	calm              bool // little happens for which snapshots are fetched: they would repair other faults
+	cut               [][]bool
+	delivered         int
+	jumps             int
+	dropped           int
+	fault             error
+}
+
+// simItem is something that happens at a time.
+type simItem struct {
+	at     time.Time
+	serial int
+	do     func()
+}
+
+type simQueue []simItem
+
+func (q simQueue) Len() int { return len(q) }
+func (q simQueue) Less(i, j int) bool {
+	if !q[i].at.Equal(q[j].at) {
+		return q[i].at.Before(q[j].at)
+	}
+	return q[i].serial < q[j].serial
+}
+func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *simQueue) Push(x any)   { *q = append(*q, x.(simItem)) }
+func (q *simQueue) Pop() any {
+	last := len(*q) - 1
+	x := (*q)[last]
+	*q = (*q)[:last]
+	return x
+}
+
+func newWorld(seed uint64, m *mutant, log *strings.Builder) *simWorld {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	w := &simWorld{rnd: rnd, now: epoch, mutant: m, log: log, dynamo: rnd.Uint64() | 1}
+	n := 3 + rnd.IntN(2)
+	w.oracle = newOracle(w, n)
+	w.loss, w.twice, w.slow = 0.4*rnd.Float64(), 0.2*rnd.Float64(), 0.3*rnd.Float64()
+	if w.calm = rnd.IntN(3) == 0; w.calm {
+		w.loss = 0
+	}
+	for i := range n {
+		node := &simNode{w: w, index: i, has: make(map[simRank]bool), enc: newEncoder(), dec: newReader()}
+		for _, r := range simRanks {
+			node.has[r] = true
+		}
+		w.nodes = append(w.nodes, node)
+		w.cut = append(w.cut, make([]bool, n))
+	}
+	for _, node := range w.nodes {
+		node.start()
+	}
+	return w
+}
+
+func (w *simWorld) clock() time.Time { return w.now }
+
+func (w *simWorld) tracef(format string, args ...any) {
+	if w.log != nil {
+		fmt.Fprintf(w.log, "%9.3f %s\n", w.now.Sub(epoch).Seconds(), fmt.Sprintf(format, args...))
+	}
+}
+
+func (w *simWorld) failf(format string, args ...any) {
+	w.tracef("FAULT "+format, args...)
+	if w.fault == nil {
+		w.fault = fmt.Errorf(format, args...)
+	}
+}
+
+func (w *simWorld) after(d time.Duration, do func()) {
+	w.serial++
+	heap.Push(&w.queue, simItem{w.now.Add(d), w.serial, do})
+}
+
+// advance lets d pass.
+func (w *simWorld) advance(d time.Duration) {
+	end := w.now.Add(d)
+	for len(w.queue) > 0 && !w.queue[0].at.After(end) {
+		x := heap.Pop(&w.queue).(simItem)
+		if x.at.After(w.now) {
+			w.now = x.at
+		}
+		x.do()
+	}
+	w.now = end
+}
+
+// start begins a life with an empty ledger and a process id of its own.
+func (n *simNode) start() {
+	w := n.w
+	n.life++
+	if n.process == 0 || !w.mutant.sameProcess {
+		n.process = w.rnd.Uint64() | 1
+	}
+	opt := Options{Process: n.process, URL: fmt.Sprintf("http://0.0.0.0:%d", n.index+1), SendQueue: 4, Page: []int{2, 2, 5, 50}[w.rnd.IntN(4)]}
+	n.r = New(opt, n, nowhere{}, nowhere{}, w.clock)
+	n.l = reservations.New(n.process, w.clock, &recorder{n})
+	var l ledger = n.l
+	if w.log != nil {
+		l = tracedLedger{l, n}
+	}
+	n.r.attach(w.mutant.wrap(l, n))
+	n.former = append(n.former, n.process)
+	n.stalled, n.check = false, time.Time{}
+	n.told = 0
+	for _, r := range simRanks {
+		if n.has[r] {
+			n.l.PutRank(r.scope, r.slot, r.rank)
+		}
+	}
+	w.oracle.know[n.index] = nil
+	w.tracef("node %d starts as %x", n.index, n.process)
+	n.every(n.life, w.upTo(announceEvery))
+}
+
+// wasOwn: the node had that process id in an earlier life.
+func (n *simNode) wasOwn(process uint64) bool {
+	return process != n.process && slices.Contains(n.former, process)
+}
+
+// every announces once a second as long as this life lasts.
+func (n *simNode) every(life int, in time.Duration) {
+	n.w.after(in, func() {
+		if n.life != life {
+			return
+		}
+		if !n.stalled {
+			n.announce()
+		}
+		n.l.Expire()
+		n.every(life, announceEvery)
+	})
+}
+
+func (n *simNode) announce() {
+	a := n.r.announcement()
+	n.told = a.merged
+	if n.w.mutant.announcement != nil {
+		n.w.mutant.announcement(&a)
+	}
+	n.broadcast(TopicAnnounce, bytes.Clone(n.enc.announcement(a)), false)
+}
+
+// flush publishes what waits.
+func (n *simNode) flush() {
+	if n.stalled {
+		return
+	}
+	buf := make([]event, 0, batch)
+	for buf = n.r.outbox.take(buf); len(buf) > 0; buf = n.r.outbox.take(buf) {
+		for i := range buf {
+			n.broadcast(TopicEvents, bytes.Clone(n.enc.event(&buf[i])), true)
+		}
+	}
+}
+
+func (n *simNode) broadcast(topic string, payload []byte, repeats bool) {
+	for _, to := range n.w.nodes {
+		if to != n {
+			n.w.send(n.index, to, topic, payload, repeats)
+		}
+	}
+}
+
+// delay of one message: mostly short, sometimes long enough to be overtaken.
+func (w *simWorld) delay() time.Duration {
+	d := time.Millisecond + w.upTo(30*time.Millisecond)
+	if w.rnd.Float64() < w.slow {
+		d += w.upTo(2 * time.Second)
+	}
+	return d
+}
+
+func (w *simWorld) send(from int, to *simNode, topic string, payload []byte, repeats bool) {
+	if w.cut[from][to.index] || w.rnd.Float64() < w.loss {
+		w.dropped++
+		return
+	}
+	copies := 1
+	if repeats && w.rnd.Float64() < w.twice {
+		copies = 2
+	}
+	for range copies {
+		life := to.life
+		w.after(w.delay(), func() {
+			if to.life == life && !w.cut[from][to.index] {
+				w.delivered++
+				to.deliver(from, topic, payload)
+			} else {
+				w.dropped++
+			}
+		})
+	}
+}
+
+func (n *simNode) deliver(from int, topic string, payload []byte) {
+	if topic == TopicEvents {
+		e, err := n.dec.event(payload)
+		if err != nil {
+			n.w.failf("message of node %d: %v", from, err)
+			return
+		}
+		n.w.oracle.delivered(n, &e)
+		if m := n.w.mutant.event; m != nil {
+			if !m(n, &e) {
+				return
+			}
+			payload = bytes.Clone(newEncoder().event(&e))
+		}
+	}
+	n.r.applyOne(n.dec, fmt.Sprintf("tcp://host%d:5", from), topic, payload)
+	n.look()
+}
+
+// look begins the fetches that are due, and looks again when others may be.
+func (n *simNode) look() {
+	requests, wait := n.r.dueNow()
+	for _, q := range requests {
+		n.beginFetch(q)
+	}
+	if n.r.counts.unannounced.Swap(false) && !n.stalled {
+		life := n.life
+		n.w.after(soon, func() {
+			if n.life == life && n.told != n.r.counts.merged.Load() {
+				n.announce()
+			}
+		})
+	}
+	at := n.w.now.Add(wait)
+	if n.check.After(n.w.now) && !at.Before(n.check) {
+		return
+	}
+	n.check = at
+	life := n.life
+	n.w.after(wait, func() {
+		if n.life == life && !n.check.After(n.w.now) {
+			n.look()
+		}
+	})
+}
+
+// beginFetch gets a snapshot page by page; pages are as old as the network
+// makes them, and a fetch may break at every step.
+func (n *simNode) beginFetch(q request) {
+	var from int
+	if _, err := fmt.Sscanf(q.url, "http://host%d", &from); err != nil {
+		n.w.failf("url %q: %v", q.url, err)
+		return
+	}
+	f := &simFetch{n: n, life: n.life, jumps: n.w.jumps, had: maps.Clone(n.has), of: n.w.nodes[from], m: n.r.newMerge(q)}
+	f.page()
+}
+
+type simFetch struct {
+	n     *simNode
+	life  int
+	jumps int
+	of    *simNode
+	m     *merge
+	had   map[simRank]bool // the ranks when the fetch began
+	known knowledge        // of the asked replica when it served the first page
+}
+
+func (f *simFetch) page() {
+	w := f.n.w
+	w.after(w.delay(), func() {
+		if w.cut[f.of.index][f.n.index] || w.rnd.Float64() < w.loss/4 {
+			w.after(time.Second, func() { f.end(errors.New("no answer")) })
+			return
+		}
+		var page bytes.Buffer
+		if err := f.of.r.WriteSnapshot(context.Background(), &page, f.m.pages.next, f.n.r.opt.Page); err != nil {
+			w.failf("snapshot of node %d: %v", f.of.index, err)
+			return
+		}
+		known := slices.Clone(w.oracle.know[f.of.index])
+		if f.m.pages.pages == 0 {
+			f.known = known
+		}
+		text := page.Bytes()
+		if w.mutant.page != nil {
+			text = w.mutant.page(text)
+		}
+		if w.rnd.Float64() < w.loss/8 {
+			text = text[:w.rnd.IntN(len(text))]
+		}
+		w.after(w.delay()+w.upTo(150*time.Millisecond), func() { f.read(text, known) })
+	})
+}
+
+func (f *simFetch) read(text []byte, known knowledge) {
+	if f.n.life != f.life {
+		return
+	}
+	if f.jumps != f.n.w.jumps {
+		f.end(errors.New("no byte for long"))
+		return
+	}
+	f.n.w.oracle.perhaps(f.n, known)
+	err := f.m.pages.page(bytes.NewReader(text))
+	if err == nil && f.m.unfinished() {
+		f.page()
+		return
+	}
+	f.end(err)
+}
+
+func (f *simFetch) end(err error) {
+	n := f.n
+	if n.life != f.life {
+		return
+	}
+	f.m.result.err = err
+	if w := n.w; w.mutant.lateSequence {
+		f.m.result.sequence = f.of.r.outbox.last()
+	}
+	if err == nil {
+		n.w.oracle.merged(n, f.known, f.had)
+	}
+	n.w.tracef("node %d has the snapshot of %d: up to %d, %v", n.index, f.of.index, f.m.result.sequence, err)
+	n.r.core.done(f.m.request.process, f.m.result, n.w.now)
+	n.look()
+}
+
+// sendDynamo sends what a Dynamo service would. Its links lose nothing: nobody
+// could notice.
+func (w *simWorld) sendDynamo(e *event, delay func() time.Duration) {
+	payload, err := msgpack.Marshal(asPeer(e, []string{"1.3.1", "1.6.1"}[w.rnd.IntN(2)]))
+	if err != nil {
+		w.failf("%v", err)
+		return
+	}
+	for _, to := range w.nodes {
+		life := to.life
+		w.after(delay(), func() {
+			if to.life == life {
+				to.deliver(-1, TopicEvents, payload)
+			}
+		})
+	}
+}
+
+// recorder tells the oracle of what a node's ledger has accepted.
+type recorder struct{ n *simNode }
+
+func (o *recorder) Booked(e reservations.Event) uint64 {
+	number := o.n.r.Booked(e)
+	e.Origin = reservations.Origin{Process: o.n.process, Sequence: number}
+	o.n.w.oracle.local(o.n, booked, e, number)
+	return number
+}
+
+func (o *recorder) PrefillCompleted(e reservations.Event) {
+	o.n.r.PrefillCompleted(e)
+	o.n.w.oracle.local(o.n, prefillCompleted, e, o.n.r.outbox.last())
+}
+
+func (o *recorder) Freed(e reservations.Event) {
+	o.n.r.Freed(e)
+	o.n.w.oracle.local(o.n, freed, e, o.n.r.outbox.last())
+}
+
+// upTo is a random time below d.
+func (w *simWorld) upTo(d time.Duration) time.Duration { return time.Duration(w.rnd.Int64N(int64(d))) }

@@ -1,0 +1,335 @@
+package replicasync
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// heard is a sink that keeps everything.
+type heard struct {
+	process, sequence uint64
+	ends              map[uint64][]reservations.Range
+	bookings          []reservations.Booking
+}
+
+func (h *heard) head(process, sequence uint64) error {
+	h.process, h.sequence = process, sequence
+	return nil
+}
+
+func (h *heard) ended(process uint64, ranges []reservations.Range) {
+	if h.ends == nil {
+		h.ends = make(map[uint64][]reservations.Range)
+	}
+	h.ends[process] = append(h.ends[process], ranges...)
+}
+
+func (h *heard) booking(j *bookingJSON) error {
+	b, err := j.booking(0)
+	h.bookings = append(h.bookings, b)
+	return err
+}
+
+// remoteBooking is a booking of another process on the rank that
+// snapshotReplica has.
+func remoteBooking(i uint64) reservations.Booking {
+	output := uint32(i)
+	return reservations.Booking{
+		Origin: reservations.Origin{Process: math.MaxUint64 - i%3, Sequence: i}, // 0: does not count
+		Scope:  catalog.Scope{Model: "m \"\u2028\x00<", Tenant: "t"}, ID: fmt.Sprint("r", i),
+		Rank: catalog.Rank{Worker: math.MaxUint64, DP: 3}, PerScope: i%2 == 0,
+		Hashes: []uint64{math.MaxUint64 - i, 2}, PrefillTokens: i, TrackPrefill: i > 0, PrefillDone: i%4 == 1,
+		ExpectedOutput: &output, Age: time.Duration(i) * time.Second,
+	}
+}
+
+func snapshotReplica(t testing.TB, bookings uint64) (*Replica, *reservations.Ledger) {
+	t.Helper()
+	b := remoteBooking(0)
+	r, l := newTestReplica(fixedScopes{b.Scope: 16})
+	l.PutRank(b.Scope, 0, b.Rank)
+	for i := range bookings {
+		if v := l.Adopt(remoteBooking(i)); v != reservations.Applied {
+			t.Fatalf("booking %d: %v", i, v)
+		}
+	}
+	return r, l
+}
+
+// TestSnapshotRoundTrip proves that a reader gets everything that the writer
+// has, page by page, and that ends are on the first page only.
+func TestSnapshotRoundTrip(t *testing.T) {
+	const n = 25
+	r, l := snapshotReplica(t, n)
+	l.MergeEnded(77, []reservations.Range{{From: 1, To: 3}, {From: 5, To: maxSequence}})
+	r.Booked(reservations.Event{Scope: remoteBooking(0).Scope})
+	for _, limit := range []int{1, 7, n, n + 1, 0} {
+		got := &heard{}
+		p := &pageReader{sink: got}
+		for p.pages == 0 || p.more {
+			var page bytes.Buffer
+			if err := r.WriteSnapshot(t.Context(), &page, p.next, limit); err != nil {
+				t.Fatal(err)
+			}
+			if !json.Valid(page.Bytes()) {
+				t.Fatalf("not JSON: %s", &page)
+			}
+			if first := p.pages == 0; strings.Contains(page.String(), `"ended"`) != first {
+				t.Errorf("page %d: ended is there: %v", p.pages+1, !first)
+			}
+			if err := p.page(&page); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got.process != 1 || got.sequence != 1 {
+			t.Errorf("process %d, sequence %d; want 1, 1", got.process, got.sequence)
+		}
+		if diff := cmp.Diff(l.Ended(), got.ends); diff != "" {
+			t.Errorf("ended (-want +got):\n%s", diff)
+		}
+		want, _, _ := l.Bookings(reservations.Cursor{}, n)
+		if diff := cmp.Diff(want, got.bookings, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("limit %d: bookings (-want +got):\n%s", limit, diff)
+		}
+	}
+}
+
+// TestSnapshotPages proves the limits of a page and what becomes of a bad
+// cursor.
+func TestSnapshotPages(t *testing.T) {
+	r, _ := snapshotReplica(t, 3)
+	var page bytes.Buffer
+	if err := r.WriteSnapshot(t.Context(), &page, "nonsense", 5); !errors.Is(err, ErrCursor) || page.Len() > 0 {
+		t.Errorf("%v after %d bytes, want ErrCursor after none", err, page.Len())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.WriteSnapshot(ctx, &page, "", 5); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want Canceled", err)
+	}
+	if err := r.WriteSnapshot(t.Context(), failingWriter{}, "", 5); !errors.Is(err, errWriter) {
+		t.Errorf("%v, want the writer's error", err)
+	}
+}
+
+var errWriter = errors.New("gone")
+
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, errWriter }
+
+// TestSnapshotWithoutScope proves that bookings whose scope is going are left
+// out, as their block size is not known any more.
+func TestSnapshotWithoutScope(t *testing.T) {
+	r, _ := snapshotReplica(t, 3)
+	r.scopes = fixedScopes{}
+	got := &heard{}
+	var page bytes.Buffer
+	if err := r.WriteSnapshot(t.Context(), &page, "", 5); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&pageReader{sink: got}).page(&page); err != nil || len(got.bookings) > 0 {
+		t.Errorf("%d bookings, %v", len(got.bookings), err)
+	}
+}
+
+const goodPage = `{"process_id":1,"sequence":2,"seen":{"3":4},"ended":{"5":[[1,2],[4,4]]},"future":[{"a":1}],"bookings":[` +
+	`{"origin_process":9,"origin_sequence":8,"model_name":"m","tenant_id":"t","block_size":16,"request_id":"r","worker_id":1,"dp_rank":0,"age_ms":5,"sequence_hashes":[1]}],"next":null}`
+
+// TestReadRefuses proves that a page is taken as a whole or not at all.
+func TestReadRefuses(t *testing.T) {
+	if err := (&pageReader{sink: &heard{}}).page(strings.NewReader(goodPage)); err != nil {
+		t.Fatal(err)
+	}
+	swap := func(old, replacement string) string {
+		if !strings.Contains(goodPage, old) {
+			t.Fatalf("%s is not in the page", old)
+		}
+		return strings.Replace(goodPage, old, replacement, 1)
+	}
+	for name, page := range map[string]string{
+		"empty":                    "",
+		"array":                    "[]",
+		"cut":                      goodPage[:len(goodPage)-3],
+		"no process":               swap(`"process_id":1,`, ``),
+		"process 0":                swap(`"process_id":1`, `"process_id":0`),
+		"process null":             swap(`"process_id":1`, `"process_id":null`),
+		"negative":                 swap(`"process_id":1`, `"process_id":-1`),
+		"float":                    swap(`"sequence":2`, `"sequence":2.5`),
+		"text":                     swap(`"sequence":2`, `"sequence":"2"`),
+		"too high":                 swap(`"sequence":2`, `"sequence":18446744073709551615`),
+		"above u64":                swap(`"sequence":2`, `"sequence":18446744073709551616`),
+		"twice":                    swap(`"sequence":2`, `"sequence":2,"sequence":2`),
+		"seen of nobody":           swap(`{"3":4}`, `{"x":4}`),
+		"range of one":             swap(`[1,2]`, `[1]`),
+		"range of three":           swap(`[1,2]`, `[1,2,3]`),
+		"range from 0":             swap(`[1,2]`, `[0,2]`),
+		"range backwards":          swap(`[1,2]`, `[2,1]`),
+		"range too high":           swap(`[1,2]`, `[1,18446744073709551615]`),
+		"ended of 0":               swap(`{"5":[[1,2]`, `{"0":[[1,2]`),
+		"ended before the process": swap(`{"process_id":1`, `{"ended":{},"process_id":1`),
+		"booking of process 0":     swap(`"origin_process":9`, `"origin_process":0`),
+		"booking null":             swap(`"bookings":[{`, `"bookings":[null,{`),
+		"rank above u32":           swap(`"dp_rank":0`, `"dp_rank":4294967296`),
+		"negative hash":            swap(`"sequence_hashes":[1]`, `"sequence_hashes":[-1]`),
+		"no bookings":              swap(`"bookings"`, `"no_bookings"`),
+		"no next":                  swap(`,"next":null`, ``),
+		"next empty":               swap(`"next":null`, `"next":""`),
+		"next number":              swap(`"next":null`, `"next":5`),
+	} {
+		if err := (&pageReader{sink: &heard{}}).page(strings.NewReader(page)); !errors.Is(err, errSnapshot) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestReadBounds proves that a peer cannot make the reader go on for ever or
+// hold much.
+func TestReadBounds(t *testing.T) {
+	next := strings.Replace(goodPage, `"next":null`, `"next":"a"`, 1)
+	p := &pageReader{sink: &heard{}}
+	if err := p.page(strings.NewReader(next)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.page(strings.NewReader(next)); err == nil {
+		t.Error("a cursor may stand still")
+	}
+	for name, p := range map[string]*pageReader{
+		"pages":    {pages: maxPages},
+		"bookings": {bookings: maxBookings},
+		"ranges":   {ranges: maxEnded - 1},
+	} {
+		p.sink = &heard{}
+		if err := p.page(strings.NewReader(goodPage)); err == nil {
+			t.Errorf("no end of %s", name)
+		}
+	}
+	p = &pageReader{sink: &heard{}}
+	if err := p.page(&endless{text: `{"process_id":1,"sequence":2,"bookings":[{"request_id":"`}); !errors.Is(err, errOversized) {
+		t.Errorf("an endless value: %v", err)
+	}
+}
+
+// endless is text and then the same letter.
+type endless struct{ text string }
+
+func (e *endless) Read(p []byte) (int, error) {
+	n := copy(p, e.text)
+	e.text = e.text[n:]
+	for ; n < len(p); n++ {
+		p[n] = 'a'
+	}
+	return n, nil
+}
+
+// TestMergeFetchesPages proves which page is asked for, that the first page's
+// number counts, and that another process's answer is refused.
+func TestMergeFetchesPages(t *testing.T) {
+	r, l := snapshotReplica(t, 0)
+	pages := []string{
+		strings.Replace(goodPage, `"next":null`, `"next":"a b"`, 1),
+		strings.Replace(strings.Replace(goodPage, `"sequence":2`, `"sequence":9`, 1), `"ended":{"5":[[1,2],[4,4]]},`, ``, 1),
+	}
+	web := &pagesOf{pages: pages}
+	r.fetch = web
+	f := r.fetchSnapshot(t.Context(), request{process: 1, url: "http://p:1"})
+	if f.err != nil || f.sequence != 2 || !f.refused {
+		t.Errorf("%+v; want number 2 and a refused booking", f)
+	}
+	want := []string{"http://p:1/replica_sync/snapshot?limit=1000", "http://p:1/replica_sync/snapshot?limit=1000&after=a+b"}
+	if diff := cmp.Diff(want, web.asked); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]reservations.Range{{From: 1, To: 2}, {From: 4, To: 4}}, l.Ended()[5]); diff != "" {
+		t.Errorf("ended (-want +got):\n%s", diff)
+	}
+	if web.open != 0 {
+		t.Errorf("%d bodies left open", web.open)
+	}
+	r.fetch = &pagesOf{pages: pages}
+	if f := r.fetchSnapshot(t.Context(), request{process: 2, url: "http://p:1"}); f.err == nil {
+		t.Error("another process answered, and that was taken")
+	}
+}
+
+// TestMergeAges proves that a page that takes long to arrive makes nothing
+// younger.
+func TestMergeAges(t *testing.T) {
+	scope := catalog.Scope{Model: "m", Tenant: "t"}
+	now := epoch
+	clock := func() time.Time { return now }
+	r := New(Options{Process: 1}, fixedScopes{scope: 16}, nowhere{}, nowhere{}, clock)
+	l := reservations.New(1, clock, r)
+	r.Attach(l)
+	l.PutRank(scope, 0, catalog.Rank{Worker: 1})
+	m := r.newMerge(request{process: 1})
+	i := strings.Index(goodPage, `"bookings"`)
+	err := m.pages.page(&steps{{goodPage[:i], nil}, {goodPage[i:], func() { now = now.Add(7 * time.Second) }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, _, _ := l.Bookings(reservations.Cursor{}, 1)
+	if want := 7*time.Second + 5*time.Millisecond; len(page) != 1 || page[0].Age != want {
+		t.Errorf("%+v, want age %v", page, want)
+	}
+}
+
+// steps is a body whose parts come with side effects.
+type steps []struct {
+	text   string
+	before func()
+}
+
+func (s *steps) Read(p []byte) (int, error) {
+	if len(*s) == 0 {
+		return 0, errors.New("nothing more")
+	}
+	step := (*s)[0]
+	if step.before != nil {
+		step.before()
+	}
+	*s = (*s)[1:]
+	return copy(p, step.text), nil
+}
+
+// FuzzReadSnapshot proves that no page makes the reader panic, or allocate out
+// of proportion.
+func FuzzReadSnapshot(f *testing.F) {
+	r, _ := snapshotReplica(f, 5)
+	var page bytes.Buffer
+	if err := r.WriteSnapshot(f.Context(), &page, "", 3); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(page.Bytes())
+	f.Add([]byte(goodPage))
+	f.Fuzz(func(t *testing.T, page []byte) {
+		// A number of two bytes takes eight, twice that while a list grows; a
+		// booking of two bytes ("{}") is a struct.
+		checkAllocation(t, 8*len(page), func() {
+			_ = (&pageReader{sink: &nothing{}}).page(bytes.NewReader(page))
+		})
+	})
+}
+
+// nothing is a sink that keeps nothing.
+type nothing struct{}
+
+func (*nothing) head(uint64, uint64) error          { return nil }
+func (*nothing) ended(uint64, []reservations.Range) {}
+func (*nothing) booking(j *bookingJSON) error {
+	_, err := j.booking(0)
+	return err
+}

@@ -1,0 +1,93 @@
+package replicasync
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestBookingsDropped proves that a worker which is taken away everywhere and
+// comes back at once leaves no load behind, although a booking for it was still
+// under way: the process that accepted it says that it is no more.
+func TestBookingsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a, b := m.run(t, "a", 1, Options{}), m.run(t, "b", 2, Options{})
+		a.register(t, "b")
+		b.register(t, "a")
+		time.Sleep(3 * time.Second)
+
+		var late [][]byte // what a says, held up on its way
+		m.set(func(from, topic string) bool { return from == "tcp://a:5" && topic == TopicEvents }, false)
+		m.tap(func(topic string, payload []byte) {
+			if topic == TopicEvents {
+				late = append(late, payload)
+			}
+		})
+		a.book(t, "x")
+		synctest.Wait()
+		m.tap(nil)
+		m.set(nil, false)
+		for _, r := range []*running{a, b} {
+			if n := r.l.RemoveRank(benchScope, 0); n > 0 {
+				r.BookingsDropped(n)
+			}
+			r.l.PutRank(benchScope, 0, benchRank)
+			r.RanksAdded()
+		}
+		if len(late) != 1 {
+			t.Fatalf("%d events under way, want 1", len(late))
+		}
+		m.deliver("tcp://a:5", TopicEvents, late[0])
+		synctest.Wait()
+		agree(t, 1, b) // it cannot know better yet
+		time.Sleep(3 * time.Second)
+		agree(t, 0, a, b)
+	})
+}
+
+// TestCaughtUp proves that a replica says when it has what its peers know: not
+// before it has heard them, asked them, and asked again for what it had no rank
+// for; and that it waits 3 s for a peer that says nothing.
+func TestCaughtUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := m.run(t, "a", 1, Options{})
+		a.book(t, "x")
+		time.Sleep(10 * time.Millisecond)
+
+		b := m.run(t, "b", 2, Options{})
+		b.l.RemoveRank(benchScope, 0)
+		if !b.CaughtUp() {
+			t.Error("without peers there is nothing to wait for")
+		}
+		b.register(t, "a")
+		if b.CaughtUp() {
+			t.Error("caught up before the peer was heard")
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if !b.CaughtUp() {
+			t.Error("the peer was heard and asked")
+		}
+		b.l.PutRank(benchScope, 0, benchRank)
+		b.RanksAdded()
+		if b.CaughtUp() {
+			t.Error("caught up before what was refused came again")
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if !b.CaughtUp() {
+			t.Error("what was refused has come")
+		}
+		agree(t, 1, a, b)
+
+		b.register(t, "nobody")
+		time.Sleep(introduction - time.Millisecond)
+		if b.CaughtUp() {
+			t.Error("a new peer may announce itself yet")
+		}
+		time.Sleep(time.Millisecond)
+		if !b.CaughtUp() {
+			t.Error("a peer that says nothing is waited for")
+		}
+	})
+}
