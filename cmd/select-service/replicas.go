@@ -12,19 +12,25 @@ import (
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
-// fetchIdle is how long another replica may send nothing: it may be busy with a
+// dumpIdle is how long another replica may send nothing: it may be busy with a
 // large index before the first byte of its dump.
-const fetchIdle = 30 * time.Second
+const dumpIdle = 30 * time.Second
+
+// snapshotIdle is that for the bookings, which come at once. Where packets are
+// dropped a request hangs, and the next one waits for its end: replicas agree
+// again within 5 s after that.
+const snapshotIdle = 3 * time.Second
 
 // replicas are the ways from this process to the others.
 type replicas struct {
-	conf  config.Replicas
-	mesh  *zmqsock.Mesh // nil: bookings are not shared
-	fetch *fetch.Client
+	conf     config.Replicas
+	mesh     *zmqsock.Mesh // nil: bookings are not shared
+	dumps    *fetch.Client
+	bookings *fetch.Client
 }
 
 func newReplicas(conf config.Replicas, hub *zmqsock.Hub) replicas {
-	r := replicas{conf: conf, fetch: fetch.New(fetchIdle)}
+	r := replicas{conf: conf, dumps: fetch.New(dumpIdle), bookings: fetch.New(snapshotIdle)}
 	if endpoint := conf.Publish(); endpoint != "" {
 		r.mesh = zmqsock.NewMesh(hub, endpoint, []string{replicasync.TopicEvents, replicasync.TopicAnnounce})
 	}
@@ -38,14 +44,15 @@ func (r replicas) configure(c *service.Config, url string) {
 		Peers:    r.conf.IndexerPeers,
 		Deadline: r.conf.RecoveryDeadline,
 		Grace:    r.conf.RecoveryGrace,
-		Fetch:    r.fetch,
+		Fetch:    r.dumps,
 	}
 	if r.mesh != nil {
 		c.Replication = &service.Replication{
 			URL:        url,
 			Advertised: r.conf.SyncAdvertise,
 			Transport:  r.mesh,
-			Fetch:      r.fetch,
+			Malformed:  func() uint64 { return r.mesh.Stats().Malformed },
+			Fetch:      r.bookings,
 		}
 	}
 }
@@ -72,5 +79,6 @@ func (r replicas) close() {
 	if r.mesh != nil {
 		r.mesh.Close()
 	}
-	r.fetch.Close()
+	r.dumps.Close()
+	r.bookings.Close()
 }

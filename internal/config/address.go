@@ -105,8 +105,12 @@ func httpURL(s string) (string, error) {
 
 // replicaEndpoint checks the ZMQ endpoint of a replica.
 func replicaEndpoint(s string) (string, error) {
-	if _, err := catalog.ParseEndpoint(s); err != nil {
+	e, err := catalog.ParseEndpoint(s)
+	if err != nil {
 		return "", fmt.Errorf("invalid replica peer endpoint `%s`: %w", s, err)
+	}
+	if e.Wildcard || strings.ContainsAny(s, " \t") {
+		return "", fmt.Errorf("invalid replica peer endpoint `%s`: its host cannot be connected to", s)
 	}
 	return s, nil
 }

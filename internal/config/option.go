@@ -154,8 +154,9 @@ var options = []option{
 	{
 		key: "replicas.recovery_deadline", flag: "recovery-deadline", env: []string{"SELECT_SERVICE_RECOVERY_DEADLINE"}, hint: "DURATION",
 		bind: func(c *Config) value { return duration(&c.Replicas.RecoveryDeadline) },
-		help: "How long /ready waits for the recovery from the indexer peers; the recovery itself goes on. " +
-			"Raise it where an index takes longer and cold selections are worse than late ones.",
+		help: "How long /ready waits for the recovery from the indexer peers, and for the bookings of " +
+			"the other replicas; the recovery itself goes on. Raise it where an index takes longer and " +
+			"cold selections are worse than late ones.",
 	},
 	{
 		key: "replicas.recovery_grace", flag: "recovery-grace", env: []string{"SELECT_SERVICE_RECOVERY_GRACE"}, hint: "DURATION",
@@ -180,8 +181,8 @@ var options = []option{
 		key: "replicas.sync_advertise", flag: "replica-sync-advertise", env: []string{"SELECT_SERVICE_REPLICA_SYNC_ADVERTISE"}, hint: "ENDPOINT",
 		slotsFlag: "replica-sync-advertise",
 		bind:      func(c *Config) value { return endpoint(&c.Replicas.SyncAdvertise, nil) },
-		help: "The same endpoint as the other replicas name it. It is refused as a peer, so that all " +
-			"replicas can be told of all by the same script.",
+		help: "The same endpoint as the other replicas name it. It is refused as a peer: at start, and " +
+			"when a script that tells all replicas of all registers it.",
 	},
 	{
 		key: "replicas.sync_peers", flag: "replica-sync-peers", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PEERS"}, hint: "ENDPOINT,...",

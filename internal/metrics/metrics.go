@@ -55,6 +55,7 @@ type Sources struct {
 	ReplicaSent      Source // counter: kind
 	ReplicaReceived  Source // counter: kind
 	ReplicaLost      Source // counter
+	ReplicaLate      Source // counter
 	ReplicaDropped   Source // counter: reason
 	ReplicaPeers     Source // gauge: state
 	ReplicaSnapshots Source // counter: outcome
@@ -202,10 +203,16 @@ var families = []family{
 		func(s *Sources) Source { return s.ReplicaReceived },
 	},
 	{
-		"replica_messages_lost_total", "Messages of other replicas that never arrived; a snapshot made up for them.",
+		"replica_messages_lost_total", "Numbered messages of other replicas that were missing when later ones had come; a snapshot makes up for them.",
 		prometheus.CounterValue,
 		nil,
 		func(s *Sources) Source { return s.ReplicaLost },
+	},
+	{
+		"replica_messages_late_total", "Those of the lost messages that came after all.",
+		prometheus.CounterValue,
+		nil,
+		func(s *Sources) Source { return s.ReplicaLate },
 	},
 	{
 		"replica_messages_dropped_total", "Messages from and to other replicas that had no effect, by reason.",

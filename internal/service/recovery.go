@@ -68,13 +68,14 @@ type LoadsStage uint8
 const (
 	LoadsUnshared LoadsStage = iota // replicas do not share bookings
 	LoadsAwaited                    // Ready waits
-	LoadsApplied                    // they are in the ledger, or waited for no longer
+	LoadsDeadline                   // they are not all there, but Ready waits no longer
+	LoadsApplied                    // they are in the ledger
 )
 
 // String gives the stage's name on the wire.
 func (s LoadsStage) String() string {
 	if s <= LoadsApplied {
-		return [...]string{"unshared", "awaited", "applied"}[s]
+		return [...]string{"unshared", "awaited", "deadline", "applied"}[s]
 	}
 	return "unknown"
 }
@@ -84,7 +85,7 @@ type indexRecovery struct {
 	config RecoveryConfig
 	begin  time.Time
 	over   chan struct{} // closed when nothing more comes from peers
-	warm   atomic.Bool   // Ready does not wait any more, for good
+	loads  atomic.Uint32 // LoadsStage
 
 	// mu guards what follows.
 	mu     sync.Mutex
@@ -100,6 +101,9 @@ func (s *Service) prepareRecovery() {
 		return
 	}
 	s.recovery = &indexRecovery{config: c, begin: s.started, over: make(chan struct{})}
+	if s.replica != nil {
+		s.recovery.loads.Store(uint32(LoadsAwaited))
+	}
 	s.merging, s.spared = true, make(map[catalog.Scope]*pool)
 }
 
@@ -110,13 +114,7 @@ func (s *Service) Recovery() (RecoveryStatus, bool) {
 		return RecoveryStatus{}, false
 	}
 	status := s.recovery.show()
-	switch {
-	case s.replica == nil:
-	case s.recovery.warm.Load():
-		status.Loads = LoadsApplied
-	default:
-		status.Loads = LoadsAwaited
-	}
+	status.Loads = LoadsStage(s.recovery.loads.Load())
 	return status, true
 }
 
@@ -136,25 +134,34 @@ func (s *Service) Recovering() bool {
 func (s *Service) awaited(schedulable int) bool {
 	r := s.recovery
 	switch {
-	case r == nil || r.warm.Load():
+	case r == nil:
 		return false
-	case r.show().Stage == RecoveryFetching || s.loadsAwaited():
+	case r.show().Stage == RecoveryFetching:
 		return true
 	}
-	if schedulable > 0 {
-		r.warm.Store(true)
+	switch LoadsStage(r.loads.Load()) {
+	case LoadsUnshared, LoadsApplied:
+		return false
+	case LoadsAwaited, LoadsDeadline:
 	}
-	return false
-}
-
-// loadsAwaited tells whether bookings of other replicas are on their way. It is
-// asked after the number of schedulable workers: the one who registers them
-// counts as under way until the replica knows of their ranks.
-func (s *Service) loadsAwaited() bool {
-	if s.replica == nil || time.Since(s.recovery.begin) >= s.recovery.config.Deadline {
+	switch {
+	case s.loadsApplied():
+		if schedulable > 0 {
+			r.loads.Store(uint32(LoadsApplied))
+		}
+		return false
+	case time.Since(r.begin) >= r.config.Deadline:
+		r.loads.Store(uint32(LoadsDeadline))
 		return false
 	}
-	return s.registering.Load() > 0 || !s.replica.CaughtUp()
+	return true
+}
+
+// loadsApplied tells whether no booking of another replica is known to be on its
+// way. It is asked after the number of schedulable workers: the one who registers
+// them counts as under way until the replica knows of their ranks.
+func (s *Service) loadsApplied() bool {
+	return s.registering.Load() == 0 && s.replica.CaughtUp()
 }
 
 func (r *indexRecovery) show() RecoveryStatus {

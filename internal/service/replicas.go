@@ -6,6 +6,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
@@ -20,7 +22,10 @@ type Replication struct {
 	// nobody said. The slot tracker's contract refuses it as a peer.
 	Advertised string
 	Transport  replicasync.Transport
-	Fetch      replicasync.Fetcher
+	// Malformed, if set, counts what the transport received and could not take
+	// for a message.
+	Malformed func() uint64
+	Fetch     replicasync.Fetcher
 }
 
 // newLedger makes the ledger and, if bookings are shared, the replica that
@@ -31,7 +36,7 @@ func (s *Service) newLedger(process uint64) {
 		s.ledger = reservations.New(process, time.Now, nil)
 		return
 	}
-	s.replica = replicasync.New(replicasync.Options{Process: process, URL: r.URL}, s, r.Transport, r.Fetch, time.Now)
+	s.replica = replicasync.New(replicasync.Options{Process: process, URL: r.URL, Watcher: replicaLog{s.log}}, s, r.Transport, r.Fetch, time.Now)
 	s.ledger = reservations.New(process, time.Now, s.replica)
 	s.replica.Attach(s.ledger)
 	s.ranksAdded = s.replica.RanksAdded
@@ -113,6 +118,34 @@ func (s *Service) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 	return err
 }
 
+// replicaLog writes down what an operator should know of other replicas.
+type replicaLog struct{ log zerolog.Logger }
+
+func (l replicaLog) Connected(peer string, up bool) {
+	if up {
+		l.log.Info().Str("peer", peer).Msg("replica connected")
+		return
+	}
+	l.log.Warn().Str("peer", peer).Msg("connection to a replica lost")
+}
+
+func (l replicaLog) Lost(peer string, process, events uint64) {
+	l.log.Warn().Str("peer", peer).Uint64("process", process).Uint64("events", events).
+		Msg("events of a replica lost; its snapshot will be read")
+}
+
+// Fetched logs fewer and fewer of many failures in a row.
+func (l replicaLog) Fetched(url string, process uint64, failures int, err error) {
+	if err == nil {
+		l.log.Debug().Str("url", url).Uint64("process", process).Msg("snapshot of a replica read")
+		return
+	}
+	if failures&(failures-1) == 0 { // powers of two
+		l.log.Warn().Err(err).Str("url", url).Uint64("process", process).Int("failures", failures).
+			Msg("snapshot of a replica could not be read")
+	}
+}
+
 // replicaMetrics sets the sources about other replicas, if there can be any.
 func (s *Service) replicaMetrics(m *metrics.Sources) {
 	if s.replica == nil {
@@ -128,7 +161,14 @@ func (s *Service) replicaMetrics(m *metrics.Sources) {
 	}
 	m.ReplicaSent = byName(func(st replicasync.Stats) map[string]uint64 { return st.Sent })
 	m.ReplicaReceived = byName(func(st replicasync.Stats) map[string]uint64 { return st.Received })
-	m.ReplicaDropped = byName(func(st replicasync.Stats) map[string]uint64 { return st.Dropped })
+	dropped := byName(func(st replicasync.Stats) map[string]uint64 { return st.Dropped })
+	m.ReplicaDropped = func() []metrics.Sample {
+		if s.config.Replication.Malformed == nil {
+			return dropped()
+		}
+		return append(dropped(), sample(s.config.Replication.Malformed(), "frames"))
+	}
+	m.ReplicaLate = metrics.Value(func() float64 { return float64(s.replica.Stats().Late) })
 	m.ReplicaLost = metrics.Value(func() float64 { return float64(s.replica.Stats().Lost) })
 	m.ReplicaPeers = func() []metrics.Sample {
 		st := s.replica.Stats()

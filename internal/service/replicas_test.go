@@ -32,13 +32,15 @@ func newMesh() *mesh {
 }
 
 // start starts a replica that does not follow anybody yet.
-func (m *mesh) start(t *testing.T, name string) *world {
+func (m *mesh) start(t *testing.T, name string) *world { return m.startWith(t, name, eventsOff) }
+
+func (m *mesh) startWith(t *testing.T, name string, options ...func(*service.Config)) *world {
 	t.Helper()
-	w := start(t, eventsOff, func(c *service.Config) {
+	w := start(t, append(options, func(c *service.Config) {
 		c.Replication = &service.Replication{
 			URL: "http://" + name, Advertised: endpointOf(name), Transport: node{m, endpointOf(name)}, Fetch: node{mesh: m},
 		}
-	})
+	})...)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.replicas[name] = w
@@ -188,6 +190,72 @@ func TestReplicas(t *testing.T) {
 		if n := sum(b.Metrics().ReplicaDropped, "unknown_scope"); n != 1 {
 			t.Errorf("%v messages of an unknown scope, want 1", n)
 		}
+	})
+}
+
+// TestReadyWaitsForLoads: with peers to recover from, a replica is not ready
+// before it has the bookings of those whom it follows; a worker that comes later
+// never makes it unready.
+func TestReadyWaitsForLoads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh()
+		a := m.start(t, "a")
+		a.put(record(1, 1))
+		a.book("r", prompt(1, 8))
+		a.put(record(2, 1))
+		time.Sleep(50 * time.Millisecond)
+
+		b := m.startWith(t, "b", from(new(fleet), whole([]byte("{}"))))
+		want := func(ready bool, loads service.LoadsStage) {
+			t.Helper()
+			got, _, _ := b.Ready()
+			if st, ok := b.Recovery(); got != ready || !ok || st.Loads != loads {
+				t.Errorf("ready %t, loads %v; want %t, %v", got, st.Loads, ready, loads)
+			}
+		}
+		follow(t, b, "b", a, "a")
+		b.wantStage(service.RecoveryApplied, false)
+		want(false, service.LoadsAwaited)
+		time.Sleep(2 * time.Second) // the bookings have come, and found no rank
+		want(false, service.LoadsAwaited)
+		b.put(record(1, 1))
+		want(false, service.LoadsAwaited)
+		time.Sleep(2 * time.Second)
+		want(true, service.LoadsApplied)
+		b.wantLoad("1/0: 8 2 1")
+		b.put(record(2, 1))
+		want(true, service.LoadsApplied)
+	})
+}
+
+// TestReadyDeadlineOfLoads: a peer whose bookings cannot be read is waited for
+// until the deadline, and the status says so.
+func TestReadyDeadlineOfLoads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh()
+		a := m.start(t, "a")
+		b := m.startWith(t, "b", from(new(fleet), whole([]byte("{}"))))
+		b.put(record(1, 1))
+		follow(t, b, "b", a, "a")
+		m.mu.Lock()
+		delete(m.replicas, "a") // announces itself, and answers nothing
+		m.mu.Unlock()
+		check := func(ready bool, loads service.LoadsStage) {
+			t.Helper()
+			got, _, _ := b.Ready()
+			if st, _ := b.Recovery(); got != ready || st.Loads != loads {
+				t.Errorf("ready %t, loads %v; want %t, %v", got, st.Loads, ready, loads)
+			}
+		}
+		time.Sleep(29 * time.Second)
+		check(false, service.LoadsAwaited)
+		time.Sleep(time.Second)
+		check(true, service.LoadsDeadline)
+		m.mu.Lock()
+		m.replicas["a"] = a
+		m.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		check(true, service.LoadsApplied)
 	})
 }
 

@@ -19,6 +19,10 @@ const (
 	// meshReconnect is the longest wait between two attempts to reach a peer: of
 	// the few seconds after which replicas agree again it may take one.
 	meshReconnect = time.Second
+	// meshConnect is the longest wait for one attempt. Where packets are dropped
+	// the kernel's own attempts would be further and further apart, and the next
+	// one half a minute after the network works again.
+	meshConnect = time.Second
 	// publishPatience is how long Publish waits for the loop.
 	publishPatience = 100 * time.Millisecond
 )
@@ -174,7 +178,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 		}
 		return true
 	}
-	id, err := m.hub.subscribe(peer, feed{topics: m.names, hwm: meshHWM, maxMessage: MeshMaxMessage, reconnect: meshReconnect}, take, status)
+	id, err := m.hub.subscribe(peer, m.feed(), take, status)
 	if err != nil {
 		return nil, fmt.Errorf("follow: %w", err)
 	}
@@ -182,6 +186,10 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 	defer m.mu.Unlock()
 	m.followed[id] = struct{}{}
 	return func() { m.unfollow(id) }, nil
+}
+
+func (m *Mesh) feed() feed {
+	return feed{topics: m.names, hwm: meshHWM, maxMessage: MeshMaxMessage, reconnect: meshReconnect}
 }
 
 // known reads the topic of a message. libzmq lets longer ones through.

@@ -58,6 +58,7 @@ type feed struct {
 	hwm        int           // messages that libzmq keeps; 0: its own 1,000
 	maxMessage int64         // bytes of one frame
 	reconnect  time.Duration // longest wait between two attempts to connect; 0: 5 s
+	attempt    time.Duration // longest attempt; 0: as long as the kernel tries
 }
 
 var everyTopic = []string{""}
@@ -100,6 +101,9 @@ func (f feed) apply(z *zmq4.Socket) error {
 	}
 	if f.reconnect > 0 {
 		err = errors.Join(err, z.SetReconnectIvlMax(f.reconnect))
+	}
+	if f.attempt > 0 {
+		err = errors.Join(err, z.SetConnectTimeout(f.attempt))
 	}
 	for _, topic := range f.topics {
 		err = errors.Join(err, z.SetSubscribe(topic))

@@ -47,6 +47,10 @@ type sender struct {
 	gone   bool      // silent for long, or replaced
 	// replaced is when another process announced itself at the same endpoint.
 	replaced time.Time
+	// unreported are lost events of which the watcher was not told; reported is
+	// when it was told last.
+	unreported uint64
+	reported   time.Time
 
 	// ask: its snapshot is wanted, for another reason than lost messages.
 	ask      bool
@@ -139,12 +143,17 @@ func (c *core) learned(n int) {
 func (c *core) number(s *sender, n uint64) {
 	switch what, lost := s.arrived(n); what {
 	case fresh:
-		c.counts.lost.Add(lost)
+		c.lost(s, lost)
 	case late:
 		c.counts.late.Add(1)
 	case duplicate:
 		c.counts.duplicates.Add(1)
 	}
+}
+
+func (c *core) lost(s *sender, n uint64) {
+	c.counts.lost.Add(n)
+	s.unreported += n
 }
 
 // apply returns why an event had no effect.
@@ -190,7 +199,7 @@ func (c *core) announced(peer string, a announcement, now time.Time) {
 	}
 	s.ask = s.ask || a.merged > s.merged
 	s.url, s.merged = base, max(s.merged, a.merged)
-	c.counts.lost.Add(s.upTo(a.sequence))
+	c.lost(s, s.upTo(a.sequence))
 }
 
 // ranksAdded says that this replica has ranks that it did not have before.
@@ -325,8 +334,9 @@ type fetched struct {
 	err     error
 }
 
-// done takes note of the end of a fetch.
-func (c *core) done(process uint64, f fetched, now time.Time) {
+// done takes note of the end of a fetch. failures is how many have failed in a
+// row.
+func (c *core) done(process uint64, f fetched, now time.Time) (failures int) {
 	c.fetching--
 	c.refused = c.refused || f.refused
 	if f.err != nil {
@@ -336,15 +346,16 @@ func (c *core) done(process uint64, f fetched, now time.Time) {
 	}
 	s := c.senders[process]
 	if s == nil {
-		return
+		return 1
 	}
 	s.fetching = false
 	if f.err != nil {
 		s.ask = true
 		s.failures++
 		s.retry = now.Add(min(maxBackoff, lossSpacing<<min(s.failures, 8)))
-		return
+		return s.failures
 	}
 	s.failures, s.retry = 0, time.Time{}
 	s.shown(f.sequence)
+	return 0
 }

@@ -71,6 +71,19 @@ type Scopes interface {
 	BlockSize(sc catalog.Scope) (blockSize uint32, known bool)
 }
 
+// Watcher is told what an operator wants to know. The calls come from goroutines
+// of the replica that hold no lock, several at a time.
+type Watcher interface {
+	// Connected: a peer's connection has come up or was lost.
+	Connected(peer string, up bool)
+	// Lost: so many events of a process are missing since the last call, which is
+	// at least a second ago. Its snapshot will be read.
+	Lost(peer string, process, events uint64)
+	// Fetched: the snapshot at a base URL was read or, for the n-th time in a
+	// row, could not be.
+	Fetched(url string, process uint64, failures int, err error)
+}
+
 // Options of a Replica. Zero limits mean the defaults.
 type Options struct {
 	// Process is the replica's id: random, not zero, new at every start.
@@ -79,6 +92,8 @@ type Options struct {
 	// to the others. With an unspecified host (0.0.0.0 or ::) receivers put in
 	// the one at which they follow this replica.
 	URL string
+	// Watcher may be nil.
+	Watcher Watcher
 
 	// SendQueue bounds the events that wait to be published (100,000, as in
 	// dynamo-kv-router). The newest is dropped when it is full.

@@ -55,6 +55,7 @@ type peer struct {
 	stop     func()
 	gone     atomic.Bool // deregistered: what is still queued is not for us
 	up       atomic.Bool
+	told     bool // what the watcher knows of up; written by the goroutine that tells
 }
 
 // message is what a peer published.
@@ -98,7 +99,10 @@ func (r *Replica) Register(endpoint string) (added bool, err error) {
 	p := &peer{endpoint: endpoint, since: r.now()}
 	p.stop, err = r.transport.Follow(endpoint,
 		func(topic string, payload []byte) { r.receive(message{p, topic, payload}) },
-		func(up bool) { p.up.Store(up) })
+		func(up bool) {
+			p.up.Store(up)
+			r.poke()
+		})
 	if err != nil {
 		return false, err
 	}

@@ -126,6 +126,32 @@ func (e end) Get(ctx context.Context, address string) (io.ReadCloser, error) {
 	return io.NopCloser(&page), nil
 }
 
+// watched writes down what a watcher is told.
+type watched struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (w *watched) add(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines = append(w.lines, fmt.Sprintf(format, args...))
+}
+
+func (w *watched) take() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lines := w.lines
+	w.lines = nil
+	return lines
+}
+
+func (w *watched) Connected(peer string, up bool)      { w.add("%s up %v", peer, up) }
+func (w *watched) Lost(peer string, process, n uint64) { w.add("%s lost %d of %d", peer, n, process) }
+func (w *watched) Fetched(url string, process uint64, failures int, err error) {
+	w.add("%s of %d: %d, %v", url, process, failures, err)
+}
+
 // running is a replica with its ledger while Run runs.
 type running struct {
 	*Replica

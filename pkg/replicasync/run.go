@@ -209,7 +209,7 @@ func (r *Replica) catchUp(ctx context.Context, g *errgroup.Group) {
 		for _, q := range requests {
 			g.Go(func() error { r.catchUpFrom(ctx, q); return nil })
 		}
-		timer.Reset(wait)
+		timer.Reset(min(wait, r.report()))
 	}
 }
 
@@ -228,7 +228,10 @@ func (r *Replica) dueNow() ([]request, time.Duration) {
 func (r *Replica) catchUpFrom(ctx context.Context, q request) {
 	f := r.fetchSnapshot(ctx, q)
 	r.coreMu.Lock()
-	r.core.done(q.process, f, r.now())
+	failures := r.core.done(q.process, f, r.now())
 	r.coreMu.Unlock()
 	r.poke()
+	if r.opt.Watcher != nil && ctx.Err() == nil {
+		r.opt.Watcher.Fetched(q.url, q.process, failures, f.err)
+	}
 }

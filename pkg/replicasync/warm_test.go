@@ -15,7 +15,7 @@ func TestBookingsDropped(t *testing.T) {
 		a, b := m.run(t, "a", 1, Options{}), m.run(t, "b", 2, Options{})
 		a.register(t, "b")
 		b.register(t, "a")
-		time.Sleep(3 * time.Second)
+		time.Sleep(3250 * time.Millisecond) // between two announcements
 
 		var late [][]byte // what a says, held up on its way
 		m.set(func(from, topic string) bool { return from == "tcp://a:5" && topic == TopicEvents }, false)
@@ -54,7 +54,7 @@ func TestCaughtUp(t *testing.T) {
 		m := newMemory()
 		a := m.run(t, "a", 1, Options{})
 		a.book(t, "x")
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 
 		b := m.run(t, "b", 2, Options{})
 		b.l.RemoveRank(benchScope, 0)

@@ -115,20 +115,24 @@ func (x *ids) find(id string, in *scope, own uint64) (best *reservation) {
 		if in != nil && m.scope != in {
 			continue
 		}
-		if best == nil || m.before(best, own) {
+		if best == nil || m.before(best, in != nil, own) {
 			best = m
 		}
 	}
 	return best
 }
 
-// before reports whether a call by id means r rather than o, which was entered
-// earlier.
-func (r *reservation) before(o *reservation, own uint64) bool {
-	if r.perScope != o.perScope {
-		return o.perScope
+// before reports whether a call by id, in one scope or not, means r rather than
+// o, which was entered earlier.
+func (r *reservation) before(o *reservation, inScope bool, own uint64) bool {
+	mine, others := r.origin.Process == own, o.origin.Process == own
+	switch {
+	case mine != others && (inScope || r.perScope == o.perScope):
+		return mine
+	case r.perScope != o.perScope:
+		return r.perScope == inScope
 	}
-	return r.origin.Process == own && o.origin.Process != own
+	return false
 }
 
 // identified returns the live reservation of that identity, or nil; any says

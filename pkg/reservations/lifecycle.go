@@ -4,10 +4,12 @@ import "github.com/select-service/select-service/pkg/catalog"
 
 // The calls below name a reservation by its id. Several live ones can have the
 // same: booked by replicas that did not know of each other, or in several scopes
-// with PerScope. Meant is one whose id is not PerScope before one whose id is,
-// then one that this ledger accepted before one of another process, then the one
-// it has known longest. All calls of a life that is booked and ended here thus
-// mean the same reservation.
+// with PerScope. A call over all scopes means one whose id is not PerScope before
+// one whose id is, then one that this ledger accepted before one of another
+// process, then the one it has known longest. A call in one scope means one that
+// this ledger accepted, of which there is one at most, then one whose id is
+// PerScope, then the one it has known longest. All calls of a life that is booked
+// and ended here thus mean the same reservation.
 
 // PrefillComplete takes the reservation's prefill tokens off its rank. Doing it
 // again is no error. ErrNotFound if no live reservation has the id.

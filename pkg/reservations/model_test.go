@@ -104,12 +104,15 @@ func (m *model) add(b *booking, hashes []uint64) {
 
 // find returns what a call by id means, in one scope if scope is not nil.
 func (m *model) find(id string, scope *catalog.Scope) *booking {
-	for _, perScope := range []bool{false, true} {
-		for _, own := range []bool{true, false} {
-			for _, b := range m.live {
-				if b.id == id && b.perScope == perScope && (b.origin.Process == 1) == own && (scope == nil || b.scope == *scope) {
-					return b
-				}
+	type class struct{ perScope, own bool }
+	order := []class{{false, true}, {false, false}, {true, true}, {true, false}}
+	if scope != nil {
+		order = []class{{true, true}, {false, true}, {true, false}, {false, false}}
+	}
+	for _, want := range order {
+		for _, b := range m.live {
+			if b.id == id && (class{b.perScope, b.origin.Process == 1}) == want && (scope == nil || b.scope == *scope) {
+				return b
 			}
 		}
 	}

@@ -344,6 +344,39 @@ func TestIDsInScopes(t *testing.T) {
 	}
 }
 
+// TestCallInScopeMeansOwn proves that a call in one scope means what this ledger
+// accepted there, whatever another one accepted under the same id.
+func TestCallInScopeMeansOwn(t *testing.T) {
+	for _, perScope := range []bool{true, false} {
+		var rec recorder
+		l := New(1, newFakeClock().now, &rec)
+		l.PutRank(testScope, 0, catalog.Rank{})
+		_, err := l.Book(testScope, Request{ID: "x", PerScope: perScope}, func(*View) (Placement, error) { return Placement{}, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for process, others := range map[uint64]bool{2: false, 3: true} {
+			b := remote(process, 7, "x")
+			b.Rank, b.PerScope = catalog.Rank{}, others
+			wantVerdict(t, "adopt", l.Adopt(b), Applied)
+		}
+		for range 3 {
+			if err := l.FreeIn(testScope, "x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var freed []uint64
+		for _, s := range rec.steps {
+			if s.Kind == "freed" {
+				freed = append(freed, s.Origin.Process)
+			}
+		}
+		if d := cmp.Diff([]uint64{1, 3, 2}, freed); d != "" {
+			t.Errorf("own per scope %t: freed: -want +got\n%s", perScope, d)
+		}
+	}
+}
+
 // TestHugeNumbers proves that no number in a message does harm.
 func TestHugeNumbers(t *testing.T) {
 	l, _ := withRanks(1, nil)
