@@ -189,7 +189,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 }
 
 func (m *Mesh) feed() feed {
-	return feed{topics: m.names, hwm: meshHWM, maxMessage: MeshMaxMessage, reconnect: meshReconnect}
+	return feed{topics: m.names, hwm: meshHWM, maxMessage: MeshMaxMessage, reconnect: meshReconnect, attempt: meshConnect}
 }
 
 // known reads the topic of a message. libzmq lets longer ones through.

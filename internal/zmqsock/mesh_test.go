@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,8 +12,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/select-service/select-service/internal/zmqsock"
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
@@ -150,57 +147,6 @@ func TestMeshReconnects(t *testing.T) {
 	if got := l.snapshot()[n:]; len(got) > 0 {
 		t.Errorf("after stop: %q", got)
 	}
-}
-
-// Where packets are dropped attempts do not get further and further apart: a
-// connection is there soon after the network works again.
-func TestMeshTriesOftenWithoutAnswer(t *testing.T) {
-	h, l := start(t, zmqsock.DefaultOptions()), newLog()
-	endpoint := zmqtest.FreeEndpoint(t)
-	reopen := blackHole(t, endpoint)
-	b := opened(t, h, zmqtest.FreeEndpoint(t))
-	follow(t, b, endpoint, l)
-	time.Sleep(3500 * time.Millisecond) // the kernel tries at 0, 1, 3 and 7 s
-	if got := l.snapshot(); len(got) > 0 {
-		t.Fatalf("the hole let something through: %q", got)
-	}
-	reopen()
-	begin := time.Now()
-	opened(t, h, endpoint)
-	l.await(t, "connection", has("up"))
-	if took := time.Since(begin); took > 3*time.Second {
-		t.Errorf("connected after %s", took)
-	}
-}
-
-// blackHole makes a tcp endpoint of 127.0.0.1 drop every attempt to connect, as
-// the kernel does when nobody accepts, until reopen frees the port.
-func blackHole(t *testing.T, endpoint string) (reopen func()) {
-	t.Helper()
-	at := netip.MustParseAddrPort(strings.TrimPrefix(endpoint, "tcp://"))
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reopen = sync.OnceFunc(func() { _ = unix.Close(fd) })
-	t.Cleanup(reopen)
-	err = errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-		unix.Bind(fd, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}),
-		unix.Listen(fd, 0),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		c, err := net.DialTimeout("tcp", at.String(), 200*time.Millisecond)
-		if err != nil {
-			return reopen // the queue is full
-		}
-		t.Cleanup(func() { _ = c.Close() })
-	}
-	t.Skip("the kernel accepts whatever the backlog")
-	return nil
 }
 
 // A peer may be known by its name; a place to listen at is no peer.
