@@ -46,8 +46,8 @@ type Applier interface {
 	Apply(payload []byte, w *Workspace) error
 	// Clear removes the blocks of the stream's rank from all tiers.
 	Clear()
-	// Replayed says that everything that the engine ever sent is going to be
-	// applied from here on, from its first message.
+	// Replayed says that a replay has begun with the engine's very first message:
+	// it goes through all that the engine ever sent, unless it breaks off.
 	Replayed()
 }
 

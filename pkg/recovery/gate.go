@@ -67,7 +67,7 @@ const (
 	Waits           // the parent is not known: nothing is stored
 	Left            // the slot is not the rank's, or not any more
 	Replaced        // live events have made the dump of this rank obsolete
-	Overrun         // too much was removed live to tell what may come back
+	Overrun         // too much was removed live, or too many ranks left, to tell what may come back
 	Over            // no recovery runs
 )
 

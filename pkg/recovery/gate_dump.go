@@ -31,7 +31,10 @@ func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateRank, Result) {
 	if !g.merging.Load() {
 		return nil, Over
 	}
-	if int(slot) >= len(g.ranks) || !g.ranks[slot].entered || g.ranks[slot].rank != r || g.full {
+	if g.full {
+		return nil, Overrun
+	}
+	if int(slot) >= len(g.ranks) || !g.ranks[slot].entered || g.ranks[slot].rank != r {
 		return nil, Left
 	}
 	if _, left := g.left[r]; left {

@@ -217,7 +217,7 @@ func TestTooManyLeft(t *testing.T) {
 	g.dump(chain(indexer.Device, 0, 1), Applied)
 	g.Enter(1, catalog.Rank{Worker: 1})
 	g.leave(1)
-	g.dump(chain(indexer.Device, 0, 1), Left)
+	g.dump(chain(indexer.Device, 0, 1), Overrun)
 }
 
 // TestDumpRemovals: removed and cleared events of a dump are obeyed.

@@ -1,8 +1,6 @@
 package replicasync
 
 import (
-	"math"
-
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
@@ -13,7 +11,14 @@ type outbox struct {
 	number uint64 // the last one given; guarded by queue.mu
 }
 
-func newOutbox(limit int) *outbox { return &outbox{queue: newQueue[event](limit, math.MaxInt)} }
+// outboxBytes bounds the hashes that wait to be published. Most are those of live
+// bookings, which are in memory in any case.
+const outboxBytes = 256 << 20
+
+func newOutbox(limit int) *outbox { return &outbox{queue: newQueue[event](limit, outboxBytes)} }
+
+// weight is what an event counts in the outbox, in bytes.
+func weight(e *event) int { return 8 * len(e.hashes) }
 
 // put numbers an event and appends it. The number is used up even if the queue
 // is full, so that the others notice.
@@ -22,7 +27,7 @@ func (o *outbox) put(e *event) (number uint64, ok bool) {
 	defer o.queue.mu.Unlock()
 	o.number++
 	e.sequence = o.number
-	return o.number, o.queue.putLocked(*e, 0)
+	return o.number, o.queue.putLocked(*e, weight(e))
 }
 
 // skip uses up a number for an event that cannot be sent.
@@ -51,7 +56,7 @@ func (o *outbox) settled() uint64 {
 	return o.number
 }
 
-func (o *outbox) take(buf []event) []event { return o.queue.take(buf, func(*event) int { return 0 }) }
+func (o *outbox) take(buf []event) []event { return o.queue.take(buf, weight) }
 
 // enqueue numbers a step of the own ledger and has it published.
 func (r *Replica) enqueue(k kind, e reservations.Event) (number uint64) {

@@ -20,8 +20,9 @@ const (
 	// maxValue bounds one value of the JSON in bytes: a booking of maxHashes,
 	// each of 20 digits and a comma.
 	maxValue = 24 << 20
-	// endedBatch is how many ended ranges are handed on at a time.
-	endedBatch = 1024
+	// endedBatch is how many ended ranges are handed on at a time: 1 MiB. For each
+	// batch the ledger looks at all live bookings.
+	endedBatch = 1 << 16
 )
 
 var errSnapshot = errors.New("snapshot")

@@ -25,8 +25,8 @@ func (o Origin) counts() bool { return o.Sequence != 0 }
 // after the next exchange of Bookings and Ended the replicas agree. A booking
 // that went with its rank here is never taken again by this ledger. It is
 // reported as ended only by the process that accepted it, whose callers cannot
-// end it any more; another process may have lost the rank by itself. Replicas agree on prompt blocks, prefill tokens and requests; output
-// blocks stay local.
+// end it any more; another process may have lost the rank by itself. Replicas
+// agree on prompt blocks, prefill tokens and requests; output blocks stay local.
 type Booking struct {
 	Origin         Origin
 	Scope          catalog.Scope
