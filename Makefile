@@ -44,6 +44,10 @@ e2e: build ## run only the black-box tests against the built program
 test-faults: setup ## run 100 (FAULT_SCHEDULES) schedules of faults between replicas
 	FAULT_SCHEDULES=$${FAULT_SCHEDULES:-100} $(GO) test -race -count=1 -timeout 60m -v -run '^TestFaults$$' ./test/replicas
 
+.PHONY: test-sim
+test-sim: setup ## simulate replicas: SIM_RUNS (1000) histories, and every planted bug is found
+	$(GO) test -count=1 -timeout 90m -v -run '^TestSimulation' ./pkg/replicasync
+
 .PHONY: lint
 lint: setup $(GOLANGCI) ## run the linters and check the format
 	$(GOLANGCI) run

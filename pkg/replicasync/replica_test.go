@@ -148,6 +148,7 @@ func (w *watched) take() []string {
 
 func (w *watched) Connected(peer string, up bool)      { w.add("%s up %v", peer, up) }
 func (w *watched) Lost(peer string, process, n uint64) { w.add("%s lost %d of %d", peer, n, process) }
+
 func (w *watched) Fetched(url string, process uint64, failures int, err error) {
 	w.add("%s of %d: %d, %v", url, process, failures, err)
 }
