@@ -66,7 +66,8 @@ func TestSharedReplayFollowsOtherRanks(t *testing.T) {
 	w.put(record(1, 1, replay))
 	w.put(record(1, 2, replay))
 	w.net.at(endpoint(1, 0)).connect()
-	w.settle()
+	w.settle() // the replay is asked for,
+	w.settle() // and has its turn
 	server := w.net.at("tcp://worker-1:6000")
 	if server == nil {
 		t.Fatal("no replay was asked for")
