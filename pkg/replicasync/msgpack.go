@@ -87,11 +87,19 @@ func (r *reader) text() (string, error) {
 	if !msgpcode.IsString(c) {
 		return "", fmt.Errorf("want a string, got code %#x", c)
 	}
-	s, err := r.dec.DecodeString()
-	if err == nil && !utf8.ValidString(s) {
+	n, err := r.dec.DecodeBytesLen()
+	if err != nil {
+		return "", err
+	}
+	rest := r.payload[len(r.payload)-r.src.Len():]
+	if n > len(rest) { // the library would make memory for it first
+		return "", io.ErrUnexpectedEOF
+	}
+	if !utf8.Valid(rest[:n]) {
 		return "", errors.New("string is not UTF-8")
 	}
-	return s, err
+	_, err = r.src.Seek(int64(n), io.SeekCurrent)
+	return string(rest[:n]), err
 }
 
 func (r *reader) bool() (bool, error) {
