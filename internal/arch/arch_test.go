@@ -27,7 +27,7 @@ var mayImport = map[string][]string{
 
 	"internal/arch":            {},
 	"internal/config":          {"pkg/..."},
-	"internal/fetch":           {},
+	"internal/fetch":           {"pkg/recovery"},
 	"internal/httpapi":         {"internal/service", "internal/jsonscan", "pkg/..."},
 	"internal/jsonscan":        {},
 	"internal/metrics":         {},

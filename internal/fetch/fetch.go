@@ -11,11 +11,9 @@ import (
 	"net/http"
 	"strings"
 	"time"
-)
 
-// RecoveringHeader is "true" in the answer of a replica that is itself still
-// recovering: what it gives may not be all.
-const RecoveringHeader = "X-Select-Service-Recovering"
+	"github.com/select-service/select-service/pkg/recovery"
+)
 
 const (
 	userAgent = "select-service"
@@ -102,7 +100,7 @@ func (c *Client) GetDump(ctx context.Context, url string) (body io.ReadCloser, r
 	if err != nil {
 		return nil, false, err
 	}
-	return resp.Body, strings.EqualFold(resp.Header.Get(RecoveringHeader), "true"), nil
+	return resp.Body, strings.EqualFold(resp.Header.Get(recovery.RecoveringHeader), "true"), nil
 }
 
 func (c *Client) get(ctx context.Context, url string) (*http.Response, error) {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/select-service/select-service/internal/fetch"
+	"github.com/select-service/select-service/pkg/recovery"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -219,7 +220,7 @@ func TestRedirects(t *testing.T) {
 func TestDump(t *testing.T) {
 	c, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/absent" {
-			w.Header().Set(fetch.RecoveringHeader, r.URL.Path[1:])
+			w.Header().Set(recovery.RecoveringHeader, r.URL.Path[1:])
 		}
 		send(w, r.Header.Get("User-Agent"))
 	})

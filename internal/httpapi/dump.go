@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/select-service/select-service/pkg/recovery"
 )
 
 // dumper writes the index as the JSON text of GET /dump, in large chunks.
@@ -36,14 +38,10 @@ type dumpRoutes struct {
 	api api
 }
 
-// recoveringHeader on a dump tells a replica that recovers from it to ask the
-// next one too.
-const recoveringHeader = "X-Select-Service-Recovering"
-
 // dump streams: an index has millions of blocks.
 func (r dumpRoutes) dump(c *gin.Context) {
 	if r.svc.Recovering() { // asked before: what comes meanwhile may still be missing
-		c.Header(recoveringHeader, "true")
+		c.Header(recovery.RecoveringHeader, "true")
 	}
 	if c.Request.Method == http.MethodHead {
 		c.Writer.Header()["Content-Type"] = contentJSON

@@ -104,38 +104,24 @@ func (s *Service) tracker(sc catalog.Scope) (*catalog.Snapshot, error) {
 
 // SlotsAdd books a request on the rank that the caller names.
 func (s *Service) SlotsAdd(req *SlotsBooking) error {
-	err := s.slotsAdd(req)
-	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
-		err = s.slotsAdd(req)
-	}
-	return err
-}
-
-func (s *Service) slotsAdd(req *SlotsBooking) error {
-	snap, err := s.tracker(req.Scope)
-	if err != nil {
+	if _, err := s.tracker(req.Scope); err != nil {
 		return err
 	}
-	missing := errorf(NotFound, "Worker %s not found", req.Rank)
-	e, ok := snap.KnownEntry(req.Rank)
-	if !ok || !e.Load {
-		return missing
-	}
-	_, err = s.ledger.Book(req.Scope, reservations.Request{
+	_, err := s.ledger.Book(req.Scope, reservations.Request{
 		ID:           req.ID,
 		PerScope:     true,
 		Hashes:       req.SequenceHashes,
 		TrackPrefill: req.NewISLTokens > 0,
-	}, func(*reservations.View) (reservations.Placement, error) {
-		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: req.NewISLTokens}, nil
+	}, func(v *reservations.View) (reservations.Placement, error) {
+		slot, ok := v.Slot(req.Rank)
+		if !ok {
+			return reservations.Placement{}, errorf(NotFound, "Worker %s not found", req.Rank)
+		}
+		return reservations.Placement{Slot: slot, Rank: req.Rank, PrefillTokens: req.NewISLTokens}, nil
 	})
 	var exists *reservations.ExistsError
-	switch {
-	case errors.As(err, &exists):
+	if errors.As(err, &exists) {
 		return &Error{Kind: Conflict, Text: exists.Error(), Err: err}
-	case errors.Is(err, reservations.ErrUnknownRank): // it has left, or come back with another slot
-		missing.Err = errStale
-		return missing
 	}
 	return err
 }

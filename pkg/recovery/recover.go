@@ -6,6 +6,10 @@ import (
 	"strings"
 )
 
+// RecoveringHeader is "true" in the HTTP answer of a replica that is itself still
+// recovering: its dump may not be all, so the next peer is asked, too.
+const RecoveringHeader = "X-Select-Service-Recovering"
+
 // Fetcher gets the dump of a peer.
 type Fetcher interface {
 	// GetDump gets the dump at a URL. recovering: the peer said that it is itself
