@@ -11,6 +11,9 @@ const (
 	segmentMask  = segmentCells - 1
 	// maxRun keeps one run inside a segment; longer chains are several nodes.
 	maxRun = segmentCells - 1
+	// smallCells is the size of the first segment of an index whose first run
+	// is short: 5 KiB on the heap.
+	smallCells = 256
 )
 
 // freeCell in the node column marks the first and the last cell of a free
@@ -94,7 +97,7 @@ func (a *arena) label(off, n, node uint32) {
 func (a *arena) alloc(n uint32) uint32 {
 	off, size := a.find(n)
 	if off == 0 {
-		off, size = a.grow()
+		off, size = a.grow(n)
 	} else {
 		a.unlist(off, size)
 	}
@@ -131,11 +134,16 @@ func (a *arena) find(n uint32) (off, size uint32) {
 	return 0, 0
 }
 
-func (a *arena) grow() (off, size uint32) {
+// grow adds a segment that has room for a run of n cells.
+func (a *arena) grow(n uint32) (off, size uint32) {
+	size = segmentCells
+	if len(a.segments) == len(a.spare) && n < smallCells {
+		size = smallCells
+	}
 	seg := segment{
-		local: makeFlat[uint64](a.mem, segmentCells),
-		name:  makeFlat[uint64](a.mem, segmentCells),
-		node:  makeFlat[uint32](a.mem, segmentCells),
+		local: makeFlat[uint64](a.mem, int(size)),
+		name:  makeFlat[uint64](a.mem, int(size)),
+		node:  makeFlat[uint32](a.mem, int(size)),
 	}
 	var no uint32
 	if l := len(a.spare); l > 0 {
@@ -148,7 +156,7 @@ func (a *arena) grow() (off, size uint32) {
 	}
 	// The first cell of a segment stays unused: the cell before an extent can
 	// then always be looked at, and cell 0 does not exist.
-	return no<<segmentBits + 1, segmentCells - 1
+	return no<<segmentBits + 1, size - 1
 }
 
 // extend takes up to n free cells that follow the extent ending before end and
@@ -158,7 +166,7 @@ func (a *arena) extend(end, n uint32) uint32 {
 		return 0
 	}
 	s, i := a.at(end)
-	if s.node[i] != freeCell {
+	if int(i) == len(s.node) || s.node[i] != freeCell {
 		return 0
 	}
 	size := uint32(s.local[i])
@@ -180,7 +188,7 @@ func (a *arena) release(off, n uint32) {
 		a.giveBack(off >> segmentBits)
 		return
 	}
-	if end := i + n; end < segmentCells && s.node[end] == freeCell {
+	if end := i + n; int(end) < len(s.node) && s.node[end] == freeCell {
 		size := uint32(s.local[end])
 		a.unlist(off+n, size)
 		n += size
@@ -197,7 +205,7 @@ func (a *arena) release(off, n uint32) {
 // giveBack frees a segment without used cells.
 func (a *arena) giveBack(no uint32) {
 	s := &a.segments[no]
-	for i := uint32(1); i < segmentCells; {
+	for i := uint32(1); int(i) < len(s.node); {
 		if s.node[i] != freeCell {
 			i++ // the extent that was just released: not listed
 			continue

@@ -22,6 +22,7 @@ func (s *Space) Forget(slot uint32) {
 	s.clear(slot)
 	s.ranks[slot].recent.clear(&s.mem)
 	s.ranks[slot] = rank{}
+	s.gone.forget(&s.mem, slot)
 }
 
 // clear lets go of the lock now and then.
@@ -30,12 +31,13 @@ func (s *Space) clear(slot uint32) {
 	s.hidden[slot/64] |= 1 << (slot % 64)
 	r.orphans = orphans{}
 	r.recent.clear(&s.mem)
+	told := 0
 	for id := uint32(1); s.ranks[slot].blocks != [NumTiers]int{}; {
 		// Names go before what they name: until then the rank's blocks are called
 		// by the table's.
 		s.ranks[slot].aliases = aliases{}
 		for work := 0; work < clearWork && id < s.tree.next; id++ {
-			work += s.clearNode(slot, id)
+			work += s.clearNode(slot, id, &told)
 		}
 		if id >= s.tree.next {
 			id = 1 // others moved runs to nodes that were looked at
@@ -46,8 +48,9 @@ func (s *Space) clear(slot uint32) {
 	s.hidden[slot/64] &^= 1 << (slot % 64)
 }
 
-// clearNode takes a run from a rank and returns how much work that was.
-func (s *Space) clearNode(slot, id uint32) (work int) {
+// clearNode takes a run from a rank and returns how much work that was. told
+// counts the departures that are kept of this clear.
+func (s *Space) clearNode(slot, id uint32, told *int) (work int) {
 	t := &s.tree
 	nd := t.node(id)
 	n := int(nd.n)
@@ -55,6 +58,7 @@ func (s *Space) clearNode(slot, id uint32) (work int) {
 		if t.sets.has(h, slot) {
 			nd.owners[tier] = t.sets.remove(h, slot)
 			s.count(holderOf(slot, Tier(tier)), -n)
+			s.departRun(holderOf(slot, Tier(tier)), nd, told)
 			work = n
 		}
 	}

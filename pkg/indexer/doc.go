@@ -12,6 +12,10 @@
 // blocks through one table shared by all ranks (engines with the same hash seed
 // agree on names); a rank that names a block differently has an alias.
 //
+// A sequence Space ([NewSequence]) knows blocks by their rolling hash, so that
+// publishers without tokens can announce them, and keeps many namespaces apart.
+// [Space.Follow] tells who holds each piece of a prompt in either kind.
+//
 // The tree holds no pointers: blocks, nodes and tables are flat memory outside
 // the garbage collector's heap, addressed by 32-bit numbers. The package has no
 // sockets, clocks, logs or goroutines. A Space is safe for concurrent use.

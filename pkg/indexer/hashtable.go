@@ -1,5 +1,7 @@
 package indexer
 
+import "math/rand/v2"
+
 // handles is an open-addressing multimap from a 32-bit tag to a 32-bit handle.
 // It stores no keys: the caller checks a handle against what it stands for. A
 // slot is tag and handle in one word, so that growing and shifting touch
@@ -115,6 +117,13 @@ const (
 type nameTable struct {
 	shards [nameShards]handles
 	seed   uint64
+}
+
+func (t *nameTable) init(m *memory) {
+	for i := range t.shards {
+		t.shards[i].mem, t.shards[i].skip = m, nameShardBits
+	}
+	t.seed = rand.Uint64()
 }
 
 // tag mixes an engine's hash with the process's seed: engines choose their

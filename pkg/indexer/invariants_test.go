@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"fmt"
+	"unsafe"
 )
 
 // check walks the whole structure and returns the first broken invariant: every
@@ -16,7 +17,7 @@ func (s *Space) check() error {
 		}
 		return nil
 	}
-	blocks, nodes, cells := [NumTiers]int{}, 0, 0
+	blocks, nodes, cells, claims := [NumTiers]int{}, 0, 0, 0
 	var walk func(id uint32) error
 	walk = func(id uint32) error {
 		nd := t.node(id)
@@ -26,6 +27,9 @@ func (s *Space) check() error {
 		if id != root {
 			nodes++
 			cells += int(nd.n)
+			if nd.claimed {
+				claims++
+			}
 			if nd.n == 0 || nd.n > nd.cap || nd.cap > maxRun {
 				return fmt.Errorf("node %d: n=%d cap=%d", id, nd.n, nd.cap)
 			}
@@ -39,12 +43,8 @@ func (s *Space) check() error {
 					return fmt.Errorf("name %d of node %d is not in the table", name, id)
 				}
 			}
-			p := t.node(nd.parent)
-			if nd.depth != p.depth+p.n {
-				return fmt.Errorf("node %d: depth %d below %d+%d", id, nd.depth, p.depth, p.n)
-			}
-			if t.child(nd.parent, t.cells.local(nd.off)) != id {
-				return fmt.Errorf("node %d is not found below %d", id, nd.parent)
+			if err := s.checkPlace(id); err != nil {
+				return err
 			}
 			for tier, h := range nd.owners {
 				blocks[tier] += t.sets.count(h) * int(nd.n)
@@ -66,6 +66,7 @@ func (s *Space) check() error {
 		if before := t.live; id != root && nd.first != 0 {
 			only := t.node(nd.first)
 			same := only.next == 0 && nd.off+nd.cap == only.off && nd.cap == nd.n && nd.seed == only.seed
+			same = same && nd.claimed == only.claimed && nd.depth+nd.n == only.depth
 			for i := range nd.owners {
 				same = same && t.sets.equal(nd.owners[i], only.owners[i])
 			}
@@ -87,6 +88,12 @@ func (s *Space) check() error {
 	for i := range t.names.shards {
 		named += t.names.shards[i].n
 	}
+	valued := 0
+	if s.sequence {
+		for i := range t.values.shards {
+			valued += t.values.shards[i].n
+		}
+	}
 	used := 0
 	for i := range t.cells.segments {
 		used += t.cells.segments[i].used
@@ -94,14 +101,42 @@ func (s *Space) check() error {
 	switch {
 	case nodes != t.live:
 		return fmt.Errorf("%d nodes linked, %d live", nodes, t.live)
-	case nodes != t.children.n:
+	case !s.sequence && nodes != t.children.n:
 		return fmt.Errorf("%d nodes linked, %d in the children table", nodes, t.children.n)
 	case blocks != s.blocks:
 		return fmt.Errorf("blocks %v, counted %v", blocks, s.blocks)
+	case s.sequence && cells != valued:
+		return fmt.Errorf("%d cells, %d values", cells, valued)
+	case claims != t.claims:
+		return fmt.Errorf("%d runs are claimed, counted %d", claims, t.claims)
 	case cells != named:
 		return fmt.Errorf("%d cells, %d names", cells, named)
 	case cells > used:
 		return fmt.Errorf("%d cells in runs, %d in use", cells, used)
+	}
+	return nil
+}
+
+// checkPlace checks that a node is found where it stands.
+func (s *Space) checkPlace(id uint32) error {
+	t := &s.tree
+	nd := t.node(id)
+	if !s.sequence {
+		if p := t.node(nd.parent); nd.depth != p.depth+p.n || nd.claimed {
+			return fmt.Errorf("node %d: depth %d below %d+%d, claimed %v", id, nd.depth, p.depth, p.n, nd.claimed)
+		}
+		if t.child(nd.parent, t.cells.local(nd.off)) != id {
+			return fmt.Errorf("node %d is not found below %d", id, nd.parent)
+		}
+		return nil
+	}
+	if !nd.claimed && nd.depth >= unknownDepth {
+		return fmt.Errorf("node %d: tokens lead to it, its depth is not known", id)
+	}
+	for i, value := range t.cells.locals(nd.off, nd.n) {
+		if c := t.standing(value); c != nd.off+uint32(i) {
+			return fmt.Errorf("value %d of node %d is found at cell %d, stands at %d", value, id, c, nd.off+uint32(i))
+		}
 	}
 	return nil
 }
@@ -134,7 +169,7 @@ func (a *aliases) check() error {
 func (s *Space) rings() int64 {
 	n := int64(0)
 	for i := range s.ranks {
-		n += int64(len(s.ranks[i].recent.ring)) * 32
+		n += int64(len(s.ranks[i].recent.ring)) * int64(unsafe.Sizeof(removed{}))
 	}
-	return n
+	return n + int64(len(s.gone.ring))*int64(unsafe.Sizeof(departure{}))
 }

@@ -13,6 +13,7 @@ type orphans struct {
 	byName      map[uint64]uint32 // row
 	children    map[uint64]uint32 // parent's name → first child's row
 	first, last uint32            // by age, oldest first
+	seeds       map[uint64]int    // orphans per block seed that events state
 }
 
 type orphan struct {
@@ -35,7 +36,9 @@ func (o *orphans) put(ev *Store, n int) (kept, dropped int) {
 		if id, ok := o.byName[name]; ok {
 			if row := &o.rows[id]; row.parent == b.parent && row.local == b.local {
 				row.tiers |= b.tiers
+				o.uncount(*row)
 				row.seed, row.seedKnown = b.seed, b.seedKnown
+				o.count(b)
 				continue
 			}
 			o.drop(id)
@@ -52,7 +55,9 @@ func (o *orphans) put(ev *Store, n int) (kept, dropped int) {
 func (o *orphans) add(b orphan) {
 	if o.byName == nil {
 		o.rows, o.byName, o.children = make([]orphan, 1), make(map[uint64]uint32), make(map[uint64]uint32)
+		o.seeds = make(map[uint64]int)
 	}
+	o.count(b)
 	id := uint32(len(o.rows))
 	if l := len(o.free); l > 0 {
 		id = o.free[l-1]
@@ -99,11 +104,28 @@ func (o *orphans) drop(id uint32) orphan {
 		delete(o.children, b.parent)
 	}
 	delete(o.byName, b.name)
+	o.uncount(b)
 	o.free = append(o.free, id)
 	if o.len() == 0 {
 		*o = orphans{}
 	}
 	return b
+}
+
+// count and uncount keep seeds.
+func (o *orphans) count(b orphan) {
+	if b.seedKnown {
+		o.seeds[b.seed]++
+	}
+}
+
+func (o *orphans) uncount(b orphan) {
+	if !b.seedKnown {
+		return
+	}
+	if o.seeds[b.seed]--; o.seeds[b.seed] == 0 {
+		delete(o.seeds, b.seed)
+	}
 }
 
 // take takes an orphan out by its name.
@@ -174,7 +196,7 @@ func (s *Space) reunite(by holder, names []uint64) {
 // waited.
 func (s *Space) settle(by holder, b orphan) {
 	cell := s.find(by, b.name)
-	if cell == 0 || s.tree.cells.local(cell) != b.local {
+	if cell == 0 || !s.isBlock(cell, b.local, b.seed, b.seedKnown) {
 		return // the name stands for another block now
 	}
 	for t := range Tier(NumTiers) {
@@ -195,8 +217,7 @@ func (s *Space) join(slot uint32, b orphan) (joined bool) {
 			Names: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown,
 		}
 		// The parent may have lost its name to another block meanwhile.
-		if at, ok := s.resolve(ev); ok {
-			s.write(holderOf(slot, t), at, ev)
+		if _, ok := s.place(ev); ok {
 			joined = true
 		}
 	}

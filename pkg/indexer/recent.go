@@ -20,9 +20,15 @@ type recent struct {
 	at map[uint64]int
 }
 
+// removed is a block that left. In a local Space parent is the name of the block
+// before it, or name itself at the root; in a sequence Space it is the rolling
+// hash of the block before it, if behind says that this is known, and local the
+// block's value.
 type removed struct {
-	name, parent, local uint64 // parent == name: the block was at the root
+	name, parent, local uint64
 	seed                uint64 // block seed of local
+	depth               uint32 // only in sequence Spaces, like what follows
+	claimed, behind     bool
 }
 
 func (r *recent) limit() int {
@@ -97,8 +103,12 @@ func keep(at map[uint64]int) map[uint64]int {
 func (s *Space) remember(by holder, name uint64, cell uint32) {
 	t := &s.tree
 	b := removed{name: name, parent: name, local: t.cells.local(cell)}
-	b.seed = t.seeds.seed(t.node(t.cells.nodeOf(cell)).seed)
-	if up, ok := t.above(cell); ok {
+	nd := t.node(t.cells.nodeOf(cell))
+	b.seed = t.seeds.seed(nd.seed)
+	if s.sequence {
+		b.depth, b.claimed = nd.depth+cell-nd.off, nd.claimed
+		b.parent, b.behind = t.predecessor(cell)
+	} else if up, ok := t.above(cell); ok {
 		b.parent = s.nameOf(by, up)
 	}
 	s.ranks[by.slot()].recent.push(&s.mem, b)
@@ -131,13 +141,21 @@ func (s *Space) storeNamedPart(slot uint32, t Tier, names []uint64) (resolved in
 		} else if r.orphans.addTier(name, t) {
 			resolved++
 			continue
-		} else if !s.recall(by, name, &c) {
+		} else if !s.bringBack(by, name, &c) {
 			continue
 		}
 		resolved++
 		s.reunite(by, names[i:i+1])
 	}
 	return resolved
+}
+
+// bringBack makes by a holder of a block that its rank gave up.
+func (s *Space) bringBack(by holder, name uint64, c *recall) bool {
+	if s.sequence {
+		return s.recallValue(by, name)
+	}
+	return s.recall(by, name, c)
 }
 
 // recall is what one event has found out about blocks that the rank no longer

@@ -35,6 +35,7 @@ func (s *Space) disown(by holder, cell uint32) {
 	id := t.cells.nodeOf(cell)
 	nd := t.node(id)
 	at := cell - nd.off
+	s.gone.push(&s.mem, departure{key: s.departed(nd, at), by: by})
 	mine := [NumTiers]owners{}
 	mine[by.tier()] = onlyOwner(by.slot())
 	if nd.n > 1 && at == nd.n-1 && nd.first == 0 && nd.owners == mine {

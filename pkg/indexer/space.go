@@ -8,8 +8,10 @@ import (
 )
 
 // Space is the index of one world of comparable blocks: one scope with one
-// block size. Ranks are known by their slot, a dense number that the caller
-// gives out and keeps stable while the rank has blocks.
+// block size. A local Space (New) knows a block by its chain of local hashes, a
+// sequence Space (NewSequence) by its rolling hash in a namespace. Ranks are
+// known by their slot, a dense number that the caller gives out and keeps stable
+// while the rank has blocks.
 type Space struct {
 	// mu guards all fields. It is held for memory work on one event or one
 	// query; Clear lets go of it now and then.
@@ -20,6 +22,10 @@ type Space struct {
 	hidden []uint64 // bit set of slots that are being cleared
 	blocks [NumTiers]int
 	stale  []uint64 // scratch of rename
+	gone   departures
+	// sequence: blocks are known by their rolling hash, whose seed is chain.
+	sequence bool
+	chain    uint64
 }
 
 // holder is a slot in a tier.
@@ -50,8 +56,8 @@ type Store struct {
 	HasParent bool
 	Names     []uint64 // the engine's hashes, one per block, no two equal
 	Local     []uint64 // the local block hashes, as many
-	// Seed is the block seed of Local (hashing.LocalSeed); without SeedKnown it
-	// is that of the parent.
+	// Seed is the block seed of Local (hashing.LocalSeed), in a sequence Space
+	// the namespace's key; without SeedKnown it is that of the parent.
 	Seed      uint64
 	SeedKnown bool
 }
@@ -69,10 +75,8 @@ func New() *Space {
 	s := &Space{}
 	t := &s.tree
 	t.mem, t.cells.mem, t.children.mem, t.sets.mem = &s.mem, &s.mem, &s.mem, &s.mem
-	for i := range t.names.shards {
-		t.names.shards[i].mem, t.names.shards[i].skip = &s.mem, nameShardBits
-	}
-	t.names.seed, t.salt = rand.Uint64(), rand.Uint64()
+	t.names.init(&s.mem)
+	t.salt = rand.Uint64()
 	return s
 }
 

@@ -2,17 +2,28 @@ package indexer
 
 // store applies an event of at least one block.
 func (s *Space) store(ev *Store) Outcome {
-	at, ok := s.resolve(ev)
+	stored, ok := s.place(ev)
 	if !ok {
 		return s.storeOrphan(ev)
 	}
-	by := holderOf(ev.Slot, ev.Tier)
+	s.reunite(holderOf(ev.Slot, ev.Tier), ev.Names)
+	return Outcome{Stored: stored, Known: len(ev.Names) - stored}
+}
+
+// place puts an event's blocks behind its parent and returns how many are newly
+// held. It is false if the parent is unknown.
+func (s *Space) place(ev *Store) (stored int, ok bool) {
+	if s.sequence {
+		return s.placeChain(ev)
+	}
+	at, ok := s.resolve(ev)
+	if !ok {
+		return 0, false
+	}
 	blocks := &s.ranks[ev.Slot].blocks[ev.Tier]
 	before := *blocks
-	s.write(by, at, ev)
-	stored := *blocks - before
-	s.reunite(by, ev.Names)
-	return Outcome{Stored: stored, Known: len(ev.Names) - stored}
+	s.write(holderOf(ev.Slot, ev.Tier), at, ev)
+	return *blocks - before, true
 }
 
 // resolve finds the place where an event's blocks go, and takes their names
@@ -30,7 +41,7 @@ func (s *Space) resolve(ev *Store) (at place, ok bool) {
 func (s *Space) storeOrphan(ev *Store) Outcome {
 	anchor, cell := len(ev.Names), uint32(0)
 	for i, name := range ev.Names {
-		if c := s.findAny(ev.Slot, name); c != 0 && s.tree.cells.local(c) == ev.Local[i] {
+		if c := s.findAny(ev.Slot, name); c != 0 && s.isBlock(c, ev.Local[i], ev.Seed, ev.SeedKnown) {
 			anchor, cell = i, c
 			break
 		}
@@ -134,8 +145,16 @@ func (s *Space) rename(by holder, p place, ev *Store) bool {
 	for ; i < len(ev.Local); i++ {
 		s.markStale(by, ev.Names[i], 0)
 	}
+	return s.unnameStale(by)
+}
+
+// unnameStale takes the names that were marked from their blocks, and reports
+// whether there were any.
+func (s *Space) unnameStale(by holder) bool {
 	for _, name := range s.stale {
-		s.unname(by, name, s.find(by, name))
+		if cell := s.find(by, name); cell != 0 { // an event may have a name twice
+			s.unname(by, name, cell)
+		}
 	}
 	return len(s.stale) > 0
 }

@@ -12,12 +12,17 @@ type node struct {
 	owners     [NumTiers]owners
 	seed       uint32 // number of the block seed in seeds
 	used       bool
+	// claimed: publishers said the hashes of the run, or of a block before it;
+	// no tokens from the root on confirm them. Only in sequence Spaces.
+	claimed bool
 }
 
-// Nodes live in pages, so that growing moves none.
+// Nodes live in pages, so that growing moves none; only the first page starts
+// small and moves while it grows.
 const (
-	pageBits  = 10
-	pageNodes = 1 << pageBits
+	pageBits   = 10
+	pageNodes  = 1 << pageBits
+	firstNodes = 16
 )
 
 const root = 0
@@ -30,12 +35,16 @@ type tree struct {
 	free     []uint32 // node numbers
 	next     uint32   // first node number never used
 	live     int      // nodes in use, the root not counted
-	children handles  // (parent, first local hash) → node
+	children handles  // (parent, first local hash) → node; not in sequence Spaces
 	salt     uint64   // of the children table
 	names    nameTable
 	sets     ownerSets
 	seeds    seedTable
 	walks    []*Walk // under way
+
+	// Only in sequence Spaces; children is not used there.
+	values *nameTable // value → cell
+	claims int        // runs that are claimed
 }
 
 func (t *tree) node(id uint32) *node { return &t.pages[id>>pageBits][id&(pageNodes-1)] }
@@ -48,13 +57,29 @@ func (t *tree) newNode() uint32 {
 	} else {
 		id = t.next
 		t.next++
-		if int(id>>pageBits) == len(t.pages) {
-			t.pages = append(t.pages, makeFlat[node](t.mem, pageNodes))
-		}
+		t.page(id)
 	}
 	*t.node(id) = node{used: true}
 	t.live++
 	return id
+}
+
+// page makes room for a node that was never used.
+func (t *tree) page(id uint32) {
+	no, at := int(id>>pageBits), int(id&(pageNodes-1))
+	switch {
+	case no == len(t.pages):
+		n := pageNodes
+		if no == 0 {
+			n = firstNodes
+		}
+		t.pages = append(t.pages, makeFlat[node](t.mem, n))
+	case at == len(t.pages[no]):
+		bigger := makeFlat[node](t.mem, min(8*at, pageNodes))
+		copy(bigger, t.pages[no])
+		freeFlat(t.mem, t.pages[no])
+		t.pages[no] = bigger
+	}
 }
 
 func (t *tree) freeNode(id uint32) {
@@ -63,6 +88,7 @@ func (t *tree) freeNode(id uint32) {
 		t.sets.release(h)
 	}
 	t.seeds.release(nd.seed)
+	t.claim(nd, false)
 	*nd = node{}
 	t.free = append(t.free, id)
 	t.live--
@@ -100,13 +126,17 @@ func (t *tree) link(p, c uint32) {
 		t.node(pn.first).prev = c
 	}
 	pn.first = c
-	t.children.insert(t.childTag(p, t.cells.local(cn.off)), c)
+	if t.values == nil {
+		t.children.insert(t.childTag(p, t.cells.local(cn.off)), c)
+	}
 }
 
 // unlink takes c away from its parent.
 func (t *tree) unlink(c uint32) {
 	cn := t.node(c)
-	t.children.remove(t.childTag(cn.parent, t.cells.local(cn.off)), c)
+	if t.values == nil {
+		t.children.remove(t.childTag(cn.parent, t.cells.local(cn.off)), c)
+	}
 	if cn.prev != 0 {
 		t.node(cn.prev).next = cn.next
 	} else {
@@ -122,7 +152,9 @@ func (t *tree) unlink(c uint32) {
 func (t *tree) substitute(old, c uint32) {
 	on, cn := t.node(old), t.node(c)
 	cn.parent, cn.prev, cn.next = on.parent, on.prev, on.next
-	t.children.replace(t.childTag(on.parent, t.cells.local(on.off)), old, c)
+	if t.values == nil {
+		t.children.replace(t.childTag(on.parent, t.cells.local(on.off)), old, c)
+	}
 	if cn.prev != 0 {
 		t.node(cn.prev).next = c
 	} else {
@@ -141,10 +173,12 @@ func (t *tree) adopt(to, from uint32) {
 	t.node(to).first = first
 	for c := first; c != 0; {
 		cn := t.node(c)
-		l := t.cells.local(cn.off)
-		t.children.remove(t.childTag(from, l), c)
 		cn.parent = to
-		t.children.insert(t.childTag(to, l), c)
+		if t.values == nil {
+			l := t.cells.local(cn.off)
+			t.children.remove(t.childTag(from, l), c)
+			t.children.insert(t.childTag(to, l), c)
+		}
 		c = cn.next
 	}
 }
@@ -171,6 +205,7 @@ func (t *tree) split(id, k uint32) (head, tail uint32) {
 		fn.owners[i] = t.sets.clone(h)
 	}
 	fn.seed = t.seeds.share(nd.seed)
+	t.claim(fn, nd.claimed)
 	if k <= nd.n-k || t.bushy(id) {
 		fn.off, fn.n, fn.cap, fn.depth = nd.off, k, k, nd.depth
 		t.substitute(id, fresh)
@@ -201,6 +236,9 @@ func (t *tree) join(p uint32) uint32 {
 	cn := t.node(c)
 	if cn.next != 0 || pn.off+pn.cap != cn.off || pn.cap != pn.n || pn.off>>segmentBits != cn.off>>segmentBits || pn.seed != cn.seed {
 		return p
+	}
+	if pn.claimed != cn.claimed || pn.depth+pn.n != cn.depth {
+		return p // only in sequence Spaces
 	}
 	for i := range pn.owners {
 		if !t.sets.equal(pn.owners[i], cn.owners[i]) {
@@ -247,10 +285,13 @@ func (t *tree) tidy(id uint32) {
 	t.join(t.node(id).parent)
 }
 
-// forget takes the names of n cells out of the table.
+// forget takes n cells out of the tables.
 func (t *tree) forget(off, n uint32) {
 	for i, name := range t.cells.names(off, n) {
 		t.names.remove(name, off+uint32(i))
+	}
+	if t.values != nil {
+		t.forgetValues(off, n)
 	}
 }
 
@@ -268,7 +309,7 @@ func (t *tree) empty() {
 // ready makes sure that the root exists.
 func (t *tree) ready() {
 	if len(t.pages) == 0 {
-		t.pages = append(t.pages, makeFlat[node](t.mem, pageNodes))
+		t.page(root)
 		t.node(root).used = true
 		t.next = 1
 	}
@@ -329,6 +370,11 @@ func (t *tree) fill(off uint32, locals, names []uint64) {
 	copy(t.cells.names(off, n), names)
 	for i, name := range names {
 		t.names.insert(name, off+uint32(i))
+	}
+	if t.values != nil {
+		for i, value := range locals {
+			t.values.insert(value, off+uint32(i))
+		}
 	}
 }
 

@@ -71,7 +71,8 @@ const (
 	nameWork = 8
 )
 
-// Walk begins a walk. Runs must be called on it, once.
+// Walk begins a walk. Runs must be called on it, once. A sequence Space, which
+// does not keep the local hashes, yields nothing.
 func (s *Space) Walk() *Walk { return s.walk(walkWork) }
 
 func (s *Space) walk(work int) *Walk {
@@ -82,7 +83,7 @@ func (s *Space) walk(work int) *Walk {
 	w.words = int(t.sets.words)
 	w.now = make([]uint64, w.words)
 	w.depths, w.reach = []uint32{0}, slices.Repeat([]uint64{^uint64(0)}, w.words)
-	if t.live > 0 {
+	if t.live > 0 && !s.sequence {
 		w.next = t.node(t.node(root).first).off
 	}
 	t.walks = append(t.walks, w)

@@ -1,0 +1,187 @@
+package indexer_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// TestDepartures proves that the latest departure of a block from every slot and
+// tier is remembered, in local and in sequence Spaces, whether it was removed,
+// or its rank or stream cleared, and that a slot's go when it is forgotten.
+func TestDepartures(t *testing.T) {
+	const n = 40
+	local := number(1, n)
+	for _, sequence := range []bool{false, true} {
+		s, chain, seed := indexer.New(), local, hashing.Seed
+		if sequence {
+			s, seed = indexer.NewSequence(hashing.Seed), 77
+			chain = folded(hashing.AppendSequence(nil, local), seed)
+		}
+		for slot := range uint32(3) {
+			for _, tier := range []indexer.Tier{indexer.Device, indexer.Disk} {
+				s.Store(&indexer.Store{Slot: slot, Tier: tier, Names: local, Local: local, Seed: seed, SeedKnown: true})
+			}
+		}
+		s.Remove(0, indexer.Device, local[20:])
+		s.Store(&indexer.Store{Slot: 0, Parent: local[19], HasParent: true, Names: local[20:], Local: local[20:]})
+		s.Clear(0)
+		s.Remove(1, indexer.Disk, local[:1])
+		if cleared := s.ClearTier(1, indexer.Device, seed); cleared != n {
+			t.Errorf("%d cleared", cleared)
+		}
+		if held := s.Held(1); held[indexer.Device] != 0 || held[indexer.Disk] != n-1 {
+			t.Errorf("slot 1 holds %v", held)
+		}
+		s.Remove(2, indexer.Device, local[30:])
+		check := func(at int, want ...indexer.Departure) {
+			t.Helper()
+			got := s.Departures(chain, at, nil)
+			slices.SortFunc(got, func(a, b indexer.Departure) int {
+				return int(a.Slot)*4 + int(a.Tier) - int(b.Slot)*4 - int(b.Tier)
+			})
+			if !slices.Equal(got, want) {
+				t.Errorf("sequence %v, block %d: %v, want %v", sequence, at, got, want)
+			}
+		}
+		zero := []indexer.Departure{{Slot: 0, Tier: indexer.Device, Cleared: true}, {Slot: 0, Tier: indexer.Disk, Cleared: true}}
+		one := indexer.Departure{Slot: 1, Tier: indexer.Device, Cleared: true}
+		check(0, append(zero, one, indexer.Departure{Slot: 1, Tier: indexer.Disk})...)
+		check(10, append(zero, one)...)
+		check(35, append(zero, one, indexer.Departure{Slot: 2, Tier: indexer.Device})...)
+		check(-1)
+		check(n)
+		s.Forget(0)
+		check(10, one)
+		s.Forget(1)
+		s.Forget(2)
+		if st := s.Stats(); st != (indexer.Stats{}) {
+			t.Errorf("after the last rank: %+v", st)
+		}
+	}
+}
+
+// TestDeparturesAreBounded proves that 65,536 departures are remembered, the
+// latest, and 16,384 of one clear.
+func TestDeparturesAreBounded(t *testing.T) {
+	const n = 65536 + 100
+	local := number(1, n)
+	s := indexer.New()
+	store := func() { s.Store(&indexer.Store{Names: local, Local: local}) }
+	remembered := func() (left int) {
+		rnd := rand.New(rand.NewPCG(1, 1))
+		for range 200 {
+			left += len(s.Departures(local, rnd.IntN(n), nil))
+		}
+		return left
+	}
+	store()
+	s.Clear(0)
+	if got := remembered(); got < 25 || got > 80 { // a quarter of 200
+		t.Errorf("%d of 200 blocks of a clear", got)
+	}
+	store()
+	gone := slices.Clone(local)
+	slices.Reverse(gone)
+	s.Remove(0, indexer.Device, gone)
+	for _, c := range []struct{ at, want int }{{0, 1}, {65535, 1}, {65536, 0}, {n - 1, 0}} {
+		if got := s.Departures(local, c.at, nil); len(got) != c.want {
+			t.Errorf("block %d: %v", c.at, got)
+		}
+	}
+	if b := s.Stats().Bytes; b > 4<<20 {
+		t.Errorf("%d bytes", b)
+	}
+}
+
+// Waiting, Seeds and HasSeed follow blocks from their stay as orphans into the
+// tree and out of it.
+func TestInspection(t *testing.T) {
+	for _, seed := range []uint64{hashing.Seed, 5} {
+		s := indexer.NewSequence(hashing.Seed)
+		orphan := &indexer.Store{Slot: 3, Parent: 1, HasParent: true, Names: []uint64{2}, Local: []uint64{20}, Seed: seed, SeedKnown: true}
+		s.Store(orphan)
+		if got := s.Waiting(seed, 20, nil); !slices.Equal(got, []uint32{3}) {
+			t.Errorf("waiting: %v", got)
+		}
+		if got := s.Waiting(seed+1, 20, nil); len(got) != 0 {
+			t.Errorf("waiting in another namespace: %v", got)
+		}
+		if s.Idle(3) || !s.Idle(2) || !s.Idle(9) {
+			t.Errorf("idle: %v %v %v", s.Idle(3), s.Idle(2), s.Idle(9))
+		}
+		if !s.HasSeed(seed) || s.HasSeed(seed+1) || len(s.Seeds(nil)) != 0 {
+			t.Errorf("seed %d in use: %v, seeds %v", seed, s.HasSeed(seed), s.Seeds(nil))
+		}
+		if _, known := s.DepthOf(3, indexer.Device, 2); known {
+			t.Error("the depth of an orphan is known")
+		}
+		s.Store(&indexer.Store{Slot: 3, Names: []uint64{1}, Local: []uint64{10}, Seed: seed, SeedKnown: true})
+		if got := s.Waiting(seed, 20, nil); len(got) != 0 || !slices.Equal(s.Seeds(nil), []uint64{seed}) {
+			t.Errorf("waiting: %v, seeds %v", got, s.Seeds(nil))
+		}
+		if depth, known := s.DepthOf(3, indexer.Device, 2); depth != 1 || !known {
+			t.Errorf("depth %d, known %v", depth, known)
+		}
+		if _, known := s.DepthOf(99, indexer.Device, 2); known {
+			t.Error("a slot that was never used holds a block")
+		}
+		s.Remove(3, indexer.Device, []uint64{2, 1})
+		if s.HasSeed(seed) || len(s.Seeds(nil)) != 0 {
+			t.Errorf("seeds %v of no blocks", s.Seeds(nil))
+		}
+		// A stream that is cleared loses what waits, in its tier.
+		s.Store(orphan)
+		orphan.Tier = indexer.Host
+		s.Store(orphan)
+		s.ClearTier(3, indexer.Device, seed)
+		if !s.HasSeed(seed) || s.Stats().Orphans != 1 {
+			t.Error("the block waits in host memory")
+		}
+		s.ClearTier(3, indexer.Host, seed)
+		if s.HasSeed(seed) || s.Stats().Orphans != 0 {
+			t.Error("nothing waits")
+		}
+	}
+}
+
+// TestClearTierBesideStores proves that a stream is cleared to the last block
+// while other ranks split and join the runs that it shares with them.
+func TestClearTierBesideStores(t *testing.T) {
+	const n, key = 60_000, 9
+	local := number(1, n)
+	s := indexer.NewSequence(hashing.Seed)
+	store := func(slot uint32, from, to int) {
+		s.Store(&indexer.Store{
+			Slot: slot, Parent: uint64(from), HasParent: from > 0, Names: number(5, n)[from:to], Local: local[from:to], Seed: key, SeedKnown: true,
+		})
+	}
+	names := number(5, n)
+	store(0, 0, n)
+	other := make(chan struct{})
+	go func() {
+		defer close(other)
+		rnd := rand.New(rand.NewPCG(1, 2))
+		for range 2000 {
+			at := rnd.IntN(n - 10)
+			s.StoreHashed(&indexer.HashedStore{Slot: 1, Seed: key, Names: names[at : at+3], Hashes: hashing.AppendSequence(nil, local[:at+3])[at:]})
+			if rnd.IntN(2) == 0 {
+				s.Remove(1, indexer.Device, names[at:at+1])
+			}
+		}
+	}()
+	for range 5 {
+		cleared := s.ClearTier(0, indexer.Device, key)
+		if held := s.Held(0); cleared != n || held[indexer.Device] != 0 {
+			t.Errorf("%d cleared, %v left", cleared, held)
+		}
+		store(0, 0, n)
+	}
+	<-other
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,164 @@
+package indexer
+
+// HashedStore is a "stored" event of blocks that are known by rolling hash
+// alone, in a sequence Space.
+type HashedStore struct {
+	Slot   uint32
+	Tier   Tier
+	Seed   uint64   // the namespace's key
+	Names  []uint64 // by which the slot removes the blocks, no two equal
+	Hashes []uint64 // rolling hashes, consecutive, as many
+	// Engine has the engine's own names of the blocks, as many, where the
+	// publisher states them; if nil, Hashes are tried as such names.
+	Engine    []uint64
+	Parent    uint64 // rolling hash of the block before the first
+	HasParent bool
+	Base      uint32 // blocks before the first
+	HasBase   bool
+}
+
+// HashedOutcome counts what became of the blocks of a HashedStore.
+type HashedOutcome struct {
+	Outcome
+	// Of all blocks: Confirmed ones have a hash that is known from tokens, so
+	// the publisher hashes by the standard. Resolved ones have an engine's own
+	// name of a block that was announced with tokens, and are stored as that
+	// block. Of Unverified ones nothing says yet that the hash is a standard one.
+	Confirmed, Resolved, Unverified int
+	// BaseMismatch: Base contradicts the depth that is known of the parent or of
+	// the first block, and was not used.
+	BaseMismatch bool
+}
+
+// StoreHashed applies a stored event without tokens. A block whose hash is in
+// the index is that block. Else, or if nothing but hashes is known of that block
+// either, a block with tokens that an engine of the namespace named so is meant;
+// else the block is new. Where it stands before it has no need of a parent: a
+// query joins the prefix.
+func (s *Space) StoreHashed(ev *HashedStore) HashedOutcome {
+	var out HashedOutcome
+	part := *ev
+	part.HasBase = ev.HasBase && ev.Base < unknownDepth
+	for len(part.Names) > 0 {
+		n := min(maxHold, len(part.Names))
+		rest := part
+		rest.Names, rest.Hashes = part.Names[n:], part.Hashes[n:]
+		part.Names, part.Hashes = part.Names[:n], part.Hashes[:n]
+		if part.Engine != nil {
+			rest.Engine, part.Engine = part.Engine[n:], part.Engine[:n]
+		}
+		more := s.storeHashedPart(&part)
+		out.add(more)
+		rest.Parent, rest.HasParent = part.Hashes[n-1], true
+		rest.Base += uint32(n)
+		rest.HasBase = part.HasBase && !more.BaseMismatch && rest.Base < unknownDepth
+		part = rest
+	}
+	return out
+}
+
+func (o *HashedOutcome) add(more HashedOutcome) {
+	o.Outcome.add(more.Outcome)
+	o.Confirmed += more.Confirmed
+	o.Resolved += more.Resolved
+	o.Unverified += more.Unverified
+	o.BaseMismatch = o.BaseMismatch || more.BaseMismatch
+}
+
+func (s *Space) storeHashedPart(ev *HashedStore) (out HashedOutcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.admit(ev.Slot)
+	b := newBatch(holderOf(ev.Slot, ev.Tier), ev.Names)
+	defer b.done()
+	b.key, b.said, b.claimed, b.engine = ev.Seed, true, true, ev.Engine
+	if b.stated = ev.Engine != nil; !b.stated {
+		b.engine = ev.Hashes
+	}
+	b.values = append(b.values, ev.Hashes...)
+	b.fold()
+	var p place
+	for again := true; again; again = s.locate(b, p) {
+		s.tree.ready()
+		p, out.BaseMismatch = s.anchor(b, ev)
+	}
+	s.judge(b, &out)
+	if cell := b.cells[0]; cell != 0 && ev.HasBase {
+		depth := s.tree.depthOf(cell)
+		out.BaseMismatch = out.BaseMismatch || depth < unknownDepth && depth != ev.Base
+	}
+	out.Stored = s.enter(b, p)
+	out.Known = len(ev.Names) - out.Stored
+	s.reunite(b.by, ev.Names)
+	return out
+}
+
+// anchor returns the place behind an event's parent, the root if it is unknown,
+// and sets the depth of the first block. mismatch: the parent's is another.
+func (s *Space) anchor(b *batch, ev *HashedStore) (p place, mismatch bool) {
+	t := &s.tree
+	b.depth = unknownDepth
+	if ev.HasBase {
+		b.depth = ev.Base
+	}
+	if !ev.HasParent {
+		return place{}, false
+	}
+	cell := t.standing(ev.Parent ^ ev.Seed)
+	if cell == 0 {
+		return place{}, false
+	}
+	depth := t.depthOf(cell) + 1
+	mismatch = ev.HasBase && depth < unknownDepth && depth != ev.Base
+	if depth < unknownDepth || !ev.HasBase {
+		b.depth = depth
+	}
+	return s.behind(cell), mismatch
+}
+
+// judge counts what is known of the hashes of a batch that was located.
+func (s *Space) judge(b *batch, out *HashedOutcome) {
+	t := &s.tree
+	for i, cell := range b.cells {
+		switch {
+		case cell == 0 || t.node(t.cells.nodeOf(cell)).claimed:
+			out.Unverified++
+		case t.cells.local(cell) == b.values[i]:
+			out.Confirmed++
+		default:
+			out.Resolved++
+		}
+	}
+}
+
+// recallValue is recall for sequence Spaces.
+func (s *Space) recallValue(by holder, name uint64) bool {
+	r := &s.ranks[by.slot()].recent
+	at, ok := r.at[name]
+	if !ok {
+		return false
+	}
+	gone := r.ring[at]
+	t := &s.tree
+	if t.live > 0 {
+		if cell := t.standing(gone.local); cell != 0 {
+			s.hold(by, cell, name)
+			return true
+		}
+	}
+	t.ready()
+	var p place
+	if gone.behind {
+		if up := t.standing(gone.parent ^ gone.seed); up != 0 {
+			p = s.behind(up)
+		}
+	}
+	b := newBatch(by, []uint64{name})
+	defer b.done()
+	b.said = true
+	b.values, b.cells = append(b.values, gone.local), append(b.cells, 0)
+	seed := t.seeds.take(gone.seed)
+	s.attach(b, 0, p, seed, gone.depth, gone.claimed)
+	t.seeds.release(seed)
+	return true
+}

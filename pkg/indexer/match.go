@@ -1,0 +1,163 @@
+package indexer
+
+import "github.com/select-service/select-service/pkg/hashing"
+
+// Match is what Follow found: consecutive pieces of the chain with their
+// holders. It is meant to be used again; what it held before is then void.
+type Match struct {
+	// Through makes the walk go on over pieces that nobody holds, and in a
+	// sequence Space over blocks that are not in the index, each a Step of one
+	// block without holders.
+	Through bool
+	Steps   []Step
+	arena   []uint64 // of the bit sets
+}
+
+// Step is a piece of a chain: blocks with the same holders.
+type Step struct {
+	Blocks uint32
+	// Holders are bit sets over slots, per tier. A set may be short, or nil:
+	// nobody holds the piece beyond it. The last word is never 0.
+	Holders [NumTiers][]uint64
+}
+
+// Blocks returns how many blocks of the chain the steps are.
+func (m *Match) Blocks() int {
+	n := 0
+	for i := range m.Steps {
+		n += int(m.Steps[i].Blocks)
+	}
+	return n
+}
+
+func (m *Match) reset() { m.Steps, m.arena = m.Steps[:0], m.arena[:0] }
+
+// add appends a piece and reports whether anybody holds it; without Through it
+// is then left out.
+func (m *Match) add(s *Space, nd *node, blocks int) bool {
+	st := Step{Blocks: uint32(blocks)}
+	held := false
+	for tier, h := range nd.owners {
+		if h != nobody {
+			st.Holders[tier] = m.holders(s, h)
+			held = held || st.Holders[tier] != nil
+		}
+	}
+	if held || m.Through {
+		m.Steps = append(m.Steps, st)
+	}
+	return held
+}
+
+// holders copies a set without the slots that are being cleared; nil if none is
+// left. A set that the arena has no room for goes to a larger one, the earlier
+// sets stay where they are.
+func (m *Match) holders(s *Space, h owners) []uint64 {
+	at := len(m.arena)
+	if h&single != 0 {
+		slot := uint32(h &^ single)
+		if s.hidden[slot/64]>>(slot%64)&1 == 1 {
+			return nil
+		}
+		for range slot / 64 {
+			m.arena = append(m.arena, 0)
+		}
+		m.arena = append(m.arena, 1<<(slot%64))
+		return m.arena[at:len(m.arena):len(m.arena)]
+	}
+	for i, w := range s.tree.sets.set(h) {
+		m.arena = append(m.arena, w&^s.hidden[i])
+	}
+	for len(m.arena) > at && m.arena[len(m.arena)-1] == 0 {
+		m.arena = m.arena[:len(m.arena)-1]
+	}
+	if len(m.arena) == at {
+		return nil
+	}
+	return m.arena[at:len(m.arena):len(m.arena)]
+}
+
+// Follow follows a chain from its first block on and fills m. The chain is a
+// prompt's local hashes, in a sequence Space its rolling hashes, each xor the
+// key of the namespace. The walk ends where the chain is not in the index or
+// nobody holds a piece in any tier. A block that is known to stand at another
+// depth is not the chain's.
+func (s *Space) Follow(chain []uint64, m *Match) {
+	m.reset()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	t := &s.tree
+	if t.live == 0 && (!m.Through || !s.sequence) {
+		return
+	}
+	var p place
+	for depth := 0; depth < len(chain); {
+		k := 0
+		if q, ok := s.next(p, chain[depth], uint32(depth)); ok {
+			k = t.match(q, chain[depth:])
+			p = place{q.id, q.at + uint32(k)}
+			if !m.add(s, t.node(q.id), k) && !m.Through {
+				return
+			}
+		} else if m.Through && s.sequence {
+			k, p = 1, place{}
+			m.Steps = append(m.Steps, Step{Blocks: 1})
+		} else {
+			return
+		}
+		depth += k
+	}
+}
+
+// next returns the place before a chain's block at a depth, behind p.
+func (s *Space) next(p place, local uint64, depth uint32) (place, bool) {
+	t := &s.tree
+	if t.live == 0 {
+		return place{}, false
+	}
+	q, ok := t.step(p, local)
+	if !ok {
+		return place{}, false
+	}
+	stands := t.node(q.id).depth + q.at
+	return q, stands == depth || stands >= unknownDepth
+}
+
+// FollowHashes is Follow in a local Space for a chain of rolling hashes
+// (hashing.AppendSequence). The rolling hashes of blocks are computed on the
+// way, where runs part those of all children.
+func (s *Space) FollowHashes(rolling []uint64, m *Match) {
+	m.reset()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	t := &s.tree
+	if t.live == 0 || len(rolling) == 0 {
+		return
+	}
+	id := t.child(root, rolling[0])
+	for depth := 0; id != 0; {
+		nd := t.node(id)
+		run := t.cells.locals(nd.off, nd.n)
+		k := 0
+		for k < len(run) && depth+k < len(rolling) && follows(rolling, depth+k, run[k]) {
+			k++
+		}
+		depth += k
+		if held := m.add(s, nd, k); !held && !m.Through || k < len(run) || depth == len(rolling) {
+			return
+		}
+		for id = nd.first; id != 0; id = t.node(id).next {
+			if follows(rolling, depth, t.cells.local(t.node(id).off)) {
+				break
+			}
+		}
+	}
+}
+
+// follows tells whether a block with a local hash is the i-th of the chain.
+func follows(rolling []uint64, i int, local uint64) bool {
+	if i == 0 {
+		return rolling[0] == local
+	}
+	return hashing.NextSequence(rolling[i-1], local) == rolling[i]
+}

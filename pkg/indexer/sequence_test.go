@@ -1,0 +1,383 @@
+package indexer_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// seqHistory drives a sequence Space and the model with the same random events
+// and compares every answer.
+type seqHistory struct {
+	rnd   *rand.Rand
+	space *indexer.Space
+	model *seqModel
+	slots uint32
+	kind  seqKind
+	keys  []uint64 // of the namespaces
+	doubt map[seqBlock]bool
+	match indexer.Match
+}
+
+// seqKind says what a history has beside what all have.
+type seqKind int
+
+const (
+	// mixed: publishers with tokens and without, that hash by the standard.
+	mixed seqKind = iota
+	// odd: engines that reuse names for other blocks; all send tokens.
+	odd
+	// engines: publishers without tokens that go by the engines' own names.
+	engines
+	seqKinds
+)
+
+const chainSeed = 4711
+
+func newSeqHistory(rnd *rand.Rand, slots uint32, kind seqKind) *seqHistory {
+	return &seqHistory{
+		rnd: rnd, space: indexer.NewSequence(chainSeed), model: newSeqModel(), slots: slots, kind: kind,
+		keys: []uint64{hashing.Seed, rnd.Uint64(), rnd.Uint64()}, doubt: map[seqBlock]bool{},
+	}
+}
+
+// prompt is a random chain: few hashes per level, so that prompts share prefixes
+// and part ways at any depth; the same ones in every namespace.
+func (h *seqHistory) prompt(n int) []uint64 {
+	locals := make([]uint64, n)
+	for i := range locals {
+		locals[i] = 100
+		if h.rnd.IntN(6) == 0 {
+			locals[i] += uint64(h.rnd.IntN(3))
+		}
+	}
+	return locals
+}
+
+// names gives an engine's hashes of a chain; every third slot has a hash seed of
+// its own, except where others go by the names.
+func (h *seqHistory) names(slot uint32, key uint64, locals []uint64) []uint64 {
+	names := make([]uint64, len(locals))
+	acc := 17 + key
+	if h.kind != engines && slot%3 == 1 {
+		acc += uint64(slot) * 1000003
+	}
+	for i, l := range locals {
+		acc = acc*6364136223846793005 + l
+		names[i] = acc
+		if h.kind == odd && h.rnd.IntN(50) == 0 {
+			names[i] = uint64(h.rnd.IntN(30)) + 1
+		}
+	}
+	return names
+}
+
+// blocks returns the model's blocks of a chain.
+func (h *seqHistory) blocks(key uint64, locals []uint64) []seqBlock {
+	out := make([]seqBlock, len(locals))
+	at := 0
+	for i, l := range locals {
+		at = h.model.chain(at, l)
+		out[i] = seqBlock{key, at}
+	}
+	return out
+}
+
+func folded(hashes []uint64, key uint64) []uint64 {
+	out := slices.Clone(hashes)
+	for i := range out {
+		out[i] ^= key
+	}
+	return out
+}
+
+func (h *seqHistory) tier() indexer.Tier {
+	if h.rnd.IntN(3) > 0 {
+		return indexer.Device
+	}
+	return indexer.Tier(h.rnd.IntN(indexer.NumTiers))
+}
+
+func (h *seqHistory) step(t testing.TB) {
+	slot, tier := h.rnd.Uint32N(h.slots), h.tier()
+	key := h.keys[h.rnd.IntN(len(h.keys))]
+	locals := h.prompt(1 + h.rnd.IntN(24))
+	names := h.names(slot, key, locals)
+	from := 0
+	if h.rnd.IntN(2) == 0 {
+		from = h.rnd.IntN(len(locals))
+	}
+	switch k := h.rnd.IntN(100); {
+	case k < 30 || k < 50 && h.kind == odd:
+		h.store(slot, tier, key, names, locals, from)
+	case k < 50:
+		h.storeHashed(t, slot, tier, key, names, locals, from)
+	case k < 86:
+		gone := names[from:]
+		if h.kind != odd && h.rnd.IntN(2) == 0 { // the names of publishers without tokens
+			gone = folded(hashing.AppendSequenceSeed(nil, locals, chainSeed), key)[from:]
+			if h.kind == engines && h.rnd.IntN(2) == 0 {
+				gone = folded(names[from:], key^uint64(h.rnd.IntN(2)*99))
+			}
+		}
+		if h.rnd.IntN(2) == 0 { // engines evict tails
+			slices.Reverse(gone)
+		}
+		if h.rnd.IntN(3) == 0 {
+			gone = gone[:1]
+		}
+		h.space.Remove(slot, tier, gone)
+		h.model.remove(slot, tier, gone)
+	case k < 90:
+		if h.kind != odd { // a name recalled after it changed its meaning has no right answer
+			h.space.StoreNamed(slot, tier, names[from:])
+			h.model.storeNamed(slot, tier, names[from:])
+		}
+	case k < 91:
+		h.space.Clear(slot)
+		h.model.clear(slot)
+	case k < 92:
+		h.space.Forget(slot)
+		h.model.clear(slot)
+	case k < 94:
+		h.space.ClearTier(slot, tier, key)
+		h.model.clearTier(slot, tier, key)
+	default:
+		h.compare(t, key)
+	}
+	h.noteDoubt()
+}
+
+func (h *seqHistory) store(slot uint32, tier indexer.Tier, key uint64, names, locals []uint64, from int) {
+	if h.kind == engines {
+		from = 0
+	}
+	ev := &indexer.Store{Slot: slot, Tier: tier, Names: names[from:], Local: locals[from:], Seed: key, SeedKnown: true}
+	if from > 0 {
+		ev.Parent, ev.HasParent = names[from-1], true
+		ev.SeedKnown = h.rnd.IntN(2) == 0
+	} else if h.rnd.IntN(4) == 0 {
+		ev.HasParent = true // 0: the root by another name
+	}
+	if key == hashing.Seed && h.rnd.IntN(2) == 0 {
+		ev.SeedKnown = false
+	}
+	if distinct(ev.Names, ev.Parent, ev.HasParent) {
+		h.space.Store(ev)
+		h.model.store(ev)
+		for _, b := range h.blocks(key, locals) {
+			delete(h.doubt, b)
+		}
+	}
+}
+
+// storeHashed announces blocks by their rolling hashes, with a parent or a base
+// or both or none, or by the engine's own names of them.
+func (h *seqHistory) storeHashed(t testing.TB, slot uint32, tier indexer.Tier, key uint64, names, locals []uint64, from int) {
+	rolling := hashing.AppendSequenceSeed(nil, locals, chainSeed)
+	blocks := h.blocks(key, locals)[from:]
+	ev := &indexer.HashedStore{Slot: slot, Tier: tier, Seed: key, Hashes: rolling[from:]}
+	own := h.kind == engines && h.rnd.IntN(2) == 0
+	if own {
+		ev.Hashes = names[from:]
+		if h.rnd.IntN(2) == 0 { // hashes of the publisher's own, and the engine's beside them
+			ev.Hashes, ev.Engine = folded(names[from:], 99), names[from:]
+		}
+		for i, b := range blocks {
+			if h.doubt[b] {
+				return
+			}
+			if !h.model.tokens[b] {
+				blocks[i] = h.model.claim(key, ev.Hashes[i], names[from+i])
+			}
+		}
+	} else if h.rnd.IntN(2) == 0 && from > 0 {
+		ev.Parent, ev.HasParent = rolling[from-1], true
+	}
+	if !own && h.rnd.IntN(2) == 0 {
+		ev.Base, ev.HasBase = uint32(from), true
+	}
+	ev.Names = folded(ev.Hashes, key)
+	if h.kind == mixed && h.rnd.IntN(2) == 0 { // a publisher that leaves tokens out now and then
+		ev.Names = names[from:]
+	}
+	out := h.space.StoreHashed(ev)
+	h.model.storeHashed(slot, tier, ev.Names, blocks)
+	if out.BaseMismatch {
+		t.Fatalf("base %d of %d blocks does not fit", ev.Base, len(locals))
+	}
+	if n := len(ev.Names); out.Stored+out.Known != n || out.Confirmed+out.Resolved+out.Unverified != n {
+		t.Fatalf("%d blocks: %+v", n, out)
+	}
+}
+
+// noteDoubt notes the blocks with tokens that nobody holds: whether they are
+// still there, to hold others together, is not the model's to know.
+func (h *seqHistory) noteDoubt() {
+	if h.kind != engines {
+		return
+	}
+	held := map[seqBlock]bool{}
+	for _, r := range h.model.ranks {
+		for t := range r.named {
+			for _, b := range r.named[t] {
+				held[b] = true
+			}
+		}
+	}
+	for b := range h.model.tokens {
+		if !held[b] {
+			h.doubt[b] = true
+		}
+	}
+}
+
+func (h *seqHistory) compare(t testing.TB, key uint64) {
+	t.Helper()
+	locals := h.prompt(1 + h.rnd.IntN(30))
+	chain := folded(hashing.AppendSequenceSeed(nil, locals, chainSeed), key)
+	h.match.Through = h.rnd.IntN(4) == 0
+	h.space.Follow(chain, &h.match)
+	got := expand(&h.match)
+	for i, b := range h.blocks(key, locals) {
+		want := h.model.holders(b)
+		if len(want) == 0 && !h.match.Through {
+			if len(got) != i {
+				t.Fatalf("prompt %v: %d blocks match, nobody holds number %d", locals, len(got), i)
+			}
+			return
+		}
+		if i >= len(got) {
+			t.Fatalf("prompt %v: %d blocks match, number %d is held by %v", locals, len(got), i, want)
+		}
+		if fmt.Sprint(got[i]) != fmt.Sprint(want) {
+			t.Fatalf("prompt %v, block %d: index says %v, model %v", locals, i, got[i], want)
+		}
+	}
+	if len(got) != len(locals) {
+		t.Fatalf("%d of %d blocks", len(got), len(locals))
+	}
+}
+
+// expand returns (slot, tier) of the holders per block.
+func expand(m *indexer.Match) (out []map[[2]uint32]bool) {
+	for _, st := range m.Steps {
+		held := map[[2]uint32]bool{}
+		for tier, set := range st.Holders {
+			for slot := range uint32(len(set) * 64) {
+				if set[slot/64]>>(slot%64)&1 == 1 {
+					held[[2]uint32{slot, uint32(tier)}] = true
+				}
+			}
+		}
+		for range st.Blocks {
+			out = append(out, held)
+		}
+	}
+	return out
+}
+
+func (h *seqHistory) verify(t testing.TB) {
+	t.Helper()
+	if err := h.space.Check(); err != nil {
+		t.Fatal(err)
+	}
+	st := h.space.Stats()
+	for tier := range indexer.Tier(indexer.NumTiers) {
+		if got, want := st.Blocks[tier], h.model.blocks(tier); got != want {
+			t.Fatalf("%v: %d entries, model has %d", tier, got, want)
+		}
+	}
+	for _, key := range h.keys {
+		if got, want := h.space.HasSeed(key), h.used(key); want && !got {
+			t.Fatalf("namespace %d is not in use, model says it is", key)
+		}
+	}
+}
+
+// used tells whether anybody has a block of a namespace.
+func (h *seqHistory) used(key uint64) bool {
+	for _, r := range h.model.ranks {
+		for t := range r.named {
+			for _, b := range r.named[t] {
+				if b.key == key {
+					return true
+				}
+			}
+		}
+		for _, o := range r.waiting {
+			if o.keyKnown && o.key == key {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// leave lets every rank go: nothing may be left.
+func (h *seqHistory) leave(t testing.TB) {
+	t.Helper()
+	for slot := range h.slots {
+		h.space.Forget(slot)
+	}
+	if st := h.space.Stats(); st != (indexer.Stats{}) {
+		t.Fatalf("after the last rank: %+v", st)
+	}
+	for _, key := range h.keys {
+		if h.space.HasSeed(key) {
+			t.Errorf("namespace %d is in use", key)
+		}
+	}
+}
+
+// TestSequenceAgainstModel proves that every answer of a sequence Space equals
+// the naive sets per namespace, for histories of stores with tokens and without,
+// by parent, base, unknown parent or engine name, of evictions, holes, orphans,
+// recalls and clears, over more ranks than a machine word has bits, and that an
+// index without workers holds no memory.
+func TestSequenceAgainstModel(t *testing.T) {
+	steps := 3_000
+	if raceEnabled || testing.Short() {
+		steps = 600
+	}
+	for kind := range seqKinds {
+		for seed := range uint64(8) {
+			t.Run(fmt.Sprintf("kind=%d/seed=%d", kind, seed), func(t *testing.T) {
+				t.Parallel()
+				slots := []uint32{1, 3, 71, 150}[seed%4]
+				h := newSeqHistory(rand.New(rand.NewPCG(seed, 2)), slots, kind)
+				steps := steps
+				if kind == engines {
+					steps /= 4 // the model is slow there
+				}
+				for i := range steps {
+					h.step(t)
+					if i%500 == 0 {
+						h.verify(t)
+					}
+				}
+				h.verify(t)
+				h.leave(t)
+			})
+		}
+	}
+}
+
+// FuzzSequence lets the fuzzer choose the histories.
+func FuzzSequence(f *testing.F) {
+	f.Add(uint64(1), uint64(2), uint16(300), uint8(70), uint8(0))
+	f.Add(uint64(7), uint64(9), uint16(2000), uint8(2), uint8(2))
+	f.Fuzz(func(t *testing.T, a, b uint64, steps uint16, slots, kind uint8) {
+		h := newSeqHistory(rand.New(rand.NewPCG(a, b)), uint32(slots)%130+1, seqKind(kind)%seqKinds)
+		for range steps % 3000 {
+			h.step(t)
+		}
+		h.verify(t)
+		h.compare(t, h.keys[a%uint64(len(h.keys))])
+		h.leave(t)
+	})
+}
