@@ -28,15 +28,20 @@ type Ranks func(dp uint32) (slot uint32, ok bool)
 // the stream's own events taught it: the kinds of attention groups, and whether
 // cache salts are in use. Use it from one goroutine at a time.
 type Converter struct {
+	// Seeds, if any, learns the names behind the block seeds that Apply uses.
+	Seeds SeedNames
+
 	layout hashing.Layout
 	rank   uint32
 	ranks  Ranks
 	groups groups
 	salted bool // a salt has come by: children may have to inherit one
+	named  map[uint64]struct{}
 }
 
 // NewConverter returns a converter for a stream that was registered for rank
-// (the sender's rank goes before) in a pool with the given block layout.
+// (the sender's rank goes before) in a pool with the given block layout. Without
+// ranks every rank is known, and its number is its slot.
 func NewConverter(layout hashing.Layout, rank uint32, ranks Ranks) *Converter {
 	return &Converter{layout: layout, rank: rank, ranks: ranks}
 }
@@ -48,12 +53,12 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 		t.Events[bad.Kind][NoTier][bad.Reason]++
 	}
 	dp := b.RankOr(c.rank)
-	slot, known := c.ranks(dp)
+	slot, known := c.slot(dp)
 	for i := range b.Events {
 		ev := &b.Events[i]
 		reason := UnknownRank
 		if known {
-			reason = c.accept(ev, dp, &b.work)
+			reason = c.acceptTiered(ev, dp, &b.work)
 		}
 		if reason == Applied {
 			c.apply(ev, slot, idx, &b.work, t)
@@ -70,19 +75,33 @@ func (c *Converter) Normalize(b *Batch) []Event {
 	out := make([]Event, 0, len(b.Events))
 	for i := range b.Events {
 		ev := &b.Events[i]
-		if reason := c.accept(ev, dp, &b.work); reason == Applied || reason == EnvelopeEvent {
+		if reason := c.acceptTiered(ev, dp, &b.work); reason == Applied || reason == EnvelopeEvent {
 			out = append(out, *ev)
 		}
 	}
 	return out
 }
 
-// accept decides whether an event is for the index, and cuts a store to its
-// complete blocks.
-func (c *Converter) accept(ev *Event, dp uint32, work *scratch) Reason {
+// slot finds the slot of a rank.
+func (c *Converter) slot(dp uint32) (slot uint32, known bool) {
+	if c.ranks == nil {
+		return dp, true
+	}
+	return c.ranks(dp)
+}
+
+// acceptTiered decides about an event where only engine events on media of a
+// known tier count.
+func (c *Converter) acceptTiered(ev *Event, dp uint32, work *scratch) Reason {
 	if ev.Envelope != nil {
 		return EnvelopeEvent
 	}
+	return c.accept(ev, dp, work, false)
+}
+
+// accept decides whether an engine event is for an index, of any medium or of
+// those alone that have a tier, and cuts a store to its complete blocks.
+func (c *Converter) accept(ev *Event, dp uint32, work *scratch, anyMedium bool) Reason {
 	if ev.Kind == Stored {
 		c.groups.learn(dp, ev)
 	}
@@ -95,32 +114,32 @@ func (c *Converter) accept(ev *Event, dp uint32, work *scratch) Reason {
 		return Applied
 	case !c.groups.main(dp, ev):
 		return FilteredGroup
-	case !ev.TierKnown:
+	case !ev.TierKnown && !anyMedium:
 		return UnknownMedium
 	case len(ev.Names) == 0:
 		return Empty
 	case ev.Kind == Removed, len(ev.Tokens) == 0:
 		return Applied
 	}
-	return c.acceptStore(ev, work)
+	return acceptStore(ev, c.layout, work)
 }
 
-// acceptStore decides on a store with tokens.
-func (c *Converter) acceptStore(ev *Event, work *scratch) Reason {
+// acceptStore decides on a store with tokens, and cuts it to its complete blocks.
+func acceptStore(ev *Event, layout hashing.Layout, work *scratch) Reason {
 	switch {
-	case ev.BlockSize != c.layout.BlockSize:
+	case ev.BlockSize != layout.BlockSize:
 		return BlockSizeMismatch
-	case ev.Eagle != c.layout.Eagle:
+	case ev.Eagle != layout.Eagle:
 		return EagleMismatch
 	case work.repeats(ev):
 		return RepeatedHash
 	}
-	n := min(len(ev.Names), c.layout.Blocks(len(ev.Tokens)))
+	n := min(len(ev.Names), layout.Blocks(len(ev.Tokens)))
 	if n == 0 {
 		return Incomplete
 	}
-	tokens := n * c.layout.BlockSize
-	if c.layout.Eagle {
+	tokens := n * layout.BlockSize
+	if layout.Eagle {
 		tokens++
 	}
 	ev.incomplete = len(ev.Names) - n
@@ -184,7 +203,7 @@ func (c *Converter) seed(ev *Event, slot uint32, idx Index) (seed uint64, known 
 			}
 		}
 		// A parent 0 that names no block is the root (decision K10).
-		return hashing.LocalSeed(ev.LoRA, ""), c.salted && ev.Parent == 0
+		return c.localSeed(ev.LoRA, ""), c.salted && ev.Parent == 0
 	}
-	return hashing.LocalSeed(ev.LoRA, ev.Salt), true
+	return c.localSeed(ev.LoRA, ev.Salt), true
 }

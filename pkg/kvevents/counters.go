@@ -66,6 +66,7 @@ type Counters struct {
 	Disconnects   atomic.Uint64
 	Pauses        atomic.Uint64 // times that a full inbox stopped a socket from being read
 	ReplayStarts  atomic.Uint64
+	ReplaysAgain  atomic.Uint64 // replays of everything asked again, as one had broken off
 	ReplayResults [NumReplayResults]atomic.Uint64
 }
 

@@ -20,6 +20,8 @@ var (
 type Decoder struct {
 	r    reader
 	kind Kind // of the event at hand, as soon as its tag is known
+	// numbered is the event at hand if it is a bad envelope with stream and number.
+	numbered *Event
 
 	// Slabs that the events of one batch share; see mark.
 	tokens    []uint32
@@ -175,10 +177,14 @@ func (d *Decoder) events(b *Batch) error {
 // event reads one event and leaves the cursor after it, bad or not.
 func (d *Decoder) event(b *Batch) error {
 	start, have, slabs := d.r.i, len(b.Events), d.mark()
-	d.kind = Unreadable
+	d.kind, d.numbered = Unreadable, nil
 	reason := d.anyEvent(b)
 	if reason == Applied {
 		return nil
+	}
+	bad := BadEvent{Kind: d.kind, Reason: reason, Before: uint32(have)}
+	if d.numbered != nil {
+		bad.Numbered = d.keepNumbered()
 	}
 	b.Events = b.Events[:have]
 	d.release(slabs)
@@ -186,8 +192,18 @@ func (d *Decoder) event(b *Batch) error {
 	if !d.r.skip() {
 		return ErrMalformed
 	}
-	b.Bad = append(b.Bad, BadEvent{Kind: d.kind, Reason: reason})
+	b.Bad = append(b.Bad, bad)
 	return nil
+}
+
+// keepNumbered copies the bad envelope at hand without its blocks. They are rare:
+// no slab is kept for them.
+func (d *Decoder) keepNumbered() *Event {
+	ev, env := d.numbered, *d.numbered.Envelope
+	return &Event{
+		Kind: d.kind, Medium: ev.Medium, Tier: ev.Tier, TierKnown: ev.TierKnown,
+		BlockSize: ev.BlockSize, LoRA: ev.LoRA, Group: NoGroup, Envelope: &env,
+	}
 }
 
 func (d *Decoder) anyEvent(b *Batch) Reason {

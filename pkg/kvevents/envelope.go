@@ -5,15 +5,18 @@ import (
 	"slices"
 )
 
-// aliases are the legacy fields of an envelope; where there are any they have to
-// say the same as the standard ones (Mooncake Conductor, C++).
-type aliases struct {
-	tag    []byte
-	hashes int // offset of block_hashes, 0 = absent
-	parent int // offset of parent_block_hash, 0 = absent
+// envelopeKeys is what to know of an envelope's keys beside their values. Where
+// there are legacy fields they have to say the same as the standard ones
+// (Mooncake Conductor, C++).
+type envelopeKeys struct {
+	hashes       bool   // there are seq_hashes
+	legacyType   []byte // of type, nil = absent
+	legacyHashes int    // offset of block_hashes, 0 = absent
+	legacyParent int    // offset of parent_block_hash, 0 = absent
 }
 
-// envelopeEvent reads a standard envelope: a map with event_type.
+// envelopeEvent reads a standard envelope: a map with event_type. A bad field is
+// passed over, so that the event's stream and number are seen all the same.
 func (d *Decoder) envelopeEvent(ev *Event) Reason {
 	n, ok := d.r.dict()
 	if !ok {
@@ -21,37 +24,62 @@ func (d *Decoder) envelopeEvent(ev *Event) Reason {
 	}
 	d.envelopes = append(d.envelopes, Envelope{})
 	*ev = Event{Group: NoGroup, TierKnown: true, Envelope: &d.envelopes[len(d.envelopes)-1]}
-	var hasHashes bool
-	var old aliases
+	var seen envelopeKeys
+	known, bad := true, Applied
 	d.kind = Unreadable
 	for range n {
+		at := d.r.i
 		key, isText := d.r.text()
-		if !isText {
-			return BadField
+		reason := BadField
+		if isText {
+			at = d.r.i
+			reason = d.envelopeField(key, ev, &seen)
 		}
-		switch string(key) {
-		case "event_type":
-			if reason := d.readEventType(ev); reason != Applied {
-				return reason
-			}
+		if reason == Applied {
 			continue
-		case "seq_hashes":
-			if d.r.takeNil() {
-				continue
-			}
-			hasHashes = true
 		}
-		if reason := d.envelopeField(key, ev, &old); reason != Applied {
-			return reason
+		if bad == Applied {
+			bad = reason
+		}
+		known = known && (!isText || !identifies(key))
+		d.r.i = at
+		if !isText && !d.r.skip() || !d.r.skip() {
+			return reason // not even a whole value: so is the message
 		}
 	}
-	if ev.Kind != Cleared && !hasHashes {
+	if bad == Applied {
+		bad = d.judge(ev, seen)
+	}
+	if bad != Applied && known && ev.Envelope.HasEventID {
+		d.numbered = ev
+	}
+	return bad
+}
+
+// identifies reports whether a field is a part of the stream's identity, or the
+// event's number in it.
+func identifies(key []byte) bool {
+	switch string(key) {
+	case "event_id", "model_name", "block_size", "additional_salt", "lora_name",
+		"tenant_id", "backend_id", "medium", "dp_rank":
+		return true
+	}
+	return false
+}
+
+// judge looks at an envelope whose fields are good one by one.
+func (d *Decoder) judge(ev *Event, seen envelopeKeys) Reason {
+	if ev.Kind != Cleared && !seen.hashes {
 		return MissingField
 	}
 	if ev.Kind == Stored && !ev.Envelope.HasBase && !ev.HasParent {
-		return NoAnchor
+		// Mooncake's master knows neither; the connector's hash locates a block
+		// that its engine has announced.
+		if _, ok := ev.Envelope.EngineName(); !ok {
+			return NoAnchor
+		}
 	}
-	if !d.agree(ev, old) {
+	if !d.agree(ev, seen) {
 		return AliasMismatch
 	}
 	return Applied
@@ -76,12 +104,17 @@ func (d *Decoder) readEventType(ev *Event) Reason {
 	return Applied
 }
 
-// envelopeField reads the value of any key but event_type. The hashes of
-// Cleared events and unknown keys do not matter.
-func (d *Decoder) envelopeField(key []byte, ev *Event, old *aliases) Reason {
+// envelopeField reads the value of any key. Unknown keys do not matter.
+func (d *Decoder) envelopeField(key []byte, ev *Event, seen *envelopeKeys) Reason {
 	env := ev.Envelope
 	switch string(key) {
+	case "event_type":
+		return d.readEventType(ev)
 	case "seq_hashes":
+		if d.r.takeNil() {
+			return Applied
+		}
+		seen.hashes = true
 		return d.readHashes(ev)
 	case "parent_hash":
 		return d.readParent(ev)
@@ -89,13 +122,17 @@ func (d *Decoder) envelopeField(key []byte, ev *Event, old *aliases) Reason {
 		if d.r.takeNil() {
 			return Applied
 		}
-		env.HasTokens = true
-		return d.readTokens(ev)
+		reason := d.readTokens(ev)
+		env.HasTokens = reason == Applied
+		return reason
 	case "block_size":
 		if d.r.takeNil() {
 			return Applied
 		}
-		return d.readBlockSize(ev)
+		if reason := d.readBlockSize(ev); reason != Applied || ev.BlockSize > 0 {
+			return reason
+		}
+		return BadBlockSize
 	case "medium":
 		return d.readMedium(ev)
 	case "lora_name":
@@ -121,12 +158,12 @@ func (d *Decoder) envelopeField(key []byte, ev *Event, old *aliases) Reason {
 		if !ok {
 			return BadField
 		}
-		old.tag = tag
+		seen.legacyType = tag
 	case "block_hashes":
-		old.hashes = d.r.i
+		seen.legacyHashes = d.r.i
 		return d.skipColumns(1)
 	case "parent_block_hash":
-		old.parent = d.r.i
+		seen.legacyParent = d.r.i
 		return d.skipColumns(1)
 	default: // timestamp (informational), what comes next
 		return d.skipColumns(1)
@@ -183,21 +220,21 @@ func (d *Decoder) readGroupID(env *Envelope) Reason {
 }
 
 // agree compares an envelope with its legacy fields.
-func (d *Decoder) agree(ev *Event, old aliases) bool {
-	if old.tag != nil && string(old.tag) != ev.Kind.String() && string(old.tag) != engineTag(ev.Kind) {
+func (d *Decoder) agree(ev *Event, seen envelopeKeys) bool {
+	if seen.legacyType != nil && string(seen.legacyType) != ev.Kind.String() && string(seen.legacyType) != engineTag(ev.Kind) {
 		return false
 	}
 	end, have := d.r.i, len(d.hashes)
 	defer func() { d.r.i, d.hashes = end, d.hashes[:have] }()
-	if old.parent != 0 {
-		d.r.i = old.parent
+	if seen.legacyParent != 0 {
+		d.r.i = seen.legacyParent
 		parent, present, ok := d.r.optionalHash()
 		if !ok || present != ev.HasParent || parent != ev.Parent {
 			return false
 		}
 	}
-	if old.hashes != 0 {
-		d.r.i = old.hashes
+	if seen.legacyHashes != 0 {
+		d.r.i = seen.legacyHashes
 		if d.r.takeNil() {
 			return len(ev.Names) == 0
 		}
@@ -219,4 +256,25 @@ func engineTag(k Kind) string {
 		return tagRemoved
 	}
 	return tagCleared
+}
+
+// EngineName is the connector's own hash of the (last) block: the last 8 bytes
+// of connector_block_hash, as of every hash that is a byte string. ok is false
+// if there is none, or none of at least 8 bytes in hex.
+func (e *Envelope) EngineName() (name uint64, ok bool) {
+	digits := e.ConnectorHash
+	if len(digits) > 2 && digits[0] == '0' && digits[1]|0x20 == 'x' {
+		digits = digits[2:]
+	}
+	if len(digits) < 16 || len(digits)%2 != 0 {
+		return 0, false
+	}
+	for i := range len(digits) {
+		digit, isHex := hexDigit(digits[i])
+		if !isHex {
+			return 0, false
+		}
+		name = name<<4 | digit // the digits before the last 16 fall out
+	}
+	return name, true
 }

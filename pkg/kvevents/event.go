@@ -56,6 +56,10 @@ type Event struct {
 	Eagle     bool
 
 	LoRA string
+	// LoRAID is the engine's own number of the adapter, if HasLoRAID: older engines
+	// state no name.
+	LoRAID    uint64
+	HasLoRAID bool
 	// Salt is the cache salt that the event itself states. SaltSeen says that it
 	// was found as an untagged string among the extra keys.
 	Salt     string
@@ -82,7 +86,8 @@ type Event struct {
 	// An envelope's Names are its seq_hashes.
 	Envelope *Envelope
 
-	incomplete int // blocks cut off by the Converter
+	oddLoRAID  bool // there is an adapter number, but none that can be told
+	incomplete int  // blocks cut off by the Converter
 }
 
 // Envelope is the part of a standardised event (Conductor contract; Mooncake's
@@ -113,6 +118,12 @@ type Envelope struct {
 type BadEvent struct {
 	Kind   Kind
 	Reason Reason
+	// Before is how many good events of the batch came before it.
+	Before uint32
+	// Numbered is what could be read of a standard envelope: the identity of its
+	// stream and its event_id. It has no blocks. It is nil for engine events, and
+	// where the identity or the number could not be read.
+	Numbered *Event
 }
 
 // Batch is one decoded message. It is reused: pass the same Batch to the same

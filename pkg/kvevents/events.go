@@ -67,8 +67,10 @@ func (d *Decoder) storedArray(ev *Event, n int) Reason {
 		return reason
 	}
 	var later deferred
-	if n > 4 && !d.r.skip() { // lora_id: cannot be mapped to an adapter's name
-		return NotAnEvent
+	if n > 4 {
+		if reason := d.readLoRAID(ev); reason != Applied {
+			return reason
+		}
 	}
 	if n > 5 {
 		if reason := d.readMedium(ev); reason != Applied {
@@ -203,6 +205,8 @@ func (d *Decoder) field(key []byte, ev *Event, seen *fields, later *deferred) Re
 		return d.readMedium(ev)
 	case "lora_name":
 		return d.readString(&ev.LoRA)
+	case "lora_id":
+		return d.readLoRAID(ev)
 	case "cache_salt":
 		return d.readString(&ev.Salt)
 	case "group_idx":
@@ -227,7 +231,7 @@ func (d *Decoder) field(key []byte, ev *Event, seen *fields, later *deferred) Re
 	case "block_mm_infos":
 		later.mmInfos = d.r.i
 		return d.skipColumns(1)
-	default: // lora_id, session_id, lookahead_token_ids, what comes next
+	default: // session_id, lookahead_token_ids, what comes next
 		return d.skipColumns(1)
 	}
 	return Applied

@@ -243,15 +243,23 @@ func mmHash(text []byte) (hash uint64, ok bool) {
 		return 0, false
 	}
 	for _, c := range text[:16] {
-		digit := c - '0'
-		if digit > 9 {
-			if digit = (c | 0x20) - 'a' + 10; digit < 10 || digit > 15 {
-				return 0, false
-			}
+		digit, isHex := hexDigit(c)
+		if !isHex {
+			return 0, false
 		}
-		hash = hash<<4 | uint64(digit)
+		hash = hash<<4 | digit
 	}
 	return hash, true
+}
+
+func hexDigit(c byte) (digit uint64, ok bool) {
+	switch {
+	case '0' <= c && c <= '9':
+		return uint64(c - '0'), true
+	case 'a' <= c|0x20 && c|0x20 <= 'f':
+		return uint64(c|0x20) - 'a' + 10, true
+	}
+	return 0, false
 }
 
 const mmTail = "000000000000000000000000000000000000000000000000"

@@ -97,6 +97,23 @@ func (d *Decoder) readString(s *string) Reason {
 	return Applied
 }
 
+// readLoRAID reads the adapter's number. Where adapters are known by name it does
+// not matter, so that a value of another type does not make the event bad.
+func (d *Decoder) readLoRAID(ev *Event) Reason {
+	ev.HasLoRAID, ev.oddLoRAID = false, false
+	if d.r.takeNil() {
+		return Applied
+	}
+	at := d.r.i
+	if v, negative, ok := d.r.integer(); ok && !negative {
+		ev.LoRAID, ev.HasLoRAID = v, true
+		return Applied
+	}
+	ev.oddLoRAID = true
+	d.r.i = at
+	return d.skipColumns(1)
+}
+
 // readLoRAColumn reads the array column that holds the adapter's name, or, from
 // SGLang, a map with the cache salt.
 func (d *Decoder) readLoRAColumn(ev *Event) Reason {

@@ -35,6 +35,13 @@ const (
 	Empty             // no hashes: nothing to do
 	EnvelopeEvent     // a standard envelope on a stream that does not take them
 
+	// Dropped by the Conductor's index.
+
+	Late         // an event_id that its stream has passed
+	TooMany      // one identity, owner or stream more than the index takes
+	TooManyMedia // one further medium more than a space shows (decision C9)
+	SeedMismatch // an identity that is in use with another hash seed (decision C5)
+
 	// NumReasons counts the reasons, Applied included.
 	NumReasons = int(iota)
 )
@@ -62,6 +69,10 @@ var reasonTexts = [NumReasons]string{
 	Incomplete:        "incomplete",
 	Empty:             "empty",
 	EnvelopeEvent:     "envelope",
+	Late:              "late_event_id",
+	TooMany:           "too_many_owners_or_spaces",
+	TooManyMedia:      "too_many_media",
+	SeedMismatch:      "hash_seed_mismatch",
 }
 
 // String gives the reason's label.

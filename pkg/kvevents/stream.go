@@ -11,7 +11,8 @@ import "time"
 //
 //   - A replay from 0 is asked at every connect, and from the first missing number
 //     on when a live number jumps. Until it ends live messages are held: within
-//     limits, and no longer than limits.silence without a replayed message.
+//     limits, and no longer than limits.silence without a replayed message. One
+//     of everything that breaks off is asked again (see redo).
 //   - What a replay did not bring is lost: counted, and the stream is Stale until
 //     a later replay reaches back behind the hole.
 //   - Numbers that were applied are not applied again, with one exception: a
@@ -53,6 +54,7 @@ type stream struct {
 	tried     uint64    // gaps below this live number are not replayed (again)
 
 	replay replay
+	redo   redo
 	held   heldMessages
 
 	fails   int       // replays that failed in a row
@@ -68,6 +70,9 @@ type effects interface {
 	// replayed says that a replay of everything that the engine ever sent begins,
 	// and is going to be applied as a whole.
 	replayed()
+	// rewound says that what is applied from now on was applied before, at least in
+	// part: a replay reaches back behind a break.
+	rewound()
 	// foreign says that a replayed batch belongs to another rank.
 	foreign(payload []byte) bool
 	// ask wants a replay: granted is to be called when it may begin.
@@ -224,6 +229,7 @@ func (s *stream) renew() {
 	s.known, s.last, s.base, s.hole, s.doubt, s.trail = false, 0, 0, position{}, position{}, trail{}
 	s.heard, s.hears, s.overtaken = 0, false, time.Time{}
 	s.low, s.believed, s.gapped, s.tried = nil, time.Time{}, 0, 0
+	s.redo.above = position{}
 }
 
 // connected takes a new connection to the publisher; it comes before the
@@ -236,6 +242,7 @@ func (s *stream) connected(now time.Time) {
 
 // askAll asks for everything that the publisher still has.
 func (s *stream) askAll(now time.Time) {
+	s.redo = redo{}
 	switch {
 	case !s.replayable:
 	case s.replay.phase == replaying: // a bound socket may have several connections
@@ -256,6 +263,7 @@ func (s *stream) disconnected(now time.Time) {
 	if s.replay.wanted() {
 		s.finish(ReplayDisconnected, now)
 	}
+	s.redo = redo{}
 	s.dropLow()
 	s.believed, s.overtaken = time.Time{}, time.Time{}
 	s.heard, s.hears = s.last, s.known
@@ -273,6 +281,7 @@ func (s *stream) setReplayable(replayable bool, now time.Time) {
 	if s.replay.wanted() {
 		s.finish(ReplayAborted, now)
 	}
+	s.redo = redo{}
 	if s.up {
 		s.askAll(now)
 	}

@@ -78,6 +78,7 @@ func (w *world) apply(payload []byte) error {
 func (w *world) clear() { w.note("  clear"); clear(w.applied) }
 
 // replayed takes everything away: what is going to be replayed must be all.
+func (w *world) rewound()            { w.note("  rewound") }
 func (w *world) replayed()           { w.note("  replayed"); clear(w.applied) }
 func (w *world) foreign([]byte) bool { return false }
 func (w *world) ask()                { w.note("  ask"); w.asked = true }
@@ -265,6 +266,56 @@ func TestStreamAgainstModel(t *testing.T) {
 				seed, bad, keys(w.applied), keys(w.blocks), w.generation, w.seq, len(w.ring))
 		}
 	}
+}
+
+// A warm engine's replay breaks off a few times, in whatever way, with or without
+// a live message meanwhile. Once it can be had the blocks are the engine's, and
+// no further connection or live message is needed.
+func TestBrokenReplaysAgainstModel(t *testing.T) {
+	for seed := range uint64(2000) {
+		w := newWorld(seed)
+		if w.loss = 0; w.ringSize < 1000 {
+			continue // an engine that has no more of what came first
+		}
+		for range 1 + w.rnd.IntN(maxRedos) {
+			w.breakOff()
+			if w.rnd.IntN(2) == 0 {
+				w.publish()
+				w.deliver()
+			}
+			for !w.asked && w.s.redo.pending() {
+				w.pass(time.Second)
+			}
+		}
+		w.settle()
+		for w.s.redo.pending() {
+			w.pass(time.Second)
+			w.settle()
+		}
+		if bad := w.check(); bad != "" {
+			for _, line := range w.log {
+				t.Log(line)
+			}
+			t.Fatalf("seed %d: %s\napplied %v\nengine  %v", seed, bad, keys(w.applied), keys(w.blocks))
+		}
+	}
+}
+
+// breakOff lets a replay that was asked for, if any, come to nothing, to a part,
+// or to a part with an end.
+func (w *world) breakOff() {
+	w.grant()
+	for range w.rnd.IntN(len(w.answers) + 1) {
+		w.answer()
+	}
+	if w.s.replay.any && len(w.answers) > 1 && w.rnd.IntN(3) == 0 { // the rest leaves numbers out
+		w.answers = slices.Delete(w.answers, 0, 1+w.rnd.IntN(len(w.answers)-1))
+		for len(w.answers) > 0 || w.ending {
+			w.answer()
+		}
+	}
+	w.answers, w.ending = nil, false
+	w.pass(6 * time.Second)
 }
 
 func (w *world) check() string {

@@ -126,6 +126,7 @@ func (s *stream) firstAnswer(seq uint64) {
 	// It reaches back behind a break, or behind where we joined: all of it is
 	// applied again, and numbers that it does not bring are missed anew.
 	r.back = true
+	s.fx.rewound()
 	s.known, s.last, s.base = seq > 0, seq-min(seq, 1), seq
 	if s.hole.ok && s.hole.seq >= seq {
 		s.hole = position{}
@@ -206,6 +207,7 @@ func (s *stream) finish(result ReplayResult, now time.Time) {
 			s.renew()
 		}
 	}
+	s.planRedo(&r, result, now)
 	s.drain(now)
 	if s.again && s.replay.phase == idle {
 		s.again = false
@@ -240,7 +242,10 @@ func (s *stream) drain(now time.Time) {
 
 // deadline is when tick has to be called at the latest, if ok.
 func (s *stream) deadline() (at time.Time, ok bool) {
-	return s.replay.quiet.Add(s.limits.silence), s.replay.phase != idle
+	if s.replay.phase != idle {
+		return s.replay.quiet.Add(s.limits.silence), true
+	}
+	return s.redo.at, s.redo.pending() && !s.replay.overdue
 }
 
 // tick lets time pass.
@@ -249,7 +254,11 @@ func (s *stream) tick(now time.Time) {
 	if !ok || now.Before(at) {
 		return
 	}
-	if s.replay.phase == replaying {
+	switch s.replay.phase {
+	case idle:
+		s.startRedo(now)
+		return
+	case replaying:
 		s.finish(ReplaySilent, now)
 		return
 	}

@@ -33,6 +33,7 @@ type script struct {
 	applied []string
 	// replayedAt has how much was applied when a replay of everything began.
 	replayedAt []int
+	rewoundAt  []int // the same of replays that repeat what was applied
 }
 
 func newScript(t *testing.T, replayable bool) *script {
@@ -51,7 +52,9 @@ func (sc *script) apply(payload []byte) error {
 	sc.applied = append(sc.applied, string(payload))
 	return nil
 }
-func (sc *script) clear()                      { sc.applied = append(sc.applied, "clear") }
+func (sc *script) clear()   { sc.applied = append(sc.applied, "clear") }
+func (sc *script) rewound() { sc.rewoundAt = append(sc.rewoundAt, len(sc.applied)) }
+
 func (sc *script) replayed()                   { sc.replayedAt = append(sc.replayedAt, len(sc.applied)) }
 func (sc *script) foreign(payload []byte) bool { return payload[0] == 'f' }
 func (sc *script) ask()                        { sc.asked = true }
@@ -181,10 +184,28 @@ func TestStream(t *testing.T) {
 		"gap, silent":                           {replay, "up ask:0 +a0 +end a4 ask:1 a5 5s quiet a6", "a0 a4 a5 a6", Stale},
 		"gap after a gap":                       {replay, "up ask:0 +a0 +end a3 a9 ask:1 +a1 +a2 +a3 +end ask:4 +a4 +a5 +a6 +a7 +a8 +end", "a0 a1 a2 a3 a4 a5 a6 a7 a8 a9", Live},
 		"gap, start number ignored":             {replay, "up ask:0 +a0 +a1 +end a3 ask:2 +a0 +a1 +a2 +a3 +end", "a0 a1 a2 a3", Live},
-		"gap, endpoint back to life":            {replay, "up ask:0 a0 5s 1s a3 ask:1 5s a5 quiet 6s a7 ask:6 +a6 +a7 +end", "a0 a3 a5 a6 a7", Stale},
+		"gap, endpoint back to life":            {replay, "up ask:0 +end a0 a3 ask:1 5s 1s a5 ask:4 5s a7 quiet 6s a9 ask:8 +a8 +a9 +end", "a0 a3 a5 a7 a8 a9", Stale},
 		"a later ring heals":                    {replay, "up ask:0 5s 1s a0 a4 ask:1 5s down up ask:0 +a0 +a1 +a2 +a3 +a4 +end a5", "a0 a4 a0 a1 a2 a3 a4 a5", Live},
 		"a later ring heals what it reaches":    {replay, "up ask:0 5s 1s a0 a4 ask:1 5s down up ask:0 +a2 +a3 +a4 +end a5", "a0 a4 a2 a3 a4 a5", Stale},
 		"a ring that reaches back breaks off":   {replay, "up ask:0 5s a5 down up ask:0 +a0 +a1 5s 1s a6 ask:0 +a0 +a1 +a2 +a3 +a4 +a5 +a6 +end", "a5 a0 a1 clear a0 a1 a2 a3 a4 a5 a6", Live},
+
+		// A replay of everything breaks off.
+		"asked again, engine idle":           {replay, "up ask:0 +a0 +a1 5s 4s quiet 1s ask:0 +a0 +a1 +a2 +end a3", "a0 a1 a2 a3", Live},
+		"asked again, silent at first":       {replay, "up ask:0 5s 5s ask:0 +a0 +a1 +end", "a0 a1", Live},
+		"asked again, joined late":           {replay, "up ask:0 a2 5s 5s ask:0 +a0 +a1 +a2 +end", "a2 a0 a1 a2", Live},
+		"asked again, numbers left out":      {replay, "up ask:0 +a0 +a2 +end 5s ask:0 +a0 +a1 +a2 +end a3", "a0 a2 a0 a1 a2 a3", Live},
+		"asked again, end was early":         {replay, "up ask:0 +end a3 ask:0 +a0 +end 5s ask:0 +a0 +a1 +a2 +a3 +end", "a0 a3 a0 a1 a2 a3", Live},
+		"asked again, not opened":            {replay, "up ask:0 refuse 5s ask:0 refuse 9s quiet 1s ask:0 +a0 +end", "a0", Live},
+		"asked again, not for ever":          {replay, "up ask:0 5s 5s ask:0 5s 10s ask:0 5s 20s ask:0 5s 1h quiet down up ask:0 5s 5s ask:0 +a0 +end", "a0", Live},
+		"asked again after a gap's silence":  {replay, "up ask:0 a0 5s 1s a3 ask:1 5s 4s quiet 1s ask:0 +a0 +a1 +a2 +a3 +end", "a0 a3 a0 a1 a2 a3", Live},
+		"asked again for a new engine":       {replay, "up ask:0 +a0 +a1 +end a2 a3 a4 b2 b3 ask:0 5s 4s quiet 1s ask:0 +b0 +b1 +b2 +b3 +end", "a0 a1 a2 a3 a4 clear b2 b3 b0 b1 b2 b3", Live},
+		"asked again to end a doubt":         {replay, "up ask:0 +a0 +end down up ask:0 5s a1 5s ask:0 +a0 +a1 +end", "a0 a1", Live},
+		"not again: nothing is missing":      {replay, "up ask:0 a0 5s a1 5s quiet 1h quiet", "a0 a1", Live},
+		"not again: the gap's replay was it": {replay, "up ask:0 +a0 5s 1s a3 ask:1 +a1 +a2 +a3 +end 5s quiet", "a0 a1 a2 a3", Live},
+		"not again: the ring is trimmed":     {replay, "up ask:0 +a3 +a5 +end 1h quiet", "a3 a5", Stale},
+		"not again: no connection":           {replay, "up ask:0 +a0 down 1h quiet", "a0", Connecting},
+		"not again: no endpoint":             {replay, "up ask:0 5s replay:off 1h quiet", "", Live},
+		"asked again once, nothing was left": {replay, "up ask:0 +a0 5s 5s ask:0 +a0 +end 1h quiet", "a0", Live},
 
 		// Reconnects.
 		"same engine":                       {replay, "up ask:0 +a0 +a1 +end a2 down up ask:0 +a0 +a1 +a2 +end a3", "a0 a1 a2 a3", Live},
@@ -255,19 +276,20 @@ func TestStream(t *testing.T) {
 
 // TestReplayOfEverything: whoever has blocks of a rank from elsewhere hears of a
 // replay that is applied from the first message on, before that message; and of
-// no other.
+// no other. Whoever counts events hears before messages come a second time.
 func TestReplayOfEverything(t *testing.T) {
 	tests := map[string]struct {
 		script string
 		at     []int // how much was applied before
+		again  []int // the same, where messages come again
 	}{
-		"at connect":                     {"up ask:0 +a0 +a1 +end a2", []int{0}},
-		"of a ring that lost its start":  {"up ask:0 +a3 +a4 +end a5", nil},
-		"of an empty ring":               {"up ask:0 +end a0 a1", nil},
-		"again, of what is known":        {"up ask:0 +a0 +a1 +end down up ask:0 +a0 +a1 +end", []int{0}},
-		"behind where the stream joined": {"up ask:0 +end a5 ask:0 6s down up ask:0 +a0 +a1 +a2 +a3 +a4 +a5 +end", []int{1}},
-		"of a new engine":                {"up ask:0 +a0 +a1 +end down up ask:0 +b0 ask:0 +b0 +b1 +b2 +end", []int{0, 3}},
-		"of a missing part":              {"up ask:0 +a0 +end a3 ask:1 +a1 +a2 +end", []int{0}},
+		"at connect":                     {"up ask:0 +a0 +a1 +end a2", []int{0}, nil},
+		"of a ring that lost its start":  {"up ask:0 +a3 +a4 +end a5", nil, nil},
+		"of an empty ring":               {"up ask:0 +end a0 a1", nil, nil},
+		"again, of what is known":        {"up ask:0 +a0 +a1 +end down up ask:0 +a0 +a1 +end", []int{0}, nil},
+		"behind where the stream joined": {"up ask:0 +end a5 ask:0 6s down up ask:0 +a0 +a1 +a2 +a3 +a4 +a5 +end", []int{1}, []int{1}},
+		"of a new engine":                {"up ask:0 +a0 +a1 +end down up ask:0 +b0 ask:0 +b0 +b1 +b2 +end", []int{0, 3}, nil},
+		"of a missing part":              {"up ask:0 +a0 +end a3 ask:1 +a1 +a2 +end", []int{0}, nil},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -275,6 +297,9 @@ func TestReplayOfEverything(t *testing.T) {
 			sc.run(tc.script)
 			if !slices.Equal(sc.replayedAt, tc.at) {
 				t.Errorf("heard of a replay after %v messages, want %v; applied %v", sc.replayedAt, tc.at, sc.applied)
+			}
+			if !slices.Equal(sc.rewoundAt, tc.again) {
+				t.Errorf("heard of repetitions after %v messages, want %v; applied %v", sc.rewoundAt, tc.again, sc.applied)
 			}
 		})
 	}

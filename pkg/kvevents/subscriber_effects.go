@@ -13,6 +13,18 @@ func (s *subscription) clear() { s.applier.Clear() }
 
 func (s *subscription) replayed() { s.applier.Replayed() }
 
+// rewindable is an Applier to which the order of its events matters.
+type rewindable interface {
+	// Rewound says that batches that were applied before come again.
+	Rewound()
+}
+
+func (s *subscription) rewound() {
+	if a, ok := s.applier.(rewindable); ok {
+		a.Rewound()
+	}
+}
+
 // foreign decodes a replayed batch of a shared replay server to see whose it is.
 func (s *subscription) foreign(payload []byte) bool {
 	if !s.shared {
@@ -65,11 +77,17 @@ func (s *subscription) hangUp() {
 	}
 }
 
-// setDeadline arms a timer if the stream waits for one and none is armed. It may
-// ring early, as the deadline moves on: then it is armed again.
+// setDeadline arms a timer if the stream waits for one and none is armed that
+// rings in time. It may ring early, as the deadline moves on: then it is armed
+// again.
 func (s *subscription) setDeadline(now time.Time) {
 	at, ok := s.stream.deadline()
-	if ok && s.deadline == nil && !s.closing.Load() {
-		s.deadline = time.AfterFunc(at.Sub(now), func() { s.put(item{kind: tickItem}) })
+	if !ok || s.closing.Load() {
+		return
 	}
+	if s.deadline != nil && (!at.Before(s.ringsAt) || !s.deadline.Stop()) {
+		return // it rings before, or just now
+	}
+	s.ringsAt = at
+	s.deadline = time.AfterFunc(at.Sub(now), func() { s.put(item{kind: tickItem}) })
 }

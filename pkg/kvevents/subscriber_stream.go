@@ -67,6 +67,7 @@ type subscription struct {
 	applied  bool   // something in this turn
 	asks     uint64 // the number of the newest ask for a replay
 	deadline *time.Timer
+	ringsAt  time.Time // if there is a deadline
 }
 
 // replaySocket is the socket of the running replay.
