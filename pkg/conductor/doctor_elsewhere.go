@@ -1,0 +1,157 @@
+package conductor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// probe is another identity that holds the first blocks of the prompt.
+type probe struct {
+	ns     *namespace
+	tokens uint64
+}
+
+// probesAtOnce is how many identities are probed in one hold of the registry's
+// lock: some ten microseconds.
+const probesAtOnce = 64
+
+// lookElsewhere tries the prompt under the other identities of the tenant and
+// model. There may be one per customer: its first blocks tell which are worth
+// following.
+func (c *consultation) lookElsewhere(own *namespace) {
+	r := c.registry
+	r.mu.RLock()
+	all := r.namespacesOf(c.Tenant, c.Model)
+	var registered []*namespace
+	for _, ns := range all {
+		if len(ns.publishers) > 0 {
+			registered = append(registered, ns)
+		}
+	}
+	r.mu.RUnlock()
+	slices.SortFunc(all, (*namespace).compare)
+	slices.SortFunc(registered, (*namespace).compare)
+	salts := make(map[string]bool)
+	for _, ns := range registered {
+		salts[ns.key.Salt] = true
+	}
+	c.findRegistered(registered)
+
+	found := c.probe(slices.DeleteFunc(all, func(ns *namespace) bool {
+		return ns == own || c.question.ByHash && ns.key.BlockSize != c.BlockSize
+	}))
+	slices.SortStableFunc(found, func(a, b probe) int { return cmp.Compare(b.tokens, a.tokens) })
+	if len(found) > MaxElsewhere {
+		found, c.Truncated = found[:MaxElsewhere], true
+	}
+	for _, p := range found {
+		e, ok := c.under(p.ns)
+		if !ok {
+			continue
+		}
+		if key := &p.ns.key; key.inner == "" && (key.Salt == "" || key.Salt == c.Salt || salts[key.Salt]) {
+			e.Salt = &key.Salt
+		}
+		c.Elsewhere = append(c.Elsewhere, e)
+		if p.ns.key.inner != "" {
+			c.nameless = true
+		}
+	}
+	c.SortElsewhere()
+}
+
+// maxNamed bounds the identities that one sentence names.
+const maxNamed = 8
+
+// findRegistered says what is registered if the question's identity is not.
+func (c *consultation) findRegistered(registered []*namespace) {
+	if c.Registered {
+		return
+	}
+	var names []string
+	for _, ns := range registered {
+		if len(names) == maxNamed {
+			names = append(names, "and others")
+			break
+		}
+		names = append(names, fmt.Sprintf("block_size %d lora_name %q cache_salt %q", ns.key.BlockSize, ns.key.LoRA, ns.key.Salt))
+	}
+	if len(names) == 0 {
+		c.Find("nobody is registered for this tenant and model")
+		return
+	}
+	c.Find("registered for this tenant and model: " + strings.Join(names, "; "))
+}
+
+// probe finds the identities that hold the first blocks.
+func (c *consultation) probe(all []*namespace) []probe {
+	var found []probe
+	var m indexer.Match
+	var chain []uint64
+	hashes := c.headBySpace()
+	r := c.registry
+	for part := range slices.Chunk(all, probesAtOnce) {
+		for _, ns := range part {
+			hashes(ns.space) // not under the lock
+		}
+		r.mu.RLock()
+		for _, ns := range part {
+			if r.namespaces[ns.key] != ns {
+				continue
+			}
+			chain = chain[:0]
+			for _, h := range hashes(ns.space) {
+				chain = append(chain, h^ns.seed)
+			}
+			if ns.space.index.Follow(chain, &m); m.Blocks() > 0 {
+				found = append(found, probe{ns, uint64(m.Blocks()) * uint64(ns.key.BlockSize)})
+			}
+		}
+		r.mu.RUnlock()
+	}
+	return found
+}
+
+// headBySpace returns a function that gives the rolling hashes of the prompt's
+// first blocks in a space, and makes them but once.
+func (c *consultation) headBySpace() func(*space) []uint64 {
+	type recipe struct {
+		blockSize uint32
+		seed      uint64
+	}
+	known := make(map[recipe][]uint64)
+	return func(sp *space) []uint64 {
+		at := recipe{sp.key.BlockSize, sp.key.HashSeed}
+		rolling, ok := known[at]
+		if !ok {
+			head := *c.question
+			head.Tokens = head.Tokens[:min(uint64(len(head.Tokens)), ProbeBlocks*uint64(at.blockSize))]
+			head.Rolling = head.Rolling[:min(len(head.Rolling), ProbeBlocks)]
+			_, rolling = head.hashes(at.blockSize, at.seed)
+			known[at] = rolling
+		}
+		return rolling
+	}
+}
+
+// under follows the prompt under another identity; ok is false if that is not in
+// use any more, or nobody in force holds anything there.
+func (c *consultation) under(ns *namespace) (out Elsewhere, ok bool) {
+	_, rolling := c.question.hashes(ns.key.BlockSize, ns.space.key.HashSeed)
+	e := Examination{Space: ns.space.index, Chain: ns.chain(rolling)}
+	r := c.registry
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.namespaces[ns.key] != ns {
+		return out, false
+	}
+	e.Subjects = ns.space.instances(c.question.Instance)
+	e.Follow(0)
+	out = Elsewhere{LoRA: &ns.key.LoRA, BlockSize: ns.key.BlockSize, Registered: len(ns.publishers) > 0}
+	out.Matched, out.Instances = e.Best()
+	return out, out.Matched > 0
+}

@@ -1,0 +1,300 @@
+package conductor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// Bounds of a diagnosis.
+const (
+	// DefaultDiagnosedBlocks and MaxDiagnosedBlocks bound the blocks that are
+	// shown; the chains are followed to their ends.
+	DefaultDiagnosedBlocks = 256
+	MaxDiagnosedBlocks     = 4096
+	// maxDiagnosedOwners bounds the owners that are shown, over all blocks.
+	maxDiagnosedOwners = 1 << 16
+	// MaxElsewhere bounds the other identities that are followed.
+	MaxElsewhere = 64
+	// ProbeBlocks is how far identities are followed to find the best of them.
+	ProbeBlocks = 16
+	// maxElsewhereInstances bounds the instances that are named for one of them.
+	maxElsewhereInstances = 64
+	// maxDiagnosedRanks bounds the ranks that are shown.
+	maxDiagnosedRanks = 4096
+	// maxLooks bounds the looks at departures and orphans that explain breaks;
+	// siteLooks are due at each site, and one more for each orphan.
+	maxLooks  = 1 << 26
+	siteLooks = 1 << 16
+)
+
+// Examination compares a prompt with one Space.
+type Examination struct {
+	Space *indexer.Space
+	Chain []uint64 // the prompt as Space.Follow takes it
+	Local []uint64 // its local hashes; nil: not known
+	Seed  uint64   // key of the namespace, in an index of sequence hashes
+	// Subjects are the owners to look at, in the order of the answer.
+	Subjects []Subject
+
+	prefix indexer.Match // Chain, as far as it is held
+	shown  indexer.Match // the blocks that are shown, held or not
+}
+
+// Subject is an owner that is examined.
+type Subject struct {
+	CacheOwner
+	Hashes HashSource
+	Places []Place // by medium
+	// Shown: it is in the answer even if it has nothing to do with the prompt.
+	Shown bool
+
+	matched int  // leading blocks
+	owns    bool // some block that is shown
+	reason  BreakReason
+}
+
+// Place is a part of a Space that belongs to an owner.
+type Place struct {
+	Slot   uint32
+	Tier   indexer.Tier
+	Medium string
+}
+
+// SlotPlaces lists the natural media of an owner of one slot.
+func SlotPlaces(slot uint32) []Place {
+	places := make([]Place, indexer.NumTiers)
+	for t := range places {
+		places[t] = Place{Slot: slot, Tier: indexer.Tier(t), Medium: tierMedia[t]}
+	}
+	return places
+}
+
+// Compare orders owners by instance, rank and backend.
+func (o CacheOwner) Compare(p CacheOwner) int {
+	return cmp.Or(cmp.Compare(o.Instance, p.Instance), cmp.Compare(o.Rank, p.Rank), cmp.Compare(o.Backend, p.Backend))
+}
+
+// String names an owner in a sentence.
+func (o CacheOwner) String() string {
+	if o.Backend == "" {
+		return fmt.Sprintf("instance %s rank %d", o.Instance, o.Rank)
+	}
+	return fmt.Sprintf("instance %s rank %d backend %s", o.Instance, o.Rank, o.Backend)
+}
+
+// Show lists the first blocks of the prompt: at most maxBlocks, if that is not
+// positive DefaultDiagnosedBlocks, and never more than MaxDiagnosedBlocks.
+// local is nil if the local hashes are not known.
+func (d *Diagnosis) Show(local, rolling []uint64, maxBlocks int) {
+	if maxBlocks <= 0 {
+		maxBlocks = DefaultDiagnosedBlocks
+	}
+	n := min(len(rolling), maxBlocks, MaxDiagnosedBlocks)
+	d.NumBlocks, d.Truncated = len(rolling), n < len(rolling)
+	d.Blocks = make([]DiagnosedBlock, n)
+	for i := range d.Blocks {
+		d.Blocks[i].Sequence = rolling[i]
+		if local != nil {
+			d.Blocks[i].Local, d.Blocks[i].HasLocal = local[i], true
+		}
+	}
+}
+
+// Follow walks the prompt. Until it returns, the places of the subjects must
+// stay theirs. blocks is how many blocks will be shown.
+func (e *Examination) Follow(blocks int) {
+	e.Space.Follow(e.Chain, &e.prefix)
+	e.shown.Through = true
+	e.Space.Follow(e.Chain[:min(blocks, len(e.Chain))], &e.shown)
+}
+
+// Examine fills in the owners of d's blocks and d's ranks from what was
+// followed.
+func (d *Diagnosis) Examine(e *Examination) {
+	d.ownAll(e)
+	e.advanceAll()
+	d.breaks(e)
+	d.findLate(e)
+}
+
+// Best returns how many leading blocks the best subject holds, and the first
+// instances that hold any. The subjects are to be whole instances for that.
+func (e *Examination) Best() (blocks int, instances []string) {
+	e.advanceAll()
+	for i := range e.Subjects {
+		s := &e.Subjects[i]
+		blocks = max(blocks, s.matched)
+		if s.matched > 0 && len(instances) < maxElsewhereInstances {
+			instances = append(instances, s.Instance)
+		}
+	}
+	return blocks, instances
+}
+
+// holds tells whether a step's blocks are held in a place.
+func (p *Place) holds(step *indexer.Step) bool {
+	return contains(step.Holders[p.Tier], p.Slot)
+}
+
+// owners lists who holds the blocks of a step.
+func (e *Examination) owners(step *indexer.Step) []BlockOwner {
+	var rows []BlockOwner
+	for i := range e.Subjects {
+		s := &e.Subjects[i]
+		for k := range s.Places {
+			if p := &s.Places[k]; p.holds(step) {
+				rows = append(rows, BlockOwner{s.CacheOwner, p.Medium})
+				s.owns = true
+			}
+		}
+	}
+	return slices.Compact(rows) // several publishers may announce for one owner
+}
+
+// advanceAll takes the subjects along the prompt as far as each holds it.
+func (e *Examination) advanceAll() {
+	alive := make([]*Subject, len(e.Subjects))
+	for i := range e.Subjects {
+		alive[i] = &e.Subjects[i]
+	}
+	for i := 0; i < len(e.prefix.Steps) && len(alive) > 0; i++ {
+		step := &e.prefix.Steps[i]
+		alive = slices.DeleteFunc(alive, func(s *Subject) bool { return !s.holds(step) })
+		for _, s := range alive {
+			s.matched += int(step.Blocks)
+		}
+	}
+}
+
+func (s *Subject) holds(step *indexer.Step) bool {
+	for i := range s.Places {
+		if s.Places[i].holds(step) {
+			return true
+		}
+	}
+	return false
+}
+
+// ownAll gives the shown blocks their owners, as far as the bound goes.
+func (d *Diagnosis) ownAll(e *Examination) {
+	depth, budget := 0, maxDiagnosedOwners
+	for i := range e.shown.Steps {
+		step := &e.shown.Steps[i]
+		rows := e.owners(step)
+		for range min(int(step.Blocks), len(d.Blocks)-depth) {
+			if len(rows) > budget {
+				d.Truncated = true
+				if depth > 0 {
+					d.Blocks = d.Blocks[:depth]
+					return
+				}
+				rows = rows[:budget]
+			}
+			budget -= len(rows)
+			d.Blocks[depth].Owners = rows
+			depth++
+		}
+	}
+}
+
+// breaks lists the ranks, and finds out why their chains break.
+func (d *Diagnosis) breaks(e *Examination) {
+	sites := make(map[int]*site)
+	looks, cost := maxLooks, siteLooks+e.Space.Stats().Orphans
+	for i := range e.Subjects {
+		s := &e.Subjects[i]
+		r := DiagnosedRank{CacheOwner: s.CacheOwner, Matched: s.matched, Hashes: s.Hashes}
+		if s.matched < len(e.Chain) {
+			b := sites[s.matched]
+			if b == nil {
+				b = &site{index: s.matched}
+				sites[s.matched] = b
+				if looks -= cost; looks >= 0 {
+					e.look(b)
+				}
+			}
+			r.Break = b.explain(s)
+			s.reason = r.Break.Reason
+		}
+		if !s.Shown && !s.owns && !r.known() {
+			continue
+		}
+		if len(d.Ranks) == maxDiagnosedRanks {
+			d.Truncated = true
+			break
+		}
+		d.Ranks = append(d.Ranks, r)
+	}
+	if looks < 0 {
+		d.Find("the chains break at too many blocks to look for all reasons: some are called absent without a search")
+	}
+}
+
+// known tells whether the owner has, or had, something of the prompt.
+func (r *DiagnosedRank) known() bool {
+	return r.Matched > 0 || r.Break != nil && r.Break.Reason != BreakAbsent && r.Break.Reason != BreakUnverified
+}
+
+// site is a block at which chains break.
+type site struct {
+	index   int
+	left    map[uint64]bool // who has had it, by slot and tier; true: cleared
+	waiting map[uint32]bool // slots that hold it back
+}
+
+// look finds out what became of the block.
+func (e *Examination) look(b *site) {
+	b.left = make(map[uint64]bool)
+	for _, dep := range e.Space.Departures(e.Chain, b.index, nil) {
+		b.left[placeKey(dep.Slot, dep.Tier)] = dep.Cleared
+	}
+	b.waiting = e.waiting(b.index)
+}
+
+// waiting returns the slots that hold a block back.
+func (e *Examination) waiting(at int) map[uint32]bool {
+	slots := make(map[uint32]bool)
+	if e.Local != nil {
+		for _, slot := range e.Space.Waiting(e.Seed, e.Local[at], nil) {
+			slots[slot] = true
+		}
+	}
+	return slots
+}
+
+// waits tells whether one of the slots is s's.
+func (s *Subject) waits(slots map[uint32]bool) bool {
+	return slices.ContainsFunc(s.Places, func(p Place) bool { return slots[p.Slot] })
+}
+
+func placeKey(slot uint32, t indexer.Tier) uint64 {
+	return uint64(slot)*indexer.NumTiers + uint64(t)
+}
+
+// explain says why s does not hold the block. What is the case now goes before
+// what was, and the removal of one block before a clear.
+func (b *site) explain(s *Subject) *Break {
+	out := &Break{Index: b.index}
+	if s.waits(b.waiting) {
+		return &Break{Index: b.index, Reason: BreakUnknownParent}
+	}
+	for _, p := range s.Places {
+		if cleared, left := b.left[placeKey(p.Slot, p.Tier)]; left {
+			if !slices.Contains(out.Media, p.Medium) {
+				out.Media = append(out.Media, p.Medium)
+			}
+			if !cleared {
+				out.Reason = BreakEvicted
+			} else if out.Reason == BreakAbsent {
+				out.Reason = BreakCleared
+			}
+		}
+	}
+	if out.Reason == BreakAbsent && (s.Hashes == HashesOwn || s.Hashes == HashesUnverified && s.matched == 0) {
+		out.Reason = BreakUnverified
+	}
+	return out
+}

@@ -1,0 +1,229 @@
+package conductor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// Question is a prompt for the hash doctor. Its slices are borrowed.
+type Question struct {
+	Identity
+	Instance string   // "" is all
+	Tokens   []uint32 // only complete blocks count
+	Rolling  []uint64 // with ByHash
+	ByHash   bool
+}
+
+// consultation is one question on its way to an answer. No lock is held all the
+// time: what happens meanwhile may be in the answer in part.
+type consultation struct {
+	Diagnosis
+	registry   *Registry
+	question   *Question
+	publishers []*Publisher // that are registered for the identity and asked about
+	matched    int          // blocks of the question's identity, whoever holds them
+	nameless   bool         // some identity elsewhere can be named by no query
+}
+
+// Diagnose tells for each block of a prompt which instances hold it, where each
+// rank's chain breaks and why, and whether the prompt would match under another
+// identity of the tenant and model. At most maxBlocks blocks are shown; if that
+// is not positive, DefaultDiagnosedBlocks.
+func (r *Registry) Diagnose(q *Question, maxBlocks int) *Diagnosis {
+	c := &consultation{registry: r, question: q}
+	c.Identity = q.Identity
+	ns, e := c.admit(maxBlocks)
+	for ns != nil && e == nil { // it gave way to another one meanwhile
+		ns, e = c.admit(maxBlocks)
+	}
+	if e != nil {
+		c.Examine(e)
+	}
+	c.find(ns)
+	c.lookElsewhere(ns)
+	c.FindElsewhere()
+	if c.nameless {
+		c.Find("events state a cache salt beside another one of their registration: no query finds blocks under both")
+	}
+	return &c.Diagnosis
+}
+
+// hashes returns the prompt's hashes in a space of that block size and seed.
+func (q *Question) hashes(blockSize uint32, seed uint64) (local, rolling []uint64) {
+	if q.ByHash {
+		return nil, q.Rolling
+	}
+	local = hashing.Layout{BlockSize: int(blockSize)}.AppendLocal(nil, q.Tokens, seed, nil)
+	return local, hashing.AppendSequenceSeed(nil, local, seed)
+}
+
+// chain returns rolling hashes as the values of a namespace.
+func (ns *namespace) chain(rolling []uint64) []uint64 {
+	chain := make([]uint64, len(rolling))
+	for i, h := range rolling {
+		chain[i] = h ^ ns.seed
+	}
+	return chain
+}
+
+// admit follows the prompt in its namespace, which is nil if the identity is not
+// in use; e is nil if the namespace is not any more.
+func (c *consultation) admit(maxBlocks int) (ns *namespace, e *Examination) {
+	r := c.registry
+	c.HashSeed = hashing.Seed
+	if ns = r.lookup(c.Identity); ns != nil {
+		c.HashSeed = ns.space.key.HashSeed
+	}
+	local, rolling := c.question.hashes(c.BlockSize, c.HashSeed)
+	c.Show(local, rolling, maxBlocks)
+	if ns == nil {
+		return nil, nil
+	}
+	e = &Examination{Space: ns.space.index, Chain: ns.chain(rolling), Local: local, Seed: ns.seed}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.namespaces[ns.key] != ns {
+		return ns, nil
+	}
+	e.Subjects = ns.subjects(c.question.Instance)
+	e.Follow(len(c.Blocks))
+	c.matched = e.prefix.Blocks()
+	c.Registered = len(ns.publishers) > 0
+	for _, p := range ns.publishers {
+		if c.question.Instance == "" || p.Instance == c.question.Instance {
+			c.publishers = append(c.publishers, p)
+		}
+	}
+	return ns, e
+}
+
+// subjects lists the owners in a namespace's space, those of publishers that are
+// registered for the namespace as such. It needs Registry.mu.
+func (ns *namespace) subjects(instance string) []Subject {
+	byOwner := make(map[CacheOwner]*Subject)
+	put := func(id CacheOwner, p *Publisher) *Subject {
+		s := byOwner[id]
+		if s == nil {
+			s = &Subject{CacheOwner: id}
+			byOwner[id] = s
+		}
+		s.Hashes = max(s.Hashes, p.hashSource()) // of several the worst
+		s.Shown = s.Shown || p.home == ns
+		return s
+	}
+	present := make(map[*Publisher]bool)
+	for _, o := range ns.space.owners() {
+		if p := o.publisher; instance == "" || p.Instance == instance {
+			s := put(CacheOwner{p.Instance, o.rank, o.backend}, p)
+			s.Places = o.places(s.Places)
+			present[p] = present[p] || o.rank == p.Rank
+		}
+	}
+	for _, p := range ns.publishers { // that have announced nothing yet
+		if (instance == "" || p.Instance == instance) && !present[p] {
+			put(CacheOwner{Instance: p.Instance, Rank: p.Rank}, p)
+		}
+	}
+	return ns.space.ordered(byOwner)
+}
+
+// places appends where an owner's blocks are.
+func (o *owner) places(dst []Place) []Place {
+	for _, s := range o.shelves {
+		dst = append(dst, Place{Slot: s.slot, Tier: s.tier, Medium: s.medium})
+	}
+	return dst
+}
+
+// ordered brings subjects, and the media of each, into the order of answers.
+func (sp *space) ordered(byOwner map[CacheOwner]*Subject) []Subject {
+	subjects := make([]Subject, 0, len(byOwner))
+	for _, s := range byOwner {
+		slices.SortFunc(s.Places, func(a, b Place) int {
+			return cmp.Compare(slices.Index(sp.shown, a.Medium), slices.Index(sp.shown, b.Medium))
+		})
+		subjects = append(subjects, *s)
+	}
+	slices.SortFunc(subjects, func(a, b Subject) int { return a.Compare(b.CacheOwner) })
+	return subjects
+}
+
+// instances lists the instances in a space, each with all that it has. It needs
+// Registry.mu.
+func (sp *space) instances(instance string) []Subject {
+	byOwner := make(map[CacheOwner]*Subject)
+	for _, o := range sp.owners() {
+		id := CacheOwner{Instance: o.publisher.Instance}
+		if instance != "" && instance != id.Instance {
+			continue
+		}
+		if byOwner[id] == nil {
+			byOwner[id] = &Subject{CacheOwner: id}
+		}
+		byOwner[id].Places = o.places(byOwner[id].Places)
+	}
+	return sp.ordered(byOwner)
+}
+
+// find says what the prompt, the identity and its publishers suffer from.
+func (c *consultation) find(ns *namespace) {
+	switch {
+	case c.NumBlocks > 0:
+	case c.question.ByHash:
+		c.Find("the prompt has no block")
+	default:
+		c.Find(fmt.Sprintf("the prompt has fewer tokens than one block: %d of %d", len(c.question.Tokens), c.BlockSize))
+	}
+	if ns == nil {
+		c.Find("nobody is registered for this identity and no event has named it: no blocks indexed for this identity")
+		return
+	}
+	if !ns.space.index.HasSeed(ns.seed) {
+		c.Find("no blocks indexed for this identity")
+	}
+	if !c.Registered {
+		c.Find("nobody is registered for this identity: its blocks come from events alone")
+	}
+	for _, p := range c.publishers {
+		c.findPublisher(p)
+	}
+	if c.question.ByHash {
+		c.findHashes(ns)
+	}
+}
+
+// findPublisher says what a publisher's stream and hashes suffer from.
+func (c *consultation) findPublisher(p *Publisher) {
+	who := CacheOwner{Instance: p.Instance, Rank: p.Rank}
+	switch p.hashSource() {
+	case HashesNone:
+		c.Find(fmt.Sprintf("%s: no blocks have been announced yet on %s", who, p.Endpoint))
+	case HashesUnverified:
+		if slices.ContainsFunc(c.Ranks, func(r DiagnosedRank) bool { return r.Instance == p.Instance && r.Matched > 0 }) {
+			break // they match
+		}
+		c.Find(fmt.Sprintf("%s: hashes come without tokens and none is confirmed by tokens: they match only if they are XXH3-64 with seed %d", who, p.HashSeed))
+	case HashesOwn:
+		c.Find(fmt.Sprintf("%s: hashes are the engine's own, not XXH3-64 with seed %d: what comes without tokens matches only where the same block has come with tokens", who, p.HashSeed))
+	}
+	if p.stale.Load() > 0 {
+		c.Find(fmt.Sprintf("%s: events are missing since the last clear (%d so far): some blocks may be missing, others long gone", who, p.counts[missed].Load()))
+	}
+}
+
+// findHashes says what may be wrong with the hashes of the question. One block
+// alone has the same hash local and rolling.
+func (c *consultation) findHashes(ns *namespace) {
+	if c.HashSeed != hashing.Seed {
+		c.Find(fmt.Sprintf("the blocks of this identity are hashed with seed %d: hashes made with another seed match nothing", c.HashSeed))
+	}
+	var m indexer.Match
+	ns.space.index.Follow(ns.chain(hashing.AppendSequenceSeed(nil, c.question.Rolling, c.HashSeed)), &m)
+	if n := m.Blocks(); n > c.matched {
+		c.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", blocks(n)))
+	}
+}

@@ -1,0 +1,142 @@
+package conductor
+
+import (
+	"strconv"
+
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+// engineEvent applies an event in an engine's own layout. It is about the rank
+// that the batch states, and about the space of the registration: an engine says
+// nothing of tenant and model, and its block size has to be the registered one.
+func (p *Publisher) engineEvent(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
+	if dp != p.Rank && !p.registry.hasRank(p.rankKey(dp)) {
+		return kvevents.UnknownRank
+	}
+	o := p.owners[ownerKey{p.home.space, "", dp}]
+	n := blocksOf(ev, t)
+	switch {
+	case ev.Kind == kvevents.Cleared:
+		if o != nil {
+			o.clear()
+		}
+		return kvevents.Applied
+	case ev.Kind == kvevents.Stored && len(ev.Tokens) > 0:
+		return p.storeEngine(o, ev, dp, n)
+	}
+	i := -1
+	if o != nil {
+		name, _ := mediumOf(ev)
+		i = o.shelf(name)
+	}
+	switch {
+	case ev.Kind == kvevents.Stored:
+		return p.storeNamed(o, ev, n)
+	case i < 0:
+		n[kvevents.BlocksUnknown] += uint64(len(ev.Names))
+	default:
+		p.remove(o, &o.shelves[i], ev.Names, n)
+	}
+	return kvevents.Applied
+}
+
+// storeNamed stores blocks by name alone (decision K15). What was announced with
+// tokens before has made the owner.
+func (p *Publisher) storeNamed(o *owner, ev *kvevents.Event, n *[kvevents.NumBlockOutcomes]uint64) kvevents.Reason {
+	if o == nil {
+		n[kvevents.BlocksUnresolved] += uint64(len(ev.Names))
+		return kvevents.Applied
+	}
+	i, reason := p.shelf(o, ev)
+	if reason != kvevents.Applied {
+		return reason
+	}
+	s := &o.shelves[i]
+	resolved, unresolved := o.space.index.StoreNamed(s.slot, s.tier, ev.Names)
+	n[kvevents.BlocksResolved] += uint64(resolved)
+	n[kvevents.BlocksUnresolved] += uint64(unresolved)
+	return kvevents.Applied
+}
+
+// storeEngine stores blocks with tokens.
+func (p *Publisher) storeEngine(o *owner, ev *kvevents.Event, dp uint32, n *[kvevents.NumBlockOutcomes]uint64) kvevents.Reason {
+	key, certain := p.engineKey(o, ev, dp)
+	m, reason := p.join(key)
+	if reason != kvevents.Applied {
+		return reason
+	}
+	i, reason := p.shelf(m.owner, ev)
+	if reason != kvevents.Applied {
+		return reason
+	}
+	p.hash(m.ns.space, ev, n)
+	s := &m.owner.shelves[i]
+	p.store = indexer.Store{
+		Slot: s.slot, Tier: s.tier,
+		Parent: ev.Parent, HasParent: ev.HasParent,
+		Names: ev.Names, Local: p.local,
+		Seed: m.ns.seed, SeedKnown: certain,
+	}
+	countStore(m.ns.space.index.Store(&p.store), n)
+	p.counts.add(fromTokens, uint64(len(ev.Names)))
+	return kvevents.Applied
+}
+
+// hash computes the local hashes of an event's blocks into p.local. A block with
+// a key that no prompt can express is kept for its removal, but never matched.
+func (p *Publisher) hash(sp *space, ev *kvevents.Event, n *[kvevents.NumBlockOutcomes]uint64) {
+	p.local = sp.layout().AppendLocal(p.local[:0], ev.Tokens, sp.key.HashSeed, ev.MM)
+	for i, digest := range ev.Opaque {
+		if digest != 0 {
+			p.local[i] = hashing.Unmatched(p.local[i], digest)
+			n[kvevents.BlocksOpaque]++
+		}
+	}
+}
+
+// engineKey returns the namespace of an engine's store, and whether it is certain:
+// an event that states no salt inherits that of its parent, which may still be
+// to come.
+func (p *Publisher) engineKey(o *owner, ev *kvevents.Event, dp uint32) (key memberKey, certain bool) {
+	key = memberKey{nsKey: nsKey{Identity: p.Identity}, rank: dp}
+	switch {
+	case ev.LoRA != "":
+		key.LoRA = ev.LoRA
+	case key.LoRA == "" && ev.HasLoRAID:
+		key.LoRA = strconv.FormatUint(ev.LoRAID, 10)
+	}
+	switch {
+	case ev.Salt == "" || ev.Salt == key.Salt:
+	case key.Salt == "":
+		key.Salt = ev.Salt
+	default:
+		key.inner = ev.Salt
+	}
+	if ev.Salt != "" || !ev.HasParent {
+		return key, true
+	}
+	// A parent 0 that names no block is the root (decision K10).
+	root := ev.Parent == 0
+	if o == nil || o.members == 0 || o.members == 1 && p.find(key) != nil {
+		return key, root
+	}
+	if seed, ok := o.seedOf(ev.Parent); ok {
+		return p.inherit(key, o.space, seed)
+	}
+	return key, root
+}
+
+// inherit gives a store the salt of the namespace that its parent is in. If that
+// namespace has gone, the block goes where its parent is: nobody sees either.
+func (p *Publisher) inherit(key memberKey, sp *space, seed uint64) (memberKey, bool) {
+	p.registry.mu.RLock()
+	defer p.registry.mu.RUnlock()
+	ns := sp.namespaces[seed]
+	if ns == nil {
+		return key, false
+	}
+	key.Salt, key.inner = ns.key.Salt, ns.key.inner
+	return key, true
+}

@@ -1,0 +1,279 @@
+package conductor
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+// envelope applies an event in the standard envelope. It states its identity;
+// what it leaves out is the registration's. Its hashes name blocks inside that
+// identity only, so they are folded with the namespace's seed.
+func (p *Publisher) envelope(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
+	n := blocksOf(ev, t)
+	if ev.Kind == kvevents.Stored {
+		return p.storeEnvelope(ev, dp, n)
+	}
+	m := p.find(p.envelopeKey(ev, dp))
+	if m != nil && p.clearsAll(ev) {
+		p.clearAll(m, ev.Envelope)
+		return kvevents.Applied
+	}
+	i := -1
+	if m != nil {
+		name, _ := mediumOf(ev)
+		i = m.owner.shelf(name)
+	}
+	if i < 0 { // nothing was ever stored there
+		if ev.Kind == kvevents.Removed {
+			n[kvevents.BlocksUnknown] += uint64(len(ev.Names))
+		}
+		return kvevents.Applied
+	}
+	if reason := p.number(m, i, ev.Envelope); reason != kvevents.Applied {
+		return reason
+	}
+	if ev.Kind == kvevents.Cleared {
+		p.clearShelf(m, i)
+		return kvevents.Applied
+	}
+	s := &m.owner.shelves[i]
+	p.fold(ev.Names, m.ns)
+	p.checkBase(ev, m, s)
+	p.remove(m.owner, s, p.names, n)
+	return kvevents.Applied
+}
+
+// envelopeKey returns the namespace and the owner that an envelope is about.
+func (p *Publisher) envelopeKey(ev *kvevents.Event, dp uint32) memberKey {
+	env := ev.Envelope
+	id := Identity{
+		Tenant: cmp.Or(env.Tenant, p.Tenant), Model: cmp.Or(env.Model, p.Model),
+		LoRA: cmp.Or(ev.LoRA, p.LoRA), Salt: cmp.Or(env.Salt, p.Salt),
+		BlockSize: uint32(ev.BlockSize),
+	}
+	return memberKey{nsKey: nsKey{Identity: id}, backend: env.Backend, rank: dp}
+}
+
+// skipped moves on the order of an event's stream, if there is one.
+func (p *Publisher) skipped(ev *kvevents.Event, dp uint32) {
+	m := p.find(p.envelopeKey(ev, dp))
+	if m == nil {
+		return
+	}
+	name, _ := mediumOf(ev)
+	if i := m.owner.shelf(name); i >= 0 {
+		p.number(m, i, ev.Envelope)
+	}
+}
+
+// number compares an event's number with its stream's last one. An event that
+// comes too late is not to be applied; a stream that counts from the beginning
+// again loses its blocks.
+func (p *Publisher) number(m *member, i int, env *kvevents.Envelope) kvevents.Reason {
+	if !env.HasEventID {
+		return kvevents.Applied
+	}
+	for len(m.orders) <= i {
+		m.orders = append(m.orders, order{})
+	}
+	o := &m.orders[i]
+	if !o.any {
+		if p.streams.Load() >= maxStreams {
+			return kvevents.TooMany
+		}
+		p.streams.Add(1)
+	}
+	stale := o.stale
+	v, missing := o.take(env.EventID, p.usedUp())
+	if o.stale != stale {
+		p.stale.Add(1)
+	}
+	switch v {
+	case tooLate:
+		p.counts.add(late, 1)
+		return kvevents.Late
+	case behindGap:
+		p.counts.add(gaps, 1)
+		p.counts.add(missed, missing)
+	case anew:
+		p.counts.add(restarts, 1)
+		p.highest = env.EventID
+		p.empty(m, i)
+	}
+	p.note(env)
+	return kvevents.Applied
+}
+
+// note remembers the number of the event that came last.
+func (p *Publisher) note(env *kvevents.Envelope) {
+	if env.HasEventID {
+		p.lastEventID.Store(env.EventID)
+		p.hasEventID.Store(true)
+	}
+}
+
+// passed remembers how far the numbers of all streams together have come.
+func (p *Publisher) passed(env *kvevents.Envelope) {
+	if env.HasEventID {
+		p.highest = max(p.highest, env.EventID)
+	}
+}
+
+// usedUp is the number that the publisher's other streams have come to, if they
+// all count together: Mooncake's master numbers its events whatever they are
+// about.
+func (p *Publisher) usedUp() uint64 {
+	if p.Type != Mooncake {
+		return 0
+	}
+	return p.highest
+}
+
+// empty takes all blocks of one namespace from a shelf.
+func (p *Publisher) empty(m *member, i int) {
+	s := &m.owner.shelves[i]
+	m.ns.space.index.ClearTier(s.slot, s.tier, m.ns.seed)
+}
+
+// clearShelf empties a shelf and starts its stream anew: nothing is missing of it
+// any more.
+func (p *Publisher) clearShelf(m *member, i int) {
+	p.empty(m, i)
+	if i < len(m.orders) && m.orders[i].stale {
+		m.orders[i].stale = false
+		p.stale.Add(-1)
+	}
+}
+
+// clearsAll reports whether an event clears every medium: Mooncake's master
+// names none then.
+func (p *Publisher) clearsAll(ev *kvevents.Event) bool {
+	return p.Type == Mooncake && ev.Kind == kvevents.Cleared && ev.Medium == ""
+}
+
+func (p *Publisher) clearAll(m *member, env *kvevents.Envelope) {
+	for i := range m.owner.shelves {
+		p.clearShelf(m, i)
+	}
+	p.note(env)
+}
+
+// fold turns hashes on the wire into names of a namespace.
+func (p *Publisher) fold(hashes []uint64, ns *namespace) {
+	p.names = p.names[:0]
+	for _, h := range hashes {
+		p.names = append(p.names, h^ns.seed)
+	}
+}
+
+// checkBase counts an event whose base index is not the depth of its first block.
+func (p *Publisher) checkBase(ev *kvevents.Event, m *member, s *shelf) {
+	if !ev.Envelope.HasBase {
+		return
+	}
+	depth, known := m.ns.space.index.DepthOf(s.slot, s.tier, p.names[0])
+	if known && depth != ev.Envelope.Base {
+		p.counts.add(baseMismatches, 1)
+	}
+}
+
+// storeEnvelope stores blocks: with tokens they are hashed here and named by the
+// event's hashes; without, these are taken for what the standard says they are.
+func (p *Publisher) storeEnvelope(ev *kvevents.Event, dp uint32, n *[kvevents.NumBlockOutcomes]uint64) kvevents.Reason {
+	m, reason := p.join(p.envelopeKey(ev, dp))
+	if reason != kvevents.Applied {
+		return reason
+	}
+	i, reason := p.shelf(m.owner, ev)
+	if reason != kvevents.Applied {
+		return reason
+	}
+	if reason := p.number(m, i, ev.Envelope); reason != kvevents.Applied {
+		return reason
+	}
+	env := ev.Envelope
+	deeper := env.HasBase && env.Base > 0
+	if ev.HasParent && ev.Parent == 0 && !deeper { // the root (decision K10)
+		ev.HasParent = false
+		env.Base, env.HasBase = 0, true
+	}
+	p.fold(ev.Names, m.ns)
+	if len(ev.Tokens) > 0 && (ev.HasParent || env.HasBase && !deeper) {
+		p.storeTokens(ev, m, &m.owner.shelves[i], n)
+	} else {
+		p.countHashed(p.storeHashes(ev, m, &m.owner.shelves[i], n))
+	}
+	return kvevents.Applied
+}
+
+func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *shelf, n *[kvevents.NumBlockOutcomes]uint64) {
+	p.hash(m.ns.space, ev, n)
+	p.counts.add(fromTokens, uint64(len(p.names)))
+	if ev.HasParent && p.standsAlone(ev, m) {
+		p.ownNames.Store(namesAgree)
+		p.storeHashes(ev, m, s, n)
+		return
+	}
+	p.store = indexer.Store{
+		Slot: s.slot, Tier: s.tier,
+		Parent: ev.Parent ^ m.ns.seed, HasParent: ev.HasParent,
+		Names: p.names, Local: p.local,
+		Seed: m.ns.seed, SeedKnown: true,
+	}
+	countStore(m.ns.space.index.Store(&p.store), n)
+	if ev.HasParent {
+		p.checkBase(ev, m, s)
+		return
+	}
+	// The first block's rolling hash is its local one.
+	if ev.Names[0] == p.local[0] {
+		p.ownNames.Store(namesAgree)
+	} else {
+		p.ownNames.Store(namesDiffer)
+	}
+}
+
+// standsAlone reports whether an event's hashes tell the place of its blocks, as
+// its parent does not: that is another owner's, or still to come. They do if they
+// are what the standard makes of the tokens, whose hashes are in p.local, behind
+// the parent.
+func (p *Publisher) standsAlone(ev *kvevents.Event, m *member) bool {
+	if _, known := m.owner.seedOf(ev.Parent ^ m.ns.seed); known {
+		return false
+	}
+	chain := slices.Concat([]uint64{ev.Parent}, p.local)
+	chain = hashing.AppendSequenceSeed(nil, chain, m.ns.space.key.HashSeed)
+	return slices.Equal(chain[1:], ev.Names)
+}
+
+func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *shelf, n *[kvevents.NumBlockOutcomes]uint64) indexer.HashedOutcome {
+	env := ev.Envelope
+	p.hashed = indexer.HashedStore{
+		Slot: s.slot, Tier: s.tier, Seed: m.ns.seed,
+		Names: p.names, Hashes: ev.Names,
+		Parent: ev.Parent, HasParent: ev.HasParent,
+		Base: env.Base, HasBase: env.HasBase,
+	}
+	if name, ok := env.EngineName(); ok { // of the last block
+		p.local = append(p.local[:0], ev.Names...)
+		p.local[len(p.local)-1] = name
+		p.hashed.Engine = p.local
+	}
+	out := m.ns.space.index.StoreHashed(&p.hashed)
+	countStore(out.Outcome, n)
+	if out.BaseMismatch {
+		p.counts.add(baseMismatches, 1)
+	}
+	return out
+}
+
+// countHashed adds what is known of hashes that came without tokens.
+func (p *Publisher) countHashed(out indexer.HashedOutcome) {
+	p.counts.add(confirmed, uint64(out.Confirmed))
+	p.counts.add(resolved, uint64(out.Resolved))
+	p.counts.add(unverified, uint64(out.Unverified))
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package conductor
+
+const raceEnabled = false

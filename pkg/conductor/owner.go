@@ -1,0 +1,145 @@
+package conductor
+
+import (
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+// Bounds of one publisher.
+const (
+	maxOwners  = 1024
+	maxStreams = 16384
+	maxMembers = maxNamespaces
+)
+
+type ownerKey struct {
+	space   *space
+	backend string
+	rank    uint32
+}
+
+// owner is who holds blocks: a rank of a publisher's engine (backend ""), or of a
+// cache backend. What it has is written with both Publisher.mu and Registry.mu
+// held, and read with either.
+type owner struct {
+	publisher *Publisher
+	space     *space
+	backend   string
+	rank      uint32
+
+	slots   []uint32
+	shelves []shelf // one per medium
+	members int     // namespaces that it has stored in
+}
+
+// shelf is where an owner's blocks of one medium are in the index.
+type shelf struct {
+	medium string
+	slot   uint32
+	tier   indexer.Tier
+}
+
+// member is an owner in one namespace.
+type member struct {
+	key    memberKey
+	ns     *namespace
+	owner  *owner
+	orders []order // event-id streams, by the owner's shelves; may be shorter
+}
+
+type memberKey struct {
+	nsKey
+	backend string
+	rank    uint32
+}
+
+// mediumOf returns the name under which answers show an event's medium, and
+// whether a tier is its own.
+func mediumOf(ev *kvevents.Event) (name string, natural bool) {
+	if ev.TierKnown {
+		return tierMedia[ev.Tier], true
+	}
+	return ev.Medium, false
+}
+
+// shelf returns the number of a medium's shelf, -1 if there is none.
+func (o *owner) shelf(medium string) int {
+	for i := range o.shelves {
+		if o.shelves[i].medium == medium {
+			return i
+		}
+	}
+	return -1
+}
+
+// medium returns what an owner keeps in a tier of one of its slots, "" for
+// nothing.
+func (o *owner) medium(slot uint32, t indexer.Tier) string {
+	for i := range o.shelves {
+		if s := &o.shelves[i]; s.slot == slot && s.tier == t {
+			return s.medium
+		}
+	}
+	return ""
+}
+
+// tierOrder is the order in which tiers are given to media without one.
+var tierOrder = [indexer.NumTiers]indexer.Tier{indexer.Device, indexer.External, indexer.Disk, indexer.Host}
+
+// addShelf finds a place for a new medium: its own tier in the first slot if that
+// is free, else the first free one. number is the medium's in the space.
+func (o *owner) addShelf(name string, natural bool, tier indexer.Tier, number uint8) int {
+	s := shelf{medium: name}
+	s.slot, s.tier = o.place(natural, tier)
+	o.space.slots[s.slot].media[s.tier] = number
+	o.shelves = append(o.shelves, s)
+	return len(o.shelves) - 1
+}
+
+func (o *owner) place(natural bool, tier indexer.Tier) (uint32, indexer.Tier) {
+	if !natural {
+		tier = tierOrder[0]
+	}
+	if len(o.slots) > 0 {
+		if natural && o.medium(o.slots[0], tier) == "" {
+			return o.slots[0], tier
+		}
+		for _, slot := range o.slots {
+			for _, t := range tierOrder {
+				if o.medium(slot, t) == "" {
+					return slot, t
+				}
+			}
+		}
+	}
+	slot := o.space.takeSlot(o)
+	o.slots = append(o.slots, slot)
+	return slot, tier
+}
+
+// engine reports whether the owner is the publisher's engine itself.
+func (o *owner) engine() bool {
+	return o.backend == "" && o.space == o.publisher.home.space
+}
+
+// seedOf returns the key of the namespace in which the owner has a block of that
+// name, in whatever medium.
+func (o *owner) seedOf(name uint64) (seed uint64, ok bool) {
+	for _, slot := range o.slots {
+		if seed, ok = o.space.index.ParentSeed(slot, name); ok {
+			return seed, true
+		}
+	}
+	return 0, false
+}
+
+// idle reports whether the index has nothing of the owner, not even blocks that
+// wait for their parent.
+func (o *owner) idle() bool {
+	for _, slot := range o.slots {
+		if !o.space.index.Idle(slot) {
+			return false
+		}
+	}
+	return true
+}

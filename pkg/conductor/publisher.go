@@ -1,0 +1,281 @@
+package conductor
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+// Publisher is a registration in force: the stream of one endpoint. It applies
+// that stream as a kvevents.Applier.
+type Publisher struct {
+	ID uint64 // never used again
+	Registration
+
+	registry    *Registry
+	home        *namespace // of the registration
+	target, row uint32     // of the registration in home's space
+	gone        atomic.Bool
+
+	counts      counts
+	lastEventID atomic.Uint64
+	hasEventID  atomic.Bool
+	streams     atomic.Int64 // orders in use
+	stale       atomic.Int64 // orders that are stale
+	ownNames    atomic.Uint32
+
+	// mu is held while events are applied, and guards what follows. It comes before
+	// Registry.mu.
+	mu        sync.Mutex
+	converter *kvevents.Converter
+	members   map[memberKey]*member
+	latest    *member             // that find found
+	highest   uint64              // event_id of all streams
+	owners    map[ownerKey]*owner // written with Registry.mu held, too
+	names     []uint64            // scratch of one event, as all below
+	local     []uint64
+	store     indexer.Store
+	hashed    indexer.HashedStore
+}
+
+// What the first blocks that a standard publisher sent with tokens say of its
+// hashes.
+const (
+	namesUnknown uint32 = iota
+	namesAgree
+	namesDiffer
+)
+
+var _ kvevents.Applier = (*Publisher)(nil)
+
+func newPublisher(r *Registry, id uint64, reg Registration, home *namespace) *Publisher {
+	return &Publisher{
+		ID: id, Registration: reg, registry: r, home: home,
+		converter: kvevents.NewConverter(home.space.layout(), reg.Rank, nil),
+		members:   make(map[memberKey]*member),
+		owners:    make(map[ownerKey]*owner),
+	}
+}
+
+func (p *Publisher) rankKey(rank uint32) rankKey {
+	return rankKey{p.Tenant, p.Model, p.BlockSize, p.Instance, rank}
+}
+
+// Apply decodes a batch and applies its events. A publisher that was withdrawn
+// applies nothing.
+func (p *Publisher) Apply(payload []byte, w *kvevents.Workspace) error {
+	if err := w.Decoder.Decode(payload, &w.Batch); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.gone.Load() {
+		p.converter.Each(&w.Batch, (*sink)(p), &w.Tally)
+	}
+	return nil
+}
+
+// Clear forgets what a restarted engine held, in all media and namespaces, and
+// its event numbers.
+func (p *Publisher) Clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, o := range p.owners {
+		o.clear()
+	}
+	p.renumber()
+}
+
+// Rewound says that what comes now repeats messages that were applied: their
+// numbers have no order to what came before.
+func (p *Publisher) Rewound() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.renumber()
+}
+
+// renumber forgets all event-id streams.
+func (p *Publisher) renumber() {
+	for _, m := range p.members {
+		p.forgetOrders(m)
+	}
+	p.hasEventID.Store(false)
+	p.lastEventID.Store(0)
+	p.highest = 0
+}
+
+// Replayed does nothing: all blocks come from the stream.
+func (p *Publisher) Replayed() {}
+
+// clear ends the ownership of all blocks.
+func (o *owner) clear() {
+	for _, slot := range o.slots {
+		o.space.index.Clear(slot)
+	}
+}
+
+// forget clears and takes away what the index remembers of the owner.
+func (o *owner) forget() {
+	for _, slot := range o.slots {
+		o.space.index.Forget(slot)
+	}
+}
+
+// sink makes a Publisher the kvevents.Sink of its own stream.
+type sink Publisher
+
+// Event applies an event.
+func (s *sink) Event(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
+	p := (*Publisher)(s)
+	if ev.Envelope == nil {
+		return p.engineEvent(ev, dp, t)
+	}
+	reason := p.envelope(ev, dp, t)
+	p.passed(ev.Envelope)
+	return reason
+}
+
+// Skipped moves the order of an envelope's stream on.
+func (s *sink) Skipped(ev *kvevents.Event, dp uint32) {
+	p := (*Publisher)(s)
+	p.skipped(ev, dp)
+	p.passed(ev.Envelope)
+}
+
+// find returns a member, nil if there is none.
+func (p *Publisher) find(key memberKey) *member {
+	if p.latest != nil && p.latest.key == key {
+		return p.latest
+	}
+	m := p.members[key]
+	if m != nil {
+		p.latest = m
+	}
+	return m
+}
+
+// join returns a member, which it makes if need be.
+func (p *Publisher) join(key memberKey) (*member, kvevents.Reason) {
+	if m := p.find(key); m != nil {
+		return m, kvevents.Applied
+	}
+	r := p.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.gone.Load() || len(p.members) >= maxMembers {
+		return nil, kvevents.TooMany
+	}
+	ns, err := r.namespace(key.nsKey, p.HashSeed)
+	if err != nil {
+		if errors.Is(err, ErrFull) {
+			return nil, kvevents.TooMany
+		}
+		return nil, kvevents.SeedMismatch
+	}
+	at := ownerKey{ns.space, key.backend, key.rank}
+	o := p.owners[at]
+	if o == nil {
+		if len(p.owners) >= maxOwners {
+			r.collect(ns)
+			return nil, kvevents.TooMany
+		}
+		o = &owner{publisher: p, space: ns.space, backend: key.backend, rank: key.rank}
+		p.owners[at] = o
+		ns.space.ownerCount++
+	}
+	m := &member{key: key, ns: ns, owner: o}
+	p.members[key], p.latest = m, m
+	o.members++
+	ns.refs++
+	return m, kvevents.Applied
+}
+
+// shelf returns the number of the shelf of an event's medium, which it makes if
+// need be.
+func (p *Publisher) shelf(o *owner, ev *kvevents.Event) (int, kvevents.Reason) {
+	name, natural := mediumOf(ev)
+	if i := o.shelf(name); i >= 0 {
+		return i, kvevents.Applied
+	}
+	r := p.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.gone.Load() {
+		return 0, kvevents.TooMany
+	}
+	number, ok := o.space.medium(name, natural)
+	if !ok {
+		return 0, kvevents.TooManyMedia
+	}
+	return o.addShelf(name, natural, ev.Tier, number), kvevents.Applied
+}
+
+// sweep drops what holds nothing.
+func (p *Publisher) sweep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var members []*member
+	empty := make(map[*owner]bool)
+	for _, o := range p.owners {
+		if !o.engine() && o.idle() {
+			o.forget()
+			empty[o] = true
+		}
+	}
+	for _, m := range p.members {
+		if empty[m.owner] || !m.ns.space.index.HasSeed(m.ns.seed) {
+			members = append(members, m)
+		}
+	}
+	if len(members)+len(empty) == 0 {
+		return
+	}
+	r := p.registry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range members {
+		r.leave(m)
+	}
+	for o := range empty {
+		r.dropOwner(o)
+	}
+}
+
+// blocksOf is where a tally counts the blocks of an event.
+func blocksOf(ev *kvevents.Event, t *kvevents.Tally) *[kvevents.NumBlockOutcomes]uint64 {
+	if !ev.TierKnown {
+		return &t.Blocks[kvevents.NoTier]
+	}
+	return &t.Blocks[ev.Tier]
+}
+
+// remove takes an event's blocks from a shelf; names are those of the index.
+func (p *Publisher) remove(o *owner, s *shelf, names []uint64, n *[kvevents.NumBlockOutcomes]uint64) {
+	removed, unknown := o.space.index.Remove(s.slot, s.tier, names)
+	n[kvevents.BlocksRemoved] += uint64(removed)
+	n[kvevents.BlocksUnknown] += uint64(unknown)
+}
+
+// countStore adds what became of stored blocks.
+func countStore(out indexer.Outcome, n *[kvevents.NumBlockOutcomes]uint64) {
+	n[kvevents.BlocksStored] += uint64(out.Stored)
+	n[kvevents.BlocksKnown] += uint64(out.Known)
+	n[kvevents.BlocksOrphaned] += uint64(out.Orphaned)
+	n[kvevents.BlocksDropped] += uint64(out.Dropped)
+}
+
+// forgetOrders ends the event-id streams of a member.
+func (p *Publisher) forgetOrders(m *member) {
+	for i := range m.orders {
+		if m.orders[i].any {
+			p.streams.Add(-1)
+		}
+		if m.orders[i].stale {
+			p.stale.Add(-1)
+		}
+	}
+	m.orders = nil
+}

@@ -1,0 +1,256 @@
+package conductor
+
+import (
+	"math/bits"
+	"sync"
+
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// query is the memory of one query.
+type query struct {
+	local, chain []uint64
+	match        indexer.Match
+
+	// seatOf and standOf give an instance's or a rank's place in seats and stands,
+	// by its number in the space and counted from 1; they are zero between queries.
+	seatOf, standOf []uint32
+	seats           []seat
+	stands          []stand
+	media           []part // of the seats, each the media of the space
+}
+
+// seat is an instance in the answer.
+type seat struct {
+	target uint32
+	blocks uint64 // of its prefix
+}
+
+// stand is a rank in the answer.
+type stand struct {
+	row    uint32
+	seat   uint32 // counted from 0
+	blocks uint64
+}
+
+// part is what an instance has of its prefix in one medium.
+type part struct {
+	blocks uint64
+	end    uint64 // of what was counted, in blocks of the prompt
+}
+
+// maxKept is how long a query's chain may be for its memory to be kept: 2 MiB.
+const maxKept = 1 << 18
+
+var queries = sync.Pool{New: func() any { return new(query) }}
+
+func (q *query) done() {
+	if cap(q.chain) <= maxKept {
+		queries.Put(q)
+	}
+}
+
+// QueryTokens answers how much of a prompt each instance holds, or one of them.
+// The instances registered for the identity are in the answer whether they hold
+// something or not; those that only their events brought to it, if they hold the
+// first block. An unknown identity has no instances.
+func (r *Registry) QueryTokens(id Identity, tokens []uint32, instance string, a *Answer) {
+	q := queries.Get().(*query)
+	defer q.done()
+	r.query(id, instance, a, q, func(ns *namespace) {
+		sp := ns.space
+		q.local = sp.layout().AppendLocal(q.local[:0], tokens, sp.key.HashSeed, nil)
+		q.chain = hashing.AppendSequenceSeed(q.chain[:0], q.local, sp.key.HashSeed)
+		for i := range q.chain {
+			q.chain[i] ^= ns.seed
+		}
+	})
+}
+
+// QueryHashes is QueryTokens for a prompt given as its rolling hashes from the
+// first block on.
+func (r *Registry) QueryHashes(id Identity, rolling []uint64, instance string, a *Answer) {
+	q := queries.Get().(*query)
+	defer q.done()
+	r.query(id, instance, a, q, func(ns *namespace) {
+		q.chain = q.chain[:0]
+		for _, h := range rolling {
+			q.chain = append(q.chain, h^ns.seed)
+		}
+	})
+}
+
+// query answers what prepare makes q.chain of. The chain is made without a lock:
+// should the namespace give way to another one meanwhile, it is made anew.
+func (r *Registry) query(id Identity, instance string, a *Answer, q *query, prepare func(*namespace)) {
+	a.Reset()
+	for {
+		ns := r.lookup(id)
+		if ns == nil {
+			return
+		}
+		prepare(ns)
+		if r.answer(ns, instance, a, q) {
+			return
+		}
+	}
+}
+
+// answer reports whether the namespace was still in use.
+func (r *Registry) answer(ns *namespace, instance string, a *Answer, q *query) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.namespaces[ns.key] != ns {
+		return false
+	}
+	sp := ns.space
+	a.begin(sp.shown)
+	q.begin(sp)
+	for _, p := range ns.publishers {
+		if instance == "" || p.Instance == instance {
+			q.stand(sp, p.target, p.row)
+		}
+	}
+	sp.index.Follow(q.chain, &q.match)
+	q.count(sp, instance)
+	q.render(sp, a)
+	q.end()
+	return true
+}
+
+func (q *query) begin(sp *space) {
+	q.seatOf, q.standOf = reach(q.seatOf, sp.targets.size()), reach(q.standOf, sp.rows.size())
+	q.seats, q.stands, q.media = q.seats[:0], q.stands[:0], q.media[:0]
+}
+
+// reach makes room for numbers below n; what it adds is zero, as the rest is.
+func reach(s []uint32, n int) []uint32 {
+	if len(s) >= n {
+		return s
+	}
+	return make([]uint32, n+n/4)
+}
+
+func (q *query) end() {
+	for i := range q.seats {
+		q.seatOf[q.seats[i].target] = 0
+	}
+	for i := range q.stands {
+		q.standOf[q.stands[i].row] = 0
+	}
+}
+
+// stand gives an instance and a rank of it their places.
+func (q *query) stand(sp *space, target, row uint32) {
+	if q.seatOf[target] == 0 {
+		q.seats = append(q.seats, seat{target: target})
+		q.seatOf[target] = uint32(len(q.seats))
+		for range sp.media {
+			q.media = append(q.media, part{})
+		}
+	}
+	if q.standOf[row] == 0 {
+		q.stands = append(q.stands, stand{row: row, seat: q.seatOf[target] - 1})
+		q.standOf[row] = uint32(len(q.stands))
+	}
+}
+
+// count goes through the pieces of the match. Who holds one has it if he has
+// had all before, which is so if the prefix counted for him ends there.
+func (q *query) count(sp *space, instance string) {
+	if len(q.match.Steps) == 0 {
+		return
+	}
+	q.bring(sp, &q.match.Steps[0], instance)
+	begin := uint64(0)
+	for i := range q.match.Steps {
+		step := &q.match.Steps[i]
+		end := begin + uint64(step.Blocks)
+		if !q.countStep(sp, step, begin, end) {
+			return
+		}
+		begin = end
+	}
+}
+
+// bring gives those places that hold the first piece but are not registered for
+// the identity.
+func (q *query) bring(sp *space, first *indexer.Step, instance string) {
+	only, one := sp.targets.of[instance]
+	for n := range holders(sp, first) {
+		s := &sp.slots[n]
+		if instance == "" || one && s.target == only {
+			q.stand(sp, s.target, s.row)
+		}
+	}
+}
+
+// holders yields the slots of publishers in force that hold a piece in any tier.
+func holders(sp *space, step *indexer.Step) func(yield func(uint32) bool) {
+	return func(yield func(uint32) bool) {
+		for w, visible := range sp.visible {
+			set := uint64(0)
+			for _, h := range step.Holders {
+				if w < len(h) {
+					set |= h[w]
+				}
+			}
+			for set &= visible; set != 0; set &= set - 1 {
+				if !yield(uint32(w*64 + bits.TrailingZeros64(set))) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// countStep counts the piece from begin to end and reports whether anybody's
+// prefix went on.
+func (q *query) countStep(sp *space, step *indexer.Step, begin, end uint64) (moved bool) {
+	for tier, holders := range step.Holders {
+		for w := range min(len(holders), len(sp.visible)) {
+			for set := holders[w] & sp.visible[w]; set != 0; set &= set - 1 {
+				s := &sp.slots[w*64+bits.TrailingZeros64(set)]
+				place := q.seatOf[s.target]
+				if place == 0 {
+					continue
+				}
+				seat := &q.seats[place-1]
+				if seat.blocks == begin {
+					seat.blocks, moved = end, true
+				}
+				if seat.blocks != end {
+					continue // it had a hole before
+				}
+				m := &q.media[int(place-1)*len(sp.media)+int(s.media[tier])]
+				if m.end != end {
+					m.blocks, m.end = m.blocks+end-begin, end
+				}
+				if place := q.standOf[s.row]; place != 0 && q.stands[place-1].blocks == begin {
+					q.stands[place-1].blocks = end
+				}
+			}
+		}
+	}
+	return moved
+}
+
+// render writes the answer's rows.
+func (q *query) render(sp *space, a *Answer) {
+	size := uint64(sp.key.BlockSize)
+	for i := range q.seats {
+		s := &q.seats[i]
+		im := a.add(sp.targets.key(s.target))
+		im.Longest = s.blocks * size
+		for k, m := range q.media[i*len(sp.media) : (i+1)*len(sp.media)] {
+			im.Media[sp.columns[k]] = m.blocks * size
+		}
+	}
+	for i := range q.stands {
+		s := &q.stands[i]
+		im := &a.Instances[s.seat]
+		im.Ranks = append(im.Ranks, RankMatch{Rank: sp.rows.key(s.row).rank, Tokens: s.blocks * size})
+	}
+	a.Sort()
+}

@@ -1,0 +1,107 @@
+package conductor
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// PublisherType says what kind of program publishes the events.
+type PublisherType uint8
+
+// The types.
+const (
+	VLLM PublisherType = iota
+	SGLang
+	Mooncake
+	Standard // the standard event envelope, from whatever engine or store
+)
+
+var typeNames = [...]string{VLLM: "vLLM", SGLang: "SGLang", Mooncake: "Mooncake", Standard: "standard"}
+
+// String gives the type's name on the wire.
+func (t PublisherType) String() string {
+	if int(t) < len(typeNames) {
+		return typeNames[t]
+	}
+	return "unknown"
+}
+
+// ParseType reads the name of a type; case does not matter.
+func ParseType(name string) (t PublisherType, ok bool) {
+	for i, known := range typeNames {
+		if strings.EqualFold(name, known) {
+			return PublisherType(i), true
+		}
+	}
+	return 0, false
+}
+
+// Identity is the isolation key of a query.
+type Identity struct {
+	Tenant, Model string
+	LoRA          string // adapter name, "" is the base model
+	Salt          string // additional salt, "" is none
+	BlockSize     uint32 // tokens
+}
+
+// Registration is what a publisher was registered with. Replay and HashSeed are
+// its body, all else is its key (decision C6).
+type Registration struct {
+	Type PublisherType
+	Identity
+	Instance string // routing target
+	Rank     uint32 // data-parallel rank
+	Endpoint string
+	Replay   string // replay endpoint, "" is none
+	HashSeed uint64 // of the standard's hashes (decision C5)
+}
+
+// key returns the registration without its body.
+func (g Registration) key() Registration {
+	g.Replay, g.HashSeed = "", 0
+	return g
+}
+
+// Filter picks registrations; nil fields fit all.
+type Filter struct {
+	Instance, Tenant            string
+	Type                        *PublisherType
+	Model, LoRA, Salt, Endpoint *string
+	BlockSize, Rank             *uint32
+}
+
+// fits reports whether a registration is among those that f picks.
+func (f *Filter) fits(g *Registration) bool {
+	return g.Instance == f.Instance && g.Tenant == f.Tenant &&
+		is(f.Type, g.Type) && is(f.Model, g.Model) && is(f.LoRA, g.LoRA) && is(f.Salt, g.Salt) &&
+		is(f.Endpoint, g.Endpoint) && is(f.BlockSize, g.BlockSize) && is(f.Rank, g.Rank)
+}
+
+func is[T comparable](want *T, got T) bool { return want == nil || *want == got }
+
+// ErrFull is the error of a registration beyond what one process takes.
+var ErrFull = errors.New("too many registrations or identities")
+
+// ConflictError is the error of a registration whose key is in force with another
+// body.
+type ConflictError struct {
+	InForce Registration
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("instance %q rank %d is already registered at %s with replay endpoint %q and hash seed %d",
+		e.InForce.Instance, e.InForce.Rank, e.InForce.Endpoint, e.InForce.Replay, e.InForce.HashSeed)
+}
+
+// SeedMismatchError is the error of a registration for an identity that is in use
+// with another hash seed (decision C5).
+type SeedMismatchError struct {
+	Identity           Identity
+	InForce, Requested uint64
+}
+
+func (e *SeedMismatchError) Error() string {
+	return fmt.Sprintf("hash_seed mismatch for model=%s tenant=%s: existing=%d, requested=%d",
+		e.Identity.Model, e.Identity.Tenant, e.InForce, e.Requested)
+}

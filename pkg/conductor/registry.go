@@ -1,0 +1,254 @@
+package conductor
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// maxPublishers bounds the registrations of a process.
+const maxPublishers = 16384
+
+// Registry knows the publishers and what their events say. It is safe for
+// concurrent use.
+type Registry struct {
+	// mu guards what follows and, beside each publisher's own lock, which owners
+	// and slots there are. Queries hold it for reading while they walk an index, so
+	// that no slot gets another owner meanwhile; it is held for writing only for a
+	// moment. It comes after Publisher.mu and before the locks of the indexes.
+	mu         sync.RWMutex
+	publishers map[Registration]*Publisher // in force, by key
+	all        map[uint64]*Publisher       // by ID; those that are withdrawn, too, until they are dropped
+	lastID     uint64
+	ranks      map[rankKey]int // publishers in force
+	namespaces map[nsKey]*namespace
+	spaces     map[spaceKey]*space
+	past       totals // of publishers that were dropped
+}
+
+// rankKey is a rank that an engine's batches may state (decision K12).
+type rankKey struct {
+	tenant, model string
+	blockSize     uint32
+	instance      string
+	rank          uint32
+}
+
+// NewRegistry returns a Registry without publishers.
+func NewRegistry() *Registry {
+	return &Registry{
+		publishers: make(map[Registration]*Publisher),
+		all:        make(map[uint64]*Publisher),
+		ranks:      make(map[rankKey]int),
+		namespaces: make(map[nsKey]*namespace),
+		spaces:     make(map[spaceKey]*space),
+	}
+}
+
+// Add puts a registration in force and returns its publisher; fresh is false if
+// it is in force already. An error is a *ConflictError (the key is in force with
+// another body), a *SeedMismatchError, or ErrFull.
+func (r *Registry) Add(reg Registration) (p *Publisher, fresh bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := reg.key()
+	if p := r.publishers[key]; p != nil {
+		if p.Registration != reg {
+			return nil, false, &ConflictError{InForce: p.Registration}
+		}
+		return p, false, nil
+	}
+	if len(r.all) >= maxPublishers {
+		return nil, false, ErrFull
+	}
+	ns, err := r.namespace(nsKey{Identity: reg.Identity}, reg.HashSeed)
+	if err != nil {
+		return nil, false, err
+	}
+	r.lastID++
+	p = newPublisher(r, r.lastID, reg, ns)
+	r.publishers[key], r.all[p.ID] = p, p
+	r.ranks[p.rankKey(p.Rank)]++
+	ns.refs++
+	ns.publishers = append(ns.publishers, p)
+	p.target, p.row = ns.space.takeRow(p.Instance, p.Rank)
+	return p, true, nil
+}
+
+// Withdraw takes the publishers of the registrations that f picks out of all
+// answers and returns them by ID. Their streams are still to be closed, then they
+// are to be dropped.
+func (r *Registry) Withdraw(f Filter) []*Publisher {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var gone []*Publisher
+	for _, p := range r.publishers {
+		if f.fits(&p.Registration) {
+			gone = append(gone, p)
+		}
+	}
+	slices.SortFunc(gone, byID)
+	for _, p := range gone {
+		r.withdraw(p)
+	}
+	return gone
+}
+
+func byID(a, b *Publisher) int { return cmp.Compare(a.ID, b.ID) }
+
+// withdraw needs mu for writing.
+func (r *Registry) withdraw(p *Publisher) {
+	if p.gone.Swap(true) {
+		return
+	}
+	delete(r.publishers, p.key())
+	rank := p.rankKey(p.Rank)
+	if r.ranks[rank]--; r.ranks[rank] == 0 {
+		delete(r.ranks, rank)
+	}
+	for _, o := range p.owners {
+		for _, slot := range o.slots {
+			o.space.hide(slot)
+		}
+	}
+	ns := p.home
+	ns.publishers = slices.DeleteFunc(ns.publishers, func(o *Publisher) bool { return o == p })
+	ns.space.releaseRow(p.target, p.row)
+	r.release(ns)
+}
+
+// Drop gives back the blocks and slots of a publisher whose stream is closed. It
+// withdraws the publisher if that has not been done.
+func (r *Registry) Drop(p *Publisher) {
+	r.mu.Lock()
+	r.withdraw(p)
+	r.mu.Unlock()
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	owners := slices.Collect(maps.Values(p.owners))
+	for _, o := range owners {
+		o.forget()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range p.members {
+		r.leave(m)
+	}
+	for _, o := range owners {
+		r.dropOwner(o)
+	}
+	if r.all[p.ID] == p {
+		delete(r.all, p.ID)
+		r.past.add(&p.counts)
+	}
+}
+
+// Publishers returns the publishers in force, by ID.
+func (r *Registry) Publishers() []*Publisher {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(r.publishers), byID)
+}
+
+// Sweep drops owners without blocks, then namespaces and spaces that have neither
+// blocks nor registrations. An engine's own owner stays as long as its publisher:
+// it may still name blocks that it has removed (decision K15).
+func (r *Registry) Sweep() {
+	for _, p := range r.Publishers() {
+		p.sweep()
+	}
+}
+
+// namespace returns the namespace of a key, and makes one if need be. It needs mu
+// for writing; if nobody then counts as a user of a new one, release must be told.
+func (r *Registry) namespace(key nsKey, hashSeed uint64) (*namespace, error) {
+	if ns := r.namespaces[key]; ns != nil {
+		if have := ns.space.key.HashSeed; have != hashSeed {
+			return nil, &SeedMismatchError{Identity: key.Identity, InForce: have, Requested: hashSeed}
+		}
+		return ns, nil
+	}
+	at := spaceKey{Tenant: key.Tenant, Model: key.Model, BlockSize: key.BlockSize, HashSeed: hashSeed}
+	sp := r.spaces[at]
+	if len(r.namespaces) >= maxNamespaces || sp == nil && len(r.spaces) >= maxSpaces {
+		return nil, ErrFull
+	}
+	if sp == nil {
+		sp = newSpace(at)
+		r.spaces[at] = sp
+	}
+	ns := sp.addNamespace(key)
+	r.namespaces[key] = ns
+	return ns, nil
+}
+
+// release ends one use of a namespace. It needs mu for writing.
+func (r *Registry) release(ns *namespace) {
+	ns.refs--
+	r.collect(ns)
+}
+
+// collect takes a namespace away if nobody uses it. It needs mu for writing.
+func (r *Registry) collect(ns *namespace) {
+	if ns.refs > 0 {
+		return
+	}
+	delete(r.namespaces, ns.key)
+	delete(ns.space.namespaces, ns.seed)
+	r.collectSpace(ns.space)
+}
+
+func (r *Registry) collectSpace(sp *space) {
+	if len(sp.namespaces) == 0 && sp.ownerCount == 0 && r.spaces[sp.key] == sp {
+		delete(r.spaces, sp.key)
+	}
+}
+
+// leave takes an owner out of a namespace. It needs both locks for writing.
+func (r *Registry) leave(m *member) {
+	p := m.owner.publisher
+	p.forgetOrders(m)
+	delete(p.members, m.key)
+	p.latest = nil
+	m.owner.members--
+	r.release(m.ns)
+}
+
+// dropOwner takes an owner away that has forgotten its slots and left all
+// namespaces. It needs both locks for writing.
+func (r *Registry) dropOwner(o *owner) {
+	for _, slot := range o.slots {
+		o.space.freeSlot(slot)
+	}
+	delete(o.publisher.owners, ownerKey{o.space, o.backend, o.rank})
+	o.space.ownerCount--
+	r.collectSpace(o.space)
+}
+
+// lookup returns the namespace of an identity, nil if it is not in use.
+func (r *Registry) lookup(id Identity) *namespace {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.namespaces[nsKey{Identity: id}]
+}
+
+// hasRank reports whether a rank has a publisher in force.
+func (r *Registry) hasRank(key rankKey) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.ranks[key] > 0
+}
+
+// namespacesOf returns the namespaces of a tenant's model, in no order. It needs
+// mu, for reading.
+func (r *Registry) namespacesOf(tenant, model string) []*namespace {
+	var found []*namespace
+	for key, sp := range r.spaces {
+		if key.Tenant == tenant && key.Model == model {
+			found = slices.AppendSeq(found, maps.Values(sp.namespaces))
+		}
+	}
+	return found
+}

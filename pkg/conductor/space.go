@@ -1,0 +1,200 @@
+package conductor
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// Bounds of a process.
+const (
+	maxNamespaces = 65536
+	maxSpaces     = 16384
+	// maxFurther bounds the media of a space beside those with a tier of their own
+	// (decision C9).
+	maxFurther = 16
+)
+
+// spaceKey is what the blocks of one space have in common.
+type spaceKey struct {
+	Tenant, Model string
+	BlockSize     uint32
+	HashSeed      uint64
+}
+
+// space is an index with the owners that its slots stand for. Registry.mu guards
+// it; the index has a lock of its own.
+type space struct {
+	key   spaceKey
+	index *indexer.Space
+
+	namespaces map[uint64]*namespace // by seed
+	ownerCount int
+
+	slots   []slot
+	free    []uint32 // slots without owner
+	visible []uint64 // bit set of the slots of publishers in force
+
+	// targets and rows number the instances, and the instances' ranks, that
+	// registrations and slots are of.
+	targets numbers[string]
+	rows    numbers[rowKey]
+
+	media   []string // GPU, CPU, DISK, then further ones in the order of their coming
+	shown   []string // the same as answers show them
+	columns []int    // of media in shown
+	further int      // media without a tier of their own
+}
+
+// slot is one slot of the index.
+type slot struct {
+	owner       *owner // nil: free
+	target, row uint32
+	media       [indexer.NumTiers]uint8 // by tier, the number of the medium kept there
+}
+
+type rowKey struct {
+	target, rank uint32
+}
+
+// nsKey names a namespace. inner is a salt that an event states beside another
+// one of its registration: no query can name the two together.
+type nsKey struct {
+	Identity
+	inner string
+}
+
+// namespace is one identity inside its space. Registry.mu guards refs and
+// publishers, the rest does not change.
+type namespace struct {
+	key   nsKey
+	space *space
+	seed  uint64 // folded into the values of its blocks
+	refs  int    // registrations, and members of owners
+	// publishers are those registered for the identity.
+	publishers []*Publisher
+}
+
+// The media that every answer shows.
+var naturalMedia = []string{"GPU", "CPU", "DISK"}
+
+// tierMedia are the names of the media with a tier of their own, by tier.
+var tierMedia = [indexer.NumTiers]string{
+	indexer.Device: "GPU", indexer.Host: "CPU", indexer.Disk: "DISK", indexer.External: "EXTERNAL",
+}
+
+func newSpace(key spaceKey) *space {
+	sp := &space{
+		key: key, index: indexer.NewSequence(key.HashSeed),
+		namespaces: make(map[uint64]*namespace),
+		media:      slices.Clone(naturalMedia),
+	}
+	sp.arrange()
+	return sp
+}
+
+func (sp *space) layout() hashing.Layout {
+	return hashing.Layout{BlockSize: int(sp.key.BlockSize)}
+}
+
+// addNamespace makes a namespace without users.
+func (sp *space) addNamespace(key nsKey) *namespace {
+	seed := rand.Uint64()
+	for seed == hashing.Seed || sp.namespaces[seed] != nil { // the index has a use of its own for that seed
+		seed = rand.Uint64()
+	}
+	ns := &namespace{key: key, space: sp, seed: seed}
+	sp.namespaces[seed] = ns
+	return ns
+}
+
+// medium returns the number of a medium, and gives it one if it is new.
+func (sp *space) medium(name string, natural bool) (number uint8, ok bool) {
+	if i := slices.Index(sp.media, name); i >= 0 {
+		return uint8(i), true
+	}
+	if !natural {
+		if sp.further == maxFurther {
+			return 0, false
+		}
+		sp.further++
+	}
+	sp.media = append(sp.media, name)
+	sp.arrange()
+	return uint8(len(sp.media) - 1), true
+}
+
+// arrange orders the media for answers: the natural ones, then by name.
+func (sp *space) arrange() {
+	sp.shown = slices.Clone(sp.media)
+	slices.Sort(sp.shown[len(naturalMedia):])
+	sp.columns = sp.columns[:0]
+	for _, name := range sp.media {
+		sp.columns = append(sp.columns, slices.Index(sp.shown, name))
+	}
+}
+
+// takeSlot gives an owner one more slot.
+func (sp *space) takeSlot(o *owner) uint32 {
+	var n uint32
+	if l := len(sp.free); l > 0 {
+		n = sp.free[l-1]
+		sp.free = sp.free[:l-1]
+	} else {
+		n = uint32(len(sp.slots))
+		sp.slots = append(sp.slots, slot{})
+		if int(n/64) == len(sp.visible) {
+			sp.visible = append(sp.visible, 0)
+		}
+	}
+	target, row := sp.takeRow(o.publisher.Instance, o.rank)
+	sp.slots[n] = slot{owner: o, target: target, row: row}
+	sp.visible[n/64] |= 1 << (n % 64)
+	return n
+}
+
+// freeSlot takes a slot back; the index must have forgotten it.
+func (sp *space) freeSlot(n uint32) {
+	sp.hide(n)
+	sp.releaseRow(sp.slots[n].target, sp.slots[n].row)
+	sp.slots[n] = slot{}
+	sp.free = append(sp.free, n)
+}
+
+func (sp *space) hide(n uint32) { sp.visible[n/64] &^= 1 << (n % 64) }
+
+// isVisible reports whether the slot's publisher is in force.
+func (sp *space) isVisible(n uint32) bool {
+	return int(n/64) < len(sp.visible) && sp.visible[n/64]>>(n%64)&1 == 1
+}
+
+func (sp *space) takeRow(instance string, rank uint32) (target, row uint32) {
+	target = sp.targets.take(instance)
+	return target, sp.rows.take(rowKey{target, rank})
+}
+
+func (sp *space) releaseRow(target, row uint32) {
+	sp.rows.release(row)
+	sp.targets.release(target)
+}
+
+// owners returns the owners whose publishers are in force and that have slots.
+func (sp *space) owners() []*owner {
+	var found []*owner
+	for n := range sp.slots {
+		if o := sp.slots[n].owner; o != nil && sp.isVisible(uint32(n)) && o.slots[0] == uint32(n) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// compare orders namespaces for reading.
+func (ns *namespace) compare(other *namespace) int {
+	a, b := &ns.key, &other.key
+	return cmp.Or(cmp.Compare(a.BlockSize, b.BlockSize), cmp.Compare(a.LoRA, b.LoRA),
+		cmp.Compare(a.Salt, b.Salt), cmp.Compare(a.inner, b.inner))
+}

@@ -1,0 +1,153 @@
+package conductor
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// What is counted for each publisher.
+const (
+	gaps = iota
+	missed
+	late
+	restarts
+	baseMismatches
+	fromTokens
+	confirmed
+	resolved
+	unverified
+	numCounts
+)
+
+// counts only grow. They are written by the stream's goroutine and read by any.
+type counts [numCounts]atomic.Uint64
+
+func (c *counts) add(what int, n uint64) {
+	if n > 0 {
+		c[what].Add(n)
+	}
+}
+
+// totals are counts that were added up.
+type totals [numCounts]uint64
+
+func (t *totals) add(c *counts) {
+	for i := range c {
+		t[i] += c[i].Load()
+	}
+}
+
+// Status is what a publisher's events came to so far.
+type Status struct {
+	Blocks []MediumBlocks // GPU, CPU and DISK, then further media by name
+
+	LastEventID uint64 // of the event that came last, if HasEventID
+	HasEventID  bool
+	Streams     int // event-id streams
+
+	EventGaps      uint64 // jumps in the event_id numbers
+	EventsMissed   uint64 // numbers left out in those
+	LateEvents     uint64 // numbers that their stream had passed: not applied
+	Restarts       uint64 // streams that counted from the beginning again
+	BaseMismatches uint64 // a base_block_idx that contradicts what is known of the block
+	Stale          bool   // a stream has missed events since its last clear
+
+	// Hashes tells what the publisher's hashes are known to be; the counts of
+	// blocks behind it are of blocks with tokens, and of envelope blocks without.
+	Hashes      HashSource
+	TokenBlocks uint64
+	Confirmed   uint64 // by blocks known from tokens
+	Resolved    uint64 // as an engine's own names of blocks known from tokens
+	Unverified  uint64
+}
+
+// MediumBlocks is how many blocks a publisher's owners hold in a medium.
+type MediumBlocks struct {
+	Medium string
+	Blocks int
+}
+
+// HashSource tells where the hashes of a publisher's blocks come from.
+type HashSource uint8
+
+// The sources.
+const (
+	HashesNone       HashSource = iota // nothing came yet
+	HashesTokens                       // computed here from tokens
+	HashesStandard                     // the publisher's, confirmed by blocks known from tokens
+	HashesUnverified                   // the publisher's, and nothing confirms that they are of the standard
+	HashesOwn                          // the engine's own names: the standard's are others
+)
+
+var hashSourceNames = [...]string{
+	HashesNone: "none", HashesTokens: "tokens", HashesStandard: "standard",
+	HashesUnverified: "unverified", HashesOwn: "own",
+}
+
+// String gives the source's name on the wire.
+func (h HashSource) String() string {
+	if int(h) < len(hashSourceNames) {
+		return hashSourceNames[h]
+	}
+	return "unknown"
+}
+
+// Status returns what the publisher's events came to so far. It does not wait for
+// a batch that is being applied.
+func (p *Publisher) Status() Status {
+	c := &p.counts
+	st := Status{
+		Blocks:      p.blocks(),
+		LastEventID: p.lastEventID.Load(), HasEventID: p.hasEventID.Load(),
+		Streams: int(p.streams.Load()), Stale: p.stale.Load() > 0,
+		EventGaps: c[gaps].Load(), EventsMissed: c[missed].Load(), LateEvents: c[late].Load(),
+		Restarts: c[restarts].Load(), BaseMismatches: c[baseMismatches].Load(),
+		Hashes:      p.hashSource(),
+		TokenBlocks: c[fromTokens].Load(), Confirmed: c[confirmed].Load(),
+		Resolved: c[resolved].Load(), Unverified: c[unverified].Load(),
+	}
+	return st
+}
+
+func (p *Publisher) blocks() []MediumBlocks {
+	p.registry.mu.RLock()
+	defer p.registry.mu.RUnlock()
+	var sum []MediumBlocks
+	for _, name := range naturalMedia {
+		sum = append(sum, MediumBlocks{Medium: name})
+	}
+	for _, o := range p.owners {
+		for _, s := range o.shelves {
+			i := slices.IndexFunc(sum, func(m MediumBlocks) bool { return m.Medium == s.medium })
+			if i < 0 {
+				i = len(sum)
+				sum = append(sum, MediumBlocks{Medium: s.medium})
+			}
+			sum[i].Blocks += o.space.index.Held(s.slot)[s.tier]
+		}
+	}
+	slices.SortFunc(sum[len(naturalMedia):], func(a, b MediumBlocks) int { return strings.Compare(a.Medium, b.Medium) })
+	return sum
+}
+
+// hashSource judges by what blocks known from tokens said of the publisher's
+// hashes, and by the first blocks that it announced with tokens.
+func (p *Publisher) hashSource() HashSource {
+	c := &p.counts
+	yes, no := c[confirmed].Load(), c[resolved].Load()
+	switch {
+	case yes+no+c[unverified].Load() > 0:
+	case c[fromTokens].Load() > 0:
+		return HashesTokens
+	default:
+		return HashesNone
+	}
+	switch own := p.ownNames.Load(); {
+	case no > 0 || own == namesDiffer:
+		return HashesOwn
+	case yes > 0 || own == namesAgree:
+		return HashesStandard
+	}
+	return HashesUnverified
+}
