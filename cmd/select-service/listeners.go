@@ -25,6 +25,7 @@ const grace = 4 * time.Second
 const (
 	selectionContract = "selection"
 	slotsContract     = "slots"
+	conductorContract = "conductor"
 )
 
 // face is one HTTP listener and what it serves.
@@ -47,6 +48,9 @@ func listen(ctx context.Context, conf config.Config) (faces, error) {
 	}
 	if conf.SlotsOnly || conf.Server.SlotsPort != 0 {
 		all = append(all, &face{contract: slotsContract, address: conf.Server.SlotsAddress()})
+	}
+	if conf.Server.ConductorPort != 0 {
+		all = append(all, &face{contract: conductorContract, address: conf.Server.ConductorAddress()})
 	}
 	for _, f := range all {
 		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.address)

@@ -221,6 +221,36 @@ func freePort(t *testing.T) string {
 	return port
 }
 
+// TestServeConductor: the Conductor API has a listener of its own and a prefix on
+// the other one, and both are the same service; a publisher's live event socket
+// does not hold up the end.
+func TestServeConductor(t *testing.T) {
+	p := launch(t, env(), 2, "--listen", "127.0.0.1", "--port", "0", "--conductor-port", freePort(t))
+	selection, own := p.urls["selection"], p.urls["conductor"]
+	const publisher = `{"endpoint":"tcp://*:0","type":"vLLM","modelname":"m","instance_id":"i","block_size":4,"dp_rank":0}`
+	for _, step := range []struct {
+		base, method, path, body string
+		status                   int
+		answer                   string // part
+	}{
+		{own, "GET", "/health", "", 200, `{"status":"ok"}`},
+		{own, "POST", "/register", publisher, 200, `"status":"registered successfully"`},
+		{own, "GET", "/services", "", 200, `"instance_id":"i"`},
+		{selection, "GET", "/conductor/services", "", 200, `"instance_id":"i"`},
+		{own, "POST", "/query", `{"model":"m","block_size":4,"token_ids":[1,2,3,4]}`, 200, `"longest_matched":0`},
+		{selection, "POST", "/conductor/query", `{"model":"m","block_size":4,"token_ids":[1,2,3,4]}`, 200, `"longest_matched":0`},
+		{selection, "GET", "/metrics", "", 200, "select_service_conductor_publishers 1"},
+		{own, "GET", "/dump", "", 404, `"error"`},
+	} {
+		status, answer := p.callAt(step.base, step.method, step.path, step.body)
+		if status != step.status || !strings.Contains(answer, step.answer) {
+			t.Errorf("%s %s: %d %s, want %d %s", step.method, step.path, status, answer, step.status, step.answer)
+		}
+	}
+	p.stop()
+	p.ended(5 * time.Second)
+}
+
 // TestServeReplica: both listeners and the sockets to other replicas come up and
 // go down; the slot tracker alone does too.
 func TestServeReplica(t *testing.T) {
@@ -327,6 +357,7 @@ func TestPortTaken(t *testing.T) {
 	}{
 		{[]string{"--listen", "127.0.0.1", "--port", port}, "listen on 127.0.0.1:" + port},
 		{[]string{"--listen", "127.0.0.1", "--port", "0", "--slots-port", port}, "listen on 127.0.0.1:" + port},
+		{[]string{"--listen", "127.0.0.1", "--port", "0", "--conductor-port", port}, "listen on 127.0.0.1:" + port},
 		{[]string{"slots", "--port", port}, "listen on 127.0.0.1:" + port},
 		{
 			[]string{"--listen", "127.0.0.1", "--port", "0", "--replica-sync-bind", "tcp://127.0.0.1:" + port},

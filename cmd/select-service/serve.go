@@ -76,8 +76,11 @@ func serve(ctx context.Context, conf config.Config, getenv func(string) string, 
 // handlers makes the handler of a contract.
 func handlers(svc *service.Service, log zerolog.Logger) func(contract string) http.Handler {
 	return func(contract string) http.Handler {
-		if contract == slotsContract {
+		switch contract {
+		case slotsContract:
 			return httpapi.NewSlots(svc, httpapi.Options{Log: log})
+		case conductorContract:
+			return httpapi.NewConductor(svc, httpapi.Options{Log: log})
 		}
 		return httpapi.New(svc, httpapi.Options{Log: log, Metrics: metrics.New(version(), svc.Metrics()).Handler()})
 	}

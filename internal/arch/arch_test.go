@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 
 	"pkg/admission":    {"pkg/catalog"},
 	"pkg/catalog":      {},
+	"pkg/conductor":    {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"pkg/hashing":      {},
 	"pkg/indexer":      {"pkg/catalog", "pkg/hashing"},
 	"pkg/kvevents":     {"pkg/catalog", "pkg/hashing", "pkg/indexer"},
@@ -65,7 +66,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
-	"pkg/admission", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery", "pkg/reservations", "pkg/selector",
+	"pkg/admission", "pkg/catalog", "pkg/conductor", "pkg/hashing", "pkg/indexer", "pkg/recovery", "pkg/reservations", "pkg/selector",
 }
 
 var emptyNames = []string{"util", "utils", "common", "types", "core", "manager", "helpers", "misc"}

@@ -57,6 +57,8 @@ type Server struct {
 	Listen    string // IP address or host name, without brackets
 	Port      uint16 // of the selection service; 0 takes a free port
 	SlotsPort uint16 // of the slot tracker; 0 is no listener of its own
+	// ConductorPort is the port of the Conductor API; 0 is no listener of its own.
+	ConductorPort uint16
 	// AdvertiseURL is the base URL under which replicas reach this one, without
 	// trailing slash; empty for the listener's own address.
 	AdvertiseURL string
@@ -67,6 +69,9 @@ func (s Server) Address() string { return s.at(s.Port) }
 
 // SlotsAddress is the address of the slot tracker's listener, host:port.
 func (s Server) SlotsAddress() string { return s.at(s.SlotsPort) }
+
+// ConductorAddress is the address of the Conductor API's listener, host:port.
+func (s Server) ConductorAddress() string { return s.at(s.ConductorPort) }
 
 func (s Server) at(port uint16) string {
 	return net.JoinHostPort(s.Listen, strconv.Itoa(int(port)))

@@ -104,6 +104,11 @@ var settings = []struct {
 		bad: []string{"-1", "65536", "off"},
 	},
 	{
+		flag: "conductor-port", key: "server.conductor_port", env: []string{"SELECT_SERVICE_CONDUCTOR_PORT"},
+		text: "13333", want: func(c *config.Config) { c.Server.ConductorPort = 13333 },
+		bad: []string{"-1", "65536", "on"},
+	},
+	{
 		flag: "advertise-url", key: "server.advertise_url", env: []string{"SELECT_SERVICE_ADVERTISE_URL"},
 		text: "https://h:8092/x/", want: func(c *config.Config) { c.Server.AdvertiseURL = "https://h:8092/x" },
 		bad: []string{"h:8092", "tcp://h:1", "http://h?q"},
@@ -360,7 +365,7 @@ func TestEnvironment(t *testing.T) {
 			func(*config.Config) {},
 		},
 		"a Kubernetes service link is no port": {
-			map[string]string{"SELECT_SERVICE_PORT": "tcp://10.0.0.1:8092", "SELECT_SERVICE_SLOTS_PORT": "tcp://10.0.0.1:8091"},
+			map[string]string{"SELECT_SERVICE_PORT": "tcp://10.0.0.1:8092", "SELECT_SERVICE_SLOTS_PORT": "tcp://10.0.0.1:8091", "SELECT_SERVICE_CONDUCTOR_PORT": "tcp://10.0.0.1:13333"},
 			func(*config.Config) {},
 		},
 		"variables without effect": {
@@ -530,8 +535,8 @@ func fromFile(content string) setup {
 }
 
 func TestAddress(t *testing.T) {
-	s := config.Server{Listen: "::1", Port: 8092, SlotsPort: 8091}
-	if got := s.Address() + " " + s.SlotsAddress(); got != "[::1]:8092 [::1]:8091" {
+	s := config.Server{Listen: "::1", Port: 8092, SlotsPort: 8091, ConductorPort: 13333}
+	if got := s.Address() + " " + s.SlotsAddress() + " " + s.ConductorAddress(); got != "[::1]:8092 [::1]:8091 [::1]:13333" {
 		t.Errorf("addresses are %s", got)
 	}
 }

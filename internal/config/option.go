@@ -55,6 +55,13 @@ var options = []option{
 			"the HTTP listener in any case.",
 	},
 	{
+		key: "server.conductor_port", flag: "conductor-port", env: []string{"SELECT_SERVICE_CONDUCTOR_PORT"}, hint: "PORT",
+		bind: func(c *Config) value { return integer(&c.Server.ConductorPort, 0, math.MaxUint16) },
+		help: "Port of a listener of its own for Mooncake Conductor's indexer API; 13333 is usual, 0 is none. " +
+			"Set it for routers that know no path prefix; its routes are under /conductor of the HTTP " +
+			"listener in any case.",
+	},
+	{
 		key: "server.advertise_url", flag: "advertise-url", env: []string{"SELECT_SERVICE_ADVERTISE_URL"}, hint: "URL",
 		slotsEnv: true,
 		bind:     func(c *Config) value { return httpBase(&c.Server.AdvertiseURL) },

@@ -40,7 +40,7 @@ func TestPrintDefault(t *testing.T) {
 // TestPrintReadsBack proves that --print-config > file loses nothing.
 func TestPrintReadsBack(t *testing.T) {
 	want := config.Default()
-	want.Server = config.Server{Listen: "::", Port: 0, SlotsPort: 8091, AdvertiseURL: "http://h:1/x"}
+	want.Server = config.Server{Listen: "::", Port: 0, SlotsPort: 8091, ConductorPort: 13333, AdvertiseURL: "http://h:1/x"}
 	want.KVEvents = config.KVEvents{Threads: 1}
 	want.Router.Temperature = math.MaxFloat64
 	want.Router.CreditDecay = math.SmallestNonzeroFloat64

@@ -26,25 +26,19 @@ var ErrOwnEndpoint = errors.New("peer endpoint matches this replica's advertised
 
 // Keys of settings that depend on one another.
 const (
-	keyPort      = "server.port"
-	keySlotsPort = "server.slots_port"
-	keySyncPort  = "replicas.sync_port"
-	keyBind      = "replicas.sync_bind"
-	keyAdvertise = "replicas.sync_advertise"
-	keyPeers     = "replicas.sync_peers"
+	keyPort          = "server.port"
+	keySlotsPort     = "server.slots_port"
+	keyConductorPort = "server.conductor_port"
+	keySyncPort      = "replicas.sync_port"
+	keyBind          = "replicas.sync_bind"
+	keyAdvertise     = "replicas.sync_advertise"
+	keyPeers         = "replicas.sync_peers"
 )
 
 // conflicts checks what no single setting can know (decision D19).
 func (c Config) conflicts() []conflict {
-	var found []conflict
+	found := c.portConflicts()
 	r := c.Replicas
-	if !c.SlotsOnly && c.Server.SlotsPort != 0 && c.Server.SlotsPort == c.Server.Port {
-		found = append(found, conflict{
-			keySlotsPort,
-			[]string{keyPort},
-			fmt.Errorf("port %d is the port of the selection service (--port); give the slot tracker another one", c.Server.Port),
-		})
-	}
 	if spelled := (Replicas{SyncPort: r.SyncPort}).Publish(); spelled != "" && r.SyncBind != "" && r.SyncBind != spelled {
 		found = append(found, conflict{
 			keyBind,
@@ -75,6 +69,37 @@ func (c Config) conflicts() []conflict {
 	return found
 }
 
+// portConflicts refuses two HTTP listeners on one port.
+func (c Config) portConflicts() (found []conflict) {
+	s := c.Server
+	if c.SlotsOnly {
+		return nil // one listener
+	}
+	if s.SlotsPort != 0 && s.SlotsPort == s.Port {
+		found = append(found, conflict{
+			keySlotsPort,
+			[]string{keyPort},
+			fmt.Errorf("port %d is the port of the selection service (--port); give the slot tracker another one", s.Port),
+		})
+	}
+	switch s.ConductorPort {
+	case 0:
+	case s.Port:
+		found = append(found, conflict{
+			keyConductorPort,
+			[]string{keyPort},
+			fmt.Errorf("port %d is the port of the selection service (--port); give the Conductor API another one", s.Port),
+		})
+	case s.SlotsPort:
+		found = append(found, conflict{
+			keyConductorPort,
+			[]string{keySlotsPort},
+			fmt.Errorf("port %d is the port of the slot tracker (--slots-port); give the Conductor API another one", s.SlotsPort),
+		})
+	}
+	return found
+}
+
 // peersUnbound is the text for peers without an endpoint of our own; each
 // command names the flag that it has.
 func (c Config) peersUnbound() error {
@@ -95,6 +120,8 @@ func (c Config) portTaken(endpoint string) (key string, err error) {
 		return keySlotsPort, fmt.Errorf("port %d is the HTTP port (--port); bookings need another one", e.Port)
 	case e.Port == c.Server.SlotsPort:
 		return keySlotsPort, fmt.Errorf("port %d is the HTTP port of the slot tracker (--slots-port); bookings need another one", e.Port)
+	case e.Port == c.Server.ConductorPort:
+		return keyConductorPort, fmt.Errorf("port %d is the HTTP port of the Conductor API (--conductor-port); bookings need another one", e.Port)
 	case e.Port == c.Server.Port && !c.SlotsOnly:
 		return keyPort, fmt.Errorf("port %d is the HTTP port (--port); bookings need another one", e.Port)
 	}

@@ -116,6 +116,18 @@ func TestConflicts(t *testing.T) {
 			setup{args: []string{"slots", "--replica-sync-bind=tcp://*:8091"}},
 			"--replica-sync-bind: port 8091 is the HTTP port (--port); bookings need another one",
 		},
+		"bookings on the Conductor's port": {
+			setup{args: []string{"--conductor-port=13333", "--replica-sync-port=13333"}},
+			"--replica-sync-port: port 13333 is the HTTP port of the Conductor API (--conductor-port); bookings need another one",
+		},
+		"the Conductor on the port of the selection service": {
+			setup{args: []string{"--conductor-port=8092"}},
+			"--conductor-port: port 8092 is the port of the selection service (--port); give the Conductor API another one",
+		},
+		"the Conductor on the slot tracker's port": {
+			setup{args: []string{"--conductor-port=7", "--slots-port=7"}},
+			"--conductor-port: port 7 is the port of the slot tracker (--slots-port); give the Conductor API another one",
+		},
 		"two listeners on one port": {
 			setup{args: []string{"--slots-port=8092"}},
 			"--slots-port: port 8092 is the port of the selection service (--port); give the slot tracker another one",
@@ -127,6 +139,17 @@ func TestConflicts(t *testing.T) {
 				t.Errorf("Load = %v, want %s", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestThreeListenersOnOnePort: each of the two that have to go is named.
+func TestThreeListenersOnOnePort(t *testing.T) {
+	_, err := setup{args: []string{"--conductor-port=8092", "--slots-port=8092"}}.load()
+	const want = `invalid configuration, 2 faults:
+  --slots-port: port 8092 is the port of the selection service (--port); give the slot tracker another one
+  --conductor-port: port 8092 is the port of the selection service (--port); give the Conductor API another one`
+	if err == nil || err.Error() != want {
+		t.Errorf("Load = %v, want %s", err, want)
 	}
 }
 
@@ -147,12 +170,12 @@ func TestSlotsCommand(t *testing.T) {
 		},
 		env: map[string]string{
 			"SELECT_SERVICE_LISTEN": "::1", "SELECT_SERVICE_ADVERTISE_URL": "http://a:1234", "SELECT_SERVICE_LOG_LEVEL": "debug",
-			"SELECT_SERVICE_SLOTS_PORT": "1", "SELECT_SERVICE_PORT": "2", "SELECT_SERVICE_CONFIG": "absent.yaml", "DYN_ROUTER_TEMPERATURE": "-1",
+			"SELECT_SERVICE_SLOTS_PORT": "1", "SELECT_SERVICE_PORT": "2", "SELECT_SERVICE_CONDUCTOR_PORT": "1234", "SELECT_SERVICE_CONFIG": "absent.yaml", "DYN_ROUTER_TEMPERATURE": "-1",
 		},
 	}.mustLoad(t), want)
 
 	for _, flag := range []string{
-		"--listen=::1", "--slots-port=1", "--replica-sync-port=1", "--indexer-peers=http://a", "--threads=1", "--config=c.yaml",
+		"--listen=::1", "--slots-port=1", "--conductor-port=1", "--replica-sync-port=1", "--indexer-peers=http://a", "--threads=1", "--config=c.yaml",
 		"--print-config", "--check-config", "--log-level=info", "--=1",
 	} {
 		mustFail(t, setup{args: []string{"slots", flag}, files: map[string]string{"c.yaml": ""}}, "invalid configuration: ")

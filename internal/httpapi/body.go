@@ -32,6 +32,7 @@ type body[T any] struct {
 	reset func(*T)     // empties a T and sets its defaults; may keep its slices
 	size  func(*T) int // bytes that an empty T still holds
 	limit int          // bytes of the longest text, inclusive
+	plain bool         // no content type is asked for
 	pool  sync.Pool    // of *exchange[T]
 }
 
@@ -75,7 +76,7 @@ func (b *body[T]) release(x *exchange[T]) {
 
 // read fills x from the request.
 func (b *body[T]) read(c *gin.Context, x *exchange[T]) error {
-	if !isJSON(c.Request.Header) {
+	if !b.plain && !isJSON(c.Request.Header) {
 		return errContentType
 	}
 	text, err := readBody(c.Writer, c.Request, x.text, b.limit)
@@ -147,7 +148,7 @@ func readBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]
 			_ = deadline.SetReadDeadline(time.Time{})
 			return buf, nil
 		case err != nil:
-			return buf[:0], &requestError{http.StatusBadRequest, "Failed to buffer the request body: " + err.Error()}
+			return buf[:0], &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
 		case len(buf) == cap(buf):
 			buf = slices.Grow(buf, min(len(buf), limit+1-len(buf)))
 		}

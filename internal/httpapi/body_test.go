@@ -232,8 +232,8 @@ func TestBrokenBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = readBody(nil, r, nil, maxBody)
-	if status, text, _ := problem(err); status != 400 || text != "Failed to buffer the request body: unexpected EOF" {
-		t.Errorf("%d %s", status, text)
+	if p := problemOf(err); p.status != 400 || p.text != "Failed to buffer the request body: unexpected EOF" {
+		t.Errorf("%+v", p)
 	}
 }
 

@@ -16,16 +16,34 @@ import (
 type requestError struct {
 	status int
 	text   string
+	// reason and field are for the Conductor contract.
+	reason, field string
 }
 
 func (e *requestError) Error() string { return e.text }
 
+func badRequest(text string) *requestError {
+	return &requestError{status: http.StatusBadRequest, text: text, reason: reasonInvalidField}
+}
+
+// Reasons of the Conductor contract that do not come from the service.
+const (
+	reasonInvalidJSON  = "invalid_json"
+	reasonMissing      = "missing_field"
+	reasonInvalidField = "invalid_field"
+	reasonUnknownType  = "unknown_type"
+	reasonExclusive    = "exclusive_fields"
+	reasonInternal     = "internal"
+)
+
 // Texts of axum 0.8, which dynamo-kv-router 1.3.1 answers with.
 var (
-	errRouteNotFound    = &requestError{http.StatusNotFound, "route not found"}
-	errMethodNotAllowed = &requestError{http.StatusMethodNotAllowed, "method not allowed"}
-	errContentType      = &requestError{http.StatusUnsupportedMediaType, "Expected request with `Content-Type: application/json`"}
-	errBodyTooLarge     = &requestError{http.StatusRequestEntityTooLarge, "Failed to buffer the request body: length limit exceeded"}
+	errRouteNotFound    = &requestError{status: http.StatusNotFound, text: "route not found", reason: "route_not_found"}
+	errMethodNotAllowed = &requestError{status: http.StatusMethodNotAllowed, text: "method not allowed", reason: "method_not_allowed"}
+	errContentType      = &requestError{status: http.StatusUnsupportedMediaType, text: "Expected request with `Content-Type: application/json`"}
+	errBodyTooLarge     = &requestError{
+		status: http.StatusRequestEntityTooLarge, text: "Failed to buffer the request body: length limit exceeded", reason: "body_too_large",
+	}
 )
 
 const (
@@ -33,11 +51,19 @@ const (
 	shapePrefix  = "Failed to deserialize the JSON body into the target type: "
 )
 
-// internalText stands for causes that are none of the client's business.
-const internalText = "internal error"
+// problem is what an error is to a client.
+type problem struct {
+	status        int
+	text          string
+	details       any    // of the selection contract
+	reason, field string // of the Conductor contract
+	shape         bool   // a body of the wrong shape
+}
 
-// problem is what an error looks like to the client.
-func problem(err error) (status int, text string, details any) {
+// internalProblem stands for causes that are none of the client's business.
+var internalProblem = problem{status: http.StatusInternalServerError, text: "internal error", reason: reasonInternal}
+
+func problemOf(err error) problem {
 	var (
 		request *requestError
 		fault   *jsonscan.Error
@@ -45,56 +71,93 @@ func problem(err error) (status int, text string, details any) {
 	)
 	switch {
 	case errors.As(err, &request):
-		return request.status, request.text, nil
+		return problem{status: request.status, text: request.text, reason: request.reason, field: request.field}
 	case errors.As(err, &fault) && fault.Class == jsonscan.Syntax:
-		return http.StatusBadRequest, syntaxPrefix + fault.Error(), nil
+		return problem{status: http.StatusBadRequest, text: syntaxPrefix + fault.Error(), reason: reasonInvalidJSON, field: fault.Field}
 	case errors.As(err, &fault):
-		return http.StatusUnprocessableEntity, shapePrefix + fault.Error(), nil
+		return problem{
+			status: http.StatusUnprocessableEntity, text: shapePrefix + fault.Error(), reason: shapeReason(fault), field: fault.Field, shape: true,
+		}
 	case errors.As(err, &known):
-		return statusOf(known.Kind), known.Text, known.Details
+		status, reason := statusOf(known.Kind)
+		if known.Reason != "" {
+			reason = known.Reason
+		}
+		return problem{status: status, text: known.Text, details: known.Details, reason: reason, field: known.Field}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return http.StatusServiceUnavailable, "request cancelled", nil // nobody is left to read it
+		return problem{status: http.StatusServiceUnavailable, text: "request cancelled", reason: "shutting_down"} // nobody is left to read it
 	}
-	return http.StatusInternalServerError, internalText, nil
+	return internalProblem
 }
 
-func statusOf(k service.Kind) int {
+// shapeReason tells a missing member from a wrong one; a body that is no object
+// has neither.
+func shapeReason(fault *jsonscan.Error) string {
+	switch {
+	case fault.Missing:
+		return reasonMissing
+	case fault.Field == "":
+		return reasonInvalidJSON
+	}
+	return reasonInvalidField
+}
+
+// statusOf gives the status of a kind, and its reason where the error has none.
+func statusOf(k service.Kind) (status int, reason string) {
 	switch k {
 	case service.BadRequest:
-		return http.StatusBadRequest
+		return http.StatusBadRequest, reasonInvalidField
 	case service.NotFound:
-		return http.StatusNotFound
+		return http.StatusNotFound, "not_found"
 	case service.Conflict:
-		return http.StatusConflict
+		return http.StatusConflict, "already_registered"
 	case service.Unavailable:
-		return http.StatusServiceUnavailable
+		return http.StatusServiceUnavailable, "shutting_down"
 	case service.TooMany:
-		return http.StatusTooManyRequests
+		return http.StatusTooManyRequests, "too_many"
 	case service.Internal:
 	}
-	return http.StatusInternalServerError
+	return http.StatusInternalServerError, reasonInternal
 }
 
 // fail answers with an error.
 func (a api) fail(c *gin.Context, out []byte, err error) []byte {
-	status, text, details := problem(err)
-	if status == http.StatusInternalServerError {
+	p := problemOf(err)
+	if p.status == http.StatusInternalServerError {
 		a.log.Error().Err(err).AnErr("cause", errors.Unwrap(err)).
 			Str("method", c.Request.Method).Str("route", c.FullPath()).Msg("request failed")
 	}
-	out = appendError(out, text, details)
+	status, out := a.render(out, p)
 	respond(c, status, out)
 	return out
 }
 
-func appendError(out []byte, text string, details any) []byte {
-	out = append(out, `{"error":`...)
-	out = appendString(out, text)
-	if details != nil {
-		if d, err := json.Marshal(details); err == nil {
-			out = append(out, `,"details":`...)
-			out = append(out, d...)
+// renderer appends a problem as a contract has it and gives its status there.
+type renderer func(out []byte, p problem) (status int, answer []byte)
+
+// renderSelection is for the contracts of dynamo-kv-router: selection and slots.
+func renderSelection(out []byte, p problem) (int, []byte) {
+	out = append(out, '{')
+	out = appendStringField(out, "error", p.text)
+	if p.details != nil {
+		if d, err := json.Marshal(p.details); err == nil {
+			out = append(appendKey(out, "details"), d...)
 		}
 	}
-	return append(out, '}')
+	return p.status, append(out, '}')
+}
+
+// renderConductor is for the Conductor contract, where all faults of a body are
+// 400 and say what is wrong with which field (decision C3).
+func renderConductor(out []byte, p problem) (int, []byte) {
+	if p.shape {
+		p.status = http.StatusBadRequest
+	}
+	out = append(out, '{')
+	out = appendStringField(out, "error", p.text)
+	out = appendStringField(out, "reason", p.reason)
+	if p.field != "" {
+		out = appendStringField(out, "field", p.field)
+	}
+	return p.status, append(out, '}')
 }

@@ -49,6 +49,8 @@ type fake struct {
 	scope        catalog.Scope
 	notSelf      bool // the peer came through SlotsRegisterPeer
 
+	conductorFake
+
 	call func() // run inside of every call
 }
 

@@ -11,8 +11,11 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// api is what every handler has in common.
-type api struct{ log zerolog.Logger }
+// api is what the handlers of a contract have in common.
+type api struct {
+	log    zerolog.Logger
+	render renderer
+}
 
 // accessLog writes one debug line per request. Bodies are never logged: they
 // hold prompts.
@@ -49,7 +52,8 @@ func (a api) recovery(c *gin.Context) {
 		if c.Writer.Written() {
 			panic(http.ErrAbortHandler) // half an answer must not look whole
 		}
-		respond(c, http.StatusInternalServerError, appendError(nil, internalText, nil))
+		status, out := a.render(nil, internalProblem)
+		respond(c, status, out)
 		c.Abort()
 	}()
 	c.Next()

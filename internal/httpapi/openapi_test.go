@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"maps"
 	"net/http"
 	"os"
@@ -48,8 +49,12 @@ func TestOpenAPI(t *testing.T) {
 			}
 			ids[op.OperationID] = true
 			for _, status := range []string{"413", "415", "422"} {
-				if _, ok := op.Responses[status]; ok != (op.RequestBody != nil) {
-					t.Errorf("%s: answer %s is described: %t, the request has a body: %t", name, status, ok, op.RequestBody != nil)
+				want := op.RequestBody != nil
+				if status != "413" && strings.HasPrefix(path, conductorPrefix+"/") {
+					want = false // there all faults of a body are 400
+				}
+				if _, ok := op.Responses[status]; ok != want {
+					t.Errorf("%s: answer %s is described: %t, want %t", name, status, ok, want)
 				}
 			}
 		}
@@ -69,6 +74,18 @@ func TestOpenAPI(t *testing.T) {
 		if !slices.Contains(registered, name) && !slices.Contains(registered, strings.Replace(name, "/slots", "", 1)) {
 			t.Errorf("%s is on the slot tracker's listener only", name)
 		}
+	}
+	// The Conductor's listener has just the routes below the prefix.
+	var prefixed []string
+	for _, name := range registered {
+		if _, path, _ := strings.Cut(name, " "); strings.HasPrefix(path, conductorPrefix+"/") {
+			prefixed = append(prefixed, name)
+		}
+	}
+	own := routes(newConductorEngine(&fake{}, Options{Log: zerolog.Nop()}), conductorPrefix)
+	slices.Sort(own)
+	if slices.Sort(prefixed); !slices.Equal(own, prefixed) {
+		t.Errorf("the Conductor's listener has %q, below the prefix are %q", own, prefixed)
 	}
 	slices.Sort(described)
 	slices.Sort(registered)
@@ -90,5 +107,56 @@ func TestOpenAPI(t *testing.T) {
 				t.Errorf("#/components/%s/%s is not used", kind, name)
 			}
 		}
+	}
+}
+
+// TestConductorExamples: the Conductor's routes accept every body that the
+// description gives as an example.
+func TestConductorExamples(t *testing.T) {
+	text, err := os.ReadFile("../../api/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type content struct {
+		Example  map[string]any
+		Examples map[string]struct{ Value map[string]any }
+	}
+	var spec struct {
+		Paths map[string]struct {
+			Post struct {
+				RequestBody struct{ Content map[string]content } `yaml:"requestBody"`
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &spec); err != nil {
+		t.Fatal(err)
+	}
+	h := newHandler(&fake{})
+	routes := 0
+	for path, operations := range spec.Paths {
+		c, ok := operations.Post.RequestBody.Content["application/json"]
+		if !ok || !strings.HasPrefix(path, conductorPrefix+"/") {
+			continue
+		}
+		routes++
+		bodies := []map[string]any{c.Example}
+		for _, example := range c.Examples {
+			bodies = append(bodies, example.Value)
+		}
+		for _, example := range bodies {
+			if example == nil && len(bodies) > 1 {
+				continue
+			}
+			body, err := json.Marshal(example)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w := call(t, h, "POST", path, string(body), nil); w.Code != 200 {
+				t.Errorf("%s %s: %d %s", path, body, w.Code, w.Body)
+			}
+		}
+	}
+	if routes != 5 {
+		t.Errorf("%d routes have bodies with examples, want 5", routes)
 	}
 }

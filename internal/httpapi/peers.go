@@ -110,10 +110,7 @@ func snapshotQuery(r *http.Request) (after string, limit int, err error) {
 	return after, limit, nil
 }
 
-var errSnapshotLimit = &requestError{
-	http.StatusBadRequest,
-	queryPrefix + "limit: expected an integer from 1 to " + strconv.Itoa(replicasync.MaxPage),
-}
+var errSnapshotLimit = badRequest(queryPrefix + "limit: expected an integer from 1 to " + strconv.Itoa(replicasync.MaxPage))
 
 // addReplicaRoutes registers what replicas ask of each other.
 func addReplicaRoutes(r gin.IRoutes, a api, svc replicaService) {

@@ -41,7 +41,7 @@ func readQuery(r *http.Request, fieldOf func(key string) **string) error {
 			continue
 		}
 		if *field != nil {
-			return &requestError{http.StatusBadRequest, queryPrefix + "duplicate field `" + key + "`"}
+			return badRequest(queryPrefix + "duplicate field `" + key + "`")
 		}
 		v := formValue(rawValue)
 		*field = &v

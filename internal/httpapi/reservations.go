@@ -47,7 +47,7 @@ func (r reservationRoutes) free(c *gin.Context, out []byte) (int, []byte, error)
 }
 
 // errDecayFraction comes before any look at the reservation.
-var errDecayFraction = &requestError{http.StatusBadRequest, "decay_fraction must be between 0.0 and 1.0"}
+var errDecayFraction = badRequest("decay_fraction must be between 0.0 and 1.0")
 
 func (r reservationRoutes) outputBlock(c *gin.Context, b *outputBlockBody, out []byte) (int, []byte, error) {
 	if d := b.decay; d != nil && !(*d >= 0 && *d <= 1) {

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
@@ -78,7 +77,7 @@ func pathValue(c *gin.Context, name string) (string, error) {
 	v, err := url.PathUnescape(c.Param(name))
 	switch {
 	case err != nil || !utf8.ValidString(v):
-		return "", &requestError{http.StatusBadRequest, "Invalid URL: Invalid UTF-8 in `" + name + "`"}
+		return "", badRequest("Invalid URL: Invalid UTF-8 in `" + name + "`")
 	case v == "":
 		return "", errRouteNotFound
 	}
@@ -93,7 +92,7 @@ func pathUint64(c *gin.Context, name string) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(v, 10, 64)
 	if err != nil {
-		return 0, &requestError{http.StatusBadRequest, "Invalid URL: Cannot parse `" + v + "` to a `u64`"}
+		return 0, badRequest("Invalid URL: Cannot parse `" + v + "` to a `u64`")
 	}
 	return n, nil
 }

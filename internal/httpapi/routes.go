@@ -2,20 +2,23 @@ package httpapi
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 )
 
 // Service is what the routes of the selection service need; those of the slot
-// tracker are part of it, under /slots.
+// tracker and of the Conductor are part of it, under /slots and /conductor.
 type Service interface {
 	SlotsService
+	ConductorService
 	workerCatalog
 	selecter
 	projector
 	reserver
 	loadReader
+	diagnoser
 	dumper
 }
 
@@ -40,18 +43,30 @@ func New(svc Service, opt Options) http.Handler { return newEngine(svc, opt) }
 // and what replicas ask of each other. It has no metrics.
 func NewSlots(svc SlotsService, opt Options) http.Handler { return newSlotsEngine(svc, opt) }
 
+// NewConductor returns the handler of the Conductor API's own listener. It has no
+// metrics.
+func NewConductor(svc ConductorService, opt Options) http.Handler {
+	return newConductorEngine(svc, opt)
+}
+
 // slotsPrefix is where the selection service has the slot tracker's routes.
 const slotsPrefix = "/slots"
 
 func newSlotsEngine(svc SlotsService, opt Options) *gin.Engine {
-	e, a := bareEngine(opt)
+	e, a := bareEngine(opt, renderSelection)
 	slotsRoutes{svc}.addTo(e, a)
 	addReplicaRoutes(e, a, svc)
 	return e
 }
 
-// bareEngine has what both listeners have in common.
-func bareEngine(opt Options) (*gin.Engine, api) {
+func newConductorEngine(svc ConductorService, opt Options) *gin.Engine {
+	e, a := bareEngine(opt, renderConductor)
+	conductorRoutes{svc}.addTo(e, a)
+	return e
+}
+
+// bareEngine has what all listeners have in common.
+func bareEngine(opt Options, render renderer) (*gin.Engine, api) {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
@@ -61,7 +76,7 @@ func bareEngine(opt Options) (*gin.Engine, api) {
 	e.UseEscapedPath = true
 	e.UnescapePathValues = false
 
-	a := api{log: opt.Log}
+	a := api{opt.Log, render}
 	e.Use(a.accessLog, a.recovery)
 	e.NoRoute(a.serve(routeNotFound))
 	e.NoMethod(a.serve(methodNotAllowed))
@@ -69,7 +84,7 @@ func bareEngine(opt Options) (*gin.Engine, api) {
 }
 
 func newEngine(svc Service, opt Options) *gin.Engine {
-	e, a := bareEngine(opt)
+	e, a := bareEngine(opt, renderSelection)
 
 	workers := workerRoutes{svc}
 	e.POST("/workers", withBody(a, newBody(workerShape, resetWorkerBody, nil), workers.put))
@@ -87,6 +102,7 @@ func newEngine(svc Service, opt Options) *gin.Engine {
 	e.POST("/overlap_scores", withBody(a, newProjectBody(), projection.overlapScores))
 	e.POST("/potential_loads", withBody(a, newProjectBody(), projection.potentialLoads))
 	get(e, "/loads", a.serve(loadRoutes{svc}.list))
+	e.POST("/diagnose", withBody(a, newDiagnoseBody(), diagnoseRoutes{svc}.diagnose))
 
 	reservations := reservationRoutes{svc}
 	e.POST("/reservations", withBody(a, newReserveBody(), reservations.create))
@@ -99,11 +115,31 @@ func newEngine(svc Service, opt Options) *gin.Engine {
 
 	addReplicaRoutes(e, a, svc)
 	slotsRoutes{svc}.addTo(e.Group(slotsPrefix), a)
+	addConductor(e, a, svc)
 
 	if opt.Metrics != nil {
 		get(e, "/metrics", gin.WrapH(opt.Metrics))
 	}
 	return e
+}
+
+// addConductor registers the Conductor's routes under their prefix, where errors
+// have its form.
+func addConductor(e *gin.Engine, selection api, svc ConductorService) {
+	a := api{selection.log, renderConductor}
+	conductorRoutes{svc}.addTo(e.Group(conductorPrefix, a.recovery), a)
+	at := func(f answerFunc) gin.HandlerFunc {
+		inside, outside := a.serve(f), selection.serve(f)
+		return func(c *gin.Context) {
+			if strings.HasPrefix(c.Request.URL.Path, conductorPrefix+"/") {
+				inside(c)
+			} else {
+				outside(c)
+			}
+		}
+	}
+	e.NoRoute(at(routeNotFound))
+	e.NoMethod(at(methodNotAllowed))
 }
 
 // get registers a handler for GET and HEAD; net/http drops the body of the

@@ -23,6 +23,11 @@ type Error struct {
 	// Path names the faulty value, as in "pinned_worker.dp_rank" or
 	// "token_ids[3]"; empty for the whole text.
 	Path string
+	// Field is the described member of the outermost object in which the fault
+	// lies, also where it is missing or repeated; empty if there is none.
+	Field string
+	// Missing tells that a required member is not in the text.
+	Missing bool
 	// Reason never repeats a string of the text: a body may hold a prompt.
 	Reason string
 	// Line and Column count from 1; columns are bytes.
@@ -41,6 +46,13 @@ func (e *Error) Error() string {
 	b = strconv.AppendInt(b, int64(e.Line), 10)
 	b = append(b, " column "...)
 	return string(strconv.AppendInt(b, int64(e.Column), 10))
+}
+
+// within names the member of an object in which the fault lies. Outer objects
+// come later and prevail.
+func (e *Error) within(field string) {
+	e.Field = field
+	e.inside(field)
 }
 
 // inside puts the name of the enclosing member in front of the path. Paths are

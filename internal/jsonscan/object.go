@@ -62,18 +62,25 @@ func (o *Object[T]) Read(s *Scanner, v *T) {
 			s.Skip()
 			continue
 		case seen&(1<<i) != 0:
-			s.Fail("duplicate field `" + o.fields[i].Name + "`")
+			s.failField(o.fields[i].Name, "duplicate field `")
 			return
 		}
 		seen |= 1 << i
 		if o.fields[i].Read(s, v); s.err != nil {
-			s.err.inside(o.fields[i].Name)
+			s.err.within(o.fields[i].Name)
 			return
 		}
 	}
 	if missing := o.required &^ seen; missing != 0 && s.err == nil {
-		s.Fail("missing field `" + o.fields[bits.TrailingZeros64(missing)].Name + "`")
+		s.failField(o.fields[bits.TrailingZeros64(missing)].Name, "missing field `")
+		s.err.Missing = true
 	}
+}
+
+// failField reports a fault of the object just read, not of a value in it.
+func (s *Scanner) failField(name, reason string) {
+	s.Fail(reason + name + "`")
+	s.err.Field = name
 }
 
 // Decode reads text, which must be one object and nothing else, into v.

@@ -26,6 +26,7 @@ func all(t *testing.T) Sources {
 		"IndexBlocks": {"device"}, "Workers": {"schedulable"}, "Selections": {"reserved"}, "ReservationEvents": {"booked"},
 		"ReplicaSent": {"booked"}, "ReplicaReceived": {"freed"}, "ReplicaDropped": {"known"}, "ReplicaPeers": {"connected"},
 		"ReplicaSnapshots": {"ok"}, "ReplicaLearned": {"adopted"}, "RecoveryStage": {"fetching"}, "RecoverySkipped": {"malformed"},
+		"ConductorIndexBlocks": {"device"}, "ConductorBlocks": {"tokens"},
 	}
 	var s Sources
 	v := reflect.ValueOf(&s).Elem()

@@ -22,7 +22,10 @@ type Error struct {
 	// Details is rendered as the answer's "details" object where the contract
 	// has one (queue rejection).
 	Details any
-	Err     error
+	// Reason and Field are the error's code and the field of the body that it is
+	// about, as the Conductor API names them; the other contracts have neither.
+	Reason, Field string
+	Err           error
 }
 
 func (e *Error) Error() string { return e.Text }

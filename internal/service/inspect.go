@@ -13,7 +13,7 @@ import (
 func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 	var out []ScopeLoads
 	for _, sc := range s.knownScopes() {
-		if model != nil && *model != sc.Model || tenant != nil && *tenant != sc.Tenant {
+		if !sc.Matches(model, tenant) {
 			continue
 		}
 		row := ScopeLoads{Scope: sc, Loads: []RankLoad{}}

@@ -9,7 +9,7 @@ import (
 
 // Metrics returns the sources of the service's metric families.
 func (s *Service) Metrics() metrics.Sources {
-	n := s.streams.Counters()
+	n := s.streams.Counters() // Conductor's streams count there, too
 	index := func(read func(indexer.Stats) float64) metrics.Source {
 		return metrics.Value(func() (sum float64) {
 			for _, p := range *s.pools.Load() {
@@ -38,7 +38,7 @@ func (s *Service) Metrics() metrics.Sources {
 			return []metrics.Sample{sample(n.Gaps.Load(), "seen"), sample(n.GapsLost.Load(), "unrepaired")}
 		},
 		KVReplays: func() []metrics.Sample {
-			out := []metrics.Sample{sample(n.ReplayStarts.Load(), "started")}
+			out := []metrics.Sample{sample(n.ReplayStarts.Load(), "started"), sample(n.ReplaysAgain.Load(), "asked_again")}
 			for r := range n.ReplayResults {
 				out = append(out, sample(n.ReplayResults[r].Load(), kvevents.ReplayResult(r).String()))
 			}
@@ -53,7 +53,7 @@ func (s *Service) Metrics() metrics.Sources {
 			}
 		},
 		KVStreams:         s.streamSamples,
-		IndexBlocks:       s.tierSamples,
+		IndexBlocks:       s.indexSamples,
 		IndexUniqueBlocks: index(func(st indexer.Stats) float64 { return float64(st.Unique) }),
 		IndexOrphans:      index(func(st indexer.Stats) float64 { return float64(st.Orphans) }),
 		IndexBytes:        index(func(st indexer.Stats) float64 { return float64(st.Bytes) }),
@@ -75,6 +75,7 @@ func (s *Service) Metrics() metrics.Sources {
 	}
 	s.replicaMetrics(&m)
 	s.recoveryMetrics(&m)
+	s.conductorMetrics(&m)
 	return m
 }
 
@@ -82,10 +83,17 @@ func sample[N uint64 | int](n N, labels ...string) metrics.Sample {
 	return metrics.Sample{Labels: labels, Value: float64(n)}
 }
 
+// tally is what the events of all streams came to.
+func (s *Service) tally() kvevents.Tally {
+	sum, more := s.streams.Tally(), s.conductorStreams.Tally()
+	sum.Add(&more)
+	return sum
+}
+
 // eventSamples leaves out combinations that never occurred: most cannot.
 func (s *Service) eventSamples() []metrics.Sample {
 	var out []metrics.Sample
-	tally := s.streams.Tally()
+	tally := s.tally()
 	for kind := range tally.Events {
 		for tier := range tally.Events[kind] {
 			for reason, n := range tally.Events[kind][tier] {
@@ -100,7 +108,7 @@ func (s *Service) eventSamples() []metrics.Sample {
 
 func (s *Service) blockSamples() []metrics.Sample {
 	var out []metrics.Sample
-	tally := s.streams.Tally()
+	tally := s.tally()
 	for tier := range tally.Blocks {
 		for o, n := range tally.Blocks[tier] {
 			if n > 0 {
@@ -113,8 +121,10 @@ func (s *Service) blockSamples() []metrics.Sample {
 
 func (s *Service) streamSamples() []metrics.Sample {
 	var states [kvevents.NumStreamStates]int
-	for _, st := range s.streams.Streams() {
-		states[st.State]++
+	for _, subscribers := range []*kvevents.Subscribers{s.streams, s.conductorStreams} {
+		for _, st := range subscribers.Streams() {
+			states[st.State]++
+		}
 	}
 	var out []metrics.Sample
 	for state, n := range states {
@@ -123,18 +133,14 @@ func (s *Service) streamSamples() []metrics.Sample {
 	return out
 }
 
-func (s *Service) tierSamples() []metrics.Sample {
+func (s *Service) indexSamples() []metrics.Sample {
 	var blocks [indexer.NumTiers]int
 	for _, p := range *s.pools.Load() {
 		for t, n := range p.space.Stats().Blocks {
 			blocks[t] += n
 		}
 	}
-	var out []metrics.Sample
-	for t, n := range blocks {
-		out = append(out, sample(n, indexer.Tier(t).String()))
-	}
-	return out
+	return tierSamples(blocks)
 }
 
 func (s *Service) workerSamples() []metrics.Sample {

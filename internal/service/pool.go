@@ -20,6 +20,7 @@ type pool struct {
 	space     *indexer.Space // to be written through gate only
 	gate      *recovery.Gate
 	line      *line
+	seeds     seedNames // of the space's blocks
 	// gone: the last worker has left. It is set after the ledger has lost the
 	// scope's ranks and before a new pool gives it any: whoever finds a rank in
 	// the ledger and then no mark has found it in this pool.

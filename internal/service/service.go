@@ -1,6 +1,7 @@
 // Package service holds the use cases: register workers, select, reserve,
-// follow a reservation, inspect. It is the only place that combines catalog,
-// index, ledger, selector, wait queue and event streams; it knows no protocol.
+// follow a reservation, inspect, and those of the slot tracker and of the
+// Conductor API. It is the only place that combines catalog, index, ledger,
+// selector, wait queue, publishers and event streams; it knows no protocol.
 package service
 
 import (
@@ -18,6 +19,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/admission"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -56,6 +58,16 @@ type Service struct {
 	streams  *kvevents.Subscribers
 	started  time.Time
 
+	// conductor has the publishers of the Conductor API and their index,
+	// conductorStreams their streams.
+	conductor        *conductor.Registry
+	conductorStreams *kvevents.Subscribers
+	// publishing is held while a publisher comes or goes, so that it has its
+	// stream exactly while it is in force. It guards replays, those of the
+	// publishers that have a replay endpoint.
+	publishing sync.Mutex
+	replays    map[string]sharedReplay
+
 	closing atomic.Bool
 
 	// pools holds what exists beside the catalog for each scope. Readers load the
@@ -93,10 +105,15 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		log:     log,
 		started: time.Now(),
 		workers: make(map[workerKey]*attached),
+
+		conductor: conductor.NewRegistry(),
+		replays:   make(map[string]sharedReplay),
 	}
 	s.pools.Store(&map[catalog.Scope]*pool{})
 	s.newLedger(cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64)))
-	s.streams = kvevents.NewSubscribers(source, kvevents.DefaultConfig(config.Threads), new(kvevents.Counters))
+	counters := new(kvevents.Counters) // of all streams
+	s.streams = kvevents.NewSubscribers(source, kvevents.DefaultConfig(config.Threads), counters)
+	s.conductorStreams = kvevents.NewSubscribers(source, kvevents.DefaultConfig(config.Threads), counters)
 	s.catalog = catalog.New(catalog.Settings{
 		KVEvents: config.KVEvents,
 		Queueing: config.Admission.Enabled(),
@@ -105,11 +122,12 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	return s
 }
 
-// Run follows the event streams and ends stale reservations until ctx ends.
+// Run follows the event streams and looks after what is stale until ctx ends.
 // When it returns, no goroutine of the service is left.
 func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.streams.Run(ctx) })
+	g.Go(func() error { return s.conductorStreams.Run(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
 	if s.replica != nil {
 		g.Go(func() error { return s.replica.Run(ctx) })
@@ -138,8 +156,8 @@ const (
 	pumpEvery  = 60 * time.Second
 )
 
-// sweep ends reservations whose caller never came back, and looks after
-// requests that wait although nothing happens.
+// sweep ends reservations whose caller never came back, forgets what is empty in
+// Conductor's index, and looks after requests that wait although nothing happens.
 func (s *Service) sweep(ctx context.Context) error {
 	age, pump := time.NewTicker(sweepEvery), time.NewTicker(pumpEvery)
 	defer age.Stop()
@@ -152,6 +170,7 @@ func (s *Service) sweep(ctx context.Context) error {
 			if n, _ := s.ledger.Expire(); n > 0 {
 				s.log.Warn().Int("reservations", n).Msg("stale reservations ended")
 			}
+			s.conductor.Sweep()
 		case <-pump.C:
 			for _, p := range *s.pools.Load() {
 				p.line.pump()
@@ -161,7 +180,7 @@ func (s *Service) sweep(ctx context.Context) error {
 }
 
 // errClosing is what new work gets after Close.
-var errClosing = &Error{Kind: Unavailable, Text: catalog.ErrShuttingDown.Error()}
+var errClosing = &Error{Kind: Unavailable, Text: catalog.ErrShuttingDown.Error(), Reason: reasonShuttingDown}
 
 // schedulable returns the scope's pool and snapshot, or why nobody can serve it.
 //

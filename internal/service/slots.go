@@ -84,7 +84,7 @@ func (s *Service) SlotsWorkers(model, tenant *string) []SlotsWorker {
 func (s *Service) trackers(model, tenant *string) []*catalog.Snapshot {
 	var out []*catalog.Snapshot
 	for _, sc := range s.catalog.Scopes() {
-		if model != nil && *model != sc.Model || tenant != nil && *tenant != sc.Tenant {
+		if !sc.Matches(model, tenant) {
 			continue
 		}
 		if snap := s.catalog.Snapshot(sc); snap != nil {

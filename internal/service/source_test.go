@@ -22,6 +22,8 @@ type network struct {
 	refused map[string]bool // endpoints that cannot be bound
 	opened  int
 	flushes sync.WaitGroup
+	// opening, if set before the service runs, is called before a socket opens.
+	opening func(endpoint string)
 }
 
 type socket struct {
@@ -42,6 +44,9 @@ var errRefused = errors.New("address already in use")
 func newNetwork() *network { return &network{refused: map[string]bool{}} }
 
 func (n *network) open(s *socket) (uint64, error) {
+	if n.opening != nil {
+		n.opening(s.endpoint)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.refused[s.endpoint] {

@@ -73,8 +73,10 @@ func (w *attached) stream(worker uint64, st catalog.Stream) kvevents.StreamConfi
 	if was, open := w.streams[st.DP]; open && was.Endpoint == st.Endpoint {
 		c.Applier = was.Applier
 	} else {
+		converter := kvevents.NewConverter(w.layout, st.DP, w.slots.slot)
+		converter.Seeds = &w.pool.seeds
 		c.Applier = &kvevents.IndexApplier{
-			Converter: kvevents.NewConverter(w.layout, st.DP, w.slots.slot),
+			Converter: converter,
 			Index:     w.pool.gate,
 			Slot:      st.Slot,
 		}

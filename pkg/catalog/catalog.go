@@ -176,7 +176,7 @@ func (c *Catalog) Close() {
 func (c *Catalog) List(model, tenant *string) []*Worker {
 	out := []*Worker{}
 	for _, w := range c.view.Load().workers {
-		if (model == nil || *model == w.Scope.Model) && (tenant == nil || *tenant == w.Scope.Tenant) {
+		if w.Scope.Matches(model, tenant) {
 			out = append(out, w)
 		}
 	}
@@ -192,6 +192,12 @@ func (c *Catalog) Snapshot(s Scope) *Snapshot { return c.view.Load().scopes[s] }
 // Scopes lists the scopes with attached workers by model and tenant.
 func (c *Catalog) Scopes() []Scope {
 	return slices.SortedFunc(maps.Keys(c.view.Load().scopes), Scope.Compare)
+}
+
+// Matches tells whether the scope has the given model and tenant; nil matches
+// any.
+func (s Scope) Matches(model, tenant *string) bool {
+	return (model == nil || *model == s.Model) && (tenant == nil || *tenant == s.Tenant)
 }
 
 // Compare orders scopes by model, then by tenant.

@@ -1,0 +1,157 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/conductor"
+)
+
+// diagnoser tells why a prompt does not match on the selection service's
+// workers. The request is lent for the time of the call.
+type diagnoser interface {
+	// Diagnose looks at the first maxBlocks blocks of the prompt.
+	Diagnose(req *service.DiagnoseRequest, maxBlocks int) (*service.Diagnosis, error)
+}
+
+type diagnoseRoutes struct{ svc diagnoser }
+
+func (r diagnoseRoutes) diagnose(_ *gin.Context, b *diagnoseBody, out []byte) (int, []byte, error) {
+	if !b.hasTokens && !b.hasHashes {
+		return 0, nil, errNoPrompt
+	}
+	b.req.ByHash = !b.hasTokens // as for a selection: tokens go before hashes
+	d, err := r.svc.Diagnose(&b.req, b.maxBlocks)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, appendDiagnosis(out, d), nil
+}
+
+var errNoPrompt = badRequest("token_ids or block_hashes is required")
+
+// diagnoseBody is the body of /diagnose on the selection service.
+type diagnoseBody struct {
+	req                  service.DiagnoseRequest
+	hasTokens, hasHashes bool
+	maxBlocks            int
+}
+
+func newDiagnoseBody() *body[diagnoseBody] {
+	return newBody(diagnoseShape, resetDiagnose, func(b *diagnoseBody) int {
+		return 4*cap(b.req.Tokens) + 8*cap(b.req.LocalHashes)
+	})
+}
+
+func resetDiagnose(b *diagnoseBody) {
+	*b = diagnoseBody{
+		req: service.DiagnoseRequest{
+			Scope:       catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName},
+			Tokens:      b.req.Tokens[:0],
+			LocalHashes: b.req.LocalHashes[:0],
+		},
+		maxBlocks: conductor.DefaultDiagnosedBlocks,
+	}
+}
+
+var diagnoseShape = jsonscan.NewObject(
+	jsonscan.Field[diagnoseBody]{Name: "model_name", Read: jsonscan.Set(
+		func(b *diagnoseBody) *string { return &b.req.Scope.Model }, (*jsonscan.Scanner).String)},
+	jsonscan.Field[diagnoseBody]{Name: "tenant_id", Read: jsonscan.Set(
+		func(b *diagnoseBody) *string { return &b.req.Scope.Tenant }, (*jsonscan.Scanner).String)},
+	jsonscan.Field[diagnoseBody]{Name: "token_ids", Read: func(s *jsonscan.Scanner, b *diagnoseBody) {
+		if !s.Null() {
+			b.req.Tokens, b.hasTokens = s.AppendUint32s(b.req.Tokens), true
+		}
+	}},
+	jsonscan.Field[diagnoseBody]{Name: "block_hashes", Read: func(s *jsonscan.Scanner, b *diagnoseBody) {
+		if !s.Null() {
+			b.req.LocalHashes, b.hasHashes = s.AppendHash64s(b.req.LocalHashes), true
+		}
+	}},
+	may("lora_name", func(b *diagnoseBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
+	may("cache_salt", func(b *diagnoseBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
+	may("max_blocks", func(b *diagnoseBody) *int { return &b.maxBlocks }, readMaxBlocks),
+)
+
+func readMaxBlocks(s *jsonscan.Scanner) int {
+	return int(readRange(s, 1, conductor.MaxDiagnosedBlocks))
+}
+
+func appendDiagnosis(out []byte, d *service.Diagnosis) []byte {
+	out = append(out, '{')
+	out = appendStringField(out, "model", d.Model)
+	out = appendStringField(out, "tenant_id", d.Tenant)
+	out = appendUintField(out, "block_size", d.BlockSize)
+	out = appendStringField(out, "lora_name", d.LoRA)
+	out = appendStringField(out, "cache_salt", d.Salt)
+	out = appendUintField(out, "hash_seed", d.HashSeed)
+	out = strconv.AppendBool(appendKey(out, "registered"), d.Registered)
+	out = appendUintField(out, "num_blocks", uint64(d.NumBlocks))
+	out = append(appendKey(out, "blocks"), '[')
+	for i := range d.Blocks {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = appendDiagnosedBlock(out, uint64(i), &d.Blocks[i])
+	}
+	out = append(out, ']')
+	out = strconv.AppendBool(appendKey(out, "truncated"), d.Truncated)
+	out = appendList(appendKey(out, "ranks"), d.Ranks, appendDiagnosedRank)
+	out = appendList(appendKey(out, "elsewhere"), d.Elsewhere, appendElsewhere)
+	out = appendList(appendKey(out, "findings"), d.Findings, appendString)
+	return append(out, '}')
+}
+
+func appendDiagnosedBlock(out []byte, index uint64, b *conductor.DiagnosedBlock) []byte {
+	out = append(out, '{')
+	out = appendUintField(out, "index", index)
+	out = appendUintIf(out, "local_hash", b.Local, b.HasLocal)
+	out = appendUintField(out, "seq_hash", b.Sequence)
+	out = appendList(appendKey(out, "owners"), b.Owners, appendBlockOwner)
+	return append(out, '}')
+}
+
+func appendBlockOwner(out []byte, o conductor.BlockOwner) []byte {
+	out = appendCacheOwner(append(out, '{'), o.CacheOwner)
+	out = appendStringField(out, "medium", o.Medium)
+	return append(out, '}')
+}
+
+func appendCacheOwner(out []byte, o conductor.CacheOwner) []byte {
+	out = appendStringField(out, "instance_id", o.Instance)
+	out = appendUintField(out, "dp_rank", o.Rank)
+	return appendStringField(out, "backend_id", o.Backend)
+}
+
+func appendDiagnosedRank(out []byte, r conductor.DiagnosedRank) []byte {
+	out = appendCacheOwner(append(out, '{'), r.CacheOwner)
+	out = appendUintField(out, "matched_blocks", uint64(r.Matched))
+	if b := r.Break; b == nil {
+		out = appendNull(out, "break")
+	} else {
+		out = append(appendKey(out, "break"), '{')
+		out = appendUintField(out, "index", uint64(b.Index))
+		out = appendStringField(out, "reason", b.Reason.String())
+		out = appendList(appendKey(out, "media"), b.Media, appendString)
+		out = append(out, '}')
+	}
+	out = appendStringField(out, "hashes", r.Hashes.String())
+	return append(out, '}')
+}
+
+func appendElsewhere(out []byte, e conductor.Elsewhere) []byte {
+	out = append(out, '{')
+	out = appendOptString(out, "lora_name", e.LoRA)
+	out = appendOptString(out, "cache_salt", e.Salt)
+	out = appendUintField(out, "block_size", e.BlockSize)
+	out = strconv.AppendBool(appendKey(out, "registered"), e.Registered)
+	out = appendUintField(out, "matched_blocks", uint64(e.Matched))
+	out = appendList(appendKey(out, "instances"), e.Instances, appendString)
+	return append(out, '}')
+}

@@ -1,0 +1,107 @@
+package service_test
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/pkg/conductor"
+)
+
+// envelope is a standardised event of a cache backend; more sets or replaces
+// fields.
+func envelope(id uint64, kind string, hashes []uint64, more dict) dict {
+	ev := dict{
+		"event_id": id, "timestamp": 1, "event_type": kind, "model_name": scope.Model, "block_size": blockSize,
+		"additional_salt": nil, "lora_name": nil, "tenant_id": scope.Tenant, "backend_id": "store", "medium": "gpu", "dp_rank": 0,
+		"seq_hashes": hashes,
+	}
+	maps.Copy(ev, more)
+	return ev
+}
+
+// TestConductorMetrics: known traffic of an engine and of a cache backend gives
+// exactly these counts, beside those of selection.
+func TestConductorMetrics(t *testing.T) {
+	w := start(t)
+	w.put(record(1, 1))
+	engine, store := registration("i1", 0), registration("i2", 0, func(r *conductor.Registration) { r.Type = conductor.Standard })
+	w.register(engine)
+	w.register(store)
+
+	p := prompt(1, 16)
+	seq := sequence(p, blockSize)
+	sel := w.engine(1, 0)
+	sel.publish(0, sel.stored(p[:8], blockSize, nil))
+	e := w.publisher(engine)
+	e.publish(0, e.stored(p, blockSize, nil))
+	w.wantHits(identity, p, "i1", gpu("i1", 16)) // the engine's tokens are known before the backend's hashes
+
+	b := w.publisher(store)
+	root := dict{"base_block_idx": 0}
+	b.publish(0, envelope(1, "stored", seq, root))                                                             // as the engine's tokens say
+	b.publish(0, envelope(1, "stored", e.names(p, blockSize)[:2], dict{"base_block_idx": 0, "medium": "cpu"})) // the engine's own names
+	b.publish(0, envelope(5, "stored", sequence(prompt(2, 16), blockSize), root))                              // 2 to 4 are missing
+	b.publish(0, envelope(5, "stored", sequence(prompt(3, 16), blockSize), root))                              // late
+	b.publish(0, envelope(6, "removed", seq[3:], dict{"base_block_idx": 2}))                                   // it is at 3
+	w.wantHits(identity, p, "i2", "i2: 12 GPU 12 CPU 8 DISK 0 DP 0:12")
+	b.publish(0, envelope(1, "stored", seq, root))                                // late
+	b.publish(0, envelope(2, "stored", sequence(prompt(4, 16), blockSize), root)) // its successor: a new process
+	w.wantHits(identity, p, "i2", "i2: 8 GPU 0 CPU 8 DISK 0 DP 0:8")
+	w.wantHits(identity, prompt(4, 16), "i2", gpu("i2", 16))
+
+	m := w.Metrics()
+	checks := []struct {
+		name   string
+		source metrics.Source
+		labels []string
+		want   float64
+	}{
+		{"publishers", m.ConductorPublishers, nil, 2},
+		{"Spaces", m.ConductorSpaces, nil, 1},
+		{"namespaces", m.ConductorNamespaces, nil, 1},
+		{"owners", m.ConductorOwners, nil, 2},
+		{"blocks", m.ConductorIndexBlocks, nil, 10},
+		{"blocks", m.ConductorIndexBlocks, []string{"device"}, 8},
+		{"blocks", m.ConductorIndexBlocks, []string{"host_pinned"}, 2},
+		{"unique blocks", m.ConductorIndexUnique, nil, 8},
+		{"orphans", m.ConductorIndexOrphans, nil, 0},
+		{"announced", m.ConductorBlocks, []string{"tokens"}, 4},
+		{"announced", m.ConductorBlocks, []string{"standard"}, 4},
+		{"announced", m.ConductorBlocks, []string{"own"}, 2},
+		{"announced", m.ConductorBlocks, []string{"unverified"}, 8},
+		{"gaps", m.ConductorEventGaps, nil, 1},
+		{"missed", m.ConductorEventsMissed, nil, 3},
+		{"late", m.ConductorLateEvents, nil, 2},
+		{"restarts", m.ConductorStreamRestarts, nil, 1},
+		{"base mismatches", m.ConductorBaseMismatches, nil, 1},
+
+		// What selection has is not in there, and the streams' counters have both.
+		{"selection's blocks", m.IndexBlocks, nil, 2},
+		{"messages", m.KVMessages, []string{"received"}, 9},
+		{"messages", m.KVMessages, []string{"applied"}, 9},
+		{"streams", m.KVStreams, nil, 3},
+		{"events", m.KVEvents, nil, 9},
+		{"events", m.KVEvents, []string{"stored", "applied"}, 6},
+		{"events", m.KVEvents, []string{"removed", "device", "applied"}, 1},
+		{"events", m.KVEvents, []string{"late_event_id"}, 2},
+	}
+	for _, c := range checks {
+		if got := sum(c.source, c.labels...); got != c.want {
+			t.Errorf("%s %v: %v, want %v", c.name, c.labels, got, c.want)
+		}
+	}
+	if sum(m.ConductorIndexBytes) <= 0 {
+		t.Error("the index has no bytes")
+	}
+
+	w.unregister(instance("i2"), "i2|t|0")
+	for i, c := range checks {
+		if i < 9 {
+			continue // gauges
+		}
+		if got := sum(c.source, c.labels...); c.name != "streams" && got != c.want {
+			t.Errorf("%s %v fell to %v with its publisher, from %v", c.name, c.labels, got, c.want)
+		}
+	}
+}

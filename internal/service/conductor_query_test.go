@@ -1,0 +1,106 @@
+package service_test
+
+import (
+	"testing"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/conductor"
+)
+
+// TestConductorSelectionWorkers (decision C7): workers of selection appear under
+// their decimal id, with all their ranks and tiers, in exactly the identity that
+// they can answer for; an instance of that name that a publisher has goes before.
+func TestConductorSelectionWorkers(t *testing.T) {
+	w := start(t)
+	w.put(record(7, 2))
+	w.put(record(12, 1))
+	w.slots(9, 0, 1) // carries load only
+	p := prompt(1, 16)
+	e := w.engine(7, 0)
+	e.publish(0, e.stored(p[:8], blockSize, nil))
+	e = w.engine(7, 1)
+	e.publish(1, e.stored(p, blockSize, nil), e.stored(p[:12], blockSize, dict{"medium": "CPU"}), e.removed(p[:12], blockSize, 2, "GPU"))
+	salted, adapted := w.engine(12, 0), w.engine(12, 0)
+	salted.publish(0, salted.stored(p, blockSize, dict{"cache_salt": "s"}))
+	adapted.seq = 1
+	adapted.publish(0, adapted.stored(p, blockSize, dict{"lora_name": "l"}))
+
+	const seven = "7: 16 GPU 12 CPU 12 DISK 0 DP 0:8 1:16"
+	w.wantHits(identity, p, "", none("12")+", "+seven)
+	w.wantHits(identity, prompt(2, 16), "", none("12")+", 7: 0 GPU 0 CPU 0 DISK 0 DP 0:0 1:0")
+	w.wantHits(identity, p[:3], "12", none("12"))
+	for name, want := range map[string]string{"7": seven, "12": none("12"), "07": "", "+7": "", "8": "", "9": "", "x": "", "18446744073709551616": ""} {
+		w.wantHits(identity, p, name, want)
+	}
+	for name, change := range map[string]func(*conductor.Identity){
+		"model":      func(id *conductor.Identity) { id.Model = "other" },
+		"tenant":     func(id *conductor.Identity) { id.Tenant = "other" },
+		"LoRA":       func(id *conductor.Identity) { id.LoRA = "l" },
+		"salt":       func(id *conductor.Identity) { id.Salt = "s" },
+		"block size": func(id *conductor.Identity) { id.BlockSize = 2 * blockSize },
+	} {
+		id := identity
+		change(&id)
+		if got := w.hits(id, p, ""); got != "" {
+			t.Errorf("another %s: %s", name, got)
+		}
+	}
+
+	r := registration("7", 0)
+	w.register(r)
+	pub := w.publisher(r)
+	pub.publish(0, pub.stored(p[:4], blockSize, nil))
+	w.register(registration("a", 0))
+	w.wantHits(identity, p, "", none("12")+", "+gpu("7", 4)+", "+none("a"))
+	w.wantHits(identity, p, "7", gpu("7", 4))
+	w.unregister(instance("7"), "7|t|0")
+	w.wantHits(identity, p, "7", seven)
+
+	w.remove(7)
+	w.remove(12)
+	w.wantHits(identity, p, "", none("a"))
+}
+
+// TestConductorInstancesAreNotSelected (decision C7): a publisher's instance is
+// no candidate, and its blocks are in no selection index.
+func TestConductorInstancesAreNotSelected(t *testing.T) {
+	w := start(t)
+	r := registration("1", 0)
+	w.register(r)
+	e := w.publisher(r)
+	p := prompt(1, 16)
+	e.publish(0, e.stored(p, blockSize, nil))
+	w.wantHits(identity, p, "", gpu("1", 16))
+	_, err := w.Select(t.Context(), ask(p), false)
+	wantError(t, err, service.Unavailable, "no schedulable workers are available")
+	w.put(record(1, 1))
+	w.wantDevice(p, "1/0:0")
+	if n := len(w.Workers(nil, nil)); n != 1 {
+		t.Errorf("%d workers, want 1", n)
+	}
+}
+
+// TestConductorEaglePool: blocks that look one token ahead are found for a prompt
+// that has that token, and never by their own hashes.
+func TestConductorEaglePool(t *testing.T) {
+	w := start(t)
+	w.put(record(1, 1, func(r *catalog.Record) { r.IsEagle = new(true) }))
+	p := prompt(1, 9)
+	pairs := make([][2]uint32, 8)
+	for i := range pairs {
+		pairs[i] = [2]uint32{p[i], p[i+1]}
+	}
+	e := w.engine(1, 0)
+	e.publish(0, e.stored(p[:8], blockSize, dict{"token_ids": pairs}))
+	w.settle()
+	for n, want := range map[int]string{9: gpu("1", 8), 8: gpu("1", 4), 4: none("1")} {
+		var a conductor.Answer
+		if err := w.ConductorQuery(&service.ConductorQuery{Identity: identity, Tokens: p[:n]}, &a); err != nil {
+			t.Fatal(err)
+		}
+		if got := answerText(&a); got != want {
+			t.Errorf("%d tokens: %s, want %s", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,312 @@
+package service_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/conductor"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+// TestConductorLifecycle follows two publishers from their registration to their
+// end: what they publish is found under their instances, and nothing of one that
+// is gone.
+func TestConductorLifecycle(t *testing.T) {
+	w := start(t)
+	a, b := registration("i1", 0), registration("i2", 0)
+	p := prompt(1, 16)
+	w.wantHits(identity, p, "", "")
+	w.register(a)
+	w.register(b)
+	w.wantHits(identity, p, "", none("i1")+", "+none("i2"))
+
+	ea, eb := w.publisher(a), w.publisher(b)
+	ea.publish(0, ea.stored(p, blockSize, nil), ea.stored(p[:8], blockSize, dict{"medium": "CPU"}))
+	eb.publish(0, eb.stored(p[:4], blockSize, nil))
+	both := "i1: 16 GPU 16 CPU 8 DISK 0 DP 0:16"
+	w.wantHits(identity, p, "", both+", "+gpu("i2", 4))
+	w.wantHits(identity, p, "i1", both)
+	ea.publish(0, ea.removed(p, blockSize, 3, "GPU"))
+	w.wantHits(identity, p, "i1", "i1: 12 GPU 12 CPU 8 DISK 0 DP 0:12")
+
+	w.unregister(instance("i1"), "i1|t|0")
+	w.wantHits(identity, p, "", gpu("i2", 4))
+	_, err := w.ConductorUnregister(instance("i1"))
+	wantReason(t, err, service.NotFound, "not_found", "", "service not found: i1|t")
+	if opened, live := w.net.count(); opened != 2 || live != 1 {
+		t.Errorf("%d sockets opened, %d live; want 2 and 1", opened, live)
+	}
+
+	w.register(a)
+	w.wantHits(identity, p, "", none("i1")+", "+gpu("i2", 4))
+	ea.publish(0, ea.stored(p[:8], blockSize, nil))
+	w.wantHits(identity, p, "i1", gpu("i1", 8))
+}
+
+// TestConductorBeforeRun: a publisher that registers while the service starts is
+// followed from its first message on.
+func TestConductorBeforeRun(t *testing.T) {
+	w := &world{t: t, net: newNetwork()}
+	w.Service = service.New(service.Config{Threads: 1}, w.net, zerolog.Nop())
+	r := registration("i", 0)
+	w.register(r)
+	e := w.publisher(r)
+	e.publish(0, e.stored(prompt(1, 8), blockSize, nil))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	w.wantHits(identity, prompt(1, 8), "", gpu("i", 8))
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, live := w.net.count(); live != 0 {
+		t.Errorf("%d sockets are left", live)
+	}
+}
+
+// TestConductorRanks: the ranks of an instance are publishers of their own. A
+// filter by rank ends one of them.
+func TestConductorRanks(t *testing.T) {
+	w := start(t)
+	p := prompt(1, 16)
+	for rank := range uint32(2) {
+		r := registration("i", rank)
+		w.register(r)
+		e := w.publisher(r)
+		e.publish(rank, e.stored(p[:8+8*rank], blockSize, nil))
+	}
+	w.wantHits(identity, p, "", "i: 16 GPU 16 CPU 0 DISK 0 DP 0:8 1:16")
+	f := instance("i")
+	f.Rank = new(uint32(1))
+	w.unregister(f, "i|t|1")
+	w.wantHits(identity, p, "", "i: 8 GPU 8 CPU 0 DISK 0 DP 0:8")
+	_, err := w.ConductorUnregister(f)
+	wantReason(t, err, service.NotFound, "not_found", "", "service not found: i|t|1")
+}
+
+// TestConductorRefusals: what cannot be registered leaves nothing behind, and
+// what is registered stays as it was.
+func TestConductorRefusals(t *testing.T) {
+	w := start(t)
+	first := registration("i", 0, func(r *conductor.Registration) { r.Replay = "tcp://i:6000" })
+	w.register(first)
+	w.register(first) // the same again
+	bound := registration("bound", 0)
+	w.net.refuse(bound.Endpoint, true)
+	tests := map[string]struct {
+		change func(*conductor.Registration)
+		kind   service.Kind
+		reason string
+		field  string
+		text   string // part
+	}{
+		"endpoint": {
+			func(r *conductor.Registration) { r.Endpoint = "nope" },
+			service.BadRequest, "invalid_endpoint", "endpoint", "invalid ZMQ endpoint `nope`: missing scheme",
+		},
+		"replay endpoint": {
+			func(r *conductor.Registration) { r.Replay = "tcp://h" },
+			service.BadRequest, "invalid_endpoint", "replay_endpoint", "invalid ZMQ endpoint `tcp://h`: missing TCP port",
+		},
+		"wildcard replay endpoint": {
+			func(r *conductor.Registration) { r.Replay = "tcp://*:1" },
+			service.BadRequest, "invalid_endpoint", "replay_endpoint", "invalid ZMQ endpoint `tcp://*:1`: wildcard host",
+		},
+		"another replay endpoint": {
+			func(r *conductor.Registration) { r.Replay = "tcp://i:6001" },
+			service.Conflict, "already_registered", "", "",
+		},
+		"no replay endpoint": {
+			func(r *conductor.Registration) { r.Replay = "" },
+			service.Conflict, "already_registered", "", "",
+		},
+		"another hash seed for the identity": {
+			func(r *conductor.Registration) { r.Instance, r.HashSeed = "j", 7 },
+			service.Conflict, "hash_seed_mismatch", "hash_seed", "",
+		},
+		"an endpoint that cannot be bound": {
+			func(r *conductor.Registration) { *r = bound },
+			service.BadRequest, "invalid_endpoint", "endpoint", "cannot subscribe to `tcp://bound:5000`: address already in use",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := first
+			tt.change(&r)
+			wantReason(t, w.ConductorRegister(r), tt.kind, tt.reason, tt.field, tt.text)
+		})
+	}
+	if rows := w.ConductorServices(); len(rows) != 1 || rows[0].Registration != first {
+		t.Errorf("in force: %+v", rows)
+	}
+	if opened, live := w.net.count(); opened != 1 || live != 1 {
+		t.Errorf("%d sockets opened, %d live; want one", opened, live)
+	}
+	w.wantHits(identity, prompt(1, 4), "", none("i"))
+
+	w.net.refuse(bound.Endpoint, false)
+	w.register(bound)
+	w.wantHits(identity, prompt(1, 4), "", none("bound")+", "+none("i"))
+}
+
+// TestConductorClose: from Close on nothing is registered or answered; what is
+// registered can still be taken away.
+func TestConductorClose(t *testing.T) {
+	w := start(t)
+	w.register(registration("i", 0))
+	w.register(registration("j", 0))
+	w.Close()
+	const text = "shutting down"
+	wantReason(t, w.ConductorRegister(registration("k", 0)), service.Unavailable, "shutting_down", "", text)
+	err := w.ConductorQuery(&service.ConductorQuery{Identity: identity}, new(conductor.Answer))
+	wantReason(t, err, service.Unavailable, "shutting_down", "", text)
+	w.unregister(instance("i"), "i|t|0")
+	w.stop()
+	if _, live := w.net.count(); live != 0 {
+		t.Errorf("%d sockets are open after Run", live)
+	}
+	w.unregister(instance("j"), "j|t|0") // its stream has ended already
+}
+
+// TestConductorServices: what is registered, and how its stream stands.
+func TestConductorServices(t *testing.T) {
+	w := start(t)
+	a, b := registration("b", 0), registration("a", 3)
+	w.register(a)
+	w.register(b)
+	w.net.at(b.Endpoint).connect()
+	e := w.publisher(b)
+	for range 3 {
+		e.publish(3, e.stored(prompt(1, 8), blockSize, nil))
+	}
+	if err := w.SettleConductor(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	rows := w.ConductorServices()
+	if len(rows) != 2 || rows[0].Registration != a || rows[1].Registration != b {
+		t.Fatalf("rows are %+v", rows)
+	}
+	if r := rows[0]; r.State != kvevents.Connecting || r.HasLast {
+		t.Errorf("%s, last %d %v; want connecting without a message", r.State, r.Last, r.HasLast)
+	}
+	if r := rows[1]; r.State != kvevents.Live || !r.HasLast || r.Last != 2 || r.Status.TokenBlocks == 0 {
+		t.Errorf("%s, last %d %v, %d blocks; want live with 2", r.State, r.Last, r.HasLast, r.Status.TokenBlocks)
+	}
+}
+
+// TestConductorSharedReplay: ranks that name one replay server take their own
+// messages from it, whichever came first; a rank that is left alone takes all.
+func TestConductorSharedReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		const replay = "tcp://i:6000"
+		shared := func(r *conductor.Registration) { r.Replay = replay }
+		r0, r1 := registration("i", 0, shared), registration("i", 1, shared)
+		w.register(r0)
+		w.register(r1)
+		e, p := w.publisher(r0), prompt(1, 16)
+		replayTo := func(r conductor.Registration) { // the server has message 0 of rank 0 and message 1 of rank 1
+			w.net.at(r.Endpoint).connect()
+			synctest.Wait()
+			s := w.net.at(replay)
+			for rank := range uint32(2) {
+				s.send(nil, binary.BigEndian.AppendUint64(nil, uint64(rank)), batch(rank, e.stored(p[:8+8*rank], blockSize, nil)))
+			}
+			s.send(nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil)
+			synctest.Wait()
+		}
+		foreign := func(want float64) {
+			t.Helper()
+			if got := sum(w.Metrics().KVMessages, "foreign_rank"); got != want {
+				t.Errorf("%v messages of another rank, want %v", got, want)
+			}
+		}
+		replayTo(r0)
+		replayTo(r1)
+		foreign(2)
+		w.wantHits(identity, p, "", "i: 16 GPU 16 CPU 0 DISK 0 DP 0:8 1:16")
+
+		f := instance("i")
+		f.Rank = new(uint32(0))
+		w.unregister(f, "i|t|0")
+		replayTo(r1)
+		foreign(2)
+	})
+}
+
+// TestConductorSweep: what has no blocks and nobody registered for it is gone
+// after a while: all of publishers that have left, and of others what only their
+// events named.
+func TestConductorSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		for i := range 10 {
+			r := registration(fmt.Sprint("i", i), 0, func(r *conductor.Registration) { r.Model = fmt.Sprint("m", i%5) })
+			w.register(r)
+			e := w.publisher(r)
+			e.publish(0, e.stored(prompt(1, 8), blockSize, nil))
+		}
+		stays := registration("stays", 0, func(r *conductor.Registration) { r.Type = conductor.Standard })
+		w.register(stays)
+		other := dict{"model_name": "other", "base_block_idx": 0}
+		e := w.publisher(stays)
+		e.publish(0, envelope(1, "stored", sequence(prompt(1, 8), blockSize), other))
+		m := w.Metrics()
+		counts := func(when string, publishers, spaces, namespaces, owners, blocks float64) {
+			t.Helper()
+			if err := w.SettleConductor(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []struct {
+				name   string
+				source metrics.Source
+				want   float64
+			}{
+				{"publishers", m.ConductorPublishers, publishers},
+				{"Spaces", m.ConductorSpaces, spaces},
+				{"namespaces", m.ConductorNamespaces, namespaces},
+				{"owners", m.ConductorOwners, owners},
+				{"blocks", m.ConductorIndexBlocks, blocks},
+			} {
+				if got := sum(c.source); got != c.want {
+					t.Errorf("%s: %v %s, want %v", when, got, c.name, c.want)
+				}
+			}
+		}
+		counts("all there", 11, 7, 7, 11, 22)
+		for i := range 10 {
+			w.unregister(instance(fmt.Sprint("i", i)), fmt.Sprintf("i%d|t|0", i))
+		}
+		time.Sleep(31 * time.Second)
+		counts("one left", 1, 2, 2, 1, 2)
+		e.publish(0, envelope(2, "removed", sequence(prompt(1, 8), blockSize), other))
+		synctest.Wait()
+		time.Sleep(31 * time.Second)
+		counts("nothing to show", 1, 1, 1, 0, 0)
+	})
+}
+
+// wantReason checks an error of the Conductor API: its kind, codes, and a part of
+// its text.
+func wantReason(t testing.TB, err error, kind service.Kind, reason, field, text string) {
+	t.Helper()
+	var e *service.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("error is %v, want %s", err, reason)
+	}
+	if e.Kind != kind || e.Reason != reason || e.Field != field || !strings.Contains(e.Text, text) || e.Text == "" {
+		t.Errorf("error is (%d) %s %q %q, want (%d) %s %q %q", e.Kind, e.Reason, e.Field, e.Text, kind, reason, field, text)
+	}
+}
