@@ -1,5 +1,5 @@
 // selbench: a neutral load and correctness harness for a KV-aware selection
-// service (HTTP + vLLM ZMQ KV events). One binary, any server: the start
+// service or indexer (HTTP + vLLM ZMQ KV events). One binary, any server: the start
 // command is a template. Prints one JSON object per result line.
 package main
 
@@ -26,7 +26,7 @@ var (
 	fEnvB     = flag.String("env-b", "INDEXER_PEERS={ipeers};SYNC_PORT={sync};SYNC_PEERS={speers}", "environment of B")
 	fBase     = flag.String("base", "", "attach to a running server host:port instead (with -pid)")
 	fPid      = flag.Int("pid", 0, "pid of the attached server")
-	fMode     = flag.String("mode", "full", "full | ingest | turnover | recover | replica | http | describe")
+	fMode     = flag.String("mode", "full", "full | ingest | turnover | recover | replica | conductor | http | describe")
 	fPort     = flag.Int("port", 24000, "first port to use")
 	fWorkers  = flag.Int("workers", 8, "workers")
 	fCap      = flag.Int("cap", 100000, "cached blocks per worker")
@@ -41,7 +41,7 @@ var (
 	fChurn    = flag.Int("churn", 400, "messages per second while events stream (each 64 blocks)")
 	fPrompts  = flag.String("prompts", "1024,8192,65536", "prompt lengths in tokens")
 	fMain     = flag.Int("main", 8192, "prompt length of the per-endpoint phases")
-	fOps      = flag.String("ops", "select,tokens,lifecycle,overlap,potential,open,stream", "phases to run")
+	fOps      = flag.String("ops", "select,tokens,lifecycle,overlap,potential,open,stream,query,query_by_hash", "phases to run")
 	fChecks   = flag.Int("checks", 60, "prompts of the correctness check (0 = off)")
 	fBurst    = flag.Int("burst", 20000, "mode replica: bookings at the full rate of HTTP, all live at once")
 	fProbes   = flag.Int("probes", 400, "mode replica: single bookings whose delay is measured")
@@ -144,9 +144,22 @@ func (r *runner) start(sp spec, port int, vars map[string]string) (*server, erro
 // fresh (sequence numbers start at 0).
 func (r *runner) ingest(s *server, round int) error {
 	w := r.w
+	return r.ingestWith(s, round,
+		func() error { return register(s, w.cfg.Workers, w.cfg.BlockSize, w.cfg.Capacity, r.pubs.eps) },
+		func() (int, error) {
+			_, polls, err := waitSentinels(s, w, *fTimeout)
+			return polls, err
+		},
+	)
+}
+
+// ingestWith is ingest for any contract: register registers the workers, wait
+// returns when all that was sent is visible, and how often it had to ask.
+func (r *runner) ingestWith(s *server, round int, register func() error, wait func() (polls int, err error)) error {
+	w := r.w
 	r.pubs.drainSubs()
 	r.pubs.resetSeq()
-	if err := register(s, w.cfg.Workers, w.cfg.BlockSize, w.cfg.Capacity, r.pubs.eps); err != nil {
+	if err := register(); err != nil {
 		return err
 	}
 	if err := r.pubs.waitSubs(1, 30*time.Second); err != nil {
@@ -158,7 +171,7 @@ func (r *runner) ingest(s *server, round int) error {
 	t0 := time.Now()
 	r.pubs.sendAll(w.fill, *fSendPar)
 	tSend := time.Since(t0)
-	_, polls, err := waitSentinels(s, w, *fTimeout)
+	polls, err := wait()
 	t := time.Since(t0).Seconds()
 	cpu := procCPU(s.pid) - cpu0
 	if err != nil {
@@ -205,6 +218,14 @@ func has(list, x string) bool {
 	return false
 }
 
+// promptCount is how many different prompts of a length a load phase sends.
+func promptCount(tokens int) int {
+	if tokens > 32768 {
+		return 40
+	}
+	return 300
+}
+
 func kname(n int) string { return fmt.Sprintf("%dk", n/1024) }
 
 func (r *runner) full(s *server, round int) error {
@@ -223,17 +244,11 @@ func (r *runner) full(s *server, round int) error {
 	do := func(name string, rate int, f op, body int) {
 		r.record(s, round, runLoad(name, s, *fConns, rate, *fDur, f, body))
 	}
-	nPrompt := func(t int) int {
-		if t > 32768 {
-			return 40
-		}
-		return 300
-	}
 	if has(*fOps, "select") {
 		for _, x := range splitList(*fPrompts) {
 			var n int
 			fmt.Sscan(x, &n)
-			ps := w.promptsOf(n, nPrompt(n))
+			ps := w.promptsOf(n, promptCount(n))
 			if len(ps) == 0 {
 				continue
 			}
@@ -241,7 +256,7 @@ func (r *runner) full(s *server, round int) error {
 			do("select."+kname(n), 0, f, b)
 		}
 	}
-	ps := w.promptsOf(*fMain, nPrompt(*fMain))
+	ps := w.promptsOf(*fMain, promptCount(*fMain))
 	mk := kname(*fMain)
 	if has(*fOps, "tokens") {
 		f, b := simpleOp(s.base, "/select", w.ex, ps, "tokens", "")
@@ -287,11 +302,7 @@ func (r *runner) httpOnly(s *server, round int) error {
 	for _, x := range splitList(*fPrompts) {
 		var n int
 		fmt.Sscan(x, &n)
-		k := 300
-		if n > 32768 {
-			k = 40
-		}
-		ps := r.w.promptsOf(n, k)
+		ps := r.w.promptsOf(n, promptCount(n))
 		f, b := simpleOp(s.base, "/select", r.w.ex, ps, "hashes", "")
 		r.record(s, round, runLoad("select."+kname(n), s, *fConns, 0, *fDur, f, b))
 	}
@@ -355,13 +366,16 @@ func main() {
 				var s *server
 				s, err = r.start(sp, *fPort, map[string]string{"ipeers": "", "sync": "", "speers": ""})
 				if err == nil {
-					if *fMode == "http" {
+					switch *fMode {
+					case "http":
 						err = r.httpOnly(s, round)
-					} else if *fMode == "ingest" {
+					case "ingest":
 						err = r.ingest(s, round)
-					} else if *fMode == "turnover" {
+					case "turnover":
 						err = r.turnover(s, round, buildWorkload(w.trace, cfg))
-					} else {
+					case "conductor":
+						err = r.conductor(s, round)
+					default:
 						err = r.full(s, round)
 					}
 					s.stop()

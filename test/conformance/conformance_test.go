@@ -27,7 +27,7 @@ var contracts = []struct {
 	{folder: "selection", flags: []string{"--port", "{port}"}},
 	{folder: "rejection", flags: []string{"--port", "{port}"}, skip: "request rejection is not served yet"},
 	{folder: "slots", flags: []string{"--slots-port", "{port}", "--port", "0"}},
-	{folder: "conductor", flags: []string{"--conductor-port", "{port}", "--port", "0"}, skip: "the Conductor API is not served yet"},
+	{folder: "conductor", flags: []string{"--conductor-port", "{port}", "--port", "0"}},
 }
 
 // atOnce bounds the services that run at the same time: scenarios measure how

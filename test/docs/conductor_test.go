@@ -1,0 +1,128 @@
+package docs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/test/procs"
+)
+
+// patience is how long a whole session may take; it takes a few seconds.
+const patience = 2 * time.Minute
+
+// TestConductor proves that the session of docs/conductor.md works as it is
+// printed, on other ports: each answer has the values of the page.
+func TestConductor(t *testing.T) {
+	root, err := procs.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs", "conductor.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, err := session(onFreePorts(t, string(page), "13333", "8092", "5500"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	install(t, root, filepath.Join(dir, "bin"))
+	reached := run(t, dir, steps)
+	for i, s := range steps[:reached] {
+		output := read(t, dir, fmt.Sprintf("output.%d", i))
+		if diff, err := s.difference(output); err != nil || diff != "" {
+			t.Errorf("docs/conductor.md, line %d: %v\n%s\nprinted, against the page (-page +printed):\n%s\n%s", s.line, err, s.script, diff, output)
+		}
+	}
+	if log := read(t, dir, "service.log"); t.Failed() || strings.Contains(log, "WARNING: DATA RACE") {
+		t.Errorf("log of the service:\n%s", log)
+	}
+}
+
+// onFreePorts replaces each of the ports in a page by one that nobody uses.
+func onFreePorts(t *testing.T, page string, ports ...string) string {
+	t.Helper()
+	for _, port := range ports {
+		if !strings.Contains(page, port) {
+			t.Errorf("the page does not use port %s", port)
+		}
+		page = regexp.MustCompile(`\b`+port+`\b`).ReplaceAllString(page, strconv.Itoa(procs.FreePort(t)))
+	}
+	return page
+}
+
+// install puts the programs of the session where the page has them.
+func install(t *testing.T, root, bin string) {
+	t.Helper()
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(procs.Binary(t), filepath.Join(bin, "select-service")); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(bin, "kv-publish"), "./test/docs/kv-publish")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build kv-publish: %v\n%s", err, out)
+	}
+}
+
+// run runs the steps in one shell, as a reader does, and returns how many ended
+// well. What step i printed is in the file output.i.
+func run(t *testing.T, dir string, steps []step) (reached int) {
+	t.Helper()
+	var script strings.Builder
+	for i, s := range steps {
+		fmt.Fprintf(&script, "{\n%s} > output.%d\necho %d > reached\n", s.script, i, i+1)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	shell := exec.CommandContext(ctx, "bash", "-eu", "-o", "pipefail", "-c", script.String())
+	shell.Dir = dir
+	shell.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return strings.HasPrefix(kv, "DYN_") || strings.HasPrefix(kv, "SELECT_SERVICE_")
+	})
+	stderr, err := os.Create(filepath.Join(dir, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stderr.Close() }()
+	shell.Stderr = stderr
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	end := func() error { return syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) } // with all that it has started
+	shell.Cancel = end
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	err = shell.Wait()
+	_ = end()                                                             // there is nobody left of a session that went well
+	reached, _ = strconv.Atoi(strings.TrimSpace(read(t, dir, "reached"))) // no file: 0
+	switch {
+	case err == nil:
+	case reached < len(steps):
+		t.Errorf("docs/conductor.md, line %d: %v\n%s\n%s", steps[reached].line, err, steps[reached].script, read(t, dir, "stderr"))
+	default:
+		t.Errorf("docs/conductor.md, after its last step: %v\n%s", err, read(t, dir, "stderr"))
+	}
+	return reached
+}
+
+// read returns the content of a file of the session, "" if it has not come to it.
+func read(t *testing.T, dir, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return string(b)
+}
