@@ -151,7 +151,7 @@ var unregisterShape = jsonscan.NewObject(
 // for the answer to the former two.
 type questionBody struct {
 	req       service.ConductorQuery
-	loraID    uint64
+	loraID    int64
 	hasLoRAID bool
 	// Which of the lists came; all hashes go to req.
 	hasTokens, hasSequence, hasAlias bool
@@ -202,8 +202,10 @@ func (b *questionBody) settle(wanted string) error {
 	case !b.hasTokens && !b.hasSequence && !b.hasAlias:
 		return refuse(reasonMissing, wanted, shapePrefix+"missing field `"+wanted+"`")
 	}
-	if b.hasLoRAID {
-		b.req.Identity.LoRA = strconv.FormatUint(b.loraID, 10)
+	// Adapters are numbered from 1 (vllm 0.33, LoRARequest); clients that always
+	// send the member mean the base model by 0 or -1.
+	if b.loraID > 0 {
+		b.req.Identity.LoRA = strconv.FormatInt(b.loraID, 10)
 	}
 	b.req.ByHash = !b.hasTokens
 	return nil
@@ -216,7 +218,7 @@ func queryFields(further ...jsonscan.Field[questionBody]) []jsonscan.Field[quest
 		may("lora_name", func(b *questionBody) *string { return &b.req.Identity.LoRA }, (*jsonscan.Scanner).String),
 		{Name: "lora_id", Read: func(s *jsonscan.Scanner, b *questionBody) {
 			if !s.Null() {
-				b.loraID, b.hasLoRAID = s.Uint64(), true
+				b.loraID, b.hasLoRAID = int64(s.Hash64()), true
 			}
 		}},
 		may("tenant_id", func(b *questionBody) *string { return &b.req.Identity.Tenant }, readTenant),

@@ -82,13 +82,14 @@ func TestConductorBodies(t *testing.T) {
 				for _, rest := range []string{
 					``, `,"tenant_id":"","instance_id":"","lora_name":"","cache_salt":""`,
 					`,"lora_name":null,"lora_id":null,"tenant_id":null,"instance_id":null,"cache_salt":null`,
+					`,"lora_id":0`, `,"lora_id":-1`,
 				} {
 					post(path, `{"block_size":64,"model":"m",`+tc.list+rest+"}")
 					equal(t, path+rest, f.asked, want)
 				}
-				want.Identity.LoRA = "18446744073709551615"
+				want.Identity.LoRA = "9223372036854775807"
 				for _, name := range []string{``, `,"lora_name":null`, `,"lora_name":""`} {
-					post(path, `{"block_size":64,"lora_id":18446744073709551615,"model":"m",`+tc.list+name+"}")
+					post(path, `{"block_size":64,"lora_id":9223372036854775807,"model":"m",`+tc.list+name+"}")
 					equal(t, path+" with a number for the LoRA", f.asked, want)
 				}
 			}
@@ -226,7 +227,7 @@ func TestConductorFaults(t *testing.T) {
 	for path, good := range map[string]string{"/query": query, "/query_by_hash": byHash, "/diagnose": query} {
 		wrong(path, good, "model", true, noName...)
 		wrong(path, good, "block_size", true, noSize...)
-		wrong(path, good, "lora_id", false, `"1"`, `-1`, `18446744073709551616`, `1.0`)
+		wrong(path, good, "lora_id", false, `"1"`, `18446744073709551616`, `1.0`)
 		for _, field := range []string{"lora_name", "tenant_id", "instance_id", "cache_salt"} {
 			wrong(path, good, field, false, noText...)
 		}
