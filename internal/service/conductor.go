@@ -37,6 +37,7 @@ type ConductorService struct {
 // Reasons of the Conductor API's errors.
 const (
 	reasonEndpoint     = "invalid_endpoint"
+	reasonInvalidField = "invalid_field"
 	reasonRegistered   = "already_registered"
 	reasonSeed         = "hash_seed_mismatch"
 	reasonFull         = "too_many"
@@ -48,6 +49,9 @@ const (
 // again is no error; with another replay endpoint or hash seed it is a Conflict
 // (decisions C5 and C6). A publisher that is not there yet is no error.
 func (s *Service) ConductorRegister(reg conductor.Registration) error {
+	if err := checkLengths(&reg); err != nil {
+		return err
+	}
 	if err := checkEndpoints(&reg); err != nil {
 		return err
 	}
@@ -119,6 +123,25 @@ func (s *Service) ConductorServices() []ConductorService {
 		rows[i] = ConductorService{Registration: p.Registration, Status: p.Status(), State: st.State, Last: st.Last, HasLast: st.HasLast}
 	}
 	return rows
+}
+
+// maxRegistered bounds each text of a registration, in bytes: it is kept, and
+// names in answers are repeated again and again. Events are held to the same.
+const maxRegistered = 4096
+
+// checkLengths refuses texts that are too long.
+func checkLengths(reg *conductor.Registration) error {
+	for _, text := range []struct{ field, value string }{
+		{"endpoint", reg.Endpoint}, {"replay_endpoint", reg.Replay}, {"modelname", reg.Model},
+		{"lora_name", reg.LoRA}, {"tenant_id", reg.Tenant}, {"instance_id", reg.Instance}, {"additionalsalt", reg.Salt},
+	} {
+		if n := len(text.value); n > maxRegistered {
+			e := errorf(BadRequest, "%s: %d bytes are too long, at most %d", text.field, n, maxRegistered)
+			e.Reason, e.Field = reasonInvalidField, text.field
+			return e
+		}
+	}
+	return nil
 }
 
 // checkEndpoints refuses endpoints that can never work.

@@ -124,6 +124,14 @@ func TestConductorRefusals(t *testing.T) {
 			func(r *conductor.Registration) { r.Replay = "tcp://*:1" },
 			service.BadRequest, "invalid_endpoint", "replay_endpoint", "invalid ZMQ endpoint `tcp://*:1`: wildcard host",
 		},
+		"a long name": {
+			func(r *conductor.Registration) { r.Instance = strings.Repeat("i", 4097) },
+			service.BadRequest, "invalid_field", "instance_id", "instance_id: 4097 bytes are too long, at most 4096",
+		},
+		"a long salt": {
+			func(r *conductor.Registration) { r.Salt = strings.Repeat("s", 1<<20) },
+			service.BadRequest, "invalid_field", "additionalsalt", "additionalsalt: 1048576 bytes are too long, at most 4096",
+		},
 		"another replay endpoint": {
 			func(r *conductor.Registration) { r.Replay = "tcp://i:6001" },
 			service.Conflict, "already_registered", "", "",

@@ -104,7 +104,7 @@ func (p *Publisher) engineKey(o *owner, ev *kvevents.Event, dp uint32) (key memb
 	switch {
 	case ev.LoRA != "":
 		key.LoRA = ev.LoRA
-	case key.LoRA == "" && ev.HasLoRAID && ev.LoRAID > 0: // adapters are numbered from 1 (vllm 0.33)
+	case key.LoRA == "" && ev.HasLoRAID:
 		key.LoRA = strconv.FormatUint(ev.LoRAID, 10)
 	}
 	switch {

@@ -72,7 +72,7 @@ func (p *Publisher) skipped(ev *kvevents.Event, dp uint32) {
 
 // number compares an event's number with its stream's last one. An event that
 // comes too late is not to be applied; a stream that counts from the beginning
-// again loses its blocks.
+// again loses its blocks, with all others that count together with it.
 func (p *Publisher) number(m *member, i int, env *kvevents.Envelope) kvevents.Reason {
 	if !env.HasEventID {
 		return kvevents.Applied
@@ -92,6 +92,9 @@ func (p *Publisher) number(m *member, i int, env *kvevents.Envelope) kvevents.Re
 	if o.stale != stale {
 		p.stale.Add(1)
 	}
+	if p.Type == Mooncake && (v == anew || v == tooLate && env.EventID == p.previous+1) {
+		return p.restart(m, i, env)
+	}
 	switch v {
 	case tooLate:
 		p.counts.add(late, 1)
@@ -101,11 +104,23 @@ func (p *Publisher) number(m *member, i int, env *kvevents.Envelope) kvevents.Re
 		p.counts.add(missed, missing)
 	case anew:
 		p.counts.add(restarts, 1)
-		p.highest = env.EventID
 		p.empty(m, i)
 	}
 	p.note(env)
 	return kvevents.Applied
+}
+
+// restart forgets everything of a publisher whose streams count together, and
+// counts them all from the beginning again, of which the first event was late.
+func (p *Publisher) restart(m *member, i int, env *kvevents.Envelope) kvevents.Reason {
+	p.startOver()
+	p.counts.add(restarts, 1)
+	reason := p.number(m, i, env)
+	if reason == kvevents.Applied {
+		m.orders[i].stale = true
+		p.stale.Add(1)
+	}
+	return reason
 }
 
 // note remembers the number of the event that came last.
@@ -119,7 +134,7 @@ func (p *Publisher) note(env *kvevents.Envelope) {
 // passed remembers how far the numbers of all streams together have come.
 func (p *Publisher) passed(env *kvevents.Envelope) {
 	if env.HasEventID {
-		p.highest = max(p.highest, env.EventID)
+		p.highest, p.previous = max(p.highest, env.EventID), env.EventID
 	}
 }
 

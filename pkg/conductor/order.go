@@ -16,7 +16,7 @@ const (
 	inOrder verdict = iota
 	behindGap
 	tooLate // what it says has been overtaken
-	anew    // the stream counts from the beginning: two rising numbers below the last
+	anew    // the stream counts from the beginning: a late number and its successor, which is not above the last
 )
 
 // take moves the order on to an event. before is the highest number that other

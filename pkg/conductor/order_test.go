@@ -149,6 +149,41 @@ func TestMooncakeOrder(t *testing.T) {
 	w.wantReasons(nil)
 }
 
+// TestMooncakeRestart: a master that counts from the beginning again, on whichever
+// streams, has forgotten all that it announced before. One late number is late,
+// and so are several that do not rise by one.
+func TestMooncakeRestart(t *testing.T) {
+	reg := base("i", 0)
+	reg.Type = Mooncake
+	w := newWorld(t)
+	p := w.add(reg)
+	send := func(id uint64, medium string) { w.apply(p, stored([]uint64{id << 8}, medium, "event_id", id)) }
+	for id := uint64(1); id < 100; id += 2 {
+		send(id, "cpu")
+		send(id+1, "disk")
+	}
+	send(50, "cpu")
+	send(60, "disk")
+	send(61, "gpu") // of a stream of its own: nothing is late
+	w.wantReasons(map[kvevents.Reason]uint64{kvevents.Late: 2})
+	if st := p.Status(); st.blocks() != "GPU=1 CPU=50 DISK=50" || st.Restarts != 0 || st.Stale {
+		t.Errorf("Status = %+v", st)
+	}
+	send(1, "cpu")
+	send(2, "disk")
+	send(3, "cpu")
+	send(4, "npu")
+	w.wantReasons(map[kvevents.Reason]uint64{kvevents.Late: 1})
+	st := p.Status()
+	if st.blocks() != "GPU=0 CPU=1 DISK=1 NPU=1" || st.Restarts != 1 || !st.Stale || st.Streams != 3 || st.EventGaps != 0 || st.LastEventID != 4 {
+		t.Errorf("Status = %+v, want what came since the restart", st)
+	}
+	w.apply(p, cleared("gpu", "event_id", 5).with("medium", nil))
+	if st := p.Status(); st.blocks() != "GPU=0 CPU=0 DISK=0 NPU=0" || st.Stale {
+		t.Errorf("Status = %+v, want nothing and nothing stale", st)
+	}
+}
+
 // TestRewound: a replay that repeats what was applied is applied from its first
 // event on.
 func TestRewound(t *testing.T) {

@@ -34,6 +34,7 @@ type Publisher struct {
 	members   map[memberKey]*member
 	latest    *member             // that find found
 	highest   uint64              // event_id of all streams
+	previous  uint64              // that of the event before
 	owners    map[ownerKey]*owner // written with Registry.mu held, too
 	names     []uint64            // scratch of one event, as all below
 	local     []uint64
@@ -83,6 +84,10 @@ func (p *Publisher) Apply(payload []byte, w *kvevents.Workspace) error {
 func (p *Publisher) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.startOver()
+}
+
+func (p *Publisher) startOver() {
 	for _, o := range p.owners {
 		o.clear()
 	}

@@ -45,6 +45,8 @@ const maxKept = 1 << 18
 
 var queries = sync.Pool{New: func() any { return new(query) }}
 
+// done gives q's memory to the next query. It is not for a defer: after a panic
+// nobody knows what is left in it.
 func (q *query) done() {
 	if cap(q.chain) <= maxKept {
 		queries.Put(q)
@@ -57,7 +59,6 @@ func (q *query) done() {
 // first block. An unknown identity has no instances.
 func (r *Registry) QueryTokens(id Identity, tokens []uint32, instance string, a *Answer) {
 	q := queries.Get().(*query)
-	defer q.done()
 	r.query(id, instance, a, q, func(ns *namespace) {
 		sp := ns.space
 		q.local = sp.layout().AppendLocal(q.local[:0], tokens, sp.key.HashSeed, nil)
@@ -66,19 +67,20 @@ func (r *Registry) QueryTokens(id Identity, tokens []uint32, instance string, a 
 			q.chain[i] ^= ns.seed
 		}
 	})
+	q.done()
 }
 
 // QueryHashes is QueryTokens for a prompt given as its rolling hashes from the
 // first block on.
 func (r *Registry) QueryHashes(id Identity, rolling []uint64, instance string, a *Answer) {
 	q := queries.Get().(*query)
-	defer q.done()
 	r.query(id, instance, a, q, func(ns *namespace) {
 		q.chain = q.chain[:0]
 		for _, h := range rolling {
 			q.chain = append(q.chain, h^ns.seed)
 		}
 	})
+	q.done()
 }
 
 // query answers what prepare makes q.chain of. The chain is made without a lock:

@@ -162,7 +162,7 @@ func (r *Registry) Sweep() {
 }
 
 // namespace returns the namespace of a key, and makes one if need be. It needs mu
-// for writing; if nobody then counts as a user of a new one, release must be told.
+// for writing; if nobody then counts as a user of a new one, collect must be told.
 func (r *Registry) namespace(key nsKey, hashSeed uint64) (*namespace, error) {
 	if ns := r.namespaces[key]; ns != nil {
 		if have := ns.space.key.HashSeed; have != hashSeed {

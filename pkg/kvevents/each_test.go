@@ -98,12 +98,18 @@ func TestEachEngineEvents(t *testing.T) {
 		},
 		"an adapter that cannot be told": {
 			list{
-				stored(ab, dict{"lora_id": -1}), stored(ab, dict{"lora_id": "x"}),
+				stored(ab, dict{"lora_id": "x"}),
 				stored(ab, dict{"lora_id": "x", "lora_name": "ad"}),
 				list{"BlockStored", ab, nil, tokens, 4, 1.5},
 			},
 			[]string{"stored rank=0 size=4 [1 2] tokens=8"},
-			[]string{"stored device applied 1", "stored device bad_field 3"},
+			[]string{"stored device applied 1", "stored device bad_field 2"},
+			nil,
+		},
+		"no adapter": {
+			list{stored(ab, dict{"lora_id": -1}), stored(ab, dict{"lora_id": 0})},
+			[]string{"stored rank=0 size=4 [1 2] tokens=8", "stored rank=0 size=4 [1 2] tokens=8"},
+			[]string{"stored device applied 2"},
 			nil,
 		},
 		"tail and surplus": {

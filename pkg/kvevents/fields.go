@@ -105,8 +105,11 @@ func (d *Decoder) readLoRAID(ev *Event) Reason {
 		return Applied
 	}
 	at := d.r.i
-	if v, negative, ok := d.r.integer(); ok && !negative {
-		ev.LoRAID, ev.HasLoRAID = v, true
+	if v, negative, ok := d.r.integer(); ok {
+		// Adapters are numbered from 1: below that there is none (vllm 0.33).
+		if ev.HasLoRAID = v > 0 && !negative; ev.HasLoRAID {
+			ev.LoRAID = v
+		}
 		return Applied
 	}
 	ev.oddLoRAID = true

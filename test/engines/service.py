@@ -10,6 +10,8 @@ import tempfile
 import time
 import urllib.request
 
+from ports import free_ports
+
 # Requests go to this machine only: a proxy of the environment is not for them.
 _http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -17,8 +19,11 @@ _http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class Service:
     """A running select-service."""
 
-    def __init__(self, url: str):
+    def __init__(self, url: str, conductor_port: int | None = None):
         self.url = url
+        host = url.rsplit(":", 1)[0]
+        # Without a port of its own the Conductor API is under a prefix.
+        self.conductor_url = f"{host}:{conductor_port}" if conductor_port else f"{url}/conductor"
 
     def call(self, method: str, path: str, body=None):
         """Sends a request and returns the decoded answer; a status >= 400 raises."""
@@ -48,15 +53,15 @@ class Service:
 
 @contextlib.contextmanager
 def running(binary: str):
-    """Starts the program on a free port and stops it at the end."""
+    """Starts the program on free ports and stops it at the end."""
     # What is configured in the environment must not change the test.
     env = {k: v for k, v in os.environ.items() if not k.startswith("DYN_")}
+    conductor_port = free_ports(1)
+    command = [binary, "--listen", "127.0.0.1", "--port", "0", "--conductor-port", str(conductor_port)]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            [binary, "--listen", "127.0.0.1", "--port", "0"], env=env, stdout=log, stderr=log
-        )
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         try:
-            yield Service(f"http://{_address(process, log)}")
+            yield Service(f"http://{_address(process, log)}", conductor_port)
             process.send_signal(signal.SIGTERM)
             assert process.wait(15) == 0, "the service did not stop cleanly:\n" + _text(log)
         finally:
@@ -65,6 +70,7 @@ def running(binary: str):
 
 
 def _address(process: subprocess.Popen, log) -> str:
+    """The selection service's address: the first one that the program listens on."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         if found := re.search(r'"address":"([^"]+)"', _text(log)):
