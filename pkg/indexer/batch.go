@@ -23,6 +23,7 @@ type batch struct {
 
 	values  []uint64 // per block
 	cells   []uint32 // where each block stands, 0: nowhere yet
+	lost    []int    // blocks that the slot remembers
 	scratch []uint64
 }
 
@@ -32,7 +33,7 @@ func newBatch(by holder, names []uint64) *batch {
 	b := batches.Get().(*batch)
 	*b = batch{
 		by: by, names: names,
-		values: b.values[:0], cells: b.cells[:0], scratch: b.scratch[:0],
+		values: b.values[:0], cells: b.cells[:0], lost: b.lost[:0], scratch: b.scratch[:0],
 	}
 	return b
 }
@@ -127,15 +128,20 @@ func (s *Space) locate(b *batch, p place) bool {
 
 // resolveName returns the block with tokens, of the same namespace, that is
 // known by the engine's name of the i-th block, which came without; 0 if there
-// is none.
+// is none. The engine may have left since, and others call the block by its
+// folded hash, having been told the same.
 func (s *Space) resolveName(b *batch, i int) uint32 {
 	if !b.said {
 		return 0
 	}
 	t := &s.tree
-	return s.lookup(b.engine[i], func(_ uint32, nd *node) bool {
+	known := func(_ uint32, nd *node) bool {
 		return !nd.claimed && t.seeds.seed(nd.seed) == b.key
-	})
+	}
+	if cell := s.named(b.engine[i], known); cell != 0 {
+		return cell
+	}
+	return s.named(b.values[i], known)
 }
 
 // enter makes by a holder of the blocks, which locate has found, and adds those

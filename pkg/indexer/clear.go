@@ -4,6 +4,9 @@ package indexer
 // in: about a millisecond.
 const clearWork = 16384
 
+// aliasWork is what taking one alias from a block costs, in blocks.
+const aliasWork = 8
+
 // Clear ends a rank's ownership of everything, in all tiers. Queries see it at
 // once. Events of the rank that come before it returns may be cleared as well.
 func (s *Space) Clear(slot uint32) {
@@ -33,9 +36,12 @@ func (s *Space) clear(slot uint32) {
 	r.recent.clear(&s.mem)
 	told := 0
 	for id := uint32(1); s.ranks[slot].blocks != [NumTiers]int{}; {
-		// Names go before what they name: until then the rank's blocks are called
-		// by the table's.
-		s.ranks[slot].aliases = aliases{}
+		if !s.sequence {
+			// Names go before what they name: until then the rank's blocks are called
+			// by the table's. In a sequence Space others find blocks by them, so that
+			// they go with their blocks.
+			s.ranks[slot].aliases = aliases{}
+		}
 		for work := 0; work < clearWork && id < s.tree.next; id++ {
 			work += s.clearNode(slot, id, &told)
 		}
@@ -56,10 +62,11 @@ func (s *Space) clearNode(slot, id uint32, told *int) (work int) {
 	n := int(nd.n)
 	for tier, h := range nd.owners {
 		if t.sets.has(h, slot) {
+			by := holderOf(slot, Tier(tier))
+			work = max(work, n) + aliasWork*s.unalias(by, nd)
 			nd.owners[tier] = t.sets.remove(h, slot)
-			s.count(holderOf(slot, Tier(tier)), -n)
-			s.departRun(holderOf(slot, Tier(tier)), nd, told)
-			work = n
+			s.count(by, -n)
+			s.departRun(by, nd, told)
 		}
 	}
 	if work > 0 {

@@ -62,10 +62,7 @@ func (s *Space) clearRun(by holder, id uint32, told *int) int {
 		return 0
 	}
 	s.departRun(by, nd, told)
-	a := &s.ranks[by.slot()].aliases
-	for cell := nd.off; cell < nd.off+nd.n && len(a.states) > 0; cell++ {
-		a.drop(cell, by.tier())
-	}
+	s.unalias(by, nd)
 	n := int(nd.n)
 	nd.owners[by.tier()] = t.sets.remove(h, by.slot())
 	s.count(by, -n)
@@ -73,23 +70,35 @@ func (s *Space) clearRun(by holder, id uint32, told *int) int {
 	return n
 }
 
-// drop takes all aliases from a block.
-func (a *aliases) drop(cell uint32, t Tier) {
+// unalias takes all aliases of a holder from a run and returns how many there
+// were.
+func (s *Space) unalias(by holder, nd *node) (dropped int) {
+	a := &s.ranks[by.slot()].aliases
+	for cell := nd.off; cell < nd.off+nd.n && len(a.states) > 0; cell++ {
+		dropped += s.dropAliases(by, cell)
+	}
+	return dropped
+}
+
+// dropAliases takes all aliases from a block and returns how many there were.
+func (s *Space) dropAliases(by holder, cell uint32) int {
+	a, t := &s.ranks[by.slot()].aliases, by.tier()
 	key := heldIn(cell, t)
 	st, ok := a.states[key]
 	if !ok {
-		return
+		return 0
 	}
 	for name, left := st.name, st.count; left > 0; left-- {
-		older := a.links[aliasKey{name, t}].older
-		delete(a.cells, aliasKey{name, t})
-		delete(a.links, aliasKey{name, t})
-		name = older
+		alias := aliasKey{name, t}
+		name = a.links[alias].older
+		s.undub(by.slot(), alias)
+		delete(a.links, alias)
 	}
 	delete(a.states, key)
 	if len(a.cells) == 0 {
 		*a = aliases{}
 	}
+	return int(st.count)
 }
 
 // clear ends the stay of blocks of one seed in a tier.

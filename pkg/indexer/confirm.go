@@ -48,8 +48,7 @@ func (s *Space) retitle(cell uint32, name uint64) {
 	}
 	for tier, h := range t.node(t.cells.nodeOf(cell)).owners {
 		t.sets.each(h, func(slot uint32) {
-			a := &s.ranks[slot].aliases
-			a.swap(cell, Tier(tier), old, name)
+			s.swap(holderOf(slot, Tier(tier)), cell, old, name)
 		})
 	}
 	t.names.remove(old, cell)
@@ -58,25 +57,23 @@ func (s *Space) retitle(cell uint32, name uint64) {
 }
 
 // swap follows a block's new name in the table.
-func (a *aliases) swap(cell uint32, t Tier, old, name uint64) {
+func (s *Space) swap(by holder, cell uint32, old, name uint64) {
+	a, t := &s.ranks[by.slot()].aliases, by.tier()
 	key := heldIn(cell, t)
 	st, ok := a.states[key]
 	primary := !ok || st.primary
 	st.primary = false
 	if c, is := a.cells[aliasKey{name, t}]; is && c == cell {
-		st = a.without(st, t, name)
+		st = s.without(by, st, name)
 		st.primary = true
 	}
 	if primary {
-		if a.cells == nil {
-			a.cells, a.states = make(map[aliasKey]uint32), make(map[heldKey]aliasState)
-		}
 		if st.count > 0 {
 			a.link(t, st.name, old)
 		}
 		st.count++
 		st.name = old
-		a.cells[aliasKey{old, t}] = cell
+		s.dub(by.slot(), aliasKey{old, t}, cell)
 	}
 	if st.count > 0 {
 		a.states[key] = st
@@ -89,10 +86,10 @@ func (a *aliases) swap(cell uint32, t Tier, old, name uint64) {
 }
 
 // without takes an alias from a block and returns the block's new state.
-func (a *aliases) without(st aliasState, t Tier, name uint64) aliasState {
-	delete(a.cells, aliasKey{name, t})
+func (s *Space) without(by holder, st aliasState, name uint64) aliasState {
+	s.undub(by.slot(), aliasKey{name, by.tier()})
 	if st.count--; st.count > 0 {
-		if older := a.unlink(t, name); st.name == name {
+		if older := s.ranks[by.slot()].aliases.unlink(by.tier(), name); st.name == name {
 			st.name = older
 		}
 	}
@@ -141,7 +138,7 @@ func (s *Space) gather(b *batch) {
 }
 
 // claimedAs returns a block of the event's namespace of which only a name is
-// known, or 0: its hash is the name, as it comes or folded, or the table has it.
+// known, or 0: its hash is the name, as it comes or folded, or it is called so.
 func (s *Space) claimedAs(b *batch, name uint64) uint32 {
 	t := &s.tree
 	claimed := func(_ uint32, nd *node) bool {
@@ -152,7 +149,7 @@ func (s *Space) claimedAs(b *batch, name uint64) uint32 {
 			return cell
 		}
 	}
-	return s.lookup(name, claimed)
+	return s.named(name, claimed)
 }
 
 // merge moves the holders of a block to another one, each under the names that

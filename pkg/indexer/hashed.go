@@ -22,8 +22,9 @@ type HashedOutcome struct {
 	Outcome
 	// Of all blocks: Confirmed ones have a hash that is known from tokens, so
 	// the publisher hashes by the standard. Resolved ones have an engine's own
-	// name of a block that was announced with tokens, and are stored as that
-	// block. Of Unverified ones nothing says yet that the hash is a standard one.
+	// name of a block that was announced with tokens, now or when the slot
+	// removed it, and are stored as that block. Of Unverified ones nothing says
+	// yet that the hash is a standard one.
 	Confirmed, Resolved, Unverified int
 	// BaseMismatch: Base contradicts the depth that is known of the parent or of
 	// the first block, and was not used.
@@ -32,9 +33,10 @@ type HashedOutcome struct {
 
 // StoreHashed applies a stored event without tokens. A block whose hash is in
 // the index is that block. Else, or if nothing but hashes is known of that block
-// either, a block with tokens that an engine of the namespace named so is meant;
-// else the block is new. Where it stands before it has no need of a parent: a
-// query joins the prefix.
+// either, a block with tokens is meant: one that an engine of the namespace
+// calls so, or what the slot itself removed by the same name not long ago. Else
+// the block is new. Where it stands before it has no need of a parent: a query
+// joins the prefix.
 func (s *Space) StoreHashed(ev *HashedStore) HashedOutcome {
 	var out HashedOutcome
 	part := *ev
@@ -78,16 +80,22 @@ func (s *Space) storeHashedPart(ev *HashedStore) (out HashedOutcome) {
 	b.values = append(b.values, ev.Hashes...)
 	b.fold()
 	var p place
-	for again := true; again; again = s.locate(b, p) {
+	for again, asked := true, false; again; {
 		s.tree.ready()
 		p, out.BaseMismatch = s.anchor(b, ev)
+		if again = s.locate(b, p); again || asked {
+			continue
+		}
+		// Once only: what comes back is found from now on.
+		found, stored := s.recollect(b)
+		asked, again, out.Stored = true, found > 0, stored
 	}
-	s.judge(b, &out)
+	s.judge(b, ev, &out)
 	if cell := b.cells[0]; cell != 0 && ev.HasBase {
 		depth := s.tree.depthOf(cell)
 		out.BaseMismatch = out.BaseMismatch || depth < unknownDepth && depth != ev.Base
 	}
-	out.Stored = s.enter(b, p)
+	out.Stored += s.enter(b, p)
 	out.Known = len(ev.Names) - out.Stored
 	s.reunite(b.by, ev.Names)
 	return out
@@ -117,48 +125,16 @@ func (s *Space) anchor(b *batch, ev *HashedStore) (p place, mismatch bool) {
 }
 
 // judge counts what is known of the hashes of a batch that was located.
-func (s *Space) judge(b *batch, out *HashedOutcome) {
+func (s *Space) judge(b *batch, ev *HashedStore, out *HashedOutcome) {
 	t := &s.tree
 	for i, cell := range b.cells {
 		switch {
 		case cell == 0 || t.node(t.cells.nodeOf(cell)).claimed:
 			out.Unverified++
-		case t.cells.local(cell) == b.values[i]:
+		case t.cells.local(cell) == ev.Hashes[i]^ev.Seed:
 			out.Confirmed++
 		default:
 			out.Resolved++
 		}
 	}
-}
-
-// recallValue is recall for sequence Spaces.
-func (s *Space) recallValue(by holder, name uint64) bool {
-	r := &s.ranks[by.slot()].recent
-	at, ok := r.at[name]
-	if !ok {
-		return false
-	}
-	gone := r.ring[at]
-	t := &s.tree
-	if t.live > 0 {
-		if cell := t.standing(gone.local); cell != 0 {
-			s.hold(by, cell, name)
-			return true
-		}
-	}
-	t.ready()
-	var p place
-	if gone.behind {
-		if up := t.standing(gone.parent ^ gone.seed); up != 0 {
-			p = s.behind(up)
-		}
-	}
-	b := newBatch(by, []uint64{name})
-	defer b.done()
-	b.said = true
-	b.values, b.cells = append(b.values, gone.local), append(b.cells, 0)
-	seed := t.seeds.take(gone.seed)
-	s.attach(b, 0, p, seed, gone.depth, gone.claimed)
-	t.seeds.release(seed)
-	return true
 }

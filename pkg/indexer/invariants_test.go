@@ -15,7 +15,7 @@ func (s *Space) check() error {
 		if b := s.mem.bytes.Load(); b != s.rings() {
 			return fmt.Errorf("empty tree holds %d bytes", b-s.rings())
 		}
-		return nil
+		return s.checkNicknames()
 	}
 	blocks, nodes, cells, claims := [NumTiers]int{}, 0, 0, 0
 	var walk func(id uint32) error
@@ -83,6 +83,9 @@ func (s *Space) check() error {
 		if err := s.ranks[slot].aliases.check(); err != nil {
 			return fmt.Errorf("slot %d: %w", slot, err)
 		}
+	}
+	if err := s.checkNicknames(); err != nil {
+		return err
 	}
 	named := 0
 	for i := range t.names.shards {
@@ -161,6 +164,52 @@ func (a *aliases) check() error {
 	}
 	if linked != len(a.links) {
 		return fmt.Errorf("%d aliases are not their block's only one, %d are linked", linked, len(a.links))
+	}
+	return nil
+}
+
+// checkNicknames checks that a sequence Space has exactly its slots' aliases by
+// name, each of a block that is held, and a local one none.
+func (s *Space) checkNicknames() error {
+	t := &s.tree
+	want := make(map[uint64]map[uint32]uint32)
+	for slot := range s.ranks {
+		for alias, cell := range s.ranks[slot].aliases.cells {
+			if !s.holds(holderOf(uint32(slot), alias.tier), cell) {
+				return fmt.Errorf("slot %d: alias %d of cell %d of node %d, which it does not hold", slot, alias.name, cell, t.cells.nodeOf(cell))
+			}
+			if want[alias.name] == nil {
+				want[alias.name] = make(map[uint32]uint32)
+			}
+			if s.sequence {
+				want[alias.name][cell]++
+			}
+		}
+	}
+	if !s.sequence {
+		clear(want)
+	}
+	n := &s.nicknames
+	if len(n.blocks) != len(want) || len(want) == 0 && n.blocks != nil {
+		return fmt.Errorf("%d names are aliases, %d are nicknames", len(want), len(n.blocks))
+	}
+	further := 0
+	for name, cells := range want {
+		found := append([]nickname{n.blocks[name]}, n.more[name]...)
+		if len(found) != len(cells) {
+			return fmt.Errorf("name %d is of %d blocks, nickname of %d", name, len(cells), len(found))
+		}
+		for _, nick := range found {
+			if nick.count == 0 || cells[nick.cell] != nick.count {
+				return fmt.Errorf("name %d is %d times cell %d's, counted %d", name, cells[nick.cell], nick.cell, nick.count)
+			}
+		}
+		if len(cells) > 1 {
+			further++
+		}
+	}
+	if further != len(n.more) || further == 0 && n.more != nil {
+		return fmt.Errorf("%d names are of several blocks, %d counted", further, len(n.more))
 	}
 	return nil
 }

@@ -114,9 +114,6 @@ func (s *Space) name(by holder, name uint64, cell uint32, table uint64, fresh bo
 	if _, known := a.cells[alias]; known {
 		return
 	}
-	if a.cells == nil {
-		a.cells, a.states = make(map[aliasKey]uint32), make(map[heldKey]aliasState)
-	}
 	if !ok {
 		st.primary = !fresh
 	}
@@ -125,7 +122,7 @@ func (s *Space) name(by holder, name uint64, cell uint32, table uint64, fresh bo
 	}
 	st.count++
 	st.name = name
-	a.cells[alias] = cell
+	s.dub(by.slot(), alias, cell)
 	a.states[key] = st
 }
 
@@ -141,12 +138,7 @@ func (s *Space) unname(by holder, name uint64, cell uint32) {
 	}
 	alias := aliasKey{name, by.tier()}
 	if c, is := a.cells[alias]; is && c == cell {
-		delete(a.cells, alias)
-		if st.count--; st.count > 0 {
-			if older := a.unlink(by.tier(), name); st.name == name {
-				st.name = older
-			}
-		}
+		st = s.without(by, st, name)
 	} else {
 		st.primary = false
 	}

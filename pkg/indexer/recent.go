@@ -18,6 +18,8 @@ type recent struct {
 	n    int
 	// at finds the latest entry of a name; nil until the rank stores by name.
 	at map[uint64]int
+	// known: in a sequence Space, tokens led to a block in the ring.
+	known bool
 }
 
 // removed is a block that left. In a local Space parent is the name of the block
@@ -111,7 +113,9 @@ func (s *Space) remember(by holder, name uint64, cell uint32) {
 	} else if up, ok := t.above(cell); ok {
 		b.parent = s.nameOf(by, up)
 	}
-	s.ranks[by.slot()].recent.push(&s.mem, b)
+	r := &s.ranks[by.slot()].recent
+	r.known = r.known || s.sequence && !b.claimed
+	r.push(&s.mem, b)
 }
 
 // StoreNamed applies a stored event without tokens: blocks that the rank has

@@ -18,6 +18,7 @@ type seqModel struct {
 	claims map[seqClaim]int   // hash → chain
 	said   map[seqClaim][]int // name → chains
 	tokens map[seqBlock]bool
+	told   map[uint64]bool // names that came with tokens
 }
 
 type seqClaim struct {
@@ -45,7 +46,7 @@ type seqOrphan struct {
 func newSeqModel() *seqModel {
 	return &seqModel{
 		chains: map[step]int{}, up: []step{{}}, ranks: map[uint32]*seqRank{},
-		claims: map[seqClaim]int{}, said: map[seqClaim][]int{}, tokens: map[seqBlock]bool{},
+		claims: map[seqClaim]int{}, said: map[seqClaim][]int{}, tokens: map[seqBlock]bool{}, told: map[uint64]bool{},
 	}
 }
 
@@ -110,7 +111,7 @@ func (m *seqModel) store(ev *indexer.Store) {
 		at.chain = m.chain(at.chain, ev.Local[i])
 		r.named[ev.Tier][name] = at
 		if root {
-			m.tokens[at] = true
+			m.tokens[at], m.told[name] = true, true
 			m.gather(at, name)
 		}
 	}

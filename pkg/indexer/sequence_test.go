@@ -20,6 +20,8 @@ type seqHistory struct {
 	kind  seqKind
 	keys  []uint64 // of the namespaces
 	doubt map[seqBlock]bool
+	seeds map[uint32]uint64    // by slot that was cleared: its engine's hash seed
+	own   map[uint32]*ownStore // by slot: its last event by names of an engine
 	match indexer.Match
 }
 
@@ -41,7 +43,8 @@ const chainSeed = 4711
 func newSeqHistory(rnd *rand.Rand, slots uint32, kind seqKind) *seqHistory {
 	return &seqHistory{
 		rnd: rnd, space: indexer.NewSequence(chainSeed), model: newSeqModel(), slots: slots, kind: kind,
-		keys: []uint64{hashing.Seed, rnd.Uint64(), rnd.Uint64()}, doubt: map[seqBlock]bool{},
+		keys: []uint64{hashing.Seed, rnd.Uint64(), rnd.Uint64()}, doubt: map[seqBlock]bool{}, seeds: map[uint32]uint64{},
+		own: map[uint32]*ownStore{},
 	}
 }
 
@@ -58,14 +61,29 @@ func (h *seqHistory) prompt(n int) []uint64 {
 	return locals
 }
 
-// names gives an engine's hashes of a chain; every third slot has a hash seed of
-// its own, except where others go by the names.
-func (h *seqHistory) names(slot uint32, key uint64, locals []uint64) []uint64 {
-	names := make([]uint64, len(locals))
-	acc := 17 + key
-	if h.kind != engines && slot%3 == 1 {
-		acc += uint64(slot) * 1000003
+// hashSeeds is how many hash seeds engines have where others go by their names.
+const hashSeeds = 3
+
+// hashSeed is that of a slot's engine; every third slot has one of its own. Where
+// others go by the names there are few, and an engine that was cleared may have
+// started anew with another.
+func (h *seqHistory) hashSeed(slot uint32) uint64 {
+	if h.kind == engines {
+		if seed, ok := h.seeds[slot]; ok {
+			return seed
+		}
+		return uint64(slot % hashSeeds)
 	}
+	if slot%3 == 1 {
+		return uint64(slot)
+	}
+	return 0
+}
+
+// names gives an engine's hashes of a chain.
+func (h *seqHistory) names(hashSeed, key uint64, locals []uint64) []uint64 {
+	names := make([]uint64, len(locals))
+	acc := 17 + key + hashSeed*1000003
 	for i, l := range locals {
 		acc = acc*6364136223846793005 + l
 		names[i] = acc
@@ -106,7 +124,7 @@ func (h *seqHistory) step(t testing.TB) {
 	slot, tier := h.rnd.Uint32N(h.slots), h.tier()
 	key := h.keys[h.rnd.IntN(len(h.keys))]
 	locals := h.prompt(1 + h.rnd.IntN(24))
-	names := h.names(slot, key, locals)
+	names := h.names(h.hashSeed(slot), key, locals)
 	from := 0
 	if h.rnd.IntN(2) == 0 {
 		from = h.rnd.IntN(len(locals))
@@ -121,6 +139,7 @@ func (h *seqHistory) step(t testing.TB) {
 		if h.kind != odd && h.rnd.IntN(2) == 0 { // the names of publishers without tokens
 			gone = folded(hashing.AppendSequenceSeed(nil, locals, chainSeed), key)[from:]
 			if h.kind == engines && h.rnd.IntN(2) == 0 {
+				names = h.names(h.rnd.Uint64N(hashSeeds), key, locals)
 				gone = folded(names[from:], key^uint64(h.rnd.IntN(2)*99))
 			}
 		}
@@ -130,8 +149,7 @@ func (h *seqHistory) step(t testing.TB) {
 		if h.rnd.IntN(3) == 0 {
 			gone = gone[:1]
 		}
-		h.space.Remove(slot, tier, gone)
-		h.model.remove(slot, tier, gone)
+		h.remove(slot, tier, gone)
 	case k < 90:
 		if h.kind != odd { // a name recalled after it changed its meaning has no right answer
 			h.space.StoreNamed(slot, tier, names[from:])
@@ -140,9 +158,11 @@ func (h *seqHistory) step(t testing.TB) {
 	case k < 91:
 		h.space.Clear(slot)
 		h.model.clear(slot)
+		h.seeds[slot] = h.rnd.Uint64N(hashSeeds)
 	case k < 92:
 		h.space.Forget(slot)
 		h.model.clear(slot)
+		h.seeds[slot] = h.rnd.Uint64N(hashSeeds)
 	case k < 94:
 		h.space.ClearTier(slot, tier, key)
 		h.model.clearTier(slot, tier, key)
@@ -176,29 +196,19 @@ func (h *seqHistory) store(slot uint32, tier indexer.Tier, key uint64, names, lo
 }
 
 // storeHashed announces blocks by their rolling hashes, with a parent or a base
-// or both or none, or by the engine's own names of them.
+// or both or none, or by an engine's own names of them.
 func (h *seqHistory) storeHashed(t testing.TB, slot uint32, tier indexer.Tier, key uint64, names, locals []uint64, from int) {
 	rolling := hashing.AppendSequenceSeed(nil, locals, chainSeed)
 	blocks := h.blocks(key, locals)[from:]
 	ev := &indexer.HashedStore{Slot: slot, Tier: tier, Seed: key, Hashes: rolling[from:]}
-	own := h.kind == engines && h.rnd.IntN(2) == 0
-	if own {
-		ev.Hashes = names[from:]
-		if h.rnd.IntN(2) == 0 { // hashes of the publisher's own, and the engine's beside them
-			ev.Hashes, ev.Engine = folded(names[from:], 99), names[from:]
-		}
-		for i, b := range blocks {
-			if h.doubt[b] {
-				return
-			}
-			if !h.model.tokens[b] {
-				blocks[i] = h.model.claim(key, ev.Hashes[i], names[from+i])
-			}
-		}
-	} else if h.rnd.IntN(2) == 0 && from > 0 {
+	if h.kind == engines && h.rnd.IntN(2) == 0 {
+		h.storeOwn(t, slot, tier, key, locals, from)
+		return
+	}
+	if h.rnd.IntN(2) == 0 && from > 0 {
 		ev.Parent, ev.HasParent = rolling[from-1], true
 	}
-	if !own && h.rnd.IntN(2) == 0 {
+	if h.rnd.IntN(2) == 0 {
 		ev.Base, ev.HasBase = uint32(from), true
 	}
 	ev.Names = folded(ev.Hashes, key)

@@ -24,8 +24,9 @@ type Space struct {
 	stale  []uint64 // scratch of rename
 	gone   departures
 	// sequence: blocks are known by their rolling hash, whose seed is chain.
-	sequence bool
-	chain    uint64
+	sequence  bool
+	chain     uint64
+	nicknames nicknames
 }
 
 // holder is a slot in a tier.
