@@ -32,6 +32,7 @@ const (
 type face struct {
 	contract string
 	address  string // host:port as configured
+	flag     string // that says the port
 	listener net.Listener
 	server   *http.Server // set by serve
 }
@@ -44,19 +45,22 @@ type faces []*face
 func listen(ctx context.Context, conf config.Config) (faces, error) {
 	var all faces
 	if !conf.SlotsOnly {
-		all = append(all, &face{contract: selectionContract, address: conf.Server.Address()})
+		all = append(all, &face{contract: selectionContract, address: conf.Server.Address(), flag: "--port"})
 	}
-	if conf.SlotsOnly || conf.Server.SlotsPort != 0 {
-		all = append(all, &face{contract: slotsContract, address: conf.Server.SlotsAddress()})
+	switch {
+	case conf.SlotsOnly: // its --port is that of the slots
+		all = append(all, &face{contract: slotsContract, address: conf.Server.SlotsAddress(), flag: "--port"})
+	case conf.Server.SlotsPort != 0:
+		all = append(all, &face{contract: slotsContract, address: conf.Server.SlotsAddress(), flag: "--slots-port"})
 	}
 	if conf.Server.ConductorPort != 0 {
-		all = append(all, &face{contract: conductorContract, address: conf.Server.ConductorAddress()})
+		all = append(all, &face{contract: conductorContract, address: conf.Server.ConductorAddress(), flag: "--conductor-port"})
 	}
 	for _, f := range all {
 		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.address)
 		if err != nil {
 			all.close()
-			return nil, fmt.Errorf("listen on %s: %w", f.address, err)
+			return nil, fmt.Errorf("listen on %s (%s): %w", f.address, f.flag, err)
 		}
 		f.listener = ln
 	}

@@ -339,8 +339,8 @@ func TestStopWithSilentClient(t *testing.T) {
 	p.ended(5 * time.Second)
 }
 
-// TestPortTaken: the start fails before anything runs, whichever port it is, and
-// leaves nothing behind.
+// TestPortTaken: the start fails before anything runs, whichever port it is, says
+// which one, and leaves nothing behind.
 func TestPortTaken(t *testing.T) {
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -355,10 +355,10 @@ func TestPortTaken(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--listen", "127.0.0.1", "--port", port}, "listen on 127.0.0.1:" + port},
-		{[]string{"--listen", "127.0.0.1", "--port", "0", "--slots-port", port}, "listen on 127.0.0.1:" + port},
-		{[]string{"--listen", "127.0.0.1", "--port", "0", "--conductor-port", port}, "listen on 127.0.0.1:" + port},
-		{[]string{"slots", "--port", port}, "listen on 127.0.0.1:" + port},
+		{[]string{"--listen", "127.0.0.1", "--port", port}, "listen on 127.0.0.1:" + port + " (--port): "},
+		{[]string{"--listen", "127.0.0.1", "--port", "0", "--slots-port", port}, "listen on 127.0.0.1:" + port + " (--slots-port): "},
+		{[]string{"--listen", "127.0.0.1", "--port", "0", "--conductor-port", port}, "listen on 127.0.0.1:" + port + " (--conductor-port): "},
+		{[]string{"slots", "--port", port}, "listen on 127.0.0.1:" + port + " (--port): "},
 		{
 			[]string{"--listen", "127.0.0.1", "--port", "0", "--replica-sync-bind", "tcp://127.0.0.1:" + port},
 			"failed to bind replica publisher to `tcp://127.0.0.1:" + port + "`",

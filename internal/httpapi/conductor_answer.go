@@ -76,8 +76,16 @@ func appendConductorService(out []byte, s service.ConductorService) []byte {
 	}
 	out = appendStringField(out, "state", s.State.String())
 	out = appendUintIf(out, "last_sequence", s.Last, s.HasLast)
+	out = appendUintField(out, "messages_lost", s.Lost)
+	out = appendUintField(out, "stream_restarts", s.Restarts)
 
 	st := &s.Status
+	out = appendUintField(out, "undecodable_messages", st.Undecodable)
+	out = append(appendKey(out, "unused_events"), '{')
+	for _, e := range st.Unused {
+		out = appendUintField(out, e.Reason.String(), e.Events)
+	}
+	out = append(out, '}')
 	out = appendUintIf(out, "last_event_id", st.LastEventID, st.HasEventID)
 	out = strconv.AppendBool(appendKey(out, "stale"), st.Stale)
 	out = appendUintField(out, "event_streams", uint64(st.Streams))

@@ -39,10 +39,11 @@ func TestConductorAnswers(t *testing.T) {
 		Type: conductor.VLLM, Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 16}, Instance: "i", Endpoint: "tcp://b:1", HashSeed: 1337,
 	}
 	services := []service.ConductorService{
-		{Registration: full, State: kvevents.Live, Last: maxU64, HasLast: true, Status: conductor.Status{
+		{Registration: full, State: kvevents.Live, Last: maxU64, HasLast: true, Lost: 15, Restarts: 16, Status: conductor.Status{
 			Blocks:      []conductor.MediumBlocks{{Medium: "GPU", Blocks: 1}, {Medium: "CPU", Blocks: 2}, {Medium: "DISK", Blocks: 3}, {Medium: `N"PU`, Blocks: 4}},
 			LastEventID: maxU64, HasEventID: true, Streams: 5, EventGaps: 6, EventsMissed: 7, LateEvents: 8, Restarts: 9, BaseMismatches: 10,
 			Stale: true, Hashes: conductor.HashesOwn, TokenBlocks: 11, Confirmed: 12, Resolved: 13, Unverified: 14,
+			Undecodable: 17, Unused: []conductor.UnusedEvents{{Reason: kvevents.UnknownRank, Events: maxU64}, {Reason: kvevents.BlockSizeMismatch, Events: 18}},
 		}},
 		{Registration: bare},
 	}

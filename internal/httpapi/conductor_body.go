@@ -143,8 +143,10 @@ var unregisterShape = jsonscan.NewObject(
 	filtering("lora_name", func(b *unregistrationBody) **string { return &b.by.LoRA }, (*jsonscan.Scanner).String),
 	filtering("additionalsalt", func(b *unregistrationBody) **string { return &b.by.Salt }, (*jsonscan.Scanner).String),
 	filtering("endpoint", func(b *unregistrationBody) **string { return &b.by.Endpoint }, (*jsonscan.Scanner).String),
+	filtering("replay_endpoint", func(b *unregistrationBody) **string { return &b.by.Replay }, (*jsonscan.Scanner).String),
 	filtering("block_size", func(b *unregistrationBody) **uint32 { return &b.by.BlockSize }, readBlockSize),
 	filtering("dp_rank", func(b *unregistrationBody) **uint32 { return &b.by.Rank }, (*jsonscan.Scanner).Uint32),
+	filtering("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*jsonscan.Scanner).Uint64),
 )
 
 // questionBody is the body of /query, /query_by_hash and /diagnose, with room

@@ -15,7 +15,7 @@ import (
 var conductorSeeds = []struct{ path, body string }{
 	{"/register", `{"endpoint":"tcp://a:1","replay_endpoint":"tcp://a:2","type":"vLLM","modelname":"m","lora_name":"l","tenant_id":"t",` +
 		`"instance_id":"i","block_size":4,"dp_rank":0,"additionalsalt":"s","hash_seed":1337}`},
-	{"/unregister", `{"instance_id":"i","tenant_id":"t","type":"SGLang","modelname":"m","lora_name":"","additionalsalt":"s","endpoint":"e","block_size":4,"dp_rank":0}`},
+	{"/unregister", `{"instance_id":"i","tenant_id":"t","type":"SGLang","modelname":"m","lora_name":"","additionalsalt":"s","endpoint":"e","replay_endpoint":"r","block_size":4,"dp_rank":0,"hash_seed":7}`},
 	{"/query", `{"model":"m","lora_id":null,"lora_name":"l","tenant_id":"t","instance_id":"i","cache_salt":"s","block_size":4,"token_ids":[1,2,3,4]}`},
 	{"/query_by_hash", `{"model":"m","lora_id":7,"block_size":4,"seq_hashes":[-1,18446744073709551615]}`},
 	{"/query_by_hash", `{"model":"m","block_size":4,"block_hash":[1],"seq_hashes":null}`},

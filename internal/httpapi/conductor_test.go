@@ -44,14 +44,14 @@ func TestConductorBodies(t *testing.T) {
 			equal(t, "register"+rest, f.registered, bare)
 		}
 
-		post("/unregister", `{"instance_id":"i","tenant_id":"t","type":"vLLM","modelname":"m","lora_name":"","additionalsalt":"s","endpoint":"e","block_size":4,"dp_rank":0}`)
+		post("/unregister", `{"instance_id":"i","tenant_id":"t","type":"vLLM","modelname":"m","lora_name":"","additionalsalt":"s","endpoint":"e","replay_endpoint":"r","block_size":4,"dp_rank":0,"hash_seed":18446744073709551615}`)
 		equal(t, "unregister", f.unregistered, conductor.Filter{
-			Instance: "i", Tenant: "t", Type: ptr(conductor.VLLM), Model: ptr("m"), LoRA: ptr(""), Salt: ptr("s"), Endpoint: ptr("e"),
-			BlockSize: ptr[uint32](4), Rank: ptr[uint32](0),
+			Instance: "i", Tenant: "t", Type: ptr(conductor.VLLM), Model: ptr("m"), LoRA: ptr(""), Salt: ptr("s"), Endpoint: ptr("e"), Replay: ptr("r"),
+			BlockSize: ptr[uint32](4), Rank: ptr[uint32](0), HashSeed: ptr[uint64](1<<64 - 1),
 		})
 		for _, rest := range []string{
 			``, `,"tenant_id":""`,
-			`,"tenant_id":null,"type":null,"modelname":null,"lora_name":null,"additionalsalt":null,"endpoint":null,"block_size":null,"dp_rank":null`,
+			`,"tenant_id":null,"type":null,"modelname":null,"lora_name":null,"additionalsalt":null,"endpoint":null,"replay_endpoint":null,"block_size":null,"dp_rank":null,"hash_seed":null`,
 		} {
 			post("/unregister", `{"instance_id":"i"`+rest+"}")
 			equal(t, "unregister"+rest, f.unregistered, conductor.Filter{Instance: "i", Tenant: "default"})
@@ -219,11 +219,12 @@ func TestConductorFaults(t *testing.T) {
 	wrong("/register", register, "additionalsalt", false, noText...)
 	wrong("/register", register, "hash_seed", false, `"1"`, `-1`, `18446744073709551616`, `1.0`)
 	wrong("/unregister", `{"instance_id":"i"}`, "instance_id", true, noName...)
-	for _, field := range []string{"tenant_id", "type", "modelname", "lora_name", "additionalsalt", "endpoint"} {
+	for _, field := range []string{"tenant_id", "type", "modelname", "lora_name", "additionalsalt", "endpoint", "replay_endpoint"} {
 		wrong("/unregister", `{"instance_id":"i"}`, field, false, noText...)
 	}
 	wrong("/unregister", `{"instance_id":"i"}`, "block_size", false, noSize...)
 	wrong("/unregister", `{"instance_id":"i"}`, "dp_rank", false, noU32...)
+	wrong("/unregister", `{"instance_id":"i"}`, "hash_seed", false, `"1"`, `-1`, `18446744073709551616`, `1.0`)
 	for path, good := range map[string]string{"/query": query, "/query_by_hash": byHash, "/diagnose": query} {
 		wrong(path, good, "model", true, noName...)
 		wrong(path, good, "block_size", true, noSize...)

@@ -32,6 +32,9 @@ type ConductorService struct {
 	State   kvevents.StreamState
 	Last    uint64 // number of the last message of the stream that was applied,
 	HasLast bool   // if any
+	// Lost counts message numbers that never came, Restarts the engines that were
+	// found to have started anew.
+	Lost, Restarts uint64
 }
 
 // Reasons of the Conductor API's errors.
@@ -49,64 +52,81 @@ const (
 // again is no error; with another replay endpoint or hash seed it is a Conflict
 // (decisions C5 and C6). A publisher that is not there yet is no error.
 func (s *Service) ConductorRegister(reg conductor.Registration) error {
-	if err := checkLengths(&reg); err != nil {
-		return err
+	fresh, err := s.registerPublisher(reg)
+	switch {
+	case err != nil:
+		s.logNotRegistered(reg, err)
+	case fresh:
+		s.logRegistered(reg)
+	}
+	return err
+}
+
+// registerPublisher is ConductorRegister; fresh is false if the registration is
+// in force already.
+func (s *Service) registerPublisher(reg conductor.Registration) (fresh bool, err error) {
+	if err := checkLengths(textsOf(&reg)); err != nil {
+		return false, err
 	}
 	if err := checkEndpoints(&reg); err != nil {
-		return err
+		return false, err
 	}
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
 	if s.closing.Load() {
-		return errClosing
+		return false, errClosing
 	}
 	p, fresh, err := s.conductor.Add(reg)
 	if err != nil {
-		return registrationError(err)
+		return false, registrationError(&reg, err)
 	}
 	if !fresh {
-		return nil
+		return false, nil
 	}
 	if err := s.followPublisher(p); err != nil {
 		s.conductor.Drop(p)
-		return err
+		return false, err
 	}
-	return nil
+	return true, nil
 }
 
 // ConductorUnregister ends the publishers that match, and forgets their blocks.
 // It returns "instance|tenant|rank" of each, sorted, none twice. It works after
 // Close, too.
 func (s *Service) ConductorUnregister(f conductor.Filter) ([]string, error) {
-	gone := s.withdrawPublishers(f)
-	if len(gone) == 0 {
-		e := errorf(NotFound, "service not found: %s|%s", f.Instance, f.Tenant)
-		if f.Rank != nil {
-			e.Text = fmt.Sprintf("%s|%d", e.Text, *f.Rank)
-		}
-		e.Reason = reasonNotFound
-		return nil, e
+	gone, err := s.withdrawPublishers(&f)
+	if err != nil {
+		s.logNotUnregistered(&f, err)
+		return nil, err
 	}
 	removed := make([]string, len(gone))
 	for i, p := range gone {
 		s.conductor.Drop(p)
 		removed[i] = fmt.Sprintf("%s|%s|%d", p.Instance, p.Tenant, p.Rank)
 	}
+	s.logUnregistered(gone)
 	slices.Sort(removed)
 	return slices.Compact(removed), nil
 }
 
 // withdrawPublishers takes publishers out of all answers and closes their
 // streams. Their blocks are still to be dropped, for which others need not wait:
-// whoever registers the same meanwhile is another publisher.
-func (s *Service) withdrawPublishers(f conductor.Filter) []*conductor.Publisher {
+// whoever registers the same meanwhile is another publisher. That none matches
+// is an error.
+func (s *Service) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, error) {
+	if err := checkLengths(filterTexts(f)); err != nil {
+		return nil, err
+	}
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
-	gone := s.conductor.Withdraw(f)
+	gone := s.conductor.Withdraw(*f)
+	if len(gone) == 0 {
+		return nil, &Error{Kind: NotFound, Text: unmatchedText(f), Reason: reasonNotFound}
+	}
 	for _, p := range gone {
 		s.unfollowPublisher(p)
 	}
-	return gone
+	return gone, nil
 }
 
 // ConductorServices lists the publishers in force in the order of their
@@ -120,28 +140,12 @@ func (s *Service) ConductorServices() []ConductorService {
 	rows := make([]ConductorService, len(publishers))
 	for i, p := range publishers {
 		st := streams[streamKey(p)] // just registered: none yet, which is "connecting"
-		rows[i] = ConductorService{Registration: p.Registration, Status: p.Status(), State: st.State, Last: st.Last, HasLast: st.HasLast}
-	}
-	return rows
-}
-
-// maxRegistered bounds each text of a registration, in bytes: it is kept, and
-// names in answers are repeated again and again. Events are held to the same.
-const maxRegistered = 4096
-
-// checkLengths refuses texts that are too long.
-func checkLengths(reg *conductor.Registration) error {
-	for _, text := range []struct{ field, value string }{
-		{"endpoint", reg.Endpoint}, {"replay_endpoint", reg.Replay}, {"modelname", reg.Model},
-		{"lora_name", reg.LoRA}, {"tenant_id", reg.Tenant}, {"instance_id", reg.Instance}, {"additionalsalt", reg.Salt},
-	} {
-		if n := len(text.value); n > maxRegistered {
-			e := errorf(BadRequest, "%s: %d bytes are too long, at most %d", text.field, n, maxRegistered)
-			e.Reason, e.Field = reasonInvalidField, text.field
-			return e
+		rows[i] = ConductorService{
+			Registration: p.Registration, Status: p.Status(), State: st.State,
+			Last: st.Last, HasLast: st.HasLast, Lost: st.Lost, Restarts: st.Restarts,
 		}
 	}
-	return nil
+	return rows
 }
 
 // checkEndpoints refuses endpoints that can never work.
@@ -163,12 +167,16 @@ func checkEndpoints(reg *conductor.Registration) error {
 }
 
 // registrationError says why the registry refuses a registration.
-func registrationError(err error) error {
+func registrationError(reg *conductor.Registration, err error) error {
 	var conflict *conductor.ConflictError
 	var seed *conductor.SeedMismatchError
 	switch {
 	case errors.As(err, &conflict):
-		return &Error{Kind: Conflict, Text: err.Error(), Reason: reasonRegistered, Err: err}
+		field := "hash_seed"
+		if conflict.InForce.Replay != reg.Replay {
+			field = "replay_endpoint"
+		}
+		return &Error{Kind: Conflict, Text: err.Error(), Reason: reasonRegistered, Field: field, Err: err}
 	case errors.As(err, &seed):
 		return &Error{Kind: Conflict, Text: err.Error(), Reason: reasonSeed, Field: "hash_seed", Err: err}
 	case errors.Is(err, conductor.ErrFull):

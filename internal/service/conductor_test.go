@@ -96,6 +96,55 @@ func TestConductorRanks(t *testing.T) {
 	wantReason(t, err, service.NotFound, "not_found", "", "service not found: i|t|1")
 }
 
+// TestConductorUnmatched: an unregistration that matches nothing says what was
+// looked for, but no salt, and takes nothing away. Each field narrows.
+func TestConductorUnmatched(t *testing.T) {
+	w := start(t)
+	r := registration("i", 0, func(r *conductor.Registration) { r.Replay, r.Salt = "tcp://i:6000", "s" })
+	w.register(r)
+	const narrowed = "no registration of instance i, tenant t matches "
+	tests := map[string]struct {
+		narrow func(*conductor.Filter)
+		text   string
+	}{
+		"type":            {func(f *conductor.Filter) { f.Type = new(conductor.SGLang) }, narrowed + "type SGLang"},
+		"model":           {func(f *conductor.Filter) { f.Model = new("x") }, narrowed + `modelname "x"`},
+		"LoRA":            {func(f *conductor.Filter) { f.LoRA = new("x") }, narrowed + `lora_name "x"`},
+		"salt":            {func(f *conductor.Filter) { f.Salt = new("secret") }, narrowed + "the additionalsalt given"},
+		"endpoint":        {func(f *conductor.Filter) { f.Endpoint = new("e") }, narrowed + `endpoint "e"`},
+		"replay endpoint": {func(f *conductor.Filter) { f.Replay = new("") }, narrowed + `replay_endpoint ""`},
+		"block size":      {func(f *conductor.Filter) { f.BlockSize = new(uint32(8)) }, narrowed + "block_size 8"},
+		"hash seed and rank": {
+			func(f *conductor.Filter) { f.HashSeed, f.Rank = new(uint64(9)), new(uint32(0)) },
+			narrowed + "hash_seed 9, dp_rank 0",
+		},
+		"rank":     {func(f *conductor.Filter) { f.Rank = new(uint32(1)) }, "service not found: i|t|1"},
+		"instance": {func(f *conductor.Filter) { f.Instance = "j" }, "service not found: j|t"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := instance("i")
+			tt.narrow(&f)
+			_, err := w.ConductorUnregister(f)
+			wantReason(t, err, service.NotFound, "not_found", "", tt.text)
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("a salt is in %q", err)
+			}
+		})
+	}
+	for field, f := range map[string]conductor.Filter{
+		"instance_id": {Instance: strings.Repeat("i", 4097)},
+		"tenant_id":   {Tenant: strings.Repeat("i", 4097)},
+		"modelname":   {Model: new(strings.Repeat("i", 4097))},
+	} {
+		_, err := w.ConductorUnregister(f)
+		wantReason(t, err, service.BadRequest, "invalid_field", field, field+": 4097 bytes are too long, at most 4096")
+	}
+	f := instance("i")
+	f.Replay, f.HashSeed = &r.Replay, &r.HashSeed
+	w.unregister(f, "i|t|0")
+}
+
 // TestConductorRefusals: what cannot be registered leaves nothing behind, and
 // what is registered stays as it was.
 func TestConductorRefusals(t *testing.T) {
@@ -134,15 +183,19 @@ func TestConductorRefusals(t *testing.T) {
 		},
 		"another replay endpoint": {
 			func(r *conductor.Registration) { r.Replay = "tcp://i:6001" },
-			service.Conflict, "already_registered", "", "",
+			service.Conflict, "already_registered", "replay_endpoint", `is already registered at tcp://i:5000 with replay endpoint "tcp://i:6000"`,
 		},
 		"no replay endpoint": {
 			func(r *conductor.Registration) { r.Replay = "" },
-			service.Conflict, "already_registered", "", "",
+			service.Conflict, "already_registered", "replay_endpoint", "",
+		},
+		"another hash seed": {
+			func(r *conductor.Registration) { r.HashSeed = 7 },
+			service.Conflict, "already_registered", "hash_seed", "",
 		},
 		"another hash seed for the identity": {
 			func(r *conductor.Registration) { r.Instance, r.HashSeed = "j", 7 },
-			service.Conflict, "hash_seed_mismatch", "hash_seed", "",
+			service.Conflict, "hash_seed_mismatch", "hash_seed", `model=m tenant=t lora_name="" block_size=4: existing=1337, requested=7`,
 		},
 		"an endpoint that cannot be bound": {
 			func(r *conductor.Registration) { *r = bound },

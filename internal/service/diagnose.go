@@ -70,12 +70,18 @@ func (s *Service) Diagnose(req *DiagnoseRequest, maxBlocks int) (*Diagnosis, err
 	c.Show(c.local, hashing.AppendSequence(nil, c.local), maxBlocks)
 	c.examine()
 	c.findScope(s.config.KVEvents)
+	if s.config.KVEvents && p.space.Stats().Unique == 0 {
+		c.findUnused(s.streams.Tally())
+	}
 	if req.ByHash {
 		c.findRolling()
 	} else {
 		c.lookElsewhere()
 	}
 	c.FindElsewhere()
+	if s.config.KVEvents {
+		findStreams(c.Diagnosis, s.streams.Streams(), c.owner)
+	}
 	return c.Diagnosis, nil
 }
 
@@ -97,6 +103,16 @@ func (c *checkup) examine() {
 	e := conductor.Examination{Space: c.pool.space, Chain: c.local, Local: c.local, Subjects: subjects}
 	e.Follow(len(c.Blocks))
 	c.Examine(&e)
+}
+
+// owner names a candidate of the scope.
+func (c *checkup) owner(rank catalog.Rank) (who conductor.CacheOwner, ok bool) {
+	for _, e := range c.snap.Known {
+		if e.Rank == rank && c.snap.IsCandidate(e) {
+			return conductor.CacheOwner{Instance: strconv.FormatUint(rank.Worker, 10), Rank: rank.DP}, true
+		}
+	}
+	return who, false
 }
 
 // findScope says what concerns the scope as a whole.

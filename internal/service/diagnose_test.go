@@ -184,6 +184,7 @@ func TestDiagnoseHashes(t *testing.T) {
 	w := start(t)
 	w.put(record(1, 1))
 	p := prompt(1, 16)
+	w.net.at(endpoint(1, 0)).connect()
 	e := w.engine(1, 0)
 	e.publish(0, e.stored(p[:12], blockSize, nil))
 	d := w.diagnose(service.DiagnoseRequest{ByHash: true, LocalHashes: local(p, blockSize)}, 0)
@@ -259,6 +260,7 @@ func TestConductorDiagnose(t *testing.T) {
 	r := registration("i", 0)
 	w.register(r)
 	p := prompt(1, 16)
+	w.net.at(r.Endpoint).connect()
 	e := w.publisher(r)
 	e.publish(0, e.stored(p, blockSize, nil), e.removed(p, blockSize, 3, "GPU"))
 	if err := w.SettleConductor(context.Background()); err != nil {
@@ -282,7 +284,13 @@ func TestConductorDiagnose(t *testing.T) {
 	w.put(record(1, 1))
 	d = ask(service.ConductorQuery{Identity: identity, Hashes: sequence(p, blockSize), ByHash: true})
 	wantText(t, "chains by hash", chains(d), "i/0:3 at 3 evicted [GPU]")
-	wantFinding(t, d, "workers of the selection service for this model and tenant: 1")
+	wantFinding(t, d, "workers of the selection service for this model and tenant: 1, of block_size 4; the selection service's own /diagnose")
+	other := identity
+	other.BlockSize = 8
+	wantFinding(t, ask(service.ConductorQuery{Identity: other, Tokens: p}), "of block_size 4 while the query's is 8: it does not show them")
+	other = identity
+	other.Salt = "s"
+	wantFinding(t, ask(service.ConductorQuery{Identity: other, Tokens: p}), "a query with a lora_name or cache_salt does not show them")
 	d = ask(service.ConductorQuery{Identity: identity, Tokens: p, Instance: "other"})
 	wantText(t, "chains of another instance", chains(d), "")
 

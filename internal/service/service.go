@@ -128,6 +128,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.streams.Run(ctx) })
 	g.Go(func() error { return s.conductorStreams.Run(ctx) })
+	g.Go(func() error { return s.watchStreams(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
 	if s.replica != nil {
 		g.Go(func() error { return s.replica.Run(ctx) })

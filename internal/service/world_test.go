@@ -26,6 +26,7 @@ type world struct {
 	*service.Service
 	t    testing.TB
 	net  *network
+	log  *logLines
 	stop func()
 }
 
@@ -41,8 +42,8 @@ func start(t testing.TB, change ...func(*service.Config)) *world {
 	for _, f := range change {
 		f(&config)
 	}
-	w := &world{t: t, net: newNetwork()}
-	w.Service = service.New(config, w.net, zerolog.Nop())
+	w := &world{t: t, net: newNetwork(), log: new(logLines)}
+	w.Service = service.New(config, w.net, zerolog.New(w.log).Level(zerolog.InfoLevel))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()

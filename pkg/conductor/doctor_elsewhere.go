@@ -44,6 +44,7 @@ func (c *consultation) lookElsewhere(own *namespace) {
 	found := c.probe(slices.DeleteFunc(all, func(ns *namespace) bool {
 		return ns == own || c.question.ByHash && ns.key.BlockSize != c.BlockSize
 	}))
+	c.anywhere = len(found) > 0
 	slices.SortStableFunc(found, func(a, b probe) int { return cmp.Compare(b.tokens, a.tokens) })
 	if len(found) > MaxElsewhere {
 		found, c.Truncated = found[:MaxElsewhere], true
@@ -81,10 +82,34 @@ func (c *consultation) findRegistered(registered []*namespace) {
 		names = append(names, fmt.Sprintf("block_size %d lora_name %q cache_salt %q", ns.key.BlockSize, ns.key.LoRA, ns.key.Salt))
 	}
 	if len(names) == 0 {
-		c.Find("nobody is registered for this tenant and model")
+		c.Find("nobody is registered for this tenant and model" + c.nearby())
 		return
 	}
 	c.Find("registered for this tenant and model: " + strings.Join(names, "; "))
+}
+
+// nearby names registered tenants and models of which one is the question's.
+func (c *consultation) nearby() string {
+	r := c.registry
+	tenants, models := make(map[string]bool), make(map[string]bool)
+	r.mu.RLock()
+	for _, p := range r.publishers {
+		switch {
+		case p.Model == c.Model:
+			tenants[fmt.Sprintf("tenant %q model %q", p.Tenant, p.Model)] = true
+		case p.Tenant == c.Tenant:
+			models[fmt.Sprintf("tenant %q model %q", p.Tenant, p.Model)] = true
+		}
+	}
+	r.mu.RUnlock()
+	names := first(tenants, maxOthers)
+	if len(names) < maxOthers {
+		names = append(names, first(models, maxOthers-len(names))...)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "; registered are: " + strings.Join(names, "; ")
 }
 
 // probe finds the identities that hold the first blocks.

@@ -30,7 +30,7 @@ func (d *Diagnosis) FindElsewhere() {
 	}
 	for _, e := range d.Elsewhere {
 		if e.tokens() > best {
-			d.Find(fmt.Sprintf("would match %s under %s", blocks(e.Matched), d.difference(&e)))
+			d.Find(fmt.Sprintf("would match %s under %s", count(e.Matched, "block"), d.difference(&e)))
 		}
 	}
 }
@@ -61,12 +61,12 @@ func (d *Diagnosis) difference(e *Elsewhere) string {
 	return strings.Join(parts, " and ")
 }
 
-// blocks counts in words.
-func blocks(n int) string {
+// count counts in words.
+func count[N int | uint64](n N, what string) string {
 	if n == 1 {
-		return "1 block"
+		return "1 " + what
 	}
-	return fmt.Sprintf("%d blocks", n)
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // findLate notices owners that hold the end of the prompt back, for want of a

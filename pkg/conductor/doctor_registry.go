@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
@@ -18,6 +19,9 @@ type Question struct {
 	ByHash   bool
 }
 
+// maxSettled bounds the publishers whose hashes a question looks into.
+const maxSettled = 256
+
 // consultation is one question on its way to an answer. No lock is held all the
 // time: what happens meanwhile may be in the answer in part.
 type consultation struct {
@@ -27,6 +31,8 @@ type consultation struct {
 	publishers []*Publisher // that are registered for the identity and asked about
 	matched    int          // blocks of the question's identity, whoever holds them
 	nameless   bool         // some identity elsewhere can be named by no query
+	anywhere   bool         // block 0 is held under another identity of the tenant and model
+	instances  []string     // that are registered for the identity, some of them
 }
 
 // Diagnose tells for each block of a prompt which instances hold it, where each
@@ -36,6 +42,7 @@ type consultation struct {
 func (r *Registry) Diagnose(q *Question, maxBlocks int) *Diagnosis {
 	c := &consultation{registry: r, question: q}
 	c.Identity = q.Identity
+	c.settle()
 	ns, e := c.admit(maxBlocks)
 	for ns != nil && e == nil { // it gave way to another one meanwhile
 		ns, e = c.admit(maxBlocks)
@@ -46,6 +53,9 @@ func (r *Registry) Diagnose(q *Question, maxBlocks int) *Diagnosis {
 	c.find(ns)
 	c.lookElsewhere(ns)
 	c.FindElsewhere()
+	if e != nil {
+		c.findFirst(ns, e)
+	}
 	if c.nameless {
 		c.Find("events state a cache salt beside another one of their registration: no query finds blocks under both")
 	}
@@ -97,8 +107,36 @@ func (c *consultation) admit(maxBlocks int) (ns *namespace, e *Examination) {
 		if c.question.Instance == "" || p.Instance == c.question.Instance {
 			c.publishers = append(c.publishers, p)
 		}
+		if !slices.Contains(c.instances, p.Instance) && len(c.instances) <= maxNamed {
+			c.instances = append(c.instances, p.Instance)
+		}
 	}
 	return ns, e
+}
+
+// settle finds out what the hashes of the identity's publishers are, if nothing
+// was known of them when they came: a prompt's tokens tell, too.
+func (c *consultation) settle() {
+	r := c.registry
+	r.mu.RLock()
+	ns := r.namespaces[nsKey{Identity: c.Identity}]
+	var publishers []*Publisher
+	if ns != nil {
+		publishers = slices.Clone(ns.publishers[:min(len(ns.publishers), maxSettled)])
+	}
+	r.mu.RUnlock()
+	if ns == nil {
+		return
+	}
+	var known []uint64
+	if !c.question.ByHash {
+		q := *c.question
+		q.Tokens = q.Tokens[:min(uint64(len(q.Tokens)), uint64(c.BlockSize))]
+		_, known = q.hashes(c.BlockSize, ns.space.key.HashSeed)
+	}
+	for _, p := range publishers {
+		p.settle(known...)
+	}
 }
 
 // subjects lists the owners in a namespace's space, those of publishers that are
@@ -188,7 +226,11 @@ func (c *consultation) find(ns *namespace) {
 	if !c.Registered {
 		c.Find("nobody is registered for this identity: its blocks come from events alone")
 	}
+	c.findInstance()
 	for _, p := range c.publishers {
+		if len(c.Findings) > maxFindings {
+			break
+		}
 		c.findPublisher(p)
 	}
 	if c.question.ByHash {
@@ -196,22 +238,40 @@ func (c *consultation) find(ns *namespace) {
 	}
 }
 
-// findPublisher says what a publisher's stream and hashes suffer from.
-func (c *consultation) findPublisher(p *Publisher) {
-	who := CacheOwner{Instance: p.Instance, Rank: p.Rank}
-	switch p.hashSource() {
-	case HashesNone:
-		c.Find(fmt.Sprintf("%s: no blocks have been announced yet on %s", who, p.Endpoint))
-	case HashesUnverified:
-		if slices.ContainsFunc(c.Ranks, func(r DiagnosedRank) bool { return r.Instance == p.Instance && r.Matched > 0 }) {
-			break // they match
-		}
-		c.Find(fmt.Sprintf("%s: hashes come without tokens and none is confirmed by tokens: they match only if they are XXH3-64 with seed %d", who, p.HashSeed))
-	case HashesOwn:
-		c.Find(fmt.Sprintf("%s: hashes are the engine's own, not XXH3-64 with seed %d: what comes without tokens matches only where the same block has come with tokens", who, p.HashSeed))
+// findInstance says who is registered for the identity if the instance that was
+// asked about is not.
+func (c *consultation) findInstance() {
+	if !c.Registered || len(c.publishers) > 0 {
+		return
 	}
-	if p.stale.Load() > 0 {
-		c.Find(fmt.Sprintf("%s: events are missing since the last clear (%d so far): some blocks may be missing, others long gone", who, p.counts[missed].Load()))
+	names := make([]string, 0, len(c.instances))
+	for _, name := range c.instances[:min(len(c.instances), maxNamed)] {
+		names = append(names, fmt.Sprintf("%q", name))
+	}
+	slices.Sort(names)
+	if len(c.instances) > maxNamed {
+		names = append(names, "and others")
+	}
+	c.Find(fmt.Sprintf("instance %q is not registered for this identity; registered are: %s", c.question.Instance, strings.Join(names, ", ")))
+}
+
+// findFirst says what it means if nobody has, or has had, the first block although
+// others are announced for the identity.
+func (c *consultation) findFirst(ns *namespace, e *Examination) {
+	if c.NumBlocks == 0 || c.matched > 0 || c.anywhere || !ns.space.index.HasSeed(ns.seed) {
+		return
+	}
+	var b site
+	if e.look(&b); len(b.left) > 0 || len(b.waiting) > 0 {
+		return
+	}
+	switch {
+	case c.question.ByHash:
+		c.Find("block 0 is held by nobody under any LoRA or salt of this tenant, model and block size: unless nobody has cached this prompt, " +
+			"the hashes are not those of what is announced (other tokens, another hash seed, an engine's own names)")
+	case slices.ContainsFunc(e.Subjects, func(s Subject) bool { return s.Hashes != HashesNone && s.Hashes != HashesUnverified }):
+		c.Find("block 0 is held by nobody under any LoRA, salt or block size of this tenant and model: unless nobody has cached this prompt, " +
+			"the tokens differ from those that engines have announced (tokenizer, chat template, a token in front), or the hash seed does")
 	}
 }
 
@@ -224,6 +284,6 @@ func (c *consultation) findHashes(ns *namespace) {
 	var m indexer.Match
 	ns.space.index.Follow(ns.chain(hashing.AppendSequenceSeed(nil, c.question.Rolling, c.HashSeed)), &m)
 	if n := m.Blocks(); n > c.matched {
-		c.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", blocks(n)))
+		c.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", count(n, "block")))
 	}
 }

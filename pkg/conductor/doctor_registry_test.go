@@ -136,7 +136,8 @@ func TestDiagnoseReasons(t *testing.T) {
 		},
 		{
 			name: "absent", kind: VLLM, events: []event{engineStored(own[:2], nil, prompt(2, 2), "GPU")},
-			rows: "instance i rank 0: 0 at 0 absent, tokens\n",
+			rows:    "instance i rank 0: 0 at 0 absent, tokens\n",
+			finding: "block 0 is held by nobody under any LoRA, salt or block size of this tenant and model",
 		},
 		{
 			name: "nothing came", kind: VLLM,
@@ -149,11 +150,11 @@ func TestDiagnoseReasons(t *testing.T) {
 		},
 		{
 			name: "unverified but right", kind: Standard, events: []event{stored(rolling(p), "gpu")},
-			rows: "instance i rank 0 backend cache: 4, unverified\n",
+			rows: "instance i rank 0 backend cache: 4, standard\n", // the prompt's tokens say so
 		},
 		{
 			name: "unverified but right, in part", kind: Standard, events: []event{stored(rolling(p)[:2], "gpu")},
-			rows: "instance i rank 0 backend cache: 2 at 2 absent, unverified\n",
+			rows: "instance i rank 0 backend cache: 2 at 2 absent, standard\n",
 		},
 		{
 			name: "standard", kind: Standard,

@@ -47,6 +47,7 @@ func (p *Publisher) engineEvent(ev *kvevents.Event, dp uint32, t *kvevents.Tally
 func (p *Publisher) storeNamed(o *owner, ev *kvevents.Event, n *[kvevents.NumBlockOutcomes]uint64) kvevents.Reason {
 	if o == nil {
 		n[kvevents.BlocksUnresolved] += uint64(len(ev.Names))
+		p.counts.add(unresolved, uint64(len(ev.Names)))
 		return kvevents.Applied
 	}
 	i, reason := p.shelf(o, ev)
@@ -54,9 +55,10 @@ func (p *Publisher) storeNamed(o *owner, ev *kvevents.Event, n *[kvevents.NumBlo
 		return reason
 	}
 	s := &o.shelves[i]
-	resolved, unresolved := o.space.index.StoreNamed(s.slot, s.tier, ev.Names)
-	n[kvevents.BlocksResolved] += uint64(resolved)
-	n[kvevents.BlocksUnresolved] += uint64(unresolved)
+	found, missing := o.space.index.StoreNamed(s.slot, s.tier, ev.Names)
+	n[kvevents.BlocksResolved] += uint64(found)
+	n[kvevents.BlocksUnresolved] += uint64(missing)
+	p.counts.add(unresolved, uint64(missing))
 	return kvevents.Applied
 }
 

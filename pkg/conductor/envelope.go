@@ -220,7 +220,11 @@ func (p *Publisher) storeEnvelope(ev *kvevents.Event, dp uint32, n *[kvevents.Nu
 	if len(ev.Tokens) > 0 && (ev.HasParent || env.HasBase && !deeper) {
 		p.storeTokens(ev, m, &m.owner.shelves[i], n)
 	} else {
-		p.countHashed(p.storeHashes(ev, m, &m.owner.shelves[i], n))
+		out := p.storeHashes(ev, m, &m.owner.shelves[i], n)
+		p.countHashed(out)
+		if out.Unverified == len(ev.Names) && m.ns == p.home && !ev.HasParent && env.HasBase && !deeper {
+			p.claims.add(ev.Names[0])
+		}
 	}
 	return kvevents.Applied
 }

@@ -21,6 +21,8 @@ type Publisher struct {
 	gone        atomic.Bool
 
 	counts      counts
+	unused      unused
+	claims      claims
 	lastEventID atomic.Uint64
 	hasEventID  atomic.Bool
 	streams     atomic.Int64 // orders in use
@@ -31,12 +33,12 @@ type Publisher struct {
 	// Registry.mu.
 	mu        sync.Mutex
 	converter *kvevents.Converter
-	members   map[memberKey]*member
-	latest    *member             // that find found
-	highest   uint64              // event_id of all streams
-	previous  uint64              // that of the event before
-	owners    map[ownerKey]*owner // written with Registry.mu held, too
-	names     []uint64            // scratch of one event, as all below
+	members   map[memberKey]*member // written with Registry.mu held, too
+	latest    *member               // that find found
+	highest   uint64                // event_id of all streams
+	previous  uint64                // that of the event before
+	owners    map[ownerKey]*owner   // written with Registry.mu held, too
+	names     []uint64              // scratch of one event, as all below
 	local     []uint64
 	store     indexer.Store
 	hashed    indexer.HashedStore
@@ -69,13 +71,17 @@ func (p *Publisher) rankKey(rank uint32) rankKey {
 // applies nothing.
 func (p *Publisher) Apply(payload []byte, w *kvevents.Workspace) error {
 	if err := w.Decoder.Decode(payload, &w.Batch); err != nil {
+		p.counts.add(undecodable, 1)
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.gone.Load() {
-		p.converter.Each(&w.Batch, (*sink)(p), &w.Tally)
+	if p.gone.Load() {
+		return nil
 	}
+	before := w.Tally.Events
+	p.converter.Each(&w.Batch, (*sink)(p), &w.Tally)
+	p.unused.count(&before, &w.Tally.Events, &w.Batch, &p.Registration)
 	return nil
 }
 

@@ -65,17 +65,19 @@ func (g Registration) key() Registration {
 
 // Filter picks registrations; nil fields fit all.
 type Filter struct {
-	Instance, Tenant            string
-	Type                        *PublisherType
-	Model, LoRA, Salt, Endpoint *string
-	BlockSize, Rank             *uint32
+	Instance, Tenant                    string
+	Type                                *PublisherType
+	Model, LoRA, Salt, Endpoint, Replay *string
+	BlockSize, Rank                     *uint32
+	HashSeed                            *uint64
 }
 
 // fits reports whether a registration is among those that f picks.
 func (f *Filter) fits(g *Registration) bool {
 	return g.Instance == f.Instance && g.Tenant == f.Tenant &&
 		is(f.Type, g.Type) && is(f.Model, g.Model) && is(f.LoRA, g.LoRA) && is(f.Salt, g.Salt) &&
-		is(f.Endpoint, g.Endpoint) && is(f.BlockSize, g.BlockSize) && is(f.Rank, g.Rank)
+		is(f.Endpoint, g.Endpoint) && is(f.Replay, g.Replay) &&
+		is(f.BlockSize, g.BlockSize) && is(f.Rank, g.Rank) && is(f.HashSeed, g.HashSeed)
 }
 
 func is[T comparable](want *T, got T) bool { return want == nil || *want == got }
@@ -102,6 +104,11 @@ type SeedMismatchError struct {
 }
 
 func (e *SeedMismatchError) Error() string {
-	return fmt.Sprintf("hash_seed mismatch for model=%s tenant=%s: existing=%d, requested=%d",
-		e.Identity.Model, e.Identity.Tenant, e.InForce, e.Requested)
+	id := &e.Identity
+	salted := "" // the salt itself is nobody's business
+	if id.Salt != "" {
+		salted = " additionalsalt=(the one given)"
+	}
+	return fmt.Sprintf("hash_seed mismatch for model=%s tenant=%s lora_name=%q block_size=%d%s: existing=%d, requested=%d",
+		id.Model, id.Tenant, id.LoRA, id.BlockSize, salted, e.InForce, e.Requested)
 }

@@ -62,15 +62,15 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestWithdraw: every field of the key that is given has to fit; what was picked
+// TestWithdraw: every field that is given has to fit; what was picked
 // is out of the answers at once, and its key is free.
 func TestWithdraw(t *testing.T) {
 	all := []Registration{base("i", 0), base("i", 1), base("j", 0), base("i", 2), base("i", 3), base("i", 4)}
-	all[3].LoRA = "sql"
-	all[4].Type, all[4].Salt = VLLM, "w8"
+	all[3].LoRA, all[3].Replay = "sql", "tcp://r:1"
+	all[4].Type, all[4].Salt, all[4].HashSeed = VLLM, "w8", 7
 	all[5].Tenant = "red"
 	ptr := func(s string) *string { return &s }
-	rank, other, blockSize, vllm := uint32(1), uint32(7), uint32(4), VLLM
+	rank, other, blockSize, vllm, seed := uint32(1), uint32(7), uint32(4), VLLM, uint64(7)
 	tests := map[string]struct {
 		f    Filter
 		want []int
@@ -87,6 +87,9 @@ func TestWithdraw(t *testing.T) {
 		"model":          {Filter{Instance: "i", Tenant: "default", Model: ptr("x")}, nil},
 		"block size":     {Filter{Instance: "i", Tenant: "default", BlockSize: &blockSize, Salt: ptr("")}, []int{0, 1, 3}},
 		"endpoint":       {Filter{Instance: "i", Tenant: "default", Endpoint: ptr("tcp://i:5002")}, []int{3}},
+		"replay":         {Filter{Instance: "i", Tenant: "default", Replay: ptr("tcp://r:1")}, []int{3}},
+		"no replay":      {Filter{Instance: "i", Tenant: "default", Replay: ptr("")}, []int{0, 1, 4}},
+		"seed":           {Filter{Instance: "i", Tenant: "default", HashSeed: &seed}, []int{4}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

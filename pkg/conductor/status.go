@@ -17,6 +17,8 @@ const (
 	confirmed
 	resolved
 	unverified
+	unresolved  // blocks of engines by names that were never announced with tokens
+	undecodable // messages
 	numCounts
 )
 
@@ -60,6 +62,9 @@ type Status struct {
 	Confirmed   uint64 // by blocks known from tokens
 	Resolved    uint64 // as an engine's own names of blocks known from tokens
 	Unverified  uint64
+
+	Unused      []UnusedEvents // events that were not used, by reason; late ones are among them
+	Undecodable uint64         // messages of which nothing could be read
 }
 
 // MediumBlocks is how many blocks a publisher's owners hold in a medium.
@@ -96,6 +101,7 @@ func (h HashSource) String() string {
 // Status returns what the publisher's events came to so far. It does not wait for
 // a batch that is being applied.
 func (p *Publisher) Status() Status {
+	p.settle()
 	c := &p.counts
 	st := Status{
 		Blocks:      p.blocks(),
@@ -106,6 +112,7 @@ func (p *Publisher) Status() Status {
 		Hashes:      p.hashSource(),
 		TokenBlocks: c[fromTokens].Load(), Confirmed: c[confirmed].Load(),
 		Resolved: c[resolved].Load(), Unverified: c[unverified].Load(),
+		Unused: p.unused.list(), Undecodable: c[undecodable].Load(),
 	}
 	return st
 }

@@ -75,6 +75,12 @@ var reasonTexts = [NumReasons]string{
 	SeedMismatch:      "hash_seed_mismatch",
 }
 
+// Ordinary tells the reasons for which events of a healthy publisher are not
+// applied.
+func (r Reason) Ordinary() bool {
+	return r == Remote || r == ForeignOwner || r == FilteredGroup || r == Empty
+}
+
 // String gives the reason's label.
 func (r Reason) String() string {
 	if int(r) < len(reasonTexts) {

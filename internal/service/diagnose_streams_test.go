@@ -1,0 +1,99 @@
+package service_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+// TestDiagnoseStreams proves that both doctors tell of streams that are not
+// whole, and of none that is, and that /services has the same counts.
+func TestDiagnoseStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.put(record(1, 1))
+		r, bystander := registration("i", 0), registration("j", 0)
+		bystander.Model = "another"
+		w.register(r)
+		w.register(bystander)
+		p := prompt(1, 16)
+		// want looks for a sentence of both, or for none; ENDPOINT is the publisher's.
+		want := func(text string) {
+			t.Helper()
+			synctest.Wait()
+			if err := w.SettleConductor(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			of, err := w.ConductorDiagnose(&service.ConductorQuery{Identity: identity, Tokens: p}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []struct {
+				*service.Diagnosis
+				who, endpoint string
+			}{
+				{of, "instance i rank 0: ", r.Endpoint},
+				{w.diagnose(service.DiagnoseRequest{Tokens: p}, 0), "instance 1 rank 0: ", endpoint(1, 0)},
+			} {
+				if text != "" {
+					wantFinding(t, c.Diagnosis, c.who+strings.ReplaceAll(text, "ENDPOINT", c.endpoint))
+					continue
+				}
+				for _, f := range c.Findings {
+					if strings.Contains(f, "stream") || strings.Contains(f, "connect") {
+						t.Errorf("a stream that is whole: %q", f)
+					}
+				}
+			}
+		}
+		a, b := w.engine(1, 0), w.publisher(r)
+		publish := func(skip uint64, tokens []uint32) {
+			a.seq += skip
+			b.seq += skip
+			a.publish(0, a.stored(tokens, blockSize, nil))
+			b.publish(0, b.stored(tokens, blockSize, nil))
+		}
+		status := func(up bool) {
+			w.net.at(endpoint(1, 0)).status(up)
+			w.net.at(r.Endpoint).status(up)
+		}
+		want("not connected to ENDPOINT yet")
+		status(true)
+		want("")
+		publish(3, p[:8])
+		want("at least the first 3 messages of its stream were never seen")
+		status(false)
+		want("the connection to ENDPOINT is lost: what happens there is not seen")
+		status(true)
+		publish(4, p)
+		want("messages of its stream were lost (4 so far) and no replay had them: some blocks may be missing, others long gone")
+		if row := w.ConductorServices()[0]; row.Lost != 4 || row.Restarts != 0 || row.State != kvevents.Stale {
+			t.Errorf("%d lost, %d restarts, %s", row.Lost, row.Restarts, row.State)
+		}
+		status(false)
+		want("the connection to ENDPOINT is lost: what happens there is not seen, and messages of its stream were lost before (4 so far)")
+		status(true)
+		a.seq, b.seq = 0, 0
+		publish(0, p) // another engine
+		want("")
+		if row := w.ConductorServices()[0]; row.Lost != 4 || row.Restarts != 1 || row.State != kvevents.Live {
+			t.Errorf("%d lost, %d restarts, %s", row.Lost, row.Restarts, row.State)
+		}
+	})
+}
+
+// TestDiagnoseUnused proves that the selection service's doctor tells of events
+// that were not used where nothing is indexed.
+func TestDiagnoseUnused(t *testing.T) {
+	w := start(t)
+	w.put(record(1, 1))
+	e := w.engine(1, 0)
+	e.publish(0, e.stored(prompt(1, 16), 8, nil), e.stored(prompt(2, 16), 8, nil))
+	d := w.diagnose(service.DiagnoseRequest{Tokens: prompt(1, 16)}, 0)
+	wantFinding(t, d, "no blocks indexed for this model and tenant")
+	wantFinding(t, d, "events that were not used, of the workers of all models and tenants: 2 block_size_mismatch")
+}

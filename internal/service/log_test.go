@@ -1,0 +1,58 @@
+package service_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// logLines collects what a service logs: all of it in JSON lines.
+type logLines struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logLines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, string(line))
+	return len(line), nil
+}
+
+// take returns the lines since the last call, as "warn: message field=value …"
+// with the fields in the order of their names.
+func (l *logLines) take(t testing.TB) []string {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for _, line := range l.lines {
+		var fields map[string]any
+		d := json.NewDecoder(strings.NewReader(line))
+		d.UseNumber()
+		if err := d.Decode(&fields); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		text := fmt.Sprintf("%v: %v", fields["level"], fields["message"])
+		delete(fields, "level")
+		delete(fields, "message")
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			text += fmt.Sprintf(" %s=%v", name, fields[name])
+		}
+		out = append(out, text)
+	}
+	l.lines = nil
+	return out
+}
+
+// wantLog checks all that was logged since the last look.
+func (w *world) wantLog(want ...string) {
+	w.t.Helper()
+	if got := w.log.take(w.t); !slices.Equal(got, want) {
+		w.t.Errorf("log is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
