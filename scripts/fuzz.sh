@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # Runs every fuzz target of the module for the given time (30s). Go fuzzes one
-# target per call. All targets run even if one fails; the end names the failed.
+# target per call; the test program of a folder is built once for all of its own.
+# All targets run even if one fails; the end names the failed.
 set -euo pipefail
 
 time=${1:-30s}
 go=${GO:-go}
 cd "$(dirname "$0")/.."
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+log=$scratch/log
+cache=$("$go" env GOCACHE)/fuzz
+module=$("$go" list -m)
 
 targets() { # "./folder Name", one per line
   "$go" list -f '{{range .TestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}' ./... |
@@ -15,8 +19,16 @@ targets() { # "./folder Name", one per line
     sed -E 's,^(.*)/[^/]+:func (Fuzz[A-Za-z0-9_]*)\(.*,\1 \2,' | sort -u
 }
 
+build() { # folder
+  built=$scratch/${1//\//_}.test
+  [ -x "$built" ] || "$go" test -c -fuzz Fuzz -o "$built" "$1" </dev/null
+}
+
+# New inputs go where go test puts them: failing ones below the folder's
+# testdata, interesting ones into the cache.
 run() { # folder name
-  "$go" test -run '^$' -fuzz "^$2\$" -fuzztime "$time" -fuzzminimizetime 2s "$1" 2>&1 </dev/null | tee "$log"
+  (cd "$1" && "$built" -test.run '^$' -test.fuzz "^$2\$" -test.fuzztime "$time" -test.fuzzminimizetime 2s \
+    -test.fuzzcachedir "$cache/$module/${1#./}") 2>&1 </dev/null | tee "$log"
 }
 
 # Go sometimes reports the end of the time itself as a failure ("context
@@ -33,7 +45,7 @@ count=0
 while read -r folder name; do
   count=$((count + 1))
   printf '=== %s %s (%s)\n' "$folder" "$name" "$time"
-  run "$folder" "$name" || { ran_out && run "$folder" "$name"; } || failed+=("$folder $name")
+  { build "$folder" && run "$folder" "$name"; } || { ran_out && run "$folder" "$name"; } || failed+=("$folder $name")
 done <<<"$list"
 
 if [ "${#failed[@]}" -gt 0 ]; then

@@ -113,7 +113,7 @@ func (w *walk) follow(req *ConductorQuery, snap *catalog.Snapshot, p *pool) {
 }
 
 func (w *walk) recycle() {
-	if cap(w.local) <= maxPooled {
+	if cap(w.local) <= maxPooled && w.match.Bytes() <= 8*maxPooled {
 		walks.Put(w)
 	}
 }

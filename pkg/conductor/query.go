@@ -40,15 +40,16 @@ type part struct {
 	end    uint64 // of what was counted, in blocks of the prompt
 }
 
-// maxKept is how long a query's chain may be for its memory to be kept: 2 MiB.
-const maxKept = 1 << 18
+// maxKept is how large, in bytes, a query's chain and its match may each be for
+// their memory to be kept.
+const maxKept = 2 << 20
 
 var queries = sync.Pool{New: func() any { return new(query) }}
 
 // done gives q's memory to the next query. It is not for a defer: after a panic
 // nobody knows what is left in it.
 func (q *query) done() {
-	if cap(q.chain) <= maxKept {
+	if 8*cap(q.chain) <= maxKept && q.match.Bytes() <= maxKept {
 		queries.Put(q)
 	}
 }

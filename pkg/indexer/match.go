@@ -1,6 +1,10 @@
 package indexer
 
-import "github.com/select-service/select-service/pkg/hashing"
+import (
+	"unsafe"
+
+	"github.com/select-service/select-service/pkg/hashing"
+)
 
 // Match is what Follow found: consecutive pieces of the chain with their
 // holders. It is meant to be used again; what it held before is then void.
@@ -29,6 +33,9 @@ func (m *Match) Blocks() int {
 	}
 	return n
 }
+
+// Bytes is the memory that m keeps for the next time.
+func (m *Match) Bytes() int { return cap(m.Steps)*int(unsafe.Sizeof(Step{})) + 8*cap(m.arena) }
 
 func (m *Match) reset() { m.Steps, m.arena = m.Steps[:0], m.arena[:0] }
 

@@ -84,7 +84,7 @@ func TestCostIsLinear(t *testing.T) {
 				}
 			}
 		}},
-		{"blocks without a way to the root are offloaded", 4000, func(s *indexer.Space, n int) func() {
+		{"blocks without a way to the root are offloaded", 1000, func(s *indexer.Space, n int) func() {
 			names := number(1, n)
 			s.StoreNamed(0, indexer.Host, []uint64{1})
 			s.Store(&indexer.Store{Names: names, Local: number(2, n)})
