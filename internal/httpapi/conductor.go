@@ -85,7 +85,7 @@ func (s conductorRoutes) hits(b *questionBody, wanted string, out []byte) (int, 
 	if err := s.svc.ConductorQuery(&b.req, &b.answer); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, appendHits(out, b.req.Identity.Tenant, &b.answer), nil
+	return http.StatusOK, appendHits(out, b.req.Tenant, &b.answer), nil
 }
 
 func (s conductorRoutes) diagnose(_ *gin.Context, b *questionBody, out []byte) (int, []byte, error) {

@@ -193,7 +193,7 @@ func questionSize(b *questionBody) int {
 // without any list lacks the wanted one.
 func (b *questionBody) settle(wanted string) error {
 	switch {
-	case b.hasLoRAID && b.req.Identity.LoRA != "":
+	case b.hasLoRAID && b.req.LoRA != "":
 		return refuseBoth("lora_id", "lora_name")
 	case b.hasSequence && b.hasAlias:
 		return refuseBoth("block_hash", "seq_hashes")
@@ -207,7 +207,7 @@ func (b *questionBody) settle(wanted string) error {
 	// Adapters are numbered from 1 (vllm 0.33, LoRARequest); clients that always
 	// send the member mean the base model by 0 or -1.
 	if b.loraID > 0 {
-		b.req.Identity.LoRA = strconv.FormatInt(b.loraID, 10)
+		b.req.LoRA = strconv.FormatInt(b.loraID, 10)
 	}
 	b.req.ByHash = !b.hasTokens
 	return nil
@@ -216,17 +216,17 @@ func (b *questionBody) settle(wanted string) error {
 // queryFields are the members that all questions have.
 func queryFields(further ...jsonscan.Field[questionBody]) []jsonscan.Field[questionBody] {
 	return append([]jsonscan.Field[questionBody]{
-		must("model", func(b *questionBody) *string { return &b.req.Identity.Model }, readName),
-		may("lora_name", func(b *questionBody) *string { return &b.req.Identity.LoRA }, (*jsonscan.Scanner).String),
+		must("model", func(b *questionBody) *string { return &b.req.Model }, readName),
+		may("lora_name", func(b *questionBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
 		{Name: "lora_id", Read: func(s *jsonscan.Scanner, b *questionBody) {
 			if !s.Null() {
 				b.loraID, b.hasLoRAID = int64(s.Hash64()), true
 			}
 		}},
-		may("tenant_id", func(b *questionBody) *string { return &b.req.Identity.Tenant }, readTenant),
+		may("tenant_id", func(b *questionBody) *string { return &b.req.Tenant }, readTenant),
 		may("instance_id", func(b *questionBody) *string { return &b.req.Instance }, (*jsonscan.Scanner).String),
-		may("cache_salt", func(b *questionBody) *string { return &b.req.Identity.Salt }, (*jsonscan.Scanner).String),
-		must("block_size", func(b *questionBody) *uint32 { return &b.req.Identity.BlockSize }, readBlockSize),
+		may("cache_salt", func(b *questionBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
+		must("block_size", func(b *questionBody) *uint32 { return &b.req.BlockSize }, readBlockSize),
 	}, further...)
 }
 

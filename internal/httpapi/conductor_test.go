@@ -87,7 +87,7 @@ func TestConductorBodies(t *testing.T) {
 					post(path, `{"block_size":64,"model":"m",`+tc.list+rest+"}")
 					equal(t, path+rest, f.asked, want)
 				}
-				want.Identity.LoRA = "9223372036854775807"
+				want.LoRA = "9223372036854775807"
 				for _, name := range []string{``, `,"lora_name":null`, `,"lora_name":""`} {
 					post(path, `{"block_size":64,"lora_id":9223372036854775807,"model":"m",`+tc.list+name+"}")
 					equal(t, path+" with a number for the LoRA", f.asked, want)

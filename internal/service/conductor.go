@@ -15,15 +15,8 @@ import (
 // selected, while the selection service's workers are shown in its answers
 // (decision C7).
 
-// ConductorQuery is the body of /query, or of /query_by_hash with ByHash. Its
-// slices are borrowed.
-type ConductorQuery struct {
-	Identity conductor.Identity
-	Instance string   // "" is all
-	Tokens   []uint32 // only complete blocks count
-	Hashes   []uint64 // rolling, with ByHash
-	ByHash   bool
-}
+// ConductorQuery is the body of /query, or of /query_by_hash with ByHash.
+type ConductorQuery = conductor.Question
 
 // ConductorService is a row of Conductor's /services: a publisher in force.
 type ConductorService struct {
@@ -156,11 +149,7 @@ func checkEndpoints(reg *conductor.Registration) error {
 	if reg.Replay == "" {
 		return nil
 	}
-	e, err := catalog.ParseEndpoint(reg.Replay)
-	if err == nil && e.Wildcard { // a request needs somebody to go to (decision K14)
-		err = &catalog.EndpointError{Endpoint: reg.Replay, Why: "wildcard host"}
-	}
-	if err != nil {
+	if err := catalog.CheckReplayEndpoint(reg.Replay); err != nil {
 		return &Error{Kind: BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "replay_endpoint", Err: err}
 	}
 	return nil

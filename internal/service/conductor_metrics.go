@@ -11,7 +11,13 @@ import (
 func (s *Service) conductorMetrics(m *metrics.Sources) {
 	value := func(read func(*conductor.Stats) float64) metrics.Source {
 		return metrics.Value(func() float64 {
-			st := s.conductor.Stats()
+			st := s.conductor.Counts()
+			return read(&st)
+		})
+	}
+	index := func(read func(*indexer.Stats) float64) metrics.Source {
+		return metrics.Value(func() float64 {
+			st := s.conductor.IndexStats()
 			return read(&st)
 		})
 	}
@@ -19,12 +25,12 @@ func (s *Service) conductorMetrics(m *metrics.Sources) {
 	m.ConductorSpaces = value(func(st *conductor.Stats) float64 { return float64(st.Spaces) })
 	m.ConductorNamespaces = value(func(st *conductor.Stats) float64 { return float64(st.Namespaces) })
 	m.ConductorOwners = value(func(st *conductor.Stats) float64 { return float64(st.Owners) })
-	m.ConductorIndexUnique = value(func(st *conductor.Stats) float64 { return float64(st.Index.Unique) })
-	m.ConductorIndexOrphans = value(func(st *conductor.Stats) float64 { return float64(st.Index.Orphans) })
-	m.ConductorIndexBytes = value(func(st *conductor.Stats) float64 { return float64(st.Index.Bytes) })
-	m.ConductorIndexBlocks = func() []metrics.Sample { return tierSamples(s.conductor.Stats().Index.Blocks) }
+	m.ConductorIndexUnique = index(func(st *indexer.Stats) float64 { return float64(st.Unique) })
+	m.ConductorIndexOrphans = index(func(st *indexer.Stats) float64 { return float64(st.Orphans) })
+	m.ConductorIndexBytes = index(func(st *indexer.Stats) float64 { return float64(st.Bytes) })
+	m.ConductorIndexBlocks = func() []metrics.Sample { return tierSamples(s.conductor.IndexStats().Blocks) }
 	m.ConductorBlocks = func() []metrics.Sample {
-		st := s.conductor.Stats()
+		st := s.conductor.Counts()
 		return []metrics.Sample{
 			sample(st.Tokens, "tokens"),
 			sample(st.Confirmed, "standard"),

@@ -5,12 +5,12 @@ import (
 	"strings"
 
 	"github.com/select-service/select-service/pkg/conductor"
+	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// maxRegistered bounds each text of a registration, in bytes: it is kept, and
-// names in answers are repeated again and again. Events are held to the same
-// (maxKey of pkg/kvevents).
-const maxRegistered = 4096
+// maxRegistered bounds each text of a registration, in bytes, as it does in
+// events: it is kept, and names in answers are repeated again and again.
+const maxRegistered = kvevents.MaxKey
 
 // fieldText is a text of a body and the name of its field.
 type fieldText struct{ field, value string }

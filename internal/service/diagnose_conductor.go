@@ -15,14 +15,8 @@ func (s *Service) ConductorDiagnose(req *ConductorQuery, maxBlocks int) (*Diagno
 	if s.closing.Load() {
 		return nil, errClosing
 	}
-	d := s.conductor.Diagnose(&conductor.Question{
-		Identity: req.Identity,
-		Instance: req.Instance,
-		Tokens:   req.Tokens,
-		Rolling:  req.Hashes,
-		ByHash:   req.ByHash,
-	}, maxBlocks)
-	snap := s.catalog.Snapshot(catalog.Scope{Model: req.Identity.Model, Tenant: req.Identity.Tenant})
+	d := s.conductor.Diagnose(req, maxBlocks)
+	snap := s.catalog.Snapshot(catalog.Scope{Model: req.Model, Tenant: req.Tenant})
 	if snap != nil && len(snap.Workers) > 0 {
 		d.Find(selectionWorkers(req.Identity, snap))
 	}

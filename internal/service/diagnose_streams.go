@@ -58,16 +58,8 @@ func streamTrouble(st *kvevents.StreamStatus) string {
 // findUnused says which events of workers were not used. They are not counted by
 // scope.
 func (c *checkup) findUnused(t kvevents.Tally) {
-	var sum [kvevents.NumReasons]uint64
-	for _, tiers := range t.Events {
-		for _, reasons := range tiers {
-			for r, n := range reasons {
-				sum[r] += n
-			}
-		}
-	}
 	var parts []string
-	for r, n := range sum {
+	for r, n := range t.ByReason() {
 		if reason := kvevents.Reason(r); n > 0 && reason != kvevents.Applied {
 			parts = append(parts, fmt.Sprintf("%d %s", n, reason))
 		}

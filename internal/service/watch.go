@@ -200,14 +200,7 @@ func (w *streamWatch) lookAtReplays() {
 // lookAtEvents logs what of all streams was not used and should have been.
 func (w *streamWatch) lookAtEvents() {
 	tally, n := w.s.tally(), w.s.streams.Counters()
-	var dropped [kvevents.NumReasons]uint64
-	for kind := range tally.Events {
-		for tier := range tally.Events[kind] {
-			for reason, events := range tally.Events[kind][tier] {
-				dropped[reason] += events
-			}
-		}
-	}
+	dropped := tally.ByReason()
 	undecodable, badFrames := n.Undecodable.Load(), n.FrameErrors.Load()
 
 	what, found := zerolog.Dict(), false

@@ -34,6 +34,17 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return e, nil
 }
 
+// CheckReplayEndpoint refuses what cannot be asked for a replay: no endpoint, or
+// a wildcard host, for a request needs somebody to go to (decision K14). An error
+// is an *EndpointError.
+func CheckReplayEndpoint(s string) error {
+	e, err := ParseEndpoint(s)
+	if err == nil && e.Wildcard {
+		return &EndpointError{Endpoint: s, Why: "wildcard host"}
+	}
+	return err
+}
+
 func parseEndpoint(s string) (e Endpoint, why string) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	switch {

@@ -239,11 +239,7 @@ func (r *Record) stream(dp uint32) (Stream, error) {
 		return s, nil
 	}
 	s.Replay = replay
-	e, err := ParseEndpoint(replay)
-	if err == nil && e.Wildcard { // a request needs somebody to go to (decision K14)
-		err = &EndpointError{Endpoint: replay, Why: "wildcard host"}
-	}
-	if err != nil {
+	if err := CheckReplayEndpoint(replay); err != nil {
 		return s, fmt.Errorf("invalid replay endpoint for worker %d dp_rank %d: %w", r.ID, dp, err)
 	}
 	return s, nil

@@ -46,7 +46,7 @@ func TestClaimsAreSettled(t *testing.T) {
 			w.ask(daemon.Identity, p)
 		}, HashesStandard},
 		"standard, asked by hash": {rolling(p), func(w *world, daemon *Publisher) {
-			w.Diagnose(&Question{Identity: daemon.Identity, Rolling: rolling(p), ByHash: true}, 0)
+			w.Diagnose(&Question{Identity: daemon.Identity, Hashes: rolling(p), ByHash: true}, 0)
 		}, HashesUnverified},
 		"own, asked with tokens": {own, func(w *world, daemon *Publisher) {
 			w.ask(daemon.Identity, p)

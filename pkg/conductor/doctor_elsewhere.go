@@ -155,7 +155,7 @@ func (c *consultation) headBySpace() func(*space) []uint64 {
 		if !ok {
 			head := *c.question
 			head.Tokens = head.Tokens[:min(uint64(len(head.Tokens)), ProbeBlocks*uint64(at.blockSize))]
-			head.Rolling = head.Rolling[:min(len(head.Rolling), ProbeBlocks)]
+			head.Hashes = head.Hashes[:min(len(head.Hashes), ProbeBlocks)]
 			_, rolling = head.hashes(at.blockSize, at.seed)
 			known[at] = rolling
 		}

@@ -70,7 +70,7 @@ func TestDiagnoseElsewhere(t *testing.T) {
 	wantText(t, "ranks", d.rows(), "instance event rank 0 backend cache: 5 at 5 absent, tokens\n")
 
 	// By hash nothing can be said of other block sizes.
-	d = w.Diagnose(&Question{Identity: base("", 0).Identity, Rolling: rolling(p), ByHash: true}, 0)
+	d = w.Diagnose(&Question{Identity: base("", 0).Identity, Hashes: rolling(p), ByHash: true}, 0)
 	if strings.Contains(d.others(), "8 true") || !strings.Contains(d.others(), `"sql" "" 4 true: 3 [lora]`) {
 		t.Errorf("by hash, elsewhere:\n%s", d.others())
 	}

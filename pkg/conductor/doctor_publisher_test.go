@@ -136,7 +136,7 @@ func TestDiagnoseFirstBlock(t *testing.T) {
 				if instance == "" && d.found(byTokens) != c.tokens || d.found(byHash) {
 					t.Errorf("by tokens: %q", d.Findings)
 				}
-				d = w.Diagnose(&Question{Identity: reg.Identity, Rolling: rolling(p), ByHash: true, Instance: instance}, 0)
+				d = w.Diagnose(&Question{Identity: reg.Identity, Hashes: rolling(p), ByHash: true, Instance: instance}, 0)
 				// Who waits is not known of by hash.
 				if want := c.hashes || name == "held back"; d.found(byHash) != want || d.found(byTokens) {
 					t.Errorf("by hash: %q", d.Findings)

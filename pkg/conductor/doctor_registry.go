@@ -10,15 +10,6 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// Question is a prompt for the hash doctor. Its slices are borrowed.
-type Question struct {
-	Identity
-	Instance string   // "" is all
-	Tokens   []uint32 // only complete blocks count
-	Rolling  []uint64 // with ByHash
-	ByHash   bool
-}
-
 // maxSettled bounds the publishers whose hashes a question looks into.
 const maxSettled = 256
 
@@ -65,7 +56,7 @@ func (r *Registry) Diagnose(q *Question, maxBlocks int) *Diagnosis {
 // hashes returns the prompt's hashes in a space of that block size and seed.
 func (q *Question) hashes(blockSize uint32, seed uint64) (local, rolling []uint64) {
 	if q.ByHash {
-		return nil, q.Rolling
+		return nil, q.Hashes
 	}
 	local = hashing.Layout{BlockSize: int(blockSize)}.AppendLocal(nil, q.Tokens, seed, nil)
 	return local, hashing.AppendSequenceSeed(nil, local, seed)
@@ -282,7 +273,7 @@ func (c *consultation) findHashes(ns *namespace) {
 		c.Find(fmt.Sprintf("the blocks of this identity are hashed with seed %d: hashes made with another seed match nothing", c.HashSeed))
 	}
 	var m indexer.Match
-	ns.space.index.Follow(ns.chain(hashing.AppendSequenceSeed(nil, c.question.Rolling, c.HashSeed)), &m)
+	ns.space.index.Follow(ns.chain(hashing.AppendSequenceSeed(nil, c.question.Hashes, c.HashSeed)), &m)
 	if n := m.Blocks(); n > c.matched {
 		c.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", count(n, "block")))
 	}

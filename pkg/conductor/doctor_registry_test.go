@@ -273,7 +273,7 @@ func TestDiagnoseHashes(t *testing.T) {
 	p := prompt(1, 4)
 	w.apply(w.add(reg), stored(rollingSeed(p, 4, 7), "gpu", "token_ids", p))
 	ask := func(hashes []uint64) *Diagnosis {
-		return w.Diagnose(&Question{Identity: reg.Identity, Rolling: hashes, ByHash: true}, 0)
+		return w.Diagnose(&Question{Identity: reg.Identity, Hashes: hashes, ByHash: true}, 0)
 	}
 	d := ask(rollingSeed(p, 4, 7))
 	wantText(t, "ranks", d.rows(), "instance i rank 0 backend cache: 4, tokens\n")

@@ -8,6 +8,16 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
+// Question is a prompt, as tokens or with ByHash as rolling hashes. Its slices
+// are borrowed.
+type Question struct {
+	Identity
+	Instance string   // "" is all
+	Tokens   []uint32 // only complete blocks count
+	Hashes   []uint64 // rolling, with ByHash
+	ByHash   bool
+}
+
 // query is the memory of one query.
 type query struct {
 	local, chain []uint64

@@ -14,20 +14,36 @@ type Stats struct {
 
 // Stats returns sizes and counters.
 func (r *Registry) Stats() Stats {
+	st := r.Counts()
+	st.Index = r.IndexStats()
+	return st
+}
+
+// IndexStats returns the Index of Stats, for which it looks at every index.
+func (r *Registry) IndexStats() (sum indexer.Stats) {
 	r.mu.RLock()
-	st := Stats{Publishers: len(r.publishers), Spaces: len(r.spaces), Namespaces: len(r.namespaces)}
 	indexes := make([]*indexer.Space, 0, len(r.spaces))
 	for _, sp := range r.spaces {
-		st.Owners += sp.ownerCount
 		indexes = append(indexes, sp.index)
+	}
+	r.mu.RUnlock()
+	for _, index := range indexes {
+		addIndex(&sum, index.Stats())
+	}
+	return sum
+}
+
+// Counts returns Stats without Index.
+func (r *Registry) Counts() Stats {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	st := Stats{Publishers: len(r.publishers), Spaces: len(r.spaces), Namespaces: len(r.namespaces)}
+	for _, sp := range r.spaces {
+		st.Owners += sp.ownerCount
 	}
 	sum := r.past
 	for _, p := range r.all {
 		sum.add(&p.counts)
-	}
-	r.mu.RUnlock()
-	for _, index := range indexes {
-		addIndex(&st.Index, index.Stats())
 	}
 	st.Gaps, st.Missed, st.Late, st.Restarts = sum[gaps], sum[missed], sum[late], sum[restarts]
 	st.BaseMismatches = sum[baseMismatches]

@@ -14,9 +14,9 @@ type Sink interface {
 	Skipped(ev *Event, dp uint32)
 }
 
-// maxKey bounds each text that is a part of an event's identity: whoever keeps
-// identities keeps no more than that.
-const maxKey = 4096
+// MaxKey bounds each text that is a part of an event's identity, in bytes: whoever
+// keeps identities keeps no more than that.
+const MaxKey = 4096
 
 // Each gives the events of b that are for an index to sink, in order, and counts
 // every one in t, bad ones included. Stores with tokens are cut to complete
@@ -116,12 +116,12 @@ func (c *Converter) acceptKeyed(ev *Event, dp uint32, work *scratch) Reason {
 	return c.accept(ev, dp, work, true)
 }
 
-// overlong reports whether a part of the event's identity is beyond maxKey.
+// overlong reports whether a part of the event's identity is beyond MaxKey.
 func (ev *Event) overlong() bool {
-	if len(ev.LoRA) > maxKey || len(ev.Salt) > maxKey || len(ev.Medium) > maxKey {
+	if len(ev.LoRA) > MaxKey || len(ev.Salt) > MaxKey || len(ev.Medium) > MaxKey {
 		return true
 	}
 	env := ev.Envelope
-	return env != nil && (len(env.Model) > maxKey || len(env.Tenant) > maxKey ||
-		len(env.Backend) > maxKey || len(env.Salt) > maxKey)
+	return env != nil && (len(env.Model) > MaxKey || len(env.Tenant) > MaxKey ||
+		len(env.Backend) > MaxKey || len(env.Salt) > MaxKey)
 }

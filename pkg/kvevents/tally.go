@@ -71,6 +71,19 @@ func (t *Tally) Add(o *Tally) {
 	}
 }
 
+// ByReason adds up the events of all kinds and tiers, Applied ones included.
+func (t *Tally) ByReason() [NumReasons]uint64 {
+	var sum [NumReasons]uint64
+	for kind := range t.Events {
+		for tier := range t.Events[kind] {
+			for reason, n := range t.Events[kind][tier] {
+				sum[reason] += n
+			}
+		}
+	}
+	return sum
+}
+
 // TierLabel names a tier index of a Tally.
 func TierLabel(tier int) string {
 	if tier == NoTier {
