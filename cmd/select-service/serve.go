@@ -60,7 +60,7 @@ func serve(ctx context.Context, conf config.Config, getenv func(string) string, 
 		defer others.close()
 		return svc.Run(work)
 	})
-	listeners.serve(g, handlers(svc, log), log)
+	listeners.serve(g, handlers(conf, svc, log), log)
 	g.Go(func() error {
 		defer stopWork()
 		<-failed.Done()
@@ -73,16 +73,21 @@ func serve(ctx context.Context, conf config.Config, getenv func(string) string, 
 	return err
 }
 
-// handlers makes the handler of a contract.
-func handlers(svc *service.Service, log zerolog.Logger) func(contract string) http.Handler {
+// handlers makes the handler of a contract. The requests of all of them are in
+// the metrics of the selection's.
+func handlers(conf config.Config, svc *service.Service, log zerolog.Logger) func(contract string) http.Handler {
+	requests := metrics.NewRequests()
 	return func(contract string) http.Handler {
+		opt := httpapi.Options{Log: log, Requests: requests.Listener(contract)}
 		switch contract {
 		case slotsContract:
-			return httpapi.NewSlots(svc, httpapi.Options{Log: log})
+			return httpapi.NewSlots(svc, opt)
 		case conductorContract:
-			return httpapi.NewConductor(svc, httpapi.Options{Log: log})
+			return httpapi.NewConductor(svc, opt)
 		}
-		return httpapi.New(svc, httpapi.Options{Log: log, Metrics: metrics.New(version(), svc.Metrics()).Handler()})
+		opt.Metrics = metrics.New(version(), svc.Metrics, requests, metrics.Options{DynamoAliases: conf.Metrics.DynamoAliases}).Handler()
+		opt.RetryAfter = conf.Overload.RetryAfter
+		return httpapi.New(svc, opt)
 	}
 }
 
@@ -92,6 +97,7 @@ func serviceConfig(conf config.Config, others replicas, listeners faces) service
 		Admission:      admission.Config{Threshold: conf.Queue.Threshold, File: conf.Queue.Policy},
 		KVEvents:       conf.KVEvents.Enabled && !conf.SlotsOnly,
 		OverlapRefresh: conf.Queue.OverlapRefreshAfter,
+		Overload:       conf.Overload.Thresholds,
 		Threads:        conf.KVEvents.Threads,
 	}
 	url := conf.Server.AdvertiseURL

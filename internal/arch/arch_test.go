@@ -42,6 +42,7 @@ var mayImport = map[string][]string{
 	"pkg/hashing":      {},
 	"pkg/indexer":      {"pkg/catalog", "pkg/hashing"},
 	"pkg/kvevents":     {"pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/overload":     {},
 	"pkg/recovery":     {"pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/replicasync":  {"pkg/catalog", "pkg/reservations"},
 	"pkg/reservations": {"pkg/catalog", "pkg/hashing"},
@@ -66,7 +67,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
-	"pkg/admission", "pkg/catalog", "pkg/conductor", "pkg/hashing", "pkg/indexer", "pkg/recovery", "pkg/reservations", "pkg/selector",
+	"pkg/admission", "pkg/catalog", "pkg/conductor", "pkg/hashing", "pkg/indexer", "pkg/overload", "pkg/recovery", "pkg/reservations", "pkg/selector",
 }
 
 var emptyNames = []string{"util", "utils", "common", "types", "core", "manager", "helpers", "misc"}

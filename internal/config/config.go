@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/admission"
+	"github.com/select-service/select-service/pkg/overload"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -33,7 +34,9 @@ type Config struct {
 	// and whether prefill tokens are tracked; requests may override some.
 	Router   selector.Weights
 	Queue    Queue
+	Overload Overload
 	Replicas Replicas
+	Metrics  Metrics
 	Log      Log
 
 	// notes are remarks about where values came from; see Warnings.
@@ -100,6 +103,18 @@ type Queue struct {
 // Enabled reports whether requests can wait at all.
 func (q Queue) Enabled() bool { return q.Threshold != nil || q.Policy != nil }
 
+// Overload is the refusal of requests while every eligible worker is busy.
+type Overload struct {
+	// Thresholds are those of every model until /busy_threshold changes them.
+	Thresholds overload.Thresholds
+	// RetryAfter is what refused clients are told to wait, in whole seconds up to
+	// MaxRetryAfter; 0 tells them nothing.
+	RetryAfter time.Duration
+}
+
+// MaxRetryAfter bounds Overload.RetryAfter: more is a mistake.
+const MaxRetryAfter = 24 * time.Hour
+
 // Replicas names the other replicas and says how to work with them.
 type Replicas struct {
 	IndexerPeers     []string      // URLs whose /dump is read at start, without trailing slash
@@ -119,6 +134,11 @@ func (r Replicas) Publish() string {
 		return fmt.Sprintf("tcp://*:%d", r.SyncPort)
 	}
 	return r.SyncBind
+}
+
+// Metrics is what GET /metrics shows beside the service's own names.
+type Metrics struct {
+	DynamoAliases bool // the names of Dynamo's KV indexer too
 }
 
 // Log is the output of the log, on standard error.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -180,6 +181,40 @@ var settings = []struct {
 		flag: "router-overlap-refresh-after-secs", key: "queue.overlap_refresh_after_secs",
 		env:  []string{"DYN_ROUTER_OVERLAP_REFRESH_AFTER_SECS"},
 		text: "-1", want: func(c *config.Config) { c.Queue.OverlapRefreshAfter = 0 },
+	},
+	{
+		flag: "active-decode-blocks-threshold", key: "overload.active_decode_blocks_threshold", env: []string{"DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD"},
+		text: "0.85", want: func(c *config.Config) { c.Overload.Thresholds.DecodeBlocks = new(0.85) },
+		bad: []string{"1.01", "-0.1", "nan", "inf", "off", "0x1"},
+	},
+	{
+		flag: "active-decode-blocks-threshold", key: "overload.active_decode_blocks_threshold", env: []string{"DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD"},
+		text: "1.0", want: func(c *config.Config) { c.Overload.Thresholds.DecodeBlocks = new(1.0) },
+	},
+	{
+		flag: "active-prefill-tokens-threshold", key: "overload.active_prefill_tokens_threshold", env: []string{"DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD"},
+		text: "18446744073709551615", want: func(c *config.Config) { c.Overload.Thresholds.PrefillTokens = new(uint64(math.MaxUint64)) },
+		bad: []string{"-1", "1.5", "18446744073709551616", "-99999999999999999999", "1e3", "many", " 1"},
+	},
+	{
+		flag: "active-prefill-tokens-threshold", key: "overload.active_prefill_tokens_threshold", env: []string{"DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD"},
+		text: "0", want: func(c *config.Config) { c.Overload.Thresholds.PrefillTokens = new(uint64(0)) },
+	},
+	{
+		flag: "active-prefill-tokens-threshold-frac", key: "overload.active_prefill_tokens_threshold_frac",
+		env:  []string{"DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC"},
+		text: "1.5", want: func(c *config.Config) { c.Overload.Thresholds.PrefillFraction = new(1.5) },
+		bad: []string{"-1", "-1e-9", "nan", "inf", "1e999", "x"},
+	},
+	{
+		flag: "overload-retry-after-secs", key: "overload.retry_after_secs", env: []string{"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS"},
+		text: "86400", want: func(c *config.Config) { c.Overload.RetryAfter = 24 * time.Hour },
+		bad: []string{"-1", "86401", "1.5", "1s", "none", "9999999999999999999999"},
+	},
+	{
+		flag: "metrics-dynamo-aliases", key: "metrics.dynamo_aliases", env: []string{"SELECT_SERVICE_METRICS_DYNAMO_ALIASES"},
+		text: "On", want: func(c *config.Config) { c.Metrics.DynamoAliases = true },
+		bad: []string{"maybe", "none"},
 	},
 	{
 		flag: "indexer-peers", key: "replicas.indexer_peers", env: []string{"SELECT_SERVICE_INDEXER_PEERS"},
@@ -419,7 +454,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 		args: []string{
 			"--prot=1", "stray", "--version=2", "--config=c.yaml", "--threads=0", "--use-kv-events=perhaps",
 			"--replica-sync-peers=tcp://b:1,nope,tcp://c", "--indexer-peers=b:8092,http://ok",
-			"--listen", "--log-level",
+			"--active-prefill-tokens-threshold-frac=nan", "--listen", "--log-level",
 		},
 		env: map[string]string{
 			"DYN_ROUTER_TEMPERATURE":             "-1",
@@ -428,6 +463,12 @@ func TestAllFaultsAtOnce(t *testing.T) {
 			"DYN_ROUTER_POLICY_CONFIG":           "absent.yaml",
 			"DYN_ROUTER_QUEUE_THRESHOLD":         "NaN",
 			"DYN_ROUTER_MIN_INITIAL_WORKERS":     "few",
+
+			"DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD":       "1.5",
+			"DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD":      "-1",
+			"DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC": "-0.5",
+			"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS": "soon",
+			"SELECT_SERVICE_METRICS_DYNAMO_ALIASES":    "some",
 		},
 		files: map[string]string{"c.yaml": `
 server:
@@ -439,6 +480,8 @@ routers: {}
 queue:
   threshold: {a: 1}
   overlap_refresh_after_secs: .inf
+overload:
+  active_decode_blocks_threshold: -1
 log:
   level: &l info
   format: *l

@@ -27,7 +27,9 @@ var groups = []struct{ name, title string }{
 	{"kv_events", "KV events"},
 	{"router", "Router: the cost of a worker and the choice among them"},
 	{"queue", "Queue: requests that wait while every eligible rank is busy"},
+	{"overload", "Overload: requests refused while every eligible worker is busy"},
 	{"replicas", "Replicas: bookings that are shared, and the index at start"},
+	{"metrics", "Metrics"},
 	{"log", "Log"},
 }
 
@@ -153,6 +155,36 @@ var options = []option{
 	},
 
 	{
+		key: "overload.active_decode_blocks_threshold", flag: "active-decode-blocks-threshold",
+		env: []string{"DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD"}, hint: "0..1|none",
+		bind: func(c *Config) value { return share(&c.Overload.Thresholds.DecodeBlocks) },
+		help: "A rank is busy above this share of its total_kv_blocks; ranks whose worker does not name " +
+			"them are not judged by it. A worker is busy if all its ranks are. Set it to protect " +
+			"decode; /busy_threshold changes it per model.",
+	},
+	{
+		key: "overload.active_prefill_tokens_threshold", flag: "active-prefill-tokens-threshold",
+		env: []string{"DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD"}, hint: "N|none",
+		bind: func(c *Config) value { return count(&c.Overload.Thresholds.PrefillTokens) },
+		help: "A rank is busy above this many prompt tokens whose prefill is not complete. Set it to " +
+			"bound the time to first token; /busy_threshold changes it per model.",
+	},
+	{
+		key: "overload.active_prefill_tokens_threshold_frac", flag: "active-prefill-tokens-threshold-frac",
+		env: []string{"DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC"}, hint: "X|none",
+		bind: func(c *Config) value { return multiple(&c.Overload.Thresholds.PrefillFraction) },
+		help: "The same as X times the worker's max_num_batched_tokens, where that is known: one figure " +
+			"for workers of different sizes. It may be above 1.",
+	},
+	{
+		key: "overload.retry_after_secs", flag: "overload-retry-after-secs",
+		env: []string{"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS"}, hint: "SECONDS",
+		bind: func(c *Config) value { return wholeSeconds(&c.Overload.RetryAfter, MaxRetryAfter) },
+		help: "Retry-After header of those refusals; 0 sends none. Set it for clients and proxies that " +
+			"heed it and have no back-off of their own.",
+	},
+
+	{
 		key: "replicas.indexer_peers", flag: "indexer-peers", env: []string{"SELECT_SERVICE_INDEXER_PEERS"}, hint: "URL,...",
 		bind: func(c *Config) value { return list(&c.Replicas.IndexerPeers, httpURL) },
 		help: "HTTP URLs of selectors or indexers whose /dump fills the index at start, in this order " +
@@ -197,6 +229,13 @@ var options = []option{
 		bind:      func(c *Config) value { return list(&c.Replicas.SyncPeers, replicaEndpoint) },
 		help: "ZMQ endpoints (tcp://host:port) on which the other replicas publish their bookings; needs an " +
 			"endpoint of our own.",
+	},
+
+	{
+		key: "metrics.dynamo_aliases", flag: "metrics-dynamo-aliases", env: []string{"SELECT_SERVICE_METRICS_DYNAMO_ALIASES"},
+		bind: func(c *Config) value { return boolean(&c.Metrics.DynamoAliases) },
+		help: "Show metrics also under the names of Dynamo's KV indexer (dynamo_kvindexer_..., " +
+			"dynamo_kvrouter_...), for dashboards that were made for it.",
 	},
 
 	{

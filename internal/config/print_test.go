@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/pkg/overload"
 )
 
 func TestHelp(t *testing.T) {
@@ -46,6 +47,11 @@ func TestPrintReadsBack(t *testing.T) {
 	want.Router.CreditDecay = math.SmallestNonzeroFloat64
 	want.Queue.Threshold = new(0.1)
 	want.Queue.OverlapRefreshAfter = 1234567890123 * time.Millisecond
+	want.Overload = config.Overload{
+		Thresholds: overload.Thresholds{DecodeBlocks: new(0.0), PrefillTokens: new(uint64(math.MaxUint64)), PrefillFraction: new(math.MaxFloat64)},
+		RetryAfter: time.Second,
+	}
+	want.Metrics.DynamoAliases = true
 	want.Replicas = config.Replicas{
 		IndexerPeers: []string{"http://a:1/x", "http://b"}, RecoveryDeadline: 90*time.Minute + 1, RecoveryGrace: time.Hour,
 		SyncPort: 9, SyncBind: "tcp://*:9", SyncAdvertise: "tcp://d:9", SyncPeers: []string{"tcp://c:1"},
@@ -94,6 +100,8 @@ func TestValidate(t *testing.T) {
 	conf.Router.Temperature = math.NaN()
 	conf.Router.Host = 2
 	conf.Queue.Threshold = new(-1.0)
+	conf.Overload.Thresholds = overload.Thresholds{DecodeBlocks: new(1.5), PrefillFraction: new(math.Inf(1))}
+	conf.Overload.RetryAfter = time.Millisecond
 	conf.Replicas.SyncPeers = []string{"tcp://a:1", "nope"}
 	conf.Replicas.RecoveryGrace = 0
 	conf.Server.AdvertiseURL = "h"
@@ -106,6 +114,7 @@ func TestValidate(t *testing.T) {
 		"server.listen", "kv_events.threads", "router.temperature", "router.host_cache_hit_weight",
 		"queue.threshold", "replicas.sync_peers: invalid", "replicas.sync_peers: --replica-sync-peers requires", "log.format",
 		"replicas.recovery_grace", "server.advertise_url",
+		"overload.active_decode_blocks_threshold", "overload.active_prefill_tokens_threshold_frac", "overload.retry_after_secs",
 	} {
 		if !strings.Contains(err.Error(), key) {
 			t.Errorf("%v\ndoes not mention %s", err, key)
@@ -119,6 +128,7 @@ func FuzzFile(f *testing.F) {
 	f.Add("kv_events: {enabled: off, threads: 2}\nrouter: {temperature: 0.5, track_prefill_tokens: no}")
 	f.Add("server: {port: 0, listen: '[::1]'}\nlog: ~")
 	f.Add("queue: {threshold: 1e300, overlap_refresh_after_secs: 0.00001}")
+	f.Add("overload: {active_decode_blocks_threshold: 1e-9, active_prefill_tokens_threshold: 18446744073709551615, retry_after_secs: 9}")
 	f.Add("replicas: {indexer_peers: 'http://a,http://b', sync_port: 1, sync_peers: [tcp://a:1]}")
 	f.Add("replicas: {sync_bind: 'tcp://[::]:1', sync_advertise: ipc://x, recovery_deadline: 0.5, recovery_grace: 1h1ns}")
 	f.Add("a: &a [*a]\n<<: *a")

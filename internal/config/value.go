@@ -79,26 +79,30 @@ func fraction(field *float64) value {
 	return typed[float64]{field: field, parse: parseFloat, verify: upTo(1)}
 }
 
-// optionalNumber is a number of at least 0, or "none". The word lets a flag
-// switch off what the environment or the file has set.
+// optionalNumber is a number of at least 0, or "none".
 func optionalNumber(field **float64) value {
-	inRange := upTo(math.MaxFloat64)
-	return typed[*float64]{
+	return optional(field, parseFloat, upTo(math.MaxFloat64))
+}
+
+// optional is what parse reads and verify accepts, nil for everything, or "none".
+// The word lets a flag switch off what the environment or the file has set.
+func optional[T any](field **T, parse func(string) (T, error), verify func(T) error) value {
+	return typed[*T]{
 		field: field,
-		parse: func(text string) (*float64, error) {
+		parse: func(text string) (*T, error) {
 			if strings.EqualFold(text, "none") {
 				return nil, nil
 			}
-			v, err := parseFloat(text)
+			v, err := parse(text)
 			return &v, err
 		},
-		verify: func(v *float64) error {
-			if v == nil {
+		verify: func(v *T) error {
+			if v == nil || verify == nil {
 				return nil
 			}
-			return inRange(*v)
+			return verify(*v)
 		},
-		render: func(v *float64) any {
+		render: func(v *T) any {
 			if v == nil {
 				return nil
 			}
@@ -156,6 +160,25 @@ func parseInteger[T ~int | ~uint16](text string, low, high T) (T, error) {
 		return 0, fmt.Errorf("%q is not a whole number", text)
 	}
 	return T(v), nil
+}
+
+// wholeSeconds is a span of 0 up to most in whole seconds.
+func wholeSeconds(field *time.Duration, most time.Duration) value {
+	high := int(most / time.Second)
+	return typed[time.Duration]{
+		field: field,
+		parse: func(text string) (time.Duration, error) {
+			n, err := parseInteger(text, 0, high)
+			return time.Duration(n) * time.Second, err
+		},
+		verify: func(d time.Duration) error {
+			if d < 0 || d > most || d%time.Second != 0 {
+				return fmt.Errorf("%v is not in [0, %d] whole seconds", d, high)
+			}
+			return nil
+		},
+		render: func(d time.Duration) any { return int(d / time.Second) },
+	}
 }
 
 // seconds is a span in seconds with millisecond precision; 0 or less is off.

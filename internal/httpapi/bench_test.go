@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -132,6 +133,50 @@ func BenchmarkSelectOverTCP(b *testing.B) {
 			for b.Loop() {
 				if resp, text := send(b, "POST", base+"/select", bytes.NewReader(bc.text)); resp.StatusCode != 200 {
 					b.Fatal(fmt.Errorf("%d %s", resp.StatusCode, text))
+				}
+			}
+		})
+	}
+}
+
+// ignorer is a Requests that costs nothing itself.
+type ignorer struct{}
+
+func (ignorer) Begin()                                 {}
+func (ignorer) End(string, string, int, time.Duration) {}
+
+// BenchmarkSelectObserved is /select without the network and the selection, by
+// who looks on.
+func BenchmarkSelectObserved(b *testing.B) {
+	info, debug := zerolog.New(io.Discard).Level(zerolog.InfoLevel), zerolog.New(io.Discard).Level(zerolog.DebugLevel)
+	shed := &fake{err: &service.Error{Kind: service.Overloaded, Text: "busy", Message: "busy, please"}}
+	for _, bc := range []struct {
+		name   string
+		svc    Service
+		o      Options
+		status int
+	}{
+		{"nobody", echo{}, Options{Log: info}, 200},
+		{"counted", echo{}, Options{Log: info, Requests: ignorer{}}, 200},
+		{"logged", echo{}, Options{Log: debug}, 200},
+		{"both", echo{}, Options{Log: debug, Requests: ignorer{}}, 200},
+		{"shed", shed, Options{Log: info, Requests: ignorer{}, RetryAfter: time.Second}, 503},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			h := New(bc.svc, bc.o)
+			body := benchBodies[0].text
+			text := bytes.NewReader(body)
+			r := httptest.NewRequest("POST", "/select", io.NopCloser(text))
+			r.Header.Set("Content-Type", "application/json")
+			r.Header.Set(requestIDHeader, "3f9c2d7a-9d0a-4a53-a3a5-0e3d9f5d8e11")
+			r.ContentLength = int64(len(body))
+			w := &discard{header: http.Header{}}
+			b.ReportAllocs()
+			for b.Loop() {
+				text.Reset(body)
+				h.ServeHTTP(w, r)
+				if w.status != bc.status {
+					b.Fatal(w.status)
 				}
 			}
 		})

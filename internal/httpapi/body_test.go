@@ -24,9 +24,9 @@ func ptr[T any](v T) *T { return &v }
 var defaultScope = catalog.Scope{Model: "default", Tenant: "default"}
 
 // equal compares requests; slices that are kept for reuse are empty, not nil.
-func equal(t *testing.T, name string, got, want any) {
+func equal(t *testing.T, name string, got, want any, options ...cmp.Option) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got, append(options, cmpopts.EquateEmpty())...); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", name, diff)
 	}
 }

@@ -63,7 +63,7 @@ func (a api) stream(c *gin.Context, write func(context.Context, io.Writer) error
 	case !c.Writer.Written():
 		a.fail(c, nil, err)
 	default:
-		a.log.Warn().Err(err).Str("route", c.FullPath()).Msg("answer broken off")
+		about(a.log.Warn(), c).Err(err).Msg("answer broken off")
 		panic(http.ErrAbortHandler) // the client must see that the end is missing
 	}
 }

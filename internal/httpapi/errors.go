@@ -56,6 +56,7 @@ type problem struct {
 	status        int
 	text          string
 	details       any    // of the selection contract
+	message       string // of the selection contract: the longer text of an overload, else empty
 	reason, field string // of the Conductor contract
 	shape         bool   // a body of the wrong shape
 }
@@ -83,9 +84,9 @@ func problemOf(err error) problem {
 		if known.Reason != "" {
 			reason = known.Reason
 		}
-		return problem{status: status, text: known.Text, details: known.Details, reason: reason, field: known.Field}
+		return problem{status: status, text: known.Text, details: known.Details, message: known.Message, reason: reason, field: known.Field}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return problem{status: http.StatusServiceUnavailable, text: "request cancelled", reason: "shutting_down"} // nobody is left to read it
+		return problem{status: statusClientGone, text: "request cancelled", reason: "cancelled"} // nobody is left to read it
 	}
 	return internalProblem
 }
@@ -113,6 +114,8 @@ func statusOf(k service.Kind) (status int, reason string) {
 		return http.StatusConflict, "already_registered"
 	case service.Unavailable:
 		return http.StatusServiceUnavailable, "shutting_down"
+	case service.Overloaded:
+		return http.StatusServiceUnavailable, "overloaded"
 	case service.TooMany:
 		return http.StatusTooManyRequests, "too_many"
 	case service.Internal:
@@ -124,8 +127,10 @@ func statusOf(k service.Kind) (status int, reason string) {
 func (a api) fail(c *gin.Context, out []byte, err error) []byte {
 	p := problemOf(err)
 	if p.status == http.StatusInternalServerError {
-		a.log.Error().Err(err).AnErr("cause", errors.Unwrap(err)).
-			Str("method", c.Request.Method).Str("route", c.FullPath()).Msg("request failed")
+		about(a.log.Error(), c).Err(err).AnErr("cause", errors.Unwrap(err)).Msg("request failed")
+	}
+	if p.message != "" && a.retryAfter != nil {
+		c.Writer.Header()["Retry-After"] = a.retryAfter
 	}
 	status, out := a.render(out, p)
 	respond(c, status, out)
@@ -143,6 +148,11 @@ func renderSelection(out []byte, p problem) (int, []byte) {
 		if d, err := json.Marshal(p.details); err == nil {
 			out = append(appendKey(out, "details"), d...)
 		}
+	}
+	if p.message != "" { // by these members clients tell an overload from other refusals
+		out = appendStringField(out, "message", p.message)
+		out = appendStringField(out, "type", "service_unavailable")
+		out = appendUintField(out, "code", uint32(p.status))
 	}
 	return p.status, append(out, '}')
 }

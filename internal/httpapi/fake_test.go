@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
 )
 
 // fake is a Service that answers with what a test gave it and remembers what it
@@ -48,6 +49,11 @@ type fake struct {
 	slotsProject service.SlotsProjection
 	scope        catalog.Scope
 	notSelf      bool // the peer came through SlotsRegisterPeer
+
+	busyModel string
+	busySet   overload.Thresholds
+	which     *string
+	limits    []service.ModelThresholds
 
 	conductorFake
 
@@ -155,6 +161,21 @@ func (f *fake) DeregisterPeer(endpoint string) error {
 func (f *fake) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
 	f.after, f.limit = after, limit
 	return f.Dump(ctx, w)
+}
+
+func (f *fake) BusyThresholds() []service.ModelThresholds {
+	_ = f.called()
+	return f.limits
+}
+
+func (f *fake) SetBusyThreshold(model string, set overload.Thresholds) (service.ModelThresholds, error) {
+	f.busyModel, f.busySet = model, set
+	return service.ModelThresholds{Model: model, Thresholds: set}, f.called()
+}
+
+func (f *fake) ClearBusyThreshold(model string, which *string) (service.ModelThresholds, error) {
+	f.busyModel, f.which = model, which
+	return service.ModelThresholds{Model: model}, f.called()
 }
 
 func (f *fake) Recovering() bool { return f.recovering }

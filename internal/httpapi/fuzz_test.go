@@ -17,6 +17,11 @@ func FuzzReserveBody(f *testing.F) {
 
 func FuzzProjectBody(f *testing.F) { fuzzBody(f, newProjectBody(), promptSeed+"}") }
 
+func FuzzBusyThresholdBody(f *testing.F) {
+	fuzzBody(f, newBody(busyShape, nil, nil), `{"model":"m","active_decode_blocks_threshold":0.85,"active_prefill_tokens_threshold":18446744073709551615,`+
+		`"active_prefill_tokens_threshold_frac":1.5}`, `{"model":"m","active_decode_blocks_threshold":null}`)
+}
+
 const settingsSeed = `{"endpoint":"e","kv_events_endpoints":{"0":"tcp://a:1"},"replay_endpoints":{"1":"x"},"block_size":4,"taints":["a"],` +
 	`"topology_domains":{"zone":"a"},"kv_transfer_enforcement":"required","kv_transfer_preferred_weight":0.5,"is_eagle":null`
 

@@ -88,6 +88,14 @@ func appendOptUint[U uint32 | uint64](out []byte, name string, v *U) []byte {
 	return appendUintField(out, name, *v)
 }
 
+// appendOptFloat writes null for nil.
+func appendOptFloat(out []byte, name string, v *float64) []byte {
+	if v == nil {
+		return appendNull(out, name)
+	}
+	return appendFloat(appendKey(out, name), *v, 64)
+}
+
 func appendNull(out []byte, name string) []byte {
 	return append(appendKey(out, name), "null"...)
 }

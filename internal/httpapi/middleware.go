@@ -13,27 +13,116 @@ import (
 
 // api is what the handlers of a contract have in common.
 type api struct {
-	log    zerolog.Logger
-	render renderer
+	log        zerolog.Logger
+	render     renderer
+	requests   Requests // nil: nobody counts
+	retryAfter []string // of an overload, as a header's values; nil: no header
 }
 
-// accessLog writes one debug line per request. Bodies are never logged: they
-// hold prompts.
-func (a api) accessLog(c *gin.Context) {
-	if a.log.GetLevel() > zerolog.DebugLevel {
+// Requests is told of every request of a listener, from any goroutine. It is on
+// the path of every answer: it must not block.
+type Requests interface {
+	// Begin is called when a request has come.
+	Begin()
+	// End is called once for each Begin, when the answer is written or given up;
+	// the last part of it may still have to be sent. The route is a pattern
+	// ("/workers/:worker_id"); method and route are both empty where no route was
+	// found, so that clients cannot make new values of either. A request whose
+	// client went away before its answer was whole has status 499, an answer that
+	// was broken off here 500.
+	End(method, route string, status int, took time.Duration)
+}
+
+// statusClientGone is the status of an answer that its client did not wait for
+// (the number is nginx's). It is for log and counters: nobody reads it, and it
+// must not look like a refusal.
+const statusClientGone = 499
+
+// observe is around everything that is done for a request: its id is echoed, and
+// its end is counted and logged, whatever the end is.
+func (a api) observe(c *gin.Context) {
+	echoRequestID(c)
+	debugging := a.log.GetLevel() <= zerolog.DebugLevel
+	if a.requests == nil && !debugging {
 		return // gin goes on by itself
 	}
 	start := time.Now()
+	if a.requests != nil {
+		a.requests.Begin()
+	}
+	whole := false
+	defer func() {
+		took := time.Since(start)
+		status := c.Writer.Status()
+		switch {
+		case whole:
+		case c.Request.Context().Err() != nil:
+			status = statusClientGone
+		default:
+			status = http.StatusInternalServerError
+		}
+		if a.requests != nil {
+			method, route := c.Request.Method, c.FullPath()
+			if route == "" {
+				method = ""
+			}
+			a.requests.End(method, route, status, took)
+		}
+		if debugging {
+			a.logAccess(c, status, took)
+		}
+	}()
 	c.Next()
-	a.log.Debug().
-		Str("method", c.Request.Method).
+	whole = true
+}
+
+// logAccess writes one debug line about a request. Bodies are never logged: they
+// hold prompts.
+func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
+	about(a.log.Debug(), c).
 		Str("path", c.Request.URL.Path).
-		Int("status", c.Writer.Status()).
+		Int("status", status).
 		Int64("request_bytes", c.Request.ContentLength).
-		Int("bytes", c.Writer.Size()).
-		Dur("took", time.Since(start)).
+		Int("bytes", max(c.Writer.Size(), 0)).
+		Dur("took", took).
 		Str("remote", c.Request.RemoteAddr).
 		Msg("request")
+}
+
+// about says in a log line which request it is about.
+func about(e *zerolog.Event, c *gin.Context) *zerolog.Event {
+	e = e.Str("method", c.Request.Method).Str("route", c.FullPath())
+	if id := requestID(c.Request); id != nil {
+		e = e.Str("request_id", id[0])
+	}
+	return e
+}
+
+// requestIDHeader carries the id that a client, or a proxy, gives a request.
+const requestIDHeader = "X-Request-Id"
+
+// maxRequestID is the longest id that is echoed, in bytes.
+const maxRequestID = 128
+
+// requestID is the request's id as a header's values, nil if it has none that can
+// be used: 1..maxRequestID visible ASCII characters.
+func requestID(r *http.Request) []string {
+	ids := r.Header[requestIDHeader]
+	if len(ids) == 0 || ids[0] == "" || len(ids[0]) > maxRequestID {
+		return nil
+	}
+	for i := range len(ids[0]) {
+		if c := ids[0][i]; c <= ' ' || c > '~' {
+			return nil
+		}
+	}
+	return ids[:1:1]
+}
+
+func echoRequestID(c *gin.Context) {
+	if id := requestID(c.Request); id != nil {
+		c.Writer.Header()[requestIDHeader] = id
+	}
 }
 
 // recovery turns a handler's panic into a 500 answer, so that one bad request
@@ -47,8 +136,7 @@ func (a api) recovery(c *gin.Context) {
 		if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 			panic(p) // asks net/http to drop the connection
 		}
-		a.log.Error().Str("panic", fmt.Sprint(p)).Bytes("stack", debug.Stack()).
-			Str("method", c.Request.Method).Str("route", c.FullPath()).Msg("handler panicked")
+		about(a.log.Error(), c).Str("panic", fmt.Sprint(p)).Bytes("stack", debug.Stack()).Msg("handler panicked")
 		if c.Writer.Written() {
 			panic(http.ErrAbortHandler) // half an answer must not look whole
 		}

@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
@@ -18,6 +20,7 @@ type Service interface {
 	projector
 	reserver
 	loadReader
+	thresholder
 	diagnoser
 	dumper
 }
@@ -34,6 +37,11 @@ type Options struct {
 	Log zerolog.Logger
 	// Metrics serves GET /metrics; nil leaves the route out.
 	Metrics http.Handler
+	// Requests counts the listener's requests; nil for nobody.
+	Requests Requests
+	// RetryAfter is what the refusal of an overload tells clients to wait, rounded
+	// up to seconds; 0 tells them nothing. No other answer has it.
+	RetryAfter time.Duration
 }
 
 // New returns the handler of the selection contract.
@@ -76,8 +84,11 @@ func bareEngine(opt Options, render renderer) (*gin.Engine, api) {
 	e.UseEscapedPath = true
 	e.UnescapePathValues = false
 
-	a := api{opt.Log, render}
-	e.Use(a.accessLog, a.recovery)
+	a := api{log: opt.Log, render: render, requests: opt.Requests}
+	if opt.RetryAfter > 0 {
+		a.retryAfter = []string{strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)}
+	}
+	e.Use(a.observe, a.recovery)
 	e.NoRoute(a.serve(routeNotFound))
 	e.NoMethod(a.serve(methodNotAllowed))
 	return e, a
@@ -111,6 +122,8 @@ func newEngine(svc Service, opt Options) *gin.Engine {
 	e.POST("/reservations/:reservation_id/output_block", a.checked(reservationID),
 		withBody(a, newBody(outputBlockShape, nil, nil), reservations.outputBlock))
 
+	busyRoutes{svc}.addTo(e, a)
+
 	get(e, "/dump", dumpRoutes{svc, a}.dump)
 
 	addReplicaRoutes(e, a, svc)
@@ -126,7 +139,8 @@ func newEngine(svc Service, opt Options) *gin.Engine {
 // addConductor registers the Conductor's routes under their prefix, where errors
 // have its form.
 func addConductor(e *gin.Engine, selection api, svc ConductorService) {
-	a := api{selection.log, renderConductor}
+	a := selection
+	a.render = renderConductor
 	conductorRoutes{svc}.addTo(e.Group(conductorPrefix, a.recovery), a)
 	at := func(f answerFunc) gin.HandlerFunc {
 		inside, outside := a.serve(f), selection.serve(f)

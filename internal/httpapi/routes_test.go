@@ -228,21 +228,6 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestAccessLog: a line per request at debug level, without the body.
-func TestAccessLog(t *testing.T) {
-	var log bytes.Buffer
-	h := New(&fake{}, Options{Log: zerolog.New(&log).Level(zerolog.DebugLevel)})
-	call(t, h, "POST", "/select", `{"token_ids":[424242]}`, nil)
-	if line := log.String(); !strings.Contains(line, `"path":"/select","status":200`) || strings.Contains(line, "424242") {
-		t.Errorf("log = %s", line)
-	}
-	log.Reset()
-	h = New(&fake{}, Options{Log: zerolog.New(&log).Level(zerolog.InfoLevel)})
-	if call(t, h, "GET", "/health", "", nil); log.Len() > 0 {
-		t.Errorf("above debug level: %s", log.String())
-	}
-}
-
 // TestIDs: reservation ids are percent-decoded once, whatever they contain.
 func TestIDs(t *testing.T) {
 	f := &fake{}

@@ -18,13 +18,17 @@ import (
 )
 
 // start serves f on a real listener.
-func start(t testing.TB, f Service) (base string) {
+func start(t testing.TB, f Service, change ...func(*Options)) (base string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := NewServer(New(f, Options{Log: zerolog.Nop()}), zerolog.Nop())
+	o := Options{Log: zerolog.Nop()}
+	for _, f := range change {
+		f(&o)
+	}
+	srv := NewServer(New(f, o), zerolog.Nop())
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	t.Cleanup(func() {

@@ -8,31 +8,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// namespace starts the name of every family of the service.
+// namespace starts the names of the service's own families.
 const namespace = "select_service"
-
-// Sample is one value of a family. Labels are the values of the family's labels
-// in their order; no two samples of a family have the same.
-type Sample struct {
-	Labels []string
-	Value  float64
-}
-
-// Source returns the samples of a family as they are now. It is called at every
-// scrape, from any goroutine.
-type Source func() []Sample
-
-// Value is a source of a single sample without labels.
-func Value(read func() float64) Source {
-	return func() []Sample { return []Sample{{Value: read()}} }
-}
 
 // Metrics is a set of collectors on a registry of its own.
 type Metrics struct{ registry *prometheus.Registry }
 
-// New returns the service's families fed by s, with those of the Go runtime,
-// the process and the build.
-func New(version string, s Sources) *Metrics {
+// Options say what is shown beside the service's own families.
+type Options struct {
+	// DynamoAliases shows numbers of this service a second time, under the names
+	// that dynamo.indexer 1.6.1 has for them.
+	DynamoAliases bool
+}
+
+// New returns the service's families, with those of the Go runtime, the process
+// and the build. gather is called once for every scrape, from any goroutine.
+func New(version string, gather func() Sources, requests *Requests, opt Options) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info", Help: "Always 1; the label tells the version of the service.",
@@ -44,12 +35,9 @@ func New(version string, s Sources) *Metrics {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
 		build,
+		newCollector(gather, opt),
+		requestCollector{requests, opt.DynamoAliases},
 	)
-	for _, f := range families {
-		if source := f.source(&s); source != nil {
-			m.registry.MustRegister(newCollector(f, source))
-		}
-	}
 	return m
 }
 
@@ -58,32 +46,66 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// collector asks one source.
+// collector shows what it gathers.
 type collector struct {
-	desc   *prometheus.Desc
-	kind   prometheus.ValueType
-	source Source
+	gather     func() Sources
+	families   []family
+	histograms []histogramFamily
+	descs      []*prometheus.Desc // of families, then of histograms
 }
 
-func newCollector(f family, s Source) collector {
-	return collector{
-		desc:   prometheus.NewDesc(prometheus.BuildFQName(namespace, "", f.name), f.help, f.labels, nil),
-		kind:   f.kind,
-		source: s,
+func newCollector(gather func() Sources, opt Options) *collector {
+	c := &collector{gather: gather, families: families, histograms: histogramFamilies}
+	if opt.DynamoAliases {
+		c.families = append(c.families[:len(c.families):len(c.families)], aliases...)
 	}
+	for _, f := range c.families {
+		c.descs = append(c.descs, describe(f.name, f.help, f.labels...))
+	}
+	for _, f := range c.histograms {
+		c.descs = append(c.descs, describe(f.name, f.help, f.labels...))
+	}
+	return c
 }
 
 // Describe implements prometheus.Collector.
-func (c collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		ch <- d
+	}
+}
 
 // Collect implements prometheus.Collector. A sample whose labels do not fit
 // fails the scrape.
-func (c collector) Collect(ch chan<- prometheus.Metric) {
-	for _, s := range c.source() {
-		m, err := prometheus.NewConstMetric(c.desc, c.kind, s.Value, s.Labels...)
-		if err != nil {
-			m = prometheus.NewInvalidMetric(c.desc, err)
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s := c.gather()
+	for i, f := range c.families {
+		desc := c.descs[i]
+		for _, sample := range f.source(&s) {
+			ch <- number(desc, f.kind, sample.Value, sample.Labels)
 		}
-		ch <- m
 	}
+	for i, f := range c.histograms {
+		desc := c.descs[len(c.families)+i]
+		for _, d := range f.source(&s) {
+			ch <- distribution(desc, d.Histogram, d.Labels)
+		}
+	}
+}
+
+func number(desc *prometheus.Desc, kind prometheus.ValueType, v float64, labels []string) prometheus.Metric {
+	m, err := prometheus.NewConstMetric(desc, kind, v, labels...)
+	if err != nil {
+		return prometheus.NewInvalidMetric(desc, err)
+	}
+	return m
+}
+
+func distribution(desc *prometheus.Desc, h *Histogram, labels []string) prometheus.Metric {
+	count, sum, upTo := h.read()
+	m, err := prometheus.NewConstHistogram(desc, count, sum, upTo, labels...)
+	if err != nil {
+		return prometheus.NewInvalidMetric(desc, err)
+	}
+	return m
 }

@@ -10,71 +10,118 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write golden files anew")
 
-// all feeds every family with one sample that names its labels, and one more
+// labelsOf has an example of the labels of each family that has any, by the
+// field of Sources.
+var labelsOf = map[string][]string{
+	"KVEvents": {"stored", "device", "applied"}, "KVEventBlocks": {"device", "stored"}, "KVMessages": {"live"},
+	"KVGaps": {"lost"}, "KVReplays": {"complete"}, "KVConnections": {"connect"}, "KVStreams": {"live"},
+	"IndexBlocks": {"device"}, "Workers": {"schedulable"}, "Selections": {"reserved"}, "ReservationEvents": {"booked"},
+	"OverlapRatio": {"m"}, "OverlapForegone": {"m"}, "CostSpread": {"m"}, "QueueWait": {"m"},
+	"Rejections": {"m", "queue_limit"}, "BusyThresholds": {"m", "active_prefill_tokens_threshold"},
+	"TasksIssued": {"m", "select"}, "TasksRejected": {"m", "select"}, "TasksQueued": {"m", "select"}, "ModelQueued": {"m"},
+	"RankActiveBlocks": {"m", "t", "1", "0"}, "RankPrefillTokens": {"m", "t", "1", "0"}, "RankActiveRequests": {"m", "t", "1", "0"},
+	"RankUsedBlocks": {"m", "t", "1", "0"}, "RankTotalBlocks": {"m", "t", "1", "0"}, "WorkerOverloaded": {"m", "t", "1"},
+	"FrontendBlocks": {"1", "0", "select"}, "FrontendPrefill": {"1", "0", "select"},
+	"ReplicaSent": {"booked"}, "ReplicaReceived": {"freed"}, "ReplicaDropped": {"known"}, "ReplicaPeers": {"connected"},
+	"ReplicaSnapshots": {"ok"}, "ReplicaLearned": {"adopted"}, "RecoveryStage": {"fetching"}, "RecoverySkipped": {"malformed"},
+	"ConductorIndexBlocks": {"device"}, "ConductorBlocks": {"tokens"},
+	"IndexerListeners": {"active"}, "IndexerEvents": {"stored", "ok"}, "IndexerWarnings": {"duplicate_store"},
+}
+
+// fill gives a field of Sources one sample that names its labels, and one more
 // where there are any.
-func all(t *testing.T) Sources {
-	t.Helper()
-	labels := map[string][]string{
-		"KVEvents": {"stored", "device", "applied"}, "KVEventBlocks": {"device", "stored"}, "KVMessages": {"live"},
-		"KVGaps": {"lost"}, "KVReplays": {"complete"}, "KVConnections": {"connect"}, "KVStreams": {"live"},
-		"IndexBlocks": {"device"}, "Workers": {"schedulable"}, "Selections": {"reserved"}, "ReservationEvents": {"booked"},
-		"ReplicaSent": {"booked"}, "ReplicaReceived": {"freed"}, "ReplicaDropped": {"known"}, "ReplicaPeers": {"connected"},
-		"ReplicaSnapshots": {"ok"}, "ReplicaLearned": {"adopted"}, "RecoveryStage": {"fetching"}, "RecoverySkipped": {"malformed"},
-		"ConductorIndexBlocks": {"device"}, "ConductorBlocks": {"tokens"},
+func fill(field reflect.Value, name string, value float64) {
+	labels := labelsOf[name]
+	if field.Type() == reflect.TypeFor[[]Distribution]() {
+		h := NewHistogram([]float64{1, 10})
+		h.Observe(value)
+		field.Set(reflect.ValueOf([]Distribution{{labels, h}}))
+		return
 	}
+	samples := Samples{{Labels: labels, Value: value}}
+	if labels != nil {
+		other := append([]string{}, labels...)
+		other[len(other)-1] = "other"
+		samples = append(samples, Sample{Labels: other})
+	}
+	field.Set(reflect.ValueOf(samples))
+}
+
+// all fills every field.
+func all() Sources {
 	var s Sources
 	v := reflect.ValueOf(&s).Elem()
 	for i := range v.NumField() {
-		name := v.Type().Field(i).Name
-		samples := []Sample{{Labels: labels[name], Value: float64(i + 1)}}
-		if l := labels[name]; l != nil {
-			other := append([]string{}, l...)
-			other[len(other)-1] = "other"
-			samples = append(samples, Sample{Labels: other})
-		}
-		v.Field(i).Set(reflect.ValueOf(Source(func() []Sample { return samples })))
+		fill(v.Field(i), v.Type().Field(i).Name, float64(i+1))
 	}
 	return s
 }
 
+// of makes Metrics that show s, and one request.
+func of(s Sources, opt Options) *Metrics {
+	r := NewRequests()
+	l := r.Listener("conductor")
+	l.Begin()
+	l.End(http.MethodPost, "/query", 404, 3*time.Millisecond)
+	return New("1.2.3", func() Sources { return s }, r, opt)
+}
+
 // TestFamilies compares the service's own families with a golden file: names,
-// types, help texts, labels. Every source must reach a family.
+// types, help texts, labels.
 func TestFamilies(t *testing.T) {
-	m := New("1.2.3", all(t))
-	var own []string
-	for line := range strings.Lines(scrape(t, m)) {
-		if strings.Contains(line, namespace) {
-			own = append(own, line)
+	for name, opt := range map[string]Options{"families": {}, "aliases": {DynamoAliases: true}} {
+		got := own(scrape(t, of(all(), opt)))
+		golden := filepath.Join("testdata", name+".golden")
+		if *rewrite {
+			if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	got := strings.Join(own, "")
-	golden := filepath.Join("testdata", "families.golden")
-	if *rewrite {
-		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+		want, err := os.ReadFile(golden)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("families changed (-rewrite writes %s anew):\n%s", golden, got)
-	}
-	if n := reflect.TypeFor[Sources]().NumField(); n != len(families) {
-		t.Errorf("%d sources feed %d families", n, len(families))
+		if got != string(want) {
+			t.Errorf("families changed (-rewrite writes %s anew):\n%s", golden, got)
+		}
 	}
 }
 
-// TestLint holds names and help texts against Prometheus' own rules.
+// own leaves out the families of runtime and process.
+func own(body string) string {
+	var out strings.Builder
+	for line := range strings.Lines(body) {
+		if strings.Contains(line, namespace) || strings.Contains(line, "dynamo_") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+// TestEverySourceIsShown: each field of Sources makes a difference.
+func TestEverySourceIsShown(t *testing.T) {
+	opt := Options{DynamoAliases: true}
+	without := strings.Count(scrape(t, of(Sources{}, opt)), "# TYPE")
+	for field := range reflect.TypeFor[Sources]().Fields() {
+		var s Sources
+		fill(reflect.ValueOf(&s).Elem().FieldByName(field.Name), field.Name, 1)
+		if with := strings.Count(scrape(t, of(s, opt)), "# TYPE"); with <= without {
+			t.Errorf("nothing shows %s", field.Name)
+		}
+	}
+}
+
+// TestLint holds names and help texts against Prometheus' own rules. Dynamo's
+// names break them.
 func TestLint(t *testing.T) {
-	problems, err := testutil.GatherAndLint(New("1.2.3", all(t)).registry)
+	problems, err := testutil.GatherAndLint(of(all(), Options{}).registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,12 +130,12 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestNoSources: families without a source are left out, runtime, process and
+// TestNoSources: families without samples are left out; runtime, process and
 // build are always there.
 func TestNoSources(t *testing.T) {
-	body := scrape(t, New("1.2.3", Sources{}))
-	if regexp.MustCompile(`(?m)^select_service_(index|kv|work)`).MatchString(body) {
-		t.Error("a family without a source is exposed")
+	body := scrape(t, of(Sources{}, Options{}))
+	if regexp.MustCompile(`(?m)^(select_service_(index|kv|work)|dynamo_)`).MatchString(body) {
+		t.Error("a family without samples is exposed")
 	}
 	for _, name := range []string{"go_goroutines", "process_open_fds", "go_build_info", `select_service_build_info{version="1.2.3"} 1`} {
 		if !strings.Contains(body, "\n"+name) {
@@ -97,27 +144,55 @@ func TestNoSources(t *testing.T) {
 	}
 }
 
-// TestSourceIsAskedAtEveryScrape: values are never cached.
-func TestSourceIsAskedAtEveryScrape(t *testing.T) {
-	n := 0.0
-	m := New("", Sources{IndexBytes: Value(func() float64 { n++; return n })})
-	scrape(t, m)
-	if body := scrape(t, m); !strings.Contains(body, "select_service_index_bytes 2\n") {
-		t.Errorf("second scrape:\n%s", body)
+// TestGatheredOnceForEveryScrape: nothing is cached, and no family asks again.
+func TestGatheredOnceForEveryScrape(t *testing.T) {
+	n := 0
+	m := New("", func() Sources {
+		n++
+		s := all()
+		s.IndexBytes = Value(n)
+		return s
+	}, NewRequests(), Options{DynamoAliases: true})
+	for i := range 3 {
+		if n != i {
+			t.Errorf("gathered %d times before scrape %d", n, i)
+		}
+		if body := scrape(t, m); !strings.Contains(body, "select_service_index_bytes "+string(rune('1'+i))+"\n") {
+			t.Errorf("scrape %d:\n%s", i, own(body))
+		}
 	}
 }
 
-// TestBadSample: labels that do not fit fail the scrape and not the process.
+// TestBadSample: labels that do not fit, and series that are there twice, fail
+// the scrape and not the process.
 func TestBadSample(t *testing.T) {
-	m := New("", Sources{Workers: func() []Sample { return []Sample{{Labels: []string{"a", "b"}}} }})
-	rec := httptest.NewRecorder()
-	m.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	if rec.Code != http.StatusInternalServerError {
-		t.Errorf("status %d", rec.Code)
+	for name, s := range map[string]Sources{
+		"labels":    {Workers: Samples{{Labels: []string{"a", "b"}}}},
+		"histogram": {QueueWait: []Distribution{{Labels: []string{"a", "b"}, Histogram: NewHistogram(nil)}}},
+		"twice":     {Workers: Samples{{Labels: []string{"a"}}, {Labels: []string{"a"}}}},
+		"no UTF-8":  {Workers: Samples{{Labels: []string{"\xff"}}}},
+	} {
+		rec := httptest.NewRecorder()
+		of(s, Options{}).Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		if rec.Code != http.StatusInternalServerError {
+			t.Errorf("%s: status %d", name, rec.Code)
+		}
 	}
 }
 
-func scrape(t *testing.T, m *Metrics) string {
+// TestEscaping: label values may be any text.
+func TestEscaping(t *testing.T) {
+	body := scrape(t, of(Sources{ModelQueued: Samples{
+		{Labels: []string{"a\"b\\c\nd{},=é"}, Value: 1}, {Labels: []string{""}, Value: 2}, {Labels: []string{"\x00\t"}, Value: 3},
+	}}, Options{}))
+	for _, want := range []string{`{model="a\"b\\c\nd{},=é"} 1`, `{model=""} 2`, "{model=\"\x00\t\"} 3"} {
+		if !strings.Contains(body, "dynamo_frontend_queued_requests"+want+"\n") {
+			t.Errorf("no %s in\n%s", want, own(body))
+		}
+	}
+}
+
+func scrape(t testing.TB, m *Metrics) string {
 	t.Helper()
 	rec := httptest.NewRecorder()
 	m.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))

@@ -6,14 +6,21 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
 )
 
 // bed is a service with that many ranks, 8 to a worker, of which every fourth
 // holds the first half of the prompt that is asked for.
 func bed(b *testing.B, ranks int, tokens []uint32, change ...func(*service.Config)) *world {
+	return bedOf(b, ranks, blockSize, tokens, change...)
+}
+
+// bedOf is bed with blocks of that many tokens.
+func bedOf(b *testing.B, ranks, blockSize int, tokens []uint32, change ...func(*service.Config)) *world {
 	w := start(b, change...)
 	for id := range uint64(ranks / 8) {
-		w.put(record(id, 8))
+		w.put(record(id, 8, func(r *catalog.Record) { r.BlockSize = new(uint32(blockSize)) }))
 		for dp := uint32(0); dp < 8; dp += 4 {
 			e := w.engine(id, dp)
 			e.publish(dp, e.stored(tokens[:len(tokens)/2], blockSize, nil), e.stored(prompt(uint32(id)+10, len(tokens)), blockSize, nil))
@@ -75,6 +82,37 @@ func BenchmarkReserveFree(b *testing.B) {
 						b.Fatal(err)
 					}
 					if err := w.Free("r"); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkRefuse is /select by 8,192 token ids in blocks of 16, without HTTP:
+// answered without thresholds and with some that nobody exceeds, and refused
+// because every rank exceeds one. A refusal does not look at the prompt.
+func BenchmarkRefuse(b *testing.B) {
+	tokens := prompt(1, 8192)
+	for _, ranks := range []int{8, 256} {
+		for _, limit := range []*uint64{nil, new(uint64(1 << 40)), new(uint64(0))} {
+			name := "answered"
+			switch {
+			case limit != nil && *limit == 0:
+				name = "refused"
+			case limit != nil:
+				name = "judged"
+			}
+			b.Run(fmt.Sprintf("%s/ranks=%d", name, ranks), func(b *testing.B) {
+				w := bedOf(b, ranks, 16, tokens, limits(overload.Thresholds{PrefillTokens: limit}))
+				for i := range uint64(ranks) {
+					w.burden(fmt.Sprint(i), i/8, uint32(i%8), 1, 1)
+				}
+				req := ask(tokens)
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := w.Select(context.Background(), req, false); (err != nil) != (name == "refused") {
 						b.Fatal(err)
 					}
 				}

@@ -50,57 +50,59 @@ func TestConductorMetrics(t *testing.T) {
 	w.wantHits(identity, p, "i2", "i2: 8 GPU 0 CPU 8 DISK 0 DP 0:8")
 	w.wantHits(identity, prompt(4, 16), "i2", gpu("i2", 16))
 
-	m := w.Metrics()
-	checks := []struct {
+	type check struct {
 		name   string
-		source metrics.Source
+		family metrics.Samples
 		labels []string
 		want   float64
-	}{
-		{"publishers", m.ConductorPublishers, nil, 2},
-		{"Spaces", m.ConductorSpaces, nil, 1},
-		{"namespaces", m.ConductorNamespaces, nil, 1},
-		{"owners", m.ConductorOwners, nil, 2},
-		{"blocks", m.ConductorIndexBlocks, nil, 10},
-		{"blocks", m.ConductorIndexBlocks, []string{"device"}, 8},
-		{"blocks", m.ConductorIndexBlocks, []string{"host_pinned"}, 2},
-		{"unique blocks", m.ConductorIndexUnique, nil, 8},
-		{"orphans", m.ConductorIndexOrphans, nil, 0},
-		{"announced", m.ConductorBlocks, []string{"tokens"}, 4},
-		{"announced", m.ConductorBlocks, []string{"standard"}, 4},
-		{"announced", m.ConductorBlocks, []string{"own"}, 2},
-		{"announced", m.ConductorBlocks, []string{"unverified"}, 8},
-		{"gaps", m.ConductorEventGaps, nil, 1},
-		{"missed", m.ConductorEventsMissed, nil, 3},
-		{"late", m.ConductorLateEvents, nil, 2},
-		{"restarts", m.ConductorStreamRestarts, nil, 1},
-		{"base mismatches", m.ConductorBaseMismatches, nil, 1},
-
-		// What selection has is not in there, and the streams' counters have both.
-		{"selection's blocks", m.IndexBlocks, nil, 2},
-		{"messages", m.KVMessages, []string{"received"}, 9},
-		{"messages", m.KVMessages, []string{"applied"}, 9},
-		{"streams", m.KVStreams, nil, 3},
-		{"events", m.KVEvents, nil, 9},
-		{"events", m.KVEvents, []string{"stored", "applied"}, 6},
-		{"events", m.KVEvents, []string{"removed", "device", "applied"}, 1},
-		{"events", m.KVEvents, []string{"late_event_id"}, 2},
 	}
-	for _, c := range checks {
-		if got := sum(c.source, c.labels...); got != c.want {
+	checks := func(m metrics.Sources) []check {
+		return []check{
+			{"publishers", m.ConductorPublishers, nil, 2},
+			{"Spaces", m.ConductorSpaces, nil, 1},
+			{"namespaces", m.ConductorNamespaces, nil, 1},
+			{"owners", m.ConductorOwners, nil, 2},
+			{"blocks", m.ConductorIndexBlocks, nil, 10},
+			{"blocks", m.ConductorIndexBlocks, []string{"device"}, 8},
+			{"blocks", m.ConductorIndexBlocks, []string{"host_pinned"}, 2},
+			{"unique blocks", m.ConductorIndexUnique, nil, 8},
+			{"orphans", m.ConductorIndexOrphans, nil, 0},
+			{"announced", m.ConductorBlocks, []string{"tokens"}, 4},
+			{"announced", m.ConductorBlocks, []string{"standard"}, 4},
+			{"announced", m.ConductorBlocks, []string{"own"}, 2},
+			{"announced", m.ConductorBlocks, []string{"unverified"}, 8},
+			{"gaps", m.ConductorEventGaps, nil, 1},
+			{"missed", m.ConductorEventsMissed, nil, 3},
+			{"late", m.ConductorLateEvents, nil, 2},
+			{"restarts", m.ConductorStreamRestarts, nil, 1},
+			{"base mismatches", m.ConductorBaseMismatches, nil, 1},
+
+			// What selection has is not in there, and the streams' counters have both.
+			{"selection's blocks", m.IndexBlocks, nil, 2},
+			{"messages", m.KVMessages, []string{"received"}, 9},
+			{"messages", m.KVMessages, []string{"applied"}, 9},
+			{"streams", m.KVStreams, nil, 3},
+			{"events", m.KVEvents, nil, 9},
+			{"events", m.KVEvents, []string{"stored", "applied"}, 6},
+			{"events", m.KVEvents, []string{"removed", "device", "applied"}, 1},
+			{"events", m.KVEvents, []string{"late_event_id"}, 2},
+		}
+	}
+	for _, c := range checks(w.Metrics()) {
+		if got := sum(c.family, c.labels...); got != c.want {
 			t.Errorf("%s %v: %v, want %v", c.name, c.labels, got, c.want)
 		}
 	}
-	if sum(m.ConductorIndexBytes) <= 0 {
+	if sum(w.Metrics().ConductorIndexBytes) <= 0 {
 		t.Error("the index has no bytes")
 	}
 
 	w.unregister(instance("i2"), "i2|t|0")
-	for i, c := range checks {
+	for i, c := range checks(w.Metrics()) {
 		if i < 9 {
 			continue // gauges
 		}
-		if got := sum(c.source, c.labels...); c.name != "streams" && got != c.want {
+		if got := sum(c.family, c.labels...); c.name != "streams" && got != c.want {
 			t.Errorf("%s %v fell to %v with its publisher, from %v", c.name, c.labels, got, c.want)
 		}
 	}

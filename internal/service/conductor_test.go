@@ -324,15 +324,15 @@ func TestConductorSweep(t *testing.T) {
 		other := dict{"model_name": "other", "base_block_idx": 0}
 		e := w.publisher(stays)
 		e.publish(0, envelope(1, "stored", sequence(prompt(1, 8), blockSize), other))
-		m := w.Metrics()
 		counts := func(when string, publishers, spaces, namespaces, owners, blocks float64) {
 			t.Helper()
 			if err := w.SettleConductor(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+			m := w.Metrics()
 			for _, c := range []struct {
 				name   string
-				source metrics.Source
+				family metrics.Samples
 				want   float64
 			}{
 				{"publishers", m.ConductorPublishers, publishers},
@@ -341,7 +341,7 @@ func TestConductorSweep(t *testing.T) {
 				{"owners", m.ConductorOwners, owners},
 				{"blocks", m.ConductorIndexBlocks, blocks},
 			} {
-				if got := sum(c.source); got != c.want {
+				if got := sum(c.family); got != c.want {
 					t.Errorf("%s: %v %s, want %v", when, got, c.name, c.want)
 				}
 			}

@@ -1,6 +1,10 @@
 package service
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/select-service/select-service/pkg/overload"
+)
 
 // Kind says what went wrong, for whoever maps errors to a protocol's statuses.
 type Kind uint8
@@ -12,13 +16,17 @@ const (
 	NotFound         // worker, reservation or rank
 	Conflict         // an id is taken
 	Unavailable      // nobody can serve it now: not ready, no endpoint, shutting down, queue full
-	TooMany          // reserved for dialects that answer 429
+	TooMany          // more than this service keeps, or reserved for dialects that answer 429
+	Overloaded       // every worker that could serve it has too much to do; wraps *OverloadError
 )
 
 // Error is an error with a text of the contract.
 type Error struct {
 	Kind Kind
 	Text string
+	// Message is the longer text for people that the contract has beside Text, ""
+	// where it has none: all but overload.
+	Message string
 	// Details is rendered as the answer's "details" object where the contract
 	// has one (queue rejection).
 	Details any
@@ -32,6 +40,33 @@ func (e *Error) Error() string { return e.Text }
 
 // Unwrap gives the cause, if there is one.
 func (e *Error) Unwrap() error { return e.Err }
+
+// OverloadError is the cause of an error of kind Overloaded.
+type OverloadError struct {
+	Pinned bool   // the request named the worker
+	Worker uint64 // which one, if Pinned
+	// Causes are the limits that a rank of a worker in question exceeds.
+	Causes overload.Causes
+}
+
+func (e *OverloadError) Error() string {
+	if e.Pinned {
+		return fmt.Sprintf("pinned worker %d is overloaded", e.Worker)
+	}
+	return "all eligible workers are overloaded"
+}
+
+// overloaded gives the cause the texts of the contract.
+func overloaded(e OverloadError) *Error {
+	who := "All workers are busy"
+	if e.Pinned {
+		who = "Selected worker is overloaded"
+	}
+	return &Error{
+		Kind: Overloaded, Text: e.Error(), Err: &e,
+		Message: "Service temporarily unavailable: " + who + ", please retry later",
+	}
+}
 
 func errorf(k Kind, format string, args ...any) *Error {
 	return &Error{Kind: k, Text: fmt.Sprintf(format, args...)}

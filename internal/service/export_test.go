@@ -5,3 +5,18 @@ import "context"
 // SettleConductor waits until everything that Conductor's streams have received
 // is applied.
 func (s *Service) SettleConductor(ctx context.Context) error { return s.conductorStreams.Barrier(ctx) }
+
+// SelectLate is Select without the early refusal: what it answers is what the
+// test under the ledger's lock says.
+func (s *Service) SelectLate(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {
+	c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
+	defer c.recycle()
+	if err := c.check(); err != nil {
+		return Selection{}, err
+	}
+	if err := c.lookUp(); err != nil {
+		return Selection{}, err
+	}
+	err := c.pool.line.do(ctx, &c)
+	return c.result, err
+}

@@ -54,6 +54,12 @@ func (l *line) do(ctx context.Context, c *selection) error {
 	if t == nil {
 		return err
 	}
+	stats := c.stats()
+	stats.enterQueue(c.reserve)
+	defer func() {
+		stats.leaveQueue(c.reserve)
+		c.queued, c.waited = true, time.Since(c.since)
+	}()
 	select {
 	case <-t.done:
 	case <-ctx.Done():

@@ -55,7 +55,7 @@ func TestMetrics(t *testing.T) {
 	}
 	m := w.Metrics()
 	checks := []struct {
-		source metrics.Source
+		family metrics.Samples
 		labels []string
 		want   float64
 	}{
@@ -102,7 +102,7 @@ func TestMetrics(t *testing.T) {
 		{m.QueuedTokens, nil, 0},
 	}
 	for i, c := range checks {
-		if got := sum(c.source, c.labels...); got != c.want {
+		if got := sum(c.family, c.labels...); got != c.want {
 			t.Errorf("check %d, %v: %v, want %v", i, c.labels, got, c.want)
 		}
 	}

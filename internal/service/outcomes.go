@@ -20,10 +20,11 @@ const (
 	IDTaken                    // the reservation id is live
 	Invalid                    // the request can never work
 	Failed                     // anything else: the worker left, the client went away
+	Refused                    // every worker that it could use is overloaded
 	NumOutcomes = int(iota)
 )
 
-var outcomeTexts = [NumOutcomes]string{"selected", "reserved", "not_ready", "no_endpoint", "queue_full", "id_taken", "invalid", "failed"}
+var outcomeTexts = [NumOutcomes]string{"selected", "reserved", "not_ready", "no_endpoint", "queue_full", "id_taken", "invalid", "failed", "overloaded"}
 
 // String gives the outcome's label.
 func (o Outcome) String() string { return outcomeTexts[o] }
@@ -31,25 +32,26 @@ func (o Outcome) String() string { return outcomeTexts[o] }
 // Outcomes counts selections.
 type Outcomes [NumOutcomes]atomic.Uint64
 
-func (c *Outcomes) count(err error, reserve bool) { c[outcomeOf(err, reserve)].Add(1) }
-
 func outcomeOf(err error, reserve bool) Outcome {
-	var e *Error
 	switch {
 	case err == nil && reserve:
 		return Reserved
 	case err == nil:
 		return Selected
-	case !errors.As(err, &e):
-		return Failed
 	case errors.Is(err, selector.ErrNoEndpoints):
 		return NoEndpoint
+	}
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return Failed
 	}
 	switch e.Kind {
 	case BadRequest:
 		return Invalid
 	case Conflict:
 		return IDTaken
+	case Overloaded:
+		return Refused
 	case Unavailable:
 		if e.Details != nil {
 			return QueueFull

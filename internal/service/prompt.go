@@ -18,6 +18,7 @@ type query struct {
 
 	overlap    indexer.Overlap
 	eligible   []catalog.Entry
+	free       []catalog.Entry // the eligible ranks of workers that are not overloaded
 	candidates []selector.Candidate
 	costs      []float64
 
@@ -37,13 +38,17 @@ func (q *query) recycle() {
 	}
 	q.local, q.sequence = nil, nil
 	clear(q.eligible)
-	q.eligible = q.eligible[:0]
+	clear(q.free)
+	q.eligible, q.free = q.eligible[:0], q.free[:0]
 	queries.Put(q)
 }
 
 // read fills in the prompt for a pool of workers. The hash form's slices stay
 // the caller's.
 func (q *query) read(p *Prompt, pool *catalog.Snapshot) error {
+	if err := p.check(); err != nil {
+		return err
+	}
 	q.size = selector.Prompt{BlockSize: pool.BlockSize}
 	if tokens, mm, ok := p.tokens(); ok {
 		layout := hashing.Layout{BlockSize: int(pool.BlockSize), Eagle: pool.Eagle}
@@ -55,9 +60,6 @@ func (q *query) read(p *Prompt, pool *catalog.Snapshot) error {
 		q.local, q.sequence = q.localMem, q.sequenceMem
 		q.size.Tokens = uint64(len(tokens))
 	} else {
-		if err := p.checkHashes(); err != nil {
-			return err
-		}
 		q.local, q.sequence = p.BlockHashes, p.SequenceHashes
 		q.size.Tokens = p.ISLTokens
 	}
@@ -74,7 +76,12 @@ func (p *Prompt) tokens() ([]uint32, [][]uint64, bool) {
 	return p.TokenIDs, p.MM, p.HasTokenIDs
 }
 
-func (p *Prompt) checkHashes() error {
+// check tells what is wrong with the prompt. It is cheap: a token form is right
+// as it is.
+func (p *Prompt) check() error {
+	if _, _, ok := p.tokens(); ok {
+		return nil
+	}
 	switch {
 	case !p.HasBlockHashes:
 		return errorf(BadRequest, "block_hashes is required without token_ids")

@@ -8,7 +8,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
 )
@@ -280,33 +279,4 @@ func (o recoveryObserver) Answered(peer string, a recovery.Answer, err error) {
 	}
 	o.s.log.WithLevel(level).Err(err).Str("peer", peer).Uint64("events", a.Events).Uint64("blocks", a.Blocks).
 		Dict("skipped", skipped).Bool("recovering", a.Recovering).Msg("dump of a peer")
-}
-
-// recoveryMetrics adds the families of the recovery, if one is configured.
-func (s *Service) recoveryMetrics(m *metrics.Sources) {
-	r := s.recovery
-	if r == nil {
-		return
-	}
-	m.RecoveryStage = func() []metrics.Sample {
-		present := r.show().Stage
-		var out []metrics.Sample
-		for stage := range numRecoveryStages {
-			n := 0
-			if stage == present {
-				n = 1
-			}
-			out = append(out, sample(n, stage.String()))
-		}
-		return out
-	}
-	m.RecoveryEntries = metrics.Value(func() float64 { return float64(r.show().Entries) })
-	m.RecoverySkipped = func() []metrics.Sample {
-		all := r.report()
-		var out []metrics.Sample
-		for why, n := range all.Skipped {
-			out = append(out, sample(n, recovery.Reason(why).String()))
-		}
-		return out
-	}
 }

@@ -357,14 +357,14 @@ func TestRecoveryMetrics(t *testing.T) {
 		w.wantStage(service.RecoveryApplied, false)
 		m := w.Metrics()
 		if stage := sum(m.RecoveryStage, "applied"); stage != 1 || sum(m.RecoveryStage) != 1 {
-			t.Errorf("stage %v", m.RecoveryStage())
+			t.Errorf("stage %v", m.RecoveryStage)
 		}
 		st, _ := w.Recovery()
 		if n := sum(m.RecoveryEntries); n == 0 || n != float64(st.Entries) {
 			t.Errorf("%v entries, status %+v", n, st)
 		}
 		if bad, failed := sum(m.RecoverySkipped, "bad_key"), sum(m.RecoverySkipped, "error_entry"); bad != 1 || failed != 1 || st.Skipped != 2 {
-			t.Errorf("skipped %v, status %+v", m.RecoverySkipped(), st)
+			t.Errorf("skipped %v, status %+v", m.RecoverySkipped, st)
 		}
 	})
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -143,43 +142,5 @@ func (l replicaLog) Fetched(url string, process uint64, failures int, err error)
 	if failures&(failures-1) == 0 { // powers of two
 		l.log.Warn().Err(err).Str("url", url).Uint64("process", process).Int("failures", failures).
 			Msg("snapshot of a replica could not be read")
-	}
-}
-
-// replicaMetrics sets the sources about other replicas, if there can be any.
-func (s *Service) replicaMetrics(m *metrics.Sources) {
-	if s.replica == nil {
-		return
-	}
-	byName := func(read func(replicasync.Stats) map[string]uint64) metrics.Source {
-		return func() (out []metrics.Sample) {
-			for name, n := range read(s.replica.Stats()) {
-				out = append(out, sample(n, name))
-			}
-			return out
-		}
-	}
-	m.ReplicaSent = byName(func(st replicasync.Stats) map[string]uint64 { return st.Sent })
-	m.ReplicaReceived = byName(func(st replicasync.Stats) map[string]uint64 { return st.Received })
-	dropped := byName(func(st replicasync.Stats) map[string]uint64 { return st.Dropped })
-	m.ReplicaDropped = func() []metrics.Sample {
-		if s.config.Replication.Malformed == nil {
-			return dropped()
-		}
-		return append(dropped(), sample(s.config.Replication.Malformed(), "frames"))
-	}
-	m.ReplicaLate = metrics.Value(func() float64 { return float64(s.replica.Stats().Late) })
-	m.ReplicaLost = metrics.Value(func() float64 { return float64(s.replica.Stats().Lost) })
-	m.ReplicaPeers = func() []metrics.Sample {
-		st := s.replica.Stats()
-		return []metrics.Sample{sample(st.Connected, "connected"), sample(st.Peers-st.Connected, "disconnected")}
-	}
-	m.ReplicaSnapshots = func() []metrics.Sample {
-		st := s.replica.Stats()
-		return []metrics.Sample{sample(st.Snapshots, "fetched"), sample(st.SnapshotsFailed, "failed"), sample(st.PagesServed, "pages_served")}
-	}
-	m.ReplicaLearned = func() []metrics.Sample {
-		st := s.replica.Stats()
-		return []metrics.Sample{sample(st.Adopted, "adopted"), sample(st.Completed, "completed"), sample(st.Ended, "ended")}
 	}
 }

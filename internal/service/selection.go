@@ -29,6 +29,9 @@ type selection struct {
 	id      string // of the reservation
 	chosen  catalog.Entry
 	result  Selection
+
+	queued bool          // it has stood in a wait line
+	waited time.Duration // from its first wait line to its turn in the last, if queued
 }
 
 // errStale is in the chain of an error that only says that workers changed while
@@ -52,7 +55,7 @@ func (s *Service) Select(ctx context.Context, req *SelectRequest, reserve bool) 
 	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
 		err = c.attempt(ctx)
 	}
-	s.outcomes.count(err, reserve)
+	s.decided(&c, reserve, err)
 	return c.result, err
 }
 
@@ -76,7 +79,19 @@ func (c *selection) attempt(ctx context.Context) error {
 }
 
 // prepare checks the request and looks the prompt up.
-func (c *selection) prepare() (err error) {
+func (c *selection) prepare() error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if err := c.refuseEarly(); err != nil {
+		return err
+	}
+	return c.lookUp()
+}
+
+// check finds the scope and the ranks for the request, and tells what is wrong
+// with it.
+func (c *selection) check() (err error) {
 	req := c.request
 	if c.snap, c.pool, err = c.service.schedulable(req.Scope); err != nil {
 		return err
@@ -84,7 +99,7 @@ func (c *selection) prepare() (err error) {
 	if c.weights, err = c.service.config.Weights.With(req.Override); err != nil {
 		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
 	}
-	if err = c.read(&req.Prompt, c.snap); err != nil {
+	if err = req.Prompt.check(); err != nil {
 		return err
 	}
 	if req.Pinned != nil {
@@ -92,8 +107,16 @@ func (c *selection) prepare() (err error) {
 			return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
 		}
 	}
-	c.pool.space.Overlap(c.local, &c.overlap)
 	return c.admit()
+}
+
+// lookUp hashes the prompt and finds who has it cached.
+func (c *selection) lookUp() error {
+	if err := c.read(&c.request.Prompt, c.snap); err != nil {
+		return err
+	}
+	c.pool.space.Overlap(c.local, &c.overlap)
+	return nil
 }
 
 // refresh looks the catalog up again for a request that has waited, and the
@@ -168,12 +191,16 @@ func (c *selection) run() error {
 	return err
 }
 
-// choose scores the eligible ranks and fills in the answer. It runs under the
-// ledger's lock: a rank that the ledger knows there, while the pool is not gone,
-// is in force until the choice is booked.
+// choose scores the eligible ranks of workers that are not overloaded and fills
+// in the answer. It runs under the ledger's lock: a rank that the ledger knows
+// there, while the pool is not gone, is in force until the choice is booked.
 func (c *selection) choose(v *reservations.View) error {
+	ranks, err := c.restrict(v)
+	if err != nil {
+		return err
+	}
 	c.candidates = c.candidates[:0]
-	for _, e := range c.eligible {
+	for _, e := range ranks {
 		cand := candidate(e, &c.overlap, v)
 		if prefer := c.request.PreferredTaints; len(prefer) > 0 && c.request.Pinned == nil {
 			cand.Taint = selector.TaintFactor(prefer, e.Worker.HasTaint)
@@ -182,7 +209,7 @@ func (c *selection) choose(v *reservations.View) error {
 	}
 	c.costs = c.weights.Costs(c.size, c.candidates, c.costs)
 	i := selector.Pick(c.costs, c.weights.Temperature, selector.Global())
-	c.chosen = c.eligible[i]
+	c.chosen = ranks[i]
 	if !c.candidates[i].Known || c.pool.gone.Load() {
 		return &Error{Kind: Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: errStale}
 	}

@@ -17,10 +17,12 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/pkg/admission"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/overload"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -33,6 +35,8 @@ type Config struct {
 	Process   uint64
 	Weights   selector.Weights
 	Admission admission.Config
+	// Overload has the busy thresholds of every model, until they are changed.
+	Overload overload.Thresholds
 	// KVEvents off: no subscriptions, no event endpoints needed, no overlap.
 	KVEvents bool
 	// OverlapRefresh is how long a request may wait before its overlap is looked
@@ -52,6 +56,7 @@ type Service struct {
 	log     zerolog.Logger
 	catalog *catalog.Catalog
 	ledger  *reservations.Ledger
+	busy    *overload.Table      // by model
 	replica *replicasync.Replica // nil: bookings are not shared
 	// recovery is nil if none is configured.
 	recovery *indexRecovery
@@ -95,6 +100,8 @@ type Service struct {
 	ranksAdded func()
 
 	outcomes Outcomes
+	models   *modelTable
+	lag      *metrics.Histogram // of KV events, in seconds
 }
 
 // New returns a service without workers. source opens the sockets of event
@@ -108,16 +115,22 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 
 		conductor: conductor.NewRegistry(),
 		replays:   make(map[string]sharedReplay),
+
+		models: newModelTable(),
+		lag:    metrics.NewHistogram(metrics.LagBounds),
 	}
 	s.pools.Store(&map[catalog.Scope]*pool{})
 	s.newLedger(cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64)))
 	counters := new(kvevents.Counters) // of all streams
-	s.streams = kvevents.NewSubscribers(source, kvevents.DefaultConfig(config.Threads), counters)
-	s.conductorStreams = kvevents.NewSubscribers(source, kvevents.DefaultConfig(config.Threads), counters)
+	streams := kvevents.DefaultConfig(config.Threads)
+	streams.Lag = func(late time.Duration) { s.lag.Observe(late.Seconds()) }
+	s.streams = kvevents.NewSubscribers(source, streams, counters)
+	s.conductorStreams = kvevents.NewSubscribers(source, streams, counters)
 	s.catalog = catalog.New(catalog.Settings{
 		KVEvents: config.KVEvents,
 		Queueing: config.Admission.Enabled(),
 	}, (*reconciler)(s))
+	s.busy = overload.NewTable(config.Overload, s.catalog.HasModel)
 	s.prepareRecovery()
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -57,8 +58,9 @@ func (n *network) open(s *socket) (uint64, error) {
 	return uint64(len(n.sockets) - 1), nil
 }
 
-func (n *network) Subscribe(endpoint string, message func([][]byte) bool, status func(bool)) (uint64, error) {
-	return n.open(&socket{endpoint: endpoint, message: message, status: status})
+func (n *network) Subscribe(endpoint string, message func([][]byte, time.Time) bool, status func(bool)) (uint64, error) {
+	timed := func(frames [][]byte) bool { return message(frames, time.Now()) }
+	return n.open(&socket{endpoint: endpoint, message: timed, status: status})
 }
 
 func (n *network) Request(endpoint string, request [][]byte, answer func([][]byte) bool) (uint64, error) {
@@ -176,11 +178,14 @@ type (
 	dict = map[string]any
 )
 
-func batch(dp uint32, events ...any) []byte {
+func batch(dp uint32, events ...any) []byte { return batchAt(1.5, dp, events...) }
+
+// batchAt is a batch of that time, in seconds.
+func batchAt(seconds float64, dp uint32, events ...any) []byte {
 	var buf bytes.Buffer
 	enc := msgpack.NewEncoder(&buf)
 	enc.UseCompactInts(true)
-	if err := enc.Encode(list{1.5, events, dp}); err != nil {
+	if err := enc.Encode(list{seconds, events, dp}); err != nil {
 		panic(err)
 	}
 	return buf.Bytes()

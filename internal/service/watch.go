@@ -43,50 +43,96 @@ type streamWatch struct {
 	undecodable          uint64
 	badFrames            uint64
 	replays              [kvevents.NumReplayResults]uint64
+
+	// publishers are those of the look at hand, by stream; nil: not asked for yet.
+	publishers map[catalog.Rank]*conductor.Publisher
 }
 
 // look writes what is new; nothing if nothing is.
 func (w *streamWatch) look() {
-	w.lookAtStreams()
-	w.lookAtReplays()
+	w.publishers = nil
+	var news []streamNews
+	w.selection = collectNews(&news, w.s.streams.Streams(), w.selection)
+	own := len(news)
+	w.conductor = collectNews(&news, w.s.conductorStreams.Streams(), w.conductor)
+	if len(news) > own {
+		news = append(news[:own], w.withPublishers(news[own:])...)
+	}
+	w.lookAtStreams(news)
+	w.lookAtReplays(news)
 	w.lookAtEvents()
+}
+
+// streamName says whose a stream is.
+type streamName struct {
+	rank      catalog.Rank
+	endpoint  string
+	publisher *conductor.Publisher // nil: of a selection worker
+}
+
+// MarshalZerologObject writes the fields.
+func (n streamName) MarshalZerologObject(e *zerolog.Event) {
+	if n.publisher != nil {
+		e.EmbedObject(loggedRegistration(n.publisher.Registration))
+	} else {
+		e.Uint64("worker", n.rank.Worker).Uint32("rank", n.rank.DP).Str("endpoint", clip(n.endpoint))
+	}
+}
+
+// publisher returns the publisher of one of Conductor's streams, nil if it has
+// been withdrawn.
+func (w *streamWatch) publisher(rank catalog.Rank) *conductor.Publisher {
+	if w.publishers == nil {
+		w.publishers = make(map[catalog.Rank]*conductor.Publisher)
+		for _, p := range w.s.conductor.Publishers() {
+			w.publishers[streamKey(p)] = p
+		}
+	}
+	return w.publishers[rank]
 }
 
 // streamNews is what is new of one stream.
 type streamNews struct {
-	stream    kvevents.StreamStatus
-	publisher *conductor.Publisher // nil: of a selection worker
-	was       kvevents.StreamState // if not fresh
-	fresh     bool                 // seen for the first time
-	lost      uint64               // messages
-	restarts  uint64
-	replays   uint64 // begun
+	streamName
+	state      kvevents.StreamState
+	was        kvevents.StreamState // if not fresh
+	fresh      bool                 // seen for the first time
+	lost       uint64               // messages
+	restarts   uint64
+	replays    uint64 // begun
+	badReplays uint64
+	badReplay  kvevents.ReplayResult // the last of them
 }
 
 // newsOf compares a stream with what was seen of it before, if anything.
-func newsOf(st kvevents.StreamStatus, before map[catalog.Rank]kvevents.StreamStatus) (streamNews, bool) {
+func newsOf(st kvevents.StreamStatus, before map[catalog.Rank]kvevents.StreamStatus) streamNews {
 	was, seen := before[st.Rank]
-	if was.Endpoint != st.Endpoint || was.Applied > st.Applied || was.Lost > st.Lost || was.Restarts > st.Restarts || was.Replays > st.Replays {
+	if was.Endpoint != st.Endpoint || was.Applied > st.Applied || was.Lost > st.Lost || was.Restarts > st.Restarts ||
+		was.Replays > st.Replays || was.BadReplays > st.BadReplays {
 		was, seen = kvevents.StreamStatus{}, false // another stream of the same rank
 	}
-	n := streamNews{
-		stream: st, was: was.State, fresh: !seen,
+	return streamNews{
+		streamName: streamName{rank: st.Rank, endpoint: st.Endpoint},
+		state:      st.State, was: was.State, fresh: !seen,
 		lost: st.Lost - was.Lost, restarts: st.Restarts - was.Restarts, replays: st.Replays - was.Replays,
+		badReplays: st.BadReplays - was.BadReplays, badReplay: st.BadReplay,
 	}
-	return n, n.fresh || n.moved() || n.lost > 0 || n.restarts > 0
 }
 
 // moved: the state is another one.
-func (n *streamNews) moved() bool { return n.fresh || n.was != n.stream.State }
+func (n *streamNews) moved() bool { return n.fresh || n.was != n.state }
+
+// lineDue: it is worth a line of its own.
+func (n *streamNews) lineDue() bool { return n.moved() || n.lost > 0 || n.restarts > 0 }
 
 // disconnected: the publisher was there and is not any more.
 func (n *streamNews) disconnected() bool {
-	return !n.fresh && n.moved() && n.stream.State == kvevents.Connecting
+	return !n.fresh && n.moved() && n.state == kvevents.Connecting
 }
 
 // bad: somebody should look after it.
 func (n *streamNews) bad() bool {
-	return n.disconnected() || n.moved() && n.stream.State == kvevents.Stale || n.lost > 0 || n.restarts > 0
+	return n.disconnected() || n.moved() && n.state == kvevents.Stale || n.lost > 0 || n.restarts > 0
 }
 
 func (n *streamNews) level() zerolog.Level {
@@ -105,20 +151,16 @@ func (n *streamNews) text() string {
 	case n.lost > 0:
 		return "kv event stream has lost messages"
 	}
-	return "kv event stream is " + n.stream.State.String()
+	return "kv event stream is " + n.state.String()
 }
 
 // MarshalZerologObject writes whose stream it is and what is new.
 func (n streamNews) MarshalZerologObject(e *zerolog.Event) {
-	if p := n.publisher; p != nil {
-		e.EmbedObject(loggedRegistration(p.Registration))
-	} else {
-		e.Uint64("worker", n.stream.Rank.Worker).Uint32("rank", n.stream.Rank.DP).Str("endpoint", clip(n.stream.Endpoint))
-	}
+	e.EmbedObject(n.streamName)
 	if n.moved() && !n.fresh {
 		e.Stringer("was", n.was)
 	}
-	e.Stringer("state", n.stream.State)
+	e.Stringer("state", n.state)
 	addCount(e, "messages_lost", n.lost)
 	addCount(e, "restarts", n.restarts)
 	addCount(e, "replays", n.replays)
@@ -133,23 +175,12 @@ func addCount(e *zerolog.Event, name string, n uint64) bool {
 	return n > 0
 }
 
-func (w *streamWatch) lookAtStreams() {
-	var news []streamNews
-	w.selection = collectNews(&news, w.s.streams.Streams(), w.selection)
-	own := len(news)
-	w.conductor = collectNews(&news, w.s.conductorStreams.Streams(), w.conductor)
-	if len(news) > own {
-		news = append(news[:own], w.withPublishers(news[own:])...)
-	}
-	w.write(news)
-}
-
 // collectNews adds what is new of some streams, and returns them by rank.
 func collectNews(news *[]streamNews, now []kvevents.StreamStatus, before map[catalog.Rank]kvevents.StreamStatus) map[catalog.Rank]kvevents.StreamStatus {
 	seen := make(map[catalog.Rank]kvevents.StreamStatus, len(now))
 	for _, st := range now {
 		seen[st.Rank] = st
-		if n, ok := newsOf(st, before); ok {
+		if n := newsOf(st, before); n.lineDue() || n.badReplays > 0 {
 			*news = append(*news, n)
 		}
 	}
@@ -159,18 +190,15 @@ func collectNews(news *[]streamNews, now []kvevents.StreamStatus, before map[cat
 // withPublishers names the publishers of the streams, and leaves out streams
 // whose publishers have just been withdrawn.
 func (w *streamWatch) withPublishers(news []streamNews) []streamNews {
-	publishers := make(map[catalog.Rank]*conductor.Publisher)
-	for _, p := range w.s.conductor.Publishers() {
-		publishers[streamKey(p)] = p
-	}
 	for i := range news {
-		news[i].publisher = publishers[news[i].stream.Rank]
+		news[i].publisher = w.publisher(news[i].rank)
 	}
 	return slices.DeleteFunc(news, func(n streamNews) bool { return n.publisher == nil })
 }
 
-// write logs news, bad ones first, as many as one look may.
-func (w *streamWatch) write(news []streamNews) {
+// lookAtStreams logs single streams, bad news first, as many as one look may.
+func (w *streamWatch) lookAtStreams(all []streamNews) {
+	news := slices.DeleteFunc(slices.Clone(all), func(n streamNews) bool { return !n.lineDue() })
 	slices.SortStableFunc(news, func(a, b streamNews) int { return int(b.level()) - int(a.level()) })
 	for _, n := range news[:min(len(news), maxLines)] {
 		w.s.log.WithLevel(n.level()).EmbedObject(n).Msg(n.text())
@@ -179,40 +207,4 @@ func (w *streamWatch) write(news []streamNews) {
 		rest := news[maxLines:]
 		w.s.log.WithLevel(rest[0].level()).Int("more", len(rest)).Msg("more kv event streams have changed")
 	}
-}
-
-// lookAtReplays logs the replays of all streams that did not bring all that was
-// asked for.
-func (w *streamWatch) lookAtReplays() {
-	results, failed := zerolog.Dict(), false
-	for r := range w.replays {
-		n := w.s.streams.Counters().ReplayResults[r].Load() // Conductor's streams count there, too
-		if r := kvevents.ReplayResult(r); r != kvevents.ReplayComplete && r != kvevents.ReplayAborted {
-			failed = addCount(results, r.String(), n-w.replays[r]) || failed
-		}
-		w.replays[r] = n
-	}
-	if failed {
-		w.s.log.Warn().Dict("replays", results).Msg("replays of kv event streams failed or had gaps")
-	}
-}
-
-// lookAtEvents logs what of all streams was not used and should have been.
-func (w *streamWatch) lookAtEvents() {
-	tally, n := w.s.tally(), w.s.streams.Counters()
-	dropped := tally.ByReason()
-	undecodable, badFrames := n.Undecodable.Load(), n.FrameErrors.Load()
-
-	what, found := zerolog.Dict(), false
-	for reason := int(kvevents.Applied) + 1; reason < len(dropped); reason++ {
-		if reason := kvevents.Reason(reason); !reason.Ordinary() {
-			found = addCount(what, reason.String(), dropped[reason]-w.dropped[reason]) || found
-		}
-	}
-	found = addCount(what, "undecodable_messages", undecodable-w.undecodable) || found
-	found = addCount(what, "bad_frames", badFrames-w.badFrames) || found
-	if found {
-		w.s.log.Warn().Dict("dropped", what).Msg("kv events dropped")
-	}
-	w.dropped, w.undecodable, w.badFrames = dropped, undecodable, badFrames
 }

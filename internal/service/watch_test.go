@@ -68,6 +68,21 @@ func TestConductorLog(t *testing.T) {
 	w.wantLog(line("info: publisher unregistered", publisherFields(r, "lora=sql")...))
 }
 
+// exampleOf is a dropped event of a worker as a line names it.
+func exampleOf(worker uint64, reason string) string {
+	return fmt.Sprintf("map[endpoint:%s rank:0 reason:%s worker:%d]", endpoint(worker, 0), reason, worker)
+}
+
+// exampleFrom is what happened to a publisher's stream as a line names it.
+func exampleFrom(r conductor.Registration, key, text string) string {
+	fields := publisherFields(r, key+"="+text)
+	slices.Sort(fields)
+	for i := range fields {
+		fields[i] = strings.Replace(fields[i], "=", ":", 1)
+	}
+	return "map[" + strings.Join(fields, " ") + "]"
+}
+
 // look lets the time of one look at the streams pass.
 func (w *world) look() {
 	synctest.Wait()
@@ -115,7 +130,9 @@ func TestWatch(t *testing.T) {
 		ec.deliver([]byte{0xc1})
 		w.net.at(r.Endpoint).send([]byte("one frame"))
 		w.look()
-		w.wantLog("warn: kv events dropped dropped=map[bad_frames:1 bad_tag:1 block_size_mismatch:2 undecodable_messages:1]")
+		w.wantLog("warn: kv events dropped dropped=map[bad_frames:1 bad_tag:1 block_size_mismatch:2 undecodable_messages:1] examples=[" +
+			exampleOf(1, "block_size_mismatch") + " " + exampleFrom(r, "reason", "message has frames of lengths 9") + " " +
+			exampleFrom(r, "reason", "message is not a batch of events") + " " + exampleFrom(r, "reason", "block_size_mismatch") + "]")
 		w.look()
 		w.wantLog()
 
@@ -176,8 +193,69 @@ func TestWatchReplays(t *testing.T) {
 		w.look() // nobody answers the replay
 		got := w.log.take(t)
 		if len(got) != 2 || !strings.Contains(got[0], "lost messages") || !strings.Contains(got[0], "replays=1") ||
-			got[1] != "warn: replays of kv event streams failed or had gaps replays=map[silent:1]" {
+			got[1] != "warn: replays of kv event streams failed or had gaps examples=["+exampleFrom(r, "result", "silent")+"] replays=map[silent:1]" {
 			t.Errorf("after a replay that nobody answered: %q", got)
+		}
+	})
+}
+
+// TestWatchBadEvents: however much of whatever kind is dropped, a look writes one
+// line with the first of each kind, which has nothing of what was sent.
+func TestWatchBadEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		for worker := range uint64(3) {
+			w.put(record(worker+1, 1))
+			w.net.at(endpoint(worker+1, 0)).connect()
+		}
+		r := registration("i", 0)
+		w.register(r)
+		w.look()
+		w.log.take(t)
+		const secret = "a prompt that nobody else may see"
+		engines := [...]*engine{w.engine(3, 0), w.engine(2, 0), w.engine(1, 0)}
+		for range 100 {
+			for _, e := range engines {
+				e.publish(0, list{secret}, list{"BlockStored", list{1}, nil, list{secret}, blockSize, nil, secret, secret})
+				e.deliver([]byte(secret))
+				w.net.at(e.endpoint).send([]byte(secret), []byte(secret))
+				synctest.Wait()
+			}
+		}
+		w.look()
+		w.wantLog("warn: kv events dropped dropped=map[bad_frames:300 bad_tag:300 bad_token:300 undecodable_messages:300] examples=[" +
+			exampleOf(3, "message has frames of lengths 33 33") + " " +
+			exampleOf(3, "message is not a batch of events") + " " + exampleOf(3, "bad_tag") + "]")
+
+		engines[1].deliver([]byte(secret))
+		w.look()
+		w.wantLog("warn: kv events dropped dropped=map[undecodable_messages:1] examples=[" +
+			exampleOf(2, "message is not a batch of events") + "]")
+		ec := w.publisher(r)
+		ec.deliver([]byte(secret))
+		synctest.Wait()
+		w.unregister(instance("i"), "i|t|0")
+		w.log.take(t)
+		w.look() // of a publisher that is gone there is no example
+		w.wantLog("warn: kv events dropped dropped=map[undecodable_messages:1]")
+	})
+}
+
+// TestWatchNamesFewReplays: of many replays that failed a line names a few.
+func TestWatchNamesFewReplays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		for rank := range uint32(9) {
+			r := registration("i", rank, func(r *conductor.Registration) { r.Replay = fmt.Sprint("tcp://i:", 6000+rank) })
+			w.register(r)
+			w.net.at(r.Endpoint).connect()
+		}
+		w.log.take(t)
+		w.look()
+		got := w.log.take(t)
+		if len(got) != 10 || !strings.HasPrefix(got[9], "warn: replays of kv event streams failed or had gaps examples=[map[") ||
+			!strings.HasSuffix(got[9], "]] replays=map[silent:9]") || strings.Count(got[9], "result:silent") != 5 {
+			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
 		}
 	})
 }

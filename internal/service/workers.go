@@ -24,6 +24,9 @@ func (s *Service) register(change func() (*catalog.Worker, error)) (*catalog.Wor
 	defer s.registering.Add(-1)
 	before := s.rankPuts.Load()
 	w, err := change()
+	if w != nil {
+		s.models.add(w.Scope.Model, s.catalog)
+	}
 	s.workersChanged()
 	if s.ranksAdded != nil && s.rankPuts.Load() != before {
 		s.ranksAdded() // perhaps for ranks of another call, too

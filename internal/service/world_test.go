@@ -208,8 +208,8 @@ func (w *world) wantDevice(tokens []uint32, want string) {
 }
 
 // sum adds up the samples of a metric family that have all of the labels.
-func sum(source metrics.Source, labels ...string) (total float64) {
-	for _, s := range source() {
+func sum(family metrics.Samples, labels ...string) (total float64) {
+	for _, s := range family {
 		missing := func(l string) bool { return !slices.Contains(s.Labels, l) }
 		if !slices.ContainsFunc(labels, missing) {
 			total += s.Value

@@ -57,6 +57,14 @@ func (l *log) message(frames [][]byte) bool {
 	return l.add(fmt.Sprintf("%q", frames))
 }
 
+// timed takes a message of a subscription.
+func (l *log) timed(frames [][]byte, received time.Time) bool {
+	if age := time.Since(received); age < 0 || age > zmqtest.Patience {
+		l.add(fmt.Sprintf("received %v ago", age)) // nobody expects this
+	}
+	return l.message(frames)
+}
+
 func (l *log) status(up bool) {
 	if up {
 		l.add("up")
@@ -105,7 +113,7 @@ func has(want ...string) func([]string) bool {
 
 func subscribe(t testing.TB, h *zmqsock.Hub, endpoint string, l *log) uint64 {
 	t.Helper()
-	id, err := h.Subscribe(endpoint, l.message, l.status)
+	id, err := h.Subscribe(endpoint, l.timed, l.status)
 	if err != nil {
 		t.Fatal(err)
 	}

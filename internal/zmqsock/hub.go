@@ -49,6 +49,10 @@ func DefaultOptions() Options {
 // and then the sender feels it.
 type Message = func(frames [][]byte) bool
 
+// TimedMessage is a Message that is told when its message was read. Up to 64
+// messages that were waiting in one socket share the time of the first.
+type TimedMessage = func(frames [][]byte, received time.Time) bool
+
 // Hub opens sockets and calls their openers back. Run has to run for any other
 // method to return.
 type Hub struct {
@@ -123,12 +127,15 @@ func (h *Hub) open() error {
 // every connection whose handshake succeeds, false when the last one is lost.
 // The socket reconnects by itself; a host name is looked up by the hub, in the
 // background and again whenever there is no connection.
-func (h *Hub) Subscribe(endpoint string, message Message, status func(up bool)) (id uint64, err error) {
+func (h *Hub) Subscribe(endpoint string, message TimedMessage, status func(up bool)) (id uint64, err error) {
 	return h.subscribe(endpoint, feed{topics: everyTopic, maxMessage: h.opt.MaxMessage}, message, status)
 }
 
-func (h *Hub) subscribe(endpoint string, f feed, message Message, status func(up bool)) (id uint64, err error) {
-	id, err = h.bind(func(l *loop, id uint64) error { return l.subscribe(id, endpoint, f, message, status) })
+func (h *Hub) subscribe(endpoint string, f feed, message TimedMessage, status func(up bool)) (id uint64, err error) {
+	id, err = h.bind(func(l *loop, id uint64) error {
+		timed := func(frames [][]byte) bool { return message(frames, l.readAt) }
+		return l.subscribe(id, endpoint, f, timed, status)
+	})
 	if err != nil {
 		return 0, fmt.Errorf("subscribe to %s: %w", endpoint, err)
 	}

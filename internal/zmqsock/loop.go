@@ -35,6 +35,7 @@ type loop struct {
 	monitors int       // opened so far
 	ready    []*socket // may have more to read although their descriptor is silent
 	frames   [][]byte  // scratch of receive
+	readAt   time.Time // of the first message of the drain at hand
 	timers   []timer   // earliest first
 	trim     trimmer
 
@@ -189,7 +190,7 @@ func (l *loop) drain(s *socket) (more bool) {
 		_, _ = s.zmq.GetEvents() // fails only for what is no socket
 		return false
 	}
-	for range fairness {
+	for i := range fairness {
 		frames, err := s.receive(l.frames[:0])
 		if err != nil {
 			// Almost always EAGAIN; a socket that fails for good must not keep
@@ -202,6 +203,9 @@ func (l *loop) drain(s *socket) (more bool) {
 		if s.ahead != nil && s.behind() {
 			l.frames = nil // still in use
 			l.drainAll(s.ahead)
+		}
+		if i == 0 {
+			l.readAt = time.Now()
 		}
 		for _, f := range frames {
 			l.trim.received += len(f)

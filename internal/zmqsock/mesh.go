@@ -170,7 +170,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 	if Bound(peer) {
 		return nil, fmt.Errorf("follow %s: %w", peer, ErrWildcard)
 	}
-	take := func(frames [][]byte) bool {
+	take := func(frames [][]byte, _ time.Time) bool {
 		if topic, ok := m.known(frames); ok {
 			deliver(topic, frames[1])
 		} else {

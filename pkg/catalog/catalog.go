@@ -194,6 +194,26 @@ func (c *Catalog) Scopes() []Scope {
 	return slices.SortedFunc(maps.Keys(c.view.Load().scopes), Scope.Compare)
 }
 
+// HasModel tells whether any worker is registered for the model, whatever its
+// lifecycle.
+func (c *Catalog) HasModel(model string) bool {
+	_, ok := slices.BinarySearchFunc(c.view.Load().workers, model, func(w *Worker, model string) int {
+		return strings.Compare(w.Scope.Model, model)
+	})
+	return ok
+}
+
+// Models lists the models for which any worker is registered, in order.
+func (c *Catalog) Models() []string {
+	var models []string
+	for _, w := range c.view.Load().workers {
+		if n := len(models); n == 0 || models[n-1] != w.Scope.Model {
+			models = append(models, w.Scope.Model)
+		}
+	}
+	return models
+}
+
 // Matches tells whether the scope has the given model and tenant; nil matches
 // any.
 func (s Scope) Matches(model, tenant *string) bool {

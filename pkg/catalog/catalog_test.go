@@ -2,6 +2,7 @@ package catalog_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -293,4 +294,27 @@ func TestListOrder(t *testing.T) {
 	equal(t, "empty tenant", ids(nil, new("")), []uint64{3})
 	equal(t, "both", ids(new("a"), new("")), []uint64{})
 	equal(t, "scopes", c.Scopes(), []catalog.Scope{{Model: "a", Tenant: "y"}, {Model: "a", Tenant: "z"}, {Model: "b"}, {Model: "m", Tenant: "s"}, m1})
+}
+
+// TestModels: each model once and in order, however its workers are registered
+// and whatever they lack, and no model without a worker.
+func TestModels(t *testing.T) {
+	c, _ := newWorld(t, eventsOff)
+	equal(t, "at first", c.Models(), nil)
+	for _, r := range []catalog.Record{
+		record(1), record(2, in(catalog.Scope{Model: "m", Tenant: "s"})), record(3, in(catalog.Scope{Model: "b", Tenant: "t"}), blocks(0)),
+		record(4, in(catalog.Scope{})), record(5, in(catalog.Scope{Model: "gone", Tenant: "t"})), record(6, in(m2)),
+	} {
+		put(t, c, r)
+	}
+	if _, err := c.PutTracked(tracked(7, catalog.Scope{Model: "c", Tenant: "t"}, 4, 0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, c, 5)
+	put(t, c, record(6, in(m1))) // moves
+	models := []string{"", "b", "c", "m"}
+	equal(t, "models", c.Models(), models)
+	for _, model := range []string{"", "a", "b", "bb", "c", "gone", "m", "m2", "z"} {
+		equal(t, model, c.HasModel(model), slices.Contains(models, model))
+	}
 }

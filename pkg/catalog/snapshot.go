@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -74,4 +75,10 @@ func (s *Snapshot) RanksOf(worker uint64) []Entry {
 // IsCandidate tells whether an entry of this snapshot can be chosen.
 func (s *Snapshot) IsCandidate(e Entry) bool {
 	return e.Worker.Lifecycle == Schedulable && e.Worker.HasRank(e.DP)
+}
+
+// Snapshots returns all scopes with attached workers as they are at one moment,
+// by model and tenant.
+func (c *Catalog) Snapshots() []*Snapshot {
+	return slices.SortedFunc(maps.Values(c.view.Load().scopes), func(a, b *Snapshot) int { return a.Scope.Compare(b.Scope) })
 }

@@ -85,26 +85,31 @@ func wantWhole(b *testing.B, a *Answer, tokens int) {
 	}
 }
 
-// BenchmarkApply is a batch with one store of 64 blocks, and their removal.
+// BenchmarkApply is a batch with one store, and the removal of its blocks: 64, as
+// of a prompt, or one, as of an answer under way.
 func BenchmarkApply(b *testing.B) {
-	tokens := prompt(1, 64)
-	h := rolling(tokens)
-	for name, events := range map[string][]event{
-		"engine":   {engineStored(from(1, 64), nil, tokens, "GPU"), engineRemoved(from(1, 64), "GPU")},
-		"envelope": {stored(h, "gpu"), removed(h, "gpu")},
-	} {
-		b.Run(name, func(b *testing.B) {
-			w := newWorld(b)
-			p := w.add(base("i", 0))
-			w.apply(p, stored(rolling(prompt(2, 4096)), "gpu")) // an index of some size
-			payload := w.payload(nil, events...)
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := p.Apply(payload, &w.work); err != nil {
-					b.Fatal(err)
-				}
-			}
+	for _, blocks := range []uint64{1, 64} {
+		tokens := prompt(1, int(blocks))
+		h := rolling(tokens)
+		b.Run(fmt.Sprintf("engine/blocks=%d", blocks), func(b *testing.B) {
+			benchApply(b, engineStored(from(1, blocks), nil, tokens, "GPU"), engineRemoved(from(1, blocks), "GPU"))
 		})
+		b.Run(fmt.Sprintf("envelope/blocks=%d", blocks), func(b *testing.B) {
+			benchApply(b, stored(h, "gpu"), removed(h, "gpu"))
+		})
+	}
+}
+
+func benchApply(b *testing.B, events ...event) {
+	w := newWorld(b)
+	p := w.add(base("i", 0))
+	w.apply(p, stored(rolling(prompt(2, 4096)), "gpu")) // an index of some size
+	payload := w.payload(nil, events...)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := p.Apply(payload, &w.work); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

@@ -79,9 +79,10 @@ func (p *Publisher) Apply(payload []byte, w *kvevents.Workspace) error {
 	if p.gone.Load() {
 		return nil
 	}
-	before := w.Tally.Events
 	p.converter.Each(&w.Batch, (*sink)(p), &w.Tally)
-	p.unused.count(&before, &w.Tally.Events, &w.Batch, &p.Registration)
+	if unused := w.Batch.Unused(); unused != nil {
+		p.unused.add(unused, &w.Batch, &p.Registration)
+	}
 	return nil
 }
 

@@ -22,32 +22,11 @@ type unused struct {
 	rank      atomic.Uint32 // data-parallel rank
 }
 
-// eventCounts are a kvevents.Tally's counts of events.
-type eventCounts = [kvevents.NumKinds][kvevents.NoTier + 1][kvevents.NumReasons]uint64
-
-// count adds the events of a batch that were not applied; before and after are
-// what was counted of events around it.
-func (u *unused) count(before, after *eventCounts, b *kvevents.Batch, reg *Registration) {
-	used := uint64(0)
-	for k := range after {
-		for t := range after[k] {
-			used += after[k][t][kvevents.Applied] - before[k][t][kvevents.Applied]
-		}
-	}
-	if used == uint64(len(b.Events)+len(b.Bad)) { // as nearly always
-		return
-	}
-	var more [kvevents.NumReasons]uint64
-	for k := range after {
-		for t := range after[k] {
-			for r, n := range after[k][t] {
-				more[r] += n - before[k][t][r]
-			}
-		}
-	}
-	u.note(&more, b, reg)
-	for r, n := range more {
-		if n > 0 && kvevents.Reason(r) != kvevents.Applied {
+// add adds the events of a batch that were not applied.
+func (u *unused) add(events *[kvevents.NumReasons]uint64, b *kvevents.Batch, reg *Registration) {
+	u.note(events, b, reg)
+	for r, n := range events {
+		if n > 0 {
 			u.byReason[r].Add(n)
 		}
 	}

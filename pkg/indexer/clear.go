@@ -1,5 +1,7 @@
 package indexer
 
+import "slices"
+
 // clearWork is how many blocks and nodes Clear deals with before it lets others
 // in: about a millisecond.
 const clearWork = 16384
@@ -108,4 +110,16 @@ func (s *Space) Held(slot uint32) [NumTiers]int {
 		return [NumTiers]int{}
 	}
 	return s.ranks[slot].blocks
+}
+
+// HeldAll appends to dst how many blocks each slot holds on the device, in the
+// order of the slots. Slots beyond its end hold none.
+func (s *Space) HeldAll(dst []int) []int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	dst = slices.Grow(dst, len(s.ranks))
+	for i := range s.ranks {
+		dst = append(dst, s.ranks[i].blocks[Device])
+	}
+	return dst
 }

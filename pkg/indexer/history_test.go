@@ -198,6 +198,16 @@ func (s *script) check() {
 			s.t.Fatalf("%v: %d entries, model has %d", tier, got, want)
 		}
 	}
+	held := s.space.HeldAll(nil)
+	for slot := range uint32(max(len(held), int(s.slots))) {
+		got := 0
+		if int(slot) < len(held) {
+			got = held[slot]
+		}
+		if want := s.model.ranks[slot].blocks(indexer.Device); got != want || got != s.space.Held(slot)[indexer.Device] {
+			s.t.Fatalf("slot %d: %d blocks held, model has %d", slot, got, want)
+		}
+	}
 	waiting := 0
 	for slot, r := range s.model.ranks {
 		waiting += len(r.waiting)

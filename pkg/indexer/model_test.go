@@ -227,11 +227,19 @@ func (m *model) overlap(slot uint32, local []uint64) (device, host, disk uint32)
 func (m *model) blocks(t indexer.Tier) int {
 	n := 0
 	for _, r := range m.ranks {
-		set := map[int]bool{}
-		for _, p := range r.named[t] {
-			set[p] = true
-		}
-		n += len(set)
+		n += r.blocks(t)
 	}
 	return n
+}
+
+// blocks is nil-safe: a rank that never came holds none.
+func (r *modelRank) blocks(t indexer.Tier) int {
+	if r == nil {
+		return 0
+	}
+	set := map[int]bool{}
+	for _, p := range r.named[t] {
+		set[p] = true
+	}
+	return len(set)
 }

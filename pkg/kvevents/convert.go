@@ -49,8 +49,10 @@ func NewConverter(layout hashing.Layout, rank uint32, ranks Ranks) *Converter {
 // Apply applies the events of b in order and counts every one in t. Standard
 // envelopes are counted and left out.
 func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
+	b.outcome.reset()
 	for _, bad := range b.Bad {
 		t.Events[bad.Kind][NoTier][bad.Reason]++
+		b.outcome.note(bad.Reason)
 	}
 	dp := b.RankOr(c.rank)
 	slot, known := c.slot(dp)
@@ -62,6 +64,9 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 		}
 		if reason == Applied {
 			c.apply(ev, slot, idx, &b.work, t)
+			b.outcome.cleared = b.outcome.cleared || ev.Kind == Cleared
+		} else {
+			b.outcome.note(reason)
 		}
 		t.Events[ev.Kind][ev.tierLabel()][reason]++
 	}

@@ -64,6 +64,7 @@ func (d *Decoder) Decode(payload []byte, b *Batch) error {
 func (b *Batch) clear() {
 	b.Rank, b.HasRank, b.Time = 0, false, 0
 	b.Events, b.Bad = b.Events[:0], b.Bad[:0]
+	b.outcome.reset()
 }
 
 // batch reads [ts, events, rank, …], {ts, events, rank} or a bare envelope.

@@ -28,9 +28,10 @@ func (c *Converter) Each(b *Batch, sink Sink, t *Tally) {
 	engine := b.RankOr(c.rank)
 	_, known := c.slot(engine)
 	bad := b.Bad
+	b.outcome.reset()
 	for i := range b.Events {
 		for len(bad) > 0 && int(bad[0].Before) <= i {
-			c.eachBad(&bad[0], sink, t)
+			c.eachBad(b, &bad[0], sink, t)
 			bad = bad[1:]
 		}
 		ev := &b.Events[i]
@@ -47,16 +48,20 @@ func (c *Converter) Each(b *Batch, sink Sink, t *Tally) {
 		}
 		if reason == Applied {
 			t.Blocks[ev.tierLabel()][BlocksIncomplete] += uint64(ev.incomplete)
+			b.outcome.cleared = b.outcome.cleared || ev.Kind == Cleared && ev.Envelope == nil
+		} else {
+			b.outcome.note(reason)
 		}
 		t.Events[ev.Kind][ev.tierLabel()][reason]++
 	}
 	for i := range bad {
-		c.eachBad(&bad[i], sink, t)
+		c.eachBad(b, &bad[i], sink, t)
 	}
 }
 
-func (c *Converter) eachBad(bad *BadEvent, sink Sink, t *Tally) {
+func (c *Converter) eachBad(b *Batch, bad *BadEvent, sink Sink, t *Tally) {
 	t.Events[bad.Kind][NoTier][bad.Reason]++
+	b.outcome.note(bad.Reason)
 	if bad.Numbered != nil && !bad.Numbered.overlong() {
 		sink.Skipped(bad.Numbered, c.fill(bad.Numbered))
 	}

@@ -139,7 +139,8 @@ type Batch struct {
 	Events []Event
 	Bad    []BadEvent
 
-	work scratch // of the Converter that applies the batch
+	work    scratch // of the Converter that applies the batch
+	outcome outcome // of its events there
 }
 
 // RankOr returns the batch's data-parallel rank, or the registered one.

@@ -87,8 +87,9 @@ func TestAllocationIsBounded(t *testing.T) {
 	}
 }
 
-// TestMutations damages every valid message in many ways: nothing panics, and
-// the same decoder reads the undamaged message right afterwards as before.
+// TestMutations damages every valid message in many ways: nothing panics, a batch
+// counts what was not used of it as the tally does, and the same decoder reads
+// the undamaged message right afterwards as before.
 func TestMutations(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	warm := pack(t, message(stored([]uint64{1}, dict{"extra_keys": list{list{1}}}))) // slabs that are not nil
@@ -113,7 +114,11 @@ func TestMutations(t *testing.T) {
 			mutations++
 			if dec.Decode(damaged, &b) == nil {
 				conv := kvevents.NewConverter(hashing.Layout{BlockSize: 4, Eagle: rnd.IntN(2) == 0}, 0, anyRank)
-				conv.Apply(&b, newRecorder(), &kvevents.Tally{})
+				var applied, each kvevents.Tally
+				conv.Apply(&b, newRecorder(), &applied)
+				checkUnused(t, &b, &applied)
+				conv.Each(&b, &countSink{}, &each)
+				checkUnused(t, &b, &each)
 			}
 			if err := dec.Decode(tc.Payload, &b); err != nil {
 				t.Fatalf("%s after %x: %v", tc.Name, damaged, err)
@@ -125,6 +130,20 @@ func TestMutations(t *testing.T) {
 	}
 	if mutations < 10_000 {
 		t.Errorf("only %d mutations", mutations)
+	}
+}
+
+// checkUnused fails unless the batch says of its events what t counted of them.
+func checkUnused(t *testing.T, b *kvevents.Batch, tally *kvevents.Tally) {
+	t.Helper()
+	want := tally.ByReason()
+	want[kvevents.Applied] = 0
+	var got [kvevents.NumReasons]uint64
+	if unused := b.Unused(); unused != nil {
+		got = *unused
+	}
+	if got != want || (b.Unused() == nil) != (want == [kvevents.NumReasons]uint64{}) {
+		t.Fatalf("unused %v, counted %v", got, want)
 	}
 }
 

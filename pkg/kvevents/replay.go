@@ -3,12 +3,15 @@ package kvevents
 import (
 	"encoding/binary"
 	"math"
+	"time"
 )
 
 // message is one numbered batch of a publisher.
 type message struct {
 	seq     uint64
 	payload []byte
+	// received is when a live message came, in Unix nanoseconds.
+	received int64
 }
 
 // endMark is the sequence number of the end of a replay. A live message may
@@ -17,11 +20,11 @@ const endMark = math.MaxUint64
 
 // parseLive reads a live message: topic (any text), sequence number (8 bytes,
 // big endian), payload.
-func parseLive(frames [][]byte) (m message, ok bool) {
+func parseLive(frames [][]byte, received time.Time) (m message, ok bool) {
 	if len(frames) != 3 || len(frames[1]) != 8 {
 		return message{}, false
 	}
-	return message{binary.BigEndian.Uint64(frames[1]), frames[2]}, true
+	return message{binary.BigEndian.Uint64(frames[1]), frames[2], received.UnixNano()}, true
 }
 
 // parseAnswer reads one answer of a replay: "", [topic,] sequence number,
@@ -32,7 +35,7 @@ func parseAnswer(frames [][]byte) (m message, end, ok bool) {
 	if n != 3 && n != 4 || len(frames[n-2]) != 8 {
 		return message{}, false, false
 	}
-	m = message{binary.BigEndian.Uint64(frames[n-2]), frames[n-1]}
+	m = message{seq: binary.BigEndian.Uint64(frames[n-2]), payload: frames[n-1]}
 	return m, m.seq == endMark || len(m.payload) == 0, true
 }
 

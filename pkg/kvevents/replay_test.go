@@ -40,9 +40,12 @@ func TestParseLive(t *testing.T) {
 		"number and topic?": {frames(seven, "", "x"), 0, false},
 	}
 	for name, tc := range tests {
-		m, ok := parseLive(tc.frames)
+		m, ok := parseLive(tc.frames, time.Unix(1e9, 7))
 		if ok != tc.ok || m.seq != tc.seq {
 			t.Errorf("%s: %d, %v; want %d, %v", name, m.seq, ok, tc.seq, tc.ok)
+		}
+		if ok && m.received != 1e18+7 {
+			t.Errorf("%s: received at %d", name, m.received)
 		}
 	}
 }
@@ -189,7 +192,7 @@ func TestHeldBytes(t *testing.T) {
 	sc := newScript(t, true)
 	sc.run("up ask:0")
 	for seq := range uint64(3) {
-		sc.s.live(message{seq, bytes.Repeat([]byte{'a'}, 400)}, sc.now)
+		sc.s.live(message{seq: seq, payload: bytes.Repeat([]byte{'a'}, 400)}, sc.now)
 	}
 	if got := len(sc.applied); got != 3 || sc.s.held.bytes != 0 {
 		t.Errorf("%d of 3 applied, %d bytes held", got, sc.s.held.bytes)
@@ -209,5 +212,26 @@ func TestLabels(t *testing.T) {
 	}
 	if len(seen) != NumReplayResults+NumStreamStates || seen[""] || seen["unknown"] {
 		t.Errorf("labels are not distinct: %v", seen)
+	}
+}
+
+// TestBadReplays proves that a stream counts its replays that failed or had gaps,
+// and knows how the last of them ended.
+func TestBadReplays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		script string
+		bad    uint64
+		last   ReplayResult
+	}{
+		"none":                {"up ask:0 +a0 +end a2 ask:1 +a1 +end", 0, ReplayComplete},
+		"silent":              {"up ask:0 +a0 +end a2 ask:1 5s", 1, ReplaySilent},
+		"refused, then empty": {"up ask:0 refuse 1s a0 a2 ask:1 +end", 2, ReplayEmpty},
+		"another engine":      {"up ask:0 +a0 +a1 +a2 +end down up ask:0 +b0 ask:0 +b0 +end b1", 0, ReplayComplete},
+	} {
+		sc := newScript(t, true)
+		sc.run(tc.script)
+		if got := sc.s.own; got.BadReplays != tc.bad || got.BadReplay != tc.last {
+			t.Errorf("%s: %d bad replays, the last %v; want %d, %v", name, got.BadReplays, got.BadReplay, tc.bad, tc.last)
+		}
 	}
 }

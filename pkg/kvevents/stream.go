@@ -14,7 +14,7 @@ import "time"
 //     limits, and no longer than limits.silence without a replayed message. One
 //     of everything that breaks off is asked again (see redo).
 //   - What a replay did not bring is lost: counted, and the stream is Stale until
-//     a later replay reaches back behind the hole.
+//     a later replay reaches back behind the hole, or the engine clears its rank.
 //   - Numbers that were applied are not applied again, with one exception: a
 //     replay that reaches back behind what was applied without a break is applied
 //     from its first message on. Replaying a suffix in order is harmless, as the
@@ -63,8 +63,10 @@ type stream struct {
 
 // effects is what a stream wants done.
 type effects interface {
-	// apply applies one batch; an error means that it is undecodable.
-	apply(payload []byte) error
+	// apply applies one batch; an error means that it is undecodable. anew says
+	// that the engine has dropped all blocks in it: what was lost before does not
+	// matter any more.
+	apply(m message) (anew bool, err error)
 	// clear removes all blocks of the rank, on all tiers.
 	clear()
 	// replayed says that a replay of everything that the engine ever sent begins,
@@ -167,8 +169,12 @@ func (s *stream) take(m message) {
 	s.trail.note(m)
 	s.n.Applied.Add(1)
 	s.own.Applied++
-	if err := s.fx.apply(m.payload); err != nil {
+	anew, err := s.fx.apply(m)
+	if err != nil {
 		s.n.Undecodable.Add(1)
+	}
+	if anew {
+		s.hole, s.doubt = position{}, position{}
 	}
 }
 

@@ -60,21 +60,30 @@ func newWorld(seed uint64) *world {
 
 func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
 
-func (w *world) apply(payload []byte) error {
+func (w *world) apply(m message) (anew bool, err error) {
+	payload := m.payload
 	var generation, block int
 	var seq uint64
 	var store bool
 	if _, err := fmt.Sscan(string(payload), &generation, &seq, &block, &store); err != nil {
-		return err
+		return false, err
 	}
 	w.note("  apply %s", payload)
-	if store {
+	switch {
+	case block == everyBlock:
+		clear(w.applied)
+		return true, nil
+	case store:
 		w.applied[block] = true
-	} else {
+	default:
 		delete(w.applied, block)
 	}
-	return nil
+	return false, nil
 }
+
+// everyBlock is the block of an event that takes all away.
+const everyBlock = -1
+
 func (w *world) clear() { w.note("  clear"); clear(w.applied) }
 
 // replayed takes everything away: what is going to be replayed must be all.
@@ -88,13 +97,22 @@ func (w *world) hangUp()             { w.asked, w.answers, w.ending = false, nil
 func (w *world) publish() {
 	block := w.rnd.IntN(12)
 	store := w.rnd.IntN(3) > 0
-	if store {
+	switch {
+	case w.rnd.IntN(50) == 0:
+		block = everyBlock
+		clear(w.blocks)
+		for b := range w.lastOp {
+			w.lastOp[b] = w.seq
+		}
+	case store:
 		w.blocks[block] = true
-	} else {
+	default:
 		delete(w.blocks, block)
 	}
-	m := message{w.seq, fmt.Appendf(nil, "%d %d %d %v", w.generation, w.seq, block, store)}
-	w.lastOp[block] = w.seq
+	m := message{seq: w.seq, payload: fmt.Appendf(nil, "%d %d %d %v", w.generation, w.seq, block, store)}
+	if block != everyBlock {
+		w.lastOp[block] = w.seq
+	}
 	w.seq++
 	w.ring = append(w.ring, m)
 	if len(w.ring) > w.ringSize {

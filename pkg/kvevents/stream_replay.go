@@ -189,6 +189,10 @@ func (s *stream) finish(result ReplayResult, now time.Time) {
 	s.replay = replay{}
 	s.fx.hangUp()
 	s.n.ReplayResults[result].Add(1)
+	if result != ReplayComplete && result != ReplayAborted {
+		s.own.BadReplays++
+		s.own.BadReplay = result
+	}
 	s.overtaken = now.Add(s.limits.silence)
 	if !result.failed() {
 		s.fails = 0

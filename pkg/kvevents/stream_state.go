@@ -13,7 +13,7 @@ const (
 	Live
 	// Stale: messages are lost for good, or after a reconnect no replay has shown
 	// that the engine is still the same. Blocks may be wrong until the engine
-	// restarts or a later replay reaches back far enough.
+	// restarts or clears them all, or a later replay reaches back far enough.
 	Stale
 	NumStreamStates = int(iota)
 )
@@ -40,6 +40,9 @@ type StreamCounts struct {
 	Lost     uint64 // message numbers in them
 	Restarts uint64
 	Replays  uint64 // begun
+	// BadReplays failed or had gaps, the last of them as BadReplay says.
+	BadReplays uint64
+	BadReplay  ReplayResult
 }
 
 // state is what a stream shows of itself.

@@ -23,7 +23,7 @@ import (
 //	replay:off, :on    the replay endpoint goes, or is another one
 //
 // Payloads are the words themselves: "x" engines are undecodable, "f" engines
-// belong to another rank.
+// belong to another rank, with "z" engines all blocks are gone.
 type script struct {
 	t       *testing.T
 	s       *stream
@@ -45,12 +45,12 @@ func newScript(t *testing.T, replayable bool) *script {
 	return sc
 }
 
-func (sc *script) apply(payload []byte) error {
-	if payload[0] == 'x' {
-		return errors.New("undecodable")
+func (sc *script) apply(m message) (anew bool, err error) {
+	if m.payload[0] == 'x' {
+		return false, errors.New("undecodable")
 	}
-	sc.applied = append(sc.applied, string(payload))
-	return nil
+	sc.applied = append(sc.applied, string(m.payload))
+	return m.payload[0] == 'z', nil
 }
 func (sc *script) clear()   { sc.applied = append(sc.applied, "clear") }
 func (sc *script) rewound() { sc.rewoundAt = append(sc.rewoundAt, len(sc.applied)) }
@@ -109,7 +109,7 @@ func (sc *script) step(word string) error {
 		if err != nil {
 			return err
 		}
-		m := message{seq, []byte(name)}
+		m := message{seq: seq, payload: []byte(name)}
 		if replayed {
 			sc.s.answer(m, false, sc.now)
 		} else {
@@ -227,6 +227,15 @@ func TestStream(t *testing.T) {
 		"new engine while replaying":        {replay, "up ask:0 +a0 +a1 +end a3 ask:2 down up ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 a3 clear b0 b1", Live},
 		"a second publisher":                {replay, "up ask:0 +a0 up +end ask:0 +a0 +end a1", "a0 a1", Live},
 		"a second publisher, idle":          {replay, "up ask:0 +a0 +end up ask:0 +a0 +end a1", "a0 a1", Live},
+
+		// The engine drops all blocks: nothing that was lost before matters.
+		"a clear makes up for a gap":    {none, "up a0 a3 z4 a5", "a0 a3 z4 a5", Live},
+		"a clear shows the gap":         {none, "up a0 z3", "a0 z3", Live},
+		"a clear before a gap":          {none, "up a0 z1 a3", "a0 z1 a3", Stale},
+		"a gap after a clear":           {none, "up a0 a3 z4 a6", "a0 a3 z4 a6", Stale},
+		"a clear in the ring":           {replay, "up ask:0 +a0 +end a5 ask:1 +a3 +z4 +a5 +end", "a0 a3 z4 a5", Live},
+		"a clear before the ring's gap": {replay, "up ask:0 +a0 +end a5 ask:1 +z3 +a5 +end a6", "a0 z3 a5 a6", Stale},
+		"a clear ends a doubt":          {replay, "up ask:0 +end a0 a1 down up ask:0 +end a2 z3", "a0 a1 a2 z3", Live},
 
 		// Falling live numbers, no reconnect seen.
 		"0: a new engine":                      {replay, "up ask:0 +a0 +a1 +a2 +end a3 b0 ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 a2 a3 clear b0 b1", Live},

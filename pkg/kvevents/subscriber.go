@@ -26,10 +26,11 @@ var (
 // false answer of a message callback stops the socket from being read until
 // Resume. Frames belong to the callee, the slice that holds them does not.
 type Source interface {
-	// Subscribe follows every topic of a publisher. status is told of each new
-	// connection, before its first message, and of the loss of the last one. A
-	// malformed endpoint, or one that cannot be bound, is an error.
-	Subscribe(endpoint string, message func(frames [][]byte) bool, status func(up bool)) (id uint64, err error)
+	// Subscribe follows every topic of a publisher. A message comes with the time
+	// at which it was read; messages read in one go may share that. status is told
+	// of each new connection, before its first message, and of the loss of the last
+	// one. A malformed endpoint, or one that cannot be bound, is an error.
+	Subscribe(endpoint string, message func(frames [][]byte, received time.Time) bool, status func(up bool)) (id uint64, err error)
 	// Request sends one message and takes everything that is answered.
 	Request(endpoint string, request [][]byte, answer func(frames [][]byte) bool) (id uint64, err error)
 	// Resume reads a stopped socket again.
@@ -41,8 +42,9 @@ type Source interface {
 // Applier is where the batches of one stream go. Calls come from one goroutine
 // at a time, in the order of the stream.
 type Applier interface {
-	// Apply decodes and applies one batch; w is memory to do it in. An error
-	// means that nothing of the batch could be used.
+	// Apply decodes and applies one batch; w is memory to do it in, and w.Batch is
+	// looked at afterwards. An error means that nothing of the batch could be used;
+	// its text is for operators and says nothing of the payload's content.
 	Apply(payload []byte, w *Workspace) error
 	// Clear removes the blocks of the stream's rank from all tiers.
 	Clear()
@@ -79,6 +81,10 @@ type Config struct {
 	HeldBytes  int           // the same in bytes
 	Silence    time.Duration // without a message, after which a replay is given up
 	Replays    int           // at a time, over all streams
+	// Lag, if any, is told how late each live message was whose batch could be
+	// read and states a Unix time: from that time to when it was received, 0 to
+	// MaxLag. Several goroutines call it.
+	Lag func(time.Duration)
 }
 
 // DefaultConfig returns the limits of decisions K6 and K9, for a number of
@@ -102,6 +108,7 @@ type Subscribers struct {
 	counters *Counters
 	workers  []*applyWorker
 	replays  *replaySlots
+	samples  samples
 	ended    chan struct{}
 
 	// registering serialises Add, Update and Remove. It comes before mu.

@@ -1,13 +1,52 @@
 package kvevents
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // The effects of a subscription's stream; turning is held.
 
-func (s *subscription) apply(payload []byte) error {
+func (s *subscription) apply(m message) (anew bool, err error) {
 	s.applied = true
-	return s.applier.Apply(payload, s.work)
+	b := &s.work.Batch
+	b.clear()
+	if err := s.applier.Apply(m.payload, s.work); err != nil {
+		s.subs.samples.put(badMessage, s.rank, err.Error)
+		return false, err
+	}
+	if b.outcome.odd != Applied {
+		s.subs.samples.put(droppedEvent, s.rank, b.outcome.odd.String)
+	}
+	if m.received != 0 && s.subs.config.Lag != nil {
+		if lag, ok := lagOf(m.received, b.Time); ok {
+			s.subs.config.Lag(lag)
+		}
+	}
+	// Lost messages may have been about whatever else the stream is about: then no
+	// engine's clear makes up for them.
+	s.mixed = s.mixed || b.RankOr(s.rank.DP) != s.rank.DP || len(s.work.Decoder.envelopes) > 0
+	return b.outcome.cleared && !s.mixed, nil
 }
+
+// badFrames takes a message of a wrong shape.
+func (s *subscription) badFrames(frames [][]byte) {
+	s.subs.counters.FrameErrors.Add(1)
+	s.subs.samples.put(badFrames, s.rank, func() string {
+		text := "message has frames of lengths"
+		for i, f := range frames {
+			if i == maxFramesShown {
+				text += " …"
+				break
+			}
+			text += " " + strconv.Itoa(len(f))
+		}
+		return text
+	})
+}
+
+// maxFramesShown bounds a text; the widest layout has four frames.
+const maxFramesShown = 5
 
 func (s *subscription) clear() { s.applier.Clear() }
 

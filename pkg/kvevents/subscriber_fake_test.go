@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // fakeSource has sockets without a network. Like a real one it keeps what a
@@ -49,8 +50,9 @@ func (f *fakeSource) add(s *fakeSocket) (uint64, error) {
 	return uint64(len(f.sockets) - 1), nil
 }
 
-func (f *fakeSource) Subscribe(endpoint string, message func([][]byte) bool, status func(bool)) (uint64, error) {
-	return f.add(&fakeSocket{endpoint: endpoint, message: message, status: status})
+func (f *fakeSource) Subscribe(endpoint string, message func([][]byte, time.Time) bool, status func(bool)) (uint64, error) {
+	timed := func(frames [][]byte) bool { return message(frames, time.Now()) }
+	return f.add(&fakeSocket{endpoint: endpoint, message: timed, status: status})
 }
 
 func (f *fakeSource) Request(endpoint string, request [][]byte, answer func([][]byte) bool) (uint64, error) {

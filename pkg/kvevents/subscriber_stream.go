@@ -65,6 +65,7 @@ type subscription struct {
 	stream   stream
 	work     *Workspace
 	applied  bool   // something in this turn
+	mixed    bool   // a batch was of another rank, or no engine's
 	asks     uint64 // the number of the newest ask for a replay
 	deadline *time.Timer
 	ringsAt  time.Time // if there is a deadline
@@ -112,10 +113,10 @@ func (s *subscription) open() {
 }
 
 // onMessage takes a live message from the source.
-func (s *subscription) onMessage(frames [][]byte) bool {
-	m, ok := parseLive(frames)
+func (s *subscription) onMessage(frames [][]byte, received time.Time) bool {
+	m, ok := parseLive(frames, received)
 	if !ok {
-		s.subs.counters.FrameErrors.Add(1)
+		s.badFrames(frames)
 		return true
 	}
 	return s.put(item{kind: liveItem, message: m})
@@ -134,7 +135,7 @@ func (s *subscription) onAnswer(ask uint64, frames [][]byte) bool {
 	m, end, ok := parseAnswer(frames)
 	switch {
 	case !ok:
-		s.subs.counters.FrameErrors.Add(1)
+		s.badFrames(frames)
 		return true
 	case end:
 		return s.put(item{kind: endItem, ask: ask})
@@ -254,7 +255,10 @@ func (s *subscription) handle(it *item, now time.Time) {
 		s.address = it.replay
 		s.stream.setReplayable(it.replay != "", now)
 	case barrierItem:
-		s.subs.count(&s.work.Tally) // whoever waits may look at the counters next
+		s.subs.count(&s.work.Tally) // whoever waits may look at the counters next,
+		s.mu.Lock()
+		s.showLocked() // and at the stream
+		s.mu.Unlock()
 		it.barrier.arrive()
 	}
 }

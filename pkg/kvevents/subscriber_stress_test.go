@@ -116,9 +116,9 @@ func (e *engines) open(endpoint string, message func([][]byte) bool) (*engineSoc
 	return s, e.next
 }
 
-func (e *engines) Subscribe(endpoint string, message func([][]byte) bool, status func(bool)) (id uint64, err error) {
+func (e *engines) Subscribe(endpoint string, message func([][]byte, time.Time) bool, status func(bool)) (id uint64, err error) {
 	e.do(func() {
-		_, id = e.open(endpoint, message)
+		_, id = e.open(endpoint, func(frames [][]byte) bool { return message(frames, time.Now()) })
 		status(true)
 	})
 	return id, nil

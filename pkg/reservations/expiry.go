@@ -40,6 +40,7 @@ func (l *Ledger) Expire() (expired int, next time.Time) {
 	}
 	l.pasts.forget(at)
 	l.foreign.forget(at)
+	l.overdue.forget(at)
 	if earliest != never {
 		next = l.start.Add(earliest + 1) // strictly older
 	}
@@ -53,8 +54,12 @@ func (s *scope) expire(at time.Duration, limit int) (n int, more bool) {
 		if n == limit {
 			return n, true
 		}
-		s.end(s.deadlines[0], false)
+		r := s.deadlines[0]
+		s.end(r, false)
 		s.ledger.expired.Add(1)
+		if r.origin.Process == s.ledger.process {
+			s.ledger.overdue.add(r, at)
+		}
 		n++
 	}
 	return n, false

@@ -205,8 +205,8 @@ func (h *history) compare() {
 			h.Fatalf("Loads(%v): -model +ledger\n%s", scope, d)
 		}
 	}
-	if got := h.led.Stats().Live; got != uint64(len(h.model.live)) {
-		h.Fatalf("%d live, model says %d", got, len(h.model.live))
+	if got := h.led.Stats(); got.Live != uint64(len(h.model.live)) || got.Late != h.model.late {
+		h.Fatalf("%d live, %d freed late; model says %d and %d", got.Live, got.Late, len(h.model.live), h.model.late)
 	}
 	h.compareBookings()
 	h.compareEnded()

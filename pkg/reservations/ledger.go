@@ -95,13 +95,17 @@ type Stats struct {
 	Remote  uint64 // of Booked: accepted by other processes
 	Adopted uint64 // of Remote: learned by Adopt
 	Merged  uint64 // of Freed: by MergeEnded
+
+	// Late counts the calls of Free and FreeIn that came for a reservation which
+	// this ledger had accepted and which had expired.
+	Late uint64
 }
 
 // Ledger holds the reservations of all scopes.
 //
-// Lock order: Ledger.mu, scope.mu, then one of idShard.mu, pasts.mu, foreign.mu.
-// A later one may be taken while an earlier one is held, never the reverse; no
-// two of the same kind, and no two of the last three, at a time.
+// Lock order: Ledger.mu, scope.mu, then one of idShard.mu, pasts.mu, foreign.mu,
+// overdue.mu. A later one may be taken while an earlier one is held, never the
+// reverse; no two of the same kind, and no two of the last four, at a time.
 //
 // Whether a booking may come to life again is looked up under the lock of its
 // scope, and it is entered under the same hold of it. What ends a booking notes
@@ -114,9 +118,10 @@ type Ledger struct {
 	ids     *ids
 	pasts   *pasts
 	foreign *foreign
+	overdue *overdue
 
 	booked, freed, expired, dropped atomic.Uint64
-	remote, adopted, merged         atomic.Uint64
+	remote, adopted, merged, late   atomic.Uint64
 
 	named atomic.Uint64 // highest sequence number of an own booking
 
@@ -142,6 +147,7 @@ func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 		ids:     newIDs(),
 		pasts:   newPasts(process),
 		foreign: newForeign(),
+		overdue: newOverdue(),
 		scopes:  make(map[catalog.Scope]*scope),
 	}
 }
@@ -227,6 +233,7 @@ func (l *Ledger) Stats() Stats {
 		Dropped: l.dropped.Load(),
 		Adopted: l.adopted.Load(),
 		Merged:  l.merged.Load(),
+		Late:    l.late.Load(),
 	}
 	st.Remote = l.remote.Load()
 	st.Booked = l.booked.Load() // read last: never below the sum of the others

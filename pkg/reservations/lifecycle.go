@@ -32,10 +32,22 @@ func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 }
 
 // Free ends the reservation. ErrNotFound if no live reservation has the id.
-func (l *Ledger) Free(id string) error { return l.with(id, nil, l.free) }
+func (l *Ledger) Free(id string) error {
+	err := l.with(id, nil, l.free)
+	if err != nil {
+		l.notFreed(overdueID{id: id})
+	}
+	return err
+}
 
 // FreeIn is Free among the reservations of one scope.
-func (l *Ledger) FreeIn(sc catalog.Scope, id string) error { return l.within(sc, id, l.free) }
+func (l *Ledger) FreeIn(sc catalog.Scope, id string) error {
+	err := l.within(sc, id, l.free)
+	if err != nil {
+		l.notFreed(overdueID{sc, true, id})
+	}
+	return err
+}
 
 // prefillComplete needs the lock of r's scope, and so does free.
 func (l *Ledger) prefillComplete(r *reservation) {

@@ -1,6 +1,7 @@
 package reservations
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -16,6 +17,10 @@ type model struct {
 	ranks map[place]catalog.Rank
 	live  []*booking // the oldest first
 	past  modelPast
+	// expired has the own bookings that nobody has freed since, late how many
+	// were freed after they had expired.
+	expired map[expiredID]bool
+	late    uint64
 	// weight of held prompt blocks that do not weigh 1, in unit parts
 	weight map[blockAt]int
 }
@@ -23,6 +28,16 @@ type model struct {
 // unit is what a whole block weighs in the model, which counts in integers. Of
 // its parts, some are exact in binary and most are not.
 const unit = 56
+
+// expiredID is how callers name a booking: by its id alone, or by scope and id.
+type expiredID struct{ scope, id string }
+
+func expiredIDOf(scope *catalog.Scope, id string) expiredID {
+	if scope == nil {
+		return expiredID{id: id}
+	}
+	return expiredID{fmt.Sprint(*scope), id}
+}
 
 type place struct {
 	scope catalog.Scope
@@ -59,9 +74,10 @@ func (b *booking) pending() uint64 {
 
 func newModel() *model {
 	return &model{
-		ranks:  make(map[place]catalog.Rank),
-		past:   newModelPast(),
-		weight: make(map[blockAt]int),
+		ranks:   make(map[place]catalog.Rank),
+		past:    newModelPast(),
+		expired: make(map[expiredID]bool),
+		weight:  make(map[blockAt]int),
 	}
 }
 
@@ -132,6 +148,10 @@ func (m *model) remove(b *booking) {
 func (m *model) free(id string, scope *catalog.Scope) error {
 	b := m.find(id, scope)
 	if b == nil {
+		if name := expiredIDOf(scope, id); m.expired[name] {
+			m.late++
+			delete(m.expired, name)
+		}
 		return ErrNotFound
 	}
 	m.end(b)
@@ -183,6 +203,13 @@ func (m *model) expire() (n int) {
 		if m.now-b.at > 300*time.Second {
 			n++
 			m.end(b)
+			if b.origin.Process == 1 {
+				var scope *catalog.Scope
+				if b.perScope {
+					scope = &b.scope
+				}
+				m.expired[expiredIDOf(scope, b.id)] = true
+			}
 		}
 	}
 	return n

@@ -195,6 +195,9 @@ func TestExpect(t *testing.T) {
 		"match on a number":    {`{"status":400,"match":{"$.error":"1"}}`, jsonAnswer(400, `{"error":1}`), 1},
 		"lines":                {`{"status":200,"lines":["a.*","c"]}`, answer{status: 200, text: "ab\nc\n"}, 0},
 		"line that is missing": {`{"status":200,"lines":["a","c"]}`, answer{status: 200, text: "ab\nc\n"}, 1},
+		"lookahead":            {`{"status":200,"lines":["n\\{(?=[^}]*a=\"1\")(?=[^}]*b=\"2\")[^}]*\\} 2(\\.0)?"]}`, answer{status: 200, text: `n{b="2",a="1"} 2`}, 0},
+		"lookahead that fails": {`{"status":200,"lines":["n\\{(?=[^}]*a=\"1\")(?=[^}]*b=\"2\")[^}]*\\} 2"]}`, answer{status: 200, text: `n{b="3",a="1"} 2`}, 1},
+		"lookahead, tail":      {`{"status":200,"lines":["n(?=x)x 2"]}`, answer{status: 200, text: `nx 3`}, 1},
 		"bad path":             {`{"status":200,"json":{},"ignore":["a"]}`, jsonAnswer(200, `{}`), 1},
 	}
 	for name, tc := range tests {

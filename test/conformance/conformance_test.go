@@ -22,10 +22,9 @@ const commandEnv = "SELECT_SERVICE_CMD"
 var contracts = []struct {
 	folder string
 	flags  []string
-	skip   string // why it is not played
 }{
 	{folder: "selection", flags: []string{"--port", "{port}"}},
-	{folder: "rejection", flags: []string{"--port", "{port}"}, skip: "request rejection is not served yet"},
+	{folder: "rejection", flags: []string{"--port", "{port}"}},
 	{folder: "slots", flags: []string{"--slots-port", "{port}", "--port", "0"}},
 	{folder: "conductor", flags: []string{"--conductor-port", "{port}", "--port", "0"}},
 }
@@ -42,9 +41,6 @@ func TestScenarios(t *testing.T) {
 	slots := make(chan struct{}, atOnce)
 	for _, c := range contracts {
 		t.Run(c.folder, func(t *testing.T) {
-			if c.skip != "" {
-				t.Skip(c.skip)
-			}
 			for _, sc := range load(t, c.folder) {
 				t.Run(sc.Name, func(t *testing.T) {
 					if os.Getenv(commandEnv) != "" && sc.Decided != nil {
@@ -60,8 +56,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestScenariosAreReadable proves that every scenario, also of a contract that
-// is not served yet, uses only what the player knows.
+// TestScenariosAreReadable proves that every scenario uses only what the player
+// knows.
 func TestScenariosAreReadable(t *testing.T) {
 	names := map[string]bool{}
 	for _, c := range contracts {

@@ -126,7 +126,22 @@ func (a answer) hasLine(pattern string) bool {
 	})
 }
 
+var lookahead = regexp.MustCompile(`\(\?=([^()]*)\)`)
+
+// fullMatch matches the whole of s. Go has no lookahead, by which a scenario asks
+// for labels in any order: what stands in one has to follow what stands before it,
+// as the rest of the pattern has to.
 func fullMatch(pattern, s string) bool {
-	re, err := regexp.Compile(`^(?:` + pattern + `)$`)
-	return err == nil && re.MatchString(s)
+	rest := lookahead.ReplaceAllLiteralString(pattern, "")
+	matches := func(pattern string) bool {
+		re, err := regexp.Compile(`^(?:` + pattern + `)$`)
+		return err == nil && re.MatchString(s)
+	}
+	for _, at := range lookahead.FindAllStringSubmatchIndex(pattern, -1) {
+		before := lookahead.ReplaceAllLiteralString(pattern[:at[0]], "")
+		if !matches(before + pattern[at[2]:at[3]] + "(?s:.*)") {
+			return false
+		}
+	}
+	return matches(rest)
 }

@@ -23,25 +23,40 @@ const patience = 2 * time.Minute
 // TestConductor proves that the session of docs/conductor.md works as it is
 // printed, on other ports: each answer has the values of the page.
 func TestConductor(t *testing.T) {
+	play(t, "docs/conductor.md", "13333", "8092", "5500")
+}
+
+// TestOverload is the same for docs/overload.md.
+func TestOverload(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("the page's client needs python3")
+	}
+	play(t, "docs/overload.md", "8092")
+}
+
+// play runs the session of a page, on free ports in place of those that it
+// names.
+func play(t *testing.T, page string, ports ...string) {
+	t.Helper()
 	root, err := procs.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "conductor.md"))
+	text, err := os.ReadFile(filepath.Join(root, page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps, err := session(onFreePorts(t, string(page), "13333", "8092", "5500"))
+	steps, err := session(onFreePorts(t, string(text), ports...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	install(t, root, filepath.Join(dir, "bin"))
-	reached := run(t, dir, steps)
+	reached := run(t, dir, page, steps)
 	for i, s := range steps[:reached] {
 		output := read(t, dir, fmt.Sprintf("output.%d", i))
 		if diff, err := s.difference(output); err != nil || diff != "" {
-			t.Errorf("docs/conductor.md, line %d: %v\n%s\nprinted, against the page (-page +printed):\n%s\n%s", s.line, err, s.script, diff, output)
+			t.Errorf("%s, line %d: %v\n%s\nprinted, against the page (-page +printed):\n%s\n%s", page, s.line, err, s.script, diff, output)
 		}
 	}
 	if log := read(t, dir, "service.log"); t.Failed() || strings.Contains(log, "WARNING: DATA RACE") {
@@ -77,9 +92,9 @@ func install(t *testing.T, root, bin string) {
 	}
 }
 
-// run runs the steps in one shell, as a reader does, and returns how many ended
-// well. What step i printed is in the file output.i.
-func run(t *testing.T, dir string, steps []step) (reached int) {
+// run runs the steps of a page in one shell, as a reader does, and returns how
+// many ended well. What step i printed is in the file output.i.
+func run(t *testing.T, dir, page string, steps []step) (reached int) {
 	t.Helper()
 	var script strings.Builder
 	for i, s := range steps {
@@ -110,9 +125,9 @@ func run(t *testing.T, dir string, steps []step) (reached int) {
 	switch {
 	case err == nil:
 	case reached < len(steps):
-		t.Errorf("docs/conductor.md, line %d: %v\n%s\n%s", steps[reached].line, err, steps[reached].script, read(t, dir, "stderr"))
+		t.Errorf("%s, line %d: %v\n%s\n%s", page, steps[reached].line, err, steps[reached].script, read(t, dir, "stderr"))
 	default:
-		t.Errorf("docs/conductor.md, after its last step: %v\n%s", err, read(t, dir, "stderr"))
+		t.Errorf("%s, after its last step: %v\n%s", page, err, read(t, dir, "stderr"))
 	}
 	return reached
 }

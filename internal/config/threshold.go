@@ -1,0 +1,47 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// The thresholds of an overload, each a number or "none". What their values must
+// be is said in the words of Dynamo's frontend.
+
+// share is a decimal from 0 to 1.
+func share(field **float64) value {
+	return optional(field, parseFloat, mustBe("between 0.0 and 1.0", upTo(1)))
+}
+
+// multiple is a finite decimal of at least 0.
+func multiple(field **float64) value {
+	return optional(field, parseFloat, mustBe("a finite value >= 0", upTo(math.MaxFloat64)))
+}
+
+// count is a whole number of 64 bits.
+func count(field **uint64) value { return optional(field, parseCount, nil) }
+
+func mustBe(what string, verify func(float64) error) func(float64) error {
+	return func(v float64) error {
+		if verify(v) != nil {
+			return fmt.Errorf("must be %s, got %v", what, v)
+		}
+		return nil
+	}
+}
+
+func parseCount(text string) (uint64, error) {
+	v, err := strconv.ParseUint(text, 10, 64)
+	switch {
+	case err == nil:
+		return v, nil
+	case errors.Is(err, strconv.ErrRange):
+		return 0, fmt.Errorf("%s is not in [0, %d]", text, uint64(math.MaxUint64))
+	case strings.HasPrefix(text, "-"):
+		return 0, fmt.Errorf("must be >= 0, got %s", text)
+	}
+	return 0, fmt.Errorf("%q is not a whole number", text)
+}

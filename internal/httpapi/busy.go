@@ -1,0 +1,93 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+// thresholder keeps the thresholds above which a worker is busy, by model.
+type thresholder interface {
+	// BusyThresholds lists by model: those with at least one worker.
+	BusyThresholds() []service.ModelThresholds
+	// SetBusyThreshold sets what is given, leaves the others and returns all of
+	// the model's; with nothing given it reads them, also of an unknown model.
+	SetBusyThreshold(model string, set overload.Thresholds) (service.ModelThresholds, error)
+	// ClearBusyThreshold unsets one threshold, or all three if which is nil, and
+	// returns what is left (decision B1).
+	ClearBusyThreshold(model string, which *string) (service.ModelThresholds, error)
+}
+
+const busyPath = "/busy_threshold"
+
+type busyRoutes struct{ svc thresholder }
+
+func (r busyRoutes) addTo(e gin.IRoutes, a api) {
+	get(e, busyPath, a.serve(r.list))
+	e.POST(busyPath, withBody(a, newBody(busyShape, nil, nil), r.set))
+	e.DELETE(busyPath, a.serve(r.clear))
+}
+
+func (r busyRoutes) list(_ *gin.Context, out []byte) (int, []byte, error) {
+	out = append(out, '{')
+	out = appendList(appendKey(out, "thresholds"), r.svc.BusyThresholds(), appendThresholds)
+	return http.StatusOK, append(out, '}'), nil
+}
+
+func (r busyRoutes) set(_ *gin.Context, b *busyBody, out []byte) (int, []byte, error) {
+	now, err := r.svc.SetBusyThreshold(b.model, b.set)
+	return http.StatusOK, appendThresholds(out, now), err
+}
+
+var errNoModel = badRequest(queryPrefix + "missing field `model`")
+
+func (r busyRoutes) clear(c *gin.Context, out []byte) (int, []byte, error) {
+	var model, which *string
+	err := readQuery(c.Request, func(key string) **string {
+		switch key {
+		case "model":
+			return &model
+		case "threshold":
+			return &which
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case model == nil:
+		return 0, nil, errNoModel
+	}
+	left, err := r.svc.ClearBusyThreshold(*model, which)
+	return http.StatusOK, appendThresholds(out, left), err
+}
+
+func appendThresholds(out []byte, t service.ModelThresholds) []byte {
+	out = append(out, '{')
+	out = appendStringField(out, "model", t.Model)
+	out = appendOptFloat(out, overload.DecodeBlocks.String(), t.DecodeBlocks)
+	out = appendOptUint(out, overload.PrefillTokens.String(), t.PrefillTokens)
+	out = appendOptFloat(out, overload.PrefillFraction.String(), t.PrefillFraction)
+	return append(out, '}')
+}
+
+// busyBody is the body of POST /busy_threshold; null leaves a threshold.
+type busyBody struct {
+	model string
+	set   overload.Thresholds
+}
+
+var busyShape = jsonscan.NewObject(
+	jsonscan.Field[busyBody]{Name: "model", Required: true, Read: jsonscan.Set(
+		func(b *busyBody) *string { return &b.model }, (*jsonscan.Scanner).String)},
+	jsonscan.Field[busyBody]{Name: overload.DecodeBlocks.String(), Read: jsonscan.Optional(
+		func(b *busyBody) **float64 { return &b.set.DecodeBlocks }, (*jsonscan.Scanner).Float64)},
+	jsonscan.Field[busyBody]{Name: overload.PrefillTokens.String(), Read: jsonscan.Optional(
+		func(b *busyBody) **uint64 { return &b.set.PrefillTokens }, (*jsonscan.Scanner).Uint64)},
+	jsonscan.Field[busyBody]{Name: overload.PrefillFraction.String(), Read: jsonscan.Optional(
+		func(b *busyBody) **float64 { return &b.set.PrefillFraction }, (*jsonscan.Scanner).Float64)},
+)

@@ -1,0 +1,90 @@
+package metrics
+
+import (
+	"math"
+	"slices"
+	"sync/atomic"
+)
+
+// Bounds of histograms: the largest value of each bucket, in order. One more
+// bucket takes what is above the last. They must not be changed.
+var (
+	// OverlapRatioBounds are shares, 0 to 1.
+	OverlapRatioBounds = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
+	// ForegoneBounds are blocks, up to 4,096.
+	ForegoneBounds = append([]float64{0}, doubling(1, 13)...)
+	// CostSpreadBounds are blocks, up to 65,536.
+	CostSpreadBounds = append([]float64{0}, doubling(1, 17)...)
+	// WaitBounds are seconds, 1 ms to 131 s.
+	WaitBounds = doubling(.001, 18)
+	// LagBounds are seconds, 0.5 ms to 65.5 s.
+	LagBounds = doubling(.0005, 18)
+
+	// requestBounds are seconds, 0.1 ms to 52 s: those of dynamo.indexer 1.6.1.
+	requestBounds = doubling(.0001, 20)
+)
+
+// doubling returns n numbers, each twice the one before.
+func doubling(first float64, n int) []float64 {
+	all := make([]float64, n)
+	for i := range all {
+		all[i] = math.Ldexp(first, i)
+	}
+	return all
+}
+
+// Histogram counts values by size. Observe takes no lock and no memory. Unlike
+// prometheus.Histogram it has no name and no labels: who shows it has them.
+type Histogram struct {
+	bounds []float64
+	counts []atomic.Uint64 // by bucket, one more than bounds
+	sum    atomic.Uint64   // bits of a float64
+}
+
+// NewHistogram returns an empty histogram. It keeps bounds.
+func NewHistogram(bounds []float64) *Histogram {
+	return &Histogram{bounds: bounds, counts: make([]atomic.Uint64, len(bounds)+1)}
+}
+
+// Observe counts a value, which must not be NaN.
+func (h *Histogram) Observe(v float64) {
+	i, _ := slices.BinarySearch(h.bounds, v)
+	h.counts[i].Add(1)
+	h.addSum(v)
+}
+
+func (h *Histogram) addSum(v float64) {
+	for {
+		old := h.sum.Load()
+		if h.sum.CompareAndSwap(old, math.Float64bits(math.Float64frombits(old)+v)) {
+			return
+		}
+	}
+}
+
+// add counts what o, of the same bounds, has counted.
+func (h *Histogram) add(o *Histogram) {
+	for i := range o.counts {
+		h.counts[i].Add(o.counts[i].Load())
+	}
+	h.addSum(math.Float64frombits(o.sum.Load()))
+}
+
+// Count returns how many values were observed.
+func (h *Histogram) Count() uint64 {
+	count, _, _ := h.read()
+	return count
+}
+
+// read returns what Prometheus shows: count and sum of all values, and for each
+// bound how many are not above it. The sum may be ahead of or behind values that
+// are being observed.
+func (h *Histogram) read() (count uint64, sum float64, upTo map[float64]uint64) {
+	upTo = make(map[float64]uint64, len(h.bounds))
+	for i, b := range h.bounds {
+		count += h.counts[i].Load()
+		upTo[b] = count
+	}
+	count += h.counts[len(h.bounds)].Load()
+	return count, math.Float64frombits(h.sum.Load()), upTo
+}

@@ -1,0 +1,106 @@
+package metrics
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Requests counts HTTP requests by listener, method, route and status.
+type Requests struct {
+	mu        sync.Mutex
+	listeners map[string]*Listener
+}
+
+// NewRequests returns counters that have counted nothing.
+func NewRequests() *Requests { return &Requests{listeners: make(map[string]*Listener)} }
+
+// Listener returns the counters of a listener, by the name that is its label.
+func (r *Requests) Listener(name string) *Listener {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.listeners[name]
+	if l == nil {
+		l = &Listener{name: name}
+		l.routes.Store(&map[endpoint]*answers{})
+		r.listeners[name] = l
+	}
+	return l
+}
+
+// all returns the listeners at this moment.
+func (r *Requests) all() map[string]*Listener {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.listeners)
+}
+
+// Listener counts the requests of one listener. Its methods may be called from
+// any goroutine; they neither block nor allocate, but for the first request of
+// each method and route.
+type Listener struct {
+	name     string
+	inFlight atomic.Int64
+	routes   atomic.Pointer[map[endpoint]*answers] // replaced under adding
+	adding   sync.Mutex
+}
+
+// endpoint is a method and the pattern of a route, both empty if there is none.
+type endpoint struct{ method, route string }
+
+// answers counts the answers of one endpoint.
+type answers struct {
+	// byCode has the statuses 100 to 599, and at last what is none of them.
+	byCode [lastCode - firstCode + 2]atomic.Uint64
+	took   *Histogram
+}
+
+const (
+	firstCode, lastCode = 100, 599
+	noCode              = lastCode - firstCode + 1
+)
+
+// maxEndpoints bounds what a listener tells apart; further ones count as if they
+// had no route.
+const maxEndpoints = 512
+
+// Begin counts a request that has come.
+func (l *Listener) Begin() { l.inFlight.Add(1) }
+
+// End counts a request as answered. Method and route are those of the route
+// table, or both empty: whatever they are becomes a label.
+func (l *Listener) End(method, route string, status int, took time.Duration) {
+	l.inFlight.Add(-1)
+	e := endpoint{method, route}
+	a := (*l.routes.Load())[e]
+	if a == nil {
+		a = l.add(e)
+	}
+	code := status - firstCode
+	if status < firstCode || status > lastCode {
+		code = noCode
+	}
+	a.byCode[code].Add(1)
+	a.took.Observe(took.Seconds())
+}
+
+// add makes room for an endpoint that was not asked for before.
+func (l *Listener) add(e endpoint) *answers {
+	l.adding.Lock()
+	defer l.adding.Unlock()
+	all := *l.routes.Load()
+	if a := all[e]; a != nil {
+		return a
+	}
+	if len(all) >= maxEndpoints {
+		if e = (endpoint{}); all[e] != nil {
+			return all[e]
+		}
+	}
+	a := &answers{took: NewHistogram(requestBounds)}
+	next := maps.Clone(all)
+	next[e] = a
+	l.routes.Store(&next)
+	return a
+}

@@ -1,0 +1,79 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+// discard is an answer that nobody keeps.
+type discard struct {
+	header http.Header
+	bytes  int
+}
+
+func (d *discard) Header() http.Header { return d.header }
+func (d *discard) WriteHeader(int)     {}
+func (d *discard) Write(b []byte) (int, error) {
+	d.bytes += len(b)
+	return io.Discard.Write(b)
+}
+
+// BenchmarkScrape is a scrape of a service with 4 models, each with an index of
+// some blocks, thresholds, and values in every histogram.
+func BenchmarkScrape(b *testing.B) {
+	for _, ranks := range []int{256, 4096} {
+		b.Run(fmt.Sprintf("ranks=%d", ranks), func(b *testing.B) {
+			w := start(b, limits(overload.Thresholds{PrefillTokens: new(uint64(1000))}))
+			const models = 4
+			for i := range ranks / 8 {
+				id := uint64(i)
+				w.put(record(id, 8, total(1000), ofModel("model-"+strconv.Itoa(i%models))))
+				for dp := range uint32(8) {
+					e := w.engine(id, dp)
+					e.publish(dp, e.stored(prompt(uint32(i)*8+dp, 64*blockSize), blockSize, nil))
+				}
+			}
+			w.settle()
+			for i := range 200 {
+				req := ask(prompt(uint32(i), 32*blockSize))
+				req.Scope.Model = "model-" + strconv.Itoa(i%models)
+				if _, err := w.Select(context.Background(), req, true); err != nil {
+					b.Fatal(err)
+				}
+			}
+			h := metrics.New("", w.Metrics, metrics.NewRequests(), metrics.Options{}).Handler()
+			req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+			answer := &discard{header: http.Header{}}
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				h.ServeHTTP(answer, req)
+				n++
+			}
+			b.ReportMetric(float64(answer.bytes)/float64(n), "bytes")
+		})
+	}
+}
+
+// BenchmarkGather is the part of a scrape that looks at the service: while it
+// lasts, locks are taken.
+func BenchmarkGather(b *testing.B) {
+	tokens := prompt(1, 64*blockSize)
+	w := bed(b, 256, tokens)
+	if _, err := w.Select(context.Background(), &service.SelectRequest{Scope: scope, Prompt: hashes(tokens)}, true); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = w.Metrics()
+	}
+}

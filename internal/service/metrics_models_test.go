@@ -1,0 +1,293 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/admission"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+// ofModel puts a worker into another model.
+func ofModel(model string) func(*catalog.Record) {
+	return func(r *catalog.Record) { r.Scope.Model = model }
+}
+
+// TestTasks: selections count as issued and rejected by model and endpoint
+// exactly as they were answered.
+func TestTasks(t *testing.T) {
+	w := start(t, eventsOff)
+	choose := func(reserve bool, change ...func(*service.SelectRequest)) error {
+		req := ask(prompt(1, 40))
+		for _, f := range change {
+			f(req)
+		}
+		_, err := w.Select(context.Background(), req, reserve)
+		return err
+	}
+	model := func(name string) func(*service.SelectRequest) {
+		return func(r *service.SelectRequest) { r.Scope.Model = name }
+	}
+	_ = choose(false)              // nobody knows the model yet
+	_ = choose(true, model("lie")) // nor ever
+	if _, err := w.PutWorker(record(9, 1, ofModel("inc"), func(r *catalog.Record) { r.BlockSize = nil })); err != nil {
+		t.Fatal(err)
+	}
+	w.wantSeries(`dynamo_tasks_issued_total{endpoint="select",model="inc"} 0`, `rejections_total{cause="queue_limit",model_name="inc"} 0`,
+		`selection_overlap_ratio_count{model_name="inc"} 0`)
+	_ = choose(false, model("inc")) // no worker is complete
+
+	w.put(record(1, 1, total(100)))
+	w.book("r", prompt(1, 40))
+	_ = choose(false)
+	_ = choose(false)
+	_ = choose(false, func(r *service.SelectRequest) { r.Prompt = service.Prompt{} })      // malformed
+	_ = choose(true, func(r *service.SelectRequest) { r.HasAllowedWorkers = true })        // no endpoint
+	_ = choose(true, func(r *service.SelectRequest) { r.ReservationID = new("r") })        // taken
+	_ = choose(true, func(r *service.SelectRequest) { r.Override.Temperature = new(-1.) }) // malformed
+	accepted := []string{
+		`dynamo_tasks_issued_total{endpoint="select",model=""} 1`,
+		`dynamo_tasks_issued_total{endpoint="select_and_reserve",model=""} 1`,
+		`dynamo_tasks_issued_total{endpoint="select",model="inc"} 1`,
+		`dynamo_tasks_issued_total{endpoint="select",model="m"} 2`,
+		`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 3`,
+		`dynamo_tasks_rejected_total{endpoint="select",model="m"} 0`,
+		`dynamo_tasks_rejected_total{endpoint="select_and_reserve",model="m"} 0`,
+		`dynamo_tasks_rejected_total{endpoint="select",model="inc"} 0`,
+		`dynamo_tasks_rejected_total{endpoint="select",model=""} 0`,
+	}
+	w.wantSeries(accepted...)
+	w.wantNoSeries(`model(_name)?="lie"`)
+	w.wantNoSeries(`busy_threshold`)
+	w.wantNoSeries(`worker_overloaded`)
+
+	// The booked prompt has 40 tokens and 10 blocks. Each refusal has all causes of
+	// its moment.
+	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
+	rejected := 0
+	refused := func(reserve bool, change ...func(*service.SelectRequest)) {
+		t.Helper()
+		var over *service.OverloadError
+		if err := choose(reserve, change...); !errors.As(err, &over) {
+			t.Fatalf("error is %v", err)
+		}
+		rejected++
+	}
+	refused(false)
+	w.setBusy(overload.Thresholds{PrefillFraction: new(.1)})
+	refused(true)
+	refused(false, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+	w.setBusy(overload.Thresholds{DecodeBlocks: new(.05), PrefillTokens: new(uint64(1000))})
+	refused(false)
+	_ = choose(false, func(r *service.SelectRequest) { r.HasAllowedWorkers = true }) // still no rejection
+	w.wantSeries(
+		`dynamo_tasks_rejected_total{endpoint="select",model="m"} 3`,
+		`dynamo_tasks_rejected_total{endpoint="select_and_reserve",model="m"} 1`,
+		`dynamo_frontend_model_rejection_total{endpoint="select",model="m"} 3`,
+		`dynamo_frontend_model_rejection_total{endpoint="select_and_reserve",model="m"} 1`,
+		`dynamo_tasks_issued_total{endpoint="select",model="m"} 6`,
+		`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 4`,
+		`rejections_total{cause="active_prefill_tokens",model_name="m"} 3`,
+		`rejections_total{cause="active_prefill_tokens_frac",model_name="m"} 3`,
+		`rejections_total{cause="active_decode_blocks",model_name="m"} 1`,
+		`rejections_total{cause="queue_limit",model_name="m"} 0`,
+		`selections_total{outcome="overloaded"} 4`,
+		`selections_total{outcome="invalid"} 2`,
+		`busy_threshold{model_name="m",threshold="active_decode_blocks_threshold"} 0.05`,
+		`busy_threshold{model_name="m",threshold="active_prefill_tokens_threshold"} 1000`,
+		`busy_threshold{model_name="m",threshold="active_prefill_tokens_threshold_frac"} 0.1`,
+		`worker_overloaded{model_name="m",tenant_id="t",worker_id="1"} 1`,
+	)
+	w.wantNoSeries(`busy_threshold{model_name="inc"`)
+	if err := w.Free("r"); err != nil {
+		t.Fatal(err)
+	}
+	w.wantSeries(`worker_overloaded{model_name="m",tenant_id="t",worker_id="1"} 0`)
+	w.clearBusy()
+	w.wantNoSeries(`busy_threshold`)
+	w.wantNoSeries(`worker_overloaded`)
+}
+
+// TestChoiceHistograms: overlap and cost of four choices, computed by hand.
+//
+// Of a prompt of 10 blocks worker 1 has 7 on its device, worker 2 has 2 there and
+// one more in host memory, which counts 0.75. On idle workers the costs are
+// 10-7+10 = 13 and 10-2.75+10 = 17.25 blocks.
+func TestChoiceHistograms(t *testing.T) {
+	w := start(t)
+	w.put(record(1, 1))
+	w.put(record(2, 1))
+	p := prompt(1, 40)
+	e := w.engine(1, 0)
+	e.publish(0, e.stored(p[:28], blockSize, nil))
+	e = w.engine(2, 0)
+	e.publish(0, e.stored(p[:8], blockSize, nil), e.stored(p[:12], blockSize, dict{"medium": "CPU"}))
+	w.settle()
+	choose := func(tokens []uint32, want uint64, change ...func(*service.SelectRequest)) {
+		t.Helper()
+		req := ask(tokens)
+		for _, f := range change {
+			f(req)
+		}
+		sel, err := w.Select(context.Background(), req, false)
+		if err != nil || sel.Rank.Worker != want {
+			t.Fatalf("worker %d, %v; want %d", sel.Rank.Worker, err, want)
+		}
+	}
+	choose(p, 1)                                                                         // spread 4.25
+	choose(p, 2, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }) // alone
+	w.burden("b", 1, 0, 1, 50)
+	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
+	choose(p, 2)     // forgoes 4 blocks of the overloaded worker 1
+	choose(p[:3], 2) // no complete block
+	w.wantSeries(
+		`selection_overlap_ratio_bucket{model_name="m",le="0.2"} 0`,
+		`selection_overlap_ratio_bucket{model_name="m",le="0.3"} 2`,
+		`selection_overlap_ratio_bucket{model_name="m",le="0.6"} 2`,
+		`selection_overlap_ratio_bucket{model_name="m",le="0.7"} 3`,
+		`selection_overlap_ratio_sum{model_name="m"} 1.3`,
+		`selection_overlap_ratio_count{model_name="m"} 3`,
+		`selection_overlap_foregone_blocks_bucket{model_name="m",le="0"} 3`,
+		`selection_overlap_foregone_blocks_bucket{model_name="m",le="2"} 3`,
+		`selection_overlap_foregone_blocks_bucket{model_name="m",le="4"} 4`,
+		`selection_overlap_foregone_blocks_sum{model_name="m"} 4`,
+		`selection_overlap_foregone_blocks_count{model_name="m"} 4`,
+		`selection_cost_spread_blocks_bucket{model_name="m",le="0"} 3`,
+		`selection_cost_spread_blocks_bucket{model_name="m",le="4"} 3`,
+		`selection_cost_spread_blocks_bucket{model_name="m",le="8"} 4`,
+		`selection_cost_spread_blocks_sum{model_name="m"} 4.25`,
+		`selection_cost_spread_blocks_count{model_name="m"} 4`,
+	)
+}
+
+// TestQueueMetrics: requests that wait, how long they did, and those that the
+// queue did not take.
+func TestQueueMetrics(t *testing.T) {
+	file, err := admission.ParsePolicy([]byte(`
+default_policy_family: f
+uncached_isl_buckets: [{min_tokens: 0, bucket: b}]
+policy_classes:
+  - {name: only, policy_family: f, cache_bucket: b, quantum: 1, prefill_busy_threshold: 0, request_queue_limit_per_worker: 2}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t, func(c *service.Config) { c.Admission = admission.Config{File: file} })
+		w.wantSeries(`queue_wait_seconds_count{model_name="m"} 0`) // "first" did not wait
+		waits, leaves := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 8))
+		w.call("c", prompt(3, 8))
+		w.wantSeries(
+			`dynamo_queued_requests{endpoint="select_and_reserve",model="m"} 2`,
+			`dynamo_queued_requests{endpoint="select",model="m"} 0`,
+			`dynamo_frontend_queued_requests{model="m"} 2`,
+			`queued_requests 2`,
+			`queued_tokens 16`,
+			`rejections_total{cause="queue_limit",model_name="m"} 1`,
+			`dynamo_tasks_rejected_total{endpoint="select_and_reserve",model="m"} 0`,
+			`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 2`, // "first" and "c": the others are not over
+		)
+		time.Sleep(3 * time.Second)
+		leaves.cancel()
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		if err := w.Free("first"); err != nil {
+			t.Fatal(err)
+		}
+		waits.served(t)
+		w.wantSeries(
+			`dynamo_queued_requests{endpoint="select_and_reserve",model="m"} 0`,
+			`dynamo_frontend_queued_requests{model="m"} 0`,
+			`queued_requests 0`,
+			`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 4`,
+			`queue_wait_seconds_bucket{model_name="m",le="2.048"} 0`,
+			`queue_wait_seconds_bucket{model_name="m",le="4.096"} 1`,
+			`queue_wait_seconds_bucket{model_name="m",le="8.192"} 2`,
+			`queue_wait_seconds_sum{model_name="m"} 8`,
+			`queue_wait_seconds_count{model_name="m"} 2`,
+		)
+	})
+}
+
+// TestSeriesEndWithTheirModel: what no worker serves is not shown, and its counts
+// come back with the next worker.
+func TestSeriesEndWithTheirModel(t *testing.T) {
+	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
+	w.put(record(1, 2))
+	w.put(record(2, 1, ofModel("other")))
+	w.book("r", prompt(1, 8))
+	for _, family := range []string{"rank_active_blocks", "rank_active_prefill_tokens", "rank_active_requests", "rank_used_kv_blocks"} {
+		for _, labels := range []string{`{dp_rank="0",model_name="m",tenant_id="t",worker_id="1"}`, `{dp_rank="1",model_name="m",tenant_id="t",worker_id="1"}`} {
+			if !strings.Contains(w.scrape(), family+labels) {
+				t.Errorf("no %s%s", family, labels)
+			}
+		}
+	}
+	w.wantNoSeries("rank_total_kv_blocks")
+	w.patch(1, catalog.Patch{Size: new(uint32(1))})
+	w.wantNoSeries(`dp_rank="1"`)
+	w.remove(1)
+	w.wantNoSeries(`model(_name)?="m"`)
+	w.wantNoSeries(`worker_id="1"`)
+	if _, err := w.Select(context.Background(), ask(prompt(1, 8)), true); err == nil {
+		t.Fatal("nobody is there")
+	}
+	w.wantSeries(`dynamo_tasks_issued_total{endpoint="select_and_reserve",model=""} 1`, `selections_total{outcome="reserved"} 1`)
+	w.put(record(7, 1, total(50)))
+	w.wantSeries(
+		`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 1`,
+		`selection_cost_spread_blocks_count{model_name="m"} 1`,
+		`rank_active_blocks{dp_rank="0",model_name="m",tenant_id="t",worker_id="7"} 0`,
+		`rank_total_kv_blocks{dp_rank="0",model_name="m",tenant_id="t",worker_id="7"} 50`,
+		`worker_overloaded{model_name="m",tenant_id="t",worker_id="7"} 0`,
+	)
+}
+
+// TestManyModels: 1,024 models have series of their own. Those of models that are
+// gone give way; while none is, further models count among the others.
+func TestManyModels(t *testing.T) {
+	const most = 1024
+	w := start(t, eventsOff)
+	name := func(i int) string { return fmt.Sprintf("m%04d", i) }
+	choose := func(i int) {
+		t.Helper()
+		req := ask(prompt(1, 8))
+		req.Scope.Model = name(i)
+		if _, err := w.Select(context.Background(), req, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range most + 1 {
+		w.put(record(uint64(i), 1, ofModel(name(i))))
+	}
+	choose(0)
+	choose(1)
+	choose(most)
+	want := func(counts map[string]float64) {
+		t.Helper()
+		m := w.Metrics()
+		for model, n := range counts {
+			if got := sum(m.TasksIssued, model, "select"); got != n {
+				t.Errorf("%q has %v selections, want %v", model, got, n)
+			}
+		}
+		if n := len(m.TasksIssued); n != 2*(most+1) { // and the others
+			t.Errorf("%d series", n)
+		}
+	}
+	want(map[string]float64{name(0): 1, name(1): 1, name(most): 0, "": 1})
+	w.remove(0)
+	w.remove(1)
+	w.put(record(most+1, 1, ofModel(name(most+1))))
+	choose(most + 1)
+	w.put(record(0, 1, ofModel(name(0)))) // back too late: its count has given way
+	choose(0)
+	want(map[string]float64{name(most + 1): 1, name(0): 1, name(1): 0, "": 1})
+}

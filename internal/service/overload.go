@@ -1,0 +1,184 @@
+package service
+
+import (
+	"iter"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// ModelThresholds are the busy thresholds of one model, for all its tenants.
+type ModelThresholds struct {
+	Model string
+	overload.Thresholds
+}
+
+// BusyThresholds lists the thresholds of every model for which a worker is
+// registered, by model.
+func (s *Service) BusyThresholds() []ModelThresholds {
+	all := []ModelThresholds{}
+	for _, model := range s.catalog.Models() {
+		all = append(all, ModelThresholds{model, *s.busy.Of(model)})
+	}
+	return all
+}
+
+// SetBusyThreshold changes those thresholds of a model that are given, for every
+// selection that starts after it, and returns all three. Without any it only
+// reads; then a model that nobody registered has none. Errors are of kind
+// BadRequest (out of range), NotFound (nobody registered the model) and TooMany.
+func (s *Service) SetBusyThreshold(model string, given overload.Thresholds) (ModelThresholds, error) {
+	if err := given.Check(); err != nil {
+		return ModelThresholds{}, &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+	}
+	known := s.catalog.HasModel(model)
+	switch {
+	case given.Any() && !known:
+		return ModelThresholds{}, undiscovered(model)
+	case given.Any():
+		now, err := s.busy.Set(model, given)
+		return s.thresholdsChanged(model, now, err)
+	case known:
+		return ModelThresholds{model, *s.busy.Of(model)}, nil
+	}
+	return ModelThresholds{Model: model}, nil
+}
+
+// ClearBusyThreshold unsets the named threshold of a model, nil: all three, and
+// returns what is left. The configured values do not come back (decision B1).
+// Errors are of kind BadRequest (no such threshold), NotFound (nobody registered
+// the model) and TooMany.
+func (s *Service) ClearBusyThreshold(model string, which *string) (ModelThresholds, error) {
+	var clear []overload.Threshold
+	if which != nil {
+		t, ok := overload.ParseThreshold(*which)
+		if !ok {
+			return ModelThresholds{}, errorf(BadRequest, "threshold must be one of %s, %s, %s",
+				overload.DecodeBlocks, overload.PrefillTokens, overload.PrefillFraction)
+		}
+		clear = append(clear, t)
+	}
+	if !s.catalog.HasModel(model) {
+		return ModelThresholds{}, undiscovered(model)
+	}
+	now, err := s.busy.Clear(model, clear...)
+	return s.thresholdsChanged(model, now, err)
+}
+
+func (s *Service) thresholdsChanged(model string, now overload.Thresholds, err error) (ModelThresholds, error) {
+	if err != nil {
+		return ModelThresholds{}, &Error{Kind: TooMany, Text: err.Error(), Err: err}
+	}
+	line := s.log.Info().Str("model", model)
+	if v := now.DecodeBlocks; v != nil {
+		line.Float64(overload.DecodeBlocks.String(), *v)
+	}
+	if v := now.PrefillTokens; v != nil {
+		line.Uint64(overload.PrefillTokens.String(), *v)
+	}
+	if v := now.PrefillFraction; v != nil {
+		line.Float64(overload.PrefillFraction.String(), *v)
+	}
+	line.Msg("busy thresholds changed")
+	return ModelThresholds{model, now}, nil
+}
+
+func undiscovered(model string) *Error {
+	return errorf(NotFound, "Model '%s' not found. Thresholds can only be set for discovered models.", model)
+}
+
+// restrict returns the ranks to score, which are those of workers that are not
+// overloaded: a rank that carries too much stays while a sister is free, for the
+// cost tells them apart. None is an error.
+func (c *selection) restrict(v *reservations.View) ([]catalog.Entry, error) {
+	limits := c.service.busy.Of(c.request.Scope.Model)
+	switch {
+	case !limits.Any():
+		return c.eligible, nil
+	case c.request.Pinned != nil:
+		return c.eligible, c.refuse(v, limits)
+	}
+	c.free = c.free[:0]
+	var causes overload.Causes
+	for ranks := range byWorker(c.eligible) {
+		if why := overloadOf(limits, ranks, v); why != 0 {
+			causes |= why
+		} else {
+			c.free = append(c.free, ranks...)
+		}
+	}
+	if len(c.free) == 0 {
+		return nil, overloaded(OverloadError{Causes: causes})
+	}
+	return c.free, nil
+}
+
+// refuseEarly is the test of restrict before any work is done on the prompt, so
+// that a refusal costs least when there is most to do. While requests may wait
+// their loads are those of a later moment.
+func (c *selection) refuseEarly() (err error) {
+	limits := c.service.busy.Of(c.request.Scope.Model)
+	if !limits.Any() || c.pool.line.policy != nil {
+		return nil
+	}
+	c.service.ledger.Look(c.request.Scope, nil, func(v *reservations.View) { err = c.refuse(v, limits) })
+	return err
+}
+
+// refuse fails if every worker that the request could use is overloaded. Of a
+// pinned worker all ranks count, not only the one that the request names.
+func (c *selection) refuse(v *reservations.View, limits *overload.Thresholds) error {
+	ranks := c.eligible
+	var refusal OverloadError
+	if pinned := c.request.Pinned; pinned != nil {
+		ranks = c.snap.RanksOf(pinned.Worker)
+		refusal.Pinned, refusal.Worker = true, pinned.Worker
+	}
+	for ranks := range byWorker(ranks) {
+		why := overloadOf(limits, ranks, v)
+		if why == 0 {
+			return nil
+		}
+		refusal.Causes |= why
+	}
+	return overloaded(refusal)
+}
+
+// overloadOf returns the limits that the ranks of a worker exceed, 0 if one of
+// them is free: then the worker is. A rank that the ledger does not know carries
+// nothing.
+func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) (causes overload.Causes) {
+	capacity := overload.Capacity{BatchedTokens: batchLimit(ranks[0].Worker)}
+	if n := ranks[0].Worker.TotalKVBlocks; n != nil {
+		capacity.KVBlocks = *n
+	}
+	for _, e := range ranks {
+		var load overload.Load
+		if v.Known(e.Slot, e.Rank) {
+			load = overload.Load{Blocks: v.Blocks[e.Slot], Prefill: v.Prefill[e.Slot]}
+		}
+		why := limits.Exceeded(load, capacity)
+		if why == 0 {
+			return 0
+		}
+		causes |= why
+	}
+	return causes
+}
+
+// byWorker cuts a list of ranks, which is in order, into those of each worker.
+func byWorker(ranks []catalog.Entry) iter.Seq[[]catalog.Entry] {
+	return func(yield func([]catalog.Entry) bool) {
+		for len(ranks) > 0 {
+			n := 1
+			for n < len(ranks) && ranks[n].Worker == ranks[0].Worker {
+				n++
+			}
+			if !yield(ranks[:n]) {
+				return
+			}
+			ranks = ranks[n:]
+		}
+	}
+}

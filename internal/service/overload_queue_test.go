@@ -1,0 +1,92 @@
+package service_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+// TestThresholdsAtDispatch: with a wait queue, thresholds are read when a request
+// is scored. One that waits is not answered because a threshold changes; when
+// its turn comes it gets the 503 if all its workers are overloaded by then.
+func TestThresholdsAtDispatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, queueing(0))
+		w.put(record(1, 1, total(10)))
+		w.book("first", prompt(1000, 8)) // 2 blocks
+		a, b := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 8))
+		w.setBusy(overload.Thresholds{DecodeBlocks: new(.1)})
+		late := w.call("late", prompt(5, 8)) // has to wait by the queue's rule, too
+		time.Sleep(5 * time.Minute / 2)      // the timer looks after the line
+		synctest.Wait()
+		if !a.waits() || !b.waits() || !late.waits() {
+			t.Fatal("a threshold has answered a request that waits")
+		}
+		w.wantLoad("1/0: 8 2 1, waiting: 3 with 24")
+		if err := w.PrefillComplete("first"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for _, c := range []*call{a, b, late} {
+			if c.waits() {
+				t.Fatal("still waits for its turn")
+			}
+			wantError(t, c.err, service.Overloaded, allBusy)
+		}
+		w.wantLoad("1/0: 0 2 1")
+		if c := w.call("c", prompt(3, 8)); c.waits() || c.err == nil {
+			t.Errorf("c waits: %t, %v", c.waits(), c.err)
+		}
+		w.clearBusy()
+		w.call("d", prompt(4, 8)).served(t)
+	})
+}
+
+// TestThresholdsCauseNoWait: however full the workers are, nobody waits unless
+// the queue's own rule says so.
+func TestThresholdsCauseNoWait(t *testing.T) {
+	w := start(t, eventsOff, queueing(1e9), limits(overload.Thresholds{PrefillTokens: new(uint64(7))}))
+	w.put(record(1, 1))
+	w.put(record(2, 1))
+	w.burden("r1", 1, 0, 1, 8)
+	w.wantFree()
+	w.burden("r2", 2, 0, 1, 8)
+	w.wantBusy()
+	wantError(t, w.try(pin(1, 0)), service.Overloaded, "pinned worker 1 is overloaded")
+	w.wantLoad("1/0: 8 1 1, 2/0: 8 1 1")
+	if err := w.Free("r1"); err != nil {
+		t.Fatal(err)
+	}
+	w.wantFree()
+}
+
+// TestReplicasMakeBusy: what another replica books counts, and what it frees
+// counts no more; each replica has thresholds of its own.
+func TestReplicasMakeBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh()
+		a, b := m.start(t, "a"), m.start(t, "b")
+		follow(t, a, "a", b, "b")
+		a.put(record(1, 1))
+		b.put(record(1, 1))
+		b.setBusy(overload.Thresholds{PrefillTokens: new(uint64(7))})
+		a.book("r1", prompt(1, 8))
+		synctest.Wait()
+		b.wantBusy()
+		a.wantFree()
+		a.book("r2", prompt(2, 8)) // applied at b, though it is busy there
+		synctest.Wait()
+		b.wantLoad("1/0: 16 4 2")
+		for _, id := range []string{"r1", "r2"} {
+			b.wantBusy()
+			if err := a.Free(id); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		b.wantFree()
+	})
+}

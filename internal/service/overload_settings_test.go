@@ -1,0 +1,149 @@
+package service_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+// settings shows thresholds as "m: 0.5 10 -".
+func settings(all ...service.ModelThresholds) string {
+	var rows []string
+	for _, m := range all {
+		row := m.Model + ":"
+		for _, v := range []fmt.Stringer{number[float64]{m.DecodeBlocks}, number[uint64]{m.PrefillTokens}, number[float64]{m.PrefillFraction}} {
+			row += " " + v.String()
+		}
+		rows = append(rows, row)
+	}
+	return strings.Join(rows, ", ")
+}
+
+type number[T any] struct{ of *T }
+
+func (n number[T]) String() string {
+	if n.of == nil {
+		return "-"
+	}
+	return fmt.Sprint(*n.of)
+}
+
+// TestThresholdSettings: what can be set, read and cleared for which models, in
+// the contract's words, and that a model's values outlive its workers.
+func TestThresholdSettings(t *testing.T) {
+	w := start(t, eventsOff, limits(overload.Thresholds{DecodeBlocks: new(.9)}))
+	want := func(list string) {
+		t.Helper()
+		if got := settings(w.BusyThresholds()...); got != list {
+			t.Errorf("thresholds are %q, want %q", got, list)
+		}
+	}
+	answered := func(m service.ModelThresholds, err error) func(string) {
+		t.Helper()
+		return func(want string) {
+			t.Helper()
+			if got := settings(m); err != nil || got != want {
+				t.Errorf("answered %q (%v), want %q", got, err, want)
+			}
+		}
+	}
+	want("")
+	w.put(record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "z", Tenant: "t"} }))
+	w.put(record(1, 1))
+	w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
+	if wk, err := w.PutWorker(record(4, 1, func(r *catalog.Record) { r.Scope.Model, r.Endpoint = "incomplete", nil })); err != nil || wk.Lifecycle == catalog.Schedulable {
+		t.Fatal(wk, err)
+	}
+	if err := w.SlotsRegister(service.SlotsWorker{Worker: 1, Scope: catalog.Scope{Model: "slots", Tenant: "t"}, BlockSize: 4, DPSize: 1}); err != nil {
+		t.Fatal(err)
+	}
+	want("incomplete: 0.9 - -, m: 0.9 - -, slots: 0.9 - -, z: 0.9 - -")
+
+	answered(w.SetBusyThreshold("m", overload.Thresholds{}))("m: 0.9 - -")
+	answered(w.SetBusyThreshold("x", overload.Thresholds{}))("x: - - -")
+	answered(w.SetBusyThreshold("m", overload.Thresholds{PrefillTokens: new(uint64(0))}))("m: 0.9 0 -")
+	answered(w.SetBusyThreshold("m", overload.Thresholds{DecodeBlocks: new(1.0), PrefillFraction: new(1.5)}))("m: 1 0 1.5")
+	answered(w.SetBusyThreshold("incomplete", overload.Thresholds{DecodeBlocks: new(.1)}))("incomplete: 0.1 - -")
+	answered(w.ClearBusyThreshold("m", new("active_prefill_tokens_threshold")))("m: 1 - 1.5")
+	answered(w.ClearBusyThreshold("z", nil))("z: - - -")
+	answered(w.ClearBusyThreshold("slots", new("active_prefill_tokens_threshold_frac")))("slots: 0.9 - -")
+	list := "incomplete: 0.1 - -, m: 1 - 1.5, slots: 0.9 - -, z: - - -"
+	want(list)
+
+	refused := func(kind service.Kind, text string) func(service.ModelThresholds, error) {
+		t.Helper()
+		return func(_ service.ModelThresholds, err error) { t.Helper(); wantError(t, err, kind, text) }
+	}
+	const unknown = "Model 'x' not found. Thresholds can only be set for discovered models."
+	refused(service.NotFound, unknown)(w.SetBusyThreshold("x", overload.Thresholds{PrefillTokens: new(uint64(1))}))
+	refused(service.NotFound, unknown)(w.ClearBusyThreshold("x", nil))
+	const outside = "active_decode_blocks_threshold must be between 0.0 and 1.0, got 1.5"
+	refused(service.BadRequest, outside)(w.SetBusyThreshold("m", overload.Thresholds{DecodeBlocks: new(1.5), PrefillTokens: new(uint64(1))}))
+	refused(service.BadRequest, outside)(w.SetBusyThreshold("x", overload.Thresholds{DecodeBlocks: new(1.5)}))
+	refused(service.BadRequest, "active_prefill_tokens_threshold_frac must be a finite value greater than or equal to 0.0, got -1")(
+		w.SetBusyThreshold("m", overload.Thresholds{PrefillFraction: new(-1.0)}))
+	refused(service.BadRequest, "threshold must be one of active_decode_blocks_threshold, active_prefill_tokens_threshold, active_prefill_tokens_threshold_frac")(
+		w.ClearBusyThreshold("x", new("decode")))
+	want(list)
+
+	w.remove(1)
+	w.remove(2)
+	want("incomplete: 0.1 - -, slots: 0.9 - -, z: - - -")
+	w.put(record(1, 1))
+	want(list)
+}
+
+// TestThresholdsOfManyModels: values of models whose workers have left make room
+// for others, and only those.
+func TestThresholdsOfManyModels(t *testing.T) {
+	w := start(t, eventsOff)
+	put := func(model string) {
+		w.put(record(1, 1, func(r *catalog.Record) { r.Scope.Model = model }))
+	}
+	for i := range overload.MaxModels {
+		model := fmt.Sprint("gone", i)
+		put(model)
+		if _, err := w.SetBusyThreshold(model, overload.Thresholds{PrefillTokens: new(uint64(1))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("last")
+	if _, err := w.SetBusyThreshold("last", overload.Thresholds{PrefillTokens: new(uint64(2))}); err != nil {
+		t.Error(err)
+	}
+	if got := settings(w.BusyThresholds()...); got != "last: - 2 -" {
+		t.Errorf("thresholds are %q", got)
+	}
+}
+
+// TestTenantsShareThresholds: a threshold is a model's, for all its tenants; a
+// load is a scope's.
+func TestTenantsShareThresholds(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
+	w.put(record(3, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
+	in := func(sc catalog.Scope) func(*service.SelectRequest) {
+		return func(r *service.SelectRequest) { r.Scope = sc }
+	}
+	for _, sc := range []catalog.Scope{scope, {Model: "m", Tenant: "u"}, {Model: "other", Tenant: "t"}} {
+		w.wantFree(in(sc))
+		for _, wk := range w.Workers(&sc.Model, &sc.Tenant) {
+			_, err := w.Reserve(&service.ReserveRequest{Scope: sc, ID: fmt.Sprint(wk.ID), Rank: catalog.Rank{Worker: wk.ID}, Prompt: ask(prompt(1, 8)).Prompt})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.try(in(sc)); (err != nil) != (sc.Model == "m") {
+			t.Errorf("%v: %v", sc, err)
+		} else if over := new(service.OverloadError); err != nil && !errors.As(err, &over) {
+			t.Errorf("%v: %v", sc, err)
+		}
+	}
+}

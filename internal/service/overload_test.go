@@ -1,0 +1,333 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+const (
+	allBusy        = "all eligible workers are overloaded"
+	allBusyMessage = "Service temporarily unavailable: All workers are busy, please retry later"
+)
+
+func limits(t overload.Thresholds) func(*service.Config) {
+	return func(c *service.Config) { c.Overload = t }
+}
+
+// total is a worker's total_kv_blocks.
+func total(blocks uint64) func(*catalog.Record) {
+	return func(r *catalog.Record) { r.TotalKVBlocks = &blocks }
+}
+
+func (w *world) setBusy(t overload.Thresholds) {
+	w.t.Helper()
+	if _, err := w.SetBusyThreshold(scope.Model, t); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) clearBusy() {
+	w.t.Helper()
+	if _, err := w.ClearBusyThreshold(scope.Model, nil); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// burden books so many blocks and prefill tokens on a rank, by /reservations.
+func (w *world) burden(id string, worker uint64, dp uint32, blocks, prefill uint64) {
+	w.t.Helper()
+	p := service.Prompt{HasSequenceHashes: true, HasISLTokens: true, ISLTokens: prefill}
+	first := fnv.New64a()
+	_, _ = first.Write([]byte(id))
+	for i := range blocks {
+		p.SequenceHashes = append(p.SequenceHashes, first.Sum64()+i) // nobody else's
+	}
+	_, err := w.Reserve(&service.ReserveRequest{
+		Scope: scope, ID: id, Rank: catalog.Rank{Worker: worker, DP: dp}, Prompt: p, EffectivePrefillTokens: &prefill,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// try selects in all four ways: without and with a booking, which is freed
+// again, and with the early refusal and without. All four have to agree.
+func (w *world) try(change ...func(*service.SelectRequest)) error {
+	w.t.Helper()
+	var answers [4]error
+	for i := range answers {
+		req := ask(prompt(77, 8))
+		for _, f := range change {
+			f(req)
+		}
+		choose := w.Select
+		if i%2 == 1 {
+			choose = w.SelectLate
+		}
+		var sel service.Selection
+		sel, answers[i] = choose(context.Background(), req, i >= 2)
+		if answers[i] == nil && i >= 2 {
+			if err := w.Free(*sel.ReservationID); err != nil {
+				w.t.Error(err)
+			}
+		}
+		if got, want := reasonOf(answers[i]), reasonOf(answers[0]); got != want {
+			w.t.Errorf("way %d says %q, way 0 %q", i, got, want)
+		}
+	}
+	return answers[0]
+}
+
+// reasonOf is all that an answer says about a refusal.
+func reasonOf(err error) string {
+	var e *service.Error
+	if !errors.As(err, &e) {
+		return fmt.Sprint(err)
+	}
+	var over *service.OverloadError
+	if !errors.As(err, &over) {
+		return fmt.Sprintf("(%d) %s", e.Kind, e.Text)
+	}
+	return fmt.Sprintf("(%d) %s; %s; %+v", e.Kind, e.Text, e.Message, *over)
+}
+
+func (w *world) wantBusy(change ...func(*service.SelectRequest)) {
+	w.t.Helper()
+	wantError(w.t, w.try(change...), service.Overloaded, allBusy)
+}
+
+func (w *world) wantFree(change ...func(*service.SelectRequest)) {
+	w.t.Helper()
+	if err := w.try(change...); err != nil {
+		w.t.Errorf("refused: %v", err)
+	}
+}
+
+func pin(worker uint64, dp uint32) func(*service.SelectRequest) {
+	return func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: worker, DP: dp} }
+}
+
+// allow copies the ids: a request gives its list away.
+func allow(ids ...uint64) func(*service.SelectRequest) {
+	return func(r *service.SelectRequest) { r.AllowedWorkers, r.HasAllowedWorkers = slices.Clone(ids), true }
+}
+
+// TestNextCall: whatever changes a worker's state acts on the very next call, in
+// both directions: thresholds, bookings through either contract, the end of a
+// prefill or of a request, the worker's own record.
+func TestNextCall(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	w.burden("r", 1, 0, 5, 50)
+	w.wantFree()
+
+	steps := []struct {
+		name string
+		do   func() error
+		busy bool
+	}{
+		{"prefill threshold at the load", func() error { w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(50))}); return nil }, false},
+		{"one below", func() error { w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(49))}); return nil }, true},
+		{"prefill complete", func() error { return w.PrefillComplete("r") }, false},
+		{"booked by the slot tracker", func() error { return w.SlotsAdd(adding("s", 1, 0, 50, 901, 902)) }, true},
+		{"its prefill complete", func() error { return w.SlotsPrefillComplete(scope, "s") }, false},
+		{"decode threshold, total unknown", func() error { w.setBusy(overload.Thresholds{DecodeBlocks: new(.5)}); return nil }, false},
+		{"total known", func() error { return w.resize(1, 10) }, true}, // 7 blocks
+		{"total larger", func() error { return w.resize(1, 14) }, false},
+		{"output block", func() error { return w.OutputBlock("r", nil) }, true},
+		{"slot tracker's request freed", func() error { return w.SlotsFree(scope, "s") }, false},
+		{"total smaller", func() error { return w.resize(1, 11) }, true},
+		{"freed", func() error { return w.Free("r") }, false},
+		{"booked", func() error { w.burden("r2", 1, 0, 6, 0); return nil }, true},
+		{"one threshold cleared, another is not exceeded", func() error {
+			_, err := w.ClearBusyThreshold("m", new("active_decode_blocks_threshold"))
+			return err
+		}, false},
+		{"set again", func() error { w.setBusy(overload.Thresholds{DecodeBlocks: new(.5)}); return nil }, true},
+		{"another worker", func() error { w.put(record(2, 1)); return nil }, false},
+		{"it is gone", func() error { _, err := w.DeleteWorker(2); return err }, true},
+		{"another rank", func() error { _, err := w.PatchWorker(1, catalog.Patch{Size: new(uint32(2))}); return err }, false},
+		{"it is gone, too", func() error { _, err := w.PatchWorker(1, catalog.Patch{Size: new(uint32(1))}); return err }, true},
+		{"all thresholds cleared", func() error { w.clearBusy(); return nil }, false},
+		{"a limit on batches", func() error {
+			w.setBusy(overload.Thresholds{PrefillFraction: new(.5)})
+			w.burden("r3", 1, 0, 0, 51)
+			return nil
+		}, true}, // of 100
+		{"a larger batch", func() error {
+			_, err := w.PatchWorker(1, catalog.Patch{MaxNumBatchedTokens: new(uint64(102))})
+			return err
+		}, false},
+	}
+	for _, step := range steps {
+		if err := step.do(); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if err := w.try(); (err != nil) != step.busy {
+			t.Fatalf("%s: busy should be %t: %v", step.name, step.busy, err)
+		}
+	}
+}
+
+func (w *world) resize(id, blocks uint64) error {
+	_, err := w.PatchWorker(id, catalog.Patch{TotalKVBlocks: &blocks})
+	return err
+}
+
+// TestPinnedSister: of a pinned worker all ranks count, in both directions; a
+// booking goes to the pinned rank, however much it carries.
+func TestPinnedSister(t *testing.T) {
+	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
+	w.put(record(1, 2))
+	w.put(record(2, 1))
+	w.burden("r0", 1, 0, 1, 10)
+	w.wantFree(pin(1, 0))
+	req := ask(prompt(1, 8))
+	pin(1, 0)(req)
+	sel, err := w.Select(context.Background(), req, true)
+	if err != nil || sel.Rank.DP != 0 {
+		t.Fatalf("chosen was %v: %v", sel.Rank, err)
+	}
+	w.burden("r1", 1, 1, 1, 10)
+	for dp := range uint32(2) {
+		err := w.try(pin(1, dp))
+		wantError(t, err, service.Overloaded, "pinned worker 1 is overloaded")
+		var e *service.Error
+		if errors.As(err, &e); e.Message != "Service temporarily unavailable: Selected worker is overloaded, please retry later" {
+			t.Errorf("the message is %q", e.Message)
+		}
+	}
+	w.wantFree(pin(2, 0))
+	w.wantFree()
+}
+
+// TestCauses: a refusal tells which thresholds are exceeded on any of the ranks
+// in question, and only those.
+func TestCauses(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 2, total(10)))
+	w.put(record(2, 1, total(10)))
+	w.burden("a", 1, 0, 6, 0)
+	w.burden("b", 1, 1, 0, 60)
+	w.burden("c", 2, 0, 6, 60)
+	tests := []struct {
+		limits overload.Thresholds
+		change func(*service.SelectRequest)
+		want   []overload.Threshold
+	}{
+		{overload.Thresholds{DecodeBlocks: new(.5)}, allow(2), []overload.Threshold{overload.DecodeBlocks}},
+		{overload.Thresholds{PrefillTokens: new(uint64(59))}, pin(2, 0), []overload.Threshold{overload.PrefillTokens}},
+		{overload.Thresholds{DecodeBlocks: new(.5), PrefillTokens: new(uint64(59))}, allow(1, 2), []overload.Threshold{overload.DecodeBlocks, overload.PrefillTokens}},
+		{overload.Thresholds{DecodeBlocks: new(.5), PrefillFraction: new(.5)}, pin(1, 1), []overload.Threshold{overload.DecodeBlocks, overload.PrefillFraction}},
+		{overload.Thresholds{DecodeBlocks: new(.7), PrefillTokens: new(uint64(60)), PrefillFraction: new(.5)}, allow(2), []overload.Threshold{overload.PrefillFraction}},
+	}
+	for i, tt := range tests {
+		w.clearBusy()
+		w.setBusy(tt.limits)
+		var over *service.OverloadError
+		if !errors.As(w.try(tt.change), &over) {
+			t.Errorf("%d: not refused", i)
+			continue
+		}
+		for j := range overload.NumThresholds {
+			if c := overload.Threshold(j); over.Causes.Has(c) != slices.Contains(tt.want, c) {
+				t.Errorf("%d: %s is a cause: %t", i, c, over.Causes.Has(c))
+			}
+		}
+	}
+}
+
+// TestOverloadComesLast: a request that can never work, or that nobody is there
+// for, is told so however full everybody is; only an id that is taken is found
+// by booking.
+func TestOverloadComesLast(t *testing.T) {
+	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
+	w.put(record(1, 1))
+	w.burden("r", 1, 0, 1, 1)
+	tests := []struct {
+		name   string
+		change func(*service.SelectRequest)
+		kind   service.Kind
+		text   string
+	}{
+		{"no such model", func(r *service.SelectRequest) { r.Scope.Model = "x" }, service.Unavailable, "no schedulable workers for model=x tenant=t"},
+		{"bad override", func(r *service.SelectRequest) { r.Override.Temperature = new(-1.0) }, service.BadRequest, "router_temperature"},
+		{"half a prompt", func(r *service.SelectRequest) { r.Prompt = service.Prompt{HasBlockHashes: true} }, service.BadRequest, "sequence_hashes is required without token_ids"},
+		{"pinned outside its list", func(r *service.SelectRequest) { pin(1, 0)(r); allow(2)(r) }, service.BadRequest, "pinned worker 1 is not in allowed worker set"},
+		{"nobody allowed", allow(), service.Unavailable, "no endpoints available to route work"},
+		{"taint that nobody has", func(r *service.SelectRequest) { r.RequiredTaints = []string{"x"} }, service.Unavailable, "no endpoints available to route work"},
+		{"no such rank", pin(1, 7), service.Unavailable, "no endpoints available to route work"},
+		{"id taken", func(r *service.SelectRequest) { r.ReservationID = new("r") }, service.Overloaded, allBusy},
+		{"empty prompt", func(r *service.SelectRequest) { r.Prompt.TokenIDs = nil }, service.Overloaded, allBusy},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := w.try(tt.change)
+			var e *service.Error
+			if !errors.As(err, &e) || e.Kind != tt.kind || !strings.Contains(e.Text, tt.text) {
+				t.Fatalf("error is %v, want %q", err, tt.text)
+			}
+			want := ""
+			if tt.kind == service.Overloaded {
+				want = allBusyMessage
+			}
+			if e.Message != want {
+				t.Errorf("the message is %q", e.Message)
+			}
+		})
+	}
+	w.wantLoad("1/0: 1 1 1")
+}
+
+// TestBookingIsNeverRefused: a booking states a fact, whatever the worker
+// carries, and questions about loads are answered.
+func TestBookingIsNeverRefused(t *testing.T) {
+	w := start(t, eventsOff, limits(overload.Thresholds{DecodeBlocks: new(0.0), PrefillTokens: new(uint64(0))}))
+	w.put(record(1, 1, total(1)))
+	w.burden("a", 1, 0, 5, 5)
+	w.wantBusy()
+	w.burden("bb", 1, 0, 5, 5)
+	if err := w.SlotsAdd(adding("s", 1, 0, 7, 903)); err != nil {
+		t.Error(err)
+	}
+	project := &service.ProjectRequest{Scope: scope, Prompt: ask(prompt(1, 8)).Prompt}
+	if _, err := w.PotentialLoads(project); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.OverlapScores(project); err != nil {
+		t.Error(err)
+	}
+	w.wantLoad("1/0: 17 11 3")
+}
+
+// TestRefusalIsCheap: a refusal does not look at the prompt. This one is too long
+// for its scratch memory to be kept, so whoever hashes it allocates megabytes.
+func TestRefusalIsCheap(t *testing.T) {
+	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
+	w.put(record(1, 1))
+	tokens := prompt(1, 1<<20)
+	allocated := func() uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _ = w.Select(context.Background(), ask(tokens), false)
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	if n := allocated(); n < 1<<21 {
+		t.Errorf("an answer took %d bytes: this test proves nothing", n)
+	}
+	w.burden("r", 1, 0, 1, 1)
+	if n := allocated(); n > 1<<17 {
+		t.Errorf("a refusal took %d bytes", n)
+	}
+}

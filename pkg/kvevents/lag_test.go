@@ -1,0 +1,116 @@
+package kvevents
+
+import (
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestLagOf proves that lags are exact for both units of time, that a clock that
+// is ahead gives 0, that no number makes a lag beyond MaxLag, and which numbers
+// are no time.
+func TestLagOf(t *testing.T) {
+	const now = 1_753_000_000
+	for name, tc := range map[string]struct {
+		stated float64
+		lag    time.Duration
+		ok     bool
+	}{
+		"just now":             {now, 0, true},
+		"seconds":              {now - 2.5, 2500 * time.Millisecond, true},
+		"milliseconds":         {(now - 2.5) * 1000, 2500 * time.Millisecond, true},
+		"the future":           {now + 2.5, 0, true},
+		"the far future":       {9.9e10, 0, true},
+		"in milliseconds":      {9.9e13, 0, true},
+		"an hour":              {now - 3600, MaxLag, true},
+		"more than an hour":    {now - 3601, MaxLag, true},
+		"1973":                 {1e8, MaxLag, true},
+		"1973 in milliseconds": {1e11, MaxLag, true},
+		"none":                 {0, 0, false},
+		"a counter":            {1.5, 0, false},
+		"time since the boot":  {99_999_999, 0, false},
+		"negative":             {-now, 0, false},
+		"microseconds":         {now * 1e6, 0, false},
+		"nanoseconds":          {now * 1e9, 0, false},
+		"NaN":                  {math.NaN(), 0, false},
+		"infinity":             {math.Inf(1), 0, false},
+		"less than everything": {math.Inf(-1), 0, false},
+		"the largest number":   {math.MaxFloat64, 0, false},
+		"the smallest number":  {math.SmallestNonzeroFloat64, 0, false},
+	} {
+		if lag, ok := lagOf(now*1e9, tc.stated); lag != tc.lag || ok != tc.ok {
+			t.Errorf("%s: %v, %v; want %v, %v", name, lag, ok, tc.lag, tc.ok)
+		}
+	}
+}
+
+// FuzzLag proves that whatever is stated and whenever it comes, a lag is neither
+// negative nor longer than MaxLag.
+func FuzzLag(f *testing.F) {
+	f.Add(int64(1e18), 1e9)
+	f.Add(int64(math.MinInt64), math.Inf(1))
+	f.Add(int64(math.MaxInt64), 1e8)
+	f.Fuzz(func(t *testing.T, received int64, stated float64) {
+		if lag, ok := lagOf(received, stated); lag < 0 || lag > MaxLag || !ok && lag != 0 {
+			t.Errorf("lagOf(%d, %v) = %v, %v", received, stated, lag, ok)
+		}
+	})
+}
+
+// TestLag proves whose lags are told: those of live messages that could be read,
+// from the batch's time to when they came, however long they wait for a replay;
+// not those of replayed or repeated messages.
+func TestLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, pub := startRig(t, "rep")
+		defer r.stop()
+		synctest.Wait()
+		rep := r.src.open("rep")
+		pub.live(1, r.batch(250*time.Millisecond, 0, storedEvent(1)))
+		time.Sleep(time.Second)
+		r.wantLags("held for a replay")
+		rep.answers(r.batch(time.Minute, 0, storedEvent(7)), r.batch(1250*time.Millisecond, 0, storedEvent(1)))
+		r.wantLags("replayed, the live one overtaken")
+
+		pub.live(2, r.batch(250*time.Millisecond, 0, storedEvent(2)))
+		pub.live(3, r.batch(-time.Second, 0, storedEvent(3)))
+		pub.live(4, r.batch(48*time.Hour, 0))
+		r.wantLags("live", 250*time.Millisecond, 0, MaxLag)
+		pub.live(2, r.batch(500*time.Millisecond, 0, storedEvent(2)))
+		r.wantLags("a duplicate")
+
+		pub.live(5, packed(t, list{unix(time.Second), list{}, "no rank"}))
+		pub.live(6, "\xc1")
+		pub.live(7, packed(t, list{nil, list{}, 0}))
+		pub.live(8, packed(t, list{math.NaN(), list{}, 0}))
+		pub.live(9, packed(t, list{math.Inf(1), list{}, 0}))
+		pub.live(10, packed(t, list{1.5, list{}, 0}))
+		r.wantLags("unreadable, or without a time")
+		pub.live(11, packed(t, dict{"events": list{}, "ts": unix(2 * time.Second)}))
+		pub.live(12, packed(t, list{time.Now().UnixMilli() - 4000, list{}, 0}))
+		r.wantLags("other layouts", 2*time.Second, 4*time.Second)
+
+		// Two are held, the gap before them is replayed.
+		time.Sleep(believeFor)
+		pub.live(15, r.batch(time.Second, 0, storedEvent(4)))
+		pub.live(16, r.batch(2*time.Second, 0, storedEvent(5)))
+		synctest.Wait()
+		time.Sleep(3 * time.Second)
+		r.src.open("rep").answers(r.batch(time.Minute, 0), r.batch(time.Minute, 0))
+		r.wantLags("after a gap", time.Second, 2*time.Second)
+	})
+}
+
+// TestNoLag proves that lags are told to nobody if nobody asks.
+func TestNoLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		s, stop := startSubscribers(t, src, DefaultConfig(1))
+		defer stop()
+		got := new(recorder)
+		add(t, s, StreamConfig{Rank: rank(0), Endpoint: "pub", Applier: got})
+		src.open("pub").live(0, "a0")
+		expect(t, "applied", got, "a0")
+	})
+}

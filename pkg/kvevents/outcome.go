@@ -1,0 +1,36 @@
+package kvevents
+
+// outcome is what became of the events of a batch.
+type outcome struct {
+	cleared bool   // the engine dropped all blocks of the batch's rank
+	odd     Reason // of the first event dropped for a reason that is not Ordinary, if any
+	// unused counts the events that were not applied, if any were not.
+	unused [NumReasons]uint64
+	any    bool
+}
+
+func (o *outcome) reset() {
+	o.cleared, o.odd = false, Applied
+	if o.any {
+		o.any, o.unused = false, [NumReasons]uint64{}
+	}
+}
+
+// note counts an event that was not applied.
+func (o *outcome) note(reason Reason) {
+	o.any = true
+	o.unused[reason]++
+	if o.odd == Applied && !reason.Ordinary() {
+		o.odd = reason
+	}
+}
+
+// Unused returns how many events were not applied, by reason, when the batch
+// went to Converter.Apply or Converter.Each last; nil if all were. It is good
+// until the next such call.
+func (b *Batch) Unused() *[NumReasons]uint64 {
+	if !b.outcome.any {
+		return nil
+	}
+	return &b.outcome.unused
+}

@@ -1,0 +1,129 @@
+package overload
+
+import (
+	"errors"
+	"maps"
+	"sync"
+	"sync/atomic"
+)
+
+// MaxModels is how many models can have limits other than the defaults.
+const MaxModels = 4096
+
+// ErrTooMany says that MaxModels models have limits of their own already.
+var ErrTooMany = errors.New("too many models have thresholds of their own")
+
+// Table has the limits of every model: the defaults, until they are changed. It
+// is safe for concurrent use; readers never wait.
+type Table struct {
+	defaults Thresholds
+	known    func(model string) bool
+
+	// own has the models whose limits are not the defaults. Readers load the map;
+	// writers copy it under mu.
+	own atomic.Pointer[map[string]*Thresholds]
+	mu  sync.Mutex
+}
+
+// NewTable returns a table in which every model has the defaults. When there is
+// no room for another model, those for which known says no are forgotten first;
+// nil knows them all. known is called under a lock: it must not call the table.
+func NewTable(defaults Thresholds, known func(model string) bool) *Table {
+	t := &Table{defaults: defaults.clone(), known: known}
+	t.own.Store(&map[string]*Thresholds{})
+	return t
+}
+
+// Of returns the limits of a model, never nil. They must not be changed, and
+// never change: after a Set or a Clear there are others.
+func (t *Table) Of(model string) *Thresholds {
+	if own := (*t.own.Load())[model]; own != nil {
+		return own
+	}
+	return &t.defaults
+}
+
+// Set changes those of the model's limits that are given, for calls of Of that
+// begin after it, and returns all three. Errors are [*RangeError] and
+// [ErrTooMany]; then nothing has changed.
+func (t *Table) Set(model string, given Thresholds) (Thresholds, error) {
+	if err := given.Check(); err != nil {
+		return Thresholds{}, err
+	}
+	given = given.clone()
+	return t.change(model, func(v *Thresholds) {
+		if given.DecodeBlocks != nil {
+			v.DecodeBlocks = given.DecodeBlocks
+		}
+		if given.PrefillTokens != nil {
+			v.PrefillTokens = given.PrefillTokens
+		}
+		if given.PrefillFraction != nil {
+			v.PrefillFraction = given.PrefillFraction
+		}
+	})
+}
+
+// Clear unsets limits of the model, all three if it names none, and returns what
+// is left. They do not go back to the defaults (decision B1). The error is
+// [ErrTooMany]; then nothing has changed.
+func (t *Table) Clear(model string, which ...Threshold) (Thresholds, error) {
+	return t.change(model, func(v *Thresholds) {
+		if len(which) == 0 {
+			*v = Thresholds{}
+		}
+		for _, w := range which {
+			switch w {
+			case DecodeBlocks:
+				v.DecodeBlocks = nil
+			case PrefillTokens:
+				v.PrefillTokens = nil
+			case PrefillFraction:
+				v.PrefillFraction = nil
+			}
+		}
+	})
+}
+
+func (t *Table) change(model string, edit func(*Thresholds)) (Thresholds, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := *t.Of(model)
+	edit(&v)
+	own := maps.Clone(*t.own.Load())
+	delete(own, model)
+	if !v.equal(&t.defaults) { // who has the defaults needs no room
+		if len(own) >= MaxModels && t.known != nil {
+			maps.DeleteFunc(own, func(m string, _ *Thresholds) bool { return !t.known(m) })
+		}
+		if len(own) >= MaxModels {
+			return Thresholds{}, ErrTooMany
+		}
+		own[model] = &v
+	}
+	t.own.Store(&own)
+	return v, nil
+}
+
+// clone shares no memory with t.
+func (t *Thresholds) clone() Thresholds {
+	return Thresholds{copied(t.DecodeBlocks), copied(t.PrefillTokens), copied(t.PrefillFraction)}
+}
+
+func copied[T any](v *T) *T {
+	if v == nil {
+		return nil
+	}
+	return new(*v)
+}
+
+func (t *Thresholds) equal(o *Thresholds) bool {
+	return same(t.DecodeBlocks, o.DecodeBlocks) && same(t.PrefillTokens, o.PrefillTokens) && same(t.PrefillFraction, o.PrefillFraction)
+}
+
+func same[T comparable](a, b *T) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}

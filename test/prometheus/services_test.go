@@ -1,0 +1,213 @@
+package prometheus
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/select-service/select-service/internal/sim/simapi"
+	"github.com/select-service/select-service/test/procs"
+)
+
+const (
+	model     = "org/model"
+	noisy     = "noisy" // its only engine loses events
+	blockSize = 16
+	kvBlocks  = 64 // of a rank
+	batched   = 2048
+)
+
+type object = map[string]any
+
+// service is a running select-service.
+type service struct {
+	*procs.Process
+	t    *testing.T
+	name string
+}
+
+func start(t *testing.T, name string, port int, args ...string) *service {
+	t.Helper()
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	command := append([]string{procs.Binary(t), "--listen", "127.0.0.1", "--port", strconv.Itoa(port)}, args...)
+	s := &service{procs.Start(t, procs.Options{Command: command, Address: address}), t, name}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", name, s.Output())
+		}
+	})
+	eventually(t, name+" answers", func() error {
+		if code, ended := s.Wait(0); ended {
+			t.Fatalf("%s ended with code %d: %s", name, code, s.Output())
+		}
+		return get(s.url("/health"), nil)
+	})
+	return s
+}
+
+func (s *service) url(path string) string { return "http://" + s.Address() + path }
+
+// call sends a request and returns the status and the body of the answer.
+func (s *service) call(method, path string, body any) (int, []byte, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return 0, nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.url(path), bytes.NewReader(text))
+	if err != nil {
+		return 0, nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, answer, err
+}
+
+// must sends a request that has to be answered with a status.
+func (s *service) must(status int, method, path string, body any) {
+	s.t.Helper()
+	if got, answer, err := s.call(method, path, body); err != nil || got != status {
+		s.t.Fatalf("%s: %s %s: want status %d, got %d %s (%v)", s.name, method, path, status, got, answer, err)
+	}
+}
+
+// metrics is the answer to a scrape.
+func (s *service) metrics() []byte {
+	s.t.Helper()
+	status, answer, err := s.call("GET", "/metrics", nil)
+	if err != nil || status != http.StatusOK {
+		s.t.Fatalf("%s: GET /metrics: %d %v", s.name, status, err)
+	}
+	return answer
+}
+
+// register adds an engine as a worker.
+func (s *service) register(id int, model, events, replay string) {
+	s.t.Helper()
+	record := object{
+		"worker_id": id, "model_name": model, "endpoint": fmt.Sprintf("http://w%d:8000", id), "block_size": blockSize,
+		"total_kv_blocks": kvBlocks, "max_num_batched_tokens": batched, "kv_events_endpoint": events,
+	}
+	if replay != "" {
+		record["replay_endpoint"] = replay
+	}
+	s.must(http.StatusCreated, "POST", "/workers", record)
+}
+
+// engine is a simulated engine.
+type engine struct{ url, events, replay string }
+
+// startEngines starts simulated engines that are fast, with little memory, so
+// that they soon drop blocks.
+func startEngines(t *testing.T, n int) []engine {
+	t.Helper()
+	root, err := procs.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(t.TempDir(), "sim-engine")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/sim-engine")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build sim-engine: %v\n%s", err, out)
+	}
+	p := procs.Start(t, procs.Options{Command: []string{
+		binary, "--engines", strconv.Itoa(n), "--block-size", strconv.Itoa(blockSize),
+		"--cache-blocks", strconv.Itoa(kvBlocks), "--speedup", "100",
+	}})
+	eventually(t, "the engines are up", func() error {
+		if code, ended := p.Wait(0); ended {
+			t.Fatalf("sim-engine ended with code %d: %s", code, p.Output())
+		}
+		if !strings.Contains(p.Output(), "ready\n") {
+			return fmt.Errorf("its output is %q", p.Output())
+		}
+		return nil
+	})
+	var engines []engine
+	for line := range strings.Lines(p.Output()) {
+		if f := strings.Fields(line); len(f) == 7 { // engine 1 URL events EVENTS replay REPLAY
+			engines = append(engines, engine{f[2], f[4], f[6]})
+		}
+	}
+	return engines
+}
+
+// subscribed waits until so many follow the engine's events.
+func (e engine) subscribed(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, "the engine's events are followed", func() error {
+		var info simapi.Info
+		if err := get(e.url+simapi.PathInfo, &info); err != nil {
+			return err
+		}
+		if info.Subscribers < n {
+			return fmt.Errorf("%d of %d subscribers", info.Subscribers, n)
+		}
+		return nil
+	})
+}
+
+// generate lets the engine compute a prompt, and waits for the end.
+func (e engine) generate(t *testing.T, id string, prompt []uint32) {
+	t.Helper()
+	body, err := json.Marshal(simapi.GenerateRequest{RequestID: id, TokenIDs: prompt, OutputTokenIDs: []uint32{1, 2, 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Post(e.url+simapi.PathGenerate, "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if steps, err := io.ReadAll(resp.Body); err != nil || !bytes.Contains(steps, []byte(`"`+simapi.EventDone+`"`)) {
+		t.Fatalf("generate: %s %s (%v)", resp.Status, steps, err)
+	}
+}
+
+// clear drops the engine's cache.
+func (e engine) clear(t *testing.T) {
+	t.Helper()
+	resp, err := client.Post(e.url+simapi.PathClear, "application/json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("clear: %s", resp.Status)
+	}
+}
+
+// policy lets one request wait for each worker, and any load make a rank busy.
+const policy = `
+default_policy_family: f
+uncached_isl_buckets: [{min_tokens: 0, bucket: all}]
+policy_classes:
+  - {name: only, policy_family: f, cache_bucket: all, quantum: 1, prefill_busy_threshold: 0, request_queue_limit_per_worker: 1}
+`
+
+func policyFile(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(file, []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
