@@ -48,6 +48,14 @@ test-faults: setup ## run 100 (FAULT_SCHEDULES) schedules of faults between repl
 test-sim: setup ## simulate replicas: SIM_RUNS (1000) histories, and every planted bug is found
 	$(GO) test -count=1 -timeout 90m -v -run '^TestSimulation' ./pkg/replicasync
 
+.PHONY: test-overload
+test-overload: setup ## twice and ten times what simulated engines can take; run it alone
+	OVERLOAD_RATIOS=1 $(GO) test -count=1 -timeout 15m -v ./test/overload
+
+.PHONY: test-metrics
+test-metrics: build ## a real Prometheus scrapes the service: dashboard, alerts, metrics
+	GO='$(GO)' SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service scripts/test-metrics.sh $(ARGS)
+
 .PHONY: lint
 lint: setup $(GOLANGCI) ## run the linters and check the format
 	$(GOLANGCI) run
