@@ -8,7 +8,7 @@ var rankLabels = []string{"model_name", "tenant_id", "worker_id", "dp_rank"}
 // worker.
 var rankFamilies = []family{
 	{
-		"rank_active_blocks", "KV blocks of the reservations on a rank.",
+		"rank_active_kv_blocks", "KV blocks of the reservations on a rank.",
 		prometheus.GaugeValue,
 		rankLabels,
 		func(s *Sources) Samples { return s.RankActiveBlocks },
@@ -50,7 +50,7 @@ var rankFamilies = []family{
 		func(s *Sources) Samples { return s.WorkerOverloaded },
 	},
 	{
-		"dynamo_frontend_worker_active_decode_blocks", "The same as select_service_rank_active_blocks, of workers that can be selected.",
+		"dynamo_frontend_worker_active_decode_blocks", "The same as select_service_rank_active_kv_blocks, of workers that can be selected.",
 		prometheus.GaugeValue,
 		[]string{"worker_id", "dp_rank", "worker_type"},
 		func(s *Sources) Samples { return s.FrontendBlocks },

@@ -223,7 +223,7 @@ func TestSeriesEndWithTheirModel(t *testing.T) {
 	w.put(record(1, 2))
 	w.put(record(2, 1, ofModel("other")))
 	w.book("r", prompt(1, 8))
-	for _, family := range []string{"rank_active_blocks", "rank_active_prefill_tokens", "rank_active_requests", "rank_used_kv_blocks"} {
+	for _, family := range []string{"rank_active_kv_blocks", "rank_active_prefill_tokens", "rank_active_requests", "rank_used_kv_blocks"} {
 		for _, labels := range []string{`{dp_rank="0",model_name="m",tenant_id="t",worker_id="1"}`, `{dp_rank="1",model_name="m",tenant_id="t",worker_id="1"}`} {
 			if !strings.Contains(w.scrape(), family+labels) {
 				t.Errorf("no %s%s", family, labels)
@@ -244,7 +244,7 @@ func TestSeriesEndWithTheirModel(t *testing.T) {
 	w.wantSeries(
 		`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 1`,
 		`selection_cost_spread_blocks_count{model_name="m"} 1`,
-		`rank_active_blocks{dp_rank="0",model_name="m",tenant_id="t",worker_id="7"} 0`,
+		`rank_active_kv_blocks{dp_rank="0",model_name="m",tenant_id="t",worker_id="7"} 0`,
 		`rank_total_kv_blocks{dp_rank="0",model_name="m",tenant_id="t",worker_id="7"} 50`,
 		`worker_overloaded{model_name="m",tenant_id="t",worker_id="7"} 0`,
 	)

@@ -55,7 +55,7 @@ func TestRankMetrics(t *testing.T) {
 		for _, l := range sc.Loads {
 			labels := fmt.Sprintf(`{dp_rank="%d",model_name="%s",tenant_id="%s",worker_id="%d"}`, l.Rank.DP, model, sc.Scope.Tenant, l.Rank.Worker)
 			want = append(want,
-				fmt.Sprintf("rank_active_blocks%s %d", labels, l.DecodeBlocks),
+				fmt.Sprintf("rank_active_kv_blocks%s %d", labels, l.DecodeBlocks),
 				fmt.Sprintf("rank_active_prefill_tokens%s %d", labels, l.PrefillTokens),
 				fmt.Sprintf("rank_active_requests%s %d", labels, l.Requests),
 				fmt.Sprintf("rank_used_kv_blocks%s %d", labels, blocks[l.Rank]),
