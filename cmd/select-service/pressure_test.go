@@ -1,10 +1,18 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"io"
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/select-service/select-service/internal/config"
 )
 
 // TestServeUnderPressure: the thresholds of flag and environment are in force at
@@ -52,4 +60,75 @@ func TestServeUnderPressure(t *testing.T) {
 	}
 	p.stop()
 	p.ended(5 * time.Second)
+}
+
+// TestStartUnderPressure: the log starts with what is in force, and with what a
+// wait queue leaves of it; nothing set is no line.
+func TestStartUnderPressure(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel() // it stops as soon as it listens
+	for name, tc := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"nothing":         {nil, nil},
+		"only the header": {[]string{"--overload-retry-after-secs=2"}, nil},
+		"thresholds": {
+			[]string{"--active-decode-blocks-threshold=0.85", "--active-prefill-tokens-threshold=18446744073709551615"},
+			[]string{`{"level":"info","active_decode_blocks_threshold":0.85,"active_prefill_tokens_threshold":18446744073709551615,` +
+				`"active_prefill_tokens_threshold_frac":null,"time":`},
+		},
+		"thresholds, header and queue": {
+			[]string{"--active-prefill-tokens-threshold-frac=-0", "--overload-retry-after-secs=2", "--router-queue-threshold=1"},
+			[]string{
+				`{"level":"warn","time":`,
+				`{"level":"info","active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":null,` +
+					`"active_prefill_tokens_threshold_frac":0,"retry_after_secs":2,"time":`,
+			},
+		},
+	} {
+		var log bytes.Buffer
+		if err := run(ended, append(tc.args, "--listen=127.0.0.1", "--port=0"), env(), io.Discard, &log); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		lines := slices.Collect(strings.Lines(log.String()))
+		lines = lines[:slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, `"message":"listening"`) })]
+		same := slices.EqualFunc(lines, tc.want, strings.HasPrefix)
+		if !same || len(lines) > 1 && !strings.Contains(lines[0], "beside the wait queue of --router-queue-threshold") {
+			t.Errorf("%s: log is %q, want %q", name, lines, tc.want)
+		}
+	}
+}
+
+// TestColours: the console format is for people, but a file or a pipe gets no
+// control characters.
+func TestColours(t *testing.T) {
+	t.Setenv("NO_COLOR", "")
+	var buffer bytes.Buffer
+	log := logger(config.Log{Level: "info", Format: "console"}, &buffer)
+	log.Info().Str("key", "value").Msg("text")
+	if got := buffer.String(); strings.Contains(got, "\x1b") || !strings.HasSuffix(got, "INF text key=value\n") {
+		t.Errorf("console format writes %q", got)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	device, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // a character device as a terminal is one
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	for out, want := range map[io.Writer]bool{w: false, file: false, device: true} {
+		if got := isTerminal(out); got != want {
+			t.Errorf("%v is a terminal: %t, want %t", out, got, want)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"time"
 
@@ -35,6 +36,7 @@ func serve(ctx context.Context, conf config.Config, getenv func(string) string, 
 	for _, w := range conf.Warnings() {
 		log.Warn().Msg(w)
 	}
+	logThresholds(conf.Overload, log)
 	listeners, err := listen(ctx, conf)
 	if err != nil {
 		return err
@@ -74,11 +76,14 @@ func serve(ctx context.Context, conf config.Config, getenv func(string) string, 
 }
 
 // handlers makes the handler of a contract. The requests of all of them are in
-// the metrics of the selection's.
+// the metrics of the selection's; without those nobody counts.
 func handlers(conf config.Config, svc *service.Service, log zerolog.Logger) func(contract string) http.Handler {
 	requests := metrics.NewRequests()
 	return func(contract string) http.Handler {
-		opt := httpapi.Options{Log: log, Requests: requests.Listener(contract)}
+		opt := httpapi.Options{Log: log}
+		if !conf.SlotsOnly {
+			opt.Requests = requests.Listener(contract)
+		}
 		switch contract {
 		case slotsContract:
 			return httpapi.NewSlots(svc, opt)
@@ -114,7 +119,30 @@ func logger(conf config.Log, w io.Writer) zerolog.Logger {
 		level = zerolog.InfoLevel // config has checked it
 	}
 	if conf.Format == "console" {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, NoColor: !isTerminal(w)}
 	}
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}
+
+// isTerminal tells a terminal, or another character device, from a file, a pipe
+// and a buffer.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// logThresholds says from which load on requests are refused, if from any.
+func logThresholds(o config.Overload, log zerolog.Logger) {
+	if !o.Thresholds.Any() {
+		return
+	}
+	line := log.Info().EmbedObject(service.LoggedThresholds(o.Thresholds))
+	if o.RetryAfter > 0 {
+		line.Int64("retry_after_secs", int64(o.RetryAfter/time.Second))
+	}
+	line.Msg("busy thresholds are set")
 }

@@ -45,11 +45,20 @@ func invalid(faults []error) error {
 func named(name string, err error) []error {
 	var joined interface{ Unwrap() []error }
 	if !errors.As(err, &joined) {
-		return []error{fmt.Errorf("%s: %w", name, err)}
+		return []error{about(name, err)}
 	}
 	var faults []error
 	for _, e := range joined.Unwrap() {
-		faults = append(faults, fmt.Errorf("%s: %w", name, e))
+		faults = append(faults, about(name, e))
 	}
 	return faults
+}
+
+// about makes one sentence of a name and what it must be, as Dynamo's frontend
+// has it.
+func about(name string, err error) error {
+	if strings.HasPrefix(err.Error(), "must be ") {
+		return fmt.Errorf("%s %w", name, err)
+	}
+	return fmt.Errorf("%s: %w", name, err)
 }

@@ -38,6 +38,7 @@ func Load(args []string, getenv func(string) string, readFile func(string) ([]by
 	l.applyFlags(line.given)
 	l.readPolicy()
 	l.checkTogether()
+	l.warnOfQueue()
 	if err := invalid(l.faults); err != nil {
 		return Config{}, err
 	}
@@ -125,7 +126,7 @@ func (l *loader) readPolicy() {
 	if path == "" {
 		return
 	}
-	name := l.source["queue.policy_config"]
+	name := l.source[keyPolicy]
 	content, err := l.readFile(path)
 	if err != nil {
 		l.faults = append(l.faults, fmt.Errorf("%s: read policy file: %w", name, err))

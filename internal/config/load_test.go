@@ -530,6 +530,12 @@ func TestWarnings(t *testing.T) {
 		"old weight and a name without effect": {setup{env: map[string]string{
 			"DYN_OVERLAP_SCORE_WEIGHT": "1", "DYN_ROUTER_REPLICA_SYNC": "true",
 		}}, 2},
+		"a queue":                        {setup{args: []string{"--router-queue-threshold=2"}}, 0},
+		"a queue and a decode threshold": {setup{args: []string{"--router-queue-threshold=2", "--active-decode-blocks-threshold=.5"}}, 0},
+		"prefill thresholds alone":       {setup{args: []string{"--active-prefill-tokens-threshold=1", "--active-prefill-tokens-threshold-frac=1"}}, 0},
+		"a queue and a threshold that are off": {setup{args: []string{
+			"--router-queue-threshold=none", "--active-prefill-tokens-threshold=1", "--active-prefill-tokens-threshold-frac=none",
+		}}, 0},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

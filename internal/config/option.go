@@ -242,14 +242,16 @@ var options = []option{
 		key: "log.level", flag: "log-level", env: []string{"SELECT_SERVICE_LOG_LEVEL"}, hint: "LEVEL",
 		slotsEnv: true,
 		bind:     func(c *Config) value { return choice(&c.Log.Level, "trace", "debug", "info", "warn", "error") },
-		help: "Least severe level that is logged: trace, debug, info, warn or error. debug shows every " +
-			"stream's life, trace every event.",
+		help: "Least severe level that is logged: trace, debug, info, warn or error. info has the listeners, " +
+			"what happens to event streams, publishers, peers and thresholds, and every 10 seconds which " +
+			"models refused requests; debug adds a line for each HTTP request and the faults of connections; " +
+			"trace adds nothing.",
 	},
 	{
 		key: "log.format", flag: "log-format", env: []string{"SELECT_SERVICE_LOG_FORMAT"}, hint: "FORMAT",
 		slotsEnv: true,
 		bind:     func(c *Config) value { return choice(&c.Log.Format, "json", "console") },
-		help:     "json for collectors, console for people.",
+		help:     "json for collectors, console for people, with colours on a terminal.",
 	},
 
 	{

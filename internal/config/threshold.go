@@ -13,12 +13,12 @@ import (
 
 // share is a decimal from 0 to 1.
 func share(field **float64) value {
-	return optional(field, parseFloat, mustBe("between 0.0 and 1.0", upTo(1)))
+	return optional(field, parseReal, mustBe("between 0.0 and 1.0", upTo(1)))
 }
 
 // multiple is a finite decimal of at least 0.
 func multiple(field **float64) value {
-	return optional(field, parseFloat, mustBe("a finite value >= 0", upTo(math.MaxFloat64)))
+	return optional(field, parseReal, mustBe("a finite value >= 0", upTo(math.MaxFloat64)))
 }
 
 // count is a whole number of 64 bits.

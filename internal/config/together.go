@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -33,6 +34,10 @@ const (
 	keyBind          = "replicas.sync_bind"
 	keyAdvertise     = "replicas.sync_advertise"
 	keyPeers         = "replicas.sync_peers"
+	keyQueue         = "queue.threshold"
+	keyPolicy        = "queue.policy_config"
+	keyPrefill       = "overload.active_prefill_tokens_threshold"
+	keyPrefillShare  = "overload.active_prefill_tokens_threshold_frac"
 )
 
 // conflicts checks what no single setting can know (decision D19).
@@ -126,4 +131,29 @@ func (c Config) portTaken(endpoint string) (key string, err error) {
 		return keyPort, fmt.Errorf("port %d is the HTTP port (--port); bookings need another one", e.Port)
 	}
 	return "", nil
+}
+
+// warnOfQueue tells what is left of prefill thresholds when requests can wait: a
+// request's turn comes when a rank that it may use is not above the queue's mark,
+// and then that rank is not above a threshold that is as high either.
+func (l *loader) warnOfQueue() {
+	q, limits := l.conf.Queue, l.conf.Overload.Thresholds
+	var set []string
+	if limits.PrefillTokens != nil {
+		set = append(set, l.source[keyPrefill])
+	}
+	if limits.PrefillFraction != nil {
+		set = append(set, l.source[keyPrefillShare])
+	}
+	if !q.Enabled() || len(set) == 0 {
+		return
+	}
+	queue, mark := l.source[keyQueue], "queue threshold times max_num_batched_tokens"
+	if q.Policy != nil {
+		queue, mark = l.source[keyPolicy], "the busy thresholds of its class"
+	}
+	l.note("%s beside the wait queue of %s: a request waits until a rank that it may use has no more prefill than the queue's mark, %s, "+
+		"and only then are thresholds looked at, so a prefill threshold at or above the mark refuses nothing. To refuse instead of "+
+		"waiting, limit the queue in a policy file: request_queue_limit_per_worker, 0 for no wait at all",
+		strings.Join(set, " and "), queue, mark)
 }

@@ -114,12 +114,22 @@ func optional[T any](field **T, parse func(string) (T, error), verify func(T) er
 // parseFloat reads a decimal. Go's hexadecimal floats and digit separators are
 // no part of the peer's syntax.
 func parseFloat(text string) (float64, error) {
+	v, err := parseReal(text)
+	if err == nil && (math.IsInf(v, 0) || math.IsNaN(v)) {
+		return 0, fmt.Errorf("%q is not a finite number", text)
+	}
+	return v, err
+}
+
+// parseReal is parseFloat for what is checked later: it reads infinity, also for
+// what is too large, and NaN.
+func parseReal(text string) (float64, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	switch {
-	case errors.Is(err, strconv.ErrRange), math.IsInf(v, 0), math.IsNaN(v):
-		return 0, fmt.Errorf("%q is not a finite number", text)
-	case err != nil || strings.ContainsAny(text, "xX_"):
+	case err != nil && !errors.Is(err, strconv.ErrRange), strings.ContainsAny(text, "xX_"):
 		return 0, fmt.Errorf("%q is not a number", text)
+	case v == 0:
+		return 0, nil // -0, too
 	}
 	return v, nil
 }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -147,10 +148,21 @@ func readBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]
 		case errors.Is(err, io.EOF):
 			_ = deadline.SetReadDeadline(time.Time{})
 			return buf, nil
+		case isGone(err):
+			return buf[:0], errClientGone
 		case err != nil:
 			return buf[:0], &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
 		case len(buf) == cap(buf):
 			buf = slices.Grow(buf, min(len(buf), limit+1-len(buf)))
 		}
 	}
+}
+
+// isGone tells the end of a connection from a body that is malformed or late.
+func isGone(err error) bool {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	broken, ok := errors.AsType[*net.OpError](err)
+	return ok && !broken.Timeout()
 }

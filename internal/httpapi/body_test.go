@@ -3,10 +3,13 @@ package httpapi
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"reflect"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 
@@ -225,15 +228,29 @@ func TestProjectBody(t *testing.T) {
 	}
 }
 
-// TestBrokenBody: a body that cannot be read to its end is the client's fault.
+// TestBrokenBody: a body that is late or malformed is the client's fault; if the
+// client has gone, it is nobody's.
 func TestBrokenBody(t *testing.T) {
-	r, err := http.NewRequest("POST", "/select", io.MultiReader(strings.NewReader("{"), iotest.ErrReader(io.ErrUnexpectedEOF)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = readBody(nil, r, nil, maxBody)
-	if p := problemOf(err); p.status != 400 || p.text != "Failed to buffer the request body: unexpected EOF" {
-		t.Errorf("%+v", p)
+	const text = "Failed to buffer the request body: "
+	late := &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	for _, tc := range []struct {
+		err    error
+		status int
+		text   string
+	}{
+		{io.ErrUnexpectedEOF, statusClientGone, errClientGone.text},
+		{&net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}, statusClientGone, errClientGone.text},
+		{late, 400, text + late.Error()},
+		{errors.New("malformed chunked encoding"), 400, text + "malformed chunked encoding"},
+	} {
+		r, err := http.NewRequest("POST", "/select", io.MultiReader(strings.NewReader("{"), iotest.ErrReader(tc.err)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = readBody(nil, r, nil, maxBody)
+		if p := problemOf(err); p.status != tc.status || p.text != tc.text {
+			t.Errorf("%v: %+v", tc.err, p)
+		}
 	}
 }
 

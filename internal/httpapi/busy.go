@@ -45,8 +45,9 @@ func (r busyRoutes) set(_ *gin.Context, b *busyBody, out []byte) (int, []byte, e
 
 var errNoModel = badRequest(queryPrefix + "missing field `model`")
 
+// clear is strict about its query: a misspelt threshold would unset all three.
 func (r busyRoutes) clear(c *gin.Context, out []byte) (int, []byte, error) {
-	var model, which *string
+	var model, which, unknown *string
 	err := readQuery(c.Request, func(key string) **string {
 		switch key {
 		case "model":
@@ -54,11 +55,16 @@ func (r busyRoutes) clear(c *gin.Context, out []byte) (int, []byte, error) {
 		case "threshold":
 			return &which
 		}
+		if unknown == nil {
+			unknown = &key
+		}
 		return nil
 	})
 	switch {
 	case err != nil:
 		return 0, nil, err
+	case unknown != nil:
+		return 0, nil, badRequest(queryPrefix + "unknown field `" + *unknown + "`, expected `model` or `threshold`")
 	case model == nil:
 		return 0, nil, errNoModel
 	}

@@ -52,6 +52,9 @@ func TestBusyThreshold(t *testing.T) {
 		unknown = `{"error":"Model 'nobody' not found. Thresholds can only be set for discovered models."}`
 		names   = "active_decode_blocks_threshold, active_prefill_tokens_threshold, active_prefill_tokens_threshold_frac"
 	)
+	unknownField := func(name string) string {
+		return `{"error":"` + queryPrefix + "unknown field `" + name + "`, expected `model` or `threshold`\"}"
+	}
 	shape := func(what string) string { return `{"error":"` + shapePrefix + what }
 	play(t, h, []step{
 		{"GET", path, "", 200, `{"thresholds":[]}`},
@@ -118,9 +121,13 @@ func TestBusyThreshold(t *testing.T) {
 		{"DELETE", path + "?model=b&threshold=a&threshold=a", "", 400, `{"error":"` + queryPrefix + "duplicate field `threshold`\"}"},
 		{"DELETE", path + "?model=b&threshold=", "", 400, `{"error":"threshold must be one of ` + names + `"}`},
 		{"DELETE", path + "?model=nobody&threshold=decode", "", 400, `{"error":"threshold must be one of ` + names + `"}`},
+		{"DELETE", path + "?model=b&tresh=active_prefill_tokens_threshold", "", 400, unknownField("tresh")},
+		{"DELETE", path + "?Threshold=active_prefill_tokens_threshold&model=b&x", "", 400, unknownField("Threshold")},
+		{"DELETE", path + "?model=b&=", "", 400, unknownField("")},
+		{"DELETE", path + "?x=1&model=b&model=b", "", 400, `{"error":"` + queryPrefix + "duplicate field `model`\"}"},
 		{"DELETE", path + "?model=nobody", "", 404, unknown},
 		{"DELETE", path + "?model=nobody&threshold=active_prefill_tokens_threshold", "", 404, unknown},
-		{"DELETE", path + "?model=b&threshold=active_prefill_tokens_threshold&x=1&x=2", "any body", 200, `{"model":"b","active_decode_blocks_threshold":1.0,"active_prefill_tokens_threshold":null,"active_prefill_tokens_threshold_frac":1e+300}`},
+		{"DELETE", path + "?model=b&threshold=active_prefill_tokens_threshold", "any body", 200, `{"model":"b","active_decode_blocks_threshold":1.0,"active_prefill_tokens_threshold":null,"active_prefill_tokens_threshold_frac":1e+300}`},
 		{"DELETE", path + "?model=b&threshold=active_decode_blocks_threshold", "", 200, `{"model":"b","active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":null,"active_prefill_tokens_threshold_frac":1e+300}`},
 		{"DELETE", path + "?model=b&threshold=active_prefill_tokens_threshold_frac", "", 200, `{"model":"b",` + nothing},
 		{"DELETE", path + "?model=a%22%2F", "", 200, `{"model":"a\"/",` + nothing},

@@ -34,6 +34,7 @@ const (
 	reasonUnknownType  = "unknown_type"
 	reasonExclusive    = "exclusive_fields"
 	reasonInternal     = "internal"
+	reasonCancelled    = "cancelled"
 )
 
 // Texts of axum 0.8, which dynamo-kv-router 1.3.1 answers with.
@@ -45,6 +46,9 @@ var (
 		status: http.StatusRequestEntityTooLarge, text: "Failed to buffer the request body: length limit exceeded", reason: "body_too_large",
 	}
 )
+
+// errClientGone is for the log and the counters: nobody is left to read it.
+var errClientGone = &requestError{status: statusClientGone, text: "request cancelled", reason: reasonCancelled}
 
 const (
 	syntaxPrefix = "Failed to parse the request body as JSON: "
@@ -86,7 +90,7 @@ func problemOf(err error) problem {
 		}
 		return problem{status: status, text: known.Text, details: known.Details, message: known.Message, reason: reason, field: known.Field}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return problem{status: statusClientGone, text: "request cancelled", reason: "cancelled"} // nobody is left to read it
+		return problemOf(errClientGone)
 	}
 	return internalProblem
 }
@@ -118,6 +122,8 @@ func statusOf(k service.Kind) (status int, reason string) {
 		return http.StatusServiceUnavailable, "overloaded"
 	case service.TooMany:
 		return http.StatusTooManyRequests, "too_many"
+	case service.Cancelled:
+		return statusClientGone, reasonCancelled
 	case service.Internal:
 	}
 	return http.StatusInternalServerError, reasonInternal
@@ -126,6 +132,7 @@ func statusOf(k service.Kind) (status int, reason string) {
 // fail answers with an error.
 func (a api) fail(c *gin.Context, out []byte, err error) []byte {
 	p := problemOf(err)
+	a.note(c, p)
 	if p.status == http.StatusInternalServerError {
 		about(a.log.Error(), c).Err(err).AnErr("cause", errors.Unwrap(err)).Msg("request failed")
 	}

@@ -42,7 +42,7 @@ const statusClientGone = 499
 // its end is counted and logged, whatever the end is.
 func (a api) observe(c *gin.Context) {
 	echoRequestID(c)
-	debugging := a.log.GetLevel() <= zerolog.DebugLevel
+	debugging := a.debugging()
 	if a.requests == nil && !debugging {
 		return // gin goes on by itself
 	}
@@ -76,17 +76,44 @@ func (a api) observe(c *gin.Context) {
 	whole = true
 }
 
-// logAccess writes one debug line about a request. Bodies are never logged: they
-// hold prompts.
+// logAccess writes one debug line about a request, with the text of the answer
+// if that is an error. Bodies are never logged: they hold prompts.
 func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
-	about(a.log.Debug(), c).
+	line := about(a.log.Debug(), c)
+	if text := c.GetString(problemKey); text != "" {
+		line.Str("error", clip(text))
+	}
+	line.
 		Str("path", c.Request.URL.Path).
 		Int("status", status).
 		Int64("request_bytes", c.Request.ContentLength).
 		Int("bytes", max(c.Writer.Size(), 0)).
-		Dur("took", took).
+		Dur("took_ms", took).
 		Str("remote", c.Request.RemoteAddr).
 		Msg("request")
+}
+
+// problemKey is where a request has the text of its error for the access log.
+const problemKey = "problem"
+
+// note keeps what is wrong with a request for the access log, if there is one.
+func (a api) note(c *gin.Context, p problem) {
+	if a.debugging() {
+		c.Set(problemKey, p.text)
+	}
+}
+
+// debugging: there is an access log.
+func (a api) debugging() bool { return a.log.GetLevel() <= zerolog.DebugLevel }
+
+// maxLogged bounds a text in the access log, in bytes: it may quote a client.
+const maxLogged = 256
+
+func clip(text string) string {
+	if len(text) <= maxLogged {
+		return text
+	}
+	return text[:maxLogged] + "…"
 }
 
 // about says in a log line which request it is about.
@@ -140,6 +167,7 @@ func (a api) recovery(c *gin.Context) {
 		if c.Writer.Written() {
 			panic(http.ErrAbortHandler) // half an answer must not look whole
 		}
+		a.note(c, internalProblem)
 		status, out := a.render(nil, internalProblem)
 		respond(c, status, out)
 		c.Abort()

@@ -1,15 +1,15 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +20,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/admission"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 // seen is one request as Requests is told of it.
@@ -96,6 +99,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	})}
 	selection, slots, conductor := New(f, options), NewSlots(f, options), NewConductor(f, options)
 	shed := &service.Error{Kind: service.Overloaded, Text: "busy", Message: "busy, please"}
+	gone := &service.Error{Kind: service.Cancelled, Text: "the client went away", Err: context.Canceled}
 	for _, tc := range []struct {
 		h                    http.Handler
 		method, target, body string
@@ -114,6 +118,8 @@ func TestRequestsAreCounted(t *testing.T) {
 		{h: selection, method: "POST", target: "/select", body: "{}", err: errors.New("lost"), want: seen{"POST", "/select", 500}},
 		{h: selection, method: "POST", target: "/select", body: "{}", panics: "boom", want: seen{"POST", "/select", 500}},
 		{h: selection, method: "POST", target: "/select", body: "{}", err: context.Canceled, want: seen{"POST", "/select", 499}},
+		{h: selection, method: "POST", target: "/select", body: "{}", err: gone, want: seen{"POST", "/select", 499}},
+		{h: slots, method: "POST", target: "/free", body: `{"model_name":"m","request_id":"r"}`, err: gone, want: seen{"POST", "/free", 499}},
 		{h: selection, method: "POST", target: "/reservations", body: `{"reservation_id":"r","worker_id":1}`, want: seen{"POST", "/reservations", 201}},
 		{h: selection, method: "DELETE", target: "/reservations/a%2Fb", want: seen{"DELETE", "/reservations/:reservation_id", 200}},
 		{h: selection, method: "DELETE", target: "/workers/x", want: seen{"DELETE", "/workers/:worker_id", 400}},
@@ -170,31 +176,81 @@ func TestBrokenAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// TestClientGoneIsCounted: over a real connection, a selection whose client has
-// gone ends, with its own status.
-func TestClientGoneIsCounted(t *testing.T) {
-	rec := newRecorder()
-	s := &stuck{arrived: make(chan struct{}), gone: make(chan struct{})}
-	base := start(t, s, func(o *Options) { o.Requests = rec })
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-s.arrived
-		cancel()
-	}()
-	req, err := http.NewRequestWithContext(ctx, "POST", base+"/select", strings.NewReader("{}"))
+// TestClientGone: over a real connection, a selection whose client goes away while
+// it waits in the queue ends, with its own status, and leaves the queue.
+func TestClientGone(t *testing.T) {
+	svc := service.New(service.Config{Threads: 1, Weights: selector.DefaultWeights(), Admission: admission.Config{Threshold: ptr(0.0)}}, nil, zerolog.Nop())
+	_, err := svc.PutWorker(catalog.Record{
+		ID: 1, Scope: defaultScope, Endpoint: ptr("http://w"), BlockSize: ptr[uint32](4), MaxNumBatchedTokens: ptr[uint64](100),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	if resp, err := http.DefaultClient.Do(req); err == nil {
-		resp.Body.Close()
-		t.Error("the request was answered")
+	rec := newRecorder()
+	base := start(t, svc, func(o *Options) { o.Requests = rec })
+	ended := func() []seen {
+		t.Helper()
+		select {
+		case <-rec.end:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the request does not end")
+		}
+		return rec.take(t)
 	}
-	select {
-	case <-rec.end:
-	case <-t.Context().Done():
+	const prompt = `{"token_ids":[1,2,3,4]}`
+	if resp, text := send(t, "POST", base+"/select_and_reserve", strings.NewReader(prompt)); resp.StatusCode != 200 {
+		t.Fatalf("%d %s", resp.StatusCode, text)
 	}
-	equal(t, "ended", rec.take(t), []seen{{"POST", "/select", statusClientGone}}, exportAll)
+	ended()
+	waiting := func() int { return svc.Loads(nil, nil)[0].PendingCount }
+	for _, path := range []string{"/select", "/select_and_reserve"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		var client sync.WaitGroup
+		client.Go(func() {
+			defer cancel()
+			for waiting() == 0 && ctx.Err() == nil {
+				runtime.Gosched()
+			}
+		})
+		req, err := http.NewRequestWithContext(ctx, "POST", base+path, strings.NewReader(prompt))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+			t.Error("the request was answered")
+		}
+		cancel()
+		client.Wait()
+		equal(t, "ended", ended(), []seen{{"POST", path, statusClientGone}}, exportAll)
+		if n := waiting(); n != 0 {
+			t.Errorf("%d requests still wait", n)
+		}
+	}
+}
+
+// TestClientGoneInItsBody: over a real connection, a client that goes before its
+// body is whole is no bad request.
+func TestClientGoneInItsBody(t *testing.T) {
+	rec := newRecorder()
+	base := start(t, &fake{}, func(o *Options) { o.Requests = rec })
+	for _, head := range []string{"Content-Length: 100", "Transfer-Encoding: chunked"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.WriteString(conn, "POST /select HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+head+"\r\n\r\n1\r\n{\r\n")
+		if err := errors.Join(err, conn.Close()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-rec.end:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the request does not end")
+		}
+		equal(t, head, rec.take(t), []seen{{"POST", "/select", statusClientGone}}, exportAll)
+	}
 }
 
 // TestLabelsAreBounded: whatever clients ask for, method and route are those of
@@ -314,85 +370,6 @@ func TestRequestID(t *testing.T) {
 			}
 		}
 	}
-}
-
-// logLine is what lines about requests have in common.
-type logLine struct {
-	Level, Message, Method, Route, Path, Remote string
-
-	RequestID *string  `json:"request_id"`
-	Status    int      `json:"status"`
-	Bytes     *int     `json:"bytes"`
-	Sent      *int     `json:"request_bytes"`
-	Took      *float64 `json:"took"`
-}
-
-// TestLogLines: every line about a request says which one, at debug level there
-// is one more for its end, and none has anything of the body.
-func TestLogLines(t *testing.T) {
-	var log bytes.Buffer
-	f := &fake{}
-	h := New(f, Options{Log: zerolog.New(&log).Level(zerolog.DebugLevel)})
-	const secret = "424242"
-	prompt := `{"token_ids":[` + secret + `]}`
-	run := func(method, target, body, id string) []logLine {
-		t.Helper()
-		log.Reset()
-		r := httptest.NewRequest(method, target, strings.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-		if id != "" {
-			r.Header.Set("x-request-id", id)
-		}
-		tryCall(h, r)
-		if strings.Contains(log.String(), secret) {
-			t.Errorf("a prompt is in the log: %s", log.String())
-		}
-		var lines []logLine
-		for text := range strings.Lines(log.String()) {
-			var l logLine
-			if err := json.Unmarshal([]byte(text), &l); err != nil {
-				t.Fatalf("%v: %s", err, text)
-			}
-			if got := l.RequestID; (got == nil) != (id == "") || got != nil && *got != id {
-				t.Errorf("request %q: %s", id, text)
-			}
-			if l.Message == "request" && (l.Level != "debug" || l.Bytes == nil || *l.Bytes < 0 || l.Sent == nil || l.Took == nil || *l.Took < 0 || l.Remote == "" || l.Path == "") {
-				t.Errorf("access log lacks something: %s", text)
-			}
-			lines = append(lines, l)
-		}
-		return lines
-	}
-	show := func(lines []logLine) (out []string) {
-		for _, l := range lines {
-			out = append(out, strings.TrimSpace(l.Message+" "+l.Method+" "+l.Route))
-		}
-		return out
-	}
-	for _, id := range []string{"", `r-"1"`} {
-		f.err, f.call, f.dump = nil, nil, ""
-		lines := run("POST", "/select", prompt, id)
-		equal(t, "served", show(lines), []string{"request POST /select"})
-		if lines[0].Status != 200 || *lines[0].Sent != len(prompt) || *lines[0].Bytes == 0 {
-			t.Errorf("access log: %+v", lines[0])
-		}
-		equal(t, "wrong shape", show(run("POST", "/select", `{"lora_name":`+secret+`}`, id)), []string{"request POST /select"})
-		equal(t, "not found", show(run("BREW", "/nope", prompt, id)), []string{"request BREW"})
-		equal(t, "pattern", show(run("DELETE", "/reservations/r", "", id)), []string{"request DELETE /reservations/:reservation_id"})
-		f.err = errors.New("lost")
-		equal(t, "failed", show(run("POST", "/select", prompt, id)), []string{"request failed POST /select", "request POST /select"})
-		f.dump = "{"
-		lines = run("GET", "/dump", "", id)
-		equal(t, "broken off", show(lines), []string{"answer broken off GET /dump", "request GET /dump"})
-		if lines[1].Status != 500 {
-			t.Errorf("broken off: %+v", lines[1])
-		}
-		f.err, f.call = nil, func() { panic("boom") }
-		equal(t, "panic", show(run("POST", "/select", prompt, id)), []string{"handler panicked POST /select", "request POST /select"})
-	}
-	h = New(f, Options{Log: zerolog.New(&log).Level(zerolog.InfoLevel)})
-	f.call = nil
-	equal(t, "above debug level", show(run("POST", "/select", prompt, "r")), []string(nil))
 }
 
 // TestObservingAllocatesNothing: counting a request and echoing its id costs no

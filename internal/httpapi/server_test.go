@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -126,44 +125,6 @@ func fetchAll(t testing.TB, url string) ([]byte, error) {
 	}
 	defer resp.Body.Close()
 	return io.ReadAll(resp.Body)
-}
-
-// stuck never answers a selection before the client has gone.
-type stuck struct {
-	fake
-	arrived, gone chan struct{}
-}
-
-func (s *stuck) Select(ctx context.Context, _ *service.SelectRequest, _ bool) (service.Selection, error) {
-	close(s.arrived)
-	<-ctx.Done()
-	close(s.gone)
-	return service.Selection{}, ctx.Err()
-}
-
-// TestClientGone: a selection that waits hears of its client's going.
-func TestClientGone(t *testing.T) {
-	s := &stuck{arrived: make(chan struct{}), gone: make(chan struct{})}
-	base := start(t, s)
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-s.arrived
-		cancel()
-	}()
-	req, err := http.NewRequestWithContext(ctx, "POST", base+"/select", strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if resp, err := http.DefaultClient.Do(req); err == nil {
-		resp.Body.Close()
-		t.Error("the request was answered")
-	}
-	select {
-	case <-s.gone:
-	case <-time.After(10 * time.Second):
-		t.Error("the service was not told")
-	}
 }
 
 // TestConcurrentRequests: pooled exchanges do not mix requests up.

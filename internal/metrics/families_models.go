@@ -18,7 +18,13 @@ var modelFamilies = []family{
 		func(s *Sources) Samples { return s.BusyThresholds },
 	},
 	{
-		"dynamo_tasks_issued_total", "Selections asked for, but for malformed ones.",
+		"workers_unjudged", "Workers of which a threshold that is set says nothing, as their record has no total_kv_blocks or no max_num_batched_tokens.",
+		prometheus.GaugeValue,
+		[]string{"model_name", "threshold"},
+		func(s *Sources) Samples { return s.WorkersUnjudged },
+	},
+	{
+		"dynamo_tasks_issued_total", "Selections asked for, but for malformed ones; one that waits counts from then on, others when they are answered.",
 		prometheus.CounterValue,
 		[]string{"model", "endpoint"},
 		func(s *Sources) Samples { return s.TasksIssued },

@@ -38,6 +38,12 @@ var rankFamilies = []family{
 		func(s *Sources) Samples { return s.RankTotalBlocks },
 	},
 	{
+		"rank_max_num_batched_tokens", "Prompt tokens that a rank computes in one step, where the worker's record says.",
+		prometheus.GaugeValue,
+		rankLabels,
+		func(s *Sources) Samples { return s.RankBatchedTokens },
+	},
+	{
 		"ranks_unlisted", "Ranks that are too many to have series of their own.",
 		prometheus.GaugeValue,
 		nil,
@@ -50,13 +56,13 @@ var rankFamilies = []family{
 		func(s *Sources) Samples { return s.WorkerOverloaded },
 	},
 	{
-		"dynamo_frontend_worker_active_decode_blocks", "The same as select_service_rank_active_kv_blocks, of workers that can be selected.",
+		"dynamo_frontend_worker_active_decode_blocks", "The same as select_service_rank_active_kv_blocks, without the slot tracker's workers.",
 		prometheus.GaugeValue,
 		[]string{"worker_id", "dp_rank", "worker_type"},
 		func(s *Sources) Samples { return s.FrontendBlocks },
 	},
 	{
-		"dynamo_frontend_worker_active_prefill_tokens", "The same as select_service_rank_active_prefill_tokens, of workers that can be selected.",
+		"dynamo_frontend_worker_active_prefill_tokens", "The same as select_service_rank_active_prefill_tokens, without the slot tracker's workers.",
 		prometheus.GaugeValue,
 		[]string{"worker_id", "dp_rank", "worker_type"},
 		func(s *Sources) Samples { return s.FrontendPrefill },

@@ -5,9 +5,9 @@ import "github.com/prometheus/client_golang/prometheus"
 // selectionFamilies are about workers, selections and reservations.
 var selectionFamilies = []family{
 	{
-		"workers", "Registered workers by lifecycle.",
+		"workers", "Registered workers by lifecycle; without a model_name those of models that are too many to have one.",
 		prometheus.GaugeValue,
-		[]string{"lifecycle"},
+		[]string{"model_name", "lifecycle"},
 		func(s *Sources) Samples { return s.Workers },
 	},
 	{
@@ -17,9 +17,9 @@ var selectionFamilies = []family{
 		func(s *Sources) Samples { return s.Ready },
 	},
 	{
-		"selections_total", "Selections by outcome.",
+		"selections_total", "Selections by outcome; without a model_name those for models that have no worker, or that are too many to have one.",
 		prometheus.CounterValue,
-		[]string{"outcome"},
+		[]string{"model_name", "outcome"},
 		func(s *Sources) Samples { return s.Selections },
 	},
 	{

@@ -21,9 +21,14 @@ type Options struct {
 	DynamoAliases bool
 }
 
+// maxScrapes bounds the scrapes at a time, each of which takes memory for every
+// series. Beyond, the answer is 503.
+const maxScrapes = 3
+
 // New returns the service's families, with those of the Go runtime, the process
-// and the build. gather is called once for every scrape, from any goroutine.
-func New(version string, gather func() Sources, requests *Requests, opt Options) *Metrics {
+// and the build. gather is called once for every scrape, from any goroutine, with
+// opt: what that leaves out need not be gathered.
+func New(version string, gather func(Options) Sources, requests *Requests, opt Options) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info", Help: "Always 1; the label tells the version of the service.",
@@ -43,7 +48,7 @@ func New(version string, gather func() Sources, requests *Requests, opt Options)
 
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 }
 
 // collector shows what it gathers.
@@ -54,8 +59,8 @@ type collector struct {
 	descs      []*prometheus.Desc // of families, then of histograms
 }
 
-func newCollector(gather func() Sources, opt Options) *collector {
-	c := &collector{gather: gather, families: families, histograms: histogramFamilies}
+func newCollector(gather func(Options) Sources, opt Options) *collector {
+	c := &collector{gather: func() Sources { return gather(opt) }, families: families, histograms: histogramFamilies}
 	if opt.DynamoAliases {
 		c.families = append(c.families[:len(c.families):len(c.families)], aliases...)
 	}

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,13 +23,14 @@ var rewrite = flag.Bool("rewrite", false, "write golden files anew")
 var labelsOf = map[string][]string{
 	"KVEvents": {"stored", "device", "applied"}, "KVEventBlocks": {"device", "stored"}, "KVMessages": {"live"},
 	"KVGaps": {"lost"}, "KVReplays": {"complete"}, "KVConnections": {"connect"}, "KVStreams": {"live"},
-	"IndexBlocks": {"device"}, "Workers": {"schedulable"}, "Selections": {"reserved"}, "ReservationEvents": {"booked"},
+	"IndexBlocks": {"device"}, "Workers": {"m", "schedulable"}, "Selections": {"m", "reserved"}, "ReservationEvents": {"booked"},
 	"OverlapRatio": {"m"}, "OverlapForegone": {"m"}, "CostSpread": {"m"}, "QueueWait": {"m"},
-	"Rejections": {"m", "queue_limit"}, "BusyThresholds": {"m", "active_prefill_tokens_threshold"},
+	"Rejections": {"m", "queue_limit"}, "BusyThresholds": {"m", "active_prefill_tokens_threshold"}, "WorkersUnjudged": {"m", "active_decode_blocks_threshold"},
 	"TasksIssued": {"m", "select"}, "TasksRejected": {"m", "select"}, "TasksQueued": {"m", "select"}, "ModelQueued": {"m"},
 	"RankActiveBlocks": {"m", "t", "1", "0"}, "RankPrefillTokens": {"m", "t", "1", "0"}, "RankActiveRequests": {"m", "t", "1", "0"},
-	"RankUsedBlocks": {"m", "t", "1", "0"}, "RankTotalBlocks": {"m", "t", "1", "0"}, "WorkerOverloaded": {"m", "t", "1"},
-	"FrontendBlocks": {"1", "0", "select"}, "FrontendPrefill": {"1", "0", "select"},
+	"RankUsedBlocks": {"m", "t", "1", "0"}, "RankTotalBlocks": {"m", "t", "1", "0"}, "RankBatchedTokens": {"m", "t", "1", "0"},
+	"WorkerOverloaded": {"m", "t", "1"},
+	"FrontendBlocks":   {"1", "0", "select"}, "FrontendPrefill": {"1", "0", "select"},
 	"ReplicaSent": {"booked"}, "ReplicaReceived": {"freed"}, "ReplicaDropped": {"known"}, "ReplicaPeers": {"connected"},
 	"ReplicaSnapshots": {"ok"}, "ReplicaLearned": {"adopted"}, "RecoveryStage": {"fetching"}, "RecoverySkipped": {"malformed"},
 	"ConductorIndexBlocks": {"device"}, "ConductorBlocks": {"tokens"},
@@ -70,7 +72,7 @@ func of(s Sources, opt Options) *Metrics {
 	l := r.Listener("conductor")
 	l.Begin()
 	l.End(http.MethodPost, "/query", 404, 3*time.Millisecond)
-	return New("1.2.3", func() Sources { return s }, r, opt)
+	return New("1.2.3", func(Options) Sources { return s }, r, opt)
 }
 
 // TestFamilies compares the service's own families with a golden file: names,
@@ -144,11 +146,15 @@ func TestNoSources(t *testing.T) {
 	}
 }
 
-// TestGatheredOnceForEveryScrape: nothing is cached, and no family asks again.
+// TestGatheredOnceForEveryScrape: nothing is cached, no family asks again, and
+// whoever gathers is told what for.
 func TestGatheredOnceForEveryScrape(t *testing.T) {
 	n := 0
-	m := New("", func() Sources {
+	m := New("", func(opt Options) Sources {
 		n++
+		if !opt.DynamoAliases {
+			t.Error("aliases are not asked for")
+		}
 		s := all()
 		s.IndexBytes = Value(n)
 		return s
@@ -167,16 +173,56 @@ func TestGatheredOnceForEveryScrape(t *testing.T) {
 // the scrape and not the process.
 func TestBadSample(t *testing.T) {
 	for name, s := range map[string]Sources{
-		"labels":    {Workers: Samples{{Labels: []string{"a", "b"}}}},
+		"labels":    {KVStreams: Samples{{Labels: []string{"a", "b"}}}},
 		"histogram": {QueueWait: []Distribution{{Labels: []string{"a", "b"}, Histogram: NewHistogram(nil)}}},
-		"twice":     {Workers: Samples{{Labels: []string{"a"}}, {Labels: []string{"a"}}}},
-		"no UTF-8":  {Workers: Samples{{Labels: []string{"\xff"}}}},
+		"twice":     {KVStreams: Samples{{Labels: []string{"a"}}, {Labels: []string{"a"}}}},
+		"no UTF-8":  {KVStreams: Samples{{Labels: []string{"\xff"}}}},
 	} {
 		rec := httptest.NewRecorder()
 		of(s, Options{}).Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		if rec.Code != http.StatusInternalServerError {
 			t.Errorf("%s: status %d", name, rec.Code)
 		}
+	}
+}
+
+// TestScrapesAtATime: three scrapes may be under way; a further one is answered
+// with 503 and gathers nothing, and there is room again when they are over.
+func TestScrapesAtATime(t *testing.T) {
+	gathering, release := make(chan bool, 10), make(chan struct{})
+	h := New("", func(Options) Sources {
+		gathering <- true
+		<-release
+		return Sources{}
+	}, NewRequests(), Options{}).Handler()
+	status := func() int {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		return rec.Code
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if code := status(); code != http.StatusOK {
+				t.Errorf("status %d", code)
+			}
+		})
+	}
+	for range 3 {
+		<-gathering
+	}
+	for range 5 {
+		if code := status(); code != http.StatusServiceUnavailable {
+			t.Errorf("status %d beyond three scrapes", code)
+		}
+	}
+	close(release)
+	wg.Wait()
+	if code := status(); code != http.StatusOK {
+		t.Errorf("status %d afterwards", code)
+	}
+	if n := len(gathering); n != 1 {
+		t.Errorf("gathered %d times more, want once", n)
 	}
 }
 

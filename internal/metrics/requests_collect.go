@@ -53,7 +53,10 @@ func (c requestCollector) Collect(ch chan<- prometheus.Metric) {
 			for code, n := range a.codes() {
 				ch <- number(requestsDesc, prometheus.CounterValue, float64(n), append(labels[:3:3], code))
 			}
-			if route, ok := indexerRoute(l.name, e.route); ok && c.aliases {
+			if !c.aliases {
+				continue
+			}
+			if route, ok := indexerRoute(l.name, e.route); ok {
 				if indexer[route] == nil {
 					indexer[route] = newIndexerAnswers()
 				}

@@ -37,7 +37,7 @@ func TestRequests(t *testing.T) {
 	end(c, "GET", "/services", 200, 250*time.Millisecond)
 	end(c, "", "", 404, 0)
 	s.Begin()
-	body := scrape(t, New("", func() Sources { return Sources{} }, r, Options{DynamoAliases: true}))
+	body := scrape(t, New("", func(Options) Sources { return Sources{} }, r, Options{DynamoAliases: true}))
 	for _, want := range []string{
 		`select_service_http_requests_in_flight{listener="selection"} 1`,
 		`select_service_http_requests_in_flight{listener="conductor"} 0`,
@@ -87,7 +87,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 // TestRequestsInParallel: requests are counted while metrics are scraped.
 func TestRequestsInParallel(t *testing.T) {
 	r := NewRequests()
-	m := New("", func() Sources { return Sources{} }, r, Options{DynamoAliases: true})
+	m := New("", func(Options) Sources { return Sources{} }, r, Options{DynamoAliases: true})
 	const clients, each = 4, 300
 	var wg sync.WaitGroup
 	for i := range clients {

@@ -38,9 +38,9 @@ type Sources struct {
 	IndexOrphans      Samples // gauge
 	IndexBytes        Samples // gauge
 
-	Workers           Samples // gauge: lifecycle
+	Workers           Samples // gauge: model, lifecycle
 	Ready             Samples // gauge
-	Selections        Samples // counter: outcome
+	Selections        Samples // counter: model, outcome
 	ReservationsLive  Samples // gauge
 	ReservationEvents Samples // counter: event
 	QueuedRequests    Samples // gauge
@@ -54,6 +54,7 @@ type Sources struct {
 	QueueWait       []Distribution // model
 	Rejections      Samples        // counter: model, cause
 	BusyThresholds  Samples        // gauge: model, threshold; those that are set
+	WorkersUnjudged Samples        // gauge: model, threshold
 	TasksIssued     Samples        // counter: model, endpoint
 	TasksRejected   Samples        // counter: model, endpoint
 	TasksQueued     Samples        // gauge: model, endpoint
@@ -66,6 +67,7 @@ type Sources struct {
 	RankActiveRequests Samples // gauge
 	RankUsedBlocks     Samples // gauge
 	RankTotalBlocks    Samples // gauge
+	RankBatchedTokens  Samples // gauge
 	RanksUnlisted      Samples // gauge, without labels
 	WorkerOverloaded   Samples // gauge: model, tenant, worker
 	FrontendBlocks     Samples // gauge: worker, rank, worker type
@@ -99,7 +101,7 @@ type Sources struct {
 	ConductorStreamRestarts Samples // counter
 	ConductorBaseMismatches Samples // counter
 
-	// For the aliases.
+	// For the aliases; not needed without Options.DynamoAliases.
 
 	IndexerModels    Samples // gauge
 	IndexerWorkers   Samples // gauge

@@ -38,8 +38,13 @@ const (
 	numCauses
 )
 
+// maxSpread bounds the cost spread that is observed, in blocks. Requests may have
+// weights that make any cost, and the histogram's sum must stay of use.
+const maxSpread = 1 << 20
+
 // modelStats counts the selections of one model. Writers take no lock.
 type modelStats struct {
+	outcomes         [NumOutcomes]atomic.Uint64
 	issued, rejected [numRoutes]atomic.Uint64
 	queued           [numRoutes]atomic.Int64 // requests that wait
 	causes           [numCauses]atomic.Uint64
@@ -120,21 +125,39 @@ func (c *selection) stats() *modelStats {
 	return c.service.models.of(model)
 }
 
-// enterQueue counts a selection that begins to wait.
-func (m *modelStats) enterQueue(reserve bool) { m.queued[routeOf(reserve)].Add(1) }
+// issued counts that the selection was asked for, unless it did so before, and
+// returns the counts that it belongs to from then on.
+func (c *selection) issued() *modelStats {
+	if c.counts == nil {
+		c.counts = c.stats()
+		c.counts.issued[routeOf(c.reserve)].Add(1)
+	}
+	return c.counts
+}
 
-// leaveQueue counts it out again; m is what it has entered.
+// enterQueue counts a selection that begins to wait. It counts as issued now: a
+// wait has no limit, and the rate of what is asked for is needed meanwhile.
+func (c *selection) enterQueue() *modelStats {
+	m := c.issued()
+	m.queued[routeOf(c.reserve)].Add(1)
+	return m
+}
+
+// leaveQueue counts it out again; m is what enterQueue returned.
 func (m *modelStats) leaveQueue(reserve bool) { m.queued[routeOf(reserve)].Add(-1) }
 
 // decided counts a selection that is over. It runs outside all locks.
 func (s *Service) decided(c *selection, reserve bool, err error) {
 	o := outcomeOf(err, reserve)
-	s.outcomes[o].Add(1)
-	if o == Invalid {
+	if o == Invalid && c.counts == nil {
+		c.stats().outcomes[o].Add(1)
 		return
 	}
-	m, r := c.stats(), routeOf(reserve)
-	m.issued[r].Add(1)
+	m, r := c.issued(), routeOf(reserve)
+	m.outcomes[o].Add(1)
+	if o == NotReady {
+		s.noteUnserved(c.request.Scope)
+	}
 	if c.queued {
 		m.wait.Observe(c.waited.Seconds())
 	}
@@ -173,7 +196,7 @@ func (m *modelStats) observe(c *selection) {
 			high = cost
 		}
 	}
-	m.spread.Observe(high - low)
+	m.spread.Observe(min(high-low, maxSpread))
 
 	best := uint64(0)
 	for i := range c.eligible {

@@ -47,7 +47,7 @@ func (s *Service) Diagnose(req *DiagnoseRequest, maxBlocks int) (*Diagnosis, err
 	if p == nil || snap == nil || s.closing.Load() {
 		_, _, err := s.schedulable(req.Scope)
 		if err == nil { // it came just now
-			err = errorf(Unavailable, "no schedulable workers for model=%s tenant=%s", req.Scope.Model, req.Scope.Tenant)
+			err = noWorkers(req.Scope)
 		}
 		return nil, err
 	}

@@ -18,6 +18,7 @@ const (
 	Unavailable      // nobody can serve it now: not ready, no endpoint, shutting down, queue full
 	TooMany          // more than this service keeps, or reserved for dialects that answer 429
 	Overloaded       // every worker that could serve it has too much to do; wraps *OverloadError
+	Cancelled        // whoever asked went away: nobody is left to read the error
 )
 
 // Error is an error with a text of the contract.

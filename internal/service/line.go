@@ -54,8 +54,7 @@ func (l *line) do(ctx context.Context, c *selection) error {
 	if t == nil {
 		return err
 	}
-	stats := c.stats()
-	stats.enterQueue(c.reserve)
+	stats := c.enterQueue()
 	defer func() {
 		stats.leaveQueue(c.reserve)
 		c.queued, c.waited = true, time.Since(c.since)
@@ -78,7 +77,7 @@ func (l *line) do(ctx context.Context, c *selection) error {
 }
 
 func clientGone(err error) error {
-	return &Error{Kind: Unavailable, Text: "the client went away", Err: err}
+	return &Error{Kind: Cancelled, Text: "the client went away", Err: err}
 }
 
 // withdraw takes a ticket out of the line; it is false if its turn has come.

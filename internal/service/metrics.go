@@ -3,19 +3,21 @@ package service
 import (
 	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// Metrics returns what the service's metric families show now. Everything is
-// looked at once, part after part, and no lock is held from one to the next:
+// Metrics returns what the metric families that opt asks for show now. Everything
+// is looked at once, part after part, and no lock is held from one to the next:
 // families may differ by what happens meanwhile.
-func (s *Service) Metrics() metrics.Sources {
+func (s *Service) Metrics(opt metrics.Options) metrics.Sources {
 	var m metrics.Sources
+	ready, _, workers := s.Ready()
+	m.Ready = metrics.Value(flag(ready))
 	pools := *s.pools.Load()
 	conductor := s.conductor.Counts()
-	s.eventMetrics(&m)
-	s.workerMetrics(&m)
+	streams, events := s.streamStates(), s.tally()
+	s.eventMetrics(&m, &streams, &events)
+	s.workerMetrics(&m, workers)
 	s.indexMetrics(&m, pools)
 	s.selectionMetrics(&m, pools)
 	s.modelMetrics(&m)
@@ -23,7 +25,13 @@ func (s *Service) Metrics() metrics.Sources {
 	s.replicaMetrics(&m)
 	s.recoveryMetrics(&m)
 	s.conductorMetrics(&m, &conductor)
-	s.aliasMetrics(&m, len(pools), &conductor)
+	if opt.DynamoAliases {
+		c := indexerCounts{models: len(pools) + conductor.Spaces, workers: conductor.Publishers, streams: &streams, events: &events}
+		for _, w := range workers {
+			c.workers += flag(!w.Tracked)
+		}
+		c.show(&m)
+	}
 	return m
 }
 
@@ -56,31 +64,7 @@ func (s *Service) indexMetrics(m *metrics.Sources, pools map[catalog.Scope]*pool
 	m.IndexBytes = metrics.Value(sum.Bytes)
 }
 
-func (s *Service) workerMetrics(m *metrics.Sources) {
-	ready, _, workers := s.Ready()
-	m.Ready = metrics.Value(flag(ready))
-	schedulable, incomplete, tracked := 0, 0, 0
-	for _, w := range workers {
-		switch {
-		case w.Tracked:
-			tracked++
-		case w.Lifecycle == catalog.Schedulable:
-			schedulable++
-		default:
-			incomplete++
-		}
-	}
-	m.Workers = metrics.Samples{
-		sample(schedulable, catalog.Schedulable),
-		sample(incomplete, catalog.Incomplete),
-		sample(tracked, "tracked"), // complete as it is: of the slot tracker
-	}
-}
-
 func (s *Service) selectionMetrics(m *metrics.Sources, pools map[catalog.Scope]*pool) {
-	for o := range s.outcomes {
-		m.Selections = append(m.Selections, sample(s.outcomes[o].Load(), Outcome(o).String()))
-	}
 	st := s.ledger.Stats()
 	m.ReservationsLive = metrics.Value(st.Live)
 	m.ReservationEvents = metrics.Samples{
@@ -97,15 +81,4 @@ func (s *Service) selectionMetrics(m *metrics.Sources, pools map[catalog.Scope]*
 		tokens += float64(t)
 	}
 	m.QueuedRequests, m.QueuedTokens = metrics.Value(requests), metrics.Value(tokens)
-}
-
-// aliasMetrics sets what is shown under the names of dynamo.indexer; what it
-// means here stands beside those names.
-func (s *Service) aliasMetrics(m *metrics.Sources, pools int, st *conductor.Stats) {
-	m.IndexerModels = metrics.Value(pools + st.Spaces)
-	workers := st.Publishers
-	for _, w := range s.catalog.List(nil, nil) {
-		workers += flag(!w.Tracked)
-	}
-	m.IndexerWorkers = metrics.Value(workers)
 }

@@ -50,7 +50,7 @@ func BenchmarkScrape(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			h := metrics.New("", w.Metrics, metrics.NewRequests(), metrics.Options{}).Handler()
+			h := metrics.New("", w.Service.Metrics, metrics.NewRequests(), metrics.Options{}).Handler()
 			req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 			answer := &discard{header: http.Header{}}
 			b.ReportAllocs()

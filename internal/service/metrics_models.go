@@ -13,12 +13,9 @@ func (s *Service) modelMetrics(m *metrics.Sources) {
 	s.models.others.show(m, "")
 	all := *s.models.byName.Load()
 	for _, model := range s.catalog.Models() {
-		stats := all[model]
-		if stats == nil {
-			continue // among the others
+		if stats := all[model]; stats != nil {
+			stats.show(m, model)
 		}
-		stats.show(m, model)
-		addThresholds(m, model, s.busy.Of(model))
 	}
 }
 
@@ -26,6 +23,9 @@ func (s *Service) modelMetrics(m *metrics.Sources) {
 // while they are empty, as they nearly always are: they have values only once
 // there are too many models.
 func (s *modelStats) show(m *metrics.Sources, model string) {
+	for o := range s.outcomes { // before issued: each was issued, unless it was invalid
+		m.Selections = append(m.Selections, sample(s.outcomes[o].Load(), model, Outcome(o).String()))
+	}
 	queued := int64(0)
 	for r := range route(numRoutes) {
 		endpoint := r.String()
@@ -57,19 +57,4 @@ func causeLabel(cause int) string {
 		return "queue_limit"
 	}
 	return strings.Replace(overload.Threshold(cause).String(), "_threshold", "", 1)
-}
-
-func addThresholds(m *metrics.Sources, model string, t *overload.Thresholds) {
-	add := func(which overload.Threshold, v float64) {
-		m.BusyThresholds = append(m.BusyThresholds, metrics.Sample{Labels: []string{model, which.String()}, Value: v})
-	}
-	if v := t.DecodeBlocks; v != nil {
-		add(overload.DecodeBlocks, *v)
-	}
-	if v := t.PrefillTokens; v != nil {
-		add(overload.PrefillTokens, float64(*v))
-	}
-	if v := t.PrefillFraction; v != nil {
-		add(overload.PrefillFraction, *v)
-	}
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/admission"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/overload"
 )
@@ -98,8 +97,12 @@ func TestTasks(t *testing.T) {
 		`rejections_total{cause="active_prefill_tokens_frac",model_name="m"} 3`,
 		`rejections_total{cause="active_decode_blocks",model_name="m"} 1`,
 		`rejections_total{cause="queue_limit",model_name="m"} 0`,
-		`selections_total{outcome="overloaded"} 4`,
-		`selections_total{outcome="invalid"} 2`,
+		`selections_total{model_name="m",outcome="overloaded"} 4`,
+		`selections_total{model_name="m",outcome="invalid"} 2`,
+		`selections_total{model_name="m",outcome="selected"} 2`,
+		`selections_total{model_name="m",outcome="reserved"} 1`,
+		`selections_total{model_name="inc",outcome="not_ready"} 1`,
+		`selections_total{model_name="",outcome="not_ready"} 2`,
 		`busy_threshold{model_name="m",threshold="active_decode_blocks_threshold"} 0.05`,
 		`busy_threshold{model_name="m",threshold="active_prefill_tokens_threshold"} 1000`,
 		`busy_threshold{model_name="m",threshold="active_prefill_tokens_threshold_frac"} 0.1`,
@@ -170,17 +173,8 @@ func TestChoiceHistograms(t *testing.T) {
 // TestQueueMetrics: requests that wait, how long they did, and those that the
 // queue did not take.
 func TestQueueMetrics(t *testing.T) {
-	file, err := admission.ParsePolicy([]byte(`
-default_policy_family: f
-uncached_isl_buckets: [{min_tokens: 0, bucket: b}]
-policy_classes:
-  - {name: only, policy_family: f, cache_bucket: b, quantum: 1, prefill_busy_threshold: 0, request_queue_limit_per_worker: 2}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
 	synctest.Test(t, func(t *testing.T) {
-		w := busy(t, func(c *service.Config) { c.Admission = admission.Config{File: file} })
+		w := busy(t, limitedQueue(t, 2))
 		w.wantSeries(`queue_wait_seconds_count{model_name="m"} 0`) // "first" did not wait
 		waits, leaves := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 8))
 		w.call("c", prompt(3, 8))
@@ -192,7 +186,9 @@ policy_classes:
 			`queued_tokens 16`,
 			`rejections_total{cause="queue_limit",model_name="m"} 1`,
 			`dynamo_tasks_rejected_total{endpoint="select_and_reserve",model="m"} 0`,
-			`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 2`, // "first" and "c": the others are not over
+			`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 4`, // those that wait, too
+			`selections_total{model_name="m",outcome="reserved"} 1`,
+			`selections_total{model_name="m",outcome="queue_full"} 1`,
 		)
 		time.Sleep(3 * time.Second)
 		leaves.cancel()
@@ -206,7 +202,11 @@ policy_classes:
 			`dynamo_queued_requests{endpoint="select_and_reserve",model="m"} 0`,
 			`dynamo_frontend_queued_requests{model="m"} 0`,
 			`queued_requests 0`,
-			`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 4`,
+			`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 4`, // each once
+			`selections_total{model_name="m",outcome="reserved"} 2`,
+			`selections_total{model_name="m",outcome="queue_full"} 1`,
+			`selections_total{model_name="m",outcome="cancelled"} 1`,
+			`selections_total{model_name="m",outcome="failed"} 0`,
 			`queue_wait_seconds_bucket{model_name="m",le="2.048"} 0`,
 			`queue_wait_seconds_bucket{model_name="m",le="4.096"} 1`,
 			`queue_wait_seconds_bucket{model_name="m",le="8.192"} 2`,
@@ -231,6 +231,7 @@ func TestSeriesEndWithTheirModel(t *testing.T) {
 		}
 	}
 	w.wantNoSeries("rank_total_kv_blocks")
+	w.wantSeries(`rank_max_num_batched_tokens{dp_rank="0",model_name="m",tenant_id="t",worker_id="1"} 100`)
 	w.patch(1, catalog.Patch{Size: new(uint32(1))})
 	w.wantNoSeries(`dp_rank="1"`)
 	w.remove(1)
@@ -239,10 +240,11 @@ func TestSeriesEndWithTheirModel(t *testing.T) {
 	if _, err := w.Select(context.Background(), ask(prompt(1, 8)), true); err == nil {
 		t.Fatal("nobody is there")
 	}
-	w.wantSeries(`dynamo_tasks_issued_total{endpoint="select_and_reserve",model=""} 1`, `selections_total{outcome="reserved"} 1`)
+	w.wantSeries(`dynamo_tasks_issued_total{endpoint="select_and_reserve",model=""} 1`, `selections_total{model_name="",outcome="not_ready"} 1`)
 	w.put(record(7, 1, total(50)))
 	w.wantSeries(
 		`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 1`,
+		`selections_total{model_name="m",outcome="reserved"} 1`,
 		`selection_cost_spread_blocks_count{model_name="m"} 1`,
 		`rank_active_kv_blocks{dp_rank="0",model_name="m",tenant_id="t",worker_id="7"} 0`,
 		`rank_total_kv_blocks{dp_rank="0",model_name="m",tenant_id="t",worker_id="7"} 50`,

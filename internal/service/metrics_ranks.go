@@ -113,8 +113,12 @@ func (r *rankSeries) show(held []int) {
 		put(&r.m.RankPrefillTokens, labels, c.prefill)
 		put(&r.m.RankActiveRequests, labels, c.requests)
 		put(&r.m.RankUsedBlocks, labels, uint64(used))
-		if total := c.Worker.TotalKVBlocks; total != nil {
-			put(&r.m.RankTotalBlocks, labels, *total)
+		limit := capacityOf(c.Worker)
+		if limit.KVBlocks > 0 {
+			put(&r.m.RankTotalBlocks, labels, limit.KVBlocks)
+		}
+		if limit.BatchedTokens > 0 {
+			put(&r.m.RankBatchedTokens, labels, limit.BatchedTokens)
 		}
 		if !c.Worker.Tracked {
 			labels := []string{worker, dp, "select"}

@@ -36,10 +36,11 @@ func TestRankMetrics(t *testing.T) {
 		e.publish(r.DP, e.stored(prompt(uint32(r.Worker), n*blockSize), blockSize, nil), e.stored(prompt(90, blockSize), blockSize, dict{"medium": "CPU"}))
 	}
 	w.settle()
+	rnd := rand.New(rand.NewPCG(6, 6))
 	for i := range 20 {
 		id := fmt.Sprint("r", i)
-		w.book(id, prompt(uint32(100+i%7), 4*rand.IntN(6)))
-		if rand.IntN(3) == 0 {
+		w.book(id, prompt(uint32(100+i%7), 4*rnd.IntN(6)))
+		if rnd.IntN(3) == 0 {
 			_ = w.PrefillComplete(id)
 		}
 	}

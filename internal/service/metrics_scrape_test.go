@@ -16,7 +16,7 @@ import (
 // process.
 func (w *world) scrape() string {
 	w.t.Helper()
-	m := metrics.New("", w.Metrics, metrics.NewRequests(), metrics.Options{DynamoAliases: true})
+	m := metrics.New("", w.Service.Metrics, metrics.NewRequests(), metrics.Options{DynamoAliases: true})
 	rec := httptest.NewRecorder()
 	m.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if rec.Code != http.StatusOK {

@@ -2,7 +2,6 @@ package service
 
 import (
 	"errors"
-	"sync/atomic"
 
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -19,18 +18,18 @@ const (
 	QueueFull                  // its class of the wait line takes no more
 	IDTaken                    // the reservation id is live
 	Invalid                    // the request can never work
-	Failed                     // anything else: the worker left, the client went away
+	Failed                     // anything else: the worker left
 	Refused                    // every worker that it could use is overloaded
+	Abandoned                  // the client went away
 	NumOutcomes = int(iota)
 )
 
-var outcomeTexts = [NumOutcomes]string{"selected", "reserved", "not_ready", "no_endpoint", "queue_full", "id_taken", "invalid", "failed", "overloaded"}
+var outcomeTexts = [NumOutcomes]string{
+	"selected", "reserved", "not_ready", "no_endpoint", "queue_full", "id_taken", "invalid", "failed", "overloaded", "cancelled",
+}
 
 // String gives the outcome's label.
 func (o Outcome) String() string { return outcomeTexts[o] }
-
-// Outcomes counts selections.
-type Outcomes [NumOutcomes]atomic.Uint64
 
 func outcomeOf(err error, reserve bool) Outcome {
 	switch {
@@ -52,6 +51,8 @@ func outcomeOf(err error, reserve bool) Outcome {
 		return IDTaken
 	case Overloaded:
 		return Refused
+	case Cancelled:
+		return Abandoned
 	case Unavailable:
 		if e.Details != nil {
 			return QueueFull

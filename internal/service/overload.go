@@ -3,6 +3,8 @@ package service
 import (
 	"iter"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/overload"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -37,8 +39,8 @@ func (s *Service) SetBusyThreshold(model string, given overload.Thresholds) (Mod
 	case given.Any() && !known:
 		return ModelThresholds{}, undiscovered(model)
 	case given.Any():
-		now, err := s.busy.Set(model, given)
-		return s.thresholdsChanged(model, now, err)
+		c, err := s.busy.Set(model, given)
+		return s.thresholdsChanged(model, c, err)
 	case known:
 		return ModelThresholds{model, *s.busy.Of(model)}, nil
 	}
@@ -62,30 +64,34 @@ func (s *Service) ClearBusyThreshold(model string, which *string) (ModelThreshol
 	if !s.catalog.HasModel(model) {
 		return ModelThresholds{}, undiscovered(model)
 	}
-	now, err := s.busy.Clear(model, clear...)
-	return s.thresholdsChanged(model, now, err)
+	c, err := s.busy.Clear(model, clear...)
+	return s.thresholdsChanged(model, c, err)
 }
 
-func (s *Service) thresholdsChanged(model string, now overload.Thresholds, err error) (ModelThresholds, error) {
+func (s *Service) thresholdsChanged(model string, c overload.Change, err error) (ModelThresholds, error) {
 	if err != nil {
 		return ModelThresholds{}, &Error{Kind: TooMany, Text: err.Error(), Err: err}
 	}
-	line := s.log.Info().Str("model", model)
-	if v := now.DecodeBlocks; v != nil {
-		line.Float64(overload.DecodeBlocks.String(), *v)
+	if c.Any() {
+		s.log.Info().Str("model", clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
+			Msg("busy thresholds changed")
 	}
-	if v := now.PrefillTokens; v != nil {
-		line.Uint64(overload.PrefillTokens.String(), *v)
-	}
-	if v := now.PrefillFraction; v != nil {
-		line.Float64(overload.PrefillFraction.String(), *v)
-	}
-	line.Msg("busy thresholds changed")
-	return ModelThresholds{model, now}, nil
+	return ModelThresholds{model, c.Now}, nil
+}
+
+// LoggedThresholds are busy thresholds as the log shows them: all three, null
+// where one is unset.
+type LoggedThresholds overload.Thresholds
+
+// MarshalZerologObject writes the fields.
+func (t LoggedThresholds) MarshalZerologObject(e *zerolog.Event) {
+	e.Interface(overload.DecodeBlocks.String(), t.DecodeBlocks).
+		Interface(overload.PrefillTokens.String(), t.PrefillTokens).
+		Interface(overload.PrefillFraction.String(), t.PrefillFraction)
 }
 
 func undiscovered(model string) *Error {
-	return errorf(NotFound, "Model '%s' not found. Thresholds can only be set for discovered models.", model)
+	return errorf(NotFound, "Model '%s' not found. Thresholds can only be set for discovered models.", catalog.ShortName(model))
 }
 
 // restrict returns the ranks to score, which are those of workers that are not
@@ -114,9 +120,18 @@ func (c *selection) restrict(v *reservations.View) ([]catalog.Entry, error) {
 	return c.free, nil
 }
 
+// endStale ends the bookings of the scope that are too old, so that they refuse
+// nobody: while everybody is refused, nobody books, and booking is what ends them
+// else, ahead of the timer.
+func (c *selection) endStale() {
+	if c.service.busy.Of(c.request.Scope.Model).Any() {
+		c.service.ledger.ExpireIn(c.request.Scope)
+	}
+}
+
 // refuseEarly is the test of restrict before any work is done on the prompt, so
-// that a refusal costs least when there is most to do. While requests may wait
-// their loads are those of a later moment.
+// that a refusal costs least when there is most to do. With a wait queue
+// thresholds are read at dispatch only: then there is no early test.
 func (c *selection) refuseEarly() (err error) {
 	limits := c.service.busy.Of(c.request.Scope.Model)
 	if !limits.Any() || c.pool.line.policy != nil {
@@ -149,10 +164,7 @@ func (c *selection) refuse(v *reservations.View, limits *overload.Thresholds) er
 // them is free: then the worker is. A rank that the ledger does not know carries
 // nothing.
 func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) (causes overload.Causes) {
-	capacity := overload.Capacity{BatchedTokens: batchLimit(ranks[0].Worker)}
-	if n := ranks[0].Worker.TotalKVBlocks; n != nil {
-		capacity.KVBlocks = *n
-	}
+	capacity := capacityOf(ranks[0].Worker)
 	for _, e := range ranks {
 		var load overload.Load
 		if v.Known(e.Slot, e.Rank) {
@@ -165,6 +177,15 @@ func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservati
 		causes |= why
 	}
 	return causes
+}
+
+// capacityOf is what the worker's record says each of its ranks can take.
+func capacityOf(w *catalog.Worker) overload.Capacity {
+	capacity := overload.Capacity{BatchedTokens: batchLimit(w)}
+	if n := w.TotalKVBlocks; n != nil {
+		capacity.KVBlocks = *n
+	}
+	return capacity
 }
 
 // byWorker cuts a list of ranks, which is in order, into those of each worker.

@@ -1,11 +1,15 @@
 package service_test
 
 import (
+	"math"
+	"math/rand/v2"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/admission"
 	"github.com/select-service/select-service/pkg/overload"
 )
 
@@ -89,4 +93,47 @@ func TestReplicasMakeBusy(t *testing.T) {
 		}
 		b.wantFree()
 	})
+}
+
+// TestPrefillThresholdAboveTheMark proves what the start warns of: with a wait
+// queue, a prefill threshold at or above the queue's mark refuses nothing, for
+// what is not too busy for a class is not above it.
+func TestPrefillThresholdAboveTheMark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, queueing(.1), limits(overload.Thresholds{PrefillTokens: new(uint64(10)), PrefillFraction: new(.1)}))
+		w.put(record(1, 1)) // the mark is 10 tokens
+		var calls []*call
+		for i := range 20 {
+			calls = append(calls, w.call(strconv.Itoa(i), prompt(uint32(1000*i), 8)))
+		}
+		for i, c := range calls {
+			c.served(t)
+			if next := i + 2; next < len(calls) && !calls[next].waits() {
+				t.Errorf("request %d does not wait: %v", next, calls[next].err)
+			}
+			if err := w.Free(strconv.Itoa(i)); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+	})
+
+	rnd := rand.New(rand.NewPCG(1, 2))
+	free := 0
+	for range 100_000 {
+		batch, mark := rnd.Uint64N(20_000), 2*rnd.Float64()
+		above := mark * (1 + float64(rnd.IntN(2))*rnd.Float64())
+		class := admission.Config{Threshold: &mark}.ForModel("m").Class("", 0)
+		prefill := rnd.Uint64N(30_000)
+		limits := overload.Thresholds{PrefillTokens: new(uint64(math.Ceil(above * float64(batch)))), PrefillFraction: &above}
+		if batch > 0 && !class.Busy(prefill, batch) {
+			free++
+			if why := limits.Exceeded(overload.Load{Prefill: prefill}, overload.Capacity{BatchedTokens: batch}); why != 0 {
+				t.Fatalf("%d of %d tokens are above %v (%b), but not above %v", prefill, batch, above, why, mark)
+			}
+		}
+	}
+	if free < 1000 {
+		t.Errorf("only %d loads were not busy", free)
+	}
 }

@@ -3,6 +3,7 @@ package service_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -146,4 +147,37 @@ func TestTenantsShareThresholds(t *testing.T) {
 			t.Errorf("%v: %v", sc, err)
 		}
 	}
+}
+
+// TestThresholdsLog: a change has a line with all thresholds before and after it;
+// what changes nothing has none.
+func TestThresholdsLog(t *testing.T) {
+	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(7))}))
+	w.put(record(1, 1))
+	w.wantLog()
+	const (
+		none = "map[active_decode_blocks_threshold:%v active_prefill_tokens_threshold:%v active_prefill_tokens_threshold_frac:%v]"
+		line = "info: busy thresholds changed model=m now=" + none + " was=" + none
+	)
+	w.setBusy(overload.Thresholds{DecodeBlocks: new(.5), PrefillFraction: new(2.0)})
+	w.wantLog(fmt.Sprintf(line, .5, 7, 2, nil, 7, nil))
+	w.setBusy(overload.Thresholds{DecodeBlocks: new(.5), PrefillTokens: new(uint64(7))})
+	w.setBusy(overload.Thresholds{})
+	if _, err := w.SetBusyThreshold("m", overload.Thresholds{DecodeBlocks: new(2.0)}); err == nil {
+		t.Error("set what is out of range")
+	}
+	w.wantLog()
+	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(math.MaxUint64))})
+	w.wantLog(fmt.Sprintf(line, .5, uint64(math.MaxUint64), 2, .5, 7, 2))
+	w.clearBusy()
+	w.wantLog(fmt.Sprintf(line, nil, nil, nil, .5, uint64(math.MaxUint64), 2))
+	w.clearBusy()
+	w.wantLog()
+
+	long := strings.Repeat("m", 1024)
+	w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = long }))
+	if _, err := w.ClearBusyThreshold(long, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.wantLog("info: busy thresholds changed model=" + long[:256] + "… " + fmt.Sprintf(line, nil, nil, nil, nil, 7, nil)[len("info: busy thresholds changed model=m "):])
 }

@@ -121,8 +121,12 @@ func TestDisconnectWhileWaiting(t *testing.T) {
 		w.wantLoad("1/0: 8 2 1, waiting: 2 with 20")
 		a.cancel()
 		synctest.Wait()
-		if a.waits() || a.err == nil {
-			t.Fatalf("a was answered with %v", a.err)
+		if a.waits() {
+			t.Fatal("a still waits")
+		}
+		wantError(t, a.err, service.Cancelled, "the client went away")
+		if !errors.Is(a.err, context.Canceled) {
+			t.Errorf("the cause of %v is lost", a.err)
 		}
 		w.wantLoad("1/0: 8 2 1, waiting: 1 with 12")
 		if err := w.Free("first"); err != nil {
@@ -173,10 +177,10 @@ func TestGoneBeforeItBegan(t *testing.T) {
 	w.put(record(1, 1))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := w.Select(ctx, ask(prompt(1, 8)), true); err == nil {
-		t.Error("a caller who had left was answered")
-	}
+	_, err := w.Select(ctx, ask(prompt(1, 8)), true)
+	wantError(t, err, service.Cancelled, "the client went away")
 	w.wantLoad("1/0: 0 0 0")
+	w.wantSeries(`selections_total{model_name="m",outcome="cancelled"} 1`, `dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 1`)
 }
 
 // TestWorkerChangesAdmit: a worker that is added, or whose limit is raised,
@@ -284,19 +288,26 @@ func TestShutdownAnswersWaiters(t *testing.T) {
 	})
 }
 
-// TestQueueRejects: a full class answers with the contract's text and details.
-func TestQueueRejects(t *testing.T) {
-	file, err := admission.ParsePolicy([]byte(`
+// limitedQueue is a wait queue of one class that takes so many requests for each
+// worker.
+func limitedQueue(t *testing.T, perWorker int) func(*service.Config) {
+	t.Helper()
+	file, err := admission.ParsePolicy(fmt.Appendf(nil, `
 default_policy_family: f
 uncached_isl_buckets: [{min_tokens: 0, bucket: b}]
 policy_classes:
-  - {name: only, policy_family: f, cache_bucket: b, quantum: 1, prefill_busy_threshold: 0, request_queue_limit_per_worker: 1}
-`))
+  - {name: only, policy_family: f, cache_bucket: b, quantum: 1, prefill_busy_threshold: 0, request_queue_limit_per_worker: %d}
+`, perWorker))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return func(c *service.Config) { c.Admission = admission.Config{File: file} }
+}
+
+// TestQueueRejects: a full class answers with the contract's text and details.
+func TestQueueRejects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := busy(t, func(c *service.Config) { c.Admission = admission.Config{File: file} })
+		w := busy(t, limitedQueue(t, 1))
 		if c := w.call("a", prompt(1, 8)); !c.waits() {
 			t.Fatal("did not wait")
 		}

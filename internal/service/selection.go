@@ -32,6 +32,8 @@ type selection struct {
 
 	queued bool          // it has stood in a wait line
 	waited time.Duration // from its first wait line to its turn in the last, if queued
+
+	counts *modelStats // that it is counted in, nil: in none yet
 }
 
 // errStale is in the chain of an error that only says that workers changed while
@@ -83,6 +85,7 @@ func (c *selection) prepare() error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	c.endStale()
 	if err := c.refuseEarly(); err != nil {
 		return err
 	}
@@ -133,6 +136,7 @@ func (c *selection) refresh(overlap bool) error {
 		c.pool.space.Overlap(c.local, &c.overlap)
 	}
 	c.snap = snap
+	c.endStale()
 	return c.admit()
 }
 

@@ -99,9 +99,11 @@ type Service struct {
 	// BlockSize knows their scopes. It holds up the registration.
 	ranksAdded func()
 
-	outcomes Outcomes
-	models   *modelTable
-	lag      *metrics.Histogram // of KV events, in seconds
+	models *modelTable
+	lag    *metrics.Histogram // of KV events, in seconds
+	// unserved is a scope without schedulable workers that a selection came for
+	// since the watcher's last look, nil if none did.
+	unserved atomic.Pointer[catalog.Scope]
 }
 
 // New returns a service without workers. source opens the sockets of event
@@ -141,7 +143,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.streams.Run(ctx) })
 	g.Go(func() error { return s.conductorStreams.Run(ctx) })
-	g.Go(func() error { return s.watchStreams(ctx) })
+	g.Go(func() error { return s.watch(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
 	if s.replica != nil {
 		g.Go(func() error { return s.replica.Run(ctx) })
@@ -213,7 +215,12 @@ func (s *Service) schedulable(sc catalog.Scope) (*catalog.Snapshot, *pool, error
 	if s.catalog.Ready() == 0 {
 		return nil, nil, errorf(Unavailable, "no schedulable workers are available")
 	}
-	return nil, nil, errorf(Unavailable, "no schedulable workers for model=%s tenant=%s", sc.Model, sc.Tenant)
+	return nil, nil, noWorkers(sc)
+}
+
+func noWorkers(sc catalog.Scope) *Error {
+	sc = sc.Short()
+	return errorf(Unavailable, "no schedulable workers for model=%s tenant=%s", sc.Model, sc.Tenant)
 }
 
 // asError gives catalog errors their kind.

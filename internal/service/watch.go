@@ -12,15 +12,15 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// watchEvery is how often the event streams are looked at for the log.
+// watchEvery is how often event streams and models are looked at for the log.
 const watchEvery = 10 * time.Second
 
-// watchStreams writes down, until ctx ends, what an operator should know of the
-// event streams.
-func (s *Service) watchStreams(ctx context.Context) error {
+// watch writes down, until ctx ends, what an operator should know of the event
+// streams and of the models that refuse selections.
+func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	w := streamWatch{s: s}
+	w := watcher{s: s}
 	for {
 		select {
 		case <-ctx.Done():
@@ -31,9 +31,8 @@ func (s *Service) watchStreams(ctx context.Context) error {
 	}
 }
 
-// streamWatch tells what has changed between two looks at the streams. It
-// belongs to one goroutine.
-type streamWatch struct {
+// watcher tells what has changed between two looks. It belongs to one goroutine.
+type watcher struct {
 	s *Service
 
 	// As of the last look:
@@ -43,13 +42,14 @@ type streamWatch struct {
 	undecodable          uint64
 	badFrames            uint64
 	replays              [kvevents.NumReplayResults]uint64
+	models               map[*modelStats]modelTally
 
 	// publishers are those of the look at hand, by stream; nil: not asked for yet.
 	publishers map[catalog.Rank]*conductor.Publisher
 }
 
 // look writes what is new; nothing if nothing is.
-func (w *streamWatch) look() {
+func (w *watcher) look() {
 	w.publishers = nil
 	var news []streamNews
 	w.selection = collectNews(&news, w.s.streams.Streams(), w.selection)
@@ -61,6 +61,7 @@ func (w *streamWatch) look() {
 	w.lookAtStreams(news)
 	w.lookAtReplays(news)
 	w.lookAtEvents()
+	w.lookAtModels()
 }
 
 // streamName says whose a stream is.
@@ -81,7 +82,7 @@ func (n streamName) MarshalZerologObject(e *zerolog.Event) {
 
 // publisher returns the publisher of one of Conductor's streams, nil if it has
 // been withdrawn.
-func (w *streamWatch) publisher(rank catalog.Rank) *conductor.Publisher {
+func (w *watcher) publisher(rank catalog.Rank) *conductor.Publisher {
 	if w.publishers == nil {
 		w.publishers = make(map[catalog.Rank]*conductor.Publisher)
 		for _, p := range w.s.conductor.Publishers() {
@@ -189,7 +190,7 @@ func collectNews(news *[]streamNews, now []kvevents.StreamStatus, before map[cat
 
 // withPublishers names the publishers of the streams, and leaves out streams
 // whose publishers have just been withdrawn.
-func (w *streamWatch) withPublishers(news []streamNews) []streamNews {
+func (w *watcher) withPublishers(news []streamNews) []streamNews {
 	for i := range news {
 		news[i].publisher = w.publisher(news[i].rank)
 	}
@@ -197,7 +198,7 @@ func (w *streamWatch) withPublishers(news []streamNews) []streamNews {
 }
 
 // lookAtStreams logs single streams, bad news first, as many as one look may.
-func (w *streamWatch) lookAtStreams(all []streamNews) {
+func (w *watcher) lookAtStreams(all []streamNews) {
 	news := slices.DeleteFunc(slices.Clone(all), func(n streamNews) bool { return !n.lineDue() })
 	slices.SortStableFunc(news, func(a, b streamNews) int { return int(b.level()) - int(a.level()) })
 	for _, n := range news[:min(len(news), maxLines)] {

@@ -11,7 +11,7 @@ const maxExamples = 5
 
 // lookAtReplays logs the replays of all streams that did not bring all that was
 // asked for, and of a few which ones.
-func (w *streamWatch) lookAtReplays(news []streamNews) {
+func (w *watcher) lookAtReplays(news []streamNews) {
 	results, failed := zerolog.Dict(), false
 	for r := range w.replays {
 		n := w.s.streams.Counters().ReplayResults[r].Load() // Conductor's streams count there, too
@@ -34,7 +34,7 @@ func (w *streamWatch) lookAtReplays(news []streamNews) {
 
 // lookAtEvents logs what of all streams was not used and should have been, with
 // an example of each kind of it.
-func (w *streamWatch) lookAtEvents() {
+func (w *watcher) lookAtEvents() {
 	tally, n := w.s.tally(), w.s.streams.Counters()
 	dropped := tally.ByReason()
 	undecodable, badFrames := n.Undecodable.Load(), n.FrameErrors.Load()
@@ -81,7 +81,7 @@ func (x examples) MarshalZerologArray(a *zerolog.Array) {
 }
 
 // examples returns some of what was dropped since they were asked for last.
-func (w *streamWatch) examples() examples {
+func (w *watcher) examples() examples {
 	var out examples
 	for _, sample := range w.s.streams.Samples() {
 		name := streamName{rank: sample.Rank, endpoint: w.selection[sample.Rank].Endpoint}

@@ -207,6 +207,11 @@ func (w *world) wantDevice(tokens []uint32, want string) {
 	}
 }
 
+// Metrics returns the metric families, aliases included.
+func (w *world) Metrics() metrics.Sources {
+	return w.Service.Metrics(metrics.Options{DynamoAliases: true})
+}
+
 // sum adds up the samples of a metric family that have all of the labels.
 func sum(family metrics.Samples, labels ...string) (total float64) {
 	for _, s := range family {

@@ -214,17 +214,6 @@ func (c *Catalog) Models() []string {
 	return models
 }
 
-// Matches tells whether the scope has the given model and tenant; nil matches
-// any.
-func (s Scope) Matches(model, tenant *string) bool {
-	return (model == nil || *model == s.Model) && (tenant == nil || *tenant == s.Tenant)
-}
-
-// Compare orders scopes by model, then by tenant.
-func (s Scope) Compare(o Scope) int {
-	return cmp.Or(strings.Compare(s.Model, o.Model), strings.Compare(s.Tenant, o.Tenant))
-}
-
 // publishLocked shows readers the present state.
 func (c *Catalog) publishLocked() {
 	old := c.view.Load()

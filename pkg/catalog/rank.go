@@ -2,15 +2,6 @@ package catalog
 
 import "fmt"
 
-// Scope is one isolated world of workers: a model for one tenant. Selection,
-// index and load never look across scopes.
-type Scope struct {
-	Model, Tenant string
-}
-
-// DefaultName is the model and the tenant of whoever names none.
-const DefaultName = "default"
-
 // Rank is one data-parallel rank of one worker: the unit that holds a KV cache,
 // carries load and is chosen.
 type Rank struct {

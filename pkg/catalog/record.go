@@ -131,7 +131,7 @@ func (r *Record) check() error {
 	if n := len(r.ReplayEndpoints); n > MaxRanks {
 		return &InvalidError{fmt.Sprintf("replay_endpoints has %d ranks, the maximum is %d", n, MaxRanks)}
 	}
-	return nil
+	return r.Scope.check()
 }
 
 // missing lists what keeps the record from being schedulable by itself, in the

@@ -50,7 +50,8 @@ func (e *ExistsError) Error() string {
 type notTrackedError trackedKey
 
 func (e notTrackedError) Error() string {
-	return fmt.Sprintf("worker %d not found for model=%s tenant=%s", e.id, e.scope.Model, e.scope.Tenant)
+	sc := e.scope.Short()
+	return fmt.Sprintf("worker %d not found for model=%s tenant=%s", e.id, sc.Model, sc.Tenant)
 }
 func (notTrackedError) Unwrap() error { return ErrNotFound }
 
@@ -67,7 +68,7 @@ func (r *TrackedRecord) check() error {
 	case uint64(r.StartRank)+uint64(r.Size) > 1<<32-1: // so that the end is a u32, too
 		return &InvalidError{fmt.Sprintf("dp range overflows u32: start=%d size=%d", r.StartRank, r.Size)}
 	}
-	return nil
+	return r.Scope.check()
 }
 
 // attachment is what the worker contributes; the slots stay 0.

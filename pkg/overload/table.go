@@ -43,12 +43,18 @@ func (t *Table) Of(model string) *Thresholds {
 	return &t.defaults
 }
 
+// Change is what became of the limits of one model; all three are in both.
+type Change struct{ Was, Now Thresholds }
+
+// Any reports whether a limit is another than before.
+func (c *Change) Any() bool { return !c.Was.equal(&c.Now) }
+
 // Set changes those of the model's limits that are given, for calls of Of that
-// begin after it, and returns all three. Errors are [*RangeError] and
-// [ErrTooMany]; then nothing has changed.
-func (t *Table) Set(model string, given Thresholds) (Thresholds, error) {
+// begin after it. Errors are [*RangeError] and [ErrTooMany]; then nothing has
+// changed.
+func (t *Table) Set(model string, given Thresholds) (Change, error) {
 	if err := given.Check(); err != nil {
-		return Thresholds{}, err
+		return Change{}, err
 	}
 	given = given.clone()
 	return t.change(model, func(v *Thresholds) {
@@ -64,10 +70,10 @@ func (t *Table) Set(model string, given Thresholds) (Thresholds, error) {
 	})
 }
 
-// Clear unsets limits of the model, all three if it names none, and returns what
-// is left. They do not go back to the defaults (decision B1). The error is
-// [ErrTooMany]; then nothing has changed.
-func (t *Table) Clear(model string, which ...Threshold) (Thresholds, error) {
+// Clear unsets limits of the model, all three if it names none. They do not go
+// back to the defaults (decision B1). The error is [ErrTooMany]; then nothing has
+// changed.
+func (t *Table) Clear(model string, which ...Threshold) (Change, error) {
 	return t.change(model, func(v *Thresholds) {
 		if len(which) == 0 {
 			*v = Thresholds{}
@@ -85,10 +91,11 @@ func (t *Table) Clear(model string, which ...Threshold) (Thresholds, error) {
 	})
 }
 
-func (t *Table) change(model string, edit func(*Thresholds)) (Thresholds, error) {
+func (t *Table) change(model string, edit func(*Thresholds)) (Change, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	v := *t.Of(model)
+	was := *t.Of(model)
+	v := was
 	edit(&v)
 	own := maps.Clone(*t.own.Load())
 	delete(own, model)
@@ -97,22 +104,25 @@ func (t *Table) change(model string, edit func(*Thresholds)) (Thresholds, error)
 			maps.DeleteFunc(own, func(m string, _ *Thresholds) bool { return !t.known(m) })
 		}
 		if len(own) >= MaxModels {
-			return Thresholds{}, ErrTooMany
+			return Change{}, ErrTooMany
 		}
 		own[model] = &v
 	}
 	t.own.Store(&own)
-	return v, nil
+	return Change{was, v}, nil
 }
 
-// clone shares no memory with t.
+// clone shares no memory with t. It knows one zero only: -0 would be shown.
 func (t *Thresholds) clone() Thresholds {
 	return Thresholds{copied(t.DecodeBlocks), copied(t.PrefillTokens), copied(t.PrefillFraction)}
 }
 
-func copied[T any](v *T) *T {
-	if v == nil {
+func copied[T uint64 | float64](v *T) *T {
+	switch {
+	case v == nil:
 		return nil
+	case *v == 0:
+		return new(T)
 	}
 	return new(*v)
 }

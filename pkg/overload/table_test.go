@@ -3,6 +3,8 @@ package overload_test
 import (
 	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"sync"
 	"testing"
 
@@ -31,31 +33,34 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s has %q, want %q", model, got, limits)
 		}
 	}
-	given := func(limits overload.Thresholds, err error) func(string) {
+	given := func(c overload.Change, err error) func(string) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return func(want string) {
 			t.Helper()
-			if got := text(limits); got != want {
-				t.Errorf("answered %q, want %q", got, want)
+			was, now, _ := strings.Cut(want, " > ")
+			if gotWas, gotNow := text(c.Was), text(c.Now); gotWas != was || gotNow != now || c.Any() != (was != now) {
+				t.Errorf("answered %q > %q (%t), want %q", gotWas, gotNow, c.Any(), want)
 			}
 		}
 	}
 	want("a", "0.9 100 -")
-	given(table.Set("a", blocks(.5)))("0.5 100 -")
+	given(table.Set("a", blocks(.5)))("0.9 100 - > 0.5 100 -")
 	want("a", "0.5 100 -")
 	want("b", "0.9 100 -")
-	given(table.Set("a", fraction(2)))("0.5 100 2")
-	given(table.Set("a", overload.Thresholds{}))("0.5 100 2")
-	given(table.Clear("a", overload.PrefillTokens))("0.5 - 2")
-	given(table.Clear("a", overload.PrefillTokens, overload.DecodeBlocks))("- - 2")
-	given(table.Clear("b"))("- - -")
+	given(table.Set("a", fraction(2)))("0.5 100 - > 0.5 100 2")
+	given(table.Set("a", overload.Thresholds{}))("0.5 100 2 > 0.5 100 2")
+	given(table.Set("a", overload.Thresholds{PrefillTokens: new(uint64(100)), PrefillFraction: new(2.0)}))("0.5 100 2 > 0.5 100 2")
+	given(table.Clear("a", overload.PrefillTokens))("0.5 100 2 > 0.5 - 2")
+	given(table.Clear("a", overload.PrefillTokens))("0.5 - 2 > 0.5 - 2")
+	given(table.Clear("a", overload.PrefillTokens, overload.DecodeBlocks))("0.5 - 2 > - - 2")
+	given(table.Clear("b"))("0.9 100 - > - - -")
 	want("a", "- - 2")
 	want("b", "- - -")
-	given(table.Set("b", tokens(0)))("- 0 -")
-	given(table.Set("b", overload.Thresholds{DecodeBlocks: new(.9), PrefillTokens: new(uint64(100))}))("0.9 100 -")
+	given(table.Set("b", tokens(0)))("- - - > - 0 -")
+	given(table.Set("b", overload.Thresholds{DecodeBlocks: new(.9), PrefillTokens: new(uint64(100))}))("- 0 - > 0.9 100 -")
 	want("b", "0.9 100 -")
 
 	var out *overload.RangeError
@@ -63,6 +68,19 @@ func TestTable(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 	want("a", "- - 2")
+}
+
+// TestOneZero: -0, which is in range, is stored as 0, whoever brings it.
+func TestOneZero(t *testing.T) {
+	minus := math.Copysign(0, -1)
+	table := overload.NewTable(blocks(minus), nil)
+	if got := text(*table.Of("a")); got != "0 - -" {
+		t.Errorf("the defaults are %q", got)
+	}
+	c, err := table.Set("a", overload.Thresholds{DecodeBlocks: new(minus), PrefillFraction: new(minus)})
+	if err != nil || text(c.Now) != "0 - 0" || text(*table.Of("a")) != "0 - 0" {
+		t.Errorf("%q, %v; the table has %q", text(c.Now), err, text(*table.Of("a")))
+	}
 }
 
 // TestTableCopies proves that nobody changes a table through what was passed in.

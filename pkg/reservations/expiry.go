@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"slices"
 	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 const (
@@ -26,16 +28,9 @@ const (
 func (l *Ledger) Expire() (expired int, next time.Time) {
 	at, earliest := l.at(), never
 	for _, s := range l.scopesFrom(0) {
-		for more := true; more; {
-			var n int
-			s.mu.Lock()
-			n, more = s.expire(at, sweepPerLock)
-			if len(s.deadlines) > 0 && !more {
-				earliest = min(earliest, s.deadlines[0].deadline)
-			}
-			s.mu.Unlock()
-			expired += n
-		}
+		n, first := s.expireAll(at)
+		expired += n
+		earliest = min(earliest, first)
 		s.trim(at)
 	}
 	l.pasts.forget(at)
@@ -45,6 +40,44 @@ func (l *Ledger) Expire() (expired int, next time.Time) {
 		next = l.start.Add(earliest + 1) // strictly older
 	}
 	return expired, next
+}
+
+// ExpireIn ends the reservations of one scope that are more than 300 s old, for
+// a caller about to judge its loads by Look: Book does so by itself. While
+// nothing is due it only reads.
+func (l *Ledger) ExpireIn(sc catalog.Scope) {
+	s := l.scope(sc)
+	if s == nil {
+		return
+	}
+	at := l.at()
+	if s.due(at) {
+		s.expireAll(at)
+	}
+}
+
+// due reports whether a reservation is stale.
+func (s *scope) due(at time.Duration) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.deadlines) > 0 && s.deadlines[0].deadline < at
+}
+
+// expireAll ends all stale reservations, a few under each hold of the lock. first
+// is the earliest deadline of those that stay, or never.
+func (s *scope) expireAll(at time.Duration) (expired int, first time.Duration) {
+	first = never
+	for more := true; more; {
+		var n int
+		s.mu.Lock()
+		n, more = s.expire(at, sweepPerLock)
+		if len(s.deadlines) > 0 && !more {
+			first = s.deadlines[0].deadline
+		}
+		s.mu.Unlock()
+		expired += n
+	}
+	return expired, first
 }
 
 // expire ends at most limit stale reservations and reports whether there may be

@@ -96,8 +96,9 @@ type Stats struct {
 	Adopted uint64 // of Remote: learned by Adopt
 	Merged  uint64 // of Freed: by MergeEnded
 
-	// Late counts the calls of Free and FreeIn that came for a reservation which
-	// this ledger had accepted and which had expired.
+	// Late counts the calls of Free that came for a reservation which this ledger
+	// had accepted and which had expired, and those of FreeIn for one whose id was
+	// of that scope only (Request.PerScope).
 	Late uint64
 }
 

@@ -1,0 +1,152 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// TestWorkerMetrics: the workers of each model by lifecycle; what no model has is
+// 0, so that a sum over models has a value while nobody is registered.
+func TestWorkerMetrics(t *testing.T) {
+	w := start(t, eventsOff)
+	w.wantSeries(
+		`workers{lifecycle="schedulable",model_name=""} 0`,
+		`workers{lifecycle="incomplete",model_name=""} 0`,
+		`workers{lifecycle="tracked",model_name=""} 0`,
+	)
+	if err := w.SlotsRegister(service.SlotsWorker{Worker: 9, Scope: scope, BlockSize: blockSize, DPSize: 3}); err != nil {
+		t.Fatal(err)
+	}
+	w.put(record(1, 1))
+	w.put(record(2, 2, func(r *catalog.Record) { r.Scope.Tenant = "other" }))
+	for id := range uint64(3) {
+		if _, err := w.PutWorker(catalog.Record{ID: 10 + id, Scope: catalog.Scope{Model: "n"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.put(record(3, 1, ofModel(""))) // a model without a name is among the others
+	w.wantSeries(
+		`workers{lifecycle="schedulable",model_name="m"} 2`,
+		`workers{lifecycle="incomplete",model_name="m"} 0`,
+		`workers{lifecycle="tracked",model_name="m"} 1`,
+		`workers{lifecycle="schedulable",model_name="n"} 0`,
+		`workers{lifecycle="incomplete",model_name="n"} 3`,
+		`workers{lifecycle="schedulable",model_name=""} 1`,
+	)
+}
+
+// TestUnjudged: workers that can be selected and whose record lacks what a
+// threshold is a share of, or says 0, are counted while that threshold is set. The
+// limits of 0 are not shown, for whoever divides by them.
+func TestUnjudged(t *testing.T) {
+	w := start(t, eventsOff)
+	unlimited := func(r *catalog.Record) { r.MaxNumBatchedTokens = nil }
+	w.put(record(1, 1))
+	w.put(record(2, 1, total(0), func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(0)) }))
+	w.put(record(3, 1, total(9), unlimited))
+	w.put(record(4, 1, total(9)))
+	w.put(record(5, 1, ofModel("")))
+	if _, err := w.PutWorker(catalog.Record{ID: 6, Scope: scope}); err != nil { // never selected
+		t.Fatal(err)
+	}
+	if err := w.SlotsRegister(service.SlotsWorker{Worker: 7, Scope: scope, BlockSize: blockSize, DPSize: 1}); err != nil {
+		t.Fatal(err)
+	}
+	w.wantNoSeries("workers_unjudged")
+	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(9))}) // needs no limit
+	w.wantNoSeries("workers_unjudged")
+	w.setBusy(overload.Thresholds{DecodeBlocks: new(.5)})
+	w.wantSeries(`workers_unjudged{model_name="m",threshold="active_decode_blocks_threshold"} 2`)
+	w.wantNoSeries(`workers_unjudged.*active_prefill_tokens`)
+	w.setBusy(overload.Thresholds{PrefillFraction: new(2.)})
+	if _, err := w.SetBusyThreshold("", overload.Thresholds{DecodeBlocks: new(.25)}); err != nil {
+		t.Fatal(err)
+	}
+	w.wantSeries(
+		`workers_unjudged{model_name="m",threshold="active_decode_blocks_threshold"} 2`,
+		`workers_unjudged{model_name="m",threshold="active_prefill_tokens_threshold_frac"} 2`,
+		`workers_unjudged{model_name="",threshold="active_decode_blocks_threshold"} 1`,
+		`busy_threshold{model_name="",threshold="active_decode_blocks_threshold"} 0.25`,
+	)
+	w.wantNoSeries(`rank_(total_kv_blocks|max_num_batched_tokens){.*worker_id="2"`)
+	w.put(record(2, 1, total(9)))
+	w.remove(1)
+	w.wantSeries(
+		`workers_unjudged{model_name="m",threshold="active_decode_blocks_threshold"} 0`,
+		`workers_unjudged{model_name="m",threshold="active_prefill_tokens_threshold_frac"} 1`,
+	)
+}
+
+// TestManyThresholds: models that are too many for counts of their own have their
+// workers among the others, and their thresholds under their names.
+func TestManyThresholds(t *testing.T) {
+	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
+	const models = 1026
+	for i := range models {
+		w.put(record(uint64(i), 1, ofModel(fmt.Sprintf("m%04d", i))))
+	}
+	w.wantSeries(
+		`workers{lifecycle="schedulable",model_name="m1023"} 1`,
+		`workers{lifecycle="schedulable",model_name=""} 2`,
+		`busy_threshold{model_name="m1025",threshold="active_prefill_tokens_threshold"} 9`,
+	)
+	if m := w.Metrics(); len(m.BusyThresholds) != models || sum(m.Workers) != models {
+		t.Errorf("%d thresholds, %v workers", len(m.BusyThresholds), sum(m.Workers))
+	}
+}
+
+// TestEventsFromTheStart: what events come to is shown before there are any.
+func TestEventsFromTheStart(t *testing.T) {
+	w := start(t)
+	w.wantSeries(
+		`kv_events_total{kind="stored",outcome="applied",tier="device"} 0`,
+		`kv_events_total{kind="removed",outcome="block_size_mismatch",tier="device"} 0`,
+		`kv_events_total{kind="stored",outcome="unknown_medium",tier="none"} 0`,
+		`kv_events_total{kind="cleared",outcome="applied",tier="none"} 0`,
+		`kv_events_total{kind="unreadable",outcome="bad_tag",tier="none"} 0`,
+		`kv_event_blocks_total{outcome="stored",tier="device"} 0`,
+		`kv_event_blocks_total{outcome="orphans_dropped",tier="device"} 0`,
+	)
+	w.wantNoSeries(`kv_event.*tier="(host_pinned|disk)"`)
+}
+
+// TestSpreadIsBounded: no weights in a request make the sum of cost spreads
+// useless for good.
+func TestSpreadIsBounded(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 2))
+	w.book("r", prompt(1, 40)) // or both ranks cost the same
+	for range 3 {
+		req := ask(prompt(2, 40))
+		req.Override = selector.Override{PrefillScale: new(1e307)}
+		if _, err := w.Select(context.Background(), req, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.wantSeries(
+		`selection_cost_spread_blocks_bucket{model_name="m",le="65536"} 1`,
+		`selection_cost_spread_blocks_sum{model_name="m"} 3.145728e+06`,
+		`selection_cost_spread_blocks_count{model_name="m"} 4`,
+	)
+}
+
+// TestAliasesAreNotGatheredInVain: numbers that only aliases show are gathered
+// only for them.
+func TestAliasesAreNotGatheredInVain(t *testing.T) {
+	w := start(t)
+	for _, opt := range []metrics.Options{{}, {DynamoAliases: true}} {
+		m := w.Service.Metrics(opt)
+		for i, family := range []metrics.Samples{m.IndexerModels, m.IndexerWorkers, m.IndexerListeners, m.IndexerEvents, m.IndexerWarnings} {
+			if (family != nil) != opt.DynamoAliases {
+				t.Errorf("%+v: family %d is %v", opt, i, family)
+			}
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package service_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+// TestLongNames: no worker can have a name of more than 1,024 bytes; whoever asks
+// for one gets the answers of an unknown one, which repeat only its beginning.
+func TestLongNames(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	long := strings.Repeat("n", catalog.MaxName+1)
+	sc, cut := catalog.Scope{Model: long, Tenant: long}, strings.Repeat("n", 256)+"…"
+	both := "model=" + cut + " tenant=" + cut
+
+	r := record(2, 1)
+	r.Scope.Tenant = long
+	_, err := w.PutWorker(r)
+	wantError(t, err, service.BadRequest, "tenant_id has 1025 bytes, the maximum is 1024")
+	err = w.SlotsRegister(service.SlotsWorker{Worker: 3, Scope: sc, BlockSize: blockSize, DPSize: 1})
+	wantError(t, err, service.BadRequest, "model_name has 1025 bytes, the maximum is 1024")
+
+	req := ask(prompt(1, 8))
+	req.Scope = sc
+	_, err = w.Select(context.Background(), req, true)
+	wantError(t, err, service.Unavailable, "no schedulable workers for "+both)
+	_, err = w.Diagnose(&service.DiagnoseRequest{Scope: sc}, 0)
+	wantError(t, err, service.Unavailable, "no schedulable workers for "+both)
+	wantError(t, w.SlotsAdd(&service.SlotsBooking{Scope: sc}), service.NotFound, "no slot tracker for "+both)
+	wantError(t, w.SlotsUnregister(sc, 3), service.NotFound, "worker 3 not found for "+both)
+	_, err = w.SetBusyThreshold(long, overload.Thresholds{PrefillTokens: new(uint64(1))})
+	wantError(t, err, service.NotFound, "Model '"+cut+"' not found. Thresholds can only be set for discovered models.")
+
+	req.Scope = catalog.Scope{Model: long[1:], Tenant: "t"} // a worker could have this one
+	_, err = w.Select(context.Background(), req, true)
+	wantError(t, err, service.Unavailable, "no schedulable workers for model="+long[1:]+" tenant=t")
+}

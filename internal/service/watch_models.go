@@ -1,0 +1,125 @@
+package service
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// modelTally is what the selections of one model have come to by a look.
+type modelTally struct {
+	issued, refused, unserved uint64
+	causes                    [numCauses]uint64
+	refusing                  bool // some were refused since the look before
+}
+
+func (s *modelStats) tally() (t modelTally) {
+	t.refused = s.outcomes[Refused].Load() + s.outcomes[QueueFull].Load()
+	t.unserved = s.outcomes[NotReady].Load()
+	for r := range s.issued {
+		t.issued += s.issued[r].Load()
+	}
+	for c := range s.causes {
+		t.causes[c] = s.causes[c].Load()
+	}
+	return t
+}
+
+// modelNews is what is new of one model: it refuses selections, or it has stopped
+// to.
+type modelNews struct {
+	model           string // "" stands for the models that are not counted each for itself
+	issued, refused uint64 // since the look before
+	causes          [numCauses]uint64
+}
+
+// MarshalZerologObject writes the fields.
+func (n modelNews) MarshalZerologObject(e *zerolog.Event) {
+	e.Str("model", clip(n.model)).Uint64("selections", n.issued)
+	if !addCount(e, "refused", n.refused) {
+		return
+	}
+	causes := zerolog.Dict() // a refusal may have several
+	for c, count := range n.causes {
+		addCount(causes, causeLabel(c), count)
+	}
+	e.Dict("causes", causes)
+}
+
+func (n *modelNews) level() zerolog.Level {
+	if n.refused > 0 {
+		return zerolog.WarnLevel
+	}
+	return zerolog.InfoLevel
+}
+
+func (n *modelNews) text() string {
+	if n.refused > 0 {
+		return "selections of a model were refused"
+	}
+	return "selections of a model are no longer refused"
+}
+
+// lookAtModels logs which models have refused selections, and which have stopped
+// to, most refusals first and as many as one look may; and that selections came
+// which no worker could serve.
+func (w *watcher) lookAtModels() {
+	var news []modelNews
+	unserved := uint64(0)
+	seen := make(map[*modelStats]modelTally)
+	compare := func(model string, stats *modelStats) {
+		now, was := stats.tally(), w.models[stats]
+		n := modelNews{model: model, issued: now.issued - was.issued, refused: now.refused - was.refused}
+		for c := range n.causes {
+			n.causes[c] = now.causes[c] - was.causes[c]
+		}
+		now.refusing = n.refused > 0
+		if now.refusing || was.refusing && (model == "" || w.s.catalog.HasModel(model)) {
+			news = append(news, n)
+		}
+		unserved += now.unserved - was.unserved
+		seen[stats] = now
+	}
+	compare("", w.s.models.others)
+	for model, stats := range *w.s.models.byName.Load() {
+		compare(model, stats)
+	}
+	w.models = seen
+
+	slices.SortFunc(news, func(a, b modelNews) int {
+		return cmp.Or(cmp.Compare(b.refused, a.refused), cmp.Compare(a.model, b.model))
+	})
+	for _, n := range news[:min(len(news), maxLines)] {
+		w.s.log.WithLevel(n.level()).EmbedObject(n).Msg(n.text())
+	}
+	if len(news) > maxLines {
+		rest := news[maxLines:]
+		w.s.log.WithLevel(rest[0].level()).Int("more", len(rest)).Msg("refusals of more models have begun, gone on or ended")
+	}
+	w.lookAtUnserved(unserved)
+}
+
+// lookAtUnserved logs how many selections came for scopes without a schedulable
+// worker, and one of the scopes.
+func (w *watcher) lookAtUnserved(n uint64) {
+	example := w.s.unserved.Swap(nil)
+	if n == 0 || w.s.closing.Load() { // then nobody is served
+		return
+	}
+	line := w.s.log.Warn().Uint64("selections", n)
+	if example != nil {
+		line.Dict("example", zerolog.Dict().Str("model", example.Model).Str("tenant", example.Tenant))
+	}
+	line.Msg("selections came for models or tenants without schedulable workers")
+}
+
+// noteUnserved keeps the first scope since the last look that had no worker for a
+// selection.
+func (s *Service) noteUnserved(sc catalog.Scope) {
+	if s.unserved.Load() == nil {
+		s.unserved.CompareAndSwap(nil, &catalog.Scope{Model: clip(sc.Model), Tenant: clip(sc.Tenant)})
+	}
+}

@@ -1,0 +1,164 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/admission"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+// in asks for a selection of another scope.
+func in(model, tenant string) func(*service.SelectRequest) {
+	return func(r *service.SelectRequest) { r.Scope = catalog.Scope{Model: model, Tenant: tenant} }
+}
+
+// fails asks for selections that must not succeed.
+func (w *world) fails(times int, change ...func(*service.SelectRequest)) {
+	w.t.Helper()
+	for range times {
+		req := ask(prompt(1, 8))
+		for _, f := range change {
+			f(req)
+		}
+		if sel, err := w.Select(context.Background(), req, false); err == nil {
+			w.t.Errorf("selected %+v", sel)
+		}
+	}
+}
+
+// TestWatchRefusals: while a model refuses selections each look has one line with
+// how many and why, one more tells when it has stopped, and that is all.
+func TestWatchRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, limits(overload.Thresholds{DecodeBlocks: new(.5), PrefillTokens: new(uint64(7))}))
+		w.put(record(1, 1, total(2)))
+		w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "idle" }))
+		w.wantFree()
+		w.look()
+		w.wantLog()
+
+		w.burden("r", 1, 0, 2, 8)
+		w.fails(3)
+		w.fails(1, func(r *service.SelectRequest) { r.Prompt = service.Prompt{} }) // is no refusal
+		w.look()
+		w.wantLog("warn: selections of a model were refused causes=map[active_decode_blocks:3 active_prefill_tokens:3] model=m refused=3 selections=3")
+
+		if err := w.PrefillComplete("r"); err != nil {
+			t.Fatal(err)
+		}
+		w.fails(1)
+		w.look()
+		w.wantLog("warn: selections of a model were refused causes=map[active_decode_blocks:1] model=m refused=1 selections=1")
+
+		if err := w.Free("r"); err != nil {
+			t.Fatal(err)
+		}
+		w.wantFree()
+		w.look()
+		w.wantLog("info: selections of a model are no longer refused model=m selections=2")
+		w.look()
+		w.wantLog()
+	})
+}
+
+// TestWatchFullQueue: what a queue limit turns away is refused, too; a model that
+// goes while it refuses has no last word.
+func TestWatchFullQueue(t *testing.T) {
+	policy, err := admission.ParsePolicy([]byte(`default_policy_family: f
+uncached_isl_buckets: [{min_tokens: 0, bucket: all}]
+policy_classes:
+  - {name: c, policy_family: f, cache_bucket: all, quantum: 1, prefill_busy_threshold: 0, request_queue_limit_per_worker: 0}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, func(c *service.Config) { c.Admission.File = policy })
+		w.put(record(1, 1))
+		w.book("r", prompt(1, 8))
+		w.fails(2)
+		w.look()
+		w.wantLog("warn: selections of a model were refused causes=map[queue_limit:2] model=m refused=2 selections=3")
+		w.remove(1)
+		w.look()
+		w.wantLog()
+	})
+}
+
+// TestWatchUnserved: selections that no worker could serve have one line a look,
+// with one of the models and tenants, whatever its length.
+func TestWatchUnserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff)
+		w.fails(3)
+		w.look()
+		w.wantLog("warn: selections came for models or tenants without schedulable workers example=map[model:m tenant:t] selections=3")
+		w.look()
+		w.wantLog()
+
+		w.put(record(1, 1))
+		long := strings.Repeat("x", 1<<20)
+		for _, scope := range []func(*service.SelectRequest){in("m", long), in("n", "t"), in(long, "t")} {
+			w.fails(1, scope)
+		}
+		w.wantFree()
+		w.look()
+		w.wantLog("warn: selections came for models or tenants without schedulable workers example=map[model:m tenant:" + long[:256] + "…] selections=3")
+
+		w.Close()
+		w.fails(1)
+		w.look()
+		w.wantLog() // it was told to stop
+	})
+}
+
+// TestWatchIsBoundedByModels: however many models refuse, or have stopped to, a
+// look writes so many lines, the worst first, and one that counts the rest.
+func TestWatchIsBoundedByModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
+		const models = 30
+		name := func(i int) string { return fmt.Sprintf("m%02d", i) }
+		for i := range models {
+			w.put(record(uint64(i), 1, func(r *catalog.Record) { r.Scope.Model = name(i) }))
+			req := ask(prompt(1, 8))
+			in(name(i), "t")(req)
+			if _, err := w.Select(context.Background(), req, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.look()
+		w.wantLog()
+		refuse := func(i, times int) { w.fails(times, in(name(i), "t")) }
+		for i := range models {
+			refuse(i, 1)
+		}
+		refuse(29, 2)
+		refuse(7, 1)
+		w.look()
+		got := w.log.take(t)
+		if len(got) != 21 || !strings.Contains(got[0], "model=m29 refused=3") || !strings.Contains(got[1], "model=m07 refused=2") ||
+			!strings.Contains(got[2], "model=m00 refused=1") || got[20] != "warn: refusals of more models have begun, gone on or ended more=10" {
+			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
+		}
+		refuse(29, 1)
+		w.look()
+		got = w.log.take(t)
+		if len(got) != 21 || !strings.Contains(got[0], "model=m29 refused=1") || got[1] != "info: selections of a model are no longer refused model=m00 selections=0" ||
+			got[20] != "info: refusals of more models have begun, gone on or ended more=10" {
+			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := w.log.take(t); len(got) != 1 || !strings.Contains(got[0], "no longer refused model=m29") {
+			t.Errorf("log is %s", strings.Join(got, "\n"))
+		}
+	})
+}

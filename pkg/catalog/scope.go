@@ -1,0 +1,62 @@
+package catalog
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Scope is one isolated world of workers: a model for one tenant. Selection,
+// index and load never look across scopes.
+type Scope struct {
+	Model, Tenant string
+}
+
+// DefaultName is the model and the tenant of whoever names none.
+const DefaultName = "default"
+
+const (
+	// MaxName is the largest length of a worker's model and tenant, in bytes. They
+	// are keys of maps and labels of metrics, one of each for every rank.
+	MaxName = 1024
+	// shownName is how many bytes ShortName leaves of a name that is too long.
+	shownName = 256
+)
+
+// check refuses names that are too long.
+func (s Scope) check() error {
+	for _, name := range [...]struct{ field, text string }{{"model_name", s.Model}, {"tenant_id", s.Tenant}} {
+		if n := len(name.text); n > MaxName {
+			return &InvalidError{fmt.Sprintf("%s has %d bytes, the maximum is %d", name.field, n, MaxName)}
+		}
+	}
+	return nil
+}
+
+// ShortName returns a model or tenant as error texts repeat it: as it is, or the
+// first 256 bytes with "…" if no worker can have that name.
+func ShortName(name string) string {
+	if len(name) <= MaxName {
+		return name
+	}
+	n := shownName
+	for n > shownName-utf8.UTFMax && !utf8.RuneStart(name[n]) { // at the end of a character
+		n--
+	}
+	return name[:n] + "…"
+}
+
+// Short returns the scope as error texts show it, see ShortName.
+func (s Scope) Short() Scope { return Scope{ShortName(s.Model), ShortName(s.Tenant)} }
+
+// Matches tells whether the scope has the given model and tenant; nil matches
+// any.
+func (s Scope) Matches(model, tenant *string) bool {
+	return (model == nil || *model == s.Model) && (tenant == nil || *tenant == s.Tenant)
+}
+
+// Compare orders scopes by model, then by tenant.
+func (s Scope) Compare(o Scope) int {
+	return cmp.Or(strings.Compare(s.Model, o.Model), strings.Compare(s.Tenant, o.Tenant))
+}
