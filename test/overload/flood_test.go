@@ -17,17 +17,18 @@ import (
 	"github.com/select-service/select-service/internal/sim/engine"
 )
 
-// The flood: engines that can take 100 prompts a second are offered 1,000 a
-// second, in equal shares of /select and /select_and_reserve. Arrivals are
-// independent of the answers. The engines run at 20 times real time.
+// The flood: engines that can take 25 prompts a second are offered 250 a second,
+// in equal shares of /select and /select_and_reserve. Arrivals are independent of
+// the answers. The engines run at 20 times real time. Prompts are long, so that
+// the answers' own cost is what is compared and not the load on the machine.
 const (
-	floodPrompt  = 4096 // tokens
+	floodPrompt  = 16384 // tokens
 	floodSpeedup = 20
 	floodEngines = 4
 	prompts      = 64 // different ones, but for the first token, which is new in each
 )
 
-var fast = engine.Config{BlockSize: blockSize, CacheBlocks: 16384, PrefillRate: 5120, DecodeRate: 50}
+var fast = engine.Config{BlockSize: blockSize, CacheBlocks: 65536, PrefillRate: 5120, DecodeRate: 50}
 
 const (
 	window = time.Second
@@ -55,8 +56,8 @@ func offered() float64 {
 }
 
 // TestTenTimesCapacity proves that a service whose engines are offered ten times
-// what they can take refuses as fast as it chooses, in the 99th percentile, at
-// constant memory, and that nothing stays booked when it is over.
+// what they can take is never slower to refuse than to choose, in the 99th
+// percentile, at constant memory, and that nothing stays booked when it is over.
 func TestTenTimesCapacity(t *testing.T) {
 	judged(t, floodRound)
 }
@@ -211,8 +212,7 @@ func (f *flood) note(do func()) {
 }
 
 // compare compares the 99th percentiles of what was sent in windows in which the
-// client was on time. late says that there were too few of them. Of the accepted
-// requests there are few, so chance is left room for.
+// client was on time. late says that there were too few of them.
 func (f *flood) compare(t *testing.T) (late bool, faults []string) {
 	t.Helper()
 	var all windowed
@@ -235,8 +235,8 @@ func (f *flood) compare(t *testing.T) (late bool, faults []string) {
 	show("selected", all.selected)
 	refused, selected := quantile(all.refused, 0.99), quantile(all.selected, 0.99)
 	t.Logf("p99 of a refusal is %.2f of that of an accepted /select", float64(refused)/float64(selected))
-	if most := above(all.selected, 0.99); refused > most {
-		faults = append(faults, fmt.Sprintf("p99 of a refusal is %v, of an accepted /select %v, at most %v", refused, selected, most))
+	if refused > selected {
+		faults = append(faults, fmt.Sprintf("p99 of a refusal is %v, of an accepted /select %v", refused, selected))
 	}
 	return used < len(f.windows)/2, faults
 }

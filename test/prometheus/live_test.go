@@ -42,6 +42,7 @@ func TestLive(t *testing.T) {
 	t.Run("rules", func(t *testing.T) { s.checkRules(t, at) })
 	t.Run("alerts", func(t *testing.T) { s.checkAlerts(t) })
 	t.Run("requirement", func(t *testing.T) { s.checkRequirement(t, tr, at) })
+	t.Run("page", func(t *testing.T) { s.checkPage(t, tr, at) })
 	t.Run("counts", func(t *testing.T) { s.checkCounts(t, tr, at) })
 	t.Run("exposition", func(t *testing.T) { checkExposition(t, tr) })
 	t.Run("aliases", func(t *testing.T) { s.checkAliases(t, tr, at) })
@@ -100,7 +101,8 @@ func newTraffic(t *testing.T) *traffic {
 			return get(s.url("/ready"), nil)
 		})
 	}
-	// Thresholds of the second replica are never reached.
+	// Thresholds of the second replica are never reached; the first one has none
+	// but for moments.
 	tr.second.must(http.StatusOK, "POST", "/busy_threshold", object{"model": model, thresholds[0]: 0.9, thresholds[1]: 100_000, thresholds[2]: 4})
 	tr.load()
 	return tr
@@ -173,7 +175,10 @@ func (s *server) checkRules(t *testing.T, at time.Time) {
 // checkAlerts proves on the real service what rules_test.yml says of made-up
 // series: an alert has begun for each fault of the traffic, and for nothing else.
 func (s *server) checkAlerts(t *testing.T) {
-	want := []string{"HighRequestRejectionRate", "KVEventsLost", "KVEventsRefused", "KVStreamsStale", "SelectServiceQueueFull"}
+	want := []string{
+		"HighModelRejectionRate", "HighRequestRejectionRate", "KVEventsLost", "KVEventsRefused", "KVStreamsStale",
+		"ModelNotServed", "SelectServiceQueueFull", "ThresholdsDiffer",
+	}
 	var answer struct {
 		Alerts []struct{ Labels map[string]string }
 	}
@@ -223,34 +228,61 @@ func (s *server) checkRequirement(t *testing.T, tr *traffic, at time.Time) {
 	}
 }
 
+// checkPage runs the queries of docs/overload.md that say how near ranks are to
+// the thresholds. What is booked for good are prompts of eight blocks.
+func (s *server) checkPage(t *testing.T, tr *traffic, at time.Time) {
+	_, block, _ := strings.Cut(string(read(t, "docs", "overload.md")), "```promql\n")
+	block, _, _ = strings.Cut(block, "```")
+	queries := strings.Split(block, "\n\n")
+	if len(queries) != len(thresholds) {
+		t.Fatalf("the page has %d queries, want one for each threshold: %q", len(queries), queries)
+	}
+	for i, q := range queries {
+		points, err := s.query(q, at)
+		if err != nil || len(points) != len(tr.engines) {
+			t.Errorf("%s: %v (%v), want the ranks of the replica with thresholds", q, points, err)
+		}
+		for _, p := range points {
+			if want := 8.0 / kvBlocks / 0.9; i == 0 && math.Abs(p.Value-want) > 1e-9 {
+				t.Errorf("%s: %v, want %v", q, p, want)
+			}
+		}
+	}
+}
+
 // checkCounts compares counters with what was asked for.
 func (s *server) checkCounts(t *testing.T, tr *traffic, at time.Time) {
 	for expr, want := range map[string]int{
-		"sum(dynamo_tasks_issued_total)":                                               total(tr.issued),
-		"sum(dynamo_tasks_rejected_total)":                                             total(tr.rejected),
-		"sum(dynamo_frontend_model_rejection_total)":                                   total(tr.rejected),
-		`sum(select_service_selections_total{outcome="overloaded"})`:                   total(tr.rejected),
-		`sum(select_service_rejections_total{cause="active_decode_blocks"})`:           total(tr.rejected) / len(thresholds),
-		`sum(select_service_rejections_total{cause="active_prefill_tokens"})`:          total(tr.rejected) / len(thresholds),
-		`sum(select_service_rejections_total{cause="active_prefill_tokens_frac"})`:     total(tr.rejected) / len(thresholds),
-		`sum(select_service_rejections_total{cause="queue_limit"})`:                    tr.queueFull,
-		`sum(select_service_selections_total{outcome="queue_full"})`:                   tr.queueFull,
-		`sum(select_service_queue_wait_seconds_count)`:                                 tr.queueFull, // one waits in each round
-		`sum(select_service_selections_total{outcome="id_taken"})`:                     tr.conflicts,
-		`sum(select_service_selections_total{outcome="invalid"})`:                      tr.round,
-		`sum(select_service_http_requests_total{route="",code="404"})`:                 tr.round,
-		`sum(select_service_http_requests_total{route="/conductor/query",code="200"})`: tr.round,
-		"sum(select_service_kv_messages_lost_total)":                                   tr.lost,
-		`sum(select_service_kv_gaps_total{outcome="unrepaired"})`:                      tr.round,
-		`sum(select_service_kv_messages_total{outcome="undecodable"})`:                 tr.round,
-		`sum(select_service_kv_events_total{outcome="unknown_medium"})`:                tr.round,
-		`sum(select_service_kv_streams{state="stale"})`:                                1,
-		"sum(dynamo_queued_requests)":                                                  0,
-		"max(select_service_reservations_live)":                                        len(tr.engines),
-		"min(select_service_reservations_live)":                                        0,
-		`sum(up{job="select-service"})`:                                                3,
-		"sum(select_service_ready)":                                                    3,
-		"sum(select_service_worker_overloaded)":                                        0,
+		"sum(dynamo_tasks_issued_total)":                                                    total(tr.issued),
+		"sum(dynamo_tasks_rejected_total)":                                                  total(tr.rejected),
+		"sum(dynamo_frontend_model_rejection_total)":                                        total(tr.rejected),
+		`sum(select_service_selections_total{outcome="overloaded",model_name="org/model"})`: total(tr.rejected),
+		`sum(select_service_selections_total{outcome="not_ready",model_name=""})`:           tr.unserved,
+		`sum(select_service_selections_total{outcome="not_ready"})`:                         tr.unserved,
+		`sum(select_service_workers{model_name="org/model",lifecycle="schedulable"})`:       5, // two each of the replicas, one with a queue
+		`sum(select_service_workers{model_name="noisy",lifecycle="schedulable"})`:           1,
+		"sum(select_service_workers_unjudged)":                                              0,
+		`sum(select_service_rejections_total{cause="active_decode_blocks"})`:                total(tr.rejected) / len(thresholds),
+		`sum(select_service_rejections_total{cause="active_prefill_tokens"})`:               total(tr.rejected) / len(thresholds),
+		`sum(select_service_rejections_total{cause="active_prefill_tokens_frac"})`:          total(tr.rejected) / len(thresholds),
+		`sum(select_service_rejections_total{cause="queue_limit"})`:                         tr.queueFull,
+		`sum(select_service_selections_total{outcome="queue_full"})`:                        tr.queueFull,
+		`sum(select_service_queue_wait_seconds_count)`:                                      tr.queueFull, // one waits in each round
+		`sum(select_service_selections_total{outcome="id_taken"})`:                          tr.conflicts,
+		`sum(select_service_selections_total{outcome="invalid"})`:                           tr.round,
+		`sum(select_service_http_requests_total{route="",code="404"})`:                      tr.round,
+		`sum(select_service_http_requests_total{route="/conductor/query",code="200"})`:      tr.round,
+		"sum(select_service_kv_messages_lost_total)":                                        tr.lost,
+		`sum(select_service_kv_gaps_total{outcome="unrepaired"})`:                           tr.round,
+		`sum(select_service_kv_messages_total{outcome="undecodable"})`:                      tr.round,
+		`sum(select_service_kv_events_total{outcome="unknown_medium"})`:                     tr.round,
+		`sum(select_service_kv_streams{state="stale"})`:                                     1,
+		"sum(dynamo_queued_requests)":                                                       0,
+		"max(select_service_reservations_live)":                                             len(tr.engines),
+		"min(select_service_reservations_live)":                                             0,
+		`sum(up{job="select-service"})`:                                                     3,
+		"sum(select_service_ready)":                                                         3,
+		"sum(select_service_worker_overloaded)":                                             0,
 	} {
 		if got := s.value(t, expr, at); got != float64(want) {
 			t.Errorf("%s is %v, want %d", expr, got, want)

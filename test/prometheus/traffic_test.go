@@ -29,6 +29,7 @@ type traffic struct {
 	lost             int // messages of lossy that were never sent
 	conflicts        int
 	queueFull        int
+	unserved         int // selections for a model that nobody registered
 }
 
 // thresholds are set one after the other; every one of them is exceeded by the
@@ -151,6 +152,9 @@ func (tr *traffic) faults() {
 	tr.selection(tr.first, "/select_and_reserve", object{"reservation_id": "standing-1"}, http.StatusConflict)
 	tr.conflicts++
 	tr.first.must(http.StatusBadRequest, "POST", "/select", object{"model_name": model}) // no prompt: not issued
+	tr.first.must(http.StatusServiceUnavailable, "POST", "/select", object{"model_name": "nobody's", "token_ids": prompt(0)})
+	tr.issued[tr.first]++
+	tr.unserved++
 	tr.first.must(http.StatusNotFound, "DELETE", "/reservations/nobody", nil)
 	tr.first.must(http.StatusNotFound, "GET", "/nowhere", nil)
 }
