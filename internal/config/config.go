@@ -108,12 +108,12 @@ type Overload struct {
 	// Thresholds are those of every model until /busy_threshold changes them.
 	Thresholds overload.Thresholds
 	// RetryAfter is what refused clients are told to wait, in whole seconds up to
-	// MaxRetryAfter; 0 tells them nothing.
+	// a day; 0 tells them nothing.
 	RetryAfter time.Duration
 }
 
-// MaxRetryAfter bounds Overload.RetryAfter: more is a mistake.
-const MaxRetryAfter = 24 * time.Hour
+// maxRetryAfter bounds Overload.RetryAfter: more is a mistake.
+const maxRetryAfter = 24 * time.Hour
 
 // Replicas names the other replicas and says how to work with them.
 type Replicas struct {

@@ -57,7 +57,7 @@ func named(name string, err error) []error {
 // about makes one sentence of a name and what it must be, as Dynamo's frontend
 // has it.
 func about(name string, err error) error {
-	if strings.HasPrefix(err.Error(), "must be ") {
+	if _, ok := errors.AsType[mustBeError](err); ok {
 		return fmt.Errorf("%s %w", name, err)
 	}
 	return fmt.Errorf("%s: %w", name, err)

@@ -179,7 +179,7 @@ var options = []option{
 	{
 		key: "overload.retry_after_secs", flag: "overload-retry-after-secs",
 		env: []string{"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS"}, hint: "SECONDS",
-		bind: func(c *Config) value { return wholeSeconds(&c.Overload.RetryAfter, MaxRetryAfter) },
+		bind: func(c *Config) value { return wholeSeconds(&c.Overload.RetryAfter, maxRetryAfter) },
 		help: "Retry-After header of those refusals; 0 sends none. Set it for clients and proxies that " +
 			"heed it and have no back-off of their own.",
 	},

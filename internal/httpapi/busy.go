@@ -64,7 +64,7 @@ func (r busyRoutes) clear(c *gin.Context, out []byte) (int, []byte, error) {
 	case err != nil:
 		return 0, nil, err
 	case unknown != nil:
-		return 0, nil, badRequest(queryPrefix + "unknown field `" + *unknown + "`, expected `model` or `threshold`")
+		return 0, nil, badRequest(queryPrefix + "unknown field `" + service.Clip(*unknown) + "`, expected `model` or `threshold`")
 	case model == nil:
 		return 0, nil, errNoModel
 	}

@@ -89,7 +89,7 @@ func problemOf(err error) problem {
 			reason = known.Reason
 		}
 		return problem{status: status, text: known.Text, details: known.Details, message: known.Message, reason: reason, field: known.Field}
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.Canceled):
 		return problemOf(errClientGone)
 	}
 	return internalProblem

@@ -9,6 +9,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/service"
 )
 
 // api is what the handlers of a contract have in common.
@@ -81,10 +83,10 @@ func (a api) observe(c *gin.Context) {
 func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
 	line := about(a.log.Debug(), c)
 	if text := c.GetString(problemKey); text != "" {
-		line.Str("error", clip(text))
+		line.Str("error", service.Clip(text))
 	}
 	line.
-		Str("path", c.Request.URL.Path).
+		Str("path", service.Clip(c.Request.URL.Path)).
 		Int("status", status).
 		Int64("request_bytes", c.Request.ContentLength).
 		Int("bytes", max(c.Writer.Size(), 0)).
@@ -105,16 +107,6 @@ func (a api) note(c *gin.Context, p problem) {
 
 // debugging: there is an access log.
 func (a api) debugging() bool { return a.log.GetLevel() <= zerolog.DebugLevel }
-
-// maxLogged bounds a text in the access log, in bytes: it may quote a client.
-const maxLogged = 256
-
-func clip(text string) string {
-	if len(text) <= maxLogged {
-		return text
-	}
-	return text[:maxLogged] + "…"
-}
 
 // about says in a log line which request it is about.
 func about(e *zerolog.Event, c *gin.Context) *zerolog.Event {

@@ -38,9 +38,8 @@ type Sources struct {
 	IndexOrphans      Samples // gauge
 	IndexBytes        Samples // gauge
 
-	Workers           Samples // gauge: model, lifecycle
 	Ready             Samples // gauge
-	Selections        Samples // counter: model, outcome
+	RanksUnlisted     Samples // gauge
 	ReservationsLive  Samples // gauge
 	ReservationEvents Samples // counter: event
 	QueuedRequests    Samples // gauge
@@ -48,6 +47,8 @@ type Sources struct {
 
 	// Of the models that the catalog knows; "" has all others.
 
+	Workers         Samples        // gauge: model, lifecycle
+	Selections      Samples        // counter: model, outcome
 	OverlapRatio    []Distribution // model
 	OverlapForegone []Distribution // model
 	CostSpread      []Distribution // model
@@ -60,7 +61,7 @@ type Sources struct {
 	TasksQueued     Samples        // gauge: model, endpoint
 	ModelQueued     Samples        // gauge: model
 
-	// Of ranks that carry load: model, tenant, worker, rank.
+	// Of ranks that can carry load: model, tenant, worker, rank.
 
 	RankActiveBlocks   Samples // gauge
 	RankPrefillTokens  Samples // gauge
@@ -68,7 +69,6 @@ type Sources struct {
 	RankUsedBlocks     Samples // gauge
 	RankTotalBlocks    Samples // gauge
 	RankBatchedTokens  Samples // gauge
-	RanksUnlisted      Samples // gauge, without labels
 	WorkerOverloaded   Samples // gauge: model, tenant, worker
 	FrontendBlocks     Samples // gauge: worker, rank, worker type
 	FrontendPrefill    Samples // gauge: worker, rank, worker type

@@ -8,25 +8,21 @@ import (
 	"github.com/select-service/select-service/pkg/conductor"
 )
 
-const (
-	// maxLines bounds the lines that one look at the streams, or one request,
-	// writes about single ones; a further line counts the rest.
-	maxLines = 20
-	// maxLogged bounds a text of a client's in the log, in bytes.
-	maxLogged = 256
-)
+// maxLines bounds the lines that one look at the streams, or one request, writes
+// about single ones; a further line counts the rest.
+const maxLines = 20
 
 // loggedRegistration is a registration as the log shows it: without its salt.
 type loggedRegistration conductor.Registration
 
 // MarshalZerologObject writes the fields.
 func (r loggedRegistration) MarshalZerologObject(e *zerolog.Event) {
-	e.Stringer("type", r.Type).Str("model", clip(r.Model)).Str("tenant", clip(r.Tenant))
+	e.Stringer("type", r.Type).Str("model", Clip(r.Model)).Str("tenant", Clip(r.Tenant))
 	if r.LoRA != "" {
-		e.Str("lora", clip(r.LoRA))
+		e.Str("lora", Clip(r.LoRA))
 	}
-	e.Str("instance", clip(r.Instance)).Uint32("rank", r.Rank).Uint32("block_size", r.BlockSize).
-		Str("endpoint", clip(r.Endpoint))
+	e.Str("instance", Clip(r.Instance)).Uint32("rank", r.Rank).Uint32("block_size", r.BlockSize).
+		Str("endpoint", Clip(r.Endpoint))
 }
 
 func (s *Service) logRegistered(reg conductor.Registration) {
@@ -47,7 +43,7 @@ func (s *Service) logUnregistered(gone []*conductor.Publisher) {
 }
 
 func (s *Service) logNotUnregistered(f *conductor.Filter, err error) {
-	s.log.Warn().Str("instance", clip(f.Instance)).Str("tenant", clip(f.Tenant)).EmbedObject(refusal{err}).
+	s.log.Warn().Str("instance", Clip(f.Instance)).Str("tenant", Clip(f.Tenant)).EmbedObject(refusal{err}).
 		Msg("unregistration of publishers refused")
 }
 
@@ -62,13 +58,5 @@ func (r refusal) MarshalZerologObject(e *zerolog.Event) {
 			e.Str("field", known.Field)
 		}
 	}
-	e.Str("error", clip(r.err.Error()))
-}
-
-// clip cuts what a client sent to a length that a log can take.
-func clip(text string) string {
-	if len(text) <= maxLogged {
-		return text
-	}
-	return text[:maxLogged] + "…"
+	e.Str("error", Clip(r.err.Error()))
 }

@@ -137,26 +137,22 @@ func (c *selection) issued() *modelStats {
 
 // enterQueue counts a selection that begins to wait. It counts as issued now: a
 // wait has no limit, and the rate of what is asked for is needed meanwhile.
-func (c *selection) enterQueue() *modelStats {
-	m := c.issued()
-	m.queued[routeOf(c.reserve)].Add(1)
-	return m
-}
+func (c *selection) enterQueue() { c.issued().queued[routeOf(c.reserve)].Add(1) }
 
-// leaveQueue counts it out again; m is what enterQueue returned.
-func (m *modelStats) leaveQueue(reserve bool) { m.queued[routeOf(reserve)].Add(-1) }
+// leaveQueue counts it out again.
+func (c *selection) leaveQueue() { c.counts.queued[routeOf(c.reserve)].Add(-1) }
 
 // decided counts a selection that is over. It runs outside all locks.
-func (s *Service) decided(c *selection, reserve bool, err error) {
-	o := outcomeOf(err, reserve)
+func (c *selection) decided(err error) {
+	o := outcomeOf(err, c.reserve)
 	if o == Invalid && c.counts == nil {
 		c.stats().outcomes[o].Add(1)
 		return
 	}
-	m, r := c.issued(), routeOf(reserve)
+	m := c.issued()
 	m.outcomes[o].Add(1)
 	if o == NotReady {
-		s.noteUnserved(c.request.Scope)
+		c.service.noteUnserved(c.request.Scope)
 	}
 	if c.queued {
 		m.wait.Observe(c.waited.Seconds())
@@ -167,7 +163,7 @@ func (s *Service) decided(c *selection, reserve bool, err error) {
 	case o == QueueFull:
 		m.causes[queueLimit].Add(1)
 	case o == Refused:
-		m.rejected[r].Add(1)
+		m.rejected[routeOf(c.reserve)].Add(1)
 		m.blame(err)
 	}
 }

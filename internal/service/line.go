@@ -54,9 +54,9 @@ func (l *line) do(ctx context.Context, c *selection) error {
 	if t == nil {
 		return err
 	}
-	stats := c.enterQueue()
+	c.enterQueue()
 	defer func() {
-		stats.leaveQueue(c.reserve)
+		c.leaveQueue()
 		c.queued, c.waited = true, time.Since(c.since)
 	}()
 	select {

@@ -68,12 +68,14 @@ func (s *Service) ClearBusyThreshold(model string, which *string) (ModelThreshol
 	return s.thresholdsChanged(model, c, err)
 }
 
+// thresholdsChanged answers a change and logs it. err can only be
+// overload.ErrTooMany: ranges were checked before.
 func (s *Service) thresholdsChanged(model string, c overload.Change, err error) (ModelThresholds, error) {
 	if err != nil {
 		return ModelThresholds{}, &Error{Kind: TooMany, Text: err.Error(), Err: err}
 	}
 	if c.Any() {
-		s.log.Info().Str("model", clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
+		s.log.Info().Str("model", Clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
 			Msg("busy thresholds changed")
 	}
 	return ModelThresholds{model, c.Now}, nil
@@ -121,8 +123,8 @@ func (c *selection) restrict(v *reservations.View) ([]catalog.Entry, error) {
 }
 
 // endStale ends the bookings of the scope that are too old, so that they refuse
-// nobody: while everybody is refused, nobody books, and booking is what ends them
-// else, ahead of the timer.
+// nobody. New bookings end some and the timer all; but while everybody is refused
+// nobody books, and the timer may be 30 s away.
 func (c *selection) endStale() {
 	if c.service.busy.Of(c.request.Scope.Model).Any() {
 		c.service.ledger.ExpireIn(c.request.Scope)

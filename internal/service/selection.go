@@ -57,7 +57,7 @@ func (s *Service) Select(ctx context.Context, req *SelectRequest, reserve bool) 
 	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
 		err = c.attempt(ctx)
 	}
-	s.decided(&c, reserve, err)
+	c.decided(err)
 	return c.result, err
 }
 

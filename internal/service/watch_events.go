@@ -61,7 +61,7 @@ type example struct {
 
 // MarshalZerologObject writes the fields.
 func (x example) MarshalZerologObject(e *zerolog.Event) {
-	e.EmbedObject(x.stream).Str(x.key, clip(x.text))
+	e.EmbedObject(x.stream).Str(x.key, Clip(x.text))
 }
 
 type examples []example

@@ -38,7 +38,7 @@ type modelNews struct {
 
 // MarshalZerologObject writes the fields.
 func (n modelNews) MarshalZerologObject(e *zerolog.Event) {
-	e.Str("model", clip(n.model)).Uint64("selections", n.issued)
+	e.Str("model", Clip(n.model)).Uint64("selections", n.issued)
 	if !addCount(e, "refused", n.refused) {
 		return
 	}
@@ -106,7 +106,7 @@ func (w *watcher) lookAtModels() {
 // worker, and one of the scopes.
 func (w *watcher) lookAtUnserved(n uint64) {
 	example := w.s.unserved.Swap(nil)
-	if n == 0 || w.s.closing.Load() { // then nobody is served
+	if n == 0 || w.s.closing.Load() { // while closing nobody is served
 		return
 	}
 	line := w.s.log.Warn().Uint64("selections", n)
@@ -120,6 +120,6 @@ func (w *watcher) lookAtUnserved(n uint64) {
 // selection.
 func (s *Service) noteUnserved(sc catalog.Scope) {
 	if s.unserved.Load() == nil {
-		s.unserved.CompareAndSwap(nil, &catalog.Scope{Model: clip(sc.Model), Tenant: clip(sc.Tenant)})
+		s.unserved.CompareAndSwap(nil, &catalog.Scope{Model: Clip(sc.Model), Tenant: Clip(sc.Tenant)})
 	}
 }

@@ -49,8 +49,9 @@ func DefaultOptions() Options {
 // and then the sender feels it.
 type Message = func(frames [][]byte) bool
 
-// TimedMessage is a Message that is told when its message was read. Up to 64
-// messages that were waiting in one socket share the time of the first.
+// TimedMessage is a Message that is told when its message was read. Messages
+// that were waiting in one socket may share the time of the first, up to fairness
+// of them.
 type TimedMessage = func(frames [][]byte, received time.Time) bool
 
 // Hub opens sockets and calls their openers back. Run has to run for any other

@@ -26,9 +26,9 @@ const (
 
 // samples keep the first of each kind since they were looked at.
 type samples struct {
-	has [numSampleKinds]atomic.Bool // read without mu: nearly always all is said
+	has [numSampleKinds]atomic.Bool // read without mu: all but the first of a kind take no lock
 
-	// mu guards first, and has being written.
+	// mu guards first, and writes to has.
 	mu    sync.Mutex
 	first [numSampleKinds]Sample
 }

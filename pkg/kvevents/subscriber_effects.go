@@ -10,7 +10,7 @@ import (
 func (s *subscription) apply(m message) (anew bool, err error) {
 	s.applied = true
 	b := &s.work.Batch
-	b.clear()
+	b.clear() // the workspace is shared: an applier that decodes nothing must not leave another stream's batch
 	if err := s.applier.Apply(m.payload, s.work); err != nil {
 		s.subs.samples.put(badMessage, s.rank, err.Error)
 		return false, err
@@ -23,8 +23,8 @@ func (s *subscription) apply(m message) (anew bool, err error) {
 			s.subs.config.Lag(lag)
 		}
 	}
-	// Lost messages may have been about whatever else the stream is about: then no
-	// engine's clear makes up for them.
+	// What was lost may have been about other ranks or publishers on this stream:
+	// then one engine's clear does not make up for it.
 	s.mixed = s.mixed || b.RankOr(s.rank.DP) != s.rank.DP || len(s.work.Decoder.envelopes) > 0
 	return b.outcome.cleared && !s.mixed, nil
 }

@@ -26,8 +26,8 @@ type Table struct {
 }
 
 // NewTable returns a table in which every model has the defaults. When there is
-// no room for another model, those for which known says no are forgotten first;
-// nil knows them all. known is called under a lock: it must not call the table.
+// no room for another model, those for which known says no are forgotten first.
+// known is called under a lock: it must not call the table.
 func NewTable(defaults Thresholds, known func(model string) bool) *Table {
 	t := &Table{defaults: defaults.clone(), known: known}
 	t.own.Store(&map[string]*Thresholds{})
@@ -50,8 +50,8 @@ type Change struct{ Was, Now Thresholds }
 func (c *Change) Any() bool { return !c.Was.equal(&c.Now) }
 
 // Set changes those of the model's limits that are given, for calls of Of that
-// begin after it. Errors are [*RangeError] and [ErrTooMany]; then nothing has
-// changed.
+// begin after it. Errors are those of [Thresholds.Check] and [ErrTooMany]; then
+// nothing has changed.
 func (t *Table) Set(model string, given Thresholds) (Change, error) {
 	if err := given.Check(); err != nil {
 		return Change{}, err
@@ -100,7 +100,7 @@ func (t *Table) change(model string, edit func(*Thresholds)) (Change, error) {
 	own := maps.Clone(*t.own.Load())
 	delete(own, model)
 	if !v.equal(&t.defaults) { // who has the defaults needs no room
-		if len(own) >= MaxModels && t.known != nil {
+		if len(own) >= MaxModels {
 			maps.DeleteFunc(own, func(m string, _ *Thresholds) bool { return !t.known(m) })
 		}
 		if len(own) >= MaxModels {

@@ -1,6 +1,7 @@
 package overload
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 )
@@ -18,27 +19,20 @@ func (t *Thresholds) Any() bool {
 	return t.DecodeBlocks != nil || t.PrefillTokens != nil || t.PrefillFraction != nil
 }
 
-// Check returns a [*RangeError] if a limit is outside its range.
+// Check returns an error, in the words of the wire, if a limit is outside its
+// range.
 func (t *Thresholds) Check() error {
 	if v := t.DecodeBlocks; v != nil && !(*v >= 0 && *v <= 1) {
-		return &RangeError{Threshold: DecodeBlocks, Range: "between 0.0 and 1.0", Value: *v}
+		return fmt.Errorf("%s must be between 0.0 and 1.0, got %s", DecodeBlocks, decimal(*v))
 	}
 	if v := t.PrefillFraction; v != nil && !(*v >= 0 && !math.IsInf(*v, 1)) {
-		return &RangeError{Threshold: PrefillFraction, Range: "a finite value greater than or equal to 0.0", Value: *v}
+		return fmt.Errorf("%s must be a finite value greater than or equal to 0.0, got %s", PrefillFraction, decimal(*v))
 	}
 	return nil
 }
 
-// RangeError says that a limit is outside its range. Its text is the wire's.
-type RangeError struct {
-	Threshold Threshold
-	Range     string // what it must be
-	Value     float64
-}
-
-func (e *RangeError) Error() string {
-	return e.Threshold.String() + " must be " + e.Range + ", got " + strconv.FormatFloat(e.Value, 'f', -1, 64)
-}
+// decimal writes a number without an exponent.
+func decimal(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
 // Threshold names one of the limits.
 type Threshold uint8

@@ -42,9 +42,9 @@ func (l *Ledger) Expire() (expired int, next time.Time) {
 	return expired, next
 }
 
-// ExpireIn ends the reservations of one scope that are more than 300 s old, for
-// a caller about to judge its loads by Look: Book does so by itself. While
-// nothing is due it only reads.
+// ExpireIn ends all reservations of one scope that are more than 300 s old, for
+// a caller about to judge its loads: Book ends only a few. While nothing is due
+// it only reads.
 func (l *Ledger) ExpireIn(sc catalog.Scope) {
 	s := l.scope(sc)
 	if s == nil {

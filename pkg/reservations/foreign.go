@@ -13,7 +13,7 @@ const (
 	// dynamo-kv-router 1.3.1 hands each event to a task of its own, so the
 	// booking follows at once if at all.
 	earlyFor = 10 * time.Second
-	// recentKeys bounds each memory of bookings without sequence numbers.
+	// recentKeys bounds the keys that each recent remembers.
 	recentKeys = 1 << 16
 )
 

@@ -146,15 +146,7 @@ func (s *service) must(t *testing.T, status int, method, path string, body, v an
 // eventually polls until ok returns nil.
 func eventually(t *testing.T, what string, ok func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		err := ok()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v: %v", what, patience, err)
-		}
-	}
+	procs.Eventually(t, patience, what, ok)
 }
 
 // register puts n equal workers, ids from 1, that listen to no events.

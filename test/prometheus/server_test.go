@@ -188,13 +188,5 @@ const patience = 20 * time.Second
 
 func eventually(t *testing.T, what string, ok func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		err := ok()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v: %v", what, patience, err)
-		}
-	}
+	procs.Eventually(t, patience, what, ok)
 }

@@ -37,7 +37,7 @@ func TestLink(t *testing.T) {
 			for n := range uint64(messages) {
 				w.send(t, eventTopic, n)
 			}
-			eventually(t, startIn, "every message arrived or was lost", func() error {
+			procs.Eventually(t, startIn, "every message arrived or was lost", func() error {
 				got, repeated, _ := w.arrivals()
 				lost, counted := int(w.link.lost.Load()), int(w.link.duplicated.Load())
 				if got+lost != messages || repeated != counted {
@@ -78,7 +78,7 @@ func newWire(t *testing.T) *wire {
 	if _, err := zmqsock.NewMesh(hub, "", topics).Follow(to, w.take, func(bool) {}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, startIn, "the wire is connected", func() error {
+	procs.Eventually(t, startIn, "the wire is connected", func() error {
 		w.send(t, announceTopic, 0)
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/select-service/select-service/test/procs"
 )
 
 // schedulesEnv says how many schedules to run.
@@ -115,7 +117,7 @@ func (s *schedule) check() {
 	if lost == 0 {
 		s.t.Error("no message was lost")
 	}
-	eventually(s.t, agreeIn, "the replicas know of their losses", func() error {
+	procs.Eventually(s.t, agreeIn, "the replicas know of their losses", func() error {
 		missed := uint64(0)
 		for _, r := range s.fleet.replicas {
 			missed += r.missed()

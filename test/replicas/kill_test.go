@@ -12,6 +12,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
+	"github.com/select-service/select-service/test/procs"
 )
 
 const (
@@ -40,11 +41,11 @@ func TestKilledReplicaComesBackWarm(t *testing.T) {
 		engines.register(r)
 	}
 	for _, r := range f.replicas { // all started together, and nobody waits for ever
-		eventually(t, readyIn, r.name+" is ready", r.ready)
+		procs.Eventually(t, readyIn, r.name+" is ready", r.ready)
 	}
 	engines.publish()
 	for _, r := range f.replicas {
-		eventually(t, readyIn, r.name+" has every block", func() error { return engines.check(r) })
+		procs.Eventually(t, readyIn, r.name+" has every block", func() error { return engines.check(r) })
 	}
 
 	tr := newTraffic(t, f)
@@ -64,7 +65,7 @@ func TestKilledReplicaComesBackWarm(t *testing.T) {
 	began := time.Now()
 	f.restart(victim)
 	engines.register(r)
-	eventually(t, readyIn, "the restarted replica is ready", r.ready)
+	procs.Eventually(t, readyIn, "the restarted replica is ready", r.ready)
 	ready := time.Since(began)
 	if err := engines.check(r); err != nil {
 		t.Errorf("ready, but: %v", err)

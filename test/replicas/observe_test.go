@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/select-service/select-service/test/procs"
 )
 
 // agreeIn is how long the replicas have to agree once nothing is faulty.
@@ -18,7 +20,7 @@ const agreeIn = 5 * time.Second
 func (f *fleet) settle(l *ledger, outputs bool) (took time.Duration) {
 	f.t.Helper()
 	begin := time.Now()
-	eventually(f.t, agreeIn, "the replicas agree", func() error {
+	procs.Eventually(f.t, agreeIn, "the replicas agree", func() error {
 		s, err := f.compare(l, outputs)
 		if err == nil {
 			l.agreed(s)
@@ -56,7 +58,7 @@ func (f *fleet) compare(l *ledger, outputs bool) (state, error) {
 func (f *fleet) acquaint() {
 	f.t.Helper()
 	for _, r := range f.replicas {
-		eventually(f.t, startIn, r.name+" has heard of the others", func() error {
+		procs.Eventually(f.t, startIn, r.name+" has heard of the others", func() error {
 			var p page
 			if err := r.get("/replica_sync/snapshot", &p); err != nil {
 				return err

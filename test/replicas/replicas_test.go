@@ -32,7 +32,7 @@ type replica struct {
 func (r *replica) start() {
 	r.t.Helper()
 	r.Process = procs.Start(r.t, procs.Options{Command: r.command, Env: r.env, Address: r.address})
-	eventually(r.t, startIn, r.name+" answers", func() error {
+	procs.Eventually(r.t, startIn, r.name+" answers", func() error {
 		if code, ended := r.Wait(0); ended {
 			r.t.Fatalf("%s ended with code %d: %s", r.name, code, r.Output())
 		}
@@ -213,18 +213,4 @@ func (f *fleet) String() string {
 		scattered += l.scattered.Load()
 	}
 	return fmt.Sprintf("lost %d messages and %d announcements, %d duplicated, %d scattered", lost, announcements, duplicated, scattered)
-}
-
-// eventually polls until ok returns nil.
-func eventually(t *testing.T, within time.Duration, what string, ok func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
-		err := ok()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v: %v", what, within, err)
-		}
-	}
 }
