@@ -250,7 +250,7 @@ func TestWalks(t *testing.T) {
 func FuzzWalk(f *testing.F) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for _, mode := range []byte{0, 1, 4, 5} {
-		for _, n := range []int{200, 800} {
+		for _, n := range []int{100, 300} {
 			seed := []byte{mode}
 			for range n {
 				seed = append(seed, byte(rnd.Uint32()))
@@ -259,7 +259,7 @@ func FuzzWalk(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, history []byte, slots byte) {
-		if len(history) > 1000 {
+		if len(history) > 300 {
 			return // the model is slow
 		}
 		if len(history) > 0 {
