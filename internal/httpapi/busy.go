@@ -7,6 +7,7 @@ import (
 
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/overload"
 )
 
@@ -64,7 +65,7 @@ func (r busyRoutes) clear(c *gin.Context, out []byte) (int, []byte, error) {
 	case err != nil:
 		return 0, nil, err
 	case unknown != nil:
-		return 0, nil, badRequest(queryPrefix + "unknown field `" + service.Clip(*unknown) + "`, expected `model` or `threshold`")
+		return 0, nil, badRequest(queryPrefix + "unknown field `" + catalog.Clip(*unknown) + "`, expected `model` or `threshold`")
 	case model == nil:
 		return 0, nil, errNoModel
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // api is what the handlers of a contract have in common.
@@ -83,10 +83,10 @@ func (a api) observe(c *gin.Context) {
 func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
 	line := about(a.log.Debug(), c)
 	if text := c.GetString(problemKey); text != "" {
-		line.Str("error", service.Clip(text))
+		line.Str("error", catalog.Clip(text))
 	}
 	line.
-		Str("path", service.Clip(c.Request.URL.Path)).
+		Str("path", catalog.Clip(c.Request.URL.Path)).
 		Int("status", status).
 		Int64("request_bytes", c.Request.ContentLength).
 		Int("bytes", max(c.Writer.Size(), 0)).

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/conductor"
 )
 
@@ -17,12 +18,12 @@ type loggedRegistration conductor.Registration
 
 // MarshalZerologObject writes the fields.
 func (r loggedRegistration) MarshalZerologObject(e *zerolog.Event) {
-	e.Stringer("type", r.Type).Str("model", Clip(r.Model)).Str("tenant", Clip(r.Tenant))
+	e.Stringer("type", r.Type).Str("model", catalog.Clip(r.Model)).Str("tenant", catalog.Clip(r.Tenant))
 	if r.LoRA != "" {
-		e.Str("lora", Clip(r.LoRA))
+		e.Str("lora", catalog.Clip(r.LoRA))
 	}
-	e.Str("instance", Clip(r.Instance)).Uint32("rank", r.Rank).Uint32("block_size", r.BlockSize).
-		Str("endpoint", Clip(r.Endpoint))
+	e.Str("instance", catalog.Clip(r.Instance)).Uint32("rank", r.Rank).Uint32("block_size", r.BlockSize).
+		Str("endpoint", catalog.Clip(r.Endpoint))
 }
 
 func (s *Service) logRegistered(reg conductor.Registration) {
@@ -43,7 +44,7 @@ func (s *Service) logUnregistered(gone []*conductor.Publisher) {
 }
 
 func (s *Service) logNotUnregistered(f *conductor.Filter, err error) {
-	s.log.Warn().Str("instance", Clip(f.Instance)).Str("tenant", Clip(f.Tenant)).EmbedObject(refusal{err}).
+	s.log.Warn().Str("instance", catalog.Clip(f.Instance)).Str("tenant", catalog.Clip(f.Tenant)).EmbedObject(refusal{err}).
 		Msg("unregistration of publishers refused")
 }
 
@@ -58,5 +59,5 @@ func (r refusal) MarshalZerologObject(e *zerolog.Event) {
 			e.Str("field", known.Field)
 		}
 	}
-	e.Str("error", Clip(r.err.Error()))
+	e.Str("error", catalog.Clip(r.err.Error()))
 }

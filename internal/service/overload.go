@@ -75,7 +75,7 @@ func (s *Service) thresholdsChanged(model string, c overload.Change, err error) 
 		return ModelThresholds{}, &Error{Kind: TooMany, Text: err.Error(), Err: err}
 	}
 	if c.Any() {
-		s.log.Info().Str("model", Clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
+		s.log.Info().Str("model", catalog.Clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
 			Msg("busy thresholds changed")
 	}
 	return ModelThresholds{model, c.Now}, nil
@@ -96,11 +96,14 @@ func undiscovered(model string) *Error {
 	return errorf(NotFound, "Model '%s' not found. Thresholds can only be set for discovered models.", catalog.ShortName(model))
 }
 
+// limits are the thresholds of the request's model at this moment.
+func (c *selection) limits() *overload.Thresholds { return c.service.busy.Of(c.request.Scope.Model) }
+
 // restrict returns the ranks to score, which are those of workers that are not
 // overloaded: a rank that carries too much stays while a sister is free, for the
 // cost tells them apart. None is an error.
 func (c *selection) restrict(v *reservations.View) ([]catalog.Entry, error) {
-	limits := c.service.busy.Of(c.request.Scope.Model)
+	limits := c.limits()
 	switch {
 	case !limits.Any():
 		return c.eligible, nil
@@ -126,7 +129,7 @@ func (c *selection) restrict(v *reservations.View) ([]catalog.Entry, error) {
 // nobody. New bookings end some and the timer all; but while everybody is refused
 // nobody books, and the timer may be 30 s away.
 func (c *selection) endStale() {
-	if c.service.busy.Of(c.request.Scope.Model).Any() {
+	if c.limits().Any() {
 		c.service.ledger.ExpireIn(c.request.Scope)
 	}
 }
@@ -135,7 +138,7 @@ func (c *selection) endStale() {
 // that a refusal costs least when there is most to do. With a wait queue
 // thresholds are read at dispatch only: then there is no early test.
 func (c *selection) refuseEarly() (err error) {
-	limits := c.service.busy.Of(c.request.Scope.Model)
+	limits := c.limits()
 	if !limits.Any() || c.pool.line.policy != nil {
 		return nil
 	}

@@ -76,7 +76,7 @@ func (n streamName) MarshalZerologObject(e *zerolog.Event) {
 	if n.publisher != nil {
 		e.EmbedObject(loggedRegistration(n.publisher.Registration))
 	} else {
-		e.Uint64("worker", n.rank.Worker).Uint32("rank", n.rank.DP).Str("endpoint", Clip(n.endpoint))
+		e.Uint64("worker", n.rank.Worker).Uint32("rank", n.rank.DP).Str("endpoint", catalog.Clip(n.endpoint))
 	}
 }
 

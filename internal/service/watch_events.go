@@ -3,6 +3,7 @@ package service
 import (
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -61,7 +62,7 @@ type example struct {
 
 // MarshalZerologObject writes the fields.
 func (x example) MarshalZerologObject(e *zerolog.Event) {
-	e.EmbedObject(x.stream).Str(x.key, Clip(x.text))
+	e.EmbedObject(x.stream).Str(x.key, catalog.Clip(x.text))
 }
 
 type examples []example

@@ -38,7 +38,7 @@ type modelNews struct {
 
 // MarshalZerologObject writes the fields.
 func (n modelNews) MarshalZerologObject(e *zerolog.Event) {
-	e.Str("model", Clip(n.model)).Uint64("selections", n.issued)
+	e.Str("model", catalog.Clip(n.model)).Uint64("selections", n.issued)
 	if !addCount(e, "refused", n.refused) {
 		return
 	}
@@ -120,6 +120,6 @@ func (w *watcher) lookAtUnserved(n uint64) {
 // selection.
 func (s *Service) noteUnserved(sc catalog.Scope) {
 	if s.unserved.Load() == nil {
-		s.unserved.CompareAndSwap(nil, &catalog.Scope{Model: Clip(sc.Model), Tenant: Clip(sc.Tenant)})
+		s.unserved.CompareAndSwap(nil, &catalog.Scope{Model: catalog.Clip(sc.Model), Tenant: catalog.Clip(sc.Tenant)})
 	}
 }

@@ -20,8 +20,8 @@ const (
 	// MaxName is the largest length of a worker's model and tenant, in bytes. They
 	// are keys of maps and labels of metrics, one of each for every rank.
 	MaxName = 1024
-	// shownName is how many bytes ShortName leaves of a name that is too long.
-	shownName = 256
+	// maxClipped bounds what Clip leaves, in bytes.
+	maxClipped = 256
 )
 
 // check refuses names that are too long.
@@ -40,11 +40,20 @@ func ShortName(name string) string {
 	if len(name) <= MaxName {
 		return name
 	}
-	n := shownName
-	for n > shownName-utf8.UTFMax && !utf8.RuneStart(name[n]) { // at the end of a character
+	return Clip(name)
+}
+
+// Clip cuts a text of a client's to what a line of the log, or an error that
+// repeats it, can take: 256 bytes and "…".
+func Clip(text string) string {
+	if len(text) <= maxClipped {
+		return text
+	}
+	n := maxClipped
+	for n > maxClipped-utf8.UTFMax && !utf8.RuneStart(text[n]) { // at the end of a character
 		n--
 	}
-	return name[:n] + "…"
+	return text[:n] + "…"
 }
 
 // Short returns the scope as error texts show it, see ShortName.

@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -72,54 +71,13 @@ func launch(t *testing.T, port int, env map[string]string, args ...string) *serv
 		}),
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			out := s.Output()
-			t.Logf("the service wrote: …%s", out[max(0, len(out)-2000):])
-		}
-	})
-	eventually(t, "the service answers", func() error {
-		if code, ended := s.Wait(0); ended {
-			t.Fatalf("the service ended with code %d: %s", code, s.Output())
-		}
-		_, err := s.call(t.Context(), "GET", "/health", nil)
-		return err
-	})
+	s.Answers(t, patience, s.http)
 	return s
 }
 
-// answer is a response that was read to its end.
-type answer struct {
-	status int
-	body   []byte
-}
-
-func (a answer) String() string { return fmt.Sprintf("%d %.300s", a.status, a.body) }
-
-// call sends a request; body is JSON text ([]byte), nil for none, or a value to
-// encode.
-func (s *service) call(ctx context.Context, method, path string, body any) (answer, error) {
-	text, ok := body.([]byte)
-	if !ok && body != nil {
-		var err error
-		if text, err = json.Marshal(body); err != nil {
-			return answer{}, err
-		}
-	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.Address()+path, bytes.NewReader(text))
-	if err != nil {
-		return answer{}, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := s.http.Do(req)
-	if err != nil {
-		return answer{}, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	got, err := io.ReadAll(resp.Body)
-	return answer{resp.StatusCode, got}, err
+// call sends a request, see procs.Call.
+func (s *service) call(ctx context.Context, method, path string, body any) (procs.Answer, error) {
+	return procs.Call(ctx, s.http, method, "http://"+s.Address()+path, body)
 }
 
 // must sends a request that has to be answered with a status, and decodes the
@@ -132,13 +90,13 @@ func (s *service) must(t *testing.T, status int, method, path string, body, v an
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
-	if a.status != status {
+	if a.Status != status {
 		t.Fatalf("%s %s: want status %d, got %v", method, path, status, a)
 	}
 	if v == nil {
 		return
 	}
-	if err := json.Unmarshal(a.body, v); err != nil {
+	if err := json.Unmarshal(a.Body, v); err != nil {
 		t.Fatalf("%s %s: %v: %v", method, path, err, a)
 	}
 }
@@ -188,10 +146,10 @@ func (s *service) loads(t *testing.T) scopeLoads {
 func (s *service) goroutines(t *testing.T) int {
 	t.Helper()
 	a, err := s.call(t.Context(), "GET", "/metrics", nil)
-	if err != nil || a.status != http.StatusOK {
+	if err != nil || a.Status != http.StatusOK {
 		t.Fatalf("GET /metrics: %v %v", a, err)
 	}
-	for sc := bufio.NewScanner(bytes.NewReader(a.body)); sc.Scan(); {
+	for sc := bufio.NewScanner(bytes.NewReader(a.Body)); sc.Scan(); {
 		if text, ok := strings.CutPrefix(sc.Text(), "go_goroutines "); ok {
 			n, err := strconv.Atoi(text)
 			if err != nil {

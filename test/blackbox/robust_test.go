@@ -124,9 +124,9 @@ func (s *service) sendBroken(t *testing.T, m *mutator, requests []request, n int
 		switch {
 		case err != nil && !waited:
 			t.Fatalf("mutation %d: %s %s %.300q: %v", i, r.method, r.path, body, err)
-		case err == nil && a.status >= 500 && a.status != http.StatusServiceUnavailable:
+		case err == nil && a.Status >= 500 && a.Status != http.StatusServiceUnavailable:
 			t.Errorf("mutation %d: %s %s %.300q: %v", i, r.method, r.path, body, a)
-		case err == nil && a.status >= 300 && !json.Valid(a.body):
+		case err == nil && a.Status >= 300 && !json.Valid(a.Body):
 			t.Errorf("mutation %d: %s %s %.300q: the error is not JSON: %v", i, r.method, r.path, body, a)
 		}
 	}

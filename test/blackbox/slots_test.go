@@ -89,9 +89,9 @@ func TestSlotTrackers(t *testing.T) {
 	for _, s := range []slotTracker{a, b, c} {
 		s.carries(t, "what is left", 0, 3)
 	}
-	var health answer
+	var health procs.Answer
 	health, err := c.call(t.Context(), "GET", "/health", nil)
-	if err != nil || health.status != http.StatusOK || len(health.body) > 0 {
+	if err != nil || health.Status != http.StatusOK || len(health.Body) > 0 {
 		t.Errorf("GET /health: %v, %v", health, err)
 	}
 	c.must(t, http.StatusNotFound, "GET", "/metrics", nil, nil)

@@ -58,12 +58,12 @@ func TestParallelBookingsWait(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			a, err := s.call(ctx, "POST", "/select_and_reserve", object{"token_ids": prompt(i), "reservation_id": id})
-			if err != nil || a.status != http.StatusOK {
+			if err != nil || a.Status != http.StatusOK {
 				t.Errorf("%s: %v %v", id, a, err)
 				return
 			}
 			a, err = s.call(ctx, "POST", "/reservations/"+id+"/prefill_complete", nil)
-			if err != nil || a.status != http.StatusOK {
+			if err != nil || a.Status != http.StatusOK {
 				t.Errorf("%s prefill complete: %v %v", id, a, err)
 			}
 		})
@@ -106,14 +106,14 @@ func (s *service) bookAll(t *testing.T, n int) map[uint64]int {
 			defer cancel()
 			a, err := s.call(ctx, "POST", "/select_and_reserve",
 				object{"token_ids": prompt(i), "reservation_id": fmt.Sprintf("r-%d", i)})
-			if err != nil || a.status != http.StatusOK {
+			if err != nil || a.Status != http.StatusOK {
 				t.Errorf("request %d: %v %v", i, a, err)
 				return
 			}
 			var sel struct {
 				WorkerID uint64 `json:"worker_id"`
 			}
-			if err := json.Unmarshal(a.body, &sel); err != nil {
+			if err := json.Unmarshal(a.Body, &sel); err != nil {
 				t.Errorf("request %d: %v: %v", i, err, a)
 			}
 			chosen[i] = sel.WorkerID

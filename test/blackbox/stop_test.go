@@ -66,7 +66,7 @@ func queued(t *testing.T, n int) (s *service, answers chan result, cancel contex
 }
 
 type result struct {
-	answer
+	procs.Answer
 	err error
 }
 
@@ -101,7 +101,7 @@ func TestDisconnectLeavesQueue(t *testing.T) {
 		return nil
 	})
 	s.must(t, http.StatusOK, "DELETE", "/reservations/first", nil, nil)
-	if r := <-late; r.err != nil || r.status != http.StatusOK {
+	if r := <-late; r.err != nil || r.Status != http.StatusOK {
 		t.Errorf("late request: %v %v", r, r.err)
 	}
 	if l := s.loads(t).Loads; len(l) != 1 || l[0].Requests != 0 || l[0].Prefill != 0 || l[0].Decode != 0 {
@@ -131,9 +131,9 @@ func TestTerminateUnderLoad(t *testing.T) {
 				case err != nil:
 					t.Errorf("a request got no answer: %v", err)
 					return
-				case a.status == http.StatusOK:
+				case a.Status == http.StatusOK:
 					served.Add(1)
-				case a.status == http.StatusServiceUnavailable && signalled.Load():
+				case a.Status == http.StatusServiceUnavailable && signalled.Load():
 					refused.Add(1)
 				default:
 					t.Errorf("unexpected answer %v", a)
@@ -155,7 +155,7 @@ func TestTerminateUnderLoad(t *testing.T) {
 	}
 	for range waiting {
 		r := <-answers
-		if r.err != nil || r.status != http.StatusServiceUnavailable || !strings.Contains(string(r.body), `"error"`) {
+		if r.err != nil || r.Status != http.StatusServiceUnavailable || !strings.Contains(string(r.Body), `"error"`) {
 			t.Errorf("a waiting request: want 503 with an error, got %v %v", r, r.err)
 		}
 	}

@@ -216,7 +216,7 @@ func (w *wave) one(ctx context.Context, r *request, rnd *rand.Rand) error {
 			return true, nil
 		}
 		w.note(func() { w.accepted[attempt]++ })
-		return false, json.Unmarshal(a.body, &placed)
+		return false, json.Unmarshal(a.Body, &placed)
 	}, func(d time.Duration) error { return w.wait(ctx, d) })
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.id, err)

@@ -81,7 +81,7 @@ func (c *crowd) book(ctx context.Context) (id string, err error) {
 	var placed struct {
 		ReservationID string `json:"reservation_id"`
 	}
-	err = json.Unmarshal(a.body, &placed)
+	err = json.Unmarshal(a.Body, &placed)
 	return placed.ReservationID, err
 }
 
@@ -139,12 +139,8 @@ func (c *crowd) churn(t *testing.T, worker int) {
 	var watching, churning sync.WaitGroup
 	watching.Go(func() {
 		for ctx.Err() == nil {
-			all, err := c.loads(ctx)
-			switch {
-			case ctx.Err() != nil:
-				return
-			case err != nil:
-				t.Error(err)
+			all, ok := c.loadsUntil(ctx, t)
+			if !ok {
 				return
 			}
 			for _, l := range all {

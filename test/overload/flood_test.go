@@ -197,7 +197,7 @@ func (f *flood) one(ctx context.Context, o *offer) error {
 		WorkerID      int    `json:"worker_id"`
 		ReservationID string `json:"reservation_id"`
 	}
-	if err := json.Unmarshal(a.body, &placed); err != nil {
+	if err := json.Unmarshal(a.Body, &placed); err != nil {
 		return err
 	}
 	r := request{id: placed.ReservationID, prompt: slices.Clone(p.tokens), output: p.tokens[:answerSize]}

@@ -3,12 +3,10 @@
 package overload_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -48,47 +46,14 @@ func start(t *testing.T, args ...string) *service {
 		}),
 		http: &http.Client{Timeout: answerIn, Transport: &http.Transport{MaxIdleConnsPerHost: 1024}},
 	}
-	t.Cleanup(func() {
-		s.http.CloseIdleConnections()
-		if t.Failed() {
-			out := s.Output()
-			t.Logf("the service wrote: …%s", out[max(0, len(out)-2000):])
-		}
-	})
-	eventually(t, "the service answers", func() error {
-		if code, ended := s.Wait(0); ended {
-			t.Fatalf("the service ended with code %d: %s", code, s.Output())
-		}
-		_, err := s.call(t.Context(), "GET", "/health", nil)
-		return err
-	})
+	t.Cleanup(s.http.CloseIdleConnections)
+	s.Answers(t, patience, s.http)
 	return s
 }
 
-// answer is a response that was read to its end.
-type answer struct {
-	status int
-	body   []byte
-}
-
-func (a answer) String() string { return fmt.Sprintf("%d %.300s", a.status, a.body) }
-
-// call sends a request with JSON text, or without a body.
-func (s *service) call(ctx context.Context, method, path string, body []byte) (answer, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.Address()+path, bytes.NewReader(body))
-	if err != nil {
-		return answer{}, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := s.http.Do(req)
-	if err != nil {
-		return answer{}, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	got, err := io.ReadAll(resp.Body)
-	return answer{resp.StatusCode, got}, err
+// call sends a request, see procs.Call.
+func (s *service) call(ctx context.Context, method, path string, body any) (procs.Answer, error) {
+	return procs.Call(ctx, s.http, method, "http://"+s.Address()+path, body)
 }
 
 // do sends a request that has to be answered with 2xx, and decodes the answer
@@ -98,12 +63,12 @@ func (s *service) do(ctx context.Context, method, path string, body []byte, v an
 	switch {
 	case err != nil:
 		return err
-	case a.status/100 != 2:
+	case a.Status/100 != 2:
 		return fmt.Errorf("%s %s: %v", method, path, a)
 	case v == nil:
 		return nil
 	}
-	if err := json.Unmarshal(a.body, v); err != nil {
+	if err := json.Unmarshal(a.Body, v); err != nil {
 		return fmt.Errorf("%s %s: %w: %v", method, path, err, a)
 	}
 	return nil
@@ -150,6 +115,16 @@ func (s *service) loads(ctx context.Context) (all []load, err error) {
 	return all, err
 }
 
+// loadsUntil is loads for a watcher: ok is false once ctx has ended, or if they
+// could not be read, which fails the test.
+func (s *service) loadsUntil(ctx context.Context, t *testing.T) (all []load, ok bool) {
+	all, err := s.loads(ctx)
+	if err != nil && ctx.Err() == nil {
+		t.Error(err)
+	}
+	return all, err == nil && ctx.Err() == nil
+}
+
 // isIdle fails the test if a rank out of n carries anything.
 func (s *service) isIdle(t *testing.T, n int) {
 	t.Helper()
@@ -171,10 +146,10 @@ func (s *service) isIdle(t *testing.T, n int) {
 func (s *service) goroutines(t *testing.T) int {
 	t.Helper()
 	a, err := s.call(t.Context(), "GET", "/metrics", nil)
-	if err != nil || a.status != http.StatusOK {
+	if err != nil || a.Status != http.StatusOK {
 		t.Fatalf("GET /metrics: %v %v", a, err)
 	}
-	for line := range strings.Lines(string(a.body)) {
+	for line := range strings.Lines(string(a.Body)) {
 		if text, ok := strings.CutPrefix(line, "go_goroutines "); ok {
 			n, err := strconv.Atoi(strings.TrimSpace(text))
 			if err != nil {
@@ -194,11 +169,11 @@ const refusal = `{"error":"all eligible workers are overloaded",` +
 	`"type":"service_unavailable","code":503}`
 
 // isRefusal tells a refusal from a choice; any other answer is an error.
-func isRefusal(a answer) (bool, error) {
+func isRefusal(a procs.Answer) (bool, error) {
 	switch {
-	case a.status == http.StatusOK:
+	case a.Status == http.StatusOK:
 		return false, nil
-	case a.status == http.StatusServiceUnavailable && string(a.body) == refusal:
+	case a.Status == http.StatusServiceUnavailable && string(a.Body) == refusal:
 		return true, nil
 	}
 	return false, fmt.Errorf("neither accepted nor refused for load: %v", a)

@@ -24,12 +24,8 @@ func watch(ctx context.Context, t *testing.T, s *service, waves []*wave) {
 				settled[w.first+i] = e.settled.Load()
 			}
 		}
-		all, err := s.loads(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			t.Error(err)
+		all, ok := s.loadsUntil(ctx, t)
+		if !ok {
 			return
 		}
 		for _, l := range all {

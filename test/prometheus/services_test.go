@@ -55,47 +55,27 @@ func start(t *testing.T, name string, port int, args ...string) *service {
 
 func (s *service) url(path string) string { return "http://" + s.Address() + path }
 
-// call sends a request and returns the status and the body of the answer.
-func (s *service) call(method, path string, body any) (int, []byte, error) {
-	var text []byte
-	if body != nil {
-		var err error
-		if text, err = json.Marshal(body); err != nil {
-			return 0, nil, err
-		}
-	}
-	req, err := http.NewRequestWithContext(s.t.Context(), method, s.url(path), bytes.NewReader(text))
-	if err != nil {
-		return 0, nil, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, answer, err
+// call sends a request, see procs.Call.
+func (s *service) call(method, path string, body any) (procs.Answer, error) {
+	return procs.Call(s.t.Context(), client, method, s.url(path), body)
 }
 
 // must sends a request that has to be answered with a status.
 func (s *service) must(status int, method, path string, body any) {
 	s.t.Helper()
-	if got, answer, err := s.call(method, path, body); err != nil || got != status {
-		s.t.Fatalf("%s: %s %s: want status %d, got %d %s (%v)", s.name, method, path, status, got, answer, err)
+	if got, err := s.call(method, path, body); err != nil || got.Status != status {
+		s.t.Fatalf("%s: %s %s: want status %d, got %v (%v)", s.name, method, path, status, got, err)
 	}
 }
 
 // metrics is the answer to a scrape.
 func (s *service) metrics() []byte {
 	s.t.Helper()
-	status, answer, err := s.call("GET", "/metrics", nil)
-	if err != nil || status != http.StatusOK {
-		s.t.Fatalf("%s: GET /metrics: %d %v", s.name, status, err)
+	got, err := s.call("GET", "/metrics", nil)
+	if err != nil || got.Status != http.StatusOK {
+		s.t.Fatalf("%s: GET /metrics: %d %v", s.name, got.Status, err)
 	}
-	return answer
+	return got.Body
 }
 
 // register adds an engine as a worker.

@@ -169,8 +169,8 @@ func (tr *traffic) wait() {
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		body := object{"model_name": model, "reservation_id": booking("waits"), "token_ids": uncached}
-		if status, answer, err := tr.queue.call("POST", "/select_and_reserve", body); err != nil || status != http.StatusOK {
-			tr.t.Errorf("the request that waits: %d %s (%v)", status, answer, err)
+		if a, err := tr.queue.call("POST", "/select_and_reserve", body); err != nil || a.Status != http.StatusOK {
+			tr.t.Errorf("the request that waits: %v (%v)", a, err)
 		}
 	})
 	tr.issued[tr.queue]++

@@ -1,14 +1,14 @@
 package replicas_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/select-service/select-service/test/procs"
 )
 
 // answerIn bounds every request.
@@ -17,43 +17,15 @@ const answerIn = 10 * time.Second
 // object is a JSON object that is sent.
 type object = map[string]any
 
-// answer is a response that was read to its end.
-type answer struct {
-	status int
-	body   []byte
-}
-
-func (a answer) String() string { return fmt.Sprintf("%d %.300s", a.status, a.body) }
-
 func newClient(t *testing.T) *http.Client {
 	c := &http.Client{Timeout: answerIn, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 	t.Cleanup(c.CloseIdleConnections)
 	return c
 }
 
-// call sends a request with a JSON body, or without one.
-func (r *replica) call(ctx context.Context, method, path string, body any) (answer, error) {
-	var text []byte
-	if body != nil {
-		var err error
-		if text, err = json.Marshal(body); err != nil {
-			return answer{}, err
-		}
-	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+r.address+path, bytes.NewReader(text))
-	if err != nil {
-		return answer{}, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := r.http.Do(req)
-	if err != nil {
-		return answer{}, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	got, err := io.ReadAll(resp.Body)
-	return answer{resp.StatusCode, got}, err
+// call sends a request, see procs.Call.
+func (r *replica) call(ctx context.Context, method, path string, body any) (procs.Answer, error) {
+	return procs.Call(ctx, r.http, method, "http://"+r.address+path, body)
 }
 
 // get reads a JSON answer.
@@ -62,10 +34,10 @@ func (r *replica) get(path string, v any) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", r.name, err)
-	case a.status != http.StatusOK:
+	case a.Status != http.StatusOK:
 		return fmt.Errorf("%s: GET %s: %v", r.name, path, a)
 	}
-	if err := json.Unmarshal(a.body, v); err != nil {
+	if err := json.Unmarshal(a.Body, v); err != nil {
 		return fmt.Errorf("%s: GET %s: %w: %v", r.name, path, err, a)
 	}
 	return nil
@@ -78,7 +50,7 @@ func (r *replica) must(status int, method, path string, body any) {
 	if err != nil {
 		r.t.Fatalf("%s: %s %s: %v", r.name, method, path, err)
 	}
-	if a.status != status {
+	if a.Status != status {
 		r.t.Fatalf("%s: %s %s: want status %d, got %v", r.name, method, path, status, a)
 	}
 }

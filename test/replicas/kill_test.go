@@ -127,7 +127,7 @@ func (tr *traffic) check(r *replica) (err error) {
 // ready returns what keeps the replica from being ready.
 func (r *replica) ready() error {
 	a, err := r.call(r.t.Context(), "GET", "/ready", nil)
-	if err == nil && a.status != http.StatusOK {
+	if err == nil && a.Status != http.StatusOK {
 		err = fmt.Errorf("%s is not ready: %v", r.name, a)
 	}
 	return err
@@ -208,7 +208,7 @@ func (e *engines) check(r *replica) error {
 	for at := range e.publishers {
 		for n := range chains {
 			a, err := r.call(e.t.Context(), "POST", "/overlap_scores", object{"model_name": models[at.Worker], "token_ids": chain(at, n)})
-			if err != nil || a.status != http.StatusOK {
+			if err != nil || a.Status != http.StatusOK {
 				return fmt.Errorf("overlap of %v: %v, %w", at, a, err)
 			}
 			var scores struct {
@@ -217,7 +217,7 @@ func (e *engines) check(r *replica) error {
 					Device int `json:"device_blocks"`
 				} `json:"workers"`
 			}
-			if err := json.Unmarshal(a.body, &scores); err != nil {
+			if err := json.Unmarshal(a.Body, &scores); err != nil {
 				return fmt.Errorf("overlap of %v: %w", at, err)
 			}
 			for _, row := range scores.Workers {

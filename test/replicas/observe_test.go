@@ -158,11 +158,11 @@ func (r *replica) state() (state, error) {
 func (r *replica) missed() (n uint64) {
 	r.t.Helper()
 	a, err := r.call(r.t.Context(), "GET", "/metrics", nil)
-	if err != nil || a.status != http.StatusOK {
+	if err != nil || a.Status != http.StatusOK {
 		r.t.Fatalf("%s: GET /metrics: %v %v", r.name, a, err)
 	}
 	const family = "select_service_replica_messages_lost_total"
-	for line := range strings.Lines(string(a.body)) {
+	for line := range strings.Lines(string(a.Body)) {
 		if rest, ok := strings.CutPrefix(line, family); ok {
 			count, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' ')+1:]), 64)
 			if err != nil {

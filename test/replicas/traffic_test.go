@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/select-service/select-service/test/procs"
 )
 
 // worker is what is registered at every replica.
@@ -176,7 +178,7 @@ func (d *driver) book(replica int, id string, home bool) (accepted bool) {
 		request["worker_id"], request["dp_rank"], request["effective_prefill_tokens"] = b.rank.Worker, b.rank.DPRank, b.prefill
 	}
 	a := d.call(replica, "POST", path, request)
-	switch a.status {
+	switch a.Status {
 	case status:
 	case unanswered:
 		b.doubt = true
@@ -195,7 +197,7 @@ func (d *driver) book(replica int, id string, home bool) (accepted bool) {
 		rank
 		Prefill *uint64 `json:"effective_prefill_tokens"`
 	}
-	if err := json.Unmarshal(a.body, &booked); err != nil {
+	if err := json.Unmarshal(a.Body, &booked); err != nil {
 		d.t.Errorf("%s: %v: %v", path, err, a)
 	}
 	b.rank = booked.rank
@@ -226,7 +228,7 @@ func (d *driver) clash() {
 func (d *driver) early() {
 	id, replica := d.newID(), d.anyReplica()
 	for _, do := range []struct{ method, path string }{{"DELETE", ""}, {"POST", "/prefill_complete"}} {
-		if a := d.call(replica, do.method, "/reservations/"+id+do.path, nil); a.status != http.StatusNotFound && a.status != unanswered {
+		if a := d.call(replica, do.method, "/reservations/"+id+do.path, nil); a.Status != http.StatusNotFound && a.Status != unanswered {
 			d.t.Errorf("%s of an unknown id: %v, want 404", do.method, a)
 		}
 	}
@@ -249,7 +251,7 @@ func (d *driver) lifecycle(b *booking, method, suffix string, body any) (accepte
 	if !ok {
 		return false
 	}
-	switch a := d.call(replica, method, "/reservations/"+b.id+suffix, body); a.status {
+	switch a := d.call(replica, method, "/reservations/"+b.id+suffix, body); a.Status {
 	case http.StatusOK:
 		b.touch(replica)
 		return true
@@ -280,9 +282,9 @@ func (d *driver) free(b *booking) {
 	}
 	b.ended = true
 	if again := d.anyReplica(); !b.home && d.rng.IntN(5) == 0 {
-		if a := d.call(again, "DELETE", "/reservations/"+b.id, nil); a.status == http.StatusOK {
+		if a := d.call(again, "DELETE", "/reservations/"+b.id, nil); a.Status == http.StatusOK {
 			b.touch(again)
-		} else if a.status != http.StatusNotFound && a.status != unanswered {
+		} else if a.Status != http.StatusNotFound && a.Status != unanswered {
 			d.t.Errorf("free %s again: %v", b.id, a)
 		}
 	}
@@ -291,13 +293,13 @@ func (d *driver) free(b *booking) {
 // unanswered is the status of a call to a replica that was killed meanwhile.
 const unanswered = 0
 
-func (d *driver) call(replica int, method, path string, body any) answer {
+func (d *driver) call(replica int, method, path string, body any) procs.Answer {
 	d.mu.Lock()
 	d.calls++
 	d.mu.Unlock()
 	a, err := d.fleet.replicas[replica].call(d.t.Context(), method, path, body)
 	if err != nil {
-		a.status = unanswered
+		a.Status = unanswered
 		if int(d.down.Load()) != replica && d.t.Context().Err() == nil { // else the test is over
 			d.t.Errorf("%s %s at replica %d: %v", method, path, replica, err)
 		}
