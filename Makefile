@@ -90,6 +90,18 @@ test-engines: build ## feed the service from the publishers of vLLM and SGLang (
 test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
 	scripts/test-peers.sh $(ARGS)
 
+.PHONY: test-openapi
+test-openapi: build ## lint the OpenAPI documents and let schemathesis try the server (ARGS to choose)
+	scripts/test-openapi.sh $(ARGS)
+
+.PHONY: test-python
+test-python: build ## the Python client: types, lint, and every failure against the real server
+	scripts/test-python.sh $(ARGS)
+
+.PHONY: test-ray
+test-ray: build ## Ray actors and Ray's own KV tracker on the service
+	scripts/test-ray.sh $(ARGS)
+
 .PHONY: check
 check: ## everything that CI runs
 	.ci/run

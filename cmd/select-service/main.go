@@ -50,8 +50,15 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		for _, w := range conf.Warnings() {
 			fmt.Fprintln(stderr, "warning:", w)
 		}
+		if _, err := readWorkers(conf.Workers); err != nil {
+			return err
+		}
 		_, err = fmt.Fprintln(stdout, "configuration is valid")
 		return err
 	}
-	return serve(ctx, conf, getenv, stderr)
+	workers, err := readWorkers(conf.Workers)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, conf, workers, getenv, stderr)
 }

@@ -32,7 +32,7 @@ type replicas struct {
 func newReplicas(conf config.Replicas, hub *zmqsock.Hub) replicas {
 	r := replicas{conf: conf, dumps: fetch.New(dumpIdle), bookings: fetch.New(snapshotIdle)}
 	if endpoint := conf.Publish(); endpoint != "" {
-		r.mesh = zmqsock.NewMesh(hub, endpoint, []string{replicasync.TopicEvents, replicasync.TopicAnnounce})
+		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics())
 	}
 	return r
 }

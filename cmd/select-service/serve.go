@@ -16,6 +16,7 @@ import (
 	"github.com/select-service/select-service/internal/httpapi"
 	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/workersfile"
 	"github.com/select-service/select-service/internal/zmqsock"
 	"github.com/select-service/select-service/pkg/admission"
 )
@@ -27,8 +28,8 @@ const gcPercent = 400
 
 // serve runs the service until ctx ends. Listeners are bound first; then
 // sockets, streams, peers and HTTP come up in this order and go down in the
-// reverse one.
-func serve(ctx context.Context, conf config.Config, getenv func(string) string, stderr io.Writer) error {
+// reverse one. workers is the content of the workers file, nil for none.
+func serve(ctx context.Context, conf config.Config, workers *workersfile.File, getenv func(string) string, stderr io.Writer) error {
 	if getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -62,7 +63,9 @@ func serve(ctx context.Context, conf config.Config, getenv func(string) string, 
 		defer others.close()
 		return svc.Run(work)
 	})
-	listeners.serve(g, handlers(conf, svc, log), log)
+	file := newFollower(conf.Workers, workers, svc, log)
+	g.Go(func() error { return file.run(work) })
+	listeners.serve(g, handlers(conf, svc, file, log), log)
 	g.Go(func() error {
 		defer stopWork()
 		<-failed.Done()
@@ -77,10 +80,11 @@ func serve(ctx context.Context, conf config.Config, getenv func(string) string, 
 
 // handlers makes the handler of a contract. The requests of all of them are in
 // the metrics of the selection's; without those nobody counts.
-func handlers(conf config.Config, svc *service.Service, log zerolog.Logger) func(contract string) http.Handler {
+func handlers(conf config.Config, svc *service.Service, file *follower, log zerolog.Logger) func(contract string) http.Handler {
 	requests := metrics.NewRequests()
+	gather := func(opt metrics.Options) metrics.Sources { return file.metrics(opt, svc.Metrics) }
 	return func(contract string) http.Handler {
-		opt := httpapi.Options{Log: log}
+		opt := httpapi.Options{Log: log, Contract: contractOf(conf)}
 		if !conf.SlotsOnly {
 			opt.Requests = requests.Listener(contract)
 		}
@@ -90,20 +94,32 @@ func handlers(conf config.Config, svc *service.Service, log zerolog.Logger) func
 		case conductorContract:
 			return httpapi.NewConductor(svc, opt)
 		}
-		opt.Metrics = metrics.New(version(), svc.Metrics, requests, metrics.Options{DynamoAliases: conf.Metrics.DynamoAliases}).Handler()
+		opt.Metrics = metrics.New(version(), gather, requests, metrics.Options{DynamoAliases: conf.Metrics.DynamoAliases}).Handler()
 		opt.RetryAfter = conf.Overload.RetryAfter
 		return httpapi.New(svc, opt)
 	}
 }
 
 func serviceConfig(conf config.Config, others replicas, listeners faces) service.Config {
+	order, _ := admission.ParseOrder(conf.Queue.Order) // config has checked it
 	c := service.Config{
-		Weights:        conf.Router,
-		Admission:      admission.Config{Threshold: conf.Queue.Threshold, File: conf.Queue.Policy},
-		KVEvents:       conf.KVEvents.Enabled && !conf.SlotsOnly,
-		OverlapRefresh: conf.Queue.OverlapRefreshAfter,
-		Overload:       conf.Overload.Thresholds,
-		Threads:        conf.KVEvents.Threads,
+		Contract:            contractOf(conf),
+		Weights:             conf.Router,
+		Admission:           admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},
+		KVEvents:            conf.KVEvents.Enabled && !conf.SlotsOnly,
+		WorkersFile:         conf.Workers.File,
+		ApproximateTTL:      conf.KVEvents.ApproximateTTL,
+		OverlapRefresh:      conf.Queue.OverlapRefreshAfter,
+		Overload:            conf.Overload.Thresholds,
+		SessionTTL:          conf.Selections.SessionTTL,
+		Kept:                conf.Selections.Kept,
+		DecodeBusy:          conf.Selections.DecodeBusy,
+		PrefillBusy:         conf.Selections.PrefillBusy,
+		ReservationLifetime: conf.Reservations.Lifetime,
+		Threads:             conf.KVEvents.Threads,
+	}
+	if c.Weights.PrefixOnly = c.Contract == service.Contract16; !c.Weights.PrefixOnly {
+		c.Weights.ActiveRequests = 0 // a term of 1.6
 	}
 	url := conf.Server.AdvertiseURL
 	if url == "" {
@@ -111,6 +127,14 @@ func serviceConfig(conf config.Config, others replicas, listeners faces) service
 	}
 	others.configure(&c, url)
 	return c
+}
+
+// contractOf is the contract that the service follows.
+func contractOf(conf config.Config) service.Contract {
+	if conf.Server.Contract == config.Contract16 {
+		return service.Contract16
+	}
+	return service.Contract13
 }
 
 func logger(conf config.Log, w io.Writer) zerolog.Logger {

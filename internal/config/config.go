@@ -17,6 +17,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/admission"
 	"github.com/select-service/select-service/pkg/overload"
+	"github.com/select-service/select-service/pkg/pending"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -29,15 +30,18 @@ type Config struct {
 	SlotsOnly bool
 
 	Server   Server
+	Workers  Workers
 	KVEvents KVEvents
 	// Router holds the weights of the cost function, the softmax temperature
 	// and whether prefill tokens are tracked; requests may override some.
-	Router   selector.Weights
-	Queue    Queue
-	Overload Overload
-	Replicas Replicas
-	Metrics  Metrics
-	Log      Log
+	Router       selector.Weights
+	Queue        Queue
+	Selections   Selections
+	Reservations Reservations
+	Overload     Overload
+	Replicas     Replicas
+	Metrics      Metrics
+	Log          Log
 
 	// notes are remarks about where values came from; see Warnings.
 	notes []string
@@ -62,6 +66,9 @@ type Server struct {
 	SlotsPort uint16 // of the slot tracker; 0 is no listener of its own
 	// ConductorPort is the port of the Conductor API; 0 is no listener of its own.
 	ConductorPort uint16
+	// Contract is the version of the selection service's contract that the process
+	// behaves by and whose dialect names without a prefix speak: "1.3" or "1.6".
+	Contract string
 	// AdvertiseURL is the base URL under which replicas reach this one, without
 	// trailing slash; empty for the listener's own address.
 	AdvertiseURL string
@@ -80,10 +87,26 @@ func (s Server) at(port uint16) string {
 	return net.JoinHostPort(s.Listen, strconv.Itoa(int(port)))
 }
 
+// The contracts that Server.Contract names.
+const (
+	Contract13 = "1.3"
+	Contract16 = "1.6"
+)
+
+// Workers says where the catalog comes from.
+type Workers struct {
+	// File is the path of the file with the full set of workers, which is followed
+	// while the service runs; empty for none.
+	File string
+}
+
 // KVEvents is the intake of KV cache events.
 type KVEvents struct {
 	Enabled bool // off: no listeners, no event endpoints needed, overlap always 0
 	Threads int  // workers that decode events and apply them to the index, 1..MaxThreads
+	// ApproximateTTL is how long a prompt that was sent to a rank is taken for
+	// cached there where there are no events (contract 1.6).
+	ApproximateTTL time.Duration
 }
 
 // Queue is the wait queue for requests that find every eligible rank busy.
@@ -91,6 +114,9 @@ type Queue struct {
 	// Threshold times max_num_batched_tokens is the prefill load above which a
 	// rank is busy; nil means that no request waits (decision D5).
 	Threshold *float64
+	// Order is the order of waiting requests without a policy file: fcfs, lcfs or
+	// wspt.
+	Order string
 	// PolicyFile is the path of the policy file, empty for none.
 	PolicyFile string
 	// Policy is the content of PolicyFile, nil for none. It replaces Threshold.
@@ -102,6 +128,24 @@ type Queue struct {
 
 // Enabled reports whether requests can wait at all.
 func (q Queue) Enabled() bool { return q.Threshold != nil || q.Policy != nil }
+
+// Selections is what is kept of selections, for the requests of the 1.6 dialect.
+type Selections struct {
+	// SessionTTL is how long a session without reservations stays bound to its
+	// rank; 0 switches session affinity off.
+	SessionTTL time.Duration
+	// Kept bounds the selections that wait for their reservation.
+	Kept pending.Limits
+	// DecodeBusy and PrefillBusy are shares of total_kv_blocks and of
+	// max_num_batched_tokens above which an answer says "busy"; nil says nothing.
+	DecodeBusy, PrefillBusy *float64
+}
+
+// Reservations is the life of bookings.
+type Reservations struct {
+	// Lifetime of a booking without a lease, in whole seconds.
+	Lifetime time.Duration
+}
 
 // Overload is the refusal of requests while every eligible worker is busy.
 type Overload struct {
@@ -153,15 +197,19 @@ const MaxThreads = 1024
 
 // Default is the configuration without flags, environment and file. The weights
 // are those of dynamo-kv-router 1.3.1; its queue threshold of 16 is not taken
-// over (decision D5).
+// over (decision D5). What only 1.6 has is as in dynamo-kv-router 1.6.1.
 func Default() Config {
 	return Config{
-		Server:   Server{Listen: "0.0.0.0", Port: 8092},
-		KVEvents: KVEvents{Enabled: true, Threads: 4},
+		Server:   Server{Listen: "0.0.0.0", Port: 8092, Contract: Contract13},
+		KVEvents: KVEvents{Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second},
 		Router:   selector.DefaultWeights(),
-		Queue:    Queue{OverlapRefreshAfter: 10 * time.Second},
-		Replicas: Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
-		Log:      Log{Level: "info", Format: "json"},
+		Queue:    Queue{Order: "fcfs", OverlapRefreshAfter: 10 * time.Second},
+		Selections: Selections{
+			Kept: pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
+		},
+		Reservations: Reservations{Lifetime: 300 * time.Second},
+		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
+		Log:          Log{Level: "info", Format: "json"},
 	}
 }
 

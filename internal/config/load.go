@@ -39,6 +39,7 @@ func Load(args []string, getenv func(string) string, readFile func(string) ([]by
 	l.readPolicy()
 	l.checkTogether()
 	l.warnOfQueue()
+	l.warnOfContract()
 	if err := invalid(l.faults); err != nil {
 		return Config{}, err
 	}

@@ -115,20 +115,83 @@ var settings = []struct {
 		bad: []string{"h:8092", "tcp://h:1", "http://h?q"},
 	},
 	{
+		flag: "contract", key: "server.contract", env: []string{"SELECT_SERVICE_CONTRACT"},
+		text: "1.6", want: func(c *config.Config) { c.Server.Contract = config.Contract16 },
+		bad: []string{"1.4", "v1.6", "1.60", "latest"},
+	},
+	{
+		flag: "workers-file", key: "workers.file", env: []string{"SELECT_SERVICE_WORKERS_FILE"},
+		text: "workers.yaml", want: func(c *config.Config) { c.Workers.File = "workers.yaml" },
+	},
+	{
 		flag: "use-kv-events", key: "kv_events.enabled", env: []string{"DYN_ROUTER_USE_KV_EVENTS", "DYN_USE_KV_EVENTS"},
 		text: "OFF", want: func(c *config.Config) { c.KVEvents.Enabled = false },
 		bad: []string{"maybe", "2", " true"},
 	},
 	{
-		flag: "threads", key: "kv_events.threads", env: []string{"SELECT_SERVICE_THREADS"},
+		flag: "threads", key: "kv_events.threads", env: []string{"SELECT_SERVICE_THREADS", "DYN_ROUTER_EVENT_THREADS"},
 		text: "7", want: func(c *config.Config) { c.KVEvents.Threads = 7 },
 		bad: []string{"0", "-3", "1025", "four", "1.5"},
+	},
+	{
+		flag: "router-ttl-secs", key: "kv_events.approximate_ttl_secs", env: []string{"DYN_ROUTER_TTL_SECS"},
+		text: "0.5", want: func(c *config.Config) { c.KVEvents.ApproximateTTL = 500 * time.Millisecond },
+		bad: []string{"nan", "inf", "2m"},
+	},
+	{
+		flag: "router-decode-active-request-weight", key: "router.decode_active_request_weight",
+		env:  []string{"DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT"},
+		text: "0.25", want: func(c *config.Config) { c.Router.ActiveRequests = 0.25 },
+		bad: []string{"-1", "nan", "inf", "x"},
+	},
+	{
+		flag: "router-queue-policy", key: "queue.order", env: []string{"DYN_ROUTER_QUEUE_POLICY"},
+		text: "lcfs", want: func(c *config.Config) { c.Queue.Order = "lcfs" },
+		bad: []string{"FIFO", "edf", "fcfs "},
+	},
+	{
+		flag: "session-affinity-ttl-secs", key: "selections.session_affinity_ttl_secs",
+		env:  []string{"SELECT_SERVICE_SESSION_AFFINITY_TTL_SECS"},
+		text: "31536000", want: func(c *config.Config) { c.Selections.SessionTTL = 31536000 * time.Second },
+		bad: []string{"-1", "31536001", "0.5", "1h", "none"},
+	},
+	{
+		flag: "selection-cache-ttl-secs", key: "selections.cache_ttl_secs", env: []string{"SELECT_SERVICE_SELECTION_CACHE_TTL_SECS"},
+		text: "5", want: func(c *config.Config) { c.Selections.Kept.TTL = 5 * time.Second },
+		bad: []string{"0", "-1", "1.5", "5s"},
+	},
+	{
+		flag: "selection-cache-max-entries", key: "selections.cache_max_entries", env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_ENTRIES"},
+		text: "1", want: func(c *config.Config) { c.Selections.Kept.Entries = 1 },
+		bad: []string{"0", "-1", "2147483648", "many"},
+	},
+	{
+		flag: "selection-cache-max-bytes", key: "selections.cache_max_bytes", env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_BYTES"},
+		text: "1048576", want: func(c *config.Config) { c.Selections.Kept.Bytes = 1 << 20 },
+		bad: []string{"0", "-1", "1MiB"},
+	},
+	{
+		flag: "decode-busy-threshold", key: "selections.decode_busy_threshold",
+		env:  []string{"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"},
+		text: "0.9", want: func(c *config.Config) { c.Selections.DecodeBusy = new(0.9) },
+		bad: []string{"-1", "nan", "inf"},
+	},
+	{
+		flag: "prefill-busy-threshold", key: "selections.prefill_busy_threshold",
+		env:  []string{"DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD"},
+		text: "2", want: func(c *config.Config) { c.Selections.PrefillBusy = new(2.0) },
+		bad: []string{"-1", "nan", "inf"},
+	},
+	{
+		flag: "active-request-expiry-secs", key: "reservations.lifetime_secs", env: []string{"DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS"},
+		text: "600", want: func(c *config.Config) { c.Reservations.Lifetime = 10 * time.Minute },
+		bad: []string{"0", "-1", "1.5", "10m"},
 	},
 	{
 		flag: "router-kv-overlap-score-credit", key: "router.kv_overlap_score_credit",
 		env:  []string{"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT"},
 		text: "0.5", want: func(c *config.Config) { c.Router.OverlapCredit = 0.5 },
-		bad: []string{"1.5", "-0.1", "NaN", "inf", "x", "0x1p-2", "1_0"},
+		bad: []string{"-0.1", "NaN", "inf", "x", "0x1p-2", "1_0"}, // above 1: TestConflicts
 	},
 	{
 		flag: "router-kv-overlap-score-credit-decay", key: "router.kv_overlap_score_credit_decay",

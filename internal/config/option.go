@@ -24,9 +24,12 @@ type option struct {
 // groups are the sections of the file and of the help text, in order.
 var groups = []struct{ name, title string }{
 	{"server", "HTTP server"},
+	{"workers", "Workers"},
 	{"kv_events", "KV events"},
 	{"router", "Router: the cost of a worker and the choice among them"},
 	{"queue", "Queue: requests that wait while every eligible rank is busy"},
+	{"selections", "Selections of the 1.6 dialect"},
+	{"reservations", "Reservations"},
 	{"overload", "Overload: requests refused while every eligible worker is busy"},
 	{"replicas", "Replicas: bookings that are shared, and the index at start"},
 	{"metrics", "Metrics"},
@@ -34,7 +37,7 @@ var groups = []struct{ name, title string }{
 }
 
 // options lists every setting, group by group. The DYN_ names and their
-// defaults are those of dynamo-kv-router 1.3.1 (host and disk weight: 1.6.1).
+// defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.
 var options = []option{
 	{
 		key: "server.listen", flag: "listen", env: []string{"SELECT_SERVICE_LISTEN"}, hint: "ADDRESS",
@@ -64,6 +67,14 @@ var options = []option{
 			"listener in any case.",
 	},
 	{
+		key: "server.contract", flag: "contract", env: []string{"SELECT_SERVICE_CONTRACT"}, hint: "1.3|1.6",
+		slotsEnv: true,
+		bind:     func(c *Config) value { return choice(&c.Server.Contract, Contract13, Contract16) },
+		help: "Contract of Dynamo's selection service to follow: how the process behaves, and the names and " +
+			"statuses of paths without a prefix. Set 1.6 for clients of the newer release; /v1.3 and /v1.6 " +
+			"speak either dialect in any case.",
+	},
+	{
 		key: "server.advertise_url", flag: "advertise-url", env: []string{"SELECT_SERVICE_ADVERTISE_URL"}, hint: "URL",
 		slotsEnv: true,
 		bind:     func(c *Config) value { return httpBase(&c.Server.AdvertiseURL) },
@@ -73,24 +84,38 @@ var options = []option{
 	},
 
 	{
+		key: "workers.file", flag: "workers-file", env: []string{"SELECT_SERVICE_WORKERS_FILE"}, hint: "FILE",
+		bind: func(c *Config) value { return text(&c.Workers.File) },
+		help: "File (YAML or JSON) with the full set of workers, as PUT /workers takes it; it is followed while " +
+			"the service runs. Set it where configuration management or a mounted ConfigMap knows the " +
+			"workers; PUT /workers is then refused.",
+	},
+
+	{
 		key: "kv_events.enabled", flag: "use-kv-events", env: []string{"DYN_ROUTER_USE_KV_EVENTS", "DYN_USE_KV_EVENTS"},
 		bind: func(c *Config) value { return boolean(&c.KVEvents.Enabled) },
 		help: "Listen to the engines' KV events. Off, workers need no event endpoints and are chosen " +
 			"by load alone: for engines without prefix caching or without a publisher.",
 	},
 	{
-		key: "kv_events.threads", flag: "threads", env: []string{"SELECT_SERVICE_THREADS"}, hint: "N",
+		key: "kv_events.threads", flag: "threads", env: []string{"SELECT_SERVICE_THREADS", "DYN_ROUTER_EVENT_THREADS"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.KVEvents.Threads, 1, MaxThreads) },
 		help: "Workers that decode KV events and apply them to the index. Raise it when events lag " +
 			"behind while cores are idle.",
+	},
+	{
+		key: "kv_events.approximate_ttl_secs", flag: "router-ttl-secs", env: []string{"DYN_ROUTER_TTL_SECS"}, hint: "SECONDS",
+		bind: func(c *Config) value { return seconds(&c.KVEvents.ApproximateTTL) },
+		help: "With the 1.6 contract and without KV events a prompt that was booked on a rank is taken for " +
+			"cached there this long; 0 predicts nothing. Set it to about what the engines' caches hold.",
 	},
 
 	{
 		key: "router.kv_overlap_score_credit", flag: "router-kv-overlap-score-credit",
 		env: []string{"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT"}, hint: "0..1",
-		bind: func(c *Config) value { return fraction(&c.Router.OverlapCredit) },
+		bind: func(c *Config) value { return number(&c.Router.OverlapCredit) },
 		help: "Share of a cached device block that counts as prefill saved. Lower it to spread load at " +
-			"the price of cache hits; 0 ignores the caches.",
+			"the price of cache hits; 0 ignores the caches. The 1.6 contract allows more than 1.",
 	},
 	{
 		key: "router.kv_overlap_score_credit_decay", flag: "router-kv-overlap-score-credit-decay",
@@ -121,6 +146,13 @@ var options = []option{
 			"where reading it costs as much as computing it.",
 	},
 	{
+		key: "router.decode_active_request_weight", flag: "router-decode-active-request-weight",
+		env: []string{"DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT"}, hint: "X",
+		bind: func(c *Config) value { return number(&c.Router.ActiveRequests) },
+		help: "Blocks that each active request of a rank adds to its cost (1.6 contract). Raise it where " +
+			"many short requests slow a rank down more than their blocks say.",
+	},
+	{
 		key: "router.temperature", flag: "router-temperature", env: []string{"DYN_ROUTER_TEMPERATURE"}, hint: "X",
 		bind: func(c *Config) value { return number(&c.Router.Temperature) },
 		help: "Softmax temperature of the choice. 0 always takes the cheapest rank; raise it when several " +
@@ -141,6 +173,12 @@ var options = []option{
 			"never queues.",
 	},
 	{
+		key: "queue.order", flag: "router-queue-policy", env: []string{"DYN_ROUTER_QUEUE_POLICY"}, hint: "ORDER",
+		bind: func(c *Config) value { return choice(&c.Queue.Order, "fcfs", "lcfs", "wspt") },
+		help: "Order of waiting requests without a policy file: fcfs, first come first served; lcfs, last come " +
+			"first served; wspt, those with the fewest uncached tokens for their priority.",
+	},
+	{
 		key: "queue.policy_config", flag: "router-policy-config", env: []string{"DYN_ROUTER_POLICY_CONFIG"}, hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Queue.PolicyFile) },
 		help: "Policy file (YAML) with queue classes, their order and limits, read at start. It replaces " +
@@ -152,6 +190,55 @@ var options = []option{
 		bind: func(c *Config) value { return seconds(&c.Queue.OverlapRefreshAfter) },
 		help: "A request that waited this long is matched with the caches again when it is admitted; " +
 			"0 or less never does. Lower it where caches turn over quickly.",
+	},
+
+	{
+		key: "selections.session_affinity_ttl_secs", flag: "session-affinity-ttl-secs",
+		env: []string{"SELECT_SERVICE_SESSION_AFFINITY_TTL_SECS"}, hint: "SECONDS",
+		bind: func(c *Config) value { return sessionTTL(&c.Selections.SessionTTL) },
+		help: "Requests with the same session_id go to the same rank until the session was idle for so long, " +
+			"1 to 31536000; 0 is off. Set it for conversations that engines should keep. It is local to " +
+			"the replica.",
+	},
+	{
+		key: "selections.cache_ttl_secs", flag: "selection-cache-ttl-secs",
+		env: []string{"SELECT_SERVICE_SELECTION_CACHE_TTL_SECS"}, hint: "SECONDS",
+		bind: func(c *Config) value { return positiveSeconds(&c.Selections.Kept.TTL) },
+		help: "How long a /select with a selection_id can be booked by that id alone.",
+	},
+	{
+		key: "selections.cache_max_entries", flag: "selection-cache-max-entries",
+		env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_ENTRIES"}, hint: "N",
+		bind: func(c *Config) value { return integer(&c.Selections.Kept.Entries, 1, math.MaxInt32) },
+		help: "How many such selections are kept, the oldest out first.",
+	},
+	{
+		key: "selections.cache_max_bytes", flag: "selection-cache-max-bytes",
+		env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_BYTES"}, hint: "BYTES",
+		bind: func(c *Config) value { return integer(&c.Selections.Kept.Bytes, 1, math.MaxInt) },
+		help: "How much memory they may take.",
+	},
+	{
+		key: "selections.decode_busy_threshold", flag: "decode-busy-threshold",
+		env: []string{"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"}, hint: "X|none",
+		bind: func(c *Config) value { return multiple(&c.Selections.DecodeBusy) },
+		help: "Answers say decode_busy above this share of the worker's total_kv_blocks, for callers that then " +
+			"split prefill and decode. Nothing is refused by it.",
+	},
+	{
+		key: "selections.prefill_busy_threshold", flag: "prefill-busy-threshold",
+		env: []string{"DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD"}, hint: "X|none",
+		bind: func(c *Config) value { return multiple(&c.Selections.PrefillBusy) },
+		help: "Advisory answers say prefill_busy above this share of the worker's max_num_batched_tokens.",
+	},
+
+	{
+		key: "reservations.lifetime_secs", flag: "active-request-expiry-secs",
+		env: []string{"DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS"}, hint: "SECONDS",
+		slotsEnv: true,
+		bind:     func(c *Config) value { return positiveSeconds(&c.Reservations.Lifetime) },
+		help: "A reservation without a lease ends by itself after so long, as its caller must have gone. Raise it " +
+			"where answers take longer; replicas should agree on it.",
 	},
 
 	{
@@ -265,6 +352,14 @@ var options = []option{
 	inert("DYN_ROUTER_TRACK_OUTPUT_BLOCKS", func() value { return boolean(new(bool)) }),
 	inert("DYN_ROUTER_PREDICTED_TTL_SECS", func() value { return number(new(float64)) }),
 	inert("DYN_ROUTER_MIN_INITIAL_WORKERS", func() value { return integer(new(int), 0, math.MaxInt) }),
+	inert("DYN_ROUTER_ASSUME_KV_REUSE", func() value { return boolean(new(bool)) }),
+	inert("DYN_ROUTER_APPROXIMATE_CACHE_POLICY", func() value { return choice(new(string), "ttl", "lru") }),
+	inert("DYN_ROUTER_CONDITIONAL_DISAGG", func() value { return boolean(new(bool)) }),
+	inert("DYN_ROUTER_PREFILL_LOAD_MODEL", func() value { return text(new(string)) }),
+	inert("DYN_ROUTER_TRACKING_HASH", func() value { return choice(new(string), "public-xxh3-v1", "keyed-xxh3-v1") }),
+	inert("DYN_ROUTER_WORKER_SELECTION_POLICY", func() value { return text(new(string)) }),
+	inert("DYN_SHARED_CACHE_TYPE", func() value { return choice(new(string), "none", "hicache") }),
+	inert("DYN_SHARED_CACHE_MULTIPLIER", func() value { return fraction(new(float64)) }),
 }
 
 // inert is a variable of the Dynamo router that a shared environment may carry:

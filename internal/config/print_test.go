@@ -13,6 +13,7 @@ import (
 
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/pkg/overload"
+	"github.com/select-service/select-service/pkg/pending"
 )
 
 func TestHelp(t *testing.T) {
@@ -41,8 +42,17 @@ func TestPrintDefault(t *testing.T) {
 // TestPrintReadsBack proves that --print-config > file loses nothing.
 func TestPrintReadsBack(t *testing.T) {
 	want := config.Default()
-	want.Server = config.Server{Listen: "::", Port: 0, SlotsPort: 8091, ConductorPort: 13333, AdvertiseURL: "http://h:1/x"}
-	want.KVEvents = config.KVEvents{Threads: 1}
+	want.Server = config.Server{
+		Listen: "::", Port: 0, SlotsPort: 8091, ConductorPort: 13333, Contract: config.Contract16, AdvertiseURL: "http://h:1/x",
+	}
+	want.KVEvents = config.KVEvents{Threads: 1, ApproximateTTL: time.Millisecond}
+	want.Router.OverlapCredit, want.Router.ActiveRequests = 1.5, 0.5
+	want.Queue.Order = "wspt"
+	want.Selections = config.Selections{
+		SessionTTL: time.Second, Kept: pending.Limits{TTL: time.Minute, Entries: 3, Bytes: math.MaxInt},
+		DecodeBusy: new(0.0), PrefillBusy: new(math.MaxFloat64),
+	}
+	want.Reservations.Lifetime = time.Second
 	want.Router.Temperature = math.MaxFloat64
 	want.Router.CreditDecay = math.SmallestNonzeroFloat64
 	want.Queue.Threshold = new(0.1)

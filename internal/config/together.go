@@ -27,22 +27,29 @@ var ErrOwnEndpoint = errors.New("peer endpoint matches this replica's advertised
 
 // Keys of settings that depend on one another.
 const (
-	keyPort          = "server.port"
-	keySlotsPort     = "server.slots_port"
-	keyConductorPort = "server.conductor_port"
-	keySyncPort      = "replicas.sync_port"
-	keyBind          = "replicas.sync_bind"
-	keyAdvertise     = "replicas.sync_advertise"
-	keyPeers         = "replicas.sync_peers"
-	keyQueue         = "queue.threshold"
-	keyPolicy        = "queue.policy_config"
-	keyPrefill       = "overload.active_prefill_tokens_threshold"
-	keyPrefillShare  = "overload.active_prefill_tokens_threshold_frac"
+	keyCredit         = "router.kv_overlap_score_credit"
+	keyContract       = "server.contract"
+	keyApproximate    = "kv_events.approximate_ttl_secs"
+	keyActiveRequests = "router.decode_active_request_weight"
+	keyPort           = "server.port"
+	keySlotsPort      = "server.slots_port"
+	keyConductorPort  = "server.conductor_port"
+	keySyncPort       = "replicas.sync_port"
+	keyBind           = "replicas.sync_bind"
+	keyAdvertise      = "replicas.sync_advertise"
+	keyPeers          = "replicas.sync_peers"
+	keyQueue          = "queue.threshold"
+	keyPolicy         = "queue.policy_config"
+	keyPrefill        = "overload.active_prefill_tokens_threshold"
+	keyPrefillShare   = "overload.active_prefill_tokens_threshold_frac"
 )
 
 // conflicts checks what no single setting can know (decision D19).
 func (c Config) conflicts() []conflict {
 	found := c.portConflicts()
+	if err := upTo(1)(c.Router.OverlapCredit); err != nil && c.Server.Contract != Contract16 {
+		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
+	}
 	r := c.Replicas
 	if spelled := (Replicas{SyncPort: r.SyncPort}).Publish(); spelled != "" && r.SyncBind != "" && r.SyncBind != spelled {
 		found = append(found, conflict{
@@ -131,6 +138,18 @@ func (c Config) portTaken(endpoint string) (key string, err error) {
 		return keyPort, fmt.Errorf("port %d is the HTTP port (--port); bookings need another one", e.Port)
 	}
 	return "", nil
+}
+
+// warnOfContract names what is set for the contract that is not followed.
+func (l *loader) warnOfContract() {
+	if l.conf.Server.Contract == Contract16 {
+		return
+	}
+	for _, key := range []string{keyApproximate, keyActiveRequests} {
+		if name := l.source[key]; name != "" {
+			l.note("%s has no effect with --contract 1.3", name)
+		}
+	}
 }
 
 // warnOfQueue tells what is left of prefill thresholds when requests can wait: a

@@ -128,6 +128,10 @@ func TestConflicts(t *testing.T) {
 			setup{args: []string{"--conductor-port=7", "--slots-port=7"}},
 			"--conductor-port: port 7 is the port of the slot tracker (--slots-port); give the Conductor API another one",
 		},
+		"credit above 1 in the 1.3 contract": {
+			setup{env: map[string]string{"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT": "1.5"}},
+			"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT: 1.5 is not in [0, 1] (--contract=1.6 allows more)",
+		},
 		"two listeners on one port": {
 			setup{args: []string{"--slots-port=8092"}},
 			"--slots-port: port 8092 is the port of the selection service (--port); give the slot tracker another one",
@@ -159,7 +163,7 @@ func TestSlotsCommand(t *testing.T) {
 	equal(t, setup{args: []string{"slots"}}.mustLoad(t), config.DefaultSlots())
 
 	want := config.DefaultSlots()
-	want.Server = config.Server{Listen: "::1", Port: 8092, SlotsPort: 1234, AdvertiseURL: "http://a:1234"}
+	want.Server = config.Server{Listen: "::1", Port: 8092, SlotsPort: 1234, Contract: "1.3", AdvertiseURL: "http://a:1234"}
 	want.Replicas.SyncBind, want.Replicas.SyncAdvertise = "tcp://*:8092", "tcp://a:8092"
 	want.Replicas.SyncPeers = []string{"tcp://b:8092"}
 	want.Log.Level = "debug"

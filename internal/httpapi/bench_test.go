@@ -62,14 +62,15 @@ var benchBodies = []struct {
 func BenchmarkScanSelect(b *testing.B) {
 	for _, bc := range benchBodies {
 		b.Run(bc.name, func(b *testing.B) {
-			body := newSelectBody(selectShape)
+			shape := newSelectShape(dialect13)
+			body := newSelectBody(shape)
 			var s jsonscan.Scanner
 			var req selectBody
 			b.SetBytes(int64(len(bc.text)))
 			b.ReportAllocs()
 			for b.Loop() {
 				body.reset(&req)
-				if err := selectShape.Decode(&s, bc.text, &req); err != nil {
+				if err := shape.Decode(&s, bc.text, &req); err != nil {
 					b.Fatal(err)
 				}
 			}

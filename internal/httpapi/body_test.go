@@ -180,6 +180,19 @@ func TestRefusedBodies(t *testing.T) {
 			t.Errorf("endpoint of rank %q: %d %s, want 400", key, w.Code, w.Body)
 		}
 	}
+	// Nor is, where one of several names is due, a value that is no string.
+	for _, value := range []string{"7", "true", "[]", "{}"} {
+		for _, r := range [][2]string{{"POST", "/workers"}, {"PATCH", "/workers/1"}} {
+			w := call(t, h, r[0], r[1], `{"worker_id":6,"kv_transfer_enforcement":`+value+`}`, nil)
+			if w.Code != 400 || !strings.HasPrefix(errorText(t, w), syntaxPrefix+"kv_transfer_enforcement: ") {
+				t.Errorf("%s with enforcement %s: %d %s, want 400", r[1], value, w.Code, w.Body)
+			}
+		}
+		w := call(t, h, "POST", "/v1.6/select", `{"session_context":{"session_id":"a","input_trigger":`+value+`}}`, nil)
+		if w.Code != 400 || !strings.HasPrefix(errorText(t, w), syntaxPrefix+"session_context.input_trigger: ") {
+			t.Errorf("input_trigger %s: %d %s, want 400", value, w.Code, w.Body)
+		}
+	}
 	// Faults name the value, but never repeat text of the body.
 	w := call(t, h, "POST", "/select", `{"token_ids":"my secret prompt"}`, nil)
 	if got := errorText(t, w); got != shapePrefix+"token_ids: invalid type: string, expected an array at line 1 column 14" {
@@ -248,7 +261,7 @@ func TestBrokenBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = readBody(nil, r, nil, maxBody)
-		if p := problemOf(err); p.status != tc.status || p.text != tc.text {
+		if p := problemOf(err, dialect13); p.status != tc.status || p.text != tc.text {
 			t.Errorf("%v: %+v", tc.err, p)
 		}
 	}
@@ -256,7 +269,7 @@ func TestBrokenBody(t *testing.T) {
 
 // TestReleaseDropsLargeBuffers: one huge body does not stay in the pool.
 func TestReleaseDropsLargeBuffers(t *testing.T) {
-	b := newSelectBody(selectShape)
+	b := newSelectBody(newSelectShape(dialect13))
 	x := b.pool.Get().(*exchange[selectBody])
 	if err := b.shape.Decode(&x.scan, []byte(`{"token_ids":[`+strings.Repeat("1,", maxPooled/4)+`1]}`), &x.req); err != nil {
 		t.Fatal(err)

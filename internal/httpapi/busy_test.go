@@ -177,7 +177,7 @@ func TestOverloadAnswer(t *testing.T) {
 		{"overloaded", all, true},
 		{"overloaded_pinned", pinned, true},
 		{"unavailable", &service.Error{Kind: service.Unavailable, Text: "no endpoints available to route work"}, false},
-		{"queue_full", &service.Error{Kind: service.Unavailable, Text: "limit reached", Details: map[string]any{"current": 1, "limit": 1}}, false},
+		{"queue_full", &service.Error{Kind: service.QueueRejected, Text: "limit reached", Details: map[string]any{"current": 1, "limit": 1}}, false},
 	} {
 		f := &fake{err: tc.err}
 		for wait, header := range map[time.Duration]string{0: "", 1500 * time.Millisecond: "2", time.Minute: "60", 24 * time.Hour: "86400"} {

@@ -96,7 +96,7 @@ func (s conductorRoutes) diagnose(_ *gin.Context, b *questionBody, out []byte) (
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, appendDiagnosis(out, d), nil
+	return http.StatusOK, dialect13.appendDiagnosis(out, d), nil
 }
 
 func (s conductorRoutes) services(_ *gin.Context, out []byte) (int, []byte, error) {

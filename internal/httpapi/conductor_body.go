@@ -30,8 +30,8 @@ func may[T, V any](name string, field func(*T) *V, read func(*jsonscan.Scanner) 
 	return jsonscan.Field[T]{Name: name, Read: jsonscan.OrNull(field, read)}
 }
 
-// filtering describes a member of a filter: nil takes all.
-func filtering[T, V any](name string, field func(*T) **V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
+// optionally is may for a field that is a pointer.
+func optionally[T, V any](name string, field func(*T) **V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
 	return jsonscan.Field[T]{Name: name, Read: jsonscan.Optional(field, read)}
 }
 
@@ -138,15 +138,15 @@ func (b *unregistrationBody) filter() (conductor.Filter, error) {
 var unregisterShape = jsonscan.NewObject(
 	must("instance_id", func(b *unregistrationBody) *string { return &b.by.Instance }, readName),
 	may("tenant_id", func(b *unregistrationBody) *string { return &b.by.Tenant }, readTenant),
-	filtering("type", func(b *unregistrationBody) **string { return &b.kind }, (*jsonscan.Scanner).String),
-	filtering("modelname", func(b *unregistrationBody) **string { return &b.by.Model }, (*jsonscan.Scanner).String),
-	filtering("lora_name", func(b *unregistrationBody) **string { return &b.by.LoRA }, (*jsonscan.Scanner).String),
-	filtering("additionalsalt", func(b *unregistrationBody) **string { return &b.by.Salt }, (*jsonscan.Scanner).String),
-	filtering("endpoint", func(b *unregistrationBody) **string { return &b.by.Endpoint }, (*jsonscan.Scanner).String),
-	filtering("replay_endpoint", func(b *unregistrationBody) **string { return &b.by.Replay }, (*jsonscan.Scanner).String),
-	filtering("block_size", func(b *unregistrationBody) **uint32 { return &b.by.BlockSize }, readBlockSize),
-	filtering("dp_rank", func(b *unregistrationBody) **uint32 { return &b.by.Rank }, (*jsonscan.Scanner).Uint32),
-	filtering("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*jsonscan.Scanner).Uint64),
+	optionally("type", func(b *unregistrationBody) **string { return &b.kind }, (*jsonscan.Scanner).String),
+	optionally("modelname", func(b *unregistrationBody) **string { return &b.by.Model }, (*jsonscan.Scanner).String),
+	optionally("lora_name", func(b *unregistrationBody) **string { return &b.by.LoRA }, (*jsonscan.Scanner).String),
+	optionally("additionalsalt", func(b *unregistrationBody) **string { return &b.by.Salt }, (*jsonscan.Scanner).String),
+	optionally("endpoint", func(b *unregistrationBody) **string { return &b.by.Endpoint }, (*jsonscan.Scanner).String),
+	optionally("replay_endpoint", func(b *unregistrationBody) **string { return &b.by.Replay }, (*jsonscan.Scanner).String),
+	optionally("block_size", func(b *unregistrationBody) **uint32 { return &b.by.BlockSize }, readBlockSize),
+	optionally("dp_rank", func(b *unregistrationBody) **uint32 { return &b.by.Rank }, (*jsonscan.Scanner).Uint32),
+	optionally("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*jsonscan.Scanner).Uint64),
 )
 
 // questionBody is the body of /query, /query_by_hash and /diagnose, with room

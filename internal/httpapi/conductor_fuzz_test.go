@@ -77,5 +77,5 @@ func FuzzConductorMemory(f *testing.F) {
 }
 
 func FuzzDiagnoseBody(f *testing.F) {
-	fuzzBody(f, newDiagnoseBody(), `{"model_name":"m","tenant_id":"t","token_ids":[1],"block_hashes":[-1],"lora_name":"l","cache_salt":"s","max_blocks":7}`)
+	fuzzBody(f, newDiagnoseBody(dialect16), `{"model_name":"m","tenant_id":"t","token_ids":[1],"block_hashes":[-1],"lora_name":"l","cache_salt":"s","max_blocks":7}`)
 }

@@ -19,7 +19,10 @@ type diagnoser interface {
 	Diagnose(req *service.DiagnoseRequest, maxBlocks int) (*service.Diagnosis, error)
 }
 
-type diagnoseRoutes struct{ svc diagnoser }
+type diagnoseRoutes struct {
+	svc diagnoser
+	d   dialect
+}
 
 func (r diagnoseRoutes) diagnose(_ *gin.Context, b *diagnoseBody, out []byte) (int, []byte, error) {
 	if !b.hasTokens && !b.hasHashes {
@@ -30,7 +33,7 @@ func (r diagnoseRoutes) diagnose(_ *gin.Context, b *diagnoseBody, out []byte) (i
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, appendDiagnosis(out, d), nil
+	return http.StatusOK, r.d.appendDiagnosis(out, d), nil
 }
 
 var errNoPrompt = badRequest("token_ids or block_hashes is required")
@@ -42,8 +45,8 @@ type diagnoseBody struct {
 	maxBlocks            int
 }
 
-func newDiagnoseBody() *body[diagnoseBody] {
-	return newBody(diagnoseShape, resetDiagnose, func(b *diagnoseBody) int {
+func newDiagnoseBody(d dialect) *body[diagnoseBody] {
+	return newBody(newDiagnoseShape(d), resetDiagnose, func(b *diagnoseBody) int {
 		return 4*cap(b.req.Tokens) + 8*cap(b.req.LocalHashes)
 	})
 }
@@ -59,52 +62,50 @@ func resetDiagnose(b *diagnoseBody) {
 	}
 }
 
-var diagnoseShape = jsonscan.NewObject(
-	jsonscan.Field[diagnoseBody]{Name: "model_name", Read: jsonscan.Set(
-		func(b *diagnoseBody) *string { return &b.req.Scope.Model }, (*jsonscan.Scanner).String)},
-	jsonscan.Field[diagnoseBody]{Name: "tenant_id", Read: jsonscan.Set(
-		func(b *diagnoseBody) *string { return &b.req.Scope.Tenant }, (*jsonscan.Scanner).String)},
-	jsonscan.Field[diagnoseBody]{Name: "token_ids", Read: func(s *jsonscan.Scanner, b *diagnoseBody) {
-		if !s.Null() {
-			b.req.Tokens, b.hasTokens = s.AppendUint32s(b.req.Tokens), true
-		}
-	}},
-	jsonscan.Field[diagnoseBody]{Name: "block_hashes", Read: func(s *jsonscan.Scanner, b *diagnoseBody) {
-		if !s.Null() {
-			b.req.LocalHashes, b.hasHashes = s.AppendHash64s(b.req.LocalHashes), true
-		}
-	}},
-	may("lora_name", func(b *diagnoseBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
-	may("cache_salt", func(b *diagnoseBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
-	may("max_blocks", func(b *diagnoseBody) *int { return &b.maxBlocks }, readMaxBlocks),
-)
+func newDiagnoseShape(d dialect) *jsonscan.Object[diagnoseBody] {
+	return jsonscan.NewObject(append(scopeFields(d, func(b *diagnoseBody) *catalog.Scope { return &b.req.Scope }),
+		jsonscan.Field[diagnoseBody]{Name: "token_ids", Read: func(s *jsonscan.Scanner, b *diagnoseBody) {
+			if !s.Null() {
+				b.req.Tokens, b.hasTokens = s.AppendUint32s(b.req.Tokens), true
+			}
+		}},
+		jsonscan.Field[diagnoseBody]{Name: "block_hashes", Read: func(s *jsonscan.Scanner, b *diagnoseBody) {
+			if !s.Null() {
+				b.req.LocalHashes, b.hasHashes = s.AppendHash64s(b.req.LocalHashes), true
+			}
+		}},
+		may("lora_name", func(b *diagnoseBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
+		may("cache_salt", func(b *diagnoseBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
+		may("max_blocks", func(b *diagnoseBody) *int { return &b.maxBlocks }, readMaxBlocks),
+	)...)
+}
 
 func readMaxBlocks(s *jsonscan.Scanner) int {
 	return int(readRange(s, 1, conductor.MaxDiagnosedBlocks))
 }
 
-func appendDiagnosis(out []byte, d *service.Diagnosis) []byte {
+func (d dialect) appendDiagnosis(out []byte, x *service.Diagnosis) []byte {
 	out = append(out, '{')
-	out = appendStringField(out, "model", d.Model)
-	out = appendStringField(out, "tenant_id", d.Tenant)
-	out = appendUintField(out, "block_size", d.BlockSize)
-	out = appendStringField(out, "lora_name", d.LoRA)
-	out = appendStringField(out, "cache_salt", d.Salt)
-	out = appendUintField(out, "hash_seed", d.HashSeed)
-	out = strconv.AppendBool(appendKey(out, "registered"), d.Registered)
-	out = appendUintField(out, "num_blocks", uint64(d.NumBlocks))
+	out = appendStringField(out, "model", x.Model)
+	out = appendStringField(out, d.group(), x.Tenant)
+	out = appendUintField(out, "block_size", x.BlockSize)
+	out = appendStringField(out, "lora_name", x.LoRA)
+	out = appendStringField(out, "cache_salt", x.Salt)
+	out = appendUintField(out, "hash_seed", x.HashSeed)
+	out = strconv.AppendBool(appendKey(out, "registered"), x.Registered)
+	out = appendUintField(out, "num_blocks", uint64(x.NumBlocks))
 	out = append(appendKey(out, "blocks"), '[')
-	for i := range d.Blocks {
+	for i := range x.Blocks {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = appendDiagnosedBlock(out, uint64(i), &d.Blocks[i])
+		out = appendDiagnosedBlock(out, uint64(i), &x.Blocks[i])
 	}
 	out = append(out, ']')
-	out = strconv.AppendBool(appendKey(out, "truncated"), d.Truncated)
-	out = appendList(appendKey(out, "ranks"), d.Ranks, appendDiagnosedRank)
-	out = appendList(appendKey(out, "elsewhere"), d.Elsewhere, appendElsewhere)
-	out = appendList(appendKey(out, "findings"), d.Findings, appendString)
+	out = strconv.AppendBool(appendKey(out, "truncated"), x.Truncated)
+	out = appendList(appendKey(out, "ranks"), x.Ranks, appendDiagnosedRank)
+	out = appendList(appendKey(out, "elsewhere"), x.Elsewhere, appendElsewhere)
+	out = appendList(appendKey(out, "findings"), x.Findings, appendString)
 	return append(out, '}')
 }
 

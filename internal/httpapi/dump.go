@@ -8,12 +8,14 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
-// dumper writes the index as the JSON text of GET /dump, in large chunks.
+// dumper writes the index as the JSON text of GET /dump, in the form of a
+// contract and in large chunks.
 type dumper interface {
-	Dump(ctx context.Context, w io.Writer) error
+	Dump(ctx context.Context, w io.Writer, form service.Contract) error
 	// Recovering tells that the index is still being filled from a peer's dump.
 	Recovering() bool
 }
@@ -48,7 +50,9 @@ func (r dumpRoutes) dump(c *gin.Context) {
 		c.Status(http.StatusOK)
 		return
 	}
-	r.api.stream(c, r.svc.Dump)
+	r.api.stream(c, func(ctx context.Context, w io.Writer) error {
+		return r.svc.Dump(ctx, w, service.Contract(r.api.dialect))
+	})
 }
 
 // stream answers with what write writes, chunk by chunk. Only a fault before the

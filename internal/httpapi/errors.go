@@ -68,7 +68,8 @@ type problem struct {
 // internalProblem stands for causes that are none of the client's business.
 var internalProblem = problem{status: http.StatusInternalServerError, text: "internal error", reason: reasonInternal}
 
-func problemOf(err error) problem {
+// problemOf tells what an error is to a client that speaks a dialect.
+func problemOf(err error, d dialect) problem {
 	var (
 		request *requestError
 		fault   *jsonscan.Error
@@ -84,13 +85,14 @@ func problemOf(err error) problem {
 			status: http.StatusUnprocessableEntity, text: shapePrefix + fault.Error(), reason: shapeReason(fault), field: fault.Field, shape: true,
 		}
 	case errors.As(err, &known):
-		status, reason := statusOf(known.Kind)
+		status, reason := statusOf(known.Kind, d)
 		if known.Reason != "" {
 			reason = known.Reason
 		}
-		return problem{status: status, text: known.Text, details: known.Details, message: known.Message, reason: reason, field: known.Field}
+		text := known.TextIn(service.Contract(d))
+		return problem{status: status, text: text, details: known.Details, message: known.Message, reason: reason, field: known.Field}
 	case errors.Is(err, context.Canceled):
-		return problemOf(errClientGone)
+		return problemOf(errClientGone, d)
 	}
 	return internalProblem
 }
@@ -107,8 +109,9 @@ func shapeReason(fault *jsonscan.Error) string {
 	return reasonInvalidField
 }
 
-// statusOf gives the status of a kind, and its reason where the error has none.
-func statusOf(k service.Kind) (status int, reason string) {
+// statusOf gives the status of a kind in a dialect, and its reason where the error
+// has none.
+func statusOf(k service.Kind, d dialect) (status int, reason string) {
 	switch k {
 	case service.BadRequest:
 		return http.StatusBadRequest, reasonInvalidField
@@ -120,6 +123,11 @@ func statusOf(k service.Kind) (status int, reason string) {
 		return http.StatusServiceUnavailable, "shutting_down"
 	case service.Overloaded:
 		return http.StatusServiceUnavailable, "overloaded"
+	case service.QueueRejected:
+		if d == dialect16 {
+			return http.StatusTooManyRequests, "queue_full"
+		}
+		return http.StatusServiceUnavailable, "queue_full"
 	case service.TooMany:
 		return http.StatusTooManyRequests, "too_many"
 	case service.Cancelled:
@@ -131,7 +139,7 @@ func statusOf(k service.Kind) (status int, reason string) {
 
 // fail answers with an error.
 func (a api) fail(c *gin.Context, out []byte, err error) []byte {
-	p := problemOf(err)
+	p := problemOf(err, a.dialect)
 	a.note(c, p)
 	if p.status == http.StatusInternalServerError {
 		about(a.log.Error(), c).Err(err).AnErr("cause", errors.Unwrap(err)).Msg("request failed")

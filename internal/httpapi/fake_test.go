@@ -14,28 +14,33 @@ import (
 type fake struct {
 	err error
 
-	record    catalog.Record
-	patch     catalog.Patch
-	workerID  uint64
-	worker    *catalog.Worker
-	workers   []*catalog.Worker
-	ready     bool
-	model     *string
-	tenant    *string
-	selected  service.SelectRequest
-	reserve   bool
-	selection service.Selection
-	booked    service.ReserveRequest
-	projected service.ProjectRequest
-	scores    service.OverlapScores
-	loads     []service.RankLoad
-	scopes    []service.ScopeLoads
-	id        string
-	decay     *float64
-	peer      string
-	newPeer   bool
-	peers     []string
-	dump      string
+	record     catalog.Record
+	patch      catalog.Patch
+	records    []catalog.Record
+	filter     catalog.ScopeFilter
+	difference catalog.Difference
+	workerID   uint64
+	worker     *catalog.Worker
+	workers    []*catalog.Worker
+	ready      bool
+	model      *string
+	tenant     *string
+	selected   service.SelectRequest
+	reserve    bool
+	selection  service.Selection
+	booked     service.ReserveRequest
+	repeated   bool
+	projected  service.ProjectRequest
+	scores     service.OverlapScores
+	loads      []service.RankLoad
+	scopes     []service.ScopeLoads
+	id         string
+	decay      *float64
+	peer       string
+	newPeer    bool
+	peers      []string
+	dump       string
+	form       service.Contract // of a dump
 
 	recovery   *service.RecoveryStatus
 	recovering bool
@@ -82,6 +87,11 @@ func (f *fake) DeleteWorker(id uint64) (*catalog.Worker, error) {
 	return f.worker, f.called()
 }
 
+func (f *fake) ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
+	f.records, f.filter = records, scope
+	return f.difference, f.called()
+}
+
 func (f *fake) Workers(model, tenant *string) []*catalog.Worker {
 	f.model, f.tenant = model, tenant
 	_ = f.called()
@@ -104,7 +114,14 @@ func (f *fake) Select(_ context.Context, req *service.SelectRequest, reserve boo
 
 func (f *fake) Reserve(req *service.ReserveRequest) (service.Reservation, error) {
 	f.booked = *req
-	return service.Reservation{ID: req.ID, Scope: req.Scope, Rank: req.Rank, Endpoint: "http://w:1"}, f.called()
+	return service.Reservation{
+		ID: req.ID, Scope: req.Scope, Rank: req.Rank, Endpoint: "http://w:1", Lease: req.Lease, Repeated: f.repeated,
+	}, f.called()
+}
+
+func (f *fake) Renew(id string) error {
+	f.id = id
+	return f.called()
 }
 
 func (f *fake) PrefillComplete(id string) error {
@@ -137,7 +154,8 @@ func (f *fake) OverlapScores(req *service.ProjectRequest) (service.OverlapScores
 	return f.scores, f.called()
 }
 
-func (f *fake) Dump(_ context.Context, w io.Writer) error {
+func (f *fake) Dump(_ context.Context, w io.Writer, form service.Contract) error {
+	f.form = form
 	if f.dump != "" { // even an empty write sends the header
 		if _, err := io.WriteString(w, f.dump); err != nil {
 			return err
@@ -160,7 +178,7 @@ func (f *fake) DeregisterPeer(endpoint string) error {
 
 func (f *fake) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
 	f.after, f.limit = after, limit
-	return f.Dump(ctx, w)
+	return f.Dump(ctx, w, f.form)
 }
 
 func (f *fake) BusyThresholds() []service.ModelThresholds {

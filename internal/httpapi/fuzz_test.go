@@ -6,16 +6,31 @@ const promptSeed = `{"model_name":"m","token_ids":[1,2],"block_hashes":[-1],"seq
 	`"block_mm_infos":[null,{"mm_objects":[{"mm_hash":1,"offsets":[[0,1]]}]}],"mm_routing_info":{"routing_token_ids":[1]},` +
 	`"router_config_override":{"router_temperature":0.5}`
 
+const (
+	selectSeed = promptSeed + `,"reservation_id":"r","pinned_worker":{"worker_id":1,"dp_rank":0},"allowed_worker_ids":[1],` +
+		`"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":1}},"lease_seconds":0.5,"if_exists":"return"}`
+	reserveSeed = promptSeed + `,"reservation_id":"r","worker_id":1,"dp_rank":0,"effective_prefill_tokens":1,"lease_seconds":30,"if_exists":"error"}`
+)
+
 func FuzzSelectBody(f *testing.F) {
-	fuzzBody(f, newSelectBody(selectAndReserveShape), promptSeed+`,"reservation_id":"r","pinned_worker":{"worker_id":1,"dp_rank":0},`+
-		`"allowed_worker_ids":[1],"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":1}}}`)
+	fuzzBody(f, newSelectBody(newSelectAndReserveShape(dialect13)), selectSeed)
+}
+
+func FuzzSelectBody16(f *testing.F) {
+	fuzzBody(f, newSelectBody(newSelectAndReserveShape(dialect16)), selectSeed,
+		`{"tenant_id":"t","routing_group":"t","selection_id":null,"reservation_id":"r","advisory":true,"session_id":"s",`+
+			`"session_context":{"session_id":"c","parent_session_id":null,"session_final":true,"input_trigger":"other","agent_headers":{"a":["b"]}}}`)
 }
 
 func FuzzReserveBody(f *testing.F) {
-	fuzzBody(f, newReserveBody(), promptSeed+`,"reservation_id":"r","worker_id":1,"dp_rank":0,"effective_prefill_tokens":1}`)
+	fuzzBody(f, newReserveBody(dialect13), reserveSeed)
 }
 
-func FuzzProjectBody(f *testing.F) { fuzzBody(f, newProjectBody(), promptSeed+"}") }
+func FuzzReserveBody16(f *testing.F) {
+	fuzzBody(f, newReserveBody(dialect16), reserveSeed, `{"routing_group":"a","tenant_id":"b","selection_id":"s","worker_id":null,"track_prefill_tokens":false}`)
+}
+
+func FuzzProjectBody(f *testing.F) { fuzzBody(f, newProjectBody(dialect16), promptSeed+"}") }
 
 func FuzzBusyThresholdBody(f *testing.F) {
 	fuzzBody(f, newBody(busyShape, nil, nil), `{"model":"m","active_decode_blocks_threshold":0.85,"active_prefill_tokens_threshold":18446744073709551615,`+
@@ -26,7 +41,7 @@ const settingsSeed = `{"endpoint":"e","kv_events_endpoints":{"0":"tcp://a:1"},"r
 	`"topology_domains":{"zone":"a"},"kv_transfer_enforcement":"required","kv_transfer_preferred_weight":0.5,"is_eagle":null`
 
 func FuzzWorkerBody(f *testing.F) {
-	fuzzBody(f, newBody(workerShape, resetWorkerBody, nil), settingsSeed+`,"worker_id":1,"model_name":"m"}`)
+	fuzzBody(f, newBody(newWorkerShape(dialect16), resetWorkerBody, nil), settingsSeed+`,"worker_id":1,"model_name":"m"}`)
 }
 
 func FuzzPatchBody(f *testing.F) { fuzzBody(f, newBody(patchShape, nil, nil), settingsSeed+"}") }

@@ -4,9 +4,15 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -14,7 +20,9 @@ import (
 
 const maxU64, maxU32 = math.MaxUint64, math.MaxUint32
 
-// TestAnswers compares one answer of every kind with its golden file.
+// TestAnswers compares one answer of every kind with its golden file, in every
+// dialect and by every way to it: the prefix and the contract of the process are
+// independent.
 func TestAnswers(t *testing.T) {
 	scope := catalog.Scope{Model: "m", Tenant: `t"1`}
 	rank := catalog.Rank{Worker: maxU64, DP: maxU32}
@@ -23,9 +31,21 @@ func TestAnswers(t *testing.T) {
 		Overlap: service.OverlapSummary{LongestMatched: 128, GPU: 64, CPU: 96, Disk: 128, DP: []service.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 32}}},
 
 		EffectivePrefillTokens: maxU64,
+		SequenceHashes:         []uint64{1, maxU64}, ISLTokens: maxU64, TrackPrefill: true, PotentialDecodeBlocks: maxU64,
+		DecodeBusy: ptr(false), Lease: 30 * time.Second,
+	}
+	advisory := selection
+	advisory.ReservationID, advisory.SequenceHashes, advisory.DecodeBusy, advisory.Lease = nil, nil, nil, 0
+	advisory.WorkerLoad = &service.WorkerLoad{ActivePrefillTokens: maxU64, PrefillTokenCapacity: 10_000_000, TotalKVBlocks: ptr[uint64](0), PrefillBusy: ptr(true)}
+	bareLoad := advisory
+	bareLoad.WorkerLoad = &service.WorkerLoad{PrefillTokenCapacity: 1}
+	placed := service.Selection{
+		SelectionID: ptr("s"), ReservationID: ptr("r"), Scope: scope, Rank: rank, Endpoint: "http://w:8000", Lease: 100 * time.Millisecond,
+		Repeated: true, PlacementOnly: true,
 	}
 	anonymous := selection
-	anonymous.SelectionID, anonymous.ReservationID, anonymous.Overlap = nil, nil, service.OverlapSummary{}
+	anonymous.SelectionID, anonymous.ReservationID, anonymous.Overlap, anonymous.Lease = nil, nil, service.OverlapSummary{}, 0
+	anonymous.DecodeBusy = nil
 	loads := []service.RankLoad{
 		{Rank: catalog.Rank{Worker: 1}, PrefillTokens: 4, DecodeBlocks: 2, Requests: 1},
 		{Rank: rank, PrefillTokens: maxU64, DecodeBlocks: maxU64, Requests: maxU64},
@@ -39,7 +59,13 @@ func TestAnswers(t *testing.T) {
 		{"health", fake{}, "GET", "/health", "", 200},
 		{"selection", fake{selection: selection}, "POST", "/select_and_reserve", "{}", 200},
 		{"selection_anonymous", fake{selection: anonymous}, "POST", "/select", "{}", 200},
+		{"selection_advisory", fake{selection: advisory}, "POST", "/select", "{}", 200},
+		{"selection_advisory_bare", fake{selection: bareLoad}, "POST", "/select", "{}", 200},
+		{"selection_placed", fake{selection: placed}, "POST", "/select_and_reserve", "{}", 200},
 		{"reservation", fake{}, "POST", "/reservations", `{"reservation_id":"r","worker_id":1}`, 201},
+		{"reservation_leased", fake{}, "POST", "/reservations", `{"reservation_id":"r","worker_id":1,"lease_seconds":12.3456789}`, 201},
+		{"reservation_repeated", fake{repeated: true}, "POST", "/reservations", `{"reservation_id":"r","worker_id":1,"if_exists":"return"}`, 200},
+		{"renew", fake{}, "POST", "/reservations/r/renew", "any body", 200},
 		{"prefill_complete", fake{}, "POST", "/reservations/r/prefill_complete", "", 200},
 		{"output_block", fake{}, "POST", "/reservations/r/output_block", "{}", 200},
 		{"free", fake{}, "DELETE", "/reservations/r", "", 200},
@@ -59,17 +85,57 @@ func TestAnswers(t *testing.T) {
 		{"peer_known", fake{}, "POST", "/replica_sync/register_peer", `{"endpoint":"tcp://a:1"}`, 200},
 		{"peer_removed", fake{}, "POST", "/replica_sync/deregister_peer", `{"endpoint":"tcp://a:1"}`, 200},
 		{"dump", fake{dump: `{"default:default":{"block_size":4,"events":[]}}`}, "GET", "/dump", "", 200},
+		{"error_scope", fake{err: &service.Error{
+			Kind: service.NotFound, Text: "no pending selection x", Scope: &scope, Tail: " (expired, already used, or never selected)",
+		}}, "POST", "/reservations", `{"reservation_id":"x","worker_id":1}`, 404},
+		{"diagnosis", fake{conductorFake: conductorFake{diagnosis: diagnosis()}}, "POST", "/diagnose", `{"token_ids":[1]}`, 200},
+		{"slots_workers_max", fake{slotsWorkers: []service.SlotsWorker{{Worker: maxU64, Scope: scope, BlockSize: maxU32, DPStart: 3, DPSize: 2}}}, "GET", "/slots/workers", "", 200},
+		{"slots_loads_max", fake{slotsLoads: []service.SlotsLoad{{Scope: scope, Load: loads[1]}}}, "GET", "/slots/loads", "", 200},
 		{"error", fake{err: &service.Error{Kind: service.NotFound, Text: "reservation \"x\"\x01 not found"}}, "DELETE", "/reservations/x", "", 404},
 	} {
-		w := call(t, newHandler(&tc.fake), tc.method, tc.target, tc.body, nil)
-		if w.Code != tc.status || w.Header().Get("Content-Type") != "application/json" {
-			t.Errorf("%s: status %d, want %d; Content-Type %q", tc.golden, w.Code, tc.status, w.Header().Get("Content-Type"))
+		for _, s := range speakers(&tc.fake) {
+			w := call(t, s, tc.method, s.prefix+tc.target, tc.body, nil)
+			if w.Code != tc.status || w.Header().Get("Content-Type") != "application/json" {
+				t.Errorf("%s %s: status %d, want %d; Content-Type %q", s.name, tc.golden, w.Code, tc.status, w.Header().Get("Content-Type"))
+			}
+			s.golden(t, tc.golden, w)
 		}
-		golden(t, tc.golden, w)
 	}
 	if w := call(t, newHandler(&fake{}), http.MethodGet, "/metrics", "", nil); w.Body.String() != "# metrics\n" {
 		t.Errorf("metrics = %q", w.Body)
 	}
+}
+
+// speaker is a handler that speaks a dialect below a prefix.
+type speaker struct {
+	http.Handler
+	name, prefix string
+	d            dialect
+}
+
+// golden compares an answer with the file of its dialect. The 1.6 dialect has
+// files of its own only for answers that differ.
+func (s speaker) golden(t *testing.T, name string, w *httptest.ResponseRecorder) {
+	t.Helper()
+	own := filepath.Join("v1.6", name)
+	_, err := os.Stat(filepath.Join("testdata", own+".json"))
+	if s.d == dialect16 && err == nil {
+		name = own
+	}
+	golden(t, name, w)
+}
+
+// speakers are all ways to the selection service's routes in each dialect.
+func speakers(f *fake) []speaker {
+	var all []speaker
+	for _, process := range dialects {
+		h := New(f, Options{Log: zerolog.Nop(), Contract: service.Contract(process)})
+		all = append(all, speaker{h, "unprefixed " + service.Contract(process).String(), "", process})
+		for _, d := range dialects {
+			all = append(all, speaker{h, d.prefix() + " of " + service.Contract(process).String(), d.prefix(), d})
+		}
+	}
+	return all
 }
 
 // TestAppendString: what is written reads back the same, and is what serde_json
@@ -115,7 +181,9 @@ func TestAppendFloat(t *testing.T) {
 // TestWorkerAnswers: records are echoed as they were given, with null for what
 // is unset; three members are left out if they are empty.
 func TestWorkerAnswers(t *testing.T) {
-	bare := &catalog.Worker{Record: catalog.Record{ID: 1, Scope: defaultScope}, Lifecycle: catalog.Incomplete, Reasons: []string{"endpoint is required", "b"}}
+	bare := &catalog.Worker{Record: catalog.Record{ID: 1, Scope: defaultScope}, Lifecycle: catalog.Incomplete, Reasons: []string{
+		"endpoint is required", "reconciliation failed: block_size mismatch for model=default tenant=default: existing=4 requested=8",
+	}}
 	full := &catalog.Worker{Record: catalog.Record{
 		ID: maxU64, Scope: catalog.Scope{Model: "m", Tenant: "t"}, Endpoint: ptr(""), KVEventsEndpoint: ptr("tcp://a:1"),
 		KVEventsEndpoints: map[uint32]string{10: "tcp://a:1", 9: `tcp://"b":1`}, ReplayEndpoint: ptr("tcp://a:2"), ReplayEndpoints: map[uint32]string{0: "tcp://a:3"},
@@ -137,10 +205,12 @@ func TestWorkerAnswers(t *testing.T) {
 		{"ready", fake{ready: true, workers: []*catalog.Worker{full}}, "GET", "/ready", "", 200},
 		{"ready_not", fake{}, "GET", "/ready", "", 503},
 	} {
-		w := call(t, newHandler(&tc.fake), tc.method, tc.target, tc.body, nil)
-		if w.Code != tc.status {
-			t.Errorf("%s: status %d, want %d", tc.golden, w.Code, tc.status)
+		for _, s := range speakers(&tc.fake) {
+			w := call(t, s, tc.method, s.prefix+tc.target, tc.body, nil)
+			if w.Code != tc.status {
+				t.Errorf("%s %s: status %d, want %d", s.name, tc.golden, w.Code, tc.status)
+			}
+			s.golden(t, tc.golden, w)
 		}
-		golden(t, tc.golden, w)
 	}
 }

@@ -96,6 +96,14 @@ func appendOptFloat(out []byte, name string, v *float64) []byte {
 	return appendFloat(appendKey(out, name), *v, 64)
 }
 
+// appendBoolIf writes nothing for nil.
+func appendBoolIf(out []byte, name string, v *bool) []byte {
+	if v == nil {
+		return out
+	}
+	return strconv.AppendBool(appendKey(out, name), *v)
+}
+
 func appendNull(out []byte, name string) []byte {
 	return append(appendKey(out, name), "null"...)
 }

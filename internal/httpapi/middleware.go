@@ -16,6 +16,7 @@ import (
 // api is what the handlers of a contract have in common.
 type api struct {
 	log        zerolog.Logger
+	dialect    dialect
 	render     renderer
 	requests   Requests // nil: nobody counts
 	retryAfter []string // of an overload, as a header's values; nil: no header

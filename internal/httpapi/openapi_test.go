@@ -2,110 +2,108 @@ package httpapi
 
 import (
 	"encoding/json"
-	"maps"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
+	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 	"go.yaml.in/yaml/v3"
+
+	openapi "github.com/select-service/select-service/api"
+	"github.com/select-service/select-service/internal/service"
 )
 
-type openAPI struct {
-	Paths map[string]map[string]struct {
-		OperationID string                    `yaml:"operationId"`
-		RequestBody any                       `yaml:"requestBody"`
-		Responses   map[string]map[string]any `yaml:"responses"`
-	} `yaml:"paths"`
-	Components map[string]map[string]any `yaml:"components"`
+// described lists the operations of a document as "METHOD path".
+func described(t *testing.T, contract service.Contract) (names []string) {
+	t.Helper()
+	var spec struct {
+		Paths map[string]map[string]any
+	}
+	if err := yaml.Unmarshal(openapi.Document(contract.String()), &spec); err != nil {
+		t.Fatal(err)
+	}
+	methods := []string{"get", "put", "post", "patch", "delete"}
+	for path, members := range spec.Paths {
+		for member := range members {
+			if slices.Contains(methods, member) {
+				names = append(names, strings.ToUpper(member)+" "+path)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
-// TestOpenAPI: the description and the routes are the same set, every reference
-// leads somewhere, and routes with a body describe the faults of a body.
+var routeParam = regexp.MustCompile(`:(\w+)`)
+
+// routesOf lists the routes of a listener in the same form; rename says where
+// the selection service has them.
+func routesOf(e *gin.Engine, rename func(path string) string) (names []string) {
+	for _, r := range e.Routes() {
+		if r.Method != http.MethodHead {
+			names = append(names, r.Method+" "+rename(routeParam.ReplaceAllString(r.Path, "{$1}")))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestOpenAPI: for every contract, the description and the routes are the same
+// set, and the listeners of their own have nothing that the selection service has
+// not.
 func TestOpenAPI(t *testing.T) {
-	text, err := os.ReadFile("../../api/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The paths' own parameters are no operations.
-	text = regexp.MustCompile(`(?m)^    parameters:\n(      - .*\n)+`).ReplaceAll(text, nil)
-	var spec openAPI
-	if err := yaml.Unmarshal(text, &spec); err != nil {
-		t.Fatal(err)
-	}
+	for _, contract := range []service.Contract{service.Contract13, service.Contract16} {
+		opt := Options{Log: zerolog.Nop(), Contract: contract}
+		withMetrics := opt
+		withMetrics.Metrics = http.NotFoundHandler()
+		want := described(t, contract)
+		if diff := cmp.Diff(want, routesOf(newEngine(&fake{}, withMetrics), func(path string) string { return path })); diff != "" {
+			t.Errorf("%s (-described +routes):\n%s", contract, diff)
+		}
 
-	var described, registered []string
-	ids := map[string]bool{}
-	for path, operations := range spec.Paths {
-		for method, op := range operations {
-			name := strings.ToUpper(method) + " " + path
-			described = append(described, name)
-			if op.OperationID == "" || ids[op.OperationID] {
-				t.Errorf("%s: operationId %q is empty or taken", name, op.OperationID)
-			}
-			ids[op.OperationID] = true
-			for _, status := range []string{"413", "415", "422"} {
-				want := op.RequestBody != nil
-				if status != "413" && strings.HasPrefix(path, conductorPrefix+"/") {
-					want = false // there all faults of a body are 400
-				}
-				if _, ok := op.Responses[status]; ok != want {
-					t.Errorf("%s: answer %s is described: %t, want %t", name, status, ok, want)
+		// The slot tracker's own listener has its routes without their prefix.
+		slots := routesOf(newSlotsEngine(&fake{}, opt), func(path string) string {
+			version := ""
+			for _, d := range dialects {
+				if rest, ok := strings.CutPrefix(path, d.prefix()); ok {
+					version, path = d.prefix(), rest
 				}
 			}
-		}
-	}
-	param := regexp.MustCompile(`:(\w+)`)
-	routes := func(e *gin.Engine, prefix string) (names []string) {
-		for _, r := range e.Routes() {
-			if r.Method != http.MethodHead {
-				names = append(names, r.Method+" "+prefix+param.ReplaceAllString(r.Path, "{$1}"))
+			if strings.HasPrefix(path, "/replica_sync/") {
+				return version + path
 			}
-		}
-		return names
-	}
-	registered = routes(newEngine(&fake{}, Options{Log: zerolog.Nop(), Metrics: http.NotFoundHandler()}), "")
-	// The slot tracker's own listener has its routes without their prefix.
-	for _, name := range routes(newSlotsEngine(&fake{}, Options{Log: zerolog.Nop()}), "/slots") {
-		if !slices.Contains(registered, name) && !slices.Contains(registered, strings.Replace(name, "/slots", "", 1)) {
-			t.Errorf("%s is on the slot tracker's listener only", name)
-		}
-	}
-	// The Conductor's listener has just the routes below the prefix.
-	var prefixed []string
-	for _, name := range registered {
-		if _, path, _ := strings.Cut(name, " "); strings.HasPrefix(path, conductorPrefix+"/") {
-			prefixed = append(prefixed, name)
-		}
-	}
-	own := routes(newConductorEngine(&fake{}, Options{Log: zerolog.Nop()}), conductorPrefix)
-	slices.Sort(own)
-	if slices.Sort(prefixed); !slices.Equal(own, prefixed) {
-		t.Errorf("the Conductor's listener has %q, below the prefix are %q", own, prefixed)
-	}
-	slices.Sort(described)
-	slices.Sort(registered)
-	if !slices.Equal(described, registered) {
-		t.Errorf("described  %q\nregistered %q", described, registered)
-	}
+			return version + slotsPrefix + path
+		})
+		equal(t, "slots", slots, matching(want, func(path string) bool {
+			return strings.Contains(path, slotsPrefix+"/") || strings.Contains(path, "/replica_sync/")
+		}))
 
-	used := map[string]bool{}
-	for _, m := range regexp.MustCompile(`\$ref: "#/components/(\w+)/(\w+)"`).FindAllSubmatch(text, -1) {
-		kind, name := string(m[1]), string(m[2])
-		if _, ok := spec.Components[kind][name]; !ok {
-			t.Errorf("nothing is at #/components/%s/%s", kind, name)
-		}
-		used[kind+"/"+name] = true
+		// The Conductor's listener has just the routes below the prefix.
+		own := routesOf(newConductorEngine(&fake{}, opt), func(path string) string { return conductorPrefix + path })
+		equal(t, "conductor", own, matching(want, func(path string) bool { return strings.HasPrefix(path, conductorPrefix+"/") }))
 	}
-	for kind, named := range spec.Components {
-		for name := range maps.Keys(named) {
-			if kind != "parameters" && !used[kind+"/"+name] { // parameters were cut out above
-				t.Errorf("#/components/%s/%s is not used", kind, name)
-			}
+}
+
+// matching are the operations whose path is wanted.
+func matching(operations []string, wanted func(path string) bool) (out []string) {
+	for _, op := range operations {
+		if _, path, _ := strings.Cut(op, " "); wanted(path) {
+			out = append(out, op)
+		}
+	}
+	return out
+}
+
+// TestOpenAPIServed: the document of the process's contract is served.
+func TestOpenAPIServed(t *testing.T) {
+	for _, contract := range []service.Contract{service.Contract13, service.Contract16} {
+		w := call(t, New(&fake{}, Options{Log: zerolog.Nop(), Contract: contract}), "GET", "/openapi.yaml", "", nil)
+		if w.Code != 200 || w.Header().Get("Content-Type") != "application/yaml" || w.Body.String() != string(openapi.Document(contract.String())) {
+			t.Errorf("%s: %d %q, %d bytes", contract, w.Code, w.Header().Get("Content-Type"), w.Body.Len())
 		}
 	}
 }
@@ -113,10 +111,6 @@ func TestOpenAPI(t *testing.T) {
 // TestConductorExamples: the Conductor's routes accept every body that the
 // description gives as an example.
 func TestConductorExamples(t *testing.T) {
-	text, err := os.ReadFile("../../api/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	type content struct {
 		Example  map[string]any
 		Examples map[string]struct{ Value map[string]any }
@@ -128,7 +122,7 @@ func TestConductorExamples(t *testing.T) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(text, &spec); err != nil {
+	if err := yaml.Unmarshal(openapi.Document("1.3"), &spec); err != nil {
 		t.Fatal(err)
 	}
 	h := newHandler(&fake{})

@@ -21,14 +21,17 @@ type loadReader interface {
 	Loads(model, tenant *string) []service.ScopeLoads
 }
 
-type projectRoutes struct{ svc projector }
+type projectRoutes struct {
+	svc projector
+	d   dialect
+}
 
 func (r projectRoutes) overlapScores(_ *gin.Context, b *projectBody, out []byte) (int, []byte, error) {
 	scores, err := r.svc.OverlapScores(&b.req)
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, appendOverlapScores(out, &scores), nil
+	return http.StatusOK, r.d.appendOverlapScores(out, &scores), nil
 }
 
 func (r projectRoutes) potentialLoads(_ *gin.Context, b *projectBody, out []byte) (int, []byte, error) {
@@ -39,20 +42,22 @@ func (r projectRoutes) potentialLoads(_ *gin.Context, b *projectBody, out []byte
 	return http.StatusOK, appendList(out, loads, appendRankLoad), nil
 }
 
-type loadRoutes struct{ svc loadReader }
+type loadRoutes struct {
+	svc loadReader
+	d   dialect
+}
 
 func (r loadRoutes) list(c *gin.Context, out []byte) (int, []byte, error) {
 	f, err := filterOf(c.Request)
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, appendList(out, r.svc.Loads(f.model, f.tenant), appendScopeLoads), nil
+	return http.StatusOK, appendList(out, r.svc.Loads(f.model, f.tenant), r.d.appendScopeLoads), nil
 }
 
-func appendScopeLoads(out []byte, l service.ScopeLoads) []byte {
+func (d dialect) appendScopeLoads(out []byte, l service.ScopeLoads) []byte {
 	out = append(out, '{')
-	out = appendStringField(out, "model_name", l.Scope.Model)
-	out = appendStringField(out, "tenant_id", l.Scope.Tenant)
+	out = d.appendScope(out, l.Scope)
 	out = appendList(appendKey(out, "loads"), l.Loads, appendRankLoad)
 	out = appendUintField(out, "pending_count", uint64(l.PendingCount))
 	out = appendUintField(out, "pending_isl_tokens", l.PendingISLTokens)
@@ -75,17 +80,17 @@ func appendRankLoad(out []byte, l service.RankLoad) []byte {
 // which the standalone service never has.
 const noSharedCache = `,"shared_cache":{"enabled":false,"total_hit_blocks":0,"ranges":[],"error":null}}`
 
-func appendOverlapScores(out []byte, s *service.OverlapScores) []byte {
+func (d dialect) appendOverlapScores(out []byte, s *service.OverlapScores) []byte {
 	out = append(out, '{')
 	out = appendUintField(out, "block_size", s.BlockSize)
 	out = appendUintField(out, "num_blocks", uint64(s.NumBlocks))
-	out = appendList(appendKey(out, "workers"), s.Rows, appendOverlapRow)
+	out = appendList(appendKey(out, "workers"), s.Rows, d.appendOverlapRow)
 	return append(out, noSharedCache...)
 }
 
 // appendOverlapRow turns the tiers' extensions into the contract's cumulative
 // figures and gives both.
-func appendOverlapRow(out []byte, r service.OverlapRow) []byte {
+func (d dialect) appendOverlapRow(out []byte, r service.OverlapRow) []byte {
 	host := uint64(r.Device) + uint64(r.Host)
 	out = append(out, '{')
 	out = appendUintField(out, "worker_id", r.Rank.Worker)
@@ -96,7 +101,9 @@ func appendOverlapRow(out []byte, r service.OverlapRow) []byte {
 	out = appendUintField(out, "host_pinned_extension_blocks", r.Host)
 	out = appendUintField(out, "disk_extension_blocks", r.Disk)
 	out = appendNull(out, "shared_beyond_device_blocks")
-	out = appendFloat(appendKey(out, "router_credit_blocks"), r.RouterCredit, 64)
+	if d == dialect13 {
+		out = appendFloat(appendKey(out, "router_credit_blocks"), r.RouterCredit, 64)
+	}
 	return append(out, '}')
 }
 
@@ -110,10 +117,8 @@ func (b *projectBody) question() question {
 	return question{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
 }
 
-func newProjectBody() *body[projectBody] {
-	return newBody(projectShape,
+func newProjectBody(d dialect) *body[projectBody] {
+	return newBody(jsonscan.NewObject(questionFields(d, (*projectBody).question)...),
 		func(b *projectBody) { b.question().reset() },
 		func(b *projectBody) int { return b.question().size() })
 }
-
-var projectShape = jsonscan.NewObject(questionFields((*projectBody).question)...)

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/select-service/select-service/internal/jsonscan"
@@ -42,11 +44,8 @@ func (q question) size() int {
 }
 
 // questionFields are the members of a body about a prompt.
-func questionFields[T any](of func(*T) question) []jsonscan.Field[T] {
-	on := func(read func(*jsonscan.Scanner, question)) func(*jsonscan.Scanner, *T) {
-		return func(s *jsonscan.Scanner, t *T) { read(s, of(t)) }
-	}
-	// unlessNull is on for members whose null means the same as their absence.
+func questionFields[T any](d dialect, of func(*T) question) []jsonscan.Field[T] {
+	// unlessNull is for members whose null means the same as their absence.
 	unlessNull := func(read func(*jsonscan.Scanner, question)) func(*jsonscan.Scanner, *T) {
 		return func(s *jsonscan.Scanner, t *T) {
 			if !s.Null() {
@@ -54,9 +53,7 @@ func questionFields[T any](of func(*T) question) []jsonscan.Field[T] {
 			}
 		}
 	}
-	return []jsonscan.Field[T]{
-		{Name: "model_name", Read: on(func(s *jsonscan.Scanner, q question) { q.scope.Model = s.String() })},
-		{Name: "tenant_id", Read: on(func(s *jsonscan.Scanner, q question) { q.scope.Tenant = s.String() })},
+	return append(scopeFields(d, func(t *T) *catalog.Scope { return of(t).scope }), []jsonscan.Field[T]{
 		{Name: "token_ids", Read: unlessNull(readTokenIDs)},
 		{Name: "mm_routing_info", Read: unlessNull(readRouting)},
 		{Name: "block_mm_infos", Read: unlessNull(func(s *jsonscan.Scanner, q question) {
@@ -73,8 +70,8 @@ func questionFields[T any](of func(*T) question) []jsonscan.Field[T] {
 			eagle := s.Bool()
 			q.prompt.Eagle = &eagle
 		})},
-		{Name: "router_config_override", Read: unlessNull(readOverride)},
-	}
+		{Name: "router_config_override", Read: unlessNull(d.readOverride)},
+	}...)
 }
 
 func readTokenIDs(s *jsonscan.Scanner, q question) {
@@ -170,12 +167,16 @@ func overrideBool(name string, of func(*selector.Override) **bool) jsonscan.Fiel
 
 // readOverride also checks the ranges: to the contract a value out of range is
 // a body of the wrong shape.
-func readOverride(s *jsonscan.Scanner, q question) {
+func (d dialect) readOverride(s *jsonscan.Scanner, q question) {
 	overrideShape.Read(s, q.override)
 	if s.Err() != nil {
 		return
 	}
-	if _, err := selector.DefaultWeights().With(*q.override); err != nil {
+	_, err := selector.DefaultWeights().With(*q.override)
+	if credit := q.override.OverlapCredit; d == dialect13 && credit != nil && *credit > 1 {
+		err = errors.Join(err, fmt.Errorf("%w: overlap_score_credit: %v is not in [0, 1]", selector.ErrOverride, *credit))
+	}
+	if err != nil {
 		s.Fail(strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 }

@@ -10,17 +10,31 @@ import (
 // empty name is a name like any other.
 type scopeFilter struct{ model, tenant *string }
 
+// errGroups refuses two names of a tenant that say different things.
+var errGroups = badRequest(queryPrefix + "`" + dialect13.group() + "` and `" + dialect16.group() + "` differ")
+
+// filterOf reads a filter. The tenant goes by its names in all dialects.
 func filterOf(r *http.Request) (scopeFilter, error) {
 	var f scopeFilter
+	var group *string
 	err := readQuery(r, func(key string) **string {
 		switch key {
 		case "model_name":
 			return &f.model
-		case "tenant_id":
+		case dialect13.group():
 			return &f.tenant
+		case dialect16.group():
+			return &group
 		}
 		return nil
 	})
+	switch {
+	case err != nil || group == nil:
+	case f.tenant == nil:
+		f.tenant = group
+	case *f.tenant != *group:
+		err = errGroups
+	}
 	return f, err
 }
 

@@ -15,19 +15,47 @@ type reserver interface {
 	PrefillComplete(id string) error
 	OutputBlock(id string, decay *float64) error
 	Free(id string) error
+	// Renew puts the end of a lease off.
+	Renew(id string) error
 }
 
-type reservationRoutes struct{ svc reserver }
+type reservationRoutes struct {
+	svc reserver
+	d   dialect
+}
 
 func (r reservationRoutes) create(_ *gin.Context, b *reserveBody, out []byte) (int, []byte, error) {
+	b.req.Kept = r.d == dialect16 && !b.named
+	b.req.IfExists = b.safety.ifExists
+	var err error
+	if b.req.Lease, err = b.safety.lease(); err != nil {
+		return 0, nil, err
+	}
 	res, err := r.svc.Reserve(&b.req)
 	if err != nil {
 		return 0, nil, err
 	}
+	status := http.StatusCreated
+	if res.Repeated {
+		status = http.StatusOK
+	}
+	return status, r.d.appendReservation(out, &res), nil
+}
+
+func (d dialect) appendReservation(out []byte, r *service.Reservation) []byte {
 	out = append(out, '{')
-	out = appendStringField(out, "reservation_id", res.ID)
-	out = appendPlacement(out, res.Scope, res.Rank, res.Endpoint)
-	return http.StatusCreated, append(out, '}'), nil
+	out = appendStringField(out, d.bookingID(), r.ID)
+	out = d.appendPlacement(out, r.Scope, r.Rank, r.Endpoint)
+	out = appendLease(out, r.Lease)
+	return append(out, '}')
+}
+
+func (r reservationRoutes) renew(c *gin.Context, out []byte) (int, []byte, error) {
+	id, err := pathValue(c, "reservation_id")
+	if err == nil {
+		err = r.svc.Renew(id)
+	}
+	return http.StatusOK, appendOK(out), err
 }
 
 func (r reservationRoutes) prefillComplete(c *gin.Context, out []byte) (int, []byte, error) {
@@ -71,30 +99,46 @@ var outputBlockShape = jsonscan.NewObject(
 type reserveBody struct {
 	req     service.ReserveRequest
 	routing service.Routing
+	safety  safety
+	named   bool // the worker is
 }
 
 func (b *reserveBody) question() question {
 	return question{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
 }
 
-func newReserveBody() *body[reserveBody] {
-	return newBody(reserveShape,
+func newReserveBody(d dialect) *body[reserveBody] {
+	return newBody(newReserveShape(d),
 		func(b *reserveBody) {
-			b.req = service.ReserveRequest{Prompt: b.req.Prompt}
+			*b = reserveBody{req: service.ReserveRequest{Prompt: b.req.Prompt}, routing: b.routing}
 			b.question().reset()
 		},
 		func(b *reserveBody) int { return b.question().size() })
 }
 
-var reserveShape = jsonscan.NewObject(append(questionFields((*reserveBody).question),
-	jsonscan.Field[reserveBody]{Name: "reservation_id", Required: true, Read: jsonscan.Set(
-		func(b *reserveBody) *string { return &b.req.ID }, (*jsonscan.Scanner).String)},
-	jsonscan.Field[reserveBody]{Name: "worker_id", Required: true, Read: jsonscan.Set(
-		func(b *reserveBody) *uint64 { return &b.req.Rank.Worker }, (*jsonscan.Scanner).Uint64)},
-	jsonscan.Field[reserveBody]{Name: "dp_rank", Read: jsonscan.OrNull(
-		func(b *reserveBody) *uint32 { return &b.req.Rank.DP }, (*jsonscan.Scanner).Uint32)},
-	jsonscan.Field[reserveBody]{Name: "expected_output_tokens", Read: jsonscan.Optional(
-		func(b *reserveBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*jsonscan.Scanner).Uint32)},
-	jsonscan.Field[reserveBody]{Name: "effective_prefill_tokens", Read: jsonscan.Optional(
-		func(b *reserveBody) **uint64 { return &b.req.EffectivePrefillTokens }, (*jsonscan.Scanner).Uint64)},
-)...)
+func newReserveShape(d dialect) *jsonscan.Object[reserveBody] {
+	fields := append(questionFields(d, (*reserveBody).question), safetyFields(func(b *reserveBody) *safety { return &b.safety })...)
+	// Of several members that are missing, an error names the first.
+	id := func(b *reserveBody) *string { return &b.req.ID }
+	readWorker := func(s *jsonscan.Scanner, b *reserveBody) { b.req.Rank.Worker, b.named = s.Uint64(), true }
+	if d == dialect13 {
+		fields = append(fields,
+			must("reservation_id", id, (*jsonscan.Scanner).String),
+			jsonscan.Field[reserveBody]{Name: "worker_id", Required: true, Read: readWorker})
+	} else {
+		selectionID := aliased("selection_id", "reservation_id", id)
+		selectionID.Required = true
+		fields = append(fields, selectionID,
+			jsonscan.Field[reserveBody]{Name: "worker_id", Read: func(s *jsonscan.Scanner, b *reserveBody) {
+				if !s.Null() {
+					readWorker(s, b)
+				}
+			}},
+			optionally("track_prefill_tokens", func(b *reserveBody) **bool { return &b.req.TrackPrefill }, (*jsonscan.Scanner).Bool))
+	}
+	return jsonscan.NewObject(append(fields,
+		may("dp_rank", func(b *reserveBody) *uint32 { return &b.req.Rank.DP }, (*jsonscan.Scanner).Uint32),
+		optionally("expected_output_tokens", func(b *reserveBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*jsonscan.Scanner).Uint32),
+		optionally("effective_prefill_tokens", func(b *reserveBody) **uint64 { return &b.req.EffectivePrefillTokens }, (*jsonscan.Scanner).Uint64),
+	)...)
+}

@@ -8,6 +8,9 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
+
+	openapi "github.com/select-service/select-service/api"
+	"github.com/select-service/select-service/internal/service"
 )
 
 // Service is what the routes of the selection service need; those of the slot
@@ -23,6 +26,7 @@ type Service interface {
 	thresholder
 	diagnoser
 	dumper
+	reconciler
 }
 
 // SlotsService is what the routes of the slot tracker's own listener need.
@@ -35,6 +39,9 @@ type SlotsService interface {
 type Options struct {
 	// Log gets a line per request at debug level and the causes of 500 answers.
 	Log zerolog.Logger
+	// Contract is what the routes without a prefix speak; those under /v1.3 and
+	// /v1.6 are always there.
+	Contract service.Contract
 	// Metrics serves GET /metrics; nil leaves the route out.
 	Metrics http.Handler
 	// Requests counts the listener's requests; nil for nobody.
@@ -62,12 +69,25 @@ const slotsPrefix = "/slots"
 
 func newSlotsEngine(svc SlotsService, opt Options) *gin.Engine {
 	e, a := bareEngine(opt, renderSelection)
-	slotsRoutes{svc}.addTo(e, a)
-	addReplicaRoutes(e, a, svc)
+	inDialects(e, a, func(r gin.IRouter, a api) {
+		slotsRoutes{svc, a.dialect}.addTo(r, a)
+		addReplicaRoutes(r, a, svc)
+	})
 	return e
 }
 
+// inDialects registers routes without a prefix and under that of every dialect.
+func inDialects(e *gin.Engine, unprefixed api, add func(gin.IRouter, api)) {
+	add(e, unprefixed)
+	for _, d := range dialects {
+		a := unprefixed
+		a.dialect = d
+		add(e.Group(d.prefix()), a)
+	}
+}
+
 func newConductorEngine(svc ConductorService, opt Options) *gin.Engine {
+	opt.Contract = service.Contract13 // it has no dialects
 	e, a := bareEngine(opt, renderConductor)
 	conductorRoutes{svc}.addTo(e, a)
 	return e
@@ -84,7 +104,7 @@ func bareEngine(opt Options, render renderer) (*gin.Engine, api) {
 	e.UseEscapedPath = true
 	e.UnescapePathValues = false
 
-	a := api{log: opt.Log, render: render, requests: opt.Requests}
+	a := api{log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests}
 	if opt.RetryAfter > 0 {
 		a.retryAfter = []string{strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)}
 	}
@@ -96,51 +116,58 @@ func bareEngine(opt Options, render renderer) (*gin.Engine, api) {
 
 func newEngine(svc Service, opt Options) *gin.Engine {
 	e, a := bareEngine(opt, renderSelection)
-
-	workers := workerRoutes{svc}
-	e.POST("/workers", withBody(a, newBody(workerShape, resetWorkerBody, nil), workers.put))
-	get(e, "/workers", a.serve(workers.list))
-	e.PATCH("/workers/:worker_id", a.checked(workerID), withBody(a, newBody(patchShape, nil, nil), workers.patch))
-	e.DELETE("/workers/:worker_id", a.serve(workers.remove))
-	get(e, "/health", a.serve(health))
-	get(e, "/ready", a.serve(workers.ready))
-
-	selection := selectRoutes{svc}
-	e.POST("/select", withBody(a, newSelectBody(selectShape), selection.choose))
-	e.POST("/select_and_reserve", withBody(a, newSelectBody(selectAndReserveShape), selection.chooseAndReserve))
-
-	projection := projectRoutes{svc}
-	e.POST("/overlap_scores", withBody(a, newProjectBody(), projection.overlapScores))
-	e.POST("/potential_loads", withBody(a, newProjectBody(), projection.potentialLoads))
-	get(e, "/loads", a.serve(loadRoutes{svc}.list))
-	e.POST("/diagnose", withBody(a, newDiagnoseBody(), diagnoseRoutes{svc}.diagnose))
-
-	reservations := reservationRoutes{svc}
-	e.POST("/reservations", withBody(a, newReserveBody(), reservations.create))
-	e.DELETE("/reservations/:reservation_id", a.serve(reservations.free))
-	e.POST("/reservations/:reservation_id/prefill_complete", a.serve(reservations.prefillComplete))
-	e.POST("/reservations/:reservation_id/output_block", a.checked(reservationID),
-		withBody(a, newBody(outputBlockShape, nil, nil), reservations.outputBlock))
-
-	busyRoutes{svc}.addTo(e, a)
-
-	get(e, "/dump", dumpRoutes{svc, a}.dump)
-
-	addReplicaRoutes(e, a, svc)
-	slotsRoutes{svc}.addTo(e.Group(slotsPrefix), a)
+	inDialects(e, a, func(r gin.IRouter, a api) { addSelection(r, a, svc) })
 	addConductor(e, a, svc)
-
+	document := openapi.Document(opt.Contract.String())
+	get(e, "/openapi.yaml", func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", document) })
 	if opt.Metrics != nil {
 		get(e, "/metrics", gin.WrapH(opt.Metrics))
 	}
 	return e
 }
 
+// addSelection registers what the selection service has in every dialect.
+func addSelection(r gin.IRouter, a api, svc Service) {
+	workers := workerRoutes{svc, a.dialect}
+	r.POST("/workers", withBody(a, newBody(newWorkerShape(a.dialect), resetWorkerBody, nil), workers.put))
+	r.PUT("/workers", a.checked(withContent), withBody(a, newReconcileBody(a.dialect), reconcileRoutes{svc}.put))
+	get(r, "/workers", a.serve(workers.list))
+	r.PATCH("/workers/:worker_id", a.checked(workerID), withBody(a, newBody(patchShape, nil, nil), workers.patch))
+	r.DELETE("/workers/:worker_id", a.serve(workers.remove))
+	get(r, "/health", a.serve(health))
+	get(r, "/ready", a.serve(workers.ready))
+
+	selection := selectRoutes{svc, a.dialect}
+	r.POST("/select", withBody(a, newSelectBody(newSelectShape(a.dialect)), selection.choose))
+	r.POST("/select_and_reserve", withBody(a, newSelectBody(newSelectAndReserveShape(a.dialect)), selection.chooseAndReserve))
+
+	projection := projectRoutes{svc, a.dialect}
+	r.POST("/overlap_scores", withBody(a, newProjectBody(a.dialect), projection.overlapScores))
+	r.POST("/potential_loads", withBody(a, newProjectBody(a.dialect), projection.potentialLoads))
+	get(r, "/loads", a.serve(loadRoutes{svc, a.dialect}.list))
+	r.POST("/diagnose", withBody(a, newDiagnoseBody(a.dialect), diagnoseRoutes{svc, a.dialect}.diagnose))
+
+	reservations := reservationRoutes{svc, a.dialect}
+	r.POST("/reservations", withBody(a, newReserveBody(a.dialect), reservations.create))
+	r.DELETE("/reservations/:reservation_id", a.serve(reservations.free))
+	r.POST("/reservations/:reservation_id/renew", a.serve(reservations.renew))
+	r.POST("/reservations/:reservation_id/prefill_complete", a.serve(reservations.prefillComplete))
+	r.POST("/reservations/:reservation_id/output_block", a.checked(reservationID),
+		withBody(a, newBody(outputBlockShape, nil, nil), reservations.outputBlock))
+
+	busyRoutes{svc}.addTo(r, a)
+
+	get(r, "/dump", dumpRoutes{svc, a}.dump)
+
+	addReplicaRoutes(r, a, svc)
+	slotsRoutes{svc, a.dialect}.addTo(r.Group(slotsPrefix), a)
+}
+
 // addConductor registers the Conductor's routes under their prefix, where errors
 // have its form.
 func addConductor(e *gin.Engine, selection api, svc ConductorService) {
 	a := selection
-	a.render = renderConductor
+	a.dialect, a.render = dialect13, renderConductor
 	conductorRoutes{svc}.addTo(e.Group(conductorPrefix, a.recovery), a)
 	at := func(f answerFunc) gin.HandlerFunc {
 		inside, outside := a.serve(f), selection.serve(f)

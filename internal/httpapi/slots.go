@@ -32,18 +32,21 @@ type slotTracker interface {
 	SlotsRegisterPeer(endpoint string) (bool, error)
 }
 
-type slotsRoutes struct{ svc SlotsService }
+type slotsRoutes struct {
+	svc SlotsService
+	d   dialect
+}
 
 // addTo registers the routes, all of them relative to r.
 func (s slotsRoutes) addTo(r gin.IRoutes, a api) {
-	r.POST("/register", withBody(a, newSlotsBody(slotsRegisterShape, resetSlotsWorker, nil), s.register))
-	r.POST("/unregister", withBody(a, newSlotsBody(slotsUnregisterShape, resetSlotsWorker, nil), s.unregister))
+	r.POST("/register", withBody(a, newSlotsBody(newSlotsRegisterShape(a.dialect), resetSlotsWorker, nil), s.register))
+	r.POST("/unregister", withBody(a, newSlotsBody(newSlotsUnregisterShape(a.dialect), resetSlotsWorker, nil), s.unregister))
 	get(r, "/workers", a.serve(s.workers))
-	r.POST("/add", withBody(a, newSlotsBody(slotsAddShape, resetSlotsBooking, nil), s.add))
-	r.POST("/prefill_complete", withBody(a, newSlotsBody(slotsRequestShape, resetSlotsRequest, nil), s.prefillComplete))
-	r.POST("/free", withBody(a, newSlotsBody(slotsRequestShape, resetSlotsRequest, nil), s.free))
+	r.POST("/add", withBody(a, newSlotsBody(newSlotsAddShape(a.dialect), resetSlotsBooking, nil), s.add))
+	r.POST("/prefill_complete", withBody(a, newSlotsBody(newSlotsRequestShape(a.dialect), resetSlotsRequest, nil), s.prefillComplete))
+	r.POST("/free", withBody(a, newSlotsBody(newSlotsRequestShape(a.dialect), resetSlotsRequest, nil), s.free))
 	get(r, "/loads", a.serve(s.loads))
-	r.POST("/potential_loads", withBody(a, newSlotsBody(slotsProjectShape, resetSlotsProjection, slotsProjectionSize), s.potentialLoads))
+	r.POST("/potential_loads", withBody(a, newSlotsBody(newSlotsProjectShape(a.dialect), resetSlotsProjection, slotsProjectionSize), s.potentialLoads))
 	get(r, "/health", slotsHealth)
 
 	peers := peerRoutes{s.svc}
@@ -71,7 +74,7 @@ func (s slotsRoutes) workers(c *gin.Context, out []byte) (int, []byte, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, appendList(out, s.svc.SlotsWorkers(f.model, f.tenant), appendSlotsWorker), nil
+	return http.StatusOK, appendList(out, s.svc.SlotsWorkers(f.model, f.tenant), s.d.appendSlotsWorker), nil
 }
 
 func (s slotsRoutes) add(_ *gin.Context, b *service.SlotsBooking, out []byte) (int, []byte, error) {
@@ -91,7 +94,7 @@ func (s slotsRoutes) loads(c *gin.Context, out []byte) (int, []byte, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, appendList(out, s.svc.SlotsLoads(f.model, f.tenant), appendSlotsLoad), nil
+	return http.StatusOK, appendList(out, s.svc.SlotsLoads(f.model, f.tenant), s.d.appendSlotsLoad), nil
 }
 
 func (s slotsRoutes) potentialLoads(_ *gin.Context, p *service.SlotsProjection, out []byte) (int, []byte, error) {
@@ -107,21 +110,19 @@ func (s slotsRoutes) registerPeer(_ *gin.Context, b *peerBody, out []byte) (int,
 	return registered(fresh), appendOK(out), err
 }
 
-func appendSlotsWorker(out []byte, w service.SlotsWorker) []byte {
+func (d dialect) appendSlotsWorker(out []byte, w service.SlotsWorker) []byte {
 	out = append(out, '{')
 	out = appendUintField(out, "worker_id", w.Worker)
-	out = appendStringField(out, "model_name", w.Scope.Model)
-	out = appendStringField(out, "tenant_id", w.Scope.Tenant)
+	out = d.appendScope(out, w.Scope)
 	out = appendUintField(out, "block_size", w.BlockSize)
 	out = appendUintField(out, "dp_start", w.DPStart)
 	out = appendUintField(out, "dp_size", w.DPSize)
 	return append(out, '}')
 }
 
-func appendSlotsLoad(out []byte, l service.SlotsLoad) []byte {
+func (d dialect) appendSlotsLoad(out []byte, l service.SlotsLoad) []byte {
 	out = append(out, '{')
-	out = appendStringField(out, "model_name", l.Scope.Model)
-	out = appendStringField(out, "tenant_id", l.Scope.Tenant)
+	out = d.appendScope(out, l.Scope)
 	out = appendUintField(out, "worker_id", l.Load.Rank.Worker)
 	out = appendUintField(out, "dp_rank", l.Load.Rank.DP)
 	out = appendUintField(out, "active_prefill_tokens", l.Load.PrefillTokens)

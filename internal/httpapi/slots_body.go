@@ -24,11 +24,6 @@ func slotsModel[T any](scope func(*T) *catalog.Scope) jsonscan.Field[T] {
 		func(t *T) *string { return &scope(t).Model }, (*jsonscan.Scanner).String)}
 }
 
-func slotsTenant[T any](scope func(*T) *catalog.Scope) jsonscan.Field[T] {
-	return jsonscan.Field[T]{Name: "tenant_id", Read: jsonscan.Set(
-		func(t *T) *string { return &scope(t).Tenant }, (*jsonscan.Scanner).String)}
-}
-
 func slotsWorkerScope(w *service.SlotsWorker) *catalog.Scope { return &w.Scope }
 
 func resetSlotsWorker(w *service.SlotsWorker) { *w = service.SlotsWorker{Scope: slotsScope} }
@@ -40,38 +35,43 @@ func slotsWorkerUint32(name string, field func(*service.SlotsWorker) *uint32) js
 	return jsonscan.Field[service.SlotsWorker]{Name: name, Required: true, Read: jsonscan.Set(field, (*jsonscan.Scanner).Uint32)}
 }
 
-var (
-	slotsRegisterShape = jsonscan.NewObject(
+func newSlotsRegisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
+	return jsonscan.NewObject(
 		slotsWorkerID,
 		slotsModel(slotsWorkerScope),
-		slotsTenant(slotsWorkerScope),
+		groupField(d, slotsWorkerScope),
 		slotsWorkerUint32("block_size", func(w *service.SlotsWorker) *uint32 { return &w.BlockSize }),
 		slotsWorkerUint32("dp_start", func(w *service.SlotsWorker) *uint32 { return &w.DPStart }),
 		slotsWorkerUint32("dp_size", func(w *service.SlotsWorker) *uint32 { return &w.DPSize }),
 	)
-	slotsUnregisterShape = jsonscan.NewObject(slotsWorkerID, slotsModel(slotsWorkerScope), slotsTenant(slotsWorkerScope))
-)
+}
+
+func newSlotsUnregisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
+	return jsonscan.NewObject(slotsWorkerID, slotsModel(slotsWorkerScope), groupField(d, slotsWorkerScope))
+}
 
 func slotsBookingScope(b *service.SlotsBooking) *catalog.Scope { return &b.Scope }
 
 // resetSlotsBooking gives the hashes up: the service has kept them.
 func resetSlotsBooking(b *service.SlotsBooking) { *b = service.SlotsBooking{Scope: slotsScope} }
 
-var slotsAddShape = jsonscan.NewObject(
-	slotsModel(slotsBookingScope),
-	slotsTenant(slotsBookingScope),
-	jsonscan.Field[service.SlotsBooking]{Name: "request_id", Required: true, Read: jsonscan.Set(
-		func(b *service.SlotsBooking) *string { return &b.ID }, (*jsonscan.Scanner).String)},
-	jsonscan.Field[service.SlotsBooking]{Name: "worker_id", Required: true, Read: jsonscan.Set(
-		func(b *service.SlotsBooking) *uint64 { return &b.Rank.Worker }, (*jsonscan.Scanner).Uint64)},
-	jsonscan.Field[service.SlotsBooking]{Name: "dp_rank", Required: true, Read: jsonscan.Set(
-		func(b *service.SlotsBooking) *uint32 { return &b.Rank.DP }, (*jsonscan.Scanner).Uint32)},
-	jsonscan.Field[service.SlotsBooking]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, b *service.SlotsBooking) {
-		b.SequenceHashes = s.AppendHash64s(b.SequenceHashes)
-	}},
-	jsonscan.Field[service.SlotsBooking]{Name: "new_isl_tokens", Read: jsonscan.Set(
-		func(b *service.SlotsBooking) *uint64 { return &b.NewISLTokens }, (*jsonscan.Scanner).Uint64)},
-)
+func newSlotsAddShape(d dialect) *jsonscan.Object[service.SlotsBooking] {
+	return jsonscan.NewObject(
+		slotsModel(slotsBookingScope),
+		groupField(d, slotsBookingScope),
+		jsonscan.Field[service.SlotsBooking]{Name: "request_id", Required: true, Read: jsonscan.Set(
+			func(b *service.SlotsBooking) *string { return &b.ID }, (*jsonscan.Scanner).String)},
+		jsonscan.Field[service.SlotsBooking]{Name: "worker_id", Required: true, Read: jsonscan.Set(
+			func(b *service.SlotsBooking) *uint64 { return &b.Rank.Worker }, (*jsonscan.Scanner).Uint64)},
+		jsonscan.Field[service.SlotsBooking]{Name: "dp_rank", Required: true, Read: jsonscan.Set(
+			func(b *service.SlotsBooking) *uint32 { return &b.Rank.DP }, (*jsonscan.Scanner).Uint32)},
+		jsonscan.Field[service.SlotsBooking]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, b *service.SlotsBooking) {
+			b.SequenceHashes = s.AppendHash64s(b.SequenceHashes)
+		}},
+		jsonscan.Field[service.SlotsBooking]{Name: "new_isl_tokens", Read: jsonscan.Set(
+			func(b *service.SlotsBooking) *uint64 { return &b.NewISLTokens }, (*jsonscan.Scanner).Uint64)},
+	)
+}
 
 // slotsRequest names a booking.
 type slotsRequest struct {
@@ -83,12 +83,14 @@ func slotsRequestScope(r *slotsRequest) *catalog.Scope { return &r.scope }
 
 func resetSlotsRequest(r *slotsRequest) { *r = slotsRequest{scope: slotsScope} }
 
-var slotsRequestShape = jsonscan.NewObject(
-	slotsModel(slotsRequestScope),
-	slotsTenant(slotsRequestScope),
-	jsonscan.Field[slotsRequest]{Name: "request_id", Required: true, Read: jsonscan.Set(
-		func(r *slotsRequest) *string { return &r.id }, (*jsonscan.Scanner).String)},
-)
+func newSlotsRequestShape(d dialect) *jsonscan.Object[slotsRequest] {
+	return jsonscan.NewObject(
+		slotsModel(slotsRequestScope),
+		groupField(d, slotsRequestScope),
+		jsonscan.Field[slotsRequest]{Name: "request_id", Required: true, Read: jsonscan.Set(
+			func(r *slotsRequest) *string { return &r.id }, (*jsonscan.Scanner).String)},
+	)
+}
 
 func slotsProjectionScope(p *service.SlotsProjection) *catalog.Scope { return &p.Scope }
 
@@ -98,15 +100,17 @@ func resetSlotsProjection(p *service.SlotsProjection) {
 
 func slotsProjectionSize(p *service.SlotsProjection) int { return 8 * cap(p.SequenceHashes) }
 
-var slotsProjectShape = jsonscan.NewObject(
-	slotsModel(slotsProjectionScope),
-	slotsTenant(slotsProjectionScope),
-	jsonscan.Field[service.SlotsProjection]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, p *service.SlotsProjection) {
-		p.SequenceHashes = s.AppendHash64s(p.SequenceHashes)
-	}},
-	jsonscan.Field[service.SlotsProjection]{Name: "new_isl_tokens", Read: jsonscan.Set(
-		func(p *service.SlotsProjection) *uint64 { return &p.NewISLTokens }, (*jsonscan.Scanner).Uint64)},
-)
+func newSlotsProjectShape(d dialect) *jsonscan.Object[service.SlotsProjection] {
+	return jsonscan.NewObject(
+		slotsModel(slotsProjectionScope),
+		groupField(d, slotsProjectionScope),
+		jsonscan.Field[service.SlotsProjection]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, p *service.SlotsProjection) {
+			p.SequenceHashes = s.AppendHash64s(p.SequenceHashes)
+		}},
+		jsonscan.Field[service.SlotsProjection]{Name: "new_isl_tokens", Read: jsonscan.Set(
+			func(p *service.SlotsProjection) *uint64 { return &p.NewISLTokens }, (*jsonscan.Scanner).Uint64)},
+	)
+}
 
 // slotsPeerShape is peerShape under the slot tracker's name of the member.
 var slotsPeerShape = newPeerShape("url")

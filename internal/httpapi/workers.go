@@ -24,14 +24,17 @@ type workerCatalog interface {
 	Recovery() (status service.RecoveryStatus, configured bool)
 }
 
-type workerRoutes struct{ svc workerCatalog }
+type workerRoutes struct {
+	svc workerCatalog
+	d   dialect
+}
 
 func (r workerRoutes) put(_ *gin.Context, b *workerBody, out []byte) (int, []byte, error) {
 	w, err := r.svc.PutWorker(b.record())
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusCreated, appendWorker(out, w), nil
+	return http.StatusCreated, r.d.appendWorker(out, w), nil
 }
 
 func (r workerRoutes) patch(c *gin.Context, b *catalog.Patch, out []byte) (int, []byte, error) {
@@ -43,7 +46,7 @@ func (r workerRoutes) patch(c *gin.Context, b *catalog.Patch, out []byte) (int, 
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, appendWorker(out, w), nil
+	return http.StatusOK, r.d.appendWorker(out, w), nil
 }
 
 func (r workerRoutes) remove(c *gin.Context, out []byte) (int, []byte, error) {
@@ -55,7 +58,7 @@ func (r workerRoutes) remove(c *gin.Context, out []byte) (int, []byte, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, appendWorker(out, w), nil
+	return http.StatusOK, r.d.appendWorker(out, w), nil
 }
 
 func (r workerRoutes) list(c *gin.Context, out []byte) (int, []byte, error) {
@@ -63,7 +66,7 @@ func (r workerRoutes) list(c *gin.Context, out []byte) (int, []byte, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, appendList(out, r.svc.Workers(f.model, f.tenant), appendWorker), nil
+	return http.StatusOK, appendList(out, r.svc.Workers(f.model, f.tenant), r.d.appendWorker), nil
 }
 
 func (r workerRoutes) ready(_ *gin.Context, out []byte) (int, []byte, error) {
@@ -75,7 +78,7 @@ func (r workerRoutes) ready(_ *gin.Context, out []byte) (int, []byte, error) {
 	out = append(out, '{')
 	out = strconv.AppendBool(appendKey(out, "ready"), ready)
 	out = appendUintField(out, "schedulable_workers", uint64(schedulable))
-	out = appendList(appendKey(out, "workers"), workers, appendWorker)
+	out = appendList(appendKey(out, "workers"), workers, r.d.appendWorker)
 	if recovery, configured := r.svc.Recovery(); configured { // decision S6
 		out = appendRecovery(appendKey(out, "recovery"), recovery)
 	}

@@ -4,17 +4,17 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // appendWorker appends a worker's record. Unset members are null; three are
 // left out when they are empty.
-func appendWorker(out []byte, w *catalog.Worker) []byte {
+func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = append(out, '{')
 	out = appendUintField(out, "worker_id", w.ID)
-	out = appendStringField(out, "model_name", w.Scope.Model)
-	out = appendStringField(out, "tenant_id", w.Scope.Tenant)
+	out = d.appendScope(out, w.Scope)
 	out = appendStringField(out, "lifecycle", w.Lifecycle)
 	out = appendOptString(out, "endpoint", w.Endpoint)
 	out = appendOptString(out, "kv_events_endpoint", w.KVEventsEndpoint)
@@ -34,9 +34,21 @@ func appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendOptString(out, "kv_transfer_enforcement", w.KVTransferEnforcement)
 	out = appendOptFloat32(out, "kv_transfer_preferred_weight", w.KVTransferPreferredWeight)
 	if len(w.Reasons) > 0 {
-		out = appendList(appendKey(out, "not_schedulable_reasons"), w.Reasons, appendString)
+		out = d.appendReasons(out, w)
 	}
 	return append(out, '}')
+}
+
+// appendReasons appends why a worker is not schedulable. A reason may name the
+// worker's scope, in the 1.3 dialect's words.
+func (d dialect) appendReasons(out []byte, w *catalog.Worker) []byte {
+	said := " for model=" + w.Scope.Model + " tenant=" + w.Scope.Tenant
+	return appendList(appendKey(out, "not_schedulable_reasons"), w.Reasons, func(out []byte, reason string) []byte {
+		if d == dialect16 {
+			reason = strings.Replace(reason, said, " for model="+w.Scope.Model+" routing_group="+w.Scope.Tenant, 1)
+		}
+		return appendString(out, reason)
+	})
 }
 
 // appendByRank appends endpoints by rank, unless there are none.

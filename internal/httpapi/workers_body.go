@@ -43,15 +43,12 @@ func resetWorkerBody(b *workerBody) {
 	*b = workerBody{scope: catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}}
 }
 
-var workerShape = jsonscan.NewObject(append(
-	settingsFields(func(b *workerBody) *catalog.Patch { return &b.settings }, false),
-	jsonscan.Field[workerBody]{Name: "worker_id", Required: true, Read: jsonscan.Set(
-		func(b *workerBody) *uint64 { return &b.id }, (*jsonscan.Scanner).Uint64)},
-	jsonscan.Field[workerBody]{Name: "model_name", Read: jsonscan.Set(
-		func(b *workerBody) *string { return &b.scope.Model }, (*jsonscan.Scanner).String)},
-	jsonscan.Field[workerBody]{Name: "tenant_id", Read: jsonscan.Set(
-		func(b *workerBody) *string { return &b.scope.Tenant }, (*jsonscan.Scanner).String)},
-)...)
+// newWorkerShape is the body of POST /workers.
+func newWorkerShape(d dialect) *jsonscan.Object[workerBody] {
+	fields := settingsFields(func(b *workerBody) *catalog.Patch { return &b.settings }, false)
+	fields = append(fields, scopeFields(d, func(b *workerBody) *catalog.Scope { return &b.scope })...)
+	return jsonscan.NewObject(append(fields, must("worker_id", func(b *workerBody) *uint64 { return &b.id }, (*jsonscan.Scanner).Uint64))...)
+}
 
 // patchShape is the body of PATCH /workers/{worker_id}.
 var patchShape = jsonscan.NewObject(settingsFields(func(p *catalog.Patch) *catalog.Patch { return p }, true)...)
@@ -104,11 +101,7 @@ func optional[T, V any](
 }
 
 func readEnforcement(s *jsonscan.Scanner) string {
-	v := s.String()
-	if s.Err() == nil && v != "required" && v != "preferred" {
-		s.Fail("unknown variant, expected `required` or `preferred`")
-	}
-	return v
+	return s.Variant("required", "preferred")
 }
 
 func readByRank(s *jsonscan.Scanner) map[uint32]string {

@@ -379,3 +379,43 @@ func BenchmarkUint32s(b *testing.B) {
 		})
 	}
 }
+
+// TestVariant: one of the names is read, another string is a fault of shape, and
+// what is no string is none of JSON.
+func TestVariant(t *testing.T) {
+	for text, want := range map[string]struct {
+		got, reason string
+		class       Class
+	}{
+		`"a"`:      {"a", "", 0},
+		`"\u0062"`: {"b", "", 0},
+		`"c"`:      {"", "unknown variant, expected `a` or `b`", Shape},
+		`""`:       {"", "unknown variant, expected `a` or `b`", Shape},
+		`7`:        {"", "expected a value", Syntax},
+		`true`:     {"", "expected a value", Syntax},
+		`["a"]`:    {"", "expected a value", Syntax},
+		`{"a":1}`:  {"", "expected a value", Syntax},
+		``:         {"", "end of text, expected a value", Syntax},
+		`"a`:       {"", "end of text, expected the end of a string", Syntax},
+	} {
+		var s Scanner
+		s.Reset([]byte(text))
+		got := s.Variant("a", "b")
+		err := s.End()
+		if want.reason == "" {
+			if got != want.got || err != nil {
+				t.Errorf("%s: %q, %v", text, got, err)
+			}
+			continue
+		}
+		var fault *Error
+		if !errors.As(err, &fault) || fault.Class != want.class || fault.Reason != want.reason || got != "" {
+			t.Errorf("%s: %q, %+v, want %s", text, got, fault, want.reason)
+		}
+	}
+	var s Scanner
+	s.Reset([]byte(`"x"`))
+	if s.Variant("a", "b", "c"); s.End() == nil || !strings.Contains(s.End().Error(), "expected `a`, `b` or `c`") {
+		t.Errorf("three names: %v", s.End())
+	}
+}

@@ -12,10 +12,20 @@ type Field[T any] struct {
 	Required bool
 	// Read reads the member's value, exactly one, into the target.
 	Read func(*Scanner, *T)
+	// Alias is a second name of the member, "" for none. Either will do where the
+	// member is required.
+	Alias string
+	// Again reads the value of the name that comes second, if both do: it is a
+	// fault if the two do not say the same.
+	Again func(*Scanner, *T)
 }
 
-// maxFields is how many fields an object's bit set has room for.
-const maxFields = 64
+const (
+	// maxFields is how many fields an object's bit set has room for.
+	maxFields = 64
+	// isAlias is set in the index of an alias.
+	isAlias = maxFields
+)
 
 // Object describes the JSON objects that fill a T. It is immutable and safe for
 // concurrent use.
@@ -42,6 +52,15 @@ func NewObject[T any](fields ...Field[T]) *Object[T] {
 			o.required |= 1 << i
 		}
 	}
+	for i, f := range fields {
+		if f.Alias == "" {
+			continue
+		}
+		if _, ok := o.index[f.Alias]; ok {
+			panic("jsonscan: field " + f.Alias + " is given twice")
+		}
+		o.index[f.Alias] = i | isAlias
+	}
 	return o
 }
 
@@ -52,7 +71,7 @@ func (o *Object[T]) Read(s *Scanner, v *T) {
 	if !s.open('{', "an object") {
 		return
 	}
-	var seen uint64
+	var seen, aliased uint64
 	for first := true; s.more('}', first); first = false {
 		i, known := o.index[string(s.key())]
 		switch {
@@ -61,17 +80,26 @@ func (o *Object[T]) Read(s *Scanner, v *T) {
 		case !known:
 			s.Skip()
 			continue
-		case seen&(1<<i) != 0:
-			s.failField(o.fields[i].Name, "duplicate field `")
+		}
+		f, bit := &o.fields[i&^isAlias], uint64(1)<<(i&^isAlias)
+		name, read, mine, other := f.Name, f.Read, &seen, &aliased
+		if i&isAlias != 0 {
+			name, mine, other = f.Alias, other, mine
+		}
+		if *other&bit != 0 {
+			read = f.Again
+		}
+		if *mine&bit != 0 {
+			s.failField(name, "duplicate field `")
 			return
 		}
-		seen |= 1 << i
-		if o.fields[i].Read(s, v); s.err != nil {
-			s.err.within(o.fields[i].Name)
+		*mine |= bit
+		if read(s, v); s.err != nil {
+			s.err.within(name)
 			return
 		}
 	}
-	if missing := o.required &^ seen; missing != 0 && s.err == nil {
+	if missing := o.required &^ (seen | aliased); missing != 0 && s.err == nil {
 		s.failField(o.fields[bits.TrailingZeros64(missing)].Name, "missing field `")
 		s.err.Missing = true
 	}

@@ -1,12 +1,39 @@
 package jsonscan
 
 import (
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
 
 // String reads a string.
 func (s *Scanner) String() string { return string(s.Text()) }
+
+// Variant reads a string that is one of names, of which there is one at least.
+// What is no string is a fault of syntax, not of shape: the parser of the
+// contract (serde_json) has it so.
+func (s *Scanner) Variant(names ...string) string {
+	if s.err != nil {
+		return ""
+	}
+	if s.peek() != '"' {
+		s.failSyntax("a value")
+		return ""
+	}
+	text := s.Text()
+	for _, name := range names {
+		if string(text) == name {
+			return name
+		}
+	}
+	last := len(names) - 1
+	expected := "`" + names[last] + "`"
+	if last > 0 {
+		expected = "`" + strings.Join(names[:last], "`, `") + "` or " + expected
+	}
+	s.Fail("unknown variant, expected " + expected)
+	return ""
+}
 
 // Text reads a string without copying it where it has no escapes. The bytes are
 // borrowed until the next string is read.

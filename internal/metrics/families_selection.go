@@ -29,10 +29,28 @@ var selectionFamilies = []family{
 		func(s *Sources) Samples { return s.ReservationsLive },
 	},
 	{
-		"reservation_events_total", "Reservations booked and ended, by event; freed_late is a free that came after the reservation had expired.",
+		"reservation_events_total", "Reservations booked and ended, by event; lease_expired is a part of expired, freed_late is a free that came after the reservation had expired.",
 		prometheus.CounterValue,
 		[]string{"event"},
 		func(s *Sources) Samples { return s.ReservationEvents },
+	},
+	{
+		"remembered_entries", "What is kept for callers that come back, by kind: first answers of live bookings, selections that wait for their booking, sessions, predicted blocks.",
+		prometheus.GaugeValue,
+		[]string{"kind"},
+		func(s *Sources) Samples { return s.Remembered },
+	},
+	{
+		"workers_file_changes_total", "Changes of the workers file, by outcome: applied or failed.",
+		prometheus.CounterValue,
+		[]string{"outcome"},
+		func(s *Sources) Samples { return s.WorkersFile },
+	},
+	{
+		"workers_file_stale", "1 if the workers in force are not those of the workers file, else 0.",
+		prometheus.GaugeValue,
+		nil,
+		func(s *Sources) Samples { return s.WorkersFileStale },
 	},
 	{
 		"queued_requests", "Selections that wait for a rank that is not busy.",

@@ -24,6 +24,7 @@ var labelsOf = map[string][]string{
 	"KVEvents": {"stored", "device", "applied"}, "KVEventBlocks": {"device", "stored"}, "KVMessages": {"live"},
 	"KVGaps": {"lost"}, "KVReplays": {"complete"}, "KVConnections": {"connect"}, "KVStreams": {"live"},
 	"IndexBlocks": {"device"}, "Workers": {"m", "schedulable"}, "Selections": {"m", "reserved"}, "ReservationEvents": {"booked"},
+	"Remembered": {"answers"}, "WorkersFile": {"applied"},
 	"OverlapRatio": {"m"}, "OverlapForegone": {"m"}, "CostSpread": {"m"}, "QueueWait": {"m"},
 	"Rejections": {"m", "queue_limit"}, "BusyThresholds": {"m", "active_prefill_tokens_threshold"}, "WorkersUnjudged": {"m", "active_decode_blocks_threshold"},
 	"TasksIssued": {"m", "select"}, "TasksRejected": {"m", "select"}, "TasksQueued": {"m", "select"}, "ModelQueued": {"m"},

@@ -42,6 +42,9 @@ type Sources struct {
 	RanksUnlisted     Samples // gauge
 	ReservationsLive  Samples // gauge
 	ReservationEvents Samples // counter: event
+	Remembered        Samples // gauge: kind
+	WorkersFile       Samples // counter: outcome; none without a file
+	WorkersFileStale  Samples // gauge; none without a file
 	QueuedRequests    Samples // gauge
 	QueuedTokens      Samples // gauge
 

@@ -8,12 +8,18 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// Reserve books a prompt on a rank that the caller chose. It states a fact: it
-// never waits and is never refused for load.
+// Reserve books a prompt on a rank that the caller chose, or a kept selection. It
+// states a fact: it never waits and is never refused for load.
 func (s *Service) Reserve(req *ReserveRequest) (Reservation, error) {
-	r, err := s.reserve(req)
+	reserve := s.reserve
+	if req.Kept {
+		reserve = s.reserveKept
+	} else {
+		s.kept.Drop(req.Scope, req.ID)
+	}
+	r, err := reserve(req)
 	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
-		r, err = s.reserve(req)
+		r, err = reserve(req)
 	}
 	return r, err
 }
@@ -32,6 +38,12 @@ func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
 	if err := q.readBooking(&req.Prompt, snap); err != nil {
 		return Reservation{}, err
 	}
+	if req.IfExists == ReturnFirst {
+		asked := q.identify(&req.Prompt, q.sequence)
+		if r, done, err := s.reservedBefore(req, snap, &asked); done || err != nil {
+			return r, err
+		}
+	}
 	prefill, track, err := req.prefill(q.size.Tokens, weights.TrackPrefill)
 	if err != nil {
 		return Reservation{}, err
@@ -40,51 +52,92 @@ func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
 	if !ok {
 		return Reservation{}, noSuchRank(snap, req.Rank)
 	}
-	_, err = s.ledger.Book(req.Scope, reservations.Request{
-		ID:             req.ID,
-		Hashes:         slices.Clone(q.sequence),
-		TrackPrefill:   track,
-		ExpectedOutput: req.ExpectedOutputTokens,
-	}, func(*reservations.View) (reservations.Placement, error) {
-		if p.gone.Load() { // see selection.choose
+	b := booking{pool: p, snap: snap, entry: e, local: q.local, prefill: prefill}
+	b.Request = reservations.Request{
+		Hashes: slices.Clone(q.sequence), TrackPrefill: track, ExpectedOutput: req.ExpectedOutputTokens,
+	}
+	b.keep = &companion{identity: q.identify(&req.Prompt, b.Hashes)}
+	return s.book(req, &b)
+}
+
+// booking is what is to be booked on a rank that was chosen before.
+type booking struct {
+	reservations.Request
+	pool    *pool
+	snap    *catalog.Snapshot
+	entry   catalog.Entry
+	local   []uint64 // borrowed; nil: unknown
+	prefill uint64   // tokens
+	keep    *companion
+}
+
+// book enters a booking under the request's id, and completes its companion.
+func (s *Service) book(req *ReserveRequest, b *booking) (Reservation, error) {
+	e := b.entry
+	r := Reservation{ID: req.ID, Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: req.Lease}
+	b.keep.answers, b.keep.endpoint = &s.first, r.Endpoint
+	b.ID, b.Lease, b.Companion = req.ID, req.Lease, b.keep
+	_, err := s.ledger.Book(req.Scope, b.Request, func(*reservations.View) (reservations.Placement, error) {
+		if b.pool.gone.Load() { // see selection.choose
 			return reservations.Placement{}, errStale
 		}
-		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: prefill}, nil
+		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: b.prefill}, nil
 	})
+	if err != nil {
+		b.keep.hold.Release()
+	}
 	var exists *reservations.ExistsError
 	switch {
 	case errors.As(err, &exists):
-		return Reservation{}, &Error{Kind: Conflict, Text: exists.Error(), Err: err}
+		return Reservation{}, taken(exists.Error(), req.IfExists, exists)
 	case errors.Is(err, errStale), errors.Is(err, reservations.ErrUnknownRank):
-		left := noSuchRank(snap, req.Rank)
+		left := noSuchRank(b.snap, e.Rank)
 		left.Err = errStale
 		return Reservation{}, left
 	case err != nil:
 		return Reservation{}, err
 	}
-	return Reservation{ID: req.ID, Scope: req.Scope, Rank: req.Rank, Endpoint: e.Worker.Address()}, nil
+	s.booked(b.keep, b.pool, e, b.local)
+	return r, nil
+}
+
+// booked does what is to be done once a booking is entered. keep, its companion,
+// may be nil.
+func (s *Service) booked(keep *companion, p *pool, e catalog.Entry, local []uint64) {
+	if keep != nil {
+		keep.hold.Bind(e.Rank)
+		s.first.add(keep)
+	}
+	if s.approximate() {
+		p.predict(e, local)
+	}
 }
 
 // prefill returns the tokens to book for a prompt, and whether they count.
-// tracked is what the configuration or the request's override says.
+// tracked is what the configuration or the request's override says; where the
+// request gives the tokens they count (decision D3), unless it says otherwise.
 func (r *ReserveRequest) prefill(prompt uint64, tracked bool) (tokens uint64, counts bool, err error) {
-	given := r.EffectivePrefillTokens
-	switch {
-	case given == nil && tracked: // decision D3
-		return prompt, true, nil
-	case given == nil:
-		return 0, false, nil
-	case *given > prompt:
-		return 0, false, errorf(BadRequest, "effective_prefill_tokens (%d) must not exceed isl_tokens (%d)", *given, prompt)
+	tokens, counts = prompt, tracked
+	if given := r.EffectivePrefillTokens; given != nil {
+		tokens, counts = *given, true
 	}
-	return *given, true, nil
+	if tokens > prompt {
+		return 0, false, errorf(BadRequest, "effective_prefill_tokens (%d) must not exceed isl_tokens (%d)", tokens, prompt)
+	}
+	if r.TrackPrefill != nil {
+		counts = *r.TrackPrefill
+	}
+	if !counts {
+		return 0, false, nil
+	}
+	return tokens, true, nil
 }
 
 // noSuchRank tells an unknown worker from an unknown rank of a known one
 // (decision D4).
 func noSuchRank(snap *catalog.Snapshot, r catalog.Rank) *Error {
 	if len(snap.RanksOf(r.Worker)) == 0 {
-		return errorf(NotFound, "schedulable worker %d not found for model=%s tenant=%s", r.Worker, snap.Scope.Model, snap.Scope.Tenant)
+		return scopeErrorf(NotFound, snap.Scope, "schedulable worker %d not found", r.Worker)
 	}
 	return errorf(NotFound, "Worker %s not found", r)
 }
@@ -99,6 +152,9 @@ func (q *query) readBooking(p *Prompt, pool *catalog.Snapshot) error {
 		return err
 	}
 	q.sequence = p.SequenceHashes
+	if len(p.BlockHashes) == len(p.SequenceHashes) {
+		q.local = p.BlockHashes
+	}
 	q.size.BlockSize, q.size.Tokens, q.size.Blocks = pool.BlockSize, p.ISLTokens, len(p.SequenceHashes)
 	return nil
 }
@@ -118,6 +174,10 @@ func (s *Service) OutputBlock(id string, decay *float64) error {
 	return reservationError(id, s.ledger.OutputBlock(id, decay))
 }
 
+// Renew begins the lease of a reservation anew. The error is of kind NotFound, or
+// Conflict if the reservation has none.
+func (s *Service) Renew(id string) error { return reservationError(id, s.ledger.Renew(id)) }
+
 // Free ends a reservation.
 func (s *Service) Free(id string) error {
 	if err := s.ledger.Free(id); err != nil {
@@ -133,6 +193,8 @@ func reservationError(id string, err error) error {
 		return nil
 	case errors.Is(err, reservations.ErrNotFound):
 		return &Error{Kind: NotFound, Text: "reservation " + id + " not found", Err: err}
+	case errors.Is(err, reservations.ErrNoLease):
+		return &Error{Kind: Conflict, Text: "reservation " + id + " has no lease", Err: err}
 	case errors.Is(err, reservations.ErrFraction):
 		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
 	}

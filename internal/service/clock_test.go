@@ -42,7 +42,7 @@ func TestOverlapRefresh(t *testing.T) {
 	}
 }
 
-// TestPumpTimer: expiry does not wake the line, the timer does.
+// TestPumpTimer: whoever waits gets its turn when a stale reservation is ended.
 func TestPumpTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t)

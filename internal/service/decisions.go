@@ -145,6 +145,9 @@ func (c *selection) leaveQueue() { c.counts.queued[routeOf(c.reserve)].Add(-1) }
 // decided counts a selection that is over. It runs outside all locks.
 func (c *selection) decided(err error) {
 	o := outcomeOf(err, c.reserve)
+	if c.repeated {
+		o = Repeated
+	}
 	if o == Invalid && c.counts == nil {
 		c.stats().outcomes[o].Add(1)
 		return
@@ -158,6 +161,7 @@ func (c *selection) decided(err error) {
 		m.wait.Observe(c.waited.Seconds())
 	}
 	switch {
+	case o == Repeated:
 	case err == nil:
 		m.observe(c)
 	case o == QueueFull:

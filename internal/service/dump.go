@@ -11,15 +11,16 @@ import (
 )
 
 // Dump writes the whole index as it is while it is written; see
-// recovery.Writer. Events received before the call are in it, and ranks whose
+// recovery.Writer. It is in the form of the given contract. Events received before the call are in it, and ranks whose
 // workers are still awaited after a recovery. A rank that comes or goes meanwhile
 // may be in it in part.
-func (s *Service) Dump(ctx context.Context, w io.Writer) error {
+func (s *Service) Dump(ctx context.Context, w io.Writer, form Contract) error {
 	if err := s.streams.Barrier(ctx); err != nil {
 		return err
 	}
 	pools := *s.pools.Load()
 	d := recovery.NewWriter(w)
+	d.Domain = form == Contract16
 	for _, sc := range slices.SortedFunc(maps.Keys(pools), catalog.Scope.Compare) {
 		if err := ctx.Err(); err != nil {
 			return err

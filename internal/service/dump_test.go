@@ -43,7 +43,7 @@ type dumpedItem struct {
 func (w *world) dump() dump {
 	w.t.Helper()
 	var buf bytes.Buffer
-	if err := w.Dump(context.Background(), &buf); err != nil {
+	if err := w.Dump(context.Background(), &buf, service.Contract13); err != nil {
 		w.t.Fatal(err)
 	}
 	var d dump
@@ -148,12 +148,12 @@ func TestDumpFails(t *testing.T) {
 	e := w.engine(1, 0)
 	e.publish(0, e.stored(prompt(1, 4000), blockSize, nil))
 	w.settle()
-	if err := w.Dump(context.Background(), brokenWriter{}); !errors.Is(err, io.ErrClosedPipe) {
+	if err := w.Dump(context.Background(), brokenWriter{}, service.Contract13); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("with a broken writer: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := w.Dump(ctx, io.Discard); !errors.Is(err, context.Canceled) {
+	if err := w.Dump(ctx, io.Discard, service.Contract13); !errors.Is(err, context.Canceled) {
 		t.Errorf("for a caller who has left: %v", err)
 	}
 }
@@ -196,7 +196,7 @@ func TestDumpWhileRanksChange(t *testing.T) {
 			publish(3) // takes the slot
 		}
 		return buf.Write(p)
-	}))
+	}), service.Contract13)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,10 @@
 package service
 
 import (
+	"errors"
 	"fmt"
 
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/overload"
 )
 
@@ -11,20 +13,26 @@ type Kind uint8
 
 // The kinds of error that the service's callers can meet.
 const (
-	Internal    Kind = iota
-	BadRequest       // the request can never work
-	NotFound         // worker, reservation or rank
-	Conflict         // an id is taken
-	Unavailable      // nobody can serve it now: not ready, no endpoint, shutting down, queue full
-	TooMany          // more than this service keeps, or reserved for dialects that answer 429
-	Overloaded       // every worker that could serve it has too much to do; wraps *OverloadError
-	Cancelled        // whoever asked went away: nobody is left to read the error
+	Internal      Kind = iota
+	BadRequest         // the request can never work
+	NotFound           // worker, reservation or rank
+	Conflict           // an id is taken
+	Unavailable        // nobody can serve it now: not ready, no endpoint, shutting down
+	TooMany            // more than this service keeps, or reserved for dialects that answer 429
+	Overloaded         // every worker that could serve it has too much to do; wraps *OverloadError
+	QueueRejected      // its class of the wait line takes no more; has Details
+	Cancelled          // whoever asked went away: nobody is left to read the error
 )
 
 // Error is an error with a text of the contract.
 type Error struct {
 	Kind Kind
+	// Text is all of the text, or with a Scope what stands before it.
 	Text string
+	// Scope, if not nil, is named behind Text, and Tail follows it. Which words name
+	// it depends on the dialect: see TextIn.
+	Scope *catalog.Scope
+	Tail  string
 	// Message is the longer text for people that the contract has beside Text, ""
 	// where it has none: all but overload.
 	Message string
@@ -35,9 +43,30 @@ type Error struct {
 	// about, as the Conductor API names them; the other contracts have neither.
 	Reason, Field string
 	Err           error
+
+	// taken, if not empty, is the id of a booking that is there already: the 1.6
+	// dialect has a text of its own for it.
+	taken string
 }
 
-func (e *Error) Error() string { return e.Text }
+// Error gives the text in the dialect of dynamo-kv-router 1.3.1.
+func (e *Error) Error() string { return e.TextIn(Contract13) }
+
+// TextIn gives the text in a dialect: each has its own word for the tenant, and
+// for an id that is taken a text of its own.
+func (e *Error) TextIn(dialect Contract) string {
+	group := "tenant"
+	if dialect == Contract16 {
+		group = "routing_group"
+		if e.taken != "" {
+			return "selection " + e.taken + " is already reserved or being reserved"
+		}
+	}
+	if e.Scope == nil {
+		return e.Text
+	}
+	return fmt.Sprintf("%s for model=%s %s=%s%s", e.Text, e.Scope.Model, group, e.Scope.Tenant, e.Tail)
+}
 
 // Unwrap gives the cause, if there is one.
 func (e *Error) Unwrap() error { return e.Err }
@@ -67,6 +96,22 @@ func overloaded(e OverloadError) *Error {
 		Kind: Overloaded, Text: e.Error(), Err: &e,
 		Message: "Service temporarily unavailable: " + who + ", please retry later",
 	}
+}
+
+// scopeErrorf is errorf with a text that the scope is named behind, shortened if
+// it is long.
+func scopeErrorf(k Kind, sc catalog.Scope, format string, args ...any) *Error {
+	e := errorf(k, format, args...)
+	e.Scope = new(sc.Short())
+	return e
+}
+
+// kindOf is the kind of an error, Internal if it has none.
+func kindOf(err error) Kind {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind
+	}
+	return Internal
 }
 
 func errorf(k Kind, format string, args ...any) *Error {

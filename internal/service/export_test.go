@@ -11,12 +11,19 @@ func (s *Service) SettleConductor(ctx context.Context) error { return s.conducto
 func (s *Service) SelectLate(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {
 	c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
 	defer c.recycle()
+	var err error
+	if c.snap, c.pool, err = s.schedulable(req.Scope); err != nil {
+		return Selection{}, err
+	}
 	if err := c.check(); err != nil {
 		return Selection{}, err
 	}
 	if err := c.lookUp(); err != nil {
 		return Selection{}, err
 	}
-	err := c.pool.line.do(ctx, &c)
+	err = c.pool.line.do(ctx, &c)
 	return c.result, err
 }
+
+// Remembered is how many first answers are remembered.
+func (s *Service) Remembered() int { return s.first.count() }

@@ -260,7 +260,7 @@ func rejection(err error) error {
 	if !errors.As(err, &full) {
 		return err
 	}
-	return &Error{Kind: Unavailable, Text: full.Error(), Err: err, Details: queueDetails{
+	return &Error{Kind: QueueRejected, Text: full.Error(), Err: err, Details: queueDetails{
 		PolicyClass: full.PolicyClass, LimitKind: string(full.LimitKind), Current: full.Current, Limit: full.Limit,
 	}}
 }

@@ -71,9 +71,11 @@ func (s *Service) selectionMetrics(m *metrics.Sources, pools map[catalog.Scope]*
 		sample(st.Booked, "booked"),
 		sample(st.Freed, "freed"),
 		sample(st.Expired, "expired"),
+		sample(st.LeasesExpired, "lease_expired"),
 		sample(st.Dropped, "dropped"),
 		sample(st.Late, "freed_late"),
 	}
+	s.rememberedMetrics(m)
 	var requests, tokens float64
 	for _, p := range pools {
 		r, t := p.line.pending()
@@ -81,4 +83,16 @@ func (s *Service) selectionMetrics(m *metrics.Sources, pools map[catalog.Scope]*
 		tokens += float64(t)
 	}
 	m.QueuedRequests, m.QueuedTokens = metrics.Value(requests), metrics.Value(tokens)
+}
+
+// rememberedMetrics shows what is kept for callers that come back.
+func (s *Service) rememberedMetrics(m *metrics.Sources) {
+	kept, _ := s.kept.Stats()
+	m.Remembered = metrics.Samples{sample(s.first.count(), "answers"), sample(kept, "selections")}
+	if s.sessions != nil {
+		m.Remembered = append(m.Remembered, sample(s.sessions.Len(), "sessions"))
+	}
+	if s.predictions != nil {
+		m.Remembered = append(m.Remembered, sample(s.predictions.blocks(), "predicted_blocks"))
+	}
 }

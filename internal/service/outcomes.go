@@ -21,11 +21,12 @@ const (
 	Failed                     // anything else: the worker left
 	Refused                    // every worker that it could use is overloaded
 	Abandoned                  // the client went away
+	Repeated                   // answered as the first time
 	NumOutcomes = int(iota)
 )
 
 var outcomeTexts = [NumOutcomes]string{
-	"selected", "reserved", "not_ready", "no_endpoint", "queue_full", "id_taken", "invalid", "failed", "overloaded", "cancelled",
+	"selected", "reserved", "not_ready", "no_endpoint", "queue_full", "id_taken", "invalid", "failed", "overloaded", "cancelled", "repeated",
 }
 
 // String gives the outcome's label.
@@ -53,10 +54,9 @@ func outcomeOf(err error, reserve bool) Outcome {
 		return Refused
 	case Cancelled:
 		return Abandoned
+	case QueueRejected:
+		return QueueFull
 	case Unavailable:
-		if e.Details != nil {
-			return QueueFull
-		}
 		if e.Err == nil {
 			return NotReady
 		}

@@ -105,7 +105,7 @@ func (c *selection) limits() *overload.Thresholds { return c.service.busy.Of(c.r
 func (c *selection) restrict(v *reservations.View) ([]catalog.Entry, error) {
 	limits := c.limits()
 	switch {
-	case !limits.Any():
+	case !limits.Any() || c.request.Advisory:
 		return c.eligible, nil
 	case c.request.Pinned != nil:
 		return c.eligible, c.refuse(v, limits)
@@ -139,7 +139,7 @@ func (c *selection) endStale() {
 // thresholds are read at dispatch only: then there is no early test.
 func (c *selection) refuseEarly() (err error) {
 	limits := c.limits()
-	if !limits.Any() || c.pool.line.policy != nil {
+	if !limits.Any() || c.pool.line.policy != nil || c.request.Advisory {
 		return nil
 	}
 	c.service.ledger.Look(c.request.Scope, nil, func(v *reservations.View) { err = c.refuse(v, limits) })

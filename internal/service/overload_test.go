@@ -96,9 +96,9 @@ func reasonOf(err error) string {
 	}
 	var over *service.OverloadError
 	if !errors.As(err, &over) {
-		return fmt.Sprintf("(%d) %s", e.Kind, e.Text)
+		return fmt.Sprintf("(%d) %s", e.Kind, e.Error())
 	}
-	return fmt.Sprintf("(%d) %s; %s; %+v", e.Kind, e.Text, e.Message, *over)
+	return fmt.Sprintf("(%d) %s; %s; %+v", e.Kind, e.Error(), e.Message, *over)
 }
 
 func (w *world) wantBusy(change ...func(*service.SelectRequest)) {
@@ -274,7 +274,7 @@ func TestOverloadComesLast(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			err := w.try(tt.change)
 			var e *service.Error
-			if !errors.As(err, &e) || e.Kind != tt.kind || !strings.Contains(e.Text, tt.text) {
+			if !errors.As(err, &e) || e.Kind != tt.kind || !strings.Contains(e.Error(), tt.text) {
 				t.Fatalf("error is %v, want %q", err, tt.text)
 			}
 			want := ""

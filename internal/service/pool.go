@@ -21,6 +21,9 @@ type pool struct {
 	gate      *recovery.Gate
 	line      *line
 	seeds     seedNames // of the space's blocks
+	// predictions, which guards seats, is nil where engines tell.
+	predictions *predictions
+	seats       map[uint32]*seat // by slot
 	// gone: the last worker has left. It is set after the ledger has lost the
 	// scope's ranks and before a new pool gives it any: whoever finds a rank in
 	// the ledger and then no mark has found it in this pool.
@@ -172,10 +175,10 @@ func attachedRank(ranks []catalog.AttachedRank, dp uint32) (catalog.AttachedRank
 
 // addRanks makes the index know the ranks, and the ledger those that carry load.
 func (s *Service) addRanks(a *catalog.Attachment) {
-	gate := s.workers[keyOf(a)].pool.gate
+	p := s.workers[keyOf(a)].pool
 	for _, rank := range a.Ranks {
 		r := catalog.Rank{Worker: a.Worker, DP: rank.DP}
-		gate.Enter(rank.Slot, r)
+		p.enter(rank.Slot, r)
 		if rank.Candidate {
 			s.ledger.PutRank(a.Scope, rank.Slot, r)
 			s.rankPuts.Add(1)
@@ -189,7 +192,7 @@ func (s *Service) dropRank(a *catalog.Attachment, rank catalog.AttachedRank) {
 	s.dropLoad(a.Scope, rank.Slot)
 	p := s.workers[keyOf(a)].pool
 	if _, held := p.held[rank.Slot]; !held {
-		p.gate.Leave(rank.Slot)
+		p.leave(rank.Slot)
 	}
 }
 
@@ -206,14 +209,14 @@ func (r *reconciler) Hold(sc catalog.Scope, blockSize uint32, rank catalog.Rank,
 	s := (*Service)(r)
 	p := s.open(sc, blockSize)
 	p.held[slot] = rank
-	p.gate.Enter(slot, rank)
+	p.enter(slot, rank)
 }
 
 // Unhold forgets the blocks of a rank whose worker did not come.
 func (r *reconciler) Unhold(sc catalog.Scope, _ catalog.Rank, slot uint32) {
 	s := (*Service)(r)
 	p := (*s.pools.Load())[sc]
-	p.gate.Leave(slot)
+	p.leave(slot)
 	delete(p.held, slot)
 	s.closeIfEmpty(sc)
 }
@@ -225,10 +228,11 @@ func (s *Service) open(sc catalog.Scope, blockSize uint32) *pool {
 	p := (*s.pools.Load())[sc]
 	if p == nil {
 		p = &pool{
-			blockSize: blockSize,
-			space:     indexer.New(),
-			line:      newLine(s, s.config.Admission.ForModel(sc.Model)),
-			held:      make(map[uint32]catalog.Rank),
+			blockSize:   blockSize,
+			space:       indexer.New(),
+			line:        newLine(s, s.config.Admission.ForModel(sc.Model)),
+			held:        make(map[uint32]catalog.Rank),
+			predictions: s.predictions,
 		}
 		s.furnishLocked(sc, p)
 		pools := maps.Clone(*s.pools.Load())

@@ -315,7 +315,7 @@ func TestQueueRejects(t *testing.T) {
 		if c.waits() {
 			t.Fatal("waits beyond the limit")
 		}
-		wantError(t, c.err, service.Unavailable, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
+		wantError(t, c.err, service.QueueRejected, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
 		var e *service.Error
 		errors.As(c.err, &e) // wantError has seen that it is one
 		if got := fmt.Sprintf("%+v", e.Details); got != "{PolicyClass:only LimitKind:requests Current:1 Limit:1}" {

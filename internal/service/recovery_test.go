@@ -100,7 +100,7 @@ func dumped(t *testing.T, blocks ...int) []byte {
 		}
 	}
 	var buf bytes.Buffer
-	if err := w.Dump(t.Context(), &buf); err != nil {
+	if err := w.Dump(t.Context(), &buf, service.Contract13); err != nil {
 		t.Fatal(err)
 	}
 	return buf.Bytes()

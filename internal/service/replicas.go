@@ -33,10 +33,12 @@ func (s *Service) newLedger(process uint64) {
 	r := s.config.Replication
 	if r == nil {
 		s.ledger = reservations.New(process, time.Now, nil)
+		s.ledger.SetLifetime(s.config.ReservationLifetime)
 		return
 	}
 	s.replica = replicasync.New(replicasync.Options{Process: process, URL: r.URL, Watcher: replicaLog{s.log}}, s, r.Transport, r.Fetch, time.Now)
 	s.ledger = reservations.New(process, time.Now, s.replica)
+	s.ledger.SetLifetime(s.config.ReservationLifetime)
 	s.replica.Attach(s.ledger)
 	s.ranksAdded = s.replica.RanksAdded
 }

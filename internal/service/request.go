@@ -1,6 +1,8 @@
 package service
 
 import (
+	"time"
+
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -38,9 +40,11 @@ type Routing struct {
 
 // SelectRequest is the body of /select and /select_and_reserve.
 type SelectRequest struct {
-	Scope         catalog.Scope
+	Scope catalog.Scope
+	// SelectionID is echoed. In the 1.6 dialect it is the booking's id too
+	// (decision E1), so that both are set there.
 	SelectionID   *string
-	ReservationID *string
+	ReservationID *string // nil: one is made up
 	Prompt        Prompt
 	Override      selector.Override
 
@@ -55,7 +59,34 @@ type SelectRequest struct {
 	HasAllowedWorkers bool // absent: all workers; empty list: none
 	RequiredTaints    []string
 	PreferredTaints   map[string]float32
+
+	// Lease replaces the 300 s rule for the booking; 0 is no lease.
+	Lease time.Duration
+	// IfExists says what becomes of a booking whose id is taken.
+	IfExists IfExists
+
+	// Keep, on /select with a SelectionID, remembers the choice so that Reserve can
+	// book it by this id alone (dynamo-kv-router 1.6.1).
+	Keep bool
+	// Advisory, on /select, asks what would be chosen: the request neither waits
+	// nor is refused for load, and the answer has a WorkerLoad (1.6.1).
+	Advisory bool
+	// Session steers requests of one session to one rank, "" none (1.6.1).
+	Session string
+	// Detailed: the caller reads the fields of 1.6.1, and as there an id that is
+	// taken is refused before anything else.
+	Detailed bool
 }
+
+// IfExists says what becomes of a booking whose id is taken (decision E4).
+type IfExists uint8
+
+// Refuse answers a conflict. ReturnFirst gives the first answer again if the
+// request is the same.
+const (
+	Refuse IfExists = iota
+	ReturnFirst
+)
 
 // Selection is the answer of /select and /select_and_reserve.
 type Selection struct {
@@ -68,6 +99,33 @@ type Selection struct {
 	Overlap       OverlapSummary
 	// EffectivePrefillTokens is the prompt's length less what the cache credits.
 	EffectivePrefillTokens uint64
+
+	// SequenceHashes, ISLTokens (L) and TrackPrefill are what was booked, set if
+	// something was: another ledger can book the same from them (1.6.1).
+	SequenceHashes []uint64
+	ISLTokens      uint64
+	TrackPrefill   bool
+	// PotentialDecodeBlocks are the rank's active blocks with this prompt, a last
+	// incomplete block included (1.6.1).
+	PotentialDecodeBlocks uint64
+	// DecodeBusy compares them with the worker's blocks; nil without a threshold
+	// or without known blocks.
+	DecodeBusy *bool
+	WorkerLoad *WorkerLoad // of an advisory selection, else nil
+
+	Lease time.Duration // as asked for
+	// Repeated: this is the answer of an earlier request with the same id. If
+	// PlacementOnly it comes from the booking itself, and of the fields above only
+	// ReservationID, SelectionID, Scope, Rank, Endpoint and Lease are set.
+	Repeated, PlacementOnly bool
+}
+
+// WorkerLoad is what the chosen rank carries now (1.6.1).
+type WorkerLoad struct {
+	ActivePrefillTokens  uint64
+	PrefillTokenCapacity uint64  // the worker's max_num_batched_tokens, or 10,000,000
+	TotalKVBlocks        *uint64 // nil: unknown
+	PrefillBusy          *bool   // nil: no threshold is configured
 }
 
 // OverlapSummary is the chosen worker's overlap in tokens, cumulative by tier.
@@ -83,7 +141,7 @@ type RankTokens struct {
 }
 
 // ReserveRequest is the body of /reservations: a booking on a rank that the
-// caller chose.
+// caller chose, or of a kept selection.
 type ReserveRequest struct {
 	Scope                  catalog.Scope
 	ID                     string
@@ -92,6 +150,15 @@ type ReserveRequest struct {
 	Override               selector.Override
 	ExpectedOutputTokens   *uint32
 	EffectivePrefillTokens *uint64
+	// TrackPrefill overrides the rule that effective_prefill_tokens, if given,
+	// count (1.6.1).
+	TrackPrefill *bool
+	// Kept books the selection that Select kept under ID; all fields above but
+	// Scope and ID are ignored (1.6.1).
+	Kept bool
+
+	Lease    time.Duration // as in SelectRequest
+	IfExists IfExists
 }
 
 // Reservation is the answer of /reservations.
@@ -100,6 +167,8 @@ type Reservation struct {
 	Scope    catalog.Scope
 	Rank     catalog.Rank
 	Endpoint string
+	Lease    time.Duration // as asked for
+	Repeated bool          // the id was booked before, by the same request
 }
 
 // ScopeLoads is one scope of GET /loads.

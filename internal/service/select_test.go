@@ -160,6 +160,7 @@ func TestAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p := hashes(a)
 	want := service.Selection{
 		SelectionID: new("echo"), ReservationID: new("r"), Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1), BlockSize: blockSize,
 		Overlap: service.OverlapSummary{
@@ -167,6 +168,8 @@ func TestAnswer(t *testing.T) {
 			DP: []service.RankTokens{{DP: 0, Tokens: 16}, {DP: 1, Tokens: 4}},
 		},
 		EffectivePrefillTokens: 42 - (16 + 6 + 2),
+		SequenceHashes:         p.SequenceHashes, ISLTokens: 42, TrackPrefill: true,
+		PotentialDecodeBlocks: 11,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("selection is\n%+v, want\n%+v", got, want)

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/select-service/select-service/pkg/admission"
+	"github.com/select-service/select-service/pkg/affinity"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -26,9 +29,12 @@ type selection struct {
 	filter  selector.Filter
 	since   time.Time // when it came to a wait line first
 	reserve bool
-	id      string // of the reservation
+	hold    *affinity.Hold // of the request's session; nil: none
+	id      string         // of the reservation
 	chosen  catalog.Entry
 	result  Selection
+
+	repeated bool // the result is the answer of an earlier request
 
 	queued bool          // it has stood in a wait line
 	waited time.Duration // from its first wait line to its turn in the last, if queued
@@ -57,6 +63,11 @@ func (s *Service) Select(ctx context.Context, req *SelectRequest, reserve bool) 
 	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
 		err = c.attempt(ctx)
 	}
+	if err != nil || c.repeated {
+		c.hold.Release() // else the booking has it
+	} else {
+		c.keep()
+	}
 	c.decided(err)
 	return c.result, err
 }
@@ -73,15 +84,24 @@ func filterOf(req *SelectRequest) selector.Filter {
 	return selector.NewFilter(allowed, req.RequiredTaints)
 }
 
-func (c *selection) attempt(ctx context.Context) error {
-	if err := c.prepare(); err != nil {
+func (c *selection) attempt(ctx context.Context) (err error) {
+	if c.snap, c.pool, err = c.service.schedulable(c.request.Scope); err != nil {
 		return err
+	}
+	if done, err := c.repeat(); done || err != nil {
+		return err
+	}
+	if err := c.prepare(ctx); err != nil {
+		return err
+	}
+	if c.request.Advisory {
+		return c.run()
 	}
 	return c.pool.line.do(ctx, c)
 }
 
 // prepare checks the request and looks the prompt up.
-func (c *selection) prepare() error {
+func (c *selection) prepare(ctx context.Context) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -89,14 +109,16 @@ func (c *selection) prepare() error {
 	if err := c.refuseEarly(); err != nil {
 		return err
 	}
+	if err := c.holdSession(ctx); err != nil {
+		return err
+	}
 	return c.lookUp()
 }
 
-// check finds the scope and the ranks for the request, and tells what is wrong
-// with it.
+// check finds the ranks for the request, and tells what is wrong with it.
 func (c *selection) check() (err error) {
 	req := c.request
-	if c.snap, c.pool, err = c.service.schedulable(req.Scope); err != nil {
+	if err = c.checkSession(); err != nil {
 		return err
 	}
 	if c.weights, err = c.service.config.Weights.With(req.Override); err != nil {
@@ -178,21 +200,46 @@ func (c *selection) run() error {
 		Hashes:         slices.Clone(c.sequence),
 		TrackPrefill:   c.weights.TrackPrefill,
 		ExpectedOutput: req.ExpectedOutputTokens,
+		Lease:          req.Lease,
+	}
+	keep := c.companion(booking.Hashes)
+	if keep != nil {
+		booking.Companion = keep
 	}
 	_, err := c.service.ledger.Book(req.Scope, booking, func(v *reservations.View) (reservations.Placement, error) {
 		if err := c.choose(v); err != nil {
 			return reservations.Placement{}, err
 		}
+		r := &c.result
+		r.Lease = req.Lease
+		r.SequenceHashes, r.ISLTokens, r.TrackPrefill = booking.Hashes, c.size.Tokens, booking.TrackPrefill
+		keep.remember(r)
 		return reservations.Placement{Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens}, nil
 	})
 	var exists *reservations.ExistsError
 	if errors.As(err, &exists) {
-		return &Error{Kind: Conflict, Text: fmt.Sprintf("failed to book scheduler state: %v", exists), Err: err}
+		return taken(bookingFailed(exists), req.IfExists, exists)
 	}
-	if err == nil {
-		c.result.ReservationID = &c.id
+	if err != nil {
+		return err
 	}
-	return err
+	c.result.ReservationID = &c.id
+	c.service.booked(keep, c.pool, c.chosen, c.local)
+	return nil
+}
+
+// companion is what the booking will have with it; nil: nothing.
+func (c *selection) companion(sequence []uint64) *companion {
+	switch {
+	case c.request.ReservationID != nil:
+		return &companion{
+			answers: &c.service.first, hold: c.hold,
+			id: c.id, selected: true, identity: c.identify(&c.request.Prompt, sequence),
+		}
+	case c.hold != nil: // nobody asks for an id that was made up
+		return &companion{answers: &c.service.first, hold: c.hold, state: forgotten}
+	}
+	return nil
 }
 
 // choose scores the eligible ranks of workers that are not overloaded and fills
@@ -204,6 +251,7 @@ func (c *selection) choose(v *reservations.View) error {
 		return err
 	}
 	c.candidates = c.candidates[:0]
+	ranks, excluded := c.steer(ranks)
 	for _, e := range ranks {
 		cand := candidate(e, &c.overlap, v)
 		if prefer := c.request.PreferredTaints; len(prefer) > 0 && c.request.Pinned == nil {
@@ -214,11 +262,32 @@ func (c *selection) choose(v *reservations.View) error {
 	c.costs = c.weights.Costs(c.size, c.candidates, c.costs)
 	i := selector.Pick(c.costs, c.weights.Temperature, selector.Global())
 	c.chosen = ranks[i]
+	if excluded != nil {
+		c.hold.Drop()
+		return otherRank(c.request.Session, *excluded, c.chosen.Rank)
+	}
 	if !c.candidates[i].Known || c.pool.gone.Load() {
 		return &Error{Kind: Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: errStale}
 	}
 	c.answer(c.chosen, &c.candidates[i])
+	if c.request.Advisory {
+		c.result.WorkerLoad = c.workerLoad(&c.candidates[i])
+	}
 	return nil
+}
+
+// workerLoad is what the chosen rank carries.
+func (c *selection) workerLoad(cand *selector.Candidate) *WorkerLoad {
+	w := c.chosen.Worker
+	load := &WorkerLoad{
+		ActivePrefillTokens:  cand.Prefill,
+		PrefillTokenCapacity: cmp.Or(batchLimit(w), admission.DefaultMaxBatchedTokens),
+		TotalKVBlocks:        w.TotalKVBlocks,
+	}
+	if t := c.service.config.PrefillBusy; t != nil {
+		load.PrefillBusy = new(float64(cand.Prefill) > *t*float64(load.PrefillTokenCapacity))
+	}
+	return load
 }
 
 // candidate is a rank as this prompt sees it: what it caches and what it
@@ -227,7 +296,7 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 	var c selector.Candidate
 	c.Device, c.Host, c.Disk = o.At(e.Slot)
 	if c.Known = v.Known(e.Slot, e.Rank); c.Known {
-		c.Prefill, c.Active, c.Shared = v.Prefill[e.Slot], v.Blocks[e.Slot], v.Shared[e.Slot]
+		c.Prefill, c.Active, c.Shared, c.Requests = v.Prefill[e.Slot], v.Blocks[e.Slot], v.Shared[e.Slot], v.Requests[e.Slot]
 	}
 	return c
 }
@@ -241,6 +310,10 @@ func (c *selection) answer(e catalog.Entry, cand *selector.Candidate) {
 		Endpoint:               e.Worker.Address(),
 		BlockSize:              c.snap.BlockSize,
 		EffectivePrefillTokens: c.weights.EffectivePrefill(c.size, cand),
+		PotentialDecodeBlocks:  selector.PotentialDecode(c.size, cand) + c.size.Partial(),
+	}
+	if t := c.service.config.DecodeBusy; t != nil && e.Worker.TotalKVBlocks != nil {
+		r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(*e.Worker.TotalKVBlocks))
 	}
 	var sum selector.Summary
 	sisters := c.snap.RanksOf(e.Rank.Worker)

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -19,10 +20,12 @@ import (
 
 	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/pkg/admission"
+	"github.com/select-service/select-service/pkg/affinity"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/overload"
+	"github.com/select-service/select-service/pkg/pending"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -30,6 +33,9 @@ import (
 
 // Config is what the use cases need to know.
 type Config struct {
+	// Contract decides what differs between the contracts in substance: the
+	// approximate index, and which answers carry what was booked.
+	Contract Contract
 	// Process names the bookings that this process accepts among those of all
 	// replicas: random in every life of the program. 0: one is drawn.
 	Process   uint64
@@ -39,9 +45,24 @@ type Config struct {
 	Overload overload.Thresholds
 	// KVEvents off: no subscriptions, no event endpoints needed, no overlap.
 	KVEvents bool
+	// ApproximateTTL is how long a prompt that was sent to a rank is taken to be
+	// cached there where Contract is 1.6 and KVEvents are off.
+	ApproximateTTL time.Duration
+	// SessionTTL is how long a session stays bound to its rank after its last
+	// reservation has ended; 0 binds none.
+	SessionTTL time.Duration
+	// Kept bounds the selections that can be booked by their id alone.
+	Kept pending.Limits
+	// ReservationLifetime is how long a reservation without lease lives; 0: 300 s.
+	ReservationLifetime time.Duration
+	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its
+	// blocks above which answers call it busy, not negative; nil: they do not say.
+	PrefillBusy, DecodeBusy *float64
 	// OverlapRefresh is how long a request may wait before its overlap is looked
 	// up again; 0 is never.
 	OverlapRefresh time.Duration
+	// WorkersFile is the path of the file that has the workers, "" if none has.
+	WorkersFile string
 	// Threads is the number of apply workers.
 	Threads int
 	// Recovery fills the index from other replicas at start.
@@ -74,6 +95,15 @@ type Service struct {
 	replays    map[string]sharedReplay
 
 	closing atomic.Bool
+
+	first    firstAnswers
+	kept     *pending.Store
+	sessions *affinity.Table // nil: sessions steer nothing
+	// predictions is nil where engines tell.
+	predictions *predictions
+	// bookingKept is held while a kept selection is booked, so that a second
+	// request for it finds either the selection or the booking.
+	bookingKept sync.Mutex
 
 	// pools holds what exists beside the catalog for each scope. Readers load the
 	// map; writers copy it under mu.
@@ -118,10 +148,16 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		conductor: conductor.NewRegistry(),
 		replays:   make(map[string]sharedReplay),
 
+		kept: pending.New(config.Kept, time.Now),
+
 		models: newModelTable(),
 		lag:    metrics.NewHistogram(metrics.LagBounds),
 	}
 	s.pools.Store(&map[catalog.Scope]*pool{})
+	if config.SessionTTL > 0 {
+		s.sessions = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
+	}
+	s.predictions = s.newPredictions()
 	s.newLedger(cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64)))
 	counters := new(kvevents.Counters) // of all streams
 	streams := kvevents.DefaultConfig(config.Threads)
@@ -165,36 +201,6 @@ func (s *Service) Close() {
 	}
 }
 
-// The timers of a scope (dynamo-kv-router 1.3.1): reservations are aged and
-// waiting requests looked at again at least this often.
-const (
-	sweepEvery = 30 * time.Second
-	pumpEvery  = 60 * time.Second
-)
-
-// sweep ends reservations whose caller never came back, forgets what is empty in
-// Conductor's index, and looks after requests that wait although nothing happens.
-func (s *Service) sweep(ctx context.Context) error {
-	age, pump := time.NewTicker(sweepEvery), time.NewTicker(pumpEvery)
-	defer age.Stop()
-	defer pump.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-age.C:
-			if n, _ := s.ledger.Expire(); n > 0 {
-				s.log.Warn().Int("reservations", n).Msg("stale reservations ended")
-			}
-			s.conductor.Sweep()
-		case <-pump.C:
-			for _, p := range *s.pools.Load() {
-				p.line.pump()
-			}
-		}
-	}
-}
-
 // errClosing is what new work gets after Close.
 var errClosing = &Error{Kind: Unavailable, Text: catalog.ErrShuttingDown.Error(), Reason: reasonShuttingDown}
 
@@ -219,8 +225,7 @@ func (s *Service) schedulable(sc catalog.Scope) (*catalog.Snapshot, *pool, error
 }
 
 func noWorkers(sc catalog.Scope) *Error {
-	sc = sc.Short()
-	return errorf(Unavailable, "no schedulable workers for model=%s tenant=%s", sc.Model, sc.Tenant)
+	return scopeErrorf(Unavailable, sc, "no schedulable workers")
 }
 
 // asError gives catalog errors their kind.
@@ -228,15 +233,23 @@ func asError(err error) error {
 	var bad *catalog.InvalidError
 	var exists *catalog.ExistsError
 	var mismatch *catalog.BlockSizeError
+	var untracked *catalog.NotTrackedError
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, catalog.ErrShuttingDown):
 		return errClosing
+	case errors.As(err, &untracked):
+		return &Error{Kind: NotFound, Text: fmt.Sprintf("worker %d not found", untracked.ID), Scope: new(untracked.Scope.Short()), Err: err}
 	case errors.Is(err, catalog.ErrNotFound):
 		return &Error{Kind: NotFound, Text: err.Error(), Err: err}
-	case errors.As(err, &exists), errors.As(err, &mismatch):
-		return &Error{Kind: Conflict, Text: err.Error(), Err: err}
+	case errors.As(err, &exists):
+		return &Error{Kind: Conflict, Text: fmt.Sprintf("worker %d already registered", exists.ID), Scope: &exists.Scope, Err: err}
+	case errors.As(err, &mismatch):
+		return &Error{
+			Kind: Conflict, Text: "block_size mismatch", Scope: &mismatch.Scope,
+			Tail: fmt.Sprintf(": existing=%d, requested=%d", mismatch.Existing, mismatch.Requested), Err: err,
+		}
 	case errors.As(err, &bad):
 		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
 	}

@@ -99,8 +99,7 @@ func (s *Service) tracker(sc catalog.Scope) (*catalog.Snapshot, error) {
 	if snap := s.catalog.Snapshot(sc); snap != nil {
 		return snap, nil
 	}
-	sc = sc.Short()
-	return nil, errorf(NotFound, "no slot tracker for model=%s tenant=%s", sc.Model, sc.Tenant)
+	return nil, scopeErrorf(NotFound, sc, "no slot tracker")
 }
 
 // SlotsAdd books a request on the rank that the caller names.

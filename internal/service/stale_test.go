@@ -63,7 +63,11 @@ func TestChangeUnderWay(t *testing.T) {
 				}
 				c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
 				defer c.recycle()
-				if err := c.prepare(); err != nil {
+				var err error
+				if c.snap, c.pool, err = s.schedulable(req.Scope); err != nil {
+					t.Fatal(err)
+				}
+				if err := c.prepare(context.Background()); err != nil {
 					t.Fatal(err)
 				}
 				if err := tt.change(s); err != nil {

@@ -17,21 +17,27 @@ func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
 	return s.register(func() (*catalog.Worker, error) { return s.catalog.Delete(id) })
 }
 
-// register makes a change of the catalog and tells whoever waits for it. Taking
-// a worker away can let others in, too.
-func (s *Service) register(change func() (*catalog.Worker, error)) (*catalog.Worker, error) {
+// register changes one worker of the catalog.
+func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.Worker, err error) {
+	s.changeWorkers(func() {
+		if w, err = change(); w != nil {
+			s.models.add(w.Scope.Model, s.catalog)
+		}
+	})
+	return w, asError(err)
+}
+
+// changeWorkers makes a change of the catalog and tells whoever waits for it.
+// Taking a worker away can let others in, too.
+func (s *Service) changeWorkers(change func()) {
 	s.registering.Add(1)
 	defer s.registering.Add(-1)
 	before := s.rankPuts.Load()
-	w, err := change()
-	if w != nil {
-		s.models.add(w.Scope.Model, s.catalog)
-	}
+	change()
 	s.workersChanged()
 	if s.ranksAdded != nil && s.rankPuts.Load() != before {
 		s.ranksAdded() // perhaps for ranks of another call, too
 	}
-	return w, asError(err)
 }
 
 // Workers lists the catalog by model, tenant and id; nil matches all.

@@ -133,7 +133,7 @@ func (w *world) remove(id uint64) {
 // settle waits until all events sent so far are applied.
 func (w *world) settle() {
 	w.t.Helper()
-	if err := w.Dump(context.Background(), io.Discard); err != nil {
+	if err := w.Dump(context.Background(), io.Discard, service.Contract13); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -230,7 +230,7 @@ func wantError(t testing.TB, err error, kind service.Kind, text string) {
 	if !errors.As(err, &e) {
 		t.Fatalf("error is %v, want %q", err, text)
 	}
-	if e.Kind != kind || e.Text != text {
-		t.Errorf("error is (%d) %q, want (%d) %q", e.Kind, e.Text, kind, text)
+	if e.Kind != kind || e.Error() != text {
+		t.Errorf("error is (%d) %q, want (%d) %q", e.Kind, e.Error(), kind, text)
 	}
 }

@@ -31,6 +31,9 @@ type Config struct {
 	// Threshold is the prefill load above which a rank is busy, as a multiple
 	// of its max_num_batched_tokens; nil for none. Finite and not negative.
 	Threshold *float64
+	// Order is that of the class that the threshold makes
+	// (DYN_ROUTER_QUEUE_POLICY of dynamo-kv-router 1.6.1).
+	Order Order
 	// File, if not nil, replaces the threshold for the models it speaks of.
 	File *PolicyFile
 }
@@ -55,7 +58,7 @@ func (c Config) ForModel(model string) *Policy {
 	if c.Threshold == nil {
 		return nil
 	}
-	class := &Class{Name: thresholdClass, Quantum: 1, BusyFraction: c.Threshold}
+	class := &Class{Name: thresholdClass, Order: c.Order, Quantum: 1, BusyFraction: c.Threshold}
 	return &Policy{
 		classes:       []*Class{class},
 		buckets:       []uint64{0},
@@ -101,7 +104,21 @@ type Order uint8
 const (
 	FCFS Order = iota // first come first served; a priority jump is a head start in seconds
 	WSPT              // weighted shortest processing time: priority per uncached token
+	LCFS              // last come first served; a priority jump is a head start in seconds
 )
+
+// ParseOrder returns the order of that name.
+func ParseOrder(name string) (Order, bool) {
+	switch name {
+	case "fcfs":
+		return FCFS, true
+	case "wspt":
+		return WSPT, true
+	case "lcfs":
+		return LCFS, true
+	}
+	return FCFS, false
+}
 
 // Class is one policy class. It does not change.
 type Class struct {

@@ -79,8 +79,11 @@ func scoreOf(w *Waiter) float64 {
 	if !(jump > 0) { // NaN, too
 		jump = 0
 	}
-	if w.class.Order == WSPT {
+	switch w.class.Order {
+	case WSPT:
 		return (1 + jump) / float64(w.cost())
+	case LCFS:
+		return jump + max(0, w.Arrived)
 	}
 	return jump - max(0, w.Arrived)
 }

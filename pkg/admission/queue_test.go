@@ -285,6 +285,8 @@ func TestMaxWaiting(t *testing.T) {
 // TestOrder: strict priority, then score, then arrival.
 func TestOrder(t *testing.T) {
 	wspt := parse(t, profileOf("{min_tokens: 0, bucket: s}", "{name: c, policy_family: f, cache_bucket: s, quantum: 1, queue_policy: wspt}"))
+	lcfs, short := withThreshold(0), withThreshold(0)
+	lcfs.Order, short.Order = admission.LCFS, admission.WSPT
 	tests := map[string]struct {
 		config  admission.Config
 		waiters []admission.Waiter
@@ -307,6 +309,10 @@ func TestOrder(t *testing.T) {
 			[]admission.Waiter{{Arrived: 0, PriorityJump: 1e9}, {Arrived: 9, StrictPriority: 1}, {Arrived: 8, StrictPriority: 2}},
 			[]int{2, 1, 0},
 		},
+		"last come first served": {
+			lcfs, []admission.Waiter{{Arrived: 1}, {Arrived: 3}, {Arrived: 2, PriorityJump: 5}, {Arrived: 0, StrictPriority: 1}}, []int{3, 2, 1, 0},
+		},
+		"wspt for the threshold's class": {short, []admission.Waiter{{Uncached: 3}, {Uncached: 1}, {Uncached: 2}}, []int{1, 2, 0}},
 		"wspt: short first": {
 			admission.Config{File: wspt},
 			[]admission.Waiter{{Uncached: 1000}, {Uncached: 100}, {Uncached: 0}, {Uncached: 1}},
@@ -394,5 +400,19 @@ func TestNextAsksOncePerLane(t *testing.T) {
 	asked := 0
 	if w := q.Next(func(*admission.Waiter) bool { asked++; return false }); w != nil || asked != lanes {
 		t.Errorf("all busy: %v after %d questions, want %d", w, asked, lanes)
+	}
+}
+
+// TestParseOrder: the names, and that no other text is one.
+func TestParseOrder(t *testing.T) {
+	for name, want := range map[string]admission.Order{"fcfs": admission.FCFS, "lcfs": admission.LCFS, "wspt": admission.WSPT} {
+		if got, ok := admission.ParseOrder(name); !ok || got != want {
+			t.Errorf("%s is %d, %t", name, got, ok)
+		}
+	}
+	for _, name := range []string{"", "FCFS", " fcfs", "fifo"} {
+		if _, ok := admission.ParseOrder(name); ok {
+			t.Errorf("%q is an order", name)
+		}
 	}
 }

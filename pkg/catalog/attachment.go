@@ -131,6 +131,33 @@ func (a *Attachment) common(b *Attachment) *Attachment {
 	}, func(Stream) bool { return true })
 }
 
+// with is b and beside it what only a, which may be nil, has: nothing of a is
+// lost, and what it has more is b's. The two join.
+func (a *Attachment) with(b *Attachment) *Attachment {
+	if a == nil {
+		return b
+	}
+	both := *b
+	both.Ranks, both.Streams = slices.Clone(b.Ranks), slices.Clone(b.Streams)
+	for i := range both.Ranks {
+		old, _ := a.rank(both.Ranks[i].DP)
+		both.Ranks[i].Candidate = both.Ranks[i].Candidate || old.Candidate
+	}
+	for _, r := range a.Ranks {
+		if _, in := b.rank(r.DP); !in {
+			both.Ranks = append(both.Ranks, r)
+		}
+	}
+	for _, s := range a.Streams {
+		if _, in := b.rank(s.DP); !in {
+			both.Streams = append(both.Streams, s)
+		}
+	}
+	slices.SortFunc(both.Ranks, func(r, s AttachedRank) int { return cmp.Compare(r.DP, s.DP) })
+	slices.SortFunc(both.Streams, func(r, s Stream) int { return cmp.Compare(r.DP, s.DP) })
+	return &both
+}
+
 // slots gives out the dense rank numbers of one scope, lowest first.
 type slots struct {
 	used []bool

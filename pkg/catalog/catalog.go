@@ -65,7 +65,7 @@ type member struct {
 // scope has at least one attached worker or held rank, except while one changes.
 type scope struct {
 	members   []*member // attached, by id
-	holds     map[Rank]uint32
+	holds     holds
 	slots     slots
 	blockSize uint32
 	// fixed: a worker that can be selected has been here and fixed eagle.
@@ -132,9 +132,7 @@ func (c *Catalog) Patch(id uint64, p Patch) (*Worker, error) {
 }
 
 func (c *Catalog) updateLocked(m *member, r Record) *Worker {
-	r.Taints = slices.Clone(r.Taints)
-	slices.Sort(r.Taints)
-	r.Taints = slices.Compact(r.Taints)
+	r.tidy()
 	c.placeLocked(m, r)
 	c.settleLocked()
 	c.publishLocked()
@@ -164,7 +162,8 @@ func (c *Catalog) removeLocked(m *member) {
 	c.publishLocked()
 }
 
-// Close makes Put, Patch and PutTracked answer ErrShuttingDown from now on.
+// Close makes Put, Patch, PutTracked and Reconcile answer ErrShuttingDown from now
+// on.
 func (c *Catalog) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

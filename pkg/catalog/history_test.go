@@ -190,13 +190,13 @@ func TestAgainstModel(t *testing.T) {
 			}
 		}
 	}
-	if sum.schedulable < steps/2 || sum.tracked < steps/2 || sum.calls < steps/4 || sum.refused < steps/50 || sum.held < steps/50 || sum.unheld < steps/100 {
+	if sum.schedulable < steps/2 || sum.tracked < steps/2 || sum.calls < steps/4 || sum.refused < steps/50 || sum.held < steps/50 || sum.unheld < steps/100 || sum.sets < steps/20 {
 		t.Errorf("histories are too dull: %+v in %d steps", sum, steps)
 	}
 }
 
 // tally tells whether the histories had everything in them.
-type tally struct{ schedulable, tracked, calls, refused, held, unheld int }
+type tally struct{ schedulable, tracked, calls, refused, held, unheld, sets int }
 
 // play makes one random step, and compares what is answered.
 func play(t *testing.T, rnd *rand.Rand, c *catalog.Catalog, model *naive, sum *tally) (what string) {
@@ -212,7 +212,7 @@ func play(t *testing.T, rnd *rand.Rand, c *catalog.Catalog, model *naive, sum *t
 			sum.refused++
 		}
 	}
-	switch op := rnd.IntN(16); {
+	switch op := rnd.IntN(18); {
 	case op == 0:
 		r := catalog.TrackedRecord{ID: id, Scope: sc, BlockSize: pick(rnd, uint32(4), 4, 4, 8), StartRank: rnd.Uint32N(3), Size: 1 + rnd.Uint32N(3)}
 		what = fmt.Sprintf("put tracked %+v", r)
@@ -244,6 +244,14 @@ func play(t *testing.T, rnd *rand.Rand, c *catalog.Catalog, model *naive, sum *t
 		r := patched(model.records[id], p)
 		patch(t, c, id, p)
 		model.put(r)
+	case op >= 16:
+		records, f := randomSet(rnd, model)
+		what = fmt.Sprintf("reconcile %s", describeSet(records, f))
+		got, err := c.Reconcile(records, f)
+		want, refusal := model.reconcile(records, f)
+		refused(err, refusal)
+		equal(t, what+": the difference", got, want)
+		sum.sets++
 	default:
 		what = fmt.Sprintf("put %d %v", id, sc)
 		r := catalog.Record{ID: id, Scope: sc}

@@ -3,6 +3,30 @@ package catalog
 // MaxHolds bounds the ranks that are held at a time, in all scopes together.
 const MaxHolds = 65_536
 
+// holds has the slots of held ranks by worker and data-parallel rank.
+type holds map[uint64]map[uint32]uint32
+
+func (h holds) slot(r Rank) (slot uint32, held bool) {
+	slot, held = h[r.Worker][r.DP]
+	return slot, held
+}
+
+func (h holds) add(r Rank, slot uint32) {
+	of := h[r.Worker]
+	if of == nil {
+		of = make(map[uint32]uint32)
+		h[r.Worker] = of
+	}
+	of[r.DP] = slot
+}
+
+func (h holds) remove(r Rank) {
+	delete(h[r.Worker], r.DP)
+	if len(h[r.Worker]) == 0 {
+		delete(h, r.Worker)
+	}
+}
+
 // Hold gives a rank a slot of its scope before its worker is attached, so that
 // blocks that another replica reported for it can be kept. A rank that has a
 // slot already, attached or held, gets that one. Held ranks are in no snapshot.
@@ -30,7 +54,7 @@ func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool
 		}
 	}
 	if s != nil {
-		if slot, ok = s.holds[r]; ok {
+		if slot, ok = s.holds.slot(r); ok {
 			return slot, true
 		}
 	}
@@ -39,7 +63,7 @@ func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool
 	}
 	s = c.scopeLocked(sc, blockSize)
 	slot = s.slots.take()
-	s.holds[r] = slot
+	s.holds.add(r, slot)
 	c.mu.held++
 	c.reconciler.Hold(sc, blockSize, r, slot)
 	return slot, true
@@ -53,29 +77,32 @@ func (c *Catalog) ReleaseHolds() (released int) {
 	c.mu.released = true
 	released = c.mu.held
 	for sc := range c.mu.scopes {
-		c.unholdLocked(sc, func(Rank) bool { return true })
+		c.unholdAllLocked(sc)
 	}
 	return released
 }
 
-// unholdWorkerLocked ends the holds of a worker that leaves the scope.
-func (c *Catalog) unholdWorkerLocked(sc Scope, worker uint64) {
-	c.unholdLocked(sc, func(r Rank) bool { return r.Worker == worker })
+// unholdAllLocked ends the holds of a scope, if there is one.
+func (c *Catalog) unholdAllLocked(sc Scope) {
+	if s := c.mu.scopes[sc]; s != nil {
+		for worker := range s.holds {
+			c.unholdWorkerLocked(sc, worker)
+		}
+	}
 }
 
-// unholdLocked ends holds of a scope, if there is one.
-func (c *Catalog) unholdLocked(sc Scope, which func(Rank) bool) {
+// unholdWorkerLocked ends the holds of a worker that leaves the scope.
+func (c *Catalog) unholdWorkerLocked(sc Scope, worker uint64) {
 	s := c.mu.scopes[sc]
 	if s == nil {
 		return
 	}
-	for r, slot := range s.holds {
-		if which(r) {
-			delete(s.holds, r)
-			c.mu.held--
-			c.reconciler.Unhold(sc, r, slot)
-			s.slots.release(slot)
-		}
+	for dp, slot := range s.holds[worker] {
+		r := Rank{Worker: worker, DP: dp}
+		s.holds.remove(r)
+		c.mu.held--
+		c.reconciler.Unhold(sc, r, slot)
+		s.slots.release(slot)
 	}
 	c.dropIfEmptyLocked(sc)
 }
@@ -89,7 +116,7 @@ func (c *Catalog) refitLocked(a *Attachment) {
 		return
 	}
 	if s.blockSize != a.BlockSize || !a.Tracked && s.fixed && s.eagle != a.Eagle {
-		c.unholdLocked(a.Scope, func(Rank) bool { return true })
+		c.unholdAllLocked(a.Scope)
 	}
 }
 
@@ -103,8 +130,8 @@ func (c *Catalog) takeOverLocked(s *scope, a *Attachment) {
 	}
 	for _, r := range a.Ranks {
 		key := Rank{Worker: a.Worker, DP: r.DP}
-		if _, held := s.holds[key]; held {
-			delete(s.holds, key)
+		if _, held := s.holds.slot(key); held {
+			s.holds.remove(key)
 			c.mu.held--
 		}
 	}

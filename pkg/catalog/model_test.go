@@ -23,12 +23,15 @@ type naive struct {
 	released bool
 	// fixed is is_eagle of scopes that had a worker to select.
 	fixed map[catalog.Scope]bool
+	// together: a set of workers is put at once, and what they lose is still there.
+	together bool
 }
 
 // who is a worker; the slot tracker's are named by their scope, too.
 type who struct {
 	tracked catalog.Scope
 	id      uint64
+	was     bool // what it had before the set that is being put
 }
 
 func newNaive() *naive {
@@ -92,12 +95,13 @@ func (n *naive) putTracked(r catalog.TrackedRecord) string {
 	n.forget(r.Scope, r.ID)
 	if e := n.early[r.Scope]; e != nil && e.block != r.BlockSize {
 		delete(n.early, r.Scope)
+		n.tidy()
 	}
 	h := &holding{scope: r.Scope, block: r.BlockSize, ranks: map[uint32]bool{}}
 	for i := range r.Size {
 		h.ranks[r.StartRank+i] = true
 	}
-	n.held[who{r.Scope, r.ID}] = h
+	n.held[who{tracked: r.Scope, id: r.ID}] = h
 	n.settle()
 	return ""
 }
@@ -108,7 +112,7 @@ func (n *naive) removeTracked(sc catalog.Scope, id uint64) string {
 		return fmt.Sprintf("worker %d not found for model=%s tenant=%s", id, sc.Model, sc.Tenant)
 	}
 	delete(n.tracked, key{sc, id})
-	delete(n.held, who{sc, id})
+	delete(n.held, who{tracked: sc, id: id})
 	n.settle()
 	return ""
 }
@@ -314,8 +318,9 @@ func (n *naive) failure(id uint64, want *holding, sources map[uint32]string, r *
 	}
 	bound := map[string]bool{}
 	for other, h := range n.held {
-		for _, s := range h.streams {
-			bound[strings.Fields(s)[0]] = bound[strings.Fields(s)[0]] || other != who{id: id}
+		for dp, s := range h.streams {
+			_, wanted := want.ranks[dp]
+			bound[strings.Fields(s)[0]] = bound[strings.Fields(s)[0]] || other != who{id: id} || n.together && !wanted
 		}
 	}
 	for _, dp := range slices.Sorted(maps.Keys(want.streams)) {
@@ -341,7 +346,7 @@ func (n *naive) print() string {
 	}
 	for _, k := range sortedKeys(n.tracked) {
 		fmt.Fprintf(&b, "%d %v: tracked", k.id, k.Scope)
-		if h := n.held[who{k.Scope, k.id}]; h != nil {
+		if h := n.held[who{tracked: k.Scope, id: k.id}]; h != nil {
 			fmt.Fprintf(&b, " holds %v %d %v", h.scope, h.block, h.ranks)
 		}
 		b.WriteByte('\n')

@@ -18,47 +18,37 @@ func (c *Catalog) placeLocked(m *member, r Record) {
 			return
 		}
 		m.blocked = true
-		why = []string{fmt.Sprintf("reconciliation failed: %v", err)}
+		why = failed(err)
 	}
 	c.retainLocked(m, &Worker{Record: r, Lifecycle: Incomplete, Reasons: why})
 }
 
+// failed is the reason of a worker that is complete and could not be attached.
+func failed(err error) []string { return []string{fmt.Sprintf("reconciliation failed: %v", err)} }
+
 // settleLocked tries the blocked workers again, in the order of the list, until
-// no attachment changes any more. It ends: trying a blocked worker again can
-// take its old attachment away once, and attaching unblocks it.
-func (c *Catalog) settleLocked() {
+// no attachment changes any more, and tells whether there were any. It ends:
+// trying a blocked worker again can take its old attachment away once, and
+// attaching unblocks it.
+func (c *Catalog) settleLocked() (tried bool) {
 	for c.mu.moved {
 		c.mu.moved = false
 		for _, m := range c.mu.order {
 			if m.blocked {
 				c.placeLocked(m, m.worker.Record)
+				tried = true
 			}
 		}
 	}
+	return tried
 }
 
 // attachLocked carries a complete record out. The error is the member's reason;
 // what was in force before may then have to shrink: see retainLocked.
 func (c *Catalog) attachLocked(m *member, r *Record) error {
-	if err := c.conflictLocked(m, r); err != nil {
+	after, err := c.wantedLocked(m, r)
+	if err != nil {
 		return err
-	}
-	after := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.blockSize(), Eagle: r.eagle()}
-	for _, dp := range r.attachable(c.settings.KVEvents) {
-		after.Ranks = append(after.Ranks, AttachedRank{DP: dp, Candidate: r.HasRank(dp)})
-		if !c.settings.KVEvents {
-			continue
-		}
-		stream, err := r.stream(dp)
-		if err != nil {
-			return err
-		}
-		after.Streams = append(after.Streams, stream)
-	}
-	if c.settings.CheckScope != nil {
-		if err := c.settings.CheckScope(r.Scope); err != nil {
-			return err
-		}
 	}
 	if m.attachment != nil && !m.attachment.joins(after) {
 		c.detachLocked(m) // moves, or is alone in its scope and cuts blocks anew
@@ -69,6 +59,32 @@ func (c *Catalog) attachLocked(m *member, r *Record) error {
 	}
 	c.unholdWorkerLocked(r.Scope, r.ID) // what the worker does not have
 	return nil
+}
+
+// wantedLocked returns what a complete record shall contribute, without slots, or
+// why it cannot.
+func (c *Catalog) wantedLocked(m *member, r *Record) (*Attachment, error) {
+	if err := c.conflictLocked(m, r); err != nil {
+		return nil, err
+	}
+	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.blockSize(), Eagle: r.eagle()}
+	for _, dp := range r.attachable(c.settings.KVEvents) {
+		a.Ranks = append(a.Ranks, AttachedRank{DP: dp, Candidate: r.HasRank(dp)})
+		if !c.settings.KVEvents {
+			continue
+		}
+		stream, err := r.stream(dp)
+		if err != nil {
+			return nil, err
+		}
+		a.Streams = append(a.Streams, stream)
+	}
+	if c.settings.CheckScope != nil {
+		if err := c.settings.CheckScope(r.Scope); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
 }
 
 // conflictLocked compares the record with its scope, which the workers attached
@@ -150,7 +166,7 @@ func (c *Catalog) changeLocked(m *member, after *Attachment) error {
 func (c *Catalog) scopeLocked(name Scope, blockSize uint32) *scope {
 	s := c.mu.scopes[name]
 	if s == nil {
-		s = &scope{holds: make(map[Rank]uint32), blockSize: blockSize}
+		s = &scope{holds: make(holds), blockSize: blockSize}
 		c.mu.scopes[name] = s
 	}
 	return s
@@ -202,7 +218,7 @@ func (s *scope) number(before, after *Attachment) {
 		r := &after.Ranks[i]
 		if old, ok := before.rank(r.DP); ok {
 			r.Slot = old.Slot
-		} else if slot, held := s.holds[Rank{Worker: after.Worker, DP: r.DP}]; held {
+		} else if slot, held := s.holds.slot(Rank{Worker: after.Worker, DP: r.DP}); held {
 			r.Slot = slot
 		} else {
 			r.Slot = s.slots.take()
@@ -222,7 +238,7 @@ func (s *scope) releaseLost(a, b *Attachment) {
 	}
 	for _, r := range a.Ranks {
 		_, kept := b.rank(r.DP)
-		if _, held := s.holds[Rank{Worker: a.Worker, DP: r.DP}]; !kept && !held {
+		if _, held := s.holds.slot(Rank{Worker: a.Worker, DP: r.DP}); !kept && !held {
 			s.slots.release(r.Slot)
 		}
 	}

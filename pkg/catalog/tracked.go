@@ -46,14 +46,20 @@ func (e *ExistsError) Error() string {
 	return fmt.Sprintf("worker %d already registered for model=%s tenant=%s", e.ID, e.Scope.Model, e.Scope.Tenant)
 }
 
-// notTrackedError is ErrNotFound with the text of the slot tracker's contract.
-type notTrackedError trackedKey
-
-func (e notTrackedError) Error() string {
-	sc := e.scope.Short()
-	return fmt.Sprintf("worker %d not found for model=%s tenant=%s", e.id, sc.Model, sc.Tenant)
+// NotTrackedError is ErrNotFound for a worker of the slot tracker.
+type NotTrackedError struct {
+	ID    uint64
+	Scope Scope
 }
-func (notTrackedError) Unwrap() error { return ErrNotFound }
+
+// Error gives the text of the contract (dynamo-kv-router 1.3.1).
+func (e *NotTrackedError) Error() string {
+	sc := e.Scope.Short()
+	return fmt.Sprintf("worker %d not found for model=%s tenant=%s", e.ID, sc.Model, sc.Tenant)
+}
+
+// Unwrap gives ErrNotFound.
+func (*NotTrackedError) Unwrap() error { return ErrNotFound }
 
 // check refuses what no later change of the catalog can make right, with the
 // texts of the contract; that of the maximum is of dynamo-kv-router 1.6.1.
@@ -126,7 +132,7 @@ func (c *Catalog) DeleteTracked(sc Scope, id uint64) error {
 	key := trackedKey{sc, id}
 	m := c.mu.tracked[key]
 	if m == nil {
-		return notTrackedError(key)
+		return &NotTrackedError{ID: key.id, Scope: key.scope}
 	}
 	delete(c.mu.tracked, key)
 	c.removeLocked(m)

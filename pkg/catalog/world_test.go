@@ -21,6 +21,8 @@ type world struct {
 	held    map[catalog.Scope]*held
 	// calls has one line for each call since it was last cleared.
 	calls []string
+	// during, if set, is called in every call of Reconcile.
+	during func()
 }
 
 // key: a worker of the slot tracker may have the id of one in another scope.
@@ -48,6 +50,9 @@ func (w *world) Reconcile(before, after *catalog.Attachment) error {
 	w.calls = append(w.calls, describe(before)+" -> "+describe(after))
 	if before == nil && after == nil {
 		w.t.Fatal("Reconcile(nil, nil)")
+	}
+	if w.during != nil {
+		w.during()
 	}
 	some := before
 	if some == nil {

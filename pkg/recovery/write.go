@@ -37,6 +37,10 @@ type Source struct {
 // children whatever their tiers. The block seed, if it is not hashing.Seed, is
 // an extra key of "stored". A Writer keeps no more than one chunk of it.
 type Writer struct {
+	// Domain makes events say in whose memory their blocks are, as those of
+	// dynamo-kv-router 1.6.1 do: always the worker's own.
+	Domain bool
+
 	w      io.Writer
 	chunk  []byte // not written yet
 	blocks []byte // of one event, as text
@@ -109,7 +113,11 @@ func (d *Writer) stored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent
 	d.uint(r.Worker)
 	d.text(`,"storage_tier":"`)
 	d.text(t.String())
-	d.text(`","event":{"event_id":`)
+	d.text(`",`)
+	if d.Domain {
+		d.text(`"residency_domain":"worker",`)
+	}
+	d.text(`"event":{"event_id":`)
 	d.uint(d.event)
 	d.event++
 	d.text(`,"dp_rank":`)

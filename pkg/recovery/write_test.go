@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/select-service/select-service/pkg/catalog"
@@ -75,6 +76,21 @@ func TestWriteFormat(t *testing.T) {
 			}
 			if got := buf.String(); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+
+			var with bytes.Buffer
+			d = recovery.NewWriter(&with)
+			d.Domain = true
+			for _, s := range c.sources {
+				if err := d.Scope(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := d.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := with.String(), strings.ReplaceAll(c.want, `,"event":`, `,"residency_domain":"worker","event":`); got != want {
+				t.Errorf("with domains got  %s\nwant %s", got, want)
 			}
 		})
 	}

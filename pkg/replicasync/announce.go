@@ -22,6 +22,8 @@ type announcement struct {
 	// merged counts what the replica has learned and others may not hear of.
 	// When it rises they ask.
 	merged uint64
+	// renewals is what sequence is, for renewals.
+	renewals uint64
 }
 
 const (
@@ -29,7 +31,11 @@ const (
 	maxURL          = 2048
 )
 
-var announcementFields = []string{"process_id", "url", "sequence", "merged"}
+var announcementFields = []string{"process_id", "url", "sequence", "merged", "renewals"}
+
+// announcementRequired are the fields without which nothing can be done; renewals
+// is missing where leases are not known.
+const announcementRequired = 4
 
 // announcement decodes what a replica published on TopicAnnounce.
 func (r *reader) announcement(payload []byte) (announcement, error) {
@@ -38,7 +44,7 @@ func (r *reader) announcement(payload []byte) (announcement, error) {
 	}
 	r.reset(payload)
 	var a announcement
-	err := r.fields(announcementFields, len(announcementFields), func(i int) (err error) {
+	err := r.fields(announcementFields, announcementRequired, func(i int) (err error) {
 		switch i {
 		case 0:
 			a.process, err = r.uint(math.MaxUint64)
@@ -48,6 +54,8 @@ func (r *reader) announcement(payload []byte) (announcement, error) {
 			a.sequence, err = r.uint(maxSequence)
 		case 3:
 			a.merged, err = r.uint(math.MaxUint64)
+		case 4:
+			a.renewals, err = r.uint(maxSequence)
 		}
 		return err
 	})

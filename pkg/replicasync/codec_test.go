@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vmihailenco/msgpack/v5"
@@ -100,6 +101,10 @@ func TestDecode(t *testing.T) {
 		"numbered": {envelope(adding(dict{}), dict{"sequence": 8, "per_scope": true}), decoded(booked, func(e *event) {
 			e.sequence, e.origin.Sequence, e.perScope, e.track = 8, 8, true, true
 		})},
+		"leased": {envelope(adding(dict{}), dict{"sequence": 8, "lease_ms": 1500}), decoded(booked, func(e *event) {
+			e.sequence, e.origin.Sequence, e.track, e.lease = 8, 8, true, 1500*time.Millisecond
+		})},
+		"a lease of no booking": {envelope("Free", dict{"lease_ms": 1500}), decoded(freed, nil)},
 		"names the booking": {envelope("Free", dict{"sequence": 8, "origin_process": 3, "origin_sequence": 2}), decoded(freed, func(e *event) {
 			e.sequence, e.origin = 8, reservations.Origin{Process: 3, Sequence: 2}
 		})},
@@ -143,7 +148,10 @@ func TestDecodeRefuses(t *testing.T) {
 		"AddRequest alone":       {pack(t, envelope("AddRequest")), dropMalformed},
 		"Free with content":      {pack(t, envelope(dict{"Free": 1})), dropMalformed},
 		"two variants":           {pack(t, envelope(dict{"Free": nil, "MarkPrefillCompleted": nil})), dropMalformed},
-		"an unknown variant":     {pack(t, envelope("Renew")), dropMalformed},
+		"an unknown variant":     {pack(t, envelope("Decay")), dropMalformed},
+		"another topic's":        {pack(t, envelope("Renew", dict{"sequence": 1, "origin_process": 1, "origin_sequence": 1})), dropMalformed},
+		"a lease for ever":       {pack(t, envelope(adding(dict{}), dict{"lease_ms": uint64(maxSpan + 1)})), dropMalformed},
+		"a negative lease":       {pack(t, envelope(adding(dict{}), dict{"lease_ms": -1})), dropMalformed},
 		"an unknown index":       {pack(t, envelope(3)), dropMalformed},
 		"names that differ":      {pack(t, envelope("Free", dict{"routing_group": "u"})), dropNamesDiffer},
 		"no name":                {pack(t, envelope("Free", dict{"tenant_id": nil})), dropMalformed},
@@ -220,15 +228,54 @@ func TestRoundTrip(t *testing.T) {
 				n := rnd.Uint32()
 				e.expectedOutput = &n
 			}
+			e.lease = time.Duration(rnd.Uint64N(maxSpan)>>rnd.IntN(64)) * time.Millisecond
 		} else {
-			e.origin = reservations.Origin{Process: rnd.Uint64() | 1, Sequence: rnd.Uint64N(maxSequence)}
+			e.origin = reservations.Origin{Process: rnd.Uint64() | 1, Sequence: 1 + rnd.Uint64N(maxSequence)}
 		}
-		got, err := dec.event(enc.event(&e))
+		decode := dec.event
+		if e.kind == renewed {
+			decode = dec.renewal
+		}
+		got, err := decode(enc.event(&e))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(e, got, cmp.AllowUnexported(event{})); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestRenewalRefuses proves that only numbered renewals of numbered bookings are
+// taken on their topic.
+func TestRenewalRefuses(t *testing.T) {
+	good := dict{"sequence": 1, "origin_process": 2, "origin_sequence": 3}
+	got, err := newReader().renewal(pack(t, envelope("Renew", good)))
+	want := decoded(renewed, func(e *event) { e.sequence, e.origin = 1, reservations.Origin{Process: 2, Sequence: 3} })
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(event{})); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for name, message := range map[string]any{
+		"a free":            envelope("Free", good),
+		"a booking":         envelope(adding(dict{}), good),
+		"by index":          envelope(3, good),
+		"without number":    envelope("Renew", good, dict{"sequence": nil}),
+		"of none":           envelope("Renew", good, dict{"origin_sequence": nil}),
+		"of nobody":         envelope("Renew", good, dict{"origin_process": nil}),
+		"with content":      envelope(dict{"Renew": 5}, good),
+		"of a booking of 0": envelope("Renew", good, dict{"origin_process": 0}),
+	} {
+		if _, err := newReader().renewal(pack(t, message)); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}
+
+// TestLeaseRoundsUp proves that no replica thinks a lease shorter than it is.
+func TestLeaseRoundsUp(t *testing.T) {
+	for d, want := range map[time.Duration]uint64{1: 1, time.Millisecond: 1, time.Millisecond + 1: 2, time.Second: 1000} {
+		if got := milliseconds(d); got != want {
+			t.Errorf("%v: %d ms, want %d", d, got, want)
 		}
 	}
 }
@@ -253,7 +300,7 @@ func TestBookingOfHint(t *testing.T) {
 // TestAnnouncement proves that announcements arrive as they were sent, and which
 // are refused.
 func TestAnnouncement(t *testing.T) {
-	want := announcement{process: math.MaxUint64, url: "http://h:1", sequence: 5, merged: 6}
+	want := announcement{process: math.MaxUint64, url: "http://h:1", sequence: 5, merged: 6, renewals: 7}
 	raw := bytes.Clone(newEncoder().announcement(want))
 	if got, err := newReader().announcement(raw); err != nil || got != want {
 		t.Errorf("%+v, %v", got, err)
@@ -262,10 +309,15 @@ func TestAnnouncement(t *testing.T) {
 		"process 0": {url: "http://h:1"},
 		"long URL":  {process: 1, url: strings.Repeat("x", maxURL+1)},
 		"sequence":  {process: 1, sequence: maxSequence + 1},
+		"renewals":  {process: 1, renewals: maxSequence + 1},
 	} {
 		if _, err := newReader().announcement(bytes.Clone(newEncoder().announcement(a))); err == nil {
 			t.Errorf("%s: taken", name)
 		}
+	}
+	old := pack(t, dict{"process_id": 1, "url": "u", "sequence": 2, "merged": 3}) // knows of no leases
+	if got, err := newReader().announcement(old); err != nil || got != (announcement{process: 1, url: "u", sequence: 2, merged: 3}) {
+		t.Errorf("without renewals: %+v, %v", got, err)
 	}
 	for _, raw := range [][]byte{nil, {0x80}, make([]byte, maxAnnouncement+1), raw[:len(raw)-1]} {
 		if _, err := newReader().announcement(raw); err == nil {
@@ -312,7 +364,9 @@ func FuzzDecode(f *testing.F) {
 		}
 	}
 	f.Add(pack(f, list{"m", "t", 16, list{"r", list{7, 1}, map[int]any{0: list{list{4}, true, nil, nil}}, 42, nil}}))
-	f.Add(newEncoder().announcement(announcement{process: 1, url: "http://h:1", sequence: 2, merged: 3}))
+	f.Add(newEncoder().announcement(announcement{process: 1, url: "http://h:1", sequence: 2, merged: 3, renewals: 4}))
+	f.Add(pack(f, envelope("Renew", dict{"sequence": 1, "origin_process": 2, "origin_sequence": 3})))
+	f.Add(pack(f, envelope(adding(dict{"token_sequence": list{7}}), dict{"sequence": 1, "lease_ms": 1500})))
 	enc := newEncoder()
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		r := newReader()
@@ -320,11 +374,16 @@ func FuzzDecode(f *testing.F) {
 			_, _ = r.announcement(payload)
 			_, _ = r.event(payload)
 		})
-		e, err := r.event(payload)
+		decode := r.event
+		e, err := decode(payload)
+		if err != nil {
+			decode = r.renewal
+			e, err = decode(payload)
+		}
 		if err != nil || e.sequence == 0 {
 			return
 		}
-		again, err := r.event(enc.event(&e))
+		again, err := decode(enc.event(&e))
 		if err != nil {
 			t.Fatalf("%+v: %v", e, err)
 		}

@@ -15,9 +15,10 @@ type ledger interface {
 	ApplyPrefillCompleted(reservations.Ref) reservations.Verdict
 	ApplyFreed(reservations.Ref) reservations.Verdict
 	Adopt(reservations.Booking) reservations.Verdict
-	MergeEnded(process uint64, ended []reservations.Range) (freed int)
+	ApplyRenewed(reservations.Ref) reservations.Verdict
+	MergeEnded(process uint64, ended reservations.Ends) (freed int)
 	Bookings(after reservations.Cursor, limit int) (page []reservations.Booking, next reservations.Cursor, more bool)
-	Ended() map[uint64][]reservations.Range
+	Ended() map[uint64]reservations.Ends
 }
 
 // core decides what a message does, and when whose snapshot is due. It has no
@@ -38,13 +39,14 @@ type core struct {
 
 // sender is a process that numbers its events.
 type sender struct {
-	process uint64
-	peer    string // the endpoint at which it was heard last
-	url     string // base URL; "" before its first announcement
-	coverage
-	merged uint64    // as it announced last
-	heard  time.Time // its last message
-	gone   bool      // silent for long, or replaced
+	process  uint64
+	peer     string    // the endpoint at which it was heard last
+	url      string    // base URL; "" before its first announcement
+	coverage           // of its events
+	renewals coverage  // of its renewals
+	merged   uint64    // as it announced last
+	heard    time.Time // its last message
+	gone     bool      // silent for long, or replaced
 	// replaced is when another process announced itself at the same endpoint.
 	replaced time.Time
 	// unreported are lost events of which the watcher was not told; reported is
@@ -117,8 +119,12 @@ func (c *core) event(peer string, e *event, now time.Time) {
 	orphan := false // its process is gone or unknown: the others may not hear of it
 	if e.sequence != 0 {
 		s := c.sender(e.sender, peer, now)
-		c.number(s, e.sequence)
 		orphan = s.gone || s.url == ""
+		if e.kind == renewed {
+			c.renewed(s, e, orphan)
+			return
+		}
+		c.number(s, &s.coverage, e.sequence)
 	}
 	why := c.apply(e)
 	if why != applied {
@@ -132,6 +138,22 @@ func (c *core) event(peer string, e *event, now time.Time) {
 	}
 }
 
+// renewed applies that a lease was renewed. It counts from its arrival, so one
+// that comes again means nothing.
+func (c *core) renewed(s *sender, e *event, orphan bool) {
+	if c.number(s, &s.renewals, e.sequence) == duplicate {
+		return
+	}
+	switch why := c.apply(e); {
+	case why != applied:
+		c.counts.drop(why)
+		// The sender has what this replica could have.
+		s.ask = s.ask || why == dropUnknownID
+	case orphan:
+		c.learned(1)
+	}
+}
+
 // learned counts what others may not have heard of: they will ask for it.
 func (c *core) learned(n int) {
 	if n > 0 {
@@ -140,8 +162,10 @@ func (c *core) learned(n int) {
 	}
 }
 
-func (c *core) number(s *sender, n uint64) {
-	switch what, lost := s.arrived(n); what {
+// number takes note of an event's number, in one of the sender's two series.
+func (c *core) number(s *sender, of *coverage, n uint64) arrival {
+	what, lost := of.arrived(n)
+	switch what {
 	case fresh:
 		c.lost(s, lost)
 	case late:
@@ -149,7 +173,11 @@ func (c *core) number(s *sender, n uint64) {
 	case duplicate:
 		c.counts.duplicates.Add(1)
 	}
+	return what
 }
+
+// behind: something that the sender has said is not known here.
+func (s *sender) behind() bool { return s.incomplete() || s.renewals.incomplete() }
 
 func (c *core) lost(s *sender, n uint64) {
 	c.counts.lost.Add(n)
@@ -163,7 +191,7 @@ func (c *core) apply(e *event) reason {
 	switch {
 	case fits && e.kind == booked:
 		return reasonOf(c.ledger.ApplyBooked(e.booking()))
-	case !fits && (e.kind == booked || e.origin.Sequence == 0):
+	case !fits && (e.kind == booked || e.kind == renewed || e.origin.Sequence == 0):
 		if !known {
 			return dropUnknownScope
 		}
@@ -171,8 +199,11 @@ func (c *core) apply(e *event) reason {
 	}
 	// What happens to a booking that is named by number is noted whether or not
 	// the booking could be taken here: it may be taken later.
-	if e.kind == freed {
+	switch e.kind {
+	case freed:
 		return reasonOf(c.ledger.ApplyFreed(e.ref()))
+	case renewed:
+		return reasonOf(c.ledger.ApplyRenewed(e.ref()))
 	}
 	return reasonOf(c.ledger.ApplyPrefillCompleted(e.ref()))
 }
@@ -199,7 +230,7 @@ func (c *core) announced(peer string, a announcement, now time.Time) {
 	}
 	s.ask = s.ask || a.merged > s.merged
 	s.url, s.merged = base, max(s.merged, a.merged)
-	c.lost(s, s.upTo(a.sequence))
+	c.lost(s, s.upTo(a.sequence)+s.renewals.upTo(a.renewals))
 }
 
 // ranksAdded says that this replica has ranks that it did not have before.
@@ -237,12 +268,12 @@ func (c *core) due(now time.Time) (requests []request, next time.Time) {
 		}
 	}
 	for _, s := range c.byProcess() {
-		wanted := s.ask || s.incomplete()
+		wanted := s.ask || s.behind()
 		if !wanted || s.gone || s.fetching || s.url == "" {
 			continue
 		}
 		at := s.asked.Add(spacing)
-		if s.incomplete() {
+		if s.behind() {
 			at = s.asked.Add(lossSpacing)
 		}
 		if s.retry.After(at) {
@@ -329,6 +360,7 @@ type fetched struct {
 	// sequence is the snapshot's: the effect of all events of its process up to
 	// this number is known now.
 	sequence uint64
+	renewals uint64 // the same for renewals
 	// refused: bookings were refused for want of a scope or rank.
 	refused bool
 	err     error
@@ -357,5 +389,6 @@ func (c *core) done(process uint64, f fetched, now time.Time) (failures int) {
 	}
 	s.failures, s.retry = 0, time.Time{}
 	s.shown(f.sequence)
+	s.renewals.shown(f.renewals)
 	return 0
 }

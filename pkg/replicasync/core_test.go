@@ -349,16 +349,30 @@ func TestOutbox(t *testing.T) {
 			t.Errorf("event %d: number %d, %v", i, number, ok)
 		}
 	}
-	if o.last() != 5 || o.settled() != 0 {
-		t.Errorf("last %d, settled %d; want 5, 0", o.last(), o.settled())
+	want := func(what string, wantLast, wantSettled [2]uint64) {
+		t.Helper()
+		var last, settled [2]uint64
+		last[0], last[1] = o.last()
+		settled[0], settled[1] = o.settled()
+		if last != wantLast || settled != wantSettled {
+			t.Errorf("%s: last %d, settled %d; want %d, %d", what, last, settled, wantLast, wantSettled)
+		}
 	}
-	if buf := o.take(make([]event, 0, 2)); len(buf) != 2 || buf[1].sequence != 2 || o.settled() != 2 {
-		t.Errorf("took %+v, settled %d; want two, 2", buf, o.settled())
+	want("three wait", [2]uint64{5, 0}, [2]uint64{0, 0})
+	if buf := o.take(make([]event, 0, 2)); len(buf) != 2 || buf[1].sequence != 2 {
+		t.Errorf("took %+v, want two", buf)
 	}
+	want("one waits", [2]uint64{5, 0}, [2]uint64{2, 0})
+	if number, ok := o.put(&event{kind: renewed}); number != 1 || !ok {
+		t.Errorf("a renewal: number %d, %v", number, ok)
+	}
+	o.put(&event{kind: renewed})
+	o.put(&event{kind: renewed}) // does not fit
+	want("two renewals more", [2]uint64{5, 3}, [2]uint64{2, 0})
 	o.take(make([]event, 0, 2))
-	if o.settled() != 5 {
-		t.Errorf("settled %d, want 5: 4 and 5 were dropped", o.settled())
-	}
+	want("a renewal waits; 4 and 5 were dropped", [2]uint64{5, 3}, [2]uint64{5, 1})
+	o.take(make([]event, 0, 2))
+	want("nothing waits", [2]uint64{5, 3}, [2]uint64{5, 3})
 }
 
 // TestQueue proves order and bounds against a slice.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -17,19 +18,23 @@ var (
 	errZeroSequence = errors.New("sequence is zero")
 )
 
-// variants are the names of the kinds; their order in the peers' code is that of
-// variantIndex.
+// variants are the names of the kinds; the order of the peers' in their code is
+// that of variantIndex.
 var (
-	variants     = [numKinds]string{booked: "AddRequest", prefillCompleted: "MarkPrefillCompleted", freed: "Free"}
-	variantIndex = [numKinds]kind{booked, freed, prefillCompleted}
+	variants     = [numKinds]string{booked: "AddRequest", prefillCompleted: "MarkPrefillCompleted", freed: "Free", renewed: "Renew"}
+	variantIndex = [...]kind{booked, freed, prefillCompleted}
 )
+
+// maxSpan bounds durations from others, in milliseconds (34 years), to keep sums
+// of them from overflowing.
+const maxSpan = 1 << 40
 
 // The fields of each struct, in the order in which dynamo-kv-router sends them,
 // the order of an array. tenant_id stands there for routing_group too.
 var (
 	envelopeFields = []string{
 		"model_name", "tenant_id", "block_size", "event",
-		"routing_group", "sequence", "origin_process", "origin_sequence", "per_scope",
+		"routing_group", "sequence", "origin_process", "origin_sequence", "per_scope", "lease_ms",
 	}
 	envelopeArray = envelopeFields[:4]
 	eventFields   = []string{"request_id", "worker", "data", "router_id", "lora_name"}
@@ -42,6 +47,28 @@ var (
 // event decodes what a peer published on TopicEvents, by the rules of
 // dynamo-kv-router. What follows the message is ignored.
 func (r *reader) event(payload []byte) (event, error) {
+	e, err := r.envelope(payload)
+	if err == nil && e.kind == renewed {
+		err = errTopic
+	}
+	return e, err
+}
+
+// renewal decodes what a replica published on TopicLeases.
+func (r *reader) renewal(payload []byte) (event, error) {
+	e, err := r.envelope(payload)
+	switch {
+	case err != nil:
+		return event{}, err
+	case e.kind != renewed:
+		return event{}, errTopic
+	case e.sequence == 0 || e.origin.Sequence == 0:
+		return event{}, errZeroSequence
+	}
+	return e, nil
+}
+
+func (r *reader) envelope(payload []byte) (event, error) {
 	if len(payload) > MaxPayload {
 		return event{}, errOversized
 	}
@@ -85,6 +112,8 @@ func (r *reader) event(payload []byte) (event, error) {
 			originCounted, err = r.uint(maxSequence)
 		case 8:
 			e.perScope, err = r.bool()
+		case 9:
+			e.lease, err = r.span()
 		}
 		return err
 	})
@@ -103,6 +132,9 @@ func (r *reader) event(payload []byte) (event, error) {
 		group[0] = group[1]
 	}
 	e.scope.Tenant = *group[0]
+	if e.kind != booked {
+		e.lease = 0
+	}
 	e.origin = reservations.Origin{Process: e.sender}
 	switch {
 	case e.kind == booked:
@@ -113,6 +145,12 @@ func (r *reader) event(payload []byte) (event, error) {
 		e.origin = reservations.Origin{Process: *origin, Sequence: originCounted}
 	}
 	return e, nil
+}
+
+// span reads milliseconds.
+func (r *reader) span() (time.Duration, error) {
+	n, err := r.uint(maxSpan)
+	return time.Duration(n) * time.Millisecond, err
 }
 
 func (r *reader) uint32() (uint32, error) {
@@ -195,7 +233,7 @@ func (r *reader) variant() (kind, error) {
 		}
 		return 0, fmt.Errorf("unknown variant %q", name)
 	}
-	n, err := r.uint(uint64(numKinds - 1))
+	n, err := r.uint(uint64(len(variantIndex) - 1))
 	if err != nil {
 		return 0, fmt.Errorf("variant: %w", err)
 	}

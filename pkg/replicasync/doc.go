@@ -2,8 +2,8 @@
 // or completes the others hear of, and who missed something finds out and
 // catches up from a snapshot.
 //
-// A local step travels: ledger → Booked, PrefillCompleted, Freed (number and
-// queue) → codec → Transport. A remote one: Transport → bounded queue → codec →
+// A local step travels: ledger → Booked, PrefillCompleted, Freed, Renewed (number
+// and queue) → codec → Transport. A remote one: Transport → bounded queue → codec →
 // core → ledger. The core decides, without goroutines, sockets or a clock, what
 // a message does and when whose snapshot is due; Replica has the goroutines.
 //
@@ -27,7 +27,14 @@ const (
 	// TopicAnnounce carries announcements, which only replicas of this service
 	// send and read.
 	TopicAnnounce = "select-service.replica.v1"
+	// TopicLeases carries renewals of leases, in a form like that of the events,
+	// between replicas of this service that know of leases. It is a topic of its
+	// own because Dynamo's complains of events that it does not know.
+	TopicLeases = "select-service.lease.v1"
 )
+
+// Topics returns all topics, for a transport that wants to know them.
+func Topics() []string { return []string{TopicEvents, TopicAnnounce, TopicLeases} }
 
 // SnapshotPath is where a replica's HTTP base URL serves WriteSnapshot, with the
 // query parameters after and limit.

@@ -2,6 +2,7 @@ package replicasync
 
 import (
 	"bytes"
+	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -45,11 +46,14 @@ func (e *encoder) uint(key string, v uint64) {
 // event returns the message, valid until the next call.
 func (e *encoder) event(ev *event) []byte {
 	e.reset()
-	named := 0 // the booking is named
-	if ev.kind != booked {
-		named = 2
+	more := 0
+	switch {
+	case ev.kind != booked: // the booking is named
+		more = 2
+	case ev.lease > 0:
+		more = 1
 	}
-	e.fields(7 + named)
+	e.fields(7 + more)
 	e.string("model_name", ev.scope.Model)
 	e.string("tenant_id", ev.scope.Tenant) // 1.3.x
 	e.string("routing_group", ev.scope.Tenant)
@@ -74,9 +78,12 @@ func (e *encoder) event(ev *event) []byte {
 	e.null("lora_name")
 	e.uint("sequence", ev.sequence)
 	e.bool("per_scope", ev.perScope)
-	if named > 0 {
+	switch {
+	case ev.kind != booked:
 		e.uint("origin_process", ev.origin.Process)
 		e.uint("origin_sequence", ev.origin.Sequence)
+	case ev.lease > 0:
+		e.uint("lease_ms", milliseconds(ev.lease))
 	}
 	return e.buf.Bytes()
 }
@@ -104,13 +111,19 @@ func (e *encoder) booked(ev *event) {
 	e.null("expected_prefill_duration")
 }
 
+// milliseconds is a positive duration, rounded up: nobody else's lease is shorter.
+func milliseconds(d time.Duration) uint64 {
+	return uint64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
 // announcement returns the message, valid until the next call.
 func (e *encoder) announcement(a announcement) []byte {
 	e.reset()
-	e.fields(4)
+	e.fields(5)
 	e.uint("process_id", a.process)
 	e.string("url", a.url)
 	e.uint("sequence", a.sequence)
 	e.uint("merged", a.merged)
+	e.uint("renewals", a.renewals)
 	return e.buf.Bytes()
 }

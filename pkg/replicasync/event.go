@@ -1,6 +1,8 @@
 package replicasync
 
 import (
+	"time"
+
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -12,11 +14,12 @@ const (
 	booked kind = iota
 	prefillCompleted
 	freed
+	renewed  // a lease; on TopicLeases, and numbered by itself
 	numKinds = int(iota)
 )
 
 // kindTexts are labels of counters.
-var kindTexts = [numKinds]string{booked: "booked", prefillCompleted: "prefill_completed", freed: "freed"}
+var kindTexts = [numKinds]string{booked: "booked", prefillCompleted: "prefill_completed", freed: "freed", renewed: "renewed"}
 
 func (k kind) String() string { return kindTexts[k] }
 
@@ -41,13 +44,22 @@ type event struct {
 	hinted         bool // tokens are given
 	prefillTokens  uint64
 	expectedOutput *uint32
+	lease          time.Duration // 0: none
+}
+
+// topic is where events of that kind are published.
+func (k kind) topic() string {
+	if k == renewed {
+		return TopicLeases
+	}
+	return TopicEvents
 }
 
 // booking is what a booked event books.
 func (e *event) booking() reservations.Booking {
 	b := reservations.Booking{
 		Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
-		Hashes: e.hashes, ExpectedOutput: e.expectedOutput,
+		Hashes: e.hashes, ExpectedOutput: e.expectedOutput, Lease: e.lease,
 	}
 	if e.track && e.hinted && e.prefillTokens > 0 {
 		b.TrackPrefill, b.PrefillTokens = true, e.prefillTokens
@@ -55,10 +67,10 @@ func (e *event) booking() reservations.Booking {
 	return b
 }
 
-// ref is which booking an event ends or completes.
+// ref is which booking an event ends, completes or renews.
 func (e *event) ref() reservations.Ref {
 	ref := reservations.Ref{Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank}
-	if e.sequence != 0 {
+	if e.sequence != 0 && e.kind != renewed {
 		ref.Event = reservations.Origin{Process: e.sender, Sequence: e.sequence}
 	}
 	return ref
@@ -74,6 +86,7 @@ func localEvent(k kind, process uint64, e reservations.Event, blockSize uint32) 
 		return out
 	}
 	out.perScope, out.hashes, out.expectedOutput = e.PerScope, e.Hashes, e.ExpectedOutput
+	out.lease = e.Lease
 	out.prefillTokens = e.PrefillTokens
 	// As the two contracts' services do: the slot tracker tracks if there are
 	// tokens, the selection service always, and gives no tokens where none count.

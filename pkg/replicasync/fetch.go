@@ -78,9 +78,16 @@ func (m *merge) head(process, sequence uint64) error {
 	return nil
 }
 
+// renewals is part of snapshotSink. The first page's number counts, as in head.
+func (m *merge) renewals(sequence uint64) {
+	if m.pages.pages == 1 {
+		m.result.renewals = sequence
+	}
+}
+
 // ended is part of snapshotSink.
-func (m *merge) ended(process uint64, ranges []reservations.Range) {
-	n := m.replica.core.ledger.MergeEnded(process, ranges)
+func (m *merge) ended(process uint64, ended reservations.Ends) {
+	n := m.replica.core.ledger.MergeEnded(process, ended)
 	m.replica.counts.endedBySnapshot.Add(uint64(n))
 	m.replica.core.learned(n)
 }

@@ -5,10 +5,20 @@ import (
 )
 
 // outbox numbers the events of this replica and keeps them until they are
-// published. Numbers are given in the order of the queue, over all scopes.
+// published. Numbers are given in the order of the queue, over all scopes: one
+// series for renewals, which not everybody hears, and one for the others.
 type outbox struct {
-	queue  *queue[event]
-	number uint64 // the last one given; guarded by queue.mu
+	queue *queue[event]
+	// The last numbers given, guarded by queue.mu.
+	events, renewals uint64
+}
+
+// number is the last one given in the series of a kind.
+func (o *outbox) number(k kind) *uint64 {
+	if k == renewed {
+		return &o.renewals
+	}
+	return &o.events
 }
 
 // outboxBytes bounds the hashes that wait to be published. Most are those of live
@@ -25,35 +35,43 @@ func weight(e *event) int { return 8 * len(e.hashes) }
 func (o *outbox) put(e *event) (number uint64, ok bool) {
 	o.queue.mu.Lock()
 	defer o.queue.mu.Unlock()
-	o.number++
-	e.sequence = o.number
-	return o.number, o.queue.putLocked(*e, weight(e))
+	last := o.number(e.kind)
+	*last++
+	e.sequence = *last
+	return *last, o.queue.putLocked(*e, weight(e))
 }
 
 // skip uses up a number for an event that cannot be sent.
-func (o *outbox) skip() (number uint64) {
+func (o *outbox) skip(k kind) (number uint64) {
 	o.queue.mu.Lock()
 	defer o.queue.mu.Unlock()
-	o.number++
-	return o.number
+	last := o.number(k)
+	*last++
+	return *last
 }
 
-// last is the last number given.
-func (o *outbox) last() uint64 {
+// last are the last numbers given.
+func (o *outbox) last() (events, renewals uint64) {
 	o.queue.mu.Lock()
 	defer o.queue.mu.Unlock()
-	return o.number
+	return o.events, o.renewals
 }
 
-// settled is the number up to which no event waits. What take has returned must
+// settled are the numbers up to which none waits. What take has returned must
 // have been published.
-func (o *outbox) settled() uint64 {
+func (o *outbox) settled() (events, renewals uint64) {
 	o.queue.mu.Lock()
 	defer o.queue.mu.Unlock()
-	if o.queue.n > 0 {
-		return o.queue.ring[o.queue.head].sequence - 1
+	events, renewals = o.events, o.renewals
+	for i := o.queue.n - 1; i >= 0; i-- {
+		switch e := o.queue.at(i); e.kind {
+		case renewed:
+			renewals = e.sequence - 1
+		default:
+			events = e.sequence - 1
+		}
 	}
-	return o.number
+	return events, renewals
 }
 
 func (o *outbox) take(buf []event) []event { return o.queue.take(buf, weight) }
@@ -63,7 +81,7 @@ func (r *Replica) enqueue(k kind, e reservations.Event) (number uint64) {
 	size, known := r.scopes.BlockSize(e.Scope)
 	if !known {
 		r.counts.drop(dropSendScope)
-		return r.outbox.skip()
+		return r.outbox.skip(k)
 	}
 	out := localEvent(k, r.opt.Process, e, size)
 	number, ok := r.outbox.put(&out)
@@ -81,3 +99,6 @@ func (r *Replica) PrefillCompleted(e reservations.Event) { r.enqueue(prefillComp
 
 // Freed is part of reservations.Observer.
 func (r *Replica) Freed(e reservations.Event) { r.enqueue(freed, e) }
+
+// Renewed is part of reservations.Observer.
+func (r *Replica) Renewed(e reservations.Event) { r.enqueue(renewed, e) }

@@ -80,6 +80,9 @@ func (q *queue[T]) resize(size int) {
 	q.ring, q.head = ring, 0
 }
 
+// at is the i-th item that waits. It needs q.mu.
+func (q *queue[T]) at(i int) *T { return &q.ring[(q.head+i)%len(q.ring)] }
+
 // len is how many items wait.
 func (q *queue[T]) len() int {
 	q.mu.Lock()

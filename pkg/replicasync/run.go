@@ -96,7 +96,7 @@ func (r *Replica) publish(enc *encoder, events []event) (ok bool) {
 			r.counts.drop(dropSendOversized)
 			continue
 		}
-		if ok = r.transport.Publish(TopicEvents, payload) == nil; !ok {
+		if ok = r.transport.Publish(e.kind.topic(), payload) == nil; !ok {
 			r.counts.drop(dropSendFailed)
 			continue
 		}
@@ -114,10 +114,9 @@ func (r *Replica) announce(enc *encoder) {
 }
 
 func (r *Replica) announcement() announcement {
-	return announcement{
-		process: r.opt.Process, url: r.opt.URL,
-		sequence: r.outbox.settled(), merged: r.counts.merged.Load(),
-	}
+	a := announcement{process: r.opt.Process, url: r.opt.URL, merged: r.counts.merged.Load()}
+	a.sequence, a.renewals = r.outbox.settled()
+	return a
 }
 
 // receive is called by the transport.
@@ -164,6 +163,8 @@ func (r *Replica) applyOne(in *reader, endpoint, topic string, payload []byte) {
 	switch topic {
 	case TopicEvents:
 		e, err = in.event(payload)
+	case TopicLeases:
+		e, err = in.renewal(payload)
 	case TopicAnnounce:
 		a, err = in.announcement(payload)
 	default:
@@ -175,10 +176,10 @@ func (r *Replica) applyOne(in *reader, endpoint, topic string, payload []byte) {
 	}
 	r.coreMu.Lock()
 	defer r.coreMu.Unlock()
-	if topic == TopicEvents {
-		r.core.event(endpoint, &e, r.now())
-	} else {
+	if topic == TopicAnnounce {
 		r.core.announced(endpoint, a, r.now())
+	} else {
+		r.core.event(endpoint, &e, r.now())
 	}
 }
 

@@ -14,6 +14,7 @@ type mutant struct {
 	sameProcess  bool // a restart keeps the process id
 	ranksUnseen  bool // nobody tells of new ranks
 	lateSequence bool // a snapshot's number is read after its bookings
+	silentExpiry bool // who lets a lease expire does not tell
 	ledger       func(ledger, *simNode) ledger
 	event        func(*simNode, *event) bool // of a received event; false: ignored
 	announcement func(*announcement)         // before it is sent
@@ -32,8 +33,18 @@ type changedLedger struct {
 	ledger
 	booked     func(reservations.Booking) (reservations.Verdict, bool) // false: as usual
 	adopt      func(*reservations.Booking)
-	freed      func(reservations.Ref) bool // false: ignored
-	mergeEnded func(uint64, []reservations.Range) int
+	freed      func(reservations.Ref) bool                         // false: ignored
+	renewed    func(reservations.Ref) (reservations.Verdict, bool) // false: as usual
+	mergeEnded func(uint64, reservations.Ends) int
+}
+
+func (c *changedLedger) ApplyRenewed(r reservations.Ref) reservations.Verdict {
+	if c.renewed != nil {
+		if v, decided := c.renewed(r); decided {
+			return v
+		}
+	}
+	return c.ledger.ApplyRenewed(r)
 }
 
 func (c *changedLedger) ApplyBooked(b reservations.Booking) reservations.Verdict {
@@ -64,7 +75,7 @@ func (c *changedLedger) ApplyFreed(r reservations.Ref) reservations.Verdict {
 	return c.ledger.ApplyFreed(r)
 }
 
-func (c *changedLedger) MergeEnded(process uint64, ended []reservations.Range) int {
+func (c *changedLedger) MergeEnded(process uint64, ended reservations.Ends) int {
 	if c.mergeEnded != nil {
 		return c.mergeEnded(process, ended)
 	}
@@ -99,7 +110,7 @@ var nextCursor = regexp.MustCompile(`"next":"[^"]*"`)
 
 var mutants = []mutant{
 	{name: "what a snapshot says has ended is ignored", ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.mergeEnded = func(uint64, []reservations.Range) int { return 0 }
+		c.mergeEnded = func(uint64, reservations.Ends) int { return 0 }
 	})},
 	{name: "a free that comes before its booking is forgotten", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
 		c.freed = func(r reservations.Ref) bool { return isLive(c.ledger, r.Origin) }
@@ -137,6 +148,13 @@ var mutants = []mutant{
 	}},
 	{name: "announcements do not tell how far the sender is", rare: true, announcement: func(a *announcement) { a.sequence = 0 }},
 	{name: "announcements do not tell of what was merged", rare: true, announcement: func(a *announcement) { a.merged = 0 }},
+	{name: "a lease runs out although a renewal came", ledger: changed(func(c *changedLedger, _ *simNode) {
+		c.renewed = func(reservations.Ref) (reservations.Verdict, bool) { return reservations.Applied, true }
+	})},
+	{name: "who lets a lease expire does not tell", silentExpiry: true},
+	{name: "renewals in a snapshot are ignored", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
+		c.adopt = func(b *reservations.Booking) { b.Renewed = 0 }
+	})},
 }
 
 // TestSimulationFindsMutants proves that the simulation is worth something: it

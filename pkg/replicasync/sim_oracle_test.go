@@ -19,7 +19,7 @@ type oracle struct {
 	steps    []simStep
 	byOrigin map[reservations.Origin]*simBooking
 	byName   map[string]*simBooking // those without number, by scope and id
-	byNumber map[reservations.Origin]int
+	byNumber map[simNumber]int
 	know     []knowledge // by node
 	maybe    knowledge   // heard of in part
 }
@@ -39,6 +39,13 @@ func (k *knowledge) add(step int) {
 type simStep struct {
 	kind    kind
 	booking *simBooking
+	renewal time.Time // of a renewal: the latest that the node knew
+}
+
+// simNumber is the number of an event in one of its sender's two series.
+type simNumber struct {
+	process, sequence uint64
+	renewal           bool
 }
 
 type simBooking struct {
@@ -51,7 +58,17 @@ type simBooking struct {
 	accepted time.Time
 	gone     bool // its worker was removed
 	steps    []int
+
+	lease   time.Duration // 0: none
+	touches map[simLife]time.Time
+	// lag is how much too young a replica may think the booking, heard when a
+	// renewal came anywhere last.
+	lag   time.Duration
+	heard time.Time
 }
+
+// simLife is one life of a node.
+type simLife struct{ node, life int }
 
 func (b *simBooking) String() string {
 	return fmt.Sprintf("%s/%s of %x:%d on %d.%d", b.scope.Model, b.id, b.origin.Process, b.origin.Sequence, b.rank.Worker, b.rank.DP)
@@ -62,7 +79,7 @@ func newOracle(w *simWorld, nodes int) *oracle {
 		w: w, know: make([]knowledge, nodes),
 		byOrigin: make(map[reservations.Origin]*simBooking),
 		byName:   make(map[string]*simBooking),
-		byNumber: make(map[reservations.Origin]int),
+		byNumber: make(map[simNumber]int),
 	}
 }
 
@@ -77,7 +94,7 @@ func (o *oracle) find(origin reservations.Origin, sc catalog.Scope, id string) *
 
 // step enters a step in the life of a booking.
 func (o *oracle) step(k kind, b *simBooking) int {
-	o.steps = append(o.steps, simStep{k, b})
+	o.steps = append(o.steps, simStep{kind: k, booking: b})
 	b.steps = append(b.steps, len(o.steps)-1)
 	return len(o.steps) - 1
 }
@@ -98,7 +115,7 @@ func (o *oracle) local(n *simNode, k kind, e reservations.Event, number uint64) 
 	o.w.tracef("node %d: %v %s/%s of %x:%d, number %d", n.index, k, e.Scope.Model, e.ID, e.Origin.Process, e.Origin.Sequence, number)
 	b := o.find(e.Origin, e.Scope, e.ID)
 	if k == booked {
-		b = o.enter(&simBooking{origin: e.Origin, scope: e.Scope, id: e.ID, rank: e.Rank, hashes: e.Hashes, tokens: e.PrefillTokens})
+		b = o.enter(&simBooking{origin: e.Origin, scope: e.Scope, id: e.ID, rank: e.Rank, hashes: e.Hashes, tokens: e.PrefillTokens, lease: e.Lease})
 	}
 	switch {
 	case b == nil:
@@ -108,8 +125,9 @@ func (o *oracle) local(n *simNode, k kind, e reservations.Event, number uint64) 
 		o.w.failf("node %d: %v of %v, of whose end it knew", n.index, k, b)
 	}
 	step := o.step(k, b)
+	o.steps[step].renewal = b.touches[simLife{n.index, n.life}]
 	o.know[n.index].add(step)
-	o.byNumber[reservations.Origin{Process: n.process, Sequence: number}] = step
+	o.byNumber[simNumber{n.process, number, k == renewed}] = step
 }
 
 // takes: who has these ranks can take the booking of that step.
@@ -130,7 +148,7 @@ func (o *oracle) takes(ranks map[simRank]bool, step int) bool {
 func (o *oracle) delivered(n *simNode, e *event) {
 	step, ok := -1, false
 	if e.sequence != 0 {
-		step, ok = o.byNumber[reservations.Origin{Process: e.sender, Sequence: e.sequence}]
+		step, ok = o.byNumber[simNumber{e.sender, e.sequence, e.kind == renewed}]
 	} else if b := o.byName[name(e.scope, e.id)]; b != nil {
 		for _, i := range b.steps {
 			if o.steps[i].kind == e.kind && (e.kind == booked || !ok) {
@@ -143,6 +161,13 @@ func (o *oracle) delivered(n *simNode, e *event) {
 		return
 	}
 	o.w.tracef("node %d hears %v %v", n.index, e.kind, o.steps[step].booking)
+	b := o.steps[step].booking
+	switch e.kind {
+	case booked:
+		b.lag = max(b.lag, o.age(b))
+	case renewed:
+		b.heard = o.w.now
+	}
 	if o.takes(n.has, step) {
 		o.know[n.index].add(step)
 	}
@@ -159,7 +184,7 @@ func (o *oracle) merged(n *simNode, known knowledge, had map[simRank]bool) {
 		}
 		b, k := o.steps[step].booking, o.steps[step].kind
 		switch s := o.status(b, known); {
-		case k == prefillCompleted && !s.live: // of no booking that is there
+		case (k == prefillCompleted || k == renewed) && !s.live: // of no booking that is there
 			continue
 		case b.origin.Sequence == 0 && (k == freed || s.ended):
 			continue
@@ -199,7 +224,7 @@ func (o *oracle) status(b *simBooking, k knowledge) status {
 			s.ended = true
 		}
 	}
-	s.live = made && !s.ended && !b.gone && o.age(b) < lifetime
+	s.live = made && !s.ended && !b.gone && o.w.now.Before(o.ends(b, k))
 	s.done = s.live && s.done
 	return s
 }
@@ -215,14 +240,30 @@ func (o *oracle) age(b *simBooking) time.Duration { return o.w.now.Sub(b.accepte
 
 // unsettled: a booking is about to expire on some replica and not on others.
 func (o *oracle) unsettled() bool {
+	all := o.all()
 	return slices.ContainsFunc(o.bookings, func(b *simBooking) bool {
-		return o.age(b) > lifetime-early && o.age(b) < lifetime+tardy
+		ends := o.ends(b, all)
+		last := ends.Add(tardy)
+		if b.lease > 0 {
+			if heard := b.heard.Add(b.lease + tardy); heard.After(last) {
+				last = heard
+			}
+			if !o.runs(b.origin.Process) { // nobody decides: each waits for itself
+				last = last.Add(max(5*time.Second, b.lease/2))
+			}
+			ends = ends.Add(-b.lag)
+		}
+		return o.w.now.After(ends.Add(-early)) && o.w.now.Before(last)
 	})
 }
 
-// check compares every replica with what the oracle says; nil if all agree.
-func (o *oracle) check() error {
-	var all knowledge
+// runs: the process is that of a running replica.
+func (o *oracle) runs(process uint64) bool {
+	return slices.ContainsFunc(o.w.nodes, func(n *simNode) bool { return n.process == process })
+}
+
+// all is what any replica knows.
+func (o *oracle) all() (all knowledge) {
 	for _, k := range o.know {
 		for step, ok := range k {
 			if ok {
@@ -230,6 +271,12 @@ func (o *oracle) check() error {
 			}
 		}
 	}
+	return all
+}
+
+// check compares every replica with what the oracle says; nil if all agree.
+func (o *oracle) check() error {
+	all := o.all()
 	first := make(map[*simBooking]status)
 	for _, n := range o.w.nodes {
 		n.l.Expire()

@@ -24,8 +24,10 @@ func (w *simWorld) operate() {
 	switch x := w.rnd.IntN(100); {
 	case x < 38:
 		w.book(n)
-	case x < 50:
+	case x < 46:
 		w.lifecycle(n, prefillCompleted)
+	case x < 55:
+		w.keep(n)
 	case x < 68:
 		w.lifecycle(n, freed)
 	case x < 70:
@@ -65,7 +67,7 @@ func (w *simWorld) book(n *simNode) {
 	for i := range hashes {
 		hashes[i] = 100*chain + uint64(i) + 1
 	}
-	req := reservations.Request{ID: id, PerScope: w.rnd.IntN(3) == 0, Hashes: hashes, TrackPrefill: true}
+	req := reservations.Request{ID: id, PerScope: w.rnd.IntN(3) == 0, Hashes: hashes, TrackPrefill: true, Lease: simLeases[w.rnd.IntN(len(simLeases))]}
 	tokens := 1 + w.rnd.Uint64N(50)
 	_, err := n.l.Book(at.scope, req, func(*reservations.View) (reservations.Placement, error) {
 		return reservations.Placement{Slot: at.slot, Rank: at.rank, PrefillTokens: tokens}, nil
@@ -77,7 +79,10 @@ func (w *simWorld) book(n *simNode) {
 	n.flush()
 }
 
-// lifecycle completes or ends a recent booking at n, whoever accepted it.
+// simLeases are those of bookings; half of them have none.
+var simLeases = []time.Duration{0, 0, 0, 0, 10 * time.Second, 20 * time.Second, 45 * time.Second, 120 * time.Second}
+
+// lifecycle completes, renews or ends a recent booking at n, whoever accepted it.
 func (w *simWorld) lifecycle(n *simNode, k kind) {
 	if len(w.oracle.bookings) == 0 {
 		return
@@ -86,13 +91,16 @@ func (w *simWorld) lifecycle(n *simNode, k kind) {
 	b := w.oracle.bookings[len(w.oracle.bookings)-1-w.rnd.IntN(recent)]
 	if b.origin.Sequence == 0 {
 		w.advance(400 * time.Millisecond) // all have heard of it: see docs/replica-sync.md
-		if w.rnd.IntN(2) == 0 {
+		if k != renewed && w.rnd.IntN(2) == 0 {
 			w.dynamoSteps(b, k)
 			return
 		}
 	}
 	var err error
+	n.freeing = k == freed
 	switch inScope := w.rnd.IntN(2) == 0; {
+	case k == renewed:
+		err = w.renew(n, b.id)
 	case inScope && k == freed:
 		err = n.l.FreeIn(b.scope, b.id)
 	case inScope:
@@ -102,10 +110,41 @@ func (w *simWorld) lifecycle(n *simNode, k kind) {
 	default:
 		err = n.l.PrefillComplete(b.id)
 	}
+	n.freeing = false
 	if err != nil && !errors.Is(err, reservations.ErrNotFound) {
 		w.failf("%v: %v", k, err)
 	}
 	n.flush()
+}
+
+// keep renews a leased booking at n, mostly one whose lease has begun to run out.
+func (w *simWorld) keep(n *simNode) {
+	if w.rnd.IntN(3) == 0 {
+		w.lifecycle(n, renewed)
+		return
+	}
+	all := w.oracle.all()
+	for _, i := range w.rnd.Perm(len(w.oracle.bookings)) {
+		b := w.oracle.bookings[i]
+		if b.lease == 0 || !w.oracle.status(b, all).live || w.oracle.ends(b, all).Sub(w.now) > b.lease*3/4 {
+			continue
+		}
+		if err := w.renew(n, b.id); err != nil && !errors.Is(err, reservations.ErrNotFound) {
+			w.failf("renew: %v", err)
+		}
+		n.flush()
+		return
+	}
+}
+
+// renew renews what the id means at n, if it has a lease.
+func (w *simWorld) renew(n *simNode, id string) error {
+	h, ok := n.l.Find(id)
+	if !ok || h.Lease == 0 {
+		return nil
+	}
+	w.oracle.touch(n, h.Origin)
+	return n.l.Renew(id)
 }
 
 func (w *simWorld) toggleCut() {

@@ -28,11 +28,18 @@ func (t tracedLedger) ApplyPrefillCompleted(r reservations.Ref) reservations.Ver
 
 func (t tracedLedger) Adopt(b reservations.Booking) reservations.Verdict {
 	v := t.ledger.Adopt(b)
-	t.n.w.tracef("  node %d adopts %s %x:%d (age %v, done %v): %v", t.n.index, b.ID, b.Origin.Process, b.Origin.Sequence, b.Age, b.PrefillDone, v)
+	t.n.w.tracef("  node %d adopts %s %x:%d (age %v, done %v, lease %v, renewed %v): %v",
+		t.n.index, b.ID, b.Origin.Process, b.Origin.Sequence, b.Age, b.PrefillDone, b.Lease, b.Renewed, v)
 	return v
 }
 
-func (t tracedLedger) MergeEnded(process uint64, ended []reservations.Range) int {
+func (t tracedLedger) ApplyRenewed(r reservations.Ref) reservations.Verdict {
+	v := t.ledger.ApplyRenewed(r)
+	t.n.w.tracef("  node %d renews %s %x:%d: %v", t.n.index, r.ID, r.Origin.Process, r.Origin.Sequence, v)
+	return v
+}
+
+func (t tracedLedger) MergeEnded(process uint64, ended reservations.Ends) int {
 	freed := t.ledger.MergeEnded(process, ended)
 	t.n.w.tracef("  node %d merges the ended ones of %x, %v: %d end", t.n.index, process, ended, freed)
 	return freed

@@ -59,6 +59,7 @@ type simNode struct {
 	stalled bool // its sender stands still
 	check   time.Time
 	told    uint64 // merged, as it announced last
+	freeing bool   // a caller frees something; else an end that the ledger tells of is a lease's
 }
 
 // BlockSize is part of Scopes.
@@ -216,6 +217,7 @@ func (n *simNode) every(life int, in time.Duration) {
 			n.announce()
 		}
 		n.l.Expire()
+		n.flush()
 		n.every(life, announceEvery)
 	})
 }
@@ -237,7 +239,7 @@ func (n *simNode) flush() {
 	buf := make([]event, 0, batch)
 	for buf = n.r.outbox.take(buf); len(buf) > 0; buf = n.r.outbox.take(buf) {
 		for i := range buf {
-			n.broadcast(TopicEvents, bytes.Clone(n.enc.event(&buf[i])), true)
+			n.broadcast(buf[i].kind.topic(), bytes.Clone(n.enc.event(&buf[i])), true)
 		}
 	}
 }
@@ -282,8 +284,12 @@ func (w *simWorld) send(from int, to *simNode, topic string, payload []byte, rep
 }
 
 func (n *simNode) deliver(from int, topic string, payload []byte) {
-	if topic == TopicEvents {
-		e, err := n.dec.event(payload)
+	if topic != TopicAnnounce {
+		decode := n.dec.event
+		if topic == TopicLeases {
+			decode = n.dec.renewal
+		}
+		e, err := decode(payload)
 		if err != nil {
 			n.w.failf("message of node %d: %v", from, err)
 			return
@@ -400,7 +406,7 @@ func (f *simFetch) end(err error) {
 	}
 	f.m.result.err = err
 	if w := n.w; w.mutant.lateSequence {
-		f.m.result.sequence = f.of.r.outbox.last()
+		f.m.result.sequence, f.m.result.renewals = f.of.r.outbox.last()
 	}
 	if err == nil {
 		n.w.oracle.merged(n, f.known, f.had)
@@ -440,12 +446,27 @@ func (o *recorder) Booked(e reservations.Event) uint64 {
 
 func (o *recorder) PrefillCompleted(e reservations.Event) {
 	o.n.r.PrefillCompleted(e)
-	o.n.w.oracle.local(o.n, prefillCompleted, e, o.n.r.outbox.last())
+	number, _ := o.n.r.outbox.last()
+	o.n.w.oracle.touch(o.n, e.Origin)
+	o.n.w.oracle.local(o.n, prefillCompleted, e, number)
 }
 
 func (o *recorder) Freed(e reservations.Event) {
-	o.n.r.Freed(e)
-	o.n.w.oracle.local(o.n, freed, e, o.n.r.outbox.last())
+	if !o.n.freeing {
+		o.n.w.oracle.leaseEnds(o.n, e)
+	}
+	var number uint64
+	if o.n.freeing || !o.n.w.mutant.silentExpiry {
+		o.n.r.Freed(e)
+		number, _ = o.n.r.outbox.last()
+	}
+	o.n.w.oracle.local(o.n, freed, e, number)
+}
+
+func (o *recorder) Renewed(e reservations.Event) {
+	o.n.r.Renewed(e)
+	_, number := o.n.r.outbox.last()
+	o.n.w.oracle.local(o.n, renewed, e, number)
 }
 
 // upTo is a random time below d.

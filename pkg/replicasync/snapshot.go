@@ -30,7 +30,9 @@ type bookingJSON struct {
 	PerScope       bool     `json:"per_scope"`
 	Worker         uint64   `json:"worker_id"`
 	DP             uint32   `json:"dp_rank"`
-	AgeMS          uint64   `json:"age_ms"` // since it was accepted, as far as is known
+	AgeMS          uint64   `json:"age_ms"`               // since it was accepted, as far as is known
+	LeaseMS        uint64   `json:"lease_ms,omitempty"`   // 0: none
+	RenewedMS      uint64   `json:"renewed_ms,omitempty"` // the age at which it was renewed last
 	PrefillTokens  uint64   `json:"prefill_tokens"`
 	TrackPrefill   bool     `json:"track_prefill_tokens"`
 	PrefillDone    bool     `json:"prefill_completed"`
@@ -47,14 +49,14 @@ func toJSON(b *reservations.Booking, blockSize uint32) bookingJSON {
 		PrefillTokens: b.PrefillTokens, TrackPrefill: b.TrackPrefill, PrefillDone: b.PrefillDone,
 		ExpectedOutput: b.ExpectedOutput, Hashes: b.Hashes,
 	}
+	if b.Lease > 0 {
+		j.LeaseMS, j.RenewedMS = milliseconds(b.Lease), uint64(b.Renewed/time.Millisecond)
+	}
 	if j.Hashes == nil {
 		j.Hashes = []uint64{}
 	}
 	return j
 }
-
-// maxAge is beyond every lifetime.
-const maxAge = uint64(time.Hour / time.Millisecond)
 
 // booking checks what a peer says; late is how long ago the page began to
 // arrive.
@@ -64,6 +66,8 @@ func (j *bookingJSON) booking(late time.Duration) (reservations.Booking, error) 
 		return reservations.Booking{}, errZeroProcess
 	case j.OriginSequence > maxSequence:
 		return reservations.Booking{}, fmt.Errorf("origin_sequence %d is above %d", j.OriginSequence, uint64(maxSequence))
+	case j.LeaseMS > maxSpan:
+		return reservations.Booking{}, fmt.Errorf("lease_ms %d is above %d", j.LeaseMS, uint64(maxSpan))
 	case len(j.Hashes) > maxHashes:
 		return reservations.Booking{}, errOversized
 	}
@@ -73,8 +77,13 @@ func (j *bookingJSON) booking(late time.Duration) (reservations.Booking, error) 
 		ID:       j.ID,
 		PerScope: j.PerScope,
 		Rank:     catalog.Rank{Worker: j.Worker, DP: j.DP},
-		Age:      time.Duration(min(j.AgeMS, maxAge))*time.Millisecond + late,
+		Age:      span(j.AgeMS) + late,
+		Lease:    span(j.LeaseMS),
+		Renewed:  span(j.RenewedMS),
 		Hashes:   j.Hashes, ExpectedOutput: j.ExpectedOutput,
 		PrefillTokens: j.PrefillTokens, TrackPrefill: j.TrackPrefill, PrefillDone: j.PrefillDone,
 	}, nil
 }
+
+// span is a duration in milliseconds that others count.
+func span(ms uint64) time.Duration { return time.Duration(min(ms, maxSpan)) * time.Millisecond }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 
 	"github.com/select-service/select-service/pkg/reservations"
@@ -32,7 +33,8 @@ var errSnapshot = errors.New("snapshot")
 type snapshotSink interface {
 	// head comes first; its error ends the reading.
 	head(process, sequence uint64) error
-	ended(process uint64, ranges []reservations.Range)
+	renewals(sequence uint64)
+	ended(process uint64, ended reservations.Ends)
 	booking(*bookingJSON) error
 }
 
@@ -42,12 +44,13 @@ type pageReader struct {
 	// What all pages together have.
 	bookings, ranges, pages int
 
-	pair  []uint64
-	batch []reservations.Range
-	src   boundedReader
-	dec   *json.Decoder
-	next  string // the cursor at the end of the page
-	more  bool
+	assumed map[uint64]uint64 // of this page; nil: the peer does not say
+	pair    []uint64
+	batch   []reservations.Range
+	src     boundedReader
+	dec     *json.Decoder
+	next    string // the cursor at the end of the page
+	more    bool
 }
 
 // boundedReader fails when one value takes too many bytes.
@@ -77,7 +80,7 @@ func (p *pageReader) page(r io.Reader) error {
 	p.src = boundedReader{r: r}
 	p.dec = json.NewDecoder(&p.src)
 	before := p.next
-	p.next, p.more = "", false
+	p.next, p.more, p.assumed = "", false, nil
 	if err := p.read(); err != nil {
 		return fmt.Errorf("%w: %w", errSnapshot, err)
 	}
@@ -92,7 +95,7 @@ func (p *pageReader) read() error {
 	if err := p.delim('{'); err != nil {
 		return err
 	}
-	var process, sequence uint64
+	var process, sequence, renewals uint64
 	have := map[string]bool{}
 	started := false
 	for p.hasMore() {
@@ -109,14 +112,22 @@ func (p *pageReader) read() error {
 			err = p.value(&process)
 		case "sequence":
 			err = p.value(&sequence)
+		case "renewals":
+			if err = p.value(&renewals); err == nil && renewals <= maxSequence {
+				p.sink.renewals(renewals)
+			}
 		case "seen":
 			err = p.seen()
-		case "ended", "bookings":
+		case "assumed":
+			err = p.readAssumed(have["ended"])
+		case "ended", "leases_ended", "bookings":
 			switch {
 			case !started:
 				err = errors.New("process_id and sequence must come before")
 			case key == "ended":
-				err = p.ended()
+				err = p.ended(p.endedRanges)
+			case key == "leases_ended":
+				err = p.ended(endedLeases)
 			default:
 				err = p.list(p.booking)
 			}
@@ -180,7 +191,40 @@ func (p *pageReader) seen() error {
 	})
 }
 
-func (p *pageReader) ended() error {
+// readAssumed reads which of the ended numbers of each process are certain.
+func (p *pageReader) readAssumed(tooLate bool) error {
+	if tooLate {
+		return errors.New("must come before ended")
+	}
+	p.assumed = make(map[uint64]uint64)
+	return p.members(func(process uint64) error {
+		var n uint64
+		if err := p.value(&n); err != nil {
+			return err
+		}
+		if len(p.assumed) >= maxSeen || n > maxSequence {
+			return errOversized
+		}
+		p.assumed[process] = n
+		return nil
+	})
+}
+
+// endedRanges: of a peer that knows of no leases nothing is certain.
+func (p *pageReader) endedRanges(process uint64, ranges []reservations.Range) reservations.Ends {
+	e := reservations.Ends{Ranges: ranges, Assumed: math.MaxUint64}
+	if p.assumed != nil {
+		e.Assumed = p.assumed[process]
+	}
+	return e
+}
+
+func endedLeases(_ uint64, ranges []reservations.Range) reservations.Ends {
+	return reservations.Ends{Leases: ranges, Assumed: math.MaxUint64}
+}
+
+// ended reads lists of ranges, which as turns into what they mean.
+func (p *pageReader) ended(as func(uint64, []reservations.Range) reservations.Ends) error {
 	return p.members(func(process uint64) error {
 		if process == 0 {
 			return errZeroProcess
@@ -195,13 +239,13 @@ func (p *pageReader) ended() error {
 				return err
 			}
 			if p.batch = append(p.batch, r); len(p.batch) == endedBatch {
-				p.sink.ended(process, p.batch)
+				p.sink.ended(process, as(process, p.batch))
 				p.batch = p.batch[:0]
 			}
 			return nil
 		})
 		if err == nil && len(p.batch) > 0 {
-			p.sink.ended(process, p.batch)
+			p.sink.ended(process, as(process, p.batch))
 		}
 		return err
 	})

@@ -21,7 +21,8 @@ import (
 // heard is a sink that keeps everything.
 type heard struct {
 	process, sequence uint64
-	ends              map[uint64][]reservations.Range
+	renewed           uint64
+	ends              map[uint64]reservations.Ends
 	bookings          []reservations.Booking
 }
 
@@ -30,11 +31,19 @@ func (h *heard) head(process, sequence uint64) error {
 	return nil
 }
 
-func (h *heard) ended(process uint64, ranges []reservations.Range) {
+func (h *heard) renewals(sequence uint64) { h.renewed = sequence }
+
+func (h *heard) ended(process uint64, ended reservations.Ends) {
 	if h.ends == nil {
-		h.ends = make(map[uint64][]reservations.Range)
+		h.ends = make(map[uint64]reservations.Ends)
 	}
-	h.ends[process] = append(h.ends[process], ranges...)
+	e := h.ends[process]
+	if len(ended.Ranges) > 0 {
+		e.Assumed = ended.Assumed
+	}
+	e.Ranges = append(e.Ranges, ended.Ranges...)
+	e.Leases = append(e.Leases, ended.Leases...)
+	h.ends[process] = e
 }
 
 func (h *heard) booking(j *bookingJSON) error {
@@ -56,13 +65,21 @@ func remoteBooking(i uint64) reservations.Booking {
 	}
 }
 
+// leased is b with a lease that was renewed, in every third.
+func leased(b reservations.Booking) reservations.Booking {
+	if n := b.Origin.Sequence; n%3 == 1 {
+		b.Lease, b.Renewed = time.Duration(n)*time.Minute, b.Age/2/time.Millisecond*time.Millisecond
+	}
+	return b
+}
+
 func snapshotReplica(t testing.TB, bookings uint64) (*Replica, *reservations.Ledger) {
 	t.Helper()
 	b := remoteBooking(0)
 	r, l := newTestReplica(fixedScopes{b.Scope: 16})
 	l.PutRank(b.Scope, 0, b.Rank)
 	for i := range bookings {
-		if v := l.Adopt(remoteBooking(i)); v != reservations.Applied {
+		if v := l.Adopt(leased(remoteBooking(i))); v != reservations.Applied {
 			t.Fatalf("booking %d: %v", i, v)
 		}
 	}
@@ -74,7 +91,9 @@ func snapshotReplica(t testing.TB, bookings uint64) (*Replica, *reservations.Led
 func TestSnapshotRoundTrip(t *testing.T) {
 	const n = 25
 	r, l := snapshotReplica(t, n)
-	l.MergeEnded(77, []reservations.Range{{From: 1, To: 3}, {From: 5, To: maxSequence}})
+	l.MergeEnded(77, reservations.Ends{Ranges: []reservations.Range{{From: 1, To: 3}, {From: 5, To: maxSequence}}, Assumed: 2})
+	r.Renewed(reservations.Event{Scope: remoteBooking(0).Scope})
+	r.Renewed(reservations.Event{Scope: remoteBooking(0).Scope})
 	r.Booked(reservations.Event{Scope: remoteBooking(0).Scope})
 	for _, limit := range []int{1, 7, n, n + 1, 0} {
 		got := &heard{}
@@ -94,8 +113,8 @@ func TestSnapshotRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got.process != 1 || got.sequence != 1 {
-			t.Errorf("process %d, sequence %d; want 1, 1", got.process, got.sequence)
+		if got.process != 1 || got.sequence != 1 || got.renewed != 2 {
+			t.Errorf("process %d, sequence %d, renewals %d; want 1, 1, 2", got.process, got.sequence, got.renewed)
 		}
 		if diff := cmp.Diff(l.Ended(), got.ends); diff != "" {
 			t.Errorf("ended (-want +got):\n%s", diff)
@@ -146,7 +165,7 @@ func TestSnapshotWithoutScope(t *testing.T) {
 	}
 }
 
-const goodPage = `{"process_id":1,"sequence":2,"seen":{"3":4},"ended":{"5":[[1,2],[4,4]]},"future":[{"a":1}],"bookings":[` +
+const goodPage = `{"process_id":1,"sequence":2,"renewals":3,"seen":{"3":4},"assumed":{"5":0},"ended":{"5":[[1,2],[4,4]]},"future":[{"a":1}],"bookings":[` +
 	`{"origin_process":9,"origin_sequence":8,"model_name":"m","tenant_id":"t","block_size":16,"request_id":"r","worker_id":1,"dp_rank":0,"age_ms":5,"sequence_hashes":[1]}],"next":null}`
 
 // TestReadRefuses proves that a page is taken as a whole or not at all.
@@ -179,6 +198,12 @@ func TestReadRefuses(t *testing.T) {
 		"range from 0":             swap(`[1,2]`, `[0,2]`),
 		"range backwards":          swap(`[1,2]`, `[2,1]`),
 		"range too high":           swap(`[1,2]`, `[1,18446744073709551615]`),
+		"assumed of nobody":        swap(`"assumed":{"5"`, `"assumed":{"x"`),
+		"assumed too high":         swap(`"assumed":{"5":0`, `"assumed":{"5":18446744073709551615`),
+		"assumed after ended":      swap(`"bookings":[`, `"assumed":{},"bookings":[`),
+		"renewals of text":         swap(`"renewals":3`, `"renewals":"3"`),
+		"a lease for ever":         swap(`"age_ms":5`, `"age_ms":5,"lease_ms":18446744073709551615`),
+		"leases ended, a number":   swap(`"bookings":[`, `"leases_ended":{"5":[5]},"bookings":[`),
 		"ended of 0":               swap(`{"5":[[1,2]`, `{"0":[[1,2]`),
 		"ended before the process": swap(`{"process_id":1`, `{"ended":{},"process_id":1`),
 		"booking of process 0":     swap(`"origin_process":9`, `"origin_process":0`),
@@ -246,14 +271,14 @@ func TestMergeFetchesPages(t *testing.T) {
 	web := &pagesOf{pages: pages}
 	r.fetch = web
 	f := r.fetchSnapshot(t.Context(), request{process: 1, url: "http://p:1"})
-	if f.err != nil || f.sequence != 2 || !f.refused {
-		t.Errorf("%+v; want number 2 and a refused booking", f)
+	if f.err != nil || f.sequence != 2 || f.renewals != 3 || !f.refused {
+		t.Errorf("%+v; want numbers 2 and 3, and a refused booking", f)
 	}
 	want := []string{"http://p:1/replica_sync/snapshot?limit=1000", "http://p:1/replica_sync/snapshot?limit=1000&after=a+b"}
 	if diff := cmp.Diff(want, web.asked); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]reservations.Range{{From: 1, To: 2}, {From: 4, To: 4}}, l.Ended()[5]); diff != "" {
+	if diff := cmp.Diff([]reservations.Range{{From: 1, To: 2}, {From: 4, To: 4}}, l.Ended()[5].Ranges); diff != "" {
 		t.Errorf("ended (-want +got):\n%s", diff)
 	}
 	if web.open != 0 {
@@ -327,8 +352,9 @@ func FuzzReadSnapshot(f *testing.F) {
 // nothing is a sink that keeps nothing.
 type nothing struct{}
 
-func (*nothing) head(uint64, uint64) error          { return nil }
-func (*nothing) ended(uint64, []reservations.Range) {}
+func (*nothing) head(uint64, uint64) error       { return nil }
+func (*nothing) renewals(uint64)                 {}
+func (*nothing) ended(uint64, reservations.Ends) {}
 func (*nothing) booking(j *bookingJSON) error {
 	_, err := j.booking(0)
 	return err

@@ -16,9 +16,9 @@ import (
 
 // snapshotHead is what a page says besides its bookings.
 type snapshotHead struct {
-	process, sequence uint64
-	seen              map[uint64]uint64
-	ended             map[uint64][]reservations.Range
+	process, sequence, renewals uint64
+	seen                        map[uint64]uint64
+	ended                       map[uint64]reservations.Ends
 }
 
 // pageWriter streams one page.
@@ -37,6 +37,8 @@ func (p *pageWriter) head(h *snapshotHead, first bool) {
 	p.uint(h.process)
 	p.text(`,"sequence":`)
 	p.uint(h.sequence)
+	p.text(`,"renewals":`)
+	p.uint(h.renewals)
 	p.text(`,"seen":{`)
 	for i, process := range slices.Sorted(maps.Keys(h.seen)) {
 		p.member(i, process)
@@ -46,21 +48,40 @@ func (p *pageWriter) head(h *snapshotHead, first bool) {
 	if !first {
 		return
 	}
-	p.text(`,"ended":{`)
-	for i, process := range slices.Sorted(maps.Keys(h.ended)) {
+	processes := slices.Sorted(maps.Keys(h.ended))
+	p.text(`,"assumed":{`) // read with each list of ended: before it
+	for i, process := range processes {
 		p.member(i, process)
-		p.text(`[`)
-		for j, r := range h.ended[process] {
-			p.comma(j)
-			p.text(`[`)
-			p.uint(r.From)
-			p.text(`,`)
-			p.uint(r.To)
-			p.text(`]`)
+		p.uint(h.ended[process].Assumed)
+	}
+	p.text(`},"ended":{`)
+	for i, process := range processes {
+		p.member(i, process)
+		p.ranges(h.ended[process].Ranges)
+	}
+	p.text(`},"leases_ended":{`)
+	n := 0
+	for _, process := range processes {
+		if leases := h.ended[process].Leases; len(leases) > 0 {
+			p.member(n, process)
+			p.ranges(leases)
+			n++
 		}
-		p.text(`]`)
 	}
 	p.text(`}`)
+}
+
+func (p *pageWriter) ranges(ranges []reservations.Range) {
+	p.text(`[`)
+	for i, r := range ranges {
+		p.comma(i)
+		p.text(`[`)
+		p.uint(r.From)
+		p.text(`,`)
+		p.uint(r.To)
+		p.text(`]`)
+	}
+	p.text(`]`)
 }
 
 func (p *pageWriter) comma(i int) {
@@ -92,7 +113,8 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 		}
 	}
 	// The numbers are read first: whatever they cover is in the ledger already.
-	h := snapshotHead{process: r.opt.Process, sequence: r.outbox.last(), seen: r.seen()}
+	h := snapshotHead{process: r.opt.Process, seen: r.seen()}
+	h.sequence, h.renewals = r.outbox.last()
 	if after == "" {
 		h.ended = r.core.ledger.Ended()
 	}

@@ -6,7 +6,7 @@ import "sync/atomic"
 // are a state.
 type Stats struct {
 	// Sent and Received are messages by kind: "booked", "prefill_completed",
-	// "freed" and "announcement". Received are those that could be read.
+	// "freed", "renewed" and "announcement". Received are those that could be read.
 	Sent, Received map[string]uint64
 	// Dropped are messages without effect, by reason. Reasons that begin with
 	// "send_" are events of this replica that were not sent; "own", "known" and
@@ -53,8 +53,8 @@ func (r *Replica) Stats() Stats {
 		PagesServed: c.snapshotsServed.Load(),
 		Adopted:     c.adopted.Load(), Completed: c.completedBySnapshot.Load(), Ended: c.endedBySnapshot.Load(),
 		SendQueue: r.outbox.queue.len(), ReceiveQueue: r.inbox.len(),
-		Sequence: r.outbox.last(),
 	}
+	st.Sequence, _ = r.outbox.last()
 	for why := applied + 1; int(why) < numReasons; why++ {
 		st.Dropped[why.String()] = c.dropped[why].Load()
 	}

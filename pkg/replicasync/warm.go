@@ -34,7 +34,7 @@ func (c *core) caughtUp(endpoints []string) bool {
 		if s.gone || s.url == "" {
 			continue
 		}
-		if s.fetching || s.ask || s.incomplete() {
+		if s.fetching || s.ask || s.behind() {
 			return false
 		}
 		heard[s.peer] = true

@@ -62,12 +62,47 @@ type replica struct {
 	naive   naive
 }
 
-// naive is all that a replica ever heard, in sets that only grow.
+// naive is all that a replica ever heard, in sets that only grow; but for leases
+// that run out on a replica which did not grant them: it forgets the booking, of
+// which it then takes no event.
 type naive struct {
-	known map[Origin]time.Time // when the booking ends by age
-	ids   map[Origin]string
-	done  map[Origin]bool
-	ended map[Origin]bool
+	own    uint64
+	known  map[Origin]*naiveBooking
+	done   map[Origin]bool
+	ended  map[Origin]bool
+	lapsed map[Origin]bool
+}
+
+type naiveBooking struct {
+	id       string
+	accepted time.Time     // the earliest that was heard of
+	lease    time.Duration // 0: none
+	renewed  time.Duration // the latest that was heard of in snapshots, since accepted
+	touched  time.Time     // the latest renewal here and in events
+}
+
+func newNaive(own uint64) naive {
+	return naive{own, make(map[Origin]*naiveBooking), make(map[Origin]bool), make(map[Origin]bool), make(map[Origin]bool)}
+}
+
+// last is the last renewal.
+func (b *naiveBooking) last() time.Time {
+	if last := b.accepted.Add(b.renewed); last.After(b.touched) {
+		return last
+	}
+	return b.touched
+}
+
+// over: the booking ends by age or with its lease.
+func (n *naive) over(o Origin, now time.Time) bool {
+	b := n.known[o]
+	switch {
+	case b.lease == 0:
+		return now.Sub(b.accepted) > 300*time.Second
+	case o.Process == n.own:
+		return now.Sub(b.last()) > b.lease
+	}
+	return now.Sub(b.last()) > b.lease+max(5*time.Second, b.lease/2)
 }
 
 // letter is an event or a snapshot.
@@ -80,7 +115,7 @@ type letter struct {
 	ref    Ref
 
 	bookings []Booking
-	ended    map[uint64][]Range
+	ended    map[uint64]Ends
 	dead     map[Origin]bool // ended, naively
 }
 
@@ -98,9 +133,7 @@ var fleetScopes = []catalog.Scope{{Model: "a"}, {Model: "b"}}
 // from replica to replica.
 func (w *fleet) start() *replica {
 	w.process++
-	r := &replica{fleet: w, process: w.process, naive: naive{
-		make(map[Origin]time.Time), make(map[Origin]string), make(map[Origin]bool), make(map[Origin]bool),
-	}}
+	r := &replica{fleet: w, process: w.process, naive: newNaive(w.process)}
 	r.led = New(r.process, w.clock.now, r)
 	for _, sc := range fleetScopes {
 		for i, slot := range w.rnd.Perm(3) {
@@ -115,21 +148,26 @@ func (r *replica) Booked(e Event) uint64 {
 	r.seq++
 	b := Booking{
 		Origin: Origin{r.process, r.seq}, Scope: e.Scope, ID: e.ID, Rank: e.Rank, PerScope: e.PerScope, Hashes: e.Hashes,
-		PrefillTokens: e.PrefillTokens, TrackPrefill: e.TrackPrefill,
+		PrefillTokens: e.PrefillTokens, TrackPrefill: e.TrackPrefill, Lease: e.Lease,
 	}
-	r.naive.hear(b, r.clock.t.Add(lifetime))
+	r.naive.hear(b, r.clock.t)
 	r.send(letter{kind: "booked", booked: b})
 	return r.seq
 }
 
 func (r *replica) PrefillCompleted(e Event) {
 	r.naive.done[e.Origin] = true
+	r.naive.renew(e.Origin, r.clock.t)
 	r.send(letter{kind: "prefill", ref: r.ref(e)})
 }
 
 func (r *replica) Freed(e Event) {
 	r.naive.ended[e.Origin] = true
 	r.send(letter{kind: "freed", ref: r.ref(e)})
+}
+
+func (r *replica) Renewed(e Event) {
+	r.send(letter{kind: "renewed", ref: Ref{Origin: e.Origin, Scope: e.Scope, ID: e.ID, Rank: e.Rank}})
 }
 
 func (r *replica) ref(e Event) Ref {
@@ -142,23 +180,36 @@ func (r *replica) send(l letter) {
 	r.mail = append(r.mail, l)
 }
 
-// hear: a booking lives until the earliest end that was heard of.
-func (n *naive) hear(b Booking, until time.Time) {
-	if former, ok := n.known[b.Origin]; !ok || until.Before(former) {
-		n.known[b.Origin] = until
+// hear is what a booking tells, in an event, in a snapshot or at its acceptance.
+func (n *naive) hear(b Booking, now time.Time) {
+	accepted := now.Add(-b.Age)
+	x := n.known[b.Origin]
+	if x == nil {
+		x = &naiveBooking{id: b.ID, accepted: accepted, lease: b.Lease}
+		n.known[b.Origin] = x
 	}
-	n.ids[b.Origin] = b.ID
+	if accepted.Before(x.accepted) {
+		x.accepted = accepted
+	}
+	x.renewed = max(x.renewed, b.Renewed)
 	if b.PrefillDone {
 		n.done[b.Origin] = true
+	}
+}
+
+// renew: the live booking was renewed.
+func (n *naive) renew(o Origin, now time.Time) {
+	if b := n.known[o]; b != nil && !n.ended[o] {
+		b.touched = now
 	}
 }
 
 // live returns the ids of the live bookings and whether their prefill is done.
 func (n *naive) live() map[Origin]string {
 	out := make(map[Origin]string)
-	for o := range n.known {
+	for o, b := range n.known {
 		if !n.ended[o] {
-			out[o] = fmt.Sprint(n.ids[o], n.done[o])
+			out[o] = fmt.Sprint(b.id, n.done[o])
 		}
 	}
 	return out
@@ -167,11 +218,12 @@ func (n *naive) live() map[Origin]string {
 func (w *fleet) step() {
 	r := w.replicas[w.rnd.IntN(len(w.replicas))]
 	id, sc := fmt.Sprint("r", w.rnd.IntN(12)), fleetScopes[w.rnd.IntN(2)]
-	switch w.rnd.IntN(20) {
+	switch w.rnd.IntN(22) {
 	case 0, 1, 2, 3:
 		req := Request{
 			ID: id, PerScope: w.rnd.IntN(2) == 0, TrackPrefill: true,
 			Hashes: chain(w.rnd.IntN(6), func(i int) uint64 { return uint64(w.rnd.IntN(2)) }),
+			Lease:  []time.Duration{0, 0, 30 * time.Second, 100 * time.Second, 400 * time.Second}[w.rnd.IntN(5)],
 		}
 		_, _ = r.led.Book(sc, req, func(v *View) (Placement, error) {
 			rank := catalog.Rank{Worker: uint64(w.rnd.IntN(3))}
@@ -184,6 +236,8 @@ func (w *fleet) step() {
 		_ = r.led.FreeIn(sc, id)
 	case 6:
 		_ = r.led.PrefillComplete(id)
+	case 20, 21:
+		r.renew(id)
 	case 7, 8, 9, 10, 11, 12, 13:
 		if len(w.mail) > 0 {
 			r.receive(w.mail[w.rnd.IntN(len(w.mail))])
@@ -204,6 +258,14 @@ func (w *fleet) step() {
 	r.check()
 }
 
+// renew renews what a call by the id means; which one that is, model and ledger
+// agree on elsewhere.
+func (r *replica) renew(id string) {
+	if found, _ := r.led.Find(id); r.led.Renew(id) == nil {
+		r.naive.renew(found.Origin, r.clock.t)
+	}
+}
+
 func (w *fleet) advance(d time.Duration) {
 	w.clock.advance(d)
 	for _, r := range w.replicas {
@@ -212,12 +274,17 @@ func (w *fleet) advance(d time.Duration) {
 }
 
 func (r *replica) expire() {
-	r.led.Expire()
-	for o, until := range r.naive.known {
-		if r.clock.t.After(until) {
+	for o := range r.naive.known {
+		switch b := r.naive.known[o]; {
+		case r.naive.ended[o] || !r.naive.over(o, r.clock.t):
+		case b.lease > 0 && o.Process != r.process:
+			delete(r.naive.known, o)
+			r.naive.lapsed[o] = true
+		default:
 			r.naive.ended[o] = true
 		}
 	}
+	r.led.Expire()
 }
 
 func (r *replica) bookings() (all []Booking) {
@@ -245,10 +312,15 @@ func (r *replica) receive(l letter) {
 	switch l.kind {
 	case "booked":
 		r.led.ApplyBooked(l.booked)
-		r.naive.hear(l.booked, now.Add(lifetime))
+		if !r.naive.lapsed[l.booked.Origin] || r.naive.known[l.booked.Origin] != nil {
+			r.naive.hear(l.booked, now)
+		}
 	case "prefill":
 		r.led.ApplyPrefillCompleted(l.ref)
 		r.naive.done[l.ref.Origin] = true
+	case "renewed":
+		r.led.ApplyRenewed(l.ref)
+		r.naive.renew(l.ref.Origin, now)
 	case "freed":
 		r.led.ApplyFreed(l.ref)
 		r.naive.ended[l.ref.Origin] = true
@@ -259,7 +331,7 @@ func (r *replica) receive(l letter) {
 		maps.Copy(r.naive.ended, l.dead)
 		for _, b := range l.bookings {
 			if v := r.led.Adopt(b); v != Stale {
-				r.naive.hear(b, now.Add(lifetime-b.Age))
+				r.naive.hear(b, now)
 			}
 		}
 	}
@@ -275,9 +347,9 @@ func (r *replica) check() {
 	if d := gocmp.Diff(r.naive.live(), got); d != "" {
 		r.Fatalf("process %d: -naive +ledger\n%s", r.process, d)
 	}
-	for process, ranges := range r.led.Ended() {
+	for process, ended := range r.led.Ended() {
 		for o := range got {
-			if o.Process == process && contains(ranges, o.Sequence) {
+			if o.Process == process && ended.have(o.Sequence, r.naive.known[o].lease > 0) {
 				r.Fatalf("process %d: %v is live and has ended", r.process, o)
 			}
 		}
@@ -289,12 +361,10 @@ func (w *fleet) agree() {
 	w.Helper()
 	// A booking of exactly 300 s lives on where it is, but is not taken over.
 	w.advance(1)
-	truth := naive{
-		make(map[Origin]time.Time), make(map[Origin]string), make(map[Origin]bool), make(map[Origin]bool),
-	}
+	truth := newNaive(0)
 	for _, r := range w.replicas {
 		for o := range r.naive.live() { // Stale for nobody: everyone has expired
-			truth.hear(Booking{Origin: o, ID: r.naive.ids[o]}, r.naive.known[o])
+			truth.hear(Booking{Origin: o, ID: r.naive.known[o].id}, w.clock.t)
 		}
 		maps.Copy(truth.ended, r.naive.ended)
 		maps.Copy(truth.done, r.naive.done)

@@ -9,14 +9,26 @@ import (
 // Range is the sequence numbers From to To, both inclusive.
 type Range struct{ From, To uint64 }
 
+// Ends is what a replica knows of the ended bookings of one process.
+type Ends struct {
+	// Ranges are the numbers that name no live booking any more, ascending and
+	// with gaps between them. Numbers that never named a booking may be among them.
+	Ranges []Range
+	// Assumed is the number up to which Ranges are right for bookings without lease
+	// only: they have what is old enough. math.MaxUint64 for what a replica says
+	// that knows of no leases.
+	Assumed uint64
+	// Leases, ascending, are those of the numbers up to Assumed that named bookings
+	// with a lease which have ended, as far as anyone may still have them live.
+	Leases []Range
+}
+
 // Ended returns, for every process that numbers its bookings and that the ledger
-// has heard of, the numbers that name no live booking any more, as ascending
-// ranges with gaps between them. Numbers that never named a booking may be among
-// them, and so are all below the last 2^23 of a process, and all that are older
-// than 600 s. Bookings that went with their rank here are among them if this
-// process accepted them.
-func (l *Ledger) Ended() map[uint64][]Range {
-	out := l.pasts.ranges()
+// has heard of, what has ended. Of other processes all numbers below the last 2^23
+// are assumed to have, and all that are older than 600 s. Bookings that went with
+// their rank here have ended if this process accepted them.
+func (l *Ledger) Ended() map[uint64]Ends {
+	out := l.pasts.ends()
 	// What this process named up to here is entered, or its scope is locked until
 	// it is: each finds it, unless it has gone by then.
 	last := l.named.Load()
@@ -32,7 +44,7 @@ func (l *Ledger) Ended() map[uint64][]Range {
 		}
 	})
 	if own := without(last, open); len(own) > 0 {
-		out[l.process] = own
+		out[l.process] = Ends{Ranges: own}
 	}
 	return out
 }
@@ -54,15 +66,15 @@ func without(last uint64, open []uint64) (out []Range) {
 // MergeEnded joins what another replica's Ended says of one process: its
 // bookings of these numbers never come to life again. It returns how many ended
 // just now. Ranges may overlap and come in any order.
-func (l *Ledger) MergeEnded(process uint64, ended []Range) (freed int) {
-	ended = ascending(ended)
-	if l.pasts.endRanges(process, ended, l.at()) == 0 {
+func (l *Ledger) MergeEnded(process uint64, ended Ends) (freed int) {
+	ended.Ranges, ended.Leases = ascending(ended.Ranges), ascending(ended.Leases)
+	if l.pasts.merge(process, ended, l.at()) == 0 {
 		return 0
 	}
 	l.each(func(s *scope, some []listed) {
 		due := some[:0]
 		for _, x := range some {
-			if x.origin.Process == process && x.origin.counts() && contains(ended, x.origin.Sequence) {
+			if x.origin.Process == process && x.origin.counts() && ended.have(x.origin.Sequence, x.lease > 0) {
 				due = append(due, x)
 			}
 		}
@@ -79,13 +91,21 @@ func (s *scope) endListed(due []listed) (ended int) {
 		s.mu.Lock()
 		for _, x := range part {
 			if !x.ended {
-				s.end(x.reservation, false)
+				s.end(x.reservation, freed)
 				ended++
 			}
 		}
 		s.mu.Unlock()
 	}
 	return ended
+}
+
+// have reports whether the booking of that number has ended.
+func (e *Ends) have(n uint64, leased bool) bool {
+	if leased && n <= e.Assumed {
+		return contains(e.Leases, n)
+	}
+	return contains(e.Ranges, n)
 }
 
 // ascending returns the ranges that are not empty, sorted and without overlaps.

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// lifetime of a reservation from its booking; nothing refreshes it
-	// (dynamo-kv-router 1.3.1: 300 s).
+	// lifetime of a reservation without lease from its booking, unless SetLifetime
+	// says otherwise; nothing refreshes it (dynamo-kv-router 1.3.1: 300 s).
 	lifetime = 300 * time.Second
 	// sweepPerBooking is how many stale reservations one booking clears away
 	// at most; the rest is left to the next ones and to Expire.
@@ -21,14 +21,16 @@ const (
 	trimEvery = 30 * time.Second
 )
 
-// Expire ends all reservations that are more than 300 s old; the observer is
-// not told. next is when a further one may be due, the zero time if there is
-// none now. It also gives memory back that bookings no longer need. To be called
-// from a timer, at least every 60 s: a reservation may outlive its time by that.
+// Expire ends all reservations that are older than their lifetime, or whose lease
+// has run out, and tells the observer of renewals for which it was too early. next
+// is when a further one may end, the zero time if there is none now. It also gives
+// memory back that bookings no longer need. To be called from a timer, each second
+// where there are leases: a reservation may outlive its time by that much. While
+// nothing is due it only looks at each scope.
 func (l *Ledger) Expire() (expired int, next time.Time) {
 	at, earliest := l.at(), never
 	for _, s := range l.scopesFrom(0) {
-		n, first := s.expireAll(at)
+		n, first := s.expireDue(at)
 		expired += n
 		earliest = min(earliest, first)
 		s.trim(at)
@@ -42,40 +44,56 @@ func (l *Ledger) Expire() (expired int, next time.Time) {
 	return expired, next
 }
 
-// ExpireIn ends all reservations of one scope that are more than 300 s old, for
-// a caller about to judge its loads: Book ends only a few. While nothing is due
-// it only reads.
+// ExpireIn ends all reservations of one scope whose time is over, for a caller
+// about to judge its loads: Book ends only a few. While nothing is due it only
+// reads.
 func (l *Ledger) ExpireIn(sc catalog.Scope) {
 	s := l.scope(sc)
 	if s == nil {
 		return
 	}
 	at := l.at()
-	if s.due(at) {
-		s.expireAll(at)
-	}
+	s.expireDue(at)
 }
 
-// due reports whether a reservation is stale.
-func (s *scope) due(at time.Duration) bool {
+// expireDue is expireAll, but only reads while nothing is due.
+func (s *scope) expireDue(at time.Duration) (expired int, first time.Duration) {
+	if due, first := s.due(at); !due {
+		return 0, first
+	}
+	return s.expireAll(at)
+}
+
+// due reports whether a reservation is stale or a renewal is to be told of. first
+// is the earliest deadline, or never.
+func (s *scope) due(at time.Duration) (due bool, first time.Duration) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return len(s.deadlines) > 0 && s.deadlines[0].deadline < at
+	first = s.firstDeadline()
+	return first < at || len(s.untold) > 0 && s.untold[0].lease.tellAt() <= at, first
 }
 
-// expireAll ends all stale reservations, a few under each hold of the lock. first
-// is the earliest deadline of those that stay, or never.
+func (s *scope) firstDeadline() time.Duration {
+	if len(s.deadlines) == 0 {
+		return never
+	}
+	return s.deadlines[0].deadline
+}
+
+// expireAll ends all stale reservations and tells of all renewals that are due, a
+// few under each hold of the lock. first is the earliest deadline of those that
+// stay, or never.
 func (s *scope) expireAll(at time.Duration) (expired int, first time.Duration) {
-	first = never
 	for more := true; more; {
 		var n int
+		var untold bool
 		s.mu.Lock()
 		n, more = s.expire(at, sweepPerLock)
-		if len(s.deadlines) > 0 && !more {
-			first = s.deadlines[0].deadline
-		}
+		untold = s.tellDue(at, sweepPerLock)
+		first = s.firstDeadline()
 		s.mu.Unlock()
 		expired += n
+		more = more || untold
 	}
 	return expired, first
 }
@@ -87,15 +105,31 @@ func (s *scope) expire(at time.Duration, limit int) (n int, more bool) {
 		if n == limit {
 			return n, true
 		}
-		r := s.deadlines[0]
-		s.end(r, false)
-		s.ledger.expired.Add(1)
-		if r.origin.Process == s.ledger.process {
-			s.ledger.overdue.add(r, at)
-		}
+		s.expireOne(s.deadlines[0], at)
 		n++
 	}
 	return n, false
+}
+
+// expireOne ends a stale reservation. That a lease has run out is decided, and
+// told, where it was granted: who else has the booking may only not have heard of
+// the renewal.
+func (s *scope) expireOne(r *reservation, at time.Duration) {
+	l := s.ledger
+	own, leased := r.origin.Process == l.process, r.lease != nil
+	how := freed
+	if leased && !own {
+		how = lapsed
+	}
+	s.end(r, how)
+	l.expired.Add(1)
+	if own {
+		l.overdue.add(r, at)
+	}
+	if own && leased {
+		l.leasesExpired.Add(1)
+		l.obs.Freed(r.event())
+	}
 }
 
 // sweep ends a few stale reservations before a new one comes. It needs s.mu.
@@ -103,8 +137,14 @@ func (s *scope) sweep(at time.Duration) { s.expire(at, sweepPerBooking) }
 
 // trim gives spare memory back, in steps that hold the lock for a moment each.
 func (s *scope) trim(at time.Duration) {
-	s.mu.Lock()
+	s.mu.RLock()
 	due := at-s.trimmed >= trimEvery
+	s.mu.RUnlock()
+	if !due {
+		return
+	}
+	s.mu.Lock()
+	due = at-s.trimmed >= trimEvery
 	if due {
 		s.trimmed = at
 		if 4*len(s.deadlines) < cap(s.deadlines) {

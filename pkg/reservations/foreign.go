@@ -32,7 +32,7 @@ func newForeign() *foreign {
 	return &foreign{
 		seed:  maphash.MakeSeed(),
 		early: recent{keep: earlyFor},
-		left:  recent{keep: lifetime},
+		left:  recent{keep: lifetime}, // see SetLifetime
 	}
 }
 

@@ -3,6 +3,7 @@ package reservations
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -20,7 +21,7 @@ type message struct {
 
 // remote does something that other processes said.
 func (h *history) remote() {
-	switch op := h.next(10); op {
+	switch op := h.next(11); op {
 	case 0, 1, 2:
 		h.deliver(h.accept())
 	case 3: // known to be booked, but only by what comes after it
@@ -38,9 +39,18 @@ func (h *history) remote() {
 	case 9:
 		process := []uint64{1, 2, 3}[h.next(3)]
 		ended := h.ranges(process)
-		if got, want := h.led.MergeEnded(process, ended), h.model.mergeEnded(process, ended); got != want {
-			h.Fatalf("MergeEnded(%d, %v) = %d, model %d", process, ended, got, want)
+		merged, doubtful := Ends{Ranges: ended}, []Range(nil)
+		if h.next(2) == 0 { // old ones, or from one who knows of no leases
+			merged = Ends{Ranges: ended, Assumed: math.MaxUint64, Leases: ended[:h.next(1+len(ended))]}
+			ended, doubtful = nil, ended
 		}
+		if got, want := h.led.MergeEnded(process, merged), h.model.mergeEnded(process, ended, doubtful, merged.Leases); got != want {
+			h.Fatalf("MergeEnded(%d, %v) = %d, model %d", process, merged, got, want)
+		}
+	case 10:
+		ref := h.ref()
+		ref.Event = Origin{}
+		h.verdict("renewed", ref, h.led.ApplyRenewed(ref), h.model.applyRenewed(ref))
 	}
 }
 
@@ -51,7 +61,7 @@ func (h *history) accept() message {
 		Origin: Origin{Process: []uint64{2, 3, 9}[h.next(3)]},
 		Scope:  p.scope, ID: h.id(), Rank: catalog.Rank{Worker: uint64(p.slot)},
 		PerScope: h.next(4) == 0, Hashes: h.prompt(), PrefillTokens: uint64(h.next(100)),
-		TrackPrefill: h.next(8) != 0,
+		TrackPrefill: h.next(8) != 0, Lease: h.lease(),
 	}
 	if b.PrefillTokens == 99 {
 		b.PrefillTokens = ^uint64(0)
@@ -72,7 +82,7 @@ func (h *history) earlier() (message, bool) {
 		b := h.model.live[h.next(n)]
 		return message{Booking{
 			Origin: b.origin, Scope: b.scope, ID: b.id, Rank: b.rank, PerScope: b.perScope,
-			Hashes: b.chain, PrefillTokens: b.tokens, TrackPrefill: b.track,
+			Hashes: b.chain, PrefillTokens: b.tokens, TrackPrefill: b.track, Lease: b.lease.length,
 		}, b.at}, true
 	}
 	if len(h.sent) == 0 {
@@ -89,7 +99,11 @@ func (h *history) deliver(m message) {
 	b.Hashes = slices.Clone(b.Hashes)
 	b.Age = h.model.now - m.born
 	b.PrefillDone = h.next(4) == 0
+	if h.next(8) == 0 {
+		b.Lease = 0 // the sender knows of none
+	}
 	if h.next(2) == 0 {
+		b.Renewed = time.Duration(h.next(16)) * b.Age / 15
 		h.verdict("adopt", b, h.led.Adopt(b), h.model.apply(b, true))
 		return
 	}
@@ -125,7 +139,7 @@ func (h *history) ranges(process uint64) (out []Range) {
 	}
 	for range h.next(4) {
 		to := last - min(last-1, uint64(h.next(60)))
-		out = append(out, Range{to - min(to-1, uint64(h.next(3))), to})
+		out = append(out, Range{max(2, to-min(to-1, uint64(h.next(3)))), to}) // from 1 on: see TestAssumed
 	}
 	return out
 }
@@ -155,10 +169,14 @@ func (h *history) compareBookings() {
 		got = append(got, page...)
 	}
 	for _, b := range h.model.live {
-		want = append(want, Booking{
+		line := Booking{
 			Origin: b.origin, Scope: b.scope, ID: b.id, Rank: b.rank, PerScope: b.perScope, Hashes: b.chain,
 			PrefillTokens: b.tokens, TrackPrefill: b.track, PrefillDone: b.done, Age: h.model.now - b.at,
-		})
+		}
+		if b.lease.length > 0 {
+			line.Lease, line.Renewed = b.lease.length, b.renewed()-b.at
+		}
+		want = append(want, line)
 	}
 	byName := func(a, b Booking) int {
 		return cmp.Or(cmp.Compare(a.Origin.Process, b.Origin.Process), cmp.Compare(a.Origin.Sequence, b.Origin.Sequence),
@@ -178,13 +196,13 @@ func (h *history) compareEnded() {
 	for process, last := range map[uint64]uint64{1: h.model.past.own, 2: h.last, 3: h.last} {
 		for n := last - min(last, 40) + 1; n <= last; n++ {
 			o := Origin{process, n}
-			if got, want := contains(ended[process], n), h.model.hasEnded(o); got != want {
+			if got, want := contains(ended[process].Ranges, n), h.model.hasEnded(o); got != want {
 				h.Fatalf("%v ended: %v, model says %v", o, got, want)
 			}
 		}
 	}
 	for _, process := range slices.Sorted(maps.Keys(ended)) {
-		ranges := ended[process]
+		ranges := ended[process].Ranges
 		if d := gocmp.Diff(ascending(ranges), ranges); d != "" {
 			h.Fatalf("ranges of %d are not ascending: -want +got\n%s", process, d)
 		}

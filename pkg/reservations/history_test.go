@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -69,6 +70,8 @@ type history struct {
 	// What other processes have booked, and the last sequence number.
 	sent []message
 	last uint64
+	// ends are the companions of all own bookings, the refused ones too.
+	ends []*countedEnd
 }
 
 func replay(t *testing.T, data []byte, look int) {
@@ -96,7 +99,7 @@ func (h *history) put(p place, r catalog.Rank) {
 }
 
 func (h *history) step() {
-	switch op := h.next(24); op {
+	switch op := h.next(26); op {
 	case 0, 1, 2, 3, 4, 5:
 		h.book()
 	case 6:
@@ -142,9 +145,39 @@ func (h *history) step() {
 		if got, _ := h.led.Expire(); got != h.model.expire() {
 			h.Fatalf("Expire ended %d, the model another number", got)
 		}
+	case 16:
+		id := h.id()
+		h.same("renew "+id, h.led.Renew(id), h.model.renew(id))
+	case 17:
+		h.find(h.id())
 	default:
 		h.remote()
 	}
+}
+
+// find compares what is found under an id, the companion included.
+func (h *history) find(id string) {
+	h.Helper()
+	got, ok := h.led.Find(id)
+	want, wantOK := h.model.holding(id)
+	if wantOK && !want.Remote && got.Companion != h.model.find(id, nil).end {
+		h.Fatalf("find %s: another one's companion", id)
+	}
+	got.Companion = nil
+	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" || ok != wantOK {
+		h.Fatalf("find %s: %v, model says %v: -model +ledger\n%s", id, ok, wantOK, d)
+	}
+}
+
+// countedEnd is a companion that counts its ends.
+type countedEnd struct{ n int }
+
+// Ended is part of Companion.
+func (c *countedEnd) Ended() { c.n++ }
+
+// leaseOf is none for most.
+func (h *history) lease() time.Duration {
+	return []time.Duration{0, 0, 0, time.Second, 8 * time.Second, 20 * time.Second, 400 * time.Second}[h.next(7)]
 }
 
 func (h *history) id() string { return fmt.Sprint("r", h.next(120)) }
@@ -160,7 +193,12 @@ func (h *history) book() {
 		rank = catalog.Rank{Worker: uint64(p.slot)}
 	}
 	b := &booking{place: p, id: id, rank: rank, perScope: h.next(4) == 0, tokens: tokens, track: h.next(8) != 0}
-	req := Request{ID: id, PerScope: b.perScope, Hashes: slices.Clone(hashes), TrackPrefill: b.track}
+	b.lease.length, b.end = h.lease(), &countedEnd{}
+	h.ends = append(h.ends, b.end)
+	req := Request{
+		ID: id, PerScope: b.perScope, Hashes: slices.Clone(hashes), TrackPrefill: b.track,
+		Lease: b.lease.length, Companion: b.end,
+	}
 	_, err := h.led.Book(p.scope, req, func(*View) (Placement, error) {
 		return Placement{Slot: p.slot, Rank: rank, PrefillTokens: tokens}, nil
 	})
@@ -205,11 +243,37 @@ func (h *history) compare() {
 			h.Fatalf("Loads(%v): -model +ledger\n%s", scope, d)
 		}
 	}
-	if got := h.led.Stats(); got.Live != uint64(len(h.model.live)) || got.Late != h.model.late {
-		h.Fatalf("%d live, %d freed late; model says %d and %d", got.Live, got.Late, len(h.model.live), h.model.late)
+	if got := h.led.Stats(); got.Live != uint64(len(h.model.live)) || got.Late != h.model.late || got.LeasesExpired != h.model.leasesExpired {
+		h.Fatalf("%d live, %d freed late, %d leases expired; model says %d, %d and %d",
+			got.Live, got.Late, got.LeasesExpired, len(h.model.live), h.model.late, h.model.leasesExpired)
 	}
+	h.checkEnds(len(h.model.live))
 	h.compareBookings()
 	h.compareEnded()
+}
+
+// checkEnds proves that each own booking that is not live was told of its end,
+// once, and no other.
+func (h *history) checkEnds(live int) {
+	h.Helper()
+	want := int(h.model.past.own)
+	for _, b := range h.model.live[:live] {
+		if b.end != nil {
+			want--
+			if b.end.n != 0 {
+				h.Fatalf("%s is live and was told of its end", b.id)
+			}
+		}
+	}
+	for _, e := range h.ends {
+		want -= e.n
+		if e.n > 1 {
+			h.Fatalf("told %d times of an end", e.n)
+		}
+	}
+	if want != 0 {
+		h.Fatalf("%d bookings were not told of their end", want)
+	}
 }
 
 type answer struct {
@@ -237,10 +301,14 @@ func (h *history) checkEmptied() {
 				}
 			}
 		}
+		if len(s.untold) != 0 {
+			h.Errorf("%d renewals left", len(s.untold))
+		}
 		if len(s.deadlines) != 0 || len(s.slots) != 0 || len(s.roll.lines) != s.roll.gone {
 			h.Errorf("%d deadlines, %d ranks, %d lines left", len(s.deadlines), len(s.slots), len(s.roll.lines)-s.roll.gone)
 		}
 	}
+	h.checkEnds(0)
 	if n := len(h.led.scopes); n != 0 {
 		h.Errorf("%d scopes left", n)
 	}

@@ -30,6 +30,8 @@ import (
 var (
 	// ErrNotFound: no live reservation has that id.
 	ErrNotFound = errors.New("reservation not found")
+	// ErrNoLease: the reservation that was to be renewed lives by its age.
+	ErrNoLease = errors.New("reservation has no lease")
 	// ErrUnknownRank: a placement names a slot that the ledger does not know,
 	// or that belongs to another rank by now.
 	ErrUnknownRank = errors.New("rank is not in the ledger")
@@ -63,6 +65,12 @@ type Request struct {
 	TrackPrefill bool
 	// ExpectedOutput, in tokens, is passed on to the observer.
 	ExpectedOutput *uint32
+	// Lease, if positive, is for how long the reservation lives without a step of
+	// its caller: Renew, PrefillComplete and OutputBlock begin it anew. It replaces
+	// the ledger's lifetime.
+	Lease time.Duration
+	// Companion, if not nil, is told of the end.
+	Companion Companion
 }
 
 // Placement is the answer of a choice.
@@ -89,12 +97,16 @@ type Stats struct {
 	Live    uint64
 	Booked  uint64
 	Freed   uint64 // by a call, an event or a snapshot
-	Expired uint64 // by age
+	Expired uint64 // by age, or with their lease
 	Dropped uint64 // with their rank
 
 	Remote  uint64 // of Booked: accepted by other processes
 	Adopted uint64 // of Remote: learned by Adopt
 	Merged  uint64 // of Freed: by MergeEnded
+
+	// LeasesExpired, of Expired, are those that this ledger had accepted with a
+	// lease which nobody renewed in time.
+	LeasesExpired uint64
 
 	// Late counts the calls of Free that came for a reservation which this ledger
 	// had accepted and which had expired, and those of FreeIn for one whose id was
@@ -120,9 +132,12 @@ type Ledger struct {
 	pasts   *pasts
 	foreign *foreign
 	overdue *overdue
+	// lifetime of a reservation without lease; constant once in use.
+	lifetime time.Duration
 
 	booked, freed, expired, dropped atomic.Uint64
 	remote, adopted, merged, late   atomic.Uint64
+	leasesExpired                   atomic.Uint64
 
 	named atomic.Uint64 // highest sequence number of an own booking
 
@@ -141,16 +156,30 @@ func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 		obs = silent{}
 	}
 	return &Ledger{
-		process: process,
-		now:     now,
-		start:   now(),
-		obs:     obs,
-		ids:     newIDs(),
-		pasts:   newPasts(process),
-		foreign: newForeign(),
-		overdue: newOverdue(),
-		scopes:  make(map[catalog.Scope]*scope),
+		process:  process,
+		now:      now,
+		start:    now(),
+		obs:      obs,
+		ids:      newIDs(),
+		pasts:    newPasts(process),
+		foreign:  newForeign(),
+		overdue:  newOverdue(),
+		lifetime: lifetime,
+		scopes:   make(map[catalog.Scope]*scope),
 	}
+}
+
+// SetLifetime sets how long a reservation without lease lives, instead of 300 s
+// (DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS of dynamo-kv-router 1.6.1). It does
+// nothing if d is not positive. To be called before the ledger is used; replicas
+// should agree on it, as whichever ends a booking first ends it for all.
+func (l *Ledger) SetLifetime(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	l.lifetime = d
+	l.foreign.left.keep = d
+	l.pasts.turnEvery = max(pastTurn, 2*d)
 }
 
 // PutRank makes r known under its slot, without load. It does nothing if that is
@@ -235,6 +264,8 @@ func (l *Ledger) Stats() Stats {
 		Adopted: l.adopted.Load(),
 		Merged:  l.merged.Load(),
 		Late:    l.late.Load(),
+
+		LeasesExpired: l.leasesExpired.Load(),
 	}
 	st.Remote = l.remote.Load()
 	st.Booked = l.booked.Load() // read last: never below the sum of the others

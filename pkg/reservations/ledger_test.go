@@ -235,6 +235,7 @@ func (r *recorder) Booked(e Event) uint64 {
 }
 func (r *recorder) PrefillCompleted(e Event) { r.steps = append(r.steps, step{"prefill", e}) }
 func (r *recorder) Freed(e Event)            { r.steps = append(r.steps, step{"freed", e}) }
+func (r *recorder) Renewed(e Event)          { r.steps = append(r.steps, step{"renewed", e}) }
 
 // TestEverythingAtOnce runs all methods in parallel, for the race detector, and
 // proves that nothing is left when the ranks are gone.

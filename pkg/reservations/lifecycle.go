@@ -11,8 +11,8 @@ import "github.com/select-service/select-service/pkg/catalog"
 // PerScope, then the one it has known longest. All calls of a life that is booked
 // and ended here thus mean the same reservation.
 
-// PrefillComplete takes the reservation's prefill tokens off its rank. Doing it
-// again is no error. ErrNotFound if no live reservation has the id.
+// PrefillComplete takes the reservation's prefill tokens off its rank, and renews
+// its lease if it has one. Doing it again is no error. ErrNotFound if no live reservation has the id.
 func (l *Ledger) PrefillComplete(id string) error { return l.with(id, nil, l.prefillComplete) }
 
 // PrefillCompleteIn is PrefillComplete among the reservations of one scope.
@@ -23,12 +23,15 @@ func (l *Ledger) PrefillCompleteIn(sc catalog.Scope, id string) error {
 // OutputBlock adds one generated block to the reservation. With a fraction,
 // every block that this reservation alone holds on its rank, the new one
 // included, weighs that fraction from now on, until it is freed or the fraction
-// is overwritten. ErrFraction, or ErrNotFound if no live reservation has the id.
+// is overwritten. A lease is renewed. ErrFraction, or ErrNotFound if no live reservation has the id.
 func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 	if fraction != nil && !(*fraction >= 0 && *fraction <= 1) { // NaN too
 		return ErrFraction
 	}
-	return l.with(id, nil, func(r *reservation) { r.scope.addOutput(r, fraction) })
+	return l.with(id, nil, func(r *reservation) {
+		r.scope.addOutput(r, fraction)
+		r.scope.renew(r)
+	})
 }
 
 // Free ends the reservation. ErrNotFound if no live reservation has the id.
@@ -53,10 +56,11 @@ func (l *Ledger) FreeIn(sc catalog.Scope, id string) error {
 func (l *Ledger) prefillComplete(r *reservation) {
 	r.scope.endPrefill(r)
 	l.obs.PrefillCompleted(r.event())
+	r.scope.renew(r)
 }
 
 func (l *Ledger) free(r *reservation) {
-	r.scope.end(r, false)
+	r.scope.end(r, freed)
 	l.freed.Add(1)
 	l.obs.Freed(r.event())
 }

@@ -12,6 +12,11 @@ import (
 type modelPast struct {
 	own                       uint64 // last own sequence number
 	ended, dropped, completed map[Origin]bool
+	// doubtful ones are live no more here, but may be elsewhere if they have a
+	// lease: it ran out here, or a replica without leases says that they ended.
+	doubtful map[Origin]bool
+	// closed are leased ones of whose end another replica said.
+	closed map[Origin]bool
 	// Bookings without sequence numbers, and when.
 	left, early map[foreignKey]time.Duration
 }
@@ -27,6 +32,8 @@ func newModelPast() modelPast {
 		ended:     make(map[Origin]bool),
 		dropped:   make(map[Origin]bool),
 		completed: make(map[Origin]bool),
+		doubtful:  make(map[Origin]bool),
+		closed:    make(map[Origin]bool),
 		left:      make(map[foreignKey]time.Duration),
 		early:     make(map[foreignKey]time.Duration),
 	}
@@ -50,6 +57,14 @@ func (m *model) drop(b *booking) {
 		return
 	}
 	m.past.dropped[b.origin] = true
+}
+
+func (m *model) lapse(b *booking) {
+	m.remove(b)
+	m.past.doubtful[b.origin] = true
+	if b.done {
+		m.past.completed[b.origin] = true
+	}
 }
 
 // rankPlace returns where a rank is.
@@ -80,7 +95,7 @@ func (m *model) apply(b Booking, snapshot bool) Verdict {
 		}
 		id = true
 		if o.origin == b.Origin {
-			o.at = min(o.at, m.now-b.Age)
+			o.hear(b, m.now)
 			if b.PrefillDone && !o.done {
 				o.done = true
 				return Updated
@@ -88,14 +103,26 @@ func (m *model) apply(b Booking, snapshot bool) Verdict {
 			return Known
 		}
 	}
+	made := &booking{
+		place: at, id: b.ID, origin: b.Origin, perScope: b.PerScope, rank: b.Rank,
+		tokens: b.PrefillTokens, track: b.TrackPrefill, at: m.now - b.Age,
+		done: b.PrefillDone || m.past.completed[b.Origin],
+	}
+	if b.Lease > 0 && b.Origin.Sequence != 0 {
+		made.lease = modelLease{length: b.Lease, told: min(b.Renewed, b.Age)}
+	}
 	switch {
 	case b.Origin.Process == 1:
 		return Ended
-	case b.Age >= 300*time.Second:
+	case made.deadline() <= m.now:
 		return Stale
 	case !rank:
 		return UnknownRank
 	case m.past.ended[b.Origin] || m.past.dropped[b.Origin]:
+		return Ended
+	case m.past.doubtful[b.Origin] && (!snapshot || made.lease.length == 0):
+		return Ended
+	case m.past.closed[b.Origin] && snapshot && made.lease.length > 0:
 		return Ended
 	}
 	if b.Origin.Sequence == 0 {
@@ -111,11 +138,7 @@ func (m *model) apply(b Booking, snapshot bool) Verdict {
 			return Known
 		}
 	}
-	m.add(&booking{
-		place: at, id: b.ID, origin: b.Origin, perScope: b.PerScope, rank: b.Rank,
-		tokens: b.PrefillTokens, track: b.TrackPrefill, at: m.now - b.Age,
-		done: b.PrefillDone || m.past.completed[b.Origin],
-	}, b.Hashes)
+	m.add(made, b.Hashes)
 	return Applied
 }
 
@@ -187,14 +210,28 @@ func (m *model) applyFreed(ref Ref) Verdict {
 	return why
 }
 
-func (m *model) mergeEnded(process uint64, ended []Range) (freed int) {
-	for _, r := range ended {
-		for n := r.From; n <= r.To; n++ {
-			m.past.ended[Origin{process, n}] = true
+// mergeEnded: ended are certain, doubtful only for bookings without lease, leases
+// for the others.
+func (m *model) mergeEnded(process uint64, ended, doubtful, leases []Range) (freed int) {
+	note := func(in map[Origin]bool, ranges []Range) {
+		for _, r := range ranges {
+			for n := r.From; n <= r.To; n++ {
+				in[Origin{process, n}] = true
+			}
 		}
 	}
+	said, long := make(map[Origin]bool), make(map[Origin]bool)
+	note(said, doubtful)
+	note(long, leases)
+	note(m.past.closed, leases)
+	note(m.past.doubtful, doubtful)
+	note(m.past.ended, ended)
 	for _, b := range slices.Clone(m.live) {
-		if b.origin.Process == process && b.origin.Sequence != 0 && m.past.ended[b.origin] {
+		if b.origin.Process != process || b.origin.Sequence == 0 {
+			continue
+		}
+		leased := b.lease.length > 0
+		if m.past.ended[b.origin] || !leased && said[b.origin] || leased && long[b.origin] {
 			m.end(b)
 			freed++
 		}

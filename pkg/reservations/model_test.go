@@ -21,6 +21,8 @@ type model struct {
 	// were freed after they had expired.
 	expired map[expiredID]bool
 	late    uint64
+	// leasesExpired counts own leases that ran out.
+	leasesExpired uint64
 	// weight of held prompt blocks that do not weigh 1, in unit parts
 	weight map[blockAt]int
 }
@@ -62,6 +64,8 @@ type booking struct {
 	done     bool
 	outputs  []int
 	at       time.Duration // of the acceptance
+	lease    modelLease
+	end      *countedEnd // of an own booking
 }
 
 // pending is what the rank's sum has of the booking.
@@ -164,6 +168,7 @@ func (m *model) prefillComplete(id string, scope *catalog.Scope) error {
 		return ErrNotFound
 	}
 	b.done = true
+	m.touch(b)
 	return nil
 }
 
@@ -173,6 +178,7 @@ func (m *model) output(id string, fraction *int) error {
 		return ErrNotFound
 	}
 	b.outputs = append(b.outputs, unit)
+	m.touch(b)
 	if fraction == nil {
 		return nil
 	}
@@ -200,10 +206,17 @@ func (m *model) removeRank(p place) (freed int) {
 
 func (m *model) expire() (n int) {
 	for _, b := range slices.Clone(m.live) {
-		if m.now-b.at > 300*time.Second {
+		if m.now > b.deadline() {
 			n++
-			m.end(b)
+			if b.lease.length > 0 && b.origin.Process != 1 {
+				m.lapse(b)
+			} else {
+				m.end(b)
+			}
 			if b.origin.Process == 1 {
+				if b.lease.length > 0 {
+					m.leasesExpired++
+				}
 				var scope *catalog.Scope
 				if b.perScope {
 					scope = &b.scope

@@ -1,10 +1,15 @@
 package reservations
 
-import "github.com/select-service/select-service/pkg/catalog"
+import (
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
 
 // Observer is told of bookings made and ended through the ledger's methods for
-// callers, whichever process accepted them. Expiry, the removal of a rank and
-// what is learned from other processes are not announced.
+// callers, whichever process accepted them, and of the end of a lease that the
+// ledger granted itself. Expiry by age, the removal of a rank and what is learned
+// from other processes are not announced.
 //
 // The calls come under the scope's lock, after the change and before the caller
 // of the ledger returns: events of one scope arrive in the order in which they
@@ -17,6 +22,9 @@ type Observer interface {
 	// PrefillCompleted comes again whenever a caller repeats it.
 	PrefillCompleted(Event)
 	Freed(Event)
+	// Renewed: the lease was renewed by whatever step of a caller. It comes at most
+	// once in a quarter of the lease; what was too early is made up for by Expire.
+	Renewed(Event)
 }
 
 // Event is one step in the life of a reservation. Only Booked fills the fields
@@ -33,6 +41,7 @@ type Event struct {
 	PrefillTokens  uint64   // as in the Placement, whether tracked or not
 	TrackPrefill   bool
 	ExpectedOutput *uint32
+	Lease          time.Duration // 0: none
 }
 
 type silent struct{}
@@ -40,3 +49,4 @@ type silent struct{}
 func (silent) Booked(Event) uint64    { return 0 }
 func (silent) PrefillCompleted(Event) {}
 func (silent) Freed(Event)            {}
+func (silent) Renewed(Event)          {}

@@ -92,8 +92,17 @@ func (l *Ledger) Bookings(after Cursor, limit int) (page []Booking, next Cursor,
 // listed is a reservation with its variable part at one moment.
 type listed struct {
 	*reservation
-	done     bool
-	deadline time.Duration
+	done                     bool
+	accepted, lease, renewed time.Duration
+}
+
+// list needs the scope's lock.
+func (r *reservation) list() listed {
+	x := listed{reservation: r, done: r.done, accepted: r.accepted()}
+	if r.lease != nil {
+		x.lease, x.renewed = r.lease.length, r.lease.renewed()
+	}
+	return x
 }
 
 func (x *listed) booking(at time.Duration) Booking {
@@ -108,7 +117,9 @@ func (x *listed) booking(at time.Duration) Booking {
 		TrackPrefill:   x.track,
 		PrefillDone:    x.done,
 		ExpectedOutput: x.output,
-		Age:            max(0, at-(x.deadline-lifetime)), // booked after at was read: no age
+		Age:            max(0, at-x.accepted), // booked after at was read: no age
+		Lease:          x.lease,
+		Renewed:        x.renewed,
 	}
 }
 
@@ -122,7 +133,7 @@ func (s *scope) list(buf []listed, serial uint64, limit int) (found []listed, la
 		x := s.roll.lines[i]
 		serial = x.serial
 		if r := x.r; r != nil {
-			buf = append(buf, listed{r, r.done, r.deadline})
+			buf = append(buf, r.list())
 			limit--
 		}
 	}

@@ -71,7 +71,7 @@ func TestReplicasInParallel(t *testing.T) {
 	for _, r := range w.replicas {
 		ended := r.led.Ended()
 		for _, b := range r.bookings() {
-			if contains(ended[b.Origin.Process], b.Origin.Sequence) {
+			if contains(ended[b.Origin.Process].Ranges, b.Origin.Sequence) {
 				t.Errorf("process %d: %v is live and has ended", r.process, b.Origin)
 			}
 		}
@@ -93,7 +93,7 @@ type wire struct {
 func (w *wire) Booked(e Event) uint64 {
 	b := Booking{
 		Scope: e.Scope, ID: e.ID, Rank: e.Rank, Hashes: e.Hashes,
-		PrefillTokens: e.PrefillTokens, TrackPrefill: e.TrackPrefill,
+		PrefillTokens: e.PrefillTokens, TrackPrefill: e.TrackPrefill, Lease: e.Lease,
 	}
 	return w.count(func(seq uint64) func(*Ledger) {
 		b.Origin = Origin{w.process, seq}
@@ -105,6 +105,12 @@ func (w *wire) PrefillCompleted(e Event) {
 	w.count(func(seq uint64) func(*Ledger) {
 		return func(l *Ledger) { l.ApplyPrefillCompleted(w.ref(e, seq)) }
 	})
+}
+
+func (w *wire) Renewed(e Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, func(l *Ledger) { l.ApplyRenewed(Ref{Origin: e.Origin, Scope: e.Scope, ID: e.ID, Rank: e.Rank}) })
 }
 
 func (w *wire) Freed(e Event) {

@@ -13,9 +13,12 @@ const (
 	pastWindow = 1 << 23
 	// maxPasts bounds the processes, besides the own one, that are remembered.
 	maxPasts = 256
-	// pastTurn: a number that was seen so long ago counts as ended. Twice the
-	// lifetime, as an event may have been under way for long.
+	// pastTurn: a number that was seen so long ago counts as ended, for bookings
+	// without lease. Twice the lifetime, as an event may have been under way for
+	// long.
 	pastTurn = 2 * lifetime
+	// closedMargin is how much longer than a lease its end is remembered.
+	closedMargin = time.Minute
 )
 
 // pasts is what a ledger remembers of the bookings with sequence numbers that
@@ -23,6 +26,8 @@ const (
 // no memory.
 type pasts struct {
 	own uint64
+	// turnEvery is pastTurn, or more for a longer lifetime; constant once in use.
+	turnEvery time.Duration
 
 	// mu guards the fields below. It is an innermost lock.
 	mu sync.Mutex
@@ -32,37 +37,48 @@ type pasts struct {
 // past is what is remembered of one process's numbers.
 type past struct {
 	floor uint64 // all numbers up to it count as ended
-	high  uint64 // highest number seen
+	// Of those up to assumed only by age: a booking with a lease may live.
+	assumed uint64
+	high    uint64 // highest number seen
 	// Of numbers above floor: ended, or naming no booking; dropped with their
-	// rank; prefill complete. A number may be in several.
-	ended, dropped, completed bitmap
+	// rank; prefill complete; lapsed, or said to have ended by one who may know of
+	// no leases, so that a snapshot may bring a leased booking. A number may be in
+	// several.
+	ended, dropped, completed, lapsed bitmap
+	closed                            closed
 
 	live  int           // bookings in the ledger
 	heard time.Duration // when something came from it last
 	// At turned, turn was the highest number seen.
 	turn   uint64
 	turned time.Duration
+	shed   time.Duration // when closed was looked through
 }
 
 func newPast(at time.Duration) *past {
-	return &past{ended: make(bitmap), dropped: make(bitmap), completed: make(bitmap), turned: at}
+	return &past{
+		ended: make(bitmap), dropped: make(bitmap), completed: make(bitmap), lapsed: make(bitmap),
+		closed: make(closed), turned: at, shed: at,
+	}
 }
 
 func newPasts(own uint64) *pasts {
-	return &pasts{own: own, of: make(map[uint64]*past)}
+	return &pasts{own: own, turnEvery: pastTurn, of: make(map[uint64]*past)}
 }
 
 // admit decides whether a booking of another process may come to life, and
-// counts it as live if so (Applied). completed says that its prefill is known to
-// be complete.
-func (p *pasts) admit(o Origin, at time.Duration) (v Verdict, completed bool) {
+// counts it as live if so (Applied). renewed says that its lease is known to run.
+// completed says that its prefill is known to be complete.
+func (p *pasts) admit(o Origin, at time.Duration, renewed bool) (v Verdict, completed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.get(o.Process, at)
 	switch {
 	case x == nil:
 		return Full, false
-	case x.hasEnded(o.Sequence) || x.dropped.has(o.Sequence):
+	case renewed && x.isClosed(o.Sequence):
+		return Ended, false
+	case !renewed && (x.hasEnded(o.Sequence) || x.dropped.has(o.Sequence) || x.lapsed.has(o.Sequence)):
 		return Ended, false
 	}
 	x.see(o.Sequence)
@@ -71,17 +87,56 @@ func (p *pasts) admit(o Origin, at time.Duration) (v Verdict, completed bool) {
 }
 
 // leave notes that a live booking is live no more.
-func (p *pasts) leave(o Origin, dropped bool) {
+func (p *pasts) leave(o Origin, how parting) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.of[o.Process] // is there, as live bookings keep it
 	x.live--
-	if dropped {
-		x.see(o.Sequence)
+	x.see(o.Sequence)
+	switch {
+	case how == freed:
+		x.end(o.Sequence)
+	case o.Sequence <= x.floor:
+	case how == dropped:
 		x.dropped.set(o.Sequence)
+	case how == lapsed:
+		x.lapsed.set(o.Sequence)
+	}
+}
+
+// leaveLease is leave for a booking with a lease. If others may have it live when
+// its number is too old for the window, its end is remembered by itself.
+func (p *pasts) leaveLease(r *reservation, how parting, at time.Duration) {
+	p.leave(r.origin, how)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x, n := p.of[r.origin.Process], r.origin.Sequence
+	if how == lapsed {
+		if r.done && n > x.floor { // it may come back from one who has not heard of that
+			x.completed.set(n)
+		}
 		return
 	}
-	x.end(o.Sequence)
+	keep := r.lease.length + slack(r.lease.length) + closedMargin
+	if at-r.lease.accepted+keep > p.turnEvery-closedMargin {
+		x.closed.put(n, closedLease{at + keep, how == freed})
+	}
+}
+
+// missing is the verdict on a renewal of a booking that is not live.
+func (p *pasts) missing(o Origin) Verdict {
+	if o.Process == p.own {
+		return Ended
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch x := p.of[o.Process]; {
+	case x == nil && len(p.of) >= maxPasts:
+		return Full
+	case x != nil && x.isClosed(o.Sequence):
+		return Ended
+	}
+	return UnknownID
 }
 
 // end notes the end of a booking, and that event is none. It reports whether the
@@ -124,57 +179,69 @@ func (p *pasts) skip(event Origin, at time.Duration) {
 	}
 }
 
-// endRanges notes ends of bookings of a process, in ascending ranges, and
-// returns how many of its bookings are live, for the own process at least one.
-func (p *pasts) endRanges(process uint64, ended []Range, at time.Duration) (live int) {
+// merge notes ends of bookings of a process, in ascending ranges, and returns how
+// many of its bookings are live, for the own process at least one.
+func (p *pasts) merge(process uint64, e Ends, at time.Duration) (live int) {
 	if process == p.own {
 		return 1
 	}
 	const perLock = 1024
-	for part := range slices.Chunk(ended, perLock) {
-		live = p.endSome(process, part, at)
+	for part := range slices.Chunk(e.Ranges, perLock) {
+		live = p.mergeSome(process, at, func(x *past) {
+			for _, r := range part {
+				x.mergeRange(r, e.Assumed)
+			}
+		})
+	}
+	for part := range slices.Chunk(e.Leases, perLock) {
+		live = p.mergeSome(process, at, func(x *past) {
+			for _, r := range part {
+				x.close(r, at+p.turnEvery)
+			}
+		})
 	}
 	return live
 }
 
-func (p *pasts) endSome(process uint64, ended []Range, at time.Duration) (live int) {
+func (p *pasts) mergeSome(process uint64, at time.Duration, f func(*past)) (live int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.get(process, at)
 	if x == nil {
 		return 0
 	}
-	for _, r := range ended {
-		x.endRange(r)
-	}
+	f(x)
 	return x.live
 }
 
-// ranges returns the ended numbers of the other processes.
-func (p *pasts) ranges() map[uint64][]Range {
+// ends returns the ended numbers of the other processes.
+func (p *pasts) ends() map[uint64]Ends {
 	p.mu.Lock()
 	processes := make([]uint64, 0, len(p.of))
 	for process := range p.of {
 		processes = append(processes, process)
 	}
 	p.mu.Unlock()
-	out := make(map[uint64][]Range, len(processes))
+	out := make(map[uint64]Ends, len(processes))
 	for _, process := range processes {
-		if floor, ended := p.copyEnded(process); floor > 0 || len(ended) > 0 {
-			out[process] = ended.appendRanges(appendRange(nil, Range{1, floor}), floor)
+		e, floor, ended := p.copyEnded(process)
+		e.Ranges = ended.appendRanges(appendRange(nil, Range{1, floor}), floor)
+		if len(e.Ranges) > 0 || len(e.Leases) > 0 {
+			out[process] = e
 		}
 	}
 	return out
 }
 
-func (p *pasts) copyEnded(process uint64) (floor uint64, ended bitmap) {
+// copyEnded leaves the ranges to the caller, who makes them without the lock.
+func (p *pasts) copyEnded(process uint64) (e Ends, floor uint64, ended bitmap) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.of[process]
 	if x == nil {
-		return 0, nil
+		return Ends{}, 0, nil
 	}
-	return x.floor, x.ended.clone()
+	return Ends{Assumed: x.assumed, Leases: x.closed.ranges()}, x.floor, x.ended.clone()
 }
 
 // forget ends all numbers that are too old to matter.
@@ -182,9 +249,13 @@ func (p *pasts) forget(at time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, x := range p.of {
-		if at-x.turned >= pastTurn {
-			x.raise(x.turn)
+		if at-x.turned >= p.turnEvery {
+			x.assume(x.turn)
 			x.turn, x.turned = x.high, at
+		}
+		if at-x.shed >= trimEvery {
+			x.closed.forget(at)
+			x.shed = at
 		}
 	}
 }
@@ -233,7 +304,43 @@ func (x *past) hasEnded(n uint64) bool {
 	return n <= x.floor || n == math.MaxUint64 || x.ended.has(n)
 }
 
+// isClosed is hasEnded for a booking whose lease runs as far as is known.
+func (x *past) isClosed(n uint64) bool {
+	_, long := x.closed[n]
+	return long || n > x.assumed && x.hasEnded(n) || x.dropped.has(n)
+}
+
 func (x *past) end(n uint64) { x.endRange(Range{n, n}) }
+
+// mergeRange ends a range of which the numbers up to assumed may be those of
+// bookings with a lease.
+func (x *past) mergeRange(r Range, assumed uint64) {
+	if r.From <= assumed {
+		guess := Range{r.From, min(r.To, assumed, math.MaxUint64-1)}
+		x.see(guess.To)
+		switch from := max(guess.From, x.floor+1); {
+		case guess.From == 1:
+			x.assume(guess.To)
+		case from <= guess.To:
+			x.lapsed.setRange(from, guess.To)
+		}
+		if r.To <= assumed {
+			return
+		}
+		r.From = assumed + 1
+	}
+	x.endRange(r)
+}
+
+// close remembers ends of long leases that another replica tells of. It goes on
+// telling of them, so they are not passed on.
+func (x *past) close(r Range, until time.Duration) {
+	for n := r.From; n <= r.To && n-r.From < maxClosed; n++ {
+		if _, known := x.closed[n]; !known {
+			x.closed.put(n, closedLease{until: until})
+		}
+	}
+}
 
 func (x *past) endRange(r Range) {
 	r.To = min(r.To, math.MaxUint64-1)
@@ -251,8 +358,14 @@ func (x *past) endRange(r Range) {
 func (x *past) see(n uint64) {
 	x.high = max(x.high, n)
 	if x.high > pastWindow {
-		x.raise(x.high - pastWindow)
+		x.assume(x.high - pastWindow)
 	}
+}
+
+// assume ends all numbers up to n but those of leased bookings.
+func (x *past) assume(n uint64) {
+	x.assumed = max(x.assumed, n)
+	x.raise(n)
 }
 
 func (x *past) raise(floor uint64) {
@@ -262,7 +375,7 @@ func (x *past) raise(floor uint64) {
 	old := x.floor
 	x.floor = floor
 	if floor>>pageShift != old>>pageShift {
-		for _, b := range []bitmap{x.ended, x.dropped, x.completed} {
+		for _, b := range []bitmap{x.ended, x.dropped, x.completed, x.lapsed} {
 			b.prune(floor)
 		}
 	}

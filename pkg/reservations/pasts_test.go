@@ -82,14 +82,14 @@ func TestAscending(t *testing.T) {
 func TestWindow(t *testing.T) {
 	p := newPasts(1)
 	admit := func(n uint64) Verdict {
-		v, _ := p.admit(Origin{2, n}, 0)
+		v, _ := p.admit(Origin{2, n}, 0, false)
 		return v
 	}
 	wantVerdict(t, "first", admit(5), Applied)
 	wantVerdict(t, "far ahead", admit(pastWindow+100), Applied)
 	wantVerdict(t, "below the window", admit(100), Ended)
 	wantVerdict(t, "in the window", admit(101), Applied)
-	if d := cmp.Diff(map[uint64][]Range{2: {{1, 100}}}, p.ranges()); d != "" {
+	if d := cmp.Diff(map[uint64]Ends{2: {Ranges: []Range{{1, 100}}, Assumed: 100}}, p.ends()); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}
 	for n := uint64(1); n < 4*pastWindow; n += 5001 { // a page for nearly every number
@@ -109,11 +109,11 @@ func TestWindow(t *testing.T) {
 func TestOldNumbersEnd(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	for n := uint64(2); n < 4_000; n += 2 {
-		l.MergeEnded(2, []Range{{n, n}})
+		l.MergeEnded(2, Ends{Ranges: []Range{{n, n}}})
 		clock.advance(time.Second)
 		l.Expire()
 	}
-	if got := l.Ended()[2]; got[0].To < 2_300 || len(got) > 900 {
+	if got := l.Ended()[2].Ranges; got[0].To < 2_300 || len(got) > 900 {
 		t.Errorf("%d ranges from %v on", len(got), got[0])
 	}
 	b := remote(2, 501, "x")

@@ -42,6 +42,11 @@ type Booking struct {
 	// or more is refused; the others live for the rest of the 300 s. Of several
 	// ages the greatest is right.
 	Age time.Duration
+	// Lease, if positive, replaces the 300 s: the booking lives for this time after
+	// its last renewal, and here a little longer (see slack).
+	Lease time.Duration
+	// Renewed is the last renewal, as the time since the acceptance.
+	Renewed time.Duration
 }
 
 // Ref names the booking that an event is about.
@@ -75,7 +80,7 @@ const (
 	// Ended: the booking has ended, or went with its rank here, and will never be
 	// live again.
 	Ended
-	// Stale: the booking is 300 s old or older.
+	// Stale: the booking is 300 s old or older, or its lease has run out.
 	Stale
 	// UnknownScope: the scope has no rank here.
 	UnknownScope
@@ -144,7 +149,7 @@ func (l *Ledger) ApplyFreed(ref Ref) Verdict {
 	return l.find(ref, func(s *scope, r *reservation, why Verdict) Verdict {
 		switch {
 		case r != nil:
-			s.end(r, false)
+			s.end(r, freed)
 			l.freed.Add(1)
 			return Applied
 		case ended:
@@ -186,16 +191,16 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 	defer s.mu.Unlock()
 	at := l.at()
 	s.sweep(at)
-	deadline := at - max(b.Age, 0) + lifetime
 
 	live, any := l.ids.identified(b.Origin, s, b.ID)
 	if live != nil {
-		return s.join(live, b.PrefillDone, deadline)
+		return s.join(live, b, at)
 	}
 	if b.Origin.Process == l.process { // what this process accepted, it knows
 		return Ended
 	}
-	if b.Age >= lifetime {
+	leased, deadline := s.terms(b, at)
+	if deadline <= at {
 		return Stale
 	}
 	slot, ok := s.slots[b.Rank]
@@ -205,7 +210,7 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 	done := b.PrefillDone
 	switch {
 	case b.Origin.counts():
-		v, completed := l.pasts.admit(b.Origin, at)
+		v, completed := l.pasts.admit(b.Origin, at, snapshot && leased != nil)
 		if v != Applied {
 			return v
 		}
@@ -230,6 +235,7 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 		track:    b.TrackPrefill,
 		done:     done,
 		deadline: deadline,
+		lease:    leased,
 	}
 	l.ids.enter(r)
 	s.add(r)
@@ -238,26 +244,87 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 	return Applied
 }
 
+// terms returns the lease of a booking of another process, or nil, and when it
+// ends here.
+func (s *scope) terms(b *Booking, at time.Duration) (x *lease, deadline time.Duration) {
+	accepted := at - max(b.Age, 0)
+	if b.Lease <= 0 || !b.Origin.counts() {
+		return nil, accepted + s.ledger.lifetime
+	}
+	x = newLease(b.Lease, accepted)
+	x.heard = b.renewed()
+	return x, s.leaseEnd(b.Origin, x)
+}
+
+// renewed is the last renewal, which was not in the future.
+func (b *Booking) renewed() time.Duration { return max(0, min(b.Renewed, b.Age)) }
+
 // join adds to a live reservation what another replica knows of it. The greater
 // age is the right one: each replica counts from when it heard of the booking.
-func (s *scope) join(r *reservation, done bool, deadline time.Duration) Verdict {
-	if deadline < r.deadline {
-		s.deadlines.move(r, deadline)
+func (s *scope) join(r *reservation, b *Booking, at time.Duration) Verdict {
+	accepted := at - max(b.Age, 0)
+	own := r.origin.Process == s.ledger.process
+	switch x := r.lease; {
+	case x != nil:
+		x.accepted = min(x.accepted, accepted)
+		x.heard = max(x.heard, b.renewed())
+		s.reschedule(r)
+	case accepted+s.ledger.lifetime < r.deadline:
+		s.deadlines.move(r, accepted+s.ledger.lifetime)
 	}
-	if done && !r.done {
+	if r.lease == nil && !own { // who told of it may know of no leases
+		s.grant(r, b, at)
+	}
+	if b.PrefillDone && !r.done {
 		s.endPrefill(r)
 		return Updated
 	}
 	return Known
 }
 
+// grant gives a reservation the lease that another replica tells of, unless that
+// has run out.
+func (s *scope) grant(r *reservation, b *Booking, at time.Duration) {
+	x, _ := s.terms(b, at)
+	if x == nil {
+		return
+	}
+	x.accepted = r.accepted()
+	if end := s.leaseEnd(r.origin, x); end > at {
+		r.lease = x
+		s.deadlines.move(r, end)
+	}
+}
+
+// ApplyRenewed applies the event that a booking was renewed, which Ref.Event does
+// not number. It counts from now on: the sender may count from later than this
+// ledger, and a lease must not end early. UnknownID says that the sender has a
+// booking which could live here, too.
+func (l *Ledger) ApplyRenewed(ref Ref) Verdict {
+	return l.find(ref, func(s *scope, r *reservation, _ Verdict) Verdict {
+		switch _, rank := s.slots[ref.Rank]; {
+		case r != nil && r.lease != nil:
+			r.lease.touched = max(r.lease.touched, l.at())
+			s.reschedule(r)
+			return Applied
+		case r != nil:
+			return Known
+		case !rank:
+			return UnknownRank
+		}
+		return l.pasts.missing(ref.Origin)
+	})
+}
+
 // remember notes that a booking is live no more. Of its own ones the ledger
 // needs no note: what it accepted and is not live has ended.
-func (l *Ledger) remember(r *reservation, dropped bool) {
+func (l *Ledger) remember(r *reservation, how parting) {
 	switch {
 	case r.origin.Process == l.process:
+	case r.origin.counts() && r.lease != nil:
+		l.pasts.leaveLease(r, how, l.at())
 	case r.origin.counts():
-		l.pasts.leave(r.origin, dropped)
+		l.pasts.leave(r.origin, how)
 	default:
 		l.foreign.leave(r.origin.Process, r.scope.name, r.id, l.at())
 	}

@@ -52,7 +52,7 @@ func TestAnyOrder(t *testing.T) {
 		"complete": func(l *Ledger) { l.ApplyPrefillCompleted(refTo(b)) },
 		"done":     func(l *Ledger) { l.Adopt(done) },
 		"freed":    func(l *Ledger) { l.ApplyFreed(refTo(b)) },
-		"merged":   func(l *Ledger) { l.MergeEnded(2, []Range{{7, 7}}) },
+		"merged":   func(l *Ledger) { l.MergeEnded(2, Ends{Ranges: []Range{{7, 7}}}) },
 	}
 	for _, tc := range []struct {
 		of   []string
@@ -163,12 +163,12 @@ func TestDroppedStaysAway(t *testing.T) {
 	if err := l.Free("next"); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(map[uint64][]Range{1: {{1, 2}}}, l.Ended()); d != "" {
+	if d := cmp.Diff(map[uint64]Ends{1: {Ranges: []Range{{1, 2}}}}, l.Ended()); d != "" {
 		t.Errorf("ended: -want +got\n%s", d)
 	}
 	l.ApplyFreed(refTo(remote(2, 7, "x")))
 	l.ApplyFreed(refTo(own))
-	if d := cmp.Diff(map[uint64][]Range{1: {{1, 2}}, 2: {{7, 7}}}, l.Ended()); d != "" {
+	if d := cmp.Diff(map[uint64]Ends{1: {Ranges: []Range{{1, 2}}}, 2: {Ranges: []Range{{7, 7}}}}, l.Ended()); d != "" {
 		t.Errorf("ended: -want +got\n%s", d)
 	}
 }
@@ -388,11 +388,11 @@ func TestHugeNumbers(t *testing.T) {
 	wantLoad(t, l, math.MaxUint64, 2, 2) // the last number names nothing
 	for _, ranges := range [][]Range{{{0, math.MaxUint64}}, {{math.MaxUint64, math.MaxUint64}, {9, 3}}, nil} {
 		for n := range uint64(3) {
-			l.MergeEnded(n+1, ranges)
+			l.MergeEnded(n+1, Ends{Ranges: ranges})
 		}
 	}
 	wantLoad(t, l, 0, 0, 0)
-	if d := cmp.Diff([]Range{{1, math.MaxUint64 - 1}}, l.Ended()[3]); d != "" {
+	if d := cmp.Diff([]Range{{1, math.MaxUint64 - 1}}, l.Ended()[3].Ranges); d != "" {
 		t.Errorf("ended: -want +got\n%s", d)
 	}
 	wantVerdict(t, "free", l.ApplyFreed(Ref{Origin: Origin{4, math.MaxUint64}, Scope: testScope}), Ended)

@@ -21,12 +21,15 @@ type reservation struct {
 	output   *uint32
 	origin   Origin
 
+	companion Companion
+
 	done     bool // the prefill is complete
 	ended    bool
 	inHeap   int32         // index in scope.deadlines
 	inRank   int32         // index in load.held
 	inRoll   int32         // index in roll.lines
 	deadline time.Duration // since Ledger.start
+	lease    *lease        // nil: it lives by its age
 	// Output blocks have random identities, so nobody else ever holds them:
 	// two numbers stand for them. plain ones have full weight, the aged ones
 	// share one deficit.
@@ -42,6 +45,15 @@ func (r *reservation) counted() uint64 {
 		return r.tokens
 	}
 	return 0
+}
+
+// accepted is when the reservation was accepted, as far as known. It needs the
+// scope's lock.
+func (r *reservation) accepted() time.Duration {
+	if r.lease != nil {
+		return r.lease.accepted
+	}
+	return r.deadline - r.scope.ledger.lifetime
 }
 
 func (r *reservation) event() Event {

@@ -1,6 +1,7 @@
 package reservations
 
 import (
+	"container/heap"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -22,6 +23,7 @@ type scope struct {
 	ranks     int  // number of known ranks
 	blocks    blocks
 	deadlines deadlines
+	untold    untold
 	roll      roll
 	slots     map[catalog.Rank]uint32 // of the known ranks
 	trimmed   time.Duration           // when memory was last given back
@@ -80,7 +82,7 @@ func (s *scope) clearSlot(slot uint32) (freed int) {
 	l := &s.loads[slot]
 	freed = len(l.held)
 	for len(l.held) > 0 {
-		s.end(l.held[len(l.held)-1], true)
+		s.end(l.held[len(l.held)-1], dropped)
 	}
 	if s.slots[l.rank] == slot {
 		delete(s.slots, l.rank)
@@ -138,15 +140,21 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (Placem
 		track:    req.TrackPrefill,
 		tokens:   p.PrefillTokens,
 		output:   req.ExpectedOutput,
-		deadline: at + lifetime,
+		deadline: at + l.lifetime,
+	}
+	if req.Lease > 0 {
+		r.lease = newLease(req.Lease, at)
+		r.deadline = at + req.Lease
 	}
 	if holder := l.ids.claim(r); holder != nil {
 		return Placement{}, &ExistsError{ID: req.ID, Rank: holder.rank}
 	}
 	s.add(r)
+	r.companion = req.Companion
 	l.booked.Add(1)
 	e := r.event()
 	e.Hashes, e.PrefillTokens, e.TrackPrefill, e.ExpectedOutput = req.Hashes, p.PrefillTokens, req.TrackPrefill, req.ExpectedOutput
+	e.Lease = max(req.Lease, 0)
 	r.origin.Sequence = l.name(l.obs.Booked(e))
 	return p, nil
 }
@@ -196,9 +204,17 @@ func (s *scope) release(r *reservation, hashes []uint64) {
 	}
 }
 
-// end takes the whole load of a reservation off its rank and frees its id. The
-// booking never comes back; dropped says that only this ledger has lost it.
-func (s *scope) end(r *reservation, dropped bool) {
+// parting is how a reservation ended.
+type parting uint8
+
+const (
+	freed   parting = iota // by a caller or by age: for all replicas and for good
+	dropped                // with its rank: for this ledger only, and for good
+	lapsed                 // its lease was not renewed as far as is known here
+)
+
+// end takes the whole load of a reservation off its rank and frees its id.
+func (s *scope) end(r *reservation, how parting) {
 	l := &s.loads[r.slot]
 	s.release(r, r.hashes)
 	l.blocks -= r.plain + r.aged
@@ -209,11 +225,17 @@ func (s *scope) end(r *reservation, dropped bool) {
 	l.held[len(l.held)-1] = nil
 	l.held = l.held[:len(l.held)-1]
 	s.deadlines.remove(r)
+	if x := r.lease; x != nil && x.inUntold >= 0 {
+		heap.Remove(&s.untold, int(x.inUntold))
+	}
 	s.roll.remove(r)
 	s.ledger.ids.release(r)
-	s.ledger.remember(r, dropped)
+	s.ledger.remember(r, how)
 	r.ended = true
 	s.publish(r.slot)
+	if r.companion != nil {
+		r.companion.Ended()
+	}
 }
 
 func (s *scope) endPrefill(r *reservation) {

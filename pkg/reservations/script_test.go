@@ -90,6 +90,7 @@ func (s *script) Booked(e Event) uint64 {
 }
 func (s *script) PrefillCompleted(e Event) { s.print("event: prefill completed %s", e.ID) }
 func (s *script) Freed(e Event)            { s.print("event: freed %s", e.ID) }
+func (s *script) Renewed(e Event)          { s.print("event: renewed %s", e.ID) }
 
 func (s *script) run(command string, args []string) error {
 	switch command {

@@ -9,6 +9,17 @@ type Prompt struct {
 	BlockSize uint32 // B, tokens per block
 }
 
+// Partial returns the blocks that p fills only in part: its length in blocks,
+// rounded up, beyond its complete ones.
+func (p Prompt) Partial() uint64 {
+	size := uint64(max(p.BlockSize, 1))
+	all := p.Tokens / size
+	if p.Tokens%size != 0 {
+		all++
+	}
+	return all - min(all, uint64(max(p.Blocks, 0)))
+}
+
 // Candidate is one eligible rank as this prompt sees it. Tiers extend each
 // other: Host counts the blocks that follow the device prefix, Disk those that
 // follow both.
@@ -21,6 +32,8 @@ type Candidate struct {
 	Shared  uint32  // S, leading blocks of the prompt that are active there anyway
 	Known   bool    // false: the ledger has no loads of this rank yet
 	Taint   float64 // factor of the preferred taints, see TaintFactor; 0 is read as 1
+
+	Requests uint32 // active requests on the rank
 }
 
 // Cached returns how many tokens of prompts like p the rank need not compute,
@@ -40,7 +53,7 @@ func (w Weights) EffectivePrefill(p Prompt, c *Candidate) uint64 {
 // CreditBlocks returns the blocks that the cost function takes off for what
 // the rank has cached, without the decay (router_credit_blocks on the wire).
 func (w Weights) CreditBlocks(c *Candidate) float64 {
-	return w.credit(c, w.OverlapCredit)
+	return min(w.credit(c, w.OverlapCredit), math.MaxFloat64)
 }
 
 func (w Weights) credit(c *Candidate, device float64) float64 {
@@ -69,11 +82,20 @@ func PotentialDecode(p Prompt, c *Candidate) uint64 {
 func (w Weights) Costs(p Prompt, cands []Candidate, dst []float64) []float64 {
 	dst = dst[:0]
 	decay := w.newDecay(p, cands)
+	prefix := w.PrefixOnly && !w.TrackPrefill && w.OverlapCredit > 0
 	for i := range cands {
 		c := &cands[i]
-		cost := w.prefillCost(p, c, decay)
-		if c.Known {
-			cost += float64(PotentialDecode(p, c))
+		var cost float64
+		if prefix {
+			cost = w.prefixCost(p, c)
+		} else {
+			cost = w.prefillCost(p, c, decay)
+			if c.Known {
+				cost += float64(PotentialDecode(p, c))
+			}
+		}
+		if w.ActiveRequests != 0 {
+			cost += w.ActiveRequests * float64(c.Requests)
 		}
 		if c.Taint != 0 {
 			cost *= c.Taint
@@ -81,6 +103,16 @@ func (w Weights) Costs(p Prompt, cands []Candidate, dst []float64) []float64 {
 		dst = append(dst, min(cost, math.MaxFloat64))
 	}
 	return dst
+}
+
+// prefixCost is the decode work on the rank less what is cached there, for pools
+// whose prefill is not tracked because it is done elsewhere (dynamo-kv-router
+// 1.6.1). It is cut off at 0 because the taints multiply it.
+func (w Weights) prefixCost(p Prompt, c *Candidate) float64 {
+	if !c.Known {
+		return 0
+	}
+	return max(0, float64(PotentialDecode(p, c))-w.credit(c, w.OverlapCredit))
 }
 
 // prefillCost weighs the prompt work that would be on the rank, less what is

@@ -268,13 +268,24 @@ func naiveCost(w selector.Weights, p selector.Prompt, all []selector.Candidate, 
 	}
 	credit := w.OverlapCredit*decayed*G + w.Host*H + w.Disk*D
 	prefill := w.PrefillScale * math.Max(0, raw-credit)
-	return (prefill + A + (N - S)) * c.Taint
+	base := prefill + A + (N - S)
+	if w.PrefixOnly && !w.TrackPrefill && w.OverlapCredit > 0 {
+		base = math.Max(0, A+(N-S)-credit)
+	}
+	return (base + w.ActiveRequests*float64(c.Requests)) * c.Taint
 }
 
 func randomCase(rnd *rand.Rand) (selector.Weights, selector.Prompt, []selector.Candidate) {
 	w := selector.Weights{
 		OverlapCredit: rnd.Float64(), CreditDecay: float64(rnd.IntN(3)), Host: rnd.Float64(), Disk: rnd.Float64(),
 		PrefillScale: rnd.Float64() * 4, TrackPrefill: rnd.IntN(4) != 0,
+		ActiveRequests: float64(rnd.IntN(3)), PrefixOnly: rnd.IntN(2) == 0,
+	}
+	switch rnd.IntN(4) {
+	case 0:
+		w.OverlapCredit = 0
+	case 1:
+		w.OverlapCredit *= 3 // the contract of 1.6.1 has no upper limit
 	}
 	p := selector.Prompt{Tokens: uint64(rnd.IntN(5000)), BlockSize: uint32(1 + rnd.IntN(64))}
 	p.Blocks = int(p.Tokens / uint64(p.BlockSize))
@@ -284,7 +295,7 @@ func randomCase(rnd *rand.Rand) (selector.Weights, selector.Prompt, []selector.C
 		cands[i] = selector.Candidate{
 			Device: uint32(device), Host: uint32(rnd.IntN(10)), Disk: uint32(rnd.IntN(10)),
 			Prefill: uint64(rnd.IntN(20000)), Active: uint64(rnd.IntN(500)), Shared: uint32(rnd.IntN(p.Blocks + 1)),
-			Known: true, Taint: 0.4 + rnd.Float64()*2,
+			Known: true, Taint: 0.4 + rnd.Float64()*2, Requests: rnd.Uint32N(30),
 		}
 	}
 	return w, p, cands

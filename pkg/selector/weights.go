@@ -12,7 +12,8 @@ import (
 )
 
 // Weights are the coefficients of the cost function. All of them are finite
-// and not negative; OverlapCredit, Host and Disk are at most 1.
+// and not negative; Host and Disk are at most 1, and so is OverlapCredit in the
+// contract of dynamo-kv-router 1.3.1.
 type Weights struct {
 	OverlapCredit float64 // worth of a device block that is already cached
 	CreditDecay   float64 // how fast that worth falls with the rank's excess prefill; 0: never
@@ -21,6 +22,15 @@ type Weights struct {
 	PrefillScale  float64 // weight of prefill work against decode work
 	Temperature   float64 // softmax temperature of the choice; 0: always the cheapest
 	TrackPrefill  bool    // whether prefill work counts at all
+
+	// Of dynamo-kv-router 1.6.1:
+
+	// ActiveRequests is the cost, in blocks, of each request that is active on a
+	// rank (decode_active_request_weight).
+	ActiveRequests float64
+	// PrefixOnly lets what a rank has cached lower the cost of its decode work where
+	// prefill work does not count. It is of no effect without OverlapCredit.
+	PrefixOnly bool
 }
 
 // DefaultWeights returns the defaults of dynamo-kv-router 1.3.1.
@@ -31,7 +41,7 @@ func DefaultWeights() Weights {
 // Override holds what one request changes about the weights; nil leaves a
 // weight as configured.
 type Override struct {
-	OverlapCredit         *float64 // [0, 1]
+	OverlapCredit         *float64 // >= 0; the contract of 1.3.1 has [0, 1]
 	PrefillScale          *float64 // >= 0
 	Temperature           *float64 // >= 0
 	SharedCacheMultiplier *float64 // [0, 1]; checked only: there is no shared cache
@@ -47,7 +57,7 @@ var ErrOverride = errors.New("invalid router_config_override")
 // names every value that is out of range, by its name on the wire.
 func (w Weights) With(o Override) (Weights, error) {
 	err := errors.Join(
-		checkRange("overlap_score_credit", o.OverlapCredit, 1),
+		checkRange("overlap_score_credit", o.OverlapCredit, math.MaxFloat64),
 		checkRange("prefill_load_scale", o.PrefillScale, math.MaxFloat64),
 		checkRange("router_temperature", o.Temperature, math.MaxFloat64),
 		checkRange("shared_cache_multiplier", o.SharedCacheMultiplier, 1),

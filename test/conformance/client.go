@@ -30,9 +30,19 @@ type message struct {
 
 // reply is a response that was read to its end.
 type reply struct {
-	status      int
-	contentType string
-	body        []byte
+	status int
+	header http.Header
+	body   []byte
+}
+
+// Exchange is a request as it was sent, and the answer as it came.
+type Exchange struct {
+	Method, Target string // the target is path and query
+	RequestHeader  http.Header
+	Request        []byte // body
+	Status         int
+	Header         http.Header
+	Body           []byte
 }
 
 func (c client) do(m message, patience time.Duration) (reply, error) {
@@ -60,7 +70,7 @@ func (c client) do(m message, patience time.Duration) (reply, error) {
 	}
 	_ = conn.Close()
 	<-written
-	return reply{resp.StatusCode, resp.Header.Get("Content-Type"), body}, nil
+	return reply{resp.StatusCode, resp.Header, body}, nil
 }
 
 func (m message) bytes(host string) []byte {
@@ -77,9 +87,20 @@ func (m message) bytes(host string) []byte {
 	return b.Bytes()
 }
 
+func (m message) exchange(r reply) Exchange {
+	header := http.Header{}
+	for k, v := range m.headers {
+		header.Set(k, v)
+	}
+	return Exchange{
+		Method: m.method, Target: m.path, RequestHeader: header, Request: m.body,
+		Status: r.status, Header: r.header, Body: r.body,
+	}
+}
+
 // message fills the placeholders of a request.
 func (p *player) message(r *Request) (message, error) {
-	m := message{method: r.Method, path: p.fill(r.Path), headers: map[string]string{}}
+	m := message{method: r.Method, path: p.options.target(p.fill(r.Path)), headers: map[string]string{}}
 	switch {
 	case r.Raw != nil:
 		m.body = []byte(p.fill(*r.Raw))
@@ -121,7 +142,12 @@ func (p *player) send(m message) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if !strings.Contains(r.contentType, "json") {
+	if p.options.Check != nil {
+		if err := p.options.Check(m.exchange(r)); err != nil {
+			return answer{}, fmt.Errorf("%s %s: status %d: %w", m.method, m.path, r.status, err)
+		}
+	}
+	if !strings.Contains(r.header.Get("Content-Type"), "json") {
 		return answer{status: r.status, text: p.unfill(strings.ToValidUTF8(string(r.body), "\uFFFD"))}, nil
 	}
 	v, err := parse(r.body)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/test/conformance"
+	"github.com/select-service/select-service/test/openapi"
 	"github.com/select-service/select-service/test/procs"
 )
 
@@ -17,16 +18,78 @@ const folder = "../../testdata/conformance"
 // example "python -m dynamo.select_service --port {port}".
 const commandEnv = "SELECT_SERVICE_CMD"
 
-// contracts are the folders of scenarios and the flag of the listener that each
-// is played against.
-var contracts = []struct {
-	folder string
-	flags  []string
-}{
-	{folder: "selection", flags: []string{"--port", "{port}"}},
-	{folder: "rejection", flags: []string{"--port", "{port}"}},
-	{folder: "slots", flags: []string{"--slots-port", "{port}", "--port", "0"}},
-	{folder: "conductor", flags: []string{"--conductor-port", "{port}", "--port", "0"}},
+// way is how a folder of scenarios is played.
+type way struct {
+	name, folder string
+	contract     string // that the service follows
+	listener     string // where the selection service has the listener's routes
+	prefix       string // of the dialect; "": that of the contract
+}
+
+// ways are all of them. Scenarios are played against the contract that they are
+// of, and again below its prefix against a service that follows the other one:
+// names, answers and statuses must not depend on that.
+var ways = []way{
+	{"selection", "selection", "1.3", "", ""},
+	{"rejection", "rejection", "1.3", "", ""},
+	{"slots", "slots", "1.3", "/slots", ""},
+	{"conductor", "conductor", "1.3", "/conductor", ""},
+	{"selection16", "selection16", "1.6", "", ""},
+	{"slots16", "slots16", "1.6", "/slots", ""},
+
+	{"selection-prefixed", "selection", "1.6", "", "/v1.3"},
+	{"rejection-prefixed", "rejection", "1.6", "", "/v1.3"},
+	{"slots-prefixed", "slots", "1.6", "/slots", "/v1.3"},
+	{"selection16-prefixed", "selection16", "1.3", "", "/v1.6"},
+	{"slots16-prefixed", "slots16", "1.3", "/slots", "/v1.6"},
+}
+
+// flags start the service so that {port} is the listener.
+func (w way) flags() []string {
+	flags := []string{"--contract", w.contract}
+	switch w.listener {
+	case "/slots":
+		return append(flags, "--slots-port", "{port}", "--port", "0")
+	case "/conductor":
+		return append(flags, "--conductor-port", "{port}", "--port", "0")
+	}
+	if w.prefix == "/v1.3" {
+		// Many scenarios do without KV events, instead of which the 1.6 contract
+		// predicts what is cached.
+		flags = append(flags, "--router-ttl-secs", "0")
+	}
+	return append(flags, "--port", "{port}")
+}
+
+// described returns a check that answers, and the bodies of requests that are
+// served, are what the service's own description says. Other servers have none.
+func (w way) described(t *testing.T) func(conformance.Exchange) error {
+	t.Helper()
+	if os.Getenv(commandEnv) != "" {
+		return nil
+	}
+	v, err := openapi.Load(w.contract)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v = v.Under(w.listener)
+	return func(e conformance.Exchange) error {
+		if err := v.Answer(e.Method, e.Target, e.Status, e.Header, e.Body); err != nil || e.Status >= 300 {
+			return err
+		}
+		return v.Request(e.Method, e.Target, e.RequestHeader, e.Request)
+	}
+}
+
+// skipped tells why a scenario is not played this way, "" if it is.
+func (w way) skipped(sc *conformance.Scenario) string {
+	switch {
+	case os.Getenv(commandEnv) != "" && (sc.Decided != nil || w.prefix != ""):
+		return "decided, not recorded"
+	case w.prefix != "" && sc.StartFails != nil:
+		return "there is nothing to ask"
+	}
+	return ""
 }
 
 // atOnce bounds the services that run at the same time: scenarios measure how
@@ -39,17 +102,18 @@ func TestScenarios(t *testing.T) {
 		t.Skip("starts the built service")
 	}
 	slots := make(chan struct{}, atOnce)
-	for _, c := range contracts {
-		t.Run(c.folder, func(t *testing.T) {
-			for _, sc := range load(t, c.folder) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			check := w.described(t)
+			for _, sc := range load(t, w.folder) {
 				t.Run(sc.Name, func(t *testing.T) {
-					if os.Getenv(commandEnv) != "" && sc.Decided != nil {
-						t.Skip("decided, not recorded")
+					if why := w.skipped(sc); why != "" {
+						t.Skip(why)
 					}
 					t.Parallel()
 					slots <- struct{}{}
 					t.Cleanup(func() { <-slots })
-					conformance.Play(t, sc, host{c.flags})
+					conformance.Play(t, sc, host{w.flags()}, conformance.Options{Prefix: w.prefix, Check: check})
 				})
 			}
 		})
@@ -57,11 +121,14 @@ func TestScenarios(t *testing.T) {
 }
 
 // TestScenariosAreReadable proves that every scenario uses only what the player
-// knows.
+// knows, and that names are unique.
 func TestScenariosAreReadable(t *testing.T) {
 	names := map[string]bool{}
-	for _, c := range contracts {
-		for _, sc := range load(t, c.folder) {
+	for _, w := range ways {
+		if w.prefix != "" {
+			continue
+		}
+		for _, sc := range load(t, w.folder) {
 			if names[sc.Name] {
 				t.Errorf("two scenarios are called %s", sc.Name)
 			}

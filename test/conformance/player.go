@@ -42,11 +42,30 @@ const (
 	failPatience  = 10 * time.Second // for a service that must refuse to start
 )
 
+// Options change how a scenario is played.
+type Options struct {
+	// Prefix goes in front of every path but that of the metrics, which have no
+	// dialect.
+	Prefix string
+	// Check, if set, sees every answer that the scenario asks for, before it is
+	// compared; an error fails the step. Several goroutines may call it at once.
+	Check func(Exchange) error
+}
+
+// target puts the prefix in front of a path.
+func (o *Options) target(path string) string {
+	if path == "/metrics" {
+		return path
+	}
+	return o.Prefix + path
+}
+
 // Play runs one scenario in a service of its own and fails tb at the first step
 // that goes wrong.
-func Play(tb testing.TB, sc *Scenario, host Host) {
+func Play(tb testing.TB, sc *Scenario, host Host, options Options) {
 	tb.Helper()
 	p := newPlayer(tb, sc, host)
+	p.options = options
 	if sc.StartFails != nil {
 		p.startFails(host)
 		return
@@ -65,13 +84,14 @@ func PlayOn(tb testing.TB, sc *Scenario, host Host, server Server) {
 }
 
 // player is the state of one scenario that is being played. It belongs to the
-// goroutine of its test, except for what request needs: places, numbers, vars
-// and client are only read while requests run in other goroutines.
+// goroutine of its test, except for what request needs: places, numbers, vars,
+// options and client are only read while requests run in other goroutines.
 type player struct {
-	tb     testing.TB
-	sc     *Scenario
-	server Server
-	client client
+	tb      testing.TB
+	sc      *Scenario
+	options Options
+	server  Server
+	client  client
 
 	publishers map[string]*publisher
 	replays    map[string]*zmqtest.ReplayServer

@@ -38,19 +38,28 @@ func TestOverload(t *testing.T) {
 // names.
 func play(t *testing.T, page string, ports ...string) {
 	t.Helper()
+	root := rootOf(t)
+	playText(t, root, page, read(t, root, page), ports...)
+}
+
+func rootOf(t *testing.T) string {
+	t.Helper()
 	root, err := procs.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, page))
+	return root
+}
+
+// playText runs the session of a part of a page. It returns the folder with what
+// the steps printed.
+func playText(t *testing.T, root, page, text string, ports ...string) (dir string) {
+	t.Helper()
+	steps, err := session(onFreePorts(t, text, ports...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps, err := session(onFreePorts(t, string(text), ports...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
+	dir = t.TempDir()
 	install(t, root, filepath.Join(dir, "bin"))
 	reached := run(t, dir, page, steps)
 	for i, s := range steps[:reached] {
@@ -62,6 +71,7 @@ func play(t *testing.T, page string, ports ...string) {
 	if log := read(t, dir, "service.log"); t.Failed() || strings.Contains(log, "WARNING: DATA RACE") {
 		t.Errorf("log of the service:\n%s", log)
 	}
+	return dir
 }
 
 // onFreePorts replaces each of the ports in a page by one that nobody uses.

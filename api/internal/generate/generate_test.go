@@ -1,0 +1,133 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestGenerated proves that the documents in the repository are those of their
+// source.
+func TestGenerated(t *testing.T) {
+	source, err := os.ReadFile("../../source.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dialects {
+		want, err := document(source, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join("../..", d.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != string(want) {
+			t.Errorf("api/%s is not up to date: go generate ./api", d.file)
+		}
+	}
+}
+
+const small = `
+info: {version@1.3: a, version@1.6: b}
+paths:
+  /w:
+    parameters:
+      - $ref: "#/components/parameters/id"
+    get:
+      operationId: list
+      responses: {"200": {$ref: "#/components/responses/List"}, "429@1.6": {$ref: "#/components/responses/Full"}}
+  /m:
+    x-unprefixed: true
+    get: {operationId: metrics}
+components:
+  parameters:
+    id: {name: id}
+  responses:
+    List: {schema: {$ref: "#/components/schemas/Outer"}}
+    Full@1.6: {description: full}
+  schemas:
+    Outer: {properties: {inner: {$ref: "#/components/schemas/Inner"}, id: {$ref: "#/components/schemas/ID"}}}
+    Inner: {required: [tenant_id@1.3, routing_group@1.6, x]}
+    ID: {type: string}
+`
+
+const small16 = header + `info: {version: b}
+paths:
+  /w:
+    parameters:
+      - $ref: "#/components/parameters/id"
+    get:
+      operationId: list
+      responses: {"200": {$ref: "#/components/responses/ListV16"}, "429": {$ref: "#/components/responses/Full"}}
+  /m:
+    get: {operationId: metrics}
+  /v1.3/w:
+    parameters:
+      - $ref: "#/components/parameters/id"
+    get:
+      operationId: listV13
+      responses: {"200": {$ref: "#/components/responses/ListV13"}}
+  /v1.6/w:
+    parameters:
+      - $ref: "#/components/parameters/id"
+    get:
+      operationId: listV16
+      responses: {"200": {$ref: "#/components/responses/ListV16"}, "429": {$ref: "#/components/responses/Full"}}
+components:
+  parameters:
+    id: {name: id}
+  responses:
+    ListV13: {schema: {$ref: "#/components/schemas/OuterV13"}}
+    ListV16: {schema: {$ref: "#/components/schemas/OuterV16"}}
+    Full: {description: full}
+  schemas:
+    OuterV13: {properties: {inner: {$ref: "#/components/schemas/InnerV13"}, id: {$ref: "#/components/schemas/ID"}}}
+    InnerV13: {required: [tenant_id, x]}
+    ID: {type: string}
+    OuterV16: {properties: {inner: {$ref: "#/components/schemas/InnerV16"}, id: {$ref: "#/components/schemas/ID"}}}
+    InnerV16: {required: [routing_group, x]}
+`
+
+// TestDocument proves what a version behind a key does, and that whatever refers
+// to something of one dialect is of this dialect itself.
+func TestDocument(t *testing.T) {
+	got, err := document([]byte(small), dialects[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(small16, string(got)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestFaultySources proves that a reference into nothing is found, also if only
+// one dialect has it.
+func TestFaultySources(t *testing.T) {
+	for _, c := range []struct{ name, source, want string }{
+		{"no YAML", "[", "yaml"},
+		{"empty", "", "the source is empty"},
+		{"no components", "paths: {/a: {}}", "the source has no components"},
+		{"no such component", "paths: {/a: {$ref: '#/components/schemas/A'}}\ncomponents: {schemas: {B: {}}}", "nothing is at #/components/schemas/A"},
+		{
+			"no such component in a dialect",
+			"paths: {/a: {$ref: '#/components/schemas/A'}}\ncomponents: {schemas: {A@1.6: {}, B: {}}}",
+			"nothing is at #/components/schemas/A in dialect 1.3",
+		},
+		{
+			"no such component for a component",
+			"paths: {/a: {}}\ncomponents: {schemas: {A: {$ref: '#/components/schemas/B'}}}", "nothing is at #/components/schemas/B",
+		},
+		{"foreign reference", "paths: {/a: {$ref: 'other.yaml'}}\ncomponents: {schemas: {A: {}}}", "unexpected reference other.yaml"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := document([]byte(c.source), dialects[0])
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}

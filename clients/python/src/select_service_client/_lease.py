@@ -1,0 +1,172 @@
+"""Bookings that cannot leak: freed when their block ends, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from . import _json
+from ._core import Core
+from ._drive import arun, run
+from ._errors import Conflict, NotFound, SelectServiceError
+from ._operation import AsyncCaller, Caller, SyncCaller, operation
+from ._plan import Plan
+from ._routes import split_headers
+from ._types import Selection
+
+LEASE_SECONDS = 30.0
+
+_log = logging.getLogger("select_service_client")
+
+
+def keep_alive(core: Core, booking: str, seconds: float, longest: float | None = None) -> Future[None]:
+    """Renews a lease, each third of it, until the future is cancelled.
+
+    It ends by itself when the server has no such booking any more, or after
+    longest seconds.
+    """
+    return core.background.start(_keep(core, booking, seconds, longest))
+
+
+async def _keep(core: Core, booking: str, seconds: float, longest: float | None) -> None:
+    loop = asyncio.get_running_loop()
+    end = None if longest is None else loop.time() + longest
+    while end is None or loop.time() < end:
+        await asyncio.sleep(seconds / 3)
+        try:
+            await arun(core.renew(booking), core.background.http)
+        except (NotFound, Conflict) as error:
+            _log.warning("the booking %s is lost: %s", booking, error)
+            return
+        except SelectServiceError as error:
+            _log.warning("the lease of %s is not renewed: %s", booking, error)
+
+
+class LeaseBase(Caller):
+    """A booking with a lease: what the two kinds of leases share.
+
+    selection is the service's answer, while the block runs.
+    """
+
+    selection: Selection
+
+    def __init__(self, core: Core, request: Mapping[str, Any]) -> None:
+        self._core = core
+        self._request, self._headers = split_headers(core.with_id(request))
+        self._request.setdefault("lease_seconds", LEASE_SECONDS)
+        self._request["lease_seconds"] = self._request["lease_seconds"] or LEASE_SECONDS
+        self._keeper: Future[None] | None = None
+        self._pid = os.getpid()
+
+    @property
+    def id(self) -> str:
+        """The id of the booking."""
+        value: str = self._request[self._core.booking_id]
+        return value
+
+    @property
+    def worker_id(self) -> int:
+        """The chosen worker."""
+        return self.selection["worker_id"]
+
+    @property
+    def dp_rank(self) -> int:
+        """The chosen rank of it."""
+        return self.selection["dp_rank"]
+
+    @property
+    def endpoint(self) -> str:
+        """Where the worker takes requests."""
+        return self.selection["endpoint"]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the lease is being renewed: False once the server has lost the booking."""
+        return self._keeper is not None and not self._keeper.done()
+
+    @operation
+    def prefill_complete(self) -> Plan[None]:
+        """Takes the prefill tokens off the load: the first token is there."""
+        yield from self._core.prefill_complete(self.id)
+
+    @operation
+    def output_block(self, *, decay_fraction: float | None = None) -> Plan[bool]:
+        """Adds a generated block. False: the booking has ended, which is no error."""
+        return (yield from self._core.output_block(self.id, decay_fraction))
+
+    @operation
+    def renew(self) -> Plan[None]:
+        """Starts the lease anew, which happens by itself, too."""
+        yield from self._core.renew(self.id)
+
+    def post_output_block(self, *, decay_fraction: float | None = None) -> None:
+        """Adds a generated block in the background: it neither waits nor raises."""
+        self._core.post_output_block(self.id, decay_fraction)
+
+    def _begin(self) -> Plan[None]:
+        path = "/select_and_reserve"
+        if self._request.get("worker_id") is not None:
+            path = "/reservations"
+            _json.worker_id(self._request["worker_id"])
+        if self._keeper is not None:
+            raise RuntimeError("a lease is for one block")
+        self.selection, _ = yield from self._core.book(path, self._request, self._headers, keep=True)
+        self._keeper = keep_alive(self._core, self.id, float(self._request["lease_seconds"]))
+
+    def _end(self) -> Plan[None]:
+        if self._keeper is None or self._pid != os.getpid():  # a fork's parent frees it
+            return
+        self._keeper.cancel()
+        if self._core.background.closed:  # with the client, which freed it
+            return
+        try:
+            yield from self._core.free(self.id)
+        except NotFound:
+            pass  # it has ended already
+        except SelectServiceError as error:
+            _log.warning("the booking %s is left to its lease: %s", self.id, error)
+
+
+class Lease(LeaseBase, SyncCaller):
+    """A booking for the time of a with block."""
+
+    def __init__(self, core: Core, http: httpx.Client, request: Mapping[str, Any]) -> None:
+        super().__init__(core, request)
+        self._http = http
+
+    def __enter__(self) -> Lease:
+        run(self._begin(), self._http)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(self._end(), self._http)
+
+
+class AsyncLease(LeaseBase, AsyncCaller):
+    """A booking for the time of an async with block."""
+
+    def __init__(self, core: Core, http: httpx.AsyncClient, request: Mapping[str, Any]) -> None:
+        super().__init__(core, request)
+        self._http = http
+
+    async def __aenter__(self) -> AsyncLease:
+        await arun(self._begin(), self._http)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # In the background, where neither a second cancellation nor the end of the
+        # event loop reaches it.
+        with suppress(RuntimeError):
+            await asyncio.shield(asyncio.wrap_future(self._core.submit(self._end())))

@@ -1,0 +1,74 @@
+"""A call of the API, written once for the client that blocks and the one that awaits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, overload
+
+import httpx
+
+from ._core import Core
+from ._drive import arun, run
+from ._plan import Plan, T
+
+P = ParamSpec("P")
+
+
+class Caller:
+    """Something that makes calls through a client's core."""
+
+    _core: Core
+
+
+class SyncCaller(Caller):
+    """Runs its operations in the calling thread."""
+
+    _http: httpx.Client
+
+    def _run(self, plan: Plan[T]) -> T:
+        return run(plan, self._http)
+
+
+class AsyncCaller(Caller):
+    """Runs its operations on the calling event loop."""
+
+    _http: httpx.AsyncClient
+
+    async def _run(self, plan: Plan[T]) -> T:
+        return await arun(plan, self._http)
+
+
+class Operation(Generic[P, T]):
+    """A method that returns a plan, to be declared with @operation.
+
+    On a SyncCaller it is a method that returns the plan's result, on an
+    AsyncCaller a coroutine function.
+    """
+
+    def __init__(self, plan: Callable[Concatenate[Any, P], Plan[T]]) -> None:
+        self.plan = plan
+        functools.update_wrapper(self, plan)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, instance: SyncCaller, owner: type | None = None) -> Callable[P, T]: ...
+    @overload
+    def __get__(
+        self, instance: AsyncCaller, owner: type | None = None
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Operation[P, T]: ...
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Binds the operation to a client."""
+        if instance is None:
+            return self
+
+        @functools.wraps(self.plan)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return instance._run(self.plan(instance, *args, **kwargs))
+
+        return call
+
+
+operation = Operation

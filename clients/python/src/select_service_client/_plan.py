@@ -1,0 +1,160 @@
+"""Plans: what a call does, without saying how it waits.
+
+A plan is a generator. It yields what it wants done (a request sent, time to
+pass, its turn) and is given the outcome. The two drivers in _drive.py do it, one
+by blocking and one by awaiting, so that every rule about retries, order and
+leases is written once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Generator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from ._errors import ConnectionFailed, error_of, is_overload
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request; the path is relative to the server's URL."""
+
+    method: str
+    path: str
+    content: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer of any status."""
+
+    status: int
+    content: bytes
+    retry_after: float | None = None  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """No answer. If not sent, the server cannot have seen the request."""
+
+    cause: Exception
+    sent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Time to pass, in seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A future that somebody else completes."""
+
+    future: Future[None]
+
+
+Step: TypeAlias = Request | Sleep | Wait
+Plan: TypeAlias = Generator[Step, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential back-off with jitter: min(cap, base · 2^n + up to jitter) seconds.
+
+    attempts counts the first one. The defaults are the retry strategy that
+    Dynamo's request rejection asks of its clients.
+    """
+
+    attempts: int = 5
+    base: float = 1.0
+    jitter: float = 1.0
+    cap: float = 60.0
+
+    def wait(self, failed: int) -> float | None:
+        """How long to wait after so many failed attempts, None to give up."""
+        if failed >= self.attempts:
+            return None
+        return min(self.cap, self.base * 2.0 ** (failed - 1) + random.uniform(0, self.jitter))
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When and how often a call is tried again.
+
+    overload is for refusals for load, connection for calls without an answer,
+    and deadline is the most that a call may take with all its waits, in seconds.
+    """
+
+    overload: Backoff = Backoff()
+    connection: Backoff = Backoff(attempts=6, base=0.1, jitter=0.1, cap=5.0)
+    deadline: float | None = None
+
+
+class Exchange:
+    """A request with its repetitions, until there is a definite answer.
+
+    safe: it may be repeated although an earlier attempt may have taken effect;
+    repeated is then what is sent, by default the same.
+    """
+
+    def __init__(
+        self, retry: Retry, request: Request, *, safe: bool, repeated: Request | None = None
+    ) -> None:
+        self._retry = retry
+        self._request = request
+        self._safe = safe
+        self._repeated = repeated or request
+        # lost: an earlier attempt had no answer and may have taken effect.
+        # doubtful: whether the request took effect is not known now.
+        self.lost = self.doubtful = False
+
+    def run(self) -> Plan[Answer]:
+        """Sends the request; raises ConnectionFailed, or returns an answer of any status."""
+        retry, request = self._retry, self._request
+        deadline = None if retry.deadline is None else time.monotonic() + retry.deadline
+        refused = failed = 0
+        while True:
+            self.doubtful = True
+            reply: Answer | Failure = yield request
+            self.doubtful = self.lost
+            if isinstance(reply, Answer) and reply.status in (502, 504):  # of a proxy
+                reply = Failure(error_of(reply.status, reply.content), sent=True)
+            if isinstance(reply, Failure):
+                error: Exception = _failed(self._request, reply)
+                failed += 1
+                wait = retry.connection.wait(failed)
+                if reply.sent:
+                    self.lost = self.doubtful = True
+                    request = self._repeated
+                    if not self._safe:
+                        wait = None
+            elif is_overload(reply.status, reply.content):
+                error = error_of(reply.status, reply.content)
+                refused += 1
+                wait = retry.overload.wait(refused)
+                if wait is not None and reply.retry_after is not None:
+                    # A fixed number would bring all clients back at once.
+                    wait = max(wait, reply.retry_after + random.uniform(0, retry.overload.jitter))
+            else:
+                self.doubtful = self.lost and reply.status >= 300
+                return reply
+            if wait is None or (deadline is not None and time.monotonic() + wait > deadline):
+                raise error
+            yield Sleep(wait)
+
+
+def _failed(request: Request, failure: Failure) -> ConnectionFailed:
+    cause = failure.cause
+    error = ConnectionFailed(
+        f"{request.method} {request.path}: {type(cause).__name__}: {cause}", sent=failure.sent
+    )
+    error.__cause__ = cause
+    return error

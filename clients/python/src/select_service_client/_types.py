@@ -1,0 +1,334 @@
+"""What requests and answers hold, for type checkers: at run time they are dicts.
+
+Answers have the names of the client's dialect: `tenant_id` and `reservation_id`
+in 1.3, `routing_group` and `selection_id` in 1.6. Requests take either; the
+client sends those of its dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Required
+
+Dialect = Literal["1.3", "1.6"]
+
+
+class Scope(TypedDict, total=False):
+    """A model for one tenant; both names are "default" when absent."""
+
+    model_name: str
+    tenant_id: str
+    routing_group: str
+
+
+class WorkerSettings(TypedDict, total=False):
+    """The members of a worker's record that PATCH can change."""
+
+    endpoint: str | None
+    block_size: int | None
+    kv_events_endpoint: str | None
+    kv_events_endpoints: Mapping[int, str] | Mapping[str, str] | None
+    replay_endpoint: str | None
+    replay_endpoints: Mapping[int, str] | Mapping[str, str] | None
+    data_parallel_start_rank: int | None
+    data_parallel_size: int | None
+    max_num_batched_tokens: int | None
+    total_kv_blocks: int | None
+    stable_routing_id: str | None
+    is_eagle: bool | None
+    taints: Iterable[str] | None
+    topology_domains: Mapping[str, str] | None
+    kv_transfer_domain: str | None
+    kv_transfer_enforcement: Literal["required", "preferred"] | None
+    kv_transfer_preferred_weight: float | None
+
+
+class WorkerRequest(Scope, WorkerSettings, total=False):
+    """A worker as it is registered."""
+
+    worker_id: Required[int]
+
+
+class Worker(TypedDict, total=False):
+    """A worker's record as the service has it; unset members are null."""
+
+    worker_id: Required[int]
+    model_name: Required[str]
+    tenant_id: str
+    routing_group: str
+    lifecycle: Required[Literal["incomplete", "schedulable", "draining", "unschedulable"]]
+    not_schedulable_reasons: list[str]
+    endpoint: str | None
+    block_size: int | None
+    kv_events_endpoint: str | None
+    kv_events_endpoints: dict[str, str]
+    replay_endpoint: str | None
+    replay_endpoints: dict[str, str]
+    data_parallel_start_rank: int | None
+    data_parallel_size: int | None
+    max_num_batched_tokens: int | None
+    total_kv_blocks: int | None
+    stable_routing_id: str | None
+    is_eagle: bool | None
+    taints: list[str]
+    topology_domains: dict[str, str]
+    kv_transfer_domain: str | None
+    kv_transfer_enforcement: str | None
+    kv_transfer_preferred_weight: float | None
+
+
+class Difference(TypedDict):
+    """What reconciling the catalog changed: ids in ascending order."""
+
+    added: list[int]
+    changed: list[int]
+    removed: list[int]
+    unchanged: int
+
+
+class Readiness(TypedDict, total=False):
+    """Whether a worker can be selected."""
+
+    ready: Required[bool]
+    schedulable_workers: Required[int]
+    workers: Required[list[Worker]]
+    recovery: dict[str, Any]
+
+
+class PromptRequest(Scope, total=False):
+    """A prompt: tokens, or hashes with isl_tokens."""
+
+    token_ids: Sequence[int]
+    block_hashes: Sequence[int]
+    sequence_hashes: Sequence[int]
+    isl_tokens: int
+    mm_routing_info: Mapping[str, Any]
+    block_mm_infos: Sequence[Mapping[str, Any] | None]
+    lora_name: str | None
+    cache_salt: str | None
+    is_eagle: bool | None
+    router_config_override: Mapping[str, Any]
+
+
+class Rank(TypedDict):
+    """One data-parallel rank of a worker."""
+
+    worker_id: int
+    dp_rank: int
+
+
+class SelectRequest(PromptRequest, total=False):
+    """A prompt to choose a worker for, and the conditions."""
+
+    selection_id: str
+    reservation_id: str
+    expected_output_tokens: int | None
+    priority_jump: float
+    strict_priority: int
+    pinned_worker: Rank
+    allowed_worker_ids: Iterable[int]
+    routing_constraints: Mapping[str, Any]
+    session_id: str
+    session_context: Mapping[str, Any]
+    advisory: bool
+    # Sent as a header: the class of the wait queue.
+    policy_class: str
+
+
+class BookRequest(SelectRequest, total=False):
+    """The same, with the terms of a booking."""
+
+    lease_seconds: float | None
+    if_exists: Literal["error", "return"]
+
+
+class ReserveRequest(PromptRequest, total=False):
+    """A prompt to book on a rank of the caller's choice, or a kept selection."""
+
+    selection_id: str
+    reservation_id: str
+    worker_id: int
+    dp_rank: int
+    expected_output_tokens: int | None
+    effective_prefill_tokens: int | None
+    track_prefill_tokens: bool | None
+    lease_seconds: float | None
+    if_exists: Literal["error", "return"]
+
+
+class LeaseRequest(BookRequest, total=False):
+    """What lease() takes: with worker_id a booking there, otherwise a selection."""
+
+    worker_id: int
+    dp_rank: int
+    effective_prefill_tokens: int | None
+    track_prefill_tokens: bool | None
+
+
+class Overlap(TypedDict):
+    """Cached tokens of the prompt on the chosen worker, cumulative by tier."""
+
+    longest_matched: int
+    gpu: int
+    dp: dict[str, int]
+    cpu: int
+    disk: int
+
+
+class Reservation(TypedDict, total=False):
+    """A booking."""
+
+    selection_id: str
+    reservation_id: str
+    model_name: Required[str]
+    tenant_id: str
+    routing_group: str
+    worker_id: Required[int]
+    dp_rank: Required[int]
+    endpoint: Required[str]
+    lease_seconds: float
+
+
+class Selection(Reservation, total=False):
+    """A chosen worker.
+
+    A booking that the replica knows from another one only has the members of
+    Reservation alone when it is asked for again.
+    """
+
+    block_size: int
+    overlap: Overlap
+    effective_prefill_tokens: int
+    sequence_hashes: list[int]
+    isl_tokens: int
+    track_prefill_tokens: bool
+    potential_decode_blocks: int
+    decode_busy: bool
+    worker_load: dict[str, Any]
+
+
+class RankLoad(TypedDict):
+    """The load of a rank."""
+
+    worker_id: int
+    dp_rank: int
+    potential_prefill_tokens: int
+    potential_decode_blocks: int
+    active_requests: int
+
+
+class ScopeLoads(TypedDict, total=False):
+    """The loads of a model for one tenant."""
+
+    model_name: Required[str]
+    tenant_id: str
+    routing_group: str
+    loads: Required[list[RankLoad]]
+    pending_count: Required[int]
+    pending_isl_tokens: Required[int]
+
+
+class OverlapScores(TypedDict):
+    """How much of a prompt every rank has cached, in blocks."""
+
+    block_size: int
+    num_blocks: int
+    workers: list[dict[str, Any]]
+    shared_cache: dict[str, Any]
+
+
+class DiagnoseRequest(Scope, total=False):
+    """A prompt to explain."""
+
+    token_ids: Sequence[int]
+    block_hashes: Sequence[int]
+    lora_name: str
+    cache_salt: str
+    max_blocks: int
+
+
+class Thresholds(TypedDict, total=False):
+    """The thresholds above which a rank of the model is busy; None is unset."""
+
+    model: Required[str]
+    active_decode_blocks_threshold: float | None
+    active_prefill_tokens_threshold: int | None
+    active_prefill_tokens_threshold_frac: float | None
+
+
+class SlotsWorker(Scope, total=False):
+    """A worker of the slot tracker."""
+
+    worker_id: Required[int]
+    block_size: int
+    dp_start: int
+    dp_size: int
+
+
+class SlotsBooking(Scope, total=False):
+    """A request on a rank, for the slot tracker."""
+
+    request_id: Required[str]
+    worker_id: Required[int]
+    dp_rank: Required[int]
+    sequence_hashes: Required[Sequence[int]]
+    new_isl_tokens: int
+
+
+class SlotsLoad(TypedDict, total=False):
+    """The load of a rank in the slot tracker's words."""
+
+    model_name: Required[str]
+    tenant_id: str
+    routing_group: str
+    worker_id: Required[int]
+    dp_rank: Required[int]
+    active_prefill_tokens: Required[int]
+    active_decode_blocks: Required[int]
+
+
+class Registration(TypedDict, total=False):
+    """A publisher of KV events, for the Conductor."""
+
+    endpoint: Required[str]
+    type: Required[str]
+    modelname: Required[str]
+    instance_id: Required[str]
+    block_size: Required[int]
+    dp_rank: Required[int]
+    replay_endpoint: str
+    lora_name: str
+    tenant_id: str
+    additionalsalt: str
+    hash_seed: int
+
+
+class Unregistration(TypedDict, total=False):
+    """Which publishers to remove: all that have every member given."""
+
+    instance_id: Required[str]
+    tenant_id: str
+    type: str
+    modelname: str
+    lora_name: str
+    block_size: int
+    dp_rank: int
+    additionalsalt: str
+    endpoint: str
+
+
+class Question(TypedDict, total=False):
+    """A prompt to look up with the Conductor: tokens or rolling hashes."""
+
+    model: Required[str]
+    block_size: Required[int]
+    token_ids: Sequence[int]
+    seq_hashes: Sequence[int]
+    lora_name: str
+    tenant_id: str
+    instance_id: str
+    cache_salt: str
+    max_blocks: int

@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// dialect is the contract that a group of routes speaks: names, the fields of
+// answers, statuses and texts. How the process as a whole behaves does not depend
+// on it (decision E2).
+type dialect service.Contract
+
+const (
+	dialect13 = dialect(service.Contract13)
+	dialect16 = dialect(service.Contract16)
+)
+
+// dialects are those that have a prefix of their own on every listener that
+// speaks them.
+var dialects = []dialect{dialect13, dialect16}
+
+// prefix is where the dialect's routes are, whichever the unprefixed ones speak.
+func (d dialect) prefix() string { return "/v" + service.Contract(d).String() }
+
+// group is the dialect's name of what a scope has beside the model; the other
+// one's is understood too (decision E1).
+func (d dialect) group() string {
+	if d == dialect16 {
+		return "routing_group"
+	}
+	return "tenant_id"
+}
+
+// bookingID is the dialect's name of a booking's id in bodies and answers.
+func (d dialect) bookingID() string {
+	if d == dialect16 {
+		return "selection_id"
+	}
+	return "reservation_id"
+}
+
+func (d dialect) other() dialect {
+	if d == dialect16 {
+		return dialect13
+	}
+	return dialect16
+}
+
+// appendScope appends the names of a scope.
+func (d dialect) appendScope(out []byte, scope catalog.Scope) []byte {
+	out = appendStringField(out, "model_name", scope.Model)
+	return appendStringField(out, d.group(), scope.Tenant)
+}
+
+// scopeFields are the members that name a scope; they keep their value where they
+// are left out.
+func scopeFields[T any](d dialect, scope func(*T) *catalog.Scope) []jsonscan.Field[T] {
+	return []jsonscan.Field[T]{
+		{Name: "model_name", Read: jsonscan.Set(func(t *T) *string { return &scope(t).Model }, (*jsonscan.Scanner).String)},
+		groupField(d, scope),
+	}
+}
+
+// groupField is the member that names what a scope has beside the model.
+func groupField[T any](d dialect, scope func(*T) *catalog.Scope) jsonscan.Field[T] {
+	return aliased(d.group(), d.other().group(), func(t *T) *string { return &scope(t).Tenant })
+}
+
+// aliased describes a string that goes by two names. Both may come, if they say
+// the same.
+func aliased[T any](name, alias string, field func(*T) *string) jsonscan.Field[T] {
+	return jsonscan.Field[T]{
+		Name: name, Read: jsonscan.Set(field, (*jsonscan.Scanner).String),
+		Alias: alias, Again: func(s *jsonscan.Scanner, t *T) { same(s, *field(t), name, alias) },
+	}
+}
+
+// aliasedOrNull is aliased where null means the same as absence.
+func aliasedOrNull[T any](name, alias string, field func(*T) **string) jsonscan.Field[T] {
+	read := jsonscan.Optional(field, (*jsonscan.Scanner).String)
+	return jsonscan.Field[T]{Name: name, Read: read, Alias: alias, Again: func(s *jsonscan.Scanner, t *T) {
+		switch first := *field(t); {
+		case first == nil:
+			read(s, t)
+		case !s.Null():
+			same(s, *first, name, alias)
+		}
+	}}
+}
+
+// same reads a string that has to be want.
+func same(s *jsonscan.Scanner, want, name, alias string) {
+	if got := s.Text(); s.Err() == nil && string(got) != want {
+		s.Fail("`" + name + "` and `" + alias + "` differ")
+	}
+}

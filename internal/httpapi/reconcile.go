@@ -1,0 +1,116 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// reconciler takes the full set of workers.
+type reconciler interface {
+	// ReconcileWorkers makes the records all the workers of the chosen scopes.
+	ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error)
+}
+
+type reconcileRoutes struct{ svc reconciler }
+
+func (r reconcileRoutes) put(_ *gin.Context, b *reconcileBody, out []byte) (int, []byte, error) {
+	scope, err := b.settle()
+	if err != nil {
+		return 0, nil, err
+	}
+	d, err := r.svc.ReconcileWorkers(b.workers, scope)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, appendDifference(out, d), nil
+}
+
+func appendDifference(out []byte, d catalog.Difference) []byte {
+	out = append(out, '{')
+	out = appendList(appendKey(out, "added"), d.Added, appendUint)
+	out = appendList(appendKey(out, "changed"), d.Changed, appendUint)
+	out = appendList(appendKey(out, "removed"), d.Removed, appendUint)
+	out = appendUintField(out, "unchanged", uint64(d.Unchanged))
+	return append(out, '}')
+}
+
+func appendUint(out []byte, n uint64) []byte { return strconv.AppendUint(out, n, 10) }
+
+// withContent refuses a PUT that carries nothing: Dynamo's service has no PUT, and
+// who asks by one without a body whether there is any gets its answer.
+func withContent(c *gin.Context) error {
+	if c.Request.ContentLength == 0 {
+		return errMethodNotAllowed
+	}
+	return nil
+}
+
+// reconcileBody is the body of PUT /workers (decision E5).
+type reconcileBody struct {
+	scope   catalog.Scope // of the set; unnamed where the body names none
+	workers []catalog.Record
+	one     workerBody // being read
+	group   string     // the dialect's name of the tenant
+}
+
+// unnamed stands for a name that is left out. No name that a body gives is equal:
+// those are UTF-8.
+const unnamed = "\xff"
+
+var unnamedScope = catalog.Scope{Model: unnamed, Tenant: unnamed}
+
+func newReconcileBody(d dialect) *body[reconcileBody] {
+	worker := newWorkerShape(d)
+	fields := scopeFields(d, func(b *reconcileBody) *catalog.Scope { return &b.scope })
+	fields = append(fields, jsonscan.Field[reconcileBody]{Name: "workers", Required: true, Read: func(s *jsonscan.Scanner, b *reconcileBody) {
+		for range s.Array() {
+			b.one = workerBody{scope: unnamedScope}
+			worker.Read(s, &b.one)
+			b.workers = append(b.workers, b.one.record())
+		}
+	}})
+	// The catalog keeps what the records point to: nothing is reused.
+	reset := func(b *reconcileBody) { *b = reconcileBody{scope: unnamedScope, group: d.group()} }
+	return newBody(jsonscan.NewObject(fields...), reset, nil)
+}
+
+// settle gives the workers the names of the set, and those that nobody names the
+// default. A worker that says otherwise than the set is refused.
+func (b *reconcileBody) settle() (catalog.ScopeFilter, error) {
+	for i := range b.workers {
+		w := &b.workers[i].Scope
+		if err := inherit(&w.Model, b.scope.Model, i, "model_name"); err != nil {
+			return catalog.ScopeFilter{}, err
+		}
+		if err := inherit(&w.Tenant, b.scope.Tenant, i, b.group); err != nil {
+			return catalog.ScopeFilter{}, err
+		}
+	}
+	return catalog.ScopeFilter{Model: named(b.scope.Model), Tenant: named(b.scope.Tenant)}, nil
+}
+
+func inherit(name *string, ofSet string, worker int, field string) error {
+	switch {
+	case *name == unnamed && ofSet == unnamed:
+		*name = catalog.DefaultName
+	case *name == unnamed:
+		*name = ofSet
+	case ofSet != unnamed && *name != ofSet:
+		return badRequest(fmt.Sprintf("workers[%d]: %s is not that of the set", worker, field))
+	}
+	return nil
+}
+
+// named is nil for a name that is left out.
+func named(name string) *string {
+	if name == unnamed {
+		return nil
+	}
+	return &name
+}

@@ -1,0 +1,65 @@
+package service_test
+
+import (
+	"context"
+	"reflect"
+	"testing"
+	"testing/synctest"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+func advisory(r *service.SelectRequest) { r.Advisory = true }
+
+// TestAdvisory: such a selection neither waits nor is refused for load, and tells
+// what the rank carries.
+func TestAdvisory(t *testing.T) {
+	for name, change := range map[string]func(*service.Config){
+		"busy": queueing(0), "overloaded": limits(overload.Thresholds{PrefillTokens: new(uint64(0))}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, eventsOff, keeping, change, func(c *service.Config) { c.PrefillBusy, c.DecodeBusy = new(0.07), new(0.5) })
+				w.put(record(1, 1, total(8)))
+				w.book("first", prompt(1000, 8))
+				req := ask(prompt(1, 9))
+				req.Advisory = true
+				sel, err := w.Select(context.Background(), req, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := &service.WorkerLoad{ActivePrefillTokens: 8, PrefillTokenCapacity: 100, TotalKVBlocks: new(uint64(8)), PrefillBusy: new(true)}
+				if !reflect.DeepEqual(sel.WorkerLoad, want) {
+					t.Errorf("load is %+v, want %+v", sel.WorkerLoad, want)
+				}
+				if sel.PotentialDecodeBlocks != 5 || sel.DecodeBusy == nil || !*sel.DecodeBusy { // 2, 2 and one in part; more than 4
+					t.Errorf("%d blocks, busy %v", sel.PotentialDecodeBlocks, sel.DecodeBusy)
+				}
+				w.keep("k", prompt(1, 9), advisory)
+				if _, err := w.bookKept("k"); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestUnknownCapacity: what is not known of a worker.
+func TestUnknownCapacity(t *testing.T) {
+	w := start(t, eventsOff, func(c *service.Config) { c.DecodeBusy = new(0.0) })
+	w.put(record(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = nil }))
+	req := ask(prompt(1, 9))
+	req.Advisory = true
+	sel, err := w.Select(context.Background(), req, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (service.WorkerLoad{PrefillTokenCapacity: 10_000_000}); *sel.WorkerLoad != want || sel.DecodeBusy != nil {
+		t.Errorf("load is %+v, busy %v", *sel.WorkerLoad, sel.DecodeBusy)
+	}
+	if sel, err = w.reserve("r", prompt(1, 9)); err != nil || sel.WorkerLoad != nil {
+		t.Errorf("booked: %+v, %v", sel.WorkerLoad, err)
+	}
+}

@@ -1,0 +1,261 @@
+package service_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
+)
+
+// approximate is the configuration in which bookings make the index.
+func approximate(c *service.Config) {
+	c.Contract, c.KVEvents, c.ApproximateTTL = service.Contract16, false, 120*time.Second
+}
+
+// predicted books a prompt on a rank.
+func (w *world) predicted(id string, r catalog.Rank, p service.Prompt) error {
+	_, err := w.Reserve(&service.ReserveRequest{Scope: scope, ID: id, Rank: r, Prompt: p})
+	return err
+}
+
+// TestApproximate: as on 1.6.1, a booked prompt is on the chosen rank's device
+// for everybody who asks, until it was booked too long ago; that its reservation
+// has ended does not matter, and a choice without a booking leaves nothing.
+func TestApproximate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, approximate)
+		w.put(record(1, 1))
+		w.put(record(2, 2))
+		if _, err := w.Select(t.Context(), ask(prompt(1, 18)), false); err != nil {
+			t.Fatal(err)
+		}
+		w.wantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:0")
+		req := ask(prompt(1, 18))
+		req.Pinned, req.ReservationID = &catalog.Rank{Worker: 2, DP: 1}, new("a")
+		if _, err := w.Select(t.Context(), req, true); err != nil {
+			t.Fatal(err)
+		}
+		w.wantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:4")
+		if err := w.Free("a"); err != nil {
+			t.Fatal(err)
+		}
+		sel, err := w.Select(t.Context(), ask(prompt(1, 18)), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sel.Rank != (catalog.Rank{Worker: 2, DP: 1}) || sel.Overlap.GPU != 16 || sel.EffectivePrefillTokens != 2 {
+			t.Errorf("chosen %v with %d tokens of overlap, %d to prefill", sel.Rank, sel.Overlap.GPU, sel.EffectivePrefillTokens)
+		}
+		time.Sleep(60 * time.Second)
+		if err := w.predicted("b", catalog.Rank{Worker: 1}, ask(prompt(1, 9)).Prompt); err != nil {
+			t.Fatal(err)
+		}
+		w.wantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:4")
+		time.Sleep(59 * time.Second)
+		w.wantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:4")
+		time.Sleep(5 * time.Second)
+		w.wantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:0")
+		time.Sleep(60 * time.Second)
+		w.wantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:0")
+	})
+}
+
+// TestApproximateForms: hashes predict by the local ones, those that are given
+// for the ledger do not matter; a booking without them, a refused one, and one
+// with another adapter predict nothing of the kind.
+func TestApproximateForms(t *testing.T) {
+	w := start(t, approximate)
+	w.put(record(1, 1))
+	hashes := func(local []uint64, sequence ...uint64) service.Prompt {
+		return service.Prompt{
+			BlockHashes: local, HasBlockHashes: local != nil,
+			SequenceHashes: sequence, HasSequenceHashes: true, ISLTokens: 12, HasISLTokens: true,
+		}
+	}
+	rank := catalog.Rank{Worker: 1}
+	for i, tt := range []struct {
+		booked, asked service.Prompt
+		want          uint32
+	}{
+		{hashes([]uint64{15, 16, 17}, 5, 6, 7), hashes([]uint64{15, 16, 17}, 1, 1, 1), 3},
+		{hashes([]uint64{25, 26, 27}, 5, 6, 7), hashes([]uint64{25, 26, 28}, 5, 6, 7), 2},
+		{hashes(nil, 35, 36, 37), hashes([]uint64{35, 36, 37}, 35, 36, 37), 0},
+		{service.Prompt{TokenIDs: prompt(100, 12), HasTokenIDs: true, LoRA: "x"}, ask(prompt(100, 12)).Prompt, 0},
+		{
+			service.Prompt{TokenIDs: prompt(200, 12), HasTokenIDs: true, LoRA: "x"},
+			service.Prompt{TokenIDs: prompt(200, 12), HasTokenIDs: true, LoRA: "x"},
+			3,
+		},
+		{ask(prompt(300, 3)).Prompt, ask(prompt(300, 12)).Prompt, 0},
+	} {
+		if err := w.predicted(fmt.Sprint(i), rank, tt.booked); err != nil {
+			t.Fatal(i, err)
+		}
+		s, err := w.OverlapScores(&service.ProjectRequest{Scope: scope, Prompt: tt.asked})
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		if got := s.Rows[0].Device; got != tt.want {
+			t.Errorf("%d: %d blocks, want %d", i, got, tt.want)
+		}
+	}
+	if err := w.predicted("0", rank, ask(prompt(400, 12)).Prompt); err == nil {
+		t.Error("an id was booked twice")
+	}
+	if err := w.predicted("y", catalog.Rank{Worker: 1, DP: 7}, ask(prompt(400, 12)).Prompt); err == nil {
+		t.Error("booked on no rank")
+	}
+	w.wantDevice(prompt(400, 12), "1/0:0")
+}
+
+// TestApproximateKept: the booking of a kept selection predicts its prompt.
+func TestApproximateKept(t *testing.T) {
+	w := start(t, approximate, keeping)
+	w.put(record(1, 1))
+	req := ask(prompt(1, 12))
+	req.SelectionID, req.Keep = new("k"), true
+	if _, err := w.Select(t.Context(), req, false); err != nil {
+		t.Fatal(err)
+	}
+	w.wantDevice(prompt(1, 12), "1/0:0")
+	if _, err := w.bookKept("k"); err != nil {
+		t.Fatal(err)
+	}
+	w.wantDevice(prompt(1, 12), "1/0:3")
+}
+
+// TestApproximateRanks: what was predicted survives changes that leave the rank
+// in place, and nothing else.
+func TestApproximateRanks(t *testing.T) {
+	w := start(t, approximate)
+	w.put(record(1, 1))
+	w.put(record(2, 2))
+	id := 0
+	book := func(worker uint64, dp uint32) {
+		id++
+		rank := catalog.Rank{Worker: worker, DP: dp}
+		if err := w.predicted(fmt.Sprint(id), rank, ask(prompt(1, 8)).Prompt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	book(2, 0)
+	book(2, 1)
+	w.wantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:2")
+	w.patch(2, catalog.Patch{Taints: []string{"x"}})
+	w.put(record(2, 2, func(r *catalog.Record) { r.Endpoint = new("http://other") }))
+	w.wantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:2")
+	w.put(record(2, 1))
+	w.put(record(2, 2))
+	w.wantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:0")
+	w.remove(2)
+	w.put(record(3, 2)) // gets the slots
+	w.wantDevice(prompt(1, 8), "1/0:0 3/0:0 3/1:0")
+	w.put(record(2, 1))
+	w.wantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 3/1:0")
+	book(3, 1)
+	w.wantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 3/1:2")
+	for _, worker := range []uint64{1, 2, 3} {
+		w.remove(worker)
+	}
+	w.put(record(3, 2))
+	w.wantDevice(prompt(1, 8), "3/0:0 3/1:0")
+}
+
+// TestApproximateDump: predicted blocks are dumped under their rolling hashes,
+// as 1.6.1 does it.
+func TestApproximateDump(t *testing.T) {
+	w := start(t, approximate)
+	w.put(record(1, 1))
+	w.book("a", prompt(1, 12))
+	var out strings.Builder
+	if err := w.Dump(t.Context(), &out, service.Contract16); err != nil {
+		t.Fatal(err)
+	}
+	var dump map[string]struct {
+		Events []struct {
+			Tier  string `json:"storage_tier"`
+			Event struct {
+				Data struct {
+					Stored struct {
+						Blocks []struct {
+							Name  uint64 `json:"block_hash"`
+							Local uint64 `json:"tokens_hash"`
+						}
+					}
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out.String()), &dump); err != nil {
+		t.Fatal(err)
+	}
+	var names, local []uint64
+	for _, ev := range dump["m:t"].Events {
+		if ev.Tier != "device" {
+			t.Errorf("tier %s", ev.Tier)
+		}
+		for _, b := range ev.Event.Data.Stored.Blocks {
+			names, local = append(names, b.Name), append(local, b.Local)
+		}
+	}
+	want := hashing.Layout{BlockSize: blockSize}.AppendLocal(nil, prompt(1, 12), hashing.LocalSeed("", ""), nil)
+	if !slices.Equal(local, want) || !slices.Equal(names, hashing.AppendSequence(nil, want)) {
+		t.Errorf("blocks %v named %v in %s", local, names, out.String())
+	}
+}
+
+// TestNotApproximate: where engines tell, and in contract 1.3, bookings predict
+// nothing.
+func TestNotApproximate(t *testing.T) {
+	for name, change := range map[string]func(*service.Config){
+		"events":       func(c *service.Config) { c.Contract, c.ApproximateTTL = service.Contract16, time.Minute },
+		"contract 1.3": func(c *service.Config) { c.KVEvents, c.ApproximateTTL = false, time.Minute },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, change)
+			w.put(record(1, 1))
+			w.book("a", prompt(1, 12))
+			w.wantDevice(prompt(1, 12), "1/0:0")
+		})
+	}
+}
+
+// TestApproximateCrowd: bookings and registrations at the same time; whatever
+// comes back after all ranks have left begins empty.
+func TestApproximateCrowd(t *testing.T) {
+	w := start(t, approximate)
+	w.put(record(1, 1))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 200 {
+			w.put(record(uint64(2+i%3), 1))
+			w.remove(uint64(2 + i%3))
+		}
+	}()
+	for i := 0; ; i++ {
+		select {
+		case <-done:
+			w.remove(1)
+			for worker := range uint64(4) {
+				w.put(record(worker+1, 1))
+			}
+			w.wantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 4/0:0")
+			return
+		default:
+			for worker := range uint64(4) {
+				id := fmt.Sprint(i, " ", worker)
+				if w.predicted(id, catalog.Rank{Worker: worker + 1}, ask(prompt(1, 8)).Prompt) == nil {
+					_ = w.Free(id) // gone already if its worker has left
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package service
+
+import (
+	"github.com/select-service/select-service/pkg/affinity"
+	"github.com/select-service/select-service/pkg/pending"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// keep remembers what was selected, so that it can be booked by its id alone.
+func (c *selection) keep() {
+	req := c.request
+	if c.reserve || !req.Keep || req.SelectionID == nil {
+		return
+	}
+	sel := pending.Selection{
+		Scope: req.Scope, Rank: c.result.Rank,
+		Local: c.local, Sequence: c.sequence,
+		Tokens: c.size.Tokens, Prefill: c.result.EffectivePrefillTokens,
+		TrackPrefill: c.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
+	}
+	if req.Pinned == nil {
+		sel.Session = req.Session
+	}
+	c.service.kept.Put(*req.SelectionID, sel)
+}
+
+// reserveKept books the selection that is kept under the request's id. It is
+// consumed by the first success. A failure leaves it for another try, unless its
+// session has moved: then no try can succeed.
+func (s *Service) reserveKept(req *ReserveRequest) (Reservation, error) {
+	s.bookingKept.Lock()
+	defer s.bookingKept.Unlock()
+	if req.IfExists == ReturnFirst {
+		if r, done, err := s.reservedBefore(req, s.catalog.Snapshot(req.Scope), nil); done || err != nil {
+			return r, err
+		}
+	}
+	claim, err := s.kept.Take(req.Scope, req.ID)
+	if err != nil {
+		none := scopeErrorf(NotFound, req.Scope, "no pending selection %s", req.ID)
+		none.Tail = " (expired, already used, or never selected)"
+		return Reservation{}, none
+	}
+	defer claim.Back()
+	r, err := s.bookKept(req, claim.Selection())
+	if err == nil || kindOf(err) == BadRequest {
+		claim.Done()
+	}
+	return r, err
+}
+
+func (s *Service) bookKept(req *ReserveRequest, sel pending.Selection) (Reservation, error) {
+	snap, p, err := s.schedulable(sel.Scope)
+	if err != nil {
+		return Reservation{}, err
+	}
+	e, ok := snap.Entry(sel.Rank)
+	if !ok {
+		return Reservation{}, scopeErrorf(NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
+	}
+	hold, err := s.joinSession(affinity.Key{Scope: sel.Scope, Session: sel.Session}, sel.Rank, snap)
+	if err != nil {
+		return Reservation{}, err
+	}
+	b := booking{pool: p, snap: snap, entry: e, local: sel.Local, prefill: sel.Prefill}
+	b.Request = reservations.Request{
+		Hashes: sel.Sequence, TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
+	}
+	b.keep = &companion{hold: hold, kept: true}
+	return s.book(req, &b)
+}

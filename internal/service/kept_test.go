@@ -1,0 +1,177 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/pending"
+)
+
+func keeping(c *service.Config) { c.Kept = pending.DefaultLimits() }
+
+// keep selects, without a booking, under that id.
+func (w *world) keep(id string, tokens []uint32, change ...func(*service.SelectRequest)) service.Selection {
+	w.t.Helper()
+	req := ask(tokens)
+	req.SelectionID, req.Keep = &id, true
+	for _, f := range change {
+		f(req)
+	}
+	sel, err := w.Select(context.Background(), req, false)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return sel
+}
+
+func (w *world) bookKept(id string, change ...func(*service.ReserveRequest)) (service.Reservation, error) {
+	req := &service.ReserveRequest{Scope: scope, ID: id, Kept: true}
+	for _, f := range change {
+		f(req)
+	}
+	return w.Reserve(req)
+}
+
+func nonePending(id string) string {
+	return fmt.Sprintf("no pending selection %s for model=m tenant=t (expired, already used, or never selected)", id)
+}
+
+// TestKept: a kept selection is booked as it was made, once, and by its id alone.
+func TestKept(t *testing.T) {
+	w := start(t, eventsOff, keeping)
+	w.put(record(1, 1))
+	w.put(record(2, 1))
+	sel := w.keep("k", prompt(1, 10), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
+	w.wantLoad("1/0: 0 0 0, 2/0: 0 0 0")
+	r, err := w.bookKept("k", func(r *service.ReserveRequest) { r.Lease = time.Minute })
+	if err != nil || r != (service.Reservation{ID: "k", Scope: scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Lease: time.Minute}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	w.wantLoad("1/0: 0 0 0, 2/0: 10 2 1")
+	_, err = w.bookKept("k")
+	wantError(t, err, service.NotFound, nonePending("k"))
+	again, err := w.bookKept("k", func(r *service.ReserveRequest) { r.IfExists = service.ReturnFirst })
+	r.Repeated = true
+	if err != nil || again != r {
+		t.Errorf("again: %+v, %v, want %+v", again, err, r)
+	}
+	w.wantLoad("1/0: 0 0 0, 2/0: 10 2 1")
+	untracked := func(r *service.SelectRequest) { r.Override.TrackPrefill = new(false) }
+	w.keep("u", prompt(2, 10), untracked, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+	if _, err := w.bookKept("u"); err != nil {
+		t.Fatal(err)
+	}
+	w.wantLoad("1/0: 0 2 1, 2/0: 10 2 1")
+}
+
+// TestKeptFailures: which failures leave a selection for another try.
+func TestKeptFailures(t *testing.T) {
+	other := service.ReserveRequest{Scope: scope, ID: "k", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(9, 8)).Prompt}
+	tests := map[string]struct {
+		spoil func(w *world)
+		kind  service.Kind
+		text  string
+		mend  func(w *world)
+	}{
+		"id taken": {
+			func(w *world) { w.book("k", prompt(9, 8)) }, service.Conflict,
+			"Request k already exists (assigned to worker WorkerWithDpRank { worker_id: 2, dp_rank: 0 })",
+			func(w *world) { _ = w.Free("k") },
+		},
+		"worker gone": {
+			func(w *world) { w.remove(1) }, service.NotFound,
+			"schedulable worker 1 (dp_rank 0) not found for model=m tenant=t",
+			func(w *world) { w.put(record(1, 1)) },
+		},
+		"nobody there": {
+			func(w *world) { w.remove(1); w.remove(2) }, service.Unavailable, "no schedulable workers are available",
+			func(w *world) { w.put(record(1, 1)) },
+		},
+		"booked explicitly":  {func(w *world) { _, _ = w.Reserve(&other); _ = w.Free("k") }, service.NotFound, nonePending("k"), nil},
+		"explicitly refused": {func(w *world) { o := other; o.Rank.Worker = 7; _, _ = w.Reserve(&o) }, service.NotFound, nonePending("k"), nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, eventsOff, keeping)
+			w.put(record(1, 1))
+			w.keep("k", prompt(1, 8))
+			w.put(record(2, 1))
+			if name == "id taken" {
+				_, _ = w.reserve("burden", prompt(5, 80), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+			}
+			tt.spoil(w)
+			_, err := w.bookKept("k")
+			wantError(t, err, tt.kind, tt.text)
+			if tt.mend == nil {
+				return
+			}
+			tt.mend(w)
+			if r, err := w.bookKept("k"); err != nil || r.Rank.Worker != 1 {
+				t.Errorf("after that: %+v, %v", r, err)
+			}
+		})
+	}
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	w.keep("k", prompt(1, 8))
+	_, err := w.bookKept("k")
+	wantError(t, err, service.NotFound, nonePending("k")) // nothing is kept without limits
+}
+
+// TestKeptExpires: a selection is kept for its time, from the latest one.
+func TestKeptExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, keeping)
+		w.put(record(1, 1))
+		w.keep("k", prompt(1, 8))
+		time.Sleep(119 * time.Second)
+		w.keep("k", prompt(2, 12))
+		w.keep("l", prompt(3, 8))
+		time.Sleep(119 * time.Second)
+		if _, err := w.bookKept("k"); err != nil {
+			t.Fatal(err)
+		}
+		w.wantLoad("1/0: 12 3 1")
+		time.Sleep(3 * time.Second)
+		_, err := w.bookKept("l")
+		wantError(t, err, service.NotFound, nonePending("l"))
+	})
+}
+
+// TestKeptOnce: of many who book a kept selection one succeeds; with retries all
+// get its answer.
+func TestKeptOnce(t *testing.T) {
+	for _, repeats := range []service.IfExists{service.Refuse, service.ReturnFirst} {
+		w := start(t, eventsOff, keeping)
+		w.put(record(1, 1))
+		w.keep("k", prompt(1, 8))
+		var booked, repeated atomic.Int32
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				switch r, err := w.bookKept("k", func(r *service.ReserveRequest) { r.IfExists = repeats }); {
+				case err == nil && r.Repeated:
+					repeated.Add(1)
+				case err == nil:
+					booked.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		want := int32(0)
+		if repeats == service.ReturnFirst {
+			want = 63
+		}
+		if booked.Load() != 1 || repeated.Load() != want {
+			t.Errorf("%d booked, %d repeated, want 1 and %d", booked.Load(), repeated.Load(), want)
+		}
+		w.wantLoad("1/0: 8 2 1")
+	}
+}

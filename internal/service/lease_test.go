@@ -1,0 +1,92 @@
+package service_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+func leased(d time.Duration) func(*service.SelectRequest) {
+	return func(r *service.SelectRequest) { r.Lease = d }
+}
+
+// TestLeases: a lease ends at its time unless a step of the caller renews it,
+// whatever the age of other bookings; the end lets others run.
+func TestLeases(t *testing.T) {
+	steps := map[string]func(*world) error{
+		"renew":            func(w *world) error { return w.Renew("r") },
+		"prefill complete": func(w *world) error { return w.PrefillComplete("r") },
+		"output block":     func(w *world) error { return w.OutputBlock("r", nil) },
+	}
+	for name, step := range steps {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, eventsOff)
+				w.put(record(1, 1))
+				sel, err := w.reserve("r", prompt(1, 8), leased(10*time.Second))
+				if err != nil || sel.Lease != 10*time.Second {
+					t.Fatalf("lease %s, %v", sel.Lease, err)
+				}
+				for range 100 { // far beyond the 300 s of others
+					time.Sleep(9 * time.Second)
+					if err := step(w); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(12 * time.Second)
+				wantError(t, step(w), service.NotFound, "reservation r not found")
+				w.wantLoad("1/0: 0 0 0")
+				w.wantLog("warn: stale reservations ended leases=1 reservations=1")
+			})
+		})
+	}
+}
+
+// TestRenewRefused: what cannot be renewed.
+func TestRenewRefused(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	w.book("r", prompt(1, 8))
+	wantError(t, w.Renew("r"), service.Conflict, "reservation r has no lease")
+	wantError(t, w.Renew("x"), service.NotFound, "reservation x not found")
+}
+
+// TestReservationLifetime: it is configured, and a lease does not depend on it.
+func TestReservationLifetime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, func(c *service.Config) { c.ReservationLifetime = 20 * time.Second })
+		w.put(record(1, 1))
+		w.book("plain", prompt(1, 8))
+		r := service.ReserveRequest{Scope: scope, ID: "leased", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(2, 8)).Prompt, Lease: 30 * time.Second}
+		if _, err := w.Reserve(&r); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(19 * time.Second)
+		w.wantLoad("1/0: 16 4 2")
+		time.Sleep(3 * time.Second)
+		w.wantLoad("1/0: 8 2 1")
+		time.Sleep(10 * time.Second)
+		w.wantLoad("1/0: 0 0 0")
+	})
+}
+
+// TestLeaseLetsOthersRun: who waits behind a caller that is gone need not wait
+// for a timer.
+func TestLeaseLetsOthersRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, queueing(0))
+		w.put(record(1, 1))
+		if _, err := w.reserve("r", prompt(1, 8), leased(2*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		c := w.call("a", prompt(2, 8))
+		if !c.waits() {
+			t.Fatal("does not wait")
+		}
+		time.Sleep(4 * time.Second)
+		c.served(t)
+	})
+}

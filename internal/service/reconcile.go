@@ -1,0 +1,59 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// WorkersFileError refuses a set of workers because a file has the say.
+type WorkersFileError struct{ Path string }
+
+func (e *WorkersFileError) Error() string {
+	return "workers are managed by --workers-file " + e.Path
+}
+
+// ReconcileWorkers makes the given workers all those of the chosen scopes
+// (decision E5), see catalog.Catalog.Reconcile. An error of one entry names it and
+// leaves everything as it was. With a workers file it is a Conflict.
+func (s *Service) ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
+	if s.config.WorkersFile != "" {
+		err := &WorkersFileError{s.config.WorkersFile}
+		return catalog.Difference{}, &Error{Kind: Conflict, Text: err.Error(), Err: err}
+	}
+	return s.ReplaceWorkers(records, scope)
+}
+
+// ReplaceWorkers is ReconcileWorkers for the workers file.
+func (s *Service) ReplaceWorkers(records []catalog.Record, scope catalog.ScopeFilter) (d catalog.Difference, err error) {
+	s.changeWorkers(func() {
+		if d, err = s.catalog.Reconcile(records, scope); err != nil {
+			return
+		}
+		last := ""
+		for i := range records {
+			if model := records[i].Scope.Model; model != last {
+				s.models.add(model, s.catalog)
+				last = model
+			}
+		}
+	})
+	return d, asEntryError(err)
+}
+
+// asEntryError is asError for errors that may be about one entry of a set.
+func asEntryError(err error) error {
+	entry, ok := errors.AsType[*catalog.EntryError](err)
+	if !ok {
+		return asError(err)
+	}
+	cause, ok := errors.AsType[*Error](asError(entry.Err))
+	if !ok {
+		return asError(err)
+	}
+	e := *cause
+	e.Text = fmt.Sprintf("workers[%d]: %s", entry.Index, cause.Text)
+	e.Err = err
+	return &e
+}

@@ -1,0 +1,300 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+// again lets a request have the first answer.
+func again(r *service.SelectRequest) { r.IfExists = service.ReturnFirst }
+
+// reserve selects with a reservation of that id.
+func (w *world) reserve(id string, tokens []uint32, change ...func(*service.SelectRequest)) (service.Selection, error) {
+	req := ask(tokens)
+	req.ReservationID = &id
+	for _, f := range change {
+		f(req)
+	}
+	return w.Select(context.Background(), req, true)
+}
+
+// takenText is the refusal of an id that a rank of worker 1 has.
+func takenText(id string) string {
+	return fmt.Sprintf("failed to book scheduler state: Request %s already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })", id)
+}
+
+// TestFirstAnswerAgain: what makes a request the same as the one that booked its
+// id (decision E4), and that it then gets the same answer and books nothing.
+func TestFirstAnswerAgain(t *testing.T) {
+	a := prompt(1, 10) // two blocks and two tokens
+	change := func(i int) []uint32 {
+		b := prompt(1, 10)
+		b[i] ^= 1
+		return b
+	}
+	tests := map[string]struct {
+		tokens []uint32
+		change func(*service.SelectRequest)
+		same   bool
+	}{
+		"the same":           {a, func(*service.SelectRequest) {}, true},
+		"another block":      {change(1), func(*service.SelectRequest) {}, false},
+		"another rest":       {change(9), func(*service.SelectRequest) {}, false},
+		"shorter rest":       {a[:9], func(*service.SelectRequest) {}, false},
+		"longer":             {prompt(1, 14), func(*service.SelectRequest) {}, false},
+		"other LoRA":         {a, func(r *service.SelectRequest) { r.Prompt.LoRA = "x" }, false},
+		"other salt":         {a, func(r *service.SelectRequest) { r.Prompt.CacheSalt = "x" }, false},
+		"as hashes":          {a, func(r *service.SelectRequest) { r.Prompt = hashes(a) }, true},
+		"other hashes":       {a, func(r *service.SelectRequest) { r.Prompt = hashes(change(1)) }, false},
+		"longer hashes":      {a, func(r *service.SelectRequest) { r.Prompt = hashes(a); r.Prompt.ISLTokens++ }, false},
+		"other scope":        {a, func(r *service.SelectRequest) { r.Scope.Tenant = "u" }, false},
+		"pinned there":       {a, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} }, true},
+		"pinned elsewhere":   {a, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }, false},
+		"filter leaves none": {a, func(r *service.SelectRequest) { r.HasAllowedWorkers = true }, true},
+		"other priority":     {a, func(r *service.SelectRequest) { r.PriorityJump = 5 }, true},
+		"not asked for":      {a, func(r *service.SelectRequest) { r.IfExists = service.Refuse }, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, eventsOff)
+			w.put(record(1, 1))
+			first, err := w.reserve("r", a, func(r *service.SelectRequest) { r.SelectionID, r.Lease = new("echo"), time.Minute })
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.put(record(2, 1)) // cheaper
+			w.put(record(3, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
+			load := w.load()
+			got, err := w.reserve("r", tt.tokens, again, tt.change)
+			if tt.same {
+				first.Repeated = true
+				if err != nil || !reflect.DeepEqual(got, first) {
+					t.Errorf("answer is\n%+v, %v, want\n%+v", got, err, first)
+				}
+			} else {
+				wantError(t, err, service.Conflict, takenText("r"))
+			}
+			w.wantLoad(load)
+			if err := w.Free("r"); err != nil {
+				t.Fatal(err)
+			}
+			if sel, err := w.reserve("r", a, again); err != nil || sel.Repeated {
+				t.Errorf("after the end: %+v, %v, want a booking", sel, err)
+			}
+		})
+	}
+}
+
+// TestShortPrompts: prompts without a complete block have no hashes; tokens, LoRA
+// and salt tell them apart all the same.
+func TestShortPrompts(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	prompts := map[string]service.Prompt{}
+	for _, tokens := range [][]uint32{{}, {1}, {1, 2}, {2, 1}} {
+		for _, lora := range []string{"", "x", "y"} {
+			for _, salt := range []string{"", "x"} {
+				prompts[fmt.Sprint(tokens, lora, "/", salt)] = service.Prompt{TokenIDs: tokens, HasTokenIDs: true, LoRA: lora, CacheSalt: salt}
+			}
+		}
+	}
+	for first, p := range prompts {
+		if _, err := w.reserve("r", nil, func(r *service.SelectRequest) { r.Prompt = p }); err != nil {
+			t.Fatal(err)
+		}
+		for second, p := range prompts {
+			_, err := w.reserve("r", nil, again, func(r *service.SelectRequest) { r.Prompt = p })
+			if (err == nil) != (first == second) {
+				t.Errorf("%s after %s: %v", second, first, err)
+			}
+		}
+		if err := w.Free("r"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestReservedAgain is TestFirstAnswerAgain for bookings on a rank that the
+// caller names, and for requests on the other way than the first.
+func TestReservedAgain(t *testing.T) {
+	a := prompt(1, 10)
+	request := func(worker uint64, tokens []uint32) *service.ReserveRequest {
+		return &service.ReserveRequest{
+			Scope: scope, ID: "r", Rank: catalog.Rank{Worker: worker}, Prompt: ask(tokens).Prompt, IfExists: service.ReturnFirst, Lease: time.Minute,
+		}
+	}
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	w.put(record(2, 1))
+	first, err := w.Reserve(request(1, a))
+	if err != nil || first.Repeated || first.Lease != time.Minute {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	first.Repeated = true
+	load := w.load()
+	if got, err := w.Reserve(request(1, a)); err != nil || got != first {
+		t.Errorf("%+v, %v, want %+v", got, err, first)
+	}
+	text := "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })"
+	for name, req := range map[string]*service.ReserveRequest{
+		"other worker": request(2, a), "unknown worker": request(7, a), "other prompt": request(1, prompt(2, 10)), "kept": {Scope: scope, ID: "r", Kept: true, IfExists: service.ReturnFirst},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := w.Reserve(req)
+			wantError(t, err, service.Conflict, text)
+		})
+	}
+	got, err := w.reserve("r", a, again)
+	want := service.Selection{
+		ReservationID: new("r"), Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1), Lease: time.Minute, Repeated: true, PlacementOnly: true,
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("select_and_reserve: %+v, %v, want %+v", got, err, want)
+	}
+	w.wantLoad(load)
+	sel, err := w.reserve("s", a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := request(sel.Rank.Worker, a)
+	req.ID = "s"
+	if got, err := w.Reserve(req); err != nil || got != (service.Reservation{ID: "s", Scope: scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Repeated: true}) {
+		t.Errorf("reservation: %+v, %v", got, err)
+	}
+}
+
+// TestRepeatsBeforeRefusal: an answer is given again although the request could
+// not be placed now: every worker is overloaded, the wait line full or busy.
+func TestRepeatsBeforeRefusal(t *testing.T) {
+	a := prompt(1, 8)
+	for name, change := range map[string]func(*service.Config){
+		"overloaded": limits(overload.Thresholds{PrefillTokens: new(uint64(0))}), "busy": queueing(0), "full": limitedQueue(t, 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, eventsOff, change)
+			w.put(record(1, 1))
+			first := w.book("r", a)
+			if got, err := w.reserve("r", a, again); err != nil || got.Rank != first.Rank || !got.Repeated {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestRepeatsElsewhere: a replica that knows a booking from another one answers
+// with what it knows, if scope, blocks and worker are the request's.
+func TestRepeatsElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh()
+		a, b := m.start(t, "a"), m.start(t, "b")
+		follow(t, a, "a", b, "b")
+		a.put(record(1, 1))
+		b.put(record(1, 1))
+		b.put(record(2, 1))
+		if _, err := a.reserve("r", prompt(1, 10), leased(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2500 * time.Millisecond) // two announcements
+		synctest.Wait()
+		got, err := b.reserve("r", prompt(1, 10), again, func(r *service.SelectRequest) { r.SelectionID = new("echo") })
+		want := service.Selection{
+			SelectionID: new("echo"), ReservationID: new("r"), Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1),
+			Lease: time.Minute, Repeated: true, PlacementOnly: true,
+		}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("answer is %+v, %v, want %+v", got, err, want)
+		}
+		_, err = b.reserve("r", prompt(2, 10), again)
+		wantError(t, err, service.Conflict, takenText("r"))
+		req := &service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: hashes(prompt(1, 10)), IfExists: service.ReturnFirst}
+		if r, err := b.Reserve(req); err != nil || !r.Repeated || r.Rank != want.Rank || r.Lease != time.Minute {
+			t.Errorf("reservation: %+v, %v", r, err)
+		}
+		twice := req.Prompt.SequenceHashes
+		req.Prompt.SequenceHashes = append(twice, twice...) // the ledger keeps each block once
+		if _, err := b.Reserve(req); err != nil {
+			t.Error(err)
+		}
+		req.Rank.Worker = 2
+		_, err = b.Reserve(req)
+		wantError(t, err, service.Conflict, "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
+		if err := b.Renew("r"); err != nil {
+			t.Error(err)
+		}
+		b.wantLoad("1/0: 10 2 1, 2/0: 0 0 0")
+	})
+}
+
+// TestOldestAnswerIsForgotten: first answers are bounded; a forgotten one is a
+// conflict, as without it.
+func TestOldestAnswerIsForgotten(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	const bound = 1 << 16
+	for i := range bound + 1 {
+		w.book(fmt.Sprint(i), prompt(1, 4))
+	}
+	if n := w.Remembered(); n != bound {
+		t.Errorf("%d answers are remembered, want %d", n, bound)
+	}
+	_, err := w.reserve("0", prompt(1, 4), again)
+	wantError(t, err, service.Conflict, takenText("0"))
+	if sel, err := w.reserve("1", prompt(1, 4), again); err != nil || !sel.Repeated {
+		t.Errorf("the second one: %+v, %v", sel, err)
+	}
+}
+
+// TestSameIDAtOnce: of many requests with one id and one prompt one books, and
+// all get the same answer.
+func TestSameIDAtOnce(t *testing.T) {
+	for name, change := range map[string]func(*service.Config){"without queue": eventsOff, "with queue": queueing(16)} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, eventsOff, change)
+			for id := range uint64(8) {
+				w.put(record(id, 1))
+			}
+			for round := range 50 {
+				id, tokens := fmt.Sprint(round), prompt(uint32(round), 10)
+				answers := make([]service.Selection, 8)
+				var wg sync.WaitGroup
+				for i := range answers {
+					wg.Go(func() {
+						var err error
+						if answers[i], err = w.reserve(id, tokens, again); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				wg.Wait()
+				booked := 0
+				for i, a := range answers {
+					if !a.Repeated {
+						booked++
+					}
+					answers[i].Repeated = false
+					if !reflect.DeepEqual(answers[i], answers[0]) {
+						t.Errorf("answers differ:\n%+v\n%+v", answers[i], answers[0])
+					}
+				}
+				if booked != 1 {
+					t.Fatalf("%d bookings", booked)
+				}
+			}
+			if n := sum(w.Metrics().ReservationsLive); n != 50 {
+				t.Errorf("%v bookings live, want 50", n)
+			}
+			if n := sum(w.Metrics().Selections, "repeated"); n != 50*7 {
+				t.Errorf("%v repeats were counted, want %d", n, 50*7)
+			}
+		})
+	}
+}

@@ -1,0 +1,275 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+// sessionTTL is that of the tests.
+const sessionTTL = 10 * time.Second
+
+func sessions(c *service.Config) { c.SessionTTL = sessionTTL }
+
+func of(session string) func(*service.SelectRequest) {
+	return func(r *service.SelectRequest) { r.Session = session }
+}
+
+func onWorkers(ids ...uint64) func(*service.SelectRequest) {
+	return func(r *service.SelectRequest) { r.AllowedWorkers, r.HasAllowedWorkers = ids, true }
+}
+
+// talk starts a service where session "s" is bound to worker 1, which carries
+// more than worker 2.
+func talk(t *testing.T, change ...func(*service.Config)) *world {
+	w := start(t, append([]func(*service.Config){eventsOff, sessions, keeping}, change...)...)
+	w.put(record(1, 1, func(r *catalog.Record) { r.Taints = []string{"one"} }))
+	if _, err := w.reserve("bind", prompt(1, 80), of("s")); err != nil {
+		t.Fatal(err)
+	}
+	w.put(record(2, 1))
+	return w
+}
+
+// where selects without a booking and returns the worker.
+func (w *world) where(change ...func(*service.SelectRequest)) uint64 {
+	w.t.Helper()
+	req := ask(prompt(99, 8))
+	for _, f := range change {
+		f(req)
+	}
+	sel, err := w.Select(context.Background(), req, false)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return sel.Rank.Worker
+}
+
+// TestSessionStays: a session's requests go to its rank although another costs
+// less; others do not.
+func TestSessionStays(t *testing.T) {
+	w := talk(t)
+	for name, tt := range map[string]struct {
+		change func(*service.SelectRequest)
+		want   uint64
+	}{
+		"its own":    {of("s"), 1},
+		"another":    {of("t"), 2},
+		"none":       {of(""), 2},
+		"pinned":     {func(r *service.SelectRequest) { r.Session, r.Pinned = "s", &catalog.Rank{Worker: 2} }, 2},
+		"advisory":   {func(r *service.SelectRequest) { r.Session, r.Advisory = "s", true }, 1},
+		"not itself": {func(r *service.SelectRequest) { r.Session = "s"; onWorkers(2)(r) }, 2},
+		"disliked":   {func(r *service.SelectRequest) { r.Session, r.PreferredTaints = "s", map[string]float32{"one": -5} }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := w.where(tt.change); got != tt.want {
+				t.Errorf("worker %d, want %d", got, tt.want)
+			}
+		})
+	}
+	if sel, err := w.reserve("r", prompt(2, 8), of("s")); err != nil || sel.Rank.Worker != 1 {
+		t.Errorf("booked on %s, %v", sel.Rank, err)
+	}
+	if sel, err := w.reserve("p", prompt(2, 8), of("s"), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }); err != nil || sel.Rank.Worker != 2 || w.where(of("s")) != 1 {
+		t.Errorf("pinned: booked on %s, %v", sel.Rank, err)
+	}
+}
+
+// TestSessionExcluded: a booking whose own filter excludes the session's rank is
+// refused; nothing stays booked and the session is free.
+func TestSessionExcluded(t *testing.T) {
+	w := talk(t)
+	load := w.load()
+	_, err := w.reserve("r", prompt(2, 8), of("s"), onWorkers(2))
+	wantError(t, err, service.BadRequest, "session s is bound to worker 1, not 2")
+	w.wantLoad(load)
+	if got := w.where(of("s")); got != 2 {
+		t.Errorf("worker %d after that, want 2", got)
+	}
+	if sel, err := w.reserve("r", prompt(2, 8), of("s"), onWorkers(2)); err != nil || sel.Rank.Worker != 2 || w.where(of("s")) != 2 {
+		t.Errorf("next: %s, %v", sel.Rank, err)
+	}
+}
+
+// TestSessionMoves: a rank that is gone or overloaded is chosen anew.
+func TestSessionMoves(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*service.Config)
+		spoil  func(*world)
+	}{
+		"gone":       {eventsOff, func(w *world) { w.remove(1) }},
+		"overloaded": {limits(overload.Thresholds{PrefillTokens: new(uint64(50))}), func(*world) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := talk(t, tt.change)
+			tt.spoil(w)
+			if sel, err := w.reserve("r", prompt(2, 8), of("s")); err != nil || sel.Rank.Worker != 2 {
+				t.Fatalf("%s, %v", sel.Rank, err)
+			}
+			if name == "gone" {
+				w.put(record(1, 1)) // idle
+				if _, err := w.reserve("burden", prompt(3, 40), onWorkers(2)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := w.where(of("s")); got != 2 {
+				t.Errorf("worker %d, want 2", got)
+			}
+		})
+	}
+}
+
+// TestSessionLasts: a binding lasts while a booking does and for its time behind
+// the last one; looking does not prolong it.
+func TestSessionLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := talk(t)
+		time.Sleep(100 * time.Second)
+		if got := w.where(of("s")); got != 1 {
+			t.Fatalf("worker %d while booked", got)
+		}
+		if err := w.Free("bind"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.reserve("burden", prompt(3, 40), onWorkers(1)); err != nil {
+			t.Fatal(err)
+		}
+		for range 9 {
+			time.Sleep(time.Second)
+			if got := w.where(of("s")); got != 1 {
+				t.Fatalf("worker %d too early", got)
+			}
+		}
+		time.Sleep(time.Second)
+		if got := w.where(of("s")); got != 2 {
+			t.Errorf("worker %d, want the binding forgotten", got)
+		}
+	})
+}
+
+// TestSessionEndsWithItsBooking: however a booking ends, the session's time
+// begins then.
+func TestSessionEndsWithItsBooking(t *testing.T) {
+	for name, end := range map[string]func(w *world){
+		"freed":   func(w *world) { _ = w.Free("r") },
+		"leased":  func(*world) { time.Sleep(6 * time.Second) },
+		"dropped": func(w *world) { w.remove(1); w.put(record(1, 1)) },
+		"refused": func(w *world) { _, _ = w.reserve("r", prompt(7, 8), of("s")); _ = w.Free("r") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := talk(t)
+				if err := w.Free("bind"); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := w.reserve("r", prompt(2, 8), of("s"), leased(5*time.Second)); err != nil {
+					t.Fatal(err)
+				}
+				end(w)
+				_, _ = w.reserve("burden", prompt(3, 40), onWorkers(1))
+				time.Sleep(sessionTTL)
+				if got := w.where(of("s")); got != 2 {
+					t.Errorf("worker %d, want the binding forgotten", got)
+				}
+			})
+		})
+	}
+}
+
+// TestFirstOfSession: concurrent first requests of a session end on one rank;
+// whoever waits for the first one can go away, and if that one fails the next
+// decides.
+func TestFirstOfSession(t *testing.T) {
+	w := start(t, eventsOff, sessions)
+	for id := range uint64(8) {
+		w.put(record(id, 1))
+	}
+	for round := range 50 {
+		var wg sync.WaitGroup
+		ranks := make([]catalog.Rank, 8)
+		for i := range ranks {
+			wg.Go(func() {
+				sel, err := w.reserve(fmt.Sprint(round, ".", i), prompt(uint32(i), 8), of(fmt.Sprint(round)))
+				if err != nil {
+					t.Error(err)
+				}
+				ranks[i] = sel.Rank
+			})
+		}
+		wg.Wait()
+		for _, r := range ranks {
+			if r != ranks[0] {
+				t.Fatalf("one session on %s and %s", ranks[0], r)
+			}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t, sessions)
+		first, gone, next := w.call("a", prompt(1, 8), of("s")), w.call("b", prompt(2, 8), of("s")), w.call("c", prompt(3, 8), of("s"))
+		gone.cancel()
+		synctest.Wait()
+		if gone.waits() || !first.waits() || !next.waits() {
+			t.Fatalf("waiting: %t %t %t", first.waits(), gone.waits(), next.waits())
+		}
+		wantError(t, gone.err, service.Cancelled, "the client went away")
+		first.cancel()
+		synctest.Wait()
+		if err := w.Free("first"); err != nil {
+			t.Fatal(err)
+		}
+		next.served(t)
+	})
+}
+
+// TestKeptSession: booking a kept selection binds its session; one that has moved
+// is refused and forgotten.
+func TestKeptSession(t *testing.T) {
+	w := talk(t)
+	w.keep("new", prompt(2, 8), of("n"), onWorkers(1))
+	if _, err := w.bookKept("new"); err != nil || w.where(of("n")) != 1 {
+		t.Errorf("not bound: %v", err)
+	}
+	w.keep("pinned", prompt(2, 8), of("s"), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
+	if _, err := w.bookKept("pinned"); err != nil || w.where(of("s")) != 1 {
+		t.Errorf("pinned: %v", err)
+	}
+	w.keep("moved", prompt(2, 8), of("s"), onWorkers(2))
+	_, err := w.bookKept("moved")
+	wantError(t, err, service.BadRequest, "session s is bound to worker 1, not 2")
+	_, err = w.bookKept("moved")
+	wantError(t, err, service.NotFound, nonePending("moved"))
+	w.put(record(3, 2))
+	kept := w.keep("rank", prompt(3, 8), of("dp"), onWorkers(3)).Rank
+	if _, err := w.reserve("burden", prompt(4, 80), func(r *service.SelectRequest) { r.Pinned = &kept }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.reserve("bind dp", prompt(3, 8), of("dp"), onWorkers(3)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.bookKept("rank")
+	wantError(t, err, service.BadRequest, fmt.Sprintf("session dp is bound to DP rank %d, not %d", 1-kept.DP, kept.DP))
+	if err := w.Free("rank"); err == nil {
+		t.Error("it was booked")
+	}
+}
+
+// TestLongSession: the limit of a name, and when it counts.
+func TestLongSession(t *testing.T) {
+	long := strings.Repeat("x", 257)
+	w := talk(t)
+	_, err := w.reserve("r", prompt(1, 8), of(long))
+	wantError(t, err, service.BadRequest, "session affinity ID must not exceed 256 bytes")
+	w.where(of(long[:256]))
+	w.where(of(long), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+	off := start(t, eventsOff)
+	off.put(record(1, 1))
+	off.where(of(long))
+}

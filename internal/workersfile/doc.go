@@ -1,0 +1,14 @@
+// Package workersfile reads the full set of workers from a file and follows its
+// changes. The file is YAML or JSON with the shape of the body of PUT /workers:
+//
+//	model_name: m          # the scope of the set, both optional
+//	tenant_id: t           # or routing_group
+//	workers:
+//	  - worker_id: 1
+//	    endpoint: http://worker-1:8000
+//	    block_size: 16
+//
+// It is strict: unknown keys, values of another type and files without the key
+// workers are faults, named with their line, so that a slip of the pen removes no
+// worker.
+package workersfile

@@ -1,0 +1,175 @@
+package workersfile
+
+import (
+	"context"
+	"crypto/sha256"
+	"io/fs"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+const (
+	// pollEvery is how often the file is looked at.
+	pollEvery = time.Second
+	// freshReads is how often the file is read after its status has changed: a
+	// second write within the resolution of file times leaves the status as it was.
+	freshReads = 3
+)
+
+// Applier takes a full set of workers.
+type Applier interface {
+	ReplaceWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error)
+}
+
+// Stats is what a Watcher has done.
+type Stats struct {
+	Applied uint64 // changes of the file that are in force
+	Failed  uint64 // changes that could not be read, were invalid or refused
+	// Stale: what is in force is not what the file says now.
+	Stale bool
+}
+
+// Watcher follows a file. It polls, so that it works on any file system and with
+// any way of replacing the file, also by a symbolic link above it. A content comes
+// into force once two reads a second apart agree on it, so that one that is still
+// being written does not; if it is faulty the old set stays.
+type Watcher struct {
+	path  string
+	apply Applier
+	log   zerolog.Logger
+
+	// Run alone uses these.
+	status fs.FileInfo // at the last read, nil if there was none
+	reads  int         // still to be made although the status stays
+	seen   observation // by the last read
+	acted  observation // that was dealt with last
+	retry  *File       // valid, but was refused
+	failed string      // the last error that was told
+
+	applied, failures atomic.Uint64
+	stale             atomic.Bool
+}
+
+// observation is what one read gave: the hash of a content, or an error.
+type observation struct {
+	sum   [sha256.Size]byte
+	fault string
+}
+
+// NewWatcher returns a watcher of the file at path, of which first was loaded and
+// is in force.
+func NewWatcher(path string, first *File, apply Applier, log zerolog.Logger) *Watcher {
+	o := observation{sum: first.sum}
+	return &Watcher{path: path, apply: apply, log: log.With().Str("workers_file", path).Logger(), seen: o, acted: o}
+}
+
+// Stats tells what has happened so far.
+func (w *Watcher) Stats() Stats {
+	return Stats{Applied: w.applied.Load(), Failed: w.failures.Load(), Stale: w.stale.Load()}
+}
+
+// Run follows the file until ctx ends.
+func (w *Watcher) Run(ctx context.Context) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			w.poll()
+		}
+	}
+}
+
+// poll looks at the file once.
+func (w *Watcher) poll() {
+	if !w.unchanged() {
+		w.look()
+	} else if w.retry != nil {
+		w.use(w.retry) // what stood in the way may have gone
+	}
+}
+
+// unchanged tells whether the file need not be read.
+func (w *Watcher) unchanged() bool {
+	was := w.status
+	now, err := os.Stat(w.path)
+	if err != nil {
+		w.status = nil
+		return false
+	}
+	w.status = now
+	if was == nil || !os.SameFile(was, now) || was.Size() != now.Size() || !was.ModTime().Equal(now.ModTime()) {
+		w.reads = freshReads
+	}
+	if w.reads == 0 {
+		return true
+	}
+	w.reads--
+	return false
+}
+
+// look reads the file, and acts on what two reads agree on.
+func (w *Watcher) look() {
+	var now observation
+	content, err := readFile(w.path)
+	if err != nil {
+		now.fault = err.Error()
+	} else {
+		now.sum = sha256.Sum256(content)
+	}
+	agreed := now == w.seen
+	w.seen = now
+	switch {
+	case !agreed:
+		w.reads = freshReads
+	case now == w.acted:
+		if w.retry != nil {
+			w.use(w.retry)
+		}
+	default:
+		w.acted, w.retry = now, nil
+		if err != nil {
+			w.fail(now.fault)
+			return
+		}
+		file, err := decode(w.path, content)
+		if err != nil {
+			w.fail(err.Error())
+			return
+		}
+		w.use(file)
+	}
+}
+
+// use puts a file into force.
+func (w *Watcher) use(file *File) {
+	d, err := w.apply.ReplaceWorkers(file.Records, file.Scope)
+	if err != nil {
+		w.retry = file
+		w.fail(file.Locate(err).Error())
+		return
+	}
+	w.retry, w.failed = nil, ""
+	w.applied.Add(1)
+	w.stale.Store(false)
+	w.log.Info().Int("added", len(d.Added)).Int("changed", len(d.Changed)).Int("removed", len(d.Removed)).
+		Int("unchanged", d.Unchanged).Msg("workers file applied")
+}
+
+// fail tells an error, once until another happens or a file is applied.
+func (w *Watcher) fail(text string) {
+	w.stale.Store(true)
+	if text == w.failed {
+		return
+	}
+	w.failed = text
+	w.failures.Add(1)
+	w.log.Error().Str("error", text).Msg("workers file not applied: the workers stay as they are")
+}

@@ -1,0 +1,128 @@
+package affinity
+
+import "github.com/select-service/select-service/pkg/catalog"
+
+// Hold is one request's use of a session. A nil Hold is one of no session; so is
+// one that was released. It is safe for concurrent use.
+type Hold struct {
+	table *Table
+	key   Key
+
+	// table.mu guards what follows.
+	session  *session // nil: none, see Bind
+	rank     catalog.Rank
+	released bool
+}
+
+// Rank returns the rank that the session was bound to when the hold was taken.
+// It is false if this request decides.
+func (h *Hold) Rank() (catalog.Rank, bool) {
+	if h == nil {
+		return catalog.Rank{}, false
+	}
+	h.table.mu.Lock()
+	defer h.table.mu.Unlock()
+	if h.session == nil || h.session.decider == h {
+		return catalog.Rank{}, false
+	}
+	return h.rank, true
+}
+
+// Drop says that the session's rank is of no use any more: this request decides
+// anew. Should another request have dropped it before, then the hold is one of
+// what became of the session: of its new rank, or of nothing while the other
+// decides.
+func (h *Hold) Drop() {
+	if h == nil {
+		return
+	}
+	t := h.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h.released || h.session != nil && h.session.decider == h {
+		return
+	}
+	s := t.currentLocked(h.key)
+	switch {
+	case s != nil && s == h.session: // the others' holds end in nothing
+		h.session = &session{key: h.key, decider: h}
+		t.sessions[h.key] = h.session
+	case s != nil && s.decider == nil:
+		h.holdLocked(s)
+	case s != nil:
+		h.session = nil
+	default:
+		if h.session = t.addLocked(h.key); h.session != nil {
+			h.session.decider = h
+		}
+	}
+}
+
+// Bind says that the request was booked on r. If it is for this request to
+// decide, the session is bound to r. Where another one has decided meanwhile,
+// that stays, and the hold is one of it only if it is for r.
+func (h *Hold) Bind(r catalog.Rank) {
+	if h == nil {
+		return
+	}
+	t := h.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch s := h.session; {
+	case h.released:
+	case s == nil:
+		if s = t.settleLocked(h.key, r); s != nil && s.rank == r {
+			h.holdLocked(s)
+		}
+	case s.decider == h:
+		h.rank, s.holds = r, 1
+		t.bindLocked(s, r)
+	}
+}
+
+// Release ends the request's use: its reservation has ended, or nothing was
+// booked. The time for which an idle session is kept begins anew. Further calls
+// do nothing.
+func (h *Hold) Release() {
+	if h == nil {
+		return
+	}
+	h.table.mu.Lock()
+	defer h.table.mu.Unlock()
+	h.releaseLocked()
+}
+
+func (h *Hold) releaseLocked() {
+	if h.released {
+		return
+	}
+	h.released = true
+	h.letGoLocked()
+}
+
+// letGoLocked parts the hold from its session.
+func (h *Hold) letGoLocked() {
+	s, t := h.session, h.table
+	h.session = nil
+	switch {
+	case s == nil:
+	case s.decider == h:
+		t.passLocked(s)
+	case t.sessions[h.key] != s:
+	default:
+		if s.holds--; s.holds == 0 {
+			s.since = t.now()
+			s.idle = t.idle.PushBack(s)
+		}
+	}
+}
+
+// holdLocked takes a use of a session that is bound.
+func (h *Hold) holdLocked(s *session) {
+	if s.idle != nil {
+		h.table.idle.Remove(s.idle)
+		s.idle = nil
+	}
+	s.holds++
+	h.session, h.rank = s, s.rank
+}

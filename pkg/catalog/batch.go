@@ -1,0 +1,308 @@
+package catalog
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// ScopeFilter chooses scopes by their names; nil takes any.
+type ScopeFilter struct{ Model, Tenant *string }
+
+// check refuses a worker of a scope that is not chosen.
+func (f ScopeFilter) check(s Scope) error {
+	for _, name := range [...]struct {
+		field, text string
+		want        *string
+	}{{"model_name", s.Model, f.Model}, {"tenant_id", s.Tenant, f.Tenant}} {
+		if name.want != nil && *name.want != name.text {
+			return &InvalidError{fmt.Sprintf("%s %q is not that of the set, %q", name.field, name.text, ShortName(*name.want))}
+		}
+	}
+	return nil
+}
+
+// Difference is what a Reconcile has changed. The ids are in order.
+type Difference struct {
+	Added, Changed, Removed []uint64
+	Unchanged               int
+}
+
+// EntryError tells which of the records given to Reconcile is the reason why
+// nothing was changed.
+type EntryError struct {
+	Index int // from 0
+	Err   error
+}
+
+func (e *EntryError) Error() string { return fmt.Sprintf("workers[%d]: %v", e.Index, e.Err) }
+
+// Unwrap gives what is wrong with the record.
+func (e *EntryError) Unwrap() error { return e.Err }
+
+// Reconcile makes the given records all the workers of the chosen scopes: it adds,
+// changes and removes what differs. Workers of the slot tracker are not touched.
+// An id whose scope changes is changed, and keeps as little as with Put.
+//
+// All of it is one step: what is new is attached first, then readers are shown
+// the new set, and only then is taken away what is lost. Only a worker whose old
+// attachment stands in the way of its new one (it moves, or its scope cuts blocks
+// anew) is shown without ranks, as draining, until the old one is gone, and one
+// that needs what a removed worker still has, such as an address, as incomplete.
+//
+// The end is that of a Delete of every worker that is not given and a Put of every
+// other that differs, but where workers of one scope contradict each other those
+// that fit what is attached prevail. Also like a Put, it tries workers again that
+// could not be attached.
+//
+// Errors are ErrShuttingDown and *EntryError, then nothing has changed. The latter
+// wraps an *InvalidError, or an *ExistsError if the id is taken in that scope by
+// the slot tracker or elsewhere by a worker of a scope that is not chosen.
+func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return Difference{}, ErrShuttingDown
+	}
+	given := make(map[uint64]struct{}, len(records))
+	for i := range records {
+		if err := c.checkEntryLocked(&records[i], f, given); err != nil {
+			return Difference{}, &EntryError{Index: i, Err: err}
+		}
+		given[records[i].ID] = struct{}{}
+	}
+	b, diff := c.compareLocked(records, f, given)
+	if len(b.changes)+len(b.removed) == 0 {
+		return diff, nil
+	}
+	c.attachNewLocked(b)
+	c.showBatchLocked(b)
+	c.takeAwayLocked(b)
+	if c.settleLocked() {
+		c.publishLocked()
+	}
+	return diff, nil
+}
+
+func (c *Catalog) checkEntryLocked(r *Record, f ScopeFilter, given map[uint64]struct{}) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	if err := f.check(r.Scope); err != nil {
+		return err
+	}
+	if _, twice := given[r.ID]; twice {
+		return &InvalidError{fmt.Sprintf("worker_id %d is given twice", r.ID)}
+	}
+	if c.mu.tracked[trackedKey{r.Scope, r.ID}] != nil {
+		return &ExistsError{ID: r.ID, Scope: r.Scope}
+	}
+	if m := c.mu.members[r.ID]; m != nil && f.check(m.worker.Scope) != nil {
+		return &ExistsError{ID: r.ID, Scope: m.worker.Scope}
+	}
+	return nil
+}
+
+// batch is one Reconcile under way.
+type batch struct {
+	changes []change  // by model, tenant and id
+	removed []*member // by model, tenant and id
+	// vacated has the scopes that every attached worker leaves, or wants to cut
+	// into blocks differently.
+	vacated map[Scope]bool
+	// lost is still in force, but shall be seen no more.
+	lost []loss
+}
+
+// change is a worker that is new, differs, or is to be tried again.
+type change struct {
+	member *member // without a worker: new
+	record Record
+	why    []string // it is not complete
+}
+
+// loss is what a member loses: before is in force, after, a part of it or nil, is
+// to stay.
+type loss struct {
+	member        *member
+	before, after *Attachment
+}
+
+// compareLocked finds out what is to be done.
+func (c *Catalog) compareLocked(records []Record, f ScopeFilter, given map[uint64]struct{}) (*batch, Difference) {
+	b, diff := new(batch), Difference{}
+	for _, r := range records {
+		r.tidy()
+		m := c.mu.members[r.ID]
+		switch {
+		case m == nil:
+			m = new(member)
+			diff.Added = append(diff.Added, r.ID)
+		case !m.worker.equal(&r):
+			diff.Changed = append(diff.Changed, r.ID)
+		default:
+			diff.Unchanged++
+			if !m.blocked {
+				continue
+			}
+		}
+		b.changes = append(b.changes, change{member: m, record: r, why: r.missing(c.settings)})
+	}
+	for _, m := range c.mu.order {
+		if _, stays := given[m.worker.ID]; !stays && !m.worker.Tracked && f.check(m.worker.Scope) == nil {
+			b.removed = append(b.removed, m)
+			diff.Removed = append(diff.Removed, m.worker.ID)
+		}
+	}
+	slices.SortFunc(b.changes, func(x, y change) int {
+		return cmp.Or(x.record.Scope.Compare(y.record.Scope), cmp.Compare(x.record.ID, y.record.ID))
+	})
+	slices.Sort(diff.Added)
+	slices.Sort(diff.Changed)
+	slices.Sort(diff.Removed)
+	c.findVacatedLocked(b)
+	return b, diff
+}
+
+// findVacatedLocked counts for each scope the attached workers that do not stay as
+// they are cut.
+func (c *Catalog) findVacatedLocked(b *batch) {
+	leaving := make(map[Scope]int)
+	for _, m := range b.removed {
+		if m.attachment != nil {
+			leaving[m.attachment.Scope]++
+		}
+	}
+	for i := range b.changes {
+		ch := &b.changes[i]
+		a := ch.member.attachment
+		if a == nil {
+			continue
+		}
+		if len(ch.why) == 0 && ch.recuts() || len(ch.why) > 0 && a.retained(&ch.record, c.settings.KVEvents) == nil {
+			leaving[a.Scope]++
+		}
+	}
+	b.vacated = make(map[Scope]bool, len(leaving))
+	for sc, n := range leaving {
+		b.vacated[sc] = n == len(c.mu.scopes[sc].members)
+	}
+}
+
+// recuts: the member is attached and cannot be attached as the record says beside
+// that.
+func (ch *change) recuts() bool {
+	a, r := ch.member.attachment, &ch.record
+	return a != nil && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || a.Eagle != r.eagle())
+}
+
+// mustLeave: the member has to lose its attachment before it gets the one of its
+// record. As with Put, another eagle flag alone is no reason while other workers
+// of the scope keep theirs: the worker becomes incomplete and keeps what it has.
+func (b *batch) mustLeave(ch *change) bool {
+	a, r := ch.member.attachment, &ch.record
+	return ch.recuts() && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || b.vacated[a.Scope])
+}
+
+// attachNewLocked gives the changed members their workers and attaches what is
+// new. Nothing that readers see is taken away, and they see none of it yet.
+func (c *Catalog) attachNewLocked(b *batch) {
+	for i := range b.changes {
+		ch := &b.changes[i]
+		m, r := ch.member, ch.record
+		if m.worker != nil && m.worker.Scope != r.Scope {
+			c.unholdWorkerLocked(m.worker.Scope, r.ID)
+		}
+		c.mu.members[r.ID] = m
+		m.blocked = false
+		switch {
+		case len(ch.why) > 0:
+			c.weakenLocked(b, m, r, ch.why)
+		case b.mustLeave(ch):
+			m.worker = &Worker{Record: r, Lifecycle: Draining}
+			m.blocked = true // to be attached when the old attachment is gone
+			b.lose(m, nil)
+		default:
+			if err := c.growLocked(b, m, &r); err != nil {
+				m.blocked = true
+				c.weakenLocked(b, m, r, failed(err))
+				break
+			}
+			m.worker = &Worker{Record: r, Lifecycle: Schedulable}
+		}
+		if m.attachment != nil {
+			c.mu.dirty[m.attachment.Scope] = struct{}{}
+		}
+	}
+	for _, m := range b.removed {
+		b.lose(m, nil)
+	}
+}
+
+// growLocked attaches what a complete record has more than its member. The error
+// is the member's reason, then everything is as before.
+func (c *Catalog) growLocked(b *batch, m *member, r *Record) error {
+	after, err := c.wantedLocked(m, r)
+	if err != nil {
+		return err
+	}
+	c.refitLocked(after)
+	if err := c.changeLocked(m, m.attachment.with(after)); err != nil {
+		return err
+	}
+	c.unholdWorkerLocked(r.Scope, r.ID) // what the worker does not have
+	c.mu.scopes[r.Scope].number(m.attachment, after)
+	b.lose(m, after)
+	return nil
+}
+
+// weakenLocked makes the member incomplete, with what it may keep.
+func (c *Catalog) weakenLocked(b *batch, m *member, r Record, why []string) {
+	m.worker = &Worker{Record: r, Lifecycle: Incomplete, Reasons: why}
+	b.lose(m, m.attachment.retained(&r, c.settings.KVEvents))
+}
+
+// lose notes what the member has more than after.
+func (b *batch) lose(m *member, after *Attachment) {
+	if !after.equal(m.attachment) {
+		b.lost = append(b.lost, loss{m, m.attachment, after})
+	}
+}
+
+// showBatchLocked shows readers the new set, without what is to be lost.
+func (c *Catalog) showBatchLocked(b *batch) {
+	for _, l := range b.lost {
+		l.member.attachment = l.after
+		c.mu.dirty[l.before.Scope] = struct{}{}
+	}
+	for sc := range c.mu.dirty {
+		if s := c.mu.scopes[sc]; s != nil {
+			s.members = slices.DeleteFunc(s.members, func(m *member) bool { return m.attachment == nil })
+		}
+	}
+	for _, m := range b.removed {
+		delete(c.mu.members, m.worker.ID)
+	}
+	order := slices.DeleteFunc(c.mu.order, func(m *member) bool { return !m.worker.Tracked })
+	for _, m := range c.mu.members {
+		order = append(order, m)
+	}
+	slices.SortFunc(order, func(m, o *member) int { return byScope(m, o.worker) })
+	c.mu.order = order
+	c.publishLocked()
+}
+
+// takeAwayLocked ends what readers see no more.
+func (c *Catalog) takeAwayLocked(b *batch) {
+	for _, l := range b.lost {
+		_ = c.reconciler.Reconcile(l.before, l.after) // taking away cannot fail
+		c.mu.moved = true
+		c.mu.scopes[l.before.Scope].releaseLost(l.before, l.after)
+	}
+	for _, l := range b.lost {
+		c.dropIfEmptyLocked(l.before.Scope)
+	}
+	for _, m := range b.removed {
+		c.unholdWorkerLocked(m.worker.Scope, m.worker.ID)
+	}
+}

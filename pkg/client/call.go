@@ -1,0 +1,154 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxAnswer bounds what is read of an answer, in bytes; dumps are streamed.
+	maxAnswer = 256 << 20
+	// maxError bounds what is read of an error's body.
+	maxError = 64 << 10
+)
+
+// call is one request as do sends it.
+type call struct {
+	method string
+	path   string // escaped, behind the dialect's prefix; with query
+	body   any    // nil: none
+	// repeatable: having it done twice is as good as once, so it is sent again
+	// when nobody knows whether it was done.
+	repeatable bool
+	// gone: a 404 in a repetition means that an earlier attempt did it.
+	gone bool
+	// also is a status that is no error besides the 2xx.
+	also int
+	// limit bounds an attempt, for calls that the service answers at once; 0: the
+	// context does.
+	limit time.Duration
+}
+
+// do sends a call until it is answered or should not be repeated any more, and
+// decodes the answer into out, unless that is nil.
+func (c *Client) do(ctx context.Context, k call, out any) error {
+	var body []byte
+	if k.body != nil {
+		var err error
+		if body, err = json.Marshal(k.body); err != nil {
+			return fmt.Errorf("%s %s: %w", k.method, k.path, err)
+		}
+	}
+	lost := false // an earlier attempt may have been done
+	for tries := (attempts{}); ; {
+		err := c.send(ctx, k, body, out)
+		if err == nil || k.gone && lost && errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		lost = lost || errors.Is(err, ErrMaybeDone)
+		wait, again := tries.next(c.retry, k, err)
+		if !again || ctx.Err() != nil {
+			return withDoubt(err, lost)
+		}
+		if ended := pause(ctx, wait); ended != nil {
+			return withDoubt(fmt.Errorf("%w (%w)", err, ended), lost)
+		}
+	}
+}
+
+// pause waits; the error is the context's.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// send does one attempt. The whole answer is read, so that its connection is used
+// again.
+func (c *Client) send(ctx context.Context, k call, body []byte, out any) error {
+	if k.limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, k.limit)
+		defer cancel()
+	}
+	answer, err := c.open(ctx, k, body)
+	if err != nil {
+		return err
+	}
+	defer answer.Close()
+	text, err := io.ReadAll(io.LimitReader(answer, maxAnswer+1))
+	switch {
+	case err != nil:
+	case len(text) > maxAnswer:
+		err = fmt.Errorf("answer is longer than %d bytes", maxAnswer)
+	case out != nil:
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil {
+		return &LostError{Method: k.method, Path: k.path, Err: err}
+	}
+	return nil
+}
+
+// open sends the request and returns the body of a successful answer.
+func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, error) {
+	var way passage
+	traced := httptrace.WithClientTrace(ctx, way.trace())
+	var content io.Reader
+	if body != nil {
+		content = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(traced, k.method, c.base+dialect+k.path, content)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", k.method, k.path, err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &LostError{Method: k.method, Path: k.path, Unsent: true, Err: err}
+	}
+	answer, err := c.http.Do(req)
+	if err != nil {
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err // without method and address
+		}
+		return nil, &LostError{Method: k.method, Path: k.path, Unsent: way.unsent(), Err: err}
+	}
+	if answer.StatusCode/100 == 2 || answer.StatusCode == k.also {
+		return answer.Body, nil
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxError)) // what came is the best text there is
+	return nil, errorOf(k, answer, text)
+}
+
+// passage tells whether a request got as far as to a connection.
+type passage struct {
+	asked, got atomic.Bool
+}
+
+func (p *passage) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GetConn: func(string) { p.asked.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { p.got.Store(true) },
+	}
+}
+
+// unsent: the service cannot have seen the request. Of a transport that traces
+// nothing it is not known.
+func (p *passage) unsent() bool { return p.asked.Load() && !p.got.Load() }

@@ -1,0 +1,149 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// dialect is the prefix of the paths of the 1.6 dialect.
+	dialect = "/v1.6"
+	// idleConnections to one service are kept open.
+	idleConnections = 256
+	// releases is how many bookings are ended at once in the background.
+	releases = 64
+)
+
+// Options change how a client works. The zero Options are good for most.
+type Options struct {
+	// HTTP does the requests; nil makes a client with connections of its own. It
+	// should have no timeout: a selection waits in the service's queue for as long
+	// as its context lasts. Redirects are followed only if it says how.
+	HTTP *http.Client
+	// Retry says when and how often refused and undelivered calls are repeated;
+	// nil is DefaultRetry.
+	Retry *Retry
+	// Lease is how long the service keeps a lease that is no longer renewed,
+	// 0.1 s to a day; 0 is 30 s. It is renewed after a third of that.
+	Lease time.Duration
+}
+
+// Client calls one service. Close it when it is no longer needed.
+type Client struct {
+	base  string // without trailing slash
+	http  *http.Client
+	own   *http.Transport // closed with the client; nil: the caller's
+	retry Retry
+	lease time.Duration
+	turns turns
+	ends  chan struct{} // has a place for each release that is under way
+
+	closing context.Context // ends with Close
+	close   context.CancelFunc
+
+	// mu guards leases and closed.
+	mu     sync.Mutex
+	leases map[*Lease]struct{}
+	closed bool
+	tasks  sync.WaitGroup // bookings and leases under way
+}
+
+// ErrClosed is in the errors of bookings that Close interrupts or precedes.
+var ErrClosed = errors.New("client is closed")
+
+// New returns a client of the service at base, such as http://selector:8092. It
+// does not connect yet. The error says what is wrong with base or the options.
+func New(base string, opt Options) (*Client, error) {
+	u, err := url.Parse(base)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("base URL: %w", err)
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return nil, fmt.Errorf("base URL %q is not http://host:port or https://host:port", base)
+	}
+	c := &Client{
+		base:   strings.TrimRight(u.String(), "/"),
+		retry:  DefaultRetry(),
+		lease:  30 * time.Second,
+		ends:   make(chan struct{}, releases),
+		leases: make(map[*Lease]struct{}),
+	}
+	if opt.Retry != nil {
+		if err := opt.Retry.check(); err != nil {
+			return nil, err
+		}
+		c.retry = *opt.Retry
+	}
+	if opt.Lease != 0 {
+		if opt.Lease < minLease || opt.Lease > maxLease {
+			return nil, fmt.Errorf("lease of %v is not between %v and %v", opt.Lease, minLease, maxLease)
+		}
+		c.lease = opt.Lease
+	}
+	if opt.HTTP != nil {
+		c.http = new(*opt.HTTP)
+	} else {
+		c.own = transport()
+		c.http = &http.Client{Transport: c.own}
+	}
+	if c.http.CheckRedirect == nil { // net/http would make a GET of a booking
+		c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	}
+	c.closing, c.close = context.WithCancel(context.Background())
+	return c, nil
+}
+
+// transport keeps enough connections open that a busy caller makes no new ones.
+func transport() *http.Transport {
+	return &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 5 * time.Second,
+		ForceAttemptHTTP2:   true,
+		MaxIdleConns:        idleConnections,
+		MaxIdleConnsPerHost: idleConnections,
+		IdleConnTimeout:     2 * time.Minute, // the service closes idle ones after three
+	}
+}
+
+// Close interrupts the bookings that are under way, frees every lease that is
+// still held, waits for that, at most for some seconds if the service does not
+// answer, and closes idle connections. Other calls go on.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.close()
+	held := make([]*Lease, 0, len(c.leases))
+	for l := range c.leases {
+		held = append(held, l)
+		l.stop()
+	}
+	c.mu.Unlock()
+	faults := make([]error, len(held))
+	for i, l := range held {
+		faults[i] = l.Free()
+	}
+	c.tasks.Wait()
+	if c.own != nil {
+		c.own.CloseIdleConnections()
+	}
+	return errors.Join(faults...)
+}
+
+// begin counts a task that Close waits for; it fails after Close.
+func (c *Client) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.tasks.Add(1)
+	return true
+}

@@ -1,0 +1,137 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What an error is about, for errors.Is.
+var (
+	ErrBadRequest  = errors.New("bad request")            // 400, 413, 415, 422: it can never work
+	ErrNotFound    = errors.New("not found")              // 404 of the service: worker, reservation, kept selection, or route
+	ErrConflict    = errors.New("conflict")               // 409: the id is taken by another request
+	ErrOverloaded  = errors.New("overloaded")             // 503: every worker that could serve it has too much to do
+	ErrQueueFull   = errors.New("queue is full")          // 429
+	ErrUnavailable = errors.New("service is unavailable") // 503, overload included
+	ErrInternal    = errors.New("internal error")         // 500
+
+	// ErrMaybeDone says that nobody knows whether the call was done: by the last
+	// attempt or by one before it.
+	ErrMaybeDone = errors.New("it may have been done")
+)
+
+// Error is an answer that is not a success.
+type Error struct {
+	Status  int             // HTTP status
+	Text    string          // what is wrong, in the service's words
+	Message string          // the longer text of an overload, else empty
+	Type    string          // "service_unavailable" for an overload, else empty
+	Details json.RawMessage // of a full queue: class, kind of limit, current value, limit; else nil
+
+	Method, Path string // of the request
+	// RetryAfter is what the service asks to wait; 0 if it does not say.
+	RetryAfter time.Duration
+
+	foreign bool // the answer of something between
+}
+
+// Error says which request failed and why.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s %s: %d: %s", e.Method, e.Path, e.Status, e.Text)
+}
+
+// Is tells which of the errors of this package it is.
+func (e *Error) Is(target error) bool {
+	switch target {
+	case ErrBadRequest:
+		return e.Status == http.StatusBadRequest || e.Status == http.StatusRequestEntityTooLarge ||
+			e.Status == http.StatusUnsupportedMediaType || e.Status == http.StatusUnprocessableEntity
+	case ErrNotFound:
+		return e.Status == http.StatusNotFound && !e.foreign // a proxy without a backend does not know it
+	case ErrConflict:
+		return e.Status == http.StatusConflict
+	case ErrOverloaded:
+		return e.Status == http.StatusServiceUnavailable && e.Type == "service_unavailable"
+	case ErrQueueFull:
+		return e.Status == http.StatusTooManyRequests
+	case ErrUnavailable:
+		return e.Status == http.StatusServiceUnavailable
+	case ErrInternal:
+		return e.Status == http.StatusInternalServerError
+	case ErrMaybeDone: // a proxy does not know either
+		return e.Status == http.StatusInternalServerError || e.Status > http.StatusInternalServerError && e.foreign
+	}
+	return false
+}
+
+// undelivered: a proxy got no answer of the service.
+func (e *Error) undelivered() bool {
+	switch e.Status {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return e.foreign
+	}
+	return false
+}
+
+// LostError is a request that got no whole answer, or one that is not of the
+// service.
+type LostError struct {
+	Method, Path string
+	// Unsent: there was no connection, so the service has not seen it. Else the
+	// error is an ErrMaybeDone.
+	Unsent bool
+	Err    error
+}
+
+// Error says which request was lost and how.
+func (e *LostError) Error() string { return fmt.Sprintf("%s %s: %v", e.Method, e.Path, e.Err) }
+
+// Unwrap gives the cause: of net/http, or the context's.
+func (e *LostError) Unwrap() error { return e.Err }
+
+// Is tells whether it is an ErrMaybeDone.
+func (e *LostError) Is(target error) bool { return target == ErrMaybeDone && !e.Unsent }
+
+// withDoubt adds to an error that an attempt was lost, if it does not say so.
+func withDoubt(err error, lost bool) error {
+	if !lost || errors.Is(err, ErrMaybeDone) {
+		return err
+	}
+	return fmt.Errorf("%w (%w before)", err, ErrMaybeDone)
+}
+
+// errorOf reads an error's body. One that is no JSON of the service, as of a
+// proxy, is its own text.
+func errorOf(k call, answer *http.Response, body []byte) *Error {
+	e := &Error{Status: answer.StatusCode, Method: k.method, Path: k.path, RetryAfter: retryAfter(answer)}
+	var known struct {
+		Error, Message, Type string
+		Details              json.RawMessage
+	}
+	if json.Unmarshal(body, &known) == nil && known.Error != "" {
+		e.Text, e.Message, e.Type, e.Details = known.Error, known.Message, known.Type, known.Details
+		return e
+	}
+	e.foreign = true
+	if e.Text = strings.TrimSpace(string(body)); e.Text == "" {
+		e.Text = http.StatusText(e.Status)
+	}
+	return e
+}
+
+// retryAfter reads the header of that name: seconds, of proxies also a date.
+func retryAfter(answer *http.Response) time.Duration {
+	text := answer.Header.Get("Retry-After")
+	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(n) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(0, time.Until(at))
+	}
+	return 0
+}

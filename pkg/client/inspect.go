@@ -1,0 +1,101 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+)
+
+// Ready tells whether the service can select, and lists the workers. That it
+// cannot is an answer, not an error.
+func (c *Client) Ready(ctx context.Context) (Readiness, error) {
+	var r Readiness
+	err := c.do(ctx, call{method: http.MethodGet, path: "/ready", repeatable: true, also: http.StatusServiceUnavailable}, &r)
+	return r, err
+}
+
+// Health returns nil if the service answers.
+func (c *Client) Health(ctx context.Context) error {
+	return c.do(ctx, call{method: http.MethodGet, path: "/health", repeatable: true}, nil)
+}
+
+// Loads lists what every rank of a scope carries.
+func (c *Client) Loads(ctx context.Context, scope Scope) ([]ScopeLoads, error) {
+	var list []ScopeLoads
+	err := c.do(ctx, call{method: http.MethodGet, path: "/loads" + scope.query(), repeatable: true}, &list)
+	return list, err
+}
+
+// PotentialLoads lists what every rank would carry with the prompt.
+func (c *Client) PotentialLoads(ctx context.Context, req ProjectRequest) ([]RankLoad, error) {
+	var list []RankLoad
+	err := c.do(ctx, call{method: http.MethodPost, path: "/potential_loads", body: req, repeatable: true}, &list)
+	return list, err
+}
+
+// OverlapScores lists what every rank has cached of the prompt.
+func (c *Client) OverlapScores(ctx context.Context, req ProjectRequest) (OverlapScores, error) {
+	var s OverlapScores
+	err := c.do(ctx, call{method: http.MethodPost, path: "/overlap_scores", body: req, repeatable: true}, &s)
+	return s, err
+}
+
+// Diagnose explains which blocks of a prompt who has, and why a chain ends. The
+// answer is JSON as the OpenAPI document describes it.
+func (c *Client) Diagnose(ctx context.Context, req ProjectRequest) (json.RawMessage, error) {
+	var answer json.RawMessage
+	err := c.do(ctx, call{method: http.MethodPost, path: "/diagnose", body: req, repeatable: true}, &answer)
+	return answer, err
+}
+
+// Dump streams the whole index. The caller closes it; nothing is repeated.
+func (c *Client) Dump(ctx context.Context) (io.ReadCloser, error) {
+	return c.open(ctx, call{method: http.MethodGet, path: "/dump"}, nil)
+}
+
+// BusyThresholds lists the thresholds of all models.
+func (c *Client) BusyThresholds(ctx context.Context) ([]Thresholds, error) {
+	var answer struct {
+		Thresholds []Thresholds `json:"thresholds"`
+	}
+	err := c.do(ctx, call{method: http.MethodGet, path: "/busy_threshold", repeatable: true}, &answer)
+	return answer.Thresholds, err
+}
+
+// SetBusyThresholds sets the thresholds of a model that are not nil and returns
+// all of them.
+func (c *Client) SetBusyThresholds(ctx context.Context, t Thresholds) (Thresholds, error) {
+	var answer Thresholds
+	err := c.do(ctx, call{method: http.MethodPost, path: "/busy_threshold", body: t, repeatable: true}, &answer)
+	return answer, err
+}
+
+// UnsetBusyThresholds takes all thresholds of a model away.
+func (c *Client) UnsetBusyThresholds(ctx context.Context, model string) error {
+	path := "/busy_threshold?" + url.Values{"model": {model}}.Encode()
+	return c.do(ctx, call{method: http.MethodDelete, path: path, repeatable: true}, nil)
+}
+
+// peer is the body of the peer routes.
+type peer struct {
+	Endpoint string `json:"endpoint"`
+}
+
+// RegisterPeer follows another replica's bookings at a ZMQ endpoint.
+func (c *Client) RegisterPeer(ctx context.Context, endpoint string) error {
+	return c.do(ctx, call{method: http.MethodPost, path: "/replica_sync/register_peer", body: peer{endpoint}, repeatable: true}, nil)
+}
+
+// DeregisterPeer ends that.
+func (c *Client) DeregisterPeer(ctx context.Context, endpoint string) error {
+	return c.do(ctx, call{method: http.MethodPost, path: "/replica_sync/deregister_peer", body: peer{endpoint}, repeatable: true, gone: true}, nil)
+}
+
+// Peers lists the endpoints that are followed.
+func (c *Client) Peers(ctx context.Context) ([]string, error) {
+	var list []string
+	err := c.do(ctx, call{method: http.MethodGet, path: "/replica_sync/peers", repeatable: true}, &list)
+	return list, err
+}

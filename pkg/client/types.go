@@ -1,0 +1,237 @@
+package client
+
+import "encoding/json"
+
+// Prompt is a prompt as tokens, or as hashes with its length. Tokens go before
+// hashes.
+type Prompt struct {
+	// TokenIDs are the prompt's tokens; empty and not nil is the empty prompt.
+	TokenIDs []uint32 `json:"token_ids,omitzero"`
+
+	BlockHashes    []int64 `json:"block_hashes,omitzero"`    // local hashes of the complete blocks
+	SequenceHashes []int64 `json:"sequence_hashes,omitzero"` // rolling hashes of the same blocks
+	ISLTokens      *uint64 `json:"isl_tokens,omitempty"`     // length of the whole prompt
+
+	LoRA      string `json:"lora_name,omitempty"`
+	CacheSalt string `json:"cache_salt,omitempty"`
+	Eagle     *bool  `json:"is_eagle,omitempty"` // nil: as the workers are
+
+	// BlockMM are block_mm_infos, and RoutingInfo is mm_routing_info, of multimodal
+	// prompts, as JSON.
+	BlockMM     json.RawMessage `json:"block_mm_infos,omitempty"`
+	RoutingInfo json.RawMessage `json:"mm_routing_info,omitempty"`
+}
+
+// Override changes weights of the cost function for one request; nil leaves one
+// as it is configured.
+type Override struct {
+	OverlapCredit *float64 `json:"overlap_score_credit,omitempty"` // >= 0
+	PrefillScale  *float64 `json:"prefill_load_scale,omitempty"`   // >= 0
+	Temperature   *float64 `json:"router_temperature,omitempty"`   // >= 0
+	TrackPrefill  *bool    `json:"track_prefill_tokens,omitempty"`
+}
+
+// Rank names one data-parallel rank of a worker.
+type Rank struct {
+	Worker uint64 `json:"worker_id"`
+	DPRank uint32 `json:"dp_rank"`
+}
+
+// Constraints restrict and weigh workers by their taints.
+type Constraints struct {
+	Required  []string           `json:"required_taints,omitempty"`  // a worker must have all
+	Preferred map[string]float32 `json:"preferred_taints,omitempty"` // positive weights attract
+}
+
+// SelectRequest asks for a worker. Empty names are "default".
+type SelectRequest struct {
+	Model        string `json:"model_name,omitempty"`
+	RoutingGroup string `json:"routing_group,omitempty"` // the tenant
+	// ID names the selection, and the booking if one is made; empty: Select sends
+	// none, the others make one.
+	ID string `json:"selection_id,omitempty"`
+	Prompt
+	Override *Override `json:"router_config_override,omitempty"`
+
+	ExpectedOutputTokens *uint32 `json:"expected_output_tokens,omitempty"`
+	PriorityJump         float64 `json:"priority_jump,omitempty"`   // seconds, or weight: see the queue's order
+	StrictPriority       uint32  `json:"strict_priority,omitempty"` // higher goes first
+
+	Pinned *Rank `json:"pinned_worker,omitempty"`
+	// AllowedWorkers, if not nil, are the only workers to choose from.
+	AllowedWorkers []uint64     `json:"allowed_worker_ids,omitzero"`
+	Constraints    *Constraints `json:"routing_constraints,omitempty"`
+
+	Session string `json:"session_id,omitempty"` // requests of a session go to one rank, if the service has that on
+	// Advisory asks Select what would be chosen, without waiting or refusal.
+	Advisory bool `json:"advisory,omitempty"`
+}
+
+// Selection is what was chosen, and with SelectAndReserve booked.
+type Selection struct {
+	ID           string `json:"selection_id"` // of the booking too; empty if the request had none
+	Model        string `json:"model_name"`
+	RoutingGroup string `json:"routing_group"`
+	Worker       uint64 `json:"worker_id"`
+	DPRank       uint32 `json:"dp_rank"`
+	Endpoint     string `json:"endpoint"`
+	BlockSize    uint32 `json:"block_size"` // tokens
+
+	Overlap                Overlap `json:"overlap"`
+	EffectivePrefillTokens uint64  `json:"effective_prefill_tokens"` // to compute, caches considered
+	PotentialDecodeBlocks  uint64  `json:"potential_decode_blocks"`  // of the rank with this prompt
+	DecodeBusy             *bool   `json:"decode_busy"`              // nil: not configured
+
+	// Of bookings, for other trackers.
+	SequenceHashes []int64 `json:"sequence_hashes"`
+	ISLTokens      uint64  `json:"isl_tokens"`
+	TrackPrefill   bool    `json:"track_prefill_tokens"`
+	LeaseSeconds   float64 `json:"lease_seconds"` // 0: no lease
+
+	WorkerLoad *WorkerLoad `json:"worker_load"` // of advisory selections
+}
+
+// Overlap is what the chosen worker has cached of the prompt, in tokens, each
+// tier with those above it.
+type Overlap struct {
+	LongestMatched uint32            `json:"longest_matched"`
+	GPU            uint32            `json:"gpu"`
+	CPU            uint32            `json:"cpu"`
+	Disk           uint32            `json:"disk"`
+	DP             map[uint32]uint32 `json:"dp"` // device tokens by rank
+}
+
+// WorkerLoad is what the chosen rank carries.
+type WorkerLoad struct {
+	ActivePrefillTokens  uint64  `json:"active_prefill_tokens"`
+	PrefillTokenCapacity uint64  `json:"prefill_token_capacity"`
+	TotalKVBlocks        *uint64 `json:"total_kv_blocks"`
+	PrefillBusy          *bool   `json:"prefill_busy"`
+}
+
+// ReserveRequest books a prompt on a rank that the caller chose, or, without
+// Worker, what Select chose under the same ID.
+type ReserveRequest struct {
+	Model        string `json:"model_name,omitempty"`
+	RoutingGroup string `json:"routing_group,omitempty"`
+	ID           string `json:"selection_id"`
+
+	Worker *uint64 `json:"worker_id,omitempty"` // nil: what Select chose; all below is ignored then
+	DPRank uint32  `json:"dp_rank,omitempty"`
+	Prompt
+	Override               *Override `json:"router_config_override,omitempty"`
+	ExpectedOutputTokens   *uint32   `json:"expected_output_tokens,omitempty"`
+	EffectivePrefillTokens *uint64   `json:"effective_prefill_tokens,omitempty"`
+	TrackPrefill           *bool     `json:"track_prefill_tokens,omitempty"`
+}
+
+// Reservation is a booking.
+type Reservation struct {
+	ID           string  `json:"selection_id"`
+	Model        string  `json:"model_name"`
+	RoutingGroup string  `json:"routing_group"`
+	Worker       uint64  `json:"worker_id"`
+	DPRank       uint32  `json:"dp_rank"`
+	Endpoint     string  `json:"endpoint"`
+	LeaseSeconds float64 `json:"lease_seconds"`
+}
+
+// Worker is a worker's record: what is registered, and how it stands. Nil is
+// unset.
+type Worker struct {
+	ID           uint64  `json:"worker_id"`
+	Model        string  `json:"model_name,omitempty"`
+	RoutingGroup string  `json:"routing_group,omitempty"`
+	Endpoint     *string `json:"endpoint,omitempty"`
+
+	KVEventsEndpoint  *string           `json:"kv_events_endpoint,omitempty"`
+	KVEventsEndpoints map[uint32]string `json:"kv_events_endpoints,omitempty"`
+	ReplayEndpoint    *string           `json:"replay_endpoint,omitempty"`
+	ReplayEndpoints   map[uint32]string `json:"replay_endpoints,omitempty"`
+
+	BlockSize           *uint32 `json:"block_size,omitempty"`
+	StartRank           *uint32 `json:"data_parallel_start_rank,omitempty"`
+	Size                *uint32 `json:"data_parallel_size,omitempty"`
+	MaxNumBatchedTokens *uint64 `json:"max_num_batched_tokens,omitempty"`
+	TotalKVBlocks       *uint64 `json:"total_kv_blocks,omitempty"`
+	StableRoutingID     *string `json:"stable_routing_id,omitempty"`
+	Eagle               *bool   `json:"is_eagle,omitempty"`
+
+	Taints                    []string          `json:"taints,omitempty"`
+	TopologyDomains           map[string]string `json:"topology_domains,omitempty"`
+	KVTransferDomain          *string           `json:"kv_transfer_domain,omitempty"`
+	KVTransferEnforcement     *string           `json:"kv_transfer_enforcement,omitempty"`
+	KVTransferPreferredWeight *float32          `json:"kv_transfer_preferred_weight,omitempty"`
+
+	// Of answers.
+	Lifecycle             string   `json:"lifecycle,omitempty"` // schedulable, incomplete, …
+	NotSchedulableReasons []string `json:"not_schedulable_reasons,omitempty"`
+}
+
+// Difference is what a reconciliation changed, by worker.
+type Difference struct {
+	Added     []uint64 `json:"added"`
+	Changed   []uint64 `json:"changed"`
+	Removed   []uint64 `json:"removed"`
+	Unchanged int      `json:"unchanged"`
+}
+
+// Readiness is the answer of /ready.
+type Readiness struct {
+	Ready              bool     `json:"ready"`
+	SchedulableWorkers int      `json:"schedulable_workers"`
+	Workers            []Worker `json:"workers"`
+	// Recovery is how far the index is recovered from other replicas, as the
+	// OpenAPI document describes it; nil: not configured.
+	Recovery json.RawMessage `json:"recovery"`
+}
+
+// ScopeLoads are the loads of one model and routing group.
+type ScopeLoads struct {
+	Model            string     `json:"model_name"`
+	RoutingGroup     string     `json:"routing_group"`
+	Loads            []RankLoad `json:"loads"`
+	PendingCount     int        `json:"pending_count"` // requests that wait
+	PendingISLTokens uint64     `json:"pending_isl_tokens"`
+}
+
+// RankLoad is the load of one rank, now or with a prompt.
+type RankLoad struct {
+	Worker         uint64 `json:"worker_id"`
+	DPRank         uint32 `json:"dp_rank"`
+	PrefillTokens  uint64 `json:"potential_prefill_tokens"`
+	DecodeBlocks   uint64 `json:"potential_decode_blocks"`
+	ActiveRequests uint64 `json:"active_requests"`
+}
+
+// ProjectRequest is a prompt that is only looked at.
+type ProjectRequest struct {
+	Model        string `json:"model_name,omitempty"`
+	RoutingGroup string `json:"routing_group,omitempty"`
+	Prompt
+	Override *Override `json:"router_config_override,omitempty"`
+}
+
+// OverlapScores is what every rank has cached of a prompt.
+type OverlapScores struct {
+	BlockSize uint32       `json:"block_size"` // tokens
+	NumBlocks int          `json:"num_blocks"`
+	Workers   []OverlapRow `json:"workers"`
+}
+
+// OverlapRow is one rank's part, in blocks, each tier with those above it.
+type OverlapRow struct {
+	Worker uint64 `json:"worker_id"`
+	DPRank uint32 `json:"dp_rank"`
+	Device uint32 `json:"device_blocks"`
+	Host   uint64 `json:"host_pinned_blocks"`
+	Disk   uint64 `json:"disk_blocks"`
+}
+
+// Thresholds are the busy thresholds of a model; nil is none.
+type Thresholds struct {
+	Model           string   `json:"model"`
+	DecodeBlocks    *float64 `json:"active_decode_blocks_threshold,omitempty"`
+	PrefillTokens   *uint64  `json:"active_prefill_tokens_threshold,omitempty"`
+	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac,omitempty"`
+}

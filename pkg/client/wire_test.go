@@ -1,0 +1,232 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/pkg/client"
+)
+
+// TestBodies proves what travels: unset fields do not, ids above 2^63 do exactly,
+// and empty is not the same as absent where the service tells them apart.
+func TestBodies(t *testing.T) {
+	ctx := t.Context()
+	for _, tc := range []struct {
+		name, want string
+		call       func(c *client.Client) error
+	}{
+		{"select", `{"token_ids":[1]}`, func(c *client.Client) error {
+			_, err := c.Select(ctx, client.SelectRequest{Prompt: client.Prompt{TokenIDs: []uint32{1}}})
+			return err
+		}},
+		{"empty prompt, nobody allowed", `{"token_ids":[],"allowed_worker_ids":[],"advisory":true}`, func(c *client.Client) error {
+			_, err := c.Select(ctx, client.SelectRequest{Prompt: client.Prompt{TokenIDs: []uint32{}}, AllowedWorkers: []uint64{}, Advisory: true})
+			return err
+		}},
+		{"all of a selection", `{"model_name":"m","routing_group":"g","selection_id":"i",
+			"block_hashes":[-1],"sequence_hashes":[9223372036854775807],"isl_tokens":0,"lora_name":"l","cache_salt":"s","is_eagle":false,
+			"block_mm_infos":[null],"mm_routing_info":{},
+			"router_config_override":{"overlap_score_credit":0,"prefill_load_scale":1,"router_temperature":0.5,"track_prefill_tokens":false},
+			"expected_output_tokens":0,"priority_jump":1.5,"strict_priority":4294967295,
+			"pinned_worker":{"worker_id":18446744073709551615,"dp_rank":0},"allowed_worker_ids":[18446744073709551615,9223372036854775809],
+			"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":2}},"session_id":"z",
+			"if_exists":"return"}`, func(c *client.Client) error {
+			_, err := c.SelectAndReserve(ctx, client.SelectRequest{
+				Model: "m", RoutingGroup: "g", ID: "i",
+				Prompt: client.Prompt{
+					BlockHashes: []int64{-1}, SequenceHashes: []int64{math.MaxInt64}, ISLTokens: new(uint64(0)), LoRA: "l", CacheSalt: "s", Eagle: new(false),
+					BlockMM: json.RawMessage(`[null]`), RoutingInfo: json.RawMessage(`{}`),
+				},
+				Override:             &client.Override{OverlapCredit: new(0.0), PrefillScale: new(1.0), Temperature: new(0.5), TrackPrefill: new(false)},
+				ExpectedOutputTokens: new(uint32(0)), PriorityJump: 1.5, StrictPriority: math.MaxUint32,
+				Pinned: &client.Rank{Worker: math.MaxUint64}, AllowedWorkers: []uint64{math.MaxUint64, 1<<63 + 1},
+				Constraints: &client.Constraints{Required: []string{"a"}, Preferred: map[string]float32{"b": 2}}, Session: "z",
+			})
+			return err
+		}},
+		{"lease", `{"selection_id":"i","token_ids":[1],"if_exists":"return","lease_seconds":30}`, func(c *client.Client) error {
+			_, err := c.Lease(ctx, client.SelectRequest{ID: "i", Prompt: client.Prompt{TokenIDs: []uint32{1}}})
+			return err
+		}},
+		{"lease of a kept selection", `{"selection_id":"i","if_exists":"return","lease_seconds":30}`, func(c *client.Client) error {
+			_, err := c.LeaseOn(ctx, client.ReserveRequest{ID: "i"})
+			return err
+		}},
+		{"reserve", `{"selection_id":"i","worker_id":0,"dp_rank":3,"token_ids":[1],"effective_prefill_tokens":0,"track_prefill_tokens":false,"if_exists":"return"}`, func(c *client.Client) error {
+			_, err := c.Reserve(ctx, client.ReserveRequest{
+				ID: "i", Worker: new(uint64(0)), DPRank: 3, Prompt: client.Prompt{TokenIDs: []uint32{1}},
+				EffectivePrefillTokens: new(uint64(0)), TrackPrefill: new(false),
+			})
+			return err
+		}},
+		{"output block", `{}`, func(c *client.Client) error { return c.OutputBlock(ctx, "old", nil) }},
+		{"output block that decays", `{"decay_fraction":0}`, func(c *client.Client) error { return c.OutputBlock(ctx, "old", new(0.0)) }},
+		{"clear the catalog", `{"workers":[]}`, func(c *client.Client) error {
+			_, _ = c.ReplaceWorkers(ctx, client.Scope{}, nil) // the fake answers a list
+			return nil
+		}},
+		{"one scope's workers", `{"model_name":"","routing_group":"g","workers":[{"worker_id":18446744073709551615,"kv_events_endpoints":{"1":"e"}}]}`, func(c *client.Client) error {
+			_, _ = c.ReplaceWorkers(ctx, client.Scope{Model: new(""), RoutingGroup: new("g")}, []client.Worker{{ID: math.MaxUint64, KVEventsEndpoints: map[uint32]string{1: "e"}}})
+			return nil
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := serve(t)
+			s.live["old"] = "{}"
+			if err := tc.call(s.client(t)); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.bodies[0]; compact(t, got) != compact(t, tc.want) {
+				t.Errorf("sent %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// compact writes JSON with sorted members; numbers stay as they are.
+func compact(t *testing.T, text string) string {
+	t.Helper()
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &members); err != nil {
+		t.Fatal(err)
+	}
+	out, err := json.Marshal(members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// TestAnswers proves that ids above 2^63 and signed hashes arrive exactly.
+func TestAnswers(t *testing.T) {
+	s := serve(t)
+	s.next(answers(200, `{"selection_id":"i","worker_id":18446744073709551615,"dp_rank":4294967295,"sequence_hashes":[-9223372036854775808],
+		"overlap":{"gpu":1,"dp":{"0":16,"7":1}},"decode_busy":false,"unknown":{}}`))
+	got, err := s.client(t).Select(t.Context(), client.SelectRequest{Prompt: tokens})
+	if err != nil || got.Worker != math.MaxUint64 || got.DPRank != math.MaxUint32 || got.SequenceHashes[0] != math.MinInt64 ||
+		got.Overlap.DP[7] != 1 || got.DecodeBusy == nil || *got.DecodeBusy {
+		t.Errorf("%+v, %v", got, err)
+	}
+	s.next(answers(503, `{"ready":false,"schedulable_workers":0,"workers":[{"worker_id":9223372036854775809}]}`))
+	ready, err := s.client(t).Ready(t.Context())
+	if err != nil || ready.Ready || ready.Workers[0].ID != 1<<63+1 {
+		t.Errorf("%+v, %v", ready, err)
+	}
+}
+
+// TestReuse proves that connections are used again, after errors too: a hundred
+// calls one after the other make one, and callers at once one each.
+func TestReuse(t *testing.T) {
+	s := serve(t)
+	c := s.client(t)
+	for range 20 {
+		s.next(nil, answers(503, overloaded), nil, answers(422, `{"error":"x"}`), answers(502, "<html>"))
+		for range 4 {
+			_, _ = c.Select(t.Context(), client.SelectRequest{Prompt: tokens})
+		}
+		_ = c.PrefillComplete(t.Context(), "unknown")
+	}
+	if n := s.connections.Load(); n != 1 {
+		t.Errorf("%d connections, want 1", n)
+	}
+	const callers = 100
+	for range 5 {
+		var g, all sync.WaitGroup
+		all.Add(callers)
+		s.hook("POST select", func() {
+			all.Done()
+			all.Wait()
+		})
+		for range callers {
+			g.Go(func() { _, _ = c.Select(t.Context(), client.SelectRequest{Prompt: tokens}) })
+		}
+		g.Wait()
+	}
+	if n := s.connections.Load(); n > callers+callers/10 { // net/http dials while one comes back
+		t.Errorf("%d connections for %d callers", n, callers)
+	}
+}
+
+// TestPaths proves that any id is one segment of a path.
+func TestPaths(t *testing.T) {
+	for id, want := range map[string]string{"a/b": "a%2Fb", "ä ?#%": "%C3%A4%20%3F%23%25", "..": "..", "+": "+"} {
+		f := newFake()
+		_ = f.direct(t).Renew(t.Context(), id)
+		if got := f.requests()[0]; got != "POST /reservations/"+want+"/renew" {
+			t.Errorf("%q: %s", id, got)
+		}
+	}
+}
+
+// TestNew proves which addresses and options are refused.
+func TestNew(t *testing.T) {
+	short := client.DefaultRetry()
+	short.Connection.Max = 0
+	none := client.DefaultRetry()
+	none.Overload.Attempts = 0
+	for _, tc := range []struct {
+		base string
+		opt  client.Options
+		ok   bool
+	}{
+		{base: "http://h:1", ok: true},
+		{base: "https://h/prefix/", ok: true},
+		{base: "h:1"},
+		{base: ""},
+		{base: "ftp://h"},
+		{base: "http://"},
+		{base: "http://h?"},
+		{base: "http://h?a=b"},
+		{base: "http://h#x"},
+		{base: "http://h\x00"},
+		{base: "http://h", opt: client.Options{Lease: time.Millisecond}},
+		{base: "http://h", opt: client.Options{Lease: 25 * time.Hour}},
+		{base: "http://h", opt: client.Options{Lease: -1}},
+		{base: "http://h", opt: client.Options{Retry: &client.Retry{}}},
+		{base: "http://h", opt: client.Options{Retry: &short}},
+		{base: "http://h", opt: client.Options{Retry: &none}},
+		{base: "http://h", opt: client.Options{Lease: 24 * time.Hour, HTTP: &http.Client{}}, ok: true},
+	} {
+		c, err := client.New(tc.base, tc.opt)
+		if (err == nil) != tc.ok {
+			t.Errorf("%q %+v: %v", tc.base, tc.opt, err)
+		}
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+	given := &http.Client{}
+	c, err := client.New("http://h", client.Options{HTTP: given})
+	if err != nil || given.CheckRedirect != nil {
+		t.Error("the caller's HTTP client was changed")
+	}
+	_ = c.Close()
+}
+
+// TestPrefix proves that a path in the address goes before all others.
+func TestPrefix(t *testing.T) {
+	var path string
+	f := newFake()
+	h := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		path = r.URL.Path
+		return f.RoundTrip(r)
+	})}
+	c, err := client.New("http://h/selector/", client.Options{HTTP: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Health(context.Background()); err != nil || path != "/selector/v1.6/health" {
+		t.Error(fmt.Sprint(path), err)
+	}
+	_ = c.Close()
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -1,0 +1,73 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// Scope narrows a call to a model, a routing group or both; nil takes all.
+type Scope struct {
+	Model        *string `json:"model_name,omitempty"`
+	RoutingGroup *string `json:"routing_group,omitempty"`
+}
+
+func (s Scope) query() string {
+	q := url.Values{}
+	if s.Model != nil {
+		q.Set("model_name", *s.Model)
+	}
+	if s.RoutingGroup != nil {
+		q.Set("routing_group", *s.RoutingGroup)
+	}
+	if len(q) == 0 {
+		return ""
+	}
+	return "?" + q.Encode()
+}
+
+// PutWorker registers a worker or replaces its whole record. A record that is not
+// complete is registered too: Lifecycle and NotSchedulableReasons of the answer
+// say how it stands.
+func (c *Client) PutWorker(ctx context.Context, w Worker) (Worker, error) {
+	var answer Worker
+	err := c.do(ctx, call{method: http.MethodPost, path: "/workers", body: w, repeatable: true}, &answer)
+	return answer, err
+}
+
+// PatchWorker changes the fields of a worker that are set.
+func (c *Client) PatchWorker(ctx context.Context, w Worker) (Worker, error) {
+	var answer Worker
+	err := c.do(ctx, call{method: http.MethodPatch, path: worker(w.ID), body: w, repeatable: true}, &answer)
+	return answer, err
+}
+
+// DeleteWorker removes a worker with its blocks and bookings.
+func (c *Client) DeleteWorker(ctx context.Context, id uint64) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: worker(id), repeatable: true, gone: true}, nil)
+}
+
+// Workers lists the registered workers of a scope.
+func (c *Client) Workers(ctx context.Context, scope Scope) ([]Worker, error) {
+	var list []Worker
+	err := c.do(ctx, call{method: http.MethodGet, path: "/workers" + scope.query(), repeatable: true}, &list)
+	return list, err
+}
+
+// ReplaceWorkers makes the catalog, or the part of it that scope names, have
+// exactly these workers, in one step. One invalid worker changes nothing.
+func (c *Client) ReplaceWorkers(ctx context.Context, scope Scope, workers []Worker) (Difference, error) {
+	body := struct {
+		Scope
+		Workers []Worker `json:"workers"`
+	}{scope, workers}
+	if workers == nil {
+		body.Workers = []Worker{}
+	}
+	var d Difference
+	err := c.do(ctx, call{method: http.MethodPut, path: "/workers", body: body, repeatable: true}, &d)
+	return d, err
+}
+
+func worker(id uint64) string { return "/workers/" + strconv.FormatUint(id, 10) }

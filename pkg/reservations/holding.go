@@ -1,0 +1,58 @@
+package reservations
+
+import (
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Companion is what a caller keeps beside a reservation of this ledger while it
+// lives here.
+type Companion interface {
+	// Ended is called once, however the reservation ended: by a free, by age, with
+	// its lease or with its rank. It is called under the scope's lock and must not
+	// block or call the ledger. A booking that was refused has no end.
+	Ended()
+}
+
+// Holding is a live reservation as Find shows it.
+type Holding struct {
+	Origin        Origin
+	Scope         catalog.Scope
+	Rank          catalog.Rank
+	Hashes        []uint64      // the distinct prompt blocks; read only
+	PrefillTokens uint64        // as booked, whether tracked or not
+	Remote        bool          // accepted by another process
+	Lease         time.Duration // 0: none
+	Companion     Companion     // of the Request
+}
+
+// Find returns the live reservation that a call by this id over all scopes means.
+func (l *Ledger) Find(id string) (h Holding, ok bool) {
+	for {
+		r := l.ids.find(id, nil, l.process)
+		if r == nil {
+			return Holding{}, false
+		}
+		if h, ok = r.holding(); ok {
+			return h, true
+		} // else it ended between the two steps: see with
+	}
+}
+
+// holding returns false if r has ended.
+func (r *reservation) holding() (Holding, bool) {
+	r.scope.mu.RLock()
+	defer r.scope.mu.RUnlock()
+	if r.ended {
+		return Holding{}, false
+	}
+	h := Holding{
+		Origin: r.origin, Scope: r.scope.name, Rank: r.rank, Hashes: r.hashes, PrefillTokens: r.tokens,
+		Remote: r.origin.Process != r.scope.ledger.process, Companion: r.companion,
+	}
+	if r.lease != nil {
+		h.Lease = r.lease.length
+	}
+	return h, true
+}

@@ -1,0 +1,144 @@
+package reservations
+
+import (
+	"container/heap"
+	"math"
+	"time"
+)
+
+// lease replaces the lifetime of a reservation: it lives as long as somebody
+// renews it. Like the rest of what replicas know of a booking it only grows when
+// two of them are joined: the time of the acceptance is the earliest that anyone
+// knows, the last renewal the latest. Renewals from elsewhere are kept as the
+// time between acceptance and renewal, word for word: counted from when they were
+// heard of, two replicas that read each other's snapshots would keep a booking
+// alive between them.
+//
+// The process that accepted the booking ends it at its deadline and says so. The
+// others wait longer, as they may not have heard of the last renewal yet, and
+// then lose it as they might lose a rank: it comes back with the renewal.
+type lease struct {
+	length   time.Duration
+	accepted time.Duration // since Ledger.start, as far as known
+	heard    time.Duration // the latest renewal that a snapshot told of, since accepted
+	touched  time.Duration // the latest one made here, or that an event told of, since Ledger.start
+	told     time.Duration // when the observer was told of one last, since Ledger.start
+	inUntold int32         // index in scope.untold, or -1
+}
+
+func newLease(length, accepted time.Duration) *lease {
+	return &lease{length: length, accepted: accepted, touched: math.MinInt64, told: accepted, inUntold: -1}
+}
+
+// last is the time of the latest renewal, or of the acceptance.
+func (x *lease) last() time.Duration { return max(x.touched, x.accepted+x.heard) }
+
+// renewed is the same as others are told of it, since the acceptance.
+func (x *lease) renewed() time.Duration { return x.last() - x.accepted }
+
+// tellAt is when the observer may be told of a further renewal.
+func (x *lease) tellAt() time.Duration { return x.told + x.length/4 }
+
+// slack is how much longer than the process that accepted it others keep a booking.
+func slack(length time.Duration) time.Duration { return max(5*time.Second, length/2) }
+
+// Renew prolongs the lease of a reservation: its time begins anew. ErrNotFound if
+// no live reservation has the id, ErrNoLease if it has none.
+func (l *Ledger) Renew(id string) error {
+	var leased bool
+	err := l.with(id, nil, func(r *reservation) {
+		leased = r.lease != nil
+		r.scope.renew(r)
+	})
+	if err == nil && !leased {
+		return ErrNoLease
+	}
+	return err
+}
+
+// renew notes a step of a caller, and has the others told if that is due. It
+// needs s.mu.
+func (s *scope) renew(r *reservation) {
+	x := r.lease
+	if x == nil {
+		return
+	}
+	at := s.ledger.at()
+	x.touched = max(x.touched, at)
+	s.reschedule(r)
+	switch {
+	case at >= x.tellAt():
+		s.tell(r, at)
+	case x.inUntold < 0:
+		heap.Push(&s.untold, r)
+	}
+}
+
+// reschedule moves the end of a leased reservation to where its lease has it.
+func (s *scope) reschedule(r *reservation) {
+	s.deadlines.move(r, s.leaseEnd(r.origin, r.lease))
+}
+
+// leaseEnd is when this ledger ends a leased booking that is not renewed.
+func (s *scope) leaseEnd(o Origin, x *lease) time.Duration {
+	end := x.last() + x.length
+	if o.Process != s.ledger.process {
+		end += slack(x.length)
+	}
+	return end
+}
+
+// tell tells the observer of the latest renewal.
+func (s *scope) tell(r *reservation, at time.Duration) {
+	x := r.lease
+	if x.inUntold >= 0 {
+		heap.Remove(&s.untold, int(x.inUntold))
+	}
+	x.told = at
+	s.ledger.obs.Renewed(r.event())
+}
+
+// tellDue tells of at most limit renewals for which it was too early before, and
+// reports whether there may be more. It needs s.mu.
+func (s *scope) tellDue(at time.Duration, limit int) (more bool) {
+	for range limit {
+		if len(s.untold) == 0 || s.untold[0].lease.tellAt() > at {
+			return false
+		}
+		s.tell(s.untold[0], at)
+	}
+	return true
+}
+
+// untold is a heap of the leased reservations that were renewed after the
+// observer was told of a renewal, the next one to tell of first.
+type untold []*reservation
+
+// Len is part of heap.Interface.
+func (u untold) Len() int { return len(u) }
+
+// Less is part of heap.Interface.
+func (u untold) Less(i, j int) bool { return u[i].lease.tellAt() < u[j].lease.tellAt() }
+
+// Swap is part of heap.Interface.
+func (u untold) Swap(i, j int) {
+	u[i], u[j] = u[j], u[i]
+	u[i].lease.inUntold, u[j].lease.inUntold = int32(i), int32(j)
+}
+
+// Push is part of heap.Interface.
+func (u *untold) Push(x any) {
+	r := x.(*reservation)
+	r.lease.inUntold = int32(len(*u))
+	*u = append(*u, r)
+}
+
+// Pop is part of heap.Interface.
+func (u *untold) Pop() any {
+	old := *u
+	r := old[len(old)-1]
+	old[len(old)-1] = nil
+	*u = old[:len(old)-1]
+	r.lease.inUntold = -1
+	return r
+}

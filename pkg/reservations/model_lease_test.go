@@ -1,0 +1,100 @@
+package reservations
+
+import "time"
+
+// modelLease is how the model counts a lease, with all times since its start.
+type modelLease struct {
+	length time.Duration // 0: none
+	// The last renewal: as a snapshot told of it, since the acceptance, and as it
+	// was made or heard of here.
+	told    time.Duration
+	here    time.Duration
+	wasHere bool
+}
+
+// deadline is after when the booking ends.
+func (b *booking) deadline() time.Duration {
+	if b.lease.length == 0 {
+		return b.at + 300*time.Second
+	}
+	end := b.renewed() + b.lease.length
+	if b.origin.Process != 1 {
+		end += max(5*time.Second, b.lease.length/2)
+	}
+	return end
+}
+
+// renewed is the time of the last renewal.
+func (b *booking) renewed() time.Duration {
+	last := b.at + b.lease.told
+	if b.lease.wasHere {
+		last = max(last, b.lease.here)
+	}
+	return last
+}
+
+func (m *model) touch(b *booking) {
+	if b.lease.length > 0 {
+		b.lease.here, b.lease.wasHere = m.now, true
+	}
+}
+
+func (m *model) renew(id string) error {
+	b := m.find(id, nil)
+	switch {
+	case b == nil:
+		return ErrNotFound
+	case b.lease.length == 0:
+		return ErrNoLease
+	}
+	m.touch(b)
+	return nil
+}
+
+// hear is what a booking of a replica tells of a live one.
+func (b *booking) hear(from Booking, now time.Duration) {
+	b.at = min(b.at, now-from.Age)
+	renewed := min(from.Renewed, from.Age)
+	if b.lease.length > 0 {
+		b.lease.told = max(b.lease.told, renewed)
+		return
+	}
+	if from.Lease > 0 && b.origin.Sequence != 0 && b.origin.Process != 1 {
+		b.lease = modelLease{length: from.Lease, told: renewed}
+		if b.deadline() <= now { // it has run out: no reason to end what is live
+			b.lease = modelLease{}
+		}
+	}
+}
+
+func (m *model) applyRenewed(ref Ref) Verdict {
+	if _, scope, _ := m.rankPlace(ref.Scope, ref.Rank); !scope {
+		return UnknownScope
+	}
+	b, _ := m.named(ref)
+	_, _, rank := m.rankPlace(ref.Scope, ref.Rank)
+	switch {
+	case b != nil && b.lease.length > 0:
+		m.touch(b)
+		return Applied
+	case b != nil:
+		return Known
+	case !rank:
+		return UnknownRank
+	case ref.Origin.Process == 1 || m.past.ended[ref.Origin] || m.past.dropped[ref.Origin] || m.past.closed[ref.Origin]:
+		return Ended
+	}
+	return UnknownID
+}
+
+// holding is what Find must say.
+func (m *model) holding(id string) (h Holding, ok bool) {
+	b := m.find(id, nil)
+	if b == nil {
+		return Holding{}, false
+	}
+	return Holding{
+		Origin: b.origin, Scope: b.scope, Rank: b.rank, Hashes: b.chain, PrefillTokens: b.tokens,
+		Remote: b.origin.Process != 1, Lease: b.lease.length,
+	}, true
+}

@@ -1,0 +1,207 @@
+package openapi
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/select-service/select-service/api"
+	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
+	"github.com/select-service/select-service/test/procs"
+)
+
+// exchange is a request with its answer, as one listener gave it.
+type exchange struct {
+	step
+	listener *Validator
+	header   http.Header
+	answer   []byte
+}
+
+func (e *exchange) check(status int, header http.Header, answer []byte) error {
+	return e.listener.Answer(e.method, e.target, status, header, answer)
+}
+
+// listener is an address with what is described of it.
+type listener struct {
+	v       *Validator
+	address string
+	client  *http.Client
+}
+
+// call sends a step and reads its answer.
+func (l listener) call(t *testing.T, s step) exchange {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), s.method, "http://"+l.address+s.target, strings.NewReader(s.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := l.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != s.status {
+		t.Errorf("%s %s %.200s: %d %.300s, want %d", s.method, s.target, s.body, resp.StatusCode, answer, s.status)
+	}
+	s.status = resp.StatusCode
+	return exchange{s, l.v, resp.Header, answer}
+}
+
+// server is a service with all its listeners.
+type server struct {
+	contract                    string
+	selection, slots, conductor listener
+	publisher                   *zmqtest.Publisher
+	sent                        uint64 // events
+}
+
+func start(t *testing.T, contract string) *server {
+	t.Helper()
+	v := load(t, contract)
+	ports := make([]string, 4)
+	for i := range ports {
+		ports[i] = strconv.Itoa(procs.FreePort(t))
+	}
+	at := func(i int, v *Validator) listener {
+		return listener{v, "127.0.0.1:" + ports[i], &http.Client{Timeout: time.Minute}}
+	}
+	s := &server{
+		contract: contract, selection: at(0, v), slots: at(1, v.Under("/slots")), conductor: at(2, v.Under("/conductor")),
+		publisher: zmqtest.NewPublisher(t, ""),
+	}
+	t.Cleanup(s.publisher.Close)
+	p := procs.Start(t, procs.Options{
+		Command: []string{
+			procs.Binary(t), "--contract", contract, "--port", ports[0], "--slots-port", ports[1], "--conductor-port", ports[2],
+			"--replica-sync-port", ports[3], "--session-affinity-ttl-secs", "60",
+		},
+		Env: map[string]string{
+			"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD":  "0.5",
+			"DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD": "0.5",
+		},
+		Address: s.selection.address,
+	})
+	p.Answers(t, 20*time.Second, s.selection.client)
+	return s
+}
+
+// record plays all tours and returns what was said.
+func (s *server) record(t *testing.T) []exchange {
+	t.Helper()
+	var said []exchange
+	play := func(l listener, prefix string, steps []step) {
+		for _, step := range steps {
+			step.target = prefix + step.target
+			said = append(said, l.call(t, step))
+		}
+	}
+	for _, prefix := range []string{"", "/v1.3", "/v1.6"} {
+		dialect := s.contract
+		if prefix != "" {
+			dialect = strings.TrimPrefix(prefix, "/v")
+		}
+		group := dialectNames[dialect].group
+		said = append(said, s.warm(t, prefix, group)...)
+		play(s.selection, prefix, selectionTour(dialect, s.publisher.Endpoint))
+		play(s.slots, prefix, slotsTour(group))
+		play(s.slots, prefix, replicaTour())
+		play(s.selection, prefix, []step{{"DELETE", "/workers/" + big, "", 200}, {"GET", "/ready", "", 503}})
+	}
+	play(s.conductor, "", conductorTour(s.publisher.Endpoint))
+	play(s.selection, "/conductor", conductorTour(s.publisher.Endpoint))
+	play(s.selection, "", []step{{"GET", "/metrics", "", 200}, {"GET", "/openapi.yaml", "", 200}})
+	return said
+}
+
+// warm registers the worker of the tours and waits until its block is indexed.
+func (s *server) warm(t *testing.T, prefix, group string) []exchange {
+	t.Helper()
+	said := s.selection.call(t, step{"POST", prefix + "/workers", fmt.Sprintf(
+		`{"worker_id":%s,"model_name":"m","%s":"g","endpoint":"http://w","block_size":4,"kv_events_endpoints":{"0":"%s"},`+
+			`"total_kv_blocks":100,"max_num_batched_tokens":1000,"taints":["a"],"topology_domains":{"zone":"z"},`+
+			`"kv_transfer_domain":"d","kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":0.5,"stable_routing_id":"w","is_eagle":false}`,
+		big, group, s.publisher.Endpoint), 201})
+	scores := step{"POST", prefix + "/overlap_scores", fmt.Sprintf(`{"model_name":"m","%s":"g",%s}`, group, prompt), 200}
+	procs.Eventually(t, 20*time.Second, "the block is indexed", func() error {
+		event := []any{"BlockStored", []uint64{7}, nil, []uint32{5, 6, 7, 8}, 4, nil}
+		payload, err := msgpack.Marshal([]any{1.5, []any{event}, 0})
+		if err != nil {
+			return err
+		}
+		s.publisher.TrySend(s.sent, payload)
+		s.sent++
+		if e := s.selection.call(t, scores); !bytes.Contains(e.answer, []byte(`"device_blocks":1`)) {
+			return fmt.Errorf("%s", e.answer)
+		}
+		return nil
+	})
+	return []exchange{said}
+}
+
+// TestAnswers proves that what a server says is described, and what it accepts
+// too: every operation of both dialects, unprefixed and prefixed, on all
+// listeners. It proves the reverse for every mutation of these answers: with a
+// member too much or too few, of another type, status or content type, they are
+// not described.
+func TestAnswers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts the built service")
+	}
+	inEach(t, func(t *testing.T, v *Validator) {
+		t.Parallel()
+		contract := v.doc.member(v.doc.root, "info")["version"].(string)
+		said := start(t, contract).record(t)
+		if t.Failed() {
+			t.Fatal("the tour went wrong")
+		}
+		succeeded, altered := map[string]bool{}, 0
+		for i := range said {
+			e := &said[i]
+			if err := e.check(e.status, e.header, e.answer); err != nil {
+				t.Error(err)
+				continue
+			}
+			if e.status/100 == 2 {
+				if err := e.listener.Request(e.method, e.target, e.header, []byte(e.body)); err != nil {
+					t.Error(err)
+				}
+				op, _ := e.listener.doc.find(e.method, e.listener.path(e.target))
+				succeeded[op.id] = true
+			}
+			for _, m := range mutants(e) {
+				altered++
+				if err := e.check(m.status, m.header, m.answer); err == nil {
+					t.Errorf("%s %s: %s is described: %d %.400s", e.method, e.target, m.name, m.status, m.answer)
+				}
+			}
+			if e.target == "/openapi.yaml" && !bytes.Equal(e.answer, api.Document(contract)) {
+				t.Error("the server has another document")
+			}
+		}
+		t.Logf("%d answers, %d mutations", len(said), altered)
+		v.doc.each(func(_ string, op *operation) {
+			if !succeeded[op.id] {
+				t.Errorf("%s was not called with success", op.id)
+			}
+		})
+		if !slices.ContainsFunc(said, func(e exchange) bool { return bytes.Contains(e.answer, []byte(`"mm_extra_info"`)) }) {
+			t.Error("no dump had a block")
+		}
+	})
+}

@@ -1,0 +1,126 @@
+"""What the ranks of a pair's workers hold, on both sides the same."""
+
+import time
+
+from dialect_fleet import hashes, rolled
+from dialect_wire import Call, comparable, rank, ranks_of, told_apart
+from programs import Answer
+
+PATIENCE = 5.0  # seconds until both have to agree again
+_FOUND = ("device_blocks", "host_pinned_blocks", "disk_blocks")
+
+
+class Caches:
+    """The part of a Pair that publishes KV events and waits until both have them."""
+
+    def exact(self, fields: dict) -> None:
+        """The peer's index now and then has blocks that a rank does not hold. Ours
+        must have the rank's, whose cache is then emptied before the call."""
+        call = Call("POST", "/overlap_scores", self.question(fields))
+        ours, theirs = self.ours.send(call), self.theirs.send(call)
+        if ours.status != 200 or theirs.status != 200:
+            return
+        for row, other in zip(ours.body["workers"], theirs.body["workers"], strict=True):
+            found = tuple(row[key] for key in _FOUND)
+            if found != tuple(other[key] for key in _FOUND):
+                self.note(call, ours, theirs)
+                size, where = ours.body["block_size"], rank(row)
+                held = self.fleet.found(*where, size, _rolling(fields, size))
+                assert found == held, f"{call}: {where} holds {held}, ours finds {found}"
+                self.inexact(where[0])
+
+    def inexact(self, worker: int) -> None:
+        self.seen["K1"] += 1
+        self.empty(worker)
+
+    def empty(self, worker: int) -> None:
+        """Empties the worker's caches: of all ranks, as the peer does not tell them apart."""
+        streams = self.fleet.forget(worker)
+        if self.hears(worker):
+            for stream in streams:
+                stream.publish(["AllBlocksCleared"])
+            self._agree(lambda block: block[0] != worker)
+
+    def hears(self, worker: int) -> bool:
+        """Whether both listen to the worker's events."""
+        record = self.records.get(worker)
+        if not self.events or not record or record["lifecycle"] != "schedulable":
+            return False
+        scope, named = self.scope(record), record.get("kv_events_endpoints")
+        return (
+            scope is not None
+            and not scope.eagle
+            and all(
+                self.fleet.stream(worker, number).endpoint
+                == (named.get(str(number)) if named else record["kv_events_endpoint"])
+                for number in ranks_of(record)
+            )
+        )
+
+    def listen(self, worker: int) -> None:
+        """Waits until both hear the events of all ranks."""
+        if self.hears(worker):
+            for number in ranks_of(self.records[worker]):
+                self.publish(worker, number, [], again=True)
+
+    def publish(self, worker: int, number: int, events: list, again=False) -> None:
+        """Publishes events of a rank and waits until both have applied them. again:
+        repeats itself until both listen."""
+        record, stream = self.records[worker], self.fleet.stream(worker, number)
+        self.log.append(f"rank {worker}/{number}: {events}")
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            tokens, mark = stream.mark(record["block_size"])
+            stream.publish(*events, mark)
+            if self._found(record, number, tokens, time.monotonic() + (0.05 if again else PATIENCE)):
+                break
+            assert again and time.monotonic() < deadline, f"{worker}/{number}: events do not arrive"
+        gone = set(stream.marks)
+        stream.publish(*stream.unmark())
+        self._agree(lambda block: block[4] not in gone)
+
+    def _found(self, record: dict, number: int, tokens: list[int], deadline: float) -> bool:
+        names = {key: record[key] for key in ("model_name", self.dialect.group)}
+        call, where = Call("POST", "/overlap_scores", names | {"token_ids": tokens}), (record["worker_id"], number)
+        missing = [self.ours, self.theirs]
+        while missing:
+            rows = missing[0].send(call).body["workers"]
+            if any(rank(row) == where and row["device_blocks"] for row in rows):
+                del missing[0]
+            elif time.monotonic() > deadline:
+                return False
+        return True
+
+    def _agree(self, good) -> None:
+        """Waits until both hold the same blocks, all of them good."""
+        call, start = Call("GET", "/dump"), time.monotonic()
+        while True:
+            ours, theirs = (comparable(call, wire.send(call)) for wire in (self.ours, self.theirs))
+            theirs = self.decided(call, ours, theirs, self.seen)
+            if ours == theirs and all(good(block) for scope in theirs.body.values() for block in scope["events"]):
+                return
+            wrong = self._inexact(ours, theirs) if time.monotonic() > start + 0.3 else set()
+            for worker in wrong:
+                self.log.append(told_apart(call, ours, theirs))
+                self.inexact(worker)
+            if wrong:
+                return
+            assert time.monotonic() < start + PATIENCE, told_apart(call, ours, theirs)
+
+    def _inexact(self, ours: Answer, theirs: Answer) -> set[int]:
+        """The workers of which the peer's index has other blocks than ours, if ours
+        has what they hold."""
+        mine, other = ({block for scope in side.body.values() for block in scope["events"]} for side in (ours, theirs))
+        workers = {block[0] for block in mine ^ other}
+        for worker in workers:
+            if {(block[1], block[2], block[4]) for block in mine if block[0] == worker} != self.fleet.blocks(worker):
+                return set()
+        return workers
+
+
+def _rolling(fields: dict, size: int) -> list[int]:
+    """The rolling hashes of a prompt without pictures."""
+    ids = (fields.get("mm_routing_info") or {}).get("routing_token_ids") or fields.get("token_ids")
+    if ids is None:
+        return rolled(fields["block_hashes"])
+    return hashes(ids, size, fields.get("lora_name"))[1]
