@@ -27,9 +27,11 @@ fi
 
 key=$(describe "$@" | sha256sum)
 venv=$cache/venv-${key:0:12}
+mkdir -p "$cache"
+exec 9>"$venv.lock"
+flock 9 # two runs at once make one environment, not half of two
 if [ ! -e "$venv/complete" ]; then # an interrupted one is made again
   printf 'venv: installing %s\n' "$*" >&2
-  mkdir -p "$cache"
   python3 -m venv --clear "$venv"
   "$venv/bin/python" -m pip install -q --disable-pip-version-check "$@" >&2
   touch "$venv/complete"

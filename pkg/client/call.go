@@ -133,7 +133,10 @@ func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, 
 		return answer.Body, nil
 	}
 	defer answer.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxError)) // what came is the best text there is
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxError))
+	if err != nil { // half an answer does not say whose it is
+		return nil, &LostError{Method: k.method, Path: k.path, Err: fmt.Errorf("status %d: %w", answer.StatusCode, err)}
+	}
 	return nil, errorOf(k, answer, text)
 }
 

@@ -71,6 +71,7 @@ func TestFaults(t *testing.T) {
 		{name: "proxy 502", fault: answers(502, "<html>"), kind: lost, is: client.ErrMaybeDone},
 		{name: "proxy 503", fault: answers(503, "upstream connect error"), kind: lost, is: client.ErrMaybeDone},
 		{name: "proxy 504", fault: answers(504, ""), kind: lost, is: client.ErrMaybeDone},
+		{name: "half an error", fault: answers(404, `{"error`, "Content-Length", "100"), kind: lost, is: client.ErrMaybeDone},
 		{name: "overload", fault: answers(503, overloaded), kind: refused},
 		{name: "no worker", fault: answers(503, `{"error":"no schedulable workers"}`), kind: final, is: client.ErrUnavailable},
 		{name: "queue full", fault: answers(429, `{"error":"full","details":{"limit":1}}`), kind: final, is: client.ErrQueueFull},

@@ -46,7 +46,9 @@ func TestLeaseLife(t *testing.T) {
 	}{
 		{"free", func(_ *client.Client, l *client.Lease, _ func()) error { return errors.Join(l.Free(), l.Free()) }},
 		{"context", func(_ *client.Client, l *client.Lease, cancel func()) error { cancel(); <-l.Done(); return l.Free() }},
-		{"close", func(c *client.Client, l *client.Lease, _ func()) error { return errors.Join(c.Close(), c.Close(), l.Free()) }},
+		{"close", func(c *client.Client, l *client.Lease, _ func()) error {
+			return errors.Join(c.Close(), c.Close(), l.Free())
+		}},
 		{"all at once", func(c *client.Client, l *client.Lease, cancel func()) error {
 			var g sync.WaitGroup
 			faults := make([]error, 4)

@@ -96,7 +96,7 @@ class Caches:
         call, start = Call("GET", "/dump"), time.monotonic()
         while True:
             ours, theirs = (comparable(call, wire.send(call)) for wire in (self.ours, self.theirs))
-            theirs = self.decided(call, ours, theirs, self.seen)
+            theirs = self.decided(call, ours, theirs)
             if ours == theirs and all(good(block) for scope in theirs.body.values() for block in scope["events"]):
                 return
             wrong = self._inexact(ours, theirs) if time.monotonic() > start + 0.3 else set()

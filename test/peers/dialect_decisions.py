@@ -102,7 +102,7 @@ def _unknown_rank(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> Answe
     """The peer books on ranks that a worker does not have, and has loads of them
     from then on."""
     if call.method == "POST" and call.route == "/reservations" and theirs.status in (201, 409):
-        worker, number = call.fields["worker_id"], call.fields.get("dp_rank", 0)
+        worker, number = call.fields["worker_id"], call.fields.get("dp_rank") or 0
         if number not in ranks_of(pair.records[worker]):
             where = f"WorkerWithDpRank {{ worker_id: {worker}, dp_rank: {number} }}"
             return _error(404, f"Worker {where} not found")
@@ -155,7 +155,7 @@ def _revived(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> None:
 def _body_forms(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> Answer | None:
     """Errors of the peer's framework are not JSON, it takes arrays for objects, and
     does not mind what follows the JSON value."""
-    if theirs.status == 200 and any(isinstance(call.fields.get(key), list) for key in _OBJECTS):
+    if ours.status == 422 and any(isinstance(call.fields.get(key), list) for key in _OBJECTS):
         return _error(422, "parser")
     if isinstance(call.body, str) and call.body.endswith(MORE):
         return _error(400, "parser")
@@ -227,7 +227,7 @@ def _never_freed(pair: Pair, call: Call) -> bool:
     record = pair.records.get(call.fields.get("worker_id")) if _hashable(call) else None
     if call.path != "/reservations" or not record or pair.scope(call.fields) == pair.home:
         return False
-    return call.fields.get("dp_rank", 0) not in ranks_of(record)
+    return (call.fields.get("dp_rank") or 0) not in ranks_of(record)
 
 
 def _hashable(call: Call) -> bool:

@@ -98,19 +98,19 @@ class Pair(Caches):
     def alike(self, call: Call, ours: Answer, theirs: Answer) -> None:
         """Ours must be the peer's answer, or what was decided in its place."""
         got = comparable(call, ours)
-        want = self.decided(call, got, comparable(call, theirs), self.seen)
+        want = self.decided(call, got, comparable(call, theirs))
         assert got == want, told_apart(call, got, want)
         for decision in self.dialect.decisions:
             if decision.repair:
                 decision.repair(self, call, ours, theirs)
 
-    def decided(self, call: Call, ours: Answer, answer: Answer, seen: Counter) -> Answer:
+    def decided(self, call: Call, ours: Answer, answer: Answer) -> Answer:
         """The peer's answer with what was decided in its place."""
         for decision in self.dialect.decisions:
             changed = decision.answer(self, call, ours, answer) if decision.answer else None
             if changed is not None and changed != answer:
                 answer = changed
-                seen[decision.name] += 1
+                self.seen[decision.name] += 1
         return answer
 
     def settle(self, *paths: str) -> None:
@@ -119,7 +119,7 @@ class Pair(Caches):
             call, deadline = Call("GET", path), time.monotonic() + PATIENCE
             while True:
                 ours, theirs = (comparable(call, wire.send(call)) for wire in (self.ours, self.theirs))
-                theirs = self.decided(call, ours, theirs, self.seen)
+                theirs = self.decided(call, ours, theirs)
                 if ours == theirs:
                     break
                 assert time.monotonic() < deadline, told_apart(call, ours, theirs)

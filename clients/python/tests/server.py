@@ -13,11 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 BINARY = os.environ.get("SELECT_SERVICE_BIN") or str(Path(__file__).parents[3] / "bin" / "select-service")
 BLOCK = 4  # tokens
+
+# No proxies, and no certificates, which take long to load.
+PLAIN: Any = {"trust_env": False, "verify": False}
 
 
 def free_port() -> int:
@@ -51,7 +55,7 @@ class Server:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "SELECT_SERVICE_"))}
         self._process = subprocess.Popen(argv, env=env, stdout=self._log, stderr=self._log)
         deadline = time.monotonic() + 20
-        with httpx.Client(trust_env=False) as probe:
+        with httpx.Client(**PLAIN) as probe:
             while time.monotonic() < deadline and self._process.poll() is None:
                 try:
                     probe.get(self.url + "/health")
@@ -80,7 +84,7 @@ class Server:
 
     def send(self, method: str, path: str, body: object = None) -> httpx.Response:
         """A call that does not go through the client."""
-        with httpx.Client(trust_env=False, base_url=self.url) as plain:
+        with httpx.Client(**PLAIN, base_url=self.url) as plain:
             return plain.request(method, path, json=body)
 
     def add_workers(self, *ids: int, **settings: object) -> None:
@@ -117,7 +121,7 @@ Fate = Callable[[str, str], str]
 @contextmanager
 def relay(server: Server, fate: Fate) -> Iterator[str]:
     """A proxy of the server; gives its URL."""
-    upstream = httpx.Client(trust_env=False, base_url=server.url, timeout=10)
+    upstream = httpx.Client(**PLAIN, base_url=server.url, timeout=10)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
