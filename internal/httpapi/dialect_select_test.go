@@ -218,6 +218,9 @@ func TestSessions(t *testing.T) {
 				if s.d == dialect13 {
 					session, advisory, refused = "", false, ""
 				}
+				if path != "/select" && strings.HasPrefix(refused, "advisory") { // unknown there
+					refused = ""
+				}
 				switch {
 				case refused != "":
 					if w.Code != 422 || !strings.HasPrefix(errorText(t, w), shapePrefix+refused) {

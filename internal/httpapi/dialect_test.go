@@ -126,6 +126,60 @@ func TestErrorsByDialect(t *testing.T) {
 	}
 }
 
+// TestReasonsByDialect: why a worker is not schedulable is told in the words of
+// the dialect, in every answer that has its record.
+func TestReasonsByDialect(t *testing.T) {
+	const (
+		failed = "reconciliation failed: "
+		why    = ": invalid ZMQ endpoint `nope`: missing scheme"
+	)
+	own := map[uint32]string{7: "nope"}
+	for _, tc := range []struct {
+		replays map[uint32]string // of ranks
+		reason  string
+		want    string // in the 1.6 dialect
+	}{
+		{nil, "endpoint is required", "endpoint is required"},
+		{
+			nil, "block_size 4 differs from 8 for model=m tenant=t",
+			"block_size 4 differs from 8 for model=m routing_group=t",
+		},
+		{
+			nil, failed + "invalid replay endpoint for worker 1 dp_rank 0" + why,
+			failed + "invalid replay endpoint for worker 1" + why,
+		},
+		{
+			own, failed + "invalid replay endpoint for worker 1 dp_rank 0" + why,
+			failed + "invalid replay endpoint for worker 1" + why,
+		},
+		{
+			own, failed + "invalid replay endpoint for worker 1 dp_rank 7" + why,
+			failed + "invalid replay endpoint for worker 1 dp_rank 7" + why,
+		},
+		{
+			nil, failed + "invalid kv_events endpoint for worker 1 dp_rank 0" + why,
+			failed + "invalid kv_events endpoint for worker 1 dp_rank 0" + why,
+		},
+		{
+			nil, failed + "invalid replay endpoint for worker 1 dp_rank x",
+			failed + "invalid replay endpoint for worker 1 dp_rank x",
+		},
+	} {
+		w := catalog.Worker{Lifecycle: catalog.Incomplete, Reasons: []string{tc.reason}}
+		w.ID, w.Scope, w.ReplayEndpoints = 1, catalog.Scope{Model: "m", Tenant: "t"}, tc.replays
+		for _, s := range speakers(&fake{worker: &w}) {
+			want := tc.reason
+			if s.d == dialect16 {
+				want = tc.want
+			}
+			answer := call(t, s, "PATCH", s.prefix+"/workers/1", "{}", nil)
+			if !strings.Contains(answer.Body.String(), `"not_schedulable_reasons":["`+want+`"]`) {
+				t.Errorf("%s: %s, want %s", s.name, answer.Body, want)
+			}
+		}
+	}
+}
+
 // TestDumpForm: a dump is in the form of the dialect that asks for it.
 func TestDumpForm(t *testing.T) {
 	f := &fake{dump: "{}"}

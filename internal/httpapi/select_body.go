@@ -42,10 +42,16 @@ func resetSelectBody(b *selectBody) {
 // newSelectShape is the body of /select. What is about the booking alone has no
 // meaning there, so any value of it is ignored.
 func newSelectShape(d dialect) *jsonscan.Object[selectBody] {
-	return jsonscan.NewObject(selectFields(d)...)
+	fields := selectFields(d)
+	if d == dialect16 {
+		fields = append(fields, jsonscan.Field[selectBody]{Name: "advisory", Read: jsonscan.Set(
+			func(b *selectBody) *bool { return &b.advisory }, (*jsonscan.Scanner).Bool)})
+	}
+	return jsonscan.NewObject(fields...)
 }
 
-// newSelectAndReserveShape is the body of /select_and_reserve.
+// newSelectAndReserveShape is the body of /select_and_reserve, which knows nothing
+// of advice.
 func newSelectAndReserveShape(d dialect) *jsonscan.Object[selectBody] {
 	fields := append(selectFields(d), safetyFields(func(b *selectBody) *safety { return &b.safety })...)
 	if d == dialect13 {
@@ -75,10 +81,7 @@ func selectFields(d dialect) []jsonscan.Field[selectBody] {
 		return append(fields, jsonscan.Field[selectBody]{Name: "selection_id", Read: jsonscan.Optional(selectionID, (*jsonscan.Scanner).String)})
 	}
 	fields = append(fields, sessionFields(func(b *selectBody) *session { return &b.session })...)
-	return append(fields,
-		aliasedOrNull("selection_id", "reservation_id", selectionID),
-		jsonscan.Field[selectBody]{Name: "advisory", Read: jsonscan.Set(func(b *selectBody) *bool { return &b.advisory }, (*jsonscan.Scanner).Bool)},
-	)
+	return append(fields, aliasedOrNull("selection_id", "reservation_id", selectionID))
 }
 
 var rankShape = jsonscan.NewObject(

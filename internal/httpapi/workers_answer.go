@@ -39,16 +39,35 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	return append(out, '}')
 }
 
-// appendReasons appends why a worker is not schedulable. A reason may name the
-// worker's scope, in the 1.3 dialect's words.
+// appendReasons appends why a worker is not schedulable.
 func (d dialect) appendReasons(out []byte, w *catalog.Worker) []byte {
-	said := " for model=" + w.Scope.Model + " tenant=" + w.Scope.Tenant
 	return appendList(appendKey(out, "not_schedulable_reasons"), w.Reasons, func(out []byte, reason string) []byte {
 		if d == dialect16 {
-			reason = strings.Replace(reason, said, " for model="+w.Scope.Model+" routing_group="+w.Scope.Tenant, 1)
+			reason = withoutRank(w, inGroup(w.Scope, reason))
 		}
 		return appendString(out, reason)
 	})
+}
+
+// inGroup gives a reason that names the worker's scope the 1.6 dialect's words.
+func inGroup(sc catalog.Scope, reason string) string {
+	model := " for model=" + sc.Model
+	return strings.Replace(reason, model+" tenant="+sc.Tenant, model+" routing_group="+sc.Tenant, 1)
+}
+
+// withoutRank takes the rank out of a reason about replay_endpoint: to 1.6.1 it is
+// the worker's, and only replay_endpoints are of ranks.
+func withoutRank(w *catalog.Worker, reason string) string {
+	head, tail, found := strings.Cut(reason, " dp_rank ")
+	if !found || !strings.HasSuffix(head, "invalid replay endpoint for worker "+strconv.FormatUint(w.ID, 10)) {
+		return reason
+	}
+	number, why, _ := strings.Cut(tail, ": ")
+	rank, err := strconv.ParseUint(number, 10, 32)
+	if _, own := w.ReplayEndpoints[uint32(rank)]; own || err != nil {
+		return reason
+	}
+	return head + ": " + why
 }
 
 // appendByRank appends endpoints by rank, unless there are none.

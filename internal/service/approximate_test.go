@@ -115,6 +115,57 @@ func TestApproximateForms(t *testing.T) {
 	w.wantDevice(prompt(400, 12), "1/0:0")
 }
 
+// TestApproximateHashes: a booking whose block hashes are to be predicted has to
+// have one for each sequence hash, and a length; without block hashes, or where
+// nothing is predicted, it need not. An unknown worker is told first, an unknown
+// rank last.
+func TestApproximateHashes(t *testing.T) {
+	const lengths = "block_hashes length 2 must match sequence_hashes length 3"
+	for name, tt := range map[string]struct {
+		change func(*service.ReserveRequest)
+		kind   service.Kind
+		text   string // "" if it is booked
+		only   bool   // with predictions
+	}{
+		"lengths":         {func(*service.ReserveRequest) {}, service.BadRequest, lengths, true},
+		"no block hashes": {func(r *service.ReserveRequest) { r.Prompt.HasBlockHashes = false }, 0, "", false},
+		"nor a length": {func(r *service.ReserveRequest) {
+			r.Prompt.HasBlockHashes, r.Prompt.ISLTokens = false, 0
+		}, 0, "", false},
+		"no length":      {func(r *service.ReserveRequest) { r.Prompt.ISLTokens = 0 }, service.BadRequest, "isl_tokens must be greater than 0", true},
+		"tokens":         {func(r *service.ReserveRequest) { r.Prompt.TokenIDs, r.Prompt.HasTokenIDs = prompt(1, 12), true }, 0, "", false},
+		"unknown rank":   {func(r *service.ReserveRequest) { r.Rank.DP = 9 }, service.BadRequest, lengths, true},
+		"unknown worker": {func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, service.NotFound, "schedulable worker 9 not found for model=m tenant=t", false},
+	} {
+		for _, predicts := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, predicts %t", name, predicts), func(t *testing.T) {
+				w := start(t, approximate, func(c *service.Config) {
+					if !predicts {
+						c.Contract = service.Contract13
+					}
+				})
+				w.put(record(1, 1))
+				req := &service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: service.Prompt{
+					BlockHashes: []uint64{1, 2}, HasBlockHashes: true,
+					SequenceHashes: []uint64{1, 2, 3}, HasSequenceHashes: true, ISLTokens: 12, HasISLTokens: true,
+				}}
+				tt.change(req)
+				_, err := w.Reserve(req)
+				switch {
+				case tt.only && !predicts && req.Rank.DP != 0:
+					wantError(t, err, service.NotFound, "Worker WorkerWithDpRank { worker_id: 1, dp_rank: 9 } not found")
+				case tt.text == "" || tt.only && !predicts:
+					if err != nil {
+						t.Error(err)
+					}
+				default:
+					wantError(t, err, tt.kind, tt.text)
+				}
+			})
+		}
+	}
+}
+
 // TestApproximateKept: the booking of a kept selection predicts its prompt.
 func TestApproximateKept(t *testing.T) {
 	w := start(t, approximate, keeping)

@@ -48,9 +48,9 @@ func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
 	if err != nil {
 		return Reservation{}, err
 	}
-	e, ok := snap.Entry(req.Rank)
-	if !ok {
-		return Reservation{}, noSuchRank(snap, req.Rank)
+	e, err := s.place(req, snap)
+	if err != nil {
+		return Reservation{}, err
 	}
 	b := booking{pool: p, snap: snap, entry: e, local: q.local, prefill: prefill}
 	b.Request = reservations.Request{
@@ -131,6 +131,28 @@ func (r *ReserveRequest) prefill(prompt uint64, tracked bool) (tokens uint64, co
 		return 0, false, nil
 	}
 	return tokens, true, nil
+}
+
+// place finds the rank that a request names. Where several things are wrong the
+// error is Dynamo's: an id that is taken is told before an unknown rank, but behind
+// an unknown worker and hashes that cannot be predicted.
+func (s *Service) place(req *ReserveRequest, snap *catalog.Snapshot) (catalog.Entry, error) {
+	e, ok := snap.Entry(req.Rank)
+	if !ok && len(snap.RanksOf(req.Rank.Worker)) == 0 {
+		return e, noSuchRank(snap, req.Rank)
+	}
+	if s.approximate() && req.Prompt.HasBlockHashes {
+		if err := req.Prompt.check(); err != nil {
+			return e, err
+		}
+	}
+	if ok {
+		return e, nil
+	}
+	if exists := s.live(req.ID, req.Scope); exists != nil {
+		return e, taken(exists.Error(), Refuse, exists)
+	}
+	return e, noSuchRank(snap, req.Rank)
 }
 
 // noSuchRank tells an unknown worker from an unknown rank of a known one

@@ -213,12 +213,21 @@ func (c *selection) repeat() (done bool, err error) {
 // refuseTaken fails if the id is taken. dynamo-kv-router 1.6.1 asks for that
 // before it looks at the rest of a request, 1.3.1 when it books.
 func (c *selection) refuseTaken() error {
-	h, ok := c.service.ledger.Find(*c.request.ReservationID)
-	if !ok || !conflicts(&h, c.request.Scope) {
+	exists := c.service.live(*c.request.ReservationID, c.request.Scope)
+	if exists == nil {
 		return nil
 	}
-	exists := &reservations.ExistsError{ID: *c.request.ReservationID, Rank: h.Rank}
 	return taken(bookingFailed(exists), Refuse, exists)
+}
+
+// live is the error of an id that a booking has already, nil if the scope can have
+// one of it.
+func (s *Service) live(id string, scope catalog.Scope) *reservations.ExistsError {
+	h, ok := s.ledger.Find(id)
+	if !ok || !conflicts(&h, scope) {
+		return nil
+	}
+	return &reservations.ExistsError{ID: id, Rank: h.Rank}
 }
 
 // reservedBefore answers the request if it repeats an earlier one: then done is

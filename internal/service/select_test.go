@@ -117,6 +117,38 @@ func TestReserve(t *testing.T) {
 	}
 }
 
+// TestReserveTaken: an id that is taken is told before an unknown rank, but behind
+// whatever else is wrong with a request, as on 1.3.1 and 1.6.1.
+func TestReserveTaken(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	w.book("r", prompt(1, 10))
+	const exists = "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })"
+	for name, tt := range map[string]struct {
+		change func(*service.ReserveRequest)
+		kind   service.Kind
+		text   string
+	}{
+		"the same":       {func(*service.ReserveRequest) {}, service.Conflict, exists},
+		"unknown rank":   {func(r *service.ReserveRequest) { r.Rank.DP = 9 }, service.Conflict, exists},
+		"once more":      {func(r *service.ReserveRequest) { r.Rank.DP, r.IfExists = 9, service.ReturnFirst }, service.Conflict, exists},
+		"unknown worker": {func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, service.NotFound, "schedulable worker 9 not found for model=m tenant=t"},
+		"no prompt":      {func(r *service.ReserveRequest) { r.Prompt = service.Prompt{} }, service.BadRequest, "sequence_hashes is required without token_ids"},
+		"too much": {
+			func(r *service.ReserveRequest) { r.EffectivePrefillTokens = new(uint64(11)) }, service.BadRequest,
+			"effective_prefill_tokens (11) must not exceed isl_tokens (10)",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := &service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt}
+			tt.change(req)
+			_, err := w.Reserve(req)
+			wantError(t, err, tt.kind, tt.text)
+			w.wantLoad("1/0: 10 2 1")
+		})
+	}
+}
+
 // TestLifecycle: the steps of a reservation, and the errors of unknown ones
 // (decision D1), over two models.
 func TestLifecycle(t *testing.T) {

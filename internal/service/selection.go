@@ -102,6 +102,9 @@ func (c *selection) attempt(ctx context.Context) (err error) {
 
 // prepare checks the request and looks the prompt up.
 func (c *selection) prepare(ctx context.Context) error {
+	if err := c.checkSession(ctx); err != nil {
+		return err
+	}
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -118,9 +121,6 @@ func (c *selection) prepare(ctx context.Context) error {
 // check finds the ranks for the request, and tells what is wrong with it.
 func (c *selection) check() (err error) {
 	req := c.request
-	if err = c.checkSession(); err != nil {
-		return err
-	}
 	if c.weights, err = c.service.config.Weights.With(req.Override); err != nil {
 		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
 	}

@@ -27,12 +27,35 @@ func (c *selection) sessionKey() affinity.Key {
 	return affinity.Key{Scope: c.request.Scope, Session: c.request.Session}
 }
 
-// checkSession refuses names that are too long.
-func (c *selection) checkSession() error {
-	if len(c.session()) > affinity.MaxSession {
+// checkSession refuses names that are too long. A booking also ends a binding to a
+// rank that is away, even if the request is then refused for something else.
+func (c *selection) checkSession(ctx context.Context) error {
+	name := c.session()
+	if len(name) > affinity.MaxSession {
 		return errorf(BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
 	}
+	if name == "" || !c.reserve || c.hold != nil {
+		return nil
+	}
+	if !c.away(c.service.sessions.Lookup(c.sessionKey())) {
+		return nil
+	}
+	if err := c.holdSession(ctx); err != nil {
+		return err
+	}
+	if c.away(c.hold.Rank()) {
+		c.hold.Drop()
+	}
 	return nil
+}
+
+// away tells whether a session is bound to a rank that is not schedulable.
+func (c *selection) away(bound catalog.Rank, ok bool) bool {
+	if ok {
+		_, there := c.snap.Entry(bound)
+		ok = !there
+	}
+	return ok
 }
 
 // holdSession takes the use of the session that the booking will have. It waits

@@ -127,6 +127,65 @@ func TestSessionMoves(t *testing.T) {
 	}
 }
 
+// TestSessionAway: what a request leaves of the binding to a worker that is away
+// for a while. A booking ends it, even a refused one, unless its id was taken or
+// the session is of no account; as on 1.6.1.
+func TestSessionAway(t *testing.T) {
+	for name, tt := range map[string]struct {
+		try     func(w *world) error
+		refused bool
+		want    uint64 // the session's worker afterwards
+	}{
+		"nothing":  {func(*world) error { return nil }, false, 1},
+		"booked":   {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s")) }, false, 2},
+		"nobody's": {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s"), onWorkers(9)) }, true, 2},
+		"wrong prompt": {func(w *world) error {
+			return w.attempt("r", nil, of("s"), func(r *service.SelectRequest) { r.Prompt = service.Prompt{} })
+		}, true, 2},
+		"taken id":      {func(w *world) error { return w.attempt("taken", prompt(2, 8), of("s"), detailed) }, true, 1},
+		"pinned":        {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s"), pinnedTo(9)) }, true, 1},
+		"other session": {func(w *world) error { return w.attempt("r", prompt(2, 8), of("t"), onWorkers(9)) }, true, 1},
+		"not booking": {func(w *world) error {
+			req := ask(prompt(2, 8))
+			of("s")(req)
+			onWorkers(9)(req)
+			_, err := w.Select(context.Background(), req, false)
+			return err
+		}, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := talk(t)
+			if err := w.attempt("taken", prompt(5, 8), onWorkers(2)); err != nil {
+				t.Fatal(err)
+			}
+			w.remove(1)
+			if err := tt.try(w); (err != nil) != tt.refused {
+				t.Fatal(err)
+			}
+			w.put(record(1, 1))
+			// Worker 2 is the cheaper one for all that are not bound.
+			if err := w.attempt("burden", prompt(3, 200), onWorkers(1)); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.where(of("s")); got != tt.want {
+				t.Errorf("worker %d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+// attempt is reserve for its error.
+func (w *world) attempt(id string, tokens []uint32, change ...func(*service.SelectRequest)) error {
+	_, err := w.reserve(id, tokens, change...)
+	return err
+}
+
+func detailed(r *service.SelectRequest) { r.Detailed = true }
+
+func pinnedTo(id uint64) func(*service.SelectRequest) {
+	return func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: id} }
+}
+
 // TestSessionLasts: a binding lasts while a booking does and for its time behind
 // the last one; looking does not prolong it.
 func TestSessionLasts(t *testing.T) {

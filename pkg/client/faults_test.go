@@ -244,3 +244,19 @@ func TestRetryAfter(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestEndedContext proves that nothing is sent for a caller that has gone already.
+func TestEndedContext(t *testing.T) {
+	for _, op := range operations {
+		s := serve(t)
+		c := s.client(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := op.call(ctx, c); !errors.Is(err, context.Canceled) || errors.Is(err, client.ErrMaybeDone) {
+			t.Errorf("%s: %v", op.name, err)
+		}
+		if err := c.Close(); err != nil || len(s.requests()) != 0 {
+			t.Errorf("%s: sent %q, %v", op.name, s.requests(), err)
+		}
+	}
+}

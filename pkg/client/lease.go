@@ -88,7 +88,7 @@ func (l *Lease) keep(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			l.err = l.client.release(l.selection.ID)
+			l.err = l.client.release(ctx, l.selection.ID)
 			return
 		case <-ticker.C:
 			attempt, cancel := context.WithTimeout(ctx, every)

@@ -17,22 +17,13 @@ import (
 )
 
 // lease takes one, which must work.
-func lease(t *testing.T, ctx context.Context, c *client.Client) *client.Lease {
+func lease(ctx context.Context, t *testing.T, c *client.Client) *client.Lease {
 	t.Helper()
 	l, err := c.Lease(ctx, client.SelectRequest{Prompt: tokens})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
-}
-
-func count(seen []string, what string) (n int) {
-	for _, s := range seen {
-		if s == what {
-			n++
-		}
-	}
-	return n
 }
 
 func away(http.ResponseWriter, *http.Request, http.HandlerFunc) { panic(io.EOF) }
@@ -65,7 +56,7 @@ func TestLeaseLife(t *testing.T) {
 				c := f.direct(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				l := lease(t, ctx, c)
+				l := lease(ctx, t, c)
 				time.Sleep(95 * time.Second)
 				if err := tc.end(c, l, cancel); err != nil {
 					t.Error(err)
@@ -101,7 +92,7 @@ func TestLeaseLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := f.direct(t)
-		l := lease(t, t.Context(), c)
+		l := lease(t.Context(), t, c)
 		f.next(slices.Repeat([]fault{away}, 12)...)
 		time.Sleep(45 * time.Second)
 		select {
@@ -131,7 +122,7 @@ func TestFreeAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := f.direct(t)
-		l := lease(t, t.Context(), c)
+		l := lease(t.Context(), t, c)
 		f.next(slices.Repeat([]fault{away}, 100)...)
 		start := time.Now()
 		if err := c.Close(); err == nil || !errors.Is(l.Free(), client.ErrMaybeDone) {
@@ -149,7 +140,7 @@ func TestHangingCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := f.direct(t)
-		l := lease(t, t.Context(), c)
+		l := lease(t.Context(), t, c)
 		f.next(silent)
 		if err := l.PrefillComplete(t.Context()); err != nil || f.prefills != 2 {
 			t.Errorf("%v, done %d times", err, f.prefills)

@@ -69,10 +69,10 @@ func (c *Client) about(ctx context.Context, id string, f func() error) error {
 	return f()
 }
 
-// release ends a booking that nobody may be left to free. It does not wait for
-// long for a call that hangs: the booking has to go all the same.
-func (c *Client) release(id string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), freeTimeout)
+// release ends a booking whose context may have ended. It does not wait for long
+// for a call that hangs: the booking has to go all the same.
+func (c *Client) release(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
 	defer cancel()
 	waiting, stop := context.WithTimeout(ctx, freeTimeout/2)
 	defer stop()

@@ -83,7 +83,7 @@ func book[A any](ctx context.Context, c *Client, k call, id string, made bool, i
 	}
 	sending, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(c.closing, cancel)()
+	defer context.AfterFunc(c.closing, cancel)() //nolint:contextcheck // the booking ends with either
 	give, err := c.turns.take(sending, id)
 	if err != nil {
 		c.tasks.Done()
@@ -104,7 +104,7 @@ func book[A any](ctx context.Context, c *Client, k call, id string, made bool, i
 	if doubtful(err, made) {
 		go func() {
 			defer over()
-			ctx, cancel := context.WithTimeout(context.Background(), freeTimeout)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
 			defer cancel()
 			_ = c.end(ctx, id) // nobody is left to tell; the service ends it when its time has passed
 		}()

@@ -63,9 +63,9 @@ class Dialect:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """The weights that a request may have of its own."""
-        weights = ("track_prefill_tokens", "router_temperature")
-        return weights + (("overlap_score_credit", "prefill_load_scale", "overlap_score_weight") if self.old else ())
+        """The weights that the peer lets a request have of its own."""
+        more = ("router_temperature", "overlap_score_credit", "prefill_load_scale", "overlap_score_weight")
+        return ("track_prefill_tokens", *(more if self.old else ()))
 
     @property
     def keeps(self) -> bool:

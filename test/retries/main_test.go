@@ -36,13 +36,13 @@ func runProgram(url string) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	for range 5 {
 		lease, err := c.Lease(context.Background(), client.SelectRequest{Model: model, Prompt: promptOf(100, 0)})
 		if err != nil {
 			return err
 		}
-		defer lease.Free()
+		defer func() { _ = lease.Free() }()
 		if err := lease.PrefillComplete(context.Background()); err != nil {
 			return err
 		}

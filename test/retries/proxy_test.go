@@ -66,34 +66,16 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		panic(http.ErrAbortHandler)
 	}
-	type result struct {
-		status int
-		header http.Header
-		body   []byte
-		err    error
-	}
-	done := make(chan result, 1)
+	done := make(chan answer, 1)
+	ctx := context.WithoutCancel(r.Context())
 	p.late.Go(func() {
 		if what.before != nil {
 			what.before()
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		var got result
-		req, err := http.NewRequestWithContext(ctx, r.Method, p.target+r.URL.RequestURI(), bytes.NewReader(body))
-		if err == nil {
-			req.Header = r.Header.Clone()
-			var answer *http.Response
-			if answer, err = p.http.Do(req); err == nil {
-				got.status, got.header = answer.StatusCode, answer.Header
-				got.body, err = io.ReadAll(answer.Body)
-				_ = answer.Body.Close()
-			}
-		}
+		got := p.forward(ctx, r, body)
 		if what.after != nil {
 			what.after()
 		}
-		got.err = err
 		done <- got
 	})
 	var impatient <-chan time.Time
@@ -119,4 +101,30 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	case <-r.Context().Done():
 	}
+}
+
+// answer is one of the service, or why there is none.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+	err    error
+}
+
+func (p *proxy) forward(ctx context.Context, r *http.Request, body []byte) (got answer) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, r.Method, p.target+r.URL.RequestURI(), bytes.NewReader(body))
+	if err != nil {
+		return answer{err: err}
+	}
+	req.Header = r.Header.Clone()
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	got.status, got.header = resp.StatusCode, resp.Header
+	got.body, got.err = io.ReadAll(resp.Body)
+	return got
 }

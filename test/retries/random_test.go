@@ -41,12 +41,8 @@ func seconds(t *testing.T) time.Duration {
 func TestRandom(t *testing.T) {
 	t.Run("one", func(t *testing.T) { play(t, start(t)) })
 	t.Run("two", func(t *testing.T) {
-		ports := []string{strconv.Itoa(procs.FreePort(t)), strconv.Itoa(procs.FreePort(t))}
-		var both []*service
-		for i := range ports {
-			both = append(both, start(t, "--replica-sync-port", ports[i], "--replica-sync-peers", "tcp://127.0.0.1:"+ports[1-i]))
-		}
-		play(t, both...)
+		both := pair(t)
+		play(t, both[0], both[1])
 	})
 }
 

@@ -16,17 +16,18 @@ import (
 type step struct {
 	name, method, end string
 	// keeps: the call works, or ends well, although everything was forgotten.
-	keeps bool
+	keeps        bool
+	needsWorkers bool
 }
 
 var steps = []step{
-	{"select", http.MethodPost, "/select", true},
-	{"reserve", http.MethodPost, "/reservations", false},
-	{"select_and_reserve", http.MethodPost, "/select_and_reserve", true},
-	{"prefill", http.MethodPost, "/prefill_complete", false},
-	{"output", http.MethodPost, "/output_block", false},
-	{"renew", http.MethodPost, "/renew", false},
-	{"free", http.MethodDelete, "", true},
+	{"select", http.MethodPost, "/select", true, true},
+	{"reserve", http.MethodPost, "/reservations", false, false},
+	{"select_and_reserve", http.MethodPost, "/select_and_reserve", true, true},
+	{"prefill", http.MethodPost, "/prefill_complete", false, false},
+	{"output", http.MethodPost, "/output_block", false, false},
+	{"renew", http.MethodPost, "/renew", false, false},
+	{"free", http.MethodDelete, "", true, false},
 }
 
 func (s step) is(r *http.Request) bool {
@@ -35,7 +36,7 @@ func (s step) is(r *http.Request) bool {
 
 // TestRestart kills the service and starts it again on its port, before, during
 // and after every call of the flow: before the request goes on, when it was lost
-// with the process, and when the answer was. Every time the caller ends with a
+// with the process, and when the answer was, and without its workers. Every time the caller ends with a
 // booking that is freed or with an error that says what happened, and no load is
 // left.
 func TestRestart(t *testing.T) {
@@ -45,6 +46,7 @@ func TestRestart(t *testing.T) {
 			"before": {before: s.restart},
 			"during": {before: s.restart, drop: true},
 			"after":  {after: s.restart, cut: nothing},
+			"empty":  {before: func() { s.Kill(); s.run() }}, // nobody has told it of workers
 		} {
 			t.Run(st.name+"/"+name, func(t *testing.T) {
 				var hit atomic.Bool
@@ -59,15 +61,22 @@ func TestRestart(t *testing.T) {
 				if !hit.Load() {
 					t.Fatalf("the call was not made: %v", err)
 				}
-				if err != nil && (st.keeps || !clear(err)) {
+				switch {
+				case name == "empty" && st.needsWorkers:
+					if !errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrMaybeDone) {
+						t.Errorf("without workers: %v", err)
+					}
+				case err != nil && (st.keeps || !clear(err)):
 					t.Errorf("ends with %v", err)
+				}
+				if name == "empty" {
+					s.register()
 				}
 				if err := c.Close(); err != nil {
 					t.Error(err)
 				}
-				// A renewal may be under way in the background; loads are not.
 				if err := errors.Join(s.carries(0), s.balance()); err != nil {
-					t.Errorf("after %v: %v", err, s.Output())
+					t.Error(err)
 				}
 			})
 		}

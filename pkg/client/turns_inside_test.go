@@ -1,0 +1,78 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestFreedBound proves, against a list, that exactly the latest freed ids are
+// remembered and that what is kept is bounded.
+func TestFreedBound(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var turns turns
+	var list []string // "" was booked again
+	for range 40_000 {
+		id := fmt.Sprint(rnd.IntN(3 * maxFreed))
+		at := slices.Index(list, id)
+		if turns.wasFreed(id) != (at >= 0) {
+			t.Fatalf("%s: remembered %v at %d of %d", id, turns.wasFreed(id), at, len(list))
+		}
+		switch {
+		case rnd.IntN(4) == 0:
+			turns.booked(id)
+			if at >= 0 {
+				list[at] = ""
+			}
+		case at < 0:
+			turns.free(id)
+			list = append(list, id)
+			list = list[max(0, len(list)-maxFreed):]
+		}
+		if len(turns.freed) > maxFreed || len(turns.order) > maxFreed || len(turns.lines) != 0 {
+			t.Fatalf("keeps %d ids, %d places, %d lines", len(turns.freed), len(turns.order), len(turns.lines))
+		}
+	}
+}
+
+// TestCrowd proves that one call of an id has the turn at a time, that everybody
+// who waits gets it or its context's error, and that nothing is kept.
+func TestCrowd(t *testing.T) {
+	var turns turns
+	var inside [3]atomic.Int32
+	var had, gaveUp atomic.Int32
+	var g sync.WaitGroup
+	for i := range uint64(16) {
+		g.Go(func() {
+			rnd := rand.New(rand.NewPCG(i, 3))
+			for range 500 {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(200))*time.Microsecond)
+				at := rnd.IntN(len(inside))
+				give, err := turns.take(ctx, fmt.Sprint(at))
+				if err != nil {
+					gaveUp.Add(1)
+				} else {
+					if inside[at].Add(1) != 1 {
+						t.Error("two have the turn")
+					}
+					if rnd.IntN(4) == 0 {
+						<-ctx.Done()
+					}
+					inside[at].Add(-1)
+					had.Add(1)
+					give()
+				}
+				cancel()
+			}
+		})
+	}
+	g.Wait()
+	if len(turns.lines) != 0 || had.Load() == 0 || gaveUp.Load() == 0 {
+		t.Errorf("%d lines left, %d had a turn, %d gave up", len(turns.lines), had.Load(), gaveUp.Load())
+	}
+}

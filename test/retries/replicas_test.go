@@ -1,0 +1,44 @@
+package retries_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/select-service/select-service/test/procs"
+)
+
+// pair starts two replicas that follow each other.
+func pair(t *testing.T) (both [2]*service) {
+	t.Helper()
+	ports := [2]string{strconv.Itoa(procs.FreePort(t)), strconv.Itoa(procs.FreePort(t))}
+	for i := range both {
+		both[i] = start(t, "--replica-sync-port", ports[i], "--replica-sync-peers", "tcp://127.0.0.1:"+ports[1-i])
+	}
+	return both
+}
+
+// TestKilledOwner proves that a replica drops the leased bookings of another one
+// that was killed, and keeps those that are freed through it exactly until then.
+func TestKilledOwner(t *testing.T) {
+	both := pair(t)
+	c := newClient(t, both[0].url(), nil)
+	for range 4 {
+		if _, err := c.Lease(t.Context(), request(100, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	freed, err := c.Lease(t.Context(), request(100, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	procs.Eventually(t, endIn, "the other replica knows the bookings", func() error { return both[1].carries(5) })
+	if err := both[1].direct.Free(t.Context(), freed.ID()); err != nil {
+		t.Error(err)
+	}
+	for _, s := range both {
+		procs.Eventually(t, endIn, "the free is known", func() error { return s.carries(4) })
+	}
+	both[0].Kill()
+	procs.Eventually(t, endIn, "the leases of the killed replica have run out", func() error { return both[1].carries(0) })
+	procs.Eventually(t, endIn, "the other replica adds up", both[1].balance)
+}
