@@ -89,6 +89,23 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
+// TestBadWorkersFile: what no catalog accepts is a fault of the configuration, each
+// of them told with its line.
+func TestBadWorkersFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.yaml")
+	text := "workers:\n- {worker_id: 1, data_parallel_size: 5000}\n- {worker_id: 2}\n- {worker_id: 2}\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := "workers[0] (line 2): data_parallel_size 5000 exceeds the maximum 4096; workers[2] (line 4): worker_id 2 is given twice"
+	for _, args := range [][]string{{}, {"--check-config"}} {
+		err := run(t.Context(), append(args, "--workers-file", path), env(), io.Discard, io.Discard)
+		if err == nil || !strings.HasSuffix(err.Error(), want) || status(err, io.Discard) != config.ExitCode {
+			t.Errorf("%v: exit status %d with %v", args, status(err, io.Discard), err)
+		}
+	}
+}
+
 // TestExitStatus: a clean end, and any other error than of the configuration.
 func TestExitStatus(t *testing.T) {
 	if got := status(nil, io.Discard); got != 0 {

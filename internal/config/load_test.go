@@ -136,7 +136,15 @@ var settings = []struct {
 	{
 		flag: "router-ttl-secs", key: "kv_events.approximate_ttl_secs", env: []string{"DYN_ROUTER_TTL_SECS"},
 		text: "0.5", want: func(c *config.Config) { c.KVEvents.ApproximateTTL = 500 * time.Millisecond },
-		bad: []string{"nan", "inf", "2m"},
+		bad: []string{"nan", "inf", "2m", "-1", "-0.001", "2592000.001", "1e300"},
+	},
+	{
+		flag: "router-ttl-secs", key: "kv_events.approximate_ttl_secs", env: []string{"DYN_ROUTER_TTL_SECS"},
+		text: "2592000", want: func(c *config.Config) { c.KVEvents.ApproximateTTL = 30 * 24 * time.Hour },
+	},
+	{
+		flag: "router-ttl-secs", key: "kv_events.approximate_ttl_secs", env: []string{"DYN_ROUTER_TTL_SECS"},
+		text: "0", want: func(c *config.Config) { c.KVEvents.ApproximateTTL = 0 },
 	},
 	{
 		flag: "router-decode-active-request-weight", key: "router.decode_active_request_weight",

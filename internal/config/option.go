@@ -105,9 +105,9 @@ var options = []option{
 	},
 	{
 		key: "kv_events.approximate_ttl_secs", flag: "router-ttl-secs", env: []string{"DYN_ROUTER_TTL_SECS"}, hint: "SECONDS",
-		bind: func(c *Config) value { return seconds(&c.KVEvents.ApproximateTTL) },
+		bind: func(c *Config) value { return bounded(&c.KVEvents.ApproximateTTL, maxDuration) },
 		help: "With the 1.6 contract and without KV events a prompt that was booked on a rank is taken for " +
-			"cached there this long; 0 predicts nothing. Set it to about what the engines' caches hold.",
+			"cached there this long, 30 days at most; 0 predicts nothing. Set it to about what the engines' caches hold.",
 	},
 
 	{

@@ -228,6 +228,24 @@ func seconds(field *time.Duration) value {
 	}
 }
 
+// bounded is a span in seconds with millisecond precision, of 0, which is off, up
+// to most.
+func bounded(field *time.Duration, most time.Duration) value {
+	v := seconds(field).(typed[time.Duration])
+	convert := v.parse
+	v.parse = func(text string) (time.Duration, error) {
+		n, err := parseFloat(text)
+		if err == nil && (n < 0 || n > most.Seconds()) {
+			err = fmt.Errorf("%s is not in [0, %.0f] seconds", text, most.Seconds())
+		}
+		if err != nil {
+			return 0, err
+		}
+		return convert(text)
+	}
+	return v
+}
+
 // maxDuration bounds spans that are waited for: more is a mistake.
 const maxDuration = 30 * 24 * time.Hour
 

@@ -174,6 +174,31 @@ func TestSafeRetries(t *testing.T) {
 	}
 }
 
+// TestRepeatNeedsID: if_exists means nothing without the booking's id under the name
+// that the dialect has for it.
+func TestRepeatNeedsID(t *testing.T) {
+	f := &fake{}
+	for _, s := range speakers(f) {
+		name, bodies := "reservation_id", []string{`{"if_exists":"return"}`, `{"if_exists":"return","reservation_id":null}`}
+		if s.d == dialect16 {
+			name = "selection_id"
+		} else {
+			bodies = append(bodies, `{"if_exists":"return","selection_id":"x"}`)
+		}
+		for _, body := range bodies {
+			w := call(t, s, "POST", s.prefix+"/select_and_reserve", body, nil)
+			if want := "if_exists needs `" + name + "`"; w.Code != 400 || errorText(t, w) != want {
+				t.Errorf("%s %s: %d %s, want %s", s.name, body, w.Code, w.Body, want)
+			}
+		}
+		for _, body := range []string{`{"if_exists":"error"}`, `{"if_exists":"return","` + name + `":""}`} {
+			if w := call(t, s, "POST", s.prefix+"/select_and_reserve", body, nil); w.Code != 200 {
+				t.Errorf("%s %s: %d %s", s.name, body, w.Code, w.Body)
+			}
+		}
+	}
+}
+
 // TestSessions: what a body says about its session, and that only the 1.6 dialect
 // reads it.
 func TestSessions(t *testing.T) {

@@ -58,6 +58,10 @@ func readIfExists(s *jsonscan.Scanner) service.IfExists {
 	return service.Refuse
 }
 
+// errNoID refuses to repeat what has no id: an id that was made up is no one else's,
+// so that each repeat would book once more.
+func (d dialect) errNoID() error { return badRequest("if_exists needs `" + d.bookingID() + "`") }
+
 // appendLease ends the answer of a booking: only those with a lease say so.
 func appendLease(out []byte, lease time.Duration) []byte {
 	if lease == 0 {

@@ -46,6 +46,7 @@ func appendUint(out []byte, n uint64) []byte { return strconv.AppendUint(out, n,
 // who asks by one without a body whether there is any gets its answer.
 func withContent(c *gin.Context) error {
 	if c.Request.ContentLength == 0 {
+		c.Header("Allow", "POST, GET, HEAD")
 		return errMethodNotAllowed
 	}
 	return nil
@@ -102,7 +103,8 @@ func inherit(name *string, ofSet string, worker int, field string) error {
 	case *name == unnamed:
 		*name = ofSet
 	case ofSet != unnamed && *name != ofSet:
-		return badRequest(fmt.Sprintf("workers[%d]: %s is not that of the set", worker, field))
+		return badRequest(fmt.Sprintf("workers[%d]: %s %q is not that of the set, %q",
+			worker, field, catalog.ShortName(*name), catalog.ShortName(ofSet)))
 	}
 	return nil
 }

@@ -87,6 +87,8 @@ func TestEdges(t *testing.T) {
 		{"HEAD", "/select", "", nil, 405, notAllowed, "POST"},
 		{"OPTIONS", "/select", "", nil, 405, notAllowed, "POST"},
 		{"DELETE", "/workers", "{}", nil, 405, notAllowed, "POST, PUT, GET, HEAD"},
+		{"PUT", "/workers", "", nil, 405, notAllowed, "POST, GET, HEAD"},
+		{"PUT", "/v1.6/workers", "", nil, 405, notAllowed, "POST, GET, HEAD"},
 		{"GET", "/v1.6/conductor/services", "", nil, 404, notFound, ""},
 		{"GET", "/v1.3/metrics", "", nil, 404, notFound, ""},
 		{"GET", "/v1.6", "", nil, 404, notFound, ""},

@@ -36,6 +36,9 @@ func (r selectRoutes) chooseAndReserve(c *gin.Context, b *selectBody, out []byte
 		b.req.ReservationID = b.req.SelectionID // decision E1
 	}
 	b.req.IfExists = b.safety.ifExists
+	if b.req.IfExists == service.ReturnFirst && b.req.ReservationID == nil {
+		return 0, nil, r.d.errNoID()
+	}
 	var err error
 	if b.req.Lease, err = b.safety.lease(); err != nil {
 		return 0, nil, err

@@ -35,7 +35,7 @@ var selectionFamilies = []family{
 		func(s *Sources) Samples { return s.ReservationEvents },
 	},
 	{
-		"remembered_entries", "What is kept for callers that come back, by kind: first answers of live bookings, selections that wait for their booking, sessions, predicted blocks.",
+		"remembered_entries", "What is kept for callers that come back, by kind: first answers of live bookings, selections that wait for their booking, sessions, predicted blocks; session_waiters are the requests that wait for the first one of their session.",
 		prometheus.GaugeValue,
 		[]string{"kind"},
 		func(s *Sources) Samples { return s.Remembered },
@@ -47,7 +47,7 @@ var selectionFamilies = []family{
 		func(s *Sources) Samples { return s.WorkersFile },
 	},
 	{
-		"workers_file_stale", "1 if the workers in force are not those of the workers file, else 0.",
+		"workers_file_stale", "1 if the last content of the workers file is not in force, because it is faulty or gone, else 0; what other calls have changed since is not looked at.",
 		prometheus.GaugeValue,
 		nil,
 		func(s *Sources) Samples { return s.WorkersFileStale },

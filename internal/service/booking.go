@@ -25,6 +25,11 @@ func (s *Service) Reserve(req *ReserveRequest) (Reservation, error) {
 }
 
 func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
+	q := newQuery()
+	defer q.recycle()
+	if r, done, err := s.reservedBefore(req, q); done || err != nil {
+		return r, err
+	}
 	snap, p, err := s.schedulable(req.Scope)
 	if err != nil {
 		return Reservation{}, err
@@ -33,16 +38,8 @@ func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
 	if err != nil {
 		return Reservation{}, &Error{Kind: BadRequest, Text: err.Error(), Err: err}
 	}
-	q := newQuery()
-	defer q.recycle()
 	if err := q.readBooking(&req.Prompt, snap); err != nil {
 		return Reservation{}, err
-	}
-	if req.IfExists == ReturnFirst {
-		asked := q.identify(&req.Prompt, q.sequence)
-		if r, done, err := s.reservedBefore(req, snap, &asked); done || err != nil {
-			return r, err
-		}
 	}
 	prefill, track, err := req.prefill(q.size.Tokens, weights.TrackPrefill)
 	if err != nil {
@@ -75,7 +72,7 @@ type booking struct {
 func (s *Service) book(req *ReserveRequest, b *booking) (Reservation, error) {
 	e := b.entry
 	r := Reservation{ID: req.ID, Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: req.Lease}
-	b.keep.answers, b.keep.endpoint = &s.first, r.Endpoint
+	b.keep.answers, b.keep.id, b.keep.endpoint = &s.first, req.ID, r.Endpoint
 	b.ID, b.Lease, b.Companion = req.ID, req.Lease, b.keep
 	_, err := s.ledger.Book(req.Scope, b.Request, func(*reservations.View) (reservations.Placement, error) {
 		if b.pool.gone.Load() { // see selection.choose
@@ -107,6 +104,9 @@ func (s *Service) booked(keep *companion, p *pool, e catalog.Entry, local []uint
 	if keep != nil {
 		keep.hold.Bind(e.Rank)
 		s.first.add(keep)
+		if keep.id != "" {
+			s.waitedIDs.wake(keep.id)
+		}
 	}
 	if s.approximate() {
 		p.predict(e, local)

@@ -17,13 +17,14 @@ type companion struct {
 	id        string
 	identity  identity
 	endpoint  string
-	kept      bool // it was booked by the id of a kept selection
 	selected  bool // it was booked by Select: selection is the answer
 	selection Selection
 
-	// answers.mu guards the place in the list.
+	// answers.mu guards the rest, and the place in the list.
 	older, newer *companion
 	state        companionState
+	given        bool          // a repeat was answered with it
+	withdrawn    chan struct{} // closed when it is over; not nil: it is being taken back
 }
 
 type companionState uint8
@@ -31,7 +32,8 @@ type companionState uint8
 const (
 	unlisted  companionState = iota // its booking is being entered
 	listed                          // remembered, in the list
-	forgotten                       // too old, or ended, or nobody knows its id
+	forgotten                       // too old, or nobody knows its id
+	ended                           // and so is the booking
 )
 
 // identity tells the prompt of a booking from others. Sequence hashes depend on
@@ -65,6 +67,8 @@ func (c *companion) Ended() {
 // maxFirstAnswers bounds the bookings whose answers are remembered (decision E4).
 const maxFirstAnswers = 1 << 16
 
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
 // firstAnswers remembers what bookings were answered with. The zero value is
 // empty. Its lock comes after those of the ledger.
 type firstAnswers struct {
@@ -89,18 +93,18 @@ func (f *firstAnswers) add(c *companion) {
 	}
 	f.newest = c
 	if f.n++; f.n > maxFirstAnswers {
-		f.forgetLocked(f.oldest)
+		f.forgetLocked(f.oldest, forgotten)
 	}
 }
 
-// forget drops what is kept of a booking.
+// forget drops what is kept of a booking that has ended.
 func (f *firstAnswers) forget(c *companion) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.forgetLocked(c)
+	f.forgetLocked(c, ended)
 }
 
-func (f *firstAnswers) forgetLocked(c *companion) {
+func (f *firstAnswers) forgetLocked(c *companion, state companionState) {
 	if c.state == listed {
 		if c.older != nil {
 			c.older.newer = c.newer
@@ -115,17 +119,47 @@ func (f *firstAnswers) forgetLocked(c *companion) {
 		f.n--
 	}
 	c.older, c.newer = nil, nil
-	c.state = forgotten
+	c.state = state
+	if c.withdrawn != nil {
+		close(c.withdrawn)
+		c.withdrawn = nil
+	}
 	c.identity, c.endpoint, c.selection = identity{}, "", Selection{} // the booking may live on
 }
 
-// read runs look on what is kept of a booking, if it is remembered.
-func (f *firstAnswers) read(c *companion, look func()) {
+// give runs look on what is kept of a booking, if it is remembered. If look says
+// that it is what a request repeats, it is not withdrawn from then on. If it is
+// withdrawn already or has ended, look does not run, and over is closed when the
+// booking is over.
+func (f *firstAnswers) give(c *companion, look func() bool) (remembered, given bool, over <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if c.state != forgotten {
-		look()
+	switch {
+	case c.state == forgotten:
+		return false, false, nil
+	case c.state == ended:
+		return true, false, closed
+	case c.withdrawn != nil:
+		return true, false, c.withdrawn
 	}
+	given = look()
+	c.given = c.given || given
+	return true, given, nil
+}
+
+// withdraw keeps a booking from being given, because its caller has gone and it
+// will be ended. It is false if it has been given: then it is no longer that
+// caller's.
+func (f *firstAnswers) withdraw(c *companion) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.given {
+		return false
+	}
+	if c.state == unlisted || c.state == listed {
+		c.withdrawn = make(chan struct{})
+	}
+	return true
 }
 
 // count returns how many answers are remembered.

@@ -30,10 +30,8 @@ func (c *selection) keep() {
 func (s *Service) reserveKept(req *ReserveRequest) (Reservation, error) {
 	s.bookingKept.Lock()
 	defer s.bookingKept.Unlock()
-	if req.IfExists == ReturnFirst {
-		if r, done, err := s.reservedBefore(req, s.catalog.Snapshot(req.Scope), nil); done || err != nil {
-			return r, err
-		}
+	if r, done, err := s.reservedBefore(req, nil); done || err != nil {
+		return r, err
 	}
 	claim, err := s.kept.Take(req.Scope, req.ID)
 	if err != nil {
@@ -58,6 +56,9 @@ func (s *Service) bookKept(req *ReserveRequest, sel pending.Selection) (Reservat
 	if !ok {
 		return Reservation{}, scopeErrorf(NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
 	}
+	if exists := s.live(req.ID, req.Scope); exists != nil { // the session stays as it is
+		return Reservation{}, taken(exists.Error(), req.IfExists, exists)
+	}
 	hold, err := s.joinSession(affinity.Key{Scope: sel.Scope, Session: sel.Session}, sel.Rank, snap)
 	if err != nil {
 		return Reservation{}, err
@@ -66,6 +67,6 @@ func (s *Service) bookKept(req *ReserveRequest, sel pending.Selection) (Reservat
 	b.Request = reservations.Request{
 		Hashes: sel.Sequence, TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
 	}
-	b.keep = &companion{hold: hold, kept: true}
+	b.keep = &companion{hold: hold, identity: identity{sequence: sel.Sequence, tokens: sel.Tokens}}
 	return s.book(req, &b)
 }

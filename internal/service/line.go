@@ -50,6 +50,12 @@ func (l *line) do(ctx context.Context, c *selection) error {
 	if l.policy == nil {
 		return c.run()
 	}
+	var booked chan struct{}
+	if c.repeats() {
+		id := *c.request.ReservationID
+		booked = l.service.waitedIDs.add(id)
+		defer l.service.waitedIDs.remove(id, booked)
+	}
 	t, err := l.enter(c)
 	if t == nil {
 		return err
@@ -61,6 +67,11 @@ func (l *line) do(ctx context.Context, c *selection) error {
 	}()
 	select {
 	case <-t.done:
+	case <-booked:
+		if l.withdraw(t) {
+			return errBooked
+		}
+		<-t.done
 	case <-ctx.Done():
 		if l.withdraw(t) {
 			return clientGone(ctx.Err())
@@ -69,7 +80,7 @@ func (l *line) do(ctx context.Context, c *selection) error {
 	}
 	if err := ctx.Err(); err != nil {
 		if t.err == nil && c.reserve {
-			_ = l.service.Free(c.id) // ErrNotFound: its worker is gone, and the booking with it
+			c.takeBack()
 		}
 		return clientGone(err)
 	}
@@ -105,6 +116,9 @@ func (l *line) enter(c *selection) (*ticket, error) {
 	t.Value = t
 	if c.canRun(l.queue.Classify(&t.Waiter)) {
 		return nil, c.run()
+	}
+	if c.repeats() && c.service.live(*c.request.ReservationID, c.request.Scope) != nil {
+		return nil, errBooked // since it was looked for: the rank may be busy with just that
 	}
 	if err := l.queue.Add(&t.Waiter, len(c.snap.Workers)); err != nil {
 		return nil, rejection(err)

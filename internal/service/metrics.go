@@ -85,12 +85,13 @@ func (s *Service) selectionMetrics(m *metrics.Sources, pools map[catalog.Scope]*
 	m.QueuedRequests, m.QueuedTokens = metrics.Value(requests), metrics.Value(tokens)
 }
 
-// rememberedMetrics shows what is kept for callers that come back.
+// rememberedMetrics shows what is kept for callers that come back, and who waits
+// for that.
 func (s *Service) rememberedMetrics(m *metrics.Sources) {
 	kept, _ := s.kept.Stats()
 	m.Remembered = metrics.Samples{sample(s.first.count(), "answers"), sample(kept, "selections")}
 	if s.sessions != nil {
-		m.Remembered = append(m.Remembered, sample(s.sessions.Len(), "sessions"))
+		m.Remembered = append(m.Remembered, sample(s.sessions.Len(), "sessions"), sample(s.sessions.Waiting(), "session_waiters"))
 	}
 	if s.predictions != nil {
 		m.Remembered = append(m.Remembered, sample(s.predictions.blocks(), "predicted_blocks"))

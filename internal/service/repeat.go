@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 // A caller who got no answer can ask again with the same id (decision E4): if
@@ -94,15 +95,35 @@ func taken(text string, wanted IfExists, exists *reservations.ExistsError) *Erro
 // bookingFailed is the text of dynamo-kv-router 1.3.1 for what stops a selection.
 func bookingFailed(err error) string { return fmt.Sprintf("failed to book scheduler state: %v", err) }
 
+// errBooked is errStale for a request whose id was booked while it waited.
+var errBooked = &Error{Kind: Conflict, Text: "the id was booked meanwhile", Err: errStale}
+
+// repeats tells whether the request can be one that repeats another.
+func (c *selection) repeats() bool {
+	return c.reserve && c.request.ReservationID != nil && c.request.IfExists == ReturnFirst
+}
+
 // question asks for the booking that a request repeats.
 type question struct {
-	id    string
-	scope catalog.Scope
-	rank  *catalog.Rank     // if the request names one
-	snap  *catalog.Snapshot // nil: nobody is schedulable in the scope
-	// kept: the request books a kept selection and has no prompt.
-	kept   bool
-	prompt func() (identity, error)
+	id     string
+	scope  catalog.Scope
+	rank   *catalog.Rank    // if the request names one
+	filter *selector.Filter // nil: any worker will do
+	// prompt reads the request's in the block size of the scope's workers. It is nil
+	// if the request books a kept selection: that has none, and the id is all that
+	// it says.
+	prompt func(*catalog.Snapshot) (identity, error)
+}
+
+// asTaken makes the error of an id whose booking is not the one that a request
+// repeats the one that the caller gets: that of any id that is taken. text is what
+// the route says of it.
+func asTaken(err error, text func(error) string) error {
+	exists, ok := errors.AsType[*reservations.ExistsError](err)
+	if !ok {
+		return err
+	}
+	return taken(text(exists), Refuse, exists)
 }
 
 // earlier is a live booking that a request repeats.
@@ -112,21 +133,26 @@ type earlier struct {
 	selection *Selection // nil: it was not booked by Select, or elsewhere
 }
 
-// earlier looks for the booking that a request repeats: none is nil. The error is
-// an *reservations.ExistsError if the id is another request's, or the prompt's.
+// earlier looks for the booking that a request repeats: none is nil. It is a sign
+// of life, so that its lease begins anew. Whether somebody could serve the request
+// now does not matter. The error is an *reservations.ExistsError, errStale or the prompt's.
 func (s *Service) earlier(q *question) (*earlier, error) {
 	h, ok := s.ledger.Find(q.id)
 	if !ok || !conflicts(&h, q.scope) {
 		return nil, nil
 	}
-	exists := &reservations.ExistsError{ID: q.id, Rank: h.Rank}
-	if h.Scope != q.scope || q.rank != nil && *q.rank != h.Rank {
-		return nil, exists
+	snap := s.catalog.Snapshot(q.scope)
+	if snap == nil && h.Scope == q.scope {
+		return nil, nil // its workers have left just now, and the booking with them
+	}
+	other := &reservations.ExistsError{ID: q.id, Rank: h.Rank}
+	if h.Scope != q.scope || q.rank != nil && *q.rank != h.Rank || q.filter != nil && !q.filter.Allows(h.Rank.Worker) {
+		return nil, other
 	}
 	var asked identity
-	if !q.kept {
+	if q.prompt != nil {
 		var err error
-		if asked, err = q.prompt(); err != nil {
+		if asked, err = q.prompt(snap); err != nil {
 			return nil, err
 		}
 	}
@@ -135,36 +161,48 @@ func (s *Service) earlier(q *question) (*earlier, error) {
 	same := false
 	switch {
 	case h.Remote:
-		same = q.kept || sameBlocks(asked.sequence, h.Hashes)
-		e.endpoint = endpointOf(q.snap, h.Rank)
+		same = q.prompt == nil || sameBlocks(asked.sequence, h.Hashes)
+		e.endpoint = endpointOf(snap, h.Rank)
 	case local:
-		s.first.read(first, func() {
-			same = q.kept == first.kept && (q.kept || first.identity.same(&asked))
+		var remembered bool
+		var over <-chan struct{}
+		remembered, same, over = s.first.give(first, func() bool {
+			if q.prompt != nil && !first.identity.same(&asked) {
+				return false
+			}
 			e.endpoint = first.endpoint
 			if first.selected {
 				e.selection = new(first.selection)
 			}
+			return true
 		})
+		if remembered && over != nil {
+			<-over
+			return nil, errBooked
+		}
 	}
 	if !same {
-		return nil, exists
+		return nil, other
+	}
+	if h.Lease > 0 && s.ledger.Renew(q.id) != nil {
+		return nil, errBooked // it has ended
 	}
 	return e, nil
 }
 
 // conflicts tells whether no booking of the scope can have the id of h. In
 // another scope than its own, one of the slot tracker's conflicts with none.
-func conflicts(h *reservations.Holding, sc catalog.Scope) bool {
+func conflicts(h *reservations.Holding, sc catalog.Scope) bool { return everywhere(h) || h.Scope == sc }
+
+// everywhere tells whether no booking of any scope can have the id of h.
+func everywhere(h *reservations.Holding) bool {
 	_, selected := h.Companion.(*companion)
-	return selected || h.Remote || h.Scope == sc
+	return selected || h.Remote
 }
 
-// endpointOf is the endpoint of a rank's worker, "" if it is not schedulable.
+// endpointOf is the endpoint of a rank's worker, "" if there is none.
 func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {
-	if snap == nil {
-		return ""
-	}
-	e, ok := snap.Entry(r)
+	e, ok := snap.KnownEntry(r)
 	if !ok {
 		return ""
 	}
@@ -174,27 +212,19 @@ func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {
 // repeat answers the request if it repeats an earlier one: then done is true. It
 // is an error if the id is another request's.
 func (c *selection) repeat() (done bool, err error) {
-	req := c.request
-	switch {
-	case !c.reserve || req.ReservationID == nil:
-		return false, nil
-	case req.IfExists == Refuse && req.Detailed:
-		return false, c.refuseTaken()
-	case req.IfExists == Refuse:
+	if !c.repeats() {
 		return false, nil
 	}
+	req := c.request
 	first, err := c.service.earlier(&question{
-		id: *req.ReservationID, scope: req.Scope, rank: req.Pinned, snap: c.snap,
-		prompt: func() (identity, error) {
-			err := c.read(&req.Prompt, c.snap)
+		id: *req.ReservationID, scope: req.Scope, rank: req.Pinned, filter: &c.filter,
+		prompt: func(snap *catalog.Snapshot) (identity, error) {
+			err := c.read(&req.Prompt, snap)
 			return c.identify(&req.Prompt, c.sequence), err
 		},
 	})
-	if exists, ok := errors.AsType[*reservations.ExistsError](err); ok {
-		return false, taken(bookingFailed(exists), Refuse, exists)
-	}
 	if err != nil || first == nil {
-		return false, err
+		return false, asTaken(err, bookingFailed)
 	}
 	c.repeated = true
 	if first.selection != nil {
@@ -213,6 +243,9 @@ func (c *selection) repeat() (done bool, err error) {
 // refuseTaken fails if the id is taken. dynamo-kv-router 1.6.1 asks for that
 // before it looks at the rest of a request, 1.3.1 when it books.
 func (c *selection) refuseTaken() error {
+	if req := c.request; !c.reserve || req.ReservationID == nil || req.IfExists != Refuse || !req.Detailed {
+		return nil
+	}
 	exists := c.service.live(*c.request.ReservationID, c.request.Scope)
 	if exists == nil {
 		return nil
@@ -231,21 +264,39 @@ func (s *Service) live(id string, scope catalog.Scope) *reservations.ExistsError
 }
 
 // reservedBefore answers the request if it repeats an earlier one: then done is
-// true. It is an error if the id is another request's. asked is its prompt, nil if
-// it books a kept selection.
-func (s *Service) reservedBefore(req *ReserveRequest, snap *catalog.Snapshot, asked *identity) (r Reservation, done bool, err error) {
-	q := question{id: req.ID, scope: req.Scope, snap: snap, kept: true}
-	if asked != nil {
-		q.kept, q.rank, q.prompt = false, &req.Rank, func() (identity, error) { return *asked, nil }
+// true. It is an error if the id is another request's. scratch is what its prompt is
+// read into.
+func (s *Service) reservedBefore(req *ReserveRequest, scratch *query) (r Reservation, done bool, err error) {
+	if req.IfExists != ReturnFirst {
+		return Reservation{}, false, nil
+	}
+	q := question{id: req.ID, scope: req.Scope}
+	if !req.Kept {
+		q.rank = &req.Rank
+		q.prompt = func(snap *catalog.Snapshot) (identity, error) {
+			err := scratch.readBooking(&req.Prompt, snap)
+			return scratch.identify(&req.Prompt, scratch.sequence), err
+		}
 	}
 	first, err := s.earlier(&q)
-	if exists, ok := errors.AsType[*reservations.ExistsError](err); ok {
-		return Reservation{}, false, taken(exists.Error(), Refuse, exists)
-	}
 	if err != nil || first == nil {
-		return Reservation{}, false, err
+		return Reservation{}, false, asTaken(err, error.Error)
 	}
 	return Reservation{
 		ID: req.ID, Scope: first.Scope, Rank: first.Rank, Endpoint: first.endpoint, Lease: first.Lease, Repeated: true,
 	}, true, nil
+}
+
+// takeBack ends what was booked for a caller who has gone, unless a repeat was
+// given the booking: then it is the repeat's.
+func (c *selection) takeBack() {
+	s, k := c.service, c.beside
+	switch {
+	case k == nil || !k.selected: // nobody else knows the id
+		_ = s.Free(c.id) // ErrNotFound: its worker is gone, and the booking with it
+	case !s.first.withdraw(k):
+		c.hold = nil // the booking has it
+	case s.ledger.FreeWith(c.id, k) == nil:
+		s.loadChanged()
+	}
 }

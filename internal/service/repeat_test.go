@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -59,7 +60,9 @@ func TestFirstAnswerAgain(t *testing.T) {
 		"other scope":        {a, func(r *service.SelectRequest) { r.Scope.Tenant = "u" }, false},
 		"pinned there":       {a, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} }, true},
 		"pinned elsewhere":   {a, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }, false},
-		"filter leaves none": {a, func(r *service.SelectRequest) { r.HasAllowedWorkers = true }, true},
+		"allowed there":      {a, onWorkers(7, 1), true},
+		"allowed elsewhere":  {a, onWorkers(2), false},
+		"filter leaves none": {a, func(r *service.SelectRequest) { r.HasAllowedWorkers = true }, false},
 		"other priority":     {a, func(r *service.SelectRequest) { r.PriorityJump = 5 }, true},
 		"not asked for":      {a, func(r *service.SelectRequest) { r.IfExists = service.Refuse }, false},
 	}
@@ -74,12 +77,15 @@ func TestFirstAnswerAgain(t *testing.T) {
 			w.put(record(2, 1)) // cheaper
 			w.put(record(3, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
 			load := w.load()
-			got, err := w.reserve("r", tt.tokens, again, tt.change)
+			var wanted service.IfExists
+			got, err := w.reserve("r", tt.tokens, again, tt.change, func(r *service.SelectRequest) { wanted = r.IfExists })
 			if tt.same {
 				first.Repeated = true
 				if err != nil || !reflect.DeepEqual(got, first) {
 					t.Errorf("answer is\n%+v, %v, want\n%+v", got, err, first)
 				}
+			} else if wanted == service.ReturnFirst {
+				wantError(t, err, service.Conflict, takenText("r"))
 			} else {
 				wantError(t, err, service.Conflict, takenText("r"))
 			}
@@ -146,7 +152,7 @@ func TestReservedAgain(t *testing.T) {
 	}
 	text := "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })"
 	for name, req := range map[string]*service.ReserveRequest{
-		"other worker": request(2, a), "unknown worker": request(7, a), "other prompt": request(1, prompt(2, 10)), "kept": {Scope: scope, ID: "r", Kept: true, IfExists: service.ReturnFirst},
+		"other worker": request(2, a), "unknown worker": request(7, a), "other prompt": request(1, prompt(2, 10)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := w.Reserve(req)
@@ -248,6 +254,10 @@ func TestOldestAnswerIsForgotten(t *testing.T) {
 	}
 	_, err := w.reserve("0", prompt(1, 4), again)
 	wantError(t, err, service.Conflict, takenText("0"))
+	var told *service.Error
+	if text := "selection 0 is already reserved or being reserved"; !errors.As(err, &told) || told.TextIn(service.Contract16) != text {
+		t.Errorf("in 1.6 the text is %q, want %q", told.TextIn(service.Contract16), text)
+	}
 	if sel, err := w.reserve("1", prompt(1, 4), again); err != nil || !sel.Repeated {
 		t.Errorf("the second one: %+v, %v", sel, err)
 	}

@@ -18,7 +18,6 @@ import (
 type known struct {
 	rank   catalog.Rank
 	prompt uint32
-	kept   bool
 	lease  time.Duration // 0: none
 	ends   time.Time
 }
@@ -110,6 +109,9 @@ func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err e
 		if err != nil || !repeated || rank != k.rank {
 			r.t.Errorf("%d: %s %s: %v, repeated %t, %s, want the first answer %s", r.step, what, id, err, repeated, rank, k.rank)
 		}
+		if k.lease > 0 { // a repeat is a sign of life
+			r.enter(id, k)
+		}
 	case taken:
 		var e *service.Error
 		if !errors.As(err, &e) || e.Kind != service.Conflict {
@@ -127,7 +129,7 @@ func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err e
 func (r *retries) choose() {
 	id, p, lease, wanted := r.id(), r.prompt(), r.lease(), r.ifExists()
 	sel, err := r.reserve(id, prompt(p, 10), leased(lease), func(q *service.SelectRequest) { q.IfExists, q.Detailed = wanted, r.rnd.IntN(2) == 0 })
-	if r.judge("choose", id, sel.Rank, sel.Repeated, err, wanted, r.live[id].prompt == p && !r.live[id].kept) {
+	if r.judge("choose", id, sel.Rank, sel.Repeated, err, wanted, r.live[id].prompt == p) {
 		r.enter(id, known{rank: sel.Rank, prompt: p, lease: lease})
 	}
 }
@@ -139,7 +141,7 @@ func (r *retries) reserveOn() {
 		Scope: scope, ID: id, Rank: rank, Prompt: ask(prompt(p, 10)).Prompt, Lease: lease, IfExists: wanted,
 	})
 	k := r.live[id]
-	if r.judge("reserve", id, got.Rank, got.Repeated, err, wanted, k.prompt == p && k.rank == rank && !k.kept) {
+	if r.judge("reserve", id, got.Rank, got.Repeated, err, wanted, k.prompt == p && k.rank == rank) {
 		r.enter(id, known{rank: rank, prompt: p, lease: lease})
 	}
 }
@@ -152,14 +154,14 @@ func (r *retries) keepOne() {
 func (r *retries) bookOne() {
 	id, lease, wanted := r.id(), r.lease(), r.ifExists()
 	got, err := r.bookKept(id, func(q *service.ReserveRequest) { q.Lease, q.IfExists = lease, wanted })
-	live, taken := r.live[id]
+	_, taken := r.live[id]
 	k, ok := r.kept[id]
 	if again := taken && wanted == service.ReturnFirst; !ok && !again {
 		wantError(r.t, err, service.NotFound, nonePending(id))
 		return
 	}
-	if r.judge("book", id, got.Rank, got.Repeated, err, wanted, live.kept) {
-		r.enter(id, known{rank: k.rank, prompt: k.prompt, kept: true, lease: lease})
+	if r.judge("book", id, got.Rank, got.Repeated, err, wanted, true) {
+		r.enter(id, known{rank: k.rank, prompt: k.prompt, lease: lease})
 		delete(r.kept, id)
 	}
 }

@@ -31,6 +31,7 @@ type selection struct {
 	reserve bool
 	hold    *affinity.Hold // of the request's session; nil: none
 	id      string         // of the reservation
+	beside  *companion     // of the reservation
 	chosen  catalog.Entry
 	result  Selection
 
@@ -59,13 +60,17 @@ const maxAttempts = 10
 func (s *Service) Select(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {
 	c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
 	defer c.recycle()
+	booked := false
+	defer func() {
+		if !booked { // by a panic too: others may wait for what becomes of the session
+			c.hold.Release()
+		}
+	}()
 	err := c.attempt(ctx)
 	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
 		err = c.attempt(ctx)
 	}
-	if err != nil || c.repeated {
-		c.hold.Release() // else the booking has it
-	} else {
+	if booked = err == nil && !c.repeated; booked { // the booking has the hold
 		c.keep()
 	}
 	c.decided(err)
@@ -85,10 +90,13 @@ func filterOf(req *SelectRequest) selector.Filter {
 }
 
 func (c *selection) attempt(ctx context.Context) (err error) {
+	if done, err := c.repeat(); done || err != nil {
+		return err
+	}
 	if c.snap, c.pool, err = c.service.schedulable(c.request.Scope); err != nil {
 		return err
 	}
-	if done, err := c.repeat(); done || err != nil {
+	if err := c.refuseTaken(); err != nil {
 		return err
 	}
 	if err := c.prepare(ctx); err != nil {
@@ -203,6 +211,7 @@ func (c *selection) run() error {
 		Lease:          req.Lease,
 	}
 	keep := c.companion(booking.Hashes)
+	c.beside = keep
 	if keep != nil {
 		booking.Companion = keep
 	}
@@ -251,7 +260,10 @@ func (c *selection) choose(v *reservations.View) error {
 		return err
 	}
 	c.candidates = c.candidates[:0]
-	ranks, excluded := c.steer(ranks)
+	ranks, excluded, err := c.steer(ranks)
+	if err != nil {
+		return err
+	}
 	for _, e := range ranks {
 		cand := candidate(e, &c.overlap, v)
 		if prefer := c.request.PreferredTaints; len(prefer) > 0 && c.request.Pinned == nil {
@@ -262,7 +274,7 @@ func (c *selection) choose(v *reservations.View) error {
 	c.costs = c.weights.Costs(c.size, c.candidates, c.costs)
 	i := selector.Pick(c.costs, c.weights.Temperature, selector.Global())
 	c.chosen = ranks[i]
-	if excluded != nil {
+	if excluded != nil { // what would have been chosen is of use for the text only
 		c.hold.Drop()
 		return otherRank(c.request.Session, *excluded, c.chosen.Rank)
 	}

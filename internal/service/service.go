@@ -96,9 +96,10 @@ type Service struct {
 
 	closing atomic.Bool
 
-	first    firstAnswers
-	kept     *pending.Store
-	sessions *affinity.Table // nil: sessions steer nothing
+	first     firstAnswers
+	waitedIDs waitedIDs
+	kept      *pending.Store
+	sessions  *affinity.Table // nil: sessions steer nothing
 	// predictions is nil where engines tell.
 	predictions *predictions
 	// bookingKept is held while a kept selection is booked, so that a second

@@ -34,10 +34,10 @@ func (c *selection) checkSession(ctx context.Context) error {
 	if len(name) > affinity.MaxSession {
 		return errorf(BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
 	}
-	if name == "" || !c.reserve || c.hold != nil {
+	if name == "" || !c.reserve {
 		return nil
 	}
-	if !c.away(c.service.sessions.Lookup(c.sessionKey())) {
+	if c.hold == nil && !c.away(c.service.sessions.Lookup(c.sessionKey())) {
 		return nil
 	}
 	if err := c.holdSession(ctx); err != nil {
@@ -51,21 +51,40 @@ func (c *selection) checkSession(ctx context.Context) error {
 
 // away tells whether a session is bound to a rank that is not schedulable.
 func (c *selection) away(bound catalog.Rank, ok bool) bool {
-	if ok {
-		_, there := c.snap.Entry(bound)
-		ok = !there
-	}
-	return ok
+	return ok && c.service.isAway(bound, c.snap)
 }
 
+// isAway tells whether a rank is not schedulable. A session may be bound to a rank
+// that came after the snapshot: then the catalog has it.
+func (s *Service) isAway(r catalog.Rank, snap *catalog.Snapshot) bool {
+	if _, there := snap.Entry(r); there {
+		return false
+	}
+	now := s.catalog.Snapshot(snap.Scope)
+	if now == nil {
+		return true
+	}
+	_, there := now.Entry(r)
+	return !there
+}
+
+// errSessionMoved is errStale for a request that knows less of the workers than the
+// one that its session was bound by.
+var errSessionMoved = &Error{Kind: Unavailable, Text: "workers changed while the session was bound", Err: errStale}
+
 // holdSession takes the use of the session that the booking will have. It waits
-// while another first request of the session is being placed.
+// while another first request of the session is being placed. Workers, load and
+// limits may be others after that, and the booking be there that the request
+// repeats: it is looked at anew.
 func (c *selection) holdSession(ctx context.Context) (err error) {
 	if !c.reserve || c.hold != nil || c.session() == "" {
 		return nil
 	}
 	if c.hold, err = c.service.sessions.Acquire(ctx, c.sessionKey()); err != nil {
 		return clientGone(err)
+	}
+	if c.hold.Waited() {
+		return errSessionMoved
 	}
 	return nil
 }
@@ -76,27 +95,31 @@ const maxMoves = 4
 // steer narrows the ranks to the one that the session is bound to. It is called
 // under the ledger's lock. excluded is that rank if the request's filter excludes
 // it: then nothing may be booked.
-func (c *selection) steer(ranks []catalog.Entry) (narrowed []catalog.Entry, excluded *catalog.Rank) {
+func (c *selection) steer(ranks []catalog.Entry) (narrowed []catalog.Entry, excluded *catalog.Rank, err error) {
 	if c.session() == "" {
-		return ranks, nil
+		return ranks, nil, nil
 	}
 	for range maxMoves {
 		bound, ok := c.bound()
 		if !ok {
-			return ranks, nil
+			return ranks, nil, nil
 		}
 		if i := indexRank(ranks, bound); i >= 0 {
-			return ranks[i : i+1], nil
+			return ranks[i : i+1], nil, nil
 		}
 		if !c.reserve {
-			return ranks, nil
+			return ranks, nil, nil
 		}
-		if _, there := c.snap.Entry(bound); there && indexRank(c.eligible, bound) < 0 {
-			return ranks, &bound
+		_, there := c.snap.Entry(bound)
+		switch {
+		case there && indexRank(c.eligible, bound) < 0:
+			return ranks, &bound, nil
+		case !there && !c.away(bound, true):
+			return nil, nil, errSessionMoved
 		}
 		c.hold.Drop()
 	}
-	return ranks, nil
+	return ranks, nil, nil
 }
 
 // bound is the rank that the session is bound to.
@@ -137,7 +160,7 @@ func (s *Service) joinSession(k affinity.Key, r catalog.Rank, snap *catalog.Snap
 			break
 		}
 		hold.Drop()
-		if _, there := snap.Entry(bound); there {
+		if !s.isAway(bound, snap) {
 			hold.Release()
 			return nil, otherRank(k.Session, bound, r)
 		}

@@ -305,6 +305,17 @@ func TestKeptSession(t *testing.T) {
 	wantError(t, err, service.BadRequest, "session s is bound to worker 1, not 2")
 	_, err = w.bookKept("moved")
 	wantError(t, err, service.NotFound, nonePending("moved"))
+	for session, stays := range map[string]uint64{"n": 1, "open": 2} {
+		w.keep("taken "+session, prompt(2, 8), of(session), onWorkers(2))
+		if err := w.attempt("taken "+session, prompt(2, 8), onWorkers(1)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.bookKept("taken " + session)
+		wantError(t, err, service.Conflict, "Request taken "+session+" already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
+		if got := w.where(of(session)); got != stays {
+			t.Errorf("session %q goes to worker %d after a conflict, want %d", session, got, stays)
+		}
+	}
 	w.put(record(3, 2))
 	kept := w.keep("rank", prompt(3, 8), of("dp"), onWorkers(3)).Rank
 	if _, err := w.reserve("burden", prompt(4, 80), func(r *service.SelectRequest) { r.Pinned = &kept }); err != nil {

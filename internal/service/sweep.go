@@ -44,6 +44,7 @@ func (s *Service) sweepAged() {
 		s.log.Warn().Int("reservations", n).Uint64("leases", s.ledger.Stats().LeasesExpired-leases).Msg("stale reservations ended")
 		s.loadChanged()
 	}
+	s.wakeRepeats()
 	s.kept.Sweep()
 	if s.sessions != nil {
 		s.sessions.Sweep()

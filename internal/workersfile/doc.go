@@ -8,7 +8,7 @@
 //	    endpoint: http://worker-1:8000
 //	    block_size: 16
 //
-// It is strict: unknown keys, values of another type and files without the key
-// workers are faults, named with their line, so that a slip of the pen removes no
-// worker.
+// It is strict: unknown keys, values of another type, YAML's aliases and files
+// without the key workers are faults, and so is every entry that no catalog accepts.
+// All are named with their line, so that a slip of the pen removes no worker.
 package workersfile

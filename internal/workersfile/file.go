@@ -100,8 +100,16 @@ func decode(path string, content []byte) (*File, error) {
 	case workers.Kind != yaml.SequenceNode: // null, too: only [] is nobody
 		r.fault("workers", workers, "want a list")
 	default:
+		set := catalog.NewSetCheck(f.Scope)
 		for i, n := range workers.Content {
-			f.Records = append(f.Records, r.worker(fmt.Sprintf("workers[%d]", i), n, f.Scope))
+			path, before := fmt.Sprintf("workers[%d]", i), r.count()
+			w := r.worker(path, n, f.Scope)
+			if r.count() == before { // what could not be read is told already
+				if err := set.Add(&w); err != nil {
+					r.fault(path, n, err.Error())
+				}
+			}
+			f.Records = append(f.Records, w)
 			f.lines = append(f.lines, n.Line)
 		}
 	}

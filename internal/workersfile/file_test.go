@@ -135,9 +135,18 @@ func TestFaults(t *testing.T) {
 		"list of numbers":    {w + "taints: [1]", "f: workers[0].taints (line 3): want a list of strings"},
 		"rank":               {w + "replay_endpoints: {x: y}", "f: workers[0].replay_endpoints (line 3): want ranks with strings"},
 		"rank twice":         {w + "replay_endpoints: {1: y, \"1\": y}", "f: workers[0].replay_endpoints (line 3): 1 is given twice"},
-		"an alias":           {"workers:\n- &a {worker_id: 1}\n- *a", "f: workers[1] (line 3): want keys with values"},
-		"a merge":            {"workers:\n- &a {worker_id: 1}\n- {<<: *a, worker_id: 2}", "f: workers[1].<< (line 3): unknown key"},
-		"several":            {"x: 1\n" + w + "y: 2", "f: x (line 1): unknown key; workers[0].y (line 4): unknown key"},
+		"an alias":           {"workers:\n- &a {worker_id: 1}\n- *a", "f: workers[1] (line 3): aliases are not supported"},
+		"a merge":            {"workers:\n- &a {worker_id: 1}\n- {<<: *a, worker_id: 2}", "f: workers[1].<< (line 3): merge keys are not supported"},
+		"an aliased text":    {"model_name: &a m\ntenant_id: *a\nworkers: []", "f: tenant_id (line 2): aliases are not supported"},
+		"ranks":              {w + "data_parallel_size: 5000", "f: workers[0] (line 2): data_parallel_size 5000 exceeds the maximum 4096"},
+		"long name":          {w + "tenant_id: " + strings.Repeat("x", 1025), "f: workers[0] (line 2): tenant_id has 1025 bytes, the maximum is 1024"},
+		"id twice":           {w + "model_name: m\n- worker_id: 1", "f: workers[1] (line 4): worker_id 1 is given twice"},
+		"several entries": {
+			w + "data_parallel_size: 5000\n- {}\n- worker_id: 2\n- worker_id: 2",
+			"f: workers[0] (line 2): data_parallel_size 5000 exceeds the maximum 4096; workers[1] (line 4): worker_id is missing; " +
+				"workers[3] (line 6): worker_id 2 is given twice",
+		},
+		"several": {"x: 1\n" + w + "y: 2", "f: x (line 1): unknown key; workers[0].y (line 4): unknown key"},
 		"many": {
 			"workers: [" + strings.Repeat("7,", 23) + "]",
 			"f: " + strings.Join(numbered("workers[%d] (line 1): want keys with values", 20), "; ") + "; and 3 more faults",

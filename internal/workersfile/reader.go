@@ -23,12 +23,20 @@ type reader struct {
 }
 
 func (r *reader) fault(path string, n *yaml.Node, what string) {
+	switch {
+	case n.Kind == yaml.AliasNode:
+		what = "aliases are not supported"
+	case n.Tag == "!!merge": // the key <<
+		what = "merge keys are not supported"
+	}
 	if len(r.faults) >= maxFaults {
 		r.more++
 		return
 	}
 	r.faults = append(r.faults, fmt.Errorf("%s (line %d): %s", catalog.Clip(path), n.Line, what))
 }
+
+func (r *reader) count() int { return len(r.faults) + r.more }
 
 // err joins the faults in one line, nil if there are none.
 func (r *reader) err() error {

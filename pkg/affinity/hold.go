@@ -5,8 +5,9 @@ import "github.com/select-service/select-service/pkg/catalog"
 // Hold is one request's use of a session. A nil Hold is one of no session; so is
 // one that was released. It is safe for concurrent use.
 type Hold struct {
-	table *Table
-	key   Key
+	table  *Table
+	key    Key
+	waited bool // constant once Acquire has returned it
 
 	// table.mu guards what follows.
 	session  *session // nil: none, see Bind
@@ -27,6 +28,10 @@ func (h *Hold) Rank() (catalog.Rank, bool) {
 	}
 	return h.rank, true
 }
+
+// Waited tells whether the request has waited for another one's decision: what it
+// knew before may have changed.
+func (h *Hold) Waited() bool { return h != nil && h.waited }
 
 // Drop says that the session's rank is of no use any more: this request decides
 // anew. Should another request have dropped it before, then the hold is one of

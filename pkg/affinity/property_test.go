@@ -217,6 +217,9 @@ func history(r *rig, rnd *rand.Rand, seed uint64) {
 				r.t.Fatalf("seed %d step %d (%s): request %d is of %d, want %d", seed, step, what, i, got.Worker, model.holds(q))
 			}
 		}
+		if n, want := r.Waiting(), len(model.waiting); n != want {
+			r.t.Fatalf("seed %d step %d (%s): %d wait, want %d", seed, step, what, n, want)
+		}
 		if n, want := r.Len(), min(1, model.binding)|btoi(model.deciding != nil); n != want {
 			r.t.Fatalf("seed %d step %d (%s): %d sessions, want %d", seed, step, what, n, want)
 		}

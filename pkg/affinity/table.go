@@ -15,6 +15,13 @@ const (
 	MaxSessions = 1 << 16 // in a table
 )
 
+// Limits of the requests that wait for the first one of their session. Each has a
+// goroutine and its prompt, and the admission queue's limits do not see it.
+const (
+	MaxWaiting        = 1 << 16 // in a table
+	MaxSessionWaiting = 1 << 10 // for one session
+)
+
 // Key names a session: scopes do not share them.
 type Key struct {
 	Scope   catalog.Scope
@@ -26,12 +33,15 @@ type Table struct {
 	ttl time.Duration
 	max int
 	now func() time.Time
+	// Of the requests that wait in all, and for one session.
+	maxWaiting, maxSessionWaiting int
 
 	// mu guards what follows and the state of sessions and holds. It is held for a
 	// few steps, except where many wait for one session or many sessions expire.
 	mu       sync.Mutex
 	sessions map[Key]*session
 	idle     list.List // of *session: bound and not held, the longest idle first
+	waiting  int       // waiters of all sessions
 }
 
 // session is one binding, or one that its first request is about to make. One
@@ -59,7 +69,11 @@ type waiter struct {
 // New returns an empty table of at most max sessions. A binding is forgotten ttl
 // after its last use has ended. The time comes from now.
 func New(ttl time.Duration, max int, now func() time.Time) *Table {
-	return &Table{ttl: ttl, max: max, now: now, sessions: make(map[Key]*session)}
+	return &Table{
+		ttl: ttl, max: max, now: now,
+		maxWaiting: MaxWaiting, maxSessionWaiting: MaxSessionWaiting,
+		sessions: make(map[Key]*session),
+	}
 }
 
 // Lookup returns the rank that a session is bound to. It does not prolong it.
@@ -76,7 +90,8 @@ func (t *Table) Lookup(k Key) (catalog.Rank, bool) {
 // Acquire holds a session for a request. The first request of a session, whose
 // hold has no rank, decides where it is bound; others wait until it has, or
 // until they become the first. The hold must be released. It is nil if the table
-// is full: the request is not steered. The error is the context's.
+// is full, or if too many wait: the request is not steered. The error is the
+// context's.
 func (t *Table) Acquire(ctx context.Context, k Key) (*Hold, error) {
 	h := &Hold{table: t, key: k}
 	w, full := t.enter(h)
@@ -88,6 +103,7 @@ func (t *Table) Acquire(ctx context.Context, k Key) (*Hold, error) {
 	}
 	select {
 	case <-w.ready:
+		h.waited = true
 		return h, nil
 	case <-ctx.Done():
 		t.leave(w)
@@ -95,7 +111,7 @@ func (t *Table) Acquire(ctx context.Context, k Key) (*Hold, error) {
 	}
 }
 
-// enter gives a hold its session, or a waiter for it, or finds the table full.
+// enter gives a hold its session, or a waiter for it, or finds no room for either.
 func (t *Table) enter(h *Hold) (w *waiter, full bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,7 +124,10 @@ func (t *Table) enter(h *Hold) (w *waiter, full bool) {
 		h.session, s.decider = s, h
 	case s.decider == nil:
 		h.holdLocked(s)
+	case s.waiting.Len() >= t.maxSessionWaiting || t.waiting >= t.maxWaiting:
+		return nil, true
 	default:
+		t.waiting++
 		w = &waiter{hold: h, ready: make(chan struct{}), in: s}
 		w.place = s.waiting.PushBack(w)
 	}
@@ -121,6 +140,7 @@ func (t *Table) leave(w *waiter) {
 	defer t.mu.Unlock()
 	if w.in != nil {
 		w.in.waiting.Remove(w.place)
+		t.waiting--
 		return
 	}
 	w.hold.releaseLocked()
@@ -153,6 +173,13 @@ func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.sessions)
+}
+
+// Waiting returns how many requests wait for the first one of their session.
+func (t *Table) Waiting() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.waiting
 }
 
 func (t *Table) sweepLocked() {
@@ -201,13 +228,14 @@ func (t *Table) removeLocked(s *session) {
 func (t *Table) bindLocked(s *session, r catalog.Rank) {
 	s.rank, s.decider = r, nil
 	for s.waiting.Len() > 0 {
-		s.callLocked().holdLocked(s)
+		t.callLocked(s).holdLocked(s)
 	}
 }
 
 // callLocked ends the wait of the next one, whose hold the caller fills in.
-func (s *session) callLocked() *Hold {
+func (t *Table) callLocked(s *session) *Hold {
 	w := s.waiting.Remove(s.waiting.Front()).(*waiter)
+	t.waiting--
 	w.in = nil
 	close(w.ready)
 	return w.hold
@@ -236,6 +264,6 @@ func (t *Table) passLocked(s *session) {
 		t.removeLocked(s)
 		return
 	}
-	s.decider = s.callLocked()
+	s.decider = t.callLocked(s)
 	s.decider.session = s
 }

@@ -87,15 +87,22 @@ func (r *rig) wait(session string) *waiter {
 	return w
 }
 
-func (r *rig) begin(session string) *waiter {
-	ctx, cancel := context.WithCancel(r.t.Context())
-	w := &waiter{cancel: cancel}
-	go func() {
-		w.hold, w.err = r.Acquire(ctx, key(session))
-		w.done = true
-	}()
+func (r *rig) begin(session string) *waiter { return r.crowd(session, 1)[0] }
+
+// crowd begins n Acquires at once.
+func (r *rig) crowd(session string, n int) []*waiter {
+	all := make([]*waiter, n)
+	for i := range all {
+		ctx, cancel := context.WithCancel(r.t.Context())
+		w := &waiter{cancel: cancel}
+		all[i] = w
+		go func() {
+			w.hold, w.err = r.Acquire(ctx, key(session))
+			w.done = true
+		}()
+	}
 	synctest.Wait()
-	return w
+	return all
 }
 
 // come checks that a wait is over and returns the hold.
@@ -356,13 +363,80 @@ func TestFull(t *testing.T) {
 	})
 }
 
+// TestTooManyWait: those who wait are bounded, for one session and in all; who
+// comes then is not steered. A wait that ends, in whichever way, makes room.
+func TestTooManyWait(t *testing.T) {
+	const all, each = 40, 8
+	play(t, all, func(r *rig) {
+		r.LimitWaiting(all, each)
+		r.wantWaiting(0)
+		var first []*affinity.Hold
+		var waiting []*waiter
+		for i := range all / each {
+			name := fmt.Sprint("s", i)
+			first = append(first, r.acquire(name))
+			waiting = append(waiting, r.crowd(name, each)...)
+			r.wantWaiting((i + 1) * each)
+			r.wantRefused(name)
+		}
+		other := r.acquire("one more") // nobody is in its way
+		r.wantRefused("one more")
+		waiting[0].cancel()
+		synctest.Wait()
+		r.wantWaiting(all - 1)
+		late := r.wait("one more")
+		r.wantRefused("s0")
+		other.Bind(rank(1))
+		r.wantHold(r.come(late), 1)
+		r.wantWaiting(all - 1)
+		first[1].Release() // the next one decides
+		r.wantWaiting(all - 2)
+		first[2].Bind(rank(1))
+		r.wantWaiting(all - 2 - each)
+		r.Join(key("s3"), rank(1))
+		r.wantWaiting(all - 2 - 2*each)
+		for _, w := range waiting {
+			w.cancel()
+		}
+		synctest.Wait()
+		r.wantWaiting(0)
+	})
+}
+
+// wantRefused checks that nobody else can wait for a session.
+func (r *rig) wantRefused(session string) {
+	r.t.Helper()
+	if w := r.begin(session); !w.done || w.hold != nil || w.err != nil {
+		r.t.Errorf("%s: done %t, %v, %v", session, w.done, w.hold, w.err)
+	}
+}
+
+func (r *rig) wantWaiting(n int) {
+	r.t.Helper()
+	if got := r.Waiting(); got != n {
+		r.t.Errorf("%d wait, want %d", got, n)
+	}
+}
+
+// TestWaited: a hold tells whether it was waited for.
+func TestWaited(t *testing.T) {
+	play(t, 1, func(r *rig) {
+		first := r.acquire("a")
+		second := r.wait("a")
+		first.Bind(rank(1))
+		if first.Waited() || !r.come(second).Waited() || r.acquire("a").Waited() {
+			t.Error("only the second one has")
+		}
+	})
+}
+
 // TestNil: a request without a session need not ask whether it has one.
 func TestNil(t *testing.T) {
 	var h *affinity.Hold
 	h.Drop()
 	h.Bind(rank(1))
-	if _, bound := h.Rank(); bound {
-		t.Error("bound")
+	if _, bound := h.Rank(); bound || h.Waited() {
+		t.Error("bound, or waited for")
 	}
 	h.Release()
 }

@@ -64,14 +64,13 @@ func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error)
 	if c.mu.closed {
 		return Difference{}, ErrShuttingDown
 	}
-	given := make(map[uint64]struct{}, len(records))
+	check := NewSetCheck(f)
 	for i := range records {
-		if err := c.checkEntryLocked(&records[i], f, given); err != nil {
+		if err := c.checkEntryLocked(&records[i], check); err != nil {
 			return Difference{}, &EntryError{Index: i, Err: err}
 		}
-		given[records[i].ID] = struct{}{}
 	}
-	b, diff := c.compareLocked(records, f, given)
+	b, diff := c.compareLocked(records, f, check.given)
 	if len(b.changes)+len(b.removed) == 0 {
 		return diff, nil
 	}
@@ -84,20 +83,42 @@ func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error)
 	return diff, nil
 }
 
-func (c *Catalog) checkEntryLocked(r *Record, f ScopeFilter, given map[uint64]struct{}) error {
+// SetCheck finds the entries of a set that no Reconcile can accept, whatever the
+// catalog has.
+type SetCheck struct {
+	scope ScopeFilter
+	given map[uint64]struct{} // ids
+}
+
+// NewSetCheck returns the check of a set for the chosen scopes.
+func NewSetCheck(f ScopeFilter) *SetCheck {
+	return &SetCheck{scope: f, given: make(map[uint64]struct{})}
+}
+
+// Add checks the next entry against the limits, the scope and the entries before
+// it. The error is an *InvalidError.
+func (s *SetCheck) Add(r *Record) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	if err := f.check(r.Scope); err != nil {
+	if err := s.scope.check(r.Scope); err != nil {
 		return err
 	}
-	if _, twice := given[r.ID]; twice {
+	if _, twice := s.given[r.ID]; twice {
 		return &InvalidError{fmt.Sprintf("worker_id %d is given twice", r.ID)}
+	}
+	s.given[r.ID] = struct{}{}
+	return nil
+}
+
+func (c *Catalog) checkEntryLocked(r *Record, check *SetCheck) error {
+	if err := check.Add(r); err != nil {
+		return err
 	}
 	if c.mu.tracked[trackedKey{r.Scope, r.ID}] != nil {
 		return &ExistsError{ID: r.ID, Scope: r.Scope}
 	}
-	if m := c.mu.members[r.ID]; m != nil && f.check(m.worker.Scope) != nil {
+	if m := c.mu.members[r.ID]; m != nil && check.scope.check(m.worker.Scope) != nil {
 		return &ExistsError{ID: r.ID, Scope: m.worker.Scope}
 	}
 	return nil

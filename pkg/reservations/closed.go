@@ -3,6 +3,7 @@ package reservations
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -36,6 +37,20 @@ func (c closed) makeRoom() {
 	for _, n := range soonest[:len(soonest)/8] {
 		delete(c, n)
 	}
+}
+
+// firstOf lists the first ones of ascending ranges, at most limit: more would only
+// push each other out, and a range says nothing of how many bookings there were.
+func firstOf(ranges []Range, limit int) (out []uint64) {
+	for _, r := range ranges {
+		for n := r.From; n <= r.To && n != math.MaxUint64; n++ {
+			if len(out) == limit {
+				return out
+			}
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // forget gives back what is too old.

@@ -17,14 +17,13 @@ type Companion interface {
 
 // Holding is a live reservation as Find shows it.
 type Holding struct {
-	Origin        Origin
-	Scope         catalog.Scope
-	Rank          catalog.Rank
-	Hashes        []uint64      // the distinct prompt blocks; read only
-	PrefillTokens uint64        // as booked, whether tracked or not
-	Remote        bool          // accepted by another process
-	Lease         time.Duration // 0: none
-	Companion     Companion     // of the Request
+	Origin    Origin
+	Scope     catalog.Scope
+	Rank      catalog.Rank
+	Hashes    []uint64      // the distinct prompt blocks; read only
+	Remote    bool          // accepted by another process
+	Lease     time.Duration // 0: none
+	Companion Companion     // of the Request
 }
 
 // Find returns the live reservation that a call by this id over all scopes means.
@@ -40,6 +39,21 @@ func (l *Ledger) Find(id string) (h Holding, ok bool) {
 	}
 }
 
+// FreeWith is Free for the reservation with this companion only: whoever has the
+// id after it keeps it. ErrNotFound if the id is another reservation's or nobody's.
+func (l *Ledger) FreeWith(id string, c Companion) error {
+	freed := false
+	err := l.with(id, nil, func(r *reservation) {
+		if freed = r.companion == c; freed {
+			l.free(r)
+		}
+	})
+	if err == nil && !freed {
+		return ErrNotFound
+	}
+	return err
+}
+
 // holding returns false if r has ended.
 func (r *reservation) holding() (Holding, bool) {
 	r.scope.mu.RLock()
@@ -48,7 +62,7 @@ func (r *reservation) holding() (Holding, bool) {
 		return Holding{}, false
 	}
 	h := Holding{
-		Origin: r.origin, Scope: r.scope.name, Rank: r.rank, Hashes: r.hashes, PrefillTokens: r.tokens,
+		Origin: r.origin, Scope: r.scope.name, Rank: r.rank, Hashes: r.hashes,
 		Remote: r.origin.Process != r.scope.ledger.process, Companion: r.companion,
 	}
 	if r.lease != nil {

@@ -36,8 +36,18 @@ func (x *lease) last() time.Duration { return max(x.touched, x.accepted+x.heard)
 // renewed is the same as others are told of it, since the acceptance.
 func (x *lease) renewed() time.Duration { return x.last() - x.accepted }
 
-// tellAt is when the observer may be told of a further renewal.
-func (x *lease) tellAt() time.Duration { return x.told + x.length/4 }
+// expireEvery is how often Expire is called where there are leases.
+const expireEvery = time.Second
+
+// tellAt is when the observer may be told of a further renewal. One that waits for
+// its quarter is told by an Expire, which for a short lease may be too late: the
+// process that accepted the booking would have ended it by then.
+func (x *lease) tellAt() time.Duration {
+	if x.length/4 < expireEvery {
+		return x.told
+	}
+	return x.told + x.length/4
+}
 
 // slack is how much longer than the process that accepted it others keep a booking.
 func slack(length time.Duration) time.Duration { return max(5*time.Second, length/2) }

@@ -115,6 +115,34 @@ func TestRenewalsAreRare(t *testing.T) {
 	}
 }
 
+// TestShortLeases proves that a renewal is told at once where the next sweep might
+// come too late, and only there.
+func TestShortLeases(t *testing.T) {
+	obs := &recorder{}
+	l, clock := withRanks(1, obs)
+	for i, tt := range []struct {
+		lease time.Duration
+		want  []string
+	}{
+		{100 * time.Millisecond, []string{"renewed", "renewed"}},
+		{4*time.Second - 1, []string{"renewed", "renewed"}},
+		{4 * time.Second, nil},
+	} {
+		id := fmt.Sprint(i)
+		bookLeased(t, l, id, tt.lease, nil)
+		obs.steps = nil
+		for range 2 {
+			clock.advance(tt.lease / 10)
+			if err := l.Renew(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d := cmp.Diff(tt.want, obs.kinds()); d != "" {
+			t.Errorf("a lease of %v: told -want +got\n%s", tt.lease, d)
+		}
+	}
+}
+
 // TestRemoteLease proves that another process's lease is waited for longer, that
 // its end here is no end for others, and what brings it back.
 func TestRemoteLease(t *testing.T) {
@@ -234,6 +262,44 @@ func TestAssumed(t *testing.T) {
 		late.Origin.Sequence, late.ID = n, fmt.Sprint(n)
 		wantVerdict(t, "an event", l.ApplyBooked(late), Ended)
 		wantVerdict(t, "a snapshot", l.Adopt(late), map[bool]Verdict{true: Applied, false: Ended}[n <= 6])
+	}
+}
+
+// TestWideLeaseEnds proves that what another replica tells of ends costs no more
+// than what is remembered of them, however wide and many its ranges, and that no
+// number follows the last one.
+func TestWideLeaseEnds(t *testing.T) {
+	const last = uint64(math.MaxUint64)
+	wide := make([]Range, 3000)
+	for i := range wide {
+		wide[i] = Range{uint64(i)<<40 + 1, uint64(i)<<40 + 2*maxClosed}
+	}
+	for name, tt := range map[string]struct {
+		leases  []Range
+		want    int
+		has     []uint64
+		hasNone []uint64
+	}{
+		"few":        {[]Range{{1, 2}, {7, 7}}, 3, []uint64{1, 2, 7}, []uint64{3}},
+		"wide":       {wide, maxClosed, []uint64{1, maxClosed}, []uint64{maxClosed + 1, 1<<40 + 1}},
+		"everything": {[]Range{{0, last}}, maxClosed, []uint64{0, maxClosed - 1}, []uint64{maxClosed, last}},
+		"the end":    {[]Range{{last - 1, last}}, 1, []uint64{last - 1}, []uint64{0, 1, last}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, _ := withRanks(1, nil)
+			l.MergeEnded(2, Ends{Leases: tt.leases})
+			got := l.pasts.of[2].closed
+			if len(got) != tt.want {
+				t.Errorf("%d are remembered, want %d", len(got), tt.want)
+			}
+			for want, numbers := range map[bool][]uint64{true: tt.has, false: tt.hasNone} {
+				for _, n := range numbers {
+					if _, has := got[n]; has != want {
+						t.Errorf("%d is remembered: %t, want %t", n, has, want)
+					}
+				}
+			}
+		})
 	}
 }
 

@@ -12,7 +12,8 @@ import "github.com/select-service/select-service/pkg/catalog"
 // and ended here thus mean the same reservation.
 
 // PrefillComplete takes the reservation's prefill tokens off its rank, and renews
-// its lease if it has one. Doing it again is no error. ErrNotFound if no live reservation has the id.
+// its lease if it has one. Doing it again is no error. ErrNotFound if no live
+// reservation has the id.
 func (l *Ledger) PrefillComplete(id string) error { return l.with(id, nil, l.prefillComplete) }
 
 // PrefillCompleteIn is PrefillComplete among the reservations of one scope.
@@ -23,7 +24,8 @@ func (l *Ledger) PrefillCompleteIn(sc catalog.Scope, id string) error {
 // OutputBlock adds one generated block to the reservation. With a fraction,
 // every block that this reservation alone holds on its rank, the new one
 // included, weighs that fraction from now on, until it is freed or the fraction
-// is overwritten. A lease is renewed. ErrFraction, or ErrNotFound if no live reservation has the id.
+// is overwritten. A lease is renewed. ErrFraction, or ErrNotFound if no live
+// reservation has the id.
 func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 	if fraction != nil && !(*fraction >= 0 && *fraction <= 1) { // NaN too
 		return ErrFraction

@@ -193,10 +193,10 @@ func (p *pasts) merge(process uint64, e Ends, at time.Duration) (live int) {
 			}
 		})
 	}
-	for part := range slices.Chunk(e.Leases, perLock) {
+	for part := range slices.Chunk(firstOf(e.Leases, maxClosed), perLock) {
 		live = p.mergeSome(process, at, func(x *past) {
-			for _, r := range part {
-				x.close(r, at+p.turnEvery)
+			for _, n := range part {
+				x.close(n, at+p.turnEvery)
 			}
 		})
 	}
@@ -332,13 +332,11 @@ func (x *past) mergeRange(r Range, assumed uint64) {
 	x.endRange(r)
 }
 
-// close remembers ends of long leases that another replica tells of. It goes on
-// telling of them, so they are not passed on.
-func (x *past) close(r Range, until time.Duration) {
-	for n := r.From; n <= r.To && n-r.From < maxClosed; n++ {
-		if _, known := x.closed[n]; !known {
-			x.closed.put(n, closedLease{until: until})
-		}
+// close remembers the end of a long lease that another replica tells of. It goes
+// on telling of it, so that is not passed on.
+func (x *past) close(n uint64, until time.Duration) {
+	if _, known := x.closed[n]; !known {
+		x.closed.put(n, closedLease{until: until})
 	}
 }
 

@@ -8,6 +8,7 @@ from replicas import MODES, Mesh
 
 def pytest_addoption(parser):
     parser.addoption("--peer", action="append", default=[], help="RELEASE=PYTHON that has it (repeatable)")
+    parser.addoption("--seed", default="", help="of the random calls in the dialects")
     parser.addoption("--service", default="bin/select-service", help="the program to test, or a release")
 
 

@@ -2,7 +2,7 @@
 
 import time
 
-from dialect_fleet import hashes, rolled
+from dialect_fleet import Stream, hashes, rolled
 from dialect_wire import Call, comparable, rank, ranks_of, told_apart
 from programs import Answer
 
@@ -20,6 +20,7 @@ class Caches:
         ours, theirs = self.ours.send(call), self.theirs.send(call)
         if ours.status != 200 or theirs.status != 200:
             return
+        wrong = set()
         for row, other in zip(ours.body["workers"], theirs.body["workers"], strict=True):
             found = tuple(row[key] for key in _FOUND)
             if found != tuple(other[key] for key in _FOUND):
@@ -27,7 +28,9 @@ class Caches:
                 size, where = ours.body["block_size"], rank(row)
                 held = self.fleet.found(*where, size, _rolling(fields, size))
                 assert found == held, f"{call}: {where} holds {held}, ours finds {found}"
-                self.inexact(where[0])
+                wrong.add(where[0])
+        for worker in sorted(wrong):
+            self.inexact(worker)
 
     def inexact(self, worker: int) -> None:
         self.seen["K1"] += 1
@@ -35,11 +38,17 @@ class Caches:
 
     def empty(self, worker: int) -> None:
         """Empties the worker's caches: of all ranks, as the peer does not tell them apart."""
-        streams = self.fleet.forget(worker)
-        if self.hears(worker):
-            for stream in streams:
-                stream.publish(["AllBlocksCleared"])
-            self._agree(lambda block: block[0] != worker)
+        self.fleet.forget(worker)
+        if not self.hears(worker):
+            return
+        streams = [self.fleet.stream(worker, number) for number in ranks_of(self.records[worker])]
+        for stream in streams:
+            # One that is late would take from 1.3.1 what another rank has by then.
+            deaf = self._send(worker, stream, [["AllBlocksCleared"]], PATIENCE)
+            assert not deaf, f"{worker}/{stream.rank}: the clear does not arrive at {deaf}"
+        for stream in streams:
+            stream.publish(*stream.unmark())
+        self._agree(lambda block: block[0] != worker)
 
     def hears(self, worker: int) -> bool:
         """Whether both listen to the worker's events."""
@@ -66,30 +75,28 @@ class Caches:
     def publish(self, worker: int, number: int, events: list, again=False) -> None:
         """Publishes events of a rank and waits until both have applied them. again:
         repeats itself until both listen."""
-        record, stream = self.records[worker], self.fleet.stream(worker, number)
+        stream = self.fleet.stream(worker, number)
         self.log.append(f"rank {worker}/{number}: {events}")
         deadline = time.monotonic() + PATIENCE
-        while True:
-            tokens, mark = stream.mark(record["block_size"])
-            stream.publish(*events, mark)
-            if self._found(record, number, tokens, time.monotonic() + (0.05 if again else PATIENCE)):
-                break
-            assert again and time.monotonic() < deadline, f"{worker}/{number}: events do not arrive"
+        while deaf := self._send(worker, stream, events, 0.05 if again else PATIENCE):
+            assert again and time.monotonic() < deadline, f"{worker}/{number}: events do not arrive at {deaf}"
         gone = set(stream.marks)
         stream.publish(*stream.unmark())
         self._agree(lambda block: block[4] not in gone)
 
-    def _found(self, record: dict, number: int, tokens: list[int], deadline: float) -> bool:
+    def _send(self, worker: int, stream: Stream, events: list, patience: float) -> str:
+        """Publishes events with a mark and returns who has not applied them in time,
+        empty if both have."""
+        record, deadline = self.records[worker], time.monotonic() + patience
+        tokens, mark = stream.mark(record["block_size"])
+        stream.publish(*events, mark)
         names = {key: record[key] for key in ("model_name", self.dialect.group)}
-        call, where = Call("POST", "/overlap_scores", names | {"token_ids": tokens}), (record["worker_id"], number)
-        missing = [self.ours, self.theirs]
-        while missing:
-            rows = missing[0].send(call).body["workers"]
-            if any(rank(row) == where and row["device_blocks"] for row in rows):
-                del missing[0]
-            elif time.monotonic() > deadline:
-                return False
-        return True
+        call, where = Call("POST", "/overlap_scores", names | {"token_ids": tokens}), (worker, stream.rank)
+        for who, wire in (("ours", self.ours), ("the peer", self.theirs)):
+            while not any(rank(row) == where and row["device_blocks"] for row in wire.send(call).body["workers"]):
+                if time.monotonic() > deadline:
+                    return who
+        return ""
 
     def _agree(self, good) -> None:
         """Waits until both hold the same blocks, all of them good."""

@@ -12,6 +12,8 @@ from dialect_wire import Call, ranks_of
 WORKERS = (1, 2, 3, 4, 2**53 + 1, 2**64 - 1)
 TAINTS = ("fast", "large", "old")
 ENDPOINTS = ("nope", "tcp://", "tcp://127.0.0.1", "tcp://:80", "tcp://h:port", "udp://h:1", "tcp://[::1:80")
+
+
 class Calls:
     """Calls for a pair of services in the state that they are in."""
 
@@ -51,11 +53,12 @@ class Calls:
 
     def anchors(self) -> list[Call]:
         """The workers that stay."""
-        return [Call("POST", "/workers", self._record(scope.anchor, scope, scope.anchor_ranks)) for scope in SCOPES]
+        return [Call("POST", "/workers", self.record(scope.anchor, scope, scope.anchor_ranks)) for scope in SCOPES]
 
     # Workers
 
-    def _record(self, worker: int, scope: Scope, size: int, start: int | None = None) -> dict:
+    def record(self, worker: int, scope: Scope, size: int, start: int | None = None) -> dict:
+        """A worker that can be selected, and whose events are heard."""
         record = {
             "worker_id": worker,
             "model_name": scope.model,
@@ -109,14 +112,14 @@ class Calls:
                 {"kv_events_endpoint": None, "kv_events_endpoints": {}},
                 {"kv_events_endpoints": {"7": "tcp://127.0.0.1:9"}},
                 {"kv_events_endpoint": self._chance.choice(ENDPOINTS), "kv_events_endpoints": {}},
-                {"data_parallel_size": 1, "replay_endpoint": self._chance.choice(ENDPOINTS)},
+                {"data_parallel_size": 1, "replay_endpoint": self._chance.choice([*ENDPOINTS, "tcp://*:9"])},
             ]
         )
 
     def _register(self) -> Call:
         scope = self._scope()
         start = self._chance.choice([None, None, None, 0, 1, 5])
-        record = self._record(self._chance.choice(WORKERS), scope, self._chance.choice([1, 1, 2, 3]), start)
+        record = self.record(self._chance.choice(WORKERS), scope, self._chance.choice([1, 1, 2, 3]), start)
         record |= self._extras()
         if self._maybe(0.2):
             record |= self._fault(scope)

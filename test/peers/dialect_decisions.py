@@ -101,7 +101,7 @@ def _unknown_reservation(pair: Pair, call: Call, ours: Answer, theirs: Answer) -
 def _unknown_rank(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> Answer | None:
     """The peer books on ranks that a worker does not have, and has loads of them
     from then on."""
-    if call.method == "POST" and call.route == "/reservations" and theirs.status in (201, 409):
+    if call.method == "POST" and call.route == "/reservations" and theirs.status == 201:
         worker, number = call.fields["worker_id"], call.fields.get("dp_rank") or 0
         if number not in ranks_of(pair.records[worker]):
             where = f"WorkerWithDpRank {{ worker_id: {worker}, dp_rank: {number} }}"
@@ -247,6 +247,16 @@ def _array_with_effect(pair: Pair, call: Call) -> bool:
     return call.path in _BOOKING and any(isinstance(call.fields.get(key), list) for key in _OBJECTS)
 
 
+def _new_scope(pair: Pair, call: Call) -> bool:
+    """A scope is listed even if its only worker could not be registered."""
+    return call.path == "/workers" and call.method == "POST" and pair.scope(call.fields) is None
+
+
+def _wildcard(pair: Pair, call: Call) -> bool:
+    """A replay endpoint may have a wildcard for a host."""
+    return "://*" in str(call.fields.get("replay_endpoint"))
+
+
 DECISIONS_13 = (
     Decision("D11", _body_forms),
     Decision("D1", _unknown_reservation),
@@ -263,12 +273,10 @@ DEFECTS_13 = (
     Defect("D4", _never_freed),
     Defect("D9", _shared_id),
     Defect("D11", _array_with_effect),
+    Defect("K14", _wildcard),
+    Defect("scopes", _new_scope),
 )
 DIALECT_13 = Dialect("1.3.1", "1.3", "tenant_id", "reservation_id", DECISIONS_13, DEFECTS_13)
-
-def _new_scope(pair: Pair, call: Call) -> bool:
-    """A scope is listed even if its only worker could not be registered."""
-    return call.path == "/workers" and call.method == "POST" and pair.scope(call.fields) is None
 
 
 def _replay_of_many(pair: Pair, call: Call) -> bool:
@@ -276,6 +284,13 @@ def _replay_of_many(pair: Pair, call: Call) -> bool:
     worker = _worker(call.route)
     record = (pair.records.get(worker, {}) if worker is not None else {}) | call.fields
     return record.get("replay_endpoint") is not None and record.get("data_parallel_size") not in (None, 1)
+
+
+def _predicted_for_ever(pair: Pair, call: Call) -> bool:
+    """What was predicted for a rank without KV events outlives the rank."""
+    worker = call.fields.get("worker_id") if call.path == "/workers" else _worker(call.route)
+    record = pair.records.get(worker) if isinstance(worker, int) else None
+    return not pair.events and record is not None and pair.dialect.shaken(record, call)
 
 
 DECISIONS_16 = (
@@ -286,17 +301,11 @@ DECISIONS_16 = (
     Decision("K13", _orphans),
     Decision("override"),
 )
-def _predicted_for_ever(pair: Pair, call: Call) -> bool:
-    """What was predicted for a rank without KV events outlives the rank."""
-    worker = call.fields.get("worker_id") if call.path == "/workers" else _worker(call.route)
-    record = pair.records.get(worker) if isinstance(worker, int) else None
-    return not pair.events and record is not None and pair.dialect.shaken(record, call)
-
-
 DEFECTS_16 = (
     Defect("D11", _array_with_effect),
-    Defect("D18", _new_scope),
-    Defect("K6", _replay_of_many),
     Defect("K1", _predicted_for_ever),
+    Defect("K6", _replay_of_many),
+    Defect("K14", _wildcard),
+    Defect("scopes", _new_scope),
 )
 DIALECT_16 = Dialect("1.6.1", "1.6", "routing_group", "selection_id", DECISIONS_16, DEFECTS_16)

@@ -123,7 +123,7 @@ class Fleet:
         held, first = stream.held["GPU"], 0
         while first < len(path) and (adapter, path[: first + 1]) in held:
             first += 1
-        return _stored(stream, "GPU", adapter, path, first, size)
+        return stored(stream, "GPU", adapter, path, first, size)
 
     def _offload(self, stream: Stream, size: int) -> list:
         """Blocks behind what the rank holds anywhere go to a lower tier."""
@@ -133,7 +133,7 @@ class Fleet:
         first = self._chance.choice([0, 1, 2, 3])
         known = first == 0 or (adapter, path[:first]) in anywhere
         lacking = not any((adapter, path[: n + 1]) in stream.held[medium] for n in range(first, len(path)))
-        return _stored(stream, medium, adapter, path, first, size) if known and lacking else []
+        return stored(stream, medium, adapter, path, first, size) if known and lacking else []
 
     def _evict(self, stream: Stream, size: int) -> list:
         """A block goes from a tier with all that is behind it there, last first."""
@@ -147,20 +147,18 @@ class Fleet:
             key=len,
             reverse=True,
         )
-        stream.held[medium] -= {(adapter, other) for other in gone}
-        return [["BlockRemoved", [_name(adapter, other) for other in gone], medium]]
+        return removed(stream, medium, adapter, *gone)
 
     def _prompt(self) -> tuple[str | None, str]:
         adapter = ADAPTER if self._chance.random() < 0.2 else None
         return adapter, "".join(self._chance.choices("ab", [3, 1], k=self._chance.randint(1, DEEPEST)))
 
-    def forget(self, worker: int) -> list[Stream]:
-        """The worker's ranks hold nothing any more; returns their streams."""
-        streams = [stream for (owner, _), stream in self._streams.items() if owner == worker]
-        for stream in streams:
-            stream.held.clear()
-            stream.marks.clear()
-        return streams
+    def forget(self, worker: int) -> None:
+        """The worker's ranks hold nothing any more."""
+        for (owner, _), stream in self._streams.items():
+            if owner == worker:
+                stream.held.clear()
+                stream.marks.clear()
 
     def found(self, worker: int, rank: int, size: int, rolling: list[int]) -> tuple[int, int, int]:
         """How many blocks of a prompt a rank has on the device, with the host's, and
@@ -191,7 +189,8 @@ class Fleet:
             stream.socket.close(linger=0)
 
 
-def _stored(stream: Stream, medium: str, adapter: str | None, path: str, first: int, size: int) -> list:
+def stored(stream: Stream, medium: str, adapter: str | None, path: str, first: int, size: int) -> list:
+    """The rank gets the path's blocks from the first on, as events."""
     new = [path[: end + 1] for end in range(first, len(path))]
     if not new:
         return []
@@ -199,6 +198,12 @@ def _stored(stream: Stream, medium: str, adapter: str | None, path: str, first: 
     parent = _name(adapter, path[:first]) if first else None
     ids = tokens(path, size)[first * size :]
     return [["BlockStored", [_name(adapter, block) for block in new], parent, ids, size, None, medium, adapter]]
+
+
+def removed(stream: Stream, medium: str, adapter: str | None, *paths: str) -> list:
+    """The rank loses the blocks at the end of these paths, as events."""
+    stream.held[medium] -= {(adapter, path) for path in paths}
+    return [["BlockRemoved", [_name(adapter, path) for path in paths], medium]]
 
 
 def _name(adapter: str | None, path: str) -> int:

@@ -221,7 +221,7 @@ class Pair(Caches):
             if theirs:
                 override = {key: value for key, value in override.items() if key in self.dialect.overrides}
             weights = (self.their_weights if theirs else self.weights).overridden(override)
-            ranks = told(scores.body, loads.body, length)
+            ranks = told(scores.body, loads.body, length, self.weights.track)
             return cheapest(ranks, eligible, scores.body["block_size"], length, weights)
         return None
 
@@ -311,6 +311,7 @@ class Pair(Caches):
                 self.read()
                 break
         self.empty(worker)
+
 
 def _session(fields: dict) -> bool:
     return any(fields.get(key) is not None for key in ("session_id", "session_context"))

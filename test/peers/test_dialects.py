@@ -2,6 +2,8 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from dialect_calls import Calls
 from dialect_cost import Weights
 from dialect_decisions import DIALECT_13, DIALECT_16, Dialect
 from dialect_fleet import Fleet
+from dialect_occasions import OCCASIONS
 from dialect_pair import Pair
 from dialect_wire import Wire
 from ports import free_ports
@@ -84,10 +87,39 @@ RUNS = [
 @pytest.mark.ours
 @pytest.mark.parametrize("run", RUNS, ids=str)
 def test_both_answer_alike(run, pytestconfig):
+    chance = random.Random(f"{run} {pytestconfig.getoption('--seed')}")
+    with both(run, chance, pytestconfig) as pair:
+        calls = Calls(chance, pair)
+        settle(pair, calls)
+        for _ in range(run.calls):
+            if chance.random() < 0.25 and (where := calls.turn()):
+                if events := pair.fleet.turn(*where, pair.records[where[0]]["block_size"]):
+                    pair.publish(*where, events)
+            pair.play(calls.next())
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("run", [run for run in RUNS if run.name in ("1.3", "1.6")], ids=str)
+def test_every_difference_shows(run, pytestconfig):
+    """None of the differences is only a claim: each makes one where it should."""
+    assert {decision for decision, _ in OCCASIONS} >= {decision.name for decision in run.dialect.decisions}
+    chance = random.Random(run.name)
+    with both(run, chance, pytestconfig) as pair:
+        calls = Calls(chance, pair)
+        settle(pair, calls)
+        for decision, occasion in OCCASIONS:
+            before = pair.seen[decision]
+            occasion(pair, calls)
+            shows = decision in {decision.name for decision in run.dialect.decisions}
+            assert (pair.seen[decision] > before) == shows, f"{decision}, {occasion.__name__}: {pair.seen}"
+
+
+@contextmanager
+def both(run: Run, chance: random.Random, pytestconfig) -> Iterator[Pair]:
+    """Ours and the peer, started for a sequence of calls."""
     python = dict(peer.split("=", 1) for peer in pytestconfig.getoption("--peer")).get(run.dialect.release)
     if python is None:
         pytest.skip(f"there is no {run.dialect.release}")
-    chance = random.Random(run.name)
     fleet, programs = Fleet(chance), []
     try:
         for argv in (
@@ -106,11 +138,10 @@ def test_both_answer_alike(run, pytestconfig):
             prefix_only=run.contract == "1.6",
         )
         try:
-            play(pair, Calls(chance, pair), run.calls, chance)
+            yield pair
         except AssertionError as failure:
             failure.add_note("\n".join(["the last calls:", *pair.log[-12:]]))
             raise
-        assert pair.calls >= run.calls
     finally:
         fleet.close()
         for program in programs:
@@ -127,17 +158,13 @@ def start(argv: list[str], run: Run) -> Program:
     return Program([*argv, "--port", str(port)], port, **env)
 
 
-def play(pair: Pair, calls: Calls, count: int, chance: random.Random) -> None:
+def settle(pair: Pair, calls: Calls) -> None:
+    """Registers the workers that stay."""
     for call in calls.anchors():
         pair.exchange(call)
         pair.read()
         pair.listen(call.fields["worker_id"])
     pair.find_home()
-    for _ in range(count):
-        if chance.random() < 0.25 and (where := calls.turn()):
-            if events := pair.fleet.turn(*where, pair.records[where[0]]["block_size"]):
-                pair.publish(*where, events)
-        pair.play(calls.next())
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"

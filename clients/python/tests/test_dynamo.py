@@ -241,6 +241,26 @@ def test_cancelled(service: SelectionService, fleet: Server) -> None:
     asyncio.run(main())
 
 
+def test_cancelled_when_booked(service: SelectionService, fleet: Server) -> None:
+    """A booking is undone, too, whose answer is on its way to the caller when it is cancelled."""
+
+    async def main() -> None:
+        await service.upsert_worker(WORKER)
+        stated = {"worker_id": W, "dp_rank": 0, "sequence_hashes": [-5], "isl_tokens": 5}
+        bookings = [
+            service.select_and_reserve({"selection_id": "a", "token_ids": TOKENS}),
+            service.create_reservation({"selection_id": "b", **stated}),
+        ]
+        eventually(lambda: set(service._bookings) == {"a", "b"})  # the event loop stands still
+        for booking in bookings:
+            assert booking.cancel()  # type: ignore[attr-defined]
+        await asyncio.wait(bookings)
+        await asyncio.to_thread(eventually, fleet.is_idle)
+        assert not service._bookings
+
+    asyncio.run(main())
+
+
 def test_nothing_is_awaited(service: SelectionService, fleet: Server) -> None:
     """Calls begin at once and keep their order, whether or not anybody waits for them."""
 

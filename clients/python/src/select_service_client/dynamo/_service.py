@@ -23,6 +23,7 @@ from select_service_client._plan import Plan, Retry, T, Wait
 from select_service_client._routes import readiness, split_headers
 
 from ._errors import SelectionServiceError, translate
+from ._handover import Handover
 
 URL = "SELECT_SERVICE_DYNAMO_URL"
 
@@ -225,6 +226,7 @@ class SelectionService:
         body["lease_seconds"] = self._lease
         booking = body["selection_id"]
         ticket = self._core.lanes.enter(booking)
+        handover = Handover(lambda: self._withdraw(booking))
 
         def attempt(ticket: Ticket | None) -> Plan[dict[str, Any]]:
             reply, own = yield from self._core.book(path, body, headers, ticket=ticket, keep=True)
@@ -234,13 +236,16 @@ class SelectionService:
                 reply, own = yield from self._core.book(path, body, headers, keep=True)
             if own or path == "/select_and_reserve":
                 self._own(booking, reply["worker_id"])
+                handover.made()
             else:
                 self._core.release(booking)
                 self._remember_foreign(booking)
             reply.pop("lease_seconds", None)  # the service's own addition
             return dict(reply)
 
-        return self._start(self._restored(attempt, ticket), ticket)
+        future = self._start(self._restored(attempt, ticket), ticket)
+        future.add_done_callback(lambda done: handover.given_up() if done.cancelled() else None)
+        return future
 
     def _restored(self, attempt: Callable[[Ticket | None], Plan[T]], ticket: Ticket | None = None) -> Plan[T]:
         """Tries once more after the workers were registered with a service that lost them."""
@@ -304,6 +309,14 @@ class SelectionService:
         with self._lock:
             self._foreign.pop(booking, None)
             self._bookings[booking] = (worker, keeper)
+
+    def _withdraw(self, booking: str) -> None:
+        """Frees an own booking whose caller does not know that it was made."""
+        with self._lock:
+            _, keeper = self._bookings.pop(booking, (0, None))
+        if keeper is not None:
+            keeper.cancel()
+            self._core.abandon(booking)
 
     def _remember_foreign(self, booking: str) -> None:
         with self._lock:

@@ -1,0 +1,270 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// TestRepeatNeedNotWait: a repeat that waits in line is answered as soon as its id
+// is booked, by whatever way, although the rank is busy from then on: it may be
+// busy with just that booking.
+func TestRepeatNeedNotWait(t *testing.T) {
+	tokens := prompt(1, 8)
+	book := map[string]func(t *testing.T, w *world){
+		"first try": func(_ *testing.T, w *world) { _ = w.Free("first") },
+		"reservations": func(t *testing.T, w *world) {
+			req := service.ReserveRequest{Scope: scope, ID: "x", Rank: catalog.Rank{Worker: 1}, Prompt: ask(tokens).Prompt}
+			if _, err := w.Reserve(&req); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"kept selection": func(t *testing.T, w *world) {
+			if _, err := w.bookKept("x"); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	for name, book := range book {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := busy(t, keeping)
+				if name == "kept selection" {
+					req := ask(tokens)
+					req.SelectionID, req.Keep, req.Advisory = new("x"), true, true
+					if _, err := w.Select(context.Background(), req, false); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var calls []*call
+				if name == "first try" {
+					calls = append(calls, w.call("x", prompt(1, 8)))
+				}
+				for range 3 {
+					calls = append(calls, w.call("x", prompt(1, 8), again))
+				}
+				other := w.call("y", prompt(2, 8), again)
+				book(t, w)
+				booked := 0
+				for _, c := range calls {
+					if sel := c.served(t); !sel.Repeated {
+						booked++
+					}
+				}
+				if want := map[bool]int{true: 1}[name == "first try"]; booked != want || !other.waits() {
+					t.Errorf("%d booked, want %d; another id waits: %t", booked, want, other.waits())
+				}
+				other.cancel()
+			})
+		})
+	}
+}
+
+// TestRepeatIsToldOfReplica: a waiting repeat is answered, too, when another
+// replica has booked its id; a request that differs is refused then.
+func TestRepeatIsToldOfReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh()
+		a, b := m.start(t, "a"), m.startWith(t, "b", eventsOff, queueing(0))
+		follow(t, a, "a", b, "b")
+		a.put(record(1, 1))
+		b.put(record(1, 1))
+		b.book("first", prompt(1000, 8))
+		same, differing := b.call("x", prompt(1, 8), again), b.call("x", prompt(2, 8), again)
+		if !same.waits() || !differing.waits() {
+			t.Fatal("nobody waits")
+		}
+		a.book("x", prompt(1, 8))
+		time.Sleep(5 * time.Second)
+		if sel := same.served(t); !sel.Repeated {
+			t.Errorf("%+v", sel)
+		}
+		if differing.waits() {
+			t.Fatal("the other one still waits")
+		}
+		wantError(t, differing.err, service.Conflict, takenText("x"))
+	})
+}
+
+// TestRepeatOutlivesFirstTry: a booking that a repeat was given stays, with its use
+// of the session, although the caller of the first try goes away just when its turn
+// has come.
+func TestRepeatOutlivesFirstTry(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the first try is woken, but does not run
+	abandoned := 0
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			w := busy(t, sessions)
+			first := w.call("x", prompt(1, 8), again, of("s"))
+			if err := w.Free("first"); err != nil {
+				t.Fatal(err)
+			}
+			sel, err := w.reserve("x", prompt(1, 8), again, of("s"))
+			if err != nil || !sel.Repeated {
+				t.Fatalf("%+v, %v", sel, err)
+			}
+			first.cancel()
+			synctest.Wait()
+			if first.err != nil {
+				abandoned++
+			}
+			time.Sleep(sessionTTL + 5*time.Second)
+			if n := sum(w.Metrics().Remembered, "sessions"); n != 1 {
+				t.Errorf("%v sessions, want the booking's", n)
+			}
+			if err := w.Free("x"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if abandoned == 0 {
+		t.Error("no first try went away in time")
+	}
+}
+
+// TestImpatientCallers: of many requests with one id, whose callers go away at any
+// moment while the rank becomes free, those that are answered all have one booking,
+// which lives; if none is, nothing is booked.
+func TestImpatientCallers(t *testing.T) {
+	w := start(t, eventsOff, queueing(0), sessions)
+	w.put(record(1, 1))
+	for round := range 500 {
+		w.book("first", prompt(1000, 8))
+		var answered, booked int
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		id := fmt.Sprint(round)
+		for i := range 4 {
+			ctx, cancel := context.WithCancel(context.Background())
+			wg.Go(func() {
+				req := ask(prompt(1, 8))
+				req.ReservationID, req.IfExists, req.Session = &id, service.ReturnFirst, "s"
+				sel, err := w.Select(ctx, req, true)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					if i == 0 {
+						t.Errorf("round %d: %v", round, err)
+					}
+					return
+				}
+				answered++
+				if !sel.Repeated {
+					booked++
+				}
+			})
+			defer cancel()
+			if i > 0 {
+				wg.Go(cancel)
+			}
+		}
+		wg.Go(func() { _ = w.Free("first") })
+		wg.Wait()
+		if booked > 1 || answered == 0 {
+			t.Errorf("round %d: %d booked, %d answered", round, booked, answered)
+		}
+		if err := w.Free(id); err != nil {
+			t.Errorf("round %d: %d answered: %v", round, answered, err)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	w.wantLoad("1/0: 0 0 0")
+}
+
+// TestRepeatRenews: a repeat begins the lease anew that its answer promises, on
+// the replica that booked and on another one.
+func TestRepeatRenews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh()
+		a, b := m.start(t, "a"), m.start(t, "b")
+		follow(t, a, "a", b, "b")
+		a.put(record(1, 1))
+		b.put(record(1, 1))
+		if _, err := a.reserve("r", prompt(1, 8), leased(10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2500 * time.Millisecond) // two announcements
+		for i := range 6 {
+			time.Sleep(8 * time.Second)
+			w := []*world{a, b}[i%2]
+			if sel, err := w.reserve("r", prompt(1, 8), again); err != nil || sel.Lease != 10*time.Second {
+				t.Fatalf("%d: %+v, %v", i, sel, err)
+			}
+			req := service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 8)).Prompt, IfExists: service.ReturnFirst}
+			time.Sleep(8 * time.Second)
+			if r, err := w.Reserve(&req); err != nil || r.Lease != 10*time.Second {
+				t.Fatalf("%d: %+v, %v", i, r, err)
+			}
+		}
+		if err := a.Free("r"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRepeatsWithoutWorkers: the first answer is given although nobody could be
+// chosen now, because the worker is incomplete: the booking lives.
+func TestRepeatsWithoutWorkers(t *testing.T) {
+	w := start(t, eventsOff)
+	w.put(record(1, 1))
+	first := w.book("r", prompt(1, 10))
+	if wk, err := w.PatchWorker(1, catalog.Patch{Endpoint: new("")}); err != nil || wk.Lifecycle == catalog.Schedulable {
+		t.Fatalf("%+v, %v", wk, err)
+	}
+	if sel, err := w.reserve("r", prompt(1, 10), again); err != nil || !sel.Repeated || sel.Endpoint != first.Endpoint {
+		t.Errorf("%+v, %v", sel, err)
+	}
+	req := service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt, IfExists: service.ReturnFirst}
+	if r, err := w.Reserve(&req); err != nil || !r.Repeated || r.Endpoint != first.Endpoint {
+		t.Errorf("%+v, %v", r, err)
+	}
+	_, err := w.reserve("r", prompt(2, 10), again)
+	wantError(t, err, service.Conflict, takenText("r"))
+	_, err = w.reserve("s", prompt(1, 10), again)
+	wantError(t, err, service.Unavailable, "no schedulable workers are available")
+	w.wantLoad("1/0: 10 2 1")
+}
+
+// TestKeptRepeats: the ways to book repeat each other where model, prompt and
+// worker are the same, alike on the replica that booked and on another one.
+func TestKeptRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh()
+		a, b := m.startWith(t, "a", eventsOff, keeping), m.startWith(t, "b", eventsOff, keeping)
+		follow(t, a, "a", b, "b")
+		a.put(record(1, 1))
+		b.put(record(1, 1))
+		a.keep("kept", prompt(1, 10))
+		if _, err := a.bookKept("kept"); err != nil {
+			t.Fatal(err)
+		}
+		a.book("chosen", prompt(1, 10))
+		time.Sleep(2500 * time.Millisecond) // two announcements
+		synctest.Wait()
+		for _, w := range []*world{a, b} {
+			for _, id := range []string{"kept", "chosen"} {
+				if r, err := w.bookKept(id, func(r *service.ReserveRequest) { r.IfExists = service.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {
+					t.Errorf("%s by its id: %+v, %v", id, r, err)
+				}
+				if sel, err := w.reserve(id, prompt(1, 10), again); err != nil || !sel.Repeated {
+					t.Errorf("%s chosen: %+v, %v", id, sel, err)
+				}
+				_, err := w.reserve(id, prompt(2, 10), again)
+				wantError(t, err, service.Conflict, takenText(id))
+				req := service.ReserveRequest{Scope: scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt, IfExists: service.ReturnFirst}
+				if r, err := w.Reserve(&req); err != nil || !r.Repeated {
+					t.Errorf("%s reserved: %+v, %v", id, r, err)
+				}
+			}
+		}
+	})
+}

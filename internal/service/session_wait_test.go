@@ -1,0 +1,162 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/affinity"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/overload"
+)
+
+// TestWorkersChangeMeanwhile: who waited for the session's first request sees the
+// workers of the moment at which it goes on. Here worker 2 comes, where the first
+// one is booked.
+func TestWorkersChangeMeanwhile(t *testing.T) {
+	for name, tt := range map[string]struct {
+		capacity uint64 // of worker 2
+		spoil    func(w *world)
+	}{
+		"and is free still":           {1000, func(*world) {}},
+		"and the old one gets free":   {1, func(w *world) { _ = w.Free("burden") }},
+		"and is the only one by then": {1000, func(w *world) { w.remove(1) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, eventsOff, queueing(1), sessions)
+				w.put(record(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(10)) }))
+				w.book("burden", prompt(1000, 80))
+				a, b := w.call("a", prompt(1, 8), of("s")), w.call("b", prompt(2, 8), of("s"))
+				if !a.waits() || !b.waits() {
+					t.Fatal("the worker is busy")
+				}
+				w.put(record(2, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = &tt.capacity }))
+				tt.spoil(w)
+				for name, c := range map[string]*call{"first": a, "second": b} {
+					if got := c.served(t).Rank.Worker; got != 2 {
+						t.Errorf("%s: worker %d, want 2", name, got)
+					}
+				}
+				if got := w.where(of("s")); got != 2 {
+					t.Errorf("the session is bound to %d", got)
+				}
+			})
+		})
+	}
+}
+
+// TestRetryBehindItsFirstTry: a request that is repeated while its first try, of
+// the same session, waits gets that one's answer and leaves the session in order.
+func TestRetryBehindItsFirstTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t, sessions)
+		a, b := w.call("a", prompt(1, 8), of("s"), again), w.call("a", prompt(1, 8), of("s"), again)
+		if err := w.Free("first"); err != nil {
+			t.Fatal(err)
+		}
+		if a.served(t).Repeated || !b.served(t).Repeated {
+			t.Errorf("repeated: %t, %t", a.sel.Repeated, b.sel.Repeated)
+		}
+		if err := w.Free("a"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(sessionTTL + time.Second)
+		if got := sum(w.Metrics().Remembered, "sessions"); got != 0 {
+			t.Errorf("%v sessions are left", got)
+		}
+	})
+}
+
+// TestNewerRank: a session that was bound anew, to a worker that came after the
+// request's look at the catalog, is followed there.
+func TestNewerRank(t *testing.T) {
+	w := talk(t, limits(overload.Thresholds{PrefillTokens: new(uint64(50))})) // 1 is overloaded
+	ctx := &hooked{Context: t.Context(), hook: func() {
+		w.put(record(3, 1))
+		if sel, err := w.reserve("other", prompt(2, 8), of("s"), onWorkers(1, 3)); err != nil || sel.Rank.Worker != 3 {
+			t.Errorf("the other one: %s, %v", sel.Rank, err)
+		}
+	}}
+	sel, err := w.Select(ctx, named("r", of("s")), true)
+	if err != nil || sel.Rank.Worker != 3 || w.where(of("s")) != 3 {
+		t.Errorf("booked on %s, %v; the session is bound to %d", sel.Rank, err, w.where(of("s")))
+	}
+}
+
+// TestPanicInSelection: a selection that panics does not keep its session from
+// others. The panic comes where a caller's context is asked.
+func TestPanicInSelection(t *testing.T) {
+	w := start(t, eventsOff, sessions)
+	w.put(record(1, 1))
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		_, _ = w.Select(&hooked{Context: t.Context(), hook: func() { panic("planted") }}, named("a", of("s")), true)
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := w.Select(ctx, named("b", of("s")), true); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestManyWaitForSession: those who wait for a session's first request are bounded
+// and shown; beyond that the queue has them, and its limits. A shutdown answers
+// all of them.
+func TestManyWaitForSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t, sessions)
+		calls := make([]*call, 1+affinity.MaxSessionWaiting+3)
+		for i := range calls {
+			calls[i] = w.call(fmt.Sprint("c", i), prompt(uint32(i+1), 8), of("s"))
+		}
+		if got := sum(w.Metrics().Remembered, "session_waiters"); got != affinity.MaxSessionWaiting {
+			t.Errorf("%v wait for the session, want %d", got, affinity.MaxSessionWaiting)
+		}
+		if n := w.Loads(nil, nil)[0].PendingCount; n != 1+3 {
+			t.Errorf("%d in the queue, want the first and three who are not steered", n)
+		}
+		w.Close()
+		synctest.Wait()
+		for i, c := range calls {
+			if c.waits() || c.err == nil {
+				t.Fatalf("call %d: %v", i, c.err)
+			}
+		}
+		if got := sum(w.Metrics().Remembered, "session_waiters"); got != 0 {
+			t.Errorf("%v wait after the shutdown", got)
+		}
+	})
+}
+
+// hooked is a context that runs hook when it is first asked for its error: a
+// selection does that once it is prepared.
+type hooked struct {
+	context.Context
+	hook func()
+}
+
+func (c *hooked) Err() error {
+	if hook := c.hook; hook != nil {
+		c.hook = nil
+		hook()
+	}
+	return c.Context.Err()
+}
+
+// named is a request that books under an id.
+func named(id string, change ...func(*service.SelectRequest)) *service.SelectRequest {
+	req := ask(prompt(7, 8))
+	req.ReservationID = &id
+	for _, f := range change {
+		f(req)
+	}
+	return req
+}
