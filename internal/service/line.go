@@ -145,14 +145,24 @@ func (l *line) drain() {
 		if w == nil {
 			return
 		}
-		t := w.Value.(*ticket)
-		after := l.service.config.OverlapRefresh
-		t.err = t.selection.refresh(after > 0 && time.Since(t.selection.since) >= after)
-		if t.err == nil {
-			t.err = t.selection.run()
-		}
-		close(t.done)
+		l.serve(w.Value.(*ticket))
 	}
+}
+
+// errPanicked is for a selection that panicked in the turn that another one gave it.
+var errPanicked = &Error{Kind: Internal, Text: "internal error"}
+
+// serve runs a selection whose turn has come. Who waits for it is told also if it
+// panics: the panic is in another caller's goroutine.
+func (l *line) serve(t *ticket) {
+	t.err = errPanicked // until it is decided
+	defer close(t.done)
+	after := l.service.config.OverlapRefresh
+	err := t.selection.refresh(after > 0 && time.Since(t.selection.since) >= after)
+	if err == nil {
+		err = t.selection.run()
+	}
+	t.err = err
 }
 
 // close answers everybody who waits, and whoever still comes: the service is

@@ -127,7 +127,7 @@ func (c *selection) restrict(v *reservations.View) ([]catalog.Entry, error) {
 
 // endStale ends the bookings of the scope that are too old, so that they refuse
 // nobody. New bookings end some and the timer all; but while everybody is refused
-// nobody books, and the timer may be 30 s away.
+// nobody books, and the timer may be a second away.
 func (c *selection) endStale() {
 	if c.limits().Any() {
 		c.service.ledger.ExpireIn(c.request.Scope)

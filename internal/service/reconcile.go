@@ -10,6 +10,7 @@ import (
 // WorkersFileError refuses a set of workers because a file has the say.
 type WorkersFileError struct{ Path string }
 
+// Error names the file.
 func (e *WorkersFileError) Error() string {
 	return "workers are managed by --workers-file " + e.Path
 }

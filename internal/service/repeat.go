@@ -160,6 +160,7 @@ func (s *Service) earlier(q *question) (*earlier, error) {
 	first, local := h.Companion.(*companion)
 	same := false
 	switch {
+	case h.PerScope: // the slot tracker's booking is nobody's first
 	case h.Remote:
 		same = q.prompt == nil || sameBlocks(asked.sequence, h.Hashes)
 		e.endpoint = endpointOf(snap, h.Rank)
@@ -194,11 +195,9 @@ func (s *Service) earlier(q *question) (*earlier, error) {
 // another scope than its own, one of the slot tracker's conflicts with none.
 func conflicts(h *reservations.Holding, sc catalog.Scope) bool { return everywhere(h) || h.Scope == sc }
 
-// everywhere tells whether no booking of any scope can have the id of h.
-func everywhere(h *reservations.Holding) bool {
-	_, selected := h.Companion.(*companion)
-	return selected || h.Remote
-}
+// everywhere tells whether no booking of any scope can have the id of h: only the
+// slot tracker's ids are of one scope (decision S4).
+func everywhere(h *reservations.Holding) bool { return !h.PerScope }
 
 // endpointOf is the endpoint of a rank's worker, "" if there is none.
 func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {

@@ -77,15 +77,12 @@ func TestFirstAnswerAgain(t *testing.T) {
 			w.put(record(2, 1)) // cheaper
 			w.put(record(3, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
 			load := w.load()
-			var wanted service.IfExists
-			got, err := w.reserve("r", tt.tokens, again, tt.change, func(r *service.SelectRequest) { wanted = r.IfExists })
+			got, err := w.reserve("r", tt.tokens, again, tt.change)
 			if tt.same {
 				first.Repeated = true
 				if err != nil || !reflect.DeepEqual(got, first) {
 					t.Errorf("answer is\n%+v, %v, want\n%+v", got, err, first)
 				}
-			} else if wanted == service.ReturnFirst {
-				wantError(t, err, service.Conflict, takenText("r"))
 			} else {
 				wantError(t, err, service.Conflict, takenText("r"))
 			}
@@ -240,6 +237,34 @@ func TestRepeatsElsewhere(t *testing.T) {
 	})
 }
 
+// TestSlotsBookingElsewhere: a booking of the slot tracker that a replica knows from
+// another one takes its id in its own scope only (decision S4), and is nobody's
+// first try.
+func TestSlotsBookingElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh()
+		a, b := m.start(t, "a"), m.start(t, "b")
+		follow(t, a, "a", b, "b")
+		other := catalog.Scope{Model: scope.Model, Tenant: "u"}
+		for _, w := range []*world{a, b} {
+			w.put(record(1, 1))
+			w.put(record(2, 1, func(r *catalog.Record) { r.Scope = other }))
+		}
+		if err := a.SlotsAdd(adding("x", 1, 0, 10, hashes(prompt(1, 10)).SequenceHashes...)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2500 * time.Millisecond) // two announcements
+		synctest.Wait()
+		b.wantLoad("1/0: 10 2 1, m/u, 2/0: 0 0 0")
+		_, err := b.reserve("x", prompt(1, 10), again)
+		wantError(t, err, service.Conflict, takenText("x"))
+		elsewhere := func(r *service.SelectRequest) { r.Scope, r.Detailed = other, true }
+		if got, err := b.reserve("x", prompt(1, 10), again, elsewhere); err != nil || got.Repeated || got.Rank.Worker != 2 {
+			t.Errorf("in another scope: %+v, %v, want a booking", got, err)
+		}
+	})
+}
+
 // TestOldestAnswerIsForgotten: first answers are bounded; a forgotten one is a
 // conflict, as without it.
 func TestOldestAnswerIsForgotten(t *testing.T) {
@@ -254,9 +279,12 @@ func TestOldestAnswerIsForgotten(t *testing.T) {
 	}
 	_, err := w.reserve("0", prompt(1, 4), again)
 	wantError(t, err, service.Conflict, takenText("0"))
-	var told *service.Error
-	if text := "selection 0 is already reserved or being reserved"; !errors.As(err, &told) || told.TextIn(service.Contract16) != text {
-		t.Errorf("in 1.6 the text is %q, want %q", told.TextIn(service.Contract16), text)
+	told, ok := errors.AsType[*service.Error](err)
+	if !ok {
+		t.Fatal(err)
+	}
+	if got, want := told.TextIn(service.Contract16), "selection 0 is already reserved or being reserved"; got != want {
+		t.Errorf("in 1.6 the text is %q, want %q", got, want)
 	}
 	if sel, err := w.reserve("1", prompt(1, 4), again); err != nil || !sel.Repeated {
 		t.Errorf("the second one: %+v, %v", sel, err)

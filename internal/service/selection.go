@@ -43,15 +43,17 @@ type selection struct {
 	counts *modelStats // that it is counted in, nil: in none yet
 }
 
-// errStale is in the chain of an error that only says that workers changed while
-// a request was looked after: it is tried anew on what the catalog shows now.
-var errStale = errors.New("a worker left meanwhile")
+// errStale is in the chain of an error that only says that what a request was
+// judged by has changed meanwhile: workers, the booking of its id, its session. It
+// is tried anew.
+var errStale = errors.New("changed meanwhile")
 
 // errPoolGone is errStale for a request that waited in a pool that is gone.
 var errPoolGone = &Error{Kind: Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: errStale}
 
-// maxAttempts bounds how often that is done for one request. Each time a worker
-// has to leave within microseconds, so the second attempt is rare already.
+// maxAttempts bounds how often that is done for one request. A wait for a session
+// or for the booking of an id takes one more; otherwise a worker has to leave
+// within microseconds.
 const maxAttempts = 10
 
 // Select chooses a worker and rank for a prompt. With reserve the load is

@@ -68,8 +68,8 @@ func (s *Service) isAway(r catalog.Rank, snap *catalog.Snapshot) bool {
 	return !there
 }
 
-// errSessionMoved is errStale for a request that knows less of the workers than the
-// one that its session was bound by.
+// errSessionMoved is errStale for a request that waited while its session was
+// bound, or whose session was bound by one that knew newer workers.
 var errSessionMoved = &Error{Kind: Unavailable, Text: "workers changed while the session was bound", Err: errStale}
 
 // holdSession takes the use of the session that the booking will have. It waits

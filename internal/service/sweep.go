@@ -3,13 +3,15 @@ package service
 import (
 	"context"
 	"time"
+
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // The timers. What has a deadline of its own (leases, kept selections, sessions,
 // predicted blocks) is looked at every second; requests that wait at least as
 // often as in dynamo-kv-router 1.3.1.
 const (
-	sweepEvery     = time.Second
+	sweepEvery     = reservations.ExpireEvery
 	conductorEvery = 30 * time.Second
 	pumpEvery      = 60 * time.Second
 )

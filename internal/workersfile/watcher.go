@@ -134,7 +134,7 @@ func (w *Watcher) look() {
 			w.use(w.retry)
 		}
 	default:
-		w.acted, w.retry = now, nil
+		w.acted, w.retry, w.failed = now, nil, "" // a new content may have the same fault
 		if err != nil {
 			w.fail(now.fault)
 			return

@@ -35,6 +35,7 @@ type EntryError struct {
 	Err   error
 }
 
+// Error names the entry, counted from 0.
 func (e *EntryError) Error() string { return fmt.Sprintf("workers[%d]: %v", e.Index, e.Err) }
 
 // Unwrap gives what is wrong with the record.

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -56,6 +57,9 @@ func (c *Client) hold(ctx context.Context, book func() (Selection, error)) (*Lea
 		return nil, ErrClosed
 	}
 	selection, err := book()
+	if err == nil && selection.LeaseSeconds == 0 { // an earlier booking of the caller's, which stays
+		err = fmt.Errorf("%w: reservation %s was made without a lease", ErrConflict, selection.ID)
+	}
 	if err != nil {
 		c.tasks.Done()
 		return nil, err
@@ -82,7 +86,7 @@ func (l *Lease) keep(ctx context.Context) {
 	defer close(l.over)
 	defer l.stop()
 	defer l.forget()
-	every := l.client.lease / 3
+	every := min(l.client.lease, time.Duration(l.selection.LeaseSeconds*float64(time.Second))) / 3 // another client's may be shorter
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {

@@ -20,6 +20,7 @@ type Holding struct {
 	Origin    Origin
 	Scope     catalog.Scope
 	Rank      catalog.Rank
+	PerScope  bool          // as in the Request
 	Hashes    []uint64      // the distinct prompt blocks; read only
 	Remote    bool          // accepted by another process
 	Lease     time.Duration // 0: none
@@ -62,7 +63,7 @@ func (r *reservation) holding() (Holding, bool) {
 		return Holding{}, false
 	}
 	h := Holding{
-		Origin: r.origin, Scope: r.scope.name, Rank: r.rank, Hashes: r.hashes,
+		Origin: r.origin, Scope: r.scope.name, Rank: r.rank, PerScope: r.perScope, Hashes: r.hashes,
 		Remote: r.origin.Process != r.scope.ledger.process, Companion: r.companion,
 	}
 	if r.lease != nil {

@@ -36,14 +36,14 @@ func (x *lease) last() time.Duration { return max(x.touched, x.accepted+x.heard)
 // renewed is the same as others are told of it, since the acceptance.
 func (x *lease) renewed() time.Duration { return x.last() - x.accepted }
 
-// expireEvery is how often Expire is called where there are leases.
-const expireEvery = time.Second
+// ExpireEvery is how often Expire is to be called where there are leases.
+const ExpireEvery = time.Second
 
 // tellAt is when the observer may be told of a further renewal. One that waits for
 // its quarter is told by an Expire, which for a short lease may be too late: the
 // process that accepted the booking would have ended it by then.
 func (x *lease) tellAt() time.Duration {
-	if x.length/4 < expireEvery {
+	if x.length/4 < ExpireEvery {
 		return x.told
 	}
 	return x.told + x.length/4

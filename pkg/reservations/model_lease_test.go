@@ -94,7 +94,7 @@ func (m *model) holding(id string) (h Holding, ok bool) {
 		return Holding{}, false
 	}
 	return Holding{
-		Origin: b.origin, Scope: b.scope, Rank: b.rank, Hashes: b.chain,
+		Origin: b.origin, Scope: b.scope, Rank: b.rank, PerScope: b.perScope, Hashes: b.chain,
 		Remote: b.origin.Process != 1, Lease: b.lease.length,
 	}, true
 }

@@ -90,6 +90,10 @@ func (p *pasts) admit(o Origin, at time.Duration, renewed bool) (v Verdict, comp
 func (p *pasts) leave(o Origin, how parting) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.leaveLocked(o, how)
+}
+
+func (p *pasts) leaveLocked(o Origin, how parting) *past {
 	x := p.of[o.Process] // is there, as live bookings keep it
 	x.live--
 	x.see(o.Sequence)
@@ -102,15 +106,15 @@ func (p *pasts) leave(o Origin, how parting) {
 	case how == lapsed:
 		x.lapsed.set(o.Sequence)
 	}
+	return x
 }
 
 // leaveLease is leave for a booking with a lease. If others may have it live when
 // its number is too old for the window, its end is remembered by itself.
 func (p *pasts) leaveLease(r *reservation, how parting, at time.Duration) {
-	p.leave(r.origin, how)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	x, n := p.of[r.origin.Process], r.origin.Sequence
+	x, n := p.leaveLocked(r.origin, how), r.origin.Sequence // under one lock: without live bookings it may be evicted
 	if how == lapsed {
 		if r.done && n > x.floor { // it may come back from one who has not heard of that
 			x.completed.set(n)
