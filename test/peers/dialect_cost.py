@@ -49,9 +49,9 @@ class Rank:
     requests: int
 
 
-def told(scores: dict, loads: list[dict], tokens: int, tracked: bool) -> dict[tuple[int, int], Rank]:
-    """Reads answers of /overlap_scores and /potential_loads about a prompt. tracked:
-    the service is configured to track prefill, and the loads have this prompt's."""
+def told(scores: dict, loads: list[dict], tokens: int, configured: Weights) -> dict[tuple[int, int], Rank]:
+    """Reads answers of /overlap_scores and /potential_loads about a prompt. If prefill
+    is tracked the loads have this prompt's, by the configured weights of the tiers."""
     size, found = scores["block_size"], {rank(row): row for row in scores["workers"]}
     ranks = {}
     for row in loads:
@@ -60,7 +60,7 @@ def told(scores: dict, loads: list[dict], tokens: int, tracked: bool) -> dict[tu
             overlap.get(key, 0)
             for key in ("device_blocks", "host_pinned_extension_blocks", "disk_extension_blocks")
         )
-        uncached = tokens - min(tokens, cached(size, device, host, disk, Weights())) if tracked else 0
+        uncached = tokens - min(tokens, cached(size, device, host, disk, configured)) if configured.track else 0
         ranks[rank(row)] = Rank(
             device,
             host,

@@ -221,7 +221,7 @@ class Pair(Caches):
             if theirs:
                 override = {key: value for key, value in override.items() if key in self.dialect.overrides}
             weights = (self.their_weights if theirs else self.weights).overridden(override)
-            ranks = told(scores.body, loads.body, length, self.weights.track)
+            ranks = told(scores.body, loads.body, length, self.weights)
             return cheapest(ranks, eligible, scores.body["block_size"], length, weights)
         return None
 
