@@ -26,8 +26,11 @@ def finished(process: subprocess.Popen[str], status: int = 0) -> str:
     return err
 
 
+# Who was started in the background, as CI may be, ignores SIGINT, and so do its
+# children until they say otherwise.
 HOLD = """
-    import asyncio, sys, threading
+    import asyncio, signal, sys, threading
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     from select_service_client import AsyncClient, Client
 """
 
