@@ -1,14 +1,14 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/internal/yamldoc"
 )
 
 // configPath is the file to read and the name that asked for it.
@@ -49,11 +49,11 @@ type entry struct {
 // parseFile reads one YAML document: groups of keys. Unknown and repeated keys,
 // and values of the wrong shape, are faults of their own; the rest is still read.
 func parseFile(content []byte) (entries []entry, faults []error) {
-	root, err := parseDocument(content)
+	root, err := yamldoc.Root(content)
 	if err != nil {
 		return nil, []error{fmt.Errorf("parse: %w", err)}
 	}
-	if root == nil || isNull(root) {
+	if root == nil || yamldoc.IsNull(root) {
 		return nil, nil // empty, or comments only
 	}
 	byKey := optionsByKey()
@@ -62,7 +62,7 @@ func parseFile(content []byte) (entries []entry, faults []error) {
 			faults = append(faults, group.fault("unknown key"))
 			continue
 		}
-		if isNull(node) {
+		if yamldoc.IsNull(node) {
 			continue
 		}
 		for key, node := range pairs(node, group.path+".", &faults) {
@@ -80,25 +80,6 @@ func parseFile(content []byte) (entries []entry, faults []error) {
 		}
 	}
 	return entries, faults
-}
-
-// parseDocument returns the root of the only document, nil if there is none.
-func parseDocument(content []byte) (*yaml.Node, error) {
-	dec := yaml.NewDecoder(bytes.NewReader(content))
-	var doc, further yaml.Node
-	switch err := dec.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	switch err := dec.Decode(&further); {
-	case err == nil:
-		return nil, errors.New("more than one document")
-	case !errors.Is(err, io.EOF):
-		return nil, err
-	}
-	return doc.Content[0], nil
 }
 
 // place is a key of the file.
@@ -137,10 +118,6 @@ func pairs(node *yaml.Node, prefix string, faults *[]error) iter.Seq2[place, *ya
 	}
 }
 
-func isNull(node *yaml.Node) bool {
-	return node.Kind == yaml.ScalarNode && node.Tag == "!!null"
-}
-
 var (
 	errNotPlain = errors.New("want one value")
 	errNotList  = errors.New("want a list of plain values")
@@ -151,7 +128,7 @@ var (
 func scalarText(node *yaml.Node) (string, error) {
 	switch node.Kind {
 	case yaml.ScalarNode:
-		if isNull(node) {
+		if yamldoc.IsNull(node) {
 			return "", nil
 		}
 		return node.Value, nil

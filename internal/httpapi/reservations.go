@@ -50,28 +50,15 @@ func (d dialect) appendReservation(out []byte, r *service.Reservation) []byte {
 	return append(out, '}')
 }
 
-func (r reservationRoutes) renew(c *gin.Context, out []byte) (int, []byte, error) {
-	id, err := pathValue(c, "reservation_id")
-	if err == nil {
-		err = r.svc.Renew(id)
+// byID answers the calls that say nothing but a reservation's id.
+func byID(act func(id string) error) answerFunc {
+	return func(c *gin.Context, out []byte) (int, []byte, error) {
+		id, err := pathValue(c, "reservation_id")
+		if err == nil {
+			err = act(id)
+		}
+		return http.StatusOK, appendOK(out), err
 	}
-	return http.StatusOK, appendOK(out), err
-}
-
-func (r reservationRoutes) prefillComplete(c *gin.Context, out []byte) (int, []byte, error) {
-	id, err := pathValue(c, "reservation_id")
-	if err == nil {
-		err = r.svc.PrefillComplete(id)
-	}
-	return http.StatusOK, appendOK(out), err
-}
-
-func (r reservationRoutes) free(c *gin.Context, out []byte) (int, []byte, error) {
-	id, err := pathValue(c, "reservation_id")
-	if err == nil {
-		err = r.svc.Free(id)
-	}
-	return http.StatusOK, appendOK(out), err
 }
 
 // errDecayFraction comes before any look at the reservation.
@@ -91,8 +78,7 @@ func (r reservationRoutes) outputBlock(c *gin.Context, b *outputBlockBody, out [
 type outputBlockBody struct{ decay *float64 }
 
 var outputBlockShape = jsonscan.NewObject(
-	jsonscan.Field[outputBlockBody]{Name: "decay_fraction", Read: jsonscan.Optional(
-		func(b *outputBlockBody) **float64 { return &b.decay }, (*jsonscan.Scanner).Float64)},
+	optionally("decay_fraction", func(b *outputBlockBody) **float64 { return &b.decay }, (*jsonscan.Scanner).Float64),
 )
 
 // reserveBody is the body of POST /reservations.

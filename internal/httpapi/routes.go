@@ -149,9 +149,9 @@ func addSelection(r gin.IRouter, a api, svc Service) {
 
 	reservations := reservationRoutes{svc, a.dialect}
 	r.POST("/reservations", withBody(a, newReserveBody(a.dialect), reservations.create))
-	r.DELETE("/reservations/:reservation_id", a.serve(reservations.free))
-	r.POST("/reservations/:reservation_id/renew", a.serve(reservations.renew))
-	r.POST("/reservations/:reservation_id/prefill_complete", a.serve(reservations.prefillComplete))
+	r.DELETE("/reservations/:reservation_id", a.serve(byID(svc.Free)))
+	r.POST("/reservations/:reservation_id/renew", a.serve(byID(svc.Renew)))
+	r.POST("/reservations/:reservation_id/prefill_complete", a.serve(byID(svc.PrefillComplete)))
 	r.POST("/reservations/:reservation_id/output_block", a.checked(reservationID),
 		withBody(a, newBody(outputBlockShape, nil, nil), reservations.outputBlock))
 

@@ -55,8 +55,7 @@ func newSelectShape(d dialect) *jsonscan.Object[selectBody] {
 func newSelectAndReserveShape(d dialect) *jsonscan.Object[selectBody] {
 	fields := append(selectFields(d), safetyFields(func(b *selectBody) *safety { return &b.safety })...)
 	if d == dialect13 {
-		fields = append(fields, jsonscan.Field[selectBody]{Name: "reservation_id", Read: jsonscan.Optional(
-			func(b *selectBody) **string { return &b.req.ReservationID }, (*jsonscan.Scanner).String)})
+		fields = append(fields, optionally("reservation_id", func(b *selectBody) **string { return &b.req.ReservationID }, (*jsonscan.Scanner).String))
 	}
 	return jsonscan.NewObject(fields...)
 }
@@ -78,17 +77,15 @@ func selectFields(d dialect) []jsonscan.Field[selectBody] {
 		}},
 	)
 	if d == dialect13 {
-		return append(fields, jsonscan.Field[selectBody]{Name: "selection_id", Read: jsonscan.Optional(selectionID, (*jsonscan.Scanner).String)})
+		return append(fields, optionally("selection_id", selectionID, (*jsonscan.Scanner).String))
 	}
 	fields = append(fields, sessionFields(func(b *selectBody) *session { return &b.session })...)
 	return append(fields, aliasedOrNull("selection_id", "reservation_id", selectionID))
 }
 
 var rankShape = jsonscan.NewObject(
-	jsonscan.Field[catalog.Rank]{Name: "worker_id", Required: true, Read: jsonscan.Set(
-		func(r *catalog.Rank) *uint64 { return &r.Worker }, (*jsonscan.Scanner).Uint64)},
-	jsonscan.Field[catalog.Rank]{Name: "dp_rank", Required: true, Read: jsonscan.Set(
-		func(r *catalog.Rank) *uint32 { return &r.DP }, (*jsonscan.Scanner).Uint32)},
+	must("worker_id", func(r *catalog.Rank) *uint64 { return &r.Worker }, (*jsonscan.Scanner).Uint64),
+	must("dp_rank", func(r *catalog.Rank) *uint32 { return &r.DP }, (*jsonscan.Scanner).Uint32),
 )
 
 func readRank(s *jsonscan.Scanner) (r catalog.Rank) {

@@ -131,20 +131,20 @@ func (f *firstAnswers) forgetLocked(c *companion, state companionState) {
 // that it is what a request repeats, it is not withdrawn from then on. If it is
 // withdrawn already or has ended, look does not run, and over is closed when the
 // booking is over.
-func (f *firstAnswers) give(c *companion, look func() bool) (remembered, given bool, over <-chan struct{}) {
+func (f *firstAnswers) give(c *companion, look func() bool) (given bool, over <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case c.state == forgotten:
-		return false, false, nil
+		return false, nil
 	case c.state == ended:
-		return true, false, closed
+		return false, closed
 	case c.withdrawn != nil:
-		return true, false, c.withdrawn
+		return false, c.withdrawn
 	}
 	given = look()
 	c.given = c.given || given
-	return true, given, nil
+	return given, nil
 }
 
 // withdraw keeps a booking from being given, because its caller has gone and it

@@ -71,11 +71,7 @@ func TestThresholdsCauseNoWait(t *testing.T) {
 // counts no more; each replica has thresholds of its own.
 func TestReplicasMakeBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh()
-		a, b := m.start(t, "a"), m.start(t, "b")
-		follow(t, a, "a", b, "b")
-		a.put(record(1, 1))
-		b.put(record(1, 1))
+		a, b := pair(t)
 		b.setBusy(overload.Thresholds{PrefillTokens: new(uint64(7))})
 		a.book("r1", prompt(1, 8))
 		synctest.Wait()

@@ -165,9 +165,8 @@ func (s *Service) earlier(q *question) (*earlier, error) {
 		same = q.prompt == nil || sameBlocks(asked.sequence, h.Hashes)
 		e.endpoint = endpointOf(snap, h.Rank)
 	case local:
-		var remembered bool
 		var over <-chan struct{}
-		remembered, same, over = s.first.give(first, func() bool {
+		same, over = s.first.give(first, func() bool {
 			if q.prompt != nil && !first.identity.same(&asked) {
 				return false
 			}
@@ -177,7 +176,7 @@ func (s *Service) earlier(q *question) (*earlier, error) {
 			}
 			return true
 		})
-		if remembered && over != nil {
+		if over != nil {
 			<-over
 			return nil, errBooked
 		}
@@ -242,10 +241,11 @@ func (c *selection) repeat() (done bool, err error) {
 // refuseTaken fails if the id is taken. dynamo-kv-router 1.6.1 asks for that
 // before it looks at the rest of a request, 1.3.1 when it books.
 func (c *selection) refuseTaken() error {
-	if req := c.request; !c.reserve || req.ReservationID == nil || req.IfExists != Refuse || !req.Detailed {
+	req := c.request
+	if !c.reserve || req.ReservationID == nil || req.IfExists != Refuse || !req.Detailed {
 		return nil
 	}
-	exists := c.service.live(*c.request.ReservationID, c.request.Scope)
+	exists := c.service.live(*req.ReservationID, req.Scope)
 	if exists == nil {
 		return nil
 	}

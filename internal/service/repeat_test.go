@@ -197,17 +197,12 @@ func TestRepeatsBeforeRefusal(t *testing.T) {
 // with what it knows, if scope, blocks and worker are the request's.
 func TestRepeatsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh()
-		a, b := m.start(t, "a"), m.start(t, "b")
-		follow(t, a, "a", b, "b")
-		a.put(record(1, 1))
-		b.put(record(1, 1))
+		a, b := pair(t)
 		b.put(record(2, 1))
 		if _, err := a.reserve("r", prompt(1, 10), leased(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2500 * time.Millisecond) // two announcements
-		synctest.Wait()
+		announced()
 		got, err := b.reserve("r", prompt(1, 10), again, func(r *service.SelectRequest) { r.SelectionID = new("echo") })
 		want := service.Selection{
 			SelectionID: new("echo"), ReservationID: new("r"), Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1),
@@ -253,8 +248,7 @@ func TestSlotsBookingElsewhere(t *testing.T) {
 		if err := a.SlotsAdd(adding("x", 1, 0, 10, hashes(prompt(1, 10)).SequenceHashes...)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2500 * time.Millisecond) // two announcements
-		synctest.Wait()
+		announced()
 		b.wantLoad("1/0: 10 2 1, m/u, 2/0: 0 0 0")
 		_, err := b.reserve("x", prompt(1, 10), again)
 		wantError(t, err, service.Conflict, takenText("x"))

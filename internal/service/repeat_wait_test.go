@@ -71,11 +71,7 @@ func TestRepeatNeedNotWait(t *testing.T) {
 // replica has booked its id; a request that differs is refused then.
 func TestRepeatIsToldOfReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh()
-		a, b := m.start(t, "a"), m.startWith(t, "b", eventsOff, queueing(0))
-		follow(t, a, "a", b, "b")
-		a.put(record(1, 1))
-		b.put(record(1, 1))
+		a, b := pair(t, queueing(0))
 		b.book("first", prompt(1000, 8))
 		same, differing := b.call("x", prompt(1, 8), again), b.call("x", prompt(2, 8), again)
 		if !same.waits() || !differing.waits() {
@@ -189,11 +185,7 @@ func TestImpatientCallers(t *testing.T) {
 // the replica that booked and on another one.
 func TestRepeatRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh()
-		a, b := m.start(t, "a"), m.start(t, "b")
-		follow(t, a, "a", b, "b")
-		a.put(record(1, 1))
-		b.put(record(1, 1))
+		a, b := pair(t)
 		if _, err := a.reserve("r", prompt(1, 8), leased(10*time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -253,8 +245,7 @@ func TestKeptRepeats(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.book("chosen", prompt(1, 10))
-		time.Sleep(2500 * time.Millisecond) // two announcements
-		synctest.Wait()
+		announced()
 		for _, w := range []*world{a, b} {
 			for _, id := range []string{"kept", "chosen"} {
 				if r, err := w.bookKept(id, func(r *service.ReserveRequest) { r.IfExists = service.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {

@@ -47,6 +47,25 @@ func (m *mesh) startWith(t *testing.T, name string, options ...func(*service.Con
 	return w
 }
 
+// pair starts two replicas that follow each other and have worker 1. options are
+// the second one's.
+func pair(t *testing.T, options ...func(*service.Config)) (a, b *world) {
+	t.Helper()
+	m := newMesh()
+	a, b = m.start(t, "a"), m.startWith(t, "b", append(options, eventsOff)...)
+	follow(t, a, "a", b, "b")
+	a.put(record(1, 1))
+	b.put(record(1, 1))
+	return a, b
+}
+
+// announced waits until all replicas have announced themselves twice, so that what
+// one knew before the others know.
+func announced() {
+	time.Sleep(2500 * time.Millisecond)
+	synctest.Wait()
+}
+
 func endpointOf(name string) string { return "tcp://" + name + ":1" }
 
 // node is the transport and the fetcher of one replica.
@@ -125,8 +144,7 @@ func follow(t *testing.T, a *world, nameOfA string, b *world, nameOfB string) {
 func TestReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		settle := func() {
-			time.Sleep(2500 * time.Millisecond) // two announcements
-			synctest.Wait()
+			announced()
 		}
 		m := newMesh()
 		a, b := m.start(t, "a"), m.start(t, "b")

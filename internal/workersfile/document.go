@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/internal/yamldoc"
 )
 
 // parse returns the root of the only document. JSON is read as such: not every
@@ -16,21 +17,11 @@ func parse(content []byte) (*yaml.Node, error) {
 	if json.Valid(content) { // bounds the depth, too
 		return parseJSON(content)
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(content))
-	var doc, further yaml.Node
-	switch err := dec.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		return nil, errors.New("the file is empty")
-	case err != nil:
-		return nil, err
+	root, err := yamldoc.Root(content)
+	if err == nil && root == nil {
+		err = errors.New("the file is empty")
 	}
-	switch err := dec.Decode(&further); {
-	case err == nil:
-		return nil, errors.New("more than one document")
-	case !errors.Is(err, io.EOF):
-		return nil, err
-	}
-	return doc.Content[0], nil
+	return root, err
 }
 
 // parseJSON makes the tree that the YAML parser would make of the text.

@@ -100,8 +100,6 @@ var (
 	errRequired = errors.New("want required or preferred")
 )
 
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
-
 func text(n *yaml.Node) (string, error) {
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
 		return "", errText

@@ -6,6 +6,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/select-service/select-service/internal/yamldoc"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -15,7 +16,7 @@ type field func(n *yaml.Node, w *catalog.Record) error
 // optional is a field where null is the same as no key.
 func optional[V any](of func(*catalog.Record) **V, value read[V]) field {
 	return func(n *yaml.Node, w *catalog.Record) error {
-		if isNull(n) {
+		if yamldoc.IsNull(n) {
 			return nil
 		}
 		v, err := value(n)

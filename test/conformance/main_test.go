@@ -1,14 +1,9 @@
 package conformance_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/select-service/select-service/test/procs"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	procs.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { procs.Main(m) }

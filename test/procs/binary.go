@@ -55,6 +55,13 @@ var build = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
+// Main runs the tests of a package, and then Clean. The status of the process is
+// what package testing makes of the run.
+func Main(m *testing.M) {
+	defer Clean()
+	m.Run()
+}
+
 // Clean removes what Binary built.
 func Clean() {
 	mu.Lock()

@@ -25,9 +25,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	code := m.Run()
-	procs.Clean()
-	os.Exit(code)
+	procs.Main(m)
 }
 
 // runProgram books as examples/lease does, says so, and does not end.
