@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// earlyFor is how long a free that came before its booking is remembered:
-	// dynamo-kv-router 1.3.1 hands each event to a task of its own, so the
-	// booking follows at once if at all.
+	// earlyFor is how long a completed prefill or a free that came before its
+	// booking is remembered: dynamo-kv-router 1.3.1 hands each event to a task of
+	// its own, so the booking follows at once if at all.
 	earlyFor = 10 * time.Second
 	// recentKeys bounds the keys that each recent remembers.
 	recentKeys = 1 << 16
@@ -23,16 +23,18 @@ type foreign struct {
 	seed maphash.Seed
 
 	// mu guards the fields below. It is an innermost lock.
-	mu    sync.Mutex
-	early recent // freed before they were booked
-	left  recent // were live; a snapshot does not bring them back
+	mu        sync.Mutex
+	completed recent // prefill complete before they were booked
+	freed     recent // freed before they were booked
+	left      recent // were live; a snapshot does not bring them back
 }
 
 func newForeign() *foreign {
 	return &foreign{
-		seed:  maphash.MakeSeed(),
-		early: recent{keep: earlyFor},
-		left:  recent{keep: lifetime}, // see SetLifetime
+		seed:      maphash.MakeSeed(),
+		completed: recent{keep: earlyFor},
+		freed:     recent{keep: earlyFor},
+		left:      recent{keep: lifetime}, // see SetLifetime
 	}
 }
 
@@ -46,24 +48,32 @@ func (f *foreign) key(process uint64, sc catalog.Scope, id string) uint64 {
 	}{process, sc, id})
 }
 
+// completedEarly remembers that the prefill is complete of a booking that is not
+// there; unless it has just been: then the event is late, and a booking to come
+// is another one with the same id.
+func (f *foreign) completedEarly(process uint64, sc catalog.Scope, id string, at time.Duration) {
+	key := f.key(process, sc, id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if left, ok := f.left.at[key]; !ok || at-left >= earlyFor {
+		f.completed.put(key, at)
+	}
+}
+
 // freedEarly remembers a free of a booking that is not there.
 func (f *foreign) freedEarly(process uint64, sc catalog.Scope, id string, at time.Duration) {
 	key := f.key(process, sc, id)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.early.put(key, at)
+	f.freed.put(key, at)
 }
 
-// eat reports whether the booking was freed before it came, once.
-func (f *foreign) eat(process uint64, sc catalog.Scope, id string, at time.Duration) bool {
+// overtaken reports, once, which events of the booking came before it.
+func (f *foreign) overtaken(process uint64, sc catalog.Scope, id string, at time.Duration) (completed, freed bool) {
 	key := f.key(process, sc, id)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.early.has(key, at) {
-		return false
-	}
-	delete(f.early.at, key)
-	return true
+	return f.completed.take(key, at), f.freed.take(key, at)
 }
 
 // leave remembers that the booking is live no more.
@@ -86,7 +96,8 @@ func (f *foreign) hasLeft(process uint64, sc catalog.Scope, id string, at time.D
 func (f *foreign) forget(at time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.early.shed(at)
+	f.completed.shed(at)
+	f.freed.shed(at)
 	f.left.shed(at)
 }
 
@@ -115,6 +126,13 @@ func (r *recent) put(key uint64, at time.Duration) {
 func (r *recent) has(key uint64, now time.Duration) bool {
 	at, ok := r.at[key]
 	return ok && now-at < r.keep
+}
+
+// take is has, and forgets the key.
+func (r *recent) take(key uint64, now time.Duration) bool {
+	has := r.has(key, now)
+	delete(r.at, key)
+	return has
 }
 
 // shed forgets what is too old or too much. A key that was put again, or taken

@@ -18,7 +18,7 @@ type modelPast struct {
 	// closed are leased ones of whose end another replica said.
 	closed map[Origin]bool
 	// Bookings without sequence numbers, and when.
-	left, early map[foreignKey]time.Duration
+	left, completedEarly, freedEarly map[foreignKey]time.Duration
 }
 
 type foreignKey struct {
@@ -35,7 +35,9 @@ func newModelPast() modelPast {
 		doubtful:  make(map[Origin]bool),
 		closed:    make(map[Origin]bool),
 		left:      make(map[foreignKey]time.Duration),
-		early:     make(map[foreignKey]time.Duration),
+
+		completedEarly: make(map[foreignKey]time.Duration),
+		freedEarly:     make(map[foreignKey]time.Duration),
 	}
 }
 
@@ -127,15 +129,22 @@ func (m *model) apply(b Booking, snapshot bool) Verdict {
 	}
 	if b.Origin.Sequence == 0 {
 		left, knownLeft := m.past.left[key]
-		early, knownEarly := m.past.early[key]
+		const recently = 10 * time.Second
+		completed, knownCompleted := m.past.completedEarly[key]
+		freed, knownFreed := m.past.freedEarly[key]
+		if !snapshot {
+			delete(m.past.completedEarly, key)
+			delete(m.past.freedEarly, key)
+		}
 		switch {
 		case snapshot && knownLeft && m.now-left < 300*time.Second:
 			return Ended
-		case !snapshot && knownEarly && m.now-early < 10*time.Second:
-			delete(m.past.early, key)
+		case !snapshot && knownFreed && m.now-freed < recently:
 			return Ended
 		case !snapshot && id:
 			return Known
+		case !snapshot && knownCompleted && m.now-completed < recently:
+			made.done = true
 		}
 	}
 	m.add(made, b.Hashes)
@@ -186,6 +195,11 @@ func (m *model) applyPrefillCompleted(ref Ref) Verdict {
 		return Ended
 	case counts:
 		m.past.completed[ref.Origin] = true
+	case why == UnknownID:
+		key := foreignKey{ref.Origin.Process, ref.Scope, ref.ID}
+		if left, known := m.past.left[key]; !known || m.now-left >= 10*time.Second {
+			m.past.completedEarly[key] = m.now
+		}
 	}
 	return why
 }
@@ -199,7 +213,7 @@ func (m *model) applyFreed(ref Ref) Verdict {
 	}
 	if ref.Origin.Sequence == 0 {
 		if why == UnknownID {
-			m.past.early[foreignKey{ref.Origin.Process, ref.Scope, ref.ID}] = m.now
+			m.past.freedEarly[foreignKey{ref.Origin.Process, ref.Scope, ref.ID}] = m.now
 		}
 		return why
 	}

@@ -171,6 +171,50 @@ func TestEarlyFree(t *testing.T) {
 	wantVerdict(t, "too late", l.ApplyBooked(b), Applied)
 }
 
+// TestEarlyPrefill proves for a process that does not number its bookings that a
+// completed prefill which came first counts for one booking, within 10 s; that one
+// which came last counts for none; and that calls do not ask.
+func TestEarlyPrefill(t *testing.T) {
+	l, clock := withRanks(1, nil)
+	b := remote(9, 0, "x")
+	b.PrefillTokens, b.TrackPrefill = 16, true
+	prefill := func(what string, want uint64) {
+		t.Helper()
+		if got := l.Loads(testScope)[0].PrefillTokens; got != want {
+			t.Errorf("%s: %d prefill tokens, want %d", what, got, want)
+		}
+	}
+	free := func() { t.Helper(); wantVerdict(t, "free", l.ApplyFreed(refTo(b)), Applied) }
+
+	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	wantVerdict(t, "its booking", l.ApplyBooked(b), Applied)
+	prefill("overtaken", 0)
+	free()
+	wantVerdict(t, "last", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	wantVerdict(t, "the next with the id", l.ApplyBooked(b), Applied)
+	prefill("the one before was completed", 16)
+	free()
+
+	clock.advance(earlyFor)
+	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	wantVerdict(t, "and freed", l.ApplyFreed(refTo(b)), UnknownID)
+	wantVerdict(t, "its booking", l.ApplyBooked(b), Ended)
+	wantVerdict(t, "the next with the id", l.ApplyBooked(b), Applied)
+	prefill("both ends went with the one before", 16)
+	free()
+
+	clock.advance(earlyFor)
+	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	bookOn(t, l, testScope, "x", 0, nil)
+	prefill("a call", 100)
+	if err := l.Free("x"); err != nil {
+		t.Fatal(err)
+	}
+	clock.advance(earlyFor)
+	wantVerdict(t, "too late", l.ApplyBooked(b), Applied)
+	prefill("10 s later", 16)
+}
+
 // TestWhoseID proves whom an event means that names no origin, and that no
 // second booking is made of an id that is live.
 func TestWhoseID(t *testing.T) {

@@ -110,7 +110,8 @@ func (v Verdict) String() string {
 
 // ApplyBooked applies the event that a process has accepted a booking. One
 // without sequence number is refused as Ended if its end came within the 10 s
-// before (dynamo-kv-router 1.3.1 sends its events in any order).
+// before, and its prefill is complete if that came (dynamo-kv-router 1.3.1 sends
+// its events in any order).
 func (l *Ledger) ApplyBooked(b Booking) Verdict { return l.apply(&b, false) }
 
 // Adopt joins a booking of another replica's Bookings. One without sequence
@@ -123,20 +124,24 @@ func (l *Ledger) Adopt(b Booking) Verdict {
 	return v
 }
 
-// ApplyPrefillCompleted applies the event that a prefill is complete.
+// ApplyPrefillCompleted applies the event that a prefill is complete. If nothing
+// is there this is remembered as ApplyFreed remembers an end.
 func (l *Ledger) ApplyPrefillCompleted(ref Ref) Verdict {
-	ended := l.pasts.complete(ref.Origin, ref.Event, l.at()) // first: see Ledger
+	at := l.at()
+	ended := l.pasts.complete(ref.Origin, ref.Event, at) // first: see Ledger
 	return l.find(ref, func(s *scope, r *reservation, why Verdict) Verdict {
 		switch {
-		case r == nil && ended:
-			return Ended
-		case r == nil:
-			return why
-		case r.done:
+		case r != nil && r.done:
 			return Known
+		case r != nil:
+			s.endPrefill(r)
+			return Applied
+		case ended:
+			return Ended
+		case why == UnknownID && !ref.Origin.counts():
+			l.foreign.completedEarly(ref.Origin.Process, ref.Scope, ref.ID, at)
 		}
-		s.endPrefill(r)
-		return Applied
+		return why
 	})
 }
 
@@ -217,10 +222,15 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 		done = done || completed
 	case snapshot && l.foreign.hasLeft(b.Origin.Process, b.Scope, b.ID, at):
 		return Ended
-	case !snapshot && l.foreign.eat(b.Origin.Process, b.Scope, b.ID, at):
-		return Ended
-	case !snapshot && any:
-		return Known
+	case !snapshot:
+		completed, freed := l.foreign.overtaken(b.Origin.Process, b.Scope, b.ID, at)
+		switch {
+		case freed:
+			return Ended
+		case any:
+			return Known
+		}
+		done = done || completed
 	}
 	r := &reservation{
 		id:       b.ID,
