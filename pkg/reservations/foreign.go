@@ -26,7 +26,7 @@ type foreign struct {
 	mu        sync.Mutex
 	completed recent // prefill complete before they were booked
 	freed     recent // freed before they were booked
-	left      recent // were live; a snapshot does not bring them back
+	left      recent // were live
 }
 
 func newForeign() *foreign {
@@ -68,12 +68,22 @@ func (f *foreign) freedEarly(process uint64, sc catalog.Scope, id string, at tim
 	f.freed.put(key, at)
 }
 
-// overtaken reports, once, which events of the booking came before it.
-func (f *foreign) overtaken(process uint64, sc catalog.Scope, id string, at time.Duration) (completed, freed bool) {
-	key := f.key(process, sc, id)
+// past reports which steps of the booking came before it. Its event asks once; a
+// snapshot may have it again and again, and does not bring back what was live.
+func (f *foreign) past(b *Booking, snapshot bool, at time.Duration) (completed, ended bool) {
+	key := f.key(b.Origin.Process, b.Scope, b.ID)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.completed.take(key, at), f.freed.take(key, at)
+	completed, ended = f.completed.has(key, at), f.freed.has(key, at)
+	if snapshot {
+		return completed, ended || f.left.has(key, at)
+	}
+	delete(f.completed.at, key)
+	delete(f.freed.at, key)
+	if ended {
+		f.left.put(key, at) // it came and went
+	}
+	return completed, ended
 }
 
 // leave remembers that the booking is live no more.
@@ -82,14 +92,6 @@ func (f *foreign) leave(process uint64, sc catalog.Scope, id string, at time.Dur
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.left.put(key, at)
-}
-
-// hasLeft reports whether the booking was live and is no more.
-func (f *foreign) hasLeft(process uint64, sc catalog.Scope, id string, at time.Duration) bool {
-	key := f.key(process, sc, id)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.left.has(key, at)
 }
 
 // forget gives back what is too old.
@@ -126,13 +128,6 @@ func (r *recent) put(key uint64, at time.Duration) {
 func (r *recent) has(key uint64, now time.Duration) bool {
 	at, ok := r.at[key]
 	return ok && now-at < r.keep
-}
-
-// take is has, and forgets the key.
-func (r *recent) take(key uint64, now time.Duration) bool {
-	has := r.has(key, now)
-	delete(r.at, key)
-	return has
 }
 
 // shed forgets what is too old or too much. A key that was put again, or taken

@@ -90,6 +90,21 @@ func (m *model) apply(b Booking, snapshot bool) Verdict {
 	if !scope {
 		return UnknownScope
 	}
+	// Steps of a booking without sequence number that came before it.
+	left, completed, freed := false, false, false
+	if b.Origin.Sequence == 0 {
+		const recently = 10 * time.Second
+		left = m.within(m.past.left, key, 300*time.Second)
+		completed = m.within(m.past.completedEarly, key, recently)
+		freed = m.within(m.past.freedEarly, key, recently)
+		if !snapshot {
+			delete(m.past.completedEarly, key)
+			delete(m.past.freedEarly, key)
+		}
+		if !snapshot && freed {
+			m.past.left[key] = m.now
+		}
+	}
 	id := false
 	for _, o := range m.live {
 		if o.scope != b.Scope || o.id != b.ID {
@@ -127,28 +142,22 @@ func (m *model) apply(b Booking, snapshot bool) Verdict {
 	case m.past.closed[b.Origin] && snapshot && made.lease.length > 0:
 		return Ended
 	}
-	if b.Origin.Sequence == 0 {
-		left, knownLeft := m.past.left[key]
-		const recently = 10 * time.Second
-		completed, knownCompleted := m.past.completedEarly[key]
-		freed, knownFreed := m.past.freedEarly[key]
-		if !snapshot {
-			delete(m.past.completedEarly, key)
-			delete(m.past.freedEarly, key)
-		}
-		switch {
-		case snapshot && knownLeft && m.now-left < 300*time.Second:
-			return Ended
-		case !snapshot && knownFreed && m.now-freed < recently:
-			return Ended
-		case !snapshot && id:
-			return Known
-		case !snapshot && knownCompleted && m.now-completed < recently:
-			made.done = true
-		}
+	switch {
+	case freed, snapshot && left:
+		return Ended
+	case b.Origin.Sequence == 0 && !snapshot && id:
+		return Known
+	case completed:
+		made.done = true
 	}
 	m.add(made, b.Hashes)
 	return Applied
+}
+
+// within reports whether the last note about key is younger than that.
+func (m *model) within(notes map[foreignKey]time.Duration, key foreignKey, that time.Duration) bool {
+	at, noted := notes[key]
+	return noted && m.now-at < that
 }
 
 // named returns the live booking that an event means, or why there is none.
@@ -197,7 +206,7 @@ func (m *model) applyPrefillCompleted(ref Ref) Verdict {
 		m.past.completed[ref.Origin] = true
 	case why == UnknownID:
 		key := foreignKey{ref.Origin.Process, ref.Scope, ref.ID}
-		if left, known := m.past.left[key]; !known || m.now-left >= 10*time.Second {
+		if !m.within(m.past.left, key, 10*time.Second) {
 			m.past.completedEarly[key] = m.now
 		}
 	}

@@ -152,9 +152,9 @@ func TestEarlyFree(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	b := remote(9, 0, "x")
 	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
-	wantVerdict(t, "not from a snapshot", l.Adopt(b), Applied)
-	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), Applied)
+	wantVerdict(t, "not from a snapshot before", l.Adopt(b), Ended)
 	wantVerdict(t, "eaten", l.ApplyBooked(b), Ended)
+	wantVerdict(t, "nor from one after", l.Adopt(b), Ended)
 	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
 	bookOn(t, l, testScope, "x", 0, nil)
 	if err := l.Free("x"); err != nil {
@@ -199,8 +199,16 @@ func TestEarlyPrefill(t *testing.T) {
 	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
 	wantVerdict(t, "and freed", l.ApplyFreed(refTo(b)), UnknownID)
 	wantVerdict(t, "its booking", l.ApplyBooked(b), Ended)
+	wantVerdict(t, "last, again", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
 	wantVerdict(t, "the next with the id", l.ApplyBooked(b), Applied)
 	prefill("both ends went with the one before", 16)
+	free()
+
+	clock.advance(lifetime)
+	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	wantVerdict(t, "from a snapshot", l.Adopt(b), Applied)
+	prefill("a snapshot before the event", 0)
+	wantVerdict(t, "its event", l.ApplyBooked(b), Known)
 	free()
 
 	clock.advance(earlyFor)

@@ -115,7 +115,7 @@ func (v Verdict) String() string {
 func (l *Ledger) ApplyBooked(b Booking) Verdict { return l.apply(&b, false) }
 
 // Adopt joins a booking of another replica's Bookings. One without sequence
-// number is refused as Ended if it was live here within the last 300 s.
+// number is refused as Ended also if it was live here within the last 300 s.
 func (l *Ledger) Adopt(b Booking) Verdict {
 	v := l.apply(&b, true)
 	if v == Applied {
@@ -197,6 +197,13 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 	at := l.at()
 	s.sweep(at)
 
+	done := b.PrefillDone
+	ended := false
+	if !b.Origin.counts() {
+		var completed bool
+		completed, ended = l.foreign.past(b, snapshot, at)
+		done = done || completed
+	}
 	live, any := l.ids.identified(b.Origin, s, b.ID)
 	if live != nil {
 		return s.join(live, b, at)
@@ -212,7 +219,6 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 	if !ok {
 		return UnknownRank
 	}
-	done := b.PrefillDone
 	switch {
 	case b.Origin.counts():
 		v, completed := l.pasts.admit(b.Origin, at, snapshot && leased != nil)
@@ -220,17 +226,10 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 			return v
 		}
 		done = done || completed
-	case snapshot && l.foreign.hasLeft(b.Origin.Process, b.Scope, b.ID, at):
+	case ended:
 		return Ended
-	case !snapshot:
-		completed, freed := l.foreign.overtaken(b.Origin.Process, b.Scope, b.ID, at)
-		switch {
-		case freed:
-			return Ended
-		case any:
-			return Known
-		}
-		done = done || completed
+	case !snapshot && any:
+		return Known
 	}
 	r := &reservation{
 		id:       b.ID,
