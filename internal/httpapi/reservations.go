@@ -26,6 +26,7 @@ type reservationRoutes struct {
 
 func (r reservationRoutes) create(_ *gin.Context, b *reserveBody, out []byte) (int, []byte, error) {
 	b.req.Kept = r.d == dialect16 && !b.named
+	b.req.Detailed = r.d == dialect16
 	b.req.IfExists = b.safety.ifExists
 	var err error
 	if b.req.Lease, err = b.safety.lease(); err != nil {

@@ -49,12 +49,23 @@ func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
 	if err != nil {
 		return Reservation{}, err
 	}
+	if err := s.refuseClaimed(req); err != nil {
+		return Reservation{}, err
+	}
 	b := booking{pool: p, snap: snap, entry: e, local: q.local, prefill: prefill}
 	b.Request = reservations.Request{
 		Hashes: slices.Clone(q.sequence), TrackPrefill: track, ExpectedOutput: req.ExpectedOutputTokens,
 	}
 	b.keep = &companion{identity: q.identify(&req.Prompt, b.Hashes)}
 	return s.book(req, &b)
+}
+
+// refuseClaimed fails if a request that waits will book the id.
+func (s *Service) refuseClaimed(req *ReserveRequest) error {
+	if req.Detailed && req.IfExists == Refuse && s.claimed.has(req.ID) {
+		return onItsWay(req.ID)
+	}
+	return nil
 }
 
 // booking is what is to be booked on a rank that was chosen before.
@@ -104,9 +115,7 @@ func (s *Service) booked(keep *companion, p *pool, e catalog.Entry, local []uint
 	if keep != nil {
 		keep.hold.Bind(e.Rank)
 		s.first.add(keep)
-		if keep.id != "" {
-			s.waitedIDs.wake(keep.id)
-		}
+		s.waitedIDs.wake(keep.id)
 	}
 	if s.approximate() {
 		p.predict(e, local)

@@ -44,9 +44,9 @@ type Error struct {
 	Reason, Field string
 	Err           error
 
-	// taken, if not empty, is the id of a booking that is there already: the 1.6
-	// dialect has a text of its own for it.
-	taken string
+	// taken is the id of a booking that is there already, or on its way, nil in other
+	// errors: the 1.6 dialect has a text of its own for it.
+	taken *string
 }
 
 // Error gives the text in the dialect of dynamo-kv-router 1.3.1.
@@ -58,8 +58,8 @@ func (e *Error) TextIn(dialect Contract) string {
 	group := "tenant"
 	if dialect == Contract16 {
 		group = "routing_group"
-		if e.taken != "" {
-			return "selection " + e.taken + " is already reserved or being reserved"
+		if e.taken != nil {
+			return "selection " + *e.taken + " is already reserved or being reserved"
 		}
 	}
 	if e.Scope == nil {

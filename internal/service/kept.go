@@ -1,6 +1,8 @@
 package service
 
 import (
+	"errors"
+
 	"github.com/select-service/select-service/pkg/affinity"
 	"github.com/select-service/select-service/pkg/pending"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -13,7 +15,7 @@ func (c *selection) keep() {
 		return
 	}
 	sel := pending.Selection{
-		Scope: req.Scope, Rank: c.result.Rank,
+		Scope: req.Scope, Rank: c.result.Rank, BlockSize: c.snap.BlockSize, Eagle: c.snap.Eagle,
 		Local: c.local, Sequence: c.sequence,
 		Tokens: c.size.Tokens, Prefill: c.result.EffectivePrefillTokens,
 		TrackPrefill: c.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
@@ -26,7 +28,7 @@ func (c *selection) keep() {
 
 // reserveKept books the selection that is kept under the request's id. It is
 // consumed by the first success. A failure leaves it for another try, unless its
-// session has moved: then no try can succeed.
+// session has moved, or its scope's blocks have changed: then no try can succeed.
 func (s *Service) reserveKept(req *ReserveRequest) (Reservation, error) {
 	s.bookingKept.Lock()
 	defer s.bookingKept.Unlock()
@@ -35,16 +37,20 @@ func (s *Service) reserveKept(req *ReserveRequest) (Reservation, error) {
 	}
 	claim, err := s.kept.Take(req.Scope, req.ID)
 	if err != nil {
-		none := scopeErrorf(NotFound, req.Scope, "no pending selection %s", req.ID)
-		none.Tail = " (expired, already used, or never selected)"
-		return Reservation{}, none
+		return Reservation{}, nothingKept(req)
 	}
 	defer claim.Back()
 	r, err := s.bookKept(req, claim.Selection())
-	if err == nil || kindOf(err) == BadRequest {
+	if err == nil || kindOf(err) == BadRequest || errors.Is(err, pending.ErrNone) {
 		claim.Done()
 	}
 	return r, err
+}
+
+func nothingKept(req *ReserveRequest) *Error {
+	none := scopeErrorf(NotFound, req.Scope, "no pending selection %s", req.ID)
+	none.Tail, none.Err = " (expired, already used, or never selected)", pending.ErrNone
+	return none
 }
 
 func (s *Service) bookKept(req *ReserveRequest, sel pending.Selection) (Reservation, error) {
@@ -52,12 +58,18 @@ func (s *Service) bookKept(req *ReserveRequest, sel pending.Selection) (Reservat
 	if err != nil {
 		return Reservation{}, err
 	}
+	if snap.BlockSize != sel.BlockSize || snap.Eagle != sel.Eagle { // its blocks have gone (decision D17)
+		return Reservation{}, nothingKept(req)
+	}
 	e, ok := snap.Entry(sel.Rank)
 	if !ok {
 		return Reservation{}, scopeErrorf(NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
 	}
 	if exists := s.live(req.ID, req.Scope); exists != nil { // the session stays as it is
 		return Reservation{}, taken(exists.Error(), req.IfExists, exists)
+	}
+	if err := s.refuseClaimed(req); err != nil {
+		return Reservation{}, err
 	}
 	hold, err := s.joinSession(affinity.Key{Scope: sel.Scope, Session: sel.Session}, sel.Rank, snap)
 	if err != nil {

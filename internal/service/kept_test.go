@@ -71,6 +71,16 @@ func TestKept(t *testing.T) {
 	w.wantLoad("1/0: 0 2 1, 2/0: 10 2 1")
 }
 
+// become puts a worker with other block hashes in the place of workers 1 and 2.
+func (w *world) become(change func(*catalog.Record)) {
+	w.t.Helper()
+	w.remove(1)
+	w.remove(2)
+	r := record(1, 1)
+	change(&r)
+	w.put(r)
+}
+
 // TestKeptFailures: which failures leave a selection for another try.
 func TestKeptFailures(t *testing.T) {
 	other := service.ReserveRequest{Scope: scope, ID: "k", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(9, 8)).Prompt}
@@ -94,6 +104,8 @@ func TestKeptFailures(t *testing.T) {
 			func(w *world) { w.remove(1); w.remove(2) }, service.Unavailable, "no schedulable workers are available",
 			func(w *world) { w.put(record(1, 1)) },
 		},
+		"other block size":   {func(w *world) { w.become(func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }) }, service.NotFound, nonePending("k"), nil},
+		"other hashes":       {func(w *world) { w.become(func(r *catalog.Record) { r.IsEagle = new(true) }) }, service.NotFound, nonePending("k"), nil},
 		"booked explicitly":  {func(w *world) { _, _ = w.Reserve(&other); _ = w.Free("k") }, service.NotFound, nonePending("k"), nil},
 		"explicitly refused": {func(w *world) { o := other; o.Rank.Worker = 7; _, _ = w.Reserve(&o) }, service.NotFound, nonePending("k"), nil},
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 func leased(d time.Duration) func(*service.SelectRequest) {
@@ -88,5 +89,51 @@ func TestLeaseLetsOthersRun(t *testing.T) {
 		}
 		time.Sleep(4 * time.Second)
 		c.served(t)
+	})
+}
+
+// TestLeaseEndsInTime: loads and other bookings see the end of a lease within a
+// moment, calls about the booking at once, and who waits for the load is not
+// forgotten if such a call ended it.
+func TestLeaseEndsInTime(t *testing.T) {
+	const length = 200 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, queueing(0))
+		w.put(record(1, 1))
+		for name, asks := range map[string]bool{"asked for": true, "not asked for": false} {
+			if _, err := w.reserve("r", prompt(1, 8), leased(length)); err != nil {
+				t.Fatal(err)
+			}
+			c := w.call("a", prompt(2, 8))
+			if !c.waits() {
+				t.Fatal("does not wait")
+			}
+			time.Sleep(length + time.Millisecond)
+			if asks {
+				wantError(t, w.Renew("r"), service.NotFound, "reservation r not found")
+				wantError(t, w.PrefillComplete("r"), service.NotFound, "reservation r not found")
+			}
+			time.Sleep(reservations.ExpireEvery)
+			c.served(t)
+			if err := w.Free("a"); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			w.wantLoad("1/0: 0 0 0")
+		}
+	})
+}
+
+// TestRepeatAfterLease: a repeat of a booking whose lease has run out books anew.
+func TestRepeatAfterLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff)
+		w.put(record(1, 1))
+		for range 5 {
+			sel, err := w.reserve("r", prompt(1, 8), again, leased(101*time.Millisecond))
+			if err != nil || sel.Repeated {
+				t.Fatalf("%+v, %v", sel, err)
+			}
+			time.Sleep(102 * time.Millisecond)
+		}
 	})
 }

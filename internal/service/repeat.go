@@ -85,11 +85,16 @@ func sameBlocks(sequence, held []uint64) bool {
 // taken is the error of an id that a live booking has. If its caller wants the
 // first answer, the request is tried anew: then the booking is found.
 func taken(text string, wanted IfExists, exists *reservations.ExistsError) *Error {
-	e := &Error{Kind: Conflict, Text: text, taken: exists.ID, Err: exists}
+	e := &Error{Kind: Conflict, Text: text, taken: &exists.ID, Err: exists}
 	if wanted == ReturnFirst {
 		e.Err = fmt.Errorf("%w: %w", errStale, exists)
 	}
 	return e
+}
+
+// onItsWay is the error of an id that another request is booking.
+func onItsWay(id string) *Error {
+	return &Error{Kind: Conflict, Text: "Request " + id + " is being booked", taken: &id}
 }
 
 // bookingFailed is the text of dynamo-kv-router 1.3.1 for what stops a selection.
@@ -238,18 +243,31 @@ func (c *selection) repeat() (done bool, err error) {
 	return true, nil
 }
 
-// refuseTaken fails if the id is taken. dynamo-kv-router 1.6.1 asks for that
-// before it looks at the rest of a request, 1.3.1 when it books.
+// refuseTaken fails if the id is taken, and takes it. dynamo-kv-router 1.6.1 does
+// that before it looks at the rest of a request, 1.3.1 when it books. A repeat is
+// not refused, but others are while it waits.
 func (c *selection) refuseTaken() error {
 	req := c.request
-	if !c.reserve || req.ReservationID == nil || req.IfExists != Refuse || !req.Detailed {
+	if !c.reserve || req.ReservationID == nil || !req.Detailed {
 		return nil
 	}
-	exists := c.service.live(*req.ReservationID, req.Scope)
-	if exists == nil {
-		return nil
+	id, shared := *req.ReservationID, req.IfExists == ReturnFirst
+	if exists := c.service.live(id, req.Scope); exists != nil && !shared {
+		return taken(bookingFailed(exists), Refuse, exists)
 	}
-	return taken(bookingFailed(exists), Refuse, exists)
+	if !c.claims {
+		if c.claims = c.service.claimed.claim(id, shared); !c.claims {
+			return onItsWay(id)
+		}
+	}
+	return nil
+}
+
+// releaseID undoes what refuseTaken took.
+func (c *selection) releaseID() {
+	if c.claims {
+		c.service.claimed.release(*c.request.ReservationID)
+	}
 }
 
 // live is the error of an id that a booking has already, nil if the scope can have

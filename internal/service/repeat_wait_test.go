@@ -191,13 +191,13 @@ func TestRepeatRenews(t *testing.T) {
 		}
 		time.Sleep(2500 * time.Millisecond) // two announcements
 		for i := range 6 {
-			time.Sleep(8 * time.Second)
+			time.Sleep(7 * time.Second)
 			w := []*world{a, b}[i%2]
 			if sel, err := w.reserve("r", prompt(1, 8), again); err != nil || sel.Lease != 10*time.Second {
 				t.Fatalf("%d: %+v, %v", i, sel, err)
 			}
 			req := service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 8)).Prompt, IfExists: service.ReturnFirst}
-			time.Sleep(8 * time.Second)
+			time.Sleep(7 * time.Second)
 			if r, err := w.Reserve(&req); err != nil || r.Lease != 10*time.Second {
 				t.Fatalf("%d: %+v, %v", i, r, err)
 			}

@@ -74,7 +74,7 @@ type SelectRequest struct {
 	// Session steers requests of one session to one rank, "" none (1.6.1).
 	Session string
 	// Detailed: the caller reads the fields of 1.6.1, and as there an id that is
-	// taken is refused before anything else.
+	// taken, or that another request is booking, is refused before anything else.
 	Detailed bool
 }
 
@@ -159,6 +159,7 @@ type ReserveRequest struct {
 
 	Lease    time.Duration // as in SelectRequest
 	IfExists IfExists
+	Detailed bool
 }
 
 // Reservation is the answer of /reservations.

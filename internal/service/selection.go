@@ -35,6 +35,7 @@ type selection struct {
 	chosen  catalog.Entry
 	result  Selection
 
+	claims   bool // it has its id claimed
 	repeated bool // the result is the answer of an earlier request
 
 	queued bool          // it has stood in a wait line
@@ -62,6 +63,7 @@ const maxAttempts = 10
 func (s *Service) Select(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {
 	c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
 	defer c.recycle()
+	defer c.releaseID()
 	booked := false
 	defer func() {
 		if !booked { // by a panic too: others may wait for what becomes of the session
@@ -248,7 +250,7 @@ func (c *selection) companion(sequence []uint64) *companion {
 			id: c.id, selected: true, identity: c.identify(&c.request.Prompt, sequence),
 		}
 	case c.hold != nil: // nobody asks for an id that was made up
-		return &companion{answers: &c.service.first, hold: c.hold, state: forgotten}
+		return &companion{answers: &c.service.first, hold: c.hold, id: c.id, state: forgotten}
 	}
 	return nil
 }

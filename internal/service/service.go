@@ -98,6 +98,7 @@ type Service struct {
 
 	first     firstAnswers
 	waitedIDs waitedIDs
+	claimed   claimedIDs
 	kept      *pending.Store
 	sessions  *affinity.Table // nil: sessions steer nothing
 	// predictions is nil where engines tell.

@@ -7,11 +7,12 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// The timers. What has a deadline of its own (leases, kept selections, sessions,
-// predicted blocks) is looked at every second; requests that wait at least as
-// often as in dynamo-kv-router 1.3.1.
+// The timers. Leases end when they should; what nobody sees the end of (kept
+// selections, sessions, predicted blocks) is looked at every second, and requests
+// that wait at least as often as in dynamo-kv-router 1.3.1.
 const (
-	sweepEvery     = reservations.ExpireEvery
+	expireEvery    = reservations.ExpireEvery
+	sweepEvery     = time.Second
 	conductorEvery = 30 * time.Second
 	pumpEvery      = 60 * time.Second
 )
@@ -19,14 +20,19 @@ const (
 // sweep ends reservations whose caller never came back, forgets what is too old,
 // and looks after requests that wait although nothing happens.
 func (s *Service) sweep(ctx context.Context) error {
-	age, conductor, pump := time.NewTicker(sweepEvery), time.NewTicker(conductorEvery), time.NewTicker(pumpEvery)
+	expire, age := time.NewTicker(expireEvery), time.NewTicker(sweepEvery)
+	conductor, pump := time.NewTicker(conductorEvery), time.NewTicker(pumpEvery)
+	defer expire.Stop()
 	defer age.Stop()
 	defer conductor.Stop()
 	defer pump.Stop()
+	var expired reservations.Stats // up to the last look
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-expire.C:
+			s.expire(&expired)
 		case <-age.C:
 			s.sweepAged()
 		case <-conductor.C:
@@ -39,13 +45,20 @@ func (s *Service) sweep(ctx context.Context) error {
 	}
 }
 
-// sweepAged ends and forgets what is too old.
-func (s *Service) sweepAged() {
-	leases := s.ledger.Stats().LeasesExpired
-	if n, _ := s.ledger.Expire(); n > 0 {
-		s.log.Warn().Int("reservations", n).Uint64("leases", s.ledger.Stats().LeasesExpired-leases).Msg("stale reservations ended")
+// expire ends reservations whose time is over. Some have been ended already, by
+// bookings and by calls about them, whose callers do not see the load of others.
+func (s *Service) expire(before *reservations.Stats) {
+	s.ledger.Expire()
+	now := s.ledger.Stats()
+	if n := now.Expired - before.Expired; n > 0 {
+		s.log.Warn().Uint64("reservations", n).Uint64("leases", now.LeasesExpired-before.LeasesExpired).Msg("stale reservations ended")
 		s.loadChanged()
 	}
+	*before = now
+}
+
+// sweepAged forgets what is too old.
+func (s *Service) sweepAged() {
 	s.wakeRepeats()
 	s.kept.Sweep()
 	if s.sessions != nil {

@@ -30,6 +30,9 @@ func DefaultLimits() Limits {
 type Selection struct {
 	Scope catalog.Scope
 	Rank  catalog.Rank
+	// BlockSize in tokens and Eagle are the scope's, which the hashes depend on.
+	BlockSize uint32
+	Eagle     bool
 	// Local and Sequence are the hashes of the prompt's complete blocks.
 	Local, Sequence []uint64
 	Tokens          uint64 // of the prompt

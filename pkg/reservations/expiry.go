@@ -24,9 +24,10 @@ const (
 // Expire ends all reservations that are older than their lifetime, or whose lease
 // has run out, and tells the observer of renewals for which it was too early. next
 // is when a further one may end, the zero time if there is none now. It also gives
-// memory back that bookings no longer need. To be called from a timer, each second
-// where there are leases: a reservation may outlive its time by that much. While
-// nothing is due it only looks at each scope.
+// memory back that bookings no longer need. To be called from a timer, each
+// ExpireEvery where there are leases: the load of a reservation may outlive its time
+// by that much, unless somebody asks for the reservation before. While nothing is
+// due it only looks at each scope.
 func (l *Ledger) Expire() (expired int, next time.Time) {
 	at, earliest := l.at(), never
 	for _, s := range l.scopesFrom(0) {

@@ -36,7 +36,8 @@ func (l *Ledger) Find(id string) (h Holding, ok bool) {
 		}
 		if h, ok = r.holding(); ok {
 			return h, true
-		} // else it ended between the two steps: see with
+		} // else it ended between the two steps, or its time is over
+		r.locked(func(*reservation) {})
 	}
 }
 
@@ -55,11 +56,11 @@ func (l *Ledger) FreeWith(id string, c Companion) error {
 	return err
 }
 
-// holding returns false if r has ended.
+// holding returns false if r has ended or ought to have.
 func (r *reservation) holding() (Holding, bool) {
 	r.scope.mu.RLock()
 	defer r.scope.mu.RUnlock()
-	if r.ended {
+	if r.ended || r.deadline < r.scope.ledger.at() {
 		return Holding{}, false
 	}
 	h := Holding{

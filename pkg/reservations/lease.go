@@ -36,8 +36,9 @@ func (x *lease) last() time.Duration { return max(x.touched, x.accepted+x.heard)
 // renewed is the same as others are told of it, since the acceptance.
 func (x *lease) renewed() time.Duration { return x.last() - x.accepted }
 
-// ExpireEvery is how often Expire is to be called where there are leases.
-const ExpireEvery = time.Second
+// ExpireEvery is how often Expire is to be called where there are leases: a fraction
+// of the shortest that make sense.
+const ExpireEvery = 50 * time.Millisecond
 
 // tellAt is when the observer may be told of a further renewal. One that waits for
 // its quarter is told by an Expire, which for a short lease may be too late: the

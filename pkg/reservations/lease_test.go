@@ -125,8 +125,8 @@ func TestShortLeases(t *testing.T) {
 		want  []string
 	}{
 		{100 * time.Millisecond, []string{"renewed", "renewed"}},
-		{4*time.Second - 1, []string{"renewed", "renewed"}},
-		{4 * time.Second, nil},
+		{4*ExpireEvery - 1, []string{"renewed", "renewed"}},
+		{4 * ExpireEvery, nil},
 	} {
 		id := fmt.Sprint(i)
 		bookLeased(t, l, id, tt.lease, nil)

@@ -90,10 +90,15 @@ func (l *Ledger) with(id string, in *scope, f func(*reservation)) error {
 	}
 }
 
-// locked runs f on r under its scope's lock, unless r has ended.
+// locked runs f on r under its scope's lock, unless r has ended. One whose time is
+// over ends here at the latest.
 func (r *reservation) locked(f func(*reservation)) bool {
-	r.scope.mu.Lock()
-	defer r.scope.mu.Unlock()
+	s := r.scope
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at := s.ledger.at(); !r.ended && r.deadline < at {
+		s.expireOne(r, at)
+	}
 	if r.ended {
 		return false
 	}
