@@ -223,6 +223,24 @@ func TestServe(t *testing.T) {
 	p.ended(5 * time.Second)
 }
 
+// TestServeWorkersFile: with a workers file every PUT /workers is refused, also one
+// that could not be read.
+func TestServeWorkersFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.yaml")
+	if err := os.WriteFile(path, []byte("workers: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProcess(t, env(), "--workers-file", path)
+	for _, body := range []string{`{"workers":[]}`, `{}`, "nonsense"} {
+		status, answer := p.call("PUT", "/workers", body)
+		if want := `{"error":"workers are managed by --workers-file ` + path + `"}`; status != 409 || answer != want {
+			t.Errorf("PUT %s: %d %s, want 409 %s", body, status, answer, want)
+		}
+	}
+	p.stop()
+	p.ended(5 * time.Second)
+}
+
 // freePort returns a TCP port that is free now.
 func freePort(t *testing.T) string {
 	t.Helper()

@@ -165,18 +165,18 @@ var settings = []struct {
 	},
 	{
 		flag: "selection-cache-ttl-secs", key: "selections.cache_ttl_secs", env: []string{"SELECT_SERVICE_SELECTION_CACHE_TTL_SECS"},
-		text: "5", want: func(c *config.Config) { c.Selections.Kept.TTL = 5 * time.Second },
-		bad: []string{"0", "-1", "1.5", "5s"},
+		text: "0.5", want: func(c *config.Config) { c.Selections.Kept.TTL = 500 * time.Millisecond },
+		bad: []string{"-1", "2592000.5", "5s", "nan", "inf"},
 	},
 	{
 		flag: "selection-cache-max-entries", key: "selections.cache_max_entries", env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_ENTRIES"},
-		text: "1", want: func(c *config.Config) { c.Selections.Kept.Entries = 1 },
-		bad: []string{"0", "-1", "2147483648", "many"},
+		text: "0", want: func(c *config.Config) { c.Selections.Kept.Entries = 0 },
+		bad: []string{"-1", "0.5", "2147483648", "many"},
 	},
 	{
 		flag: "selection-cache-max-bytes", key: "selections.cache_max_bytes", env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_BYTES"},
-		text: "1048576", want: func(c *config.Config) { c.Selections.Kept.Bytes = 1 << 20 },
-		bad: []string{"0", "-1", "1MiB"},
+		text: "0", want: func(c *config.Config) { c.Selections.Kept.Bytes = 0 },
+		bad: []string{"-1", "1MiB"},
 	},
 	{
 		flag: "decode-busy-threshold", key: "selections.decode_busy_threshold",
@@ -495,11 +495,6 @@ func TestEnvironmentOnlyNamesAreChecked(t *testing.T) {
 	for name, bad := range map[string]string{
 		"DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT": "-1",
 		"DYN_OVERLAP_SCORE_WEIGHT":           "nan",
-		"DYN_ROUTER_REPLICA_SYNC":            "perhaps",
-		"DYN_ROUTER_TRACK_ACTIVE_BLOCKS":     "2",
-		"DYN_ROUTER_TRACK_OUTPUT_BLOCKS":     "-",
-		"DYN_ROUTER_PREDICTED_TTL_SECS":      "inf",
-		"DYN_ROUTER_MIN_INITIAL_WORKERS":     "-1",
 		"SELECT_SERVICE_CONFIG":              "absent.yaml",
 	} {
 		mustFail(t, setup{env: map[string]string{name: bad}}, name)

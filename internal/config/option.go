@@ -1,6 +1,9 @@
 package config
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // option is one setting: its names in every source, its field, and the help text.
 type option struct {
@@ -36,9 +39,13 @@ var groups = []struct{ name, title string }{
 	{"log", "Log"},
 }
 
-// options lists every setting, group by group. The DYN_ names and their
+// options are all that can be set: what is a setting here, and what an environment
+// that is shared with Dynamo's router may carry beside.
+var options = slices.Concat(settings, ofRouter)
+
+// settings lists every setting, group by group. The DYN_ names and their
 // defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.
-var options = []option{
+var settings = []option{
 	{
 		key: "server.listen", flag: "listen", env: []string{"SELECT_SERVICE_LISTEN"}, hint: "ADDRESS",
 		slotsEnv: true,
@@ -203,20 +210,20 @@ var options = []option{
 	{
 		key: "selections.cache_ttl_secs", flag: "selection-cache-ttl-secs",
 		env: []string{"SELECT_SERVICE_SELECTION_CACHE_TTL_SECS"}, hint: "SECONDS",
-		bind: func(c *Config) value { return positiveSeconds(&c.Selections.Kept.TTL) },
-		help: "How long a /select with a selection_id can be booked by that id alone.",
+		bind: func(c *Config) value { return bounded(&c.Selections.Kept.TTL, maxDuration) },
+		help: "How long a /select with a selection_id can be booked by that id alone, 30 days at most; 0 keeps none.",
 	},
 	{
 		key: "selections.cache_max_entries", flag: "selection-cache-max-entries",
 		env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_ENTRIES"}, hint: "N",
-		bind: func(c *Config) value { return integer(&c.Selections.Kept.Entries, 1, math.MaxInt32) },
-		help: "How many such selections are kept, the oldest out first.",
+		bind: func(c *Config) value { return integer(&c.Selections.Kept.Entries, 0, math.MaxInt32) },
+		help: "How many such selections are kept, the oldest out first; 0 keeps none.",
 	},
 	{
 		key: "selections.cache_max_bytes", flag: "selection-cache-max-bytes",
 		env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_BYTES"}, hint: "BYTES",
-		bind: func(c *Config) value { return integer(&c.Selections.Kept.Bytes, 1, math.MaxInt) },
-		help: "How much memory they may take.",
+		bind: func(c *Config) value { return integer(&c.Selections.Kept.Bytes, 0, math.MaxInt) },
+		help: "How much memory they may take, each both lists of its prompt's hashes and about 384 bytes; 0 keeps none.",
 	},
 	{
 		key: "selections.decode_busy_threshold", flag: "decode-busy-threshold",
@@ -340,57 +347,4 @@ var options = []option{
 		bind:     func(c *Config) value { return choice(&c.Log.Format, "json", "console") },
 		help:     "json for collectors, console for people, with colours on a terminal.",
 	},
-
-	{
-		env:        []string{"DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT", "DYN_OVERLAP_SCORE_WEIGHT"},
-		deprecated: "DYN_ROUTER_PREFILL_LOAD_SCALE",
-		bind:       bindOldWeight,
-		help:       "Deprecated: sets the prefill load scale; 0 also sets the overlap credit to 0.",
-	},
-	inert("DYN_ROUTER_REPLICA_SYNC", func() value { return boolean(new(bool)) }),
-	inert("DYN_ROUTER_TRACK_ACTIVE_BLOCKS", func() value { return boolean(new(bool)) }),
-	inert("DYN_ROUTER_TRACK_OUTPUT_BLOCKS", func() value { return boolean(new(bool)) }),
-	inert("DYN_ROUTER_PREDICTED_TTL_SECS", func() value { return number(new(float64)) }),
-	inert("DYN_ROUTER_MIN_INITIAL_WORKERS", func() value { return integer(new(int), 0, math.MaxInt) }),
-	inert("DYN_ROUTER_ASSUME_KV_REUSE", func() value { return boolean(new(bool)) }),
-	inert("DYN_ROUTER_APPROXIMATE_CACHE_POLICY", func() value { return choice(new(string), "ttl", "lru") }),
-	inert("DYN_ROUTER_CONDITIONAL_DISAGG", func() value { return boolean(new(bool)) }),
-	inert("DYN_ROUTER_PREFILL_LOAD_MODEL", func() value { return text(new(string)) }),
-	inert("DYN_ROUTER_TRACKING_HASH", func() value { return choice(new(string), "public-xxh3-v1", "keyed-xxh3-v1") }),
-	inert("DYN_ROUTER_WORKER_SELECTION_POLICY", func() value { return text(new(string)) }),
-	inert("DYN_SHARED_CACHE_TYPE", func() value { return choice(new(string), "none", "hicache") }),
-	inert("DYN_SHARED_CACHE_MULTIPLIER", func() value { return fraction(new(float64)) }),
-}
-
-// inert is a variable of the Dynamo router that a shared environment may carry:
-// its syntax is checked, its value has no effect here.
-func inert(name string, scratch func() value) option {
-	return option{
-		env:   []string{name},
-		inert: true,
-		bind:  func(*Config) value { return scratch() },
-		help:  "Checked, without effect in this service.",
-	}
-}
-
-// oldWeight is the deprecated overlap weight: it became the prefill scale, and
-// its 0 meant "ignore the caches".
-type oldWeight struct {
-	value  // of weight
-	weight float64
-	conf   *Config
-}
-
-func bindOldWeight(c *Config) value {
-	w := &oldWeight{conf: c}
-	w.value = number(&w.weight)
-	return w
-}
-
-func (w *oldWeight) set(text string) error {
-	if err := w.value.set(text); err != nil {
-		return err
-	}
-	w.conf.Router = w.conf.Router.WithOverlapWeight(w.weight)
-	return nil
 }

@@ -191,22 +191,17 @@ func wholeSeconds(field *time.Duration, most time.Duration) value {
 	}
 }
 
-// wholeSecondsFrom is a span of least to most in whole seconds.
-func wholeSecondsFrom(field *time.Duration, least, most time.Duration) value {
-	v := wholeSeconds(field, most).(typed[time.Duration])
-	within := v.verify
-	v.verify = func(d time.Duration) error {
-		if err := within(d); err != nil || d >= least {
-			return err
-		}
-		return fmt.Errorf("%d is not in [%d, %d]", d/time.Second, least/time.Second, most/time.Second)
-	}
-	return v
-}
-
 // positiveSeconds is a span of at least a second in whole seconds.
 func positiveSeconds(field *time.Duration) value {
-	return wholeSecondsFrom(field, time.Second, maxDuration)
+	v := wholeSeconds(field, maxDuration).(typed[time.Duration])
+	within := v.verify
+	v.verify = func(d time.Duration) error {
+		if err := within(d); err != nil || d >= time.Second {
+			return err
+		}
+		return fmt.Errorf("%d is not in [1, %d]", d/time.Second, maxDuration/time.Second)
+	}
+	return v
 }
 
 // sessionTTL is off or a span of 1 to 31,536,000 s (dynamo-kv-router 1.6.1).

@@ -144,7 +144,6 @@ func TestSafeRetries(t *testing.T) {
 		{`"lease_seconds":86400.1`, 0, 0, 400, errLease.text},
 		{`"lease_seconds":1e300`, 0, 0, 400, errLease.text},
 		{`"lease_seconds":"30"`, 0, 0, 422, shapePrefix + "lease_seconds: invalid type: string"},
-		{`"lease_seconds":1e999`, 0, 0, 422, shapePrefix + "lease_seconds: number out of range"},
 		{`"if_exists":"Return"`, 0, 0, 422, shapePrefix + "if_exists: unknown variant, expected `return` or `error`"},
 		{`"if_exists":true`, 0, 0, 422, shapePrefix + "if_exists: invalid type: boolean"},
 		{`"if_exists":"return","if_exists":"return"`, 0, 0, 422, shapePrefix + "duplicate field `if_exists`"},

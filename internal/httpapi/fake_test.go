@@ -87,6 +87,8 @@ func (f *fake) DeleteWorker(id uint64) (*catalog.Worker, error) {
 	return f.worker, f.called()
 }
 
+func (f *fake) TakesSet() error { return nil }
+
 func (f *fake) ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
 	f.records, f.filter = records, scope
 	return f.difference, f.called()

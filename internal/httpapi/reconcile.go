@@ -14,10 +14,34 @@ import (
 // reconciler takes the full set of workers.
 type reconciler interface {
 	// ReconcileWorkers makes the records all the workers of the chosen scopes.
+	// TakesSet fails if no set can be taken.
+	TakesSet() error
 	ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error)
 }
 
-type reconcileRoutes struct{ svc reconciler }
+type reconcileRoutes struct {
+	svc reconciler
+	d   dialect
+}
+
+// allowed refuses what no body can make right. A PUT that carries nothing asks
+// whether there is any, and Dynamo's service has none. With a workers file there is
+// no set to take. Names in the query, as GET has them, would be passed over, and all
+// other workers be gone.
+func (r reconcileRoutes) allowed(c *gin.Context) error {
+	if c.Request.ContentLength == 0 {
+		c.Header("Allow", "POST, GET, HEAD")
+		return errMethodNotAllowed
+	}
+	if err := r.svc.TakesSet(); err != nil {
+		return err
+	}
+	f, err := filterOf(c.Request)
+	if err == nil && (f.model != nil || f.tenant != nil) {
+		err = badRequest("the query names a scope: name it in the body, `model_name` and `" + r.d.group() + "` beside `workers`")
+	}
+	return err
+}
 
 func (r reconcileRoutes) put(_ *gin.Context, b *reconcileBody, out []byte) (int, []byte, error) {
 	scope, err := b.settle()
@@ -41,16 +65,6 @@ func appendDifference(out []byte, d catalog.Difference) []byte {
 }
 
 func appendUint(out []byte, n uint64) []byte { return strconv.AppendUint(out, n, 10) }
-
-// withContent refuses a PUT that carries nothing: Dynamo's service has no PUT, and
-// who asks by one without a body whether there is any gets its answer.
-func withContent(c *gin.Context) error {
-	if c.Request.ContentLength == 0 {
-		c.Header("Allow", "POST, GET, HEAD")
-		return errMethodNotAllowed
-	}
-	return nil
-}
 
 // reconcileBody is the body of PUT /workers (decision E5).
 type reconcileBody struct {

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -87,11 +88,46 @@ func TestReconcileWorkers(t *testing.T) {
 // TestWorkersFileHasTheSay: with a workers file a set is refused, while single
 // workers still come and go.
 func TestWorkersFileHasTheSay(t *testing.T) {
-	svc := service.New(service.Config{Threads: 1, WorkersFile: "/etc/w.yaml"}, nil, zerolog.Nop())
-	play(t, New(svc, Options{Log: zerolog.Nop()}), []step{
-		{"PUT", "/workers", `{"workers":[]}`, 409, `{"error":"workers are managed by --workers-file /etc/w.yaml"}`},
+	const file, refused = "/etc/w.yaml", `{"error":"workers are managed by --workers-file /etc/w.yaml"}`
+	svc := service.New(service.Config{Threads: 1, WorkersFile: file}, nil, zerolog.Nop())
+	h := New(svc, Options{Log: zerolog.Nop()})
+	play(t, h, []step{
 		{"POST", "/workers", `{"worker_id":1}`, 201, `{"worker_id":1,*`},
+		{"PUT", "/workers", `{"workers":[]}`, 409, refused},
+		{"PUT", "/v1.3/workers", `{}`, 409, refused},
+		{"PUT", "/v1.6/workers", `nonsense`, 409, refused},
+		{"PUT", "/workers?model_name=m", `{"workers":[]}`, 409, refused},
+		{"PUT", "/workers", "", 405, `{"error":"method not allowed"}`},
 		{"DELETE", "/workers/1", "", 200, `{"worker_id":1,*`},
+	})
+	for _, header := range []http.Header{{}, {"Content-Type": {"text/plain"}}} {
+		if w := call(t, h, "PUT", "/workers", `{"workers":[]}`, header); w.Code != 409 {
+			t.Errorf("PUT with %v: %d %s", header, w.Code, w.Body)
+		}
+	}
+}
+
+// TestScopeInQuery: a set's scope in the query is refused, whatever the body, and
+// nothing is reconciled.
+func TestScopeInQuery(t *testing.T) {
+	svc := service.New(service.Config{Threads: 1}, nil, zerolog.Nop())
+	h := New(svc, Options{Log: zerolog.Nop()})
+	const all = `{"workers":[]}`
+	fault := func(group string) string {
+		return "{\"error\":\"the query names a scope: name it in the body, `model_name` and `" + group + "` beside `workers`\"}"
+	}
+	play(t, h, []step{
+		{"POST", "/workers", `{"worker_id":1}`, 201, `{"worker_id":1,*`},
+		{"PUT", "/workers?model_name=m", all, 400, fault("tenant_id")},
+		{"PUT", "/workers?model_name", all, 400, fault("tenant_id")},
+		{"PUT", "/workers?tenant_id=", all, 400, fault("tenant_id")},
+		{"PUT", "/workers?a=b&routing%5fgroup=x", all, 400, fault("tenant_id")},
+		{"PUT", "/v1.6/workers?routing_group=x", all, 400, fault("routing_group")},
+		{"PUT", "/workers?model_name=m", `{"model_name":"m","workers":[]}`, 400, fault("tenant_id")},
+		{"PUT", "/workers?model_name=m", `nonsense`, 400, fault("tenant_id")},
+		{"PUT", "/workers?tenant_id=a&routing_group=b", all, 400, `{"error":"` + queryPrefix + "`tenant_id` and `routing_group` differ\"}"},
+		{"PUT", "/workers?model_name=m", "", 405, `{"error":"method not allowed"}`},
+		{"PUT", "/workers?other=m", all, 200, `{"added":[],"changed":[],"removed":[1],"unchanged":0}`},
 	})
 }
 

@@ -130,7 +130,8 @@ func newEngine(svc Service, opt Options) *gin.Engine {
 func addSelection(r gin.IRouter, a api, svc Service) {
 	workers := workerRoutes{svc, a.dialect}
 	r.POST("/workers", withBody(a, newBody(newWorkerShape(a.dialect), resetWorkerBody, nil), workers.put))
-	r.PUT("/workers", a.checked(withContent), withBody(a, newReconcileBody(a.dialect), reconcileRoutes{svc}.put))
+	sets := reconcileRoutes{svc, a.dialect}
+	r.PUT("/workers", a.checked(sets.allowed), withBody(a, newReconcileBody(a.dialect), sets.put))
 	get(r, "/workers", a.serve(workers.list))
 	r.PATCH("/workers/:worker_id", a.checked(workerID), withBody(a, newBody(patchShape, nil, nil), workers.patch))
 	r.DELETE("/workers/:worker_id", a.serve(workers.remove))

@@ -70,8 +70,11 @@ func (s *Scanner) integer(want string) (at int, n parsed, ok bool) {
 	return at, n, true
 }
 
-// number passes a number. The caller has seen its first byte.
+// number passes a number. The caller has seen its first byte. One that no float64
+// comes near is a fault of syntax wherever it stands, as serde_json has it: there
+// would be no value to say anything about.
 func (s *Scanner) number() (n parsed) {
+	at := s.pos
 	if s.data[s.pos] == '-' {
 		n.negative = true
 		s.pos++
@@ -98,7 +101,8 @@ func (s *Scanner) number() (n parsed) {
 		s.pos++
 		s.digits()
 	}
-	if s.at('e') || s.at('E') {
+	exponent := s.at('e') || s.at('E')
+	if exponent {
 		n.fraction = true
 		s.pos++
 		if s.at('+') || s.at('-') {
@@ -106,8 +110,20 @@ func (s *Scanner) number() (n parsed) {
 		}
 		s.digits()
 	}
+	if s.err == nil && (exponent || s.pos-at > maxPlain) {
+		if _, err := strconv.ParseFloat(string(s.data[at:s.pos]), 64); err != nil {
+			s.fail(Syntax, at, outOfRange)
+		}
+	}
 	return n
 }
+
+const (
+	// maxPlain is how long a number without an exponent is that a float64 can
+	// always hold: 308 digits.
+	maxPlain   = 308
+	outOfRange = "number out of range"
+)
 
 func (s *Scanner) at(c byte) bool { return s.pos < len(s.data) && s.data[s.pos] == c }
 
@@ -141,8 +157,8 @@ func (s *Scanner) float(bits int) float64 {
 		return 0
 	}
 	f, err := strconv.ParseFloat(string(s.data[at:s.pos]), bits)
-	if err != nil { // only the range can be wrong: the grammar was checked
-		s.fail(Shape, at, "number out of range")
+	if err != nil { // only a float32's range can be wrong: the rest was checked
+		s.fail(Shape, at, outOfRange)
 		return 0
 	}
 	return f

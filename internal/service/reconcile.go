@@ -15,13 +15,22 @@ func (e *WorkersFileError) Error() string {
 	return "workers are managed by --workers-file " + e.Path
 }
 
+// TakesSet tells whether ReconcileWorkers can take any set of workers: with a
+// workers file the error is a Conflict.
+func (s *Service) TakesSet() error {
+	if s.config.WorkersFile == "" {
+		return nil
+	}
+	err := &WorkersFileError{s.config.WorkersFile}
+	return &Error{Kind: Conflict, Text: err.Error(), Err: err}
+}
+
 // ReconcileWorkers makes the given workers all those of the chosen scopes
 // (decision E5), see catalog.Catalog.Reconcile. An error of one entry names it and
-// leaves everything as it was. With a workers file it is a Conflict.
+// leaves everything as it was. See TakesSet.
 func (s *Service) ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
-	if s.config.WorkersFile != "" {
-		err := &WorkersFileError{s.config.WorkersFile}
-		return catalog.Difference{}, &Error{Kind: Conflict, Text: err.Error(), Err: err}
+	if err := s.TakesSet(); err != nil {
+		return catalog.Difference{}, err
 	}
 	return s.ReplaceWorkers(records, scope)
 }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from dialect_wire import Call, rank, ranks_of
+from dialect_wire import Call, comparable, rank, ranks_of
 from programs import Answer
 
 if TYPE_CHECKING:
@@ -154,7 +154,9 @@ def _revived(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> None:
 
 def _body_forms(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> Answer | None:
     """Errors of the peer's framework are not JSON, it takes arrays for objects, and
-    does not mind what follows the JSON value."""
+    does not mind what follows the JSON value, and escapes in a path that are none."""
+    if _BROKEN_ESCAPE.search(call.route):
+        return Answer(400, "400 Bad Request")  # of Go's HTTP server
     if ours.status == 422 and any(isinstance(call.fields.get(key), list) for key in _OBJECTS):
         return _error(422, "parser")
     if isinstance(call.body, str) and call.body.endswith(MORE):
@@ -163,6 +165,40 @@ def _body_forms(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> Answer 
         text = theirs.body or "method not allowed"
         return _error(theirs.status, text)
     return None
+
+
+def _values(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> Answer | None:
+    """The peer takes objects for words, and does not mind how large a number is that
+    it ignores."""
+    beyond = isinstance(call.body, str) and call.body.endswith(BEYOND)
+    if ours.status == 400 and (beyond or any(isinstance(word, dict) for word in _words(call.fields))):
+        return _error(400, "parser")
+    return None
+
+
+def _words(fields: dict) -> tuple:
+    """The members that have to be one of a few words."""
+    context = fields.get("session_context")
+    trigger = context.get("input_trigger") if isinstance(context, dict) else None
+    return fields.get("kv_transfer_enforcement"), trigger
+
+
+def _infinite(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> Answer | None:
+    """What does not fit a float of 32 bits is infinity to the peer."""
+    constraints = call.fields.get("routing_constraints")
+    if ours.status == 422 and theirs.status == 200 and isinstance(constraints, dict):
+        if any(abs(weight) > _MAX_FLOAT32 for weight in constraints.get("preferred_taints", {}).values()):
+            return _error(422, "parser")
+    return None
+
+
+def _no_session(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> Answer | None:
+    """An empty session id names a session of the peer's, and none here."""
+    context = call.fields.get("session_context", {"session_id": call.fields.get("session_id")})
+    if call.route != "/select" or theirs.status != 200 or context != {"session_id": ""}:
+        return None
+    bare = {key: value for key, value in call.fields.items() if key not in ("session_id", "session_context")}
+    return comparable(call, pair.theirs.send(replace(call, body=bare)))
 
 
 def _orphans(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> Answer | None:
@@ -203,6 +239,9 @@ def _incomplete(pair: Pair, call: Call, ours: Answer, theirs: Answer) -> Answer 
 
 _BOOKING = ("/select_and_reserve", "/reservations")
 MORE = "} 7"  # the end of a body with more than a JSON value
+BEYOND = ": 1e400}"  # the end of one with a number that no float holds
+_MAX_FLOAT32 = 3.4028235e38
+_BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _OBJECTS = ("mm_routing_info", "pinned_worker", "router_config_override", "routing_constraints")
 
 
@@ -259,11 +298,13 @@ def _wildcard(pair: Pair, call: Call) -> bool:
 
 DECISIONS_13 = (
     Decision("D11", _body_forms),
+    Decision("D11", _values),
     Decision("D1", _unknown_reservation),
     Decision("D3", repair=_untracked_prefill),
     Decision("D4", _unknown_rank, _not_booked),
     Decision("D6", _deleted, _revived),
     Decision("D17", _incomplete),
+    Decision("D19", _infinite),
     Decision("K1"),
     Decision("K13", _orphans),
 )
@@ -295,11 +336,14 @@ def _predicted_for_ever(pair: Pair, call: Call) -> bool:
 
 DECISIONS_16 = (
     Decision("D11", _body_forms),
+    Decision("D11", _values),
     Decision("D3", repair=_untracked_prefill),
     Decision("D17", _incomplete),
+    Decision("D19", _infinite),
     Decision("K1"),
     Decision("K13", _orphans),
     Decision("override"),
+    Decision("session", _no_session),
 )
 DEFECTS_16 = (
     Defect("D11", _array_with_effect),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from dialect_calls import Calls
+from dialect_decisions import BEYOND
 from dialect_fleet import SCOPES, Scope, removed, stored, tokens
 from dialect_pair import Pair
 from dialect_wire import Call
@@ -29,8 +30,8 @@ def _asked(pair: Pair, scope: Scope, ids: list[int], **more) -> dict:
     return {"model_name": scope.model, pair.dialect.group: scope.group, "token_ids": ids, **more}
 
 
-def _book(pair: Pair, scope: Scope, rank: int = 0) -> None:
-    body = _asked(pair, scope, [5] * scope.block_size, worker_id=scope.anchor, dp_rank=rank)
+def _book(pair: Pair, scope: Scope, rank: int = 0, **more) -> None:
+    body = _asked(pair, scope, [5] * scope.block_size, worker_id=scope.anchor, dp_rank=rank, **more)
     pair.play(Call("POST", "/reservations", body | {pair.dialect.booking: "an-occasion"}))
 
 
@@ -75,11 +76,32 @@ def array_for_object(pair: Pair, calls: Calls) -> None:
     pair.play(Call("POST", "/select", _asked(pair, SCOPES[0], [1], pinned_worker=[SCOPES[0].anchor, 0])))
 
 
+@_on("D11")
+def object_for_word(pair: Pair, calls: Calls) -> None:
+    pair.play(Call("PATCH", "/workers/999", {"kv_transfer_enforcement": {"required": None}}))
+
+
+@_on("D11")
+def ignored_and_beyond(pair: Pair, calls: Calls) -> None:
+    pair.play(Call("PATCH", "/workers/999", '{"unknown"' + BEYOND))
+
+
+@_on("D11")
+def escape_that_is_none(pair: Pair, calls: Calls) -> None:
+    pair.play(Call("POST", "/reservations/%zz/prefill_complete"))
+
+
 @_on("D17")
 def incomplete_and_loaded(pair: Pair, calls: Calls) -> None:
     pair.play(Call("POST", "/workers", calls.record(_GUEST, SCOPES[0], 1)))
     pair.play(Call("PATCH", f"/workers/{_GUEST}", {"endpoint": ""}))
     pair.play(Call("DELETE", f"/workers/{_GUEST}"))
+
+
+@_on("D19")
+def infinitely_preferred(pair: Pair, calls: Calls) -> None:
+    constraints = {"preferred_taints": {"fast": 1e39}}
+    pair.play(Call("POST", "/select", _asked(pair, SCOPES[0], [1], routing_constraints=constraints)))
 
 
 @_on("K1")
@@ -124,3 +146,20 @@ def cache_of_no_account(pair: Pair, calls: Calls) -> None:
     override = {"overlap_score_credit": 0}
     pair.play(Call("POST", "/select", _asked(pair, scope, tokens("aaaa", scope.block_size), router_config_override=override)))
     pair.empty(scope.anchor)
+
+
+@_on("session")
+def session_without_a_name(pair: Pair, calls: Calls) -> None:
+    """Of two ranks the one that has the session's booking is dearer."""
+    if pair.dialect.old:
+        return  # it knows no sessions
+    scope, member = SCOPES[0], pair.dialect.booking
+    _book(pair, scope, rank=1, effective_prefill_tokens=scope.block_size)
+    asked = _asked(pair, scope, [6] * 8 * scope.block_size, session_id="")
+    pair.play(Call("POST", "/select_and_reserve", asked | {member: "a-session"}))
+    for session in ({"session_id": ""}, {"session_context": {"session_id": ""}}):
+        before = pair.seen["session"]
+        pair.play(Call("POST", "/select", _asked(pair, scope, [1], **session)))
+        assert pair.seen["session"] > before, session
+    _free(pair)
+    pair.play(Call("DELETE", "/reservations/a-session"))

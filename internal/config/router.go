@@ -1,0 +1,68 @@
+package config
+
+import "math"
+
+// ofRouter are variables of the environment that Dynamo's router reads (1.6.1) and
+// that are no settings here.
+var ofRouter = []option{
+	{
+		env:        []string{"DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT", "DYN_OVERLAP_SCORE_WEIGHT"},
+		deprecated: "DYN_ROUTER_PREFILL_LOAD_SCALE",
+		bind:       bindOldWeight,
+		help:       "Deprecated: sets the prefill load scale; 0 also sets the overlap credit to 0.",
+	},
+	inert("DYN_ROUTER_REPLICA_SYNC", func() value { return boolean(new(bool)) }),
+	inert("DYN_ROUTER_TRACK_ACTIVE_BLOCKS", func() value { return boolean(new(bool)) }),
+	inert("DYN_ROUTER_TRACK_OUTPUT_BLOCKS", func() value { return boolean(new(bool)) }),
+	inert("DYN_ROUTER_PREDICTED_TTL_SECS", func() value { return number(new(float64)) }),
+	inert("DYN_ROUTER_MIN_INITIAL_WORKERS", func() value { return integer(new(int), 0, math.MaxInt) }),
+	inert("DYN_ROUTER_ASSUME_KV_REUSE", func() value { return boolean(new(bool)) }),
+	inert("DYN_ROUTER_APPROXIMATE_CACHE_POLICY", func() value { return choice(new(string), "ttl", "lru") }),
+	inert("DYN_ROUTER_CONDITIONAL_DISAGG", func() value { return boolean(new(bool)) }),
+	inert("DYN_ROUTER_CONDITIONAL_DISAGG_POLICY", func() value { return text(new(string)) }),
+	inert("DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD", func() value { return integer(new(int), 0, math.MaxInt) }),
+	inert("DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_RATIO_THRESHOLD", func() value { return fraction(new(float64)) }),
+	inert("DYN_ROUTER_PREFILL_LOAD_MODEL", func() value { return choice(new(string), "none", "ais", "aic") }),
+	inert("DYN_ROUTER_TRACKING_HASH", func() value { return choice(new(string), "public-xxh3-v1", "keyed-xxh3-v1") }),
+	inert("DYN_ROUTER_TRACKING_KEY_FILE", func() value { return text(new(string)) }),
+	inert("DYN_ROUTER_TRACKING_KEY_ID", func() value { return text(new(string)) }),
+	inert("DYN_ROUTER_WORKER_SELECTION_POLICY", func() value { return choice(new(string), "default") }),
+	inert("DYN_ROUTER_PREFILL_POLICY", func() value { return text(new(string)) }),
+	inert("DYN_ROUTER_DECODE_POLICY", func() value { return text(new(string)) }),
+	inert("DYN_USE_REMOTE_INDEXER", func() value { return boolean(new(bool)) }),
+	inert("DYN_SHARED_CACHE_TYPE", func() value { return choice(new(string), "none", "hicache") }),
+	inert("DYN_SHARED_CACHE_MULTIPLIER", func() value { return fraction(new(float64)) }),
+}
+
+// inert is a variable of the Dynamo router that a shared environment may carry:
+// its syntax is checked, its value has no effect here.
+func inert(name string, scratch func() value) option {
+	return option{
+		env:   []string{name},
+		inert: true,
+		bind:  func(*Config) value { return scratch() },
+		help:  "Checked, without effect in this service.",
+	}
+}
+
+// oldWeight is the deprecated overlap weight: it became the prefill scale, and
+// its 0 meant "ignore the caches".
+type oldWeight struct {
+	value  // of weight
+	weight float64
+	conf   *Config
+}
+
+func bindOldWeight(c *Config) value {
+	w := &oldWeight{conf: c}
+	w.value = number(&w.weight)
+	return w
+}
+
+func (w *oldWeight) set(text string) error {
+	if err := w.value.set(text); err != nil {
+		return err
+	}
+	w.conf.Router = w.conf.Router.WithOverlapWeight(w.weight)
+	return nil
+}
