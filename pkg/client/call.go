@@ -10,8 +10,10 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 )
 
 const (
@@ -19,12 +21,16 @@ const (
 	maxAnswer = 256 << 20
 	// maxError bounds what is read of an error's body.
 	maxError = 64 << 10
+	// policyClass is the header with the class of the wait queue.
+	policyClass = "X-Dynamo-Meta-Policy-Class"
 )
 
 // call is one request as do sends it.
 type call struct {
 	method string
-	path   string // escaped, behind the dialect's prefix; with query
+	path   string // escaped, with query
+	bare   bool   // the path has no dialect
+	class  string // of the wait queue; "": none is named
 	body   any    // nil: none
 	// repeatable: having it done twice is as good as once, so it is sent again
 	// when nobody knows whether it was done.
@@ -95,13 +101,26 @@ func (c *Client) send(ctx context.Context, k call, body []byte, out any) error {
 	case err != nil:
 	case len(text) > maxAnswer:
 		err = fmt.Errorf("answer is longer than %d bytes", maxAnswer)
-	case out != nil:
-		err = json.Unmarshal(text, out)
+	default:
+		err = decode(text, out)
 	}
 	if err != nil {
 		return &LostError{Method: k.method, Path: k.path, Err: err}
 	}
 	return nil
+}
+
+// decode reads an answer into out: a string is the text itself, and nil reads
+// nothing.
+func decode(text []byte, out any) error {
+	switch out := out.(type) {
+	case nil:
+		return nil
+	case *string:
+		*out = string(text)
+		return nil
+	}
+	return json.Unmarshal(text, out)
 }
 
 // open sends the request and returns the body of a successful answer.
@@ -112,9 +131,19 @@ func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, 
 	if body != nil {
 		content = bytes.NewReader(body)
 	}
-	req, err := http.NewRequestWithContext(traced, k.method, c.base+dialect+k.path, content)
+	prefix := dialect
+	if k.bare {
+		prefix = ""
+	}
+	req, err := http.NewRequestWithContext(traced, k.method, c.base+prefix+k.path, content)
+	if err == nil && strings.ContainsFunc(k.class, unicode.IsControl) { // net/http would send nothing, as if it were lost
+		err = fmt.Errorf("%w: policy class %q cannot be a header", ErrBadRequest, k.class)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", k.method, k.path, err)
+	}
+	if k.class != "" {
+		req.Header.Set(policyClass, k.class)
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")

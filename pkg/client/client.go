@@ -50,7 +50,7 @@ type Client struct {
 
 	// mu guards leases and closed.
 	mu     sync.Mutex
-	leases map[*Lease]struct{}
+	leases map[string]*Lease // by the booking's id, until they are freed or lost
 	closed bool
 	tasks  sync.WaitGroup // bookings and leases under way
 }
@@ -73,7 +73,7 @@ func New(base string, opt Options) (*Client, error) {
 		retry:  DefaultRetry(),
 		lease:  30 * time.Second,
 		ends:   make(chan struct{}, releases),
-		leases: make(map[*Lease]struct{}),
+		leases: make(map[string]*Lease),
 	}
 	if opt.Retry != nil {
 		if err := opt.Retry.check(); err != nil {
@@ -114,14 +114,15 @@ func transport() *http.Transport {
 }
 
 // Close interrupts the bookings that are under way, frees every lease that is
-// still held, waits for that, at most for some seconds if the service does not
-// answer, and closes idle connections. Other calls go on.
+// still held, waits for that and closes idle connections. It may take up to 5 s: if
+// the service does not answer, and after a booking that was interrupted and is not
+// there, because the request for it may still arrive. Other calls go on.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	c.close()
 	held := make([]*Lease, 0, len(c.leases))
-	for l := range c.leases {
+	for _, l := range c.leases {
 		held = append(held, l)
 		l.stop()
 	}

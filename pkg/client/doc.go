@@ -10,7 +10,9 @@
 //
 // A [Lease] is freed by Free, when its context ends and by [Client.Close]; if the
 // program dies the service ends it after its seconds. [Client.SelectAndReserve]
-// and [Client.Reserve] book without that care.
+// and [Client.Reserve] book without that care. [Client.Slots] and
+// [Client.Conductor] have the routes of the slot tracker and of Mooncake's
+// Conductor.
 //
 // The client speaks the 1.6 dialect (paths under /v1.6), in which a booking is
 // named by its selection id. It keeps connections open and reuses them. A call is
@@ -20,6 +22,15 @@
 // client's with if_exists "return", and output blocks are never repeated. Other
 // refusals, such as a full queue or a model without workers, are errors at once.
 //
-// All methods are safe for concurrent use. Calls about one reservation reach the
-// service in the order in which they were made.
+// # Order
+//
+// All methods are safe for concurrent use. Calls about one reservation, that which
+// books it included, reach the service in the order in which they were made: each
+// waits until the one before has its answer or has given up. There are two
+// exceptions. A lease is renewed in the background without waiting for anything.
+// And the free of a Lease, by Free, its context or Close, waits at most 2.5 s for
+// the calls before it, which may then arrive behind it and find nothing. It gives
+// up 5 s after it began, so that Free takes that long while the service cannot be
+// reached. The same 5 s has what frees a booking that failed and may have been made
+// all the same; calls about its id wait for that.
 package client

@@ -32,6 +32,8 @@ type Error struct {
 	Message string          // the longer text of an overload, else empty
 	Type    string          // "service_unavailable" for an overload, else empty
 	Details json.RawMessage // of a full queue: class, kind of limit, current value, limit; else nil
+	Reason  string          // the kind of a Conductor's error, such as "missing_field", else empty
+	Field   string          // the member of the body that the Conductor complains of, else empty
 
 	Method, Path string // of the request
 	// RetryAfter is what the service asks to wait; 0 if it does not say.
@@ -110,11 +112,12 @@ func withDoubt(err error, lost bool) error {
 func errorOf(k call, answer *http.Response, body []byte) *Error {
 	e := &Error{Status: answer.StatusCode, Method: k.method, Path: k.path, RetryAfter: retryAfter(answer)}
 	var known struct {
-		Error, Message, Type string
-		Details              json.RawMessage
+		Error, Message, Type, Reason, Field string
+		Details                             json.RawMessage
 	}
 	if json.Unmarshal(body, &known) == nil && known.Error != "" {
 		e.Text, e.Message, e.Type, e.Details = known.Error, known.Message, known.Type, known.Details
+		e.Reason, e.Field = known.Reason, known.Field
 		return e
 	}
 	e.foreign = true

@@ -35,6 +35,8 @@ type fake struct {
 	outputs  int
 	prefills int
 	hooks    map[string]func() // by method and end of the path: run before the request is done
+
+	leaseSeconds string // of answers, instead of what was asked for; "" changes nothing
 }
 
 func newFake() *fake { return &fake{live: map[string]string{}, hooks: map[string]func(){}} }
@@ -165,7 +167,11 @@ func (f *fake) book(w http.ResponseWriter, body []byte) {
 		return
 	}
 	if !ok {
-		first = fmt.Sprintf(`{"selection_id":%q,"worker_id":18446744073709551615,"endpoint":"http://e","lease_seconds":%v}`, b.ID, b.Lease)
+		seconds := f.leaseSeconds
+		if seconds == "" {
+			seconds = fmt.Sprint(b.Lease)
+		}
+		first = fmt.Sprintf(`{"selection_id":%q,"worker_id":18446744073709551615,"endpoint":"http://e","lease_seconds":%s}`, b.ID, seconds)
 		f.live[b.ID] = first
 	}
 	_, _ = io.WriteString(w, first)

@@ -44,10 +44,27 @@ func (c *Client) OverlapScores(ctx context.Context, req ProjectRequest) (Overlap
 
 // Diagnose explains which blocks of a prompt who has, and why a chain ends. The
 // answer is JSON as the OpenAPI document describes it.
-func (c *Client) Diagnose(ctx context.Context, req ProjectRequest) (json.RawMessage, error) {
+func (c *Client) Diagnose(ctx context.Context, req DiagnoseRequest) (json.RawMessage, error) {
 	var answer json.RawMessage
 	err := c.do(ctx, call{method: http.MethodPost, path: "/diagnose", body: req, repeatable: true}, &answer)
 	return answer, err
+}
+
+// Metrics are the service's, in Prometheus' text format.
+func (c *Client) Metrics(ctx context.Context) (string, error) {
+	return c.text(ctx, "/metrics")
+}
+
+// OpenAPI is the service's description of itself: OpenAPI 3.1 as YAML, of the
+// contract that it was started with.
+func (c *Client) OpenAPI(ctx context.Context) (string, error) {
+	return c.text(ctx, "/openapi.yaml")
+}
+
+func (c *Client) text(ctx context.Context, path string) (string, error) {
+	var text string
+	err := c.do(ctx, call{method: http.MethodGet, path: path, bare: true, repeatable: true}, &text)
+	return text, err
 }
 
 // Dump streams the whole index. The caller closes it; nothing is repeated.
@@ -72,30 +89,17 @@ func (c *Client) SetBusyThresholds(ctx context.Context, t Thresholds) (Threshold
 	return answer, err
 }
 
+// UnsetBusyThreshold takes one threshold of a model away, by its name such as
+// DecodeBlocksThreshold, and returns the others.
+func (c *Client) UnsetBusyThreshold(ctx context.Context, model, name string) (Thresholds, error) {
+	path := "/busy_threshold?" + url.Values{"model": {model}, "threshold": {name}}.Encode()
+	var answer Thresholds
+	err := c.do(ctx, call{method: http.MethodDelete, path: path, repeatable: true}, &answer)
+	return answer, err
+}
+
 // UnsetBusyThresholds takes all thresholds of a model away.
 func (c *Client) UnsetBusyThresholds(ctx context.Context, model string) error {
 	path := "/busy_threshold?" + url.Values{"model": {model}}.Encode()
 	return c.do(ctx, call{method: http.MethodDelete, path: path, repeatable: true}, nil)
-}
-
-// peer is the body of the peer routes.
-type peer struct {
-	Endpoint string `json:"endpoint"`
-}
-
-// RegisterPeer follows another replica's bookings at a ZMQ endpoint.
-func (c *Client) RegisterPeer(ctx context.Context, endpoint string) error {
-	return c.do(ctx, call{method: http.MethodPost, path: "/replica_sync/register_peer", body: peer{endpoint}, repeatable: true}, nil)
-}
-
-// DeregisterPeer ends that.
-func (c *Client) DeregisterPeer(ctx context.Context, endpoint string) error {
-	return c.do(ctx, call{method: http.MethodPost, path: "/replica_sync/deregister_peer", body: peer{endpoint}, repeatable: true, gone: true}, nil)
-}
-
-// Peers lists the endpoints that are followed.
-func (c *Client) Peers(ctx context.Context) ([]string, error) {
-	var list []string
-	err := c.do(ctx, call{method: http.MethodGet, path: "/replica_sync/peers", repeatable: true}, &list)
-	return list, err
 }

@@ -8,12 +8,19 @@ import (
 	"time"
 )
 
+// Bounds of a lease in the contract, inclusive.
 const (
 	minLease = 100 * time.Millisecond
 	maxLease = 24 * time.Hour
-	// freeTimeout bounds the calls that end a lease; what they cannot reach, the
-	// service ends by itself.
+)
+
+const (
+	// freeTimeout bounds the calls that end a lease or a booking that failed; what
+	// they cannot reach, the service ends by itself.
 	freeTimeout = 5 * time.Second
+	// overtake is how long the end of a lease waits for calls about its booking that
+	// were made before: one that hangs must not keep the load.
+	overtake = freeTimeout / 2
 )
 
 // Lease is a booking that cannot be left behind. It is freed by Free, when the
@@ -22,61 +29,77 @@ const (
 type Lease struct {
 	client    *Client
 	selection Selection
-	stop      context.CancelFunc // ends keep
+	stop      context.CancelFunc // begins the end
+	ending    <-chan struct{}    // closed when the lease is to end
 	over      chan struct{}      // closed when the booking is freed or lost
 	err       error              // of the free; read after over
 	lost      atomic.Bool
 }
 
-// ErrLeaseLost says that the service no longer knows the booking: it could not be
-// renewed in time, or its worker is gone.
+// ErrLeaseLost says that the service no longer has the booking: it could not be
+// renewed in time, its worker is gone, or the id is another booking now.
 var ErrLeaseLost = errors.New("lease is lost")
 
 // Lease chooses a worker and books the load until the lease is freed. The lease
 // ends with ctx. If the booking fails after it may have been made, it is freed in
-// the background.
+// the background. ErrConflict: the ID is taken by another request, by a booking
+// without a lease, or by a Lease of this client that has not ended.
 func (c *Client) Lease(ctx context.Context, req SelectRequest) (*Lease, error) {
-	return c.hold(ctx, func() (Selection, error) { return c.selectAndReserve(ctx, req, c.lease.Seconds()) })
+	return c.hold(ctx, func(l *Lease) (Selection, error) { return c.selectAndReserve(ctx, req, l) })
 }
 
 // LeaseOn is Lease on a rank that the caller chose, or for what Select chose
 // under the same ID. Only the fields of a Reservation are set in its Selection.
 func (c *Client) LeaseOn(ctx context.Context, req ReserveRequest) (*Lease, error) {
-	return c.hold(ctx, func() (Selection, error) {
-		r, err := c.reserve(ctx, req, c.lease.Seconds())
-		return Selection{
-			ID: r.ID, Model: r.Model, RoutingGroup: r.RoutingGroup, Worker: r.Worker, DPRank: r.DPRank, Endpoint: r.Endpoint,
-			LeaseSeconds: r.LeaseSeconds,
-		}, err
-	})
+	return c.hold(ctx, func(l *Lease) (Selection, error) { return c.reserve(ctx, req, l) })
 }
 
-// hold books and takes the booking into care.
-func (c *Client) hold(ctx context.Context, book func() (Selection, error)) (*Lease, error) {
+// hold makes a lease of a booking.
+func (c *Client) hold(ctx context.Context, book func(*Lease) (Selection, error)) (*Lease, error) {
 	if !c.begin() {
 		return nil, ErrClosed
 	}
-	selection, err := book()
-	if err == nil && selection.LeaseSeconds == 0 { // an earlier booking of the caller's, which stays
-		err = fmt.Errorf("%w: reservation %s was made without a lease", ErrConflict, selection.ID)
-	}
-	if err != nil {
+	held, stop := context.WithCancel(ctx)
+	l := &Lease{client: c, stop: stop, ending: held.Done(), over: make(chan struct{})}
+	if _, err := book(l); err != nil {
+		stop()
 		c.tasks.Done()
 		return nil, err
 	}
-	held, stop := context.WithCancel(ctx)
-	l := &Lease{client: c, selection: selection, stop: stop, over: make(chan struct{})}
-	c.mu.Lock()
-	closed := c.closed
-	if !closed {
-		c.leases[l] = struct{}{}
-	}
-	c.mu.Unlock()
 	go l.keep(held)
-	if closed {
+	if c.closing.Err() != nil { // Close may not have seen it
 		return nil, errors.Join(ErrClosed, l.Free())
 	}
 	return l, nil
+}
+
+// begin makes the booking the lease's.
+func (l *Lease) begin(s Selection) {
+	l.selection = s
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	l.client.leases[s.ID] = l
+}
+
+// leased is the lease of a booking until it is freed or lost; nil: there is none.
+func (c *Client) leased(id string) *Lease {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leases[id]
+}
+
+// holds tells whether a booking has a lease that is to go on.
+func (c *Client) holds(id string) bool {
+	l := c.leased(id)
+	if l == nil {
+		return false
+	}
+	select {
+	case <-l.ending:
+		return false
+	default:
+		return true
+	}
 }
 
 // keep renews the lease until ctx ends, and frees it then. Renewals take no turns:
@@ -85,31 +108,50 @@ func (l *Lease) keep(ctx context.Context) {
 	defer l.client.tasks.Done()
 	defer close(l.over)
 	defer l.stop()
-	defer l.forget()
 	every := min(l.client.lease, time.Duration(l.selection.LeaseSeconds*float64(time.Second))) / 3 // another client's may be shorter
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			l.err = l.client.release(ctx, l.selection.ID)
+			l.err = l.release(ctx)
 			return
 		case <-ticker.C:
 			attempt, cancel := context.WithTimeout(ctx, every)
-			err := l.client.renew(attempt, l.selection.ID)
+			err := l.client.renew(attempt, l.ID())
 			cancel()
-			if errors.Is(err, ErrNotFound) {
+			if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) { // a conflict: what has the id has no lease
 				l.lost.Store(true)
+				l.forget()
 				return
 			} // else the next renewal may go through
 		}
 	}
 }
 
+// release ends the booking, also after ctx.
+func (l *Lease) release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
+	defer cancel()
+	waiting, stop := context.WithTimeout(ctx, overtake)
+	defer stop()
+	if give, err := l.client.turns.take(waiting, l.ID()); err == nil {
+		defer give()
+	}
+	defer l.forget() // before somebody else has the turn, who may lease the id again
+	if err := l.client.end(ctx, l.ID(), true); err != nil && !errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("free reservation %s: %w", l.ID(), err)
+	}
+	return nil
+}
+
+// forget takes the lease out of the client's care.
 func (l *Lease) forget() {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
-	delete(l.client.leases, l)
+	if l.client.leases[l.ID()] == l {
+		delete(l.client.leases, l.ID())
+	}
 }
 
 // Selection is what was chosen and booked.
@@ -120,20 +162,26 @@ func (l *Lease) ID() string { return l.selection.ID }
 
 // PrefillComplete is to be called at the first output token.
 func (l *Lease) PrefillComplete(ctx context.Context) error {
+	if err := l.Err(); err != nil {
+		return err // the id may be another booking
+	}
 	return l.client.PrefillComplete(ctx, l.selection.ID)
 }
 
 // OutputBlock adds one generated block, see Client.OutputBlock. After Free it
 // does nothing.
 func (l *Lease) OutputBlock(ctx context.Context, decay *float64) error {
+	if err := l.Err(); err != nil {
+		return err
+	}
 	return l.client.OutputBlock(ctx, l.selection.ID, decay)
 }
 
 // Done is closed when the lease is over: freed or lost.
 func (l *Lease) Done() <-chan struct{} { return l.over }
 
-// Err is ErrLeaseLost once the service has said that it does not know the booking
-// any more, else nil.
+// Err is ErrLeaseLost once the service has said that it does not have the booking
+// any more, else nil. The lease is over then, and calls about it are refused.
 func (l *Lease) Err() error {
 	if l.lost.Load() {
 		return ErrLeaseLost
@@ -142,8 +190,9 @@ func (l *Lease) Err() error {
 }
 
 // Free ends the booking and returns when that is done; a second call only
-// returns what the first did. An error says that the service could not be
-// reached: it ends the lease by itself when its time has passed.
+// returns what the first did. It does nothing to a lease that is lost. An error
+// comes after up to 5 s and says that the service could not be reached: it ends the
+// lease by itself when its time has passed.
 func (l *Lease) Free() error {
 	l.stop()
 	<-l.over

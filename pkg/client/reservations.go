@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -48,11 +47,13 @@ func (c *Client) renew(ctx context.Context, id string) error {
 
 // Free ends a booking. ErrNotFound: there was none.
 func (c *Client) Free(ctx context.Context, id string) error {
-	return c.about(ctx, id, func() error { return c.free(ctx, id) })
+	return c.about(ctx, id, func() error { return c.free(ctx, id, true) })
 }
 
-func (c *Client) free(ctx context.Context, id string) error {
-	err := c.do(ctx, call{method: http.MethodDelete, path: reservation(id), repeatable: true, gone: true, limit: patience}, nil)
+// free ends a booking. known: it was made, so that a 404 behind a lost attempt
+// means that this one ended it.
+func (c *Client) free(ctx context.Context, id string, known bool) error {
+	err := c.do(ctx, call{method: http.MethodDelete, path: reservation(id), repeatable: true, gone: known, limit: patience}, nil)
 	if err == nil || errors.Is(err, ErrNotFound) {
 		c.turns.free(id)
 	}
@@ -69,34 +70,35 @@ func (c *Client) about(ctx context.Context, id string, f func() error) error {
 	return f()
 }
 
-// release ends a booking whose context may have ended. It does not wait for long
-// for a call that hangs: the booking has to go all the same.
-func (c *Client) release(ctx context.Context, id string) error {
+// rescues are the waits between the attempts to free a booking that may have been
+// made unnoticed: a first one for a request that is a little late, growing for one
+// that a proxy or a busy service still has.
+var rescues = Backoff{Base: time.Second / 10, Jitter: time.Second / 10, Max: time.Second}
+
+// rescue ends a booking of which nobody knows whether it was made. The request for
+// it may still be under way and arrive behind an attempt, which finds nothing then:
+// only a success ends the attempts before freeTimeout does. What it leaves, the
+// service ends by itself.
+func (c *Client) rescue(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
 	defer cancel()
-	waiting, stop := context.WithTimeout(ctx, freeTimeout/2)
-	defer stop()
-	if give, err := c.turns.take(waiting, id); err == nil {
-		defer give()
+	for attempt := 1; c.end(ctx, id, false) != nil; attempt++ {
+		if pause(ctx, rescues.wait(attempt, 0)) != nil {
+			return
+		}
 	}
-	return c.end(ctx, id)
 }
 
-// end is free for a booking that may be there; only some are ended at once, so
-// that many leases do not make as many connections.
-func (c *Client) end(ctx context.Context, id string) error {
-	var err error
+// end is free for the background: only some bookings are ended at once, so that
+// many do not make as many connections.
+func (c *Client) end(ctx context.Context, id string, known bool) error {
 	select {
 	case c.ends <- struct{}{}:
-		err = c.free(ctx, id)
-		<-c.ends
+		defer func() { <-c.ends }()
+		return c.free(ctx, id, known)
 	case <-ctx.Done():
-		err = ctx.Err()
+		return ctx.Err()
 	}
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return fmt.Errorf("free reservation %s: %w", id, err)
-	}
-	return nil
 }
 
 func reservation(id string) string { return "/reservations/" + url.PathEscape(id) }

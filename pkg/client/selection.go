@@ -17,7 +17,7 @@ const returnFirst = "return"
 // by Reserve under that ID alone.
 func (c *Client) Select(ctx context.Context, req SelectRequest) (Selection, error) {
 	var s Selection
-	err := c.do(ctx, call{method: http.MethodPost, path: "/select", body: req, repeatable: true}, &s)
+	err := c.do(ctx, call{method: http.MethodPost, path: "/select", class: req.PolicyClass, body: req, repeatable: true}, &s)
 	return s, err
 }
 
@@ -29,12 +29,14 @@ type booking struct {
 
 // SelectAndReserve chooses a worker and books the load in one step. Whoever calls
 // it has to call Free with the answer's ID; Lease does that by itself. If it fails
-// after the booking may have been made, that is freed in the background.
+// after the booking may have been made, that is freed in the background, even if an
+// earlier call made it under the same ID, but not what a Lease of this client holds.
 func (c *Client) SelectAndReserve(ctx context.Context, req SelectRequest) (Selection, error) {
-	return c.selectAndReserve(ctx, req, 0)
+	return c.selectAndReserve(ctx, req, nil)
 }
 
-func (c *Client) selectAndReserve(ctx context.Context, req SelectRequest, leaseSeconds float64) (Selection, error) {
+// selectAndReserve books for a lease, nil for none.
+func (c *Client) selectAndReserve(ctx context.Context, req SelectRequest, lease *Lease) (Selection, error) {
 	made := req.ID == ""
 	if made {
 		req.ID = uuid.NewString()
@@ -42,44 +44,58 @@ func (c *Client) selectAndReserve(ctx context.Context, req SelectRequest, leaseS
 	body := struct {
 		SelectRequest
 		booking
-	}{req, booking{returnFirst, leaseSeconds}}
-	k := call{method: http.MethodPost, path: "/select_and_reserve", body: body, repeatable: true}
-	return book(ctx, c, k, req.ID, made, func(s *Selection) string { return s.ID })
+	}{req, c.booking(lease)}
+	k := call{method: http.MethodPost, path: "/select_and_reserve", class: req.PolicyClass, body: body, repeatable: true}
+	return c.book(ctx, k, req.ID, made, lease)
 }
 
 // Reserve books a prompt on a rank that the caller chose, or what Select chose
 // under the same ID. It has to be freed, see SelectAndReserve.
 func (c *Client) Reserve(ctx context.Context, req ReserveRequest) (Reservation, error) {
-	return c.reserve(ctx, req, 0)
+	s, err := c.reserve(ctx, req, nil)
+	return Reservation{
+		ID: s.ID, Model: s.Model, RoutingGroup: s.RoutingGroup, Worker: s.Worker, DPRank: s.DPRank, Endpoint: s.Endpoint,
+		LeaseSeconds: s.LeaseSeconds,
+	}, err
 }
 
-func (c *Client) reserve(ctx context.Context, req ReserveRequest, leaseSeconds float64) (Reservation, error) {
+// reserve books for a lease, nil for none. The answer has the members of a
+// Reservation alone.
+func (c *Client) reserve(ctx context.Context, req ReserveRequest, lease *Lease) (Selection, error) {
 	made := req.ID == ""
 	if made {
 		if req.Worker == nil {
-			return Reservation{}, errNoID
+			return Selection{}, errNoID
 		}
 		req.ID = uuid.NewString()
 	}
 	body := struct {
 		ReserveRequest
 		booking
-	}{req, booking{returnFirst, leaseSeconds}}
+	}{req, c.booking(lease)}
 	k := call{method: http.MethodPost, path: "/reservations", body: body, repeatable: true, limit: patience}
-	return book(ctx, c, k, req.ID, made, func(r *Reservation) string { return r.ID })
+	return c.book(ctx, k, req.ID, made, lease)
 }
 
 // errNoID: without a worker only the id says what to book.
 var errNoID = fmt.Errorf("%w: a reservation needs the worker or the ID of a kept selection", ErrBadRequest)
 
+func (c *Client) booking(lease *Lease) booking {
+	b := booking{IfExists: returnFirst}
+	if lease != nil {
+		b.LeaseSeconds = c.lease.Seconds()
+	}
+	return b
+}
+
 // book makes a booking when the calls about its id before it are done. If it
 // fails after it may have been made, it is freed in the background, and calls
 // about the id wait for that. made: the id is of our making, so that whatever has
-// it is this booking. idOf tells whose the answer is.
-func book[A any](ctx context.Context, c *Client, k call, id string, made bool, idOf func(*A) string) (A, error) {
-	var answer, none A
+// it is this booking. A lease, if there is one, has the booking before the next
+// call about the id comes.
+func (c *Client) book(ctx context.Context, k call, id string, made bool, lease *Lease) (Selection, error) {
 	if !c.begin() {
-		return none, ErrClosed
+		return Selection{}, ErrClosed
 	}
 	sending, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -87,31 +103,52 @@ func book[A any](ctx context.Context, c *Client, k call, id string, made bool, i
 	give, err := c.turns.take(sending, id)
 	if err != nil {
 		c.tasks.Done()
-		return none, c.interrupted(ctx, err)
+		return Selection{}, c.interrupted(ctx, err)
 	}
 	over := func() {
 		give()
 		c.tasks.Done()
 	}
-	if err = c.do(sending, k, &answer); err == nil && idOf(&answer) != id {
-		err = &LostError{Method: k.method, Path: k.path, Err: fmt.Errorf("the answer is about reservation %q, not %q", idOf(&answer), id)}
+	var answer Selection
+	if lease != nil && c.leased(id) != nil {
+		err = fmt.Errorf("%w: this client has a lease of reservation %s that has not ended", ErrConflict, id)
+	} else if err = c.do(sending, k, &answer); err == nil {
+		err = answer.fault(k, id, made, lease != nil)
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		c.turns.booked(id)
+		if lease != nil {
+			lease.begin(answer)
+		}
 		over()
 		return answer, nil
-	}
-	if doubtful(err, made) {
+	case doubtful(err, made) && !c.holds(id):
 		go func() {
 			defer over()
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
-			defer cancel()
-			_ = c.end(ctx, id) // nobody is left to tell; the service ends it when its time has passed
+			c.rescue(ctx, id)
 		}()
-	} else {
+	default:
 		over()
 	}
-	return none, c.interrupted(ctx, err)
+	return Selection{}, c.interrupted(ctx, err)
+}
+
+// fault is what is wrong with the answer to a booking. A LostError is one that the
+// service cannot have given.
+func (s *Selection) fault(k call, id string, made, leased bool) error {
+	var text string
+	switch shortest, longest := minLease.Seconds(), maxLease.Seconds(); {
+	case s.ID != id:
+		text = fmt.Sprintf("the answer is about reservation %q, not %q", s.ID, id)
+	case !leased || s.LeaseSeconds >= shortest && s.LeaseSeconds <= longest:
+		return nil
+	case s.LeaseSeconds == 0 && !made: // an earlier booking of the caller's, which stays
+		return fmt.Errorf("%w: reservation %s was made without a lease", ErrConflict, id)
+	default:
+		text = fmt.Sprintf("the answer has a lease of %v s, not of %v to %v", s.LeaseSeconds, shortest, longest)
+	}
+	return &LostError{Method: k.method, Path: k.path, Err: errors.New(text)}
 }
 
 // doubtful: the booking that failed may be there. A conflict is about another one,

@@ -62,9 +62,23 @@ type SelectRequest struct {
 	AllowedWorkers []uint64     `json:"allowed_worker_ids,omitzero"`
 	Constraints    *Constraints `json:"routing_constraints,omitempty"`
 
-	Session string `json:"session_id,omitempty"` // requests of a session go to one rank, if the service has that on
+	Session string `json:"session_id,omitempty"` // requests of a session go to one rank, if the service has that on; at most 256 bytes
+	// SessionContext says more of the session; its ID goes before Session.
+	SessionContext *SessionContext `json:"session_context,omitempty"`
+	// PolicyClass is the class of the wait queue, sent as a header; empty: the service
+	// chooses one.
+	PolicyClass string `json:"-"`
 	// Advisory asks Select what would be chosen, without waiting or refusal.
 	Advisory bool `json:"advisory,omitempty"`
+}
+
+// SessionContext describes a session of an agent. The service uses ID alone.
+type SessionContext struct {
+	ID           string              `json:"session_id"` // at most 256 bytes
+	Parent       string              `json:"parent_session_id,omitempty"`
+	Final        *bool               `json:"session_final,omitempty"`
+	InputTrigger string              `json:"input_trigger,omitempty"` // user_message, tool_result or other
+	AgentHeaders map[string][]string `json:"agent_headers,omitempty"`
 }
 
 // Selection is what was chosen, and with SelectAndReserve booked.
@@ -145,9 +159,9 @@ type Worker struct {
 	Endpoint     *string `json:"endpoint,omitempty"`
 
 	KVEventsEndpoint  *string           `json:"kv_events_endpoint,omitempty"`
-	KVEventsEndpoints map[uint32]string `json:"kv_events_endpoints,omitempty"`
+	KVEventsEndpoints map[uint32]string `json:"kv_events_endpoints,omitzero"`
 	ReplayEndpoint    *string           `json:"replay_endpoint,omitempty"`
-	ReplayEndpoints   map[uint32]string `json:"replay_endpoints,omitempty"`
+	ReplayEndpoints   map[uint32]string `json:"replay_endpoints,omitzero"`
 
 	BlockSize           *uint32 `json:"block_size,omitempty"`
 	StartRank           *uint32 `json:"data_parallel_start_rank,omitempty"`
@@ -157,8 +171,8 @@ type Worker struct {
 	StableRoutingID     *string `json:"stable_routing_id,omitempty"`
 	Eagle               *bool   `json:"is_eagle,omitempty"`
 
-	Taints                    []string          `json:"taints,omitempty"`
-	TopologyDomains           map[string]string `json:"topology_domains,omitempty"`
+	Taints                    []string          `json:"taints,omitzero"`
+	TopologyDomains           map[string]string `json:"topology_domains,omitzero"`
 	KVTransferDomain          *string           `json:"kv_transfer_domain,omitempty"`
 	KVTransferEnforcement     *string           `json:"kv_transfer_enforcement,omitempty"`
 	KVTransferPreferredWeight *float32          `json:"kv_transfer_preferred_weight,omitempty"`
@@ -212,6 +226,17 @@ type ProjectRequest struct {
 	Override *Override `json:"router_config_override,omitempty"`
 }
 
+// DiagnoseRequest is a prompt to explain: tokens, or else hashes.
+type DiagnoseRequest struct {
+	Model        string   `json:"model_name,omitempty"`
+	RoutingGroup string   `json:"routing_group,omitempty"`
+	TokenIDs     []uint32 `json:"token_ids,omitzero"`
+	BlockHashes  []int64  `json:"block_hashes,omitzero"` // local hashes of the complete blocks; LoRA and salt are in them
+	LoRA         string   `json:"lora_name,omitempty"`
+	CacheSalt    string   `json:"cache_salt,omitempty"`
+	MaxBlocks    uint32   `json:"max_blocks,omitempty"` // how many are listed, at most 4096; 0: 256
+}
+
 // OverlapScores is what every rank has cached of a prompt.
 type OverlapScores struct {
 	BlockSize uint32       `json:"block_size"` // tokens
@@ -226,12 +251,22 @@ type OverlapRow struct {
 	Device uint32 `json:"device_blocks"`
 	Host   uint64 `json:"host_pinned_blocks"`
 	Disk   uint64 `json:"disk_blocks"`
+	// Blocks that a tier adds to those above it.
+	HostExtension uint64 `json:"host_pinned_extension_blocks"`
+	DiskExtension uint64 `json:"disk_extension_blocks"`
 }
+
+// Names of thresholds, for UnsetBusyThreshold.
+const (
+	DecodeBlocksThreshold    = "active_decode_blocks_threshold"
+	PrefillTokensThreshold   = "active_prefill_tokens_threshold"
+	PrefillFractionThreshold = "active_prefill_tokens_threshold_frac"
+)
 
 // Thresholds are the busy thresholds of a model; nil is none.
 type Thresholds struct {
 	Model           string   `json:"model"`
-	DecodeBlocks    *float64 `json:"active_decode_blocks_threshold,omitempty"`
-	PrefillTokens   *uint64  `json:"active_prefill_tokens_threshold,omitempty"`
-	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac,omitempty"`
+	DecodeBlocks    *float64 `json:"active_decode_blocks_threshold,omitempty"`       // share of a rank's blocks, 0 to 1
+	PrefillTokens   *uint64  `json:"active_prefill_tokens_threshold,omitempty"`      // prompt tokens to compute
+	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac,omitempty"` // the same, as a multiple of max_num_batched_tokens
 }

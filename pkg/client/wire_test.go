@@ -3,9 +3,12 @@ package client_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
+	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +39,7 @@ func TestBodies(t *testing.T) {
 			"expected_output_tokens":0,"priority_jump":1.5,"strict_priority":4294967295,
 			"pinned_worker":{"worker_id":18446744073709551615,"dp_rank":0},"allowed_worker_ids":[18446744073709551615,9223372036854775809],
 			"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":2}},"session_id":"z",
+			"session_context":{"session_id":"y","parent_session_id":"p","session_final":false,"input_trigger":"tool_result","agent_headers":{"h":["1"]}},
 			"if_exists":"return"}`, func(c *client.Client) error {
 			_, err := c.SelectAndReserve(ctx, client.SelectRequest{
 				Model: "m", RoutingGroup: "g", ID: "i",
@@ -46,7 +50,8 @@ func TestBodies(t *testing.T) {
 				Override:             &client.Override{OverlapCredit: new(0.0), PrefillScale: new(1.0), Temperature: new(0.5), TrackPrefill: new(false)},
 				ExpectedOutputTokens: new(uint32(0)), PriorityJump: 1.5, StrictPriority: math.MaxUint32,
 				Pinned: &client.Rank{Worker: math.MaxUint64}, AllowedWorkers: []uint64{math.MaxUint64, 1<<63 + 1},
-				Constraints: &client.Constraints{Required: []string{"a"}, Preferred: map[string]float32{"b": 2}}, Session: "z",
+				Constraints: &client.Constraints{Required: []string{"a"}, Preferred: map[string]float32{"b": 2}}, Session: "z", PolicyClass: "latency",
+				SessionContext: &client.SessionContext{ID: "y", Parent: "p", Final: new(false), InputTrigger: "tool_result", AgentHeaders: map[string][]string{"h": {"1"}}},
 			})
 			return err
 		}},
@@ -67,6 +72,33 @@ func TestBodies(t *testing.T) {
 		}},
 		{"output block", `{}`, func(c *client.Client) error { return c.OutputBlock(ctx, "old", nil) }},
 		{"output block that decays", `{"decay_fraction":0}`, func(c *client.Client) error { return c.OutputBlock(ctx, "old", new(0.0)) }},
+		{"patch", `{"worker_id":18446744073709551615,"taints":["a"]}`, func(c *client.Client) error {
+			_, _ = c.PatchWorker(ctx, client.Worker{ID: math.MaxUint64, Taints: []string{"a"}}) // the fake answers a list
+			return nil
+		}},
+		{"patch that clears", `{"worker_id":1,"taints":[],"topology_domains":{},"kv_events_endpoints":{},"replay_endpoints":{}}`, func(c *client.Client) error {
+			_, _ = c.PatchWorker(ctx, client.Worker{
+				ID: 1, Taints: []string{}, TopologyDomains: map[string]string{}, KVEventsEndpoints: map[uint32]string{}, ReplayEndpoints: map[uint32]string{},
+			})
+			return nil
+		}},
+		{"slots: a request without blocks", `{"model_name":"m","request_id":"r","worker_id":18446744073709551615,"dp_rank":4294967295,"sequence_hashes":[]}`, func(c *client.Client) error {
+			return c.Slots().Add(ctx, client.SlotsRequest{SlotsScope: client.SlotsScope{Model: "m"}, ID: "r", Worker: math.MaxUint64, DPRank: math.MaxUint32})
+		}},
+		{"slots: empty model", `{"model_name":"","routing_group":"g","request_id":""}`, func(c *client.Client) error {
+			return c.Slots().Free(ctx, client.SlotsScope{RoutingGroup: "g"}, "")
+		}},
+		{"conductor: a publisher", `{"endpoint":"e","type":"vLLM","modelname":"m","instance_id":"i","block_size":16,"dp_rank":0,"hash_seed":18446744073709551615}`, func(c *client.Client) error {
+			return c.Conductor().Register(ctx, client.Publisher{Endpoint: "e", Type: "vLLM", Model: "m", Instance: "i", BlockSize: 16, HashSeed: new(uint64(math.MaxUint64))})
+		}},
+		{"conductor: the base model's publishers", `{"instance_id":"i","lora_name":"","dp_rank":0}`, func(c *client.Client) error {
+			_, _ = c.Conductor().Unregister(ctx, client.Publishers{Instance: "i", LoRA: new(""), DPRank: new(uint32(0))})
+			return nil
+		}},
+		{"conductor: hashes", `{"model":"m","block_size":16,"seq_hashes":[18446744073709551615]}`, func(c *client.Client) error {
+			_, _ = c.Conductor().QueryByHash(ctx, client.Question{Model: "m", BlockSize: 16, SeqHashes: []uint64{math.MaxUint64}})
+			return nil
+		}},
 		{"clear the catalog", `{"workers":[]}`, func(c *client.Client) error {
 			_, _ = c.ReplaceWorkers(ctx, client.Scope{}, nil) // the fake answers a list
 			return nil
@@ -117,6 +149,85 @@ func TestAnswers(t *testing.T) {
 	ready, err := s.client(t).Ready(t.Context())
 	if err != nil || ready.Ready || ready.Workers[0].ID != 1<<63+1 {
 		t.Errorf("%+v, %v", ready, err)
+	}
+	s.next(answers(200, `{"default":{"18446744073709551615":{"longest_matched":18446744073709551615,"GPU":1,"DP":{"4294967295":9007199254740993},"NVME":3}}}`))
+	hits, err := s.client(t).Conductor().Query(t.Context(), client.Question{})
+	want := client.Hits{LongestMatched: math.MaxUint64, Media: map[string]uint64{"GPU": 1, "NVME": 3}, DP: map[uint32]uint64{math.MaxUint32: 1<<53 + 1}}
+	if got := hits["default"]["18446744073709551615"]; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	s.next(answers(200, `{"process_id":18446744073709551615,"sequence":2,"renewals":0,"seen":{"9223372036854775809":18446744073709551615},
+		"ended":{"18446744073709551615":[[1,40],[43,18446744073709551615]]},"bookings":[{"origin_process":1,"worker_id":18446744073709551615,
+		"expected_output_tokens":null,"sequence_hashes":[18446744073709551615]}],"next":null}`))
+	page, err := s.client(t).Snapshot(t.Context(), "", 0)
+	if err != nil || page.Process != math.MaxUint64 || page.Seen[1<<63+1] != math.MaxUint64 || page.Ended[math.MaxUint64][1] != [2]uint64{43, math.MaxUint64} ||
+		page.Next != "" || page.Bookings[0].SequenceHashes[0] != math.MaxUint64 || page.Bookings[0].RenewedMS != nil {
+		t.Errorf("%+v, %v", page, err)
+	}
+}
+
+// TestBadAnswers proves that an answer of another shape is an error, of whatever
+// call.
+func TestBadAnswers(t *testing.T) {
+	for name, body := range map[string]string{
+		"no tenants": `[]`, "no hits": `{"t":{"i":1}}`, "a medium": `{"t":{"i":{"GPU":-1}}}`, "a rank": `{"t":{"i":{"DP":{"-1":1}}}}`, "a length": `{"t":{"i":{"longest_matched":"1"}}}`,
+	} {
+		s := serve(t)
+		s.next(slices.Repeat([]fault{answers(200, body)}, 3)...)
+		if hits, err := s.client(t).Conductor().Query(t.Context(), client.Question{}); !errors.Is(err, client.ErrMaybeDone) {
+			t.Errorf("%s: %v, %v", name, hits, err)
+		}
+	}
+}
+
+// TestConductorError proves that an error says what it is about.
+func TestConductorError(t *testing.T) {
+	s := serve(t)
+	s.next(answers(400, `{"error":"missing field","reason":"missing_field","field":"model"}`))
+	_, err := s.client(t).Conductor().Query(t.Context(), client.Question{})
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.Reason != "missing_field" || e.Field != "model" || !errors.Is(err, client.ErrBadRequest) {
+		t.Errorf("%+v", err)
+	}
+}
+
+// TestPolicyClass proves that the class of the wait queue travels as a header, and
+// that one that cannot is refused before anything is sent.
+func TestPolicyClass(t *testing.T) {
+	for _, class := range []string{"", "latency", "a\nb", "\x7f"} {
+		f := newFake()
+		var got []string
+		h := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			got = append(got, fmt.Sprint(r.Header["X-Dynamo-Meta-Policy-Class"]))
+			return f.RoundTrip(r)
+		})}
+		c, err := client.New("http://h", client.Options{HTTP: h})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := client.SelectRequest{Prompt: tokens, PolicyClass: class}
+		_, selected := c.Select(t.Context(), req)
+		_, booked := c.SelectAndReserve(t.Context(), req)
+		_, leased := c.Lease(t.Context(), req)
+		want := []string{"[" + class + "]", "[" + class + "]", "[" + class + "]"}
+		for _, err := range []error{selected, booked, leased} {
+			if class == "" || class == "latency" {
+				if err != nil {
+					t.Error(err)
+				}
+			} else if want = nil; !errors.Is(err, client.ErrBadRequest) || errors.Is(err, client.ErrMaybeDone) {
+				t.Errorf("class %q: %v", class, err)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("class %q: sent %q", class, got)
+		}
+		if class != "latency" {
+			_ = c.Close()
+			continue
+		}
+		if err := c.Close(); err != nil || len(got) != 4 || got[3] != "[]" {
+			t.Errorf("%v, the free has %q", err, got)
+		}
 	}
 }
 

@@ -36,7 +36,9 @@ func (c *Client) PutWorker(ctx context.Context, w Worker) (Worker, error) {
 	return answer, err
 }
 
-// PatchWorker changes the fields of a worker that are set.
+// PatchWorker changes fields of a worker: nil leaves one as it is, and an empty and
+// not nil list or map clears it. What is no list or map cannot be cleared. Model and
+// RoutingGroup cannot be changed.
 func (c *Client) PatchWorker(ctx context.Context, w Worker) (Worker, error) {
 	var answer Worker
 	err := c.do(ctx, call{method: http.MethodPatch, path: worker(w.ID), body: w, repeatable: true}, &answer)

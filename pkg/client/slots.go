@@ -1,0 +1,163 @@
+package client
+
+import (
+	"context"
+	"net/http"
+)
+
+// Slots calls the slot tracker, for those who choose workers themselves and only
+// want the load of their requests counted. Its errors and its retries are those of
+// the Client, but its calls are in no order, and nobody frees what was added but
+// Free, the worker's end and the service's age limit.
+type Slots struct {
+	client *Client
+}
+
+// Slots returns the calls of the slot tracker.
+func (c *Client) Slots() Slots { return Slots{client: c} }
+
+// SlotsScope names a tracker: a model, which must be given, of a routing group,
+// where empty is "default".
+type SlotsScope struct {
+	Model        string `json:"model_name"`
+	RoutingGroup string `json:"routing_group,omitempty"`
+}
+
+// SlotsWorker is a worker whose load is counted and that is never chosen.
+type SlotsWorker struct {
+	SlotsScope
+	ID        uint64 `json:"worker_id"`
+	BlockSize uint32 `json:"block_size"` // tokens, above 0
+	StartRank uint32 `json:"dp_start"`
+	Size      uint32 `json:"dp_size"` // ranks, 1 to 4096
+}
+
+// SlotsRequest is a request on a rank.
+type SlotsRequest struct {
+	SlotsScope
+	ID             string  `json:"request_id"` // unique in its tracker
+	Worker         uint64  `json:"worker_id"`
+	DPRank         uint32  `json:"dp_rank"`
+	SequenceHashes []int64 `json:"sequence_hashes"`          // rolling hashes of the complete blocks
+	NewISLTokens   uint64  `json:"new_isl_tokens,omitempty"` // to compute
+}
+
+// SlotsProjection is a prompt that is only looked at.
+type SlotsProjection struct {
+	SlotsScope
+	SequenceHashes []int64 `json:"sequence_hashes"`          // rolling hashes of the complete blocks
+	NewISLTokens   uint64  `json:"new_isl_tokens,omitempty"` // to compute
+}
+
+// SlotsLoad is the load of one rank.
+type SlotsLoad struct {
+	SlotsScope
+	Worker        uint64 `json:"worker_id"`
+	DPRank        uint32 `json:"dp_rank"`
+	PrefillTokens uint64 `json:"active_prefill_tokens"`
+	DecodeBlocks  uint64 `json:"active_decode_blocks"`
+}
+
+// slotsWorkerKey and slotsRequestKey name what a call is about.
+type slotsWorkerKey struct {
+	SlotsScope
+	Worker uint64 `json:"worker_id"`
+}
+
+type slotsRequestKey struct {
+	SlotsScope
+	ID string `json:"request_id"`
+}
+
+// Register adds a worker with its ranks. ErrConflict: it is there already, or the
+// tracker has another block size. It is not repeated when its answer is lost: the
+// worker would be there already.
+func (s Slots) Register(ctx context.Context, w SlotsWorker) error {
+	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/register", body: w}, nil)
+}
+
+// Unregister removes a worker with its requests. ErrNotFound: there was none.
+func (s Slots) Unregister(ctx context.Context, scope SlotsScope, worker uint64) error {
+	body := slotsWorkerKey{scope, worker}
+	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/unregister", body: body, repeatable: true, gone: true}, nil)
+}
+
+// Workers lists the workers of a scope: those of the tracker and those that can be
+// chosen.
+func (s Slots) Workers(ctx context.Context, scope Scope) ([]SlotsWorker, error) {
+	var list []SlotsWorker
+	err := s.client.do(ctx, call{method: http.MethodGet, path: "/slots/workers" + scope.query(), repeatable: true}, &list)
+	return list, err
+}
+
+// Add books a request on a rank. ErrConflict: its tracker has one of this ID.
+// ErrNotFound: there is no such tracker or rank. It is not repeated when its answer
+// is lost: after an ErrMaybeDone the request has to be freed, too.
+func (s Slots) Add(ctx context.Context, r SlotsRequest) error {
+	if r.SequenceHashes == nil {
+		r.SequenceHashes = []int64{} // null is refused
+	}
+	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/add", body: r}, nil)
+}
+
+// PrefillComplete takes the request's prefill tokens off its rank. Repetitions are
+// no errors. ErrNotFound: there is no such request.
+func (s Slots) PrefillComplete(ctx context.Context, scope SlotsScope, id string) error {
+	return s.about(ctx, "/slots/prefill_complete", scope, id)
+}
+
+// Free ends a request; one that is not there does nothing. ErrNotFound: there is no
+// such tracker.
+func (s Slots) Free(ctx context.Context, scope SlotsScope, id string) error {
+	return s.about(ctx, "/slots/free", scope, id)
+}
+
+func (s Slots) about(ctx context.Context, path string, scope SlotsScope, id string) error {
+	return s.client.do(ctx, call{method: http.MethodPost, path: path, body: slotsRequestKey{scope, id}, repeatable: true}, nil)
+}
+
+// Loads lists what every rank of a scope carries.
+func (s Slots) Loads(ctx context.Context, scope Scope) ([]SlotsLoad, error) {
+	var list []SlotsLoad
+	err := s.client.do(ctx, call{method: http.MethodGet, path: "/slots/loads" + scope.query(), repeatable: true}, &list)
+	return list, err
+}
+
+// PotentialLoads lists what every rank of a tracker would carry with the prompt.
+// ErrNotFound: there is no such tracker.
+func (s Slots) PotentialLoads(ctx context.Context, p SlotsProjection) ([]RankLoad, error) {
+	if p.SequenceHashes == nil {
+		p.SequenceHashes = []int64{}
+	}
+	var list []RankLoad
+	err := s.client.do(ctx, call{method: http.MethodPost, path: "/slots/potential_loads", body: p, repeatable: true}, &list)
+	return list, err
+}
+
+// Health returns nil if the service answers.
+func (s Slots) Health(ctx context.Context) error {
+	return s.client.do(ctx, call{method: http.MethodGet, path: "/slots/health", repeatable: true}, nil)
+}
+
+// slotsPeer is peer under the slot tracker's name of the member.
+type slotsPeer struct {
+	URL string `json:"url"`
+}
+
+// RegisterPeer follows another replica's bookings at a ZMQ endpoint, which must not
+// be the replica's own. ErrConflict: the service does not share bookings.
+func (s Slots) RegisterPeer(ctx context.Context, endpoint string) error {
+	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/register_peer", body: slotsPeer{endpoint}, repeatable: true}, nil)
+}
+
+// DeregisterPeer ends that.
+func (s Slots) DeregisterPeer(ctx context.Context, endpoint string) error {
+	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/deregister_peer", body: slotsPeer{endpoint}, repeatable: true, gone: true}, nil)
+}
+
+// Peers lists the endpoints that are followed, sorted.
+func (s Slots) Peers(ctx context.Context) ([]string, error) {
+	var list []string
+	err := s.client.do(ctx, call{method: http.MethodGet, path: "/slots/peers", repeatable: true}, &list)
+	return list, err
+}
