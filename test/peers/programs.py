@@ -122,7 +122,7 @@ class Dynamo:
     """A release of ai-dynamo-runtime, in a Python that has it."""
 
     def __init__(self, version: str, python: str):
-        self.name, self._python = version, python
+        self.name, self.python = version, python
         old = tuple(map(int, version.split("."))) < (1, 4)
         self.group = "tenant_id" if old else "routing_group"
         self.booking = "reservation_id" if old else "selection_id"
@@ -144,7 +144,7 @@ class Dynamo:
 
     def _run(self, argv, port, recover="", dumps=(), **env) -> Program:
         recovery = [recover, ",".join(dumps)] if dumps else []
-        return Program([self._python, "-m", *argv, *recovery], port, DYN_LOG="debug", **env)
+        return Program([self.python, "-m", *argv, *recovery], port, DYN_LOG="debug", **env)
 
 
 class Ours:

@@ -9,30 +9,42 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 # The names that the modules get from select_service_client.dynamo. Where Dynamo
-# is installed as well, all else of it stays as it is.
+# is installed as well only its class is replaced: its exceptions stay, as ours
+# are subclasses of them.
 _NAMES = {
     "dynamo.llm": ("SelectionService",),
     "dynamo.llm.exceptions": ("DynamoException", "SelectionServiceError"),
 }
+_REPLACED = "SelectionService"
 
 
 class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name == "dynamo":
-            return PathFinder.find_spec(name, path, target) or _package(name, _Loader(None, ()))
-        if name not in _NAMES:
+        if name != "dynamo" and name not in _NAMES:
             return None
-        spec = PathFinder.find_spec(name, path, target)
+        spec = self._behind(name, path, target)
+        if name == "dynamo":
+            return spec or _package(name, _Loader(None, ()))
         if spec is None or spec.loader is None:
             return _package(name, _Loader(None, _NAMES[name]))
         spec.loader = _Loader(spec.loader, _NAMES[name])
         return spec
+
+    def _behind(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+        """What the finders after this one find; those before it have been asked."""
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :] if self in finders else ():
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find else None
+            if spec is not None:
+                return spec
+        return None
 
 
 class _Loader(Loader):
@@ -64,8 +76,9 @@ def _package(name: str, loader: Loader) -> ModuleSpec:
 
 
 def _set(module: ModuleType, names: Sequence[str]) -> None:
-    if names:
+    ours = [name for name in names if name == _REPLACED or not hasattr(module, name)]
+    if ours:
         from select_service_client import dynamo
 
-        for name in names:
+        for name in ours:
             setattr(module, name, getattr(dynamo, name))

@@ -114,7 +114,8 @@ def eventually(holds: Callable[[], object], seconds: float = 10) -> None:
 
 
 # What becomes of a request: "pass", "refuse" (closed before it reaches the
-# server) or "lose" (it takes effect, and the answer does not come back).
+# server), "lose" (it takes effect, and the answer does not come back), and the same
+# two without the connection being closed: "hang" and "mute".
 Fate = Callable[[str, str], str]
 
 
@@ -122,6 +123,7 @@ Fate = Callable[[str, str], str]
 def relay(server: Server, fate: Fate) -> Iterator[str]:
     """A proxy of the server; gives its URL."""
     upstream = httpx.Client(**PLAIN, base_url=server.url, timeout=10)
+    ending = threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -135,7 +137,9 @@ def relay(server: Server, fate: Fate) -> Iterator[str]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             verdict = fate(self.command, self.path)
             self.close_connection = verdict != "pass"
-            if verdict == "refuse":
+            if verdict == "hang":
+                ending.wait()
+            if verdict in ("refuse", "hang"):
                 return
             kind = {"content-type": self.headers.get("content-type", "application/json")}
             try:
@@ -143,6 +147,8 @@ def relay(server: Server, fate: Fate) -> Iterator[str]:
             except httpx.TransportError:
                 self.close_connection = True
                 return
+            if verdict == "mute":
+                ending.wait()
             if verdict == "pass":
                 self.send_response_only(answer.status_code)
                 self.send_header("content-type", "application/json")
@@ -152,6 +158,7 @@ def relay(server: Server, fate: Fate) -> Iterator[str]:
 
     class Relay(http.server.ThreadingHTTPServer):
         daemon_threads = True
+        block_on_close = False
 
         def handle_error(self, request: object, client_address: object) -> None:
             """Clients that go away in the middle are what is tested."""
@@ -162,6 +169,7 @@ def relay(server: Server, fate: Fate) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{proxy.server_address[1]}"
     finally:
+        ending.set()
         proxy.shutdown()
         thread.join()
         proxy.server_close()

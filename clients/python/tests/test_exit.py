@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from server import Server, eventually
+from select_service_client import Client, _exit
+from server import Server, eventually, relay
 
 
 def python(code: str, *args: str) -> subprocess.Popen[str]:
@@ -41,6 +42,7 @@ HOLD = """
         "pass",
         "sys.exit(0)",
         "del client",
+        "client.lease(token_ids=[2], lease_seconds=600, if_exists='return').__enter__()",
         "threading.Thread(target=client.lease(token_ids=[2], lease_seconds=600).__enter__).start()",
     ],
 )
@@ -103,6 +105,76 @@ def test_interrupt(fleet: Server, kind: str) -> None:
     assert fleet.is_idle()
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "Client(sys.argv[1]).select_and_reserve(token_ids=[1] * 9)",
+        "Client(sys.argv[1]).lease(token_ids=[1] * 9, lease_seconds=600).__enter__()",
+        "asyncio.run(book(AsyncClient(sys.argv[1])))",
+    ],
+)
+def test_interrupt_while_booking(fleet: Server, call: str) -> None:
+    """Ctrl-C when the server has booked and its answer is still on its way."""
+    code = (
+        HOLD
+        + f"""
+    async def book(client):
+        await client.select_and_reserve(token_ids=[1] * 9)
+    {call}
+    """
+    )
+    with relay(fleet, lambda _, path: "mute" if path.endswith("/select_and_reserve") else "pass") as url:
+        process = python(code, url)
+        eventually(lambda: fleet.requests() == 1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert "KeyboardInterrupt" in err
+        assert "Exception ignored" not in err
+        assert fleet.is_idle()
+
+
+def test_rescue_that_is_cut_short(fleet: Server) -> None:
+    """A booking that is being freed in the background is freed by the end, if need be."""
+    deletes: list[str] = []
+
+    def fate(method: str, path: str) -> str:
+        if method == "DELETE":
+            deletes.append(path)
+        return "hang" if method == "DELETE" and len(deletes) == 1 else "pass"
+
+    with relay(fleet, fate) as url:
+        client = Client(url)
+        client.create_reservation(selection_id="r", worker_id=1, token_ids=[1])
+        client._core.abandon("r")
+        eventually(lambda: deletes)
+        client._core.background.close(timeout=0)
+        assert client._core.held() == {"r"}
+        _exit.free_held()
+        assert client._core.held() == set()
+        client.close()
+    assert fleet.is_idle()
+
+
+def test_booking_that_is_late(fleet: Server) -> None:
+    """The end waits a little for a booking that reaches the server after its first free."""
+    seen: list[str] = []
+
+    def fate(method: str, path: str) -> str:
+        seen.append(method)
+        if len(seen) == 2:
+            body = {"selection_id": "r", "worker_id": 1, "token_ids": [1]}
+            assert fleet.send("POST", "/v1.6/reservations", body).status_code == 201
+        return "pass"
+
+    with relay(fleet, fate) as url:
+        client = Client(url)
+        client._core.background.close()
+        client._core.abandon("r")
+        client.close()
+    assert seen == ["DELETE", "DELETE"]
+    assert fleet.is_idle()
+
+
 def test_kill(fleet: Server) -> None:
     """A process that is killed frees nothing: the server ends its leases."""
     code = (
@@ -157,4 +229,54 @@ def test_fork(fleet: Server) -> None:
     """
     )
     finished(python(code, fleet.url))
+    assert fleet.is_idle()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_client_used_on_both_sides_of_a_fork(fleet: Server, kind: str) -> None:
+    """Parent and child use one client at the same time, and each gets its own answers."""
+    code = (
+        HOLD
+        + """
+    import os
+    def calls(client, me):
+        for turn in range(150):
+            id_ = f"{me}-{turn}"
+            booked = client.select_and_reserve(token_ids=[1, 2, 3, 4], selection_id=id_)
+            assert booked["selection_id"] == id_, (id_, booked)
+            client.slots.health()
+            client.free(id_)
+        with client.lease(token_ids=[1], lease_seconds=600) as lease:
+            lease.post_output_block()
+    async def acalls(client, me):
+        for turn in range(150):
+            id_ = f"{me}-{turn}"
+            booked = await client.select_and_reserve(token_ids=[1, 2, 3, 4], selection_id=id_)
+            assert booked["selection_id"] == id_, (id_, booked)
+            await client.free(id_)
+    if sys.argv[2] == "sync":
+        client = Client(sys.argv[1])
+        client.health()
+        with client.lease(token_ids=[1] * 9, lease_seconds=600) as lease:
+            lease.post_output_block()
+            lease.output_block()
+            child = os.fork()
+            calls(client, "child" if child == 0 else "parent")
+            if child == 0:
+                assert not lease.alive
+                sys.exit(0)
+    else:
+        client = AsyncClient(sys.argv[1])
+        asyncio.run(acalls(client, "before"))
+        child = os.fork()
+        if child == 0:
+            asyncio.run(acalls(client, "child"))
+            sys.exit(0)
+        other = AsyncClient(sys.argv[1])
+        asyncio.run(acalls(other, "parent"))
+    assert os.waitpid(child, 0)[1] == 0
+    """
+    )
+    finished(python(code, fleet.url, kind))
     assert fleet.is_idle()

@@ -87,6 +87,78 @@ def test_lost(make: MakeClient, fleet: Server) -> None:
         eventually(lambda: not lease.alive)
 
 
+def test_renewal_that_hangs(make: MakeClient, fleet: Server) -> None:
+    """A renewal without an answer is given up in time for another one."""
+    seen: list[str] = []
+
+    def fate(method: str, path: str) -> str:
+        if path.endswith("/renew"):
+            seen.append(path)
+            return "hang" if len(seen) == 1 else "pass"
+        return "pass"
+
+    with relay(fleet, fate) as url, make(url).lease(token_ids=[1] * 9, lease_seconds=2) as lease:
+        eventually(lambda: len(seen) > 6)
+        assert lease.alive
+        assert fleet.requests() == 1
+
+
+def test_server_without_leases(
+    make: MakeClient, fleet: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Dynamo's own service has no route to renew: the booking lasts until it is freed."""
+    client = make(fleet.url)
+    core = client._core
+    monkeypatch.setattr(core, "renew", lambda *_, **__: core.call(core.request("POST", "/nowhere", {})))
+    with client.lease(token_ids=[1] * 9, lease_seconds=1) as lease:
+        eventually(lambda: "knows no leases" in caplog.text)
+        assert lease.alive
+    assert fleet.is_idle()
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, float("nan"), "soon"])
+def test_wrong_lease(make: MakeClient, fleet: Server, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"lease_seconds|could not convert"):
+        make(fleet.url).lease(token_ids=[1], lease_seconds=wrong)
+
+
+@pytest.mark.parametrize("booked", [False, True])
+def test_booking_that_may_exist(make: MakeClient, fleet: Server, booked: bool) -> None:
+    """With if_exists, a call's own booking is held if that is wanted, and another one's is not."""
+    client = make(fleet.url)
+    request = {"selection_id": "r", "worker_id": 1, "token_ids": [1]}
+    if booked:
+        assert fleet.send("POST", "/v1.6/reservations", request).status_code == 201
+    core = client._core
+    plan = core.book("/reservations", {**request, "if_exists": "return"}, keep=True)
+    _, own = core.submit(plan).result(5)
+    assert own is not booked
+    assert core.held() == (set() if booked else {"r"})
+    # A call that owes nothing leaves what is owed alone.
+    client.create_reservation(**request, if_exists="return")
+    assert core.held() == (set() if booked else {"r"})
+    with client.lease(**request, if_exists="return", lease_seconds=60):
+        assert core.held() == {"r"}
+    assert core.held() == set()
+    assert fleet.is_idle()
+
+
+def test_cancelled_close(fleet: Server) -> None:
+    """The connections are closed all the same."""
+
+    async def main() -> None:
+        client = AsyncClient(fleet.url)
+        await client.health()
+        closing = asyncio.create_task(client.aclose())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert client._core.ahttp.is_closed
+
+    asyncio.run(main())
+
+
 class Cancelled(Generator[Any, Any, Any]):
     """Awaits a coroutine and has its task cancelled at some of its suspensions."""
 

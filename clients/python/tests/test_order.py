@@ -6,11 +6,12 @@ import asyncio
 import random
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from conftest import MakeClient
-from select_service_client import AsyncClient, Client, NotFound
+from select_service_client import AsyncClient, Client, NotFound, _core
 from select_service_client._lanes import MAX_FREED, MAX_WAITING, Lanes
 from server import Server, eventually, relay
 
@@ -29,7 +30,7 @@ class Slow:
 
 
 def test_output_blocks_do_not_overtake_the_free(make: MakeClient, fleet: Server) -> None:
-    """However many are on their way, all that were reported before the free come before it."""
+    """However many there are, those that are made come before the free; it drops the others."""
     fate = Slow()
     with relay(fleet, fate) as url:
         client = make(url)
@@ -44,8 +45,10 @@ def test_output_blocks_do_not_overtake_the_free(make: MakeClient, fleet: Server)
         client.free("b")
     assert fleet.is_idle()
     for id_ in ("a", "b"):
-        mine = [call for call in fate.seen if f"/{id_}" in call]
-        assert mine == [f"POST /{id_}/output_block"] * 10 + [f"DELETE /{id_}"]
+        *blocks, free = [call for call in fate.seen if f"/{id_}" in call]
+        assert free == f"DELETE /{id_}"
+        assert blocks == [f"POST /{id_}/output_block"] * len(blocks)
+        assert len(blocks) <= 10
 
 
 def test_threads(fleet: Server) -> None:
@@ -88,6 +91,38 @@ def test_tasks(fleet: Server) -> None:
     assert fleet.is_idle()
 
 
+@pytest.mark.parametrize("brief", ["output_block", "prefill_complete"])
+def test_free_does_not_wait_for_what_hangs(
+    make: MakeClient, fleet: Server, monkeypatch: pytest.MonkeyPatch, brief: str
+) -> None:
+    """The end of a block overtakes a call without an answer, and drops the blocks behind it."""
+    monkeypatch.setattr(_core, "OVERTAKE", 0.2)
+    seen: list[str] = []
+    arrived = threading.Event()
+
+    def fate(method: str, path: str) -> str:
+        seen.append(path.rsplit("/", 1)[1] if method == "POST" else method)
+        if path.endswith(brief):
+            arrived.set()
+            return "hang"
+        return "pass"
+
+    with relay(fleet, fate) as url:
+        client = make(url, timeout=2)
+        with client.lease(token_ids=[1] * 9, lease_seconds=600) as lease:
+            core = client._core
+            first = core.submit(getattr(core, brief)(lease.id))
+            arrived.wait()
+            for _ in range(8):
+                lease.post_output_block()
+            waiting = core.submit(core.output_block(lease.id))
+            eventually(lambda: len(core.lanes._lanes[lease.id]) == 10)
+        assert fleet.is_idle()
+        assert waiting.result(1) is False
+        assert not first.done()
+        assert seen == ["select_and_reserve", brief, "DELETE"]
+
+
 def test_id_is_used_again(make: MakeClient, fleet: Server) -> None:
     """Once booked anew, an id counts blocks again."""
     client = make(fleet.url)
@@ -102,15 +137,35 @@ def test_id_is_used_again(make: MakeClient, fleet: Server) -> None:
 
 def test_booking_and_free_at_once(make: MakeClient, fleet: Server) -> None:
     """The free of a booking that is on its way waits for it."""
-    with relay(fleet, Slow()) as url, Client(url) as client:
+    arrived = threading.Event()
+
+    def fate(method: str, path: str) -> str:
+        if method == "POST":
+            arrived.set()
+            eventually(lambda: len(client._core.lanes._lanes["r"]) == 2)
+        return "pass"
+
+    with relay(fleet, fate) as url, Client(url) as client:
         booking = threading.Thread(
             target=lambda: client.create_reservation(selection_id="r", worker_id=1, token_ids=[1])
         )
         booking.start()
-        eventually(lambda: "r" in client._core.held())
+        arrived.wait()
         client.free("r")
         booking.join()
     assert fleet.is_idle()
+
+
+@pytest.mark.parametrize(("wrong", "error"), [("", ValueError), (5, TypeError), (None, TypeError)])
+def test_wrong_ids_take_no_place(make: MakeClient, fleet: Server, wrong: Any, error: type[Exception]) -> None:
+    """The second call is refused as the first one is, instead of waiting for it."""
+    client = make(fleet.url)
+    for call in (client.free, client.output_block, client.prefill_complete, client.renew, client.free):
+        with pytest.raises(error, match="id of a reservation"):
+            call(wrong)
+    assert client._core.lanes._lanes == {}
+    with pytest.raises(TypeError, match="id of a reservation"):
+        client.select_and_reserve(selection_id=5, token_ids=[1])
 
 
 def test_bounds() -> None:
@@ -128,6 +183,8 @@ def test_bounds() -> None:
     lanes.leave(free)
     for id_ in range(MAX_FREED + 10):
         lanes.close(str(id_))
-    assert not lanes.is_closed("9")
-    assert lanes.is_closed("10")
+    assert lanes.enter_late("10") is None
+    remembered = lanes.enter_late("9")
+    assert remembered is not None
+    lanes.leave(remembered)
     assert lanes._lanes == {}

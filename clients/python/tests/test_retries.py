@@ -195,6 +195,27 @@ def test_overload(make: MakeClient) -> None:
         server.stop()
 
 
+def test_selection_waits_in_the_queue(make: MakeClient) -> None:
+    """It is not cut by the time of other calls, after which it would queue as the last."""
+    server = Server("--router-queue-threshold", "1")
+    fate = Losing("pass", "", "")
+    try:
+        server.add_workers(1, max_num_batched_tokens=10)
+        first = server.send("POST", "/v1.6/select_and_reserve", {"token_ids": [1] * 50}).json()[
+            "selection_id"
+        ]
+        with relay(server, fate) as url:
+            client = make(url, timeout=0.3)
+            freed = threading.Timer(1.2, lambda: server.send("DELETE", f"/reservations/{first}"))
+            freed.start()
+            booking = client.booking_id(client.select_and_reserve(token_ids=[2] * 5))
+            freed.join()
+            client.free(booking)
+        assert fate.seen.count("POST /select_and_reserve") == 1
+    finally:
+        server.stop()
+
+
 def test_retry_after_is_a_lower_bound(make: MakeClient) -> None:
     """The server's header is kept, with jitter on top of it."""
     server = Server("--active-prefill-tokens-threshold", "0", "--overload-retry-after-secs", "1")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Mapping
+import weakref
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import Any
 
@@ -18,39 +18,42 @@ from ._plan import Plan, T
 
 
 class Background:
-    """Runs plans one beside the other. The thread is started by the first one."""
+    """Runs plans one beside the other. The thread is started by the first one.
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = options
-        # Guards all below.
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._http: httpx.AsyncClient | None = None
-        self._thread: threading.Thread | None = None
-        self._pid = 0
+    No lock is held: finalizers submit, too, in the middle of whatever their thread
+    is doing. The thread ends when this object is closed, or dropped.
+    """
+
+    def __init__(self, connect: Callable[[], httpx.AsyncClient]) -> None:
+        self._connect = connect
+        self._workers: dict[int, _Worker] = {}  # by process: a fork has no thread
         self._closed = False
 
     def submit(self, plan: Plan[T]) -> Future[T]:
         """Runs a plan; cancelling the future cancels it. RuntimeError after close."""
         try:
-            loop, http = self._running()
+            worker = self._running()
         except RuntimeError:
             plan.close()
             raise
-        return self.start(arun(plan, http), loop)
+        return self.start(arun(plan, worker.http))
 
-    def start(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> Future[T]:
-        """Runs a coroutine on the loop."""
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Runs a coroutine on the loop. RuntimeError after close."""
         try:
-            return asyncio.run_coroutine_threadsafe(work, loop or self._running()[0])
+            worker = self._running()
+            future = asyncio.run_coroutine_threadsafe(work, worker.loop)
         except RuntimeError:
             work.close()
             raise
+        if worker.ended:  # it may not have seen the work
+            future.cancel()
+        return future
 
     @property
     def http(self) -> httpx.AsyncClient:
         """The loop's HTTP client."""
-        return self._running()[1]
+        return self._running().http
 
     @property
     def closed(self) -> bool:
@@ -59,48 +62,81 @@ class Background:
 
     def close(self, timeout: float = 1.0) -> None:
         """Gives running plans the time to end and stops the thread."""
-        with self._lock:
-            self._closed = True
-            loop, thread, http = self._loop, self._thread, self._http
-            if self._pid != os.getpid():  # a fork has no thread
-                loop = thread = None
-        if loop is None or thread is None or http is None or not thread.is_alive():
+        self._closed = True
+        worker = self._workers.get(os.getpid())
+        if worker is None or not worker.thread.is_alive():
             return
-        done = asyncio.run_coroutine_threadsafe(_finish(http, timeout), loop)
-        if thread is not threading.current_thread():
-            with suppress(FutureTimeout):
-                done.result(timeout + 1)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(1)
+        end = _end(timeout)
+        try:
+            asyncio.run_coroutine_threadsafe(end, worker.loop)
+        except RuntimeError:  # it has ended
+            end.close()
+        if worker.thread is not threading.current_thread():
+            worker.thread.join(timeout + 2)
 
-    def _running(self) -> tuple[asyncio.AbstractEventLoop, httpx.AsyncClient]:
-        with self._lock:
-            if self._closed:
+    def _running(self) -> _Worker:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        worker = self._workers.get(os.getpid())
+        if worker is None:
+            made = _Worker(self._connect())
+            worker = self._workers.setdefault(os.getpid(), made)
+            if worker is not made:  # another thread was first
+                made.loop.close()
+            else:
+                self._launch(made)
+            if self._closed:  # meanwhile
+                self.close(timeout=0)
                 raise RuntimeError("the client is closed")
-            if self._loop is None or self._http is None or self._pid != os.getpid():
-                self._loop = asyncio.new_event_loop()
-                self._http = httpx.AsyncClient(**self._options)
-                self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name="select-service-client", daemon=True
-                )
-                self._thread.start()
-                self._pid = os.getpid()
-            return self._loop, self._http
+        return worker
+
+    def _launch(self, worker: _Worker) -> None:
+        # The end of the interpreter is the business of _exit.py.
+        dropped = weakref.finalize(self, worker.stop)
+        dropped.atexit = False  # type: ignore[misc]  # a property
+        try:
+            worker.thread.start()
+        except RuntimeError:  # no thread can be made, or not any more
+            del self._workers[os.getpid()]
+            worker.loop.close()
+            raise
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
+class _Worker:
+    """A thread with its loop and its connections."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
+        self.loop = asyncio.new_event_loop()
+        self.ended = False  # what is submitted from now on may never run
+        self.thread = threading.Thread(target=self._serve, name="select-service-client", daemon=True)
+
+    def stop(self) -> None:
+        """Ends the thread soon; does not wait, and may be called by finalizers."""
+        with suppress(RuntimeError):  # it has ended
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.ended = True
+            self.loop.run_until_complete(_finish(0))
+            self.loop.run_until_complete(self.http.aclose())
+            self.loop.close()
 
 
-async def _finish(http: httpx.AsyncClient, timeout: float) -> None:
+async def _end(timeout: float) -> None:
+    await _finish(timeout)
+    asyncio.get_running_loop().stop()
+
+
+async def _finish(timeout: float) -> None:
+    """Gives the loop's tasks the time to end, and cancels those that do not."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     if tasks:
         _, pending = await asyncio.wait(tasks, timeout=timeout)
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-    await http.aclose()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+import time
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,67 +16,69 @@ import httpx
 
 from . import _json
 from ._background import Background
-from ._errors import Conflict, NotFound, SelectServiceError, UnexpectedAnswer, error_of
+from ._errors import Conflict, ConnectionFailed, NotFound, SelectServiceError, UnexpectedAnswer, error_of
 from ._lanes import Lanes, Ticket
-from ._plan import Answer, Backoff, Exchange, Plan, Request, Retry, Sleep, T, Wait
-from ._types import Dialect
+from ._options import Options as Options
+from ._options import check_headers
+from ._plan import Answer, Backoff, Exchange, Plan, Request, Sleep, T, Wait
 
-# How often and how fast a booking that may have been made unnoticed is freed,
-# beyond which its lease or the server's age limit ends it. The server may still
-# be about to make it when the first attempt comes.
-_RESCUE = Backoff(attempts=4, base=0.1, jitter=0.1, cap=1.0)
+# How fast and for how long, in seconds, a booking that may have been made unnoticed
+# is freed, beyond which its lease or the server's age limit ends it. The server may
+# still be about to make it when the first attempts come.
+_RESCUE = Backoff(base=0.1, jitter=0.1, cap=1.0)
+_RESCUE_TIME = 5.0
 
+# How long a free waits for an output block that is on its way, in seconds: one that
+# hangs must not keep the load.
+OVERTAKE = 2.5
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How the server is spoken to.
-
-    prefix goes before every path: "" suits Dynamo's own services and the names
-    that a server was started with, None the dialect's prefix.
-    """
-
-    url: str
-    dialect: Dialect = "1.6"
-    prefix: str | None = None
-    timeout: float = 30.0
-    connect_timeout: float = 2.0
-    retry: Retry = field(default_factory=Retry)
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def http(self, read: float | None = None) -> dict[str, Any]:
-        """What an HTTP client is made with. Proxies of the environment are not used."""
-        timeout = self.timeout if read is None else read
-        # Redirects are not followed: with http there is never any TLS to set up.
-        tls = {} if self.url.startswith("https:") else {"verify": False}
-        return {
-            **tls,
-            "base_url": self.url,
-            "headers": dict(self.headers),
-            "timeout": httpx.Timeout(timeout, connect=min(timeout, self.connect_timeout)),
-            "limits": httpx.Limits(max_connections=256, max_keepalive_connections=64),
-            "trust_env": False,
-        }
-
+# The selections, which may wait in the server's queue.
+_QUEUED = ("/select", "/select_and_reserve")
 
 # Every core that is alive, for the end of the interpreter; see _exit.py.
 cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
+# What a forked child has of its parent. It is kept: an end would reach the parent's
+# connections and its event loop.
+_inherited: list[object] = []
+
 
 class Core:
-    """The state of one client. Safe for threads."""
+    """The state of one client. Safe for threads.
+
+    Finalizers of dropped calls use it, too, so it has no lock that a thread may
+    hold already: the sets are changed by one operation each, which is atomic.
+    """
 
     def __init__(self, options: Options) -> None:
-        if options.dialect not in ("1.3", "1.6"):
-            raise ValueError(f"dialect must be '1.3' or '1.6', got {options.dialect!r}")
+        options.check()
         self.options = options
         self.prefix = f"/v{options.dialect}" if options.prefix is None else options.prefix
         self.lanes = Lanes()
-        self.background = Background(options.http())
-        # Guards held.
-        self._lock = threading.Lock()
-        # Ids whose bookings this process has to free before it ends.
+        self.background = Background(options.async_client)
+        self._http: httpx.Client | None = None
+        self._ahttp: httpx.AsyncClient | None = None
+        # Ids whose bookings this process has to free before it ends, and those of
+        # them that may be on their way to the server.
         self._held: set[str] = set()
+        self._doubtful: set[str] = set()
         cores.add(self)
+
+    # Connections
+
+    @property
+    def http(self) -> httpx.Client:
+        """What calls that block go through: of this process, also in a forked child."""
+        if self._http is None:
+            self._http = self.options.client()
+        return self._http
+
+    @property
+    def ahttp(self) -> httpx.AsyncClient:
+        """What calls of the caller's event loop go through."""
+        if self._ahttp is None:
+            self._ahttp = self.options.async_client()
+        return self._ahttp
 
     # Requests
 
@@ -109,15 +111,18 @@ class Core:
         prefixed: bool = True,
     ) -> Request:
         """A request to a route."""
+        timeout = self.options.selection_timeout if path in _QUEUED else self.options.timeout
         path = (self.prefix if prefixed else "") + path
         given = {name: value for name, value in (query or {}).items() if value is not None}
         if given:
             path += "?" + urlencode(given)
         all_headers = dict(headers or {})
-        if body is None:
-            return Request(method, path, None, all_headers)
-        all_headers["content-type"] = "application/json"
-        return Request(method, path, _json.encode(body), all_headers)
+        check_headers(all_headers)
+        content = None
+        if body is not None:
+            all_headers["content-type"] = "application/json"
+            content = _json.encode(body)
+        return Request(method, path, content, all_headers, timeout)
 
     def call(self, request: Request, *, safe: bool = True) -> Plan[Any]:
         """Sends a request and returns the answer's value; safe says it may be repeated."""
@@ -137,38 +142,50 @@ class Core:
         """Books in its turn, and says whether it may be this very call that booked.
 
         What may have been booked without the caller learning of it is freed. keep
-        leaves it held: this process frees it when it ends.
+        leaves what this call has booked held: this process frees it when it ends.
         """
-        booking = request[self.booking_id]
-        again = {**request, "if_exists": "return"}
-        exchange = Exchange(
-            self.options.retry,
-            self.request("POST", path, request, headers=headers),
-            safe=True,
-            repeated=self.request("POST", path, again, headers=headers),
-        )
+        if self.background.closed:
+            raise RuntimeError("the client is closed")
+        booking = _id(request[self.booking_id])
+        first, repeated = self._booking_requests(path, request, headers)
+        exchange = Exchange(self.options.retry, first, safe=True, repeated=repeated)
         # With if_exists the caller repeats calls and may own an earlier booking.
         mine = request.get("if_exists") != "return"
+        held = False
         ticket = ticket or self.lanes.enter(booking)
         try:
-            yield from self._turn(ticket)
+            yield from self.turn(ticket)
             self.lanes.open(booking)
             if mine:
-                self.hold(booking)
+                held = self.hold(booking)
             answer = yield from exchange.run()
             value = _booking(answer)
         except BaseException as error:  # cancelled, interrupted and dropped, too
             unread = isinstance(error, UnexpectedAnswer) and error.status is None
             if mine and (exchange.doubtful or unread) and not isinstance(error, Conflict):
                 self.abandon(booking)
-            else:
+            elif held:
                 self.release(booking)
             raise
         finally:
             self.lanes.leave(ticket)
-        if not keep:
+        if keep and answer.status == 201:
+            self.hold(booking)
+        elif held and not keep:
             self.release(booking)
         return value, exchange.lost or answer.status == 201
+
+    def _booking_requests(
+        self, path: str, request: Mapping[str, Any], headers: Mapping[str, str] | None
+    ) -> tuple[Request, Callable[[], Request] | None]:
+        """The request of a booking, and what asks for its answer once more."""
+        if request.get("if_exists") not in (None, "error"):
+            return self.request("POST", path, request, headers=headers), None
+        plain = {name: value for name, value in request.items() if name != "if_exists"}
+        first = self.request("POST", path, plain, headers=headers)
+        content = first.content or b""
+        # The same text and one member more: prompts are long, and encoded once.
+        return first, lambda: replace(first, content=content[:-1] + b',"if_exists":"return"}')
 
     def with_id(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The request with an id for the booking, which repetitions need."""
@@ -181,23 +198,24 @@ class Core:
             result["reservation_id"] = result["selection_id"]
         if result.get(self.booking_id) is None:
             result[self.booking_id] = str(uuid.uuid4())
+        _id(result[self.booking_id])
         return result
 
     def lifecycle(
         self, method: str, booking: str, action: str = "", body: Mapping[str, Any] | None = None
     ) -> Request:
         """A request about a booking."""
-        if not booking:
-            raise ValueError("the id of a reservation must not be empty")
-        segment = quote(booking, safe="").replace(".", "%2E")  # "." and ".." are no steps
+        segment = quote(_id(booking), safe="").replace(".", "%2E")  # "." and ".." are no steps
         return self.request(method, f"/reservations/{segment}{action}", body)
 
     def prefill_complete(self, booking: str, ticket: Ticket | None = None) -> Plan[None]:
         """Ends the prefill load, in its turn."""
+        request = self.lifecycle("POST", booking, "/prefill_complete")
         ticket = ticket or self.lanes.enter(booking)
+        ticket.brief = True
         try:
-            yield from self._turn(ticket)
-            yield from self.call(self.lifecycle("POST", booking, "/prefill_complete"))
+            yield from self.turn(ticket)
+            yield from self._while_wanted(request, ticket, safe=True)
         finally:
             self.lanes.leave(ticket)
 
@@ -205,30 +223,54 @@ class Core:
         self, booking: str, decay_fraction: float | None = None, ticket: Ticket | None = None
     ) -> Plan[bool]:
         """Adds an output block, in its turn. False: there is no such booking any more."""
+        body = {} if decay_fraction is None else {"decay_fraction": decay_fraction}
+        request = self.lifecycle("POST", booking, "/output_block", body)
         ticket = ticket or self.lanes.enter_late(booking)
         if ticket is None:
             return False
         try:
-            yield from self._turn(ticket)
-            body = {} if decay_fraction is None else {"decay_fraction": decay_fraction}
-            yield from self.call(self.lifecycle("POST", booking, "/output_block", body), safe=False)
+            yield from self.turn(ticket)
+            if ticket.unwanted:
+                return False
+            yield from self._while_wanted(request, ticket, safe=False)
         except NotFound:
             return False
+        except ConnectionFailed:
+            if ticket.unwanted:  # meanwhile
+                return False
+            raise
         finally:
             self.lanes.leave(ticket)
         return True
 
-    def renew(self, booking: str) -> Plan[None]:
-        """Starts the lease anew. Not in its turn: a lease must not wait."""
-        yield from self.call(self.lifecycle("POST", booking, "/renew"))
+    def _while_wanted(self, request: Request, ticket: Ticket, *, safe: bool) -> Plan[None]:
+        """A call that is not repeated once the free of its booking is under way."""
+        exchange = Exchange(self.options.retry, request, safe=safe, wanted=lambda: not ticket.unwanted)
+        _value((yield from exchange.run()))
 
-    def free(self, booking: str, ticket: Ticket | None = None) -> Plan[None]:
-        """Ends the booking, in its turn; what comes after it is late."""
-        ticket = ticket or self.lanes.enter(booking)
-        self.lanes.close(booking)
-        exchange = Exchange(self.options.retry, self.lifecycle("DELETE", booking), safe=True)
+    def renew(self, booking: str, limit: float | None = None) -> Plan[None]:
+        """Starts the lease anew, in limit seconds. Not in its turn: a lease must not wait."""
+        request, retry = self.lifecycle("POST", booking, "/renew"), self.options.retry
+        if limit is not None:  # one attempt that hangs leaves time for another one
+            request, retry = request.within(limit / 2), retry.within(limit)
+        _value((yield from Exchange(retry, request, safe=True).run()))
+
+    def free(self, booking: str, ticket: Ticket | None = None, *, limit: float | None = None) -> Plan[None]:
+        """Ends the booking, in its turn; what comes after it is late.
+
+        limit is the most that the attempts may take in all, in seconds.
+        """
+        request, retry = self.lifecycle("DELETE", booking), self.options.retry
+        if limit is not None:
+            request, retry = request.within(limit / 2), retry.within(limit)
+        exchange = Exchange(retry, request, safe=True)
+        if ticket is None:
+            ticket = self.lanes.enter_last(booking)
+        else:
+            ticket.last = True
+            self.lanes.close(booking)
         try:
-            yield from self._turn(ticket)
+            yield from self.turn(ticket)
             answer = yield from exchange.run()
             self.release(booking)
             if not (answer.status == 404 and exchange.lost):  # freed by the lost attempt
@@ -236,52 +278,69 @@ class Core:
         except SelectServiceError:
             raise
         except BaseException:  # cancelled: it is freed all the same
-            self.abandon(booking)
+            self.abandon(booking, known=True)
             raise
         finally:
             self.lanes.leave(ticket)
 
-    def _turn(self, ticket: Ticket) -> Plan[None]:
-        if not ticket.turn.done():
+    def turn(self, ticket: Ticket) -> Plan[None]:
+        """Waits for a turn; a free does not wait long for an output block."""
+        if ticket.turn.done():
+            return
+        came = yield Wait(ticket.turn, OVERTAKE if ticket.last else None)
+        if not came:
+            self.lanes.overtake(ticket)
             yield Wait(ticket.turn)
 
     # What outlives its caller
 
-    def hold(self, booking: str) -> None:
-        """From now on this process owes the server the free of a booking."""
-        with self._lock:
-            self._held.add(booking)
+    def hold(self, booking: str) -> bool:
+        """From now on this process owes the server the free of a booking. False: as before."""
+        before = booking in self._held
+        self._held.add(booking)
+        return not before
 
     def release(self, booking: str) -> None:
         """The booking is no longer owed."""
-        with self._lock:
-            self._held.discard(booking)
+        self._held.discard(booking)
+        self._doubtful.discard(booking)
 
     def held(self) -> set[str]:
         """The bookings owed."""
-        with self._lock:
-            return set(self._held)
+        return set(self._held)
 
-    def abandon(self, booking: str) -> None:
-        """Frees what may be booked, behind the caller's back; never blocks or raises."""
+    def is_doubtful(self, booking: str) -> bool:
+        """Whether a booking that is owed may reach the server after its free."""
+        return booking in self._doubtful
+
+    def abandon(self, booking: str, *, known: bool = False) -> None:
+        """Frees what may be booked, behind the caller's back; never blocks or raises.
+
+        known: it has reached the server, so that it is gone if the server says so.
+        """
+        if not known:
+            self._doubtful.add(booking)
         self.hold(booking)
-        self.lanes.close(booking)
-        ticket = self.lanes.enter(booking)
+        ticket = self.lanes.enter_last(booking)
         with suppress(RuntimeError):  # the interpreter ends: _exit.py has it
             self.submit(self._rescue(booking, ticket), ticket)
 
     def _rescue(self, booking: str, ticket: Ticket) -> Plan[None]:
         request = self.lifecycle("DELETE", booking)
         try:
-            yield from self._turn(ticket)
-            for attempt in range(1, _RESCUE.attempts + 1):
-                reply: object = yield request
-                if isinstance(reply, Answer) and reply.status == 200:
+            yield from self.turn(ticket)
+            end = time.monotonic() + _RESCUE_TIME
+            attempt = 1
+            while (left := end - time.monotonic()) > 0:
+                reply: object = yield request.within(min(left, _RESCUE_TIME / 2))
+                gone = 200 if self.is_doubtful(booking) else 404
+                if isinstance(reply, Answer) and reply.status in (200, gone):
                     break
-                yield Sleep(_RESCUE.wait(attempt) or 0)
+                yield Sleep(min(_RESCUE.pause(attempt), left))
+                attempt += 1
+            self.release(booking)  # if it is cancelled before, _exit.py has it
         finally:
             self.lanes.leave(ticket)
-            self.release(booking)
 
     def submit(self, plan: Plan[T], ticket: Ticket | None = None) -> Future[T]:
         """Runs a plan in the background, in the place it was given.
@@ -307,10 +366,23 @@ class Core:
 
     def after_fork(self) -> None:
         """Forgets, in a forked child, what is the parent's."""
-        self._lock = threading.Lock()
-        self._held = set()
+        _inherited.append((self.lanes, self.background, self._http, self._ahttp))
+        self._held, self._doubtful = set(), set()
         self.lanes = Lanes()
-        self.background = Background(self.options.http())
+        closed = self.background.closed
+        self.background = Background(self.options.async_client)
+        if closed:
+            self.background.close()
+        else:
+            self._http = self._ahttp = None
+
+
+def _id(booking: Any) -> str:
+    if not isinstance(booking, str):
+        raise TypeError(f"the id of a reservation must be a string, got {booking!r}")
+    if not booking:
+        raise ValueError("the id of a reservation must not be empty")
+    return booking
 
 
 def _booking(answer: Answer) -> Any:

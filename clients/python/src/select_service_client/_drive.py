@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
 
 import httpx
 
-from ._plan import Answer, Failure, Plan, Request, Sleep, T
+from ._plan import Answer, Failure, Plan, Request, Sleep, T, Wait
+
+# The errors of a request that cannot be sent at all: a wrong URL, a wrong header.
+_WRONG = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 
 # The errors after which the server cannot have seen the request.
-_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_UNSENT = (*_WRONG, httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 def run(plan: Plan[T], http: httpx.Client) -> T:
@@ -18,14 +23,14 @@ def run(plan: Plan[T], http: httpx.Client) -> T:
     try:
         step = next(plan)
         while True:
-            reply: Answer | Failure | None = None
+            reply: Answer | Failure | bool | None = None
             try:
                 if isinstance(step, Request):
                     reply = _send(step, http)
                 elif isinstance(step, Sleep):
                     time.sleep(step.seconds)
                 else:
-                    step.future.result()
+                    reply = _wait(step)
             except BaseException as error:
                 step = plan.throw(error)  # it tidies up and raises again
             else:
@@ -40,15 +45,14 @@ async def arun(plan: Plan[T], http: httpx.AsyncClient) -> T:
     try:
         step = next(plan)
         while True:
-            reply: Answer | Failure | None = None
+            reply: Answer | Failure | bool | None = None
             try:
                 if isinstance(step, Request):
                     reply = await _asend(step, http)
                 elif isinstance(step, Sleep):
                     await asyncio.sleep(step.seconds)
                 else:
-                    # Shielded: a turn is given up by its plan, not by its future.
-                    await asyncio.shield(asyncio.wrap_future(step.future))
+                    reply = await _await(step)
             except BaseException as error:
                 step = plan.throw(error)
             else:
@@ -60,28 +64,49 @@ async def arun(plan: Plan[T], http: httpx.AsyncClient) -> T:
         plan.close()  # also when this coroutine is dropped half way
 
 
+def _wait(step: Wait) -> bool:
+    try:
+        step.future.result(step.seconds)
+    except FutureTimeout:
+        return False
+    return True
+
+
+async def _await(step: Wait) -> bool:
+    # Not wait_for: a turn is given up by its plan, not by its future.
+    done, _ = await asyncio.wait({asyncio.wrap_future(step.future)}, timeout=step.seconds)
+    return bool(done)
+
+
 def _send(request: Request, http: httpx.Client) -> Answer | Failure:
     try:
-        answer = http.request(request.method, request.path, content=request.content, headers=request.headers)
-    except httpx.TransportError as error:
+        answer = http.request(request.method, request.path, **_arguments(request, http))
+    except httpx.RequestError as error:
         return _failure(error)
     return _answer(answer)
 
 
 async def _asend(request: Request, http: httpx.AsyncClient) -> Answer | Failure:
     try:
-        answer = await http.request(
-            request.method, request.path, content=request.content, headers=request.headers
-        )
-    except httpx.TransportError as error:
+        answer = await http.request(request.method, request.path, **_arguments(request, http))
+    except httpx.RequestError as error:
         return _failure(error)
     return _answer(answer)
 
 
-def _failure(error: httpx.TransportError) -> Failure:
-    return Failure(error, sent=not isinstance(error, _UNSENT))
+def _arguments(request: Request, http: httpx.Client | httpx.AsyncClient) -> dict[str, Any]:
+    limits = [limit for limit in (request.timeout, http.timeout.connect) if limit is not None]
+    return {
+        "content": request.content,
+        "headers": request.headers,
+        "timeout": httpx.Timeout(request.timeout, connect=min(limits, default=None)),
+    }
+
+
+def _failure(error: httpx.RequestError) -> Failure:
+    return Failure(error, sent=not isinstance(error, _UNSENT), wrong=isinstance(error, _WRONG))
 
 
 def _answer(answer: httpx.Response) -> Answer:
     retry_after = answer.headers.get("retry-after", "")
-    return Answer(answer.status_code, answer.content, float(retry_after) if retry_after.isdigit() else None)
+    return Answer(answer.status_code, answer.content, float(retry_after) if retry_after.isdecimal() else None)

@@ -26,7 +26,8 @@ class SelectServiceError(Exception):
         self.details = dict(details) if details is not None else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.error, self.status, self.details)
+        # With notes and whatever was added.
+        return type(self), (self.error, self.status, self.details), self.__dict__
 
     def __str__(self) -> str:
         return self.error if self.status is None else f"{self.status}: {self.error}"
@@ -42,6 +43,10 @@ class NotFound(SelectServiceError):
     """404: no such worker, reservation, kept selection, model or route."""
 
     kind = "not_found"
+
+
+class RouteNotFound(NotFound):
+    """404: the server does not have this route, whatever it is about."""
 
 
 class Conflict(SelectServiceError):
@@ -94,15 +99,6 @@ class ConnectionFailed(SelectServiceError):
         super().__init__(error, status, details)
         self.sent = sent
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _connection_failed, (self.error, self.status, self.details, self.sent)
-
-
-def _connection_failed(
-    error: str, status: int | None, details: Mapping[str, Any] | None, sent: bool
-) -> ConnectionFailed:
-    return ConnectionFailed(error, status, details, sent=sent)
-
 
 _BY_STATUS: dict[int, type[SelectServiceError]] = {
     400: BadRequest,
@@ -135,6 +131,8 @@ def error_of(status: int, content: bytes) -> SelectServiceError:
         kind = Overloaded
     elif status == 503 and isinstance(details, dict):
         kind = QueueFull
+    elif status == 404 and text == "route not found":
+        kind = RouteNotFound
     return kind(text, status, details if isinstance(details, dict) else None)
 
 

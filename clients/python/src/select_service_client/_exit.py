@@ -13,6 +13,8 @@ from ._core import Core, cores
 # The most that the end of the interpreter is held up, in seconds. What is not
 # freed by then the server ends with its lease.
 BUDGET = 2.0
+# Between attempts to free what may not be booked yet, in seconds.
+PAUSE = 0.1
 
 
 def free_held() -> None:
@@ -30,19 +32,25 @@ def close(core: Core) -> None:
 
 
 def _free(core: Core, deadline: float) -> None:
-    held = core.held()
-    if not held:
+    owed = core.held()
+    if not owed:
         return
-    with httpx.Client(**core.options.http(read=1.0)) as http:
-        for booking in held:
-            if time.monotonic() > deadline:
+    with core.options.client(read=1.0) as http:
+        while True:
+            for booking in list(owed):
+                if time.monotonic() > deadline:
+                    return
+                request = core.lifecycle("DELETE", booking)
+                try:
+                    answer = http.request(request.method, request.path, headers=request.headers)
+                except httpx.TransportError:
+                    return
+                if answer.status_code != 404 or not core.is_doubtful(booking):
+                    core.release(booking)
+                    owed.discard(booking)
+            if not owed:
                 return
-            request = core.lifecycle("DELETE", booking)
-            try:
-                http.request(request.method, request.path, headers=request.headers)
-            except httpx.TransportError:
-                return
-            core.release(booking)
+            time.sleep(PAUSE)  # these may still be on their way to the server
 
 
 def _after_fork() -> None:

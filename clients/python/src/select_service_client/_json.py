@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ._errors import UnexpectedAnswer
@@ -19,19 +19,22 @@ def worker_id(value: Any) -> int:
     strings; integers of other libraries are taken.
     """
     number = integer(value, "worker_id")
-    if not 0 <= number <= MAX_U64:
+    if number < 0:
         raise ValueError(f"worker_id must be between 0 and 2**64 - 1, got {number}")
     return number
 
 
 def integer(value: Any, name: str) -> int:
-    """An exact integer of any library."""
+    """An exact integer of any library, of at most 64 bits with or without a sign."""
     if isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, got {value!r}") from None
+    if not -(2**63) <= number <= MAX_U64:
+        raise ValueError(f"{name} must have at most 64 bits, got {number}")
+    return number
 
 
 def by_rank(value: Mapping[Any, Any], name: str) -> dict[str, Any]:
@@ -77,6 +80,12 @@ def _default(value: Any) -> Any:
     return operator.index(value)
 
 
+def _tokens(value: Any, name: str) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview, str)):  # a text is not its tokens
+        raise TypeError(f"{name} must be integers, got {type(value).__name__}")
+    return list(value) if isinstance(value, Iterator) else value
+
+
 def _integers(value: Iterable[Any], name: str) -> list[int]:
     return [integer(item, name) for item in value]
 
@@ -94,6 +103,7 @@ def _workers(value: Iterable[Mapping[str, Any]], name: str) -> list[dict[str, An
 
 
 _CONVERT: dict[str, Any] = {
+    "token_ids": _tokens,
     "worker_id": lambda value, name: worker_id(value),
     "allowed_worker_ids": _worker_ids,
     "pinned_worker": _pinned,

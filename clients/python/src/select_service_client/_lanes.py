@@ -1,15 +1,19 @@
 """One ordered queue per reservation id.
 
 Calls about one reservation reach the server in the order in which they were
-made, however many threads and tasks make them: an output block cannot overtake
-the free, and one that comes after it is dropped here.
+made, however many threads and tasks make them. Its free is the last: output
+blocks that still wait then are dropped, as those that come later are, because
+the free ends their load anyway.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
 
 # Bounds: output blocks that wait in one lane, and ids remembered as freed.
 MAX_WAITING = 1024
@@ -17,80 +21,146 @@ MAX_FREED = 65_536
 
 
 class Ticket:
-    """A place in a lane. turn is done when all calls before it are."""
+    """A place in a lane. turn is done when all calls before it are, or it is unwanted."""
 
-    __slots__ = ("lane", "left", "turn")
+    __slots__ = ("brief", "lane", "last", "late", "turn", "unwanted")
 
-    def __init__(self, lane: str) -> None:
+    def __init__(self, lane: str, *, last: bool = False, late: bool = False) -> None:
         self.lane = lane
         self.turn: Future[None] = Future()
-        self.left = False  # guarded by the lanes
+        self.last = last  # a free
+        self.late = late  # an output block, which is nothing behind a free
+        # A call that the server answers at once: a free does not wait long for it.
+        self.brief = late
+        # The booking has ended meanwhile: the call is not to be made, or not again.
+        self.unwanted = False
 
 
 class Lanes:
-    """The lanes of all ids in use. Safe for threads; nothing blocks."""
+    """The lanes of all ids in use. Safe for threads; nothing blocks.
+
+    The garbage collector may end a dropped call, which gives its place up, at any
+    allocation: also of a thread that is changing a lane. So changes are queued,
+    and made one after the other; an interrupted one is made again.
+    """
 
     def __init__(self) -> None:
-        # Guards all below; held for memory work only.
-        self._lock = threading.Lock()
+        # Changes to be made, the first perhaps half way. Each may be made twice.
+        self._changes: deque[Callable[[], None]] = deque()
+        # Guards all below. Its owner may find itself inside of a change, and leaves
+        # its own to the frame that makes that one.
+        self._lock = threading.RLock()
+        self._changing = False
         self._lanes: dict[str, deque[Ticket]] = {}
         self._freed: OrderedDict[str, None] = OrderedDict()
         self.dropped = 0  # output blocks that found their lane full
 
     def enter(self, lane: str) -> Ticket:
         """Takes the next place."""
-        with self._lock:
-            return self._enter(lane)
+        ticket = Ticket(lane)
+        self._do(partial(self._enter, ticket))
+        return ticket
 
     def enter_late(self, lane: str) -> Ticket | None:
         """Takes a place for an output block; None if it is too late or too many wait."""
-        with self._lock:
-            if lane in self._freed:
-                return None
-            if len(self._lanes.get(lane, ())) >= MAX_WAITING:
-                self.dropped += 1
-                return None
-            return self._enter(lane)
+        ticket = Ticket(lane, late=True)
+        self._do(partial(self._enter_late, ticket))
+        return None if ticket.unwanted else ticket
 
-    def _enter(self, lane: str) -> Ticket:
-        ticket = Ticket(lane)
-        queue = self._lanes.setdefault(lane, deque())
-        queue.append(ticket)
-        if queue[0] is ticket:
-            ticket.turn.set_result(None)
+    def enter_last(self, lane: str) -> Ticket:
+        """Takes a place for the free: from now on, output blocks of this id are late."""
+        ticket = Ticket(lane, last=True)
+        self._do(partial(self._enter, ticket))
+        self.close(lane)
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
         """Gives a place up, whether its turn has come or not; once more does nothing."""
-        following = None
-        with self._lock:
-            if ticket.left:
-                return
-            ticket.left = True
-            queue = self._lanes[ticket.lane]
-            first = queue[0] is ticket
-            queue.remove(ticket)
-            if not queue:
-                del self._lanes[ticket.lane]
-            elif first:
-                following = queue[0]
-        if following is not None:
-            following.turn.set_result(None)
+        self._do(partial(self._leave, ticket))
+
+    def overtake(self, ticket: Ticket) -> None:
+        """Waits no longer for the brief calls ahead, which are not repeated any more."""
+        self._do(partial(self._overtake, ticket))
 
     def close(self, lane: str) -> None:
-        """From now on, output blocks of this id are late."""
-        with self._lock:
-            self._freed[lane] = None
-            self._freed.move_to_end(lane)
-            if len(self._freed) > MAX_FREED:
-                self._freed.popitem(last=False)
+        """From now on, output blocks of this id are late; those that wait are dropped."""
+        self._do(partial(self._close, lane))
 
     def open(self, lane: str) -> None:
         """The id is booked anew."""
-        with self._lock:
-            self._freed.pop(lane, None)
+        self._do(partial(self._open, lane))
 
-    def is_closed(self, lane: str) -> bool:
-        """Whether the id was freed and not booked again."""
+    # The changes
+
+    def _do(self, change: Callable[[], None]) -> None:
+        self._changes.append(change)
         with self._lock:
-            return lane in self._freed
+            if self._changing:
+                return
+            try:
+                self._changing = True
+                while self._changes:
+                    self._changes[0]()
+                    self._changes.popleft()
+            finally:
+                self._changing = False
+
+    def _enter(self, ticket: Ticket) -> None:
+        queue = self._lanes.setdefault(ticket.lane, deque())
+        if ticket not in queue:
+            queue.append(ticket)
+        _come(queue[0])
+
+    def _enter_late(self, ticket: Ticket) -> None:
+        if ticket.lane in self._freed:
+            self._refuse(ticket)
+        elif len(self._lanes.get(ticket.lane, ())) >= MAX_WAITING:
+            self.dropped += 1
+            self._refuse(ticket)
+        else:
+            self._enter(ticket)
+
+    def _refuse(self, ticket: Ticket) -> None:
+        ticket.unwanted = True
+        _come(ticket)
+
+    def _leave(self, ticket: Ticket) -> None:
+        queue = self._lanes.get(ticket.lane)
+        if queue is None:
+            return
+        if ticket in queue:
+            queue.remove(ticket)
+        if queue:
+            _come(queue[0])
+        else:
+            del self._lanes[ticket.lane]
+
+    def _overtake(self, ticket: Ticket) -> None:
+        queue = self._lanes.get(ticket.lane, ())
+        if ticket in queue:
+            ahead = list(queue)[: list(queue).index(ticket)]
+            for other in ahead:
+                if other.brief:
+                    other.unwanted = True
+                    self._leave(other)
+
+    def _close(self, lane: str) -> None:
+        self._freed[lane] = None
+        self._freed.move_to_end(lane)
+        if len(self._freed) > MAX_FREED:
+            self._freed.popitem(last=False)
+        for ticket in list(self._lanes.get(lane, ())):
+            if ticket.late:
+                ticket.unwanted = True
+                if not ticket.turn.done():
+                    _come(ticket)
+                    self._leave(ticket)
+
+    def _open(self, lane: str) -> None:
+        self._freed.pop(lane, None)
+
+
+def _come(ticket: Ticket) -> None:
+    if not ticket.turn.done():
+        with suppress(InvalidStateError):  # a finalizer inside of this one
+            ticket.turn.set_result(None)

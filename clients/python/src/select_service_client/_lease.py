@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -11,18 +12,19 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-import httpx
-
 from . import _json
 from ._core import Core
-from ._drive import arun, run
-from ._errors import Conflict, NotFound, SelectServiceError
+from ._drive import arun
+from ._errors import Conflict, NotFound, RouteNotFound, SelectServiceError
 from ._operation import AsyncCaller, Caller, SyncCaller, operation
 from ._plan import Plan
 from ._routes import split_headers
 from ._types import Selection
 
 LEASE_SECONDS = 30.0
+
+# How long the end of a block may try to free its booking, in seconds.
+FREE_SECONDS = 5.0
 
 _log = logging.getLogger("select_service_client")
 
@@ -38,11 +40,18 @@ def keep_alive(core: Core, booking: str, seconds: float, longest: float | None =
 
 async def _keep(core: Core, booking: str, seconds: float, longest: float | None) -> None:
     loop = asyncio.get_running_loop()
-    end = None if longest is None else loop.time() + longest
+    due = loop.time()
+    end = None if longest is None else due + longest
     while end is None or loop.time() < end:
-        await asyncio.sleep(seconds / 3)
+        due = max(due + seconds / 3, loop.time())
+        await asyncio.sleep(due - loop.time())
         try:
-            await arun(core.renew(booking), core.background.http)
+            # One that hangs ends when the next is due, with a third of the lease left.
+            await arun(core.renew(booking, limit=seconds / 3), core.background.http)
+        except RouteNotFound:
+            _log.warning("the server knows no leases: %s lasts until it is freed", booking)
+            await asyncio.sleep(math.inf if end is None else end - loop.time())
+            return
         except (NotFound, Conflict) as error:
             _log.warning("the booking %s is lost: %s", booking, error)
             return
@@ -59,10 +68,12 @@ class LeaseBase(Caller):
     selection: Selection
 
     def __init__(self, core: Core, request: Mapping[str, Any]) -> None:
-        self._core = core
+        super().__init__(core)
         self._request, self._headers = split_headers(core.with_id(request))
-        self._request.setdefault("lease_seconds", LEASE_SECONDS)
-        self._request["lease_seconds"] = self._request["lease_seconds"] or LEASE_SECONDS
+        if self._request.get("lease_seconds") is None:
+            self._request["lease_seconds"] = LEASE_SECONDS
+        if not float(self._request["lease_seconds"]) > 0:
+            raise ValueError(f"lease_seconds must be positive, got {self._request['lease_seconds']!r}")
         self._keeper: Future[None] | None = None
         self._pid = os.getpid()
 
@@ -90,7 +101,7 @@ class LeaseBase(Caller):
     @property
     def alive(self) -> bool:
         """Whether the lease is being renewed: False once the server has lost the booking."""
-        return self._keeper is not None and not self._keeper.done()
+        return self._keeper is not None and not self._keeper.done() and self._pid == os.getpid()
 
     @operation
     def prefill_complete(self) -> Plan[None]:
@@ -119,6 +130,7 @@ class LeaseBase(Caller):
         if self._keeper is not None:
             raise RuntimeError("a lease is for one block")
         self.selection, _ = yield from self._core.book(path, self._request, self._headers, keep=True)
+        self._core.hold(self.id)  # also what if_exists has found: it ends with the block
         self._keeper = keep_alive(self._core, self.id, float(self._request["lease_seconds"]))
 
     def _end(self) -> Plan[None]:
@@ -128,39 +140,32 @@ class LeaseBase(Caller):
         if self._core.background.closed:  # with the client, which freed it
             return
         try:
-            yield from self._core.free(self.id)
+            yield from self._core.free(self.id, limit=FREE_SECONDS)
         except NotFound:
             pass  # it has ended already
         except SelectServiceError as error:
+            self._core.release(self.id)
             _log.warning("the booking %s is left to its lease: %s", self.id, error)
 
 
 class Lease(LeaseBase, SyncCaller):
     """A booking for the time of a with block."""
 
-    def __init__(self, core: Core, http: httpx.Client, request: Mapping[str, Any]) -> None:
-        super().__init__(core, request)
-        self._http = http
-
     def __enter__(self) -> Lease:
-        run(self._begin(), self._http)
+        self._run(self._begin())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        run(self._end(), self._http)
+        self._run(self._end())
 
 
 class AsyncLease(LeaseBase, AsyncCaller):
     """A booking for the time of an async with block."""
 
-    def __init__(self, core: Core, http: httpx.AsyncClient, request: Mapping[str, Any]) -> None:
-        super().__init__(core, request)
-        self._http = http
-
     async def __aenter__(self) -> AsyncLease:
-        await arun(self._begin(), self._http)
+        await self._run(self._begin())
         return self
 
     async def __aexit__(

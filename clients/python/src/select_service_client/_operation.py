@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, overload
 
-import httpx
-
 from ._core import Core
 from ._drive import arun, run
 from ._plan import Plan, T
@@ -18,25 +16,22 @@ P = ParamSpec("P")
 class Caller:
     """Something that makes calls through a client's core."""
 
-    _core: Core
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
 
 class SyncCaller(Caller):
     """Runs its operations in the calling thread."""
 
-    _http: httpx.Client
-
     def _run(self, plan: Plan[T]) -> T:
-        return run(plan, self._http)
+        return run(plan, self._core.http)
 
 
 class AsyncCaller(Caller):
     """Runs its operations on the calling event loop."""
 
-    _http: httpx.AsyncClient
-
     async def _run(self, plan: Plan[T]) -> T:
-        return await arun(plan, self._http)
+        return await arun(plan, self._core.ahttp)
 
 
 class Operation(Generic[P, T]):
@@ -48,7 +43,7 @@ class Operation(Generic[P, T]):
 
     def __init__(self, plan: Callable[Concatenate[Any, P], Plan[T]]) -> None:
         self.plan = plan
-        functools.update_wrapper(self, plan)  # type: ignore[arg-type]
+        functools.update_wrapper(self, plan)
 
     @overload
     def __get__(self, instance: SyncCaller, owner: type | None = None) -> Callable[P, T]: ...
@@ -69,6 +64,10 @@ class Operation(Generic[P, T]):
             return instance._run(self.plan(instance, *args, **kwargs))
 
         return call
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls it with the client first, as a function of the class."""
+        return self.__get__(args[0])(*args[1:], **kwargs)
 
 
 operation = Operation

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from ._core import Core
 from ._operation import AsyncCaller, Caller, SyncCaller, operation
 from ._plan import Plan
@@ -157,29 +155,17 @@ class ConductorRoutes(Caller):
 class Slots(SlotsRoutes, SyncCaller):
     """The slot tracker; calls block."""
 
-    def __init__(self, core: Core, http: httpx.Client) -> None:
-        self._core, self._http = core, http
-
 
 class AsyncSlots(SlotsRoutes, AsyncCaller):
     """The slot tracker; calls are awaited."""
-
-    def __init__(self, core: Core, http: httpx.AsyncClient) -> None:
-        self._core, self._http = core, http
 
 
 class Conductor(ConductorRoutes, SyncCaller):
     """Mooncake's indexer API; calls block."""
 
-    def __init__(self, core: Core, http: httpx.Client) -> None:
-        self._core, self._http = core, http
-
 
 class AsyncConductor(ConductorRoutes, AsyncCaller):
     """Mooncake's indexer API; calls are awaited."""
-
-    def __init__(self, core: Core, http: httpx.AsyncClient) -> None:
-        self._core, self._http = core, http
 
 
 def _of_request(core: Core, path: str, model_name: str, request_id: str, tenant: str | None) -> Plan[None]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from ._errors import ConnectionFailed, error_of, is_overload
@@ -28,6 +28,12 @@ class Request:
     path: str
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None  # of each attempt, in seconds; None: it has all the time
+
+    def within(self, seconds: float) -> Request:
+        """The same with at most so many seconds."""
+        shorter = seconds if self.timeout is None else min(self.timeout, seconds)
+        return replace(self, timeout=shorter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +47,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """No answer. If not sent, the server cannot have seen the request."""
+    """No answer. If not sent, the server cannot have seen the request.
+
+    wrong: it never can, because its URL or a header is invalid.
+    """
 
     cause: Exception
     sent: bool
+    wrong: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +66,10 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A future that somebody else completes."""
+    """A future that somebody else completes: the outcome is whether it has, in time."""
 
     future: Future[None]
+    seconds: float | None = None  # the most to wait
 
 
 Step: TypeAlias = Request | Sleep | Wait
@@ -80,9 +91,12 @@ class Backoff:
 
     def wait(self, failed: int) -> float | None:
         """How long to wait after so many failed attempts, None to give up."""
-        if failed >= self.attempts:
-            return None
-        return min(self.cap, self.base * 2.0 ** (failed - 1) + random.uniform(0, self.jitter))
+        return None if failed >= self.attempts else self.pause(failed)
+
+    def pause(self, failed: int) -> float:
+        """The same, however many attempts there have been."""
+        exponent = min(failed - 1, 64)  # floats end, attempts need not
+        return min(self.cap, self.base * 2.0**exponent + random.uniform(0, self.jitter))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,38 +104,56 @@ class Retry:
     """When and how often a call is tried again.
 
     overload is for refusals for load, connection for calls without an answer,
-    and deadline is the most that a call may take with all its waits, in seconds.
+    and deadline is the most that a call may take with all its attempts and waits,
+    in seconds.
     """
 
     overload: Backoff = Backoff()
     connection: Backoff = Backoff(attempts=6, base=0.1, jitter=0.1, cap=5.0)
     deadline: float | None = None
 
+    def within(self, seconds: float) -> Retry:
+        """The same with at most so many seconds."""
+        return replace(self, deadline=seconds if self.deadline is None else min(self.deadline, seconds))
+
 
 class Exchange:
     """A request with its repetitions, until there is a definite answer.
 
     safe: it may be repeated although an earlier attempt may have taken effect;
-    repeated is then what is sent, by default the same.
+    repeated then makes what is sent, by default the same. wanted is asked before
+    every repetition.
     """
 
     def __init__(
-        self, retry: Retry, request: Request, *, safe: bool, repeated: Request | None = None
+        self,
+        retry: Retry,
+        request: Request,
+        *,
+        safe: bool,
+        repeated: Callable[[], Request] | None = None,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._retry = retry
         self._request = request
         self._safe = safe
-        self._repeated = repeated or request
+        self._repeated = repeated
+        self._wanted = wanted
         # lost: an earlier attempt had no answer and may have taken effect.
         # doubtful: whether the request took effect is not known now.
         self.lost = self.doubtful = False
 
     def run(self) -> Plan[Answer]:
-        """Sends the request; raises ConnectionFailed, or returns an answer of any status."""
+        """Sends the request and returns an answer of any status.
+
+        Raises ConnectionFailed, or ValueError for a request that cannot be sent.
+        """
         retry, request = self._retry, self._request
         deadline = None if retry.deadline is None else time.monotonic() + retry.deadline
         refused = failed = 0
         while True:
+            if deadline is not None:
+                request = request.within(max(deadline - time.monotonic(), 0.001))
             self.doubtful = True
             reply: Answer | Failure = yield request
             self.doubtful = self.lost
@@ -131,9 +163,12 @@ class Exchange:
                 error: Exception = _failed(self._request, reply)
                 failed += 1
                 wait = retry.connection.wait(failed)
+                if reply.wrong:
+                    raise ValueError(str(reply.cause)) from reply.cause
                 if reply.sent:
+                    if not self.lost and self._repeated is not None:
+                        request = self._repeated()
                     self.lost = self.doubtful = True
-                    request = self._repeated
                     if not self._safe:
                         wait = None
             elif is_overload(reply.status, reply.content):
@@ -142,13 +177,16 @@ class Exchange:
                 wait = retry.overload.wait(refused)
                 if wait is not None and reply.retry_after is not None:
                     # A fixed number would bring all clients back at once.
-                    wait = max(wait, reply.retry_after + random.uniform(0, retry.overload.jitter))
+                    asked = reply.retry_after + random.uniform(0, retry.overload.jitter)
+                    wait = min(retry.overload.cap, max(wait, asked))
             else:
                 self.doubtful = self.lost and reply.status >= 300
                 return reply
-            if wait is None or (deadline is not None and time.monotonic() + wait > deadline):
+            if wait is None or (deadline is not None and time.monotonic() + wait >= deadline):
                 raise error
             yield Sleep(wait)
+            if not self._wanted():
+                raise error
 
 
 def _failed(request: Request, failure: Failure) -> ConnectionFailed:

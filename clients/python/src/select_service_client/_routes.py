@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from . import _json
 from ._core import Core
@@ -276,8 +276,8 @@ def _first(plan: Plan[tuple[Any, bool]]) -> Plan[Any]:
     return (yield from plan)[0]
 
 
-def _status(core: Core, path: str, body: Mapping[str, Any], method: Literal["POST"] = "POST") -> Plan[None]:
-    yield from core.call(core.request(method, path, body))
+def _status(core: Core, path: str, body: Mapping[str, Any]) -> Plan[None]:
+    yield from core.call(core.request("POST", path, body))
 
 
 def _text(core: Core, path: str) -> Plan[str]:

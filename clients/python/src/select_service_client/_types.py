@@ -5,12 +5,13 @@ in 1.3, `routing_group` and `selection_id` in 1.6. Requests take either; the
 client sends those of its dialect.
 """
 
-from __future__ import annotations
-
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
-if TYPE_CHECKING:
+if sys.version_info >= (3, 11):
+    from typing import Required
+else:
     from typing_extensions import Required
 
 Dialect = Literal["1.3", "1.6"]

@@ -11,10 +11,13 @@ Whoever imports it from `dynamo.llm`, as Ray Serve LLM does, gets it if
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._errors import DynamoException, SelectionServiceError
-from ._service import URL, SelectionService, defaults
+from ._settings import URL, defaults
+
+if TYPE_CHECKING:
+    from ._errors import DynamoException, SelectionServiceError
+    from ._service import SelectionService
 
 __all__ = ["URL", "DynamoException", "SelectionService", "SelectionServiceError", "install"]
 
@@ -33,3 +36,17 @@ def install(url: str | None = None, **options: Any) -> None:
     from _select_service_dynamo import register
 
     register()
+
+
+def __getattr__(name: str) -> Any:
+    # Not before they are used: the exceptions load Dynamo's library where it is
+    # installed, which install() must not do in every process of a Ray job.
+    if name == "SelectionService":
+        from . import _service
+
+        return _service.SelectionService
+    if name in ("DynamoException", "SelectionServiceError"):
+        from . import _errors
+
+        return getattr(_errors, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

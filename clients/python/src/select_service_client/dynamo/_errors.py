@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from select_service_client._errors import (
     BadRequest,
@@ -15,12 +15,29 @@ from select_service_client._errors import (
     Unavailable,
 )
 
+# Where Dynamo is installed its own classes are the bases, so that what catches
+# them catches ours. They come from its library, which needs none of its modules.
+if TYPE_CHECKING:
 
-class DynamoException(Exception):
-    """The base of Dynamo's exceptions."""
+    class DynamoException(Exception):
+        """The base of Dynamo's exceptions."""
+
+    _Base = DynamoException
+else:
+    try:
+        from dynamo._core import DynamoException
+    except ImportError:
+
+        class DynamoException(Exception):
+            """The base of Dynamo's exceptions."""
+
+    try:
+        from dynamo._core import SelectionServiceError as _Base
+    except ImportError:
+        _Base = DynamoException
 
 
-class SelectionServiceError(DynamoException):
+class SelectionServiceError(_Base):
     """A failure that is not malformed input, which is a ValueError.
 
     kind is a stable word, status_code the HTTP status that the failure stands for.

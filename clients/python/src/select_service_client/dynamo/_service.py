@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-import httpx
-
-from select_service_client import _exit, _json
+from select_service_client import _exit
 from select_service_client._core import Core, Options
-from select_service_client._drive import run
-from select_service_client._errors import NotFound, SelectServiceError, Unavailable
-from select_service_client._lanes import Lanes, Ticket
+from select_service_client._errors import NotFound
+from select_service_client._lanes import Ticket
 from select_service_client._lease import LEASE_SECONDS, keep_alive
-from select_service_client._plan import Plan, Retry, T, Wait
-from select_service_client._routes import readiness, split_headers
+from select_service_client._plan import Plan, Retry
+from select_service_client._routes import split_headers
 
-from ._errors import SelectionServiceError, translate
-from ._handover import Handover
-
-URL = "SELECT_SERVICE_DYNAMO_URL"
+from ._catalog import Catalog
+from ._handover import Handed, Handover
+from ._runner import checked, fraction, text, texts
+from ._settings import URL, defaults
 
 # How long a booking is renewed that nobody frees, in seconds: Ray's own limit.
 LONGEST = 3600.0
@@ -33,13 +29,10 @@ LONGEST = 3600.0
 # How many bookings of others are remembered, oldest out first.
 MAX_FOREIGN = 65_536
 
-# What install() sets.
-defaults: dict[str, Any] = {}
-
 _log = logging.getLogger("select_service_client.dynamo")
 
 
-class SelectionService:
+class SelectionService(Catalog):
     """Dynamo's class in front of a service that may be shared.
 
     Several processes, such as Ray's ingress replicas, may use one service, or
@@ -90,102 +83,75 @@ class SelectionService:
         if any(value is not None for value in theirs):
             _log.warning("settings of the service are flags of the server, and ignored here")
         self._lease: float = settings.pop("lease_seconds", LEASE_SECONDS)
-        self._core = Core(Options(dialect="1.6", **settings))
-        self._http = httpx.Client(**self._core.options.http())
-        # Calls about one worker are made in order, too.
-        self._order = Lanes()
-        # Guards all below.
-        self._lock = threading.Lock()
-        self._workers: dict[int, dict[str, Any]] = {}
+        super().__init__(Core(Options(dialect="1.6", **settings)))
+        # Guarded by _lock.
         self._bookings: dict[str, tuple[int, Future[None]]] = {}  # worker, renewals
         self._foreign: OrderedDict[str, None] = OrderedDict()
-        self._restoring: Future[None] | None = None
-
-    # The catalog
-
-    def upsert_worker(self, worker: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-        """Registers a worker and returns its record."""
-        record = self._checked(lambda: self._core.names(worker))
-        if "worker_id" not in record:
-            raise ValueError("missing field `worker_id`")
-        return self._worker_call(record["worker_id"], lambda: self._upsert(record))
-
-    def delete_worker(self, worker_id: int) -> Awaitable[dict[str, Any]]:
-        """Removes a worker and returns its last record."""
-        worker = self._checked(lambda: _json.worker_id(worker_id))
-        return self._worker_call(worker, lambda: self._delete(worker))
-
-    def list_workers(
-        self, *, model_name: str | None = None, routing_group: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Lists records."""
-        query = {"model_name": model_name, "routing_group": routing_group}
-        rows = self._now(self._core.call(self._core.request("GET", "/workers", query=query)))
-        return [_record(row) for row in rows]
-
-    def ready(self) -> dict[str, Any]:
-        """Whether a worker can be selected."""
-        reply = self._now(readiness(self._core))
-        return {**reply, "workers": [_record(row) for row in reply["workers"]]}
 
     # Selection
 
-    def overlap_scores(self, request: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    def overlap_scores(self, request: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
         """How much of a prompt every rank has cached."""
         return self._ask("/overlap_scores", request)
 
-    def select(self, request: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    def select(self, request: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
         """Chooses a worker without booking."""
         return self._ask("/select", request)
 
-    def select_and_reserve(self, request: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    def select_and_reserve(self, request: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
         """Chooses a worker and books its load."""
-        return self._book("/select_and_reserve", self._checked(lambda: self._core.with_id(request)))
+        return self._book("/select_and_reserve", checked(lambda: self._core.with_id(request)))
 
-    def create_reservation(self, request: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
+    def create_reservation(self, request: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
         """Books load on a worker; what another process has booked already is its own."""
-        body = self._checked(lambda: self._core.names(request))
+        body = checked(lambda: self._core.names(request))
         if body.get("selection_id") is None:
             raise ValueError("missing field `selection_id`")
+        if not isinstance(body["selection_id"], str):
+            raise ValueError("invalid type: selection_id is no string")
         return self._book("/reservations", {"if_exists": "return", **body})
 
     def loads(
         self, *, model_name: str | None = None, routing_group: str | None = None
     ) -> list[dict[str, Any]]:
         """The active load."""
-        query = {"model_name": model_name, "routing_group": routing_group}
+        query = texts(model_name=model_name, routing_group=routing_group)
         rows: list[dict[str, Any]] = self._now(
             self._core.call(self._core.request("GET", "/loads", query=query))
         )
         return rows
 
-    def potential_loads(self, request: Mapping[str, Any]) -> Awaitable[list[dict[str, Any]]]:
+    def potential_loads(self, request: Mapping[str, Any]) -> asyncio.Future[list[dict[str, Any]]]:
         """The load that every rank would have with a prompt."""
         return self._ask("/potential_loads", request)
 
     # The life of a booking
 
-    def prefill_complete(self, selection_id: str) -> Awaitable[None]:
+    def prefill_complete(self, selection_id: str) -> asyncio.Future[None]:
         """Ends the prefill load."""
-        ticket = self._core.lanes.enter(selection_id)
-        return self._start(self._if_own(selection_id, ticket, self._core.prefill_complete), ticket, keep=True)
+        booking = text(selection_id, "selection_id")
+        asyncio.get_running_loop()
+        ticket = self._core.lanes.enter(booking)
+        ticket.brief = True
+        return self._start_kept(self._if_own(booking, ticket, self._core.prefill_complete), ticket)
 
     def add_output_block(self, selection_id: str, *, decay_fraction: float | None = None) -> None:
         """Adds a generated block, in its turn and in the background."""
-        if decay_fraction is not None and not 0 <= decay_fraction <= 1:
-            raise ValueError("decay_fraction must be between 0.0 and 1.0")
-        ticket = self._core.lanes.enter_late(selection_id)
+        booking = text(selection_id, "selection_id")
+        decay = None if decay_fraction is None else fraction(decay_fraction, "decay_fraction")
+        ticket = self._core.lanes.enter_late(booking)
         if ticket is not None:
             plan = self._if_own(
-                selection_id, ticket, lambda id_, place: self._core.output_block(id_, decay_fraction, place)
+                booking, ticket, lambda id_, place: self._core.output_block(id_, decay, place)
             )
             self._background(plan, ticket).add_done_callback(_forget)
 
-    def free_reservation(self, selection_id: str) -> Awaitable[None]:
+    def free_reservation(self, selection_id: str) -> asyncio.Future[None]:
         """Ends a booking; one of this object that the service has lost is no error."""
-        ticket = self._core.lanes.enter(selection_id)
-        self._core.lanes.close(selection_id)
-        return self._start(self._free(selection_id, ticket), ticket, keep=True)
+        booking = text(selection_id, "selection_id")
+        asyncio.get_running_loop()
+        ticket = self._core.lanes.enter_last(booking)
+        return self._start_kept(self._free(booking, ticket), ticket)
 
     def shutdown(self) -> None:
         """Frees what is booked and ends the connections; the service goes on."""
@@ -193,37 +159,26 @@ class SelectionService:
             bookings, self._bookings = self._bookings, {}
         for _, keeper in bookings.values():
             keeper.cancel()
-        _exit.close(self._core)
-        self._http.close()
+        try:
+            _exit.close(self._core)
+        finally:
+            self._core.http.close()
+
+    def shutdown_async(self) -> asyncio.Future[None]:
+        """The same, without blocking the event loop."""
+        return asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self.shutdown))
 
     # Plans
 
-    def _upsert(self, record: dict[str, Any]) -> Plan[dict[str, Any]]:
-        reply = yield from self._core.call(self._core.request("POST", "/workers", record))
-        with self._lock:
-            self._workers[record["worker_id"]] = record
-        return _record(reply)
+    def _ask(self, path: str, request: Mapping[str, Any]) -> asyncio.Future[Any]:
+        body, headers = split_headers(checked(lambda: self._core.names(request)))
+        call = checked(lambda: self._core.request("POST", path, body, headers=headers))
+        return self._start(self._restored(lambda _: self._core.call(call)))
 
-    def _delete(self, worker: int) -> Plan[dict[str, Any]]:
-        with self._lock:
-            known = self._workers.pop(worker, None)
-            gone = [id_ for id_, (on, _) in self._bookings.items() if on == worker]
-            keepers = [self._bookings.pop(id_)[1] for id_ in gone]
-        for keeper in keepers:  # their load goes with the worker
-            keeper.cancel()
-        for id_ in gone:
-            self._core.release(id_)
-        try:
-            reply = yield from self._core.call(self._core.request("DELETE", f"/workers/{worker}"))
-        except NotFound:
-            if known is None:
-                raise
-            return {**_record(known), "lifecycle": "unschedulable"}  # another process was first
-        return _record(reply)
-
-    def _book(self, path: str, request: dict[str, Any]) -> Awaitable[dict[str, Any]]:
+    def _book(self, path: str, request: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
         body, headers = split_headers(request)
         body["lease_seconds"] = self._lease
+        loop = asyncio.get_running_loop()
         booking = body["selection_id"]
         ticket = self._core.lanes.enter(booking)
         handover = Handover(lambda: self._withdraw(booking))
@@ -238,50 +193,16 @@ class SelectionService:
                 self._own(booking, reply["worker_id"])
                 handover.made()
             else:
-                self._core.release(booking)
                 self._remember_foreign(booking)
             reply.pop("lease_seconds", None)  # the service's own addition
             return dict(reply)
 
-        future = self._start(self._restored(attempt, ticket), ticket)
-        future.add_done_callback(lambda done: handover.given_up() if done.cancelled() else None)
-        return future
-
-    def _restored(self, attempt: Callable[[Ticket | None], Plan[T]], ticket: Ticket | None = None) -> Plan[T]:
-        """Tries once more after the workers were registered with a service that lost them."""
-        try:
-            return (yield from attempt(ticket))
-        except (NotFound, Unavailable):
-            if not (yield from self._restore()):
-                raise
-        return (yield from attempt(None))
-
-    def _restore(self) -> Plan[bool]:
-        with self._lock:
-            running = self._restoring
-            if running is None:
-                mine = self._restoring = Future()
-        if running is not None:
-            yield Wait(running)
-            return True
-        try:
-            listed = yield from self._core.call(self._core.request("GET", "/workers"))
-            present = {row["worker_id"] for row in listed}
-            with self._lock:
-                missing = [row for id_, row in self._workers.items() if id_ not in present]
-            for record in missing:
-                _log.warning("the service has lost worker %d: registered again", record["worker_id"])
-                yield from self._core.call(self._core.request("POST", "/workers", record))
-            return bool(missing)
-        finally:
-            with self._lock:
-                self._restoring = None
-            mine.set_result(None)
+        call = self._background(self._restored(attempt, ticket), ticket)
+        return Handed(call, loop, handover.given_up)
 
     def _if_own(self, booking: str, ticket: Ticket, call: Callable[[str, Ticket], Plan[Any]]) -> Plan[None]:
         """Makes a call about a booking, in its turn, unless it is another process's."""
-        if not ticket.turn.done():
-            yield Wait(ticket.turn)
+        yield from self._core.turn(ticket)
         with self._lock:
             foreign = booking in self._foreign
         if foreign:
@@ -300,23 +221,39 @@ class SelectionService:
         finally:
             with self._lock:
                 self._foreign.pop(booking, None)
-                _, keeper = self._bookings.pop(booking, (0, None))
+                _, keeper = self._bookings.pop(booking, _NONE)
             if keeper is not None:
                 keeper.cancel()
 
+    # Whose bookings are whose
+
     def _own(self, booking: str, worker: int) -> None:
+        """From now on the booking is renewed. The core frees it with this object or Python."""
         keeper = keep_alive(self._core, booking, self._lease, LONGEST)
         with self._lock:
             self._foreign.pop(booking, None)
+            _, earlier = self._bookings.get(booking, _NONE)
             self._bookings[booking] = (worker, keeper)
+        if earlier is not None:  # of a booking under this id that the service has lost
+            earlier.cancel()
 
     def _withdraw(self, booking: str) -> None:
         """Frees an own booking whose caller does not know that it was made."""
         with self._lock:
-            _, keeper = self._bookings.pop(booking, (0, None))
+            _, keeper = self._bookings.pop(booking, _NONE)
         if keeper is not None:
             keeper.cancel()
-            self._core.abandon(booking)
+            if booking in self._core.held():  # surely of this process
+                self._core.abandon(booking)
+
+    def _drop_bookings(self, worker: int) -> None:
+        with self._lock:
+            gone = [id_ for id_, (on, _) in self._bookings.items() if on == worker]
+            keepers = [self._bookings.pop(id_)[1] for id_ in gone]
+        for keeper in keepers:
+            keeper.cancel()
+        for id_ in gone:
+            self._core.release(id_)
 
     def _remember_foreign(self, booking: str) -> None:
         with self._lock:
@@ -325,64 +262,8 @@ class SelectionService:
                 if len(self._foreign) > MAX_FOREIGN:
                     self._foreign.popitem(last=False)
 
-    # Running them
 
-    def _ask(self, path: str, request: Mapping[str, Any]) -> Awaitable[Any]:
-        body, headers = split_headers(self._checked(lambda: self._core.names(request)))
-        call = self._checked(lambda: self._core.request("POST", path, body, headers=headers))
-        return self._start(self._restored(lambda _: self._core.call(call)))
-
-    def _worker_call(self, worker: int, plan: Callable[[], Plan[T]]) -> Awaitable[T]:
-        ticket = self._order.enter(str(worker))
-
-        def ordered() -> Plan[T]:
-            if not ticket.turn.done():
-                yield Wait(ticket.turn)
-            return (yield from plan())
-
-        future = self._start(ordered(), keep=True)
-        future.add_done_callback(lambda _: self._order.leave(ticket))
-        return future
-
-    def _start(self, plan: Plan[T], ticket: Ticket | None = None, *, keep: bool = False) -> asyncio.Future[T]:
-        """Runs a plan at once, whether or not it is awaited; keep: even if cancelled."""
-        future: asyncio.Future[T] = asyncio.wrap_future(self._background(plan, ticket))
-        return asyncio.shield(future) if keep else future
-
-    def _background(self, plan: Plan[T], ticket: Ticket | None) -> Future[T]:
-        try:
-            return self._core.submit(_translated(plan), ticket)
-        except RuntimeError:
-            raise SelectionServiceError("selection service is shutting down", "not_ready", 503) from None
-
-    def _now(self, plan: Plan[T]) -> T:
-        if self._core.background.closed:
-            plan.close()
-            raise SelectionServiceError("selection service is shutting down", "not_ready", 503)
-        return run(_translated(plan), self._http)
-
-    @staticmethod
-    def _checked(convert: Callable[[], T]) -> T:
-        try:
-            return convert()
-        except (TypeError, ValueError) as error:
-            raise translate(error) from None
-
-
-def _translated(plan: Plan[T]) -> Plan[T]:
-    try:
-        return (yield from plan)
-    except SelectServiceError as error:
-        raise translate(error) from error
-
-
-def _record(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A worker's record as Dynamo's class has it: ranks are integers."""
-    result = dict(row)
-    for name in ("kv_events_endpoints", "replay_endpoints"):
-        if result.get(name):
-            result[name] = {int(rank): endpoint for rank, endpoint in result[name].items()}
-    return result
+_NONE: tuple[int, Future[None] | None] = (0, None)
 
 
 def _forget(future: Future[Any]) -> None:
