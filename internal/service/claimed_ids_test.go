@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 
@@ -19,11 +20,7 @@ func TestIDOnItsWay(t *testing.T) {
 		refused := func(err error) {
 			t.Helper()
 			wantError(t, err, service.Conflict, "Request x is being booked")
-			if e, ok := err.(*service.Error); ok {
-				if got, want := e.TextIn(service.Contract16), "selection x is already reserved or being reserved"; got != want {
-					t.Errorf("%q, want %q", got, want)
-				}
-			}
+			wantText16(t, err, "selection x is already reserved or being reserved")
 		}
 		first := w.call("x", prompt(1, 8), detailed)
 		_, err := w.reserve("x", prompt(1, 8), detailed)
@@ -85,7 +82,17 @@ func TestEmptyID(t *testing.T) {
 	w.book("", prompt(1, 8))
 	_, err := w.Select(context.Background(), req16(""), true)
 	wantError(t, err, service.Conflict, takenText(""))
-	if got, want := err.(*service.Error).TextIn(service.Contract16), "selection  is already reserved or being reserved"; got != want {
+	wantText16(t, err, "selection  is already reserved or being reserved")
+}
+
+// wantText16 wants an error to have that text in the 1.6 dialect.
+func wantText16(t *testing.T, err error, want string) {
+	t.Helper()
+	e, ok := errors.AsType[*service.Error](err)
+	if !ok {
+		t.Fatalf("error is %v, want %q", err, want)
+	}
+	if got := e.TextIn(service.Contract16); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -26,15 +26,15 @@ func (s *Service) sweep(ctx context.Context) error {
 	defer age.Stop()
 	defer conductor.Stop()
 	defer pump.Stop()
-	var expired reservations.Stats // up to the last look
+	var seen, told reservations.Stats // up to the last look, and up to the last line of the log
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-expire.C:
-			s.expire(&expired)
+			s.expire(&seen)
 		case <-age.C:
-			s.sweepAged()
+			s.sweepAged(&told)
 		case <-conductor.C:
 			s.conductor.Sweep()
 		case <-pump.C:
@@ -47,18 +47,22 @@ func (s *Service) sweep(ctx context.Context) error {
 
 // expire ends reservations whose time is over. Some have been ended already, by
 // bookings and by calls about them, whose callers do not see the load of others.
-func (s *Service) expire(before *reservations.Stats) {
+func (s *Service) expire(seen *reservations.Stats) {
 	s.ledger.Expire()
 	now := s.ledger.Stats()
-	if n := now.Expired - before.Expired; n > 0 {
-		s.log.Warn().Uint64("reservations", n).Uint64("leases", now.LeasesExpired-before.LeasesExpired).Msg("stale reservations ended")
+	if now.Expired != seen.Expired {
 		s.loadChanged()
 	}
-	*before = now
+	*seen = now
 }
 
-// sweepAged forgets what is too old.
-func (s *Service) sweepAged() {
+// sweepAged forgets what is too old, and tells of reservations that have expired.
+func (s *Service) sweepAged(told *reservations.Stats) {
+	now := s.ledger.Stats()
+	if n := now.Expired - told.Expired; n > 0 {
+		s.log.Warn().Uint64("reservations", n).Uint64("leases", now.LeasesExpired-told.LeasesExpired).Msg("stale reservations ended")
+	}
+	*told = now
 	s.wakeRepeats()
 	s.kept.Sweep()
 	if s.sessions != nil {
