@@ -13,9 +13,9 @@ import (
 
 // reconciler takes the full set of workers.
 type reconciler interface {
-	// ReconcileWorkers makes the records all the workers of the chosen scopes.
 	// TakesSet fails if no set can be taken.
 	TakesSet() error
+	// ReconcileWorkers makes the records all the workers of the chosen scopes.
 	ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error)
 }
 

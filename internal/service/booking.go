@@ -49,9 +49,11 @@ func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
 	if err != nil {
 		return Reservation{}, err
 	}
-	if err := s.refuseClaimed(req); err != nil {
+	release, err := s.claim(req)
+	if err != nil {
 		return Reservation{}, err
 	}
+	defer release()
 	b := booking{pool: p, snap: snap, entry: e, local: q.local, prefill: prefill}
 	b.Request = reservations.Request{
 		Hashes: slices.Clone(q.sequence), TrackPrefill: track, ExpectedOutput: req.ExpectedOutputTokens,
@@ -60,12 +62,16 @@ func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
 	return s.book(req, &b)
 }
 
-// refuseClaimed fails if a request that waits will book the id.
-func (s *Service) refuseClaimed(req *ReserveRequest) error {
-	if req.Detailed && req.IfExists == Refuse && s.claimed.has(req.ID) {
-		return onItsWay(req.ID)
+// claim takes the request's id as refuseTaken does, until release. It fails if
+// another request has it.
+func (s *Service) claim(req *ReserveRequest) (release func(), err error) {
+	if !req.Detailed || req.IfExists != Refuse {
+		return func() {}, nil
 	}
-	return nil
+	if !s.claimed.claim(req.ID, false) {
+		return nil, onItsWay(req.ID)
+	}
+	return func() { s.claimed.release(req.ID) }, nil
 }
 
 // booking is what is to be booked on a rank that was chosen before.
@@ -161,6 +167,11 @@ func (s *Service) place(req *ReserveRequest, snap *catalog.Snapshot) (catalog.En
 	if exists := s.live(req.ID, req.Scope); exists != nil {
 		return e, taken(exists.Error(), Refuse, exists)
 	}
+	release, err := s.claim(req)
+	if err != nil {
+		return e, err
+	}
+	release()
 	return e, noSuchRank(snap, req.Rank)
 }
 

@@ -32,9 +32,3 @@ func (a *claimedIDs) release(id string) {
 		delete(a.ids, id)
 	}
 }
-
-func (a *claimedIDs) has(id string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.ids[id] > 0
-}

@@ -68,9 +68,11 @@ func (s *Service) bookKept(req *ReserveRequest, sel pending.Selection) (Reservat
 	if exists := s.live(req.ID, req.Scope); exists != nil { // the session stays as it is
 		return Reservation{}, taken(exists.Error(), req.IfExists, exists)
 	}
-	if err := s.refuseClaimed(req); err != nil {
+	release, err := s.claim(req)
+	if err != nil {
 		return Reservation{}, err
 	}
+	defer release()
 	hold, err := s.joinSession(affinity.Key{Scope: sel.Scope, Session: sel.Session}, sel.Rank, snap)
 	if err != nil {
 		return Reservation{}, err

@@ -252,13 +252,13 @@ func (c *selection) refuseTaken() error {
 		return nil
 	}
 	id, shared := *req.ReservationID, req.IfExists == ReturnFirst
-	if exists := c.service.live(id, req.Scope); exists != nil && !shared {
-		return taken(bookingFailed(exists), Refuse, exists)
-	}
 	if !c.claims {
 		if c.claims = c.service.claimed.claim(id, shared); !c.claims {
 			return onItsWay(id)
 		}
+	}
+	if exists := c.service.live(id, req.Scope); exists != nil && !shared {
+		return taken(bookingFailed(exists), Refuse, exists)
 	}
 	return nil
 }

@@ -182,6 +182,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.streams.Run(ctx) })
 	g.Go(func() error { return s.conductorStreams.Run(ctx) })
 	g.Go(func() error { return s.watch(ctx) })
+	g.Go(func() error { return s.expire(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
 	if s.replica != nil {
 		g.Go(func() error { return s.replica.Run(ctx) })

@@ -17,22 +17,38 @@ const (
 	pumpEvery      = 60 * time.Second
 )
 
-// sweep ends reservations whose caller never came back, forgets what is too old,
-// and looks after requests that wait although nothing happens.
-func (s *Service) sweep(ctx context.Context) error {
-	expire, age := time.NewTicker(expireEvery), time.NewTicker(sweepEvery)
-	conductor, pump := time.NewTicker(conductorEvery), time.NewTicker(pumpEvery)
-	defer expire.Stop()
-	defer age.Stop()
-	defer conductor.Stop()
-	defer pump.Stop()
-	var seen, told reservations.Stats // up to the last look, and up to the last line of the log
+// expire ends reservations whose time is over. Some have been ended already, by
+// bookings and by calls about them, whose callers do not see the load of others.
+func (s *Service) expire(ctx context.Context) error {
+	due := time.NewTicker(expireEvery)
+	defer due.Stop()
+	var seen uint64
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-expire.C:
-			s.expire(&seen)
+		case <-due.C:
+		}
+		s.ledger.ExpireDue()
+		if n := s.ledger.Stats().Expired; n != seen {
+			s.loadChanged()
+			seen = n
+		}
+	}
+}
+
+// sweep forgets what is too old, and looks after requests that wait although
+// nothing happens.
+func (s *Service) sweep(ctx context.Context) error {
+	age, conductor, pump := time.NewTicker(sweepEvery), time.NewTicker(conductorEvery), time.NewTicker(pumpEvery)
+	defer age.Stop()
+	defer conductor.Stop()
+	defer pump.Stop()
+	var told reservations.Stats // up to the last line of the log
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
 		case <-age.C:
 			s.sweepAged(&told)
 		case <-conductor.C:
@@ -45,19 +61,9 @@ func (s *Service) sweep(ctx context.Context) error {
 	}
 }
 
-// expire ends reservations whose time is over. Some have been ended already, by
-// bookings and by calls about them, whose callers do not see the load of others.
-func (s *Service) expire(seen *reservations.Stats) {
-	s.ledger.Expire()
-	now := s.ledger.Stats()
-	if now.Expired != seen.Expired {
-		s.loadChanged()
-	}
-	*seen = now
-}
-
 // sweepAged forgets what is too old, and tells of reservations that have expired.
 func (s *Service) sweepAged(told *reservations.Stats) {
+	s.ledger.Expire()
 	now := s.ledger.Stats()
 	if n := now.Expired - told.Expired; n > 0 {
 		s.log.Warn().Uint64("reservations", n).Uint64("leases", now.LeasesExpired-told.LeasesExpired).Msg("stale reservations ended")

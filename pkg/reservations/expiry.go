@@ -3,6 +3,7 @@ package reservations
 import (
 	"container/heap"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
@@ -24,25 +25,58 @@ const (
 // Expire ends all reservations that are older than their lifetime, or whose lease
 // has run out, and tells the observer of renewals for which it was too early. next
 // is when a further one may end, the zero time if there is none now. It also gives
-// memory back that bookings no longer need. To be called from a timer, each
-// ExpireEvery where there are leases: the load of a reservation may outlive its time
-// by that much, unless somebody asks for the reservation before. While nothing is
-// due it only looks at each scope.
+// memory back that bookings no longer need. To be called from a timer, about each
+// second. While nothing is due it only looks at each scope.
 func (l *Ledger) Expire() (expired int, next time.Time) {
-	at, earliest := l.at(), never
+	at := l.at()
+	expired, first := l.expire(at)
 	for _, s := range l.scopesFrom(0) {
-		n, first := s.expireDue(at)
-		expired += n
-		earliest = min(earliest, first)
 		s.trim(at)
 	}
 	l.pasts.forget(at)
 	l.foreign.forget(at)
 	l.overdue.forget(at)
-	if earliest != never {
-		next = l.start.Add(earliest + 1) // strictly older
+	if first != never {
+		next = l.start.Add(first + 1) // strictly older
 	}
 	return expired, next
+}
+
+// ExpireDue is Expire without the care for memory, and next to nothing before the
+// next deadline. To be called each ExpireEvery where there are leases: the load of a
+// reservation may outlive its time by that much, unless somebody asks for the
+// reservation before.
+func (l *Ledger) ExpireDue() (expired int) {
+	if at := l.at(); l.soonest.get() <= at {
+		expired, _ = l.expire(at)
+	}
+	return expired
+}
+
+// expire returns how many have ended, and the earliest deadline of those that stay,
+// or never.
+func (l *Ledger) expire(at time.Duration) (expired int, first time.Duration) {
+	l.soonest.reset() // first: who comes from now on lowers it again
+	first = never
+	for _, s := range l.scopesFrom(0) {
+		n, next := s.expireDue(at)
+		expired += n
+		first = min(first, next)
+		l.soonest.lower(s.nextDue())
+	}
+	return expired, first
+}
+
+// earliest is a lower bound of times that come and go. Its zero value bounds all.
+type earliest struct{ at atomic.Int64 }
+
+func (e *earliest) get() time.Duration { return time.Duration(e.at.Load()) }
+
+func (e *earliest) reset() { e.at.Store(int64(never)) }
+
+func (e *earliest) lower(at time.Duration) {
+	for old := e.at.Load(); int64(at) < old && !e.at.CompareAndSwap(old, int64(at)); old = e.at.Load() {
+	}
 }
 
 // ExpireIn ends all reservations of one scope whose time is over, for a caller
@@ -72,6 +106,17 @@ func (s *scope) due(at time.Duration) (due bool, first time.Duration) {
 	defer s.mu.RUnlock()
 	first = s.firstDeadline()
 	return first < at || len(s.untold) > 0 && s.untold[0].lease.tellAt() <= at, first
+}
+
+// nextDue is when something is due next, or never.
+func (s *scope) nextDue() time.Duration {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	next := s.firstDeadline()
+	if len(s.untold) > 0 {
+		next = min(next, s.untold[0].lease.tellAt())
+	}
+	return next
 }
 
 func (s *scope) firstDeadline() time.Duration {

@@ -68,22 +68,26 @@ func (f *foreign) freedEarly(process uint64, sc catalog.Scope, id string, at tim
 	f.freed.put(key, at)
 }
 
-// past reports which steps of the booking came before it. Its event asks once; a
-// snapshot may have it again and again, and does not bring back what was live.
+// past reports which steps of the booking came before it. A snapshot does not bring
+// back what was live, either.
 func (f *foreign) past(b *Booking, snapshot bool, at time.Duration) (completed, ended bool) {
 	key := f.key(b.Origin.Process, b.Scope, b.ID)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	completed, ended = f.completed.has(key, at), f.freed.has(key, at)
-	if snapshot {
-		return completed, ended || f.left.has(key, at)
+	return f.completed.has(key, at), f.freed.has(key, at) || snapshot && f.left.has(key, at)
+}
+
+// came forgets these steps, once the event of the booking has come: the next one is
+// about another booking with the id.
+func (f *foreign) came(b *Booking, at time.Duration) {
+	key := f.key(b.Origin.Process, b.Scope, b.ID)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.freed.has(key, at) {
+		f.left.put(key, at) // it came and went
 	}
 	delete(f.completed.at, key)
 	delete(f.freed.at, key)
-	if ended {
-		f.left.put(key, at) // it came and went
-	}
-	return completed, ended
 }
 
 // leave remembers that the booking is live no more.
@@ -92,6 +96,7 @@ func (f *foreign) leave(process uint64, sc catalog.Scope, id string, at time.Dur
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.left.put(key, at)
+	delete(f.completed.at, key) // if a snapshot brought it: its event did not come
 }
 
 // forget gives back what is too old.

@@ -36,7 +36,7 @@ func (x *lease) last() time.Duration { return max(x.touched, x.accepted+x.heard)
 // renewed is the same as others are told of it, since the acceptance.
 func (x *lease) renewed() time.Duration { return x.last() - x.accepted }
 
-// ExpireEvery is how often Expire is to be called where there are leases: a fraction
+// ExpireEvery is how often ExpireDue is to be called where there are leases: a fraction
 // of the shortest that make sense.
 const ExpireEvery = 50 * time.Millisecond
 
@@ -82,12 +82,17 @@ func (s *scope) renew(r *reservation) {
 		s.tell(r, at)
 	case x.inUntold < 0:
 		heap.Push(&s.untold, r)
+		s.ledger.soonest.lower(x.tellAt())
 	}
 }
 
 // reschedule moves the end of a leased reservation to where its lease has it.
-func (s *scope) reschedule(r *reservation) {
-	s.deadlines.move(r, s.leaseEnd(r.origin, r.lease))
+func (s *scope) reschedule(r *reservation) { s.postpone(r, s.leaseEnd(r.origin, r.lease)) }
+
+// postpone gives a live reservation another deadline, which may be earlier, too.
+func (s *scope) postpone(r *reservation, deadline time.Duration) {
+	s.deadlines.move(r, deadline)
+	s.ledger.soonest.lower(deadline)
 }
 
 // leaseEnd is when this ledger ends a leased booking that is not renewed.

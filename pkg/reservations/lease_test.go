@@ -358,3 +358,30 @@ func TestOldReplicaTold(t *testing.T) {
 		t.Errorf("%d expired", n)
 	}
 }
+
+// TestOverdueIDs proves that a reservation whose time is over has its id no more,
+// in whatever scope and behind however many others that are overdue.
+func TestOverdueIDs(t *testing.T) {
+	l, clock := withRanks(1, nil)
+	other := catalog.Scope{Model: "other", Tenant: "t"}
+	l.PutRank(other, 0, catalog.Rank{})
+	const n = 3 * sweepPerBooking
+	for i := range n {
+		bookLeased(t, l, fmt.Sprint(i), time.Second, nil)
+	}
+	clock.advance(time.Second + 1)
+	for i := range n {
+		sc := testScope
+		if i%2 == 0 {
+			sc = other
+		}
+		bookOn(t, l, sc, fmt.Sprint(n-1-i), 0, nil)
+	}
+	if st := l.Stats(); st.Live != n || st.LeasesExpired != n {
+		t.Errorf("%d live, %d expired, want %d", st.Live, st.LeasesExpired, n)
+	}
+	_, err := l.Book(other, Request{ID: "0"}, func(*View) (Placement, error) { return Placement{}, nil })
+	if exists, ok := errors.AsType[*ExistsError](err); !ok || exists.ID != "0" {
+		t.Errorf("a live id: %v", err)
+	}
+}

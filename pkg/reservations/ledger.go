@@ -141,6 +141,9 @@ type Ledger struct {
 
 	named atomic.Uint64 // highest sequence number of an own booking
 
+	// soonest is not later than any deadline, and than any time to tell of a renewal.
+	soonest earliest
+
 	// mu guards the map and the numbering of the scopes.
 	mu      sync.RWMutex
 	scopes  map[catalog.Scope]*scope
@@ -214,10 +217,10 @@ func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
 
 // Book runs choose on the current loads of the scope and books its answer, as
 // one step: no other booking in the scope comes between. choose runs under the
-// scope's lock; it must not block or call the ledger, and must not keep the
-// View. Its error is returned as it is. Book fails with *ExistsError if req.ID
-// is taken (see Request), and with ErrUnknownRank if the answer names a rank that
-// is gone.
+// scope's lock, twice if the id was still that of a reservation whose time is
+// over; it must not block or call the ledger, and must not keep the View. Its
+// error is returned as it is. Book fails with *ExistsError if req.ID is taken (see
+// Request), and with ErrUnknownRank if the answer names a rank that is gone.
 func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placement, error)) (Placement, error) {
 	s := l.scope(sc)
 	if s == nil {
@@ -226,7 +229,11 @@ func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placeme
 		}
 		return Placement{}, ErrUnknownRank
 	}
-	return s.book(req, choose)
+	p, holder, err := s.book(req, choose)
+	if holder != nil && !holder.locked(func(*reservation) {}) { // its time was over
+		p, _, err = s.book(req, choose)
+	}
+	return p, err
 }
 
 // Look runs f on the current loads of the scope and on the active blocks of the

@@ -47,6 +47,7 @@ func (m *model) end(b *booking) {
 	m.remove(b)
 	if b.origin.Sequence == 0 {
 		m.past.left[b.key()] = m.now
+		delete(m.past.completedEarly, b.key())
 		return
 	}
 	m.past.ended[b.origin] = true
@@ -56,6 +57,7 @@ func (m *model) drop(b *booking) {
 	m.remove(b)
 	if b.origin.Sequence == 0 {
 		m.past.left[b.key()] = m.now
+		delete(m.past.completedEarly, b.key())
 		return
 	}
 	m.past.dropped[b.origin] = true
@@ -97,13 +99,16 @@ func (m *model) apply(b Booking, snapshot bool) Verdict {
 		left = m.within(m.past.left, key, 300*time.Second)
 		completed = m.within(m.past.completedEarly, key, recently)
 		freed = m.within(m.past.freedEarly, key, recently)
-		if !snapshot {
-			delete(m.past.completedEarly, key)
-			delete(m.past.freedEarly, key)
+	}
+	came := func() {
+		if b.Origin.Sequence != 0 || snapshot {
+			return
 		}
-		if !snapshot && freed {
+		if freed {
 			m.past.left[key] = m.now
 		}
+		delete(m.past.completedEarly, key)
+		delete(m.past.freedEarly, key)
 	}
 	id := false
 	for _, o := range m.live {
@@ -112,6 +117,7 @@ func (m *model) apply(b Booking, snapshot bool) Verdict {
 		}
 		id = true
 		if o.origin == b.Origin {
+			came()
 			o.hear(b, m.now)
 			if b.PrefillDone && !o.done {
 				o.done = true
@@ -142,6 +148,7 @@ func (m *model) apply(b Booking, snapshot bool) Verdict {
 	case m.past.closed[b.Origin] && snapshot && made.lease.length > 0:
 		return Ended
 	}
+	came()
 	switch {
 	case freed, snapshot && left:
 		return Ended

@@ -223,6 +223,28 @@ func TestEarlyPrefill(t *testing.T) {
 	prefill("10 s later", 16)
 }
 
+// TestRefusedLeavesTrace proves that what came before a booking is remembered until
+// its event could be taken, and not for the next life of its id.
+func TestRefusedLeavesTrace(t *testing.T) {
+	l, _ := withRanks(1, nil)
+	b := remote(9, 0, "x")
+	b.Rank = catalog.Rank{Worker: 7}
+	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
+	wantVerdict(t, "no rank", l.ApplyBooked(b), UnknownRank)
+	l.PutRank(testScope, 7, b.Rank)
+	wantVerdict(t, "still freed", l.ApplyBooked(b), Ended)
+
+	c := remote(9, 0, "y")
+	c.PrefillTokens, c.TrackPrefill = 16, true
+	wantVerdict(t, "completed", l.ApplyPrefillCompleted(refTo(c)), UnknownID)
+	wantVerdict(t, "from a snapshot", l.Adopt(c), Applied)
+	wantVerdict(t, "free", l.ApplyFreed(refTo(c)), Applied)
+	wantVerdict(t, "the next with the id", l.ApplyBooked(c), Applied)
+	if got := l.Loads(testScope)[0].PrefillTokens; got != 16 {
+		t.Errorf("%d prefill tokens, want 16", got)
+	}
+}
+
 // TestWhoseID proves whom an event means that names no origin, and that no
 // second booking is made of an id that is live.
 func TestWhoseID(t *testing.T) {

@@ -206,6 +206,9 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 	}
 	live, any := l.ids.identified(b.Origin, s, b.ID)
 	if live != nil {
+		if !snapshot && !b.Origin.counts() {
+			l.foreign.came(b, at)
+		}
 		return s.join(live, b, at)
 	}
 	if b.Origin.Process == l.process { // what this process accepted, it knows
@@ -226,9 +229,13 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 			return v
 		}
 		done = done || completed
+	case !snapshot:
+		l.foreign.came(b, at)
+	}
+	switch {
 	case ended:
 		return Ended
-	case !snapshot && any:
+	case any && !snapshot && !b.Origin.counts():
 		return Known
 	}
 	r := &reservation{
@@ -279,7 +286,7 @@ func (s *scope) join(r *reservation, b *Booking, at time.Duration) Verdict {
 		x.heard = max(x.heard, b.renewed())
 		s.reschedule(r)
 	case accepted+s.ledger.lifetime < r.deadline:
-		s.deadlines.move(r, accepted+s.ledger.lifetime)
+		s.postpone(r, accepted+s.ledger.lifetime)
 	}
 	if r.lease == nil && !own { // who told of it may know of no leases
 		s.grant(r, b, at)
@@ -301,7 +308,7 @@ func (s *scope) grant(r *reservation, b *Booking, at time.Duration) {
 	x.accepted = r.accepted()
 	if end := s.leaseEnd(r.origin, x); end > at {
 		r.lease = x
-		s.deadlines.move(r, end)
+		s.postpone(r, end)
 	}
 }
 

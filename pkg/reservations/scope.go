@@ -112,8 +112,8 @@ func (s *scope) holds(slot uint32, r catalog.Rank) bool {
 	return int(slot) < len(s.known) && s.known[slot] && s.loads[slot].rank == r
 }
 
-// book is Ledger.Book within the scope.
-func (s *scope) book(req Request, choose func(*View) (Placement, error)) (Placement, error) {
+// book is Ledger.Book within the scope. holder, with an *ExistsError, has the id.
+func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Placement, holder *reservation, err error) {
 	l := s.ledger
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,13 +121,13 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (Placem
 	s.sweep(at)
 
 	v := s.view(req.Hashes)
-	p, err := choose(v)
+	p, err = choose(v)
 	v.recycle()
 	if err != nil {
-		return Placement{}, err
+		return Placement{}, nil, err
 	}
 	if !s.holds(p.Slot, p.Rank) {
-		return Placement{}, ErrUnknownRank
+		return Placement{}, nil, ErrUnknownRank
 	}
 	r := &reservation{
 		id:       req.ID,
@@ -146,8 +146,8 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (Placem
 		r.lease = newLease(req.Lease, at)
 		r.deadline = at + req.Lease
 	}
-	if holder := l.ids.claim(r); holder != nil {
-		return Placement{}, &ExistsError{ID: req.ID, Rank: holder.rank}
+	if holder = l.ids.claim(r); holder != nil {
+		return Placement{}, holder, &ExistsError{ID: req.ID, Rank: holder.rank}
 	}
 	s.add(r)
 	r.companion = req.Companion
@@ -156,7 +156,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (Placem
 	e.Hashes, e.PrefillTokens, e.TrackPrefill, e.ExpectedOutput = req.Hashes, p.PrefillTokens, req.TrackPrefill, req.ExpectedOutput
 	e.Lease = max(req.Lease, 0)
 	r.origin.Sequence = l.name(l.obs.Booked(e))
-	return p, nil
+	return p, nil, nil
 }
 
 // add puts the load of a new reservation on its rank.
@@ -173,6 +173,7 @@ func (s *scope) add(r *reservation) {
 	r.inRank = int32(len(l.held))
 	l.held = append(l.held, r)
 	s.deadlines.push(r)
+	s.ledger.soonest.lower(r.deadline)
 	s.roll.add(r)
 	s.publish(r.slot)
 }
