@@ -84,7 +84,7 @@ class Server:
 
     def send(self, method: str, path: str, body: object = None) -> httpx.Response:
         """A call that does not go through the client."""
-        with httpx.Client(**PLAIN, base_url=self.url) as plain:
+        with httpx.Client(**PLAIN, base_url=self.url, timeout=60) as plain:
             return plain.request(method, path, json=body)
 
     def add_workers(self, *ids: int, **settings: object) -> None:
@@ -105,7 +105,7 @@ class Server:
         )
 
 
-def eventually(holds: Callable[[], object], seconds: float = 10) -> None:
+def eventually(holds: Callable[[], object], seconds: float = 60) -> None:
     """Waits until something holds."""
     deadline = time.monotonic() + seconds
     while not holds():
@@ -122,7 +122,7 @@ Fate = Callable[[str, str], str]
 @contextmanager
 def relay(server: Server, fate: Fate) -> Iterator[str]:
     """A proxy of the server; gives its URL."""
-    upstream = httpx.Client(**PLAIN, base_url=server.url, timeout=10)
+    upstream = httpx.Client(**PLAIN, base_url=server.url, timeout=60)
     ending = threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):

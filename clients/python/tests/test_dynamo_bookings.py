@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -234,3 +235,43 @@ def test_cancelled_worker_call(service: SelectionService, fleet: Server) -> None
         assert [row["worker_id"] for row in service.list_workers()] == [1, 2]
 
     asyncio.run(main())
+
+
+FORK = """
+import asyncio, os, signal, sys, threading
+from concurrent.futures import Future
+from select_service_client import Client
+from select_service_client.dynamo import SelectionService
+service = SelectionService(url=sys.argv[1])
+async def prepare():
+    await service.upsert_worker({"worker_id": 7, "endpoint": "http://e", "block_size": 4})
+    await service.select_and_reserve({"selection_id": "a", "token_ids": [1]})
+asyncio.run(prepare())
+Client(sys.argv[1]).delete_worker(7)
+# What other threads may be at.
+service._order.enter("7")
+service._restoring = Future()
+holder = threading.Thread(target=service._lock.acquire)
+holder.start()
+holder.join()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    async def use():
+        assert (await service.select({"token_ids": [1]}))["worker_id"] == 7
+        assert service._bookings == {}
+    asyncio.run(use())
+    sys.exit(0)
+os._exit(os.waitpid(child, 0)[1] != 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_fork_during_a_restore(fleet: Server) -> None:
+    """The child does not wait for threads that it does not have, and registers the worker itself."""
+    for worker in (1, 2):
+        fleet.send("DELETE", f"/workers/{worker}")
+    process = subprocess.run(
+        [sys.executable, "-c", FORK, fleet.url], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert process.returncode == 0, process.stderr

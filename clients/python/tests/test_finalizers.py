@@ -30,7 +30,7 @@ def in_time(work: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive(), "deadlock"
     assert errors == []
 
@@ -100,7 +100,6 @@ def test_booking_that_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(_background, "_Worker", worker)
     core = Core(Options(f"http://127.0.0.1:{free_port()}", retry=QUICK))
-    before = threads()
 
     def work() -> None:
         plan = core.book("/reservations", {"selection_id": "r"})
@@ -109,7 +108,8 @@ def test_booking_that_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
         del plan
         core.post_output_block("other")
         assert core.held() == {"r"}
-        assert threads() == before + 1
+        [worker] = core.background._workers.values()
+        assert worker.thread.is_alive()
         core.background.close(timeout=0)
 
     in_time(work)
@@ -149,3 +149,29 @@ def test_dropped_clients_leave_nothing(fleet: Server) -> None:
 
     eventually(gone)
     assert fleet.is_idle()
+
+
+def test_thread_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is submitted from elsewhere meanwhile ends all the same."""
+    core = Core(Options(f"http://127.0.0.1:{free_port()}", retry=QUICK))
+    start = threading.Thread.start
+    others: list[Any] = []
+
+    async def work() -> str:
+        return "done"
+
+    def failing(thread: threading.Thread) -> None:
+        if others or thread.name != "select-service-client":
+            return start(thread)
+        others.append(None)
+        others[0] = core.background.start(work())
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", failing)
+    try:
+        with pytest.raises(RuntimeError, match="new thread"):
+            core.background.start(work())
+        assert others[0].result(60) == "done"
+        assert core.background.start(work()).result(60) == "done"
+    finally:
+        core.background.close()

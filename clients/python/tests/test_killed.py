@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from conftest import MakeClient
-from select_service_client import ConnectionFailed, NotFound, Unavailable
+from conftest import QUICK, MakeClient
+from select_service_client import Backoff, ConnectionFailed, NotFound, Retry, Unavailable
 from server import Server
+
+# Waits for as long as a server may take to start.
+PATIENT = Retry(overload=QUICK.overload, connection=Backoff(60, 0.05, 0.05, 0.5))
 
 # What a step gets from a server that has lost everything, None for nothing odd.
 # A pooled connection that died may take an output block with it.
@@ -44,7 +47,7 @@ def test_killed_before_each_step(make: MakeClient, while_down: bool) -> None:
     """
     server = Server()
     try:
-        client = make(server.url)
+        client = make(server.url, retry=PATIENT)
         for victim, expected in STEPS:
             for step, _ in STEPS:
                 if step != victim:

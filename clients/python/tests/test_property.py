@@ -18,12 +18,16 @@ LEASE = 1.0  # seconds
 # A client that books, by all ways that there are, until it is killed.
 CRASHING = f"""
 import random, sys, threading, time
-from select_service_client import Client
+from contextlib import suppress
+from select_service_client import Client, SelectServiceError
 client = Client(sys.argv[1])
 rnd = random.Random(int(sys.argv[2]))
 def life():
     while True:
-        with client.lease(token_ids=[1] * rnd.randint(1, 40), lease_seconds={LEASE}) as lease:
+        # A lease may be over when the machine is busy.
+        with suppress(SelectServiceError), client.lease(
+            token_ids=[1] * rnd.randint(1, 40), lease_seconds={LEASE}
+        ) as lease:
             print(flush=True)
             time.sleep(rnd.random() * 0.05)
             rnd.random() < 0.5 and lease.prefill_complete()
@@ -58,6 +62,12 @@ async def one_life(client: AsyncClient, rnd: random.Random) -> None:
         pass
 
 
+async def all_ended(tasks: list[asyncio.Task[None]]) -> None:
+    done, pending = await asyncio.wait(tasks, timeout=120)
+    assert not pending
+    assert [task.exception() for task in done if not task.cancelled() and task.exception()] == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_no_history_leaks(server: Server, seed: int) -> None:
     server.add_workers(1, 2, 2**64 - 1)
@@ -74,7 +84,7 @@ def test_no_history_leaks(server: Server, seed: int) -> None:
                 await asyncio.sleep(rnd.random() * 0.01)
                 if rnd.random() < 0.4:
                     rnd.choice(tasks).cancel()
-            await asyncio.wait(tasks, timeout=10)
+            await all_ended(tasks)
 
     with relay(server, fate) as url:
         crashing = [
@@ -89,7 +99,7 @@ def test_no_history_leaks(server: Server, seed: int) -> None:
             process.kill()
             process.communicate()
     assert {worker["worker_id"] for worker in server.send("GET", "/workers").json()} == {1, 2, 2**64 - 1}
-    eventually(server.is_idle, seconds=LEASE + 5)
+    eventually(server.is_idle, seconds=LEASE + 60)
 
 
 def test_killed_servers() -> None:
@@ -99,7 +109,7 @@ def test_killed_servers() -> None:
 
     async def lives() -> None:
         async with AsyncClient(server.url, retry=QUICK) as client:
-            tasks = []
+            tasks: list[asyncio.Task[None]] = []
             for turn in range(5):
                 server.add_workers(1, 2)
                 for _ in range(30):
@@ -107,10 +117,10 @@ def test_killed_servers() -> None:
                     await asyncio.sleep(rnd.random() * 0.01)
                 if turn < 4:
                     server.restart()
-            await asyncio.wait(tasks, timeout=20)
+            await all_ended(tasks)
 
     try:
         asyncio.run(lives())
-        eventually(server.is_idle, seconds=LEASE + 5)
+        eventually(server.is_idle, seconds=LEASE + 60)
     finally:
         server.stop()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -230,3 +233,59 @@ def test_retry_after_is_a_lower_bound(make: MakeClient) -> None:
         client.free(booking)
     finally:
         server.stop()
+
+
+def test_answer_that_trickles(make: MakeClient) -> None:
+    """The limit is for the attempt, not for each piece of its answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ended = threading.Event()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 300\r\n\r\n")
+                for _ in range(300):
+                    connection.sendall(b" ")
+                    if ended.wait(0.1):
+                        break
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            client = make(url, timeout=1, retry=Retry(connection=Backoff(1)))
+            with pytest.raises(ConnectionFailed, match="takes too long") as failure:
+                client.loads()
+            assert failure.value.sent
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_connections_notice_a_lost_host(fleet: Server) -> None:
+    """Also while a request is not acknowledged, when no probes are sent."""
+    with Client(fleet.url) as client:
+        http = client._core.http
+        with http.stream("GET", "/health") as answer:
+            kept = answer.extensions["network_stream"].get_extra_info("socket")
+            assert kept.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+
+
+def test_connections_after_an_interrupt(fleet: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may leave the pool of connections broken: the next call has another one."""
+    with Client(fleet.url) as client:
+        client.loads()
+        broken = client._core.http
+
+        def interrupted(*_: Any, **__: Any) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(broken, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.loads()
+        assert not broken.is_closed  # other threads may be using it
+        assert client.loads()
+        broken.close()

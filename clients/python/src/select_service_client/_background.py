@@ -79,27 +79,26 @@ class Background:
             raise RuntimeError("the client is closed")
         worker = self._workers.get(os.getpid())
         if worker is None:
-            made = _Worker(self._connect())
+            # Nobody sees it before it runs: what is submitted is always served.
+            made = self._launch(_Worker(self._connect()))
             worker = self._workers.setdefault(os.getpid(), made)
             if worker is not made:  # another thread was first
-                made.loop.close()
-            else:
-                self._launch(made)
+                made.stop()
             if self._closed:  # meanwhile
                 self.close(timeout=0)
                 raise RuntimeError("the client is closed")
         return worker
 
-    def _launch(self, worker: _Worker) -> None:
+    def _launch(self, worker: _Worker) -> _Worker:
         # The end of the interpreter is the business of _exit.py.
         dropped = weakref.finalize(self, worker.stop)
         dropped.atexit = False  # type: ignore[misc]  # a property
         try:
             worker.thread.start()
         except RuntimeError:  # no thread can be made, or not any more
-            del self._workers[os.getpid()]
             worker.loop.close()
             raise
+        return worker
 
 
 class _Worker:

@@ -16,7 +16,7 @@ import httpx
 
 from . import _json
 from ._background import Background
-from ._errors import Conflict, ConnectionFailed, NotFound, SelectServiceError, UnexpectedAnswer, error_of
+from ._errors import Conflict, ConnectionFailed, NotFound, SelectServiceError, UnexpectedAnswer
 from ._lanes import Lanes, Ticket
 from ._options import Options as Options
 from ._options import check_headers
@@ -126,7 +126,7 @@ class Core:
 
     def call(self, request: Request, *, safe: bool = True) -> Plan[Any]:
         """Sends a request and returns the answer's value; safe says it may be repeated."""
-        return _value((yield from Exchange(self.options.retry, request, safe=safe).run()))
+        return (yield from Exchange(self.options.retry, request, safe=safe).run()).value()
 
     # Bookings
 
@@ -152,28 +152,28 @@ class Core:
         # With if_exists the caller repeats calls and may own an earlier booking.
         mine = request.get("if_exists") != "return"
         held = False
-        ticket = ticket or self.lanes.enter(booking)
+        ticket = ticket or Ticket(booking)
         try:
-            yield from self.turn(ticket)
-            self.lanes.open(booking)
-            if mine:
-                held = self.hold(booking)
-            answer = yield from exchange.run()
-            value = _booking(answer)
+            try:
+                yield from self.turn(ticket)
+                self.lanes.open(booking)
+                if mine:
+                    held = self.hold(booking)
+                answer = yield from exchange.run()
+                value = _booking(answer)
+            finally:
+                self.lanes.leave(ticket)
+            if keep and answer.status == 201:
+                self.hold(booking)
+            elif held and not keep:
+                self.release(booking)
+            return value, exchange.lost or answer.status == 201
         except BaseException as error:  # cancelled, interrupted and dropped, too
-            unread = isinstance(error, UnexpectedAnswer) and error.status is None
-            if mine and (exchange.doubtful or unread) and not isinstance(error, Conflict):
+            if mine and exchange.doubtful and not isinstance(error, Conflict):
                 self.abandon(booking)
             elif held:
                 self.release(booking)
             raise
-        finally:
-            self.lanes.leave(ticket)
-        if keep and answer.status == 201:
-            self.hold(booking)
-        elif held and not keep:
-            self.release(booking)
-        return value, exchange.lost or answer.status == 201
 
     def _booking_requests(
         self, path: str, request: Mapping[str, Any], headers: Mapping[str, str] | None
@@ -211,11 +211,14 @@ class Core:
     def prefill_complete(self, booking: str, ticket: Ticket | None = None) -> Plan[None]:
         """Ends the prefill load, in its turn."""
         request = self.lifecycle("POST", booking, "/prefill_complete")
-        ticket = ticket or self.lanes.enter(booking)
-        ticket.brief = True
+        ticket = ticket or Ticket(booking, brief=True)
         try:
             yield from self.turn(ticket)
-            yield from self._while_wanted(request, ticket, safe=True)
+            if not ticket.unwanted:
+                yield from self._while_wanted(request, ticket, safe=True)
+        except NotFound:
+            if not ticket.unwanted:  # else the free has come first
+                raise
         finally:
             self.lanes.leave(ticket)
 
@@ -225,9 +228,7 @@ class Core:
         """Adds an output block, in its turn. False: there is no such booking any more."""
         body = {} if decay_fraction is None else {"decay_fraction": decay_fraction}
         request = self.lifecycle("POST", booking, "/output_block", body)
-        ticket = ticket or self.lanes.enter_late(booking)
-        if ticket is None:
-            return False
+        ticket = ticket or Ticket(booking, late=True)
         try:
             yield from self.turn(ticket)
             if ticket.unwanted:
@@ -246,14 +247,14 @@ class Core:
     def _while_wanted(self, request: Request, ticket: Ticket, *, safe: bool) -> Plan[None]:
         """A call that is not repeated once the free of its booking is under way."""
         exchange = Exchange(self.options.retry, request, safe=safe, wanted=lambda: not ticket.unwanted)
-        _value((yield from exchange.run()))
+        (yield from exchange.run()).value()
 
     def renew(self, booking: str, limit: float | None = None) -> Plan[None]:
         """Starts the lease anew, in limit seconds. Not in its turn: a lease must not wait."""
         request, retry = self.lifecycle("POST", booking, "/renew"), self.options.retry
         if limit is not None:  # one attempt that hangs leaves time for another one
             request, retry = request.within(limit / 2), retry.within(limit)
-        _value((yield from Exchange(retry, request, safe=True).run()))
+        (yield from Exchange(retry, request, safe=True).run()).value()
 
     def free(self, booking: str, ticket: Ticket | None = None, *, limit: float | None = None) -> Plan[None]:
         """Ends the booking, in its turn; what comes after it is late.
@@ -263,34 +264,32 @@ class Core:
         request, retry = self.lifecycle("DELETE", booking), self.options.retry
         if limit is not None:
             request, retry = request.within(limit / 2), retry.within(limit)
-        exchange = Exchange(retry, request, safe=True)
-        if ticket is None:
-            ticket = self.lanes.enter_last(booking)
-        else:
-            ticket.last = True
-            self.lanes.close(booking)
+        place = ticket or Ticket(booking, last=True)
+        # Once another free has overtaken this one, the id may be booked anew.
+        exchange = Exchange(retry, request, safe=True, wanted=lambda: not place.unwanted)
         try:
-            yield from self.turn(ticket)
+            yield from self.turn(place)
             answer = yield from exchange.run()
-            self.release(booking)
+            self.settle(booking, answer.status)
             if not (answer.status == 404 and exchange.lost):  # freed by the lost attempt
-                _value(answer)
+                answer.value()
         except SelectServiceError:
             raise
         except BaseException:  # cancelled: it is freed all the same
             self.abandon(booking, known=True)
             raise
         finally:
-            self.lanes.leave(ticket)
+            self.lanes.leave(place)
 
     def turn(self, ticket: Ticket) -> Plan[None]:
-        """Waits for a turn; a free does not wait long for an output block."""
-        if ticket.turn.done():
-            return
-        came = yield Wait(ticket.turn, OVERTAKE if ticket.last else None)
-        if not came:
-            self.lanes.overtake(ticket)
-            yield Wait(ticket.turn)
+        """Waits for a turn, in a place taken now if need be.
+
+        A free does not wait long for anything but a booking.
+        """
+        self.lanes.take(ticket)
+        limit = OVERTAKE if ticket.last else None
+        while not (ticket.turn.done() or (yield Wait(ticket.turn, limit))):
+            limit = OVERTAKE if self.lanes.overtake(ticket) else None
 
     # What outlives its caller
 
@@ -309,9 +308,15 @@ class Core:
         """The bookings owed."""
         return set(self._held)
 
-    def is_doubtful(self, booking: str) -> bool:
-        """Whether a booking that is owed may reach the server after its free."""
-        return booking in self._doubtful
+    def settle(self, booking: str, status: int) -> bool:
+        """Whether an answer to a free has ended the booking, which is then no longer owed.
+
+        One that may reach the server after its free is not ended by a 404.
+        """
+        ended = status == 200 or (status == 404 and booking not in self._doubtful)
+        if ended:
+            self.release(booking)
+        return ended
 
     def abandon(self, booking: str, *, known: bool = False) -> None:
         """Frees what may be booked, behind the caller's back; never blocks or raises.
@@ -321,7 +326,7 @@ class Core:
         if not known:
             self._doubtful.add(booking)
         self.hold(booking)
-        ticket = self.lanes.enter_last(booking)
+        ticket = Ticket(booking, last=True)
         with suppress(RuntimeError):  # the interpreter ends: _exit.py has it
             self.submit(self._rescue(booking, ticket), ticket)
 
@@ -333,10 +338,11 @@ class Core:
             attempt = 1
             while (left := end - time.monotonic()) > 0:
                 reply: object = yield request.within(min(left, _RESCUE_TIME / 2))
-                gone = 200 if self.is_doubtful(booking) else 404
-                if isinstance(reply, Answer) and reply.status in (200, gone):
-                    break
+                if isinstance(reply, Answer) and self.settle(booking, reply.status):
+                    return
                 yield Sleep(min(_RESCUE.pause(attempt), left))
+                if ticket.unwanted:  # the free that has overtaken it goes on
+                    return
                 attempt += 1
             self.release(booking)  # if it is cancelled before, _exit.py has it
         finally:
@@ -348,8 +354,10 @@ class Core:
         Raises RuntimeError when it is too late.
         """
         try:
+            if ticket is not None:
+                self.lanes.take(ticket)
             future = self.background.submit(plan)
-        except RuntimeError:
+        except BaseException:
             if ticket is not None:
                 self.lanes.leave(ticket)
             raise
@@ -359,7 +367,7 @@ class Core:
 
     def post_output_block(self, booking: str, decay_fraction: float | None = None) -> None:
         """Adds an output block in the background: it neither waits nor raises."""
-        ticket = self.lanes.enter_late(booking)
+        ticket = self.lanes.enter_late(_id(booking))
         if ticket is not None:
             with suppress(RuntimeError):  # too late
                 self.submit(self.output_block(booking, decay_fraction, ticket), ticket)
@@ -386,13 +394,7 @@ def _id(booking: Any) -> str:
 
 
 def _booking(answer: Answer) -> Any:
-    value = _value(answer)
+    value = answer.value()
     if not isinstance(value, dict) or "worker_id" not in value:
         raise UnexpectedAnswer(f"the answer is no booking: {value!r:.200}")
     return value
-
-
-def _value(answer: Answer) -> Any:
-    if not 200 <= answer.status < 300:
-        raise error_of(answer.status, answer.content)
-    return _json.decode(answer.content) if answer.content else None

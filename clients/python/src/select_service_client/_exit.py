@@ -13,7 +13,9 @@ from ._core import Core, cores
 # The most that the end of the interpreter is held up, in seconds. What is not
 # freed by then the server ends with its lease.
 BUDGET = 2.0
-# Between attempts to free what may not be booked yet, in seconds.
+# The most that one of its requests waits for an answer, in seconds.
+READ = 1.0
+# Between attempts to free what may not be booked yet, or was not freed, in seconds.
 PAUSE = 0.1
 
 
@@ -35,7 +37,7 @@ def _free(core: Core, deadline: float) -> None:
     owed = core.held()
     if not owed:
         return
-    with core.options.client(read=1.0) as http:
+    with core.options.client(read=READ) as http:
         while True:
             for booking in list(owed):
                 if time.monotonic() > deadline:
@@ -45,12 +47,11 @@ def _free(core: Core, deadline: float) -> None:
                     answer = http.request(request.method, request.path, headers=request.headers)
                 except httpx.TransportError:
                     return
-                if answer.status_code != 404 or not core.is_doubtful(booking):
-                    core.release(booking)
+                if core.settle(booking, answer.status_code):
                     owed.discard(booking)
             if not owed:
                 return
-            time.sleep(PAUSE)  # these may still be on their way to the server
+            time.sleep(PAUSE)  # these may be on their way to the server, or it is in trouble
 
 
 def _after_fork() -> None:

@@ -25,14 +25,14 @@ class Ticket:
 
     __slots__ = ("brief", "lane", "last", "late", "turn", "unwanted")
 
-    def __init__(self, lane: str, *, last: bool = False, late: bool = False) -> None:
+    def __init__(self, lane: str, *, brief: bool = False, last: bool = False, late: bool = False) -> None:
         self.lane = lane
         self.turn: Future[None] = Future()
         self.last = last  # a free
         self.late = late  # an output block, which is nothing behind a free
         # A call that the server answers at once: a free does not wait long for it.
-        self.brief = late
-        # The booking has ended meanwhile: the call is not to be made, or not again.
+        self.brief = brief or late
+        # A free is under way meanwhile: the call is not to be made, or not again.
         self.unwanted = False
 
 
@@ -41,7 +41,9 @@ class Lanes:
 
     The garbage collector may end a dropped call, which gives its place up, at any
     allocation: also of a thread that is changing a lane. So changes are queued,
-    and made one after the other; an interrupted one is made again.
+    and made one after the other; an interrupted one is made again. Who makes a
+    ticket and takes its place inside of a try, to leave it in the end, leaves
+    nothing wherever an interrupt comes.
     """
 
     def __init__(self) -> None:
@@ -55,32 +57,48 @@ class Lanes:
         self._freed: OrderedDict[str, None] = OrderedDict()
         self.dropped = 0  # output blocks that found their lane full
 
-    def enter(self, lane: str) -> Ticket:
-        """Takes the next place."""
-        ticket = Ticket(lane)
+    def take(self, ticket: Ticket) -> None:
+        """Takes the next place for it, unless it has or had one.
+
+        Behind that of a free, output blocks of this id are late. One that is late,
+        or finds too many that wait, is unwanted from the start.
+        """
         self._do(partial(self._enter, ticket))
-        return ticket
+
+    def enter(self, lane: str, *, brief: bool = False) -> Ticket:
+        """Takes the next place."""
+        return self._taken(Ticket(lane, brief=brief))
 
     def enter_late(self, lane: str) -> Ticket | None:
         """Takes a place for an output block; None if it is too late or too many wait."""
-        ticket = Ticket(lane, late=True)
-        self._do(partial(self._enter_late, ticket))
+        ticket = self._taken(Ticket(lane, late=True))
         return None if ticket.unwanted else ticket
 
     def enter_last(self, lane: str) -> Ticket:
-        """Takes a place for the free: from now on, output blocks of this id are late."""
-        ticket = Ticket(lane, last=True)
-        self._do(partial(self._enter, ticket))
-        self.close(lane)
+        """Takes a place for the free."""
+        return self._taken(Ticket(lane, last=True))
+
+    def _taken(self, ticket: Ticket) -> Ticket:
+        try:
+            self.take(ticket)
+        except BaseException:
+            self.leave(ticket)
+            raise
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
         """Gives a place up, whether its turn has come or not; once more does nothing."""
         self._do(partial(self._leave, ticket))
 
-    def overtake(self, ticket: Ticket) -> None:
-        """Waits no longer for the brief calls ahead, which are not repeated any more."""
+    def overtake(self, ticket: Ticket) -> bool:
+        """Waits no longer for the brief calls and the free ahead, which are unwanted now.
+
+        A booking has to be waited for, and with it the frees behind it. True: there
+        is such a free, which may have to be overtaken when its turn has come.
+        """
         self._do(partial(self._overtake, ticket))
+        with self._lock:
+            return any(other.last for other in self._ahead(ticket))
 
     def close(self, lane: str) -> None:
         """From now on, output blocks of this id are late; those that wait are dropped."""
@@ -100,25 +118,31 @@ class Lanes:
             try:
                 self._changing = True
                 while self._changes:
-                    self._changes[0]()
+                    try:
+                        self._changes[0]()
+                    except Exception:  # a fault, not an interrupt: it would come again
+                        self._changes.popleft()
+                        raise
                     self._changes.popleft()
             finally:
                 self._changing = False
 
     def _enter(self, ticket: Ticket) -> None:
-        queue = self._lanes.setdefault(ticket.lane, deque())
-        if ticket not in queue:
-            queue.append(ticket)
-        _come(queue[0])
-
-    def _enter_late(self, ticket: Ticket) -> None:
-        if ticket.lane in self._freed:
-            self._refuse(ticket)
-        elif len(self._lanes.get(ticket.lane, ())) >= MAX_WAITING:
-            self.dropped += 1
-            self._refuse(ticket)
-        else:
-            self._enter(ticket)
+        if ticket.turn.done():
+            return
+        waiting = self._lanes.get(ticket.lane, ())
+        if ticket not in waiting:
+            if ticket.late and ticket.lane in self._freed:
+                self._refuse(ticket)
+                return
+            if ticket.late and len(waiting) >= MAX_WAITING:
+                self.dropped += 1
+                self._refuse(ticket)
+                return
+            self._lanes.setdefault(ticket.lane, deque()).append(ticket)
+        if ticket.last:
+            self._close(ticket.lane)
+        _come(self._lanes[ticket.lane][0])
 
     def _refuse(self, ticket: Ticket) -> None:
         ticket.unwanted = True
@@ -136,13 +160,16 @@ class Lanes:
             del self._lanes[ticket.lane]
 
     def _overtake(self, ticket: Ticket) -> None:
-        queue = self._lanes.get(ticket.lane, ())
-        if ticket in queue:
-            ahead = list(queue)[: list(queue).index(ticket)]
-            for other in ahead:
-                if other.brief:
-                    other.unwanted = True
-                    self._leave(other)
+        passed = [other for other in self._ahead(ticket) if other.brief or (other.last and other.turn.done())]
+        for other in passed:  # all, before any of them has its turn
+            other.unwanted = True
+        for other in reversed(passed):
+            _come(other)
+            self._leave(other)
+
+    def _ahead(self, ticket: Ticket) -> list[Ticket]:
+        queue = list(self._lanes.get(ticket.lane, ()))
+        return queue[: queue.index(ticket)] if ticket in queue else []
 
     def _close(self, lane: str) -> None:
         self._freed[lane] = None

@@ -174,4 +174,7 @@ class AsyncLease(LeaseBase, AsyncCaller):
         # In the background, where neither a second cancellation nor the end of the
         # event loop reaches it.
         with suppress(RuntimeError):
-            await asyncio.shield(asyncio.wrap_future(self._core.submit(self._end())))
+            end = asyncio.wrap_future(self._core.submit(self._end()))
+            await asyncio.wait({end})
+            if not end.cancelled():  # by a client that closes, which frees it then
+                end.result()

@@ -20,11 +20,25 @@ class Caller:
         self._core = core
 
 
+def run_here(core: Core, plan: Plan[T]) -> T:
+    """Runs a plan in this thread."""
+    http = core.http
+    try:
+        return run(plan, http)
+    except Exception:
+        raise
+    except BaseException:
+        # Ctrl-C may have broken its pool, for ever. Others may be using it: not closed.
+        if core._http is http and not http.is_closed:
+            core._http = None
+        raise
+
+
 class SyncCaller(Caller):
     """Runs its operations in the calling thread."""
 
     def _run(self, plan: Plan[T]) -> T:
-        return run(plan, self._core.http)
+        return run_here(self._core, plan)
 
 
 class AsyncCaller(Caller):

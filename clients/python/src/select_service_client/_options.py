@@ -20,6 +20,8 @@ if hasattr(socket, "TCP_KEEPIDLE"):
         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
         (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     ]
+if hasattr(socket, "TCP_USER_TIMEOUT"):  # probes are not sent while a request is not acknowledged
+    _KEEP_ALIVE.append((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
+from . import _json
 from ._errors import ConnectionFailed, error_of, is_overload
 
 T = TypeVar("T")
@@ -43,6 +44,12 @@ class Answer:
     status: int
     content: bytes
     retry_after: float | None = None  # seconds
+
+    def value(self) -> Any:
+        """What a success says; raises the error of anything else."""
+        if not 200 <= self.status < 300:
+            raise error_of(self.status, self.content)
+        return _json.decode(self.content) if self.content else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,8 @@ class Exchange:
         self._repeated = repeated
         self._wanted = wanted
         # lost: an earlier attempt had no answer and may have taken effect.
-        # doubtful: whether the request took effect is not known now.
+        # doubtful: it may have taken effect, and the caller has no answer yet that
+        # says whether it has; one that says so is the caller's to read.
         self.lost = self.doubtful = False
 
     def run(self) -> Plan[Answer]:
@@ -156,23 +164,22 @@ class Exchange:
                 request = request.within(max(deadline - time.monotonic(), 0.001))
             self.doubtful = True
             reply: Answer | Failure = yield request
-            self.doubtful = self.lost
             if isinstance(reply, Answer) and reply.status in (502, 504):  # of a proxy
                 reply = Failure(error_of(reply.status, reply.content), sent=True)
             if isinstance(reply, Failure):
                 error: Exception = _failed(self._request, reply)
                 failed += 1
                 wait = retry.connection.wait(failed)
+                self.doubtful = self.lost = self.lost or reply.sent
                 if reply.wrong:
                     raise ValueError(str(reply.cause)) from reply.cause
-                if reply.sent:
-                    if not self.lost and self._repeated is not None:
-                        request = self._repeated()
-                    self.lost = self.doubtful = True
-                    if not self._safe:
-                        wait = None
+                if reply.sent and not self._safe:
+                    wait = None
+                if self.lost and self._repeated is not None:
+                    request, self._repeated = self._repeated(), None
             elif is_overload(reply.status, reply.content):
                 error = error_of(reply.status, reply.content)
+                self.doubtful = self.lost
                 refused += 1
                 wait = retry.overload.wait(refused)
                 if wait is not None and reply.retry_after is not None:
@@ -180,7 +187,7 @@ class Exchange:
                     asked = reply.retry_after + random.uniform(0, retry.overload.jitter)
                     wait = min(retry.overload.cap, max(wait, asked))
             else:
-                self.doubtful = self.lost and reply.status >= 300
+                self.doubtful = self.lost or reply.status < 300
                 return reply
             if wait is None or (deadline is not None and time.monotonic() + wait >= deadline):
                 raise error

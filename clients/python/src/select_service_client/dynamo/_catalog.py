@@ -33,6 +33,10 @@ class Catalog(Runner):
         self._workers: dict[int, dict[str, Any]] = {}
         self._restoring: Future[None] | None = None
 
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self._order, self._restoring = Lanes(), None
+
     def upsert_worker(self, worker: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
         """Registers a worker and returns its record."""
         record = checked(lambda: self._core.names(worker))
@@ -169,7 +173,7 @@ class Catalog(Runner):
         # In its turn, and as the record is then: it may be deleted or changed meanwhile.
         ticket = self._order.enter(str(worker))
         try:
-            yield from self._core.turn(ticket)
+            yield Wait(ticket.turn)
             with self._lock:
                 record = self._workers.get(worker)
             if record is not None:
@@ -183,7 +187,7 @@ class Catalog(Runner):
         ticket = self._order.enter(str(worker))
 
         def ordered() -> Plan[T]:
-            yield from self._core.turn(ticket)
+            yield Wait(ticket.turn)
             return (yield from plan())
 
         try:

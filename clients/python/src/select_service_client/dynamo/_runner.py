@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import math
 import operator
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from select_service_client import _json
 from select_service_client._core import Core
-from select_service_client._drive import run
 from select_service_client._errors import SelectServiceError
 from select_service_client._lanes import Ticket
+from select_service_client._operation import run_here
 from select_service_client._plan import Plan, T
 
 from ._errors import SelectionServiceError, translate
+
+# Every one that is alive, for forks.
+_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
 class Runner:
@@ -31,6 +36,11 @@ class Runner:
         self._core = core
         # Guards all state of the adapter. Its owner may find itself inside again: the
         # garbage collector ends dropped plans wherever a thread is.
+        self._lock = threading.RLock()
+        _runners.add(self)
+
+    def _after_fork(self) -> None:
+        """Forgets, in a forked child, what is the parent's. The core does so itself."""
         self._lock = threading.RLock()
 
     def _start(self, plan: Plan[T], ticket: Ticket | None = None) -> asyncio.Future[T]:
@@ -53,7 +63,7 @@ class Runner:
         if self._core.background.closed:
             plan.close()
             raise SelectionServiceError("selection service is shutting down", "not_ready", 503)
-        return run(_translated(plan), self._core.http)
+        return run_here(self._core, _translated(plan))
 
 
 def checked(convert: Callable[[], T]) -> T:
@@ -107,3 +117,12 @@ def _translated(plan: Plan[T]) -> Plan[T]:
         return (yield from plan)
     except SelectServiceError as error:
         raise translate(error) from error
+
+
+def _after_fork() -> None:
+    for runner in list(_runners):
+        runner._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

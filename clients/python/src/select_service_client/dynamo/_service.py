@@ -88,6 +88,10 @@ class SelectionService(Catalog):
         self._bookings: dict[str, tuple[int, Future[None]]] = {}  # worker, renewals
         self._foreign: OrderedDict[str, None] = OrderedDict()
 
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self._bookings = {}
+
     # Selection
 
     def overlap_scores(self, request: Mapping[str, Any]) -> asyncio.Future[dict[str, Any]]:
@@ -131,8 +135,7 @@ class SelectionService(Catalog):
         """Ends the prefill load."""
         booking = text(selection_id, "selection_id")
         asyncio.get_running_loop()
-        ticket = self._core.lanes.enter(booking)
-        ticket.brief = True
+        ticket = self._core.lanes.enter(booking, brief=True)
         return self._start_kept(self._if_own(booking, ticket, self._core.prefill_complete), ticket)
 
     def add_output_block(self, selection_id: str, *, decay_fraction: float | None = None) -> None:
