@@ -56,7 +56,7 @@ func (l *Ledger) ExpireDue() (expired int) {
 // expire returns how many have ended, and the earliest deadline of those that stay,
 // or never.
 func (l *Ledger) expire(at time.Duration) (expired int, first time.Duration) {
-	l.soonest.reset() // first: who comes from now on lowers it again
+	l.soonest.reset() // before the scopes are read: who comes from now on lowers it again
 	first = never
 	for _, s := range l.scopesFrom(0) {
 		n, next := s.expireDue(at)

@@ -36,8 +36,8 @@ func (l *Ledger) Find(id string) (h Holding, ok bool) {
 		}
 		if h, ok = r.holding(); ok {
 			return h, true
-		} // else it ended between the two steps, or its time is over
-		r.locked(func(*reservation) {})
+		}
+		r.lives() // no: it ended between the two steps, or its time is over
 	}
 }
 

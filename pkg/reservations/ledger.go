@@ -230,7 +230,7 @@ func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placeme
 		return Placement{}, ErrUnknownRank
 	}
 	p, holder, err := s.book(req, choose)
-	if holder != nil && !holder.locked(func(*reservation) {}) { // its time was over
+	if holder != nil && !holder.lives() { // its time was over
 		p, _, err = s.book(req, choose)
 	}
 	return p, err

@@ -90,6 +90,9 @@ func (l *Ledger) with(id string, in *scope, f func(*reservation)) error {
 	}
 }
 
+// lives tells whether r has not ended. One whose time is over ends here.
+func (r *reservation) lives() bool { return r.locked(func(*reservation) {}) }
+
 // locked runs f on r under its scope's lock, unless r has ended. One whose time is
 // over ends here at the latest.
 func (r *reservation) locked(f func(*reservation)) bool {

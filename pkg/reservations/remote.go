@@ -129,19 +129,13 @@ func (l *Ledger) Adopt(b Booking) Verdict {
 func (l *Ledger) ApplyPrefillCompleted(ref Ref) Verdict {
 	at := l.at()
 	ended := l.pasts.complete(ref.Origin, ref.Event, at) // first: see Ledger
-	return l.find(ref, func(s *scope, r *reservation, why Verdict) Verdict {
-		switch {
-		case r != nil && r.done:
+	early := func() { l.foreign.completedEarly(ref.Origin.Process, ref.Scope, ref.ID, at) }
+	return l.applyStep(ref, ended, early, func(s *scope, r *reservation) Verdict {
+		if r.done {
 			return Known
-		case r != nil:
-			s.endPrefill(r)
-			return Applied
-		case ended:
-			return Ended
-		case why == UnknownID && !ref.Origin.counts():
-			l.foreign.completedEarly(ref.Origin.Process, ref.Scope, ref.ID, at)
 		}
-		return why
+		s.endPrefill(r)
+		return Applied
 	})
 }
 
@@ -151,16 +145,26 @@ func (l *Ledger) ApplyPrefillCompleted(ref Ref) Verdict {
 func (l *Ledger) ApplyFreed(ref Ref) Verdict {
 	at := l.at()
 	ended := l.pasts.end(ref.Origin, ref.Event, at) // first: see Ledger
+	early := func() { l.foreign.freedEarly(ref.Origin.Process, ref.Scope, ref.ID, at) }
+	return l.applyStep(ref, ended, early, func(s *scope, r *reservation) Verdict {
+		s.end(r, freed)
+		l.freed.Add(1)
+		return Applied
+	})
+}
+
+// applyStep runs apply on the live reservation that ref means. If there is none it
+// has ended, or early notes the step of a process that does not number its events:
+// the booking may follow.
+func (l *Ledger) applyStep(ref Ref, ended bool, early func(), apply func(*scope, *reservation) Verdict) Verdict {
 	return l.find(ref, func(s *scope, r *reservation, why Verdict) Verdict {
 		switch {
 		case r != nil:
-			s.end(r, freed)
-			l.freed.Add(1)
-			return Applied
+			return apply(s, r)
 		case ended:
 			return Ended
 		case why == UnknownID && !ref.Origin.counts():
-			l.foreign.freedEarly(ref.Origin.Process, ref.Scope, ref.ID, at)
+			early()
 		}
 		return why
 	})
@@ -197,16 +201,15 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 	at := l.at()
 	s.sweep(at)
 
-	done := b.PrefillDone
-	ended := false
-	if !b.Origin.counts() {
-		var completed bool
+	numbered := b.Origin.counts()
+	unnumberedEvent := !numbered && !snapshot
+	completed, ended := false, false
+	if !numbered {
 		completed, ended = l.foreign.past(b, snapshot, at)
-		done = done || completed
 	}
 	live, any := l.ids.identified(b.Origin, s, b.ID)
 	if live != nil {
-		if !snapshot && !b.Origin.counts() {
+		if unnumberedEvent {
 			l.foreign.came(b, at)
 		}
 		return s.join(live, b, at)
@@ -222,20 +225,19 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 	if !ok {
 		return UnknownRank
 	}
-	switch {
-	case b.Origin.counts():
-		v, completed := l.pasts.admit(b.Origin, at, snapshot && leased != nil)
-		if v != Applied {
+	if numbered {
+		var v Verdict
+		if v, completed = l.pasts.admit(b.Origin, at, snapshot && leased != nil); v != Applied {
 			return v
 		}
-		done = done || completed
-	case !snapshot:
+	}
+	if unnumberedEvent {
 		l.foreign.came(b, at)
 	}
 	switch {
 	case ended:
 		return Ended
-	case any && !snapshot && !b.Origin.counts():
+	case unnumberedEvent && any:
 		return Known
 	}
 	r := &reservation{
@@ -249,7 +251,7 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 		origin:   b.Origin,
 		perScope: b.PerScope,
 		track:    b.TrackPrefill,
-		done:     done,
+		done:     b.PrefillDone || completed,
 		deadline: deadline,
 		lease:    leased,
 	}

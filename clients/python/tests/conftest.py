@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from select_service_client import AsyncClient, Backoff, Client, Retry
-from server import Server
+from select_service_client.dynamo import SelectionService
+from server import Server, eventually
 
 # As often as by default, but without the waits.
 QUICK = Retry(overload=Backoff(5, 0.01, 0.01, 0.1), connection=Backoff(8, 0.05, 0.05, 0.5))
@@ -104,3 +105,12 @@ def fleet(server: Server) -> Server:
         server.send("DELETE", f"/workers/{worker['worker_id']}")
     server.add_workers(1, 2)
     return server
+
+
+@pytest.fixture
+def service(fleet: Server) -> Iterator[SelectionService]:
+    """The adapter on that server. What it booked is gone in the end."""
+    adapter = SelectionService(url=fleet.url, retry=QUICK)
+    yield adapter
+    adapter.shutdown()
+    eventually(fleet.is_idle)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,14 +16,6 @@ from server import Server, eventually, relay
 
 STATED = {"worker_id": 1, "dp_rank": 0, "token_ids": [1, 2, 3, 4, 5]}
 CHOSEN = {"token_ids": [1, 2, 3, 4, 5]}
-
-
-@pytest.fixture
-def service(fleet: Server) -> Iterator[SelectionService]:
-    adapter = SelectionService(url=fleet.url, retry=QUICK)
-    yield adapter
-    adapter.shutdown()
-    eventually(fleet.is_idle)
 
 
 @pytest.mark.parametrize("method", ["select_and_reserve", "create_reservation"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from conftest import QUICK
 from select_service_client.dynamo import SelectionService, SelectionServiceError
-from server import Server, eventually, free_port
+from server import Server, free_port
 
 # The text signatures of ai-dynamo-runtime 1.6.1, which test/peers holds against it.
 SIGNATURES: dict[str, str] = json.loads((Path(__file__).parent / "dynamo_1_6_1.json").read_text())
@@ -22,14 +22,6 @@ SIGNATURES: dict[str, str] = json.loads((Path(__file__).parent / "dynamo_1_6_1.j
 MISSING = {"recover_indexer_from_peers"}
 
 TOKENS = [1, 2, 3, 4, 5]
-
-
-@pytest.fixture
-def service(fleet: Server) -> Iterator[SelectionService]:
-    adapter = SelectionService(url=fleet.url, retry=QUICK)
-    yield adapter
-    adapter.shutdown()
-    eventually(fleet.is_idle)
 
 
 def text_signature(method: Any) -> str:
