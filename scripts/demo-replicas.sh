@@ -23,7 +23,8 @@ done
 source scripts/processes.sh
 
 [[ -x bin/select-service ]] || make build
-${GO:-go} build -trimpath -o bin/ ./cmd/sim-engine ./cmd/sim-player
+${GO:-go} build -trimpath -o bin/sim-engine ./demo/engine
+${GO:-go} build -trimpath -o bin/sim-player ./demo/player
 
 # Four ports that nobody listens on: HTTP and synchronisation of each replica.
 listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }

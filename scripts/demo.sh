@@ -28,7 +28,8 @@ done
 source scripts/processes.sh
 
 [[ -n $target || -x bin/select-service ]] || make build
-${GO:-go} build -trimpath -o bin/ ./cmd/sim-engine ./cmd/sim-player
+${GO:-go} build -trimpath -o bin/sim-engine ./demo/engine
+${GO:-go} build -trimpath -o bin/sim-player ./demo/player
 
 run engines bin/sim-engine --engines "$workers" "${engine_args[@]}"
 await engines '^ready$'

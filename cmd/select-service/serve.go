@@ -12,13 +12,14 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/httpapi"
 	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/workersfile"
 	"github.com/select-service/select-service/internal/zmqsock"
-	"github.com/select-service/select-service/pkg/admission"
 )
 
 // gcPercent lets the heap grow to five times what is live before the collector
@@ -118,7 +119,7 @@ func serviceConfig(conf config.Config, others replicas, listeners faces) service
 		ReservationLifetime: conf.Reservations.Lifetime,
 		Threads:             conf.KVEvents.Threads,
 	}
-	if c.Weights.PrefixOnly = c.Contract == service.Contract16; !c.Weights.PrefixOnly {
+	if c.Weights.PrefixOnly = c.Contract == contract.V16; !c.Weights.PrefixOnly {
 		c.Weights.ActiveRequests = 0 // a term of 1.6
 	}
 	url := conf.Server.AdvertiseURL
@@ -130,11 +131,11 @@ func serviceConfig(conf config.Config, others replicas, listeners faces) service
 }
 
 // contractOf is the contract that the service follows.
-func contractOf(conf config.Config) service.Contract {
+func contractOf(conf config.Config) contract.Version {
 	if conf.Server.Contract == config.Contract16 {
-		return service.Contract16
+		return contract.V16
 	}
-	return service.Contract13
+	return contract.V13
 }
 
 func logger(conf config.Log, w io.Writer) zerolog.Logger {

@@ -15,9 +15,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/select-service/select-service/pkg/admission"
-	"github.com/select-service/select-service/pkg/overload"
-	"github.com/select-service/select-service/pkg/pending"
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/pending"
 	"github.com/select-service/select-service/pkg/selector"
 )
 

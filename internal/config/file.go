@@ -8,7 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/select-service/select-service/internal/yamldoc"
+	"github.com/select-service/select-service/internal/yamlread"
 )
 
 // configPath is the file to read and the name that asked for it.
@@ -49,11 +49,11 @@ type entry struct {
 // parseFile reads one YAML document: groups of keys. Unknown and repeated keys,
 // and values of the wrong shape, are faults of their own; the rest is still read.
 func parseFile(content []byte) (entries []entry, faults []error) {
-	root, err := yamldoc.Root(content)
+	root, err := yamlread.Root(content)
 	if err != nil {
 		return nil, []error{fmt.Errorf("parse: %w", err)}
 	}
-	if root == nil || yamldoc.IsNull(root) {
+	if root == nil || yamlread.IsNull(root) {
 		return nil, nil // empty, or comments only
 	}
 	byKey := optionsByKey()
@@ -62,7 +62,7 @@ func parseFile(content []byte) (entries []entry, faults []error) {
 			faults = append(faults, group.fault("unknown key"))
 			continue
 		}
-		if yamldoc.IsNull(node) {
+		if yamlread.IsNull(node) {
 			continue
 		}
 		for key, node := range pairs(node, group.path+".", &faults) {
@@ -128,7 +128,7 @@ var (
 func scalarText(node *yaml.Node) (string, error) {
 	switch node.Kind {
 	case yaml.ScalarNode:
-		if yamldoc.IsNull(node) {
+		if yamlread.IsNull(node) {
 			return "", nil
 		}
 		return node.Value, nil

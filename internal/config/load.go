@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/select-service/select-service/pkg/admission"
+	"github.com/select-service/select-service/internal/admission"
 )
 
 const envConfig = "SELECT_SERVICE_CONFIG"

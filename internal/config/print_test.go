@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/pkg/overload"
-	"github.com/select-service/select-service/pkg/pending"
+	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/pending"
 )
 
 func TestHelp(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -150,7 +151,7 @@ func (ignorer) End(string, string, int, time.Duration) {}
 // who looks on.
 func BenchmarkSelectObserved(b *testing.B) {
 	info, debug := zerolog.New(io.Discard).Level(zerolog.InfoLevel), zerolog.New(io.Discard).Level(zerolog.DebugLevel)
-	shed := &fake{err: &service.Error{Kind: service.Overloaded, Text: "busy", Message: "busy, please"}}
+	shed := &fake{err: &contract.Error{Kind: contract.Overloaded, Text: "busy", Message: "busy, please"}}
 	for _, bc := range []struct {
 		name   string
 		svc    Service

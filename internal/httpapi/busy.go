@@ -6,9 +6,9 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // thresholder keeps the thresholds above which a worker is busy, by model.

@@ -8,9 +8,10 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // step is one request and what must come back. A body that ends in * stands for
@@ -156,7 +157,7 @@ func TestBusyThresholdArguments(t *testing.T) {
 	call(t, h, "DELETE", "/busy_threshold?model=", "", nil)
 	equal(t, "cleared", []*string{&f.busyModel, f.which}, []*string{ptr(""), nil})
 
-	f.err = &service.Error{Kind: service.TooMany, Text: "too many"}
+	f.err = &contract.Error{Kind: contract.TooMany, Text: "too many"}
 	play(t, h, []step{
 		{"POST", "/busy_threshold", `{"model":"m","active_prefill_tokens_threshold":3}`, 429, `{"error":"too many"}`},
 		{"DELETE", "/busy_threshold?model=m", "", 429, `{"error":"too many"}`},
@@ -167,8 +168,8 @@ func TestBusyThresholdArguments(t *testing.T) {
 // Retry-After header if one is configured; no other refusal has either.
 func TestOverloadAnswer(t *testing.T) {
 	const busy = "Service temporarily unavailable: "
-	all := &service.Error{Kind: service.Overloaded, Text: "all eligible workers are overloaded", Message: busy + "All workers are busy, please retry later"}
-	pinned := &service.Error{Kind: service.Overloaded, Text: "pinned worker 7 is overloaded", Message: busy + "Selected worker is overloaded, please retry later"}
+	all := &contract.Error{Kind: contract.Overloaded, Text: "all eligible workers are overloaded", Message: busy + "All workers are busy, please retry later"}
+	pinned := &contract.Error{Kind: contract.Overloaded, Text: "pinned worker 7 is overloaded", Message: busy + "Selected worker is overloaded, please retry later"}
 	for _, tc := range []struct {
 		golden string
 		err    error
@@ -176,8 +177,8 @@ func TestOverloadAnswer(t *testing.T) {
 	}{
 		{"overloaded", all, true},
 		{"overloaded_pinned", pinned, true},
-		{"unavailable", &service.Error{Kind: service.Unavailable, Text: "no endpoints available to route work"}, false},
-		{"queue_full", &service.Error{Kind: service.QueueRejected, Text: "limit reached", Details: map[string]any{"current": 1, "limit": 1}}, false},
+		{"unavailable", &contract.Error{Kind: contract.Unavailable, Text: "no endpoints available to route work"}, false},
+		{"queue_full", &contract.Error{Kind: contract.QueueRejected, Text: "limit reached", Details: map[string]any{"current": 1, "limit": 1}}, false},
 	} {
 		f := &fake{err: tc.err}
 		for wait, header := range map[time.Duration]string{0: "", 1500 * time.Millisecond: "2", time.Minute: "60", 24 * time.Hour: "86400"} {

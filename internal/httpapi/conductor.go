@@ -5,9 +5,9 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // ConductorService is what the routes of the Conductor contract need. Requests

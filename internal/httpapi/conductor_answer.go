@@ -3,8 +3,8 @@ package httpapi
 import (
 	"strconv"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // rankMember is the member of an instance's hits that is no medium.

@@ -5,9 +5,10 @@ import (
 	"math"
 	"testing"
 
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -160,7 +161,7 @@ func TestSelectionDiagnose(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", body, w.Code, w.Body, status)
 		}
 	}
-	f.err = &service.Error{Kind: service.Unavailable, Text: "no schedulable workers", Reason: "x", Field: "y"}
+	f.err = &contract.Error{Kind: contract.Unavailable, Text: "no schedulable workers", Reason: "x", Field: "y"}
 	if w := call(t, h, "POST", "/diagnose", `{"token_ids":[]}`, nil); w.Code != 503 || errorText(t, w) != "no schedulable workers" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // questionText is a body with a list of n numbers.

@@ -5,10 +5,10 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 

@@ -6,8 +6,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // conductorFake is a fake's share of the Conductor contract and of the doctor.

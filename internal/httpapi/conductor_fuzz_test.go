@@ -7,8 +7,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // conductorSeeds are good bodies by route.

@@ -11,8 +11,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // TestConductorBodies: every member arrives where it belongs, on both listeners
@@ -275,15 +276,15 @@ func TestConductorErrors(t *testing.T) {
 		status int
 		want   conductorProblem
 	}{
-		{&service.Error{Kind: service.BadRequest, Text: "bad", Reason: "invalid_endpoint", Field: "endpoint"}, 400, conductorProblem{"bad", "invalid_endpoint", "endpoint"}},
-		{&service.Error{Kind: service.Conflict, Text: "other", Reason: "hash_seed_mismatch", Field: "hash_seed"}, 409, conductorProblem{"other", "hash_seed_mismatch", "hash_seed"}},
-		{&service.Error{Kind: service.Unavailable, Text: "full", Reason: "too_many"}, 503, conductorProblem{"full", "too_many", ""}},
-		{&service.Error{Kind: service.BadRequest, Text: "bad"}, 400, conductorProblem{"bad", "invalid_field", ""}},
-		{&service.Error{Kind: service.NotFound, Text: "none"}, 404, conductorProblem{"none", "not_found", ""}},
-		{&service.Error{Kind: service.Conflict, Text: "taken"}, 409, conductorProblem{"taken", "already_registered", ""}},
-		{&service.Error{Kind: service.Unavailable, Text: "closing"}, 503, conductorProblem{"closing", "shutting_down", ""}},
-		{&service.Error{Kind: service.TooMany, Text: "later"}, 429, conductorProblem{"later", "too_many", ""}},
-		{&service.Error{Kind: service.Internal, Text: "oops", Err: errors.New("secret")}, 500, conductorProblem{"oops", "internal", ""}},
+		{&contract.Error{Kind: contract.BadRequest, Text: "bad", Reason: "invalid_endpoint", Field: "endpoint"}, 400, conductorProblem{"bad", "invalid_endpoint", "endpoint"}},
+		{&contract.Error{Kind: contract.Conflict, Text: "other", Reason: "hash_seed_mismatch", Field: "hash_seed"}, 409, conductorProblem{"other", "hash_seed_mismatch", "hash_seed"}},
+		{&contract.Error{Kind: contract.Unavailable, Text: "full", Reason: "too_many"}, 503, conductorProblem{"full", "too_many", ""}},
+		{&contract.Error{Kind: contract.BadRequest, Text: "bad"}, 400, conductorProblem{"bad", "invalid_field", ""}},
+		{&contract.Error{Kind: contract.NotFound, Text: "none"}, 404, conductorProblem{"none", "not_found", ""}},
+		{&contract.Error{Kind: contract.Conflict, Text: "taken"}, 409, conductorProblem{"taken", "already_registered", ""}},
+		{&contract.Error{Kind: contract.Unavailable, Text: "closing"}, 503, conductorProblem{"closing", "shutting_down", ""}},
+		{&contract.Error{Kind: contract.TooMany, Text: "later"}, 429, conductorProblem{"later", "too_many", ""}},
+		{&contract.Error{Kind: contract.Internal, Text: "oops", Err: errors.New("secret")}, 500, conductorProblem{"oops", "internal", ""}},
 		{errors.New("secret"), 500, conductorProblem{"internal error", "internal", ""}},
 	} {
 		f.err = tc.err

@@ -6,10 +6,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // diagnoser tells why a prompt does not match on the selection service's

@@ -1,19 +1,19 @@
 package httpapi
 
 import (
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/jsonscan"
-	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // dialect is the contract that a group of routes speaks: names, the fields of
 // answers, statuses and texts. How the process as a whole behaves does not depend
 // on it (decision E2).
-type dialect service.Contract
+type dialect contract.Version
 
 const (
-	dialect13 = dialect(service.Contract13)
-	dialect16 = dialect(service.Contract16)
+	dialect13 = dialect(contract.V13)
+	dialect16 = dialect(contract.V16)
 )
 
 // dialects are those that have a prefix of their own on every listener that
@@ -21,7 +21,7 @@ const (
 var dialects = []dialect{dialect13, dialect16}
 
 // prefix is where the dialect's routes are, whichever the unprefixed ones speak.
-func (d dialect) prefix() string { return "/v" + service.Contract(d).String() }
+func (d dialect) prefix() string { return "/v" + contract.Version(d).String() }
 
 // group is the dialect's name of what a scope has beside the model; the other
 // one's is understood too (decision E1).

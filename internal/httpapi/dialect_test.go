@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -109,12 +110,12 @@ func TestErrorsByDialect(t *testing.T) {
 		text   [2]string
 	}{
 		{
-			&service.Error{Kind: service.Unavailable, Text: "no schedulable workers", Scope: &scope},
+			&contract.Error{Kind: contract.Unavailable, Text: "no schedulable workers", Scope: &scope},
 			[2]int{503, 503},
 			[2]string{"no schedulable workers for model=m tenant=t", "no schedulable workers for model=m routing_group=t"},
 		},
-		{&service.Error{Kind: service.QueueRejected, Text: "full"}, [2]int{503, 429}, [2]string{"full", "full"}},
-		{&service.Error{Kind: service.TooMany, Text: "many"}, [2]int{429, 429}, [2]string{"many", "many"}},
+		{&contract.Error{Kind: contract.QueueRejected, Text: "full"}, [2]int{503, 429}, [2]string{"full", "full"}},
+		{&contract.Error{Kind: contract.TooMany, Text: "many"}, [2]int{429, 429}, [2]string{"many", "many"}},
 		{fmt.Errorf("on the way: %w", errors.New("lost")), [2]int{500, 500}, [2]string{"internal error", "internal error"}},
 	} {
 		for _, s := range speakers(&fake{err: tc.err}) {
@@ -184,7 +185,7 @@ func TestReasonsByDialect(t *testing.T) {
 func TestDumpForm(t *testing.T) {
 	f := &fake{dump: "{}"}
 	for _, s := range speakers(f) {
-		if w := call(t, s, "GET", s.prefix+"/dump", "", nil); w.Code != 200 || f.form != service.Contract(s.d) {
+		if w := call(t, s, "GET", s.prefix+"/dump", "", nil); w.Code != 200 || f.form != contract.Version(s.d) {
 			t.Errorf("%s: %d, form %s", s.name, w.Code, f.form)
 		}
 	}
@@ -221,11 +222,11 @@ func TestPrefixedRoutesAreCounted(t *testing.T) {
 func TestSlotsListenerDialects(t *testing.T) {
 	f := &fake{slotsWorkers: []service.SlotsWorker{{Scope: defaultScope}}}
 	for _, process := range dialects {
-		h := NewSlots(f, Options{Log: zerolog.Nop(), Contract: service.Contract(process)})
+		h := NewSlots(f, Options{Log: zerolog.Nop(), Contract: contract.Version(process)})
 		for prefix, d := range map[string]dialect{"": process, "/v1.3": dialect13, "/v1.6": dialect16} {
 			w := call(t, h, "GET", prefix+"/workers", "", nil)
 			if !strings.Contains(w.Body.String(), `"`+d.group()+`"`) || strings.Contains(w.Body.String(), `"`+d.other().group()+`"`) {
-				t.Errorf("%s%s/workers: %s", service.Contract(process), prefix, w.Body)
+				t.Errorf("%s%s/workers: %s", contract.Version(process), prefix, w.Body)
 			}
 		}
 	}

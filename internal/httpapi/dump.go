@@ -8,14 +8,14 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
 // dumper writes the index as the JSON text of GET /dump, in the form of a
 // contract and in large chunks.
 type dumper interface {
-	Dump(ctx context.Context, w io.Writer, form service.Contract) error
+	Dump(ctx context.Context, w io.Writer, form contract.Version) error
 	// Recovering tells that the index is still being filled from a peer's dump.
 	Recovering() bool
 }
@@ -51,7 +51,7 @@ func (r dumpRoutes) dump(c *gin.Context) {
 		return
 	}
 	r.api.stream(c, func(ctx context.Context, w io.Writer) error {
-		return r.svc.Dump(ctx, w, service.Contract(r.api.dialect))
+		return r.svc.Dump(ctx, w, contract.Version(r.api.dialect))
 	})
 }
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/jsonscan"
-	"github.com/select-service/select-service/internal/service"
 )
 
 // requestError is a request that never reaches the service.
@@ -73,7 +73,7 @@ func problemOf(err error, d dialect) problem {
 	var (
 		request *requestError
 		fault   *jsonscan.Error
-		known   *service.Error
+		known   *contract.Error
 	)
 	switch {
 	case errors.As(err, &request):
@@ -89,7 +89,7 @@ func problemOf(err error, d dialect) problem {
 		if known.Reason != "" {
 			reason = known.Reason
 		}
-		text := known.TextIn(service.Contract(d))
+		text := known.TextIn(contract.Version(d))
 		return problem{status: status, text: text, details: known.Details, message: known.Message, reason: reason, field: known.Field}
 	case errors.Is(err, context.Canceled):
 		return problemOf(errClientGone, d)
@@ -111,28 +111,28 @@ func shapeReason(fault *jsonscan.Error) string {
 
 // statusOf gives the status of a kind in a dialect, and its reason where the error
 // has none.
-func statusOf(k service.Kind, d dialect) (status int, reason string) {
+func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 	switch k {
-	case service.BadRequest:
+	case contract.BadRequest:
 		return http.StatusBadRequest, reasonInvalidField
-	case service.NotFound:
+	case contract.NotFound:
 		return http.StatusNotFound, "not_found"
-	case service.Conflict:
+	case contract.Conflict:
 		return http.StatusConflict, "already_registered"
-	case service.Unavailable:
+	case contract.Unavailable:
 		return http.StatusServiceUnavailable, "shutting_down"
-	case service.Overloaded:
+	case contract.Overloaded:
 		return http.StatusServiceUnavailable, "overloaded"
-	case service.QueueRejected:
+	case contract.QueueRejected:
 		if d == dialect16 {
 			return http.StatusTooManyRequests, "queue_full"
 		}
 		return http.StatusServiceUnavailable, "queue_full"
-	case service.TooMany:
+	case contract.TooMany:
 		return http.StatusTooManyRequests, "too_many"
-	case service.Cancelled:
+	case contract.Cancelled:
 		return statusClientGone, reasonCancelled
-	case service.Internal:
+	case contract.Internal:
 	}
 	return http.StatusInternalServerError, reasonInternal
 }

@@ -4,9 +4,10 @@ import (
 	"context"
 	"io"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // fake is a Service that answers with what a test gave it and remembers what it
@@ -40,7 +41,7 @@ type fake struct {
 	newPeer    bool
 	peers      []string
 	dump       string
-	form       service.Contract // of a dump
+	form       contract.Version // of a dump
 
 	recovery   *service.RecoveryStatus
 	recovering bool
@@ -156,7 +157,7 @@ func (f *fake) OverlapScores(req *service.ProjectRequest) (service.OverlapScores
 	return f.scores, f.called()
 }
 
-func (f *fake) Dump(_ context.Context, w io.Writer, form service.Contract) error {
+func (f *fake) Dump(_ context.Context, w io.Writer, form contract.Version) error {
 	f.form = form
 	if f.dump != "" { // even an empty write sends the header
 		if _, err := io.WriteString(w, f.dump); err != nil {

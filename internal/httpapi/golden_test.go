@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -85,13 +86,13 @@ func TestAnswers(t *testing.T) {
 		{"peer_known", fake{}, "POST", "/replica_sync/register_peer", `{"endpoint":"tcp://a:1"}`, 200},
 		{"peer_removed", fake{}, "POST", "/replica_sync/deregister_peer", `{"endpoint":"tcp://a:1"}`, 200},
 		{"dump", fake{dump: `{"default:default":{"block_size":4,"events":[]}}`}, "GET", "/dump", "", 200},
-		{"error_scope", fake{err: &service.Error{
-			Kind: service.NotFound, Text: "no pending selection x", Scope: &scope, Tail: " (expired, already used, or never selected)",
+		{"error_scope", fake{err: &contract.Error{
+			Kind: contract.NotFound, Text: "no pending selection x", Scope: &scope, Tail: " (expired, already used, or never selected)",
 		}}, "POST", "/reservations", `{"reservation_id":"x","worker_id":1}`, 404},
 		{"diagnosis", fake{conductorFake: conductorFake{diagnosis: diagnosis()}}, "POST", "/diagnose", `{"token_ids":[1]}`, 200},
 		{"slots_workers_max", fake{slotsWorkers: []service.SlotsWorker{{Worker: maxU64, Scope: scope, BlockSize: maxU32, DPStart: 3, DPSize: 2}}}, "GET", "/slots/workers", "", 200},
 		{"slots_loads_max", fake{slotsLoads: []service.SlotsLoad{{Scope: scope, Load: loads[1]}}}, "GET", "/slots/loads", "", 200},
-		{"error", fake{err: &service.Error{Kind: service.NotFound, Text: "reservation \"x\"\x01 not found"}}, "DELETE", "/reservations/x", "", 404},
+		{"error", fake{err: &contract.Error{Kind: contract.NotFound, Text: "reservation \"x\"\x01 not found"}}, "DELETE", "/reservations/x", "", 404},
 	} {
 		for _, s := range speakers(&tc.fake) {
 			w := call(t, s, tc.method, s.prefix+tc.target, tc.body, nil)
@@ -129,10 +130,10 @@ func (s speaker) golden(t *testing.T, name string, w *httptest.ResponseRecorder)
 func speakers(f *fake) []speaker {
 	var all []speaker
 	for _, process := range dialects {
-		h := New(f, Options{Log: zerolog.Nop(), Contract: service.Contract(process)})
-		all = append(all, speaker{h, "unprefixed " + service.Contract(process).String(), "", process})
+		h := New(f, Options{Log: zerolog.Nop(), Contract: contract.Version(process)})
+		all = append(all, speaker{h, "unprefixed " + contract.Version(process).String(), "", process})
 		for _, d := range dialects {
-			all = append(all, speaker{h, d.prefix() + " of " + service.Contract(process).String(), d.prefix(), d})
+			all = append(all, speaker{h, d.prefix() + " of " + contract.Version(process).String(), d.prefix(), d})
 		}
 	}
 	return all

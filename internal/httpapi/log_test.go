@@ -10,7 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/contract"
 )
 
 // logLine is what lines about requests have in common.
@@ -109,12 +109,12 @@ func TestAccessLogTellsErrorsApart(t *testing.T) {
 		want         *string
 	}{
 		{"/select", "{}", nil, nil},
-		{"/select", "{}", &service.Error{Kind: service.Overloaded, Text: "all busy", Message: "come again"}, ptr("all busy")},
-		{"/select", "{}", &service.Error{Kind: service.Unavailable, Text: "no worker"}, ptr("no worker")},
-		{"/select", "{}", &service.Error{Kind: service.Unavailable, Text: "queue full", Details: 1}, ptr("queue full")},
-		{"/select", "{}", &service.Error{Kind: service.Cancelled, Text: "gone"}, ptr("gone")},
-		{"/select", "{}", &service.Error{Text: long}, &long},
-		{"/select", "{}", &service.Error{Text: long + "y"}, ptr(long + "…")},
+		{"/select", "{}", &contract.Error{Kind: contract.Overloaded, Text: "all busy", Message: "come again"}, ptr("all busy")},
+		{"/select", "{}", &contract.Error{Kind: contract.Unavailable, Text: "no worker"}, ptr("no worker")},
+		{"/select", "{}", &contract.Error{Kind: contract.Unavailable, Text: "queue full", Details: 1}, ptr("queue full")},
+		{"/select", "{}", &contract.Error{Kind: contract.Cancelled, Text: "gone"}, ptr("gone")},
+		{"/select", "{}", &contract.Error{Text: long}, &long},
+		{"/select", "{}", &contract.Error{Text: long + "y"}, ptr(long + "…")},
 		{"/select", "{}", errors.New("none of their business"), &internalProblem.text},
 		{"/select", "{", nil, ptr("Failed to parse the request body as JSON: end of text, expected a member name at line 1 column 2")},
 		{"/nope", "", nil, &errRouteNotFound.text},

@@ -19,8 +19,9 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/admission"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -98,8 +99,8 @@ func TestRequestsAreCounted(t *testing.T) {
 		_, _ = io.WriteString(w, "# metrics\n")
 	})}
 	selection, slots, conductor := New(f, options), NewSlots(f, options), NewConductor(f, options)
-	shed := &service.Error{Kind: service.Overloaded, Text: "busy", Message: "busy, please"}
-	gone := &service.Error{Kind: service.Cancelled, Text: "the client went away", Err: context.Canceled}
+	shed := &contract.Error{Kind: contract.Overloaded, Text: "busy", Message: "busy, please"}
+	gone := &contract.Error{Kind: contract.Cancelled, Text: "the client went away", Err: context.Canceled}
 	for _, tc := range []struct {
 		h                    http.Handler
 		method, target, body string

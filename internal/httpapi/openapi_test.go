@@ -14,11 +14,11 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	openapi "github.com/select-service/select-service/api"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/contract"
 )
 
 // described lists the operations of a document as "METHOD path".
-func described(t *testing.T, contract service.Contract) (names []string) {
+func described(t *testing.T, contract contract.Version) (names []string) {
 	t.Helper()
 	var spec struct {
 		Paths map[string]map[string]any
@@ -56,7 +56,7 @@ func routesOf(e *gin.Engine, rename func(path string) string) (names []string) {
 // set, and the listeners of their own have nothing that the selection service has
 // not.
 func TestOpenAPI(t *testing.T) {
-	for _, contract := range []service.Contract{service.Contract13, service.Contract16} {
+	for _, contract := range []contract.Version{contract.V13, contract.V16} {
 		opt := Options{Log: zerolog.Nop(), Contract: contract}
 		withMetrics := opt
 		withMetrics.Metrics = http.NotFoundHandler()
@@ -100,7 +100,7 @@ func matching(operations []string, wanted func(path string) bool) (out []string)
 
 // TestOpenAPIServed: the document of the process's contract is served.
 func TestOpenAPIServed(t *testing.T) {
-	for _, contract := range []service.Contract{service.Contract13, service.Contract16} {
+	for _, contract := range []contract.Version{contract.V13, contract.V16} {
 		w := call(t, New(&fake{}, Options{Log: zerolog.Nop(), Contract: contract}), "GET", "/openapi.yaml", "", nil)
 		if w.Code != 200 || w.Header().Get("Content-Type") != "application/yaml" || w.Body.String() != string(openapi.Document(contract.String())) {
 			t.Errorf("%s: %d %q, %d bytes", contract, w.Code, w.Header().Get("Content-Type"), w.Body.Len())

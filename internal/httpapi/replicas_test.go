@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 )
 
@@ -45,7 +46,7 @@ func TestSnapshotQuery(t *testing.T) {
 			t.Errorf("%s: after %q, limit %d", query, f.after, f.limit)
 		}
 	}
-	refused := newHandler(&fake{err: &service.Error{Kind: service.Conflict, Text: "replica sync is disabled"}})
+	refused := newHandler(&fake{err: &contract.Error{Kind: contract.Conflict, Text: "replica sync is disabled"}})
 	if w := call(t, refused, "GET", "/replica_sync/snapshot", "", nil); w.Code != 409 || errorText(t, w) != "replica sync is disabled" {
 		t.Errorf("disabled: %d %s", w.Code, w.Body)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	openapi "github.com/select-service/select-service/api"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/contract"
 )
 
 // Service is what the routes of the selection service need; those of the slot
@@ -41,7 +41,7 @@ type Options struct {
 	Log zerolog.Logger
 	// Contract is what the routes without a prefix speak; those under /v1.3 and
 	// /v1.6 are always there.
-	Contract service.Contract
+	Contract contract.Version
 	// Metrics serves GET /metrics; nil leaves the route out.
 	Metrics http.Handler
 	// Requests counts the listener's requests; nil for nobody.
@@ -87,7 +87,7 @@ func inDialects(e *gin.Engine, unprefixed api, add func(gin.IRouter, api)) {
 }
 
 func newConductorEngine(svc ConductorService, opt Options) *gin.Engine {
-	opt.Contract = service.Contract13 // it has no dialects
+	opt.Contract = contract.V13 // it has no dialects
 	e, a := bareEngine(opt, renderConductor)
 	conductorRoutes{svc}.addTo(e, a)
 	return e

@@ -14,7 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/contract"
 )
 
 // call sends one request straight to the handler. A nil header is JSON.
@@ -187,16 +187,16 @@ func TestErrorKinds(t *testing.T) {
 		status int
 		body   string
 	}{
-		{&service.Error{Kind: service.BadRequest, Text: "bad"}, 400, `{"error":"bad"}`},
-		{&service.Error{Kind: service.NotFound, Text: `no "x"`}, 404, `{"error":"no \"x\""}`},
-		{&service.Error{Kind: service.Conflict, Text: "taken"}, 409, `{"error":"taken"}`},
-		{&service.Error{Kind: service.TooMany, Text: "later"}, 429, `{"error":"later"}`},
+		{&contract.Error{Kind: contract.BadRequest, Text: "bad"}, 400, `{"error":"bad"}`},
+		{&contract.Error{Kind: contract.NotFound, Text: `no "x"`}, 404, `{"error":"no \"x\""}`},
+		{&contract.Error{Kind: contract.Conflict, Text: "taken"}, 409, `{"error":"taken"}`},
+		{&contract.Error{Kind: contract.TooMany, Text: "later"}, 429, `{"error":"later"}`},
 		{
-			&service.Error{Kind: service.Unavailable, Text: "full", Details: map[string]any{"current": 0, "limit": 1}}, 503,
+			&contract.Error{Kind: contract.Unavailable, Text: "full", Details: map[string]any{"current": 0, "limit": 1}}, 503,
 			`{"error":"full","details":{"current":0,"limit":1}}`,
 		},
 		{
-			&service.Error{Kind: service.Internal, Text: "selected worker 1 is no longer schedulable", Err: errors.New("secret")}, 500,
+			&contract.Error{Kind: contract.Internal, Text: "selected worker 1 is no longer schedulable", Err: errors.New("secret")}, 500,
 			`{"error":"selected worker 1 is no longer schedulable"}`,
 		},
 		{errors.New("secret"), 500, `{"error":"internal error"}`},

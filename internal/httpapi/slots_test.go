@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -217,7 +218,7 @@ func TestSlotsAnswers(t *testing.T) {
 			t.Errorf("filters %v %v", f.model, f.tenant)
 		}
 	}
-	f.err = &service.Error{Kind: service.Conflict, Text: "no"}
+	f.err = &contract.Error{Kind: contract.Conflict, Text: "no"}
 	for prefix, h := range slotsHandlers(f) {
 		for path, body := range map[string]string{
 			"/register": `{"worker_id":1,"model_name":"a","block_size":1,"dp_start":0,"dp_size":1}`, "/unregister": `{"worker_id":1,"model_name":"a"}`,

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 func advisory(r *service.SelectRequest) { r.Advisory = true }

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
@@ -16,7 +17,7 @@ import (
 
 // approximate tells whether bookings make the index.
 func (s *Service) approximate() bool {
-	return s.config.Contract == Contract16 && !s.config.KVEvents && s.config.ApproximateTTL > 0
+	return s.config.Contract == contract.V16 && !s.config.KVEvents && s.config.ApproximateTTL > 0
 }
 
 // newPredictions returns what pools predict with, nil if engines tell.

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
@@ -16,7 +17,7 @@ import (
 
 // approximate is the configuration in which bookings make the index.
 func approximate(c *service.Config) {
-	c.Contract, c.KVEvents, c.ApproximateTTL = service.Contract16, false, 120*time.Second
+	c.Contract, c.KVEvents, c.ApproximateTTL = contract.V16, false, 120*time.Second
 }
 
 // predicted books a prompt on a rank.
@@ -123,25 +124,25 @@ func TestApproximateHashes(t *testing.T) {
 	const lengths = "block_hashes length 2 must match sequence_hashes length 3"
 	for name, tt := range map[string]struct {
 		change func(*service.ReserveRequest)
-		kind   service.Kind
+		kind   contract.Kind
 		text   string // "" if it is booked
 		only   bool   // with predictions
 	}{
-		"lengths":         {func(*service.ReserveRequest) {}, service.BadRequest, lengths, true},
+		"lengths":         {func(*service.ReserveRequest) {}, contract.BadRequest, lengths, true},
 		"no block hashes": {func(r *service.ReserveRequest) { r.Prompt.HasBlockHashes = false }, 0, "", false},
 		"nor a length": {func(r *service.ReserveRequest) {
 			r.Prompt.HasBlockHashes, r.Prompt.ISLTokens = false, 0
 		}, 0, "", false},
-		"no length":      {func(r *service.ReserveRequest) { r.Prompt.ISLTokens = 0 }, service.BadRequest, "isl_tokens must be greater than 0", true},
+		"no length":      {func(r *service.ReserveRequest) { r.Prompt.ISLTokens = 0 }, contract.BadRequest, "isl_tokens must be greater than 0", true},
 		"tokens":         {func(r *service.ReserveRequest) { r.Prompt.TokenIDs, r.Prompt.HasTokenIDs = prompt(1, 12), true }, 0, "", false},
-		"unknown rank":   {func(r *service.ReserveRequest) { r.Rank.DP = 9 }, service.BadRequest, lengths, true},
-		"unknown worker": {func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, service.NotFound, "schedulable worker 9 not found for model=m tenant=t", false},
+		"unknown rank":   {func(r *service.ReserveRequest) { r.Rank.DP = 9 }, contract.BadRequest, lengths, true},
+		"unknown worker": {func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, contract.NotFound, "schedulable worker 9 not found for model=m tenant=t", false},
 	} {
 		for _, predicts := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, predicts %t", name, predicts), func(t *testing.T) {
 				w := start(t, approximate, func(c *service.Config) {
 					if !predicts {
-						c.Contract = service.Contract13
+						c.Contract = contract.V13
 					}
 				})
 				w.put(record(1, 1))
@@ -153,7 +154,7 @@ func TestApproximateHashes(t *testing.T) {
 				_, err := w.Reserve(req)
 				switch {
 				case tt.only && !predicts && req.Rank.DP != 0:
-					wantError(t, err, service.NotFound, "Worker WorkerWithDpRank { worker_id: 1, dp_rank: 9 } not found")
+					wantError(t, err, contract.NotFound, "Worker WorkerWithDpRank { worker_id: 1, dp_rank: 9 } not found")
 				case tt.text == "" || tt.only && !predicts:
 					if err != nil {
 						t.Error(err)
@@ -226,7 +227,7 @@ func TestApproximateDump(t *testing.T) {
 	w.put(record(1, 1))
 	w.book("a", prompt(1, 12))
 	var out strings.Builder
-	if err := w.Dump(t.Context(), &out, service.Contract16); err != nil {
+	if err := w.Dump(t.Context(), &out, contract.V16); err != nil {
 		t.Fatal(err)
 	}
 	var dump map[string]struct {
@@ -266,7 +267,7 @@ func TestApproximateDump(t *testing.T) {
 // nothing.
 func TestNotApproximate(t *testing.T) {
 	for name, change := range map[string]func(*service.Config){
-		"events":       func(c *service.Config) { c.Contract, c.ApproximateTTL = service.Contract16, time.Minute },
+		"events":       func(c *service.Config) { c.Contract, c.ApproximateTTL = contract.V16, time.Minute },
 		"contract 1.3": func(c *service.Config) { c.KVEvents, c.ApproximateTTL = false, time.Minute },
 	} {
 		t.Run(name, func(t *testing.T) {

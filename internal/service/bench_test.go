@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // bed is a service with that many ranks, 8 to a worker, of which every fourth

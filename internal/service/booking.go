@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -36,7 +37,7 @@ func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
 	}
 	weights, err := s.config.Weights.With(req.Override)
 	if err != nil {
-		return Reservation{}, &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+		return Reservation{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
 	if err := q.readBooking(&req.Prompt, snap); err != nil {
 		return Reservation{}, err
@@ -137,7 +138,7 @@ func (r *ReserveRequest) prefill(prompt uint64, tracked bool) (tokens uint64, co
 		tokens, counts = *given, true
 	}
 	if tokens > prompt {
-		return 0, false, errorf(BadRequest, "effective_prefill_tokens (%d) must not exceed isl_tokens (%d)", tokens, prompt)
+		return 0, false, contract.Errorf(contract.BadRequest, "effective_prefill_tokens (%d) must not exceed isl_tokens (%d)", tokens, prompt)
 	}
 	if r.TrackPrefill != nil {
 		counts = *r.TrackPrefill
@@ -177,11 +178,11 @@ func (s *Service) place(req *ReserveRequest, snap *catalog.Snapshot) (catalog.En
 
 // noSuchRank tells an unknown worker from an unknown rank of a known one
 // (decision D4).
-func noSuchRank(snap *catalog.Snapshot, r catalog.Rank) *Error {
+func noSuchRank(snap *catalog.Snapshot, r catalog.Rank) *contract.Error {
 	if len(snap.RanksOf(r.Worker)) == 0 {
-		return scopeErrorf(NotFound, snap.Scope, "schedulable worker %d not found", r.Worker)
+		return contract.ScopeErrorf(contract.NotFound, snap.Scope, "schedulable worker %d not found", r.Worker)
 	}
-	return errorf(NotFound, "Worker %s not found", r)
+	return contract.Errorf(contract.NotFound, "Worker %s not found", r)
 }
 
 // readBooking reads a prompt that is booked and not looked up: block hashes are
@@ -234,11 +235,11 @@ func reservationError(id string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, reservations.ErrNotFound):
-		return &Error{Kind: NotFound, Text: "reservation " + id + " not found", Err: err}
+		return &contract.Error{Kind: contract.NotFound, Text: "reservation " + id + " not found", Err: err}
 	case errors.Is(err, reservations.ErrNoLease):
-		return &Error{Kind: Conflict, Text: "reservation " + id + " has no lease", Err: err}
+		return &contract.Error{Kind: contract.Conflict, Text: "reservation " + id + " has no lease", Err: err}
 	case errors.Is(err, reservations.ErrFraction):
-		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
 	return err
 }

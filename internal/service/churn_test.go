@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -54,8 +55,8 @@ func TestSelectDuringChanges(t *testing.T) {
 				if sel.Endpoint != address(sel.Rank.Worker) || sel.Rank.DP > 2 {
 					t.Errorf("%v at %s was never registered", sel.Rank, sel.Endpoint)
 				}
-				var e *service.Error
-				if err := w.Free(*sel.ReservationID); err != nil && (!errors.As(err, &e) || e.Kind != service.NotFound || sel.Rank.Worker == 0) {
+				var e *contract.Error
+				if err := w.Free(*sel.ReservationID); err != nil && (!errors.As(err, &e) || e.Kind != contract.NotFound || sel.Rank.Worker == 0) {
 					t.Errorf("free on %v: %v", sel.Rank, err)
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -19,7 +20,7 @@ func TestIDOnItsWay(t *testing.T) {
 		explicit := service.ReserveRequest{Scope: scope, ID: "x", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 8)).Prompt}
 		refused := func(err error) {
 			t.Helper()
-			wantError(t, err, service.Conflict, "Request x is being booked")
+			wantError(t, err, contract.Conflict, "Request x is being booked")
 			wantText16(t, err, "selection x is already reserved or being reserved")
 		}
 		first := w.call("x", prompt(1, 8), detailed)
@@ -59,7 +60,7 @@ func TestIDOnItsWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		wantError(t, second.err, service.Conflict, takenText("x"))
+		wantError(t, second.err, contract.Conflict, takenText("x"))
 		if err := w.Free("x"); err != nil {
 			t.Fatal(err)
 		}
@@ -81,18 +82,18 @@ func TestEmptyID(t *testing.T) {
 	w.put(record(1, 1))
 	w.book("", prompt(1, 8))
 	_, err := w.Select(context.Background(), req16(""), true)
-	wantError(t, err, service.Conflict, takenText(""))
+	wantError(t, err, contract.Conflict, takenText(""))
 	wantText16(t, err, "selection  is already reserved or being reserved")
 }
 
 // wantText16 wants an error to have that text in the 1.6 dialect.
 func wantText16(t *testing.T, err error, want string) {
 	t.Helper()
-	e, ok := errors.AsType[*service.Error](err)
+	e, ok := errors.AsType[*contract.Error](err)
 	if !ok {
 		t.Fatalf("error is %v, want %q", err, want)
 	}
-	if got := e.TextIn(service.Contract16); got != want {
+	if got := e.TextIn(contract.V16); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 )
 
@@ -73,7 +74,7 @@ func TestExpiry(t *testing.T) {
 		w.wantLoad("1/0: 8 3 1")
 		time.Sleep(61 * time.Second)
 		synctest.Wait()
-		wantError(t, w.OutputBlock("r", nil), service.NotFound, "reservation r not found")
+		wantError(t, w.OutputBlock("r", nil), contract.NotFound, "reservation r not found")
 		w.wantLoad("1/0: 0 0 0")
 		if n := sum(w.Metrics().ReservationEvents, "expired"); n != 1 {
 			t.Errorf("%v expired, want 1", n)

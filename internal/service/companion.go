@@ -3,7 +3,7 @@ package service
 import (
 	"sync"
 
-	"github.com/select-service/select-service/pkg/affinity"
+	"github.com/select-service/select-service/internal/affinity"
 )
 
 // companion is what the service keeps beside a booking while it lives: what it

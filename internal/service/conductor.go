@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -114,7 +115,7 @@ func (s *Service) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publishe
 	defer s.publishing.Unlock()
 	gone := s.conductor.Withdraw(*f)
 	if len(gone) == 0 {
-		return nil, &Error{Kind: NotFound, Text: unmatchedText(f), Reason: reasonNotFound}
+		return nil, &contract.Error{Kind: contract.NotFound, Text: unmatchedText(f), Reason: reasonNotFound}
 	}
 	for _, p := range gone {
 		s.unfollowPublisher(p)
@@ -144,13 +145,13 @@ func (s *Service) ConductorServices() []ConductorService {
 // checkEndpoints refuses endpoints that can never work.
 func checkEndpoints(reg *conductor.Registration) error {
 	if _, err := catalog.ParseEndpoint(reg.Endpoint); err != nil {
-		return &Error{Kind: BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "endpoint", Err: err}
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "endpoint", Err: err}
 	}
 	if reg.Replay == "" {
 		return nil
 	}
 	if err := catalog.CheckReplayEndpoint(reg.Replay); err != nil {
-		return &Error{Kind: BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "replay_endpoint", Err: err}
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "replay_endpoint", Err: err}
 	}
 	return nil
 }
@@ -165,11 +166,11 @@ func registrationError(reg *conductor.Registration, err error) error {
 		if conflict.InForce.Replay != reg.Replay {
 			field = "replay_endpoint"
 		}
-		return &Error{Kind: Conflict, Text: err.Error(), Reason: reasonRegistered, Field: field, Err: err}
+		return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Reason: reasonRegistered, Field: field, Err: err}
 	case errors.As(err, &seed):
-		return &Error{Kind: Conflict, Text: err.Error(), Reason: reasonSeed, Field: "hash_seed", Err: err}
+		return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Reason: reasonSeed, Field: "hash_seed", Err: err}
 	case errors.Is(err, conductor.ErrFull):
-		return &Error{Kind: Unavailable, Text: err.Error(), Reason: reasonFull, Err: err}
+		return &contract.Error{Kind: contract.Unavailable, Text: err.Error(), Reason: reasonFull, Err: err}
 	}
-	return &Error{Kind: Internal, Text: "internal error", Err: err}
+	return &contract.Error{Kind: contract.Internal, Text: "internal error", Err: err}
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/select-service/select-service/pkg/conductor"
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 

@@ -5,8 +5,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // maxLines bounds the lines that one look at the streams, or one request, writes
@@ -53,7 +54,7 @@ type refusal struct{ err error }
 
 // MarshalZerologObject writes the fields.
 func (r refusal) MarshalZerologObject(e *zerolog.Event) {
-	if known, ok := errors.AsType[*Error](r.err); ok {
+	if known, ok := errors.AsType[*contract.Error](r.err); ok {
 		e.Str("reason", known.Reason)
 		if known.Field != "" {
 			e.Str("field", known.Field)

@@ -1,8 +1,8 @@
 package service
 
 import (
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/metrics"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/indexer"
 )
 

@@ -4,8 +4,8 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/metrics"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // envelope is a standardised event of a cache backend; more sets or replaces

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/select-service/select-service/pkg/conductor"
+	"github.com/select-service/select-service/internal/conductor"
 )
 
 // The naive owner model: for every owner of a cache the set of chains that it

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 )

@@ -3,9 +3,10 @@ package service_test
 import (
 	"testing"
 
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // TestConductorSelectionWorkers (decision C7): workers of selection appear under
@@ -73,7 +74,7 @@ func TestConductorInstancesAreNotSelected(t *testing.T) {
 	e.publish(0, e.stored(p, blockSize, nil))
 	w.wantHits(identity, p, "", gpu("1", 16))
 	_, err := w.Select(t.Context(), ask(p), false)
-	wantError(t, err, service.Unavailable, "no schedulable workers are available")
+	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
 	w.put(record(1, 1))
 	w.wantDevice(p, "1/0:0")
 	if n := len(w.Workers(nil, nil)); n != 1 {

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -32,8 +33,8 @@ func (s *Service) followPublisher(p *conductor.Publisher) error {
 		if cause := errors.Unwrap(err); cause != nil {
 			err = cause // without our name of the stream
 		}
-		return &Error{
-			Kind: BadRequest, Text: fmt.Sprintf("cannot subscribe to `%s`: %v", p.Endpoint, err),
+		return &contract.Error{
+			Kind: contract.BadRequest, Text: fmt.Sprintf("cannot subscribe to `%s`: %v", p.Endpoint, err),
 			Reason: reasonEndpoint, Field: "endpoint", Err: err,
 		}
 	}

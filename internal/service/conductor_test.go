@@ -13,9 +13,10 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -43,7 +44,7 @@ func TestConductorLifecycle(t *testing.T) {
 	w.unregister(instance("i1"), "i1|t|0")
 	w.wantHits(identity, p, "", gpu("i2", 4))
 	_, err := w.ConductorUnregister(instance("i1"))
-	wantReason(t, err, service.NotFound, "not_found", "", "service not found: i1|t")
+	wantReason(t, err, contract.NotFound, "not_found", "", "service not found: i1|t")
 	if opened, live := w.net.count(); opened != 2 || live != 1 {
 		t.Errorf("%d sockets opened, %d live; want 2 and 1", opened, live)
 	}
@@ -93,7 +94,7 @@ func TestConductorRanks(t *testing.T) {
 	w.unregister(f, "i|t|1")
 	w.wantHits(identity, p, "", "i: 8 GPU 8 CPU 0 DISK 0 DP 0:8")
 	_, err := w.ConductorUnregister(f)
-	wantReason(t, err, service.NotFound, "not_found", "", "service not found: i|t|1")
+	wantReason(t, err, contract.NotFound, "not_found", "", "service not found: i|t|1")
 }
 
 // TestConductorUnmatched: an unregistration that matches nothing says what was
@@ -126,7 +127,7 @@ func TestConductorUnmatched(t *testing.T) {
 			f := instance("i")
 			tt.narrow(&f)
 			_, err := w.ConductorUnregister(f)
-			wantReason(t, err, service.NotFound, "not_found", "", tt.text)
+			wantReason(t, err, contract.NotFound, "not_found", "", tt.text)
 			if strings.Contains(err.Error(), "secret") {
 				t.Errorf("a salt is in %q", err)
 			}
@@ -138,7 +139,7 @@ func TestConductorUnmatched(t *testing.T) {
 		"modelname":   {Model: new(strings.Repeat("i", 4097))},
 	} {
 		_, err := w.ConductorUnregister(f)
-		wantReason(t, err, service.BadRequest, "invalid_field", field, field+": 4097 bytes are too long, at most 4096")
+		wantReason(t, err, contract.BadRequest, "invalid_field", field, field+": 4097 bytes are too long, at most 4096")
 	}
 	f := instance("i")
 	f.Replay, f.HashSeed = &r.Replay, &r.HashSeed
@@ -156,50 +157,50 @@ func TestConductorRefusals(t *testing.T) {
 	w.net.refuse(bound.Endpoint, true)
 	tests := map[string]struct {
 		change func(*conductor.Registration)
-		kind   service.Kind
+		kind   contract.Kind
 		reason string
 		field  string
 		text   string // part
 	}{
 		"endpoint": {
 			func(r *conductor.Registration) { r.Endpoint = "nope" },
-			service.BadRequest, "invalid_endpoint", "endpoint", "invalid ZMQ endpoint `nope`: missing scheme",
+			contract.BadRequest, "invalid_endpoint", "endpoint", "invalid ZMQ endpoint `nope`: missing scheme",
 		},
 		"replay endpoint": {
 			func(r *conductor.Registration) { r.Replay = "tcp://h" },
-			service.BadRequest, "invalid_endpoint", "replay_endpoint", "invalid ZMQ endpoint `tcp://h`: missing TCP port",
+			contract.BadRequest, "invalid_endpoint", "replay_endpoint", "invalid ZMQ endpoint `tcp://h`: missing TCP port",
 		},
 		"wildcard replay endpoint": {
 			func(r *conductor.Registration) { r.Replay = "tcp://*:1" },
-			service.BadRequest, "invalid_endpoint", "replay_endpoint", "invalid ZMQ endpoint `tcp://*:1`: wildcard host",
+			contract.BadRequest, "invalid_endpoint", "replay_endpoint", "invalid ZMQ endpoint `tcp://*:1`: wildcard host",
 		},
 		"a long name": {
 			func(r *conductor.Registration) { r.Instance = strings.Repeat("i", 4097) },
-			service.BadRequest, "invalid_field", "instance_id", "instance_id: 4097 bytes are too long, at most 4096",
+			contract.BadRequest, "invalid_field", "instance_id", "instance_id: 4097 bytes are too long, at most 4096",
 		},
 		"a long salt": {
 			func(r *conductor.Registration) { r.Salt = strings.Repeat("s", 1<<20) },
-			service.BadRequest, "invalid_field", "additionalsalt", "additionalsalt: 1048576 bytes are too long, at most 4096",
+			contract.BadRequest, "invalid_field", "additionalsalt", "additionalsalt: 1048576 bytes are too long, at most 4096",
 		},
 		"another replay endpoint": {
 			func(r *conductor.Registration) { r.Replay = "tcp://i:6001" },
-			service.Conflict, "already_registered", "replay_endpoint", `is already registered at tcp://i:5000 with replay endpoint "tcp://i:6000"`,
+			contract.Conflict, "already_registered", "replay_endpoint", `is already registered at tcp://i:5000 with replay endpoint "tcp://i:6000"`,
 		},
 		"no replay endpoint": {
 			func(r *conductor.Registration) { r.Replay = "" },
-			service.Conflict, "already_registered", "replay_endpoint", "",
+			contract.Conflict, "already_registered", "replay_endpoint", "",
 		},
 		"another hash seed": {
 			func(r *conductor.Registration) { r.HashSeed = 7 },
-			service.Conflict, "already_registered", "hash_seed", "",
+			contract.Conflict, "already_registered", "hash_seed", "",
 		},
 		"another hash seed for the identity": {
 			func(r *conductor.Registration) { r.Instance, r.HashSeed = "j", 7 },
-			service.Conflict, "hash_seed_mismatch", "hash_seed", `model=m tenant=t lora_name="" block_size=4: existing=1337, requested=7`,
+			contract.Conflict, "hash_seed_mismatch", "hash_seed", `model=m tenant=t lora_name="" block_size=4: existing=1337, requested=7`,
 		},
 		"an endpoint that cannot be bound": {
 			func(r *conductor.Registration) { *r = bound },
-			service.BadRequest, "invalid_endpoint", "endpoint", "cannot subscribe to `tcp://bound:5000`: address already in use",
+			contract.BadRequest, "invalid_endpoint", "endpoint", "cannot subscribe to `tcp://bound:5000`: address already in use",
 		},
 	}
 	for name, tt := range tests {
@@ -230,9 +231,9 @@ func TestConductorClose(t *testing.T) {
 	w.register(registration("j", 0))
 	w.Close()
 	const text = "shutting down"
-	wantReason(t, w.ConductorRegister(registration("k", 0)), service.Unavailable, "shutting_down", "", text)
+	wantReason(t, w.ConductorRegister(registration("k", 0)), contract.Unavailable, "shutting_down", "", text)
 	err := w.ConductorQuery(&service.ConductorQuery{Identity: identity}, new(conductor.Answer))
-	wantReason(t, err, service.Unavailable, "shutting_down", "", text)
+	wantReason(t, err, contract.Unavailable, "shutting_down", "", text)
 	w.unregister(instance("i"), "i|t|0")
 	w.stop()
 	if _, live := w.net.count(); live != 0 {
@@ -361,9 +362,9 @@ func TestConductorSweep(t *testing.T) {
 
 // wantReason checks an error of the Conductor API: its kind, codes, and a part of
 // its text.
-func wantReason(t testing.TB, err error, kind service.Kind, reason, field, text string) {
+func wantReason(t testing.TB, err error, kind contract.Kind, reason, field, text string) {
 	t.Helper()
-	var e *service.Error
+	var e *contract.Error
 	if !errors.As(err, &e) {
 		t.Fatalf("error is %v, want %s", err, reason)
 	}

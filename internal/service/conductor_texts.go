@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/select-service/select-service/pkg/conductor"
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -52,7 +53,7 @@ func filterTexts(f *conductor.Filter) []fieldText {
 func checkLengths(texts []fieldText) error {
 	for _, text := range texts {
 		if n := len(text.value); n > maxRegistered {
-			e := errorf(BadRequest, "%s: %d bytes are too long, at most %d", text.field, n, maxRegistered)
+			e := contract.Errorf(contract.BadRequest, "%s: %d bytes are too long, at most %d", text.field, n, maxRegistered)
 			e.Reason, e.Field = reasonInvalidField, text.field
 			return e
 		}

@@ -7,9 +7,10 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // route is a way to ask for a selection, as the labels of counters tell them
@@ -174,7 +175,7 @@ func (c *selection) decided(err error) {
 
 // blame counts the thresholds that a refusal is due to.
 func (m *modelStats) blame(err error) {
-	over, ok := errors.AsType[*OverloadError](err)
+	over, ok := errors.AsType[*contract.OverloadError](err)
 	if !ok {
 		return
 	}

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 )

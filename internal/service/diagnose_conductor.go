@@ -3,8 +3,8 @@ package service
 import (
 	"fmt"
 
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 )
 
 // ConductorDiagnose tells for each block of a prompt which instances hold it,

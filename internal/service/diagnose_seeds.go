@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/select-service/select-service/pkg/conductor"
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -202,7 +203,7 @@ func TestDiagnoseHashes(t *testing.T) {
 func TestDiagnoseEdges(t *testing.T) {
 	w := start(t)
 	_, err := w.Diagnose(&service.DiagnoseRequest{Scope: scope}, 0)
-	wantError(t, err, service.Unavailable, "no schedulable workers are available")
+	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
 	w.put(record(1, 1))
 
 	d := w.diagnose(service.DiagnoseRequest{Tokens: prompt(1, 3)}, 0)
@@ -296,5 +297,5 @@ func TestConductorDiagnose(t *testing.T) {
 
 	w.Close()
 	_, err := w.ConductorDiagnose(&service.ConductorQuery{Identity: identity}, 0)
-	wantReason(t, err, service.Unavailable, "shutting_down", "", "selection service is shutting down")
+	wantReason(t, err, contract.Unavailable, "shutting_down", "", "selection service is shutting down")
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
 )
@@ -14,13 +15,13 @@ import (
 // recovery.Writer. It is in the form of the given contract. Events received before the call are in it, and ranks whose
 // workers are still awaited after a recovery. A rank that comes or goes meanwhile
 // may be in it in part.
-func (s *Service) Dump(ctx context.Context, w io.Writer, form Contract) error {
+func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) error {
 	if err := s.streams.Barrier(ctx); err != nil {
 		return err
 	}
 	pools := *s.pools.Load()
 	d := recovery.NewWriter(w)
-	d.Domain = form == Contract16
+	d.Domain = form == contract.V16
 	for _, sc := range slices.SortedFunc(maps.Keys(pools), catalog.Scope.Compare) {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 )
@@ -22,7 +23,7 @@ func TestDumpOfHeldRank(t *testing.T) {
 	(*s.pools.Load())[sc].space.Store(&indexer.Store{Slot: slot, Names: []uint64{1}, Local: []uint64{11}})
 	for _, want := range []string{`{"m:t":{"block_size":4,"events":[{"worker_id":17,`, "{}"} {
 		var buf strings.Builder
-		if err := s.Dump(t.Context(), &buf, Contract13); err != nil {
+		if err := s.Dump(t.Context(), &buf, contract.V13); err != nil {
 			t.Fatal(err)
 		}
 		if got := buf.String(); !strings.HasPrefix(got, want) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
@@ -43,7 +44,7 @@ type dumpedItem struct {
 func (w *world) dump() dump {
 	w.t.Helper()
 	var buf bytes.Buffer
-	if err := w.Dump(context.Background(), &buf, service.Contract13); err != nil {
+	if err := w.Dump(context.Background(), &buf, contract.V13); err != nil {
 		w.t.Fatal(err)
 	}
 	var d dump
@@ -148,12 +149,12 @@ func TestDumpFails(t *testing.T) {
 	e := w.engine(1, 0)
 	e.publish(0, e.stored(prompt(1, 4000), blockSize, nil))
 	w.settle()
-	if err := w.Dump(context.Background(), brokenWriter{}, service.Contract13); !errors.Is(err, io.ErrClosedPipe) {
+	if err := w.Dump(context.Background(), brokenWriter{}, contract.V13); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("with a broken writer: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := w.Dump(ctx, io.Discard, service.Contract13); !errors.Is(err, context.Canceled) {
+	if err := w.Dump(ctx, io.Discard, contract.V13); !errors.Is(err, context.Canceled) {
 		t.Errorf("for a caller who has left: %v", err)
 	}
 }
@@ -196,7 +197,7 @@ func TestDumpWhileRanksChange(t *testing.T) {
 			publish(3) // takes the slot
 		}
 		return buf.Write(p)
-	}), service.Contract13)
+	}), contract.V13)
 	if err != nil {
 		t.Fatal(err)
 	}

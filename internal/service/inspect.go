@@ -3,6 +3,7 @@ package service
 import (
 	"slices"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -84,7 +85,7 @@ func (s *Service) project(q *query, req *ProjectRequest) (*catalog.Snapshot, sel
 	}
 	weights, err := s.config.Weights.With(req.Override)
 	if err != nil {
-		return nil, weights, &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+		return nil, weights, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
 	if err := q.read(&req.Prompt, snap); err != nil {
 		return nil, weights, err

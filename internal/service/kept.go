@@ -3,8 +3,9 @@ package service
 import (
 	"errors"
 
-	"github.com/select-service/select-service/pkg/affinity"
-	"github.com/select-service/select-service/pkg/pending"
+	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/pending"
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
@@ -41,14 +42,14 @@ func (s *Service) reserveKept(req *ReserveRequest) (Reservation, error) {
 	}
 	defer claim.Back()
 	r, err := s.bookKept(req, claim.Selection())
-	if err == nil || kindOf(err) == BadRequest || errors.Is(err, pending.ErrNone) {
+	if err == nil || contract.KindOf(err) == contract.BadRequest || errors.Is(err, pending.ErrNone) {
 		claim.Done()
 	}
 	return r, err
 }
 
-func nothingKept(req *ReserveRequest) *Error {
-	none := scopeErrorf(NotFound, req.Scope, "no pending selection %s", req.ID)
+func nothingKept(req *ReserveRequest) *contract.Error {
+	none := contract.ScopeErrorf(contract.NotFound, req.Scope, "no pending selection %s", req.ID)
 	none.Tail, none.Err = " (expired, already used, or never selected)", pending.ErrNone
 	return none
 }
@@ -63,7 +64,7 @@ func (s *Service) bookKept(req *ReserveRequest, sel pending.Selection) (Reservat
 	}
 	e, ok := snap.Entry(sel.Rank)
 	if !ok {
-		return Reservation{}, scopeErrorf(NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
+		return Reservation{}, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
 	}
 	if exists := s.live(req.ID, req.Scope); exists != nil { // the session stays as it is
 		return Reservation{}, taken(exists.Error(), req.IfExists, exists)

@@ -9,9 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/pending"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/pending"
 )
 
 func keeping(c *service.Config) { c.Kept = pending.DefaultLimits() }
@@ -56,7 +57,7 @@ func TestKept(t *testing.T) {
 	}
 	w.wantLoad("1/0: 0 0 0, 2/0: 10 2 1")
 	_, err = w.bookKept("k")
-	wantError(t, err, service.NotFound, nonePending("k"))
+	wantError(t, err, contract.NotFound, nonePending("k"))
 	again, err := w.bookKept("k", func(r *service.ReserveRequest) { r.IfExists = service.ReturnFirst })
 	r.Repeated = true
 	if err != nil || again != r {
@@ -86,28 +87,28 @@ func TestKeptFailures(t *testing.T) {
 	other := service.ReserveRequest{Scope: scope, ID: "k", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(9, 8)).Prompt}
 	tests := map[string]struct {
 		spoil func(w *world)
-		kind  service.Kind
+		kind  contract.Kind
 		text  string
 		mend  func(w *world)
 	}{
 		"id taken": {
-			func(w *world) { w.book("k", prompt(9, 8)) }, service.Conflict,
+			func(w *world) { w.book("k", prompt(9, 8)) }, contract.Conflict,
 			"Request k already exists (assigned to worker WorkerWithDpRank { worker_id: 2, dp_rank: 0 })",
 			func(w *world) { _ = w.Free("k") },
 		},
 		"worker gone": {
-			func(w *world) { w.remove(1) }, service.NotFound,
+			func(w *world) { w.remove(1) }, contract.NotFound,
 			"schedulable worker 1 (dp_rank 0) not found for model=m tenant=t",
 			func(w *world) { w.put(record(1, 1)) },
 		},
 		"nobody there": {
-			func(w *world) { w.remove(1); w.remove(2) }, service.Unavailable, "no schedulable workers are available",
+			func(w *world) { w.remove(1); w.remove(2) }, contract.Unavailable, "no schedulable workers are available",
 			func(w *world) { w.put(record(1, 1)) },
 		},
-		"other block size":   {func(w *world) { w.become(func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }) }, service.NotFound, nonePending("k"), nil},
-		"other hashes":       {func(w *world) { w.become(func(r *catalog.Record) { r.IsEagle = new(true) }) }, service.NotFound, nonePending("k"), nil},
-		"booked explicitly":  {func(w *world) { _, _ = w.Reserve(&other); _ = w.Free("k") }, service.NotFound, nonePending("k"), nil},
-		"explicitly refused": {func(w *world) { o := other; o.Rank.Worker = 7; _, _ = w.Reserve(&o) }, service.NotFound, nonePending("k"), nil},
+		"other block size":   {func(w *world) { w.become(func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }) }, contract.NotFound, nonePending("k"), nil},
+		"other hashes":       {func(w *world) { w.become(func(r *catalog.Record) { r.IsEagle = new(true) }) }, contract.NotFound, nonePending("k"), nil},
+		"booked explicitly":  {func(w *world) { _, _ = w.Reserve(&other); _ = w.Free("k") }, contract.NotFound, nonePending("k"), nil},
+		"explicitly refused": {func(w *world) { o := other; o.Rank.Worker = 7; _, _ = w.Reserve(&o) }, contract.NotFound, nonePending("k"), nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +135,7 @@ func TestKeptFailures(t *testing.T) {
 	w.put(record(1, 1))
 	w.keep("k", prompt(1, 8))
 	_, err := w.bookKept("k")
-	wantError(t, err, service.NotFound, nonePending("k")) // nothing is kept without limits
+	wantError(t, err, contract.NotFound, nonePending("k")) // nothing is kept without limits
 }
 
 // TestKeptExpires: a selection is kept for its time, from the latest one.
@@ -153,7 +154,7 @@ func TestKeptExpires(t *testing.T) {
 		w.wantLoad("1/0: 12 3 1")
 		time.Sleep(3 * time.Second)
 		_, err := w.bookKept("l")
-		wantError(t, err, service.NotFound, nonePending("l"))
+		wantError(t, err, contract.NotFound, nonePending("l"))
 	})
 }
 

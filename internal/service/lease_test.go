@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -38,7 +39,7 @@ func TestLeases(t *testing.T) {
 					}
 				}
 				time.Sleep(12 * time.Second)
-				wantError(t, step(w), service.NotFound, "reservation r not found")
+				wantError(t, step(w), contract.NotFound, "reservation r not found")
 				w.wantLoad("1/0: 0 0 0")
 				w.wantLog("warn: stale reservations ended leases=1 reservations=1")
 			})
@@ -51,8 +52,8 @@ func TestRenewRefused(t *testing.T) {
 	w := start(t, eventsOff)
 	w.put(record(1, 1))
 	w.book("r", prompt(1, 8))
-	wantError(t, w.Renew("r"), service.Conflict, "reservation r has no lease")
-	wantError(t, w.Renew("x"), service.NotFound, "reservation x not found")
+	wantError(t, w.Renew("r"), contract.Conflict, "reservation r has no lease")
+	wantError(t, w.Renew("x"), contract.NotFound, "reservation x not found")
 }
 
 // TestReservationLifetime: it is configured, and a lease does not depend on it.
@@ -110,8 +111,8 @@ func TestLeaseEndsInTime(t *testing.T) {
 			}
 			time.Sleep(length + time.Millisecond)
 			if asks {
-				wantError(t, w.Renew("r"), service.NotFound, "reservation r not found")
-				wantError(t, w.PrefillComplete("r"), service.NotFound, "reservation r not found")
+				wantError(t, w.Renew("r"), contract.NotFound, "reservation r not found")
+				wantError(t, w.PrefillComplete("r"), contract.NotFound, "reservation r not found")
 			}
 			time.Sleep(reservations.ExpireEvery)
 			c.served(t)

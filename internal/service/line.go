@@ -6,7 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/select-service/select-service/pkg/admission"
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -88,7 +89,7 @@ func (l *line) do(ctx context.Context, c *selection) error {
 }
 
 func clientGone(err error) error {
-	return &Error{Kind: Cancelled, Text: "the client went away", Err: err}
+	return &contract.Error{Kind: contract.Cancelled, Text: "the client went away", Err: err}
 }
 
 // withdraw takes a ticket out of the line; it is false if its turn has come.
@@ -150,7 +151,7 @@ func (l *line) drain() {
 }
 
 // errPanicked is for a selection that panicked in the turn that another one gave it.
-var errPanicked = &Error{Kind: Internal, Text: "internal error"}
+var errPanicked = &contract.Error{Kind: contract.Internal, Text: "internal error"}
 
 // serve runs a selection whose turn has come. Who waits for it is told also if it
 // panics: the panic is in another caller's goroutine.
@@ -284,7 +285,7 @@ func rejection(err error) error {
 	if !errors.As(err, &full) {
 		return err
 	}
-	return &Error{Kind: QueueRejected, Text: full.Error(), Err: err, Details: queueDetails{
+	return &contract.Error{Kind: contract.QueueRejected, Text: full.Error(), Err: err, Details: queueDetails{
 		PolicyClass: full.PolicyClass, LimitKind: string(full.LimitKind), Current: full.Current, Limit: full.Limit,
 	}}
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // discard is an answer that nobody keeps.

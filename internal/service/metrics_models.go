@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/select-service/select-service/internal/metrics"
-	"github.com/select-service/select-service/pkg/overload"
+	"github.com/select-service/select-service/internal/overload"
 )
 
 // modelMetrics sets what is counted for each model. Models come from the catalog

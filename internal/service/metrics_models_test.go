@@ -9,9 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // ofModel puts a worker into another model.
@@ -73,7 +74,7 @@ func TestTasks(t *testing.T) {
 	rejected := 0
 	refused := func(reserve bool, change ...func(*service.SelectRequest)) {
 		t.Helper()
-		var over *service.OverloadError
+		var over *contract.OverloadError
 		if err := choose(reserve, change...); !errors.As(err, &over) {
 			t.Fatalf("error is %v", err)
 		}

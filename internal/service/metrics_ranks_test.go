@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // TestRankMetrics: after random traffic the series of ranks say what /loads and

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -14,7 +15,7 @@ import (
 func TestMetrics(t *testing.T) {
 	w := start(t, queueing(0))
 	_, err := w.Select(context.Background(), ask(prompt(1, 8)), false) // nobody is there
-	wantError(t, err, service.Unavailable, "no schedulable workers are available")
+	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
 	w.put(record(1, 1))
 	w.put(record(2, 2))
 	if _, err := w.PutWorker(catalog.Record{ID: 3, Scope: scope}); err != nil {

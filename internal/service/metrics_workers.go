@@ -2,8 +2,8 @@ package service
 
 import (
 	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // workerMetrics sets how many workers each model has, and the thresholds by which

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 	"github.com/select-service/select-service/pkg/selector"
 )
 

@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // TestLongNames: no worker can have a name of more than 1,024 bytes; whoever asks
@@ -22,22 +23,22 @@ func TestLongNames(t *testing.T) {
 	r := record(2, 1)
 	r.Scope.Tenant = long
 	_, err := w.PutWorker(r)
-	wantError(t, err, service.BadRequest, "tenant_id has 1025 bytes, the maximum is 1024")
+	wantError(t, err, contract.BadRequest, "tenant_id has 1025 bytes, the maximum is 1024")
 	err = w.SlotsRegister(service.SlotsWorker{Worker: 3, Scope: sc, BlockSize: blockSize, DPSize: 1})
-	wantError(t, err, service.BadRequest, "model_name has 1025 bytes, the maximum is 1024")
+	wantError(t, err, contract.BadRequest, "model_name has 1025 bytes, the maximum is 1024")
 
 	req := ask(prompt(1, 8))
 	req.Scope = sc
 	_, err = w.Select(context.Background(), req, true)
-	wantError(t, err, service.Unavailable, "no schedulable workers for "+both)
+	wantError(t, err, contract.Unavailable, "no schedulable workers for "+both)
 	_, err = w.Diagnose(&service.DiagnoseRequest{Scope: sc}, 0)
-	wantError(t, err, service.Unavailable, "no schedulable workers for "+both)
-	wantError(t, w.SlotsAdd(&service.SlotsBooking{Scope: sc}), service.NotFound, "no slot tracker for "+both)
-	wantError(t, w.SlotsUnregister(sc, 3), service.NotFound, "worker 3 not found for "+both)
+	wantError(t, err, contract.Unavailable, "no schedulable workers for "+both)
+	wantError(t, w.SlotsAdd(&service.SlotsBooking{Scope: sc}), contract.NotFound, "no slot tracker for "+both)
+	wantError(t, w.SlotsUnregister(sc, 3), contract.NotFound, "worker 3 not found for "+both)
 	_, err = w.SetBusyThreshold(long, overload.Thresholds{PrefillTokens: new(uint64(1))})
-	wantError(t, err, service.NotFound, "Model '"+cut+"' not found. Thresholds can only be set for discovered models.")
+	wantError(t, err, contract.NotFound, "Model '"+cut+"' not found. Thresholds can only be set for discovered models.")
 
 	req.Scope = catalog.Scope{Model: long[1:], Tenant: "t"} // a worker could have this one
 	_, err = w.Select(context.Background(), req, true)
-	wantError(t, err, service.Unavailable, "no schedulable workers for model="+long[1:]+" tenant=t")
+	wantError(t, err, contract.Unavailable, "no schedulable workers for model="+long[1:]+" tenant=t")
 }

@@ -3,6 +3,7 @@ package service
 import (
 	"errors"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -41,22 +42,22 @@ func outcomeOf(err error, reserve bool) Outcome {
 	case errors.Is(err, selector.ErrNoEndpoints):
 		return NoEndpoint
 	}
-	e, ok := errors.AsType[*Error](err)
+	e, ok := errors.AsType[*contract.Error](err)
 	if !ok {
 		return Failed
 	}
 	switch e.Kind {
-	case BadRequest:
+	case contract.BadRequest:
 		return Invalid
-	case Conflict:
+	case contract.Conflict:
 		return IDTaken
-	case Overloaded:
+	case contract.Overloaded:
 		return Refused
-	case Cancelled:
+	case contract.Cancelled:
 		return Abandoned
-	case QueueRejected:
+	case contract.QueueRejected:
 		return QueueFull
-	case Unavailable:
+	case contract.Unavailable:
 		if e.Err == nil {
 			return NotReady
 		}

@@ -5,8 +5,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
@@ -32,7 +33,7 @@ func (s *Service) BusyThresholds() []ModelThresholds {
 // BadRequest (out of range), NotFound (nobody registered the model) and TooMany.
 func (s *Service) SetBusyThreshold(model string, given overload.Thresholds) (ModelThresholds, error) {
 	if err := given.Check(); err != nil {
-		return ModelThresholds{}, &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+		return ModelThresholds{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
 	known := s.catalog.HasModel(model)
 	switch {
@@ -56,7 +57,7 @@ func (s *Service) ClearBusyThreshold(model string, which *string) (ModelThreshol
 	if which != nil {
 		t, ok := overload.ParseThreshold(*which)
 		if !ok {
-			return ModelThresholds{}, errorf(BadRequest, "threshold must be one of %s, %s, %s",
+			return ModelThresholds{}, contract.Errorf(contract.BadRequest, "threshold must be one of %s, %s, %s",
 				overload.DecodeBlocks, overload.PrefillTokens, overload.PrefillFraction)
 		}
 		clear = append(clear, t)
@@ -72,7 +73,7 @@ func (s *Service) ClearBusyThreshold(model string, which *string) (ModelThreshol
 // overload.ErrTooMany: ranges were checked before.
 func (s *Service) thresholdsChanged(model string, c overload.Change, err error) (ModelThresholds, error) {
 	if err != nil {
-		return ModelThresholds{}, &Error{Kind: TooMany, Text: err.Error(), Err: err}
+		return ModelThresholds{}, &contract.Error{Kind: contract.TooMany, Text: err.Error(), Err: err}
 	}
 	if c.Any() {
 		s.log.Info().Str("model", catalog.Clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
@@ -92,8 +93,8 @@ func (t LoggedThresholds) MarshalZerologObject(e *zerolog.Event) {
 		Interface(overload.PrefillFraction.String(), t.PrefillFraction)
 }
 
-func undiscovered(model string) *Error {
-	return errorf(NotFound, "Model '%s' not found. Thresholds can only be set for discovered models.", catalog.ShortName(model))
+func undiscovered(model string) *contract.Error {
+	return contract.Errorf(contract.NotFound, "Model '%s' not found. Thresholds can only be set for discovered models.", catalog.ShortName(model))
 }
 
 // limits are the thresholds of the request's model at this moment.
@@ -120,7 +121,7 @@ func (c *selection) restrict(v *reservations.View) ([]catalog.Entry, error) {
 		}
 	}
 	if len(c.free) == 0 {
-		return nil, overloaded(OverloadError{Causes: causes})
+		return nil, contract.NewOverload(contract.OverloadError{Causes: causes})
 	}
 	return c.free, nil
 }
@@ -150,7 +151,7 @@ func (c *selection) refuseEarly() (err error) {
 // pinned worker all ranks count, not only the one that the request names.
 func (c *selection) refuse(v *reservations.View, limits *overload.Thresholds) error {
 	ranks := c.eligible
-	var refusal OverloadError
+	var refusal contract.OverloadError
 	if pinned := c.request.Pinned; pinned != nil {
 		ranks = c.snap.RanksOf(pinned.Worker)
 		refusal.Pinned, refusal.Worker = true, pinned.Worker
@@ -162,7 +163,7 @@ func (c *selection) refuse(v *reservations.View, limits *overload.Thresholds) er
 		}
 		refusal.Causes |= why
 	}
-	return overloaded(refusal)
+	return contract.NewOverload(refusal)
 }
 
 // overloadOf returns the limits that the ranks of a worker exceed, 0 if one of

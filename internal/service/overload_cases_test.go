@@ -8,9 +8,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -104,9 +105,9 @@ func (c *rejectionCase) play(t *testing.T) {
 	case "all_busy":
 		w.wantBusy(change)
 	case "pinned_busy":
-		wantError(t, w.try(change), service.Overloaded, fmt.Sprintf("pinned worker %d is overloaded", c.Pinned.Worker))
+		wantError(t, w.try(change), contract.Overloaded, fmt.Sprintf("pinned worker %d is overloaded", c.Pinned.Worker))
 	case "unavailable":
-		wantError(t, w.try(change), service.Unavailable, "no endpoints available to route work")
+		wantError(t, w.try(change), contract.Unavailable, "no endpoints available to route work")
 	case "":
 		w.wantFree(change)
 		c.wantChoices(w, change)

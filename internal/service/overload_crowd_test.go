@@ -8,8 +8,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // TestNeverMoreThanOneAbove: however many clients ask at once, no worker with a
@@ -98,7 +99,7 @@ func (c *client) ask() bool {
 		choose = c.SelectLate
 	}
 	sel, err := choose(context.Background(), ask(prompt(c.number<<16|c.asked, 8)), true)
-	var over *service.OverloadError
+	var over *contract.OverloadError
 	switch {
 	case errors.As(err, &over):
 		return false

@@ -10,9 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -145,7 +146,7 @@ func (m *shed) limit() {
 	}
 	_, err := m.SetBusyThreshold(scope.Model, given)
 	if len(m.workers) == 0 && given.Any() {
-		wantError(m.t, err, service.NotFound, "Model 'm' not found. Thresholds can only be set for discovered models.")
+		wantError(m.t, err, contract.NotFound, "Model 'm' not found. Thresholds can only be set for discovered models.")
 		return
 	}
 	if err != nil {
@@ -400,7 +401,7 @@ func told(err error) string {
 	if err == nil {
 		return ""
 	}
-	var over *service.OverloadError
+	var over *contract.OverloadError
 	if !errors.As(err, &over) {
 		return err.Error()
 	}

@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/admission"
-	"github.com/select-service/select-service/pkg/overload"
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 )
 
 // TestThresholdsAtDispatch: with a wait queue, thresholds are read when a request
@@ -38,7 +38,7 @@ func TestThresholdsAtDispatch(t *testing.T) {
 			if c.waits() {
 				t.Fatal("still waits for its turn")
 			}
-			wantError(t, c.err, service.Overloaded, allBusy)
+			wantError(t, c.err, contract.Overloaded, allBusy)
 		}
 		w.wantLoad("1/0: 0 2 1")
 		if c := w.call("c", prompt(3, 8)); c.waits() || c.err == nil {
@@ -59,7 +59,7 @@ func TestThresholdsCauseNoWait(t *testing.T) {
 	w.wantFree()
 	w.burden("r2", 2, 0, 1, 8)
 	w.wantBusy()
-	wantError(t, w.try(pin(1, 0)), service.Overloaded, "pinned worker 1 is overloaded")
+	wantError(t, w.try(pin(1, 0)), contract.Overloaded, "pinned worker 1 is overloaded")
 	w.wantLoad("1/0: 8 1 1, 2/0: 8 1 1")
 	if err := w.Free("r1"); err != nil {
 		t.Fatal(err)

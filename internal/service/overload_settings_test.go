@@ -7,9 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // settings shows thresholds as "m: 0.5 10 -".
@@ -76,19 +77,19 @@ func TestThresholdSettings(t *testing.T) {
 	list := "incomplete: 0.1 - -, m: 1 - 1.5, slots: 0.9 - -, z: - - -"
 	want(list)
 
-	refused := func(kind service.Kind, text string) func(service.ModelThresholds, error) {
+	refused := func(kind contract.Kind, text string) func(service.ModelThresholds, error) {
 		t.Helper()
 		return func(_ service.ModelThresholds, err error) { t.Helper(); wantError(t, err, kind, text) }
 	}
 	const unknown = "Model 'x' not found. Thresholds can only be set for discovered models."
-	refused(service.NotFound, unknown)(w.SetBusyThreshold("x", overload.Thresholds{PrefillTokens: new(uint64(1))}))
-	refused(service.NotFound, unknown)(w.ClearBusyThreshold("x", nil))
+	refused(contract.NotFound, unknown)(w.SetBusyThreshold("x", overload.Thresholds{PrefillTokens: new(uint64(1))}))
+	refused(contract.NotFound, unknown)(w.ClearBusyThreshold("x", nil))
 	const outside = "active_decode_blocks_threshold must be between 0.0 and 1.0, got 1.5"
-	refused(service.BadRequest, outside)(w.SetBusyThreshold("m", overload.Thresholds{DecodeBlocks: new(1.5), PrefillTokens: new(uint64(1))}))
-	refused(service.BadRequest, outside)(w.SetBusyThreshold("x", overload.Thresholds{DecodeBlocks: new(1.5)}))
-	refused(service.BadRequest, "active_prefill_tokens_threshold_frac must be a finite value greater than or equal to 0.0, got -1")(
+	refused(contract.BadRequest, outside)(w.SetBusyThreshold("m", overload.Thresholds{DecodeBlocks: new(1.5), PrefillTokens: new(uint64(1))}))
+	refused(contract.BadRequest, outside)(w.SetBusyThreshold("x", overload.Thresholds{DecodeBlocks: new(1.5)}))
+	refused(contract.BadRequest, "active_prefill_tokens_threshold_frac must be a finite value greater than or equal to 0.0, got -1")(
 		w.SetBusyThreshold("m", overload.Thresholds{PrefillFraction: new(-1.0)}))
-	refused(service.BadRequest, "threshold must be one of active_decode_blocks_threshold, active_prefill_tokens_threshold, active_prefill_tokens_threshold_frac")(
+	refused(contract.BadRequest, "threshold must be one of active_decode_blocks_threshold, active_prefill_tokens_threshold, active_prefill_tokens_threshold_frac")(
 		w.ClearBusyThreshold("x", new("decode")))
 	want(list)
 
@@ -143,7 +144,7 @@ func TestTenantsShareThresholds(t *testing.T) {
 		}
 		if err := w.try(in(sc)); (err != nil) != (sc.Model == "m") {
 			t.Errorf("%v: %v", sc, err)
-		} else if over := new(service.OverloadError); err != nil && !errors.As(err, &over) {
+		} else if over := new(contract.OverloadError); err != nil && !errors.As(err, &over) {
 			t.Errorf("%v: %v", sc, err)
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // TestStaleBookingRefusesNobody: a booking ends with its age for those whom it

@@ -10,9 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 const (
@@ -90,11 +91,11 @@ func (w *world) try(change ...func(*service.SelectRequest)) error {
 
 // reasonOf is all that an answer says about a refusal.
 func reasonOf(err error) string {
-	var e *service.Error
+	var e *contract.Error
 	if !errors.As(err, &e) {
 		return fmt.Sprint(err)
 	}
-	var over *service.OverloadError
+	var over *contract.OverloadError
 	if !errors.As(err, &over) {
 		return fmt.Sprintf("(%d) %s", e.Kind, e.Error())
 	}
@@ -103,7 +104,7 @@ func reasonOf(err error) string {
 
 func (w *world) wantBusy(change ...func(*service.SelectRequest)) {
 	w.t.Helper()
-	wantError(w.t, w.try(change...), service.Overloaded, allBusy)
+	wantError(w.t, w.try(change...), contract.Overloaded, allBusy)
 }
 
 func (w *world) wantFree(change ...func(*service.SelectRequest)) {
@@ -201,8 +202,8 @@ func TestPinnedSister(t *testing.T) {
 	w.burden("r1", 1, 1, 1, 10)
 	for dp := range uint32(2) {
 		err := w.try(pin(1, dp))
-		wantError(t, err, service.Overloaded, "pinned worker 1 is overloaded")
-		var e *service.Error
+		wantError(t, err, contract.Overloaded, "pinned worker 1 is overloaded")
+		var e *contract.Error
 		if errors.As(err, &e); e.Message != "Service temporarily unavailable: Selected worker is overloaded, please retry later" {
 			t.Errorf("the message is %q", e.Message)
 		}
@@ -234,7 +235,7 @@ func TestCauses(t *testing.T) {
 	for i, tt := range tests {
 		w.clearBusy()
 		w.setBusy(tt.limits)
-		var over *service.OverloadError
+		var over *contract.OverloadError
 		if !errors.As(w.try(tt.change), &over) {
 			t.Errorf("%d: not refused", i)
 			continue
@@ -257,28 +258,28 @@ func TestOverloadComesLast(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*service.SelectRequest)
-		kind   service.Kind
+		kind   contract.Kind
 		text   string
 	}{
-		{"no such model", func(r *service.SelectRequest) { r.Scope.Model = "x" }, service.Unavailable, "no schedulable workers for model=x tenant=t"},
-		{"bad override", func(r *service.SelectRequest) { r.Override.Temperature = new(-1.0) }, service.BadRequest, "router_temperature"},
-		{"half a prompt", func(r *service.SelectRequest) { r.Prompt = service.Prompt{HasBlockHashes: true} }, service.BadRequest, "sequence_hashes is required without token_ids"},
-		{"pinned outside its list", func(r *service.SelectRequest) { pin(1, 0)(r); allow(2)(r) }, service.BadRequest, "pinned worker 1 is not in allowed worker set"},
-		{"nobody allowed", allow(), service.Unavailable, "no endpoints available to route work"},
-		{"taint that nobody has", func(r *service.SelectRequest) { r.RequiredTaints = []string{"x"} }, service.Unavailable, "no endpoints available to route work"},
-		{"no such rank", pin(1, 7), service.Unavailable, "no endpoints available to route work"},
-		{"id taken", func(r *service.SelectRequest) { r.ReservationID = new("r") }, service.Overloaded, allBusy},
-		{"empty prompt", func(r *service.SelectRequest) { r.Prompt.TokenIDs = nil }, service.Overloaded, allBusy},
+		{"no such model", func(r *service.SelectRequest) { r.Scope.Model = "x" }, contract.Unavailable, "no schedulable workers for model=x tenant=t"},
+		{"bad override", func(r *service.SelectRequest) { r.Override.Temperature = new(-1.0) }, contract.BadRequest, "router_temperature"},
+		{"half a prompt", func(r *service.SelectRequest) { r.Prompt = service.Prompt{HasBlockHashes: true} }, contract.BadRequest, "sequence_hashes is required without token_ids"},
+		{"pinned outside its list", func(r *service.SelectRequest) { pin(1, 0)(r); allow(2)(r) }, contract.BadRequest, "pinned worker 1 is not in allowed worker set"},
+		{"nobody allowed", allow(), contract.Unavailable, "no endpoints available to route work"},
+		{"taint that nobody has", func(r *service.SelectRequest) { r.RequiredTaints = []string{"x"} }, contract.Unavailable, "no endpoints available to route work"},
+		{"no such rank", pin(1, 7), contract.Unavailable, "no endpoints available to route work"},
+		{"id taken", func(r *service.SelectRequest) { r.ReservationID = new("r") }, contract.Overloaded, allBusy},
+		{"empty prompt", func(r *service.SelectRequest) { r.Prompt.TokenIDs = nil }, contract.Overloaded, allBusy},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			err := w.try(tt.change)
-			var e *service.Error
+			var e *contract.Error
 			if !errors.As(err, &e) || e.Kind != tt.kind || !strings.Contains(e.Error(), tt.text) {
 				t.Fatalf("error is %v, want %q", err, tt.text)
 			}
 			want := ""
-			if tt.kind == service.Overloaded {
+			if tt.kind == contract.Overloaded {
 				want = allBusyMessage
 			}
 			if e.Message != want {

@@ -3,6 +3,7 @@ package service
 import (
 	"sync"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
@@ -84,15 +85,15 @@ func (p *Prompt) check() error {
 	}
 	switch {
 	case !p.HasBlockHashes:
-		return errorf(BadRequest, "block_hashes is required without token_ids")
+		return contract.Errorf(contract.BadRequest, "block_hashes is required without token_ids")
 	case !p.HasSequenceHashes:
-		return errorf(BadRequest, "sequence_hashes is required without token_ids")
+		return contract.Errorf(contract.BadRequest, "sequence_hashes is required without token_ids")
 	case !p.HasISLTokens:
-		return errorf(BadRequest, "isl_tokens is required without token_ids")
+		return contract.Errorf(contract.BadRequest, "isl_tokens is required without token_ids")
 	case p.ISLTokens == 0:
-		return errorf(BadRequest, "isl_tokens must be greater than 0")
+		return contract.Errorf(contract.BadRequest, "isl_tokens must be greater than 0")
 	case len(p.BlockHashes) != len(p.SequenceHashes):
-		return errorf(BadRequest, "block_hashes length %d must match sequence_hashes length %d",
+		return contract.Errorf(contract.BadRequest, "block_hashes length %d must match sequence_hashes length %d",
 			len(p.BlockHashes), len(p.SequenceHashes))
 	}
 	return nil
@@ -103,9 +104,9 @@ func (p *Prompt) check() error {
 func (p *Prompt) checkBooking() error {
 	switch {
 	case !p.HasSequenceHashes:
-		return errorf(BadRequest, "sequence_hashes is required without token_ids")
+		return contract.Errorf(contract.BadRequest, "sequence_hashes is required without token_ids")
 	case !p.HasISLTokens:
-		return errorf(BadRequest, "isl_tokens is required without token_ids")
+		return contract.Errorf(contract.BadRequest, "isl_tokens is required without token_ids")
 	}
 	return nil
 }

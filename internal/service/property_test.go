@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -116,8 +117,8 @@ func (h *history) dropLost() {
 	for id, b := range h.live {
 		if !carried[booking{scope: b.scope, rank: b.rank}] {
 			delete(h.live, id)
-			var e *service.Error
-			if err := h.finish(id, b); !errors.As(err, &e) || e.Kind != service.NotFound {
+			var e *contract.Error
+			if err := h.finish(id, b); !errors.As(err, &e) || e.Kind != contract.NotFound {
 				h.t.Errorf("booking %s on a lost rank: %v", id, err)
 			}
 		}

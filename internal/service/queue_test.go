@@ -8,8 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/admission"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -124,7 +125,7 @@ func TestDisconnectWhileWaiting(t *testing.T) {
 		if a.waits() {
 			t.Fatal("a still waits")
 		}
-		wantError(t, a.err, service.Cancelled, "the client went away")
+		wantError(t, a.err, contract.Cancelled, "the client went away")
 		if !errors.Is(a.err, context.Canceled) {
 			t.Errorf("the cause of %v is lost", a.err)
 		}
@@ -178,7 +179,7 @@ func TestGoneBeforeItBegan(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := w.Select(ctx, ask(prompt(1, 8)), true)
-	wantError(t, err, service.Cancelled, "the client went away")
+	wantError(t, err, contract.Cancelled, "the client went away")
 	w.wantLoad("1/0: 0 0 0")
 	w.wantSeries(`selections_total{model_name="m",outcome="cancelled"} 1`, `dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 1`)
 }
@@ -260,7 +261,7 @@ func TestWorkerGoesWhileRequestsWait(t *testing.T) {
 				if c.waits() {
 					t.Fatal("still waits")
 				}
-				wantError(t, c.err, service.Unavailable, tt.text)
+				wantError(t, c.err, contract.Unavailable, tt.text)
 			})
 		})
 	}
@@ -280,11 +281,11 @@ func TestShutdownAnswersWaiters(t *testing.T) {
 			if c.waits() {
 				t.Fatal("still waits")
 			}
-			wantError(t, c.err, service.Unavailable, "selection service is shutting down")
+			wantError(t, c.err, contract.Unavailable, "selection service is shutting down")
 		}
 		w.remove(1) // the end of the scope makes no difference any more
 		_, err := w.Select(context.Background(), ask(prompt(1, 8)), false)
-		wantError(t, err, service.Unavailable, "selection service is shutting down")
+		wantError(t, err, contract.Unavailable, "selection service is shutting down")
 	})
 }
 
@@ -315,8 +316,8 @@ func TestQueueRejects(t *testing.T) {
 		if c.waits() {
 			t.Fatal("waits beyond the limit")
 		}
-		wantError(t, c.err, service.QueueRejected, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
-		var e *service.Error
+		wantError(t, c.err, contract.QueueRejected, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
+		var e *contract.Error
 		errors.As(c.err, &e) // wantError has seen that it is one
 		if got := fmt.Sprintf("%+v", e.Details); got != "{PolicyClass:only LimitKind:requests Current:1 Limit:1}" {
 			t.Errorf("details are %s", got)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -22,7 +23,7 @@ func (s *Service) TakesSet() error {
 		return nil
 	}
 	err := &WorkersFileError{s.config.WorkersFile}
-	return &Error{Kind: Conflict, Text: err.Error(), Err: err}
+	return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Err: err}
 }
 
 // ReconcileWorkers makes the given workers all those of the chosen scopes
@@ -58,7 +59,7 @@ func asEntryError(err error) error {
 	if !ok {
 		return asError(err)
 	}
-	cause, ok := errors.AsType[*Error](asError(entry.Err))
+	cause, ok := errors.AsType[*contract.Error](asError(entry.Err))
 	if !ok {
 		return asError(err)
 	}

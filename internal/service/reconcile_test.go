@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -52,7 +53,7 @@ func TestReconcileKeepsWhatStays(t *testing.T) {
 	}
 
 	w.reconcile(record(1, 1))
-	wantError(t, w.Free("r"), service.NotFound, "reservation r not found")
+	wantError(t, w.Free("r"), contract.NotFound, "reservation r not found")
 	w.wantLoad("1/0: 0 0 0")
 }
 
@@ -64,9 +65,9 @@ func TestReconcileErrors(t *testing.T) {
 	other := catalog.ScopeFilter{Model: new("other")}
 	elsewhere := record(1, 1, func(r *catalog.Record) { r.Scope.Model = "other" })
 	_, err := w.ReconcileWorkers([]catalog.Record{elsewhere}, other)
-	wantError(t, err, service.Conflict, "workers[0]: worker 1 already registered for model=m tenant=t")
+	wantError(t, err, contract.Conflict, "workers[0]: worker 1 already registered for model=m tenant=t")
 	_, err = w.ReconcileWorkers([]catalog.Record{record(2, 1), record(3, 5000)}, catalog.ScopeFilter{})
-	wantError(t, err, service.BadRequest, "workers[1]: data_parallel_size 5000 exceeds the maximum 4096")
+	wantError(t, err, contract.BadRequest, "workers[1]: data_parallel_size 5000 exceeds the maximum 4096")
 	var entry *catalog.EntryError
 	if !errors.As(err, &entry) || entry.Index != 1 {
 		t.Errorf("%v does not wrap the entry", err)
@@ -75,7 +76,7 @@ func TestReconcileErrors(t *testing.T) {
 
 	f := start(t, func(c *service.Config) { c.WorkersFile = "/w.yaml" })
 	_, err = f.ReconcileWorkers(nil, catalog.ScopeFilter{})
-	wantError(t, err, service.Conflict, "workers are managed by --workers-file /w.yaml")
+	wantError(t, err, contract.Conflict, "workers are managed by --workers-file /w.yaml")
 	var managed *service.WorkersFileError
 	if !errors.As(err, &managed) {
 		t.Errorf("%v is no WorkersFileError", err)
@@ -87,7 +88,7 @@ func TestReconcileErrors(t *testing.T) {
 
 	w.Close()
 	_, err = w.ReconcileWorkers(nil, catalog.ScopeFilter{})
-	wantError(t, err, service.Unavailable, "selection service is shutting down")
+	wantError(t, err, contract.Unavailable, "selection service is shutting down")
 }
 
 // TestSelectionsDuringReconcile: while two sets without a worker in common take

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -100,7 +101,7 @@ func dumped(t *testing.T, blocks ...int) []byte {
 		}
 	}
 	var buf bytes.Buffer
-	if err := w.Dump(t.Context(), &buf, service.Contract13); err != nil {
+	if err := w.Dump(t.Context(), &buf, contract.V13); err != nil {
 		t.Fatal(err)
 	}
 	return buf.Bytes()

@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"slices"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -84,8 +85,8 @@ func sameBlocks(sequence, held []uint64) bool {
 
 // taken is the error of an id that a live booking has. If its caller wants the
 // first answer, the request is tried anew: then the booking is found.
-func taken(text string, wanted IfExists, exists *reservations.ExistsError) *Error {
-	e := &Error{Kind: Conflict, Text: text, taken: &exists.ID, Err: exists}
+func taken(text string, wanted IfExists, exists *reservations.ExistsError) *contract.Error {
+	e := &contract.Error{Kind: contract.Conflict, Text: text, TakenID: &exists.ID, Err: exists}
 	if wanted == ReturnFirst {
 		e.Err = fmt.Errorf("%w: %w", errStale, exists)
 	}
@@ -93,15 +94,15 @@ func taken(text string, wanted IfExists, exists *reservations.ExistsError) *Erro
 }
 
 // onItsWay is the error of an id that another request is booking.
-func onItsWay(id string) *Error {
-	return &Error{Kind: Conflict, Text: "Request " + id + " is being booked", taken: &id}
+func onItsWay(id string) *contract.Error {
+	return &contract.Error{Kind: contract.Conflict, Text: "Request " + id + " is being booked", TakenID: &id}
 }
 
 // bookingFailed is the text of dynamo-kv-router 1.3.1 for what stops a selection.
 func bookingFailed(err error) string { return fmt.Sprintf("failed to book scheduler state: %v", err) }
 
 // errBooked is errStale for a request whose id was booked while it waited.
-var errBooked = &Error{Kind: Conflict, Text: "the id was booked meanwhile", Err: errStale}
+var errBooked = &contract.Error{Kind: contract.Conflict, Text: "the id was booked meanwhile", Err: errStale}
 
 // repeats tells whether the request can be one that repeats another.
 func (c *selection) repeats() bool {

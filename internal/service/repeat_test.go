@@ -10,9 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // again lets a request have the first answer.
@@ -84,7 +85,7 @@ func TestFirstAnswerAgain(t *testing.T) {
 					t.Errorf("answer is\n%+v, %v, want\n%+v", got, err, first)
 				}
 			} else {
-				wantError(t, err, service.Conflict, takenText("r"))
+				wantError(t, err, contract.Conflict, takenText("r"))
 			}
 			w.wantLoad(load)
 			if err := w.Free("r"); err != nil {
@@ -153,7 +154,7 @@ func TestReservedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := w.Reserve(req)
-			wantError(t, err, service.Conflict, text)
+			wantError(t, err, contract.Conflict, text)
 		})
 	}
 	got, err := w.reserve("r", a, again)
@@ -212,7 +213,7 @@ func TestRepeatsElsewhere(t *testing.T) {
 			t.Errorf("answer is %+v, %v, want %+v", got, err, want)
 		}
 		_, err = b.reserve("r", prompt(2, 10), again)
-		wantError(t, err, service.Conflict, takenText("r"))
+		wantError(t, err, contract.Conflict, takenText("r"))
 		req := &service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: hashes(prompt(1, 10)), IfExists: service.ReturnFirst}
 		if r, err := b.Reserve(req); err != nil || !r.Repeated || r.Rank != want.Rank || r.Lease != time.Minute {
 			t.Errorf("reservation: %+v, %v", r, err)
@@ -224,7 +225,7 @@ func TestRepeatsElsewhere(t *testing.T) {
 		}
 		req.Rank.Worker = 2
 		_, err = b.Reserve(req)
-		wantError(t, err, service.Conflict, "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
+		wantError(t, err, contract.Conflict, "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
 		if err := b.Renew("r"); err != nil {
 			t.Error(err)
 		}
@@ -251,7 +252,7 @@ func TestSlotsBookingElsewhere(t *testing.T) {
 		announced()
 		b.wantLoad("1/0: 10 2 1, m/u, 2/0: 0 0 0")
 		_, err := b.reserve("x", prompt(1, 10), again)
-		wantError(t, err, service.Conflict, takenText("x"))
+		wantError(t, err, contract.Conflict, takenText("x"))
 		elsewhere := func(r *service.SelectRequest) { r.Scope, r.Detailed = other, true }
 		if got, err := b.reserve("x", prompt(1, 10), again, elsewhere); err != nil || got.Repeated || got.Rank.Worker != 2 {
 			t.Errorf("in another scope: %+v, %v, want a booking", got, err)
@@ -272,12 +273,12 @@ func TestOldestAnswerIsForgotten(t *testing.T) {
 		t.Errorf("%d answers are remembered, want %d", n, bound)
 	}
 	_, err := w.reserve("0", prompt(1, 4), again)
-	wantError(t, err, service.Conflict, takenText("0"))
-	told, ok := errors.AsType[*service.Error](err)
+	wantError(t, err, contract.Conflict, takenText("0"))
+	told, ok := errors.AsType[*contract.Error](err)
 	if !ok {
 		t.Fatal(err)
 	}
-	if got, want := told.TextIn(service.Contract16), "selection 0 is already reserved or being reserved"; got != want {
+	if got, want := told.TextIn(contract.V16), "selection 0 is already reserved or being reserved"; got != want {
 		t.Errorf("in 1.6 the text is %q, want %q", got, want)
 	}
 	if sel, err := w.reserve("1", prompt(1, 4), again); err != nil || !sel.Repeated {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -85,7 +86,7 @@ func TestRepeatIsToldOfReplica(t *testing.T) {
 		if differing.waits() {
 			t.Fatal("the other one still waits")
 		}
-		wantError(t, differing.err, service.Conflict, takenText("x"))
+		wantError(t, differing.err, contract.Conflict, takenText("x"))
 	})
 }
 
@@ -225,9 +226,9 @@ func TestRepeatsWithoutWorkers(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	_, err := w.reserve("r", prompt(2, 10), again)
-	wantError(t, err, service.Conflict, takenText("r"))
+	wantError(t, err, contract.Conflict, takenText("r"))
 	_, err = w.reserve("s", prompt(1, 10), again)
-	wantError(t, err, service.Unavailable, "no schedulable workers are available")
+	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
 	w.wantLoad("1/0: 10 2 1")
 }
 
@@ -255,7 +256,7 @@ func TestKeptRepeats(t *testing.T) {
 					t.Errorf("%s chosen: %+v, %v", id, sel, err)
 				}
 				_, err := w.reserve(id, prompt(2, 10), again)
-				wantError(t, err, service.Conflict, takenText(id))
+				wantError(t, err, contract.Conflict, takenText(id))
 				req := service.ReserveRequest{Scope: scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt, IfExists: service.ReturnFirst}
 				if r, err := w.Reserve(&req); err != nil || !r.Repeated {
 					t.Errorf("%s reserved: %+v, %v", id, r, err)

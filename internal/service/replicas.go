@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -44,8 +45,8 @@ func (s *Service) newLedger(process uint64) {
 }
 
 var (
-	errSyncDisabled = &Error{Kind: Conflict, Text: "replica sync is disabled"}
-	errOwnEndpoint  = &Error{Kind: BadRequest, Text: "peer endpoint matches this replica's advertised endpoint"}
+	errSyncDisabled = &contract.Error{Kind: contract.Conflict, Text: "replica sync is disabled"}
+	errOwnEndpoint  = &contract.Error{Kind: contract.BadRequest, Text: "peer endpoint matches this replica's advertised endpoint"}
 )
 
 // Peers lists the endpoints of the replicas whose bookings are followed, sorted.
@@ -71,11 +72,11 @@ func peerError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, replicasync.ErrPeerNotFound):
-		return &Error{Kind: NotFound, Text: err.Error(), Err: err}
+		return &contract.Error{Kind: contract.NotFound, Text: err.Error(), Err: err}
 	case errors.Is(err, replicasync.ErrStopped):
-		return &Error{Kind: Unavailable, Text: "replica peer manager is unavailable", Err: err}
+		return &contract.Error{Kind: contract.Unavailable, Text: "replica peer manager is unavailable", Err: err}
 	}
-	return &Error{Kind: BadRequest, Text: err.Error(), Err: err} // well formed, but cannot be followed
+	return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err} // well formed, but cannot be followed
 }
 
 // SlotsRegisterPeer is RegisterPeer, but this replica itself is refused.
@@ -100,7 +101,7 @@ func (s *Service) checkPeer(endpoint string) error {
 		return errSyncDisabled
 	}
 	if _, err := catalog.ParseEndpoint(endpoint); err != nil {
-		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
 	return nil
 }
@@ -114,7 +115,7 @@ func (s *Service) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 	}
 	err := s.replica.WriteSnapshot(ctx, w, after, limit)
 	if errors.Is(err, replicasync.ErrCursor) {
-		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
 	return err
 }

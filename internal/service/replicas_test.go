@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
@@ -283,16 +284,16 @@ func TestPeerErrors(t *testing.T) {
 	w := newMesh().start(t, "a")
 	for _, register := range []func(string) (bool, error){w.RegisterPeer, w.SlotsRegisterPeer} {
 		_, err := register("nope")
-		wantError(t, err, service.BadRequest, "invalid ZMQ endpoint `nope`: missing scheme")
+		wantError(t, err, contract.BadRequest, "invalid ZMQ endpoint `nope`: missing scheme")
 		_, err = register("tcp://*:1")
-		wantError(t, err, service.BadRequest, errUnreachable.Error())
+		wantError(t, err, contract.BadRequest, errUnreachable.Error())
 		_, err = register("tcp://c:1")
 		if err != nil {
 			t.Error(err)
 		}
 	}
 	_, err := w.SlotsRegisterPeer(endpointOf("a"))
-	wantError(t, err, service.BadRequest, "peer endpoint matches this replica's advertised endpoint")
+	wantError(t, err, contract.BadRequest, "peer endpoint matches this replica's advertised endpoint")
 	if added, err := w.RegisterPeer(endpointOf("a")); !added || err != nil { // harmless, and the peer allows it
 		t.Errorf("oneself by the selection contract: %t, %v", added, err)
 	}
@@ -302,29 +303,29 @@ func TestPeerErrors(t *testing.T) {
 	if got, want := w.Peers(), []string{"tcp://a:1", "tcp://c:1"}; !slices.Equal(got, want) {
 		t.Errorf("peers are %v, want %v", got, want)
 	}
-	wantError(t, w.DeregisterPeer("nope"), service.BadRequest, "invalid ZMQ endpoint `nope`: missing scheme")
-	wantError(t, w.DeregisterPeer("tcp://d:1"), service.NotFound, "peer not found")
+	wantError(t, w.DeregisterPeer("nope"), contract.BadRequest, "invalid ZMQ endpoint `nope`: missing scheme")
+	wantError(t, w.DeregisterPeer("tcp://d:1"), contract.NotFound, "peer not found")
 	if err := w.DeregisterPeer("tcp://c:1"); err != nil {
 		t.Error(err)
 	}
 	w.Close()
 	w.stop()
 	_, err = w.RegisterPeer("tcp://e:1")
-	wantError(t, err, service.Unavailable, "replica peer manager is unavailable")
-	wantError(t, w.DeregisterPeer("tcp://a:1"), service.Unavailable, "replica peer manager is unavailable")
+	wantError(t, err, contract.Unavailable, "replica peer manager is unavailable")
+	wantError(t, w.DeregisterPeer("tcp://a:1"), contract.Unavailable, "replica peer manager is unavailable")
 }
 
 // TestSnapshotErrors: what is refused before a page begins.
 func TestSnapshotErrors(t *testing.T) {
 	w := newMesh().start(t, "a")
 	err := w.WriteSnapshot(t.Context(), io.Discard, "nonsense", 0)
-	var e *service.Error
-	if !errors.As(err, &e) || e.Kind != service.BadRequest {
+	var e *contract.Error
+	if !errors.As(err, &e) || e.Kind != contract.BadRequest {
 		t.Errorf("a bad cursor: %v", err)
 	}
 	alone := start(t, eventsOff)
 	err = alone.WriteSnapshot(t.Context(), io.Discard, "", 0)
-	wantError(t, err, service.Conflict, "replica sync is disabled")
+	wantError(t, err, contract.Conflict, "replica sync is disabled")
 	_, err = alone.SlotsRegisterPeer("tcp://h:1")
-	wantError(t, err, service.Conflict, "replica sync is disabled")
+	wantError(t, err, contract.Conflict, "replica sync is disabled")
 }

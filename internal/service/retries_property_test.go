@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -113,8 +114,8 @@ func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err e
 			r.enter(id, k)
 		}
 	case taken:
-		var e *service.Error
-		if !errors.As(err, &e) || e.Kind != service.Conflict {
+		var e *contract.Error
+		if !errors.As(err, &e) || e.Kind != contract.Conflict {
 			r.t.Errorf("%d: %s %s: %v, want a conflict", r.step, what, id, err)
 		}
 	default:
@@ -157,7 +158,7 @@ func (r *retries) bookOne() {
 	_, taken := r.live[id]
 	k, ok := r.kept[id]
 	if again := taken && wanted == service.ReturnFirst; !ok && !again {
-		wantError(r.t, err, service.NotFound, nonePending(id))
+		wantError(r.t, err, contract.NotFound, nonePending(id))
 		return
 	}
 	if r.judge("book", id, got.Rank, got.Repeated, err, wanted, true) {
@@ -252,11 +253,11 @@ func TestRetriesRace(t *testing.T) {
 					w.keep(id, prompt(n, 10), of(id))
 				default:
 					sel, err := w.reserve(id, prompt(n, 10), again, leased(time.Millisecond), of(id))
-					var e *service.Error
+					var e *contract.Error
 					switch {
 					case err == nil && !sel.PlacementOnly && (sel.ISLTokens != 10 || sel.SequenceHashes[0] != sequence(prompt(n, 10), blockSize)[0]):
 						t.Errorf("%s got another's answer: %+v", id, sel)
-					case err != nil && (!errors.As(err, &e) || e.Kind != service.Conflict): // booked by the id of a kept selection
+					case err != nil && (!errors.As(err, &e) || e.Kind != contract.Conflict): // booked by the id of a kept selection
 						t.Errorf("%s: %v", id, err)
 					}
 				}

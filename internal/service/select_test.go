@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -27,24 +28,24 @@ func TestSelectErrors(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*service.SelectRequest)
-		kind   service.Kind
+		kind   contract.Kind
 		text   string
 	}{
-		{"another model", func(r *service.SelectRequest) { r.Scope.Model, r.Prompt = "x", service.Prompt{} }, service.Unavailable, "no schedulable workers for model=x tenant=t"},
-		{"no prompt", func(r *service.SelectRequest) { r.Prompt = service.Prompt{} }, service.BadRequest, "block_hashes is required without token_ids"},
-		{"no sequence hashes", func(r *service.SelectRequest) { r.Prompt.HasSequenceHashes = false }, service.BadRequest, "sequence_hashes is required without token_ids"},
-		{"no length", func(r *service.SelectRequest) { r.Prompt.HasISLTokens = false }, service.BadRequest, "isl_tokens is required without token_ids"},
-		{"length 0", func(r *service.SelectRequest) { r.Prompt.ISLTokens = 0 }, service.BadRequest, "isl_tokens must be greater than 0"},
-		{"lengths differ", func(r *service.SelectRequest) { r.Prompt.BlockHashes = r.Prompt.BlockHashes[:1] }, service.BadRequest, "block_hashes length 1 must match sequence_hashes length 2"},
+		{"another model", func(r *service.SelectRequest) { r.Scope.Model, r.Prompt = "x", service.Prompt{} }, contract.Unavailable, "no schedulable workers for model=x tenant=t"},
+		{"no prompt", func(r *service.SelectRequest) { r.Prompt = service.Prompt{} }, contract.BadRequest, "block_hashes is required without token_ids"},
+		{"no sequence hashes", func(r *service.SelectRequest) { r.Prompt.HasSequenceHashes = false }, contract.BadRequest, "sequence_hashes is required without token_ids"},
+		{"no length", func(r *service.SelectRequest) { r.Prompt.HasISLTokens = false }, contract.BadRequest, "isl_tokens is required without token_ids"},
+		{"length 0", func(r *service.SelectRequest) { r.Prompt.ISLTokens = 0 }, contract.BadRequest, "isl_tokens must be greater than 0"},
+		{"lengths differ", func(r *service.SelectRequest) { r.Prompt.BlockHashes = r.Prompt.BlockHashes[:1] }, contract.BadRequest, "block_hashes length 1 must match sequence_hashes length 2"},
 		{"pinned, not allowed", func(r *service.SelectRequest) {
 			r.Pinned, r.HasAllowedWorkers, r.AllowedWorkers = &catalog.Rank{Worker: 1}, true, []uint64{2}
-		}, service.BadRequest, "pinned worker 1 is not in allowed worker set"},
-		{"none allowed", func(r *service.SelectRequest) { r.HasAllowedWorkers = true }, service.Unavailable, "no endpoints available to route work"},
-		{"pinned, unknown", func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 9} }, service.Unavailable, "no endpoints available to route work"},
-		{"pinned, beyond its ranks", func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1, DP: 2} }, service.Unavailable, "no endpoints available to route work"},
-		{"taint missing", func(r *service.SelectRequest) { r.RequiredTaints = []string{"gpu", "x"} }, service.Unavailable, "no endpoints available to route work"},
+		}, contract.BadRequest, "pinned worker 1 is not in allowed worker set"},
+		{"none allowed", func(r *service.SelectRequest) { r.HasAllowedWorkers = true }, contract.Unavailable, "no endpoints available to route work"},
+		{"pinned, unknown", func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 9} }, contract.Unavailable, "no endpoints available to route work"},
+		{"pinned, beyond its ranks", func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1, DP: 2} }, contract.Unavailable, "no endpoints available to route work"},
+		{"taint missing", func(r *service.SelectRequest) { r.RequiredTaints = []string{"gpu", "x"} }, contract.Unavailable, "no endpoints available to route work"},
 		{
-			"id taken", func(r *service.SelectRequest) { r.ReservationID = new("r") }, service.Conflict,
+			"id taken", func(r *service.SelectRequest) { r.ReservationID = new("r") }, contract.Conflict,
 			"failed to book scheduler state: Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 1 })",
 		},
 	}
@@ -72,7 +73,7 @@ func TestReserve(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*service.ReserveRequest)
-		kind   service.Kind
+		kind   contract.Kind
 		text   string // "" if it is booked,
 		load   string // as this
 	}{
@@ -86,14 +87,14 @@ func TestReserve(t *testing.T) {
 			r.Prompt = service.Prompt{SequenceHashes: []uint64{1, 2, 3, 2}, HasSequenceHashes: true, HasISLTokens: true}
 		}, load: "1/0: 0 3 1"},
 		{name: "empty prompt", change: func(r *service.ReserveRequest) { r.Prompt.TokenIDs = nil }, load: "1/0: 0 0 1"},
-		{name: "no sequence hashes", change: func(r *service.ReserveRequest) { r.Prompt = service.Prompt{} }, kind: service.BadRequest, text: "sequence_hashes is required without token_ids"},
-		{name: "no length", change: func(r *service.ReserveRequest) { r.Prompt = service.Prompt{HasSequenceHashes: true} }, kind: service.BadRequest, text: "isl_tokens is required without token_ids"},
+		{name: "no sequence hashes", change: func(r *service.ReserveRequest) { r.Prompt = service.Prompt{} }, kind: contract.BadRequest, text: "sequence_hashes is required without token_ids"},
+		{name: "no length", change: func(r *service.ReserveRequest) { r.Prompt = service.Prompt{HasSequenceHashes: true} }, kind: contract.BadRequest, text: "isl_tokens is required without token_ids"},
 		{name: "more than the prompt", change: func(r *service.ReserveRequest) {
 			r.EffectivePrefillTokens, r.Rank.Worker = new(uint64(11)), 9
-		}, kind: service.BadRequest, text: "effective_prefill_tokens (11) must not exceed isl_tokens (10)"},
-		{name: "unknown worker", change: func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, kind: service.NotFound, text: "schedulable worker 9 not found for model=m tenant=t"},
-		{name: "unknown rank", change: func(r *service.ReserveRequest) { r.Rank.DP = 7 }, kind: service.NotFound, text: "Worker WorkerWithDpRank { worker_id: 1, dp_rank: 7 } not found"},
-		{name: "another model", change: func(r *service.ReserveRequest) { r.Scope.Model = "x" }, kind: service.Unavailable, text: "no schedulable workers for model=x tenant=t"},
+		}, kind: contract.BadRequest, text: "effective_prefill_tokens (11) must not exceed isl_tokens (10)"},
+		{name: "unknown worker", change: func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, kind: contract.NotFound, text: "schedulable worker 9 not found for model=m tenant=t"},
+		{name: "unknown rank", change: func(r *service.ReserveRequest) { r.Rank.DP = 7 }, kind: contract.NotFound, text: "Worker WorkerWithDpRank { worker_id: 1, dp_rank: 7 } not found"},
+		{name: "another model", change: func(r *service.ReserveRequest) { r.Scope.Model = "x" }, kind: contract.Unavailable, text: "no schedulable workers for model=x tenant=t"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -112,7 +113,7 @@ func TestReserve(t *testing.T) {
 			}
 			w.wantLoad(tt.load)
 			_, err = w.Reserve(req)
-			wantError(t, err, service.Conflict, "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
+			wantError(t, err, contract.Conflict, "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
 		})
 	}
 }
@@ -126,16 +127,16 @@ func TestReserveTaken(t *testing.T) {
 	const exists = "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })"
 	for name, tt := range map[string]struct {
 		change func(*service.ReserveRequest)
-		kind   service.Kind
+		kind   contract.Kind
 		text   string
 	}{
-		"the same":       {func(*service.ReserveRequest) {}, service.Conflict, exists},
-		"unknown rank":   {func(r *service.ReserveRequest) { r.Rank.DP = 9 }, service.Conflict, exists},
-		"once more":      {func(r *service.ReserveRequest) { r.Rank.DP, r.IfExists = 9, service.ReturnFirst }, service.Conflict, exists},
-		"unknown worker": {func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, service.NotFound, "schedulable worker 9 not found for model=m tenant=t"},
-		"no prompt":      {func(r *service.ReserveRequest) { r.Prompt = service.Prompt{} }, service.BadRequest, "sequence_hashes is required without token_ids"},
+		"the same":       {func(*service.ReserveRequest) {}, contract.Conflict, exists},
+		"unknown rank":   {func(r *service.ReserveRequest) { r.Rank.DP = 9 }, contract.Conflict, exists},
+		"once more":      {func(r *service.ReserveRequest) { r.Rank.DP, r.IfExists = 9, service.ReturnFirst }, contract.Conflict, exists},
+		"unknown worker": {func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, contract.NotFound, "schedulable worker 9 not found for model=m tenant=t"},
+		"no prompt":      {func(r *service.ReserveRequest) { r.Prompt = service.Prompt{} }, contract.BadRequest, "sequence_hashes is required without token_ids"},
 		"too much": {
-			func(r *service.ReserveRequest) { r.EffectivePrefillTokens = new(uint64(11)) }, service.BadRequest,
+			func(r *service.ReserveRequest) { r.EffectivePrefillTokens = new(uint64(11)) }, contract.BadRequest,
 			"effective_prefill_tokens (11) must not exceed isl_tokens (10)",
 		},
 	} {
@@ -166,13 +167,13 @@ func TestLifecycle(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wantLoad("1/0: 0 2 1, other/t, 2/0: 0 0 0")
-	wantError(t, w.OutputBlock("r", new(1.5)), service.BadRequest, "decay_fraction must be between 0.0 and 1.0")
+	wantError(t, w.OutputBlock("r", new(1.5)), contract.BadRequest, "decay_fraction must be between 0.0 and 1.0")
 	if err := w.Free("r"); err != nil {
 		t.Fatal(err)
 	}
 	w.wantLoad("1/0: 0 0 0, other/t, 2/0: 0 0 0")
 	for name, err := range map[string]error{"free": w.Free("r"), "prefill": w.PrefillComplete("r"), "output": w.OutputBlock("r", nil)} {
-		t.Run(name, func(t *testing.T) { wantError(t, err, service.NotFound, "reservation r not found") })
+		t.Run(name, func(t *testing.T) { wantError(t, err, contract.NotFound, "reservation r not found") })
 	}
 }
 
@@ -268,17 +269,17 @@ func TestPeersAnswerAsDisabled(t *testing.T) {
 		t.Errorf("peers are %v", p)
 	}
 	_, err := w.RegisterPeer("tcp://h:1")
-	wantError(t, err, service.Conflict, "replica sync is disabled")
-	wantError(t, w.DeregisterPeer("tcp://h:1"), service.Conflict, "replica sync is disabled")
+	wantError(t, err, contract.Conflict, "replica sync is disabled")
+	wantError(t, w.DeregisterPeer("tcp://h:1"), contract.Conflict, "replica sync is disabled")
 }
 
 // TestWorkerErrors: kinds and texts of what a catalog refuses.
 func TestWorkerErrors(t *testing.T) {
 	w := start(t, eventsOff)
 	_, err := w.PatchWorker(7, catalog.Patch{})
-	wantError(t, err, service.NotFound, "worker 7 not found")
+	wantError(t, err, contract.NotFound, "worker 7 not found")
 	_, err = w.DeleteWorker(7)
-	wantError(t, err, service.NotFound, "worker 7 not found")
+	wantError(t, err, contract.NotFound, "worker 7 not found")
 	_, err = w.PutWorker(record(1, 5000))
-	wantError(t, err, service.BadRequest, "data_parallel_size 5000 exceeds the maximum 4096")
+	wantError(t, err, contract.BadRequest, "data_parallel_size 5000 exceeds the maximum 4096")
 }

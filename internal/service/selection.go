@@ -10,8 +10,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/select-service/select-service/pkg/admission"
-	"github.com/select-service/select-service/pkg/affinity"
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -50,7 +51,7 @@ type selection struct {
 var errStale = errors.New("changed meanwhile")
 
 // errPoolGone is errStale for a request that waited in a pool that is gone.
-var errPoolGone = &Error{Kind: Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: errStale}
+var errPoolGone = &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: errStale}
 
 // maxAttempts bounds how often that is done for one request. A wait for a session
 // or for the booking of an id takes one more; otherwise a worker has to leave
@@ -134,14 +135,14 @@ func (c *selection) prepare(ctx context.Context) error {
 func (c *selection) check() (err error) {
 	req := c.request
 	if c.weights, err = c.service.config.Weights.With(req.Override); err != nil {
-		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
 	if err = req.Prompt.check(); err != nil {
 		return err
 	}
 	if req.Pinned != nil {
 		if err := c.filter.CheckPinned(req.Pinned.Worker); err != nil {
-			return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+			return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 		}
 	}
 	return c.admit()
@@ -189,7 +190,7 @@ func (c *selection) admit() error {
 		}
 	}
 	if len(c.eligible) == 0 {
-		return &Error{Kind: Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
+		return &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
 	}
 	return nil
 }
@@ -283,7 +284,7 @@ func (c *selection) choose(v *reservations.View) error {
 		return otherRank(c.request.Session, *excluded, c.chosen.Rank)
 	}
 	if !c.candidates[i].Known || c.pool.gone.Load() {
-		return &Error{Kind: Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: errStale}
+		return &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: errStale}
 	}
 	c.answer(c.chosen, &c.candidates[i])
 	if c.request.Advisory {

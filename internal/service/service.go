@@ -18,14 +18,15 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/metrics"
-	"github.com/select-service/select-service/pkg/admission"
-	"github.com/select-service/select-service/pkg/affinity"
+	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/pending"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/conductor"
 	"github.com/select-service/select-service/pkg/kvevents"
-	"github.com/select-service/select-service/pkg/overload"
-	"github.com/select-service/select-service/pkg/pending"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -35,7 +36,7 @@ import (
 type Config struct {
 	// Contract decides what differs between the contracts in substance: the
 	// approximate index, and which answers carry what was booked.
-	Contract Contract
+	Contract contract.Version
 	// Process names the bookings that this process accepts among those of all
 	// replicas: random in every life of the program. 0: one is drawn.
 	Process   uint64
@@ -205,7 +206,7 @@ func (s *Service) Close() {
 }
 
 // errClosing is what new work gets after Close.
-var errClosing = &Error{Kind: Unavailable, Text: catalog.ErrShuttingDown.Error(), Reason: reasonShuttingDown}
+var errClosing = &contract.Error{Kind: contract.Unavailable, Text: catalog.ErrShuttingDown.Error(), Reason: reasonShuttingDown}
 
 // schedulable returns the scope's pool and snapshot, or why nobody can serve it.
 //
@@ -222,13 +223,13 @@ func (s *Service) schedulable(sc catalog.Scope) (*catalog.Snapshot, *pool, error
 		return snap, p, nil
 	}
 	if s.catalog.Ready() == 0 {
-		return nil, nil, errorf(Unavailable, "no schedulable workers are available")
+		return nil, nil, contract.Errorf(contract.Unavailable, "no schedulable workers are available")
 	}
 	return nil, nil, noWorkers(sc)
 }
 
-func noWorkers(sc catalog.Scope) *Error {
-	return scopeErrorf(Unavailable, sc, "no schedulable workers")
+func noWorkers(sc catalog.Scope) *contract.Error {
+	return contract.ScopeErrorf(contract.Unavailable, sc, "no schedulable workers")
 }
 
 // asError gives catalog errors their kind.
@@ -243,18 +244,18 @@ func asError(err error) error {
 	case errors.Is(err, catalog.ErrShuttingDown):
 		return errClosing
 	case errors.As(err, &untracked):
-		return &Error{Kind: NotFound, Text: fmt.Sprintf("worker %d not found", untracked.ID), Scope: new(untracked.Scope.Short()), Err: err}
+		return &contract.Error{Kind: contract.NotFound, Text: fmt.Sprintf("worker %d not found", untracked.ID), Scope: new(untracked.Scope.Short()), Err: err}
 	case errors.Is(err, catalog.ErrNotFound):
-		return &Error{Kind: NotFound, Text: err.Error(), Err: err}
+		return &contract.Error{Kind: contract.NotFound, Text: err.Error(), Err: err}
 	case errors.As(err, &exists):
-		return &Error{Kind: Conflict, Text: fmt.Sprintf("worker %d already registered", exists.ID), Scope: &exists.Scope, Err: err}
+		return &contract.Error{Kind: contract.Conflict, Text: fmt.Sprintf("worker %d already registered", exists.ID), Scope: &exists.Scope, Err: err}
 	case errors.As(err, &mismatch):
-		return &Error{
-			Kind: Conflict, Text: "block_size mismatch", Scope: &mismatch.Scope,
+		return &contract.Error{
+			Kind: contract.Conflict, Text: "block_size mismatch", Scope: &mismatch.Scope,
 			Tail: fmt.Sprintf(": existing=%d, requested=%d", mismatch.Existing, mismatch.Requested), Err: err,
 		}
 	case errors.As(err, &bad):
-		return &Error{Kind: BadRequest, Text: err.Error(), Err: err}
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
-	return &Error{Kind: Internal, Text: "internal error", Err: err}
+	return &contract.Error{Kind: contract.Internal, Text: "internal error", Err: err}
 }

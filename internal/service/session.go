@@ -4,7 +4,8 @@ import (
 	"context"
 	"slices"
 
-	"github.com/select-service/select-service/pkg/affinity"
+	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -32,7 +33,7 @@ func (c *selection) sessionKey() affinity.Key {
 func (c *selection) checkSession(ctx context.Context) error {
 	name := c.session()
 	if len(name) > affinity.MaxSession {
-		return errorf(BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
+		return contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
 	}
 	if name == "" || !c.reserve {
 		return nil
@@ -70,7 +71,7 @@ func (s *Service) isAway(r catalog.Rank, snap *catalog.Snapshot) bool {
 
 // errSessionMoved is errStale for a request that waited while its session was
 // bound, or whose session was bound by one that knew newer workers.
-var errSessionMoved = &Error{Kind: Unavailable, Text: "workers changed while the session was bound", Err: errStale}
+var errSessionMoved = &contract.Error{Kind: contract.Unavailable, Text: "workers changed while the session was bound", Err: errStale}
 
 // holdSession takes the use of the session that the booking will have. It waits
 // while another first request of the session is being placed. Workers, load and
@@ -139,11 +140,11 @@ func indexRank(ranks []catalog.Entry, r catalog.Rank) int {
 }
 
 // otherRank refuses a booking on another rank than the session's.
-func otherRank(session string, bound, chosen catalog.Rank) *Error {
+func otherRank(session string, bound, chosen catalog.Rank) *contract.Error {
 	if bound.Worker != chosen.Worker {
-		return errorf(BadRequest, "session %s is bound to worker %d, not %d", session, bound.Worker, chosen.Worker)
+		return contract.Errorf(contract.BadRequest, "session %s is bound to worker %d, not %d", session, bound.Worker, chosen.Worker)
 	}
-	return errorf(BadRequest, "session %s is bound to DP rank %d, not %d", session, bound.DP, chosen.DP)
+	return contract.Errorf(contract.BadRequest, "session %s is bound to DP rank %d, not %d", session, bound.DP, chosen.DP)
 }
 
 // joinSession takes the use of a session for a booking on a rank that was chosen

@@ -9,9 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // sessionTTL is that of the tests.
@@ -89,7 +90,7 @@ func TestSessionExcluded(t *testing.T) {
 	w := talk(t)
 	load := w.load()
 	_, err := w.reserve("r", prompt(2, 8), of("s"), onWorkers(2))
-	wantError(t, err, service.BadRequest, "session s is bound to worker 1, not 2")
+	wantError(t, err, contract.BadRequest, "session s is bound to worker 1, not 2")
 	w.wantLoad(load)
 	if got := w.where(of("s")); got != 2 {
 		t.Errorf("worker %d after that, want 2", got)
@@ -278,7 +279,7 @@ func TestFirstOfSession(t *testing.T) {
 		if gone.waits() || !first.waits() || !next.waits() {
 			t.Fatalf("waiting: %t %t %t", first.waits(), gone.waits(), next.waits())
 		}
-		wantError(t, gone.err, service.Cancelled, "the client went away")
+		wantError(t, gone.err, contract.Cancelled, "the client went away")
 		first.cancel()
 		synctest.Wait()
 		if err := w.Free("first"); err != nil {
@@ -302,16 +303,16 @@ func TestKeptSession(t *testing.T) {
 	}
 	w.keep("moved", prompt(2, 8), of("s"), onWorkers(2))
 	_, err := w.bookKept("moved")
-	wantError(t, err, service.BadRequest, "session s is bound to worker 1, not 2")
+	wantError(t, err, contract.BadRequest, "session s is bound to worker 1, not 2")
 	_, err = w.bookKept("moved")
-	wantError(t, err, service.NotFound, nonePending("moved"))
+	wantError(t, err, contract.NotFound, nonePending("moved"))
 	for session, stays := range map[string]uint64{"n": 1, "open": 2} {
 		w.keep("taken "+session, prompt(2, 8), of(session), onWorkers(2))
 		if err := w.attempt("taken "+session, prompt(2, 8), onWorkers(1)); err != nil {
 			t.Fatal(err)
 		}
 		_, err := w.bookKept("taken " + session)
-		wantError(t, err, service.Conflict, "Request taken "+session+" already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
+		wantError(t, err, contract.Conflict, "Request taken "+session+" already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
 		if got := w.where(of(session)); got != stays {
 			t.Errorf("session %q goes to worker %d after a conflict, want %d", session, got, stays)
 		}
@@ -325,7 +326,7 @@ func TestKeptSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = w.bookKept("rank")
-	wantError(t, err, service.BadRequest, fmt.Sprintf("session dp is bound to DP rank %d, not %d", 1-kept.DP, kept.DP))
+	wantError(t, err, contract.BadRequest, fmt.Sprintf("session dp is bound to DP rank %d, not %d", 1-kept.DP, kept.DP))
 	if err := w.Free("rank"); err == nil {
 		t.Error("it was booked")
 	}
@@ -336,7 +337,7 @@ func TestLongSession(t *testing.T) {
 	long := strings.Repeat("x", 257)
 	w := talk(t)
 	_, err := w.reserve("r", prompt(1, 8), of(long))
-	wantError(t, err, service.BadRequest, "session affinity ID must not exceed 256 bytes")
+	wantError(t, err, contract.BadRequest, "session affinity ID must not exceed 256 bytes")
 	w.where(of(long[:256]))
 	w.where(of(long), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 	off := start(t, eventsOff)

@@ -7,10 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/affinity"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // TestWorkersChangeMeanwhile: who waited for the session's first request sees the

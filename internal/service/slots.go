@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/bits"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -99,7 +100,7 @@ func (s *Service) tracker(sc catalog.Scope) (*catalog.Snapshot, error) {
 	if snap := s.catalog.Snapshot(sc); snap != nil {
 		return snap, nil
 	}
-	return nil, scopeErrorf(NotFound, sc, "no slot tracker")
+	return nil, contract.ScopeErrorf(contract.NotFound, sc, "no slot tracker")
 }
 
 // SlotsAdd books a request on the rank that the caller names.
@@ -115,13 +116,13 @@ func (s *Service) SlotsAdd(req *SlotsBooking) error {
 	}, func(v *reservations.View) (reservations.Placement, error) {
 		slot, ok := v.Slot(req.Rank)
 		if !ok {
-			return reservations.Placement{}, errorf(NotFound, "Worker %s not found", req.Rank)
+			return reservations.Placement{}, contract.Errorf(contract.NotFound, "Worker %s not found", req.Rank)
 		}
 		return reservations.Placement{Slot: slot, Rank: req.Rank, PrefillTokens: req.NewISLTokens}, nil
 	})
 	var exists *reservations.ExistsError
 	if errors.As(err, &exists) {
-		return &Error{Kind: Conflict, Text: exists.Error(), Err: err}
+		return &contract.Error{Kind: contract.Conflict, Text: exists.Error(), Err: err}
 	}
 	return err
 }
@@ -135,7 +136,7 @@ func (s *Service) SlotsPrefillComplete(sc catalog.Scope, id string) error {
 	err := s.ledger.PrefillCompleteIn(sc, id)
 	switch {
 	case errors.Is(err, reservations.ErrNotFound):
-		return &Error{Kind: NotFound, Text: "Request " + id + " not found", Err: err}
+		return &contract.Error{Kind: contract.NotFound, Text: "Request " + id + " not found", Err: err}
 	case err != nil:
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -21,7 +22,7 @@ func TestOneLedger(t *testing.T) {
 	w.slots(7, 3, 2)
 	a := prompt(1, 8)
 	_, err := w.Select(context.Background(), ask(a), false)
-	wantError(t, err, service.Unavailable, "no schedulable workers are available")
+	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
 	if ready, n, workers := w.Ready(); ready || n != 0 || len(workers) != 1 {
 		t.Errorf("ready %t, %d schedulable, %d workers", ready, n, len(workers))
 	}
@@ -71,14 +72,14 @@ func TestOneLedger(t *testing.T) {
 
 	const taken = "worker 7 already registered for model=m tenant=t"
 	_, err = w.PutWorker(record(7, 1))
-	wantError(t, err, service.Conflict, taken)
+	wantError(t, err, contract.Conflict, taken)
 	_, err = w.PatchWorker(7, catalog.Patch{})
-	wantError(t, err, service.NotFound, "worker 7 not found")
+	wantError(t, err, contract.NotFound, "worker 7 not found")
 	_, err = w.DeleteWorker(7)
-	wantError(t, err, service.NotFound, "worker 7 not found")
+	wantError(t, err, contract.NotFound, "worker 7 not found")
 	err = w.SlotsRegister(service.SlotsWorker{Worker: 1, Scope: scope, BlockSize: blockSize, DPSize: 1})
-	wantError(t, err, service.Conflict, "worker 1 already registered for model=m tenant=t")
-	wantError(t, w.SlotsUnregister(scope, 1), service.NotFound, "worker 1 not found for model=m tenant=t")
+	wantError(t, err, contract.Conflict, "worker 1 already registered for model=m tenant=t")
+	wantError(t, w.SlotsUnregister(scope, 1), contract.NotFound, "worker 1 not found for model=m tenant=t")
 
 	// The same id in another scope is somebody else.
 	w.put(record(7, 1, func(r *catalog.Record) { r.Scope.Model = "n" }))
@@ -114,11 +115,11 @@ func TestSlotsChurn(t *testing.T) {
 			for i := range 1000 {
 				name := fmt.Sprint(id, i)
 				err := w.SlotsAdd(adding(name, id, uint32(i%2), 3, 1, 2))
-				var e *service.Error
-				if err != nil && (!errors.As(err, &e) || e.Kind != service.NotFound) {
+				var e *contract.Error
+				if err != nil && (!errors.As(err, &e) || e.Kind != contract.NotFound) {
 					t.Errorf("add: %v", err)
 				}
-				if _, err := w.SlotsPotentialLoads(projecting(1, 1)); err != nil && (!errors.As(err, &e) || e.Kind != service.NotFound) {
+				if _, err := w.SlotsPotentialLoads(projecting(1, 1)); err != nil && (!errors.As(err, &e) || e.Kind != contract.NotFound) {
 					t.Errorf("potential loads: %v", err)
 				}
 			}

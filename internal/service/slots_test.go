@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -116,26 +117,26 @@ func TestSlotsErrors(t *testing.T) {
 	_, potential := w.SlotsPotentialLoads(&service.SlotsProjection{Scope: unknown})
 	for name, tc := range map[string]struct {
 		err  error
-		kind service.Kind
+		kind contract.Kind
 		text string
 	}{
-		"register, no block size":    {register(7, 0, 1), service.BadRequest, "block_size must be greater than 0"},
-		"register, too many ranks":   {register(7, 1, 5000), service.BadRequest, "dp_size 5000 exceeds the maximum 4096"},
-		"register, other block size": {register(7, 8, 1), service.Conflict, "block_size mismatch for model=m tenant=t: existing=4, requested=8"},
-		"register, again":            {register(7, 4, 1), service.Conflict, "worker 7 already registered for model=m tenant=t"},
-		"unregister, unknown worker": {w.SlotsUnregister(scope, 8), service.NotFound, "worker 8 not found for model=m tenant=t"},
-		"unregister, unknown scope":  {w.SlotsUnregister(unknown, 7), service.NotFound, "worker 7 not found for model=x tenant=t"},
-		"add, unknown scope":         {w.SlotsAdd(elsewhere), service.NotFound, nobody},
-		"add, unknown worker":        {w.SlotsAdd(adding("r", 8, 3, 1)), service.NotFound, "Worker WorkerWithDpRank { worker_id: 8, dp_rank: 3 } not found"},
-		"add, unknown rank":          {w.SlotsAdd(adding("r", 7, 0, 1)), service.NotFound, "Worker WorkerWithDpRank { worker_id: 7, dp_rank: 0 } not found"},
+		"register, no block size":    {register(7, 0, 1), contract.BadRequest, "block_size must be greater than 0"},
+		"register, too many ranks":   {register(7, 1, 5000), contract.BadRequest, "dp_size 5000 exceeds the maximum 4096"},
+		"register, other block size": {register(7, 8, 1), contract.Conflict, "block_size mismatch for model=m tenant=t: existing=4, requested=8"},
+		"register, again":            {register(7, 4, 1), contract.Conflict, "worker 7 already registered for model=m tenant=t"},
+		"unregister, unknown worker": {w.SlotsUnregister(scope, 8), contract.NotFound, "worker 8 not found for model=m tenant=t"},
+		"unregister, unknown scope":  {w.SlotsUnregister(unknown, 7), contract.NotFound, "worker 7 not found for model=x tenant=t"},
+		"add, unknown scope":         {w.SlotsAdd(elsewhere), contract.NotFound, nobody},
+		"add, unknown worker":        {w.SlotsAdd(adding("r", 8, 3, 1)), contract.NotFound, "Worker WorkerWithDpRank { worker_id: 8, dp_rank: 3 } not found"},
+		"add, unknown rank":          {w.SlotsAdd(adding("r", 7, 0, 1)), contract.NotFound, "Worker WorkerWithDpRank { worker_id: 7, dp_rank: 0 } not found"},
 		"add, id taken": {
-			w.SlotsAdd(adding("r", 7, 4, 1)), service.Conflict,
+			w.SlotsAdd(adding("r", 7, 4, 1)), contract.Conflict,
 			"Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 7, dp_rank: 3 })",
 		},
-		"prefill complete, unknown id":    {w.SlotsPrefillComplete(scope, "q"), service.NotFound, "Request q not found"},
-		"prefill complete, unknown scope": {w.SlotsPrefillComplete(unknown, "r"), service.NotFound, nobody},
-		"free, unknown scope":             {w.SlotsFree(unknown, "r"), service.NotFound, nobody},
-		"potential loads, unknown scope":  {potential, service.NotFound, nobody},
+		"prefill complete, unknown id":    {w.SlotsPrefillComplete(scope, "q"), contract.NotFound, "Request q not found"},
+		"prefill complete, unknown scope": {w.SlotsPrefillComplete(unknown, "r"), contract.NotFound, nobody},
+		"free, unknown scope":             {w.SlotsFree(unknown, "r"), contract.NotFound, nobody},
+		"potential loads, unknown scope":  {potential, contract.NotFound, nobody},
 	} {
 		t.Run(name, func(t *testing.T) { wantError(t, tc.err, tc.kind, tc.text) })
 	}
@@ -147,7 +148,7 @@ func TestSlotsErrors(t *testing.T) {
 		t.Error("an unknown scope has a block size")
 	}
 	w.Close()
-	wantError(t, register(9, 4, 1), service.Unavailable, "selection service is shutting down")
+	wantError(t, register(9, 4, 1), contract.Unavailable, "selection service is shutting down")
 }
 
 // TestSlotsUnregister: with a worker go its bookings and their ids; the tracker
@@ -165,7 +166,7 @@ func TestSlotsUnregister(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wantLoad("2/0: 5 1 1")
-	wantError(t, w.SlotsPrefillComplete(scope, "a"), service.NotFound, "Request a not found")
+	wantError(t, w.SlotsPrefillComplete(scope, "a"), contract.NotFound, "Request a not found")
 	if err := w.SlotsFree(scope, "a"); err != nil {
 		t.Errorf("free of an id that went: %v", err)
 	}
@@ -175,7 +176,7 @@ func TestSlotsUnregister(t *testing.T) {
 	if err := w.SlotsUnregister(scope, 2); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, w.SlotsFree(scope, "a"), service.NotFound, "no slot tracker for model=m tenant=t")
+	wantError(t, w.SlotsFree(scope, "a"), contract.NotFound, "no slot tracker for model=m tenant=t")
 	if len(w.SlotsWorkers(nil, nil)) != 0 || len(w.SlotsLoads(nil, nil)) != 0 {
 		t.Error("something is listed of nobody")
 	}

@@ -8,10 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/admission"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/overload"
 )
 
 // in asks for a selection of another scope.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -99,7 +100,7 @@ func TestDeleteForgets(t *testing.T) {
 	w.remove(1)
 	w.wantDevice(a, "2/0:0")
 	w.wantLoad("2/0: 0 0 0")
-	wantError(t, w.Free("r"), service.NotFound, "reservation r not found")
+	wantError(t, w.Free("r"), contract.NotFound, "reservation r not found")
 	if _, live := w.net.count(); live != 1 {
 		t.Errorf("%d sockets are open, want 1", live)
 	}
@@ -126,9 +127,9 @@ func TestMoveBetweenScopes(t *testing.T) {
 
 	w.put(record(1, 1, func(r *catalog.Record) { r.Scope = other }))
 	w.wantLoad("other/t, 1/0: 0 0 0")
-	wantError(t, w.PrefillComplete("r"), service.NotFound, "reservation r not found")
+	wantError(t, w.PrefillComplete("r"), contract.NotFound, "reservation r not found")
 	_, err := w.Select(context.Background(), ask(a), false)
-	wantError(t, err, service.Unavailable, "no schedulable workers for model=m tenant=t")
+	wantError(t, err, contract.Unavailable, "no schedulable workers for model=m tenant=t")
 	req := ask(a)
 	req.Scope = other
 	sel, err := w.Select(context.Background(), req, false)
@@ -179,7 +180,7 @@ func TestIncompleteWorkerKeepsItsPlace(t *testing.T) {
 		t.Fatalf("worker is %+v, %v", wk, err)
 	}
 	_, err = w.Select(context.Background(), ask(a), false)
-	wantError(t, err, service.Unavailable, "no schedulable workers are available")
+	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
 	w.wantLoad("1/0: 0 2 1")
 	w.patch(1, catalog.Patch{Endpoint: new("http://back")})
 	w.wantDevice(a, "1/0:2")
@@ -256,7 +257,7 @@ func TestEventsOfOtherRanks(t *testing.T) {
 	req := ask(a)
 	req.Pinned = &catalog.Rank{Worker: 1, DP: 1}
 	_, err := w.Select(context.Background(), req, true)
-	wantError(t, err, service.Unavailable, "no endpoints available to route work")
+	wantError(t, err, contract.Unavailable, "no endpoints available to route work")
 	w.wantLoad("1/0: 0 0 0")
 }
 
@@ -300,13 +301,13 @@ func TestShuttingDown(t *testing.T) {
 	w.book("r", prompt(1, 8))
 	w.Close()
 	_, err := w.PutWorker(record(2, 1))
-	wantError(t, err, service.Unavailable, text)
+	wantError(t, err, contract.Unavailable, text)
 	_, err = w.PatchWorker(1, catalog.Patch{})
-	wantError(t, err, service.Unavailable, text)
+	wantError(t, err, contract.Unavailable, text)
 	_, err = w.Select(context.Background(), ask(prompt(1, 8)), true)
-	wantError(t, err, service.Unavailable, text)
+	wantError(t, err, contract.Unavailable, text)
 	_, err = w.Reserve(&service.ReserveRequest{Scope: scope, ID: "s", Prompt: ask(nil).Prompt})
-	wantError(t, err, service.Unavailable, text)
+	wantError(t, err, contract.Unavailable, text)
 	if ready, n, all := w.Ready(); ready || n != 1 || len(all) != 1 {
 		t.Errorf("Ready = %t, %d, %d workers", ready, n, len(all))
 	}

@@ -12,9 +12,10 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/admission"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -133,7 +134,7 @@ func (w *world) remove(id uint64) {
 // settle waits until all events sent so far are applied.
 func (w *world) settle() {
 	w.t.Helper()
-	if err := w.Dump(context.Background(), io.Discard, service.Contract13); err != nil {
+	if err := w.Dump(context.Background(), io.Discard, contract.V13); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -224,9 +225,9 @@ func sum(family metrics.Samples, labels ...string) (total float64) {
 }
 
 // wantError checks kind and text of an error of the service.
-func wantError(t testing.TB, err error, kind service.Kind, text string) {
+func wantError(t testing.TB, err error, kind contract.Kind, text string) {
 	t.Helper()
-	var e *service.Error
+	var e *contract.Error
 	if !errors.As(err, &e) {
 		t.Fatalf("error is %v, want %q", err, text)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/select-service/select-service/internal/yamldoc"
+	"github.com/select-service/select-service/internal/yamlread"
 )
 
 // parse returns the root of the only document. JSON is read as such: not every
@@ -17,7 +17,7 @@ func parse(content []byte) (*yaml.Node, error) {
 	if json.Valid(content) { // bounds the depth, too
 		return parseJSON(content)
 	}
-	root, err := yamldoc.Root(content)
+	root, err := yamlread.Root(content)
 	if err == nil && root == nil {
 		err = errors.New("the file is empty")
 	}

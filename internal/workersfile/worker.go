@@ -6,7 +6,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/select-service/select-service/internal/yamldoc"
+	"github.com/select-service/select-service/internal/yamlread"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -16,7 +16,7 @@ type field func(n *yaml.Node, w *catalog.Record) error
 // optional is a field where null is the same as no key.
 func optional[V any](of func(*catalog.Record) **V, value read[V]) field {
 	return func(n *yaml.Node, w *catalog.Record) error {
-		if yamldoc.IsNull(n) {
+		if yamlread.IsNull(n) {
 			return nil
 		}
 		v, err := value(n)

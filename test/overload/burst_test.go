@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/sim/engine"
+	"github.com/select-service/select-service/demo/sim/engine"
 )
 
 // The burst: engines that compute 5,500 prompt tokens a second get, for six

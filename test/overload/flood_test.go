@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/sim/engine"
+	"github.com/select-service/select-service/demo/sim/engine"
 )
 
 // The flood: engines that can take 25 prompts a second are offered 250 a second,

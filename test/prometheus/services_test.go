@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/sim/simapi"
+	"github.com/select-service/select-service/demo/sim/simapi"
 	"github.com/select-service/select-service/test/procs"
 )
 
@@ -103,7 +103,7 @@ func startEngines(t *testing.T, n int) []engine {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(t.TempDir(), "sim-engine")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/sim-engine")
+	build := exec.Command("go", "build", "-o", binary, "./demo/engine")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build sim-engine: %v\n%s", err, out)

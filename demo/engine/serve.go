@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/select-service/select-service/demo/sim/node"
+	"github.com/select-service/select-service/internal/zmqsock/kvpub"
+)
+
+// serve runs all engines until ctx ends or one fails. It prints one line per
+// engine (number, URL, event endpoints), and "ready" when all listen.
+func serve(ctx context.Context, conf config, stdout io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range conf.engines {
+		line, err := start(ctx, g, conf, i)
+		if err != nil {
+			cancel()
+			return errors.Join(fmt.Errorf("engine %d: %w", i+1, err), g.Wait())
+		}
+		fmt.Fprintf(stdout, "engine %d %s\n", i+1, line)
+	}
+	fmt.Fprintln(stdout, "ready")
+	return g.Wait()
+}
+
+// start runs engine i in g and returns where it can be reached.
+func start(ctx context.Context, g *errgroup.Group, conf config, i int) (string, error) {
+	port := conf.port
+	if port > 0 {
+		port += i
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", net.JoinHostPort(conf.listen, strconv.Itoa(port)))
+	if err != nil {
+		return "", err
+	}
+	n, err := node.New(options(conf))
+	if err != nil {
+		return "", errors.Join(err, ln.Close())
+	}
+	srv := &http.Server{Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second}
+	g.Go(func() error { return n.Run(ctx) })
+	g.Go(func() error {
+		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		return srv.Close() // answers take as long as the model: don't wait for them
+	})
+	info := n.Info()
+	return fmt.Sprintf("http://%s events %s replay %s", ln.Addr(), info.KVEventsEndpoint, info.ReplayEndpoint), nil
+}
+
+func options(conf config) node.Options {
+	return node.Options{
+		Engine:  conf.engine,
+		Speedup: conf.speedup,
+		NewSeed: func() uint64 {
+			if conf.hashSeed != 0 {
+				return conf.hashSeed
+			}
+			return rand.Uint64()
+		},
+		Publisher: func() (node.Publisher, error) {
+			return kvpub.Open(kvpub.Options{Bind: conf.listen, Topic: conf.topic})
+		},
+	}
+}

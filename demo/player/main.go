@@ -1,0 +1,90 @@
+// Command sim-player plays a workload on simulated engines, placing each request
+// by a selection service or by a simple policy, and compares what the engines
+// have measured. See docs/demo.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/select-service/select-service/demo/sim/workload"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "sim-player:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	conf := defaults()
+	flags := conf.flags()
+	flags.SetOutput(stdout)
+	switch err := flags.Parse(args); {
+	case errors.Is(err, pflag.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	}
+	policies, err := conf.validate()
+	if err != nil {
+		return err
+	}
+	requests, err := load(conf)
+	if err != nil {
+		return err
+	}
+	sum := workload.Summarize(requests)
+	if conf.Speedup == 0 {
+		conf.Speedup = speedupFor(sum.Span)
+	}
+	rep := report{Config: conf, Workload: sum}
+	fmt.Fprintln(stdout, rep.heading())
+	for _, name := range policies {
+		scr := newScreen(stdout, name, len(requests))
+		if name == selectService && conf.Decisions > 0 {
+			scr.show = max(1, len(requests)/conf.Decisions)
+		}
+		res, err := play(ctx, conf, name, requests, scr)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		rep.Results = append(rep.Results, res)
+	}
+	rep.writeTable(stdout)
+	if conf.JSON != "" {
+		if err := rep.writeJSON(conf.JSON); err != nil {
+			return err
+		}
+	}
+	return rep.failures()
+}
+
+func load(conf config) ([]workload.Request, error) {
+	if conf.Trace == "" {
+		return workload.DefaultChats().Generate(conf.Seed, conf.Requests), nil
+	}
+	f, err := os.Open(conf.Trace)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	requests, err := workload.ReadTrace(f, conf.Requests)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", conf.Trace, err)
+	}
+	if len(requests) == 0 {
+		return nil, fmt.Errorf("%s: no requests", conf.Trace)
+	}
+	return requests, nil
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/demo/sim/workload"
+)
+
+// play restarts the engines, plays all requests under one policy and collects
+// what the engines have measured.
+func play(ctx context.Context, conf config, name string, requests []workload.Request, scr *screen) (result, error) {
+	r := playing{conf: conf, requests: requests, screen: scr}
+	infos := make([]simapi.Info, len(conf.Engines))
+	for i, url := range conf.Engines {
+		r.engines = append(r.engines, engineClient{url})
+		var err error
+		if infos[i], err = r.engines[i].reset(ctx, conf.Speedup); err != nil {
+			return result{}, fmt.Errorf("restart engine %d: %w", i+1, err)
+		}
+	}
+	var fleet *replicas
+	switch name {
+	case roundRobin:
+		r.policy = turns{len(r.engines)}
+	case randomly:
+		r.policy = dice{len(r.engines), conf.Seed}
+	case leastLoaded:
+		r.policy = newShortest(len(r.engines), conf.Seed)
+	case selectService:
+		sum := workload.Summarize(requests)
+		fleet = newReplicas(conf.Targets, selection{
+			model: conf.Model, tenant: conf.Tenant, replay: conf.Replay,
+			meanOutput: float64(sum.OutputTokens) / float64(sum.Requests),
+		})
+		r.policy = fleet
+		defer fleet.leave(ctx)
+		if err := fleet.join(ctx, r.engines, infos); err != nil {
+			return result{}, err
+		}
+		if conf.Disturb != "" {
+			r.phases = &phases{command: conf.Disturb, fleet: fleet}
+		}
+	}
+	r.playAll(ctx)
+	if err := ctx.Err(); err != nil {
+		return result{}, err
+	}
+	stats := make([]simapi.Stats, len(r.engines))
+	for i, e := range r.engines {
+		var err error
+		if stats[i], err = e.stats(ctx); err != nil {
+			return result{}, fmt.Errorf("statistics of engine %d: %w", i+1, err)
+		}
+	}
+	scr.end()
+	res := newResult(name, stats, &r)
+	if r.phases != nil {
+		res.Phases = r.phases.results(len(conf.Targets))
+		res.DisturbedSeconds = r.phases.took.Seconds()
+		if err := errors.Join(r.phases.verdict(res.Phases, len(conf.Targets)), fleet.left(ctx)); err != nil {
+			res.Errors = append(res.Errors, err.Error())
+			res.Spoilt = true
+		}
+	}
+	return res, nil
+}
+
+// playing is one policy being played.
+type playing struct {
+	conf     config
+	engines  []engineClient
+	policy   policy
+	requests []workload.Request
+	screen   *screen
+	phases   *phases // nil unless there is a disturbance
+	wall     time.Duration
+
+	// mu guards what follows.
+	mu     sync.Mutex
+	done   int
+	choice []time.Duration // real time of each decision
+	failed []error         // one per request that did not end well
+	lost   []error         // one per request with lifecycle calls that failed
+}
+
+// playAll sends each request when its time has come, however many run.
+func (r *playing) playAll(ctx context.Context) {
+	start, offset := time.Now(), r.requests[0].At
+	var wg sync.WaitGroup
+	for i := range r.requests {
+		if r.phases != nil && i == len(r.requests)/2 {
+			wg.Go(func() { r.phases.disturb(ctx) })
+		}
+		req := &r.requests[i]
+		due := time.Duration(float64(req.At-offset) / r.conf.Speedup)
+		select {
+		case <-ctx.Done():
+		case <-time.After(due - time.Since(start)):
+			wg.Go(func() { r.playOne(ctx, req) })
+		}
+	}
+	wg.Wait()
+	r.wall = time.Since(start)
+}
+
+func (r *playing) playOne(ctx context.Context, req *workload.Request) {
+	phase := r.phases.current()
+	asked := time.Now()
+	at, err := r.policy.place(ctx, req)
+	took := time.Since(asked)
+	if err == nil && (at.engine < 0 || at.engine >= len(r.engines)) {
+		err = fmt.Errorf("placed on worker %d, which is none of ours", at.engine+1)
+	}
+	var lost error // the first report that failed
+	report := func(s simapi.Step) {
+		if err := r.policy.report(ctx, req, at, s); lost == nil {
+			lost = err
+		}
+	}
+	if err == nil {
+		err = r.engines[at.engine].generate(ctx, req, func(s simapi.Step) {
+			if s.Event == simapi.EventFirstToken {
+				r.screen.decision(req, at, s)
+				r.phases.record(phase, at.replica, placed{
+					prompt: len(req.Prompt), cached: s.CachedTokens, known: min(at.expected, s.CachedTokens), ttft: []float64{s.TTFTMS},
+				})
+			}
+			report(s)
+		})
+		if err != nil {
+			report(simapi.Step{Event: simapi.EventError})
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done++
+	r.choice = append(r.choice, took)
+	if err != nil {
+		r.failed = append(r.failed, fmt.Errorf("request %d: %w", req.ID, err))
+	}
+	if lost != nil {
+		r.lost = append(r.lost, fmt.Errorf("request %d: %w", req.ID, lost))
+	}
+	r.screen.progress(r.done, len(r.failed))
+}

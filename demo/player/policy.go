@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/demo/sim/workload"
+)
+
+// policy decides where requests go. It is used by many goroutines at once.
+type policy interface {
+	// place chooses an engine for a request.
+	place(ctx context.Context, r *workload.Request) (placement, error)
+	// report is called for every step of a placed request, and with an
+	// EventError step in place of the rest when it fails.
+	report(ctx context.Context, r *workload.Request, p placement, s simapi.Step) error
+}
+
+// placement is a decision.
+type placement struct {
+	engine   int // index
+	expected int // cached prompt tokens that the decision counted on
+	replica  int // index of the replica that decided
+}
+
+// turns places requests round robin.
+type turns struct {
+	engines int
+}
+
+func (p turns) place(_ context.Context, r *workload.Request) (placement, error) {
+	return placement{engine: (r.ID - 1) % p.engines}, nil
+}
+
+func (turns) report(context.Context, *workload.Request, placement, simapi.Step) error { return nil }
+
+// dice places requests at random; the same seed gives the same places.
+type dice struct {
+	engines int
+	seed    uint64
+}
+
+func (p dice) place(_ context.Context, r *workload.Request) (placement, error) {
+	return placement{engine: rand.New(rand.NewPCG(p.seed, uint64(r.ID))).IntN(p.engines)}, nil
+}
+
+func (dice) report(context.Context, *workload.Request, placement, simapi.Step) error { return nil }
+
+// shortest places a request on the engine with the fewest outstanding requests,
+// by chance among equals.
+type shortest struct {
+	// mu guards what follows.
+	mu          sync.Mutex
+	outstanding []int
+	rnd         *rand.Rand
+}
+
+func newShortest(engines int, seed uint64) *shortest {
+	return &shortest{outstanding: make([]int, engines), rnd: rand.New(rand.NewPCG(seed, 0))}
+}
+
+func (p *shortest) place(context.Context, *workload.Request) (placement, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	best, equal := 0, 0
+	for i, n := range p.outstanding {
+		switch {
+		case i > 0 && n > p.outstanding[best]:
+			continue
+		case i == 0 || n < p.outstanding[best]:
+			best, equal = i, 1
+		default:
+			if equal++; p.rnd.IntN(equal) == 0 {
+				best = i
+			}
+		}
+	}
+	p.outstanding[best]++
+	return placement{engine: best}, nil
+}
+
+func (p *shortest) report(_ context.Context, _ *workload.Request, at placement, s simapi.Step) error {
+	if s.Event == simapi.EventDone || s.Event == simapi.EventError {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.outstanding[at.engine]--
+	}
+	return nil
+}

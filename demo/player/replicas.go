@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/demo/sim/workload"
+)
+
+// replicas is the policy to ask a selection service, or several replicas of one
+// in turn. It does what stands in front of replicas in a real fleet: a load
+// balancer that passes on what one does not answer, and a registry that tells a
+// replica that comes back of the engines.
+type replicas struct {
+	each    []*replica
+	engines []engineClient
+	infos   []simapi.Info
+	turn    atomic.Uint64
+	stop    func() // ends watch
+}
+
+type replica struct {
+	selection
+	up atomic.Bool
+}
+
+// watchPause is how often a replica that is down is asked whether it is back.
+const watchPause = 50 * time.Millisecond
+
+// newReplicas takes one selection with its target's URL replaced by each target.
+func newReplicas(targets []string, s selection) *replicas {
+	f := &replicas{}
+	for _, url := range targets {
+		s.url = url
+		f.each = append(f.each, &replica{selection: s})
+	}
+	return f
+}
+
+// join registers the engines with every replica, waits until all of them hear
+// each engine, and looks after the replicas until leave.
+func (f *replicas) join(ctx context.Context, engines []engineClient, infos []simapi.Info) error {
+	f.engines, f.infos = engines, infos
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	f.stop = func() { cancel(); watch.Wait() }
+	for _, r := range f.each {
+		if err := f.register(ctx, r); err != nil {
+			return err
+		}
+		r.up.Store(true)
+	}
+	for _, e := range engines {
+		if err := e.awaitSubscribers(ctx, len(f.each)); err != nil {
+			return err
+		}
+	}
+	watch.Go(func() { f.watch(ctx) })
+	return nil
+}
+
+func (f *replicas) register(ctx context.Context, r *replica) error {
+	for i, e := range f.engines {
+		if err := r.register(ctx, i+1, e.url, f.infos[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watch puts replicas that are down back into turn: when all engines are
+// registered with them and they say that they are ready.
+func (f *replicas) watch(ctx context.Context) {
+	for {
+		for _, r := range f.each {
+			if r.up.Load() || f.register(ctx, r) != nil {
+				continue
+			}
+			r.up.Store(call(ctx, http.MethodGet, r.url+"/ready", nil, nil) == nil)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(watchPause):
+		}
+	}
+}
+
+// returnWait is how long a replica may take to come back.
+const returnWait = 30 * time.Second
+
+// awaitUp waits until all replicas are up.
+func (f *replicas) awaitUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, returnWait)
+	defer cancel()
+	for i, r := range f.each {
+		for !r.up.Load() {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("replica %d has not come back within %v", i+1, returnWait)
+			case <-time.After(watchPause):
+			}
+		}
+	}
+	return nil
+}
+
+// leave takes the engines out of the replicas again, after an interrupt too.
+func (f *replicas) leave(ctx context.Context) {
+	f.stop()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	for _, r := range f.each {
+		for i := range f.engines {
+			_ = r.unregister(ctx, i+1) // a service that is gone has forgotten them
+		}
+	}
+}
+
+// order lists the replicas to try: those that are up, or else all.
+func (f *replicas) order() []int {
+	first := int(f.turn.Add(1) % uint64(len(f.each)))
+	var up, all []int
+	for i := range f.each {
+		n := (first + i) % len(f.each)
+		all = append(all, n)
+		if f.each[n].up.Load() {
+			up = append(up, n)
+		}
+	}
+	if len(up) == 0 {
+		return all
+	}
+	return up
+}
+
+func (f *replicas) place(ctx context.Context, r *workload.Request) (placement, error) {
+	var errs []error
+	for _, i := range f.order() {
+		if len(errs) > 0 { // the one that is gone may have booked it
+			_ = f.each[i].free(ctx, r)
+		}
+		at, err := f.each[i].place(ctx, r)
+		if !unavailable(ctx, err) {
+			at.replica = i
+			return at, err
+		}
+		f.each[i].up.Store(false)
+		errs = append(errs, err)
+	}
+	return placement{}, errors.Join(errs...)
+}
+
+// report goes to the replica that booked, or to another if that one is gone.
+func (f *replicas) report(ctx context.Context, r *workload.Request, at placement, step simapi.Step) error {
+	err := f.each[at.replica].report(ctx, r, at, step)
+	if !unavailable(ctx, err) {
+		return err
+	}
+	f.each[at.replica].up.Store(false)
+	for _, i := range f.order() {
+		if i == at.replica {
+			continue
+		}
+		if again := f.each[i].report(ctx, r, at, step); !unavailable(ctx, again) {
+			return again
+		}
+	}
+	return err
+}
+
+// unavailable says that another replica should be asked.
+func unavailable(ctx context.Context, err error) bool {
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	var status *statusError
+	return !errors.As(err, &status) || status.status == http.StatusServiceUnavailable
+}
+
+// leftWait is how long the replicas may take to agree that nothing is booked.
+const leftWait = 5 * time.Second
+
+// left is an error if a replica is down after a play, or still has bookings.
+func (f *replicas) left(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, leftWait)
+	defer cancel()
+	for i, r := range f.each {
+		for {
+			n, err := r.bookings(ctx)
+			if err == nil && n == 0 {
+				break
+			}
+			select {
+			case <-time.After(watchPause):
+				continue
+			case <-ctx.Done():
+			}
+			if err != nil {
+				return fmt.Errorf("replica %d after the play: %w", i+1, err)
+			}
+			return fmt.Errorf("replica %d still has %d bookings after the play", i+1, n)
+		}
+	}
+	return nil
+}

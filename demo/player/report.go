@@ -1,0 +1,92 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/select-service/select-service/demo/sim/workload"
+)
+
+// report is the outcome of all policies; its JSON is the file of --json.
+type report struct {
+	Config   config           `json:"config"`
+	Workload workload.Summary `json:"workload"`
+	Results  []result         `json:"results"`
+}
+
+func (r *report) heading() string {
+	w, source := r.Workload, fmt.Sprintf("built-in chats, seed %d", r.Config.Seed)
+	if r.Config.Trace != "" {
+		source = r.Config.Trace
+	}
+	return fmt.Sprintf("%s requests in %.0f s of model time, %s prompt tokens each (%s); %d engines, %g times real time",
+		thousands(w.Requests), w.Span.Seconds(), thousands(w.PromptTokens/max(1, w.Requests)), source,
+		len(r.Config.Engines), r.Config.Speedup)
+}
+
+func (r *report) writeTable(w io.Writer) {
+	const row = "%-16s %9s %11s %11s %12s %12s %13s\n"
+	fmt.Fprintf(w, "\nMeasured inside the engines, in model time:\n\n")
+	fmt.Fprintf(w, row, "policy", "hit rate", "TTFT mean", "TTFT p99", "load spread", "engine load", "choice (real)")
+	fmt.Fprintln(w, strings.Repeat("-", 90))
+	for _, x := range r.Results {
+		fmt.Fprintf(w, row, x.Policy,
+			fmt.Sprintf("%.1f %%", 100*x.HitRate),
+			thousands(int(x.TTFTMeanMS+0.5))+" ms", thousands(int(x.TTFTP99MS+0.5))+" ms",
+			fmt.Sprintf("%.2f", x.BusySpread), fmt.Sprintf("%.0f %%", 100*x.Load),
+			fmt.Sprintf("%.1f ms", x.ChoiceMeanMS))
+	}
+	fmt.Fprintf(w, "\nhit rate: prompt tokens found in the caches; load spread: busiest engine by the mean\n")
+	for _, x := range r.Results {
+		if len(x.Phases) > 0 {
+			fmt.Fprintln(w)
+			writePhases(w, x.Phases)
+			fmt.Fprintf(w, "all replicas were back after %.1f s of real time\n", x.DisturbedSeconds)
+		}
+		if len(x.Errors) > 0 {
+			fmt.Fprintf(w, "%s: %d requests failed, %d more had failing lifecycle calls\n  %s\n", x.Policy, x.Failed, x.Unreported, strings.Join(x.Errors, "\n  "))
+		}
+	}
+}
+
+func (r *report) writeJSON(path string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	return nil
+}
+
+// failures is an error if any request failed, since the figures then do not
+// compare, or if a disturbance has left something behind.
+func (r *report) failures() error {
+	failed := 0
+	for _, x := range r.Results {
+		failed += x.Failed
+		if x.Spoilt {
+			return errors.New(x.Errors[len(x.Errors)-1])
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d requests failed", failed)
+	}
+	return nil
+}
+
+// thousands writes 1234567 as 1,234,567.
+func thousands(n int) string {
+	if n < 0 {
+		return "-" + thousands(-n)
+	}
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"github.com/select-service/select-service/demo/sim/simapi"
+)
+
+// result is what one policy achieved. All but the last group comes from the
+// engines, in model time.
+type result struct {
+	Policy          string  `json:"policy"`
+	Requests        int     `json:"requests"` // finished
+	HitRate         float64 `json:"hit_rate"` // share of the prompt tokens found in the engines' caches
+	TTFTMeanMS      float64 `json:"ttft_mean_ms"`
+	TTFTP50MS       float64 `json:"ttft_p50_ms"`
+	TTFTP99MS       float64 `json:"ttft_p99_ms"`
+	BusySpread      float64 `json:"busy_spread"`     // most prefill time of an engine, by the mean
+	RequestSpread   float64 `json:"requests_spread"` // most requests on an engine, by the mean
+	Load            float64 `json:"load"`            // share of the time that engines spent in prefill
+	ModelSeconds    float64 `json:"model_seconds"`
+	RequestsPerEach []int   `json:"requests_per_engine"`
+
+	ChoiceMeanMS float64  `json:"choice_mean_ms"` // real time of a decision
+	ChoiceP99MS  float64  `json:"choice_p99_ms"`
+	WallSeconds  float64  `json:"wall_seconds"`
+	Failed       int      `json:"failed"`           // requests without a full answer
+	Unreported   int      `json:"unreported"`       // requests with failed lifecycle calls
+	Errors       []string `json:"errors,omitempty"` // the first few
+
+	Phases []phaseResult `json:"phases,omitempty"` // with a disturbance
+	// DisturbedSeconds is the real time from the disturbance until all replicas were back.
+	DisturbedSeconds float64 `json:"disturbed_seconds,omitempty"`
+	Spoilt           bool    `json:"spoilt,omitempty"` // something was left behind
+}
+
+const shownErrors = 5
+
+func newResult(name string, stats []simapi.Stats, r *playing) result {
+	res := result{Policy: name, Failed: len(r.failed), Unreported: len(r.lost), WallSeconds: r.wall.Seconds()}
+	var ttft, busy, count []float64
+	var prompt, cached int
+	for _, s := range stats {
+		res.Requests += s.Requests
+		res.ModelSeconds = max(res.ModelSeconds, s.ModelSeconds)
+		res.RequestsPerEach = append(res.RequestsPerEach, s.Requests)
+		prompt += s.PromptTokens
+		cached += s.CachedTokens
+		ttft = append(ttft, s.TTFTMS...)
+		busy = append(busy, s.PrefillBusyMS)
+		count = append(count, float64(s.Requests))
+	}
+	if prompt > 0 {
+		res.HitRate = float64(cached) / float64(prompt)
+	}
+	res.TTFTMeanMS, res.TTFTP50MS, res.TTFTP99MS = mean(ttft), quantile(ttft, 0.5), quantile(ttft, 0.99)
+	res.BusySpread, res.RequestSpread = spread(busy), spread(count)
+	if res.ModelSeconds > 0 {
+		res.Load = mean(busy) / 1000 / res.ModelSeconds
+	}
+	var choice []float64
+	for _, d := range r.choice {
+		choice = append(choice, float64(d)/float64(time.Millisecond))
+	}
+	res.ChoiceMeanMS, res.ChoiceP99MS = mean(choice), quantile(choice, 0.99)
+	all := slices.Concat(r.failed, r.lost)
+	for _, err := range all[:min(shownErrors, len(all))] {
+		res.Errors = append(res.Errors, err.Error())
+	}
+	return res
+}
+
+func mean(xs []float64) float64 {
+	if len(xs) == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, x := range xs {
+		sum += x
+	}
+	return sum / float64(len(xs))
+}
+
+// quantile is the smallest sample that at least a share of q does not exceed.
+func quantile(xs []float64, q float64) float64 {
+	if len(xs) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(xs))
+	rank := int(q*float64(len(sorted)) + 0.999999)
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}
+
+// spread is the largest sample by the mean: 1 is perfectly even.
+func spread(xs []float64) float64 {
+	if m := mean(xs); m > 0 {
+		return slices.Max(xs) / m
+	}
+	return 0
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/select-service/select-service/demo/sim/simapi"
+	"github.com/select-service/select-service/demo/sim/workload"
+)
+
+// selection is a client of a selection service, and the policy to ask it. It
+// uses nothing but the HTTP contract.
+type selection struct {
+	url           string
+	model, tenant string
+	replay        bool    // register the engines' replay endpoints
+	meanOutput    float64 // what the player expects of an answer; see report
+}
+
+type workerRequest struct {
+	WorkerID            int    `json:"worker_id"`
+	ModelName           string `json:"model_name"`
+	TenantID            string `json:"tenant_id"`
+	Endpoint            string `json:"endpoint"`
+	KVEventsEndpoint    string `json:"kv_events_endpoint"`
+	ReplayEndpoint      string `json:"replay_endpoint,omitempty"`
+	BlockSize           int    `json:"block_size"`
+	MaxNumBatchedTokens int    `json:"max_num_batched_tokens"`
+	TotalKVBlocks       int    `json:"total_kv_blocks"`
+}
+
+type workerRecord struct {
+	Lifecycle             string   `json:"lifecycle"`
+	NotSchedulableReasons []string `json:"not_schedulable_reasons"`
+}
+
+type selectRequest struct {
+	ModelName            string   `json:"model_name"`
+	TenantID             string   `json:"tenant_id"`
+	ReservationID        string   `json:"reservation_id"`
+	SelectionID          string   `json:"selection_id"` // names the booking in later versions of Dynamo's service
+	TokenIDs             []uint32 `json:"token_ids"`
+	ExpectedOutputTokens int      `json:"expected_output_tokens"`
+}
+
+type selectAnswer struct {
+	WorkerID int `json:"worker_id"`
+	Overlap  struct {
+		LongestMatched int `json:"longest_matched"`
+	} `json:"overlap"`
+}
+
+// maxBatchedTokens is what vLLM takes for long contexts by default.
+const maxBatchedTokens = 8192
+
+// register announces engine number id, from 1.
+func (s *selection) register(ctx context.Context, id int, url string, info simapi.Info) error {
+	var rec workerRecord
+	if !s.replay {
+		info.ReplayEndpoint = ""
+	}
+	err := call(ctx, http.MethodPost, s.url+"/workers", workerRequest{
+		WorkerID: id, ModelName: s.model, TenantID: s.tenant, Endpoint: url,
+		KVEventsEndpoint: info.KVEventsEndpoint, ReplayEndpoint: info.ReplayEndpoint,
+		BlockSize: info.BlockSize, MaxNumBatchedTokens: maxBatchedTokens, TotalKVBlocks: info.CacheBlocks,
+	}, &rec)
+	if err != nil {
+		return err
+	}
+	if rec.Lifecycle != "schedulable" {
+		return fmt.Errorf("worker %d is %s: %s", id, rec.Lifecycle, strings.Join(rec.NotSchedulableReasons, "; "))
+	}
+	return nil
+}
+
+func (s *selection) unregister(ctx context.Context, id int) error {
+	err := call(ctx, http.MethodDelete, fmt.Sprintf("%s/workers/%d", s.url, id), nil, nil)
+	var status *statusError
+	if errors.As(err, &status) && status.status == http.StatusNotFound {
+		return nil
+	}
+	return err
+}
+
+// place asks for a worker and books the request on it.
+func (s *selection) place(ctx context.Context, r *workload.Request) (placement, error) {
+	var sel selectAnswer
+	err := call(ctx, http.MethodPost, s.url+"/select_and_reserve", selectRequest{
+		ModelName: s.model, TenantID: s.tenant, ReservationID: reservationID(r), SelectionID: reservationID(r),
+		TokenIDs: r.Prompt, ExpectedOutputTokens: int(s.meanOutput),
+	}, &sel)
+	if err != nil {
+		return placement{}, err
+	}
+	return placement{engine: sel.WorkerID - 1, expected: sel.Overlap.LongestMatched}, nil
+}
+
+// report tells the service how the request goes on. A router does not know how
+// long an answer will become: the blocks of a request decay towards the mean
+// length of this workload's answers.
+func (s *selection) report(ctx context.Context, r *workload.Request, _ placement, step simapi.Step) error {
+	path := s.url + "/reservations/" + reservationID(r)
+	switch step.Event {
+	case simapi.EventFirstToken:
+		return call(ctx, http.MethodPost, path+"/prefill_complete", nil, nil)
+	case simapi.EventBlock:
+		left := max(0, 1-float64(step.OutputTokens)/s.meanOutput)
+		return call(ctx, http.MethodPost, path+"/output_block", map[string]float64{"decay_fraction": left}, nil)
+	}
+	return call(ctx, http.MethodDelete, path, nil, nil)
+}
+
+// free takes the booking of a request back; there need not be one.
+func (s *selection) free(ctx context.Context, r *workload.Request) error {
+	return call(ctx, http.MethodDelete, s.url+"/reservations/"+reservationID(r), nil, nil)
+}
+
+// bookings counts what is booked on the engines.
+func (s *selection) bookings(ctx context.Context) (n int, err error) {
+	var models []struct {
+		Loads []struct {
+			ActiveRequests int `json:"active_requests"`
+		} `json:"loads"`
+	}
+	query := url.Values{"model_name": {s.model}, "tenant_id": {s.tenant}, "routing_group": {s.tenant}}
+	err = call(ctx, http.MethodGet, s.url+"/loads?"+query.Encode(), nil, &models)
+	for _, m := range models {
+		for _, l := range m.Loads {
+			n += l.ActiveRequests
+		}
+	}
+	return n, err
+}
+
+func reservationID(r *workload.Request) string { return fmt.Sprintf("sim-%d", r.ID) }

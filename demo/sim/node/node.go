@@ -1,0 +1,282 @@
+// Package node runs one simulated engine in scaled real time and serves it over
+// HTTP. It owns the clock; the model is package engine's, the event sockets are
+// behind [Publisher].
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/select-service/select-service/demo/sim/engine"
+	"github.com/select-service/select-service/demo/sim/kvwire"
+	"github.com/select-service/select-service/demo/sim/simapi"
+)
+
+// ErrBusy is returned for a request id that is already running, and for clearing
+// the cache while requests run.
+var ErrBusy = errors.New("busy")
+
+// ErrSpeedup is returned for a clock that would not move.
+var ErrSpeedup = errors.New("bad speedup")
+
+// Publisher sends encoded event batches in the order of the calls. It must not
+// block for long: it is called under the node's lock.
+type Publisher interface {
+	Publish(payload []byte)
+	Events() string // endpoints, as a subscriber connects to them
+	Replay() string
+	Subscribers() int
+	Close() error
+}
+
+// Options makes a node.
+type Options struct {
+	Engine    engine.Config             // HashSeed is replaced by NewSeed's
+	Speedup   float64                   // model seconds per second
+	Rank      uint32                    // data parallel rank written into the events
+	NewSeed   func() uint64             // called at each start, for block names
+	Publisher func() (Publisher, error) // opens new sockets, at each start
+}
+
+// Node is one engine that runs.
+type Node struct {
+	opt  Options
+	wake chan struct{} // has one entry when the next step may have moved
+
+	// mu guards what follows. Publish is called under it, so that events leave in
+	// the order in which they happen.
+	mu      sync.Mutex
+	eng     *engine.Engine
+	pub     Publisher
+	speedup float64
+	start   time.Time // when the model clock was 0
+	callers map[string]chan simapi.Step
+}
+
+// New starts an engine; Run makes its time pass.
+func New(opt Options) (*Node, error) {
+	if err := opt.Engine.Validate(); err != nil {
+		return nil, err
+	}
+	if !(opt.Speedup > 0) {
+		return nil, fmt.Errorf("%w: %g is not above 0", ErrSpeedup, opt.Speedup)
+	}
+	n := &Node{opt: opt, wake: make(chan struct{}, 1), callers: make(map[string]chan simapi.Step)}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.bootLocked(opt.Speedup); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// Run lets model time pass until ctx ends.
+func (n *Node) Run(ctx context.Context) error {
+	for {
+		wait, some := n.advance()
+		var due <-chan time.Time // nil blocks for ever
+		if some {
+			due = time.After(wait)
+		}
+		select {
+		case <-ctx.Done():
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.shutLocked()
+		case <-n.wake:
+		case <-due:
+		}
+	}
+}
+
+// Reset restarts the engine with another speedup (above 0), as if its process had been replaced. Requests that
+// run end with an error step.
+func (n *Node) Reset(speedup float64) (simapi.Info, error) {
+	if !(speedup > 0) {
+		return simapi.Info{}, fmt.Errorf("%w: %g is not above 0", ErrSpeedup, speedup)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.shutLocked(); err != nil {
+		return simapi.Info{}, err
+	}
+	if err := n.bootLocked(speedup); err != nil {
+		return simapi.Info{}, err
+	}
+	n.nudge()
+	return n.infoLocked(), nil
+}
+
+// Generate submits a request. Its steps come through the channel, which holds
+// all of them and is closed after the last.
+func (n *Node) Generate(r simapi.GenerateRequest) (<-chan simapi.Step, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ok := n.callers[r.RequestID]; ok {
+		return nil, fmt.Errorf("request %s: %w: it is running", r.RequestID, ErrBusy)
+	}
+	now := n.modelNowLocked()
+	n.advanceLocked(now)
+	err := n.eng.Submit(now, engine.Request{ID: r.RequestID, Prompt: r.TokenIDs, Output: r.OutputTokenIDs})
+	if err != nil {
+		return nil, err
+	}
+	// First token, done, an error, and one per block that the answer can fill.
+	steps := make(chan simapi.Step, 4+len(r.OutputTokenIDs)/n.opt.Engine.BlockSize)
+	n.callers[r.RequestID] = steps
+	n.advanceLocked(now)
+	n.nudge()
+	return steps, nil
+}
+
+// ClearCache forgets the cache and tells the subscribers.
+func (n *Node) ClearCache() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.advanceLocked(n.modelNowLocked())
+	events, ok := n.eng.ClearCache()
+	if !ok {
+		return fmt.Errorf("clear cache: %w: requests run", ErrBusy)
+	}
+	n.publishLocked(events)
+	return nil
+}
+
+// Info describes the engine.
+func (n *Node) Info() simapi.Info {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.infoLocked()
+}
+
+// Stats returns what the engine has measured.
+func (n *Node) Stats() simapi.Stats {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.modelNowLocked()
+	n.advanceLocked(now)
+	t := n.eng.Totals()
+	return simapi.Stats{
+		ModelSeconds: now.Seconds(), Requests: t.Requests, Waiting: n.eng.Waiting(), Running: n.eng.Running(),
+		PromptTokens: t.PromptTokens, CachedTokens: t.CachedTokens, OutputTokens: t.OutputTokens,
+		CachedBlocks: n.eng.CacheLen(), PrefillBusyMS: millis(t.PrefillBusy),
+		TTFTMS: allMillis(t.TTFT), QueueMS: allMillis(t.Queued),
+	}
+}
+
+func (n *Node) bootLocked(speedup float64) error {
+	pub, err := n.opt.Publisher()
+	if err != nil {
+		return fmt.Errorf("event sockets: %w", err)
+	}
+	cfg := n.opt.Engine
+	cfg.HashSeed = n.opt.NewSeed()
+	n.eng, n.pub, n.speedup, n.start = engine.New(cfg), pub, speedup, time.Now()
+	return nil
+}
+
+func (n *Node) shutLocked() error {
+	for _, steps := range n.callers {
+		steps <- simapi.Step{Event: simapi.EventError, Error: "engine stopped"}
+		close(steps)
+	}
+	n.callers = make(map[string]chan simapi.Step)
+	if n.pub == nil {
+		return nil // a restart has failed before
+	}
+	err := n.pub.Close()
+	n.pub = nil
+	if err != nil {
+		return fmt.Errorf("close event sockets: %w", err)
+	}
+	return nil
+}
+
+// advance lets everything happen that is due and returns how long the next
+// step is away in real time, and false when none is known.
+func (n *Node) advance() (time.Duration, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.advanceLocked(n.modelNowLocked())
+	next, ok := n.eng.Next()
+	if !ok {
+		return 0, false
+	}
+	return time.Duration(float64(next-n.modelNowLocked()) / n.speedup), true
+}
+
+func (n *Node) advanceLocked(now time.Duration) {
+	for _, u := range n.eng.Advance(now) {
+		n.publishLocked(u.Events) // before the caller hears of it
+		if u.Request != "" {
+			n.tellLocked(u)
+		}
+	}
+}
+
+func (n *Node) tellLocked(u engine.Update) {
+	steps := n.callers[u.Request]
+	s := simapi.Step{OutputTokens: u.Tokens}
+	switch u.Kind {
+	case engine.FirstToken:
+		s.Event = simapi.EventFirstToken
+		s.CachedTokens, s.QueueMS, s.TTFTMS = u.Cached, millis(u.Queued), millis(u.TTFT)
+	case engine.OutputBlock:
+		s.Event = simapi.EventBlock
+	case engine.Done:
+		s.Event = simapi.EventDone
+	}
+	steps <- s
+	if u.Kind == engine.Done {
+		close(steps)
+		delete(n.callers, u.Request)
+	}
+}
+
+func (n *Node) publishLocked(events []engine.Event) {
+	if len(events) == 0 || n.pub == nil {
+		return
+	}
+	stamp := float64(time.Now().UnixMicro()) / 1e6
+	// Encoding into memory cannot fail for these events.
+	if payload, err := kvwire.Batch(stamp, events, n.opt.Engine.BlockSize, n.opt.Rank); err == nil {
+		n.pub.Publish(payload)
+	}
+}
+
+func (n *Node) infoLocked() simapi.Info {
+	c := n.opt.Engine
+	info := simapi.Info{
+		BlockSize: c.BlockSize, CacheBlocks: c.CacheBlocks, PrefillRate: c.PrefillRate,
+		DecodeRate: c.DecodeRate, Speedup: n.speedup,
+	}
+	if n.pub != nil {
+		info.KVEventsEndpoint, info.ReplayEndpoint = n.pub.Events(), n.pub.Replay()
+		info.Subscribers = n.pub.Subscribers()
+	}
+	return info
+}
+
+func (n *Node) modelNowLocked() time.Duration {
+	return time.Duration(float64(time.Since(n.start)) * n.speedup)
+}
+
+func (n *Node) nudge() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func allMillis(ds []time.Duration) []float64 {
+	ms := make([]float64, len(ds))
+	for i, d := range ds {
+		ms[i] = millis(d)
+	}
+	return ms
+}

@@ -1,0 +1,119 @@
+package contract
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Kind says what went wrong, for whoever maps errors to a protocol's statuses.
+type Kind uint8
+
+// The kinds of error that the service's callers can meet.
+const (
+	Internal      Kind = iota
+	BadRequest         // the request can never work
+	NotFound           // worker, reservation or rank
+	Conflict           // an id is taken
+	Unavailable        // nobody can serve it now: not ready, no endpoint, shutting down
+	TooMany            // more than this service keeps, or reserved for dialects that answer 429
+	Overloaded         // every worker that could serve it has too much to do; wraps *OverloadError
+	QueueRejected      // its class of the wait line takes no more; has Details
+	Cancelled          // whoever asked went away: nobody is left to read the error
+)
+
+// Error is an error with a text of the contract.
+type Error struct {
+	Kind Kind
+	// Text is all of the text, or with a Scope what stands before it.
+	Text string
+	// Scope, if not nil, is named behind Text, and Tail follows it. Which words name
+	// it depends on the dialect: see TextIn.
+	Scope *catalog.Scope
+	Tail  string
+	// Message is the longer text for people that the contract has beside Text, ""
+	// where it has none: all but overload.
+	Message string
+	// Details is rendered as the answer's "details" object where the contract
+	// has one (queue rejection).
+	Details any
+	// Reason and Field are the error's code and the field of the body that it is
+	// about, as the Conductor API names them; the other contracts have neither.
+	Reason, Field string
+	Err           error
+
+	// TakenID is the id of a booking that is there already, or on its way, nil in other
+	// errors: the 1.6 dialect has a text of its own for it.
+	TakenID *string
+}
+
+// Error gives the text in the dialect of dynamo-kv-router 1.3.1.
+func (e *Error) Error() string { return e.TextIn(V13) }
+
+// TextIn gives the text in a dialect: each has its own word for the tenant, and
+// for an id that is taken a text of its own.
+func (e *Error) TextIn(dialect Version) string {
+	group := "tenant"
+	if dialect == V16 {
+		group = "routing_group"
+		if e.TakenID != nil {
+			return "selection " + *e.TakenID + " is already reserved or being reserved"
+		}
+	}
+	if e.Scope == nil {
+		return e.Text
+	}
+	return fmt.Sprintf("%s for model=%s %s=%s%s", e.Text, e.Scope.Model, group, e.Scope.Tenant, e.Tail)
+}
+
+// Unwrap gives the cause, if there is one.
+func (e *Error) Unwrap() error { return e.Err }
+
+// OverloadError is the cause of an error of kind Overloaded.
+type OverloadError struct {
+	Pinned bool   // the request named the worker
+	Worker uint64 // which one, if Pinned
+	// Causes are the limits that a rank of a worker in question exceeds.
+	Causes overload.Causes
+}
+
+func (e *OverloadError) Error() string {
+	if e.Pinned {
+		return fmt.Sprintf("pinned worker %d is overloaded", e.Worker)
+	}
+	return "all eligible workers are overloaded"
+}
+
+// NewOverload gives the cause the texts of the contract.
+func NewOverload(e OverloadError) *Error {
+	who := "All workers are busy"
+	if e.Pinned {
+		who = "Selected worker is overloaded"
+	}
+	return &Error{
+		Kind: Overloaded, Text: e.Error(), Err: &e,
+		Message: "Service temporarily unavailable: " + who + ", please retry later",
+	}
+}
+
+// ScopeErrorf is errorf with a text that the scope is named behind, shortened if
+// it is long.
+func ScopeErrorf(k Kind, sc catalog.Scope, format string, args ...any) *Error {
+	e := Errorf(k, format, args...)
+	e.Scope = new(sc.Short())
+	return e
+}
+
+// KindOf is the kind of an error, Internal if it has none.
+func KindOf(err error) Kind {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind
+	}
+	return Internal
+}
+
+func Errorf(k Kind, format string, args ...any) *Error {
+	return &Error{Kind: k, Text: fmt.Sprintf(format, args...)}
+}
