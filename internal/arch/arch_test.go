@@ -17,8 +17,9 @@ import (
 const module = "github.com/select-service/select-service/"
 
 // leaves are packages of types and small tools that know nothing of the rest of
-// the service. Every package but those that strangers import may use them.
-var leaves = []string{"internal/contract", "internal/jsonscan", "internal/yamlread"}
+// the service. Every package may use them but those that strangers import, for
+// which mayImport lists them one by one.
+var leaves = []string{"internal/contract", "internal/hashset", "internal/jsonscan", "internal/yamlread"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
@@ -36,6 +37,7 @@ var mayImport = map[string][]string{
 	"internal/config":          {"internal/admission", "internal/overload", "internal/pending", "pkg/..."},
 	"internal/contract":        {"internal/overload", "pkg/catalog"},
 	"internal/fetch":           {"pkg/recovery"},
+	"internal/hashset":         {},
 	"internal/httpapi":         {"api", "internal/conductor", "internal/overload", "internal/service", "pkg/..."},
 	"internal/jsonscan":        {},
 	"internal/metrics":         {},
@@ -52,10 +54,10 @@ var mayImport = map[string][]string{
 	"pkg/client":       {},
 	"pkg/hashing":      {},
 	"pkg/indexer":      {"pkg/catalog", "pkg/hashing"},
-	"pkg/kvevents":     {"pkg/catalog", "pkg/hashing", "pkg/indexer"},
-	"pkg/recovery":     {"pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/kvevents":     {"internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/recovery":     {"internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/replicasync":  {"pkg/catalog", "pkg/reservations"},
-	"pkg/reservations": {"pkg/catalog", "pkg/hashing"},
+	"pkg/reservations": {"internal/hashset", "pkg/catalog", "pkg/hashing"},
 	"pkg/selector":     {"pkg/catalog"},
 }
 

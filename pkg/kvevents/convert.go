@@ -1,6 +1,7 @@
 package kvevents
 
 import (
+	"github.com/select-service/select-service/internal/hashset"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 )
@@ -44,6 +45,13 @@ type Converter struct {
 // ranks every rank is known, and its number is its slot.
 func NewConverter(layout hashing.Layout, rank uint32, ranks Ranks) *Converter {
 	return &Converter{layout: layout, rank: rank, ranks: ranks}
+}
+
+// scratch is memory that is reused from event to event and from batch to batch.
+type scratch struct {
+	local []uint64
+	store indexer.Store
+	seen  hashset.Set // the hashes of one event
 }
 
 // Apply applies the events of b in order and counts every one in t. Standard
@@ -136,7 +144,7 @@ func acceptStore(ev *Event, layout hashing.Layout, work *scratch) Reason {
 		return BlockSizeMismatch
 	case ev.Eagle != layout.Eagle:
 		return EagleMismatch
-	case work.repeats(ev):
+	case work.seen.ChainRepeats(ev.Parent, ev.HasParent, ev.Names):
 		return RepeatedHash
 	}
 	n := min(len(ev.Names), layout.Blocks(len(ev.Tokens)))

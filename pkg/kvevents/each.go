@@ -107,7 +107,7 @@ func (c *Converter) acceptEnvelope(ev *Event, work *scratch) Reason {
 		return Applied
 	case len(ev.Tokens) > 0:
 		return acceptStore(ev, hashing.Layout{BlockSize: ev.BlockSize, Eagle: c.layout.Eagle}, work)
-	case work.repeats(ev):
+	case work.seen.ChainRepeats(ev.Parent, ev.HasParent, ev.Names):
 		return RepeatedHash
 	}
 	return Applied

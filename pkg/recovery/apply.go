@@ -61,7 +61,7 @@ func (r *reader) store(slot uint32, e *event) {
 			n++ // as a parent, 0 may mean the root
 		}
 		ev.Names, ev.Local = names[:n], local[:n]
-		if r.distinct.repeats(&ev) {
+		if r.seen.ChainRepeats(ev.Parent, ev.HasParent, ev.Names) {
 			r.skipped(RepeatedHash, 1)
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 
+	"github.com/select-service/select-service/internal/hashset"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -74,8 +75,8 @@ type reader struct {
 	report   Report
 	event    event
 	waiting  waiting
-	distinct distinct
-	stack    []uint64 // of release
+	seen     hashset.Set // scratch: the hashes of one event
+	stack    []uint64    // of release
 
 	// Of the entry that is being read:
 
