@@ -91,7 +91,7 @@ func (s *Service) book(req *ReserveRequest, b *booking) (Reservation, error) {
 	e := b.entry
 	r := Reservation{ID: req.ID, Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: req.Lease}
 	b.keep.answers, b.keep.id, b.keep.endpoint = &s.first, req.ID, r.Endpoint
-	b.ID, b.Lease, b.Companion = req.ID, req.Lease, b.keep
+	b.ID, b.Lease, b.CallerState = req.ID, req.Lease, b.keep
 	_, err := s.ledger.Book(req.Scope, b.Request, func(*reservations.View) (reservations.Placement, error) {
 		if b.pool.gone.Load() { // see selection.choose
 			return reservations.Placement{}, errStale

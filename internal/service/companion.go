@@ -58,8 +58,8 @@ func (c *companion) remember(r *Selection) {
 	}
 }
 
-// Ended implements reservations.Companion.
-func (c *companion) Ended() {
+// ReservationEnded implements reservations.Companion.
+func (c *companion) ReservationEnded() {
 	c.answers.forget(c)
 	c.hold.Release()
 }

@@ -200,7 +200,7 @@ func (s *Service) dropRank(a *catalog.Attachment, rank catalog.AttachedRank) {
 // the other replicas shall see for themselves which have gone.
 func (s *Service) dropLoad(sc catalog.Scope, slot uint32) {
 	if dropped := s.ledger.RemoveRank(sc, slot); dropped > 0 && s.replica != nil {
-		s.replica.BookingsDropped(dropped)
+		s.replica.ReservationsDropped(dropped)
 	}
 }
 

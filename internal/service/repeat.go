@@ -134,7 +134,7 @@ func asTaken(err error, text func(error) string) error {
 
 // earlier is a live booking that a request repeats.
 type earlier struct {
-	reservations.Holding
+	reservations.LiveReservation
 	endpoint  string
 	selection *Selection // nil: it was not booked by Select, or elsewhere
 }
@@ -162,8 +162,8 @@ func (s *Service) earlier(q *question) (*earlier, error) {
 			return nil, err
 		}
 	}
-	e := &earlier{Holding: h}
-	first, local := h.Companion.(*companion)
+	e := &earlier{LiveReservation: h}
+	first, local := h.CallerState.(*companion)
 	same := false
 	switch {
 	case h.PerScope: // the slot tracker's booking is nobody's first
@@ -198,11 +198,13 @@ func (s *Service) earlier(q *question) (*earlier, error) {
 
 // conflicts tells whether no booking of the scope can have the id of h. In
 // another scope than its own, one of the slot tracker's conflicts with none.
-func conflicts(h *reservations.Holding, sc catalog.Scope) bool { return everywhere(h) || h.Scope == sc }
+func conflicts(h *reservations.LiveReservation, sc catalog.Scope) bool {
+	return everywhere(h) || h.Scope == sc
+}
 
 // everywhere tells whether no booking of any scope can have the id of h: only the
 // slot tracker's ids are of one scope (decision S4).
-func everywhere(h *reservations.Holding) bool { return !h.PerScope }
+func everywhere(h *reservations.LiveReservation) bool { return !h.PerScope }
 
 // endpointOf is the endpoint of a rank's worker, "" if there is none.
 func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {

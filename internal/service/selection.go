@@ -218,7 +218,7 @@ func (c *selection) run() error {
 	keep := c.companion(booking.Hashes)
 	c.beside = keep
 	if keep != nil {
-		booking.Companion = keep
+		booking.CallerState = keep
 	}
 	_, err := c.service.ledger.Book(req.Scope, booking, func(v *reservations.View) (reservations.Placement, error) {
 		if err := c.choose(v); err != nil {

@@ -11,14 +11,14 @@ import (
 // ledger is what the core needs of *reservations.Ledger: the join of two
 // replicas' states, in events and in snapshots.
 type ledger interface {
-	ApplyBooked(reservations.Booking) reservations.Verdict
-	ApplyPrefillCompleted(reservations.Ref) reservations.Verdict
-	ApplyFreed(reservations.Ref) reservations.Verdict
-	Adopt(reservations.Booking) reservations.Verdict
-	ApplyRenewed(reservations.Ref) reservations.Verdict
-	MergeEnded(process uint64, ended reservations.Ends) (freed int)
-	Bookings(after reservations.Cursor, limit int) (page []reservations.Booking, next reservations.Cursor, more bool)
-	Ended() map[uint64]reservations.Ends
+	ApplyBooked(reservations.Reservation) reservations.ApplyResult
+	ApplyPrefillCompleted(reservations.Ref) reservations.ApplyResult
+	ApplyFreed(reservations.Ref) reservations.ApplyResult
+	MergeReservation(reservations.Reservation) reservations.ApplyResult
+	ApplyRenewed(reservations.Ref) reservations.ApplyResult
+	MergeEnded(process uint64, ended reservations.EndedSet) (freed int)
+	Reservations(after reservations.Cursor, limit int) (page []reservations.Reservation, next reservations.Cursor, more bool)
+	Ended() map[uint64]reservations.EndedSet
 }
 
 // core decides what a message does, and when whose snapshot is due. It has no
@@ -190,7 +190,7 @@ func (c *core) apply(e *event) reason {
 	fits := known && size == e.blockSize
 	switch {
 	case fits && e.kind == booked:
-		return reasonOf(c.ledger.ApplyBooked(e.booking()))
+		return reasonOf(c.ledger.ApplyBooked(e.reservation()))
 	case !fits && (e.kind == booked || e.kind == renewed || e.origin.Sequence == 0):
 		if !known {
 			return dropUnknownScope

@@ -55,9 +55,9 @@ func (k kind) topic() string {
 	return TopicEvents
 }
 
-// booking is what a booked event books.
-func (e *event) booking() reservations.Booking {
-	b := reservations.Booking{
+// reservation is what a booked event books.
+func (e *event) reservation() reservations.Reservation {
+	b := reservations.Reservation{
 		Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
 		Hashes: e.hashes, ExpectedOutput: e.expectedOutput, Lease: e.lease,
 	}

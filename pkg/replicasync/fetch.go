@@ -86,15 +86,15 @@ func (m *merge) renewals(sequence uint64) {
 }
 
 // ended is part of snapshotSink.
-func (m *merge) ended(process uint64, ended reservations.Ends) {
+func (m *merge) ended(process uint64, ended reservations.EndedSet) {
 	n := m.replica.core.ledger.MergeEnded(process, ended)
 	m.replica.counts.endedBySnapshot.Add(uint64(n))
 	m.replica.core.learned(n)
 }
 
 // booking is part of snapshotSink.
-func (m *merge) booking(j *bookingJSON) error {
-	b, err := j.booking(m.replica.now().Sub(m.began))
+func (m *merge) booking(j *reservationJSON) error {
+	b, err := j.reservation(m.replica.now().Sub(m.began))
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (m *merge) booking(j *bookingJSON) error {
 	case size != j.BlockSize:
 		return nil
 	}
-	switch m.replica.core.ledger.Adopt(b) {
+	switch m.replica.core.ledger.MergeReservation(b) {
 	case reservations.Applied:
 		m.replica.counts.adopted.Add(1)
 		m.replica.core.learned(1)

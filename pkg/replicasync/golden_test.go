@@ -292,7 +292,7 @@ func TestRecordedToPeers(t *testing.T) {
 // freeAll ends everything.
 func freeAll(t testing.TB, l *reservations.Ledger) {
 	t.Helper()
-	page, _, _ := l.Bookings(reservations.Cursor{}, 100)
+	page, _, _ := l.Reservations(reservations.Cursor{}, 100)
 	for _, b := range page {
 		if err := l.Free(b.ID); err != nil {
 			t.Fatal(err)

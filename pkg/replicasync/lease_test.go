@@ -22,8 +22,8 @@ func renewal(number, booking uint64) *event {
 	}
 }
 
-func (b *bench) lease(number uint64) reservations.Booking {
-	x := reservations.Booking{
+func (b *bench) lease(number uint64) reservations.Reservation {
+	x := reservations.Reservation{
 		Origin: reservations.Origin{Process: 3, Sequence: number}, Scope: benchScope, ID: "x", Rank: benchRank, Lease: 20 * time.Second,
 	}
 	b.ledger.ApplyBooked(x)

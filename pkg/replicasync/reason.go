@@ -67,7 +67,7 @@ var reasonTexts = [numReasons]string{
 func (r reason) String() string { return reasonTexts[r] }
 
 // reasonOf translates the ledger's verdict.
-func reasonOf(v reservations.Verdict) reason {
+func reasonOf(v reservations.ApplyResult) reason {
 	switch v {
 	case reservations.Applied, reservations.Updated:
 		return applied

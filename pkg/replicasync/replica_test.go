@@ -284,7 +284,7 @@ func TestLateReplica(t *testing.T) {
 		if st := b.Stats(); st.Adopted != 25 || st.Lost != 0 {
 			t.Errorf("adopted %d, lost %d; want 25, 0: what was before is no loss", st.Adopted, st.Lost)
 		}
-		if page, _, _ := b.l.Bookings(reservations.Cursor{}, 1); page[0].Age < 10*time.Second {
+		if page, _, _ := b.l.Reservations(reservations.Cursor{}, 1); page[0].Age < 10*time.Second {
 			t.Errorf("a booking of 10 s is %v old", page[0].Age)
 		}
 	})

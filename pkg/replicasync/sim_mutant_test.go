@@ -31,14 +31,14 @@ func (m *mutant) wrap(l ledger, n *simNode) ledger {
 // changedLedger is a ledger with other methods in front.
 type changedLedger struct {
 	ledger
-	booked     func(reservations.Booking) (reservations.Verdict, bool) // false: as usual
-	adopt      func(*reservations.Booking)
-	freed      func(reservations.Ref) bool                         // false: ignored
-	renewed    func(reservations.Ref) (reservations.Verdict, bool) // false: as usual
-	mergeEnded func(uint64, reservations.Ends) int
+	booked     func(reservations.Reservation) (reservations.ApplyResult, bool) // false: as usual
+	adopt      func(*reservations.Reservation)
+	freed      func(reservations.Ref) bool                             // false: ignored
+	renewed    func(reservations.Ref) (reservations.ApplyResult, bool) // false: as usual
+	mergeEnded func(uint64, reservations.EndedSet) int
 }
 
-func (c *changedLedger) ApplyRenewed(r reservations.Ref) reservations.Verdict {
+func (c *changedLedger) ApplyRenewed(r reservations.Ref) reservations.ApplyResult {
 	if c.renewed != nil {
 		if v, decided := c.renewed(r); decided {
 			return v
@@ -47,7 +47,7 @@ func (c *changedLedger) ApplyRenewed(r reservations.Ref) reservations.Verdict {
 	return c.ledger.ApplyRenewed(r)
 }
 
-func (c *changedLedger) ApplyBooked(b reservations.Booking) reservations.Verdict {
+func (c *changedLedger) ApplyBooked(b reservations.Reservation) reservations.ApplyResult {
 	if c.booked != nil {
 		if v, decided := c.booked(b); decided {
 			return v
@@ -56,7 +56,7 @@ func (c *changedLedger) ApplyBooked(b reservations.Booking) reservations.Verdict
 	return c.ledger.ApplyBooked(b)
 }
 
-func (c *changedLedger) Adopt(b reservations.Booking) reservations.Verdict {
+func (c *changedLedger) MergeReservation(b reservations.Reservation) reservations.ApplyResult {
 	if c.booked != nil {
 		if v, decided := c.booked(b); decided {
 			return v
@@ -65,17 +65,17 @@ func (c *changedLedger) Adopt(b reservations.Booking) reservations.Verdict {
 	if c.adopt != nil {
 		c.adopt(&b)
 	}
-	return c.ledger.Adopt(b)
+	return c.ledger.MergeReservation(b)
 }
 
-func (c *changedLedger) ApplyFreed(r reservations.Ref) reservations.Verdict {
+func (c *changedLedger) ApplyFreed(r reservations.Ref) reservations.ApplyResult {
 	if c.freed != nil && !c.freed(r) {
 		return reservations.UnknownID
 	}
 	return c.ledger.ApplyFreed(r)
 }
 
-func (c *changedLedger) MergeEnded(process uint64, ended reservations.Ends) int {
+func (c *changedLedger) MergeEnded(process uint64, ended reservations.EndedSet) int {
 	if c.mergeEnded != nil {
 		return c.mergeEnded(process, ended)
 	}
@@ -83,8 +83,8 @@ func (c *changedLedger) MergeEnded(process uint64, ended reservations.Ends) int 
 }
 
 // find returns the first live booking that fits.
-func find(l ledger, fits func(*reservations.Booking) bool) *reservations.Booking {
-	page, _, _ := l.Bookings(reservations.Cursor{}, 10_000)
+func find(l ledger, fits func(*reservations.Reservation) bool) *reservations.Reservation {
+	page, _, _ := l.Reservations(reservations.Cursor{}, 10_000)
 	for i := range page {
 		if fits(&page[i]) {
 			return &page[i]
@@ -95,7 +95,7 @@ func find(l ledger, fits func(*reservations.Booking) bool) *reservations.Booking
 
 // isLive: the booking of that origin is live.
 func isLive(l ledger, o reservations.Origin) bool {
-	return o.Sequence == 0 || find(l, func(b *reservations.Booking) bool { return b.Origin == o }) != nil
+	return o.Sequence == 0 || find(l, func(b *reservations.Reservation) bool { return b.Origin == o }) != nil
 }
 
 func changed(change func(*changedLedger, *simNode)) func(ledger, *simNode) ledger {
@@ -110,7 +110,7 @@ var nextCursor = regexp.MustCompile(`"next":"[^"]*"`)
 
 var mutants = []mutant{
 	{name: "what a snapshot says has ended is ignored", ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.mergeEnded = func(uint64, reservations.Ends) int { return 0 }
+		c.mergeEnded = func(uint64, reservations.EndedSet) int { return 0 }
 	})},
 	{name: "a free that comes before its booking is forgotten", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
 		c.freed = func(r reservations.Ref) bool { return isLive(c.ledger, r.Origin) }
@@ -122,21 +122,21 @@ var mutants = []mutant{
 		return true
 	}},
 	{name: "an id is booked once, whoever accepted it", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.booked = func(b reservations.Booking) (reservations.Verdict, bool) {
-			other := find(c.ledger, func(o *reservations.Booking) bool {
+		c.booked = func(b reservations.Reservation) (reservations.ApplyResult, bool) {
+			other := find(c.ledger, func(o *reservations.Reservation) bool {
 				return o.Scope == b.Scope && o.ID == b.ID && o.Origin != b.Origin
 			})
 			return reservations.Known, other != nil
 		}
 	})},
 	{name: "a completed prefill in a snapshot is ignored", ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.adopt = func(b *reservations.Booking) { b.PrefillDone = false }
+		c.adopt = func(b *reservations.Reservation) { b.PrefillDone = false }
 	})},
 	{name: "ages in a snapshot are ignored", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.adopt = func(b *reservations.Booking) { b.Age = 0 }
+		c.adopt = func(b *reservations.Reservation) { b.Age = 0 }
 	})},
 	{name: "own bookings of a former life are not adopted", ledger: changed(func(c *changedLedger, n *simNode) {
-		c.booked = func(b reservations.Booking) (reservations.Verdict, bool) {
+		c.booked = func(b reservations.Reservation) (reservations.ApplyResult, bool) {
 			return reservations.Ended, n.wasOwn(b.Origin.Process)
 		}
 	})},
@@ -149,11 +149,11 @@ var mutants = []mutant{
 	{name: "announcements do not tell how far the sender is", rare: true, announcement: func(a *announcement) { a.sequence = 0 }},
 	{name: "announcements do not tell of what was merged", rare: true, announcement: func(a *announcement) { a.merged = 0 }},
 	{name: "a lease runs out although a renewal came", ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.renewed = func(reservations.Ref) (reservations.Verdict, bool) { return reservations.Applied, true }
+		c.renewed = func(reservations.Ref) (reservations.ApplyResult, bool) { return reservations.Applied, true }
 	})},
 	{name: "who lets a lease expire does not tell", silentExpiry: true},
 	{name: "renewals in a snapshot are ignored", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.adopt = func(b *reservations.Booking) { b.Renewed = 0 }
+		c.adopt = func(b *reservations.Reservation) { b.Renewed = 0 }
 	})},
 }
 

@@ -345,8 +345,8 @@ func (o *oracle) listed(n *simNode) (map[*simBooking]status, error) {
 	have := make(map[*simBooking]status)
 	var at reservations.Cursor
 	for more := true; more; {
-		var page []reservations.Booking
-		page, at, more = n.l.Bookings(at, 100)
+		var page []reservations.Reservation
+		page, at, more = n.l.Reservations(at, 100)
 		for i := range page {
 			b := o.find(page[i].Origin, page[i].Scope, page[i].ID)
 			if b == nil {

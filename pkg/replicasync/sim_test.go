@@ -191,7 +191,7 @@ func (w *simWorld) changeWorker() {
 	each(func(n *simNode, r simRank) {
 		n.has[r] = false
 		if dropped := n.l.RemoveRank(r.scope, r.slot); dropped > 0 {
-			n.r.BookingsDropped(dropped)
+			n.r.ReservationsDropped(dropped)
 		}
 		n.look()
 	})

@@ -8,38 +8,38 @@ type tracedLedger struct {
 	n *simNode
 }
 
-func (t tracedLedger) ApplyBooked(b reservations.Booking) reservations.Verdict {
+func (t tracedLedger) ApplyBooked(b reservations.Reservation) reservations.ApplyResult {
 	v := t.ledger.ApplyBooked(b)
 	t.n.w.tracef("  node %d books %s %x:%d: %v", t.n.index, b.ID, b.Origin.Process, b.Origin.Sequence, v)
 	return v
 }
 
-func (t tracedLedger) ApplyFreed(r reservations.Ref) reservations.Verdict {
+func (t tracedLedger) ApplyFreed(r reservations.Ref) reservations.ApplyResult {
 	v := t.ledger.ApplyFreed(r)
 	t.n.w.tracef("  node %d frees %s %x:%d: %v", t.n.index, r.ID, r.Origin.Process, r.Origin.Sequence, v)
 	return v
 }
 
-func (t tracedLedger) ApplyPrefillCompleted(r reservations.Ref) reservations.Verdict {
+func (t tracedLedger) ApplyPrefillCompleted(r reservations.Ref) reservations.ApplyResult {
 	v := t.ledger.ApplyPrefillCompleted(r)
 	t.n.w.tracef("  node %d completes %s %x:%d: %v", t.n.index, r.ID, r.Origin.Process, r.Origin.Sequence, v)
 	return v
 }
 
-func (t tracedLedger) Adopt(b reservations.Booking) reservations.Verdict {
-	v := t.ledger.Adopt(b)
+func (t tracedLedger) MergeReservation(b reservations.Reservation) reservations.ApplyResult {
+	v := t.ledger.MergeReservation(b)
 	t.n.w.tracef("  node %d adopts %s %x:%d (age %v, done %v, lease %v, renewed %v): %v",
 		t.n.index, b.ID, b.Origin.Process, b.Origin.Sequence, b.Age, b.PrefillDone, b.Lease, b.Renewed, v)
 	return v
 }
 
-func (t tracedLedger) ApplyRenewed(r reservations.Ref) reservations.Verdict {
+func (t tracedLedger) ApplyRenewed(r reservations.Ref) reservations.ApplyResult {
 	v := t.ledger.ApplyRenewed(r)
 	t.n.w.tracef("  node %d renews %s %x:%d: %v", t.n.index, r.ID, r.Origin.Process, r.Origin.Sequence, v)
 	return v
 }
 
-func (t tracedLedger) MergeEnded(process uint64, ended reservations.Ends) int {
+func (t tracedLedger) MergeEnded(process uint64, ended reservations.EndedSet) int {
 	freed := t.ledger.MergeEnded(process, ended)
 	t.n.w.tracef("  node %d merges the ended ones of %x, %v: %d end", t.n.index, process, ended, freed)
 	return freed

@@ -18,9 +18,9 @@ const (
 // ErrCursor refuses what was given as the end of the page before and is none.
 var ErrCursor = errors.New("after is not a cursor of this snapshot")
 
-// bookingJSON is a booking in a snapshot. All numbers are JSON numbers, also
+// reservationJSON is a booking in a snapshot. All numbers are JSON numbers, also
 // those above 2^53.
-type bookingJSON struct {
+type reservationJSON struct {
 	OriginProcess  uint64   `json:"origin_process"`
 	OriginSequence uint64   `json:"origin_sequence"` // 0: its process does not count
 	Model          string   `json:"model_name"`
@@ -40,8 +40,8 @@ type bookingJSON struct {
 	Hashes         []uint64 `json:"sequence_hashes"`
 }
 
-func toJSON(b *reservations.Booking, blockSize uint32) bookingJSON {
-	j := bookingJSON{
+func toJSON(b *reservations.Reservation, blockSize uint32) reservationJSON {
+	j := reservationJSON{
 		OriginProcess: b.Origin.Process, OriginSequence: b.Origin.Sequence,
 		Model: b.Scope.Model, Tenant: b.Scope.Tenant, BlockSize: blockSize,
 		ID: b.ID, PerScope: b.PerScope, Worker: b.Rank.Worker, DP: b.Rank.DP,
@@ -58,20 +58,20 @@ func toJSON(b *reservations.Booking, blockSize uint32) bookingJSON {
 	return j
 }
 
-// booking checks what a peer says; late is how long ago the page began to
+// reservation checks what a peer says; late is how long ago the page began to
 // arrive.
-func (j *bookingJSON) booking(late time.Duration) (reservations.Booking, error) {
+func (j *reservationJSON) reservation(late time.Duration) (reservations.Reservation, error) {
 	switch {
 	case j.OriginProcess == 0:
-		return reservations.Booking{}, errZeroProcess
+		return reservations.Reservation{}, errZeroProcess
 	case j.OriginSequence > maxSequence:
-		return reservations.Booking{}, fmt.Errorf("origin_sequence %d is above %d", j.OriginSequence, uint64(maxSequence))
+		return reservations.Reservation{}, fmt.Errorf("origin_sequence %d is above %d", j.OriginSequence, uint64(maxSequence))
 	case j.LeaseMS > maxSpan:
-		return reservations.Booking{}, fmt.Errorf("lease_ms %d is above %d", j.LeaseMS, uint64(maxSpan))
+		return reservations.Reservation{}, fmt.Errorf("lease_ms %d is above %d", j.LeaseMS, uint64(maxSpan))
 	case len(j.Hashes) > maxHashes:
-		return reservations.Booking{}, errOversized
+		return reservations.Reservation{}, errOversized
 	}
-	return reservations.Booking{
+	return reservations.Reservation{
 		Origin:   reservations.Origin{Process: j.OriginProcess, Sequence: j.OriginSequence},
 		Scope:    catalog.Scope{Model: j.Model, Tenant: j.Tenant},
 		ID:       j.ID,

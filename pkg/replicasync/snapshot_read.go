@@ -34,8 +34,8 @@ type snapshotSink interface {
 	// head comes first; its error ends the reading.
 	head(process, sequence uint64) error
 	renewals(sequence uint64)
-	ended(process uint64, ended reservations.Ends)
-	booking(*bookingJSON) error
+	ended(process uint64, ended reservations.EndedSet)
+	booking(*reservationJSON) error
 }
 
 // pageReader reads the pages of one snapshot.
@@ -211,20 +211,20 @@ func (p *pageReader) readAssumed(tooLate bool) error {
 }
 
 // endedRanges: of a peer that knows of no leases nothing is certain.
-func (p *pageReader) endedRanges(process uint64, ranges []reservations.Range) reservations.Ends {
-	e := reservations.Ends{Ranges: ranges, Assumed: math.MaxUint64}
+func (p *pageReader) endedRanges(process uint64, ranges []reservations.Range) reservations.EndedSet {
+	e := reservations.EndedSet{Ranges: ranges, Assumed: math.MaxUint64}
 	if p.assumed != nil {
 		e.Assumed = p.assumed[process]
 	}
 	return e
 }
 
-func endedLeases(_ uint64, ranges []reservations.Range) reservations.Ends {
-	return reservations.Ends{Leases: ranges, Assumed: math.MaxUint64}
+func endedLeases(_ uint64, ranges []reservations.Range) reservations.EndedSet {
+	return reservations.EndedSet{Leases: ranges, Assumed: math.MaxUint64}
 }
 
 // ended reads lists of ranges, which as turns into what they mean.
-func (p *pageReader) ended(as func(uint64, []reservations.Range) reservations.Ends) error {
+func (p *pageReader) ended(as func(uint64, []reservations.Range) reservations.EndedSet) error {
 	return p.members(func(process uint64) error {
 		if process == 0 {
 			return errZeroProcess
@@ -266,7 +266,7 @@ func (p *pageReader) booking() error {
 	if p.bookings++; p.bookings > maxBookings {
 		return errOversized
 	}
-	var b bookingJSON
+	var b reservationJSON
 	if err := p.value(&b); err != nil {
 		return err
 	}

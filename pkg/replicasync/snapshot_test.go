@@ -22,8 +22,8 @@ import (
 type heard struct {
 	process, sequence uint64
 	renewed           uint64
-	ends              map[uint64]reservations.Ends
-	bookings          []reservations.Booking
+	ends              map[uint64]reservations.EndedSet
+	bookings          []reservations.Reservation
 }
 
 func (h *heard) head(process, sequence uint64) error {
@@ -33,9 +33,9 @@ func (h *heard) head(process, sequence uint64) error {
 
 func (h *heard) renewals(sequence uint64) { h.renewed = sequence }
 
-func (h *heard) ended(process uint64, ended reservations.Ends) {
+func (h *heard) ended(process uint64, ended reservations.EndedSet) {
 	if h.ends == nil {
-		h.ends = make(map[uint64]reservations.Ends)
+		h.ends = make(map[uint64]reservations.EndedSet)
 	}
 	e := h.ends[process]
 	if len(ended.Ranges) > 0 {
@@ -46,17 +46,17 @@ func (h *heard) ended(process uint64, ended reservations.Ends) {
 	h.ends[process] = e
 }
 
-func (h *heard) booking(j *bookingJSON) error {
-	b, err := j.booking(0)
+func (h *heard) booking(j *reservationJSON) error {
+	b, err := j.reservation(0)
 	h.bookings = append(h.bookings, b)
 	return err
 }
 
 // remoteBooking is a booking of another process on the rank that
 // snapshotReplica has.
-func remoteBooking(i uint64) reservations.Booking {
+func remoteBooking(i uint64) reservations.Reservation {
 	output := uint32(i)
-	return reservations.Booking{
+	return reservations.Reservation{
 		Origin: reservations.Origin{Process: math.MaxUint64 - i%3, Sequence: i}, // 0: does not count
 		Scope:  catalog.Scope{Model: "m \"\u2028\x00<", Tenant: "t"}, ID: fmt.Sprint("r", i),
 		Rank: catalog.Rank{Worker: math.MaxUint64, DP: 3}, PerScope: i%2 == 0,
@@ -66,7 +66,7 @@ func remoteBooking(i uint64) reservations.Booking {
 }
 
 // leased is b with a lease that was renewed, in every third.
-func leased(b reservations.Booking) reservations.Booking {
+func leased(b reservations.Reservation) reservations.Reservation {
 	if n := b.Origin.Sequence; n%3 == 1 {
 		b.Lease, b.Renewed = time.Duration(n)*time.Minute, b.Age/2/time.Millisecond*time.Millisecond
 	}
@@ -79,7 +79,7 @@ func snapshotReplica(t testing.TB, bookings uint64) (*Replica, *reservations.Led
 	r, l := newTestReplica(fixedScopes{b.Scope: 16})
 	l.PutRank(b.Scope, 0, b.Rank)
 	for i := range bookings {
-		if v := l.Adopt(leased(remoteBooking(i))); v != reservations.Applied {
+		if v := l.MergeReservation(leased(remoteBooking(i))); v != reservations.Applied {
 			t.Fatalf("booking %d: %v", i, v)
 		}
 	}
@@ -91,7 +91,7 @@ func snapshotReplica(t testing.TB, bookings uint64) (*Replica, *reservations.Led
 func TestSnapshotRoundTrip(t *testing.T) {
 	const n = 25
 	r, l := snapshotReplica(t, n)
-	l.MergeEnded(77, reservations.Ends{Ranges: []reservations.Range{{From: 1, To: 3}, {From: 5, To: maxSequence}}, Assumed: 2})
+	l.MergeEnded(77, reservations.EndedSet{Ranges: []reservations.Range{{From: 1, To: 3}, {From: 5, To: maxSequence}}, Assumed: 2})
 	r.Renewed(reservations.Event{Scope: remoteBooking(0).Scope})
 	r.Renewed(reservations.Event{Scope: remoteBooking(0).Scope})
 	r.Booked(reservations.Event{Scope: remoteBooking(0).Scope})
@@ -119,7 +119,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(l.Ended(), got.ends); diff != "" {
 			t.Errorf("ended (-want +got):\n%s", diff)
 		}
-		want, _, _ := l.Bookings(reservations.Cursor{}, n)
+		want, _, _ := l.Reservations(reservations.Cursor{}, n)
 		if diff := cmp.Diff(want, got.bookings, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("limit %d: bookings (-want +got):\n%s", limit, diff)
 		}
@@ -306,7 +306,7 @@ func TestMergeAges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, _, _ := l.Bookings(reservations.Cursor{}, 1)
+	page, _, _ := l.Reservations(reservations.Cursor{}, 1)
 	if want := 7*time.Second + 5*time.Millisecond; len(page) != 1 || page[0].Age != want {
 		t.Errorf("%+v, want age %v", page, want)
 	}
@@ -352,10 +352,10 @@ func FuzzReadSnapshot(f *testing.F) {
 // nothing is a sink that keeps nothing.
 type nothing struct{}
 
-func (*nothing) head(uint64, uint64) error       { return nil }
-func (*nothing) renewals(uint64)                 {}
-func (*nothing) ended(uint64, reservations.Ends) {}
-func (*nothing) booking(j *bookingJSON) error {
-	_, err := j.booking(0)
+func (*nothing) head(uint64, uint64) error           { return nil }
+func (*nothing) renewals(uint64)                     {}
+func (*nothing) ended(uint64, reservations.EndedSet) {}
+func (*nothing) booking(j *reservationJSON) error {
+	_, err := j.reservation(0)
 	return err
 }

@@ -18,7 +18,7 @@ import (
 type snapshotHead struct {
 	process, sequence, renewals uint64
 	seen                        map[uint64]uint64
-	ended                       map[uint64]reservations.Ends
+	ended                       map[uint64]reservations.EndedSet
 }
 
 // pageWriter streams one page.
@@ -118,7 +118,7 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 	if after == "" {
 		h.ended = r.core.ledger.Ended()
 	}
-	page, next, more := r.core.ledger.Bookings(cursor, limit)
+	page, next, more := r.core.ledger.Reservations(cursor, limit)
 	r.counts.snapshotsServed.Add(1)
 
 	p := &pageWriter{w: bufio.NewWriter(w)}
@@ -145,7 +145,7 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 }
 
 // bookings writes a page's bookings but those whose scope is gone by now.
-func (p *pageWriter) bookings(ctx context.Context, page []reservations.Booking, scopes Scopes) error {
+func (p *pageWriter) bookings(ctx context.Context, page []reservations.Reservation, scopes Scopes) error {
 	p.text(`,"bookings":[`)
 	n := 0
 	for i := range page {

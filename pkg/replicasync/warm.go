@@ -47,10 +47,10 @@ func (c *core) caughtUp(endpoints []string) bool {
 	return true
 }
 
-// BookingsDropped says that live bookings have gone with their ranks. The other
+// ReservationsDropped says that live bookings have gone with their ranks. The other
 // replicas are not told of each; those that this replica accepted, and that
 // nobody can end here any more, they take from its next snapshot.
-func (r *Replica) BookingsDropped(n int) {
+func (r *Replica) ReservationsDropped(n int) {
 	r.counts.merged.Add(uint64(n))
 	r.counts.unannounced.Store(true)
 }

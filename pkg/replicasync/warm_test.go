@@ -30,7 +30,7 @@ func TestBookingsDropped(t *testing.T) {
 		m.set(nil, false)
 		for _, r := range []*running{a, b} {
 			if n := r.l.RemoveRank(benchScope, 0); n > 0 {
-				r.BookingsDropped(n)
+				r.ReservationsDropped(n)
 			}
 			r.l.PutRank(benchScope, 0, benchRank)
 			r.RanksAdded()

@@ -82,7 +82,7 @@ func BenchmarkBookFree(b *testing.B) {
 // standing load.
 func BenchmarkApply(b *testing.B) {
 	l, sc := loaded(b, 64)
-	x := Booking{Origin: Origin{Process: 2}, Scope: sc, ID: "x", Hashes: chain(64, func(i int) uint64 { return 1<<60 | uint64(i) })}
+	x := Reservation{Origin: Origin{Process: 2}, Scope: sc, ID: "x", Hashes: chain(64, func(i int) uint64 { return 1<<60 | uint64(i) })}
 	b.ReportAllocs()
 	for b.Loop() {
 		x.Origin.Sequence++

@@ -85,7 +85,7 @@ func (b *blocks) hold(hash, path uint64, slot uint32) (fresh bool) {
 }
 
 // split marks a block as mixed and counts its holders so far by path too.
-func (b *blocks) split(e *row) {
+func (b *blocks) split(e *blockRow) {
 	b.byHash.each(e, func(slot, holders uint32) {
 		for range holders {
 			b.byPath.hold(e.extra, slot)
@@ -112,7 +112,7 @@ func (b *blocks) release(hash, path uint64, slot uint32) (gone bool, deficit uin
 
 // onPath returns the row that tells the owners of a block on this path, and
 // where it belongs to; nil if there is none.
-func (b *blocks) onPath(hash, path uint64) (*holders, *row) {
+func (b *blocks) onPath(hash, path uint64) (*holders, *blockRow) {
 	e := b.byHash.table.find(hash)
 	switch {
 	case e == nil:

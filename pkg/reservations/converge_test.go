@@ -111,11 +111,11 @@ type letter struct {
 	sent time.Time
 
 	kind   string // of an event
-	booked Booking
+	booked Reservation
 	ref    Ref
 
-	bookings []Booking
-	ended    map[uint64]Ends
+	bookings []Reservation
+	ended    map[uint64]EndedSet
 	dead     map[Origin]bool // ended, naively
 }
 
@@ -146,7 +146,7 @@ func (w *fleet) start() *replica {
 // The replica counts all events that it sends.
 func (r *replica) Booked(e Event) uint64 {
 	r.seq++
-	b := Booking{
+	b := Reservation{
 		Origin: Origin{r.process, r.seq}, Scope: e.Scope, ID: e.ID, Rank: e.Rank, PerScope: e.PerScope, Hashes: e.Hashes,
 		PrefillTokens: e.PrefillTokens, TrackPrefill: e.TrackPrefill, Lease: e.Lease,
 	}
@@ -181,7 +181,7 @@ func (r *replica) send(l letter) {
 }
 
 // hear is what a booking tells, in an event, in a snapshot or at its acceptance.
-func (n *naive) hear(b Booking, now time.Time) {
+func (n *naive) hear(b Reservation, now time.Time) {
 	accepted := now.Add(-b.Age)
 	x := n.known[b.Origin]
 	if x == nil {
@@ -287,11 +287,11 @@ func (r *replica) expire() {
 	r.led.Expire()
 }
 
-func (r *replica) bookings() (all []Booking) {
+func (r *replica) bookings() (all []Reservation) {
 	var at Cursor
 	for more := true; more; {
-		var page []Booking
-		page, at, more = r.led.Bookings(at, 3)
+		var page []Reservation
+		page, at, more = r.led.Reservations(at, 3)
 		all = append(all, page...)
 	}
 	return all
@@ -330,7 +330,7 @@ func (r *replica) receive(l letter) {
 		}
 		maps.Copy(r.naive.ended, l.dead)
 		for _, b := range l.bookings {
-			if v := r.led.Adopt(b); v != Stale {
+			if v := r.led.MergeReservation(b); v != Stale {
 				r.naive.hear(b, now)
 			}
 		}
@@ -364,7 +364,7 @@ func (w *fleet) agree() {
 	truth := newNaive(0)
 	for _, r := range w.replicas {
 		for o := range r.naive.live() { // Stale for nobody: everyone has expired
-			truth.hear(Booking{Origin: o, ID: r.naive.known[o].id}, w.clock.t)
+			truth.hear(Reservation{Origin: o, ID: r.naive.known[o].id}, w.clock.t)
 		}
 		maps.Copy(truth.ended, r.naive.ended)
 		maps.Copy(truth.done, r.naive.done)
@@ -388,10 +388,10 @@ func (w *fleet) agree() {
 // same compares all replicas.
 func (w *fleet) same() {
 	w.Helper()
-	byOrigin := func(a, b Booking) int {
+	byOrigin := func(a, b Reservation) int {
 		return cmp.Or(cmp.Compare(a.Origin.Process, b.Origin.Process), cmp.Compare(a.Origin.Sequence, b.Origin.Sequence))
 	}
-	sorted := cmpopts.SortSlices(func(a, b Booking) bool { return byOrigin(a, b) < 0 })
+	sorted := cmpopts.SortSlices(func(a, b Reservation) bool { return byOrigin(a, b) < 0 })
 	first := w.replicas[0]
 	for _, r := range w.replicas[1:] {
 		if d := gocmp.Diff(first.bookings(), r.bookings(), sorted, cmpopts.EquateEmpty()); d != "" {

@@ -9,8 +9,8 @@ import (
 // Range is the sequence numbers From to To, both inclusive.
 type Range struct{ From, To uint64 }
 
-// Ends is what a replica knows of the ended bookings of one process.
-type Ends struct {
+// EndedSet is what a replica knows of the ended bookings of one process.
+type EndedSet struct {
 	// Ranges are the numbers that name no live booking any more, ascending and
 	// with gaps between them. Numbers that never named a booking may be among them.
 	Ranges []Range
@@ -27,7 +27,7 @@ type Ends struct {
 // has heard of, what has ended. Of other processes all numbers below the last 2^23
 // are assumed to have, and all that are older than 600 s. Bookings that went with
 // their rank here have ended if this process accepted them.
-func (l *Ledger) Ended() map[uint64]Ends {
+func (l *Ledger) Ended() map[uint64]EndedSet {
 	out := l.pasts.ends()
 	// What this process named up to here is entered, or its scope is locked until
 	// it is: each finds it, unless it has gone by then.
@@ -44,7 +44,7 @@ func (l *Ledger) Ended() map[uint64]Ends {
 		}
 	})
 	if own := without(last, open); len(own) > 0 {
-		out[l.process] = Ends{Ranges: own}
+		out[l.process] = EndedSet{Ranges: own}
 	}
 	return out
 }
@@ -66,7 +66,7 @@ func without(last uint64, open []uint64) (out []Range) {
 // MergeEnded joins what another replica's Ended says of one process: its
 // bookings of these numbers never come to life again. It returns how many ended
 // just now. Ranges may overlap and come in any order.
-func (l *Ledger) MergeEnded(process uint64, ended Ends) (freed int) {
+func (l *Ledger) MergeEnded(process uint64, ended EndedSet) (freed int) {
 	ended.Ranges, ended.Leases = ascending(ended.Ranges), ascending(ended.Leases)
 	if l.pasts.merge(process, ended, l.at()) == 0 {
 		return 0
@@ -91,7 +91,7 @@ func (s *scope) endListed(due []listed) (ended int) {
 		s.mu.Lock()
 		for _, x := range part {
 			if !x.ended {
-				s.end(x.reservation, freed)
+				s.end(x.entry, freed)
 				ended++
 			}
 		}
@@ -101,7 +101,7 @@ func (s *scope) endListed(due []listed) (ended int) {
 }
 
 // have reports whether the booking of that number has ended.
-func (e *Ends) have(n uint64, leased bool) bool {
+func (e *EndedSet) have(n uint64, leased bool) bool {
 	if leased && n <= e.Assumed {
 		return contains(e.Leases, n)
 	}

@@ -105,7 +105,7 @@ func (s *scope) due(at time.Duration) (due bool, first time.Duration) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	first = s.firstDeadline()
-	return first < at || len(s.untold) > 0 && s.untold[0].lease.tellAt() <= at, first
+	return first < at || len(s.pendingRenewals) > 0 && s.pendingRenewals[0].lease.tellAt() <= at, first
 }
 
 // nextDue is when something is due next, or never.
@@ -113,8 +113,8 @@ func (s *scope) nextDue() time.Duration {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	next := s.firstDeadline()
-	if len(s.untold) > 0 {
-		next = min(next, s.untold[0].lease.tellAt())
+	if len(s.pendingRenewals) > 0 {
+		next = min(next, s.pendingRenewals[0].lease.tellAt())
 	}
 	return next
 }
@@ -160,12 +160,12 @@ func (s *scope) expire(at time.Duration, limit int) (n int, more bool) {
 // expireOne ends a stale reservation. That a lease has run out is decided, and
 // told, where it was granted: who else has the booking may only not have heard of
 // the renewal.
-func (s *scope) expireOne(r *reservation, at time.Duration) {
+func (s *scope) expireOne(r *entry, at time.Duration) {
 	l := s.ledger
 	own, leased := r.origin.Process == l.process, r.lease != nil
 	how := freed
 	if leased && !own {
-		how = lapsed
+		how = leaseExpired
 	}
 	s.end(r, how)
 	l.expired.Add(1)
@@ -196,7 +196,7 @@ func (s *scope) trim(at time.Duration) {
 		if 4*len(s.deadlines) < cap(s.deadlines) {
 			s.deadlines = slices.Clone(s.deadlines)
 		}
-		s.roll.trim()
+		s.entries.trim()
 		if s.blocks.idle() {
 			s.blocks.reset()
 			due = false
@@ -214,13 +214,13 @@ func (s *scope) trim(at time.Duration) {
 }
 
 // deadlines is a heap, the next to expire first.
-type deadlines []*reservation
+type deadlines []*entry
 
-func (d *deadlines) push(r *reservation)   { heap.Push(d, r) }
-func (d *deadlines) remove(r *reservation) { heap.Remove(d, int(r.inHeap)) }
+func (d *deadlines) push(r *entry)   { heap.Push(d, r) }
+func (d *deadlines) remove(r *entry) { heap.Remove(d, int(r.inHeap)) }
 
 // move gives r, which is in the heap, another deadline.
-func (d *deadlines) move(r *reservation, deadline time.Duration) {
+func (d *deadlines) move(r *entry, deadline time.Duration) {
 	r.deadline = deadline
 	heap.Fix(d, int(r.inHeap))
 }
@@ -239,7 +239,7 @@ func (d deadlines) Swap(i, j int) {
 
 // Push is part of heap.Interface.
 func (d *deadlines) Push(x any) {
-	r := x.(*reservation)
+	r := x.(*entry)
 	r.inHeap = int32(len(*d))
 	*d = append(*d, r)
 }

@@ -9,9 +9,9 @@ func mix(key, seed uint64) uint64 {
 	return hi ^ lo
 }
 
-// entry is one row of a flat table. b == 0 marks an empty row, so every stored
+// tableRow is one row of a flat table. b == 0 marks an empty row, so every stored
 // entry has b >= 1; what a, b and extra mean is the table's business.
-type entry[X any] struct {
+type tableRow[X any] struct {
 	extra X // first: a last field of size zero would be padded
 	key   uint64
 	a, b  uint32
@@ -35,7 +35,7 @@ type flat[X any] struct {
 }
 
 type segment[X any] struct {
-	rows []entry[X] // length zero or a power of two
+	rows []tableRow[X] // length zero or a power of two
 	live int
 }
 
@@ -44,7 +44,7 @@ type segment[X any] struct {
 func (t *flat[X]) place(key uint64) uint64 { return mix(key, t.seed) }
 
 // find returns the entry of key, or nil.
-func (t *flat[X]) find(key uint64) *entry[X] {
+func (t *flat[X]) find(key uint64) *tableRow[X] {
 	if t.live == 0 {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (t *flat[X]) find(key uint64) *entry[X] {
 
 // put returns the entry of key. A new one (found is false) comes with all but
 // its key zero; the caller must make b non-zero before it touches the table again.
-func (t *flat[X]) put(key uint64) (e *entry[X], found bool) {
+func (t *flat[X]) put(key uint64) (e *tableRow[X], found bool) {
 	if t.segs == nil {
 		t.segs = new([segments]segment[X])
 	}
@@ -133,7 +133,7 @@ func (t *flat[X]) removeAt(s *segment[X], hole uint64) {
 			hole = i
 		}
 	}
-	s.rows[hole] = entry[X]{}
+	s.rows[hole] = tableRow[X]{}
 	s.live--
 	t.live--
 }
@@ -158,7 +158,7 @@ func (t *flat[X]) reset() { t.segs, t.live = nil, 0 }
 // resize rehashes a segment into n rows, n a power of two above its live count.
 func (t *flat[X]) resize(s *segment[X], n int) {
 	old := s.rows
-	s.rows = make([]entry[X], n)
+	s.rows = make([]tableRow[X], n)
 	mask := uint64(n - 1)
 	for _, e := range old {
 		if e.b == 0 {

@@ -70,7 +70,7 @@ func (f *foreign) freedEarly(process uint64, sc catalog.Scope, id string, at tim
 
 // past reports which steps of the booking came before it. A snapshot does not bring
 // back what was live, either.
-func (f *foreign) past(b *Booking, snapshot bool, at time.Duration) (completed, ended bool) {
+func (f *foreign) past(b *Reservation, snapshot bool, at time.Duration) (completed, ended bool) {
 	key := f.key(b.Origin.Process, b.Scope, b.ID)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,7 +79,7 @@ func (f *foreign) past(b *Booking, snapshot bool, at time.Duration) (completed, 
 
 // came forgets these steps, once the event of the booking has come: the next one is
 // about another booking with the id.
-func (f *foreign) came(b *Booking, at time.Duration) {
+func (f *foreign) came(b *Reservation, at time.Duration) {
 	key := f.key(b.Origin.Process, b.Scope, b.ID)
 	f.mu.Lock()
 	defer f.mu.Unlock()

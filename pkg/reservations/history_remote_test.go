@@ -15,7 +15,7 @@ import (
 
 // message is a booking of another process, and when that accepted it.
 type message struct {
-	Booking
+	Reservation
 	born time.Duration
 }
 
@@ -39,9 +39,9 @@ func (h *history) remote() {
 	case 9:
 		process := []uint64{1, 2, 3}[h.next(3)]
 		ended := h.ranges(process)
-		merged, doubtful := Ends{Ranges: ended}, []Range(nil)
+		merged, doubtful := EndedSet{Ranges: ended}, []Range(nil)
 		if h.next(2) == 0 { // old ones, or from one who knows of no leases
-			merged = Ends{Ranges: ended, Assumed: math.MaxUint64, Leases: ended[:h.next(1+len(ended))]}
+			merged = EndedSet{Ranges: ended, Assumed: math.MaxUint64, Leases: ended[:h.next(1+len(ended))]}
 			ended, doubtful = nil, ended
 		}
 		if got, want := h.led.MergeEnded(process, merged), h.model.mergeEnded(process, ended, doubtful, merged.Leases); got != want {
@@ -57,7 +57,7 @@ func (h *history) remote() {
 // accept makes a booking of another process: 2 and 3 number them, 9 does not.
 func (h *history) accept() message {
 	p := h.place()
-	b := Booking{
+	b := Reservation{
 		Origin: Origin{Process: []uint64{2, 3, 9}[h.next(3)]},
 		Scope:  p.scope, ID: h.id(), Rank: catalog.Rank{Worker: uint64(p.slot)},
 		PerScope: h.next(4) == 0, Hashes: h.prompt(), PrefillTokens: uint64(h.next(100)),
@@ -80,7 +80,7 @@ func (h *history) accept() message {
 func (h *history) earlier() (message, bool) {
 	if n := len(h.model.live); n > 0 && h.next(8) == 0 {
 		b := h.model.live[h.next(n)]
-		return message{Booking{
+		return message{Reservation{
 			Origin: b.origin, Scope: b.scope, ID: b.id, Rank: b.rank, PerScope: b.perScope,
 			Hashes: b.chain, PrefillTokens: b.tokens, TrackPrefill: b.track, Lease: b.lease.length,
 		}, b.at}, true
@@ -95,7 +95,7 @@ func (h *history) earlier() (message, bool) {
 
 // deliver applies a booking as an event or from a snapshot.
 func (h *history) deliver(m message) {
-	b := m.Booking
+	b := m.Reservation
 	b.Hashes = slices.Clone(b.Hashes)
 	b.Age = h.model.now - m.born
 	b.PrefillDone = h.next(4) == 0
@@ -104,7 +104,7 @@ func (h *history) deliver(m message) {
 	}
 	if h.next(2) == 0 {
 		b.Renewed = time.Duration(h.next(16)) * b.Age / 15
-		h.verdict("adopt", b, h.led.Adopt(b), h.model.apply(b, true))
+		h.verdict("adopt", b, h.led.MergeReservation(b), h.model.apply(b, true))
 		return
 	}
 	h.verdict("booked", b, h.led.ApplyBooked(b), h.model.apply(b, false))
@@ -144,7 +144,7 @@ func (h *history) ranges(process uint64) (out []Range) {
 	return out
 }
 
-func (h *history) verdict(what string, of any, got, want Verdict) {
+func (h *history) verdict(what string, of any, got, want ApplyResult) {
 	h.Helper()
 	if got != want {
 		h.Fatalf("%s %+v: %v, model says %v", what, of, got, want)
@@ -154,22 +154,22 @@ func (h *history) verdict(what string, of any, got, want Verdict) {
 // compareBookings pages through all bookings.
 func (h *history) compareBookings() {
 	h.Helper()
-	var got, want []Booking
+	var got, want []Reservation
 	limit := 1 + h.next(200)
 	var at Cursor
 	for more := true; more; {
-		var page []Booking
+		var page []Reservation
 		text, _ := at.MarshalText()
 		if err := at.UnmarshalText(text); err != nil {
 			h.Fatal(err)
 		}
-		if page, at, more = h.led.Bookings(at, limit); len(page) > limit {
+		if page, at, more = h.led.Reservations(at, limit); len(page) > limit {
 			h.Fatalf("a page of %d, limit %d", len(page), limit)
 		}
 		got = append(got, page...)
 	}
 	for _, b := range h.model.live {
-		line := Booking{
+		line := Reservation{
 			Origin: b.origin, Scope: b.scope, ID: b.id, Rank: b.rank, PerScope: b.perScope, Hashes: b.chain,
 			PrefillTokens: b.tokens, TrackPrefill: b.track, PrefillDone: b.done, Age: h.model.now - b.at,
 		}
@@ -178,7 +178,7 @@ func (h *history) compareBookings() {
 		}
 		want = append(want, line)
 	}
-	byName := func(a, b Booking) int {
+	byName := func(a, b Reservation) int {
 		return cmp.Or(cmp.Compare(a.Origin.Process, b.Origin.Process), cmp.Compare(a.Origin.Sequence, b.Origin.Sequence),
 			cmp.Compare(a.Scope.Tenant, b.Scope.Tenant), cmp.Compare(a.ID, b.ID))
 	}

@@ -173,10 +173,10 @@ func (h *history) find(id string) {
 	h.Helper()
 	got, ok := h.led.Find(id)
 	want, wantOK := h.model.holding(id)
-	if wantOK && !want.Remote && got.Companion != h.model.find(id, nil).end {
+	if wantOK && !want.Remote && got.CallerState != h.model.find(id, nil).end {
 		h.Fatalf("find %s: another one's companion", id)
 	}
-	got.Companion = nil
+	got.CallerState = nil
 	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" || ok != wantOK {
 		h.Fatalf("find %s: %v, model says %v: -model +ledger\n%s", id, ok, wantOK, d)
 	}
@@ -185,8 +185,8 @@ func (h *history) find(id string) {
 // countedEnd is a companion that counts its ends.
 type countedEnd struct{ n int }
 
-// Ended is part of Companion.
-func (c *countedEnd) Ended() { c.n++ }
+// ReservationEnded is part of Companion.
+func (c *countedEnd) ReservationEnded() { c.n++ }
 
 // leaseOf is none for most.
 func (h *history) lease() time.Duration {
@@ -210,7 +210,7 @@ func (h *history) book() {
 	h.ends = append(h.ends, b.end)
 	req := Request{
 		ID: id, PerScope: b.perScope, Hashes: slices.Clone(hashes), TrackPrefill: b.track,
-		Lease: b.lease.length, Companion: b.end,
+		Lease: b.lease.length, CallerState: b.end,
 	}
 	_, err := h.led.Book(p.scope, req, func(*View) (Placement, error) {
 		return Placement{Slot: p.slot, Rank: rank, PrefillTokens: tokens}, nil
@@ -314,11 +314,11 @@ func (h *history) checkEmptied() {
 				}
 			}
 		}
-		if len(s.untold) != 0 {
-			h.Errorf("%d renewals left", len(s.untold))
+		if len(s.pendingRenewals) != 0 {
+			h.Errorf("%d renewals left", len(s.pendingRenewals))
 		}
-		if len(s.deadlines) != 0 || len(s.slots) != 0 || len(s.roll.lines) != s.roll.gone {
-			h.Errorf("%d deadlines, %d ranks, %d lines left", len(s.deadlines), len(s.slots), len(s.roll.lines)-s.roll.gone)
+		if len(s.deadlines) != 0 || len(s.slots) != 0 || len(s.entries.lines) != s.entries.gone {
+			h.Errorf("%d deadlines, %d ranks, %d lines left", len(s.deadlines), len(s.slots), len(s.entries.lines)-s.entries.gone)
 		}
 	}
 	h.checkEnds(0)

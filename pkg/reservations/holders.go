@@ -21,8 +21,8 @@ type holders struct {
 	sets  ownerSets
 }
 
-// row is what is known of one block.
-type row = entry[uint64]
+// blockRow is what is known of one block.
+type blockRow = tableRow[uint64]
 
 func newHolders(seed uint64) holders {
 	return holders{
@@ -53,7 +53,7 @@ func (h *holders) hold(block uint64, slot uint32) {
 }
 
 // holdFound is hold for a block that somebody holds.
-func (h *holders) holdFound(e *row, slot uint32) (fresh bool) {
+func (h *holders) holdFound(e *blockRow, slot uint32) (fresh bool) {
 	owner := e.a & ownerMask
 	switch {
 	case e.a&spilled != 0:
@@ -71,7 +71,7 @@ func (h *holders) holdFound(e *row, slot uint32) (fresh bool) {
 }
 
 // join adds a holder on slot to a spilled block.
-func (h *holders) join(e *row, slot uint32) (fresh bool) {
+func (h *holders) join(e *blockRow, slot uint32) (fresh bool) {
 	set := e.a & ownerMask
 	p, found := h.pairs.put(pairKey(set, slot))
 	p.b++
@@ -84,7 +84,7 @@ func (h *holders) join(e *row, slot uint32) (fresh bool) {
 }
 
 // spill turns a block with one owner into the third form.
-func (h *holders) spill(e *row, owner, deficit, holders uint32) {
+func (h *holders) spill(e *blockRow, owner, deficit, holders uint32) {
 	set := h.sets.alloc()
 	setBit(h.sets.get(set), owner)
 	p, _ := h.pairs.put(pairKey(set, owner))
@@ -95,7 +95,7 @@ func (h *holders) spill(e *row, owner, deficit, holders uint32) {
 // release takes one holder of the block away from slot, which must have one.
 // gone reports that it was the last there; deficit is then what the block
 // lacked in weight.
-func (h *holders) release(e *row, slot uint32) (gone bool, deficit uint32) {
+func (h *holders) release(e *blockRow, slot uint32) (gone bool, deficit uint32) {
 	switch {
 	case e.a&spilled != 0:
 		return h.leave(e, slot)
@@ -110,7 +110,7 @@ func (h *holders) release(e *row, slot uint32) (gone bool, deficit uint32) {
 }
 
 // leave is release for a spilled block.
-func (h *holders) leave(e *row, slot uint32) (gone bool, deficit uint32) {
+func (h *holders) leave(e *blockRow, slot uint32) (gone bool, deficit uint32) {
 	set := e.a & ownerMask
 	p := h.pairs.find(pairKey(set, slot))
 	if p.b > 1 {
@@ -128,7 +128,7 @@ func (h *holders) leave(e *row, slot uint32) (gone bool, deficit uint32) {
 }
 
 // settle turns a spilled block back into a single row if that can express it.
-func (h *holders) settle(e *row) {
+func (h *holders) settle(e *blockRow) {
 	if e.b > 1 {
 		return
 	}
@@ -173,7 +173,7 @@ func (h *holders) decay(block uint64, slot, deficit uint32) (former uint32, ok b
 }
 
 // each calls f for every owner of a block.
-func (h *holders) each(e *row, f func(slot, holders uint32)) {
+func (h *holders) each(e *blockRow, f func(slot, holders uint32)) {
 	switch {
 	case e.a&spilled != 0:
 		set := e.a & ownerMask

@@ -6,33 +6,33 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Companion is what a caller keeps beside a reservation of this ledger while it
+// CallerState is what a caller keeps beside a reservation of this ledger while it
 // lives here.
-type Companion interface {
-	// Ended is called once, however the reservation ended: by a free, by age, with
+type CallerState interface {
+	// ReservationEnded is called once, however the reservation ended: by a free, by age, with
 	// its lease or with its rank. It is called under the scope's lock and must not
 	// block or call the ledger. A booking that was refused has no end.
-	Ended()
+	ReservationEnded()
 }
 
-// Holding is a live reservation as Find shows it.
-type Holding struct {
-	Origin    Origin
-	Scope     catalog.Scope
-	Rank      catalog.Rank
-	PerScope  bool          // as in the Request
-	Hashes    []uint64      // the distinct prompt blocks; read only
-	Remote    bool          // accepted by another process
-	Lease     time.Duration // 0: none
-	Companion Companion     // of the Request
+// LiveReservation is a live reservation as Find shows it.
+type LiveReservation struct {
+	Origin      Origin
+	Scope       catalog.Scope
+	Rank        catalog.Rank
+	PerScope    bool          // as in the Request
+	Hashes      []uint64      // the distinct prompt blocks; read only
+	Remote      bool          // accepted by another process
+	Lease       time.Duration // 0: none
+	CallerState CallerState   // of the Request
 }
 
 // Find returns the live reservation that a call by this id over all scopes means.
-func (l *Ledger) Find(id string) (h Holding, ok bool) {
+func (l *Ledger) Find(id string) (h LiveReservation, ok bool) {
 	for {
 		r := l.ids.find(id, nil, l.process)
 		if r == nil {
-			return Holding{}, false
+			return LiveReservation{}, false
 		}
 		if h, ok = r.holding(); ok {
 			return h, true
@@ -43,10 +43,10 @@ func (l *Ledger) Find(id string) (h Holding, ok bool) {
 
 // FreeWith is Free for the reservation with this companion only: whoever has the
 // id after it keeps it. ErrNotFound if the id is another reservation's or nobody's.
-func (l *Ledger) FreeWith(id string, c Companion) error {
+func (l *Ledger) FreeWith(id string, c CallerState) error {
 	freed := false
-	err := l.with(id, nil, func(r *reservation) {
-		if freed = r.companion == c; freed {
+	err := l.with(id, nil, func(r *entry) {
+		if freed = r.callerState == c; freed {
 			l.free(r)
 		}
 	})
@@ -57,15 +57,15 @@ func (l *Ledger) FreeWith(id string, c Companion) error {
 }
 
 // holding returns false if r has ended or ought to have.
-func (r *reservation) holding() (Holding, bool) {
+func (r *entry) holding() (LiveReservation, bool) {
 	r.scope.mu.RLock()
 	defer r.scope.mu.RUnlock()
 	if r.ended || r.deadline < r.scope.ledger.at() {
-		return Holding{}, false
+		return LiveReservation{}, false
 	}
-	h := Holding{
+	h := LiveReservation{
 		Origin: r.origin, Scope: r.scope.name, Rank: r.rank, PerScope: r.perScope, Hashes: r.hashes,
-		Remote: r.origin.Process != r.scope.ledger.process, Companion: r.companion,
+		Remote: r.origin.Process != r.scope.ledger.process, CallerState: r.callerState,
 	}
 	if r.lease != nil {
 		h.Lease = r.lease.length

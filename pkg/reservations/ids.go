@@ -29,14 +29,14 @@ type ids struct {
 type idShard struct {
 	// mu guards the fields below and reservation.next. It is an innermost lock.
 	mu   sync.Mutex
-	live map[string]*reservation // the heads of the chains
-	peak int                     // most ids since live was made
+	live map[string]*entry // the heads of the chains
+	peak int               // most ids since live was made
 }
 
 func newIDs() *ids {
 	x := &ids{seed: maphash.MakeSeed()}
 	for i := range x.shards {
-		x.shards[i].live = make(map[string]*reservation)
+		x.shards[i].live = make(map[string]*entry)
 	}
 	return x
 }
@@ -46,7 +46,7 @@ func (x *ids) shard(id string) *idShard {
 }
 
 // claim enters r, or returns a reservation that keeps it from having its id.
-func (x *ids) claim(r *reservation) (holder *reservation) {
+func (x *ids) claim(r *entry) (holder *entry) {
 	sh := x.shard(r.id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -61,7 +61,7 @@ func (x *ids) claim(r *reservation) (holder *reservation) {
 }
 
 // enter enters r beside all others of its id.
-func (x *ids) enter(r *reservation) {
+func (x *ids) enter(r *entry) {
 	sh := x.shard(r.id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -69,7 +69,7 @@ func (x *ids) enter(r *reservation) {
 }
 
 // enter appends r to the chain that starts with head, which may be nil.
-func (sh *idShard) enter(r, head *reservation) {
+func (sh *idShard) enter(r, head *entry) {
 	if head == nil {
 		sh.live[r.id] = r
 		sh.peak = max(sh.peak, len(sh.live))
@@ -82,7 +82,7 @@ func (sh *idShard) enter(r, head *reservation) {
 }
 
 // release takes r, which must be entered, out.
-func (x *ids) release(r *reservation) {
+func (x *ids) release(r *entry) {
 	sh := x.shard(r.id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -99,7 +99,7 @@ func (x *ids) release(r *reservation) {
 	}
 	delete(sh.live, r.id)
 	if n := len(sh.live); sh.peak > shrinkAbove && 8*n < sh.peak {
-		small := make(map[string]*reservation, 2*n)
+		small := make(map[string]*entry, 2*n)
 		maps.Copy(small, sh.live)
 		sh.live, sh.peak = small, n
 	}
@@ -107,7 +107,7 @@ func (x *ids) release(r *reservation) {
 
 // find returns the live reservation that a call by id means, or nil: see
 // lifecycle.go. in, if not nil, is where to look.
-func (x *ids) find(id string, in *scope, own uint64) (best *reservation) {
+func (x *ids) find(id string, in *scope, own uint64) (best *entry) {
 	sh := x.shard(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -124,7 +124,7 @@ func (x *ids) find(id string, in *scope, own uint64) (best *reservation) {
 
 // before reports whether a call by id, in one scope or not, means r rather than
 // o, which was entered earlier.
-func (r *reservation) before(o *reservation, inScope bool, own uint64) bool {
+func (r *entry) before(o *entry, inScope bool, own uint64) bool {
 	mine, others := r.origin.Process == own, o.origin.Process == own
 	switch {
 	case mine != others && (inScope || r.perScope == o.perScope):
@@ -137,7 +137,7 @@ func (r *reservation) before(o *reservation, inScope bool, own uint64) bool {
 
 // identified returns the live reservation of that identity, or nil; any says
 // whether the id is live in s at all. It needs s.mu.
-func (x *ids) identified(o Origin, s *scope, id string) (r *reservation, any bool) {
+func (x *ids) identified(o Origin, s *scope, id string) (r *entry, any bool) {
 	sh := x.shard(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -156,7 +156,7 @@ func (x *ids) identified(o Origin, s *scope, id string) (r *reservation, any boo
 // onRank returns the live reservation on that rank of s that an event means
 // which names no origin: one that the sender accepted, else the oldest. any says
 // whether the id is live in s at all.
-func (x *ids) onRank(s *scope, id string, rank catalog.Rank, sender uint64) (best *reservation, any bool) {
+func (x *ids) onRank(s *scope, id string, rank catalog.Rank, sender uint64) (best *entry, any bool) {
 	sh := x.shard(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

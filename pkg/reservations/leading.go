@@ -30,7 +30,7 @@ func (b *blocks) leading(hashes, alive []uint64, depth []uint32) {
 }
 
 // owners adds the owners of a block to alive, which is empty.
-func (h *holders) owners(e *row, alive []uint64) {
+func (h *holders) owners(e *blockRow, alive []uint64) {
 	if e.a&spilled != 0 {
 		copy(alive, h.sets.get(e.a&ownerMask))
 		return
@@ -39,7 +39,7 @@ func (h *holders) owners(e *row, alive []uint64) {
 }
 
 // intersect keeps in alive the owners of a block; the others end with depth at.
-func (h *holders) intersect(e *row, alive []uint64, lo, hi int, depth []uint32, at int) {
+func (h *holders) intersect(e *blockRow, alive []uint64, lo, hi int, depth []uint32, at int) {
 	if e.a&spilled == 0 {
 		owner := e.a & ownerMask
 		stays := hasBit(alive, owner)

@@ -18,16 +18,16 @@ import (
 // others wait longer, as they may not have heard of the last renewal yet, and
 // then lose it as they might lose a rank: it comes back with the renewal.
 type lease struct {
-	length   time.Duration
-	accepted time.Duration // since Ledger.start, as far as known
-	heard    time.Duration // the latest renewal that a snapshot told of, since accepted
-	touched  time.Duration // the latest one made here, or that an event told of, since Ledger.start
-	told     time.Duration // when the observer was told of one last, since Ledger.start
-	inUntold int32         // index in scope.untold, or -1
+	length    time.Duration
+	accepted  time.Duration // since Ledger.start, as far as known
+	heard     time.Duration // the latest renewal that a snapshot told of, since accepted
+	touched   time.Duration // the latest one made here, or that an event told of, since Ledger.start
+	told      time.Duration // when the observer was told of one last, since Ledger.start
+	inPending int32         // index in scope.untold, or -1
 }
 
 func newLease(length, accepted time.Duration) *lease {
-	return &lease{length: length, accepted: accepted, touched: math.MinInt64, told: accepted, inUntold: -1}
+	return &lease{length: length, accepted: accepted, touched: math.MinInt64, told: accepted, inPending: -1}
 }
 
 // last is the time of the latest renewal, or of the acceptance.
@@ -57,7 +57,7 @@ func slack(length time.Duration) time.Duration { return max(5*time.Second, lengt
 // no live reservation has the id, ErrNoLease if it has none.
 func (l *Ledger) Renew(id string) error {
 	var leased bool
-	err := l.with(id, nil, func(r *reservation) {
+	err := l.with(id, nil, func(r *entry) {
 		leased = r.lease != nil
 		r.scope.renew(r)
 	})
@@ -69,7 +69,7 @@ func (l *Ledger) Renew(id string) error {
 
 // renew notes a step of a caller, and has the others told if that is due. It
 // needs s.mu.
-func (s *scope) renew(r *reservation) {
+func (s *scope) renew(r *entry) {
 	x := r.lease
 	if x == nil {
 		return
@@ -80,17 +80,17 @@ func (s *scope) renew(r *reservation) {
 	switch {
 	case at >= x.tellAt():
 		s.tell(r, at)
-	case x.inUntold < 0:
-		heap.Push(&s.untold, r)
+	case x.inPending < 0:
+		heap.Push(&s.pendingRenewals, r)
 		s.ledger.soonest.lower(x.tellAt())
 	}
 }
 
 // reschedule moves the end of a leased reservation to where its lease has it.
-func (s *scope) reschedule(r *reservation) { s.postpone(r, s.leaseEnd(r.origin, r.lease)) }
+func (s *scope) reschedule(r *entry) { s.postpone(r, s.leaseEnd(r.origin, r.lease)) }
 
 // postpone gives a live reservation another deadline, which may be earlier, too.
-func (s *scope) postpone(r *reservation, deadline time.Duration) {
+func (s *scope) postpone(r *entry, deadline time.Duration) {
 	s.deadlines.move(r, deadline)
 	s.ledger.soonest.lower(deadline)
 }
@@ -105,10 +105,10 @@ func (s *scope) leaseEnd(o Origin, x *lease) time.Duration {
 }
 
 // tell tells the observer of the latest renewal.
-func (s *scope) tell(r *reservation, at time.Duration) {
+func (s *scope) tell(r *entry, at time.Duration) {
 	x := r.lease
-	if x.inUntold >= 0 {
-		heap.Remove(&s.untold, int(x.inUntold))
+	if x.inPending >= 0 {
+		heap.Remove(&s.pendingRenewals, int(x.inPending))
 	}
 	x.told = at
 	s.ledger.obs.Renewed(r.event())
@@ -118,43 +118,43 @@ func (s *scope) tell(r *reservation, at time.Duration) {
 // reports whether there may be more. It needs s.mu.
 func (s *scope) tellDue(at time.Duration, limit int) (more bool) {
 	for range limit {
-		if len(s.untold) == 0 || s.untold[0].lease.tellAt() > at {
+		if len(s.pendingRenewals) == 0 || s.pendingRenewals[0].lease.tellAt() > at {
 			return false
 		}
-		s.tell(s.untold[0], at)
+		s.tell(s.pendingRenewals[0], at)
 	}
 	return true
 }
 
-// untold is a heap of the leased reservations that were renewed after the
+// pendingRenewals is a heap of the leased reservations that were renewed after the
 // observer was told of a renewal, the next one to tell of first.
-type untold []*reservation
+type pendingRenewals []*entry
 
 // Len is part of heap.Interface.
-func (u untold) Len() int { return len(u) }
+func (u pendingRenewals) Len() int { return len(u) }
 
 // Less is part of heap.Interface.
-func (u untold) Less(i, j int) bool { return u[i].lease.tellAt() < u[j].lease.tellAt() }
+func (u pendingRenewals) Less(i, j int) bool { return u[i].lease.tellAt() < u[j].lease.tellAt() }
 
 // Swap is part of heap.Interface.
-func (u untold) Swap(i, j int) {
+func (u pendingRenewals) Swap(i, j int) {
 	u[i], u[j] = u[j], u[i]
-	u[i].lease.inUntold, u[j].lease.inUntold = int32(i), int32(j)
+	u[i].lease.inPending, u[j].lease.inPending = int32(i), int32(j)
 }
 
 // Push is part of heap.Interface.
-func (u *untold) Push(x any) {
-	r := x.(*reservation)
-	r.lease.inUntold = int32(len(*u))
+func (u *pendingRenewals) Push(x any) {
+	r := x.(*entry)
+	r.lease.inPending = int32(len(*u))
 	*u = append(*u, r)
 }
 
 // Pop is part of heap.Interface.
-func (u *untold) Pop() any {
+func (u *pendingRenewals) Pop() any {
 	old := *u
 	r := old[len(old)-1]
 	old[len(old)-1] = nil
 	*u = old[:len(old)-1]
-	r.lease.inUntold = -1
+	r.lease.inPending = -1
 	return r
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-func bookLeased(t *testing.T, l *Ledger, id string, lease time.Duration, end Companion) {
+func bookLeased(t *testing.T, l *Ledger, id string, lease time.Duration, end CallerState) {
 	t.Helper()
-	if _, err := l.Book(testScope, Request{ID: id, Lease: lease, Companion: end}, leastLoaded); err != nil {
+	if _, err := l.Book(testScope, Request{ID: id, Lease: lease, CallerState: end}, leastLoaded); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -168,11 +168,11 @@ func TestRemoteLease(t *testing.T) {
 	wantVerdict(t, "the event again", l.ApplyBooked(b), Ended)
 	wantVerdict(t, "a renewal", l.ApplyRenewed(refTo(b)), UnknownID)
 	b.Age, b.Renewed = 55*time.Second, 25*time.Second
-	wantVerdict(t, "a snapshot without renewal", l.Adopt(b), Stale)
+	wantVerdict(t, "a snapshot without renewal", l.MergeReservation(b), Stale)
 	b.Renewed = 50 * time.Second
-	wantVerdict(t, "a snapshot with one", l.Adopt(b), Applied)
+	wantVerdict(t, "a snapshot with one", l.MergeReservation(b), Applied)
 	wantVerdict(t, "its end", l.ApplyFreed(refTo(b)), Applied)
-	wantVerdict(t, "after that", l.Adopt(b), Ended)
+	wantVerdict(t, "after that", l.MergeReservation(b), Ended)
 	wantVerdict(t, "a renewal after that", l.ApplyRenewed(refTo(b)), Ended)
 	b.Rank.Worker, b.Origin.Sequence = 9, 8
 	wantVerdict(t, "a renewal on another rank", l.ApplyRenewed(refTo(b)), UnknownRank)
@@ -185,7 +185,7 @@ func TestRemoteLease(t *testing.T) {
 func TestLongLease(t *testing.T) {
 	owner, clock := withRanks(1, nil)
 	bookLeased(t, owner, "x", 30*time.Second, nil)
-	own, _, _ := owner.Bookings(Cursor{}, 1)
+	own, _, _ := owner.Reservations(Cursor{}, 1)
 	x := own[0]
 	other, third := New(2, clock.now, nil), New(3, clock.now, nil)
 	for _, l := range []*Ledger{other, third} {
@@ -214,22 +214,22 @@ func TestLongLease(t *testing.T) {
 			if n := to.MergeEnded(1, from.Ended()[1]); n != 0 {
 				t.Errorf("process %d ended it on %d", from.process, to.process)
 			}
-			if n := to.MergeEnded(1, Ends{Ranges: []Range{{1, 1}}, Assumed: math.MaxUint64}); n != 0 {
+			if n := to.MergeEnded(1, EndedSet{Ranges: []Range{{1, 1}}, Assumed: math.MaxUint64}); n != 0 {
 				t.Error("one who knows of no leases ended it")
 			}
 		}
 	}
-	page, _, _ := owner.Bookings(Cursor{}, 1)
-	wantVerdict(t, "old, from a snapshot", third.Adopt(page[0]), Applied)
+	page, _, _ := owner.Reservations(Cursor{}, 1)
+	wantVerdict(t, "old, from a snapshot", third.MergeReservation(page[0]), Applied)
 	wantVerdict(t, "its end", third.ApplyFreed(refTo(x)), Applied)
-	wantVerdict(t, "not again", third.Adopt(page[0]), Ended)
+	wantVerdict(t, "not again", third.MergeReservation(page[0]), Ended)
 	if e := third.Ended()[1]; !contains(e.Leases, 1) {
 		t.Errorf("%+v: want the long lease", e)
 	}
 	if n := other.MergeEnded(1, third.Ended()[1]); n != 1 {
 		t.Errorf("%d ended", n)
 	}
-	wantVerdict(t, "not again there", other.Adopt(page[0]), Ended)
+	wantVerdict(t, "not again there", other.MergeReservation(page[0]), Ended)
 	if e := other.Ended()[1]; !contains(e.Leases, 1) {
 		t.Errorf("%+v: want it told by who had it live", e)
 	}
@@ -248,20 +248,20 @@ func TestAssumed(t *testing.T) {
 	l, _ := withRanks(1, nil)
 	plain, leased := remote(2, 3, "plain"), remote(2, 4, "leased")
 	leased.Lease = time.Minute
-	for _, b := range []Booking{plain, leased} {
+	for _, b := range []Reservation{plain, leased} {
 		wantVerdict(t, b.ID, l.ApplyBooked(b), Applied)
 	}
-	if n := l.MergeEnded(2, Ends{Ranges: []Range{{1, 8}}, Assumed: 6}); n != 1 {
+	if n := l.MergeEnded(2, EndedSet{Ranges: []Range{{1, 8}}, Assumed: 6}); n != 1 {
 		t.Errorf("%d ended, want the one without lease", n)
 	}
-	if d := cmp.Diff(Ends{Ranges: []Range{{1, 8}}, Assumed: 6}, l.Ended()[2]); d != "" {
+	if d := cmp.Diff(EndedSet{Ranges: []Range{{1, 8}}, Assumed: 6}, l.Ended()[2]); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}
 	for n := uint64(5); n < 9; n++ {
 		late := leased
 		late.Origin.Sequence, late.ID = n, fmt.Sprint(n)
 		wantVerdict(t, "an event", l.ApplyBooked(late), Ended)
-		wantVerdict(t, "a snapshot", l.Adopt(late), map[bool]Verdict{true: Applied, false: Ended}[n <= 6])
+		wantVerdict(t, "a snapshot", l.MergeReservation(late), map[bool]ApplyResult{true: Applied, false: Ended}[n <= 6])
 	}
 }
 
@@ -287,7 +287,7 @@ func TestWideLeaseEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, _ := withRanks(1, nil)
-			l.MergeEnded(2, Ends{Leases: tt.leases})
+			l.MergeEnded(2, EndedSet{Leases: tt.leases})
 			got := l.pasts.of[2].closed
 			if len(got) != tt.want {
 				t.Errorf("%d are remembered, want %d", len(got), tt.want)
@@ -328,12 +328,12 @@ func TestLifetime(t *testing.T) {
 	wantVerdict(t, "remote", l.ApplyBooked(remote(2, 1, "b")), Applied)
 	old := remote(2, 2, "c")
 	old.Age = time.Hour
-	wantVerdict(t, "too old", l.Adopt(old), Stale)
+	wantVerdict(t, "too old", l.MergeReservation(old), Stale)
 	clock.advance(time.Hour)
 	if n, _ := l.Expire(); n != 0 {
 		t.Errorf("%d expired in time", n)
 	}
-	if page, _, _ := l.Bookings(Cursor{}, 1); page[0].Age != time.Hour {
+	if page, _, _ := l.Reservations(Cursor{}, 1); page[0].Age != time.Hour {
 		t.Errorf("age %v", page[0].Age)
 	}
 	clock.advance(1)
@@ -347,9 +347,9 @@ func TestLifetime(t *testing.T) {
 func TestOldReplicaTold(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	b := remote(2, 1, "x")
-	wantVerdict(t, "without lease", l.Adopt(b), Applied)
+	wantVerdict(t, "without lease", l.MergeReservation(b), Applied)
 	b.Lease = 20 * time.Second
-	wantVerdict(t, "with lease", l.Adopt(b), Known)
+	wantVerdict(t, "with lease", l.MergeReservation(b), Known)
 	if h, ok := l.Find("x"); !ok || h.Lease != b.Lease || !h.Remote {
 		t.Errorf("%+v, %v", h, ok)
 	}

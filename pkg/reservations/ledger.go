@@ -69,8 +69,8 @@ type Request struct {
 	// its caller: Renew, PrefillComplete and OutputBlock begin it anew. It replaces
 	// the ledger's lifetime.
 	Lease time.Duration
-	// Companion, if not nil, is told of the end.
-	Companion Companion
+	// CallerState, if not nil, is told of the end.
+	CallerState CallerState
 }
 
 // Placement is the answer of a choice.
@@ -100,9 +100,9 @@ type Stats struct {
 	Expired uint64 // by age, or with their lease
 	Dropped uint64 // with their rank
 
-	Remote  uint64 // of Booked: accepted by other processes
-	Adopted uint64 // of Remote: learned by Adopt
-	Merged  uint64 // of Freed: by MergeEnded
+	Remote     uint64 // of Booked: accepted by other processes
+	Merged     uint64 // of Remote: learned by Adopt
+	EndsMerged uint64 // of Freed: by MergeEnded
 
 	// LeasesExpired, of Expired, are those that this ledger had accepted with a
 	// lease which nobody renewed in time.
@@ -265,12 +265,12 @@ func (l *Ledger) Loads(sc catalog.Scope) []Load {
 // the sum may be off by those under way.
 func (l *Ledger) Stats() Stats {
 	st := Stats{
-		Freed:   l.freed.Load(),
-		Expired: l.expired.Load(),
-		Dropped: l.dropped.Load(),
-		Adopted: l.adopted.Load(),
-		Merged:  l.merged.Load(),
-		Late:    l.late.Load(),
+		Freed:      l.freed.Load(),
+		Expired:    l.expired.Load(),
+		Dropped:    l.dropped.Load(),
+		Merged:     l.adopted.Load(),
+		EndsMerged: l.merged.Load(),
+		Late:       l.late.Load(),
 
 		LeasesExpired: l.leasesExpired.Load(),
 	}

@@ -328,9 +328,9 @@ func heapInUse() int64 {
 
 // TestIDsShrink proves that the id maps follow the number of live ids down.
 func TestIDsShrink(t *testing.T) {
-	x, all := newIDs(), make([]*reservation, 200_000)
+	x, all := newIDs(), make([]*entry, 200_000)
 	for i := range all {
-		all[i] = &reservation{id: fmt.Sprint(i)}
+		all[i] = &entry{id: fmt.Sprint(i)}
 		x.claim(all[i])
 	}
 	for _, r := range all[1_000:] {

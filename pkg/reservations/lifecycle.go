@@ -30,7 +30,7 @@ func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 	if fraction != nil && !(*fraction >= 0 && *fraction <= 1) { // NaN too
 		return ErrFraction
 	}
-	return l.with(id, nil, func(r *reservation) {
+	return l.with(id, nil, func(r *entry) {
 		r.scope.addOutput(r, fraction)
 		r.scope.renew(r)
 	})
@@ -55,20 +55,20 @@ func (l *Ledger) FreeIn(sc catalog.Scope, id string) error {
 }
 
 // prefillComplete needs the lock of r's scope, and so does free.
-func (l *Ledger) prefillComplete(r *reservation) {
+func (l *Ledger) prefillComplete(r *entry) {
 	r.scope.endPrefill(r)
 	l.obs.PrefillCompleted(r.event())
 	r.scope.renew(r)
 }
 
-func (l *Ledger) free(r *reservation) {
+func (l *Ledger) free(r *entry) {
 	r.scope.end(r, freed)
 	l.freed.Add(1)
 	l.obs.Freed(r.event())
 }
 
 // within is with for the reservations of one scope.
-func (l *Ledger) within(sc catalog.Scope, id string, f func(*reservation)) error {
+func (l *Ledger) within(sc catalog.Scope, id string, f func(*entry)) error {
 	s := l.scope(sc)
 	if s == nil {
 		return ErrNotFound
@@ -78,7 +78,7 @@ func (l *Ledger) within(sc catalog.Scope, id string, f func(*reservation)) error
 
 // with runs f on the live reservation that a call by id means, under its scope's
 // lock. in, if not nil, is where to look.
-func (l *Ledger) with(id string, in *scope, f func(*reservation)) error {
+func (l *Ledger) with(id string, in *scope, f func(*entry)) error {
 	for {
 		r := l.ids.find(id, in, l.process)
 		if r == nil {
@@ -91,11 +91,11 @@ func (l *Ledger) with(id string, in *scope, f func(*reservation)) error {
 }
 
 // lives tells whether r has not ended. One whose time is over ends here.
-func (r *reservation) lives() bool { return r.locked(func(*reservation) {}) }
+func (r *entry) lives() bool { return r.locked(func(*entry) {}) }
 
 // locked runs f on r under its scope's lock, unless r has ended. One whose time is
 // over ends here at the latest.
-func (r *reservation) locked(f func(*reservation)) bool {
+func (r *entry) locked(f func(*entry)) bool {
 	s := r.scope
 	s.mu.Lock()
 	defer s.mu.Unlock()

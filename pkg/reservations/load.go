@@ -24,7 +24,7 @@ type load struct {
 	blocks  uint64   // distinct prompt blocks and output blocks
 	deficit uint64   // sum over these blocks, in units of 1/whole block
 	decayed uint64   // how many of these blocks have a deficit
-	held    []*reservation
+	held    []*entry
 }
 
 // reweigh accounts for n blocks whose deficit changes.

@@ -52,7 +52,7 @@ func (m *model) renew(id string) error {
 }
 
 // hear is what a booking of a replica tells of a live one.
-func (b *booking) hear(from Booking, now time.Duration) {
+func (b *booking) hear(from Reservation, now time.Duration) {
 	b.at = min(b.at, now-from.Age)
 	renewed := min(from.Renewed, from.Age)
 	if b.lease.length > 0 {
@@ -67,7 +67,7 @@ func (b *booking) hear(from Booking, now time.Duration) {
 	}
 }
 
-func (m *model) applyRenewed(ref Ref) Verdict {
+func (m *model) applyRenewed(ref Ref) ApplyResult {
 	if _, scope, _ := m.rankPlace(ref.Scope, ref.Rank); !scope {
 		return UnknownScope
 	}
@@ -88,12 +88,12 @@ func (m *model) applyRenewed(ref Ref) Verdict {
 }
 
 // holding is what Find must say.
-func (m *model) holding(id string) (h Holding, ok bool) {
+func (m *model) holding(id string) (h LiveReservation, ok bool) {
 	b := m.find(id, nil)
 	if b == nil {
-		return Holding{}, false
+		return LiveReservation{}, false
 	}
-	return Holding{
+	return LiveReservation{
 		Origin: b.origin, Scope: b.scope, Rank: b.rank, PerScope: b.perScope, Hashes: b.chain,
 		Remote: b.origin.Process != 1, Lease: b.lease.length,
 	}, true

@@ -86,7 +86,7 @@ func (m *model) rankPlace(sc catalog.Scope, r catalog.Rank) (at place, scope, ra
 }
 
 // apply is ApplyBooked, and Adopt if snapshot.
-func (m *model) apply(b Booking, snapshot bool) Verdict {
+func (m *model) apply(b Reservation, snapshot bool) ApplyResult {
 	at, scope, rank := m.rankPlace(b.Scope, b.Rank)
 	key := foreignKey{b.Origin.Process, b.Scope, b.ID}
 	if !scope {
@@ -168,7 +168,7 @@ func (m *model) within(notes map[foreignKey]time.Duration, key foreignKey, that 
 }
 
 // named returns the live booking that an event means, or why there is none.
-func (m *model) named(ref Ref) (*booking, Verdict) {
+func (m *model) named(ref Ref) (*booking, ApplyResult) {
 	if _, scope, _ := m.rankPlace(ref.Scope, ref.Rank); !scope {
 		return nil, UnknownScope
 	}
@@ -197,7 +197,7 @@ func (m *model) named(ref Ref) (*booking, Verdict) {
 	return nil, why
 }
 
-func (m *model) applyPrefillCompleted(ref Ref) Verdict {
+func (m *model) applyPrefillCompleted(ref Ref) ApplyResult {
 	m.past.ended[ref.Event] = true // names no booking
 	b, why := m.named(ref)
 	counts := ref.Origin.Sequence != 0
@@ -220,7 +220,7 @@ func (m *model) applyPrefillCompleted(ref Ref) Verdict {
 	return why
 }
 
-func (m *model) applyFreed(ref Ref) Verdict {
+func (m *model) applyFreed(ref Ref) ApplyResult {
 	m.past.ended[ref.Event] = true
 	b, why := m.named(ref)
 	if b != nil {

@@ -35,7 +35,7 @@ func newOverdue() *overdue {
 }
 
 // add remembers r, which has expired.
-func (o *overdue) add(r *reservation, at time.Duration) {
+func (o *overdue) add(r *entry, at time.Duration) {
 	name := overdueID{id: r.id}
 	if r.perScope {
 		name = overdueID{r.scope.name, true, r.id}

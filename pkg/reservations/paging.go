@@ -60,11 +60,11 @@ func (c *Cursor) UnmarshalText(text []byte) error {
 // scope's lock.
 const linesPerLock = 1024
 
-// Bookings returns at most limit, at least one, of the live bookings of all
+// Reservations returns at most limit, at least one, of the live bookings of all
 // processes, beginning after a cursor; more says whether there may be further
 // ones after next. A walk over all pages has every booking that is live during
 // the whole of it, and each at most once. The caller must not change Hashes.
-func (l *Ledger) Bookings(after Cursor, limit int) (page []Booking, next Cursor, more bool) {
+func (l *Ledger) Reservations(after Cursor, limit int) (page []Reservation, next Cursor, more bool) {
 	if after.process != l.process {
 		after = Cursor{}
 	}
@@ -91,22 +91,22 @@ func (l *Ledger) Bookings(after Cursor, limit int) (page []Booking, next Cursor,
 
 // listed is a reservation with its variable part at one moment.
 type listed struct {
-	*reservation
+	*entry
 	done                     bool
 	accepted, lease, renewed time.Duration
 }
 
 // list needs the scope's lock.
-func (r *reservation) list() listed {
-	x := listed{reservation: r, done: r.done, accepted: r.accepted()}
+func (r *entry) list() listed {
+	x := listed{entry: r, done: r.done, accepted: r.accepted()}
 	if r.lease != nil {
 		x.lease, x.renewed = r.lease.length, r.lease.renewed()
 	}
 	return x
 }
 
-func (x *listed) booking(at time.Duration) Booking {
-	return Booking{
+func (x *listed) booking(at time.Duration) Reservation {
+	return Reservation{
 		Origin:         x.origin,
 		Scope:          x.scope.name,
 		ID:             x.id,
@@ -128,16 +128,16 @@ func (x *listed) booking(at time.Duration) Booking {
 func (s *scope) list(buf []listed, serial uint64, limit int) (found []listed, last uint64, more bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	i, end := s.roll.after(serial), 0
-	for end = min(i+linesPerLock, len(s.roll.lines)); i < end && limit > 0; i++ {
-		x := s.roll.lines[i]
+	i, end := s.entries.after(serial), 0
+	for end = min(i+linesPerLock, len(s.entries.lines)); i < end && limit > 0; i++ {
+		x := s.entries.lines[i]
 		serial = x.serial
 		if r := x.r; r != nil {
 			buf = append(buf, r.list())
 			limit--
 		}
 	}
-	return buf, serial, i < len(s.roll.lines)
+	return buf, serial, i < len(s.entries.lines)
 }
 
 // each calls f, without a lock, with lists of reservations of one scope. Every

@@ -45,8 +45,8 @@ func TestPagesUnderChurn(t *testing.T) {
 		seen := make(map[string]bool)
 		at := Cursor{}
 		for more := true; more && len(seen) < 10_000; {
-			var page []Booking
-			page, at, more = l.Bookings(at, 7)
+			var page []Reservation
+			page, at, more = l.Reservations(at, 7)
 			for _, b := range page {
 				if seen[b.ID] {
 					t.Errorf("%s comes twice", b.ID)
@@ -71,7 +71,7 @@ func TestCursor(t *testing.T) {
 	for i := range 5 {
 		bookOn(t, l, testScope, fmt.Sprint(i), 0, nil)
 	}
-	_, at, more := l.Bookings(Cursor{}, 2)
+	_, at, more := l.Reservations(Cursor{}, 2)
 	text, err := at.MarshalText()
 	if err != nil || !more {
 		t.Fatal(err, more)
@@ -80,15 +80,15 @@ func TestCursor(t *testing.T) {
 	if err := again.UnmarshalText(text); err != nil || again != at {
 		t.Errorf("%s is read as %v: %v", text, again, err)
 	}
-	page, at, more := l.Bookings(again, 10)
+	page, at, more := l.Reservations(again, 10)
 	if len(page) != 3 || page[0].ID != "2" || more {
 		t.Errorf("%d bookings, more: %v", len(page), more)
 	}
-	if page, _, _ = l.Bookings(at, 0); len(page) != 0 {
+	if page, _, _ = l.Reservations(at, 0); len(page) != 0 {
 		t.Errorf("%d bookings after the last", len(page))
 	}
 	again.process++
-	if page, _, _ = l.Bookings(again, 0); len(page) != 1 || page[0].ID != "0" {
+	if page, _, _ = l.Reservations(again, 0); len(page) != 1 || page[0].ID != "0" {
 		t.Errorf("another ledger's cursor leads to %v", page)
 	}
 }
@@ -118,12 +118,12 @@ func FuzzCursor(f *testing.F) {
 // serial, also of a line that is gone, with memory in proportion to what lives.
 func TestRoll(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
-	var o roll
-	var live []*reservation
-	serials := make(map[*reservation]uint64)
+	var o entryLog
+	var live []*entry
+	serials := make(map[*entry]uint64)
 	for range 20_000 {
 		if rnd.IntN(100) < 52 || len(live) == 0 {
-			r := new(reservation)
+			r := new(entry)
 			o.add(r)
 			serials[r] = o.last
 			live = append(live, r)

@@ -31,7 +31,7 @@ func TestReplicasInParallel(t *testing.T) {
 			to.led.MergeEnded(process, ranges)
 		}
 		for _, b := range from.bookings() {
-			to.led.Adopt(b)
+			to.led.MergeReservation(b)
 		}
 	}
 	var wg sync.WaitGroup
@@ -91,7 +91,7 @@ type wire struct {
 }
 
 func (w *wire) Booked(e Event) uint64 {
-	b := Booking{
+	b := Reservation{
 		Scope: e.Scope, ID: e.ID, Rank: e.Rank, Hashes: e.Hashes,
 		PrefillTokens: e.PrefillTokens, TrackPrefill: e.TrackPrefill, Lease: e.Lease,
 	}

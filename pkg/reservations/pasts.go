@@ -69,7 +69,7 @@ func newPasts(own uint64) *pasts {
 // admit decides whether a booking of another process may come to life, and
 // counts it as live if so (Applied). renewed says that its lease is known to run.
 // completed says that its prefill is known to be complete.
-func (p *pasts) admit(o Origin, at time.Duration, renewed bool) (v Verdict, completed bool) {
+func (p *pasts) admit(o Origin, at time.Duration, renewed bool) (v ApplyResult, completed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.get(o.Process, at)
@@ -87,13 +87,13 @@ func (p *pasts) admit(o Origin, at time.Duration, renewed bool) (v Verdict, comp
 }
 
 // leave notes that a live booking is live no more.
-func (p *pasts) leave(o Origin, how parting) {
+func (p *pasts) leave(o Origin, how endReason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.leaveLocked(o, how)
 }
 
-func (p *pasts) leaveLocked(o Origin, how parting) *past {
+func (p *pasts) leaveLocked(o Origin, how endReason) *past {
 	x := p.of[o.Process] // is there, as live bookings keep it
 	x.live--
 	x.see(o.Sequence)
@@ -101,9 +101,9 @@ func (p *pasts) leaveLocked(o Origin, how parting) *past {
 	case how == freed:
 		x.end(o.Sequence)
 	case o.Sequence <= x.floor:
-	case how == dropped:
+	case how == rankRemoved:
 		x.dropped.set(o.Sequence)
-	case how == lapsed:
+	case how == leaseExpired:
 		x.lapsed.set(o.Sequence)
 	}
 	return x
@@ -111,11 +111,11 @@ func (p *pasts) leaveLocked(o Origin, how parting) *past {
 
 // leaveLease is leave for a booking with a lease. If others may have it live when
 // its number is too old for the window, its end is remembered by itself.
-func (p *pasts) leaveLease(r *reservation, how parting, at time.Duration) {
+func (p *pasts) leaveLease(r *entry, how endReason, at time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x, n := p.leaveLocked(r.origin, how), r.origin.Sequence // under one lock: without live bookings it may be evicted
-	if how == lapsed {
+	if how == leaseExpired {
 		if r.done && n > x.floor { // it may come back from one who has not heard of that
 			x.completed.set(n)
 		}
@@ -128,7 +128,7 @@ func (p *pasts) leaveLease(r *reservation, how parting, at time.Duration) {
 }
 
 // missing is the verdict on a renewal of a booking that is not live.
-func (p *pasts) missing(o Origin) Verdict {
+func (p *pasts) missing(o Origin) ApplyResult {
 	if o.Process == p.own {
 		return Ended
 	}
@@ -185,7 +185,7 @@ func (p *pasts) skip(event Origin, at time.Duration) {
 
 // merge notes ends of bookings of a process, in ascending ranges, and returns how
 // many of its bookings are live, for the own process at least one.
-func (p *pasts) merge(process uint64, e Ends, at time.Duration) (live int) {
+func (p *pasts) merge(process uint64, e EndedSet, at time.Duration) (live int) {
 	if process == p.own {
 		return 1
 	}
@@ -219,14 +219,14 @@ func (p *pasts) mergeSome(process uint64, at time.Duration, f func(*past)) (live
 }
 
 // ends returns the ended numbers of the other processes.
-func (p *pasts) ends() map[uint64]Ends {
+func (p *pasts) ends() map[uint64]EndedSet {
 	p.mu.Lock()
 	processes := make([]uint64, 0, len(p.of))
 	for process := range p.of {
 		processes = append(processes, process)
 	}
 	p.mu.Unlock()
-	out := make(map[uint64]Ends, len(processes))
+	out := make(map[uint64]EndedSet, len(processes))
 	for _, process := range processes {
 		e, floor, ended := p.copyEnded(process)
 		e.Ranges = ended.appendRanges(appendRange(nil, Range{1, floor}), floor)
@@ -238,14 +238,14 @@ func (p *pasts) ends() map[uint64]Ends {
 }
 
 // copyEnded leaves the ranges to the caller, who makes them without the lock.
-func (p *pasts) copyEnded(process uint64) (e Ends, floor uint64, ended bitmap) {
+func (p *pasts) copyEnded(process uint64) (e EndedSet, floor uint64, ended bitmap) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.of[process]
 	if x == nil {
-		return Ends{}, 0, nil
+		return EndedSet{}, 0, nil
 	}
-	return Ends{Assumed: x.assumed, Leases: x.closed.ranges()}, x.floor, x.ended.clone()
+	return EndedSet{Assumed: x.assumed, Leases: x.closed.ranges()}, x.floor, x.ended.clone()
 }
 
 // forget ends all numbers that are too old to matter.

@@ -81,7 +81,7 @@ func TestAscending(t *testing.T) {
 // counts as ended, and that memory follows the window.
 func TestWindow(t *testing.T) {
 	p := newPasts(1)
-	admit := func(n uint64) Verdict {
+	admit := func(n uint64) ApplyResult {
 		v, _ := p.admit(Origin{2, n}, 0, false)
 		return v
 	}
@@ -89,7 +89,7 @@ func TestWindow(t *testing.T) {
 	wantVerdict(t, "far ahead", admit(pastWindow+100), Applied)
 	wantVerdict(t, "below the window", admit(100), Ended)
 	wantVerdict(t, "in the window", admit(101), Applied)
-	if d := cmp.Diff(map[uint64]Ends{2: {Ranges: []Range{{1, 100}}, Assumed: 100}}, p.ends()); d != "" {
+	if d := cmp.Diff(map[uint64]EndedSet{2: {Ranges: []Range{{1, 100}}, Assumed: 100}}, p.ends()); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}
 	for n := uint64(1); n < 4*pastWindow; n += 5001 { // a page for nearly every number
@@ -109,7 +109,7 @@ func TestWindow(t *testing.T) {
 func TestOldNumbersEnd(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	for n := uint64(2); n < 4_000; n += 2 {
-		l.MergeEnded(2, Ends{Ranges: []Range{{n, n}}})
+		l.MergeEnded(2, EndedSet{Ranges: []Range{{n, n}}})
 		clock.advance(time.Second)
 		l.Expire()
 	}
@@ -152,9 +152,9 @@ func TestEarlyFree(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	b := remote(9, 0, "x")
 	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
-	wantVerdict(t, "not from a snapshot before", l.Adopt(b), Ended)
+	wantVerdict(t, "not from a snapshot before", l.MergeReservation(b), Ended)
 	wantVerdict(t, "eaten", l.ApplyBooked(b), Ended)
-	wantVerdict(t, "nor from one after", l.Adopt(b), Ended)
+	wantVerdict(t, "nor from one after", l.MergeReservation(b), Ended)
 	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
 	bookOn(t, l, testScope, "x", 0, nil)
 	if err := l.Free("x"); err != nil {
@@ -206,7 +206,7 @@ func TestEarlyPrefill(t *testing.T) {
 
 	clock.advance(lifetime)
 	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
-	wantVerdict(t, "from a snapshot", l.Adopt(b), Applied)
+	wantVerdict(t, "from a snapshot", l.MergeReservation(b), Applied)
 	prefill("a snapshot before the event", 0)
 	wantVerdict(t, "its event", l.ApplyBooked(b), Known)
 	free()
@@ -237,7 +237,7 @@ func TestRefusedLeavesTrace(t *testing.T) {
 	c := remote(9, 0, "y")
 	c.PrefillTokens, c.TrackPrefill = 16, true
 	wantVerdict(t, "completed", l.ApplyPrefillCompleted(refTo(c)), UnknownID)
-	wantVerdict(t, "from a snapshot", l.Adopt(c), Applied)
+	wantVerdict(t, "from a snapshot", l.MergeReservation(c), Applied)
 	wantVerdict(t, "free", l.ApplyFreed(refTo(c)), Applied)
 	wantVerdict(t, "the next with the id", l.ApplyBooked(c), Applied)
 	if got := l.Loads(testScope)[0].PrefillTokens; got != 16 {
@@ -249,7 +249,7 @@ func TestRefusedLeavesTrace(t *testing.T) {
 // second booking is made of an id that is live.
 func TestWhoseID(t *testing.T) {
 	l, _ := withRanks(2, nil)
-	b := func(process, sequence, worker uint64) Booking {
+	b := func(process, sequence, worker uint64) Reservation {
 		b := remote(process, sequence, "x")
 		b.Rank = catalog.Rank{Worker: worker}
 		return b
@@ -257,10 +257,10 @@ func TestWhoseID(t *testing.T) {
 	wantVerdict(t, "2's", l.ApplyBooked(b(2, 1, 0)), Applied)
 	wantVerdict(t, "3's", l.ApplyBooked(b(3, 1, 0)), Applied)
 	wantVerdict(t, "Dynamo's, the id is live", l.ApplyBooked(b(9, 0, 0)), Known)
-	wantVerdict(t, "Dynamo's, known elsewhere", l.Adopt(b(9, 0, 0)), Applied)
-	wantVerdict(t, "another Dynamo's", l.Adopt(b(8, 0, 1)), Applied)
+	wantVerdict(t, "Dynamo's, known elsewhere", l.MergeReservation(b(9, 0, 0)), Applied)
+	wantVerdict(t, "another Dynamo's", l.MergeReservation(b(8, 0, 1)), Applied)
 	left := func() (out []uint64) {
-		page, _, _ := l.Bookings(Cursor{}, 10)
+		page, _, _ := l.Reservations(Cursor{}, 10)
 		for _, b := range page {
 			out = append(out, b.Origin.Process)
 		}

@@ -16,7 +16,7 @@ type Origin struct{ Process, Sequence uint64 }
 // counts reports whether the process numbers its bookings.
 func (o Origin) counts() bool { return o.Sequence != 0 }
 
-// Booking is a live booking as replicas tell each other of it.
+// Reservation is a live booking as replicas tell each other of it.
 //
 // What a replica knows is a set of bookings, by identity, and the set of those
 // that have ended by a free or by age. Two replicas are joined by uniting both
@@ -27,7 +27,7 @@ func (o Origin) counts() bool { return o.Sequence != 0 }
 // reported as ended only by the process that accepted it, whose callers cannot
 // end it any more; another process may have lost the rank by itself. Replicas
 // agree on prompt blocks, prefill tokens and requests; output blocks stay local.
-type Booking struct {
+type Reservation struct {
 	Origin         Origin
 	Scope          catalog.Scope
 	ID             string
@@ -63,15 +63,15 @@ type Ref struct {
 	Event Origin
 }
 
-// Verdict says what became of a message.
-type Verdict uint8
+// ApplyResult says what became of a message.
+type ApplyResult uint8
 
 // The verdicts. A message that is refused because scope or rank is unknown, as
 // Stale, or as Full leaves no trace; except that the end and the completed
 // prefill of a booking with a sequence number are always noted.
 const (
 	// Applied: the ledger has changed as the message says.
-	Applied Verdict = iota
+	Applied ApplyResult = iota
 	// Updated: the booking is live already; its prefill is complete now.
 	Updated
 	// Known: nothing is new. Also for an event of a process that does not number
@@ -95,15 +95,15 @@ const (
 	Full
 )
 
-var verdicts = [...]string{
+var applyResults = [...]string{
 	"applied", "updated", "known", "ended", "stale",
 	"unknown_scope", "unknown_rank", "wrong_rank", "unknown_id", "full",
 }
 
 // String returns the name in snake case.
-func (v Verdict) String() string {
-	if int(v) < len(verdicts) {
-		return verdicts[v]
+func (v ApplyResult) String() string {
+	if int(v) < len(applyResults) {
+		return applyResults[v]
 	}
 	return "invalid"
 }
@@ -112,11 +112,11 @@ func (v Verdict) String() string {
 // without sequence number is refused as Ended if its end came within the 10 s
 // before, and its prefill is complete if that came (dynamo-kv-router 1.3.1 sends
 // its events in any order).
-func (l *Ledger) ApplyBooked(b Booking) Verdict { return l.apply(&b, false) }
+func (l *Ledger) ApplyBooked(b Reservation) ApplyResult { return l.apply(&b, false) }
 
-// Adopt joins a booking of another replica's Bookings. One without sequence
+// MergeReservation joins a booking of another replica's Bookings. One without sequence
 // number is refused as Ended also if it was live here within the last 300 s.
-func (l *Ledger) Adopt(b Booking) Verdict {
+func (l *Ledger) MergeReservation(b Reservation) ApplyResult {
 	v := l.apply(&b, true)
 	if v == Applied {
 		l.adopted.Add(1)
@@ -126,11 +126,11 @@ func (l *Ledger) Adopt(b Booking) Verdict {
 
 // ApplyPrefillCompleted applies the event that a prefill is complete. If nothing
 // is there this is remembered as ApplyFreed remembers an end.
-func (l *Ledger) ApplyPrefillCompleted(ref Ref) Verdict {
+func (l *Ledger) ApplyPrefillCompleted(ref Ref) ApplyResult {
 	at := l.at()
 	ended := l.pasts.complete(ref.Origin, ref.Event, at) // first: see Ledger
 	early := func() { l.foreign.completedEarly(ref.Origin.Process, ref.Scope, ref.ID, at) }
-	return l.applyStep(ref, ended, early, func(s *scope, r *reservation) Verdict {
+	return l.applyStep(ref, ended, early, func(s *scope, r *entry) ApplyResult {
 		if r.done {
 			return Known
 		}
@@ -142,11 +142,11 @@ func (l *Ledger) ApplyPrefillCompleted(ref Ref) Verdict {
 // ApplyFreed applies the event that a booking was freed. If nothing is there the
 // end is remembered: for good if the booking has a sequence number, else for the
 // next event of the same sender, scope and id within 10 s.
-func (l *Ledger) ApplyFreed(ref Ref) Verdict {
+func (l *Ledger) ApplyFreed(ref Ref) ApplyResult {
 	at := l.at()
 	ended := l.pasts.end(ref.Origin, ref.Event, at) // first: see Ledger
 	early := func() { l.foreign.freedEarly(ref.Origin.Process, ref.Scope, ref.ID, at) }
-	return l.applyStep(ref, ended, early, func(s *scope, r *reservation) Verdict {
+	return l.applyStep(ref, ended, early, func(s *scope, r *entry) ApplyResult {
 		s.end(r, freed)
 		l.freed.Add(1)
 		return Applied
@@ -156,8 +156,8 @@ func (l *Ledger) ApplyFreed(ref Ref) Verdict {
 // applyStep runs apply on the live reservation that ref means. If there is none it
 // has ended, or early notes the step of a process that does not number its events:
 // the booking may follow.
-func (l *Ledger) applyStep(ref Ref, ended bool, early func(), apply func(*scope, *reservation) Verdict) Verdict {
-	return l.find(ref, func(s *scope, r *reservation, why Verdict) Verdict {
+func (l *Ledger) applyStep(ref Ref, ended bool, early func(), apply func(*scope, *entry) ApplyResult) ApplyResult {
+	return l.find(ref, func(s *scope, r *entry, why ApplyResult) ApplyResult {
 		switch {
 		case r != nil:
 			return apply(s, r)
@@ -172,7 +172,7 @@ func (l *Ledger) applyStep(ref Ref, ended bool, early func(), apply func(*scope,
 
 // find runs f under the lock of the scope, on the live reservation that ref
 // means, or on nil and why there is none.
-func (l *Ledger) find(ref Ref, f func(*scope, *reservation, Verdict) Verdict) Verdict {
+func (l *Ledger) find(ref Ref, f func(*scope, *entry, ApplyResult) ApplyResult) ApplyResult {
 	s := l.scope(ref.Scope)
 	if s == nil {
 		return UnknownScope
@@ -191,7 +191,7 @@ func (l *Ledger) find(ref Ref, f func(*scope, *reservation, Verdict) Verdict) Ve
 }
 
 // apply is ApplyBooked and, for a booking of a snapshot, Adopt.
-func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
+func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	s := l.scope(b.Scope)
 	if s == nil {
 		return UnknownScope
@@ -226,7 +226,7 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 		return UnknownRank
 	}
 	if numbered {
-		var v Verdict
+		var v ApplyResult
 		if v, completed = l.pasts.admit(b.Origin, at, snapshot && leased != nil); v != Applied {
 			return v
 		}
@@ -240,7 +240,7 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 	case unnumberedEvent && any:
 		return Known
 	}
-	r := &reservation{
+	r := &entry{
 		id:       b.ID,
 		scope:    s,
 		slot:     slot,
@@ -264,7 +264,7 @@ func (l *Ledger) apply(b *Booking, snapshot bool) Verdict {
 
 // terms returns the lease of a booking of another process, or nil, and when it
 // ends here.
-func (s *scope) terms(b *Booking, at time.Duration) (x *lease, deadline time.Duration) {
+func (s *scope) terms(b *Reservation, at time.Duration) (x *lease, deadline time.Duration) {
 	accepted := at - max(b.Age, 0)
 	if b.Lease <= 0 || !b.Origin.counts() {
 		return nil, accepted + s.ledger.lifetime
@@ -275,11 +275,11 @@ func (s *scope) terms(b *Booking, at time.Duration) (x *lease, deadline time.Dur
 }
 
 // renewed is the last renewal, which was not in the future.
-func (b *Booking) renewed() time.Duration { return max(0, min(b.Renewed, b.Age)) }
+func (b *Reservation) renewed() time.Duration { return max(0, min(b.Renewed, b.Age)) }
 
 // join adds to a live reservation what another replica knows of it. The greater
 // age is the right one: each replica counts from when it heard of the booking.
-func (s *scope) join(r *reservation, b *Booking, at time.Duration) Verdict {
+func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	accepted := at - max(b.Age, 0)
 	own := r.origin.Process == s.ledger.process
 	switch x := r.lease; {
@@ -302,7 +302,7 @@ func (s *scope) join(r *reservation, b *Booking, at time.Duration) Verdict {
 
 // grant gives a reservation the lease that another replica tells of, unless that
 // has run out.
-func (s *scope) grant(r *reservation, b *Booking, at time.Duration) {
+func (s *scope) grant(r *entry, b *Reservation, at time.Duration) {
 	x, _ := s.terms(b, at)
 	if x == nil {
 		return
@@ -318,8 +318,8 @@ func (s *scope) grant(r *reservation, b *Booking, at time.Duration) {
 // not number. It counts from now on: the sender may count from later than this
 // ledger, and a lease must not end early. UnknownID says that the sender has a
 // booking which could live here, too.
-func (l *Ledger) ApplyRenewed(ref Ref) Verdict {
-	return l.find(ref, func(s *scope, r *reservation, _ Verdict) Verdict {
+func (l *Ledger) ApplyRenewed(ref Ref) ApplyResult {
+	return l.find(ref, func(s *scope, r *entry, _ ApplyResult) ApplyResult {
 		switch _, rank := s.slots[ref.Rank]; {
 		case r != nil && r.lease != nil:
 			r.lease.touched = max(r.lease.touched, l.at())
@@ -336,7 +336,7 @@ func (l *Ledger) ApplyRenewed(ref Ref) Verdict {
 
 // remember notes that a booking is live no more. Of its own ones the ledger
 // needs no note: what it accepted and is not live has ended.
-func (l *Ledger) remember(r *reservation, how parting) {
+func (l *Ledger) remember(r *entry, how endReason) {
 	switch {
 	case r.origin.Process == l.process:
 	case r.origin.counts() && r.lease != nil:

@@ -13,19 +13,19 @@ import (
 )
 
 // remote returns a booking of another process on worker 0 of the test scope.
-func remote(process, sequence uint64, id string) Booking {
-	return Booking{
+func remote(process, sequence uint64, id string) Reservation {
+	return Reservation{
 		Origin: Origin{process, sequence}, Scope: testScope, ID: id, Hashes: []uint64{1, 2},
 		PrefillTokens: 10, TrackPrefill: true,
 	}
 }
 
 // refTo names a booking as the process does that accepted it.
-func refTo(b Booking) Ref {
+func refTo(b Reservation) Ref {
 	return Ref{Origin: b.Origin, Scope: b.Scope, ID: b.ID, Rank: b.Rank}
 }
 
-func wantVerdict(t *testing.T, what string, got, want Verdict) {
+func wantVerdict(t *testing.T, what string, got, want ApplyResult) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s: %v, want %v", what, got, want)
@@ -48,11 +48,11 @@ func TestAnyOrder(t *testing.T) {
 	done.PrefillDone = true
 	steps := map[string]func(*Ledger){
 		"booked":   func(l *Ledger) { l.ApplyBooked(b) },
-		"adopted":  func(l *Ledger) { l.Adopt(b) },
+		"adopted":  func(l *Ledger) { l.MergeReservation(b) },
 		"complete": func(l *Ledger) { l.ApplyPrefillCompleted(refTo(b)) },
-		"done":     func(l *Ledger) { l.Adopt(done) },
+		"done":     func(l *Ledger) { l.MergeReservation(done) },
 		"freed":    func(l *Ledger) { l.ApplyFreed(refTo(b)) },
-		"merged":   func(l *Ledger) { l.MergeEnded(2, Ends{Ranges: []Range{{7, 7}}}) },
+		"merged":   func(l *Ledger) { l.MergeEnded(2, EndedSet{Ranges: []Range{{7, 7}}}) },
 	}
 	for _, tc := range []struct {
 		of   []string
@@ -105,12 +105,12 @@ func TestVerdicts(t *testing.T) {
 
 	wantVerdict(t, "unknown scope", l.ApplyBooked(elsewhere), UnknownScope)
 	wantVerdict(t, "unknown rank", l.ApplyBooked(lost), UnknownRank)
-	wantVerdict(t, "too old", l.Adopt(old), Stale)
-	wantVerdict(t, "just young enough", l.Adopt(aged), Applied)
+	wantVerdict(t, "too old", l.MergeReservation(old), Stale)
+	wantVerdict(t, "just young enough", l.MergeReservation(aged), Applied)
 	wantVerdict(t, "first", l.ApplyBooked(b), Applied)
 	wantVerdict(t, "again", l.ApplyBooked(b), Known)
-	wantVerdict(t, "from a snapshot", l.Adopt(b), Known)
-	wantVerdict(t, "complete", l.Adopt(done), Updated)
+	wantVerdict(t, "from a snapshot", l.MergeReservation(b), Known)
+	wantVerdict(t, "complete", l.MergeReservation(done), Updated)
 	wantVerdict(t, "complete again", l.ApplyPrefillCompleted(refTo(b)), Known)
 	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), Applied)
 	wantVerdict(t, "free again", l.ApplyFreed(refTo(b)), Ended)
@@ -120,11 +120,11 @@ func TestVerdicts(t *testing.T) {
 
 	bookOn(t, l, testScope, "own", 0, nil)
 	own := remote(1, 1, "own")
-	wantVerdict(t, "own", l.Adopt(own), Known)
+	wantVerdict(t, "own", l.MergeReservation(own), Known)
 	if err := l.Free("own"); err != nil {
 		t.Fatal(err)
 	}
-	wantVerdict(t, "own, freed here", l.Adopt(own), Ended)
+	wantVerdict(t, "own, freed here", l.MergeReservation(own), Ended)
 	wantVerdict(t, "free it once more", l.ApplyFreed(refTo(own)), Ended)
 	wantVerdict(t, "complete it late", l.ApplyPrefillCompleted(refTo(own)), Ended)
 
@@ -133,16 +133,16 @@ func TestVerdicts(t *testing.T) {
 	wantVerdict(t, "complete on the wrong rank", l.ApplyPrefillCompleted(wrong), WrongRank)
 	wantVerdict(t, "its prefill", l.ApplyPrefillCompleted(refTo(dynamo)), Applied)
 	wantVerdict(t, "its end", l.ApplyFreed(refTo(dynamo)), Applied)
-	wantVerdict(t, "not from a snapshot", l.Adopt(dynamo), Ended)
+	wantVerdict(t, "not from a snapshot", l.MergeReservation(dynamo), Ended)
 	wantVerdict(t, "but from an event", l.ApplyBooked(dynamo), Applied)
 	clock.advance(time.Second)
 	l.RemoveRank(testScope, 0)
 	l.PutRank(testScope, 0, catalog.Rank{})
-	wantVerdict(t, "dropped with its rank", l.Adopt(dynamo), Ended)
+	wantVerdict(t, "dropped with its rank", l.MergeReservation(dynamo), Ended)
 	clock.advance(lifetime)
-	wantVerdict(t, "which is forgotten in time", l.Adopt(dynamo), Applied)
+	wantVerdict(t, "which is forgotten in time", l.MergeReservation(dynamo), Applied)
 
-	if got := Verdict(200).String() + Full.String(); got != "invalidfull" {
+	if got := ApplyResult(200).String() + Full.String(); got != "invalidfull" {
 		t.Errorf("names %q", got)
 	}
 }
@@ -157,18 +157,18 @@ func TestDroppedStaysAway(t *testing.T) {
 	own := remote(1, 1, "own")
 	l.RemoveRank(testScope, 0)
 	l.PutRank(testScope, 0, catalog.Rank{})
-	wantVerdict(t, "adopt", l.Adopt(remote(2, 7, "x")), Ended)
-	wantVerdict(t, "adopt own", l.Adopt(own), Ended)
+	wantVerdict(t, "adopt", l.MergeReservation(remote(2, 7, "x")), Ended)
+	wantVerdict(t, "adopt own", l.MergeReservation(own), Ended)
 	bookOn(t, l, testScope, "next", 0, nil)
 	if err := l.Free("next"); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(map[uint64]Ends{1: {Ranges: []Range{{1, 2}}}}, l.Ended()); d != "" {
+	if d := cmp.Diff(map[uint64]EndedSet{1: {Ranges: []Range{{1, 2}}}}, l.Ended()); d != "" {
 		t.Errorf("ended: -want +got\n%s", d)
 	}
 	l.ApplyFreed(refTo(remote(2, 7, "x")))
 	l.ApplyFreed(refTo(own))
-	if d := cmp.Diff(map[uint64]Ends{1: {Ranges: []Range{{1, 2}}}, 2: {Ranges: []Range{{7, 7}}}}, l.Ended()); d != "" {
+	if d := cmp.Diff(map[uint64]EndedSet{1: {Ranges: []Range{{1, 2}}}, 2: {Ranges: []Range{{7, 7}}}}, l.Ended()); d != "" {
 		t.Errorf("ended: -want +got\n%s", d)
 	}
 }
@@ -192,9 +192,9 @@ func TestRestart(t *testing.T) {
 		}
 		last = New(10+life, clock.now, obs)
 		last.PutRank(testScope, 5, catalog.Rank{})
-		page, _, _ := from.Bookings(Cursor{}, 10)
+		page, _, _ := from.Reservations(Cursor{}, 10)
 		for _, b := range page {
-			wantVerdict(t, "adopt", last.Adopt(b), Applied)
+			wantVerdict(t, "adopt", last.MergeReservation(b), Applied)
 		}
 		from = last
 	}
@@ -216,7 +216,7 @@ func TestRestart(t *testing.T) {
 	if n, _ := last.Expire(); n != 1 {
 		t.Errorf("%d expired after 300 s, want 1", n)
 	}
-	if got, want := last.Stats(), (Stats{Booked: 2, Freed: 1, Expired: 1, Remote: 2, Adopted: 2}); got != want {
+	if got, want := last.Stats(), (Stats{Booked: 2, Freed: 1, Expired: 1, Remote: 2, Merged: 2}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -229,13 +229,13 @@ func TestGreatestAge(t *testing.T) {
 	l.ApplyBooked(b)
 	for _, age := range []time.Duration{100 * time.Second, 20 * time.Second, -5 * time.Second} {
 		b.Age = age
-		wantVerdict(t, fmt.Sprint(age), l.Adopt(b), Known)
+		wantVerdict(t, fmt.Sprint(age), l.MergeReservation(b), Known)
 	}
-	if page, _, _ := l.Bookings(Cursor{}, 1); page[0].Age != 100*time.Second {
+	if page, _, _ := l.Reservations(Cursor{}, 1); page[0].Age != 100*time.Second {
 		t.Errorf("age %v, want 100 s", page[0].Age)
 	}
 	b.Age = math.MaxInt64
-	l.Adopt(b)
+	l.MergeReservation(b)
 	clock.advance(1)
 	if n, _ := l.Expire(); n != 1 {
 		t.Errorf("%d expired, want 1", n)
@@ -267,9 +267,9 @@ func TestCutOff(t *testing.T) {
 			for process, ranges := range other.Ended() {
 				l.MergeEnded(process, ranges)
 			}
-			page, _, _ := other.Bookings(Cursor{}, 10)
+			page, _, _ := other.Reservations(Cursor{}, 10)
 			for _, b := range page {
-				l.Adopt(b)
+				l.MergeReservation(b)
 			}
 		}
 	}
@@ -287,7 +287,7 @@ func TestCutOff(t *testing.T) {
 	}
 	exchange()
 	wantLoad(t, a, 0, 0, 0)
-	if st := a.Stats(); st.Merged != 2 || st.Freed != 2 {
+	if st := a.Stats(); st.EndsMerged != 2 || st.Freed != 2 {
 		t.Errorf("%+v, want two merged", st)
 	}
 }
@@ -358,7 +358,7 @@ func TestCallInScopeMeansOwn(t *testing.T) {
 		for process, others := range map[uint64]bool{2: false, 3: true} {
 			b := remote(process, 7, "x")
 			b.Rank, b.PerScope = catalog.Rank{}, others
-			wantVerdict(t, "adopt", l.Adopt(b), Applied)
+			wantVerdict(t, "adopt", l.MergeReservation(b), Applied)
 		}
 		for range 3 {
 			if err := l.FreeIn(testScope, "x"); err != nil {
@@ -388,7 +388,7 @@ func TestHugeNumbers(t *testing.T) {
 	wantLoad(t, l, math.MaxUint64, 2, 2) // the last number names nothing
 	for _, ranges := range [][]Range{{{0, math.MaxUint64}}, {{math.MaxUint64, math.MaxUint64}, {9, 3}}, nil} {
 		for n := range uint64(3) {
-			l.MergeEnded(n+1, Ends{Ranges: ranges})
+			l.MergeEnded(n+1, EndedSet{Ranges: ranges})
 		}
 	}
 	wantLoad(t, l, 0, 0, 0)

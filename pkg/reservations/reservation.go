@@ -6,10 +6,10 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// reservation is one live booking. The fields of the first group never change
+// entry is one live booking. The fields of the first group never change
 // once scope.mu has been released after the entry; those of the second are
 // guarded by scope.mu.
-type reservation struct {
+type entry struct {
 	id       string
 	scope    *scope
 	slot     uint32
@@ -21,13 +21,13 @@ type reservation struct {
 	output   *uint32
 	origin   Origin
 
-	companion Companion
+	callerState CallerState
 
 	done     bool // the prefill is complete
 	ended    bool
 	inHeap   int32         // index in scope.deadlines
 	inRank   int32         // index in load.held
-	inRoll   int32         // index in roll.lines
+	inLog    int32         // index in roll.lines
 	deadline time.Duration // since Ledger.start
 	lease    *lease        // nil: it lives by its age
 	// Output blocks have random identities, so nobody else ever holds them:
@@ -36,11 +36,11 @@ type reservation struct {
 	plain, aged uint64
 	agedDeficit uint32
 
-	next *reservation // of the same id; guarded by idShard.mu
+	next *entry // of the same id; guarded by idShard.mu
 }
 
 // counted returns the tokens that the rank's sum has for r.
-func (r *reservation) counted() uint64 {
+func (r *entry) counted() uint64 {
 	if r.track && !r.done {
 		return r.tokens
 	}
@@ -49,14 +49,14 @@ func (r *reservation) counted() uint64 {
 
 // accepted is when the reservation was accepted, as far as known. It needs the
 // scope's lock.
-func (r *reservation) accepted() time.Duration {
+func (r *entry) accepted() time.Duration {
 	if r.lease != nil {
 		return r.lease.accepted
 	}
 	return r.deadline - r.scope.ledger.lifetime
 }
 
-func (r *reservation) event() Event {
+func (r *entry) event() Event {
 	return Event{Scope: r.scope.name, ID: r.id, Rank: r.rank, Origin: r.origin, PerScope: r.perScope}
 }
 

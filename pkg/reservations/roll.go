@@ -2,10 +2,10 @@ package reservations
 
 import "sort"
 
-// roll lists the reservations of a scope in the order of their entry, each under
+// entryLog lists the reservations of a scope in the order of their entry, each under
 // a serial number that is never used again, so that a walk over many of them can
 // let go of the lock and go on later.
-type roll struct {
+type entryLog struct {
 	lines []line // by serial; may have gaps
 	gone  int    // lines without a reservation
 	last  uint64 // serial given
@@ -13,28 +13,28 @@ type roll struct {
 
 type line struct {
 	serial uint64
-	r      *reservation // nil: ended
+	r      *entry // nil: ended
 }
 
-func (o *roll) add(r *reservation) {
+func (o *entryLog) add(r *entry) {
 	o.last++
-	r.inRoll = int32(len(o.lines))
+	r.inLog = int32(len(o.lines))
 	o.lines = append(o.lines, line{o.last, r})
 }
 
-func (o *roll) remove(r *reservation) {
-	o.lines[r.inRoll].r = nil
+func (o *entryLog) remove(r *entry) {
+	o.lines[r.inLog].r = nil
 	o.gone++
 	if o.gone > 32 && 2*o.gone > len(o.lines) { // each removal pays for two moves
 		o.compact()
 	}
 }
 
-func (o *roll) compact() {
+func (o *entryLog) compact() {
 	kept := o.lines[:0]
 	for _, x := range o.lines {
 		if x.r != nil {
-			x.r.inRoll = int32(len(kept))
+			x.r.inLog = int32(len(kept))
 			kept = append(kept, x)
 		}
 	}
@@ -43,13 +43,13 @@ func (o *roll) compact() {
 }
 
 // trim gives spare memory back.
-func (o *roll) trim() {
+func (o *entryLog) trim() {
 	if 4*len(o.lines) < cap(o.lines) {
 		o.lines = append([]line(nil), o.lines...)
 	}
 }
 
 // after returns the index of the first line beyond that serial.
-func (o *roll) after(serial uint64) int {
+func (o *entryLog) after(serial uint64) int {
 	return sort.Search(len(o.lines), func(i int) bool { return o.lines[i].serial > serial })
 }

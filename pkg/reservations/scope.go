@@ -18,15 +18,15 @@ type scope struct {
 
 	// mu guards everything below and the variable part of the scope's
 	// reservations. Readers share it. Held for memory work only.
-	mu        sync.RWMutex
-	dropped   bool // no longer in Ledger.scopes
-	ranks     int  // number of known ranks
-	blocks    blocks
-	deadlines deadlines
-	untold    untold
-	roll      roll
-	slots     map[catalog.Rank]uint32 // of the known ranks
-	trimmed   time.Duration           // when memory was last given back
+	mu              sync.RWMutex
+	dropped         bool // no longer in Ledger.scopes
+	ranks           int  // number of known ranks
+	blocks          blocks
+	deadlines       deadlines
+	pendingRenewals pendingRenewals
+	entries         entryLog
+	slots           map[catalog.Rank]uint32 // of the known ranks
+	trimmed         time.Duration           // when memory was last given back
 
 	// By slot, all of the same length. prefill, active and requests repeat
 	// what loads says, in the form in which a View shows it.
@@ -82,7 +82,7 @@ func (s *scope) clearSlot(slot uint32) (freed int) {
 	l := &s.loads[slot]
 	freed = len(l.held)
 	for len(l.held) > 0 {
-		s.end(l.held[len(l.held)-1], dropped)
+		s.end(l.held[len(l.held)-1], rankRemoved)
 	}
 	if s.slots[l.rank] == slot {
 		delete(s.slots, l.rank)
@@ -113,7 +113,7 @@ func (s *scope) holds(slot uint32, r catalog.Rank) bool {
 }
 
 // book is Ledger.Book within the scope. holder, with an *ExistsError, has the id.
-func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Placement, holder *reservation, err error) {
+func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Placement, holder *entry, err error) {
 	l := s.ledger
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	if !s.holds(p.Slot, p.Rank) {
 		return Placement{}, nil, ErrUnknownRank
 	}
-	r := &reservation{
+	r := &entry{
 		id:       req.ID,
 		scope:    s,
 		slot:     p.Slot,
@@ -150,7 +150,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 		return Placement{}, holder, &ExistsError{ID: req.ID, Rank: holder.rank}
 	}
 	s.add(r)
-	r.companion = req.Companion
+	r.callerState = req.CallerState
 	l.booked.Add(1)
 	e := r.event()
 	e.Hashes, e.PrefillTokens, e.TrackPrefill, e.ExpectedOutput = req.Hashes, p.PrefillTokens, req.TrackPrefill, req.ExpectedOutput
@@ -160,7 +160,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 }
 
 // add puts the load of a new reservation on its rank.
-func (s *scope) add(r *reservation) {
+func (s *scope) add(r *entry) {
 	l := &s.loads[r.slot]
 	held, fresh := s.blocks.holdFresh(r.hashes, r.slot)
 	l.blocks += fresh
@@ -174,12 +174,12 @@ func (s *scope) add(r *reservation) {
 	l.held = append(l.held, r)
 	s.deadlines.push(r)
 	s.ledger.soonest.lower(r.deadline)
-	s.roll.add(r)
+	s.entries.add(r)
 	s.publish(r.slot)
 }
 
 // holdMixed is for prompts that no chain of blocks can produce.
-func (s *scope) holdMixed(r *reservation) {
+func (s *scope) holdMixed(r *entry) {
 	path := s.blocks.root
 	for _, h := range r.hashes {
 		path = extend(path, h)
@@ -190,7 +190,7 @@ func (s *scope) holdMixed(r *reservation) {
 }
 
 // release takes the leading blocks of a reservation off its rank.
-func (s *scope) release(r *reservation, hashes []uint64) {
+func (s *scope) release(r *entry, hashes []uint64) {
 	l := &s.loads[r.slot]
 	path := s.blocks.root
 	for i, h := range hashes {
@@ -205,17 +205,17 @@ func (s *scope) release(r *reservation, hashes []uint64) {
 	}
 }
 
-// parting is how a reservation ended.
-type parting uint8
+// endReason is how a reservation ended.
+type endReason uint8
 
 const (
-	freed   parting = iota // by a caller or by age: for all replicas and for good
-	dropped                // with its rank: for this ledger only, and for good
-	lapsed                 // its lease was not renewed as far as is known here
+	freed        endReason = iota // by a caller or by age: for all replicas and for good
+	rankRemoved                   // with its rank: for this ledger only, and for good
+	leaseExpired                  // its lease was not renewed as far as is known here
 )
 
 // end takes the whole load of a reservation off its rank and frees its id.
-func (s *scope) end(r *reservation, how parting) {
+func (s *scope) end(r *entry, how endReason) {
 	l := &s.loads[r.slot]
 	s.release(r, r.hashes)
 	l.blocks -= r.plain + r.aged
@@ -226,20 +226,20 @@ func (s *scope) end(r *reservation, how parting) {
 	l.held[len(l.held)-1] = nil
 	l.held = l.held[:len(l.held)-1]
 	s.deadlines.remove(r)
-	if x := r.lease; x != nil && x.inUntold >= 0 {
-		heap.Remove(&s.untold, int(x.inUntold))
+	if x := r.lease; x != nil && x.inPending >= 0 {
+		heap.Remove(&s.pendingRenewals, int(x.inPending))
 	}
-	s.roll.remove(r)
+	s.entries.remove(r)
 	s.ledger.ids.release(r)
 	s.ledger.remember(r, how)
 	r.ended = true
 	s.publish(r.slot)
-	if r.companion != nil {
-		r.companion.Ended()
+	if r.callerState != nil {
+		r.callerState.ReservationEnded()
 	}
 }
 
-func (s *scope) endPrefill(r *reservation) {
+func (s *scope) endPrefill(r *entry) {
 	s.loads[r.slot].prefill.sub(r.counted())
 	r.done = true
 	s.publish(r.slot)
@@ -247,7 +247,7 @@ func (s *scope) endPrefill(r *reservation) {
 
 // addOutput adds one generated block and, with a fraction, reweighs all blocks
 // that r alone holds.
-func (s *scope) addOutput(r *reservation, fraction *float64) {
+func (s *scope) addOutput(r *entry, fraction *float64) {
 	l := &s.loads[r.slot]
 	l.blocks++
 	r.plain++
