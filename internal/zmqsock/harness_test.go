@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -60,7 +61,7 @@ func (l *log) message(frames [][]byte) bool {
 // timed takes a message of a subscription.
 func (l *log) timed(frames [][]byte, received time.Time) bool {
 	if age := time.Since(received); age < 0 || age > zmqtest.Patience {
-		l.add(fmt.Sprintf("received %v ago", age)) // nobody expects this
+		l.add(fmt.Sprintf("received %v ago", age)) // no test expects this
 	}
 	return l.message(frames)
 }
@@ -118,6 +119,19 @@ func subscribe(t testing.TB, h *zmqsock.Hub, endpoint string, l *log) uint64 {
 		t.Fatal(err)
 	}
 	return id
+}
+
+// rebind runs bind until the port of a closed socket is free again: libzmq gives
+// it back in the background.
+func rebind(t testing.TB, bind func() error) {
+	t.Helper()
+	err := bind()
+	for begin := time.Now(); err != nil && strings.Contains(err.Error(), "address already in use") && time.Since(begin) < zmqtest.Patience; {
+		err = bind()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 const first = `["" "\x00\x00\x00\x00\x00\x00\x00\x01" "one"]`

@@ -59,7 +59,7 @@ func TestSubscribeBinds(t *testing.T) {
 
 	h.Close(id)
 	again := newLog()
-	subscribe(t, h, endpoint, again) // right after the close: the port comes back
+	rebind(t, func() error { _, err := h.Subscribe(endpoint, again.timed, again.status); return err })
 	three := zmqtest.Connect(t, connectTo)
 	defer three.Close()
 	three.Subscribers(1)
@@ -91,7 +91,7 @@ func TestPauseHoldsThePublisherBackWithoutLoss(t *testing.T) {
 
 	payload := make([]byte, 8<<10)
 	sent := uint64(0)
-	for refused := 0; refused < 50; { // the queues are full when nothing fits for a while
+	for refused := 0; refused < 50; { // fill the queues: nothing below depends on their being quite full
 		if pub.TrySend(sent, payload) {
 			sent++
 			refused = 0
@@ -108,6 +108,7 @@ func TestPauseHoldsThePublisherBackWithoutLoss(t *testing.T) {
 		}
 		return n
 	}
+	l.await(t, "first message", func(events []string) bool { return messages(events) > 0 })
 	if n := messages(l.snapshot()); n != 1 {
 		t.Errorf("paused after one message, got %d", n)
 	}

@@ -14,8 +14,10 @@ import (
 	"github.com/pebbe/zmq4"
 )
 
-// Patience is how long helpers wait for the other side before they fail a test.
-const Patience = 10 * time.Second
+// Patience is how long helpers wait for an expected condition before they fail a
+// test. No passing test waits that long: it only ends a test that would hang, so
+// it is far beyond what the busiest machine needs.
+const Patience = 2 * time.Minute
 
 // Publisher is an XPUB socket: it sees subscriptions arrive, so that a test
 // loses nothing to a slow joiner. It belongs to one goroutine.
