@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -56,66 +55,31 @@ func parseFile(content []byte) (entries []entry, faults []error) {
 	if root == nil || yamlread.IsNull(root) {
 		return nil, nil // empty, or comments only
 	}
+	var r yamlread.Reader
 	byKey := optionsByKey()
-	for group, node := range pairs(root, "", &faults) {
-		if !isGroup(group.path) {
-			faults = append(faults, group.fault("unknown key"))
+	for group, section := range r.Pairs("", root) {
+		switch {
+		case !isGroup(group.Name):
+			r.Fault(group.Path, group.Node, yamlread.ErrUnknownKey)
+			continue
+		case yamlread.IsNull(section):
 			continue
 		}
-		if yamlread.IsNull(node) {
-			continue
-		}
-		for key, node := range pairs(node, group.path+".", &faults) {
-			o, known := byKey[key.path]
+		for key, value := range r.Pairs(group.Path, section) {
+			o, known := byKey[key.Path]
 			if !known {
-				faults = append(faults, key.fault("unknown key"))
+				r.Fault(key.Path, key.Node, yamlread.ErrUnknownKey)
 				continue
 			}
-			text, err := scalarText(node)
+			text, err := scalarText(value)
 			if err != nil {
-				faults = append(faults, key.fault(err.Error()))
+				r.Fault(key.Path, key.Node, err)
 				continue
 			}
-			entries = append(entries, entry{option: o, text: text, line: key.line})
+			entries = append(entries, entry{option: o, text: text, line: key.Node.Line})
 		}
 	}
-	return entries, faults
-}
-
-// place is a key of the file.
-type place struct {
-	path string
-	line int
-}
-
-func (p place) fault(what string) error {
-	return fmt.Errorf("%s (line %d): %s", p.path, p.line, what)
-}
-
-// pairs yields the keys of a mapping once each.
-func pairs(node *yaml.Node, prefix string, faults *[]error) iter.Seq2[place, *yaml.Node] {
-	return func(yield func(place, *yaml.Node) bool) {
-		if node.Kind != yaml.MappingNode {
-			at := place{strings.TrimSuffix(prefix, "."), node.Line}
-			if at.path == "" {
-				at.path = "top level"
-			}
-			*faults = append(*faults, at.fault("want keys with values"))
-			return
-		}
-		seen := make(map[string]bool)
-		for i := 0; i+1 < len(node.Content); i += 2 {
-			at := place{prefix + node.Content[i].Value, node.Content[i].Line}
-			if seen[at.path] {
-				*faults = append(*faults, at.fault("given twice"))
-				continue
-			}
-			seen[at.path] = true
-			if !yield(at, node.Content[i+1]) {
-				return
-			}
-		}
-	}
+	return entries, r.Faults()
 }
 
 var (

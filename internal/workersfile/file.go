@@ -2,13 +2,16 @@ package workersfile
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/select-service/select-service/internal/yamlread"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -65,7 +68,18 @@ func (f *File) Locate(err error) error {
 	return fmt.Errorf("workers[%d] (line %d): %w", entry.Index, f.lines[entry.Index], entry.Err)
 }
 
-const topLevel = "top level"
+// parse returns the root of the only document. JSON has its own parser: not every
+// JSON text is YAML (tabs, escapes of surrogates).
+func parse(content []byte) (*yaml.Node, error) {
+	if json.Valid(content) { // bounds the depth, too
+		return parseJSON(content)
+	}
+	root, err := yamlread.Root(content)
+	if err == nil && root == nil {
+		err = errors.New("the file is empty")
+	}
+	return root, err
+}
 
 // decode reads the content of a file.
 func decode(path string, content []byte) (*File, error) {
@@ -73,57 +87,76 @@ func decode(path string, content []byte) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	r, f := new(reader), &File{sum: sha256.Sum256(content)}
-	var workers *yaml.Node
-	var named string
-	for key, value := range r.pairs(topLevel, root) {
-		switch key.Value {
-		case "model_name":
-			f.Scope.Model = name(r, key.Value, value)
-		case "tenant_id", "routing_group":
-			tenant := name(r, key.Value, value)
-			if named != "" && tenant != nil && f.Scope.Tenant != nil && *tenant != *f.Scope.Tenant {
-				r.fault(key.Value, key, "differs from "+named)
-			}
-			named, f.Scope.Tenant = key.Value, tenant
-		case "workers":
-			workers = value
-		default:
-			r.fault(key.Value, key, "unknown key")
-		}
-	}
-	switch {
-	case workers == nil:
-		if root.Kind == yaml.MappingNode {
-			r.fault(topLevel, root, "the key workers is missing")
-		}
-	case workers.Kind != yaml.SequenceNode: // null, too: only [] is nobody
-		r.fault("workers", workers, "want a list")
-	default:
-		set := catalog.NewSetCheck(f.Scope)
-		for i, n := range workers.Content {
-			path, before := fmt.Sprintf("workers[%d]", i), r.count()
-			w := r.worker(path, n, f.Scope)
-			if r.count() == before { // what could not be read is told already
-				if err := set.Add(&w); err != nil {
-					r.fault(path, n, err.Error())
-				}
-			}
-			f.Records = append(f.Records, w)
-			f.lines = append(f.lines, n.Line)
-		}
-	}
-	if err := r.err(); err != nil {
+	r := &yamlread.Reader{Format: describe, MaxFaults: maxFaults}
+	f := &File{sum: sha256.Sum256(content)}
+	f.read(r, root)
+	if err := joinFaults(r); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return f, nil
 }
 
-func name(r *reader, path string, n *yaml.Node) *string {
-	v, err := text(n)
-	if err != nil {
-		r.fault(path, n, err.Error())
+var errNoWorkers = errors.New("the key workers is missing")
+
+// read fills the file from its root; what is wrong with it is in r.
+func (f *File) read(r *yamlread.Reader, root *yaml.Node) {
+	var workers *yaml.Node
+	var tenantKey string
+	for key, value := range r.Pairs("", root) {
+		switch key.Name {
+		case "model_name":
+			f.Scope.Model = readName(r, key.Path, value)
+		case "tenant_id", "routing_group":
+			tenant := readName(r, key.Path, value)
+			if tenantKey != "" && tenant != nil && f.Scope.Tenant != nil && *tenant != *f.Scope.Tenant {
+				r.Fault(key.Path, key.Node, fmt.Errorf("differs from %s", tenantKey))
+			}
+			tenantKey, f.Scope.Tenant = key.Name, tenant
+		case "workers":
+			workers = value
+		default:
+			r.Fault(key.Path, key.Node, yamlread.ErrUnknownKey)
+		}
+	}
+	if workers == nil {
+		if root.Kind == yaml.MappingNode {
+			r.Fault("", root, errNoWorkers)
+		}
+		return
+	}
+	set := catalog.NewSetCheck(f.Scope)
+	for path, n := range r.List("workers", workers) { // null is no list: an empty set is []
+		before := r.Count()
+		w := readWorker(r, path, n, f.Scope)
+		if r.Count() == before { // else its fault is reported already
+			if err := set.Add(&w); err != nil {
+				r.Fault(path, n, err)
+			}
+		}
+		f.Records = append(f.Records, w)
+		f.lines = append(f.lines, n.Line)
+	}
+}
+
+// maxFaults bounds the faults that are reported of one file.
+const maxFaults = 20
+
+// describe is yamlread.Describe with long paths cut: keys may be as long as the file.
+func describe(path string, n *yaml.Node, what error) error {
+	return yamlread.Describe(catalog.Clip(path), n, what)
+}
+
+// joinFaults joins the faults of a file in one line, nil if there are none.
+func joinFaults(r *yamlread.Reader) error {
+	if r.Count() == 0 {
 		return nil
 	}
-	return &v
+	var texts []string
+	for _, f := range r.Faults() {
+		texts = append(texts, f.Error())
+	}
+	if more := r.Omitted(); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more faults", more))
+	}
+	return errors.New(strings.Join(texts, "; "))
 }

@@ -2,7 +2,11 @@ package workersfile
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"math"
+	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -13,7 +17,7 @@ import (
 // field reads the value of a key into a record.
 type field func(n *yaml.Node, w *catalog.Record) error
 
-// optional is a field where null is the same as no key.
+// optional is a field for which null is the same as no key.
 func optional[V any](of func(*catalog.Record) **V, value read[V]) field {
 	return func(n *yaml.Node, w *catalog.Record) error {
 		if yamlread.IsNull(n) {
@@ -32,7 +36,7 @@ func required[V any](of func(*catalog.Record) *V, value read[V]) field {
 	}
 }
 
-// fields are those of a worker but its names.
+// fields are the keys of a worker except the names of its scope.
 var fields = map[string]field{
 	"worker_id":                    required(func(w *catalog.Record) *uint64 { return &w.ID }, u64),
 	"endpoint":                     optional(func(w *catalog.Record) **string { return &w.Endpoint }, text),
@@ -54,38 +58,37 @@ var fields = map[string]field{
 	"kv_transfer_preferred_weight": optional(func(w *catalog.Record) **float32 { return &w.KVTransferPreferredWeight }, float),
 }
 
-// worker reads an entry of the list. It has the names of the set where it has none
-// of its own, and may not contradict them.
-func (r *reader) worker(path string, n *yaml.Node, set catalog.ScopeFilter) (w catalog.Record) {
+// readWorker reads an entry of the list. It has the names of the set where it has
+// none of its own, and may not contradict them.
+func readWorker(r *yamlread.Reader, path string, n *yaml.Node, set catalog.ScopeFilter) (w catalog.Record) {
 	var model, tenant, group *string
-	id := false
-	for key, value := range r.pairs(path, n) {
-		at := join(path, key.Value)
-		switch key.Value {
+	hasID := false
+	for key, value := range r.Pairs(path, n) {
+		switch key.Name {
 		case "model_name":
-			model = name(r, at, value)
-			contradicts(r, at, value, model, set.Model)
+			model = readName(r, key.Path, value)
+			refuseContradiction(r, key.Path, value, model, set.Model)
 			continue
 		case "tenant_id":
-			tenant = name(r, at, value)
-			contradicts(r, at, value, tenant, cmp.Or(set.Tenant, group))
+			tenant = readName(r, key.Path, value)
+			refuseContradiction(r, key.Path, value, tenant, cmp.Or(set.Tenant, group))
 			continue
 		case "routing_group":
-			group = name(r, at, value)
-			contradicts(r, at, value, group, cmp.Or(set.Tenant, tenant))
+			group = readName(r, key.Path, value)
+			refuseContradiction(r, key.Path, value, group, cmp.Or(set.Tenant, tenant))
 			continue
 		case "worker_id":
-			id = true
+			hasID = true
 		}
-		read, known := fields[key.Value]
+		read, known := fields[key.Name]
 		if !known {
-			r.fault(at, key, "unknown key")
+			r.Fault(key.Path, key.Node, yamlread.ErrUnknownKey)
 		} else if err := read(value, &w); err != nil {
-			r.fault(at, value, err.Error())
+			r.Fault(key.Path, value, err)
 		}
 	}
-	if !id && n.Kind == yaml.MappingNode {
-		r.fault(path, n, "worker_id is missing")
+	if !hasID && n.Kind == yaml.MappingNode {
+		r.Fault(path, n, errNoID)
 	}
 	w.Scope = catalog.Scope{
 		Model:  *cmp.Or(model, set.Model, new(catalog.DefaultName)),
@@ -94,9 +97,132 @@ func (r *reader) worker(path string, n *yaml.Node, set catalog.ScopeFilter) (w c
 	return w
 }
 
-// contradicts refuses a name that was given differently elsewhere.
-func contradicts(r *reader, path string, n *yaml.Node, got, want *string) {
-	if got != nil && want != nil && *got != *want {
-		r.fault(path, n, fmt.Sprintf("%q is given elsewhere as %q", catalog.Clip(*got), catalog.Clip(*want)))
+// readName reads a name of a scope, nil if it is none.
+func readName(r *yamlread.Reader, path string, n *yaml.Node) *string {
+	v, err := text(n)
+	if err != nil {
+		r.Fault(path, n, err)
+		return nil
 	}
+	return &v
+}
+
+// refuseContradiction refuses a name that was given differently elsewhere.
+func refuseContradiction(r *yamlread.Reader, path string, n *yaml.Node, got, want *string) {
+	if got != nil && want != nil && *got != *want {
+		r.Fault(path, n, fmt.Errorf("%q is given elsewhere as %q", catalog.Clip(*got), catalog.Clip(*want)))
+	}
+}
+
+// read reads the value of a key; its error says what is wanted.
+type read[V any] func(n *yaml.Node) (V, error)
+
+var (
+	errText     = errors.New("want a string; put numbers, dates and words like true in quotes")
+	errBool     = errors.New("want true or false")
+	errFloat    = errors.New("want a number")
+	errList     = errors.New("want a list of strings")
+	errMap      = errors.New("want keys with strings")
+	errByRank   = errors.New("want ranks with strings")
+	errRequired = errors.New("want required or preferred")
+	errNoID     = errors.New("worker_id is missing")
+)
+
+func text(n *yaml.Node) (string, error) {
+	if !yamlread.IsString(n) {
+		return "", errText
+	}
+	return n.Value, nil
+}
+
+func enforcement(n *yaml.Node) (string, error) {
+	v, err := text(n)
+	if err == nil && v != "required" && v != "preferred" {
+		err = errRequired
+	}
+	return v, err
+}
+
+func boolean(n *yaml.Node) (bool, error) {
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!bool" {
+		return false, errBool
+	}
+	return strings.EqualFold(n.Value, "true"), nil
+}
+
+func u64(n *yaml.Node) (uint64, error) { return unsigned(n, 64) }
+
+func u32(n *yaml.Node) (uint32, error) {
+	v, err := unsigned(n, 32)
+	return uint32(v), err
+}
+
+// unsigned reads decimal digits, so that ids are exact and a leading zero does not
+// make them octal.
+func unsigned(n *yaml.Node, bits int) (uint64, error) {
+	want := fmt.Errorf("want a whole decimal number of at most %d bits", bits)
+	if n.Kind != yaml.ScalarNode || n.Tag == "!!str" || len(n.Value) > 1 && n.Value[0] == '0' {
+		return 0, want
+	}
+	v, err := strconv.ParseUint(n.Value, 10, bits)
+	if err != nil {
+		return 0, want
+	}
+	return v, nil
+}
+
+func float(n *yaml.Node) (float32, error) {
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!float" && n.Tag != "!!int" {
+		return 0, errFloat
+	}
+	v, err := strconv.ParseFloat(n.Value, 32)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0, errFloat
+	}
+	return float32(v), nil
+}
+
+func list(n *yaml.Node) ([]string, error) {
+	if n.Kind != yaml.SequenceNode {
+		return nil, errList
+	}
+	all := make([]string, len(n.Content))
+	for i, item := range n.Content {
+		var err error
+		if all[i], err = text(item); err != nil {
+			return nil, errList
+		}
+	}
+	return all, nil
+}
+
+func byName(n *yaml.Node) (map[string]string, error) { return mapping(n, text, errMap) }
+
+func byRank(n *yaml.Node) (map[uint32]string, error) { return mapping(n, rank, errByRank) }
+
+// rank reads a key; JSON has only strings there.
+func rank(n *yaml.Node) (uint32, error) {
+	plain := *n
+	plain.Tag = "!!int"
+	return u32(&plain)
+}
+
+func mapping[K comparable](n *yaml.Node, key read[K], want error) (map[K]string, error) {
+	if n.Kind != yaml.MappingNode {
+		return nil, want
+	}
+	all := make(map[K]string, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, err := key(n.Content[i])
+		if err != nil {
+			return nil, want
+		}
+		if _, twice := all[k]; twice {
+			return nil, fmt.Errorf("%s is given twice", catalog.Clip(n.Content[i].Value))
+		}
+		if all[k], err = text(n.Content[i+1]); err != nil {
+			return nil, want
+		}
+	}
+	return all, nil
 }

@@ -3,26 +3,10 @@ package workersfile
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/select-service/select-service/internal/yamlread"
 )
-
-// parse returns the root of the only document. JSON is read as such: not every
-// JSON text is YAML (tabs, escapes of surrogates).
-func parse(content []byte) (*yaml.Node, error) {
-	if json.Valid(content) { // bounds the depth, too
-		return parseJSON(content)
-	}
-	root, err := yamlread.Root(content)
-	if err == nil && root == nil {
-		err = errors.New("the file is empty")
-	}
-	return root, err
-}
 
 // parseJSON makes the tree that the YAML parser would make of the text.
 func parseJSON(content []byte) (*yaml.Node, error) {
