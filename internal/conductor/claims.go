@@ -61,7 +61,7 @@ func (p *Publisher) settle(known ...uint64) {
 // whether somebody does who sends tokens only. It needs Registry.mu.
 func (p *Publisher) holders(hash uint64, m *indexer.Match) (own, tokens bool) {
 	sp := p.home.space
-	sp.index.Follow([]uint64{hash ^ p.home.seed}, m)
+	sp.index.Match([]uint64{hash ^ p.home.seed}, m)
 	if len(m.Steps) == 0 {
 		return false, false
 	}

@@ -132,7 +132,7 @@ func (c *consultation) probe(all []*namespace) []probe {
 			for _, h := range hashes(ns.space) {
 				chain = append(chain, h^ns.seed)
 			}
-			if ns.space.index.Follow(chain, &m); m.Blocks() > 0 {
+			if ns.space.index.Match(chain, &m); m.Blocks() > 0 {
 				found = append(found, probe{ns, uint64(m.Blocks()) * uint64(ns.key.BlockSize)})
 			}
 		}

@@ -33,7 +33,7 @@ const (
 // Examination compares a prompt with one Space.
 type Examination struct {
 	Space *indexer.Space
-	Chain []uint64 // the prompt as Space.Follow takes it
+	Chain []uint64 // the prompt as Space.Match takes it
 	Local []uint64 // its local hashes; nil: not known
 	Seed  uint64   // key of the namespace, in an index of sequence hashes
 	// Subjects are the owners to look at, in the order of the answer.
@@ -106,9 +106,9 @@ func (d *Diagnosis) Show(local, rolling []uint64, maxBlocks int) {
 // Follow walks the prompt. Until it returns, the places of the subjects must
 // stay theirs. blocks is how many blocks will be shown.
 func (e *Examination) Follow(blocks int) {
-	e.Space.Follow(e.Chain, &e.prefix)
-	e.shown.Through = true
-	e.Space.Follow(e.Chain[:min(blocks, len(e.Chain))], &e.shown)
+	e.Space.Match(e.Chain, &e.prefix)
+	e.shown.ThroughGaps = true
+	e.Space.Match(e.Chain[:min(blocks, len(e.Chain))], &e.shown)
 }
 
 // Examine fills in the owners of d's blocks and d's ranks from what was
@@ -248,7 +248,7 @@ type site struct {
 // look finds out what became of the block.
 func (e *Examination) look(b *site) {
 	b.left = make(map[uint64]bool)
-	for _, dep := range e.Space.Departures(e.Chain, b.index, nil) {
+	for _, dep := range e.Space.Removals(e.Chain, b.index, nil) {
 		b.left[placeKey(dep.Slot, dep.Tier)] = dep.Cleared
 	}
 	b.waiting = e.waiting(b.index)
@@ -258,7 +258,7 @@ func (e *Examination) look(b *site) {
 func (e *Examination) waiting(at int) map[uint32]bool {
 	slots := make(map[uint32]bool)
 	if e.Local != nil {
-		for _, slot := range e.Space.Waiting(e.Seed, e.Local[at], nil) {
+		for _, slot := range e.Space.OrphanSlots(e.Seed, e.Local[at], nil) {
 			slots[slot] = true
 		}
 	}

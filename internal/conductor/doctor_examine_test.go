@@ -165,10 +165,10 @@ func (w *ward) step(r *rand.Rand, space *indexer.Space) {
 			ev.Parent = wardLocal(b.chain, b.index-1)
 		}
 		for end := b.index + 1 + r.IntN(wardBlocks-b.index); b.index < end; b.index++ {
-			ev.Names = append(ev.Names, wardLocal(b.chain, b.index))
+			ev.EngineHashes = append(ev.EngineHashes, wardLocal(b.chain, b.index))
 			w.put(b)
 		}
-		ev.Local = ev.Names
+		ev.Local = ev.EngineHashes
 		space.Store(ev)
 	}
 }
@@ -238,7 +238,7 @@ func TestExamineBounds(t *testing.T) {
 	local := []uint64{1, 2}
 	places := conductor.SlotPlaces(0)
 	for _, p := range places {
-		space.Store(&indexer.Store{Tier: p.Tier, Names: local, Local: local, Seed: hashing.Seed, SeedKnown: true})
+		space.Store(&indexer.Store{Tier: p.Tier, EngineHashes: local, Local: local, Seed: hashing.Seed, SeedKnown: true})
 	}
 	e := conductor.Examination{Space: space, Chain: local, Local: local}
 	for i := range uint32(20000) {
@@ -260,7 +260,7 @@ func TestExamineBounds(t *testing.T) {
 	e = conductor.Examination{Space: indexer.New(), Chain: chain, Local: chain}
 	for slot := range uint32(sites) {
 		held := chain[:slot]
-		e.Space.Store(&indexer.Store{Slot: slot, Names: held, Local: held, Seed: hashing.Seed, SeedKnown: true})
+		e.Space.Store(&indexer.Store{Slot: slot, EngineHashes: held, Local: held, Seed: hashing.Seed, SeedKnown: true})
 		e.Subjects = append(e.Subjects, conductor.Subject{CacheOwner: conductor.CacheOwner{Rank: slot}, Places: conductor.SlotPlaces(slot), Shown: true})
 	}
 	d = conductor.Diagnosis{}

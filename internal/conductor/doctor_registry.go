@@ -273,7 +273,7 @@ func (c *consultation) findHashes(ns *namespace) {
 		c.Find(fmt.Sprintf("the blocks of this identity are hashed with seed %d: hashes made with another seed match nothing", c.HashSeed))
 	}
 	var m indexer.Match
-	ns.space.index.Follow(ns.chain(hashing.AppendSequenceSeed(nil, c.question.Hashes, c.HashSeed)), &m)
+	ns.space.index.Match(ns.chain(hashing.AppendSequenceSeed(nil, c.question.Hashes, c.HashSeed)), &m)
 	if n := m.Blocks(); n > c.matched {
 		c.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", count(n, "block")))
 	}

@@ -55,7 +55,7 @@ func (p *Publisher) storeNamed(o *owner, ev *kvevents.Event, n *[kvevents.NumBlo
 		return reason
 	}
 	s := &o.shelves[i]
-	found, missing := o.space.index.StoreNamed(s.slot, s.tier, ev.Names)
+	found, missing := o.space.index.StoreByEngineHash(s.slot, s.tier, ev.Names)
 	n[kvevents.BlocksResolved] += uint64(found)
 	n[kvevents.BlocksUnresolved] += uint64(missing)
 	p.counts.add(unresolved, uint64(missing))
@@ -78,7 +78,7 @@ func (p *Publisher) storeEngine(o *owner, ev *kvevents.Event, dp uint32, n *[kve
 	p.store = indexer.Store{
 		Slot: s.slot, Tier: s.tier,
 		Parent: ev.Parent, HasParent: ev.HasParent,
-		Names: ev.Names, Local: p.local,
+		EngineHashes: ev.Names, Local: p.local,
 		Seed: m.ns.seed, SeedKnown: certain,
 	}
 	countStore(m.ns.space.index.Store(&p.store), n)

@@ -240,7 +240,7 @@ func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *shelf, n *[kve
 	p.store = indexer.Store{
 		Slot: s.slot, Tier: s.tier,
 		Parent: ev.Parent ^ m.ns.seed, HasParent: ev.HasParent,
-		Names: p.names, Local: p.local,
+		EngineHashes: p.names, Local: p.local,
 		Seed: m.ns.seed, SeedKnown: true,
 	}
 	countStore(m.ns.space.index.Store(&p.store), n)
@@ -273,14 +273,14 @@ func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *shelf, n *[kve
 	env := ev.Envelope
 	p.hashed = indexer.HashedStore{
 		Slot: s.slot, Tier: s.tier, Seed: m.ns.seed,
-		Names: p.names, Hashes: ev.Names,
+		Keys: p.names, Hashes: ev.Names,
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		Base: env.Base, HasBase: env.HasBase,
 	}
 	if name, ok := env.EngineName(); ok { // of the last block
 		p.local = append(p.local[:0], ev.Names...)
 		p.local[len(p.local)-1] = name
-		p.hashed.Engine = p.local
+		p.hashed.EngineHashes = p.local
 	}
 	out := m.ns.space.index.StoreHashed(&p.hashed)
 	countStore(out.Outcome, n)

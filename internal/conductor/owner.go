@@ -137,7 +137,7 @@ func (o *owner) seedOf(name uint64) (seed uint64, ok bool) {
 // wait for their parent.
 func (o *owner) idle() bool {
 	for _, slot := range o.slots {
-		if !o.space.index.Idle(slot) {
+		if !o.space.index.Empty(slot) {
 			return false
 		}
 	}

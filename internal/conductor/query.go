@@ -125,7 +125,7 @@ func (r *Registry) answer(ns *namespace, instance string, a *Answer, q *query) b
 			q.stand(sp, p.target, p.row)
 		}
 	}
-	sp.index.Follow(q.chain, &q.match)
+	sp.index.Match(q.chain, &q.match)
 	q.count(sp, instance)
 	q.render(sp, a)
 	q.end()

@@ -176,7 +176,7 @@ func TestMedia(t *testing.T) {
 func TestAddRanks(t *testing.T) {
 	space := indexer.New()
 	put := func(slot uint32, tier indexer.Tier, parent uint64, names ...uint64) {
-		space.Store(&indexer.Store{Slot: slot, Tier: tier, Parent: parent, HasParent: parent != 0, Names: names, Local: names})
+		space.Store(&indexer.Store{Slot: slot, Tier: tier, Parent: parent, HasParent: parent != 0, EngineHashes: names, Local: names})
 	}
 	put(0, indexer.Device, 0, 1, 2)
 	put(70, indexer.Host, 0, 1, 2, 3)
@@ -184,7 +184,7 @@ func TestAddRanks(t *testing.T) {
 	put(5, indexer.Device, 0, 1)
 	space.Remove(70, indexer.Host, []uint64{2})
 	var m indexer.Match
-	space.Follow([]uint64{1, 2, 3, 4, 5}, &m)
+	space.Match([]uint64{1, 2, 3, 4, 5}, &m)
 	var a Answer
 	a.Reset()
 	a.AddRanks("7", []Holder{{70, 1}, {0, 0}}, &m, 16)

@@ -58,11 +58,11 @@ var rollings = sync.Pool{New: func() any { return new([]uint64) }}
 func (p *pool) enter(slot uint32, r catalog.Rank) {
 	t := p.predictions
 	if t == nil {
-		p.gate.Enter(slot, r)
+		p.gate.AssignSlot(slot, r)
 		return
 	}
 	t.leave(p, slot, &r)
-	p.gate.Enter(slot, r)
+	p.gate.AssignSlot(slot, r)
 	t.enter(p, slot, r)
 }
 
@@ -71,7 +71,7 @@ func (p *pool) leave(slot uint32) {
 	if p.predictions != nil {
 		p.predictions.leave(p, slot, nil)
 	}
-	p.gate.Leave(slot)
+	p.gate.ReleaseSlot(slot)
 }
 
 // book enters the blocks of a prompt that a rank was booked for. A long one goes
@@ -95,7 +95,7 @@ func (t *predictions) bookPart(p *pool, e catalog.Entry, names, local []uint64) 
 	if first == end {
 		return
 	}
-	ev := indexer.Store{Slot: e.Slot, Tier: indexer.Device, Names: names[first:end], Local: local[first:end]}
+	ev := indexer.Store{Slot: e.Slot, Tier: indexer.Device, EngineHashes: names[first:end], Local: local[first:end]}
 	if first > 0 {
 		ev.Parent, ev.HasParent = names[first-1], true
 	}

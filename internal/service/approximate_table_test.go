@@ -455,7 +455,7 @@ func TestPredictedAtOnce(t *testing.T) {
 	}
 	for slot := range uint32(4) {
 		f.pool.leave(slot)
-		if !f.pool.space.Idle(slot) {
+		if !f.pool.space.Empty(slot) {
 			t.Errorf("slot %d is not empty", slot)
 		}
 	}

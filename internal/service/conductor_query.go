@@ -104,12 +104,12 @@ func ranksOf(snap *catalog.Snapshot, instance string) []catalog.Entry {
 // follow looks the prompt up in the pool's index.
 func (w *walk) follow(req *ConductorQuery, snap *catalog.Snapshot, p *pool) {
 	if req.ByHash {
-		p.space.FollowHashes(req.Hashes, &w.match)
+		p.space.MatchSequence(req.Hashes, &w.match)
 		return
 	}
 	layout := hashing.Layout{BlockSize: int(snap.BlockSize), Eagle: snap.Eagle}
 	w.local = layout.AppendLocal(w.local[:0], req.Tokens, hashing.Seed, nil)
-	p.space.Follow(w.local, &w.match)
+	p.space.Match(w.local, &w.match)
 }
 
 func (w *walk) recycle() {

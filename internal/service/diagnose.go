@@ -142,8 +142,8 @@ func (c *checkup) findScope(kvEvents bool) {
 // has the same hash both ways.
 func (c *checkup) findRolling() {
 	var local, rolling indexer.Match
-	c.pool.space.Follow(c.local, &local)
-	c.pool.space.FollowHashes(c.local, &rolling)
+	c.pool.space.Match(c.local, &local)
+	c.pool.space.MatchSequence(c.local, &rolling)
 	if n := rolling.Blocks(); n > local.Blocks() {
 		c.Find(fmt.Sprintf("the hashes are rolling sequence hashes, not local block hashes: as such they would match %d blocks", n))
 	}

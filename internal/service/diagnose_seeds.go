@@ -67,7 +67,7 @@ func (c *checkup) lookElsewhere() {
 			continue
 		}
 		chain = c.layout.AppendLocal(chain[:0], head, seed, nil)
-		if c.pool.space.Follow(chain, &c.probe); c.probe.Blocks() > 0 {
+		if c.pool.space.Match(chain, &c.probe); c.probe.Blocks() > 0 {
 			found = append(found, probe{seed, c.probe.Blocks()})
 		}
 	}

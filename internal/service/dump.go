@@ -21,7 +21,7 @@ func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) 
 	}
 	pools := *s.pools.Load()
 	d := recovery.NewWriter(w)
-	d.Domain = form == contract.V16
+	d.ResidencyDomain = form == contract.V16
 	for _, sc := range slices.SortedFunc(maps.Keys(pools), catalog.Scope.Compare) {
 		if err := ctx.Err(); err != nil {
 			return err

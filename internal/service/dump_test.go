@@ -133,7 +133,7 @@ func load(t *testing.T, events []dumpedItem, slots map[catalog.Rank]uint32) *ind
 			if string(b.MM) != "null" {
 				t.Fatalf("mm_extra_info is %s", b.MM)
 			}
-			ev.Names, ev.Local = append(ev.Names, b.Block), append(ev.Local, b.Tokens)
+			ev.EngineHashes, ev.Local = append(ev.EngineHashes, b.Block), append(ev.Local, b.Tokens)
 		}
 		if out := space.Store(&ev); out.Orphaned+out.Dropped > 0 {
 			t.Fatalf("event %d came before its parent: %+v", it.Event.ID, out)

@@ -51,7 +51,7 @@ func TestHeldRanks(t *testing.T) {
 				t.Fatal("not held")
 			}
 			p := (*s.pools.Load())[sc]
-			p.space.Store(&indexer.Store{Slot: slot, Names: []uint64{1, 2, 3}, Local: []uint64{11, 12, 13}})
+			p.space.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{1, 2, 3}, Local: []uint64{11, 12, 13}})
 			if len(s.Loads(nil, nil)) != 0 || s.catalog.Snapshot(sc) != nil {
 				t.Error("the scope of a held rank is visible")
 			}

@@ -20,7 +20,7 @@ func (s *Service) rankMetrics(m *metrics.Sources, pools map[catalog.Scope]*pool)
 	var held []int
 	for _, snap := range s.catalog.Snapshots() {
 		if p := pools[snap.Scope]; p != nil {
-			held = p.space.HeldAll(held[:0])
+			held = p.space.DeviceBlocks(held[:0])
 		} else {
 			held = held[:0]
 		}
@@ -65,7 +65,7 @@ func (r *rankSeries) begin(snap *catalog.Snapshot) {
 	r.snap, r.ranks, r.judged = snap, r.ranks[:0], r.judged[:0]
 	for _, e := range snap.Known {
 		switch {
-		case !e.Load:
+		case !e.CarriesLoad:
 		case r.listed == maxListedRanks:
 			r.unlisted++
 		default:

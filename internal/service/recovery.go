@@ -268,7 +268,7 @@ func (o recoveryObserver) Read(_ string, report *recovery.Report) {
 
 func (o recoveryObserver) Answered(peer string, a recovery.Answer, err error) {
 	level := zerolog.InfoLevel
-	if !a.Whole() {
+	if !a.Sufficient() {
 		level = zerolog.WarnLevel
 	}
 	skipped := zerolog.Dict()

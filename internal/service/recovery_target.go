@@ -56,6 +56,6 @@ func (s *Service) endMerging() {
 	pools := *s.pools.Load()
 	s.mu.Unlock()
 	for _, p := range pools {
-		p.gate.End()
+		p.gate.EndRecovery()
 	}
 }

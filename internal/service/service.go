@@ -222,7 +222,7 @@ func (s *Service) schedulable(sc catalog.Scope) (*catalog.Snapshot, *pool, error
 	if snap != nil && len(snap.Ranks) > 0 && p != nil {
 		return snap, p, nil
 	}
-	if s.catalog.Ready() == 0 {
+	if s.catalog.CountSchedulable() == 0 {
 		return nil, nil, contract.Errorf(contract.Unavailable, "no schedulable workers are available")
 	}
 	return nil, nil, noWorkers(sc)

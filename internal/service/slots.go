@@ -70,7 +70,7 @@ func (s *Service) SlotsWorkers(model, tenant *string) []SlotsWorker {
 		for _, e := range snap.Known { // by worker and rank
 			last := len(rows) - 1
 			switch {
-			case !e.Load:
+			case !e.CarriesLoad:
 			case last >= 0 && rows[last].Worker == e.Rank.Worker && rows[last].Scope == snap.Scope:
 				rows[last].DPSize++ // the ranks with load are one range
 			default:
@@ -187,7 +187,7 @@ func (s *Service) SlotsPotentialLoads(req *SlotsProjection) ([]RankLoad, error) 
 	rows := make([]RankLoad, 0, len(snap.Known))
 	s.ledger.Look(req.Scope, req.SequenceHashes, func(v *reservations.View) {
 		for _, e := range snap.Known {
-			if !e.Load || !v.Known(e.Slot, e.Rank) {
+			if !e.CarriesLoad || !v.Known(e.Slot, e.Rank) {
 				continue
 			}
 			fresh := uint64(len(req.SequenceHashes)) - uint64(v.Shared[e.Slot])

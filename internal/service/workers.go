@@ -49,6 +49,6 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 // is schedulable, no recovery is waited for, and the service is not shutting
 // down.
 func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {
-	schedulable = s.catalog.Ready()
+	schedulable = s.catalog.CountSchedulable()
 	return schedulable > 0 && !s.closing.Load() && !s.awaited(schedulable), schedulable, s.catalog.List(nil, nil)
 }

@@ -223,7 +223,7 @@ func TestAddressIsHandedOn(t *testing.T) {
 	c, world := newWorld(t, events)
 	put(t, c, record(1, stream("tcp://*:1")))
 	equal(t, "difference", reconcile(t, c, record(2, stream("tcp://*:1"))), catalog.Difference{Added: []uint64{2}, Removed: []uint64{1}})
-	if c.Ready() != 1 || c.List(nil, nil)[0].ID != 2 {
+	if c.CountSchedulable() != 1 || c.List(nil, nil)[0].ID != 2 {
 		t.Errorf("workers are %s", world.print())
 	}
 }

@@ -182,8 +182,8 @@ func (c *Catalog) List(model, tenant *string) []*Worker {
 	return out
 }
 
-// Ready counts the schedulable workers of all scopes.
-func (c *Catalog) Ready() (schedulable int) { return c.view.Load().schedulable }
+// CountSchedulable counts the schedulable workers of all scopes.
+func (c *Catalog) CountSchedulable() (schedulable int) { return c.view.Load().schedulable }
 
 // Snapshot returns the scope as it is now, nil if no worker is attached to it.
 func (c *Catalog) Snapshot(s Scope) *Snapshot { return c.view.Load().scopes[s] }
@@ -252,7 +252,7 @@ func (s *scope) snapshot(sc Scope) *Snapshot {
 			snap.Workers = append(snap.Workers, m.worker)
 		}
 		for _, r := range m.attachment.Ranks {
-			e := Entry{Rank: Rank{Worker: m.worker.ID, DP: r.DP}, Slot: r.Slot, Load: r.Candidate, Worker: m.worker}
+			e := Entry{Rank: Rank{Worker: m.worker.ID, DP: r.DP}, Slot: r.Slot, CarriesLoad: r.Candidate, Worker: m.worker}
 			snap.Known = append(snap.Known, e)
 			snap.Slots = max(snap.Slots, int(r.Slot)+1)
 			if schedulable && r.Candidate {

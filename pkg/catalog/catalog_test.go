@@ -158,8 +158,8 @@ func TestReasons(t *testing.T) {
 			if tc.want != nil {
 				lifecycle, ready = catalog.Incomplete, 0
 			}
-			if w.Lifecycle != lifecycle || c.Ready() != ready {
-				t.Errorf("lifecycle %s, Ready %d, want %s, %d", w.Lifecycle, c.Ready(), lifecycle, ready)
+			if w.Lifecycle != lifecycle || c.CountSchedulable() != ready {
+				t.Errorf("lifecycle %s, Ready %d, want %s, %d", w.Lifecycle, c.CountSchedulable(), lifecycle, ready)
 			}
 		})
 	}

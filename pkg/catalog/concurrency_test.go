@@ -77,8 +77,8 @@ func TestParallelUpserts(t *testing.T) {
 	}
 	wg.Wait()
 	world.checkSnapshots()
-	if n := len(c.Snapshot(m1).Ranks); n != 16*4 || c.Ready() != 16 || len(world.inForce) != 16 {
-		t.Errorf("%d ranks, %d ready, %d attached", n, c.Ready(), len(world.inForce))
+	if n := len(c.Snapshot(m1).Ranks); n != 16*4 || c.CountSchedulable() != 16 || len(world.inForce) != 16 {
+		t.Errorf("%d ranks, %d ready, %d attached", n, c.CountSchedulable(), len(world.inForce))
 	}
 	for id := range uint64(16) {
 		remove(t, c, id)

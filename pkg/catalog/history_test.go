@@ -86,7 +86,7 @@ func (w *world) checkSnapshots() {
 			s.Workers = append(s.Workers, worker)
 		}
 		for _, r := range a.Ranks {
-			e := catalog.Entry{Rank: catalog.Rank{Worker: worker.ID, DP: r.DP}, Slot: r.Slot, Load: r.Candidate, Worker: worker}
+			e := catalog.Entry{Rank: catalog.Rank{Worker: worker.ID, DP: r.DP}, Slot: r.Slot, CarriesLoad: r.Candidate, Worker: worker}
 			s.Known = append(s.Known, e)
 			s.Slots = max(s.Slots, int(r.Slot)+1)
 			if worker.Lifecycle == catalog.Schedulable && r.Candidate {
@@ -99,7 +99,7 @@ func (w *world) checkSnapshots() {
 		got[s] = w.catalog.Snapshot(s)
 	}
 	equal(w.t, "snapshots", got, want)
-	equal(w.t, "Ready", w.catalog.Ready(), ready)
+	equal(w.t, "Ready", w.catalog.CountSchedulable(), ready)
 }
 
 func pick[T any](rnd *rand.Rand, from ...T) T { return from[rnd.IntN(len(from))] }
@@ -176,7 +176,7 @@ func TestAgainstModel(t *testing.T) {
 			if t.Failed() {
 				t.FailNow()
 			}
-			sum.schedulable += c.Ready()
+			sum.schedulable += c.CountSchedulable()
 			for _, w := range c.List(nil, nil) {
 				if w.Tracked {
 					sum.tracked++

@@ -29,8 +29,8 @@ type Entry struct {
 	// rank, too.
 	Slot uint32
 	// Load: the rank carries load, whether or not it can be chosen.
-	Load   bool
-	Worker *Worker
+	CarriesLoad bool
+	Worker      *Worker
 }
 
 // Entry finds a candidate.

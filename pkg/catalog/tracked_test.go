@@ -76,8 +76,8 @@ func TestTrackedWorker(t *testing.T) {
 	equal(t, "worker", w, want)
 	equal(t, "list", c.List(nil, nil), []*catalog.Worker{want})
 	snap := c.Snapshot(m1)
-	if len(snap.Ranks) != 0 || len(snap.Workers) != 0 || len(snap.Known) != 2 || !snap.Known[0].Load || c.Ready() != 0 {
-		t.Errorf("snapshot %+v, %d ready", snap, c.Ready())
+	if len(snap.Ranks) != 0 || len(snap.Workers) != 0 || len(snap.Known) != 2 || !snap.Known[0].CarriesLoad || c.CountSchedulable() != 0 {
+		t.Errorf("snapshot %+v, %d ready", snap, c.CountSchedulable())
 	}
 
 	var exists *catalog.ExistsError

@@ -46,7 +46,7 @@ func (b *batch) done() {
 
 // placeChain is place for sequence Spaces.
 func (s *Space) placeChain(ev *Store) (stored int, ok bool) {
-	b := newBatch(holderOf(ev.Slot, ev.Tier), ev.Names)
+	b := newBatch(holderOf(ev.Slot, ev.Tier), ev.EngineHashes)
 	defer b.done()
 	for {
 		p, ok := s.parent(ev)

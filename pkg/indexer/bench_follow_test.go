@@ -46,14 +46,14 @@ func BenchmarkFollow(b *testing.B) {
 						if off := (int(slot) + chat) % slots; off < 8 {
 							n = blocks * (8 - off) / 8
 						}
-						s.Store(&indexer.Store{Slot: slot, Names: c.names[:n], Local: c.local[:n]})
+						s.Store(&indexer.Store{Slot: slot, EngineHashes: c.names[:n], Local: c.local[:n]})
 					}
 					prompts = append(prompts, chain(c.local))
 				}
 				var m indexer.Match
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
-					s.Follow(prompts[i%len(prompts)], &m)
+					s.Match(prompts[i%len(prompts)], &m)
 				}
 				if m.Blocks() != blocks {
 					b.Errorf("%d blocks", m.Blocks())
@@ -74,13 +74,13 @@ func BenchmarkFollowHashes(b *testing.B) {
 			for chat := range uint32(100) {
 				c := &conversation{names: number(1, 64), local: number(1, 64)}
 				grow(rnd, c, tokens/16-64)
-				s.Store(&indexer.Store{Slot: chat % 64, Names: c.names, Local: c.local})
+				s.Store(&indexer.Store{Slot: chat % 64, EngineHashes: c.names, Local: c.local})
 				prompts = append(prompts, hashing.AppendSequence(nil, c.local))
 			}
 			var m indexer.Match
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				s.FollowHashes(prompts[i%len(prompts)], &m)
+				s.MatchSequence(prompts[i%len(prompts)], &m)
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func BenchmarkIngest(b *testing.B) {
 			for i := range all {
 				all[i] = &conversation{}
 				grow(rnd, all[i], length)
-				s.Store(&indexer.Store{Slot: uint32(i % slots), Names: all[i].names, Local: all[i].local})
+				s.Store(&indexer.Store{Slot: uint32(i % slots), EngineHashes: all[i].names, Local: all[i].local})
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
@@ -110,7 +110,7 @@ func BenchmarkIngest(b *testing.B) {
 					continue
 				}
 				ev := &indexer.Store{Slot: slot, Parent: c.names[len(c.names)-1], HasParent: true}
-				ev.Names, ev.Local = grow(rnd, c, blocks)
+				ev.EngineHashes, ev.Local = grow(rnd, c, blocks)
 				s.Store(ev)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/blocks, "ns/block")

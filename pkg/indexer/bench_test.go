@@ -44,11 +44,11 @@ func BenchmarkStore(b *testing.B) {
 				if n := len(chats[r]); n > 0 && rnd.IntN(4) > 0 {
 					c = chats[r][rnd.IntN(n)]
 					ev.Parent, ev.HasParent = c.names[len(c.names)-1], true
-					ev.Names, ev.Local = grow(rnd, c, blocks)
+					ev.EngineHashes, ev.Local = grow(rnd, c, blocks)
 				} else {
 					c = &conversation{names: append([]uint64(nil), system.names...), local: append([]uint64(nil), system.local...)}
 					grow(rnd, c, blocks)
-					ev.Names, ev.Local = c.names, c.local
+					ev.EngineHashes, ev.Local = c.names, c.local
 					chats[r] = append(chats[r], c)
 				}
 				s.Store(ev)
@@ -81,7 +81,7 @@ func BenchmarkOverlap(b *testing.B) {
 					for range 20 {
 						c := &conversation{names: append([]uint64(nil), system.names...), local: append([]uint64(nil), system.local...)}
 						grow(rnd, c, depth-32)
-						s.Store(&indexer.Store{Slot: uint32(r), Names: c.names, Local: c.local})
+						s.Store(&indexer.Store{Slot: uint32(r), EngineHashes: c.names, Local: c.local})
 						prompts = append(prompts, c.local)
 					}
 				}
@@ -114,13 +114,13 @@ func BenchmarkWalk(b *testing.B) {
 						c.names[k] += uint64(i%ranks) << 32
 					}
 				}
-				s.Store(&indexer.Store{Slot: uint32(i % ranks), Names: c.names, Local: c.local})
+				s.Store(&indexer.Store{Slot: uint32(i % ranks), EngineHashes: c.names, Local: c.local})
 			}
 			b.ReportAllocs()
 			blocks := 0
 			for b.Loop() {
 				for r := range s.Walk().Runs {
-					blocks += len(r.Names)
+					blocks += len(r.EngineHashes)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(blocks), "ns/block")

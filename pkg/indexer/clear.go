@@ -112,9 +112,9 @@ func (s *Space) Held(slot uint32) [NumTiers]int {
 	return s.ranks[slot].blocks
 }
 
-// HeldAll appends to dst how many blocks each slot holds on the device, in the
+// DeviceBlocks appends to dst how many blocks each slot holds on the device, in the
 // order of the slots. Slots beyond its end hold none.
-func (s *Space) HeldAll(dst []int) []int {
+func (s *Space) DeviceBlocks(dst []int) []int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	dst = slices.Grow(dst, len(s.ranks))

@@ -59,7 +59,7 @@ func TestWalkIsComplete(t *testing.T) {
 	for r := range h.space.Walk().Runs {
 		for tier := range indexer.Tier(indexer.NumTiers) {
 			for _, slot := range r.Slots[tier] {
-				copied.Store(&indexer.Store{Slot: slot, Tier: tier, Parent: r.Parent, HasParent: r.HasParent, Names: r.Names, Local: r.Local})
+				copied.Store(&indexer.Store{Slot: slot, Tier: tier, Parent: r.Parent, HasParent: r.HasParent, EngineHashes: r.EngineHashes, Local: r.Local})
 			}
 		}
 	}

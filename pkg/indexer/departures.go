@@ -2,9 +2,9 @@ package indexer
 
 import "math/bits"
 
-// Departure is a block's leaving of a slot and tier: by a removal, or because
+// Removal is a block's leaving of a slot and tier: by a removal, or because
 // the slot, or its stream, was cleared.
-type Departure struct {
+type Removal struct {
 	Slot    uint32
 	Tier    Tier
 	Cleared bool
@@ -97,10 +97,10 @@ func (s *Space) departRun(by holder, nd *node, told *int) {
 	}
 }
 
-// Departures appends to dst the latest departure of the chain's block number at
+// Removals appends to dst the latest departure of the chain's block number at
 // from each slot and tier, as far as the index remembers: the latest 65,536 of
 // all blocks. chain is as for Follow. It looks at all that is remembered.
-func (s *Space) Departures(chain []uint64, at int, dst []Departure) []Departure {
+func (s *Space) Removals(chain []uint64, at int, dst []Removal) []Removal {
 	if at < 0 || at >= len(chain) {
 		return dst
 	}
@@ -118,7 +118,7 @@ func (s *Space) Departures(chain []uint64, at int, dst []Departure) []Departure 
 			continue
 		}
 		seen[e.by] = true
-		dst = append(dst, Departure{e.by.slot(), e.by.tier(), e.cleared})
+		dst = append(dst, Removal{e.by.slot(), e.by.tier(), e.cleared})
 	}
 	return dst
 }

@@ -23,11 +23,11 @@ func TestDepartures(t *testing.T) {
 		}
 		for slot := range uint32(3) {
 			for _, tier := range []indexer.Tier{indexer.Device, indexer.Disk} {
-				s.Store(&indexer.Store{Slot: slot, Tier: tier, Names: local, Local: local, Seed: seed, SeedKnown: true})
+				s.Store(&indexer.Store{Slot: slot, Tier: tier, EngineHashes: local, Local: local, Seed: seed, SeedKnown: true})
 			}
 		}
 		s.Remove(0, indexer.Device, local[20:])
-		s.Store(&indexer.Store{Slot: 0, Parent: local[19], HasParent: true, Names: local[20:], Local: local[20:]})
+		s.Store(&indexer.Store{Slot: 0, Parent: local[19], HasParent: true, EngineHashes: local[20:], Local: local[20:]})
 		s.Clear(0)
 		s.Remove(1, indexer.Disk, local[:1])
 		if cleared := s.ClearTier(1, indexer.Device, seed); cleared != n {
@@ -37,21 +37,21 @@ func TestDepartures(t *testing.T) {
 			t.Errorf("slot 1 holds %v", held)
 		}
 		s.Remove(2, indexer.Device, local[30:])
-		check := func(at int, want ...indexer.Departure) {
+		check := func(at int, want ...indexer.Removal) {
 			t.Helper()
-			got := s.Departures(chain, at, nil)
-			slices.SortFunc(got, func(a, b indexer.Departure) int {
+			got := s.Removals(chain, at, nil)
+			slices.SortFunc(got, func(a, b indexer.Removal) int {
 				return int(a.Slot)*4 + int(a.Tier) - int(b.Slot)*4 - int(b.Tier)
 			})
 			if !slices.Equal(got, want) {
 				t.Errorf("sequence %v, block %d: %v, want %v", sequence, at, got, want)
 			}
 		}
-		zero := []indexer.Departure{{Slot: 0, Tier: indexer.Device, Cleared: true}, {Slot: 0, Tier: indexer.Disk, Cleared: true}}
-		one := indexer.Departure{Slot: 1, Tier: indexer.Device, Cleared: true}
-		check(0, append(zero, one, indexer.Departure{Slot: 1, Tier: indexer.Disk})...)
+		zero := []indexer.Removal{{Slot: 0, Tier: indexer.Device, Cleared: true}, {Slot: 0, Tier: indexer.Disk, Cleared: true}}
+		one := indexer.Removal{Slot: 1, Tier: indexer.Device, Cleared: true}
+		check(0, append(zero, one, indexer.Removal{Slot: 1, Tier: indexer.Disk})...)
 		check(10, append(zero, one)...)
-		check(35, append(zero, one, indexer.Departure{Slot: 2, Tier: indexer.Device})...)
+		check(35, append(zero, one, indexer.Removal{Slot: 2, Tier: indexer.Device})...)
 		check(-1)
 		check(n)
 		s.Forget(0)
@@ -70,11 +70,11 @@ func TestDeparturesAreBounded(t *testing.T) {
 	const n = 65536 + 100
 	local := number(1, n)
 	s := indexer.New()
-	store := func() { s.Store(&indexer.Store{Names: local, Local: local}) }
+	store := func() { s.Store(&indexer.Store{EngineHashes: local, Local: local}) }
 	remembered := func() (left int) {
 		rnd := rand.New(rand.NewPCG(1, 1))
 		for range 200 {
-			left += len(s.Departures(local, rnd.IntN(n), nil))
+			left += len(s.Removals(local, rnd.IntN(n), nil))
 		}
 		return left
 	}
@@ -88,7 +88,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 	slices.Reverse(gone)
 	s.Remove(0, indexer.Device, gone)
 	for _, c := range []struct{ at, want int }{{0, 1}, {65535, 1}, {65536, 0}, {n - 1, 0}} {
-		if got := s.Departures(local, c.at, nil); len(got) != c.want {
+		if got := s.Removals(local, c.at, nil); len(got) != c.want {
 			t.Errorf("block %d: %v", c.at, got)
 		}
 	}
@@ -102,16 +102,16 @@ func TestDeparturesAreBounded(t *testing.T) {
 func TestInspection(t *testing.T) {
 	for _, seed := range []uint64{hashing.Seed, 5} {
 		s := indexer.NewSequence(hashing.Seed)
-		orphan := &indexer.Store{Slot: 3, Parent: 1, HasParent: true, Names: []uint64{2}, Local: []uint64{20}, Seed: seed, SeedKnown: true}
+		orphan := &indexer.Store{Slot: 3, Parent: 1, HasParent: true, EngineHashes: []uint64{2}, Local: []uint64{20}, Seed: seed, SeedKnown: true}
 		s.Store(orphan)
-		if got := s.Waiting(seed, 20, nil); !slices.Equal(got, []uint32{3}) {
+		if got := s.OrphanSlots(seed, 20, nil); !slices.Equal(got, []uint32{3}) {
 			t.Errorf("waiting: %v", got)
 		}
-		if got := s.Waiting(seed+1, 20, nil); len(got) != 0 {
+		if got := s.OrphanSlots(seed+1, 20, nil); len(got) != 0 {
 			t.Errorf("waiting in another namespace: %v", got)
 		}
-		if s.Idle(3) || !s.Idle(2) || !s.Idle(9) {
-			t.Errorf("idle: %v %v %v", s.Idle(3), s.Idle(2), s.Idle(9))
+		if s.Empty(3) || !s.Empty(2) || !s.Empty(9) {
+			t.Errorf("idle: %v %v %v", s.Empty(3), s.Empty(2), s.Empty(9))
 		}
 		if !s.HasSeed(seed) || s.HasSeed(seed+1) || len(s.Seeds(nil)) != 0 {
 			t.Errorf("seed %d in use: %v, seeds %v", seed, s.HasSeed(seed), s.Seeds(nil))
@@ -119,8 +119,8 @@ func TestInspection(t *testing.T) {
 		if _, known := s.DepthOf(3, indexer.Device, 2); known {
 			t.Error("the depth of an orphan is known")
 		}
-		s.Store(&indexer.Store{Slot: 3, Names: []uint64{1}, Local: []uint64{10}, Seed: seed, SeedKnown: true})
-		if got := s.Waiting(seed, 20, nil); len(got) != 0 || !slices.Equal(s.Seeds(nil), []uint64{seed}) {
+		s.Store(&indexer.Store{Slot: 3, EngineHashes: []uint64{1}, Local: []uint64{10}, Seed: seed, SeedKnown: true})
+		if got := s.OrphanSlots(seed, 20, nil); len(got) != 0 || !slices.Equal(s.Seeds(nil), []uint64{seed}) {
 			t.Errorf("waiting: %v, seeds %v", got, s.Seeds(nil))
 		}
 		if depth, known := s.DepthOf(3, indexer.Device, 2); depth != 1 || !known {
@@ -156,7 +156,7 @@ func TestClearTierBesideStores(t *testing.T) {
 	s := indexer.NewSequence(hashing.Seed)
 	store := func(slot uint32, from, to int) {
 		s.Store(&indexer.Store{
-			Slot: slot, Parent: uint64(from), HasParent: from > 0, Names: number(5, n)[from:to], Local: local[from:to], Seed: key, SeedKnown: true,
+			Slot: slot, Parent: uint64(from), HasParent: from > 0, EngineHashes: number(5, n)[from:to], Local: local[from:to], Seed: key, SeedKnown: true,
 		})
 	}
 	names := number(5, n)
@@ -167,7 +167,7 @@ func TestClearTierBesideStores(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		for range 2000 {
 			at := rnd.IntN(n - 10)
-			s.StoreHashed(&indexer.HashedStore{Slot: 1, Seed: key, Names: names[at : at+3], Hashes: hashing.AppendSequence(nil, local[:at+3])[at:]})
+			s.StoreHashed(&indexer.HashedStore{Slot: 1, Seed: key, Keys: names[at : at+3], Hashes: hashing.AppendSequence(nil, local[:at+3])[at:]})
 			if rnd.IntN(2) == 0 {
 				s.Remove(1, indexer.Device, names[at:at+1])
 			}

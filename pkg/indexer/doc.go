@@ -14,7 +14,7 @@
 //
 // A sequence Space ([NewSequence]) knows blocks by their rolling hash, so that
 // publishers without tokens can announce them, and keeps many namespaces apart.
-// [Space.Follow] tells who holds each piece of a prompt in either kind.
+// [Space.Match] tells who holds each piece of a prompt in either kind.
 //
 // The tree holds no pointers: blocks, nodes and tables are flat memory outside
 // the garbage collector's heap, addressed by 32-bit numbers. The package has no

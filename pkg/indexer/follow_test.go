@@ -27,7 +27,7 @@ func tierWalk(held []map[[2]uint32]bool, slot uint32) (device, host, disk uint32
 
 // TestFollowLocal proves that the holders which Follow finds in a local Space
 // are those that Overlap counts, also while a slot is being cleared, and that
-// FollowHashes finds the same from rolling hashes.
+// MatchSequence finds the same from rolling hashes.
 func TestFollowLocal(t *testing.T) {
 	for seed := range uint64(6) {
 		h := newHistory(rand.New(rand.NewPCG(seed, 6)), []uint32{2, 70, 130}[seed%3], seed%2 == 0)
@@ -41,7 +41,7 @@ func TestFollowLocal(t *testing.T) {
 		for range 500 {
 			locals := h.chain(1 + h.rnd.IntN(30))
 			h.space.Overlap(locals, &h.o)
-			h.space.Follow(locals, &m)
+			h.space.Match(locals, &m)
 			held := expand(&m)
 			for slot := range h.slots {
 				d, ho, k := h.o.At(slot)
@@ -49,43 +49,43 @@ func TestFollowLocal(t *testing.T) {
 					t.Fatalf("slot %d, prompt %v: Follow %d/%d/%d, Overlap %d/%d/%d", slot, locals, fd, fh, fk, d, ho, k)
 				}
 			}
-			m.Through = h.rnd.IntN(2) == 0
-			byHash.Through = m.Through
-			h.space.Follow(locals, &m)
-			h.space.FollowHashes(hashing.AppendSequence(nil, locals), &byHash)
+			m.ThroughGaps = h.rnd.IntN(2) == 0
+			byHash.ThroughGaps = m.ThroughGaps
+			h.space.Match(locals, &m)
+			h.space.MatchSequence(hashing.AppendSequence(nil, locals), &byHash)
 			if !slices.EqualFunc(expand(&m), expand(&byHash), maps.Equal) {
 				t.Fatalf("prompt %v: %v by local hashes, %v by rolling ones", locals, m.Steps, byHash.Steps)
 			}
-			m.Through = false
+			m.ThroughGaps = false
 		}
 	}
 }
 
 // A walk by rolling hashes ends where a hash differs: at the root, inside a run
 // and between runs. Nothing is found in an empty index.
-func TestFollowHashesEnds(t *testing.T) {
+func TestMatchSequenceEnds(t *testing.T) {
 	local := number(1, 20)
 	rolling := hashing.AppendSequence(nil, local)
 	s := indexer.New()
 	var m indexer.Match
-	s.FollowHashes(rolling, &m)
-	s.Follow(local, &m)
+	s.MatchSequence(rolling, &m)
+	s.Match(local, &m)
 	if len(m.Steps) != 0 {
 		t.Errorf("empty index: %v", m.Steps)
 	}
-	s.Store(&indexer.Store{Names: local, Local: local})
-	s.Store(&indexer.Store{Slot: 1, Names: local[:10], Local: local[:10]})
+	s.Store(&indexer.Store{EngineHashes: local, Local: local})
+	s.Store(&indexer.Store{Slot: 1, EngineHashes: local[:10], Local: local[:10]})
 	for at := range rolling {
 		other := slices.Clone(rolling)
 		other[at]++
-		if s.FollowHashes(other, &m); m.Blocks() != at {
+		if s.MatchSequence(other, &m); m.Blocks() != at {
 			t.Errorf("other hash at %d: %d blocks", at, m.Blocks())
 		}
 	}
-	if s.FollowHashes(append(rolling, 5), &m); m.Blocks() != 20 {
+	if s.MatchSequence(append(rolling, 5), &m); m.Blocks() != 20 {
 		t.Errorf("%d blocks", m.Blocks())
 	}
-	if s.FollowHashes(nil, &m); m.Blocks() != 0 {
+	if s.MatchSequence(nil, &m); m.Blocks() != 0 {
 		t.Errorf("%d blocks", m.Blocks())
 	}
 }
@@ -97,10 +97,10 @@ func TestMatchIsUsedAgain(t *testing.T) {
 	local := number(1, 200)
 	chain := hashing.AppendSequence(nil, local)
 	for slot := range uint32(200) {
-		s.Store(&indexer.Store{Slot: slot, Names: local[:slot+1], Local: local[:slot+1], Seed: 0, SeedKnown: true})
+		s.Store(&indexer.Store{Slot: slot, EngineHashes: local[:slot+1], Local: local[:slot+1], Seed: 0, SeedKnown: true})
 	}
 	var m indexer.Match
-	s.Follow(chain, &m)
+	s.Match(chain, &m)
 	if m.Blocks() != 200 || len(m.Steps) != 200 {
 		t.Errorf("%d blocks in %d steps", m.Blocks(), len(m.Steps))
 	}
@@ -109,10 +109,10 @@ func TestMatchIsUsedAgain(t *testing.T) {
 			t.Errorf("block %d: %d holders", i, n)
 		}
 	}
-	if n := testing.AllocsPerRun(10, func() { s.Follow(chain, &m) }); n != 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(10, func() { s.Match(chain, &m) }); n != 0 && !raceEnabled {
 		t.Errorf("%v allocations", n)
 	}
-	s.Follow(chain[:1], &m)
+	s.Match(chain[:1], &m)
 	if len(m.Steps) != 1 || m.Blocks() != 1 {
 		t.Errorf("%v", m.Steps)
 	}
@@ -132,14 +132,14 @@ func TestSequenceReadsDuringWrites(t *testing.T) {
 				locals := r.prompt(30)
 				key := r.keys[r.rnd.IntN(len(r.keys))]
 				chain := folded(hashing.AppendSequenceSeed(nil, locals, chainSeed), key)
-				r.match.Through = n%2 == 0
-				r.space.Follow(chain, &r.match)
-				if m := r.match.Blocks(); m > len(chain) || r.match.Through && m != len(chain) {
+				r.match.ThroughGaps = n%2 == 0
+				r.space.Match(chain, &r.match)
+				if m := r.match.Blocks(); m > len(chain) || r.match.ThroughGaps && m != len(chain) {
 					t.Errorf("%d of %d blocks", m, len(chain))
 				}
 				if n%50 == 0 {
-					r.space.Departures(chain, 3, nil)
-					r.space.Waiting(key, locals[5], nil)
+					r.space.Removals(chain, 3, nil)
+					r.space.OrphanSlots(key, locals[5], nil)
 					r.space.DepthOf(uint32(n)%80, indexer.Device, 5)
 					r.space.Seeds(nil)
 					r.space.HasSeed(key)

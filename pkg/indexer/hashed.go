@@ -6,15 +6,15 @@ type HashedStore struct {
 	Slot   uint32
 	Tier   Tier
 	Seed   uint64   // the namespace's key
-	Names  []uint64 // by which the slot removes the blocks, no two equal
+	Keys   []uint64 // by which the slot removes the blocks, no two equal
 	Hashes []uint64 // rolling hashes, consecutive, as many
-	// Engine has the engine's own names of the blocks, as many, where the
+	// EngineHashes has the engine's own names of the blocks, as many, where the
 	// publisher states them; if nil, Hashes are tried as such names.
-	Engine    []uint64
-	Parent    uint64 // rolling hash of the block before the first
-	HasParent bool
-	Base      uint32 // blocks before the first
-	HasBase   bool
+	EngineHashes []uint64
+	Parent       uint64 // rolling hash of the block before the first
+	HasParent    bool
+	Base         uint32 // blocks before the first
+	HasBase      bool
 }
 
 // HashedOutcome counts what became of the blocks of a HashedStore.
@@ -41,13 +41,13 @@ func (s *Space) StoreHashed(ev *HashedStore) HashedOutcome {
 	var out HashedOutcome
 	part := *ev
 	part.HasBase = ev.HasBase && ev.Base < unknownDepth
-	for len(part.Names) > 0 {
-		n := min(maxHold, len(part.Names))
+	for len(part.Keys) > 0 {
+		n := min(maxHold, len(part.Keys))
 		rest := part
-		rest.Names, rest.Hashes = part.Names[n:], part.Hashes[n:]
-		part.Names, part.Hashes = part.Names[:n], part.Hashes[:n]
-		if part.Engine != nil {
-			rest.Engine, part.Engine = part.Engine[n:], part.Engine[:n]
+		rest.Keys, rest.Hashes = part.Keys[n:], part.Hashes[n:]
+		part.Keys, part.Hashes = part.Keys[:n], part.Hashes[:n]
+		if part.EngineHashes != nil {
+			rest.EngineHashes, part.EngineHashes = part.EngineHashes[n:], part.EngineHashes[:n]
 		}
 		more := s.storeHashedPart(&part)
 		out.add(more)
@@ -71,10 +71,10 @@ func (s *Space) storeHashedPart(ev *HashedStore) (out HashedOutcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.admit(ev.Slot)
-	b := newBatch(holderOf(ev.Slot, ev.Tier), ev.Names)
+	b := newBatch(holderOf(ev.Slot, ev.Tier), ev.Keys)
 	defer b.done()
-	b.key, b.said, b.claimed, b.engine = ev.Seed, true, true, ev.Engine
-	if b.stated = ev.Engine != nil; !b.stated {
+	b.key, b.said, b.claimed, b.engine = ev.Seed, true, true, ev.EngineHashes
+	if b.stated = ev.EngineHashes != nil; !b.stated {
 		b.engine = ev.Hashes
 	}
 	b.values = append(b.values, ev.Hashes...)
@@ -96,8 +96,8 @@ func (s *Space) storeHashedPart(ev *HashedStore) (out HashedOutcome) {
 		out.BaseMismatch = out.BaseMismatch || depth < unknownDepth && depth != ev.Base
 	}
 	out.Stored += s.enter(b, p)
-	out.Known = len(ev.Names) - out.Stored
-	s.reunite(b.by, ev.Names)
+	out.Known = len(ev.Keys) - out.Stored
+	s.reunite(b.by, ev.Keys)
 	return out
 }
 

@@ -24,18 +24,18 @@ func newNamespace(n int) *namespace {
 
 // tokens announces blocks with tokens, up to a block, from the root on.
 func (n *namespace) tokens(slot uint32, to int) indexer.Outcome {
-	return n.space.Store(&indexer.Store{Slot: slot, Names: n.names[:to], Local: n.local[:to], Seed: n.key, SeedKnown: true})
+	return n.space.Store(&indexer.Store{Slot: slot, EngineHashes: n.names[:to], Local: n.local[:to], Seed: n.key, SeedKnown: true})
 }
 
 // hashes announces blocks by the given hashes, which name them, folded, too.
 func (n *namespace) hashes(slot uint32, hashes []uint64) *indexer.HashedStore {
-	return &indexer.HashedStore{Slot: slot, Seed: n.key, Names: folded(hashes, n.key), Hashes: hashes}
+	return &indexer.HashedStore{Slot: slot, Seed: n.key, Keys: folded(hashes, n.key), Hashes: hashes}
 }
 
 // held returns how many blocks of the chain match, and how many a slot holds.
 func (n *namespace) held(slot uint32) (matched, own int) {
 	var m indexer.Match
-	n.space.Follow(folded(n.rolling, n.key), &m)
+	n.space.Match(folded(n.rolling, n.key), &m)
 	held := expand(&m)
 	device, host, disk := tierWalk(held, slot)
 	return len(held), int(device + host + disk)
@@ -73,7 +73,7 @@ func TestHashedOutcome(t *testing.T) {
 			}
 			if c.stated {
 				ev = s.hashes(1, number(7, n))
-				ev.Engine = s.names
+				ev.EngineHashes = s.names
 			}
 			if out := s.space.StoreHashed(ev); out != c.want {
 				t.Errorf("%+v, want %+v", out, c.want)
@@ -88,7 +88,7 @@ func TestHashedOutcome(t *testing.T) {
 			if known.Stored != 0 || known.Known != n || known.Unverified != 0 {
 				t.Errorf("announced again: %+v", known)
 			}
-			if removed, unknown := s.space.Remove(1, indexer.Device, ev.Names); removed != n || unknown != 0 {
+			if removed, unknown := s.space.Remove(1, indexer.Device, ev.Keys); removed != n || unknown != 0 {
 				t.Errorf("%d removed, %d unknown", removed, unknown)
 			}
 			if held := s.space.Held(1); held[indexer.Device] != 0 {
@@ -109,7 +109,7 @@ func TestEngineNames(t *testing.T) {
 		t.Errorf("other namespace: %+v", out)
 	}
 	ev = s.hashes(2, number(9, 4))
-	ev.Engine = s.names
+	ev.EngineHashes = s.names
 	if out := s.space.StoreHashed(ev); out.Resolved != 4 {
 		t.Errorf("names stated: %+v", out)
 	}
@@ -123,14 +123,14 @@ func TestEngineNames(t *testing.T) {
 func TestGatherKeepsNames(t *testing.T) {
 	s := newNamespace(2)
 	other := s.hashes(1, s.names)
-	other.Names = []uint64{71, 72}
+	other.Keys = []uint64{71, 72}
 	s.space.StoreHashed(s.hashes(1, s.names))
 	s.space.StoreHashed(other)
 	s.tokens(0, 2)
 	if matched, own := s.held(1); matched != 2 || own != 2 {
 		t.Errorf("%d match, slot 1 holds %d", matched, own)
 	}
-	s.space.Remove(1, indexer.Device, other.Names)
+	s.space.Remove(1, indexer.Device, other.Keys)
 	if _, own := s.held(1); own != 2 {
 		t.Errorf("one name of each is left, slot 1 holds %d", own)
 	}
@@ -183,12 +183,12 @@ func TestDepths(t *testing.T) {
 			if out := s.space.StoreHashed(ev); out.BaseMismatch != c.mismatch {
 				t.Errorf("%+v", out)
 			}
-			depth, known := s.space.DepthOf(1, indexer.Device, ev.Names[0])
+			depth, known := s.space.DepthOf(1, indexer.Device, ev.Keys[0])
 			if known != (c.depth >= 0) || known && int64(depth) != c.depth {
 				t.Errorf("depth %d, known %v", depth, known)
 			}
 			var m indexer.Match
-			s.space.Follow(folded(s.rolling[c.from:], s.key), &m)
+			s.space.Match(folded(s.rolling[c.from:], s.key), &m)
 			if (len(m.Steps) == 0) != (c.depth > 0) {
 				t.Errorf("from the middle: %d blocks", m.Blocks())
 			}
@@ -197,7 +197,7 @@ func TestDepths(t *testing.T) {
 			if matched, _ := s.held(1); matched != n {
 				t.Errorf("%d blocks match", matched)
 			}
-			if depth, known := s.space.DepthOf(1, indexer.Device, ev.Names[0]); !known || int(depth) != c.from {
+			if depth, known := s.space.DepthOf(1, indexer.Device, ev.Keys[0]); !known || int(depth) != c.from {
 				t.Errorf("depth %d, known %v", depth, known)
 			}
 			if err := s.space.Check(); err != nil {
@@ -222,11 +222,11 @@ func TestLongHashedEvent(t *testing.T) {
 	if matched, own := s.held(1); matched != n || own != n {
 		t.Errorf("%d match, %d held", matched, own)
 	}
-	if depth, known := s.space.DepthOf(1, indexer.Device, ev.Names[n-1]); depth != n-1 || !known {
+	if depth, known := s.space.DepthOf(1, indexer.Device, ev.Keys[n-1]); depth != n-1 || !known {
 		t.Errorf("depth %d, known %v", depth, known)
 	}
 	ev = s.hashes(2, s.names)
-	ev.Engine = s.names
+	ev.EngineHashes = s.names
 	s.tokens(0, n)
 	if out := s.space.StoreHashed(ev); out.Resolved != n {
 		t.Errorf("%+v", out)
@@ -264,7 +264,7 @@ func TestHashedRuns(t *testing.T) {
 	}
 	names := folded(s.rolling, s.key)
 	s.space.Remove(1, indexer.Device, names)
-	if resolved, _ := s.space.StoreNamed(1, indexer.Host, names); resolved != n {
+	if resolved, _ := s.space.StoreByEngineHash(1, indexer.Host, names); resolved != n {
 		t.Errorf("%d resolved", resolved)
 	}
 	if st := s.space.Stats(); st.Runs > 2 {
@@ -281,17 +281,17 @@ func TestHostileHashes(t *testing.T) {
 	s := newNamespace(6)
 	same := slices.Repeat(s.rolling[2:3], 4)
 	ev := s.hashes(1, same)
-	ev.Names = []uint64{1, 2, 3, 4}
+	ev.Keys = []uint64{1, 2, 3, 4}
 	s.space.StoreHashed(ev)
 	ev.Parent, ev.HasParent = same[0], true
 	s.space.StoreHashed(ev)
 	// Names that come twice, for blocks that had one before.
-	s.space.Store(&indexer.Store{Slot: 1, Names: []uint64{5, 6, 7, 8}, Local: s.local[:4], Seed: s.key, SeedKnown: true})
-	s.space.Store(&indexer.Store{Slot: 1, Names: []uint64{8, 8, 8, 5}, Local: s.local[:4], Seed: s.key, SeedKnown: true})
-	s.space.StoreHashed(&indexer.HashedStore{Slot: 1, Seed: s.key, Names: []uint64{5, 5, 5}, Hashes: s.rolling[:3]})
+	s.space.Store(&indexer.Store{Slot: 1, EngineHashes: []uint64{5, 6, 7, 8}, Local: s.local[:4], Seed: s.key, SeedKnown: true})
+	s.space.Store(&indexer.Store{Slot: 1, EngineHashes: []uint64{8, 8, 8, 5}, Local: s.local[:4], Seed: s.key, SeedKnown: true})
+	s.space.StoreHashed(&indexer.HashedStore{Slot: 1, Seed: s.key, Keys: []uint64{5, 5, 5}, Hashes: s.rolling[:3]})
 	// The first block's name points at a later block of the same event.
 	s.space.StoreHashed(s.hashes(1, s.rolling[4:6]))
-	s.space.Store(&indexer.Store{Names: []uint64{s.rolling[5], s.rolling[4], 9, 8, 7, 6}, Local: s.local, Seed: s.key, SeedKnown: true})
+	s.space.Store(&indexer.Store{EngineHashes: []uint64{s.rolling[5], s.rolling[4], 9, 8, 7, 6}, Local: s.local, Seed: s.key, SeedKnown: true})
 	s.space.Remove(1, indexer.Device, []uint64{1, 2, 3, 4})
 	s.tokens(2, 6)
 	for slot := range uint32(3) {
@@ -313,7 +313,7 @@ func TestConfirm(t *testing.T) {
 	s.space.StoreHashed(first)
 	// Slot 1 calls the blocks as the engine does, too, and by third names.
 	second, third := s.hashes(1, s.rolling), s.hashes(1, s.rolling)
-	second.Names, third.Names = s.names, number(8, n)
+	second.Keys, third.Keys = s.names, number(8, n)
 	s.space.StoreHashed(second)
 	s.space.StoreHashed(third)
 	s.tokens(0, n)
@@ -321,7 +321,7 @@ func TestConfirm(t *testing.T) {
 		if matched, own := s.held(1); matched != n || own != n {
 			t.Errorf("before the %d. removal: %d match, slot 1 holds %d", i+1, matched, own)
 		}
-		if removed, _ := s.space.Remove(1, indexer.Device, ev.Names); removed != n {
+		if removed, _ := s.space.Remove(1, indexer.Device, ev.Keys); removed != n {
 			t.Errorf("%d removed", removed)
 		}
 		if err := s.space.Check(); err != nil {

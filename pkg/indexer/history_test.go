@@ -138,7 +138,7 @@ func (s *script) step(op byte) {
 		if op&16 != 0 {
 			slices.Reverse(names)
 		}
-		s.space.StoreNamed(slot, tier, names)
+		s.space.StoreByEngineHash(slot, tier, names)
 		s.model.storeNamed(slot, tier, names)
 	case 14:
 		if op&16 == 0 {
@@ -160,15 +160,15 @@ func (s *script) step(op byte) {
 func (s *script) store(slot uint32, tier indexer.Tier, op byte) {
 	local, salt := s.prompt()
 	names := s.names(slot, local)
-	ev := &indexer.Store{Slot: slot, Tier: tier, Names: names, Local: local, Seed: hashing.Seed + salt, SeedKnown: true}
+	ev := &indexer.Store{Slot: slot, Tier: tier, EngineHashes: names, Local: local, Seed: hashing.Seed + salt, SeedKnown: true}
 	if op&16 != 0 { // the chain goes on from a block
 		if from := int(s.byte()) % len(names); from > 0 {
 			ev.Parent, ev.HasParent = names[from-1], true
-			ev.Names, ev.Local = names[from:], local[from:]
+			ev.EngineHashes, ev.Local = names[from:], local[from:]
 			ev.SeedKnown = op&32 != 0
 		}
 	}
-	if distinct(ev.Names, ev.Parent, ev.HasParent) {
+	if distinct(ev.EngineHashes, ev.Parent, ev.HasParent) {
 		s.space.Store(ev)
 		s.model.store(ev)
 	}
@@ -198,7 +198,7 @@ func (s *script) check() {
 			s.t.Fatalf("%v: %d entries, model has %d", tier, got, want)
 		}
 	}
-	held := s.space.HeldAll(nil)
+	held := s.space.DeviceBlocks(nil)
 	for slot := range uint32(max(len(held), int(s.slots))) {
 		got := 0
 		if int(slot) < len(held) {

@@ -18,9 +18,9 @@ func (s *Space) DepthOf(slot uint32, t Tier, name uint64) (depth uint32, known b
 	return depth, depth < unknownDepth
 }
 
-// Idle tells whether a slot holds nothing: no block in any tier, and none that
+// Empty tells whether a slot holds nothing: no block in any tier, and none that
 // waits for its parent.
-func (s *Space) Idle(slot uint32) bool {
+func (s *Space) Empty(slot uint32) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if int(slot) >= len(s.ranks) {
@@ -73,12 +73,12 @@ func (s *Space) Seeds(dst []uint64) []uint64 {
 	return dst
 }
 
-// Waiting appends to dst the slots that keep a block with this true local hash
+// OrphanSlots appends to dst the slots that keep a block with this true local hash
 // back, because its parent is unknown. In a sequence Space those of another
 // namespace than the seed's do not count; one without a seed of its own has its
 // parent's, whichever that will be. A local hash has the seed in it. All blocks
 // that wait are looked at.
-func (s *Space) Waiting(seed, local uint64, dst []uint32) []uint32 {
+func (s *Space) OrphanSlots(seed, local uint64, dst []uint32) []uint32 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for slot := range s.ranks {

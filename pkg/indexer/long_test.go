@@ -16,7 +16,7 @@ func storeLong(s *indexer.Space, names []uint64, perEvent int) {
 	for slot := range uint32(2) {
 		ev := indexer.Store{Slot: slot}
 		for part := range slices.Chunk(names, perEvent) {
-			ev.Names, ev.Local = part, part
+			ev.EngineHashes, ev.Local = part, part
 			s.Store(&ev)
 			ev.Parent, ev.HasParent = part[len(part)-1], true
 		}
@@ -119,7 +119,7 @@ func removeLong(t *testing.T, s *indexer.Space, slot uint32, gone []uint64, left
 		t.Errorf("%d runs where a few would do", st.Runs)
 	}
 	// The blocks come back where they were.
-	s.Store(&indexer.Store{Slot: slot, Names: names, Local: names})
+	s.Store(&indexer.Store{Slot: slot, EngineHashes: names, Local: names})
 	if got := depths(s, slot, names...)[0]; got != longChain {
 		t.Errorf("stored again: %d blocks", got)
 	}
@@ -149,11 +149,11 @@ func TestLongEventWithZero(t *testing.T) {
 		}
 	}
 	s := indexer.New()
-	out := s.Store(&indexer.Store{Parent: 7, HasParent: true, Names: names, Local: local})
+	out := s.Store(&indexer.Store{Parent: 7, HasParent: true, EngineHashes: names, Local: local})
 	if out != (indexer.Outcome{Orphaned: longChain}) {
 		t.Errorf("%+v", out)
 	}
-	s.Store(&indexer.Store{Names: []uint64{7}, Local: []uint64{7}})
+	s.Store(&indexer.Store{EngineHashes: []uint64{7}, Local: []uint64{7}})
 	if got := depths(s, 0, append([]uint64{7}, local...)...)[0]; got != longChain+1 {
 		t.Errorf("%d blocks", got)
 	}

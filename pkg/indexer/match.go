@@ -9,12 +9,12 @@ import (
 // Match is what Follow found: consecutive pieces of the chain with their
 // holders. It is meant to be used again; what it held before is then void.
 type Match struct {
-	// Through makes the walk go on over pieces that nobody holds, and in a
+	// ThroughGaps makes the walk go on over pieces that nobody holds, and in a
 	// sequence Space over blocks that are not in the index, each a Step of one
 	// block without holders.
-	Through bool
-	Steps   []Step
-	arena   []uint64 // of the bit sets
+	ThroughGaps bool
+	Steps       []Step
+	arena       []uint64 // of the bit sets
 }
 
 // Step is a piece of a chain: blocks with the same holders.
@@ -50,7 +50,7 @@ func (m *Match) add(s *Space, nd *node, blocks int) bool {
 			held = held || st.Holders[tier] != nil
 		}
 	}
-	if held || m.Through {
+	if held || m.ThroughGaps {
 		m.Steps = append(m.Steps, st)
 	}
 	return held
@@ -84,17 +84,17 @@ func (m *Match) holders(s *Space, h owners) []uint64 {
 	return m.arena[at:len(m.arena):len(m.arena)]
 }
 
-// Follow follows a chain from its first block on and fills m. The chain is a
+// Match follows a chain from its first block on and fills m. The chain is a
 // prompt's local hashes, in a sequence Space its rolling hashes, each xor the
 // key of the namespace. The walk ends where the chain is not in the index or
 // nobody holds a piece in any tier. A block that is known to stand at another
 // depth is not the chain's.
-func (s *Space) Follow(chain []uint64, m *Match) {
+func (s *Space) Match(chain []uint64, m *Match) {
 	m.reset()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	t := &s.tree
-	if t.live == 0 && (!m.Through || !s.sequence) {
+	if t.live == 0 && (!m.ThroughGaps || !s.sequence) {
 		return
 	}
 	var p place
@@ -103,10 +103,10 @@ func (s *Space) Follow(chain []uint64, m *Match) {
 		if q, ok := s.next(p, chain[depth], uint32(depth)); ok {
 			k = t.match(q, chain[depth:])
 			p = place{q.id, q.at + uint32(k)}
-			if !m.add(s, t.node(q.id), k) && !m.Through {
+			if !m.add(s, t.node(q.id), k) && !m.ThroughGaps {
 				return
 			}
-		} else if m.Through && s.sequence {
+		} else if m.ThroughGaps && s.sequence {
 			k, p = 1, place{}
 			m.Steps = append(m.Steps, Step{Blocks: 1})
 		} else {
@@ -130,10 +130,10 @@ func (s *Space) next(p place, local uint64, depth uint32) (place, bool) {
 	return q, stands == depth || stands >= unknownDepth
 }
 
-// FollowHashes is Follow in a local Space for a chain of rolling hashes
+// MatchSequence is Follow in a local Space for a chain of rolling hashes
 // (hashing.AppendSequence). The rolling hashes of blocks are computed on the
 // way, where runs part those of all children.
-func (s *Space) FollowHashes(rolling []uint64, m *Match) {
+func (s *Space) MatchSequence(rolling []uint64, m *Match) {
 	m.reset()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -150,7 +150,7 @@ func (s *Space) FollowHashes(rolling []uint64, m *Match) {
 			k++
 		}
 		depth += k
-		if held := m.add(s, nd, k); !held && !m.Through || k < len(run) || depth == len(rolling) {
+		if held := m.add(s, nd, k); !held && !m.ThroughGaps || k < len(run) || depth == len(rolling) {
 			return
 		}
 		for id = nd.first; id != 0; id = t.node(id).next {

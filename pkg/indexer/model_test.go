@@ -84,12 +84,12 @@ func (m *model) store(ev *indexer.Store) {
 	}
 	if !ok {
 		parent := ev.Parent
-		for i, name := range ev.Names {
+		for i, name := range ev.EngineHashes {
 			if p, held := r.find(name); held && m.up[p].local == ev.Local[i] {
 				r.named[ev.Tier][name] = p
 				m.joinOrphans(r, ev.Tier, []uint64{name})
-				if rest := i + 1; rest < len(ev.Names) {
-					m.store(&indexer.Store{Slot: ev.Slot, Tier: ev.Tier, Parent: name, HasParent: true, Names: ev.Names[rest:], Local: ev.Local[rest:]})
+				if rest := i + 1; rest < len(ev.EngineHashes) {
+					m.store(&indexer.Store{Slot: ev.Slot, Tier: ev.Tier, Parent: name, HasParent: true, EngineHashes: ev.EngineHashes[rest:], Local: ev.Local[rest:]})
 				}
 				return
 			}
@@ -107,11 +107,11 @@ func (m *model) store(ev *indexer.Store) {
 		}
 		return
 	}
-	for i, name := range ev.Names {
+	for i, name := range ev.EngineHashes {
 		at = m.path(at, ev.Local[i])
 		r.named[ev.Tier][name] = at
 	}
-	m.joinOrphans(r, ev.Tier, ev.Names)
+	m.joinOrphans(r, ev.Tier, ev.EngineHashes)
 }
 
 func (r *modelRank) drop(name uint64) {

@@ -10,7 +10,7 @@ import (
 
 // renamed announces the chain by tokens under names of another engine's.
 func (n *namespace) renamed(slot uint32, names []uint64) {
-	n.space.Store(&indexer.Store{Slot: slot, Names: names, Local: n.local[:len(names)], Seed: n.key, SeedKnown: true})
+	n.space.Store(&indexer.Store{Slot: slot, EngineHashes: names, Local: n.local[:len(names)], Seed: n.key, SeedKnown: true})
 }
 
 // remove takes blocks from a slot in a tier.
@@ -100,7 +100,7 @@ func TestResolveByAlias(t *testing.T) {
 	t.Run("claimed under an alias", func(t *testing.T) {
 		s := newNamespace(n)
 		first, second := s.hashes(1, number(21, n)), s.hashes(2, number(21, n))
-		second.Names = s.names // it removes them by the engine's own names
+		second.Keys = s.names // it removes them by the engine's own names
 		s.space.StoreHashed(first)
 		s.space.StoreHashed(second)
 		s.tokens(0, n)
@@ -139,7 +139,7 @@ func TestMoves(t *testing.T) {
 			ev := s.hashes(2, s.names)
 			if stated {
 				ev = s.hashes(2, number(7, n))
-				ev.Engine = s.names
+				ev.EngineHashes = s.names
 			}
 			ev.Tier = indexer.Host
 			s.tokens(0, n)
@@ -149,16 +149,16 @@ func TestMoves(t *testing.T) {
 			for move, to := range tiers[1:] {
 				for i := 0; i < n; i += size {
 					part := *ev
-					part.Names, part.Hashes, part.Tier = ev.Names[i:i+size], ev.Hashes[i:i+size], to
+					part.Keys, part.Hashes, part.Tier = ev.Keys[i:i+size], ev.Hashes[i:i+size], to
 					if stated {
-						part.Engine = ev.Engine[i : i+size]
+						part.EngineHashes = ev.EngineHashes[i : i+size]
 					}
-					s.remove(t, 2, tiers[move], part.Names)
+					s.remove(t, 2, tiers[move], part.Keys)
 					out := s.space.StoreHashed(&part)
 					if out.Resolved != size || out.Stored != size {
 						t.Errorf("stated %v, blocks %d to %d: %+v", stated, i, i+size, out)
 					}
-					if depth, known := s.space.DepthOf(2, to, part.Names[0]); !known || int(depth) != i {
+					if depth, known := s.space.DepthOf(2, to, part.Keys[0]); !known || int(depth) != i {
 						t.Errorf("block %d has depth %d, known %v", i, depth, known)
 					}
 				}
@@ -182,16 +182,16 @@ func TestMemoryOfClaims(t *testing.T) {
 	s := newNamespace(n)
 	claims := s.hashes(1, s.names)
 	s.space.StoreHashed(claims)
-	s.remove(t, 1, indexer.Device, claims.Names)
+	s.remove(t, 1, indexer.Device, claims.Keys)
 	if out := s.space.StoreHashed(claims); out.Unverified != n || out.Stored != n {
 		t.Errorf("claims: %+v", out)
 	}
 	s.tokens(0, n)
-	s.remove(t, 1, indexer.Device, claims.Names)
+	s.remove(t, 1, indexer.Device, claims.Keys)
 	s.remove(t, 0, indexer.Device, s.names)
 	for _, other := range []indexer.HashedStore{
-		{Slot: 2, Seed: s.key, Names: claims.Names, Hashes: claims.Hashes},
-		{Slot: 1, Seed: s.key + 1, Names: claims.Names, Hashes: claims.Hashes},
+		{Slot: 2, Seed: s.key, Keys: claims.Keys, Hashes: claims.Hashes},
+		{Slot: 1, Seed: s.key + 1, Keys: claims.Keys, Hashes: claims.Hashes},
 	} {
 		if out := s.space.StoreHashed(&other); out.Unverified != n {
 			t.Errorf("slot %d, namespace %d: %+v", other.Slot, other.Seed, out)
@@ -219,11 +219,11 @@ func TestMemoryConfirms(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	s.resolves(t, 3, indexer.Disk, s.names)
-	if depth, known := s.space.DepthOf(2, indexer.Device, standard.Names[n-1]); !known || depth != n-1 {
+	if depth, known := s.space.DepthOf(2, indexer.Device, standard.Keys[n-1]); !known || depth != n-1 {
 		t.Errorf("depth %d, known %v", depth, known)
 	}
 	// The same where the slot itself goes by standard hashes.
-	s.remove(t, 2, indexer.Device, standard.Names)
+	s.remove(t, 2, indexer.Device, standard.Keys)
 	s.space.Clear(1)
 	s.space.Clear(3)
 	if out := s.space.StoreHashed(standard); out.Confirmed != n || out.Stored != n {
@@ -244,7 +244,7 @@ func TestMemoryOfOneNameTwice(t *testing.T) {
 	s.remove(t, 1, indexer.Host, names)
 	s.space.StoreHashed(&indexer.HashedStore{
 		Slot: 1, Tier: indexer.Host, Seed: s.key,
-		Names:  []uint64{names[1], names[1], names[1]},
+		Keys:   []uint64{names[1], names[1], names[1]},
 		Hashes: []uint64{s.rolling[0], s.names[1], 77},
 	})
 	s.remove(t, 1, indexer.Host, names[1:])

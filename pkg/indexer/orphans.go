@@ -30,7 +30,7 @@ func (o *orphans) len() int { return len(o.byName) }
 // no longer fit. One that is announced again as it was keeps its age.
 func (o *orphans) put(ev *Store, n int) (kept, dropped int) {
 	parent := ev.Parent
-	for i, name := range ev.Names[:n] {
+	for i, name := range ev.EngineHashes[:n] {
 		b := orphan{name: name, parent: parent, local: ev.Local[i], seed: ev.Seed, seedKnown: ev.SeedKnown, tiers: 1 << ev.Tier}
 		parent = name
 		if id, ok := o.byName[name]; ok {
@@ -214,7 +214,7 @@ func (s *Space) join(slot uint32, b orphan) (joined bool) {
 		}
 		ev := &Store{
 			Slot: slot, Tier: t, Parent: b.parent, HasParent: true,
-			Names: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown,
+			EngineHashes: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown,
 		}
 		// The parent may have lost its name to another block meanwhile.
 		if _, ok := s.place(ev); ok {

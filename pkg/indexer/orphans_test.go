@@ -18,26 +18,26 @@ func depths(s *indexer.Space, slot uint32, local ...uint64) [3]uint32 {
 // event the parent, or the block itself, comes.
 func TestOrphanJoinsInItsTier(t *testing.T) {
 	late := func(s *indexer.Space) { // block 2 in host memory, its parent is unknown
-		s.Store(&indexer.Store{Tier: indexer.Host, Parent: 1, HasParent: true, Names: []uint64{2}, Local: []uint64{20}})
+		s.Store(&indexer.Store{Tier: indexer.Host, Parent: 1, HasParent: true, EngineHashes: []uint64{2}, Local: []uint64{20}})
 	}
 	cases := []struct {
 		name string
 		then func(s *indexer.Space)
 	}{
 		{"parent on the device", func(s *indexer.Space) {
-			s.Store(&indexer.Store{Names: []uint64{1}, Local: []uint64{10}})
+			s.Store(&indexer.Store{EngineHashes: []uint64{1}, Local: []uint64{10}})
 		}},
 		{"parent and block on the device in one event", func(s *indexer.Space) {
-			s.Store(&indexer.Store{Names: []uint64{1, 2}, Local: []uint64{10, 20}})
+			s.Store(&indexer.Store{EngineHashes: []uint64{1, 2}, Local: []uint64{10, 20}})
 			s.Remove(0, indexer.Device, []uint64{2})
 		}},
 		{"block on the device, then gone there", func(s *indexer.Space) {
-			s.Store(&indexer.Store{Names: []uint64{1, 2, 3}, Local: []uint64{10, 20, 30}})
+			s.Store(&indexer.Store{EngineHashes: []uint64{1, 2, 3}, Local: []uint64{10, 20, 30}})
 			s.Remove(0, indexer.Device, []uint64{3, 2})
 		}},
 		{"waits in two tiers", func(s *indexer.Space) {
-			s.Store(&indexer.Store{Tier: indexer.Disk, Parent: 1, HasParent: true, Names: []uint64{2}, Local: []uint64{20}})
-			s.Store(&indexer.Store{Names: []uint64{1}, Local: []uint64{10}})
+			s.Store(&indexer.Store{Tier: indexer.Disk, Parent: 1, HasParent: true, EngineHashes: []uint64{2}, Local: []uint64{20}})
+			s.Store(&indexer.Store{EngineHashes: []uint64{1}, Local: []uint64{10}})
 			s.Remove(0, indexer.Disk, []uint64{2})
 		}},
 	}
@@ -69,7 +69,7 @@ func TestOrphansAreBounded(t *testing.T) {
 	s := indexer.New()
 	names := number(1, limit+3)
 	put := func(i int) indexer.Outcome {
-		return s.Store(&indexer.Store{Parent: 7, HasParent: true, Names: names[i : i+1], Local: names[i : i+1]})
+		return s.Store(&indexer.Store{Parent: 7, HasParent: true, EngineHashes: names[i : i+1], Local: names[i : i+1]})
 	}
 	for i := range limit {
 		if out := put(i); out != (indexer.Outcome{Orphaned: 1}) {
@@ -87,7 +87,7 @@ func TestOrphansAreBounded(t *testing.T) {
 	if st := s.Stats(); st.Orphans != limit {
 		t.Errorf("%d orphans", st.Orphans)
 	}
-	s.Store(&indexer.Store{Names: []uint64{7}, Local: []uint64{7}})
+	s.Store(&indexer.Store{EngineHashes: []uint64{7}, Local: []uint64{7}})
 	for i, name := range names {
 		want := uint32(2)
 		if i >= 1 && i <= 3 { // the oldest three
@@ -109,18 +109,18 @@ func TestLongOrphanChain(t *testing.T) {
 	const limit, n = 65536, 65536 + 100
 	s := indexer.New()
 	names := number(1, n)
-	out := s.Store(&indexer.Store{Parent: 7, HasParent: true, Names: names, Local: names})
+	out := s.Store(&indexer.Store{Parent: 7, HasParent: true, EngineHashes: names, Local: names})
 	if out != (indexer.Outcome{Orphaned: n, Dropped: n - limit}) {
 		t.Fatalf("%+v", out)
 	}
 	s.Remove(0, indexer.Device, names[n-1:])
-	if out := s.Store(&indexer.Store{Names: []uint64{7}, Local: []uint64{7}}); out.Stored != 1 {
+	if out := s.Store(&indexer.Store{EngineHashes: []uint64{7}, Local: []uint64{7}}); out.Stored != 1 {
 		t.Errorf("%+v", out)
 	}
 	if st := s.Stats(); st.Orphans != limit-1 || st.Unique != 1 {
 		t.Errorf("without the head nothing joins: %+v", st)
 	}
-	s.Store(&indexer.Store{Parent: 7, HasParent: true, Names: names[:n-limit], Local: names[:n-limit]})
+	s.Store(&indexer.Store{Parent: 7, HasParent: true, EngineHashes: names[:n-limit], Local: names[:n-limit]})
 	if st := s.Stats(); st.Orphans != 0 || st.Unique != n {
 		t.Errorf("all but the removed one join: %+v, want %d unique", st, n)
 	}

@@ -88,13 +88,13 @@ func (h *history) step(t testing.TB) {
 		if h.rnd.IntN(2) == 0 {
 			from = h.rnd.IntN(len(locals))
 		}
-		ev := &indexer.Store{Slot: slot, Tier: tier, Names: names[from:], Local: locals[from:]}
+		ev := &indexer.Store{Slot: slot, Tier: tier, EngineHashes: names[from:], Local: locals[from:]}
 		if from > 0 {
 			ev.Parent, ev.HasParent = names[from-1], true
 		} else if h.rnd.IntN(4) == 0 {
 			ev.HasParent = true // 0: the root by another name
 		}
-		if distinct(ev.Names, ev.Parent, ev.HasParent) {
+		if distinct(ev.EngineHashes, ev.Parent, ev.HasParent) {
 			h.space.Store(ev)
 			h.model.store(ev)
 		}
@@ -116,7 +116,7 @@ func (h *history) step(t testing.TB) {
 			return // a name recalled after it changed its meaning has no right answer
 		}
 		from := h.rnd.IntN(len(names))
-		h.space.StoreNamed(slot, tier, names[from:])
+		h.space.StoreByEngineHash(slot, tier, names[from:])
 		h.model.storeNamed(slot, tier, names[from:])
 	case k < 95:
 		h.space.Clear(slot)

@@ -100,7 +100,7 @@ func keep(at map[uint64]int) map[uint64]int {
 	return make(map[uint64]int)
 }
 
-// remember keeps what StoreNamed has to know of a block that a rank is about to
+// remember keeps what StoreByEngineHash has to know of a block that a rank is about to
 // give up.
 func (s *Space) remember(by holder, name uint64, cell uint32) {
 	t := &s.tree
@@ -118,10 +118,10 @@ func (s *Space) remember(by holder, name uint64, cell uint32) {
 	r.push(&s.mem, b)
 }
 
-// StoreNamed applies a stored event without tokens: blocks that the rank has
+// StoreByEngineHash applies a stored event without tokens: blocks that the rank has
 // announced with tokens before, and holds or removed not long ago, enter the
 // tier; the others are unresolved.
-func (s *Space) StoreNamed(slot uint32, t Tier, names []uint64) (resolved, unresolved int) {
+func (s *Space) StoreByEngineHash(slot uint32, t Tier, names []uint64) (resolved, unresolved int) {
 	for part := range slices.Chunk(names, maxHold) {
 		resolved += s.storeNamedPart(slot, t, part)
 	}
@@ -198,7 +198,7 @@ func (s *Space) recall(by holder, name uint64, c *recall) bool {
 		return true
 	}
 	b := chain[0]
-	s.write(by, p, &Store{Names: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: true})
+	s.write(by, p, &Store{EngineHashes: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: true})
 	return true
 }
 

@@ -30,41 +30,41 @@ func TestCostIsLinear(t *testing.T) {
 	}{
 		{"orphans of one parent join", 2000, func(s *indexer.Space, n int) func() {
 			for i, name := range number(1, n) {
-				s.Store(&indexer.Store{Parent: 7, HasParent: true, Names: []uint64{name}, Local: []uint64{uint64(i)}})
+				s.Store(&indexer.Store{Parent: 7, HasParent: true, EngineHashes: []uint64{name}, Local: []uint64{uint64(i)}})
 			}
-			return func() { s.Store(&indexer.Store{Names: []uint64{7}, Local: []uint64{7}}) }
+			return func() { s.Store(&indexer.Store{EngineHashes: []uint64{7}, Local: []uint64{7}}) }
 		}},
 		{"orphans of one parent are removed", 4000, func(s *indexer.Space, n int) func() {
 			names := number(1, n)
 			for i, name := range names {
-				s.Store(&indexer.Store{Parent: 7, HasParent: true, Names: []uint64{name}, Local: []uint64{uint64(i)}})
+				s.Store(&indexer.Store{Parent: 7, HasParent: true, EngineHashes: []uint64{name}, Local: []uint64{uint64(i)}})
 			}
 			return func() { s.Remove(0, indexer.Device, names) }
 		}},
 		{"every name of an event changes its block", 1000, func(s *indexer.Space, n int) func() {
 			names := number(1, n)
-			s.Store(&indexer.Store{Names: names, Local: number(2, n)})
-			return func() { s.Store(&indexer.Store{Names: names, Local: number(3, n)}) }
+			s.Store(&indexer.Store{EngineHashes: names, Local: number(2, n)})
+			return func() { s.Store(&indexer.Store{EngineHashes: names, Local: number(3, n)}) }
 		}},
 		{"an engine with a hash seed of its own evicts", 2000, func(s *indexer.Space, n int) func() {
 			local, names := number(1, n), number(2, n)
-			s.Store(&indexer.Store{Slot: 0, Names: number(3, n), Local: local})
-			s.Store(&indexer.Store{Slot: 1, Names: names, Local: local})
+			s.Store(&indexer.Store{Slot: 0, EngineHashes: number(3, n), Local: local})
+			s.Store(&indexer.Store{Slot: 1, EngineHashes: names, Local: local})
 			slices.Reverse(names)
 			return func() { s.Remove(1, indexer.Device, names) }
 		}},
 		{"a block has many names", 2000, func(s *indexer.Space, n int) func() {
 			names := number(1, n)
-			s.Store(&indexer.Store{Names: []uint64{1}, Local: []uint64{1}})
+			s.Store(&indexer.Store{EngineHashes: []uint64{1}, Local: []uint64{1}})
 			for i := range names {
-				s.Store(&indexer.Store{Names: names[i : i+1], Local: []uint64{1}})
+				s.Store(&indexer.Store{EngineHashes: names[i : i+1], Local: []uint64{1}})
 			}
 			return func() { s.Remove(0, indexer.Device, names) }
 		}},
 		{"engines with hash seeds of their own clear", 16, func(s *indexer.Space, n int) func() {
 			local := number(1, 200)
 			for slot := range uint32(n) {
-				s.Store(&indexer.Store{Slot: slot, Names: number(uint64(slot)+2, 200), Local: local})
+				s.Store(&indexer.Store{Slot: slot, EngineHashes: number(uint64(slot)+2, 200), Local: local})
 			}
 			return func() {
 				for slot := range uint32(n) {
@@ -74,28 +74,28 @@ func TestCostIsLinear(t *testing.T) {
 		}},
 		{"removed blocks are offloaded, deepest first", 1000, func(s *indexer.Space, n int) func() {
 			names := number(1, n)
-			s.StoreNamed(0, indexer.Host, []uint64{1}) // the engine offloads by name
-			s.Store(&indexer.Store{Names: names, Local: number(2, n)})
+			s.StoreByEngineHash(0, indexer.Host, []uint64{1}) // the engine offloads by name
+			s.Store(&indexer.Store{EngineHashes: names, Local: number(2, n)})
 			s.Remove(0, indexer.Device, names)
 			slices.Reverse(names)
 			return func() {
-				if resolved, _ := s.StoreNamed(0, indexer.Host, names); resolved != n {
+				if resolved, _ := s.StoreByEngineHash(0, indexer.Host, names); resolved != n {
 					t.Errorf("%d of %d blocks resolved", resolved, n)
 				}
 			}
 		}},
 		{"blocks without a way to the root are offloaded", 1000, func(s *indexer.Space, n int) func() {
 			names := number(1, n)
-			s.StoreNamed(0, indexer.Host, []uint64{1})
-			s.Store(&indexer.Store{Names: names, Local: number(2, n)})
+			s.StoreByEngineHash(0, indexer.Host, []uint64{1})
+			s.Store(&indexer.Store{EngineHashes: names, Local: number(2, n)})
 			s.Remove(0, indexer.Device, names)
 			// 65,536 later removals push the first of them out of memory.
 			other := number(3, 65536-n/2)
-			s.Store(&indexer.Store{Names: other, Local: other})
+			s.Store(&indexer.Store{EngineHashes: other, Local: other})
 			slices.Reverse(other)
 			s.Remove(0, indexer.Device, other)
 			return func() {
-				if resolved, _ := s.StoreNamed(0, indexer.Host, names); resolved != 0 {
+				if resolved, _ := s.StoreByEngineHash(0, indexer.Host, names); resolved != 0 {
 					t.Errorf("%d blocks resolved", resolved)
 				}
 			}
@@ -138,15 +138,15 @@ func TestHotPrefix(t *testing.T) {
 	prefix := func(s *indexer.Space, n int) func() {
 		system := number(1, 64)
 		for slot := range uint32(2) {
-			s.Store(&indexer.Store{Slot: slot, Names: system, Local: system})
+			s.Store(&indexer.Store{Slot: slot, EngineHashes: system, Local: system})
 		}
 		for _, chat := range number(2, n) {
-			s.Store(&indexer.Store{Parent: system[63], HasParent: true, Names: []uint64{chat}, Local: []uint64{chat}})
+			s.Store(&indexer.Store{Parent: system[63], HasParent: true, EngineHashes: []uint64{chat}, Local: []uint64{chat}})
 		}
 		return func() {
 			for range 20 {
 				s.Remove(1, indexer.Device, system[63:])
-				s.Store(&indexer.Store{Slot: 1, Parent: system[62], HasParent: true, Names: system[63:], Local: system[63:]})
+				s.Store(&indexer.Store{Slot: 1, Parent: system[62], HasParent: true, EngineHashes: system[63:], Local: system[63:]})
 			}
 		}
 	}

@@ -18,7 +18,7 @@ const unknownDepth = 1 << 31
 //
 // Store takes true local hashes and, as Seed, the random key of the namespace
 // that the blocks belong to; Follow takes rolling hashes, each xor the key.
-// Overlap, Walk and FollowHashes are for local Spaces.
+// Overlap, Walk and MatchSequence are for local Spaces.
 func NewSequence(chain uint64) *Space {
 	s := New()
 	s.sequence, s.chain = true, chain

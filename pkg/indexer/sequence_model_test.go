@@ -107,7 +107,7 @@ func (m *seqModel) store(ev *indexer.Store) {
 		at.key = ev.Seed
 	}
 	root := at.chain == 0
-	for i, name := range ev.Names {
+	for i, name := range ev.EngineHashes {
 		at.chain = m.chain(at.chain, ev.Local[i])
 		r.named[ev.Tier][name] = at
 		if root {
@@ -115,19 +115,19 @@ func (m *seqModel) store(ev *indexer.Store) {
 			m.gather(at, name)
 		}
 	}
-	m.join(r, ev.Tier, ev.Names)
+	m.join(r, ev.Tier, ev.EngineHashes)
 }
 
 // wait keeps the blocks of an event that come before the first that r has.
 func (m *seqModel) wait(r *seqRank, ev *indexer.Store) {
 	parent := ev.Parent
-	for i, name := range ev.Names {
+	for i, name := range ev.EngineHashes {
 		b, held := r.find(name)
 		if held && m.up[b.chain].local == ev.Local[i] && (!ev.SeedKnown || ev.Seed == b.key) {
 			r.named[ev.Tier][name] = b
 			m.join(r, ev.Tier, []uint64{name})
-			if rest := *ev; i+1 < len(ev.Names) {
-				rest.Parent, rest.HasParent, rest.Names, rest.Local = name, true, ev.Names[i+1:], ev.Local[i+1:]
+			if rest := *ev; i+1 < len(ev.EngineHashes) {
+				rest.Parent, rest.HasParent, rest.EngineHashes, rest.Local = name, true, ev.EngineHashes[i+1:], ev.Local[i+1:]
 				m.store(&rest)
 			}
 			return

@@ -16,9 +16,9 @@ type ownStore struct {
 // part returns blocks [i, j) of an event.
 func (o *ownStore) part(i, j int) *ownStore {
 	p := *o
-	p.Names, p.Hashes, p.blocks = o.Names[i:j], o.Hashes[i:j], o.blocks[i:j]
-	if o.Engine != nil {
-		p.Engine = o.Engine[i:j]
+	p.Keys, p.Hashes, p.blocks = o.Keys[i:j], o.Hashes[i:j], o.blocks[i:j]
+	if o.EngineHashes != nil {
+		p.EngineHashes = o.EngineHashes[i:j]
 	}
 	return &p
 }
@@ -34,9 +34,9 @@ func (h *seqHistory) storeOwn(t testing.TB, slot uint32, tier indexer.Tier, key 
 	ev.Slot, ev.Tier, ev.Seed = slot, tier, key
 	ev.Hashes = h.names(h.rnd.Uint64N(hashSeeds), key, locals)[from:]
 	if h.rnd.IntN(2) == 0 { // hashes of the publisher's own, and the engine's beside them
-		ev.Hashes, ev.Engine = folded(ev.Hashes, 99), ev.Hashes
+		ev.Hashes, ev.EngineHashes = folded(ev.Hashes, 99), ev.Hashes
 	}
-	ev.Names = folded(ev.Hashes, key)
+	ev.Keys = folded(ev.Hashes, key)
 	h.announceOwn(t, ev)
 	h.own[slot] = ev
 }
@@ -55,13 +55,13 @@ func (h *seqHistory) move(t testing.TB, ev *ownStore, to indexer.Tier) {
 	for i := 0; i < len(ev.blocks); i += size {
 		part := ev.part(i, i+size)
 		if !late {
-			h.remove(ev.Slot, ev.Tier, part.Names)
+			h.remove(ev.Slot, ev.Tier, part.Keys)
 		}
 		next := *part
 		next.Tier = to
 		h.announceOwn(t, &next)
 		if late && ev.Tier != to {
-			h.remove(ev.Slot, ev.Tier, part.Names)
+			h.remove(ev.Slot, ev.Tier, part.Keys)
 		}
 	}
 	ev.Tier = to
@@ -100,14 +100,14 @@ func (h *seqHistory) remove(slot uint32, tier indexer.Tier, names []uint64) {
 // announceOwn leaves events out of which the model does not know whether the
 // index still has the names.
 func (h *seqHistory) announceOwn(t testing.TB, ev *ownStore) {
-	engine := ev.Engine
+	engine := ev.EngineHashes
 	if engine == nil {
 		engine = ev.Hashes
 	}
 	blocks := slices.Clone(ev.blocks)
 	known := 0
 	for i, b := range blocks {
-		switch h.model.known(ev.Slot, b, ev.Names[i], engine[i], h.doubt[b]) {
+		switch h.model.known(ev.Slot, b, ev.Keys[i], engine[i], h.doubt[b]) {
 		case seqKnown:
 			known++
 		case seqUnknown:
@@ -117,7 +117,7 @@ func (h *seqHistory) announceOwn(t testing.TB, ev *ownStore) {
 		}
 	}
 	out := h.space.StoreHashed(&ev.HashedStore)
-	h.model.storeHashed(ev.Slot, ev.Tier, ev.Names, blocks)
+	h.model.storeHashed(ev.Slot, ev.Tier, ev.Keys, blocks)
 	h.noteDoubt()
 	if n := len(blocks); out.Stored < 0 || out.Stored+out.Known != n || out.Resolved != known || out.Unverified != n-known {
 		t.Fatalf("%d of %d blocks are known: %+v", known, n, out)

@@ -152,7 +152,7 @@ func (h *seqHistory) step(t testing.TB) {
 		h.remove(slot, tier, gone)
 	case k < 90:
 		if h.kind != odd { // a name recalled after it changed its meaning has no right answer
-			h.space.StoreNamed(slot, tier, names[from:])
+			h.space.StoreByEngineHash(slot, tier, names[from:])
 			h.model.storeNamed(slot, tier, names[from:])
 		}
 	case k < 91:
@@ -176,7 +176,7 @@ func (h *seqHistory) store(slot uint32, tier indexer.Tier, key uint64, names, lo
 	if h.kind == engines {
 		from = 0
 	}
-	ev := &indexer.Store{Slot: slot, Tier: tier, Names: names[from:], Local: locals[from:], Seed: key, SeedKnown: true}
+	ev := &indexer.Store{Slot: slot, Tier: tier, EngineHashes: names[from:], Local: locals[from:], Seed: key, SeedKnown: true}
 	if from > 0 {
 		ev.Parent, ev.HasParent = names[from-1], true
 		ev.SeedKnown = h.rnd.IntN(2) == 0
@@ -186,7 +186,7 @@ func (h *seqHistory) store(slot uint32, tier indexer.Tier, key uint64, names, lo
 	if key == hashing.Seed && h.rnd.IntN(2) == 0 {
 		ev.SeedKnown = false
 	}
-	if distinct(ev.Names, ev.Parent, ev.HasParent) {
+	if distinct(ev.EngineHashes, ev.Parent, ev.HasParent) {
 		h.space.Store(ev)
 		h.model.store(ev)
 		for _, b := range h.blocks(key, locals) {
@@ -211,16 +211,16 @@ func (h *seqHistory) storeHashed(t testing.TB, slot uint32, tier indexer.Tier, k
 	if h.rnd.IntN(2) == 0 {
 		ev.Base, ev.HasBase = uint32(from), true
 	}
-	ev.Names = folded(ev.Hashes, key)
+	ev.Keys = folded(ev.Hashes, key)
 	if h.kind == mixed && h.rnd.IntN(2) == 0 { // a publisher that leaves tokens out now and then
-		ev.Names = names[from:]
+		ev.Keys = names[from:]
 	}
 	out := h.space.StoreHashed(ev)
-	h.model.storeHashed(slot, tier, ev.Names, blocks)
+	h.model.storeHashed(slot, tier, ev.Keys, blocks)
 	if out.BaseMismatch {
 		t.Fatalf("base %d of %d blocks does not fit", ev.Base, len(locals))
 	}
-	if n := len(ev.Names); out.Stored+out.Known != n || out.Confirmed+out.Resolved+out.Unverified != n {
+	if n := len(ev.Keys); out.Stored+out.Known != n || out.Confirmed+out.Resolved+out.Unverified != n {
 		t.Fatalf("%d blocks: %+v", n, out)
 	}
 }
@@ -250,12 +250,12 @@ func (h *seqHistory) compare(t testing.TB, key uint64) {
 	t.Helper()
 	locals := h.prompt(1 + h.rnd.IntN(30))
 	chain := folded(hashing.AppendSequenceSeed(nil, locals, chainSeed), key)
-	h.match.Through = h.rnd.IntN(4) == 0
-	h.space.Follow(chain, &h.match)
+	h.match.ThroughGaps = h.rnd.IntN(4) == 0
+	h.space.Match(chain, &h.match)
 	got := expand(&h.match)
 	for i, b := range h.blocks(key, locals) {
 		want := h.model.holders(b)
-		if len(want) == 0 && !h.match.Through {
+		if len(want) == 0 && !h.match.ThroughGaps {
 			if len(got) != i {
 				t.Fatalf("prompt %v: %d blocks match, nobody holds number %d", locals, len(got), i)
 			}

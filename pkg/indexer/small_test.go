@@ -24,14 +24,14 @@ func TestSmallSpaces(t *testing.T) {
 		{"empty", 8 << 10, func() *indexer.Space { return indexer.NewSequence(hashing.Seed) }},
 		{"4 blocks", 24 << 10, func() *indexer.Space {
 			s := indexer.NewSequence(hashing.Seed)
-			s.Store(&indexer.Store{Names: local, Local: local, Seed: 1, SeedKnown: true})
+			s.Store(&indexer.Store{EngineHashes: local, Local: local, Seed: 1, SeedKnown: true})
 			s.Remove(0, indexer.Device, local[3:])
-			s.Store(&indexer.Store{Parent: local[2], HasParent: true, Names: local[3:], Local: local[3:]})
+			s.Store(&indexer.Store{Parent: local[2], HasParent: true, EngineHashes: local[3:], Local: local[3:]})
 			return s
 		}},
 		{"4 blocks, local", 20 << 10, func() *indexer.Space {
 			s := indexer.New()
-			s.Store(&indexer.Store{Names: local, Local: local})
+			s.Store(&indexer.Store{EngineHashes: local, Local: local})
 			return s
 		}},
 	}

@@ -53,10 +53,10 @@ type Store struct {
 	Tier Tier
 	// Parent is the engine's hash of the block before the first one. A parent 0
 	// that names no block is the root (decision K10).
-	Parent    uint64
-	HasParent bool
-	Names     []uint64 // the engine's hashes, one per block, no two equal
-	Local     []uint64 // the local block hashes, as many
+	Parent       uint64
+	HasParent    bool
+	EngineHashes []uint64 // the engine's hashes, one per block, no two equal
+	Local        []uint64 // the local block hashes, as many
 	// Seed is the block seed of Local (hashing.LocalSeed), in a sequence Space
 	// the namespace's key; without SeedKnown it is that of the parent.
 	Seed      uint64
@@ -88,20 +88,20 @@ const maxHold = 4096
 // Store applies a stored event. Blocks that the rank holds already cost a
 // look-up. A block whose parent the rank has not announced waits for it.
 func (s *Space) Store(ev *Store) Outcome {
-	if len(ev.Names) <= maxHold {
+	if len(ev.EngineHashes) <= maxHold {
 		return s.storePart(ev)
 	}
 	var out Outcome
-	for part := *ev; len(part.Names) > 0; {
-		n := min(maxHold, len(part.Names))
-		for n < len(part.Names) && part.Names[n-1] == 0 {
+	for part := *ev; len(part.EngineHashes) > 0; {
+		n := min(maxHold, len(part.EngineHashes))
+		for n < len(part.EngineHashes) && part.EngineHashes[n-1] == 0 {
 			n++ // as a parent, 0 may mean the root
 		}
-		names, local := part.Names[n:], part.Local[n:]
-		part.Names, part.Local = part.Names[:n], part.Local[:n]
+		names, local := part.EngineHashes[n:], part.Local[n:]
+		part.EngineHashes, part.Local = part.EngineHashes[:n], part.Local[:n]
 		out.add(s.storePart(&part))
-		part.Parent, part.HasParent = part.Names[n-1], true
-		part.Names, part.Local = names, local
+		part.Parent, part.HasParent = part.EngineHashes[n-1], true
+		part.EngineHashes, part.Local = names, local
 	}
 	return out
 }
@@ -114,7 +114,7 @@ func (o *Outcome) add(more Outcome) {
 }
 
 func (s *Space) storePart(ev *Store) Outcome {
-	if len(ev.Names) == 0 {
+	if len(ev.EngineHashes) == 0 {
 		return Outcome{}
 	}
 	s.mu.Lock()

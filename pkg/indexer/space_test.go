@@ -14,7 +14,7 @@ func TestNothingCostsNothing(t *testing.T) {
 	s := indexer.New()
 	s.Store(&indexer.Store{})
 	s.Store(&indexer.Store{Parent: 5, HasParent: true})
-	s.StoreNamed(0, indexer.Host, nil)
+	s.StoreByEngineHash(0, indexer.Host, nil)
 	s.Remove(3, indexer.Disk, nil)
 	s.Clear(70)
 	if st := s.Stats(); st.Bytes != 0 {
@@ -26,9 +26,9 @@ func TestNothingCostsNothing(t *testing.T) {
 // another block so: the block that an orphaned chain ends in can be removed.
 func TestAnchorTakesItsName(t *testing.T) {
 	s := indexer.New()
-	s.Store(&indexer.Store{Names: []uint64{1}, Local: []uint64{10}})
-	s.Store(&indexer.Store{Tier: indexer.Host, Names: []uint64{1}, Local: []uint64{11}})
-	out := s.Store(&indexer.Store{Tier: indexer.Host, Parent: 99, HasParent: true, Names: []uint64{1}, Local: []uint64{10}})
+	s.Store(&indexer.Store{EngineHashes: []uint64{1}, Local: []uint64{10}})
+	s.Store(&indexer.Store{Tier: indexer.Host, EngineHashes: []uint64{1}, Local: []uint64{11}})
+	out := s.Store(&indexer.Store{Tier: indexer.Host, Parent: 99, HasParent: true, EngineHashes: []uint64{1}, Local: []uint64{10}})
 	if out != (indexer.Outcome{Stored: 1}) {
 		t.Errorf("%+v", out)
 	}
@@ -48,8 +48,8 @@ func TestParentInSeveralTiers(t *testing.T) {
 	for _, hostFirst := range []bool{false, true} {
 		s := indexer.New()
 		events := []*indexer.Store{
-			{Names: []uint64{1}, Local: []uint64{10}},
-			{Tier: indexer.Host, Names: []uint64{1}, Local: []uint64{11}},
+			{EngineHashes: []uint64{1}, Local: []uint64{10}},
+			{Tier: indexer.Host, EngineHashes: []uint64{1}, Local: []uint64{11}},
 		}
 		if hostFirst {
 			slices.Reverse(events)
@@ -57,7 +57,7 @@ func TestParentInSeveralTiers(t *testing.T) {
 		for _, ev := range events {
 			s.Store(ev)
 		}
-		s.Store(&indexer.Store{Parent: 1, HasParent: true, Names: []uint64{2}, Local: []uint64{20}})
+		s.Store(&indexer.Store{Parent: 1, HasParent: true, EngineHashes: []uint64{2}, Local: []uint64{20}})
 		if got := depths(s, 0, 10, 20); got != [3]uint32{2, 0, 0} {
 			t.Errorf("host first %v: %v", hostFirst, got)
 		}
@@ -69,10 +69,10 @@ func TestParentInSeveralTiers(t *testing.T) {
 func TestRecallKeepsTheSeed(t *testing.T) {
 	const salted = 4242
 	s := indexer.New()
-	s.StoreNamed(0, indexer.Host, []uint64{1})
-	s.Store(&indexer.Store{Names: []uint64{1, 2}, Local: []uint64{10, 20}, Seed: salted, SeedKnown: true})
+	s.StoreByEngineHash(0, indexer.Host, []uint64{1})
+	s.Store(&indexer.Store{EngineHashes: []uint64{1, 2}, Local: []uint64{10, 20}, Seed: salted, SeedKnown: true})
 	s.Remove(0, indexer.Device, []uint64{2, 1})
-	s.StoreNamed(0, indexer.Host, []uint64{1, 2})
+	s.StoreByEngineHash(0, indexer.Host, []uint64{1, 2})
 	for _, name := range []uint64{1, 2} {
 		if seed, ok := s.ParentSeed(0, name); seed != salted || !ok {
 			t.Errorf("block %d: seed %d, %v", name, seed, ok)
@@ -91,13 +91,13 @@ func TestRecallMakesRuns(t *testing.T) {
 		s := indexer.New()
 		names := number(1, n)
 		local := slices.Clone(names)
-		s.StoreNamed(0, indexer.Host, []uint64{1})
-		s.Store(&indexer.Store{Names: names, Local: local})
+		s.StoreByEngineHash(0, indexer.Host, []uint64{1})
+		s.Store(&indexer.Store{EngineHashes: names, Local: local})
 		s.Remove(0, indexer.Device, names)
 		if deepest {
 			slices.Reverse(names)
 		}
-		s.StoreNamed(0, indexer.Host, names)
+		s.StoreByEngineHash(0, indexer.Host, names)
 		if st := s.Stats(); st.Runs > 2 || st.Unique != n {
 			t.Errorf("deepest first %v: %+v", deepest, st)
 		}
@@ -119,7 +119,7 @@ func TestClearBesideStores(t *testing.T) {
 	local := number(1, chats)
 	names := number(2, chats)
 	for i := range local { // many runs, so that Clear lets others in
-		s.Store(&indexer.Store{Slot: 0, Names: local[i : i+1], Local: local[i : i+1]})
+		s.Store(&indexer.Store{Slot: 0, EngineHashes: local[i : i+1], Local: local[i : i+1]})
 	}
 	var writers sync.WaitGroup
 	for w := range uint64(4) {
@@ -128,7 +128,7 @@ func TestClearBesideStores(t *testing.T) {
 			for range 500 {
 				i := rnd.IntN(chats - 100)
 				for k := i; k < i+100; k++ {
-					s.Store(&indexer.Store{Slot: 1, Names: names[k : k+1], Local: local[k : k+1]})
+					s.Store(&indexer.Store{Slot: 1, EngineHashes: names[k : k+1], Local: local[k : k+1]})
 				}
 			}
 		})

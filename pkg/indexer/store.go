@@ -6,8 +6,8 @@ func (s *Space) store(ev *Store) Outcome {
 	if !ok {
 		return s.storeOrphan(ev)
 	}
-	s.reunite(holderOf(ev.Slot, ev.Tier), ev.Names)
-	return Outcome{Stored: stored, Known: len(ev.Names) - stored}
+	s.reunite(holderOf(ev.Slot, ev.Tier), ev.EngineHashes)
+	return Outcome{Stored: stored, Known: len(ev.EngineHashes) - stored}
 }
 
 // place puts an event's blocks behind its parent and returns how many are newly
@@ -39,8 +39,8 @@ func (s *Space) resolve(ev *Store) (at place, ok bool) {
 // storeOrphan keeps an event whose parent is unknown. From the first block on
 // that the rank already has, in this tier or another, the chain is known.
 func (s *Space) storeOrphan(ev *Store) Outcome {
-	anchor, cell := len(ev.Names), uint32(0)
-	for i, name := range ev.Names {
+	anchor, cell := len(ev.EngineHashes), uint32(0)
+	for i, name := range ev.EngineHashes {
 		if c := s.findAny(ev.Slot, name); c != 0 && s.isBlock(c, ev.Local[i], ev.Seed, ev.SeedKnown) {
 			anchor, cell = i, c
 			break
@@ -57,12 +57,12 @@ func (s *Space) storeOrphan(ev *Store) Outcome {
 	} else {
 		out.Stored = 1
 	}
-	s.hold(by, cell, ev.Names[anchor])
-	s.reunite(by, ev.Names[anchor:anchor+1])
-	if rest := anchor + 1; rest < len(ev.Names) {
+	s.hold(by, cell, ev.EngineHashes[anchor])
+	s.reunite(by, ev.EngineHashes[anchor:anchor+1])
+	if rest := anchor + 1; rest < len(ev.EngineHashes) {
 		out.add(s.store(&Store{
-			Slot: ev.Slot, Tier: ev.Tier, Parent: ev.Names[anchor], HasParent: true,
-			Names: ev.Names[rest:], Local: ev.Local[rest:], Seed: ev.Seed, SeedKnown: ev.SeedKnown,
+			Slot: ev.Slot, Tier: ev.Tier, Parent: ev.EngineHashes[anchor], HasParent: true,
+			EngineHashes: ev.EngineHashes[rest:], Local: ev.Local[rest:], Seed: ev.Seed, SeedKnown: ev.SeedKnown,
 		}))
 	}
 	return out
@@ -132,10 +132,10 @@ func (s *Space) rename(by holder, p place, ev *Store) bool {
 		held := t.sets.has(nd.owners[by.tier()], by.slot()) && len(s.ranks[by.slot()].aliases.cells) == 0
 		names := t.cells.names(nd.off+p.at, uint32(m))
 		for k, name := range names {
-			if held && name == ev.Names[i+k] {
+			if held && name == ev.EngineHashes[i+k] {
 				continue
 			}
-			s.markStale(by, ev.Names[i+k], nd.off+p.at+uint32(k))
+			s.markStale(by, ev.EngineHashes[i+k], nd.off+p.at+uint32(k))
 		}
 		i += m
 		if p.at += uint32(m); p.at < nd.n {
@@ -143,7 +143,7 @@ func (s *Space) rename(by holder, p place, ev *Store) bool {
 		}
 	}
 	for ; i < len(ev.Local); i++ {
-		s.markStale(by, ev.Names[i], 0)
+		s.markStale(by, ev.EngineHashes[i], 0)
 	}
 	return s.unnameStale(by)
 }
@@ -175,7 +175,7 @@ func (s *Space) write(by holder, p place, ev *Store) {
 		seed = t.seeds.take(ev.Seed)
 		defer func() { t.seeds.release(seed) }()
 	}
-	locals, names := ev.Local, ev.Names
+	locals, names := ev.Local, ev.EngineHashes
 	for len(locals) > 0 {
 		var k int
 		if p.at < t.node(p.id).n {

@@ -7,11 +7,11 @@ import "slices"
 type Run struct {
 	// Parent is the name of the block before the first; HasParent is false at
 	// the root.
-	Parent    uint64
-	HasParent bool
-	Names     []uint64 // the engine's hashes
-	Local     []uint64
-	Seed      uint64 // the block seed of Local (hashing.LocalSeed)
+	Parent       uint64
+	HasParent    bool
+	EngineHashes []uint64 // the engine's hashes
+	Local        []uint64
+	Seed         uint64 // the block seed of Local (hashing.LocalSeed)
 	// Slots lists, per tier, the slots that hold the run and every block before
 	// it in some tier: what is behind a hole is left out (decision K13).
 	Slots [NumTiers][]uint32
@@ -179,7 +179,7 @@ func (w *Walk) run(nd *node, at uint32) uint32 {
 	if apart > 0 {
 		n = min(n, w.room(apart))
 	}
-	r.Names, w.names = keepCopy(w.names, t.cells.names(off, n))
+	r.EngineHashes, w.names = keepCopy(w.names, t.cells.names(off, n))
 	r.Local, w.local = keepCopy(w.local, t.cells.locals(off, n))
 	r.Seed = t.seeds.seed(nd.seed)
 	up, ok := t.above(off)

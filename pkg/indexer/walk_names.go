@@ -48,17 +48,17 @@ func (w *Walk) own(r *Run, by holder, off, up uint32) (Run, bool) {
 	}
 	differs := own.Parent != r.Parent
 	first := len(w.names)
-	for i, name := range r.Names {
+	for i, name := range r.EngineHashes {
 		called := a.name(off+uint32(i), by.tier(), name)
 		differs = differs || called != name
 		w.names = append(w.names, called)
 	}
-	w.looked += 1 + len(r.Names)
+	w.looked += 1 + len(r.EngineHashes)
 	if !differs {
 		w.names = w.names[:first]
 		return Run{}, false
 	}
-	own.Names = w.names[first:len(w.names):len(w.names)]
+	own.EngineHashes = w.names[first:len(w.names):len(w.names)]
 	w.slots = append(w.slots, by.slot())
 	last := len(w.slots) - 1
 	own.Slots[by.tier()] = w.slots[last : last+1 : last+1]

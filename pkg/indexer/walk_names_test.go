@@ -17,7 +17,7 @@ func copyOf(t testing.TB, s *indexer.Space, work int) *indexer.Space {
 			for _, slot := range slots {
 				to.Store(&indexer.Store{
 					Slot: slot, Tier: indexer.Tier(tier), Parent: r.Parent, HasParent: r.HasParent,
-					Names: r.Names, Local: r.Local, Seed: r.Seed, SeedKnown: true,
+					EngineHashes: r.EngineHashes, Local: r.Local, Seed: r.Seed, SeedKnown: true,
 				})
 			}
 		}
@@ -83,7 +83,7 @@ func TestWalkPicksAName(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		s := indexer.New()
 		local := []uint64{1}
-		s.Store(&indexer.Store{Slot: 0, Names: []uint64{table}, Local: local})
+		s.Store(&indexer.Store{Slot: 0, EngineHashes: []uint64{table}, Local: local})
 		var names [indexer.NumTiers][]uint64 // of slot 1, by age
 		for range 200 {
 			tier := indexer.Tier(rnd.IntN(indexer.NumTiers))
@@ -92,14 +92,14 @@ func TestWalkPicksAName(t *testing.T) {
 				s.Remove(1, tier, name)
 				names[tier] = slices.Delete(names[tier], i, i+1)
 			} else {
-				s.Store(&indexer.Store{Slot: 1, Tier: tier, Names: name, Local: local})
+				s.Store(&indexer.Store{Slot: 1, Tier: tier, EngineHashes: name, Local: local})
 				names[tier] = append(names[tier], name[0])
 			}
 			var came [indexer.NumTiers]uint64
 			for r := range s.Walk().Runs {
 				for tier, slots := range r.Slots {
 					if slices.Contains(slots, 1) {
-						came[tier] = r.Names[0]
+						came[tier] = r.EngineHashes[0]
 					}
 				}
 			}
@@ -126,10 +126,10 @@ func TestWalkPicksAName(t *testing.T) {
 func TestWalkParentOfTier(t *testing.T) {
 	s := indexer.New()
 	for _, ev := range []*indexer.Store{
-		{Names: []uint64{1}, Local: []uint64{10}},
-		{Tier: indexer.Host, Names: []uint64{2}, Local: []uint64{10}},
-		{Tier: indexer.Host, Names: []uint64{1}, Local: []uint64{11}},
-		{Tier: indexer.Host, Parent: 2, HasParent: true, Names: []uint64{3}, Local: []uint64{20}},
+		{EngineHashes: []uint64{1}, Local: []uint64{10}},
+		{Tier: indexer.Host, EngineHashes: []uint64{2}, Local: []uint64{10}},
+		{Tier: indexer.Host, EngineHashes: []uint64{1}, Local: []uint64{11}},
+		{Tier: indexer.Host, Parent: 2, HasParent: true, EngineHashes: []uint64{3}, Local: []uint64{20}},
 	} {
 		s.Store(ev)
 	}

@@ -10,7 +10,7 @@ import (
 
 // chain stores blocks that are named by their local hashes.
 func chain(s *indexer.Space, slot uint32, parent uint64, blocks ...uint64) {
-	s.Store(&indexer.Store{Slot: slot, Parent: parent, HasParent: parent != 0, Names: blocks, Local: blocks})
+	s.Store(&indexer.Store{Slot: slot, Parent: parent, HasParent: parent != 0, EngineHashes: blocks, Local: blocks})
 }
 
 // walked walks in pieces of one run, calls then with the number of each run,
@@ -91,7 +91,7 @@ func TestWalkEnds(t *testing.T) {
 	fresh := uint64(1000)
 	came := 0
 	for r := range s.WalkBy(1).Runs {
-		last := r.Names[len(r.Names)-1]
+		last := r.EngineHashes[len(r.EngineHashes)-1]
 		s.Remove(0, indexer.Device, []uint64{last})
 		chain(s, 0, 0, last)
 		chain(s, 0, 0, fresh)

@@ -134,18 +134,18 @@ func (w *watch) take(t testing.TB, r *indexer.Run) {
 				switch {
 				case parent != 0 && !w.passed[entry{slot, 0, parent}]:
 					t.Fatalf("%+v came without its parent", e)
-				case !w.ever[e][r.Names[i]]:
-					t.Fatalf("%+v was never held under the name %d", e, r.Names[i])
+				case !w.ever[e][r.EngineHashes[i]]:
+					t.Fatalf("%+v was never held under the name %d", e, r.EngineHashes[i])
 				case w.came[e]:
 					t.Fatalf("%+v came twice", e)
 				}
 				w.came[e], w.passed[entry{slot, 0, at}] = true, true
-				w.paths[called{slot, r.Names[i]}] = at
+				w.paths[called{slot, r.EngineHashes[i]}] = at
 			}
 			came++
 		}
 	}
-	if came == 0 || len(r.Names) == 0 || len(r.Names) != len(r.Local) {
+	if came == 0 || len(r.EngineHashes) == 0 || len(r.EngineHashes) != len(r.Local) {
 		t.Fatalf("a run without slots or blocks: %+v", r)
 	}
 }

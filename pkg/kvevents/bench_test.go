@@ -92,7 +92,9 @@ func (s *sink) Store(ev *indexer.Store) indexer.Outcome {
 	s.blocks += len(ev.Local)
 	return indexer.Outcome{Stored: len(ev.Local)}
 }
-func (*sink) StoreNamed(uint32, indexer.Tier, []uint64) (resolved, unresolved int) { return 0, 0 }
-func (*sink) Remove(uint32, indexer.Tier, []uint64) (removed, unknown int)         { return 0, 0 }
-func (*sink) Clear(uint32)                                                         {}
-func (*sink) ParentSeed(uint32, uint64) (uint64, bool)                             { return 0, false }
+func (*sink) StoreByEngineHash(uint32, indexer.Tier, []uint64) (resolved, unresolved int) {
+	return 0, 0
+}
+func (*sink) Remove(uint32, indexer.Tier, []uint64) (removed, unknown int) { return 0, 0 }
+func (*sink) Clear(uint32)                                                 {}
+func (*sink) ParentSeed(uint32, uint64) (uint64, bool)                     { return 0, false }

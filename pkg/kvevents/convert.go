@@ -10,9 +10,9 @@ import (
 type Index interface {
 	// Store adds blocks to a rank's tier.
 	Store(*indexer.Store) indexer.Outcome
-	// StoreNamed adds blocks that the rank has announced with tokens before
+	// StoreByEngineHash adds blocks that the rank has announced with tokens before
 	// (decision K15).
-	StoreNamed(slot uint32, t indexer.Tier, names []uint64) (resolved, unresolved int)
+	StoreByEngineHash(slot uint32, t indexer.Tier, names []uint64) (resolved, unresolved int)
 	// Remove takes blocks from a rank's tier.
 	Remove(slot uint32, t indexer.Tier, names []uint64) (removed, unknown int)
 	// Clear takes all blocks of a rank from all tiers.
@@ -171,7 +171,7 @@ func (c *Converter) apply(ev *Event, slot uint32, idx Index, work *scratch, t *T
 		t.Blocks[ev.Tier][BlocksRemoved] += uint64(removed)
 		t.Blocks[ev.Tier][BlocksUnknown] += uint64(unknown)
 	case len(ev.Tokens) == 0:
-		resolved, unresolved := idx.StoreNamed(slot, ev.Tier, ev.Names)
+		resolved, unresolved := idx.StoreByEngineHash(slot, ev.Tier, ev.Names)
 		t.Blocks[ev.Tier][BlocksResolved] += uint64(resolved)
 		t.Blocks[ev.Tier][BlocksUnresolved] += uint64(unresolved)
 	default:
@@ -191,7 +191,7 @@ func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *T
 	work.store = indexer.Store{
 		Slot: slot, Tier: ev.Tier,
 		Parent: ev.Parent, HasParent: ev.HasParent,
-		Names: ev.Names, Local: work.local,
+		EngineHashes: ev.Names, Local: work.local,
 		Seed: seed, SeedKnown: known,
 	}
 	out := idx.Store(&work.store)

@@ -42,9 +42,9 @@ func (r *recorder) Store(ev *indexer.Store) indexer.Outcome {
 	if ev.HasParent {
 		parent = fmt.Sprint(ev.Parent)
 	}
-	r.log("store slot=%d %s %s<-%v known=%t", ev.Slot, ev.Tier, parent, ev.Names, ev.SeedKnown)
+	r.log("store slot=%d %s %s<-%v known=%t", ev.Slot, ev.Tier, parent, ev.EngineHashes, ev.SeedKnown)
 	out := indexer.Outcome{}
-	for i, name := range ev.Names {
+	for i, name := range ev.EngineHashes {
 		at := block{ev.Slot, ev.Tier, name}
 		if _, held := r.blocks[at]; held {
 			out.Known++
@@ -56,7 +56,7 @@ func (r *recorder) Store(ev *indexer.Store) indexer.Outcome {
 	return out
 }
 
-func (r *recorder) StoreNamed(slot uint32, t indexer.Tier, names []uint64) (resolved, unresolved int) {
+func (r *recorder) StoreByEngineHash(slot uint32, t indexer.Tier, names []uint64) (resolved, unresolved int) {
 	r.log("named slot=%d %s %v", slot, t, names)
 	return 0, len(names)
 }

@@ -20,13 +20,13 @@ func (r *reader) apply(e *event) {
 	case storedEvent:
 		r.store(at.slot, e)
 	case removedEvent:
-		r.refused(r.gate.RecoverRemoved(at.slot, e.rank, e.tier, e.names))
+		r.refused(r.gate.MergeRemoved(at.slot, e.rank, e.tier, e.names))
 		if !r.waiting.remove(at.slot, e.tier, e.names, r.report.Events) {
 			r.skipped(NoRoom, r.waiting.n)
 			r.waiting.reset()
 		}
 	case clearedEvent:
-		r.refused(r.gate.RecoverCleared(at.slot, e.rank))
+		r.refused(r.gate.MergeCleared(at.slot, e.rank))
 		r.waiting.clear(at.slot, r.report.Events)
 	}
 }
@@ -60,37 +60,37 @@ func (r *reader) store(slot uint32, e *event) {
 		for n < len(names) && names[n-1] == 0 {
 			n++ // as a parent, 0 may mean the root
 		}
-		ev.Names, ev.Local = names[:n], local[:n]
-		if r.seen.ChainRepeats(ev.Parent, ev.HasParent, ev.Names) {
+		ev.EngineHashes, ev.Local = names[:n], local[:n]
+		if r.seen.ChainRepeats(ev.Parent, ev.HasParent, ev.EngineHashes) {
 			r.skipped(RepeatedHash, 1)
 			return
 		}
-		stored, res := r.gate.Recover(e.rank, &ev)
+		stored, res := r.gate.Merge(e.rank, &ev)
 		r.report.Blocks += uint64(stored)
-		if res == Waits {
-			ev.Names, ev.Local = names, local
+		if res == ParentUnknown {
+			ev.EngineHashes, ev.Local = names, local
 			r.skipped(NoRoom, r.waiting.put(e.rank, &ev, r.report.Events))
 			return
 		}
 		if r.refused(res) {
 			return
 		}
-		r.join(slot, ev.Names)
+		r.join(slot, ev.EngineHashes)
 		ev.Parent, ev.HasParent = names[n-1], true
 		names, local = names[n:], local[n:]
 	}
 }
 
 // refused counts what a gate did not take.
-func (r *reader) refused(res Result) bool {
+func (r *reader) refused(res MergeResult) bool {
 	switch res {
-	case Left, Over:
+	case SlotLost, NotRecovering:
 		r.skipped(RankLeft, 1)
-	case Replaced:
+	case Superseded:
 		r.skipped(Obsolete, 1)
-	case Overrun:
+	case TooManyRemovals:
 		r.skipped(LiveRemovals, 1)
-	case Waits:
+	case ParentUnknown:
 		r.skipped(MissingParent, 1)
 	case Applied:
 		return false
@@ -111,9 +111,9 @@ func (r *reader) join(slot uint32, names []uint64) {
 				r.stack = r.stack[:len(r.stack)-1]
 				continue
 			}
-			stored, res := r.gate.Recover(b.rank, &indexer.Store{
+			stored, res := r.gate.Merge(b.rank, &indexer.Store{
 				Slot: slot, Tier: b.tier, Parent: parent, HasParent: true,
-				Names: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown,
+				EngineHashes: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown,
 			})
 			r.report.Blocks += uint64(stored)
 			if !r.refused(res) {
@@ -128,7 +128,7 @@ func (r *reader) join(slot uint32, names []uint64) {
 func (r *reader) release() {
 	if r.err == nil {
 		for _, key := range r.waiting.parents() {
-			if r.gate.Knows(key.slot, key.parent) {
+			if r.gate.KnowsParent(key.slot, key.parent) {
 				r.join(key.slot, []uint64{key.parent})
 			}
 		}

@@ -42,8 +42,8 @@ type Gate struct {
 type gateRank struct {
 	rank    catalog.Rank
 	entered bool
-	dumped  bool   // the slot may hold blocks from a dump
-	refused Result // of dump entries, if not Applied
+	dumped  bool        // the slot may hold blocks from a dump
+	refused MergeResult // of dump entries, if not Applied
 	marks   map[uint64]mark
 }
 
@@ -58,17 +58,17 @@ const (
 	anyRemoved   mark = 0xf
 )
 
-// Result is what became of an entry of a dump.
-type Result uint8
+// MergeResult is what became of an entry of a dump.
+type MergeResult uint8
 
-// Results of Gate.Recover.
+// Results of Gate.Merge.
 const (
-	Applied  Result = iota
-	Waits           // the parent is not known: nothing is stored
-	Left            // the slot is not the rank's, or not any more
-	Replaced        // live events have made the dump of this rank obsolete
-	Overrun         // too much was removed live, or too many ranks left, to tell what may come back
-	Over            // no recovery runs
+	Applied         MergeResult = iota
+	ParentUnknown               // the parent is not known: nothing is stored
+	SlotLost                    // the slot is not the rank's, or not any more
+	Superseded                  // live events have made the dump of this rank obsolete
+	TooManyRemovals             // too much was removed live, or too many ranks left, to tell what may come back
+	NotRecovering               // no recovery runs
 )
 
 // NewGate returns the gate of an index, which nobody else may write to.
@@ -79,8 +79,8 @@ func NewGate(space *indexer.Space, recovering bool) *Gate {
 	return g
 }
 
-// Enter makes slot the place of r. It does nothing if it is.
-func (g *Gate) Enter(slot uint32, r catalog.Rank) {
+// AssignSlot makes slot the place of r. It does nothing if it is.
+func (g *Gate) AssignSlot(slot uint32, r catalog.Rank) {
 	if stale := g.enter(slot, r); stale {
 		g.space.Forget(slot)
 	}
@@ -99,9 +99,9 @@ func (g *Gate) enter(slot uint32, r catalog.Rank) (stale bool) {
 	return stale
 }
 
-// Leave empties a slot whose rank has left. Entries of dumps for the rank are
+// ReleaseSlot empties a slot whose rank has left. Entries of dumps for the rank are
 // refused from now on.
-func (g *Gate) Leave(slot uint32) {
+func (g *Gate) ReleaseSlot(slot uint32) {
 	g.leave(slot)
 	g.space.Forget(slot)
 }
@@ -147,9 +147,9 @@ func (g *Gate) Empty() bool {
 	return true
 }
 
-// End is the end of the recovery: what was remembered for it goes, and entries
+// EndRecovery is the end of the recovery: what was remembered for it goes, and entries
 // of dumps are refused.
-func (g *Gate) End() {
+func (g *Gate) EndRecovery() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i := range g.ranks {
@@ -174,7 +174,7 @@ func (g *Gate) dropLocked(k *gateRank) {
 }
 
 // refuseLocked ends the merging of a rank.
-func (g *Gate) refuseLocked(k *gateRank, why Result) {
+func (g *Gate) refuseLocked(k *gateRank, why MergeResult) {
 	g.dropLocked(k)
 	k.refused = why
 }

@@ -5,10 +5,10 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// Recover merges a stored event of a dump: its blocks are r's, and its slot is
+// Merge merges a stored event of a dump: its blocks are r's, and its slot is
 // what the caller took for r's. stored counts blocks that are new. Live events
 // wait meanwhile, so long events come in parts.
-func (g *Gate) Recover(r catalog.Rank, ev *indexer.Store) (stored int, res Result) {
+func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeResult) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k, res := g.admitLocked(ev.Slot, r)
@@ -16,29 +16,29 @@ func (g *Gate) Recover(r catalog.Rank, ev *indexer.Store) (stored int, res Resul
 		return 0, res
 	}
 	if ev.HasParent && ev.Parent != 0 && !g.knowsLocked(k, ev.Slot, ev.Parent) {
-		return 0, Waits
+		return 0, ParentUnknown
 	}
 	k.dumped = true
 	out := g.space.Store(ev)
 	if out.Orphaned > 0 {
-		g.markLocked(k, ev.Names, orphanedMark, 0)
+		g.markLocked(k, ev.EngineHashes, orphanedMark, 0)
 	}
 	return out.Stored - g.settleLocked(k, ev), Applied
 }
 
 // admitLocked says whether dump entries of a rank are merged.
-func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateRank, Result) {
+func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateRank, MergeResult) {
 	if !g.merging.Load() {
-		return nil, Over
+		return nil, NotRecovering
 	}
 	if g.full {
-		return nil, Overrun
+		return nil, TooManyRemovals
 	}
 	if int(slot) >= len(g.ranks) || !g.ranks[slot].entered || g.ranks[slot].rank != r {
-		return nil, Left
+		return nil, SlotLost
 	}
 	if _, left := g.left[r]; left {
-		return nil, Left
+		return nil, SlotLost
 	}
 	return &g.ranks[slot], g.ranks[slot].refused
 }
@@ -60,7 +60,7 @@ func (g *Gate) settleLocked(k *gateRank, ev *indexer.Store) (removed int) {
 		return 0
 	}
 	var gone, named [indexer.NumTiers][]uint64
-	for _, name := range ev.Names {
+	for _, name := range ev.EngineHashes {
 		m := k.marks[name]
 		if m&(removedMark<<ev.Tier) != 0 {
 			gone[ev.Tier] = append(gone[ev.Tier], name)
@@ -77,14 +77,14 @@ func (g *Gate) settleLocked(k *gateRank, ev *indexer.Store) (removed int) {
 			removed += n
 		}
 		if len(named[t]) > 0 {
-			g.space.StoreNamed(ev.Slot, t, named[t])
+			g.space.StoreByEngineHash(ev.Slot, t, named[t])
 		}
 	}
 	return removed
 }
 
-// RecoverRemoved merges a removed event of a dump.
-func (g *Gate) RecoverRemoved(slot uint32, r catalog.Rank, t indexer.Tier, names []uint64) Result {
+// MergeRemoved merges a removed event of a dump.
+func (g *Gate) MergeRemoved(slot uint32, r catalog.Rank, t indexer.Tier, names []uint64) MergeResult {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, res := g.admitLocked(slot, r)
@@ -94,8 +94,8 @@ func (g *Gate) RecoverRemoved(slot uint32, r catalog.Rank, t indexer.Tier, names
 	return res
 }
 
-// RecoverCleared merges a cleared event of a dump.
-func (g *Gate) RecoverCleared(slot uint32, r catalog.Rank) Result {
+// MergeCleared merges a cleared event of a dump.
+func (g *Gate) MergeCleared(slot uint32, r catalog.Rank) MergeResult {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, res := g.admitLocked(slot, r)
@@ -105,8 +105,8 @@ func (g *Gate) RecoverCleared(slot uint32, r catalog.Rank) Result {
 	return res
 }
 
-// Knows tells whether Recover would take blocks behind a block of that name.
-func (g *Gate) Knows(slot uint32, name uint64) bool {
+// KnowsParent tells whether Recover would take blocks behind a block of that name.
+func (g *Gate) KnowsParent(slot uint32, name uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.knowsLocked(g.rankLocked(slot), slot, name)

@@ -9,20 +9,20 @@ import "github.com/select-service/select-service/pkg/indexer"
 // Store applies a live stored event.
 func (g *Gate) Store(ev *indexer.Store) indexer.Outcome {
 	if g.merging.Load() {
-		g.unmark(ev.Slot, ev.Names, (removedMark|namedMark)<<ev.Tier)
+		g.unmark(ev.Slot, ev.EngineHashes, (removedMark|namedMark)<<ev.Tier)
 	}
 	return g.space.Store(ev)
 }
 
-// StoreNamed applies a live stored event without tokens. Blocks that the index
+// StoreByEngineHash applies a live stored event without tokens. Blocks that the index
 // does not know may yet come with a dump.
-func (g *Gate) StoreNamed(slot uint32, t indexer.Tier, names []uint64) (resolved, unresolved int) {
+func (g *Gate) StoreByEngineHash(slot uint32, t indexer.Tier, names []uint64) (resolved, unresolved int) {
 	if !g.merging.Load() {
-		return g.space.StoreNamed(slot, t, names)
+		return g.space.StoreByEngineHash(slot, t, names)
 	}
 	g.unmark(slot, names, removedMark<<t)
 	g.mark(slot, names, namedMark<<t, 0)
-	resolved, unresolved = g.space.StoreNamed(slot, t, names)
+	resolved, unresolved = g.space.StoreByEngineHash(slot, t, names)
 	if unresolved == 0 {
 		g.unmark(slot, names, namedMark<<t)
 	}
@@ -58,7 +58,7 @@ func (g *Gate) obsolete(slot uint32) (dumped bool) {
 	defer g.mu.Unlock()
 	k := g.rankLocked(slot)
 	dumped, k.dumped = k.dumped, false
-	g.refuseLocked(k, Replaced)
+	g.refuseLocked(k, Superseded)
 	return dumped
 }
 
@@ -88,7 +88,7 @@ func (g *Gate) markLocked(k *gateRank, names []uint64, set, clear mark) {
 		k.marks[name] = k.marks[name]&^clear | set
 	}
 	if g.marks += len(k.marks) - before; g.marks > g.limit {
-		g.refuseLocked(k, Overrun)
+		g.refuseLocked(k, TooManyRemovals)
 	}
 }
 

@@ -22,7 +22,7 @@ type gated struct {
 func newGated(t *testing.T) *gated {
 	g := &gated{t: t, space: indexer.New(), rank: catalog.Rank{Worker: 7}}
 	g.Gate = NewGate(g.space, true)
-	g.Enter(0, g.rank)
+	g.AssignSlot(0, g.rank)
 	return g
 }
 
@@ -31,15 +31,15 @@ func newGated(t *testing.T) *gated {
 func chain(t indexer.Tier, from, to uint64) *indexer.Store {
 	ev := &indexer.Store{Tier: t, Parent: 99 + from, HasParent: from > 0}
 	for i := from; i < to; i++ {
-		ev.Names, ev.Local = append(ev.Names, 100+i), append(ev.Local, i+1)
+		ev.EngineHashes, ev.Local = append(ev.EngineHashes, 100+i), append(ev.Local, i+1)
 	}
 	return ev
 }
 
-func (g *gated) dump(ev *indexer.Store, want Result) {
+func (g *gated) dump(ev *indexer.Store, want MergeResult) {
 	g.t.Helper()
-	if _, res := g.Recover(g.rank, ev); res != want {
-		g.t.Errorf("dump of %v: result %d, want %d", ev.Names, res, want)
+	if _, res := g.Merge(g.rank, ev); res != want {
+		g.t.Errorf("dump of %v: result %d, want %d", ev.EngineHashes, res, want)
 	}
 }
 
@@ -74,12 +74,12 @@ func TestLiveRemovals(t *testing.T) {
 func TestRemovedParent(t *testing.T) {
 	g := newGated(t)
 	g.Remove(0, indexer.Device, []uint64{101})
-	g.dump(chain(indexer.Device, 3, 4), Waits)
+	g.dump(chain(indexer.Device, 3, 4), ParentUnknown)
 	g.dump(chain(indexer.Device, 0, 2), Applied)
 	g.dump(chain(indexer.Device, 2, 3), Applied)
 	g.dump(chain(indexer.Device, 3, 4), Applied)
 	g.want(1, 0)
-	g.End()
+	g.EndRecovery()
 	g.Store(chain(indexer.Device, 1, 2))
 	g.want(4, 0)
 }
@@ -88,7 +88,7 @@ func TestRemovedParent(t *testing.T) {
 // brought them are offloaded when it does.
 func TestLiveNames(t *testing.T) {
 	g := newGated(t)
-	if resolved, unresolved := g.StoreNamed(0, indexer.Host, []uint64{101, 102, 103}); resolved != 0 || unresolved != 3 {
+	if resolved, unresolved := g.StoreByEngineHash(0, indexer.Host, []uint64{101, 102, 103}); resolved != 0 || unresolved != 3 {
 		t.Fatal(resolved, unresolved)
 	}
 	g.Remove(0, indexer.Device, []uint64{101, 102, 103})
@@ -109,13 +109,13 @@ func TestCleared(t *testing.T) {
 			g.dump(chain(indexer.Device, 0, 2), Applied)
 			clear(g.Gate)
 			g.want(0, 0)
-			g.dump(chain(indexer.Device, 0, 2), Replaced)
+			g.dump(chain(indexer.Device, 0, 2), Superseded)
 			g.Store(chain(indexer.Device, 0, 1))
 			g.want(1, 0)
-			g.Enter(1, catalog.Rank{Worker: 8})
+			g.AssignSlot(1, catalog.Rank{Worker: 8})
 			ev := chain(indexer.Device, 0, 2)
 			ev.Slot = 1
-			if _, res := g.Recover(catalog.Rank{Worker: 8}, ev); res != Applied {
+			if _, res := g.Merge(catalog.Rank{Worker: 8}, ev); res != Applied {
 				t.Errorf("another rank: %d", res)
 			}
 		})
@@ -127,8 +127,8 @@ func TestCleared(t *testing.T) {
 func TestReplayAfterRecovery(t *testing.T) {
 	g := newGated(t)
 	g.dump(chain(indexer.Device, 0, 4), Applied)
-	g.End()
-	g.dump(chain(indexer.Device, 0, 5), Over)
+	g.EndRecovery()
+	g.dump(chain(indexer.Device, 0, 5), NotRecovering)
 	g.want(4, 0)
 	g.Replayed(0)
 	g.want(0, 0)
@@ -143,16 +143,16 @@ func TestLeft(t *testing.T) {
 	g := newGated(t)
 	g.dump(chain(indexer.Device, 0, 4), Applied)
 	g.Remove(0, indexer.Device, []uint64{200})
-	g.Leave(0)
+	g.ReleaseSlot(0)
 	g.want(0, 0)
-	g.dump(chain(indexer.Device, 0, 4), Left)
-	g.Enter(0, catalog.Rank{Worker: 9})
-	g.dump(chain(indexer.Device, 0, 4), Left)
-	g.Enter(3, g.rank)
+	g.dump(chain(indexer.Device, 0, 4), SlotLost)
+	g.AssignSlot(0, catalog.Rank{Worker: 9})
+	g.dump(chain(indexer.Device, 0, 4), SlotLost)
+	g.AssignSlot(3, g.rank)
 	ev := chain(indexer.Device, 0, 4)
 	ev.Slot = 3
-	g.dump(ev, Left)
-	if _, res := g.Recover(catalog.Rank{Worker: 9}, chain(indexer.Device, 0, 1)); res != Applied {
+	g.dump(ev, SlotLost)
+	if _, res := g.Merge(catalog.Rank{Worker: 9}, chain(indexer.Device, 0, 1)); res != Applied {
 		t.Errorf("the slot's new rank: %d", res)
 	}
 	if ranks := g.Ranks(); len(ranks) != 2 || ranks[0].Worker != 9 || ranks[3] != g.rank {
@@ -161,12 +161,12 @@ func TestLeft(t *testing.T) {
 	if g.marks != 0 {
 		t.Errorf("%d marks are left", g.marks)
 	}
-	g.dump(&indexer.Store{Slot: 1 << 20}, Left)
+	g.dump(&indexer.Store{Slot: 1 << 20}, SlotLost)
 	if g.Empty() {
 		t.Error("the gate has ranks")
 	}
-	g.Leave(0)
-	g.Leave(3)
+	g.ReleaseSlot(0)
+	g.ReleaseSlot(3)
 	if !g.Empty() {
 		t.Error("the gate has no ranks")
 	}
@@ -176,9 +176,9 @@ func TestLeft(t *testing.T) {
 func TestSlotTakenOver(t *testing.T) {
 	g := newGated(t)
 	g.dump(chain(indexer.Device, 0, 4), Applied)
-	g.Enter(0, g.rank)
+	g.AssignSlot(0, g.rank)
 	g.want(4, 0)
-	g.Enter(0, catalog.Rank{Worker: 8})
+	g.AssignSlot(0, catalog.Rank{Worker: 8})
 	g.want(0, 0)
 }
 
@@ -187,21 +187,21 @@ func TestSlotTakenOver(t *testing.T) {
 func TestTooManyMarks(t *testing.T) {
 	g := newGated(t)
 	g.limit = 10
-	g.Enter(1, catalog.Rank{Worker: 8})
+	g.AssignSlot(1, catalog.Rank{Worker: 8})
 	g.Remove(1, indexer.Device, []uint64{100, 101})
 	g.Remove(0, indexer.Device, []uint64{1, 2, 3, 4, 5, 6, 7, 8})
 	g.dump(chain(indexer.Device, 0, 4), Applied)
 	g.want(4, 0)
 	g.Remove(0, indexer.Device, []uint64{102, 9})
 	g.want(2, 0)
-	g.dump(chain(indexer.Device, 2, 4), Overrun)
+	g.dump(chain(indexer.Device, 2, 4), TooManyRemovals)
 	g.Remove(0, indexer.Device, []uint64{10, 11, 12})
 	if g.marks != 2 {
 		t.Errorf("%d marks", g.marks)
 	}
 	ev := chain(indexer.Device, 0, 2)
 	ev.Slot = 1
-	if stored, res := g.Recover(catalog.Rank{Worker: 8}, ev); stored != 0 || res != Applied {
+	if stored, res := g.Merge(catalog.Rank{Worker: 8}, ev); stored != 0 || res != Applied {
 		t.Errorf("the other rank got %d blocks, result %d", stored, res)
 	}
 }
@@ -211,29 +211,29 @@ func TestTooManyMarks(t *testing.T) {
 func TestTooManyLeft(t *testing.T) {
 	g := newGated(t)
 	for i := range uint64(maxLeft) {
-		g.Enter(1, catalog.Rank{Worker: 1000 + i})
+		g.AssignSlot(1, catalog.Rank{Worker: 1000 + i})
 		g.leave(1)
 	}
 	g.dump(chain(indexer.Device, 0, 1), Applied)
-	g.Enter(1, catalog.Rank{Worker: 1})
+	g.AssignSlot(1, catalog.Rank{Worker: 1})
 	g.leave(1)
-	g.dump(chain(indexer.Device, 0, 1), Overrun)
+	g.dump(chain(indexer.Device, 0, 1), TooManyRemovals)
 }
 
 // TestDumpRemovals: removed and cleared events of a dump are obeyed.
 func TestDumpRemovals(t *testing.T) {
 	g := newGated(t)
 	g.dump(chain(indexer.Device, 0, 4), Applied)
-	if res := g.RecoverRemoved(0, g.rank, indexer.Device, []uint64{103}); res != Applied {
+	if res := g.MergeRemoved(0, g.rank, indexer.Device, []uint64{103}); res != Applied {
 		t.Error(res)
 	}
 	g.want(3, 0)
-	if res := g.RecoverCleared(0, g.rank); res != Applied {
+	if res := g.MergeCleared(0, g.rank); res != Applied {
 		t.Error(res)
 	}
 	g.want(0, 0)
-	g.End()
-	if a, b := g.RecoverRemoved(0, g.rank, 0, nil), g.RecoverCleared(0, g.rank); a != Over || b != Over {
+	g.EndRecovery()
+	if a, b := g.MergeRemoved(0, g.rank, 0, nil), g.MergeCleared(0, g.rank); a != NotRecovering || b != NotRecovering {
 		t.Error(a, b)
 	}
 }
@@ -246,7 +246,7 @@ func TestRacingWriters(t *testing.T) {
 	g := NewGate(space, true)
 	const ranks, blocks = 4, 200
 	for slot := range uint32(ranks) {
-		g.Enter(slot, catalog.Rank{Worker: uint64(slot)})
+		g.AssignSlot(slot, catalog.Rank{Worker: uint64(slot)})
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -255,7 +255,7 @@ func TestRacingWriters(t *testing.T) {
 				for slot := range uint32(ranks) {
 					ev := chain(indexer.Device, from, from+10)
 					ev.Slot = slot
-					g.Recover(catalog.Rank{Worker: uint64(slot)}, ev)
+					g.Merge(catalog.Rank{Worker: uint64(slot)}, ev)
 				}
 			}
 		}
@@ -267,7 +267,7 @@ func TestRacingWriters(t *testing.T) {
 					ev := chain(indexer.Device, from, from+10)
 					ev.Slot = slot
 					g.Store(ev)
-					g.Remove(slot, indexer.Device, ev.Names)
+					g.Remove(slot, indexer.Device, ev.EngineHashes)
 				}
 			}
 			ev := chain(indexer.Device, 0, 2*uint64(slot)+1)
@@ -276,7 +276,7 @@ func TestRacingWriters(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	g.End()
+	g.EndRecovery()
 	for slot := range uint32(ranks) {
 		if held := space.Held(slot)[indexer.Device]; held != 2*int(slot)+1 {
 			t.Errorf("slot %d holds %d blocks", slot, held)

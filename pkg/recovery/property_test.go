@@ -70,7 +70,7 @@ func storeOf(worker uint64, t indexer.Tier, run []uint64) *indexer.Store {
 	}
 	for _, p := range run {
 		name, local := block(p)
-		ev.Names, ev.Local = append(ev.Names, name), append(ev.Local, local)
+		ev.EngineHashes, ev.Local = append(ev.EngineHashes, name), append(ev.Local, local)
 	}
 	return ev
 }
@@ -86,7 +86,7 @@ func (h *history) draw() {
 			t := h.tier()
 			ev := storeOf(worker, t, run[:n])
 			var blocks [][2]uint64
-			for i, name := range ev.Names {
+			for i, name := range ev.EngineHashes {
 				h.model[naiveKey{worker, t, name}] = true
 				blocks = append(blocks, [2]uint64{name, ev.Local[i]})
 			}
@@ -118,15 +118,15 @@ func (h *history) act() {
 		h.log = append(h.log, fmt.Sprintf("store %d %v %v", worker, t, run))
 		h.world.gate.Store(ev)
 		h.live = append(h.live, func(m naive) {
-			for _, name := range ev.Names {
+			for _, name := range ev.EngineHashes {
 				m[naiveKey{worker, t, name}] = true
 			}
 		})
 	default:
 		h.log = append(h.log, fmt.Sprintf("remove %d %v %v", worker, t, run))
-		h.world.gate.Remove(slot, t, ev.Names)
+		h.world.gate.Remove(slot, t, ev.EngineHashes)
 		h.live = append(h.live, func(m naive) {
-			for _, name := range ev.Names {
+			for _, name := range ev.EngineHashes {
 				delete(m, naiveKey{worker, t, name})
 			}
 		})
@@ -165,7 +165,7 @@ func TestAnyOrder(t *testing.T) {
 	for seed := range uint64(runs) {
 		h := &history{rnd: rand.New(rand.NewPCG(seed, 1)), model: naive{}, world: newWorldScope()}
 		for worker := range uint64(workers) {
-			h.world.gate.Enter(uint32(worker), catalog.Rank{Worker: worker})
+			h.world.gate.AssignSlot(uint32(worker), catalog.Rank{Worker: worker})
 		}
 		h.draw()
 		for i := range h.lines[:max(0, len(h.lines)-1)] {
@@ -177,7 +177,7 @@ func TestAnyOrder(t *testing.T) {
 			t.Fatalf("seed %d: %+v, %v\n%v", seed, report, err, h.log)
 		}
 		if h.rnd.IntN(2) == 0 {
-			h.world.gate.End()
+			h.world.gate.EndRecovery()
 		}
 		for range h.rnd.IntN(10) {
 			h.act()

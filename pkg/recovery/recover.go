@@ -36,8 +36,8 @@ type Answer struct {
 	Recovering bool // the peer is recovering itself
 }
 
-// Whole tells whether nobody else needs to be asked.
-func (a *Answer) Whole() bool { return a.Started && !a.Recovering && !a.Incomplete() }
+// Sufficient tells whether nobody else needs to be asked.
+func (a *Answer) Sufficient() bool { return a.Started && !a.Recovering && !a.Incomplete() }
 
 // Summary is what a recovery brought.
 type Summary struct {
@@ -62,7 +62,7 @@ func Recover(ctx context.Context, peers []string, fetch Fetcher, target Target, 
 		if answer.Started {
 			sum.Answered++
 		}
-		if sum.Complete = answer.Whole(); sum.Complete {
+		if sum.Complete = answer.Sufficient(); sum.Complete {
 			break
 		}
 	}

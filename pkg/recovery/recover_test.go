@@ -59,7 +59,7 @@ func (p *peers) Read(peer string, r *Report) {
 }
 
 func (p *peers) Answered(peer string, a Answer, err error) {
-	p.log = append(p.log, fmt.Sprintf("answer %s %v %v", peer, a.Whole(), err != nil))
+	p.log = append(p.log, fmt.Sprintf("answer %s %v %v", peer, a.Sufficient(), err != nil))
 }
 
 // TestRecover: peers are asked in order until one gave all; what each gave

@@ -33,7 +33,7 @@ func TestRoundTrip(t *testing.T) {
 				local += i << 32
 			}
 			ev.Local = append(ev.Local, local)
-			ev.Names = append(ev.Names, local^0x5555)
+			ev.EngineHashes = append(ev.EngineHashes, local^0x5555)
 		}
 		prompts = append(prompts, ev.Local)
 		for slot := range uint32(5) {

@@ -48,9 +48,9 @@ func (w *waiting) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped 
 		w.rows, w.heads = make([]waitingBlock, 1), make(map[waitingKey]uint32)
 	}
 	parent := ev.Parent
-	for i, name := range ev.Names {
+	for i, name := range ev.EngineHashes {
 		if w.n == w.limit {
-			return len(ev.Names) - i // those behind it would wait in vain
+			return len(ev.EngineHashes) - i // those behind it would wait in vain
 		}
 		w.n++
 		key := waitingKey{parent, ev.Slot}

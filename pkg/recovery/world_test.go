@@ -57,7 +57,7 @@ func (s *worldScope) slot(r catalog.Rank) uint32 {
 	if !ok {
 		slot = uint32(len(s.slots))
 		s.slots[r] = slot
-		s.gate.Enter(slot, r)
+		s.gate.AssignSlot(slot, r)
 	}
 	return slot
 }

@@ -37,9 +37,9 @@ type Source struct {
 // children whatever their tiers. The block seed, if it is not hashing.Seed, is
 // an extra key of "stored". A Writer keeps no more than one chunk of it.
 type Writer struct {
-	// Domain makes events say in whose memory their blocks are, as those of
+	// ResidencyDomain makes events say in whose memory their blocks are, as those of
 	// dynamo-kv-router 1.6.1 do: always the worker's own.
-	Domain bool
+	ResidencyDomain bool
 
 	w      io.Writer
 	chunk  []byte // not written yet
@@ -85,9 +85,9 @@ func (d *Writer) Close() error {
 // that the blocks are turned into text once.
 func (d *Writer) run(ctx context.Context, s *Source, run *indexer.Run, first uint64) {
 	parent, hasParent := run.Parent, run.HasParent
-	for at := 0; at < len(run.Names); at += eventBlocks {
-		end := min(at+eventBlocks, len(run.Names))
-		d.blocks = appendBlocks(d.blocks[:0], run.Names[at:end], run.Local[at:end])
+	for at := 0; at < len(run.EngineHashes); at += eventBlocks {
+		end := min(at+eventBlocks, len(run.EngineHashes))
+		d.blocks = appendBlocks(d.blocks[:0], run.EngineHashes[at:end], run.Local[at:end])
 		for tier, slots := range run.Slots {
 			for _, slot := range slots {
 				rank, ok := s.Ranks[slot]
@@ -103,7 +103,7 @@ func (d *Writer) run(ctx context.Context, s *Source, run *indexer.Run, first uin
 				}
 			}
 		}
-		parent, hasParent = run.Names[end-1], true
+		parent, hasParent = run.EngineHashes[end-1], true
 	}
 }
 
@@ -114,7 +114,7 @@ func (d *Writer) stored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent
 	d.text(`,"storage_tier":"`)
 	d.text(t.String())
 	d.text(`",`)
-	if d.Domain {
+	if d.ResidencyDomain {
 		d.text(`"residency_domain":"worker",`)
 	}
 	d.text(`"event":{"event_id":`)

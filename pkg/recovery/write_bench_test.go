@@ -28,7 +28,7 @@ func chats(entries int) (*indexer.Space, map[uint32]catalog.Rank) {
 			for i := 32; i < 512; i++ {
 				names[i], local[i] = rnd.Uint64(), rnd.Uint64()
 			}
-			s.Store(&indexer.Store{Slot: slot, Names: names, Local: local, Seed: hashing.Seed, SeedKnown: true})
+			s.Store(&indexer.Store{Slot: slot, EngineHashes: names, Local: local, Seed: hashing.Seed, SeedKnown: true})
 		}
 	}
 	return s, ranks

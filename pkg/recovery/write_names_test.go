@@ -26,10 +26,10 @@ func TestOwnNames(t *testing.T) {
 			}
 			local[i], names[i] = append(local[i], l), append(names[i], l<<8+uint64(i))
 		}
-		a.gate.Store(&indexer.Store{Slot: slot, Names: names[i], Local: local[i]})
+		a.gate.Store(&indexer.Store{Slot: slot, EngineHashes: names[i], Local: local[i]})
 		a.gate.Store(&indexer.Store{
 			Slot: slot, Tier: indexer.Host, Parent: names[i][99], HasParent: true,
-			Names: names[i][100:200], Local: local[i][100:200],
+			EngineHashes: names[i][100:200], Local: local[i][100:200],
 		})
 	}
 	var dump bytes.Buffer
@@ -47,7 +47,7 @@ func TestOwnNames(t *testing.T) {
 		t.Fatalf("%+v, %v", report, err)
 	}
 	b := to.scopes[mt]
-	b.gate.End()
+	b.gate.EndRecovery()
 
 	alike := func(when string) {
 		t.Helper()

@@ -20,7 +20,7 @@ import (
 func run(n int) *indexer.Run {
 	r := &indexer.Run{Seed: hashing.Seed}
 	for i := range uint64(n) {
-		r.Names, r.Local = append(r.Names, 1000+i), append(r.Local, 5000+i)
+		r.EngineHashes, r.Local = append(r.EngineHashes, 1000+i), append(r.Local, 5000+i)
 	}
 	r.Slots[indexer.Device], r.Slots[indexer.Disk] = []uint32{0}, []uint32{2}
 	return r
@@ -80,7 +80,7 @@ func TestWriteFormat(t *testing.T) {
 
 			var with bytes.Buffer
 			d = recovery.NewWriter(&with)
-			d.Domain = true
+			d.ResidencyDomain = true
 			for _, s := range c.sources {
 				if err := d.Scope(t.Context(), s); err != nil {
 					t.Fatal(err)
