@@ -1,6 +1,9 @@
 # select-service. `make help` lists the targets; `make demo` and `make test`
 # install what the machine is missing and need nothing else than Go and the
 # usual build tools.
+#
+# Tests come in three rings. `make test` is for a change: minutes. `make check` is
+# what CI runs on every push. `make nightly` is everything at full length.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -12,6 +15,9 @@ TOOLS    := .cache/bin
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS  := -s -w -X main.release=$(VERSION)
 PKG      ?= ./...
+SHORT    ?= -short
+RACE     ?= -race
+LOAD     ?= 20
 FUZZTIME ?= 30s
 BENCH    ?= .
 
@@ -32,21 +38,33 @@ setup: ## install libzmq's headers and pkg-config if they are missing
 build: setup ## build bin/select-service
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/select-service ./cmd/select-service
 
+# SHORT is the one switch between the rings: with -short, tests shorten their
+# random histories and leave out the largest sizes. The tests of the built program
+# share one build, which has the race detector as they do.
 .PHONY: test
-test: setup ## run every test with the race detector, in random order
-	$(GO) test -race -shuffle=on -timeout 20m $(PKG)
+test: setup ## ring 1: every test, short, with the race detector (PKG, SHORT=, RACE= to change that)
+	$(GO) build $(RACE) -o $(BIN)/test/select-service ./cmd/select-service
+	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/test/select-service $(GO) test $(RACE) $(SHORT) -shuffle=on -timeout 60m $(PKG)
 
-.PHONY: e2e
-e2e: build ## run only the black-box tests against the built program
-	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 20m -v ./test/...
+.PHONY: check
+check: ## ring 2: what CI runs
+	.ci/run
 
-.PHONY: test-faults
-test-faults: setup ## run 100 (FAULT_SCHEDULES) schedules of faults between replicas
-	FAULT_SCHEDULES=$${FAULT_SCHEDULES:-100} $(GO) test -race -count=1 -timeout 60m -v -run '^TestFaults$$' ./test/replicas
+.PHONY: nightly
+nightly: ## ring 3: everything at full length; all steps run, the end names the failed
+	.ci/nightly
+
+.PHONY: test-busy
+test-busy: setup ## the timing-sensitive tests beside LOAD (20) busy processes
+	GO='$(GO)' scripts/test-busy.sh $(LOAD)
 
 .PHONY: test-sim
 test-sim: setup ## simulate replicas: SIM_RUNS (1000) histories, and every planted bug is found
 	$(GO) test -count=1 -timeout 90m -v -run '^TestSimulation' ./pkg/replicasync
+
+.PHONY: test-faults
+test-faults: setup ## run 100 (FAULT_SCHEDULES) schedules of faults between replicas
+	FAULT_SCHEDULES=$${FAULT_SCHEDULES:-100} $(GO) test -race -count=1 -timeout 60m -v -run '^TestFaults$$' ./test/replicas
 
 .PHONY: test-overload
 test-overload: setup ## twice and ten times what simulated engines can take; run it alone
@@ -74,7 +92,6 @@ bench: setup ## run the benchmarks that match BENCH (all)
 
 .PHONY: demo
 demo: build ## four simulated engines, one workload, four policies (ARGS for options)
-	@test -x scripts/demo.sh || { echo 'scripts/demo.sh is missing' >&2; exit 1; }
 	scripts/demo.sh $(ARGS)
 
 .PHONY: demo-replicas
@@ -83,7 +100,6 @@ demo-replicas: build ## two replicas behind one workload, one killed and restart
 
 .PHONY: test-engines
 test-engines: build ## feed the service from the publishers of vLLM and SGLang (ARGS to choose)
-	@test -x scripts/test-engines.sh || { echo 'scripts/test-engines.sh is missing' >&2; exit 1; }
 	scripts/test-engines.sh $(ARGS)
 
 .PHONY: test-peers
@@ -101,10 +117,6 @@ test-python: build ## the Python client: types, lint, and every failure against 
 .PHONY: test-ray
 test-ray: build ## Ray actors and Ray's own KV tracker on the service
 	scripts/test-ray.sh $(ARGS)
-
-.PHONY: check
-check: ## everything that CI runs
-	.ci/run
 
 .PHONY: clean
 clean: ## remove what was built; the tools stay in .cache

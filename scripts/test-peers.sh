@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs bin/select-service beside Dynamo's own services (selection service, slot
 # tracker, indexer) of both supported contracts: bookings and dumps cross, and
-# the two slot trackers answer alike. Arguments go to pytest (-k recovery);
+# the two slot trackers answer alike. With --newest only beside the newest
+# release. Other arguments go to pytest (-k recovery);
 # `--service 1.6.1` puts that release in our service's place, which shows that
 # the tests demand nothing that Dynamo does not do with itself. The packages are
 # kept outside the tree; SELECT_SERVICE_BIN names another program to test.
@@ -13,6 +14,10 @@ cd "$(dirname "$0")/.."
 tests=test/peers
 binary=${SELECT_SERVICE_BIN:-bin/select-service}
 
+if [ "${1:-}" = --newest ]; then
+  shift
+  releases=("${releases[-1]}")
+fi
 [ -x "$binary" ] || { printf 'test-peers: %s is missing: make build\n' "$binary" >&2; exit 1; }
 
 options=()

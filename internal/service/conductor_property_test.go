@@ -224,7 +224,11 @@ func (m *mirror) check() {
 // worker and to a Conductor instance; one naive model says what /overlap_scores,
 // /query and /query_by_hash have to answer.
 func TestBothContractsKeepTheSameBooks(t *testing.T) {
-	for seed := range uint64(12) {
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := newMirror(t, seed, 3, 2, false)
 			for range 300 {
@@ -239,7 +243,11 @@ func TestBothContractsKeepTheSameBooks(t *testing.T) {
 // instance has one rank, the tiers' sum of /overlap_scores is /query's
 // longest_matched.
 func TestContractsAgreeWithoutHoles(t *testing.T) {
-	for seed := range uint64(6) {
+	seeds := uint64(6)
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := newMirror(t, seed, 4, 1, true)
 			for range 300 {

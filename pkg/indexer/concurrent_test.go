@@ -36,7 +36,7 @@ func TestReadsDuringWrites(t *testing.T) {
 		})
 	}
 	steps := 5000
-	if raceEnabled {
+	if testing.Short() {
 		steps = 2000
 	}
 	for range steps {

@@ -152,7 +152,7 @@ func TestSequenceReadsDuringWrites(t *testing.T) {
 		})
 	}
 	steps := 3000
-	if raceEnabled {
+	if testing.Short() {
 		steps = 1000
 	}
 	for range steps {

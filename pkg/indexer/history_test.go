@@ -232,7 +232,7 @@ func (s *script) check() {
 // ranks that come and go, new ranks in old slots with names of their own.
 func TestHistories(t *testing.T) {
 	bytes := 15_000
-	if raceEnabled || testing.Short() {
+	if testing.Short() {
 		bytes = 3_000
 	}
 	for mode := range byte(8) {

@@ -73,7 +73,7 @@ func TestLongChains(t *testing.T) {
 	for _, c := range cases {
 		for _, perEvent := range []int{longChain, 1_000} {
 			for first := range uint32(2) {
-				if raceEnabled && (perEvent == longChain) == (first == 0) {
+				if testing.Short() && (perEvent == longChain) == (first == 0) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%d/%d", c.name, perEvent, first), func(t *testing.T) {
@@ -93,7 +93,7 @@ func removeLong(t *testing.T, s *indexer.Space, slot uint32, gone []uint64, left
 		t.Errorf("%d blocks in %d runs", st.Unique, st.Runs)
 	}
 	k, step := 0, 4_999
-	if raceEnabled {
+	if testing.Short() {
 		step = 9_999
 	}
 	for part := range slices.Chunk(gone, step) {

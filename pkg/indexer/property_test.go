@@ -172,7 +172,7 @@ func (h *history) leave(t testing.TB) {
 // index without workers holds no memory.
 func TestAgainstModel(t *testing.T) {
 	steps := 5_000
-	if raceEnabled || testing.Short() {
+	if testing.Short() {
 		steps = 1_000
 	}
 	for _, odd := range []bool{false, true} {

@@ -2,5 +2,5 @@
 
 package indexer_test
 
-// raceEnabled: histories, which have one goroutine, are some ten times slower.
+// raceEnabled: the race detector allocates, and takes memory and time of its own.
 const raceEnabled = true

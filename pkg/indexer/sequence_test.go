@@ -351,7 +351,7 @@ func (h *seqHistory) leave(t testing.TB) {
 // index without workers holds no memory.
 func TestSequenceAgainstModel(t *testing.T) {
 	steps := 3_000
-	if raceEnabled || testing.Short() {
+	if testing.Short() {
 		steps = 600
 	}
 	for kind := range seqKinds {

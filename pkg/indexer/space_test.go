@@ -113,7 +113,7 @@ func TestRecallMakesRuns(t *testing.T) {
 func TestClearBesideStores(t *testing.T) {
 	s := indexer.New()
 	chats := 100_000
-	if raceEnabled {
+	if testing.Short() {
 		chats = 30_000
 	}
 	local := number(1, chats)

@@ -224,7 +224,7 @@ func (s *script) runWithWalks() {
 // on like the one that was walked.
 func TestWalks(t *testing.T) {
 	bytes, seeds := 3_000, uint64(4)
-	if raceEnabled {
+	if testing.Short() {
 		bytes, seeds = 1_000, 2
 	}
 	for _, mode := range []byte{0, 1, 4, 5} {

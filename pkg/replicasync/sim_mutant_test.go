@@ -164,8 +164,8 @@ func TestSimulationFindsMutants(t *testing.T) {
 	for i := range mutants {
 		m := &mutants[i]
 		t.Run(m.name, func(t *testing.T) {
-			if m.rare && raceEnabled {
-				t.Skip("takes long with the race detector")
+			if m.rare && testing.Short() {
+				t.Skip("takes thousands of histories")
 			}
 			t.Parallel()
 			runs := uint64(simRunsByDefault)

@@ -320,7 +320,7 @@ func simRuns(t *testing.T) int {
 		}
 		return n
 	}
-	if raceEnabled {
+	if testing.Short() {
 		return simRunsByDefault / 20
 	}
 	return simRunsByDefault

@@ -44,9 +44,6 @@ func (s *service) Address() string {
 
 func program(t *testing.T) string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("builds and starts the service")
-	}
 	return procs.Binary(t)
 }
 

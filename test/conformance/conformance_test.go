@@ -98,9 +98,6 @@ const atOnce = 4
 
 // TestScenarios plays every scenario against a service of its own.
 func TestScenarios(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts the built service")
-	}
 	slots := make(chan struct{}, atOnce)
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {

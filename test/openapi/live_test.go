@@ -160,9 +160,6 @@ func (s *server) warm(t *testing.T, prefix, group string) []exchange {
 // member too much or too few, of another type, status or content type, they are
 // not described.
 func TestAnswers(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts the built service")
-	}
 	inEach(t, func(t *testing.T, v *Validator) {
 		t.Parallel()
 		contract := v.doc.member(v.doc.root, "info")["version"].(string)

@@ -35,9 +35,6 @@ type service struct {
 // start starts a service on a free port and waits until it answers.
 func start(t *testing.T, args ...string) *service {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("builds and starts the service")
-	}
 	port := procs.FreePort(t)
 	s := &service{
 		Process: procs.Start(t, procs.Options{

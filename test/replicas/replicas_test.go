@@ -62,9 +62,6 @@ type options struct {
 
 func newFleet(t *testing.T, opt options) *fleet {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("builds and starts the service")
-	}
 	f := &fleet{t: t}
 	binary := procs.Binary(t)
 	var urls, publishers []string

@@ -34,9 +34,6 @@ type service struct {
 
 func start(t *testing.T, args ...string) *service {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("builds and starts the service")
-	}
 	s := &service{t: t, port: procs.FreePort(t), args: args}
 	s.run()
 	s.direct = newClient(t, s.url(), nil)
