@@ -33,6 +33,10 @@ func Binary(tb testing.TB) string {
 
 var build = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(BinaryEnv); path != "" {
+		// go test keeps the result of a run until a file changes that it has looked at.
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("%s: %w", BinaryEnv, err)
+		}
 		return filepath.Abs(path)
 	}
 	root, err := Root()
