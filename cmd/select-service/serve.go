@@ -93,11 +93,11 @@ func handlers(conf config.Config, svc *service.Service, file *follower, log zero
 		case slotsContract:
 			return httpapi.NewSlots(svc, opt)
 		case conductorContract:
-			return httpapi.NewConductor(svc, opt)
+			return httpapi.NewConductor(svc.Conductor(), opt)
 		}
 		opt.Metrics = metrics.New(version(), gather, requests, metrics.Options{DynamoAliases: conf.Metrics.DynamoAliases}).Handler()
 		opt.RetryAfter = conf.Overload.RetryAfter
-		return httpapi.New(svc, opt)
+		return httpapi.New(svc, svc.Conductor(), opt)
 	}
 }
 

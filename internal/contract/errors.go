@@ -49,6 +49,9 @@ type Error struct {
 	TakenID *string
 }
 
+// ErrShuttingDown is what new work gets while the service shuts down.
+var ErrShuttingDown = &Error{Kind: Unavailable, Text: catalog.ErrShuttingDown.Error(), Reason: "shutting_down"}
+
 // Error gives the text in the dialect of dynamo-kv-router 1.3.1.
 func (e *Error) Error() string { return e.TextIn(V13) }
 

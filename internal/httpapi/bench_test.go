@@ -104,7 +104,7 @@ func BenchmarkSelectHandler(b *testing.B) {
 	h := New(fixed{selection: service.Selection{
 		Scope: catalog.Scope{Model: "model", Tenant: "default"}, Rank: catalog.Rank{Worker: 1}, Endpoint: "http://worker:8000", BlockSize: 16,
 		Overlap: service.OverlapSummary{LongestMatched: 64, GPU: 64, CPU: 64, Disk: 64, DP: []service.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 0}}},
-	}}, Options{Log: zerolog.Nop()})
+	}}, nil, Options{Log: zerolog.Nop()})
 	for _, bc := range benchBodies {
 		b.Run(bc.name, func(b *testing.B) {
 			text := bytes.NewReader(bc.text)
@@ -165,7 +165,7 @@ func BenchmarkSelectObserved(b *testing.B) {
 		{"shed", shed, Options{Log: info, Requests: ignorer{}, RetryAfter: time.Second}, 503},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
-			h := New(bc.svc, bc.o)
+			h := New(bc.svc, nil, bc.o)
 			body := benchBodies[0].text
 			text := bytes.NewReader(body)
 			r := httptest.NewRequest("POST", "/select", io.NopCloser(text))

@@ -45,7 +45,7 @@ func play(t *testing.T, h http.Handler, steps []step) {
 func TestBusyThreshold(t *testing.T) {
 	tokens := uint64(7)
 	svc := service.New(service.Config{Threads: 1, Overload: overload.Thresholds{PrefillTokens: &tokens}}, nil, zerolog.Nop())
-	h := New(svc, Options{Log: zerolog.Nop(), RetryAfter: time.Second})
+	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop(), RetryAfter: time.Second})
 	const (
 		path    = "/busy_threshold"
 		nothing = `"active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":null,"active_prefill_tokens_threshold_frac":null}`
@@ -182,7 +182,7 @@ func TestOverloadAnswer(t *testing.T) {
 	} {
 		f := &fake{err: tc.err}
 		for wait, header := range map[time.Duration]string{0: "", 1500 * time.Millisecond: "2", time.Minute: "60", 24 * time.Hour: "86400"} {
-			h := New(f, Options{Log: zerolog.Nop(), RetryAfter: wait})
+			h := New(f, f.conductor(), Options{Log: zerolog.Nop(), RetryAfter: wait})
 			for _, path := range []string{"/select", "/select_and_reserve"} {
 				w := call(t, h, "POST", path, "{}", nil)
 				golden(t, tc.golden, w)
@@ -198,7 +198,7 @@ func TestOverloadAnswer(t *testing.T) {
 		}
 	}
 	// Other answers of a listener that has the option, 503 or not.
-	h := New(&fake{}, Options{Log: zerolog.Nop(), RetryAfter: time.Minute})
+	h := New(&fake{}, (&fake{}).conductor(), Options{Log: zerolog.Nop(), RetryAfter: time.Minute})
 	for _, target := range []string{"GET /ready", "GET /health", "GET /nope", "POST /select"} {
 		method, path, _ := strings.Cut(target, " ")
 		if w := call(t, h, method, path, "{}", nil); w.Header()["Retry-After"] != nil {

@@ -6,31 +6,30 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/internal/conductorapi"
 )
 
-// ConductorService is what the routes of the Conductor contract need. Requests
-// are lent for the time of the call.
-type ConductorService interface {
-	// ConductorRegister does nothing if the same registration is in force.
-	ConductorRegister(reg conductor.Registration) error
-	// ConductorUnregister names what it removed as instance|tenant|rank.
-	ConductorUnregister(f conductor.Filter) ([]string, error)
-	// ConductorQuery fills a, by instance.
-	ConductorQuery(req *service.ConductorQuery, a *conductor.Answer) error
-	// ConductorServices lists in the order of registration.
-	ConductorServices() []service.ConductorService
-	// ConductorDiagnose looks at the first maxBlocks blocks of a prompt.
-	ConductorDiagnose(req *service.ConductorQuery, maxBlocks int) (*service.Diagnosis, error)
-	// Workers lists the workers of all contracts; nil takes all names.
-	Workers(model, tenant *string) []*catalog.Worker
+// ConductorAPI is what the routes of the Conductor contract need. Requests are
+// lent for the time of the call.
+type ConductorAPI interface {
+	// Register does nothing if the same registration is in force.
+	Register(reg conductor.Registration) error
+	// Unregister names what it removed as instance|tenant|rank.
+	Unregister(f conductor.Filter) ([]string, error)
+	// Query fills a, by instance.
+	Query(req *conductor.Question, a *conductor.Answer) error
+	// Services lists in the order of registration.
+	Services() []conductorapi.Service
+	// SelectionWorkers counts the workers that answers show beside the instances.
+	SelectionWorkers() uint64
+	// Diagnose looks at the first maxBlocks blocks of a prompt.
+	Diagnose(req *conductor.Question, maxBlocks int) (*conductor.Diagnosis, error)
 }
 
 // conductorPrefix is where the selection service has the Conductor's routes.
 const conductorPrefix = "/conductor"
 
-type conductorRoutes struct{ svc ConductorService }
+type conductorRoutes struct{ svc ConductorAPI }
 
 // addTo registers the routes, all of them relative to r.
 func (s conductorRoutes) addTo(r gin.IRoutes, a api) {
@@ -46,7 +45,7 @@ func (s conductorRoutes) addTo(r gin.IRoutes, a api) {
 func (s conductorRoutes) register(_ *gin.Context, b *registrationBody, out []byte) (int, []byte, error) {
 	reg, err := b.registration()
 	if err == nil {
-		err = s.svc.ConductorRegister(reg)
+		err = s.svc.Register(reg)
 	}
 	if err != nil {
 		return 0, nil, err
@@ -61,7 +60,7 @@ func (s conductorRoutes) unregister(_ *gin.Context, b *unregistrationBody, out [
 	if err != nil {
 		return 0, nil, err
 	}
-	removed, err := s.svc.ConductorUnregister(f)
+	removed, err := s.svc.Unregister(f)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -82,7 +81,7 @@ func (s conductorRoutes) hits(b *questionBody, wanted string, out []byte) (int, 
 	if err := b.settle(wanted); err != nil {
 		return 0, nil, err
 	}
-	if err := s.svc.ConductorQuery(&b.req, &b.answer); err != nil {
+	if err := s.svc.Query(&b.req, &b.answer); err != nil {
 		return 0, nil, err
 	}
 	return http.StatusOK, appendHits(out, b.req.Tenant, &b.answer), nil
@@ -92,7 +91,7 @@ func (s conductorRoutes) diagnose(_ *gin.Context, b *questionBody, out []byte) (
 	if err := b.settle("token_ids"); err != nil {
 		return 0, nil, err
 	}
-	d, err := s.svc.ConductorDiagnose(&b.req, b.maxBlocks)
+	d, err := s.svc.Diagnose(&b.req, b.maxBlocks)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -101,13 +100,7 @@ func (s conductorRoutes) diagnose(_ *gin.Context, b *questionBody, out []byte) (
 
 func (s conductorRoutes) services(_ *gin.Context, out []byte) (int, []byte, error) {
 	out = append(out, '{')
-	out = appendList(appendKey(out, "services"), s.svc.ConductorServices(), appendConductorService)
-	var selection uint64 // the workers that answers show beside the instances
-	for _, w := range s.svc.Workers(nil, nil) {
-		if !w.Tracked {
-			selection++
-		}
-	}
-	out = appendUintField(out, "selection_workers", selection)
+	out = appendList(appendKey(out, "services"), s.svc.Services(), appendConductorService)
+	out = appendUintField(out, "selection_workers", s.svc.SelectionWorkers())
 	return http.StatusOK, append(out, '}'), nil
 }

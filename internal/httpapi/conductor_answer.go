@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/conductorapi"
 )
 
 // rankMember is the member of an instance's hits that is no medium.
@@ -59,7 +59,7 @@ func appendRanks(out []byte, ranks []conductor.RankMatch) []byte {
 
 // appendConductorService appends a row of /services: the registration under its
 // own names, the stream, what is indexed, and how its hashes are known.
-func appendConductorService(out []byte, s service.ConductorService) []byte {
+func appendConductorService(out []byte, s conductorapi.Service) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "type", s.Type.String())
 	out = appendStringField(out, "modelname", s.Model)

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -39,7 +39,7 @@ func TestConductorAnswers(t *testing.T) {
 	bare := conductor.Registration{
 		Type: conductor.VLLM, Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 16}, Instance: "i", Endpoint: "tcp://b:1", HashSeed: 1337,
 	}
-	services := []service.ConductorService{
+	services := []conductorapi.Service{
 		{Registration: full, State: kvevents.Live, Last: maxU64, HasLast: true, Lost: 15, Restarts: 16, Status: conductor.Status{
 			Blocks:      []conductor.MediumBlocks{{Medium: "GPU", Blocks: 1}, {Medium: "CPU", Blocks: 2}, {Medium: "DISK", Blocks: 3}, {Medium: `N"PU`, Blocks: 4}},
 			LastEventID: maxU64, HasEventID: true, Streams: 5, EventGaps: 6, EventsMissed: 7, LateEvents: 8, Restarts: 9, BaseMismatches: 10,
@@ -47,10 +47,6 @@ func TestConductorAnswers(t *testing.T) {
 			Undecodable: 17, Unused: []conductor.UnusedEvents{{Reason: kvevents.UnknownRank, Events: maxU64}, {Reason: kvevents.BlockSizeMismatch, Events: 18}},
 		}},
 		{Registration: bare},
-	}
-	workers := []*catalog.Worker{
-		{Record: catalog.Record{ID: 1, Scope: defaultScope}, Lifecycle: catalog.Schedulable},
-		{Record: catalog.Record{ID: 2, Scope: defaultScope}, Lifecycle: catalog.Incomplete, Tracked: true},
 	}
 	const question = `{"model":"m","block_size":64,"token_ids":[]}`
 	for _, tc := range []struct {
@@ -63,7 +59,7 @@ func TestConductorAnswers(t *testing.T) {
 		{"conductor_hits", fake{conductorFake: conductorFake{answer: hits()}}, "POST", "/query", `{"model":"m","block_size":64,"token_ids":[],"tenant_id":"t\"1"}`},
 		{"conductor_hits", fake{conductorFake: conductorFake{answer: hits()}}, "POST", "/query_by_hash", `{"model":"m","block_size":64,"seq_hashes":[],"tenant_id":"t\"1"}`},
 		{"conductor_hits_none", fake{conductorFake: conductorFake{answer: conductor.Answer{Media: naturalMedia}}}, "POST", "/query", question},
-		{"conductor_services", fake{conductorFake: conductorFake{services: services}, workers: workers}, "GET", "/services", ""},
+		{"conductor_services", fake{conductorFake: conductorFake{services: services, selectionWorkers: 1}}, "GET", "/services", ""},
 		{"conductor_services_none", fake{}, "GET", "/services", ""},
 		{"health", fake{}, "GET", "/health", ""},
 		{"diagnosis", fake{conductorFake: conductorFake{diagnosis: diagnosis()}}, "POST", "/diagnose", question},
@@ -98,11 +94,11 @@ func TestHitsAreUnique(t *testing.T) {
 }
 
 // diagnosis has every kind of row.
-func diagnosis() service.Diagnosis {
+func diagnosis() conductor.Diagnosis {
 	engine := conductor.CacheOwner{Instance: "i", Rank: maxU32}
 	daemon := conductor.CacheOwner{Instance: "i", Rank: 1, Backend: `daemon"0`}
 	lora, salt, none := "l", "s", ""
-	return service.Diagnosis{
+	return conductor.Diagnosis{
 		Identity: conductor.Identity{Tenant: "t", Model: "m", LoRA: "l", Salt: "s", BlockSize: 64}, HashSeed: maxU64, Registered: true,
 		NumBlocks: math.MaxInt32, Truncated: true,
 		Blocks: []conductor.DiagnosedBlock{
@@ -130,21 +126,21 @@ func TestSelectionDiagnose(t *testing.T) {
 	h := newHandler(f)
 	for _, tc := range []struct {
 		body string
-		want service.DiagnoseRequest
+		want conductorapi.DiagnoseRequest
 		max  int
 	}{
 		{
 			`{"model_name":"m","tenant_id":"t","token_ids":[1,4294967295],"lora_name":"l","cache_salt":"s","max_blocks":4096,"x":1}`,
-			service.DiagnoseRequest{Scope: catalog.Scope{Model: "m", Tenant: "t"}, Tokens: []uint32{1, maxU32}, LoRA: "l", Salt: "s"},
+			conductorapi.DiagnoseRequest{Scope: catalog.Scope{Model: "m", Tenant: "t"}, Tokens: []uint32{1, maxU32}, LoRA: "l", Salt: "s"},
 			4096,
 		},
-		{`{"block_hashes":[-1,7]}`, service.DiagnoseRequest{Scope: defaultScope, LocalHashes: []uint64{maxU64, 7}, ByHash: true}, 256},
+		{`{"block_hashes":[-1,7]}`, conductorapi.DiagnoseRequest{Scope: defaultScope, LocalHashes: []uint64{maxU64, 7}, ByHash: true}, 256},
 		{
 			`{"block_hashes":[],"token_ids":null,"lora_name":null,"cache_salt":null,"max_blocks":null}`,
-			service.DiagnoseRequest{Scope: defaultScope, ByHash: true},
+			conductorapi.DiagnoseRequest{Scope: defaultScope, ByHash: true},
 			256,
 		},
-		{`{"block_hashes":[7],"token_ids":[1]}`, service.DiagnoseRequest{Scope: defaultScope, Tokens: []uint32{1}, LocalHashes: []uint64{7}}, 256},
+		{`{"block_hashes":[7],"token_ids":[1]}`, conductorapi.DiagnoseRequest{Scope: defaultScope, Tokens: []uint32{1}, LocalHashes: []uint64{7}}, 256},
 	} {
 		w := call(t, h, "POST", "/diagnose", tc.body, nil)
 		if w.Code != 200 || f.maxBlocks != tc.max {

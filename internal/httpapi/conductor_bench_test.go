@@ -12,7 +12,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/service"
 )
 
 // questionText is a body with a list of n numbers.
@@ -32,11 +31,11 @@ func someToken(rnd *rand.Rand) uint64 { return rnd.Uint64N(128000) }
 
 // answering fills every answer with the same instances.
 type answering struct {
-	ConductorService
+	ConductorAPI
 	answer conductor.Answer
 }
 
-func (s answering) ConductorQuery(_ *service.ConductorQuery, a *conductor.Answer) error {
+func (s answering) Query(_ *conductor.Question, a *conductor.Answer) error {
 	a.Media = append(a.Media[:0], s.answer.Media...)
 	a.Instances = append(a.Instances[:0], s.answer.Instances...)
 	return nil

@@ -7,7 +7,6 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/jsonscan"
-	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 )
@@ -137,7 +136,7 @@ var unregisterShape = jsonscan.NewObject(
 // questionBody is the body of /query, /query_by_hash and /diagnose, with room
 // for the answer to the former two.
 type questionBody struct {
-	req       service.ConductorQuery
+	req       conductor.Question
 	loraID    int64
 	hasLoRAID bool
 	// Which of the lists came; all hashes go to req.
@@ -155,7 +154,7 @@ func newQuestionBody(shape *jsonscan.Object[questionBody]) *body[questionBody] {
 func resetQuestion(b *questionBody) {
 	b.answer.Reset()
 	*b = questionBody{
-		req: service.ConductorQuery{
+		req: conductor.Question{
 			Identity: conductor.Identity{Tenant: catalog.DefaultName},
 			Tokens:   b.req.Tokens[:0],
 			Hashes:   b.req.Hashes[:0],

@@ -7,33 +7,39 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/conductorapi"
 )
 
 // conductorFake is a fake's share of the Conductor contract and of the doctor.
 type conductorFake struct {
-	registered   conductor.Registration
-	unregistered conductor.Filter
-	removed      []string
-	asked        service.ConductorQuery // a copy, with the lists
-	answer       conductor.Answer
-	services     []service.ConductorService
-	diagnosed    service.DiagnoseRequest // a copy, with the lists
-	maxBlocks    int
-	diagnosis    service.Diagnosis
+	registered       conductor.Registration
+	unregistered     conductor.Filter
+	removed          []string
+	asked            conductor.Question // a copy, with the lists
+	answer           conductor.Answer
+	services         []conductorapi.Service
+	selectionWorkers uint64
+	diagnosed        conductorapi.DiagnoseRequest // a copy, with the lists
+	maxBlocks        int
+	diagnosis        conductor.Diagnosis
 }
 
-func (f *fake) ConductorRegister(reg conductor.Registration) error {
+// fakeConductor is the fake as the Conductor's routes see it.
+type fakeConductor struct{ *fake }
+
+func (f *fake) conductor() fakeConductor { return fakeConductor{f} }
+
+func (f fakeConductor) Register(reg conductor.Registration) error {
 	f.registered = reg
 	return f.called()
 }
 
-func (f *fake) ConductorUnregister(by conductor.Filter) ([]string, error) {
+func (f fakeConductor) Unregister(by conductor.Filter) ([]string, error) {
 	f.unregistered = by
 	return f.removed, f.called()
 }
 
-func (f *fake) ConductorQuery(req *service.ConductorQuery, a *conductor.Answer) error {
+func (f fakeConductor) Query(req *conductor.Question, a *conductor.Answer) error {
 	f.asked = *req
 	f.asked.Tokens, f.asked.Hashes = slices.Clone(req.Tokens), slices.Clone(req.Hashes)
 	a.Media = append(a.Media[:0], f.answer.Media...)
@@ -41,26 +47,31 @@ func (f *fake) ConductorQuery(req *service.ConductorQuery, a *conductor.Answer) 
 	return f.called()
 }
 
-func (f *fake) ConductorServices() []service.ConductorService {
+func (f fakeConductor) Services() []conductorapi.Service {
 	_ = f.called()
 	return f.services
 }
 
-func (f *fake) ConductorDiagnose(req *service.ConductorQuery, maxBlocks int) (*service.Diagnosis, error) {
+func (f fakeConductor) Diagnose(req *conductor.Question, maxBlocks int) (*conductor.Diagnosis, error) {
 	f.maxBlocks = maxBlocks
 	f.asked = *req
 	f.asked.Tokens, f.asked.Hashes = slices.Clone(req.Tokens), slices.Clone(req.Hashes)
 	return &f.diagnosis, f.called()
 }
 
-func (f *fake) Diagnose(req *service.DiagnoseRequest, maxBlocks int) (*service.Diagnosis, error) {
+func (f *fake) Diagnose(req *conductorapi.DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error) {
 	f.maxBlocks = maxBlocks
 	f.diagnosed = *req
 	f.diagnosed.Tokens, f.diagnosed.LocalHashes = slices.Clone(req.Tokens), slices.Clone(req.LocalHashes)
 	return &f.diagnosis, f.called()
 }
 
+func (f fakeConductor) SelectionWorkers() uint64 {
+	_ = f.called()
+	return f.selectionWorkers
+}
+
 // conductorHandlers are the two places of the Conductor's routes, by prefix.
 func conductorHandlers(f *fake) map[string]http.Handler {
-	return map[string]http.Handler{"": NewConductor(f, Options{Log: zerolog.Nop()}), "/conductor": newHandler(f)}
+	return map[string]http.Handler{"": NewConductor(f.conductor(), Options{Log: zerolog.Nop()}), "/conductor": newHandler(f)}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/service"
 )
 
 // conductorSeeds are good bodies by route.
@@ -33,9 +32,9 @@ func FuzzConductorBodies(f *testing.F) {
 		}
 	}
 	const after = `{"model":"m","block_size":4,"token_ids":[5]}`
-	wanted := service.ConductorQuery{Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 4}, Tokens: []uint32{5}}
+	wanted := conductor.Question{Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 4}, Tokens: []uint32{5}}
 	fk := &fake{conductorFake: conductorFake{answer: hits(), removed: []string{"i|default|0"}, diagnosis: diagnosis()}}
-	h := NewConductor(fk, Options{Log: zerolog.Nop()})
+	h := NewConductor(fk.conductor(), Options{Log: zerolog.Nop()})
 	f.Fuzz(func(t *testing.T, route uint8, text []byte) {
 		fk.registered = conductor.Registration{Instance: "i", Identity: conductor.Identity{Tenant: "t", Model: "m", BlockSize: 1}}
 		fk.unregistered = conductor.Filter{Instance: "i", Tenant: "t"}

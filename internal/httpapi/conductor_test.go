@@ -13,7 +13,6 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
 )
 
 // TestConductorBodies: every member arrives where it belongs, on both listeners
@@ -59,16 +58,16 @@ func TestConductorBodies(t *testing.T) {
 		}
 
 		const tokens, hashes = `"token_ids":[1,4294967295]`, `"seq_hashes":[-1,9223372036854775808]`
-		full := service.ConductorQuery{
+		full := conductor.Question{
 			Identity: conductor.Identity{Tenant: "t", Model: "m", LoRA: "l", Salt: "s", BlockSize: 64}, Instance: "i", Tokens: []uint32{1, maxU32},
 		}
 		byHash := full
 		byHash.Tokens, byHash.Hashes, byHash.ByHash = nil, []uint64{maxU64, 1 << 63}, true
-		bareQuery := service.ConductorQuery{Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 64}}
+		bareQuery := conductor.Question{Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 64}}
 		for _, tc := range []struct {
 			paths []string
 			list  string
-			full  service.ConductorQuery
+			full  conductor.Question
 		}{
 			{[]string{"/query", "/diagnose"}, tokens, full},
 			{[]string{"/query_by_hash", "/diagnose"}, hashes, byHash},
@@ -312,7 +311,7 @@ func TestConductorErrors(t *testing.T) {
 // TestConductorListener: the listener has the Conductor's routes and no others,
 // and GET routes answer HEAD.
 func TestConductorListener(t *testing.T) {
-	own := NewConductor(&fake{}, Options{Log: zerolog.Nop(), Metrics: http.NotFoundHandler()})
+	own := NewConductor((&fake{}).conductor(), Options{Log: zerolog.Nop(), Metrics: http.NotFoundHandler()})
 	for _, path := range []string{"/metrics", "/ready", "/dump", "/workers", "/conductor/health", "/slots/health", "/replica_sync/peers"} {
 		if w := call(t, own, "GET", path, "", nil); w.Code != 404 {
 			t.Errorf("the Conductor's listener has %s: %d", path, w.Code)

@@ -7,8 +7,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/internal/jsonscan"
-	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -16,7 +16,7 @@ import (
 // workers. The request is lent for the time of the call.
 type diagnoser interface {
 	// Diagnose looks at the first maxBlocks blocks of the prompt.
-	Diagnose(req *service.DiagnoseRequest, maxBlocks int) (*service.Diagnosis, error)
+	Diagnose(req *conductorapi.DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error)
 }
 
 type diagnoseRoutes struct {
@@ -40,7 +40,7 @@ var errNoPrompt = badRequest("token_ids or block_hashes is required")
 
 // diagnoseBody is the body of /diagnose on the selection service.
 type diagnoseBody struct {
-	req                  service.DiagnoseRequest
+	req                  conductorapi.DiagnoseRequest
 	hasTokens, hasHashes bool
 	maxBlocks            int
 }
@@ -53,7 +53,7 @@ func newDiagnoseBody(d dialect) *body[diagnoseBody] {
 
 func resetDiagnose(b *diagnoseBody) {
 	*b = diagnoseBody{
-		req: service.DiagnoseRequest{
+		req: conductorapi.DiagnoseRequest{
 			Scope:       catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName},
 			Tokens:      b.req.Tokens[:0],
 			LocalHashes: b.req.LocalHashes[:0],
@@ -84,7 +84,7 @@ func readMaxBlocks(s *jsonscan.Scanner) int {
 	return int(readRange(s, 1, conductor.MaxDiagnosedBlocks))
 }
 
-func (d dialect) appendDiagnosis(out []byte, x *service.Diagnosis) []byte {
+func (d dialect) appendDiagnosis(out []byte, x *conductor.Diagnosis) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "model", x.Model)
 	out = appendStringField(out, d.group(), x.Tenant)

@@ -196,7 +196,7 @@ func TestDumpForm(t *testing.T) {
 func TestPrefixedRoutesAreCounted(t *testing.T) {
 	rec := newRecorder()
 	opt := Options{Log: zerolog.Nop(), Requests: rec}
-	selection, slots := New(&fake{}, opt), NewSlots(&fake{}, opt)
+	selection, slots := New(&fake{}, (&fake{}).conductor(), opt), NewSlots(&fake{}, opt)
 	for _, tc := range []struct {
 		h              http.Handler
 		method, target string

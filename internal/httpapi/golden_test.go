@@ -130,7 +130,7 @@ func (s speaker) golden(t *testing.T, name string, w *httptest.ResponseRecorder)
 func speakers(f *fake) []speaker {
 	var all []speaker
 	for _, process := range dialects {
-		h := New(f, Options{Log: zerolog.Nop(), Contract: contract.Version(process)})
+		h := New(f, f.conductor(), Options{Log: zerolog.Nop(), Contract: contract.Version(process)})
 		all = append(all, speaker{h, "unprefixed " + contract.Version(process).String(), "", process})
 		for _, d := range dialects {
 			all = append(all, speaker{h, d.prefix() + " of " + contract.Version(process).String(), d.prefix(), d})

@@ -30,7 +30,7 @@ type logLine struct {
 func TestLogLines(t *testing.T) {
 	var log bytes.Buffer
 	f := &fake{}
-	h := New(f, Options{Log: zerolog.New(&log).Level(zerolog.DebugLevel)})
+	h := New(f, f.conductor(), Options{Log: zerolog.New(&log).Level(zerolog.DebugLevel)})
 	const secret = "424242"
 	prompt := `{"token_ids":[` + secret + `]}`
 	run := func(method, target, body, id string) []logLine {
@@ -91,7 +91,7 @@ func TestLogLines(t *testing.T) {
 		f.err, f.call = nil, func() { panic("boom") }
 		equal(t, "panic", show(run("POST", "/select", prompt, id)), []string{"handler panicked POST /select", "request POST /select"})
 	}
-	h = New(f, Options{Log: zerolog.New(&log).Level(zerolog.InfoLevel)})
+	h = New(f, f.conductor(), Options{Log: zerolog.New(&log).Level(zerolog.InfoLevel)})
 	f.call = nil
 	equal(t, "above debug level", show(run("POST", "/select", prompt, "r")), []string(nil))
 }
@@ -101,7 +101,7 @@ func TestLogLines(t *testing.T) {
 func TestAccessLogTellsErrorsApart(t *testing.T) {
 	var log bytes.Buffer
 	f := &fake{}
-	h := New(f, Options{Log: zerolog.New(&log).Level(zerolog.DebugLevel)})
+	h := New(f, f.conductor(), Options{Log: zerolog.New(&log).Level(zerolog.DebugLevel)})
 	long := strings.Repeat("x", 256)
 	for _, tc := range []struct {
 		target, body string

@@ -98,7 +98,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	options := Options{Log: zerolog.Nop(), Requests: rec, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "# metrics\n")
 	})}
-	selection, slots, conductor := New(f, options), NewSlots(f, options), NewConductor(f, options)
+	selection, slots, conductor := New(f, f.conductor(), options), NewSlots(f, options), NewConductor(f.conductor(), options)
 	shed := &contract.Error{Kind: contract.Overloaded, Text: "busy", Message: "busy, please"}
 	gone := &contract.Error{Kind: contract.Cancelled, Text: "the client went away", Err: context.Canceled}
 	for _, tc := range []struct {
@@ -169,7 +169,7 @@ func TestBrokenAnswersAreCounted(t *testing.T) {
 		"a panic after the start": {&fake{dump: "{", call: func() { panic("boom") }}, t.Context(), 500},
 		"a handler that aborts":   {&fake{call: func() { panic(http.ErrAbortHandler) }}, t.Context(), 500},
 	} {
-		h := New(tc.f, Options{Log: zerolog.Nop(), Requests: rec})
+		h := New(tc.f, tc.f.conductor(), Options{Log: zerolog.Nop(), Requests: rec})
 		if _, aborted := tryCall(h, httptest.NewRequestWithContext(tc.ctx, "GET", "/dump", nil)); !aborted {
 			t.Errorf("%s: the answer looks whole", name)
 		}
@@ -258,7 +258,7 @@ func TestClientGoneInItsBody(t *testing.T) {
 // the router, or empty.
 func TestLabelsAreBounded(t *testing.T) {
 	rec := newRecorder()
-	e := newEngine(&fake{}, Options{Log: zerolog.Nop(), Requests: rec, Metrics: http.NotFoundHandler()})
+	e := newEngine(&fake{}, (&fake{}).conductor(), Options{Log: zerolog.Nop(), Requests: rec, Metrics: http.NotFoundHandler()})
 	known := map[seen]bool{{}: true}
 	routes := e.Routes()
 	for _, r := range routes {
@@ -309,7 +309,7 @@ func TestRequestID(t *testing.T) {
 	options := Options{Log: zerolog.Nop(), Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "# metrics\n")
 	})}
-	handlers := map[string]http.Handler{"selection": New(f, options), "slots": NewSlots(f, options), "conductor": NewConductor(f, options)}
+	handlers := map[string]http.Handler{"selection": New(f, f.conductor(), options), "slots": NewSlots(f, options), "conductor": NewConductor(f.conductor(), options)}
 	requests := []struct {
 		on, method, target, body string
 		panics                   bool

@@ -61,7 +61,7 @@ func TestOpenAPI(t *testing.T) {
 		withMetrics := opt
 		withMetrics.Metrics = http.NotFoundHandler()
 		want := described(t, contract)
-		if diff := cmp.Diff(want, routesOf(newEngine(&fake{}, withMetrics), func(path string) string { return path })); diff != "" {
+		if diff := cmp.Diff(want, routesOf(newEngine(&fake{}, (&fake{}).conductor(), withMetrics), func(path string) string { return path })); diff != "" {
 			t.Errorf("%s (-described +routes):\n%s", contract, diff)
 		}
 
@@ -83,7 +83,7 @@ func TestOpenAPI(t *testing.T) {
 		}))
 
 		// The Conductor's listener has just the routes below the prefix.
-		own := routesOf(newConductorEngine(&fake{}, opt), func(path string) string { return conductorPrefix + path })
+		own := routesOf(newConductorEngine((&fake{}).conductor(), opt), func(path string) string { return conductorPrefix + path })
 		equal(t, "conductor", own, matching(want, func(path string) bool { return strings.HasPrefix(path, conductorPrefix+"/") }))
 	}
 }
@@ -101,7 +101,7 @@ func matching(operations []string, wanted func(path string) bool) (out []string)
 // TestOpenAPIServed: the document of the process's contract is served.
 func TestOpenAPIServed(t *testing.T) {
 	for _, contract := range []contract.Version{contract.V13, contract.V16} {
-		w := call(t, New(&fake{}, Options{Log: zerolog.Nop(), Contract: contract}), "GET", "/openapi.yaml", "", nil)
+		w := call(t, New(&fake{}, (&fake{}).conductor(), Options{Log: zerolog.Nop(), Contract: contract}), "GET", "/openapi.yaml", "", nil)
 		if w.Code != 200 || w.Header().Get("Content-Type") != "application/yaml" || w.Body.String() != string(openapi.Document(contract.String())) {
 			t.Errorf("%s: %d %q, %d bytes", contract, w.Code, w.Header().Get("Content-Type"), w.Body.Len())
 		}

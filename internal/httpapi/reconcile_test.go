@@ -18,7 +18,7 @@ import (
 // entry and changes nothing.
 func TestReconcileWorkers(t *testing.T) {
 	svc := service.New(service.Config{Threads: 1}, nil, zerolog.Nop())
-	h := New(svc, Options{Log: zerolog.Nop()})
+	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop()})
 	if err := svc.SlotsRegister(service.SlotsWorker{Worker: 7, Scope: catalog.Scope{Model: "m", Tenant: "t"}, BlockSize: 4, DPSize: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestReconcileWorkers(t *testing.T) {
 func TestWorkersFileHasTheSay(t *testing.T) {
 	const file, refused = "/etc/w.yaml", `{"error":"workers are managed by --workers-file /etc/w.yaml"}`
 	svc := service.New(service.Config{Threads: 1, WorkersFile: file}, nil, zerolog.Nop())
-	h := New(svc, Options{Log: zerolog.Nop()})
+	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop()})
 	play(t, h, []step{
 		{"POST", "/workers", `{"worker_id":1}`, 201, `{"worker_id":1,*`},
 		{"PUT", "/workers", `{"workers":[]}`, 409, refused},
@@ -111,7 +111,7 @@ func TestWorkersFileHasTheSay(t *testing.T) {
 // nothing is reconciled.
 func TestScopeInQuery(t *testing.T) {
 	svc := service.New(service.Config{Threads: 1}, nil, zerolog.Nop())
-	h := New(svc, Options{Log: zerolog.Nop()})
+	h := New(svc, svc.Conductor(), Options{Log: zerolog.Nop()})
 	const all = `{"workers":[]}`
 	fault := func(group string) string {
 		return "{\"error\":\"the query names a scope: name it in the body, `model_name` and `" + group + "` beside `workers`\"}"

@@ -14,10 +14,9 @@ import (
 )
 
 // Service is what the routes of the selection service need; those of the slot
-// tracker and of the Conductor are part of it, under /slots and /conductor.
+// tracker are part of it, under /slots.
 type Service interface {
 	SlotsService
-	ConductorService
 	workerCatalog
 	selecter
 	projector
@@ -51,8 +50,11 @@ type Options struct {
 	RetryAfter time.Duration
 }
 
-// New returns the handler of the selection contract.
-func New(svc Service, opt Options) http.Handler { return newEngine(svc, opt) }
+// New returns the handler of the selection contract, with the Conductor's routes
+// under /conductor.
+func New(svc Service, conductor ConductorAPI, opt Options) http.Handler {
+	return newEngine(svc, conductor, opt)
+}
 
 // NewSlots returns the handler of the slot tracker's own listener: its contract,
 // and what replicas ask of each other. It has no metrics.
@@ -60,8 +62,8 @@ func NewSlots(svc SlotsService, opt Options) http.Handler { return newSlotsEngin
 
 // NewConductor returns the handler of the Conductor API's own listener. It has no
 // metrics.
-func NewConductor(svc ConductorService, opt Options) http.Handler {
-	return newConductorEngine(svc, opt)
+func NewConductor(conductor ConductorAPI, opt Options) http.Handler {
+	return newConductorEngine(conductor, opt)
 }
 
 // slotsPrefix is where the selection service has the slot tracker's routes.
@@ -86,7 +88,7 @@ func inDialects(e *gin.Engine, unprefixed api, add func(gin.IRouter, api)) {
 	}
 }
 
-func newConductorEngine(svc ConductorService, opt Options) *gin.Engine {
+func newConductorEngine(svc ConductorAPI, opt Options) *gin.Engine {
 	opt.Contract = contract.V13 // it has no dialects
 	e, a := bareEngine(opt, renderConductor)
 	conductorRoutes{svc}.addTo(e, a)
@@ -114,10 +116,10 @@ func bareEngine(opt Options, render renderer) (*gin.Engine, api) {
 	return e, a
 }
 
-func newEngine(svc Service, opt Options) *gin.Engine {
+func newEngine(svc Service, conductor ConductorAPI, opt Options) *gin.Engine {
 	e, a := bareEngine(opt, renderSelection)
 	inDialects(e, a, func(r gin.IRouter, a api) { addSelection(r, a, svc) })
-	addConductor(e, a, svc)
+	addConductor(e, a, conductor)
 	document := openapi.Document(opt.Contract.String())
 	get(e, "/openapi.yaml", func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", document) })
 	if opt.Metrics != nil {
@@ -166,7 +168,7 @@ func addSelection(r gin.IRouter, a api, svc Service) {
 
 // addConductor registers the Conductor's routes under their prefix, where errors
 // have its form.
-func addConductor(e *gin.Engine, selection api, svc ConductorService) {
+func addConductor(e *gin.Engine, selection api, svc ConductorAPI) {
 	a := selection
 	a.dialect, a.render = dialect13, renderConductor
 	conductorRoutes{svc}.addTo(e.Group(conductorPrefix, a.recovery), a)

@@ -31,7 +31,7 @@ func call(t testing.TB, h http.Handler, method, target, body string, header http
 }
 
 func newHandler(f *fake) http.Handler {
-	return New(f, Options{Log: zerolog.Nop(), Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return New(f, f.conductor(), Options{Log: zerolog.Nop(), Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "# metrics\n")
 	})})
 }
@@ -181,7 +181,7 @@ func TestEdges(t *testing.T) {
 func TestErrorKinds(t *testing.T) {
 	var log bytes.Buffer
 	f := &fake{}
-	h := New(f, Options{Log: zerolog.New(&log)})
+	h := New(f, f.conductor(), Options{Log: zerolog.New(&log)})
 	for _, tc := range []struct {
 		err    error
 		status int
@@ -223,7 +223,7 @@ func TestErrorKinds(t *testing.T) {
 // TestPanic: a panic in the service becomes a 500 and a line in the log.
 func TestPanic(t *testing.T) {
 	var log bytes.Buffer
-	h := New(&fake{call: func() { panic("boom") }}, Options{Log: zerolog.New(&log)})
+	h := New(&fake{call: func() { panic("boom") }}, nil, Options{Log: zerolog.New(&log)})
 	for range 2 { // the second request finds pools in order
 		w := call(t, h, "POST", "/select", "{}", nil)
 		if w.Code != 500 || w.Body.String() != `{"error":"internal error"}` {

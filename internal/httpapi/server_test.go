@@ -27,7 +27,7 @@ func start(t testing.TB, f Service, change ...func(*Options)) (base string) {
 	for _, f := range change {
 		f(&o)
 	}
-	srv := NewServer(New(f, o), zerolog.Nop())
+	srv := NewServer(New(f, nil, o), zerolog.Nop())
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	t.Cleanup(func() {

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/service"
 )
 
 // TestConductorDuringChanges: publishers come, publish and go, several clients
@@ -40,7 +39,7 @@ func TestConductorDuringChanges(t *testing.T) {
 				if i%2 == 0 {
 					f.Rank = &r.Rank
 				}
-				_, _ = w.ConductorUnregister(f) // NotFound: the other was first
+				_, _ = w.Conductor().Unregister(f) // NotFound: the other was first
 			}
 		})
 	}
@@ -56,8 +55,8 @@ func TestConductorDuringChanges(t *testing.T) {
 		askers.Go(func() {
 			var a conductor.Answer
 			for !done.Load() {
-				w.ConductorServices()
-				if err := w.ConductorQuery(&service.ConductorQuery{Identity: identity, Tokens: p}, &a); err != nil {
+				w.Conductor().Services()
+				if err := w.Conductor().Query(&conductor.Question{Identity: identity, Tokens: p}, &a); err != nil {
 					t.Error(err)
 					return
 				}
@@ -77,9 +76,9 @@ func TestConductorDuringChanges(t *testing.T) {
 	changers.Wait()
 	done.Store(true)
 	askers.Wait()
-	for _, row := range w.ConductorServices() {
+	for _, row := range w.Conductor().Services() {
 		if row.Instance != "always" {
-			_, _ = w.ConductorUnregister(instance(row.Instance)) // NotFound: gone with another rank
+			_, _ = w.Conductor().Unregister(instance(row.Instance)) // NotFound: gone with another rank
 		}
 	}
 	w.wantHits(identity, p, "", gpu("always", 32))
@@ -112,14 +111,14 @@ func TestConductorUnregisterWhileOpening(t *testing.T) {
 	}
 	for range 20 {
 		done := make(chan error, 1)
-		go func() { done <- w.ConductorRegister(r) }()
+		go func() { done <- w.Conductor().Register(r) }()
 		<-opening
 		w.unregister(instance("i"), "i|t|0")
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		if _, live := w.net.count(); live != 0 || len(w.ConductorServices()) != 0 {
-			t.Fatalf("%d sockets are open, in force is %+v", live, w.ConductorServices())
+		if _, live := w.net.count(); live != 0 || len(w.Conductor().Services()) != 0 {
+			t.Fatalf("%d sockets are open, in force is %+v", live, w.Conductor().Services())
 		}
 	}
 }
@@ -133,13 +132,13 @@ func TestConductorCloseDuringChanges(t *testing.T) {
 		clients.Go(func() {
 			for i := range 50 {
 				r := registration(fmt.Sprint("i", c), uint32(i))
-				if w.ConductorRegister(r) != nil {
+				if w.Conductor().Register(r) != nil {
 					return // shutting down
 				}
 				if i%3 == 0 {
 					f := instance(r.Instance)
 					f.Rank = &r.Rank
-					_, _ = w.ConductorUnregister(f)
+					_, _ = w.Conductor().Unregister(f)
 				}
 			}
 		})

@@ -78,7 +78,7 @@ func (w *isolated) register() {
 		},
 		eventIDs: map[string]uint64{},
 	}
-	if err := w.ConductorRegister(p.Registration); err != nil {
+	if err := w.Conductor().Register(p.Registration); err != nil {
 		w.t.Fatal(err)
 	}
 	w.publishers = append(w.publishers, p)
@@ -88,7 +88,7 @@ func (w *isolated) unregister() {
 	i := w.rnd.IntN(len(w.publishers))
 	p := w.publishers[i]
 	w.publishers = slices.Delete(w.publishers, i, i+1)
-	removed, err := w.ConductorUnregister(conductor.Filter{Instance: p.Instance, Tenant: p.Tenant})
+	removed, err := w.Conductor().Unregister(conductor.Filter{Instance: p.Instance, Tenant: p.Tenant})
 	if err != nil || len(removed) != 1 {
 		w.t.Fatalf("unregistered %v: %v", removed, err)
 	}
@@ -310,7 +310,7 @@ func (w *isolated) control() {
 			kind: engineKind, engine: w.net.engine("tcp://"+name+":5557", w.rnd.Uint64()),
 			Registration: conductor.Registration{Identity: w.identities[i], Instance: name, Endpoint: "tcp://" + name + ":5557", HashSeed: hashing.Seed},
 		}
-		if err := w.ConductorRegister(p.Registration); err != nil {
+		if err := w.Conductor().Register(p.Registration); err != nil {
 			w.t.Fatal(err)
 		}
 		w.event(p, p.Identity, prompt(7, 16), 9)

@@ -8,7 +8,7 @@ import (
 
 // conductorMetrics sets what is known of Conductor's publishers and their index.
 func (s *Service) conductorMetrics(m *metrics.Sources, st *conductor.Stats) {
-	index := s.conductor.IndexStats()
+	index := s.conductor.Registry().IndexStats()
 	m.ConductorPublishers = metrics.Value(st.Publishers)
 	m.ConductorSpaces = metrics.Value(st.Spaces)
 	m.ConductorNamespaces = metrics.Value(st.Namespaces)

@@ -38,7 +38,7 @@ func (w *world) waitFor(sent map[string]uint64) {
 	w.t.Helper()
 	for {
 		behind := 0
-		for _, s := range w.ConductorServices() {
+		for _, s := range w.Conductor().Services() {
 			if n := sent[s.Endpoint]; n > 0 && (!s.HasLast || s.Last < n-1) {
 				behind++
 			}
@@ -54,12 +54,12 @@ func (w *world) waitFor(sent map[string]uint64) {
 // out, and so are ranks.
 func (w *world) conductorHits(id conductor.Identity, tokens []uint32, byHash bool) ([]string, []conductor.InstanceMatch) {
 	w.t.Helper()
-	q := &service.ConductorQuery{Identity: id, Tokens: tokens}
+	q := &conductor.Question{Identity: id, Tokens: tokens}
 	if byHash {
 		q.ByHash, q.Hashes = true, sequence(tokens, int(id.BlockSize))
 	}
 	var a conductor.Answer
-	if err := w.ConductorQuery(q, &a); err != nil {
+	if err := w.Conductor().Query(q, &a); err != nil {
 		w.t.Fatal(err)
 	}
 	var hits []conductor.InstanceMatch
@@ -102,7 +102,7 @@ func newMirror(t *testing.T, seed uint64, workers uint64, ranks uint32, tidy boo
 		for dp := range ranks {
 			address := fmt.Sprintf("tcp://conductor-%d:%d", id, 6000+dp)
 			name := fmt.Sprintf("instance-%d", id)
-			err := m.ConductorRegister(conductor.Registration{
+			err := m.Conductor().Register(conductor.Registration{
 				Type: conductor.VLLM, Identity: conductorIdentity(), Instance: name, Rank: dp,
 				Endpoint: address, HashSeed: hashing.Seed,
 			})

@@ -5,7 +5,6 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -17,6 +16,9 @@ func TestConductorSelectionWorkers(t *testing.T) {
 	w.put(record(7, 2))
 	w.put(record(12, 1))
 	w.slots(9, 0, 1) // carries load only
+	if n := w.Conductor().SelectionWorkers(); n != 2 {
+		t.Errorf("%d workers can be shown, want 2", n)
+	}
 	p := prompt(1, 16)
 	e := w.engine(7, 0)
 	e.publish(0, e.stored(p[:8], blockSize, nil))
@@ -97,7 +99,7 @@ func TestConductorEaglePool(t *testing.T) {
 	w.settle()
 	for n, want := range map[int]string{9: gpu("1", 8), 8: gpu("1", 4), 4: none("1")} {
 		var a conductor.Answer
-		if err := w.ConductorQuery(&service.ConductorQuery{Identity: identity, Tokens: p[:n]}, &a); err != nil {
+		if err := w.Conductor().Query(&conductor.Question{Identity: identity, Tokens: p[:n]}, &a); err != nil {
 			t.Fatal(err)
 		}
 		if got := answerText(&a); got != want {

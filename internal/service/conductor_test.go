@@ -43,7 +43,7 @@ func TestConductorLifecycle(t *testing.T) {
 
 	w.unregister(instance("i1"), "i1|t|0")
 	w.wantHits(identity, p, "", gpu("i2", 4))
-	_, err := w.ConductorUnregister(instance("i1"))
+	_, err := w.Conductor().Unregister(instance("i1"))
 	wantReason(t, err, contract.NotFound, "not_found", "", "service not found: i1|t")
 	if opened, live := w.net.count(); opened != 2 || live != 1 {
 		t.Errorf("%d sockets opened, %d live; want 2 and 1", opened, live)
@@ -93,7 +93,7 @@ func TestConductorRanks(t *testing.T) {
 	f.Rank = new(uint32(1))
 	w.unregister(f, "i|t|1")
 	w.wantHits(identity, p, "", "i: 8 GPU 8 CPU 0 DISK 0 DP 0:8")
-	_, err := w.ConductorUnregister(f)
+	_, err := w.Conductor().Unregister(f)
 	wantReason(t, err, contract.NotFound, "not_found", "", "service not found: i|t|1")
 }
 
@@ -126,7 +126,7 @@ func TestConductorUnmatched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := instance("i")
 			tt.narrow(&f)
-			_, err := w.ConductorUnregister(f)
+			_, err := w.Conductor().Unregister(f)
 			wantReason(t, err, contract.NotFound, "not_found", "", tt.text)
 			if strings.Contains(err.Error(), "secret") {
 				t.Errorf("a salt is in %q", err)
@@ -138,7 +138,7 @@ func TestConductorUnmatched(t *testing.T) {
 		"tenant_id":   {Tenant: strings.Repeat("i", 4097)},
 		"modelname":   {Model: new(strings.Repeat("i", 4097))},
 	} {
-		_, err := w.ConductorUnregister(f)
+		_, err := w.Conductor().Unregister(f)
 		wantReason(t, err, contract.BadRequest, "invalid_field", field, field+": 4097 bytes are too long, at most 4096")
 	}
 	f := instance("i")
@@ -207,10 +207,10 @@ func TestConductorRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := first
 			tt.change(&r)
-			wantReason(t, w.ConductorRegister(r), tt.kind, tt.reason, tt.field, tt.text)
+			wantReason(t, w.Conductor().Register(r), tt.kind, tt.reason, tt.field, tt.text)
 		})
 	}
-	if rows := w.ConductorServices(); len(rows) != 1 || rows[0].Registration != first {
+	if rows := w.Conductor().Services(); len(rows) != 1 || rows[0].Registration != first {
 		t.Errorf("in force: %+v", rows)
 	}
 	if opened, live := w.net.count(); opened != 1 || live != 1 {
@@ -231,8 +231,8 @@ func TestConductorClose(t *testing.T) {
 	w.register(registration("j", 0))
 	w.Close()
 	const text = "shutting down"
-	wantReason(t, w.ConductorRegister(registration("k", 0)), contract.Unavailable, "shutting_down", "", text)
-	err := w.ConductorQuery(&service.ConductorQuery{Identity: identity}, new(conductor.Answer))
+	wantReason(t, w.Conductor().Register(registration("k", 0)), contract.Unavailable, "shutting_down", "", text)
+	err := w.Conductor().Query(&conductor.Question{Identity: identity}, new(conductor.Answer))
 	wantReason(t, err, contract.Unavailable, "shutting_down", "", text)
 	w.unregister(instance("i"), "i|t|0")
 	w.stop()
@@ -253,10 +253,10 @@ func TestConductorServices(t *testing.T) {
 	for range 3 {
 		e.publish(3, e.stored(prompt(1, 8), blockSize, nil))
 	}
-	if err := w.SettleConductor(context.Background()); err != nil {
+	if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	rows := w.ConductorServices()
+	rows := w.Conductor().Services()
 	if len(rows) != 2 || rows[0].Registration != a || rows[1].Registration != b {
 		t.Fatalf("rows are %+v", rows)
 	}
@@ -327,7 +327,7 @@ func TestConductorSweep(t *testing.T) {
 		e.publish(0, envelope(1, "stored", sequence(prompt(1, 8), blockSize), other))
 		counts := func(when string, publishers, spaces, namespaces, owners, blocks float64) {
 			t.Helper()
-			if err := w.SettleConductor(t.Context()); err != nil {
+			if err := w.Conductor().Streams().Barrier(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			m := w.Metrics()

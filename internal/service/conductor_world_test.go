@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -29,14 +28,14 @@ func registration(instance string, rank uint32, change ...func(*conductor.Regist
 
 func (w *world) register(r conductor.Registration) {
 	w.t.Helper()
-	if err := w.ConductorRegister(r); err != nil {
+	if err := w.Conductor().Register(r); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
 func (w *world) unregister(f conductor.Filter, want ...string) {
 	w.t.Helper()
-	removed, err := w.ConductorUnregister(f)
+	removed, err := w.Conductor().Unregister(f)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -61,18 +60,18 @@ func (w *world) publisher(r conductor.Registration) *engine {
 // once as tokens and once as hashes, which must agree.
 func (w *world) hits(id conductor.Identity, tokens []uint32, instance string) string {
 	w.t.Helper()
-	if err := w.SettleConductor(context.Background()); err != nil {
+	if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 		w.t.Fatal(err)
 	}
 	w.settle()
 	var a conductor.Answer
-	req := &service.ConductorQuery{Identity: id, Instance: instance, Tokens: tokens}
-	if err := w.ConductorQuery(req, &a); err != nil {
+	req := &conductor.Question{Identity: id, Instance: instance, Tokens: tokens}
+	if err := w.Conductor().Query(req, &a); err != nil {
 		w.t.Fatal(err)
 	}
 	byTokens := answerText(&a)
-	req = &service.ConductorQuery{Identity: id, Instance: instance, Hashes: sequence(tokens, int(id.BlockSize)), ByHash: true}
-	if err := w.ConductorQuery(req, &a); err != nil {
+	req = &conductor.Question{Identity: id, Instance: instance, Hashes: sequence(tokens, int(id.BlockSize)), ByHash: true}
+	if err := w.Conductor().Query(req, &a); err != nil {
 		w.t.Fatal(err)
 	}
 	if byHash := answerText(&a); byHash != byTokens {

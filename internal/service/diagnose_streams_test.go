@@ -6,7 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -25,19 +26,19 @@ func TestDiagnoseStreams(t *testing.T) {
 		want := func(text string) {
 			t.Helper()
 			synctest.Wait()
-			if err := w.SettleConductor(context.Background()); err != nil {
+			if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			of, err := w.ConductorDiagnose(&service.ConductorQuery{Identity: identity, Tokens: p}, 0)
+			of, err := w.Conductor().Diagnose(&conductor.Question{Identity: identity, Tokens: p}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, c := range []struct {
-				*service.Diagnosis
+				*conductor.Diagnosis
 				who, endpoint string
 			}{
 				{of, "instance i rank 0: ", r.Endpoint},
-				{w.diagnose(service.DiagnoseRequest{Tokens: p}, 0), "instance 1 rank 0: ", endpoint(1, 0)},
+				{w.diagnose(conductorapi.DiagnoseRequest{Tokens: p}, 0), "instance 1 rank 0: ", endpoint(1, 0)},
 			} {
 				if text != "" {
 					wantFinding(t, c.Diagnosis, c.who+strings.ReplaceAll(text, "ENDPOINT", c.endpoint))
@@ -71,7 +72,7 @@ func TestDiagnoseStreams(t *testing.T) {
 		status(true)
 		publish(4, p)
 		want("messages of its stream were lost (4 so far) and no replay had them: some blocks may be missing, others long gone")
-		if row := w.ConductorServices()[0]; row.Lost != 4 || row.Restarts != 0 || row.State != kvevents.Stale {
+		if row := w.Conductor().Services()[0]; row.Lost != 4 || row.Restarts != 0 || row.State != kvevents.Stale {
 			t.Errorf("%d lost, %d restarts, %s", row.Lost, row.Restarts, row.State)
 		}
 		status(false)
@@ -80,7 +81,7 @@ func TestDiagnoseStreams(t *testing.T) {
 		a.seq, b.seq = 0, 0
 		publish(0, p) // another engine
 		want("")
-		if row := w.ConductorServices()[0]; row.Lost != 4 || row.Restarts != 1 || row.State != kvevents.Live {
+		if row := w.Conductor().Services()[0]; row.Lost != 4 || row.Restarts != 1 || row.State != kvevents.Live {
 			t.Errorf("%d lost, %d restarts, %s", row.Lost, row.Restarts, row.State)
 		}
 	})
@@ -93,7 +94,7 @@ func TestDiagnoseUnused(t *testing.T) {
 	w.put(record(1, 1))
 	e := w.engine(1, 0)
 	e.publish(0, e.stored(prompt(1, 16), 8, nil), e.stored(prompt(2, 16), 8, nil))
-	d := w.diagnose(service.DiagnoseRequest{Tokens: prompt(1, 16)}, 0)
+	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: prompt(1, 16)}, 0)
 	wantFinding(t, d, "no blocks indexed for this model and tenant")
 	wantFinding(t, d, "events that were not used, of the workers of all models and tenants: 2 block_size_mismatch")
 }

@@ -2,10 +2,6 @@ package service
 
 import "context"
 
-// SettleConductor waits until everything that Conductor's streams have received
-// is applied.
-func (s *Service) SettleConductor(ctx context.Context) error { return s.conductorStreams.Barrier(ctx) }
-
 // SelectLate is Select without the early refusal: what it answers is what the
 // test under the ledger's lock says.
 func (s *Service) SelectLate(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {

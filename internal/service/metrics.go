@@ -14,7 +14,7 @@ func (s *Service) Metrics(opt metrics.Options) metrics.Sources {
 	ready, _, workers := s.Ready()
 	m.Ready = metrics.Value(flag(ready))
 	pools := *s.pools.Load()
-	conductor := s.conductor.Counts()
+	conductor := s.conductor.Registry().Counts()
 	streams, events := s.streamStates(), s.tally()
 	s.eventMetrics(&m, &streams, &events)
 	s.workerMetrics(&m, workers)

@@ -19,7 +19,7 @@ func (s *Service) eventMetrics(m *metrics.Sources, streams *streamStates, tally 
 
 // tally is what the events of all streams came to.
 func (s *Service) tally() kvevents.Tally {
-	sum, more := s.streams.Tally(), s.conductorStreams.Tally()
+	sum, more := s.streams.Tally(), s.conductor.Streams().Tally()
 	sum.Add(&more)
 	return sum
 }
@@ -54,7 +54,7 @@ func (s *Service) messageMetrics(m *metrics.Sources) {
 type streamStates [kvevents.NumStreamStates]int
 
 func (s *Service) streamStates() (count streamStates) {
-	for _, subscribers := range []*kvevents.Subscribers{s.streams, s.conductorStreams} {
+	for _, subscribers := range []*kvevents.Subscribers{s.streams, s.conductor.Streams()} {
 		for _, st := range subscribers.Streams() {
 			count[st.State]++
 		}

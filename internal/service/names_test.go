@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
@@ -31,7 +32,7 @@ func TestLongNames(t *testing.T) {
 	req.Scope = sc
 	_, err = w.Select(context.Background(), req, true)
 	wantError(t, err, contract.Unavailable, "no schedulable workers for "+both)
-	_, err = w.Diagnose(&service.DiagnoseRequest{Scope: sc}, 0)
+	_, err = w.Diagnose(&conductorapi.DiagnoseRequest{Scope: sc}, 0)
 	wantError(t, err, contract.Unavailable, "no schedulable workers for "+both)
 	wantError(t, w.SlotsAdd(&service.SlotsBooking{Scope: sc}), contract.NotFound, "no slot tracker for "+both)
 	wantError(t, w.SlotsUnregister(sc, 3), contract.NotFound, "worker 3 not found for "+both)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/affinity"
-	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/overload"
@@ -85,15 +85,8 @@ type Service struct {
 	streams  *kvevents.Subscribers
 	started  time.Time
 
-	// conductor has the publishers of the Conductor API and their index,
-	// conductorStreams their streams.
-	conductor        *conductor.Registry
-	conductorStreams *kvevents.Subscribers
-	// publishing is held while a publisher comes or goes, so that it has its
-	// stream exactly while it is in force. It guards replays, those of the
-	// publishers that have a replay endpoint.
-	publishing sync.Mutex
-	replays    map[string]sharedReplay
+	conductor *conductorapi.API
+	diagnoser *conductorapi.ScopeDiagnoser
 
 	closing atomic.Bool
 
@@ -148,9 +141,6 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		started: time.Now(),
 		workers: make(map[workerKey]*attached),
 
-		conductor: conductor.NewRegistry(),
-		replays:   make(map[string]sharedReplay),
-
 		kept: pending.New(config.Kept, time.Now),
 
 		models: newModelTable(),
@@ -166,7 +156,8 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	streams := kvevents.DefaultConfig(config.Threads)
 	streams.Lag = func(late time.Duration) { s.lag.Observe(late.Seconds()) }
 	s.streams = kvevents.NewSubscribers(source, streams, counters)
-	s.conductorStreams = kvevents.NewSubscribers(source, streams, counters)
+	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, streams, counters), selectionView{s}, log)
+	s.diagnoser = s.newDiagnoser()
 	s.catalog = catalog.New(catalog.Settings{
 		KVEvents: config.KVEvents,
 		Queueing: config.Admission.Enabled(),
@@ -181,7 +172,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.streams.Run(ctx) })
-	g.Go(func() error { return s.conductorStreams.Run(ctx) })
+	g.Go(func() error { return s.conductor.Run(ctx) })
 	g.Go(func() error { return s.watch(ctx) })
 	g.Go(func() error { return s.expire(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
@@ -201,12 +192,9 @@ func (s *Service) Close() {
 	s.closing.Store(true) // before the pools are read: see schedulable
 	s.catalog.Close()
 	for _, p := range *s.pools.Load() {
-		p.line.close(errClosing)
+		p.line.close(contract.ErrShuttingDown)
 	}
 }
-
-// errClosing is what new work gets after Close.
-var errClosing = &contract.Error{Kind: contract.Unavailable, Text: catalog.ErrShuttingDown.Error(), Reason: reasonShuttingDown}
 
 // schedulable returns the scope's pool and snapshot, or why nobody can serve it.
 //
@@ -217,7 +205,7 @@ func (s *Service) schedulable(sc catalog.Scope) (*catalog.Snapshot, *pool, error
 	p := (*s.pools.Load())[sc]
 	snap := s.catalog.Snapshot(sc)
 	if s.closing.Load() { // read after the pool, whose line Close has closed if it is false here
-		return nil, nil, errClosing
+		return nil, nil, contract.ErrShuttingDown
 	}
 	if snap != nil && len(snap.Ranks) > 0 && p != nil {
 		return snap, p, nil
@@ -227,6 +215,9 @@ func (s *Service) schedulable(sc catalog.Scope) (*catalog.Snapshot, *pool, error
 	}
 	return nil, nil, noWorkers(sc)
 }
+
+// Conductor returns the use cases of the Conductor API.
+func (s *Service) Conductor() *conductorapi.API { return s.conductor }
 
 func noWorkers(sc catalog.Scope) *contract.Error {
 	return contract.ScopeErrorf(contract.Unavailable, sc, "no schedulable workers")
@@ -242,7 +233,7 @@ func asError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, catalog.ErrShuttingDown):
-		return errClosing
+		return contract.ErrShuttingDown
 	case errors.As(err, &untracked):
 		return &contract.Error{Kind: contract.NotFound, Text: fmt.Sprintf("worker %d not found", untracked.ID), Scope: new(untracked.Scope.Short()), Err: err}
 	case errors.Is(err, catalog.ErrNotFound):

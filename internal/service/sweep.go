@@ -11,10 +11,9 @@ import (
 // selections, sessions, predicted blocks) is looked at every second, and requests
 // that wait at least as often as in dynamo-kv-router 1.3.1.
 const (
-	expireEvery    = reservations.ExpireEvery
-	sweepEvery     = time.Second
-	conductorEvery = 30 * time.Second
-	pumpEvery      = 60 * time.Second
+	expireEvery = reservations.ExpireEvery
+	sweepEvery  = time.Second
+	pumpEvery   = 60 * time.Second
 )
 
 // expire ends reservations whose time is over. Some have been ended already, by
@@ -40,9 +39,8 @@ func (s *Service) expire(ctx context.Context) error {
 // sweep forgets what is too old, and looks after requests that wait although
 // nothing happens.
 func (s *Service) sweep(ctx context.Context) error {
-	age, conductor, pump := time.NewTicker(sweepEvery), time.NewTicker(conductorEvery), time.NewTicker(pumpEvery)
+	age, pump := time.NewTicker(sweepEvery), time.NewTicker(pumpEvery)
 	defer age.Stop()
-	defer conductor.Stop()
 	defer pump.Stop()
 	var told reservations.Stats // up to the last line of the log
 	for {
@@ -51,8 +49,6 @@ func (s *Service) sweep(ctx context.Context) error {
 			return nil
 		case <-age.C:
 			s.sweepAged(&told)
-		case <-conductor.C:
-			s.conductor.Sweep()
 		case <-pump.C:
 			for _, p := range *s.pools.Load() {
 				p.line.pump()

@@ -8,12 +8,17 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
 // watchEvery is how often event streams and models are looked at for the log.
 const watchEvery = 10 * time.Second
+
+// maxLines bounds the lines that one look writes about single streams, or single
+// models; a further line counts the rest.
+const maxLines = 20
 
 // watch writes down, until ctx ends, what an operator should know of the event
 // streams and of the models that refuse selections.
@@ -54,7 +59,7 @@ func (w *watcher) look() {
 	var news []streamNews
 	w.selection = collectNews(&news, w.s.streams.Streams(), w.selection)
 	own := len(news)
-	w.conductor = collectNews(&news, w.s.conductorStreams.Streams(), w.conductor)
+	w.conductor = collectNews(&news, w.s.conductor.Streams().Streams(), w.conductor)
 	if len(news) > own {
 		news = append(news[:own], w.withPublishers(news[own:])...)
 	}
@@ -74,7 +79,7 @@ type streamName struct {
 // MarshalZerologObject writes the fields.
 func (n streamName) MarshalZerologObject(e *zerolog.Event) {
 	if n.publisher != nil {
-		e.EmbedObject(loggedRegistration(n.publisher.Registration))
+		e.EmbedObject(conductorapi.LoggedRegistration(n.publisher.Registration))
 	} else {
 		e.Uint64("worker", n.rank.Worker).Uint32("rank", n.rank.DP).Str("endpoint", catalog.Clip(n.endpoint))
 	}
@@ -85,8 +90,8 @@ func (n streamName) MarshalZerologObject(e *zerolog.Event) {
 func (w *watcher) publisher(rank catalog.Rank) *conductor.Publisher {
 	if w.publishers == nil {
 		w.publishers = make(map[catalog.Rank]*conductor.Publisher)
-		for _, p := range w.s.conductor.Publishers() {
-			w.publishers[streamKey(p)] = p
+		for _, p := range w.s.conductor.Registry().Publishers() {
+			w.publishers[conductorapi.StreamRank(p)] = p
 		}
 	}
 	return w.publishers[rank]

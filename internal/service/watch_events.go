@@ -88,7 +88,7 @@ func (w *watcher) examples() examples {
 		name := streamName{rank: sample.Rank, endpoint: w.selection[sample.Rank].Endpoint}
 		out = append(out, example{name, "reason", sample.Reason})
 	}
-	for _, sample := range w.s.conductorStreams.Samples() {
+	for _, sample := range w.s.conductor.Streams().Samples() {
 		if p := w.publisher(sample.Rank); p != nil {
 			out = append(out, example{streamName{publisher: p}, "reason", sample.Reason})
 		}

@@ -37,20 +37,20 @@ func TestConductorLog(t *testing.T) {
 
 	other := r
 	other.HashSeed = 7
-	if err := w.ConductorRegister(other); err == nil {
+	if err := w.Conductor().Register(other); err == nil {
 		t.Fatal("registered with another hash seed")
 	}
 	w.wantLog(line("warn: registration of a publisher refused", publisherFields(r, "lora=sql", "reason=already_registered", "field=hash_seed",
 		`error=instance "i" rank 1 is already registered at tcp://i:5001 with replay endpoint "" and hash seed 1337`)...))
 	other.Instance = "j"
-	if err := w.ConductorRegister(other); err == nil {
+	if err := w.Conductor().Register(other); err == nil {
 		t.Fatal("registered with another hash seed")
 	}
 	if got := strings.Join(w.log.take(t), "\n"); strings.Contains(got, "secret") || !strings.Contains(got, "reason=hash_seed_mismatch") {
 		t.Errorf("log is %s", got)
 	}
 	other.Instance, other.Endpoint, other.Salt = strings.Repeat("i", 1<<20), strings.Repeat("e", 1<<20), "secret"+strings.Repeat("s", 1<<20)
-	if err := w.ConductorRegister(other); err == nil {
+	if err := w.Conductor().Register(other); err == nil {
 		t.Fatal("registered with long names")
 	}
 	if got := strings.Join(w.log.take(t), "\n"); len(got) > 2000 || strings.Contains(got, "secret") || !strings.Contains(got, "reason=invalid_field") {
@@ -59,7 +59,7 @@ func TestConductorLog(t *testing.T) {
 
 	f := instance("i")
 	f.Salt = new("wrong secret")
-	if _, err := w.ConductorUnregister(f); err == nil {
+	if _, err := w.Conductor().Unregister(f); err == nil {
 		t.Fatal("unregistered with another salt")
 	}
 	w.wantLog(line("warn: unregistration of publishers refused", "instance=i", "tenant=t", "reason=not_found",
@@ -284,7 +284,7 @@ func TestWatchIsBounded(t *testing.T) {
 			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
 		}
 
-		if _, err := w.ConductorUnregister(instance("i")); err != nil {
+		if _, err := w.Conductor().Unregister(instance("i")); err != nil {
 			t.Fatal(err)
 		}
 		if got := w.log.take(t); len(got) != 21 || got[20] != "info: more publishers unregistered more=30" {

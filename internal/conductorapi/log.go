@@ -1,4 +1,4 @@
-package service
+package conductorapi
 
 import (
 	"errors"
@@ -10,15 +10,15 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// maxLines bounds the lines that one look at the streams, or one request, writes
-// about single ones; a further line counts the rest.
+// maxLines bounds the lines that one request writes about single publishers; a
+// further line counts the rest.
 const maxLines = 20
 
-// loggedRegistration is a registration as the log shows it: without its salt.
-type loggedRegistration conductor.Registration
+// LoggedRegistration is a registration as the log shows it: without its salt.
+type LoggedRegistration conductor.Registration
 
 // MarshalZerologObject writes the fields.
-func (r loggedRegistration) MarshalZerologObject(e *zerolog.Event) {
+func (r LoggedRegistration) MarshalZerologObject(e *zerolog.Event) {
 	e.Stringer("type", r.Type).Str("model", catalog.Clip(r.Model)).Str("tenant", catalog.Clip(r.Tenant))
 	if r.LoRA != "" {
 		e.Str("lora", catalog.Clip(r.LoRA))
@@ -27,25 +27,25 @@ func (r loggedRegistration) MarshalZerologObject(e *zerolog.Event) {
 		Str("endpoint", catalog.Clip(r.Endpoint))
 }
 
-func (s *Service) logRegistered(reg conductor.Registration) {
-	s.log.Info().EmbedObject(loggedRegistration(reg)).Msg("publisher registered")
+func (a *API) logRegistered(reg conductor.Registration) {
+	a.log.Info().EmbedObject(LoggedRegistration(reg)).Msg("publisher registered")
 }
 
-func (s *Service) logNotRegistered(reg conductor.Registration, err error) {
-	s.log.Warn().EmbedObject(loggedRegistration(reg)).EmbedObject(refusal{err}).Msg("registration of a publisher refused")
+func (a *API) logNotRegistered(reg conductor.Registration, err error) {
+	a.log.Warn().EmbedObject(LoggedRegistration(reg)).EmbedObject(refusal{err}).Msg("registration of a publisher refused")
 }
 
-func (s *Service) logUnregistered(gone []*conductor.Publisher) {
+func (a *API) logUnregistered(gone []*conductor.Publisher) {
 	for _, p := range gone[:min(len(gone), maxLines)] {
-		s.log.Info().EmbedObject(loggedRegistration(p.Registration)).Msg("publisher unregistered")
+		a.log.Info().EmbedObject(LoggedRegistration(p.Registration)).Msg("publisher unregistered")
 	}
 	if more := len(gone) - maxLines; more > 0 {
-		s.log.Info().Int("more", more).Msg("more publishers unregistered")
+		a.log.Info().Int("more", more).Msg("more publishers unregistered")
 	}
 }
 
-func (s *Service) logNotUnregistered(f *conductor.Filter, err error) {
-	s.log.Warn().Str("instance", catalog.Clip(f.Instance)).Str("tenant", catalog.Clip(f.Tenant)).EmbedObject(refusal{err}).
+func (a *API) logNotUnregistered(f *conductor.Filter, err error) {
+	a.log.Warn().Str("instance", catalog.Clip(f.Instance)).Str("tenant", catalog.Clip(f.Tenant)).EmbedObject(refusal{err}).
 		Msg("unregistration of publishers refused")
 }
 

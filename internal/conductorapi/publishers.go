@@ -1,0 +1,208 @@
+package conductorapi
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+// Reasons of the Conductor API's errors.
+const (
+	reasonEndpoint     = "invalid_endpoint"
+	reasonInvalidField = "invalid_field"
+	reasonRegistered   = "already_registered"
+	reasonSeed         = "hash_seed_mismatch"
+	reasonFull         = "too_many"
+	reasonNotFound     = "not_found"
+)
+
+// Register follows a publisher from now on. The same registration
+// again is no error; with another replay endpoint or hash seed it is a Conflict
+// (decisions C5 and C6). A publisher that is not there yet is no error.
+func (a *API) Register(reg conductor.Registration) error {
+	fresh, err := a.registerPublisher(reg)
+	switch {
+	case err != nil:
+		a.logNotRegistered(reg, err)
+	case fresh:
+		a.logRegistered(reg)
+	}
+	return err
+}
+
+// registerPublisher is Register; fresh is false if the registration is
+// in force already.
+func (a *API) registerPublisher(reg conductor.Registration) (fresh bool, err error) {
+	if err := checkLengths(textsOf(&reg)); err != nil {
+		return false, err
+	}
+	if err := checkEndpoints(&reg); err != nil {
+		return false, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.selection.Closing() {
+		return false, contract.ErrShuttingDown
+	}
+	p, fresh, err := a.registry.Add(reg)
+	if err != nil {
+		return false, registrationError(&reg, err)
+	}
+	if !fresh {
+		return false, nil
+	}
+	if err := a.followPublisher(p); err != nil {
+		a.registry.Drop(p)
+		return false, err
+	}
+	return true, nil
+}
+
+// Unregister ends the publishers that match, and forgets their blocks.
+// It returns "instance|tenant|rank" of each, sorted, none twice. It works during
+// shutdown, too.
+func (a *API) Unregister(f conductor.Filter) ([]string, error) {
+	gone, err := a.withdrawPublishers(&f)
+	if err != nil {
+		a.logNotUnregistered(&f, err)
+		return nil, err
+	}
+	removed := make([]string, len(gone))
+	for i, p := range gone {
+		a.registry.Drop(p)
+		removed[i] = fmt.Sprintf("%s|%s|%d", p.Instance, p.Tenant, p.Rank)
+	}
+	a.logUnregistered(gone)
+	slices.Sort(removed)
+	return slices.Compact(removed), nil
+}
+
+// withdrawPublishers takes publishers out of all answers and closes their
+// streams. Their blocks are still to be dropped, for which others need not wait:
+// whoever registers the same meanwhile is another publisher. That none matches
+// is an error.
+func (a *API) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, error) {
+	if err := checkLengths(filterTexts(f)); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	gone := a.registry.Withdraw(*f)
+	if len(gone) == 0 {
+		return nil, &contract.Error{Kind: contract.NotFound, Text: unmatchedText(f), Reason: reasonNotFound}
+	}
+	for _, p := range gone {
+		a.unfollowPublisher(p)
+	}
+	return gone, nil
+}
+
+// checkEndpoints refuses endpoints that can never work.
+func checkEndpoints(reg *conductor.Registration) error {
+	if _, err := catalog.ParseEndpoint(reg.Endpoint); err != nil {
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "endpoint", Err: err}
+	}
+	if reg.Replay == "" {
+		return nil
+	}
+	if err := catalog.CheckReplayEndpoint(reg.Replay); err != nil {
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "replay_endpoint", Err: err}
+	}
+	return nil
+}
+
+// registrationError says why the registry refuses a registration.
+func registrationError(reg *conductor.Registration, err error) error {
+	var conflict *conductor.ConflictError
+	var seed *conductor.SeedMismatchError
+	switch {
+	case errors.As(err, &conflict):
+		field := "hash_seed"
+		if conflict.InForce.Replay != reg.Replay {
+			field = "replay_endpoint"
+		}
+		return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Reason: reasonRegistered, Field: field, Err: err}
+	case errors.As(err, &seed):
+		return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Reason: reasonSeed, Field: "hash_seed", Err: err}
+	case errors.Is(err, conductor.ErrFull):
+		return &contract.Error{Kind: contract.Unavailable, Text: err.Error(), Reason: reasonFull, Err: err}
+	}
+	return &contract.Error{Kind: contract.Internal, Text: "internal error", Err: err}
+}
+
+// sharedReplay has the publishers with one replay endpoint that have a stream.
+type sharedReplay struct {
+	users []*conductor.Publisher
+	// several: they have different endpoints, so answers are not for all of them.
+	several bool
+}
+
+// followPublisher opens the stream of a new publisher. mu must be held.
+func (a *API) followPublisher(p *conductor.Publisher) error {
+	others := a.replays[p.Replay]
+	several := others.several || len(others.users) > 0 && others.users[0].Endpoint != p.Endpoint
+	err := a.streams.Add(publisherStream(p, several))
+	switch {
+	case errors.Is(err, kvevents.ErrClosed):
+		return contract.ErrShuttingDown
+	case err != nil:
+		if cause := errors.Unwrap(err); cause != nil {
+			err = cause // without our name of the stream
+		}
+		return &contract.Error{
+			Kind: contract.BadRequest, Text: fmt.Sprintf("cannot subscribe to `%s`: %v", p.Endpoint, err),
+			Reason: reasonEndpoint, Field: "endpoint", Err: err,
+		}
+	}
+	if p.Replay != "" {
+		a.shareReplay(p.Replay, append(others.users, p))
+	}
+	return nil
+}
+
+// unfollowPublisher closes a publisher's stream. mu must be held.
+func (a *API) unfollowPublisher(p *conductor.Publisher) {
+	a.streams.Remove(StreamRank(p)) // false: all have ended already
+	if p.Replay != "" {
+		is := func(o *conductor.Publisher) bool { return o == p }
+		a.shareReplay(p.Replay, slices.DeleteFunc(a.replays[p.Replay].users, is))
+	}
+}
+
+// shareReplay notes who has a replay endpoint now, and tells their streams if
+// its answers have become, or are no longer, for some of them only.
+func (a *API) shareReplay(replay string, users []*conductor.Publisher) {
+	if len(users) == 0 {
+		delete(a.replays, replay)
+		return
+	}
+	several := slices.ContainsFunc(users, func(p *conductor.Publisher) bool { return p.Endpoint != users[0].Endpoint })
+	changed := several != a.replays[replay].several
+	a.replays[replay] = sharedReplay{users, several}
+	if !changed {
+		return
+	}
+	for _, p := range users {
+		_ = a.streams.Update(publisherStream(p, several)) // fails only once all streams have ended
+	}
+}
+
+// publisherStream describes a publisher's stream. Several ranks of an engine can
+// name one replay server, which has the messages of one of them: each takes only
+// its own. Events of a cache backend are not told apart by the rank of their
+// batch.
+func publisherStream(p *conductor.Publisher, severalReplay bool) kvevents.StreamConfig {
+	engine := p.Type == conductor.VLLM || p.Type == conductor.SGLang
+	return kvevents.StreamConfig{
+		Rank:         StreamRank(p),
+		Endpoint:     p.Endpoint,
+		Replay:       p.Replay,
+		SharedReplay: engine && severalReplay,
+		Applier:      p,
+	}
+}

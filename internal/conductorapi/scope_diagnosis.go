@@ -1,0 +1,244 @@
+package conductorapi
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+// DiagnoseRequest asks for the diagnosis of a prompt in a selection scope. Its
+// slices are borrowed.
+type DiagnoseRequest struct {
+	Scope  catalog.Scope
+	Tokens []uint32
+	// LocalHashes are the prompt's with ByHash; LoRA and Salt are in them.
+	LocalHashes []uint64
+	ByHash      bool
+	LoRA, Salt  string
+}
+
+// ScopeDiagnoser diagnoses prompts on the selection service's workers. Its answer
+// is of the form of API.Diagnose; an instance is a worker's decimal id, and the
+// hash seed is that of the local hashes, with LoRA and salt in it.
+type ScopeDiagnoser struct {
+	selection Selection
+	streams   *kvevents.Subscribers // of the workers; nil if KV events are off
+}
+
+// NewScopeDiagnoser returns a diagnoser. streams are those of the workers, nil if
+// KV events are off.
+func NewScopeDiagnoser(selection Selection, streams *kvevents.Subscribers) *ScopeDiagnoser {
+	return &ScopeDiagnoser{selection: selection, streams: streams}
+}
+
+// scopeDiagnosis is the diagnosis of one prompt in one scope, in the making.
+type scopeDiagnosis struct {
+	*conductor.Diagnosis
+	req    *DiagnoseRequest
+	scope  ScopeView
+	layout hashing.Layout
+	local  []uint64
+	probe  indexer.Match
+}
+
+// Diagnose says for each block of a prompt which of the scope's ranks hold it,
+// where each rank's chain breaks and why, and whether the prompt would match
+// under another LoRA or salt. At most maxBlocks blocks are shown; 0 is
+// conductor.DefaultDiagnosedBlocks.
+func (sd *ScopeDiagnoser) Diagnose(req *DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error) {
+	scope := sd.selection.Scope(req.Scope)
+	if scope.Index == nil || sd.selection.Closing() {
+		return nil, sd.selection.Unavailable(req.Scope)
+	}
+	d := newScopeDiagnosis(req, scope)
+	d.Show(d.local, hashing.AppendSequence(nil, d.local), maxBlocks)
+	d.examine()
+	d.findScope(sd.streams != nil)
+	if sd.streams != nil && scope.Index.Stats().Unique == 0 {
+		d.findUnused(sd.streams.Tally())
+	}
+	if req.ByHash {
+		d.findRolling()
+	} else {
+		d.lookElsewhere()
+	}
+	d.FindElsewhere()
+	if sd.streams != nil {
+		findStreams(d.Diagnosis, sd.streams.Streams(), d.owner)
+	}
+	return d.Diagnosis, nil
+}
+
+func newScopeDiagnosis(req *DiagnoseRequest, scope ScopeView) *scopeDiagnosis {
+	d := &scopeDiagnosis{
+		Diagnosis: &conductor.Diagnosis{
+			Identity: conductor.Identity{
+				Tenant: req.Scope.Tenant, Model: req.Scope.Model, LoRA: req.LoRA, Salt: req.Salt, BlockSize: scope.BlockSize,
+			},
+			HashSeed:   hashing.LocalSeed(req.LoRA, req.Salt),
+			Registered: len(scope.Ranks) > 0,
+		},
+		req:    req,
+		scope:  scope,
+		layout: hashing.Layout{BlockSize: int(scope.BlockSize), Eagle: scope.Eagle},
+	}
+	if d.local = req.LocalHashes; !req.ByHash {
+		d.local = d.layout.AppendLocal(nil, req.Tokens, d.HashSeed, nil)
+	}
+	return d
+}
+
+// examine follows the prompt for every rank of the scope.
+func (d *scopeDiagnosis) examine() {
+	subjects := make([]conductor.Subject, 0, len(d.scope.Known))
+	for _, e := range d.scope.Known {
+		subject := conductor.Subject{
+			CacheOwner: conductor.CacheOwner{Instance: strconv.FormatUint(e.Worker.ID, 10), Rank: e.DP},
+			Hashes:     conductor.HashesNone,
+			Places:     conductor.SlotPlaces(e.Slot),
+			Shown:      d.scope.IsCandidate(e),
+		}
+		if d.scope.Index.Held(e.Slot) != [indexer.NumTiers]int{} {
+			subject.Hashes = conductor.HashesTokens
+		}
+		subjects = append(subjects, subject)
+	}
+	e := conductor.Examination{Space: d.scope.Index, Chain: d.local, Local: d.local, Subjects: subjects}
+	e.Follow(len(d.Blocks))
+	d.Examine(&e)
+}
+
+// owner names a candidate of the scope.
+func (d *scopeDiagnosis) owner(rank catalog.Rank) (who conductor.CacheOwner, ok bool) {
+	for _, e := range d.scope.Known {
+		if e.Rank == rank && d.scope.IsCandidate(e) {
+			return conductor.CacheOwner{Instance: strconv.FormatUint(rank.Worker, 10), Rank: rank.DP}, true
+		}
+	}
+	return who, false
+}
+
+// findScope says what concerns the scope as a whole.
+func (d *scopeDiagnosis) findScope(kvEvents bool) {
+	switch {
+	case !kvEvents:
+		d.Find("KV events are off: no blocks are indexed")
+	case d.scope.Index.Stats().Unique == 0:
+		d.Find("no blocks indexed for this model and tenant")
+	case !d.req.ByHash && !d.scope.Index.HasSeed(d.HashSeed):
+		d.Find("no blocks indexed for this lora_name and cache_salt")
+	}
+	if d.NumBlocks == 0 {
+		if d.req.ByHash {
+			d.Find("the prompt has no block")
+			return
+		}
+		needs := ""
+		if d.layout.Eagle {
+			needs = " and the token behind it"
+		}
+		d.Find(fmt.Sprintf("the prompt has fewer tokens than one block%s: %d of %d", needs, len(d.req.Tokens), d.BlockSize))
+	}
+}
+
+// findRolling notices rolling hashes where local ones are due. One block alone
+// has the same hash both ways.
+func (d *scopeDiagnosis) findRolling() {
+	var local, rolling indexer.Match
+	d.scope.Index.Match(d.local, &local)
+	d.scope.Index.MatchSequence(d.local, &rolling)
+	if n := rolling.Blocks(); n > local.Blocks() {
+		d.Find(fmt.Sprintf("the hashes are rolling sequence hashes, not local block hashes: as such they would match %d blocks", n))
+	}
+}
+
+// findUnused says which events of workers were not used. They are not counted by
+// scope.
+func (d *scopeDiagnosis) findUnused(t kvevents.Tally) {
+	var parts []string
+	for r, n := range t.ByReason() {
+		if reason := kvevents.Reason(r); n > 0 && reason != kvevents.Applied {
+			parts = append(parts, fmt.Sprintf("%d %s", n, reason))
+		}
+	}
+	if len(parts) > 0 {
+		d.Find("events that were not used, of the workers of all models and tenants: " + strings.Join(parts, ", "))
+	}
+}
+
+// lookElsewhere tries the prompt under the other block seeds in use. There may
+// be one per customer: its first blocks tell which are worth following.
+func (d *scopeDiagnosis) lookElsewhere() {
+	if d.NumBlocks == 0 {
+		return
+	}
+	head := d.req.Tokens[:min(len(d.req.Tokens), conductor.ProbeBlocks*d.layout.BlockSize+1)]
+	type probe struct {
+		seed   uint64
+		blocks int
+	}
+	var found []probe
+	var chain []uint64
+	for _, seed := range d.scope.Index.Seeds(nil) {
+		if seed == d.HashSeed {
+			continue
+		}
+		chain = d.layout.AppendLocal(chain[:0], head, seed, nil)
+		if d.scope.Index.Match(chain, &d.probe); d.probe.Blocks() > 0 {
+			found = append(found, probe{seed, d.probe.Blocks()})
+		}
+	}
+	slices.SortFunc(found, func(a, b probe) int {
+		return cmp.Or(cmp.Compare(b.blocks, a.blocks), cmp.Compare(a.seed, b.seed))
+	})
+	if len(found) > conductor.MaxElsewhere {
+		found, d.Truncated = found[:conductor.MaxElsewhere], true
+	}
+	for _, p := range found {
+		if e := d.under(p.seed); e.Matched > 0 {
+			d.Elsewhere = append(d.Elsewhere, e)
+		}
+	}
+	d.SortElsewhere()
+}
+
+// under follows the prompt under another block seed.
+func (d *scopeDiagnosis) under(seed uint64) conductor.Elsewhere {
+	e := conductor.Examination{
+		Space:    d.scope.Index,
+		Chain:    d.layout.AppendLocal(nil, d.req.Tokens, seed, nil),
+		Subjects: d.workers(),
+	}
+	e.Follow(0)
+	out := conductor.Elsewhere{BlockSize: d.BlockSize, Registered: d.Registered}
+	out.Matched, out.Instances = e.Best()
+	if lora, salted, ok := d.scope.Seeds.SeedName(seed); ok {
+		out.LoRA = &lora
+		if !salted {
+			out.Salt = new(string)
+		}
+	}
+	return out
+}
+
+// workers lists the scope's workers, each with all its ranks.
+func (d *scopeDiagnosis) workers() []conductor.Subject {
+	var all []conductor.Subject
+	for i, e := range d.scope.Known {
+		if i == 0 || e.Rank.Worker != d.scope.Known[i-1].Rank.Worker {
+			id := strconv.FormatUint(e.Rank.Worker, 10)
+			all = append(all, conductor.Subject{CacheOwner: conductor.CacheOwner{Instance: id}})
+		}
+		last := &all[len(all)-1]
+		last.Places = append(last.Places, conductor.SlotPlaces(e.Slot)...)
+	}
+	return all
+}
