@@ -262,15 +262,17 @@ func (r *policyReader) faultf(path string, n *yaml.Node, format string, args ...
 	r.Fault(path, n, fmt.Errorf(format, args...))
 }
 
+// faults are the words that a policy file's faults have in place of the Reader's.
+var faults = map[error]error{
+	yamlread.ErrNotMapping: errors.New("must be a mapping"),
+	yamlread.ErrNotList:    errors.New("must be a list"),
+	yamlread.ErrKeyKind:    errors.New("a key must be a text"),
+}
+
 // describeFault words a fault as "line 3: path: what".
 func describeFault(path string, n *yaml.Node, what error) error {
-	switch what {
-	case yamlread.ErrNotMapping:
-		what = errors.New("must be a mapping")
-	case yamlread.ErrNotList:
-		what = errors.New("must be a list")
-	case yamlread.ErrKeyKind:
-		what = errors.New("a key must be a text")
+	if own, found := faults[what]; found {
+		what = own
 	}
 	if path != "" {
 		what = fmt.Errorf("%s: %w", path, what)

@@ -40,7 +40,7 @@ func isHostName(s string) bool {
 
 var errSyncPortZero = errors.New("replica sync port must be greater than zero")
 
-// replicaPort is a port that is unset as 0, and therefore cannot be given as 0.
+// replicaPort is a port whose 0 means "not set", so that 0 cannot be given.
 func replicaPort(field *uint16) value {
 	return typed[uint16]{
 		field: field,
@@ -60,7 +60,7 @@ func replicaPort(field *uint16) value {
 	}
 }
 
-// endpoint is a ZMQ endpoint that further, if given, accepts; empty is none.
+// endpoint is a ZMQ endpoint that further (nil: none) also accepts; empty is none.
 func endpoint(field *string, further func(catalog.Endpoint) error) value {
 	return checkedText(field, func(s string) (string, error) {
 		e, err := catalog.ParseEndpoint(s)
@@ -71,7 +71,7 @@ func endpoint(field *string, further func(catalog.Endpoint) error) value {
 	})
 }
 
-// bindable refuses port 0: nobody would find the one that it takes.
+// bindable refuses port 0: no peer could know the port that the system picks.
 func bindable(e catalog.Endpoint) error {
 	if e.Scheme == "tcp" && e.Port == 0 {
 		return errSyncPortZero

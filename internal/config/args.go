@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// commandLine is what the arguments say. The standard flag packages stop at the
+// commandLine is the parsed command line. The standard flag packages stop at the
 // first fault; ours are all reported together (decision D13).
 type commandLine struct {
 	action     Action
@@ -36,8 +36,8 @@ var actionFlags = []actionFlag{
 
 const configFlag = "config"
 
-// parseArgs reads the arguments behind the subcommand: --name=value and --name value; a flag that is a boolean takes
-// a value only after "=". A flag may come again: the last one counts.
+// parseArgs reads the arguments after the subcommand: --name=value and --name value.
+// A boolean flag takes a value only after "=". Of a repeated flag the last one counts.
 func (c *command) parseArgs(args []string) commandLine {
 	var line commandLine
 	for len(args) > 0 {
@@ -76,7 +76,7 @@ func (c *command) parseArgs(args []string) commandLine {
 
 var errNoValue = errors.New("needs a value")
 
-// flagKind is what a flag's name stands for: an action, the file, or an option.
+// flagKind is the meaning of a flag: an action, the configuration file, or an option.
 type flagKind struct {
 	action Action
 	option *option

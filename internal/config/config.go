@@ -2,11 +2,11 @@
 // Config, or into one error that names every bad setting by the name under
 // which it was given.
 //
-// A flag goes before the environment, the environment before the file, the file
-// before the default. An empty text is "not given" in every source: launch
-// templates leave flags and variables empty. A bad value is refused even where a
-// stronger source overrides it. The table in option.go is the only list of
-// settings: flags, variables, file keys, --help and --print-config follow it.
+// A flag overrides the environment, the environment the file, the file the
+// default. An empty text is "not given" in every source: launch templates leave
+// flags and variables empty. A bad value is refused even where a stronger source
+// overrides it. The table in options.go is the only list of settings: flags,
+// variables, file keys, --help, --print-config and docs/configuration.md follow it.
 package config
 
 import (
@@ -43,7 +43,7 @@ type Config struct {
 	Metrics      Metrics
 	Log          Log
 
-	// notes are remarks about where values came from; see Warnings.
+	// notes are the remarks that Warnings returns.
 	notes []string
 }
 
@@ -104,8 +104,8 @@ type Workers struct {
 type KVEvents struct {
 	Enabled bool // off: no listeners, no event endpoints needed, overlap always 0
 	Threads int  // workers that decode events and apply them to the index, 1..MaxThreads
-	// ApproximateTTL is how long a prompt that was sent to a rank is taken for
-	// cached there where there are no events (contract 1.6).
+	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be
+	// cached there if there are no events (contract 1.6).
 	ApproximateTTL time.Duration
 }
 
@@ -129,21 +129,21 @@ type Queue struct {
 // Enabled reports whether requests can wait at all.
 func (q Queue) Enabled() bool { return q.Threshold != nil || q.Policy != nil }
 
-// Selections is what is kept of selections, for the requests of the 1.6 dialect.
+// Selections bounds what is remembered of selections, for requests of the 1.6 dialect.
 type Selections struct {
 	// SessionTTL is how long a session without reservations stays bound to its
 	// rank; 0 switches session affinity off.
 	SessionTTL time.Duration
-	// Kept bounds the selections that wait for their reservation.
+	// Kept bounds the pending selections: those that wait for their reservation.
 	Kept pending.Limits
 	// DecodeBusy and PrefillBusy are shares of total_kv_blocks and of
-	// max_num_batched_tokens above which an answer says "busy"; nil says nothing.
+	// max_num_batched_tokens above which an answer says "busy"; nil never does.
 	DecodeBusy, PrefillBusy *float64
 }
 
-// Reservations is the life of bookings.
+// Reservations is the life of reservations.
 type Reservations struct {
-	// Lifetime of a booking without a lease, in whole seconds.
+	// Lifetime of a reservation without a lease, in whole seconds.
 	Lifetime time.Duration
 }
 
@@ -151,8 +151,8 @@ type Reservations struct {
 type Overload struct {
 	// Thresholds are those of every model until /busy_threshold changes them.
 	Thresholds overload.Thresholds
-	// RetryAfter is what refused clients are told to wait, in whole seconds up to
-	// a day; 0 tells them nothing.
+	// RetryAfter is the Retry-After header of refused requests, in whole seconds up to
+	// a day; 0 sends no such header.
 	RetryAfter time.Duration
 }
 
@@ -165,14 +165,14 @@ type Replicas struct {
 	RecoveryDeadline time.Duration // how long readiness waits for that
 	RecoveryGrace    time.Duration // how long recovered blocks wait for their worker
 
-	SyncPort      uint16   // port on which bookings are published, 0 for none
+	SyncPort      uint16   // port on which reservations are published, 0 for none
 	SyncBind      string   // the same as a ZMQ endpoint, empty for none
-	SyncAdvertise string   // that endpoint as others name it, empty if nobody said
-	SyncPeers     []string // ZMQ endpoints of the peers' bookings, no duplicates
+	SyncAdvertise string   // that endpoint as others name it, empty if not given
+	SyncPeers     []string // ZMQ endpoints of the peers' reservations, no duplicates
 }
 
-// Publish is the ZMQ endpoint to bind for our own bookings, empty for none: the
-// port and the bind endpoint are two spellings of it.
+// Publish is the ZMQ endpoint to bind for this replica's own reservations, empty for
+// none: the port and the bind endpoint are two spellings of it.
 func (r Replicas) Publish() string {
 	if r.SyncBind == "" && r.SyncPort != 0 {
 		return fmt.Sprintf("tcp://*:%d", r.SyncPort)
@@ -230,7 +230,7 @@ func (c Config) Validate() error {
 			continue
 		}
 		if err := o.bind(&c).check(); err != nil {
-			faults = append(faults, named(o.key, err)...)
+			faults = append(faults, faultsOf(o.key, err)...)
 		}
 	}
 	for _, f := range c.conflicts() {

@@ -88,7 +88,7 @@ var (
 )
 
 // scalarText is the text of a value: a list is joined with commas, null is
-// empty. Aliases are refused: the file has no use for them.
+// empty. An alias is no value: the file has no use for them.
 func scalarText(node *yaml.Node) (string, error) {
 	switch node.Kind {
 	case yaml.ScalarNode:

@@ -1,8 +1,8 @@
 package config
 
 import (
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/select-service/select-service/internal/admission"
@@ -13,7 +13,7 @@ const envConfig = "SELECT_SERVICE_CONFIG"
 // Load reads the configuration from the command line (without the program's
 // name), the environment and the files that they name. It returns an
 // *InvalidError with every fault of every source, or a valid configuration.
-// With the actions Help and Version nothing but the command line is looked at.
+// With the actions Help and Version only the command line is read.
 // The subcommand "slots" reads no file.
 func Load(args []string, getenv func(string) string, readFile func(string) ([]byte, error)) (Config, error) {
 	cmd, args := commandOf(args)
@@ -37,9 +37,9 @@ func Load(args []string, getenv func(string) string, readFile func(string) ([]by
 	l.applyEnvironment(getenv)
 	l.applyFlags(line.given)
 	l.readPolicy()
-	l.checkTogether()
-	l.warnOfQueue()
-	l.warnOfContract()
+	l.checkConflicts()
+	l.warnQueue()
+	l.warnContract()
 	if err := invalid(l.faults); err != nil {
 		return Config{}, err
 	}
@@ -63,7 +63,7 @@ func (l *loader) apply(o option, name, text string) {
 	}
 	l.source[o.key] = name
 	if err := o.bind(&l.conf).set(text); err != nil {
-		l.faults = append(l.faults, named(name, err)...)
+		l.faults = append(l.faults, faultsOf(name, err)...)
 		l.bad[o.key] = true
 		return
 	}
@@ -75,14 +75,14 @@ func (l *loader) apply(o option, name, text string) {
 	}
 }
 
-// verify checks a text that a stronger name has already overruled.
-func (l *loader) verify(o option, name, text string) {
+// checkOverridden checks a text that a stronger name overrides.
+func (l *loader) checkOverridden(o option, name, text string) {
 	if text == "" {
 		return
 	}
 	scratch := l.command.defaults()
 	if err := o.bind(&scratch).set(text); err != nil {
-		l.faults = append(l.faults, named(name, err)...)
+		l.faults = append(l.faults, faultsOf(name, err)...)
 	}
 }
 
@@ -100,16 +100,15 @@ func (l *loader) applyEnvironment(getenv func(string) string) {
 			}
 			set(o, name, text)
 			if text != "" {
-				set = l.verify // the first name counts, the others must still be right
+				set = l.checkOverridden // the first name counts, the others must still be right
 			}
 		}
 	}
 }
 
-// isServiceLink recognises what Kubernetes puts into every pod of a namespace
-// that has a Service called "select-service": SELECT_SERVICE_PORT=tcp://10.0.0.1:8092,
-// or "select-service-slots" likewise. Nobody configured that, so it is not a bad
-// port.
+// isServiceLink recognises the variables that Kubernetes sets in every pod of a
+// namespace with a Service named "select-service": SELECT_SERVICE_PORT=tcp://10.0.0.1:8092,
+// or "select-service-slots" likewise. They are not configuration, so not a bad port.
 func isServiceLink(name, text string) bool {
 	return strings.HasSuffix(name, "_PORT") && strings.HasPrefix(text, "tcp://")
 }
@@ -120,8 +119,8 @@ func (l *loader) applyFlags(given []givenFlag) {
 	}
 }
 
-// readPolicy reads the policy file at start: a bad one must not wait for the
-// first request (decision D13).
+// readPolicy reads the policy file at start, so that a bad one is reported then and
+// not at the first request (decision D13).
 func (l *loader) readPolicy() {
 	path := l.conf.Queue.PolicyFile
 	if path == "" {
@@ -135,27 +134,65 @@ func (l *loader) readPolicy() {
 	}
 	policy, err := admission.ParsePolicy(content)
 	if err != nil {
-		l.faults = append(l.faults, named(name+": policy file "+path, err)...)
+		l.faults = append(l.faults, faultsOf(name+": policy file "+path, err)...)
 		return
 	}
 	l.conf.Queue.Policy = policy
 }
 
-// checkTogether looks at settings that need one another. A bad port is not a
-// missing one, and bad peers need a port like good ones.
-func (l *loader) checkTogether() {
-	conflicts := l.conf.conflicts()
-	if l.bad[keyPeers] && len(l.conf.Replicas.SyncPeers) == 0 && l.conf.Replicas.Publish() == "" {
-		conflicts = append(conflicts, conflict{keyPeers, []string{keySyncPort, keyBind}, l.conf.peersUnbound()})
+// InvalidError is a configuration with at least one fault; the process exits
+// with ExitCode. Every fault starts with the name under which the bad value was
+// given: a flag, an environment variable, or a key of the file with its line.
+type InvalidError struct {
+	Faults []error
+}
+
+// ExitCode is the status of a process that refuses its configuration.
+const ExitCode = 2
+
+// Error is one line for a single fault, else one indented line for each.
+func (e *InvalidError) Error() string {
+	if len(e.Faults) == 1 {
+		return "invalid configuration: " + e.Faults[0].Error()
 	}
-	for _, c := range conflicts {
-		if slices.ContainsFunc(c.other, func(key string) bool { return l.bad[key] }) {
-			continue
-		}
-		err := c.err
-		if name := l.source[c.key]; !strings.HasPrefix(err.Error(), name+" ") { // else the text names it
-			err = fmt.Errorf("%s: %w", name, err)
-		}
-		l.faults = append(l.faults, err)
+	var b strings.Builder
+	fmt.Fprintf(&b, "invalid configuration, %d faults:", len(e.Faults))
+	for _, fault := range e.Faults {
+		b.WriteString("\n  " + fault.Error())
 	}
+	return b.String()
+}
+
+// Unwrap gives errors.Is and errors.As access to every fault.
+func (e *InvalidError) Unwrap() []error { return e.Faults }
+
+// invalid is nil where there are no faults.
+func invalid(faults []error) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	return &InvalidError{Faults: faults}
+}
+
+// faultsOf puts name before every error that err joins: a list of peers has one
+// fault per bad peer.
+func faultsOf(name string, err error) []error {
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) {
+		return []error{fault(name, err)}
+	}
+	var faults []error
+	for _, e := range joined.Unwrap() {
+		faults = append(faults, fault(name, e))
+	}
+	return faults
+}
+
+// fault makes one sentence of a name and what it must be, as Dynamo's frontend
+// has it.
+func fault(name string, err error) error {
+	if _, ok := errors.AsType[mustBeError](err); ok {
+		return fmt.Errorf("%s %w", name, err)
+	}
+	return fmt.Errorf("%s: %w", name, err)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/config"
 )
 
-var rewrite = flag.Bool("rewrite", false, "rewrite the golden files")
+var rewrite = flag.Bool("rewrite", false, "rewrite the golden files and docs/configuration.md")
 
 // setup is one start of the program. Files are found by their name.
 type setup struct {
@@ -56,7 +56,12 @@ func equal(t *testing.T, got, want config.Config) {
 
 func golden(t *testing.T, name, got string) {
 	t.Helper()
-	path := filepath.Join("testdata", name)
+	sameFile(t, filepath.Join("testdata", name), got)
+}
+
+// sameFile proves that a file holds got; with -rewrite it writes the file.
+func sameFile(t *testing.T, path, got string) {
+	t.Helper()
 	if *rewrite {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)

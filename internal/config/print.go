@@ -35,7 +35,7 @@ func (c Config) WriteYAML(w io.Writer) error {
 }
 
 // WriteHelp writes the help text of the command that the configuration is for:
-// every flag with its default, its other names and when to change it.
+// each flag with its default, its other names and when to change it.
 func (c Config) WriteHelp(w io.Writer) error {
 	cmd := selection
 	if c.SlotsOnly {

@@ -26,6 +26,11 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+// TestReference proves that docs/configuration.md has every option as it is.
+func TestReference(t *testing.T) {
+	sameFile(t, "../../docs/configuration.md", config.Reference())
+}
+
 func printed(t *testing.T, conf config.Config) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// value is one setting bound to its field. All sources share its text syntax.
+// value is one setting bound to its field. All sources use the same syntax.
 type value interface {
-	set(text string) error // parses and checks; on error the field keeps its value
+	set(text string) error // parses and checks; on an error the field keeps its value
 	check() error          // checks the field as it stands
-	show() any             // the field as the file writes it; nil is unset
+	show() any             // the field in the syntax of the file; nil is unset
 	pointer() any          // the field itself
 }
 
@@ -58,7 +58,7 @@ func (v typed[T]) pointer() any { return v.field }
 
 func boolean(field *bool) value { return typed[bool]{field: field, parse: parseBool} }
 
-// parseBool reads the peer's spelling: any case, no trimming.
+// parseBool reads Dynamo's spelling: any case, no trimming.
 func parseBool(text string) (bool, error) {
 	switch strings.ToLower(text) {
 	case "true", "1", "yes", "on":
@@ -84,7 +84,7 @@ func optionalNumber(field **float64) value {
 	return optional(field, parseFloat, upTo(math.MaxFloat64))
 }
 
-// optional is what parse reads and verify accepts, nil for everything, or "none".
+// optional is a value that parse reads and verify (nil: always) accepts, or "none".
 // The word lets a flag switch off what the environment or the file has set.
 func optional[T any](field **T, parse func(string) (T, error), verify func(T) error) value {
 	return typed[*T]{
@@ -111,8 +111,57 @@ func optional[T any](field **T, parse func(string) (T, error), verify func(T) er
 	}
 }
 
-// parseFloat reads a decimal. Go's hexadecimal floats and digit separators are
-// no part of the peer's syntax.
+// The thresholds of the overload guard are numbers or "none". Their errors use the
+// words of Dynamo's frontend.
+
+// share is a decimal from 0 to 1, or "none".
+func share(field **float64) value {
+	return optional(field, parseReal, mustBe("between 0.0 and 1.0", upTo(1)))
+}
+
+// multiple is a finite decimal of at least 0, or "none".
+func multiple(field **float64) value {
+	return optional(field, parseReal, mustBe("a finite value >= 0", upTo(math.MaxFloat64)))
+}
+
+// count is a whole number of 64 bits, or "none".
+func count(field **uint64) value { return optional(field, parseCount, nil) }
+
+// mustBeError says what a value must be, to follow the name of the setting.
+type mustBeError string
+
+func (e mustBeError) Error() string { return "must be " + string(e) }
+
+func mustBe(what string, verify func(float64) error) func(float64) error {
+	return func(v float64) error {
+		if verify(v) != nil {
+			return mustBeError(fmt.Sprintf("%s, got %v", what, v))
+		}
+		return nil
+	}
+}
+
+func parseCount(text string) (uint64, error) {
+	v, err := strconv.ParseUint(text, 10, 64)
+	switch {
+	case err == nil:
+		return v, nil
+	case errors.Is(err, strconv.ErrRange):
+		return 0, fmt.Errorf("%s is not in [0, %d]", text, uint64(math.MaxUint64))
+	case strings.HasPrefix(text, "-") && isCount(text[1:]):
+		return 0, mustBeError(">= 0, got " + text)
+	}
+	return 0, fmt.Errorf("%q is not a whole number", text)
+}
+
+// isCount reports whether a text is a whole number of any size.
+func isCount(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 64)
+	return err == nil || errors.Is(err, strconv.ErrRange)
+}
+
+// parseFloat reads a finite decimal. Go's hexadecimal floats and digit separators
+// are not in Dynamo's syntax.
 func parseFloat(text string) (float64, error) {
 	v, err := parseReal(text)
 	if err == nil && (math.IsInf(v, 0) || math.IsNaN(v)) {
@@ -121,8 +170,8 @@ func parseFloat(text string) (float64, error) {
 	return v, err
 }
 
-// parseReal is parseFloat for what is checked later: it reads infinity, also for
-// what is too large, and NaN.
+// parseReal also reads NaN and infinity (also for a number that is too large), for
+// values that are checked later.
 func parseReal(text string) (float64, error) {
 	v, err := strconv.ParseFloat(text, 64)
 	switch {
@@ -134,7 +183,7 @@ func parseReal(text string) (float64, error) {
 	return v, nil
 }
 
-// upTo accepts what is in [0, high], so neither NaN nor infinity.
+// upTo accepts values in [0, high], so neither NaN nor infinity.
 func upTo(high float64) func(float64) error {
 	return func(v float64) error {
 		switch {
@@ -150,29 +199,31 @@ func upTo(high float64) func(float64) error {
 // integer is a whole number from low to high.
 func integer[T ~int | ~uint16](field *T, low, high T) value {
 	return typed[T]{
-		field: field,
-		parse: func(text string) (T, error) { return parseInteger(text, low, high) },
-		verify: func(v T) error {
-			if v < low || v > high {
-				return fmt.Errorf("%d is not in [%d, %d]", v, low, high)
-			}
-			return nil
-		},
+		field:  field,
+		parse:  func(text string) (T, error) { return parseInteger(text, low, high) },
+		verify: func(v T) error { return inRange(int64(v), int64(low), int64(high)) },
 	}
 }
 
 func parseInteger[T ~int | ~uint16](text string, low, high T) (T, error) {
 	v, err := strconv.ParseInt(text, 10, 64)
-	switch {
-	case errors.Is(err, strconv.ErrRange), err == nil && (v < int64(low) || v > int64(high)):
-		return 0, fmt.Errorf("%s is not in [%d, %d]", text, low, high)
-	case err != nil:
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0, fmt.Errorf("%q is not a whole number", text)
+	}
+	if err != nil || inRange(v, int64(low), int64(high)) != nil {
+		return 0, fmt.Errorf("%s is not in [%d, %d]", text, low, high) // as it was given
 	}
 	return T(v), nil
 }
 
-// wholeSeconds is a span of 0 up to most in whole seconds.
+func inRange(v, low, high int64) error {
+	if v < low || v > high {
+		return fmt.Errorf("%d is not in [%d, %d]", v, low, high)
+	}
+	return nil
+}
+
+// wholeSeconds is a duration from 0 to most in whole seconds.
 func wholeSeconds(field *time.Duration, most time.Duration) value {
 	high := int(most / time.Second)
 	return typed[time.Duration]{
@@ -191,7 +242,7 @@ func wholeSeconds(field *time.Duration, most time.Duration) value {
 	}
 }
 
-// positiveSeconds is a span of at least a second in whole seconds.
+// positiveSeconds is a duration of at least a second in whole seconds.
 func positiveSeconds(field *time.Duration) value {
 	v := wholeSeconds(field, maxDuration).(typed[time.Duration])
 	within := v.verify
@@ -204,10 +255,10 @@ func positiveSeconds(field *time.Duration) value {
 	return v
 }
 
-// sessionTTL is off or a span of 1 to 31,536,000 s (dynamo-kv-router 1.6.1).
+// sessionTTL is off or 1 to 31,536,000 s (dynamo-kv-router 1.6.1).
 func sessionTTL(field *time.Duration) value { return wholeSeconds(field, 31_536_000*time.Second) }
 
-// seconds is a span in seconds with millisecond precision; 0 or less is off.
+// seconds is a duration in seconds with millisecond precision; 0 or less is off.
 func seconds(field *time.Duration) value {
 	return typed[time.Duration]{
 		field: field,
@@ -223,8 +274,8 @@ func seconds(field *time.Duration) value {
 	}
 }
 
-// bounded is a span in seconds with millisecond precision, of 0, which is off, up
-// to most.
+// bounded is a duration in seconds with millisecond precision, from 0, which is
+// off, to most.
 func bounded(field *time.Duration, most time.Duration) value {
 	v := seconds(field).(typed[time.Duration])
 	convert := v.parse
@@ -241,10 +292,10 @@ func bounded(field *time.Duration, most time.Duration) value {
 	return v
 }
 
-// maxDuration bounds spans that are waited for: more is a mistake.
+// maxDuration bounds every duration of the configuration: more is a mistake.
 const maxDuration = 30 * 24 * time.Hour
 
-// duration is a positive span such as 30s or 1h30m; a bare number is seconds.
+// duration is a positive duration such as 30s or 1h30m; a bare number is seconds.
 func duration(field *time.Duration) value {
 	return typed[time.Duration]{
 		field: field,
@@ -280,7 +331,7 @@ func duration(field *time.Duration) value {
 // text is any string, empty for none.
 func text(field *string) value { return checkedText(field, nil) }
 
-// checkedText is a text that check accepts, which may change it; empty is none.
+// checkedText is a text that check accepts and may normalise; empty is none.
 func checkedText(field *string, check func(string) (string, error)) value {
 	parse := func(s string) (string, error) {
 		if s == "" || check == nil {

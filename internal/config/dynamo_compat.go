@@ -2,9 +2,9 @@ package config
 
 import "math"
 
-// ofRouter are variables of the environment that Dynamo's router reads (1.6.1) and
-// that are no settings here.
-var ofRouter = []option{
+// dynamoCompat are environment variables that Dynamo's router (1.6.1) reads and that
+// are no settings of this service.
+var dynamoCompat = []option{
 	{
 		env:        []string{"DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT", "DYN_OVERLAP_SCORE_WEIGHT"},
 		deprecated: "DYN_ROUTER_PREFILL_LOAD_SCALE",
@@ -34,8 +34,8 @@ var ofRouter = []option{
 	inert("DYN_SHARED_CACHE_MULTIPLIER", func() value { return fraction(new(float64)) }),
 }
 
-// inert is a variable of the Dynamo router that a shared environment may carry:
-// its syntax is checked, its value has no effect here.
+// inert is a variable of Dynamo's router that a shared environment may have: its
+// syntax is checked, its value has no effect here.
 func inert(name string, scratch func() value) option {
 	return option{
 		env:   []string{name},

@@ -5,23 +5,81 @@ import (
 	"slices"
 )
 
+//go:generate go test -run=^TestReference$ . -rewrite
+
 // option is one setting: its names in every source, its field, and the help text.
 type option struct {
 	key  string   // in the file, "group.name"; empty: environment only
 	flag string   // without dashes; empty: environment only
 	env  []string // the first one that is not empty counts
-	hint string   // what stands for the value in the help text
+	hint string   // the placeholder of the value in the help text; empty: a boolean
 	help string   // what it does, and when to change it
 	bind func(*Config) value
 
 	deprecated string // the name to use instead; a use is a warning
 	inert      bool   // read for compatibility, without effect; a use is a warning
 
-	// How "select-service slots" knows it: by a flag of this name, or by its
-	// environment variable alone. Neither: not at all.
+	// "select-service slots" has it as a flag of this name, or as an environment
+	// variable alone. Without either it does not have it.
 	slotsFlag string
 	slotsEnv  bool
 	slotsHelp string // empty: help
+}
+
+// command is the program or its subcommand "slots", with the settings that it has.
+type command struct {
+	head     string // of the help text
+	options  []option
+	actions  []actionFlag
+	file     bool // it reads a configuration file
+	defaults func() Config
+}
+
+// slotsCommand is the first argument that starts the slot tracker alone.
+const slotsCommand = "slots"
+
+var (
+	selection = &command{
+		head: helpHead, options: options, actions: actionFlags, file: true, defaults: Default,
+	}
+	slotTracker = &command{
+		head: slotsHelpHead, options: slotsOptions(), actions: slotsActions(), defaults: DefaultSlots,
+	}
+)
+
+// commandOf splits the subcommand off the arguments.
+func commandOf(args []string) (*command, []string) {
+	if len(args) > 0 && args[0] == slotsCommand {
+		return slotTracker, args[1:]
+	}
+	return selection, args
+}
+
+// slotsOptions are the options that the slot tracker alone has, with its flags.
+func slotsOptions() []option {
+	var kept []option
+	for _, o := range options {
+		if o.slotsFlag == "" && !o.slotsEnv {
+			continue
+		}
+		o.flag = o.slotsFlag
+		if o.slotsHelp != "" {
+			o.help = o.slotsHelp
+		}
+		kept = append(kept, o)
+	}
+	return kept
+}
+
+// slotsActions are the actions that the slot tracker's command has.
+func slotsActions() []actionFlag {
+	var kept []actionFlag
+	for _, a := range actionFlags {
+		if a.action == Help || a.action == Version {
+			kept = append(kept, a)
+		}
+	}
+	return kept
 }
 
 // groups are the sections of the file and of the help text, in order.
@@ -39,9 +97,9 @@ var groups = []struct{ name, title string }{
 	{"log", "Log"},
 }
 
-// options are all that can be set: what is a setting here, and what an environment
-// that is shared with Dynamo's router may carry beside.
-var options = slices.Concat(settings, ofRouter)
+// options is everything that can be set: the settings, and the variables that an
+// environment shared with Dynamo's router may have.
+var options = slices.Concat(settings, dynamoCompat)
 
 // settings lists every setting, group by group. The DYN_ names and their
 // defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.

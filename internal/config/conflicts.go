@@ -3,15 +3,16 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// conflict is a fault of settings that are good one by one.
+// conflict is a fault of settings each of which is valid by itself.
 type conflict struct {
 	key   string   // the setting to name
-	other []string // the further settings that it is about
+	other []string // the other settings that take part in it
 	err   error
 }
 
@@ -44,7 +45,7 @@ const (
 	keyPrefillShare   = "overload.active_prefill_tokens_threshold_frac"
 )
 
-// conflicts checks what no single setting can know (decision D19).
+// conflicts checks the settings that depend on one another (decision D19).
 func (c Config) conflicts() []conflict {
 	found := c.portConflicts()
 	if err := upTo(1)(c.Router.OverlapCredit); err != nil && c.Server.Contract != Contract16 {
@@ -112,8 +113,8 @@ func (c Config) portConflicts() (found []conflict) {
 	return found
 }
 
-// peersUnbound is the text for peers without an endpoint of our own; each
-// command names the flag that it has.
+// peersUnbound is the error of peers without an own endpoint; each command names
+// the flag that it has.
 func (c Config) peersUnbound() error {
 	if c.SlotsOnly {
 		return errPeersWithoutBind
@@ -121,9 +122,9 @@ func (c Config) peersUnbound() error {
 	return errPeersWithoutPort
 }
 
-// portTaken refuses a PUB endpoint on the port of an HTTP listener, whatever the
-// interfaces: ZMQ would bind it beside the listener, or the start would fail
-// with "address in use" and no name.
+// portTaken refuses a PUB endpoint on the port of an HTTP listener, on whatever
+// interface: ZMQ would bind it beside the listener, or the start would fail with
+// "address in use" without the name of the setting.
 func (c Config) portTaken(endpoint string) (key string, err error) {
 	e, _ := catalog.ParseEndpoint(endpoint) // a bad one has its own fault
 	switch {
@@ -140,8 +141,27 @@ func (c Config) portTaken(endpoint string) (key string, err error) {
 	return "", nil
 }
 
-// warnOfContract names what is set for the contract that is not followed.
-func (l *loader) warnOfContract() {
+// checkConflicts adds the conflicts to the faults, unless they follow from a setting
+// whose text is bad: a bad port is not a missing one. Bad peers need a port, too.
+func (l *loader) checkConflicts() {
+	conflicts := l.conf.conflicts()
+	if l.bad[keyPeers] && len(l.conf.Replicas.SyncPeers) == 0 && l.conf.Replicas.Publish() == "" {
+		conflicts = append(conflicts, conflict{keyPeers, []string{keySyncPort, keyBind}, l.conf.peersUnbound()})
+	}
+	for _, c := range conflicts {
+		if slices.ContainsFunc(c.other, func(key string) bool { return l.bad[key] }) {
+			continue
+		}
+		err := c.err
+		if name := l.source[c.key]; !strings.HasPrefix(err.Error(), name+" ") { // else the text names it
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+		l.faults = append(l.faults, err)
+	}
+}
+
+// warnContract names the settings that the configured contract does not have.
+func (l *loader) warnContract() {
 	if l.conf.Server.Contract == Contract16 {
 		return
 	}
@@ -152,10 +172,10 @@ func (l *loader) warnOfContract() {
 	}
 }
 
-// warnOfQueue tells what is left of prefill thresholds when requests can wait: a
-// request's turn comes when a rank that it may use is not above the queue's mark,
-// and then that rank is not above a threshold that is as high either.
-func (l *loader) warnOfQueue() {
+// warnQueue warns of prefill thresholds that the wait queue makes useless: a request
+// leaves the queue when one of its ranks is not above the queue's mark, and then that
+// rank is not above a threshold at or over the mark either.
+func (l *loader) warnQueue() {
 	q, limits := l.conf.Queue, l.conf.Overload.Thresholds
 	var set []string
 	if limits.PrefillTokens != nil {

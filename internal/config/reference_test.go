@@ -1,0 +1,66 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Reference is docs/configuration.md, made from the table of options.
+func Reference() string {
+	var b strings.Builder
+	b.WriteString(referenceHead)
+	defaults := Default()
+	for _, g := range groups {
+		fmt.Fprintf(&b, "\n## %s\n\nSection `%s` of the file.\n\n| Key | Flag and environment | Default | Meaning |\n|---|---|---|---|\n",
+			g.title, g.name)
+		for _, o := range inGroup(g.name) {
+			names := "`--" + o.flag + "`"
+			for _, name := range o.env {
+				names += "<br>`" + name + "`"
+			}
+			if o.slotsFlag != "" || o.slotsEnv {
+				names += "<br>" + slotsNote(o)
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n",
+				strings.TrimPrefix(o.key, g.name+"."), names, showText(o.bind(&defaults).show()), cell(o.help))
+		}
+	}
+	b.WriteString("\n## Environment only\n\nVariables of Dynamo's router that a shared environment may have.\n\n| Environment | Meaning |\n|---|---|\n")
+	inert := ""
+	for _, o := range options {
+		switch {
+		case o.inert:
+			inert += ", `" + strings.Join(o.env, "`, `") + "`"
+		case o.flag == "":
+			fmt.Fprintf(&b, "| `%s` | %s |\n", strings.Join(o.env, "`, `"), cell(o.help))
+		}
+	}
+	fmt.Fprintf(&b, "| %s | Checked, without effect in this service. |\n", strings.TrimPrefix(inert, ", "))
+	return b.String()
+}
+
+// slotsNote is how the subcommand "slots" has an option.
+func slotsNote(o option) string {
+	if o.slotsFlag == "" {
+		return "slots: environment"
+	}
+	return "slots: `--" + o.slotsFlag + "`"
+}
+
+// cell is a text in a cell of a table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+const referenceHead = `# Configuration
+
+<!-- Generated from internal/config/options.go by "go generate ./internal/config". Do not edit. -->
+
+A flag overrides the environment, the environment the file, the file the default. An empty value counts
+as not given. Of several environment variables the first that is set counts. Every bad value is refused
+at start, all in one message; ` + "`--check-config`" + ` only checks, ` + "`--print-config`" + ` prints what is in effect.
+` + "`--config FILE`" + ` (` + "`" + envConfig + "`" + `) names the file;
+[configs/select-service.yaml](../configs/select-service.yaml) is one with every default.
+Booleans: true, 1, yes, on, false, 0, no, off; a flag alone means true.
+
+` + "`select-service slots`" + ` runs the slot tracker alone. It reads no file and has the settings that say *slots*,
+with that flag or with the environment variable alone.
+`
