@@ -25,17 +25,17 @@ func (s *Space) Forget(slot uint32) {
 		w.forget(slot)
 	}
 	s.clear(slot)
-	s.ranks[slot].recent.clear(&s.mem)
+	s.ranks[slot].removed.clear(&s.mem)
 	s.ranks[slot] = rank{}
-	s.gone.forget(&s.mem, slot)
+	s.removals.forget(&s.mem, slot)
 }
 
 // clear lets go of the lock now and then.
 func (s *Space) clear(slot uint32) {
-	r := s.admit(slot)
-	s.hidden[slot/64] |= 1 << (slot % 64)
+	r := s.ensureSlot(slot)
+	s.clearing[slot/64] |= 1 << (slot % 64)
 	r.orphans = orphans{}
-	r.recent.clear(&s.mem)
+	r.removed.clear(&s.mem)
 	told := 0
 	for id := uint32(1); s.ranks[slot].blocks != [NumTiers]int{}; {
 		if !s.sequence {
@@ -53,7 +53,7 @@ func (s *Space) clear(slot uint32) {
 		s.mu.Unlock()
 		s.mu.Lock()
 	}
-	s.hidden[slot/64] &^= 1 << (slot % 64)
+	s.clearing[slot/64] &^= 1 << (slot % 64)
 }
 
 // clearNode takes a run from a rank and returns how much work that was. told
@@ -62,17 +62,17 @@ func (s *Space) clearNode(slot, id uint32, told *int) (work int) {
 	t := &s.tree
 	nd := t.node(id)
 	n := int(nd.n)
-	for tier, h := range nd.owners {
+	for tier, h := range nd.holders {
 		if t.sets.has(h, slot) {
 			by := holderOf(slot, Tier(tier))
-			work = max(work, n) + aliasWork*s.unalias(by, nd)
-			nd.owners[tier] = t.sets.remove(h, slot)
-			s.count(by, -n)
-			s.departRun(by, nd, told)
+			work = max(work, n) + aliasWork*s.dropRunAliases(by, nd)
+			nd.holders[tier] = t.sets.remove(h, slot)
+			s.addBlocks(by, -n)
+			s.logCleared(by, nd, told)
 		}
 	}
 	if work > 0 {
-		t.tidy(id)
+		t.normalize(id)
 	}
 	return work + 1
 }
@@ -93,8 +93,8 @@ func (s *Space) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	st := Stats{Blocks: s.blocks, Runs: s.tree.live, Bytes: s.mem.bytes.Load()}
-	for i := range s.tree.names.shards {
-		st.Unique += s.tree.names.shards[i].n
+	for i := range s.tree.byName.shards {
+		st.Unique += s.tree.byName.shards[i].n
 	}
 	for i := range s.ranks {
 		st.Orphans += s.ranks[i].orphans.len()

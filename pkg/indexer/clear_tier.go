@@ -10,7 +10,7 @@ func (s *Space) ClearTier(slot uint32, t Tier, seed uint64) (cleared int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	by := holderOf(slot, t)
-	s.admit(slot).orphans.clear(t, seed)
+	s.ensureSlot(slot).orphans.clear(t, seed)
 	told := 0
 	var runs []uint32
 	for no := 0; no < len(s.tree.cells.segments) && s.ranks[slot].blocks[t] > 0; no++ {
@@ -22,7 +22,7 @@ func (s *Space) ClearTier(slot uint32, t Tier, seed uint64) (cleared int) {
 				break
 			}
 		}
-		runs = s.tree.held(runs[:0], uint32(no), by, seed)
+		runs = s.tree.runsHeld(runs[:0], uint32(no), by, seed)
 		for _, id := range runs {
 			cleared += s.clearRun(by, id, &told)
 		}
@@ -30,8 +30,8 @@ func (s *Space) ClearTier(slot uint32, t Tier, seed uint64) (cleared int) {
 	return cleared
 }
 
-// held appends to dst the runs in a segment that by holds and that have the seed.
-func (t *tree) held(dst []uint32, no uint32, by holder, seed uint64) []uint32 {
+// runsHeld appends to dst the runs in a segment that by holds and that have the seed.
+func (t *tree) runsHeld(dst []uint32, no uint32, by holder, seed uint64) []uint32 {
 	number, used := t.seeds.of[seed]
 	if !used && seed != hashing.Seed {
 		return dst
@@ -43,7 +43,7 @@ func (t *tree) held(dst []uint32, no uint32, by holder, seed uint64) []uint32 {
 			continue
 		}
 		nd := t.node(seg.node[i])
-		if nd.seed == number && t.sets.has(nd.owners[by.tier()], by.slot()) {
+		if nd.seed == number && t.sets.has(nd.holders[by.tier()], by.slot()) {
 			dst = append(dst, seg.node[i])
 		}
 		i += nd.cap
@@ -57,22 +57,22 @@ func (t *tree) held(dst []uint32, no uint32, by holder, seed uint64) []uint32 {
 func (s *Space) clearRun(by holder, id uint32, told *int) int {
 	t := &s.tree
 	nd := t.node(id)
-	h := nd.owners[by.tier()]
+	h := nd.holders[by.tier()]
 	if !t.sets.has(h, by.slot()) {
 		return 0
 	}
-	s.departRun(by, nd, told)
-	s.unalias(by, nd)
+	s.logCleared(by, nd, told)
+	s.dropRunAliases(by, nd)
 	n := int(nd.n)
-	nd.owners[by.tier()] = t.sets.remove(h, by.slot())
-	s.count(by, -n)
-	t.tidy(id)
+	nd.holders[by.tier()] = t.sets.remove(h, by.slot())
+	s.addBlocks(by, -n)
+	t.normalize(id)
 	return n
 }
 
-// unalias takes all aliases of a holder from a run and returns how many there
+// dropRunAliases takes all aliases of a holder from a run and returns how many there
 // were.
-func (s *Space) unalias(by holder, nd *node) (dropped int) {
+func (s *Space) dropRunAliases(by holder, nd *node) (dropped int) {
 	a := &s.ranks[by.slot()].aliases
 	for cell := nd.off; cell < nd.off+nd.n && len(a.states) > 0; cell++ {
 		dropped += s.dropAliases(by, cell)
@@ -91,7 +91,7 @@ func (s *Space) dropAliases(by holder, cell uint32) int {
 	for name, left := st.name, st.count; left > 0; left-- {
 		alias := aliasKey{name, t}
 		name = a.links[alias].older
-		s.undub(by.slot(), alias)
+		s.removeAlias(by.slot(), alias)
 		delete(a.links, alias)
 	}
 	delete(a.states, key)

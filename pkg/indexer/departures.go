@@ -10,28 +10,28 @@ type Removal struct {
 	Cleared bool
 }
 
-// maxDepartures is how many departures an index remembers; a clear adds at most
+// maxRemovalLog is how many departures an index remembers; a clear adds at most
 // maxCleared.
 const (
-	maxDepartures = 65536
-	maxCleared    = 16384
+	maxRemovalLog = 65536
+	maxClearedLog = 16384
 )
 
-// departures is a ring of the latest departures, for explanations.
-type departures struct {
-	ring []departure
+// removalLog is a ring of the latest departures, for explanations.
+type removalLog struct {
+	ring []removal
 	head int // next to overwrite once the ring is full
 	n    int
 }
 
-type departure struct {
+type removal struct {
 	key     uint64
 	by      holder
 	cleared bool
 }
 
-func (d *departures) push(m *memory, e departure) {
-	if d.n == len(d.ring) && d.n < maxDepartures {
+func (d *removalLog) push(m *memory, e removal) {
+	if d.n == len(d.ring) && d.n < maxRemovalLog {
 		d.grow(m)
 	}
 	d.ring[d.head] = e
@@ -40,8 +40,8 @@ func (d *departures) push(m *memory, e departure) {
 }
 
 // grow doubles the ring, whose size is a power of two; the oldest comes first.
-func (d *departures) grow(m *memory) {
-	bigger := makeFlat[departure](m, max(64, 2*len(d.ring)))
+func (d *removalLog) grow(m *memory) {
+	bigger := makeFlat[removal](m, max(64, 2*len(d.ring)))
 	k := copy(bigger, d.ring[d.head:])
 	copy(bigger[k:], d.ring[:d.head])
 	freeFlat(m, d.ring)
@@ -49,13 +49,13 @@ func (d *departures) grow(m *memory) {
 }
 
 // at returns the i-th departure, the oldest first.
-func (d *departures) at(i int) *departure {
+func (d *removalLog) at(i int) *removal {
 	return &d.ring[(d.head-d.n+i)&(len(d.ring)-1)]
 }
 
 // forget drops what is remembered of a slot: it may become another rank's.
-func (d *departures) forget(m *memory, slot uint32) {
-	var left departures
+func (d *removalLog) forget(m *memory, slot uint32) {
+	var left removalLog
 	for i := range d.n {
 		if e := d.at(i); e.by.slot() != slot {
 			left.push(m, *e)
@@ -65,17 +65,17 @@ func (d *departures) forget(m *memory, slot uint32) {
 	*d = left
 }
 
-// departureKey finds a block again: a value says all; of a local hash the one
+// removalKey finds a block again: a value says all; of a local hash the one
 // before it and the depth go with it.
-func (s *Space) departureKey(local, before uint64, depth uint32) uint64 {
+func (s *Space) removalKey(local, before uint64, depth uint32) uint64 {
 	if s.sequence {
 		return local
 	}
 	return local ^ bits.RotateLeft64(before, 29)*0x9e3779b97f4a7c15 ^ uint64(depth)*0xc4ceb9fe1a85ec53
 }
 
-// departed returns the key of the at-th block of a run.
-func (s *Space) departed(nd *node, at uint32) uint64 {
+// removalKeyAt returns the key of the at-th block of a run.
+func (s *Space) removalKeyAt(nd *node, at uint32) uint64 {
 	t := &s.tree
 	before := uint64(0)
 	if s.sequence {
@@ -85,14 +85,14 @@ func (s *Space) departed(nd *node, at uint32) uint64 {
 	} else if p := t.node(nd.parent); p.n > 0 {
 		before = t.cells.local(p.off + p.n - 1)
 	}
-	return s.departureKey(t.cells.local(nd.off+at), before, nd.depth+at)
+	return s.removalKey(t.cells.local(nd.off+at), before, nd.depth+at)
 }
 
-// departRun remembers that by is being cleared of a run, up to maxCleared blocks
+// logCleared remembers that by is being cleared of a run, up to maxCleared blocks
 // a clear.
-func (s *Space) departRun(by holder, nd *node, told *int) {
-	for at := uint32(0); at < nd.n && *told < maxCleared; at++ {
-		s.gone.push(&s.mem, departure{key: s.departed(nd, at), by: by, cleared: true})
+func (s *Space) logCleared(by holder, nd *node, told *int) {
+	for at := uint32(0); at < nd.n && *told < maxClearedLog; at++ {
+		s.removals.push(&s.mem, removal{key: s.removalKeyAt(nd, at), by: by, cleared: true})
 		*told++
 	}
 }
@@ -108,12 +108,12 @@ func (s *Space) Removals(chain []uint64, at int, dst []Removal) []Removal {
 	if at > 0 {
 		before = chain[at-1]
 	}
-	key := s.departureKey(chain[at], before, uint32(at))
+	key := s.removalKey(chain[at], before, uint32(at))
 	seen := make(map[holder]bool)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for i := s.gone.n - 1; i >= 0; i-- {
-		e := s.gone.at(i)
+	for i := s.removals.n - 1; i >= 0; i-- {
+		e := s.removals.at(i)
 		if e.key != key || seen[e.by] {
 			continue
 		}

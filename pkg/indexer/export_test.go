@@ -10,7 +10,7 @@ func (s *Space) WalkBy(work int) *Walk { return s.walk(work) }
 // one.
 func (w *Walk) Pieces(yield func([]Run) bool) {
 	defer w.end()
-	for w.piece() {
+	for w.fillPiece() {
 		if !yield(w.runs) {
 			return
 		}
@@ -28,5 +28,5 @@ func (s *Space) Walks() int {
 func (s *Space) Hide(slot uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hidden[slot/64] |= 1 << (slot % 64)
+	s.clearing[slot/64] |= 1 << (slot % 64)
 }

@@ -70,66 +70,66 @@ func (o *HashedOutcome) add(more HashedOutcome) {
 func (s *Space) storeHashedPart(ev *HashedStore) (out HashedOutcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.admit(ev.Slot)
+	s.ensureSlot(ev.Slot)
 	b := newBatch(holderOf(ev.Slot, ev.Tier), ev.Keys)
 	defer b.done()
-	b.key, b.said, b.claimed, b.engine = ev.Seed, true, true, ev.EngineHashes
-	if b.stated = ev.EngineHashes != nil; !b.stated {
-		b.engine = ev.Hashes
+	b.key, b.hashOnly, b.unverified, b.engineHashes = ev.Seed, true, true, ev.EngineHashes
+	if b.engineNamed = ev.EngineHashes != nil; !b.engineNamed {
+		b.engineHashes = ev.Hashes
 	}
 	b.values = append(b.values, ev.Hashes...)
-	b.fold()
-	var p place
+	b.applyKey()
+	var p position
 	for again, asked := true, false; again; {
-		s.tree.ready()
-		p, out.BaseMismatch = s.anchor(b, ev)
+		s.tree.ensureRoot()
+		p, out.BaseMismatch = s.positionAfterHash(b, ev)
 		if again = s.locate(b, p); again || asked {
 			continue
 		}
 		// Once only: what comes back is found from now on.
-		found, stored := s.recollect(b)
+		found, stored := s.restoreBatch(b)
 		asked, again, out.Stored = true, found > 0, stored
 	}
-	s.judge(b, ev, &out)
+	s.countKnown(b, ev, &out)
 	if cell := b.cells[0]; cell != 0 && ev.HasBase {
 		depth := s.tree.depthOf(cell)
 		out.BaseMismatch = out.BaseMismatch || depth < unknownDepth && depth != ev.Base
 	}
-	out.Stored += s.enter(b, p)
+	out.Stored += s.insertBatch(b, p)
 	out.Known = len(ev.Keys) - out.Stored
-	s.reunite(b.by, ev.Keys)
+	s.joinOrphans(b.by, ev.Keys)
 	return out
 }
 
-// anchor returns the place behind an event's parent, the root if it is unknown,
+// positionAfterHash returns the place behind an event's parent, the root if it is unknown,
 // and sets the depth of the first block. mismatch: the parent's is another.
-func (s *Space) anchor(b *batch, ev *HashedStore) (p place, mismatch bool) {
+func (s *Space) positionAfterHash(b *batch, ev *HashedStore) (p position, mismatch bool) {
 	t := &s.tree
 	b.depth = unknownDepth
 	if ev.HasBase {
 		b.depth = ev.Base
 	}
 	if !ev.HasParent {
-		return place{}, false
+		return position{}, false
 	}
-	cell := t.standing(ev.Parent ^ ev.Seed)
+	cell := t.cellOf(ev.Parent ^ ev.Seed)
 	if cell == 0 {
-		return place{}, false
+		return position{}, false
 	}
 	depth := t.depthOf(cell) + 1
 	mismatch = ev.HasBase && depth < unknownDepth && depth != ev.Base
 	if depth < unknownDepth || !ev.HasBase {
 		b.depth = depth
 	}
-	return s.behind(cell), mismatch
+	return s.positionAfter(cell), mismatch
 }
 
-// judge counts what is known of the hashes of a batch that was located.
-func (s *Space) judge(b *batch, ev *HashedStore, out *HashedOutcome) {
+// countKnown counts what is known of the hashes of a batch that was located.
+func (s *Space) countKnown(b *batch, ev *HashedStore, out *HashedOutcome) {
 	t := &s.tree
 	for i, cell := range b.cells {
 		switch {
-		case cell == 0 || t.node(t.cells.nodeOf(cell)).claimed:
+		case cell == 0 || t.node(t.cells.nodeOf(cell)).unverified:
 			out.Unverified++
 		case t.cells.local(cell) == ev.Hashes[i]^ev.Seed:
 			out.Confirmed++

@@ -2,12 +2,12 @@ package indexer
 
 import "math/rand/v2"
 
-// handles is an open-addressing multimap from a 32-bit tag to a 32-bit handle.
+// handleTable is an open-addressing multimap from a 32-bit tag to a 32-bit handle.
 // It stores no keys: the caller checks a handle against what it stands for. A
 // slot is tag and handle in one word, so that growing and shifting touch
 // nothing else; handle 0 is an empty slot. It grows by half, not by two:
 // it is a third of the index's memory, and half empty half the time otherwise.
-type handles struct {
+type handleTable struct {
 	mem   *memory
 	slots []uint64
 	n     int
@@ -17,11 +17,11 @@ type handles struct {
 const minSlots = 16
 
 // first returns the position where a search for tag starts.
-func (t *handles) first(tag uint32) int {
+func (t *handleTable) first(tag uint32) int {
 	return int(uint64(tag<<t.skip) * uint64(len(t.slots)) >> 32)
 }
 
-func (t *handles) next(i int) int {
+func (t *handleTable) next(i int) int {
 	if i++; i == len(t.slots) {
 		return 0
 	}
@@ -29,7 +29,7 @@ func (t *handles) next(i int) int {
 }
 
 // after tells how many steps lead from one position to another.
-func (t *handles) after(from, to int) int {
+func (t *handleTable) after(from, to int) int {
 	if to < from {
 		to += len(t.slots)
 	}
@@ -37,21 +37,21 @@ func (t *handles) after(from, to int) int {
 }
 
 // at returns the handle at i and whether its tag is tag; 0 ends the search.
-func (t *handles) at(i int, tag uint32) (handle uint32, same bool) {
+func (t *handleTable) at(i int, tag uint32) (handle uint32, same bool) {
 	w := t.slots[i]
 	return uint32(w), uint32(w>>32) == tag
 }
 
 // insert adds a pair; equal pairs are kept apart.
-func (t *handles) insert(tag, handle uint32) {
+func (t *handleTable) insert(tag, handle uint32) {
 	if (t.n+1)*5 > len(t.slots)*4 {
 		t.resize(max(minSlots, len(t.slots)*3/2))
 	}
-	t.place(uint64(tag)<<32 | uint64(handle))
+	t.put(uint64(tag)<<32 | uint64(handle))
 	t.n++
 }
 
-func (t *handles) place(w uint64) {
+func (t *handleTable) put(w uint64) {
 	i := t.first(uint32(w >> 32))
 	for t.slots[i] != 0 {
 		i = t.next(i)
@@ -60,12 +60,12 @@ func (t *handles) place(w uint64) {
 }
 
 // replace puts handle in the place of old under tag.
-func (t *handles) replace(tag, old, handle uint32) {
+func (t *handleTable) replace(tag, old, handle uint32) {
 	t.slots[t.find(tag, old)] = uint64(tag)<<32 | uint64(handle)
 }
 
 // find returns the position of a pair, which must be there.
-func (t *handles) find(tag, handle uint32) int {
+func (t *handleTable) find(tag, handle uint32) int {
 	i := t.first(tag)
 	for t.slots[i] != uint64(tag)<<32|uint64(handle) {
 		i = t.next(i)
@@ -74,7 +74,7 @@ func (t *handles) find(tag, handle uint32) int {
 }
 
 // remove takes the pair out; it must be there.
-func (t *handles) remove(tag, handle uint32) {
+func (t *handleTable) remove(tag, handle uint32) {
 	hole := t.find(tag, handle)
 	t.n--
 	if t.n == 0 {
@@ -95,12 +95,12 @@ func (t *handles) remove(tag, handle uint32) {
 	}
 }
 
-func (t *handles) resize(n int) {
+func (t *handleTable) resize(n int) {
 	old := t.slots
 	t.slots = makeFlat[uint64](t.mem, n)
 	for _, w := range old {
 		if w != 0 {
-			t.place(w)
+			t.put(w)
 		}
 	}
 	freeFlat(t.mem, old)
@@ -113,13 +113,13 @@ const (
 	nameShards    = 1 << nameShardBits
 )
 
-// nameTable finds cells from engine hashes.
-type nameTable struct {
-	shards [nameShards]handles
+// cellTable finds cells from engine hashes.
+type cellTable struct {
+	shards [nameShards]handleTable
 	seed   uint64
 }
 
-func (t *nameTable) init(m *memory) {
+func (t *cellTable) init(m *memory) {
 	for i := range t.shards {
 		t.shards[i].mem, t.shards[i].skip = m, nameShardBits
 	}
@@ -128,16 +128,16 @@ func (t *nameTable) init(m *memory) {
 
 // tag mixes an engine's hash with the process's seed: engines choose their
 // hashes, and must not be able to choose our collisions.
-func (t *nameTable) tag(name uint64) uint32 { return mix(name ^ t.seed) }
+func (t *cellTable) tag(name uint64) uint32 { return mix(name ^ t.seed) }
 
-func (t *nameTable) shard(tag uint32) *handles { return &t.shards[tag>>(32-nameShardBits)] }
+func (t *cellTable) shard(tag uint32) *handleTable { return &t.shards[tag>>(32-nameShardBits)] }
 
-func (t *nameTable) insert(name uint64, cell uint32) {
+func (t *cellTable) insert(name uint64, cell uint32) {
 	tag := t.tag(name)
 	t.shard(tag).insert(tag, cell)
 }
 
-func (t *nameTable) remove(name uint64, cell uint32) {
+func (t *cellTable) remove(name uint64, cell uint32) {
 	tag := t.tag(name)
 	t.shard(tag).remove(tag, cell)
 }

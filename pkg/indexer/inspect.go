@@ -10,7 +10,7 @@ func (s *Space) DepthOf(slot uint32, t Tier, name uint64) (depth uint32, known b
 	if int(slot) >= len(s.ranks) {
 		return 0, false
 	}
-	cell := s.find(holderOf(slot, t), name)
+	cell := s.findInTier(holderOf(slot, t), name)
 	if cell == 0 {
 		return 0, false
 	}
@@ -35,7 +35,7 @@ func (s *Space) Empty(slot uint32) bool {
 func (s *Space) HasSeed(seed uint64) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if s.tree.seeded(seed) {
+	if s.tree.usesSeed(seed) {
 		return true
 	}
 	for i := range s.ranks {
@@ -46,8 +46,8 @@ func (s *Space) HasSeed(seed uint64) bool {
 	return false
 }
 
-// seeded tells whether a run has this block seed.
-func (t *tree) seeded(seed uint64) bool {
+// usesSeed tells whether a run has this block seed.
+func (t *tree) usesSeed(seed uint64) bool {
 	if seed != hashing.Seed {
 		_, ok := t.seeds.of[seed]
 		return ok
@@ -64,7 +64,7 @@ func (t *tree) seeded(seed uint64) bool {
 func (s *Space) Seeds(dst []uint64) []uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if s.tree.seeded(hashing.Seed) {
+	if s.tree.usesSeed(hashing.Seed) {
 		dst = append(dst, hashing.Seed)
 	}
 	for seed := range s.tree.seeds.of {

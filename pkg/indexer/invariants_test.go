@@ -27,7 +27,7 @@ func (s *Space) check() error {
 		if id != root {
 			nodes++
 			cells += int(nd.n)
-			if nd.claimed {
+			if nd.unverified {
 				claims++
 			}
 			if nd.n == 0 || nd.n > nd.cap || nd.cap > maxRun {
@@ -39,17 +39,17 @@ func (s *Space) check() error {
 				}
 			}
 			for i, name := range t.cells.names(nd.off, nd.n) {
-				if s.lookup(name, func(c uint32, _ *node) bool { return c == nd.off+uint32(i) }) == 0 {
+				if s.findByName(name, func(c uint32, _ *node) bool { return c == nd.off+uint32(i) }) == 0 {
 					return fmt.Errorf("name %d of node %d is not in the table", name, id)
 				}
 			}
 			if err := s.checkPlace(id); err != nil {
 				return err
 			}
-			for tier, h := range nd.owners {
+			for tier, h := range nd.holders {
 				blocks[tier] += t.sets.count(h) * int(nd.n)
 			}
-			if nd.first == 0 && nd.owners == [NumTiers]owners{} {
+			if nd.first == 0 && nd.holders == [NumTiers]holderSet{} {
 				return fmt.Errorf("leaf %d has no owners", id)
 			}
 		}
@@ -66,9 +66,9 @@ func (s *Space) check() error {
 		if before := t.live; id != root && nd.first != 0 {
 			only := t.node(nd.first)
 			same := only.next == 0 && nd.off+nd.cap == only.off && nd.cap == nd.n && nd.seed == only.seed
-			same = same && nd.claimed == only.claimed && nd.depth+nd.n == only.depth
-			for i := range nd.owners {
-				same = same && t.sets.equal(nd.owners[i], only.owners[i])
+			same = same && nd.unverified == only.unverified && nd.depth+nd.n == only.depth
+			for i := range nd.holders {
+				same = same && t.sets.equal(nd.holders[i], only.holders[i])
 			}
 			if same && before == t.live {
 				return fmt.Errorf("nodes %d and %d could be one", id, nd.first)
@@ -88,13 +88,13 @@ func (s *Space) check() error {
 		return err
 	}
 	named := 0
-	for i := range t.names.shards {
-		named += t.names.shards[i].n
+	for i := range t.byName.shards {
+		named += t.byName.shards[i].n
 	}
 	valued := 0
 	if s.sequence {
-		for i := range t.values.shards {
-			valued += t.values.shards[i].n
+		for i := range t.byValue.shards {
+			valued += t.byValue.shards[i].n
 		}
 	}
 	used := 0
@@ -110,8 +110,8 @@ func (s *Space) check() error {
 		return fmt.Errorf("blocks %v, counted %v", blocks, s.blocks)
 	case s.sequence && cells != valued:
 		return fmt.Errorf("%d cells, %d values", cells, valued)
-	case claims != t.claims:
-		return fmt.Errorf("%d runs are claimed, counted %d", claims, t.claims)
+	case claims != t.unverifiedRuns:
+		return fmt.Errorf("%d runs are claimed, counted %d", claims, t.unverifiedRuns)
 	case cells != named:
 		return fmt.Errorf("%d cells, %d names", cells, named)
 	case cells > used:
@@ -125,19 +125,19 @@ func (s *Space) checkPlace(id uint32) error {
 	t := &s.tree
 	nd := t.node(id)
 	if !s.sequence {
-		if p := t.node(nd.parent); nd.depth != p.depth+p.n || nd.claimed {
-			return fmt.Errorf("node %d: depth %d below %d+%d, claimed %v", id, nd.depth, p.depth, p.n, nd.claimed)
+		if p := t.node(nd.parent); nd.depth != p.depth+p.n || nd.unverified {
+			return fmt.Errorf("node %d: depth %d below %d+%d, claimed %v", id, nd.depth, p.depth, p.n, nd.unverified)
 		}
 		if t.child(nd.parent, t.cells.local(nd.off)) != id {
 			return fmt.Errorf("node %d is not found below %d", id, nd.parent)
 		}
 		return nil
 	}
-	if !nd.claimed && nd.depth >= unknownDepth {
+	if !nd.unverified && nd.depth >= unknownDepth {
 		return fmt.Errorf("node %d: tokens lead to it, its depth is not known", id)
 	}
 	for i, value := range t.cells.locals(nd.off, nd.n) {
-		if c := t.standing(value); c != nd.off+uint32(i) {
+		if c := t.cellOf(value); c != nd.off+uint32(i) {
 			return fmt.Errorf("value %d of node %d is found at cell %d, stands at %d", value, id, c, nd.off+uint32(i))
 		}
 	}
@@ -189,13 +189,13 @@ func (s *Space) checkNicknames() error {
 	if !s.sequence {
 		clear(want)
 	}
-	n := &s.nicknames
-	if len(n.blocks) != len(want) || len(want) == 0 && n.blocks != nil {
-		return fmt.Errorf("%d names are aliases, %d are nicknames", len(want), len(n.blocks))
+	n := &s.byAlias
+	if len(n.first) != len(want) || len(want) == 0 && n.first != nil {
+		return fmt.Errorf("%d names are aliases, %d are nicknames", len(want), len(n.first))
 	}
 	further := 0
 	for name, cells := range want {
-		found := append([]nickname{n.blocks[name]}, n.more[name]...)
+		found := append([]aliasedBlock{n.first[name]}, n.more[name]...)
 		if len(found) != len(cells) {
 			return fmt.Errorf("name %d is of %d blocks, nickname of %d", name, len(cells), len(found))
 		}
@@ -218,7 +218,7 @@ func (s *Space) checkNicknames() error {
 func (s *Space) rings() int64 {
 	n := int64(0)
 	for i := range s.ranks {
-		n += int64(len(s.ranks[i].recent.ring)) * int64(unsafe.Sizeof(removed{}))
+		n += int64(len(s.ranks[i].removed.ring)) * int64(unsafe.Sizeof(removedBlock{}))
 	}
-	return n + int64(len(s.gone.ring))*int64(unsafe.Sizeof(departure{}))
+	return n + int64(len(s.removals.ring))*int64(unsafe.Sizeof(removal{}))
 }

@@ -44,8 +44,8 @@ func (m *Match) reset() { m.Steps, m.arena = m.Steps[:0], m.arena[:0] }
 func (m *Match) add(s *Space, nd *node, blocks int) bool {
 	st := Step{Blocks: uint32(blocks)}
 	held := false
-	for tier, h := range nd.owners {
-		if h != nobody {
+	for tier, h := range nd.holders {
+		if h != noHolder {
 			st.Holders[tier] = m.holders(s, h)
 			held = held || st.Holders[tier] != nil
 		}
@@ -59,11 +59,11 @@ func (m *Match) add(s *Space, nd *node, blocks int) bool {
 // holders copies a set without the slots that are being cleared; nil if none is
 // left. A set that the arena has no room for goes to a larger one, the earlier
 // sets stay where they are.
-func (m *Match) holders(s *Space, h owners) []uint64 {
+func (m *Match) holders(s *Space, h holderSet) []uint64 {
 	at := len(m.arena)
 	if h&single != 0 {
 		slot := uint32(h &^ single)
-		if s.hidden[slot/64]>>(slot%64)&1 == 1 {
+		if s.clearing[slot/64]>>(slot%64)&1 == 1 {
 			return nil
 		}
 		for range slot / 64 {
@@ -73,7 +73,7 @@ func (m *Match) holders(s *Space, h owners) []uint64 {
 		return m.arena[at:len(m.arena):len(m.arena)]
 	}
 	for i, w := range s.tree.sets.set(h) {
-		m.arena = append(m.arena, w&^s.hidden[i])
+		m.arena = append(m.arena, w&^s.clearing[i])
 	}
 	for len(m.arena) > at && m.arena[len(m.arena)-1] == 0 {
 		m.arena = m.arena[:len(m.arena)-1]
@@ -97,17 +97,17 @@ func (s *Space) Match(chain []uint64, m *Match) {
 	if t.live == 0 && (!m.ThroughGaps || !s.sequence) {
 		return
 	}
-	var p place
+	var p position
 	for depth := 0; depth < len(chain); {
 		k := 0
-		if q, ok := s.next(p, chain[depth], uint32(depth)); ok {
+		if q, ok := s.nextInChain(p, chain[depth], uint32(depth)); ok {
 			k = t.match(q, chain[depth:])
-			p = place{q.id, q.at + uint32(k)}
+			p = position{q.id, q.at + uint32(k)}
 			if !m.add(s, t.node(q.id), k) && !m.ThroughGaps {
 				return
 			}
 		} else if m.ThroughGaps && s.sequence {
-			k, p = 1, place{}
+			k, p = 1, position{}
 			m.Steps = append(m.Steps, Step{Blocks: 1})
 		} else {
 			return
@@ -116,15 +116,15 @@ func (s *Space) Match(chain []uint64, m *Match) {
 	}
 }
 
-// next returns the place before a chain's block at a depth, behind p.
-func (s *Space) next(p place, local uint64, depth uint32) (place, bool) {
+// nextInChain returns the place before a chain's block at a depth, behind p.
+func (s *Space) nextInChain(p position, local uint64, depth uint32) (position, bool) {
 	t := &s.tree
 	if t.live == 0 {
-		return place{}, false
+		return position{}, false
 	}
 	q, ok := t.step(p, local)
 	if !ok {
-		return place{}, false
+		return position{}, false
 	}
 	stands := t.node(q.id).depth + q.at
 	return q, stands == depth || stands >= unknownDepth

@@ -31,22 +31,22 @@ type aliasLink struct {
 	older, newer uint64
 }
 
-// find returns the block that by holds under a name, or 0.
-func (s *Space) find(by holder, name uint64) uint32 {
+// findInTier returns the block that by holds under a name, or 0.
+func (s *Space) findInTier(by holder, name uint64) uint32 {
 	a := &s.ranks[by.slot()].aliases
 	if len(a.cells) > 0 {
 		if cell, ok := a.cells[aliasKey{name, by.tier()}]; ok {
 			return cell
 		}
 	}
-	return s.lookup(name, func(cell uint32, nd *node) bool {
-		return s.tree.sets.has(nd.owners[by.tier()], by.slot()) && a.underTableName(cell, by.tier())
+	return s.findByName(name, func(cell uint32, nd *node) bool {
+		return s.tree.sets.has(nd.holders[by.tier()], by.slot()) && a.underTableName(cell, by.tier())
 	})
 }
 
-// findAny returns the block that a rank holds under a name, in the first tier
+// findInAnyTier returns the block that a rank holds under a name, in the first tier
 // in which it does, or 0.
-func (s *Space) findAny(slot uint32, name uint64) uint32 {
+func (s *Space) findInAnyTier(slot uint32, name uint64) uint32 {
 	a := &s.ranks[slot].aliases
 	found, tier := uint32(0), Tier(NumTiers)
 	if len(a.cells) > 0 {
@@ -56,9 +56,9 @@ func (s *Space) findAny(slot uint32, name uint64) uint32 {
 			}
 		}
 	}
-	s.lookup(name, func(cell uint32, nd *node) bool {
+	s.findByName(name, func(cell uint32, nd *node) bool {
 		for t := Tier(0); t < tier; t++ {
-			if s.tree.sets.has(nd.owners[t], slot) && a.underTableName(cell, t) {
+			if s.tree.sets.has(nd.holders[t], slot) && a.underTableName(cell, t) {
 				found, tier = cell, t
 			}
 		}
@@ -77,11 +77,11 @@ func (a *aliases) underTableName(cell uint32, t Tier) bool {
 	return !ok || st.primary
 }
 
-// lookup returns the first block with that name in the table that suits.
-func (s *Space) lookup(name uint64, suits func(cell uint32, nd *node) bool) uint32 {
+// findByName returns the first block with that name in the table that suits.
+func (s *Space) findByName(name uint64, suits func(cell uint32, nd *node) bool) uint32 {
 	t := &s.tree
-	tag := t.names.tag(name)
-	sh := t.names.shard(tag)
+	tag := t.byName.tag(name)
+	sh := t.byName.shard(tag)
 	if sh.n == 0 {
 		return 0
 	}
@@ -96,10 +96,10 @@ func (s *Space) lookup(name uint64, suits func(cell uint32, nd *node) bool) uint
 	}
 }
 
-// name records that by calls a block it holds by a name that stands for no
+// addName records that by calls a block it holds by a name that stands for no
 // other of its blocks. table is the block's name in the table; fresh says that
 // by became a holder only now.
-func (s *Space) name(by holder, name uint64, cell uint32, table uint64, fresh bool) {
+func (s *Space) addName(by holder, name uint64, cell uint32, table uint64, fresh bool) {
 	a := &s.ranks[by.slot()].aliases
 	key := heldIn(cell, by.tier())
 	st, ok := a.states[key]
@@ -122,23 +122,23 @@ func (s *Space) name(by holder, name uint64, cell uint32, table uint64, fresh bo
 	}
 	st.count++
 	st.name = name
-	s.dub(by.slot(), alias, cell)
+	s.addAlias(by.slot(), alias, cell)
 	a.states[key] = st
 }
 
-// unname takes a name from a block; with the last of its names by no longer
+// removeName takes a name from a block; with the last of its names by no longer
 // holds it.
-func (s *Space) unname(by holder, name uint64, cell uint32) {
+func (s *Space) removeName(by holder, name uint64, cell uint32) {
 	a := &s.ranks[by.slot()].aliases
 	key := heldIn(cell, by.tier())
 	st, ok := a.states[key]
 	if !ok {
-		s.disown(by, cell)
+		s.removeHolder(by, cell)
 		return
 	}
 	alias := aliasKey{name, by.tier()}
 	if c, is := a.cells[alias]; is && c == cell {
-		st = s.without(by, st, name)
+		st = s.withoutAlias(by, st, name)
 	} else {
 		st.primary = false
 	}
@@ -151,7 +151,7 @@ func (s *Space) unname(by holder, name uint64, cell uint32) {
 		*a = aliases{}
 	}
 	if !st.primary {
-		s.disown(by, cell)
+		s.removeHolder(by, cell)
 	}
 }
 
@@ -201,11 +201,11 @@ func (s *Space) nameOf(by holder, cell uint32) uint64 {
 		return name
 	}
 	nd := t.node(t.cells.nodeOf(cell))
-	if t.sets.has(nd.owners[by.tier()], by.slot()) {
+	if t.sets.has(nd.holders[by.tier()], by.slot()) {
 		return a.name(cell, by.tier(), name)
 	}
 	for tier := range Tier(NumTiers) {
-		if t.sets.has(nd.owners[tier], by.slot()) {
+		if t.sets.has(nd.holders[tier], by.slot()) {
 			return a.name(cell, tier, name)
 		}
 	}

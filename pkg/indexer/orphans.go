@@ -167,16 +167,16 @@ func (o *orphans) addTier(name uint64, t Tier) bool {
 	return ok
 }
 
-// reunite brings the orphans of blocks that by now holds into the tree, and
+// joinOrphans brings the orphans of blocks that by now holds into the tree, and
 // theirs.
-func (s *Space) reunite(by holder, names []uint64) {
+func (s *Space) joinOrphans(by holder, names []uint64) {
 	o := &s.ranks[by.slot()].orphans
 	if o.len() == 0 {
 		return
 	}
 	for _, name := range names {
 		if b, ok := o.take(name); ok { // it came with a parent this time
-			s.settle(by, b)
+			s.addOrphanTiers(by, b)
 		}
 	}
 	var work []uint64
@@ -185,29 +185,29 @@ func (s *Space) reunite(by holder, names []uint64) {
 			b, ok := o.takeChild(work[len(work)-1])
 			if !ok {
 				work = work[:len(work)-1]
-			} else if s.join(by.slot(), b) {
+			} else if s.joinOrphan(by.slot(), b) {
 				work = append(work, b.name)
 			}
 		}
 	}
 }
 
-// settle gives a block that by now holds to the other tiers, too, in which it
+// addOrphanTiers gives a block that by now holds to the other tiers, too, in which it
 // waited.
-func (s *Space) settle(by holder, b orphan) {
-	cell := s.find(by, b.name)
-	if cell == 0 || !s.isBlock(cell, b.local, b.seed, b.seedKnown) {
+func (s *Space) addOrphanTiers(by holder, b orphan) {
+	cell := s.findInTier(by, b.name)
+	if cell == 0 || !s.hasLocalHash(cell, b.local, b.seed, b.seedKnown) {
 		return // the name stands for another block now
 	}
 	for t := range Tier(NumTiers) {
 		if b.tiers>>t&1 == 1 {
-			s.hold(holderOf(by.slot(), t), cell, b.name)
+			s.holdCell(holderOf(by.slot(), t), cell, b.name)
 		}
 	}
 }
 
-// join stores one orphan below its parent in every tier in which it waits.
-func (s *Space) join(slot uint32, b orphan) (joined bool) {
+// joinOrphan stores one orphan below its parent in every tier in which it waits.
+func (s *Space) joinOrphan(slot uint32, b orphan) (joined bool) {
 	for t := range Tier(NumTiers) {
 		if b.tiers>>t&1 == 0 {
 			continue
@@ -217,7 +217,7 @@ func (s *Space) join(slot uint32, b orphan) (joined bool) {
 			EngineHashes: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown,
 		}
 		// The parent may have lost its name to another block meanwhile.
-		if _, ok := s.place(ev); ok {
+		if _, ok := s.insert(ev); ok {
 			joined = true
 		}
 	}

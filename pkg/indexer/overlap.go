@@ -48,7 +48,7 @@ func (s *Space) Overlap(local []uint64, o *Overlap) {
 		return
 	}
 	for i := range words {
-		o.live[Device][i] = ^s.hidden[i]
+		o.live[Device][i] = ^s.clearing[i]
 	}
 	if extra := len(s.ranks) % 64; extra != 0 {
 		o.live[Device][len(s.ranks)/64] &= 1<<extra - 1
@@ -58,12 +58,12 @@ func (s *Space) Overlap(local []uint64, o *Overlap) {
 	if s.blocks[Host]+s.blocks[Disk]+s.blocks[External] == 0 {
 		tiers = 1
 	}
-	depth := t.follow(local, o, tiers)
+	depth := t.overlap(local, o, tiers)
 	o.finish(depth, tiers)
 }
 
-// follow walks the prompt and returns how many blocks it got down.
-func (t *tree) follow(local []uint64, o *Overlap, tiers int) uint32 {
+// overlap walks the prompt and returns how many blocks it got down.
+func (t *tree) overlap(local []uint64, o *Overlap, tiers int) uint32 {
 	depth := 0
 	for id := uint32(root); depth < len(local); {
 		id = t.child(id, local[depth])
@@ -71,10 +71,10 @@ func (t *tree) follow(local []uint64, o *Overlap, tiers int) uint32 {
 			break
 		}
 		nd := t.node(id)
-		if !t.settle(nd, uint32(depth), o, tiers) {
+		if !t.advanceTiers(nd, uint32(depth), o, tiers) {
 			break // nobody holds what comes next
 		}
-		m := t.match(place{id, 0}, local[depth:])
+		m := t.match(position{id, 0}, local[depth:])
 		depth += m
 		if m < int(nd.n) {
 			break
@@ -83,14 +83,14 @@ func (t *tree) follow(local []uint64, o *Overlap, tiers int) uint32 {
 	return uint32(depth)
 }
 
-// settle moves every rank that does not hold the run at depth in its tier on
+// advanceTiers moves every rank that does not hold the run at depth in its tier on
 // to the next tier, and reports whether any rank is left.
-func (t *tree) settle(nd *node, depth uint32, o *Overlap, tiers int) bool {
+func (t *tree) advanceTiers(nd *node, depth uint32, o *Overlap, tiers int) bool {
 	any := uint64(0)
 	for tier := range tiers {
-		h := nd.owners[tier]
+		h := nd.holders[tier]
 		var set []uint64
-		if h != nobody && h&single == 0 {
+		if h != noHolder && h&single == 0 {
 			set = t.sets.set(h)
 		}
 		for w := range o.live[tier] {
@@ -101,14 +101,14 @@ func (t *tree) settle(nd *node, depth uint32, o *Overlap, tiers int) bool {
 			var own uint64
 			if set != nil {
 				own = set[w]
-			} else if h != nobody {
+			} else if h != noHolder {
 				if slot := uint32(h &^ single); int(slot/64) == w {
 					own = 1 << (slot % 64)
 				}
 			}
 			if gone := live &^ own; gone != 0 {
 				o.live[tier][w] = live & own
-				o.leave(Tier(tier), w, gone, depth)
+				o.recordEnd(Tier(tier), w, gone, depth)
 				if tier+1 < tiers {
 					o.live[tier+1][w] |= gone
 				}
@@ -119,9 +119,9 @@ func (t *tree) settle(nd *node, depth uint32, o *Overlap, tiers int) bool {
 	return any != 0
 }
 
-// leave records the depth at which ranks left a tier. Host and Disk hold depths
+// recordEnd records the depth at which ranks left a tier. Host and Disk hold depths
 // until finish.
-func (o *Overlap) leave(t Tier, word int, gone uint64, depth uint32) {
+func (o *Overlap) recordEnd(t Tier, word int, gone uint64, depth uint32) {
 	var ends []uint32
 	switch t {
 	case Device:
@@ -150,7 +150,7 @@ func (o *Overlap) finish(depth uint32, tiers int) {
 				continue
 			}
 			for below := tier; below < tiers; below++ {
-				o.leave(Tier(below), w, live, depth)
+				o.recordEnd(Tier(below), w, live, depth)
 			}
 		}
 	}

@@ -2,20 +2,20 @@ package indexer
 
 import "math/bits"
 
-// owners is the set of slots that own a run in one tier: none, one slot (most
+// holderSet is the set of slots that own a run in one tier: none, one slot (most
 // runs have a single owner), or a set in the space's slab.
-type owners uint32
+type holderSet uint32
 
 const (
-	nobody owners = 0
+	noHolder holderSet = 0
 	// single marks a handle that is the slot itself.
-	single owners = 1 << 31
+	single holderSet = 1 << 31
 )
 
-func onlyOwner(slot uint32) owners { return single | owners(slot) }
+func onlyHolder(slot uint32) holderSet { return single | holderSet(slot) }
 
-// ownerSets is a slab of bit sets, each words wide, over slots.
-type ownerSets struct {
+// holderSets is a slab of bit sets, each words wide, over slots.
+type holderSets struct {
 	mem   *memory
 	words uint32   // 64 slots each
 	bits  []uint64 // set h occupies bits[h*words : (h+1)*words]; set 0 is not used
@@ -23,13 +23,13 @@ type ownerSets struct {
 	free  []uint32
 }
 
-func (s *ownerSets) set(h owners) []uint64 {
+func (s *holderSets) set(h holderSet) []uint64 {
 	o := uint32(h) * s.words
 	return s.bits[o : o+s.words : o+s.words]
 }
 
 // widen makes room for slots below n.
-func (s *ownerSets) widen(n uint32) {
+func (s *holderSets) widen(n uint32) {
 	words := (n + 63) / 64
 	if words <= s.words {
 		return
@@ -48,12 +48,12 @@ func (s *ownerSets) widen(n uint32) {
 }
 
 // alloc returns an empty set.
-func (s *ownerSets) alloc() owners {
+func (s *holderSets) alloc() holderSet {
 	if l := len(s.free); l > 0 {
 		h := s.free[l-1]
 		s.free = s.free[:l-1]
-		clear(s.set(owners(h)))
-		return owners(h)
+		clear(s.set(holderSet(h)))
+		return holderSet(h)
 	}
 	if s.next == 0 {
 		s.next = 1
@@ -65,11 +65,11 @@ func (s *ownerSets) alloc() owners {
 		s.bits = grown
 	}
 	s.next++
-	return owners(s.next - 1)
+	return holderSet(s.next - 1)
 }
 
-func (s *ownerSets) release(h owners) {
-	if h == nobody || h&single != 0 {
+func (s *holderSets) release(h holderSet) {
+	if h == noHolder || h&single != 0 {
 		return
 	}
 	s.free = append(s.free, uint32(h))
@@ -79,22 +79,22 @@ func (s *ownerSets) release(h owners) {
 	}
 }
 
-func (s *ownerSets) has(h owners, slot uint32) bool {
+func (s *holderSets) has(h holderSet, slot uint32) bool {
 	switch {
-	case h == nobody:
+	case h == noHolder:
 		return false
 	case h&single != 0:
-		return h == onlyOwner(slot)
+		return h == onlyHolder(slot)
 	}
 	return s.bits[uint32(h)*s.words+slot/64]>>(slot%64)&1 == 1
 }
 
 // add returns the handle of h and slot together.
-func (s *ownerSets) add(h owners, slot uint32) owners {
+func (s *holderSets) add(h holderSet, slot uint32) holderSet {
 	switch {
-	case h == nobody:
-		return onlyOwner(slot)
-	case h == onlyOwner(slot):
+	case h == noHolder:
+		return onlyHolder(slot)
+	case h == onlyHolder(slot):
 		return h
 	case h&single != 0:
 		first := uint32(h &^ single)
@@ -105,15 +105,15 @@ func (s *ownerSets) add(h owners, slot uint32) owners {
 	return h
 }
 
-func (s *ownerSets) put(h owners, slot uint32) {
+func (s *holderSets) put(h holderSet, slot uint32) {
 	s.bits[uint32(h)*s.words+slot/64] |= 1 << (slot % 64)
 }
 
 // remove returns the handle of h without slot.
-func (s *ownerSets) remove(h owners, slot uint32) owners {
+func (s *holderSets) remove(h holderSet, slot uint32) holderSet {
 	switch {
-	case h == nobody || h == onlyOwner(slot):
-		return nobody
+	case h == noHolder || h == onlyHolder(slot):
+		return noHolder
 	case h&single != 0:
 		return h
 	}
@@ -131,16 +131,16 @@ func (s *ownerSets) remove(h owners, slot uint32) owners {
 	}
 	s.release(h)
 	if left == 0 {
-		return nobody
+		return noHolder
 	}
-	return onlyOwner(last)
+	return onlyHolder(last)
 }
 
-func (s *ownerSets) equal(a, b owners) bool {
+func (s *holderSets) equal(a, b holderSet) bool {
 	if a == b {
 		return true
 	}
-	if a == nobody || b == nobody || (a|b)&single != 0 {
+	if a == noHolder || b == noHolder || (a|b)&single != 0 {
 		return false // a set has at least two owners
 	}
 	x, y := s.set(a), s.set(b)
@@ -152,8 +152,8 @@ func (s *ownerSets) equal(a, b owners) bool {
 	return true
 }
 
-func (s *ownerSets) clone(h owners) owners {
-	if h == nobody || h&single != 0 {
+func (s *holderSets) clone(h holderSet) holderSet {
+	if h == noHolder || h&single != 0 {
 		return h
 	}
 	c := s.alloc()
@@ -162,8 +162,8 @@ func (s *ownerSets) clone(h owners) owners {
 }
 
 // each calls f for every owner.
-func (s *ownerSets) each(h owners, f func(slot uint32)) {
-	if h == nobody {
+func (s *holderSets) each(h holderSet, f func(slot uint32)) {
+	if h == noHolder {
 		return
 	}
 	if h&single != 0 {
@@ -177,8 +177,8 @@ func (s *ownerSets) each(h owners, f func(slot uint32)) {
 	}
 }
 
-func (s *ownerSets) count(h owners) int {
-	if h == nobody {
+func (s *holderSets) count(h holderSet) int {
+	if h == noHolder {
 		return 0
 	}
 	if h&single != 0 {

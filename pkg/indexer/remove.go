@@ -14,12 +14,12 @@ func (s *Space) Remove(slot uint32, t Tier, names []uint64) (removed, unknown in
 func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.admit(slot)
+	r := s.ensureSlot(slot)
 	by := holderOf(slot, t)
 	for _, name := range names {
-		if cell := s.find(by, name); cell != 0 {
-			s.remember(by, name, cell)
-			s.unname(by, name, cell)
+		if cell := s.findInTier(by, name); cell != 0 {
+			s.rememberRemoved(by, name, cell)
+			s.removeName(by, name, cell)
 			removed++
 		} else if r.orphans.remove(name, t) {
 			removed++
@@ -28,17 +28,17 @@ func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
 	return removed
 }
 
-// disown ends by's ownership of one block.
-func (s *Space) disown(by holder, cell uint32) {
+// removeHolder ends by's ownership of one block.
+func (s *Space) removeHolder(by holder, cell uint32) {
 	t := &s.tree
-	s.count(by, -1)
+	s.addBlocks(by, -1)
 	id := t.cells.nodeOf(cell)
 	nd := t.node(id)
 	at := cell - nd.off
-	s.gone.push(&s.mem, departure{key: s.departed(nd, at), by: by})
-	mine := [NumTiers]owners{}
-	mine[by.tier()] = onlyOwner(by.slot())
-	if nd.n > 1 && at == nd.n-1 && nd.first == 0 && nd.owners == mine {
+	s.removals.push(&s.mem, removal{key: s.removalKeyAt(nd, at), by: by})
+	mine := [NumTiers]holderSet{}
+	mine[by.tier()] = onlyHolder(by.slot())
+	if nd.n > 1 && at == nd.n-1 && nd.first == 0 && nd.holders == mine {
 		t.trim(id, 1) // the usual eviction: the tail of a chain of its own
 		return
 	}
@@ -49,6 +49,6 @@ func (s *Space) disown(by holder, cell uint32) {
 		id, _ = t.split(id, 1)
 	}
 	nd = t.node(id)
-	nd.owners[by.tier()] = t.sets.remove(nd.owners[by.tier()], by.slot())
-	t.tidy(id)
+	nd.holders[by.tier()] = t.sets.remove(nd.holders[by.tier()], by.slot())
+	t.normalize(id)
 }

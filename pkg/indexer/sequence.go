@@ -22,15 +22,15 @@ const unknownDepth = 1 << 31
 func NewSequence(chain uint64) *Space {
 	s := New()
 	s.sequence, s.chain = true, chain
-	s.tree.values = &nameTable{}
-	s.tree.values.init(&s.mem)
+	s.tree.byValue = &cellTable{}
+	s.tree.byValue.init(&s.mem)
 	return s
 }
 
-// standing returns the cell of a value, or 0.
-func (t *tree) standing(value uint64) uint32 {
-	tag := t.values.tag(value)
-	sh := t.values.shard(tag)
+// cellOf returns the cell of a value, or 0.
+func (t *tree) cellOf(value uint64) uint32 {
+	tag := t.byValue.tag(value)
+	sh := t.byValue.shard(tag)
 	if sh.n == 0 {
 		return 0
 	}
@@ -42,36 +42,36 @@ func (t *tree) standing(value uint64) uint32 {
 	}
 }
 
-// forgetValues takes n cells out of the table of values.
-func (t *tree) forgetValues(off, n uint32) {
+// removeValues takes n cells out of the table of values.
+func (t *tree) removeValues(off, n uint32) {
 	for i, value := range t.cells.locals(off, n) {
-		t.values.remove(value, off+uint32(i))
+		t.byValue.remove(value, off+uint32(i))
 	}
 }
 
-// spot returns the place before a block.
-func (t *tree) spot(cell uint32) place {
+// positionOf returns the place before a block.
+func (t *tree) positionOf(cell uint32) position {
 	id := t.cells.nodeOf(cell)
-	return place{id, cell - t.node(id).off}
+	return position{id, cell - t.node(id).off}
 }
 
 // step returns the place before the given block where it follows p. At the
 // root's place it is a first block.
-func (t *tree) step(p place, local uint64) (place, bool) {
+func (t *tree) step(p position, local uint64) (position, bool) {
 	nd := t.node(p.id)
 	switch {
 	case p.at < nd.n && t.cells.local(nd.off+p.at) == local:
 		return p, true
-	case t.values != nil:
-		if cell := t.standing(local); cell != 0 {
-			return t.spot(cell), true
+	case t.byValue != nil:
+		if cell := t.cellOf(local); cell != 0 {
+			return t.positionOf(cell), true
 		}
 	case p.at == nd.n:
 		if c := t.child(p.id, local); c != 0 {
-			return place{c, 0}, true
+			return position{c, 0}, true
 		}
 	}
-	return place{}, false
+	return position{}, false
 }
 
 // rollingHash returns the rolling hash of a block.
@@ -79,10 +79,10 @@ func (t *tree) rollingHash(cell uint32) uint64 {
 	return t.cells.local(cell) ^ t.seeds.seed(t.node(t.cells.nodeOf(cell)).seed)
 }
 
-// predecessor returns the rolling hash of the block before a block. It is false
+// previousHash returns the rolling hash of the block before a block. It is false
 // for a first block, and where it is not known.
-func (t *tree) predecessor(cell uint32) (rolling uint64, known bool) {
-	up, ok := t.above(cell)
+func (t *tree) previousHash(cell uint32) (rolling uint64, known bool) {
+	up, ok := t.parentCell(cell)
 	if !ok || t.depthOf(cell) == 0 {
 		return 0, false
 	}
@@ -94,9 +94,9 @@ func (t *tree) depthOf(cell uint32) uint32 {
 	return nd.depth + cell - nd.off
 }
 
-// isBlock tells whether a block has a local hash. Of a block whose predecessor
+// hasLocalHash tells whether a block has a local hash. Of a block whose predecessor
 // nobody told, a rank's own name for it has to do.
-func (s *Space) isBlock(cell uint32, local, key uint64, keyKnown bool) bool {
+func (s *Space) hasLocalHash(cell uint32, local, key uint64, keyKnown bool) bool {
 	t := &s.tree
 	if !s.sequence {
 		return t.cells.local(cell) == local
@@ -105,7 +105,7 @@ func (s *Space) isBlock(cell uint32, local, key uint64, keyKnown bool) bool {
 	if keyKnown && key != seed {
 		return false
 	}
-	prior, known := t.predecessor(cell)
+	prior, known := t.previousHash(cell)
 	if !known {
 		return t.depthOf(cell) != 0 || t.cells.local(cell) == local^seed
 	}
@@ -113,13 +113,13 @@ func (s *Space) isBlock(cell uint32, local, key uint64, keyKnown bool) bool {
 	return hashing.AppendSequenceSeed(pair[:0], []uint64{prior, local}, s.chain)[1]^seed == t.cells.local(cell)
 }
 
-// claim sets whether the hashes of a run are only said.
-func (t *tree) claim(nd *node, claimed bool) {
+// setUnverified sets whether the hashes of a run are only said.
+func (t *tree) setUnverified(nd *node, claimed bool) {
 	switch {
-	case claimed && !nd.claimed:
-		t.claims++
-	case !claimed && nd.claimed:
-		t.claims--
+	case claimed && !nd.unverified:
+		t.unverifiedRuns++
+	case !claimed && nd.unverified:
+		t.unverifiedRuns--
 	}
-	nd.claimed = claimed
+	nd.unverified = claimed
 }

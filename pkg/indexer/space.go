@@ -15,18 +15,18 @@ import (
 type Space struct {
 	// mu guards all fields. It is held for memory work on one event or one
 	// query; Clear lets go of it now and then.
-	mu     sync.RWMutex
-	mem    memory
-	tree   tree
-	ranks  []rank   // by slot
-	hidden []uint64 // bit set of slots that are being cleared
-	blocks [NumTiers]int
-	stale  []uint64 // scratch of rename
-	gone   departures
+	mu         sync.RWMutex
+	mem        memory
+	tree       tree
+	ranks      []rank   // by slot
+	clearing   []uint64 // bit set of slots that are being cleared
+	blocks     [NumTiers]int
+	staleNames []uint64 // scratch of rename
+	removals   removalLog
 	// sequence: blocks are known by their rolling hash, whose seed is chain.
-	sequence  bool
-	chain     uint64
-	nicknames nicknames
+	sequence bool
+	chain    uint64
+	byAlias  aliasIndex
 }
 
 // holder is a slot in a tier.
@@ -43,7 +43,7 @@ type rank struct {
 	blocks  [NumTiers]int
 	aliases aliases
 	orphans orphans
-	recent  recent
+	removed removedBlocks
 }
 
 // Store is one "stored" event: consecutive blocks that a rank now holds in a
@@ -76,7 +76,7 @@ func New() *Space {
 	s := &Space{}
 	t := &s.tree
 	t.mem, t.cells.mem, t.children.mem, t.sets.mem = &s.mem, &s.mem, &s.mem, &s.mem
-	t.names.init(&s.mem)
+	t.byName.init(&s.mem)
 	t.salt = rand.Uint64()
 	return s
 }
@@ -119,18 +119,18 @@ func (s *Space) storePart(ev *Store) Outcome {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.admit(ev.Slot)
+	s.ensureSlot(ev.Slot)
 	return s.store(ev)
 }
 
-// admit makes room for a slot.
-func (s *Space) admit(slot uint32) *rank {
+// ensureSlot makes room for a slot.
+func (s *Space) ensureSlot(slot uint32) *rank {
 	if int(slot) >= len(s.ranks) {
 		s.ranks = append(s.ranks, make([]rank, int(slot)+1-len(s.ranks))...)
 	}
 	s.tree.sets.widen(uint32(len(s.ranks)))
-	for len(s.hidden) < int(s.tree.sets.words) {
-		s.hidden = append(s.hidden, 0)
+	for len(s.clearing) < int(s.tree.sets.words) {
+		s.clearing = append(s.clearing, 0)
 	}
 	return &s.ranks[slot]
 }
@@ -143,7 +143,7 @@ func (s *Space) ParentSeed(slot uint32, parent uint64) (uint64, bool) {
 	if int(slot) >= len(s.ranks) {
 		return hashing.Seed, false
 	}
-	cell := s.findAny(slot, parent)
+	cell := s.findInAnyTier(slot, parent)
 	if cell == 0 {
 		return hashing.Seed, false
 	}

@@ -2,36 +2,36 @@ package indexer
 
 // store applies an event of at least one block.
 func (s *Space) store(ev *Store) Outcome {
-	stored, ok := s.place(ev)
+	stored, ok := s.insert(ev)
 	if !ok {
 		return s.storeOrphan(ev)
 	}
-	s.reunite(holderOf(ev.Slot, ev.Tier), ev.EngineHashes)
+	s.joinOrphans(holderOf(ev.Slot, ev.Tier), ev.EngineHashes)
 	return Outcome{Stored: stored, Known: len(ev.EngineHashes) - stored}
 }
 
-// place puts an event's blocks behind its parent and returns how many are newly
+// insert puts an event's blocks behind its parent and returns how many are newly
 // held. It is false if the parent is unknown.
-func (s *Space) place(ev *Store) (stored int, ok bool) {
+func (s *Space) insert(ev *Store) (stored int, ok bool) {
 	if s.sequence {
-		return s.placeChain(ev)
+		return s.insertSequence(ev)
 	}
-	at, ok := s.resolve(ev)
+	at, ok := s.prepareInsert(ev)
 	if !ok {
 		return 0, false
 	}
 	blocks := &s.ranks[ev.Slot].blocks[ev.Tier]
 	before := *blocks
-	s.write(holderOf(ev.Slot, ev.Tier), at, ev)
+	s.insertBlocks(holderOf(ev.Slot, ev.Tier), at, ev)
 	return *blocks - before, true
 }
 
-// resolve finds the place where an event's blocks go, and takes their names
+// prepareInsert finds the place where an event's blocks go, and takes their names
 // from whatever else the holder called so. It is false if the parent is unknown.
-func (s *Space) resolve(ev *Store) (at place, ok bool) {
-	at, ok = s.parent(ev)
-	for ok && s.rename(holderOf(ev.Slot, ev.Tier), at, ev) {
-		at, ok = s.parent(ev) // the tree has changed
+func (s *Space) prepareInsert(ev *Store) (at position, ok bool) {
+	at, ok = s.positionAfterParent(ev)
+	for ok && s.freeNames(holderOf(ev.Slot, ev.Tier), at, ev) {
+		at, ok = s.positionAfterParent(ev) // the tree has changed
 	}
 	return at, ok
 }
@@ -41,7 +41,7 @@ func (s *Space) resolve(ev *Store) (at place, ok bool) {
 func (s *Space) storeOrphan(ev *Store) Outcome {
 	anchor, cell := len(ev.EngineHashes), uint32(0)
 	for i, name := range ev.EngineHashes {
-		if c := s.findAny(ev.Slot, name); c != 0 && s.isBlock(c, ev.Local[i], ev.Seed, ev.SeedKnown) {
+		if c := s.findInAnyTier(ev.Slot, name); c != 0 && s.hasLocalHash(c, ev.Local[i], ev.Seed, ev.SeedKnown) {
 			anchor, cell = i, c
 			break
 		}
@@ -57,8 +57,8 @@ func (s *Space) storeOrphan(ev *Store) Outcome {
 	} else {
 		out.Stored = 1
 	}
-	s.hold(by, cell, ev.EngineHashes[anchor])
-	s.reunite(by, ev.EngineHashes[anchor:anchor+1])
+	s.holdCell(by, cell, ev.EngineHashes[anchor])
+	s.joinOrphans(by, ev.EngineHashes[anchor:anchor+1])
 	if rest := anchor + 1; rest < len(ev.EngineHashes) {
 		out.add(s.store(&Store{
 			Slot: ev.Slot, Tier: ev.Tier, Parent: ev.EngineHashes[anchor], HasParent: true,
@@ -68,35 +68,35 @@ func (s *Space) storeOrphan(ev *Store) Outcome {
 	return out
 }
 
-// place is a position in the tree: behind the first at blocks of a node.
-type place struct {
+// position is a position in the tree: behind the first at blocks of a node.
+type position struct {
 	id, at uint32
 }
 
-// behind returns the place after a block.
-func (s *Space) behind(cell uint32) place {
+// positionAfter returns the place after a block.
+func (s *Space) positionAfter(cell uint32) position {
 	id := s.tree.cells.nodeOf(cell)
-	return place{id, cell - s.tree.node(id).off + 1}
+	return position{id, cell - s.tree.node(id).off + 1}
 }
 
-// parent returns the place behind an event's parent: its name in the event's
+// positionAfterParent returns the place behind an event's parent: its name in the event's
 // tier, else in any.
-func (s *Space) parent(ev *Store) (place, bool) {
+func (s *Space) positionAfterParent(ev *Store) (position, bool) {
 	if !ev.HasParent {
-		return place{}, true
+		return position{}, true
 	}
-	cell := s.find(holderOf(ev.Slot, ev.Tier), ev.Parent)
+	cell := s.findInTier(holderOf(ev.Slot, ev.Tier), ev.Parent)
 	if cell == 0 {
-		cell = s.findAny(ev.Slot, ev.Parent)
+		cell = s.findInAnyTier(ev.Slot, ev.Parent)
 	}
 	if cell == 0 {
-		return place{}, ev.Parent == 0
+		return position{}, ev.Parent == 0
 	}
-	return s.behind(cell), true
+	return s.positionAfter(cell), true
 }
 
 // match returns how many of locals follow at p inside its run.
-func (t *tree) match(p place, locals []uint64) int {
+func (t *tree) match(p position, locals []uint64) int {
 	nd := t.node(p.id)
 	run := t.cells.locals(nd.off+p.at, nd.n-p.at)
 	n := min(len(run), len(locals))
@@ -109,15 +109,15 @@ func (t *tree) match(p place, locals []uint64) int {
 	return n
 }
 
-// rename takes the names of the event from other blocks that the same holder
+// freeNames takes the names of the event from other blocks that the same holder
 // called so: a name names one block. It reports whether it did anything; then
 // the tree may have changed.
-func (s *Space) rename(by holder, p place, ev *Store) bool {
+func (s *Space) freeNames(by holder, p position, ev *Store) bool {
 	t := &s.tree
 	if t.live == 0 {
 		return false
 	}
-	s.stale = s.stale[:0]
+	s.staleNames = s.staleNames[:0]
 	i := 0
 	for i < len(ev.Local) {
 		nd := t.node(p.id)
@@ -126,16 +126,16 @@ func (s *Space) rename(by holder, p place, ev *Store) bool {
 			if c == 0 {
 				break
 			}
-			p, nd = place{c, 0}, t.node(c)
+			p, nd = position{c, 0}, t.node(c)
 		}
 		m := t.match(p, ev.Local[i:])
-		held := t.sets.has(nd.owners[by.tier()], by.slot()) && len(s.ranks[by.slot()].aliases.cells) == 0
+		held := t.sets.has(nd.holders[by.tier()], by.slot()) && len(s.ranks[by.slot()].aliases.cells) == 0
 		names := t.cells.names(nd.off+p.at, uint32(m))
 		for k, name := range names {
 			if held && name == ev.EngineHashes[i+k] {
 				continue
 			}
-			s.markStale(by, ev.EngineHashes[i+k], nd.off+p.at+uint32(k))
+			s.markStaleName(by, ev.EngineHashes[i+k], nd.off+p.at+uint32(k))
 		}
 		i += m
 		if p.at += uint32(m); p.at < nd.n {
@@ -143,33 +143,33 @@ func (s *Space) rename(by holder, p place, ev *Store) bool {
 		}
 	}
 	for ; i < len(ev.Local); i++ {
-		s.markStale(by, ev.EngineHashes[i], 0)
+		s.markStaleName(by, ev.EngineHashes[i], 0)
 	}
-	return s.unnameStale(by)
+	return s.removeStaleNames(by)
 }
 
-// unnameStale takes the names that were marked from their blocks, and reports
+// removeStaleNames takes the names that were marked from their blocks, and reports
 // whether there were any.
-func (s *Space) unnameStale(by holder) bool {
-	for _, name := range s.stale {
-		if cell := s.find(by, name); cell != 0 { // an event may have a name twice
-			s.unname(by, name, cell)
+func (s *Space) removeStaleNames(by holder) bool {
+	for _, name := range s.staleNames {
+		if cell := s.findInTier(by, name); cell != 0 { // an event may have a name twice
+			s.removeName(by, name, cell)
 		}
 	}
-	return len(s.stale) > 0
+	return len(s.staleNames) > 0
 }
 
-// markStale notes a name that stands for another block than the cell.
-func (s *Space) markStale(by holder, name uint64, cell uint32) {
-	if old := s.find(by, name); old != 0 && old != cell {
-		s.stale = append(s.stale, name)
+// markStaleName notes a name that stands for another block than the cell.
+func (s *Space) markStaleName(by holder, name uint64, cell uint32) {
+	if old := s.findInTier(by, name); old != 0 && old != cell {
+		s.staleNames = append(s.staleNames, name)
 	}
 }
 
-// write puts the event's blocks into the tree from p on.
-func (s *Space) write(by holder, p place, ev *Store) {
+// insertBlocks puts the event's blocks into the tree from p on.
+func (s *Space) insertBlocks(by holder, p position, ev *Store) {
 	t := &s.tree
-	t.ready()
+	t.ensureRoot()
 	seed := t.node(p.id).seed
 	if ev.SeedKnown {
 		seed = t.seeds.take(ev.Seed)
@@ -181,12 +181,12 @@ func (s *Space) write(by holder, p place, ev *Store) {
 		if p.at < t.node(p.id).n {
 			if k = t.match(p, locals); k == 0 {
 				head, _ := t.split(p.id, p.at)
-				p = place{head, t.node(head).n}
+				p = position{head, t.node(head).n}
 				continue
 			}
-			p = s.own(by, p, names[:k])
+			p = s.addHolder(by, p, names[:k])
 		} else if c := t.child(p.id, locals[0]); c != 0 {
-			p = place{c, 0}
+			p = position{c, 0}
 			continue
 		} else {
 			p, k = s.extend(by, p, locals, names, seed)
@@ -196,36 +196,36 @@ func (s *Space) write(by holder, p place, ev *Store) {
 }
 
 // extend adds new blocks behind p, the end of a run without such a child.
-func (s *Space) extend(by holder, p place, locals, names []uint64, seed uint32) (place, int) {
+func (s *Space) extend(by holder, p position, locals, names []uint64, seed uint32) (position, int) {
 	t := &s.tree
 	nd := t.node(p.id)
-	mine := [NumTiers]owners{}
-	mine[by.tier()] = onlyOwner(by.slot())
+	mine := [NumTiers]holderSet{}
+	mine[by.tier()] = onlyHolder(by.slot())
 	k := 0
-	if p.id != root && nd.first == 0 && nd.owners == mine && nd.seed == seed {
-		k = t.grow(p.id, locals, names)
+	if p.id != root && nd.first == 0 && nd.holders == mine && nd.seed == seed {
+		k = t.growLeaf(p.id, locals, names)
 	}
 	if k == 0 {
-		p.id, k = t.sprout(p.id, locals, names, t.seeds.share(seed))
+		p.id, k = t.newLeaf(p.id, locals, names, t.seeds.share(seed))
 		nd = t.node(p.id)
-		nd.owners = mine
+		nd.holders = mine
 	}
-	s.count(by, k)
-	return place{p.id, nd.n}, k
+	s.addBlocks(by, k)
+	return position{p.id, nd.n}, k
 }
 
-func (s *Space) count(by holder, n int) {
+func (s *Space) addBlocks(by holder, n int) {
 	s.ranks[by.slot()].blocks[by.tier()] += n
 	s.blocks[by.tier()] += n
 }
 
-// own makes by a holder of the blocks behind p under the given names and
+// addHolder makes by a holder of the blocks behind p under the given names and
 // returns the place after them.
-func (s *Space) own(by holder, p place, names []uint64) place {
+func (s *Space) addHolder(by holder, p position, names []uint64) position {
 	t := &s.tree
 	nd := t.node(p.id)
 	first, n := nd.off+p.at, uint32(len(names))
-	fresh := !t.sets.has(nd.owners[by.tier()], by.slot())
+	fresh := !t.sets.has(nd.holders[by.tier()], by.slot())
 	if fresh {
 		id := p.id
 		if p.at > 0 {
@@ -235,8 +235,8 @@ func (s *Space) own(by holder, p place, names []uint64) place {
 			id, _ = t.split(id, n)
 		}
 		nd = t.node(id)
-		nd.owners[by.tier()] = t.sets.add(nd.owners[by.tier()], by.slot())
-		s.count(by, len(names))
+		nd.holders[by.tier()] = t.sets.add(nd.holders[by.tier()], by.slot())
+		s.addBlocks(by, len(names))
 		id = t.join(id)
 		t.join(t.node(id).parent)
 	}
@@ -244,26 +244,26 @@ func (s *Space) own(by holder, p place, names []uint64) place {
 		if fresh && name == names[i] {
 			continue
 		}
-		s.name(by, names[i], first+uint32(i), name, fresh)
+		s.addName(by, names[i], first+uint32(i), name, fresh)
 	}
-	return s.behind(first + n - 1)
+	return s.positionAfter(first + n - 1)
 }
 
 func (s *Space) holds(by holder, cell uint32) bool {
 	nd := s.tree.node(s.tree.cells.nodeOf(cell))
-	return s.tree.sets.has(nd.owners[by.tier()], by.slot())
+	return s.tree.sets.has(nd.holders[by.tier()], by.slot())
 }
 
-// hold makes by a holder of one block that the rank holds in some tier, under
+// holdCell makes by a holder of one block that the rank holds in some tier, under
 // a name that then stands for no other of by's blocks.
-func (s *Space) hold(by holder, cell uint32, name uint64) {
-	switch old := s.find(by, name); old {
+func (s *Space) holdCell(by holder, cell uint32, name uint64) {
+	switch old := s.findInTier(by, name); old {
 	case cell:
 		return
 	case 0:
 	default:
-		s.unname(by, name, old)
+		s.removeName(by, name, old)
 	}
-	p := s.behind(cell)
-	s.own(by, place{p.id, p.at - 1}, []uint64{name})
+	p := s.positionAfter(cell)
+	s.addHolder(by, position{p.id, p.at - 1}, []uint64{name})
 }

@@ -9,12 +9,12 @@ type node struct {
 	parent     uint32
 	first      uint32 // first child, 0 = leaf
 	prev, next uint32 // siblings, 0 = end
-	owners     [NumTiers]owners
+	holders    [NumTiers]holderSet
 	seed       uint32 // number of the block seed in seeds
 	used       bool
 	// claimed: publishers said the hashes of the run, or of a block before it;
 	// no tokens from the root on confirm them. Only in sequence Spaces.
-	claimed bool
+	unverified bool
 }
 
 // Nodes live in pages, so that growing moves none; only the first page starts
@@ -32,19 +32,19 @@ type tree struct {
 	mem      *memory
 	cells    arena
 	pages    [][]node
-	free     []uint32 // node numbers
-	next     uint32   // first node number never used
-	live     int      // nodes in use, the root not counted
-	children handles  // (parent, first local hash) → node; not in sequence Spaces
-	salt     uint64   // of the children table
-	names    nameTable
-	sets     ownerSets
+	free     []uint32    // node numbers
+	next     uint32      // first node number never used
+	live     int         // nodes in use, the root not counted
+	children handleTable // (parent, first local hash) → node; not in sequence Spaces
+	salt     uint64      // of the children table
+	byName   cellTable
+	sets     holderSets
 	seeds    seedTable
 	walks    []*Walk // under way
 
 	// Only in sequence Spaces; children is not used there.
-	values *nameTable // value → cell
-	claims int        // runs that are claimed
+	byValue        *cellTable // value → cell
+	unverifiedRuns int        // runs that are claimed
 }
 
 func (t *tree) node(id uint32) *node { return &t.pages[id>>pageBits][id&(pageNodes-1)] }
@@ -84,11 +84,11 @@ func (t *tree) page(id uint32) {
 
 func (t *tree) freeNode(id uint32) {
 	nd := t.node(id)
-	for _, h := range nd.owners {
+	for _, h := range nd.holders {
 		t.sets.release(h)
 	}
 	t.seeds.release(nd.seed)
-	t.claim(nd, false)
+	t.setUnverified(nd, false)
 	*nd = node{}
 	t.free = append(t.free, id)
 	t.live--
@@ -126,7 +126,7 @@ func (t *tree) link(p, c uint32) {
 		t.node(pn.first).prev = c
 	}
 	pn.first = c
-	if t.values == nil {
+	if t.byValue == nil {
 		t.children.insert(t.childTag(p, t.cells.local(cn.off)), c)
 	}
 }
@@ -134,7 +134,7 @@ func (t *tree) link(p, c uint32) {
 // unlink takes c away from its parent.
 func (t *tree) unlink(c uint32) {
 	cn := t.node(c)
-	if t.values == nil {
+	if t.byValue == nil {
 		t.children.remove(t.childTag(cn.parent, t.cells.local(cn.off)), c)
 	}
 	if cn.prev != 0 {
@@ -152,7 +152,7 @@ func (t *tree) unlink(c uint32) {
 func (t *tree) substitute(old, c uint32) {
 	on, cn := t.node(old), t.node(c)
 	cn.parent, cn.prev, cn.next = on.parent, on.prev, on.next
-	if t.values == nil {
+	if t.byValue == nil {
 		t.children.replace(t.childTag(on.parent, t.cells.local(on.off)), old, c)
 	}
 	if cn.prev != 0 {
@@ -165,8 +165,8 @@ func (t *tree) substitute(old, c uint32) {
 	}
 }
 
-// adopt moves the children of from to the childless node to.
-func (t *tree) adopt(to, from uint32) {
+// takeChildren moves the children of from to the childless node to.
+func (t *tree) takeChildren(to, from uint32) {
 	fn := t.node(from)
 	first := fn.first
 	fn.first = 0
@@ -174,7 +174,7 @@ func (t *tree) adopt(to, from uint32) {
 	for c := first; c != 0; {
 		cn := t.node(c)
 		cn.parent = to
-		if t.values == nil {
+		if t.byValue == nil {
 			l := t.cells.local(cn.off)
 			t.children.remove(t.childTag(from, l), c)
 			t.children.insert(t.childTag(to, l), c)
@@ -183,9 +183,9 @@ func (t *tree) adopt(to, from uint32) {
 	}
 }
 
-// bushy tells that a node has so many children that it is better to write a
+// hasManyChildren tells that a node has so many children that it is better to write a
 // run's cells than to move them: a shared prompt may have 100,000.
-func (t *tree) bushy(id uint32) bool {
+func (t *tree) hasManyChildren(id uint32) bool {
 	c := t.node(id).first
 	for range 8 {
 		if c == 0 {
@@ -201,12 +201,12 @@ func (t *tree) bushy(id uint32) bool {
 func (t *tree) split(id, k uint32) (head, tail uint32) {
 	fresh := t.newNode()
 	nd, fn := t.node(id), t.node(fresh)
-	for i, h := range nd.owners {
-		fn.owners[i] = t.sets.clone(h)
+	for i, h := range nd.holders {
+		fn.holders[i] = t.sets.clone(h)
 	}
 	fn.seed = t.seeds.share(nd.seed)
-	t.claim(fn, nd.claimed)
-	if k <= nd.n-k || t.bushy(id) {
+	t.setUnverified(fn, nd.unverified)
+	if k <= nd.n-k || t.hasManyChildren(id) {
 		fn.off, fn.n, fn.cap, fn.depth = nd.off, k, k, nd.depth
 		t.substitute(id, fresh)
 		nd.off, nd.n, nd.cap, nd.depth = nd.off+k, nd.n-k, nd.cap-k, nd.depth+k
@@ -215,7 +215,7 @@ func (t *tree) split(id, k uint32) (head, tail uint32) {
 		return fresh, id
 	}
 	fn.off, fn.n, fn.cap, fn.depth = nd.off+k, nd.n-k, nd.cap-k, nd.depth+k
-	t.adopt(fresh, id)
+	t.takeChildren(fresh, id)
 	nd.n, nd.cap = k, k
 	t.cells.label(fn.off, fn.cap, fresh)
 	t.link(id, fresh)
@@ -237,16 +237,16 @@ func (t *tree) join(p uint32) uint32 {
 	if cn.next != 0 || pn.off+pn.cap != cn.off || pn.cap != pn.n || pn.off>>segmentBits != cn.off>>segmentBits || pn.seed != cn.seed {
 		return p
 	}
-	if pn.claimed != cn.claimed || pn.depth+pn.n != cn.depth {
+	if pn.unverified != cn.unverified || pn.depth+pn.n != cn.depth {
 		return p // only in sequence Spaces
 	}
-	for i := range pn.owners {
-		if !t.sets.equal(pn.owners[i], cn.owners[i]) {
+	for i := range pn.holders {
+		if !t.sets.equal(pn.holders[i], cn.holders[i]) {
 			return p
 		}
 	}
 	t.unlink(c)
-	if pn.n <= cn.n || t.bushy(c) {
+	if pn.n <= cn.n || t.hasManyChildren(c) {
 		t.cells.label(pn.off, pn.n, c)
 		t.substitute(p, c)
 		cn.off, cn.n, cn.cap, cn.depth = pn.off, pn.n+cn.n, pn.cap+cn.cap, pn.depth
@@ -254,49 +254,49 @@ func (t *tree) join(p uint32) uint32 {
 		return c
 	}
 	t.cells.label(cn.off, cn.cap, p)
-	t.adopt(p, c)
+	t.takeChildren(p, c)
 	pn.n, pn.cap = pn.n+cn.n, pn.cap+cn.cap
 	t.freeNode(c)
 	return p
 }
 
-// tidy restores the tree around a node whose owners changed: a leaf without
+// normalize restores the tree around a node whose owners changed: a leaf without
 // owners goes (and whatever then is one above it), neighbours with the same
 // owners become one run.
-func (t *tree) tidy(id uint32) {
+func (t *tree) normalize(id uint32) {
 	for id != root {
 		nd := t.node(id)
-		if nd.first != 0 || nd.owners != [NumTiers]owners{} {
+		if nd.first != 0 || nd.holders != [NumTiers]holderSet{} {
 			break
 		}
 		up := nd.parent
-		t.abandon(id, 0)
+		t.advanceWalks(id, 0)
 		t.unlink(id)
-		t.forget(nd.off, nd.n)
+		t.removeFromTables(nd.off, nd.n)
 		t.cells.release(nd.off, nd.cap)
 		t.freeNode(id)
 		id = up
 	}
 	if id == root {
-		t.empty()
+		t.freeIfEmpty()
 		return
 	}
 	id = t.join(id)
 	t.join(t.node(id).parent)
 }
 
-// forget takes n cells out of the tables.
-func (t *tree) forget(off, n uint32) {
+// removeFromTables takes n cells out of the tables.
+func (t *tree) removeFromTables(off, n uint32) {
 	for i, name := range t.cells.names(off, n) {
-		t.names.remove(name, off+uint32(i))
+		t.byName.remove(name, off+uint32(i))
 	}
-	if t.values != nil {
-		t.forgetValues(off, n)
+	if t.byValue != nil {
+		t.removeValues(off, n)
 	}
 }
 
-// empty gives the pages back when the last node is gone.
-func (t *tree) empty() {
+// freeIfEmpty gives the pages back when the last node is gone.
+func (t *tree) freeIfEmpty() {
 	if t.live > 0 {
 		return
 	}
@@ -306,8 +306,8 @@ func (t *tree) empty() {
 	t.pages, t.free, t.next = nil, nil, 0
 }
 
-// ready makes sure that the root exists.
-func (t *tree) ready() {
+// ensureRoot makes sure that the root exists.
+func (t *tree) ensureRoot() {
 	if len(t.pages) == 0 {
 		t.page(root)
 		t.node(root).used = true
@@ -318,15 +318,15 @@ func (t *tree) ready() {
 // trim takes the last k blocks off a leaf, k < n.
 func (t *tree) trim(id, k uint32) {
 	nd := t.node(id)
-	t.abandon(id, nd.n-k)
+	t.advanceWalks(id, nd.n-k)
 	nd.n -= k
-	t.forget(nd.off+nd.n, k)
+	t.removeFromTables(nd.off+nd.n, k)
 	t.cells.release(nd.off+nd.n, nd.cap-nd.n)
 	nd.cap = nd.n
 }
 
-// grow appends blocks to the run of a leaf and returns how many found room.
-func (t *tree) grow(id uint32, locals, names []uint64) int {
+// growLeaf appends blocks to the run of a leaf and returns how many found room.
+func (t *tree) growLeaf(id uint32, locals, names []uint64) int {
 	nd := t.node(id)
 	room := nd.cap - nd.n
 	if want := uint32(len(locals)); room < want && nd.cap < maxRun {
@@ -346,8 +346,8 @@ func (t *tree) grow(id uint32, locals, names []uint64) int {
 // appends block after block.
 const spareCells = 8
 
-// sprout makes a new leaf below p from as many blocks as fit into one run.
-func (t *tree) sprout(p uint32, locals, names []uint64, seed uint32) (id uint32, k int) {
+// newLeaf makes a new leaf below p from as many blocks as fit into one run.
+func (t *tree) newLeaf(p uint32, locals, names []uint64, seed uint32) (id uint32, k int) {
 	k = min(len(locals), maxRun)
 	n := uint32(k)
 	held := max(n, spareCells)
@@ -369,17 +369,17 @@ func (t *tree) fill(off uint32, locals, names []uint64) {
 	copy(t.cells.locals(off, n), locals)
 	copy(t.cells.names(off, n), names)
 	for i, name := range names {
-		t.names.insert(name, off+uint32(i))
+		t.byName.insert(name, off+uint32(i))
 	}
-	if t.values != nil {
+	if t.byValue != nil {
 		for i, value := range locals {
-			t.values.insert(value, off+uint32(i))
+			t.byValue.insert(value, off+uint32(i))
 		}
 	}
 }
 
-// above returns the cell of a block's parent, or false at the root.
-func (t *tree) above(cell uint32) (uint32, bool) {
+// parentCell returns the cell of a block's parent, or false at the root.
+func (t *tree) parentCell(cell uint32) (uint32, bool) {
 	nd := t.node(t.cells.nodeOf(cell))
 	if cell > nd.off {
 		return cell - 1, true

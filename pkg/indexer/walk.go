@@ -48,17 +48,17 @@ type Walk struct {
 	// reach has the slots that came with each block above next. A level is good
 	// from its depth on to that of the level after it; a level has fewer slots
 	// than the one before, so there are no more levels than slots.
-	depths []uint32
-	reach  []uint64 // per level a bit set of words
-	words  int
-	now    []uint64 // scratch: the slots of one run
+	depths   []uint32
+	reached  []uint64 // per level a bit set of words
+	words    int
+	runSlots []uint64 // scratch: the slots of one run
 
 	// One piece.
 	names, local []uint64
 	slots        []uint32
 	runs         []Run
 	passed       int // runs
-	looked       int // names looked up
+	lookups      int // names looked up
 }
 
 const (
@@ -81,8 +81,8 @@ func (s *Space) walk(work int) *Walk {
 	defer s.mu.Unlock()
 	t := &s.tree
 	w.words = int(t.sets.words)
-	w.now = make([]uint64, w.words)
-	w.depths, w.reach = []uint32{0}, slices.Repeat([]uint64{^uint64(0)}, w.words)
+	w.runSlots = make([]uint64, w.words)
+	w.depths, w.reached = []uint32{0}, slices.Repeat([]uint64{^uint64(0)}, w.words)
 	if t.live > 0 && !s.sequence {
 		w.next = t.node(t.node(root).first).off
 	}
@@ -94,7 +94,7 @@ func (s *Space) walk(work int) *Walk {
 // index.
 func (w *Walk) Runs(yield func(*Run) bool) {
 	defer w.end()
-	for w.piece() {
+	for w.fillPiece() {
 		for i := range w.runs {
 			if !yield(&w.runs[i]) {
 				return
@@ -110,11 +110,11 @@ func (w *Walk) end() {
 	s.tree.walks = slices.DeleteFunc(s.tree.walks, func(o *Walk) bool { return o == w })
 }
 
-// piece fills runs with what comes next and reports whether the walk is not at
+// fillPiece fills runs with what comes next and reports whether the walk is not at
 // its end.
-func (w *Walk) piece() bool {
+func (w *Walk) fillPiece() bool {
 	w.names, w.local, w.slots, w.runs = w.names[:0], w.local[:0], w.slots[:0], w.runs[:0]
-	w.passed, w.looked = 0, 0
+	w.passed, w.lookups = 0, 0
 	s := w.space
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -122,45 +122,45 @@ func (w *Walk) piece() bool {
 		return false
 	}
 	t := &s.tree
-	for w.next != 0 && w.done() < w.work {
+	for w.next != 0 && w.workDone() < w.work {
 		w.passed++
-		p := s.behind(w.next)
+		p := s.positionAfter(w.next)
 		nd := t.node(p.id)
-		n := w.run(nd, p.at-1)
+		n := w.addRun(nd, p.at-1)
 		switch end := p.at - 1 + n; {
 		case n > 0 && end < nd.n:
 			w.next = nd.off + end
 		case n > 0 && nd.first != 0:
 			w.next = t.node(nd.first).off
 		default:
-			w.next = t.past(p.id)
+			w.next = t.afterSubtree(p.id)
 		}
 	}
 	return true
 }
 
-// done is the work of the piece so far.
-func (w *Walk) done() int {
-	return w.passed*runWork + len(w.names) + len(w.slots) + w.looked*nameWork
+// workDone is the work of the piece so far.
+func (w *Walk) workDone() int {
+	return w.passed*runWork + len(w.names) + len(w.slots) + w.lookups*nameWork
 }
 
-// run adds blocks of a node's run from its at-th on and returns how many; none
+// addRun adds blocks of a node's run from its at-th on and returns how many; none
 // if it has no slots to come with.
-func (w *Walk) run(nd *node, at uint32) uint32 {
+func (w *Walk) addRun(nd *node, at uint32) uint32 {
 	s := w.space
 	t := &s.tree
 	above := w.level(nd.depth + at)
-	clear(w.now)
+	clear(w.runSlots)
 	var r Run
 	came, apart := false, 0
-	for tier, h := range nd.owners {
+	for tier, h := range nd.holders {
 		first := len(w.slots)
 		t.sets.each(h, func(slot uint32) {
 			i, bit := int(slot/64), uint64(1)<<(slot%64)
 			// What has come to be since the walk began has no place in it.
-			if i < len(above) && above[i]&^s.hidden[i]&bit != 0 {
+			if i < len(above) && above[i]&^s.clearing[i]&bit != 0 {
 				w.slots = append(w.slots, slot)
-				w.now[i] |= bit
+				w.runSlots[i] |= bit
 				came = true
 				if len(s.ranks[slot].aliases.states) > 0 {
 					apart++
@@ -172,8 +172,8 @@ func (w *Walk) run(nd *node, at uint32) uint32 {
 	if !came {
 		return 0
 	}
-	if !slices.Equal(w.now, above) {
-		w.depths, w.reach = append(w.depths, nd.depth+at), append(w.reach, w.now...)
+	if !slices.Equal(w.runSlots, above) {
+		w.depths, w.reached = append(w.depths, nd.depth+at), append(w.reached, w.runSlots...)
 	}
 	off, n := nd.off+at, nd.n-at
 	if apart > 0 {
@@ -182,12 +182,12 @@ func (w *Walk) run(nd *node, at uint32) uint32 {
 	r.EngineHashes, w.names = keepCopy(w.names, t.cells.names(off, n))
 	r.Local, w.local = keepCopy(w.local, t.cells.locals(off, n))
 	r.Seed = t.seeds.seed(nd.seed)
-	up, ok := t.above(off)
+	up, ok := t.parentCell(off)
 	if ok {
 		r.Parent, r.HasParent = t.cells.name(up), true
 	}
 	if apart > 0 {
-		w.split(&r, off, up)
+		w.addByName(&r, off, up)
 	} else {
 		w.runs = append(w.runs, r)
 	}
@@ -201,8 +201,8 @@ func (w *Walk) level(depth uint32) []uint64 {
 	for last > 0 && w.depths[last] >= depth {
 		last--
 	}
-	w.depths, w.reach = w.depths[:last+1], w.reach[:(last+1)*w.words]
-	return w.reach[last*w.words:]
+	w.depths, w.reached = w.depths[:last+1], w.reached[:(last+1)*w.words]
+	return w.reached[last*w.words:]
 }
 
 // keepCopy appends v to a slab and returns its copy there.
@@ -217,14 +217,14 @@ func (w *Walk) forget(slot uint32) {
 	if int(slot/64) >= w.words {
 		return
 	}
-	for i := int(slot / 64); i < len(w.reach); i += w.words {
-		w.reach[i] &^= 1 << (slot % 64)
+	for i := int(slot / 64); i < len(w.reached); i += w.words {
+		w.reached[i] &^= 1 << (slot % 64)
 	}
 }
 
-// past returns the first cell behind a node and all that is below it, 0 if
+// afterSubtree returns the first cell behind a node and all that is below it, 0 if
 // there is none.
-func (t *tree) past(id uint32) uint32 {
+func (t *tree) afterSubtree(id uint32) uint32 {
 	for ; id != root; id = t.node(id).parent {
 		if next := t.node(id).next; next != 0 {
 			return t.node(next).off
@@ -233,12 +233,12 @@ func (t *tree) past(id uint32) uint32 {
 	return 0
 }
 
-// abandon moves walks that would go on in a leaf from its k-th block on past it,
+// advanceWalks moves walks that would go on in a leaf from its k-th block on past it,
 // before these blocks are freed.
-func (t *tree) abandon(id, k uint32) {
+func (t *tree) advanceWalks(id, k uint32) {
 	for _, w := range t.walks {
 		if nd := t.node(id); w.next-nd.off-k < nd.n-k { // cell 0 is none of a node's
-			w.next = t.past(id)
+			w.next = t.afterSubtree(id)
 		}
 	}
 }

@@ -3,20 +3,20 @@ package indexer
 // room returns how many blocks of a run the work of a piece has room for, at
 // least one, where so many entries have their names looked up.
 func (w *Walk) room(entries int) uint32 {
-	return uint32(max(1, (w.work-w.done())/(1+entries*nameWork)))
+	return uint32(max(1, (w.work-w.workDone())/(1+entries*nameWork)))
 }
 
-// split adds a run whose first block is the cell off, behind the cell up. An
+// addByName adds a run whose first block is the cell off, behind the cell up. An
 // entry that names its blocks, or the parent, otherwise than the table does gets
 // a run of its own.
-func (w *Walk) split(r *Run, off, up uint32) {
+func (w *Walk) addByName(r *Run, off, up uint32) {
 	shared := len(w.runs)
 	w.runs = append(w.runs, Run{})
 	left := 0
 	for tier, slots := range r.Slots {
 		r.Slots[tier] = slots[:0]
 		for _, slot := range slots {
-			if own, ok := w.own(r, holderOf(slot, Tier(tier)), off, up); ok {
+			if own, ok := w.ownNames(r, holderOf(slot, Tier(tier)), off, up); ok {
 				w.runs = append(w.runs, own)
 				w.passed++
 				continue
@@ -34,9 +34,9 @@ func (w *Walk) split(r *Run, off, up uint32) {
 	w.runs = w.runs[:last]
 }
 
-// own returns the run of one entry of r under its own names; it is false if they
+// ownNames returns the run of one entry of r under its own names; it is false if they
 // are r's.
-func (w *Walk) own(r *Run, by holder, off, up uint32) (Run, bool) {
+func (w *Walk) ownNames(r *Run, by holder, off, up uint32) (Run, bool) {
 	s := w.space
 	a := &s.ranks[by.slot()].aliases
 	if len(a.states) == 0 {
@@ -53,7 +53,7 @@ func (w *Walk) own(r *Run, by holder, off, up uint32) (Run, bool) {
 		differs = differs || called != name
 		w.names = append(w.names, called)
 	}
-	w.looked += 1 + len(r.EngineHashes)
+	w.lookups += 1 + len(r.EngineHashes)
 	if !differs {
 		w.names = w.names[:first]
 		return Run{}, false
