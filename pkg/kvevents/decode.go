@@ -3,6 +3,8 @@ package kvevents
 import (
 	"errors"
 	"slices"
+
+	"github.com/select-service/select-service/internal/wire/msgpack"
 )
 
 // Why a whole message cannot be used.
@@ -51,10 +53,10 @@ func (d *Decoder) release(m mark) {
 // len(payload); payload may be reused afterwards.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	d.release(mark{})
-	d.r = reader{b: payload}
+	d.r = reader{msgpack.Reader{Data: payload}}
 	b.clear()
 	err := d.batch(b)
-	d.r.b = nil
+	d.r.Data = nil
 	if err != nil {
 		b.clear()
 	}
@@ -69,10 +71,10 @@ func (b *Batch) clear() {
 
 // batch reads [ts, events, rank, …], {ts, events, rank} or a bare envelope.
 func (d *Decoder) batch(b *Batch) error {
-	if c := d.r.peek(); c&0xf0 == 0x80 || c == codeMap16 || c == codeMap32 {
+	if d.r.IsMap() {
 		return d.mapBatch(b)
 	}
-	n, ok := d.r.array()
+	n, ok := d.r.ArrayLen()
 	if !ok || n < 2 {
 		return ErrNotABatch
 	}
@@ -90,29 +92,29 @@ func (d *Decoder) batch(b *Batch) error {
 
 // mapBatch finds the fields first, because their order is free.
 func (d *Decoder) mapBatch(b *Batch) error {
-	start := d.r.i
-	n, ok := d.r.dict()
+	start := d.r.Pos
+	n, ok := d.r.MapLen()
 	if !ok {
 		return ErrNotABatch
 	}
 	var ts, events, rank int // offsets of values; none is at 0
 	for range n {
-		key, isText := d.r.text()
+		key, isText := d.r.Text()
 		if !isText {
 			return ErrNotABatch
 		}
 		switch string(key) {
 		case "ts":
-			ts = d.r.i
+			ts = d.r.Pos
 		case "events":
-			events = d.r.i
+			events = d.r.Pos
 		case "data_parallel_rank", "attn_dp_rank":
-			rank = d.r.i
+			rank = d.r.Pos
 		case "event_type":
-			d.r.i = start
+			d.r.Pos = start
 			return d.event(b)
 		}
-		if !d.r.skip() {
+		if !d.r.Skip() {
 			return ErrMalformed
 		}
 	}
@@ -120,27 +122,27 @@ func (d *Decoder) mapBatch(b *Batch) error {
 		return ErrNotABatch
 	}
 	if ts != 0 {
-		d.r.i = ts
+		d.r.Pos = ts
 		if err := d.time(b); err != nil {
 			return err
 		}
 	}
-	d.r.i = events
+	d.r.Pos = events
 	if err := d.events(b); err != nil {
 		return err
 	}
 	if rank == 0 {
 		return nil
 	}
-	d.r.i = rank
+	d.r.Pos = rank
 	return d.rank(b)
 }
 
 func (d *Decoder) time(b *Batch) error {
-	if d.r.takeNil() {
+	if d.r.Nil() {
 		return nil
 	}
-	ts, ok := d.r.number()
+	ts, ok := d.r.Float()
 	if !ok {
 		return ErrNotABatch
 	}
@@ -149,10 +151,10 @@ func (d *Decoder) time(b *Batch) error {
 }
 
 func (d *Decoder) rank(b *Batch) error {
-	if d.r.takeNil() {
+	if d.r.Nil() {
 		return nil
 	}
-	rank, ok := d.r.u32()
+	rank, ok := d.r.Uint32()
 	if !ok {
 		return ErrRank
 	}
@@ -161,12 +163,12 @@ func (d *Decoder) rank(b *Batch) error {
 }
 
 func (d *Decoder) events(b *Batch) error {
-	n, ok := d.r.array()
+	n, ok := d.r.ArrayLen()
 	if !ok {
 		return ErrNotABatch
 	}
 	// Room for as many events as there can be, at once.
-	b.Events = slices.Grow(b.Events, min(n, (len(d.r.b)-d.r.i)/minEventSize))
+	b.Events = slices.Grow(b.Events, min(n, (len(d.r.Data)-d.r.Pos)/minEventSize))
 	for range n {
 		if err := d.event(b); err != nil {
 			return err
@@ -177,7 +179,7 @@ func (d *Decoder) events(b *Batch) error {
 
 // event reads one event and leaves the cursor after it, bad or not.
 func (d *Decoder) event(b *Batch) error {
-	start, have, slabs := d.r.i, len(b.Events), d.mark()
+	start, have, slabs := d.r.Pos, len(b.Events), d.mark()
 	d.kind, d.numbered = Unreadable, nil
 	reason := d.anyEvent(b)
 	if reason == Applied {
@@ -189,8 +191,8 @@ func (d *Decoder) event(b *Batch) error {
 	}
 	b.Events = b.Events[:have]
 	d.release(slabs)
-	d.r.i = start
-	if !d.r.skip() {
+	d.r.Pos = start
+	if !d.r.Skip() {
 		return ErrMalformed
 	}
 	b.Bad = append(b.Bad, bad)
@@ -208,10 +210,10 @@ func (d *Decoder) keepNumbered() *Event {
 }
 
 func (d *Decoder) anyEvent(b *Batch) Reason {
-	switch c := d.r.peek(); {
-	case c&0xf0 == 0x90, c == codeArr16, c == codeArr32:
+	switch {
+	case d.r.IsArray():
 		return d.arrayEvent(b)
-	case c&0xf0 == 0x80, c == codeMap16, c == codeMap32:
+	case d.r.IsMap():
 		return d.mapEvent(b)
 	}
 	return NotAnEvent

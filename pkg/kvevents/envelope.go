@@ -18,7 +18,7 @@ type envelopeKeys struct {
 // envelopeEvent reads a standard envelope: a map with event_type. A bad field is
 // passed over, so that the event's stream and number are seen all the same.
 func (d *Decoder) envelopeEvent(ev *Event) Reason {
-	n, ok := d.r.dict()
+	n, ok := d.r.MapLen()
 	if !ok {
 		return NotAnEvent
 	}
@@ -28,11 +28,11 @@ func (d *Decoder) envelopeEvent(ev *Event) Reason {
 	known, bad := true, Applied
 	d.kind = Unreadable
 	for range n {
-		at := d.r.i
-		key, isText := d.r.text()
+		at := d.r.Pos
+		key, isText := d.r.Text()
 		reason := BadField
 		if isText {
-			at = d.r.i
+			at = d.r.Pos
 			reason = d.envelopeField(key, ev, &seen)
 		}
 		if reason == Applied {
@@ -42,8 +42,8 @@ func (d *Decoder) envelopeEvent(ev *Event) Reason {
 			bad = reason
 		}
 		known = known && (!isText || !identifies(key))
-		d.r.i = at
-		if !isText && !d.r.skip() || !d.r.skip() {
+		d.r.Pos = at
+		if !isText && !d.r.Skip() || !d.r.Skip() {
 			return reason // not even a whole value: so is the message
 		}
 	}
@@ -86,7 +86,7 @@ func (d *Decoder) judge(ev *Event, seen envelopeKeys) Reason {
 }
 
 func (d *Decoder) readEventType(ev *Event) Reason {
-	text, ok := d.r.text()
+	text, ok := d.r.Text()
 	if !ok {
 		return BadTag
 	}
@@ -111,7 +111,7 @@ func (d *Decoder) envelopeField(key []byte, ev *Event, seen *envelopeKeys) Reaso
 	case "event_type":
 		return d.readEventType(ev)
 	case "seq_hashes":
-		if d.r.takeNil() {
+		if d.r.Nil() {
 			return Applied
 		}
 		seen.hashes = true
@@ -119,14 +119,14 @@ func (d *Decoder) envelopeField(key []byte, ev *Event, seen *envelopeKeys) Reaso
 	case "parent_hash":
 		return d.readParent(ev)
 	case "token_ids":
-		if d.r.takeNil() {
+		if d.r.Nil() {
 			return Applied
 		}
 		reason := d.readTokens(ev)
 		env.HasTokens = reason == Applied
 		return reason
 	case "block_size":
-		if d.r.takeNil() {
+		if d.r.Nil() {
 			return Applied
 		}
 		if reason := d.readBlockSize(ev); reason != Applied || ev.BlockSize > 0 {
@@ -160,10 +160,10 @@ func (d *Decoder) envelopeField(key []byte, ev *Event, seen *envelopeKeys) Reaso
 		}
 		seen.legacyType = tag
 	case "block_hashes":
-		seen.legacyHashes = d.r.i
+		seen.legacyHashes = d.r.Pos
 		return d.skipColumns(1)
 	case "parent_block_hash":
-		seen.legacyParent = d.r.i
+		seen.legacyParent = d.r.Pos
 		return d.skipColumns(1)
 	default: // timestamp (informational), what comes next
 		return d.skipColumns(1)
@@ -172,10 +172,10 @@ func (d *Decoder) envelopeField(key []byte, ev *Event, seen *envelopeKeys) Reaso
 }
 
 func (d *Decoder) envelopeNumber(key []byte, env *Envelope) Reason {
-	if d.r.takeNil() {
+	if d.r.Nil() {
 		return Applied
 	}
-	v, negative, ok := d.r.integer()
+	v, negative, ok := d.r.Integer()
 	if !ok || negative {
 		return BadField
 	}
@@ -206,16 +206,16 @@ func (d *Decoder) readUnique(s *string) Reason {
 
 // readGroupID reads Mooncake's group_id, an integer or a string.
 func (d *Decoder) readGroupID(env *Envelope) Reason {
-	at := d.r.i
+	at := d.r.Pos
 	if text, ok := d.r.optionalText(); ok {
 		env.Group = string(text)
 		return Applied
 	}
-	d.r.i = at
-	if !d.r.skip() {
+	d.r.Pos = at
+	if !d.r.Skip() {
 		return BadField
 	}
-	env.Group = string(d.r.b[at:d.r.i]) // opaque: only equality counts
+	env.Group = string(d.r.Data[at:d.r.Pos]) // opaque: only equality counts
 	return Applied
 }
 
@@ -224,18 +224,18 @@ func (d *Decoder) agree(ev *Event, seen envelopeKeys) bool {
 	if seen.legacyType != nil && string(seen.legacyType) != ev.Kind.String() && string(seen.legacyType) != engineTag(ev.Kind) {
 		return false
 	}
-	end, have := d.r.i, len(d.hashes)
-	defer func() { d.r.i, d.hashes = end, d.hashes[:have] }()
+	end, have := d.r.Pos, len(d.hashes)
+	defer func() { d.r.Pos, d.hashes = end, d.hashes[:have] }()
 	if seen.legacyParent != 0 {
-		d.r.i = seen.legacyParent
+		d.r.Pos = seen.legacyParent
 		parent, present, ok := d.r.optionalHash()
 		if !ok || present != ev.HasParent || parent != ev.Parent {
 			return false
 		}
 	}
 	if seen.legacyHashes != 0 {
-		d.r.i = seen.legacyHashes
-		if d.r.takeNil() {
+		d.r.Pos = seen.legacyHashes
+		if d.r.Nil() {
 			return len(ev.Names) == 0
 		}
 		var ok bool

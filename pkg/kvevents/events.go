@@ -8,14 +8,14 @@ type deferred struct {
 
 // arrayEvent reads [tag, column, …].
 func (d *Decoder) arrayEvent(b *Batch) Reason {
-	n, ok := d.r.array()
+	n, ok := d.r.ArrayLen()
 	if !ok {
 		return NotAnEvent
 	}
 	if n == 0 {
 		return BadTag
 	}
-	tag, ok := d.r.text()
+	tag, ok := d.r.Text()
 	if !ok {
 		return BadTag
 	}
@@ -40,7 +40,7 @@ func (d *Decoder) arrayEvent(b *Batch) Reason {
 // of the whole event, which fails as well.
 func (d *Decoder) skipColumns(n int) Reason {
 	for range n {
-		if !d.r.skip() {
+		if !d.r.Skip() {
 			return NotAnEvent
 		}
 	}
@@ -83,8 +83,8 @@ func (d *Decoder) storedArray(ev *Event, n int) Reason {
 		}
 	}
 	if n > 7 {
-		later.extraKeys = d.r.i
-		if !d.r.skip() {
+		later.extraKeys = d.r.Pos
+		if !d.r.Skip() {
 			return NotAnEvent
 		}
 	}
@@ -132,8 +132,8 @@ func (d *Decoder) clearedArray(ev *Event, n int) Reason {
 // mapEvent reads {"type": tag, field: value, …} in any order. A bad field is
 // passed over, so that the key that makes the map an envelope is always seen.
 func (d *Decoder) mapEvent(b *Batch) Reason {
-	start := d.r.i
-	n, ok := d.r.dict()
+	start := d.r.Pos
+	n, ok := d.r.MapLen()
 	if !ok {
 		return NotAnEvent
 	}
@@ -142,15 +142,15 @@ func (d *Decoder) mapEvent(b *Batch) Reason {
 	var seen fields
 	bad := Applied
 	for range n {
-		key, isText := d.r.text()
+		key, isText := d.r.Text()
 		if !isText {
 			return BadField
 		}
 		if string(key) == "event_type" {
-			d.r.i = start
+			d.r.Pos = start
 			return d.envelopeEvent(ev)
 		}
-		at := d.r.i
+		at := d.r.Pos
 		reason := d.field(key, ev, &seen, &later)
 		if reason == Applied {
 			continue
@@ -158,8 +158,8 @@ func (d *Decoder) mapEvent(b *Batch) Reason {
 		if bad == Applied {
 			bad = reason
 		}
-		d.r.i = at
-		if !d.r.skip() {
+		d.r.Pos = at
+		if !d.r.Skip() {
 			return reason
 		}
 	}
@@ -226,10 +226,10 @@ func (d *Decoder) field(key []byte, ev *Event, seen *fields, later *deferred) Re
 		}
 		ev.ForeignOwner = foreignOwner(text)
 	case "extra_keys":
-		later.extraKeys = d.r.i
+		later.extraKeys = d.r.Pos
 		return d.skipColumns(1)
 	case "block_mm_infos":
-		later.mmInfos = d.r.i
+		later.mmInfos = d.r.Pos
 		return d.skipColumns(1)
 	default: // session_id, lookahead_token_ids, what comes next
 		return d.skipColumns(1)

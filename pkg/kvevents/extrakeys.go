@@ -19,18 +19,18 @@ func (d *Decoder) extras(ev *Event, later deferred) Reason {
 	if later == (deferred{}) {
 		return Applied
 	}
-	end := d.r.i
-	defer func() { d.r.i = end }()
+	end := d.r.Pos
+	defer func() { d.r.Pos = end }()
 	hasInfos := false
 	if later.mmInfos != 0 {
-		d.r.i = later.mmInfos
-		if hasInfos = !d.r.takeNil(); hasInfos && !d.readMMInfos(ev) {
+		d.r.Pos = later.mmInfos
+		if hasInfos = !d.r.Nil(); hasInfos && !d.readMMInfos(ev) {
 			return BadField
 		}
 	}
 	if later.extraKeys != 0 {
-		d.r.i = later.extraKeys
-		if !d.r.takeNil() && !d.readExtraKeys(ev, hasInfos) {
+		d.r.Pos = later.extraKeys
+		if !d.r.Nil() && !d.readExtraKeys(ev, hasInfos) {
 			return BadField
 		}
 	}
@@ -39,12 +39,12 @@ func (d *Decoder) extras(ev *Event, later deferred) Reason {
 
 // readMMInfos reads, per block, nil or {mm_objects: [{mm_hash, offsets}]}.
 func (d *Decoder) readMMInfos(ev *Event) bool {
-	n, ok := d.r.array()
+	n, ok := d.r.ArrayLen()
 	if !ok {
 		return false
 	}
 	for i := range n {
-		if d.r.takeNil() {
+		if d.r.Nil() {
 			continue
 		}
 		have := len(d.hashes)
@@ -57,7 +57,7 @@ func (d *Decoder) readMMInfos(ev *Event) bool {
 }
 
 func (d *Decoder) readMMObjects() bool {
-	n, ok := d.r.array()
+	n, ok := d.r.ArrayLen()
 	if !ok {
 		return false
 	}
@@ -70,26 +70,26 @@ func (d *Decoder) readMMObjects() bool {
 }
 
 func (d *Decoder) readMMHash() bool {
-	bits, _, ok := d.r.integer()
+	bits, _, ok := d.r.Integer()
 	d.hashes = append(d.hashes, bits)
 	return ok
 }
 
 // eachField reads a map and calls read at the value of every key that is name.
 func (d *Decoder) eachField(name string, read func() bool) bool {
-	n, ok := d.r.dict()
+	n, ok := d.r.MapLen()
 	if !ok {
 		return false
 	}
 	for range n {
-		key, ok := d.r.text()
+		key, ok := d.r.Text()
 		if !ok {
 			return false
 		}
 		if string(key) == name {
 			ok = read()
 		} else {
-			ok = d.r.skip()
+			ok = d.r.Skip()
 		}
 		if !ok {
 			return false
@@ -129,12 +129,12 @@ func (d *Decoder) setOpaque(ev *Event, i int, digest uint64) {
 
 // readExtraKeys reads, per block, nil or a list of keys.
 func (d *Decoder) readExtraKeys(ev *Event, hasInfos bool) bool {
-	n, ok := d.r.array()
+	n, ok := d.r.ArrayLen()
 	if !ok {
 		return false
 	}
 	for i := range n {
-		if d.r.takeNil() {
+		if d.r.Nil() {
 			continue
 		}
 		have := len(d.hashes)
@@ -157,13 +157,13 @@ func (d *Decoder) readExtraKeys(ev *Event, hasInfos bool) bool {
 // the hash slab, takes the salt from the event's first block, and returns a
 // digest of the keys that no prompt can express, 0 if there are none.
 func (d *Decoder) readBlockKeys(ev *Event, first, hasInfos bool) (digest uint64, ok bool) {
-	n, ok := d.r.array()
+	n, ok := d.r.ArrayLen()
 	if !ok {
 		return 0, false
 	}
 	lora := ev.LoRA // the first key that equals it is the adapter's name
 	for range n {
-		at := d.r.i
+		at := d.r.Pos
 		form, text := d.readKey()
 		named := form == keyText || form == keyPair
 		hash, isMM := mmHash(text)
@@ -179,7 +179,7 @@ func (d *Decoder) readBlockKeys(ev *Event, first, hasInfos bool) (digest uint64,
 		case form == keyText && first && d.plainSalt(ev, text):
 		case named && hasInfos: // a multimodal key; the infos have its hash
 		default:
-			digest = hashing.Unmatched(digest, xxhash.Sum64(d.r.b[at:d.r.i]))
+			digest = hashing.Unmatched(digest, xxhash.Sum64(d.r.Data[at:d.r.Pos]))
 		}
 	}
 	return digest, true
@@ -197,21 +197,21 @@ const (
 
 // readKey reads one extra key and its text, if it has one.
 func (d *Decoder) readKey() (keyForm, []byte) {
-	if d.r.takeNil() {
+	if d.r.Nil() {
 		return keyNil, nil
 	}
-	at := d.r.i
-	if text, ok := d.r.text(); ok {
+	at := d.r.Pos
+	if text, ok := d.r.Text(); ok {
 		return keyText, text
 	}
-	d.r.i = at
-	if n, ok := d.r.array(); ok && n == 2 {
-		if text, ok := d.r.text(); ok && d.r.skip() {
+	d.r.Pos = at
+	if n, ok := d.r.ArrayLen(); ok && n == 2 {
+		if text, ok := d.r.Text(); ok && d.r.Skip() {
 			return keyPair, text
 		}
 	}
-	d.r.i = at
-	if !d.r.skip() {
+	d.r.Pos = at
+	if !d.r.Skip() {
 		return keyBroken, nil
 	}
 	return keyOther, nil

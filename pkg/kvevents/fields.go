@@ -3,7 +3,7 @@ package kvevents
 // The fields of engine events, wherever their layout has them.
 
 func (d *Decoder) readTag(ev *Event, seen *fields) Reason {
-	tag, ok := d.r.text()
+	tag, ok := d.r.Text()
 	if !ok {
 		return BadTag
 	}
@@ -42,13 +42,13 @@ func (d *Decoder) readParent(ev *Event) Reason {
 
 // readTokens reads a list of token ids or of pairs of them (SGLang's EAGLE).
 func (d *Decoder) readTokens(ev *Event) Reason {
-	n, ok := d.r.array()
+	n, ok := d.r.ArrayLen()
 	if !ok {
 		return BadToken
 	}
 	have := len(d.tokens)
 	ev.Eagle = false
-	if c := d.r.peek(); n > 0 && (c&0xf0 == 0x90 || c == codeArr16 || c == codeArr32) {
+	if n > 0 && d.r.IsArray() {
 		ev.Eagle = true
 		d.tokens, ok = d.r.appendPairs(d.tokens, n)
 	} else {
@@ -101,11 +101,11 @@ func (d *Decoder) readString(s *string) Reason {
 // not matter, so that a value of another type does not make the event bad.
 func (d *Decoder) readLoRAID(ev *Event) Reason {
 	ev.HasLoRAID, ev.oddLoRAID = false, false
-	if d.r.takeNil() {
+	if d.r.Nil() {
 		return Applied
 	}
-	at := d.r.i
-	if v, negative, ok := d.r.integer(); ok {
+	at := d.r.Pos
+	if v, negative, ok := d.r.Integer(); ok {
 		// Adapters are numbered from 1: below that there is none (vllm 0.33).
 		if ev.HasLoRAID = v > 0 && !negative; ev.HasLoRAID {
 			ev.LoRAID = v
@@ -113,23 +113,22 @@ func (d *Decoder) readLoRAID(ev *Event) Reason {
 		return Applied
 	}
 	ev.oddLoRAID = true
-	d.r.i = at
+	d.r.Pos = at
 	return d.skipColumns(1)
 }
 
 // readLoRAColumn reads the array column that holds the adapter's name, or, from
 // SGLang, a map with the cache salt.
 func (d *Decoder) readLoRAColumn(ev *Event) Reason {
-	c := d.r.peek()
-	if c&0xf0 != 0x80 && c != codeMap16 && c != codeMap32 {
+	if !d.r.IsMap() {
 		return d.readString(&ev.LoRA)
 	}
-	n, ok := d.r.dict()
+	n, ok := d.r.MapLen()
 	if !ok {
 		return BadField
 	}
 	for range n {
-		key, isText := d.r.text()
+		key, isText := d.r.Text()
 		if !isText {
 			return BadField
 		}
@@ -219,24 +218,24 @@ func (d *Decoder) readTail(ev *Event, n int, later *deferred) Reason {
 }
 
 func (d *Decoder) readColumn(c *column) bool {
-	if d.r.takeNil() {
+	if d.r.Nil() {
 		return true
 	}
-	at := d.r.i
+	at := d.r.Pos
 	if n, ok := d.r.optionalInt(); ok {
 		c.form, c.num = columnInt, n
 		return true
 	}
-	d.r.i = at
-	if text, ok := d.r.text(); ok {
+	d.r.Pos = at
+	if text, ok := d.r.Text(); ok {
 		c.form, c.text = columnText, text
 		return true
 	}
-	d.r.i = at
+	d.r.Pos = at
 	c.form = columnOther
-	if _, ok := d.r.array(); ok {
+	if _, ok := d.r.ArrayLen(); ok {
 		c.form, c.at = columnList, at
 	}
-	d.r.i = at
-	return d.r.skip()
+	d.r.Pos = at
+	return d.r.Skip()
 }

@@ -4,7 +4,12 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+
+	"github.com/select-service/select-service/internal/wire/msgpack"
 )
+
+// reader reads the values that KV events consist of.
+type reader struct{ msgpack.Reader }
 
 // Nearly all bytes of a message are token ids and block hashes; these loops are
 // what decoding costs.
@@ -20,9 +25,9 @@ var tokenForms = func() (forms [256]tokenForm) {
 	for c := range 0x80 {
 		forms[c] = tokenForm{size: 1, drop: 0, keep: 56}
 	}
-	forms[codeUint8] = tokenForm{size: 2, drop: 8, keep: 56}
-	forms[codeUint16] = tokenForm{size: 3, drop: 8, keep: 48}
-	forms[codeUint32] = tokenForm{size: 5, drop: 8, keep: 32}
+	forms[msgpack.CodeUint8] = tokenForm{size: 2, drop: 8, keep: 56}
+	forms[msgpack.CodeUint16] = tokenForm{size: 3, drop: 8, keep: 48}
+	forms[msgpack.CodeUint32] = tokenForm{size: 5, drop: 8, keep: 32}
 	return forms
 }()
 
@@ -33,7 +38,7 @@ func (r *reader) appendTokens(dst []uint32, n int) ([]uint32, bool) {
 	dst = slices.Grow(dst, n)[:have+n]
 	out := dst[have:]
 	for k := 0; k < len(out); {
-		b, i := r.b, r.i
+		b, i := r.Data, r.Pos
 		for ; k < len(out) && i+8 <= len(b); k++ {
 			word := binary.BigEndian.Uint64(b[i:])
 			form := &tokenForms[word>>56]
@@ -43,12 +48,12 @@ func (r *reader) appendTokens(dst []uint32, n int) ([]uint32, bool) {
 			out[k] = uint32(word << (form.drop & 63) >> (form.keep & 63))
 			i += int(form.size)
 		}
-		r.i = i
+		r.Pos = i
 		if k == len(out) {
 			break
 		}
 		var ok bool
-		if out[k], ok = r.u32(); !ok { // the last bytes of the message, or a rare form
+		if out[k], ok = r.Uint32(); !ok { // the last bytes of the message, or a rare form
 			return dst[:have], false
 		}
 		k++
@@ -64,9 +69,9 @@ func (r *reader) appendPairs(dst []uint32, n int) ([]uint32, bool) {
 	dst = slices.Grow(dst, n+1)
 	var last uint32
 	for range n {
-		size, isArray := r.array()
-		first, ok1 := r.u32()
-		second, ok2 := r.u32()
+		size, isArray := r.ArrayLen()
+		first, ok1 := r.Uint32()
+		second, ok2 := r.Uint32()
 		if !isArray || size != 2 || !ok1 || !ok2 {
 			return dst[:have], false
 		}
@@ -78,7 +83,7 @@ func (r *reader) appendPairs(dst []uint32, n int) ([]uint32, bool) {
 
 // appendHashes reads a list of block hashes.
 func (r *reader) appendHashes(dst []uint64) ([]uint64, bool) {
-	n, ok := r.array()
+	n, ok := r.ArrayLen()
 	if !ok {
 		return dst, false
 	}
@@ -86,9 +91,9 @@ func (r *reader) appendHashes(dst []uint64) ([]uint64, bool) {
 	dst = slices.Grow(dst, n)
 	for range n {
 		var h uint64
-		if b := r.b[r.i:]; len(b) >= 9 && b[0] == codeUint64 {
+		if b := r.Data[r.Pos:]; len(b) >= 9 && b[0] == msgpack.CodeUint64 {
 			h = binary.BigEndian.Uint64(b[1:])
-			r.i += 9
+			r.Pos += 9
 		} else if h, ok = r.hash(); !ok {
 			return dst[:have], false
 		}
@@ -101,11 +106,11 @@ func (r *reader) appendHashes(dst []uint64) ([]uint64, bool) {
 // a byte string, whose last 8 bytes count (vLLM's own conversion of its SHA-256
 // hashes; decision K2).
 func (r *reader) hash() (uint64, bool) {
-	if c := r.peek(); c < codeBin8 || c > codeBin32 {
-		bits, _, ok := r.integer()
+	if c := r.Peek(); c < msgpack.CodeBin8 || c > msgpack.CodeBin32 {
+		bits, _, ok := r.Integer()
 		return bits, ok
 	}
-	b, ok := r.bin()
+	b, ok := r.Bytes()
 	if !ok || len(b) < 8 {
 		return 0, false
 	}
@@ -114,7 +119,7 @@ func (r *reader) hash() (uint64, bool) {
 
 // optionalHash reads a block hash or nil.
 func (r *reader) optionalHash() (h uint64, present, ok bool) {
-	if r.takeNil() {
+	if r.Nil() {
 		return 0, false, true
 	}
 	h, ok = r.hash()
@@ -123,17 +128,17 @@ func (r *reader) optionalHash() (h uint64, present, ok bool) {
 
 // optionalInt reads an integer in [0, 2^31) or nil, which is -1.
 func (r *reader) optionalInt() (int32, bool) {
-	if r.takeNil() {
+	if r.Nil() {
 		return -1, true
 	}
-	v, ok := r.u32()
+	v, ok := r.Uint32()
 	return int32(v), ok && v <= math.MaxInt32
 }
 
 // optionalText reads a string or nil, which is empty.
 func (r *reader) optionalText() ([]byte, bool) {
-	if r.takeNil() {
+	if r.Nil() {
 		return nil, true
 	}
-	return r.text()
+	return r.Text()
 }

@@ -80,7 +80,7 @@ func (r *reader) envelope(payload []byte) (event, error) {
 		originCounted uint64
 	)
 	names := envelopeFields
-	if r.isArray() {
+	if r.IsArray() {
 		names = envelopeArray
 	}
 	text := func(s **string) error {
@@ -171,8 +171,7 @@ func (r *reader) inner(e *event) error {
 		case 3:
 			e.sender, err = r.uint(math.MaxUint64)
 		case 4:
-			var null bool
-			if null, err = r.null(); !null && err == nil {
+			if !r.Nil() {
 				_, err = r.text()
 			}
 		}
@@ -195,7 +194,7 @@ func (r *reader) rank() (rank catalog.Rank, err error) {
 // data reads the kind and what belongs to it: a variant's name or index, or a
 // map of it to its content.
 func (r *reader) data(e *event) error {
-	if !r.isMap() {
+	if !r.IsMap() {
 		k, err := r.variant()
 		if err == nil && k == booked {
 			err = errors.New("AddRequest without content")
@@ -203,28 +202,28 @@ func (r *reader) data(e *event) error {
 		e.kind = k
 		return err
 	}
-	n, err := r.dec.DecodeMapLen()
-	if err != nil {
-		return err
+	n, ok := r.MapLen()
+	if !ok {
+		return errBroken
 	}
 	if n != 1 {
 		return fmt.Errorf("want one variant, got %d", n)
 	}
+	var err error
 	if e.kind, err = r.variant(); err != nil {
 		return err
 	}
 	if e.kind == booked {
 		return r.add(e)
 	}
-	null, err := r.null()
-	if err == nil && !null {
-		err = fmt.Errorf("%s with content", variants[e.kind])
+	if !r.Nil() {
+		return fmt.Errorf("%s with content", variants[e.kind])
 	}
-	return err
+	return nil
 }
 
 func (r *reader) variant() (kind, error) {
-	if r.isText() {
+	if r.IsText() {
 		name, err := r.text()
 		for k, v := range variants {
 			if name == v {
@@ -243,11 +242,8 @@ func (r *reader) variant() (kind, error) {
 func (r *reader) add(e *event) error {
 	e.track = true
 	return r.fields(addFields, 0, func(i int) (err error) {
-		var null bool
-		if i != 1 {
-			if null, err = r.null(); null || err != nil {
-				return err
-			}
+		if i != 1 && r.Nil() {
+			return nil
 		}
 		switch i {
 		case 0:
@@ -292,8 +288,8 @@ func (r *reader) hint() (tokens uint64, err error) {
 			tokens, err = r.uint(math.MaxUint64)
 			return err
 		}
-		if null, err := r.null(); null || err != nil {
-			return err
+		if r.Nil() {
+			return nil
 		}
 		return r.fields(durationField, 2, func(int) error {
 			_, err := r.uint(math.MaxUint64)
