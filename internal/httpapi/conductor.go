@@ -1,12 +1,17 @@
 package httpapi
 
 import (
+	"math"
 	"net/http"
+	"strconv"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductorapi"
+	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
 )
 
 // ConductorAPI is what the routes of the Conductor contract need. Requests are
@@ -103,4 +108,351 @@ func (s conductorRoutes) services(_ *gin.Context, out []byte) (int, []byte, erro
 	out = appendList(appendKey(out, "services"), s.svc.Services(), appendConductorService)
 	out = appendUintField(out, "selection_workers", s.svc.SelectionWorkers())
 	return http.StatusOK, append(out, '}'), nil
+}
+
+// newConductorBody is newBody without a look at the content type: clients of
+// the Conductor API do not all send one.
+func newConductorBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int) *body[T] {
+	b := newBody(shape, reset, size)
+	b.plain = true
+	return b
+}
+
+// readName reads a name that may not be empty.
+func readName(s *jsonscan.Scanner) string {
+	name := s.String()
+	if s.Err() == nil && name == "" {
+		s.Fail("invalid value: empty string")
+	}
+	return name
+}
+
+// readTenant reads a tenant; the empty one is the default one.
+func readTenant(s *jsonscan.Scanner) string {
+	if tenant := s.String(); tenant != "" {
+		return tenant
+	}
+	return catalog.DefaultName
+}
+
+func readBlockSize(s *jsonscan.Scanner) uint32 {
+	return readRange(s, 1, math.MaxInt32)
+}
+
+// readRange reads an integer from low to high.
+func readRange(s *jsonscan.Scanner, low, high uint32) uint32 {
+	n := s.Uint32()
+	if s.Err() == nil && (n < low || n > high) {
+		s.Fail("integer out of range, expected " + strconv.FormatUint(uint64(low), 10) + " to " + strconv.FormatUint(uint64(high), 10))
+	}
+	return n
+}
+
+// refuse is a body with a fault that its shape does not tell.
+func refuse(reason, field, text string) error {
+	return &requestError{status: http.StatusBadRequest, text: text, reason: reason, field: field}
+}
+
+func refuseBoth(field, other string) error {
+	return refuse(reasonExclusive, field, field+" and "+other+" exclude each other")
+}
+
+func publisherType(name string) (conductor.PublisherType, error) {
+	t, ok := conductor.ParseType(name)
+	if !ok {
+		return 0, refuse(reasonUnknownType, "type", "type: expected `vLLM`, `SGLang`, `Mooncake` or `standard`")
+	}
+	return t, nil
+}
+
+// registrationBody is the body of /register.
+type registrationBody struct {
+	kind string
+	reg  conductor.Registration
+}
+
+func resetRegistration(b *registrationBody) {
+	*b = registrationBody{reg: conductor.Registration{
+		Identity: conductor.Identity{Tenant: catalog.DefaultName}, HashSeed: hashing.Seed,
+	}}
+}
+
+func (b *registrationBody) registration() (conductor.Registration, error) {
+	t, err := publisherType(b.kind)
+	b.reg.Type = t
+	return b.reg, err
+}
+
+var registerShape = jsonscan.NewObject(
+	must("endpoint", func(b *registrationBody) *string { return &b.reg.Endpoint }, (*jsonscan.Scanner).String),
+	may("replay_endpoint", func(b *registrationBody) *string { return &b.reg.Replay }, (*jsonscan.Scanner).String),
+	must("type", func(b *registrationBody) *string { return &b.kind }, (*jsonscan.Scanner).String),
+	must("modelname", func(b *registrationBody) *string { return &b.reg.Model }, readName),
+	may("lora_name", func(b *registrationBody) *string { return &b.reg.LoRA }, (*jsonscan.Scanner).String),
+	may("tenant_id", func(b *registrationBody) *string { return &b.reg.Tenant }, readTenant),
+	must("instance_id", func(b *registrationBody) *string { return &b.reg.Instance }, readName),
+	must("block_size", func(b *registrationBody) *uint32 { return &b.reg.BlockSize }, readBlockSize),
+	must("dp_rank", func(b *registrationBody) *uint32 { return &b.reg.Rank }, (*jsonscan.Scanner).Uint32),
+	may("additionalsalt", func(b *registrationBody) *string { return &b.reg.Salt }, (*jsonscan.Scanner).String),
+	may("hash_seed", func(b *registrationBody) *uint64 { return &b.reg.HashSeed }, (*jsonscan.Scanner).Uint64),
+)
+
+// unregistrationBody is the body of /unregister.
+type unregistrationBody struct {
+	kind *string
+	by   conductor.Filter
+}
+
+func resetUnregistration(b *unregistrationBody) {
+	*b = unregistrationBody{by: conductor.Filter{Tenant: catalog.DefaultName}}
+}
+
+func (b *unregistrationBody) filter() (conductor.Filter, error) {
+	if b.kind != nil {
+		t, err := publisherType(*b.kind)
+		if err != nil {
+			return conductor.Filter{}, err
+		}
+		b.by.Type = &t
+	}
+	return b.by, nil
+}
+
+var unregisterShape = jsonscan.NewObject(
+	must("instance_id", func(b *unregistrationBody) *string { return &b.by.Instance }, readName),
+	may("tenant_id", func(b *unregistrationBody) *string { return &b.by.Tenant }, readTenant),
+	optionally("type", func(b *unregistrationBody) **string { return &b.kind }, (*jsonscan.Scanner).String),
+	optionally("modelname", func(b *unregistrationBody) **string { return &b.by.Model }, (*jsonscan.Scanner).String),
+	optionally("lora_name", func(b *unregistrationBody) **string { return &b.by.LoRA }, (*jsonscan.Scanner).String),
+	optionally("additionalsalt", func(b *unregistrationBody) **string { return &b.by.Salt }, (*jsonscan.Scanner).String),
+	optionally("endpoint", func(b *unregistrationBody) **string { return &b.by.Endpoint }, (*jsonscan.Scanner).String),
+	optionally("replay_endpoint", func(b *unregistrationBody) **string { return &b.by.Replay }, (*jsonscan.Scanner).String),
+	optionally("block_size", func(b *unregistrationBody) **uint32 { return &b.by.BlockSize }, readBlockSize),
+	optionally("dp_rank", func(b *unregistrationBody) **uint32 { return &b.by.Rank }, (*jsonscan.Scanner).Uint32),
+	optionally("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*jsonscan.Scanner).Uint64),
+)
+
+// questionBody is the body of /query, /query_by_hash and /diagnose, with room
+// for the answer to the former two.
+type questionBody struct {
+	req       conductor.Question
+	loraID    int64
+	hasLoRAID bool
+	// Which of the lists came; all hashes go to req.
+	hasTokens, hasSequence, hasAlias bool
+
+	maxBlocks int
+	answer    conductor.Answer
+}
+
+// newQuestionBody is newConductorBody for one of the shapes of a questionBody.
+func newQuestionBody(shape *jsonscan.Object[questionBody]) *body[questionBody] {
+	return newConductorBody(shape, resetQuestion, questionSize)
+}
+
+func resetQuestion(b *questionBody) {
+	b.answer.Reset()
+	*b = questionBody{
+		req: conductor.Question{
+			Identity: conductor.Identity{Tenant: catalog.DefaultName},
+			Tokens:   b.req.Tokens[:0],
+			Hashes:   b.req.Hashes[:0],
+		},
+		maxBlocks: conductor.DefaultDiagnosedBlocks,
+		answer:    b.answer,
+	}
+}
+
+func questionSize(b *questionBody) int {
+	size := 4*cap(b.req.Tokens) + 8*cap(b.req.Hashes)
+	rows := b.answer.Instances
+	for _, row := range rows[:cap(rows)] { // all that former answers have filled
+		size += 72 + 8*cap(row.Media) + 16*cap(row.Ranks)
+	}
+	return size
+}
+
+// settle checks and applies what only several members together say. A body
+// without any list lacks the wanted one.
+func (b *questionBody) settle(wanted string) error {
+	switch {
+	case b.hasLoRAID && b.req.LoRA != "":
+		return refuseBoth("lora_id", "lora_name")
+	case b.hasSequence && b.hasAlias:
+		return refuseBoth("block_hash", "seq_hashes")
+	case b.hasTokens && b.hasSequence:
+		return refuseBoth("seq_hashes", "token_ids")
+	case b.hasTokens && b.hasAlias:
+		return refuseBoth("block_hash", "token_ids")
+	case !b.hasTokens && !b.hasSequence && !b.hasAlias:
+		return refuse(reasonMissing, wanted, shapePrefix+"missing field `"+wanted+"`")
+	}
+	// Adapters are numbered from 1 (vllm 0.33, LoRARequest); clients that always
+	// send the member mean the base model by 0 or -1.
+	if b.loraID > 0 {
+		b.req.LoRA = strconv.FormatInt(b.loraID, 10)
+	}
+	b.req.ByHash = !b.hasTokens
+	return nil
+}
+
+// queryFields are the members that all questions have.
+func queryFields(further ...jsonscan.Field[questionBody]) []jsonscan.Field[questionBody] {
+	return append([]jsonscan.Field[questionBody]{
+		must("model", func(b *questionBody) *string { return &b.req.Model }, readName),
+		may("lora_name", func(b *questionBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
+		{Name: "lora_id", Read: func(s *jsonscan.Scanner, b *questionBody) {
+			if !s.Null() {
+				b.loraID, b.hasLoRAID = int64(s.Hash64()), true
+			}
+		}},
+		may("tenant_id", func(b *questionBody) *string { return &b.req.Tenant }, readTenant),
+		may("instance_id", func(b *questionBody) *string { return &b.req.Instance }, (*jsonscan.Scanner).String),
+		may("cache_salt", func(b *questionBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
+		must("block_size", func(b *questionBody) *uint32 { return &b.req.BlockSize }, readBlockSize),
+	}, further...)
+}
+
+func readQuestionTokens(s *jsonscan.Scanner, b *questionBody) {
+	b.req.Tokens, b.hasTokens = s.AppendUint32s(b.req.Tokens), true
+}
+
+// hashesField describes one of the two names of the list of hashes.
+func hashesField(name string, given func(*questionBody) *bool) jsonscan.Field[questionBody] {
+	return jsonscan.Field[questionBody]{Name: name, Read: func(s *jsonscan.Scanner, b *questionBody) {
+		if !s.Null() {
+			b.req.Hashes, *given(b) = s.AppendHash64s(b.req.Hashes), true
+		}
+	}}
+}
+
+var (
+	sequenceField = hashesField("seq_hashes", func(b *questionBody) *bool { return &b.hasSequence })
+	aliasField    = hashesField("block_hash", func(b *questionBody) *bool { return &b.hasAlias }) // of earlier drafts
+
+	queryShape = jsonscan.NewObject(queryFields(
+		jsonscan.Field[questionBody]{Name: "token_ids", Required: true, Read: readQuestionTokens},
+	)...)
+	queryByHashShape       = jsonscan.NewObject(queryFields(sequenceField, aliasField)...)
+	conductorDiagnoseShape = jsonscan.NewObject(queryFields(
+		sequenceField, aliasField,
+		jsonscan.Field[questionBody]{Name: "token_ids", Read: func(s *jsonscan.Scanner, b *questionBody) {
+			if !s.Null() {
+				readQuestionTokens(s, b)
+			}
+		}},
+		may("max_blocks", func(b *questionBody) *int { return &b.maxBlocks }, readMaxBlocks),
+	)...)
+)
+
+// rankMember is the member of an instance's hits that is no medium.
+const rankMember = "DP"
+
+// appendHits appends the answer to a query: hits in tokens by instance.
+func appendHits(out []byte, tenant string, a *conductor.Answer) []byte {
+	out = appendString(append(out, '{'), tenant)
+	out = append(out, ':', '{')
+	for i := range a.Instances {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = appendInstance(out, a.Media, &a.Instances[i])
+	}
+	return append(out, '}', '}')
+}
+
+// appendInstance keeps the order of the API's description: the ranks stand
+// behind the first medium.
+func appendInstance(out []byte, media []string, m *conductor.InstanceMatch) []byte {
+	out = appendString(out, m.Instance)
+	out = append(out, `:{"longest_matched":`...)
+	out = strconv.AppendUint(out, m.Longest, 10)
+	for i, medium := range media {
+		if medium == rankMember { // a publisher's own medium may be called so
+			continue
+		}
+		out = appendString(append(out, ','), medium)
+		out = append(out, ':')
+		out = strconv.AppendUint(out, m.Media[i], 10)
+		if i == 0 {
+			out = appendRanks(out, m.Ranks)
+		}
+	}
+	return append(out, '}')
+}
+
+func appendRanks(out []byte, ranks []conductor.RankMatch) []byte {
+	out = append(appendKey(out, rankMember), '{')
+	for i, r := range ranks {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, '"')
+		out = strconv.AppendUint(out, uint64(r.Rank), 10)
+		out = append(out, '"', ':')
+		out = strconv.AppendUint(out, r.Tokens, 10)
+	}
+	return append(out, '}')
+}
+
+// appendConductorService appends a row of /services: the registration under its
+// own names, the stream, what is indexed, and how its hashes are known.
+func appendConductorService(out []byte, s conductorapi.Service) []byte {
+	out = append(out, '{')
+	out = appendStringField(out, "type", s.Type.String())
+	out = appendStringField(out, "modelname", s.Model)
+	out = appendStringField(out, "lora_name", s.LoRA)
+	out = appendStringField(out, "tenant_id", s.Tenant)
+	out = appendStringField(out, "instance_id", s.Instance)
+	out = appendUintField(out, "block_size", s.BlockSize)
+	out = appendUintField(out, "dp_rank", s.Rank)
+	out = appendStringField(out, "additionalsalt", s.Salt)
+	out = appendUintField(out, "hash_seed", s.HashSeed)
+	out = appendStringField(out, "endpoint", s.Endpoint)
+	if s.Replay != "" {
+		out = appendStringField(out, "replay_endpoint", s.Replay)
+	}
+	out = appendStringField(out, "state", s.State.String())
+	out = appendUintIf(out, "last_sequence", s.Last, s.HasLast)
+	out = appendUintField(out, "messages_lost", s.Lost)
+	out = appendUintField(out, "stream_restarts", s.Restarts)
+
+	st := &s.Status
+	out = appendUintField(out, "undecodable_messages", st.Undecodable)
+	out = append(appendKey(out, "unused_events"), '{')
+	for _, e := range st.Unused {
+		out = appendUintField(out, e.Reason.String(), e.Events)
+	}
+	out = append(out, '}')
+	out = appendUintIf(out, "last_event_id", st.LastEventID, st.HasEventID)
+	out = strconv.AppendBool(appendKey(out, "stale"), st.Stale)
+	out = appendUintField(out, "event_streams", uint64(st.Streams))
+	out = appendUintField(out, "event_gaps", st.EventGaps)
+	out = appendUintField(out, "events_missed", st.EventsMissed)
+	out = appendUintField(out, "late_events", st.LateEvents)
+	out = appendUintField(out, "restarts", st.Restarts)
+	out = appendUintField(out, "base_mismatches", st.BaseMismatches)
+	out = append(appendKey(out, "blocks"), '{')
+	for i, m := range st.Blocks {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(appendString(out, m.Medium), ':')
+		out = strconv.AppendUint(out, uint64(m.Blocks), 10)
+	}
+	out = append(out, '}')
+	out = appendStringField(out, "hashes", st.Hashes.String())
+	out = appendUintField(out, "token_blocks", st.TokenBlocks)
+	out = appendUintField(out, "confirmed_blocks", st.Confirmed)
+	out = appendUintField(out, "resolved_blocks", st.Resolved)
+	out = appendUintField(out, "unverified_blocks", st.Unverified)
+	return append(out, '}')
+}
+
+// appendUintIf writes null for a number that is not there.
+func appendUintIf(out []byte, name string, v uint64, ok bool) []byte {
+	if !ok {
+		return appendNull(out, name)
+	}
+	return appendUintField(out, name, v)
 }

@@ -1,11 +1,17 @@
 package httpapi
 
 import (
+	"errors"
+	"fmt"
 	stdlog "log"
 	"net/http"
+	"runtime/debug"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // Limits of a connection. There is no limit on the time to answer: a selection
@@ -38,4 +44,159 @@ type serverLog struct{ log zerolog.Logger }
 func (l serverLog) Write(line []byte) (int, error) {
 	l.log.Debug().Str("detail", string(line)).Msg("http connection")
 	return len(line), nil
+}
+
+// api is what the handlers of a contract have in common.
+type api struct {
+	log        zerolog.Logger
+	dialect    dialect
+	render     renderer
+	requests   Requests // nil: nobody counts
+	retryAfter []string // of an overload, as a header's values; nil: no header
+}
+
+// Requests is told of every request of a listener, from any goroutine. It is on
+// the path of every answer: it must not block.
+type Requests interface {
+	// Begin is called when a request has come.
+	Begin()
+	// End is called once for each Begin, when the answer is written or given up;
+	// the last part of it may still have to be sent. The route is a pattern
+	// ("/workers/:worker_id"); method and route are both empty where no route was
+	// found, so that clients cannot make new values of either. A request whose
+	// client went away before its answer was whole has status 499, an answer that
+	// was broken off here 500.
+	End(method, route string, status int, took time.Duration)
+}
+
+// statusClientGone is the status of an answer that its client did not wait for
+// (the number is nginx's). It is for log and counters: nobody reads it, and it
+// must not look like a refusal.
+const statusClientGone = 499
+
+// observe is around everything that is done for a request: its id is echoed, and
+// its end is counted and logged, whatever the end is.
+func (a api) observe(c *gin.Context) {
+	echoRequestID(c)
+	debugging := a.debugging()
+	if a.requests == nil && !debugging {
+		return // gin goes on by itself
+	}
+	start := time.Now()
+	if a.requests != nil {
+		a.requests.Begin()
+	}
+	whole := false
+	defer func() {
+		took := time.Since(start)
+		status := c.Writer.Status()
+		switch {
+		case whole:
+		case c.Request.Context().Err() != nil:
+			status = statusClientGone
+		default:
+			status = http.StatusInternalServerError
+		}
+		if a.requests != nil {
+			method, route := c.Request.Method, c.FullPath()
+			if route == "" {
+				method = ""
+			}
+			a.requests.End(method, route, status, took)
+		}
+		if debugging {
+			a.logAccess(c, status, took)
+		}
+	}()
+	c.Next()
+	whole = true
+}
+
+// logAccess writes one debug line about a request, with the text of the answer
+// if that is an error. Bodies are never logged: they hold prompts.
+func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
+	line := about(a.log.Debug(), c)
+	if text := c.GetString(problemKey); text != "" {
+		line.Str("error", catalog.Clip(text))
+	}
+	line.
+		Str("path", catalog.Clip(c.Request.URL.Path)).
+		Int("status", status).
+		Int64("request_bytes", c.Request.ContentLength).
+		Int("bytes", max(c.Writer.Size(), 0)).
+		Dur("took_ms", took).
+		Str("remote", c.Request.RemoteAddr).
+		Msg("request")
+}
+
+// problemKey is where a request has the text of its error for the access log.
+const problemKey = "problem"
+
+// note keeps what is wrong with a request for the access log, if there is one.
+func (a api) note(c *gin.Context, p problem) {
+	if a.debugging() {
+		c.Set(problemKey, p.text)
+	}
+}
+
+// debugging: there is an access log.
+func (a api) debugging() bool { return a.log.GetLevel() <= zerolog.DebugLevel }
+
+// about says in a log line which request it is about.
+func about(e *zerolog.Event, c *gin.Context) *zerolog.Event {
+	e = e.Str("method", c.Request.Method).Str("route", c.FullPath())
+	if id := requestID(c.Request); id != nil {
+		e = e.Str("request_id", id[0])
+	}
+	return e
+}
+
+// requestIDHeader carries the id that a client, or a proxy, gives a request.
+const requestIDHeader = "X-Request-Id"
+
+// maxRequestID is the longest id that is echoed, in bytes.
+const maxRequestID = 128
+
+// requestID is the request's id as a header's values, nil if it has none that can
+// be used: 1..maxRequestID visible ASCII characters.
+func requestID(r *http.Request) []string {
+	ids := r.Header[requestIDHeader]
+	if len(ids) == 0 || ids[0] == "" || len(ids[0]) > maxRequestID {
+		return nil
+	}
+	for i := range len(ids[0]) {
+		if c := ids[0][i]; c <= ' ' || c > '~' {
+			return nil
+		}
+	}
+	return ids[:1:1]
+}
+
+func echoRequestID(c *gin.Context) {
+	if id := requestID(c.Request); id != nil {
+		c.Writer.Header()[requestIDHeader] = id
+	}
+}
+
+// recovery turns a handler's panic into a 500 answer, so that one bad request
+// cannot take the process down.
+func (a api) recovery(c *gin.Context) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+			panic(p) // asks net/http to drop the connection
+		}
+		about(a.log.Error(), c).Str("panic", fmt.Sprint(p)).Bytes("stack", debug.Stack()).Msg("handler panicked")
+		if c.Writer.Written() {
+			panic(http.ErrAbortHandler) // half an answer must not look whole
+		}
+		a.note(c, internalProblem)
+		status, out := a.render(nil, internalProblem)
+		respond(c, status, out)
+		c.Abort()
+	}()
+	c.Next()
 }

@@ -1,11 +1,15 @@
 package httpapi
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -97,4 +101,220 @@ func appendRecovery(out []byte, r service.RecoveryStatus) []byte {
 	out = strconv.AppendBool(appendKey(out, "complete"), r.Complete)
 	out = appendStringField(out, "loads", r.Loads.String())
 	return append(out, '}')
+}
+
+// workerBody is the body of POST /workers. All but the worker's identity is as
+// in a patch.
+type workerBody struct {
+	id       uint64
+	scope    catalog.Scope
+	settings catalog.Patch
+}
+
+// record is the whole record: what the body leaves out is unset.
+func (b *workerBody) record() catalog.Record {
+	p := &b.settings
+	return catalog.Record{
+		ID:                        b.id,
+		Scope:                     b.scope,
+		Endpoint:                  p.Endpoint,
+		KVEventsEndpoint:          p.KVEventsEndpoint,
+		KVEventsEndpoints:         p.KVEventsEndpoints,
+		ReplayEndpoint:            p.ReplayEndpoint,
+		ReplayEndpoints:           p.ReplayEndpoints,
+		BlockSize:                 p.BlockSize,
+		StartRank:                 p.StartRank,
+		Size:                      p.Size,
+		MaxNumBatchedTokens:       p.MaxNumBatchedTokens,
+		TotalKVBlocks:             p.TotalKVBlocks,
+		StableRoutingID:           p.StableRoutingID,
+		IsEagle:                   p.IsEagle,
+		Taints:                    p.Taints,
+		TopologyDomains:           p.TopologyDomains,
+		KVTransferDomain:          p.KVTransferDomain,
+		KVTransferEnforcement:     p.KVTransferEnforcement,
+		KVTransferPreferredWeight: p.KVTransferPreferredWeight,
+	}
+}
+
+func resetWorkerBody(b *workerBody) {
+	*b = workerBody{scope: catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}}
+}
+
+// newWorkerShape is the body of POST /workers.
+func newWorkerShape(d dialect) *jsonscan.Object[workerBody] {
+	fields := settingsFields(func(b *workerBody) *catalog.Patch { return &b.settings }, false)
+	fields = append(fields, scopeFields(d, func(b *workerBody) *catalog.Scope { return &b.scope })...)
+	return jsonscan.NewObject(append(fields, must("worker_id", func(b *workerBody) *uint64 { return &b.id }, (*jsonscan.Scanner).Uint64))...)
+}
+
+// patchShape is the body of PATCH /workers/{worker_id}.
+var patchShape = jsonscan.NewObject(settingsFields(func(p *catalog.Patch) *catalog.Patch { return p }, true)...)
+
+// settingsFields describes the settings of a worker inside of a T. Only in a patch may
+// lists and maps be null.
+func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Field[T] {
+	// Go has no generic methods: one helper for each type of a member.
+	text := func(name string, field func(*catalog.Patch) **string) jsonscan.Field[T] {
+		return optional(name, of, field, (*jsonscan.Scanner).String)
+	}
+	u32 := func(name string, field func(*catalog.Patch) **uint32) jsonscan.Field[T] {
+		return optional(name, of, field, (*jsonscan.Scanner).Uint32)
+	}
+	u64 := func(name string, field func(*catalog.Patch) **uint64) jsonscan.Field[T] {
+		return optional(name, of, field, (*jsonscan.Scanner).Uint64)
+	}
+	collection := func(name string, read func(*jsonscan.Scanner, *catalog.Patch)) jsonscan.Field[T] {
+		return jsonscan.Field[T]{Name: name, Read: func(s *jsonscan.Scanner, t *T) {
+			if !patch || !s.Null() {
+				read(s, of(t))
+			}
+		}}
+	}
+	return []jsonscan.Field[T]{
+		text("endpoint", func(p *catalog.Patch) **string { return &p.Endpoint }),
+		text("kv_events_endpoint", func(p *catalog.Patch) **string { return &p.KVEventsEndpoint }),
+		text("replay_endpoint", func(p *catalog.Patch) **string { return &p.ReplayEndpoint }),
+		text("stable_routing_id", func(p *catalog.Patch) **string { return &p.StableRoutingID }),
+		text("kv_transfer_domain", func(p *catalog.Patch) **string { return &p.KVTransferDomain }),
+		u32("block_size", func(p *catalog.Patch) **uint32 { return &p.BlockSize }),
+		u32("data_parallel_start_rank", func(p *catalog.Patch) **uint32 { return &p.StartRank }),
+		u32("data_parallel_size", func(p *catalog.Patch) **uint32 { return &p.Size }),
+		u64("max_num_batched_tokens", func(p *catalog.Patch) **uint64 { return &p.MaxNumBatchedTokens }),
+		u64("total_kv_blocks", func(p *catalog.Patch) **uint64 { return &p.TotalKVBlocks }),
+		optional("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*jsonscan.Scanner).Bool),
+		optional("kv_transfer_enforcement", of, func(p *catalog.Patch) **string { return &p.KVTransferEnforcement }, readEnforcement),
+		optional("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*jsonscan.Scanner).Float32),
+		collection("kv_events_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.KVEventsEndpoints = readByRank(s) }),
+		collection("replay_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.ReplayEndpoints = readByRank(s) }),
+		collection("taints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.Taints = appendStrings(s, []string{}) }),
+		collection("topology_domains", func(s *jsonscan.Scanner, p *catalog.Patch) { p.TopologyDomains = readStringMap(s) }),
+	}
+}
+
+func optional[T, V any](
+	name string, of func(*T) *catalog.Patch, field func(*catalog.Patch) **V, read func(*jsonscan.Scanner) V,
+) jsonscan.Field[T] {
+	return jsonscan.Field[T]{Name: name, Read: jsonscan.Optional(func(t *T) **V { return field(of(t)) }, read)}
+}
+
+func readEnforcement(s *jsonscan.Scanner) string {
+	return s.Variant("required", "preferred")
+}
+
+func readByRank(s *jsonscan.Scanner) map[uint32]string {
+	m := make(map[uint32]string)
+	for rank := range s.MapUint32() {
+		m[rank] = s.String()
+	}
+	return m
+}
+
+func readStringMap(s *jsonscan.Scanner) map[string]string {
+	m := make(map[string]string)
+	for name := range s.Map() {
+		key := string(name)
+		m[key] = s.String()
+	}
+	return m
+}
+
+// appendWorker appends a worker's record. Unset members are null; three are
+// left out when they are empty.
+func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
+	out = append(out, '{')
+	out = appendUintField(out, "worker_id", w.ID)
+	out = d.appendScope(out, w.Scope)
+	out = appendStringField(out, "lifecycle", w.Lifecycle)
+	out = appendOptString(out, "endpoint", w.Endpoint)
+	out = appendOptString(out, "kv_events_endpoint", w.KVEventsEndpoint)
+	out = appendByRank(out, "kv_events_endpoints", w.KVEventsEndpoints)
+	out = appendOptString(out, "replay_endpoint", w.ReplayEndpoint)
+	out = appendByRank(out, "replay_endpoints", w.ReplayEndpoints)
+	out = appendOptUint(out, "block_size", w.BlockSize)
+	out = appendOptUint(out, "data_parallel_start_rank", w.StartRank)
+	out = appendOptUint(out, "data_parallel_size", w.Size)
+	out = appendOptUint(out, "max_num_batched_tokens", w.MaxNumBatchedTokens)
+	out = appendOptUint(out, "total_kv_blocks", w.TotalKVBlocks)
+	out = appendOptString(out, "stable_routing_id", w.StableRoutingID)
+	out = appendOptBool(out, "is_eagle", w.IsEagle)
+	out = appendList(appendKey(out, "taints"), w.Taints, appendString)
+	out = appendStringMap(out, "topology_domains", w.TopologyDomains)
+	out = appendOptString(out, "kv_transfer_domain", w.KVTransferDomain)
+	out = appendOptString(out, "kv_transfer_enforcement", w.KVTransferEnforcement)
+	out = appendOptFloat32(out, "kv_transfer_preferred_weight", w.KVTransferPreferredWeight)
+	if len(w.Reasons) > 0 {
+		out = d.appendReasons(out, w)
+	}
+	return append(out, '}')
+}
+
+// appendReasons appends why a worker is not schedulable.
+func (d dialect) appendReasons(out []byte, w *catalog.Worker) []byte {
+	return appendList(appendKey(out, "not_schedulable_reasons"), w.Reasons, func(out []byte, reason string) []byte {
+		if d == dialect16 {
+			reason = withoutRank(w, inGroup(w.Scope, reason))
+		}
+		return appendString(out, reason)
+	})
+}
+
+// inGroup gives a reason that names the worker's scope the 1.6 dialect's words.
+func inGroup(sc catalog.Scope, reason string) string {
+	model := " for model=" + sc.Model
+	return strings.Replace(reason, model+" tenant="+sc.Tenant, model+" routing_group="+sc.Tenant, 1)
+}
+
+// withoutRank takes the rank out of a reason about replay_endpoint: to 1.6.1 it is
+// the worker's, and only replay_endpoints are of ranks.
+func withoutRank(w *catalog.Worker, reason string) string {
+	head, tail, found := strings.Cut(reason, " dp_rank ")
+	if !found || !strings.HasSuffix(head, "invalid replay endpoint for worker "+strconv.FormatUint(w.ID, 10)) {
+		return reason
+	}
+	number, why, _ := strings.Cut(tail, ": ")
+	rank, err := strconv.ParseUint(number, 10, 32)
+	if _, own := w.ReplayEndpoints[uint32(rank)]; own || err != nil {
+		return reason
+	}
+	return head + ": " + why
+}
+
+// appendByRank appends endpoints by rank, unless there are none.
+func appendByRank(out []byte, name string, byRank map[uint32]string) []byte {
+	if len(byRank) == 0 {
+		return out
+	}
+	out = append(appendKey(out, name), '{')
+	for _, rank := range slices.Sorted(maps.Keys(byRank)) {
+		out = appendStringField(out, strconv.FormatUint(uint64(rank), 10), byRank[rank])
+	}
+	return append(out, '}')
+}
+
+// appendStringMap appends an object whose names are the clients' own.
+func appendStringMap(out []byte, name string, m map[string]string) []byte {
+	out = append(appendKey(out, name), '{')
+	for i, key := range slices.Sorted(maps.Keys(m)) {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(appendString(out, key), ':')
+		out = appendString(out, m[key])
+	}
+	return append(out, '}')
+}
+
+func appendOptBool(out []byte, name string, v *bool) []byte {
+	if v == nil {
+		return appendNull(out, name)
+	}
+	return strconv.AppendBool(appendKey(out, name), *v)
+}
+
+func appendOptFloat32(out []byte, name string, v *float32) []byte {
+	if v == nil {
+		return appendNull(out, name)
+	}
+	return appendFloat(appendKey(out, name), float64(*v), 32)
 }
