@@ -1,6 +1,6 @@
 package indexer
 
-import "slices"
+import "github.com/select-service/select-service/pkg/hashing"
 
 // clearWork is how many blocks and nodes Clear deals with before it lets others
 // in: about a millisecond.
@@ -77,49 +77,70 @@ func (s *Space) clearNode(slot, id uint32, told *int) (work int) {
 	return work + 1
 }
 
-// Stats describes the size of an index.
-type Stats struct {
-	Blocks [NumTiers]int // (rank, block) entries per tier
-	// Unique counts blocks once however many ranks hold them; blocks that only
-	// bridge a hole count too.
-	Unique  int
-	Runs    int
-	Orphans int
-	Bytes   int64 // flat memory
+// ClearTier ends a slot's ownership of the blocks of one seed (one namespace) in
+// a tier, and returns how many blocks that were. Blocks of that seed that wait
+// for their parent there go, too. Queries see it piece by piece. Events of the
+// slot that come before it returns may be cleared as well.
+func (s *Space) ClearTier(slot uint32, t Tier, seed uint64) (cleared int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	by := holderOf(slot, t)
+	s.ensureSlot(slot).orphans.clear(t, seed)
+	told := 0
+	var runs []uint32
+	for no := 0; no < len(s.tree.cells.segments) && s.ranks[slot].blocks[t] > 0; no++ {
+		if no > 0 {
+			// A segment is about a millisecond. Blocks stay where they are.
+			s.mu.Unlock()
+			s.mu.Lock()
+			if no >= len(s.tree.cells.segments) {
+				break
+			}
+		}
+		runs = s.tree.runsHeld(runs[:0], uint32(no), by, seed)
+		for _, id := range runs {
+			cleared += s.clearRun(by, id, &told)
+		}
+	}
+	return cleared
 }
 
-// Stats returns the size of the index.
-func (s *Space) Stats() Stats {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	st := Stats{Blocks: s.blocks, Runs: s.tree.live, Bytes: s.mem.bytes.Load()}
-	for i := range s.tree.byName.shards {
-		st.Unique += s.tree.byName.shards[i].n
+// runsHeld appends to dst the runs in a segment that by holds and that have the seed.
+func (t *tree) runsHeld(dst []uint32, no uint32, by holder, seed uint64) []uint32 {
+	number, used := t.seeds.of[seed]
+	if !used && seed != hashing.Seed {
+		return dst
 	}
-	for i := range s.ranks {
-		st.Orphans += s.ranks[i].orphans.len()
-	}
-	return st
-}
-
-// Held returns how many blocks a rank holds per tier.
-func (s *Space) Held(slot uint32) [NumTiers]int {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if int(slot) >= len(s.ranks) {
-		return [NumTiers]int{}
-	}
-	return s.ranks[slot].blocks
-}
-
-// DeviceBlocks appends to dst how many blocks each slot holds on the device, in the
-// order of the slots. Slots beyond its end hold none.
-func (s *Space) DeviceBlocks(dst []int) []int {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	dst = slices.Grow(dst, len(s.ranks))
-	for i := range s.ranks {
-		dst = append(dst, s.ranks[i].blocks[Device])
+	seg := &t.cells.segments[no]
+	for i := uint32(1); int(i) < len(seg.node); {
+		if seg.node[i] == freeCell {
+			i += uint32(seg.local[i])
+			continue
+		}
+		nd := t.node(seg.node[i])
+		if nd.seed == number && t.sets.has(nd.holders[by.tier()], by.slot()) {
+			dst = append(dst, seg.node[i])
+		}
+		i += nd.cap
 	}
 	return dst
+}
+
+// clearRun takes a run from a holder. Runs that are yet to be taken from it are
+// not lost: they join none that it no longer holds. Of two that join each other
+// one is no run any more, which nobody holds.
+func (s *Space) clearRun(by holder, id uint32, told *int) int {
+	t := &s.tree
+	nd := t.node(id)
+	h := nd.holders[by.tier()]
+	if !t.sets.has(h, by.slot()) {
+		return 0
+	}
+	s.logCleared(by, nd, told)
+	s.dropRunAliases(by, nd)
+	n := int(nd.n)
+	nd.holders[by.tier()] = t.sets.remove(h, by.slot())
+	s.addBlocks(by, -n)
+	t.normalize(id)
+	return n
 }

@@ -223,3 +223,37 @@ func (s *Space) joinOrphan(slot uint32, b orphan) (joined bool) {
 	}
 	return joined
 }
+
+// OrphanSlots appends to dst the slots that keep a block with this true local hash
+// back, because its parent is unknown. In a sequence Space those of another
+// namespace than the seed's do not count; one without a seed of its own has its
+// parent's, whichever that will be. A local hash has the seed in it. All blocks
+// that wait are looked at.
+func (s *Space) OrphanSlots(seed, local uint64, dst []uint32) []uint32 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for slot := range s.ranks {
+		o := &s.ranks[slot].orphans
+		for id := o.first; id != 0; id = o.rows[id].younger {
+			if b := &o.rows[id]; b.local == local && (!s.sequence || !b.seedKnown || b.seed == seed) {
+				dst = append(dst, uint32(slot))
+				break
+			}
+		}
+	}
+	return dst
+}
+
+// clear ends the stay of blocks of one seed in a tier.
+func (o *orphans) clear(t Tier, seed uint64) {
+	if o.seeds[seed] == 0 {
+		return
+	}
+	for id := o.first; id != 0; {
+		row := o.rows[id]
+		if row.seedKnown && row.seed == seed && row.tiers>>t&1 == 1 {
+			o.remove(row.name, t)
+		}
+		id = row.younger
+	}
+}

@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/select-service/select-service/pkg/hashing"
@@ -46,29 +47,32 @@ type rank struct {
 	removed removedBlocks
 }
 
-// Store is one "stored" event: consecutive blocks that a rank now holds in a
-// tier.
-type Store struct {
-	Slot uint32
-	Tier Tier
-	// Parent is the engine's hash of the block before the first one. A parent 0
-	// that names no block is the root (decision K10).
-	Parent       uint64
-	HasParent    bool
-	EngineHashes []uint64 // the engine's hashes, one per block, no two equal
-	Local        []uint64 // the local block hashes, as many
-	// Seed is the block seed of Local (hashing.LocalSeed), in a sequence Space
-	// the namespace's key; without SeedKnown it is that of the parent.
-	Seed      uint64
-	SeedKnown bool
-}
+// Tier is where a worker keeps a cached block.
+type Tier uint8
 
-// Outcome counts what became of the blocks of an event.
-type Outcome struct {
-	Stored   int // newly held
-	Known    int // held already
-	Orphaned int // kept until their parent comes (decision K7)
-	Dropped  int // orphans that had to make room
+// The tiers in the order in which a prefix is followed through them.
+const (
+	Device Tier = iota
+	Host
+	Disk
+	External
+	// NumTiers counts the tiers.
+	NumTiers = 4
+)
+
+// String gives the tier's name on the wire (dynamo-kv-router 1.3.1, /dump).
+func (t Tier) String() string {
+	switch t {
+	case Device:
+		return "device"
+	case Host:
+		return "host_pinned"
+	case Disk:
+		return "disk"
+	case External:
+		return "external"
+	}
+	return "unknown"
 }
 
 // New returns an empty index.
@@ -81,46 +85,18 @@ func New() *Space {
 	return s
 }
 
-// maxHold is how many blocks of one event are dealt with before others get the
-// lock: about a millisecond.
-const maxHold = 4096
-
-// Store applies a stored event. Blocks that the rank holds already cost a
-// look-up. A block whose parent the rank has not announced waits for it.
-func (s *Space) Store(ev *Store) Outcome {
-	if len(ev.EngineHashes) <= maxHold {
-		return s.storePart(ev)
-	}
-	var out Outcome
-	for part := *ev; len(part.EngineHashes) > 0; {
-		n := min(maxHold, len(part.EngineHashes))
-		for n < len(part.EngineHashes) && part.EngineHashes[n-1] == 0 {
-			n++ // as a parent, 0 may mean the root
-		}
-		names, local := part.EngineHashes[n:], part.Local[n:]
-		part.EngineHashes, part.Local = part.EngineHashes[:n], part.Local[:n]
-		out.add(s.storePart(&part))
-		part.Parent, part.HasParent = part.EngineHashes[n-1], true
-		part.EngineHashes, part.Local = names, local
-	}
-	return out
-}
-
-func (o *Outcome) add(more Outcome) {
-	o.Stored += more.Stored
-	o.Known += more.Known
-	o.Orphaned += more.Orphaned
-	o.Dropped += more.Dropped
-}
-
-func (s *Space) storePart(ev *Store) Outcome {
-	if len(ev.EngineHashes) == 0 {
-		return Outcome{}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ensureSlot(ev.Slot)
-	return s.store(ev)
+// NewSequence returns an index whose blocks are known by rolling sequence hash.
+// chain is the seed of the rolling hash (hashing.AppendSequenceSeed).
+//
+// Store takes true local hashes and, as Seed, the random key of the namespace
+// that the blocks belong to; Follow takes rolling hashes, each xor the key.
+// Overlap, Walk and MatchSequence are for local Spaces.
+func NewSequence(chain uint64) *Space {
+	s := New()
+	s.sequence, s.chain = true, chain
+	s.tree.byValue = &cellTable{}
+	s.tree.byValue.init(&s.mem)
+	return s
 }
 
 // ensureSlot makes room for a slot.
@@ -133,6 +109,81 @@ func (s *Space) ensureSlot(slot uint32) *rank {
 		s.clearing = append(s.clearing, 0)
 	}
 	return &s.ranks[slot]
+}
+
+// Stats describes the size of an index.
+type Stats struct {
+	Blocks [NumTiers]int // (rank, block) entries per tier
+	// Unique counts blocks once however many ranks hold them; blocks that only
+	// bridge a hole count too.
+	Unique  int
+	Runs    int
+	Orphans int
+	Bytes   int64 // flat memory
+}
+
+// Stats returns the size of the index.
+func (s *Space) Stats() Stats {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	st := Stats{Blocks: s.blocks, Runs: s.tree.live, Bytes: s.mem.bytes.Load()}
+	for i := range s.tree.byName.shards {
+		st.Unique += s.tree.byName.shards[i].n
+	}
+	for i := range s.ranks {
+		st.Orphans += s.ranks[i].orphans.len()
+	}
+	return st
+}
+
+// Held returns how many blocks a rank holds per tier.
+func (s *Space) Held(slot uint32) [NumTiers]int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if int(slot) >= len(s.ranks) {
+		return [NumTiers]int{}
+	}
+	return s.ranks[slot].blocks
+}
+
+// DeviceBlocks appends to dst how many blocks each slot holds on the device, in the
+// order of the slots. Slots beyond its end hold none.
+func (s *Space) DeviceBlocks(dst []int) []int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	dst = slices.Grow(dst, len(s.ranks))
+	for i := range s.ranks {
+		dst = append(dst, s.ranks[i].blocks[Device])
+	}
+	return dst
+}
+
+// Empty tells whether a slot holds nothing: no block in any tier, and none that
+// waits for its parent.
+func (s *Space) Empty(slot uint32) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if int(slot) >= len(s.ranks) {
+		return true
+	}
+	r := &s.ranks[slot]
+	return r.blocks == [NumTiers]int{} && r.orphans.len() == 0
+}
+
+// DepthOf returns how many blocks are before the one that a slot holds under a
+// name in a tier, where that is known.
+func (s *Space) DepthOf(slot uint32, t Tier, name uint64) (depth uint32, known bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if int(slot) >= len(s.ranks) {
+		return 0, false
+	}
+	cell := s.findInTier(holderOf(slot, t), name)
+	if cell == 0 {
+		return 0, false
+	}
+	depth = s.tree.depthOf(cell)
+	return depth, depth < unknownDepth
 }
 
 // ParentSeed returns the block seed under which a rank's block was hashed:
@@ -148,4 +199,47 @@ func (s *Space) ParentSeed(slot uint32, parent uint64) (uint64, bool) {
 		return hashing.Seed, false
 	}
 	return s.tree.seeds.seed(s.tree.node(s.tree.cells.nodeOf(cell)).seed), true
+}
+
+// HasSeed tells whether a block seed (the key of a namespace) is in use: by a
+// block in the tree or by one that waits for its parent.
+func (s *Space) HasSeed(seed uint64) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.tree.usesSeed(seed) {
+		return true
+	}
+	for i := range s.ranks {
+		if s.ranks[i].orphans.seeds[seed] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Seeds appends to dst the block seeds (the keys of namespaces) of the blocks in
+// the tree, in no order.
+func (s *Space) Seeds(dst []uint64) []uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.tree.usesSeed(hashing.Seed) {
+		dst = append(dst, hashing.Seed)
+	}
+	for seed := range s.tree.seeds.of {
+		dst = append(dst, seed)
+	}
+	return dst
+}
+
+// usesSeed tells whether a run has this block seed.
+func (t *tree) usesSeed(seed uint64) bool {
+	if seed != hashing.Seed {
+		_, ok := t.seeds.of[seed]
+		return ok
+	}
+	counted := 0
+	for i := range t.seeds.rows {
+		counted += t.seeds.rows[i].refs
+	}
+	return t.live > counted
 }

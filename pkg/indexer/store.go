@@ -1,5 +1,74 @@
 package indexer
 
+import "slices"
+
+// Store is one "stored" event: consecutive blocks that a rank now holds in a
+// tier.
+type Store struct {
+	Slot uint32
+	Tier Tier
+	// Parent is the engine's hash of the block before the first one. A parent 0
+	// that names no block is the root (decision K10).
+	Parent       uint64
+	HasParent    bool
+	EngineHashes []uint64 // the engine's hashes, one per block, no two equal
+	Local        []uint64 // the local block hashes, as many
+	// Seed is the block seed of Local (hashing.LocalSeed), in a sequence Space
+	// the namespace's key; without SeedKnown it is that of the parent.
+	Seed      uint64
+	SeedKnown bool
+}
+
+// Outcome counts what became of the blocks of an event.
+type Outcome struct {
+	Stored   int // newly held
+	Known    int // held already
+	Orphaned int // kept until their parent comes (decision K7)
+	Dropped  int // orphans that had to make room
+}
+
+// maxHold is how many blocks of one event are dealt with before others get the
+// lock: about a millisecond.
+const maxHold = 4096
+
+// Store applies a stored event. Blocks that the rank holds already cost a
+// look-up. A block whose parent the rank has not announced waits for it.
+func (s *Space) Store(ev *Store) Outcome {
+	if len(ev.EngineHashes) <= maxHold {
+		return s.storePart(ev)
+	}
+	var out Outcome
+	for part := *ev; len(part.EngineHashes) > 0; {
+		n := min(maxHold, len(part.EngineHashes))
+		for n < len(part.EngineHashes) && part.EngineHashes[n-1] == 0 {
+			n++ // as a parent, 0 may mean the root
+		}
+		names, local := part.EngineHashes[n:], part.Local[n:]
+		part.EngineHashes, part.Local = part.EngineHashes[:n], part.Local[:n]
+		out.add(s.storePart(&part))
+		part.Parent, part.HasParent = part.EngineHashes[n-1], true
+		part.EngineHashes, part.Local = names, local
+	}
+	return out
+}
+
+func (o *Outcome) add(more Outcome) {
+	o.Stored += more.Stored
+	o.Known += more.Known
+	o.Orphaned += more.Orphaned
+	o.Dropped += more.Dropped
+}
+
+func (s *Space) storePart(ev *Store) Outcome {
+	if len(ev.EngineHashes) == 0 {
+		return Outcome{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ensureSlot(ev.Slot)
+	return s.store(ev)
+}
+
 // store applies an event of at least one block.
 func (s *Space) store(ev *Store) Outcome {
 	stored, ok := s.insert(ev)
@@ -266,4 +335,55 @@ func (s *Space) holdCell(by holder, cell uint32, name uint64) {
 	}
 	p := s.positionAfter(cell)
 	s.addHolder(by, position{p.id, p.at - 1}, []uint64{name})
+}
+
+// Remove applies a removed event: the rank no longer holds the blocks of these
+// names in the tier.
+func (s *Space) Remove(slot uint32, t Tier, names []uint64) (removed, unknown int) {
+	for part := range slices.Chunk(names, maxHold) {
+		removed += s.removePart(slot, t, part)
+	}
+	return removed, len(names) - removed
+}
+
+func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.ensureSlot(slot)
+	by := holderOf(slot, t)
+	for _, name := range names {
+		if cell := s.findInTier(by, name); cell != 0 {
+			s.rememberRemoved(by, name, cell)
+			s.removeName(by, name, cell)
+			removed++
+		} else if r.orphans.remove(name, t) {
+			removed++
+		}
+	}
+	return removed
+}
+
+// removeHolder ends by's ownership of one block.
+func (s *Space) removeHolder(by holder, cell uint32) {
+	t := &s.tree
+	s.addBlocks(by, -1)
+	id := t.cells.nodeOf(cell)
+	nd := t.node(id)
+	at := cell - nd.off
+	s.removals.push(&s.mem, removal{key: s.removalKeyAt(nd, at), by: by})
+	mine := [NumTiers]holderSet{}
+	mine[by.tier()] = onlyHolder(by.slot())
+	if nd.n > 1 && at == nd.n-1 && nd.first == 0 && nd.holders == mine {
+		t.trim(id, 1) // the usual eviction: the tail of a chain of its own
+		return
+	}
+	if at > 0 {
+		_, id = t.split(id, at)
+	}
+	if t.node(id).n > 1 {
+		id, _ = t.split(id, 1)
+	}
+	nd = t.node(id)
+	nd.holders[by.tier()] = t.sets.remove(nd.holders[by.tier()], by.slot())
+	t.normalize(id)
 }
