@@ -52,15 +52,16 @@ var mayImport = map[string][]string{
 	"internal/zmqsock/kvpub":   {"internal/zmqsock"},
 	"internal/zmqsock/zmqtest": {"internal/zmqsock"},
 
-	"pkg/catalog":      {},
-	"pkg/client":       {},
-	"pkg/hashing":      {},
-	"pkg/indexer":      {"pkg/catalog", "pkg/hashing"},
-	"pkg/kvevents":     {"internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
-	"pkg/recovery":     {"internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
-	"pkg/replicasync":  {"internal/wire/msgpack", "pkg/catalog", "pkg/reservations"},
-	"pkg/reservations": {"internal/hashset", "pkg/catalog", "pkg/hashing"},
-	"pkg/selector":     {"pkg/catalog"},
+	"pkg/catalog":              {},
+	"pkg/client":               {},
+	"pkg/hashing":              {},
+	"pkg/indexer":              {"pkg/catalog", "pkg/hashing"},
+	"pkg/kvevents":             {"internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/recovery":             {"internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/replicasync":          {"internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
+	"pkg/reservations":         {"internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
+	"pkg/reservations/history": {"pkg/catalog"},
+	"pkg/selector":             {"pkg/catalog"},
 }
 
 // programs is what the tools around the service may import: its public packages
@@ -86,7 +87,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
 	"internal/admission", "internal/affinity", "internal/conductor", "internal/overload", "internal/pending",
-	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery", "pkg/reservations", "pkg/selector",
+	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector",
 }
 
 var emptyNames = []string{"util", "utils", "common", "types", "core", "manager", "helpers", "misc"}

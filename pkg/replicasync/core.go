@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // ledger is what the core needs of *reservations.Ledger: the join of two
@@ -16,9 +17,9 @@ type ledger interface {
 	ApplyFreed(reservations.Ref) reservations.ApplyResult
 	MergeReservation(reservations.Reservation) reservations.ApplyResult
 	ApplyRenewed(reservations.Ref) reservations.ApplyResult
-	MergeEnded(process uint64, ended reservations.EndedSet) (freed int)
+	MergeEnded(process uint64, ended history.EndedSet) (freed int)
 	Reservations(after reservations.Cursor, limit int) (page []reservations.Reservation, next reservations.Cursor, more bool)
-	Ended() map[uint64]reservations.EndedSet
+	Ended() map[uint64]history.EndedSet
 }
 
 // core decides what a message does, and when whose snapshot is due. It has no

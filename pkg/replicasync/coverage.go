@@ -3,7 +3,7 @@ package replicasync
 import (
 	"slices"
 
-	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // coverage is what this replica has of one sender's numbered events.
@@ -17,7 +17,7 @@ type coverage struct {
 	// to this one.
 	snapshot uint64
 	// missing are the numbers up to high that have not arrived, in order.
-	missing []reservations.Range
+	missing []history.Range
 }
 
 // maxMissing bounds the gaps that are remembered of one sender. Of the oldest
@@ -63,13 +63,13 @@ func (c *coverage) upTo(n uint64) (lost uint64) {
 	if len(c.missing) == maxMissing {
 		c.missing = slices.Delete(c.missing, 0, maxMissing/8)
 	}
-	c.missing = append(c.missing, reservations.Range{From: from, To: n})
+	c.missing = append(c.missing, history.Range{From: from, To: n})
 	return n - from + 1
 }
 
 // fill takes n out of the missing numbers; false if it was not missing.
 func (c *coverage) fill(n uint64) bool {
-	i, found := slices.BinarySearchFunc(c.missing, n, func(r reservations.Range, n uint64) int {
+	i, found := slices.BinarySearchFunc(c.missing, n, func(r history.Range, n uint64) int {
 		switch {
 		case r.To < n:
 			return -1
@@ -91,7 +91,7 @@ func (c *coverage) fill(n uint64) bool {
 		c.missing[i].To--
 	default:
 		c.missing[i].To = n - 1
-		c.missing = slices.Insert(c.missing, i+1, reservations.Range{From: n + 1, To: r.To})
+		c.missing = slices.Insert(c.missing, i+1, history.Range{From: n + 1, To: r.To})
 	}
 	return true
 }

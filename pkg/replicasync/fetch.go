@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // fetchSnapshot reads all pages of a peer's snapshot into the ledger.
@@ -86,7 +87,7 @@ func (m *merge) renewals(sequence uint64) {
 }
 
 // ended is part of snapshotSink.
-func (m *merge) ended(process uint64, ended reservations.EndedSet) {
+func (m *merge) ended(process uint64, ended history.EndedSet) {
 	n := m.replica.core.ledger.MergeEnded(process, ended)
 	m.replica.counts.endedBySnapshot.Add(uint64(n))
 	m.replica.core.learned(n)

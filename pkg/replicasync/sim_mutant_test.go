@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // mutant is a planted bug; the zero mutant is none.
@@ -35,7 +36,7 @@ type changedLedger struct {
 	adopt      func(*reservations.Reservation)
 	freed      func(reservations.Ref) bool                             // false: ignored
 	renewed    func(reservations.Ref) (reservations.ApplyResult, bool) // false: as usual
-	mergeEnded func(uint64, reservations.EndedSet) int
+	mergeEnded func(uint64, history.EndedSet) int
 }
 
 func (c *changedLedger) ApplyRenewed(r reservations.Ref) reservations.ApplyResult {
@@ -75,7 +76,7 @@ func (c *changedLedger) ApplyFreed(r reservations.Ref) reservations.ApplyResult 
 	return c.ledger.ApplyFreed(r)
 }
 
-func (c *changedLedger) MergeEnded(process uint64, ended reservations.EndedSet) int {
+func (c *changedLedger) MergeEnded(process uint64, ended history.EndedSet) int {
 	if c.mergeEnded != nil {
 		return c.mergeEnded(process, ended)
 	}
@@ -110,7 +111,7 @@ var nextCursor = regexp.MustCompile(`"next":"[^"]*"`)
 
 var mutants = []mutant{
 	{name: "what a snapshot says has ended is ignored", ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.mergeEnded = func(uint64, reservations.EndedSet) int { return 0 }
+		c.mergeEnded = func(uint64, history.EndedSet) int { return 0 }
 	})},
 	{name: "a free that comes before its booking is forgotten", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
 		c.freed = func(r reservations.Ref) bool { return isLive(c.ledger, r.Origin) }

@@ -1,6 +1,9 @@
 package replicasync
 
-import "github.com/select-service/select-service/pkg/reservations"
+import (
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
+)
 
 // tracedLedger writes down what a node's ledger is told, and what it says.
 type tracedLedger struct {
@@ -39,7 +42,7 @@ func (t tracedLedger) ApplyRenewed(r reservations.Ref) reservations.ApplyResult 
 	return v
 }
 
-func (t tracedLedger) MergeEnded(process uint64, ended reservations.EndedSet) int {
+func (t tracedLedger) MergeEnded(process uint64, ended history.EndedSet) int {
 	freed := t.ledger.MergeEnded(process, ended)
 	t.n.w.tracef("  node %d merges the ended ones of %x, %v: %d end", t.n.index, process, ended, freed)
 	return freed

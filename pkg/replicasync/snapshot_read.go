@@ -8,7 +8,7 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // Bounds of what is read from one peer. A ledger of a million live bookings and
@@ -34,7 +34,7 @@ type snapshotSink interface {
 	// head comes first; its error ends the reading.
 	head(process, sequence uint64) error
 	renewals(sequence uint64)
-	ended(process uint64, ended reservations.EndedSet)
+	ended(process uint64, ended history.EndedSet)
 	booking(*reservationJSON) error
 }
 
@@ -46,7 +46,7 @@ type pageReader struct {
 
 	assumed map[uint64]uint64 // of this page; nil: the peer does not say
 	pair    []uint64
-	batch   []reservations.Range
+	batch   []history.Range
 	src     boundedReader
 	dec     *json.Decoder
 	next    string // the cursor at the end of the page
@@ -211,20 +211,20 @@ func (p *pageReader) readAssumed(tooLate bool) error {
 }
 
 // endedRanges: of a peer that knows of no leases nothing is certain.
-func (p *pageReader) endedRanges(process uint64, ranges []reservations.Range) reservations.EndedSet {
-	e := reservations.EndedSet{Ranges: ranges, Assumed: math.MaxUint64}
+func (p *pageReader) endedRanges(process uint64, ranges []history.Range) history.EndedSet {
+	e := history.EndedSet{Ranges: ranges, Assumed: math.MaxUint64}
 	if p.assumed != nil {
 		e.Assumed = p.assumed[process]
 	}
 	return e
 }
 
-func endedLeases(_ uint64, ranges []reservations.Range) reservations.EndedSet {
-	return reservations.EndedSet{Leases: ranges, Assumed: math.MaxUint64}
+func endedLeases(_ uint64, ranges []history.Range) history.EndedSet {
+	return history.EndedSet{Leases: ranges, Assumed: math.MaxUint64}
 }
 
 // ended reads lists of ranges, which as turns into what they mean.
-func (p *pageReader) ended(as func(uint64, []reservations.Range) reservations.EndedSet) error {
+func (p *pageReader) ended(as func(uint64, []history.Range) history.EndedSet) error {
 	return p.members(func(process uint64) error {
 		if process == 0 {
 			return errZeroProcess
@@ -251,15 +251,15 @@ func (p *pageReader) ended(as func(uint64, []reservations.Range) reservations.En
 	})
 }
 
-func (p *pageReader) endedRange() (reservations.Range, error) {
+func (p *pageReader) endedRange() (history.Range, error) {
 	p.pair = p.pair[:0]
 	if err := p.value(&p.pair); err != nil {
-		return reservations.Range{}, err
+		return history.Range{}, err
 	}
 	if len(p.pair) != 2 || p.pair[0] == 0 || p.pair[0] > p.pair[1] || p.pair[1] > maxSequence {
-		return reservations.Range{}, errors.New("is no range")
+		return history.Range{}, errors.New("is no range")
 	}
-	return reservations.Range{From: p.pair[0], To: p.pair[1]}, nil
+	return history.Range{From: p.pair[0], To: p.pair[1]}, nil
 }
 
 func (p *pageReader) booking() error {

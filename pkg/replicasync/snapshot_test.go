@@ -16,13 +16,14 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // heard is a sink that keeps everything.
 type heard struct {
 	process, sequence uint64
 	renewed           uint64
-	ends              map[uint64]reservations.EndedSet
+	ends              map[uint64]history.EndedSet
 	bookings          []reservations.Reservation
 }
 
@@ -33,9 +34,9 @@ func (h *heard) head(process, sequence uint64) error {
 
 func (h *heard) renewals(sequence uint64) { h.renewed = sequence }
 
-func (h *heard) ended(process uint64, ended reservations.EndedSet) {
+func (h *heard) ended(process uint64, ended history.EndedSet) {
 	if h.ends == nil {
-		h.ends = make(map[uint64]reservations.EndedSet)
+		h.ends = make(map[uint64]history.EndedSet)
 	}
 	e := h.ends[process]
 	if len(ended.Ranges) > 0 {
@@ -91,7 +92,7 @@ func snapshotReplica(t testing.TB, bookings uint64) (*Replica, *reservations.Led
 func TestSnapshotRoundTrip(t *testing.T) {
 	const n = 25
 	r, l := snapshotReplica(t, n)
-	l.MergeEnded(77, reservations.EndedSet{Ranges: []reservations.Range{{From: 1, To: 3}, {From: 5, To: maxSequence}}, Assumed: 2})
+	l.MergeEnded(77, history.EndedSet{Ranges: []history.Range{{From: 1, To: 3}, {From: 5, To: maxSequence}}, Assumed: 2})
 	r.Renewed(reservations.Event{Scope: remoteBooking(0).Scope})
 	r.Renewed(reservations.Event{Scope: remoteBooking(0).Scope})
 	r.Booked(reservations.Event{Scope: remoteBooking(0).Scope})
@@ -278,7 +279,7 @@ func TestMergeFetchesPages(t *testing.T) {
 	if diff := cmp.Diff(want, web.asked); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]reservations.Range{{From: 1, To: 2}, {From: 4, To: 4}}, l.Ended()[5].Ranges); diff != "" {
+	if diff := cmp.Diff([]history.Range{{From: 1, To: 2}, {From: 4, To: 4}}, l.Ended()[5].Ranges); diff != "" {
 		t.Errorf("ended (-want +got):\n%s", diff)
 	}
 	if web.open != 0 {
@@ -352,9 +353,9 @@ func FuzzReadSnapshot(f *testing.F) {
 // nothing is a sink that keeps nothing.
 type nothing struct{}
 
-func (*nothing) head(uint64, uint64) error           { return nil }
-func (*nothing) renewals(uint64)                     {}
-func (*nothing) ended(uint64, reservations.EndedSet) {}
+func (*nothing) head(uint64, uint64) error      { return nil }
+func (*nothing) renewals(uint64)                {}
+func (*nothing) ended(uint64, history.EndedSet) {}
 func (*nothing) booking(j *reservationJSON) error {
 	_, err := j.reservation(0)
 	return err

@@ -12,13 +12,14 @@ import (
 	"strconv"
 
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // snapshotHead is what a page says besides its bookings.
 type snapshotHead struct {
 	process, sequence, renewals uint64
 	seen                        map[uint64]uint64
-	ended                       map[uint64]reservations.EndedSet
+	ended                       map[uint64]history.EndedSet
 }
 
 // pageWriter streams one page.
@@ -71,7 +72,7 @@ func (p *pageWriter) head(h *snapshotHead, first bool) {
 	p.text(`}`)
 }
 
-func (p *pageWriter) ranges(ranges []reservations.Range) {
+func (p *pageWriter) ranges(ranges []history.Range) {
 	p.text(`[`)
 	for i, r := range ranges {
 		p.comma(i)

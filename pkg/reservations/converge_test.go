@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // TestConvergence proves for random operations on several replicas, with events
@@ -115,7 +116,7 @@ type letter struct {
 	ref    Ref
 
 	bookings []Reservation
-	ended    map[uint64]EndedSet
+	ended    map[uint64]history.EndedSet
 	dead     map[Origin]bool // ended, naively
 }
 
@@ -147,7 +148,7 @@ func (w *fleet) start() *replica {
 func (r *replica) Booked(e Event) uint64 {
 	r.seq++
 	b := Reservation{
-		Origin: Origin{r.process, r.seq}, Scope: e.Scope, ID: e.ID, Rank: e.Rank, PerScope: e.PerScope, Hashes: e.Hashes,
+		Origin: Origin{Process: r.process, Sequence: r.seq}, Scope: e.Scope, ID: e.ID, Rank: e.Rank, PerScope: e.PerScope, Hashes: e.Hashes,
 		PrefillTokens: e.PrefillTokens, TrackPrefill: e.TrackPrefill, Lease: e.Lease,
 	}
 	r.naive.hear(b, r.clock.t)
@@ -172,7 +173,7 @@ func (r *replica) Renewed(e Event) {
 
 func (r *replica) ref(e Event) Ref {
 	r.seq++
-	return Ref{Origin: e.Origin, Scope: e.Scope, ID: e.ID, Rank: e.Rank, Event: Origin{r.process, r.seq}}
+	return Ref{Origin: e.Origin, Scope: e.Scope, ID: e.ID, Rank: e.Rank, Event: Origin{Process: r.process, Sequence: r.seq}}
 }
 
 func (r *replica) send(l letter) {
@@ -349,7 +350,7 @@ func (r *replica) check() {
 	}
 	for process, ended := range r.led.Ended() {
 		for o := range got {
-			if o.Process == process && ended.have(o.Sequence, r.naive.known[o].lease > 0) {
+			if o.Process == process && ended.Has(o.Sequence, r.naive.known[o].lease > 0) {
 				r.Fatalf("process %d: %v is live and has ended", r.process, o)
 			}
 		}

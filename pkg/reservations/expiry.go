@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 const (
@@ -33,9 +34,9 @@ func (l *Ledger) Expire() (expired int, next time.Time) {
 	for _, s := range l.scopesFrom(0) {
 		s.trim(at)
 	}
-	l.pasts.forget(at)
-	l.foreign.forget(at)
-	l.overdue.forget(at)
+	l.numbered.Forget(at)
+	l.unnumbered.Forget(at)
+	l.expiredIDs.Forget(at)
 	if first != never {
 		next = l.start.Add(first + 1) // strictly older
 	}
@@ -163,14 +164,14 @@ func (s *scope) expire(at time.Duration, limit int) (n int, more bool) {
 func (s *scope) expireOne(r *entry, at time.Duration) {
 	l := s.ledger
 	own, leased := r.origin.Process == l.process, r.lease != nil
-	how := freed
+	why := history.Freed
 	if leased && !own {
-		how = leaseExpired
+		why = history.LeaseExpired
 	}
-	s.end(r, how)
+	s.end(r, why)
 	l.expired.Add(1)
 	if own {
-		l.overdue.add(r, at)
+		l.expiredIDs.Add(r.expiredID(), at)
 	}
 	if own && leased {
 		l.leasesExpired.Add(1)

@@ -135,9 +135,9 @@ func (r *entry) before(o *entry, inScope bool, own uint64) bool {
 	return false
 }
 
-// identified returns the live reservation of that identity, or nil; any says
+// byOrigin returns the live reservation of that identity, or nil; any says
 // whether the id is live in s at all. It needs s.mu.
-func (x *ids) identified(o Origin, s *scope, id string) (r *entry, any bool) {
+func (x *ids) byOrigin(o Origin, s *scope, id string) (r *entry, any bool) {
 	sh := x.shard(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

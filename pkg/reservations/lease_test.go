@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 func bookLeased(t *testing.T, l *Ledger, id string, lease time.Duration, end CallerState) {
@@ -199,14 +200,14 @@ func TestLongLease(t *testing.T) {
 		}
 		wantVerdict(t, "renewed", other.ApplyRenewed(refTo(x)), Applied)
 		for _, l := range []*Ledger{other, third} { // something else happens, of which only they hear
-			l.ApplyFreed(Ref{Origin: Origin{1, 2 * n}, Scope: testScope})
+			l.ApplyFreed(Ref{Origin: Origin{Process: 1, Sequence: 2 * n}, Scope: testScope})
 			l.Expire()
 		}
 	}
 	for n := range uint64(200) {
 		step(n + 2)
 	}
-	if e := third.Ended()[1]; e.Assumed < 100 || e.Ranges[0] != (Range{1, e.Assumed}) && e.Ranges[0].To < e.Assumed {
+	if e := third.Ended()[1]; e.Assumed < 100 || e.Ranges[0] != span(1, e.Assumed) && e.Ranges[0].To < e.Assumed {
 		t.Errorf("%+v: want old numbers to be assumed", e)
 	}
 	for _, from := range []*Ledger{other, third} {
@@ -214,7 +215,7 @@ func TestLongLease(t *testing.T) {
 			if n := to.MergeEnded(1, from.Ended()[1]); n != 0 {
 				t.Errorf("process %d ended it on %d", from.process, to.process)
 			}
-			if n := to.MergeEnded(1, EndedSet{Ranges: []Range{{1, 1}}, Assumed: math.MaxUint64}); n != 0 {
+			if n := to.MergeEnded(1, history.EndedSet{Ranges: []history.Range{span(1, 1)}, Assumed: math.MaxUint64}); n != 0 {
 				t.Error("one who knows of no leases ended it")
 			}
 		}
@@ -223,14 +224,14 @@ func TestLongLease(t *testing.T) {
 	wantVerdict(t, "old, from a snapshot", third.MergeReservation(page[0]), Applied)
 	wantVerdict(t, "its end", third.ApplyFreed(refTo(x)), Applied)
 	wantVerdict(t, "not again", third.MergeReservation(page[0]), Ended)
-	if e := third.Ended()[1]; !contains(e.Leases, 1) {
+	if e := third.Ended()[1]; !e.Has(1, true) {
 		t.Errorf("%+v: want the long lease", e)
 	}
 	if n := other.MergeEnded(1, third.Ended()[1]); n != 1 {
 		t.Errorf("%d ended", n)
 	}
 	wantVerdict(t, "not again there", other.MergeReservation(page[0]), Ended)
-	if e := other.Ended()[1]; !contains(e.Leases, 1) {
+	if e := other.Ended()[1]; !e.Has(1, true) {
 		t.Errorf("%+v: want it told by who had it live", e)
 	}
 	for range 10 {
@@ -251,10 +252,10 @@ func TestAssumed(t *testing.T) {
 	for _, b := range []Reservation{plain, leased} {
 		wantVerdict(t, b.ID, l.ApplyBooked(b), Applied)
 	}
-	if n := l.MergeEnded(2, EndedSet{Ranges: []Range{{1, 8}}, Assumed: 6}); n != 1 {
+	if n := l.MergeEnded(2, history.EndedSet{Ranges: []history.Range{span(1, 8)}, Assumed: 6}); n != 1 {
 		t.Errorf("%d ended, want the one without lease", n)
 	}
-	if d := cmp.Diff(EndedSet{Ranges: []Range{{1, 8}}, Assumed: 6}, l.Ended()[2]); d != "" {
+	if d := cmp.Diff(history.EndedSet{Ranges: []history.Range{span(1, 8)}, Assumed: 6}, l.Ended()[2]); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}
 	for n := uint64(5); n < 9; n++ {
@@ -262,60 +263,6 @@ func TestAssumed(t *testing.T) {
 		late.Origin.Sequence, late.ID = n, fmt.Sprint(n)
 		wantVerdict(t, "an event", l.ApplyBooked(late), Ended)
 		wantVerdict(t, "a snapshot", l.MergeReservation(late), map[bool]ApplyResult{true: Applied, false: Ended}[n <= 6])
-	}
-}
-
-// TestWideLeaseEnds proves that what another replica tells of ends costs no more
-// than what is remembered of them, however wide and many its ranges, and that no
-// number follows the last one.
-func TestWideLeaseEnds(t *testing.T) {
-	const last = uint64(math.MaxUint64)
-	wide := make([]Range, 3000)
-	for i := range wide {
-		wide[i] = Range{uint64(i)<<40 + 1, uint64(i)<<40 + 2*maxClosed}
-	}
-	for name, tt := range map[string]struct {
-		leases  []Range
-		want    int
-		has     []uint64
-		hasNone []uint64
-	}{
-		"few":        {[]Range{{1, 2}, {7, 7}}, 3, []uint64{1, 2, 7}, []uint64{3}},
-		"wide":       {wide, maxClosed, []uint64{1, maxClosed}, []uint64{maxClosed + 1, 1<<40 + 1}},
-		"everything": {[]Range{{0, last}}, maxClosed, []uint64{0, maxClosed - 1}, []uint64{maxClosed, last}},
-		"the end":    {[]Range{{last - 1, last}}, 1, []uint64{last - 1}, []uint64{0, 1, last}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l, _ := withRanks(1, nil)
-			l.MergeEnded(2, EndedSet{Leases: tt.leases})
-			got := l.pasts.of[2].closed
-			if len(got) != tt.want {
-				t.Errorf("%d are remembered, want %d", len(got), tt.want)
-			}
-			for want, numbers := range map[bool][]uint64{true: tt.has, false: tt.hasNone} {
-				for _, n := range numbers {
-					if _, has := got[n]; has != want {
-						t.Errorf("%d is remembered: %t, want %t", n, has, want)
-					}
-				}
-			}
-		})
-	}
-}
-
-// TestClosedIsBounded proves that of any number of ended long leases those are
-// remembered that matter longest.
-func TestClosedIsBounded(t *testing.T) {
-	c := make(closed)
-	for n := range uint64(3 * maxClosed) {
-		c.put(n, closedLease{until: time.Duration(n)})
-	}
-	if _, newest := c[3*maxClosed-1]; len(c) > maxClosed || len(c) < maxClosed/2 || !newest {
-		t.Errorf("%d entries, the newest among them: %v", len(c), newest)
-	}
-	c.forget(3 * maxClosed)
-	if len(c) != 0 {
-		t.Errorf("%d entries left", len(c))
 	}
 }
 

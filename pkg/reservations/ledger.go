@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // Errors that callers branch on. See also ExistsError.
@@ -101,7 +102,7 @@ type Stats struct {
 	Dropped uint64 // with their rank
 
 	Remote     uint64 // of Booked: accepted by other processes
-	Merged     uint64 // of Remote: learned by Adopt
+	Merged     uint64 // of Remote: learned by MergeReservation
 	EndsMerged uint64 // of Freed: by MergeEnded
 
 	// LeasesExpired, of Expired, are those that this ledger had accepted with a
@@ -116,9 +117,9 @@ type Stats struct {
 
 // Ledger holds the reservations of all scopes.
 //
-// Lock order: Ledger.mu, scope.mu, then one of idShard.mu, pasts.mu, foreign.mu,
-// overdue.mu. A later one may be taken while an earlier one is held, never the
-// reverse; no two of the same kind, and no two of the last four, at a time.
+// Lock order: Ledger.mu, scope.mu, then idShard.mu or one of package history. A
+// later one may be taken while an earlier one is held, never the reverse; no two of
+// the same kind, and no two of the last group, at a time.
 //
 // Whether a booking may come to life again is looked up under the lock of its
 // scope, and it is entered under the same hold of it. What ends a booking notes
@@ -129,15 +130,17 @@ type Ledger struct {
 	start   time.Time // deadlines are durations since then
 	obs     Observer
 	ids     *ids
-	pasts   *pasts
-	foreign *foreign
-	overdue *overdue
+	// What is not live any more: numbered and unnumbered reservations of other
+	// processes, and own ones that expired.
+	numbered   *history.Numbered
+	unnumbered *history.Unnumbered
+	expiredIDs *history.ExpiredIDs
 	// lifetime of a reservation without lease; constant once in use.
 	lifetime time.Duration
 
-	booked, freed, expired, dropped atomic.Uint64
-	remote, adopted, merged, late   atomic.Uint64
-	leasesExpired                   atomic.Uint64
+	booked, freed, expired, dropped  atomic.Uint64
+	remote, merged, endsMerged, late atomic.Uint64
+	leasesExpired                    atomic.Uint64
 
 	named atomic.Uint64 // highest sequence number of an own booking
 
@@ -159,16 +162,16 @@ func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 		obs = silent{}
 	}
 	return &Ledger{
-		process:  process,
-		now:      now,
-		start:    now(),
-		obs:      obs,
-		ids:      newIDs(),
-		pasts:    newPasts(process),
-		foreign:  newForeign(),
-		overdue:  newOverdue(),
-		lifetime: lifetime,
-		scopes:   make(map[catalog.Scope]*scope),
+		process:    process,
+		now:        now,
+		start:      now(),
+		obs:        obs,
+		ids:        newIDs(),
+		numbered:   history.NewNumbered(process),
+		unnumbered: history.NewUnnumbered(lifetime),
+		expiredIDs: history.NewExpiredIDs(),
+		lifetime:   lifetime,
+		scopes:     make(map[catalog.Scope]*scope),
 	}
 }
 
@@ -181,8 +184,8 @@ func (l *Ledger) SetLifetime(d time.Duration) {
 		return
 	}
 	l.lifetime = d
-	l.foreign.left.keep = d
-	l.pasts.turnEvery = max(pastTurn, 2*d)
+	l.numbered.SetLifetime(d)
+	l.unnumbered.SetLifetime(d)
 }
 
 // PutRank makes r known under its slot, without load. It does nothing if that is
@@ -268,8 +271,8 @@ func (l *Ledger) Stats() Stats {
 		Freed:      l.freed.Load(),
 		Expired:    l.expired.Load(),
 		Dropped:    l.dropped.Load(),
-		Merged:     l.adopted.Load(),
-		EndsMerged: l.merged.Load(),
+		Merged:     l.merged.Load(),
+		EndsMerged: l.endsMerged.Load(),
 		Late:       l.late.Load(),
 
 		LeasesExpired: l.leasesExpired.Load(),

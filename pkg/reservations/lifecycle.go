@@ -1,6 +1,9 @@
 package reservations
 
-import "github.com/select-service/select-service/pkg/catalog"
+import (
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
+)
 
 // The calls below name a reservation by its id. Several live ones can have the
 // same: booked by replicas that did not know of each other, or in several scopes
@@ -40,7 +43,7 @@ func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 func (l *Ledger) Free(id string) error {
 	err := l.with(id, nil, l.free)
 	if err != nil {
-		l.notFreed(overdueID{id: id})
+		l.notFreed(history.ExpiredID{ID: id})
 	}
 	return err
 }
@@ -49,7 +52,7 @@ func (l *Ledger) Free(id string) error {
 func (l *Ledger) FreeIn(sc catalog.Scope, id string) error {
 	err := l.within(sc, id, l.free)
 	if err != nil {
-		l.notFreed(overdueID{sc, true, id})
+		l.notFreed(history.ExpiredID{Scope: sc, PerScope: true, ID: id})
 	}
 	return err
 }
@@ -62,9 +65,17 @@ func (l *Ledger) prefillComplete(r *entry) {
 }
 
 func (l *Ledger) free(r *entry) {
-	r.scope.end(r, freed)
+	r.scope.end(r, history.Freed)
 	l.freed.Add(1)
 	l.obs.Freed(r.event())
+}
+
+// notFreed counts a free that met no live reservation as late if one of that id
+// has expired.
+func (l *Ledger) notFreed(id history.ExpiredID) {
+	if l.expiredIDs.Take(id, l.at()) {
+		l.late.Add(1)
+	}
 }
 
 // within is with for the reservations of one scope.

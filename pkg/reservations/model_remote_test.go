@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // modelPast is what the model remembers of bookings that are not live: plain
@@ -242,11 +243,11 @@ func (m *model) applyFreed(ref Ref) ApplyResult {
 
 // mergeEnded: ended are certain, doubtful only for bookings without lease, leases
 // for the others.
-func (m *model) mergeEnded(process uint64, ended, doubtful, leases []Range) (freed int) {
-	note := func(in map[Origin]bool, ranges []Range) {
+func (m *model) mergeEnded(process uint64, ended, doubtful, leases []history.Range) (freed int) {
+	note := func(in map[Origin]bool, ranges []history.Range) {
 		for _, r := range ranges {
 			for n := r.From; n <= r.To; n++ {
-				in[Origin{process, n}] = true
+				in[Origin{Process: process, Sequence: n}] = true
 			}
 		}
 	}

@@ -105,7 +105,7 @@ func (m *model) book(b *booking, hashes []uint64) error {
 		}
 	}
 	m.past.own++
-	b.origin = Origin{1, m.past.own}
+	b.origin = Origin{Process: 1, Sequence: m.past.own}
 	b.at = m.now
 	m.add(b, hashes)
 	return nil

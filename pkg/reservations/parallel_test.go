@@ -71,7 +71,7 @@ func TestReplicasInParallel(t *testing.T) {
 	for _, r := range w.replicas {
 		ended := r.led.Ended()
 		for _, b := range r.bookings() {
-			if contains(ended[b.Origin.Process].Ranges, b.Origin.Sequence) {
+			if ended[b.Origin.Process].Has(b.Origin.Sequence, false) {
 				t.Errorf("process %d: %v is live and has ended", r.process, b.Origin)
 			}
 		}
@@ -96,7 +96,7 @@ func (w *wire) Booked(e Event) uint64 {
 		PrefillTokens: e.PrefillTokens, TrackPrefill: e.TrackPrefill, Lease: e.Lease,
 	}
 	return w.count(func(seq uint64) func(*Ledger) {
-		b.Origin = Origin{w.process, seq}
+		b.Origin = Origin{Process: w.process, Sequence: seq}
 		return func(l *Ledger) { l.ApplyBooked(b) }
 	})
 }
@@ -120,7 +120,7 @@ func (w *wire) Freed(e Event) {
 }
 
 func (w *wire) ref(e Event, seq uint64) Ref {
-	return Ref{Origin: e.Origin, Scope: e.Scope, ID: e.ID, Rank: e.Rank, Event: Origin{w.process, seq}}
+	return Ref{Origin: e.Origin, Scope: e.Scope, ID: e.ID, Rank: e.Rank, Event: Origin{Process: w.process, Sequence: seq}}
 }
 
 func (w *wire) count(event func(seq uint64) func(*Ledger)) uint64 {

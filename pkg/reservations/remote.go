@@ -1,30 +1,25 @@
 package reservations
 
 import (
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// Origin names a booking over all replicas: the process that accepted it, and
-// the sequence number that this process gave to the event of its acceptance.
-// Numbers begin with 1 and are never used again. Processes that do not number
-// their events (Dynamo's) have Sequence 0; their bookings are told apart by
-// scope and id.
-type Origin struct{ Process, Sequence uint64 }
+// Origin names a reservation over all replicas: see history.Origin.
+type Origin = history.Origin
 
-// counts reports whether the process numbers its bookings.
-func (o Origin) counts() bool { return o.Sequence != 0 }
-
-// Reservation is a live booking as replicas tell each other of it.
+// Reservation is a live reservation as replicas tell each other of it.
 //
-// What a replica knows is a set of bookings, by identity, and the set of those
-// that have ended by a free or by age. Two replicas are joined by uniting both
-// sets and taking the ended ones out of the first; a prefill once complete stays
-// complete. Messages may therefore be lost, repeated, late and in any order:
-// after the next exchange of Bookings and Ended the replicas agree. A booking
-// that went with its rank here is never taken again by this ledger. It is
-// reported as ended only by the process that accepted it, whose callers cannot
+// What a replica knows is a set of live reservations, by origin, and the set of
+// those that have ended by a free or by age. Two replicas are joined by uniting
+// both sets and removing the ended ones from the first; a prefill that is complete
+// stays complete. Messages may therefore be lost, repeated, late and in any order:
+// after the next exchange of Reservations and Ended the replicas agree. A
+// reservation that went with its rank here is never taken again by this ledger. It
+// is reported as ended only by the process that accepted it, whose callers cannot
 // end it any more; another process may have lost the rank by itself. Replicas
 // agree on prompt blocks, prefill tokens and requests; output blocks stay local.
 type Reservation struct {
@@ -38,49 +33,62 @@ type Reservation struct {
 	TrackPrefill   bool
 	PrefillDone    bool
 	ExpectedOutput *uint32 // tokens
-	// Age is the time since the acceptance, as far as known. A booking of 300 s
-	// or more is refused; the others live for the rest of the 300 s. Of several
-	// ages the greatest is right.
+	// Age is the time since the acceptance, as far as known. A reservation that is
+	// as old as the lifetime (300 s) is refused; a younger one lives for the rest of
+	// it. Of several ages the greatest is right.
 	Age time.Duration
-	// Lease, if positive, replaces the 300 s: the booking lives for this time after
-	// its last renewal, and here a little longer (see slack).
+	// Lease, if positive, replaces the lifetime: the reservation lives for this time
+	// after its last renewal, and here a little longer (see slack).
 	Lease time.Duration
 	// Renewed is the last renewal, as the time since the acceptance.
 	Renewed time.Duration
 }
 
-// Ref names the booking that an event is about.
+// key names a reservation without sequence number.
+func (b *Reservation) key() history.Key {
+	return history.Key{Process: b.Origin.Process, Scope: b.Scope, ID: b.ID}
+}
+
+// renewed is the last renewal, which was not in the future.
+func (b *Reservation) renewed() time.Duration { return max(0, min(b.Renewed, b.Age)) }
+
+// Ref names the reservation that an event is about.
 type Ref struct {
-	// Origin is the booking's, or the sender's process and Sequence 0 if the
+	// Origin is the reservation's, or the sender's process and Sequence 0 if the
 	// sender does not say: then Rank decides, and among several the sender's own.
 	Origin Origin
 	Scope  catalog.Scope
 	ID     string
 	Rank   catalog.Rank
 	// Event is the sender's process and its number of this event, zero if it does
-	// not number its events. No booking has this number; to note it keeps Ended
+	// not number its events. No reservation has this number; to note it keeps Ended
 	// short and has no other effect.
 	Event Origin
+}
+
+func (f *Ref) key() history.Key {
+	return history.Key{Process: f.Origin.Process, Scope: f.Scope, ID: f.ID}
 }
 
 // ApplyResult says what became of a message.
 type ApplyResult uint8
 
-// The verdicts. A message that is refused because scope or rank is unknown, as
+// The results. A message that is refused because scope or rank is unknown, as
 // Stale, or as Full leaves no trace; except that the end and the completed
-// prefill of a booking with a sequence number are always noted.
+// prefill of a reservation with a sequence number are always noted.
 const (
 	// Applied: the ledger has changed as the message says.
 	Applied ApplyResult = iota
-	// Updated: the booking is live already; its prefill is complete now.
+	// Updated: the reservation is live already; its prefill is complete now.
 	Updated
 	// Known: nothing is new. Also for an event of a process that does not number
-	// its bookings if the id is live in the scope (dynamo-kv-router 1.6.1).
+	// its reservations if the id is live in the scope (dynamo-kv-router 1.6.1).
 	Known
-	// Ended: the booking has ended, or went with its rank here, and will never be
-	// live again.
+	// Ended: the reservation has ended, or went with its rank here, and will never
+	// be live again.
 	Ended
-	// Stale: the booking is 300 s old or older, or its lease has run out.
+	// Stale: the reservation is as old as the lifetime or older, or its lease has
+	// run out.
 	Stale
 	// UnknownScope: the scope has no rank here.
 	UnknownScope
@@ -88,10 +96,10 @@ const (
 	UnknownRank
 	// WrongRank: the id is live in the scope, but not on that rank.
 	WrongRank
-	// UnknownID: no such booking is live. If it comes later it will count as
+	// UnknownID: no such reservation is live. If it comes later it will count as
 	// ended, or its prefill as complete, where this can be remembered.
 	UnknownID
-	// Full: as many other processes as can be remembered have live bookings.
+	// Full: as many other processes as can be remembered have live reservations.
 	Full
 )
 
@@ -108,28 +116,40 @@ func (v ApplyResult) String() string {
 	return "invalid"
 }
 
-// ApplyBooked applies the event that a process has accepted a booking. One
+// resultOf translates what the history says of a reservation that is not live.
+func resultOf(s history.Standing) ApplyResult {
+	switch s {
+	case history.HasEnded:
+		return Ended
+	case history.NoRoom:
+		return Full
+	}
+	return UnknownID
+}
+
+// ApplyBooked applies the event that a process has accepted a reservation. One
 // without sequence number is refused as Ended if its end came within the 10 s
 // before, and its prefill is complete if that came (dynamo-kv-router 1.3.1 sends
 // its events in any order).
 func (l *Ledger) ApplyBooked(b Reservation) ApplyResult { return l.apply(&b, false) }
 
-// MergeReservation joins a booking of another replica's Bookings. One without sequence
-// number is refused as Ended also if it was live here within the last 300 s.
+// MergeReservation joins a reservation of another replica's Reservations. One
+// without sequence number is refused as Ended also if it was live here within the
+// last lifetime.
 func (l *Ledger) MergeReservation(b Reservation) ApplyResult {
 	v := l.apply(&b, true)
 	if v == Applied {
-		l.adopted.Add(1)
+		l.merged.Add(1)
 	}
 	return v
 }
 
-// ApplyPrefillCompleted applies the event that a prefill is complete. If nothing
-// is there this is remembered as ApplyFreed remembers an end.
+// ApplyPrefillCompleted applies the event that a prefill is complete. If the
+// reservation is not live this is remembered as ApplyFreed remembers an end.
 func (l *Ledger) ApplyPrefillCompleted(ref Ref) ApplyResult {
 	at := l.at()
-	ended := l.pasts.complete(ref.Origin, ref.Event, at) // first: see Ledger
-	early := func() { l.foreign.completedEarly(ref.Origin.Process, ref.Scope, ref.ID, at) }
+	ended := l.numbered.Complete(ref.Origin, ref.Event, at) // first: see Ledger
+	early := func() { l.unnumbered.CompletedEarly(ref.key(), at) }
 	return l.applyStep(ref, ended, early, func(s *scope, r *entry) ApplyResult {
 		if r.done {
 			return Known
@@ -139,23 +159,43 @@ func (l *Ledger) ApplyPrefillCompleted(ref Ref) ApplyResult {
 	})
 }
 
-// ApplyFreed applies the event that a booking was freed. If nothing is there the
-// end is remembered: for good if the booking has a sequence number, else for the
-// next event of the same sender, scope and id within 10 s.
+// ApplyFreed applies the event that a reservation was freed. If it is not live the
+// end is remembered: for good if it has a sequence number, else for the next event
+// of the same sender, scope and id within 10 s.
 func (l *Ledger) ApplyFreed(ref Ref) ApplyResult {
 	at := l.at()
-	ended := l.pasts.end(ref.Origin, ref.Event, at) // first: see Ledger
-	early := func() { l.foreign.freedEarly(ref.Origin.Process, ref.Scope, ref.ID, at) }
+	ended := l.numbered.End(ref.Origin, ref.Event, at) // first: see Ledger
+	early := func() { l.unnumbered.FreedEarly(ref.key(), at) }
 	return l.applyStep(ref, ended, early, func(s *scope, r *entry) ApplyResult {
-		s.end(r, freed)
+		s.end(r, history.Freed)
 		l.freed.Add(1)
 		return Applied
 	})
 }
 
-// applyStep runs apply on the live reservation that ref means. If there is none it
+// ApplyRenewed applies the event that a reservation was renewed, which Ref.Event
+// does not number. It counts from now on: the sender may count from later than
+// this ledger, and a lease must not end early. UnknownID says that the sender has
+// a reservation which could be live here, too.
+func (l *Ledger) ApplyRenewed(ref Ref) ApplyResult {
+	return l.find(ref, func(s *scope, r *entry, _ ApplyResult) ApplyResult {
+		switch _, known := s.slots[ref.Rank]; {
+		case r != nil && r.lease != nil:
+			r.lease.touched = max(r.lease.touched, l.at())
+			s.reschedule(r)
+			return Applied
+		case r != nil:
+			return Known
+		case !known:
+			return UnknownRank
+		}
+		return resultOf(l.numbered.Missing(ref.Origin))
+	})
+}
+
+// applyStep runs apply on the live reservation that ref names. If there is none it
 // has ended, or early notes the step of a process that does not number its events:
-// the booking may follow.
+// the reservation may follow.
 func (l *Ledger) applyStep(ref Ref, ended bool, early func(), apply func(*scope, *entry) ApplyResult) ApplyResult {
 	return l.find(ref, func(s *scope, r *entry, why ApplyResult) ApplyResult {
 		switch {
@@ -163,7 +203,7 @@ func (l *Ledger) applyStep(ref Ref, ended bool, early func(), apply func(*scope,
 			return apply(s, r)
 		case ended:
 			return Ended
-		case why == UnknownID && !ref.Origin.counts():
+		case why == UnknownID && !ref.Origin.Numbered():
 			early()
 		}
 		return why
@@ -171,7 +211,7 @@ func (l *Ledger) applyStep(ref Ref, ended bool, early func(), apply func(*scope,
 }
 
 // find runs f under the lock of the scope, on the live reservation that ref
-// means, or on nil and why there is none.
+// names, or on nil and why there is none.
 func (l *Ledger) find(ref Ref, f func(*scope, *entry, ApplyResult) ApplyResult) ApplyResult {
 	s := l.scope(ref.Scope)
 	if s == nil {
@@ -179,8 +219,8 @@ func (l *Ledger) find(ref Ref, f func(*scope, *entry, ApplyResult) ApplyResult) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ref.Origin.counts() {
-		r, _ := l.ids.identified(ref.Origin, s, ref.ID)
+	if ref.Origin.Numbered() {
+		r, _ := l.ids.byOrigin(ref.Origin, s, ref.ID)
 		return f(s, r, UnknownID)
 	}
 	r, any := l.ids.onRank(s, ref.ID, ref.Rank, ref.Origin.Process)
@@ -190,7 +230,7 @@ func (l *Ledger) find(ref Ref, f func(*scope, *entry, ApplyResult) ApplyResult) 
 	return f(s, r, UnknownID)
 }
 
-// apply is ApplyBooked and, for a booking of a snapshot, Adopt.
+// apply is ApplyBooked and, for a reservation of a snapshot, MergeReservation.
 func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	s := l.scope(b.Scope)
 	if s == nil {
@@ -201,23 +241,23 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	at := l.at()
 	s.sweep(at)
 
-	numbered := b.Origin.counts()
+	numbered := b.Origin.Numbered()
 	unnumberedEvent := !numbered && !snapshot
 	completed, ended := false, false
 	if !numbered {
-		completed, ended = l.foreign.past(b, snapshot, at)
+		completed, ended = l.unnumbered.Before(b.key(), snapshot, at)
 	}
-	live, any := l.ids.identified(b.Origin, s, b.ID)
+	live, any := l.ids.byOrigin(b.Origin, s, b.ID)
 	if live != nil {
 		if unnumberedEvent {
-			l.foreign.came(b, at)
+			l.unnumbered.Booked(b.key(), at)
 		}
 		return s.join(live, b, at)
 	}
-	if b.Origin.Process == l.process { // what this process accepted, it knows
+	if b.Origin.Process == l.process { // it is not live, so it has ended
 		return Ended
 	}
-	leased, deadline := s.terms(b, at)
+	lease, deadline := s.terms(b, at)
 	if deadline <= at {
 		return Stale
 	}
@@ -226,13 +266,14 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 		return UnknownRank
 	}
 	if numbered {
-		var v ApplyResult
-		if v, completed = l.pasts.admit(b.Origin, at, snapshot && leased != nil); v != Applied {
-			return v
+		var standing history.Standing
+		standing, completed = l.numbered.Admit(b.Origin, at, snapshot && lease != nil)
+		if standing != history.MayLive {
+			return resultOf(standing)
 		}
 	}
 	if unnumberedEvent {
-		l.foreign.came(b, at)
+		l.unnumbered.Booked(b.key(), at)
 	}
 	switch {
 	case ended:
@@ -253,7 +294,7 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 		track:    b.TrackPrefill,
 		done:     b.PrefillDone || completed,
 		deadline: deadline,
-		lease:    leased,
+		lease:    lease,
 	}
 	l.ids.enter(r)
 	s.add(r)
@@ -262,11 +303,11 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	return Applied
 }
 
-// terms returns the lease of a booking of another process, or nil, and when it
+// terms returns the lease of a reservation of another process, or nil, and when it
 // ends here.
 func (s *scope) terms(b *Reservation, at time.Duration) (x *lease, deadline time.Duration) {
 	accepted := at - max(b.Age, 0)
-	if b.Lease <= 0 || !b.Origin.counts() {
+	if b.Lease <= 0 || !b.Origin.Numbered() {
 		return nil, accepted + s.ledger.lifetime
 	}
 	x = newLease(b.Lease, accepted)
@@ -274,11 +315,8 @@ func (s *scope) terms(b *Reservation, at time.Duration) (x *lease, deadline time
 	return x, s.leaseEnd(b.Origin, x)
 }
 
-// renewed is the last renewal, which was not in the future.
-func (b *Reservation) renewed() time.Duration { return max(0, min(b.Renewed, b.Age)) }
-
 // join adds to a live reservation what another replica knows of it. The greater
-// age is the right one: each replica counts from when it heard of the booking.
+// age is the right one: each replica counts from when it heard of the reservation.
 func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	accepted := at - max(b.Age, 0)
 	own := r.origin.Process == s.ledger.process
@@ -290,7 +328,7 @@ func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	case accepted+s.ledger.lifetime < r.deadline:
 		s.postpone(r, accepted+s.ledger.lifetime)
 	}
-	if r.lease == nil && !own { // who told of it may know of no leases
+	if r.lease == nil && !own { // the replica that told of it may know of no leases
 		s.grant(r, b, at)
 	}
 	if b.PrefillDone && !r.done {
@@ -314,36 +352,85 @@ func (s *scope) grant(r *entry, b *Reservation, at time.Duration) {
 	}
 }
 
-// ApplyRenewed applies the event that a booking was renewed, which Ref.Event does
-// not number. It counts from now on: the sender may count from later than this
-// ledger, and a lease must not end early. UnknownID says that the sender has a
-// booking which could live here, too.
-func (l *Ledger) ApplyRenewed(ref Ref) ApplyResult {
-	return l.find(ref, func(s *scope, r *entry, _ ApplyResult) ApplyResult {
-		switch _, rank := s.slots[ref.Rank]; {
-		case r != nil && r.lease != nil:
-			r.lease.touched = max(r.lease.touched, l.at())
-			s.reschedule(r)
-			return Applied
-		case r != nil:
-			return Known
-		case !rank:
-			return UnknownRank
-		}
-		return l.pasts.missing(ref.Origin)
-	})
-}
-
-// remember notes that a booking is live no more. Of its own ones the ledger
+// remember notes that a reservation is live no more. Of its own ones the ledger
 // needs no note: what it accepted and is not live has ended.
-func (l *Ledger) remember(r *entry, how endReason) {
+func (l *Ledger) remember(r *entry, why history.EndReason) {
 	switch {
 	case r.origin.Process == l.process:
-	case r.origin.counts() && r.lease != nil:
-		l.pasts.leaveLease(r, how, l.at())
-	case r.origin.counts():
-		l.pasts.leave(r.origin, how)
+	case r.origin.Numbered() && r.lease != nil:
+		l.numbered.LeaveLeased(r.origin, why, history.Lease{
+			Accepted:    r.lease.accepted,
+			Longest:     r.lease.length + slack(r.lease.length),
+			PrefillDone: r.done,
+		}, l.at())
+	case r.origin.Numbered():
+		l.numbered.Leave(r.origin, why)
 	default:
-		l.foreign.leave(r.origin.Process, r.scope.name, r.id, l.at())
+		l.unnumbered.Leave(history.Key{Process: r.origin.Process, Scope: r.scope.name, ID: r.id}, l.at())
 	}
+}
+
+// Ended returns, for every process that numbers its reservations and that the
+// ledger has heard of, what has ended. Of other processes all numbers below the
+// last 2^23 are assumed to have ended, and all that are older than two lifetimes
+// (600 s at least). Reservations that went with their rank here have ended if this
+// process accepted them.
+func (l *Ledger) Ended() map[uint64]history.EndedSet {
+	out := l.numbered.Ended()
+	// What this process named up to here is entered, or its scope is locked until
+	// it is: each finds it, unless it has ended by then.
+	last := l.named.Load()
+	if last == 0 {
+		return out
+	}
+	var open []uint64
+	l.each(func(_ *scope, some []listed) {
+		for _, x := range some {
+			if x.origin.Process == l.process {
+				open = append(open, x.origin.Sequence)
+			}
+		}
+	})
+	if own := history.AllBut(last, open); len(own) > 0 {
+		out[l.process] = history.EndedSet{Ranges: own}
+	}
+	return out
+}
+
+// MergeEnded joins what another replica's Ended says of one process: its
+// reservations of these numbers never become live again. It returns how many ended
+// just now. Ranges may overlap and come in any order.
+func (l *Ledger) MergeEnded(process uint64, ended history.EndedSet) (freed int) {
+	ended = ended.Normalized()
+	l.numbered.Merge(process, ended, l.at())
+	if process != l.process && l.numbered.Live(process) == 0 {
+		return 0
+	}
+	l.each(func(s *scope, some []listed) {
+		due := some[:0]
+		for _, x := range some {
+			if x.origin.Process == process && x.origin.Numbered() && ended.Has(x.origin.Sequence, x.lease > 0) {
+				due = append(due, x)
+			}
+		}
+		freed += s.endListed(due)
+	})
+	l.freed.Add(uint64(freed))
+	l.endsMerged.Add(uint64(freed))
+	return freed
+}
+
+// endListed ends those that are live still, a few per lock.
+func (s *scope) endListed(due []listed) (ended int) {
+	for part := range slices.Chunk(due, sweepPerLock) {
+		s.mu.Lock()
+		for _, x := range part {
+			if !x.ended {
+				s.end(x.entry, history.Freed)
+				ended++
+			}
+		}
+		s.mu.Unlock()
+	}
+	return ended
 }

@@ -10,17 +10,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // remote returns a booking of another process on worker 0 of the test scope.
 func remote(process, sequence uint64, id string) Reservation {
 	return Reservation{
-		Origin: Origin{process, sequence}, Scope: testScope, ID: id, Hashes: []uint64{1, 2},
+		Origin: Origin{Process: process, Sequence: sequence}, Scope: testScope, ID: id, Hashes: []uint64{1, 2},
 		PrefillTokens: 10, TrackPrefill: true,
 	}
 }
 
 // refTo names a booking as the process does that accepted it.
+// span is a range of sequence numbers.
+func span(from, to uint64) history.Range { return history.Range{From: from, To: to} }
+
 func refTo(b Reservation) Ref {
 	return Ref{Origin: b.Origin, Scope: b.Scope, ID: b.ID, Rank: b.Rank}
 }
@@ -52,7 +56,7 @@ func TestAnyOrder(t *testing.T) {
 		"complete": func(l *Ledger) { l.ApplyPrefillCompleted(refTo(b)) },
 		"done":     func(l *Ledger) { l.MergeReservation(done) },
 		"freed":    func(l *Ledger) { l.ApplyFreed(refTo(b)) },
-		"merged":   func(l *Ledger) { l.MergeEnded(2, EndedSet{Ranges: []Range{{7, 7}}}) },
+		"merged":   func(l *Ledger) { l.MergeEnded(2, history.EndedSet{Ranges: []history.Range{span(7, 7)}}) },
 	}
 	for _, tc := range []struct {
 		of   []string
@@ -163,12 +167,12 @@ func TestDroppedStaysAway(t *testing.T) {
 	if err := l.Free("next"); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(map[uint64]EndedSet{1: {Ranges: []Range{{1, 2}}}}, l.Ended()); d != "" {
+	if d := cmp.Diff(map[uint64]history.EndedSet{1: {Ranges: []history.Range{span(1, 2)}}}, l.Ended()); d != "" {
 		t.Errorf("ended: -want +got\n%s", d)
 	}
 	l.ApplyFreed(refTo(remote(2, 7, "x")))
 	l.ApplyFreed(refTo(own))
-	if d := cmp.Diff(map[uint64]EndedSet{1: {Ranges: []Range{{1, 2}}}, 2: {Ranges: []Range{{7, 7}}}}, l.Ended()); d != "" {
+	if d := cmp.Diff(map[uint64]history.EndedSet{1: {Ranges: []history.Range{span(1, 2)}}, 2: {Ranges: []history.Range{span(7, 7)}}}, l.Ended()); d != "" {
 		t.Errorf("ended: -want +got\n%s", d)
 	}
 }
@@ -204,7 +208,7 @@ func TestRestart(t *testing.T) {
 	if err := last.Free("a"); err != nil {
 		t.Error(err)
 	}
-	event := Event{Scope: testScope, ID: "a", Origin: Origin{1, 1}}
+	event := Event{Scope: testScope, ID: "a", Origin: Origin{Process: 1, Sequence: 1}}
 	if d := cmp.Diff([]step{{"prefill", event}, {"freed", event}}, rec.steps); d != "" {
 		t.Errorf("events -want +got\n%s", d)
 	}
@@ -386,14 +390,14 @@ func TestHugeNumbers(t *testing.T) {
 		l.ApplyBooked(b)
 	}
 	wantLoad(t, l, math.MaxUint64, 2, 2) // the last number names nothing
-	for _, ranges := range [][]Range{{{0, math.MaxUint64}}, {{math.MaxUint64, math.MaxUint64}, {9, 3}}, nil} {
+	for _, ranges := range [][]history.Range{{span(0, math.MaxUint64)}, {span(math.MaxUint64, math.MaxUint64), span(9, 3)}, nil} {
 		for n := range uint64(3) {
-			l.MergeEnded(n+1, EndedSet{Ranges: ranges})
+			l.MergeEnded(n+1, history.EndedSet{Ranges: ranges})
 		}
 	}
 	wantLoad(t, l, 0, 0, 0)
-	if d := cmp.Diff([]Range{{1, math.MaxUint64 - 1}}, l.Ended()[3].Ranges); d != "" {
+	if d := cmp.Diff([]history.Range{span(1, math.MaxUint64-1)}, l.Ended()[3].Ranges); d != "" {
 		t.Errorf("ended: -want +got\n%s", d)
 	}
-	wantVerdict(t, "free", l.ApplyFreed(Ref{Origin: Origin{4, math.MaxUint64}, Scope: testScope}), Ended)
+	wantVerdict(t, "free", l.ApplyFreed(Ref{Origin: Origin{Process: 4, Sequence: math.MaxUint64}, Scope: testScope}), Ended)
 }

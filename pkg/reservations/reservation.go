@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // entry is one live booking. The fields of the first group never change
@@ -54,6 +55,14 @@ func (r *entry) accepted() time.Duration {
 		return r.lease.accepted
 	}
 	return r.deadline - r.scope.ledger.lifetime
+}
+
+// expiredID is what the caller frees r by.
+func (r *entry) expiredID() history.ExpiredID {
+	if r.perScope {
+		return history.ExpiredID{Scope: r.scope.name, PerScope: true, ID: r.id}
+	}
+	return history.ExpiredID{ID: r.id}
 }
 
 func (r *entry) event() Event {

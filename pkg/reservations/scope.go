@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // scope is the ledger of one scope.
@@ -82,7 +83,7 @@ func (s *scope) clearSlot(slot uint32) (freed int) {
 	l := &s.loads[slot]
 	freed = len(l.held)
 	for len(l.held) > 0 {
-		s.end(l.held[len(l.held)-1], rankRemoved)
+		s.end(l.held[len(l.held)-1], history.RankRemoved)
 	}
 	if s.slots[l.rank] == slot {
 		delete(s.slots, l.rank)
@@ -205,17 +206,8 @@ func (s *scope) release(r *entry, hashes []uint64) {
 	}
 }
 
-// endReason is how a reservation ended.
-type endReason uint8
-
-const (
-	freed        endReason = iota // by a caller or by age: for all replicas and for good
-	rankRemoved                   // with its rank: for this ledger only, and for good
-	leaseExpired                  // its lease was not renewed as far as is known here
-)
-
 // end takes the whole load of a reservation off its rank and frees its id.
-func (s *scope) end(r *entry, how endReason) {
+func (s *scope) end(r *entry, why history.EndReason) {
 	l := &s.loads[r.slot]
 	s.release(r, r.hashes)
 	l.blocks -= r.plain + r.aged
@@ -231,7 +223,7 @@ func (s *scope) end(r *entry, how endReason) {
 	}
 	s.entries.remove(r)
 	s.ledger.ids.release(r)
-	s.ledger.remember(r, how)
+	s.ledger.remember(r, why)
 	r.ended = true
 	s.publish(r.slot)
 	if r.callerState != nil {

@@ -1,115 +1,21 @@
 package reservations
 
 import (
-	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
-
-// TestBitmap proves that a bitmap is the set of what was put in, and its ranges
-// the shortest list of them.
-func TestBitmap(t *testing.T) {
-	for seed := range uint64(30) {
-		rnd := rand.New(rand.NewPCG(seed, 3))
-		b, want := make(bitmap), make(map[uint64]bool)
-		base := rnd.Uint64N(1 << 40)
-		for range 200 {
-			from := base + rnd.Uint64N(40_000)
-			to := from + rnd.Uint64N(3)*rnd.Uint64N(150)
-			if from == to {
-				b.set(from)
-			} else {
-				b.setRange(from, to)
-			}
-			for n := from; n <= to; n++ {
-				want[n] = true
-			}
-		}
-		floor := base + rnd.Uint64N(30_000)
-		b.prune(floor)
-		var ranges []Range
-		for n := floor + 1; n < base+42_000; n++ {
-			if want[n] != b.has(n) {
-				t.Fatalf("seed %d: %d is in: %v, want %v", seed, n, b.has(n), want[n])
-			}
-			switch last := len(ranges) - 1; {
-			case !want[n]:
-			case last >= 0 && ranges[last].To == n-1:
-				ranges[last].To = n
-			default:
-				ranges = append(ranges, Range{n, n})
-			}
-		}
-		if d := cmp.Diff(ranges, b.clone().appendRanges(nil, floor)); d != "" {
-			t.Fatalf("seed %d: -want +got\n%s", seed, d)
-		}
-	}
-}
-
-// TestAscending proves that ranges in any order are brought into one that has
-// the same numbers.
-func TestAscending(t *testing.T) {
-	for seed := range uint64(200) {
-		rnd := rand.New(rand.NewPCG(seed, 4))
-		in := make([]Range, rnd.IntN(8))
-		want := make(map[uint64]bool)
-		for i := range in {
-			in[i] = Range{rnd.Uint64N(40), rnd.Uint64N(40)}
-			for n := in[i].From; n <= in[i].To; n++ {
-				want[n] = true
-			}
-		}
-		before := slices.Clone(in)
-		out := ascending(in)
-		for n := range uint64(41) {
-			if contains(out, n) != want[n] {
-				t.Fatalf("%v: %d is in %v: %v", in, n, out, !want[n])
-			}
-		}
-		if !slices.Equal(before, in) {
-			t.Fatal("the argument has changed")
-		}
-	}
-}
-
-// TestWindow proves that what lies far behind the latest number of a process
-// counts as ended, and that memory follows the window.
-func TestWindow(t *testing.T) {
-	p := newPasts(1)
-	admit := func(n uint64) ApplyResult {
-		v, _ := p.admit(Origin{2, n}, 0, false)
-		return v
-	}
-	wantVerdict(t, "first", admit(5), Applied)
-	wantVerdict(t, "far ahead", admit(pastWindow+100), Applied)
-	wantVerdict(t, "below the window", admit(100), Ended)
-	wantVerdict(t, "in the window", admit(101), Applied)
-	if d := cmp.Diff(map[uint64]EndedSet{2: {Ranges: []Range{{1, 100}}, Assumed: 100}}, p.ends()); d != "" {
-		t.Errorf("-want +got\n%s", d)
-	}
-	for n := uint64(1); n < 4*pastWindow; n += 5001 { // a page for nearly every number
-		p.end(Origin{2, n}, Origin{}, 0)
-		p.complete(Origin{2, n + 1}, Origin{}, 0)
-	}
-	x := p.of[2]
-	for _, b := range []bitmap{x.ended, x.completed} {
-		if pages := len(b); pages > pastWindow>>pageShift+1 {
-			t.Errorf("%d pages", pages)
-		}
-	}
-}
 
 // TestOldNumbersEnd proves that numbers heard of more than 600 s ago end, so
 // that a slow process does not leave millions of single numbers in Ended.
 func TestOldNumbersEnd(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	for n := uint64(2); n < 4_000; n += 2 {
-		l.MergeEnded(2, EndedSet{Ranges: []Range{{n, n}}})
+		l.MergeEnded(2, history.EndedSet{Ranges: []history.Range{span(n, n)}})
 		clock.advance(time.Second)
 		l.Expire()
 	}
@@ -127,7 +33,7 @@ func TestOldNumbersEnd(t *testing.T) {
 // booking.
 func TestProcessesBounded(t *testing.T) {
 	l, clock := withRanks(1, nil)
-	for n := range uint64(maxPasts) {
+	for n := range uint64(history.MaxProcesses) {
 		clock.advance(time.Millisecond)
 		b := remote(100+n, 1, "x")
 		wantVerdict(t, "book", l.ApplyBooked(b), Applied)
@@ -141,9 +47,6 @@ func TestProcessesBounded(t *testing.T) {
 	wantVerdict(t, "in place of 150", l.ApplyBooked(remote(99, 1, "x")), Applied)
 	wantVerdict(t, "120 is remembered", l.ApplyBooked(remote(120, 1, "x")), Ended)
 	wantVerdict(t, "in place of 120", l.ApplyBooked(remote(150, 2, "x")), Applied)
-	if n := len(l.pasts.of); n != maxPasts {
-		t.Errorf("%d processes", n)
-	}
 }
 
 // TestEarlyFree proves for a process that does not number its bookings that a
@@ -167,7 +70,7 @@ func TestEarlyFree(t *testing.T) {
 	wantVerdict(t, "its id is live", l.ApplyBooked(b), Known)
 	wantVerdict(t, "free", l.ApplyFreed(refTo(other)), Applied)
 	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
-	clock.advance(earlyFor)
+	clock.advance(history.EarlyFor)
 	wantVerdict(t, "too late", l.ApplyBooked(b), Applied)
 }
 
@@ -195,7 +98,7 @@ func TestEarlyPrefill(t *testing.T) {
 	prefill("the one before was completed", 16)
 	free()
 
-	clock.advance(earlyFor)
+	clock.advance(history.EarlyFor)
 	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
 	wantVerdict(t, "and freed", l.ApplyFreed(refTo(b)), UnknownID)
 	wantVerdict(t, "its booking", l.ApplyBooked(b), Ended)
@@ -211,14 +114,14 @@ func TestEarlyPrefill(t *testing.T) {
 	wantVerdict(t, "its event", l.ApplyBooked(b), Known)
 	free()
 
-	clock.advance(earlyFor)
+	clock.advance(history.EarlyFor)
 	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
 	bookOn(t, l, testScope, "x", 0, nil)
 	prefill("a call", 100)
 	if err := l.Free("x"); err != nil {
 		t.Fatal(err)
 	}
-	clock.advance(earlyFor)
+	clock.advance(history.EarlyFor)
 	wantVerdict(t, "too late", l.ApplyBooked(b), Applied)
 	prefill("10 s later", 16)
 }
@@ -271,27 +174,5 @@ func TestWhoseID(t *testing.T) {
 		if d := cmp.Diff(want, left()); d != "" {
 			t.Errorf("%v: -want +got\n%s", v, d)
 		}
-	}
-}
-
-// TestRecent proves that a memory holds the latest keys, in number and in time,
-// and nothing in the end.
-func TestRecent(t *testing.T) {
-	r := recent{keep: 10}
-	for n := range uint64(3 * recentKeys) {
-		r.put(n, 0)
-	}
-	if r.has(2*recentKeys-1, 0) || !r.has(2*recentKeys, 0) || len(r.at) != recentKeys {
-		t.Errorf("%d keys", len(r.at))
-	}
-	if cap(r.queue) > 8*recentKeys {
-		t.Errorf("room for %d keys", cap(r.queue))
-	}
-	r.put(2*recentKeys, 9)
-	if r.shed(10); len(r.at) != 1 || !r.has(2*recentKeys, 18) || r.has(2*recentKeys, 19) {
-		t.Errorf("%d keys after a while", len(r.at))
-	}
-	if r.shed(19); r.at != nil || r.queue != nil {
-		t.Errorf("%d keys in the end", len(r.at))
 	}
 }

@@ -60,8 +60,8 @@ func (tp *tape) place() place {
 	return place{scope, uint32(slot)}
 }
 
-// history plays a tape on the ledger and on the model.
-type history struct {
+// randomRun plays a tape on the ledger and on the model.
+type randomRun struct {
 	*testing.T
 	tape
 	led   *Ledger
@@ -76,7 +76,7 @@ type history struct {
 
 func replay(t *testing.T, data []byte, look int) {
 	clock := newFakeClock()
-	h := &history{T: t, tape: tape{data}, led: New(1, clock.now, nil), model: newModel(), clock: clock}
+	h := &randomRun{T: t, tape: tape{data}, led: New(1, clock.now, nil), model: newModel(), clock: clock}
 	for slot := range uint32(4) {
 		h.put(place{catalog.Scope{Model: "m", Tenant: "a"}, slot}, catalog.Rank{Worker: uint64(slot)})
 	}
@@ -90,7 +90,7 @@ func replay(t *testing.T, data []byte, look int) {
 	h.checkEmptied()
 }
 
-func (h *history) put(p place, r catalog.Rank) {
+func (h *randomRun) put(p place, r catalog.Rank) {
 	if old, ok := h.model.ranks[p]; ok && old != r {
 		h.model.removeRank(p)
 	}
@@ -98,7 +98,7 @@ func (h *history) put(p place, r catalog.Rank) {
 	h.led.PutRank(p.scope, p.slot, r)
 }
 
-func (h *history) step() {
+func (h *randomRun) step() {
 	switch op := h.next(26); op {
 	case 0, 1, 2, 3, 4, 5:
 		h.book()
@@ -156,7 +156,7 @@ func (h *history) step() {
 
 // expire ends what is overdue. Without it the model would not know what the next
 // booking ends.
-func (h *history) expire() {
+func (h *randomRun) expire() {
 	h.Helper()
 	got := h.led.ExpireDue()
 	if h.next(2) == 0 {
@@ -169,7 +169,7 @@ func (h *history) expire() {
 }
 
 // find compares what is found under an id, the companion included.
-func (h *history) find(id string) {
+func (h *randomRun) find(id string) {
 	h.Helper()
 	got, ok := h.led.Find(id)
 	want, wantOK := h.model.holding(id)
@@ -189,13 +189,13 @@ type countedEnd struct{ n int }
 func (c *countedEnd) ReservationEnded() { c.n++ }
 
 // leaseOf is none for most.
-func (h *history) lease() time.Duration {
+func (h *randomRun) lease() time.Duration {
 	return []time.Duration{0, 0, 0, time.Second, 8 * time.Second, 20 * time.Second, 400 * time.Second}[h.next(7)]
 }
 
-func (h *history) id() string { return fmt.Sprint("r", h.next(120)) }
+func (h *randomRun) id() string { return fmt.Sprint("r", h.next(120)) }
 
-func (h *history) book() {
+func (h *randomRun) book() {
 	id, p, hashes := h.id(), h.place(), h.prompt()
 	tokens := uint64(h.next(100))
 	if tokens == 99 {
@@ -218,7 +218,7 @@ func (h *history) book() {
 	h.same("book "+id, err, h.model.book(b, hashes))
 }
 
-func (h *history) same(what string, got, want error) {
+func (h *randomRun) same(what string, got, want error) {
 	h.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		h.Fatalf("%s: error %v, model says %v", what, got, want)
@@ -226,7 +226,7 @@ func (h *history) same(what string, got, want error) {
 }
 
 // compare asks both for everything that can be asked.
-func (h *history) compare() {
+func (h *randomRun) compare() {
 	h.Helper()
 	prompt := h.prompt()
 	for _, scope := range []catalog.Scope{{Model: "m", Tenant: "a"}, {Model: "m", Tenant: "b"}} {
@@ -267,7 +267,7 @@ func (h *history) compare() {
 
 // checkEnds proves that each own booking that is not live was told of its end,
 // once, and no other.
-func (h *history) checkEnds(live int) {
+func (h *randomRun) checkEnds(live int) {
 	h.Helper()
 	want := int(h.model.past.own)
 	for _, b := range h.model.live[:live] {
@@ -295,7 +295,7 @@ type answer struct {
 }
 
 // checkEmptied removes everything and looks for what is left behind.
-func (h *history) checkEmptied() {
+func (h *randomRun) checkEmptied() {
 	scopes := make([]*scope, 0, 2)
 	for _, s := range h.led.scopes {
 		scopes = append(scopes, s)
@@ -330,9 +330,9 @@ func (h *history) checkEmptied() {
 			h.Errorf("%d ids left", n)
 		}
 	}
-	for process, x := range h.led.pasts.of {
-		if x.live != 0 {
-			h.Errorf("%d bookings of process %d counted as live", x.live, process)
+	for _, process := range []uint64{2, 3} {
+		if n := h.led.numbered.Live(process); n != 0 {
+			h.Errorf("%d reservations of process %d are counted as live", n, process)
 		}
 	}
 }

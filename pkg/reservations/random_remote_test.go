@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // message is a booking of another process, and when that accepted it.
@@ -20,7 +21,7 @@ type message struct {
 }
 
 // remote does something that other processes said.
-func (h *history) remote() {
+func (h *randomRun) remote() {
 	switch op := h.next(11); op {
 	case 0, 1, 2:
 		h.deliver(h.accept())
@@ -39,9 +40,9 @@ func (h *history) remote() {
 	case 9:
 		process := []uint64{1, 2, 3}[h.next(3)]
 		ended := h.ranges(process)
-		merged, doubtful := EndedSet{Ranges: ended}, []Range(nil)
+		merged, doubtful := history.EndedSet{Ranges: ended}, []history.Range(nil)
 		if h.next(2) == 0 { // old ones, or from one who knows of no leases
-			merged = EndedSet{Ranges: ended, Assumed: math.MaxUint64, Leases: ended[:h.next(1+len(ended))]}
+			merged = history.EndedSet{Ranges: ended, Assumed: math.MaxUint64, Leases: ended[:h.next(1+len(ended))]}
 			ended, doubtful = nil, ended
 		}
 		if got, want := h.led.MergeEnded(process, merged), h.model.mergeEnded(process, ended, doubtful, merged.Leases); got != want {
@@ -55,7 +56,7 @@ func (h *history) remote() {
 }
 
 // accept makes a booking of another process: 2 and 3 number them, 9 does not.
-func (h *history) accept() message {
+func (h *randomRun) accept() message {
 	p := h.place()
 	b := Reservation{
 		Origin: Origin{Process: []uint64{2, 3, 9}[h.next(3)]},
@@ -77,7 +78,7 @@ func (h *history) accept() message {
 
 // earlier returns one of the latest bookings of others, or one of its own that
 // comes back.
-func (h *history) earlier() (message, bool) {
+func (h *randomRun) earlier() (message, bool) {
 	if n := len(h.model.live); n > 0 && h.next(8) == 0 {
 		b := h.model.live[h.next(n)]
 		return message{Reservation{
@@ -94,7 +95,7 @@ func (h *history) earlier() (message, bool) {
 }
 
 // deliver applies a booking as an event or from a snapshot.
-func (h *history) deliver(m message) {
+func (h *randomRun) deliver(m message) {
 	b := m.Reservation
 	b.Hashes = slices.Clone(b.Hashes)
 	b.Age = h.model.now - m.born
@@ -111,7 +112,7 @@ func (h *history) deliver(m message) {
 }
 
 // ref names a booking, live or not, of whatever process.
-func (h *history) ref() Ref {
+func (h *randomRun) ref() Ref {
 	m, ok := h.earlier()
 	if !ok || h.next(4) == 0 {
 		p := h.place()
@@ -123,13 +124,13 @@ func (h *history) ref() Ref {
 		ref.Origin = Origin{Process: 9}
 	case 1:
 		h.last++
-		ref.Event = Origin{uint64(2 + h.next(2)), h.last}
+		ref.Event = Origin{Process: uint64(2 + h.next(2)), Sequence: h.last}
 	}
 	return ref
 }
 
 // ranges returns up to three short ranges in any order.
-func (h *history) ranges(process uint64) (out []Range) {
+func (h *randomRun) ranges(process uint64) (out []history.Range) {
 	last := h.last
 	if process == 1 {
 		last = h.model.past.own
@@ -139,12 +140,12 @@ func (h *history) ranges(process uint64) (out []Range) {
 	}
 	for range h.next(4) {
 		to := last - min(last-1, uint64(h.next(60)))
-		out = append(out, Range{max(2, to-min(to-1, uint64(h.next(3)))), to}) // from 1 on: see TestAssumed
+		out = append(out, span(max(2, to-min(to-1, uint64(h.next(3)))), to)) // from 1 on: see TestAssumed
 	}
 	return out
 }
 
-func (h *history) verdict(what string, of any, got, want ApplyResult) {
+func (h *randomRun) verdict(what string, of any, got, want ApplyResult) {
 	h.Helper()
 	if got != want {
 		h.Fatalf("%s %+v: %v, model says %v", what, of, got, want)
@@ -152,7 +153,7 @@ func (h *history) verdict(what string, of any, got, want ApplyResult) {
 }
 
 // compareBookings pages through all bookings.
-func (h *history) compareBookings() {
+func (h *randomRun) compareBookings() {
 	h.Helper()
 	var got, want []Reservation
 	limit := 1 + h.next(200)
@@ -190,21 +191,21 @@ func (h *history) compareBookings() {
 }
 
 // compareEnded compares the latest numbers: older ones may count as ended.
-func (h *history) compareEnded() {
+func (h *randomRun) compareEnded() {
 	h.Helper()
 	ended := h.led.Ended()
 	for process, last := range map[uint64]uint64{1: h.model.past.own, 2: h.last, 3: h.last} {
 		for n := last - min(last, 40) + 1; n <= last; n++ {
-			o := Origin{process, n}
-			if got, want := contains(ended[process].Ranges, n), h.model.hasEnded(o); got != want {
+			o := Origin{Process: process, Sequence: n}
+			if got, want := ended[process].Has(n, false), h.model.hasEnded(o); got != want {
 				h.Fatalf("%v ended: %v, model says %v", o, got, want)
 			}
 		}
 	}
 	for _, process := range slices.Sorted(maps.Keys(ended)) {
-		ranges := ended[process].Ranges
-		if d := gocmp.Diff(ascending(ranges), ranges); d != "" {
-			h.Fatalf("ranges of %d are not ascending: -want +got\n%s", process, d)
+		set := ended[process]
+		if d := gocmp.Diff(set.Normalized(), set, cmpopts.EquateEmpty()); d != "" {
+			h.Fatalf("the ranges of %d are not ascending: -want +got\n%s", process, d)
 		}
 	}
 }

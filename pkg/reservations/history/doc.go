@@ -1,0 +1,20 @@
+// Package history remembers which reservations are not live any more, so that a
+// ledger that hears of one again does not enter it a second time.
+//
+// Replicas exchange what they know in messages that may be lost, repeated, late
+// and in any order. A ledger therefore has to recognise the acceptance of a
+// reservation that it has already seen end. What it remembers is bounded:
+//
+//   - Numbered holds the ends of reservations whose process numbers them. It
+//     tells single numbers apart in a window of the last 2^23 of each process;
+//     everything below the window counts as ended. EndedSet is what a replica
+//     tells the others of it.
+//   - Unnumbered holds the latest steps of reservations that have no number,
+//     which are those of dynamo-kv-router, for seconds or for one lifetime.
+//   - ExpiredIDs holds the ids of own reservations that expired before their
+//     callers freed them, to count late frees.
+//
+// All times are durations since a moment that the ledger chose; the package reads
+// no clock. All types are safe for concurrent use, and their locks are innermost:
+// no method calls back.
+package history

@@ -1,0 +1,471 @@
+package history
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// Window is how many of a process's latest sequence numbers are told apart;
+	// what is below counts as ended. 300 s at 20,000 events/s fit.
+	Window = 1 << 23
+	// MaxProcesses bounds the processes, besides the own one, that are remembered.
+	MaxProcesses = 256
+	// minTurn is the shortest turn: a number seen that long ago counts as ended,
+	// for reservations without lease. Twice the default lifetime of 300 s, as an
+	// event may have been under way for long.
+	minTurn = 600 * time.Second
+	// leaseMargin is how much longer than a lease can run its end is remembered.
+	leaseMargin = time.Minute
+	// dropLeasesEvery is how often the ends of leases are searched for old ones.
+	dropLeasesEvery = 30 * time.Second
+	// mergePerLock is how many ranges or numbers Merge notes under one hold of the
+	// lock.
+	mergePerLock = 1024
+)
+
+// Origin names a reservation over all replicas: the process that accepted it, and
+// the sequence number that this process gave to the event of its acceptance.
+// Numbers begin with 1 and are never used again. Processes that do not number
+// their events (Dynamo's) have Sequence 0; their reservations are told apart by
+// scope and id.
+type Origin struct{ Process, Sequence uint64 }
+
+// Numbered reports whether the process numbers its reservations.
+func (o Origin) Numbered() bool { return o.Sequence != 0 }
+
+// EndReason is why a reservation is not live any more.
+type EndReason uint8
+
+// The reasons of an end.
+const (
+	// Freed: by a caller or by age. It has ended for all replicas, for good.
+	Freed EndReason = iota
+	// RankRemoved: its rank went. It has ended for this ledger only, for good.
+	RankRemoved
+	// LeaseExpired: as far as this ledger knows its lease was not renewed. A
+	// snapshot that knows of a renewal may bring it back.
+	LeaseExpired
+)
+
+var endReasons = [...]string{"freed", "rank removed", "lease expired"}
+
+// String returns the reason in words.
+func (e EndReason) String() string {
+	if int(e) < len(endReasons) {
+		return endReasons[e]
+	}
+	return "invalid"
+}
+
+// Standing says whether a reservation that is not live in the ledger may become so.
+type Standing uint8
+
+// The standings.
+const (
+	// MayLive: nothing is known against it.
+	MayLive Standing = iota
+	// HasEnded: it has ended, or went with its rank here.
+	HasEnded
+	// NoRoom: MaxProcesses other processes have live reservations, so that nothing
+	// can be remembered of this one's.
+	NoRoom
+)
+
+// Numbered remembers the reservations of other processes that have sequence
+// numbers and are not live any more. Of the own process it needs no memory: what
+// that accepted and is not live has ended.
+type Numbered struct {
+	own uint64
+	// turn is how long a number that was seen may still matter, if its reservation
+	// has no lease; constant once in use.
+	turn time.Duration
+
+	// mu guards the fields below. It is an innermost lock.
+	mu sync.Mutex
+	of map[uint64]*processHistory // at most MaxProcesses, the own process not among them
+}
+
+// processHistory is what is remembered of one process's numbers.
+type processHistory struct {
+	floor uint64 // all numbers up to it count as ended; never falls
+	// assumed, not above floor: of the numbers up to it the end is inferred from
+	// their age, so that a reservation with a lease may live.
+	assumed uint64
+	high    uint64 // highest number seen
+
+	// The sets below hold numbers above floor. A number may be in several.
+
+	ended     bitmap // ended, or naming no reservation
+	removed   bitmap // went with their rank
+	completed bitmap // prefill complete
+	// leaseExpired are those whose lease ran out here, and those said to have ended
+	// by a replica that may know of no leases: a snapshot may bring them back.
+	leaseExpired bitmap
+	// leases are the ends that are remembered beyond the window.
+	leases endedLeases
+
+	live      int           // reservations in the ledger
+	lastHeard time.Duration // when something came from it last
+	// At turnedAt, turnHigh was the highest number seen.
+	turnHigh uint64
+	turnedAt time.Duration
+	// leasesCheckedAt is when leases was searched for old ends.
+	leasesCheckedAt time.Duration
+}
+
+func newProcessHistory(at time.Duration) *processHistory {
+	return &processHistory{
+		ended: make(bitmap), removed: make(bitmap), completed: make(bitmap), leaseExpired: make(bitmap),
+		leases: make(endedLeases), turnedAt: at, leasesCheckedAt: at,
+	}
+}
+
+// NewNumbered returns an empty memory for the ledger of the process own.
+func NewNumbered(own uint64) *Numbered {
+	return &Numbered{own: own, turn: minTurn, of: make(map[uint64]*processHistory)}
+}
+
+// SetLifetime says how long a reservation without lease lives, instead of 300 s.
+// To be called before the memory is used.
+func (n *Numbered) SetLifetime(d time.Duration) { n.turn = max(minTurn, 2*d) }
+
+// Admit decides whether a reservation of another process may become live, and
+// counts it as live if so. renewed says that its lease is known to run. completed
+// says that its prefill is known to be complete.
+func (n *Numbered) Admit(o Origin, at time.Duration, renewed bool) (s Standing, completed bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	x := n.get(o.Process, at)
+	switch {
+	case x == nil:
+		return NoRoom, false
+	case renewed && x.leaseHasEnded(o.Sequence):
+		return HasEnded, false
+	case !renewed && (x.hasEnded(o.Sequence) || x.removed.has(o.Sequence) || x.leaseExpired.has(o.Sequence)):
+		return HasEnded, false
+	}
+	x.see(o.Sequence)
+	x.live++
+	return MayLive, x.completed.has(o.Sequence)
+}
+
+// Leave notes that a reservation which Admit has counted is live no more.
+func (n *Numbered) Leave(o Origin, why EndReason) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leave(o, why)
+}
+
+// leave needs n.mu.
+func (n *Numbered) leave(o Origin, why EndReason) *processHistory {
+	x := n.of[o.Process] // is there, as live reservations keep it
+	x.live--
+	x.see(o.Sequence)
+	switch {
+	case why == Freed:
+		x.end(o.Sequence)
+	case o.Sequence <= x.floor:
+	case why == RankRemoved:
+		x.removed.set(o.Sequence)
+	case why == LeaseExpired:
+		x.leaseExpired.set(o.Sequence)
+	}
+	return x
+}
+
+// Lease is what LeaveLeased has to know of a reservation with a lease.
+type Lease struct {
+	// Accepted is when the reservation was accepted.
+	Accepted time.Duration
+	// Longest is how long any replica keeps it live after its last renewal.
+	Longest     time.Duration
+	PrefillDone bool
+}
+
+// LeaveLeased is Leave for a reservation with a lease. If others may have it live
+// when its number is too old for the window, its end is remembered by itself.
+func (n *Numbered) LeaveLeased(o Origin, why EndReason, l Lease, at time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	x := n.leave(o, why) // under the same lock: without live reservations it may be evicted
+	if why == LeaseExpired {
+		if l.PrefillDone && o.Sequence > x.floor { // it may come back from a replica that has not heard of that
+			x.completed.set(o.Sequence)
+		}
+		return
+	}
+	keep := l.Longest + leaseMargin
+	if at-l.Accepted+keep > n.turn-leaseMargin {
+		x.leases.put(o.Sequence, endedLease{until: at + keep, tell: why == Freed})
+	}
+}
+
+// Missing says what is known of a reservation that another replica says was
+// renewed and that is not live here.
+func (n *Numbered) Missing(o Origin) Standing {
+	if o.Process == n.own {
+		return HasEnded
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch x := n.of[o.Process]; {
+	case x == nil && len(n.of) >= MaxProcesses:
+		return NoRoom
+	case x != nil && x.leaseHasEnded(o.Sequence):
+		return HasEnded
+	}
+	return MayLive
+}
+
+// End notes the end of a reservation, and that event names none. It reports
+// whether the reservation has ended before, unless it is live. Origins without a
+// number are ignored.
+func (n *Numbered) End(o, event Origin, at time.Duration) (before bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.skip(event, at)
+	x := n.getOther(o, at)
+	if x == nil {
+		return o.Process == n.own
+	}
+	before = x.hasEnded(o.Sequence)
+	x.end(o.Sequence)
+	return before
+}
+
+// Complete notes the completed prefill of a reservation, and that event names
+// none. It reports whether the reservation has ended, unless it is live. Origins
+// without a number are ignored.
+func (n *Numbered) Complete(o, event Origin, at time.Duration) (ended bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.skip(event, at)
+	x := n.getOther(o, at)
+	switch {
+	case x == nil:
+		return o.Process == n.own
+	case x.hasEnded(o.Sequence):
+		return true
+	}
+	x.see(o.Sequence)
+	x.completed.set(o.Sequence)
+	return false
+}
+
+// skip notes that a number names no reservation. It needs n.mu.
+func (n *Numbered) skip(event Origin, at time.Duration) {
+	if x := n.getOther(event, at); x != nil {
+		x.end(event.Sequence)
+	}
+}
+
+// Merge notes what another replica says has ended of one process; e is normalized.
+// What it says of the own process is ignored.
+func (n *Numbered) Merge(process uint64, e EndedSet, at time.Duration) {
+	if process == n.own {
+		return
+	}
+	for part := range slices.Chunk(e.Ranges, mergePerLock) {
+		n.update(process, at, func(x *processHistory) {
+			for _, r := range part {
+				x.mergeRange(r, e.Assumed)
+			}
+		})
+	}
+	for part := range slices.Chunk(firstOf(e.Leases, maxEndedLeases), mergePerLock) {
+		n.update(process, at, func(x *processHistory) {
+			for _, number := range part {
+				x.endLease(number, at+n.turn)
+			}
+		})
+	}
+}
+
+// update runs f on what is remembered of a process, unless there is no room for it.
+func (n *Numbered) update(process uint64, at time.Duration, f func(*processHistory)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if x := n.get(process, at); x != nil {
+		f(x)
+	}
+}
+
+// Live returns how many reservations of another process are counted as live.
+func (n *Numbered) Live(process uint64) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if x := n.of[process]; x != nil {
+		return x.live
+	}
+	return 0
+}
+
+// Ended returns what has ended of the other processes, by process.
+func (n *Numbered) Ended() map[uint64]EndedSet {
+	n.mu.Lock()
+	processes := make([]uint64, 0, len(n.of))
+	for process := range n.of {
+		processes = append(processes, process)
+	}
+	n.mu.Unlock()
+	out := make(map[uint64]EndedSet, len(processes))
+	for _, process := range processes {
+		e, floor, ended := n.copyEnded(process)
+		e.Ranges = ended.appendRanges(appendRange(nil, Range{1, floor}), floor)
+		if len(e.Ranges) > 0 || len(e.Leases) > 0 {
+			out[process] = e
+		}
+	}
+	return out
+}
+
+// copyEnded leaves the ranges to the caller, who makes them without the lock.
+func (n *Numbered) copyEnded(process uint64) (e EndedSet, floor uint64, ended bitmap) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	x := n.of[process]
+	if x == nil {
+		return EndedSet{}, 0, nil
+	}
+	return EndedSet{Assumed: x.assumed, Leases: x.leases.ranges()}, x.floor, x.ended.clone()
+}
+
+// Forget ends all numbers that are too old to matter. To be called about each
+// second.
+func (n *Numbered) Forget(at time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, x := range n.of {
+		if at-x.turnedAt >= n.turn {
+			x.assume(x.turnHigh)
+			x.turnHigh, x.turnedAt = x.high, at
+		}
+		if at-x.leasesCheckedAt >= dropLeasesEvery {
+			x.leases.dropOld(at)
+			x.leasesCheckedAt = at
+		}
+	}
+}
+
+// getOther is get for another process that numbers its reservations, else nil.
+func (n *Numbered) getOther(o Origin, at time.Duration) *processHistory {
+	if !o.Numbered() || o.Process == n.own {
+		return nil
+	}
+	return n.get(o.Process, at)
+}
+
+// get returns the history of a process. A new one takes the place of the one that
+// has no live reservation and was heard of longest ago; nil if there is none. It
+// needs n.mu.
+func (n *Numbered) get(process uint64, at time.Duration) *processHistory {
+	x := n.of[process]
+	if x == nil {
+		if len(n.of) >= MaxProcesses && !n.evict() {
+			return nil
+		}
+		x = newProcessHistory(at)
+		n.of[process] = x
+	}
+	x.lastHeard = at
+	return x
+}
+
+func (n *Numbered) evict() bool {
+	var victim uint64
+	var oldest *processHistory
+	for process, x := range n.of {
+		if x.live == 0 && (oldest == nil || x.lastHeard < oldest.lastHeard) {
+			victim, oldest = process, x
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	delete(n.of, victim)
+	return true
+}
+
+// hasEnded reports whether the reservation of a number, without lease, has ended.
+// The largest number never names a reservation, so that no sum below overflows.
+func (x *processHistory) hasEnded(number uint64) bool {
+	return number <= x.floor || number == math.MaxUint64 || x.ended.has(number)
+}
+
+// leaseHasEnded is hasEnded for a reservation whose lease runs as far as is known.
+func (x *processHistory) leaseHasEnded(number uint64) bool {
+	_, remembered := x.leases[number]
+	return remembered || number > x.assumed && x.hasEnded(number) || x.removed.has(number)
+}
+
+func (x *processHistory) end(number uint64) { x.endRange(Range{number, number}) }
+
+// mergeRange ends a range of which the numbers up to assumed may be those of
+// reservations with a lease.
+func (x *processHistory) mergeRange(r Range, assumed uint64) {
+	if r.From <= assumed {
+		guess := Range{r.From, min(r.To, assumed, math.MaxUint64-1)}
+		x.see(guess.To)
+		switch from := max(guess.From, x.floor+1); {
+		case guess.From == 1:
+			x.assume(guess.To)
+		case from <= guess.To:
+			x.leaseExpired.setRange(from, guess.To)
+		}
+		if r.To <= assumed {
+			return
+		}
+		r.From = assumed + 1
+	}
+	x.endRange(r)
+}
+
+// endLease remembers the end of a long lease that another replica tells of. That
+// replica goes on telling of it, so it is not passed on.
+func (x *processHistory) endLease(number uint64, until time.Duration) {
+	if _, known := x.leases[number]; !known {
+		x.leases.put(number, endedLease{until: until})
+	}
+}
+
+func (x *processHistory) endRange(r Range) {
+	r.To = min(r.To, math.MaxUint64-1)
+	x.see(r.To)
+	switch from := max(r.From, x.floor+1); {
+	case from > r.To:
+	case from == x.floor+1:
+		x.raiseFloor(r.To)
+	default: // no wider than the window
+		x.ended.setRange(from, r.To)
+	}
+}
+
+// see moves the window so that number is in it.
+func (x *processHistory) see(number uint64) {
+	x.high = max(x.high, number)
+	if x.high > Window {
+		x.assume(x.high - Window)
+	}
+}
+
+// assume ends all numbers up to that one but those of leased reservations.
+func (x *processHistory) assume(number uint64) {
+	x.assumed = max(x.assumed, number)
+	x.raiseFloor(number)
+}
+
+func (x *processHistory) raiseFloor(floor uint64) {
+	if floor <= x.floor {
+		return
+	}
+	old := x.floor
+	x.floor = floor
+	if floor>>pageShift != old>>pageShift {
+		for _, b := range []bitmap{x.ended, x.removed, x.completed, x.leaseExpired} {
+			b.prune(floor)
+		}
+	}
+}
