@@ -20,18 +20,23 @@ import (
 // patience is how long a whole session may take; it takes a few seconds.
 const patience = 2 * time.Minute
 
-// TestConductor proves that the session of docs/conductor.md works as it is
+// TestPages proves that the sessions of the documentation work as they are
 // printed, on other ports: each answer has the values of the page.
-func TestConductor(t *testing.T) {
-	play(t, "docs/conductor.md", "13333", "8092", "5500")
-}
-
-// TestOverload is the same for docs/overload.md.
-func TestOverload(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("the page's client needs python3")
+func TestPages(t *testing.T) {
+	for page, ports := range map[string][]string{
+		"callers.md":           {"8092"},
+		"conductor-session.md": {"13333", "8092", "5500"},
+		"diagnose.md":          {"13333", "8092", "5500"},
+		"engines.md":           {"8092"},
+		"overload.md":          {"8092"},
+	} {
+		t.Run(page, func(t *testing.T) {
+			if _, err := exec.LookPath("python3"); err != nil && page == "callers.md" {
+				t.Skip("the page's client needs python3")
+			}
+			play(t, "docs/"+page, ports...)
+		})
 	}
-	play(t, "docs/overload.md", "8092")
 }
 
 // play runs the session of a page, on free ports in place of those that it
@@ -74,7 +79,7 @@ func playText(t *testing.T, root, page, text string, ports ...string) (dir strin
 	return dir
 }
 
-// onFreePorts replaces each of the ports in a page by one that nobody uses.
+// onFreePorts replaces each of the ports in a page by a free one.
 func onFreePorts(t *testing.T, page string, ports ...string) string {
 	t.Helper()
 	for _, port := range ports {
@@ -130,7 +135,7 @@ func run(t *testing.T, dir, page string, steps []step) (reached int) {
 		t.Fatal(err)
 	}
 	err = shell.Wait()
-	_ = end()                                                             // there is nobody left of a session that went well
+	_ = end()                                                             // nothing is left of a session that went well
 	reached, _ = strconv.Atoi(strings.TrimSpace(read(t, dir, "reached"))) // no file: 0
 	switch {
 	case err == nil:

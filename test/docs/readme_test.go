@@ -6,18 +6,27 @@ import (
 	"testing"
 )
 
-// TestFromGo proves that the README's section for Go programs works as it is
-// printed: its program is that of examples/lease, which runs against the service
-// and prints what the section says.
-func TestFromGo(t *testing.T) {
+// TestReadme proves that the README's calls work as they are printed. Building
+// the program is left to the test.
+func TestReadme(t *testing.T) {
 	root := rootOf(t)
-	text := section(t, read(t, root, "README.md"), "From Go")
+	text := section(t, read(t, root, "README.md"), "One call each way")
+	playText(t, root, "README.md", strings.Replace(text, "make build\n", "", 1), "8092")
+}
+
+// TestFromGo proves that the section for Go programs works as it is printed: its
+// program is that of examples/lease, which runs against the service and prints
+// what the section says.
+func TestFromGo(t *testing.T) {
+	const page = "docs/clients.md"
+	root := rootOf(t)
+	text := section(t, read(t, root, page), "From Go")
 	if program := block(t, text, "go"); program != read(t, root, "examples/lease/main.go") {
-		t.Error("the program of the README is not that of examples/lease/main.go")
+		t.Error("the program of the page is not that of examples/lease/main.go")
 	}
-	dir := playText(t, root, "README.md", strings.ReplaceAll(text, "go run ", "go -C '"+root+"' run "), "8092")
+	dir := playText(t, root, page, strings.ReplaceAll(text, "go run ", "go -C '"+root+"' run "), "8092")
 	if want, got := block(t, text, ""), read(t, dir, "output.0"); got != want {
-		t.Errorf("the program printed %q, the README says %q", got, want)
+		t.Errorf("the program printed %q, the page says %q", got, want)
 	}
 }
 

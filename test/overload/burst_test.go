@@ -47,7 +47,7 @@ const latencyProfile = "latency profile"
 const stall = 200 * time.Millisecond
 
 // TestRetryStrategyDrainsBurst proves that clients that retry as
-// docs/overload.md says get through a burst of twice the engines' capacity: each
+// docs/callers.md says get through a burst of twice the engines' capacity: each
 // request succeeds in the end, and the goodput is that of an unguarded model
 // under the same burst at the same time, to 10 % (but for thresholds that are
 // meant for latency). Meanwhile no worker of a guarded model is ever more than

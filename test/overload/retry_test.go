@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The client of docs/overload.md.
+// The client of docs/callers.md.
 const (
 	maxRetries  = 5 // attempts, the first one included
 	longestWait = 60 * time.Second

@@ -9,13 +9,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-const runbook = "https://github.com/select-service/select-service/blob/main/docs/overload.md#"
+const runbook = "https://github.com/select-service/select-service/blob/main/docs/runbook.md#"
 
 // TestRules proves that every alert says how bad it is, what it means, what to
 // do and where that is written, and that every name in an expression is a metric.
 func TestRules(t *testing.T) {
 	known := series(t)
-	page := strings.ToLower(string(read(t, "docs", "overload.md")))
+	page := strings.ToLower(string(read(t, "docs", "runbook.md")))
 	for _, r := range readRules(t) {
 		for _, name := range metrics(r.Expr) {
 			if !known[name] {
@@ -39,7 +39,7 @@ func TestRules(t *testing.T) {
 			t.Errorf("%s links to %s", r.Alert, r.Annotations["runbook_url"])
 		}
 		if !regexp.MustCompile(`(?m)^#+ ` + anchor + `$`).MatchString(page) {
-			t.Errorf("docs/overload.md has no section %s", r.Alert)
+			t.Errorf("docs/runbook.md has no section %s", r.Alert)
 		}
 	}
 }
