@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 
 	"internal/admission":       {"pkg/catalog"},
 	"internal/affinity":        {"pkg/catalog"},
+	"internal/approximate":     {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
 	"internal/arch":            {},
 	"internal/conductor":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/conductorapi":    {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
@@ -44,7 +45,9 @@ var mayImport = map[string][]string{
 	"internal/metrics":         {},
 	"internal/overload":        {},
 	"internal/pending":         {"pkg/catalog"},
+	"internal/scopes":          {"internal/admission", "internal/approximate", "internal/waitqueue", "pkg/..."},
 	"internal/service":         {"internal/...", "pkg/..."},
+	"internal/waitqueue":       {"internal/admission"},
 	"internal/wire/msgpack":    {},
 	"internal/workersfile":     {"pkg/catalog"},
 	"internal/yamlread":        {},
@@ -86,7 +89,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
-	"internal/admission", "internal/affinity", "internal/conductor", "internal/overload", "internal/pending",
+	"internal/admission", "internal/affinity", "internal/approximate", "internal/conductor", "internal/overload", "internal/pending",
 	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector",
 }
 

@@ -8,7 +8,6 @@ package conductorapi
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -43,9 +42,9 @@ type ScopeView struct {
 	// worker is attached. Events are applied to it all the time.
 	Index *indexer.Space
 	Seeds SeedLookup // of the index
-	// Gone becomes true when the scope has lost all workers: what was read from the
+	// State.Gone becomes true when the scope has lost all workers: what was read from the
 	// index before it was seen to be false is of the ranks of Snapshot.
-	Gone *atomic.Bool
+	State interface{ Gone() bool }
 }
 
 // SeedLookup finds what a block seed of a scope's index stands for.

@@ -65,7 +65,7 @@ func addWorkers(req *conductor.Question, a *conductor.Answer, scope ScopeView) {
 	w := walks.Get().(*walk)
 	defer w.recycle()
 	w.follow(req, scope)
-	if scope.Gone.Load() {
+	if scope.State.Gone() {
 		return // the scope had no workers for a moment; its slots may stand for others now
 	}
 	for len(known) > 0 {

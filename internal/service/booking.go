@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -19,7 +20,7 @@ func (s *Service) Reserve(req *ReserveRequest) (Reservation, error) {
 		s.kept.Drop(req.Scope, req.ID)
 	}
 	r, err := reserve(req)
-	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
+	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
 		r, err = reserve(req)
 	}
 	return r, err
@@ -31,7 +32,7 @@ func (s *Service) reserve(req *ReserveRequest) (Reservation, error) {
 	if r, done, err := s.reservedBefore(req, q); done || err != nil {
 		return r, err
 	}
-	snap, p, err := s.schedulable(req.Scope)
+	snap, p, err := s.scopes.Schedulable(req.Scope)
 	if err != nil {
 		return Reservation{}, err
 	}
@@ -78,7 +79,7 @@ func (s *Service) claim(req *ReserveRequest) (release func(), err error) {
 // booking is what is to be booked on a rank that was chosen before.
 type booking struct {
 	reservations.Request
-	pool    *pool
+	pool    *scopes.State
 	snap    *catalog.Snapshot
 	entry   catalog.Entry
 	local   []uint64 // borrowed; nil: unknown
@@ -93,8 +94,8 @@ func (s *Service) book(req *ReserveRequest, b *booking) (Reservation, error) {
 	b.keep.answers, b.keep.id, b.keep.endpoint = &s.first, req.ID, r.Endpoint
 	b.ID, b.Lease, b.CallerState = req.ID, req.Lease, b.keep
 	_, err := s.ledger.Book(req.Scope, b.Request, func(*reservations.View) (reservations.Placement, error) {
-		if b.pool.gone.Load() { // see selection.choose
-			return reservations.Placement{}, errStale
+		if b.pool.Gone() { // see selection.choose
+			return reservations.Placement{}, scopes.ErrStale
 		}
 		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: b.prefill}, nil
 	})
@@ -105,9 +106,9 @@ func (s *Service) book(req *ReserveRequest, b *booking) (Reservation, error) {
 	switch {
 	case errors.As(err, &exists):
 		return Reservation{}, taken(exists.Error(), req.IfExists, exists)
-	case errors.Is(err, errStale), errors.Is(err, reservations.ErrUnknownRank):
+	case errors.Is(err, scopes.ErrStale), errors.Is(err, reservations.ErrUnknownRank):
 		left := noSuchRank(b.snap, e.Rank)
-		left.Err = errStale
+		left.Err = scopes.ErrStale
 		return Reservation{}, left
 	case err != nil:
 		return Reservation{}, err
@@ -118,15 +119,13 @@ func (s *Service) book(req *ReserveRequest, b *booking) (Reservation, error) {
 
 // booked does what is to be done once a booking is entered. keep, its companion,
 // may be nil.
-func (s *Service) booked(keep *companion, p *pool, e catalog.Entry, local []uint64) {
+func (s *Service) booked(keep *companion, p *scopes.State, e catalog.Entry, local []uint64) {
 	if keep != nil {
 		keep.hold.Bind(e.Rank)
 		s.first.add(keep)
 		s.waitedIDs.wake(keep.id)
 	}
-	if s.approximate() {
-		p.predict(e, local)
-	}
+	p.Booked(e, local)
 }
 
 // prefill returns the tokens to book for a prompt, and whether they count.
@@ -157,7 +156,7 @@ func (s *Service) place(req *ReserveRequest, snap *catalog.Snapshot) (catalog.En
 	if !ok && len(snap.RanksOf(req.Rank.Worker)) == 0 {
 		return e, noSuchRank(snap, req.Rank)
 	}
-	if s.approximate() && req.Prompt.HasBlockHashes {
+	if s.config.approximate() && req.Prompt.HasBlockHashes {
 		if err := req.Prompt.check(); err != nil {
 			return e, err
 		}
@@ -207,7 +206,7 @@ func (s *Service) PrefillComplete(id string) error {
 	if err := s.ledger.PrefillComplete(id); err != nil {
 		return reservationError(id, err)
 	}
-	s.loadChanged()
+	s.scopes.LoadChanged()
 	return nil
 }
 
@@ -226,7 +225,7 @@ func (s *Service) Free(id string) error {
 	if err := s.ledger.Free(id); err != nil {
 		return reservationError(id, err)
 	}
-	s.loadChanged()
+	s.scopes.LoadChanged()
 	return nil
 }
 

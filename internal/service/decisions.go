@@ -120,7 +120,7 @@ func (t *modelTable) add(model string, c *catalog.Catalog) {
 // stats returns the counts that the selection belongs to.
 func (c *selection) stats() *modelStats {
 	model := c.request.Scope.Model
-	if c.pool == nil && !c.service.catalog.HasModel(model) {
+	if c.scope == nil && !c.service.catalog.HasModel(model) {
 		return c.service.models.others
 	}
 	return c.service.models.of(model)

@@ -19,7 +19,7 @@ func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) 
 	if err := s.streams.Barrier(ctx); err != nil {
 		return err
 	}
-	pools := *s.pools.Load()
+	pools := s.scopes.All()
 	d := recovery.NewWriter(w)
 	d.ResidencyDomain = form == contract.V16
 	for _, sc := range slices.SortedFunc(maps.Keys(pools), catalog.Scope.Compare) {
@@ -30,11 +30,11 @@ func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) 
 		// The walk begins before the ranks are asked for. Each of them has then had
 		// its slot since, and where it loses it the index forgets the slot before
 		// another rank gets it; what is forgotten is not in a walk any more.
-		walk := p.space.Walk()
+		walk := p.Space.Walk()
 		err := d.Scope(ctx, recovery.Source{
 			Scope:     sc,
-			BlockSize: p.blockSize,
-			Ranks:     p.gate.Ranks(),
+			BlockSize: p.BlockSize,
+			Ranks:     p.Gate.Ranks(),
 			Runs:      walk.Runs,
 		})
 		if err != nil {

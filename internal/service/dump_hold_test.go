@@ -20,7 +20,7 @@ func TestDumpOfHeldRank(t *testing.T) {
 	if !ok {
 		t.Fatal("not held")
 	}
-	(*s.pools.Load())[sc].space.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{1}, Local: []uint64{11}})
+	s.scopes.Of(sc).Space.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{1}, Local: []uint64{11}})
 	for _, want := range []string{`{"m:t":{"block_size":4,"events":[{"worker_id":17,`, "{}"} {
 		var buf strings.Builder
 		if err := s.Dump(t.Context(), &buf, contract.V13); err != nil {

@@ -8,7 +8,7 @@ func (s *Service) SelectLate(ctx context.Context, req *SelectRequest, reserve bo
 	c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
 	defer c.recycle()
 	var err error
-	if c.snap, c.pool, err = s.schedulable(req.Scope); err != nil {
+	if c.snap, c.scope, err = s.scopes.Schedulable(req.Scope); err != nil {
 		return Selection{}, err
 	}
 	if err := c.check(); err != nil {
@@ -17,7 +17,7 @@ func (s *Service) SelectLate(ctx context.Context, req *SelectRequest, reserve bo
 	if err := c.lookUp(); err != nil {
 		return Selection{}, err
 	}
-	err = c.pool.line.do(ctx, &c)
+	err = c.runOrWait(ctx)
 	return c.result, err
 }
 

@@ -50,15 +50,15 @@ func TestHeldRanks(t *testing.T) {
 			if !ok {
 				t.Fatal("not held")
 			}
-			p := (*s.pools.Load())[sc]
-			p.space.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{1, 2, 3}, Local: []uint64{11, 12, 13}})
+			p := s.scopes.Of(sc)
+			p.Space.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{1, 2, 3}, Local: []uint64{11, 12, 13}})
 			if len(s.Loads(nil, nil)) != 0 || s.catalog.Snapshot(sc) != nil {
 				t.Error("the scope of a held rank is visible")
 			}
 			if err := tc.then(s); err != nil {
 				t.Fatal(err)
 			}
-			pools := *s.pools.Load()
+			pools := s.scopes.All()
 			if len(pools) != tc.pools {
 				t.Fatalf("%d pools, want %d", len(pools), tc.pools)
 			}
@@ -67,11 +67,11 @@ func TestHeldRanks(t *testing.T) {
 			}
 			var o indexer.Overlap
 			p = pools[sc]
-			p.space.Overlap([]uint64{11, 12, 13}, &o)
+			p.Space.Overlap([]uint64{11, 12, 13}, &o)
 			if n, _, _ := o.At(slot); n != tc.blocks {
 				t.Errorf("slot %d has %d blocks, want %d", slot, n, tc.blocks)
 			}
-			if again, ok := s.catalog.Hold(sc, p.blockSize, rank); ok && tc.blocks > 0 && again != slot {
+			if again, ok := s.catalog.Hold(sc, p.BlockSize, rank); ok && tc.blocks > 0 && again != slot {
 				t.Errorf("the slot is %d now, was %d", again, slot)
 			}
 		})

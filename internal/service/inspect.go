@@ -13,7 +13,7 @@ import (
 // all. A scope whose workers have gone stays in the list, without rows.
 func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 	var out []ScopeLoads
-	for _, sc := range s.knownScopes() {
+	for _, sc := range s.scopes.Known() {
 		if !sc.Matches(model, tenant) {
 			continue
 		}
@@ -21,8 +21,8 @@ func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 		for _, l := range s.ledger.Loads(sc) {
 			row.Loads = append(row.Loads, rankLoad(l))
 		}
-		if p := (*s.pools.Load())[sc]; p != nil {
-			row.PendingCount, row.PendingISLTokens = p.line.pending()
+		if p := s.scopes.Of(sc); p != nil {
+			row.PendingCount, row.PendingISLTokens = p.Queue.Pending()
 		}
 		out = append(out, row)
 	}
@@ -79,7 +79,7 @@ func (s *Service) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
 
 // project reads a prompt that is not going to be placed.
 func (s *Service) project(q *query, req *ProjectRequest) (*catalog.Snapshot, selector.Weights, error) {
-	snap, p, err := s.schedulable(req.Scope)
+	snap, state, err := s.scopes.Schedulable(req.Scope)
 	if err != nil {
 		return nil, selector.Weights{}, err
 	}
@@ -90,38 +90,6 @@ func (s *Service) project(q *query, req *ProjectRequest) (*catalog.Snapshot, sel
 	if err := q.read(&req.Prompt, snap); err != nil {
 		return nil, weights, err
 	}
-	p.space.Overlap(q.local, &q.overlap)
+	state.Space.Overlap(q.local, &q.overlap)
 	return snap, weights, nil
-}
-
-// maxPastScopes bounds the scopes without workers that Loads still shows
-// (decision D18).
-const maxPastScopes = 1024
-
-// pastScopes are scopes without workers, oldest first.
-type pastScopes []catalog.Scope
-
-func (p *pastScopes) add(sc catalog.Scope) {
-	p.remove(sc)
-	*p = append(*p, sc)
-	if len(*p) > maxPastScopes {
-		*p = slices.Delete(*p, 0, 1)
-	}
-}
-
-func (p *pastScopes) remove(sc catalog.Scope) {
-	*p = slices.DeleteFunc(*p, func(o catalog.Scope) bool { return o == sc })
-}
-
-// knownScopes lists the scopes that had a complete worker.
-func (s *Service) knownScopes() []catalog.Scope {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	known := slices.Clone(s.past)
-	for sc, p := range *s.pools.Load() {
-		if p.served {
-			known = append(known, sc)
-		}
-	}
-	return known
 }

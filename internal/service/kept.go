@@ -55,7 +55,7 @@ func nothingKept(req *ReserveRequest) *contract.Error {
 }
 
 func (s *Service) bookKept(req *ReserveRequest, sel pending.Selection) (Reservation, error) {
-	snap, p, err := s.schedulable(sel.Scope)
+	snap, p, err := s.scopes.Schedulable(sel.Scope)
 	if err != nil {
 		return Reservation{}, err
 	}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 )
@@ -13,7 +14,7 @@ func (s *Service) Metrics(opt metrics.Options) metrics.Sources {
 	var m metrics.Sources
 	ready, _, workers := s.Ready()
 	m.Ready = metrics.Value(flag(ready))
-	pools := *s.pools.Load()
+	pools := s.scopes.All()
 	conductor := s.conductor.Registry().Counts()
 	streams, events := s.streamStates(), s.tally()
 	s.eventMetrics(&m, &streams, &events)
@@ -47,10 +48,10 @@ func flag(b bool) int {
 	return 0
 }
 
-func (s *Service) indexMetrics(m *metrics.Sources, pools map[catalog.Scope]*pool) {
+func (s *Service) indexMetrics(m *metrics.Sources, pools map[catalog.Scope]*scopes.State) {
 	var sum indexer.Stats
 	for _, p := range pools {
-		st := p.space.Stats()
+		st := p.Space.Stats()
 		for t, n := range st.Blocks {
 			sum.Blocks[t] += n
 		}
@@ -64,7 +65,7 @@ func (s *Service) indexMetrics(m *metrics.Sources, pools map[catalog.Scope]*pool
 	m.IndexBytes = metrics.Value(sum.Bytes)
 }
 
-func (s *Service) selectionMetrics(m *metrics.Sources, pools map[catalog.Scope]*pool) {
+func (s *Service) selectionMetrics(m *metrics.Sources, pools map[catalog.Scope]*scopes.State) {
 	st := s.ledger.Stats()
 	m.ReservationsLive = metrics.Value(st.Live)
 	m.ReservationEvents = metrics.Samples{
@@ -78,7 +79,7 @@ func (s *Service) selectionMetrics(m *metrics.Sources, pools map[catalog.Scope]*
 	s.rememberedMetrics(m)
 	var requests, tokens float64
 	for _, p := range pools {
-		r, t := p.line.pending()
+		r, t := p.Queue.Pending()
 		requests += float64(r)
 		tokens += float64(t)
 	}
@@ -93,7 +94,7 @@ func (s *Service) rememberedMetrics(m *metrics.Sources) {
 	if s.sessions != nil {
 		m.Remembered = append(m.Remembered, sample(s.sessions.Len(), "sessions"), sample(s.sessions.Waiting(), "session_waiters"))
 	}
-	if s.predictions != nil {
-		m.Remembered = append(m.Remembered, sample(s.predictions.blocks(), "predicted_blocks"))
+	if s.approximate != nil {
+		m.Remembered = append(m.Remembered, sample(s.approximate.Blocks(), "predicted_blocks"))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/select-service/select-service/internal/metrics"
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -15,12 +16,12 @@ const maxListedRanks = 4096
 // rankMetrics sets what the ranks carry, in order of scope, worker and rank, and
 // which workers are overloaded. It reads the ledger and the index once for each
 // scope.
-func (s *Service) rankMetrics(m *metrics.Sources, pools map[catalog.Scope]*pool) {
+func (s *Service) rankMetrics(m *metrics.Sources, pools map[catalog.Scope]*scopes.State) {
 	ranks := rankSeries{m: m}
 	var held []int
 	for _, snap := range s.catalog.Snapshots() {
 		if p := pools[snap.Scope]; p != nil {
-			held = p.space.DeviceBlocks(held[:0])
+			held = p.Space.DeviceBlocks(held[:0])
 		} else {
 			held = held[:0]
 		}

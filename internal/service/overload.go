@@ -140,7 +140,7 @@ func (c *selection) endStale() {
 // thresholds are read at dispatch only: then there is no early test.
 func (c *selection) refuseEarly() (err error) {
 	limits := c.limits()
-	if !limits.Any() || c.pool.line.policy != nil || c.request.Advisory {
+	if !limits.Any() || c.scope.Queue.Enabled() || c.request.Advisory {
 		return nil
 	}
 	c.service.ledger.Look(c.request.Scope, nil, func(v *reservations.View) { err = c.refuse(v, limits) })

@@ -8,7 +8,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
@@ -93,17 +92,21 @@ type indexRecovery struct {
 	now    recovery.Report // of the present one
 }
 
+// recovers reports whether the index is filled from peers at start.
+func (c *Config) recovers() bool {
+	return len(c.Recovery.Peers) > 0 && c.Recovery.Fetch != nil && c.KVEvents
+}
+
 // prepareRecovery makes ready for the recovery that Run makes.
 func (s *Service) prepareRecovery() {
 	c := s.config.Recovery
-	if len(c.Peers) == 0 || c.Fetch == nil || !s.config.KVEvents {
+	if !s.config.recovers() {
 		return
 	}
 	s.recovery = &indexRecovery{config: c, begin: s.started, over: make(chan struct{})}
 	if s.replica != nil {
 		s.recovery.loads.Store(uint32(LoadsAwaited))
 	}
-	s.merging, s.spared = true, make(map[catalog.Scope]*pool)
 }
 
 // Recovery tells how far the recovery has come; it is false if none is
@@ -208,7 +211,7 @@ func (s *Service) recoverIndex(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	s.endMerging()
+	s.scopes.EndMerging()
 	stage := RecoveryApplied
 	if sum.Answered == 0 {
 		stage = RecoveryEmpty
@@ -227,7 +230,7 @@ func (s *Service) recoverIndex(ctx context.Context) error {
 	case <-grace.C:
 	}
 	if released := s.catalog.ReleaseHolds(); released > 0 {
-		s.workersChanged()
+		s.scopes.WorkersChanged()
 		s.log.Info().Int("ranks", released).Msg("recovered blocks dropped: their workers did not come")
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -88,7 +89,7 @@ func sameBlocks(sequence, held []uint64) bool {
 func taken(text string, wanted IfExists, exists *reservations.ExistsError) *contract.Error {
 	e := &contract.Error{Kind: contract.Conflict, Text: text, TakenID: &exists.ID, Err: exists}
 	if wanted == ReturnFirst {
-		e.Err = fmt.Errorf("%w: %w", errStale, exists)
+		e.Err = fmt.Errorf("%w: %w", scopes.ErrStale, exists)
 	}
 	return e
 }
@@ -101,8 +102,8 @@ func onItsWay(id string) *contract.Error {
 // bookingFailed is the text of dynamo-kv-router 1.3.1 for what stops a selection.
 func bookingFailed(err error) string { return fmt.Sprintf("failed to book scheduler state: %v", err) }
 
-// errBooked is errStale for a request whose id was booked while it waited.
-var errBooked = &contract.Error{Kind: contract.Conflict, Text: "the id was booked meanwhile", Err: errStale}
+// errBooked is scopes.ErrStale for a request whose id was booked while it waited.
+var errBooked = &contract.Error{Kind: contract.Conflict, Text: "the id was booked meanwhile", Err: scopes.ErrStale}
 
 // repeats tells whether the request can be one that repeats another.
 func (c *selection) repeats() bool {
@@ -141,7 +142,7 @@ type earlier struct {
 
 // earlier looks for the booking that a request repeats: none is nil. It is a sign
 // of life, so that its lease begins anew. Whether somebody could serve the request
-// now does not matter. The error is an *reservations.ExistsError, errStale or the prompt's.
+// now does not matter. The error is an *reservations.ExistsError, scopes.ErrStale or the prompt's.
 func (s *Service) earlier(q *question) (*earlier, error) {
 	h, ok := s.ledger.Find(q.id)
 	if !ok || !conflicts(&h, q.scope) {
@@ -317,6 +318,6 @@ func (c *selection) takeBack() {
 	case !s.first.withdraw(k):
 		c.hold = nil // the booking has it
 	case s.ledger.FreeWith(c.id, k) == nil:
-		s.loadChanged()
+		s.scopes.LoadChanged()
 	}
 }

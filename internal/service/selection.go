@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/affinity"
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -24,11 +25,11 @@ type selection struct {
 	*query
 	service *Service
 	request *SelectRequest // lent until Select returns
-	pool    *pool
+	scope   *scopes.State
 	snap    *catalog.Snapshot
 	weights selector.Weights
 	filter  selector.Filter
-	since   time.Time // when it came to a wait line first
+	since   time.Time // when it came to a wait queue first
 	reserve bool
 	hold    *affinity.Hold // of the request's session; nil: none
 	id      string         // of the reservation
@@ -39,19 +40,11 @@ type selection struct {
 	claims   bool // it has its id claimed
 	repeated bool // the result is the answer of an earlier request
 
-	queued bool          // it has stood in a wait line
-	waited time.Duration // from its first wait line to its turn in the last, if queued
+	queued bool          // it has waited in a queue
+	waited time.Duration // from its first wait queue to its turn in the last, if queued
 
 	counts *modelStats // that it is counted in, nil: in none yet
 }
-
-// errStale is in the chain of an error that only says that what a request was
-// judged by has changed meanwhile: workers, the booking of its id, its session. It
-// is tried anew.
-var errStale = errors.New("changed meanwhile")
-
-// errPoolGone is errStale for a request that waited in a pool that is gone.
-var errPoolGone = &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: errStale}
 
 // maxAttempts bounds how often that is done for one request. A wait for a session
 // or for the booking of an id takes one more; otherwise a worker has to leave
@@ -72,7 +65,7 @@ func (s *Service) Select(ctx context.Context, req *SelectRequest, reserve bool) 
 		}
 	}()
 	err := c.attempt(ctx)
-	for n := 1; n < maxAttempts && errors.Is(err, errStale); n++ {
+	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
 		err = c.attempt(ctx)
 	}
 	if booked = err == nil && !c.repeated; booked { // the booking has the hold
@@ -98,7 +91,7 @@ func (c *selection) attempt(ctx context.Context) (err error) {
 	if done, err := c.repeat(); done || err != nil {
 		return err
 	}
-	if c.snap, c.pool, err = c.service.schedulable(c.request.Scope); err != nil {
+	if c.snap, c.scope, err = c.service.scopes.Schedulable(c.request.Scope); err != nil {
 		return err
 	}
 	if err := c.refuseTaken(); err != nil {
@@ -108,9 +101,9 @@ func (c *selection) attempt(ctx context.Context) (err error) {
 		return err
 	}
 	if c.request.Advisory {
-		return c.run()
+		return c.Run()
 	}
-	return c.pool.line.do(ctx, c)
+	return c.runOrWait(ctx)
 }
 
 // prepare checks the request and looks the prompt up.
@@ -153,22 +146,22 @@ func (c *selection) lookUp() error {
 	if err := c.read(&c.request.Prompt, c.snap); err != nil {
 		return err
 	}
-	c.pool.space.Overlap(c.local, &c.overlap)
+	c.scope.Space.Overlap(c.local, &c.overlap)
 	return nil
 }
 
-// refresh looks the catalog up again for a request that has waited, and the
+// Refresh looks the catalog up again for a request that has waited, and the
 // prompt if asked to or if the ranks may have changed.
-func (c *selection) refresh(overlap bool) error {
-	snap, p, err := c.service.schedulable(c.request.Scope)
+func (c *selection) Refresh(overlap bool) error {
+	snap, state, err := c.service.scopes.Schedulable(c.request.Scope)
 	if err != nil {
 		return err
 	}
-	if p != c.pool {
-		return errPoolGone
+	if state != c.scope {
+		return scopes.ErrGone
 	}
 	if overlap || snap != c.snap {
-		c.pool.space.Overlap(c.local, &c.overlap)
+		c.scope.Space.Overlap(c.local, &c.overlap)
 	}
 	c.snap = snap
 	c.endStale()
@@ -195,8 +188,8 @@ func (c *selection) admit() error {
 	return nil
 }
 
-// run chooses on the loads of this moment and, if asked to, books the choice.
-func (c *selection) run() error {
+// Run chooses on the loads of this moment and, if asked to, books the choice.
+func (c *selection) Run() error {
 	if !c.reserve {
 		var err error
 		c.service.ledger.Look(c.request.Scope, c.sequence, func(v *reservations.View) { err = c.choose(v) })
@@ -238,7 +231,7 @@ func (c *selection) run() error {
 		return err
 	}
 	c.result.ReservationID = &c.id
-	c.service.booked(keep, c.pool, c.chosen, c.local)
+	c.service.booked(keep, c.scope, c.chosen, c.local)
 	return nil
 }
 
@@ -283,8 +276,8 @@ func (c *selection) choose(v *reservations.View) error {
 		c.hold.Drop()
 		return otherRank(c.request.Session, *excluded, c.chosen.Rank)
 	}
-	if !c.candidates[i].Known || c.pool.gone.Load() {
-		return &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: errStale}
+	if !c.candidates[i].Known || c.scope.Gone() {
+		return &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: scopes.ErrStale}
 	}
 	c.answer(c.chosen, &c.candidates[i])
 	if c.request.Advisory {

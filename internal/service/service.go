@@ -20,11 +20,14 @@ import (
 
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/approximate"
 	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/pending"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/internal/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/replicasync"
@@ -88,31 +91,18 @@ type Service struct {
 	conductor *conductorapi.API
 	diagnoser *conductorapi.ScopeDiagnoser
 
-	closing atomic.Bool
+	scopes *scopes.Registry
 
 	first     firstAnswers
 	waitedIDs waitedIDs
 	claimed   claimedIDs
 	kept      *pending.Store
 	sessions  *affinity.Table // nil: sessions steer nothing
-	// predictions is nil where engines tell.
-	predictions *predictions
+	// approximate is nil where engines publish KV events.
+	approximate *approximate.Index
 	// bookingKept is held while a kept selection is booked, so that a second
 	// request for it finds either the selection or the booking.
 	bookingKept sync.Mutex
-
-	// pools holds what exists beside the catalog for each scope. Readers load the
-	// map; writers copy it under mu.
-	pools atomic.Pointer[map[catalog.Scope]*pool]
-	// mu guards writing pools, the plain fields of every pool, and past, left,
-	// merging and spared. It is innermost, beside the locks of the packages below.
-	mu   sync.Mutex
-	past pastScopes
-	left []*pool // gone, with requests that may still wait in their lines
-	// merging: dumps of peers are being merged with live events. Meanwhile spared
-	// has the pools that went.
-	merging bool
-	spared  map[catalog.Scope]*pool
 
 	// workers has what is attached. Reconcile alone touches it, under the
 	// catalog's lock.
@@ -132,6 +122,12 @@ type Service struct {
 	unserved atomic.Pointer[catalog.Scope]
 }
 
+// approximate reports whether reservations make the index, because engines
+// publish no KV events.
+func (c *Config) approximate() bool {
+	return c.Contract == contract.V16 && !c.KVEvents && c.ApproximateTTL > 0
+}
+
 // New returns a service without workers. source opens the sockets of event
 // streams.
 func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
@@ -146,11 +142,18 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		models: newModelTable(),
 		lag:    metrics.NewHistogram(metrics.LagBounds),
 	}
-	s.pools.Store(&map[catalog.Scope]*pool{})
 	if config.SessionTTL > 0 {
 		s.sessions = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
 	}
-	s.predictions = s.newPredictions()
+	if config.approximate() {
+		s.approximate = approximate.New(config.ApproximateTTL, approximate.MaxBlocks, time.Now)
+	}
+	s.scopes = scopes.New(scopes.Settings{
+		Admission:   config.Admission,
+		Queues:      waitqueue.Config{Started: s.started, OverlapRefresh: config.OverlapRefresh},
+		Approximate: s.approximate,
+		Merging:     config.recovers(),
+	})
 	s.newLedger(cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64)))
 	counters := new(kvevents.Counters) // of all streams
 	streams := kvevents.DefaultConfig(config.Threads)
@@ -162,6 +165,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		KVEvents: config.KVEvents,
 		Queueing: config.Admission.Enabled(),
 	}, (*reconciler)(s))
+	s.scopes.Attach(s.catalog)
 	s.busy = overload.NewTable(config.Overload, s.catalog.HasModel)
 	s.prepareRecovery()
 	return s
@@ -189,39 +193,12 @@ func (s *Service) Run(ctx context.Context) error {
 // Close refuses new work from now on: registrations and selections are
 // answered with "shutting down", requests that wait too.
 func (s *Service) Close() {
-	s.closing.Store(true) // before the pools are read: see schedulable
+	s.scopes.Close() // before the catalog refuses: selections are refused, too
 	s.catalog.Close()
-	for _, p := range *s.pools.Load() {
-		p.line.close(contract.ErrShuttingDown)
-	}
-}
-
-// schedulable returns the scope's pool and snapshot, or why nobody can serve it.
-//
-// The pool is read first. The catalog shows a scope again only when its new
-// pool is there, so the snapshot is of this pool, or a later one's and then this
-// pool is marked gone.
-func (s *Service) schedulable(sc catalog.Scope) (*catalog.Snapshot, *pool, error) {
-	p := (*s.pools.Load())[sc]
-	snap := s.catalog.Snapshot(sc)
-	if s.closing.Load() { // read after the pool, whose line Close has closed if it is false here
-		return nil, nil, contract.ErrShuttingDown
-	}
-	if snap != nil && len(snap.Ranks) > 0 && p != nil {
-		return snap, p, nil
-	}
-	if s.catalog.CountSchedulable() == 0 {
-		return nil, nil, contract.Errorf(contract.Unavailable, "no schedulable workers are available")
-	}
-	return nil, nil, noWorkers(sc)
 }
 
 // Conductor returns the use cases of the Conductor API.
 func (s *Service) Conductor() *conductorapi.API { return s.conductor }
-
-func noWorkers(sc catalog.Scope) *contract.Error {
-	return contract.ScopeErrorf(contract.Unavailable, sc, "no schedulable workers")
-}
 
 // asError gives catalog errors their kind.
 func asError(err error) error {

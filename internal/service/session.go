@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/affinity"
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -69,9 +70,9 @@ func (s *Service) isAway(r catalog.Rank, snap *catalog.Snapshot) bool {
 	return !there
 }
 
-// errSessionMoved is errStale for a request that waited while its session was
+// errSessionMoved is scopes.ErrStale for a request that waited while its session was
 // bound, or whose session was bound by one that knew newer workers.
-var errSessionMoved = &contract.Error{Kind: contract.Unavailable, Text: "workers changed while the session was bound", Err: errStale}
+var errSessionMoved = &contract.Error{Kind: contract.Unavailable, Text: "workers changed while the session was bound", Err: scopes.ErrStale}
 
 // holdSession takes the use of the session that the booking will have. It waits
 // while another first request of the session is being placed. Workers, load and

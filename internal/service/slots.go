@@ -140,7 +140,7 @@ func (s *Service) SlotsPrefillComplete(sc catalog.Scope, id string) error {
 	case err != nil:
 		return err
 	}
-	s.loadChanged()
+	s.scopes.LoadChanged()
 	return nil
 }
 
@@ -156,7 +156,7 @@ func (s *Service) SlotsFree(sc catalog.Scope, id string) error {
 	case err != nil:
 		return err
 	}
-	s.loadChanged()
+	s.scopes.LoadChanged()
 	return nil
 }
 

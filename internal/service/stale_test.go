@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -64,7 +65,7 @@ func TestChangeUnderWay(t *testing.T) {
 				c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
 				defer c.recycle()
 				var err error
-				if c.snap, c.pool, err = s.schedulable(req.Scope); err != nil {
+				if c.snap, c.scope, err = s.scopes.Schedulable(req.Scope); err != nil {
 					t.Fatal(err)
 				}
 				if err := c.prepare(context.Background()); err != nil {
@@ -73,8 +74,8 @@ func TestChangeUnderWay(t *testing.T) {
 				if err := tt.change(s); err != nil {
 					t.Fatal(err)
 				}
-				if err := c.pool.line.do(context.Background(), &c); !errors.Is(err, errStale) {
-					t.Fatalf("on what is gone: %v, want %v", err, errStale)
+				if err := c.runOrWait(context.Background()); !errors.Is(err, scopes.ErrStale) {
+					t.Fatalf("on what is gone: %v, want %v", err, scopes.ErrStale)
 				}
 				if err := c.attempt(context.Background()); err != nil {
 					t.Fatalf("second attempt: %v", err)

@@ -74,10 +74,10 @@ func (w *attached) stream(worker uint64, st catalog.Stream) kvevents.StreamConfi
 		c.Applier = was.Applier
 	} else {
 		converter := kvevents.NewConverter(w.layout, st.DP, w.slots.slot)
-		converter.Seeds = &w.pool.seeds
+		converter.Seeds = w.scope.Seeds
 		c.Applier = &kvevents.IndexApplier{
 			Converter: converter,
-			Index:     w.pool.gate,
+			Index:     w.scope.Gate,
 			Slot:      st.Slot,
 		}
 	}

@@ -11,9 +11,9 @@ import (
 // selections, sessions, predicted blocks) is looked at every second, and requests
 // that wait at least as often as in dynamo-kv-router 1.3.1.
 const (
-	expireEvery = reservations.ExpireEvery
-	sweepEvery  = time.Second
-	pumpEvery   = 60 * time.Second
+	expireEvery   = reservations.ExpireEvery
+	sweepEvery    = time.Second
+	dispatchEvery = 60 * time.Second
 )
 
 // expire ends reservations whose time is over. Some have been ended already, by
@@ -30,7 +30,7 @@ func (s *Service) expire(ctx context.Context) error {
 		}
 		s.ledger.ExpireDue()
 		if n := s.ledger.Stats().Expired; n != seen {
-			s.loadChanged()
+			s.scopes.LoadChanged()
 			seen = n
 		}
 	}
@@ -39,9 +39,9 @@ func (s *Service) expire(ctx context.Context) error {
 // sweep forgets what is too old, and looks after requests that wait although
 // nothing happens.
 func (s *Service) sweep(ctx context.Context) error {
-	age, pump := time.NewTicker(sweepEvery), time.NewTicker(pumpEvery)
+	age, dispatch := time.NewTicker(sweepEvery), time.NewTicker(dispatchEvery)
 	defer age.Stop()
-	defer pump.Stop()
+	defer dispatch.Stop()
 	var told reservations.Stats // up to the last line of the log
 	for {
 		select {
@@ -49,10 +49,8 @@ func (s *Service) sweep(ctx context.Context) error {
 			return nil
 		case <-age.C:
 			s.sweepAged(&told)
-		case <-pump.C:
-			for _, p := range *s.pools.Load() {
-				p.line.pump()
-			}
+		case <-dispatch.C:
+			s.scopes.LoadChanged()
 		}
 	}
 }
@@ -70,5 +68,7 @@ func (s *Service) sweepAged(told *reservations.Stats) {
 	if s.sessions != nil {
 		s.sessions.Sweep()
 	}
-	s.sweepApproximate()
+	if s.approximate != nil {
+		s.approximate.Sweep()
+	}
 }

@@ -106,7 +106,7 @@ func (w *watcher) lookAtModels() {
 // worker, and one of the scopes.
 func (w *watcher) lookAtUnserved(n uint64) {
 	example := w.s.unserved.Swap(nil)
-	if n == 0 || w.s.closing.Load() { // while closing nobody is served
+	if n == 0 || w.s.scopes.Closing() { // while closing nobody is served
 		return
 	}
 	line := w.s.log.Warn().Uint64("selections", n)

@@ -34,7 +34,7 @@ func (s *Service) changeWorkers(change func()) {
 	defer s.registering.Add(-1)
 	before := s.rankPuts.Load()
 	change()
-	s.workersChanged()
+	s.scopes.WorkersChanged()
 	if s.ranksAdded != nil && s.rankPuts.Load() != before {
 		s.ranksAdded() // perhaps for ranks of another call, too
 	}
@@ -50,5 +50,5 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 // down.
 func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {
 	schedulable = s.catalog.CountSchedulable()
-	return schedulable > 0 && !s.closing.Load() && !s.awaited(schedulable), schedulable, s.catalog.List(nil, nil)
+	return schedulable > 0 && !s.scopes.Closing() && !s.awaited(schedulable), schedulable, s.catalog.List(nil, nil)
 }

@@ -2,44 +2,19 @@ package service
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"sync/atomic"
 
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
-	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
-	"github.com/select-service/select-service/pkg/recovery"
 )
-
-// pool is what a scope has beside its workers: an index and a wait line. It
-// lives from the scope's first attached worker or held rank to its last.
-type pool struct {
-	blockSize uint32         // tokens
-	space     *indexer.Space // to be written through gate only
-	gate      *recovery.Gate
-	line      *line
-	seeds     seedNames // of the space's blocks
-	// predictions, which guards seats, is nil where engines tell.
-	predictions *predictions
-	seats       map[uint32]*seat // by slot
-	// gone: the last worker has left. It is set after the ledger has lost the
-	// scope's ranks and before a new pool gives it any: whoever finds a rank in
-	// the ledger and then no mark has found it in this pool.
-	gone atomic.Bool
-
-	// The reconciler alone touches these, under the catalog's lock.
-	workers int                     // attached
-	held    map[uint32]catalog.Rank // slots of ranks whose workers are not attached
-
-	served bool // had a worker attached in full; guarded by Service.mu
-}
 
 // attached is what the service keeps of one attached worker. Reconcile alone
 // touches it, under the catalog's lock.
 type attached struct {
-	pool    *pool
+	scope   *scopes.State
 	layout  hashing.Layout
 	slots   *slotTable
 	streams map[uint32]kvevents.StreamConfig // open, by rank
@@ -95,11 +70,10 @@ func (r *reconciler) Reconcile(before, after *catalog.Attachment) error {
 // attach makes a new worker known.
 func (s *Service) attach(a *catalog.Attachment) error {
 	w := &attached{
-		pool:   s.open(a.Scope, a.BlockSize),
+		scope:  s.scopes.AddWorker(a.Scope, a.BlockSize),
 		layout: hashing.Layout{BlockSize: int(a.BlockSize), Eagle: a.Eagle},
 		slots:  new(slotTable),
 	}
-	w.pool.workers++
 	w.slots.set(a.Ranks)
 	s.workers[keyOf(a)] = w
 	s.addRanks(a)
@@ -108,7 +82,7 @@ func (s *Service) attach(a *catalog.Attachment) error {
 		return err
 	}
 	w.takeOver(a)
-	s.serve(a.Scope)
+	s.scopes.MarkServed(a.Scope)
 	return nil
 }
 
@@ -119,9 +93,7 @@ func (s *Service) detach(a *catalog.Attachment) {
 		s.dropRank(a, rank)
 	}
 	delete(s.workers, keyOf(a))
-	p := (*s.pools.Load())[a.Scope] // changes under the catalog's lock only
-	p.workers--
-	s.closeIfEmpty(a.Scope)
+	s.scopes.RemoveWorker(a.Scope)
 }
 
 // adjust changes what differs between two attachments in the same world.
@@ -141,7 +113,7 @@ func (s *Service) adjust(before, after *catalog.Attachment) error {
 // takeOver ends the holds of ranks that are attached now.
 func (w *attached) takeOver(a *catalog.Attachment) {
 	for _, rank := range a.Ranks {
-		delete(w.pool.held, rank.Slot)
+		w.scope.EndHold(rank.Slot)
 	}
 }
 
@@ -175,10 +147,10 @@ func attachedRank(ranks []catalog.AttachedRank, dp uint32) (catalog.AttachedRank
 
 // addRanks makes the index know the ranks, and the ledger those that carry load.
 func (s *Service) addRanks(a *catalog.Attachment) {
-	p := s.workers[keyOf(a)].pool
+	state := s.workers[keyOf(a)].scope
 	for _, rank := range a.Ranks {
 		r := catalog.Rank{Worker: a.Worker, DP: rank.DP}
-		p.enter(rank.Slot, r)
+		state.AssignSlot(rank.Slot, r)
 		if rank.Candidate {
 			s.ledger.PutRank(a.Scope, rank.Slot, r)
 			s.rankPuts.Add(1)
@@ -190,10 +162,7 @@ func (s *Service) addRanks(a *catalog.Attachment) {
 // its worker could not be attached, keeps its blocks.
 func (s *Service) dropRank(a *catalog.Attachment, rank catalog.AttachedRank) {
 	s.dropLoad(a.Scope, rank.Slot)
-	p := s.workers[keyOf(a)].pool
-	if _, held := p.held[rank.Slot]; !held {
-		p.leave(rank.Slot)
-	}
+	s.workers[keyOf(a)].scope.ReleaseSlot(rank.Slot)
 }
 
 // dropLoad takes a rank's load away. Nobody is told of the bookings one by one:
@@ -206,66 +175,10 @@ func (s *Service) dropLoad(sc catalog.Scope, slot uint32) {
 
 // Hold makes room for the blocks of a rank whose worker is not attached.
 func (r *reconciler) Hold(sc catalog.Scope, blockSize uint32, rank catalog.Rank, slot uint32) {
-	s := (*Service)(r)
-	p := s.open(sc, blockSize)
-	p.held[slot] = rank
-	p.enter(slot, rank)
+	r.scopes.HoldRank(sc, blockSize, rank, slot)
 }
 
 // Unhold forgets the blocks of a rank whose worker did not come.
 func (r *reconciler) Unhold(sc catalog.Scope, _ catalog.Rank, slot uint32) {
-	s := (*Service)(r)
-	p := (*s.pools.Load())[sc]
-	p.leave(slot)
-	delete(p.held, slot)
-	s.closeIfEmpty(sc)
-}
-
-// open returns the scope's pool, a new one if there is none.
-func (s *Service) open(sc catalog.Scope, blockSize uint32) *pool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := (*s.pools.Load())[sc]
-	if p == nil {
-		p = &pool{
-			blockSize:   blockSize,
-			space:       indexer.New(),
-			line:        newLine(s, s.config.Admission.ForModel(sc.Model)),
-			held:        make(map[uint32]catalog.Rank),
-			predictions: s.predictions,
-		}
-		s.furnishLocked(sc, p)
-		pools := maps.Clone(*s.pools.Load())
-		pools[sc] = p
-		s.pools.Store(&pools)
-	}
-	return p
-}
-
-// serve marks the scope's pool as one that had a complete worker.
-func (s *Service) serve(sc catalog.Scope) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	(*s.pools.Load())[sc].served = true
-	s.past.remove(sc)
-}
-
-// closeIfEmpty ends the scope's pool when its last worker has left and no rank
-// is held.
-func (s *Service) closeIfEmpty(sc catalog.Scope) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := (*s.pools.Load())[sc]
-	if p.workers > 0 || len(p.held) > 0 {
-		return
-	}
-	p.gone.Store(true)
-	s.spareLocked(sc, p)
-	pools := maps.Clone(*s.pools.Load())
-	delete(pools, sc)
-	s.pools.Store(&pools)
-	s.left = append(s.left, p)
-	if p.served {
-		s.past.add(sc)
-	}
+	r.scopes.UnholdRank(sc, slot)
 }

@@ -1,4 +1,4 @@
-package service
+package approximate
 
 import (
 	"fmt"
@@ -13,38 +13,40 @@ import (
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
-// forecast is a table of predictions with one pool, on a clock of its own.
-type forecast struct {
-	*predictions
+// fixture is an index with one scope, on a clock of its own.
+type fixture struct {
+	*Index
 	t     *testing.T
 	clock time.Time
-	pool  *pool
+	scope *Scope
+	space *indexer.Space // of the scope
 }
 
-// newForecast: a tick is a second, so blocks leave when 65 seconds have passed
-// since the second of their last booking began.
-func newForecast(t *testing.T, limit int) *forecast {
-	f := &forecast{t: t, clock: time.Unix(1e9, 0)}
-	f.predictions = newPredictions(64*time.Second, limit, func() time.Time { return f.clock })
-	f.pool = f.newPool()
+// newFixture returns an index with a tick of one second: blocks are due when 65
+// seconds have passed since the second of their last reservation began.
+func newFixture(t *testing.T, limit int) *fixture {
+	f := &fixture{t: t, clock: time.Unix(1e9, 0)}
+	f.Index = New(64*time.Second, limit, func() time.Time { return f.clock })
+	f.addScope()
 	return f
 }
 
-func (f *forecast) newPool() *pool {
-	space := indexer.New()
-	return &pool{space: space, gate: recovery.NewGate(space, false), predictions: f.predictions}
+// addScope makes a new scope the one that is tested.
+func (f *fixture) addScope() {
+	f.space = indexer.New()
+	f.scope = f.NewScope(recovery.NewGate(f.space, false))
 }
 
-func seated(slot uint32, worker uint64) catalog.Entry {
+func entry(slot uint32, worker uint64) catalog.Entry {
 	return catalog.Entry{Rank: catalog.Rank{Worker: worker}, Slot: slot}
 }
 
-func (f *forecast) enter(e catalog.Entry) { f.pool.enter(e.Slot, e.Rank) }
+func (f *fixture) enter(e catalog.Entry) { f.scope.AssignSlot(e.Slot, e.Rank) }
 
 // held is how many leading blocks of a prompt the index shows for a slot.
-func (f *forecast) held(slot uint32, local ...uint64) int {
+func (f *fixture) held(slot uint32, local ...uint64) int {
 	var o indexer.Overlap
-	f.pool.space.Overlap(local, &o)
+	f.space.Overlap(local, &o)
 	device, host, disk := o.At(slot)
 	if host != 0 || disk != 0 {
 		f.t.Errorf("tiers below the device have %d and %d blocks", host, disk)
@@ -52,110 +54,108 @@ func (f *forecast) held(slot uint32, local ...uint64) int {
 	return int(device)
 }
 
-func (f *forecast) want(blocks int, slot uint32, local ...uint64) {
+func (f *fixture) want(blocks int, slot uint32, local ...uint64) {
 	f.t.Helper()
 	if got := f.held(slot, local...); got != blocks {
 		f.t.Errorf("slot %d holds %d blocks of %v, want %d", slot, got, local, blocks)
 	}
 }
 
-// check tells what is wrong with the order, the seats, or the sum of blocks in
-// the index of the pool.
-func (f *forecast) check() error {
-	t := f.predictions
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// check returns what is wrong with the order, the ranks, or the sum of blocks in
+// the index of the scope.
+func (f *fixture) check() error {
+	x := f.Index
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	n, tick := 0, int64(0)
-	bySeat := make(map[uint32]int)
-	deepest := make(map[uint32]uint32)
-	for id := t.block(0).newer; id != 0; id = t.block(id).newer {
-		b := t.block(id)
-		if t.block(b.newer).older != id || t.block(b.older).newer != id {
+	byRank := make(map[uint32]int)
+	for id := x.block(0).newer; id != 0; id = x.block(id).newer {
+		b := x.block(id)
+		if x.block(b.newer).older != id || x.block(b.older).newer != id {
 			return fmt.Errorf("block %d is not linked", id)
 		}
 		if b.tick < tick {
 			return fmt.Errorf("block %d of %d behind one of %d", id, b.tick, tick)
 		}
 		tick = b.tick
-		st := t.seats[b.seat]
-		if st.blocks != nil && st.blocks[b.name] != id {
-			return fmt.Errorf("seat %d does not know block %d", b.seat, id)
+		r := x.ranks[b.rank]
+		if r.blocks != nil && r.blocks[b.hash] != id {
+			return fmt.Errorf("rank %d does not know block %d", b.rank, id)
 		}
-		bySeat[b.seat]++
-		deepest[b.seat] = max(deepest[b.seat], b.depth)
+		byRank[b.rank]++
 		n++
 	}
-	if n != t.n || n > t.limit {
-		return fmt.Errorf("%d blocks in the order, %d counted, limit %d", n, t.n, t.limit)
+	if n != x.n || n > x.limit {
+		return fmt.Errorf("%d blocks in the order, %d counted, limit %d", n, x.n, x.limit)
 	}
-	for i, st := range t.seats {
-		if st == nil != slices.Contains(t.vacant, uint32(i)) {
-			return fmt.Errorf("seat %d: %v", i, st)
+	for i, r := range x.ranks {
+		if r == nil != slices.Contains(x.freeNumbers, uint32(i)) {
+			return fmt.Errorf("rank %d: %v", i, r)
 		}
-		if st == nil {
+		if r == nil {
 			continue
 		}
-		if st.n != bySeat[uint32(i)] || st.blocks != nil && len(st.blocks) != st.n {
-			return fmt.Errorf("seat %d has %d blocks, knows %d and counts %d", i, bySeat[uint32(i)], len(st.blocks), st.n)
+		if r.n != byRank[uint32(i)] || r.blocks != nil && len(r.blocks) != r.n {
+			return fmt.Errorf("rank %d has %d blocks, knows %d and counts %d", i, byRank[uint32(i)], len(r.blocks), r.n)
 		}
-		if st.blocks == nil && st.n == 0 {
-			return fmt.Errorf("seat %d is empty and not vacant", i)
+		if r.blocks == nil && r.n == 0 {
+			return fmt.Errorf("rank %d has no blocks, and its number is not free", i)
 		}
-		if st.blocks != nil && st.gate == f.pool.gate {
-			if held := f.pool.space.Held(st.slot); held[indexer.Device] != st.n {
-				return fmt.Errorf("slot %d holds %v blocks in the index, %d were predicted", st.slot, held, st.n)
+		if r.blocks != nil && r.gate == f.scope.gate {
+			if held := f.space.Held(r.slot); held[indexer.Device] != r.n {
+				return fmt.Errorf("slot %d holds %v blocks in the index, %d were booked", r.slot, held, r.n)
 			}
 		}
 	}
-	if o := f.pool.space.Stats().Orphans; o != 0 {
+	if o := f.space.Stats().Orphans; o != 0 {
 		return fmt.Errorf("%d blocks without a parent", o)
 	}
 	return nil
 }
 
-// TestPredictedTTL: a block lives from its last booking; the prefix that was
-// booked again outlives what was behind it.
-func TestPredictedTTL(t *testing.T) {
-	f := newForecast(t, 100)
-	a, b := seated(0, 1), seated(1, 2)
+// TestTTL: a block lives from its last reservation; a prefix that was booked again
+// outlives what was behind it.
+func TestTTL(t *testing.T) {
+	f := newFixture(t, 100)
+	a, b := entry(0, 1), entry(1, 2)
 	f.enter(a)
 	f.enter(b)
-	f.pool.predict(a, []uint64{1, 2, 3, 4})
+	f.scope.Book(a, []uint64{1, 2, 3, 4})
 	f.want(4, 0, 1, 2, 3, 4, 5)
 	f.want(0, 1, 1, 2, 3, 4)
 	f.clock = f.clock.Add(40 * time.Second)
-	f.pool.predict(a, []uint64{1, 2})
-	f.pool.predict(b, []uint64{1, 2, 3})
-	f.pool.predict(b, nil)
+	f.scope.Book(a, []uint64{1, 2})
+	f.scope.Book(b, []uint64{1, 2, 3})
+	f.scope.Book(b, nil)
 	f.clock = f.clock.Add(24 * time.Second) // 64 s
-	f.sweep()
+	f.Sweep()
 	f.want(4, 0, 1, 2, 3, 4)
 	f.clock = f.clock.Add(time.Second)
-	f.sweep()
+	f.Sweep()
 	f.want(2, 0, 1, 2, 3, 4)
 	f.want(3, 1, 1, 2, 3, 4)
-	f.pool.predict(a, []uint64{1, 2, 3})
+	f.scope.Book(a, []uint64{1, 2, 3})
 	f.want(3, 0, 1, 2, 3, 4)
 	f.clock = f.clock.Add(65 * time.Second)
-	f.sweep()
+	f.Sweep()
 	f.want(0, 0, 1, 2, 3, 4)
 	if err := f.check(); err != nil || f.n != 0 || f.used != 1 {
 		t.Error(err, f.n, f.used)
 	}
 }
 
-// TestPredictedOnce: a second booking in the same tick changes nothing in the
+// TestSameTick: a second reservation in the same tick changes nothing in the
 // order but what is new.
-func TestPredictedOnce(t *testing.T) {
-	f := newForecast(t, 100)
-	a := seated(0, 1)
+func TestSameTick(t *testing.T) {
+	f := newFixture(t, 100)
+	a := entry(0, 1)
 	f.enter(a)
-	f.pool.predict(a, []uint64{1, 2})
-	f.pool.predict(a, []uint64{1, 2, 3, 4})
-	f.pool.predict(a, []uint64{1, 2, 5})
-	f.pool.predict(a, []uint64{1})
+	f.scope.Book(a, []uint64{1, 2})
+	f.scope.Book(a, []uint64{1, 2, 3, 4})
+	f.scope.Book(a, []uint64{1, 2, 5})
+	f.scope.Book(a, []uint64{1})
 	f.clock = f.clock.Add(time.Second)
-	f.pool.predict(a, []uint64{1, 2, 5, 6})
+	f.scope.Book(a, []uint64{1, 2, 5, 6})
 	var depths []uint32
 	for id := f.block(0).newer; id != 0; id = f.block(id).newer {
 		depths = append(depths, f.block(id).depth)
@@ -168,64 +168,64 @@ func TestPredictedOnce(t *testing.T) {
 	}
 }
 
-// TestPredictedSlots: what was predicted for a rank goes with it. Nothing is
-// predicted for one that has left, and its slot begins empty for the next one,
-// as do two ranks of the same slot number in two pools.
-func TestPredictedSlots(t *testing.T) {
-	f := newForecast(t, 100)
-	a, b := seated(0, 1), seated(0, 2)
-	f.pool.predict(a, []uint64{1, 2})
+// TestSlots: what was booked for a rank goes with it. Nothing is
+// entered for one that has left, and its slot begins empty for the next one,
+// as do two ranks of the same slot number in two scopes.
+func TestSlots(t *testing.T) {
+	f := newFixture(t, 100)
+	a, b := entry(0, 1), entry(0, 2)
+	f.scope.Book(a, []uint64{1, 2})
 	f.want(0, 0, 1, 2)
 	f.enter(a)
-	f.pool.predict(a, []uint64{1, 2})
+	f.scope.Book(a, []uint64{1, 2})
 	f.enter(a) // it is there already
 	f.want(2, 0, 1, 2)
-	f.pool.leave(0)
+	f.scope.ReleaseSlot(0)
 	f.want(0, 0, 1, 2)
-	f.pool.predict(a, []uint64{1, 2})
+	f.scope.Book(a, []uint64{1, 2})
 	f.want(0, 0, 1, 2)
 	f.enter(b)
-	f.pool.predict(a, []uint64{1, 2})
+	f.scope.Book(a, []uint64{1, 2})
 	f.want(0, 0, 1, 2)
 	f.clock = f.clock.Add(30 * time.Second)
-	f.pool.predict(b, []uint64{1})
+	f.scope.Book(b, []uint64{1})
 	f.clock = f.clock.Add(35 * time.Second) // what a had is due
-	f.sweep()
+	f.Sweep()
 	f.want(1, 0, 1, 2)
-	f.enter(a) // a slot that changes hands without a word
+	f.enter(a) // the slot changes its rank without a ReleaseSlot
 	f.want(0, 0, 1, 2)
-	f.pool.predict(b, []uint64{1})
+	f.scope.Book(b, []uint64{1})
 	f.want(0, 0, 1)
 
-	first := f.pool
-	f.pool = f.newPool()
+	first, firstSpace := f.scope, f.space
+	f.addScope()
 	f.enter(a)
 	f.want(0, 0, 1)
-	f.pool.predict(a, []uint64{1})
-	f.pool = first
+	f.scope.Book(a, []uint64{1})
+	f.scope, f.space = first, firstSpace
 	f.want(0, 0, 1)
-	f.pool.leave(0)
-	f.pool.leave(0)
+	f.scope.ReleaseSlot(0)
+	f.scope.ReleaseSlot(0)
 	f.clock = f.clock.Add(time.Hour)
-	f.sweep()
+	f.Sweep()
 	if err := f.check(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestPredictedLimit: the oldest make room, of whichever rank, and a prompt that
-// is larger than all the room is predicted as far as it goes.
-func TestPredictedLimit(t *testing.T) {
-	f := newForecast(t, 4)
-	a, b := seated(0, 1), seated(1, 2)
+// TestLimit: the oldest make room, of whichever rank, and a prompt that
+// is larger than all the room is entered as far as it goes.
+func TestLimit(t *testing.T) {
+	f := newFixture(t, 4)
+	a, b := entry(0, 1), entry(1, 2)
 	f.enter(a)
 	f.enter(b)
-	f.pool.predict(a, []uint64{1, 2, 3})
+	f.scope.Book(a, []uint64{1, 2, 3})
 	f.clock = f.clock.Add(time.Second)
-	f.pool.predict(b, []uint64{1, 2, 3})
+	f.scope.Book(b, []uint64{1, 2, 3})
 	f.want(1, 0, 1, 2, 3)
 	f.want(3, 1, 1, 2, 3)
-	f.pool.predict(b, []uint64{9, 8, 7, 6, 5, 4})
+	f.scope.Book(b, []uint64{9, 8, 7, 6, 5, 4})
 	f.want(0, 0, 1)
 	f.want(0, 1, 1)
 	f.want(4, 1, 9, 8, 7, 6, 5, 4)
@@ -233,91 +233,91 @@ func TestPredictedLimit(t *testing.T) {
 		t.Error(err)
 	}
 	f.clock = f.clock.Add(time.Second)
-	f.pool.predict(b, []uint64{9, 8, 1, 1}) // makes room among its own cousins
+	f.scope.Book(b, []uint64{9, 8, 1, 1}) // evicts blocks of its own rank
 	f.want(4, 1, 9, 8, 1, 1)
 	f.want(2, 1, 9, 8, 7)
-	f.pool.predict(b, []uint64{9, 8, 1, 1, 1, 1})
+	f.scope.Book(b, []uint64{9, 8, 1, 1, 1, 1})
 	f.want(4, 1, 9, 8, 1, 1, 1, 1)
 	if err := f.check(); err != nil {
 		t.Error(err)
 	}
-	none := newForecast(t, 0)
+	none := newFixture(t, 0)
 	none.enter(a)
-	none.pool.predict(a, []uint64{1})
+	none.scope.Book(a, []uint64{1})
 	none.want(0, 0, 1)
 }
 
-// TestPredictedLong: a prompt that goes in parts is there as a whole, and again.
-func TestPredictedLong(t *testing.T) {
-	f := newForecast(t, 1<<20)
-	a := seated(0, 1)
+// TestLongPrompt: a prompt that goes in parts is there as a whole, and again.
+func TestLongPrompt(t *testing.T) {
+	f := newFixture(t, 1<<20)
+	a := entry(0, 1)
 	f.enter(a)
 	long := make([]uint64, 2*maxAtOnce+10)
 	for i := range long {
 		long[i] = uint64(i) + 1
 	}
 	for range 2 {
-		f.pool.predict(a, long)
+		f.scope.Book(a, long)
 		f.want(len(long), 0, long...)
 		if err := f.check(); err != nil {
 			t.Fatal(err)
 		}
 		f.clock = f.clock.Add(time.Minute)
-		f.sweep()
+		f.Sweep()
 	}
 	f.clock = f.clock.Add(5 * time.Second)
-	f.sweep()
+	f.Sweep()
 	f.want(0, 0, long...)
 }
 
-// TestPredictedNames: of two blocks with one rolling hash the rank has the one
-// that came first; what is behind the other is not predicted. Local hashes that
+// TestEqualHashes: of two blocks with one rolling hash the rank has the one
+// that came first; what is behind the other is not entered. Local hashes that
 // are no hashes do no harm.
-func TestPredictedNames(t *testing.T) {
-	f := newForecast(t, 100)
-	a := seated(0, 1)
+func TestEqualHashes(t *testing.T) {
+	f := newFixture(t, 100)
+	a := entry(0, 1)
 	f.enter(a)
-	f.pool.predict(a, []uint64{1, 2, 3})
+	f.scope.Book(a, []uint64{1, 2, 3})
 	second := f.second()
-	f.pool.predict(a, []uint64{second, 7})
+	f.scope.Book(a, []uint64{second, 7})
 	f.want(0, 0, second, 7)
 	f.want(3, 0, 1, 2, 3)
-	f.pool.predict(a, []uint64{0, 0, 0})
+	f.scope.Book(a, []uint64{0, 0, 0})
 	f.want(3, 0, 0, 0, 0)
-	f.pool.predict(a, []uint64{0, 0, 0, 5})
+	f.scope.Book(a, []uint64{0, 0, 0, 5})
 	f.want(4, 0, 0, 0, 0, 5)
 	if err := f.check(); err != nil {
 		t.Error(err)
 	}
 	f.clock = f.clock.Add(time.Minute + 5*time.Second)
-	f.sweep()
-	f.pool.predict(a, []uint64{second, 7})
+	f.Sweep()
+	f.scope.Book(a, []uint64{second, 7})
 	f.want(2, 0, second, 7)
-	f.pool.predict(a, []uint64{1, 2, 3})
+	f.scope.Book(a, []uint64{1, 2, 3})
 	f.want(1, 0, 1, 2, 3)
 	if err := f.check(); err != nil {
 		t.Error(err)
 	}
 }
 
-// second is the name of the first second block of a prompt.
-func (f *forecast) second() uint64 {
+// second is the rolling hash of the first second block of a prompt.
+func (f *fixture) second() uint64 {
 	for _, b := range f.chunks[0][1:f.used] {
 		if b.depth == 1 {
-			return b.name
+			return b.hash
 		}
 	}
 	f.t.Fatal("no second block")
 	return 0
 }
 
-// TestPredictedAgainstNaive plays bookings of random prompts, pauses, and ranks
+// TestAgainstNaive plays reservations of random prompts, pauses, and ranks
 // that come and go against a map of prefixes with the time of their last
 // booking.
-func TestPredictedAgainstNaive(t *testing.T) {
+func TestAgainstNaive(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 11))
-		f := newForecast(t, 1<<20)
+		f := newFixture(t, 1<<20)
 		const slots = 3
 		last := [slots]map[string]time.Time{} // by prefix; nil: no rank
 		worker := [slots]uint64{}
@@ -334,19 +334,19 @@ func TestPredictedAgainstNaive(t *testing.T) {
 			switch r.IntN(8) {
 			case 0:
 				if worker[slot]++; r.IntN(2) == 0 {
-					f.pool.leave(uint32(slot))
+					f.scope.ReleaseSlot(uint32(slot))
 				}
-				f.enter(seated(uint32(slot), worker[slot]))
+				f.enter(entry(uint32(slot), worker[slot]))
 				last[slot] = make(map[string]time.Time)
 			case 1:
 				if r.IntN(3) == 0 {
-					f.pool.leave(uint32(slot))
+					f.scope.ReleaseSlot(uint32(slot))
 					last[slot] = nil
 				}
 			case 2:
 				f.clock = f.clock.Add(time.Duration(r.IntN(25)) * time.Second)
 			case 3:
-				f.sweep()
+				f.Sweep()
 				for _, m := range last {
 					for prefix, at := range m {
 						if f.clock.Sub(at) >= 65*time.Second {
@@ -357,8 +357,8 @@ func TestPredictedAgainstNaive(t *testing.T) {
 			default:
 				prompt := prompts[r.IntN(len(prompts))]
 				prompt = prompt[:1+r.IntN(len(prompt))]
-				f.pool.predict(seated(uint32(slot), worker[slot]), prompt)
-				f.pool.predict(seated(uint32(slot), worker[slot]+1), prompts[0]) // somebody else
+				f.scope.Book(entry(uint32(slot), worker[slot]), prompt)
+				f.scope.Book(entry(uint32(slot), worker[slot]+1), prompts[0]) // somebody else
 				if last[slot] != nil {
 					for i := range prompt {
 						last[slot][fmt.Sprint(prompt[:i+1])] = f.clock
@@ -383,15 +383,15 @@ func TestPredictedAgainstNaive(t *testing.T) {
 	}
 }
 
-// TestPredictedRoom plays bookings against a small limit: what was booked last
+// TestEvictionOrder plays reservations against a small limit: what was booked last
 // is there as far as there was room beside what was booked in the same second,
 // and no block is without its parent.
-func TestPredictedRoom(t *testing.T) {
+func TestEvictionOrder(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 12))
-		f := newForecast(t, 1+r.IntN(25))
+		f := newFixture(t, 1+r.IntN(25))
 		for slot := range uint32(3) {
-			f.enter(seated(slot, 1))
+			f.enter(entry(slot, 1))
 		}
 		for step := range 200 {
 			f.clock = f.clock.Add(time.Duration(r.IntN(3)) * time.Second)
@@ -400,7 +400,7 @@ func TestPredictedRoom(t *testing.T) {
 				prompt[i] = 1 + r.Uint64N(3)
 			}
 			slot := uint32(r.IntN(3))
-			f.pool.predict(seated(slot, 1), prompt)
+			f.scope.Book(entry(slot, 1), prompt)
 			if err := f.check(); err != nil {
 				t.Fatalf("seed %d step %d: %v", seed, step, err)
 			}
@@ -415,10 +415,10 @@ func TestPredictedRoom(t *testing.T) {
 	}
 }
 
-// TestPredictedAtOnce: bookings, sweeps, and ranks that come and go at the same
+// TestConcurrent: reservations, sweeps, and ranks that come and go at the same
 // time leave nothing behind.
-func TestPredictedAtOnce(t *testing.T) {
-	f := newForecast(t, 500)
+func TestConcurrent(t *testing.T) {
+	f := newFixture(t, 500)
 	var mu sync.Mutex
 	now := f.clock
 	f.now = func() time.Time {
@@ -431,22 +431,22 @@ func TestPredictedAtOnce(t *testing.T) {
 	for slot := range uint32(4) {
 		wg.Go(func() {
 			for i := range uint64(300) {
-				f.pool.enter(slot, seated(slot, i/10).Rank)
+				f.scope.AssignSlot(slot, entry(slot, i/10).Rank)
 				if i%10 == 9 {
-					f.pool.leave(slot)
+					f.scope.ReleaseSlot(slot)
 				}
 			}
 		})
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(1, uint64(slot)))
 			for range 1000 {
-				f.pool.predict(seated(slot, r.Uint64N(30)), []uint64{1, r.Uint64N(9), r.Uint64N(9), 1})
+				f.scope.Book(entry(slot, r.Uint64N(30)), []uint64{1, r.Uint64N(9), r.Uint64N(9), 1})
 			}
 		})
 	}
 	wg.Go(func() {
 		for range 200 {
-			f.sweep()
+			f.Sweep()
 		}
 	})
 	wg.Wait()
@@ -454,13 +454,13 @@ func TestPredictedAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	for slot := range uint32(4) {
-		f.pool.leave(slot)
-		if !f.pool.space.Empty(slot) {
+		f.scope.ReleaseSlot(slot)
+		if !f.space.Empty(slot) {
 			t.Errorf("slot %d is not empty", slot)
 		}
 	}
 	now = now.Add(time.Hour)
-	f.sweep()
+	f.Sweep()
 	if f.n != 0 {
 		t.Errorf("%d blocks are left", f.n)
 	}

@@ -1,0 +1,120 @@
+package scopes
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/select-service/select-service/internal/approximate"
+	"github.com/select-service/select-service/internal/waitqueue"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/recovery"
+)
+
+// State is what a scope has beside its workers: an index and a wait queue. It
+// lives from the scope's first attached worker or held rank to its last. The
+// exported fields do not change.
+type State struct {
+	BlockSize uint32         // tokens
+	Space     *indexer.Space // to be written through Gate only
+	Gate      *recovery.Gate
+	Queue     *waitqueue.Queue
+	Seeds     *SeedNames // of the space's blocks
+
+	// approximate is nil where engines publish KV events.
+	approximate *approximate.Scope
+	// gone: the last worker has left. It is set after the ledger has lost the
+	// scope's ranks and before a new state gives it any: a rank that is found in
+	// the ledger, while this is not set afterwards, belongs to this state.
+	gone atomic.Bool
+
+	// The reconciler alone touches these, under the catalog's lock.
+	workers int                     // attached
+	held    map[uint32]catalog.Rank // slots of ranks whose workers are not attached
+
+	served bool // had a worker attached in full; guarded by Registry.mu
+}
+
+// Gone reports whether the scope's last worker has left: the state is not the
+// scope's any more.
+func (s *State) Gone() bool { return s.gone.Load() }
+
+// AssignSlot gives a slot of the index to a rank. It does nothing if the rank has
+// it.
+func (s *State) AssignSlot(slot uint32, r catalog.Rank) {
+	if s.approximate != nil {
+		s.approximate.AssignSlot(slot, r)
+		return
+	}
+	s.Gate.AssignSlot(slot, r)
+}
+
+// ReleaseSlot empties a slot whose rank has left. A slot that is held, because its
+// worker could not be attached, keeps its blocks.
+func (s *State) ReleaseSlot(slot uint32) {
+	if _, held := s.held[slot]; !held {
+		s.leave(slot)
+	}
+}
+
+func (s *State) leave(slot uint32) {
+	if s.approximate != nil {
+		s.approximate.ReleaseSlot(slot)
+		return
+	}
+	s.Gate.ReleaseSlot(slot)
+}
+
+// EndHold ends the hold of a slot, if there is one: its rank is attached now.
+func (s *State) EndHold(slot uint32) { delete(s.held, slot) }
+
+// Booked notes that a prompt was booked on a rank, where reservations make the
+// index. The local hashes are borrowed.
+func (s *State) Booked(e catalog.Entry, local []uint64) {
+	if s.approximate != nil {
+		s.approximate.Book(e, local)
+	}
+}
+
+// maxSeedNames bounds the block seeds of a scope whose names are kept.
+const maxSeedNames = 4096
+
+// SeedNames remembers what the block seeds of a scope stand for, as events tell
+// it. Salts keep customers apart: only that there is one is kept. The zero value
+// is empty.
+type SeedNames struct {
+	mu sync.Mutex // guards of
+	of map[uint64]seedName
+}
+
+type seedName struct {
+	lora   string
+	salted bool
+}
+
+// NameSeed notes a seed; see kvevents.SeedNames. Once there are too many it
+// notes no more.
+func (n *SeedNames) NameSeed(seed uint64, lora, salt string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.of) >= maxSeedNames {
+		return
+	}
+	if n.of == nil {
+		n.of = make(map[uint64]seedName)
+	}
+	n.of[seed] = seedName{lora: lora, salted: salt != ""}
+}
+
+// SeedName returns the adapter of a seed and whether there is a salt; ok is false
+// if no event has named the seed.
+func (n *SeedNames) SeedName(seed uint64) (lora string, salted, ok bool) {
+	if seed == hashing.Seed {
+		return "", false, true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	name, ok := n.of[seed]
+	return name.lora, name.salted, ok
+}
