@@ -19,8 +19,8 @@ const (
 	// maxBody is the longest request body of the selection service in bytes,
 	// inclusive (dynamo-kv-router 1.3.1: REQUEST_BODY_LIMIT_BYTES).
 	maxBody = 8 << 20
-	// firstRead bounds what a Content-Length alone can make us allocate.
-	firstRead = 64 << 10
+	// firstAlloc bounds what a Content-Length alone can make us allocate.
+	firstAlloc = 64 << 10
 	// maxPooled is the most memory that an idle exchange may keep.
 	maxPooled = 1 << 20
 	// bodyTimeout is how long a client may take to send a body.
@@ -29,12 +29,12 @@ const (
 
 // body describes the JSON body of a route and pools what reading one needs.
 type body[T any] struct {
-	shape *jsonscan.Object[T]
-	reset func(*T)     // empties a T and sets its defaults; may keep its slices
-	size  func(*T) int // bytes that an empty T still holds
-	limit int          // bytes of the longest text, inclusive
-	plain bool         // no content type is asked for
-	pool  sync.Pool    // of *exchange[T]
+	shape          *jsonscan.Object[T]
+	reset          func(*T)     // empties a T and sets its defaults; may keep its slices
+	size           func(*T) int // bytes that an empty T still holds
+	limit          int          // bytes of the longest text, inclusive
+	anyContentType bool         // no content type is asked for
+	pool           sync.Pool    // of *exchange[T]
 }
 
 // exchange is what one request with a body borrows.
@@ -77,7 +77,7 @@ func (b *body[T]) release(x *exchange[T]) {
 
 // read fills x from the request.
 func (b *body[T]) read(c *gin.Context, x *exchange[T]) error {
-	if !b.plain && !isJSON(c.Request.Header) {
+	if !b.anyContentType && !isJSON(c.Request.Header) {
 		return errContentType
 	}
 	text, err := readBody(c.Writer, c.Request, x.text, b.limit)
@@ -138,7 +138,7 @@ func readBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]
 	deadline := http.NewResponseController(w)
 	_ = deadline.SetReadDeadline(time.Now().Add(bodyTimeout))
 	// One byte more than needed lets the read that meets the end fit.
-	buf = slices.Grow(buf[:0], int(min(max(r.ContentLength, 0), firstRead))+1)
+	buf = slices.Grow(buf[:0], int(min(max(r.ContentLength, 0), firstAlloc))+1)
 	for {
 		n, err := r.Body.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
@@ -148,7 +148,7 @@ func readBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]
 		case errors.Is(err, io.EOF):
 			_ = deadline.SetReadDeadline(time.Time{})
 			return buf, nil
-		case isGone(err):
+		case isDisconnect(err):
 			return buf[:0], errClientGone
 		case err != nil:
 			return buf[:0], &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
@@ -158,8 +158,8 @@ func readBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]
 	}
 }
 
-// isGone tells the end of a connection from a body that is malformed or late.
-func isGone(err error) bool {
+// isDisconnect tells the end of a connection from a body that is malformed or late.
+func isDisconnect(err error) bool {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return true
 	}

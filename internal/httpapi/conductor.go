@@ -40,9 +40,9 @@ type conductorRoutes struct{ svc ConductorAPI }
 func (s conductorRoutes) addTo(r gin.IRoutes, a api) {
 	r.POST("/register", withBody(a, newConductorBody(registerShape, resetRegistration, nil), s.register))
 	r.POST("/unregister", withBody(a, newConductorBody(unregisterShape, resetUnregistration, nil), s.unregister))
-	r.POST("/query", withBody(a, newQuestionBody(queryShape), s.query))
-	r.POST("/query_by_hash", withBody(a, newQuestionBody(queryByHashShape), s.queryByHash))
-	r.POST("/diagnose", withBody(a, newQuestionBody(conductorDiagnoseShape), s.diagnose))
+	r.POST("/query", withBody(a, newQueryBody(queryShape), s.query))
+	r.POST("/query_by_hash", withBody(a, newQueryBody(queryByHashShape), s.queryByHash))
+	r.POST("/diagnose", withBody(a, newQueryBody(conductorDiagnoseShape), s.diagnose))
 	get(r, "/services", a.serve(s.services))
 	get(r, "/health", a.serve(health))
 }
@@ -74,16 +74,16 @@ func (s conductorRoutes) unregister(_ *gin.Context, b *unregistrationBody, out [
 	return http.StatusOK, append(out, '}'), nil
 }
 
-func (s conductorRoutes) query(_ *gin.Context, b *questionBody, out []byte) (int, []byte, error) {
-	return s.hits(b, "token_ids", out)
+func (s conductorRoutes) query(_ *gin.Context, b *queryBody, out []byte) (int, []byte, error) {
+	return s.answerQuery(b, "token_ids", out)
 }
 
-func (s conductorRoutes) queryByHash(_ *gin.Context, b *questionBody, out []byte) (int, []byte, error) {
-	return s.hits(b, "seq_hashes", out)
+func (s conductorRoutes) queryByHash(_ *gin.Context, b *queryBody, out []byte) (int, []byte, error) {
+	return s.answerQuery(b, "seq_hashes", out)
 }
 
-func (s conductorRoutes) hits(b *questionBody, wanted string, out []byte) (int, []byte, error) {
-	if err := b.settle(wanted); err != nil {
+func (s conductorRoutes) answerQuery(b *queryBody, wanted string, out []byte) (int, []byte, error) {
+	if err := b.resolve(wanted); err != nil {
 		return 0, nil, err
 	}
 	if err := s.svc.Query(&b.req, &b.answer); err != nil {
@@ -92,8 +92,8 @@ func (s conductorRoutes) hits(b *questionBody, wanted string, out []byte) (int, 
 	return http.StatusOK, appendHits(out, b.req.Tenant, &b.answer), nil
 }
 
-func (s conductorRoutes) diagnose(_ *gin.Context, b *questionBody, out []byte) (int, []byte, error) {
-	if err := b.settle("token_ids"); err != nil {
+func (s conductorRoutes) diagnose(_ *gin.Context, b *queryBody, out []byte) (int, []byte, error) {
+	if err := b.resolve("token_ids"); err != nil {
 		return 0, nil, err
 	}
 	d, err := s.svc.Diagnose(&b.req, b.maxBlocks)
@@ -114,7 +114,7 @@ func (s conductorRoutes) services(_ *gin.Context, out []byte) (int, []byte, erro
 // the Conductor API do not all send one.
 func newConductorBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int) *body[T] {
 	b := newBody(shape, reset, size)
-	b.plain = true
+	b.anyContentType = true
 	return b
 }
 
@@ -148,19 +148,19 @@ func readRange(s *jsonscan.Scanner, low, high uint32) uint32 {
 	return n
 }
 
-// refuse is a body with a fault that its shape does not tell.
-func refuse(reason, field, text string) error {
+// bodyFault is a body with a fault that its shape does not tell.
+func bodyFault(reason, field, text string) error {
 	return &requestError{status: http.StatusBadRequest, text: text, reason: reason, field: field}
 }
 
-func refuseBoth(field, other string) error {
-	return refuse(reasonExclusive, field, field+" and "+other+" exclude each other")
+func errExclusive(field, other string) error {
+	return bodyFault(reasonExclusive, field, field+" and "+other+" exclude each other")
 }
 
 func publisherType(name string) (conductor.PublisherType, error) {
 	t, ok := conductor.ParseType(name)
 	if !ok {
-		return 0, refuse(reasonUnknownType, "type", "type: expected `vLLM`, `SGLang`, `Mooncake` or `standard`")
+		return 0, bodyFault(reasonUnknownType, "type", "type: expected `vLLM`, `SGLang`, `Mooncake` or `standard`")
 	}
 	return t, nil
 }
@@ -184,17 +184,17 @@ func (b *registrationBody) registration() (conductor.Registration, error) {
 }
 
 var registerShape = jsonscan.NewObject(
-	must("endpoint", func(b *registrationBody) *string { return &b.reg.Endpoint }, (*jsonscan.Scanner).String),
-	may("replay_endpoint", func(b *registrationBody) *string { return &b.reg.Replay }, (*jsonscan.Scanner).String),
-	must("type", func(b *registrationBody) *string { return &b.kind }, (*jsonscan.Scanner).String),
-	must("modelname", func(b *registrationBody) *string { return &b.reg.Model }, readName),
-	may("lora_name", func(b *registrationBody) *string { return &b.reg.LoRA }, (*jsonscan.Scanner).String),
-	may("tenant_id", func(b *registrationBody) *string { return &b.reg.Tenant }, readTenant),
-	must("instance_id", func(b *registrationBody) *string { return &b.reg.Instance }, readName),
-	must("block_size", func(b *registrationBody) *uint32 { return &b.reg.BlockSize }, readBlockSize),
-	must("dp_rank", func(b *registrationBody) *uint32 { return &b.reg.Rank }, (*jsonscan.Scanner).Uint32),
-	may("additionalsalt", func(b *registrationBody) *string { return &b.reg.Salt }, (*jsonscan.Scanner).String),
-	may("hash_seed", func(b *registrationBody) *uint64 { return &b.reg.HashSeed }, (*jsonscan.Scanner).Uint64),
+	required("endpoint", func(b *registrationBody) *string { return &b.reg.Endpoint }, (*jsonscan.Scanner).String),
+	field("replay_endpoint", func(b *registrationBody) *string { return &b.reg.Replay }, (*jsonscan.Scanner).String),
+	required("type", func(b *registrationBody) *string { return &b.kind }, (*jsonscan.Scanner).String),
+	required("modelname", func(b *registrationBody) *string { return &b.reg.Model }, readName),
+	field("lora_name", func(b *registrationBody) *string { return &b.reg.LoRA }, (*jsonscan.Scanner).String),
+	field("tenant_id", func(b *registrationBody) *string { return &b.reg.Tenant }, readTenant),
+	required("instance_id", func(b *registrationBody) *string { return &b.reg.Instance }, readName),
+	required("block_size", func(b *registrationBody) *uint32 { return &b.reg.BlockSize }, readBlockSize),
+	required("dp_rank", func(b *registrationBody) *uint32 { return &b.reg.Rank }, (*jsonscan.Scanner).Uint32),
+	field("additionalsalt", func(b *registrationBody) *string { return &b.reg.Salt }, (*jsonscan.Scanner).String),
+	field("hash_seed", func(b *registrationBody) *uint64 { return &b.reg.HashSeed }, (*jsonscan.Scanner).Uint64),
 )
 
 // unregistrationBody is the body of /unregister.
@@ -219,22 +219,22 @@ func (b *unregistrationBody) filter() (conductor.Filter, error) {
 }
 
 var unregisterShape = jsonscan.NewObject(
-	must("instance_id", func(b *unregistrationBody) *string { return &b.by.Instance }, readName),
-	may("tenant_id", func(b *unregistrationBody) *string { return &b.by.Tenant }, readTenant),
-	optionally("type", func(b *unregistrationBody) **string { return &b.kind }, (*jsonscan.Scanner).String),
-	optionally("modelname", func(b *unregistrationBody) **string { return &b.by.Model }, (*jsonscan.Scanner).String),
-	optionally("lora_name", func(b *unregistrationBody) **string { return &b.by.LoRA }, (*jsonscan.Scanner).String),
-	optionally("additionalsalt", func(b *unregistrationBody) **string { return &b.by.Salt }, (*jsonscan.Scanner).String),
-	optionally("endpoint", func(b *unregistrationBody) **string { return &b.by.Endpoint }, (*jsonscan.Scanner).String),
-	optionally("replay_endpoint", func(b *unregistrationBody) **string { return &b.by.Replay }, (*jsonscan.Scanner).String),
-	optionally("block_size", func(b *unregistrationBody) **uint32 { return &b.by.BlockSize }, readBlockSize),
-	optionally("dp_rank", func(b *unregistrationBody) **uint32 { return &b.by.Rank }, (*jsonscan.Scanner).Uint32),
-	optionally("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*jsonscan.Scanner).Uint64),
+	required("instance_id", func(b *unregistrationBody) *string { return &b.by.Instance }, readName),
+	field("tenant_id", func(b *unregistrationBody) *string { return &b.by.Tenant }, readTenant),
+	optional("type", func(b *unregistrationBody) **string { return &b.kind }, (*jsonscan.Scanner).String),
+	optional("modelname", func(b *unregistrationBody) **string { return &b.by.Model }, (*jsonscan.Scanner).String),
+	optional("lora_name", func(b *unregistrationBody) **string { return &b.by.LoRA }, (*jsonscan.Scanner).String),
+	optional("additionalsalt", func(b *unregistrationBody) **string { return &b.by.Salt }, (*jsonscan.Scanner).String),
+	optional("endpoint", func(b *unregistrationBody) **string { return &b.by.Endpoint }, (*jsonscan.Scanner).String),
+	optional("replay_endpoint", func(b *unregistrationBody) **string { return &b.by.Replay }, (*jsonscan.Scanner).String),
+	optional("block_size", func(b *unregistrationBody) **uint32 { return &b.by.BlockSize }, readBlockSize),
+	optional("dp_rank", func(b *unregistrationBody) **uint32 { return &b.by.Rank }, (*jsonscan.Scanner).Uint32),
+	optional("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*jsonscan.Scanner).Uint64),
 )
 
-// questionBody is the body of /query, /query_by_hash and /diagnose, with room
+// queryBody is the body of /query, /query_by_hash and /diagnose, with room
 // for the answer to the former two.
-type questionBody struct {
+type queryBody struct {
 	req       conductor.Question
 	loraID    int64
 	hasLoRAID bool
@@ -245,14 +245,14 @@ type questionBody struct {
 	answer    conductor.Answer
 }
 
-// newQuestionBody is newConductorBody for one of the shapes of a questionBody.
-func newQuestionBody(shape *jsonscan.Object[questionBody]) *body[questionBody] {
-	return newConductorBody(shape, resetQuestion, questionSize)
+// newQueryBody is newConductorBody for one of the shapes of a queryBody.
+func newQueryBody(shape *jsonscan.Object[queryBody]) *body[queryBody] {
+	return newConductorBody(shape, resetQuery, querySize)
 }
 
-func resetQuestion(b *questionBody) {
+func resetQuery(b *queryBody) {
 	b.answer.Reset()
-	*b = questionBody{
+	*b = queryBody{
 		req: conductor.Question{
 			Identity: conductor.Identity{Tenant: catalog.DefaultName},
 			Tokens:   b.req.Tokens[:0],
@@ -263,7 +263,7 @@ func resetQuestion(b *questionBody) {
 	}
 }
 
-func questionSize(b *questionBody) int {
+func querySize(b *queryBody) int {
 	size := 4*cap(b.req.Tokens) + 8*cap(b.req.Hashes)
 	rows := b.answer.Instances
 	for _, row := range rows[:cap(rows)] { // all that former answers have filled
@@ -272,20 +272,20 @@ func questionSize(b *questionBody) int {
 	return size
 }
 
-// settle checks and applies what only several members together say. A body
+// resolve checks and applies what only several members together say. A body
 // without any list lacks the wanted one.
-func (b *questionBody) settle(wanted string) error {
+func (b *queryBody) resolve(wanted string) error {
 	switch {
 	case b.hasLoRAID && b.req.LoRA != "":
-		return refuseBoth("lora_id", "lora_name")
+		return errExclusive("lora_id", "lora_name")
 	case b.hasSequence && b.hasAlias:
-		return refuseBoth("block_hash", "seq_hashes")
+		return errExclusive("block_hash", "seq_hashes")
 	case b.hasTokens && b.hasSequence:
-		return refuseBoth("seq_hashes", "token_ids")
+		return errExclusive("seq_hashes", "token_ids")
 	case b.hasTokens && b.hasAlias:
-		return refuseBoth("block_hash", "token_ids")
+		return errExclusive("block_hash", "token_ids")
 	case !b.hasTokens && !b.hasSequence && !b.hasAlias:
-		return refuse(reasonMissing, wanted, shapePrefix+"missing field `"+wanted+"`")
+		return bodyFault(reasonMissing, wanted, shapePrefix+"missing field `"+wanted+"`")
 	}
 	// Adapters are numbered from 1 (vllm 0.33, LoRARequest); clients that always
 	// send the member mean the base model by 0 or -1.
@@ -297,29 +297,29 @@ func (b *questionBody) settle(wanted string) error {
 }
 
 // queryFields are the members that all questions have.
-func queryFields(further ...jsonscan.Field[questionBody]) []jsonscan.Field[questionBody] {
-	return append([]jsonscan.Field[questionBody]{
-		must("model", func(b *questionBody) *string { return &b.req.Model }, readName),
-		may("lora_name", func(b *questionBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
-		{Name: "lora_id", Read: func(s *jsonscan.Scanner, b *questionBody) {
+func queryFields(further ...jsonscan.Field[queryBody]) []jsonscan.Field[queryBody] {
+	return append([]jsonscan.Field[queryBody]{
+		required("model", func(b *queryBody) *string { return &b.req.Model }, readName),
+		field("lora_name", func(b *queryBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
+		{Name: "lora_id", Read: func(s *jsonscan.Scanner, b *queryBody) {
 			if !s.Null() {
 				b.loraID, b.hasLoRAID = int64(s.Hash64()), true
 			}
 		}},
-		may("tenant_id", func(b *questionBody) *string { return &b.req.Tenant }, readTenant),
-		may("instance_id", func(b *questionBody) *string { return &b.req.Instance }, (*jsonscan.Scanner).String),
-		may("cache_salt", func(b *questionBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
-		must("block_size", func(b *questionBody) *uint32 { return &b.req.BlockSize }, readBlockSize),
+		field("tenant_id", func(b *queryBody) *string { return &b.req.Tenant }, readTenant),
+		field("instance_id", func(b *queryBody) *string { return &b.req.Instance }, (*jsonscan.Scanner).String),
+		field("cache_salt", func(b *queryBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
+		required("block_size", func(b *queryBody) *uint32 { return &b.req.BlockSize }, readBlockSize),
 	}, further...)
 }
 
-func readQuestionTokens(s *jsonscan.Scanner, b *questionBody) {
+func readQueryTokens(s *jsonscan.Scanner, b *queryBody) {
 	b.req.Tokens, b.hasTokens = s.AppendUint32s(b.req.Tokens), true
 }
 
 // hashesField describes one of the two names of the list of hashes.
-func hashesField(name string, given func(*questionBody) *bool) jsonscan.Field[questionBody] {
-	return jsonscan.Field[questionBody]{Name: name, Read: func(s *jsonscan.Scanner, b *questionBody) {
+func hashesField(name string, given func(*queryBody) *bool) jsonscan.Field[queryBody] {
+	return jsonscan.Field[queryBody]{Name: name, Read: func(s *jsonscan.Scanner, b *queryBody) {
 		if !s.Null() {
 			b.req.Hashes, *given(b) = s.AppendHash64s(b.req.Hashes), true
 		}
@@ -327,21 +327,21 @@ func hashesField(name string, given func(*questionBody) *bool) jsonscan.Field[qu
 }
 
 var (
-	sequenceField = hashesField("seq_hashes", func(b *questionBody) *bool { return &b.hasSequence })
-	aliasField    = hashesField("block_hash", func(b *questionBody) *bool { return &b.hasAlias }) // of earlier drafts
+	sequenceField = hashesField("seq_hashes", func(b *queryBody) *bool { return &b.hasSequence })
+	aliasField    = hashesField("block_hash", func(b *queryBody) *bool { return &b.hasAlias }) // of earlier drafts
 
 	queryShape = jsonscan.NewObject(queryFields(
-		jsonscan.Field[questionBody]{Name: "token_ids", Required: true, Read: readQuestionTokens},
+		jsonscan.Field[queryBody]{Name: "token_ids", Required: true, Read: readQueryTokens},
 	)...)
 	queryByHashShape       = jsonscan.NewObject(queryFields(sequenceField, aliasField)...)
 	conductorDiagnoseShape = jsonscan.NewObject(queryFields(
 		sequenceField, aliasField,
-		jsonscan.Field[questionBody]{Name: "token_ids", Read: func(s *jsonscan.Scanner, b *questionBody) {
+		jsonscan.Field[queryBody]{Name: "token_ids", Read: func(s *jsonscan.Scanner, b *queryBody) {
 			if !s.Null() {
-				readQuestionTokens(s, b)
+				readQueryTokens(s, b)
 			}
 		}},
-		may("max_blocks", func(b *questionBody) *int { return &b.maxBlocks }, readMaxBlocks),
+		field("max_blocks", func(b *queryBody) *int { return &b.maxBlocks }, readMaxBlocks),
 	)...)
 )
 

@@ -166,13 +166,13 @@ func TestSelectionDiagnose(t *testing.T) {
 // TestQuestionSize: what the rows of former answers hold counts as memory of an
 // idle body, also behind the end of a shorter answer.
 func TestQuestionSize(t *testing.T) {
-	b := newQuestionBody(queryShape)
-	x := b.pool.Get().(*exchange[questionBody])
+	b := newQueryBody(queryShape)
+	x := b.pool.Get().(*exchange[queryBody])
 	x.req.answer.Instances = []conductor.InstanceMatch{{Media: make([]uint64, 3), Ranks: make([]conductor.RankMatch, maxPooled/16)}}
 	if b.release(x); b.size(&x.req) <= maxPooled {
 		t.Errorf("size = %d, want more than %d", b.size(&x.req), maxPooled)
 	}
-	if y := b.pool.Get().(*exchange[questionBody]); y == x {
+	if y := b.pool.Get().(*exchange[queryBody]); y == x {
 		t.Error("a huge answer went back to the pool")
 	}
 }

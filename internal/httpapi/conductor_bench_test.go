@@ -14,8 +14,8 @@ import (
 	"github.com/select-service/select-service/internal/conductor"
 )
 
-// questionText is a body with a list of n numbers.
-func questionText(list string, n int, number func(*rand.Rand) uint64) []byte {
+// queryText is a body with a list of n numbers.
+func queryText(list string, n int, number func(*rand.Rand) uint64) []byte {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	b := []byte(`{"model":"deepseek","tenant_id":"default","block_size":64,"` + list + `":[`)
 	for i := range n {
@@ -55,10 +55,10 @@ func BenchmarkConductorQueryHandler(b *testing.B) {
 		name, path string
 		text       []byte
 	}{
-		{"tokens=8192", "/query", questionText("token_ids", 8192, someToken)},
-		{"tokens=65536", "/query", questionText("token_ids", 65536, someToken)},
-		{"hashes=128", "/query_by_hash", questionText("seq_hashes", 128, (*rand.Rand).Uint64)},
-		{"hashes=1024", "/query_by_hash", questionText("seq_hashes", 1024, (*rand.Rand).Uint64)},
+		{"tokens=8192", "/query", queryText("token_ids", 8192, someToken)},
+		{"tokens=65536", "/query", queryText("token_ids", 65536, someToken)},
+		{"hashes=128", "/query_by_hash", queryText("seq_hashes", 128, (*rand.Rand).Uint64)},
+		{"hashes=1024", "/query_by_hash", queryText("seq_hashes", 1024, (*rand.Rand).Uint64)},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			text := bytes.NewReader(bc.text)

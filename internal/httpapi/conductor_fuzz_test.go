@@ -72,7 +72,7 @@ func FuzzConductorMemory(f *testing.F) {
 	for _, seed := range conductorSeeds[2:] {
 		seeds = append(seeds, seed.body)
 	}
-	fuzzBody(f, newQuestionBody(conductorDiagnoseShape), seeds...)
+	fuzzBody(f, newQueryBody(conductorDiagnoseShape), seeds...)
 }
 
 func FuzzDiagnoseBody(f *testing.F) {

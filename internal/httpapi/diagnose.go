@@ -74,9 +74,9 @@ func newDiagnoseShape(d dialect) *jsonscan.Object[diagnoseBody] {
 				b.req.LocalHashes, b.hasHashes = s.AppendHash64s(b.req.LocalHashes), true
 			}
 		}},
-		may("lora_name", func(b *diagnoseBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
-		may("cache_salt", func(b *diagnoseBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
-		may("max_blocks", func(b *diagnoseBody) *int { return &b.maxBlocks }, readMaxBlocks),
+		field("lora_name", func(b *diagnoseBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
+		field("cache_salt", func(b *diagnoseBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
+		field("max_blocks", func(b *diagnoseBody) *int { return &b.maxBlocks }, readMaxBlocks),
 	)...)
 }
 
@@ -87,7 +87,7 @@ func readMaxBlocks(s *jsonscan.Scanner) int {
 func (d dialect) appendDiagnosis(out []byte, x *conductor.Diagnosis) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "model", x.Model)
-	out = appendStringField(out, d.group(), x.Tenant)
+	out = appendStringField(out, d.tenantKey(), x.Tenant)
 	out = appendUintField(out, "block_size", x.BlockSize)
 	out = appendStringField(out, "lora_name", x.LoRA)
 	out = appendStringField(out, "cache_salt", x.Salt)

@@ -23,17 +23,17 @@ var dialects = []dialect{dialect13, dialect16}
 // prefix is where the dialect's routes are, whichever the unprefixed ones speak.
 func (d dialect) prefix() string { return "/v" + contract.Version(d).String() }
 
-// group is the dialect's name of what a scope has beside the model; the other
+// tenantKey is the dialect's name of what a scope has beside the model; the other
 // one's is understood too (decision E1).
-func (d dialect) group() string {
+func (d dialect) tenantKey() string {
 	if d == dialect16 {
 		return "routing_group"
 	}
 	return "tenant_id"
 }
 
-// bookingID is the dialect's name of a booking's id in bodies and answers.
-func (d dialect) bookingID() string {
+// reservationKey is the dialect's name of a booking's id in bodies and answers.
+func (d dialect) reservationKey() string {
 	if d == dialect16 {
 		return "selection_id"
 	}
@@ -50,7 +50,7 @@ func (d dialect) other() dialect {
 // appendScope appends the names of a scope.
 func (d dialect) appendScope(out []byte, scope catalog.Scope) []byte {
 	out = appendStringField(out, "model_name", scope.Model)
-	return appendStringField(out, d.group(), scope.Tenant)
+	return appendStringField(out, d.tenantKey(), scope.Tenant)
 }
 
 // scopeFields are the members that name a scope; they keep their value where they
@@ -58,13 +58,13 @@ func (d dialect) appendScope(out []byte, scope catalog.Scope) []byte {
 func scopeFields[T any](d dialect, scope func(*T) *catalog.Scope) []jsonscan.Field[T] {
 	return []jsonscan.Field[T]{
 		{Name: "model_name", Read: jsonscan.Set(func(t *T) *string { return &scope(t).Model }, (*jsonscan.Scanner).String)},
-		groupField(d, scope),
+		tenantField(d, scope),
 	}
 }
 
-// groupField is the member that names what a scope has beside the model.
-func groupField[T any](d dialect, scope func(*T) *catalog.Scope) jsonscan.Field[T] {
-	return aliased(d.group(), d.other().group(), func(t *T) *string { return &scope(t).Tenant })
+// tenantField is the member that names what a scope has beside the model.
+func tenantField[T any](d dialect, scope func(*T) *catalog.Scope) jsonscan.Field[T] {
+	return aliased(d.tenantKey(), d.other().tenantKey(), func(t *T) *string { return &scope(t).Tenant })
 }
 
 // aliased describes a string that goes by two names. Both may come, if they say
@@ -72,7 +72,7 @@ func groupField[T any](d dialect, scope func(*T) *catalog.Scope) jsonscan.Field[
 func aliased[T any](name, alias string, field func(*T) *string) jsonscan.Field[T] {
 	return jsonscan.Field[T]{
 		Name: name, Read: jsonscan.Set(field, (*jsonscan.Scanner).String),
-		Alias: alias, Again: func(s *jsonscan.Scanner, t *T) { same(s, *field(t), name, alias) },
+		Alias: alias, Again: func(s *jsonscan.Scanner, t *T) { sameString(s, *field(t), name, alias) },
 	}
 }
 
@@ -84,29 +84,29 @@ func aliasedOrNull[T any](name, alias string, field func(*T) **string) jsonscan.
 		case first == nil:
 			read(s, t)
 		case !s.Null():
-			same(s, *first, name, alias)
+			sameString(s, *first, name, alias)
 		}
 	}}
 }
 
-// same reads a string that has to be want.
-func same(s *jsonscan.Scanner, want, name, alias string) {
+// sameString reads a string that has to be want.
+func sameString(s *jsonscan.Scanner, want, name, alias string) {
 	if got := s.Text(); s.Err() == nil && string(got) != want {
 		s.Fail("`" + name + "` and `" + alias + "` differ")
 	}
 }
 
-// must describes a member that has to be there, may the one that need not; there
+// required describes a member that has to be there, may the one that need not; there
 // null means the same as absence.
-func must[T, V any](name string, field func(*T) *V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
+func required[T, V any](name string, field func(*T) *V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
 	return jsonscan.Field[T]{Name: name, Required: true, Read: jsonscan.Set(field, read)}
 }
 
-func may[T, V any](name string, field func(*T) *V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
+func field[T, V any](name string, field func(*T) *V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
 	return jsonscan.Field[T]{Name: name, Read: jsonscan.OrNull(field, read)}
 }
 
-// optionally is may for a field that is a pointer.
-func optionally[T, V any](name string, field func(*T) **V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
+// optional is may for a field that is a pointer.
+func optional[T, V any](name string, field func(*T) **V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
 	return jsonscan.Field[T]{Name: name, Read: jsonscan.Optional(field, read)}
 }

@@ -38,7 +38,7 @@ func TestGroupNames(t *testing.T) {
 		{"POST", "/slots/potential_loads", `"model_name":"m","sequence_hashes":[]`, func() string { return f.slotsProject.Scope.Tenant }},
 	}
 	for _, s := range speakers(f) {
-		own, other := s.d.group(), s.d.other().group()
+		own, other := s.d.tenantKey(), s.d.other().tenantKey()
 		differ := "`" + own + "` and `" + other + "` differ"
 		for _, b := range bodies {
 			for _, tc := range []struct {
@@ -225,7 +225,7 @@ func TestSlotsListenerDialects(t *testing.T) {
 		h := NewSlots(f, Options{Log: zerolog.Nop(), Contract: contract.Version(process)})
 		for prefix, d := range map[string]dialect{"": process, "/v1.3": dialect13, "/v1.6": dialect16} {
 			w := call(t, h, "GET", prefix+"/workers", "", nil)
-			if !strings.Contains(w.Body.String(), `"`+d.group()+`"`) || strings.Contains(w.Body.String(), `"`+d.other().group()+`"`) {
+			if !strings.Contains(w.Body.String(), `"`+d.tenantKey()+`"`) || strings.Contains(w.Body.String(), `"`+d.other().tenantKey()+`"`) {
 				t.Errorf("%s%s/workers: %s", contract.Version(process), prefix, w.Body)
 			}
 		}

@@ -67,7 +67,7 @@ func (a api) stream(c *gin.Context, write func(context.Context, io.Writer) error
 	case !c.Writer.Written():
 		a.fail(c, nil, err)
 	default:
-		about(a.log.Warn(), c).Err(err).Msg("answer broken off")
+		withRequest(a.log.Warn(), c).Err(err).Msg("answer broken off")
 		panic(http.ErrAbortHandler) // the client must see that the end is missing
 	}
 }

@@ -140,9 +140,9 @@ func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 // fail answers with an error.
 func (a api) fail(c *gin.Context, out []byte, err error) []byte {
 	p := problemOf(err, a.dialect)
-	a.note(c, p)
+	a.noteProblem(c, p)
 	if p.status == http.StatusInternalServerError {
-		about(a.log.Error(), c).Err(err).AnErr("cause", errors.Unwrap(err)).Msg("request failed")
+		withRequest(a.log.Error(), c).Err(err).AnErr("cause", errors.Unwrap(err)).Msg("request failed")
 	}
 	if p.message != "" && a.retryAfter != nil {
 		c.Writer.Header()["Retry-After"] = a.retryAfter

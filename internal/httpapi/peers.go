@@ -21,8 +21,8 @@ type peerSet interface {
 	DeregisterPeer(endpoint string) error
 }
 
-// bookingSource gives other replicas the live bookings.
-type bookingSource interface {
+// snapshotSource gives other replicas the live bookings.
+type snapshotSource interface {
 	// WriteSnapshot writes one page as JSON: at most limit bookings, 0 for as many
 	// as is usual, after the cursor of the page before, empty for the first one.
 	WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error
@@ -31,7 +31,7 @@ type bookingSource interface {
 // replicaService is what replicas talk to.
 type replicaService interface {
 	peerSet
-	bookingSource
+	snapshotSource
 }
 
 type peerRoutes struct{ svc peerSet }
@@ -70,7 +70,7 @@ func newPeerShape(member string) *jsonscan.Object[peerBody] {
 }
 
 type snapshotRoutes struct {
-	svc bookingSource
+	svc snapshotSource
 	api api
 }
 

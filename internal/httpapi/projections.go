@@ -113,12 +113,12 @@ type projectBody struct {
 	routing service.Routing
 }
 
-func (b *projectBody) question() question {
-	return question{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
+func (b *projectBody) promptBody() promptBody {
+	return promptBody{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
 }
 
 func newProjectBody(d dialect) *body[projectBody] {
-	return newBody(jsonscan.NewObject(questionFields(d, (*projectBody).question)...),
-		func(b *projectBody) { b.question().reset() },
-		func(b *projectBody) int { return b.question().size() })
+	return newBody(jsonscan.NewObject(promptFields(d, (*projectBody).promptBody)...),
+		func(b *projectBody) { b.promptBody().reset() },
+		func(b *projectBody) int { return b.promptBody().size() })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// question points to what all bodies about a prompt have in common.
-type question struct {
+// promptBody points to what all bodies about a prompt have in common.
+type promptBody struct {
 	scope    *catalog.Scope
 	prompt   *service.Prompt
 	override *selector.Override
@@ -20,7 +20,7 @@ type question struct {
 }
 
 // reset empties everything, sets the defaults and keeps the slices.
-func (q question) reset() {
+func (q promptBody) reset() {
 	p, r := *q.prompt, *q.routing
 	clear(p.MM) // keep the list, not what the blocks held
 	clear(r.MM)
@@ -36,17 +36,17 @@ func (q question) reset() {
 }
 
 // size returns the bytes that are kept by reset.
-func (q question) size() int {
+func (q promptBody) size() int {
 	p, r := q.prompt, q.routing
 	return 4*(cap(p.TokenIDs)+cap(r.TokenIDs)) +
 		8*(cap(p.BlockHashes)+cap(p.SequenceHashes)) +
 		24*(cap(p.MM)+cap(r.MM))
 }
 
-// questionFields are the members of a body about a prompt.
-func questionFields[T any](d dialect, of func(*T) question) []jsonscan.Field[T] {
+// promptFields are the members of a body about a prompt.
+func promptFields[T any](d dialect, of func(*T) promptBody) []jsonscan.Field[T] {
 	// unlessNull is for members whose null means the same as their absence.
-	unlessNull := func(read func(*jsonscan.Scanner, question)) func(*jsonscan.Scanner, *T) {
+	unlessNull := func(read func(*jsonscan.Scanner, promptBody)) func(*jsonscan.Scanner, *T) {
 		return func(s *jsonscan.Scanner, t *T) {
 			if !s.Null() {
 				read(s, of(t))
@@ -56,17 +56,17 @@ func questionFields[T any](d dialect, of func(*T) question) []jsonscan.Field[T] 
 	return append(scopeFields(d, func(t *T) *catalog.Scope { return of(t).scope }), []jsonscan.Field[T]{
 		{Name: "token_ids", Read: unlessNull(readTokenIDs)},
 		{Name: "mm_routing_info", Read: unlessNull(readRouting)},
-		{Name: "block_mm_infos", Read: unlessNull(func(s *jsonscan.Scanner, q question) {
+		{Name: "block_mm_infos", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) {
 			q.prompt.MM = appendBlockMM(s, q.prompt.MM)
 		})},
 		{Name: "block_hashes", Read: unlessNull(readBlockHashes)},
 		{Name: "sequence_hashes", Read: unlessNull(readSequenceHashes)},
-		{Name: "isl_tokens", Read: unlessNull(func(s *jsonscan.Scanner, q question) {
+		{Name: "isl_tokens", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) {
 			q.prompt.ISLTokens, q.prompt.HasISLTokens = s.Uint64(), true
 		})},
-		{Name: "lora_name", Read: unlessNull(func(s *jsonscan.Scanner, q question) { q.prompt.LoRA = s.String() })},
-		{Name: "cache_salt", Read: unlessNull(func(s *jsonscan.Scanner, q question) { q.prompt.CacheSalt = s.String() })},
-		{Name: "is_eagle", Read: unlessNull(func(s *jsonscan.Scanner, q question) {
+		{Name: "lora_name", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) { q.prompt.LoRA = s.String() })},
+		{Name: "cache_salt", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) { q.prompt.CacheSalt = s.String() })},
+		{Name: "is_eagle", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) {
 			eagle := s.Bool()
 			q.prompt.Eagle = &eagle
 		})},
@@ -74,19 +74,19 @@ func questionFields[T any](d dialect, of func(*T) question) []jsonscan.Field[T] 
 	}...)
 }
 
-func readTokenIDs(s *jsonscan.Scanner, q question) {
+func readTokenIDs(s *jsonscan.Scanner, q promptBody) {
 	q.prompt.TokenIDs, q.prompt.HasTokenIDs = s.AppendUint32s(q.prompt.TokenIDs), true
 }
 
-func readBlockHashes(s *jsonscan.Scanner, q question) {
+func readBlockHashes(s *jsonscan.Scanner, q promptBody) {
 	q.prompt.BlockHashes, q.prompt.HasBlockHashes = s.AppendHash64s(q.prompt.BlockHashes), true
 }
 
-func readSequenceHashes(s *jsonscan.Scanner, q question) {
+func readSequenceHashes(s *jsonscan.Scanner, q promptBody) {
 	q.prompt.SequenceHashes, q.prompt.HasSequenceHashes = s.AppendHash64s(q.prompt.SequenceHashes), true
 }
 
-func readRouting(s *jsonscan.Scanner, q question) {
+func readRouting(s *jsonscan.Scanner, q promptBody) {
 	routingShape.Read(s, q.routing)
 	q.prompt.Routing = q.routing
 }
@@ -167,7 +167,7 @@ func overrideBool(name string, of func(*selector.Override) **bool) jsonscan.Fiel
 
 // readOverride also checks the ranges: to the contract a value out of range is
 // a body of the wrong shape.
-func (d dialect) readOverride(s *jsonscan.Scanner, q question) {
+func (d dialect) readOverride(s *jsonscan.Scanner, q promptBody) {
 	overrideShape.Read(s, q.override)
 	if s.Err() != nil {
 		return

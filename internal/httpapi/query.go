@@ -11,7 +11,7 @@ import (
 type scopeFilter struct{ model, tenant *string }
 
 // errGroups refuses two names of a tenant that say different things.
-var errGroups = badRequest(queryPrefix + "`" + dialect13.group() + "` and `" + dialect16.group() + "` differ")
+var errGroups = badRequest(queryPrefix + "`" + dialect13.tenantKey() + "` and `" + dialect16.tenantKey() + "` differ")
 
 // filterOf reads a filter. The tenant goes by its names in all dialects.
 func filterOf(r *http.Request) (scopeFilter, error) {
@@ -21,9 +21,9 @@ func filterOf(r *http.Request) (scopeFilter, error) {
 		switch key {
 		case "model_name":
 			return &f.model
-		case dialect13.group():
+		case dialect13.tenantKey():
 			return &f.tenant
-		case dialect16.group():
+		case dialect16.tenantKey():
 			return &group
 		}
 		return nil

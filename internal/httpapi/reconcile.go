@@ -24,11 +24,11 @@ type reconcileRoutes struct {
 	d   dialect
 }
 
-// allowed refuses what no body can make right. A PUT that carries nothing asks
+// checkAllowed refuses what no body can make right. A PUT that carries nothing asks
 // whether there is any, and Dynamo's service has none. With a workers file there is
 // no set to take. Names in the query, as GET has them, would be passed over, and all
 // other workers be gone.
-func (r reconcileRoutes) allowed(c *gin.Context) error {
+func (r reconcileRoutes) checkAllowed(c *gin.Context) error {
 	if c.Request.ContentLength == 0 {
 		c.Header("Allow", "POST, GET, HEAD")
 		return errMethodNotAllowed
@@ -38,13 +38,13 @@ func (r reconcileRoutes) allowed(c *gin.Context) error {
 	}
 	f, err := filterOf(c.Request)
 	if err == nil && (f.model != nil || f.tenant != nil) {
-		err = badRequest("the query names a scope: name it in the body, `model_name` and `" + r.d.group() + "` beside `workers`")
+		err = badRequest("the query names a scope: name it in the body, `model_name` and `" + r.d.tenantKey() + "` beside `workers`")
 	}
 	return err
 }
 
 func (r reconcileRoutes) put(_ *gin.Context, b *reconcileBody, out []byte) (int, []byte, error) {
-	scope, err := b.settle()
+	scope, err := b.resolveScopes()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -70,7 +70,7 @@ func appendUint(out []byte, n uint64) []byte { return strconv.AppendUint(out, n,
 type reconcileBody struct {
 	scope   catalog.Scope // of the set; unnamed where the body names none
 	workers []catalog.Record
-	one     workerBody // being read
+	worker  workerBody // being read
 	group   string     // the dialect's name of the tenant
 }
 
@@ -85,19 +85,19 @@ func newReconcileBody(d dialect) *body[reconcileBody] {
 	fields := scopeFields(d, func(b *reconcileBody) *catalog.Scope { return &b.scope })
 	fields = append(fields, jsonscan.Field[reconcileBody]{Name: "workers", Required: true, Read: func(s *jsonscan.Scanner, b *reconcileBody) {
 		for range s.Array() {
-			b.one = workerBody{scope: unnamedScope}
-			worker.Read(s, &b.one)
-			b.workers = append(b.workers, b.one.record())
+			b.worker = workerBody{scope: unnamedScope}
+			worker.Read(s, &b.worker)
+			b.workers = append(b.workers, b.worker.record())
 		}
 	}})
 	// The catalog keeps what the records point to: nothing is reused.
-	reset := func(b *reconcileBody) { *b = reconcileBody{scope: unnamedScope, group: d.group()} }
+	reset := func(b *reconcileBody) { *b = reconcileBody{scope: unnamedScope, group: d.tenantKey()} }
 	return newBody(jsonscan.NewObject(fields...), reset, nil)
 }
 
-// settle gives the workers the names of the set, and those that nobody names the
+// resolveScopes gives the workers the names of the set, and those that nobody names the
 // default. A worker that says otherwise than the set is refused.
-func (b *reconcileBody) settle() (catalog.ScopeFilter, error) {
+func (b *reconcileBody) resolveScopes() (catalog.ScopeFilter, error) {
 	for i := range b.workers {
 		w := &b.workers[i].Scope
 		if err := inherit(&w.Model, b.scope.Model, i, "model_name"); err != nil {
@@ -107,7 +107,7 @@ func (b *reconcileBody) settle() (catalog.ScopeFilter, error) {
 			return catalog.ScopeFilter{}, err
 		}
 	}
-	return catalog.ScopeFilter{Model: named(b.scope.Model), Tenant: named(b.scope.Tenant)}, nil
+	return catalog.ScopeFilter{Model: nameOrNil(b.scope.Model), Tenant: nameOrNil(b.scope.Tenant)}, nil
 }
 
 func inherit(name *string, ofSet string, worker int, field string) error {
@@ -123,8 +123,8 @@ func inherit(name *string, ofSet string, worker int, field string) error {
 	return nil
 }
 
-// named is nil for a name that is left out.
-func named(name string) *string {
+// nameOrNil is nil for a name that is left out.
+func nameOrNil(name string) *string {
 	if name == unnamed {
 		return nil
 	}

@@ -150,7 +150,7 @@ func BenchmarkReconcileBody(b *testing.B) {
 		if err := body.shape.Decode(&x.scan, append(x.text[:0], text...), &x.req); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := x.req.settle(); err != nil {
+		if _, err := x.req.resolveScopes(); err != nil {
 			b.Fatal(err)
 		}
 		body.release(x)

@@ -29,9 +29,9 @@ type reservationRoutes struct {
 func (r reservationRoutes) create(_ *gin.Context, b *reserveBody, out []byte) (int, []byte, error) {
 	b.req.Kept = r.d == dialect16 && !b.named
 	b.req.Detailed = r.d == dialect16
-	b.req.IfExists = b.safety.ifExists
+	b.req.IfExists = b.booking.ifExists
 	var err error
-	if b.req.Lease, err = b.safety.lease(); err != nil {
+	if b.req.Lease, err = b.booking.lease(); err != nil {
 		return 0, nil, err
 	}
 	res, err := r.svc.Reserve(&b.req)
@@ -47,7 +47,7 @@ func (r reservationRoutes) create(_ *gin.Context, b *reserveBody, out []byte) (i
 
 func (d dialect) appendReservation(out []byte, r *service.Reservation) []byte {
 	out = append(out, '{')
-	out = appendStringField(out, d.bookingID(), r.ID)
+	out = appendStringField(out, d.reservationKey(), r.ID)
 	out = d.appendPlacement(out, r.Scope, r.Rank, r.Endpoint)
 	out = appendLease(out, r.Lease)
 	return append(out, '}')
@@ -81,38 +81,38 @@ func (r reservationRoutes) outputBlock(c *gin.Context, b *outputBlockBody, out [
 type outputBlockBody struct{ decay *float64 }
 
 var outputBlockShape = jsonscan.NewObject(
-	optionally("decay_fraction", func(b *outputBlockBody) **float64 { return &b.decay }, (*jsonscan.Scanner).Float64),
+	optional("decay_fraction", func(b *outputBlockBody) **float64 { return &b.decay }, (*jsonscan.Scanner).Float64),
 )
 
 // reserveBody is the body of POST /reservations.
 type reserveBody struct {
 	req     service.ReserveRequest
 	routing service.Routing
-	safety  safety
+	booking bookingOptions
 	named   bool // the worker is
 }
 
-func (b *reserveBody) question() question {
-	return question{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
+func (b *reserveBody) promptBody() promptBody {
+	return promptBody{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
 }
 
 func newReserveBody(d dialect) *body[reserveBody] {
 	return newBody(newReserveShape(d),
 		func(b *reserveBody) {
 			*b = reserveBody{req: service.ReserveRequest{Prompt: b.req.Prompt}, routing: b.routing}
-			b.question().reset()
+			b.promptBody().reset()
 		},
-		func(b *reserveBody) int { return b.question().size() })
+		func(b *reserveBody) int { return b.promptBody().size() })
 }
 
 func newReserveShape(d dialect) *jsonscan.Object[reserveBody] {
-	fields := append(questionFields(d, (*reserveBody).question), safetyFields(func(b *reserveBody) *safety { return &b.safety })...)
+	fields := append(promptFields(d, (*reserveBody).promptBody), bookingOptionFields(func(b *reserveBody) *bookingOptions { return &b.booking })...)
 	// Of several members that are missing, an error names the first.
 	id := func(b *reserveBody) *string { return &b.req.ID }
 	readWorker := func(s *jsonscan.Scanner, b *reserveBody) { b.req.Rank.Worker, b.named = s.Uint64(), true }
 	if d == dialect13 {
 		fields = append(fields,
-			must("reservation_id", id, (*jsonscan.Scanner).String),
+			required("reservation_id", id, (*jsonscan.Scanner).String),
 			jsonscan.Field[reserveBody]{Name: "worker_id", Required: true, Read: readWorker})
 	} else {
 		selectionID := aliased("selection_id", "reservation_id", id)
@@ -123,12 +123,12 @@ func newReserveShape(d dialect) *jsonscan.Object[reserveBody] {
 					readWorker(s, b)
 				}
 			}},
-			optionally("track_prefill_tokens", func(b *reserveBody) **bool { return &b.req.TrackPrefill }, (*jsonscan.Scanner).Bool))
+			optional("track_prefill_tokens", func(b *reserveBody) **bool { return &b.req.TrackPrefill }, (*jsonscan.Scanner).Bool))
 	}
 	return jsonscan.NewObject(append(fields,
-		may("dp_rank", func(b *reserveBody) *uint32 { return &b.req.Rank.DP }, (*jsonscan.Scanner).Uint32),
-		optionally("expected_output_tokens", func(b *reserveBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*jsonscan.Scanner).Uint32),
-		optionally("effective_prefill_tokens", func(b *reserveBody) **uint64 { return &b.req.EffectivePrefillTokens }, (*jsonscan.Scanner).Uint64),
+		field("dp_rank", func(b *reserveBody) *uint32 { return &b.req.Rank.DP }, (*jsonscan.Scanner).Uint32),
+		optional("expected_output_tokens", func(b *reserveBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*jsonscan.Scanner).Uint32),
+		optional("effective_prefill_tokens", func(b *reserveBody) **uint64 { return &b.req.EffectivePrefillTokens }, (*jsonscan.Scanner).Uint64),
 	)...)
 }
 
@@ -140,9 +140,9 @@ const (
 
 var errLease = badRequest("lease_seconds must be between 0.1 and 86400")
 
-// safety is what a body says for the case that its sender is lost (decisions E3
+// bookingOptions is what a body says for the case that its sender is lost (decisions E3
 // and E4).
-type safety struct {
+type bookingOptions struct {
 	seconds  float64
 	leased   bool // there are seconds
 	ifExists service.IfExists
@@ -150,7 +150,7 @@ type safety struct {
 
 // lease returns how long the booking lives without a sign of life, 0 for as long
 // as others do.
-func (s *safety) lease() (time.Duration, error) {
+func (s *bookingOptions) lease() (time.Duration, error) {
 	switch {
 	case !s.leased:
 		return 0, nil
@@ -160,7 +160,7 @@ func (s *safety) lease() (time.Duration, error) {
 	return 0, errLease
 }
 
-func safetyFields[T any](of func(*T) *safety) []jsonscan.Field[T] {
+func bookingOptionFields[T any](of func(*T) *bookingOptions) []jsonscan.Field[T] {
 	return []jsonscan.Field[T]{
 		{Name: "lease_seconds", Read: func(s *jsonscan.Scanner, t *T) {
 			if !s.Null() {
@@ -182,9 +182,11 @@ func readIfExists(s *jsonscan.Scanner) service.IfExists {
 	return service.Refuse
 }
 
-// errNoID refuses to repeat what has no id: an id that was made up is no one else's,
+// errIfExistsNeedsID refuses to repeat what has no id: an id that was made up is no one else's,
 // so that each repeat would book once more.
-func (d dialect) errNoID() error { return badRequest("if_exists needs `" + d.bookingID() + "`") }
+func (d dialect) errIfExistsNeedsID() error {
+	return badRequest("if_exists needs `" + d.reservationKey() + "`")
+}
 
 // appendLease ends the answer of a booking: only those with a lease say so.
 func appendLease(out []byte, lease time.Duration) []byte {

@@ -18,7 +18,7 @@ import (
 type Service interface {
 	SlotsService
 	workerCatalog
-	selecter
+	workerSelector
 	projector
 	reserver
 	loadReader
@@ -44,7 +44,7 @@ type Options struct {
 	// Metrics serves GET /metrics; nil leaves the route out.
 	Metrics http.Handler
 	// Requests counts the listener's requests; nil for nobody.
-	Requests Requests
+	Requests RequestObserver
 	// RetryAfter is what the refusal of an overload tells clients to wait, rounded
 	// up to seconds; 0 tells them nothing. No other answer has it.
 	RetryAfter time.Duration
@@ -133,7 +133,7 @@ func addSelection(r gin.IRouter, a api, svc Service) {
 	workers := workerRoutes{svc, a.dialect}
 	r.POST("/workers", withBody(a, newBody(newWorkerShape(a.dialect), resetWorkerBody, nil), workers.put))
 	sets := reconcileRoutes{svc, a.dialect}
-	r.PUT("/workers", a.checked(sets.allowed), withBody(a, newReconcileBody(a.dialect), sets.put))
+	r.PUT("/workers", a.checked(sets.checkAllowed), withBody(a, newReconcileBody(a.dialect), sets.put))
 	get(r, "/workers", a.serve(workers.list))
 	r.PATCH("/workers/:worker_id", a.checked(workerID), withBody(a, newBody(patchShape, nil, nil), workers.patch))
 	r.DELETE("/workers/:worker_id", a.serve(workers.remove))
@@ -141,8 +141,8 @@ func addSelection(r gin.IRouter, a api, svc Service) {
 	get(r, "/ready", a.serve(workers.ready))
 
 	selection := selectRoutes{svc, a.dialect}
-	r.POST("/select", withBody(a, newSelectBody(newSelectShape(a.dialect)), selection.choose))
-	r.POST("/select_and_reserve", withBody(a, newSelectBody(newSelectAndReserveShape(a.dialect)), selection.chooseAndReserve))
+	r.POST("/select", withBody(a, newSelectBody(newSelectShape(a.dialect)), selection.selectWorker))
+	r.POST("/select_and_reserve", withBody(a, newSelectBody(newSelectAndReserveShape(a.dialect)), selection.selectAndReserve))
 
 	projection := projectRoutes{svc, a.dialect}
 	r.POST("/overlap_scores", withBody(a, newProjectBody(a.dialect), projection.overlapScores))

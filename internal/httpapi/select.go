@@ -16,32 +16,32 @@ import (
 // policyHeader names the queue class of a selection.
 const policyHeader = "X-Dynamo-Meta-Policy-Class"
 
-// selecter chooses workers. The request is lent for the time of the call.
-type selecter interface {
+// workerSelector chooses workers. The request is lent for the time of the call.
+type workerSelector interface {
 	Select(ctx context.Context, req *service.SelectRequest, reserve bool) (service.Selection, error)
 }
 
 type selectRoutes struct {
-	svc selecter
+	svc workerSelector
 	d   dialect
 }
 
-func (r selectRoutes) choose(c *gin.Context, b *selectBody, out []byte) (int, []byte, error) {
+func (r selectRoutes) selectWorker(c *gin.Context, b *selectBody, out []byte) (int, []byte, error) {
 	b.req.Keep = r.d == dialect16 && b.req.SelectionID != nil
 	b.req.Advisory = b.advisory
 	return r.answer(c, b, out, false)
 }
 
-func (r selectRoutes) chooseAndReserve(c *gin.Context, b *selectBody, out []byte) (int, []byte, error) {
+func (r selectRoutes) selectAndReserve(c *gin.Context, b *selectBody, out []byte) (int, []byte, error) {
 	if r.d == dialect16 {
 		b.req.ReservationID = b.req.SelectionID // decision E1
 	}
-	b.req.IfExists = b.safety.ifExists
+	b.req.IfExists = b.booking.ifExists
 	if b.req.IfExists == service.ReturnFirst && b.req.ReservationID == nil {
-		return 0, nil, r.d.errNoID()
+		return 0, nil, r.d.errIfExistsNeedsID()
 	}
 	var err error
-	if b.req.Lease, err = b.safety.lease(); err != nil {
+	if b.req.Lease, err = b.booking.lease(); err != nil {
 		return 0, nil, err
 	}
 	return r.answer(c, b, out, true)
@@ -152,17 +152,17 @@ type selectBody struct {
 	req      service.SelectRequest
 	routing  service.Routing
 	session  session
-	safety   safety
+	booking  bookingOptions
 	advisory bool
 }
 
-func (b *selectBody) question() question {
-	return question{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
+func (b *selectBody) promptBody() promptBody {
+	return promptBody{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
 }
 
 func newSelectBody(shape *jsonscan.Object[selectBody]) *body[selectBody] {
 	return newBody(shape, resetSelectBody, func(b *selectBody) int {
-		return b.question().size() + 8*cap(b.req.AllowedWorkers) + 16*cap(b.req.RequiredTaints)
+		return b.promptBody().size() + 8*cap(b.req.AllowedWorkers) + 16*cap(b.req.RequiredTaints)
 	})
 }
 
@@ -177,7 +177,7 @@ func resetSelectBody(b *selectBody) {
 		},
 		routing: b.routing,
 	}
-	b.question().reset()
+	b.promptBody().reset()
 }
 
 // newSelectShape is the body of /select. What is about the booking alone has no
@@ -194,20 +194,20 @@ func newSelectShape(d dialect) *jsonscan.Object[selectBody] {
 // newSelectAndReserveShape is the body of /select_and_reserve, which knows nothing
 // of advice.
 func newSelectAndReserveShape(d dialect) *jsonscan.Object[selectBody] {
-	fields := append(selectFields(d), safetyFields(func(b *selectBody) *safety { return &b.safety })...)
+	fields := append(selectFields(d), bookingOptionFields(func(b *selectBody) *bookingOptions { return &b.booking })...)
 	if d == dialect13 {
-		fields = append(fields, optionally("reservation_id", func(b *selectBody) **string { return &b.req.ReservationID }, (*jsonscan.Scanner).String))
+		fields = append(fields, optional("reservation_id", func(b *selectBody) **string { return &b.req.ReservationID }, (*jsonscan.Scanner).String))
 	}
 	return jsonscan.NewObject(fields...)
 }
 
 func selectFields(d dialect) []jsonscan.Field[selectBody] {
 	selectionID := func(b *selectBody) **string { return &b.req.SelectionID }
-	fields := append(questionFields(d, (*selectBody).question),
-		optionally("expected_output_tokens", func(b *selectBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*jsonscan.Scanner).Uint32),
-		may("priority_jump", func(b *selectBody) *float64 { return &b.req.PriorityJump }, (*jsonscan.Scanner).Float64),
-		may("strict_priority", func(b *selectBody) *uint32 { return &b.req.StrictPriority }, (*jsonscan.Scanner).Uint32),
-		optionally("pinned_worker", func(b *selectBody) **catalog.Rank { return &b.req.Pinned }, readRank),
+	fields := append(promptFields(d, (*selectBody).promptBody),
+		optional("expected_output_tokens", func(b *selectBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*jsonscan.Scanner).Uint32),
+		field("priority_jump", func(b *selectBody) *float64 { return &b.req.PriorityJump }, (*jsonscan.Scanner).Float64),
+		field("strict_priority", func(b *selectBody) *uint32 { return &b.req.StrictPriority }, (*jsonscan.Scanner).Uint32),
+		optional("pinned_worker", func(b *selectBody) **catalog.Rank { return &b.req.Pinned }, readRank),
 		jsonscan.Field[selectBody]{Name: "allowed_worker_ids", Read: func(s *jsonscan.Scanner, b *selectBody) {
 			if !s.Null() {
 				b.req.AllowedWorkers, b.req.HasAllowedWorkers = s.AppendUint64s(b.req.AllowedWorkers), true
@@ -218,15 +218,15 @@ func selectFields(d dialect) []jsonscan.Field[selectBody] {
 		}},
 	)
 	if d == dialect13 {
-		return append(fields, optionally("selection_id", selectionID, (*jsonscan.Scanner).String))
+		return append(fields, optional("selection_id", selectionID, (*jsonscan.Scanner).String))
 	}
 	fields = append(fields, sessionFields(func(b *selectBody) *session { return &b.session })...)
 	return append(fields, aliasedOrNull("selection_id", "reservation_id", selectionID))
 }
 
 var rankShape = jsonscan.NewObject(
-	must("worker_id", func(r *catalog.Rank) *uint64 { return &r.Worker }, (*jsonscan.Scanner).Uint64),
-	must("dp_rank", func(r *catalog.Rank) *uint32 { return &r.DP }, (*jsonscan.Scanner).Uint32),
+	required("worker_id", func(r *catalog.Rank) *uint64 { return &r.Worker }, (*jsonscan.Scanner).Uint64),
+	required("dp_rank", func(r *catalog.Rank) *uint32 { return &r.DP }, (*jsonscan.Scanner).Uint32),
 )
 
 func readRank(s *jsonscan.Scanner) (r catalog.Rank) {
@@ -275,7 +275,7 @@ func (s *session) name() string {
 
 func sessionFields[T any](of func(*T) *session) []jsonscan.Field[T] {
 	return []jsonscan.Field[T]{
-		may("session_id", func(t *T) *string { return &of(t).id }, (*jsonscan.Scanner).String),
+		field("session_id", func(t *T) *string { return &of(t).id }, (*jsonscan.Scanner).String),
 		{Name: "session_context", Read: func(s *jsonscan.Scanner, t *T) {
 			if !s.Null() {
 				sessionShape.Read(s, of(t))
@@ -286,7 +286,7 @@ func sessionFields[T any](of func(*T) *session) []jsonscan.Field[T] {
 }
 
 var sessionShape = jsonscan.NewObject(
-	must("session_id", func(c *session) *string { return &c.inner }, (*jsonscan.Scanner).String),
+	required("session_id", func(c *session) *string { return &c.inner }, (*jsonscan.Scanner).String),
 	checkedOnly("parent_session_id", func(s *jsonscan.Scanner) { s.Text() }),
 	checkedOnly("session_final", func(s *jsonscan.Scanner) { s.Bool() }),
 	checkedOnly("input_trigger", func(s *jsonscan.Scanner) { s.Variant("user_message", "tool_result", "other") }),

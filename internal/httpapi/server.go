@@ -51,13 +51,13 @@ type api struct {
 	log        zerolog.Logger
 	dialect    dialect
 	render     renderer
-	requests   Requests // nil: nobody counts
-	retryAfter []string // of an overload, as a header's values; nil: no header
+	requests   RequestObserver // nil: nobody counts
+	retryAfter []string        // of an overload, as a header's values; nil: no header
 }
 
-// Requests is told of every request of a listener, from any goroutine. It is on
+// RequestObserver is told of every request of a listener, from any goroutine. It is on
 // the path of every answer: it must not block.
-type Requests interface {
+type RequestObserver interface {
 	// Begin is called when a request has come.
 	Begin()
 	// End is called once for each Begin, when the answer is written or given up;
@@ -78,7 +78,7 @@ const statusClientGone = 499
 // its end is counted and logged, whatever the end is.
 func (a api) observe(c *gin.Context) {
 	echoRequestID(c)
-	debugging := a.debugging()
+	debugging := a.logsRequests()
 	if a.requests == nil && !debugging {
 		return // gin goes on by itself
 	}
@@ -115,7 +115,7 @@ func (a api) observe(c *gin.Context) {
 // logAccess writes one debug line about a request, with the text of the answer
 // if that is an error. Bodies are never logged: they hold prompts.
 func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
-	line := about(a.log.Debug(), c)
+	line := withRequest(a.log.Debug(), c)
 	if text := c.GetString(problemKey); text != "" {
 		line.Str("error", catalog.Clip(text))
 	}
@@ -132,18 +132,18 @@ func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
 // problemKey is where a request has the text of its error for the access log.
 const problemKey = "problem"
 
-// note keeps what is wrong with a request for the access log, if there is one.
-func (a api) note(c *gin.Context, p problem) {
-	if a.debugging() {
+// noteProblem keeps what is wrong with a request for the access log, if there is one.
+func (a api) noteProblem(c *gin.Context, p problem) {
+	if a.logsRequests() {
 		c.Set(problemKey, p.text)
 	}
 }
 
 // debugging: there is an access log.
-func (a api) debugging() bool { return a.log.GetLevel() <= zerolog.DebugLevel }
+func (a api) logsRequests() bool { return a.log.GetLevel() <= zerolog.DebugLevel }
 
-// about says in a log line which request it is about.
-func about(e *zerolog.Event, c *gin.Context) *zerolog.Event {
+// withRequest says in a log line which request it is about.
+func withRequest(e *zerolog.Event, c *gin.Context) *zerolog.Event {
 	e = e.Str("method", c.Request.Method).Str("route", c.FullPath())
 	if id := requestID(c.Request); id != nil {
 		e = e.Str("request_id", id[0])
@@ -189,11 +189,11 @@ func (a api) recovery(c *gin.Context) {
 		if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 			panic(p) // asks net/http to drop the connection
 		}
-		about(a.log.Error(), c).Str("panic", fmt.Sprint(p)).Bytes("stack", debug.Stack()).Msg("handler panicked")
+		withRequest(a.log.Error(), c).Str("panic", fmt.Sprint(p)).Bytes("stack", debug.Stack()).Msg("handler panicked")
 		if c.Writer.Written() {
 			panic(http.ErrAbortHandler) // half an answer must not look whole
 		}
-		a.note(c, internalProblem)
+		a.noteProblem(c, internalProblem)
 		status, out := a.render(nil, internalProblem)
 		respond(c, status, out)
 		c.Abort()

@@ -164,7 +164,7 @@ func newSlotsRegisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
 	return jsonscan.NewObject(
 		slotsWorkerID,
 		slotsModel(slotsWorkerScope),
-		groupField(d, slotsWorkerScope),
+		tenantField(d, slotsWorkerScope),
 		slotsWorkerUint32("block_size", func(w *service.SlotsWorker) *uint32 { return &w.BlockSize }),
 		slotsWorkerUint32("dp_start", func(w *service.SlotsWorker) *uint32 { return &w.DPStart }),
 		slotsWorkerUint32("dp_size", func(w *service.SlotsWorker) *uint32 { return &w.DPSize }),
@@ -172,7 +172,7 @@ func newSlotsRegisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
 }
 
 func newSlotsUnregisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
-	return jsonscan.NewObject(slotsWorkerID, slotsModel(slotsWorkerScope), groupField(d, slotsWorkerScope))
+	return jsonscan.NewObject(slotsWorkerID, slotsModel(slotsWorkerScope), tenantField(d, slotsWorkerScope))
 }
 
 func slotsBookingScope(b *service.SlotsBooking) *catalog.Scope { return &b.Scope }
@@ -183,7 +183,7 @@ func resetSlotsBooking(b *service.SlotsBooking) { *b = service.SlotsBooking{Scop
 func newSlotsAddShape(d dialect) *jsonscan.Object[service.SlotsBooking] {
 	return jsonscan.NewObject(
 		slotsModel(slotsBookingScope),
-		groupField(d, slotsBookingScope),
+		tenantField(d, slotsBookingScope),
 		jsonscan.Field[service.SlotsBooking]{Name: "request_id", Required: true, Read: jsonscan.Set(
 			func(b *service.SlotsBooking) *string { return &b.ID }, (*jsonscan.Scanner).String)},
 		jsonscan.Field[service.SlotsBooking]{Name: "worker_id", Required: true, Read: jsonscan.Set(
@@ -211,7 +211,7 @@ func resetSlotsRequest(r *slotsRequest) { *r = slotsRequest{scope: slotsScope} }
 func newSlotsRequestShape(d dialect) *jsonscan.Object[slotsRequest] {
 	return jsonscan.NewObject(
 		slotsModel(slotsRequestScope),
-		groupField(d, slotsRequestScope),
+		tenantField(d, slotsRequestScope),
 		jsonscan.Field[slotsRequest]{Name: "request_id", Required: true, Read: jsonscan.Set(
 			func(r *slotsRequest) *string { return &r.id }, (*jsonscan.Scanner).String)},
 	)
@@ -228,7 +228,7 @@ func slotsProjectionSize(p *service.SlotsProjection) int { return 8 * cap(p.Sequ
 func newSlotsProjectShape(d dialect) *jsonscan.Object[service.SlotsProjection] {
 	return jsonscan.NewObject(
 		slotsModel(slotsProjectionScope),
-		groupField(d, slotsProjectionScope),
+		tenantField(d, slotsProjectionScope),
 		jsonscan.Field[service.SlotsProjection]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, p *service.SlotsProjection) {
 			p.SequenceHashes = s.AppendHash64s(p.SequenceHashes)
 		}},

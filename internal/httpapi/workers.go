@@ -145,7 +145,7 @@ func resetWorkerBody(b *workerBody) {
 func newWorkerShape(d dialect) *jsonscan.Object[workerBody] {
 	fields := settingsFields(func(b *workerBody) *catalog.Patch { return &b.settings }, false)
 	fields = append(fields, scopeFields(d, func(b *workerBody) *catalog.Scope { return &b.scope })...)
-	return jsonscan.NewObject(append(fields, must("worker_id", func(b *workerBody) *uint64 { return &b.id }, (*jsonscan.Scanner).Uint64))...)
+	return jsonscan.NewObject(append(fields, required("worker_id", func(b *workerBody) *uint64 { return &b.id }, (*jsonscan.Scanner).Uint64))...)
 }
 
 // patchShape is the body of PATCH /workers/{worker_id}.
@@ -156,13 +156,13 @@ var patchShape = jsonscan.NewObject(settingsFields(func(p *catalog.Patch) *catal
 func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Field[T] {
 	// Go has no generic methods: one helper for each type of a member.
 	text := func(name string, field func(*catalog.Patch) **string) jsonscan.Field[T] {
-		return optional(name, of, field, (*jsonscan.Scanner).String)
+		return settingField(name, of, field, (*jsonscan.Scanner).String)
 	}
 	u32 := func(name string, field func(*catalog.Patch) **uint32) jsonscan.Field[T] {
-		return optional(name, of, field, (*jsonscan.Scanner).Uint32)
+		return settingField(name, of, field, (*jsonscan.Scanner).Uint32)
 	}
 	u64 := func(name string, field func(*catalog.Patch) **uint64) jsonscan.Field[T] {
-		return optional(name, of, field, (*jsonscan.Scanner).Uint64)
+		return settingField(name, of, field, (*jsonscan.Scanner).Uint64)
 	}
 	collection := func(name string, read func(*jsonscan.Scanner, *catalog.Patch)) jsonscan.Field[T] {
 		return jsonscan.Field[T]{Name: name, Read: func(s *jsonscan.Scanner, t *T) {
@@ -182,9 +182,9 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Fi
 		u32("data_parallel_size", func(p *catalog.Patch) **uint32 { return &p.Size }),
 		u64("max_num_batched_tokens", func(p *catalog.Patch) **uint64 { return &p.MaxNumBatchedTokens }),
 		u64("total_kv_blocks", func(p *catalog.Patch) **uint64 { return &p.TotalKVBlocks }),
-		optional("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*jsonscan.Scanner).Bool),
-		optional("kv_transfer_enforcement", of, func(p *catalog.Patch) **string { return &p.KVTransferEnforcement }, readEnforcement),
-		optional("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*jsonscan.Scanner).Float32),
+		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*jsonscan.Scanner).Bool),
+		settingField("kv_transfer_enforcement", of, func(p *catalog.Patch) **string { return &p.KVTransferEnforcement }, readEnforcement),
+		settingField("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*jsonscan.Scanner).Float32),
 		collection("kv_events_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.KVEventsEndpoints = readByRank(s) }),
 		collection("replay_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.ReplayEndpoints = readByRank(s) }),
 		collection("taints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.Taints = appendStrings(s, []string{}) }),
@@ -192,7 +192,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Fi
 	}
 }
 
-func optional[T, V any](
+func settingField[T, V any](
 	name string, of func(*T) *catalog.Patch, field func(*catalog.Patch) **V, read func(*jsonscan.Scanner) V,
 ) jsonscan.Field[T] {
 	return jsonscan.Field[T]{Name: name, Read: jsonscan.Optional(func(t *T) **V { return field(of(t)) }, read)}
