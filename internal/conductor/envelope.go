@@ -269,11 +269,11 @@ func (p *Publisher) standsAlone(ev *kvevents.Event, m *member) bool {
 	return slices.Equal(chain[1:], ev.Names)
 }
 
-func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *shelf, n *[kvevents.NumBlockOutcomes]uint64) indexer.HashedOutcome {
+func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *shelf, n *[kvevents.NumBlockOutcomes]uint64) indexer.SequenceOutcome {
 	env := ev.Envelope
-	p.hashed = indexer.HashedStore{
+	p.hashed = indexer.SequenceStore{
 		Slot: s.slot, Tier: s.tier, Seed: m.ns.seed,
-		Keys: p.names, Hashes: ev.Names,
+		PublisherHashes: p.names, Hashes: ev.Names,
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		Base: env.Base, HasBase: env.HasBase,
 	}
@@ -282,7 +282,7 @@ func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *shelf, n *[kve
 		p.local[len(p.local)-1] = name
 		p.hashed.EngineHashes = p.local
 	}
-	out := m.ns.space.index.StoreHashed(&p.hashed)
+	out := m.ns.space.index.StoreSequence(&p.hashed)
 	countStore(out.Outcome, n)
 	if out.BaseMismatch {
 		p.counts.add(baseMismatches, 1)
@@ -291,7 +291,7 @@ func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *shelf, n *[kve
 }
 
 // countHashed adds what is known of hashes that came without tokens.
-func (p *Publisher) countHashed(out indexer.HashedOutcome) {
+func (p *Publisher) countHashed(out indexer.SequenceOutcome) {
 	p.counts.add(confirmed, uint64(out.Confirmed))
 	p.counts.add(resolved, uint64(out.Resolved))
 	p.counts.add(unverified, uint64(out.Unverified))

@@ -41,7 +41,7 @@ type Publisher struct {
 	names     []uint64              // scratch of one event, as all below
 	local     []uint64
 	store     indexer.Store
-	hashed    indexer.HashedStore
+	hashed    indexer.SequenceStore
 }
 
 // What the first blocks that a standard publisher sent with tokens say of its

@@ -26,7 +26,7 @@ func (n *namespace) resolves(t *testing.T, slot uint32, tier indexer.Tier, names
 	t.Helper()
 	ev := n.hashes(slot, names)
 	ev.Tier = tier
-	if out := n.space.StoreHashed(ev); out.Resolved != len(names) || out.Stored+out.Known != len(names) {
+	if out := n.space.StoreSequence(ev); out.Resolved != len(names) || out.Stored+out.Known != len(names) {
 		t.Errorf("slot %d, %d blocks: %+v", slot, len(names), out)
 	}
 	if err := n.space.Check(); err != nil {
@@ -64,7 +64,7 @@ func TestResolveByAlias(t *testing.T) {
 		}
 		ev := s.hashes(3, other)
 		ev.Seed++
-		if out := s.space.StoreHashed(ev); out.Unverified != n {
+		if out := s.space.StoreSequence(ev); out.Unverified != n {
 			t.Errorf("other namespace: %+v", out)
 		}
 		// The engine leaves. What was told so still says what the name means.
@@ -72,7 +72,7 @@ func TestResolveByAlias(t *testing.T) {
 		s.resolves(t, 3, indexer.Disk, other)
 		s.remove(t, 2, indexer.Host, folded(other, s.key))
 		s.remove(t, 3, indexer.Disk, folded(other, s.key))
-		if out := s.space.StoreHashed(s.hashes(4, other)); out.Unverified != n {
+		if out := s.space.StoreSequence(s.hashes(4, other)); out.Unverified != n {
 			t.Errorf("nobody calls them so: %+v", out)
 		}
 		s.ends(t, 5)
@@ -90,7 +90,7 @@ func TestResolveByAlias(t *testing.T) {
 	t.Run("claimed under a name that becomes an alias", func(t *testing.T) {
 		s := newNamespace(n)
 		s.tokens(0, n)
-		s.space.StoreHashed(s.hashes(2, other))
+		s.space.StoreSequence(s.hashes(2, other))
 		s.renamed(1, other)
 		if _, own := s.held(2); own != n {
 			t.Errorf("slot 2 holds %d", own)
@@ -100,9 +100,9 @@ func TestResolveByAlias(t *testing.T) {
 	t.Run("claimed under an alias", func(t *testing.T) {
 		s := newNamespace(n)
 		first, second := s.hashes(1, number(21, n)), s.hashes(2, number(21, n))
-		second.Keys = s.names // it removes them by the engine's own names
-		s.space.StoreHashed(first)
-		s.space.StoreHashed(second)
+		second.PublisherHashes = s.names // it removes them by the engine's own names
+		s.space.StoreSequence(first)
+		s.space.StoreSequence(second)
 		s.tokens(0, n)
 		if _, own := s.held(2); own != n {
 			t.Errorf("slot 2 holds %d", own)
@@ -143,22 +143,22 @@ func TestMoves(t *testing.T) {
 			}
 			ev.Tier = indexer.Host
 			s.tokens(0, n)
-			s.space.StoreHashed(ev)
+			s.space.StoreSequence(ev)
 			s.remove(t, 0, indexer.Device, s.names)
 			tiers := []indexer.Tier{indexer.Host, indexer.Disk, indexer.External, indexer.Disk}
 			for move, to := range tiers[1:] {
 				for i := 0; i < n; i += size {
 					part := *ev
-					part.Keys, part.Hashes, part.Tier = ev.Keys[i:i+size], ev.Hashes[i:i+size], to
+					part.PublisherHashes, part.Hashes, part.Tier = ev.PublisherHashes[i:i+size], ev.Hashes[i:i+size], to
 					if stated {
 						part.EngineHashes = ev.EngineHashes[i : i+size]
 					}
-					s.remove(t, 2, tiers[move], part.Keys)
-					out := s.space.StoreHashed(&part)
+					s.remove(t, 2, tiers[move], part.PublisherHashes)
+					out := s.space.StoreSequence(&part)
 					if out.Resolved != size || out.Stored != size {
 						t.Errorf("stated %v, blocks %d to %d: %+v", stated, i, i+size, out)
 					}
-					if depth, known := s.space.DepthOf(2, to, part.Keys[0]); !known || int(depth) != i {
+					if depth, known := s.space.DepthOf(2, to, part.PublisherHashes[0]); !known || int(depth) != i {
 						t.Errorf("block %d has depth %d, known %v", i, depth, known)
 					}
 				}
@@ -181,19 +181,19 @@ func TestMemoryOfClaims(t *testing.T) {
 	const n = 4
 	s := newNamespace(n)
 	claims := s.hashes(1, s.names)
-	s.space.StoreHashed(claims)
-	s.remove(t, 1, indexer.Device, claims.Keys)
-	if out := s.space.StoreHashed(claims); out.Unverified != n || out.Stored != n {
+	s.space.StoreSequence(claims)
+	s.remove(t, 1, indexer.Device, claims.PublisherHashes)
+	if out := s.space.StoreSequence(claims); out.Unverified != n || out.Stored != n {
 		t.Errorf("claims: %+v", out)
 	}
 	s.tokens(0, n)
-	s.remove(t, 1, indexer.Device, claims.Keys)
+	s.remove(t, 1, indexer.Device, claims.PublisherHashes)
 	s.remove(t, 0, indexer.Device, s.names)
-	for _, other := range []indexer.HashedStore{
-		{Slot: 2, Seed: s.key, Keys: claims.Keys, Hashes: claims.Hashes},
-		{Slot: 1, Seed: s.key + 1, Keys: claims.Keys, Hashes: claims.Hashes},
+	for _, other := range []indexer.SequenceStore{
+		{Slot: 2, Seed: s.key, PublisherHashes: claims.PublisherHashes, Hashes: claims.Hashes},
+		{Slot: 1, Seed: s.key + 1, PublisherHashes: claims.PublisherHashes, Hashes: claims.Hashes},
 	} {
-		if out := s.space.StoreHashed(&other); out.Unverified != n {
+		if out := s.space.StoreSequence(&other); out.Unverified != n {
 			t.Errorf("slot %d, namespace %d: %+v", other.Slot, other.Seed, out)
 		}
 	}
@@ -211,22 +211,22 @@ func TestMemoryConfirms(t *testing.T) {
 	s.remove(t, 0, indexer.Device, s.names)
 	s.remove(t, 1, indexer.Host, folded(s.names, s.key))
 	standard := s.hashes(2, s.rolling)
-	if out := s.space.StoreHashed(standard); out.Unverified != n {
+	if out := s.space.StoreSequence(standard); out.Unverified != n {
 		t.Errorf("%+v", out)
 	}
 	s.resolves(t, 1, indexer.Disk, s.names)
-	if out := s.space.StoreHashed(standard); out.Confirmed != n || out.Known != n {
+	if out := s.space.StoreSequence(standard); out.Confirmed != n || out.Known != n {
 		t.Errorf("%+v", out)
 	}
 	s.resolves(t, 3, indexer.Disk, s.names)
-	if depth, known := s.space.DepthOf(2, indexer.Device, standard.Keys[n-1]); !known || depth != n-1 {
+	if depth, known := s.space.DepthOf(2, indexer.Device, standard.PublisherHashes[n-1]); !known || depth != n-1 {
 		t.Errorf("depth %d, known %v", depth, known)
 	}
 	// The same where the slot itself goes by standard hashes.
-	s.remove(t, 2, indexer.Device, standard.Keys)
+	s.remove(t, 2, indexer.Device, standard.PublisherHashes)
 	s.space.Clear(1)
 	s.space.Clear(3)
-	if out := s.space.StoreHashed(standard); out.Confirmed != n || out.Stored != n {
+	if out := s.space.StoreSequence(standard); out.Confirmed != n || out.Stored != n {
 		t.Errorf("%+v", out)
 	}
 	s.ends(t, 4)
@@ -242,10 +242,10 @@ func TestMemoryOfOneNameTwice(t *testing.T) {
 	s.remove(t, 0, indexer.Device, s.names[1:])
 	names := folded(s.names, s.key)
 	s.remove(t, 1, indexer.Host, names)
-	s.space.StoreHashed(&indexer.HashedStore{
+	s.space.StoreSequence(&indexer.SequenceStore{
 		Slot: 1, Tier: indexer.Host, Seed: s.key,
-		Keys:   []uint64{names[1], names[1], names[1]},
-		Hashes: []uint64{s.rolling[0], s.names[1], 77},
+		PublisherHashes: []uint64{names[1], names[1], names[1]},
+		Hashes:          []uint64{s.rolling[0], s.names[1], 77},
 	})
 	s.remove(t, 1, indexer.Host, names[1:])
 	for slot := range uint32(2) {
@@ -268,7 +268,7 @@ func TestLongMove(t *testing.T) {
 	gone := folded(s.names, s.key)
 	s.remove(t, 1, indexer.Host, gone)
 	s.resolves(t, 1, indexer.Disk, s.names[n-kept:])
-	if out := s.space.StoreHashed(s.hashes(1, s.names[:n-kept])); out.Unverified != n-kept {
+	if out := s.space.StoreSequence(s.hashes(1, s.names[:n-kept])); out.Unverified != n-kept {
 		t.Errorf("%+v", out)
 	}
 	s.space.Clear(1)
@@ -299,7 +299,7 @@ func TestClearBesideNames(t *testing.T) {
 				case 1:
 					s.renamed(slot, other)
 				default:
-					s.space.StoreHashed(s.hashes(slot, other))
+					s.space.StoreSequence(s.hashes(slot, other))
 				}
 				s.space.Remove(slot, indexer.Device, folded(other[n/2:], s.key))
 				s.space.Clear(slot)

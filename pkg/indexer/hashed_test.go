@@ -28,8 +28,8 @@ func (n *namespace) tokens(slot uint32, to int) indexer.Outcome {
 }
 
 // hashes announces blocks by the given hashes, which name them, folded, too.
-func (n *namespace) hashes(slot uint32, hashes []uint64) *indexer.HashedStore {
-	return &indexer.HashedStore{Slot: slot, Seed: n.key, Keys: folded(hashes, n.key), Hashes: hashes}
+func (n *namespace) hashes(slot uint32, hashes []uint64) *indexer.SequenceStore {
+	return &indexer.SequenceStore{Slot: slot, Seed: n.key, PublisherHashes: folded(hashes, n.key), Hashes: hashes}
 }
 
 // held returns how many blocks of the chain match, and how many a slot holds.
@@ -51,15 +51,15 @@ func TestHashedOutcome(t *testing.T) {
 		tokensFirst bool
 		own         bool // hashes are the engine's own names
 		stated      bool // the engine's names are stated beside other hashes
-		want        indexer.HashedOutcome
+		want        indexer.SequenceOutcome
 		matched     int // of slot 1, after the tokens have come
 	}{
-		{"standard after tokens", true, false, false, indexer.HashedOutcome{Outcome: indexer.Outcome{Stored: n}, Confirmed: n}, n},
-		{"standard before tokens", false, false, false, indexer.HashedOutcome{Outcome: indexer.Outcome{Stored: n}, Unverified: n}, n},
-		{"own names after tokens", true, true, false, indexer.HashedOutcome{Outcome: indexer.Outcome{Stored: n}, Resolved: n}, n},
-		{"own names before tokens", false, true, false, indexer.HashedOutcome{Outcome: indexer.Outcome{Stored: n}, Unverified: n}, n},
-		{"names stated after tokens", true, true, true, indexer.HashedOutcome{Outcome: indexer.Outcome{Stored: n}, Resolved: n}, n},
-		{"names stated before tokens", false, true, true, indexer.HashedOutcome{Outcome: indexer.Outcome{Stored: n}, Unverified: n}, n},
+		{"standard after tokens", true, false, false, indexer.SequenceOutcome{Outcome: indexer.Outcome{Stored: n}, Confirmed: n}, n},
+		{"standard before tokens", false, false, false, indexer.SequenceOutcome{Outcome: indexer.Outcome{Stored: n}, Unverified: n}, n},
+		{"own names after tokens", true, true, false, indexer.SequenceOutcome{Outcome: indexer.Outcome{Stored: n}, Resolved: n}, n},
+		{"own names before tokens", false, true, false, indexer.SequenceOutcome{Outcome: indexer.Outcome{Stored: n}, Unverified: n}, n},
+		{"names stated after tokens", true, true, true, indexer.SequenceOutcome{Outcome: indexer.Outcome{Stored: n}, Resolved: n}, n},
+		{"names stated before tokens", false, true, true, indexer.SequenceOutcome{Outcome: indexer.Outcome{Stored: n}, Unverified: n}, n},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestHashedOutcome(t *testing.T) {
 				ev = s.hashes(1, number(7, n))
 				ev.EngineHashes = s.names
 			}
-			if out := s.space.StoreHashed(ev); out != c.want {
+			if out := s.space.StoreSequence(ev); out != c.want {
 				t.Errorf("%+v, want %+v", out, c.want)
 			}
 			if !c.tokensFirst {
@@ -84,11 +84,11 @@ func TestHashedOutcome(t *testing.T) {
 			if _, own := s.held(1); own != c.matched {
 				t.Errorf("slot 1 holds %d", own)
 			}
-			known := s.space.StoreHashed(ev)
+			known := s.space.StoreSequence(ev)
 			if known.Stored != 0 || known.Known != n || known.Unverified != 0 {
 				t.Errorf("announced again: %+v", known)
 			}
-			if removed, unknown := s.space.Remove(1, indexer.Device, ev.Keys); removed != n || unknown != 0 {
+			if removed, unknown := s.space.Remove(1, indexer.Device, ev.PublisherHashes); removed != n || unknown != 0 {
 				t.Errorf("%d removed, %d unknown", removed, unknown)
 			}
 			if held := s.space.Held(1); held[indexer.Device] != 0 {
@@ -105,12 +105,12 @@ func TestEngineNames(t *testing.T) {
 	s.tokens(0, 4)
 	ev := s.hashes(1, s.names)
 	ev.Seed++
-	if out := s.space.StoreHashed(ev); out.Unverified != 4 {
+	if out := s.space.StoreSequence(ev); out.Unverified != 4 {
 		t.Errorf("other namespace: %+v", out)
 	}
 	ev = s.hashes(2, number(9, 4))
 	ev.EngineHashes = s.names
-	if out := s.space.StoreHashed(ev); out.Resolved != 4 {
+	if out := s.space.StoreSequence(ev); out.Resolved != 4 {
 		t.Errorf("names stated: %+v", out)
 	}
 	if _, own := s.held(2); own != 4 {
@@ -123,14 +123,14 @@ func TestEngineNames(t *testing.T) {
 func TestGatherKeepsNames(t *testing.T) {
 	s := newNamespace(2)
 	other := s.hashes(1, s.names)
-	other.Keys = []uint64{71, 72}
-	s.space.StoreHashed(s.hashes(1, s.names))
-	s.space.StoreHashed(other)
+	other.PublisherHashes = []uint64{71, 72}
+	s.space.StoreSequence(s.hashes(1, s.names))
+	s.space.StoreSequence(other)
 	s.tokens(0, 2)
 	if matched, own := s.held(1); matched != 2 || own != 2 {
 		t.Errorf("%d match, slot 1 holds %d", matched, own)
 	}
-	s.space.Remove(1, indexer.Device, other.Keys)
+	s.space.Remove(1, indexer.Device, other.PublisherHashes)
 	if _, own := s.held(1); own != 2 {
 		t.Errorf("one name of each is left, slot 1 holds %d", own)
 	}
@@ -180,10 +180,10 @@ func TestDepths(t *testing.T) {
 			if c.parent {
 				ev.Parent, ev.HasParent = s.rolling[c.from-1], true
 			}
-			if out := s.space.StoreHashed(ev); out.BaseMismatch != c.mismatch {
+			if out := s.space.StoreSequence(ev); out.BaseMismatch != c.mismatch {
 				t.Errorf("%+v", out)
 			}
-			depth, known := s.space.DepthOf(1, indexer.Device, ev.Keys[0])
+			depth, known := s.space.DepthOf(1, indexer.Device, ev.PublisherHashes[0])
 			if known != (c.depth >= 0) || known && int64(depth) != c.depth {
 				t.Errorf("depth %d, known %v", depth, known)
 			}
@@ -197,7 +197,7 @@ func TestDepths(t *testing.T) {
 			if matched, _ := s.held(1); matched != n {
 				t.Errorf("%d blocks match", matched)
 			}
-			if depth, known := s.space.DepthOf(1, indexer.Device, ev.Keys[0]); !known || int(depth) != c.from {
+			if depth, known := s.space.DepthOf(1, indexer.Device, ev.PublisherHashes[0]); !known || int(depth) != c.from {
 				t.Errorf("depth %d, known %v", depth, known)
 			}
 			if err := s.space.Check(); err != nil {
@@ -213,7 +213,7 @@ func TestLongHashedEvent(t *testing.T) {
 	s := newNamespace(n)
 	ev := s.hashes(1, s.rolling)
 	ev.HasBase = true
-	if out := s.space.StoreHashed(ev); out.Stored != n || out.Unverified != n || out.BaseMismatch {
+	if out := s.space.StoreSequence(ev); out.Stored != n || out.Unverified != n || out.BaseMismatch {
 		t.Errorf("%+v", out)
 	}
 	if st := s.space.Stats(); st.Runs > 3 {
@@ -222,13 +222,13 @@ func TestLongHashedEvent(t *testing.T) {
 	if matched, own := s.held(1); matched != n || own != n {
 		t.Errorf("%d match, %d held", matched, own)
 	}
-	if depth, known := s.space.DepthOf(1, indexer.Device, ev.Keys[n-1]); depth != n-1 || !known {
+	if depth, known := s.space.DepthOf(1, indexer.Device, ev.PublisherHashes[n-1]); depth != n-1 || !known {
 		t.Errorf("depth %d, known %v", depth, known)
 	}
 	ev = s.hashes(2, s.names)
 	ev.EngineHashes = s.names
 	s.tokens(0, n)
-	if out := s.space.StoreHashed(ev); out.Resolved != n {
+	if out := s.space.StoreSequence(ev); out.Resolved != n {
 		t.Errorf("%+v", out)
 	}
 	if n := s.space.ClearTier(1, indexer.Device, s.key+1); n != 0 {
@@ -257,7 +257,7 @@ func TestHashedRuns(t *testing.T) {
 		} else {
 			ev.Parent, ev.HasParent = s.rolling[i-1], true
 		}
-		s.space.StoreHashed(ev)
+		s.space.StoreSequence(ev)
 	}
 	if st := s.space.Stats(); st.Runs > 2 || st.Unique != n {
 		t.Errorf("%+v", st)
@@ -281,16 +281,16 @@ func TestHostileHashes(t *testing.T) {
 	s := newNamespace(6)
 	same := slices.Repeat(s.rolling[2:3], 4)
 	ev := s.hashes(1, same)
-	ev.Keys = []uint64{1, 2, 3, 4}
-	s.space.StoreHashed(ev)
+	ev.PublisherHashes = []uint64{1, 2, 3, 4}
+	s.space.StoreSequence(ev)
 	ev.Parent, ev.HasParent = same[0], true
-	s.space.StoreHashed(ev)
+	s.space.StoreSequence(ev)
 	// Names that come twice, for blocks that had one before.
 	s.space.Store(&indexer.Store{Slot: 1, EngineHashes: []uint64{5, 6, 7, 8}, Local: s.local[:4], Seed: s.key, SeedKnown: true})
 	s.space.Store(&indexer.Store{Slot: 1, EngineHashes: []uint64{8, 8, 8, 5}, Local: s.local[:4], Seed: s.key, SeedKnown: true})
-	s.space.StoreHashed(&indexer.HashedStore{Slot: 1, Seed: s.key, Keys: []uint64{5, 5, 5}, Hashes: s.rolling[:3]})
+	s.space.StoreSequence(&indexer.SequenceStore{Slot: 1, Seed: s.key, PublisherHashes: []uint64{5, 5, 5}, Hashes: s.rolling[:3]})
 	// The first block's name points at a later block of the same event.
-	s.space.StoreHashed(s.hashes(1, s.rolling[4:6]))
+	s.space.StoreSequence(s.hashes(1, s.rolling[4:6]))
 	s.space.Store(&indexer.Store{EngineHashes: []uint64{s.rolling[5], s.rolling[4], 9, 8, 7, 6}, Local: s.local, Seed: s.key, SeedKnown: true})
 	s.space.Remove(1, indexer.Device, []uint64{1, 2, 3, 4})
 	s.tokens(2, 6)
@@ -310,18 +310,18 @@ func TestConfirm(t *testing.T) {
 	backwards := slices.Clone(s.rolling)
 	slices.Reverse(backwards)
 	first := s.hashes(1, backwards)
-	s.space.StoreHashed(first)
+	s.space.StoreSequence(first)
 	// Slot 1 calls the blocks as the engine does, too, and by third names.
 	second, third := s.hashes(1, s.rolling), s.hashes(1, s.rolling)
-	second.Keys, third.Keys = s.names, number(8, n)
-	s.space.StoreHashed(second)
-	s.space.StoreHashed(third)
+	second.PublisherHashes, third.PublisherHashes = s.names, number(8, n)
+	s.space.StoreSequence(second)
+	s.space.StoreSequence(third)
 	s.tokens(0, n)
-	for i, ev := range []*indexer.HashedStore{second, third, first} {
+	for i, ev := range []*indexer.SequenceStore{second, third, first} {
 		if matched, own := s.held(1); matched != n || own != n {
 			t.Errorf("before the %d. removal: %d match, slot 1 holds %d", i+1, matched, own)
 		}
-		if removed, _ := s.space.Remove(1, indexer.Device, ev.Keys); removed != n {
+		if removed, _ := s.space.Remove(1, indexer.Device, ev.PublisherHashes); removed != n {
 			t.Errorf("%d removed", removed)
 		}
 		if err := s.space.Check(); err != nil {

@@ -167,7 +167,7 @@ func TestClearTierBesideStores(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		for range 2000 {
 			at := rnd.IntN(n - 10)
-			s.StoreHashed(&indexer.HashedStore{Slot: 1, Seed: key, Keys: names[at : at+3], Hashes: hashing.AppendSequence(nil, local[:at+3])[at:]})
+			s.StoreSequence(&indexer.SequenceStore{Slot: 1, Seed: key, PublisherHashes: names[at : at+3], Hashes: hashing.AppendSequence(nil, local[:at+3])[at:]})
 			if rnd.IntN(2) == 0 {
 				s.Remove(1, indexer.Device, names[at:at+1])
 			}

@@ -110,14 +110,14 @@ func (t *tree) setUnverified(nd *node, claimed bool) {
 	nd.unverified = claimed
 }
 
-// HashedStore is a "stored" event of blocks that are known by rolling hash
+// SequenceStore is a "stored" event of blocks that are known by rolling hash
 // alone, in a sequence Space.
-type HashedStore struct {
-	Slot   uint32
-	Tier   Tier
-	Seed   uint64   // the namespace's key
-	Keys   []uint64 // by which the slot removes the blocks, no two equal
-	Hashes []uint64 // rolling hashes, consecutive, as many
+type SequenceStore struct {
+	Slot            uint32
+	Tier            Tier
+	Seed            uint64   // the namespace's key
+	PublisherHashes []uint64 // by which the slot removes the blocks, no two equal
+	Hashes          []uint64 // rolling hashes, consecutive, as many
 	// EngineHashes has the engine's own names of the blocks, as many, where the
 	// publisher states them; if nil, Hashes are tried as such names.
 	EngineHashes []uint64
@@ -127,8 +127,8 @@ type HashedStore struct {
 	HasBase      bool
 }
 
-// HashedOutcome counts what became of the blocks of a HashedStore.
-type HashedOutcome struct {
+// SequenceOutcome counts what became of the blocks of a HashedStore.
+type SequenceOutcome struct {
 	Outcome
 	// Of all blocks: Confirmed ones have a hash that is known from tokens, so
 	// the publisher hashes by the standard. Resolved ones have an engine's own
@@ -141,25 +141,25 @@ type HashedOutcome struct {
 	BaseMismatch bool
 }
 
-// StoreHashed applies a stored event without tokens. A block whose hash is in
+// StoreSequence applies a stored event without tokens. A block whose hash is in
 // the index is that block. Else, or if nothing but hashes is known of that block
 // either, a block with tokens is meant: one that an engine of the namespace
 // calls so, or what the slot itself removed by the same name not long ago. Else
 // the block is new. Where it stands before it has no need of a parent: a query
 // joins the prefix.
-func (s *Space) StoreHashed(ev *HashedStore) HashedOutcome {
-	var out HashedOutcome
+func (s *Space) StoreSequence(ev *SequenceStore) SequenceOutcome {
+	var out SequenceOutcome
 	part := *ev
 	part.HasBase = ev.HasBase && ev.Base < unknownDepth
-	for len(part.Keys) > 0 {
-		n := min(maxHold, len(part.Keys))
+	for len(part.PublisherHashes) > 0 {
+		n := min(maxHold, len(part.PublisherHashes))
 		rest := part
-		rest.Keys, rest.Hashes = part.Keys[n:], part.Hashes[n:]
-		part.Keys, part.Hashes = part.Keys[:n], part.Hashes[:n]
+		rest.PublisherHashes, rest.Hashes = part.PublisherHashes[n:], part.Hashes[n:]
+		part.PublisherHashes, part.Hashes = part.PublisherHashes[:n], part.Hashes[:n]
 		if part.EngineHashes != nil {
 			rest.EngineHashes, part.EngineHashes = part.EngineHashes[n:], part.EngineHashes[:n]
 		}
-		more := s.storeHashedPart(&part)
+		more := s.storeSequencePart(&part)
 		out.add(more)
 		rest.Parent, rest.HasParent = part.Hashes[n-1], true
 		rest.Base += uint32(n)
@@ -169,7 +169,7 @@ func (s *Space) StoreHashed(ev *HashedStore) HashedOutcome {
 	return out
 }
 
-func (o *HashedOutcome) add(more HashedOutcome) {
+func (o *SequenceOutcome) add(more SequenceOutcome) {
 	o.Outcome.add(more.Outcome)
 	o.Confirmed += more.Confirmed
 	o.Resolved += more.Resolved
@@ -177,11 +177,11 @@ func (o *HashedOutcome) add(more HashedOutcome) {
 	o.BaseMismatch = o.BaseMismatch || more.BaseMismatch
 }
 
-func (s *Space) storeHashedPart(ev *HashedStore) (out HashedOutcome) {
+func (s *Space) storeSequencePart(ev *SequenceStore) (out SequenceOutcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ensureSlot(ev.Slot)
-	b := newBatch(holderOf(ev.Slot, ev.Tier), ev.Keys)
+	b := newBatch(holderOf(ev.Slot, ev.Tier), ev.PublisherHashes)
 	defer b.done()
 	b.key, b.hashOnly, b.unverified, b.engineHashes = ev.Seed, true, true, ev.EngineHashes
 	if b.engineNamed = ev.EngineHashes != nil; !b.engineNamed {
@@ -206,14 +206,14 @@ func (s *Space) storeHashedPart(ev *HashedStore) (out HashedOutcome) {
 		out.BaseMismatch = out.BaseMismatch || depth < unknownDepth && depth != ev.Base
 	}
 	out.Stored += s.insertBatch(b, p)
-	out.Known = len(ev.Keys) - out.Stored
-	s.joinOrphans(b.by, ev.Keys)
+	out.Known = len(ev.PublisherHashes) - out.Stored
+	s.joinOrphans(b.by, ev.PublisherHashes)
 	return out
 }
 
 // positionAfterHash returns the place behind an event's parent, the root if it is unknown,
 // and sets the depth of the first block. mismatch: the parent's is another.
-func (s *Space) positionAfterHash(b *batch, ev *HashedStore) (p position, mismatch bool) {
+func (s *Space) positionAfterHash(b *batch, ev *SequenceStore) (p position, mismatch bool) {
 	t := &s.tree
 	b.depth = unknownDepth
 	if ev.HasBase {
@@ -235,7 +235,7 @@ func (s *Space) positionAfterHash(b *batch, ev *HashedStore) (p position, mismat
 }
 
 // countKnown counts what is known of the hashes of a batch that was located.
-func (s *Space) countKnown(b *batch, ev *HashedStore, out *HashedOutcome) {
+func (s *Space) countKnown(b *batch, ev *SequenceStore, out *SequenceOutcome) {
 	t := &s.tree
 	for i, cell := range b.cells {
 		switch {

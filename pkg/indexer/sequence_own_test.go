@@ -9,14 +9,14 @@ import (
 
 // ownStore is an event by an engine's own names, and its blocks.
 type ownStore struct {
-	indexer.HashedStore
+	indexer.SequenceStore
 	blocks []seqBlock
 }
 
 // part returns blocks [i, j) of an event.
 func (o *ownStore) part(i, j int) *ownStore {
 	p := *o
-	p.Keys, p.Hashes, p.blocks = o.Keys[i:j], o.Hashes[i:j], o.blocks[i:j]
+	p.PublisherHashes, p.Hashes, p.blocks = o.PublisherHashes[i:j], o.Hashes[i:j], o.blocks[i:j]
 	if o.EngineHashes != nil {
 		p.EngineHashes = o.EngineHashes[i:j]
 	}
@@ -36,7 +36,7 @@ func (h *seqHistory) storeOwn(t testing.TB, slot uint32, tier indexer.Tier, key 
 	if h.rnd.IntN(2) == 0 { // hashes of the publisher's own, and the engine's beside them
 		ev.Hashes, ev.EngineHashes = folded(ev.Hashes, 99), ev.Hashes
 	}
-	ev.Keys = folded(ev.Hashes, key)
+	ev.PublisherHashes = folded(ev.Hashes, key)
 	h.announceOwn(t, ev)
 	h.own[slot] = ev
 }
@@ -55,13 +55,13 @@ func (h *seqHistory) move(t testing.TB, ev *ownStore, to indexer.Tier) {
 	for i := 0; i < len(ev.blocks); i += size {
 		part := ev.part(i, i+size)
 		if !late {
-			h.remove(ev.Slot, ev.Tier, part.Keys)
+			h.remove(ev.Slot, ev.Tier, part.PublisherHashes)
 		}
 		next := *part
 		next.Tier = to
 		h.announceOwn(t, &next)
 		if late && ev.Tier != to {
-			h.remove(ev.Slot, ev.Tier, part.Keys)
+			h.remove(ev.Slot, ev.Tier, part.PublisherHashes)
 		}
 	}
 	ev.Tier = to
@@ -107,7 +107,7 @@ func (h *seqHistory) announceOwn(t testing.TB, ev *ownStore) {
 	blocks := slices.Clone(ev.blocks)
 	known := 0
 	for i, b := range blocks {
-		switch h.model.known(ev.Slot, b, ev.Keys[i], engine[i], h.doubt[b]) {
+		switch h.model.known(ev.Slot, b, ev.PublisherHashes[i], engine[i], h.doubt[b]) {
 		case seqKnown:
 			known++
 		case seqUnknown:
@@ -116,8 +116,8 @@ func (h *seqHistory) announceOwn(t testing.TB, ev *ownStore) {
 			return
 		}
 	}
-	out := h.space.StoreHashed(&ev.HashedStore)
-	h.model.storeHashed(ev.Slot, ev.Tier, ev.Keys, blocks)
+	out := h.space.StoreSequence(&ev.SequenceStore)
+	h.model.storeHashed(ev.Slot, ev.Tier, ev.PublisherHashes, blocks)
 	h.noteDoubt()
 	if n := len(blocks); out.Stored < 0 || out.Stored+out.Known != n || out.Resolved != known || out.Unverified != n-known {
 		t.Fatalf("%d of %d blocks are known: %+v", known, n, out)

@@ -200,7 +200,7 @@ func (h *seqHistory) store(slot uint32, tier indexer.Tier, key uint64, names, lo
 func (h *seqHistory) storeHashed(t testing.TB, slot uint32, tier indexer.Tier, key uint64, names, locals []uint64, from int) {
 	rolling := hashing.AppendSequenceSeed(nil, locals, chainSeed)
 	blocks := h.blocks(key, locals)[from:]
-	ev := &indexer.HashedStore{Slot: slot, Tier: tier, Seed: key, Hashes: rolling[from:]}
+	ev := &indexer.SequenceStore{Slot: slot, Tier: tier, Seed: key, Hashes: rolling[from:]}
 	if h.kind == engines && h.rnd.IntN(2) == 0 {
 		h.storeOwn(t, slot, tier, key, locals, from)
 		return
@@ -211,16 +211,16 @@ func (h *seqHistory) storeHashed(t testing.TB, slot uint32, tier indexer.Tier, k
 	if h.rnd.IntN(2) == 0 {
 		ev.Base, ev.HasBase = uint32(from), true
 	}
-	ev.Keys = folded(ev.Hashes, key)
+	ev.PublisherHashes = folded(ev.Hashes, key)
 	if h.kind == mixed && h.rnd.IntN(2) == 0 { // a publisher that leaves tokens out now and then
-		ev.Keys = names[from:]
+		ev.PublisherHashes = names[from:]
 	}
-	out := h.space.StoreHashed(ev)
-	h.model.storeHashed(slot, tier, ev.Keys, blocks)
+	out := h.space.StoreSequence(ev)
+	h.model.storeHashed(slot, tier, ev.PublisherHashes, blocks)
 	if out.BaseMismatch {
 		t.Fatalf("base %d of %d blocks does not fit", ev.Base, len(locals))
 	}
-	if n := len(ev.Keys); out.Stored+out.Known != n || out.Confirmed+out.Resolved+out.Unverified != n {
+	if n := len(ev.PublisherHashes); out.Stored+out.Known != n || out.Confirmed+out.Resolved+out.Unverified != n {
 		t.Fatalf("%d blocks: %+v", n, out)
 	}
 }
