@@ -50,10 +50,10 @@ func BenchmarkApply(b *testing.B) {
 	for b.Loop() {
 		e.sequence++
 		e.kind, e.origin = booked, reservations.Origin{Process: e.sender, Sequence: e.sequence}
-		r.applyOne(dec, "tcp://p:1", TopicEvents, enc.event(e))
+		r.applyMessage(dec, "tcp://p:1", TopicEvents, enc.event(e))
 		e.sequence++
 		e.kind = freed
-		r.applyOne(dec, "tcp://p:1", TopicEvents, enc.event(e))
+		r.applyMessage(dec, "tcp://p:1", TopicEvents, enc.event(e))
 	}
 	b.ReportMetric(float64(2*b.N)/b.Elapsed().Seconds(), "events/s")
 }

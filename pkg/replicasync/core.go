@@ -47,7 +47,7 @@ type sender struct {
 	renewals coverage  // of its renewals
 	merged   uint64    // as it announced last
 	heard    time.Time // its last message
-	gone     bool      // silent for long, or replaced
+	absent   bool      // silent for long, or replaced
 	// replaced is when another process announced itself at the same endpoint.
 	replaced time.Time
 	// unreported are lost events of which the watcher was not told; reported is
@@ -56,27 +56,27 @@ type sender struct {
 	reported   time.Time
 
 	// ask: its snapshot is wanted, for another reason than lost messages.
-	ask      bool
-	fetching bool
-	asked    time.Time // when the last fetch began
-	failures int       // since the last success
-	retry    time.Time // not before, after a failure
+	wanted    bool
+	fetching  bool
+	lastFetch time.Time // when the last fetch began
+	failures  int       // since the last success
+	retry     time.Time // not before, after a failure
 }
 
 const (
 	// maxSenders bounds the processes that are tracked; the longest unheard
 	// makes room.
 	maxSenders = 256
-	// forget is when a process that is not heard any more is forgotten.
-	forget = 10 * time.Minute
+	// forgetAfter is when a process that is not heard any more is forgotten.
+	forgetAfter = 10 * time.Minute
 	// maxFetching bounds the snapshots that are fetched at a time.
 	maxFetching = 4
 
-	spacing     = time.Second            // between two fetches from one replica
-	lossSpacing = 200 * time.Millisecond // if messages were lost
+	fetchSpacing = time.Second            // between two fetches from one replica
+	lossSpacing  = 200 * time.Millisecond // if messages were lost
 	// lateAfterEnd is how long announcements of a process may still be under way
 	// after another one took its endpoint.
-	lateAfterEnd = silence / 2
+	lateAfterEnd = silentAfter / 2
 	maxBackoff   = 2 * time.Second // after failures: agreement within 5 s needs less
 	// ranksDelay collects registrations that come one after the other.
 	ranksDelay = 200 * time.Millisecond
@@ -120,12 +120,12 @@ func (c *core) event(peer string, e *event, now time.Time) {
 	orphan := false // its process is gone or unknown: the others may not hear of it
 	if e.sequence != 0 {
 		s := c.sender(e.sender, peer, now)
-		orphan = s.gone || s.url == ""
+		orphan = s.absent || s.url == ""
 		if e.kind == renewed {
 			c.renewed(s, e, orphan)
 			return
 		}
-		c.number(s, &s.coverage, e.sequence)
+		c.noteNumber(s, &s.coverage, e.sequence)
 	}
 	why := c.apply(e)
 	if why != applied {
@@ -135,40 +135,40 @@ func (c *core) event(peer string, e *event, now time.Time) {
 	case why == dropUnknownScope, why == dropUnknownRank:
 		c.refused = true
 	case orphan && (why == applied || e.kind != booked):
-		c.learned(1)
+		c.countLearned(1)
 	}
 }
 
 // renewed applies that a lease was renewed. It counts from its arrival, so one
 // that comes again means nothing.
 func (c *core) renewed(s *sender, e *event, orphan bool) {
-	if c.number(s, &s.renewals, e.sequence) == duplicate {
+	if c.noteNumber(s, &s.renewals, e.sequence) == duplicate {
 		return
 	}
 	switch why := c.apply(e); {
 	case why != applied:
 		c.counts.drop(why)
 		// The sender has what this replica could have.
-		s.ask = s.ask || why == dropUnknownID
+		s.wanted = s.wanted || why == dropUnknownID
 	case orphan:
-		c.learned(1)
+		c.countLearned(1)
 	}
 }
 
-// learned counts what others may not have heard of: they will ask for it.
-func (c *core) learned(n int) {
+// countLearned counts what others may not have heard of: they will ask for it.
+func (c *core) countLearned(n int) {
 	if n > 0 {
 		c.counts.merged.Add(uint64(n))
 		c.counts.unannounced.Store(true)
 	}
 }
 
-// number takes note of an event's number, in one of the sender's two series.
-func (c *core) number(s *sender, of *coverage, n uint64) arrival {
+// noteNumber takes note of an event's number, in one of the sender's two series.
+func (c *core) noteNumber(s *sender, of *coverage, n uint64) arrival {
 	what, lost := of.arrived(n)
 	switch what {
 	case fresh:
-		c.lost(s, lost)
+		c.countLost(s, lost)
 	case late:
 		c.counts.late.Add(1)
 	case duplicate:
@@ -178,9 +178,9 @@ func (c *core) number(s *sender, of *coverage, n uint64) arrival {
 }
 
 // behind: something that the sender has said is not known here.
-func (s *sender) behind() bool { return s.incomplete() || s.renewals.incomplete() }
+func (s *sender) incomplete() bool { return s.hasGap() || s.renewals.hasGap() }
 
-func (c *core) lost(s *sender, n uint64) {
+func (c *core) countLost(s *sender, n uint64) {
 	c.counts.lost.Add(n)
 	s.unreported += n
 }
@@ -224,14 +224,14 @@ func (c *core) announced(peer string, a announcement, now time.Time) {
 	s := c.sender(a.process, peer, now)
 	if s.url == "" {
 		c.replace(peer, s, now)
-		s.ask = true
+		s.wanted = true
 	}
-	if s.gone && now.Sub(s.replaced) > lateAfterEnd {
-		s.gone, s.failures, s.retry = false, 0, time.Time{}
+	if s.absent && now.Sub(s.replaced) > lateAfterEnd {
+		s.absent, s.failures, s.retry = false, 0, time.Time{}
 	}
-	s.ask = s.ask || a.merged > s.merged
+	s.wanted = s.wanted || a.merged > s.merged
 	s.url, s.merged = base, max(s.merged, a.merged)
-	c.lost(s, s.upTo(a.sequence)+s.renewals.upTo(a.renewals))
+	c.countLost(s, s.advanceTo(a.sequence)+s.renewals.advanceTo(a.renewals))
 }
 
 // ranksAdded says that this replica has ranks that it did not have before.
@@ -250,17 +250,17 @@ func (c *core) leave(peer string) {
 	}
 }
 
-// request is a snapshot to fetch.
-type request struct {
+// fetchRequest is a snapshot to fetch.
+type fetchRequest struct {
 	process uint64
 	url     string // base URL
 }
 
 // due returns the snapshots to fetch now, which the caller must report to done,
 // and when to ask again at the latest.
-func (c *core) due(now time.Time) (requests []request, next time.Time) {
-	next = now.Add(silence)
-	c.watch(now)
+func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
+	next = now.Add(silentAfter)
+	c.findAbsent(now)
 	if !c.ranksDue.IsZero() {
 		if now.Before(c.ranksDue) {
 			next = c.ranksDue
@@ -269,13 +269,13 @@ func (c *core) due(now time.Time) (requests []request, next time.Time) {
 		}
 	}
 	for _, s := range c.byProcess() {
-		wanted := s.ask || s.behind()
-		if !wanted || s.gone || s.fetching || s.url == "" {
+		wanted := s.wanted || s.incomplete()
+		if !wanted || s.absent || s.fetching || s.url == "" {
 			continue
 		}
-		at := s.asked.Add(spacing)
-		if s.behind() {
-			at = s.asked.Add(lossSpacing)
+		at := s.lastFetch.Add(fetchSpacing)
+		if s.incomplete() {
+			at = s.lastFetch.Add(lossSpacing)
 		}
 		if s.retry.After(at) {
 			at = s.retry
@@ -284,9 +284,9 @@ func (c *core) due(now time.Time) (requests []request, next time.Time) {
 		case at.After(now):
 			next = earlier(next, at)
 		case c.fetching < maxFetching: // else done comes first
-			s.ask, s.fetching, s.asked = false, true, now
+			s.wanted, s.fetching, s.lastFetch = false, true, now
 			c.fetching++
-			requests = append(requests, request{process: s.process, url: s.url})
+			requests = append(requests, fetchRequest{process: s.process, url: s.url})
 		}
 	}
 	return requests, next
@@ -308,14 +308,14 @@ func (c *core) byProcess() []*sender {
 	return list
 }
 
-// watch notices processes that are not heard any more.
-func (c *core) watch(now time.Time) {
+// findAbsent notices processes that are not heard any more.
+func (c *core) findAbsent(now time.Time) {
 	for _, s := range c.byProcess() {
 		switch unheard := now.Sub(s.heard); {
-		case unheard > forget && !s.fetching:
+		case unheard > forgetAfter && !s.fetching:
 			delete(c.senders, s.process)
-		case unheard > silence:
-			c.lose(s)
+		case unheard > silentAfter:
+			c.becomeAbsent(s)
 		}
 	}
 }
@@ -325,24 +325,24 @@ func (c *core) replace(peer string, by *sender, now time.Time) {
 	for _, s := range c.senders {
 		if s.peer == peer && s != by {
 			s.replaced = now
-			c.lose(s)
+			c.becomeAbsent(s)
 		}
 	}
 }
 
-// lose gives a process up until it announces itself again. What it sent last may
+// becomeAbsent gives a process up until it announces itself again. What it sent last may
 // have reached some replicas only, so all others are asked, and shall ask.
-func (c *core) lose(s *sender) {
-	if !s.gone {
-		s.gone = true
-		c.askAll()
-		c.learned(1)
+func (c *core) becomeAbsent(s *sender) {
+	if !s.absent {
+		s.absent = true
+		c.wantAll()
+		c.countLearned(1)
 	}
 }
 
-func (c *core) askAll() {
+func (c *core) wantAll() {
 	for _, s := range c.senders {
-		s.ask = true
+		s.wanted = true
 	}
 }
 
@@ -352,12 +352,12 @@ func (c *core) followUpRanks() {
 	c.ranksDue = time.Time{}
 	if c.refused || c.fetching > 0 {
 		c.refused = false
-		c.askAll()
+		c.wantAll()
 	}
 }
 
-// fetched is how a fetch ended.
-type fetched struct {
+// fetchResult is how a fetch ended.
+type fetchResult struct {
 	// sequence is the snapshot's: the effect of all events of its process up to
 	// this number is known now.
 	sequence uint64
@@ -369,7 +369,7 @@ type fetched struct {
 
 // done takes note of the end of a fetch. failures is how many have failed in a
 // row.
-func (c *core) done(process uint64, f fetched, now time.Time) (failures int) {
+func (c *core) done(process uint64, f fetchResult, now time.Time) (failures int) {
 	c.fetching--
 	c.refused = c.refused || f.refused
 	if f.err != nil {
@@ -383,13 +383,13 @@ func (c *core) done(process uint64, f fetched, now time.Time) (failures int) {
 	}
 	s.fetching = false
 	if f.err != nil {
-		s.ask = true
+		s.wanted = true
 		s.failures++
 		s.retry = now.Add(min(maxBackoff, lossSpacing<<min(s.failures, 8)))
 		return s.failures
 	}
 	s.failures, s.retry = 0, time.Time{}
-	s.shown(f.sequence)
-	s.renewals.shown(f.renewals)
+	s.noteSnapshot(f.sequence)
+	s.renewals.noteSnapshot(f.renewals)
 	return 0
 }

@@ -31,7 +31,7 @@ func TestCoverage(t *testing.T) {
 			next = max(next, n+1)
 			if rnd.IntN(10) == 0 {
 				snapshot = max(snapshot, n)
-				c.shown(n)
+				c.noteSnapshot(n)
 				continue
 			}
 			if base == 0 {
@@ -39,7 +39,7 @@ func TestCoverage(t *testing.T) {
 				high = n
 			}
 			if rnd.IntN(10) == 0 {
-				lost += c.upTo(n)
+				lost += c.advanceTo(n)
 				high = max(high, n)
 				if base == n && len(arrived) == 0 {
 					arrived[n] = true // where the counting began
@@ -72,9 +72,9 @@ func TestCoverage(t *testing.T) {
 			if !incomplete {
 				seen = high
 			}
-			if lost-latecomers != missing || c.incomplete() != incomplete || c.seen() != max(seen, snapshot) {
+			if lost-latecomers != missing || c.hasGap() != incomplete || c.completeUpTo() != max(seen, snapshot) {
 				t.Fatalf("lost %d, late %d, missing %d; incomplete %v, want %v; seen %d, want %d",
-					lost, latecomers, missing, c.incomplete(), incomplete, c.seen(), max(seen, snapshot))
+					lost, latecomers, missing, c.hasGap(), incomplete, c.completeUpTo(), max(seen, snapshot))
 			}
 		}
 	}
@@ -155,34 +155,34 @@ func TestWhenSnapshotsAreDue(t *testing.T) {
 	b.booked(2, 8)
 	step("one at a time", nil, time.Minute)
 	b.hear(2, 8, 0)
-	b.done(2, fetched{sequence: 6}, b.now)
+	b.done(2, fetchResult{sequence: 6}, b.now)
 	step("7 is missing, beyond what the snapshot has", []uint64{2}, 0)
-	b.done(2, fetched{sequence: 8}, b.now)
+	b.done(2, fetchResult{sequence: 8}, b.now)
 	step("all is covered", nil, time.Second)
 	b.hear(2, 9, 0)
 	step("an announcement shows a loss", []uint64{2}, 0)
-	b.done(2, fetched{sequence: 9}, b.now)
+	b.done(2, fetchResult{sequence: 9}, b.now)
 	b.hear(2, 10, 0)
 	step("too soon", nil, lossSpacing-1)
 	step("loss: after 200 ms", []uint64{2}, 1)
-	b.done(2, fetched{sequence: 10}, b.now)
+	b.done(2, fetchResult{sequence: 10}, b.now)
 	b.hear(2, 10, 1)
-	step("no loss: not within a second", nil, spacing-1)
+	step("no loss: not within a second", nil, fetchSpacing-1)
 	step("it has merged something", []uint64{2}, 1)
-	b.done(2, fetched{err: errors.New("refused")}, b.now)
+	b.done(2, fetchResult{err: errors.New("refused")}, b.now)
 	step("after a failure", nil, 399*time.Millisecond)
 	step("after a failure, again not within a second", nil, 599*time.Millisecond)
 	step("after a failure, then", []uint64{2}, 2*time.Millisecond)
 	for range 10 {
-		b.done(2, fetched{err: errors.New("refused")}, b.now)
+		b.done(2, fetchResult{err: errors.New("refused")}, b.now)
 		b.hear(2, 10, 1)
 		step("back-off", []uint64{2}, maxBackoff)
 	}
-	b.done(2, fetched{err: errors.New("refused")}, b.now)
-	step("it is silent", nil, silence+1)
+	b.done(2, fetchResult{err: errors.New("refused")}, b.now)
+	step("it is silent", nil, silentAfter+1)
 	b.hear(2, 10, 1)
 	step("heard again", []uint64{2}, 0)
-	b.done(2, fetched{sequence: 10}, b.now)
+	b.done(2, fetchResult{sequence: 10}, b.now)
 	b.leave("tcp://p:1")
 	b.ranksAdded(b.now)
 	step("deregistered", nil, time.Minute)
@@ -202,7 +202,7 @@ func TestWhoIsAskedWhenOneGoes(t *testing.T) {
 	}
 	settle := func() {
 		for _, process := range b.asks(2 * time.Second) {
-			b.done(process, fetched{}, b.now)
+			b.done(process, fetchResult{}, b.now)
 		}
 	}
 	at("tcp://a:1", 2)
@@ -213,8 +213,8 @@ func TestWhoIsAskedWhenOneGoes(t *testing.T) {
 	if got := b.asks(2 * time.Second); !slices.Equal(got, []uint64{3, 4}) {
 		t.Errorf("2 was replaced by 4: asks %v, want 3 and 4", got)
 	}
-	b.done(3, fetched{}, b.now)
-	b.done(4, fetched{}, b.now)
+	b.done(3, fetchResult{}, b.now)
+	b.done(4, fetchResult{}, b.now)
 	if b.counts.merged.Load() != 1 || !b.counts.unannounced.Load() {
 		t.Error("the others are not asked to ask")
 	}
@@ -226,12 +226,12 @@ func TestWhoIsAskedWhenOneGoes(t *testing.T) {
 	if b.counts.merged.Load() != 2 {
 		t.Error("what a live process sends is passed on")
 	}
-	b.now = b.now.Add(silence + 1)
+	b.now = b.now.Add(silentAfter + 1)
 	at("tcp://a:1", 4)
 	if got := b.asks(0); !slices.Equal(got, []uint64{4}) {
 		t.Errorf("3 is silent: asks %v, want 4", got)
 	}
-	b.asks(forget)
+	b.asks(forgetAfter)
 	if len(b.senders) != 1 { // 4, which is being asked
 		t.Errorf("%d processes are remembered, want 1", len(b.senders))
 	}
@@ -244,7 +244,7 @@ func TestRanksAdded(t *testing.T) {
 	b := newBench(scopes)
 	b.hear(2, 0, 0)
 	b.asks(0)
-	b.done(2, fetched{}, b.now)
+	b.done(2, fetchResult{}, b.now)
 	b.ranksAdded(b.now)
 	if got := b.asks(time.Second); got != nil {
 		t.Errorf("nothing was refused: asks %v", got)
@@ -261,7 +261,7 @@ func TestRanksAdded(t *testing.T) {
 	}
 	b.ranksAdded(b.now) // while it is asked
 	b.asks(time.Second)
-	b.done(2, fetched{refused: true}, b.now)
+	b.done(2, fetchResult{refused: true}, b.now)
 	if got := b.asks(time.Second); !slices.Equal(got, []uint64{2}) {
 		t.Errorf("ranks came during the fetch: asks %v, want 2", got)
 	}
@@ -353,7 +353,7 @@ func TestOutbox(t *testing.T) {
 		t.Helper()
 		var last, settled [2]uint64
 		last[0], last[1] = o.last()
-		settled[0], settled[1] = o.settled()
+		settled[0], settled[1] = o.published()
 		if last != wantLast || settled != wantSettled {
 			t.Errorf("%s: last %d, settled %d; want %d, %d", what, last, settled, wantLast, wantSettled)
 		}

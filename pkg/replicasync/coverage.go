@@ -10,7 +10,7 @@ import (
 type coverage struct {
 	// heardOf: there is a number to count from. What was sent before it is history,
 	// not loss.
-	heardOf bool
+	started bool
 	// high is the highest number heard of.
 	high uint64
 	// snapshot: the sender's snapshots have shown the effect of all numbers up
@@ -37,8 +37,8 @@ const (
 // missing.
 func (c *coverage) arrived(n uint64) (what arrival, lost uint64) {
 	switch {
-	case n > c.high || !c.heardOf:
-		lost = c.upTo(n - 1)
+	case n > c.high || !c.started:
+		lost = c.advanceTo(n - 1)
 		c.high = n
 		return fresh, lost
 	case c.fill(n):
@@ -47,11 +47,11 @@ func (c *coverage) arrived(n uint64) (what arrival, lost uint64) {
 	return duplicate, 0
 }
 
-// upTo takes note that the sender has used all numbers up to n, and returns how
+// advanceTo takes note that the sender has used all numbers up to n, and returns how
 // many of them are newly missing.
-func (c *coverage) upTo(n uint64) (lost uint64) {
-	first := !c.heardOf
-	c.heardOf = true
+func (c *coverage) advanceTo(n uint64) (lost uint64) {
+	first := !c.started
+	c.started = true
 	if n <= c.high {
 		return 0
 	}
@@ -98,12 +98,12 @@ func (c *coverage) fill(n uint64) bool {
 
 // incomplete: the effect of a missing number is not known from a snapshot
 // either.
-func (c *coverage) incomplete() bool {
+func (c *coverage) hasGap() bool {
 	return len(c.missing) > 0 && c.missing[len(c.missing)-1].To > c.snapshot
 }
 
-// seen is the number up to which nothing is missing, snapshots counted in.
-func (c *coverage) seen() uint64 {
+// completeUpTo is the number up to which nothing is missing, snapshots counted in.
+func (c *coverage) completeUpTo() uint64 {
 	for _, r := range c.missing {
 		if r.To > c.snapshot {
 			return max(c.snapshot, r.From-1)
@@ -112,5 +112,5 @@ func (c *coverage) seen() uint64 {
 	return max(c.snapshot, c.high)
 }
 
-// shown takes note of a snapshot that has the effect of all numbers up to n.
-func (c *coverage) shown(n uint64) { c.snapshot = max(c.snapshot, n) }
+// noteSnapshot takes note of a snapshot that has the effect of all numbers up to n.
+func (c *coverage) noteSnapshot(n uint64) { c.snapshot = max(c.snapshot, n) }

@@ -130,6 +130,6 @@ func (o Options) withDefaults() Options {
 const (
 	// announceEvery is how often a replica announces itself.
 	announceEvery = time.Second
-	// silence is how long a replica may be unheard before it counts as gone.
-	silence = 5 * time.Second
+	// silentAfter is how long a replica may be unheard before it counts as gone.
+	silentAfter = 5 * time.Second
 )

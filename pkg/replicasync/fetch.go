@@ -12,7 +12,7 @@ import (
 )
 
 // fetchSnapshot reads all pages of a peer's snapshot into the ledger.
-func (r *Replica) fetchSnapshot(ctx context.Context, q request) fetched {
+func (r *Replica) fetchSnapshot(ctx context.Context, q fetchRequest) fetchResult {
 	m := r.newMerge(q)
 	for m.unfinished() {
 		if err := r.fetchPage(ctx, m); err != nil {
@@ -22,7 +22,7 @@ func (r *Replica) fetchSnapshot(ctx context.Context, q request) fetched {
 	return m.result
 }
 
-func (r *Replica) fetchPage(ctx context.Context, m *merge) error {
+func (r *Replica) fetchPage(ctx context.Context, m *snapshotMerge) error {
 	body, err := r.fetch.Get(ctx, m.pageURL(r.opt.Page))
 	if err != nil {
 		return err
@@ -34,31 +34,31 @@ func (r *Replica) fetchPage(ctx context.Context, m *merge) error {
 	return err
 }
 
-// merge joins one snapshot into the ledger while it is read.
-type merge struct {
+// snapshotMerge joins one snapshot into the ledger while it is read.
+type snapshotMerge struct {
 	replica *Replica
-	request request
+	request fetchRequest
 	pages   pageReader
 	began   time.Time // when the page began to arrive: its ages are not younger
-	result  fetched
+	result  fetchResult
 }
 
-func (r *Replica) newMerge(q request) *merge {
-	m := &merge{replica: r, request: q}
+func (r *Replica) newMerge(q fetchRequest) *snapshotMerge {
+	m := &snapshotMerge{replica: r, request: q}
 	m.pages.sink = m
 	return m
 }
 
 // unfinished: there is a page to read.
-func (m *merge) unfinished() bool { return m.pages.pages == 0 || m.pages.more }
+func (m *snapshotMerge) unfinished() bool { return m.pages.pages == 0 || m.pages.more }
 
-func (m *merge) failed(err error) fetched {
+func (m *snapshotMerge) failed(err error) fetchResult {
 	m.result.err = err
 	return m.result
 }
 
 // pageURL is the address of the next page.
-func (m *merge) pageURL(limit int) string {
+func (m *snapshotMerge) pageURL(limit int) string {
 	u := m.request.url + SnapshotPath + "?limit=" + strconv.Itoa(limit)
 	if m.pages.more {
 		u += "&after=" + url.QueryEscape(m.pages.next)
@@ -68,7 +68,7 @@ func (m *merge) pageURL(limit int) string {
 
 // head is part of snapshotSink. The first page's number counts: the later ones
 // cover events whose bookings may have been on pages before.
-func (m *merge) head(process, sequence uint64) error {
+func (m *snapshotMerge) head(process, sequence uint64) error {
 	if process != m.request.process {
 		return fmt.Errorf("process %d answered for %d", process, m.request.process)
 	}
@@ -80,21 +80,21 @@ func (m *merge) head(process, sequence uint64) error {
 }
 
 // renewals is part of snapshotSink. The first page's number counts, as in head.
-func (m *merge) renewals(sequence uint64) {
+func (m *snapshotMerge) renewals(sequence uint64) {
 	if m.pages.pages == 1 {
 		m.result.renewals = sequence
 	}
 }
 
 // ended is part of snapshotSink.
-func (m *merge) ended(process uint64, ended history.EndedSet) {
+func (m *snapshotMerge) ended(process uint64, ended history.EndedSet) {
 	n := m.replica.core.ledger.MergeEnded(process, ended)
 	m.replica.counts.endedBySnapshot.Add(uint64(n))
-	m.replica.core.learned(n)
+	m.replica.core.countLearned(n)
 }
 
 // booking is part of snapshotSink.
-func (m *merge) booking(j *reservationJSON) error {
+func (m *snapshotMerge) booking(j *reservationJSON) error {
 	b, err := j.reservation(m.replica.now().Sub(m.began))
 	if err != nil {
 		return err
@@ -109,10 +109,10 @@ func (m *merge) booking(j *reservationJSON) error {
 	switch m.replica.core.ledger.MergeReservation(b) {
 	case reservations.Applied:
 		m.replica.counts.adopted.Add(1)
-		m.replica.core.learned(1)
+		m.replica.core.countLearned(1)
 	case reservations.Updated:
 		m.replica.counts.completedBySnapshot.Add(1)
-		m.replica.core.learned(1)
+		m.replica.core.countLearned(1)
 	case reservations.UnknownScope, reservations.UnknownRank:
 		m.result.refused = true
 	}

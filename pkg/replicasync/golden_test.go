@@ -256,7 +256,7 @@ func TestRecordedToPeers(t *testing.T) {
 			}
 			before := l.Loads(scope)
 			if len(m.FramesHex) == 2 { // else it is dropped below us: a message is a topic and a payload
-				r.applyOne(newReader(), "tcp://peer:1", TopicEvents, m.payload(t))
+				r.applyMessage(newReader(), "tcp://peer:1", TopicEvents, m.payload(t))
 			} else if !strings.Contains(m.What, "three frames") {
 				t.Fatalf("%d frames", len(m.FramesHex))
 			}

@@ -41,7 +41,7 @@ func TestLostRenewals(t *testing.T) {
 		if got := b.asks(2 * time.Second); !slices.Equal(got, []uint64{2}) {
 			t.Fatalf("asked %v, want the sender", got)
 		}
-		b.done(2, fetched{renewals: renewals}, b.now)
+		b.done(2, fetchResult{renewals: renewals}, b.now)
 		if got := b.asks(2 * time.Second); len(got) != 0 {
 			t.Fatalf("asked %v again", got)
 		}
@@ -97,7 +97,7 @@ func TestRenewalOfMissing(t *testing.T) {
 		tt.change(b, e)
 		b.hear(2, 0, 0)
 		for _, process := range b.asks(2 * time.Second) { // it is new
-			b.done(process, fetched{}, b.now)
+			b.done(process, fetchResult{}, b.now)
 		}
 		b.event("tcp://p:2", e, b.now)
 		if got := len(b.asks(2*time.Second)) > 0; got != tt.asks {

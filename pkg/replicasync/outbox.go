@@ -57,9 +57,9 @@ func (o *outbox) last() (events, renewals uint64) {
 	return o.events, o.renewals
 }
 
-// settled are the numbers up to which none waits. What take has returned must
+// published are the numbers up to which none waits. What take has returned must
 // have been published.
-func (o *outbox) settled() (events, renewals uint64) {
+func (o *outbox) published() (events, renewals uint64) {
 	o.queue.mu.Lock()
 	defer o.queue.mu.Unlock()
 	events, renewals = o.events, o.renewals

@@ -50,12 +50,12 @@ type Replica struct {
 
 // peer is an endpoint that is followed.
 type peer struct {
-	endpoint string
-	since    time.Time // registered
-	stop     func()
-	gone     atomic.Bool // deregistered: what is still queued is not for us
-	up       atomic.Bool
-	told     bool // what the watcher knows of up; written by the goroutine that tells
+	endpoint     string
+	since        time.Time // registered
+	stop         func()
+	deregistered atomic.Bool // deregistered: what is still queued is not for us
+	up           atomic.Bool
+	upTold       bool // what the watcher knows of up; written by the goroutine that tells
 }
 
 // message is what a peer published.
@@ -101,7 +101,7 @@ func (r *Replica) Register(endpoint string) (added bool, err error) {
 		func(topic string, payload []byte) { r.receive(message{p, topic, payload}) },
 		func(up bool) {
 			p.up.Store(up)
-			r.poke()
+			r.wakeFetches()
 		})
 	if err != nil {
 		return false, err
@@ -127,7 +127,7 @@ func (r *Replica) Deregister(endpoint string) error {
 }
 
 func (r *Replica) unfollow(p *peer) {
-	p.gone.Store(true)
+	p.deregistered.Store(true)
 	p.stop()
 	delete(r.peers, p.endpoint)
 	r.coreMu.Lock()
@@ -146,10 +146,10 @@ func (r *Replica) Peers() []string {
 // were refused before are asked for again, soon.
 func (r *Replica) RanksAdded() {
 	r.newRanks.Store(true)
-	r.poke()
+	r.wakeFetches()
 }
 
-func (r *Replica) poke() {
+func (r *Replica) wakeFetches() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -162,7 +162,7 @@ func (r *Replica) seen() map[uint64]uint64 {
 	defer r.coreMu.Unlock()
 	seen := make(map[uint64]uint64, len(r.core.senders))
 	for process, s := range r.core.senders {
-		seen[process] = s.seen()
+		seen[process] = s.completeUpTo()
 	}
 	return seen
 }

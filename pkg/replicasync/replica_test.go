@@ -407,12 +407,12 @@ func TestNetworkDown(t *testing.T) {
 func TestMalformed(t *testing.T) {
 	r, _ := newTestReplica(fixedScopes{})
 	in := newReader()
-	r.applyOne(in, "p", TopicEvents, []byte("nonsense"))
-	r.applyOne(in, "p", TopicAnnounce, []byte{0x80})
-	r.applyOne(in, "p", "dynamo.session-affinity.v1", []byte{0x80})
-	r.applyOne(in, "p", TopicEvents, pack(t, envelope("Free", dict{"routing_group": "u"})))
-	r.applyOne(in, "p", TopicAnnounce, bytes.Clone(newEncoder().announcement(announcement{process: 5, url: "ftp://x"})))
-	r.applyOne(in, "p", TopicAnnounce, bytes.Clone(newEncoder().announcement(announcement{process: 1, url: "http://x"})))
+	r.applyMessage(in, "p", TopicEvents, []byte("nonsense"))
+	r.applyMessage(in, "p", TopicAnnounce, []byte{0x80})
+	r.applyMessage(in, "p", "dynamo.session-affinity.v1", []byte{0x80})
+	r.applyMessage(in, "p", TopicEvents, pack(t, envelope("Free", dict{"routing_group": "u"})))
+	r.applyMessage(in, "p", TopicAnnounce, bytes.Clone(newEncoder().announcement(announcement{process: 5, url: "ftp://x"})))
+	r.applyMessage(in, "p", TopicAnnounce, bytes.Clone(newEncoder().announcement(announcement{process: 1, url: "http://x"})))
 	st := r.Stats()
 	if st.Dropped["malformed"] != 4 || st.Dropped["names_differ"] != 1 || st.Dropped["own"] != 1 {
 		t.Errorf("dropped %v", st.Dropped)
@@ -433,7 +433,7 @@ func TestOversizedEvent(t *testing.T) {
 		t.Error("sent")
 	}
 	st := r.Stats()
-	settled, _ := r.outbox.settled()
+	settled, _ := r.outbox.published()
 	if st.Dropped["send_oversized"] != 1 || st.Dropped["send_unknown_scope"] != 1 || st.Sequence != 2 || settled != 2 {
 		t.Errorf("dropped %v, sequence %d, settled %d", st.Dropped, st.Sequence, settled)
 	}

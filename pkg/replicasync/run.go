@@ -115,7 +115,7 @@ func (r *Replica) announce(enc *encoder) {
 
 func (r *Replica) announcement() announcement {
 	a := announcement{process: r.opt.Process, url: r.opt.URL, merged: r.counts.merged.Load()}
-	a.sequence, a.renewals = r.outbox.settled()
+	a.sequence, a.renewals = r.outbox.published()
 	return a
 }
 
@@ -136,13 +136,13 @@ func (r *Replica) applyAll(ctx context.Context) {
 	for {
 		buf = r.inbox.take(buf, func(m *message) int { return len(m.payload) })
 		for i := range buf {
-			if m := &buf[i]; !m.from.gone.Load() {
-				r.applyOne(in, m.from.endpoint, m.topic, m.payload)
+			if m := &buf[i]; !m.from.deregistered.Load() {
+				r.applyMessage(in, m.from.endpoint, m.topic, m.payload)
 			}
 			buf[i] = message{}
 		}
 		if len(buf) > 0 {
-			r.poke()
+			r.wakeFetches()
 			if ctx.Err() == nil {
 				continue
 			}
@@ -155,8 +155,8 @@ func (r *Replica) applyAll(ctx context.Context) {
 	}
 }
 
-// applyOne decodes and applies one message.
-func (r *Replica) applyOne(in *reader, endpoint, topic string, payload []byte) {
+// applyMessage decodes and applies one message.
+func (r *Replica) applyMessage(in *reader, endpoint, topic string, payload []byte) {
 	var e event
 	var a announcement
 	var err error
@@ -215,7 +215,7 @@ func (r *Replica) catchUp(ctx context.Context, g *errgroup.Group) {
 }
 
 // dueNow returns the fetches to begin, and how long there will be none.
-func (r *Replica) dueNow() ([]request, time.Duration) {
+func (r *Replica) dueNow() ([]fetchRequest, time.Duration) {
 	now := r.now()
 	r.coreMu.Lock()
 	defer r.coreMu.Unlock()
@@ -226,12 +226,12 @@ func (r *Replica) dueNow() ([]request, time.Duration) {
 	return requests, max(time.Millisecond, next.Sub(now))
 }
 
-func (r *Replica) catchUpFrom(ctx context.Context, q request) {
+func (r *Replica) catchUpFrom(ctx context.Context, q fetchRequest) {
 	f := r.fetchSnapshot(ctx, q)
 	r.coreMu.Lock()
 	failures := r.core.done(q.process, f, r.now())
 	r.coreMu.Unlock()
-	r.poke()
+	r.wakeFetches()
 	if r.opt.Watcher != nil && ctx.Err() == nil {
 		r.opt.Watcher.Fetched(q.url, q.process, failures, f.err)
 	}

@@ -302,7 +302,7 @@ func (n *simNode) deliver(from int, topic string, payload []byte) {
 			payload = bytes.Clone(newEncoder().event(&e))
 		}
 	}
-	n.r.applyOne(n.dec, fmt.Sprintf("tcp://host%d:5", from), topic, payload)
+	n.r.applyMessage(n.dec, fmt.Sprintf("tcp://host%d:5", from), topic, payload)
 	n.look()
 }
 
@@ -335,7 +335,7 @@ func (n *simNode) look() {
 
 // beginFetch gets a snapshot page by page; pages are as old as the network
 // makes them, and a fetch may break at every step.
-func (n *simNode) beginFetch(q request) {
+func (n *simNode) beginFetch(q fetchRequest) {
 	var from int
 	if _, err := fmt.Sscanf(q.url, "http://host%d", &from); err != nil {
 		n.w.failf("url %q: %v", q.url, err)
@@ -350,7 +350,7 @@ type simFetch struct {
 	life  int
 	jumps int
 	of    *simNode
-	m     *merge
+	m     *snapshotMerge
 	had   map[simRank]bool // the ranks when the fetch began
 	known knowledge        // of the asked replica when it served the first page
 }

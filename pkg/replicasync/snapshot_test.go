@@ -271,7 +271,7 @@ func TestMergeFetchesPages(t *testing.T) {
 	}
 	web := &pagesOf{pages: pages}
 	r.fetch = web
-	f := r.fetchSnapshot(t.Context(), request{process: 1, url: "http://p:1"})
+	f := r.fetchSnapshot(t.Context(), fetchRequest{process: 1, url: "http://p:1"})
 	if f.err != nil || f.sequence != 2 || f.renewals != 3 || !f.refused {
 		t.Errorf("%+v; want numbers 2 and 3, and a refused booking", f)
 	}
@@ -286,7 +286,7 @@ func TestMergeFetchesPages(t *testing.T) {
 		t.Errorf("%d bodies left open", web.open)
 	}
 	r.fetch = &pagesOf{pages: pages}
-	if f := r.fetchSnapshot(t.Context(), request{process: 2, url: "http://p:1"}); f.err == nil {
+	if f := r.fetchSnapshot(t.Context(), fetchRequest{process: 2, url: "http://p:1"}); f.err == nil {
 		t.Error("another process answered, and that was taken")
 	}
 }
@@ -301,7 +301,7 @@ func TestMergeAges(t *testing.T) {
 	l := reservations.New(1, clock, r)
 	r.Attach(l)
 	l.PutRank(scope, 0, catalog.Rank{Worker: 1})
-	m := r.newMerge(request{process: 1})
+	m := r.newMerge(fetchRequest{process: 1})
 	i := strings.Index(goodPage, `"bookings"`)
 	err := m.pages.page(&steps{{goodPage[:i], nil}, {goodPage[i:], func() { now = now.Add(7 * time.Second) }}})
 	if err != nil {

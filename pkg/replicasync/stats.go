@@ -60,7 +60,7 @@ func (r *Replica) Stats() Stats {
 	}
 	r.coreMu.Lock()
 	for _, s := range r.core.senders {
-		if s.url != "" && !s.gone {
+		if s.url != "" && !s.absent {
 			st.Replicas++
 		}
 	}

@@ -31,10 +31,10 @@ func (c *core) caughtUp(endpoints []string) bool {
 	}
 	heard := make(map[string]bool)
 	for _, s := range c.senders {
-		if s.gone || s.url == "" {
+		if s.absent || s.url == "" {
 			continue
 		}
-		if s.fetching || s.ask || s.behind() {
+		if s.fetching || s.wanted || s.incomplete() {
 			return false
 		}
 		heard[s.peer] = true

@@ -17,7 +17,7 @@ type loss struct {
 
 // losses returns what is to be reported, and when there may be more.
 func (c *core) losses(now time.Time) (found []loss, next time.Time) {
-	next = now.Add(silence)
+	next = now.Add(silentAfter)
 	for _, s := range c.byProcess() {
 		if s.unreported == 0 {
 			continue
@@ -36,10 +36,10 @@ func (c *core) losses(now time.Time) (found []loss, next time.Time) {
 // will be nothing to tell.
 func (r *Replica) report() time.Duration {
 	if r.opt.Watcher == nil {
-		return silence
+		return silentAfter
 	}
-	for _, p := range r.turned() {
-		r.opt.Watcher.Connected(p.endpoint, p.told)
+	for _, p := range r.changedConnections() {
+		r.opt.Watcher.Connected(p.endpoint, p.upTold)
 	}
 	now := r.now()
 	r.coreMu.Lock()
@@ -51,13 +51,13 @@ func (r *Replica) report() time.Duration {
 	return max(time.Millisecond, next.Sub(now))
 }
 
-// turned returns the peers whose connection has come or gone, in order.
-func (r *Replica) turned() (peers []*peer) {
+// changedConnections returns the peers whose connection has come or gone, in order.
+func (r *Replica) changedConnections() (peers []*peer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.peers {
-		if up := p.up.Load(); up != p.told {
-			p.told = up
+		if up := p.up.Load(); up != p.upTold {
+			p.upTold = up
 			peers = append(peers, p)
 		}
 	}

@@ -50,9 +50,9 @@ func TestWatcher(t *testing.T) {
 
 		m.set(nil, true)
 		b.coreMu.Lock()
-		b.core.senders[1].ask = true
+		b.core.senders[1].wanted = true
 		b.coreMu.Unlock()
-		b.poke()
+		b.wakeFetches()
 		synctest.Wait()
 		told("http://a:80 of 1: 1, network is down")
 		m.set(nil, false)

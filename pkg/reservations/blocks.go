@@ -29,19 +29,19 @@ func newBlocks(seed uint64) blocks {
 	return blocks{byHash: newHolders(seed), byPath: newHolders(seed), root: mix(seed, 1)}
 }
 
-// warmAhead is how many blocks warm looks ahead: their cache lines fit into the
+// prefetchAhead is how many blocks warm looks ahead: their cache lines fit into the
 // smallest cache.
-const warmAhead = 32
+const prefetchAhead = 32
 
-// warmAbove is how many blocks fit into the processor's caches anyway.
-const warmAbove = 1 << 16
+// prefetchAbove is how many blocks fit into the processor's caches anyway.
+const prefetchAbove = 1 << 16
 
-// warm prepares for a walk over hashes; to be called with every index in turn.
+// prefetch prepares for a walk over hashes; to be called with every index in turn.
 // With four million blocks active, booking 512 fresh ones took 45 µs without and
 // 33 µs with it, freeing them 72 µs and 40 µs.
-func (b *blocks) warm(hashes []uint64, i int) {
-	if i%warmAhead == 0 && b.byHash.table.live > warmAbove {
-		b.sink += b.byHash.table.touch(hashes[i:min(i+warmAhead, len(hashes))])
+func (b *blocks) prefetch(hashes []uint64, i int) {
+	if i%prefetchAhead == 0 && b.byHash.table.live > prefetchAbove {
+		b.sink += b.byHash.table.prefetch(hashes[i:min(i+prefetchAhead, len(hashes))])
 	}
 }
 
@@ -51,7 +51,7 @@ func (b *blocks) warm(hashes []uint64, i int) {
 func (b *blocks) holdFresh(hashes []uint64, slot uint32) (held int, fresh uint64) {
 	path := b.root
 	for i, hash := range hashes {
-		b.warm(hashes, i)
+		b.prefetch(hashes, i)
 		path = extend(path, hash)
 		e, found := b.byHash.table.put(hash)
 		switch {

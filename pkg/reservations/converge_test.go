@@ -68,13 +68,13 @@ type replica struct {
 // which it then takes no event.
 type naive struct {
 	own    uint64
-	known  map[Origin]*naiveBooking
+	known  map[Origin]*naiveEntry
 	done   map[Origin]bool
 	ended  map[Origin]bool
 	lapsed map[Origin]bool
 }
 
-type naiveBooking struct {
+type naiveEntry struct {
 	id       string
 	accepted time.Time     // the earliest that was heard of
 	lease    time.Duration // 0: none
@@ -83,11 +83,11 @@ type naiveBooking struct {
 }
 
 func newNaive(own uint64) naive {
-	return naive{own, make(map[Origin]*naiveBooking), make(map[Origin]bool), make(map[Origin]bool), make(map[Origin]bool)}
+	return naive{own, make(map[Origin]*naiveEntry), make(map[Origin]bool), make(map[Origin]bool), make(map[Origin]bool)}
 }
 
 // last is the last renewal.
-func (b *naiveBooking) last() time.Time {
+func (b *naiveEntry) last() time.Time {
 	if last := b.accepted.Add(b.renewed); last.After(b.touched) {
 		return last
 	}
@@ -186,7 +186,7 @@ func (n *naive) hear(b Reservation, now time.Time) {
 	accepted := now.Add(-b.Age)
 	x := n.known[b.Origin]
 	if x == nil {
-		x = &naiveBooking{id: b.ID, accepted: accepted, lease: b.Lease}
+		x = &naiveEntry{id: b.ID, accepted: accepted, lease: b.Lease}
 		n.known[b.Origin] = x
 	}
 	if accepted.Before(x.accepted) {

@@ -23,9 +23,9 @@ func TestOldNumbersEnd(t *testing.T) {
 		t.Errorf("%d ranges from %v on", len(got), got[0])
 	}
 	b := remote(2, 501, "x")
-	wantVerdict(t, "old", l.ApplyBooked(b), Ended)
+	wantResult(t, "old", l.ApplyBooked(b), Ended)
 	b.Origin.Sequence = 3_999
-	wantVerdict(t, "young", l.ApplyBooked(b), Applied)
+	wantResult(t, "young", l.ApplyBooked(b), Applied)
 }
 
 // TestProcessesBounded proves that at most 256 processes are remembered, that
@@ -36,17 +36,17 @@ func TestProcessesBounded(t *testing.T) {
 	for n := range uint64(history.MaxProcesses) {
 		clock.advance(time.Millisecond)
 		b := remote(100+n, 1, "x")
-		wantVerdict(t, "book", l.ApplyBooked(b), Applied)
+		wantResult(t, "book", l.ApplyBooked(b), Applied)
 	}
-	wantVerdict(t, "one more", l.ApplyBooked(remote(99, 1, "x")), Full)
+	wantResult(t, "one more", l.ApplyBooked(remote(99, 1, "x")), Full)
 	l.ApplyFreed(refTo(remote(99, 2, "x"))) // cannot be noted
 	for _, n := range []uint64{150, 120} {
 		clock.advance(time.Millisecond)
-		wantVerdict(t, "free", l.ApplyFreed(refTo(remote(n, 1, "x"))), Applied)
+		wantResult(t, "free", l.ApplyFreed(refTo(remote(n, 1, "x"))), Applied)
 	}
-	wantVerdict(t, "in place of 150", l.ApplyBooked(remote(99, 1, "x")), Applied)
-	wantVerdict(t, "120 is remembered", l.ApplyBooked(remote(120, 1, "x")), Ended)
-	wantVerdict(t, "in place of 120", l.ApplyBooked(remote(150, 2, "x")), Applied)
+	wantResult(t, "in place of 150", l.ApplyBooked(remote(99, 1, "x")), Applied)
+	wantResult(t, "120 is remembered", l.ApplyBooked(remote(120, 1, "x")), Ended)
+	wantResult(t, "in place of 120", l.ApplyBooked(remote(150, 2, "x")), Applied)
 }
 
 // TestEarlyFree proves for a process that does not number its bookings that a
@@ -54,24 +54,24 @@ func TestProcessesBounded(t *testing.T) {
 func TestEarlyFree(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	b := remote(9, 0, "x")
-	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
-	wantVerdict(t, "not from a snapshot before", l.MergeReservation(b), Ended)
-	wantVerdict(t, "eaten", l.ApplyBooked(b), Ended)
-	wantVerdict(t, "nor from one after", l.MergeReservation(b), Ended)
-	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
+	wantResult(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
+	wantResult(t, "not from a snapshot before", l.MergeReservation(b), Ended)
+	wantResult(t, "eaten", l.ApplyBooked(b), Ended)
+	wantResult(t, "nor from one after", l.MergeReservation(b), Ended)
+	wantResult(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
 	bookOn(t, l, testScope, "x", 0, nil)
 	if err := l.Free("x"); err != nil {
 		t.Fatal(err)
 	}
 	other := b
 	other.Origin.Process = 8
-	wantVerdict(t, "another process's", l.ApplyBooked(other), Applied)
-	wantVerdict(t, "and eaten nevertheless", l.ApplyBooked(b), Ended)
-	wantVerdict(t, "its id is live", l.ApplyBooked(b), Known)
-	wantVerdict(t, "free", l.ApplyFreed(refTo(other)), Applied)
-	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
+	wantResult(t, "another process's", l.ApplyBooked(other), Applied)
+	wantResult(t, "and eaten nevertheless", l.ApplyBooked(b), Ended)
+	wantResult(t, "its id is live", l.ApplyBooked(b), Known)
+	wantResult(t, "free", l.ApplyFreed(refTo(other)), Applied)
+	wantResult(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
 	clock.advance(history.EarlyFor)
-	wantVerdict(t, "too late", l.ApplyBooked(b), Applied)
+	wantResult(t, "too late", l.ApplyBooked(b), Applied)
 }
 
 // TestEarlyPrefill proves for a process that does not number its bookings that a
@@ -87,42 +87,42 @@ func TestEarlyPrefill(t *testing.T) {
 			t.Errorf("%s: %d prefill tokens, want %d", what, got, want)
 		}
 	}
-	free := func() { t.Helper(); wantVerdict(t, "free", l.ApplyFreed(refTo(b)), Applied) }
+	free := func() { t.Helper(); wantResult(t, "free", l.ApplyFreed(refTo(b)), Applied) }
 
-	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
-	wantVerdict(t, "its booking", l.ApplyBooked(b), Applied)
+	wantResult(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	wantResult(t, "its booking", l.ApplyBooked(b), Applied)
 	prefill("overtaken", 0)
 	free()
-	wantVerdict(t, "last", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
-	wantVerdict(t, "the next with the id", l.ApplyBooked(b), Applied)
+	wantResult(t, "last", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	wantResult(t, "the next with the id", l.ApplyBooked(b), Applied)
 	prefill("the one before was completed", 16)
 	free()
 
 	clock.advance(history.EarlyFor)
-	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
-	wantVerdict(t, "and freed", l.ApplyFreed(refTo(b)), UnknownID)
-	wantVerdict(t, "its booking", l.ApplyBooked(b), Ended)
-	wantVerdict(t, "last, again", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
-	wantVerdict(t, "the next with the id", l.ApplyBooked(b), Applied)
+	wantResult(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	wantResult(t, "and freed", l.ApplyFreed(refTo(b)), UnknownID)
+	wantResult(t, "its booking", l.ApplyBooked(b), Ended)
+	wantResult(t, "last, again", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	wantResult(t, "the next with the id", l.ApplyBooked(b), Applied)
 	prefill("both ends went with the one before", 16)
 	free()
 
 	clock.advance(lifetime)
-	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
-	wantVerdict(t, "from a snapshot", l.MergeReservation(b), Applied)
+	wantResult(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	wantResult(t, "from a snapshot", l.MergeReservation(b), Applied)
 	prefill("a snapshot before the event", 0)
-	wantVerdict(t, "its event", l.ApplyBooked(b), Known)
+	wantResult(t, "its event", l.ApplyBooked(b), Known)
 	free()
 
 	clock.advance(history.EarlyFor)
-	wantVerdict(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	wantResult(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
 	bookOn(t, l, testScope, "x", 0, nil)
 	prefill("a call", 100)
 	if err := l.Free("x"); err != nil {
 		t.Fatal(err)
 	}
 	clock.advance(history.EarlyFor)
-	wantVerdict(t, "too late", l.ApplyBooked(b), Applied)
+	wantResult(t, "too late", l.ApplyBooked(b), Applied)
 	prefill("10 s later", 16)
 }
 
@@ -132,17 +132,17 @@ func TestRefusedLeavesTrace(t *testing.T) {
 	l, _ := withRanks(1, nil)
 	b := remote(9, 0, "x")
 	b.Rank = catalog.Rank{Worker: 7}
-	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
-	wantVerdict(t, "no rank", l.ApplyBooked(b), UnknownRank)
+	wantResult(t, "free", l.ApplyFreed(refTo(b)), UnknownID)
+	wantResult(t, "no rank", l.ApplyBooked(b), UnknownRank)
 	l.PutRank(testScope, 7, b.Rank)
-	wantVerdict(t, "still freed", l.ApplyBooked(b), Ended)
+	wantResult(t, "still freed", l.ApplyBooked(b), Ended)
 
 	c := remote(9, 0, "y")
 	c.PrefillTokens, c.TrackPrefill = 16, true
-	wantVerdict(t, "completed", l.ApplyPrefillCompleted(refTo(c)), UnknownID)
-	wantVerdict(t, "from a snapshot", l.MergeReservation(c), Applied)
-	wantVerdict(t, "free", l.ApplyFreed(refTo(c)), Applied)
-	wantVerdict(t, "the next with the id", l.ApplyBooked(c), Applied)
+	wantResult(t, "completed", l.ApplyPrefillCompleted(refTo(c)), UnknownID)
+	wantResult(t, "from a snapshot", l.MergeReservation(c), Applied)
+	wantResult(t, "free", l.ApplyFreed(refTo(c)), Applied)
+	wantResult(t, "the next with the id", l.ApplyBooked(c), Applied)
 	if got := l.Loads(testScope)[0].PrefillTokens; got != 16 {
 		t.Errorf("%d prefill tokens, want 16", got)
 	}
@@ -157,11 +157,11 @@ func TestWhoseID(t *testing.T) {
 		b.Rank = catalog.Rank{Worker: worker}
 		return b
 	}
-	wantVerdict(t, "2's", l.ApplyBooked(b(2, 1, 0)), Applied)
-	wantVerdict(t, "3's", l.ApplyBooked(b(3, 1, 0)), Applied)
-	wantVerdict(t, "Dynamo's, the id is live", l.ApplyBooked(b(9, 0, 0)), Known)
-	wantVerdict(t, "Dynamo's, known elsewhere", l.MergeReservation(b(9, 0, 0)), Applied)
-	wantVerdict(t, "another Dynamo's", l.MergeReservation(b(8, 0, 1)), Applied)
+	wantResult(t, "2's", l.ApplyBooked(b(2, 1, 0)), Applied)
+	wantResult(t, "3's", l.ApplyBooked(b(3, 1, 0)), Applied)
+	wantResult(t, "Dynamo's, the id is live", l.ApplyBooked(b(9, 0, 0)), Known)
+	wantResult(t, "Dynamo's, known elsewhere", l.MergeReservation(b(9, 0, 0)), Applied)
+	wantResult(t, "another Dynamo's", l.MergeReservation(b(8, 0, 1)), Applied)
 	left := func() (out []uint64) {
 		page, _, _ := l.Reservations(Cursor{}, 10)
 		for _, b := range page {

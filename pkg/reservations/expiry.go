@@ -106,7 +106,7 @@ func (s *scope) due(at time.Duration) (due bool, first time.Duration) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	first = s.firstDeadline()
-	return first < at || len(s.pendingRenewals) > 0 && s.pendingRenewals[0].lease.tellAt() <= at, first
+	return first < at || len(s.pendingRenewals) > 0 && s.pendingRenewals[0].lease.announceAt() <= at, first
 }
 
 // nextDue is when something is due next, or never.
@@ -115,7 +115,7 @@ func (s *scope) nextDue() time.Duration {
 	defer s.mu.RUnlock()
 	next := s.firstDeadline()
 	if len(s.pendingRenewals) > 0 {
-		next = min(next, s.pendingRenewals[0].lease.tellAt())
+		next = min(next, s.pendingRenewals[0].lease.announceAt())
 	}
 	return next
 }
@@ -136,7 +136,7 @@ func (s *scope) expireAll(at time.Duration) (expired int, first time.Duration) {
 		var untold bool
 		s.mu.Lock()
 		n, more = s.expire(at, sweepPerLock)
-		untold = s.tellDue(at, sweepPerLock)
+		untold = s.announceDue(at, sweepPerLock)
 		first = s.firstDeadline()
 		s.mu.Unlock()
 		expired += n

@@ -39,16 +39,16 @@ type segment[X any] struct {
 	live int
 }
 
-// place says where key belongs: the top bits choose the segment, the low bits
+// hash says where key belongs: the top bits choose the segment, the low bits
 // the row.
-func (t *flat[X]) place(key uint64) uint64 { return mix(key, t.seed) }
+func (t *flat[X]) hash(key uint64) uint64 { return mix(key, t.seed) }
 
 // find returns the entry of key, or nil.
 func (t *flat[X]) find(key uint64) *tableRow[X] {
 	if t.live == 0 {
 		return nil
 	}
-	h := t.place(key)
+	h := t.hash(key)
 	rows := t.segs[h>>(64-segmentBits)].rows
 	if len(rows) == 0 {
 		return nil
@@ -70,7 +70,7 @@ func (t *flat[X]) put(key uint64) (e *tableRow[X], found bool) {
 	if t.segs == nil {
 		t.segs = new([segments]segment[X])
 	}
-	h := t.place(key)
+	h := t.hash(key)
 	s := &t.segs[h>>(64-segmentBits)]
 	if 4*(s.live+1) > 3*len(s.rows) {
 		t.resize(s, max(minSegment, 2*len(s.rows)))
@@ -90,15 +90,15 @@ func (t *flat[X]) put(key uint64) (e *tableRow[X], found bool) {
 	}
 }
 
-// touch reads the home rows of keys. In a table much larger than the processor's
+// prefetch reads the home rows of keys. In a table much larger than the processor's
 // caches most of the time of put and find goes into waiting for memory; here
 // the waits overlap, because no read depends on another. The sum has no meaning.
-func (t *flat[X]) touch(keys []uint64) (sum uint32) {
+func (t *flat[X]) prefetch(keys []uint64) (sum uint32) {
 	if t.segs == nil {
 		return 0
 	}
 	for _, key := range keys {
-		h := t.place(key)
+		h := t.hash(key)
 		if rows := t.segs[h>>(64-segmentBits)].rows; len(rows) > 0 {
 			sum += rows[h&uint64(len(rows)-1)].b
 		}
@@ -108,7 +108,7 @@ func (t *flat[X]) touch(keys []uint64) (sum uint32) {
 
 // locate returns where the row of key is, which must be in the table.
 func (t *flat[X]) locate(key uint64) (s *segment[X], i uint64) {
-	h := t.place(key)
+	h := t.hash(key)
 	s = &t.segs[h>>(64-segmentBits)]
 	mask := uint64(len(s.rows) - 1)
 	for i = h & mask; s.rows[i].key != key || s.rows[i].b == 0; i = (i + 1) & mask {
@@ -127,7 +127,7 @@ func (t *flat[X]) remove(key uint64) {
 func (t *flat[X]) removeAt(s *segment[X], hole uint64) {
 	mask := uint64(len(s.rows) - 1)
 	for i := (hole + 1) & mask; s.rows[i].b != 0; i = (i + 1) & mask {
-		home := t.place(s.rows[i].key) & mask
+		home := t.hash(s.rows[i].key) & mask
 		if (i-home)&mask >= (i-hole)&mask {
 			s.rows[hole] = s.rows[i]
 			hole = i
@@ -164,7 +164,7 @@ func (t *flat[X]) resize(s *segment[X], n int) {
 		if e.b == 0 {
 			continue
 		}
-		i := t.place(e.key) & mask
+		i := t.hash(e.key) & mask
 		for s.rows[i].b != 0 {
 			i = (i + 1) & mask
 		}

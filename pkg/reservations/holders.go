@@ -57,21 +57,21 @@ func (h *holders) holdFound(e *blockRow, slot uint32) (fresh bool) {
 	owner := e.a & ownerMask
 	switch {
 	case e.a&spilled != 0:
-		return h.join(e, slot)
+		return h.addSpilled(e, slot)
 	case e.a&decayed != 0:
 		h.spill(e, owner, e.b, 1)
-		return h.join(e, slot)
+		return h.addSpilled(e, slot)
 	case owner == slot:
 		e.b++
 		return false
 	default:
 		h.spill(e, owner, 0, e.b)
-		return h.join(e, slot)
+		return h.addSpilled(e, slot)
 	}
 }
 
-// join adds a holder on slot to a spilled block.
-func (h *holders) join(e *blockRow, slot uint32) (fresh bool) {
+// addSpilled adds a holder on slot to a spilled block.
+func (h *holders) addSpilled(e *blockRow, slot uint32) (fresh bool) {
 	set := e.a & ownerMask
 	p, found := h.pairs.put(pairKey(set, slot))
 	p.b++
@@ -98,7 +98,7 @@ func (h *holders) spill(e *blockRow, owner, deficit, holders uint32) {
 func (h *holders) release(e *blockRow, slot uint32) (gone bool, deficit uint32) {
 	switch {
 	case e.a&spilled != 0:
-		return h.leave(e, slot)
+		return h.releaseSpilled(e, slot)
 	case e.a&decayed != 0:
 		deficit = e.b
 	case e.b > 1:
@@ -109,13 +109,13 @@ func (h *holders) release(e *blockRow, slot uint32) (gone bool, deficit uint32) 
 	return true, deficit
 }
 
-// leave is release for a spilled block.
-func (h *holders) leave(e *blockRow, slot uint32) (gone bool, deficit uint32) {
+// releaseSpilled is release for a spilled block.
+func (h *holders) releaseSpilled(e *blockRow, slot uint32) (gone bool, deficit uint32) {
 	set := e.a & ownerMask
 	p := h.pairs.find(pairKey(set, slot))
 	if p.b > 1 {
 		p.b--
-		h.settle(e)
+		h.unspill(e)
 		return false, 0
 	}
 	// There are other owners: a sole one with a sole holder would be settled.
@@ -123,12 +123,12 @@ func (h *holders) leave(e *blockRow, slot uint32) (gone bool, deficit uint32) {
 	h.pairs.remove(pairKey(set, slot))
 	clearBit(h.sets.get(set), slot)
 	e.b--
-	h.settle(e)
+	h.unspill(e)
 	return true, deficit
 }
 
-// settle turns a spilled block back into a single row if that can express it.
-func (h *holders) settle(e *blockRow) {
+// unspill turns a spilled block back into a single row if that can express it.
+func (h *holders) unspill(e *blockRow) {
 	if e.b > 1 {
 		return
 	}

@@ -37,7 +37,7 @@ func (l *Ledger) Find(id string) (h LiveReservation, ok bool) {
 		if h, ok = r.holding(); ok {
 			return h, true
 		}
-		r.lives() // no: it ended between the two steps, or its time is over
+		r.isLive() // no: it ended between the two steps, or its time is over
 	}
 }
 
@@ -45,7 +45,7 @@ func (l *Ledger) Find(id string) (h LiveReservation, ok bool) {
 // id after it keeps it. ErrNotFound if the id is another reservation's or nobody's.
 func (l *Ledger) FreeWith(id string, c CallerState) error {
 	freed := false
-	err := l.with(id, nil, func(r *entry) {
+	err := l.withEntry(id, nil, func(r *entry) {
 		if freed = r.callerState == c; freed {
 			l.free(r)
 		}

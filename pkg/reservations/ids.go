@@ -115,16 +115,16 @@ func (x *ids) find(id string, in *scope, own uint64) (best *entry) {
 		if in != nil && m.scope != in {
 			continue
 		}
-		if best == nil || m.before(best, in != nil, own) {
+		if best == nil || m.preferredTo(best, in != nil, own) {
 			best = m
 		}
 	}
 	return best
 }
 
-// before reports whether a call by id, in one scope or not, means r rather than
+// preferredTo reports whether a call by id, in one scope or not, means r rather than
 // o, which was entered earlier.
-func (r *entry) before(o *entry, inScope bool, own uint64) bool {
+func (r *entry) preferredTo(o *entry, inScope bool, own uint64) bool {
 	mine, others := r.origin.Process == own, o.origin.Process == own
 	switch {
 	case mine != others && (inScope || r.perScope == o.perScope):

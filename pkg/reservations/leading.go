@@ -15,7 +15,7 @@ func (b *blocks) leading(hashes, alive []uint64, depth []uint32) {
 		h, e := b.onPath(hash, path)
 		switch {
 		case e == nil:
-			record(alive, lo, hi, depth, i)
+			setDepth(alive, lo, hi, depth, i)
 			return
 		case i == 0:
 			h.owners(e, alive)
@@ -26,7 +26,7 @@ func (b *blocks) leading(hashes, alive []uint64, depth []uint32) {
 			return
 		}
 	}
-	record(alive, lo, hi, depth, len(hashes))
+	setDepth(alive, lo, hi, depth, len(hashes))
 }
 
 // owners adds the owners of a block to alive, which is empty.
@@ -44,7 +44,7 @@ func (h *holders) intersect(e *blockRow, alive []uint64, lo, hi int, depth []uin
 		owner := e.a & ownerMask
 		stays := hasBit(alive, owner)
 		clearBit(alive, owner)
-		record(alive, lo, hi, depth, at)
+		setDepth(alive, lo, hi, depth, at)
 		clear(alive[lo:hi])
 		if stays {
 			setBit(alive, owner)
@@ -60,8 +60,8 @@ func (h *holders) intersect(e *blockRow, alive []uint64, lo, hi int, depth []uin
 	}
 }
 
-// record gives depth at to every slot in the words [lo, hi) of set.
-func record(set []uint64, lo, hi int, depth []uint32, at int) {
+// setDepth gives depth at to every slot in the words [lo, hi) of set.
+func setDepth(set []uint64, lo, hi int, depth []uint32, at int) {
 	for w := lo; w < hi; w++ {
 		for m := set[w]; m != 0; m &= m - 1 {
 			depth[w*64+bits.TrailingZeros64(m)] = uint32(at)

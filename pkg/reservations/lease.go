@@ -18,36 +18,36 @@ import (
 // others wait longer, as they may not have heard of the last renewal yet, and
 // then lose it as they might lose a rank: it comes back with the renewal.
 type lease struct {
-	length    time.Duration
-	accepted  time.Duration // since Ledger.start, as far as known
-	heard     time.Duration // the latest renewal that a snapshot told of, since accepted
-	touched   time.Duration // the latest one made here, or that an event told of, since Ledger.start
-	told      time.Duration // when the observer was told of one last, since Ledger.start
-	inPending int32         // index in scope.untold, or -1
+	length           time.Duration
+	accepted         time.Duration // since Ledger.start, as far as known
+	renewedElsewhere time.Duration // the latest renewal that a snapshot told of, since accepted
+	renewedHere      time.Duration // the latest one made here, or that an event told of, since Ledger.start
+	announced        time.Duration // when the observer was told of one last, since Ledger.start
+	inPending        int32         // index in scope.untold, or -1
 }
 
 func newLease(length, accepted time.Duration) *lease {
-	return &lease{length: length, accepted: accepted, touched: math.MinInt64, told: accepted, inPending: -1}
+	return &lease{length: length, accepted: accepted, renewedHere: math.MinInt64, announced: accepted, inPending: -1}
 }
 
-// last is the time of the latest renewal, or of the acceptance.
-func (x *lease) last() time.Duration { return max(x.touched, x.accepted+x.heard) }
+// lastRenewal is the time of the latest renewal, or of the acceptance.
+func (x *lease) lastRenewal() time.Duration { return max(x.renewedHere, x.accepted+x.renewedElsewhere) }
 
-// renewed is the same as others are told of it, since the acceptance.
-func (x *lease) renewed() time.Duration { return x.last() - x.accepted }
+// renewedAfter is the same as others are told of it, since the acceptance.
+func (x *lease) renewedAfter() time.Duration { return x.lastRenewal() - x.accepted }
 
 // ExpireEvery is how often ExpireDue is to be called where there are leases: a fraction
 // of the shortest that make sense.
 const ExpireEvery = 50 * time.Millisecond
 
-// tellAt is when the observer may be told of a further renewal. One that waits for
+// announceAt is when the observer may be told of a further renewal. One that waits for
 // its quarter is told by an Expire, which for a short lease may be too late: the
 // process that accepted the booking would have ended it by then.
-func (x *lease) tellAt() time.Duration {
+func (x *lease) announceAt() time.Duration {
 	if x.length/4 < ExpireEvery {
-		return x.told
+		return x.announced
 	}
-	return x.told + x.length/4
+	return x.announced + x.length/4
 }
 
 // slack is how much longer than the process that accepted it others keep a booking.
@@ -57,7 +57,7 @@ func slack(length time.Duration) time.Duration { return max(5*time.Second, lengt
 // no live reservation has the id, ErrNoLease if it has none.
 func (l *Ledger) Renew(id string) error {
 	var leased bool
-	err := l.with(id, nil, func(r *entry) {
+	err := l.withEntry(id, nil, func(r *entry) {
 		leased = r.lease != nil
 		r.scope.renew(r)
 	})
@@ -75,14 +75,14 @@ func (s *scope) renew(r *entry) {
 		return
 	}
 	at := s.ledger.at()
-	x.touched = max(x.touched, at)
+	x.renewedHere = max(x.renewedHere, at)
 	s.reschedule(r)
 	switch {
-	case at >= x.tellAt():
-		s.tell(r, at)
+	case at >= x.announceAt():
+		s.announceRenewal(r, at)
 	case x.inPending < 0:
 		heap.Push(&s.pendingRenewals, r)
-		s.ledger.soonest.lower(x.tellAt())
+		s.ledger.soonest.lower(x.announceAt())
 	}
 }
 
@@ -97,31 +97,31 @@ func (s *scope) postpone(r *entry, deadline time.Duration) {
 
 // leaseEnd is when this ledger ends a leased booking that is not renewed.
 func (s *scope) leaseEnd(o Origin, x *lease) time.Duration {
-	end := x.last() + x.length
+	end := x.lastRenewal() + x.length
 	if o.Process != s.ledger.process {
 		end += slack(x.length)
 	}
 	return end
 }
 
-// tell tells the observer of the latest renewal.
-func (s *scope) tell(r *entry, at time.Duration) {
+// announceRenewal tells the observer of the latest renewal.
+func (s *scope) announceRenewal(r *entry, at time.Duration) {
 	x := r.lease
 	if x.inPending >= 0 {
 		heap.Remove(&s.pendingRenewals, int(x.inPending))
 	}
-	x.told = at
+	x.announced = at
 	s.ledger.obs.Renewed(r.event())
 }
 
-// tellDue tells of at most limit renewals for which it was too early before, and
+// announceDue tells of at most limit renewals for which it was too early before, and
 // reports whether there may be more. It needs s.mu.
-func (s *scope) tellDue(at time.Duration, limit int) (more bool) {
+func (s *scope) announceDue(at time.Duration, limit int) (more bool) {
 	for range limit {
-		if len(s.pendingRenewals) == 0 || s.pendingRenewals[0].lease.tellAt() > at {
+		if len(s.pendingRenewals) == 0 || s.pendingRenewals[0].lease.announceAt() > at {
 			return false
 		}
-		s.tell(s.pendingRenewals[0], at)
+		s.announceRenewal(s.pendingRenewals[0], at)
 	}
 	return true
 }
@@ -134,7 +134,9 @@ type pendingRenewals []*entry
 func (u pendingRenewals) Len() int { return len(u) }
 
 // Less is part of heap.Interface.
-func (u pendingRenewals) Less(i, j int) bool { return u[i].lease.tellAt() < u[j].lease.tellAt() }
+func (u pendingRenewals) Less(i, j int) bool {
+	return u[i].lease.announceAt() < u[j].lease.announceAt()
+}
 
 // Swap is part of heap.Interface.
 func (u pendingRenewals) Swap(i, j int) {

@@ -151,9 +151,9 @@ func TestRemoteLease(t *testing.T) {
 	l, clock := withRanks(1, obs)
 	b := remote(2, 7, "x")
 	b.Lease = 20 * time.Second
-	wantVerdict(t, "booked", l.ApplyBooked(b), Applied)
+	wantResult(t, "booked", l.ApplyBooked(b), Applied)
 	clock.advance(25 * time.Second)
-	wantVerdict(t, "renewed", l.ApplyRenewed(refTo(b)), Applied)
+	wantResult(t, "renewed", l.ApplyRenewed(refTo(b)), Applied)
 	clock.advance(30 * time.Second) // lease and slack
 	l.Expire()
 	wantLoad(t, l, 10, 2, 1)
@@ -166,17 +166,17 @@ func TestRemoteLease(t *testing.T) {
 	if ended := l.Ended(); len(ended) != 0 {
 		t.Errorf("it has ended for others: %v", ended)
 	}
-	wantVerdict(t, "the event again", l.ApplyBooked(b), Ended)
-	wantVerdict(t, "a renewal", l.ApplyRenewed(refTo(b)), UnknownID)
+	wantResult(t, "the event again", l.ApplyBooked(b), Ended)
+	wantResult(t, "a renewal", l.ApplyRenewed(refTo(b)), UnknownID)
 	b.Age, b.Renewed = 55*time.Second, 25*time.Second
-	wantVerdict(t, "a snapshot without renewal", l.MergeReservation(b), Stale)
+	wantResult(t, "a snapshot without renewal", l.MergeReservation(b), Stale)
 	b.Renewed = 50 * time.Second
-	wantVerdict(t, "a snapshot with one", l.MergeReservation(b), Applied)
-	wantVerdict(t, "its end", l.ApplyFreed(refTo(b)), Applied)
-	wantVerdict(t, "after that", l.MergeReservation(b), Ended)
-	wantVerdict(t, "a renewal after that", l.ApplyRenewed(refTo(b)), Ended)
+	wantResult(t, "a snapshot with one", l.MergeReservation(b), Applied)
+	wantResult(t, "its end", l.ApplyFreed(refTo(b)), Applied)
+	wantResult(t, "after that", l.MergeReservation(b), Ended)
+	wantResult(t, "a renewal after that", l.ApplyRenewed(refTo(b)), Ended)
 	b.Rank.Worker, b.Origin.Sequence = 9, 8
-	wantVerdict(t, "a renewal on another rank", l.ApplyRenewed(refTo(b)), UnknownRank)
+	wantResult(t, "a renewal on another rank", l.ApplyRenewed(refTo(b)), UnknownRank)
 }
 
 // TestLongLease proves that a lease which is renewed outlives the time after which
@@ -192,13 +192,13 @@ func TestLongLease(t *testing.T) {
 	for _, l := range []*Ledger{other, third} {
 		l.PutRank(testScope, 0, catalog.Rank{})
 	}
-	wantVerdict(t, "booked", other.ApplyBooked(x), Applied)
+	wantResult(t, "booked", other.ApplyBooked(x), Applied)
 	step := func(n uint64) {
 		clock.advance(10 * time.Second)
 		if err := owner.Renew("x"); err != nil {
 			t.Fatal(err)
 		}
-		wantVerdict(t, "renewed", other.ApplyRenewed(refTo(x)), Applied)
+		wantResult(t, "renewed", other.ApplyRenewed(refTo(x)), Applied)
 		for _, l := range []*Ledger{other, third} { // something else happens, of which only they hear
 			l.ApplyFreed(Ref{Origin: Origin{Process: 1, Sequence: 2 * n}, Scope: testScope})
 			l.Expire()
@@ -221,16 +221,16 @@ func TestLongLease(t *testing.T) {
 		}
 	}
 	page, _, _ := owner.Reservations(Cursor{}, 1)
-	wantVerdict(t, "old, from a snapshot", third.MergeReservation(page[0]), Applied)
-	wantVerdict(t, "its end", third.ApplyFreed(refTo(x)), Applied)
-	wantVerdict(t, "not again", third.MergeReservation(page[0]), Ended)
+	wantResult(t, "old, from a snapshot", third.MergeReservation(page[0]), Applied)
+	wantResult(t, "its end", third.ApplyFreed(refTo(x)), Applied)
+	wantResult(t, "not again", third.MergeReservation(page[0]), Ended)
 	if e := third.Ended()[1]; !e.Has(1, true) {
 		t.Errorf("%+v: want the long lease", e)
 	}
 	if n := other.MergeEnded(1, third.Ended()[1]); n != 1 {
 		t.Errorf("%d ended", n)
 	}
-	wantVerdict(t, "not again there", other.MergeReservation(page[0]), Ended)
+	wantResult(t, "not again there", other.MergeReservation(page[0]), Ended)
 	if e := other.Ended()[1]; !e.Has(1, true) {
 		t.Errorf("%+v: want it told by who had it live", e)
 	}
@@ -250,7 +250,7 @@ func TestAssumed(t *testing.T) {
 	plain, leased := remote(2, 3, "plain"), remote(2, 4, "leased")
 	leased.Lease = time.Minute
 	for _, b := range []Reservation{plain, leased} {
-		wantVerdict(t, b.ID, l.ApplyBooked(b), Applied)
+		wantResult(t, b.ID, l.ApplyBooked(b), Applied)
 	}
 	if n := l.MergeEnded(2, history.EndedSet{Ranges: []history.Range{span(1, 8)}, Assumed: 6}); n != 1 {
 		t.Errorf("%d ended, want the one without lease", n)
@@ -261,8 +261,8 @@ func TestAssumed(t *testing.T) {
 	for n := uint64(5); n < 9; n++ {
 		late := leased
 		late.Origin.Sequence, late.ID = n, fmt.Sprint(n)
-		wantVerdict(t, "an event", l.ApplyBooked(late), Ended)
-		wantVerdict(t, "a snapshot", l.MergeReservation(late), map[bool]ApplyResult{true: Applied, false: Ended}[n <= 6])
+		wantResult(t, "an event", l.ApplyBooked(late), Ended)
+		wantResult(t, "a snapshot", l.MergeReservation(late), map[bool]ApplyResult{true: Applied, false: Ended}[n <= 6])
 	}
 }
 
@@ -272,10 +272,10 @@ func TestLifetime(t *testing.T) {
 	l.SetLifetime(-1)
 	l.SetLifetime(time.Hour)
 	bookLeased(t, l, "a", 0, nil)
-	wantVerdict(t, "remote", l.ApplyBooked(remote(2, 1, "b")), Applied)
+	wantResult(t, "remote", l.ApplyBooked(remote(2, 1, "b")), Applied)
 	old := remote(2, 2, "c")
 	old.Age = time.Hour
-	wantVerdict(t, "too old", l.MergeReservation(old), Stale)
+	wantResult(t, "too old", l.MergeReservation(old), Stale)
 	clock.advance(time.Hour)
 	if n, _ := l.Expire(); n != 0 {
 		t.Errorf("%d expired in time", n)
@@ -294,9 +294,9 @@ func TestLifetime(t *testing.T) {
 func TestOldReplicaTold(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	b := remote(2, 1, "x")
-	wantVerdict(t, "without lease", l.MergeReservation(b), Applied)
+	wantResult(t, "without lease", l.MergeReservation(b), Applied)
 	b.Lease = 20 * time.Second
-	wantVerdict(t, "with lease", l.MergeReservation(b), Known)
+	wantResult(t, "with lease", l.MergeReservation(b), Known)
 	if h, ok := l.Find("x"); !ok || h.Lease != b.Lease || !h.Remote {
 		t.Errorf("%+v, %v", h, ok)
 	}

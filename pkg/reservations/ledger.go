@@ -142,7 +142,7 @@ type Ledger struct {
 	remote, merged, endsMerged, late atomic.Uint64
 	leasesExpired                    atomic.Uint64
 
-	named atomic.Uint64 // highest sequence number of an own booking
+	lastSequence atomic.Uint64 // highest sequence number of an own booking
 
 	// soonest is not later than any deadline, and than any time to tell of a renewal.
 	soonest earliest
@@ -159,7 +159,7 @@ type Ledger struct {
 // every life of a program.
 func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 	if obs == nil {
-		obs = silent{}
+		obs = noObserver{}
 	}
 	return &Ledger{
 		process:    process,
@@ -233,7 +233,7 @@ func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placeme
 		return Placement{}, ErrUnknownRank
 	}
 	p, holder, err := s.book(req, choose)
-	if holder != nil && !holder.lives() { // its time was over
+	if holder != nil && !holder.isLive() { // its time was over
 		p, _, err = s.book(req, choose)
 	}
 	return p, err

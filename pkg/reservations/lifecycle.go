@@ -17,11 +17,11 @@ import (
 // PrefillComplete takes the reservation's prefill tokens off its rank, and renews
 // its lease if it has one. Doing it again is no error. ErrNotFound if no live
 // reservation has the id.
-func (l *Ledger) PrefillComplete(id string) error { return l.with(id, nil, l.prefillComplete) }
+func (l *Ledger) PrefillComplete(id string) error { return l.withEntry(id, nil, l.prefillComplete) }
 
 // PrefillCompleteIn is PrefillComplete among the reservations of one scope.
 func (l *Ledger) PrefillCompleteIn(sc catalog.Scope, id string) error {
-	return l.within(sc, id, l.prefillComplete)
+	return l.withEntryIn(sc, id, l.prefillComplete)
 }
 
 // OutputBlock adds one generated block to the reservation. With a fraction,
@@ -33,7 +33,7 @@ func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 	if fraction != nil && !(*fraction >= 0 && *fraction <= 1) { // NaN too
 		return ErrFraction
 	}
-	return l.with(id, nil, func(r *entry) {
+	return l.withEntry(id, nil, func(r *entry) {
 		r.scope.addOutput(r, fraction)
 		r.scope.renew(r)
 	})
@@ -41,7 +41,7 @@ func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 
 // Free ends the reservation. ErrNotFound if no live reservation has the id.
 func (l *Ledger) Free(id string) error {
-	err := l.with(id, nil, l.free)
+	err := l.withEntry(id, nil, l.free)
 	if err != nil {
 		l.notFreed(history.ExpiredID{ID: id})
 	}
@@ -50,7 +50,7 @@ func (l *Ledger) Free(id string) error {
 
 // FreeIn is Free among the reservations of one scope.
 func (l *Ledger) FreeIn(sc catalog.Scope, id string) error {
-	err := l.within(sc, id, l.free)
+	err := l.withEntryIn(sc, id, l.free)
 	if err != nil {
 		l.notFreed(history.ExpiredID{Scope: sc, PerScope: true, ID: id})
 	}
@@ -78,35 +78,35 @@ func (l *Ledger) notFreed(id history.ExpiredID) {
 	}
 }
 
-// within is with for the reservations of one scope.
-func (l *Ledger) within(sc catalog.Scope, id string, f func(*entry)) error {
+// withEntryIn is with for the reservations of one scope.
+func (l *Ledger) withEntryIn(sc catalog.Scope, id string, f func(*entry)) error {
 	s := l.scope(sc)
 	if s == nil {
 		return ErrNotFound
 	}
-	return l.with(id, s, f)
+	return l.withEntry(id, s, f)
 }
 
-// with runs f on the live reservation that a call by id means, under its scope's
+// withEntry runs f on the live reservation that a call by id means, under its scope's
 // lock. in, if not nil, is where to look.
-func (l *Ledger) with(id string, in *scope, f func(*entry)) error {
+func (l *Ledger) withEntry(id string, in *scope, f func(*entry)) error {
 	for {
 		r := l.ids.find(id, in, l.process)
 		if r == nil {
 			return ErrNotFound
 		}
-		if r.locked(f) {
+		if r.ifLive(f) {
 			return nil
 		} // else it ended between the two steps: another one may have the id
 	}
 }
 
-// lives tells whether r has not ended. One whose time is over ends here.
-func (r *entry) lives() bool { return r.locked(func(*entry) {}) }
+// isLive tells whether r has not ended. One whose time is over ends here.
+func (r *entry) isLive() bool { return r.ifLive(func(*entry) {}) }
 
-// locked runs f on r under its scope's lock, unless r has ended. One whose time is
+// ifLive runs f on r under its scope's lock, unless r has ended. One whose time is
 // over ends here at the latest.
-func (r *entry) locked(f func(*entry)) bool {
+func (r *entry) ifLive(f func(*entry)) bool {
 	s := r.scope
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -114,9 +114,9 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-// TestRoll proves that the list keeps its order and finds the place after any
+// TestEntryLog proves that the list keeps its order and finds the place after any
 // serial, also of a line that is gone, with memory in proportion to what lives.
-func TestRoll(t *testing.T) {
+func TestEntryLog(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	var o entryLog
 	var live []*entry
@@ -142,9 +142,9 @@ func TestRoll(t *testing.T) {
 				want = append(want, serials[r])
 			}
 		}
-		for _, x := range o.lines[o.after(after):] {
-			if x.r != nil {
-				got = append(got, serials[x.r])
+		for _, x := range o.records[o.after(after):] {
+			if x.entry != nil {
+				got = append(got, serials[x.entry])
 			}
 		}
 		if !slices.Equal(want, got) {
@@ -154,7 +154,7 @@ func TestRoll(t *testing.T) {
 	for _, r := range live {
 		o.remove(r)
 	}
-	if o.trim(); cap(o.lines) > 64 {
-		t.Errorf("%d lines, room for %d", len(o.lines), cap(o.lines))
+	if o.trim(); cap(o.records) > 64 {
+		t.Errorf("%d lines, room for %d", len(o.records), cap(o.records))
 	}
 }

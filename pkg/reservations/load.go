@@ -7,14 +7,14 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// whole is the weight of a full block in fixed-point units. Weights are kept as
+// fullWeight is the weight of a full block in fixed-point units. Weights are kept as
 // deficits (whole - weight), so that a rank without decayed blocks has the sum
 // zero: no history of additions and subtractions can make it drift.
-const whole = 1 << 31
+const fullWeight = 1 << 31
 
 // deficitOf converts a fraction in [0, 1].
 func deficitOf(fraction float64) uint32 {
-	return uint32(math.Round((1 - fraction) * whole))
+	return uint32(math.Round((1 - fraction) * fullWeight))
 }
 
 // load is what one rank carries.
@@ -42,7 +42,7 @@ func (l *load) reweigh(n uint64, from, to uint32) {
 // deficit is right to half a unit only (three blocks at 5/6 make 2.5, whatever
 // the last bit says), so a sum that may be a half counts as one.
 func (l *load) active() uint64 {
-	return (l.blocks*whole - l.deficit + whole/2 + l.decayed/2) / whole
+	return (l.blocks*fullWeight - l.deficit + fullWeight/2 + l.decayed/2) / fullWeight
 }
 
 // tokenSum is a 128-bit sum: it cannot wrap, so taking back what was added

@@ -13,7 +13,7 @@ type modelLease struct {
 }
 
 // deadline is after when the booking ends.
-func (b *booking) deadline() time.Duration {
+func (b *modelEntry) deadline() time.Duration {
 	if b.lease.length == 0 {
 		return b.at + 300*time.Second
 	}
@@ -25,7 +25,7 @@ func (b *booking) deadline() time.Duration {
 }
 
 // renewed is the time of the last renewal.
-func (b *booking) renewed() time.Duration {
+func (b *modelEntry) renewed() time.Duration {
 	last := b.at + b.lease.told
 	if b.lease.wasHere {
 		last = max(last, b.lease.here)
@@ -33,7 +33,7 @@ func (b *booking) renewed() time.Duration {
 	return last
 }
 
-func (m *model) touch(b *booking) {
+func (m *model) touch(b *modelEntry) {
 	if b.lease.length > 0 {
 		b.lease.here, b.lease.wasHere = m.now, true
 	}
@@ -52,7 +52,7 @@ func (m *model) renew(id string) error {
 }
 
 // hear is what a booking of a replica tells of a live one.
-func (b *booking) hear(from Reservation, now time.Duration) {
+func (b *modelEntry) hear(from Reservation, now time.Duration) {
 	b.at = min(b.at, now-from.Age)
 	renewed := min(from.Renewed, from.Age)
 	if b.lease.length > 0 {

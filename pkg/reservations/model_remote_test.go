@@ -42,9 +42,9 @@ func newModelPast() modelPast {
 	}
 }
 
-func (b *booking) key() foreignKey { return foreignKey{b.origin.Process, b.scope, b.id} }
+func (b *modelEntry) key() foreignKey { return foreignKey{b.origin.Process, b.scope, b.id} }
 
-func (m *model) end(b *booking) {
+func (m *model) end(b *modelEntry) {
 	m.remove(b)
 	if b.origin.Sequence == 0 {
 		m.past.left[b.key()] = m.now
@@ -54,7 +54,7 @@ func (m *model) end(b *booking) {
 	m.past.ended[b.origin] = true
 }
 
-func (m *model) drop(b *booking) {
+func (m *model) drop(b *modelEntry) {
 	m.remove(b)
 	if b.origin.Sequence == 0 {
 		m.past.left[b.key()] = m.now
@@ -64,7 +64,7 @@ func (m *model) drop(b *booking) {
 	m.past.dropped[b.origin] = true
 }
 
-func (m *model) lapse(b *booking) {
+func (m *model) lapse(b *modelEntry) {
 	m.remove(b)
 	m.past.doubtful[b.origin] = true
 	if b.done {
@@ -127,7 +127,7 @@ func (m *model) apply(b Reservation, snapshot bool) ApplyResult {
 			return Known
 		}
 	}
-	made := &booking{
+	made := &modelEntry{
 		place: at, id: b.ID, origin: b.Origin, perScope: b.PerScope, rank: b.Rank,
 		tokens: b.PrefillTokens, track: b.TrackPrefill, at: m.now - b.Age,
 		done: b.PrefillDone || m.past.completed[b.Origin],
@@ -169,11 +169,11 @@ func (m *model) within(notes map[foreignKey]time.Duration, key foreignKey, that 
 }
 
 // named returns the live booking that an event means, or why there is none.
-func (m *model) named(ref Ref) (*booking, ApplyResult) {
+func (m *model) named(ref Ref) (*modelEntry, ApplyResult) {
 	if _, scope, _ := m.rankPlace(ref.Scope, ref.Rank); !scope {
 		return nil, UnknownScope
 	}
-	var best *booking
+	var best *modelEntry
 	why := UnknownID
 	for _, b := range m.live {
 		if b.id != ref.ID || b.scope != ref.Scope {

@@ -15,7 +15,7 @@ import (
 type model struct {
 	now   time.Duration
 	ranks map[place]catalog.Rank
-	live  []*booking // the oldest first
+	live  []*modelEntry // the oldest first
 	past  modelPast
 	// expired has the own bookings that nobody has freed since, late how many
 	// were freed after they had expired.
@@ -51,7 +51,7 @@ type blockAt struct {
 	hash uint64
 }
 
-type booking struct {
+type modelEntry struct {
 	place
 	id       string
 	origin   Origin
@@ -69,7 +69,7 @@ type booking struct {
 }
 
 // pending is what the rank's sum has of the booking.
-func (b *booking) pending() uint64 {
+func (b *modelEntry) pending() uint64 {
 	if b.track && !b.done {
 		return b.tokens
 	}
@@ -95,7 +95,7 @@ func (m *model) holders(b blockAt) (n int) {
 }
 
 // book books b for the model's own process.
-func (m *model) book(b *booking, hashes []uint64) error {
+func (m *model) book(b *modelEntry, hashes []uint64) error {
 	if got, ok := m.ranks[b.place]; !ok || got != b.rank {
 		return ErrUnknownRank
 	}
@@ -111,7 +111,7 @@ func (m *model) book(b *booking, hashes []uint64) error {
 	return nil
 }
 
-func (m *model) add(b *booking, hashes []uint64) {
+func (m *model) add(b *modelEntry, hashes []uint64) {
 	b.hashes = make(map[uint64]bool)
 	for _, h := range hashes {
 		if !b.hashes[h] {
@@ -123,7 +123,7 @@ func (m *model) add(b *booking, hashes []uint64) {
 }
 
 // find returns what a call by id means, in one scope if scope is not nil.
-func (m *model) find(id string, scope *catalog.Scope) *booking {
+func (m *model) find(id string, scope *catalog.Scope) *modelEntry {
 	type class struct{ perScope, own bool }
 	order := []class{{false, true}, {false, false}, {true, true}, {true, false}}
 	if scope != nil {
@@ -140,8 +140,8 @@ func (m *model) find(id string, scope *catalog.Scope) *booking {
 }
 
 // remove takes b off the list.
-func (m *model) remove(b *booking) {
-	m.live = slices.DeleteFunc(m.live, func(o *booking) bool { return o == b })
+func (m *model) remove(b *modelEntry) {
+	m.live = slices.DeleteFunc(m.live, func(o *modelEntry) bool { return o == b })
 	for h := range b.hashes {
 		if at := (blockAt{b.place, h}); m.holders(at) == 0 {
 			delete(m.weight, at)

@@ -44,9 +44,9 @@ type Event struct {
 	Lease          time.Duration // 0: none
 }
 
-type silent struct{}
+type noObserver struct{}
 
-func (silent) Booked(Event) uint64    { return 0 }
-func (silent) PrefillCompleted(Event) {}
-func (silent) Freed(Event)            {}
-func (silent) Renewed(Event)          {}
+func (noObserver) Booked(Event) uint64    { return 0 }
+func (noObserver) PrefillCompleted(Event) {}
+func (noObserver) Freed(Event)            {}
+func (noObserver) Renewed(Event)          {}

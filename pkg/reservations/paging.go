@@ -56,9 +56,9 @@ func (c *Cursor) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// linesPerLock is how many lines a walk looks at before it lets others have the
+// recordsPerLock is how many lines a walk looks at before it lets others have the
 // scope's lock.
-const linesPerLock = 1024
+const recordsPerLock = 1024
 
 // Reservations returns at most limit, at least one, of the live bookings of all
 // processes, beginning after a cursor; more says whether there may be further
@@ -98,9 +98,9 @@ type listed struct {
 
 // list needs the scope's lock.
 func (r *entry) list() listed {
-	x := listed{entry: r, done: r.done, accepted: r.accepted()}
+	x := listed{entry: r, done: r.prefillDone, accepted: r.accepted()}
 	if r.lease != nil {
-		x.lease, x.renewed = r.lease.length, r.lease.renewed()
+		x.lease, x.renewed = r.lease.length, r.lease.renewedAfter()
 	}
 	return x
 }
@@ -129,26 +129,26 @@ func (s *scope) list(buf []listed, serial uint64, limit int) (found []listed, la
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	i, end := s.entries.after(serial), 0
-	for end = min(i+linesPerLock, len(s.entries.lines)); i < end && limit > 0; i++ {
-		x := s.entries.lines[i]
+	for end = min(i+recordsPerLock, len(s.entries.records)); i < end && limit > 0; i++ {
+		x := s.entries.records[i]
 		serial = x.serial
-		if r := x.r; r != nil {
+		if r := x.entry; r != nil {
 			buf = append(buf, r.list())
 			limit--
 		}
 	}
-	return buf, serial, i < len(s.entries.lines)
+	return buf, serial, i < len(s.entries.records)
 }
 
-// each calls f, without a lock, with lists of reservations of one scope. Every
+// eachListed calls f, without a lock, with lists of reservations of one scope. Every
 // one is in them that was live when each was called and is live still when its
 // scope's turn comes, or that was being entered at that time.
-func (l *Ledger) each(f func(*scope, []listed)) {
+func (l *Ledger) eachListed(f func(*scope, []listed)) {
 	var buf []listed
 	for _, s := range l.scopesFrom(0) {
 		serial := uint64(0)
 		for more := true; more; {
-			buf, serial, more = s.list(buf[:0], serial, linesPerLock)
+			buf, serial, more = s.list(buf[:0], serial, recordsPerLock)
 			f(s, buf)
 		}
 	}

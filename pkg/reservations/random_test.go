@@ -205,7 +205,7 @@ func (h *randomRun) book() {
 	if !ok {
 		rank = catalog.Rank{Worker: uint64(p.slot)}
 	}
-	b := &booking{place: p, id: id, rank: rank, perScope: h.next(4) == 0, tokens: tokens, track: h.next(8) != 0}
+	b := &modelEntry{place: p, id: id, rank: rank, perScope: h.next(4) == 0, tokens: tokens, track: h.next(8) != 0}
 	b.lease.length, b.end = h.lease(), &countedEnd{}
 	h.ends = append(h.ends, b.end)
 	req := Request{
@@ -317,8 +317,8 @@ func (h *randomRun) checkEmptied() {
 		if len(s.pendingRenewals) != 0 {
 			h.Errorf("%d renewals left", len(s.pendingRenewals))
 		}
-		if len(s.deadlines) != 0 || len(s.slots) != 0 || len(s.entries.lines) != s.entries.gone {
-			h.Errorf("%d deadlines, %d ranks, %d lines left", len(s.deadlines), len(s.slots), len(s.entries.lines)-s.entries.gone)
+		if len(s.deadlines) != 0 || len(s.slots) != 0 || len(s.entries.records) != s.entries.ended {
+			h.Errorf("%d deadlines, %d ranks, %d lines left", len(s.deadlines), len(s.slots), len(s.entries.records)-s.entries.ended)
 		}
 	}
 	h.checkEnds(0)

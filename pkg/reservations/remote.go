@@ -151,7 +151,7 @@ func (l *Ledger) ApplyPrefillCompleted(ref Ref) ApplyResult {
 	ended := l.numbered.Complete(ref.Origin, ref.Event, at) // first: see Ledger
 	early := func() { l.unnumbered.CompletedEarly(ref.key(), at) }
 	return l.applyStep(ref, ended, early, func(s *scope, r *entry) ApplyResult {
-		if r.done {
+		if r.prefillDone {
 			return Known
 		}
 		s.endPrefill(r)
@@ -181,7 +181,7 @@ func (l *Ledger) ApplyRenewed(ref Ref) ApplyResult {
 	return l.find(ref, func(s *scope, r *entry, _ ApplyResult) ApplyResult {
 		switch _, known := s.slots[ref.Rank]; {
 		case r != nil && r.lease != nil:
-			r.lease.touched = max(r.lease.touched, l.at())
+			r.lease.renewedHere = max(r.lease.renewedHere, l.at())
 			s.reschedule(r)
 			return Applied
 		case r != nil:
@@ -282,19 +282,19 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 		return Known
 	}
 	r := &entry{
-		id:       b.ID,
-		scope:    s,
-		slot:     slot,
-		rank:     b.Rank,
-		hashes:   b.Hashes,
-		tokens:   b.PrefillTokens,
-		output:   b.ExpectedOutput,
-		origin:   b.Origin,
-		perScope: b.PerScope,
-		track:    b.TrackPrefill,
-		done:     b.PrefillDone || completed,
-		deadline: deadline,
-		lease:    lease,
+		id:          b.ID,
+		scope:       s,
+		slot:        slot,
+		rank:        b.Rank,
+		hashes:      b.Hashes,
+		tokens:      b.PrefillTokens,
+		output:      b.ExpectedOutput,
+		origin:      b.Origin,
+		perScope:    b.PerScope,
+		track:       b.TrackPrefill,
+		prefillDone: b.PrefillDone || completed,
+		deadline:    deadline,
+		lease:       lease,
 	}
 	l.ids.enter(r)
 	s.add(r)
@@ -311,7 +311,7 @@ func (s *scope) terms(b *Reservation, at time.Duration) (x *lease, deadline time
 		return nil, accepted + s.ledger.lifetime
 	}
 	x = newLease(b.Lease, accepted)
-	x.heard = b.renewed()
+	x.renewedElsewhere = b.renewed()
 	return x, s.leaseEnd(b.Origin, x)
 }
 
@@ -323,7 +323,7 @@ func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	switch x := r.lease; {
 	case x != nil:
 		x.accepted = min(x.accepted, accepted)
-		x.heard = max(x.heard, b.renewed())
+		x.renewedElsewhere = max(x.renewedElsewhere, b.renewed())
 		s.reschedule(r)
 	case accepted+s.ledger.lifetime < r.deadline:
 		s.postpone(r, accepted+s.ledger.lifetime)
@@ -331,7 +331,7 @@ func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	if r.lease == nil && !own { // the replica that told of it may know of no leases
 		s.grant(r, b, at)
 	}
-	if b.PrefillDone && !r.done {
+	if b.PrefillDone && !r.prefillDone {
 		s.endPrefill(r)
 		return Updated
 	}
@@ -361,7 +361,7 @@ func (l *Ledger) remember(r *entry, why history.EndReason) {
 		l.numbered.LeaveLeased(r.origin, why, history.Lease{
 			Accepted:    r.lease.accepted,
 			Longest:     r.lease.length + slack(r.lease.length),
-			PrefillDone: r.done,
+			PrefillDone: r.prefillDone,
 		}, l.at())
 	case r.origin.Numbered():
 		l.numbered.Leave(r.origin, why)
@@ -379,12 +379,12 @@ func (l *Ledger) Ended() map[uint64]history.EndedSet {
 	out := l.numbered.Ended()
 	// What this process named up to here is entered, or its scope is locked until
 	// it is: each finds it, unless it has ended by then.
-	last := l.named.Load()
+	last := l.lastSequence.Load()
 	if last == 0 {
 		return out
 	}
 	var open []uint64
-	l.each(func(_ *scope, some []listed) {
+	l.eachListed(func(_ *scope, some []listed) {
 		for _, x := range some {
 			if x.origin.Process == l.process {
 				open = append(open, x.origin.Sequence)
@@ -406,7 +406,7 @@ func (l *Ledger) MergeEnded(process uint64, ended history.EndedSet) (freed int) 
 	if process != l.process && l.numbered.Live(process) == 0 {
 		return 0
 	}
-	l.each(func(s *scope, some []listed) {
+	l.eachListed(func(s *scope, some []listed) {
 		due := some[:0]
 		for _, x := range some {
 			if x.origin.Process == process && x.origin.Numbered() && ended.Has(x.origin.Sequence, x.lease > 0) {

@@ -29,7 +29,7 @@ func refTo(b Reservation) Ref {
 	return Ref{Origin: b.Origin, Scope: b.Scope, ID: b.ID, Rank: b.Rank}
 }
 
-func wantVerdict(t *testing.T, what string, got, want ApplyResult) {
+func wantResult(t *testing.T, what string, got, want ApplyResult) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s: %v, want %v", what, got, want)
@@ -93,8 +93,8 @@ func permute(s []string, f func([]string)) {
 	}
 }
 
-// TestVerdicts proves what each message is answered, one after the other.
-func TestVerdicts(t *testing.T) {
+// TestApplyResults proves what each message is answered, one after the other.
+func TestApplyResults(t *testing.T) {
 	l, clock := withRanks(2, nil)
 	b, dynamo := remote(2, 7, "x"), remote(9, 0, "d")
 	elsewhere, lost, old, aged := b, b, b, b
@@ -107,44 +107,44 @@ func TestVerdicts(t *testing.T) {
 	wrong := refTo(dynamo)
 	wrong.Rank.Worker = 1
 
-	wantVerdict(t, "unknown scope", l.ApplyBooked(elsewhere), UnknownScope)
-	wantVerdict(t, "unknown rank", l.ApplyBooked(lost), UnknownRank)
-	wantVerdict(t, "too old", l.MergeReservation(old), Stale)
-	wantVerdict(t, "just young enough", l.MergeReservation(aged), Applied)
-	wantVerdict(t, "first", l.ApplyBooked(b), Applied)
-	wantVerdict(t, "again", l.ApplyBooked(b), Known)
-	wantVerdict(t, "from a snapshot", l.MergeReservation(b), Known)
-	wantVerdict(t, "complete", l.MergeReservation(done), Updated)
-	wantVerdict(t, "complete again", l.ApplyPrefillCompleted(refTo(b)), Known)
-	wantVerdict(t, "free", l.ApplyFreed(refTo(b)), Applied)
-	wantVerdict(t, "free again", l.ApplyFreed(refTo(b)), Ended)
-	wantVerdict(t, "complete late", l.ApplyPrefillCompleted(refTo(b)), Ended)
-	wantVerdict(t, "book late", l.ApplyBooked(b), Ended)
-	wantVerdict(t, "free in no scope", l.ApplyFreed(refTo(elsewhere)), UnknownScope)
+	wantResult(t, "unknown scope", l.ApplyBooked(elsewhere), UnknownScope)
+	wantResult(t, "unknown rank", l.ApplyBooked(lost), UnknownRank)
+	wantResult(t, "too old", l.MergeReservation(old), Stale)
+	wantResult(t, "just young enough", l.MergeReservation(aged), Applied)
+	wantResult(t, "first", l.ApplyBooked(b), Applied)
+	wantResult(t, "again", l.ApplyBooked(b), Known)
+	wantResult(t, "from a snapshot", l.MergeReservation(b), Known)
+	wantResult(t, "complete", l.MergeReservation(done), Updated)
+	wantResult(t, "complete again", l.ApplyPrefillCompleted(refTo(b)), Known)
+	wantResult(t, "free", l.ApplyFreed(refTo(b)), Applied)
+	wantResult(t, "free again", l.ApplyFreed(refTo(b)), Ended)
+	wantResult(t, "complete late", l.ApplyPrefillCompleted(refTo(b)), Ended)
+	wantResult(t, "book late", l.ApplyBooked(b), Ended)
+	wantResult(t, "free in no scope", l.ApplyFreed(refTo(elsewhere)), UnknownScope)
 
 	bookOn(t, l, testScope, "own", 0, nil)
 	own := remote(1, 1, "own")
-	wantVerdict(t, "own", l.MergeReservation(own), Known)
+	wantResult(t, "own", l.MergeReservation(own), Known)
 	if err := l.Free("own"); err != nil {
 		t.Fatal(err)
 	}
-	wantVerdict(t, "own, freed here", l.MergeReservation(own), Ended)
-	wantVerdict(t, "free it once more", l.ApplyFreed(refTo(own)), Ended)
-	wantVerdict(t, "complete it late", l.ApplyPrefillCompleted(refTo(own)), Ended)
+	wantResult(t, "own, freed here", l.MergeReservation(own), Ended)
+	wantResult(t, "free it once more", l.ApplyFreed(refTo(own)), Ended)
+	wantResult(t, "complete it late", l.ApplyPrefillCompleted(refTo(own)), Ended)
 
-	wantVerdict(t, "Dynamo's", l.ApplyBooked(dynamo), Applied)
-	wantVerdict(t, "the wrong rank", l.ApplyFreed(wrong), WrongRank)
-	wantVerdict(t, "complete on the wrong rank", l.ApplyPrefillCompleted(wrong), WrongRank)
-	wantVerdict(t, "its prefill", l.ApplyPrefillCompleted(refTo(dynamo)), Applied)
-	wantVerdict(t, "its end", l.ApplyFreed(refTo(dynamo)), Applied)
-	wantVerdict(t, "not from a snapshot", l.MergeReservation(dynamo), Ended)
-	wantVerdict(t, "but from an event", l.ApplyBooked(dynamo), Applied)
+	wantResult(t, "Dynamo's", l.ApplyBooked(dynamo), Applied)
+	wantResult(t, "the wrong rank", l.ApplyFreed(wrong), WrongRank)
+	wantResult(t, "complete on the wrong rank", l.ApplyPrefillCompleted(wrong), WrongRank)
+	wantResult(t, "its prefill", l.ApplyPrefillCompleted(refTo(dynamo)), Applied)
+	wantResult(t, "its end", l.ApplyFreed(refTo(dynamo)), Applied)
+	wantResult(t, "not from a snapshot", l.MergeReservation(dynamo), Ended)
+	wantResult(t, "but from an event", l.ApplyBooked(dynamo), Applied)
 	clock.advance(time.Second)
 	l.RemoveRank(testScope, 0)
 	l.PutRank(testScope, 0, catalog.Rank{})
-	wantVerdict(t, "dropped with its rank", l.MergeReservation(dynamo), Ended)
+	wantResult(t, "dropped with its rank", l.MergeReservation(dynamo), Ended)
 	clock.advance(lifetime)
-	wantVerdict(t, "which is forgotten in time", l.MergeReservation(dynamo), Applied)
+	wantResult(t, "which is forgotten in time", l.MergeReservation(dynamo), Applied)
 
 	if got := ApplyResult(200).String() + Full.String(); got != "invalidfull" {
 		t.Errorf("names %q", got)
@@ -161,8 +161,8 @@ func TestDroppedStaysAway(t *testing.T) {
 	own := remote(1, 1, "own")
 	l.RemoveRank(testScope, 0)
 	l.PutRank(testScope, 0, catalog.Rank{})
-	wantVerdict(t, "adopt", l.MergeReservation(remote(2, 7, "x")), Ended)
-	wantVerdict(t, "adopt own", l.MergeReservation(own), Ended)
+	wantResult(t, "adopt", l.MergeReservation(remote(2, 7, "x")), Ended)
+	wantResult(t, "adopt own", l.MergeReservation(own), Ended)
 	bookOn(t, l, testScope, "next", 0, nil)
 	if err := l.Free("next"); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestRestart(t *testing.T) {
 		last.PutRank(testScope, 5, catalog.Rank{})
 		page, _, _ := from.Reservations(Cursor{}, 10)
 		for _, b := range page {
-			wantVerdict(t, "adopt", last.MergeReservation(b), Applied)
+			wantResult(t, "adopt", last.MergeReservation(b), Applied)
 		}
 		from = last
 	}
@@ -233,7 +233,7 @@ func TestGreatestAge(t *testing.T) {
 	l.ApplyBooked(b)
 	for _, age := range []time.Duration{100 * time.Second, 20 * time.Second, -5 * time.Second} {
 		b.Age = age
-		wantVerdict(t, fmt.Sprint(age), l.MergeReservation(b), Known)
+		wantResult(t, fmt.Sprint(age), l.MergeReservation(b), Known)
 	}
 	if page, _, _ := l.Reservations(Cursor{}, 1); page[0].Age != 100*time.Second {
 		t.Errorf("age %v, want 100 s", page[0].Age)
@@ -362,7 +362,7 @@ func TestCallInScopeMeansOwn(t *testing.T) {
 		for process, others := range map[uint64]bool{2: false, 3: true} {
 			b := remote(process, 7, "x")
 			b.Rank, b.PerScope = catalog.Rank{}, others
-			wantVerdict(t, "adopt", l.MergeReservation(b), Applied)
+			wantResult(t, "adopt", l.MergeReservation(b), Applied)
 		}
 		for range 3 {
 			if err := l.FreeIn(testScope, "x"); err != nil {
@@ -399,5 +399,5 @@ func TestHugeNumbers(t *testing.T) {
 	if d := cmp.Diff([]history.Range{span(1, math.MaxUint64-1)}, l.Ended()[3].Ranges); d != "" {
 		t.Errorf("ended: -want +got\n%s", d)
 	}
-	wantVerdict(t, "free", l.ApplyFreed(Ref{Origin: Origin{Process: 4, Sequence: math.MaxUint64}, Scope: testScope}), Ended)
+	wantResult(t, "free", l.ApplyFreed(Ref{Origin: Origin{Process: 4, Sequence: math.MaxUint64}, Scope: testScope}), Ended)
 }

@@ -24,25 +24,25 @@ type entry struct {
 
 	callerState CallerState
 
-	done     bool // the prefill is complete
-	ended    bool
-	inHeap   int32         // index in scope.deadlines
-	inRank   int32         // index in load.held
-	inLog    int32         // index in roll.lines
-	deadline time.Duration // since Ledger.start
-	lease    *lease        // nil: it lives by its age
+	prefillDone bool // the prefill is complete
+	ended       bool
+	inHeap      int32         // index in scope.deadlines
+	inRank      int32         // index in load.held
+	inLog       int32         // index in roll.lines
+	deadline    time.Duration // since Ledger.start
+	lease       *lease        // nil: it lives by its age
 	// Output blocks have random identities, so nobody else ever holds them:
 	// two numbers stand for them. plain ones have full weight, the aged ones
 	// share one deficit.
-	plain, aged uint64
-	agedDeficit uint32
+	fullOutput, decayedOutput uint64
+	outputDeficit             uint32
 
 	next *entry // of the same id; guarded by idShard.mu
 }
 
-// counted returns the tokens that the rank's sum has for r.
-func (r *entry) counted() uint64 {
-	if r.track && !r.done {
+// countedTokens returns the tokens that the rank's sum has for r.
+func (r *entry) countedTokens() uint64 {
+	if r.track && !r.prefillDone {
 		return r.tokens
 	}
 	return 0
@@ -69,15 +69,15 @@ func (r *entry) event() Event {
 	return Event{Scope: r.scope.name, ID: r.id, Rank: r.rank, Origin: r.origin, PerScope: r.perScope}
 }
 
-// name returns the sequence number of a booking from what the observer said,
+// assignSequence returns the sequence number of a booking from what the observer said,
 // and notes it.
-func (l *Ledger) name(sequence uint64) uint64 {
+func (l *Ledger) assignSequence(sequence uint64) uint64 {
 	if sequence == 0 {
-		return l.named.Add(1)
+		return l.lastSequence.Add(1)
 	}
 	for {
-		last := l.named.Load()
-		if last >= sequence || l.named.CompareAndSwap(last, sequence) {
+		last := l.lastSequence.Load()
+		if last >= sequence || l.lastSequence.CompareAndSwap(last, sequence) {
 			return sequence
 		}
 	}

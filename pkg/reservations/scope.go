@@ -156,7 +156,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	e := r.event()
 	e.Hashes, e.PrefillTokens, e.TrackPrefill, e.ExpectedOutput = req.Hashes, p.PrefillTokens, req.TrackPrefill, req.ExpectedOutput
 	e.Lease = max(req.Lease, 0)
-	r.origin.Sequence = l.name(l.obs.Booked(e))
+	r.origin.Sequence = l.assignSequence(l.obs.Booked(e))
 	return p, nil, nil
 }
 
@@ -170,7 +170,7 @@ func (s *scope) add(r *entry) {
 		r.hashes = distinct(r.hashes)
 		s.holdMixed(r)
 	}
-	l.prefill.add(r.counted())
+	l.prefill.add(r.countedTokens())
 	r.inRank = int32(len(l.held))
 	l.held = append(l.held, r)
 	s.deadlines.push(r)
@@ -195,7 +195,7 @@ func (s *scope) release(r *entry, hashes []uint64) {
 	l := &s.loads[r.slot]
 	path := s.blocks.root
 	for i, h := range hashes {
-		s.blocks.warm(hashes, i)
+		s.blocks.prefetch(hashes, i)
 		path = extend(path, h)
 		if gone, deficit := s.blocks.release(h, path, r.slot); gone {
 			l.blocks--
@@ -210,9 +210,9 @@ func (s *scope) release(r *entry, hashes []uint64) {
 func (s *scope) end(r *entry, why history.EndReason) {
 	l := &s.loads[r.slot]
 	s.release(r, r.hashes)
-	l.blocks -= r.plain + r.aged
-	l.reweigh(r.aged, r.agedDeficit, 0)
-	l.prefill.sub(r.counted())
+	l.blocks -= r.fullOutput + r.decayedOutput
+	l.reweigh(r.decayedOutput, r.outputDeficit, 0)
+	l.prefill.sub(r.countedTokens())
 	last := l.held[len(l.held)-1]
 	l.held[r.inRank], last.inRank = last, r.inRank
 	l.held[len(l.held)-1] = nil
@@ -232,8 +232,8 @@ func (s *scope) end(r *entry, why history.EndReason) {
 }
 
 func (s *scope) endPrefill(r *entry) {
-	s.loads[r.slot].prefill.sub(r.counted())
-	r.done = true
+	s.loads[r.slot].prefill.sub(r.countedTokens())
+	r.prefillDone = true
 	s.publish(r.slot)
 }
 
@@ -242,7 +242,7 @@ func (s *scope) endPrefill(r *entry) {
 func (s *scope) addOutput(r *entry, fraction *float64) {
 	l := &s.loads[r.slot]
 	l.blocks++
-	r.plain++
+	r.fullOutput++
 	if fraction != nil {
 		deficit := deficitOf(*fraction)
 		for _, h := range r.hashes {
@@ -250,9 +250,9 @@ func (s *scope) addOutput(r *entry, fraction *float64) {
 				l.reweigh(1, former, deficit)
 			}
 		}
-		l.reweigh(r.aged, r.agedDeficit, deficit)
-		l.reweigh(r.plain, 0, deficit)
-		r.aged, r.plain, r.agedDeficit = r.aged+r.plain, 0, deficit
+		l.reweigh(r.decayedOutput, r.outputDeficit, deficit)
+		l.reweigh(r.fullOutput, 0, deficit)
+		r.decayedOutput, r.fullOutput, r.outputDeficit = r.decayedOutput+r.fullOutput, 0, deficit
 	}
 	s.publish(r.slot)
 }

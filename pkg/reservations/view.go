@@ -18,8 +18,8 @@ type View struct {
 	// rank's active prompts.
 	Shared []uint32
 
-	scope *scope
-	alive []uint64 // scratch of the walk that fills Shared
+	scope    *scope
+	matching []uint64 // scratch of the walk that fills Shared
 }
 
 // Known reports whether the ledger has this rank under this slot. The rank is
@@ -45,14 +45,14 @@ func (s *scope) view(hashes []uint64) *View {
 	v.scope = s
 	v.Prefill, v.Blocks, v.Requests = s.prefill, s.active, s.requests
 	v.Shared = zeroed(v.Shared, len(s.known))
-	v.alive = zeroed(v.alive, s.blocks.words())
-	s.blocks.leading(hashes, v.alive, v.Shared)
+	v.matching = zeroed(v.matching, s.blocks.words())
+	s.blocks.leading(hashes, v.matching, v.Shared)
 	return v
 }
 
 // recycle keeps the scratch and lets go of the scope.
 func (v *View) recycle() {
-	*v = View{Shared: v.Shared, alive: v.alive}
+	*v = View{Shared: v.Shared, matching: v.matching}
 	views.Put(v)
 }
 
