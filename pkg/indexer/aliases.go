@@ -90,7 +90,7 @@ func (s *Space) findByName(name uint64, suits func(cell uint32, nd *node) bool) 
 		if cell == 0 {
 			return 0
 		}
-		if same && t.cells.name(cell) == name && suits(cell, t.node(t.cells.nodeOf(cell))) {
+		if same && t.cells.name(cell) == name && suits(cell, t.nodeAt(cell)) {
 			return cell
 		}
 	}
@@ -200,7 +200,7 @@ func (s *Space) nameOf(by holder, cell uint32) uint64 {
 	if len(a.states) == 0 {
 		return name
 	}
-	nd := t.node(t.cells.nodeOf(cell))
+	nd := t.nodeAt(cell)
 	if t.sets.has(nd.holders[by.tier()], by.slot()) {
 		return a.name(cell, by.tier(), name)
 	}
@@ -229,7 +229,7 @@ func (s *Space) setTableName(cell uint32, name uint64) {
 	if old == name {
 		return
 	}
-	for tier, h := range t.node(t.cells.nodeOf(cell)).holders {
+	for tier, h := range t.nodeAt(cell).holders {
 		t.sets.each(h, func(slot uint32) {
 			s.followTableName(holderOf(slot, Tier(tier)), cell, old, name)
 		})
@@ -417,11 +417,11 @@ func (s *Space) findByAnyName(name uint64, suits func(cell uint32, nd *node) boo
 		return 0
 	}
 	t := &s.tree
-	if suits(first.cell, t.node(t.cells.nodeOf(first.cell))) {
+	if suits(first.cell, t.nodeAt(first.cell)) {
 		return first.cell
 	}
 	for _, n := range s.byAlias.more[name] {
-		if suits(n.cell, t.node(t.cells.nodeOf(n.cell))) {
+		if suits(n.cell, t.nodeAt(n.cell)) {
 			return n.cell
 		}
 	}

@@ -261,7 +261,7 @@ func (s *Space) confirmReached(b *batch, i int, n, depth uint32, claimed bool) (
 	t := &s.tree
 	cell := b.cells[i]
 	switch {
-	case !t.node(t.cells.nodeOf(cell)).unverified:
+	case !t.nodeAt(cell).unverified:
 		return t.depthOf(cell), false // equal hashes, equal chains
 	case !claimed:
 		s.confirm(cell, depth, b.names[i:i+int(n)])
@@ -301,7 +301,7 @@ func (s *Space) mergeUnverified(b *batch) {
 	t := &s.tree
 	// Only claimed blocks are freed below: the cells of others stay good.
 	for i, cell := range b.cells {
-		if t.node(t.cells.nodeOf(cell)).unverified {
+		if t.nodeAt(cell).unverified {
 			b.cells[i] = 0
 		}
 	}
@@ -327,7 +327,7 @@ func (s *Space) findUnverified(b *batch, name uint64) uint32 {
 		return nd.unverified && nd.holders != [NumTiers]holderSet{} && t.seeds.seed(nd.seed) == b.key
 	}
 	for _, value := range [...]uint64{name ^ b.key, name} {
-		if cell := t.cellOf(value); cell != 0 && claimed(cell, t.node(t.cells.nodeOf(cell))) {
+		if cell := t.cellOf(value); cell != 0 && claimed(cell, t.nodeAt(cell)) {
 			return cell
 		}
 	}
@@ -339,7 +339,7 @@ func (s *Space) findUnverified(b *batch, name uint64) uint32 {
 func (s *Space) mergeHolders(from, to uint32) {
 	t := &s.tree
 	var holders []holder
-	for tier, h := range t.node(t.cells.nodeOf(from)).holders {
+	for tier, h := range t.nodeAt(from).holders {
 		t.sets.each(h, func(slot uint32) { holders = append(holders, holderOf(slot, Tier(tier))) })
 	}
 	var names []uint64

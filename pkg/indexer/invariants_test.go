@@ -218,7 +218,7 @@ func (s *Space) checkNicknames() error {
 func (s *Space) rings() int64 {
 	n := int64(0)
 	for i := range s.ranks {
-		n += int64(len(s.ranks[i].removed.ring)) * int64(unsafe.Sizeof(removedBlock{}))
+		n += int64(len(s.ranks[i].removed.rows)) * int64(unsafe.Sizeof(removedBlock{}))
 	}
-	return n + int64(len(s.removals.ring))*int64(unsafe.Sizeof(removal{}))
+	return n + int64(len(s.removals.rows))*int64(unsafe.Sizeof(removal{}))
 }

@@ -2,7 +2,7 @@ package indexer
 
 import "math/bits"
 
-// Removal is a block's leaving of a slot and tier: by a removal, or because
+// Removal says that a block left a slot and tier: by a removed event, or because
 // the slot, or its stream, was cleared.
 type Removal struct {
 	Slot    uint32
@@ -10,110 +10,93 @@ type Removal struct {
 	Cleared bool
 }
 
-// maxRemovalLog is how many departures an index remembers; a clear adds at most
-// maxCleared.
+// maxRemovalLog is how many removals an index remembers. One clear adds at most
+// maxClearedLog of them.
 const (
 	maxRemovalLog = 65536
 	maxClearedLog = 16384
 )
 
-// removalLog is a ring of the latest departures, for explanations.
-type removalLog struct {
-	ring []removal
-	head int // next to overwrite once the ring is full
-	n    int
-}
+// removalLog has the latest removals of all slots. It serves explanations of
+// answers (Removals) and nothing else.
+type removalLog struct{ ring[removal] }
 
 type removal struct {
-	key     uint64
+	key     uint64 // see removalKey
 	by      holder
 	cleared bool
 }
 
-func (d *removalLog) push(m *memory, e removal) {
-	if d.n == len(d.ring) && d.n < maxRemovalLog {
-		d.grow(m)
-	}
-	d.ring[d.head] = e
-	d.head = (d.head + 1) & (len(d.ring) - 1)
-	d.n = min(d.n+1, len(d.ring))
-}
-
-// grow doubles the ring, whose size is a power of two; the oldest comes first.
-func (d *removalLog) grow(m *memory) {
-	bigger := makeFlat[removal](m, max(64, 2*len(d.ring)))
-	k := copy(bigger, d.ring[d.head:])
-	copy(bigger[k:], d.ring[:d.head])
-	freeFlat(m, d.ring)
-	d.ring, d.head = bigger, d.n
-}
-
-// at returns the i-th departure, the oldest first.
-func (d *removalLog) at(i int) *removal {
-	return &d.ring[(d.head-d.n+i)&(len(d.ring)-1)]
+func (l *removalLog) add(m *memory, e removal) {
+	l.reserve(m, maxRemovalLog)
+	l.push(e)
 }
 
 // forget drops what is remembered of a slot: it may become another rank's.
-func (d *removalLog) forget(m *memory, slot uint32) {
-	var left removalLog
-	for i := range d.n {
-		if e := d.at(i); e.by.slot() != slot {
-			left.push(m, *e)
+func (l *removalLog) forget(m *memory, slot uint32) {
+	var rest removalLog
+	for i := range l.n {
+		if e := l.rows[l.position(i)]; e.by.slot() != slot {
+			rest.add(m, e)
 		}
 	}
-	freeFlat(m, d.ring)
-	*d = left
+	l.free(m)
+	*l = rest
 }
 
-// removalKey finds a block again: a value says all; of a local hash the one
-// before it and the depth go with it.
-func (s *Space) removalKey(local, before uint64, depth uint32) uint64 {
+// removalKey identifies a block after it has left the tree. In a sequence Space
+// the value alone does; a local hash is mixed with that of the block before it
+// and with its depth.
+func (s *Space) removalKey(local, previous uint64, depth uint32) uint64 {
 	if s.sequence {
 		return local
 	}
-	return local ^ bits.RotateLeft64(before, 29)*0x9e3779b97f4a7c15 ^ uint64(depth)*0xc4ceb9fe1a85ec53
+	return local ^ bits.RotateLeft64(previous, 29)*0x9e3779b97f4a7c15 ^ uint64(depth)*0xc4ceb9fe1a85ec53
 }
 
 // removalKeyAt returns the key of the at-th block of a run.
 func (s *Space) removalKeyAt(nd *node, at uint32) uint64 {
 	t := &s.tree
-	before := uint64(0)
-	if s.sequence {
-		// The value is enough.
-	} else if at > 0 {
-		before = t.cells.local(nd.off + at - 1)
-	} else if p := t.node(nd.parent); p.n > 0 {
-		before = t.cells.local(p.off + p.n - 1)
+	previous := uint64(0)
+	switch {
+	case s.sequence: // the value is enough
+	case at > 0:
+		previous = t.cells.local(nd.off + at - 1)
+	default:
+		if p := t.node(nd.parent); p.n > 0 {
+			previous = t.cells.local(p.off + p.n - 1)
+		}
 	}
-	return s.removalKey(t.cells.local(nd.off+at), before, nd.depth+at)
+	return s.removalKey(t.cells.local(nd.off+at), previous, nd.depth+at)
 }
 
-// logCleared remembers that by is being cleared of a run, up to maxCleared blocks
-// a clear.
-func (s *Space) logCleared(by holder, nd *node, told *int) {
-	for at := uint32(0); at < nd.n && *told < maxClearedLog; at++ {
-		s.removals.push(&s.mem, removal{key: s.removalKeyAt(nd, at), by: by, cleared: true})
-		*told++
+// logCleared records that a run is cleared from by. logged counts the blocks that
+// this clear has recorded, up to maxClearedLog.
+func (s *Space) logCleared(by holder, nd *node, logged *int) {
+	for at := uint32(0); at < nd.n && *logged < maxClearedLog; at++ {
+		s.removals.add(&s.mem, removal{key: s.removalKeyAt(nd, at), by: by, cleared: true})
+		*logged++
 	}
 }
 
-// Removals appends to dst the latest departure of the chain's block number at
-// from each slot and tier, as far as the index remembers: the latest 65,536 of
-// all blocks. chain is as for Follow. It looks at all that is remembered.
+// Removals appends to dst the latest removal of the chain's block number at from
+// each slot and tier, as far as the index remembers: the latest 65,536 removals of
+// all blocks. chain is as for Match. The cost is proportional to the length of the
+// log.
 func (s *Space) Removals(chain []uint64, at int, dst []Removal) []Removal {
 	if at < 0 || at >= len(chain) {
 		return dst
 	}
-	before := uint64(0)
+	previous := uint64(0)
 	if at > 0 {
-		before = chain[at-1]
+		previous = chain[at-1]
 	}
-	key := s.removalKey(chain[at], before, uint32(at))
+	key := s.removalKey(chain[at], previous, uint32(at))
 	seen := make(map[holder]bool)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for i := s.removals.n - 1; i >= 0; i-- {
-		e := s.removals.at(i)
+		e := &s.removals.rows[s.removals.position(i)]
 		if e.key != key || seen[e.by] {
 			continue
 		}
@@ -121,4 +104,49 @@ func (s *Space) Removals(chain []uint64, at int, dst []Removal) []Removal {
 		dst = append(dst, Removal{e.by.slot(), e.by.tier(), e.cleared})
 	}
 	return dst
+}
+
+// ring keeps the latest entries in flat memory that grows on demand.
+type ring[T any] struct {
+	rows []T // a power of two, or none
+	head int // position of the next entry
+	n    int // entries
+}
+
+const minRing = 64
+
+// reserve makes room for one more entry if the ring has fewer than limit, a power
+// of two. It reports whether entries have moved: the i-th, oldest first, is then
+// at position i.
+func (r *ring[T]) reserve(m *memory, limit int) (moved bool) {
+	if r.n < len(r.rows) || r.n >= limit {
+		return false
+	}
+	grown := makeFlat[T](m, min(max(minRing, 2*len(r.rows)), limit))
+	k := copy(grown, r.rows[r.head:])
+	copy(grown[k:], r.rows[:r.head])
+	freeFlat(m, r.rows)
+	r.rows, r.head = grown, r.n
+	return true
+}
+
+// push adds an entry and returns its position. In a full ring it replaces the
+// oldest entry, which is at head.
+func (r *ring[T]) push(e T) (position int) {
+	position = r.head
+	r.rows[position] = e
+	r.head = (position + 1) & (len(r.rows) - 1)
+	r.n = min(r.n+1, len(r.rows))
+	return position
+}
+
+// position returns where the i-th entry is, the oldest first.
+func (r *ring[T]) position(i int) int { return (r.head - r.n + i) & (len(r.rows) - 1) }
+
+func (r *ring[T]) full() bool { return r.n == len(r.rows) }
+
+// free gives the memory back; the ring is then empty.
+func (r *ring[T]) free(m *memory) {
+	freeFlat(m, r.rows)
+	*r = ring[T]{}
 }

@@ -3,34 +3,34 @@ package indexer
 import "slices"
 
 // Offloading connectors name blocks by the engine's hash alone, often after the
-// device has evicted them (decision K15). A rank therefore remembers what it
-// removed: the last recentFirst blocks, and recentMax from the first such event
-// on, as most engines never send one.
+// device has evicted them (decision K15). A rank therefore remembers the latest
+// blocks that it removed: maxRemoved of them, and maxRemovedByName from the first
+// such event on, as most engines never send one. Both are powers of two.
 const (
 	maxRemoved       = 4096
 	maxRemovedByName = 65536
 )
 
-// removedBlocks is a ring of removed blocks of one rank.
+// removedBlocks are the latest blocks that one rank removed.
 type removedBlocks struct {
-	ring []removedBlock
-	head int // next to overwrite once the ring is full
-	n    int
-	// byName finds the latest entry of a name; nil until the rank stores by name.
+	ring[removedBlock]
+	// byName finds the position of the latest entry of a name. It is nil until the
+	// rank first stores blocks without tokens.
 	byName map[uint64]int
-	// known: in a sequence Space, tokens led to a block in the ring.
+	// verified: in a sequence Space, the ring has blocks that are known from tokens.
 	verified bool
 }
 
-// removedBlock is a block that left. In a local Space parent is the name of the block
-// before it, or name itself at the root; in a sequence Space it is the rolling
-// hash of the block before it, if behind says that this is known, and local the
-// block's value.
+// removedBlock is what is remembered of a block. In a local Space parent is the
+// name of the block before it, or name itself if the block was the first of its
+// chain. In a sequence Space local is the block's value, and parent the sequence
+// hash of the block before it if parentKnown.
 type removedBlock struct {
-	name, parent, local     uint64
-	seed                    uint64 // block seed of local
-	depth                   uint32 // only in sequence Spaces, like what follows
-	unverified, parentKnown bool
+	name, parent, local uint64
+	seed                uint64 // block seed of local
+	depth               uint32 // only in sequence Spaces, as the next two
+	unverified          bool
+	parentKnown         bool
 }
 
 func (r *removedBlocks) limit() int {
@@ -40,72 +40,65 @@ func (r *removedBlocks) limit() int {
 	return maxRemoved
 }
 
-func (r *removedBlocks) push(m *memory, b removedBlock) {
-	if r.n == len(r.ring) && r.n < r.limit() {
-		r.grow(m)
-	}
-	if r.n == len(r.ring) && r.byName != nil {
-		if old := r.ring[r.head].name; r.byName[old] == r.head {
-			delete(r.byName, old)
-		}
-	}
-	r.ring[r.head] = b
-	if r.byName != nil {
-		r.byName[b.name] = r.head
-	}
-	r.head = (r.head + 1) % len(r.ring)
-	r.n = min(r.n+1, len(r.ring))
-}
-
-// grow makes the ring larger; the oldest entry comes first in it.
-func (r *removedBlocks) grow(m *memory) {
-	bigger := makeFlat[removedBlock](m, min(max(64, 2*len(r.ring)), r.limit()))
-	k := copy(bigger, r.ring[r.head:])
-	copy(bigger[k:], r.ring[:r.head])
-	freeFlat(m, r.ring)
-	r.ring, r.head = bigger, r.n
-	if r.byName != nil {
-		clear(r.byName)
-		for i, e := range bigger[:r.n] {
-			r.byName[e.name] = i
-		}
-	}
-}
-
-// indexByName starts to look blocks up by name.
-func (r *removedBlocks) indexByName() {
-	if r.byName != nil {
+func (r *removedBlocks) add(m *memory, b removedBlock) {
+	moved := r.reserve(m, r.limit())
+	if r.byName == nil {
+		r.push(b)
 		return
 	}
-	r.byName = make(map[uint64]int, r.n)
-	for i := range r.n { // from the oldest to the latest
-		k := i
-		if r.n == len(r.ring) {
-			k = (r.head + i) % len(r.ring)
+	if moved {
+		clear(r.byName)
+		r.fillByName()
+	}
+	if r.full() {
+		if oldest := r.rows[r.head].name; r.byName[oldest] == r.head {
+			delete(r.byName, oldest)
 		}
-		r.byName[r.ring[k].name] = k
+	}
+	r.byName[b.name] = r.push(b)
+}
+
+// indexByName makes sure that byName is in use.
+func (r *removedBlocks) indexByName() {
+	if r.byName == nil {
+		r.byName = make(map[uint64]int, r.n)
+		r.fillByName()
 	}
 }
 
+// fillByName enters all blocks, the latest of a name last.
+func (r *removedBlocks) fillByName() {
+	for i := range r.n {
+		at := r.position(i)
+		r.byName[r.rows[at].name] = at
+	}
+}
+
+// find returns the latest block that was removed under a name.
+func (r *removedBlocks) find(name uint64) (*removedBlock, bool) {
+	at, ok := r.byName[name]
+	if !ok {
+		return nil, false
+	}
+	return &r.rows[at], true
+}
+
+// clear forgets the blocks. byName stays in use if it was.
 func (r *removedBlocks) clear(m *memory) {
-	freeFlat(m, r.ring)
-	*r = removedBlocks{byName: keep(r.byName)}
-}
-
-// keep empties the table but remembers that it was in use.
-func keep(at map[uint64]int) map[uint64]int {
-	if at == nil {
-		return nil
+	r.free(m)
+	inUse := r.byName != nil
+	*r = removedBlocks{}
+	if inUse {
+		r.byName = make(map[uint64]int)
 	}
-	return make(map[uint64]int)
 }
 
-// rememberRemoved keeps what StoreByEngineHash has to know of a block that a rank is about to
-// give up.
+// rememberRemoved keeps what a later store without tokens has to know of a block
+// that a rank is about to remove.
 func (s *Space) rememberRemoved(by holder, name uint64, cell uint32) {
 	t := &s.tree
 	b := removedBlock{name: name, parent: name, local: t.cells.local(cell)}
-	nd := t.node(t.cells.nodeOf(cell))
+	nd := t.nodeAt(cell)
 	b.seed = t.seeds.seed(nd.seed)
 	if s.sequence {
 		b.depth, b.unverified = nd.depth+cell-nd.off, nd.unverified
@@ -115,26 +108,26 @@ func (s *Space) rememberRemoved(by holder, name uint64, cell uint32) {
 	}
 	r := &s.ranks[by.slot()].removed
 	r.verified = r.verified || s.sequence && !b.unverified
-	r.push(&s.mem, b)
+	r.add(&s.mem, b)
 }
 
-// StoreByEngineHash applies a stored event without tokens: blocks that the rank has
-// announced with tokens before, and holds or removed not long ago, enter the
-// tier; the others are unresolved.
+// StoreByEngineHash applies a stored event without tokens: blocks that the rank
+// has announced with tokens before, and holds or removed not long ago, enter the
+// tier. The others are unresolved.
 func (s *Space) StoreByEngineHash(slot uint32, t Tier, names []uint64) (resolved, unresolved int) {
 	for part := range slices.Chunk(names, maxHold) {
-		resolved += s.storeNamedPart(slot, t, part)
+		resolved += s.storeByEngineHashPart(slot, t, part)
 	}
 	return resolved, len(names) - resolved
 }
 
-func (s *Space) storeNamedPart(slot uint32, t Tier, names []uint64) (resolved int) {
+func (s *Space) storeByEngineHashPart(slot uint32, t Tier, names []uint64) (resolved int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.ensureSlot(slot)
 	r.removed.indexByName()
 	by := holderOf(slot, t)
-	var c recallCache
+	var c restoreCache
 	for i, name := range names {
 		if s.findInTier(by, name) != 0 {
 			resolved++
@@ -154,28 +147,30 @@ func (s *Space) storeNamedPart(slot uint32, t Tier, names []uint64) (resolved in
 	return resolved
 }
 
-// restore makes by a holder of a block that its rank gave up.
-func (s *Space) restore(by holder, name uint64, c *recallCache) bool {
+// restore makes by a holder of a block that its rank removed. It reports whether
+// the block is remembered.
+func (s *Space) restore(by holder, name uint64, c *restoreCache) bool {
 	if s.sequence {
 		return s.restoreByValue(by, name)
 	}
 	return s.restoreChain(by, name, c)
 }
 
-// recallCache is what one event has found out about blocks that the rank no longer
-// holds, so that no way to the root is followed twice.
-type recallCache struct {
-	cells map[uint64]uint32 // by name; 0: nothing leads to the root
-	// The two must be as they were: a block left the tree, or an orphan joined.
+// restoreCache has what one event has found out about blocks that the rank no
+// longer holds, so that no path to the root is followed twice.
+type restoreCache struct {
+	cells map[uint64]uint32 // by name; 0: no path leads to the root
+	// The cache is valid as long as both counters are unchanged: a block that
+	// leaves the tree or an orphan that joins it may change a path.
 	released uint64
 	orphans  int
 }
 
-// restoreChain brings a block that by's rank gave up back into the tree, with the
-// blocks above it that have left, and makes by its holder.
-func (s *Space) restoreChain(by holder, name uint64, c *recallCache) bool {
+// restoreChain restores a block in a local Space, together with the blocks above
+// it that have left the tree. Those get no holder.
+func (s *Space) restoreChain(by holder, name uint64, c *restoreCache) bool {
 	if n := s.ranks[by.slot()].orphans.len(); c.cells == nil || c.released != s.tree.cells.released || c.orphans != n {
-		*c = recallCache{make(map[uint64]uint32), s.tree.cells.released, n}
+		*c = restoreCache{make(map[uint64]uint32), s.tree.cells.released, n}
 	}
 	chain, cell, ok := s.pathUp(by.slot(), name, c)
 	if !ok {
@@ -193,7 +188,7 @@ func (s *Space) restoreChain(by holder, name uint64, c *recallCache) bool {
 		p = s.bridge(p, chain[i])
 		c.cells[chain[i].name] = s.tree.node(p.id).off + p.at - 1
 	}
-	if len(chain) == 0 { // this event has made it already
+	if len(chain) == 0 { // an earlier block of this event has bridged it
 		s.addHolder(by, position{p.id, p.at - 1}, []uint64{name})
 		return true
 	}
@@ -202,9 +197,9 @@ func (s *Space) restoreChain(by holder, name uint64, c *recallCache) bool {
 	return true
 }
 
-// pathUp follows what a rank remembers of a block up to a block in the tree, or
-// to the root (cell 0). The chain has the block first.
-func (s *Space) pathUp(slot uint32, name uint64, c *recallCache) (chain []removedBlock, cell uint32, ok bool) {
+// pathUp follows the parents that a rank remembers of a block, up to a block in
+// the tree or to the root (cell 0). The chain starts with the block itself.
+func (s *Space) pathUp(slot uint32, name uint64, c *restoreCache) (chain []removedBlock, cell uint32, ok bool) {
 	r := &s.ranks[slot].removed
 	for next := name; ; {
 		if cell, known := c.cells[next]; known {
@@ -213,12 +208,11 @@ func (s *Space) pathUp(slot uint32, name uint64, c *recallCache) (chain []remove
 		if cell = s.findInAnyTier(slot, next); cell != 0 {
 			return chain, cell, true
 		}
-		i, known := r.byName[next]
-		if !known || len(chain) == r.n {
+		b, known := r.find(next)
+		if !known || len(chain) == r.n { // or the parents are a circle
 			return chain, 0, false
 		}
-		b := r.ring[i]
-		chain = append(chain, b)
+		chain = append(chain, *b)
 		if b.parent == next {
 			return chain, 0, true
 		}
@@ -226,8 +220,8 @@ func (s *Space) pathUp(slot uint32, name uint64, c *recallCache) (chain []remove
 	}
 }
 
-// bridge goes from p to a block below it, which it makes without owners if it
-// is not there.
+// bridge returns the position after the block that follows p. If the block is not
+// in the tree, it is added without holders.
 func (s *Space) bridge(p position, b removedBlock) position {
 	t := &s.tree
 	local, names := []uint64{b.local}, []uint64{b.name}
@@ -251,12 +245,12 @@ func (s *Space) bridge(p position, b removedBlock) position {
 	return position{id, 1}
 }
 
-// restoreBatch asks what a slot remembers of blocks that it removed, before it
-// claims them: a store that moves a block to another medium says first that it
-// left the one that it was in, and nobody else may hold it. What was known from
-// tokens comes back as what it was. It returns how many blocks of the batch,
-// which was located, that were, and how many of them are newly held; where there
-// were any, the values of the batch and the tree have changed.
+// restoreBatch restores the blocks of a located batch that are unknown or
+// unverified, but that the slot removed when they were known from tokens: a store
+// that moves a block to another medium comes after the removal from the first
+// one, and no other rank may hold the block. found counts these blocks, stored
+// those that the holder did not hold. If found > 0, the values of the batch and
+// the tree have changed.
 func (s *Space) restoreBatch(b *batch) (found, stored int) {
 	r := &s.ranks[b.by.slot()].removed
 	if !r.verified {
@@ -265,62 +259,61 @@ func (s *Space) restoreBatch(b *batch) (found, stored int) {
 	t := &s.tree
 	b.remembered = b.remembered[:0]
 	for i, cell := range b.cells {
-		if cell != 0 && !t.node(t.cells.nodeOf(cell)).unverified {
+		if cell != 0 && !t.nodeAt(cell).unverified {
 			continue
 		}
 		r.indexByName()
-		if at, ok := r.byName[b.names[i]]; ok && !r.ring[at].unverified && r.ring[at].seed == b.key {
+		if old, ok := r.find(b.names[i]); ok && !old.unverified && old.seed == b.key {
 			b.remembered = append(b.remembered, i)
 		}
 	}
 	for _, i := range b.remembered {
-		gone := r.ring[r.byName[b.names[i]]]
-		stored += s.restoreBlock(b.by, b.names[i], b.engineHashes[i], gone)
-		b.values[i] = gone.local
+		old, _ := r.find(b.names[i]) // found above; restoring removes nothing
+		stored += s.restoreBlock(b.by, b.names[i], b.engineHashes[i], *old)
+		b.values[i] = old.local
 	}
 	return len(b.remembered), stored
 }
 
-// restoreByValue is recall for sequence Spaces.
+// restoreByValue restores a block in a sequence Space.
 func (s *Space) restoreByValue(by holder, name uint64) bool {
-	r := &s.ranks[by.slot()].removed
-	at, ok := r.byName[name]
+	b, ok := s.ranks[by.slot()].removed.find(name)
 	if ok {
-		s.restoreBlock(by, name, name, r.ring[at])
+		s.restoreBlock(by, name, name, *b)
 	}
 	return ok
 }
 
-// restoreBlock makes by a holder, under a name, of a block that its rank gave up, and
-// returns 1 if it was none. title is an engine's name of the block, for the
-// table.
-func (s *Space) restoreBlock(by holder, name, title uint64, gone removedBlock) int {
+// restoreBlock makes by a holder of a remembered block under a name, and returns
+// 1 if by did not hold it, else 0. tableName is an engine hash of the block: its
+// name in the table if the block has to be added.
+func (s *Space) restoreBlock(by holder, name, tableName uint64, old removedBlock) int {
 	t := &s.tree
-	if old := s.findInTier(by, name); old != 0 && t.cells.local(old) != gone.local {
-		s.removeName(by, name, old)
+	if cell := s.findInTier(by, name); cell != 0 && t.cells.local(cell) != old.local {
+		s.removeName(by, name, cell)
 	}
 	blocks := &s.ranks[by.slot()].blocks[by.tier()]
 	before := *blocks
-	if cell := t.cellOf(gone.local); cell != 0 {
-		if t.node(t.cells.nodeOf(cell)).unverified && !gone.unverified {
-			s.confirm(cell, gone.depth, []uint64{title})
+	if cell := t.cellOf(old.local); cell != 0 {
+		if t.nodeAt(cell).unverified && !old.unverified {
+			s.confirm(cell, old.depth, []uint64{tableName})
 		}
 		s.holdCell(by, cell, name)
 		return *blocks - before
 	}
 	t.ensureRoot()
 	var p position
-	if gone.parentKnown {
-		if up := t.cellOf(gone.parent ^ gone.seed); up != 0 {
+	if old.parentKnown {
+		if up := t.cellOf(old.parent ^ old.seed); up != 0 {
 			p = s.positionAfter(up)
 		}
 	}
 	b := newBatch(by, []uint64{name})
 	defer b.done()
-	b.key, b.hashOnly, b.engineNamed, b.engineHashes = gone.seed, true, true, []uint64{title}
-	b.values, b.cells = append(b.values, gone.local), append(b.cells, 0)
-	seed := t.seeds.take(gone.seed)
-	s.addLeaf(b, 0, p, seed, gone.depth, gone.unverified)
+	b.key, b.hashOnly, b.engineNamed, b.engineHashes = old.seed, true, true, []uint64{tableName}
+	b.values, b.cells = append(b.values, old.local), append(b.cells, 0)
+	seed := t.seeds.take(old.seed)
+	s.addLeaf(b, 0, p, seed, old.depth, old.unverified)
 	t.seeds.release(seed)
 	return *blocks - before
 }

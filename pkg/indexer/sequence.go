@@ -62,7 +62,7 @@ func (t *tree) step(p position, local uint64) (position, bool) {
 
 // rollingHash returns the rolling hash of a block.
 func (t *tree) rollingHash(cell uint32) uint64 {
-	return t.cells.local(cell) ^ t.seeds.seed(t.node(t.cells.nodeOf(cell)).seed)
+	return t.cells.local(cell) ^ t.seeds.seed(t.nodeAt(cell).seed)
 }
 
 // previousHash returns the rolling hash of the block before a block. It is false
@@ -76,7 +76,7 @@ func (t *tree) previousHash(cell uint32) (rolling uint64, known bool) {
 }
 
 func (t *tree) depthOf(cell uint32) uint32 {
-	nd := t.node(t.cells.nodeOf(cell))
+	nd := t.nodeAt(cell)
 	return nd.depth + cell - nd.off
 }
 
@@ -87,7 +87,7 @@ func (s *Space) hasLocalHash(cell uint32, local, key uint64, keyKnown bool) bool
 	if !s.sequence {
 		return t.cells.local(cell) == local
 	}
-	seed := t.seeds.seed(t.node(t.cells.nodeOf(cell)).seed)
+	seed := t.seeds.seed(t.nodeAt(cell).seed)
 	if keyKnown && key != seed {
 		return false
 	}
@@ -239,7 +239,7 @@ func (s *Space) countKnown(b *batch, ev *SequenceStore, out *SequenceOutcome) {
 	t := &s.tree
 	for i, cell := range b.cells {
 		switch {
-		case cell == 0 || t.node(t.cells.nodeOf(cell)).unverified:
+		case cell == 0 || t.nodeAt(cell).unverified:
 			out.Unverified++
 		case t.cells.local(cell) == ev.Hashes[i]^ev.Seed:
 			out.Confirmed++

@@ -198,7 +198,7 @@ func (s *Space) ParentSeed(slot uint32, parent uint64) (uint64, bool) {
 	if cell == 0 {
 		return hashing.Seed, false
 	}
-	return s.tree.seeds.seed(s.tree.node(s.tree.cells.nodeOf(cell)).seed), true
+	return s.tree.seeds.seed(s.tree.nodeAt(cell).seed), true
 }
 
 // HasSeed tells whether a block seed (the key of a namespace) is in use: by a

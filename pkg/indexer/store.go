@@ -319,7 +319,7 @@ func (s *Space) addHolder(by holder, p position, names []uint64) position {
 }
 
 func (s *Space) holds(by holder, cell uint32) bool {
-	nd := s.tree.node(s.tree.cells.nodeOf(cell))
+	nd := s.tree.nodeAt(cell)
 	return s.tree.sets.has(nd.holders[by.tier()], by.slot())
 }
 
@@ -370,7 +370,7 @@ func (s *Space) removeHolder(by holder, cell uint32) {
 	id := t.cells.nodeOf(cell)
 	nd := t.node(id)
 	at := cell - nd.off
-	s.removals.push(&s.mem, removal{key: s.removalKeyAt(nd, at), by: by})
+	s.removals.add(&s.mem, removal{key: s.removalKeyAt(nd, at), by: by})
 	mine := [NumTiers]holderSet{}
 	mine[by.tier()] = onlyHolder(by.slot())
 	if nd.n > 1 && at == nd.n-1 && nd.first == 0 && nd.holders == mine {

@@ -51,6 +51,9 @@ type tree struct {
 
 func (t *tree) node(id uint32) *node { return &t.pages[id>>pageBits][id&(pageNodes-1)] }
 
+// nodeAt returns the node whose run the cell is part of.
+func (t *tree) nodeAt(cell uint32) *node { return t.node(t.cells.nodeOf(cell)) }
+
 func (t *tree) newNode() uint32 {
 	var id uint32
 	if l := len(t.free); l > 0 {
@@ -382,7 +385,7 @@ func (t *tree) fill(off uint32, locals, names []uint64) {
 
 // parentCell returns the cell of a block's parent, or false at the root.
 func (t *tree) parentCell(cell uint32) (uint32, bool) {
-	nd := t.node(t.cells.nodeOf(cell))
+	nd := t.nodeAt(cell)
 	if cell > nd.off {
 		return cell - 1, true
 	}
