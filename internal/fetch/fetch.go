@@ -1,5 +1,5 @@
-// Package fetch reads from other replicas over HTTP: answers of any length,
-// that end early only when nothing more comes.
+// Package fetch reads from other replicas over HTTP: answers of any length, which
+// end early only if the other side stops sending.
 package fetch
 
 import (
@@ -27,7 +27,7 @@ const (
 	maxRedirects = 3
 )
 
-// ErrIdle says that the other side sent nothing for the client's idle time.
+// ErrIdle means that the other side sent nothing for the client's idle time.
 var ErrIdle = errors.New("nothing received in time")
 
 // StatusError is an answer that is not 2xx.
@@ -80,7 +80,7 @@ func sameHost(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Close gives up the connections that are not in use.
+// Close closes the idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Get returns the body of a 2xx answer; any other is a *StatusError. Reads fail
@@ -94,7 +94,7 @@ func (c *Client) Get(ctx context.Context, url string) (io.ReadCloser, error) {
 	return resp.Body, nil
 }
 
-// GetDump is Get, and tells whether the other side said that it is recovering.
+// GetDump is Get, and reports whether the other side is still recovering itself.
 func (c *Client) GetDump(ctx context.Context, url string) (body io.ReadCloser, recovering bool, err error) {
 	resp, err := c.get(ctx, url)
 	if err != nil {
@@ -126,10 +126,67 @@ func (c *Client) get(ctx context.Context, url string) (*http.Response, error) {
 	return resp, nil
 }
 
-// refusal closes the answer.
+// refusal returns the error of an answer that is not 2xx, and closes the answer.
 func refusal(url string, resp *http.Response) error {
-	defer func() { _ = resp.Body.Close() }() // nobody reads on
-	// What cannot be read is missing in the excerpt; the status is known.
+	defer func() { _ = resp.Body.Close() }() // nothing more is read
+	// A failed read only shortens the excerpt; the status is known.
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, excerptBytes))
 	return &StatusError{URL: url, Code: resp.StatusCode, Excerpt: strings.ToValidUTF8(string(text), "?")}
+}
+
+// watch cancels a request when the other side takes longer than the idle time. It is
+// stopped while the caller works on what it has read.
+type watch struct {
+	cancel context.CancelCauseFunc
+	cause  func() error // why the request was cut off, nil if it was not
+	idle   time.Duration
+	timer  *time.Timer
+}
+
+// newWatch returns a stopped watch and the context of the request.
+func newWatch(parent context.Context, idle time.Duration) (context.Context, *watch) {
+	ctx, cancel := context.WithCancelCause(parent)
+	w := &watch{cancel: cancel, cause: func() error { return context.Cause(ctx) }, idle: idle}
+	w.timer = time.AfterFunc(idle, func() { cancel(ErrIdle) })
+	w.timer.Stop()
+	return ctx, w
+}
+
+func (w *watch) start() { w.timer.Reset(w.idle) }
+func (w *watch) stop()  { w.timer.Stop() }
+
+// end cancels the request.
+func (w *watch) end() {
+	w.stop()
+	w.cancel(context.Canceled)
+}
+
+// explain adds the reason why a request was cancelled, if err does not have it.
+func (w *watch) explain(err error) error {
+	cause := w.cause()
+	if cause == nil || errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", cause, err)
+}
+
+// body is the body of an answer whose reads are timed.
+type body struct {
+	io.ReadCloser
+	watch *watch
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	b.watch.start()
+	n, err := b.ReadCloser.Read(p)
+	b.watch.stop()
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("fetch: %w", b.watch.explain(err))
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	b.watch.end()
+	return b.ReadCloser.Close()
 }

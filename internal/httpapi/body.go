@@ -19,7 +19,7 @@ const (
 	// maxBody is the longest request body of the selection service in bytes,
 	// inclusive (dynamo-kv-router 1.3.1: REQUEST_BODY_LIMIT_BYTES).
 	maxBody = 8 << 20
-	// firstAlloc bounds what a Content-Length alone can make us allocate.
+	// firstAlloc bounds the memory that is allocated for a Content-Length alone.
 	firstAlloc = 64 << 10
 	// maxPooled is the most memory that an idle exchange may keep.
 	maxPooled = 1 << 20
@@ -33,7 +33,7 @@ type body[T any] struct {
 	reset          func(*T)     // empties a T and sets its defaults; may keep its slices
 	size           func(*T) int // bytes that an empty T still holds
 	limit          int          // bytes of the longest text, inclusive
-	anyContentType bool         // no content type is asked for
+	anyContentType bool         // the Content-Type is not checked
 	pool           sync.Pool    // of *exchange[T]
 }
 
@@ -45,8 +45,8 @@ type exchange[T any] struct {
 	req  T
 }
 
-// newBody describes bodies of the given shape. A nil reset zeroes the T, a nil
-// size says that it holds nothing.
+// newBody describes bodies of the given shape. A nil reset zeroes the T; a nil size
+// means that an empty T holds no memory.
 func newBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int) *body[T] {
 	if reset == nil {
 		reset = func(t *T) {
@@ -66,7 +66,7 @@ func newBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int
 	return b
 }
 
-// release gives x back. Nothing may refer to its buffers any more.
+// release returns x to the pool. Nothing may refer to its buffers any more.
 func (b *body[T]) release(x *exchange[T]) {
 	b.reset(&x.req)
 	x.scan.Reset(nil)
@@ -105,11 +105,11 @@ func withBody[T any](a api, b *body[T], use func(c *gin.Context, req *T, out []b
 		if err != nil {
 			x.out = a.fail(c, x.out[:0], err)
 		}
-		b.release(x) // not deferred: after a panic nobody knows who refers to x
+		b.release(x) // not deferred: after a panic something may still refer to x
 	}
 }
 
-// isJSON tells whether the content type is application/json or has the suffix
+// isJSON reports whether the content type is application/json or has the suffix
 // +json, with any parameters.
 func isJSON(h http.Header) bool {
 	t := h.Get("Content-Type")
@@ -133,8 +133,8 @@ func readBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]
 		return buf[:0], errBodyTooLarge
 	}
 	// A client that stops in the middle must not hold the buffer for ever. The
-	// limit ends with the body: the answer may take long. Only tests have
-	// writers without deadlines.
+	// deadline ends with the body: the answer may take long. Errors are ignored:
+	// only writers of tests have no deadlines.
 	deadline := http.NewResponseController(w)
 	_ = deadline.SetReadDeadline(time.Now().Add(bodyTimeout))
 	// One byte more than needed lets the read that meets the end fit.
@@ -158,11 +158,27 @@ func readBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]
 	}
 }
 
-// isDisconnect tells the end of a connection from a body that is malformed or late.
+// isDisconnect reports whether a read failed because the connection ended, and not
+// because the body is malformed or late.
 func isDisconnect(err error) bool {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return true
 	}
 	broken, ok := errors.AsType[*net.OpError](err)
 	return ok && !broken.Timeout()
+}
+
+// required describes a member that has to be there.
+func required[T, V any](name string, of func(*T) *V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
+	return jsonscan.Field[T]{Name: name, Required: true, Read: jsonscan.Set(of, read)}
+}
+
+// field describes a member that may be left out; null means the same.
+func field[T, V any](name string, of func(*T) *V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
+	return jsonscan.Field[T]{Name: name, Read: jsonscan.OrNull(of, read)}
+}
+
+// optional is field for a pointer, which stays nil without the member.
+func optional[T, V any](name string, of func(*T) **V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
+	return jsonscan.Field[T]{Name: name, Read: jsonscan.Optional(of, read)}
 }

@@ -13,10 +13,10 @@ import (
 
 // thresholder keeps the thresholds above which a worker is busy, by model.
 type thresholder interface {
-	// BusyThresholds lists by model: those with at least one worker.
+	// BusyThresholds lists the models with at least one worker, by name.
 	BusyThresholds() []service.ModelThresholds
-	// SetBusyThreshold sets what is given, leaves the others and returns all of
-	// the model's; with nothing given it reads them, also of an unknown model.
+	// SetBusyThreshold sets the thresholds that are given, keeps the others and returns
+	// all of the model. With none given it only reads, also for an unknown model.
 	SetBusyThreshold(model string, set overload.Thresholds) (service.ModelThresholds, error)
 	// ClearBusyThreshold unsets one threshold, or all three if which is nil, and
 	// returns what is left (decision B1).
@@ -82,19 +82,15 @@ func appendThresholds(out []byte, t service.ModelThresholds) []byte {
 	return append(out, '}')
 }
 
-// busyBody is the body of POST /busy_threshold; null leaves a threshold.
+// busyBody is the body of POST /busy_threshold; null keeps a threshold.
 type busyBody struct {
 	model string
 	set   overload.Thresholds
 }
 
 var busyShape = jsonscan.NewObject(
-	jsonscan.Field[busyBody]{Name: "model", Required: true, Read: jsonscan.Set(
-		func(b *busyBody) *string { return &b.model }, (*jsonscan.Scanner).String)},
-	jsonscan.Field[busyBody]{Name: overload.DecodeBlocks.String(), Read: jsonscan.Optional(
-		func(b *busyBody) **float64 { return &b.set.DecodeBlocks }, (*jsonscan.Scanner).Float64)},
-	jsonscan.Field[busyBody]{Name: overload.PrefillTokens.String(), Read: jsonscan.Optional(
-		func(b *busyBody) **uint64 { return &b.set.PrefillTokens }, (*jsonscan.Scanner).Uint64)},
-	jsonscan.Field[busyBody]{Name: overload.PrefillFraction.String(), Read: jsonscan.Optional(
-		func(b *busyBody) **float64 { return &b.set.PrefillFraction }, (*jsonscan.Scanner).Float64)},
+	required("model", func(b *busyBody) *string { return &b.model }, (*jsonscan.Scanner).String),
+	optional(overload.DecodeBlocks.String(), func(b *busyBody) **float64 { return &b.set.DecodeBlocks }, (*jsonscan.Scanner).Float64),
+	optional(overload.PrefillTokens.String(), func(b *busyBody) **uint64 { return &b.set.PrefillTokens }, (*jsonscan.Scanner).Uint64),
+	optional(overload.PrefillFraction.String(), func(b *busyBody) **float64 { return &b.set.PrefillFraction }, (*jsonscan.Scanner).Float64),
 )

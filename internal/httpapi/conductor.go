@@ -14,8 +14,8 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// ConductorAPI is what the routes of the Conductor contract need. Requests are
-// lent for the time of the call.
+// ConductorAPI is what the routes of the Conductor contract need. It must not keep
+// requests after the call.
 type ConductorAPI interface {
 	// Register does nothing if the same registration is in force.
 	Register(reg conductor.Registration) error
@@ -25,7 +25,7 @@ type ConductorAPI interface {
 	Query(req *conductor.Question, a *conductor.Answer) error
 	// Services lists in the order of registration.
 	Services() []conductorapi.Service
-	// SelectionWorkers counts the workers that answers show beside the instances.
+	// SelectionWorkers counts the selection service's workers, which answers include.
 	SelectionWorkers() uint64
 	// Diagnose looks at the first maxBlocks blocks of a prompt.
 	Diagnose(req *conductor.Question, maxBlocks int) (*conductor.Diagnosis, error)
@@ -148,7 +148,7 @@ func readRange(s *jsonscan.Scanner, low, high uint32) uint32 {
 	return n
 }
 
-// bodyFault is a body with a fault that its shape does not tell.
+// bodyFault is a fault of a body that its shape alone does not show.
 func bodyFault(reason, field, text string) error {
 	return &requestError{status: http.StatusBadRequest, text: text, reason: reason, field: field}
 }
@@ -232,13 +232,13 @@ var unregisterShape = jsonscan.NewObject(
 	optional("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*jsonscan.Scanner).Uint64),
 )
 
-// queryBody is the body of /query, /query_by_hash and /diagnose, with room
-// for the answer to the former two.
+// queryBody is the body of /query, /query_by_hash and /diagnose, with room for the
+// answer of the former two.
 type queryBody struct {
 	req       conductor.Question
 	loraID    int64
 	hasLoRAID bool
-	// Which of the lists came; all hashes go to req.
+	// Which of the lists were given; all hashes go to req.
 	hasTokens, hasSequence, hasAlias bool
 
 	maxBlocks int
@@ -266,14 +266,14 @@ func resetQuery(b *queryBody) {
 func querySize(b *queryBody) int {
 	size := 4*cap(b.req.Tokens) + 8*cap(b.req.Hashes)
 	rows := b.answer.Instances
-	for _, row := range rows[:cap(rows)] { // all that former answers have filled
+	for _, row := range rows[:cap(rows)] { // rows that former answers have filled
 		size += 72 + 8*cap(row.Media) + 16*cap(row.Ranks)
 	}
 	return size
 }
 
-// resolve checks and applies what only several members together say. A body
-// without any list lacks the wanted one.
+// resolve checks and applies the members that depend on each other. A body without
+// any list lacks the wanted one.
 func (b *queryBody) resolve(wanted string) error {
 	switch {
 	case b.hasLoRAID && b.req.LoRA != "":
@@ -296,7 +296,7 @@ func (b *queryBody) resolve(wanted string) error {
 	return nil
 }
 
-// queryFields are the members that all questions have.
+// queryFields are the members that all queries have.
 func queryFields(further ...jsonscan.Field[queryBody]) []jsonscan.Field[queryBody] {
 	return append([]jsonscan.Field[queryBody]{
 		required("model", func(b *queryBody) *string { return &b.req.Model }, readName),

@@ -12,8 +12,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// diagnoser tells why a prompt does not match on the selection service's
-// workers. The request is lent for the time of the call.
+// diagnoser explains why a prompt does not match on the selection service's
+// workers. It must not keep the request after the call.
 type diagnoser interface {
 	// Diagnose looks at the first maxBlocks blocks of the prompt.
 	Diagnose(req *conductorapi.DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error)
@@ -28,7 +28,7 @@ func (r diagnoseRoutes) diagnose(_ *gin.Context, b *diagnoseBody, out []byte) (i
 	if !b.hasTokens && !b.hasHashes {
 		return 0, nil, errNoPrompt
 	}
-	b.req.ByHash = !b.hasTokens // as for a selection: tokens go before hashes
+	b.req.ByHash = !b.hasTokens // as for a selection, tokens override hashes
 	d, err := r.svc.Diagnose(&b.req, b.maxBlocks)
 	if err != nil {
 		return 0, nil, err

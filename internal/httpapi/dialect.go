@@ -16,15 +16,14 @@ const (
 	dialect16 = dialect(contract.V16)
 )
 
-// dialects are those that have a prefix of their own on every listener that
-// speaks them.
+// dialects are those with their own prefix, on every listener that speaks them.
 var dialects = []dialect{dialect13, dialect16}
 
-// prefix is where the dialect's routes are, whichever the unprefixed ones speak.
+// prefix is where the dialect's routes are, whatever the unprefixed ones speak.
 func (d dialect) prefix() string { return "/v" + contract.Version(d).String() }
 
-// tenantKey is the dialect's name of what a scope has beside the model; the other
-// one's is understood too (decision E1).
+// tenantKey is the dialect's name of the tenant of a scope; the other dialect's name is
+// read, too (decision E1).
 func (d dialect) tenantKey() string {
 	if d == dialect16 {
 		return "routing_group"
@@ -32,7 +31,7 @@ func (d dialect) tenantKey() string {
 	return "tenant_id"
 }
 
-// reservationKey is the dialect's name of a booking's id in bodies and answers.
+// reservationKey is the dialect's name of a reservation's id in bodies and answers.
 func (d dialect) reservationKey() string {
 	if d == dialect16 {
 		return "selection_id"
@@ -53,8 +52,7 @@ func (d dialect) appendScope(out []byte, scope catalog.Scope) []byte {
 	return appendStringField(out, d.tenantKey(), scope.Tenant)
 }
 
-// scopeFields are the members that name a scope; they keep their value where they
-// are left out.
+// scopeFields are the members that name a scope; one that is left out keeps its value.
 func scopeFields[T any](d dialect, scope func(*T) *catalog.Scope) []jsonscan.Field[T] {
 	return []jsonscan.Field[T]{
 		{Name: "model_name", Read: jsonscan.Set(func(t *T) *string { return &scope(t).Model }, (*jsonscan.Scanner).String)},
@@ -62,13 +60,12 @@ func scopeFields[T any](d dialect, scope func(*T) *catalog.Scope) []jsonscan.Fie
 	}
 }
 
-// tenantField is the member that names what a scope has beside the model.
+// tenantField is the member that names the tenant of a scope.
 func tenantField[T any](d dialect, scope func(*T) *catalog.Scope) jsonscan.Field[T] {
 	return aliased(d.tenantKey(), d.other().tenantKey(), func(t *T) *string { return &scope(t).Tenant })
 }
 
-// aliased describes a string that goes by two names. Both may come, if they say
-// the same.
+// aliased describes a string that has two names. Both may come if they are equal.
 func aliased[T any](name, alias string, field func(*T) *string) jsonscan.Field[T] {
 	return jsonscan.Field[T]{
 		Name: name, Read: jsonscan.Set(field, (*jsonscan.Scanner).String),
@@ -76,7 +73,7 @@ func aliased[T any](name, alias string, field func(*T) *string) jsonscan.Field[T
 	}
 }
 
-// aliasedOrNull is aliased where null means the same as absence.
+// aliasedOrNull is aliased for a member whose null means the same as its absence.
 func aliasedOrNull[T any](name, alias string, field func(*T) **string) jsonscan.Field[T] {
 	read := jsonscan.Optional(field, (*jsonscan.Scanner).String)
 	return jsonscan.Field[T]{Name: name, Read: read, Alias: alias, Again: func(s *jsonscan.Scanner, t *T) {
@@ -89,24 +86,9 @@ func aliasedOrNull[T any](name, alias string, field func(*T) **string) jsonscan.
 	}}
 }
 
-// sameString reads a string that has to be want.
+// sameString reads a string and fails if it is not want.
 func sameString(s *jsonscan.Scanner, want, name, alias string) {
 	if got := s.Text(); s.Err() == nil && string(got) != want {
 		s.Fail("`" + name + "` and `" + alias + "` differ")
 	}
-}
-
-// required describes a member that has to be there, may the one that need not; there
-// null means the same as absence.
-func required[T, V any](name string, field func(*T) *V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
-	return jsonscan.Field[T]{Name: name, Required: true, Read: jsonscan.Set(field, read)}
-}
-
-func field[T, V any](name string, field func(*T) *V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
-	return jsonscan.Field[T]{Name: name, Read: jsonscan.OrNull(field, read)}
-}
-
-// optional is may for a field that is a pointer.
-func optional[T, V any](name string, field func(*T) **V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
-	return jsonscan.Field[T]{Name: name, Read: jsonscan.Optional(field, read)}
 }

@@ -16,15 +16,15 @@ import (
 // contract and in large chunks.
 type dumper interface {
 	Dump(ctx context.Context, w io.Writer, form contract.Version) error
-	// Recovering tells that the index is still being filled from a peer's dump.
+	// Recovering reports whether the index is still being filled from a peer's dump.
 	Recovering() bool
 }
 
 // chunkStall is how long a client may leave a chunk of an answer unread.
 const chunkStall = time.Minute
 
-// chunkWriter gives every chunk a deadline of its own: a dump as a whole may
-// take long, but must not wait for a client that has stopped reading.
+// chunkWriter gives each chunk its own deadline: a dump may take long, but must not
+// wait for a client that has stopped reading.
 type chunkWriter struct {
 	http.ResponseWriter
 	conn *http.ResponseController
@@ -42,7 +42,7 @@ type dumpRoutes struct {
 
 // dump streams: an index has millions of blocks.
 func (r dumpRoutes) dump(c *gin.Context) {
-	if r.svc.Recovering() { // asked before: what comes meanwhile may still be missing
+	if r.svc.Recovering() { // asked before the dump: it may lack what comes during it
 		c.Header(recovery.RecoveringHeader, "true")
 	}
 	if c.Request.Method == http.MethodHead {
@@ -55,8 +55,8 @@ func (r dumpRoutes) dump(c *gin.Context) {
 	})
 }
 
-// stream answers with what write writes, chunk by chunk. Only a fault before the
-// first chunk still gets an error answer.
+// stream answers with the output of write, chunk by chunk. Only an error before the
+// first chunk can still become an error answer.
 func (a api) stream(c *gin.Context, write func(context.Context, io.Writer) error) {
 	c.Writer.Header()["Content-Type"] = contentJSON
 	w := chunkWriter{c.Writer, http.NewResponseController(c.Writer)}

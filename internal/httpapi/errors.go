@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/jsonscan"
 )
 
-// requestError is a request that never reaches the service.
+// requestError refuses a request before it reaches the service.
 type requestError struct {
 	status int
 	text   string
@@ -47,7 +47,7 @@ var (
 	}
 )
 
-// errClientGone is for the log and the counters: nobody is left to read it.
+// errClientGone is for the log and the counters: its client does not read it.
 var errClientGone = &requestError{status: statusClientGone, text: "request cancelled", reason: reasonCancelled}
 
 const (
@@ -55,7 +55,7 @@ const (
 	shapePrefix  = "Failed to deserialize the JSON body into the target type: "
 )
 
-// problem is what an error is to a client.
+// problem is an error as a client sees it.
 type problem struct {
 	status        int
 	text          string
@@ -65,10 +65,10 @@ type problem struct {
 	shape         bool   // a body of the wrong shape
 }
 
-// internalProblem stands for causes that are none of the client's business.
+// internalProblem stands for causes that clients are not told.
 var internalProblem = problem{status: http.StatusInternalServerError, text: "internal error", reason: reasonInternal}
 
-// problemOf tells what an error is to a client that speaks a dialect.
+// problemOf returns an error as a client of the dialect sees it.
 func problemOf(err error, d dialect) problem {
 	var (
 		request *requestError
@@ -97,8 +97,8 @@ func problemOf(err error, d dialect) problem {
 	return internalProblem
 }
 
-// shapeReason tells a missing member from a wrong one; a body that is no object
-// has neither.
+// shapeReason distinguishes a missing member from a wrong one; a body that is no
+// object has neither.
 func shapeReason(fault *jsonscan.Error) string {
 	switch {
 	case fault.Missing:
@@ -109,8 +109,8 @@ func shapeReason(fault *jsonscan.Error) string {
 	return reasonInvalidField
 }
 
-// statusOf gives the status of a kind in a dialect, and its reason where the error
-// has none.
+// statusOf returns the status of a kind in a dialect, and the reason of an error that
+// has none of its own.
 func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 	switch k {
 	case contract.BadRequest:
@@ -164,7 +164,7 @@ func renderSelection(out []byte, p problem) (int, []byte) {
 			out = append(appendKey(out, "details"), d...)
 		}
 	}
-	if p.message != "" { // by these members clients tell an overload from other refusals
+	if p.message != "" { // clients recognise an overload by these members
 		out = appendStringField(out, "message", p.message)
 		out = appendStringField(out, "type", "service_unavailable")
 		out = appendUintField(out, "code", uint32(p.status))
@@ -172,8 +172,8 @@ func renderSelection(out []byte, p problem) (int, []byte) {
 	return p.status, append(out, '}')
 }
 
-// renderConductor is for the Conductor contract, where all faults of a body are
-// 400 and say what is wrong with which field (decision C3).
+// renderConductor is for the Conductor contract, where all faults of a body are 400
+// and name the field and the reason (decision C3).
 func renderConductor(out []byte, p problem) (int, []byte) {
 	if p.shape {
 		p.status = http.StatusBadRequest

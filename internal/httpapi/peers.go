@@ -12,23 +12,23 @@ import (
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
-// peerSet is the set of replicas that bookings are shared with.
+// peerSet is the set of replicas that share their reservations.
 type peerSet interface {
 	// Peers lists the endpoints, sorted.
 	Peers() []string
-	// RegisterPeer says whether the peer is new.
+	// RegisterPeer reports whether the peer is new.
 	RegisterPeer(endpoint string) (bool, error)
 	DeregisterPeer(endpoint string) error
 }
 
-// snapshotSource gives other replicas the live bookings.
+// snapshotSource gives other replicas the live reservations.
 type snapshotSource interface {
-	// WriteSnapshot writes one page as JSON: at most limit bookings, 0 for as many
-	// as is usual, after the cursor of the page before, empty for the first one.
+	// WriteSnapshot writes one page as JSON: at most limit reservations (0: the
+	// default), after the cursor of the page before, empty for the first one.
 	WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error
 }
 
-// replicaService is what replicas talk to.
+// replicaService is what the replicas' routes need.
 type replicaService interface {
 	peerSet
 	snapshotSource
@@ -63,10 +63,7 @@ var peerShape = newPeerShape("endpoint")
 
 // newPeerShape is the body of a peer under one of the contracts' names for it.
 func newPeerShape(member string) *jsonscan.Object[peerBody] {
-	return jsonscan.NewObject(
-		jsonscan.Field[peerBody]{Name: member, Required: true, Read: jsonscan.Set(
-			func(b *peerBody) *string { return &b.endpoint }, (*jsonscan.Scanner).String)},
-	)
+	return jsonscan.NewObject(required(member, func(b *peerBody) *string { return &b.endpoint }, (*jsonscan.Scanner).String))
 }
 
 type snapshotRoutes struct {
@@ -112,7 +109,7 @@ func snapshotQuery(r *http.Request) (after string, limit int, err error) {
 
 var errSnapshotLimit = badRequest(queryPrefix + "limit: expected an integer from 1 to " + strconv.Itoa(replicasync.MaxPage))
 
-// addReplicaRoutes registers what replicas ask of each other.
+// addReplicaRoutes registers the routes that replicas call.
 func addReplicaRoutes(r gin.IRoutes, a api, svc replicaService) {
 	peers := peerRoutes{svc}
 	get(r, "/replica_sync/peers", a.serve(peers.list))

@@ -9,14 +9,14 @@ import (
 	"github.com/select-service/select-service/internal/service"
 )
 
-// projector answers what a prompt would meet on every rank, without choosing
-// one. The request is lent for the time of the call.
+// projector returns the overlap and load of a prompt on every rank, without choosing
+// one. It must not keep the request after the call.
 type projector interface {
 	OverlapScores(req *service.ProjectRequest) (service.OverlapScores, error)
 	PotentialLoads(req *service.ProjectRequest) ([]service.RankLoad, error)
 }
 
-// loadReader lists the present loads; nil filters take all names.
+// loadReader lists the present loads; nil filters match all names.
 type loadReader interface {
 	Loads(model, tenant *string) []service.ScopeLoads
 }
@@ -76,8 +76,8 @@ func appendRankLoad(out []byte, l service.RankLoad) []byte {
 	return append(out, '}')
 }
 
-// noSharedCache is what the contract says of a cache shared by all workers,
-// which the standalone service never has.
+// noSharedCache is the contract's description of a cache shared by all workers, which
+// the standalone service never has.
 const noSharedCache = `,"shared_cache":{"enabled":false,"total_hit_blocks":0,"ranges":[],"error":null}}`
 
 func (d dialect) appendOverlapScores(out []byte, s *service.OverlapScores) []byte {

@@ -11,12 +11,12 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// promptBody points to what all bodies about a prompt have in common.
+// promptBody points to the members that all bodies about a prompt have.
 type promptBody struct {
 	scope    *catalog.Scope
 	prompt   *service.Prompt
 	override *selector.Override
-	routing  *service.Routing // the prompt's, kept while it has none
+	routing  *service.Routing // of the prompt, kept for reuse while the prompt has none
 }
 
 // reset empties everything, sets the defaults and keeps the slices.
@@ -124,8 +124,8 @@ var blockMMShape = jsonscan.NewObject(
 	}},
 )
 
-// mmObjectShape fills an object's hash. Where in the block the object lies has
-// no influence on the block's hash, but has to be there.
+// mmObjectShape fills an object's hash. The object's place in the block does not
+// change the block's hash, but has to be given.
 var mmObjectShape = jsonscan.NewObject(
 	jsonscan.Field[uint64]{Name: "mm_hash", Required: true, Read: func(s *jsonscan.Scanner, hash *uint64) { *hash = s.Uint64() }},
 	jsonscan.Field[uint64]{Name: "offsets", Required: true, Read: func(s *jsonscan.Scanner, _ *uint64) {
@@ -165,8 +165,8 @@ func overrideBool(name string, of func(*selector.Override) **bool) jsonscan.Fiel
 	return jsonscan.Field[selector.Override]{Name: name, Read: jsonscan.Optional(of, (*jsonscan.Scanner).Bool)}
 }
 
-// readOverride also checks the ranges: to the contract a value out of range is
-// a body of the wrong shape.
+// readOverride also checks the ranges: in the contract a value out of range is a
+// body of the wrong shape.
 func (d dialect) readOverride(s *jsonscan.Scanner, q promptBody) {
 	overrideShape.Read(s, q.override)
 	if s.Err() != nil {

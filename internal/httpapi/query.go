@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// scopeFilter narrows a list to a model, a tenant or both; nil takes all. An
-// empty name is a name like any other.
+// scopeFilter limits a list to a model, a tenant or both; nil matches all. An empty
+// name is a name like any other.
 type scopeFilter struct{ model, tenant *string }
 
-// errGroups refuses two names of a tenant that say different things.
+// errGroups refuses two names of a tenant with different values.
 var errGroups = badRequest(queryPrefix + "`" + dialect13.tenantKey() + "` and `" + dialect16.tenantKey() + "` differ")
 
 // filterOf reads a filter. The tenant goes by its names in all dialects.
@@ -40,9 +40,8 @@ func filterOf(r *http.Request) (scopeFilter, error) {
 
 const queryPrefix = "Failed to deserialize query string: "
 
-// readQuery reads a query string by the rules of HTML forms into the fields for
-// its keys. Unknown keys, for which there is no field, are ignored, known ones
-// may come once.
+// readQuery reads a query string by the rules of HTML forms into the fields of its
+// keys. Keys without a field are ignored; the others may come once.
 func readQuery(r *http.Request, fieldOf func(key string) **string) error {
 	query := r.URL.RawQuery
 	for query != "" {

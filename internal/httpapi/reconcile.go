@@ -11,9 +11,9 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// reconciler takes the full set of workers.
+// reconciler replaces the full set of workers.
 type reconciler interface {
-	// TakesSet fails if no set can be taken.
+	// TakesSet returns an error if the set comes from elsewhere.
 	TakesSet() error
 	// ReconcileWorkers makes the records all the workers of the chosen scopes.
 	ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error)
@@ -24,10 +24,10 @@ type reconcileRoutes struct {
 	d   dialect
 }
 
-// checkAllowed refuses what no body can make right. A PUT that carries nothing asks
-// whether there is any, and Dynamo's service has none. With a workers file there is
-// no set to take. Names in the query, as GET has them, would be passed over, and all
-// other workers be gone.
+// checkAllowed refuses a request whatever its body. A PUT without a body is a probe
+// for the route, which Dynamo's service does not have. With a workers file the set
+// is not taken from callers. Names in the query, as GET has them, would be ignored,
+// and all workers outside of the set be removed.
 func (r reconcileRoutes) checkAllowed(c *gin.Context) error {
 	if c.Request.ContentLength == 0 {
 		c.Header("Allow", "POST, GET, HEAD")
@@ -74,8 +74,8 @@ type reconcileBody struct {
 	group   string     // the dialect's name of the tenant
 }
 
-// unnamed stands for a name that is left out. No name that a body gives is equal:
-// those are UTF-8.
+// unnamed stands for a name that is left out. It is not UTF-8, so that no name of a
+// body is equal.
 const unnamed = "\xff"
 
 var unnamedScope = catalog.Scope{Model: unnamed, Tenant: unnamed}
@@ -95,8 +95,8 @@ func newReconcileBody(d dialect) *body[reconcileBody] {
 	return newBody(jsonscan.NewObject(fields...), reset, nil)
 }
 
-// resolveScopes gives the workers the names of the set, and those that nobody names the
-// default. A worker that says otherwise than the set is refused.
+// resolveScopes gives workers without a name that of the set, or else the default.
+// A worker with another name than the set's is an error.
 func (b *reconcileBody) resolveScopes() (catalog.ScopeFilter, error) {
 	for i := range b.workers {
 		w := &b.workers[i].Scope

@@ -11,13 +11,13 @@ import (
 	"github.com/select-service/select-service/internal/service"
 )
 
-// reserver keeps the reservations. Requests are lent for the time of the call.
+// reserver books and ends reservations. It must not keep requests after the call.
 type reserver interface {
 	Reserve(req *service.ReserveRequest) (service.Reservation, error)
 	PrefillComplete(id string) error
 	OutputBlock(id string, decay *float64) error
 	Free(id string) error
-	// Renew puts the end of a lease off.
+	// Renew extends a lease.
 	Renew(id string) error
 }
 
@@ -53,7 +53,7 @@ func (d dialect) appendReservation(out []byte, r *service.Reservation) []byte {
 	return append(out, '}')
 }
 
-// byID answers the calls that say nothing but a reservation's id.
+// byID handles the calls that name a reservation and have no body.
 func byID(act func(id string) error) answerFunc {
 	return func(c *gin.Context, out []byte) (int, []byte, error) {
 		id, err := pathValue(c, "reservation_id")
@@ -64,7 +64,7 @@ func byID(act func(id string) error) answerFunc {
 	}
 }
 
-// errDecayFraction comes before any look at the reservation.
+// errDecayFraction is checked before the reservation is looked up.
 var errDecayFraction = badRequest("decay_fraction must be between 0.0 and 1.0")
 
 func (r reservationRoutes) outputBlock(c *gin.Context, b *outputBlockBody, out []byte) (int, []byte, error) {
@@ -89,7 +89,7 @@ type reserveBody struct {
 	req     service.ReserveRequest
 	routing service.Routing
 	booking bookingOptions
-	named   bool // the worker is
+	named   bool // worker_id was given
 }
 
 func (b *reserveBody) promptBody() promptBody {
@@ -140,16 +140,16 @@ const (
 
 var errLease = badRequest("lease_seconds must be between 0.1 and 86400")
 
-// bookingOptions is what a body says for the case that its sender is lost (decisions E3
-// and E4).
+// bookingOptions are the members of a booking for a caller that dies or asks again:
+// lease_seconds and if_exists (decisions E3 and E4).
 type bookingOptions struct {
 	seconds  float64
-	leased   bool // there are seconds
+	leased   bool // lease_seconds was given
 	ifExists service.IfExists
 }
 
-// lease returns how long the booking lives without a sign of life, 0 for as long
-// as others do.
+// lease returns how long the reservation lives without a renewal, 0 for the
+// configured lifetime.
 func (s *bookingOptions) lease() (time.Duration, error) {
 	switch {
 	case !s.leased:
@@ -182,17 +182,17 @@ func readIfExists(s *jsonscan.Scanner) service.IfExists {
 	return service.Refuse
 }
 
-// errIfExistsNeedsID refuses to repeat what has no id: an id that was made up is no one else's,
-// so that each repeat would book once more.
+// errIfExistsNeedsID refuses a retry without an id: the id would be a new one each
+// time, so that each retry would book once more.
 func (d dialect) errIfExistsNeedsID() error {
 	return badRequest("if_exists needs `" + d.reservationKey() + "`")
 }
 
-// appendLease ends the answer of a booking: only those with a lease say so.
+// appendLease appends the lease of a reservation, if it has one.
 func appendLease(out []byte, lease time.Duration) []byte {
 	if lease == 0 {
 		return out
 	}
-	// A division of whole numbers gives back the number that was sent.
+	// Nanoseconds divided by a second give back the number that was sent.
 	return appendFloat(appendKey(out, "lease_seconds"), float64(lease)/float64(time.Second), 64)
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// contentJSON is shared by all answers: nobody writes to a header's values.
+// contentJSON is shared by all answers; the values of a header are never changed.
 var contentJSON = []string{"application/json"}
 
-// autoLength is up to where net/http finds the Content-Length by itself.
+// autoLength is the longest answer for which net/http sets the Content-Length.
 const autoLength = 2048
 
 // respond writes a JSON answer.
@@ -27,7 +27,7 @@ func respond(c *gin.Context, status int, text []byte) {
 }
 
 // answerFunc handles a request: it appends a JSON answer to out and returns it
-// with its status, or an error that says both.
+// with its status, or an error that determines both.
 type answerFunc func(c *gin.Context, out []byte) (status int, answer []byte, err error)
 
 // answers pools the buffers of routes without a body.
@@ -50,8 +50,7 @@ func (a api) serve(answer answerFunc) gin.HandlerFunc {
 	}
 }
 
-// checked makes a handler that ends a request whose path is faulty before its
-// body is looked at.
+// checked makes a handler that refuses a request before its body is read.
 func (a api) checked(check func(*gin.Context) error) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if err := check(c); err != nil {

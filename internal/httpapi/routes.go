@@ -34,19 +34,19 @@ type SlotsService interface {
 	replicaService
 }
 
-// Options are the parts of the handler that do not come from the service.
+// Options configure a handler.
 type Options struct {
 	// Log gets a line per request at debug level and the causes of 500 answers.
 	Log zerolog.Logger
-	// Contract is what the routes without a prefix speak; those under /v1.3 and
+	// Contract is the dialect of the routes without a prefix; those under /v1.3 and
 	// /v1.6 are always there.
 	Contract contract.Version
 	// Metrics serves GET /metrics; nil leaves the route out.
 	Metrics http.Handler
-	// Requests counts the listener's requests; nil for nobody.
+	// Requests observes the listener's requests; nil for none.
 	Requests RequestObserver
-	// RetryAfter is what the refusal of an overload tells clients to wait, rounded
-	// up to seconds; 0 tells them nothing. No other answer has it.
+	// RetryAfter is the Retry-After header of requests that an overload refuses,
+	// rounded up to seconds; 0 is no header. No other answer has it.
 	RetryAfter time.Duration
 }
 
@@ -66,7 +66,7 @@ func NewConductor(conductor ConductorAPI, opt Options) http.Handler {
 	return newConductorEngine(conductor, opt)
 }
 
-// slotsPrefix is where the selection service has the slot tracker's routes.
+// slotsPrefix is where the selection service serves the slot tracker's routes.
 const slotsPrefix = "/slots"
 
 func newSlotsEngine(svc SlotsService, opt Options) *gin.Engine {
@@ -95,7 +95,7 @@ func newConductorEngine(svc ConductorAPI, opt Options) *gin.Engine {
 	return e
 }
 
-// bareEngine has what all listeners have in common.
+// bareEngine returns an engine with the parts that all listeners have.
 func bareEngine(opt Options, render renderer) (*gin.Engine, api) {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
@@ -128,7 +128,7 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) *gin.Engine {
 	return e
 }
 
-// addSelection registers what the selection service has in every dialect.
+// addSelection registers the routes of the selection service in one dialect.
 func addSelection(r gin.IRouter, a api, svc Service) {
 	workers := workerRoutes{svc, a.dialect}
 	r.POST("/workers", withBody(a, newBody(newWorkerShape(a.dialect), resetWorkerBody, nil), workers.put))
@@ -166,8 +166,8 @@ func addSelection(r gin.IRouter, a api, svc Service) {
 	slotsRoutes{svc, a.dialect}.addTo(r.Group(slotsPrefix), a)
 }
 
-// addConductor registers the Conductor's routes under their prefix, where errors
-// have its form.
+// addConductor registers the Conductor's routes under their prefix; errors below it
+// have the Conductor's form.
 func addConductor(e *gin.Engine, selection api, svc ConductorAPI) {
 	a := selection
 	a.dialect, a.render = dialect13, renderConductor

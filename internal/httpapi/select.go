@@ -16,7 +16,7 @@ import (
 // policyHeader names the queue class of a selection.
 const policyHeader = "X-Dynamo-Meta-Policy-Class"
 
-// workerSelector chooses workers. The request is lent for the time of the call.
+// workerSelector chooses workers. It must not keep the request after the call.
 type workerSelector interface {
 	Select(ctx context.Context, req *service.SelectRequest, reserve bool) (service.Selection, error)
 }
@@ -58,8 +58,7 @@ func (r selectRoutes) answer(c *gin.Context, b *selectBody, out []byte, reserve 
 	return http.StatusOK, r.d.appendSelection(out, &sel, reserve), nil
 }
 
-// appendSelection appends the answer of a selection. reserved tells that it was
-// booked, too.
+// appendSelection appends the answer of a selection; reserved: it was also booked.
 func (d dialect) appendSelection(out []byte, s *service.Selection, reserved bool) []byte {
 	if s.PlacementOnly {
 		return d.appendReservation(out, &service.Reservation{
@@ -88,8 +87,8 @@ func (d dialect) appendSelection(out []byte, s *service.Selection, reserved bool
 	return append(out, '}')
 }
 
-// appendIDs appends the ids that a selection has. In the 1.6 dialect the booking's
-// is that of the selection (decision E1).
+// appendIDs appends the ids that a selection has. In the 1.6 dialect the id of the
+// reservation is the selection_id (decision E1).
 func (d dialect) appendIDs(out []byte, s *service.Selection) []byte {
 	selection, reservation := s.SelectionID, s.ReservationID
 	if d == dialect16 && reservation != nil {
@@ -180,8 +179,8 @@ func resetSelectBody(b *selectBody) {
 	b.promptBody().reset()
 }
 
-// newSelectShape is the body of /select. What is about the booking alone has no
-// meaning there, so any value of it is ignored.
+// newSelectShape is the body of /select. Members that concern the booking alone are
+// unknown there, so that any value of them is ignored.
 func newSelectShape(d dialect) *jsonscan.Object[selectBody] {
 	fields := selectFields(d)
 	if d == dialect16 {
@@ -191,8 +190,8 @@ func newSelectShape(d dialect) *jsonscan.Object[selectBody] {
 	return jsonscan.NewObject(fields...)
 }
 
-// newSelectAndReserveShape is the body of /select_and_reserve, which knows nothing
-// of advice.
+// newSelectAndReserveShape is the body of /select_and_reserve, which has no
+// advisory form.
 func newSelectAndReserveShape(d dialect) *jsonscan.Object[selectBody] {
 	fields := append(selectFields(d), bookingOptionFields(func(b *selectBody) *bookingOptions { return &b.booking })...)
 	if d == dialect13 {
@@ -255,17 +254,15 @@ func appendStrings(s *jsonscan.Scanner, dst []string) []string {
 	return dst
 }
 
-// session is what a body of the 1.6 dialect says about the conversation that its
-// prompt belongs to. Of the context only the id has a meaning here, but what else
-// is in it has to have the right form.
+// session is the conversation that a prompt belongs to, in bodies of the 1.6
+// dialect. Of session_context only the id is used; its other members are checked.
 type session struct {
 	id      string // session_id
 	inner   string // session_context.session_id
 	context bool   // there is a session_context
 }
 
-// name returns the session's id, "" for none. The context's goes before the plain
-// one.
+// name returns the session's id, "" for none. The one in session_context comes first.
 func (s *session) name() string {
 	if s.context {
 		return s.inner
@@ -299,7 +296,7 @@ var sessionShape = jsonscan.NewObject(
 	}),
 )
 
-// checkedOnly describes a member that is not kept; it may be null.
+// checkedOnly describes a member whose value is checked and dropped; it may be null.
 func checkedOnly(name string, read func(*jsonscan.Scanner)) jsonscan.Field[session] {
 	return jsonscan.Field[session]{Name: name, Read: func(s *jsonscan.Scanner, _ *session) {
 		if !s.Null() {

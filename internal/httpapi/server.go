@@ -18,14 +18,13 @@ import (
 // stays open for as long as it waits in the queue.
 const (
 	headerTimeout = 10 * time.Second
-	// idleTimeout is above what clients and load balancers usually keep a
-	// connection for, so that they close it and not we.
+	// idleTimeout is longer than clients and load balancers usually keep a
+	// connection, so that they close it and not the server.
 	idleTimeout    = 3 * time.Minute
 	maxHeaderBytes = 64 << 10
 )
 
-// NewServer returns a server for handler, ready for Serve on a listener of the
-// caller's.
+// NewServer returns a server for handler, ready for Serve on the caller's listener.
 func NewServer(handler http.Handler, log zerolog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -46,36 +45,36 @@ func (l serverLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// api is what the handlers of a contract have in common.
+// api is the state that the handlers of a contract share.
 type api struct {
 	log        zerolog.Logger
 	dialect    dialect
 	render     renderer
-	requests   RequestObserver // nil: nobody counts
-	retryAfter []string        // of an overload, as a header's values; nil: no header
+	requests   RequestObserver // nil: none
+	retryAfter []string        // header values of an overload; nil: no header
 }
 
-// RequestObserver is told of every request of a listener, from any goroutine. It is on
-// the path of every answer: it must not block.
+// RequestObserver sees every request of a listener, from any goroutine. It is on the
+// path of every answer: it must not block.
 type RequestObserver interface {
 	// Begin is called when a request has come.
 	Begin()
 	// End is called once for each Begin, when the answer is written or given up;
-	// the last part of it may still have to be sent. The route is a pattern
-	// ("/workers/:worker_id"); method and route are both empty where no route was
+	// its last part may still have to be sent. The route is a pattern
+	// ("/workers/:worker_id"); method and route are both empty if no route was
 	// found, so that clients cannot make new values of either. A request whose
-	// client went away before its answer was whole has status 499, an answer that
-	// was broken off here 500.
+	// client left before its answer was complete has status 499, an answer that
+	// the service broke off 500.
 	End(method, route string, status int, took time.Duration)
 }
 
-// statusClientGone is the status of an answer that its client did not wait for
-// (the number is nginx's). It is for log and counters: nobody reads it, and it
-// must not look like a refusal.
+// statusClientGone is the status of an answer whose client did not wait for it
+// (nginx's number). It is for log and counters, where it must not look like a
+// refusal.
 const statusClientGone = 499
 
-// observe is around everything that is done for a request: its id is echoed, and
-// its end is counted and logged, whatever the end is.
+// observe wraps the handling of a request: it echoes the request's id, and counts and
+// logs its end, however it ends.
 func (a api) observe(c *gin.Context) {
 	echoRequestID(c)
 	debugging := a.logsRequests()
@@ -132,17 +131,17 @@ func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
 // problemKey is where a request has the text of its error for the access log.
 const problemKey = "problem"
 
-// noteProblem keeps what is wrong with a request for the access log, if there is one.
+// noteProblem keeps the text of an error for the access log, if there is one.
 func (a api) noteProblem(c *gin.Context, p problem) {
 	if a.logsRequests() {
 		c.Set(problemKey, p.text)
 	}
 }
 
-// debugging: there is an access log.
+// debugging reports whether there is an access log.
 func (a api) logsRequests() bool { return a.log.GetLevel() <= zerolog.DebugLevel }
 
-// withRequest says in a log line which request it is about.
+// withRequest adds to a log line which request it is about.
 func withRequest(e *zerolog.Event, c *gin.Context) *zerolog.Event {
 	e = e.Str("method", c.Request.Method).Str("route", c.FullPath())
 	if id := requestID(c.Request); id != nil {
@@ -191,7 +190,7 @@ func (a api) recovery(c *gin.Context) {
 		}
 		withRequest(a.log.Error(), c).Str("panic", fmt.Sprint(p)).Bytes("stack", debug.Stack()).Msg("handler panicked")
 		if c.Writer.Written() {
-			panic(http.ErrAbortHandler) // half an answer must not look whole
+			panic(http.ErrAbortHandler) // half an answer must not look complete
 		}
 		a.noteProblem(c, internalProblem)
 		status, out := a.render(nil, internalProblem)

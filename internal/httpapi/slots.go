@@ -14,8 +14,7 @@ import (
 // inclusive: axum's default limit, which the tracker of 1.3.1 does not change.
 const maxSlotsBody = 2 << 20
 
-// slotTracker is the slot tracker's share of the service; nil filters take all
-// names.
+// slotTracker is the slot tracker's part of the service; nil filters match all names.
 type slotTracker interface {
 	SlotsRegister(w service.SlotsWorker) error
 	SlotsUnregister(scope catalog.Scope, worker uint64) error
@@ -56,7 +55,7 @@ func (s slotsRoutes) addTo(r gin.IRoutes, a api) {
 	r.POST("/deregister_peer", withBody(a, newSlotsBody(slotsPeerShape, nil, nil), peers.deregister))
 }
 
-// slotsHealth says that the process lives, by its status alone.
+// slotsHealth answers with a status and no body.
 func slotsHealth(c *gin.Context) {
 	c.Status(http.StatusOK)
 	c.Writer.WriteHeaderNow()
@@ -145,29 +144,23 @@ func newSlotsBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T
 var slotsScope = catalog.Scope{Tenant: catalog.DefaultName}
 
 func slotsModel[T any](scope func(*T) *catalog.Scope) jsonscan.Field[T] {
-	return jsonscan.Field[T]{Name: "model_name", Required: true, Read: jsonscan.Set(
-		func(t *T) *string { return &scope(t).Model }, (*jsonscan.Scanner).String)}
+	return required("model_name", func(t *T) *string { return &scope(t).Model }, (*jsonscan.Scanner).String)
 }
 
 func slotsWorkerScope(w *service.SlotsWorker) *catalog.Scope { return &w.Scope }
 
 func resetSlotsWorker(w *service.SlotsWorker) { *w = service.SlotsWorker{Scope: slotsScope} }
 
-var slotsWorkerID = jsonscan.Field[service.SlotsWorker]{Name: "worker_id", Required: true, Read: jsonscan.Set(
-	func(w *service.SlotsWorker) *uint64 { return &w.Worker }, (*jsonscan.Scanner).Uint64)}
-
-func slotsWorkerUint32(name string, field func(*service.SlotsWorker) *uint32) jsonscan.Field[service.SlotsWorker] {
-	return jsonscan.Field[service.SlotsWorker]{Name: name, Required: true, Read: jsonscan.Set(field, (*jsonscan.Scanner).Uint32)}
-}
+var slotsWorkerID = required("worker_id", func(w *service.SlotsWorker) *uint64 { return &w.Worker }, (*jsonscan.Scanner).Uint64)
 
 func newSlotsRegisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
 	return jsonscan.NewObject(
 		slotsWorkerID,
 		slotsModel(slotsWorkerScope),
 		tenantField(d, slotsWorkerScope),
-		slotsWorkerUint32("block_size", func(w *service.SlotsWorker) *uint32 { return &w.BlockSize }),
-		slotsWorkerUint32("dp_start", func(w *service.SlotsWorker) *uint32 { return &w.DPStart }),
-		slotsWorkerUint32("dp_size", func(w *service.SlotsWorker) *uint32 { return &w.DPSize }),
+		required("block_size", func(w *service.SlotsWorker) *uint32 { return &w.BlockSize }, (*jsonscan.Scanner).Uint32),
+		required("dp_start", func(w *service.SlotsWorker) *uint32 { return &w.DPStart }, (*jsonscan.Scanner).Uint32),
+		required("dp_size", func(w *service.SlotsWorker) *uint32 { return &w.DPSize }, (*jsonscan.Scanner).Uint32),
 	)
 }
 
@@ -177,19 +170,16 @@ func newSlotsUnregisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
 
 func slotsBookingScope(b *service.SlotsBooking) *catalog.Scope { return &b.Scope }
 
-// resetSlotsBooking gives the hashes up: the service has kept them.
+// resetSlotsBooking drops the hashes: the service has kept them.
 func resetSlotsBooking(b *service.SlotsBooking) { *b = service.SlotsBooking{Scope: slotsScope} }
 
 func newSlotsAddShape(d dialect) *jsonscan.Object[service.SlotsBooking] {
 	return jsonscan.NewObject(
 		slotsModel(slotsBookingScope),
 		tenantField(d, slotsBookingScope),
-		jsonscan.Field[service.SlotsBooking]{Name: "request_id", Required: true, Read: jsonscan.Set(
-			func(b *service.SlotsBooking) *string { return &b.ID }, (*jsonscan.Scanner).String)},
-		jsonscan.Field[service.SlotsBooking]{Name: "worker_id", Required: true, Read: jsonscan.Set(
-			func(b *service.SlotsBooking) *uint64 { return &b.Rank.Worker }, (*jsonscan.Scanner).Uint64)},
-		jsonscan.Field[service.SlotsBooking]{Name: "dp_rank", Required: true, Read: jsonscan.Set(
-			func(b *service.SlotsBooking) *uint32 { return &b.Rank.DP }, (*jsonscan.Scanner).Uint32)},
+		required("request_id", func(b *service.SlotsBooking) *string { return &b.ID }, (*jsonscan.Scanner).String),
+		required("worker_id", func(b *service.SlotsBooking) *uint64 { return &b.Rank.Worker }, (*jsonscan.Scanner).Uint64),
+		required("dp_rank", func(b *service.SlotsBooking) *uint32 { return &b.Rank.DP }, (*jsonscan.Scanner).Uint32),
 		jsonscan.Field[service.SlotsBooking]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, b *service.SlotsBooking) {
 			b.SequenceHashes = s.AppendHash64s(b.SequenceHashes)
 		}},
@@ -198,7 +188,7 @@ func newSlotsAddShape(d dialect) *jsonscan.Object[service.SlotsBooking] {
 	)
 }
 
-// slotsRequest names a booking.
+// slotsRequest names a reservation.
 type slotsRequest struct {
 	scope catalog.Scope
 	id    string
@@ -212,8 +202,7 @@ func newSlotsRequestShape(d dialect) *jsonscan.Object[slotsRequest] {
 	return jsonscan.NewObject(
 		slotsModel(slotsRequestScope),
 		tenantField(d, slotsRequestScope),
-		jsonscan.Field[slotsRequest]{Name: "request_id", Required: true, Read: jsonscan.Set(
-			func(r *slotsRequest) *string { return &r.id }, (*jsonscan.Scanner).String)},
+		required("request_id", func(r *slotsRequest) *string { return &r.id }, (*jsonscan.Scanner).String),
 	)
 }
 

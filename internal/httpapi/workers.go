@@ -23,7 +23,7 @@ type workerCatalog interface {
 	Workers(model, tenant *string) []*catalog.Worker
 	// Ready counts the schedulable workers and lists all.
 	Ready() (ready bool, schedulable int, workers []*catalog.Worker)
-	// Recovery tells how far the index has come from the peers; configured is
+	// Recovery returns the progress of the recovery from the peers; configured is
 	// false without peers.
 	Recovery() (status service.RecoveryStatus, configured bool)
 }
@@ -103,15 +103,15 @@ func appendRecovery(out []byte, r service.RecoveryStatus) []byte {
 	return append(out, '}')
 }
 
-// workerBody is the body of POST /workers. All but the worker's identity is as
-// in a patch.
+// workerBody is the body of POST /workers: the worker's identity and the members of
+// a patch.
 type workerBody struct {
 	id       uint64
 	scope    catalog.Scope
 	settings catalog.Patch
 }
 
-// record is the whole record: what the body leaves out is unset.
+// record is the whole record: a member that the body leaves out is unset.
 func (b *workerBody) record() catalog.Record {
 	p := &b.settings
 	return catalog.Record{
@@ -249,7 +249,7 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	return append(out, '}')
 }
 
-// appendReasons appends why a worker is not schedulable.
+// appendReasons appends the reasons why a worker is not schedulable.
 func (d dialect) appendReasons(out []byte, w *catalog.Worker) []byte {
 	return appendList(appendKey(out, "not_schedulable_reasons"), w.Reasons, func(out []byte, reason string) []byte {
 		if d == dialect16 {
@@ -259,7 +259,7 @@ func (d dialect) appendReasons(out []byte, w *catalog.Worker) []byte {
 	})
 }
 
-// inGroup gives a reason that names the worker's scope the 1.6 dialect's words.
+// inGroup rewrites a reason that names the worker's scope for the 1.6 dialect.
 func inGroup(sc catalog.Scope, reason string) string {
 	model := " for model=" + sc.Model
 	return strings.Replace(reason, model+" tenant="+sc.Tenant, model+" routing_group="+sc.Tenant, 1)

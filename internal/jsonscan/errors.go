@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Class says what kind of fault a text has.
+// Class is the kind of a fault.
 type Class uint8
 
 // The classes of faults.
@@ -26,7 +26,7 @@ type Error struct {
 	// Field is the described member of the outermost object in which the fault
 	// lies, also where it is missing or repeated; empty if there is none.
 	Field string
-	// Missing tells that a required member is not in the text.
+	// Missing reports whether a required member is not in the text.
 	Missing bool
 	// Reason never repeats a string of the text: a body may hold a prompt.
 	Reason string

@@ -16,7 +16,7 @@ type Field[T any] struct {
 	// member is required.
 	Alias string
 	// Again reads the value of the name that comes second, if both do: it is a
-	// fault if the two do not say the same.
+	// fault if the two differ.
 	Again func(*Scanner, *T)
 }
 

@@ -11,7 +11,7 @@ const MaxDepth = 128
 
 // Scanner reads one JSON text from memory, front to back. Every reader takes
 // the next value. The first fault sticks: after it the readers return zero
-// values, loops end, and Err tells the fault. The zero Scanner reads an empty
+// values, loops end, and Err returns the fault. The zero Scanner reads an empty
 // text; Reset makes it ready for another one. A Scanner is not safe for
 // concurrent use.
 type Scanner struct {
@@ -130,7 +130,7 @@ func (s *Scanner) key() []byte {
 	return k
 }
 
-// Null takes the next value if it is null and says whether it was.
+// Null takes the next value if it is null and reports whether it was.
 func (s *Scanner) Null() bool {
 	if s.err != nil || s.peek() != 'n' {
 		return false

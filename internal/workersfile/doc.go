@@ -10,5 +10,5 @@
 //
 // It is strict: unknown keys, values of another type, YAML's aliases and files
 // without the key workers are faults, and so is every entry that no catalog accepts.
-// All are named with their line, so that a slip of the pen removes no worker.
+// All are named with their line, so that a typing error removes no worker.
 package workersfile

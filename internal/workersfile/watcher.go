@@ -14,61 +14,61 @@ import (
 )
 
 const (
-	// pollEvery is how often the file is looked at.
+	// pollEvery is the interval at which the file is checked.
 	pollEvery = time.Second
 	// freshReads is how often the file is read after its status has changed: a
-	// second write within the resolution of file times leaves the status as it was.
+	// second write within the resolution of file times does not change the status.
 	freshReads = 3
 )
 
-// Applier takes a full set of workers.
+// Applier replaces the full set of workers.
 type Applier interface {
 	ReplaceWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error)
 }
 
-// Stats is what a Watcher has done.
+// Stats counts what a Watcher has done.
 type Stats struct {
 	Applied uint64 // changes of the file that are in force
 	Failed  uint64 // changes that could not be read, were invalid or refused
-	// Stale: what is in force is not what the file says now.
+	// Stale reports whether the workers in force differ from the file.
 	Stale bool
 }
 
 // Watcher follows a file. It polls, so that it works on any file system and with
-// any way of replacing the file, also by a symbolic link above it. A content comes
-// into force once two reads a second apart agree on it, so that one that is still
-// being written does not; if it is faulty the old set stays.
+// any way of replacing the file, also by a symbolic link above it. A content is
+// applied once two reads a second apart agree on it, so that a file that is still
+// being written is not; if it is faulty, the old set stays.
 type Watcher struct {
 	path  string
 	apply Applier
 	log   zerolog.Logger
 
-	// Run alone uses these.
+	// Only Run uses these.
 	status fs.FileInfo // at the last read, nil if there was none
-	reads  int         // still to be made although the status stays
-	seen   observation // by the last read
-	acted  observation // that was dealt with last
-	retry  *File       // valid, but was refused
-	failed string      // the last error that was told
+	reads  int         // reads to make although the status stays the same
+	seen   observation // of the last read
+	acted  observation // the last one that was acted on
+	retry  *File       // valid, but refused; nil if none
+	failed string      // the last error that was logged
 
 	applied, failures atomic.Uint64
 	stale             atomic.Bool
 }
 
-// observation is what one read gave: the hash of a content, or an error.
+// observation is the result of one read: the hash of a content, or an error.
 type observation struct {
 	sum   [sha256.Size]byte
 	fault string
 }
 
-// NewWatcher returns a watcher of the file at path, of which first was loaded and
-// is in force.
+// NewWatcher returns a watcher of the file at path; first was loaded from it and is
+// in force.
 func NewWatcher(path string, first *File, apply Applier, log zerolog.Logger) *Watcher {
 	o := observation{sum: first.sum}
 	return &Watcher{path: path, apply: apply, log: log.With().Str("workers_file", path).Logger(), seen: o, acted: o}
 }
 
-// Stats tells what has happened so far.
+// Stats returns the counts so far.
 func (w *Watcher) Stats() Stats {
 	return Stats{Applied: w.applied.Load(), Failed: w.failures.Load(), Stale: w.stale.Load()}
 }
@@ -92,11 +92,11 @@ func (w *Watcher) poll() {
 	if !w.unchanged() {
 		w.look()
 	} else if w.retry != nil {
-		w.use(w.retry) // what stood in the way may have gone
+		w.use(w.retry) // the reason of the refusal may be gone
 	}
 }
 
-// unchanged tells whether the file need not be read.
+// unchanged reports whether the file need not be read.
 func (w *Watcher) unchanged() bool {
 	was := w.status
 	now, err := os.Stat(w.path)
@@ -115,7 +115,7 @@ func (w *Watcher) unchanged() bool {
 	return false
 }
 
-// look reads the file, and acts on what two reads agree on.
+// look reads the file and applies a content that two reads agree on.
 func (w *Watcher) look() {
 	var now observation
 	content, err := readFile(w.path)
@@ -148,7 +148,7 @@ func (w *Watcher) look() {
 	}
 }
 
-// use puts a file into force.
+// use applies a file.
 func (w *Watcher) use(file *File) {
 	d, err := w.apply.ReplaceWorkers(file.Records, file.Scope)
 	if err != nil {
@@ -163,7 +163,7 @@ func (w *Watcher) use(file *File) {
 		Int("unchanged", d.Unchanged).Msg("workers file applied")
 }
 
-// fail tells an error, once until another happens or a file is applied.
+// fail logs an error, once until another happens or a file is applied.
 func (w *Watcher) fail(text string) {
 	w.stale.Store(true)
 	if text == w.failed {
