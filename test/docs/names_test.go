@@ -1,0 +1,152 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// pages returns the Markdown pages that a reader of the repository starts from.
+func pages(t *testing.T, root string) []string {
+	t.Helper()
+	var found []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/adr/*.md", "deploy/*.md", "clients/python/*.md"} {
+		names, err := fs.Glob(os.DirFS(root), pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, names...)
+	}
+	return found
+}
+
+// TestLength proves that a page can be read in one go: the README in at most
+// 9,000 characters, each other page in at most 10,000.
+func TestLength(t *testing.T) {
+	root := rootOf(t)
+	for _, page := range pages(t, root) {
+		limit := 10_000
+		switch page {
+		case "README.md":
+			limit = 9_000
+		case "CHANGELOG.md", "docs/configuration.md":
+			continue // the first only grows, the second is a generated table with a row for each option
+		}
+		if n := utf8.RuneCountInString(read(t, root, page)); n > limit {
+			t.Errorf("%s has %d characters, want at most %d", page, n, limit)
+		}
+	}
+}
+
+var (
+	fenced   = regexp.MustCompile("(?ms)^```.*?^```$")
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	quoted   = regexp.MustCompile("`([^`\n]+)`")
+	repoPath = regexp.MustCompile(`^(\.ci|api|clients|cmd|configs|demo|deploy|docs|examples|internal|pkg|scripts|test|testdata)/[\w./-]+$`)
+	testName = regexp.MustCompile(`^(Test|Fuzz|Benchmark|Example)[A-Z]\w*$`)
+	target   = regexp.MustCompile(`^make ([a-z][a-z0-9-]*)`)
+	function = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w+)\(`)
+)
+
+// TestLinks proves that every link inside the repository leads to a file, and to
+// a heading in it if it names one.
+func TestLinks(t *testing.T) {
+	root := rootOf(t)
+	for _, page := range pages(t, root) {
+		for _, m := range link.FindAllStringSubmatch(fenced.ReplaceAllString(read(t, root, page), ""), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			file, anchor, hasAnchor := strings.Cut(m[1], "#")
+			to := page
+			if file != "" {
+				to = path.Join(path.Dir(page), file)
+			}
+			switch _, err := os.Stat(filepath.Join(root, to)); {
+			case err != nil:
+				t.Errorf("%s links to %s: %v", page, m[1], err)
+			case hasAnchor && !slices.Contains(anchors(read(t, root, to)), anchor):
+				t.Errorf("%s links to %s, which has no such heading", page, m[1])
+			}
+		}
+	}
+}
+
+// anchors are the names that GitHub gives to the headings of a page.
+func anchors(page string) []string {
+	var names []string
+	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
+		names = append(names, strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r > utf8.RuneSelf:
+				return r
+			}
+			return -1
+		}, strings.ToLower(m[1])))
+	}
+	return names
+}
+
+// TestNames proves that the files, tests and make targets that a page names
+// exist. The changelog also names what is gone.
+func TestNames(t *testing.T) {
+	root := rootOf(t)
+	functions := testFunctions(t, root)
+	makefile := read(t, root, "Makefile")
+	for _, page := range pages(t, root) {
+		if page == "CHANGELOG.md" {
+			continue
+		}
+		for _, m := range quoted.FindAllStringSubmatch(fenced.ReplaceAllString(read(t, root, page), ""), -1) {
+			name := m[1]
+			switch {
+			case repoPath.MatchString(name):
+				name = strings.TrimSuffix(strings.TrimSuffix(name, "/..."), "NNNN-title.md")
+				if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+					t.Errorf("%s names %s: %v", page, name, err)
+				}
+			case testName.MatchString(name):
+				if !functions[name] {
+					t.Errorf("%s names %s, which is no test", page, name)
+				}
+			case target.MatchString(name):
+				if goal := target.FindStringSubmatch(name)[1]; !strings.Contains(makefile, "\n"+goal+":") {
+					t.Errorf("%s names make %s, which is no target", page, goal)
+				}
+			}
+		}
+	}
+}
+
+// testFunctions are the names of all test functions of the repository.
+func testFunctions(t *testing.T, root string) map[string]bool {
+	t.Helper()
+	names := make(map[string]bool)
+	err := fs.WalkDir(os.DirFS(root), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != "." && strings.HasPrefix(d.Name(), ".") {
+			return fs.SkipDir
+		}
+		if strings.HasSuffix(name, "_test.go") {
+			for _, m := range function.FindAllStringSubmatch(read(t, root, name), -1) {
+				names[m[1]] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
