@@ -17,8 +17,8 @@ import (
 	"github.com/select-service/select-service/internal/httpapi"
 )
 
-// grace is how long requests under way have to finish after the signal to stop.
-// The whole stop may take five seconds; the sockets need some of them.
+// grace is how long requests under way have to finish after the signal to stop. The
+// whole stop may take five seconds; the sockets need a part of them.
 const grace = 4 * time.Second
 
 // The contracts that a listener can serve.
@@ -28,69 +28,68 @@ const (
 	conductorContract = "conductor"
 )
 
-// face is one HTTP listener and what it serves.
-type face struct {
+// listener is an HTTP listener with the contract that it serves.
+type listener struct {
 	contract string
 	address  string // host:port as configured
-	flag     string // that says the port
-	listener net.Listener
+	flag     string // that sets the port
+	socket   net.Listener
 	server   *http.Server // set by serve
 }
 
-// faces are the HTTP listeners of a process, its own base URL's first.
-type faces []*face
+// listeners are the HTTP listeners of a process; the base URL is that of the first.
+type listeners []*listener
 
-// listen binds what the configuration asks for. If one address is taken, none
-// stays bound.
-func listen(ctx context.Context, conf config.Config) (faces, error) {
-	var all faces
+// listen binds the configured listeners. If one address is taken, none stays bound.
+func listen(ctx context.Context, conf config.Config) (listeners, error) {
+	var all listeners
 	if !conf.SlotsOnly {
-		all = append(all, &face{contract: selectionContract, address: conf.Server.Address(), flag: "--port"})
+		all = append(all, &listener{contract: selectionContract, address: conf.Server.Address(), flag: "--port"})
 	}
 	switch {
 	case conf.SlotsOnly: // its --port is that of the slots
-		all = append(all, &face{contract: slotsContract, address: conf.Server.SlotsAddress(), flag: "--port"})
+		all = append(all, &listener{contract: slotsContract, address: conf.Server.SlotsAddress(), flag: "--port"})
 	case conf.Server.SlotsPort != 0:
-		all = append(all, &face{contract: slotsContract, address: conf.Server.SlotsAddress(), flag: "--slots-port"})
+		all = append(all, &listener{contract: slotsContract, address: conf.Server.SlotsAddress(), flag: "--slots-port"})
 	}
 	if conf.Server.ConductorPort != 0 {
-		all = append(all, &face{contract: conductorContract, address: conf.Server.ConductorAddress(), flag: "--conductor-port"})
+		all = append(all, &listener{contract: conductorContract, address: conf.Server.ConductorAddress(), flag: "--conductor-port"})
 	}
-	for _, f := range all {
-		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.address)
+	for _, l := range all {
+		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address)
 		if err != nil {
 			all.close()
-			return nil, fmt.Errorf("listen on %s (%s): %w", f.address, f.flag, err)
+			return nil, fmt.Errorf("listen on %s (%s): %w", l.address, l.flag, err)
 		}
-		f.listener = ln
+		l.socket = ln
 	}
 	return all, nil
 }
 
-func (all faces) close() {
-	for _, f := range all {
-		if f.listener != nil {
-			_ = f.listener.Close() // nobody has it yet
+func (all listeners) close() {
+	for _, l := range all {
+		if l.socket != nil {
+			_ = l.socket.Close() // not served yet
 		}
 	}
 }
 
-// baseURL is where other replicas reach the first listener if its address is
-// the one that they see.
-func (all faces) baseURL(host string) string {
-	_, port, _ := net.SplitHostPort(all[0].listener.Addr().String()) // an address of net.Listen is well formed
+// baseURL is the URL at which other replicas reach the first listener under the name
+// host, unless ports are mapped.
+func (all listeners) baseURL(host string) string {
+	_, port, _ := net.SplitHostPort(all[0].socket.Addr().String()) // an address of net.Listen is well formed
 	return "http://" + net.JoinHostPort(host, port)
 }
 
-// serve makes the servers and hands them to g; they run until shutdown.
-func (all faces) serve(g *errgroup.Group, handler func(contract string) http.Handler, log zerolog.Logger) {
-	for _, f := range all {
-		f.server = httpapi.NewServer(handler(f.contract), log)
-		log.Info().Str("version", version()).Stringer("address", f.listener.Addr()).Str("contract", f.contract).
+// serve starts a server on each listener in g; they run until shutdown.
+func (all listeners) serve(g *errgroup.Group, handler func(contract string) http.Handler, log zerolog.Logger) {
+	for _, l := range all {
+		l.server = httpapi.NewServer(handler(l.contract), log)
+		log.Info().Str("version", version()).Stringer("address", l.socket.Addr()).Str("contract", l.contract).
 			Int("pid", os.Getpid()).Msg("listening")
 		g.Go(func() error {
-			if err := f.server.Serve(f.listener); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve on %s: %w", f.address, err)
+			if err := l.server.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve on %s: %w", l.address, err)
 			}
 			return nil
 		})
@@ -98,15 +97,15 @@ func (all faces) serve(g *errgroup.Group, handler func(contract string) http.Han
 }
 
 // shutdown lets requests under way finish, but not for longer than grace.
-func (all faces) shutdown(ctx context.Context) error {
+func (all listeners) shutdown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	faults := make([]error, len(all))
 	var wg sync.WaitGroup
-	for i, f := range all {
+	for i, l := range all {
 		wg.Go(func() {
-			if err := f.server.Shutdown(ctx); err != nil {
-				faults[i] = f.server.Close()
+			if err := l.server.Shutdown(ctx); err != nil {
+				faults[i] = l.server.Close()
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/select-service/select-service/internal/config"
@@ -32,7 +33,7 @@ func status(err error, stderr io.Writer) int {
 	return 1
 }
 
-// run does what the command line asks for; serving lasts until ctx ends.
+// run executes the action of the command line; serving lasts until ctx ends.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	conf, err := config.Load(args, getenv, os.ReadFile)
 	if err != nil {
@@ -61,4 +62,24 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return err
 	}
 	return serve(ctx, conf, workers, getenv, stderr)
+}
+
+// release is set by the build (-ldflags "-X main.release=…").
+var release string
+
+// version is the name of the build: the release, else the module version or the commit.
+func version() string {
+	if release != "" {
+		return release
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && info.Main.Version == "(devel)" {
+			return "devel-" + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return info.Main.Version
 }

@@ -12,33 +12,33 @@ import (
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
-// dumpIdle is how long another replica may send nothing: it may be busy with a
-// large index before the first byte of its dump.
+// dumpIdle is how long another replica may send nothing of its dump: with a large
+// index it takes long to the first byte.
 const dumpIdle = 30 * time.Second
 
-// snapshotIdle is that for the bookings, which come at once. Where packets are
-// dropped a request hangs, and the next one waits for its end: replicas agree
-// again within 5 s after that.
+// snapshotIdle is the same for the reservations, which come at once. If packets are
+// dropped, a request hangs and the next one waits for its end: replicas agree again
+// within 5 s after that.
 const snapshotIdle = 3 * time.Second
 
-// replicas are the ways from this process to the others.
+// replicas are the connections from this process to the others.
 type replicas struct {
-	conf     config.Replicas
-	mesh     *zmqsock.Mesh // nil: bookings are not shared
-	dumps    *fetch.Client
-	bookings *fetch.Client
+	conf      config.Replicas
+	mesh      *zmqsock.Mesh // nil: reservations are not shared
+	dumps     *fetch.Client
+	snapshots *fetch.Client
 }
 
 func newReplicas(conf config.Replicas, hub *zmqsock.Hub) replicas {
-	r := replicas{conf: conf, dumps: fetch.New(dumpIdle), bookings: fetch.New(snapshotIdle)}
+	r := replicas{conf: conf, dumps: fetch.New(dumpIdle), snapshots: fetch.New(snapshotIdle)}
 	if endpoint := conf.Publish(); endpoint != "" {
 		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics())
 	}
 	return r
 }
 
-// configure adds what the service needs to know of the others; url is its own
-// base URL.
+// configure adds the other replicas to the service's configuration; url is the base
+// URL of this process.
 func (r replicas) configure(c *service.Config, url string) {
 	c.Recovery = service.RecoveryConfig{
 		Peers:    r.conf.IndexerPeers,
@@ -52,7 +52,7 @@ func (r replicas) configure(c *service.Config, url string) {
 			Advertised: r.conf.SyncAdvertise,
 			Transport:  r.mesh,
 			Malformed:  func() uint64 { return r.mesh.Stats().Malformed },
-			Fetch:      r.bookings,
+			Fetch:      r.snapshots,
 		}
 	}
 }
@@ -74,11 +74,11 @@ func (r replicas) open(svc *service.Service, log zerolog.Logger) error {
 	return nil
 }
 
-// close ends what open began.
+// close undoes open.
 func (r replicas) close() {
 	if r.mesh != nil {
 		r.mesh.Close()
 	}
 	r.dumps.Close()
-	r.bookings.Close()
+	r.snapshots.Close()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -22,14 +23,13 @@ import (
 	"github.com/select-service/select-service/internal/zmqsock"
 )
 
-// gcPercent lets the heap grow to five times what is live before the collector
-// runs. The index is not on the heap, so what is live is a few MiB, and the
+// gcPercent lets the heap grow to five times the live memory before the collector
+// runs. The index is not on the heap, so that the live memory is a few MiB, and the
 // default would collect after every few MiB of requests. GOGC overrides it.
 const gcPercent = 400
 
-// serve runs the service until ctx ends. Listeners are bound first; then
-// sockets, streams, peers and HTTP come up in this order and go down in the
-// reverse one. workers is the content of the workers file, nil for none.
+// serve runs the service until ctx ends or a part of it fails. workers is the content
+// of the workers file, nil for none.
 func serve(ctx context.Context, conf config.Config, workers *workersfile.File, getenv func(string) string, stderr io.Writer) error {
 	if getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -39,48 +39,64 @@ func serve(ctx context.Context, conf config.Config, workers *workersfile.File, g
 		log.Warn().Msg(w)
 	}
 	logThresholds(conf.Overload, log)
-	listeners, err := listen(ctx, conf)
+
+	// Build. The ports come first: one that is taken must fail the start.
+	bound, err := listen(ctx, conf)
 	if err != nil {
 		return err
 	}
 	hub := zmqsock.New(zmqsock.DefaultOptions())
 	others := newReplicas(conf.Replicas, hub)
-	svc := service.New(serviceConfig(conf, others, listeners), hub, log)
+	svc := service.New(serviceConfig(conf, others, bound), hub, log)
+	file := newFollower(conf.Workers, workers, svc, log)
 
+	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
+	// fail stops the rest.
 	base := context.WithoutCancel(ctx)
 	sockets, closeSockets := context.WithCancel(base)
+	defer closeSockets()
 	work, stopWork := context.WithCancel(base)
-	g, failed := errgroup.WithContext(ctx) // the first part to fail stops the rest
-	g.Go(func() error { return hub.Run(sockets) })
+	defer stopWork()
+	parts, stopping := errgroup.WithContext(ctx)
+	parts.Go(func() error { return hub.Run(sockets) })
 	if err := others.open(svc, log); err != nil {
-		listeners.close()
+		bound.close()
 		others.close()
 		closeSockets()
-		stopWork()
-		return errors.Join(err, g.Wait())
+		return errors.Join(err, parts.Wait())
 	}
-	g.Go(func() error {
-		defer closeSockets()
-		defer others.close()
-		return svc.Run(work)
-	})
-	file := newFollower(conf.Workers, workers, svc, log)
-	g.Go(func() error { return file.run(work) })
-	listeners.serve(g, handlers(conf, svc, file, log), log)
-	g.Go(func() error {
-		defer stopWork()
-		<-failed.Done()
-		log.Info().Msg("stopping")
-		svc.Close()
-		return listeners.shutdown(base)
-	})
-	err = g.Wait()
+	serviceEnded := start(parts, func() error { return svc.Run(work) })
+	fileEnded := start(parts, func() error { return file.run(work) })
+	bound.serve(parts, handlers(conf, svc, file, log), log)
+
+	// Stop in the reverse order: no new work, requests under way, HTTP, the service
+	// and its streams, replicas, sockets.
+	<-stopping.Done()
+	log.Info().Msg("stopping")
+	svc.Close()
+	shutdownErr := bound.shutdown(base)
+	stopWork()
+	<-fileEnded
+	<-serviceEnded
+	others.close()
+	closeSockets()
+	err = cmp.Or(parts.Wait(), shutdownErr)
 	log.Info().Err(err).Msg("stopped")
 	return err
 }
 
-// handlers makes the handler of a contract. The requests of all of them are in
-// the metrics of the selection's; without those nobody counts.
+// start runs a part in its group and returns a channel that is closed when it ends.
+func start(parts *errgroup.Group, run func() error) <-chan struct{} {
+	ended := make(chan struct{})
+	parts.Go(func() error {
+		defer close(ended)
+		return run()
+	})
+	return ended
+}
+
+// handlers makes the handler of a contract. The metrics of the selection's listener
+// count the requests of all; the slot tracker alone has no metrics, so no counts.
 func handlers(conf config.Config, svc *service.Service, file *follower, log zerolog.Logger) func(contract string) http.Handler {
 	requests := metrics.NewRequests()
 	gather := func(opt metrics.Options) metrics.Sources { return file.metrics(opt, svc.Metrics) }
@@ -101,7 +117,7 @@ func handlers(conf config.Config, svc *service.Service, file *follower, log zero
 	}
 }
 
-func serviceConfig(conf config.Config, others replicas, listeners faces) service.Config {
+func serviceConfig(conf config.Config, others replicas, bound listeners) service.Config {
 	order, _ := admission.ParseOrder(conf.Queue.Order) // config has checked it
 	c := service.Config{
 		Contract:            contractOf(conf),
@@ -124,7 +140,7 @@ func serviceConfig(conf config.Config, others replicas, listeners faces) service
 	}
 	url := conf.Server.AdvertiseURL
 	if url == "" {
-		url = listeners.baseURL(conf.Server.Listen)
+		url = bound.baseURL(conf.Server.Listen)
 	}
 	others.configure(&c, url)
 	return c
@@ -149,8 +165,7 @@ func logger(conf config.Log, w io.Writer) zerolog.Logger {
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
 }
 
-// isTerminal tells a terminal, or another character device, from a file, a pipe
-// and a buffer.
+// isTerminal reports whether w is a terminal or another character device.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -160,7 +175,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// logThresholds says from which load on requests are refused, if from any.
+// logThresholds logs the load above which requests are refused, if there is one.
 func logThresholds(o config.Overload, log zerolog.Logger) {
 	if !o.Thresholds.Any() {
 		return

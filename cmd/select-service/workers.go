@@ -25,7 +25,7 @@ func readWorkers(conf config.Workers) (*workersfile.File, error) {
 	return file, nil
 }
 
-// follower keeps the catalog as the workers file says. A nil one has no file.
+// follower keeps the catalog equal to the workers file. A nil follower has no file.
 type follower struct {
 	*workersfile.Watcher
 	path  string
@@ -54,7 +54,7 @@ func (f *follower) run(ctx context.Context) error {
 	return f.Run(ctx)
 }
 
-// metrics adds what has become of the file to what the service shows.
+// metrics adds the state of the file to the metrics of the service.
 func (f *follower) metrics(opt metrics.Options, show func(metrics.Options) metrics.Sources) metrics.Sources {
 	m := show(opt)
 	if f != nil {
