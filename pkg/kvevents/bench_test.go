@@ -92,6 +92,7 @@ func (s *sink) Store(ev *indexer.Store) indexer.Outcome {
 	s.blocks += len(ev.Local)
 	return indexer.Outcome{Stored: len(ev.Local)}
 }
+
 func (*sink) StoreByEngineHash(uint32, indexer.Tier, []uint64) (resolved, unresolved int) {
 	return 0, 0
 }

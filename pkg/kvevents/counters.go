@@ -74,7 +74,7 @@ type Counters struct {
 // number must not make the counter wrap.
 const maxLost = 1 << 32
 
-func (c *Counters) lost(numbers uint64) {
+func (c *Counters) addLost(numbers uint64) {
 	c.GapsLost.Add(1)
 	c.MessagesLost.Add(min(numbers, maxLost))
 }

@@ -92,7 +92,7 @@ func TestLag(t *testing.T) {
 		r.wantLags("other layouts", 2*time.Second, 4*time.Second)
 
 		// Two are held, the gap before them is replayed.
-		time.Sleep(believeFor)
+		time.Sleep(ignoreLowFor)
 		pub.live(15, r.batch(time.Second, 0, storedEvent(4)))
 		pub.live(16, r.batch(2*time.Second, 0, storedEvent(5)))
 		synctest.Wait()

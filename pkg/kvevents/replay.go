@@ -1,47 +1,371 @@
 package kvevents
 
-import (
-	"encoding/binary"
-	"math"
-	"time"
+import "time"
+
+// replayState is where a stream stands with a replay. Every change goes through
+// one of the become methods:
+//
+//	following → awaiting                  becomeAwaiting
+//	awaiting, overdue → replaying         becomeReplaying
+//	awaiting → overdue                    becomeOverdue
+//	awaiting, overdue, replaying → following   becomeFollowing
+type replayState uint8
+
+const (
+	// stateFollowing: no replay is wanted; live messages are applied as they come.
+	stateFollowing replayState = iota
+	// stateAwaiting: a replay has been asked for and not been granted; live messages
+	// are held.
+	stateAwaiting
+	// stateOverdue: a replay has been asked for and is still wanted, but was not
+	// granted in time; live messages are applied meanwhile.
+	stateOverdue
+	// stateReplaying: a replay runs; live messages are held.
+	stateReplaying
 )
 
-// message is one numbered batch of a publisher.
-type message struct {
-	seq     uint64
-	payload []byte
-	// received is when a live message came, in Unix nanoseconds.
-	received int64
+var replayStateTexts = [...]string{
+	stateFollowing: "following",
+	stateAwaiting:  "awaiting",
+	stateOverdue:   "overdue",
+	stateReplaying: "replaying",
 }
 
-// endMark is the sequence number of the end of a replay. A live message may
-// have it as well: there it is a number like any other.
-const endMark = math.MaxUint64
+// String returns the state's name.
+func (r replayState) String() string { return replayStateTexts[r] }
 
-// parseLive reads a live message: topic (any text), sequence number (8 bytes,
-// big endian), payload.
-func parseLive(frames [][]byte, received time.Time) (m message, ok bool) {
-	if len(frames) != 3 || len(frames[1]) != 8 {
-		return message{}, false
+// wanted reports whether a replay runs or is still to begin.
+func (r replayState) wanted() bool { return r != stateFollowing }
+
+// holdsLive reports whether live messages wait for the replay.
+func (r replayState) holdsLive() bool { return r == stateAwaiting || r == stateReplaying }
+
+// goal is what a replay is asked for.
+type goal struct {
+	from    uint64   // the first number asked for
+	target  position // the last number missed, if live numbers jumped
+	confirm bool     // live numbers fell: is it a new engine?
+}
+
+// replay is the replay of a stream. The zero value is that of stateFollowing.
+type replay struct {
+	state replayState
+	goal  goal // if wanted
+	// progressAt is when the state was entered or the replay last brought something
+	// new. While live messages are held they are released limits.silence later.
+	progressAt time.Time
+
+	// The rest is of stateReplaying.
+
+	appliedBefore position // the last number applied when the replay began
+	answered      bool     // a message of it has come; only then first and newest are set
+	first         uint64   // the first number that came
+	newest        uint64   // the highest one so far
+	reachesBack   bool     // it began behind a break, and is applied as a whole
+	startedLate   bool     // its first number is above the first one needed
+	leftOut       bool     // a number between first and newest did not come
+}
+
+// becomeFollowing ends the replay, in whatever state it is.
+func (s *stream) becomeFollowing() {
+	s.replay = replay{}
+	s.replays.closeReplay()
+}
+
+// becomeAwaiting asks for a replay and holds live messages from now on.
+func (s *stream) becomeAwaiting(g goal, now time.Time) {
+	s.replay = replay{state: stateAwaiting, goal: g, progressAt: now}
+	s.replays.askReplay()
+}
+
+// becomeOverdue goes on with live messages: too many other replays run. When this
+// one is granted it reaches back, and is then applied as a whole.
+func (s *stream) becomeOverdue(now time.Time) {
+	s.replay.state = stateOverdue
+	if s.replay.goal.confirm {
+		s.held.dropOldEngine(s.last, false)
+		s.resetForNewEngine()
+		s.replay.goal = goal{}
 	}
-	return message{binary.BigEndian.Uint64(frames[1]), frames[2], received.UnixNano()}, true
+	s.releaseHeld(now)
 }
 
-// parseAnswer reads one answer of a replay: "", [topic,] sequence number,
-// payload. vLLM sends the topic since 0.26, SGLang since 0.5.23 (decision K6).
-// The end of the replay is a number of all ones or an empty payload.
-func parseAnswer(frames [][]byte) (m message, end, ok bool) {
-	n := len(frames)
-	if n != 3 && n != 4 || len(frames[n-2]) != 8 {
-		return message{}, false, false
+// becomeReplaying begins the replay that was asked for.
+func (s *stream) becomeReplaying(now time.Time) {
+	s.replay = replay{
+		state: stateReplaying, goal: s.replay.goal, progressAt: now,
+		appliedBefore: position{s.last, s.started},
 	}
-	m = message{seq: binary.BigEndian.Uint64(frames[n-2]), payload: frames[n-1]}
-	return m, m.seq == endMark || len(m.payload) == 0, true
 }
 
-// replayRequest returns the frames that ask a publisher for every message that
-// it still has from a number on. Exactly these two: publishers do not answer
-// others.
-func replayRequest(from uint64) [][]byte {
-	return [][]byte{nil, binary.BigEndian.AppendUint64(nil, from)}
+// granted begins the replay that was asked for and returns the number to request.
+// ok is false if none is wanted any more.
+func (s *stream) granted(now time.Time) (from uint64, ok bool) {
+	switch s.replay.state {
+	case stateFollowing, stateReplaying:
+		return 0, false
+	}
+	s.counters.ReplayStarts.Add(1)
+	s.counts.Replays++
+	s.becomeReplaying(now)
+	return s.replay.goal.from, true
+}
+
+// notOpened takes the news that the granted request could not be sent.
+func (s *stream) notOpened(now time.Time) {
+	if s.replay.state == stateReplaying {
+		s.finishReplay(ReplayNotOpened, now)
+	}
+}
+
+// answer takes a message of the running replay, or its end.
+func (s *stream) answer(m message, end bool, now time.Time) {
+	r := &s.replay
+	if r.state != stateReplaying {
+		return
+	}
+	if end {
+		s.endReplay(now)
+		return
+	}
+	s.counters.Replayed.Add(1)
+	if r.answered && m.seq <= r.newest {
+		return // not even a sign of life
+	}
+	r.progressAt = now
+	if s.output.foreign(m.payload) {
+		s.counters.Foreign.Add(1)
+		return
+	}
+	if r.goal.from == 0 && r.appliedBefore.ok {
+		remembered, same := s.fingerprints.compare(m)
+		if remembered && !same {
+			s.foundNewEngine(true, false, now)
+			return
+		}
+		if remembered && m.seq <= s.unverifiedUpTo.seq {
+			s.unverifiedUpTo = position{}
+		}
+	}
+	if r.answered {
+		r.leftOut = r.leftOut || m.seq-r.newest > 1
+	} else {
+		r.answered, r.first = true, m.seq
+		s.joinReplay(m.seq)
+		if m.seq == 0 && !s.started {
+			s.output.beginReplay()
+		}
+	}
+	r.newest = m.seq
+	if !s.started || m.seq > s.last {
+		s.applyNext(m)
+	}
+}
+
+// joinReplay looks where the first message of a replay meets what was applied.
+func (s *stream) joinReplay(seq uint64) {
+	r := &s.replay
+	if !s.started {
+		r.startedLate = seq > r.goal.from
+		return
+	}
+	r.startedLate = seq > s.last && seq-s.last > 1
+	if seq > s.last || seq >= s.since || r.goal.confirm {
+		return
+	}
+	// It reaches back behind a break, or behind where the stream was joined: all of
+	// it is applied, and numbers that it does not bring are missing again.
+	r.reachesBack = true
+	s.output.rewind()
+	s.started, s.last, s.since = seq > 0, seq-min(seq, 1), seq
+	if s.firstLost.ok && s.firstLost.seq >= seq {
+		s.firstLost = position{}
+	}
+}
+
+// endReplay takes the end mark.
+func (s *stream) endReplay(now time.Time) {
+	r := &s.replay
+	endsBelow := r.answered && r.newest < r.appliedBefore.seq
+	switch {
+	case r.goal.from == 0 && r.appliedBefore.ok && endsBelow && (r.first == 0 || r.reachesBack):
+		s.foundNewEngine(true, true, now)
+	case r.goal.confirm && (endsBelow || !r.answered):
+		s.foundNewEngine(r.answered, endsBelow, now)
+	case r.goal.confirm:
+		s.counters.Suspicions.Add(1)
+		s.ignoreLowUntil = now.Add(ignoreLowFor)
+		s.finishReplay(r.result(), now)
+	default:
+		s.finishReplay(r.result(), now)
+	}
+}
+
+// result judges a replay that ran to its end mark.
+func (r *replay) result() ReplayResult {
+	switch {
+	case !r.answered && (r.goal.target.ok || r.appliedBefore.ok):
+		return ReplayEmpty
+	case r.startedLate:
+		return ReplayStartedLate
+	case r.leftOut:
+		return ReplayNotContiguous
+	case r.goal.target.ok && r.newest < r.goal.target.seq && r.answered:
+		return ReplayEndedEarly
+	}
+	return ReplayComplete
+}
+
+// foundNewEngine clears the rank for the new engine that a replay has revealed.
+// If that one has a ring all of it is asked for. With endsBelow its ring ends
+// below what was applied, so that none of its live messages can have followed one
+// of the old engine unnoticed.
+func (s *stream) foundNewEngine(hasRing, endsBelow bool, now time.Time) {
+	s.counters.ReplayResults[ReplayAborted].Add(1)
+	s.held.dropOldEngine(s.replay.appliedBefore.seq, endsBelow)
+	s.becomeFollowing()
+	s.resetForNewEngine()
+	if hasRing {
+		s.becomeAwaiting(goal{}, now)
+		return
+	}
+	s.replayTriedBelow = s.held.highest()
+	s.releaseHeld(now)
+}
+
+// finishReplay ends the replay, in whatever way, and releases held messages.
+func (s *stream) finishReplay(result ReplayResult, now time.Time) {
+	r := s.replay
+	s.becomeFollowing()
+	s.counters.ReplayResults[result].Add(1)
+	if result != ReplayComplete && result != ReplayAborted {
+		s.counts.BadReplays++
+		s.counts.BadReplay = result
+	}
+	s.acceptLateUntil = now.Add(s.limits.silence)
+	if !result.failed() {
+		s.failures = 0
+		if r.goal.target.ok {
+			s.replayTriedBelow = max(s.replayTriedBelow, r.goal.target.seq+1)
+		}
+	} else {
+		s.backOff(result, r.answered, now)
+		switch {
+		case r.goal.confirm: // no replay refutes the live numbers
+			s.held.dropOldEngine(s.last, false)
+			s.resetForNewEngine()
+		case r.reachesBack && r.newest < r.appliedBefore.seq:
+			// Half of a ring lies over what was there before, and it may even be
+			// another engine's.
+			s.resetForNewEngine()
+		}
+	}
+	s.scheduleRetry(&r, result, now)
+	s.releaseHeld(now)
+	if s.replayAgain && !s.replay.state.holdsLive() {
+		s.replayAgain = false
+		s.becomeAwaiting(goal{}, now)
+	}
+}
+
+// backOff spaces out the replays that live numbers ask for when they fail in a
+// row, since each holds live messages up. The messages held now ask for none.
+func (s *stream) backOff(result ReplayResult, progress bool, now time.Time) {
+	const first, longest = 5 * time.Second, time.Minute
+	if result != ReplayDisconnected {
+		s.failures++
+	}
+	if progress {
+		s.failures = 1
+	}
+	s.backoffUntil = now.Add(1)
+	if s.failures > 1 {
+		s.backoffUntil = now.Add(min(longest, first<<min(s.failures-2, 8)))
+	}
+}
+
+// releaseHeld accepts held messages until one of them needs a replay itself.
+func (s *stream) releaseHeld(now time.Time) {
+	for !s.replay.state.holdsLive() && s.held.len() > 0 {
+		if s.acceptLive(s.held.front(), now) {
+			s.held.pop()
+		}
+	}
+}
+
+// deadline is when tick has to be called at the latest, if ok.
+func (s *stream) deadline() (at time.Time, ok bool) {
+	switch s.replay.state {
+	case stateAwaiting, stateReplaying:
+		return s.replay.progressAt.Add(s.limits.silence), true
+	case stateFollowing:
+		return s.retry.at, s.retry.pending()
+	}
+	return time.Time{}, false
+}
+
+// tick lets time pass.
+func (s *stream) tick(now time.Time) {
+	at, ok := s.deadline()
+	if !ok || now.Before(at) {
+		return
+	}
+	switch s.replay.state {
+	case stateFollowing:
+		s.startRetry(now)
+	case stateAwaiting:
+		s.becomeOverdue(now)
+	case stateReplaying:
+		s.finishReplay(ReplaySilent, now)
+	}
+}
+
+// replayRetry is a replay from 0 that is to be asked for again because one broke
+// off. Such a replay leaves less than there was before it, as its first message
+// replaces the rank's blocks; and if the engine stays idle no live number shows
+// what is missing. It is asked for a few times a connection.
+type replayRetry struct {
+	at    time.Time // zero: none is planned
+	asked int       // retries so far on this connection, at most maxRetries
+	// appliedUpTo is the last number applied when the replay broke off.
+	appliedUpTo position
+}
+
+const (
+	maxRetries = 3
+	firstRetry = 5 * time.Second // after the end of the replay; doubled for the next
+)
+
+func (r *replayRetry) pending() bool { return !r.at.IsZero() }
+
+// scheduleRetry takes the end of a replay.
+func (s *stream) scheduleRetry(r *replay, result ReplayResult, now time.Time) {
+	at := now.Add(firstRetry << s.retry.asked)
+	brokeOff := result.failed() || r.answered && r.first == 0 && result != ReplayComplete
+	switch {
+	case r.goal.from > 0:
+		if brokeOff && s.retry.pending() {
+			s.retry.at = at // not right after a failure
+		}
+	case !brokeOff:
+		s.retry = replayRetry{}
+	case s.retry.asked < maxRetries:
+		s.retry.at, s.retry.appliedUpTo = at, position{s.last, s.started}
+	default:
+		s.retry.at = time.Time{}
+	}
+}
+
+// startRetry asks again, unless live numbers have shown meanwhile that nothing is
+// missing.
+func (s *stream) startRetry(now time.Time) {
+	r := &s.retry
+	r.at = time.Time{}
+	whole := s.started && s.since == 0 && !s.firstLost.ok && !s.unverifiedUpTo.ok
+	if whole && (!r.appliedUpTo.ok || s.last > r.appliedUpTo.seq) {
+		return
+	}
+	r.asked++
+	s.counters.ReplaysAgain.Add(1)
+	s.becomeAwaiting(goal{}, now)
 }

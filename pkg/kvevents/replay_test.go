@@ -121,7 +121,7 @@ func FuzzReplayAnswer(f *testing.F) {
 		}
 		sc.now = sc.now.Add(time.Minute)
 		sc.s.tick(sc.now)
-		if sc.s.replay.wanted() {
+		if sc.s.replay.state.wanted() {
 			t.Fatal("the replay never ends")
 		}
 	})
@@ -167,10 +167,10 @@ func TestStreamCounts(t *testing.T) {
 		"left out":     {n.ReplayResults[ReplayNotContiguous].Load(), 1},
 		"silent":       {n.ReplayResults[ReplaySilent].Load(), 1},
 		"aborted":      {n.ReplayResults[ReplayAborted].Load(), 1},
-		"own lost":     {sc.s.own.Lost, 3},
-		"own gaps":     {sc.s.own.Gaps, 2},
-		"own restarts": {sc.s.own.Restarts, 1},
-		"own replays":  {sc.s.own.Replays, 5},
+		"own lost":     {sc.s.counts.Lost, 3},
+		"own gaps":     {sc.s.counts.Gaps, 2},
+		"own restarts": {sc.s.counts.Restarts, 1},
+		"own replays":  {sc.s.counts.Replays, 5},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %d, want %d", name, c.got, c.want)
@@ -230,7 +230,7 @@ func TestBadReplays(t *testing.T) {
 	} {
 		sc := newScript(t, true)
 		sc.run(tc.script)
-		if got := sc.s.own; got.BadReplays != tc.bad || got.BadReplay != tc.last {
+		if got := sc.s.counts; got.BadReplays != tc.bad || got.BadReplay != tc.last {
 			t.Errorf("%s: %d bad replays, the last %v; want %d, %v", name, got.BadReplays, got.BadReplay, tc.bad, tc.last)
 		}
 	}

@@ -1,100 +1,139 @@
 package kvevents
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+)
 
-// stream is the state of one rank's event stream: which numbers have been
-// applied, what is missing, and whether the engine is still the same. It has no
-// socket and no clock; whoever drives it passes in what happens and when, and
-// does what it asks for through effects. It is not safe for concurrent use.
+// stream follows the numbered messages of one rank's publisher: which numbers
+// have been applied, which are missing, and whether the engine is still the same
+// process. It has no socket and no clock: its driver passes in every message and
+// event with the time, gives it messages in the order of their arrival, and does
+// what the stream asks for through output and replays. It is not safe for
+// concurrent use.
 //
 // The rules (decisions K5, K6 and K9):
 //
-//   - A replay from 0 is asked at every connect, and from the first missing number
-//     on when a live number jumps. Until it ends live messages are held: within
-//     limits, and no longer than limits.silence without a replayed message. One
-//     of everything that breaks off is asked again (see redo).
-//   - What a replay did not bring is lost: counted, and the stream is Stale until
-//     a later replay reaches back behind the hole, or the engine clears its rank.
-//   - Numbers that were applied are not applied again, with one exception: a
-//     replay that reaches back behind what was applied without a break is applied
-//     from its first message on. Replaying a suffix in order is harmless, as the
-//     last event about a block decides.
+//   - A replay from 0 is asked for at every connect, and a replay from the first
+//     missing number when a live number jumps. Until it ends live messages are
+//     held, within limits and no longer than limits.silence without a replayed
+//     message. A replay from 0 that breaks off is asked for again (see
+//     replayRetry).
+//   - What a replay did not bring is lost: it is counted, and the stream is Stale
+//     until a later replay reaches back behind the hole, or the engine clears its
+//     rank.
+//   - A number that was applied is not applied again, with one exception: a replay
+//     that reaches back behind a break in what was applied is applied from its
+//     first message on. To repeat a suffix in order is harmless, since the last
+//     event about a block decides.
 //   - The engine is a new one if a replay from 0 starts at 0 and ends below what
 //     was applied, if a replayed number stands for another message than before
-//     (see trail), or if live numbers fall: a 0 after a higher number, or two
-//     rising ones below the last. The latter is only a suspicion where a replay
-//     can refute it, by reaching the last number. Then the rank is cleared and
-//     filled anew.
+//     (see fingerprints), or if live numbers fall: a 0 after a higher number, or
+//     two rising numbers below the last one. Falling live numbers are only a
+//     suspicion where a replay can refute it by reaching the last number. For a
+//     new engine the rank is cleared and filled again.
 //   - A ring that no longer starts at 0 and ends below what was applied proves
-//     nothing by itself (a ROUTER drops the end of a long answer): live numbers
-//     decide. Neither does an empty ring.
+//     nothing by itself, since a ROUTER drops the end of a long answer: live
+//     numbers decide. An empty ring proves nothing either.
 type stream struct {
-	fx         effects
-	n          *Counters
-	own        StreamCounts
+	output     output
+	replays    replays
+	counters   *Counters    // of all streams
+	counts     StreamCounts // of this one
 	limits     limits
 	replayable bool // there is a replay endpoint
 
-	up    bool // connected
-	again bool // another connection came up while a replay ran: ask once more
+	// up: there is a connection to the publisher.
+	up bool
+	// replayAgain: another connection came up while a replay was running. When
+	// that ends, a replay from 0 is asked for. Only if up.
+	replayAgain bool
 
-	known bool     // anything was applied,
-	last  uint64   // up to this number,
-	base  uint64   // and from this one on without a break
-	hole  position // the lowest number known to be lost
-	doubt position // the last number of the connection that no replay has shown to be this engine's
-	trail trail
+	// started: a message of this engine has been applied. If not, the fields down to
+	// fingerprints are zero.
+	started bool
+	// last is the number of the newest message applied.
+	last uint64
+	// since is the lowest number from which on every number up to last has been
+	// applied. since <= last.
+	since uint64
+	// firstLost is the lowest number that is lost for good. firstLost < since.
+	firstLost position
+	// unverifiedUpTo is the last number of an earlier connection for as long as no
+	// replay has shown that the engine is still the same.
+	unverifiedUpTo position
+	fingerprints   fingerprints
 
-	heard     uint64    // the highest live number let through, if hears
-	hears     bool      //
-	overtaken time.Time // until then live numbers above heard may be ones that a replay brought before
-	low       *message  // an old number whose successor decides what it means
-	believed  time.Time // until then old numbers are duplicates: a replay has just shown it
-	gapped    uint64    // the live number behind the last gap that was counted
-	tried     uint64    // gaps below this live number are not replayed (again)
+	// lastLive is the highest live number let through on this connection; at its
+	// beginning, the last number applied before.
+	lastLive position
+	// acceptLateUntil: before that time a live number above lastLive that is not
+	// above last was held up while a replay overtook it, and means nothing.
+	acceptLateUntil time.Time
+	// ignoreLowUntil: before that time a live number that is not above last is a
+	// duplicate, because a replay has just shown that the engine is the same.
+	ignoreLowUntil time.Time
+	// suspect is a live message whose number was not above last when it came. The
+	// next one decides whether it was a duplicate or the first message of a new
+	// engine. nil: there is none. Only if started.
+	suspect *message
+	// countedGap is the live number behind the gap that was counted last, so that a
+	// message which is looked at twice does not count twice. 0: none.
+	countedGap uint64
+	// replayTriedBelow: a gap below a live number that is not above it has been
+	// asked for already, or cannot be had; it is not asked for again.
+	replayTriedBelow uint64
 
 	replay replay
-	redo   redo
-	held   heldMessages
-
-	fails   int       // replays that failed in a row
-	backoff time.Time // until then no gap is replayed
+	retry  replayRetry
+	// held are live messages in the order of their arrival, if replay.state holds
+	// them; else it is empty.
+	held heldMessages
+	// failures counts the replays that failed in a row; until backoffUntil no gap
+	// is asked for.
+	failures     int
+	backoffUntil time.Time
 }
 
-// effects is what a stream wants done.
-type effects interface {
-	// apply applies one batch; an error means that it is undecodable. anew says
-	// that the engine has dropped all blocks in it: what was lost before does not
-	// matter any more.
-	apply(m message) (anew bool, err error)
-	// clear removes all blocks of the rank, on all tiers.
+// output takes what a stream applies, in order.
+type output interface {
+	// apply applies one batch; an error means that it cannot be read. cleared
+	// reports that the engine dropped all blocks of the rank in it, so that nothing
+	// that was lost before matters any more.
+	apply(m message) (cleared bool, err error)
+	// clear removes all blocks of the rank from all tiers.
 	clear()
-	// replayed says that a replay of everything that the engine ever sent begins,
-	// and is going to be applied as a whole.
-	replayed()
-	// rewound says that what is applied from now on was applied before, at least in
-	// part: a replay reaches back behind a break.
-	rewound()
-	// foreign says that a replayed batch belongs to another rank.
+	// beginReplay is called when a replay begins with the first message that the
+	// engine ever sent, and nothing of the engine has been applied yet.
+	beginReplay()
+	// rewind is called when a replay reaches back behind a break: batches that were
+	// applied before come again.
+	rewind()
+	// foreign reports whether a replayed batch belongs to another rank.
 	foreign(payload []byte) bool
-	// ask wants a replay: granted is to be called when it may begin.
-	ask()
-	// hangUp ends the replay that was asked for, whether begun or not.
-	hangUp()
+}
+
+// replays is the replay server of a stream.
+type replays interface {
+	// askReplay asks for a replay: granted is to be called when it may begin.
+	askReplay()
+	// closeReplay ends the replay that was asked for, whether it has begun or not.
+	closeReplay()
 }
 
 // limits bound what a stream does for a replay.
 type limits struct {
-	held      int           // live messages
-	heldBytes int           // and bytes that wait for a replay
-	silence   time.Duration // without a replayed message
+	held      int           // live messages that wait for it
+	heldBytes int           // their payloads, in bytes
+	silence   time.Duration // the longest time without a replayed message
 }
 
-// believeFor is how long old numbers count as duplicates after a replay has
-// shown that the engine is still the same.
-const believeFor = 10 * time.Second
+// ignoreLowFor is how long old live numbers count as duplicates after a replay
+// has shown that the engine is still the same.
+const ignoreLowFor = 10 * time.Second
 
-// position is a number of the stream, if ok.
+// position is a sequence number of the stream, if ok.
 type position struct {
 	seq uint64
 	ok  bool
@@ -102,193 +141,282 @@ type position struct {
 
 // live takes a live message.
 func (s *stream) live(m message, now time.Time) {
-	s.n.Messages.Add(1)
-	if s.replay.phase == idle && s.accept(m, now) {
+	s.counters.Messages.Add(1)
+	if !s.replay.state.holdsLive() && s.acceptLive(m, now) {
 		return
 	}
-	s.n.Held.Add(1)
+	s.counters.Held.Add(1)
 	s.held.push(m)
 	if s.held.len() > s.limits.held || s.held.bytes > s.limits.heldBytes {
-		s.finish(ReplayOverflow, now)
+		s.finishReplay(ReplayOverflow, now)
 	}
 }
 
-// accept deals with the next live message in order. It is false if a replay has
-// to come first, which was asked for.
-func (s *stream) accept(m message, now time.Time) bool {
-	if s.known && m.seq <= s.last {
-		return s.old(m, now)
+// acceptLive deals with the next live message in order. It returns false if a
+// replay has to come first, which it has asked for.
+func (s *stream) acceptLive(m message, now time.Time) bool {
+	if s.started && m.seq <= s.last {
+		return s.acceptLow(m, now)
 	}
-	s.dropLow()
-	if !s.known {
-		if m.seq > 0 && s.mayAsk(m.seq, now) { // joined late: what was before?
-			s.begin(want{target: m.seq - 1, targeted: true}, now)
+	s.dropSuspect()
+	if !s.started {
+		if m.seq > 0 && s.mayFill(m.seq, now) { // joined late: what was before?
+			s.becomeAwaiting(goal{target: position{m.seq - 1, true}}, now)
 			return false
 		}
 	} else if m.seq-s.last > 1 {
-		if s.gapped != m.seq {
-			s.gapped = m.seq
-			s.n.Gaps.Add(1)
+		if s.countedGap != m.seq {
+			s.countedGap = m.seq
+			s.counters.Gaps.Add(1)
 		}
-		if s.mayAsk(m.seq, now) {
-			s.begin(want{from: s.last + 1, target: m.seq - 1, targeted: true}, now)
+		if s.mayFill(m.seq, now) {
+			s.becomeAwaiting(goal{from: s.last + 1, target: position{m.seq - 1, true}}, now)
 			return false
 		}
 	}
-	s.take(m)
-	s.heard, s.hears = m.seq, true
+	s.applyNext(m)
+	s.lastLive = position{m.seq, true}
 	return true
 }
 
-// mayAsk says whether the gap below a live number can still be replayed.
-func (s *stream) mayAsk(seq uint64, now time.Time) bool {
-	return seq > s.tried && s.canReplay(now)
+// mayFill reports whether a replay may be asked for to fill the gap below a live
+// number.
+func (s *stream) mayFill(seq uint64, now time.Time) bool {
+	return seq > s.replayTriedBelow && s.mayAsk(now)
 }
 
-// canReplay says whether live numbers may start a replay. Without a connection
-// they are remains of the last one; the next one starts a replay by itself.
-func (s *stream) canReplay(now time.Time) bool {
-	return s.replayable && s.up && !s.replay.overdue && !now.Before(s.backoff)
+// mayAsk reports whether live numbers may ask for a replay. Without a connection
+// they are the rest of the last one, and the next connection asks by itself.
+func (s *stream) mayAsk(now time.Time) bool {
+	return s.replayable && s.up && s.replay.state != stateOverdue && !now.Before(s.backoffUntil)
 }
 
-// take applies m, whose number is above last. What lies between is lost.
-func (s *stream) take(m message) {
+// applyNext applies m, whose number is above last. The numbers between are lost.
+func (s *stream) applyNext(m message) {
 	switch {
-	case !s.known:
-		s.base = m.seq
+	case !s.started:
+		s.since = m.seq
 	case m.seq-s.last > 1:
-		s.n.lost(m.seq - s.last - 1)
-		s.own.Gaps++
-		s.own.Lost += min(m.seq-s.last-1, maxLost)
-		if !s.hole.ok {
-			s.hole = position{s.last + 1, true}
+		s.counters.addLost(m.seq - s.last - 1)
+		s.counts.Gaps++
+		s.counts.Lost += min(m.seq-s.last-1, maxLost)
+		if !s.firstLost.ok {
+			s.firstLost = position{s.last + 1, true}
 		}
-		s.base = m.seq
+		s.since = m.seq
 	}
-	s.known, s.last = true, m.seq
-	s.trail.note(m)
-	s.n.Applied.Add(1)
-	s.own.Applied++
-	anew, err := s.fx.apply(m)
+	s.started, s.last = true, m.seq
+	s.fingerprints.note(m)
+	s.counters.Applied.Add(1)
+	s.counts.Applied++
+	cleared, err := s.output.apply(m)
 	if err != nil {
-		s.n.Undecodable.Add(1)
+		s.counters.Undecodable.Add(1)
 	}
-	if anew {
-		s.hole, s.doubt = position{}, position{}
+	if cleared {
+		s.firstLost, s.unverifiedUpTo = position{}, position{}
 	}
 }
 
-// old deals with a live number that is not above last: it was overtaken by a
-// replay, it is a duplicate, or the engine has started anew.
-func (s *stream) old(m message, now time.Time) bool {
+// acceptLow deals with a live number that is not above last: a replay overtook
+// it, it is a duplicate, or the engine is a new one. Like acceptLive it returns
+// false if a replay has to come first.
+func (s *stream) acceptLow(m message, now time.Time) bool {
 	switch {
-	case now.Before(s.overtaken) && (!s.hears || m.seq > s.heard):
-		s.heard, s.hears = m.seq, true
+	case now.Before(s.acceptLateUntil) && (!s.lastLive.ok || m.seq > s.lastLive.seq):
+		s.lastLive = position{m.seq, true}
 		return true
-	case now.Before(s.believed):
-		s.n.Duplicates.Add(1)
+	case now.Before(s.ignoreLowUntil):
+		s.counters.Duplicates.Add(1)
 		return true
 	case m.seq == 0 && s.last > 0:
-		s.dropLow()
-		return s.suspect(m, now)
-	case s.low != nil && s.low.seq < m.seq && m.seq < s.last:
-		return s.suspect(m, now)
+		s.dropSuspect()
+		return s.suspectNewEngine(m, now)
+	case s.suspect != nil && s.suspect.seq < m.seq && m.seq < s.last:
+		return s.suspectNewEngine(m, now)
 	default:
-		s.dropLow()
-		s.low = &m
+		s.dropSuspect()
+		s.suspect = &m
 		return true
 	}
 }
 
-// dropLow gives up an old number that stayed alone: it was a duplicate.
-func (s *stream) dropLow() {
-	if s.low != nil {
-		s.n.Duplicates.Add(1)
-		s.low = nil
+// dropSuspect gives up a low number that no second one has confirmed: it was a
+// duplicate.
+func (s *stream) dropSuspect() {
+	if s.suspect != nil {
+		s.counters.Duplicates.Add(1)
+		s.suspect = nil
 	}
 }
 
-// suspect acts on numbers that only a new engine sends: low, if there is one,
-// then m.
-func (s *stream) suspect(m message, now time.Time) bool {
-	low := s.low
-	s.low = nil
-	if s.canReplay(now) {
-		if low != nil {
-			s.held.pushFront(*low)
+// suspectNewEngine acts on live numbers that only a new engine sends: the
+// suspect's, if there is one, then m's. It has a replay decide where it can.
+func (s *stream) suspectNewEngine(m message, now time.Time) bool {
+	suspect := s.suspect
+	s.suspect = nil
+	if s.mayAsk(now) {
+		if suspect != nil {
+			s.held.pushFront(*suspect)
 		}
-		s.begin(want{confirm: true}, now)
+		s.becomeAwaiting(goal{confirm: true}, now)
 		return false
 	}
-	s.renew()
-	if low != nil {
-		s.accept(*low, now) // true: nothing that is replayed comes this way
+	s.resetForNewEngine()
+	if suspect != nil {
+		s.acceptLive(*suspect, now) // true: as for m, no replay may be asked for
 	}
-	return s.accept(m, now)
+	return s.acceptLive(m, now)
 }
 
-// renew starts over for a new engine.
-func (s *stream) renew() {
-	s.n.Restarts.Add(1)
-	s.own.Restarts++
-	s.fx.clear()
-	s.known, s.last, s.base, s.hole, s.doubt, s.trail = false, 0, 0, position{}, position{}, trail{}
-	s.heard, s.hears, s.overtaken = 0, false, time.Time{}
-	s.low, s.believed, s.gapped, s.tried = nil, time.Time{}, 0, 0
-	s.redo.above = position{}
+// resetForNewEngine clears the rank and forgets all that is known of the old
+// engine's numbers. Connection, replay and held messages stay.
+func (s *stream) resetForNewEngine() {
+	s.counters.Restarts.Add(1)
+	s.counts.Restarts++
+	s.output.clear()
+	s.started, s.last, s.since = false, 0, 0
+	s.firstLost, s.unverifiedUpTo, s.fingerprints = position{}, position{}, fingerprints{}
+	s.lastLive, s.acceptLateUntil, s.ignoreLowUntil = position{}, time.Time{}, time.Time{}
+	s.suspect, s.countedGap, s.replayTriedBelow = nil, 0, 0
+	s.retry.appliedUpTo = position{}
 }
 
-// connected takes a new connection to the publisher; it comes before the
+// connected takes a new connection to the publisher. It comes before the
 // connection's first message.
 func (s *stream) connected(now time.Time) {
-	s.n.Connects.Add(1)
+	s.counters.Connects.Add(1)
 	s.up = true
-	s.askAll(now)
+	s.askForAll(now)
 }
 
-// askAll asks for everything that the publisher still has.
-func (s *stream) askAll(now time.Time) {
-	s.redo = redo{}
+// askForAll asks for everything that the publisher still has.
+func (s *stream) askForAll(now time.Time) {
+	s.retry = replayRetry{}
 	switch {
 	case !s.replayable:
-	case s.replay.phase == replaying: // a bound socket may have several connections
-		s.again = true
-	case s.replay.wanted():
-		s.replay.want.from = 0 // not sent yet
+	case s.replay.state == stateReplaying: // a bound socket may have several connections
+		s.replayAgain = true
+	case s.replay.state.wanted():
+		s.replay.goal.from = 0 // not sent yet
 	default:
-		s.begin(want{}, now)
+		s.becomeAwaiting(goal{}, now)
 	}
 }
 
-// disconnected takes the loss of the last connection. A running replay came
-// from the same process: it is over. The next connection's numbers say again
-// what they are.
+// disconnected takes the loss of the last connection. A running replay came from
+// the same process, so it is over; the numbers of the next connection are judged
+// without what is known of this one's.
 func (s *stream) disconnected(now time.Time) {
-	s.n.Disconnects.Add(1)
-	s.up, s.again = false, false
-	if s.replay.wanted() {
-		s.finish(ReplayDisconnected, now)
+	s.counters.Disconnects.Add(1)
+	s.up, s.replayAgain = false, false
+	if s.replay.state.wanted() {
+		s.finishReplay(ReplayDisconnected, now)
 	}
-	s.redo = redo{}
-	s.dropLow()
-	s.believed, s.overtaken = time.Time{}, time.Time{}
-	s.heard, s.hears = s.last, s.known
-	s.trail.cut()
-	if s.known && !s.doubt.ok {
-		s.doubt = position{s.last, true}
+	s.retry = replayRetry{}
+	s.dropSuspect()
+	s.ignoreLowUntil, s.acceptLateUntil = time.Time{}, time.Time{}
+	s.lastLive = position{s.last, s.started}
+	s.fingerprints.keepLast()
+	if s.started && !s.unverifiedUpTo.ok {
+		s.unverifiedUpTo = position{s.last, true}
 	}
 }
 
-// setReplayable takes the news that the replay endpoint is another one, or
-// gone.
+// setReplayable takes the news that the replay endpoint is another one, or gone.
 func (s *stream) setReplayable(replayable bool, now time.Time) {
-	s.replayable, s.again = replayable, false
-	s.fails, s.backoff = 0, time.Time{}
-	if s.replay.wanted() {
-		s.finish(ReplayAborted, now)
+	s.replayable, s.replayAgain = replayable, false
+	s.failures, s.backoffUntil = 0, time.Time{}
+	if s.replay.state.wanted() {
+		s.finishReplay(ReplayAborted, now)
 	}
-	s.redo = redo{}
+	s.retry = replayRetry{}
 	if s.up {
-		s.askAll(now)
+		s.askForAll(now)
 	}
+}
+
+// state is what a stream shows of itself.
+func (s *stream) state() StreamState {
+	switch {
+	case s.replay.state.wanted():
+		return Replaying
+	case !s.up:
+		return Connecting
+	case s.firstLost.ok || s.unverifiedUpTo.ok && s.replayable:
+		return Stale
+	}
+	return Live
+}
+
+// String describes the stream in a line, for tests and debugging.
+func (s *stream) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v %v", s.state(), s.replay.state)
+	if s.started {
+		fmt.Fprintf(&b, " applied=%d..%d", s.since, s.last)
+	}
+	for _, p := range []struct {
+		name string
+		at   position
+	}{{"firstLost", s.firstLost}, {"unverifiedUpTo", s.unverifiedUpTo}, {"lastLive", s.lastLive}} {
+		if p.at.ok {
+			fmt.Fprintf(&b, " %s=%d", p.name, p.at.seq)
+		}
+	}
+	if s.suspect != nil {
+		fmt.Fprintf(&b, " suspect=%d", s.suspect.seq)
+	}
+	if s.replay.state.wanted() {
+		fmt.Fprintf(&b, " from=%d held=%d", s.replay.goal.from, s.held.len())
+	}
+	if s.retry.pending() {
+		fmt.Fprintf(&b, " retries=%d", s.retry.asked)
+	}
+	return b.String()
+}
+
+// StreamState is a stream's state in one word; its text is a label of metrics.
+type StreamState uint8
+
+// The states.
+const (
+	// Connecting: the publisher is not there, yet or any more.
+	Connecting StreamState = iota
+	// Replaying: live messages wait for a replay, or a replay is still to begin.
+	Replaying
+	// Live: every message since the stream was joined has been applied.
+	Live
+	// Stale: messages are lost for good, or after a reconnect no replay has shown
+	// that the engine is still the same. Blocks may be wrong until the engine
+	// restarts or clears them all, or a later replay reaches back far enough.
+	Stale
+	NumStreamStates = int(iota)
+)
+
+var streamStateTexts = [NumStreamStates]string{
+	Connecting: "connecting",
+	Replaying:  "replaying",
+	Live:       "live",
+	Stale:      "stale",
+}
+
+// String returns the state's label.
+func (s StreamState) String() string {
+	if int(s) < len(streamStateTexts) {
+		return streamStateTexts[s]
+	}
+	return "unknown"
+}
+
+// StreamCounts are one stream's share of the Counters, since it was added.
+type StreamCounts struct {
+	Applied  uint64 // messages
+	Gaps     uint64 // that no replay filled
+	Lost     uint64 // message numbers in them
+	Restarts uint64 // of the engine
+	Replays  uint64 // begun
+	// BadReplays failed or had gaps; BadReplay is the result of the last of them.
+	BadReplays uint64
+	BadReplay  ReplayResult
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -46,7 +47,7 @@ func newWorld(seed uint64) *world {
 		loss:     []float64{0, 0.02, 0.3}[rnd.IntN(3)],
 	}
 	w.s = &stream{
-		fx: w, n: &w.n, replayable: true,
+		output: w, replays: w, counters: &w.n, replayable: true,
 		limits: limits{held: 20, heldBytes: 1 << 20, silence: 5 * time.Second},
 	}
 	for range rnd.IntN(30) { // a warm engine
@@ -60,7 +61,7 @@ func newWorld(seed uint64) *world {
 
 func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
 
-func (w *world) apply(m message) (anew bool, err error) {
+func (w *world) apply(m message) (cleared bool, err error) {
 	payload := m.payload
 	var generation, block int
 	var seq uint64
@@ -87,11 +88,11 @@ const everyBlock = -1
 func (w *world) clear() { w.note("  clear"); clear(w.applied) }
 
 // replayed takes everything away: what is going to be replayed must be all.
-func (w *world) rewound()            { w.note("  rewound") }
-func (w *world) replayed()           { w.note("  replayed"); clear(w.applied) }
+func (w *world) rewind()             { w.note("  rewound") }
+func (w *world) beginReplay()        { w.note("  replayed"); clear(w.applied) }
 func (w *world) foreign([]byte) bool { return false }
-func (w *world) ask()                { w.note("  ask"); w.asked = true }
-func (w *world) hangUp()             { w.asked, w.answers, w.ending = false, nil, false }
+func (w *world) askReplay()          { w.note("  ask"); w.asked = true }
+func (w *world) closeReplay()        { w.asked, w.answers, w.ending = false, nil, false }
 
 // publish makes one event and sends it on its way.
 func (w *world) publish() {
@@ -231,7 +232,7 @@ func (w *world) step() {
 		w.reconnect()
 	case n < 198:
 		w.restart(true)
-	case n < 199 && w.ringSize > 300 && !w.s.replay.wanted():
+	case n < 199 && w.ringSize > 300 && !w.s.replay.state.wanted():
 		// Hidden and trimmed: nothing of the old engine may be left to compare.
 		// Hidden in a replay: its answers may be the one's, and what is held the
 		// other's.
@@ -239,9 +240,35 @@ func (w *world) step() {
 	}
 }
 
+// broken says which invariant of the stream's fields does not hold, if any.
+func (w *world) broken() string {
+	s, holds := w.s, w.s.replay.state.holdsLive()
+	switch {
+	case s.started && s.since > s.last:
+		return "since is above last"
+	case s.started && s.firstLost.ok && s.firstLost.seq >= s.since:
+		return "firstLost is not below since"
+	case !s.started && (s.firstLost.ok || s.unverifiedUpTo.ok || s.last != 0 || s.since != 0):
+		return "something is known of an engine of which nothing was applied"
+	case s.suspect != nil && !s.started:
+		return "a low number of an engine of which nothing was applied"
+	case s.replayAgain && !s.up:
+		return "replayAgain without a connection"
+	case s.held.len() > 0 && !holds:
+		return "messages are held for nothing"
+	case !s.replay.state.wanted() && s.replay != replay{}:
+		return "something is known of a replay that is not wanted"
+	case s.replay.state != stateReplaying && s.replay.answered:
+		return "a replay that does not run was answered"
+	case s.retry.asked > maxRetries:
+		return "too many retries"
+	}
+	return ""
+}
+
 // settle lets all that is under way arrive.
 func (w *world) settle() {
-	for len(w.flight) > 0 || w.asked || len(w.answers) > 0 || w.ending || w.s.replay.wanted() {
+	for len(w.flight) > 0 || w.asked || len(w.answers) > 0 || w.ending || w.s.replay.state.wanted() {
 		w.deliver()
 		w.grant()
 		w.answer()
@@ -264,6 +291,9 @@ func TestStreamAgainstModel(t *testing.T) {
 		w := newWorld(seed)
 		for range 300 {
 			w.step()
+			if bad := w.broken(); bad != "" {
+				t.Fatalf("seed %d: %s\n%v\n%s", seed, bad, w.s, strings.Join(w.log, "\n"))
+			}
 		}
 		w.silent, w.loss = false, 0
 		w.settle()
@@ -295,18 +325,18 @@ func TestBrokenReplaysAgainstModel(t *testing.T) {
 		if w.loss = 0; w.ringSize < 1000 {
 			continue // an engine that has no more of what came first
 		}
-		for range 1 + w.rnd.IntN(maxRedos) {
+		for range 1 + w.rnd.IntN(maxRetries) {
 			w.breakOff()
 			if w.rnd.IntN(2) == 0 {
 				w.publish()
 				w.deliver()
 			}
-			for !w.asked && w.s.redo.pending() {
+			for !w.asked && w.s.retry.pending() {
 				w.pass(time.Second)
 			}
 		}
 		w.settle()
-		for w.s.redo.pending() {
+		for w.s.retry.pending() {
 			w.pass(time.Second)
 			w.settle()
 		}
@@ -326,7 +356,7 @@ func (w *world) breakOff() {
 	for range w.rnd.IntN(len(w.answers) + 1) {
 		w.answer()
 	}
-	if w.s.replay.any && len(w.answers) > 1 && w.rnd.IntN(3) == 0 { // the rest leaves numbers out
+	if w.s.replay.answered && len(w.answers) > 1 && w.rnd.IntN(3) == 0 { // the rest leaves numbers out
 		w.answers = slices.Delete(w.answers, 0, 1+w.rnd.IntN(len(w.answers)-1))
 		for len(w.answers) > 0 || w.ending {
 			w.answer()
@@ -355,7 +385,7 @@ func (w *world) check() string {
 		}
 	}
 	for block, seq := range w.lastOp {
-		if seq >= w.s.base && w.applied[block] != w.blocks[block] {
+		if seq >= w.s.since && w.applied[block] != w.blocks[block] {
 			return fmt.Sprintf("block %d: the event %d is within what was applied", block, seq)
 		}
 	}

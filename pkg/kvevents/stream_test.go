@@ -39,26 +39,26 @@ type script struct {
 func newScript(t *testing.T, replayable bool) *script {
 	sc := &script{t: t, now: time.Unix(1e9, 0)}
 	sc.s = &stream{
-		fx: sc, n: &sc.n, replayable: replayable,
+		output: sc, replays: sc, counters: &sc.n, replayable: replayable,
 		limits: limits{held: 10, heldBytes: 1000, silence: 5 * time.Second},
 	}
 	return sc
 }
 
-func (sc *script) apply(m message) (anew bool, err error) {
+func (sc *script) apply(m message) (cleared bool, err error) {
 	if m.payload[0] == 'x' {
 		return false, errors.New("undecodable")
 	}
 	sc.applied = append(sc.applied, string(m.payload))
 	return m.payload[0] == 'z', nil
 }
-func (sc *script) clear()   { sc.applied = append(sc.applied, "clear") }
-func (sc *script) rewound() { sc.rewoundAt = append(sc.rewoundAt, len(sc.applied)) }
+func (sc *script) clear()  { sc.applied = append(sc.applied, "clear") }
+func (sc *script) rewind() { sc.rewoundAt = append(sc.rewoundAt, len(sc.applied)) }
 
-func (sc *script) replayed()                   { sc.replayedAt = append(sc.replayedAt, len(sc.applied)) }
+func (sc *script) beginReplay()                { sc.replayedAt = append(sc.replayedAt, len(sc.applied)) }
 func (sc *script) foreign(payload []byte) bool { return payload[0] == 'f' }
-func (sc *script) ask()                        { sc.asked = true }
-func (sc *script) hangUp()                     { sc.asked = false }
+func (sc *script) askReplay()                  { sc.asked = true }
+func (sc *script) closeReplay()                { sc.asked = false }
 
 func (sc *script) run(text string) {
 	sc.t.Helper()

@@ -22,43 +22,22 @@ var (
 	ErrClosed        = errors.New("subscribers are closed")
 )
 
-// Source opens sockets. Callbacks must neither block nor call the Source; a
-// false answer of a message callback stops the socket from being read until
-// Resume. Frames belong to the callee, the slice that holds them does not.
+// Source opens sockets; internal/zmqsock has one. Callbacks must neither block nor
+// call the Source. When a message callback returns false the socket is not read
+// any more until Resume. Frames belong to the callee, the slice that holds them
+// does not.
 type Source interface {
 	// Subscribe follows every topic of a publisher. A message comes with the time
-	// at which it was read; messages read in one go may share that. status is told
-	// of each new connection, before its first message, and of the loss of the last
-	// one. A malformed endpoint, or one that cannot be bound, is an error.
+	// at which it was read; messages that are read together may share one. status is
+	// called for each new connection, before its first message, and when the last
+	// one is lost. A malformed endpoint, or one that cannot be bound, is an error.
 	Subscribe(endpoint string, message func(frames [][]byte, received time.Time) bool, status func(up bool)) (id uint64, err error)
-	// Request sends one message and takes everything that is answered.
+	// Request sends one message and gives every answer to it to answer.
 	Request(endpoint string, request [][]byte, answer func(frames [][]byte) bool) (id uint64, err error)
 	// Resume reads a stopped socket again.
 	Resume(id uint64)
 	// Close closes a socket; no callback of it runs afterwards.
 	Close(id uint64)
-}
-
-// Applier is where the batches of one stream go. Calls come from one goroutine
-// at a time, in the order of the stream.
-type Applier interface {
-	// Apply decodes and applies one batch; w is memory to do it in, and w.Batch is
-	// looked at afterwards. An error means that nothing of the batch could be used;
-	// its text is for operators and says nothing of the payload's content.
-	Apply(payload []byte, w *Workspace) error
-	// Clear removes the blocks of the stream's rank from all tiers.
-	Clear()
-	// Replayed says that a replay has begun with the engine's very first message:
-	// it goes through all that the engine ever sent, unless it breaks off.
-	Replayed()
-}
-
-// Workspace is memory of one apply worker, reused from batch to batch. What is
-// counted in Tally ends up in Subscribers.Tally.
-type Workspace struct {
-	Decoder Decoder
-	Batch   Batch
-	Tally   Tally
 }
 
 // StreamConfig is one rank's stream.
@@ -74,16 +53,22 @@ type StreamConfig struct {
 
 // Config bounds what Subscribers hold; DefaultConfig has the contract's values.
 type Config struct {
-	Workers    int           // goroutines that apply
-	Inbox      int           // messages of a stream that wait to be applied, before its sockets are not read any more
-	InboxBytes int           // the same in bytes
-	Held       int           // live messages of a stream that wait for a replay, before that is given up
-	HeldBytes  int           // the same in bytes
-	Silence    time.Duration // without a message, after which a replay is given up
-	Replays    int           // at a time, over all streams
-	// Lag, if any, is told how late each live message was whose batch could be
-	// read and states a Unix time: from that time to when it was received, 0 to
-	// MaxLag. Several goroutines call it.
+	// Workers is the number of goroutines that apply events.
+	Workers int
+	// Inbox and InboxBytes bound the messages of a stream that wait to be applied.
+	// Above them its sockets are not read.
+	Inbox, InboxBytes int
+	// Held and HeldBytes bound the live messages of a stream that wait for a replay.
+	// Above them the replay is given up.
+	Held, HeldBytes int
+	// Silence is the time without a replayed message after which a replay is given
+	// up.
+	Silence time.Duration
+	// Replays bounds the replays that run at a time, over all streams.
+	Replays int
+	// Lag, if not nil, is called for each live message whose batch could be read and
+	// states a Unix time, with the time from then to when the message was received:
+	// 0 to MaxLag. Several goroutines call it.
 	Lag func(time.Duration)
 }
 
@@ -99,9 +84,9 @@ func DefaultConfig(workers int) Config {
 	}
 }
 
-// Subscribers follow the event streams of all ranks: they number-check and
-// repair them, and apply each in order on one of a few workers. Streams may be
-// added before Run.
+// Subscribers follow the event streams of all ranks: they check the numbers, fill
+// gaps by replays, and apply each stream in order on one of a few workers. Streams
+// may be added before Run.
 type Subscribers struct {
 	source   Source
 	config   Config
@@ -109,18 +94,19 @@ type Subscribers struct {
 	workers  []*applyWorker
 	replays  *replaySlots
 	samples  samples
-	ended    chan struct{}
+	ended    chan struct{} // closed when Run has returned
 
-	// registering serialises Add, Update and Remove. It comes before mu.
+	// registering serialises Add, Update and Remove. It is taken before mu.
 	registering sync.Mutex
 
-	// mu guards what follows. It comes before a subscription's locks.
+	// mu guards what follows, up to tallying. It is never held while a subscription
+	// is called.
 	mu      sync.Mutex
 	streams map[catalog.Rank]*subscription
-	next    int // worker of the next stream
+	next    int // the worker of the next stream, modulo their number
 	closed  bool
 
-	// tallying guards tally.
+	// tallying guards tally. It is an innermost lock.
 	tallying sync.Mutex
 	tally    Tally
 }
@@ -180,10 +166,10 @@ func (s *Subscribers) Add(c StreamConfig) error {
 	return nil
 }
 
-// Update changes a rank's stream. What stays the same stays: with the same
-// endpoint the cursor and, unless the replay endpoint changes, a running replay.
-// Another endpoint is another engine: the rank is cleared and followed from
-// scratch. When Update returns the old Applier is not used any more. On an error
+// Update changes a rank's stream. With the same endpoint the stream goes on where
+// it is, and so does a running replay unless the replay endpoint changes. Another
+// endpoint is another engine: the rank is cleared and followed from scratch. When
+// Update returns the old Applier is not used any more. On an error
 // (ErrUnknownStream, or the new endpoint cannot be used) everything is as before.
 func (s *Subscribers) Update(c StreamConfig) error {
 	s.registering.Lock()
@@ -206,8 +192,8 @@ func (s *Subscribers) Update(c StreamConfig) error {
 	return nil
 }
 
-// Remove ends a rank's stream; its blocks stay. When it returns nothing of it is
-// applied any more. It is false if there is no such stream.
+// Remove ends a rank's stream; its blocks stay. When it returns nothing of the
+// stream is applied any more. It returns false if there is no such stream.
 func (s *Subscribers) Remove(rank catalog.Rank) bool {
 	s.registering.Lock()
 	defer s.registering.Unlock()
@@ -228,8 +214,8 @@ func (s *Subscribers) find(rank catalog.Rank) *subscription {
 	return s.streams[rank]
 }
 
-// subscribe opens a stream in the place of the rank's old one, if any.
-// registering must be held.
+// subscribe opens a stream in place of the rank's old one, if there is one, but
+// does not apply anything yet. registering must be held.
 func (s *Subscribers) subscribe(c StreamConfig) (*subscription, error) {
 	s.mu.Lock()
 	closed, worker := s.closed, s.workers[s.next%len(s.workers)]
@@ -254,7 +240,7 @@ func (s *Subscribers) Barrier(ctx context.Context) error {
 	b := &barrier{done: make(chan struct{})}
 	b.left.Add(1)
 	for _, sub := range s.all() {
-		sub.pass(b)
+		sub.join(b)
 	}
 	b.arrive()
 	select {

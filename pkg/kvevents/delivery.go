@@ -1,0 +1,148 @@
+package kvevents
+
+import (
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Applier takes the batches of one stream, in the order of the stream. It is
+// called from one goroutine at a time.
+type Applier interface {
+	// Apply decodes and applies one batch. w is memory to do it in; w.Batch is
+	// looked at afterwards. An error means that nothing of the batch could be used.
+	// Its text is for operators and holds nothing of the payload's content.
+	Apply(payload []byte, w *Workspace) error
+	// Clear removes the blocks of the stream's rank from all tiers.
+	Clear()
+	// Replayed says that a replay has begun with the engine's very first message:
+	// it goes through all that the engine ever sent, unless it breaks off.
+	Replayed()
+}
+
+// rewindable is an Applier to which the order of its events matters.
+type rewindable interface {
+	// Rewound says that batches that were applied before come again.
+	Rewound()
+}
+
+// Workspace is memory of one apply worker, reused from batch to batch. What is
+// counted in Tally ends up in Subscribers.Tally.
+type Workspace struct {
+	Decoder Decoder
+	Batch   Batch
+	Tally   Tally
+}
+
+// IndexApplier applies one stream to an index.
+type IndexApplier struct {
+	Converter *Converter
+	Index     Index
+	Slot      uint32 // of the stream's rank
+}
+
+// Apply decodes a batch, converts its events and applies them.
+func (a *IndexApplier) Apply(payload []byte, w *Workspace) error {
+	if err := w.Decoder.Decode(payload, &w.Batch); err != nil {
+		return err
+	}
+	a.Converter.Apply(&w.Batch, a.Index, &w.Tally)
+	return nil
+}
+
+// recovered is an Index that has blocks from elsewhere, too.
+type recovered interface {
+	// Replayed says that what comes now replaces such blocks of a rank.
+	Replayed(slot uint32)
+}
+
+// Replayed tells the index, if it is one that wants to know.
+func (a *IndexApplier) Replayed() {
+	if idx, ok := a.Index.(recovered); ok {
+		idx.Replayed(a.Slot)
+	}
+}
+
+// Clear removes the rank's blocks from all tiers.
+func (a *IndexApplier) Clear() { a.Index.Clear(a.Slot) }
+
+// delivery is the output of a stream: it gives the batches to an Applier, and
+// looks at what became of them. Its subscription's turning guards it.
+type delivery struct {
+	rank    catalog.Rank
+	samples *samples
+	lag     func(time.Duration) // Config.Lag
+
+	applier Applier
+	shared  bool       // StreamConfig.SharedReplay
+	work    *Workspace // of the worker whose turn it is; nil between turns
+	applied bool       // a batch was applied in this turn
+	// mixed: a batch was of another rank, or not an engine's. Then one engine's
+	// clear does not make up for what was lost: it may have been about others.
+	mixed bool
+}
+
+func (d *delivery) apply(m message) (cleared bool, err error) {
+	d.applied = true
+	b := &d.work.Batch
+	b.clear() // the workspace is shared: an applier that decodes nothing must not leave another stream's batch
+	if err := d.applier.Apply(m.payload, d.work); err != nil {
+		d.samples.put(badMessage, d.rank, err.Error)
+		return false, err
+	}
+	if b.outcome.odd != Applied {
+		d.samples.put(droppedEvent, d.rank, b.outcome.odd.String)
+	}
+	if m.received != 0 && d.lag != nil {
+		if lag, ok := lagOf(m.received, b.Time); ok {
+			d.lag(lag)
+		}
+	}
+	d.mixed = d.mixed || b.RankOr(d.rank.DP) != d.rank.DP || len(d.work.Decoder.envelopes) > 0
+	return b.outcome.cleared && !d.mixed, nil
+}
+
+func (d *delivery) clear() { d.applier.Clear() }
+
+func (d *delivery) beginReplay() { d.applier.Replayed() }
+
+func (d *delivery) rewind() {
+	if a, ok := d.applier.(rewindable); ok {
+		a.Rewound()
+	}
+}
+
+// foreign decodes a batch of a shared replay server to see whose it is.
+func (d *delivery) foreign(payload []byte) bool {
+	if !d.shared {
+		return false
+	}
+	err := d.work.Decoder.Decode(payload, &d.work.Batch)
+	return err == nil && d.work.Batch.RankOr(d.rank.DP) != d.rank.DP
+}
+
+// MaxLag is the longest lag that is told of: beyond it a clock is wrong.
+const MaxLag = time.Hour
+
+// Times from 1973 to the year 5138, in seconds and in milliseconds, cannot be
+// taken for each other. Other numbers are none that a publisher's clock says.
+const (
+	minSeconds = 1e8
+	minMillis  = 1e11
+	maxMillis  = 1e14
+)
+
+// lagOf returns the time from what a batch states, in seconds as engines do or
+// in milliseconds as standard publishers do, to when it was received, in Unix
+// nanoseconds. A batch that is not even sent then has no lag, as clocks differ.
+// ok is false if the batch states no time.
+func lagOf(received int64, stated float64) (lag time.Duration, ok bool) {
+	if !(stated >= minSeconds && stated < maxMillis) { // NaN too
+		return 0, false
+	}
+	if stated >= minMillis {
+		stated /= 1000
+	}
+	seconds := float64(received)/1e9 - stated
+	return time.Duration(min(max(seconds, 0), MaxLag.Seconds()) * 1e9), true
+}

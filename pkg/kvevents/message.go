@@ -1,0 +1,181 @@
+package kvevents
+
+import (
+	"encoding/binary"
+	"math"
+	"time"
+)
+
+// message is one numbered batch of a publisher.
+type message struct {
+	seq     uint64
+	payload []byte
+	// received is when a live message was read, in Unix nanoseconds; 0 for a
+	// replayed one.
+	received int64
+}
+
+// endMark is the sequence number of the end of a replay. A live message may have
+// it as well: there it is a number like any other.
+const endMark = math.MaxUint64
+
+// parseLive reads a live message: topic (any text), sequence number (8 bytes,
+// big endian), payload.
+func parseLive(frames [][]byte, received time.Time) (m message, ok bool) {
+	if len(frames) != 3 || len(frames[1]) != 8 {
+		return message{}, false
+	}
+	return message{binary.BigEndian.Uint64(frames[1]), frames[2], received.UnixNano()}, true
+}
+
+// parseAnswer reads one answer of a replay: "", [topic,] sequence number,
+// payload. vLLM sends the topic since 0.26, SGLang since 0.5.23 (decision K6).
+// The end of the replay is a number of all ones or an empty payload.
+func parseAnswer(frames [][]byte) (m message, end, ok bool) {
+	n := len(frames)
+	if n != 3 && n != 4 || len(frames[n-2]) != 8 {
+		return message{}, false, false
+	}
+	m = message{seq: binary.BigEndian.Uint64(frames[n-2]), payload: frames[n-1]}
+	return m, m.seq == endMark || len(m.payload) == 0, true
+}
+
+// replayRequest returns the frames that ask a publisher for every message that
+// it still has from a number on. Publishers answer exactly these two frames.
+func replayRequest(from uint64) [][]byte {
+	return [][]byte{nil, binary.BigEndian.AppendUint64(nil, from)}
+}
+
+// heldMessages is a queue of live messages that wait for a replay, in the order
+// of their arrival.
+type heldMessages struct {
+	queue []message
+	head  int // of queue
+	bytes int // of the payloads from head on
+}
+
+func (h *heldMessages) len() int { return len(h.queue) - h.head }
+
+func (h *heldMessages) front() message { return h.queue[h.head] }
+
+func (h *heldMessages) push(m message) {
+	h.queue = append(h.queue, m)
+	h.bytes += len(m.payload)
+}
+
+func (h *heldMessages) pushFront(m message) {
+	if h.head == 0 {
+		h.queue = append([]message{m}, h.queue...)
+	} else {
+		h.head--
+		h.queue[h.head] = m
+	}
+	h.bytes += len(m.payload)
+}
+
+func (h *heldMessages) pop() {
+	h.bytes -= len(h.queue[h.head].payload)
+	h.queue[h.head] = message{}
+	if h.head++; h.head == len(h.queue) {
+		*h = heldMessages{} // the next replay may be far off
+	}
+}
+
+// highest returns the highest number, 0 if there is none.
+func (h *heldMessages) highest() uint64 {
+	var top uint64
+	for _, m := range h.queue[h.head:] {
+		top = max(top, m.seq)
+	}
+	return top
+}
+
+// dropOldEngine drops the messages of an engine that a new one has replaced:
+// those before the numbers first fall, seen from last. If they never fall it
+// drops nothing, unless notReached says that the new engine cannot have reached
+// the held numbers: then all are the old engine's.
+func (h *heldMessages) dropOldEngine(last uint64, notReached bool) {
+	old := 0
+	for i, m := range h.queue[h.head:] {
+		if m.seq <= last {
+			old, notReached = i, false
+			break
+		}
+		last = m.seq
+	}
+	if notReached {
+		old = h.len()
+	}
+	for range old {
+		h.pop()
+	}
+}
+
+// fingerprints remembers what a few numbers of a stream stood for. An engine that
+// restarted counts from 0 again: when its numbers have passed the old ones, only
+// their content tells the two engines apart. A batch begins with its time, so
+// that two engines never send the same one.
+type fingerprints struct {
+	marks       [numMarks]fingerprint // of every markStride-th message, a ring by number
+	connections [numConnections]fingerprint
+	next        int // of connections to overwrite; these are their last messages
+	first, last fingerprint
+}
+
+const (
+	numMarks       = 16
+	markStride     = 1024 // 16 marks span the usual ring of 10,000 messages
+	numConnections = 4
+)
+
+// fingerprint tells messages with the same number apart. It is cheap to take: the
+// payload's length and both ends of it, where time and rank are.
+type fingerprint struct {
+	seq        uint64
+	length     int // in bytes; 0: no fingerprint
+	head, tail [32]byte
+}
+
+func fingerprintOf(m message) (p fingerprint) {
+	p.seq, p.length = m.seq, len(m.payload)
+	copy(p.head[:], m.payload)
+	copy(p.tail[:], m.payload[max(0, len(m.payload)-len(p.tail)):])
+	return p
+}
+
+// note remembers m, the newest message.
+func (f *fingerprints) note(m message) {
+	f.last = fingerprintOf(m)
+	if f.first.length == 0 {
+		f.first = f.last
+	}
+	if m.seq%markStride == 0 {
+		f.marks[m.seq/markStride%numMarks] = f.last
+	}
+}
+
+// keepLast remembers the newest message as the last one of a connection.
+func (f *fingerprints) keepLast() {
+	f.connections[f.next] = f.last
+	f.next = (f.next + 1) % numConnections
+}
+
+// compare reports whether m's number is remembered, and for the same message.
+func (f *fingerprints) compare(m message) (remembered, same bool) {
+	check := func(p *fingerprint) bool {
+		if p.length == 0 || p.seq != m.seq {
+			return false
+		}
+		remembered, same = true, *p == fingerprintOf(m)
+		return true
+	}
+	if check(&f.last) || check(&f.first) || check(&f.marks[m.seq/markStride%numMarks]) {
+		return remembered, same
+	}
+	for i := range f.connections {
+		if check(&f.connections[i]) {
+			break
+		}
+	}
+	return remembered, same
+}

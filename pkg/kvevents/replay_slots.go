@@ -1,0 +1,109 @@
+package kvevents
+
+import (
+	"sync"
+	"time"
+)
+
+// askReplay asks for a slot; a granted item follows, now or later.
+func (s *subscription) askReplay() {
+	s.asks++
+	s.subs.replays.acquire(replayAsk{s, s.asks})
+}
+
+// openReplay uses the slot that was given for an ask.
+func (s *subscription) openReplay(ask uint64, now time.Time) {
+	from, ok := uint64(0), ask == s.asks
+	if ok {
+		from, ok = s.stream.granted(now)
+	}
+	if !ok {
+		s.subs.replays.release()
+		return
+	}
+	id, err := s.subs.source.Request(s.server, replayRequest(from), func(frames [][]byte) bool {
+		return s.onAnswer(ask, frames)
+	})
+	if err != nil {
+		s.subs.replays.release()
+		s.stream.notOpened(now)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replay.id, s.replay.open = id, true
+	s.resumeLocked() // it may have been stopped before its id was known
+}
+
+// closeReplay closes the replay's socket. Answers that are still in the inbox, and
+// a slot that is still to come, belong to an ask that is not the newest any more.
+func (s *subscription) closeReplay() {
+	s.asks++
+	s.mu.Lock()
+	was := s.replay
+	s.replay = socket{}
+	s.mu.Unlock()
+	if was.open {
+		s.subs.source.Close(was.id)
+		s.subs.replays.release()
+	}
+}
+
+// onAnswer takes an answer to the replay of an ask.
+func (s *subscription) onAnswer(ask uint64, frames [][]byte) bool {
+	m, end, ok := parseAnswer(frames)
+	switch {
+	case !ok:
+		s.badFrames(frames)
+		return true
+	case end:
+		return s.put(item{kind: endItem, ask: ask})
+	}
+	return s.put(item{kind: answerItem, message: m, ask: ask})
+}
+
+// replaySlots bounds the replays that run at a time, since each may fill memory
+// with a whole ring. Slots are given in the order of the asks.
+type replaySlots struct {
+	// mu guards what follows. It is never held while a subscription is called.
+	mu      sync.Mutex
+	free    int
+	waiting []replayAsk // only if none is free
+}
+
+// replayAsk is a subscription that waits for a slot. If the ask is not its newest
+// one any more when the slot comes, it gives the slot back.
+type replayAsk struct {
+	sub *subscription
+	ask uint64
+}
+
+// acquire gives a a slot, now or later: a.sub finds a granted item in its inbox.
+func (r *replaySlots) acquire(a replayAsk) {
+	r.mu.Lock()
+	granted := r.free > 0
+	if granted {
+		r.free--
+	} else {
+		r.waiting = append(r.waiting, a)
+	}
+	r.mu.Unlock()
+	if granted {
+		a.sub.put(item{kind: grantedItem, ask: a.ask})
+	}
+}
+
+// release gives a slot back.
+func (r *replaySlots) release() {
+	r.mu.Lock()
+	if len(r.waiting) == 0 {
+		r.free++
+		r.mu.Unlock()
+		return
+	}
+	a := r.waiting[0]
+	r.waiting[0] = replayAsk{}
+	r.waiting = r.waiting[1:]
+	r.mu.Unlock()
+	a.sub.put(item{kind: grantedItem, ask: a.ask})
+}
