@@ -78,7 +78,7 @@ func BenchmarkBookFree(b *testing.B) {
 	}
 }
 
-// BenchmarkApply applies the events of one booking of another process, on top of
+// BenchmarkApply applies the events of one reservation of another process, on top of
 // standing load.
 func BenchmarkApply(b *testing.B) {
 	l, sc := loaded(b, 64)

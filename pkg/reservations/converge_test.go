@@ -64,7 +64,7 @@ type replica struct {
 }
 
 // naive is all that a replica ever heard, in sets that only grow; but for leases
-// that run out on a replica which did not grant them: it forgets the booking, of
+// that run out on a replica which did not grant them: it forgets the reservation, of
 // which it then takes no event.
 type naive struct {
 	own    uint64
@@ -94,7 +94,7 @@ func (b *naiveEntry) last() time.Time {
 	return b.touched
 }
 
-// over: the booking ends by age or with its lease.
+// over: the reservation ends by age or with its lease.
 func (n *naive) over(o Origin, now time.Time) bool {
 	b := n.known[o]
 	switch {
@@ -115,9 +115,9 @@ type letter struct {
 	booked Reservation
 	ref    Ref
 
-	bookings []Reservation
-	ended    map[uint64]history.EndedSet
-	dead     map[Origin]bool // ended, naively
+	reservations []Reservation
+	ended        map[uint64]history.EndedSet
+	dead         map[Origin]bool // ended, naively
 }
 
 func newFleet(t *testing.T, seed uint64) *fleet {
@@ -181,7 +181,7 @@ func (r *replica) send(l letter) {
 	r.mail = append(r.mail, l)
 }
 
-// hear is what a booking tells, in an event, in a snapshot or at its acceptance.
+// hear is what a reservation tells, in an event, in a snapshot or at its acceptance.
 func (n *naive) hear(b Reservation, now time.Time) {
 	accepted := now.Add(-b.Age)
 	x := n.known[b.Origin]
@@ -198,14 +198,14 @@ func (n *naive) hear(b Reservation, now time.Time) {
 	}
 }
 
-// renew: the live booking was renewed.
+// renew: the live reservation was renewed.
 func (n *naive) renew(o Origin, now time.Time) {
 	if b := n.known[o]; b != nil && !n.ended[o] {
 		b.touched = now
 	}
 }
 
-// live returns the ids of the live bookings and whether their prefill is done.
+// live returns the ids of the live reservations and whether their prefill is done.
 func (n *naive) live() map[Origin]string {
 	out := make(map[Origin]string)
 	for o, b := range n.known {
@@ -288,7 +288,7 @@ func (r *replica) expire() {
 	r.led.Expire()
 }
 
-func (r *replica) bookings() (all []Reservation) {
+func (r *replica) reservations() (all []Reservation) {
 	var at Cursor
 	for more := true; more; {
 		var page []Reservation
@@ -300,7 +300,7 @@ func (r *replica) bookings() (all []Reservation) {
 
 func (r *replica) snapshot() letter {
 	return letter{
-		from: r, sent: r.clock.t, kind: "snapshot", bookings: r.bookings(),
+		from: r, sent: r.clock.t, kind: "snapshot", reservations: r.reservations(),
 		ended: r.led.Ended(), dead: maps.Clone(r.naive.ended),
 	}
 }
@@ -330,7 +330,7 @@ func (r *replica) receive(l letter) {
 			r.led.MergeEnded(process, ranges)
 		}
 		maps.Copy(r.naive.ended, l.dead)
-		for _, b := range l.bookings {
+		for _, b := range l.reservations {
 			if v := r.led.MergeReservation(b); v != Stale {
 				r.naive.hear(b, now)
 			}
@@ -342,7 +342,7 @@ func (r *replica) receive(l letter) {
 func (r *replica) check() {
 	r.Helper()
 	got := make(map[Origin]string)
-	for _, b := range r.bookings() {
+	for _, b := range r.reservations() {
 		got[b.Origin] = fmt.Sprint(b.ID, b.PrefillDone)
 	}
 	if d := gocmp.Diff(r.naive.live(), got); d != "" {
@@ -360,11 +360,11 @@ func (r *replica) check() {
 // agree exchanges all snapshots and compares what all replicas have.
 func (w *fleet) agree() {
 	w.Helper()
-	// A booking of exactly 300 s lives on where it is, but is not taken over.
+	// A reservation of exactly 300 s lives on where it is, but is not taken over.
 	w.advance(1)
 	truth := newNaive(0)
 	for _, r := range w.replicas {
-		for o := range r.naive.live() { // Stale for nobody: everyone has expired
+		for o := range r.naive.live() { // stale nowhere: every replica has expired its own
 			truth.hear(Reservation{Origin: o, ID: r.naive.known[o].id}, w.clock.t)
 		}
 		maps.Copy(truth.ended, r.naive.ended)
@@ -395,8 +395,8 @@ func (w *fleet) same() {
 	sorted := cmpopts.SortSlices(func(a, b Reservation) bool { return byOrigin(a, b) < 0 })
 	first := w.replicas[0]
 	for _, r := range w.replicas[1:] {
-		if d := gocmp.Diff(first.bookings(), r.bookings(), sorted, cmpopts.EquateEmpty()); d != "" {
-			w.Errorf("bookings: -first +other\n%s", d)
+		if d := gocmp.Diff(first.reservations(), r.reservations(), sorted, cmpopts.EquateEmpty()); d != "" {
+			w.Errorf("reservations: -first +other\n%s", d)
 		}
 		for _, sc := range fleetScopes {
 			if d := gocmp.Diff(first.led.Loads(sc), r.led.Loads(sc)); d != "" {

@@ -30,7 +30,7 @@ func TestOldNumbersEnd(t *testing.T) {
 
 // TestProcessesBounded proves that at most 256 processes are remembered, that
 // the one unheard of for longest goes first, and that none goes which has a live
-// booking.
+// reservation.
 func TestProcessesBounded(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	for n := range uint64(history.MaxProcesses) {
@@ -49,8 +49,8 @@ func TestProcessesBounded(t *testing.T) {
 	wantResult(t, "in place of 120", l.ApplyBooked(remote(150, 2, "x")), Applied)
 }
 
-// TestEarlyFree proves for a process that does not number its bookings that a
-// free which came first eats one booking, within 10 s, and that calls do not ask.
+// TestEarlyFree proves for a process that does not number its reservations that a
+// free which came first eats one reservation, within 10 s, and that calls do not ask.
 func TestEarlyFree(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	b := remote(9, 0, "x")
@@ -74,8 +74,8 @@ func TestEarlyFree(t *testing.T) {
 	wantResult(t, "too late", l.ApplyBooked(b), Applied)
 }
 
-// TestEarlyPrefill proves for a process that does not number its bookings that a
-// completed prefill which came first counts for one booking, within 10 s; that one
+// TestEarlyPrefill proves for a process that does not number its reservations that a
+// completed prefill which came first counts for one reservation, within 10 s; that one
 // which came last counts for none; and that calls do not ask.
 func TestEarlyPrefill(t *testing.T) {
 	l, clock := withRanks(1, nil)
@@ -90,7 +90,7 @@ func TestEarlyPrefill(t *testing.T) {
 	free := func() { t.Helper(); wantResult(t, "free", l.ApplyFreed(refTo(b)), Applied) }
 
 	wantResult(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
-	wantResult(t, "its booking", l.ApplyBooked(b), Applied)
+	wantResult(t, "its reservation", l.ApplyBooked(b), Applied)
 	prefill("overtaken", 0)
 	free()
 	wantResult(t, "last", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
@@ -101,7 +101,7 @@ func TestEarlyPrefill(t *testing.T) {
 	clock.advance(history.EarlyFor)
 	wantResult(t, "first", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
 	wantResult(t, "and freed", l.ApplyFreed(refTo(b)), UnknownID)
-	wantResult(t, "its booking", l.ApplyBooked(b), Ended)
+	wantResult(t, "its reservation", l.ApplyBooked(b), Ended)
 	wantResult(t, "last, again", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
 	wantResult(t, "the next with the id", l.ApplyBooked(b), Applied)
 	prefill("both ends went with the one before", 16)
@@ -126,7 +126,7 @@ func TestEarlyPrefill(t *testing.T) {
 	prefill("10 s later", 16)
 }
 
-// TestRefusedLeavesTrace proves that what came before a booking is remembered until
+// TestRefusedLeavesTrace proves that what came before a reservation is remembered until
 // its event could be taken, and not for the next life of its id.
 func TestRefusedLeavesTrace(t *testing.T) {
 	l, _ := withRanks(1, nil)
@@ -149,7 +149,7 @@ func TestRefusedLeavesTrace(t *testing.T) {
 }
 
 // TestWhoseID proves whom an event means that names no origin, and that no
-// second booking is made of an id that is live.
+// second reservation is made of an id that is live.
 func TestWhoseID(t *testing.T) {
 	l, _ := withRanks(2, nil)
 	b := func(process, sequence, worker uint64) Reservation {

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// lifetime of a reservation without lease from its booking, unless SetLifetime
-	// says otherwise; nothing refreshes it (dynamo-kv-router 1.3.1: 300 s).
+	// lifetime of a reservation without lease since it was accepted, unless
+	// SetLifetime says otherwise; nothing renews it (dynamo-kv-router 1.3.1: 300 s).
 	lifetime = 300 * time.Second
-	// sweepPerBooking is how many stale reservations one booking clears away
-	// at most; the rest is left to the next ones and to Expire.
-	sweepPerBooking = 8
+	// sweepPerBook is how many stale reservations one Book ends at most; the rest is
+	// left to the next calls and to Expire.
+	sweepPerBook = 8
 	// sweepPerLock is how many Expire ends before it lets others have the lock.
 	sweepPerLock = 64
 	// trimEvery is how often Expire gives spare memory of a scope back.
@@ -24,16 +24,13 @@ const (
 )
 
 // Expire ends all reservations that are older than their lifetime, or whose lease
-// has run out, and tells the observer of renewals for which it was too early. next
-// is when a further one may end, the zero time if there is none now. It also gives
-// memory back that bookings no longer need. To be called from a timer, about each
-// second. While nothing is due it only looks at each scope.
+// has run out, and announces renewals for which it was too early. next is when a
+// further one may end, the zero time if there is none now. It also gives memory
+// back that is not needed any more. To be called from a timer, about each second.
+// While nothing is due it only looks at each scope.
 func (l *Ledger) Expire() (expired int, next time.Time) {
 	at := l.at()
-	expired, first := l.expire(at)
-	for _, s := range l.scopesFrom(0) {
-		s.trim(at)
-	}
+	expired, first := l.expire(at, true)
 	l.numbered.Forget(at)
 	l.unnumbered.Forget(at)
 	l.expiredIDs.Forget(at)
@@ -43,27 +40,31 @@ func (l *Ledger) Expire() (expired int, next time.Time) {
 	return expired, next
 }
 
-// ExpireDue is Expire without the care for memory, and next to nothing before the
-// next deadline. To be called each ExpireEvery where there are leases: the load of a
-// reservation may outlive its time by that much, unless somebody asks for the
+// ExpireDue is Expire without the care for memory, and costs next to nothing before
+// the next deadline. To be called each ExpireEvery where there are leases: the load
+// of a reservation may outlive its time by that much, unless a call names the
 // reservation before.
 func (l *Ledger) ExpireDue() (expired int) {
 	if at := l.at(); l.soonest.get() <= at {
-		expired, _ = l.expire(at)
+		expired, _ = l.expire(at, false)
 	}
 	return expired
 }
 
-// expire returns how many have ended, and the earliest deadline of those that stay,
-// or never.
-func (l *Ledger) expire(at time.Duration) (expired int, first time.Duration) {
-	l.soonest.reset() // before the scopes are read: who comes from now on lowers it again
+// expire ends what is due in all scopes, and trims their memory if told so. It
+// returns how many reservations have ended, and the earliest deadline of those that
+// stay, or never.
+func (l *Ledger) expire(at time.Duration, trim bool) (expired int, first time.Duration) {
+	l.soonest.reset() // before the scopes are read: later additions lower it again
 	first = never
 	for _, s := range l.scopesFrom(0) {
 		n, next := s.expireDue(at)
 		expired += n
 		first = min(first, next)
 		l.soonest.lower(s.nextDue())
+		if trim {
+			s.trim(at)
+		}
 	}
 	return expired, first
 }
@@ -80,8 +81,8 @@ func (e *earliest) lower(at time.Duration) {
 	}
 }
 
-// ExpireIn ends all reservations of one scope whose time is over, for a caller
-// about to judge its loads: Book ends only a few. While nothing is due it only
+// ExpireIn ends all reservations of one scope whose time is over, for a caller that
+// is about to judge the loads: Book ends only a few. While nothing is due it only
 // reads.
 func (l *Ledger) ExpireIn(sc catalog.Scope) {
 	s := l.scope(sc)
@@ -100,7 +101,7 @@ func (s *scope) expireDue(at time.Duration) (expired int, first time.Duration) {
 	return s.expireAll(at)
 }
 
-// due reports whether a reservation is stale or a renewal is to be told of. first
+// due reports whether a reservation is stale or a renewal is to be announced. first
 // is the earliest deadline, or never.
 func (s *scope) due(at time.Duration) (due bool, first time.Duration) {
 	s.mu.RLock()
@@ -127,20 +128,20 @@ func (s *scope) firstDeadline() time.Duration {
 	return s.deadlines[0].deadline
 }
 
-// expireAll ends all stale reservations and tells of all renewals that are due, a
+// expireAll ends all stale reservations and announces all renewals that are due, a
 // few under each hold of the lock. first is the earliest deadline of those that
 // stay, or never.
 func (s *scope) expireAll(at time.Duration) (expired int, first time.Duration) {
 	for more := true; more; {
 		var n int
-		var untold bool
+		var pending bool
 		s.mu.Lock()
 		n, more = s.expire(at, sweepPerLock)
-		untold = s.announceDue(at, sweepPerLock)
+		pending = s.announceDue(at, sweepPerLock)
 		first = s.firstDeadline()
 		s.mu.Unlock()
 		expired += n
-		more = more || untold
+		more = more || pending
 	}
 	return expired, first
 }
@@ -158,9 +159,8 @@ func (s *scope) expire(at time.Duration, limit int) (n int, more bool) {
 	return n, false
 }
 
-// expireOne ends a stale reservation. That a lease has run out is decided, and
-// told, where it was granted: who else has the booking may only not have heard of
-// the renewal.
+// expireOne ends a stale reservation. The process that granted a lease decides and
+// announces that it has run out: another one may only have missed the renewal.
 func (s *scope) expireOne(r *entry, at time.Duration) {
 	l := s.ledger
 	own, leased := r.origin.Process == l.process, r.lease != nil
@@ -169,18 +169,18 @@ func (s *scope) expireOne(r *entry, at time.Duration) {
 		why = history.LeaseExpired
 	}
 	s.end(r, why)
-	l.expired.Add(1)
+	l.counts.expired.Add(1)
 	if own {
 		l.expiredIDs.Add(r.expiredID(), at)
 	}
 	if own && leased {
-		l.leasesExpired.Add(1)
+		l.counts.leasesExpired.Add(1)
 		l.obs.Freed(r.event())
 	}
 }
 
-// sweep ends a few stale reservations before a new one comes. It needs s.mu.
-func (s *scope) sweep(at time.Duration) { s.expire(at, sweepPerBooking) }
+// sweep ends a few stale reservations before a new one is added. It needs s.mu.
+func (s *scope) sweep(at time.Duration) { s.expire(at, sweepPerBook) }
 
 // trim gives spare memory back, in steps that hold the lock for a moment each.
 func (s *scope) trim(at time.Duration) {

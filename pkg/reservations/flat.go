@@ -2,15 +2,15 @@ package reservations
 
 import "math/bits"
 
-// mix spreads a block hash over 64 bits. Hashes come from clients, who must not
-// be able to choose colliding ones, hence a secret seed.
+// mix spreads a block hash over 64 bits. Hashes come from clients, which must not be
+// able to choose colliding ones, hence the random seed.
 func mix(key, seed uint64) uint64 {
 	hi, lo := bits.Mul64(key^seed, 0x9e3779b97f4a7c15) // 2^64 / golden ratio
 	return hi ^ lo
 }
 
 // tableRow is one row of a flat table. b == 0 marks an empty row, so every stored
-// entry has b >= 1; what a, b and extra mean is the table's business.
+// row has b >= 1; what a, b and extra mean is up to the user of the table.
 type tableRow[X any] struct {
 	extra X // first: a last field of size zero would be padded
 	key   uint64
@@ -23,11 +23,11 @@ const (
 	minSegment  = 8 // rows
 )
 
-// flat is an open-addressing table without pointers per entry: 16 bytes a row
-// and the extra, linear probing, no tombstones. It is cut into segments that grow on their
-// own, so that no insertion ever pays for rehashing the whole table.
+// flat is an open-addressing table without pointers per row: 16 bytes a row and the
+// extra, linear probing, no tombstones. It is divided into segments that grow one by
+// one, so that no insertion ever pays for rehashing the whole table.
 //
-// An *entry is valid until the next put, remove or trim of the same table.
+// A *tableRow is valid until the next put, remove or trim of the same table.
 type flat[X any] struct {
 	seed uint64                // of mix
 	segs *[segments]segment[X] // nil while nothing was ever stored
@@ -39,11 +39,11 @@ type segment[X any] struct {
 	live int
 }
 
-// hash says where key belongs: the top bits choose the segment, the low bits
-// the row.
+// hash returns where key belongs: the top bits choose the segment, the low bits the
+// row.
 func (t *flat[X]) hash(key uint64) uint64 { return mix(key, t.seed) }
 
-// find returns the entry of key, or nil.
+// find returns the row of key, or nil.
 func (t *flat[X]) find(key uint64) *tableRow[X] {
 	if t.live == 0 {
 		return nil
@@ -64,8 +64,8 @@ func (t *flat[X]) find(key uint64) *tableRow[X] {
 	}
 }
 
-// put returns the entry of key. A new one (found is false) comes with all but
-// its key zero; the caller must make b non-zero before it touches the table again.
+// put returns the row of key. In a new one (found is false) all but the key is zero;
+// the caller must set b before it uses the table again.
 func (t *flat[X]) put(key uint64) (e *tableRow[X], found bool) {
 	if t.segs == nil {
 		t.segs = new([segments]segment[X])
@@ -91,8 +91,8 @@ func (t *flat[X]) put(key uint64) (e *tableRow[X], found bool) {
 }
 
 // prefetch reads the home rows of keys. In a table much larger than the processor's
-// caches most of the time of put and find goes into waiting for memory; here
-// the waits overlap, because no read depends on another. The sum has no meaning.
+// caches, put and find spend most of their time waiting for memory; here the waits
+// overlap, because no read depends on another. The sum has no meaning.
 func (t *flat[X]) prefetch(keys []uint64) (sum uint32) {
 	if t.segs == nil {
 		return 0
@@ -122,8 +122,7 @@ func (t *flat[X]) remove(key uint64) {
 	t.removeAt(s, i)
 }
 
-// removeAt deletes a row and closes the hole by moving later rows of the same
-// run back.
+// removeAt deletes a row and fills the hole with later rows of the same run.
 func (t *flat[X]) removeAt(s *segment[X], hole uint64) {
 	mask := uint64(len(s.rows) - 1)
 	for i := (hole + 1) & mask; s.rows[i].b != 0; i = (i + 1) & mask {

@@ -1,9 +1,11 @@
 package reservations
 
-import "math/bits"
+import (
+	"math/bits"
+)
 
-// holders knows, for every active prompt block of a scope, which slots hold it,
-// how many reservations hold it there, and its weight there.
+// holders records for every active prompt block of a scope which slots own it, how
+// many reservations hold it on each, and its weight there.
 //
 // Nearly every block has one owner slot and full weight; such a block is a
 // single row of table. The row of a block has one of three forms:
@@ -14,9 +16,9 @@ import "math/bits"
 //	                                  deficit (a) of each owner are in pairs
 //
 // The third form is used only where the first two cannot express the block. A
-// *row is valid until a block is added or vanishes.
+// *blockRow is valid until a block is added or removed.
 type holders struct {
-	table flat[uint64]   // by block; the extra is for the user
+	table flat[uint64]   // by block; the extra is for the user of holders
 	pairs flat[struct{}] // by pairKey
 	sets  ownerSets
 }
@@ -52,7 +54,7 @@ func (h *holders) hold(block uint64, slot uint32) {
 	h.holdFound(e, slot)
 }
 
-// holdFound is hold for a block that somebody holds.
+// holdFound is hold for a block that is held already.
 func (h *holders) holdFound(e *blockRow, slot uint32) (fresh bool) {
 	owner := e.a & ownerMask
 	switch {
@@ -92,10 +94,9 @@ func (h *holders) spill(e *blockRow, owner, deficit, holders uint32) {
 	e.a, e.b = set|spilled, 1
 }
 
-// release takes one holder of the block away from slot, which must have one.
-// gone reports that it was the last there; deficit is then what the block
-// lacked in weight.
-func (h *holders) release(e *blockRow, slot uint32) (gone bool, deficit uint32) {
+// release removes one holder of the block on slot, which must have one. last
+// reports whether it was the last there; deficit is then that of the block.
+func (h *holders) release(e *blockRow, slot uint32) (last bool, deficit uint32) {
 	switch {
 	case e.a&spilled != 0:
 		return h.releaseSpilled(e, slot)
@@ -110,7 +111,7 @@ func (h *holders) release(e *blockRow, slot uint32) (gone bool, deficit uint32) 
 }
 
 // releaseSpilled is release for a spilled block.
-func (h *holders) releaseSpilled(e *blockRow, slot uint32) (gone bool, deficit uint32) {
+func (h *holders) releaseSpilled(e *blockRow, slot uint32) (last bool, deficit uint32) {
 	set := e.a & ownerMask
 	p := h.pairs.find(pairKey(set, slot))
 	if p.b > 1 {
@@ -118,7 +119,7 @@ func (h *holders) releaseSpilled(e *blockRow, slot uint32) (gone bool, deficit u
 		h.unspill(e)
 		return false, 0
 	}
-	// There are other owners: a sole one with a sole holder would be settled.
+	// There are other owners: a single one with a single holder is not spilled.
 	deficit = p.a
 	h.pairs.remove(pairKey(set, slot))
 	clearBit(h.sets.get(set), slot)
@@ -190,9 +191,120 @@ func (h *holders) each(e *blockRow, f func(slot, holders uint32)) {
 	}
 }
 
-// reset gives all memory back; only when nothing is held.
+// reset gives all memory back. To be called only when nothing is held.
 func (h *holders) reset() {
 	h.table.reset()
 	h.pairs.reset()
 	h.sets = ownerSets{words: h.sets.words}
+}
+
+// setsPerChunk is how many sets are allocated at once.
+const setsPerChunk = 256
+
+// ownerSets is an arena of equally wide bit sets over slots, addressed by
+// dense numbers. Memory moves in chunks: no pointer per set, and a chunk whose
+// sets are all free is given back by trim.
+type ownerSets struct {
+	words  int // 64-bit words per set
+	chunks []setChunk
+	// lowest is a chunk number below which no chunk has room. The low chunks are
+	// filled first, so that the high ones become empty.
+	lowest int
+}
+
+type setChunk struct {
+	bits []uint64 // setsPerChunk sets; nil when given back
+	live int
+	used int // sets [0, used) were handed out at least once
+	// free is 1 + the first set in the list of returned ones, 0 for none; the first
+	// word of such a set holds the next link.
+	free uint64
+}
+
+// get returns the words of a set.
+func (o *ownerSets) get(id uint32) []uint64 {
+	at := int(id%setsPerChunk) * o.words
+	return o.chunks[id/setsPerChunk].bits[at : at+o.words]
+}
+
+// alloc returns an empty set.
+func (o *ownerSets) alloc() uint32 {
+	for o.lowest < len(o.chunks) && o.chunks[o.lowest].live == setsPerChunk {
+		o.lowest++
+	}
+	if o.lowest == len(o.chunks) {
+		o.chunks = append(o.chunks, setChunk{})
+	}
+	c := &o.chunks[o.lowest]
+	if c.bits == nil {
+		*c = setChunk{bits: make([]uint64, setsPerChunk*o.words)}
+	}
+	c.live++
+	i := c.used
+	if c.free != 0 {
+		i = int(c.free - 1)
+		c.free = c.bits[i*o.words]
+	} else {
+		c.used++
+	}
+	clear(c.bits[i*o.words : (i+1)*o.words])
+	return uint32(o.lowest*setsPerChunk + i)
+}
+
+// release returns a set to the arena.
+func (o *ownerSets) release(id uint32) {
+	o.lowest = min(o.lowest, int(id/setsPerChunk))
+	c := &o.chunks[id/setsPerChunk]
+	i := uint64(id % setsPerChunk)
+	c.bits[int(i)*o.words] = c.free
+	c.free = i + 1
+	c.live--
+}
+
+// widen makes room for more slots in every set, keeping the numbers.
+func (o *ownerSets) widen(words int) {
+	if words <= o.words {
+		return
+	}
+	for n := range o.chunks {
+		c := &o.chunks[n]
+		if c.bits == nil {
+			continue
+		}
+		wide := make([]uint64, setsPerChunk*words)
+		for i := range c.used {
+			copy(wide[i*words:], c.bits[i*o.words:(i+1)*o.words])
+		}
+		c.bits = wide
+	}
+	o.words = words
+}
+
+// trim gives empty chunks back.
+func (o *ownerSets) trim() {
+	for n := range o.chunks {
+		if c := &o.chunks[n]; c.live == 0 {
+			*c = setChunk{}
+		}
+	}
+	end := len(o.chunks)
+	for end > 0 && o.chunks[end-1].bits == nil {
+		end--
+	}
+	o.chunks = o.chunks[:end]
+	o.lowest = min(o.lowest, end)
+}
+
+func setBit(set []uint64, slot uint32)      { set[slot/64] |= 1 << (slot % 64) }
+func clearBit(set []uint64, slot uint32)    { set[slot/64] &^= 1 << (slot % 64) }
+func hasBit(set []uint64, slot uint32) bool { return set[slot/64]>>(slot%64)&1 != 0 }
+
+// firstBit returns the lowest member of a set that is not empty.
+func firstBit(set []uint64) uint32 {
+	for w, word := range set {
+		if word != 0 {
+			return uint32(w*64 + bits.TrailingZeros64(word))
+		}
+	}
+	panic("reservations: empty owner set")
 }

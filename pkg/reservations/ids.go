@@ -10,17 +10,17 @@ import (
 
 const (
 	idShards = 64
-	// shrinkAbove: a shard that has held more ids than this is copied into a
-	// smaller map when few are left, because Go maps never shrink.
+	// shrinkAbove is the number of ids from which on a shard is copied into a smaller
+	// map when few are left, because Go maps never shrink.
 	shrinkAbove = 1024
 )
 
 // ids finds live reservations by their id, over all scopes. Those of one id form
 // a chain in the order of their entry; nearly every chain has one member.
 //
-// A chain is walked without the locks of its members' scopes: only what never
-// changes may be read of a member, and of its origin only the process, unless
-// the lock of its scope is held.
+// A chain is walked without the locks of its members' scopes. Unless the lock of its
+// scope is held, only the fields of a member that never change may be read, and of
+// its origin only the process.
 type ids struct {
 	seed   maphash.Seed
 	shards [idShards]idShard
@@ -45,7 +45,7 @@ func (x *ids) shard(id string) *idShard {
 	return &x.shards[maphash.String(x.seed, id)%idShards]
 }
 
-// claim enters r, or returns a reservation that keeps it from having its id.
+// claim enters r, or returns the reservation that has its id already.
 func (x *ids) claim(r *entry) (holder *entry) {
 	sh := x.shard(r.id)
 	sh.mu.Lock()
@@ -81,7 +81,7 @@ func (sh *idShard) enter(r, head *entry) {
 	head.next = r
 }
 
-// release takes r, which must be entered, out.
+// release removes r, which must be entered.
 func (x *ids) release(r *entry) {
 	sh := x.shard(r.id)
 	sh.mu.Lock()
@@ -105,8 +105,8 @@ func (x *ids) release(r *entry) {
 	}
 }
 
-// find returns the live reservation that a call by id means, or nil: see
-// lifecycle.go. in, if not nil, is where to look.
+// find returns the live reservation that a call by id means, or nil: see calls.go.
+// in, if not nil, is the scope to look in.
 func (x *ids) find(id string, in *scope, own uint64) (best *entry) {
 	sh := x.shard(id)
 	sh.mu.Lock()
@@ -135,7 +135,7 @@ func (r *entry) preferredTo(o *entry, inScope bool, own uint64) bool {
 	return false
 }
 
-// byOrigin returns the live reservation of that identity, or nil; any says
+// byOrigin returns the live reservation with that origin and id, or nil; any reports
 // whether the id is live in s at all. It needs s.mu.
 func (x *ids) byOrigin(o Origin, s *scope, id string) (r *entry, any bool) {
 	sh := x.shard(id)
@@ -153,9 +153,9 @@ func (x *ids) byOrigin(o Origin, s *scope, id string) (r *entry, any bool) {
 	return nil, any
 }
 
-// onRank returns the live reservation on that rank of s that an event means
-// which names no origin: one that the sender accepted, else the oldest. any says
-// whether the id is live in s at all.
+// onRank returns the live reservation on that rank of s that is meant by an event
+// without origin: one that the sender accepted, else the oldest. any reports whether
+// the id is live in s at all. It needs s.mu.
 func (x *ids) onRank(s *scope, id string, rank catalog.Rank, sender uint64) (best *entry, any bool) {
 	sh := x.shard(id)
 	sh.mu.Lock()

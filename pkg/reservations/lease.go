@@ -6,24 +6,27 @@ import (
 	"time"
 )
 
-// lease replaces the lifetime of a reservation: it lives as long as somebody
-// renews it. Like the rest of what replicas know of a booking it only grows when
-// two of them are joined: the time of the acceptance is the earliest that anyone
-// knows, the last renewal the latest. Renewals from elsewhere are kept as the
-// time between acceptance and renewal, word for word: counted from when they were
-// heard of, two replicas that read each other's snapshots would keep a booking
-// alive between them.
+// lease replaces the lifetime of a reservation: it lives as long as its caller
+// renews it. Like the rest of what replicas know of a reservation it only grows
+// when two of them are joined: the time of the acceptance is the earliest that a
+// replica knows, the last renewal the latest. Renewals from snapshots are kept as
+// the time between acceptance and renewal, unchanged: if they were counted from
+// their arrival, two replicas that read each other's snapshots would keep a
+// reservation alive between them.
 //
-// The process that accepted the booking ends it at its deadline and says so. The
-// others wait longer, as they may not have heard of the last renewal yet, and
-// then lose it as they might lose a rank: it comes back with the renewal.
+// The process that accepted the reservation ends it at its deadline and publishes
+// that. The others wait longer, because a renewal may still be on its way to them,
+// and then end it for themselves only: a later renewal brings it back.
 type lease struct {
-	length           time.Duration
-	accepted         time.Duration // since Ledger.start, as far as known
-	renewedElsewhere time.Duration // the latest renewal that a snapshot told of, since accepted
-	renewedHere      time.Duration // the latest one made here, or that an event told of, since Ledger.start
-	announced        time.Duration // when the observer was told of one last, since Ledger.start
-	inPending        int32         // index in scope.untold, or -1
+	length   time.Duration
+	accepted time.Duration // since Ledger.start, as far as known
+	// renewedElsewhere is the latest renewal in a snapshot, since accepted.
+	renewedElsewhere time.Duration
+	// renewedHere is the latest renewal by a caller or an event, since Ledger.start.
+	renewedHere time.Duration
+	// announced is when the observer was told of a renewal last, since Ledger.start.
+	announced time.Duration
+	inPending int32 // index in scope.pendingRenewals, or -1
 }
 
 func newLease(length, accepted time.Duration) *lease {
@@ -33,16 +36,18 @@ func newLease(length, accepted time.Duration) *lease {
 // lastRenewal is the time of the latest renewal, or of the acceptance.
 func (x *lease) lastRenewal() time.Duration { return max(x.renewedHere, x.accepted+x.renewedElsewhere) }
 
-// renewedAfter is the same as others are told of it, since the acceptance.
+// renewedAfter is lastRenewal as other replicas are told of it: the time since the
+// acceptance.
 func (x *lease) renewedAfter() time.Duration { return x.lastRenewal() - x.accepted }
 
-// ExpireEvery is how often ExpireDue is to be called where there are leases: a fraction
-// of the shortest that make sense.
+// ExpireEvery is how often ExpireDue is to be called where there are leases: a
+// fraction of the shortest ones that make sense.
 const ExpireEvery = 50 * time.Millisecond
 
-// announceAt is when the observer may be told of a further renewal. One that waits for
-// its quarter is told by an Expire, which for a short lease may be too late: the
-// process that accepted the booking would have ended it by then.
+// announceAt is when the observer may be told of a further renewal: after a quarter
+// of the lease. A renewal that waits for that is announced by an Expire. For a
+// short lease that may be too late, because the process that accepted the
+// reservation would have ended it by then, so it is announced at once.
 func (x *lease) announceAt() time.Duration {
 	if x.length/4 < ExpireEvery {
 		return x.announced
@@ -50,11 +55,12 @@ func (x *lease) announceAt() time.Duration {
 	return x.announced + x.length/4
 }
 
-// slack is how much longer than the process that accepted it others keep a booking.
+// slack is how much longer than the process that accepted it others keep a
+// reservation.
 func slack(length time.Duration) time.Duration { return max(5*time.Second, length/2) }
 
-// Renew prolongs the lease of a reservation: its time begins anew. ErrNotFound if
-// no live reservation has the id, ErrNoLease if it has none.
+// Renew restarts the lease of a reservation. ErrNotFound if no live reservation has
+// the id, ErrNoLease if it has none.
 func (l *Ledger) Renew(id string) error {
 	var leased bool
 	err := l.withEntry(id, nil, func(r *entry) {
@@ -67,8 +73,8 @@ func (l *Ledger) Renew(id string) error {
 	return err
 }
 
-// renew notes a step of a caller, and has the others told if that is due. It
-// needs s.mu.
+// renew notes a step of a caller and announces the renewal if that is due. It needs
+// s.mu.
 func (s *scope) renew(r *entry) {
 	x := r.lease
 	if x == nil {
@@ -86,16 +92,16 @@ func (s *scope) renew(r *entry) {
 	}
 }
 
-// reschedule moves the end of a leased reservation to where its lease has it.
-func (s *scope) reschedule(r *entry) { s.postpone(r, s.leaseEnd(r.origin, r.lease)) }
+// reschedule moves the deadline of a leased reservation to where its lease ends.
+func (s *scope) reschedule(r *entry) { s.setDeadline(r, s.leaseEnd(r.origin, r.lease)) }
 
-// postpone gives a live reservation another deadline, which may be earlier, too.
-func (s *scope) postpone(r *entry, deadline time.Duration) {
+// setDeadline gives a live reservation another deadline, later or earlier.
+func (s *scope) setDeadline(r *entry, deadline time.Duration) {
 	s.deadlines.move(r, deadline)
 	s.ledger.soonest.lower(deadline)
 }
 
-// leaseEnd is when this ledger ends a leased booking that is not renewed.
+// leaseEnd is when this ledger ends a leased reservation that is not renewed.
 func (s *scope) leaseEnd(o Origin, x *lease) time.Duration {
 	end := x.lastRenewal() + x.length
 	if o.Process != s.ledger.process {
@@ -114,8 +120,8 @@ func (s *scope) announceRenewal(r *entry, at time.Duration) {
 	s.ledger.obs.Renewed(r.event())
 }
 
-// announceDue tells of at most limit renewals for which it was too early before, and
-// reports whether there may be more. It needs s.mu.
+// announceDue announces at most limit pending renewals that are due, and reports
+// whether there may be more. It needs s.mu.
 func (s *scope) announceDue(at time.Duration, limit int) (more bool) {
 	for range limit {
 		if len(s.pendingRenewals) == 0 || s.pendingRenewals[0].lease.announceAt() > at {
@@ -126,37 +132,37 @@ func (s *scope) announceDue(at time.Duration, limit int) (more bool) {
 	return true
 }
 
-// pendingRenewals is a heap of the leased reservations that were renewed after the
-// observer was told of a renewal, the next one to tell of first.
+// pendingRenewals is a heap of the leased reservations whose latest renewal was not
+// announced yet, the next one to announce first.
 type pendingRenewals []*entry
 
 // Len is part of heap.Interface.
-func (u pendingRenewals) Len() int { return len(u) }
+func (p pendingRenewals) Len() int { return len(p) }
 
 // Less is part of heap.Interface.
-func (u pendingRenewals) Less(i, j int) bool {
-	return u[i].lease.announceAt() < u[j].lease.announceAt()
+func (p pendingRenewals) Less(i, j int) bool {
+	return p[i].lease.announceAt() < p[j].lease.announceAt()
 }
 
 // Swap is part of heap.Interface.
-func (u pendingRenewals) Swap(i, j int) {
-	u[i], u[j] = u[j], u[i]
-	u[i].lease.inPending, u[j].lease.inPending = int32(i), int32(j)
+func (p pendingRenewals) Swap(i, j int) {
+	p[i], p[j] = p[j], p[i]
+	p[i].lease.inPending, p[j].lease.inPending = int32(i), int32(j)
 }
 
 // Push is part of heap.Interface.
-func (u *pendingRenewals) Push(x any) {
+func (p *pendingRenewals) Push(x any) {
 	r := x.(*entry)
-	r.lease.inPending = int32(len(*u))
-	*u = append(*u, r)
+	r.lease.inPending = int32(len(*p))
+	*p = append(*p, r)
 }
 
 // Pop is part of heap.Interface.
-func (u *pendingRenewals) Pop() any {
-	old := *u
+func (p *pendingRenewals) Pop() any {
+	old := *p
 	r := old[len(old)-1]
 	old[len(old)-1] = nil
-	*u = old[:len(old)-1]
+	*p = old[:len(old)-1]
 	r.lease.inPending = -1
 	return r
 }

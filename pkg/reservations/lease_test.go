@@ -40,7 +40,7 @@ func TestLeaseExpires(t *testing.T) {
 	if err := l.Renew("plain"); !errors.Is(err, ErrNoLease) {
 		t.Errorf("renewing what has no lease: %v", err)
 	}
-	if err := l.Renew("nobody"); !errors.Is(err, ErrNotFound) {
+	if err := l.Renew("unknown"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("renewing what is not there: %v", err)
 	}
 	for _, step := range []func() error{
@@ -243,7 +243,7 @@ func TestLongLease(t *testing.T) {
 	}
 }
 
-// TestAssumed proves what a merge of assumed numbers means for bookings with and
+// TestAssumed proves what a merge of assumed numbers means for reservations with and
 // without lease.
 func TestAssumed(t *testing.T) {
 	l, _ := withRanks(1, nil)
@@ -266,7 +266,7 @@ func TestAssumed(t *testing.T) {
 	}
 }
 
-// TestLifetime proves that the lifetime can be set, for own and other bookings.
+// TestLifetime proves that the lifetime can be set, for own and other reservations.
 func TestLifetime(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	l.SetLifetime(-1)
@@ -289,7 +289,7 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
-// TestOldReplicaTold proves that a booking which first came from a replica that
+// TestOldReplicaTold proves that a reservation which first came from a replica that
 // knows of no leases gets its lease from one that does.
 func TestOldReplicaTold(t *testing.T) {
 	l, clock := withRanks(1, nil)
@@ -312,7 +312,7 @@ func TestOverdueIDs(t *testing.T) {
 	l, clock := withRanks(1, nil)
 	other := catalog.Scope{Model: "other", Tenant: "t"}
 	l.PutRank(other, 0, catalog.Rank{})
-	const n = 3 * sweepPerBooking
+	const n = 3 * sweepPerBook
 	for i := range n {
 		bookLeased(t, l, fmt.Sprint(i), time.Second, nil)
 	}

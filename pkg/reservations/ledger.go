@@ -1,18 +1,3 @@
-// Package reservations is the ledger of active load: which reservation holds
-// which blocks and how many unfinished prefill tokens on which rank. It answers
-// what every rank carries now and how much of a prompt is already active there,
-// and it books a choice in the same step in which the choice was made, so that
-// two concurrent requests can never both see the load before either booking.
-//
-// The ledger is also one replica of the bookings of many processes. What it
-// knows of them is a state that can be joined with another replica's in any
-// order and any number of times: see Booking.
-//
-// The accounting is that of dynamo-kv-router 1.3.1: per rank, each distinct
-// sequence hash counts once however many reservations hold it.
-//
-// The package has no goroutine, no log, no socket and no clock of its own. All
-// methods of Ledger are safe for concurrent use.
 package reservations
 
 import (
@@ -34,13 +19,13 @@ var (
 	// ErrNoLease: the reservation that was to be renewed lives by its age.
 	ErrNoLease = errors.New("reservation has no lease")
 	// ErrUnknownRank: a placement names a slot that the ledger does not know,
-	// or that belongs to another rank by now.
+	// or that belongs to another rank meanwhile.
 	ErrUnknownRank = errors.New("rank is not in the ledger")
 	// ErrFraction: a decay fraction is not a number in [0, 1].
 	ErrFraction = errors.New("decay_fraction must be between 0.0 and 1.0")
 )
 
-// ExistsError refuses a booking because a live reservation has the id already.
+// ExistsError refuses to book because a live reservation has the id already.
 type ExistsError struct {
 	ID string
 	// Rank holds the live reservation.
@@ -67,8 +52,8 @@ type Request struct {
 	// ExpectedOutput, in tokens, is passed on to the observer.
 	ExpectedOutput *uint32
 	// Lease, if positive, is for how long the reservation lives without a step of
-	// its caller: Renew, PrefillComplete and OutputBlock begin it anew. It replaces
-	// the ledger's lifetime.
+	// its caller: Renew, PrefillComplete and OutputBlock restart it. It replaces the
+	// ledger's lifetime.
 	Lease time.Duration
 	// CallerState, if not nil, is told of the end.
 	CallerState CallerState
@@ -106,12 +91,12 @@ type Stats struct {
 	EndsMerged uint64 // of Freed: by MergeEnded
 
 	// LeasesExpired, of Expired, are those that this ledger had accepted with a
-	// lease which nobody renewed in time.
+	// lease and that were not renewed in time.
 	LeasesExpired uint64
 
-	// Late counts the calls of Free that came for a reservation which this ledger
-	// had accepted and which had expired, and those of FreeIn for one whose id was
-	// of that scope only (Request.PerScope).
+	// Late counts the calls of Free for a reservation that this ledger had accepted
+	// and that had expired, and those of FreeIn for one whose id meant something in
+	// that scope only (Request.PerScope).
 	Late uint64
 }
 
@@ -121,9 +106,10 @@ type Stats struct {
 // later one may be taken while an earlier one is held, never the reverse; no two of
 // the same kind, and no two of the last group, at a time.
 //
-// Whether a booking may come to life again is looked up under the lock of its
-// scope, and it is entered under the same hold of it. What ends a booking notes
-// that under this lock too, or before it takes it to look for the booking.
+// Whether a reservation of another process may become live is looked up under the
+// lock of its scope, and it is entered under the same hold of the lock. What ends a
+// reservation notes that under this lock too, or before it takes the lock to look
+// for the reservation. An end therefore never falls between look-up and entry.
 type Ledger struct {
 	process uint64
 	now     func() time.Time
@@ -138,13 +124,12 @@ type Ledger struct {
 	// lifetime of a reservation without lease; constant once in use.
 	lifetime time.Duration
 
-	booked, freed, expired, dropped  atomic.Uint64
-	remote, merged, endsMerged, late atomic.Uint64
-	leasesExpired                    atomic.Uint64
+	counts counters
 
-	lastSequence atomic.Uint64 // highest sequence number of an own booking
+	lastSequence atomic.Uint64 // highest sequence number of an own reservation
 
-	// soonest is not later than any deadline, and than any time to tell of a renewal.
+	// soonest is not later than any deadline, nor than any time at which a renewal is
+	// to be announced.
 	soonest earliest
 
 	// mu guards the map and the numbering of the scopes.
@@ -153,10 +138,17 @@ type Ledger struct {
 	created uint64
 }
 
+// counters are those of Stats.
+type counters struct {
+	booked, freed, expired, dropped  atomic.Uint64
+	remote, merged, endsMerged, late atomic.Uint64
+	leasesExpired                    atomic.Uint64
+}
+
 // New returns an empty ledger that reads the time from now and tells obs, which
-// may be nil, what happens. process, not zero, names the bookings that this
-// ledger accepts among those of all its replicas; it must be another one in
-// every life of a program.
+// may be nil, what happens. process, not zero, names the reservations that this
+// ledger accepts among those of all replicas; a program must choose another one at
+// every start.
 func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 	if obs == nil {
 		obs = noObserver{}
@@ -177,8 +169,8 @@ func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 
 // SetLifetime sets how long a reservation without lease lives, instead of 300 s
 // (DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS of dynamo-kv-router 1.6.1). It does
-// nothing if d is not positive. To be called before the ledger is used; replicas
-// should agree on it, as whichever ends a booking first ends it for all.
+// nothing if d is not positive. To be called before the ledger is used. Replicas
+// should agree on it: the first one to end a reservation ends it for all.
 func (l *Ledger) SetLifetime(d time.Duration) {
 	if d <= 0 {
 		return
@@ -188,30 +180,30 @@ func (l *Ledger) SetLifetime(d time.Duration) {
 	l.unnumbered.SetLifetime(d)
 }
 
-// PutRank makes r known under its slot, without load. It does nothing if that is
-// so already. If the slot still belongs to another rank, that one is removed as
+// PutRank makes r known under its slot, without load. It does nothing if it is
+// known there already. If the slot still belongs to another rank, that one is removed as
 // by RemoveRank. Slots are dense: memory grows with the highest one.
 func (l *Ledger) PutRank(sc catalog.Scope, slot uint32, r catalog.Rank) {
 	for {
 		s := l.scopeOrNew(sc)
 		if freed, ok := s.putRank(slot, r); ok {
-			l.dropped.Add(uint64(freed))
+			l.counts.dropped.Add(uint64(freed))
 			return
 		} // else s was dropped between the two steps
 	}
 }
 
-// RemoveRank forgets the rank under slot and returns how many reservations
-// vanished with it. Their ids can be used again; the observer is not told, and
-// this ledger never takes the same bookings from others again. A scope goes with
-// its last rank.
+// RemoveRank forgets the rank under slot and returns how many reservations ended
+// with it. Their ids can be used again; the observer is not told, and this ledger
+// never takes the same reservations from other replicas again. A scope is removed
+// with its last rank.
 func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
 	s := l.scope(sc)
 	if s == nil {
 		return 0
 	}
 	freed, empty := s.removeRank(slot)
-	l.dropped.Add(uint64(freed))
+	l.counts.dropped.Add(uint64(freed))
 	if empty {
 		l.dropIfEmpty(s)
 	}
@@ -219,11 +211,12 @@ func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
 }
 
 // Book runs choose on the current loads of the scope and books its answer, as
-// one step: no other booking in the scope comes between. choose runs under the
+// one step: no other Book in the scope comes between. choose runs under the
 // scope's lock, twice if the id was still that of a reservation whose time is
 // over; it must not block or call the ledger, and must not keep the View. Its
-// error is returned as it is. Book fails with *ExistsError if req.ID is taken (see
-// Request), and with ErrUnknownRank if the answer names a rank that is gone.
+// error is returned as it is. Book fails with *ExistsError if a live reservation
+// has req.ID (see Request), and with ErrUnknownRank if the answer names a rank that
+// was removed.
 func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placement, error)) (Placement, error) {
 	s := l.scope(sc)
 	if s == nil {
@@ -233,7 +226,7 @@ func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placeme
 		return Placement{}, ErrUnknownRank
 	}
 	p, holder, err := s.book(req, choose)
-	if holder != nil && !holder.isLive() { // its time was over
+	if holder != nil && holder.endIfOverdue() {
 		p, _, err = s.book(req, choose)
 	}
 	return p, err
@@ -264,21 +257,21 @@ func (l *Ledger) Loads(sc catalog.Scope) []Load {
 	return nil
 }
 
-// Stats returns the counters. They are read one by one: while bookings go on,
-// the sum may be off by those under way.
+// Stats returns the counters. They are read one by one: while other calls are
+// running, the sum may be off by their number.
 func (l *Ledger) Stats() Stats {
+	c := &l.counts
 	st := Stats{
-		Freed:      l.freed.Load(),
-		Expired:    l.expired.Load(),
-		Dropped:    l.dropped.Load(),
-		Merged:     l.merged.Load(),
-		EndsMerged: l.endsMerged.Load(),
-		Late:       l.late.Load(),
-
-		LeasesExpired: l.leasesExpired.Load(),
+		Freed:         c.freed.Load(),
+		Expired:       c.expired.Load(),
+		Dropped:       c.dropped.Load(),
+		Remote:        c.remote.Load(),
+		Merged:        c.merged.Load(),
+		EndsMerged:    c.endsMerged.Load(),
+		LeasesExpired: c.leasesExpired.Load(),
+		Late:          c.late.Load(),
 	}
-	st.Remote = l.remote.Load()
-	st.Booked = l.booked.Load() // read last: never below the sum of the others
+	st.Booked = c.booked.Load() // read last: never below the sum of the others
 	st.Live = st.Booked - st.Freed - st.Expired - st.Dropped
 	return st
 }
@@ -319,3 +312,49 @@ func (l *Ledger) at() time.Duration { return l.now().Sub(l.start) }
 
 // never is later than every deadline.
 const never = time.Duration(math.MaxInt64)
+
+// Observer is told of reservations booked and ended through the ledger's methods
+// for callers, whichever process accepted them, and of the end of a lease that the
+// ledger granted itself. Expiry by age, the removal of a rank and what is learned
+// from other processes are not announced.
+//
+// The calls come under the scope's lock, after the change and before the caller
+// of the ledger returns: events of one scope arrive in the order in which they
+// happened. An observer must not block or call the ledger.
+type Observer interface {
+	// Booked returns the sequence number that names the reservation: it rises from
+	// call to call, and is 1 or more. An observer that does not count always returns
+	// 0; the ledger then counts for itself.
+	Booked(Event) (sequence uint64)
+	// PrefillCompleted is repeated whenever a caller repeats it.
+	PrefillCompleted(Event)
+	// Freed: the reservation was freed by a caller, or its lease ran out.
+	Freed(Event)
+	// Renewed: a step of a caller renewed the lease. It comes at most once in a
+	// quarter of the lease; Expire announces a renewal that was too early for that.
+	Renewed(Event)
+}
+
+// Event is one step in the life of a reservation. The fields after PerScope are
+// set in Booked only.
+type Event struct {
+	Scope catalog.Scope
+	ID    string
+	Rank  catalog.Rank
+	// Origin is the reservation's; in Booked its Sequence is zero.
+	Origin   Origin
+	PerScope bool
+
+	Hashes         []uint64 // as in the Request; read only
+	PrefillTokens  uint64   // as in the Placement, whether tracked or not
+	TrackPrefill   bool
+	ExpectedOutput *uint32
+	Lease          time.Duration // 0: none
+}
+
+type noObserver struct{}
+
+func (noObserver) Booked(Event) uint64    { return 0 }
+func (noObserver) PrefillCompleted(Event) {}
+func (noObserver) Freed(Event)            {}
+func (noObserver) Renewed(Event)          {}

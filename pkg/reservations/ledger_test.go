@@ -59,7 +59,7 @@ func TestBookIsOneStep(t *testing.T) {
 	}
 }
 
-// TestIDRace proves that of parallel bookings of one id in many scopes exactly
+// TestIDRace proves that of parallel reservations of one id in many scopes exactly
 // one succeeds, and that the others name the rank that has it.
 func TestIDRace(t *testing.T) {
 	l := New(1, newFakeClock().now, nil)
@@ -86,7 +86,7 @@ func TestIDRace(t *testing.T) {
 		}
 		wg.Wait()
 		if wins.Load() != 1 {
-			t.Fatalf("round %d: %d bookings", round, wins.Load())
+			t.Fatalf("round %d: %d reservations", round, wins.Load())
 		}
 		for _, err := range errs {
 			if exists := new(ExistsError); err != nil && (!errors.As(err, &exists) || exists.Rank.Worker != winner.Load()) {
@@ -114,7 +114,7 @@ func TestChooseErrorFirst(t *testing.T) {
 		}
 	}
 	if st := l.Stats(); st.Live != 1 || st.Booked != 1 {
-		t.Errorf("%+v, want one booking", st)
+		t.Errorf("%+v, want one reservation", st)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestReusedSlot(t *testing.T) {
 	bookOn(t, l, testScope, "a", 1, []uint64{1, 2})
 	l.PutRank(testScope, 1, old) // again: keeps everything
 	if got := l.Loads(testScope)[1]; got.Requests != 1 {
-		t.Fatalf("load %+v after a repeated PutRank, want the booking", got)
+		t.Fatalf("load %+v after a repeated PutRank, want the reservation", got)
 	}
 	if freed := l.RemoveRank(testScope, 1); freed != 1 {
 		t.Fatalf("RemoveRank freed %d, want 1", freed)
@@ -161,8 +161,8 @@ func TestUnknownScope(t *testing.T) {
 	if rows := l.Loads(testScope); len(rows) != 0 {
 		t.Errorf("loads %v of an unknown scope", rows)
 	}
-	nobody := func(*View) (Placement, error) { return Placement{}, nil }
-	if _, err := l.Book(testScope, Request{ID: "a"}, nobody); !errors.Is(err, ErrUnknownRank) {
+	unknownRank := func(*View) (Placement, error) { return Placement{}, nil }
+	if _, err := l.Book(testScope, Request{ID: "a"}, unknownRank); !errors.Is(err, ErrUnknownRank) {
 		t.Errorf("error %v, want ErrUnknownRank", err)
 	}
 }
@@ -238,7 +238,7 @@ func (r *recorder) Freed(e Event)            { r.steps = append(r.steps, step{"f
 func (r *recorder) Renewed(e Event)          { r.steps = append(r.steps, step{"renewed", e}) }
 
 // TestEverythingAtOnce runs all methods in parallel, for the race detector, and
-// proves that nothing is left when the ranks are gone.
+// proves that nothing is left when the ranks are removed.
 func TestEverythingAtOnce(t *testing.T) {
 	l := New(1, time.Now, nil)
 	scopes := []catalog.Scope{{Model: "a"}, {Model: "b"}}

@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// TestPagesUnderChurn proves that a walk over small pages has every booking that
+// TestPagesUnderChurn proves that a walk over small pages has every reservation that
 // is live during all of it exactly once, whatever comes and goes meanwhile.
 func TestPagesUnderChurn(t *testing.T) {
 	l, _ := withRanks(1, nil)
@@ -82,10 +82,10 @@ func TestCursor(t *testing.T) {
 	}
 	page, at, more := l.Reservations(again, 10)
 	if len(page) != 3 || page[0].ID != "2" || more {
-		t.Errorf("%d bookings, more: %v", len(page), more)
+		t.Errorf("%d reservations, more: %v", len(page), more)
 	}
 	if page, _, _ = l.Reservations(at, 0); len(page) != 0 {
-		t.Errorf("%d bookings after the last", len(page))
+		t.Errorf("%d reservations after the last", len(page))
 	}
 	again.process++
 	if page, _, _ = l.Reservations(again, 0); len(page) != 1 || page[0].ID != "0" {
@@ -115,7 +115,7 @@ func FuzzCursor(f *testing.F) {
 }
 
 // TestEntryLog proves that the list keeps its order and finds the place after any
-// serial, also of a line that is gone, with memory in proportion to what lives.
+// serial, also of a record that was removed, with memory in proportion to what lives.
 func TestEntryLog(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	var o entryLog
@@ -155,6 +155,6 @@ func TestEntryLog(t *testing.T) {
 		o.remove(r)
 	}
 	if o.trim(); cap(o.records) > 64 {
-		t.Errorf("%d lines, room for %d", len(o.records), cap(o.records))
+		t.Errorf("%d records, room for %d", len(o.records), cap(o.records))
 	}
 }

@@ -12,7 +12,7 @@ type modelLease struct {
 	wasHere bool
 }
 
-// deadline is after when the booking ends.
+// deadline is after when the reservation ends.
 func (b *modelEntry) deadline() time.Duration {
 	if b.lease.length == 0 {
 		return b.at + 300*time.Second
@@ -51,7 +51,7 @@ func (m *model) renew(id string) error {
 	return nil
 }
 
-// hear is what a booking of a replica tells of a live one.
+// hear is what a reservation of a replica tells of a live one.
 func (b *modelEntry) hear(from Reservation, now time.Duration) {
 	b.at = min(b.at, now-from.Age)
 	renewed := min(from.Renewed, from.Age)

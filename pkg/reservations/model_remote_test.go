@@ -8,7 +8,7 @@ import (
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// modelPast is what the model remembers of bookings that are not live: plain
+// modelPast is what the model remembers of reservations that are not live: plain
 // sets, that are never cut short. The own process is 1.
 type modelPast struct {
 	own                       uint64 // last own sequence number
@@ -18,7 +18,7 @@ type modelPast struct {
 	doubtful map[Origin]bool
 	// closed are leased ones of whose end another replica said.
 	closed map[Origin]bool
-	// Bookings without sequence numbers, and when.
+	// Reservations without sequence numbers, and when.
 	left, completedEarly, freedEarly map[foreignKey]time.Duration
 }
 
@@ -86,14 +86,14 @@ func (m *model) rankPlace(sc catalog.Scope, r catalog.Rank) (at place, scope, ra
 	return at, scope, rank
 }
 
-// apply is ApplyBooked, and Adopt if snapshot.
+// apply is ApplyBooked, and MergeReservation if snapshot.
 func (m *model) apply(b Reservation, snapshot bool) ApplyResult {
 	at, scope, rank := m.rankPlace(b.Scope, b.Rank)
 	key := foreignKey{b.Origin.Process, b.Scope, b.ID}
 	if !scope {
 		return UnknownScope
 	}
-	// Steps of a booking without sequence number that came before it.
+	// Steps of a reservation without sequence number that came before it.
 	left, completed, freed := false, false, false
 	if b.Origin.Sequence == 0 {
 		const recently = 10 * time.Second
@@ -168,7 +168,7 @@ func (m *model) within(notes map[foreignKey]time.Duration, key foreignKey, that 
 	return noted && m.now-at < that
 }
 
-// named returns the live booking that an event means, or why there is none.
+// named returns the live reservation that an event means, or why there is none.
 func (m *model) named(ref Ref) (*modelEntry, ApplyResult) {
 	if _, scope, _ := m.rankPlace(ref.Scope, ref.Rank); !scope {
 		return nil, UnknownScope
@@ -199,7 +199,7 @@ func (m *model) named(ref Ref) (*modelEntry, ApplyResult) {
 }
 
 func (m *model) applyPrefillCompleted(ref Ref) ApplyResult {
-	m.past.ended[ref.Event] = true // names no booking
+	m.past.ended[ref.Event] = true // names no reservation
 	b, why := m.named(ref)
 	counts := ref.Origin.Sequence != 0
 	switch {
@@ -241,7 +241,7 @@ func (m *model) applyFreed(ref Ref) ApplyResult {
 	return why
 }
 
-// mergeEnded: ended are certain, doubtful only for bookings without lease, leases
+// mergeEnded: ended are certain, doubtful only for reservations without lease, leases
 // for the others.
 func (m *model) mergeEnded(process uint64, ended, doubtful, leases []history.Range) (freed int) {
 	note := func(in map[Origin]bool, ranges []history.Range) {

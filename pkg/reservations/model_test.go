@@ -9,7 +9,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// model is the dumbest ledger that can be right: it keeps the list of bookings
+// model is the dumbest ledger that can be right: it keeps the list of reservations
 // and recomputes every answer from it. It shares no code with the ledger. What
 // it does for other processes is in model_remote_test.go.
 type model struct {
@@ -17,7 +17,7 @@ type model struct {
 	ranks map[place]catalog.Rank
 	live  []*modelEntry // the oldest first
 	past  modelPast
-	// expired has the own bookings that nobody has freed since, late how many
+	// expired has the own reservations that were not freed since, late how many
 	// were freed after they had expired.
 	expired map[expiredID]bool
 	late    uint64
@@ -31,7 +31,7 @@ type model struct {
 // its parts, some are exact in binary and most are not.
 const unit = 56
 
-// expiredID is how callers name a booking: by its id alone, or by scope and id.
+// expiredID is how callers name a reservation: by its id alone, or by scope and id.
 type expiredID struct{ scope, id string }
 
 func expiredIDOf(scope *catalog.Scope, id string) expiredID {
@@ -65,10 +65,10 @@ type modelEntry struct {
 	outputs  []int
 	at       time.Duration // of the acceptance
 	lease    modelLease
-	end      *countedEnd // of an own booking
+	end      *countedEnd // of an own reservation
 }
 
-// pending is what the rank's sum has of the booking.
+// pending is what the rank's sum has of the reservation.
 func (b *modelEntry) pending() uint64 {
 	if b.track && !b.done {
 		return b.tokens

@@ -30,7 +30,7 @@ func TestReplicasInParallel(t *testing.T) {
 		for process, ranges := range from.led.Ended() {
 			to.led.MergeEnded(process, ranges)
 		}
-		for _, b := range from.bookings() {
+		for _, b := range from.reservations() {
 			to.led.MergeReservation(b)
 		}
 	}
@@ -70,18 +70,18 @@ func TestReplicasInParallel(t *testing.T) {
 	w.same()
 	for _, r := range w.replicas {
 		ended := r.led.Ended()
-		for _, b := range r.bookings() {
+		for _, b := range r.reservations() {
 			if ended[b.Origin.Process].Has(b.Origin.Sequence, false) {
 				t.Errorf("process %d: %v is live and has ended", r.process, b.Origin)
 			}
 		}
-		if st := r.led.Stats(); st.Live != uint64(len(r.bookings())) {
-			t.Errorf("process %d: %+v, %d listed", r.process, st, len(r.bookings()))
+		if st := r.led.Stats(); st.Live != uint64(len(r.reservations())) {
+			t.Errorf("process %d: %+v, %d listed", r.process, st, len(r.reservations()))
 		}
 	}
 }
 
-// wire is an observer that keeps all events for whoever wants them.
+// wire is an observer that keeps all events, to be delivered later.
 type wire struct {
 	process uint64
 

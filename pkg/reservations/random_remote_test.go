@@ -14,7 +14,7 @@ import (
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// message is a booking of another process, and when that accepted it.
+// message is a reservation of another process, and when that accepted it.
 type message struct {
 	Reservation
 	born time.Duration
@@ -33,10 +33,10 @@ func (h *randomRun) remote() {
 		}
 	case 6, 7:
 		ref := h.ref()
-		h.verdict("freed", ref, h.led.ApplyFreed(ref), h.model.applyFreed(ref))
+		h.sameResult("freed", ref, h.led.ApplyFreed(ref), h.model.applyFreed(ref))
 	case 8:
 		ref := h.ref()
-		h.verdict("prefill", ref, h.led.ApplyPrefillCompleted(ref), h.model.applyPrefillCompleted(ref))
+		h.sameResult("prefill", ref, h.led.ApplyPrefillCompleted(ref), h.model.applyPrefillCompleted(ref))
 	case 9:
 		process := []uint64{1, 2, 3}[h.next(3)]
 		ended := h.ranges(process)
@@ -51,11 +51,11 @@ func (h *randomRun) remote() {
 	case 10:
 		ref := h.ref()
 		ref.Event = Origin{}
-		h.verdict("renewed", ref, h.led.ApplyRenewed(ref), h.model.applyRenewed(ref))
+		h.sameResult("renewed", ref, h.led.ApplyRenewed(ref), h.model.applyRenewed(ref))
 	}
 }
 
-// accept makes a booking of another process: 2 and 3 number them, 9 does not.
+// accept makes a reservation of another process: 2 and 3 number them, 9 does not.
 func (h *randomRun) accept() message {
 	p := h.place()
 	b := Reservation{
@@ -76,7 +76,7 @@ func (h *randomRun) accept() message {
 	return m
 }
 
-// earlier returns one of the latest bookings of others, or one of its own that
+// earlier returns one of the latest reservations of others, or one of its own that
 // comes back.
 func (h *randomRun) earlier() (message, bool) {
 	if n := len(h.model.live); n > 0 && h.next(8) == 0 {
@@ -94,7 +94,7 @@ func (h *randomRun) earlier() (message, bool) {
 	return m, h.model.now-m.born < 400*time.Second
 }
 
-// deliver applies a booking as an event or from a snapshot.
+// deliver applies a reservation as an event or from a snapshot.
 func (h *randomRun) deliver(m message) {
 	b := m.Reservation
 	b.Hashes = slices.Clone(b.Hashes)
@@ -105,13 +105,13 @@ func (h *randomRun) deliver(m message) {
 	}
 	if h.next(2) == 0 {
 		b.Renewed = time.Duration(h.next(16)) * b.Age / 15
-		h.verdict("adopt", b, h.led.MergeReservation(b), h.model.apply(b, true))
+		h.sameResult("merged", b, h.led.MergeReservation(b), h.model.apply(b, true))
 		return
 	}
-	h.verdict("booked", b, h.led.ApplyBooked(b), h.model.apply(b, false))
+	h.sameResult("booked", b, h.led.ApplyBooked(b), h.model.apply(b, false))
 }
 
-// ref names a booking, live or not, of whatever process.
+// ref names a reservation, live or not, of whatever process.
 func (h *randomRun) ref() Ref {
 	m, ok := h.earlier()
 	if !ok || h.next(4) == 0 {
@@ -145,15 +145,15 @@ func (h *randomRun) ranges(process uint64) (out []history.Range) {
 	return out
 }
 
-func (h *randomRun) verdict(what string, of any, got, want ApplyResult) {
+func (h *randomRun) sameResult(what string, of any, got, want ApplyResult) {
 	h.Helper()
 	if got != want {
 		h.Fatalf("%s %+v: %v, model says %v", what, of, got, want)
 	}
 }
 
-// compareBookings pages through all bookings.
-func (h *randomRun) compareBookings() {
+// compareReservations pages through all reservations.
+func (h *randomRun) compareReservations() {
 	h.Helper()
 	var got, want []Reservation
 	limit := 1 + h.next(200)
@@ -186,7 +186,7 @@ func (h *randomRun) compareBookings() {
 	slices.SortFunc(got, byName)
 	slices.SortFunc(want, byName)
 	if d := gocmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
-		h.Fatalf("bookings: -model +ledger\n%s", d)
+		h.Fatalf("reservations: -model +ledger\n%s", d)
 	}
 }
 

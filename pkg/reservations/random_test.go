@@ -70,7 +70,7 @@ type randomRun struct {
 	// What other processes have booked, and the last sequence number.
 	sent []message
 	last uint64
-	// ends are the companions of all own bookings, the refused ones too.
+	// ends are the caller states of all own reservations, including the refused ones.
 	ends []*countedEnd
 }
 
@@ -155,7 +155,7 @@ func (h *randomRun) step() {
 }
 
 // expire ends what is overdue. Without it the model would not know what the next
-// booking ends.
+// reservation ends.
 func (h *randomRun) expire() {
 	h.Helper()
 	got := h.led.ExpireDue()
@@ -168,13 +168,13 @@ func (h *randomRun) expire() {
 	}
 }
 
-// find compares what is found under an id, the companion included.
+// find compares what is found under an id, including the caller state.
 func (h *randomRun) find(id string) {
 	h.Helper()
 	got, ok := h.led.Find(id)
 	want, wantOK := h.model.holding(id)
 	if wantOK && !want.Remote && got.CallerState != h.model.find(id, nil).end {
-		h.Fatalf("find %s: another one's companion", id)
+		h.Fatalf("find %s: another one's caller state", id)
 	}
 	got.CallerState = nil
 	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" || ok != wantOK {
@@ -182,10 +182,10 @@ func (h *randomRun) find(id string) {
 	}
 }
 
-// countedEnd is a companion that counts its ends.
+// countedEnd is a caller state that counts its ends.
 type countedEnd struct{ n int }
 
-// ReservationEnded is part of Companion.
+// ReservationEnded is part of CallerState.
 func (c *countedEnd) ReservationEnded() { c.n++ }
 
 // leaseOf is none for most.
@@ -261,11 +261,11 @@ func (h *randomRun) compare() {
 			got.Live, got.Late, got.LeasesExpired, len(h.model.live), h.model.late, h.model.leasesExpired)
 	}
 	h.checkEnds(len(h.model.live))
-	h.compareBookings()
+	h.compareReservations()
 	h.compareEnded()
 }
 
-// checkEnds proves that each own booking that is not live was told of its end,
+// checkEnds proves that each own reservation that is not live was told of its end,
 // once, and no other.
 func (h *randomRun) checkEnds(live int) {
 	h.Helper()
@@ -285,7 +285,7 @@ func (h *randomRun) checkEnds(live int) {
 		}
 	}
 	if want != 0 {
-		h.Fatalf("%d bookings were not told of their end", want)
+		h.Fatalf("%d reservations were not told of their end", want)
 	}
 }
 
@@ -318,7 +318,7 @@ func (h *randomRun) checkEmptied() {
 			h.Errorf("%d renewals left", len(s.pendingRenewals))
 		}
 		if len(s.deadlines) != 0 || len(s.slots) != 0 || len(s.entries.records) != s.entries.ended {
-			h.Errorf("%d deadlines, %d ranks, %d lines left", len(s.deadlines), len(s.slots), len(s.entries.records)-s.entries.ended)
+			h.Errorf("%d deadlines, %d ranks, %d records left", len(s.deadlines), len(s.slots), len(s.entries.records)-s.entries.ended)
 		}
 	}
 	h.checkEnds(0)
@@ -338,7 +338,7 @@ func (h *randomRun) checkEmptied() {
 }
 
 // TestHistories proves that for long random histories every answer equals the
-// naive model's, and that nothing is left when all ranks are gone.
+// naive model's, and that nothing is left when all ranks are removed.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {

@@ -139,7 +139,7 @@ func (l *Ledger) ApplyBooked(b Reservation) ApplyResult { return l.apply(&b, fal
 func (l *Ledger) MergeReservation(b Reservation) ApplyResult {
 	v := l.apply(&b, true)
 	if v == Applied {
-		l.merged.Add(1)
+		l.counts.merged.Add(1)
 	}
 	return v
 }
@@ -168,7 +168,7 @@ func (l *Ledger) ApplyFreed(ref Ref) ApplyResult {
 	early := func() { l.unnumbered.FreedEarly(ref.key(), at) }
 	return l.applyStep(ref, ended, early, func(s *scope, r *entry) ApplyResult {
 		s.end(r, history.Freed)
-		l.freed.Add(1)
+		l.counts.freed.Add(1)
 		return Applied
 	})
 }
@@ -298,8 +298,8 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	}
 	l.ids.enter(r)
 	s.add(r)
-	l.booked.Add(1)
-	l.remote.Add(1)
+	l.counts.booked.Add(1)
+	l.counts.remote.Add(1)
 	return Applied
 }
 
@@ -326,7 +326,7 @@ func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 		x.renewedElsewhere = max(x.renewedElsewhere, b.renewed())
 		s.reschedule(r)
 	case accepted+s.ledger.lifetime < r.deadline:
-		s.postpone(r, accepted+s.ledger.lifetime)
+		s.setDeadline(r, accepted+s.ledger.lifetime)
 	}
 	if r.lease == nil && !own { // the replica that told of it may know of no leases
 		s.grant(r, b, at)
@@ -348,7 +348,7 @@ func (s *scope) grant(r *entry, b *Reservation, at time.Duration) {
 	x.accepted = r.accepted()
 	if end := s.leaseEnd(r.origin, x); end > at {
 		r.lease = x
-		s.postpone(r, end)
+		s.setDeadline(r, end)
 	}
 }
 
@@ -415,8 +415,8 @@ func (l *Ledger) MergeEnded(process uint64, ended history.EndedSet) (freed int) 
 		}
 		freed += s.endListed(due)
 	})
-	l.freed.Add(uint64(freed))
-	l.endsMerged.Add(uint64(freed))
+	l.counts.freed.Add(uint64(freed))
+	l.counts.endsMerged.Add(uint64(freed))
 	return freed
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// remote returns a booking of another process on worker 0 of the test scope.
+// remote returns a reservation of another process on worker 0 of the test scope.
 func remote(process, sequence uint64, id string) Reservation {
 	return Reservation{
 		Origin: Origin{Process: process, Sequence: sequence}, Scope: testScope, ID: id, Hashes: []uint64{1, 2},
@@ -21,7 +21,7 @@ func remote(process, sequence uint64, id string) Reservation {
 	}
 }
 
-// refTo names a booking as the process does that accepted it.
+// refTo names a reservation as the process does that accepted it.
 // span is a range of sequence numbers.
 func span(from, to uint64) history.Range { return history.Range{From: from, To: to} }
 
@@ -43,8 +43,8 @@ func wantLoad(t *testing.T, l *Ledger, tokens, blocks uint64, requests uint32) {
 	}
 }
 
-// TestAnyOrder proves that booking, completed prefill and end of a process that
-// numbers its bookings give the same in every order, from events and snapshots,
+// TestAnyOrder proves that reservation, completed prefill and end of a process that
+// numbers its reservations give the same in every order, from events and snapshots,
 // however often they come.
 func TestAnyOrder(t *testing.T) {
 	b := remote(2, 7, "x")
@@ -52,21 +52,21 @@ func TestAnyOrder(t *testing.T) {
 	done.PrefillDone = true
 	steps := map[string]func(*Ledger){
 		"booked":   func(l *Ledger) { l.ApplyBooked(b) },
-		"adopted":  func(l *Ledger) { l.MergeReservation(b) },
+		"merged":   func(l *Ledger) { l.MergeReservation(b) },
 		"complete": func(l *Ledger) { l.ApplyPrefillCompleted(refTo(b)) },
 		"done":     func(l *Ledger) { l.MergeReservation(done) },
 		"freed":    func(l *Ledger) { l.ApplyFreed(refTo(b)) },
-		"merged":   func(l *Ledger) { l.MergeEnded(2, history.EndedSet{Ranges: []history.Range{span(7, 7)}}) },
+		"ended":    func(l *Ledger) { l.MergeEnded(2, history.EndedSet{Ranges: []history.Range{span(7, 7)}}) },
 	}
 	for _, tc := range []struct {
 		of   []string
 		want Load
 	}{
-		{[]string{"booked", "adopted"}, Load{PrefillTokens: 10, Blocks: 2, Requests: 1}},
-		{[]string{"booked", "complete", "adopted"}, Load{Blocks: 2, Requests: 1}},
-		{[]string{"adopted", "done", "booked"}, Load{Blocks: 2, Requests: 1}},
+		{[]string{"booked", "merged"}, Load{PrefillTokens: 10, Blocks: 2, Requests: 1}},
+		{[]string{"booked", "complete", "merged"}, Load{Blocks: 2, Requests: 1}},
+		{[]string{"merged", "done", "booked"}, Load{Blocks: 2, Requests: 1}},
 		{[]string{"booked", "complete", "freed"}, Load{}},
-		{[]string{"booked", "adopted", "merged"}, Load{}},
+		{[]string{"booked", "merged", "ended"}, Load{}},
 	} {
 		permute(tc.of, func(order []string) {
 			l, _ := withRanks(1, nil)
@@ -151,7 +151,7 @@ func TestApplyResults(t *testing.T) {
 	}
 }
 
-// TestDroppedStaysAway proves that a booking that went with its rank is not
+// TestDroppedStaysAway proves that a reservation that went with its rank is not
 // taken again, and that others are told that it ended only by the process that
 // accepted it.
 func TestDroppedStaysAway(t *testing.T) {
@@ -161,8 +161,8 @@ func TestDroppedStaysAway(t *testing.T) {
 	own := remote(1, 1, "own")
 	l.RemoveRank(testScope, 0)
 	l.PutRank(testScope, 0, catalog.Rank{})
-	wantResult(t, "adopt", l.MergeReservation(remote(2, 7, "x")), Ended)
-	wantResult(t, "adopt own", l.MergeReservation(own), Ended)
+	wantResult(t, "merge", l.MergeReservation(remote(2, 7, "x")), Ended)
+	wantResult(t, "merge own", l.MergeReservation(own), Ended)
 	bookOn(t, l, testScope, "next", 0, nil)
 	if err := l.Free("next"); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestDroppedStaysAway(t *testing.T) {
 	}
 }
 
-// TestRestart proves that a fresh ledger takes its former bookings over from a
+// TestRestart proves that a fresh ledger takes its former reservations over from a
 // peer, ends them by id, tells the observer whose they were, and lets none live
 // longer than 300 s from its acceptance, however often it changes hands.
 func TestRestart(t *testing.T) {
@@ -198,7 +198,7 @@ func TestRestart(t *testing.T) {
 		last.PutRank(testScope, 5, catalog.Rank{})
 		page, _, _ := from.Reservations(Cursor{}, 10)
 		for _, b := range page {
-			wantResult(t, "adopt", last.MergeReservation(b), Applied)
+			wantResult(t, "merge", last.MergeReservation(b), Applied)
 		}
 		from = last
 	}
@@ -225,7 +225,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestGreatestAge proves that a booking ends when it does where its age is known
+// TestGreatestAge proves that a reservation ends when it does where its age is known
 // best, even if that is past.
 func TestGreatestAge(t *testing.T) {
 	l, clock := withRanks(1, nil)
@@ -362,7 +362,7 @@ func TestCallInScopeMeansOwn(t *testing.T) {
 		for process, others := range map[uint64]bool{2: false, 3: true} {
 			b := remote(process, 7, "x")
 			b.Rank, b.PerScope = catalog.Rank{}, others
-			wantResult(t, "adopt", l.MergeReservation(b), Applied)
+			wantResult(t, "merge", l.MergeReservation(b), Applied)
 		}
 		for range 3 {
 			if err := l.FreeIn(testScope, "x"); err != nil {

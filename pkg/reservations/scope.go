@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// scope is the ledger of one scope.
+// scope is the part of the ledger that belongs to one catalog.Scope.
 type scope struct {
 	ledger *Ledger
 	name   catalog.Scope
@@ -29,8 +29,8 @@ type scope struct {
 	slots           map[catalog.Rank]uint32 // of the known ranks
 	trimmed         time.Duration           // when memory was last given back
 
-	// By slot, all of the same length. prefill, active and requests repeat
-	// what loads says, in the form in which a View shows it.
+	// By slot, all of the same length. prefill, active and requests repeat what
+	// loads holds, in the form in which a View shows it.
 	known    []bool
 	loads    []load
 	prefill  []uint64
@@ -113,7 +113,8 @@ func (s *scope) holds(slot uint32, r catalog.Rank) bool {
 	return int(slot) < len(s.known) && s.known[slot] && s.loads[slot].rank == r
 }
 
-// book is Ledger.Book within the scope. holder, with an *ExistsError, has the id.
+// book is Ledger.Book within the scope. holder, with an *ExistsError, is the
+// reservation that has the id.
 func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Placement, holder *entry, err error) {
 	l := s.ledger
 	s.mu.Lock()
@@ -152,7 +153,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	}
 	s.add(r)
 	r.callerState = req.CallerState
-	l.booked.Add(1)
+	l.counts.booked.Add(1)
 	e := r.event()
 	e.Hashes, e.PrefillTokens, e.TrackPrefill, e.ExpectedOutput = req.Hashes, p.PrefillTokens, req.TrackPrefill, req.ExpectedOutput
 	e.Lease = max(req.Lease, 0)
@@ -163,9 +164,9 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 // add puts the load of a new reservation on its rank.
 func (s *scope) add(r *entry) {
 	l := &s.loads[r.slot]
-	held, fresh := s.blocks.holdFresh(r.hashes, r.slot)
+	held, fresh := s.blocks.holdChain(r.hashes, r.slot)
 	l.blocks += fresh
-	if held < len(r.hashes) {
+	if held < len(r.hashes) { // not a chain of blocks: start over
 		s.release(r, r.hashes[:held])
 		r.hashes = distinct(r.hashes)
 		s.holdMixed(r)
@@ -179,7 +180,7 @@ func (s *scope) add(r *entry) {
 	s.publish(r.slot)
 }
 
-// holdMixed is for prompts that no chain of blocks can produce.
+// holdMixed puts the blocks of a prompt on its rank that no chain can produce.
 func (s *scope) holdMixed(r *entry) {
 	path := s.blocks.root
 	for _, h := range r.hashes {
@@ -197,7 +198,7 @@ func (s *scope) release(r *entry, hashes []uint64) {
 	for i, h := range hashes {
 		s.blocks.prefetch(hashes, i)
 		path = extend(path, h)
-		if gone, deficit := s.blocks.release(h, path, r.slot); gone {
+		if last, deficit := s.blocks.release(h, path, r.slot); last {
 			l.blocks--
 			if deficit != 0 {
 				l.reweigh(1, deficit, 0)
@@ -237,8 +238,8 @@ func (s *scope) endPrefill(r *entry) {
 	s.publish(r.slot)
 }
 
-// addOutput adds one generated block and, with a fraction, reweighs all blocks
-// that r alone holds.
+// addOutput adds one generated block and, with a fraction, sets the weight of all
+// blocks that r alone holds.
 func (s *scope) addOutput(r *entry, fraction *float64) {
 	l := &s.loads[r.slot]
 	l.blocks++
@@ -257,7 +258,7 @@ func (s *scope) addOutput(r *entry, fraction *float64) {
 	s.publish(r.slot)
 }
 
-// publish brings the views of a slot up to date with its load.
+// publish copies the load of a slot to where views show it.
 func (s *scope) publish(slot uint32) {
 	l := &s.loads[slot]
 	s.prefill[slot] = l.prefill.value()
@@ -277,4 +278,18 @@ func (s *scope) rows() []Load {
 	s.mu.RUnlock()
 	slices.SortFunc(rows, func(a, b Load) int { return a.Rank.Compare(b.Rank) })
 	return rows
+}
+
+// assignSequence returns the number of an own reservation, which is the observer's
+// unless that does not count, and notes that it is used.
+func (l *Ledger) assignSequence(sequence uint64) uint64 {
+	if sequence == 0 {
+		return l.lastSequence.Add(1)
+	}
+	for {
+		last := l.lastSequence.Load()
+		if last >= sequence || l.lastSequence.CompareAndSwap(last, sequence) {
+			return sequence
+		}
+	}
 }

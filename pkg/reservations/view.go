@@ -7,28 +7,28 @@ import (
 )
 
 // View shows what every slot of a scope carries at one moment. It is valid only
-// inside the function that receives it, and read only.
+// inside the function that receives it, and must not be changed.
 type View struct {
 	// By slot, all of the same length. Slots beyond it, and slots for which
 	// Known says no, belong to no rank.
 	Prefill  []uint64 // unfinished prefill tokens, saturating
 	Blocks   []uint64 // weighted active blocks, rounded half away from zero
 	Requests []uint32 // reservations
-	// Shared is how many leading blocks of the prompt asked about lie on the
-	// rank's active prompts.
+	// Shared is how many leading blocks of the prompt in question lie on the rank's
+	// active prompts.
 	Shared []uint32
 
 	scope    *scope
-	matching []uint64 // scratch of the walk that fills Shared
+	matching []uint64 // scratch of blocks.leading, which fills Shared
 }
 
-// Known reports whether the ledger has this rank under this slot. The rank is
-// asked for too because slots are reused.
+// Known reports whether the ledger has this rank under this slot. The rank is given
+// too because slots are reused.
 func (v *View) Known(slot uint32, r catalog.Rank) bool {
 	return v.scope != nil && v.scope.holds(slot, r)
 }
 
-// Slot returns the slot of a rank, for a caller who has chosen before.
+// Slot returns the slot of a rank, for a caller that chose it earlier.
 func (v *View) Slot(r catalog.Rank) (slot uint32, ok bool) {
 	if v.scope == nil {
 		return 0, false
@@ -50,7 +50,7 @@ func (s *scope) view(hashes []uint64) *View {
 	return v
 }
 
-// recycle keeps the scratch and lets go of the scope.
+// recycle keeps the scratch for another View and drops the reference to the scope.
 func (v *View) recycle() {
 	*v = View{Shared: v.Shared, matching: v.matching}
 	views.Put(v)

@@ -5,6 +5,7 @@ import (
 	"encoding"
 	"errors"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -13,9 +14,8 @@ import (
 // ErrCursor says that a text is no cursor.
 var ErrCursor = errors.New("malformed cursor")
 
-// Cursor is a place in the order in which a ledger lists its bookings. The zero
-// Cursor is before all of them. It means nothing to another ledger, which takes
-// it for the zero one.
+// Cursor is a place in the order in which a ledger lists its reservations. The zero
+// Cursor is before all of them. Another ledger treats it as the zero Cursor.
 type Cursor struct{ process, scope, serial uint64 }
 
 var (
@@ -56,13 +56,13 @@ func (c *Cursor) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// recordsPerLock is how many lines a walk looks at before it lets others have the
-// scope's lock.
+// recordsPerLock is how many records a walk looks at before it releases the scope's
+// lock for a moment.
 const recordsPerLock = 1024
 
-// Reservations returns at most limit, at least one, of the live bookings of all
-// processes, beginning after a cursor; more says whether there may be further
-// ones after next. A walk over all pages has every booking that is live during
+// Reservations returns at most limit, at least one, of the live reservations of all
+// processes, beginning after a cursor; more reports whether there may be further
+// ones after next. A walk over all pages has every reservation that is live during
 // the whole of it, and each at most once. The caller must not change Hashes.
 func (l *Ledger) Reservations(after Cursor, limit int) (page []Reservation, next Cursor, more bool) {
 	if after.process != l.process {
@@ -79,7 +79,7 @@ func (l *Ledger) Reservations(after Cursor, limit int) (page []Reservation, next
 		for more := true; more; {
 			buf, next.serial, more = s.list(buf[:0], next.serial, limit-len(page))
 			for _, x := range buf {
-				page = append(page, x.booking(at))
+				page = append(page, x.reservation(at))
 			}
 			if len(page) == limit {
 				return page, next, true
@@ -92,20 +92,20 @@ func (l *Ledger) Reservations(after Cursor, limit int) (page []Reservation, next
 // listed is a reservation with its variable part at one moment.
 type listed struct {
 	*entry
-	done                     bool
+	prefillDone              bool
 	accepted, lease, renewed time.Duration
 }
 
 // list needs the scope's lock.
 func (r *entry) list() listed {
-	x := listed{entry: r, done: r.prefillDone, accepted: r.accepted()}
+	x := listed{entry: r, prefillDone: r.prefillDone, accepted: r.accepted()}
 	if r.lease != nil {
 		x.lease, x.renewed = r.lease.length, r.lease.renewedAfter()
 	}
 	return x
 }
 
-func (x *listed) booking(at time.Duration) Reservation {
+func (x *listed) reservation(at time.Duration) Reservation {
 	return Reservation{
 		Origin:         x.origin,
 		Scope:          x.scope.name,
@@ -115,16 +115,17 @@ func (x *listed) booking(at time.Duration) Reservation {
 		Hashes:         x.hashes,
 		PrefillTokens:  x.tokens,
 		TrackPrefill:   x.track,
-		PrefillDone:    x.done,
+		PrefillDone:    x.prefillDone,
 		ExpectedOutput: x.output,
-		Age:            max(0, at-x.accepted), // booked after at was read: no age
+		Age:            max(0, at-x.accepted), // accepted after at was read: no age
 		Lease:          x.lease,
 		Renewed:        x.renewed,
 	}
 }
 
 // list appends at most limit live reservations after that serial to buf. It may
-// stop early: last is how far it came, more whether there is something left.
+// stop early: last is the serial that it reached, more whether there are records
+// left.
 func (s *scope) list(buf []listed, serial uint64, limit int) (found []listed, last uint64, more bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -140,9 +141,9 @@ func (s *scope) list(buf []listed, serial uint64, limit int) (found []listed, la
 	return buf, serial, i < len(s.entries.records)
 }
 
-// eachListed calls f, without a lock, with lists of reservations of one scope. Every
-// one is in them that was live when each was called and is live still when its
-// scope's turn comes, or that was being entered at that time.
+// eachListed calls f, without a lock, with lists of reservations of one scope. They
+// hold every reservation that was live, or was being entered, when eachListed was
+// called and that is still live when its scope is read.
 func (l *Ledger) eachListed(f func(*scope, []listed)) {
 	var buf []listed
 	for _, s := range l.scopesFrom(0) {
@@ -166,4 +167,56 @@ func (l *Ledger) scopesFrom(number uint64) []*scope {
 	l.mu.RUnlock()
 	slices.SortFunc(scopes, func(a, b *scope) int { return cmp.Compare(a.number, b.number) })
 	return scopes
+}
+
+// entryLog lists the reservations of a scope in the order of their entry, each under
+// a serial number that is never used again, so that a walk over many of them can
+// release the lock and continue later.
+type entryLog struct {
+	records []logRecord // by serial; serials may have gaps
+	ended   int         // records without an entry
+	last    uint64      // serial given
+}
+
+type logRecord struct {
+	serial uint64
+	entry  *entry // nil: it has ended
+}
+
+func (o *entryLog) add(r *entry) {
+	o.last++
+	r.inLog = int32(len(o.records))
+	o.records = append(o.records, logRecord{o.last, r})
+}
+
+func (o *entryLog) remove(r *entry) {
+	o.records[r.inLog].entry = nil
+	o.ended++
+	if o.ended > 32 && 2*o.ended > len(o.records) { // each removal pays for two moves
+		o.compact()
+	}
+}
+
+func (o *entryLog) compact() {
+	kept := o.records[:0]
+	for _, x := range o.records {
+		if x.entry != nil {
+			x.entry.inLog = int32(len(kept))
+			kept = append(kept, x)
+		}
+	}
+	clear(o.records[len(kept):])
+	o.records, o.ended = kept, 0
+}
+
+// trim gives spare memory back.
+func (o *entryLog) trim() {
+	if 4*len(o.records) < cap(o.records) {
+		o.records = append([]logRecord(nil), o.records...)
+	}
+}
+
+// after returns the index of the first record beyond that serial.
+func (o *entryLog) after(serial uint64) int {
+	return sort.Search(len(o.records), func(i int) bool { return o.records[i].serial > serial })
 }

@@ -1,0 +1,193 @@
+package reservations
+
+import (
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
+)
+
+// The calls below name a reservation by its id. Several live ones can have the
+// same id: booked by replicas that did not know of each other, or in several
+// scopes with PerScope. A call over all scopes means
+//
+//  1. one whose id is not PerScope before one whose id is,
+//  2. then one that this ledger accepted before one of another process,
+//  3. then the one that this ledger has known longest.
+//
+// A call in one scope means one that this ledger accepted, of which there is one at
+// most, then one whose id is PerScope, then the one known longest. All calls about
+// a reservation that is booked and freed here thus mean the same one.
+
+// PrefillComplete takes the reservation's prefill tokens off its rank, and renews
+// its lease if it has one. To repeat it is no error. ErrNotFound if no live
+// reservation has the id.
+func (l *Ledger) PrefillComplete(id string) error { return l.withEntry(id, nil, l.prefillComplete) }
+
+// PrefillCompleteIn is PrefillComplete among the reservations of one scope.
+func (l *Ledger) PrefillCompleteIn(sc catalog.Scope, id string) error {
+	return l.withEntryIn(sc, id, l.prefillComplete)
+}
+
+// OutputBlock adds one generated block to the reservation. With a fraction, every
+// block that this reservation alone holds on its rank, including the new one, has
+// that weight from now on, until it is freed or another fraction comes. A lease is
+// renewed. ErrFraction, or ErrNotFound if no live
+// reservation has the id.
+func (l *Ledger) OutputBlock(id string, fraction *float64) error {
+	if fraction != nil && !(*fraction >= 0 && *fraction <= 1) { // NaN too
+		return ErrFraction
+	}
+	return l.withEntry(id, nil, func(r *entry) {
+		r.scope.addOutput(r, fraction)
+		r.scope.renew(r)
+	})
+}
+
+// Free ends the reservation. ErrNotFound if no live reservation has the id.
+func (l *Ledger) Free(id string) error {
+	err := l.withEntry(id, nil, l.free)
+	if err != nil {
+		l.notFreed(history.ExpiredID{ID: id})
+	}
+	return err
+}
+
+// FreeIn is Free among the reservations of one scope.
+func (l *Ledger) FreeIn(sc catalog.Scope, id string) error {
+	err := l.withEntryIn(sc, id, l.free)
+	if err != nil {
+		l.notFreed(history.ExpiredID{Scope: sc, PerScope: true, ID: id})
+	}
+	return err
+}
+
+// prefillComplete needs the lock of r's scope, and so does free.
+func (l *Ledger) prefillComplete(r *entry) {
+	r.scope.endPrefill(r)
+	l.obs.PrefillCompleted(r.event())
+	r.scope.renew(r)
+}
+
+func (l *Ledger) free(r *entry) {
+	r.scope.end(r, history.Freed)
+	l.counts.freed.Add(1)
+	l.obs.Freed(r.event())
+}
+
+// notFreed counts a free that met no live reservation as late if one of that id
+// has expired.
+func (l *Ledger) notFreed(id history.ExpiredID) {
+	if l.expiredIDs.Take(id, l.at()) {
+		l.counts.late.Add(1)
+	}
+}
+
+// withEntryIn is withEntry for the reservations of one scope.
+func (l *Ledger) withEntryIn(sc catalog.Scope, id string, f func(*entry)) error {
+	s := l.scope(sc)
+	if s == nil {
+		return ErrNotFound
+	}
+	return l.withEntry(id, s, f)
+}
+
+// withEntry runs f on the live reservation that a call by id means, under its
+// scope's lock. in, if not nil, is the scope to look in.
+func (l *Ledger) withEntry(id string, in *scope, f func(*entry)) error {
+	for {
+		r := l.ids.find(id, in, l.process)
+		if r == nil {
+			return ErrNotFound
+		}
+		if r.ifLive(f) {
+			return nil
+		} // else it ended between the two steps, and another one may have the id
+	}
+}
+
+// endIfOverdue ends r if its time is over, and reports whether r has ended.
+func (r *entry) endIfOverdue() bool { return !r.ifLive(func(*entry) {}) }
+
+// ifLive runs f on r under its scope's lock, and returns true, unless r has ended. If
+// its time is over r ends here.
+func (r *entry) ifLive(f func(*entry)) bool {
+	s := r.scope
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at := s.ledger.at(); !r.ended && r.deadline < at {
+		s.expireOne(r, at)
+	}
+	if r.ended {
+		return false
+	}
+	f(r)
+	return true
+}
+
+// CallerState is what a caller keeps beside a reservation of this ledger while it
+// lives here.
+type CallerState interface {
+	// ReservationEnded is called once, however the reservation ended: by a free, by
+	// age, with its lease or with its rank. It is called under the scope's lock and
+	// must not block or call the ledger. It is not called if Book fails.
+	ReservationEnded()
+}
+
+// LiveReservation is a live reservation as Find shows it.
+type LiveReservation struct {
+	Origin      Origin
+	Scope       catalog.Scope
+	Rank        catalog.Rank
+	PerScope    bool          // as in the Request
+	Hashes      []uint64      // the distinct prompt blocks; read only
+	Remote      bool          // accepted by another process
+	Lease       time.Duration // 0: none
+	CallerState CallerState   // of the Request
+}
+
+// Find returns the live reservation that a call by this id over all scopes means.
+func (l *Ledger) Find(id string) (h LiveReservation, ok bool) {
+	for {
+		r := l.ids.find(id, nil, l.process)
+		if r == nil {
+			return LiveReservation{}, false
+		}
+		if h, ok = r.show(); ok {
+			return h, true
+		}
+		r.endIfOverdue() // or it ended between the two steps
+	}
+}
+
+// FreeWith is Free for the reservation with this caller state only: a later one with
+// the same id stays. ErrNotFound if no live reservation has the id, or another one.
+func (l *Ledger) FreeWith(id string, c CallerState) error {
+	freed := false
+	err := l.withEntry(id, nil, func(r *entry) {
+		if freed = r.callerState == c; freed {
+			l.free(r)
+		}
+	})
+	if err == nil && !freed {
+		return ErrNotFound
+	}
+	return err
+}
+
+// show returns false if r has ended or its time is over.
+func (r *entry) show() (LiveReservation, bool) {
+	r.scope.mu.RLock()
+	defer r.scope.mu.RUnlock()
+	if r.ended || r.deadline < r.scope.ledger.at() {
+		return LiveReservation{}, false
+	}
+	h := LiveReservation{
+		Origin: r.origin, Scope: r.scope.name, Rank: r.rank, PerScope: r.perScope, Hashes: r.hashes,
+		Remote: r.origin.Process != r.scope.ledger.process, CallerState: r.callerState,
+	}
+	if r.lease != nil {
+		h.Lease = r.lease.length
+	}
+	return h, true
+}

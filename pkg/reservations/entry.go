@@ -1,0 +1,133 @@
+package reservations
+
+import (
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations/history"
+)
+
+// entry is one live reservation in the ledger. The fields of the first group never
+// change once scope.mu has been released after the entry was added; those of the
+// second are guarded by scope.mu.
+type entry struct {
+	id          string
+	scope       *scope
+	slot        uint32
+	perScope    bool // as in the Request
+	track       bool // prefill tokens count as load
+	rank        catalog.Rank
+	hashes      []uint64 // distinct prompt blocks
+	tokens      uint64   // prefill tokens as booked, whether tracked or not
+	output      *uint32  // expected output tokens
+	origin      Origin
+	callerState CallerState
+
+	prefillDone bool
+	ended       bool          // it is in no list of the ledger any more
+	inHeap      int32         // index in scope.deadlines
+	inRank      int32         // index in load.held
+	inLog       int32         // index in entryLog.records
+	deadline    time.Duration // since Ledger.start; it ends when the time is above
+	lease       *lease        // nil: it lives by its age
+	// Output blocks have random identities, so that no other reservation ever holds
+	// them, and two numbers stand for them: blocks of full weight, and blocks that
+	// share one deficit.
+	fullOutput, decayedOutput uint64
+	outputDeficit             uint32
+
+	next *entry // of the same id; guarded by idShard.mu
+}
+
+// countedTokens returns the tokens that the rank's sum has for r.
+func (r *entry) countedTokens() uint64 {
+	if r.track && !r.prefillDone {
+		return r.tokens
+	}
+	return 0
+}
+
+// accepted is when the reservation was accepted, as far as known. It needs the
+// scope's lock.
+func (r *entry) accepted() time.Duration {
+	if r.lease != nil {
+		return r.lease.accepted
+	}
+	return r.deadline - r.scope.ledger.lifetime
+}
+
+// expiredID is what the caller frees r by.
+func (r *entry) expiredID() history.ExpiredID {
+	if r.perScope {
+		return history.ExpiredID{Scope: r.scope.name, PerScope: true, ID: r.id}
+	}
+	return history.ExpiredID{ID: r.id}
+}
+
+func (r *entry) event() Event {
+	return Event{Scope: r.scope.name, ID: r.id, Rank: r.rank, Origin: r.origin, PerScope: r.perScope}
+}
+
+// fullWeight is the weight of a full block in fixed-point units. Weights are kept as
+// deficits (whole - weight), so that a rank without decayed blocks has the sum
+// zero: no history of additions and subtractions can make it drift.
+const fullWeight = 1 << 31
+
+// deficitOf converts a fraction in [0, 1].
+func deficitOf(fraction float64) uint32 {
+	return uint32(math.Round((1 - fraction) * fullWeight))
+}
+
+// load is what one rank carries.
+type load struct {
+	rank    catalog.Rank
+	prefill tokenSum // unfinished prefill tokens
+	blocks  uint64   // distinct prompt blocks and output blocks
+	deficit uint64   // sum over these blocks, in units of 1/whole block
+	decayed uint64   // how many of these blocks have a deficit
+	held    []*entry
+}
+
+// reweigh accounts for n blocks whose deficit changes.
+func (l *load) reweigh(n uint64, from, to uint32) {
+	l.deficit += n*uint64(to) - n*uint64(from)
+	if from != 0 {
+		l.decayed -= n
+	}
+	if to != 0 {
+		l.decayed += n
+	}
+}
+
+// active is the weighted number of blocks, rounded half away from zero. Each
+// deficit is right to half a unit only (three blocks at 5/6 make 2.5, whatever
+// the last bit says), so a sum that may be a half counts as one.
+func (l *load) active() uint64 {
+	return (l.blocks*fullWeight - l.deficit + fullWeight/2 + l.decayed/2) / fullWeight
+}
+
+// tokenSum is a 128-bit sum: it cannot wrap, so taking back what was added
+// leads back to zero exactly, whatever clients claim.
+type tokenSum struct{ hi, lo uint64 }
+
+func (s *tokenSum) add(n uint64) {
+	var carry uint64
+	s.lo, carry = bits.Add64(s.lo, n, 0)
+	s.hi += carry
+}
+
+func (s *tokenSum) sub(n uint64) {
+	var borrow uint64
+	s.lo, borrow = bits.Sub64(s.lo, n, 0)
+	s.hi -= borrow
+}
+
+// value saturates at 2^64-1.
+func (s tokenSum) value() uint64 {
+	if s.hi != 0 {
+		return math.MaxUint64
+	}
+	return s.lo
+}
