@@ -35,9 +35,9 @@ func (p *Publisher) engineEvent(ev *kvevents.Event, dp uint32, t *kvevents.Tally
 	case ev.Kind == kvevents.Stored:
 		return p.storeNamed(o, ev, n)
 	case i < 0:
-		n[kvevents.BlocksUnknown] += uint64(len(ev.Names))
+		n[kvevents.BlocksUnknown] += uint64(len(ev.Hashes))
 	default:
-		p.remove(o, &o.shelves[i], ev.Names, n)
+		p.remove(o, &o.shelves[i], ev.Hashes, n)
 	}
 	return kvevents.Applied
 }
@@ -46,8 +46,8 @@ func (p *Publisher) engineEvent(ev *kvevents.Event, dp uint32, t *kvevents.Tally
 // tokens before has made the owner.
 func (p *Publisher) storeNamed(o *owner, ev *kvevents.Event, n *[kvevents.NumBlockOutcomes]uint64) kvevents.Reason {
 	if o == nil {
-		n[kvevents.BlocksUnresolved] += uint64(len(ev.Names))
-		p.counts.add(unresolved, uint64(len(ev.Names)))
+		n[kvevents.BlocksUnresolved] += uint64(len(ev.Hashes))
+		p.counts.add(unresolved, uint64(len(ev.Hashes)))
 		return kvevents.Applied
 	}
 	i, reason := p.shelf(o, ev)
@@ -55,7 +55,7 @@ func (p *Publisher) storeNamed(o *owner, ev *kvevents.Event, n *[kvevents.NumBlo
 		return reason
 	}
 	s := &o.shelves[i]
-	found, missing := o.space.index.StoreByEngineHash(s.slot, s.tier, ev.Names)
+	found, missing := o.space.index.StoreByEngineHash(s.slot, s.tier, ev.Hashes)
 	n[kvevents.BlocksResolved] += uint64(found)
 	n[kvevents.BlocksUnresolved] += uint64(missing)
 	p.counts.add(unresolved, uint64(missing))
@@ -78,11 +78,11 @@ func (p *Publisher) storeEngine(o *owner, ev *kvevents.Event, dp uint32, n *[kve
 	p.store = indexer.Store{
 		Slot: s.slot, Tier: s.tier,
 		Parent: ev.Parent, HasParent: ev.HasParent,
-		EngineHashes: ev.Names, Local: p.local,
+		EngineHashes: ev.Hashes, Local: p.local,
 		Seed: m.ns.seed, SeedKnown: certain,
 	}
 	countStore(m.ns.space.index.Store(&p.store), n)
-	p.counts.add(fromTokens, uint64(len(ev.Names)))
+	p.counts.add(fromTokens, uint64(len(ev.Hashes)))
 	return kvevents.Applied
 }
 

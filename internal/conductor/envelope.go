@@ -29,7 +29,7 @@ func (p *Publisher) envelope(ev *kvevents.Event, dp uint32, t *kvevents.Tally) k
 	}
 	if i < 0 { // nothing was ever stored there
 		if ev.Kind == kvevents.Removed {
-			n[kvevents.BlocksUnknown] += uint64(len(ev.Names))
+			n[kvevents.BlocksUnknown] += uint64(len(ev.Hashes))
 		}
 		return kvevents.Applied
 	}
@@ -41,7 +41,7 @@ func (p *Publisher) envelope(ev *kvevents.Event, dp uint32, t *kvevents.Tally) k
 		return kvevents.Applied
 	}
 	s := &m.owner.shelves[i]
-	p.fold(ev.Names, m.ns)
+	p.fold(ev.Hashes, m.ns)
 	p.checkBase(ev, m, s)
 	p.remove(m.owner, s, p.names, n)
 	return kvevents.Applied
@@ -216,14 +216,14 @@ func (p *Publisher) storeEnvelope(ev *kvevents.Event, dp uint32, n *[kvevents.Nu
 		ev.HasParent = false
 		env.Base, env.HasBase = 0, true
 	}
-	p.fold(ev.Names, m.ns)
+	p.fold(ev.Hashes, m.ns)
 	if len(ev.Tokens) > 0 && (ev.HasParent || env.HasBase && !deeper) {
 		p.storeTokens(ev, m, &m.owner.shelves[i], n)
 	} else {
 		out := p.storeHashes(ev, m, &m.owner.shelves[i], n)
 		p.countHashed(out)
-		if out.Unverified == len(ev.Names) && m.ns == p.home && !ev.HasParent && env.HasBase && !deeper {
-			p.claims.add(ev.Names[0])
+		if out.Unverified == len(ev.Hashes) && m.ns == p.home && !ev.HasParent && env.HasBase && !deeper {
+			p.claims.add(ev.Hashes[0])
 		}
 	}
 	return kvevents.Applied
@@ -249,7 +249,7 @@ func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *shelf, n *[kve
 		return
 	}
 	// The first block's rolling hash is its local one.
-	if ev.Names[0] == p.local[0] {
+	if ev.Hashes[0] == p.local[0] {
 		p.ownNames.Store(namesAgree)
 	} else {
 		p.ownNames.Store(namesDiffer)
@@ -266,19 +266,19 @@ func (p *Publisher) standsAlone(ev *kvevents.Event, m *member) bool {
 	}
 	chain := slices.Concat([]uint64{ev.Parent}, p.local)
 	chain = hashing.AppendSequenceSeed(nil, chain, m.ns.space.key.HashSeed)
-	return slices.Equal(chain[1:], ev.Names)
+	return slices.Equal(chain[1:], ev.Hashes)
 }
 
 func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *shelf, n *[kvevents.NumBlockOutcomes]uint64) indexer.SequenceOutcome {
 	env := ev.Envelope
 	p.hashed = indexer.SequenceStore{
 		Slot: s.slot, Tier: s.tier, Seed: m.ns.seed,
-		PublisherHashes: p.names, Hashes: ev.Names,
+		PublisherHashes: p.names, Hashes: ev.Hashes,
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		Base: env.Base, HasBase: env.HasBase,
 	}
-	if name, ok := env.EngineName(); ok { // of the last block
-		p.local = append(p.local[:0], ev.Names...)
+	if name, ok := env.EngineHash(); ok { // of the last block
+		p.local = append(p.local[:0], ev.Hashes...)
 		p.local[len(p.local)-1] = name
 		p.hashed.EngineHashes = p.local
 	}

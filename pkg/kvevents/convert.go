@@ -32,12 +32,12 @@ type Converter struct {
 	// Seeds, if any, learns the names behind the block seeds that Apply uses.
 	Seeds SeedNames
 
-	layout hashing.Layout
-	rank   uint32
-	ranks  Ranks
-	groups groups
-	salted bool // a salt has come by: children may have to inherit one
-	named  map[uint64]struct{}
+	layout     hashing.Layout
+	rank       uint32
+	ranks      Ranks
+	groups     groups
+	salted     bool // a salt has come by: children may have to inherit one
+	namedSeeds map[uint64]struct{}
 }
 
 // NewConverter returns a converter for a stream that was registered for rank
@@ -60,7 +60,7 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 	b.outcome.reset()
 	for _, bad := range b.Bad {
 		t.Events[bad.Kind][NoTier][bad.Reason]++
-		b.outcome.note(bad.Reason)
+		b.outcome.count(bad.Reason)
 	}
 	dp := b.RankOr(c.rank)
 	slot, known := c.slot(dp)
@@ -74,7 +74,7 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 			c.apply(ev, slot, idx, &b.work, t)
 			b.outcome.cleared = b.outcome.cleared || ev.Kind == Cleared
 		} else {
-			b.outcome.note(reason)
+			b.outcome.count(reason)
 		}
 		t.Events[ev.Kind][ev.tierLabel()][reason]++
 	}
@@ -125,11 +125,11 @@ func (c *Converter) accept(ev *Event, dp uint32, work *scratch, anyMedium bool) 
 		return ForeignOwner
 	case ev.Kind == Cleared:
 		return Applied
-	case !c.groups.main(dp, ev):
+	case !c.groups.isMain(dp, ev):
 		return FilteredGroup
 	case !ev.TierKnown && !anyMedium:
 		return UnknownMedium
-	case len(ev.Names) == 0:
+	case len(ev.Hashes) == 0:
 		return Empty
 	case ev.Kind == Removed, len(ev.Tokens) == 0:
 		return Applied
@@ -144,10 +144,10 @@ func acceptStore(ev *Event, layout hashing.Layout, work *scratch) Reason {
 		return BlockSizeMismatch
 	case ev.Eagle != layout.Eagle:
 		return EagleMismatch
-	case work.seen.ChainRepeats(ev.Parent, ev.HasParent, ev.Names):
+	case work.seen.ChainRepeats(ev.Parent, ev.HasParent, ev.Hashes):
 		return RepeatedHash
 	}
-	n := min(len(ev.Names), layout.Blocks(len(ev.Tokens)))
+	n := min(len(ev.Hashes), layout.Blocks(len(ev.Tokens)))
 	if n == 0 {
 		return Incomplete
 	}
@@ -155,8 +155,8 @@ func acceptStore(ev *Event, layout hashing.Layout, work *scratch) Reason {
 	if layout.Eagle {
 		tokens++
 	}
-	ev.incomplete = len(ev.Names) - n
-	ev.Names, ev.Tokens = ev.Names[:n], ev.Tokens[:tokens]
+	ev.incomplete = len(ev.Hashes) - n
+	ev.Hashes, ev.Tokens = ev.Hashes[:n], ev.Tokens[:tokens]
 	ev.MM, ev.Opaque = ev.MM[:min(n, len(ev.MM))], ev.Opaque[:min(n, len(ev.Opaque))]
 	return Applied
 }
@@ -167,11 +167,11 @@ func (c *Converter) apply(ev *Event, slot uint32, idx Index, work *scratch, t *T
 	case ev.Kind == Cleared:
 		idx.Clear(slot)
 	case ev.Kind == Removed:
-		removed, unknown := idx.Remove(slot, ev.Tier, ev.Names)
+		removed, unknown := idx.Remove(slot, ev.Tier, ev.Hashes)
 		t.Blocks[ev.Tier][BlocksRemoved] += uint64(removed)
 		t.Blocks[ev.Tier][BlocksUnknown] += uint64(unknown)
 	case len(ev.Tokens) == 0:
-		resolved, unresolved := idx.StoreByEngineHash(slot, ev.Tier, ev.Names)
+		resolved, unresolved := idx.StoreByEngineHash(slot, ev.Tier, ev.Hashes)
 		t.Blocks[ev.Tier][BlocksResolved] += uint64(resolved)
 		t.Blocks[ev.Tier][BlocksUnresolved] += uint64(unresolved)
 	default:
@@ -191,7 +191,7 @@ func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *T
 	work.store = indexer.Store{
 		Slot: slot, Tier: ev.Tier,
 		Parent: ev.Parent, HasParent: ev.HasParent,
-		EngineHashes: ev.Names, Local: work.local,
+		EngineHashes: ev.Hashes, Local: work.local,
 		Seed: seed, SeedKnown: known,
 	}
 	out := idx.Store(&work.store)

@@ -104,7 +104,7 @@ func TestBadEvents(t *testing.T) {
 			if !cmp.Equal(want, b.Bad) {
 				t.Errorf("Bad = %v, want %v", b.Bad, want)
 			}
-			if len(b.Events) != 1 || b.Events[0].Names[0] != 9 {
+			if len(b.Events) != 1 || b.Events[0].Hashes[0] != 9 {
 				t.Errorf("the next event is %+v", b.Events)
 			}
 		})
@@ -328,9 +328,9 @@ func TestEventsKeepTheirSlices(t *testing.T) {
 		t.Fatalf("%d events, %d bad", len(b.Events), len(b.Bad))
 	}
 	for i, ev := range b.Events {
-		if len(ev.Names) != i+1 || len(ev.Tokens) != 4*(i+1) ||
-			ev.Names[i] != uint64(1001*i) || ev.Tokens[4*i+3] != uint32(1001*i+4) {
-			t.Fatalf("event %d: names %v", i, ev.Names)
+		if len(ev.Hashes) != i+1 || len(ev.Tokens) != 4*(i+1) ||
+			ev.Hashes[i] != uint64(1001*i) || ev.Tokens[4*i+3] != uint32(1001*i+4) {
+			t.Fatalf("event %d: names %v", i, ev.Hashes)
 		}
 	}
 }

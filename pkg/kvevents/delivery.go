@@ -90,8 +90,8 @@ func (d *delivery) apply(m message) (cleared bool, err error) {
 		d.samples.put(badMessage, d.rank, err.Error)
 		return false, err
 	}
-	if b.outcome.odd != Applied {
-		d.samples.put(droppedEvent, d.rank, b.outcome.odd.String)
+	if b.outcome.unexpected != Applied {
+		d.samples.put(droppedEvent, d.rank, b.outcome.unexpected.String)
 	}
 	if m.received != 0 && d.lag != nil {
 		if lag, ok := lagOf(m.received, b.Time); ok {

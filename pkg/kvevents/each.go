@@ -50,7 +50,7 @@ func (c *Converter) Each(b *Batch, sink Sink, t *Tally) {
 			t.Blocks[ev.tierLabel()][BlocksIncomplete] += uint64(ev.incomplete)
 			b.outcome.cleared = b.outcome.cleared || ev.Kind == Cleared && ev.Envelope == nil
 		} else {
-			b.outcome.note(reason)
+			b.outcome.count(reason)
 		}
 		t.Events[ev.Kind][ev.tierLabel()][reason]++
 	}
@@ -61,9 +61,9 @@ func (c *Converter) Each(b *Batch, sink Sink, t *Tally) {
 
 func (c *Converter) eachBad(b *Batch, bad *BadEvent, sink Sink, t *Tally) {
 	t.Events[bad.Kind][NoTier][bad.Reason]++
-	b.outcome.note(bad.Reason)
+	b.outcome.count(bad.Reason)
 	if bad.Numbered != nil && !bad.Numbered.overlong() {
-		sink.Skipped(bad.Numbered, c.fill(bad.Numbered))
+		sink.Skipped(bad.Numbered, c.completeEnvelope(bad.Numbered))
 	}
 }
 
@@ -72,7 +72,7 @@ func (c *Converter) eachEnvelope(ev *Event, sink Sink, work *scratch, t *Tally) 
 	if ev.overlong() {
 		return BadField
 	}
-	dp := c.fill(ev)
+	dp := c.completeEnvelope(ev)
 	reason := c.acceptEnvelope(ev, work)
 	if reason == Applied {
 		return sink.Event(ev, dp, t)
@@ -83,8 +83,8 @@ func (c *Converter) eachEnvelope(ev *Event, sink Sink, work *scratch, t *Tally) 
 	return reason
 }
 
-// fill completes an envelope by what is registered, and returns its rank.
-func (c *Converter) fill(ev *Event) (dp uint32) {
+// completeEnvelope completes an envelope by what is registered, and returns its rank.
+func (c *Converter) completeEnvelope(ev *Event) (dp uint32) {
 	if ev.BlockSize == 0 {
 		ev.BlockSize = c.layout.BlockSize
 	}
@@ -101,13 +101,13 @@ func (c *Converter) acceptEnvelope(ev *Event, work *scratch) Reason {
 	switch {
 	case ev.Kind == Cleared:
 		return Applied
-	case len(ev.Names) == 0:
+	case len(ev.Hashes) == 0:
 		return Empty
 	case ev.Kind == Removed:
 		return Applied
 	case len(ev.Tokens) > 0:
 		return acceptStore(ev, hashing.Layout{BlockSize: ev.BlockSize, Eagle: c.layout.Eagle}, work)
-	case work.seen.ChainRepeats(ev.Parent, ev.HasParent, ev.Names):
+	case work.seen.ChainRepeats(ev.Parent, ev.HasParent, ev.Hashes):
 		return RepeatedHash
 	}
 	return Applied
@@ -115,7 +115,7 @@ func (c *Converter) acceptEnvelope(ev *Event, work *scratch) Reason {
 
 // acceptKeyed decides about an engine event where adapter and medium are keys.
 func (c *Converter) acceptKeyed(ev *Event, dp uint32, work *scratch) Reason {
-	if ev.overlong() || ev.oddLoRAID && ev.LoRA == "" {
+	if ev.overlong() || ev.badLoRAID && ev.LoRA == "" {
 		return BadField
 	}
 	return c.accept(ev, dp, work, true)

@@ -21,7 +21,7 @@ type eachSink struct {
 }
 
 func (s *eachSink) Event(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
-	call := fmt.Sprintf("%v rank=%d size=%d %v", ev.Kind, dp, ev.BlockSize, ev.Names)
+	call := fmt.Sprintf("%v rank=%d size=%d %v", ev.Kind, dp, ev.BlockSize, ev.Hashes)
 	if len(ev.Tokens) > 0 {
 		call += fmt.Sprintf(" tokens=%d", len(ev.Tokens))
 	}

@@ -48,7 +48,7 @@ func (d *Decoder) envelopeEvent(ev *Event) Reason {
 		}
 	}
 	if bad == Applied {
-		bad = d.judge(ev, seen)
+		bad = d.checkEnvelope(ev, seen)
 	}
 	if bad != Applied && known && ev.Envelope.HasEventID {
 		d.numbered = ev
@@ -67,19 +67,19 @@ func identifies(key []byte) bool {
 	return false
 }
 
-// judge looks at an envelope whose fields are good one by one.
-func (d *Decoder) judge(ev *Event, seen envelopeKeys) Reason {
+// checkEnvelope looks at an envelope whose fields are good one by one.
+func (d *Decoder) checkEnvelope(ev *Event, seen envelopeKeys) Reason {
 	if ev.Kind != Cleared && !seen.hashes {
 		return MissingField
 	}
 	if ev.Kind == Stored && !ev.Envelope.HasBase && !ev.HasParent {
 		// Mooncake's master knows neither; the connector's hash locates a block
 		// that its engine has announced.
-		if _, ok := ev.Envelope.EngineName(); !ok {
+		if _, ok := ev.Envelope.EngineHash(); !ok {
 			return NoAnchor
 		}
 	}
-	if !d.agree(ev, seen) {
+	if !d.matchesLegacy(ev, seen) {
 		return AliasMismatch
 	}
 	return Applied
@@ -219,8 +219,8 @@ func (d *Decoder) readGroupID(env *Envelope) Reason {
 	return Applied
 }
 
-// agree compares an envelope with its legacy fields.
-func (d *Decoder) agree(ev *Event, seen envelopeKeys) bool {
+// matchesLegacy compares an envelope with its legacy fields.
+func (d *Decoder) matchesLegacy(ev *Event, seen envelopeKeys) bool {
 	if seen.legacyType != nil && string(seen.legacyType) != ev.Kind.String() && string(seen.legacyType) != engineTag(ev.Kind) {
 		return false
 	}
@@ -236,13 +236,13 @@ func (d *Decoder) agree(ev *Event, seen envelopeKeys) bool {
 	if seen.legacyHashes != 0 {
 		d.r.Pos = seen.legacyHashes
 		if d.r.Nil() {
-			return len(ev.Names) == 0
+			return len(ev.Hashes) == 0
 		}
 		var ok bool
 		if d.hashes, ok = d.r.appendHashes(d.hashes); !ok {
 			return false
 		}
-		return slices.Equal(d.hashes[have:], ev.Names)
+		return slices.Equal(d.hashes[have:], ev.Hashes)
 	}
 	return true
 }
@@ -258,10 +258,10 @@ func engineTag(k Kind) string {
 	return tagCleared
 }
 
-// EngineName is the connector's own hash of the (last) block: the last 8 bytes
+// EngineHash is the connector's own hash of the (last) block: the last 8 bytes
 // of connector_block_hash, as of every hash that is a byte string. ok is false
 // if there is none, or none of at least 8 bytes in hex.
-func (e *Envelope) EngineName() (name uint64, ok bool) {
+func (e *Envelope) EngineHash() (name uint64, ok bool) {
 	digits := e.ConnectorHash
 	if len(digits) > 2 && digits[0] == '0' && digits[1]|0x20 == 'x' {
 		digits = digits[2:]

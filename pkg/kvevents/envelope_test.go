@@ -30,7 +30,7 @@ func envelope(more dict) dict {
 func TestEnvelope(t *testing.T) {
 	full := kvevents.Event{
 		Kind: kvevents.Stored, Medium: "CPU", Tier: indexer.Host, TierKnown: true,
-		Names: []uint64{11, 12}, Parent: 10, HasParent: true, BlockSize: 4, LoRA: "ad", Group: kvevents.NoGroup,
+		Hashes: []uint64{11, 12}, Parent: 10, HasParent: true, BlockSize: 4, LoRA: "ad", Group: kvevents.NoGroup,
 		Envelope: &kvevents.Envelope{
 			EventID: 42, HasEventID: true, Model: "m", Tenant: "t", Backend: "w-0",
 			Salt: "w8a8", DPRank: 3, HasDPRank: true, Base: 5, HasBase: true,
@@ -50,7 +50,7 @@ func TestEnvelope(t *testing.T) {
 	master.Envelope = &kvevents.Envelope{EventID: 42, HasEventID: true, Backend: "w-0", ConnectorHash: "00ff00ff00ff00ff"}
 	master.Parent, master.HasParent = 0, false
 	wide := full
-	wide.Names, wide.Parent = []uint64{math.MaxUint64, 1 << 63, 0x3132333435363738}, 1<<64-2
+	wide.Hashes, wide.Parent = []uint64{math.MaxUint64, 1 << 63, 0x3132333435363738}, 1<<64-2
 	wide.Envelope = &kvevents.Envelope{EventID: math.MaxUint64, HasEventID: true, Model: "m", Tenant: "t", Backend: "w-0", Salt: "w8a8"}
 	wide.Tokens, wide.Envelope.HasTokens = []uint32{math.MaxUint32}, true
 	noTokens := full
@@ -204,7 +204,7 @@ func TestEngineName(t *testing.T) {
 		"zz0123456789abcdef":                 {},
 	}
 	for text, tc := range tests {
-		if got, ok := (&kvevents.Envelope{ConnectorHash: text}).EngineName(); ok != tc.ok || ok && got != tc.want {
+		if got, ok := (&kvevents.Envelope{ConnectorHash: text}).EngineHash(); ok != tc.ok || ok && got != tc.want {
 			t.Errorf("%q is %x, %v; want %x, %v", text, got, ok, tc.want, tc.ok)
 		}
 	}

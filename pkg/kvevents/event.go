@@ -43,9 +43,9 @@ type Event struct {
 	Tier      indexer.Tier
 	TierKnown bool
 
-	// Names are the engine's own hashes of the blocks, in chain order; Parent is
+	// Hashes are the engine's own hashes of the blocks, in chain order; Parent is
 	// that of the block before the first one.
-	Names     []uint64
+	Hashes    []uint64
 	Parent    uint64
 	HasParent bool
 
@@ -86,7 +86,7 @@ type Event struct {
 	// An envelope's Names are its seq_hashes.
 	Envelope *Envelope
 
-	oddLoRAID  bool // there is an adapter number, but none that can be told
+	badLoRAID  bool // there is an adapter number, but none that can be told
 	incomplete int  // blocks cut off by the Converter
 }
 

@@ -101,12 +101,12 @@ func (d *Decoder) eachField(name string, read func() bool) bool {
 // setMM gives block i the objects that were appended to the hash slab since it
 // held have.
 func (d *Decoder) setMM(ev *Event, i, have int) {
-	if len(d.hashes) == have || i >= len(ev.Names) {
+	if len(d.hashes) == have || i >= len(ev.Hashes) {
 		return
 	}
 	if ev.MM == nil {
 		at := len(d.objects)
-		d.objects = slices.Grow(d.objects, len(ev.Names))[:at+len(ev.Names)]
+		d.objects = slices.Grow(d.objects, len(ev.Hashes))[:at+len(ev.Hashes)]
 		ev.MM = d.objects[at:len(d.objects):len(d.objects)]
 		clear(ev.MM)
 	}
@@ -115,12 +115,12 @@ func (d *Decoder) setMM(ev *Event, i, have int) {
 
 // setOpaque adds a digest to block i.
 func (d *Decoder) setOpaque(ev *Event, i int, digest uint64) {
-	if i >= len(ev.Names) {
+	if i >= len(ev.Hashes) {
 		return
 	}
 	if ev.Opaque == nil {
 		at := len(d.hashes)
-		d.hashes = slices.Grow(d.hashes, len(ev.Names))[:at+len(ev.Names)]
+		d.hashes = slices.Grow(d.hashes, len(ev.Hashes))[:at+len(ev.Hashes)]
 		ev.Opaque = d.hashes[at:len(d.hashes):len(d.hashes)]
 		clear(ev.Opaque)
 	}

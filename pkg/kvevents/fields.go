@@ -28,7 +28,7 @@ func (d *Decoder) readHashes(ev *Event) Reason {
 	if d.hashes, ok = d.r.appendHashes(d.hashes); !ok {
 		return BadHash
 	}
-	ev.Names = d.hashes[have:len(d.hashes):len(d.hashes)]
+	ev.Hashes = d.hashes[have:len(d.hashes):len(d.hashes)]
 	return Applied
 }
 
@@ -100,7 +100,7 @@ func (d *Decoder) readString(s *string) Reason {
 // readLoRAID reads the adapter's number. Where adapters are known by name it does
 // not matter, so that a value of another type does not make the event bad.
 func (d *Decoder) readLoRAID(ev *Event) Reason {
-	ev.HasLoRAID, ev.oddLoRAID = false, false
+	ev.HasLoRAID, ev.badLoRAID = false, false
 	if d.r.Nil() {
 		return Applied
 	}
@@ -112,7 +112,7 @@ func (d *Decoder) readLoRAID(ev *Event) Reason {
 		}
 		return Applied
 	}
-	ev.oddLoRAID = true
+	ev.badLoRAID = true
 	d.r.Pos = at
 	return d.skipColumns(1)
 }

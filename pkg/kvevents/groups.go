@@ -25,15 +25,15 @@ func (g *groups) learn(dp uint32, ev *Event) {
 	}
 	key := groupKey{dp, ev.Group}
 	if _, known := g.kinds[key]; known || len(g.kinds) < maxGroups {
-		g.kinds[key] = mainKind(ev.SpecKind)
+		g.kinds[key] = isMainKind(ev.SpecKind)
 	}
 }
 
-// main reports whether an event is about the main cache: by its own kind, else
+// isMain reports whether an event is about the main cache: by its own kind, else
 // by what is known of its group, else only without a group or for group 0.
-func (g *groups) main(dp uint32, ev *Event) bool {
+func (g *groups) isMain(dp uint32, ev *Event) bool {
 	if ev.SpecKind != "" {
-		return mainKind(ev.SpecKind)
+		return isMainKind(ev.SpecKind)
 	}
 	if ev.Group == NoGroup {
 		return true
@@ -44,6 +44,6 @@ func (g *groups) main(dp uint32, ev *Event) bool {
 	return ev.Group == 0
 }
 
-func mainKind(kind string) bool {
+func isMainKind(kind string) bool {
 	return kind == "full_attention" || kind == "mla_attention" || kind == "sink_full_attention"
 }

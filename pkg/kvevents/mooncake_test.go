@@ -98,7 +98,7 @@ func recordedEvent(ev *kvevents.Event) map[string]any {
 	m := map[string]any{"type": ev.Kind.String()}
 	optional(m, "tier", ev.TierKnown, ev.Tier.String())
 	optional(m, "medium", ev.Medium != "", ev.Medium)
-	optional(m, "names", len(ev.Names) > 0, texts(ev.Names))
+	optional(m, "names", len(ev.Hashes) > 0, texts(ev.Hashes))
 	optional(m, "parent", ev.HasParent, text(ev.Parent))
 	optional(m, "tokens", len(ev.Tokens) > 0, numbers(ev.Tokens))
 	optional(m, "block_size", ev.BlockSize != 0, float64(ev.BlockSize))
@@ -107,7 +107,7 @@ func recordedEvent(ev *kvevents.Event) map[string]any {
 	if env == nil {
 		return m
 	}
-	name, named := env.EngineName()
+	name, named := env.EngineHash()
 	optional(m, "engine_name", named, text(name))
 	optional(m, "event_id", env.HasEventID, float64(env.EventID))
 	optional(m, "base", env.HasBase, float64(env.Base))

@@ -2,26 +2,26 @@ package kvevents
 
 // outcome is what became of the events of a batch.
 type outcome struct {
-	cleared bool   // the engine dropped all blocks of the batch's rank
-	odd     Reason // of the first event dropped for a reason that is not Ordinary, if any
+	cleared    bool   // the engine dropped all blocks of the batch's rank
+	unexpected Reason // of the first event dropped for a reason that is not Ordinary, if any
 	// unused counts the events that were not applied, if any were not.
 	unused [NumReasons]uint64
 	any    bool
 }
 
 func (o *outcome) reset() {
-	o.cleared, o.odd = false, Applied
+	o.cleared, o.unexpected = false, Applied
 	if o.any {
 		o.any, o.unused = false, [NumReasons]uint64{}
 	}
 }
 
-// note counts an event that was not applied.
-func (o *outcome) note(reason Reason) {
+// count counts an event that was not applied.
+func (o *outcome) count(reason Reason) {
 	o.any = true
 	o.unused[reason]++
-	if o.odd == Applied && !reason.Ordinary() {
-		o.odd = reason
+	if o.unexpected == Applied && !reason.Ordinary() {
+		o.unexpected = reason
 	}
 }
 

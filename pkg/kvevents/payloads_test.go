@@ -126,7 +126,7 @@ func normalEvent(ev *kvevents.Event) map[string]any {
 	if ev.Kind == kvevents.Cleared {
 		return m
 	}
-	m[names], m["tier"] = texts(ev.Names), ev.Tier.String()
+	m[names], m["tier"] = texts(ev.Hashes), ev.Tier.String()
 	if ev.Kind == kvevents.Stored {
 		m["parent"] = nil
 		if ev.HasParent {

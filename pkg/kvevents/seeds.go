@@ -10,8 +10,8 @@ type SeedNames interface {
 	NameSeed(seed uint64, lora, salt string)
 }
 
-// maxNamed bounds the seeds that a stream remembers to have named.
-const maxNamed = 4096
+// maxNamedSeeds bounds the seeds that a stream remembers to have named.
+const maxNamedSeeds = 4096
 
 // localSeed returns the block seed of an adapter and a salt, and names it.
 func (c *Converter) localSeed(lora, salt string) uint64 {
@@ -19,11 +19,11 @@ func (c *Converter) localSeed(lora, salt string) uint64 {
 	if c.Seeds == nil || lora == "" && salt == "" {
 		return seed
 	}
-	if _, done := c.named[seed]; !done {
-		if c.named == nil || len(c.named) >= maxNamed {
-			c.named = make(map[uint64]struct{})
+	if _, done := c.namedSeeds[seed]; !done {
+		if c.namedSeeds == nil || len(c.namedSeeds) >= maxNamedSeeds {
+			c.namedSeeds = make(map[uint64]struct{})
 		}
-		c.named[seed] = struct{}{}
+		c.namedSeeds[seed] = struct{}{}
 		c.Seeds.NameSeed(seed, lora, salt)
 	}
 	return seed

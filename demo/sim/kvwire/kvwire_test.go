@@ -61,7 +61,7 @@ func TestServiceReads(t *testing.T) {
 	}
 	got := b.Events[0]
 	if diff := cmp.Diff(ev, engine.Event{
-		Kind: engine.BlockStored, Hashes: got.Names, Parent: got.Parent, HasParent: got.HasParent, Tokens: got.Tokens,
+		Kind: engine.BlockStored, Hashes: got.Hashes, Parent: got.Parent, HasParent: got.HasParent, Tokens: got.Tokens,
 	}); got.Kind != kvevents.Stored || diff != "" {
 		t.Errorf("kind %v, (-sent +read):\n%s", got.Kind, diff)
 	}
