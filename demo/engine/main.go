@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/pflag"
+
+	"github.com/select-service/select-service/demo/sim/engine"
 )
 
 func main() {
@@ -38,4 +41,59 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	return serve(ctx, conf, stdout)
+}
+
+type config struct {
+	engines  int
+	listen   string
+	port     int
+	topic    string
+	hashSeed uint64
+	speedup  float64
+	engine   engine.Config
+}
+
+// defaults sizes an engine like an 8B model on one 80 GB accelerator: some 34 GB
+// for 262,144 tokens of KV cache, 12,000 prompt tokens a second, 50 output
+// tokens a second for each of its requests.
+func defaults() config {
+	return config{
+		engines: 1,
+		listen:  "127.0.0.1",
+		speedup: 1,
+		engine:  engine.Config{BlockSize: 16, CacheBlocks: 16384, PrefillRate: 12000, DecodeRate: 50},
+	}
+}
+
+func (c *config) flags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("sim-engine", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.IntVar(&c.engines, "engines", c.engines, "engines in this process")
+	f.StringVar(&c.listen, "listen", c.listen, "IP address of the HTTP ports and the event sockets, as others reach it")
+	f.IntVar(&c.port, "port", c.port, "HTTP port of the first engine, the next ones follow; 0 takes free ports")
+	f.StringVar(&c.topic, "topic", c.topic, "topic frame of the KV events")
+	f.Uint64Var(&c.hashSeed, "hash-seed", c.hashSeed, "seed of the block names, like PYTHONHASHSEED; 0 draws one at each start")
+	f.Float64Var(&c.speedup, "speedup", c.speedup, "model seconds per second, until a player sets its own")
+	f.IntVar(&c.engine.BlockSize, "block-size", c.engine.BlockSize, "tokens per KV cache block")
+	f.IntVar(&c.engine.CacheBlocks, "cache-blocks", c.engine.CacheBlocks, "blocks of the KV cache")
+	f.Float64Var(&c.engine.PrefillRate, "prefill-rate", c.engine.PrefillRate, "prompt tokens computed per model second")
+	f.Float64Var(&c.engine.DecodeRate, "decode-rate", c.engine.DecodeRate, "output tokens per model second of each request")
+	return f
+}
+
+func (c *config) validate() error {
+	var errs []error
+	if c.engines < 1 {
+		errs = append(errs, fmt.Errorf("engines: %d is below 1", c.engines))
+	}
+	if ip := net.ParseIP(c.listen); ip == nil || ip.IsUnspecified() {
+		errs = append(errs, fmt.Errorf("listen: %q is not an address that others can connect to", c.listen))
+	}
+	if c.port < 0 || c.port > 65535 || (c.port > 0 && c.port+c.engines-1 > 65535) {
+		errs = append(errs, fmt.Errorf("port: %d with %d engines is outside 0..65535", c.port, c.engines))
+	}
+	if !(c.speedup > 0) {
+		errs = append(errs, fmt.Errorf("speedup: %g is not above 0", c.speedup))
+	}
+	return errors.Join(append(errs, c.engine.Validate())...)
 }

@@ -49,15 +49,15 @@ func (e engineClient) generate(ctx context.Context, r *workload.Request, step fu
 	}
 }
 
-// errNoSubscriber says that a replica has not connected to an engine's events.
-var errNoSubscriber = errors.New("not everybody has subscribed to the KV events")
+// errNoSubscriber means that a replica has not connected to an engine's events.
+var errNoSubscriber = errors.New("not every replica has subscribed to the KV events")
 
 const (
 	subscribeWait = 10 * time.Second
 	subscribePoll = 20 * time.Millisecond
 )
 
-// awaitSubscribers waits until so many listen to the engine's events, so that no
+// awaitSubscribers waits until n replicas listen to the engine's events, so that no
 // event is lost before the first request.
 func (e engineClient) awaitSubscribers(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, subscribeWait, errNoSubscriber)

@@ -29,24 +29,24 @@ type phases struct {
 	// mu guards what follows.
 	mu    sync.Mutex
 	now   int
-	parts [3]part
+	parts [3]phaseCounts
 	took  time.Duration // of the disturbance
 	err   error         // of the disturbance
 }
 
 var phaseNames = [3]string{"before", "during", "after"}
 
-// part is what was placed in one phase, by replica.
-type part struct {
-	by map[int]*placed
+// phaseCounts is what was placed in one phase, by replica.
+type phaseCounts struct {
+	byReplica map[int]*placements
 }
 
-type placed struct {
+type placements struct {
 	prompt, cached, known int // tokens
 	ttft                  []float64
 }
 
-func (p *placed) add(o *placed) {
+func (p *placements) add(o *placements) {
 	p.prompt, p.cached, p.known = p.prompt+o.prompt, p.cached+o.cached, p.known+o.known
 	p.ttft = append(p.ttft, o.ttft...)
 }
@@ -64,23 +64,23 @@ func (p *phases) current() int {
 
 // record takes one request at its first token: where and when it was placed,
 // its prompt, what of it was cached, and what of that the replica counted on.
-func (p *phases) record(phase, replica int, o placed) {
+func (p *phases) record(phase, replica int, o placements) {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	by := &p.parts[phase].by
+	by := &p.parts[phase].byReplica
 	if *by == nil {
-		*by = map[int]*placed{}
+		*by = map[int]*placements{}
 	}
 	if (*by)[replica] == nil {
-		(*by)[replica] = &placed{}
+		(*by)[replica] = &placements{}
 	}
 	(*by)[replica].add(&o)
 }
 
-// disturb is the second phase.
+// disturb runs the command and the phase "during".
 func (p *phases) disturb(ctx context.Context) {
 	p.next()
 	begun := time.Now()
@@ -113,7 +113,7 @@ type phaseResult struct {
 	TTFTP99MS  float64 `json:"ttft_p99_ms"`
 }
 
-func newPhaseResult(phase, replica int, p *placed) phaseResult {
+func newPhaseResult(phase, replica int, p *placements) phaseResult {
 	return phaseResult{
 		Phase: phaseNames[phase], Replica: replica, Requests: len(p.ttft),
 		HitRate: share(p.cached, p.prompt), Known: share(p.known, p.cached),
@@ -134,10 +134,10 @@ func (p *phases) results(replicas int) []phaseResult {
 	defer p.mu.Unlock()
 	var all []phaseResult
 	for phase := range p.parts {
-		var sum placed
+		var sum placements
 		var each []phaseResult
 		for i := range replicas {
-			if o := p.parts[phase].by[i]; o != nil {
+			if o := p.parts[phase].byReplica[i]; o != nil {
 				sum.add(o)
 				each = append(each, newPhaseResult(phase, i+1, o))
 			}
@@ -147,7 +147,7 @@ func (p *phases) results(replicas int) []phaseResult {
 	return all
 }
 
-// verdict is an error if the disturbance has left something behind.
+// verdict returns an error if the play has not recovered from the disturbance.
 func (p *phases) verdict(results []phaseResult, replicas int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

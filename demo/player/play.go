@@ -14,7 +14,7 @@ import (
 // play restarts the engines, plays all requests under one policy and collects
 // what the engines have measured.
 func play(ctx context.Context, conf config, name string, requests []workload.Request, scr *screen) (result, error) {
-	r := playing{conf: conf, requests: requests, screen: scr}
+	r := playRun{conf: conf, requests: requests, screen: scr}
 	infos := make([]simapi.Info, len(conf.Engines))
 	for i, url := range conf.Engines {
 		r.engines = append(r.engines, engineClient{url})
@@ -26,11 +26,11 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 	var fleet *replicas
 	switch name {
 	case roundRobin:
-		r.policy = turns{len(r.engines)}
+		r.policy = roundRobinPolicy{len(r.engines)}
 	case randomly:
-		r.policy = dice{len(r.engines), conf.Seed}
+		r.policy = randomPolicy{len(r.engines), conf.Seed}
 	case leastLoaded:
-		r.policy = newShortest(len(r.engines), conf.Seed)
+		r.policy = newLeastLoadedPolicy(len(r.engines), conf.Seed)
 	case selectService:
 		sum := workload.Summarize(requests)
 		fleet = newReplicas(conf.Targets, selection{
@@ -62,7 +62,7 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 	if r.phases != nil {
 		res.Phases = r.phases.results(len(conf.Targets))
 		res.DisturbedSeconds = r.phases.took.Seconds()
-		if err := errors.Join(r.phases.verdict(res.Phases, len(conf.Targets)), fleet.left(ctx)); err != nil {
+		if err := errors.Join(r.phases.verdict(res.Phases, len(conf.Targets)), fleet.checkEmpty(ctx)); err != nil {
 			res.Errors = append(res.Errors, err.Error())
 			res.Spoilt = true
 		}
@@ -70,8 +70,8 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 	return res, nil
 }
 
-// playing is one policy being played.
-type playing struct {
+// playRun is one policy being played.
+type playRun struct {
 	conf     config
 	engines  []engineClient
 	policy   policy
@@ -88,8 +88,8 @@ type playing struct {
 	lost   []error         // one per request with lifecycle calls that failed
 }
 
-// playAll sends each request when its time has come, however many run.
-func (r *playing) playAll(ctx context.Context) {
+// playAll sends each request at its time, however many are running.
+func (r *playRun) playAll(ctx context.Context) {
 	start, offset := time.Now(), r.requests[0].At
 	var wg sync.WaitGroup
 	for i := range r.requests {
@@ -108,13 +108,13 @@ func (r *playing) playAll(ctx context.Context) {
 	r.wall = time.Since(start)
 }
 
-func (r *playing) playOne(ctx context.Context, req *workload.Request) {
+func (r *playRun) playOne(ctx context.Context, req *workload.Request) {
 	phase := r.phases.current()
 	asked := time.Now()
 	at, err := r.policy.place(ctx, req)
 	took := time.Since(asked)
 	if err == nil && (at.engine < 0 || at.engine >= len(r.engines)) {
-		err = fmt.Errorf("placed on worker %d, which is none of ours", at.engine+1)
+		err = fmt.Errorf("placed on worker %d, which is no engine of this play", at.engine+1)
 	}
 	var lost error // the first report that failed
 	report := func(s simapi.Step) {
@@ -126,7 +126,7 @@ func (r *playing) playOne(ctx context.Context, req *workload.Request) {
 		err = r.engines[at.engine].generate(ctx, req, func(s simapi.Step) {
 			if s.Event == simapi.EventFirstToken {
 				r.screen.decision(req, at, s)
-				r.phases.record(phase, at.replica, placed{
+				r.phases.record(phase, at.replica, placements{
 					prompt: len(req.Prompt), cached: s.CachedTokens, known: min(at.expected, s.CachedTokens), ttft: []float64{s.TTFTMS},
 				})
 			}

@@ -13,8 +13,8 @@ import (
 type policy interface {
 	// place chooses an engine for a request.
 	place(ctx context.Context, r *workload.Request) (placement, error)
-	// report is called for every step of a placed request, and with an
-	// EventError step in place of the rest when it fails.
+	// report is called for every step of a placed request, and with an EventError
+	// step instead of the rest if it fails.
 	report(ctx context.Context, r *workload.Request, p placement, s simapi.Step) error
 }
 
@@ -25,43 +25,47 @@ type placement struct {
 	replica  int // index of the replica that decided
 }
 
-// turns places requests round robin.
-type turns struct {
+// roundRobinPolicy places requests round robin.
+type roundRobinPolicy struct {
 	engines int
 }
 
-func (p turns) place(_ context.Context, r *workload.Request) (placement, error) {
+func (p roundRobinPolicy) place(_ context.Context, r *workload.Request) (placement, error) {
 	return placement{engine: (r.ID - 1) % p.engines}, nil
 }
 
-func (turns) report(context.Context, *workload.Request, placement, simapi.Step) error { return nil }
+func (roundRobinPolicy) report(context.Context, *workload.Request, placement, simapi.Step) error {
+	return nil
+}
 
-// dice places requests at random; the same seed gives the same places.
-type dice struct {
+// randomPolicy places requests at random; the same seed gives the same places.
+type randomPolicy struct {
 	engines int
 	seed    uint64
 }
 
-func (p dice) place(_ context.Context, r *workload.Request) (placement, error) {
+func (p randomPolicy) place(_ context.Context, r *workload.Request) (placement, error) {
 	return placement{engine: rand.New(rand.NewPCG(p.seed, uint64(r.ID))).IntN(p.engines)}, nil
 }
 
-func (dice) report(context.Context, *workload.Request, placement, simapi.Step) error { return nil }
+func (randomPolicy) report(context.Context, *workload.Request, placement, simapi.Step) error {
+	return nil
+}
 
-// shortest places a request on the engine with the fewest outstanding requests,
-// by chance among equals.
-type shortest struct {
+// leastLoadedPolicy places a request on the engine with the fewest outstanding requests,
+// at random among equals.
+type leastLoadedPolicy struct {
 	// mu guards what follows.
 	mu          sync.Mutex
 	outstanding []int
 	rnd         *rand.Rand
 }
 
-func newShortest(engines int, seed uint64) *shortest {
-	return &shortest{outstanding: make([]int, engines), rnd: rand.New(rand.NewPCG(seed, 0))}
+func newLeastLoadedPolicy(engines int, seed uint64) *leastLoadedPolicy {
+	return &leastLoadedPolicy{outstanding: make([]int, engines), rnd: rand.New(rand.NewPCG(seed, 0))}
 }
 
-func (p *shortest) place(context.Context, *workload.Request) (placement, error) {
+func (p *leastLoadedPolicy) place(context.Context, *workload.Request) (placement, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	best, equal := 0, 0
@@ -81,7 +85,7 @@ func (p *shortest) place(context.Context, *workload.Request) (placement, error) 
 	return placement{engine: best}, nil
 }
 
-func (p *shortest) report(_ context.Context, _ *workload.Request, at placement, s simapi.Step) error {
+func (p *leastLoadedPolicy) report(_ context.Context, _ *workload.Request, at placement, s simapi.Step) error {
 	if s.Event == simapi.EventDone || s.Event == simapi.EventError {
 		p.mu.Lock()
 		defer p.mu.Unlock()

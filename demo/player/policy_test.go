@@ -24,15 +24,15 @@ func places(t *testing.T, p policy, n int) []int {
 }
 
 func TestRoundRobin(t *testing.T) {
-	if diff := cmp.Diff([]int{0, 1, 2, 0, 1}, places(t, turns{3}, 5)); diff != "" {
+	if diff := cmp.Diff([]int{0, 1, 2, 0, 1}, places(t, roundRobinPolicy{3}, 5)); diff != "" {
 		t.Error(diff)
 	}
 }
 
 // TestRandom proves that a seed fixes the places and that all engines are used.
 func TestRandom(t *testing.T) {
-	first := places(t, dice{4, 1}, 400)
-	if diff := cmp.Diff(first, places(t, dice{4, 1}, 400)); diff != "" {
+	first := places(t, randomPolicy{4, 1}, 400)
+	if diff := cmp.Diff(first, places(t, randomPolicy{4, 1}, 400)); diff != "" {
 		t.Error("one seed, two results")
 	}
 	counts := map[int]int{}
@@ -49,7 +49,7 @@ func TestRandom(t *testing.T) {
 // TestLeastLoaded proves that the engine with the fewest outstanding requests is
 // taken, and that failed requests count no longer.
 func TestLeastLoaded(t *testing.T) {
-	p := newShortest(3, 1)
+	p := newLeastLoadedPolicy(3, 1)
 	places(t, p, 9)
 	if diff := cmp.Diff([]int{3, 3, 3}, p.outstanding); diff != "" {
 		t.Fatal(diff)

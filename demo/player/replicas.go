@@ -13,10 +13,10 @@ import (
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
-// replicas is the policy to ask a selection service, or several replicas of one
-// in turn. It does what stands in front of replicas in a real fleet: a load
-// balancer that passes on what one does not answer, and a registry that tells a
-// replica that comes back of the engines.
+// replicas is the policy to ask a selection service, or several replicas of one in
+// turn. It has two parts of a real fleet: a load balancer that asks another replica
+// when one does not answer, and a registry that registers the engines again with a
+// replica that comes back.
 type replicas struct {
 	each    []*replica
 	engines []engineClient
@@ -43,8 +43,8 @@ func newReplicas(targets []string, s selection) *replicas {
 	return f
 }
 
-// join registers the engines with every replica, waits until all of them hear
-// each engine, and looks after the replicas until leave.
+// join registers the engines with every replica, waits until all of them have
+// subscribed to each engine, and watches the replicas until leave.
 func (f *replicas) join(ctx context.Context, engines []engineClient, infos []simapi.Info) error {
 	f.engines, f.infos = engines, infos
 	ctx, cancel := context.WithCancel(ctx)
@@ -74,8 +74,8 @@ func (f *replicas) register(ctx context.Context, r *replica) error {
 	return nil
 }
 
-// watch puts replicas that are down back into turn: when all engines are
-// registered with them and they say that they are ready.
+// watch marks replicas that are down as up again once all engines are registered
+// with them and they report that they are ready.
 func (f *replicas) watch(ctx context.Context) {
 	for {
 		for _, r := range f.each {
@@ -111,20 +111,20 @@ func (f *replicas) awaitUp(ctx context.Context) error {
 	return nil
 }
 
-// leave takes the engines out of the replicas again, after an interrupt too.
+// leave unregisters the engines from the replicas, also after an interrupt.
 func (f *replicas) leave(ctx context.Context) {
 	f.stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	for _, r := range f.each {
 		for i := range f.engines {
-			_ = r.unregister(ctx, i+1) // a service that is gone has forgotten them
+			_ = r.unregister(ctx, i+1) // a service that has ended does not know them any more
 		}
 	}
 }
 
-// order lists the replicas to try: those that are up, or else all.
-func (f *replicas) order() []int {
+// inTurn lists the replicas to try: those that are up, or else all.
+func (f *replicas) inTurn() []int {
 	first := int(f.turn.Add(1) % uint64(len(f.each)))
 	var up, all []int
 	for i := range f.each {
@@ -142,8 +142,8 @@ func (f *replicas) order() []int {
 
 func (f *replicas) place(ctx context.Context, r *workload.Request) (placement, error) {
 	var errs []error
-	for _, i := range f.order() {
-		if len(errs) > 0 { // the one that is gone may have booked it
+	for _, i := range f.inTurn() {
+		if len(errs) > 0 { // the replica that failed may have booked it
 			_ = f.each[i].free(ctx, r)
 		}
 		at, err := f.each[i].place(ctx, r)
@@ -157,14 +157,14 @@ func (f *replicas) place(ctx context.Context, r *workload.Request) (placement, e
 	return placement{}, errors.Join(errs...)
 }
 
-// report goes to the replica that booked, or to another if that one is gone.
+// report goes to the replica that booked, or to another if that one is down.
 func (f *replicas) report(ctx context.Context, r *workload.Request, at placement, step simapi.Step) error {
 	err := f.each[at.replica].report(ctx, r, at, step)
 	if !unavailable(ctx, err) {
 		return err
 	}
 	f.each[at.replica].up.Store(false)
-	for _, i := range f.order() {
+	for _, i := range f.inTurn() {
 		if i == at.replica {
 			continue
 		}
@@ -175,7 +175,7 @@ func (f *replicas) report(ctx context.Context, r *workload.Request, at placement
 	return err
 }
 
-// unavailable says that another replica should be asked.
+// unavailable reports whether another replica should be asked.
 func unavailable(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil {
 		return false
@@ -184,16 +184,16 @@ func unavailable(ctx context.Context, err error) bool {
 	return !errors.As(err, &status) || status.status == http.StatusServiceUnavailable
 }
 
-// leftWait is how long the replicas may take to agree that nothing is booked.
-const leftWait = 5 * time.Second
+// emptyWait is how long the replicas may take to agree that no reservation is left.
+const emptyWait = 5 * time.Second
 
-// left is an error if a replica is down after a play, or still has bookings.
-func (f *replicas) left(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, leftWait)
+// checkEmpty returns an error if a replica is down after a play, or still has reservations.
+func (f *replicas) checkEmpty(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, emptyWait)
 	defer cancel()
 	for i, r := range f.each {
 		for {
-			n, err := r.bookings(ctx)
+			n, err := r.reservations(ctx)
 			if err == nil && n == 0 {
 				break
 			}
@@ -205,7 +205,7 @@ func (f *replicas) left(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("replica %d after the play: %w", i+1, err)
 			}
-			return fmt.Errorf("replica %d still has %d bookings after the play", i+1, n)
+			return fmt.Errorf("replica %d still has %d reservations after the play", i+1, n)
 		}
 	}
 	return nil

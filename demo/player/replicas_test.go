@@ -76,7 +76,7 @@ func TestReplicas(t *testing.T) {
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := f.left(soon); err == nil {
+	if err := f.checkEmpty(soon); err == nil {
 		t.Error("a replica that is down passes as free of bookings")
 	}
 	if err := os.Remove(down); err != nil {
@@ -91,7 +91,7 @@ func TestReplicas(t *testing.T) {
 	for i := range next {
 		_ = f.each[0].free(t.Context(), &workload.Request{ID: i + 1})
 	}
-	if err := f.left(t.Context()); err != nil {
+	if err := f.checkEmpty(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -109,8 +109,10 @@ func TestDisturbanceFails(t *testing.T) {
 
 // TestVerdict proves what a disturbed play may lose, from both sides of each bound.
 func TestVerdict(t *testing.T) {
-	type row = [2]placed // of two replicas
-	known := func(hit, known int) placed { return placed{prompt: 100, cached: hit, known: known, ttft: []float64{1}} }
+	type row = [2]placements // of two replicas
+	known := func(hit, known int) placements {
+		return placements{prompt: 100, cached: hit, known: known, ttft: []float64{1}}
+	}
 	tests := map[string]struct {
 		before, after row
 		want          string // part of the error; "": none

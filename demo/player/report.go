@@ -64,8 +64,8 @@ func (r *report) writeJSON(path string) error {
 	return nil
 }
 
-// failures is an error if any request failed, since the figures then do not
-// compare, or if a disturbance has left something behind.
+// failures returns an error if a request failed, since the figures then do not
+// compare, or if the play has not recovered from a disturbance.
 func (r *report) failures() error {
 	failed := 0
 	for _, x := range r.Results {

@@ -37,7 +37,7 @@ type result struct {
 
 const shownErrors = 5
 
-func newResult(name string, stats []simapi.Stats, r *playing) result {
+func newResult(name string, stats []simapi.Stats, r *playRun) result {
 	res := result{Policy: name, Failed: len(r.failed), Unreported: len(r.lost), WallSeconds: r.wall.Seconds()}
 	var ttft, busy, count []float64
 	var prompt, cached int

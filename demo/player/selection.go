@@ -12,13 +12,13 @@ import (
 	"github.com/select-service/select-service/demo/sim/workload"
 )
 
-// selection is a client of a selection service, and the policy to ask it. It
-// uses nothing but the HTTP contract.
+// selection is a client of a selection service, and the policy to ask it. It uses
+// only the HTTP contract.
 type selection struct {
 	url           string
 	model, tenant string
 	replay        bool    // register the engines' replay endpoints
-	meanOutput    float64 // what the player expects of an answer; see report
+	meanOutput    float64 // tokens of an answer that the player expects; see report
 }
 
 type workerRequest struct {
@@ -42,7 +42,7 @@ type selectRequest struct {
 	ModelName            string   `json:"model_name"`
 	TenantID             string   `json:"tenant_id"`
 	ReservationID        string   `json:"reservation_id"`
-	SelectionID          string   `json:"selection_id"` // names the booking in later versions of Dynamo's service
+	SelectionID          string   `json:"selection_id"` // the id of the reservation in Dynamo's 1.6 contract
 	TokenIDs             []uint32 `json:"token_ids"`
 	ExpectedOutputTokens int      `json:"expected_output_tokens"`
 }
@@ -54,7 +54,7 @@ type selectAnswer struct {
 	} `json:"overlap"`
 }
 
-// maxBatchedTokens is what vLLM takes for long contexts by default.
+// maxBatchedTokens is vLLM's default for long contexts.
 const maxBatchedTokens = 8192
 
 // register announces engine number id, from 1.
@@ -99,9 +99,9 @@ func (s *selection) place(ctx context.Context, r *workload.Request) (placement, 
 	return placement{engine: sel.WorkerID - 1, expected: sel.Overlap.LongestMatched}, nil
 }
 
-// report tells the service how the request goes on. A router does not know how
-// long an answer will become: the blocks of a request decay towards the mean
-// length of this workload's answers.
+// report reports the progress of a request to the service. A router does not know
+// how long an answer will be: the blocks of a request decay towards the mean length
+// of this workload's answers.
 func (s *selection) report(ctx context.Context, r *workload.Request, _ placement, step simapi.Step) error {
 	path := s.url + "/reservations/" + reservationID(r)
 	switch step.Event {
@@ -114,13 +114,13 @@ func (s *selection) report(ctx context.Context, r *workload.Request, _ placement
 	return call(ctx, http.MethodDelete, path, nil, nil)
 }
 
-// free takes the booking of a request back; there need not be one.
+// free ends the reservation of a request, if there is one.
 func (s *selection) free(ctx context.Context, r *workload.Request) error {
 	return call(ctx, http.MethodDelete, s.url+"/reservations/"+reservationID(r), nil, nil)
 }
 
-// bookings counts what is booked on the engines.
-func (s *selection) bookings(ctx context.Context) (n int, err error) {
+// reservations counts the reservations on the engines.
+func (s *selection) reservations(ctx context.Context) (n int, err error) {
 	var models []struct {
 		Loads []struct {
 			ActiveRequests int `json:"active_requests"`

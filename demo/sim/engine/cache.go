@@ -121,7 +121,7 @@ func (l *Lease) Blocks() int { return len(l.chain) }
 
 // Commit enters the full blocks of tokens that the lease does not hold yet.
 // tokens is everything computed so far, from the start of the prompt. Blocks
-// that another request has made meanwhile are shared.
+// that another request has made in the meantime are shared.
 func (l *Lease) Commit(tokens []uint32) {
 	c, bs := l.cache, l.cache.blockSize
 	var run *Event // the store event being extended; nil after a shared block

@@ -89,5 +89,5 @@ func status(err error) int {
 
 func reply(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // the reader is gone: nobody to tell
+	_ = json.NewEncoder(w).Encode(v) // fails only if the client is gone
 }

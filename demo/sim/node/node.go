@@ -132,7 +132,7 @@ func (n *Node) Generate(r simapi.GenerateRequest) (<-chan simapi.Step, error) {
 	return steps, nil
 }
 
-// ClearCache forgets the cache and tells the subscribers.
+// ClearCache empties the cache and publishes that.
 func (n *Node) ClearCache() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

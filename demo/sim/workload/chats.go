@@ -106,7 +106,7 @@ func (g *generator) chat(all []Request, at time.Duration) []Request {
 }
 
 // minThinking is the least number of seconds between an answer and a question:
-// nobody asks before having read. It also covers the time to the first token.
+// no user asks before having read the answer. It also covers the time to the first token.
 const minThinking = 3
 
 // nextChat returns when the chat after one at at begins: a Poisson process whose
