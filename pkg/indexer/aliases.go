@@ -1,12 +1,12 @@
 package indexer
 
-// aliases are the names by which one rank calls blocks otherwise than the table
-// does, which has the name that a block was first announced under. The maps
-// exist only while there are any.
+// aliases are the names that one rank has for blocks, where they differ from
+// the names in the table. The table has the name under which a block was first
+// announced. The maps exist only while there are any aliases.
 type aliases struct {
 	cells  map[aliasKey]uint32    // the block that a name stands for
-	states map[heldKey]aliasState // a block without an entry is held under the table's name
-	links  map[aliasKey]aliasLink // where a block has several in a tier, which few have
+	states map[heldKey]aliasState // without an entry, a block is held under the table's name
+	links  map[aliasKey]aliasLink // of blocks with several aliases in a tier, which are few
 }
 
 type aliasKey struct {
@@ -14,19 +14,19 @@ type aliasKey struct {
 	tier Tier
 }
 
-// heldKey is a block in a tier. As one number it is looked up in less time.
+// heldKey is a block in a tier, as one number because that is looked up faster.
 type heldKey uint64
 
 func heldIn(cell uint32, t Tier) heldKey { return heldKey(cell)<<2 | heldKey(t) }
 
-// aliasState says under which names a rank holds a block in a tier.
+// aliasState describes the names under which a rank holds a block in a tier.
 type aliasState struct {
 	name    uint64 // the latest of the aliases
 	count   uint32 // of aliases
-	primary bool   // announced under the table's name too
+	primary bool   // announced under the table's name as well
 }
 
-// aliasLink links the aliases of a block in a ring, by age.
+// aliasLink links the aliases of one block in a ring, by age.
 type aliasLink struct {
 	older, newer uint64
 }
@@ -44,8 +44,8 @@ func (s *Space) findInTier(by holder, name uint64) uint32 {
 	})
 }
 
-// findInAnyTier returns the block that a rank holds under a name, in the first tier
-// in which it does, or 0.
+// findInAnyTier returns the block that a rank holds under a name, in the first
+// tier in which it holds one, or 0.
 func (s *Space) findInAnyTier(slot uint32, name uint64) uint32 {
 	a := &s.ranks[slot].aliases
 	found, tier := uint32(0), Tier(NumTiers)
@@ -67,8 +67,8 @@ func (s *Space) findInAnyTier(slot uint32, name uint64) uint32 {
 	return found
 }
 
-// underTableName tells whether a rank announced a block that it holds under the
-// name that stands in the table.
+// underTableName reports whether a rank announced a block that it holds under
+// the block's name in the table.
 func (a *aliases) underTableName(cell uint32, t Tier) bool {
 	if len(a.states) == 0 {
 		return true
@@ -77,7 +77,8 @@ func (a *aliases) underTableName(cell uint32, t Tier) bool {
 	return !ok || st.primary
 }
 
-// findByName returns the first block with that name in the table that suits.
+// findByName returns the first block with that name in the table for which
+// suits is true, or 0.
 func (s *Space) findByName(name uint64, suits func(cell uint32, nd *node) bool) uint32 {
 	t := &s.tree
 	tag := t.byName.tag(name)
@@ -96,14 +97,14 @@ func (s *Space) findByName(name uint64, suits func(cell uint32, nd *node) bool) 
 	}
 }
 
-// addName records that by calls a block it holds by a name that stands for no
-// other of its blocks. table is the block's name in the table; fresh says that
-// by became a holder only now.
-func (s *Space) addName(by holder, name uint64, cell uint32, table uint64, fresh bool) {
+// addName records that by has a name for a block that it holds, and for no
+// other of its blocks. tableName is the block's name in the table; newHolder
+// says that by has just become a holder of the block.
+func (s *Space) addName(by holder, name uint64, cell uint32, tableName uint64, newHolder bool) {
 	a := &s.ranks[by.slot()].aliases
 	key := heldIn(cell, by.tier())
 	st, ok := a.states[key]
-	if name == table {
+	if name == tableName {
 		if ok && !st.primary {
 			st.primary = true
 			a.states[key] = st
@@ -115,7 +116,7 @@ func (s *Space) addName(by holder, name uint64, cell uint32, table uint64, fresh
 		return
 	}
 	if !ok {
-		st.primary = !fresh
+		st.primary = !newHolder
 	}
 	if st.count > 0 {
 		a.link(by.tier(), st.name, name)
@@ -126,8 +127,8 @@ func (s *Space) addName(by holder, name uint64, cell uint32, table uint64, fresh
 	a.states[key] = st
 }
 
-// removeName takes a name from a block; with the last of its names by no longer
-// holds it.
+// removeName removes a name from a block. When the last of by's names for the
+// block is removed, by no longer holds it.
 func (s *Space) removeName(by holder, name uint64, cell uint32) {
 	a := &s.ranks[by.slot()].aliases
 	key := heldIn(cell, by.tier())
@@ -155,7 +156,8 @@ func (s *Space) removeName(by holder, name uint64, cell uint32) {
 	}
 }
 
-// link puts an alias behind the latest one of the same block.
+// link adds an alias to the ring of a block; latest is the alias that was added
+// before it.
 func (a *aliases) link(t Tier, latest, name uint64) {
 	if a.links == nil {
 		a.links = make(map[aliasKey]aliasLink)
@@ -173,7 +175,8 @@ func (a *aliases) link(t Tier, latest, name uint64) {
 	a.links[aliasKey{name, t}] = aliasLink{latest, oldest}
 }
 
-// unlink takes one of several aliases out and returns the one before it.
+// unlink removes one of several aliases from its ring and returns the next
+// older one.
 func (a *aliases) unlink(t Tier, name uint64) (older uint64) {
 	out := a.links[aliasKey{name, t}]
 	delete(a.links, aliasKey{name, t})
@@ -190,9 +193,9 @@ func (a *aliases) unlink(t Tier, name uint64) (older uint64) {
 	return out.older
 }
 
-// nameOf returns the name by which by's rank calls a block: in by's tier, else
-// in the first in which it holds it. Of several names it is the table's, else
-// the latest alias.
+// nameOf returns the name that by's rank has for a block: in by's tier, else in
+// the first tier in which it holds it. If it has several, that is the table's
+// name, else the latest alias.
 func (s *Space) nameOf(by holder, cell uint32) uint64 {
 	t := &s.tree
 	name := t.cells.name(cell)
@@ -212,17 +215,17 @@ func (s *Space) nameOf(by holder, cell uint32) uint64 {
 	return name
 }
 
-// name returns the name of a block that is held in a tier; table is its name in
-// the table.
-func (a *aliases) name(cell uint32, t Tier, table uint64) uint64 {
+// name returns the name that a rank has for a block that it holds in a tier.
+// tableName is the block's name in the table.
+func (a *aliases) name(cell uint32, t Tier, tableName uint64) uint64 {
 	if st, ok := a.states[heldIn(cell, t)]; ok && !st.primary {
 		return st.name
 	}
-	return table
+	return tableName
 }
 
-// setTableName gives a block another name in the table. Who holds it under the old
-// one has that as an alias now.
+// setTableName changes the name of a block in the table. For holders that
+// announced the block under the old one, that becomes an alias.
 func (s *Space) setTableName(cell uint32, name uint64) {
 	t := &s.tree
 	old := t.cells.name(cell)
@@ -239,7 +242,8 @@ func (s *Space) setTableName(cell uint32, name uint64) {
 	t.byName.insert(name, cell)
 }
 
-// followTableName follows a block's new name in the table.
+// followTableName updates by's aliases of a block whose name in the table
+// changes from old to name.
 func (s *Space) followTableName(by holder, cell uint32, old, name uint64) {
 	a, t := &s.ranks[by.slot()].aliases, by.tier()
 	key := heldIn(cell, t)
@@ -268,7 +272,7 @@ func (s *Space) followTableName(by holder, cell uint32, old, name uint64) {
 	}
 }
 
-// withoutAlias takes an alias from a block and returns the block's new state.
+// withoutAlias removes one alias of a block and returns the block's new state.
 func (s *Space) withoutAlias(by holder, st aliasState, name uint64) aliasState {
 	s.removeAlias(by.slot(), aliasKey{name, by.tier()})
 	if st.count--; st.count > 0 {
@@ -279,12 +283,12 @@ func (s *Space) withoutAlias(by holder, st aliasState, name uint64) aliasState {
 	return st
 }
 
-// names appends to dst the names by which a rank calls a block that it holds in
-// a tier; table is its name in the table.
-func (a *aliases) names(dst []uint64, cell uint32, t Tier, table uint64) []uint64 {
+// names appends to dst all names that a rank has for a block that it holds in a
+// tier. tableName is the block's name in the table.
+func (a *aliases) names(dst []uint64, cell uint32, t Tier, tableName uint64) []uint64 {
 	st, ok := a.states[heldIn(cell, t)]
 	if !ok || st.primary {
-		dst = append(dst, table)
+		dst = append(dst, tableName)
 	}
 	for name, left := st.name, st.count; left > 0; left-- {
 		dst = append(dst, name)
@@ -293,8 +297,8 @@ func (a *aliases) names(dst []uint64, cell uint32, t Tier, table uint64) []uint6
 	return dst
 }
 
-// dropRunAliases takes all aliases of a holder from a run and returns how many there
-// were.
+// dropRunAliases removes all aliases that a holder has for the blocks of a run
+// and returns how many there were.
 func (s *Space) dropRunAliases(by holder, nd *node) (dropped int) {
 	a := &s.ranks[by.slot()].aliases
 	for cell := nd.off; cell < nd.off+nd.n && len(a.states) > 0; cell++ {
@@ -303,7 +307,8 @@ func (s *Space) dropRunAliases(by holder, nd *node) (dropped int) {
 	return dropped
 }
 
-// dropAliases takes all aliases from a block and returns how many there were.
+// dropAliases removes all aliases that a holder has for a block and returns how
+// many there were.
 func (s *Space) dropAliases(by holder, cell uint32) int {
 	a, t := &s.ranks[by.slot()].aliases, by.tier()
 	key := heldIn(cell, t)
@@ -324,16 +329,17 @@ func (s *Space) dropAliases(by holder, cell uint32) int {
 	return int(st.count)
 }
 
-// aliasIndex finds blocks by the aliases that slots have for them, whichever slot
-// it is: a publisher without tokens knows a block by one engine's name, and the
-// table may have another's. Only in sequence Spaces; the maps exist only while
-// there are any.
+// aliasIndex finds blocks by the aliases of all slots. A publisher without
+// tokens knows a block by one engine's hash, while the table may have another
+// engine's. It is used in sequence Spaces only; the maps exist only while there
+// are any aliases.
 type aliasIndex struct {
 	first map[uint64]aliasedBlock   // by name
 	more  map[uint64][]aliasedBlock // further blocks of a name, which few names have
 }
 
-// aliasedBlock is a block and how many slots and tiers have it by the name.
+// aliasedBlock is a block and the number of slots and tiers that have it under
+// one alias.
 type aliasedBlock struct {
 	cell, count uint32
 }
@@ -395,7 +401,7 @@ func (n *aliasIndex) remove(name uint64, cell uint32) {
 	}
 }
 
-// shorten sets the further blocks of a name, which are fewer than they were.
+// shorten replaces the further blocks of a name by fewer.
 func (n *aliasIndex) shorten(name uint64, more []aliasedBlock) {
 	if len(more) > 0 {
 		n.more[name] = more
@@ -406,8 +412,9 @@ func (n *aliasIndex) shorten(name uint64, more []aliasedBlock) {
 	}
 }
 
-// findByAnyName returns a block that suits of those that the table or any slot calls
-// so, the table's first; 0 if there is none.
+// findByAnyName returns a block for which suits is true among those that have
+// the name in the table or as an alias of any slot, the table's first; 0 if
+// there is none.
 func (s *Space) findByAnyName(name uint64, suits func(cell uint32, nd *node) bool) uint32 {
 	if cell := s.findByName(name, suits); cell != 0 {
 		return cell
@@ -428,14 +435,15 @@ func (s *Space) findByAnyName(name uint64, suits func(cell uint32, nd *node) boo
 	return 0
 }
 
-// addAlias makes a name an alias of a block; what goes with it is the caller's.
+// addAlias adds an alias to both indexes. The block's state and links are the
+// caller's.
 func (s *Space) addAlias(slot uint32, alias aliasKey, cell uint32) {
 	a := &s.ranks[slot].aliases
 	if a.cells == nil {
 		a.cells, a.states = make(map[aliasKey]uint32), make(map[heldKey]aliasState)
 	}
 	if s.sequence {
-		if old, ok := a.cells[alias]; ok { // only of an event that has a name twice
+		if old, ok := a.cells[alias]; ok { // only if an event has a name twice
 			s.byAlias.remove(alias.name, old)
 		}
 		s.byAlias.add(alias.name, cell)
@@ -443,7 +451,7 @@ func (s *Space) addAlias(slot uint32, alias aliasKey, cell uint32) {
 	a.cells[alias] = cell
 }
 
-// removeAlias undoes dub.
+// removeAlias undoes addAlias.
 func (s *Space) removeAlias(slot uint32, alias aliasKey) {
 	a := &s.ranks[slot].aliases
 	if s.sequence {

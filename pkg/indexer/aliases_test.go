@@ -87,7 +87,7 @@ func TestResolveByAlias(t *testing.T) {
 		s.resolves(t, 3, indexer.Disk, s.names)
 		s.ends(t, 4)
 	})
-	t.Run("claimed under a name that becomes an alias", func(t *testing.T) {
+	t.Run("unverified under a name that becomes an alias", func(t *testing.T) {
 		s := newNamespace(n)
 		s.tokens(0, n)
 		s.space.StoreSequence(s.hashes(2, other))
@@ -97,7 +97,7 @@ func TestResolveByAlias(t *testing.T) {
 		}
 		s.ends(t, 3)
 	})
-	t.Run("claimed under an alias", func(t *testing.T) {
+	t.Run("unverified under an alias", func(t *testing.T) {
 		s := newNamespace(n)
 		first, second := s.hashes(1, number(21, n)), s.hashes(2, number(21, n))
 		second.PublisherHashes = s.names // it removes them by the engine's own names

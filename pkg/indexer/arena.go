@@ -3,7 +3,7 @@ package indexer
 import "math/bits"
 
 // A cell is one block: its number is its address for life. The cells of a run
-// are neighbours inside one segment, so that a run is compared as one array and
+// are neighbours in one segment, so that a run is compared as one array and
 // splitting or rejoining it moves nothing.
 const (
 	segmentBits  = 14
@@ -17,24 +17,24 @@ const (
 )
 
 // freeCell in the node column marks the first and the last cell of a free
-// extent. The extent's length stands in the local column of both, its links in
-// the free list in the name column of the first.
+// extent. The local column of both has the extent's length, the name column of
+// the first has its links in the free list.
 const freeCell = ^uint32(0)
 
 // segment holds the columns of its cells.
 type segment struct {
-	local []uint64 // local block hash
-	name  []uint64 // the engine's hash, as first announced
+	local []uint64 // local block hash; in a sequence Space the block's value
+	name  []uint64 // the name in the table: the engine hash first announced
 	node  []uint32 // the node whose run the cell is part of
 	used  int
 }
 
-// arena allocates extents of cells with boundary tags: neighbours that are both
-// free are one extent, and a segment without used cells is given back.
+// arena allocates extents of cells with boundary tags: free neighbours are
+// merged into one extent, and a segment without used cells is freed.
 type arena struct {
 	mem      *memory
 	segments []segment
-	spare    []uint32 // numbers of segments that were given back
+	spare    []uint32 // numbers of freed segments
 	released uint64   // times that cells were freed
 	bins     [binCount]uint32
 	filled   [(binCount + 63) / 64]uint64 // which bins have an extent
@@ -84,7 +84,7 @@ func (a *arena) nodeOf(cell uint32) uint32 {
 	return s.node[i]
 }
 
-// label writes the node of n cells from off on.
+// label writes node to the node column of n cells from off on.
 func (a *arena) label(off, n, node uint32) {
 	s, i := a.at(off)
 	col := s.node[i : i+n]
@@ -154,8 +154,8 @@ func (a *arena) grow(n uint32) (off, size uint32) {
 		no = uint32(len(a.segments))
 		a.segments = append(a.segments, seg)
 	}
-	// The first cell of a segment stays unused: the cell before an extent can
-	// then always be looked at, and cell 0 does not exist.
+	// The first cell of a segment is never used, so that every extent has a cell
+	// before it, and cell 0 does not exist.
 	return no<<segmentBits + 1, size - 1
 }
 
@@ -185,7 +185,7 @@ func (a *arena) release(off, n uint32) {
 	s, i := a.at(off)
 	s.used -= int(n)
 	if s.used == 0 {
-		a.giveBack(off >> segmentBits)
+		a.freeSegment(off >> segmentBits)
 		return
 	}
 	if end := i + n; int(end) < len(s.node) && s.node[end] == freeCell {
@@ -202,8 +202,8 @@ func (a *arena) release(off, n uint32) {
 	a.list(off, n)
 }
 
-// giveBack frees a segment without used cells.
-func (a *arena) giveBack(no uint32) {
+// freeSegment frees a segment without used cells.
+func (a *arena) freeSegment(no uint32) {
 	s := &a.segments[no]
 	for i := uint32(1); int(i) < len(s.node); {
 		if s.node[i] != freeCell {
@@ -224,7 +224,7 @@ func (a *arena) giveBack(no uint32) {
 	}
 }
 
-// list puts an extent into its bin and tags both its ends.
+// list adds an extent to its bin and tags both its ends.
 func (a *arena) list(off, n uint32) {
 	s, i := a.at(off)
 	b := binOf(n)

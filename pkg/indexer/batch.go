@@ -6,24 +6,26 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// batch is the blocks of one event on their way into a sequence Space.
+// batch has the blocks of one event while they are inserted into a sequence
+// Space.
 type batch struct {
 	by    holder
 	names []uint64 // per block
 	key   uint64   // of the namespace
-
-	depth uint32 // of the first block
-	// claimed: the hashes of the blocks, or of one before them, are only said.
+	depth uint32   // of the first block
+	// unverified: the sequence hash of the blocks, or of one before them, comes from
+	// a publisher without tokens and is not confirmed by tokens.
 	unverified bool
-	// said: they are said of the blocks themselves; engine has the names that
-	// tell which blocks with tokens they are.
+	// hashOnly: the event itself has no tokens. Then engineHashes, per block, may
+	// identify blocks that were announced with tokens. engineNamed: the publisher
+	// stated them; otherwise they are the sequence hashes.
 	hashOnly     bool
+	engineNamed  bool
 	engineHashes []uint64
-	engineNamed  bool // engine is not just the hashes
 
-	values     []uint64 // per block
-	cells      []uint32 // where each block stands, 0: nowhere yet
-	remembered []int    // blocks that the slot remembers
+	values     []uint64 // per block: sequence hash ^ key
+	cells      []uint32 // per block, 0 if it is not in the index; set by locate
+	remembered []int    // scratch of restoreBatch
 	scratch    []uint64
 }
 
@@ -38,13 +40,13 @@ func newBatch(by holder, names []uint64) *batch {
 	return b
 }
 
-// done gives b's memory to the next batch.
+// done returns b to the pool.
 func (b *batch) done() {
 	b.names, b.engineHashes = nil, nil
 	batches.Put(b)
 }
 
-// insertSequence is place for sequence Spaces.
+// insertSequence is insert for sequence Spaces.
 func (s *Space) insertSequence(ev *Store) (stored int, ok bool) {
 	b := newBatch(holderOf(ev.Slot, ev.Tier), ev.EngineHashes)
 	defer b.done()
@@ -62,7 +64,8 @@ func (s *Space) insertSequence(ev *Store) (stored int, ok bool) {
 	}
 }
 
-// computeHashes computes what the event's blocks are behind p.
+// computeHashes sets the key, the depth and the values of a batch with tokens,
+// whose blocks come after p.
 func (s *Space) computeHashes(b *batch, p position, ev *Store) {
 	t := &s.tree
 	nd := t.node(p.id)
@@ -74,9 +77,9 @@ func (s *Space) computeHashes(b *batch, p position, ev *Store) {
 	if p.id == root {
 		b.values = hashing.AppendSequenceSeed(b.values[:0], ev.Local, s.chain)
 	} else {
-		// The first hash of a chain equals its local hash: that of the block
-		// before goes on as one.
-		b.scratch = append(b.scratch[:0], t.rollingHash(nd.off+p.at-1))
+		// The first sequence hash of a chain equals its local hash, so that of the
+		// block before takes the place of a local hash.
+		b.scratch = append(b.scratch[:0], t.sequenceHash(nd.off+p.at-1))
 		b.scratch = append(b.scratch, ev.Local...)
 		b.values = hashing.AppendSequenceSeed(b.values[:0], b.scratch, s.chain)
 		b.values = append(b.values[:0], b.values[1:]...)
@@ -84,16 +87,16 @@ func (s *Space) computeHashes(b *batch, p position, ev *Store) {
 	b.applyKey()
 }
 
-// applyKey makes values of rolling hashes.
+// applyKey turns sequence hashes into values.
 func (b *batch) applyKey() {
 	for i := range b.values {
 		b.values[i] ^= b.key
 	}
 }
 
-// locate finds where the blocks stand that are in the index, and takes their
-// names from whatever else the holder called so: a name names one block. It
-// reports whether it took any; then the tree may have changed.
+// locate finds the cells of the blocks that are in the index, and frees the
+// batch's names as freeNames does. It reports whether it removed any from a
+// block; then the tree may have changed.
 func (s *Space) locate(b *batch, p position) bool {
 	t := &s.tree
 	b.cells, s.staleNames = b.cells[:0], s.staleNames[:0]
@@ -126,10 +129,10 @@ func (s *Space) locate(b *batch, p position) bool {
 	return s.removeStaleNames(b.by)
 }
 
-// resolveName returns the block with tokens, of the same namespace, that is
-// known by the engine's name of the i-th block, which came without; 0 if there
-// is none. The engine may have left since, and others call the block by its
-// folded hash, having been told the same.
+// resolveName returns a block of the same namespace that is known from tokens
+// and has the engine hash, or the value, of the i-th block as its name; 0 if
+// there is none. The engine that announced the tokens may have left while
+// others still have the value as their name of the block.
 func (s *Space) resolveName(b *batch, i int) uint32 {
 	if !b.hashOnly {
 		return 0
@@ -144,14 +147,14 @@ func (s *Space) resolveName(b *batch, i int) uint32 {
 	return s.findByAnyName(b.values[i], known)
 }
 
-// insertBatch makes by a holder of the blocks, which locate has found, and adds those
-// that stand nowhere, from p on. It returns how many are newly held.
+// insertBatch makes by a holder of the located blocks and adds the others to
+// the index, from p on. It returns how many blocks by did not hold before.
 func (s *Space) insertBatch(b *batch, p position) (stored int) {
 	t := &s.tree
 	blocks := &s.ranks[b.by.slot()].blocks[b.by.tier()]
 	before := *blocks
 	seed := t.seeds.take(b.key)
-	depth, claimed := b.depth, b.unverified
+	depth, unverified := b.depth, b.unverified
 	for i := 0; i < len(b.cells); {
 		n := uint32(0)
 		if cell := b.cells[i]; cell != 0 {
@@ -159,12 +162,12 @@ func (s *Space) insertBatch(b *batch, p position) (stored int) {
 			if b.hashOnly {
 				depth = knownDepth(t.depthOf(cell), depth)
 			} else {
-				depth, claimed = s.confirmReached(b, i, n, depth, claimed)
+				depth, unverified = s.confirmReached(b, i, n, depth, unverified)
 			}
 			p = s.addHolder(b.by, t.positionOf(cell), b.names[i:i+int(n)])
 			depth += n
 		} else {
-			p, n = s.addLeaf(b, i, p, seed, depth, claimed)
+			p, n = s.extendBatch(b, i, p, seed, depth, unverified)
 			depth = t.node(p.id).depth + p.at
 		}
 		i += int(n)
@@ -177,7 +180,7 @@ func (s *Space) insertBatch(b *batch, p position) (stored int) {
 	return stored
 }
 
-// knownDepth returns the first of two depths if it is known, else the other.
+// knownDepth returns a if it is a known depth, else b.
 func knownDepth(a, b uint32) uint32 {
 	if a < unknownDepth {
 		return a
@@ -185,7 +188,8 @@ func knownDepth(a, b uint32) uint32 {
 	return b
 }
 
-// neighbours returns how many of the cells are neighbours in one run.
+// neighbours returns how many of the cells, from the first on, are consecutive
+// in one run.
 func (t *tree) neighbours(cells []uint32) uint32 {
 	id := t.cells.nodeOf(cells[0])
 	nd := t.node(id)
@@ -197,9 +201,10 @@ func (t *tree) neighbours(cells []uint32) uint32 {
 	return n
 }
 
-// addLeaf adds blocks from the i-th on that stand nowhere, as many as go into one
-// run, and returns the place after them.
-func (s *Space) addLeaf(b *batch, i int, p position, seed, depth uint32, claimed bool) (position, uint32) {
+// extendBatch adds the blocks from the i-th on that are not in the index, as
+// many as go into one run, after p. It returns the position after them and
+// their number.
+func (s *Space) extendBatch(b *batch, i int, p position, seed, depth uint32, unverified bool) (position, uint32) {
 	t := &s.tree
 	n := i
 	for n < len(b.cells) && b.cells[n] == 0 {
@@ -210,7 +215,7 @@ func (s *Space) addLeaf(b *batch, i int, p position, seed, depth uint32, claimed
 	mine[b.by.tier()] = onlyHolder(b.by.slot())
 	k := 0
 	nd := t.node(p.id)
-	if p.id != root && p.at == nd.n && nd.first == 0 && nd.holders == mine && nd.seed == seed && nd.unverified == claimed && nd.depth+nd.n == depth {
+	if p.id != root && p.at == nd.n && nd.first == 0 && nd.holders == mine && nd.seed == seed && nd.unverified == unverified && nd.depth+nd.n == depth {
 		k = t.growLeaf(p.id, values, names)
 	}
 	if k == 0 {
@@ -223,7 +228,7 @@ func (s *Space) addLeaf(b *batch, i int, p position, seed, depth uint32, claimed
 		p.id, k = t.newLeaf(p.id, values, names, t.seeds.share(seed))
 		nd = t.node(p.id)
 		nd.holders, nd.depth = mine, min(depth, unknownDepth)
-		t.setUnverified(nd, claimed)
+		t.setUnverified(nd, unverified)
 	}
 	s.addBlocks(b.by, k)
 	for c := range k {
@@ -236,43 +241,43 @@ func (s *Space) addLeaf(b *batch, i int, p position, seed, depth uint32, claimed
 	return position{p.id, nd.n}, uint32(k)
 }
 
-// tableNames returns the names of the blocks from the i-th up to the n-th in the
-// table: where a publisher without tokens states the engine's, those, by which
-// the tokens will come.
+// tableNames returns the names that the blocks i to n-1 get in the table: the
+// engine hashes if the publisher states them, because events with tokens will
+// have those.
 func (b *batch) tableNames(i, n int) []uint64 {
 	if !b.engineNamed {
 		return b.names[i:n]
 	}
 	b.scratch = b.scratch[:0]
 	for ; i < n; i++ {
-		title := b.names[i]
-		if own := b.engineHashes[i]; own != b.values[i]^b.key {
-			title = own
+		name := b.names[i]
+		if e := b.engineHashes[i]; e != b.values[i]^b.key {
+			name = e
 		}
-		b.scratch = append(b.scratch, title)
+		b.scratch = append(b.scratch, name)
 	}
 	return b.scratch
 }
 
-// confirmReached records what a chain of tokens tells of the n blocks that it has come
-// to, its i-th and the next in the same run, and returns the depth of the first
-// and whether the chain is still only claimed there.
-func (s *Space) confirmReached(b *batch, i int, n, depth uint32, claimed bool) (uint32, bool) {
+// confirmReached updates n blocks of one run, the i-th of the batch and those
+// after it, that a chain with tokens has reached. It returns the depth of the
+// first, and whether the chain is still unverified there.
+func (s *Space) confirmReached(b *batch, i int, n, depth uint32, unverified bool) (uint32, bool) {
 	t := &s.tree
 	cell := b.cells[i]
 	switch {
 	case !t.nodeAt(cell).unverified:
 		return t.depthOf(cell), false // equal hashes, equal chains
-	case !claimed:
+	case !unverified:
 		s.confirm(cell, depth, b.names[i:i+int(n)])
 		return depth, false
 	}
 	return knownDepth(depth, t.depthOf(cell)), true
 }
 
-// confirm records that blocks of one run, which were claimed, are known from
-// tokens now, and takes over the names that came with them: by these, other
-// publishers' blocks without tokens are found.
+// confirm records that unverified blocks of one run are now known from tokens,
+// at a depth. The names that came with the tokens become those of the table,
+// because other publishers without tokens may have them.
 func (s *Space) confirm(cell, depth uint32, names []uint64) {
 	t := &s.tree
 	for i, name := range names {
@@ -292,14 +297,16 @@ func (s *Space) confirm(cell, depth uint32, names []uint64) {
 	t.join(t.node(id).parent)
 }
 
-// maxUnverifiedMerges is how many blocks that were announced by one name are looked for.
+// maxUnverifiedMerges bounds the unverified blocks that are merged into one
+// block per event.
 const maxUnverifiedMerges = 4
 
-// mergeUnverified finds blocks that were announced by the names of an event's blocks
-// alone, before their tokens came, and gives their holders to the latter.
+// mergeUnverified finds unverified blocks that were announced under the names
+// of the batch's blocks before the tokens came, and moves their holders to the
+// latter.
 func (s *Space) mergeUnverified(b *batch) {
 	t := &s.tree
-	// Only claimed blocks are freed below: the cells of others stay good.
+	// Only unverified blocks are freed below: the cells of others stay good.
 	for i, cell := range b.cells {
 		if t.nodeAt(cell).unverified {
 			b.cells[i] = 0
@@ -319,23 +326,24 @@ func (s *Space) mergeUnverified(b *batch) {
 	}
 }
 
-// findUnverified returns a block of the event's namespace of which only a name is
-// known, or 0: its hash is the name, as it comes or folded, or it is called so.
+// findUnverified returns an unverified block of the batch's namespace that is
+// the same as the batch's block with that name, or 0: the name is its sequence
+// hash or its value, or a slot's name of it.
 func (s *Space) findUnverified(b *batch, name uint64) uint32 {
 	t := &s.tree
-	claimed := func(_ uint32, nd *node) bool {
+	unverified := func(_ uint32, nd *node) bool {
 		return nd.unverified && nd.holders != [NumTiers]holderSet{} && t.seeds.seed(nd.seed) == b.key
 	}
 	for _, value := range [...]uint64{name ^ b.key, name} {
-		if cell := t.cellOf(value); cell != 0 && claimed(cell, t.nodeAt(cell)) {
+		if cell := t.cellOf(value); cell != 0 && unverified(cell, t.nodeAt(cell)) {
 			return cell
 		}
 	}
-	return s.findByAnyName(name, claimed)
+	return s.findByAnyName(name, unverified)
 }
 
-// mergeHolders moves the holders of a block to another one, each under the names that
-// it has for it.
+// mergeHolders moves the holders of a block to another one, each with all its
+// names of the block.
 func (s *Space) mergeHolders(from, to uint32) {
 	t := &s.tree
 	var holders []holder

@@ -2,22 +2,24 @@ package indexer
 
 import "github.com/select-service/select-service/pkg/hashing"
 
-// clearWork is how many blocks and nodes Clear deals with before it lets others
-// in: about a millisecond.
+// clearWork is how many blocks and nodes Clear processes under one hold of the
+// lock: about a millisecond.
 const clearWork = 16384
 
-// aliasWork is what taking one alias from a block costs, in blocks.
+// aliasWork is the cost of removing one alias, in blocks.
 const aliasWork = 8
 
-// Clear ends a rank's ownership of everything, in all tiers. Queries see it at
-// once. Events of the rank that come before it returns may be cleared as well.
+// Clear removes everything that a rank holds, from all tiers. Queries see that
+// at once. Events of the rank that are applied before Clear returns may be
+// cleared as well.
 func (s *Space) Clear(slot uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clear(slot)
 }
 
-// Forget clears a rank that has left and drops what is remembered of it.
+// Forget clears a rank that has left and drops what is remembered of it, so
+// that its slot can be given to another rank.
 func (s *Space) Forget(slot uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -30,25 +32,25 @@ func (s *Space) Forget(slot uint32) {
 	s.removals.forget(&s.mem, slot)
 }
 
-// clear lets go of the lock now and then.
+// clear releases s.mu between parts of its work.
 func (s *Space) clear(slot uint32) {
 	r := s.ensureSlot(slot)
 	s.clearing[slot/64] |= 1 << (slot % 64)
 	r.orphans = orphans{}
 	r.removed.clear(&s.mem)
-	told := 0
+	logged := 0
 	for id := uint32(1); s.ranks[slot].blocks != [NumTiers]int{}; {
 		if !s.sequence {
-			// Names go before what they name: until then the rank's blocks are called
-			// by the table's. In a sequence Space others find blocks by them, so that
-			// they go with their blocks.
+			// Aliases are dropped at once: until its blocks are cleared, the rank has
+			// them under the names of the table. In a sequence Space other slots find
+			// blocks by these aliases, so that each is dropped with its block.
 			s.ranks[slot].aliases = aliases{}
 		}
 		for work := 0; work < clearWork && id < s.tree.next; id++ {
-			work += s.clearNode(slot, id, &told)
+			work += s.clearNode(slot, id, &logged)
 		}
 		if id >= s.tree.next {
-			id = 1 // others moved runs to nodes that were looked at
+			id = 1 // events have moved runs to nodes that this loop had passed
 		}
 		s.mu.Unlock()
 		s.mu.Lock()
@@ -56,9 +58,9 @@ func (s *Space) clear(slot uint32) {
 	s.clearing[slot/64] &^= 1 << (slot % 64)
 }
 
-// clearNode takes a run from a rank and returns how much work that was. told
-// counts the departures that are kept of this clear.
-func (s *Space) clearNode(slot, id uint32, told *int) (work int) {
+// clearNode removes a rank from the holders of a run and returns how much work
+// that was. logged counts the removals that this clear has logged.
+func (s *Space) clearNode(slot, id uint32, logged *int) (work int) {
 	t := &s.tree
 	nd := t.node(id)
 	n := int(nd.n)
@@ -68,7 +70,7 @@ func (s *Space) clearNode(slot, id uint32, told *int) (work int) {
 			work = max(work, n) + aliasWork*s.dropRunAliases(by, nd)
 			nd.holders[tier] = t.sets.remove(h, slot)
 			s.addBlocks(by, -n)
-			s.logCleared(by, nd, told)
+			s.logCleared(by, nd, logged)
 		}
 	}
 	if work > 0 {
@@ -77,20 +79,21 @@ func (s *Space) clearNode(slot, id uint32, told *int) (work int) {
 	return work + 1
 }
 
-// ClearTier ends a slot's ownership of the blocks of one seed (one namespace) in
-// a tier, and returns how many blocks that were. Blocks of that seed that wait
-// for their parent there go, too. Queries see it piece by piece. Events of the
-// slot that come before it returns may be cleared as well.
+// ClearTier removes the blocks of one seed (in a sequence Space, of one
+// namespace) that a slot holds in a tier, and returns how many these were.
+// Orphans of that seed no longer wait in the tier. Queries see the change in
+// parts. Events of the slot that are applied before ClearTier returns may be
+// cleared as well.
 func (s *Space) ClearTier(slot uint32, t Tier, seed uint64) (cleared int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	by := holderOf(slot, t)
 	s.ensureSlot(slot).orphans.clear(t, seed)
-	told := 0
+	logged := 0
 	var runs []uint32
 	for no := 0; no < len(s.tree.cells.segments) && s.ranks[slot].blocks[t] > 0; no++ {
 		if no > 0 {
-			// A segment is about a millisecond. Blocks stay where they are.
+			// A segment takes about a millisecond. Blocks never change their cells.
 			s.mu.Unlock()
 			s.mu.Lock()
 			if no >= len(s.tree.cells.segments) {
@@ -99,13 +102,14 @@ func (s *Space) ClearTier(slot uint32, t Tier, seed uint64) (cleared int) {
 		}
 		runs = s.tree.runsHeld(runs[:0], uint32(no), by, seed)
 		for _, id := range runs {
-			cleared += s.clearRun(by, id, &told)
+			cleared += s.clearRun(by, id, &logged)
 		}
 	}
 	return cleared
 }
 
-// runsHeld appends to dst the runs in a segment that by holds and that have the seed.
+// runsHeld appends to dst the runs of a segment that have the seed and that by
+// holds.
 func (t *tree) runsHeld(dst []uint32, no uint32, by holder, seed uint64) []uint32 {
 	number, used := t.seeds.of[seed]
 	if !used && seed != hashing.Seed {
@@ -126,17 +130,18 @@ func (t *tree) runsHeld(dst []uint32, no uint32, by holder, seed uint64) []uint3
 	return dst
 }
 
-// clearRun takes a run from a holder. Runs that are yet to be taken from it are
-// not lost: they join none that it no longer holds. Of two that join each other
-// one is no run any more, which nobody holds.
-func (s *Space) clearRun(by holder, id uint32, told *int) int {
+// clearRun removes by from the holders of a run and returns the number of its
+// blocks. Runs that the caller still has to clear stay valid: they are joined
+// only with runs that by holds too, so with each other. Of two that are joined
+// one node is free afterwards, which has no holders.
+func (s *Space) clearRun(by holder, id uint32, logged *int) int {
 	t := &s.tree
 	nd := t.node(id)
 	h := nd.holders[by.tier()]
 	if !t.sets.has(h, by.slot()) {
 		return 0
 	}
-	s.logCleared(by, nd, told)
+	s.logCleared(by, nd, logged)
 	s.dropRunAliases(by, nd)
 	n := int(nd.n)
 	nd.holders[by.tier()] = t.sets.remove(h, by.slot())

@@ -2,11 +2,11 @@ package indexer
 
 import "math/rand/v2"
 
-// handleTable is an open-addressing multimap from a 32-bit tag to a 32-bit handle.
-// It stores no keys: the caller checks a handle against what it stands for. A
-// slot is tag and handle in one word, so that growing and shifting touch
-// nothing else; handle 0 is an empty slot. It grows by half, not by two:
-// it is a third of the index's memory, and half empty half the time otherwise.
+// handleTable is an open-addressing multimap from a 32-bit tag to a 32-bit
+// handle. It stores no keys: the caller checks what a handle stands for. A slot
+// is tag and handle in one word, so that growing and shifting read nothing
+// else; handle 0 marks an empty slot. It grows by half, not by two: it is a
+// third of the index's memory, and would be half empty half of the time.
 type handleTable struct {
 	mem   *memory
 	slots []uint64
@@ -28,7 +28,7 @@ func (t *handleTable) next(i int) int {
 	return i
 }
 
-// after tells how many steps lead from one position to another.
+// after returns the number of steps from one position to another.
 func (t *handleTable) after(from, to int) int {
 	if to < from {
 		to += len(t.slots)
@@ -59,12 +59,12 @@ func (t *handleTable) put(w uint64) {
 	t.slots[i] = w
 }
 
-// replace puts handle in the place of old under tag.
+// replace replaces the handle old by handle under tag.
 func (t *handleTable) replace(tag, old, handle uint32) {
 	t.slots[t.find(tag, old)] = uint64(tag)<<32 | uint64(handle)
 }
 
-// find returns the position of a pair, which must be there.
+// find returns the position of a pair, which must be in the table.
 func (t *handleTable) find(tag, handle uint32) int {
 	i := t.first(tag)
 	for t.slots[i] != uint64(tag)<<32|uint64(handle) {
@@ -73,7 +73,7 @@ func (t *handleTable) find(tag, handle uint32) int {
 	return i
 }
 
-// remove takes the pair out; it must be there.
+// remove removes a pair, which must be in the table.
 func (t *handleTable) remove(tag, handle uint32) {
 	hole := t.find(tag, handle)
 	t.n--
@@ -106,31 +106,31 @@ func (t *handleTable) resize(n int) {
 	freeFlat(t.mem, old)
 }
 
-// nameShards splits the table of names so that growing one part of it holds
-// the lock only for a moment.
+// A cellTable has shards, so that growing one of them holds the lock only for a
+// short time.
 const (
-	nameShardBits = 6
-	nameShards    = 1 << nameShardBits
+	tableShardBits = 6
+	tableShards    = 1 << tableShardBits
 )
 
-// cellTable finds cells from engine hashes.
+// cellTable finds cells by a 64-bit hash: blocks by name, or by value.
 type cellTable struct {
-	shards [nameShards]handleTable
+	shards [tableShards]handleTable
 	seed   uint64
 }
 
 func (t *cellTable) init(m *memory) {
 	for i := range t.shards {
-		t.shards[i].mem, t.shards[i].skip = m, nameShardBits
+		t.shards[i].mem, t.shards[i].skip = m, tableShardBits
 	}
 	t.seed = rand.Uint64()
 }
 
-// tag mixes an engine's hash with the process's seed: engines choose their
-// hashes, and must not be able to choose our collisions.
+// tag mixes a hash with the table's random seed: engines choose their hashes,
+// and must not be able to choose hashes that collide.
 func (t *cellTable) tag(name uint64) uint32 { return mix(name ^ t.seed) }
 
-func (t *cellTable) shard(tag uint32) *handleTable { return &t.shards[tag>>(32-nameShardBits)] }
+func (t *cellTable) shard(tag uint32) *handleTable { return &t.shards[tag>>(32-tableShardBits)] }
 
 func (t *cellTable) insert(name uint64, cell uint32) {
 	tag := t.tag(name)

@@ -26,7 +26,7 @@ type script struct {
 	// renames: a rank may give a block several names.
 	renames bool
 	born    map[uint32]uint64 // ranks that had a slot
-	forgot  func(slot uint32) // told of departures, if set
+	forgot  func(slot uint32) // told of removals, if set
 	touched uint32            // slot of the last step
 	prompts [][]uint64
 	o       indexer.Overlap

@@ -2,8 +2,8 @@ package indexer
 
 import "math/bits"
 
-// holderSet is the set of slots that own a run in one tier: none, one slot (most
-// runs have a single owner), or a set in the space's slab.
+// holderSet is the set of slots that hold a run in one tier: none, one slot
+// (most runs have a single holder), or the number of a set in the Space's slab.
 type holderSet uint32
 
 const (
@@ -73,7 +73,7 @@ func (s *holderSets) release(h holderSet) {
 		return
 	}
 	s.free = append(s.free, uint32(h))
-	if len(s.free) == int(s.next-1) { // the last one went
+	if len(s.free) == int(s.next-1) { // no set is in use
 		freeFlat(s.mem, s.bits)
 		s.bits, s.free, s.next = nil, nil, 0
 	}
@@ -141,7 +141,7 @@ func (s *holderSets) equal(a, b holderSet) bool {
 		return true
 	}
 	if a == noHolder || b == noHolder || (a|b)&single != 0 {
-		return false // a set has at least two owners
+		return false // a set in the slab has at least two members
 	}
 	x, y := s.set(a), s.set(b)
 	for i := range x {
@@ -161,7 +161,7 @@ func (s *holderSets) clone(h holderSet) holderSet {
 	return c
 }
 
-// each calls f for every owner.
+// each calls f for every member.
 func (s *holderSets) each(h holderSet, f func(slot uint32)) {
 	if h == noHolder {
 		return

@@ -15,7 +15,7 @@ func (s *Space) check() error {
 		if b := s.mem.bytes.Load(); b != s.rings() {
 			return fmt.Errorf("empty tree holds %d bytes", b-s.rings())
 		}
-		return s.checkNicknames()
+		return s.checkAliasIndex()
 	}
 	blocks, nodes, cells, claims := [NumTiers]int{}, 0, 0, 0
 	var walk func(id uint32) error
@@ -84,7 +84,7 @@ func (s *Space) check() error {
 			return fmt.Errorf("slot %d: %w", slot, err)
 		}
 	}
-	if err := s.checkNicknames(); err != nil {
+	if err := s.checkAliasIndex(); err != nil {
 		return err
 	}
 	named := 0
@@ -111,7 +111,7 @@ func (s *Space) check() error {
 	case s.sequence && cells != valued:
 		return fmt.Errorf("%d cells, %d values", cells, valued)
 	case claims != t.unverifiedRuns:
-		return fmt.Errorf("%d runs are claimed, counted %d", claims, t.unverifiedRuns)
+		return fmt.Errorf("%d runs are unverified, counted %d", claims, t.unverifiedRuns)
 	case cells != named:
 		return fmt.Errorf("%d cells, %d names", cells, named)
 	case cells > used:
@@ -126,7 +126,7 @@ func (s *Space) checkPlace(id uint32) error {
 	nd := t.node(id)
 	if !s.sequence {
 		if p := t.node(nd.parent); nd.depth != p.depth+p.n || nd.unverified {
-			return fmt.Errorf("node %d: depth %d below %d+%d, claimed %v", id, nd.depth, p.depth, p.n, nd.unverified)
+			return fmt.Errorf("node %d: depth %d below %d+%d, unverified %v", id, nd.depth, p.depth, p.n, nd.unverified)
 		}
 		if t.child(nd.parent, t.cells.local(nd.off)) != id {
 			return fmt.Errorf("node %d is not found below %d", id, nd.parent)
@@ -168,9 +168,9 @@ func (a *aliases) check() error {
 	return nil
 }
 
-// checkNicknames checks that a sequence Space has exactly its slots' aliases by
+// checkAliasIndex checks that a sequence Space has exactly its slots' aliases by
 // name, each of a block that is held, and a local one none.
-func (s *Space) checkNicknames() error {
+func (s *Space) checkAliasIndex() error {
 	t := &s.tree
 	want := make(map[uint64]map[uint32]uint32)
 	for slot := range s.ranks {
@@ -191,13 +191,13 @@ func (s *Space) checkNicknames() error {
 	}
 	n := &s.byAlias
 	if len(n.first) != len(want) || len(want) == 0 && n.first != nil {
-		return fmt.Errorf("%d names are aliases, %d are nicknames", len(want), len(n.first))
+		return fmt.Errorf("%d names are aliases, %d are in the index", len(want), len(n.first))
 	}
 	further := 0
 	for name, cells := range want {
 		found := append([]aliasedBlock{n.first[name]}, n.more[name]...)
 		if len(found) != len(cells) {
-			return fmt.Errorf("name %d is of %d blocks, nickname of %d", name, len(cells), len(found))
+			return fmt.Errorf("name %d is of %d blocks, in the index of %d", name, len(cells), len(found))
 		}
 		for _, nick := range found {
 			if nick.count == 0 || cells[nick.cell] != nick.count {

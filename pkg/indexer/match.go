@@ -6,12 +6,13 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// Match is what Follow found: consecutive pieces of the chain with their
-// holders. It is meant to be used again; what it held before is then void.
+// Match is the answer of Space.Match: consecutive pieces of the chain with
+// their holders. Reusing a Match saves memory; the earlier answer is then
+// invalid.
 type Match struct {
-	// ThroughGaps makes the walk go on over pieces that nobody holds, and in a
-	// sequence Space over blocks that are not in the index, each a Step of one
-	// block without holders.
+	// ThroughGaps, set by the caller, makes Match continue after pieces that no slot
+	// holds, and in a sequence Space after blocks that are not in the index: each is
+	// a Step of one block without holders.
 	ThroughGaps bool
 	Steps       []Step
 	arena       []uint64 // of the bit sets
@@ -21,11 +22,11 @@ type Match struct {
 type Step struct {
 	Blocks uint32
 	// Holders are bit sets over slots, per tier. A set may be short, or nil:
-	// nobody holds the piece beyond it. The last word is never 0.
+	// slots beyond its end do not hold the piece. The last word is never 0.
 	Holders [NumTiers][]uint64
 }
 
-// Blocks returns how many blocks of the chain the steps are.
+// Blocks returns how many blocks all steps have together.
 func (m *Match) Blocks() int {
 	n := 0
 	for i := range m.Steps {
@@ -34,13 +35,13 @@ func (m *Match) Blocks() int {
 	return n
 }
 
-// Bytes is the memory that m keeps for the next time.
+// Bytes returns the size of the memory that m keeps for reuse.
 func (m *Match) Bytes() int { return cap(m.Steps)*int(unsafe.Sizeof(Step{})) + 8*cap(m.arena) }
 
 func (m *Match) reset() { m.Steps, m.arena = m.Steps[:0], m.arena[:0] }
 
-// add appends a piece and reports whether anybody holds it; without Through it
-// is then left out.
+// add appends a piece and reports whether any slot holds it. Without
+// ThroughGaps a piece that no slot holds is not appended.
 func (m *Match) add(s *Space, nd *node, blocks int) bool {
 	st := Step{Blocks: uint32(blocks)}
 	held := false
@@ -56,9 +57,8 @@ func (m *Match) add(s *Space, nd *node, blocks int) bool {
 	return held
 }
 
-// holders copies a set without the slots that are being cleared; nil if none is
-// left. A set that the arena has no room for goes to a larger one, the earlier
-// sets stay where they are.
+// holders returns a copy of a set without the slots that are being cleared, nil
+// if none is left. If the arena has to grow, earlier sets stay in the old one.
 func (m *Match) holders(s *Space, h holderSet) []uint64 {
 	at := len(m.arena)
 	if h&single != 0 {
@@ -84,11 +84,12 @@ func (m *Match) holders(s *Space, h holderSet) []uint64 {
 	return m.arena[at:len(m.arena):len(m.arena)]
 }
 
-// Match follows a chain from its first block on and fills m. The chain is a
-// prompt's local hashes, in a sequence Space its rolling hashes, each xor the
-// key of the namespace. The walk ends where the chain is not in the index or
-// nobody holds a piece in any tier. A block that is known to stand at another
-// depth is not the chain's.
+// Match follows a chain of blocks from its first block on and fills m. The
+// chain has the local hashes of a prompt; in a sequence Space its sequence
+// hashes, each xor the key of the namespace. Without ThroughGaps the steps end
+// at the first block that is not in the index, or that no slot holds in any
+// tier. A block whose known depth differs from its place in the chain does not
+// match.
 func (s *Space) Match(chain []uint64, m *Match) {
 	m.reset()
 	s.mu.RLock()
@@ -116,7 +117,8 @@ func (s *Space) Match(chain []uint64, m *Match) {
 	}
 }
 
-// nextInChain returns the place before a chain's block at a depth, behind p.
+// nextInChain returns the position before the chain's block at a depth, which
+// follows p.
 func (s *Space) nextInChain(p position, local uint64, depth uint32) (position, bool) {
 	t := &s.tree
 	if t.live == 0 {
@@ -126,13 +128,13 @@ func (s *Space) nextInChain(p position, local uint64, depth uint32) (position, b
 	if !ok {
 		return position{}, false
 	}
-	stands := t.node(q.id).depth + q.at
-	return q, stands == depth || stands >= unknownDepth
+	at := t.node(q.id).depth + q.at
+	return q, at == depth || at >= unknownDepth
 }
 
-// MatchSequence is Follow in a local Space for a chain of rolling hashes
-// (hashing.AppendSequence). The rolling hashes of blocks are computed on the
-// way, where runs part those of all children.
+// MatchSequence is Match in a local Space for a chain of sequence hashes
+// (hashing.AppendSequence). It computes the sequence hashes of the blocks on
+// its way; where runs branch, of the first block of each child.
 func (s *Space) MatchSequence(rolling []uint64, m *Match) {
 	m.reset()
 	s.mu.RLock()
@@ -161,7 +163,8 @@ func (s *Space) MatchSequence(rolling []uint64, m *Match) {
 	}
 }
 
-// follows tells whether a block with a local hash is the i-th of the chain.
+// follows reports whether a block with that local hash is the i-th of the
+// chain.
 func follows(rolling []uint64, i int, local uint64) bool {
 	if i == 0 {
 		return rolling[0] == local

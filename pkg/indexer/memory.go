@@ -30,7 +30,7 @@ func makeFlat[T any](m *memory, n int) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
 }
 
-// freeFlat gives a piece from makeFlat back; s must not be used afterwards.
+// freeFlat frees a piece from makeFlat; s must not be used afterwards.
 func freeFlat[T any](m *memory, s []T) {
 	if len(s) == 0 {
 		return

@@ -2,8 +2,8 @@
 
 package indexer
 
-// The race detector watches only the collector's heap, so under it all memory
-// comes from there.
+// The race detector watches only the garbage collector's heap, so in a race build
+// all memory comes from it.
 func mapBytes(n int) []byte { return make([]byte, n) }
 
 func unmapBytes([]byte) {}

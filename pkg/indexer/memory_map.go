@@ -11,7 +11,7 @@ import (
 func mapBytes(n int) []byte {
 	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
-		// As with the heap: no memory is not an error that a caller can mend.
+		// As with the heap: no caller can handle a lack of memory.
 		panic(fmt.Sprintf("indexer: map %d bytes: %v", n, err))
 	}
 	return b

@@ -1,19 +1,20 @@
 package indexer
 
-// maxOrphans bounds the blocks of one rank that wait for their parent
+// maxOrphans bounds the orphans of one rank
 // (decision K13).
 const maxOrphans = 65536
 
-// orphans are blocks of one rank whose parent it has not announced: out of all
-// answers, but not lost. They are linked by age and below their parents, so
-// that each enters and leaves in constant time. All memory goes with the last.
+// orphans are blocks of one rank whose parent the rank has not announced. They are
+// in no answer and join the tree when their parent does. They are linked by age
+// and below their parents, so that each enters and leaves in constant time. The
+// memory is freed with the last of them.
 type orphans struct {
 	rows        []orphan          // row 0 is not used: 0 ends a list
 	free        []uint32          // rows
 	byName      map[uint64]uint32 // row
 	children    map[uint64]uint32 // parent's name → first child's row
 	first, last uint32            // by age, oldest first
-	seeds       map[uint64]int    // orphans per block seed that events state
+	seeds       map[uint64]int    // orphans per block seed, of those with a known seed
 }
 
 type orphan struct {
@@ -26,8 +27,8 @@ type orphan struct {
 
 func (o *orphans) len() int { return len(o.byName) }
 
-// put keeps the first n blocks of an event and drops the oldest orphans that
-// no longer fit. One that is announced again as it was keeps its age.
+// put adds the first n blocks of an event and drops the oldest orphans beyond
+// maxOrphans. An orphan that is announced again unchanged keeps its age.
 func (o *orphans) put(ev *Store, n int) (kept, dropped int) {
 	parent := ev.Parent
 	for i, name := range ev.EngineHashes[:n] {
@@ -79,7 +80,7 @@ func (o *orphans) add(b orphan) {
 	o.children[b.parent], o.byName[b.name] = id, id
 }
 
-// drop takes an orphan out and returns it.
+// drop removes an orphan and returns it.
 func (o *orphans) drop(id uint32) orphan {
 	b := o.rows[id]
 	if b.older == 0 {
@@ -112,7 +113,7 @@ func (o *orphans) drop(id uint32) orphan {
 	return b
 }
 
-// count and uncount keep seeds.
+// count and uncount maintain seeds.
 func (o *orphans) count(b orphan) {
 	if b.seedKnown {
 		o.seeds[b.seed]++
@@ -128,7 +129,7 @@ func (o *orphans) uncount(b orphan) {
 	}
 }
 
-// take takes an orphan out by its name.
+// take removes an orphan by its name.
 func (o *orphans) take(name uint64) (b orphan, ok bool) {
 	id, ok := o.byName[name]
 	if ok {
@@ -137,7 +138,7 @@ func (o *orphans) take(name uint64) (b orphan, ok bool) {
 	return b, ok
 }
 
-// takeChild takes one of a parent's orphans out.
+// takeChild removes one of the orphans below a parent.
 func (o *orphans) takeChild(parent uint64) (b orphan, ok bool) {
 	id, ok := o.children[parent]
 	if ok {
@@ -146,7 +147,7 @@ func (o *orphans) takeChild(parent uint64) (b orphan, ok bool) {
 	return b, ok
 }
 
-// remove ends an orphan's stay in a tier: it never joins there.
+// remove makes an orphan no longer wait in a tier. It reports whether it did.
 func (o *orphans) remove(name uint64, t Tier) bool {
 	id, ok := o.byName[name]
 	if !ok || o.rows[id].tiers>>t&1 == 0 {
@@ -158,7 +159,8 @@ func (o *orphans) remove(name uint64, t Tier) bool {
 	return true
 }
 
-// addTier records an orphan in one more tier.
+// addTier makes an orphan wait in one more tier. It is false if there is no orphan
+// with that name.
 func (o *orphans) addTier(name uint64, t Tier) bool {
 	id, ok := o.byName[name]
 	if ok {
@@ -167,15 +169,15 @@ func (o *orphans) addTier(name uint64, t Tier) bool {
 	return ok
 }
 
-// joinOrphans brings the orphans of blocks that by now holds into the tree, and
-// theirs.
+// joinOrphans moves the orphans below blocks that by now holds into the tree, and
+// recursively those below them.
 func (s *Space) joinOrphans(by holder, names []uint64) {
 	o := &s.ranks[by.slot()].orphans
 	if o.len() == 0 {
 		return
 	}
 	for _, name := range names {
-		if b, ok := o.take(name); ok { // it came with a parent this time
+		if b, ok := o.take(name); ok { // the block was an orphan itself
 			s.addOrphanTiers(by, b)
 		}
 	}
@@ -192,8 +194,8 @@ func (s *Space) joinOrphans(by holder, names []uint64) {
 	}
 }
 
-// addOrphanTiers gives a block that by now holds to the other tiers, too, in which it
-// waited.
+// addOrphanTiers makes the rank hold a block, which by now holds, in the other
+// tiers in which it waited as an orphan.
 func (s *Space) addOrphanTiers(by holder, b orphan) {
 	cell := s.findInTier(by, b.name)
 	if cell == 0 || !s.hasLocalHash(cell, b.local, b.seed, b.seedKnown) {
@@ -206,7 +208,7 @@ func (s *Space) addOrphanTiers(by holder, b orphan) {
 	}
 }
 
-// joinOrphan stores one orphan below its parent in every tier in which it waits.
+// joinOrphan stores one orphan after its parent in every tier in which it waits.
 func (s *Space) joinOrphan(slot uint32, b orphan) (joined bool) {
 	for t := range Tier(NumTiers) {
 		if b.tiers>>t&1 == 0 {
@@ -224,11 +226,11 @@ func (s *Space) joinOrphan(slot uint32, b orphan) (joined bool) {
 	return joined
 }
 
-// OrphanSlots appends to dst the slots that keep a block with this true local hash
-// back, because its parent is unknown. In a sequence Space those of another
-// namespace than the seed's do not count; one without a seed of its own has its
-// parent's, whichever that will be. A local hash has the seed in it. All blocks
-// that wait are looked at.
+// OrphanSlots appends to dst the slots that have an orphan with this true local
+// hash, which has the block seed in it. In a sequence Space orphans of another
+// namespace than the seed's are left out; an orphan without a known seed
+// counts, as it takes its parent's. The cost is proportional to the number of
+// orphans.
 func (s *Space) OrphanSlots(seed, local uint64, dst []uint32) []uint32 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -244,7 +246,7 @@ func (s *Space) OrphanSlots(seed, local uint64, dst []uint32) []uint32 {
 	return dst
 }
 
-// clear ends the stay of blocks of one seed in a tier.
+// clear makes the orphans with one block seed no longer wait in a tier.
 func (o *orphans) clear(t Tier, seed uint64) {
 	if o.seeds[seed] == 0 {
 		return

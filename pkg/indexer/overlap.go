@@ -2,16 +2,16 @@ package indexer
 
 import "math/bits"
 
-// Overlap is the answer to a query, in blocks, per slot: the prefix on the
-// device, how much further the host tier goes from there, and how much further
-// disk and external storage go from there. It is meant to be used again. Slots
-// beyond the slices hold nothing; see At.
+// Overlap is the answer of Space.Overlap, in blocks, per slot: the prefix on
+// the device (Device), how far the host tier continues it (Host), and how far
+// disk and external storage continue that (Disk). Reusing an Overlap saves
+// memory. Slots beyond the ends of the slices hold nothing; see At.
 type Overlap struct {
 	Device, Host, Disk []uint32
 	live               [NumTiers][]uint64
 }
 
-// At returns one rank's overlap in blocks.
+// At returns the overlap of one slot in blocks.
 func (o *Overlap) At(slot uint32) (device, host, disk uint32) {
 	if int(slot) >= len(o.Device) {
 		return 0, 0, 0
@@ -37,7 +37,7 @@ func zeroed[T uint32 | uint64](s []T, n int) []T {
 
 // Overlap follows a prompt, given as local block hashes, through the tree and
 // fills o. Each rank is followed through the tiers in order, each tier once:
-// where its blocks end in one tier the next tier may go on.
+// where its blocks end in one tier, the next tier may continue.
 func (s *Space) Overlap(local []uint64, o *Overlap) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -62,7 +62,7 @@ func (s *Space) Overlap(local []uint64, o *Overlap) {
 	o.finish(depth, tiers)
 }
 
-// overlap walks the prompt and returns how many blocks it got down.
+// overlap follows the prompt and returns the number of blocks that it found.
 func (t *tree) overlap(local []uint64, o *Overlap, tiers int) uint32 {
 	depth := 0
 	for id := uint32(root); depth < len(local); {
@@ -72,7 +72,7 @@ func (t *tree) overlap(local []uint64, o *Overlap, tiers int) uint32 {
 		}
 		nd := t.node(id)
 		if !t.advanceTiers(nd, uint32(depth), o, tiers) {
-			break // nobody holds what comes next
+			break // no rank holds the next block
 		}
 		m := t.match(position{id, 0}, local[depth:])
 		depth += m
@@ -83,8 +83,9 @@ func (t *tree) overlap(local []uint64, o *Overlap, tiers int) uint32 {
 	return uint32(depth)
 }
 
-// advanceTiers moves every rank that does not hold the run at depth in its tier on
-// to the next tier, and reports whether any rank is left.
+// advanceTiers moves every rank that does not hold the run at depth in its
+// present tier to the next tier, and reports whether any rank is left in a tier
+// that holds the run.
 func (t *tree) advanceTiers(nd *node, depth uint32, o *Overlap, tiers int) bool {
 	any := uint64(0)
 	for tier := range tiers {
@@ -119,8 +120,8 @@ func (t *tree) advanceTiers(nd *node, depth uint32, o *Overlap, tiers int) bool 
 	return any != 0
 }
 
-// recordEnd records the depth at which ranks left a tier. Host and Disk hold depths
-// until finish.
+// recordEnd records that ranks leave a tier at a depth. Until finish, Host and
+// Disk have depths.
 func (o *Overlap) recordEnd(t Tier, word int, gone uint64, depth uint32) {
 	var ends []uint32
 	switch t {
@@ -141,8 +142,8 @@ func (o *Overlap) recordEnd(t Tier, word int, gone uint64, depth uint32) {
 	}
 }
 
-// finish ends the walk of the ranks that are left and turns depths into
-// extensions.
+// finish ends all tiers of the ranks that are left and turns depths into
+// differences.
 func (o *Overlap) finish(depth uint32, tiers int) {
 	for tier := range tiers {
 		for w, live := range o.live[tier] {

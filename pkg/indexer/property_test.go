@@ -168,7 +168,7 @@ func (h *history) leave(t testing.TB) {
 
 // TestAgainstModel proves that every answer equals the naive per-block walk,
 // for histories of stores, evictions, holes, renames, orphans, recalls, clears
-// and departures over more ranks than a machine word has bits, and that an
+// and removals over more ranks than a machine word has bits, and that an
 // index without workers holds no memory.
 func TestAgainstModel(t *testing.T) {
 	steps := 5_000

@@ -9,10 +9,10 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// TestDepartures proves that the latest departure of a block from every slot and
+// TestRemovals proves that the latest removal of a block from every slot and
 // tier is remembered, in local and in sequence Spaces, whether it was removed,
 // or its rank or stream cleared, and that a slot's go when it is forgotten.
-func TestDepartures(t *testing.T) {
+func TestRemovals(t *testing.T) {
 	const n = 40
 	local := number(1, n)
 	for _, sequence := range []bool{false, true} {
@@ -64,9 +64,9 @@ func TestDepartures(t *testing.T) {
 	}
 }
 
-// TestDeparturesAreBounded proves that 65,536 departures are remembered, the
+// TestRemovalsAreBounded proves that 65,536 removals are remembered, the
 // latest, and 16,384 of one clear.
-func TestDeparturesAreBounded(t *testing.T) {
+func TestRemovalsAreBounded(t *testing.T) {
 	const n = 65536 + 100
 	local := number(1, n)
 	s := indexer.New()
@@ -94,57 +94,6 @@ func TestDeparturesAreBounded(t *testing.T) {
 	}
 	if b := s.Stats().Bytes; b > 4<<20 {
 		t.Errorf("%d bytes", b)
-	}
-}
-
-// Waiting, Seeds and HasSeed follow blocks from their stay as orphans into the
-// tree and out of it.
-func TestInspection(t *testing.T) {
-	for _, seed := range []uint64{hashing.Seed, 5} {
-		s := indexer.NewSequence(hashing.Seed)
-		orphan := &indexer.Store{Slot: 3, Parent: 1, HasParent: true, EngineHashes: []uint64{2}, Local: []uint64{20}, Seed: seed, SeedKnown: true}
-		s.Store(orphan)
-		if got := s.OrphanSlots(seed, 20, nil); !slices.Equal(got, []uint32{3}) {
-			t.Errorf("waiting: %v", got)
-		}
-		if got := s.OrphanSlots(seed+1, 20, nil); len(got) != 0 {
-			t.Errorf("waiting in another namespace: %v", got)
-		}
-		if s.Empty(3) || !s.Empty(2) || !s.Empty(9) {
-			t.Errorf("idle: %v %v %v", s.Empty(3), s.Empty(2), s.Empty(9))
-		}
-		if !s.HasSeed(seed) || s.HasSeed(seed+1) || len(s.Seeds(nil)) != 0 {
-			t.Errorf("seed %d in use: %v, seeds %v", seed, s.HasSeed(seed), s.Seeds(nil))
-		}
-		if _, known := s.DepthOf(3, indexer.Device, 2); known {
-			t.Error("the depth of an orphan is known")
-		}
-		s.Store(&indexer.Store{Slot: 3, EngineHashes: []uint64{1}, Local: []uint64{10}, Seed: seed, SeedKnown: true})
-		if got := s.OrphanSlots(seed, 20, nil); len(got) != 0 || !slices.Equal(s.Seeds(nil), []uint64{seed}) {
-			t.Errorf("waiting: %v, seeds %v", got, s.Seeds(nil))
-		}
-		if depth, known := s.DepthOf(3, indexer.Device, 2); depth != 1 || !known {
-			t.Errorf("depth %d, known %v", depth, known)
-		}
-		if _, known := s.DepthOf(99, indexer.Device, 2); known {
-			t.Error("a slot that was never used holds a block")
-		}
-		s.Remove(3, indexer.Device, []uint64{2, 1})
-		if s.HasSeed(seed) || len(s.Seeds(nil)) != 0 {
-			t.Errorf("seeds %v of no blocks", s.Seeds(nil))
-		}
-		// A stream that is cleared loses what waits, in its tier.
-		s.Store(orphan)
-		orphan.Tier = indexer.Host
-		s.Store(orphan)
-		s.ClearTier(3, indexer.Device, seed)
-		if !s.HasSeed(seed) || s.Stats().Orphans != 1 {
-			t.Error("the block waits in host memory")
-		}
-		s.ClearTier(3, indexer.Host, seed)
-		if s.HasSeed(seed) || s.Stats().Orphans != 0 {
-			t.Error("nothing waits")
-		}
 	}
 }
 

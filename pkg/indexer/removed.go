@@ -313,7 +313,7 @@ func (s *Space) restoreBlock(by holder, name, tableName uint64, old removedBlock
 	b.key, b.hashOnly, b.engineNamed, b.engineHashes = old.seed, true, true, []uint64{tableName}
 	b.values, b.cells = append(b.values, old.local), append(b.cells, 0)
 	seed := t.seeds.take(old.seed)
-	s.addLeaf(b, 0, p, seed, old.depth, old.unverified)
+	s.extendBatch(b, 0, p, seed, old.depth, old.unverified)
 	t.seeds.release(seed)
 	return *blocks - before
 }

@@ -2,18 +2,18 @@ package indexer
 
 import "github.com/select-service/select-service/pkg/hashing"
 
-// In a sequence Space a block is its value: its rolling hash, folded with the
-// key of its namespace (value = rolling ^ key), so that namespaces share one
-// Space and nothing of one is ever met from another. Values stand where a local
-// Space has local hashes. A table finds every block by its value, so that a walk
-// goes on wherever the next block stands: blocks that came by hash alone are
-// runs of their own below the root.
+// In a sequence Space a block is identified by its value: its sequence hash xor
+// the key of its namespace. So namespaces share one Space, and no prompt of one
+// matches a block of another. The arena's local column has the values. A table
+// finds every block by its value, so that a chain is followed wherever its next
+// block is: blocks that came by hash alone are runs of their own below the root.
 
-// unknownDepth and all above it say that the depth of a block is not known: a
-// publisher announced it by hash, without its place. Blocks behind it count on.
+// unknownDepth and all greater depths say that the depth of a block is not known:
+// a publisher announced it by hash, without its place. The depths of blocks after
+// it count on from there.
 const unknownDepth = 1 << 31
 
-// cellOf returns the cell of a value, or 0.
+// cellOf returns the cell of the block with a value, or 0.
 func (t *tree) cellOf(value uint64) uint32 {
 	tag := t.byValue.tag(value)
 	sh := t.byValue.shard(tag)
@@ -28,21 +28,22 @@ func (t *tree) cellOf(value uint64) uint32 {
 	}
 }
 
-// removeValues takes n cells out of the table of values.
+// removeValues removes n cells from the table of values.
 func (t *tree) removeValues(off, n uint32) {
 	for i, value := range t.cells.locals(off, n) {
 		t.byValue.remove(value, off+uint32(i))
 	}
 }
 
-// positionOf returns the place before a block.
+// positionOf returns the position directly before a block.
 func (t *tree) positionOf(cell uint32) position {
 	id := t.cells.nodeOf(cell)
 	return position{id, cell - t.node(id).off}
 }
 
-// step returns the place before the given block where it follows p. At the
-// root's place it is a first block.
+// step returns the position before the block with the given local hash, or
+// value, that follows p. At the root's position it is the first block of a
+// chain. It is false if there is no such block.
 func (t *tree) step(p position, local uint64) (position, bool) {
 	nd := t.node(p.id)
 	switch {
@@ -60,28 +61,31 @@ func (t *tree) step(p position, local uint64) (position, bool) {
 	return position{}, false
 }
 
-// rollingHash returns the rolling hash of a block.
-func (t *tree) rollingHash(cell uint32) uint64 {
+// sequenceHash returns the sequence hash of a block.
+func (t *tree) sequenceHash(cell uint32) uint64 {
 	return t.cells.local(cell) ^ t.seeds.seed(t.nodeAt(cell).seed)
 }
 
-// previousHash returns the rolling hash of the block before a block. It is false
-// for a first block, and where it is not known.
-func (t *tree) previousHash(cell uint32) (rolling uint64, known bool) {
+// previousHash returns the sequence hash of the block before a block. known is
+// false for the first block of a chain, and if the block before is not in the
+// index.
+func (t *tree) previousHash(cell uint32) (hash uint64, known bool) {
 	up, ok := t.parentCell(cell)
 	if !ok || t.depthOf(cell) == 0 {
 		return 0, false
 	}
-	return t.rollingHash(up), true
+	return t.sequenceHash(up), true
 }
 
+// depthOf returns how many blocks precede a block.
 func (t *tree) depthOf(cell uint32) uint32 {
 	nd := t.nodeAt(cell)
 	return nd.depth + cell - nd.off
 }
 
-// hasLocalHash tells whether a block has a local hash. Of a block whose predecessor
-// nobody told, a rank's own name for it has to do.
+// hasLocalHash reports whether a block has a local hash. In a sequence Space
+// this cannot be checked if the block before is not in the index; then it is
+// assumed.
 func (s *Space) hasLocalHash(cell uint32, local, key uint64, keyKnown bool) bool {
 	t := &s.tree
 	if !s.sequence {
@@ -99,54 +103,57 @@ func (s *Space) hasLocalHash(cell uint32, local, key uint64, keyKnown bool) bool
 	return hashing.AppendSequenceSeed(pair[:0], []uint64{prior, local}, s.chain)[1]^seed == t.cells.local(cell)
 }
 
-// setUnverified sets whether the hashes of a run are only said.
-func (t *tree) setUnverified(nd *node, claimed bool) {
+// setUnverified sets whether a run is unverified; see node.
+func (t *tree) setUnverified(nd *node, unverified bool) {
 	switch {
-	case claimed && !nd.unverified:
+	case unverified && !nd.unverified:
 		t.unverifiedRuns++
-	case !claimed && nd.unverified:
+	case !unverified && nd.unverified:
 		t.unverifiedRuns--
 	}
-	nd.unverified = claimed
+	nd.unverified = unverified
 }
 
-// SequenceStore is a "stored" event of blocks that are known by rolling hash
+// SequenceStore is a "stored" event of blocks that are known by sequence hash
 // alone, in a sequence Space.
 type SequenceStore struct {
-	Slot            uint32
-	Tier            Tier
-	Seed            uint64   // the namespace's key
-	PublisherHashes []uint64 // by which the slot removes the blocks, no two equal
-	Hashes          []uint64 // rolling hashes, consecutive, as many
-	// EngineHashes has the engine's own names of the blocks, as many, where the
-	// publisher states them; if nil, Hashes are tried as such names.
+	Slot uint32
+	Tier Tier
+	Seed uint64 // the namespace's key
+	// PublisherHashes are the slot's names of the blocks, by which it will remove
+	// them: one per block, no two equal.
+	PublisherHashes []uint64
+	Hashes          []uint64 // sequence hashes of consecutive blocks, one per block
+	// EngineHashes are the engine's own hashes, one per block, if the publisher
+	// states them. If nil, Hashes are looked up as such.
 	EngineHashes []uint64
-	Parent       uint64 // rolling hash of the block before the first
+	Parent       uint64 // sequence hash of the block before the first
 	HasParent    bool
-	Base         uint32 // blocks before the first
+	Base         uint32 // number of blocks before the first
 	HasBase      bool
 }
 
-// SequenceOutcome counts what became of the blocks of a HashedStore.
+// SequenceOutcome counts the blocks of a SequenceStore by what was done with
+// them.
 type SequenceOutcome struct {
 	Outcome
-	// Of all blocks: Confirmed ones have a hash that is known from tokens, so
-	// the publisher hashes by the standard. Resolved ones have an engine's own
-	// name of a block that was announced with tokens, now or when the slot
-	// removed it, and are stored as that block. Of Unverified ones nothing says
-	// yet that the hash is a standard one.
+	// All blocks are in one of three groups. Confirmed: the hash is that of a block
+	// known from tokens, so the publisher hashes by the standard. Resolved: the
+	// hash, or EngineHashes, is an engine's name of a block that was announced with
+	// tokens, now or when the slot removed it; it is stored as that block.
+	// Unverified: no tokens have shown yet that the hash is a standard one.
 	Confirmed, Resolved, Unverified int
-	// BaseMismatch: Base contradicts the depth that is known of the parent or of
-	// the first block, and was not used.
+	// BaseMismatch: Base contradicts the known depth of the parent or of the first
+	// block, and was ignored.
 	BaseMismatch bool
 }
 
 // StoreSequence applies a stored event without tokens. A block whose hash is in
-// the index is that block. Else, or if nothing but hashes is known of that block
-// either, a block with tokens is meant: one that an engine of the namespace
-// calls so, or what the slot itself removed by the same name not long ago. Else
-// the block is new. Where it stands before it has no need of a parent: a query
-// joins the prefix.
+// the index and confirmed by tokens is that block. Otherwise it is the block
+// with tokens that an engine of the namespace calls so, or that the slot itself
+// removed under the same name not long ago. Otherwise it is an unverified
+// block, which is added if it is not in the index. It needs no parent for that:
+// a query finds it by its value.
 func (s *Space) StoreSequence(ev *SequenceStore) SequenceOutcome {
 	var out SequenceOutcome
 	part := *ev
@@ -190,16 +197,12 @@ func (s *Space) storeSequencePart(ev *SequenceStore) (out SequenceOutcome) {
 	b.values = append(b.values, ev.Hashes...)
 	b.applyKey()
 	var p position
-	for again, asked := true, false; again; {
-		s.tree.ensureRoot()
-		p, out.BaseMismatch = s.positionAfterHash(b, ev)
-		if again = s.locate(b, p); again || asked {
-			continue
-		}
-		// Once only: what comes back is found from now on.
-		found, stored := s.restoreBatch(b)
-		asked, again, out.Stored = true, found > 0, stored
+	p, out.BaseMismatch = s.locateSequence(b, ev)
+	restored, stored := s.restoreBatch(b)
+	if restored > 0 {
+		p, out.BaseMismatch = s.locateSequence(b, ev)
 	}
+	out.Stored = stored
 	s.countKnown(b, ev, &out)
 	if cell := b.cells[0]; cell != 0 && ev.HasBase {
 		depth := s.tree.depthOf(cell)
@@ -211,8 +214,22 @@ func (s *Space) storeSequencePart(ev *SequenceStore) (out SequenceOutcome) {
 	return out
 }
 
-// positionAfterHash returns the place behind an event's parent, the root if it is unknown,
-// and sets the depth of the first block. mismatch: the parent's is another.
+// locateSequence is locate for a batch without tokens; see positionAfterHash for
+// the results.
+func (s *Space) locateSequence(b *batch, ev *SequenceStore) (p position, mismatch bool) {
+	for {
+		s.tree.ensureRoot()
+		p, mismatch = s.positionAfterHash(b, ev)
+		if !s.locate(b, p) {
+			return p, mismatch
+		}
+		// The tree has changed.
+	}
+}
+
+// positionAfterHash returns the position after an event's parent, or the root
+// if the parent is not in the index, and sets the depth of the batch. mismatch
+// reports whether the parent's depth contradicts the event's Base.
 func (s *Space) positionAfterHash(b *batch, ev *SequenceStore) (p position, mismatch bool) {
 	t := &s.tree
 	b.depth = unknownDepth
@@ -234,7 +251,8 @@ func (s *Space) positionAfterHash(b *batch, ev *SequenceStore) (p position, mism
 	return s.positionAfter(cell), mismatch
 }
 
-// countKnown counts what is known of the hashes of a batch that was located.
+// countKnown counts the blocks of a located batch by what is known of their
+// hashes.
 func (s *Space) countKnown(b *batch, ev *SequenceStore, out *SequenceOutcome) {
 	t := &s.tree
 	for i, cell := range b.cells {

@@ -8,23 +8,23 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// Space is the index of one world of comparable blocks: one scope with one
-// block size. A local Space (New) knows a block by its chain of local hashes, a
-// sequence Space (NewSequence) by its rolling hash in a namespace. Ranks are
-// known by their slot, a dense number that the caller gives out and keeps stable
-// while the rank has blocks.
+// Space is the index of blocks that can be compared with each other: those of one
+// scope with one block size. A local Space (New) knows a block by its chain of
+// local hashes, a sequence Space (NewSequence) by its sequence hash in a
+// namespace. Ranks are known by their slot, a dense number that the caller gives
+// out and keeps stable while the rank has blocks.
 type Space struct {
 	// mu guards all fields. It is held for memory work on one event or one
-	// query; Clear lets go of it now and then.
+	// query; longer operations release it about every millisecond.
 	mu         sync.RWMutex
 	mem        memory
 	tree       tree
 	ranks      []rank   // by slot
 	clearing   []uint64 // bit set of slots that are being cleared
 	blocks     [NumTiers]int
-	staleNames []uint64 // scratch of rename
+	staleNames []uint64 // scratch of freeNames and locate
 	removals   removalLog
-	// sequence: blocks are known by their rolling hash, whose seed is chain.
+	// sequence: blocks are known by their sequence hash, whose seed is chain.
 	sequence bool
 	chain    uint64
 	byAlias  aliasIndex
@@ -39,7 +39,7 @@ func (h holder) slot() uint32 { return uint32(h) >> 2 }
 
 func (h holder) tier() Tier { return Tier(h & 3) }
 
-// rank is what the index keeps of one slot beside the tree.
+// rank is what the index knows of one slot besides the tree.
 type rank struct {
 	blocks  [NumTiers]int
 	aliases aliases
@@ -85,11 +85,11 @@ func New() *Space {
 	return s
 }
 
-// NewSequence returns an index whose blocks are known by rolling sequence hash.
-// chain is the seed of the rolling hash (hashing.AppendSequenceSeed).
+// NewSequence returns an index whose blocks are known by sequence hash.
+// chain is the seed of the sequence hash (hashing.AppendSequenceSeed).
 //
 // Store takes true local hashes and, as Seed, the random key of the namespace
-// that the blocks belong to; Follow takes rolling hashes, each xor the key.
+// that the blocks belong to; Match takes sequence hashes, each xor the key.
 // Overlap, Walk and MatchSequence are for local Spaces.
 func NewSequence(chain uint64) *Space {
 	s := New()
@@ -114,11 +114,11 @@ func (s *Space) ensureSlot(slot uint32) *rank {
 // Stats describes the size of an index.
 type Stats struct {
 	Blocks [NumTiers]int // (rank, block) entries per tier
-	// Unique counts blocks once however many ranks hold them; blocks that only
-	// bridge a hole count too.
+	// Unique counts each block once, however many ranks hold it, and blocks
+	// without holders that keep those below them in the tree.
 	Unique  int
 	Runs    int
-	Orphans int
+	Orphans int   // blocks whose parent is unknown
 	Bytes   int64 // flat memory
 }
 
@@ -136,7 +136,7 @@ func (s *Space) Stats() Stats {
 	return st
 }
 
-// Held returns how many blocks a rank holds per tier.
+// Held returns how many blocks a slot holds per tier.
 func (s *Space) Held(slot uint32) [NumTiers]int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -146,8 +146,8 @@ func (s *Space) Held(slot uint32) [NumTiers]int {
 	return s.ranks[slot].blocks
 }
 
-// DeviceBlocks appends to dst how many blocks each slot holds on the device, in the
-// order of the slots. Slots beyond its end hold none.
+// DeviceBlocks appends to dst how many blocks each slot holds on the device, in
+// the order of the slots. Slots beyond the end of the list hold none.
 func (s *Space) DeviceBlocks(dst []int) []int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -158,7 +158,7 @@ func (s *Space) DeviceBlocks(dst []int) []int {
 	return dst
 }
 
-// Empty tells whether a slot holds nothing: no block in any tier, and none that
+// Empty reports whether a slot holds nothing: no block in any tier, and none that
 // waits for its parent.
 func (s *Space) Empty(slot uint32) bool {
 	s.mu.RLock()
@@ -170,8 +170,9 @@ func (s *Space) Empty(slot uint32) bool {
 	return r.blocks == [NumTiers]int{} && r.orphans.len() == 0
 }
 
-// DepthOf returns how many blocks are before the one that a slot holds under a
-// name in a tier, where that is known.
+// DepthOf returns how many blocks precede the one that a slot holds under a name
+// in a tier. known is false if the slot holds no such block, or its depth is
+// unknown (only in sequence Spaces).
 func (s *Space) DepthOf(slot uint32, t Tier, name uint64) (depth uint32, known bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -186,8 +187,9 @@ func (s *Space) DepthOf(slot uint32, t Tier, name uint64) (depth uint32, known b
 	return depth, depth < unknownDepth
 }
 
-// ParentSeed returns the block seed under which a rank's block was hashed:
-// children of a salted block inherit its salt (decision K11).
+// ParentSeed returns the block seed of the block that a slot holds under a
+// name: children of a salted block inherit its salt (decision K11). It is false
+// if the slot holds no such block.
 func (s *Space) ParentSeed(slot uint32, parent uint64) (uint64, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -201,8 +203,8 @@ func (s *Space) ParentSeed(slot uint32, parent uint64) (uint64, bool) {
 	return s.tree.seeds.seed(s.tree.nodeAt(cell).seed), true
 }
 
-// HasSeed tells whether a block seed (the key of a namespace) is in use: by a
-// block in the tree or by one that waits for its parent.
+// HasSeed reports whether a block seed (in a sequence Space the key of a
+// namespace) is in use: by a block in the tree or by an orphan.
 func (s *Space) HasSeed(seed uint64) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -217,8 +219,8 @@ func (s *Space) HasSeed(seed uint64) bool {
 	return false
 }
 
-// Seeds appends to dst the block seeds (the keys of namespaces) of the blocks in
-// the tree, in no order.
+// Seeds appends to dst the block seeds (in a sequence Space the keys of
+// namespaces) of the blocks in the tree, in no order.
 func (s *Space) Seeds(dst []uint64) []uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -231,7 +233,7 @@ func (s *Space) Seeds(dst []uint64) []uint64 {
 	return dst
 }
 
-// usesSeed tells whether a run has this block seed.
+// usesSeed reports whether a run has this block seed.
 func (t *tree) usesSeed(seed uint64) bool {
 	if seed != hashing.Seed {
 		_, ok := t.seeds.of[seed]

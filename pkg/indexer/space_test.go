@@ -2,10 +2,12 @@ package indexer_test
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 
+	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
@@ -66,7 +68,7 @@ func TestParentInSeveralTiers(t *testing.T) {
 
 // A block that comes back by name alone has the seed it was hashed under:
 // children inherit it.
-func TestRecallKeepsTheSeed(t *testing.T) {
+func TestRestoreKeepsTheSeed(t *testing.T) {
 	const salted = 4242
 	s := indexer.New()
 	s.StoreByEngineHash(0, indexer.Host, []uint64{1})
@@ -85,7 +87,7 @@ func TestRecallKeepsTheSeed(t *testing.T) {
 }
 
 // A chain that is offloaded by name becomes a run or two again, in either order.
-func TestRecallMakesRuns(t *testing.T) {
+func TestRestoreMakesRuns(t *testing.T) {
 	const n = 1000
 	for _, deepest := range []bool{false, true} {
 		s := indexer.New()
@@ -149,5 +151,107 @@ func TestClearBesideStores(t *testing.T) {
 	s.Forget(1)
 	if st := s.Stats(); st.Bytes != 0 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// TestSmallSpaces bounds what an index with few blocks takes, as there may be
+// thousands: below 24 KiB with 4 blocks, of which one came and went, below 8 KiB
+// when it is new.
+func TestSmallSpaces(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector takes memory of its own")
+	}
+	local := number(1, 4)
+	cases := []struct {
+		name  string
+		limit uint64
+		make  func() *indexer.Space
+	}{
+		{"empty", 8 << 10, func() *indexer.Space { return indexer.NewSequence(hashing.Seed) }},
+		{"4 blocks", 24 << 10, func() *indexer.Space {
+			s := indexer.NewSequence(hashing.Seed)
+			s.Store(&indexer.Store{EngineHashes: local, Local: local, Seed: 1, SeedKnown: true})
+			s.Remove(0, indexer.Device, local[3:])
+			s.Store(&indexer.Store{Parent: local[2], HasParent: true, EngineHashes: local[3:], Local: local[3:]})
+			return s
+		}},
+		{"4 blocks, local", 20 << 10, func() *indexer.Space {
+			s := indexer.New()
+			s.Store(&indexer.Store{EngineHashes: local, Local: local})
+			return s
+		}},
+	}
+	for _, c := range cases {
+		const spaces = 500
+		kept := make([]*indexer.Space, spaces)
+		before := heap()
+		for i := range kept {
+			kept[i] = c.make()
+		}
+		took := (heap() - before) / spaces
+		if took > c.limit {
+			t.Errorf("%s: %d bytes", c.name, took)
+		}
+		t.Logf("%s: %d bytes, %d of them flat", c.name, took, kept[0].Stats().Bytes)
+		runtime.KeepAlive(kept)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// Waiting, Seeds and HasSeed follow blocks from their stay as orphans into the
+// tree and out of it.
+func TestInspection(t *testing.T) {
+	for _, seed := range []uint64{hashing.Seed, 5} {
+		s := indexer.NewSequence(hashing.Seed)
+		orphan := &indexer.Store{Slot: 3, Parent: 1, HasParent: true, EngineHashes: []uint64{2}, Local: []uint64{20}, Seed: seed, SeedKnown: true}
+		s.Store(orphan)
+		if got := s.OrphanSlots(seed, 20, nil); !slices.Equal(got, []uint32{3}) {
+			t.Errorf("waiting: %v", got)
+		}
+		if got := s.OrphanSlots(seed+1, 20, nil); len(got) != 0 {
+			t.Errorf("waiting in another namespace: %v", got)
+		}
+		if s.Empty(3) || !s.Empty(2) || !s.Empty(9) {
+			t.Errorf("idle: %v %v %v", s.Empty(3), s.Empty(2), s.Empty(9))
+		}
+		if !s.HasSeed(seed) || s.HasSeed(seed+1) || len(s.Seeds(nil)) != 0 {
+			t.Errorf("seed %d in use: %v, seeds %v", seed, s.HasSeed(seed), s.Seeds(nil))
+		}
+		if _, known := s.DepthOf(3, indexer.Device, 2); known {
+			t.Error("the depth of an orphan is known")
+		}
+		s.Store(&indexer.Store{Slot: 3, EngineHashes: []uint64{1}, Local: []uint64{10}, Seed: seed, SeedKnown: true})
+		if got := s.OrphanSlots(seed, 20, nil); len(got) != 0 || !slices.Equal(s.Seeds(nil), []uint64{seed}) {
+			t.Errorf("waiting: %v, seeds %v", got, s.Seeds(nil))
+		}
+		if depth, known := s.DepthOf(3, indexer.Device, 2); depth != 1 || !known {
+			t.Errorf("depth %d, known %v", depth, known)
+		}
+		if _, known := s.DepthOf(99, indexer.Device, 2); known {
+			t.Error("a slot that was never used holds a block")
+		}
+		s.Remove(3, indexer.Device, []uint64{2, 1})
+		if s.HasSeed(seed) || len(s.Seeds(nil)) != 0 {
+			t.Errorf("seeds %v of no blocks", s.Seeds(nil))
+		}
+		// A stream that is cleared loses what waits, in its tier.
+		s.Store(orphan)
+		orphan.Tier = indexer.Host
+		s.Store(orphan)
+		s.ClearTier(3, indexer.Device, seed)
+		if !s.HasSeed(seed) || s.Stats().Orphans != 1 {
+			t.Error("the block waits in host memory")
+		}
+		s.ClearTier(3, indexer.Host, seed)
+		if s.HasSeed(seed) || s.Stats().Orphans != 0 {
+			t.Error("nothing waits")
+		}
 	}
 }

@@ -11,28 +11,29 @@ type Store struct {
 	// that names no block is the root (decision K10).
 	Parent       uint64
 	HasParent    bool
-	EngineHashes []uint64 // the engine's hashes, one per block, no two equal
-	Local        []uint64 // the local block hashes, as many
+	EngineHashes []uint64 // one per block, no two equal
+	Local        []uint64 // the local block hashes, one per block
 	// Seed is the block seed of Local (hashing.LocalSeed), in a sequence Space
-	// the namespace's key; without SeedKnown it is that of the parent.
+	// the namespace's key. Without SeedKnown the parent's seed is used.
 	Seed      uint64
 	SeedKnown bool
 }
 
-// Outcome counts what became of the blocks of an event.
+// Outcome counts the blocks of a stored event by what was done with them.
 type Outcome struct {
-	Stored   int // newly held
-	Known    int // held already
-	Orphaned int // kept until their parent comes (decision K7)
-	Dropped  int // orphans that had to make room
+	Stored   int // now held, and not before
+	Known    int // held before
+	Orphaned int // wait for their parent (decision K7)
+	Dropped  int // older orphans that were dropped to make room
 }
 
-// maxHold is how many blocks of one event are dealt with before others get the
+// maxHold bounds the blocks of one event that are applied under one hold of the
 // lock: about a millisecond.
 const maxHold = 4096
 
-// Store applies a stored event. Blocks that the rank holds already cost a
-// look-up. A block whose parent the rank has not announced waits for it.
+// Store applies a stored event. A block that the rank already holds costs one
+// look-up. A block whose parent the rank has not announced becomes an orphan: it
+// is in no answer until the parent is announced.
 func (s *Space) Store(ev *Store) Outcome {
 	if len(ev.EngineHashes) <= maxHold {
 		return s.storePart(ev)
@@ -79,8 +80,8 @@ func (s *Space) store(ev *Store) Outcome {
 	return Outcome{Stored: stored, Known: len(ev.EngineHashes) - stored}
 }
 
-// insert puts an event's blocks behind its parent and returns how many are newly
-// held. It is false if the parent is unknown.
+// insert adds an event's blocks after its parent. stored counts those that the
+// holder did not hold before. ok is false if the parent is unknown.
 func (s *Space) insert(ev *Store) (stored int, ok bool) {
 	if s.sequence {
 		return s.insertSequence(ev)
@@ -95,8 +96,8 @@ func (s *Space) insert(ev *Store) (stored int, ok bool) {
 	return *blocks - before, true
 }
 
-// prepareInsert finds the place where an event's blocks go, and takes their names
-// from whatever else the holder called so. It is false if the parent is unknown.
+// prepareInsert returns the position for an event's blocks, after freeing their
+// names. ok is false if the parent is unknown.
 func (s *Space) prepareInsert(ev *Store) (at position, ok bool) {
 	at, ok = s.positionAfterParent(ev)
 	for ok && s.freeNames(holderOf(ev.Slot, ev.Tier), at, ev) {
@@ -105,8 +106,9 @@ func (s *Space) prepareInsert(ev *Store) (at position, ok bool) {
 	return at, ok
 }
 
-// storeOrphan keeps an event whose parent is unknown. From the first block on
-// that the rank already has, in this tier or another, the chain is known.
+// storeOrphan applies an event whose parent is unknown. The blocks up to the first
+// that the rank already has, in any tier, become orphans; from that one on the
+// chain's place in the tree is known.
 func (s *Space) storeOrphan(ev *Store) Outcome {
 	anchor, cell := len(ev.EngineHashes), uint32(0)
 	for i, name := range ev.EngineHashes {
@@ -137,19 +139,20 @@ func (s *Space) storeOrphan(ev *Store) Outcome {
 	return out
 }
 
-// position is a position in the tree: behind the first at blocks of a node.
+// position is a place between blocks of the tree: after the first at blocks of a
+// node's run. The zero position is the root.
 type position struct {
 	id, at uint32
 }
 
-// positionAfter returns the place after a block.
+// positionAfter returns the position directly after a block.
 func (s *Space) positionAfter(cell uint32) position {
 	id := s.tree.cells.nodeOf(cell)
 	return position{id, cell - s.tree.node(id).off + 1}
 }
 
-// positionAfterParent returns the place behind an event's parent: its name in the event's
-// tier, else in any.
+// positionAfterParent returns the position after an event's parent: the block
+// that the rank holds under that name in the event's tier, else in any.
 func (s *Space) positionAfterParent(ev *Store) (position, bool) {
 	if !ev.HasParent {
 		return position{}, true
@@ -164,7 +167,7 @@ func (s *Space) positionAfterParent(ev *Store) (position, bool) {
 	return s.positionAfter(cell), true
 }
 
-// match returns how many of locals follow at p inside its run.
+// match returns how many of locals follow p within p's run.
 func (t *tree) match(p position, locals []uint64) int {
 	nd := t.node(p.id)
 	run := t.cells.locals(nd.off+p.at, nd.n-p.at)
@@ -178,9 +181,9 @@ func (t *tree) match(p position, locals []uint64) int {
 	return n
 }
 
-// freeNames takes the names of the event from other blocks that the same holder
-// called so: a name names one block. It reports whether it did anything; then
-// the tree may have changed.
+// freeNames removes the event's names from other blocks that the holder has under
+// them, as one name stands for one block of a holder. It reports whether it
+// removed any; then the tree may have changed.
 func (s *Space) freeNames(by holder, p position, ev *Store) bool {
 	t := &s.tree
 	if t.live == 0 {
@@ -217,25 +220,26 @@ func (s *Space) freeNames(by holder, p position, ev *Store) bool {
 	return s.removeStaleNames(by)
 }
 
-// removeStaleNames takes the names that were marked from their blocks, and reports
-// whether there were any.
+// removeStaleNames removes the marked names from their blocks and reports whether
+// there were any.
 func (s *Space) removeStaleNames(by holder) bool {
 	for _, name := range s.staleNames {
-		if cell := s.findInTier(by, name); cell != 0 { // an event may have a name twice
+		if cell := s.findInTier(by, name); cell != 0 { // a name may be marked twice
 			s.removeName(by, name, cell)
 		}
 	}
 	return len(s.staleNames) > 0
 }
 
-// markStaleName notes a name that stands for another block than the cell.
+// markStaleName marks a name if the holder has another block than cell under it.
 func (s *Space) markStaleName(by holder, name uint64, cell uint32) {
 	if old := s.findInTier(by, name); old != 0 && old != cell {
 		s.staleNames = append(s.staleNames, name)
 	}
 }
 
-// insertBlocks puts the event's blocks into the tree from p on.
+// insertBlocks adds the event's blocks to the tree from p on and makes by their
+// holder.
 func (s *Space) insertBlocks(by holder, p position, ev *Store) {
 	t := &s.tree
 	t.ensureRoot()
@@ -264,7 +268,9 @@ func (s *Space) insertBlocks(by holder, p position, ev *Store) {
 	}
 }
 
-// extend adds new blocks behind p, the end of a run without such a child.
+// extend adds blocks after p, which is the end of a run that has no child
+// starting with the first of them. It returns the position after the added blocks
+// and their number: as many as go into one run.
 func (s *Space) extend(by holder, p position, locals, names []uint64, seed uint32) (position, int) {
 	t := &s.tree
 	nd := t.node(p.id)
@@ -288,8 +294,8 @@ func (s *Space) addBlocks(by holder, n int) {
 	s.blocks[by.tier()] += n
 }
 
-// addHolder makes by a holder of the blocks behind p under the given names and
-// returns the place after them.
+// addHolder makes by a holder of the blocks after p under the given names and
+// returns the position after them. All of them are in p's run.
 func (s *Space) addHolder(by holder, p position, names []uint64) position {
 	t := &s.tree
 	nd := t.node(p.id)
@@ -323,8 +329,8 @@ func (s *Space) holds(by holder, cell uint32) bool {
 	return s.tree.sets.has(nd.holders[by.tier()], by.slot())
 }
 
-// holdCell makes by a holder of one block that the rank holds in some tier, under
-// a name that then stands for no other of by's blocks.
+// holdCell makes by a holder of one block under a name. If by has another block
+// under it, that one loses the name.
 func (s *Space) holdCell(by holder, cell uint32, name uint64) {
 	switch old := s.findInTier(by, name); old {
 	case cell:
@@ -337,8 +343,8 @@ func (s *Space) holdCell(by holder, cell uint32, name uint64) {
 	s.addHolder(by, position{p.id, p.at - 1}, []uint64{name})
 }
 
-// Remove applies a removed event: the rank no longer holds the blocks of these
-// names in the tier.
+// Remove applies a removed event: the rank no longer holds the blocks with these
+// names in the tier. unknown counts the names of blocks that it did not hold.
 func (s *Space) Remove(slot uint32, t Tier, names []uint64) (removed, unknown int) {
 	for part := range slices.Chunk(names, maxHold) {
 		removed += s.removePart(slot, t, part)
@@ -363,7 +369,7 @@ func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
 	return removed
 }
 
-// removeHolder ends by's ownership of one block.
+// removeHolder makes by no longer a holder of one block, and logs that.
 func (s *Space) removeHolder(by holder, cell uint32) {
 	t := &s.tree
 	s.addBlocks(by, -1)

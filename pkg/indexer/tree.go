@@ -2,7 +2,7 @@ package indexer
 
 import "github.com/select-service/select-service/pkg/hashing"
 
-// node is a run of blocks with the same owners in every tier. Node 0 is the
+// node is a run of blocks with the same holders in every tier. Node 0 is the
 // root and has no blocks.
 type node struct {
 	off, n     uint32 // the run's cells
@@ -14,8 +14,9 @@ type node struct {
 	holders    [NumTiers]holderSet
 	seed       uint32 // number of the block seed in seeds
 	used       bool
-	// claimed: publishers said the hashes of the run, or of a block before it;
-	// no tokens from the root on confirm them. Only in sequence Spaces.
+	// unverified: the sequence hashes of the run come from publishers without
+	// tokens, and no chain of tokens from the root on has confirmed them. Only in
+	// sequence Spaces.
 	unverified bool
 }
 
@@ -29,7 +30,7 @@ const (
 
 const root = 0
 
-// tree is the structure without its lock: see Space.
+// tree is the structure of the index without its lock; see Space.
 type tree struct {
 	mem      *memory
 	cells    arena
@@ -42,11 +43,11 @@ type tree struct {
 	byName   cellTable
 	sets     holderSets
 	seeds    seedTable
-	walks    []*Walk // under way
+	walks    []*Walk // in progress
 
 	// Only in sequence Spaces; children is not used there.
 	byValue        *cellTable // value → cell
-	unverifiedRuns int        // runs that are claimed
+	unverifiedRuns int
 }
 
 func (t *tree) node(id uint32) *node { return &t.pages[id>>pageBits][id&(pageNodes-1)] }
@@ -69,7 +70,7 @@ func (t *tree) newNode() uint32 {
 	return id
 }
 
-// page makes room for a node that was never used.
+// page makes room for a node number that was never used.
 func (t *tree) page(id uint32) {
 	no, at := int(id>>pageBits), int(id&(pageNodes-1))
 	switch {
@@ -122,8 +123,8 @@ func (t *tree) child(id uint32, local uint64) uint32 {
 	}
 }
 
-// link makes c, whose run is set, a child of p: the first, as walks go on with
-// the later ones.
+// link makes c, whose run is set, the first child of p. It must be the first
+// because walks go on with the later ones.
 func (t *tree) link(p, c uint32) {
 	pn, cn := t.node(p), t.node(c)
 	cn.parent, cn.prev, cn.next = p, 0, pn.first
@@ -136,7 +137,7 @@ func (t *tree) link(p, c uint32) {
 	}
 }
 
-// unlink takes c away from its parent.
+// unlink removes c from the children of its parent.
 func (t *tree) unlink(c uint32) {
 	cn := t.node(c)
 	if t.byValue == nil {
@@ -152,8 +153,8 @@ func (t *tree) unlink(c uint32) {
 	}
 }
 
-// substitute puts c into old's place below its parent; both runs start with
-// the same local hash.
+// substitute replaces old by c below old's parent; both runs start with the
+// same local hash.
 func (t *tree) substitute(old, c uint32) {
 	on, cn := t.node(old), t.node(c)
 	cn.parent, cn.prev, cn.next = on.parent, on.prev, on.next
@@ -188,8 +189,9 @@ func (t *tree) takeChildren(to, from uint32) {
 	}
 }
 
-// hasManyChildren tells that a node has so many children that it is better to write a
-// run's cells than to move them: a shared prompt may have 100,000.
+// hasManyChildren reports whether a node has so many children that relabelling
+// the cells of its run is cheaper than moving them: a shared prompt may have
+// 100,000.
 func (t *tree) hasManyChildren(id uint32) bool {
 	c := t.node(id).first
 	for range 8 {
@@ -227,8 +229,8 @@ func (t *tree) split(id, k uint32) (head, tail uint32) {
 	return id, fresh
 }
 
-// join makes one run of a node and its only child where both have the same
-// owners and their cells are neighbours. It returns the node that is left.
+// join makes one run of a node and its only child if both have the same holders
+// and their cells are neighbours. It returns the node that is left.
 func (t *tree) join(p uint32) uint32 {
 	if p == root {
 		return p
@@ -265,9 +267,9 @@ func (t *tree) join(p uint32) uint32 {
 	return p
 }
 
-// normalize restores the tree around a node whose owners changed: a leaf without
-// owners goes (and whatever then is one above it), neighbours with the same
-// owners become one run.
+// normalize restores the invariants around a node whose holders changed: a leaf
+// without holders is removed (and then its parent if that has become one), and
+// neighbouring runs with the same holders are joined.
 func (t *tree) normalize(id uint32) {
 	for id != root {
 		nd := t.node(id)
@@ -290,7 +292,7 @@ func (t *tree) normalize(id uint32) {
 	t.join(t.node(id).parent)
 }
 
-// removeFromTables takes n cells out of the tables.
+// removeFromTables removes n cells from the tables.
 func (t *tree) removeFromTables(off, n uint32) {
 	for i, name := range t.cells.names(off, n) {
 		t.byName.remove(name, off+uint32(i))
@@ -300,7 +302,7 @@ func (t *tree) removeFromTables(off, n uint32) {
 	}
 }
 
-// freeIfEmpty gives the pages back when the last node is gone.
+// freeIfEmpty frees the pages when the last node is gone.
 func (t *tree) freeIfEmpty() {
 	if t.live > 0 {
 		return
@@ -320,7 +322,7 @@ func (t *tree) ensureRoot() {
 	}
 }
 
-// trim takes the last k blocks off a leaf, k < n.
+// trim removes the last k blocks of a leaf, k < n.
 func (t *tree) trim(id, k uint32) {
 	nd := t.node(id)
 	t.advanceWalks(id, nd.n-k)
@@ -330,7 +332,8 @@ func (t *tree) trim(id, k uint32) {
 	nd.cap = nd.n
 }
 
-// growLeaf appends blocks to the run of a leaf and returns how many found room.
+// growLeaf appends blocks to the run of a leaf and returns how many there was
+// room for.
 func (t *tree) growLeaf(id uint32, locals, names []uint64) int {
 	nd := t.node(id)
 	room := nd.cap - nd.n
@@ -347,11 +350,12 @@ func (t *tree) growLeaf(id uint32, locals, names []uint64) int {
 	return k
 }
 
-// spareCells is what a short new run gets to grow into: a decoding request
-// appends block after block.
+// spareCells is the minimum size of a new run, so that it can grow: a decoding
+// request appends block after block.
 const spareCells = 8
 
-// newLeaf makes a new leaf below p from as many blocks as fit into one run.
+// newLeaf adds a leaf below p with as many of the blocks as fit into one run,
+// k.
 func (t *tree) newLeaf(p uint32, locals, names []uint64, seed uint32) (id uint32, k int) {
 	k = min(len(locals), maxRun)
 	n := uint32(k)
@@ -383,7 +387,8 @@ func (t *tree) fill(off uint32, locals, names []uint64) {
 	}
 }
 
-// parentCell returns the cell of a block's parent, or false at the root.
+// parentCell returns the cell of the block before a block, or false at the
+// root.
 func (t *tree) parentCell(cell uint32) (uint32, bool) {
 	nd := t.nodeAt(cell)
 	if cell > nd.off {

@@ -2,58 +2,59 @@ package indexer
 
 import "slices"
 
-// Run is a piece of the index: consecutive blocks with the ranks that hold
-// them and name them so.
+// Run is a part of the index: consecutive blocks with the ranks that hold them
+// under the same names.
 type Run struct {
 	// Parent is the name of the block before the first; HasParent is false at
 	// the root.
 	Parent       uint64
 	HasParent    bool
-	EngineHashes []uint64 // the engine's hashes
+	EngineHashes []uint64 // one per block
 	Local        []uint64
 	Seed         uint64 // the block seed of Local (hashing.LocalSeed)
-	// Slots lists, per tier, the slots that hold the run and every block before
-	// it in some tier: what is behind a hole is left out (decision K13).
+	// Slots lists, per tier, the slots that hold the run, and every block before
+	// it in any tier: blocks after a gap are left out (decision K13).
 	Slots [NumTiers][]uint32
 }
 
 // Walk is a pass over the whole index, parents before children, while the index
-// goes on changing. It copies the index piece by piece into the same memory, so
-// that it needs little (about a megabyte) and nobody waits for it long.
+// goes on changing. It copies the index piece by piece into the same memory,
+// about a megabyte, and holds the lock for one piece at a time.
 //
-// A slot comes with a block only if it holds the block at that moment and came
-// with the block before. What a slot holds, and reaches without a hole, from
-// Space.Walk to the last run comes exactly once; what enters or leaves in
-// between may come or not. A slot that is forgotten comes no more, whoever gets
-// it next.
+// A slot is listed with a block only if it holds the block at that moment and
+// was listed with the block before it. What a slot holds, without a gap from
+// the root, from the call of Space.Walk to the last run, is listed exactly
+// once; what enters or leaves meanwhile may be listed or not. A slot that is
+// forgotten is listed no more, even if another rank gets it.
 //
-// The names of a run are those by which each of its slots announced the blocks
-// in the tier, so that the slot's removals find them. The parent's is that of
-// the same tier if the slot holds it there, else of the first in which it does.
-// A block that a rank has given several names comes under one: the one under
-// which it came first to the index, else the rank's latest.
+// The names of a run are those under which each of its slots announced the
+// blocks in the tier, so that the slot's removals match them. The parent's name
+// is that of the same tier if the slot holds the parent there, else of the
+// first tier in which it does. If a rank has announced a block under several
+// names, the name is that of the table if it is one of them, else the rank's
+// latest.
 //
-// A walk ends: blocks that enter do so in what was passed or below what was
-// not, and depth takes memory.
+// A walk ends: new blocks come either where the walk has passed, or below where
+// it has not, and each level below takes memory.
 type Walk struct {
 	space *Space
 	work  int // of one hold of the lock
 
 	// The walk is in depth-first order, siblings in the order of their list.
-	// next is the cell where it goes on, 0 at the end. A cell is a block for
-	// life: however runs are split and joined, it shows the place. Only when it
-	// is freed another one has to take its part: see abandon.
+	// next is the cell where it continues, 0 at the end. A block keeps its cell
+	// however runs are split and joined. When the cell is freed, advanceWalks
+	// replaces it.
 	next uint32
 
-	// reach has the slots that came with each block above next. A level is good
-	// from its depth on to that of the level after it; a level has fewer slots
-	// than the one before, so there are no more levels than slots.
+	// reached has the slots that were listed with each block above next. A level
+	// is valid from its depth to that of the next level; each has fewer slots than
+	// the one before, so there are no more levels than slots.
 	depths   []uint32
 	reached  []uint64 // per level a bit set of words
 	words    int
 	runSlots []uint64 // scratch: the slots of one run
 
-	// One piece.
+	// The present piece.
 	names, local []uint64
 	slots        []uint32
 	runs         []Run
@@ -62,17 +63,17 @@ type Walk struct {
 }
 
 const (
-	// walkWork is the work of one hold of the lock: blocks, and what stands for
-	// runs and their owners; some hundred microseconds.
+	// walkWork bounds the work of one piece, in copied words: some hundred
+	// microseconds.
 	walkWork = 16384
-	// runWork is the work of coming to a run: a few cache misses.
+	// runWork is the work of reaching a run: a few cache misses.
 	runWork = 8
 	// nameWork is the work of looking one name up.
 	nameWork = 8
 )
 
-// Walk begins a walk. Runs must be called on it, once. A sequence Space, which
-// does not keep the local hashes, yields nothing.
+// Walk begins a walk. The caller must then call Runs, once. The walk of a
+// sequence Space, which does not keep local hashes, has no runs.
 func (s *Space) Walk() *Walk { return s.walk(walkWork) }
 
 func (s *Space) walk(work int) *Walk {
@@ -90,8 +91,8 @@ func (s *Space) walk(work int) *Walk {
 	return w
 }
 
-// Runs yields the index. A run is good until yield returns; yield may use the
-// index.
+// Runs yields the runs of the index. A run is valid until yield returns; yield
+// may use the index.
 func (w *Walk) Runs(yield func(*Run) bool) {
 	defer w.end()
 	for w.fillPiece() {
@@ -110,8 +111,8 @@ func (w *Walk) end() {
 	s.tree.walks = slices.DeleteFunc(s.tree.walks, func(o *Walk) bool { return o == w })
 }
 
-// fillPiece fills runs with what comes next and reports whether the walk is not at
-// its end.
+// fillPiece copies the next runs into the walk's memory. It is false at the
+// end.
 func (w *Walk) fillPiece() bool {
 	w.names, w.local, w.slots, w.runs = w.names[:0], w.local[:0], w.slots[:0], w.runs[:0]
 	w.passed, w.lookups = 0, 0
@@ -139,13 +140,13 @@ func (w *Walk) fillPiece() bool {
 	return true
 }
 
-// workDone is the work of the piece so far.
+// workDone is the work of the present piece so far.
 func (w *Walk) workDone() int {
 	return w.passed*runWork + len(w.names) + len(w.slots) + w.lookups*nameWork
 }
 
-// addRun adds blocks of a node's run from its at-th on and returns how many; none
-// if it has no slots to come with.
+// addRun adds the blocks of a node's run from its at-th on, and returns how
+// many it added: none if no slot comes with them.
 func (w *Walk) addRun(nd *node, at uint32) uint32 {
 	s := w.space
 	t := &s.tree
@@ -157,7 +158,7 @@ func (w *Walk) addRun(nd *node, at uint32) uint32 {
 		first := len(w.slots)
 		t.sets.each(h, func(slot uint32) {
 			i, bit := int(slot/64), uint64(1)<<(slot%64)
-			// What has come to be since the walk began has no place in it.
+			// Slots that are new since the walk began are not listed.
 			if i < len(above) && above[i]&^s.clearing[i]&bit != 0 {
 				w.slots = append(w.slots, slot)
 				w.runSlots[i] |= bit
@@ -194,8 +195,8 @@ func (w *Walk) addRun(nd *node, at uint32) uint32 {
 	return n
 }
 
-// level drops the levels that do not reach above a depth and returns the slots
-// of the last that does. The root's is always there.
+// level drops the levels that begin at or below a depth and returns the slots
+// of the last one that is left. That of the root is always left.
 func (w *Walk) level(depth uint32) []uint64 {
 	last := len(w.depths) - 1
 	for last > 0 && w.depths[last] >= depth {
@@ -205,14 +206,14 @@ func (w *Walk) level(depth uint32) []uint64 {
 	return w.reached[last*w.words:]
 }
 
-// keepCopy appends v to a slab and returns its copy there.
+// keepCopy appends v to a slab. It returns the copy and the longer slab.
 func keepCopy(slab, v []uint64) (kept, longer []uint64) {
 	at := len(slab)
 	slab = append(slab, v...)
 	return slab[at:len(slab):len(slab)], slab
 }
 
-// forget takes a slot out of the rest of a walk.
+// forget removes a slot from the rest of the walk.
 func (w *Walk) forget(slot uint32) {
 	if int(slot/64) >= w.words {
 		return
@@ -222,8 +223,8 @@ func (w *Walk) forget(slot uint32) {
 	}
 }
 
-// afterSubtree returns the first cell behind a node and all that is below it, 0 if
-// there is none.
+// afterSubtree returns the first cell after a node and all nodes below it, in
+// depth-first order, 0 if there is none.
 func (t *tree) afterSubtree(id uint32) uint32 {
 	for ; id != root; id = t.node(id).parent {
 		if next := t.node(id).next; next != 0 {
@@ -233,25 +234,25 @@ func (t *tree) afterSubtree(id uint32) uint32 {
 	return 0
 }
 
-// advanceWalks moves walks that would go on in a leaf from its k-th block on past it,
-// before these blocks are freed.
+// advanceWalks moves walks whose next cell is in a leaf, at its k-th block or
+// later, to the node after it. The caller is about to free these blocks.
 func (t *tree) advanceWalks(id, k uint32) {
 	for _, w := range t.walks {
-		if nd := t.node(id); w.next-nd.off-k < nd.n-k { // cell 0 is none of a node's
+		if nd := t.node(id); w.next-nd.off-k < nd.n-k { // cell 0 is in no node
 			w.next = t.afterSubtree(id)
 		}
 	}
 }
 
-// room returns how many blocks of a run the work of a piece has room for, at
-// least one, where so many entries have their names looked up.
+// room returns how many blocks of a run fit into the rest of a piece, at least
+// one, if the names of so many (slot, tier) entries have to be looked up.
 func (w *Walk) room(entries int) uint32 {
 	return uint32(max(1, (w.work-w.workDone())/(1+entries*nameWork)))
 }
 
-// addByName adds a run whose first block is the cell off, behind the cell up. An
-// entry that names its blocks, or the parent, otherwise than the table does gets
-// a run of its own.
+// addByName adds a run whose first block is the cell off and whose parent is
+// the cell up. A (slot, tier) entry that has other names than the table for its
+// blocks, or for the parent, gets a run of its own.
 func (w *Walk) addByName(r *Run, off, up uint32) {
 	shared := len(w.runs)
 	w.runs = append(w.runs, Run{})
@@ -277,8 +278,8 @@ func (w *Walk) addByName(r *Run, off, up uint32) {
 	w.runs = w.runs[:last]
 }
 
-// ownNames returns the run of one entry of r under its own names; it is false if they
-// are r's.
+// ownNames returns the run of one (slot, tier) entry of r under its own names.
+// It is false if these are the names in r.
 func (w *Walk) ownNames(r *Run, by holder, off, up uint32) (Run, bool) {
 	s := w.space
 	a := &s.ranks[by.slot()].aliases

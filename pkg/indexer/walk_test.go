@@ -3,6 +3,7 @@ package indexer_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/select-service/select-service/pkg/hashing"
@@ -273,4 +274,252 @@ func FuzzWalk(f *testing.F) {
 			return b, true
 		}, uint32(slots)%130+1).runWithWalks()
 	})
+}
+
+// copyOf makes an index from a walk.
+func copyOf(t testing.TB, s *indexer.Space, work int) *indexer.Space {
+	t.Helper()
+	to := indexer.New()
+	for r := range s.WalkBy(work).Runs {
+		for tier, slots := range r.Slots {
+			for _, slot := range slots {
+				to.Store(&indexer.Store{
+					Slot: slot, Tier: indexer.Tier(tier), Parent: r.Parent, HasParent: r.HasParent,
+					EngineHashes: r.EngineHashes, Local: r.Local, Seed: r.Seed, SeedKnown: true,
+				})
+			}
+		}
+	}
+	if n := to.Stats().Orphans; n != 0 {
+		t.Fatalf("%d blocks came before their parents", n)
+	}
+	return to
+}
+
+// rebuild proves that an index made from a walk answers as the walked one does,
+// and goes on to when ranks remove blocks under all their own names: in the end
+// nothing is left of them.
+func (s *script) rebuild() {
+	s.t.Helper()
+	to := copyOf(s.t, s.space, []int{1, 300, 16384}[s.byte()%3])
+	alike := func() {
+		s.t.Helper()
+		var o indexer.Overlap
+		for _, local := range s.prompts[max(0, len(s.prompts)-10):] {
+			s.query(local)
+			to.Overlap(local, &o)
+			for slot := range s.slots {
+				d, h, k := s.o.At(slot)
+				if cd, ch, ck := o.At(slot); d != cd || h != ch || k != ck {
+					s.t.Fatalf("slot %d, prompt %v: %d/%d/%d, its copy says %d/%d/%d", slot, local, d, h, k, cd, ch, ck)
+				}
+			}
+		}
+	}
+	alike()
+	rnd := uint64(s.byte())
+	for _, all := range []bool{false, true} {
+		for slot := range s.slots {
+			for tier, named := range s.model.rank(slot).named {
+				var gone []uint64
+				for name, p := range named {
+					if all || (uint64(p)*0x9e3779b97f4a7c15+rnd)>>62 == 0 {
+						gone = append(gone, name)
+					}
+				}
+				slices.Sort(gone)
+				s.space.Remove(slot, indexer.Tier(tier), gone)
+				s.model.remove(slot, indexer.Tier(tier), gone)
+				to.Remove(slot, indexer.Tier(tier), gone)
+			}
+		}
+		alike()
+	}
+	if err := to.Check(); err != nil {
+		s.t.Fatal(err)
+	}
+	if st := to.Stats(); st.Blocks != [indexer.NumTiers]int{} || st.Unique != 0 {
+		s.t.Fatalf("ranks cannot name %+v", st)
+	}
+}
+
+// TestWalkPicksAName proves which of several names of a block comes: the one in
+// the table while the rank goes by it, else the latest that is left.
+func TestWalkPicksAName(t *testing.T) {
+	const table = 100
+	for seed := range uint64(50) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		s := indexer.New()
+		local := []uint64{1}
+		s.Store(&indexer.Store{Slot: 0, EngineHashes: []uint64{table}, Local: local})
+		var names [indexer.NumTiers][]uint64 // of slot 1, by age
+		for range 200 {
+			tier := indexer.Tier(rnd.IntN(indexer.NumTiers))
+			name := []uint64{table - rnd.Uint64N(6)}
+			if i := slices.Index(names[tier], name[0]); i >= 0 {
+				s.Remove(1, tier, name)
+				names[tier] = slices.Delete(names[tier], i, i+1)
+			} else {
+				s.Store(&indexer.Store{Slot: 1, Tier: tier, EngineHashes: name, Local: local})
+				names[tier] = append(names[tier], name[0])
+			}
+			var came [indexer.NumTiers]uint64
+			for r := range s.Walk().Runs {
+				for tier, slots := range r.Slots {
+					if slices.Contains(slots, 1) {
+						came[tier] = r.EngineHashes[0]
+					}
+				}
+			}
+			for tier, names := range names {
+				want := uint64(0)
+				if slices.Contains(names, table) {
+					want = table
+				} else if len(names) > 0 {
+					want = names[len(names)-1]
+				}
+				if came[tier] != want {
+					t.Fatalf("seed %d, tier %d: %d came of %v", seed, tier, came[tier], names)
+				}
+			}
+			if err := s.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A parent comes under the name that it has in the tier of its children: in
+// another tier that may stand for another block.
+func TestWalkParentOfTier(t *testing.T) {
+	s := indexer.New()
+	for _, ev := range []*indexer.Store{
+		{EngineHashes: []uint64{1}, Local: []uint64{10}},
+		{Tier: indexer.Host, EngineHashes: []uint64{2}, Local: []uint64{10}},
+		{Tier: indexer.Host, EngineHashes: []uint64{1}, Local: []uint64{11}},
+		{Tier: indexer.Host, Parent: 2, HasParent: true, EngineHashes: []uint64{3}, Local: []uint64{20}},
+	} {
+		s.Store(ev)
+	}
+	to := copyOf(t, s, 1)
+	for _, prompt := range [][]uint64{{10, 20}, {11, 20}} {
+		if from, to := depths(s, 0, prompt...), depths(to, 0, prompt...); from != to {
+			t.Errorf("prompt %v: %v became %v", prompt, from, to)
+		}
+	}
+}
+
+// chain stores blocks that are named by their local hashes.
+func chain(s *indexer.Space, slot uint32, parent uint64, blocks ...uint64) {
+	s.Store(&indexer.Store{Slot: slot, Parent: parent, HasParent: parent != 0, EngineHashes: blocks, Local: blocks})
+}
+
+// walked walks in pieces of one run, calls then with the number of each run,
+// and returns what came as "slots blocks".
+func walked(s *indexer.Space, then func(n int)) (came []string) {
+	for r := range s.WalkBy(1).Runs {
+		came = append(came, fmt.Sprint(r.Slots[indexer.Device], r.Local))
+		then(len(came))
+	}
+	return came
+}
+
+// TestWalkKeepsItsPlace proves that a walk goes on rightly where the blocks at
+// its place have moved into another run, or are gone. Slot 1 first shares blocks
+// 1 and 2 with slot 0, and leaves them when they came: the walk then stands
+// before block 3, inside of a run from 1 to 4.
+func TestWalkKeepsItsPlace(t *testing.T) {
+	cases := []struct {
+		name string
+		then func(s *indexer.Space)
+		want []string
+	}{
+		{"only joined", func(*indexer.Space) {}, []string{"[0] [3 4]", "[0] [9]"}},
+		{"the end is evicted", func(s *indexer.Space) {
+			s.Remove(0, indexer.Device, []uint64{4})
+		}, []string{"[0] [3]", "[0] [9]"}},
+		{"all that is left is evicted", func(s *indexer.Space) {
+			s.Remove(0, indexer.Device, []uint64{4, 3})
+		}, []string{"[0] [9]"}},
+		{"evicted, and other blocks get their memory", func(s *indexer.Space) {
+			s.Remove(0, indexer.Device, []uint64{4, 3})
+			chain(s, 0, 2, 5, 6)
+		}, []string{"[0] [9]"}},
+		{"the whole chain goes", func(s *indexer.Space) {
+			s.Remove(0, indexer.Device, []uint64{4, 3, 2, 1})
+		}, []string{"[0] [9]"}},
+		{"the next chain goes, too", func(s *indexer.Space) {
+			s.Remove(0, indexer.Device, []uint64{4, 3, 2, 1, 9})
+		}, nil},
+		{"everything goes and comes back", func(s *indexer.Space) {
+			s.Forget(0)
+			chain(s, 0, 0, 1, 2, 3, 4)
+		}, nil},
+		{"another chain begins", func(s *indexer.Space) {
+			chain(s, 0, 0, 8)
+		}, []string{"[0] [3 4]", "[0] [9]"}},
+		{"the rank is being cleared", func(s *indexer.Space) {
+			s.Hide(0)
+		}, nil},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s := indexer.New()
+			chain(s, 0, 0, 9)
+			chain(s, 0, 0, 1, 2, 3, 4)
+			chain(s, 1, 0, 1, 2)
+			came := walked(s, func(n int) {
+				if n == 1 {
+					s.Remove(1, indexer.Device, []uint64{2, 1})
+					c.then(s)
+				}
+			})
+			if want := append([]string{"[0 1] [1 2]"}, c.want...); !slices.Equal(came, want) {
+				t.Errorf("came %q, want %q", came, want)
+			}
+		})
+	}
+}
+
+// TestWalkEnds proves that a walk ends although every run that came is removed
+// and stored again, another chain comes each time, and the run grows.
+func TestWalkEnds(t *testing.T) {
+	const n = 100
+	s := indexer.New()
+	for i := range uint64(n) {
+		chain(s, 0, 0, 1+i)
+	}
+	fresh := uint64(1000)
+	came := 0
+	for r := range s.WalkBy(1).Runs {
+		last := r.EngineHashes[len(r.EngineHashes)-1]
+		s.Remove(0, indexer.Device, []uint64{last})
+		chain(s, 0, 0, last)
+		chain(s, 0, 0, fresh)
+		chain(s, 0, last, fresh+1)
+		chain(s, 1, last, fresh+1)
+		fresh += 2
+		if came++; came > n {
+			t.Fatalf("%d runs came", came)
+		}
+	}
+	if came != n {
+		t.Errorf("%d of %d runs came", came, n)
+	}
+}
+
+// TestWalkStops proves that a walk that is broken off leaves nothing behind.
+func TestWalkStops(t *testing.T) {
+	s := indexer.New()
+	for range s.Walk().Runs {
+		t.Error("an empty index has a run")
+	}
+	chain(s, 0, 0, 1)
+	chain(s, 0, 0, 2)
+	for range s.WalkBy(1).Runs {
+		break
+	}
+	if n := s.Walks(); n != 0 {
+		t.Errorf("%d walks are still under way", n)
+	}
 }

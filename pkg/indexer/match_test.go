@@ -25,10 +25,10 @@ func tierWalk(held []map[[2]uint32]bool, slot uint32) (device, host, disk uint32
 	return ends[0], ends[1] - ends[0], ends[3] - ends[1]
 }
 
-// TestFollowLocal proves that the holders which Follow finds in a local Space
+// TestMatchLocal proves that the holders which Follow finds in a local Space
 // are those that Overlap counts, also while a slot is being cleared, and that
-// MatchSequence finds the same from rolling hashes.
-func TestFollowLocal(t *testing.T) {
+// MatchSequence finds the same from sequence hashes.
+func TestMatchLocal(t *testing.T) {
 	for seed := range uint64(6) {
 		h := newHistory(rand.New(rand.NewPCG(seed, 6)), []uint32{2, 70, 130}[seed%3], seed%2 == 0)
 		for range 1500 {
@@ -61,7 +61,7 @@ func TestFollowLocal(t *testing.T) {
 	}
 }
 
-// A walk by rolling hashes ends where a hash differs: at the root, inside a run
+// A walk by sequence hashes ends where a hash differs: at the root, inside a run
 // and between runs. Nothing is found in an empty index.
 func TestMatchSequenceEnds(t *testing.T) {
 	local := number(1, 20)

@@ -41,10 +41,10 @@ func (n *namespace) held(slot uint32) (matched, own int) {
 	return len(held), int(device + host + disk)
 }
 
-// TestHashedOutcome proves what is said of hashes without tokens, whichever came
+// TestSequenceOutcome proves what is said of hashes without tokens, whichever came
 // first: the standard's are confirmed once tokens are known, an engine's own are
 // resolved, others stay unverified, and all that can match matches in the end.
-func TestHashedOutcome(t *testing.T) {
+func TestSequenceOutcome(t *testing.T) {
 	const n = 10
 	cases := []struct {
 		name        string
@@ -120,7 +120,7 @@ func TestEngineNames(t *testing.T) {
 
 // Blocks that were announced by an engine's names keep all the names by which
 // their holder removes them when they are found to be blocks with tokens.
-func TestGatherKeepsNames(t *testing.T) {
+func TestMergeKeepsNames(t *testing.T) {
 	s := newNamespace(2)
 	other := s.hashes(1, s.names)
 	other.PublisherHashes = []uint64{71, 72}
@@ -208,7 +208,7 @@ func TestDepths(t *testing.T) {
 }
 
 // Long events are dealt with in parts; a part begins where the last one ended.
-func TestLongHashedEvent(t *testing.T) {
+func TestLongSequenceEvent(t *testing.T) {
 	const n = 10_000
 	s := newNamespace(n)
 	ev := s.hashes(1, s.rolling)
@@ -247,7 +247,7 @@ func TestLongHashedEvent(t *testing.T) {
 
 // A decoding request's blocks, which come one by one, make one run; chains that
 // are offloaded by name, too.
-func TestHashedRuns(t *testing.T) {
+func TestUnverifiedRuns(t *testing.T) {
 	const n = 500
 	s := newNamespace(n)
 	for i := range s.rolling {
