@@ -31,6 +31,7 @@ func TestPages(t *testing.T) {
 		"overload.md":          {"8092"},
 	} {
 		t.Run(page, func(t *testing.T) {
+			t.Parallel()
 			if _, err := exec.LookPath("python3"); err != nil && page == "callers.md" {
 				t.Skip("the page's client needs python3")
 			}
@@ -65,7 +66,7 @@ func playText(t *testing.T, root, page, text string, ports ...string) (dir strin
 		t.Fatal(err)
 	}
 	dir = t.TempDir()
-	install(t, root, filepath.Join(dir, "bin"))
+	install(t, root, filepath.Join(dir, "bin"), strings.Contains(text, "kv-publish"))
 	reached := run(t, dir, page, steps)
 	for i, s := range steps[:reached] {
 		output := read(t, dir, fmt.Sprintf("output.%d", i))
@@ -91,14 +92,18 @@ func onFreePorts(t *testing.T, page string, ports ...string) string {
 	return page
 }
 
-// install puts the programs of the session where the page has them.
-func install(t *testing.T, root, bin string) {
+// install puts the service and, if publisher is set, kv-publish where the page
+// has them.
+func install(t *testing.T, root, bin string, publisher bool) {
 	t.Helper()
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(procs.Binary(t), filepath.Join(bin, "select-service")); err != nil {
 		t.Fatal(err)
+	}
+	if !publisher {
+		return
 	}
 	build := exec.Command("go", "build", "-o", filepath.Join(bin, "kv-publish"), "./test/docs/kv-publish")
 	build.Dir = root

@@ -9,6 +9,7 @@ import (
 // TestReadme proves that the README's calls work as they are printed. Building
 // the program is left to the test.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	root := rootOf(t)
 	text := section(t, read(t, root, "README.md"), "One call each way")
 	playText(t, root, "README.md", strings.Replace(text, "make build\n", "", 1), "8092")
@@ -18,6 +19,7 @@ func TestReadme(t *testing.T) {
 // program is that of examples/lease, which runs against the service and prints
 // what the section says.
 func TestFromGo(t *testing.T) {
+	t.Parallel()
 	const page = "docs/clients.md"
 	root := rootOf(t)
 	text := section(t, read(t, root, page), "From Go")
