@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/select-service/select-service/test/e2e"
 )
 
 // client speaks HTTP/1.1 to one address, a connection per request. It writes
@@ -18,8 +20,9 @@ import (
 // answer to a body that the service does not read to its end still counts.
 type client struct{ address string }
 
-// patience is how long a request may stay open.
-const patience = 25 * time.Second
+// patience bounds whatever has to happen in the end, and every request. What a
+// scenario says of its own waits is for a machine that has nothing else to do.
+const patience = e2e.Patience
 
 // message is a request that is ready to be sent.
 type message struct {

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/test/conformance"
+	"github.com/select-service/select-service/test/e2e"
 	"github.com/select-service/select-service/test/openapi"
-	"github.com/select-service/select-service/test/procs"
 )
 
 const folder = "../../testdata/conformance"
@@ -152,19 +152,19 @@ func load(t *testing.T, name string) []*conformance.Scenario {
 // host starts the built service, or the server of commandEnv.
 type host struct{ flags []string }
 
-func (h host) FreePort(tb testing.TB) int { return procs.FreePort(tb) }
+func (h host) FreePort(tb testing.TB) int { return e2e.FreePort(tb) }
 
 func (h host) Start(tb testing.TB, env map[string]string, args []string) conformance.Server {
 	tb.Helper()
-	port := procs.FreePort(tb)
+	port := e2e.FreePort(tb)
 	command := strings.Fields(os.Getenv(commandEnv))
 	if len(command) == 0 {
-		command = append([]string{procs.Binary(tb)}, h.flags...)
+		command = append([]string{e2e.Binary(tb)}, h.flags...)
 	}
 	for i, word := range command {
 		command[i] = strings.ReplaceAll(word, "{port}", fmt.Sprint(port))
 	}
-	return procs.Start(tb, procs.Options{
+	return e2e.Start(tb, e2e.Options{
 		Command: append(command, args...), Env: env, Address: fmt.Sprintf("127.0.0.1:%d", port),
 	})
 }

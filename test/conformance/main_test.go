@@ -3,7 +3,7 @@ package conformance_test
 import (
 	"testing"
 
-	"github.com/select-service/select-service/test/procs"
+	"github.com/select-service/select-service/test/e2e"
 )
 
-func TestMain(m *testing.M) { procs.Main(m) }
+func TestMain(m *testing.M) { e2e.Main(m) }

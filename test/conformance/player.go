@@ -37,10 +37,7 @@ type Host interface {
 	FreePort(tb testing.TB) int
 }
 
-const (
-	startPatience = 20 * time.Second
-	failPatience  = 10 * time.Second // for a service that must refuse to start
-)
+const ()
 
 // Options change how a scenario is played.
 type Options struct {
@@ -158,7 +155,7 @@ func (p *player) start(host Host) {
 	p.tb.Helper()
 	p.launch(host)
 	p.tb.Cleanup(p.server.Stop)
-	for deadline := time.Now().Add(startPatience); ; {
+	for deadline := time.Now().Add(patience); ; {
 		if a, err := p.client.do(message{method: "GET", path: "/health"}, 2*time.Second); err == nil && a.status < 500 {
 			return
 		}
@@ -166,7 +163,7 @@ func (p *player) start(host Host) {
 			p.tb.Fatalf("%s start: service ended with code %d: %s", p.sc.Name, code, tail(p.server.Output()))
 		}
 		if time.Now().After(deadline) {
-			p.tb.Fatalf("%s start: no answer within %v: %s", p.sc.Name, startPatience, tail(p.server.Output()))
+			p.tb.Fatalf("%s start: no answer within %v: %s", p.sc.Name, patience, tail(p.server.Output()))
 		}
 	}
 }
@@ -196,10 +193,6 @@ func (p *player) startFails(host Host) {
 	p.tb.Helper()
 	p.launch(host)
 	defer p.server.Stop()
-	patience := failPatience
-	if ms := p.sc.StartFails.WithinMS; ms > 0 {
-		patience = time.Duration(ms) * time.Millisecond
-	}
 	code, ended := p.server.Wait(patience)
 	switch {
 	case !ended:

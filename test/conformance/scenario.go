@@ -38,7 +38,7 @@ type Peer struct {
 // start has to hold.
 type StartFails struct {
 	Mentions []string `json:"mentions"`
-	WithinMS int      `json:"within_ms"` // 0: ten seconds
+	WithinMS int      `json:"within_ms"` // for a machine at rest: not held against a busy one
 }
 
 // Request is one HTTP request. At most one of Body, Raw and RawFill is given; a
@@ -158,7 +158,7 @@ type ReplayRequests struct {
 	Max       *int    `json:"max"`
 	First     *uint64 `json:"first"`
 	Has       *uint64 `json:"has"`
-	TimeoutMS int     `json:"timeout_ms"` // 0: three seconds
+	TimeoutMS int     `json:"timeout_ms"` // for a machine at rest: not held against a busy one
 }
 
 // Subscribe listens to a PUB socket of the service.
@@ -175,14 +175,14 @@ type Message struct {
 	From      string         `json:"from"`
 	Checks    map[string]any `json:"checks"`
 	None      bool           `json:"none"`
-	TimeoutMS int            `json:"timeout_ms"` // 0: three seconds
+	TimeoutMS int            `json:"timeout_ms"` // of silence, if no message is wanted; 0: three seconds
 }
 
 // WaitUntil polls until the answer satisfies the checks.
 type WaitUntil struct {
 	Request
 	Checks    map[string]any `json:"checks"`
-	TimeoutMS int            `json:"timeout_ms"` // 0: five seconds
+	TimeoutMS int            `json:"timeout_ms"` // for a machine at rest: not held against a busy one
 }
 
 // Load reads one scenario. A field that this package does not know is an error:

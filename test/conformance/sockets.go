@@ -14,10 +14,9 @@ import (
 )
 
 const (
-	subscriberPatience = 8 * time.Second
-	messagePatience    = 3 * time.Second
-	settle             = 700 * time.Millisecond // a subscription takes effect on the other side
-	replayPoll         = 20 * time.Millisecond
+	silence    = 3 * time.Second        // after which no message comes any more
+	settle     = 700 * time.Millisecond // a subscription takes effect on the other side
+	replayPoll = 20 * time.Millisecond
 )
 
 // publisher counts the sequence numbers of an engine.
@@ -42,7 +41,7 @@ func (p *player) publish(raw json.RawMessage) []string {
 		return []string{err.Error()}
 	}
 	pub := p.publishers[spec.Endpoint]
-	if err := pub.Ready(max(spec.Subscriptions, 1), subscriberPatience); err != nil {
+	if err := pub.Ready(max(spec.Subscriptions, 1), patience); err != nil {
 		return []string{"no subscriber: " + err.Error()}
 	}
 	if spec.Frames != nil {
@@ -102,7 +101,7 @@ func (p *player) replayRequests(w *ReplayRequests) []string {
 	if r == nil {
 		return []string{"no replay endpoint has this name"}
 	}
-	deadline := time.Now().Add(milliseconds(w.TimeoutMS, messagePatience))
+	deadline := time.Now().Add(patience)
 	for {
 		got := r.Requests()
 		ok := len(got) >= w.Min &&
@@ -136,7 +135,11 @@ func (p *player) receive(raw json.RawMessage) []string {
 		return []string{"no subscription has this name"}
 	}
 	last := "nothing came"
-	for deadline := time.Now().Add(milliseconds(spec.TimeoutMS, messagePatience)); ; {
+	wait := patience
+	if spec.None {
+		wait = milliseconds(spec.TimeoutMS, silence)
+	}
+	for deadline := time.Now().Add(wait); ; {
 		frames, err := l.Receive(max(time.Until(deadline), 0))
 		if err != nil {
 			if spec.None {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/test/procs"
+	"github.com/select-service/select-service/test/e2e"
 )
 
 // patience is how long a whole session may take; it takes a few seconds.
@@ -50,7 +50,7 @@ func play(t *testing.T, page string, ports ...string) {
 
 func rootOf(t *testing.T) string {
 	t.Helper()
-	root, err := procs.Root()
+	root, err := e2e.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func onFreePorts(t *testing.T, page string, ports ...string) string {
 		if !strings.Contains(page, port) {
 			t.Errorf("the page does not use port %s", port)
 		}
-		page = regexp.MustCompile(`\b`+port+`\b`).ReplaceAllString(page, strconv.Itoa(procs.FreePort(t)))
+		page = regexp.MustCompile(`\b`+port+`\b`).ReplaceAllString(page, strconv.Itoa(e2e.FreePort(t)))
 	}
 	return page
 }
@@ -99,7 +99,7 @@ func install(t *testing.T, root, bin string, publisher bool) {
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(procs.Binary(t), filepath.Join(bin, "select-service")); err != nil {
+	if err := os.Symlink(e2e.Binary(t), filepath.Join(bin, "select-service")); err != nil {
 		t.Fatal(err)
 	}
 	if !publisher {

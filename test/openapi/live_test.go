@@ -15,7 +15,7 @@ import (
 
 	"github.com/select-service/select-service/api"
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
-	"github.com/select-service/select-service/test/procs"
+	"github.com/select-service/select-service/test/e2e"
 )
 
 // exchange is a request with its answer, as one listener gave it.
@@ -76,7 +76,7 @@ func start(t *testing.T, contract string) *server {
 	v := load(t, contract)
 	ports := make([]string, 4)
 	for i := range ports {
-		ports[i] = strconv.Itoa(procs.FreePort(t))
+		ports[i] = strconv.Itoa(e2e.FreePort(t))
 	}
 	at := func(i int, v *Validator) listener {
 		return listener{v, "127.0.0.1:" + ports[i], &http.Client{Timeout: time.Minute}}
@@ -86,9 +86,9 @@ func start(t *testing.T, contract string) *server {
 		publisher: zmqtest.NewPublisher(t, ""),
 	}
 	t.Cleanup(s.publisher.Close)
-	p := procs.Start(t, procs.Options{
+	e2e.New(t, e2e.Options{
 		Command: []string{
-			procs.Binary(t), "--contract", contract, "--port", ports[0], "--slots-port", ports[1], "--conductor-port", ports[2],
+			e2e.Binary(t), "--contract", contract, "--port", ports[0], "--slots-port", ports[1], "--conductor-port", ports[2],
 			"--replica-sync-port", ports[3], "--session-affinity-ttl-secs", "60",
 		},
 		Env: map[string]string{
@@ -96,8 +96,7 @@ func start(t *testing.T, contract string) *server {
 			"DYN_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD": "0.5",
 		},
 		Address: s.selection.address,
-	})
-	p.Answers(t, 20*time.Second, s.selection.client)
+	}).Run()
 	return s
 }
 
@@ -138,7 +137,7 @@ func (s *server) warm(t *testing.T, prefix, group string) []exchange {
 			`"kv_transfer_domain":"d","kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":0.5,"stable_routing_id":"w","is_eagle":false}`,
 		big, group, s.publisher.Endpoint), 201})
 	scores := step{"POST", prefix + "/overlap_scores", fmt.Sprintf(`{"model_name":"m","%s":"g",%s}`, group, prompt), 200}
-	procs.Eventually(t, 20*time.Second, "the block is indexed", func() error {
+	e2e.Eventually(t, "the block is indexed", func() error {
 		event := []any{"BlockStored", []uint64{7}, nil, []uint32{5, 6, 7, 8}, 4, nil}
 		payload, err := msgpack.Marshal([]any{1.5, []any{event}, 0})
 		if err != nil {

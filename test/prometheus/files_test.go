@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/select-service/select-service/test/procs"
+	"github.com/select-service/select-service/test/e2e"
 )
 
 // dashboard is what the tests read of the dashboard's JSON.
@@ -68,7 +68,7 @@ type rule struct {
 // path of a file of the project.
 func path(t *testing.T, elem ...string) string {
 	t.Helper()
-	root, err := procs.Root()
+	root, err := e2e.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

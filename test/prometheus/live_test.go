@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
-	"github.com/select-service/select-service/test/procs"
+	"github.com/select-service/select-service/test/e2e"
 )
 
 // liveEnv turns TestLive on.
@@ -59,10 +59,10 @@ func newTraffic(t *testing.T) *traffic {
 	t.Cleanup(tr.lossy.Close)
 	ports, sync := [3]int{}, [2]int{}
 	for i := range ports {
-		ports[i] = procs.FreePort(t)
+		ports[i] = e2e.FreePort(t)
 	}
 	for i := range sync {
-		sync[i] = procs.FreePort(t)
+		sync[i] = e2e.FreePort(t)
 	}
 	replica := func(own int) []string {
 		return []string{
@@ -94,7 +94,7 @@ func newTraffic(t *testing.T) *traffic {
 	}
 	tr.engines[1].subscribed(t, 2)
 	for _, s := range []*service{tr.first, tr.second} {
-		eventually(t, s.name+" follows its peer", func() error {
+		e2e.Eventually(t, s.name+" follows its peer", func() error {
 			if !bytes.Contains(s.metrics(), []byte("select_service_replica_peers{state=\"connected\"} 1\n")) {
 				return fmt.Errorf("not yet")
 			}

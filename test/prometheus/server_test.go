@@ -14,7 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/select-service/select-service/test/procs"
+	"github.com/select-service/select-service/test/e2e"
 )
 
 // job is the name that the alerts look for.
@@ -48,13 +48,13 @@ func startServer(t *testing.T, targets ...string) *server {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	address := "127.0.0.1:" + strconv.Itoa(procs.FreePort(t))
-	p := procs.Start(t, procs.Options{Command: []string{
+	address := "127.0.0.1:" + strconv.Itoa(e2e.FreePort(t))
+	p := e2e.Start(t, e2e.Options{Command: []string{
 		"prometheus", "--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(dir, "data"),
 		"--web.listen-address=" + address, "--log.level=warn",
 	}})
 	s := &server{t: t, url: "http://" + address}
-	eventually(t, "Prometheus answers", func() error {
+	e2e.Eventually(t, "Prometheus answers", func() error {
 		if code, ended := p.Wait(0); ended {
 			t.Fatalf("Prometheus ended with code %d: %s", code, p.Output())
 		}
@@ -132,7 +132,7 @@ func (s *server) value(t *testing.T, expr string, at time.Time) float64 {
 // the latest instant at which the answers of all of them are those after it.
 func (s *server) scraped(targets int, after time.Time) (at time.Time) {
 	s.t.Helper()
-	eventually(s.t, "all targets are scraped", func() error {
+	e2e.Eventually(s.t, "all targets are scraped", func() error {
 		// Of a plain selector it is the sample's time, of anything else the query's.
 		points, err := s.query(fmt.Sprintf("timestamp(up{job=%q})", job), time.Time{})
 		if err != nil {
@@ -181,12 +181,4 @@ func get(url string, v any) error {
 		return nil
 	}
 	return json.NewDecoder(resp.Body).Decode(v)
-}
-
-// patience is how long anything may take on a busy machine.
-const patience = 20 * time.Second
-
-func eventually(t *testing.T, what string, ok func() error) {
-	t.Helper()
-	procs.Eventually(t, patience, what, ok)
 }

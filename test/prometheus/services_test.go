@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
-	"github.com/select-service/select-service/test/procs"
+	"github.com/select-service/select-service/test/e2e"
 )
 
 const (
@@ -25,11 +25,11 @@ const (
 	batched   = 2048
 )
 
-type object = map[string]any
+type object = e2e.Object
 
 // service is a running select-service.
 type service struct {
-	*procs.Process
+	*e2e.Service
 	t    *testing.T
 	name string
 }
@@ -37,27 +37,17 @@ type service struct {
 func start(t *testing.T, name string, port int, args ...string) *service {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	command := append([]string{procs.Binary(t), "--listen", "127.0.0.1", "--port", strconv.Itoa(port)}, args...)
-	s := &service{procs.Start(t, procs.Options{Command: command, Address: address}), t, name}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("log of %s:\n%s", name, s.Output())
-		}
-	})
-	eventually(t, name+" answers", func() error {
-		if code, ended := s.Wait(0); ended {
-			t.Fatalf("%s ended with code %d: %s", name, code, s.Output())
-		}
-		return get(s.url("/health"), nil)
-	})
+	command := append([]string{e2e.Binary(t), "--listen", "127.0.0.1", "--port", strconv.Itoa(port)}, args...)
+	s := &service{e2e.New(t, e2e.Options{Command: command, Address: address}), t, name}
+	s.Run()
 	return s
 }
 
-func (s *service) url(path string) string { return "http://" + s.Address() + path }
+func (s *service) url(path string) string { return s.URL() + path }
 
-// call sends a request, see procs.Call.
-func (s *service) call(method, path string, body any) (procs.Answer, error) {
-	return procs.Call(s.t.Context(), client, method, s.url(path), body)
+// call sends a request, see e2e.Call.
+func (s *service) call(method, path string, body any) (e2e.Answer, error) {
+	return e2e.Call(s.t.Context(), client, method, s.url(path), body)
 }
 
 // must sends a request that has to be answered with a status.
@@ -98,7 +88,7 @@ type engine struct{ url, events, replay string }
 // that they soon drop blocks.
 func startEngines(t *testing.T, n int) []engine {
 	t.Helper()
-	root, err := procs.Root()
+	root, err := e2e.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,11 +98,11 @@ func startEngines(t *testing.T, n int) []engine {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build sim-engine: %v\n%s", err, out)
 	}
-	p := procs.Start(t, procs.Options{Command: []string{
+	p := e2e.Start(t, e2e.Options{Command: []string{
 		binary, "--engines", strconv.Itoa(n), "--block-size", strconv.Itoa(blockSize),
 		"--cache-blocks", strconv.Itoa(kvBlocks), "--speedup", "100",
 	}})
-	eventually(t, "the engines are up", func() error {
+	e2e.Eventually(t, "the engines are up", func() error {
 		if code, ended := p.Wait(0); ended {
 			t.Fatalf("sim-engine ended with code %d: %s", code, p.Output())
 		}
@@ -133,7 +123,7 @@ func startEngines(t *testing.T, n int) []engine {
 // subscribed waits until so many follow the engine's events.
 func (e engine) subscribed(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, "the engine's events are followed", func() error {
+	e2e.Eventually(t, "the engine's events are followed", func() error {
 		var info simapi.Info
 		if err := get(e.url+simapi.PathInfo, &info); err != nil {
 			return err

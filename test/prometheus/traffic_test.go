@@ -12,6 +12,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
+	"github.com/select-service/select-service/test/e2e"
 )
 
 // traffic is what the replicas are asked for, and what came of it.
@@ -175,7 +176,7 @@ func (tr *traffic) wait() {
 	})
 	tr.issued[tr.queue]++
 	gauge := fmt.Appendf(nil, "dynamo_queued_requests{endpoint=%q,model=%q} 1\n", "select_and_reserve", model)
-	eventually(tr.t, "a request waits", func() error {
+	e2e.Eventually(tr.t, "a request waits", func() error {
 		if !bytes.Contains(tr.queue.metrics(), gauge) {
 			return fmt.Errorf("no %s", gauge)
 		}

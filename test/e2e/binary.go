@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// BinaryEnv names a program to test instead of a fresh build.
+const BinaryEnv = "SELECT_SERVICE_BIN"
+
+var (
+	// mu guards folder.
+	mu     sync.Mutex
+	folder string // of the build, "" before it
+)
+
+// Binary returns the path of the service, which it builds on the first call.
+// TestMain has to call Clean at the end.
+func Binary(tb testing.TB) string {
+	tb.Helper()
+	path, err := build()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+var build = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(BinaryEnv); path != "" {
+		// go test keeps the result of a run until a file changes that it has looked at.
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("%s: %w", BinaryEnv, err)
+		}
+		return filepath.Abs(path)
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "select-service-")
+	if err != nil {
+		return "", fmt.Errorf("folder for the build: %w", err)
+	}
+	mu.Lock()
+	folder = dir
+	mu.Unlock()
+	path := filepath.Join(dir, "select-service")
+	cmd := exec.Command("go", slices.Concat([]string{"build"}, buildFlags, []string{"-o", path, "./cmd/select-service"})...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the service: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// Main runs the tests of a package, and then Clean. The status of the process is
+// what package testing makes of the run.
+func Main(m *testing.M) {
+	defer Clean()
+	m.Run()
+}
+
+// Clean removes what Binary built.
+func Clean() {
+	mu.Lock()
+	defer mu.Unlock()
+	if folder != "" {
+		_ = os.RemoveAll(folder) // in the folder for temporary files anyway
+	}
+}
+
+// Root is the folder of the module that the test runs in.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("no go.mod above the working directory")
+		}
+		dir = parent
+	}
+}

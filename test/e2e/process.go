@@ -1,0 +1,191 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Process is a running service. Its methods may be called from any goroutine.
+type Process struct {
+	cmd     *exec.Cmd
+	address string
+	output  *output
+	ended   chan struct{} // closed when code is set
+	code    int
+}
+
+// Options say how to start a service.
+type Options struct {
+	// Command is the program and its arguments.
+	Command []string
+	// Env is added to the environment of the test, from which every variable
+	// that the service reads is taken out.
+	Env map[string]string
+	// Address is where it will listen, host:port; only for Address.
+	Address string
+}
+
+// Start starts a process and ends it, if it still runs, when the test does.
+func Start(tb testing.TB, opt Options) *Process {
+	tb.Helper()
+	p := &Process{address: opt.Address, output: &output{}, ended: make(chan struct{})}
+	p.cmd = exec.Command(opt.Command[0], opt.Command[1:]...)
+	p.cmd.Env = environment(opt.Env)
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C is for the tests
+	if err := p.cmd.Start(); err != nil {
+		tb.Fatalf("start %s: %v", opt.Command[0], err)
+	}
+	go func() {
+		defer close(p.ended)
+		_ = p.cmd.Wait() // the exit code says it
+		p.code = p.cmd.ProcessState.ExitCode()
+	}()
+	tb.Cleanup(func() {
+		p.Stop()
+		if strings.Contains(p.Output(), "WARNING: DATA RACE") {
+			tb.Errorf("the service has a data race: %s", p.Output())
+		}
+	})
+	return p
+}
+
+func environment(extra map[string]string) []string {
+	env := []string{"RUST_LOG=off"}
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "DYN_") && !strings.HasPrefix(kv, "SELECT_SERVICE_") {
+			env = append(env, kv)
+		}
+	}
+	for k, v := range extra {
+		env = append(env, k+"="+v)
+	}
+	return env
+}
+
+// Address is where it listens, host:port.
+func (p *Process) Address() string { return p.address }
+
+// PID is its process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Output is what it has written so far to its standard output and error.
+func (p *Process) Output() string { return p.output.String() }
+
+// Signal sends it a signal.
+func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Wait waits for it to end, but not longer than d. The exit code is -1 after a
+// signal that it did not handle.
+func (p *Process) Wait(d time.Duration) (exitCode int, ended bool) {
+	select {
+	case <-p.ended:
+		return p.code, true
+	case <-time.After(d):
+		return 0, false
+	}
+}
+
+// gentle is how long Stop waits before it kills.
+const gentle = 2 * time.Second
+
+// Stop ends it: an interrupt first, after two seconds without mercy.
+func (p *Process) Stop() {
+	select {
+	case <-p.ended:
+		return
+	default:
+	}
+	_ = p.Signal(os.Interrupt) // it may have ended just now
+	if _, ended := p.Wait(gentle); !ended {
+		p.Kill()
+	}
+}
+
+// Kill ends it at once, without a chance to clean up.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // it may have ended just now
+	<-p.ended
+}
+
+// Status is a field of /proc/<pid>/status, such as Threads.
+func (p *Process) Status(field string) (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		return 0, fmt.Errorf("process status: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name == field {
+			return strconv.Atoi(strings.Fields(value)[0])
+		}
+	}
+	return 0, fmt.Errorf("process status has no field %s", field)
+}
+
+// Descriptors is the number of its open files and sockets.
+func (p *Process) Descriptors() (int, error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.PID()))
+	if err != nil {
+		return 0, fmt.Errorf("open descriptors: %w", err)
+	}
+	return len(entries), nil
+}
+
+// output collects what a process writes.
+type output struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// Ports below those that the kernel gives to outgoing connections: nobody else
+// takes one between FreePort and its use.
+const (
+	firstPort = 20000
+	ports     = 10000
+)
+
+// lastPort starts at another place in every test binary, as several run at once.
+var lastPort = func() *atomic.Uint32 {
+	var n atomic.Uint32
+	n.Store(uint32(os.Getpid()) * 97)
+	return &n
+}()
+
+// FreePort returns a TCP port that nobody listens at.
+func FreePort(tb testing.TB) int {
+	tb.Helper()
+	for range ports {
+		port := firstPort + int(lastPort.Add(1)%ports)
+		ln, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			continue
+		}
+		_ = ln.Close()
+		return port
+	}
+	tb.Fatal("no free port")
+	return 0
+}
