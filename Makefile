@@ -63,12 +63,12 @@ test-sim: setup ## simulate replicas: SIM_RUNS (1000) histories, and every plant
 	$(GO) test -count=1 -timeout 90m -v -run '^TestSimulation' ./pkg/replicasync
 
 .PHONY: test-faults
-test-faults: setup ## run 100 (FAULT_SCHEDULES) schedules of faults between replicas
-	FAULT_SCHEDULES=$${FAULT_SCHEDULES:-100} $(GO) test -race -count=1 -timeout 60m -v -run '^TestFaults$$' ./test/replicas
+test-faults: setup ## 100 (FAULT_SCHEDULES) schedules of faults between replicas; run it alone
+	E2E_ALONE=1 FAULT_SCHEDULES=$${FAULT_SCHEDULES:-100} $(GO) test -race -count=1 -timeout 60m -v -run '^TestFaults$$' ./test/e2e/replicas
 
 .PHONY: test-overload
 test-overload: setup ## twice and ten times what simulated engines can take; run it alone
-	OVERLOAD_RATIOS=1 $(GO) test -count=1 -timeout 15m -v ./test/overload
+	E2E_ALONE=1 $(GO) test -count=1 -timeout 15m -v ./test/e2e/overload
 
 .PHONY: test-metrics
 test-metrics: build ## a real Prometheus scrapes the service: dashboard, alerts, metrics

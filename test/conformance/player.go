@@ -37,8 +37,6 @@ type Host interface {
 	FreePort(tb testing.TB) int
 }
 
-const ()
-
 // Options change how a scenario is played.
 type Options struct {
 	// Prefix goes in front of every path but that of the metrics, which have no

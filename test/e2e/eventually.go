@@ -26,8 +26,8 @@ func Eventually(t testing.TB, what string, ok func() error) {
 	}
 }
 
-// AloneEnv, set to anything, says that nothing else runs on the machine, so that
-// rates, ratios and delays can be judged. make nightly sets it.
+// AloneEnv is set (to anything) where nothing else runs on the machine, so that
+// rates, ratios and delays can be judged. make test-overload and test-faults set it.
 const AloneEnv = "E2E_ALONE"
 
 // Alone reports whether nothing else runs on the machine.

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
-
 	"github.com/select-service/select-service/test/e2e"
 )
 
