@@ -69,8 +69,8 @@ var mayImport = map[string][]string{
 
 // programs is what the tools around the service may import: its public packages
 // and its sockets, never its inside. They meet it on the wire, so that they can
-// drive any other server of the same contract.
-var programs = []string{"api", "demo/sim/...", "internal/zmqsock/...", "pkg/..."}
+// drive any other server of the same contract. test/e2e is the harness that starts it.
+var programs = []string{"api", "demo/sim/...", "internal/zmqsock/...", "pkg/...", "test/e2e"}
 
 // client is a library for programs that call the service. It is no part of the
 // core and nothing of the core may use it.
