@@ -17,8 +17,8 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/httpapi"
-	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/workersfile"
 	"github.com/select-service/select-service/internal/zmqsock"
 )
@@ -98,8 +98,14 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // handlers makes the handler of a contract. The metrics of the selection's listener
 // count the requests of all; the slot tracker alone has no metrics, so no counts.
 func handlers(conf config.Config, svc *service.Service, file *follower, log zerolog.Logger) func(contract string) http.Handler {
-	requests := metrics.NewRequests()
-	gather := func(opt metrics.Options) metrics.Sources { return file.metrics(opt, svc.Metrics) }
+	requests := telemetry.NewRequests()
+	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), requests)
+	if conf.Metrics.DynamoAliases {
+		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
+	}
+	if file != nil {
+		collectors = append(collectors, telemetry.WorkersFile{Watcher: file.Watcher})
+	}
 	return func(contract string) http.Handler {
 		opt := httpapi.Options{Log: log, Contract: contractOf(conf)}
 		if !conf.SlotsOnly {
@@ -111,7 +117,7 @@ func handlers(conf config.Config, svc *service.Service, file *follower, log zero
 		case conductorContract:
 			return httpapi.NewConductor(svc.Conductor(), opt)
 		}
-		opt.Metrics = metrics.New(version(), gather, requests, metrics.Options{DynamoAliases: conf.Metrics.DynamoAliases}).Handler()
+		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
-	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/workersfile"
 )
@@ -52,21 +51,4 @@ func (f *follower) run(ctx context.Context) error {
 	}
 	f.log.Info().Str("workers_file", f.path).Int("workers", len(difference.Added)).Msg("workers are registered from the file")
 	return f.Run(ctx)
-}
-
-// metrics adds the state of the file to the metrics of the service.
-func (f *follower) metrics(opt metrics.Options, show func(metrics.Options) metrics.Sources) metrics.Sources {
-	m := show(opt)
-	if f != nil {
-		st := f.Stats()
-		m.WorkersFile = metrics.Samples{
-			{Labels: []string{"applied"}, Value: float64(st.Applied)}, {Labels: []string{"failed"}, Value: float64(st.Failed)},
-		}
-		stale := 0
-		if st.Stale {
-			stale = 1
-		}
-		m.WorkersFileStale = metrics.Value(stale)
-	}
-	return m
 }

@@ -67,10 +67,10 @@ func TestSelectDuringChanges(t *testing.T) {
 	changers.Wait()
 	w.wantLoad("0/0: 0 0 0")
 	w.wantDevice(prompt(0, 32), "0/0:0")
-	if n := sum(w.Metrics().IndexBlocks); n != 0 {
+	if n := sum(w.Metrics()["index_blocks"]); n != 0 {
 		t.Errorf("%v blocks are left of workers that are gone", n)
 	}
-	stats := w.Metrics().ReservationEvents
+	stats := w.Metrics()["reservation_events_total"]
 	if booked, ended := sum(stats, "booked"), sum(stats, "freed")+sum(stats, "dropped"); booked != 1200 || ended != 1200 {
 		t.Errorf("%v booked, %v ended; want 1,200 each", booked, ended)
 	}
@@ -127,7 +127,7 @@ func TestLostRankLeavesNoBlocks(t *testing.T) {
 		w.patch(1, catalog.Patch{Size: new(uint32(1)), KVEventsEndpoints: endpoints(1, 1)})
 		w.put(record(2, 1)) // in the slot of rank 1
 		w.settle()
-		if n := sum(w.Metrics().IndexBlocks); n != 0 {
+		if n := sum(w.Metrics()["index_blocks"]); n != 0 {
 			t.Fatalf("round %d: %v blocks, all of a rank that is gone", round, n)
 		}
 		w.remove(2)

@@ -76,7 +76,7 @@ func TestExpiry(t *testing.T) {
 		synctest.Wait()
 		wantError(t, w.OutputBlock("r", nil), contract.NotFound, "reservation r not found")
 		w.wantLoad("1/0: 0 0 0")
-		if n := sum(w.Metrics().ReservationEvents, "expired"); n != 1 {
+		if n := sum(w.Metrics()["reservation_events_total"], "expired"); n != 1 {
 			t.Errorf("%v expired, want 1", n)
 		}
 		w.book("r", prompt(1, 8))

@@ -86,7 +86,7 @@ func TestConductorDuringChanges(t *testing.T) {
 		t.Errorf("%d sockets are open, want that of the publisher in force", live)
 	}
 	m := w.Metrics()
-	if publishers, blocks := sum(m.ConductorPublishers), sum(m.ConductorIndexBlocks); publishers != 1 || blocks != 8 {
+	if publishers, blocks := sum(m["conductor_publishers"]), sum(m["conductor_index_blocks"]); publishers != 1 || blocks != 8 {
 		t.Errorf("%v publishers with %v blocks are left, want 1 with 8", publishers, blocks)
 	}
 

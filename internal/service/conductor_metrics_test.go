@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/metrics"
 )
 
 // envelope is a standardised event of a cache backend; more sets or replaces
@@ -52,40 +51,40 @@ func TestConductorMetrics(t *testing.T) {
 
 	type check struct {
 		name   string
-		family metrics.Samples
+		family []sample
 		labels []string
 		want   float64
 	}
-	checks := func(m metrics.Sources) []check {
+	checks := func(m scraped) []check {
 		return []check{
-			{"publishers", m.ConductorPublishers, nil, 2},
-			{"Spaces", m.ConductorSpaces, nil, 1},
-			{"namespaces", m.ConductorNamespaces, nil, 1},
-			{"owners", m.ConductorOwners, nil, 2},
-			{"blocks", m.ConductorIndexBlocks, nil, 10},
-			{"blocks", m.ConductorIndexBlocks, []string{"device"}, 8},
-			{"blocks", m.ConductorIndexBlocks, []string{"host_pinned"}, 2},
-			{"unique blocks", m.ConductorIndexUnique, nil, 8},
-			{"orphans", m.ConductorIndexOrphans, nil, 0},
-			{"announced", m.ConductorBlocks, []string{"tokens"}, 4},
-			{"announced", m.ConductorBlocks, []string{"standard"}, 4},
-			{"announced", m.ConductorBlocks, []string{"own"}, 2},
-			{"announced", m.ConductorBlocks, []string{"unverified"}, 8},
-			{"gaps", m.ConductorEventGaps, nil, 1},
-			{"missed", m.ConductorEventsMissed, nil, 3},
-			{"late", m.ConductorLateEvents, nil, 2},
-			{"restarts", m.ConductorStreamRestarts, nil, 1},
-			{"base mismatches", m.ConductorBaseMismatches, nil, 1},
+			{"publishers", m["conductor_publishers"], nil, 2},
+			{"Spaces", m["conductor_spaces"], nil, 1},
+			{"namespaces", m["conductor_namespaces"], nil, 1},
+			{"owners", m["conductor_owners"], nil, 2},
+			{"blocks", m["conductor_index_blocks"], nil, 10},
+			{"blocks", m["conductor_index_blocks"], []string{"device"}, 8},
+			{"blocks", m["conductor_index_blocks"], []string{"host_pinned"}, 2},
+			{"unique blocks", m["conductor_index_unique_blocks"], nil, 8},
+			{"orphans", m["conductor_index_orphan_blocks"], nil, 0},
+			{"announced", m["conductor_blocks_total"], []string{"tokens"}, 4},
+			{"announced", m["conductor_blocks_total"], []string{"standard"}, 4},
+			{"announced", m["conductor_blocks_total"], []string{"own"}, 2},
+			{"announced", m["conductor_blocks_total"], []string{"unverified"}, 8},
+			{"gaps", m["conductor_event_id_gaps_total"], nil, 1},
+			{"missed", m["conductor_event_ids_missed_total"], nil, 3},
+			{"late", m["conductor_late_events_total"], nil, 2},
+			{"restarts", m["conductor_stream_restarts_total"], nil, 1},
+			{"base mismatches", m["conductor_base_mismatches_total"], nil, 1},
 
 			// What selection has is not in there, and the streams' counters have both.
-			{"selection's blocks", m.IndexBlocks, nil, 2},
-			{"messages", m.KVMessages, []string{"received"}, 9},
-			{"messages", m.KVMessages, []string{"applied"}, 9},
-			{"streams", m.KVStreams, nil, 3},
-			{"events", m.KVEvents, nil, 9},
-			{"events", m.KVEvents, []string{"stored", "applied"}, 6},
-			{"events", m.KVEvents, []string{"removed", "device", "applied"}, 1},
-			{"events", m.KVEvents, []string{"late_event_id"}, 2},
+			{"selection's blocks", m["index_blocks"], nil, 2},
+			{"messages", m["kv_messages_total"], []string{"received"}, 9},
+			{"messages", m["kv_messages_total"], []string{"applied"}, 9},
+			{"streams", m["kv_streams"], nil, 3},
+			{"events", m["kv_events_total"], nil, 9},
+			{"events", m["kv_events_total"], []string{"stored", "applied"}, 6},
+			{"events", m["kv_events_total"], []string{"removed", "device", "applied"}, 1},
+			{"events", m["kv_events_total"], []string{"late_event_id"}, 2},
 		}
 	}
 	for _, c := range checks(w.Metrics()) {
@@ -93,7 +92,7 @@ func TestConductorMetrics(t *testing.T) {
 			t.Errorf("%s %v: %v, want %v", c.name, c.labels, got, c.want)
 		}
 	}
-	if sum(w.Metrics().ConductorIndexBytes) <= 0 {
+	if sum(w.Metrics()["conductor_index_bytes"]) <= 0 {
 		t.Error("the index has no bytes")
 	}
 

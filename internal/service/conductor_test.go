@@ -15,7 +15,6 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -291,7 +290,7 @@ func TestConductorSharedReplay(t *testing.T) {
 		}
 		foreign := func(want float64) {
 			t.Helper()
-			if got := sum(w.Metrics().KVMessages, "foreign_rank"); got != want {
+			if got := sum(w.Metrics()["kv_messages_total"], "foreign_rank"); got != want {
 				t.Errorf("%v messages of another rank, want %v", got, want)
 			}
 		}
@@ -333,14 +332,14 @@ func TestConductorSweep(t *testing.T) {
 			m := w.Metrics()
 			for _, c := range []struct {
 				name   string
-				family metrics.Samples
+				family []sample
 				want   float64
 			}{
-				{"publishers", m.ConductorPublishers, publishers},
-				{"Spaces", m.ConductorSpaces, spaces},
-				{"namespaces", m.ConductorNamespaces, namespaces},
-				{"owners", m.ConductorOwners, owners},
-				{"blocks", m.ConductorIndexBlocks, blocks},
+				{"publishers", m["conductor_publishers"], publishers},
+				{"Spaces", m["conductor_spaces"], spaces},
+				{"namespaces", m["conductor_namespaces"], namespaces},
+				{"owners", m["conductor_owners"], owners},
+				{"blocks", m["conductor_index_blocks"], blocks},
 			} {
 				if got := sum(c.family); got != c.want {
 					t.Errorf("%s: %v %s, want %v", when, got, c.name, c.want)

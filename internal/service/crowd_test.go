@@ -50,7 +50,7 @@ func TestNobodyIsForgotten(t *testing.T) {
 	wg.Wait()
 	w.put(record(3, 1))
 	w.wantLoad("0/0: 0 0 0, 1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 0 0")
-	stats := w.Metrics().ReservationEvents
+	stats := w.Metrics()["reservation_events_total"]
 	if booked, ended := sum(stats, "booked"), sum(stats, "freed")+sum(stats, "dropped"); booked != ended {
 		t.Errorf("%v booked, %v ended", booked, ended)
 	}

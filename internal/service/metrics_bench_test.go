@@ -9,9 +9,11 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/select-service/select-service/internal/metrics"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/telemetry"
 )
 
 // discard is an answer that nobody keeps.
@@ -50,7 +52,7 @@ func BenchmarkScrape(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			h := metrics.New("", w.Service.Metrics, metrics.NewRequests(), metrics.Options{}).Handler()
+			h := telemetry.Handler("", w.Collectors(false)...)
 			req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 			answer := &discard{header: http.Header{}}
 			b.ReportAllocs()
@@ -64,16 +66,23 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// BenchmarkGather is the part of a scrape that looks at the service: while it
+// BenchmarkCollect is the part of a scrape that looks at the service: while it
 // lasts, locks are taken.
-func BenchmarkGather(b *testing.B) {
+func BenchmarkCollect(b *testing.B) {
 	tokens := prompt(1, 64*blockSize)
 	w := bed(b, 256, tokens)
 	if _, err := w.Select(context.Background(), &service.SelectRequest{Scope: scope, Prompt: hashes(tokens)}, true); err != nil {
 		b.Fatal(err)
 	}
+	collectors := w.Collectors(true)
+	ch := make(chan prometheus.Metric, 1<<16) // takes a whole scrape
 	b.ReportAllocs()
 	for b.Loop() {
-		_ = w.Metrics()
+		for _, c := range collectors {
+			c.Collect(ch)
+		}
+		for len(ch) > 0 {
+			<-ch
+		}
 	}
 }

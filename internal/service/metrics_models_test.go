@@ -277,11 +277,11 @@ func TestManyModels(t *testing.T) {
 		t.Helper()
 		m := w.Metrics()
 		for model, n := range counts {
-			if got := sum(m.TasksIssued, model, "select"); got != n {
+			if got := sum(m["dynamo_tasks_issued_total"], model, "select"); got != n {
 				t.Errorf("%q has %v selections, want %v", model, got, n)
 			}
 		}
-		if n := len(m.TasksIssued); n != 2*(most+1) { // and the others
+		if n := len(m["dynamo_tasks_issued_total"]); n != 2*(most+1) { // and the others
 			t.Errorf("%d series", n)
 		}
 	}

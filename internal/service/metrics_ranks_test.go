@@ -6,13 +6,13 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -95,23 +95,27 @@ func TestManyRanks(t *testing.T) {
 	w.put(record(1, 10, ofModel("n")))
 	w.put(record(3, 10, ofModel("a")))
 	m := w.Metrics()
-	if a, f, o := len(m.RankActiveBlocks), len(m.FrontendBlocks), len(m.WorkerOverloaded); a != 4096 || f != 4096 || o != 3 {
+	if a, f, o := len(m["rank_active_kv_blocks"]), len(m["dynamo_frontend_worker_active_decode_blocks"]), len(m["worker_overloaded"]); a != 4096 || f != 4096 || o != 3 {
 		t.Errorf("%d and %d series of ranks, %d of workers; want 4,096 and 3", a, f, o)
 	}
-	last := func(m metrics.Sources, want ...string) {
+	last := func(m scraped, model, worker string, dp int) {
 		t.Helper()
-		if got := m.RankActiveBlocks[len(m.RankActiveBlocks)-1].Labels; !slices.Equal(got, want) {
-			t.Errorf("the last rank is %q, want %q", got, want)
+		listed := func(dp int) bool {
+			want := []string{strconv.Itoa(dp), model, "t", worker}
+			return slices.ContainsFunc(m["rank_active_kv_blocks"], func(s sample) bool { return slices.Equal(s.labels, want) })
+		}
+		if !listed(dp) || listed(dp+1) {
+			t.Errorf("rank %d of worker %s of model %s is listed: %t, the next one: %t; want it to be the last", dp, worker, model, listed(dp), listed(dp+1))
 		}
 	}
-	last(m, "m", "t", "2", "4085")
-	if n := sum(m.RanksUnlisted); n != 14 {
+	last(m, "m", "2", 4085)
+	if n := sum(m["ranks_unlisted"]); n != 14 {
 		t.Errorf("%v ranks are not listed, want 14", n)
 	}
 	w.remove(3)
 	m = w.Metrics()
-	last(m, "n", "t", "1", "5")
-	if n := sum(m.RanksUnlisted); n != 4 {
+	last(m, "n", "1", 5)
+	if n := sum(m["ranks_unlisted"]); n != 4 {
 		t.Errorf("%v ranks are not listed, want 4", n)
 	}
 }
@@ -229,7 +233,7 @@ func TestScrapesDuringTraffic(t *testing.T) {
 	wg.Wait()
 	w.put(record(9, 1, ofModel("other"))) // or its counts are not shown
 	m := w.Metrics()
-	if all, issued := sum(m.Selections), sum(m.TasksIssued); all != issued {
+	if all, issued := sum(m["selections_total"]), sum(m["dynamo_tasks_issued_total"]); all != issued {
 		t.Errorf("%v selections, none malformed, but %v issued", all, issued)
 	}
 }

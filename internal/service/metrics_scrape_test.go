@@ -9,16 +9,61 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/metrics"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/internal/telemetry"
 )
+
+// scraped has the series of a scrape by the name of their family, without the
+// namespace.
+type scraped map[string][]sample
+
+// sample is a series of a counter or a gauge.
+type sample struct {
+	labels []string // values, in the order of the names
+	value  float64
+}
+
+// Metrics returns the counters and gauges of a scrape, aliases included.
+func (w *world) Metrics() scraped {
+	w.t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(w.Collectors(true)...)
+	gathered, err := registry.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	all := make(scraped)
+	for _, family := range gathered {
+		name := strings.TrimPrefix(family.GetName(), "select_service_")
+		for _, m := range family.GetMetric() {
+			s := sample{value: m.GetCounter().GetValue() + m.GetGauge().GetValue()} // one of them is nil
+			for _, l := range m.GetLabel() {
+				s.labels = append(s.labels, l.GetValue())
+			}
+			all[name] = append(all[name], s)
+		}
+	}
+	return all
+}
+
+// sum adds up the samples of a metric family that have all of the labels.
+func sum(family []sample, labels ...string) (total float64) {
+	for _, s := range family {
+		missing := func(l string) bool { return !slices.Contains(s.labels, l) }
+		if !slices.ContainsFunc(labels, missing) {
+			total += s.value
+		}
+	}
+	return total
+}
 
 // scrape returns what Prometheus would get, without families of runtime and
 // process.
 func (w *world) scrape() string {
 	w.t.Helper()
-	m := metrics.New("", w.Service.Metrics, metrics.NewRequests(), metrics.Options{DynamoAliases: true})
 	rec := httptest.NewRecorder()
-	m.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	telemetry.Handler("", w.Collectors(true)...).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if rec.Code != http.StatusOK {
 		w.t.Fatalf("scrape: status %d: %s", rec.Code, rec.Body)
 	}
@@ -60,7 +105,7 @@ func (w *world) wantNoSeries(pattern string) {
 // TestIndexerLabels: the aliases of dynamo.indexer's families have the label
 // values that a scrape of it shows, always all of them.
 func TestIndexerLabels(t *testing.T) {
-	record, err := os.ReadFile("../metrics/testdata/dynamo_indexer.txt")
+	record, err := os.ReadFile("../telemetry/testdata/dynamo_indexer.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

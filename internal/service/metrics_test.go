@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -56,58 +55,58 @@ func TestMetrics(t *testing.T) {
 	}
 	m := w.Metrics()
 	checks := []struct {
-		family metrics.Samples
+		family []sample
 		labels []string
 		want   float64
 	}{
-		{m.KVMessages, []string{"received"}, 6},
-		{m.KVMessages, []string{"applied"}, 6},
-		{m.KVMessages, []string{"bad_frames"}, 1},
-		{m.KVMessages, []string{"undecodable"}, 1},
-		{m.KVMessagesLost, nil, 3},
-		{m.KVGaps, []string{"seen"}, 1},
-		{m.KVGaps, []string{"unrepaired"}, 1},
-		{m.KVReplays, nil, 0},
-		{m.KVRestarts, nil, 0},
-		{m.KVStreams, nil, 3},
-		{m.KVEvents, nil, 8},
-		{m.KVEvents, []string{"stored", "device", "applied"}, 2},
-		{m.KVEvents, []string{"stored", "host_pinned", "applied"}, 1},
-		{m.KVEvents, []string{"removed", "device", "applied"}, 1},
-		{m.KVEvents, []string{"unknown_medium"}, 1},
-		{m.KVEvents, []string{"block_size_mismatch"}, 1},
-		{m.KVEvents, []string{"bad_tag"}, 1},
-		{m.KVEvents, []string{"cleared", "unknown_rank"}, 1},
-		{m.KVEventBlocks, []string{"device", "stored"}, 10},
-		{m.KVEventBlocks, []string{"device", "known"}, 2},
-		{m.KVEventBlocks, []string{"device", "removed"}, 3},
-		{m.KVEventBlocks, []string{"host_pinned", "stored"}, 4},
-		{m.IndexBlocks, []string{"device"}, 7},
-		{m.IndexBlocks, []string{"host_pinned"}, 4},
-		{m.IndexBlocks, nil, 11},
-		{m.IndexUniqueBlocks, nil, 7},
-		{m.IndexOrphans, nil, 0},
-		{m.Workers, []string{"schedulable"}, 2},
-		{m.Workers, []string{"incomplete"}, 1},
-		{m.Selections, nil, 7},
-		{m.Selections, []string{"not_ready"}, 1},
-		{m.Selections, []string{"selected"}, 1},
-		{m.Selections, []string{"reserved"}, 2},
-		{m.Selections, []string{"id_taken"}, 1},
-		{m.Selections, []string{"no_endpoint"}, 1},
-		{m.Selections, []string{"invalid"}, 1},
-		{m.ReservationsLive, nil, 1},
-		{m.ReservationEvents, []string{"booked"}, 2},
-		{m.ReservationEvents, []string{"freed"}, 1},
-		{m.QueuedRequests, nil, 0},
-		{m.QueuedTokens, nil, 0},
+		{m["kv_messages_total"], []string{"received"}, 6},
+		{m["kv_messages_total"], []string{"applied"}, 6},
+		{m["kv_messages_total"], []string{"bad_frames"}, 1},
+		{m["kv_messages_total"], []string{"undecodable"}, 1},
+		{m["kv_messages_lost_total"], nil, 3},
+		{m["kv_gaps_total"], []string{"seen"}, 1},
+		{m["kv_gaps_total"], []string{"unrepaired"}, 1},
+		{m["kv_replays_total"], nil, 0},
+		{m["kv_engine_restarts_total"], nil, 0},
+		{m["kv_streams"], nil, 3},
+		{m["kv_events_total"], nil, 8},
+		{m["kv_events_total"], []string{"stored", "device", "applied"}, 2},
+		{m["kv_events_total"], []string{"stored", "host_pinned", "applied"}, 1},
+		{m["kv_events_total"], []string{"removed", "device", "applied"}, 1},
+		{m["kv_events_total"], []string{"unknown_medium"}, 1},
+		{m["kv_events_total"], []string{"block_size_mismatch"}, 1},
+		{m["kv_events_total"], []string{"bad_tag"}, 1},
+		{m["kv_events_total"], []string{"cleared", "unknown_rank"}, 1},
+		{m["kv_event_blocks_total"], []string{"device", "stored"}, 10},
+		{m["kv_event_blocks_total"], []string{"device", "known"}, 2},
+		{m["kv_event_blocks_total"], []string{"device", "removed"}, 3},
+		{m["kv_event_blocks_total"], []string{"host_pinned", "stored"}, 4},
+		{m["index_blocks"], []string{"device"}, 7},
+		{m["index_blocks"], []string{"host_pinned"}, 4},
+		{m["index_blocks"], nil, 11},
+		{m["index_unique_blocks"], nil, 7},
+		{m["index_orphan_blocks"], nil, 0},
+		{m["workers"], []string{"schedulable"}, 2},
+		{m["workers"], []string{"incomplete"}, 1},
+		{m["selections_total"], nil, 7},
+		{m["selections_total"], []string{"not_ready"}, 1},
+		{m["selections_total"], []string{"selected"}, 1},
+		{m["selections_total"], []string{"reserved"}, 2},
+		{m["selections_total"], []string{"id_taken"}, 1},
+		{m["selections_total"], []string{"no_endpoint"}, 1},
+		{m["selections_total"], []string{"invalid"}, 1},
+		{m["reservations_live"], nil, 1},
+		{m["reservation_events_total"], []string{"booked"}, 2},
+		{m["reservation_events_total"], []string{"freed"}, 1},
+		{m["queued_requests"], nil, 0},
+		{m["queued_tokens"], nil, 0},
 	}
 	for i, c := range checks {
 		if got := sum(c.family, c.labels...); got != c.want {
 			t.Errorf("check %d, %v: %v, want %v", i, c.labels, got, c.want)
 		}
 	}
-	if bytes := sum(m.IndexBytes); bytes <= 0 {
+	if bytes := sum(m["index_bytes"]); bytes <= 0 {
 		t.Errorf("index bytes are %v", bytes)
 	}
 }

@@ -3,11 +3,14 @@ package service_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -97,8 +100,8 @@ func TestManyThresholds(t *testing.T) {
 		`workers{lifecycle="schedulable",model_name=""} 2`,
 		`busy_threshold{model_name="m1025",threshold="active_prefill_tokens_threshold"} 9`,
 	)
-	if m := w.Metrics(); len(m.BusyThresholds) != models || sum(m.Workers) != models {
-		t.Errorf("%d thresholds, %v workers", len(m.BusyThresholds), sum(m.Workers))
+	if m := w.Metrics(); len(m["busy_threshold"]) != models || sum(m["workers"]) != models {
+		t.Errorf("%d thresholds, %v workers", len(m["busy_threshold"]), sum(m["workers"]))
 	}
 }
 
@@ -137,16 +140,16 @@ func TestSpreadIsBounded(t *testing.T) {
 	)
 }
 
-// TestAliasesAreNotGatheredInVain: numbers that only aliases show are gathered
-// only for them.
-func TestAliasesAreNotGatheredInVain(t *testing.T) {
+// TestAliasesAreOptional: dynamo.indexer's names are shown only if asked for.
+func TestAliasesAreOptional(t *testing.T) {
 	w := start(t)
-	for _, opt := range []metrics.Options{{}, {DynamoAliases: true}} {
-		m := w.Service.Metrics(opt)
-		for i, family := range []metrics.Samples{m.IndexerModels, m.IndexerWorkers, m.IndexerListeners, m.IndexerEvents, m.IndexerWarnings} {
-			if (family != nil) != opt.DynamoAliases {
-				t.Errorf("%+v: family %d is %v", opt, i, family)
-			}
+	with := telemetry.Handler("", w.Collectors(true)...)
+	without := telemetry.Handler("", w.Collectors(false)...)
+	for want, h := range map[bool]http.Handler{true: with, false: without} {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		if rec.Code != http.StatusOK || strings.Contains(rec.Body.String(), "dynamo_kv") != want {
+			t.Errorf("status %d, aliases are not %v", rec.Code, want)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func TestRandomHistories(t *testing.T) {
 			}
 			h.dropLost()
 			h.check()
-			if len(h.live) > 0 || sum(h.Metrics().ReservationsLive) != 0 {
+			if len(h.live) > 0 || sum(h.Metrics()["reservations_live"]) != 0 {
 				t.Errorf("%d bookings outlived the workers", len(h.live))
 			}
 		})
@@ -262,7 +262,7 @@ func (h *history) check() {
 			n += l.Requests
 		}
 	}
-	if n != uint64(len(h.live)) || sum(h.Metrics().ReservationsLive) != float64(n) {
+	if n != uint64(len(h.live)) || sum(h.Metrics()["reservations_live"]) != float64(n) {
 		h.t.Errorf("%d bookings are live, the loads show %d", len(h.live), n)
 	}
 	h.checkSlots()

@@ -322,7 +322,7 @@ func TestQueueRejects(t *testing.T) {
 		if got := fmt.Sprintf("%+v", e.Details); got != "{PolicyClass:only LimitKind:requests Current:1 Limit:1}" {
 			t.Errorf("details are %s", got)
 		}
-		if n := sum(w.Metrics().Selections, "queue_full"); n != 1 {
+		if n := sum(w.Metrics()["selections_total"], "queue_full"); n != 1 {
 			t.Errorf("%v rejections were counted", n)
 		}
 	})

@@ -45,7 +45,7 @@ func (s *Service) ReplaceWorkers(records []catalog.Record, scope catalog.ScopeFi
 		last := ""
 		for i := range records {
 			if model := records[i].Scope.Model; model != last {
-				s.models.add(model, s.catalog)
+				s.selections.Add(model)
 				last = model
 			}
 		}

@@ -48,7 +48,7 @@ func TestReconcileKeepsWhatStays(t *testing.T) {
 	w.wantLoad("1/0: 0 0 0, 2/0: 0 3 1, 4/0: 0 0 0")
 	e.publish(0, e.stored(a[:8], blockSize, nil)) // the next number: nothing was missed
 	w.wantDevice(a, "1/0:0 2/0:3 4/0:0")
-	if gaps := sum(w.Metrics().KVGaps); gaps != 0 {
+	if gaps := sum(w.Metrics()["kv_gaps_total"]); gaps != 0 {
 		t.Errorf("%v gaps: the cursor was lost", gaps)
 	}
 

@@ -343,7 +343,7 @@ func TestNoRecovery(t *testing.T) {
 		if ready, _, _ := w.Ready(); !ready {
 			t.Errorf("%s: not ready", name)
 		}
-		if got := w.Metrics(); got.RecoveryStage != nil || got.RecoveryEntries != nil || got.RecoverySkipped != nil {
+		if got := w.Metrics(); got["recovery_stage"] != nil || got["recovery_entries_total"] != nil || got["recovery_skipped_total"] != nil {
 			t.Errorf("%s: it has metrics", name)
 		}
 	}
@@ -357,15 +357,15 @@ func TestRecoveryMetrics(t *testing.T) {
 		w := start(t, from(new(fleet), whole([]byte(`{"x":1,"a:b":{"error":"no"}}`)), whole(dump), whole(dump)))
 		w.wantStage(service.RecoveryApplied, false)
 		m := w.Metrics()
-		if stage := sum(m.RecoveryStage, "applied"); stage != 1 || sum(m.RecoveryStage) != 1 {
-			t.Errorf("stage %v", m.RecoveryStage)
+		if stage := sum(m["recovery_stage"], "applied"); stage != 1 || sum(m["recovery_stage"]) != 1 {
+			t.Errorf("stage %v", m["recovery_stage"])
 		}
 		st, _ := w.Recovery()
-		if n := sum(m.RecoveryEntries); n == 0 || n != float64(st.Entries) {
+		if n := sum(m["recovery_entries_total"]); n == 0 || n != float64(st.Entries) {
 			t.Errorf("%v entries, status %+v", n, st)
 		}
-		if bad, failed := sum(m.RecoverySkipped, "bad_key"), sum(m.RecoverySkipped, "error_entry"); bad != 1 || failed != 1 || st.Skipped != 2 {
-			t.Errorf("skipped %v, status %+v", m.RecoverySkipped, st)
+		if bad, failed := sum(m["recovery_skipped_total"], "bad_key"), sum(m["recovery_skipped_total"], "error_entry"); bad != 1 || failed != 1 || st.Skipped != 2 {
+			t.Errorf("skipped %v, status %+v", m["recovery_skipped_total"], st)
 		}
 	})
 }

@@ -322,10 +322,10 @@ func TestSameIDAtOnce(t *testing.T) {
 					t.Fatalf("%d bookings", booked)
 				}
 			}
-			if n := sum(w.Metrics().ReservationsLive); n != 50 {
+			if n := sum(w.Metrics()["reservations_live"]); n != 50 {
 				t.Errorf("%v bookings live, want 50", n)
 			}
-			if n := sum(w.Metrics().Selections, "repeated"); n != 50*7 {
+			if n := sum(w.Metrics()["selections_total"], "repeated"); n != 50*7 {
 				t.Errorf("%v repeats were counted, want %d", n, 50*7)
 			}
 		})

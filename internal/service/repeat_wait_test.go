@@ -113,7 +113,7 @@ func TestRepeatOutlivesFirstTry(t *testing.T) {
 				abandoned++
 			}
 			time.Sleep(sessionTTL + 5*time.Second)
-			if n := sum(w.Metrics().Remembered, "sessions"); n != 1 {
+			if n := sum(w.Metrics()["remembered_entries"], "sessions"); n != 1 {
 				t.Errorf("%v sessions, want the booking's", n)
 			}
 			if err := w.Free("x"); err != nil {

@@ -191,22 +191,22 @@ func TestReplicas(t *testing.T) {
 			name      string
 			got, want float64
 		}{
-			{"peers connected", sum(samples.ReplicaPeers, "connected"), 1},
-			{"peers not connected", sum(samples.ReplicaPeers, "disconnected"), 0},
-			{"ends sent", sum(samples.ReplicaSent, "freed"), 1},
-			{"bookings received", sum(samples.ReplicaReceived, "booked"), 0},
-			{"adopted", sum(samples.ReplicaLearned, "adopted"), 2},
-			{"lost", sum(samples.ReplicaLost), 0},
-			{"failed snapshots", sum(samples.ReplicaSnapshots, "failed"), 0},
+			{"peers connected", sum(samples["replica_peers"], "connected"), 1},
+			{"peers not connected", sum(samples["replica_peers"], "disconnected"), 0},
+			{"ends sent", sum(samples["replica_messages_sent_total"], "freed"), 1},
+			{"bookings received", sum(samples["replica_messages_received_total"], "booked"), 0},
+			{"adopted", sum(samples["replica_snapshot_changes_total"], "adopted"), 2},
+			{"lost", sum(samples["replica_messages_lost_total"]), 0},
+			{"failed snapshots", sum(samples["replica_snapshots_total"], "failed"), 0},
 		} {
 			if tc.got != tc.want {
 				t.Errorf("%s: %v, want %v", tc.name, tc.got, tc.want)
 			}
 		}
-		if n := sum(samples.ReplicaSnapshots, "fetched"); n < 1 {
+		if n := sum(samples["replica_snapshots_total"], "fetched"); n < 1 {
 			t.Errorf("%v snapshots were fetched", n)
 		}
-		if n := sum(b.Metrics().ReplicaDropped, "unknown_scope"); n != 1 {
+		if n := sum(b.Metrics()["replica_messages_dropped_total"], "unknown_scope"); n != 1 {
 			t.Errorf("%v messages of an unknown scope, want 1", n)
 		}
 	})

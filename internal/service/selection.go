@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/affinity"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -43,7 +44,7 @@ type selection struct {
 	queued bool          // it has waited in a queue
 	waited time.Duration // from its first wait queue to its turn in the last, if queued
 
-	counts *modelStats // that it is counted in, nil: in none yet
+	counts *telemetry.ModelSelections // that it is counted in, nil: in none yet
 }
 
 // maxAttempts bounds how often that is done for one request. A wait for a session

@@ -23,10 +23,10 @@ import (
 	"github.com/select-service/select-service/internal/approximate"
 	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/pending"
 	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -115,11 +115,8 @@ type Service struct {
 	// BlockSize knows their scopes. It holds up the registration.
 	ranksAdded func()
 
-	models *modelTable
-	lag    *metrics.Histogram // of KV events, in seconds
-	// unserved is a scope without schedulable workers that a selection came for
-	// since the watcher's last look, nil if none did.
-	unserved atomic.Pointer[catalog.Scope]
+	selections *telemetry.Selections // counts by model
+	lag        *telemetry.Histogram  // of KV events, in seconds
 }
 
 // approximate reports whether reservations make the index, because engines
@@ -139,8 +136,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 
 		kept: pending.New(config.Kept, time.Now),
 
-		models: newModelTable(),
-		lag:    metrics.NewHistogram(metrics.LagBounds),
+		lag: telemetry.NewHistogram(telemetry.LagBounds),
 	}
 	if config.SessionTTL > 0 {
 		s.sessions = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
@@ -166,6 +162,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Queueing: config.Admission.Enabled(),
 	}, (*reconciler)(s))
 	s.scopes.Attach(s.catalog)
+	s.selections = telemetry.NewSelections(s.catalog)
 	s.busy = overload.NewTable(config.Overload, s.catalog.HasModel)
 	s.prepareRecovery()
 	return s
@@ -177,7 +174,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.streams.Run(ctx) })
 	g.Go(func() error { return s.conductor.Run(ctx) })
-	g.Go(func() error { return s.watch(ctx) })
+	g.Go(func() error { return s.newWatcher().Run(ctx) })
 	g.Go(func() error { return s.expire(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
 	if s.replica != nil {

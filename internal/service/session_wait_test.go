@@ -65,7 +65,7 @@ func TestRetryBehindItsFirstTry(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(sessionTTL + time.Second)
-		if got := sum(w.Metrics().Remembered, "sessions"); got != 0 {
+		if got := sum(w.Metrics()["remembered_entries"], "sessions"); got != 0 {
 			t.Errorf("%v sessions are left", got)
 		}
 	})
@@ -117,7 +117,7 @@ func TestManyWaitForSession(t *testing.T) {
 		for i := range calls {
 			calls[i] = w.call(fmt.Sprint("c", i), prompt(uint32(i+1), 8), of("s"))
 		}
-		if got := sum(w.Metrics().Remembered, "session_waiters"); got != affinity.MaxSessionWaiting {
+		if got := sum(w.Metrics()["remembered_entries"], "session_waiters"); got != affinity.MaxSessionWaiting {
 			t.Errorf("%v wait for the session, want %d", got, affinity.MaxSessionWaiting)
 		}
 		if n := w.Loads(nil, nil)[0].PendingCount; n != 1+3 {
@@ -130,7 +130,7 @@ func TestManyWaitForSession(t *testing.T) {
 				t.Fatalf("call %d: %v", i, c.err)
 			}
 		}
-		if got := sum(w.Metrics().Remembered, "session_waiters"); got != 0 {
+		if got := sum(w.Metrics()["remembered_entries"], "session_waiters"); got != 0 {
 			t.Errorf("%v wait after the shutdown", got)
 		}
 	})

@@ -63,7 +63,7 @@ func TestOneLedger(t *testing.T) {
 	if d := cmp.Diff([]string{"1schedulable[]", "7incomplete[registered through the slot tracker: its load is tracked, it is never selected]"}, listed); d != "" {
 		t.Errorf("workers of the selection contract (-want +got):\n%s", d)
 	}
-	if n := sum(w.Metrics().Workers, "tracked"); n != 1 {
+	if n := sum(w.Metrics()["workers"], "tracked"); n != 1 {
 		t.Errorf("%v workers are counted as tracked", n)
 	}
 	if sel, err := w.Select(context.Background(), ask(a), false); err != nil || sel.Rank.Worker != 1 {
@@ -126,7 +126,7 @@ func TestSlotsChurn(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if live := sum(w.Metrics().ReservationsLive); live != 0 || w.load() != "" {
+	if live := sum(w.Metrics()["reservations_live"]); live != 0 || w.load() != "" {
 		t.Errorf("%v bookings, loads %q", live, w.load())
 	}
 }

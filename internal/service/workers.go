@@ -21,7 +21,7 @@ func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
 func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.Worker, err error) {
 	s.changeWorkers(func() {
 		if w, err = change(); w != nil {
-			s.models.add(w.Scope.Model, s.catalog)
+			s.selections.Add(w.Scope.Model)
 		}
 	})
 	return w, asError(err)

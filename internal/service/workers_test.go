@@ -37,7 +37,7 @@ func TestPatchKeepsWhatItDoesNotChange(t *testing.T) {
 	e.publish(0, e.stored(a[:8], blockSize, nil)) // the next number: nothing was missed
 	w.wantDevice(a, "1/0:3")
 	w.wantLoad("1/0: 0 3 1")
-	if gaps := sum(w.Metrics().KVGaps); gaps != 0 {
+	if gaps := sum(w.Metrics()["kv_gaps_total"]); gaps != 0 {
 		t.Errorf("%v gaps: the cursor was lost", gaps)
 	}
 	if err := w.Free("r"); err != nil {
@@ -78,7 +78,7 @@ func TestSharedReplayFollowsOtherRanks(t *testing.T) {
 	server.send(nil, binary.BigEndian.AppendUint64(nil, 0), batch(1, e.stored(a, blockSize, nil)))
 	server.send(nil, binary.BigEndian.AppendUint64(nil, 1<<64-1), nil)
 	w.wantDevice(a, "1/0:0 1/1:0")
-	if n := sum(w.Metrics().KVMessages, "foreign_rank"); n != 1 {
+	if n := sum(w.Metrics()["kv_messages_total"], "foreign_rank"); n != 1 {
 		t.Errorf("%v messages of another rank were seen, want 1", n)
 	}
 }
@@ -251,7 +251,7 @@ func TestEventsOfOtherRanks(t *testing.T) {
 	e.publish(1, e.stored(a, blockSize, nil)) // the batch's rank goes before the socket's
 	e.publish(7, e.stored(a, blockSize, nil))
 	w.wantDevice(a, "1/0:0 1/1:2")
-	if n := sum(w.Metrics().KVEvents, "unknown_rank"); n != 1 {
+	if n := sum(w.Metrics()["kv_events_total"], "unknown_rank"); n != 1 {
 		t.Errorf("%v events of an unknown rank, want 1", n)
 	}
 	req := ask(a)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +13,6 @@ import (
 
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/metrics"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -206,22 +204,6 @@ func (w *world) wantDevice(tokens []uint32, want string) {
 	if got := w.device(tokens); got != want {
 		w.t.Errorf("device blocks are %q, want %q", got, want)
 	}
-}
-
-// Metrics returns the metric families, aliases included.
-func (w *world) Metrics() metrics.Sources {
-	return w.Service.Metrics(metrics.Options{DynamoAliases: true})
-}
-
-// sum adds up the samples of a metric family that have all of the labels.
-func sum(family metrics.Samples, labels ...string) (total float64) {
-	for _, s := range family {
-		missing := func(l string) bool { return !slices.Contains(s.Labels, l) }
-		if !slices.ContainsFunc(labels, missing) {
-			total += s.Value
-		}
-	}
-	return total
 }
 
 // wantError checks kind and text of an error of the service.

@@ -109,12 +109,12 @@ func readRules(t *testing.T) []rule {
 }
 
 // families are the metric families that the service exposes: its own ones by the
-// golden file of internal/metrics, those of the runtime and the process by the
+// golden file of internal/telemetry, those of the runtime and the process by the
 // client library. The value is the type, as in "# TYPE name type".
 func families(t *testing.T) map[string]string {
 	t.Helper()
 	known := make(map[string]string)
-	for line := range strings.Lines(string(read(t, "internal", "metrics", "testdata", "families.golden"))) {
+	for line := range strings.Lines(string(read(t, "internal", "telemetry", "testdata", "families.golden"))) {
 		if f := strings.Fields(line); len(f) == 4 && f[1] == "TYPE" {
 			known[f[2]] = f[3]
 		}

@@ -1,4 +1,4 @@
-package metrics
+package telemetry
 
 import (
 	"math"
@@ -16,10 +16,10 @@ func TestBounds(t *testing.T) {
 		n                   int
 		first, second, last float64
 	}{
-		{"overlap ratio", OverlapRatioBounds, 11, 0, .1, 1},
-		{"foregone", ForegoneBounds, 14, 0, 1, 4096},
-		{"cost spread", CostSpreadBounds, 18, 0, 1, 65536},
-		{"wait", WaitBounds, 18, .001, .002, 131.072},
+		{"overlap ratio", overlapRatioBounds, 11, 0, .1, 1},
+		{"foregone", foregoneBounds, 14, 0, 1, 4096},
+		{"cost spread", costSpreadBounds, 18, 0, 1, 65536},
+		{"wait", waitBounds, 18, .001, .002, 131.072},
 		{"lag", LagBounds, 18, .0005, .001, 65.536},
 		{"requests", requestBounds, 20, .0001, .0002, 52.4288},
 	} {

@@ -1,4 +1,4 @@
-package service
+package telemetry
 
 import (
 	"cmp"
@@ -16,14 +16,14 @@ type modelTally struct {
 	refusing                  bool // some were refused since the look before
 }
 
-func (s *modelStats) tally() (t modelTally) {
-	t.refused = s.outcomes[Refused].Load() + s.outcomes[QueueFull].Load()
-	t.unserved = s.outcomes[NotReady].Load()
-	for r := range s.issued {
-		t.issued += s.issued[r].Load()
+func (m *ModelSelections) tally() (t modelTally) {
+	t.refused = m.outcomes[Refused].Load() + m.outcomes[QueueFull].Load()
+	t.unserved = m.outcomes[NotReady].Load()
+	for r := range m.issued {
+		t.issued += m.issued[r].Load()
 	}
-	for c := range s.causes {
-		t.causes[c] = s.causes[c].Load()
+	for c := range m.causes {
+		t.causes[c] = m.causes[c].Load()
 	}
 	return t
 }
@@ -66,60 +66,52 @@ func (n *modelNews) text() string {
 // lookAtModels logs which models have refused selections, and which have stopped
 // to, most refusals first and as many as one look may; and that selections came
 // which no worker could serve.
-func (w *watcher) lookAtModels() {
+func (w *Watcher) lookAtModels() {
 	var news []modelNews
 	unserved := uint64(0)
-	seen := make(map[*modelStats]modelTally)
-	compare := func(model string, stats *modelStats) {
-		now, was := stats.tally(), w.models[stats]
+	seen := make(map[*ModelSelections]modelTally)
+	compare := func(model string, stats *ModelSelections) {
+		now, was := stats.tally(), w.last.models[stats]
 		n := modelNews{model: model, issued: now.issued - was.issued, refused: now.refused - was.refused}
 		for c := range n.causes {
 			n.causes[c] = now.causes[c] - was.causes[c]
 		}
 		now.refusing = n.refused > 0
-		if now.refusing || was.refusing && (model == "" || w.s.catalog.HasModel(model)) {
+		if now.refusing || was.refusing && (model == "" || w.catalog.HasModel(model)) {
 			news = append(news, n)
 		}
 		unserved += now.unserved - was.unserved
 		seen[stats] = now
 	}
-	compare("", w.s.models.others)
-	for model, stats := range *w.s.models.byName.Load() {
+	compare("", w.selections.others)
+	for model, stats := range *w.selections.byModel.Load() {
 		compare(model, stats)
 	}
-	w.models = seen
+	w.last.models = seen
 
 	slices.SortFunc(news, func(a, b modelNews) int {
 		return cmp.Or(cmp.Compare(b.refused, a.refused), cmp.Compare(a.model, b.model))
 	})
 	for _, n := range news[:min(len(news), maxLines)] {
-		w.s.log.WithLevel(n.level()).EmbedObject(n).Msg(n.text())
+		w.log.WithLevel(n.level()).EmbedObject(n).Msg(n.text())
 	}
 	if len(news) > maxLines {
 		rest := news[maxLines:]
-		w.s.log.WithLevel(rest[0].level()).Int("more", len(rest)).Msg("refusals of more models have begun, gone on or ended")
+		w.log.WithLevel(rest[0].level()).Int("more", len(rest)).Msg("refusals of more models have begun, gone on or ended")
 	}
 	w.lookAtUnserved(unserved)
 }
 
 // lookAtUnserved logs how many selections came for scopes without a schedulable
 // worker, and one of the scopes.
-func (w *watcher) lookAtUnserved(n uint64) {
-	example := w.s.unserved.Swap(nil)
-	if n == 0 || w.s.scopes.Closing() { // while closing nobody is served
+func (w *Watcher) lookAtUnserved(n uint64) {
+	example := w.selections.unserved.Swap(nil)
+	if n == 0 || w.scopes.Closing() { // while closing nobody is served
 		return
 	}
-	line := w.s.log.Warn().Uint64("selections", n)
+	line := w.log.Warn().Uint64("selections", n)
 	if example != nil {
 		line.Dict("example", zerolog.Dict().Str("model", example.Model).Str("tenant", example.Tenant))
 	}
 	line.Msg("selections came for models or tenants without schedulable workers")
-}
-
-// noteUnserved keeps the first scope since the last look that had no worker for a
-// selection.
-func (s *Service) noteUnserved(sc catalog.Scope) {
-	if s.unserved.Load() == nil {
-		s.unserved.CompareAndSwap(nil, &catalog.Scope{Model: catalog.Clip(sc.Model), Tenant: catalog.Clip(sc.Tenant)})
-	}
 }

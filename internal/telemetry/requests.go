@@ -1,13 +1,26 @@
-package metrics
+package telemetry
 
 import (
+	"iter"
 	"maps"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Requests counts HTTP requests by listener, method, route and status.
+var (
+	requestFamilies families
+
+	httpRequests = requestFamilies.counter("http_requests_total", "HTTP requests answered, by route; those that found none have no method.", "listener", "method", "route", "code")
+	httpDuration = requestFamilies.histogram("http_request_duration_seconds", "Time from the arrival of an HTTP request to the end of its answer, time in the wait queue included.", "listener", "method", "route")
+	httpInFlight = requestFamilies.gauge("http_requests_in_flight", "HTTP requests that are not answered yet.", "listener")
+)
+
+// Requests counts HTTP requests by listener, method, route and status, and
+// collects them.
 type Requests struct {
 	mu        sync.Mutex
 	listeners map[string]*Listener
@@ -103,4 +116,39 @@ func (l *Listener) add(e endpoint) *answers {
 	next[e] = a
 	l.routes.Store(&next)
 	return a
+}
+
+// codes returns how often each status was answered that ever was.
+func (a *answers) codes() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		for i := range a.byCode {
+			n := a.byCode[i].Load()
+			if n == 0 {
+				continue
+			}
+			code := "other"
+			if i != noCode {
+				code = strconv.Itoa(firstCode + i)
+			}
+			if !yield(code, n) {
+				return
+			}
+		}
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (r *Requests) Describe(ch chan<- *prometheus.Desc) { requestFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (r *Requests) Collect(ch chan<- prometheus.Metric) {
+	for _, l := range r.all() {
+		send(ch, httpInFlight, l.inFlight.Load(), l.name)
+		for e, a := range *l.routes.Load() {
+			sendHistogram(ch, httpDuration, a.took, l.name, e.method, e.route)
+			for code, n := range a.codes() {
+				send(ch, httpRequests, n, l.name, e.method, e.route, code)
+			}
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package service
+package telemetry
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductorapi"
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -20,12 +21,41 @@ const watchEvery = 10 * time.Second
 // models; a further line counts the rest.
 const maxLines = 20
 
-// watch writes down, until ctx ends, what an operator should know of the event
-// streams and of the models that refuse selections.
-func (s *Service) watch(ctx context.Context) error {
+// Watcher writes to the log what an operator should know of the event streams and
+// of the models that refuse selections: what has changed between two looks.
+type Watcher struct {
+	log        zerolog.Logger
+	catalog    *catalog.Catalog
+	scopes     *scopes.Registry
+	streams    Streams
+	conductor  *conductor.Registry
+	selections *Selections
+
+	// last is what the last look saw. It belongs to the goroutine of Run.
+	last seen
+	// publishers are those of the look at hand, by stream; nil: not asked for yet.
+	publishers map[catalog.Rank]*conductor.Publisher
+}
+
+// seen is what a look has seen.
+type seen struct {
+	workers, conductor map[catalog.Rank]kvevents.StreamStatus // streams
+	dropped            [kvevents.NumReasons]uint64
+	undecodable        uint64
+	badFrames          uint64
+	replays            [kvevents.NumReplayResults]uint64
+	models             map[*ModelSelections]modelTally
+}
+
+// NewWatcher returns a watcher that writes to log.
+func NewWatcher(c *catalog.Catalog, s *scopes.Registry, streams Streams, publishers *conductor.Registry, selections *Selections, log zerolog.Logger) *Watcher {
+	return &Watcher{log: log, catalog: c, scopes: s, streams: streams, conductor: publishers, selections: selections}
+}
+
+// Run looks every ten seconds until ctx ends.
+func (w *Watcher) Run(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	w := watcher{s: s}
 	for {
 		select {
 		case <-ctx.Done():
@@ -36,30 +66,13 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 }
 
-// watcher tells what has changed between two looks. It belongs to one goroutine.
-type watcher struct {
-	s *Service
-
-	// As of the last look:
-
-	selection, conductor map[catalog.Rank]kvevents.StreamStatus
-	dropped              [kvevents.NumReasons]uint64
-	undecodable          uint64
-	badFrames            uint64
-	replays              [kvevents.NumReplayResults]uint64
-	models               map[*modelStats]modelTally
-
-	// publishers are those of the look at hand, by stream; nil: not asked for yet.
-	publishers map[catalog.Rank]*conductor.Publisher
-}
-
 // look writes what is new; nothing if nothing is.
-func (w *watcher) look() {
+func (w *Watcher) look() {
 	w.publishers = nil
 	var news []streamNews
-	w.selection = collectNews(&news, w.s.streams.Streams(), w.selection)
+	w.last.workers = collectNews(&news, w.streams.Workers.Streams(), w.last.workers)
 	own := len(news)
-	w.conductor = collectNews(&news, w.s.conductor.Streams().Streams(), w.conductor)
+	w.last.conductor = collectNews(&news, w.streams.Conductor.Streams(), w.last.conductor)
 	if len(news) > own {
 		news = append(news[:own], w.withPublishers(news[own:])...)
 	}
@@ -87,10 +100,10 @@ func (n streamName) MarshalZerologObject(e *zerolog.Event) {
 
 // publisher returns the publisher of one of Conductor's streams, nil if it has
 // been withdrawn.
-func (w *watcher) publisher(rank catalog.Rank) *conductor.Publisher {
+func (w *Watcher) publisher(rank catalog.Rank) *conductor.Publisher {
 	if w.publishers == nil {
 		w.publishers = make(map[catalog.Rank]*conductor.Publisher)
-		for _, p := range w.s.conductor.Registry().Publishers() {
+		for _, p := range w.conductor.Publishers() {
 			w.publishers[conductorapi.StreamRank(p)] = p
 		}
 	}
@@ -195,7 +208,7 @@ func collectNews(news *[]streamNews, now []kvevents.StreamStatus, before map[cat
 
 // withPublishers names the publishers of the streams, and leaves out streams
 // whose publishers have just been withdrawn.
-func (w *watcher) withPublishers(news []streamNews) []streamNews {
+func (w *Watcher) withPublishers(news []streamNews) []streamNews {
 	for i := range news {
 		news[i].publisher = w.publisher(news[i].rank)
 	}
@@ -203,14 +216,103 @@ func (w *watcher) withPublishers(news []streamNews) []streamNews {
 }
 
 // lookAtStreams logs single streams, bad news first, as many as one look may.
-func (w *watcher) lookAtStreams(all []streamNews) {
+func (w *Watcher) lookAtStreams(all []streamNews) {
 	news := slices.DeleteFunc(slices.Clone(all), func(n streamNews) bool { return !n.lineDue() })
 	slices.SortStableFunc(news, func(a, b streamNews) int { return int(b.level()) - int(a.level()) })
 	for _, n := range news[:min(len(news), maxLines)] {
-		w.s.log.WithLevel(n.level()).EmbedObject(n).Msg(n.text())
+		w.log.WithLevel(n.level()).EmbedObject(n).Msg(n.text())
 	}
 	if len(news) > maxLines {
 		rest := news[maxLines:]
-		w.s.log.WithLevel(rest[0].level()).Int("more", len(rest)).Msg("more kv event streams have changed")
+		w.log.WithLevel(rest[0].level()).Int("more", len(rest)).Msg("more kv event streams have changed")
 	}
+}
+
+// maxExamples bounds the streams that are named in a line about all of them.
+const maxExamples = 5
+
+// lookAtReplays logs the replays of all streams that did not bring all that was
+// asked for, and of a few which ones.
+func (w *Watcher) lookAtReplays(news []streamNews) {
+	results, failed := zerolog.Dict(), false
+	for r := range w.last.replays {
+		n := w.streams.Workers.Counters().ReplayResults[r].Load() // Conductor's streams count there, too
+		if r := kvevents.ReplayResult(r); r != kvevents.ReplayComplete && r != kvevents.ReplayAborted {
+			failed = addCount(results, r.String(), n-w.last.replays[r]) || failed
+		}
+		w.last.replays[r] = n
+	}
+	if !failed {
+		return
+	}
+	var named examples
+	for _, n := range news {
+		if n.badReplays > 0 && len(named) < maxExamples {
+			named = append(named, example{n.streamName, "result", n.badReplay.String()})
+		}
+	}
+	w.log.Warn().Dict("replays", results).EmbedObject(named).Msg("replays of kv event streams failed or had gaps")
+}
+
+// lookAtEvents logs what of all streams was not used and should have been, with
+// an example of each kind of it.
+func (w *Watcher) lookAtEvents() {
+	tally, n := w.streams.tally(), w.streams.Workers.Counters()
+	dropped := tally.ByReason()
+	undecodable, badFrames := n.Undecodable.Load(), n.FrameErrors.Load()
+
+	what, found := zerolog.Dict(), false
+	for reason := int(kvevents.Applied) + 1; reason < len(dropped); reason++ {
+		if reason := kvevents.Reason(reason); !reason.Ordinary() {
+			found = addCount(what, reason.String(), dropped[reason]-w.last.dropped[reason]) || found
+		}
+	}
+	found = addCount(what, "undecodable_messages", undecodable-w.last.undecodable) || found
+	found = addCount(what, "bad_frames", badFrames-w.last.badFrames) || found
+	if found {
+		w.log.Warn().Dict("dropped", what).EmbedObject(w.examples()).Msg("kv events dropped")
+	}
+	w.last.dropped, w.last.undecodable, w.last.badFrames = dropped, undecodable, badFrames
+}
+
+// example names a stream, and what happened to it.
+type example struct {
+	stream    streamName
+	key, text string
+}
+
+// MarshalZerologObject writes the fields.
+func (x example) MarshalZerologObject(e *zerolog.Event) {
+	e.EmbedObject(x.stream).Str(x.key, catalog.Clip(x.text))
+}
+
+type examples []example
+
+// MarshalZerologObject writes them, if there are any.
+func (x examples) MarshalZerologObject(e *zerolog.Event) {
+	if len(x) > 0 {
+		e.Array("examples", x)
+	}
+}
+
+// MarshalZerologArray writes each.
+func (x examples) MarshalZerologArray(a *zerolog.Array) {
+	for _, one := range x {
+		a.Object(one)
+	}
+}
+
+// examples returns some of what was dropped since they were asked for last.
+func (w *Watcher) examples() examples {
+	var out examples
+	for _, sample := range w.streams.Workers.Samples() {
+		name := streamName{rank: sample.Rank, endpoint: w.last.workers[sample.Rank].Endpoint}
+		out = append(out, example{name, "reason", sample.Reason})
+	}
+	for _, sample := range w.streams.Conductor.Samples() {
+		if p := w.publisher(sample.Rank); p != nil {
+			out = append(out, example{streamName{publisher: p}, "reason", sample.Reason})
+		}
+	}
+	return out
 }

@@ -1,4 +1,4 @@
-package metrics
+package telemetry
 
 import (
 	"math"
@@ -9,14 +9,14 @@ import (
 // Bounds of histograms: the largest value of each bucket, in order. One more
 // bucket takes what is above the last. They must not be changed.
 var (
-	// OverlapRatioBounds are shares, 0 to 1.
-	OverlapRatioBounds = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
-	// ForegoneBounds are blocks, up to 4,096.
-	ForegoneBounds = append([]float64{0}, doubling(1, 13)...)
-	// CostSpreadBounds are blocks, up to 65,536.
-	CostSpreadBounds = append([]float64{0}, doubling(1, 17)...)
-	// WaitBounds are seconds, 1 ms to 131 s.
-	WaitBounds = doubling(.001, 18)
+	// overlapRatioBounds are shares, 0 to 1.
+	overlapRatioBounds = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
+	// foregoneBounds are blocks, up to 4,096.
+	foregoneBounds = append([]float64{0}, doubling(1, 13)...)
+	// costSpreadBounds are blocks, up to 65,536.
+	costSpreadBounds = append([]float64{0}, doubling(1, 17)...)
+	// waitBounds are seconds, 1 ms to 131 s.
+	waitBounds = doubling(.001, 18)
 	// LagBounds are seconds, 0.5 ms to 65.5 s.
 	LagBounds = doubling(.0005, 18)
 

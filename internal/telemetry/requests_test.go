@@ -1,4 +1,4 @@
-package metrics
+package telemetry
 
 import (
 	"fmt"
@@ -37,7 +37,7 @@ func TestRequests(t *testing.T) {
 	end(c, "GET", "/services", 200, 250*time.Millisecond)
 	end(c, "", "", 404, 0)
 	s.Begin()
-	body := scrape(t, New("", func(Options) Sources { return Sources{} }, r, Options{DynamoAliases: true}))
+	body := scrape(t, Handler("", r, DynamoIndexerRequests{r}))
 	for _, want := range []string{
 		`select_service_http_requests_in_flight{listener="selection"} 1`,
 		`select_service_http_requests_in_flight{listener="conductor"} 0`,
@@ -87,7 +87,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 // TestRequestsInParallel: requests are counted while metrics are scraped.
 func TestRequestsInParallel(t *testing.T) {
 	r := NewRequests()
-	m := New("", func(Options) Sources { return Sources{} }, r, Options{DynamoAliases: true})
+	m := Handler("", r, DynamoIndexerRequests{r})
 	const clients, each = 4, 300
 	var wg sync.WaitGroup
 	for i := range clients {
@@ -124,8 +124,11 @@ func TestAliases(t *testing.T) {
 		t.Fatal(err)
 	}
 	theirs := shapes(string(record))
-	ours := shapes(scrape(t, of(all(), Options{DynamoAliases: true})))
-	off := shapes(scrape(t, of(all(), Options{})))
+	r := NewRequests()
+	r.Listener("conductor").End(http.MethodPost, "/query", 404, 3*time.Millisecond)
+	aliases := oneOfEach(indexerFamilies.all)
+	ours := shapes(scrape(t, Handler("", oneOfEach(selectionFamilies.all), aliases, DynamoIndexerRequests{r})))
+	off := shapes(scrape(t, Handler("", oneOfEach(selectionFamilies.all))))
 	for name, want := range theirs {
 		if got := ours[name]; !slices.Equal(got, want) {
 			t.Errorf("%s is\n%q, want\n%q", name, got, want)

@@ -1,0 +1,124 @@
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+var (
+	eventFamilies families
+
+	kvEvents       = eventFamilies.counter("kv_events_total", "KV cache events of engines by kind, storage tier and outcome.", "kind", "tier", "outcome")
+	kvEventBlocks  = eventFamilies.counter("kv_event_blocks_total", "Blocks of applied KV cache events by storage tier and outcome.", "tier", "outcome")
+	kvMessages     = eventFamilies.counter("kv_messages_total", "Messages on KV event streams by what happened to them; one may count under several outcomes.", "outcome")
+	kvMessagesLost = eventFamilies.counter("kv_messages_lost_total", "Messages of KV event streams that never arrived and that no replay brought back.")
+	kvGaps         = eventFamilies.counter("kv_gaps_total", "Gaps in the sequence numbers of KV event streams by outcome.", "outcome")
+	kvReplays      = eventFamilies.counter("kv_replays_total", "Replays asked of engines by result.", "result")
+	kvRestarts     = eventFamilies.counter("kv_engine_restarts_total", "Engines found to have started anew; their blocks were dropped.")
+	kvConnections  = eventFamilies.counter("kv_stream_changes_total", "Changes in the connections of KV event streams.", "change")
+	kvStreams      = eventFamilies.gauge("kv_streams", "KV event streams by state.", "state")
+	kvEventLag     = eventFamilies.histogram("kv_event_lag_seconds", "Age of live KV event messages when they came in, by the engine's time stamp; clocks that differ count.")
+)
+
+// Streams are the KV event streams of a process. Both kinds count in the same
+// kvevents.Counters.
+type Streams struct {
+	Workers   *kvevents.Subscribers
+	Conductor *kvevents.Subscribers // of the Conductor API's publishers
+}
+
+// tally is what the events of all streams came to.
+func (s Streams) tally() kvevents.Tally {
+	sum, more := s.Workers.Tally(), s.Conductor.Tally()
+	sum.Add(&more)
+	return sum
+}
+
+// streamStates counts streams by state.
+type streamStates [kvevents.NumStreamStates]int
+
+func (s Streams) states() (count streamStates) {
+	for _, subscribers := range []*kvevents.Subscribers{s.Workers, s.Conductor} {
+		for _, st := range subscribers.Streams() {
+			count[st.State]++
+		}
+	}
+	return count
+}
+
+// Events collects what is known of KV event streams and their events.
+type Events struct {
+	Streams Streams
+	Lag     *Histogram // age of live messages, in seconds
+}
+
+// Describe implements prometheus.Collector.
+func (Events) Describe(ch chan<- *prometheus.Desc) { eventFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (c Events) Collect(ch chan<- prometheus.Metric) {
+	sendMessages(ch, c.Streams.Workers.Counters()) // of the publishers' streams, too
+	for state, n := range c.Streams.states() {
+		send(ch, kvStreams, n, kvevents.StreamState(state).String())
+	}
+	sendHistogram(ch, kvEventLag, c.Lag)
+	tally := c.Streams.tally()
+	sendEvents(ch, &tally)
+	sendBlocks(ch, &tally)
+}
+
+func sendMessages(ch chan<- prometheus.Metric, n *kvevents.Counters) {
+	send(ch, kvMessages, n.Messages.Load(), "received")
+	send(ch, kvMessages, n.Replayed.Load(), "replayed")
+	send(ch, kvMessages, n.Applied.Load(), "applied")
+	send(ch, kvMessages, n.FrameErrors.Load(), "bad_frames")
+	send(ch, kvMessages, n.Undecodable.Load(), "undecodable")
+	send(ch, kvMessages, n.Duplicates.Load(), "duplicate")
+	send(ch, kvMessages, n.Foreign.Load(), "foreign_rank")
+	send(ch, kvMessages, n.Held.Load(), "held")
+	send(ch, kvMessagesLost, n.MessagesLost.Load())
+	send(ch, kvGaps, n.Gaps.Load(), "seen")
+	send(ch, kvGaps, n.GapsLost.Load(), "unrepaired")
+	send(ch, kvReplays, n.ReplayStarts.Load(), "started")
+	send(ch, kvReplays, n.ReplaysAgain.Load(), "asked_again")
+	for r := range n.ReplayResults {
+		send(ch, kvReplays, n.ReplayResults[r].Load(), kvevents.ReplayResult(r).String())
+	}
+	send(ch, kvRestarts, n.Restarts.Load())
+	send(ch, kvConnections, n.Connects.Load(), "connected")
+	send(ch, kvConnections, n.Disconnects.Load(), "disconnected")
+	send(ch, kvConnections, n.Pauses.Load(), "paused")
+}
+
+// alwaysShown reports whether events of a kind are shown at a tier even while
+// there are none, so that the first one is a rise and not a new series. Host and
+// disk tiers are rare, and some kinds have no tier.
+func alwaysShown(kind kvevents.Kind, tier int) bool {
+	device := kind == kvevents.Stored || kind == kvevents.Removed
+	return tier == kvevents.NoTier || tier == int(indexer.Device) && device
+}
+
+// sendEvents leaves out what never occurred at other tiers: most cannot.
+func sendEvents(ch chan<- prometheus.Metric, tally *kvevents.Tally) {
+	for kind := range tally.Events {
+		for tier := range tally.Events[kind] {
+			for reason, n := range tally.Events[kind][tier] {
+				if n > 0 || alwaysShown(kvevents.Kind(kind), tier) {
+					send(ch, kvEvents, n, kvevents.Kind(kind).String(), kvevents.TierLabel(tier), kvevents.Reason(reason).String())
+				}
+			}
+		}
+	}
+}
+
+func sendBlocks(ch chan<- prometheus.Metric, tally *kvevents.Tally) {
+	for tier := range tally.Blocks {
+		for o, n := range tally.Blocks[tier] {
+			if n > 0 || tier == int(indexer.Device) {
+				send(ch, kvEventBlocks, n, kvevents.TierLabel(tier), kvevents.BlockOutcome(o).String())
+			}
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package telemetry
+
+import (
+	"iter"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+var (
+	rankFamilies families
+	rankLabels   = []string{"model_name", "tenant_id", "worker_id", "dp_rank"}
+	// frontendLabels are those of Dynamo's frontend.
+	frontendLabels = []string{"worker_id", "dp_rank", "worker_type"}
+
+	rankActiveBlocks   = rankFamilies.gauge("rank_active_kv_blocks", "KV blocks of the reservations on a rank.", rankLabels...)
+	rankPrefillTokens  = rankFamilies.gauge("rank_active_prefill_tokens", "Prompt tokens that a rank still has to compute for its reservations.", rankLabels...)
+	rankActiveRequests = rankFamilies.gauge("rank_active_requests", "Reservations on a rank.", rankLabels...)
+	rankUsedBlocks     = rankFamilies.gauge("rank_used_kv_blocks", "KV blocks on a rank's device that the index knows of; cached ones that nothing uses count.", rankLabels...)
+	rankTotalBlocks    = rankFamilies.gauge("rank_total_kv_blocks", "KV blocks that a rank's device has room for, where the worker's record says.", rankLabels...)
+	rankBatchedTokens  = rankFamilies.gauge("rank_max_num_batched_tokens", "Prompt tokens that a rank computes in one step, where the worker's record says.", rankLabels...)
+	ranksUnlisted      = rankFamilies.gauge("ranks_unlisted", "Ranks that are too many to have series of their own.")
+	workerOverloaded   = rankFamilies.gauge("worker_overloaded", "1 if all ranks of a worker are above a busy threshold, else 0; only for models that have a threshold.", rankLabels[:3]...)
+	frontendBlocks     = rankFamilies.gauge("dynamo_frontend_worker_active_decode_blocks", "The same as select_service_rank_active_kv_blocks, without the slot tracker's workers.", frontendLabels...)
+	frontendPrefill    = rankFamilies.gauge("dynamo_frontend_worker_active_prefill_tokens", "The same as select_service_rank_active_prefill_tokens, without the slot tracker's workers.", frontendLabels...)
+)
+
+// maxListedRanks bounds the ranks, and the workers, that have series of their
+// own.
+const maxListedRanks = 4096
+
+// Ranks collects what the ranks carry, and which workers are overloaded. A series
+// ends with its worker.
+type Ranks struct {
+	Catalog    *catalog.Catalog
+	Scopes     *scopes.Registry
+	Ledger     *reservations.Ledger
+	Thresholds *overload.Table
+	// Overloaded yields the workers of a list of ranks, which is in order, and
+	// whether each is overloaded. It is called under the ledger's lock.
+	Overloaded func(*overload.Thresholds, []catalog.Entry, *reservations.View) iter.Seq2[*catalog.Worker, bool]
+	// Capacity is what a worker's record says that each of its ranks can take.
+	Capacity func(*catalog.Worker) overload.Capacity
+}
+
+// Describe implements prometheus.Collector.
+func (Ranks) Describe(ch chan<- *prometheus.Desc) { rankFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector. It goes through the ranks in order of
+// scope, worker and rank, and reads the ledger and the index once for each scope.
+func (c Ranks) Collect(ch chan<- prometheus.Metric) {
+	r := rankList{Ranks: c}
+	for _, snap := range c.Catalog.Snapshots() {
+		r.read(snap)
+		r.send(ch)
+	}
+	send(ch, ranksUnlisted, r.unlisted)
+}
+
+// rankList reads the ranks of one scope after the other.
+type rankList struct {
+	Ranks
+	listed, listedWorkers, unlisted int // of all scopes so far
+
+	// Of the present scope:
+
+	snap    *catalog.Snapshot
+	loads   []rankLoad
+	workers []judgedWorker
+	used    []int // blocks on the device by slot
+}
+
+type rankLoad struct {
+	catalog.Entry
+	blocks, prefill, requests uint64
+}
+
+type judgedWorker struct {
+	id         uint64
+	overloaded bool
+}
+
+// read goes to the next scope.
+func (r *rankList) read(snap *catalog.Snapshot) {
+	r.snap, r.loads, r.workers, r.used = snap, r.loads[:0], r.workers[:0], r.used[:0]
+	if state := r.Scopes.Of(snap.Scope); state != nil {
+		r.used = state.Space.DeviceBlocks(r.used)
+	}
+	for _, e := range snap.Known {
+		switch {
+		case !e.CarriesLoad:
+		case r.listed == maxListedRanks:
+			r.unlisted++
+		default:
+			r.listed++
+			r.loads = append(r.loads, rankLoad{Entry: e})
+		}
+	}
+	limits := r.Thresholds.Of(snap.Scope.Model)
+	r.Ledger.Look(snap.Scope, nil, func(v *reservations.View) {
+		r.readLoads(v)
+		if limits.Any() {
+			r.judge(limits, v)
+		}
+	})
+}
+
+// readLoads copies the loads. It is called under the ledger's lock.
+func (r *rankList) readLoads(v *reservations.View) {
+	for i := range r.loads {
+		l := &r.loads[i]
+		if v.Known(l.Slot, l.Rank) {
+			l.blocks, l.prefill, l.requests = v.Blocks[l.Slot], v.Prefill[l.Slot], uint64(v.Requests[l.Slot])
+		}
+	}
+}
+
+// judge notes which workers are overloaded. It is called under the ledger's lock.
+func (r *rankList) judge(limits *overload.Thresholds, v *reservations.View) {
+	for worker, overloaded := range r.Overloaded(limits, r.snap.Ranks, v) {
+		if r.listedWorkers == maxListedRanks {
+			return
+		}
+		r.listedWorkers++
+		r.workers = append(r.workers, judgedWorker{worker.ID, overloaded})
+	}
+}
+
+// send sends the series of the present scope.
+func (r *rankList) send(ch chan<- prometheus.Metric) {
+	model, tenant := r.snap.Scope.Model, r.snap.Scope.Tenant
+	for i := range r.loads {
+		l := &r.loads[i]
+		worker, dp := strconv.FormatUint(l.Rank.Worker, 10), strconv.FormatUint(uint64(l.DP), 10)
+		labels := []string{model, tenant, worker, dp}
+		used := 0
+		if int(l.Slot) < len(r.used) {
+			used = r.used[l.Slot]
+		}
+		send(ch, rankActiveBlocks, l.blocks, labels...)
+		send(ch, rankPrefillTokens, l.prefill, labels...)
+		send(ch, rankActiveRequests, l.requests, labels...)
+		send(ch, rankUsedBlocks, used, labels...)
+		limit := r.Capacity(l.Worker)
+		if limit.KVBlocks > 0 {
+			send(ch, rankTotalBlocks, limit.KVBlocks, labels...)
+		}
+		if limit.BatchedTokens > 0 {
+			send(ch, rankBatchedTokens, limit.BatchedTokens, labels...)
+		}
+		if !l.Worker.Tracked {
+			send(ch, frontendBlocks, l.blocks, worker, dp, "select")
+			send(ch, frontendPrefill, l.prefill, worker, dp, "select")
+		}
+	}
+	for _, w := range r.workers {
+		send(ch, workerOverloaded, oneIf(w.overloaded), model, tenant, strconv.FormatUint(w.id, 10))
+	}
+}

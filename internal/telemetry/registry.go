@@ -1,0 +1,47 @@
+package telemetry
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// maxScrapes bounds the scrapes at a time, each of which takes memory for every
+// series. Beyond, the answer is 503.
+const maxScrapes = 3
+
+// Handler serves the metrics of the given collectors, those of the Go runtime and
+// the process, and the version of the build. Collectors are asked at every scrape,
+// from any goroutine. Two with a family of the same name are a panic.
+func Handler(version string, subjects ...prometheus.Collector) http.Handler {
+	return promhttp.HandlerFor(newRegistry(version, subjects), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
+}
+
+func newRegistry(version string, subjects []prometheus.Collector) *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewBuildInfoCollector(),
+		build{version},
+	)
+	registry.MustRegister(subjects...)
+	return registry
+}
+
+var (
+	buildFamilies families
+
+	buildInfo = buildFamilies.gauge("build_info", "Always 1; the label tells the version of the service.", "version")
+)
+
+// build collects the version of the service.
+type build struct{ version string }
+
+// Describe implements prometheus.Collector.
+func (build) Describe(ch chan<- *prometheus.Desc) { buildFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (b build) Collect(ch chan<- prometheus.Metric) { send(ch, buildInfo, 1, b.version) }

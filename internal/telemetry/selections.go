@@ -1,0 +1,314 @@
+package telemetry
+
+import (
+	"errors"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// Those with Dynamo's names are the families that its documentation of request
+// rejection and its frontend have.
+var (
+	selectionFamilies families
+
+	selectionsTotal = selectionFamilies.counter("selections_total", "Selections by outcome; without a model_name those for models that have no worker, or that are too many to have one.", "model_name", "outcome")
+	rejectionsTotal = selectionFamilies.counter("rejections_total", "Selections rejected because all workers were overloaded or the wait queue was full, by cause; one may count under several causes.", "model_name", "cause")
+	tasksIssued     = selectionFamilies.counter("dynamo_tasks_issued_total", "Selections asked for, but for malformed ones; one that waits counts from then on, others when they are answered.", "model", "endpoint")
+	tasksRejected   = selectionFamilies.counter("dynamo_tasks_rejected_total", "Selections rejected because every worker that could serve them was overloaded.", "model", "endpoint")
+	tasksQueued     = selectionFamilies.gauge("dynamo_queued_requests", "Selections that wait for a rank that is not busy.", "model", "endpoint")
+	modelRejections = selectionFamilies.counter("dynamo_frontend_model_rejection_total", "The same as dynamo_tasks_rejected_total.", "model", "endpoint")
+	modelQueued     = selectionFamilies.gauge("dynamo_frontend_queued_requests", "The same as dynamo_queued_requests, endpoints together.", "model")
+	overlapRatio    = selectionFamilies.histogram("selection_overlap_ratio", "Share of the prompt's complete blocks that the chosen rank had cached, in all tiers together; prompts without a complete block do not count.", "model_name")
+	overlapForegone = selectionFamilies.histogram("selection_overlap_foregone_blocks", "Blocks of the prompt that the chosen rank had cached fewer than the eligible rank with the most, overloaded workers included.", "model_name")
+	costSpread      = selectionFamilies.histogram("selection_cost_spread_blocks", "Highest cost less lowest cost among the ranks that were compared, in blocks.", "model_name")
+	queueWait       = selectionFamilies.histogram("queue_wait_seconds", "Time in the wait queue of the selections that had to wait, however they ended.", "model_name")
+)
+
+// Route is a way to ask for a selection, as the labels of counters tell them
+// apart.
+type Route uint8
+
+// The routes.
+const (
+	RouteSelect  Route = iota // does not book
+	RouteReserve              // books
+	numRoutes    = int(iota)
+)
+
+// String gives the route's label.
+func (r Route) String() string { return [numRoutes]string{"select", "select_and_reserve"}[r] }
+
+// RouteOf is the route of a selection that books, or does not.
+func RouteOf(reserve bool) Route {
+	if reserve {
+		return RouteReserve
+	}
+	return RouteSelect
+}
+
+// Outcome is how a selection ended.
+type Outcome uint8
+
+// The outcomes of a selection.
+const (
+	Selected    Outcome = iota // by /select
+	Reserved                   // by /select_and_reserve
+	NotReady                   // no schedulable workers in the scope, or shutting down
+	NoEndpoint                 // the request's filters left none
+	QueueFull                  // its class of the wait queue takes no more
+	IDTaken                    // the reservation id is live
+	Invalid                    // the request can never work
+	Failed                     // anything else: the worker left
+	Refused                    // every worker that it could use is overloaded
+	Abandoned                  // the client went away
+	Repeated                   // answered as the first time
+	numOutcomes = int(iota)
+)
+
+// String gives the outcome's label.
+func (o Outcome) String() string {
+	return [numOutcomes]string{
+		"selected", "reserved", "not_ready", "no_endpoint", "queue_full", "id_taken", "invalid", "failed", "overloaded", "cancelled", "repeated",
+	}[o]
+}
+
+// OutcomeOf is the outcome of a selection on a route that ended with err.
+func OutcomeOf(err error, r Route) Outcome {
+	switch {
+	case err == nil && r == RouteReserve:
+		return Reserved
+	case err == nil:
+		return Selected
+	case errors.Is(err, selector.ErrNoEndpoints):
+		return NoEndpoint
+	}
+	e, ok := errors.AsType[*contract.Error](err)
+	if !ok {
+		return Failed
+	}
+	switch e.Kind {
+	case contract.BadRequest:
+		return Invalid
+	case contract.Conflict:
+		return IDTaken
+	case contract.Overloaded:
+		return Refused
+	case contract.Cancelled:
+		return Abandoned
+	case contract.QueueRejected:
+		return QueueFull
+	case contract.Unavailable:
+		if e.Err == nil {
+			return NotReady
+		}
+	}
+	return Failed
+}
+
+// The causes of a rejection: the thresholds, and the wait queue's limits.
+const (
+	queueLimit = overload.NumThresholds + iota
+	numCauses
+)
+
+// causeLabel names a cause of a rejection.
+func causeLabel(cause int) string {
+	if cause == queueLimit {
+		return "queue_limit"
+	}
+	return strings.Replace(overload.Threshold(cause).String(), "_threshold", "", 1)
+}
+
+// maxSpread bounds the cost spread that is observed, in blocks. Requests may have
+// weights that make any cost, and the histogram's sum must stay of use.
+const maxSpread = 1 << 20
+
+// ModelSelections counts the selections of one model. Its methods take no lock.
+type ModelSelections struct {
+	outcomes         [numOutcomes]atomic.Uint64
+	issued, rejected [numRoutes]atomic.Uint64
+	queued           [numRoutes]atomic.Int64 // requests that wait
+	causes           [numCauses]atomic.Uint64
+
+	// Of answered selections:
+
+	ratio, foregone, spread *Histogram
+
+	wait *Histogram // seconds in the queue, of those that really waited
+}
+
+func newModelSelections() *ModelSelections {
+	return &ModelSelections{
+		ratio:    NewHistogram(overlapRatioBounds),
+		foregone: NewHistogram(foregoneBounds),
+		spread:   NewHistogram(costSpreadBounds),
+		wait:     NewHistogram(waitBounds),
+	}
+}
+
+// Issued counts a selection that was asked for. Every selection is counted once,
+// before its outcome; but for invalid ones, which may be left out.
+func (m *ModelSelections) Issued(r Route) { m.issued[r].Add(1) }
+
+// Queued counts a selection that begins to wait, with by 1, and one that has
+// waited, with by -1.
+func (m *ModelSelections) Queued(r Route, by int64) { m.queued[r].Add(by) }
+
+// Waited counts how long a selection was in the queue.
+func (m *ModelSelections) Waited(d time.Duration) { m.wait.Observe(d.Seconds()) }
+
+// Ended counts a selection that is over, with the error that it ended with.
+func (m *ModelSelections) Ended(o Outcome, r Route, err error) {
+	m.outcomes[o].Add(1)
+	switch o {
+	case QueueFull:
+		m.causes[queueLimit].Add(1)
+	case Refused:
+		m.rejected[r].Add(1)
+		if over, ok := errors.AsType[*contract.OverloadError](err); ok {
+			for t := range overload.Threshold(overload.NumThresholds) {
+				if over.Causes.Has(t) {
+					m.causes[t].Add(1)
+				}
+			}
+		}
+	default:
+	}
+}
+
+// Chosen notes what a choice was like: cached is how many leading blocks of the
+// prompt the chosen rank has, in all tiers together, most how many the eligible
+// rank with the most, of how many complete blocks; spread is the highest cost less
+// the lowest among the ranks that were compared, in blocks.
+func (m *ModelSelections) Chosen(cached, most, blocks uint64, spread float64) {
+	m.spread.Observe(min(spread, maxSpread))
+	m.foregone.Observe(float64(most - cached))
+	if blocks > 0 {
+		m.ratio.Observe(float64(cached) / float64(blocks))
+	}
+}
+
+// send sends the series of a model. The histograms of the others are left out
+// while they are empty, as they nearly always are: they have values only once
+// there are too many models.
+func (m *ModelSelections) send(ch chan<- prometheus.Metric, model string) {
+	for o := range m.outcomes { // before issued: each was issued, unless it was invalid
+		send(ch, selectionsTotal, m.outcomes[o].Load(), model, Outcome(o).String())
+	}
+	queued := int64(0)
+	for r := range Route(numRoutes) {
+		endpoint := r.String()
+		rejected := m.rejected[r].Load() // before issued: it must not be above it
+		send(ch, tasksRejected, rejected, model, endpoint)
+		send(ch, modelRejections, rejected, model, endpoint)
+		send(ch, tasksIssued, m.issued[r].Load(), model, endpoint)
+		waiting := m.queued[r].Load()
+		send(ch, tasksQueued, waiting, model, endpoint)
+		queued += waiting
+	}
+	send(ch, modelQueued, queued, model)
+	for c := range m.causes {
+		send(ch, rejectionsTotal, m.causes[c].Load(), model, causeLabel(c))
+	}
+	for _, h := range []struct {
+		family
+		*Histogram
+	}{{overlapRatio, m.ratio}, {overlapForegone, m.foregone}, {costSpread, m.spread}, {queueWait, m.wait}} {
+		if model != "" || h.Count() > 0 {
+			sendHistogram(ch, h.family, h.Histogram, model)
+		}
+	}
+}
+
+// maxModels bounds the models that are counted each for itself.
+const maxModels = 1024
+
+// Selections counts the selections of every model, and collects them. Readers
+// never wait. Counts outlive the model's workers, so that they do not start again
+// at 0 when it comes back.
+type Selections struct {
+	catalog *catalog.Catalog
+	byModel atomic.Pointer[map[string]*ModelSelections] // replaced under mu
+	mu      sync.Mutex
+	// others counts the selections for models that the catalog does not have, and
+	// those of models for which there was no room.
+	others *ModelSelections
+	// unserved is a scope without schedulable workers that a selection came for
+	// since it was last taken, nil if none did.
+	unserved atomic.Pointer[catalog.Scope]
+}
+
+// NewSelections returns counts for the models of a catalog, all 0.
+func NewSelections(c *catalog.Catalog) *Selections {
+	s := &Selections{catalog: c, others: newModelSelections()}
+	s.byModel.Store(&map[string]*ModelSelections{})
+	return s
+}
+
+// Of returns the counts of a model, those of Others if it has none.
+func (s *Selections) Of(model string) *ModelSelections {
+	if m := (*s.byModel.Load())[model]; m != nil {
+		return m
+	}
+	return s.others
+}
+
+// Others returns the counts of the models that the catalog does not have.
+func (s *Selections) Others() *ModelSelections { return s.others }
+
+// Add gives a model of the catalog counts of its own. If there are too many,
+// those of models that the catalog has lost give way; if there are none, the
+// model stays among the others.
+func (s *Selections) Add(model string) {
+	if model == "" || (*s.byModel.Load())[model] != nil {
+		return // no name is the label of the others
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := *s.byModel.Load()
+	if all[model] != nil || !s.catalog.HasModel(model) {
+		return
+	}
+	next := maps.Clone(all)
+	if len(next) >= maxModels {
+		maps.DeleteFunc(next, func(name string, _ *ModelSelections) bool { return !s.catalog.HasModel(name) })
+	}
+	if len(next) >= maxModels {
+		return
+	}
+	next[model] = newModelSelections()
+	s.byModel.Store(&next)
+}
+
+// NoteUnserved keeps a scope that had no worker for a selection, unless there is
+// one that nobody has taken.
+func (s *Selections) NoteUnserved(sc catalog.Scope) {
+	if s.unserved.Load() == nil {
+		s.unserved.CompareAndSwap(nil, &catalog.Scope{Model: catalog.Clip(sc.Model), Tenant: catalog.Clip(sc.Tenant)})
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (s *Selections) Describe(ch chan<- *prometheus.Desc) { selectionFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector. Models come from the catalog and not
+// from requests, so that clients cannot make series.
+func (s *Selections) Collect(ch chan<- prometheus.Metric) {
+	s.others.send(ch, "")
+	all := *s.byModel.Load()
+	for _, model := range s.catalog.Models() {
+		if m := all[model]; m != nil {
+			m.send(ch, model)
+		}
+	}
+}

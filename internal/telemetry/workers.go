@@ -1,0 +1,140 @@
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/workersfile"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+var (
+	workerFamilies families
+
+	serviceReady    = workerFamilies.gauge("ready", "1 if the service can serve requests, as its readiness check says, else 0.")
+	workerCount     = workerFamilies.gauge("workers", "Registered workers by lifecycle; without a model_name those of models that are too many to have one.", "model_name", "lifecycle")
+	busyThreshold   = workerFamilies.gauge("busy_threshold", "Thresholds above which a rank is busy, where they are set.", "model_name", "threshold")
+	workersUnjudged = workerFamilies.gauge("workers_unjudged", "Workers of which a threshold that is set says nothing, as their record has no total_kv_blocks or no max_num_batched_tokens.", "model_name", "threshold")
+)
+
+// Workers collects how many workers each model has, and the thresholds by which
+// they are judged.
+type Workers struct {
+	// Ready reports whether the service can serve requests, and lists all workers
+	// by model.
+	Ready      func() (ready bool, schedulable int, workers []*catalog.Worker)
+	Selections *Selections // its models have series of their own
+	Thresholds *overload.Table
+	// Capacity is what a worker's record says that each of its ranks can take.
+	Capacity func(*catalog.Worker) overload.Capacity
+}
+
+// Describe implements prometheus.Collector.
+func (Workers) Describe(ch chan<- *prometheus.Desc) { workerFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (c Workers) Collect(ch chan<- prometheus.Metric) {
+	ready, _, workers := c.Ready()
+	send(ch, serviceReady, oneIf(ready))
+	own := *c.Selections.byModel.Load()
+	var others lifecycles
+	for models := 0; len(workers) > 0; models++ {
+		var of []*catalog.Worker
+		of, workers = cutModel(workers)
+		model := of[0].Scope.Model
+		if own[model] != nil {
+			var count lifecycles
+			count.add(of)
+			count.send(ch, model)
+		} else {
+			others.add(of)
+		}
+		if models < overload.MaxModels {
+			c.sendThresholds(ch, model, c.Thresholds.Of(model), of)
+		}
+	}
+	others.send(ch, "") // also while there is none: the sum over models is never without a value
+}
+
+// cutModel takes the workers of the first model off, of which there is at least
+// one.
+func cutModel(workers []*catalog.Worker) (of, rest []*catalog.Worker) {
+	n := 1
+	for n < len(workers) && workers[n].Scope.Model == workers[0].Scope.Model {
+		n++
+	}
+	return workers[:n], workers[n:]
+}
+
+// lifecycles counts workers. Those of the slot tracker, which are complete as
+// they are, count apart.
+type lifecycles struct{ schedulable, incomplete, tracked int }
+
+func (l *lifecycles) add(workers []*catalog.Worker) {
+	for _, w := range workers {
+		switch {
+		case w.Tracked:
+			l.tracked++
+		case w.Lifecycle == catalog.Schedulable:
+			l.schedulable++
+		default:
+			l.incomplete++
+		}
+	}
+}
+
+func (l *lifecycles) send(ch chan<- prometheus.Metric, model string) {
+	send(ch, workerCount, l.schedulable, model, catalog.Schedulable)
+	send(ch, workerCount, l.incomplete, model, catalog.Incomplete)
+	send(ch, workerCount, l.tracked, model, "tracked")
+}
+
+// sendThresholds sends the thresholds of a model that are set, and how many of its
+// workers they say nothing of: a worker whose record lacks the limit that the
+// threshold is a share of is never busy by it.
+func (c Workers) sendThresholds(ch chan<- prometheus.Metric, model string, t *overload.Thresholds, workers []*catalog.Worker) {
+	if v := t.DecodeBlocks; v != nil {
+		send(ch, busyThreshold, *v, model, overload.DecodeBlocks.String())
+		unjudged := c.without(workers, func(c overload.Capacity) uint64 { return c.KVBlocks })
+		send(ch, workersUnjudged, unjudged, model, overload.DecodeBlocks.String())
+	}
+	if v := t.PrefillTokens; v != nil {
+		send(ch, busyThreshold, *v, model, overload.PrefillTokens.String())
+	}
+	if v := t.PrefillFraction; v != nil {
+		send(ch, busyThreshold, *v, model, overload.PrefillFraction.String())
+		unjudged := c.without(workers, func(c overload.Capacity) uint64 { return c.BatchedTokens })
+		send(ch, workersUnjudged, unjudged, model, overload.PrefillFraction.String())
+	}
+}
+
+// without counts the workers that can be selected and whose limit is unknown.
+func (c Workers) without(workers []*catalog.Worker, limit func(overload.Capacity) uint64) (n int) {
+	for _, w := range workers {
+		if w.Lifecycle == catalog.Schedulable && limit(c.Capacity(w)) == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+var (
+	workersFileFamilies families
+
+	workersFileChanges = workersFileFamilies.counter("workers_file_changes_total", "Changes of the workers file, by outcome: applied or failed.", "outcome")
+	workersFileStale   = workersFileFamilies.gauge("workers_file_stale", "1 if the last content of the workers file is not in force, because it is faulty or gone, else 0; what other calls have changed since is not looked at.")
+)
+
+// WorkersFile collects what has become of the workers file.
+type WorkersFile struct{ Watcher *workersfile.Watcher }
+
+// Describe implements prometheus.Collector.
+func (WorkersFile) Describe(ch chan<- *prometheus.Desc) { workersFileFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (c WorkersFile) Collect(ch chan<- prometheus.Metric) {
+	st := c.Watcher.Stats()
+	send(ch, workersFileChanges, st.Applied, "applied")
+	send(ch, workersFileChanges, st.Failed, "failed")
+	send(ch, workersFileStale, oneIf(st.Stale))
+}
