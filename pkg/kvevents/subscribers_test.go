@@ -381,3 +381,109 @@ func TestSubscribersSharedReplay(t *testing.T) {
 		}
 	})
 }
+
+// TestBarrierShows proves that whoever has waited for what was received sees it
+// in the status of the stream and in the counts of its events.
+func TestBarrierShows(t *testing.T) {
+	r, pub := startRig(t, "")
+	defer r.stop()
+	const rounds = 2000
+	for i := range uint64(rounds) {
+		pub.live(i, r.batch(0, 0, storedEvent(int(i))))
+		if err := r.subs.Barrier(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tally := r.subs.Tally()
+		if st := r.subs.Streams()[0]; !st.HasLast || st.Last != i || st.State != Live || tally.ByReason()[Applied] != i+1 {
+			t.Fatalf("message %d: status %+v, %d events applied", i, st, tally.ByReason()[Applied])
+		}
+	}
+}
+
+// TestEngineClears proves that an engine's clear ends what a stream has missed,
+// unless it is another rank's or the stream is about more than the rank.
+func TestEngineClears(t *testing.T) {
+	own := func(r *rig) string { return r.batch(0, 0, storedEvent(9), clearedEvent) }
+	for name, tc := range map[string]struct {
+		before func(r *rig) string // the gap
+		clear  func(r *rig) string
+		want   StreamState
+	}{
+		"its own":            {clear: own, want: Live},
+		"of no stated rank":  {clear: func(r *rig) string { return r.batch(0, nil, clearedEvent) }, want: Live},
+		"another rank's":     {clear: func(r *rig) string { return r.batch(0, 1, clearedEvent) }, want: Stale},
+		"an unknown rank's":  {clear: func(r *rig) string { return r.batch(0, 2, clearedEvent) }, want: Stale},
+		"another owner's":    {clear: func(r *rig) string { return r.batch(0, 0, list{"AllBlocksCleared", "STORE"}) }, want: Stale},
+		"a bad one":          {clear: func(r *rig) string { return r.batch(0, 0, list{"AllBlocksCleared", 7}) }, want: Stale},
+		"in a bad batch":     {clear: func(r *rig) string { return packed(r, list{1.5, list{clearedEvent}, "x"}) }, want: Stale},
+		"an envelope's":      {clear: func(r *rig) string { return r.batch(0, 0, dict{"event_type": "cleared", "event_id": 1}) }, want: Stale},
+		"none":               {clear: func(r *rig) string { return r.batch(0, 0, storedEvent(1)) }, want: Stale},
+		"several ranks":      {before: func(r *rig) string { return r.batch(0, 1, storedEvent(1)) }, clear: own, want: Stale},
+		"beside an envelope": {before: func(r *rig) string { return r.batch(0, 0, dict{"event_type": "cleared", "event_id": 1}) }, clear: own, want: Stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, pub := startRig(t, "")
+				defer r.stop()
+				first := r.batch(0, 0, storedEvent(1))
+				if tc.before != nil {
+					first = tc.before(r)
+				}
+				pub.live(0, first)
+				pub.live(3, r.batch(0, 0, storedEvent(2)))
+				if got := r.state(); got != Stale {
+					t.Fatalf("after a gap: %v", got)
+				}
+				pub.live(4, tc.clear(r))
+				if got := r.state(); got != tc.want {
+					t.Errorf("state is %v, want %v", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// A replay of everything that stays silent is asked again without any live
+// message, later each time; a timer that is armed for that does not keep another
+// replay from being given up in time.
+func TestSubscribersAskAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		s, stop := startSubscribers(t, src, DefaultConfig(1))
+		defer stop()
+		got := new(recorder)
+		add(t, s, StreamConfig{Rank: rank(0), Endpoint: "pub", Replay: "rep", Applier: got})
+		pub := src.open("pub")
+		pub.status(true)
+		asked := func(at string, want string) {
+			t.Helper()
+			synctest.Wait()
+			if src.asked() != want {
+				t.Errorf("%s: asked for %q, want %q", at, src.asked(), want)
+			}
+		}
+		time.Sleep(9900 * time.Millisecond)
+		asked("9.9 s", "rep 0")
+		time.Sleep(200 * time.Millisecond)
+		asked("10.1 s", "rep 0, rep 0")
+		time.Sleep(6 * time.Second) // silent; the next one is due at 25 s
+		asked("16.1 s", "rep 0, rep 0")
+		pub.status(false)
+		pub.status(true)
+		asked("connected again", "rep 0, rep 0, rep 0")
+		time.Sleep(5100 * time.Millisecond)
+		synctest.Wait()
+		if src.open("rep") != nil {
+			t.Error("the silent replay's socket is still open")
+		}
+		time.Sleep(5 * time.Second)
+		asked("26.2 s", "rep 0, rep 0, rep 0, rep 0")
+		src.open("rep").answers("a0", "a1")
+		expect(t, "at last", got, "a0 a1")
+		time.Sleep(time.Hour)
+		asked("an hour later", "rep 0, rep 0, rep 0, rep 0")
+		if n := s.Counters().ReplaysAgain.Load(); n != 2 {
+			t.Errorf("%d replays counted as asked again, want 2", n)
+		}
+	})
+}
