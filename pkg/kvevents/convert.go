@@ -25,9 +25,10 @@ type Index interface {
 // for a rank that the worker does not have (decision K12).
 type Ranks func(dp uint32) (slot uint32, ok bool)
 
-// Converter applies the batches of one stream to an index. It remembers what
-// the stream's own events taught it: the kinds of attention groups, and whether
-// cache salts are in use. Use it from one goroutine at a time.
+// Converter filters and hashes the events of one stream: Apply brings them to an
+// Index, Each to a Sink. It remembers what the stream's events have shown: the
+// kinds of attention groups, and whether cache salts are in use. Use it from one
+// goroutine at a time.
 type Converter struct {
 	// Seeds, if any, learns the names behind the block seeds that Apply uses.
 	Seeds SeedNames
@@ -36,13 +37,14 @@ type Converter struct {
 	rank       uint32
 	ranks      Ranks
 	groups     groups
-	salted     bool // a salt has come by: children may have to inherit one
+	salted     bool // the stream has used a salt: children may have to inherit one
 	namedSeeds map[uint64]struct{}
 }
 
-// NewConverter returns a converter for a stream that was registered for rank
-// (the sender's rank goes before) in a pool with the given block layout. Without
-// ranks every rank is known, and its number is its slot.
+// NewConverter returns a converter for a stream that was registered for rank, in
+// a scope with the given block layout. A rank that a batch states takes
+// precedence over the registered one. If ranks is nil every rank is known and its
+// number is its slot.
 func NewConverter(layout hashing.Layout, rank uint32, ranks Ranks) *Converter {
 	return &Converter{layout: layout, rank: rank, ranks: ranks}
 }
@@ -80,9 +82,9 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 	}
 }
 
-// Normalize returns the events of b that Apply would apply, with the tokens and
-// blocks cut to what it would take, and standard envelopes as they are. Like
-// Apply it learns from the batch; it changes b.
+// Normalize returns the events of b that Apply would apply, cut to their complete
+// blocks, and standard envelopes as they are. Like Apply it learns from the batch
+// and changes it.
 func (c *Converter) Normalize(b *Batch) []Event {
 	dp := b.RankOr(c.rank)
 	out := make([]Event, 0, len(b.Events))
@@ -227,22 +229,21 @@ type Sink interface {
 	// Event takes an accepted event of a rank and adds what became of its blocks
 	// to t. Each counts the event under the reason that it returns.
 	Event(ev *Event, dp uint32, t *Tally) Reason
-	// Skipped tells of a standard envelope that is not for the index, but whose
-	// event_id, which it has, still moves the order of its stream on. Its blocks
-	// mean nothing.
+	// Skipped is called for a standard envelope that is not for the index, but whose
+	// event_id moves the order of its stream on. It has one; its blocks mean nothing.
 	Skipped(ev *Event, dp uint32)
 }
 
-// MaxKey bounds each text that is a part of an event's identity, in bytes: whoever
-// keeps identities keeps no more than that.
+// MaxKey bounds each text that is a part of an event's identity, in bytes, so that
+// a Sink that keeps identities keeps no more than that.
 const MaxKey = 4096
 
-// Each gives the events of b that are for an index to sink, in order, and counts
-// every one in t, bad ones included. Stores with tokens are cut to complete
+// Each passes the events of b that are for an index to sink, in order, and counts
+// all events in t, bad ones included. Stores with tokens are cut to complete
 // blocks: an engine's of the registered size, an envelope's of its own. An
-// envelope's BlockSize, if nil, becomes the registered one, and its rank is its
-// own, else the registered one: stores publish batches of rank 0 whatever they
-// hold. Media are the sink's to judge: the tier may be unknown.
+// envelope without a BlockSize gets the registered one. Its rank is its own, else
+// the registered one, never the batch's: stores publish batches of rank 0
+// whatever rank the blocks are of. The sink judges media: the tier may be unknown.
 func (c *Converter) Each(b *Batch, sink Sink, t *Tally) {
 	engine := b.RankOr(c.rank)
 	_, known := c.slot(engine)
@@ -286,7 +287,7 @@ func (c *Converter) eachBad(b *Batch, bad *BadEvent, sink Sink, t *Tally) {
 	}
 }
 
-// eachEnvelope deals with a standard envelope.
+// eachEnvelope passes a standard envelope to the sink, if it is for an index.
 func (c *Converter) eachEnvelope(ev *Event, sink Sink, work *scratch, t *Tally) Reason {
 	if ev.overlong() {
 		return BadField
@@ -314,8 +315,8 @@ func (c *Converter) completeEnvelope(ev *Event) (dp uint32) {
 }
 
 // acceptEnvelope decides whether a standard envelope is for an index, and cuts a
-// store with tokens to its complete blocks. An empty list of tokens says no more
-// than none.
+// store with tokens to its complete blocks. An empty list of tokens counts as
+// none.
 func (c *Converter) acceptEnvelope(ev *Event, work *scratch) Reason {
 	switch {
 	case ev.Kind == Cleared:
@@ -350,7 +351,8 @@ func (ev *Event) overlong() bool {
 		len(env.Backend) > MaxKey || len(env.Salt) > MaxKey)
 }
 
-// maxGroups bounds what one stream can teach: engines have a few groups a rank.
+// maxGroups bounds what one stream can make groups remember. Engines have a few
+// groups a rank.
 const maxGroups = 4096
 
 // groups knows which attention groups hold the main cache: the one whose blocks
@@ -398,15 +400,15 @@ func isMainKind(kind string) bool {
 	return kind == "full_attention" || kind == "mla_attention" || kind == "sink_full_attention"
 }
 
-// SeedNames learns what block seeds stand for: a seed alone does not tell the
-// adapter and the salt that it was made of.
+// SeedNames learns what block seeds stand for, since the adapter and the salt
+// cannot be computed from a seed.
 type SeedNames interface {
 	// NameSeed is called when a stream first uses an adapter or a salt, from that
-	// stream's goroutine. A stream that uses very many may name them again.
+	// stream's goroutine. For a stream that uses very many it may be called again.
 	NameSeed(seed uint64, lora, salt string)
 }
 
-// maxNamedSeeds bounds the seeds that a stream remembers to have named.
+// maxNamedSeeds bounds the seeds that a Converter remembers to have named.
 const maxNamedSeeds = 4096
 
 // localSeed returns the block seed of an adapter and a salt, and names it.

@@ -179,7 +179,7 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// TestRanks shows that the batch's rank goes before the registered one, and
+// TestRanks shows that the batch's rank takes precedence over the registered one, and
 // that a rank that the worker does not have is dropped and counted (K12).
 func TestRanks(t *testing.T) {
 	clearAll := list{"AllBlocksCleared"}

@@ -39,7 +39,7 @@ var replayResultTexts = [NumReplayResults]string{
 	ReplayAborted:       "aborted",
 }
 
-// String gives the result's label.
+// String returns the result's label.
 func (r ReplayResult) String() string {
 	if int(r) < len(replayResultTexts) {
 		return replayResultTexts[r]
@@ -47,12 +47,12 @@ func (r ReplayResult) String() string {
 	return "unknown"
 }
 
-// failed tells a replay that was broken off from one that ran to its end mark.
+// failed reports whether the replay was broken off before its end mark.
 func (r ReplayResult) failed() bool { return r >= ReplaySilent && r != ReplayAborted }
 
-// Counters count what happens to the messages of all streams of a process; what
-// happens to their events is the Converter's to count. Fields only grow and may
-// be read at any time.
+// Counters count what happens to the messages of all streams of a process. What
+// happens to their events is counted in Tally. Fields only grow and may be read at
+// any time.
 type Counters struct {
 	Messages      atomic.Uint64 // live messages received, well-formed frames
 	Replayed      atomic.Uint64 // replayed messages received
@@ -65,13 +65,13 @@ type Counters struct {
 	GapsLost      atomic.Uint64 // jumps, live or in a replay, that nothing filled
 	MessagesLost  atomic.Uint64 // message numbers in those
 	Held          atomic.Uint64 // live messages that waited for a replay
-	Restarts      atomic.Uint64 // engines found to have started anew: their rank was cleared
-	Suspicions    atomic.Uint64 // old numbers that a replay showed to be mere duplicates
+	Restarts      atomic.Uint64 // new engines found: their rank was cleared
+	Suspicions    atomic.Uint64 // low numbers that a replay showed to be duplicates
 	Connects      atomic.Uint64
 	Disconnects   atomic.Uint64
 	Pauses        atomic.Uint64 // times that a full inbox stopped a socket from being read
 	ReplayStarts  atomic.Uint64
-	ReplaysAgain  atomic.Uint64 // replays of everything asked again, as one had broken off
+	ReplaysAgain  atomic.Uint64 // replays from 0 asked for again, as one had broken off
 	ReplayResults [NumReplayResults]atomic.Uint64
 }
 
@@ -84,7 +84,7 @@ func (c *Counters) addLost(numbers uint64) {
 	c.MessagesLost.Add(min(numbers, maxLost))
 }
 
-// Sample is an example of what was dropped: of which stream, and why. It says
+// Sample is an example of what was dropped: of which stream, and why. It holds
 // nothing of the content of a message.
 type Sample struct {
 	Rank   catalog.Rank
@@ -101,11 +101,11 @@ const (
 	numSampleKinds
 )
 
-// samples keep the first of each kind since they were looked at.
+// samples keeps the first sample of each kind since it was last looked at.
 type samples struct {
-	has [numSampleKinds]atomic.Bool // read without mu: all but the first of a kind take no lock
+	has [numSampleKinds]atomic.Bool // read without mu, so that all but the first of a kind take no lock
 
-	// mu guards first, and writes to has.
+	// mu guards first, and the writing of has.
 	mu    sync.Mutex
 	first [numSampleKinds]Sample
 }
@@ -123,9 +123,8 @@ func (s *samples) put(kind sampleKind, rank catalog.Rank, reason func() string) 
 	}
 }
 
-// Samples returns one example each of bad frames, of messages that nothing can
-// be read of, and of dropped events, as far as there were any since the last
-// call: the first one.
+// Samples returns the first example since the last call of bad frames, of an
+// undecodable message and of a dropped event, each if there was one.
 func (s *Subscribers) Samples() []Sample {
 	s.samples.mu.Lock()
 	defer s.samples.mu.Unlock()

@@ -23,8 +23,9 @@ var (
 // slices and reuses it, so it belongs to one goroutine. The zero value is ready.
 type Decoder struct {
 	r    reader
-	kind Kind // of the event at hand, as soon as its tag is known
-	// numbered is the event at hand if it is a bad envelope with stream and number.
+	kind Kind // of the event being read, as soon as its tag is known
+	// numbered is the event being read if it is a bad envelope whose stream and
+	// event_id are good.
 	numbered *Event
 
 	// Slabs that the events of one batch share; see mark.
@@ -36,7 +37,7 @@ type Decoder struct {
 	strings map[string]string // see intern
 }
 
-// mark is the fill of the slabs, to take back what a bad event left there.
+// mark is the length of the slabs, to take back what a bad event left there.
 type mark struct{ tokens, hashes, objects, envelopes int }
 
 func (d *Decoder) mark() mark {
@@ -92,7 +93,7 @@ func (d *Decoder) batch(b *Batch) error {
 	return d.rank(b)
 }
 
-// mapBatch finds the fields first, because their order is free.
+// mapBatch finds the fields first, because they come in any order.
 func (d *Decoder) mapBatch(b *Batch) error {
 	start := d.r.Pos
 	n, ok := d.r.MapLen()
@@ -201,8 +202,8 @@ func (d *Decoder) event(b *Batch) error {
 	return nil
 }
 
-// keepNumbered copies the bad envelope at hand without its blocks. They are rare:
-// no slab is kept for them.
+// keepNumbered copies the bad envelope being read, without its blocks. Such events
+// are rare, so no slab is kept for them.
 func (d *Decoder) keepNumbered() *Event {
 	ev, env := d.numbered, *d.numbered.Envelope
 	return &Event{
@@ -244,8 +245,8 @@ const (
 	maxInternedSz = 256
 )
 
-// intern returns b as a string, the same one for the same bytes: adapters,
-// salts and kinds come again with every event.
+// intern returns b as a string, the same one for the same bytes, because
+// adapters, salts and kinds are repeated in every event.
 func (d *Decoder) intern(b []byte) string {
 	if len(b) == 0 {
 		return ""

@@ -34,7 +34,7 @@ type Workspace struct {
 	Tally   Tally
 }
 
-// IndexApplier applies one stream to an index.
+// IndexApplier is the Applier that applies one stream to an index.
 type IndexApplier struct {
 	Converter *Converter
 	Index     Index
@@ -50,13 +50,14 @@ func (a *IndexApplier) Apply(payload []byte, w *Workspace) error {
 	return nil
 }
 
-// recovered is an Index that has blocks from elsewhere, too.
+// recovered is an Index that may hold blocks from elsewhere, for example from
+// another replica.
 type recovered interface {
 	// Replayed says that what comes now replaces such blocks of a rank.
 	Replayed(slot uint32)
 }
 
-// Replayed tells the index, if it is one that wants to know.
+// Replayed passes the news on to an index that has blocks from elsewhere.
 func (a *IndexApplier) Replayed() {
 	if idx, ok := a.Index.(recovered); ok {
 		idx.Replayed(a.Slot)
@@ -121,21 +122,21 @@ func (d *delivery) foreign(payload []byte) bool {
 	return err == nil && d.work.Batch.RankOr(d.rank.DP) != d.rank.DP
 }
 
-// MaxLag is the longest lag that is told of: beyond it a clock is wrong.
+// MaxLag is the longest lag that is reported: beyond it a clock is wrong.
 const MaxLag = time.Hour
 
-// Times from 1973 to the year 5138, in seconds and in milliseconds, cannot be
-// taken for each other. Other numbers are none that a publisher's clock says.
+// Times from 1973 to the year 5138 cannot be the same number in seconds and in
+// milliseconds. Other numbers are no time of a publisher's clock.
 const (
 	minSeconds = 1e8
 	minMillis  = 1e11
 	maxMillis  = 1e14
 )
 
-// lagOf returns the time from what a batch states, in seconds as engines do or
-// in milliseconds as standard publishers do, to when it was received, in Unix
-// nanoseconds. A batch that is not even sent then has no lag, as clocks differ.
-// ok is false if the batch states no time.
+// lagOf returns the time from stated, which is Unix time in seconds (engines) or
+// milliseconds (standard publishers), to received in Unix nanoseconds: 0 to MaxLag.
+// Clocks differ, so a batch may seem to be sent later than it was received: its lag
+// is 0. ok is false if stated is no time.
 func lagOf(received int64, stated float64) (lag time.Duration, ok bool) {
 	if !(stated >= minSeconds && stated < maxMillis) { // NaN too
 		return 0, false

@@ -61,7 +61,7 @@ func FuzzLag(f *testing.F) {
 	})
 }
 
-// TestLag proves whose lags are told: those of live messages that could be read,
+// TestLag proves which lags are reported: those of live messages that could be read,
 // from the batch's time to when they came, however long they wait for a replay;
 // not those of replayed or repeated messages.
 func TestLag(t *testing.T) {
@@ -105,7 +105,7 @@ func TestLag(t *testing.T) {
 	})
 }
 
-// TestNoLag proves that lags are told to nobody if nobody asks.
+// TestNoLag proves that Config.Lag may be nil.
 func TestNoLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &fakeSource{}
@@ -155,7 +155,7 @@ func TestSamples(t *testing.T) {
 			Sample{rank(0), "message has frames of lengths 6 6 6"},
 			Sample{rank(0), ErrNotABatch.Error()},
 			Sample{rank(0), "bad_tag"})
-		want("all is told")
+		want("all have been returned")
 
 		other.send(make([][]byte, 8)...)
 		other.live(1, packed(t, list{1.5, list{storedEvent(1)}, secret}))

@@ -96,7 +96,7 @@ func TestEachEngineEvents(t *testing.T) {
 			[]string{"stored device applied 3", "removed device applied 1", "cleared none applied 1"},
 			nil,
 		},
-		"an adapter that cannot be told": {
+		"an adapter of no known number": {
 			list{
 				stored(ab, dict{"lora_id": "x"}),
 				stored(ab, dict{"lora_id": "x", "lora_name": "ad"}),

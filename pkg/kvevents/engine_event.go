@@ -179,7 +179,7 @@ func (d *Decoder) mapEvent(b *Batch) Reason {
 	return d.extras(ev, later)
 }
 
-// fields says which fields of a map event there were.
+// fields records which fields of a map event have been read.
 type fields struct {
 	tag, ignored              bool
 	hashes, tokens, blockSize bool
@@ -231,7 +231,7 @@ func (d *Decoder) field(key []byte, ev *Event, seen *fields, later *deferred) Re
 	case "block_mm_infos":
 		later.mmInfos = d.r.Pos
 		return d.skipColumns(1)
-	default: // session_id, lookahead_token_ids, what comes next
+	default: // session_id, lookahead_token_ids, fields of later versions
 		return d.skipColumns(1)
 	}
 	return Applied
@@ -334,8 +334,8 @@ func (d *Decoder) readString(s *string) Reason {
 	return Applied
 }
 
-// readLoRAID reads the adapter's number. Where adapters are known by name it does
-// not matter, so that a value of another type does not make the event bad.
+// readLoRAID reads the adapter's number. A value of another type does not make the
+// event bad, since the number does not matter where adapters are known by name.
 func (d *Decoder) readLoRAID(ev *Event) Reason {
 	ev.HasLoRAID, ev.badLoRAID = false, false
 	if d.r.Nil() {

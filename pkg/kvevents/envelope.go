@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// envelopeKeys is what to know of an envelope's keys beside their values. Where
-// there are legacy fields they have to say the same as the standard ones
-// (Mooncake Conductor, C++).
+// envelopeKeys records which keys of an envelope have been read. Legacy fields, if
+// there are any, have to agree with the standard ones (Mooncake Conductor, C++).
 type envelopeKeys struct {
 	hashes       bool   // there are seq_hashes
 	legacyType   []byte // of type, nil = absent
@@ -67,7 +66,7 @@ func identifies(key []byte) bool {
 	return false
 }
 
-// checkEnvelope looks at an envelope whose fields are good one by one.
+// checkEnvelope checks an envelope whose fields are good one by one.
 func (d *Decoder) checkEnvelope(ev *Event, seen envelopeKeys) Reason {
 	if ev.Kind != Cleared && !seen.hashes {
 		return MissingField
@@ -165,7 +164,7 @@ func (d *Decoder) envelopeField(key []byte, ev *Event, seen *envelopeKeys) Reaso
 	case "parent_block_hash":
 		seen.legacyParent = d.r.Pos
 		return d.skipColumns(1)
-	default: // timestamp (informational), what comes next
+	default: // timestamp (informational), fields of later versions
 		return d.skipColumns(1)
 	}
 	return Applied
@@ -194,7 +193,7 @@ func (d *Decoder) envelopeNumber(key []byte, env *Envelope) Reason {
 	return Applied
 }
 
-// readUnique reads a string that hardly comes twice.
+// readUnique reads a string that hardly ever comes twice, without interning it.
 func (d *Decoder) readUnique(s *string) Reason {
 	text, ok := d.r.optionalText()
 	if !ok {
@@ -219,7 +218,7 @@ func (d *Decoder) readGroupID(env *Envelope) Reason {
 	return Applied
 }
 
-// matchesLegacy compares an envelope with its legacy fields.
+// matchesLegacy reports whether the legacy fields of an envelope agree with it.
 func (d *Decoder) matchesLegacy(ev *Event, seen envelopeKeys) bool {
 	if seen.legacyType != nil && string(seen.legacyType) != ev.Kind.String() && string(seen.legacyType) != engineTag(ev.Kind) {
 		return false
@@ -258,7 +257,7 @@ func engineTag(k Kind) string {
 	return tagCleared
 }
 
-// EngineHash is the connector's own hash of the (last) block: the last 8 bytes
+// EngineHash returns the connector's own hash of the (last) block: the last 8 bytes
 // of connector_block_hash, as of every hash that is a byte string. ok is false
 // if there is none, or none of at least 8 bytes in hex.
 func (e *Envelope) EngineHash() (name uint64, ok bool) {

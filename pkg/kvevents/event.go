@@ -20,7 +20,7 @@ const (
 	NumKinds = 4
 )
 
-// String gives the kind's name as a label of counters.
+// String returns the kind's label in counters.
 func (k Kind) String() string {
 	switch k {
 	case Stored:
@@ -36,13 +36,13 @@ func (k Kind) String() string {
 // NoGroup is the Group of an event that names no attention group.
 const NoGroup = -1
 
-// Event is one event of a batch. Its slices belong to the Decoder that made it
-// and are good until that Decoder's next Decode; strings are good for ever.
+// Event is one event of a batch. Its slices belong to the Decoder that made it and
+// are valid until that Decoder's next Decode; its strings stay valid.
 type Event struct {
 	Kind Kind
 
-	// Medium is as read, in upper case; "" is absent and means the device. Tier
-	// is the medium's tier, valid if TierKnown.
+	// Medium is the storage medium in upper case; "" is absent and means the device.
+	// Tier is its tier, if TierKnown.
 	Medium    string
 	Tier      indexer.Tier
 	TierKnown bool
@@ -60,12 +60,12 @@ type Event struct {
 	Eagle     bool
 
 	LoRA string
-	// LoRAID is the engine's own number of the adapter, if HasLoRAID: older engines
-	// state no name.
+	// LoRAID is the engine's own number of the adapter, if HasLoRAID. Older engines
+	// state no adapter name.
 	LoRAID    uint64
 	HasLoRAID bool
-	// Salt is the cache salt that the event itself states. SaltSeen says that it
-	// was found as an untagged string among the extra keys.
+	// Salt is the cache salt that the event itself states. SaltSeen: it was found as
+	// an untagged string among the extra keys.
 	Salt     string
 	SaltSeen bool
 
@@ -90,7 +90,7 @@ type Event struct {
 	// An envelope's Names are its seq_hashes.
 	Envelope *Envelope
 
-	badLoRAID  bool // there is an adapter number, but none that can be told
+	badLoRAID  bool // the adapter's number is no integer
 	incomplete int  // blocks cut off by the Converter
 }
 
@@ -109,7 +109,7 @@ type Envelope struct {
 	// Base is the depth of the first block in its sequence, if HasBase.
 	Base    uint32
 	HasBase bool
-	// HasTokens tells an empty token list from an absent one.
+	// HasTokens reports that there is a token list, which may be empty.
 	HasTokens bool
 
 	// Mooncake's names of the object that holds the blocks.
@@ -118,7 +118,7 @@ type Envelope struct {
 	ConnectorHash string // connector_block_hash, hex
 }
 
-// BadEvent is an event that was skipped alone.
+// BadEvent is an event that was skipped while the rest of its batch was used.
 type BadEvent struct {
 	Kind   Kind
 	Reason Reason

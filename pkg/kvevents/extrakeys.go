@@ -12,9 +12,9 @@ import (
 // saltTag marks a cache salt among the extra keys (dynamo-kv-router 1.6.1).
 const saltTag = "dynamo-cache-salt:"
 
-// extras reads what keys beyond the tokens an event's blocks have: multimodal
-// objects, a cache salt, and keys that no prompt can express. block_mm_infos
-// goes before the multimodal keys among extra_keys.
+// extras reads the keys that an event's blocks have beyond their tokens: multimodal
+// objects, a cache salt, and keys that no prompt can express. block_mm_infos takes
+// precedence over the multimodal keys among extra_keys.
 func (d *Decoder) extras(ev *Event, later deferred) Reason {
 	if later == (deferred{}) {
 		return Applied
@@ -98,8 +98,8 @@ func (d *Decoder) eachField(name string, read func() bool) bool {
 	return true
 }
 
-// setMM gives block i the objects that were appended to the hash slab since it
-// held have.
+// setMM sets the objects of block i to those that were appended to the hash slab
+// since its length was have.
 func (d *Decoder) setMM(ev *Event, i, have int) {
 	if len(d.hashes) == have || i >= len(ev.Hashes) {
 		return

@@ -66,7 +66,7 @@ type replay struct {
 	leftOut       bool     // a number between first and newest did not come
 }
 
-// becomeFollowing ends the replay, in whatever state it is.
+// becomeFollowing ends the replay, begun or not.
 func (s *stream) becomeFollowing() {
 	s.replay = replay{}
 	s.replays.closeReplay()
@@ -233,7 +233,7 @@ func (s *stream) foundNewEngine(hasRing, endsBelow bool, now time.Time) {
 	s.releaseHeld(now)
 }
 
-// finishReplay ends the replay, in whatever way, and releases held messages.
+// finishReplay ends the replay with a result and releases held messages.
 func (s *stream) finishReplay(result ReplayResult, now time.Time) {
 	r := s.replay
 	s.becomeFollowing()

@@ -78,7 +78,8 @@ type replayAsk struct {
 	ask uint64
 }
 
-// acquire gives a a slot, now or later: a.sub finds a granted item in its inbox.
+// acquire takes a slot for a, now or when one is free. Then a.sub finds a granted
+// item in its inbox.
 func (r *replaySlots) acquire(a replayAsk) {
 	r.mu.Lock()
 	granted := r.free > 0
@@ -93,7 +94,7 @@ func (r *replaySlots) acquire(a replayAsk) {
 	}
 }
 
-// release gives a slot back.
+// release returns a slot.
 func (r *replaySlots) release() {
 	r.mu.Lock()
 	if len(r.waiting) == 0 {

@@ -165,7 +165,7 @@ func TestStream(t *testing.T) {
 		"not opened":                    {replay, "up ask:0 a0 refuse a1", "a0 a1", Live},
 		"ring comes later":              {replay, "up ask:0 +end a2 ask:0 +a0 +a1 +a2 +end a3", "a0 a1 a2 a3", Live},
 		"ring stays empty":              {replay, "up ask:0 +end a2 ask:0 +end quiet a3", "a2 a3", Live},
-		"nobody there":                  {replay, "quiet", "", Connecting},
+		"no publisher":                  {replay, "quiet", "", Connecting},
 		"undecodable in the ring":       {replay, "up ask:0 +a0 +x1 +a2 +end a3", "a0 a2 a3", Live},
 		"other ranks in the ring":       {replay, "up ask:0 +f0 +f1 +f2 +end a0 a1 quiet", "a0 a1", Live},
 		"repeats in the ring":           {replay, "up ask:0 +a0 +a1 +a1 +a0 +a2 +end", "a0 a1 a2", Live},
@@ -283,9 +283,9 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestReplayOfEverything: whoever has blocks of a rank from elsewhere hears of a
-// replay that is applied from the first message on, before that message; and of
-// no other. Whoever counts events hears before messages come a second time.
+// TestReplayOfEverything proves that beginReplay is called before the first message
+// of a replay that is applied from message 0 on, and of no other, and rewind before
+// messages are applied a second time.
 func TestReplayOfEverything(t *testing.T) {
 	tests := map[string]struct {
 		script string

@@ -257,7 +257,7 @@ func TestSubscribersUpdate(t *testing.T) {
 	})
 }
 
-// Remove returns when the batch at hand is applied, and nothing follows.
+// Remove returns when the present batch is applied, and nothing follows.
 func TestSubscribersRemove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &fakeSource{}
@@ -283,7 +283,7 @@ func TestSubscribersRemove(t *testing.T) {
 			t.Error("Remove is false")
 		}
 		pub.message([][]byte{nil, seqFrame(5), []byte("5")}) // a rude source
-		expect(t, "nothing after the batch at hand", got, "0")
+		expect(t, "nothing after the present batch", got, "0")
 		if s.Remove(rank(0)) {
 			t.Error("second Remove is true")
 		}
@@ -382,7 +382,7 @@ func TestSubscribersSharedReplay(t *testing.T) {
 	})
 }
 
-// TestBarrierShows proves that whoever has waited for what was received sees it
+// TestBarrierShows proves that after a Barrier everything received before shows
 // in the status of the stream and in the counts of its events.
 func TestBarrierShows(t *testing.T) {
 	r, pub := startRig(t, "")

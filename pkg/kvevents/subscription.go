@@ -53,9 +53,9 @@ type subscription struct {
 	// is never held while anything is applied.
 	mu           sync.Mutex
 	inbox, spare []item // spare is the memory of the inbox after this one
-	pending      int    // items in the inbox or in the turn at hand
+	pending      int    // items in the inbox or in the present turn
 	bytes        int    // the sizes of the pending items
-	queued       bool   // the worker has been told, or the stream is not open yet
+	queued       bool   // in the worker's queue or turn, or not open yet
 	closed       bool
 	live, replay socket
 	shown        StreamStatus // without Pending
@@ -222,7 +222,7 @@ func (s *subscription) resumeLocked() {
 	}
 }
 
-// handle gives an item to the stream.
+// handle passes an item to the stream.
 func (s *subscription) handle(it *item, now time.Time) {
 	switch it.kind {
 	case liveItem:
@@ -253,7 +253,7 @@ func (s *subscription) handle(it *item, now time.Time) {
 	}
 }
 
-// discard gives back what items hold that are not handled any more.
+// discard releases what items hold that will not be handled.
 func (s *subscription) discard(items []item) {
 	for i := range items {
 		switch items[i].kind {

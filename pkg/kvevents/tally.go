@@ -79,13 +79,13 @@ var reasonTexts = [NumReasons]string{
 	SeedMismatch:      "hash_seed_mismatch",
 }
 
-// Ordinary tells the reasons for which events of a healthy publisher are not
-// applied.
+// Ordinary reports whether events of a healthy publisher, too, are dropped for
+// the reason.
 func (r Reason) Ordinary() bool {
 	return r == Remote || r == ForeignOwner || r == FilteredGroup || r == Empty
 }
 
-// String gives the reason's label.
+// String returns the reason's label.
 func (r Reason) String() string {
 	if int(r) < len(reasonTexts) {
 		return reasonTexts[r]
@@ -97,7 +97,7 @@ func (r Reason) String() string {
 type outcome struct {
 	cleared    bool   // the engine dropped all blocks of the batch's rank
 	unexpected Reason // of the first event dropped for a reason that is not Ordinary, if any
-	// unused counts the events that were not applied, if any were not.
+	// unused counts the events that were not applied, if any.
 	unused [NumReasons]uint64
 	any    bool
 }
@@ -165,7 +165,7 @@ var blockOutcomeTexts = [NumBlockOutcomes]string{
 	BlocksIncomplete: "incomplete",
 }
 
-// String gives the outcome's label.
+// String returns the outcome's label.
 func (o BlockOutcome) String() string {
 	if int(o) < len(blockOutcomeTexts) {
 		return blockOutcomeTexts[o]
@@ -175,7 +175,7 @@ func (o BlockOutcome) String() string {
 
 // Tally counts events by kind, tier and reason (Applied is the first), and
 // blocks by tier and outcome. The last tier is NoTier. It is plain memory of one
-// goroutine: fill one, then Add it to the shared one under that one's lock.
+// goroutine: fill one, then Add it to a shared one under that one's lock.
 type Tally struct {
 	Events [NumKinds][NoTier + 1][NumReasons]uint64
 	Blocks [NoTier + 1][NumBlockOutcomes]uint64
