@@ -1,8 +1,3 @@
-// Package selector decides which rank a prompt runs on: it filters the ranks,
-// gives each a cost and picks one. Everything is a pure function of its
-// arguments; the caller brings the loads, the overlaps and the randomness.
-//
-// Lengths are in blocks or in tokens as each field says, costs are in blocks.
 package selector
 
 import (
