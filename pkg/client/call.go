@@ -27,18 +27,18 @@ const (
 
 // call is one request as do sends it.
 type call struct {
-	method string
-	path   string // escaped, with query
-	bare   bool   // the path has no dialect
-	class  string // of the wait queue; "": none is named
-	body   any    // nil: none
+	method    string
+	path      string // escaped, with query
+	noDialect bool   // the path has no dialect
+	class     string // of the wait queue; "": none is named
+	body      any    // nil: none
 	// repeatable: having it done twice is as good as once, so it is sent again
 	// when nobody knows whether it was done.
 	repeatable bool
 	// gone: a 404 in a repetition means that an earlier attempt did it.
-	gone bool
-	// also is a status that is no error besides the 2xx.
-	also int
+	goneIsDone bool
+	// okStatus is a status that is no error besides the 2xx.
+	okStatus int
 	// limit bounds an attempt, for calls that the service answers at once; 0: the
 	// context does.
 	limit time.Duration
@@ -57,16 +57,16 @@ func (c *Client) do(ctx context.Context, k call, out any) error {
 	lost := false // an earlier attempt may have been done
 	for tries := (attempts{}); ; {
 		err := c.send(ctx, k, body, out)
-		if err == nil || k.gone && lost && errors.Is(err, ErrNotFound) {
+		if err == nil || k.goneIsDone && lost && errors.Is(err, ErrNotFound) {
 			return nil
 		}
 		lost = lost || errors.Is(err, ErrMaybeDone)
 		wait, again := tries.next(c.retry, k, err)
 		if !again || ctx.Err() != nil {
-			return withDoubt(err, lost)
+			return withMaybeDone(err, lost)
 		}
 		if ended := pause(ctx, wait); ended != nil {
-			return withDoubt(fmt.Errorf("%w (%w)", err, ended), lost)
+			return withMaybeDone(fmt.Errorf("%w (%w)", err, ended), lost)
 		}
 	}
 }
@@ -125,14 +125,14 @@ func decode(text []byte, out any) error {
 
 // open sends the request and returns the body of a successful answer.
 func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, error) {
-	var way passage
+	var way connTrace
 	traced := httptrace.WithClientTrace(ctx, way.trace())
 	var content io.Reader
 	if body != nil {
 		content = bytes.NewReader(body)
 	}
 	prefix := dialect
-	if k.bare {
+	if k.noDialect {
 		prefix = ""
 	}
 	req, err := http.NewRequestWithContext(traced, k.method, c.base+prefix+k.path, content)
@@ -158,7 +158,7 @@ func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, 
 		}
 		return nil, &LostError{Method: k.method, Path: k.path, Unsent: way.unsent(), Err: err}
 	}
-	if answer.StatusCode/100 == 2 || answer.StatusCode == k.also {
+	if answer.StatusCode/100 == 2 || answer.StatusCode == k.okStatus {
 		return answer.Body, nil
 	}
 	defer answer.Body.Close()
@@ -169,12 +169,12 @@ func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, 
 	return nil, errorOf(k, answer, text)
 }
 
-// passage tells whether a request got as far as to a connection.
-type passage struct {
+// connTrace tells whether a request got as far as to a connection.
+type connTrace struct {
 	asked, got atomic.Bool
 }
 
-func (p *passage) trace() *httptrace.ClientTrace {
+func (p *connTrace) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GetConn: func(string) { p.asked.Store(true) },
 		GotConn: func(httptrace.GotConnInfo) { p.got.Store(true) },
@@ -183,4 +183,4 @@ func (p *passage) trace() *httptrace.ClientTrace {
 
 // unsent: the service cannot have seen the request. Of a transport that traces
 // nothing it is not known.
-func (p *passage) unsent() bool { return p.asked.Load() && !p.got.Load() }
+func (p *connTrace) unsent() bool { return p.asked.Load() && !p.got.Load() }

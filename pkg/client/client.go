@@ -17,8 +17,8 @@ const (
 	dialect = "/v1.6"
 	// idleConnections to one service are kept open.
 	idleConnections = 256
-	// releases is how many bookings are ended at once in the background.
-	releases = 64
+	// maxBackgroundFrees is how many bookings are ended at once in the background.
+	maxBackgroundFrees = 64
 )
 
 // Options change how a client works. The zero Options are good for most.
@@ -37,13 +37,13 @@ type Options struct {
 
 // Client calls one service. Close it when it is no longer needed.
 type Client struct {
-	base  string // without trailing slash
-	http  *http.Client
-	own   *http.Transport // closed with the client; nil: the caller's
-	retry Retry
-	lease time.Duration
-	turns turns
-	ends  chan struct{} // has a place for each release that is under way
+	base      string // without trailing slash
+	http      *http.Client
+	own       *http.Transport // closed with the client; nil: the caller's
+	retry     Retry
+	lease     time.Duration
+	order     callOrder
+	freeSlots chan struct{} // has a place for each release that is under way
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
@@ -69,11 +69,11 @@ func New(base string, opt Options) (*Client, error) {
 		return nil, fmt.Errorf("base URL %q is not http://host:port or https://host:port", base)
 	}
 	c := &Client{
-		base:   strings.TrimRight(u.String(), "/"),
-		retry:  DefaultRetry(),
-		lease:  30 * time.Second,
-		ends:   make(chan struct{}, releases),
-		leases: make(map[string]*Lease),
+		base:      strings.TrimRight(u.String(), "/"),
+		retry:     DefaultRetry(),
+		lease:     30 * time.Second,
+		freeSlots: make(chan struct{}, maxBackgroundFrees),
+		leases:    make(map[string]*Lease),
 	}
 	if opt.Retry != nil {
 		if err := opt.Retry.check(); err != nil {
@@ -138,8 +138,8 @@ func (c *Client) Close() error {
 	return errors.Join(faults...)
 }
 
-// begin counts a task that Close waits for; it fails after Close.
-func (c *Client) begin() bool {
+// beginTask counts a task that Close waits for; it fails after Close.
+func (c *Client) beginTask() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

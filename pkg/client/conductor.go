@@ -17,7 +17,7 @@ func (c *Client) Conductor() Conductor { return Conductor{client: c} }
 
 // ask sends a body to one of its routes, which have no dialect.
 func (c Conductor) ask(ctx context.Context, path string, body any, repeatable bool, out any) error {
-	k := call{method: http.MethodPost, path: "/conductor" + path, bare: true, body: body, repeatable: repeatable}
+	k := call{method: http.MethodPost, path: "/conductor" + path, noDialect: true, body: body, repeatable: repeatable}
 	return c.client.do(ctx, k, out)
 }
 
@@ -68,13 +68,13 @@ func (c Conductor) Diagnose(ctx context.Context, q Question) (json.RawMessage, e
 // streams are doing and what is indexed.
 func (c Conductor) Services(ctx context.Context) (Services, error) {
 	var s Services
-	err := c.client.do(ctx, call{method: http.MethodGet, path: "/conductor/services", bare: true, repeatable: true}, &s)
+	err := c.client.do(ctx, call{method: http.MethodGet, path: "/conductor/services", noDialect: true, repeatable: true}, &s)
 	return s, err
 }
 
 // Health returns nil if the service answers.
 func (c Conductor) Health(ctx context.Context) error {
-	return c.client.do(ctx, call{method: http.MethodGet, path: "/conductor/health", bare: true, repeatable: true}, nil)
+	return c.client.do(ctx, call{method: http.MethodGet, path: "/conductor/health", noDialect: true, repeatable: true}, nil)
 }
 
 // Publisher is one stream of KV events. All but ReplayEndpoint and HashSeed is its

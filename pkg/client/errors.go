@@ -39,7 +39,7 @@ type Error struct {
 	// RetryAfter is what the service asks to wait; 0 if it does not say.
 	RetryAfter time.Duration
 
-	foreign bool // the answer of something between
+	fromProxy bool // the answer of something between
 }
 
 // Error says which request failed and why.
@@ -54,7 +54,7 @@ func (e *Error) Is(target error) bool {
 		return e.Status == http.StatusBadRequest || e.Status == http.StatusRequestEntityTooLarge ||
 			e.Status == http.StatusUnsupportedMediaType || e.Status == http.StatusUnprocessableEntity
 	case ErrNotFound:
-		return e.Status == http.StatusNotFound && !e.foreign // a proxy without a backend does not know it
+		return e.Status == http.StatusNotFound && !e.fromProxy // a proxy without a backend does not know it
 	case ErrConflict:
 		return e.Status == http.StatusConflict
 	case ErrOverloaded:
@@ -66,7 +66,7 @@ func (e *Error) Is(target error) bool {
 	case ErrInternal:
 		return e.Status == http.StatusInternalServerError
 	case ErrMaybeDone: // a proxy does not know either
-		return e.Status == http.StatusInternalServerError || e.Status > http.StatusInternalServerError && e.foreign
+		return e.Status == http.StatusInternalServerError || e.Status > http.StatusInternalServerError && e.fromProxy
 	}
 	return false
 }
@@ -75,7 +75,7 @@ func (e *Error) Is(target error) bool {
 func (e *Error) undelivered() bool {
 	switch e.Status {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return e.foreign
+		return e.fromProxy
 	}
 	return false
 }
@@ -99,8 +99,8 @@ func (e *LostError) Unwrap() error { return e.Err }
 // Is tells whether it is an ErrMaybeDone.
 func (e *LostError) Is(target error) bool { return target == ErrMaybeDone && !e.Unsent }
 
-// withDoubt adds to an error that an attempt was lost, if it does not say so.
-func withDoubt(err error, lost bool) error {
+// withMaybeDone adds to an error that an attempt was lost, if it does not say so.
+func withMaybeDone(err error, lost bool) error {
 	if !lost || errors.Is(err, ErrMaybeDone) {
 		return err
 	}
@@ -120,7 +120,7 @@ func errorOf(k call, answer *http.Response, body []byte) *Error {
 		e.Reason, e.Field = known.Reason, known.Field
 		return e
 	}
-	e.foreign = true
+	e.fromProxy = true
 	if e.Text = strings.TrimSpace(string(body)); e.Text == "" {
 		e.Text = http.StatusText(e.Status)
 	}

@@ -12,7 +12,7 @@ import (
 // cannot is an answer, not an error.
 func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 	var r Readiness
-	err := c.do(ctx, call{method: http.MethodGet, path: "/ready", repeatable: true, also: http.StatusServiceUnavailable}, &r)
+	err := c.do(ctx, call{method: http.MethodGet, path: "/ready", repeatable: true, okStatus: http.StatusServiceUnavailable}, &r)
 	return r, err
 }
 
@@ -63,7 +63,7 @@ func (c *Client) OpenAPI(ctx context.Context) (string, error) {
 
 func (c *Client) text(ctx context.Context, path string) (string, error) {
 	var text string
-	err := c.do(ctx, call{method: http.MethodGet, path: path, bare: true, repeatable: true}, &text)
+	err := c.do(ctx, call{method: http.MethodGet, path: path, noDialect: true, repeatable: true}, &text)
 	return text, err
 }
 

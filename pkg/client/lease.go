@@ -18,9 +18,9 @@ const (
 	// freeTimeout bounds the calls that end a lease or a booking that failed; what
 	// they cannot reach, the service ends by itself.
 	freeTimeout = 5 * time.Second
-	// overtake is how long the end of a lease waits for calls about its booking that
+	// freeWait is how long the end of a lease waits for calls about its booking that
 	// were made before: one that hangs must not keep the load.
-	overtake = freeTimeout / 2
+	freeWait = freeTimeout / 2
 )
 
 // Lease is a booking that cannot be left behind. It is freed by Free, when the
@@ -45,18 +45,18 @@ var ErrLeaseLost = errors.New("lease is lost")
 // the background. ErrConflict: the ID is taken by another request, by a booking
 // without a lease, or by a Lease of this client that has not ended.
 func (c *Client) Lease(ctx context.Context, req SelectRequest) (*Lease, error) {
-	return c.hold(ctx, func(l *Lease) (Selection, error) { return c.selectAndReserve(ctx, req, l) })
+	return c.newLease(ctx, func(l *Lease) (Selection, error) { return c.selectAndReserve(ctx, req, l) })
 }
 
 // LeaseOn is Lease on a rank that the caller chose, or for what Select chose
 // under the same ID. Only the fields of a Reservation are set in its Selection.
 func (c *Client) LeaseOn(ctx context.Context, req ReserveRequest) (*Lease, error) {
-	return c.hold(ctx, func(l *Lease) (Selection, error) { return c.reserve(ctx, req, l) })
+	return c.newLease(ctx, func(l *Lease) (Selection, error) { return c.reserve(ctx, req, l) })
 }
 
-// hold makes a lease of a booking.
-func (c *Client) hold(ctx context.Context, book func(*Lease) (Selection, error)) (*Lease, error) {
-	if !c.begin() {
+// newLease makes a lease of a booking.
+func (c *Client) newLease(ctx context.Context, book func(*Lease) (Selection, error)) (*Lease, error) {
+	if !c.beginTask() {
 		return nil, ErrClosed
 	}
 	held, stop := context.WithCancel(ctx)
@@ -66,31 +66,31 @@ func (c *Client) hold(ctx context.Context, book func(*Lease) (Selection, error))
 		c.tasks.Done()
 		return nil, err
 	}
-	go l.keep(held)
+	go l.run(held)
 	if c.closing.Err() != nil { // Close may not have seen it
 		return nil, errors.Join(ErrClosed, l.Free())
 	}
 	return l, nil
 }
 
-// begin makes the booking the lease's.
-func (l *Lease) begin(s Selection) {
+// attach makes the booking the lease's.
+func (l *Lease) attach(s Selection) {
 	l.selection = s
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
 	l.client.leases[s.ID] = l
 }
 
-// leased is the lease of a booking until it is freed or lost; nil: there is none.
-func (c *Client) leased(id string) *Lease {
+// leaseOf is the lease of a booking until it is freed or lost; nil: there is none.
+func (c *Client) leaseOf(id string) *Lease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leases[id]
 }
 
-// holds tells whether a booking has a lease that is to go on.
-func (c *Client) holds(id string) bool {
-	l := c.leased(id)
+// hasLease tells whether a booking has a lease that is to go on.
+func (c *Client) hasLease(id string) bool {
+	l := c.leaseOf(id)
 	if l == nil {
 		return false
 	}
@@ -102,9 +102,9 @@ func (c *Client) holds(id string) bool {
 	}
 }
 
-// keep renews the lease until ctx ends, and frees it then. Renewals take no turns:
+// run renews the lease until ctx ends, and frees it then. Renewals take no turns:
 // a call that hangs must not end the lease.
-func (l *Lease) keep(ctx context.Context) {
+func (l *Lease) run(ctx context.Context) {
 	defer l.client.tasks.Done()
 	defer close(l.over)
 	defer l.stop()
@@ -133,13 +133,13 @@ func (l *Lease) keep(ctx context.Context) {
 func (l *Lease) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
 	defer cancel()
-	waiting, stop := context.WithTimeout(ctx, overtake)
+	waiting, stop := context.WithTimeout(ctx, freeWait)
 	defer stop()
-	if give, err := l.client.turns.take(waiting, l.ID()); err == nil {
+	if give, err := l.client.order.acquire(waiting, l.ID()); err == nil {
 		defer give()
 	}
 	defer l.forget() // before somebody else has the turn, who may lease the id again
-	if err := l.client.end(ctx, l.ID(), true); err != nil && !errors.Is(err, ErrNotFound) {
+	if err := l.client.freeInBackground(ctx, l.ID(), true); err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("free reservation %s: %w", l.ID(), err)
 	}
 	return nil

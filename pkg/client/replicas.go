@@ -20,7 +20,7 @@ func (c *Client) RegisterPeer(ctx context.Context, endpoint string) error {
 
 // DeregisterPeer ends that.
 func (c *Client) DeregisterPeer(ctx context.Context, endpoint string) error {
-	return c.do(ctx, call{method: http.MethodPost, path: "/replica_sync/deregister_peer", body: peer{endpoint}, repeatable: true, gone: true}, nil)
+	return c.do(ctx, call{method: http.MethodPost, path: "/replica_sync/deregister_peer", body: peer{endpoint}, repeatable: true, goneIsDone: true}, nil)
 }
 
 // Peers lists the endpoints that are followed, sorted.

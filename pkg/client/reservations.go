@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// patience bounds an attempt of a call that the service answers at once. A call that
+// attemptTimeout bounds an attempt of a call that the service answers at once. A call that
 // hangs would keep those behind it, about the same reservation, from being made.
-const patience = 10 * time.Second
+const attemptTimeout = 10 * time.Second
 
 // PrefillComplete takes the booking's prefill tokens off its rank; to be called
 // at the first output token. Repetitions are no errors.
 func (c *Client) PrefillComplete(ctx context.Context, id string) error {
-	return c.about(ctx, id, func() error {
-		return c.do(ctx, call{method: http.MethodPost, path: reservation(id) + "/prefill_complete", repeatable: true, limit: patience}, nil)
+	return c.inOrder(ctx, id, func() error {
+		return c.do(ctx, call{method: http.MethodPost, path: reservation(id) + "/prefill_complete", repeatable: true, limit: attemptTimeout}, nil)
 	})
 }
 
@@ -25,44 +25,44 @@ func (c *Client) PrefillComplete(ctx context.Context, id string) error {
 // Free of the same id it does nothing (decision E6). It is not repeated when its
 // answer is lost: the block might count twice.
 func (c *Client) OutputBlock(ctx context.Context, id string, decay *float64) error {
-	return c.about(ctx, id, func() error {
-		if c.turns.wasFreed(id) {
+	return c.inOrder(ctx, id, func() error {
+		if c.order.wasFreed(id) {
 			return nil
 		}
 		body := struct {
 			Decay *float64 `json:"decay_fraction,omitempty"`
 		}{decay}
-		return c.do(ctx, call{method: http.MethodPost, path: reservation(id) + "/output_block", body: body, limit: patience}, nil)
+		return c.do(ctx, call{method: http.MethodPost, path: reservation(id) + "/output_block", body: body, limit: attemptTimeout}, nil)
 	})
 }
 
 // Renew gives a booking with a lease its full time again.
 func (c *Client) Renew(ctx context.Context, id string) error {
-	return c.about(ctx, id, func() error { return c.renew(ctx, id) })
+	return c.inOrder(ctx, id, func() error { return c.renew(ctx, id) })
 }
 
 func (c *Client) renew(ctx context.Context, id string) error {
-	return c.do(ctx, call{method: http.MethodPost, path: reservation(id) + "/renew", repeatable: true, limit: patience}, nil)
+	return c.do(ctx, call{method: http.MethodPost, path: reservation(id) + "/renew", repeatable: true, limit: attemptTimeout}, nil)
 }
 
 // Free ends a booking. ErrNotFound: there was none.
 func (c *Client) Free(ctx context.Context, id string) error {
-	return c.about(ctx, id, func() error { return c.free(ctx, id, true) })
+	return c.inOrder(ctx, id, func() error { return c.free(ctx, id, true) })
 }
 
 // free ends a booking. known: it was made, so that a 404 behind a lost attempt
 // means that this one ended it.
 func (c *Client) free(ctx context.Context, id string, known bool) error {
-	err := c.do(ctx, call{method: http.MethodDelete, path: reservation(id), repeatable: true, gone: known, limit: patience}, nil)
+	err := c.do(ctx, call{method: http.MethodDelete, path: reservation(id), repeatable: true, goneIsDone: known, limit: attemptTimeout}, nil)
 	if err == nil || errors.Is(err, ErrNotFound) {
-		c.turns.free(id)
+		c.order.markFreed(id)
 	}
 	return err
 }
 
-// about runs a call about one reservation when those before it are done.
-func (c *Client) about(ctx context.Context, id string, f func() error) error {
-	give, err := c.turns.take(ctx, id)
+// inOrder runs a call about one reservation when those before it are done.
+func (c *Client) inOrder(ctx context.Context, id string, f func() error) error {
+	give, err := c.order.acquire(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -70,31 +70,31 @@ func (c *Client) about(ctx context.Context, id string, f func() error) error {
 	return f()
 }
 
-// rescues are the waits between the attempts to free a booking that may have been
+// uncertainBackoff are the waits between the attempts to free a booking that may have been
 // made unnoticed: a first one for a request that is a little late, growing for one
 // that a proxy or a busy service still has.
-var rescues = Backoff{Base: time.Second / 10, Jitter: time.Second / 10, Max: time.Second}
+var uncertainBackoff = Backoff{Base: time.Second / 10, Jitter: time.Second / 10, Max: time.Second}
 
-// rescue ends a booking of which nobody knows whether it was made. The request for
+// freeUncertain ends a booking of which nobody knows whether it was made. The request for
 // it may still be under way and arrive behind an attempt, which finds nothing then:
 // only a success ends the attempts before freeTimeout does. What it leaves, the
 // service ends by itself.
-func (c *Client) rescue(ctx context.Context, id string) {
+func (c *Client) freeUncertain(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
 	defer cancel()
-	for attempt := 1; c.end(ctx, id, false) != nil; attempt++ {
-		if pause(ctx, rescues.wait(attempt, 0)) != nil {
+	for attempt := 1; c.freeInBackground(ctx, id, false) != nil; attempt++ {
+		if pause(ctx, uncertainBackoff.wait(attempt, 0)) != nil {
 			return
 		}
 	}
 }
 
-// end is free for the background: only some bookings are ended at once, so that
+// freeInBackground is free for the background: only some bookings are ended at once, so that
 // many do not make as many connections.
-func (c *Client) end(ctx context.Context, id string, known bool) error {
+func (c *Client) freeInBackground(ctx context.Context, id string, known bool) error {
 	select {
-	case c.ends <- struct{}{}:
-		defer func() { <-c.ends }()
+	case c.freeSlots <- struct{}{}:
+		defer func() { <-c.freeSlots }()
 		return c.free(ctx, id, known)
 	case <-ctx.Done():
 		return ctx.Err()

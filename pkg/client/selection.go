@@ -21,8 +21,8 @@ func (c *Client) Select(ctx context.Context, req SelectRequest) (Selection, erro
 	return s, err
 }
 
-// booking is a request for a booking as it travels, but for its own fields.
-type booking struct {
+// bookingOptions is a request for a booking as it travels, but for its own fields.
+type bookingOptions struct {
 	IfExists     string  `json:"if_exists"`
 	LeaseSeconds float64 `json:"lease_seconds,omitempty"` // 0: no lease
 }
@@ -43,8 +43,8 @@ func (c *Client) selectAndReserve(ctx context.Context, req SelectRequest, lease 
 	}
 	body := struct {
 		SelectRequest
-		booking
-	}{req, c.booking(lease)}
+		bookingOptions
+	}{req, c.bookingOptions(lease)}
 	k := call{method: http.MethodPost, path: "/select_and_reserve", class: req.PolicyClass, body: body, repeatable: true}
 	return c.book(ctx, k, req.ID, made, lease)
 }
@@ -71,17 +71,17 @@ func (c *Client) reserve(ctx context.Context, req ReserveRequest, lease *Lease) 
 	}
 	body := struct {
 		ReserveRequest
-		booking
-	}{req, c.booking(lease)}
-	k := call{method: http.MethodPost, path: "/reservations", body: body, repeatable: true, limit: patience}
+		bookingOptions
+	}{req, c.bookingOptions(lease)}
+	k := call{method: http.MethodPost, path: "/reservations", body: body, repeatable: true, limit: attemptTimeout}
 	return c.book(ctx, k, req.ID, made, lease)
 }
 
 // errNoID: without a worker only the id says what to book.
 var errNoID = fmt.Errorf("%w: a reservation needs the worker or the ID of a kept selection", ErrBadRequest)
 
-func (c *Client) booking(lease *Lease) booking {
-	b := booking{IfExists: returnFirst}
+func (c *Client) bookingOptions(lease *Lease) bookingOptions {
+	b := bookingOptions{IfExists: returnFirst}
 	if lease != nil {
 		b.LeaseSeconds = c.lease.Seconds()
 	}
@@ -94,13 +94,13 @@ func (c *Client) booking(lease *Lease) booking {
 // it is this booking. A lease, if there is one, has the booking before the next
 // call about the id comes.
 func (c *Client) book(ctx context.Context, k call, id string, made bool, lease *Lease) (Selection, error) {
-	if !c.begin() {
+	if !c.beginTask() {
 		return Selection{}, ErrClosed
 	}
 	sending, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.closing, cancel)() //nolint:contextcheck // the booking ends with either
-	give, err := c.turns.take(sending, id)
+	give, err := c.order.acquire(sending, id)
 	if err != nil {
 		c.tasks.Done()
 		return Selection{}, c.interrupted(ctx, err)
@@ -110,23 +110,23 @@ func (c *Client) book(ctx context.Context, k call, id string, made bool, lease *
 		c.tasks.Done()
 	}
 	var answer Selection
-	if lease != nil && c.leased(id) != nil {
+	if lease != nil && c.leaseOf(id) != nil {
 		err = fmt.Errorf("%w: this client has a lease of reservation %s that has not ended", ErrConflict, id)
 	} else if err = c.do(sending, k, &answer); err == nil {
 		err = answer.fault(k, id, made, lease != nil)
 	}
 	switch {
 	case err == nil:
-		c.turns.booked(id)
+		c.order.markBooked(id)
 		if lease != nil {
-			lease.begin(answer)
+			lease.attach(answer)
 		}
 		over()
 		return answer, nil
-	case doubtful(err, made) && !c.holds(id):
+	case maybeBooked(err, made) && !c.hasLease(id):
 		go func() {
 			defer over()
-			c.rescue(ctx, id)
+			c.freeUncertain(ctx, id)
 		}()
 	default:
 		over()
@@ -153,7 +153,7 @@ func (s *Selection) fault(k call, id string, made, leased bool) error {
 
 // doubtful: the booking that failed may be there. A conflict is about another one,
 // unless nobody else can have the id.
-func doubtful(err error, made bool) bool {
+func maybeBooked(err error, made bool) bool {
 	return errors.Is(err, ErrMaybeDone) && (made || !errors.Is(err, ErrConflict))
 }
 

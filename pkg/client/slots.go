@@ -79,7 +79,7 @@ func (s Slots) Register(ctx context.Context, w SlotsWorker) error {
 // Unregister removes a worker with its requests. ErrNotFound: there was none.
 func (s Slots) Unregister(ctx context.Context, scope SlotsScope, worker uint64) error {
 	body := slotsWorkerKey{scope, worker}
-	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/unregister", body: body, repeatable: true, gone: true}, nil)
+	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/unregister", body: body, repeatable: true, goneIsDone: true}, nil)
 }
 
 // Workers lists the workers of a scope: those of the tracker and those that can be
@@ -152,7 +152,7 @@ func (s Slots) RegisterPeer(ctx context.Context, endpoint string) error {
 
 // DeregisterPeer ends that.
 func (s Slots) DeregisterPeer(ctx context.Context, endpoint string) error {
-	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/deregister_peer", body: slotsPeer{endpoint}, repeatable: true, gone: true}, nil)
+	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/deregister_peer", body: slotsPeer{endpoint}, repeatable: true, goneIsDone: true}, nil)
 }
 
 // Peers lists the endpoints that are followed, sorted.

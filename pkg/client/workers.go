@@ -47,7 +47,7 @@ func (c *Client) PatchWorker(ctx context.Context, w Worker) (Worker, error) {
 
 // DeleteWorker removes a worker with its blocks and bookings.
 func (c *Client) DeleteWorker(ctx context.Context, id uint64) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: worker(id), repeatable: true, gone: true}, nil)
+	return c.do(ctx, call{method: http.MethodDelete, path: worker(id), repeatable: true, goneIsDone: true}, nil)
 }
 
 // Workers lists the registered workers of a scope.

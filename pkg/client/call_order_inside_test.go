@@ -15,27 +15,27 @@ import (
 // remembered and that what is kept is bounded.
 func TestFreedBound(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	var turns turns
+	var order callOrder
 	var list []string // "" was booked again
 	for range 40_000 {
 		id := fmt.Sprint(rnd.IntN(3 * maxFreed))
 		at := slices.Index(list, id)
-		if turns.wasFreed(id) != (at >= 0) {
-			t.Fatalf("%s: remembered %v at %d of %d", id, turns.wasFreed(id), at, len(list))
+		if order.wasFreed(id) != (at >= 0) {
+			t.Fatalf("%s: remembered %v at %d of %d", id, order.wasFreed(id), at, len(list))
 		}
 		switch {
 		case rnd.IntN(4) == 0:
-			turns.booked(id)
+			order.markBooked(id)
 			if at >= 0 {
 				list[at] = ""
 			}
 		case at < 0:
-			turns.free(id)
+			order.markFreed(id)
 			list = append(list, id)
 			list = list[max(0, len(list)-maxFreed):]
 		}
-		if len(turns.freed) > maxFreed || len(turns.order) > maxFreed || len(turns.lines) != 0 {
-			t.Fatalf("keeps %d ids, %d places, %d lines", len(turns.freed), len(turns.order), len(turns.lines))
+		if len(order.freed) > maxFreed || len(order.order) > maxFreed || len(order.queues) != 0 {
+			t.Fatalf("keeps %d ids, %d places, %d lines", len(order.freed), len(order.order), len(order.queues))
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestFreedBound(t *testing.T) {
 // TestCrowd proves that one call of an id has the turn at a time, that everybody
 // who waits gets it or its context's error, and that nothing is kept.
 func TestCrowd(t *testing.T) {
-	var turns turns
+	var order callOrder
 	var inside [3]atomic.Int32
 	var had, gaveUp atomic.Int32
 	var g sync.WaitGroup
@@ -53,7 +53,7 @@ func TestCrowd(t *testing.T) {
 			for range 500 {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(200))*time.Microsecond)
 				at := rnd.IntN(len(inside))
-				give, err := turns.take(ctx, fmt.Sprint(at))
+				give, err := order.acquire(ctx, fmt.Sprint(at))
 				if err != nil {
 					gaveUp.Add(1)
 				} else {
@@ -72,7 +72,7 @@ func TestCrowd(t *testing.T) {
 		})
 	}
 	g.Wait()
-	if len(turns.lines) != 0 || had.Load() == 0 || gaveUp.Load() == 0 {
-		t.Errorf("%d lines left, %d had a turn, %d gave up", len(turns.lines), had.Load(), gaveUp.Load())
+	if len(order.queues) != 0 || had.Load() == 0 || gaveUp.Load() == 0 {
+		t.Errorf("%d lines left, %d had a turn, %d gave up", len(order.queues), had.Load(), gaveUp.Load())
 	}
 }

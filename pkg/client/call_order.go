@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// turns lets the calls about one reservation go one after the other, in the order
+// callOrder lets the calls about one reservation go one after the other, in the order
 // in which they came. The zero value is ready.
-type turns struct {
+type callOrder struct {
 	// mu guards all fields.
-	mu    sync.Mutex
-	lines map[string][]chan struct{} // by id: whose turn it is, and who waits; closed when the turn comes
+	mu     sync.Mutex
+	queues map[string][]chan struct{} // by id: whose turn it is, and who waits; closed when the turn comes
 
 	// Ids that were freed through this client, the latest.
 	freed map[string]int // places in order
@@ -22,16 +22,16 @@ type turns struct {
 // maxFreed is how many freed ids are remembered.
 const maxFreed = 4096
 
-// take waits for the turn of a call. give ends it; it must be called if there is
+// acquire waits for the turn of a call. give ends it; it must be called if there is
 // no error, which is the context's.
-func (t *turns) take(ctx context.Context, id string) (give func(), err error) {
+func (t *callOrder) acquire(ctx context.Context, id string) (give func(), err error) {
 	own := make(chan struct{})
 	t.mu.Lock()
-	if t.lines == nil {
-		t.lines = make(map[string][]chan struct{})
+	if t.queues == nil {
+		t.queues = make(map[string][]chan struct{})
 	}
-	line := append(t.lines[id], own)
-	t.lines[id] = line
+	line := append(t.queues[id], own)
+	t.queues[id] = line
 	t.mu.Unlock()
 	give = func() { t.leave(id, own) }
 	if len(line) == 1 {
@@ -47,24 +47,24 @@ func (t *turns) take(ctx context.Context, id string) (give func(), err error) {
 }
 
 // leave takes a call out of the line of its id.
-func (t *turns) leave(id string, own chan struct{}) {
+func (t *callOrder) leave(id string, own chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	line := t.lines[id]
+	line := t.queues[id]
 	at := slices.Index(line, own)
 	line = slices.Delete(line, at, at+1)
 	switch {
 	case len(line) == 0:
-		delete(t.lines, id)
+		delete(t.queues, id)
 		return
 	case at == 0:
 		close(line[0])
 	}
-	t.lines[id] = line
+	t.queues[id] = line
 }
 
-// free notes that a reservation was freed here.
-func (t *turns) free(id string) {
+// markFreed notes that a reservation was freed here.
+func (t *callOrder) markFreed(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, known := t.freed[id]; known {
@@ -79,8 +79,8 @@ func (t *turns) free(id string) {
 	t.next = (t.next + 1) % maxFreed
 }
 
-// booked forgets that an id was freed: it is in use again.
-func (t *turns) booked(id string) {
+// markBooked forgets that an id was freed: it is in use again.
+func (t *callOrder) markBooked(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if at, known := t.freed[id]; known {
@@ -89,7 +89,7 @@ func (t *turns) booked(id string) {
 	}
 }
 
-func (t *turns) wasFreed(id string) bool {
+func (t *callOrder) wasFreed(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, ok := t.freed[id]
