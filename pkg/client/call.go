@@ -29,23 +29,23 @@ const (
 type call struct {
 	method    string
 	path      string // escaped, with query
-	noDialect bool   // the path has no dialect
+	noDialect bool   // the path has no dialect prefix
 	class     string // of the wait queue; "": none is named
 	body      any    // nil: none
-	// repeatable: having it done twice is as good as once, so it is sent again
-	// when nobody knows whether it was done.
+	// repeatable: doing it twice has the effect of doing it once, so that it is sent
+	// again when it is unknown whether it was done.
 	repeatable bool
-	// gone: a 404 in a repetition means that an earlier attempt did it.
+	// gone: a 404 of a retry means that an earlier attempt did it.
 	goneIsDone bool
-	// okStatus is a status that is no error besides the 2xx.
+	// okStatus is a status that is no error, besides 2xx.
 	okStatus int
-	// limit bounds an attempt, for calls that the service answers at once; 0: the
-	// context does.
+	// limit bounds an attempt, for calls that the service answers at once; 0: only
+	// the context does.
 	limit time.Duration
 }
 
-// do sends a call until it is answered or should not be repeated any more, and
-// decodes the answer into out, unless that is nil.
+// do sends a call until it is answered or should not be retried, and decodes the
+// answer into out, unless that is nil.
 func (c *Client) do(ctx context.Context, k call, out any) error {
 	var body []byte
 	if k.body != nil {
@@ -83,8 +83,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// send does one attempt. The whole answer is read, so that its connection is used
-// again.
+// send makes one attempt. It reads the whole answer, so that the connection can be
+// reused.
 func (c *Client) send(ctx context.Context, k call, body []byte, out any) error {
 	if k.limit > 0 {
 		var cancel context.CancelFunc
@@ -110,8 +110,7 @@ func (c *Client) send(ctx context.Context, k call, body []byte, out any) error {
 	return nil
 }
 
-// decode reads an answer into out: a string is the text itself, and nil reads
-// nothing.
+// decode reads an answer into out: a string takes the text itself; nil reads nothing.
 func decode(text []byte, out any) error {
 	switch out := out.(type) {
 	case nil:
@@ -136,7 +135,7 @@ func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, 
 		prefix = ""
 	}
 	req, err := http.NewRequestWithContext(traced, k.method, c.base+prefix+k.path, content)
-	if err == nil && strings.ContainsFunc(k.class, unicode.IsControl) { // net/http would send nothing, as if it were lost
+	if err == nil && strings.ContainsFunc(k.class, unicode.IsControl) { // net/http would not send it, and the error would look like a lost request
 		err = fmt.Errorf("%w: policy class %q cannot be a header", ErrBadRequest, k.class)
 	}
 	if err != nil {
@@ -163,13 +162,13 @@ func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, 
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxError))
-	if err != nil { // half an answer does not say whose it is
+	if err != nil { // half an answer does not show whether it is the service's
 		return nil, &LostError{Method: k.method, Path: k.path, Err: fmt.Errorf("status %d: %w", answer.StatusCode, err)}
 	}
 	return nil, errorOf(k, answer, text)
 }
 
-// connTrace tells whether a request got as far as to a connection.
+// connTrace records whether a request got a connection.
 type connTrace struct {
 	asked, got atomic.Bool
 }
@@ -181,6 +180,6 @@ func (p *connTrace) trace() *httptrace.ClientTrace {
 	}
 }
 
-// unsent: the service cannot have seen the request. Of a transport that traces
-// nothing it is not known.
+// unsent reports whether the service cannot have seen the request. With a transport
+// that does not trace it is false.
 func (p *connTrace) unsent() bool { return p.asked.Load() && !p.got.Load() }

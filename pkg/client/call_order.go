@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// callOrder lets the calls about one reservation go one after the other, in the order
-// in which they came. The zero value is ready.
+// callOrder sends the calls about one reservation one after the other, in the order in
+// which they were made. The zero value is ready.
 type callOrder struct {
 	// mu guards all fields.
 	mu     sync.Mutex
-	queues map[string][]chan struct{} // by id: whose turn it is, and who waits; closed when the turn comes
+	queues map[string][]chan struct{} // by id: the call whose turn it is and those that wait; closed when the turn comes
 
-	// Ids that were freed through this client, the latest.
-	freed map[string]int // places in order
+	// The latest ids that were freed through this client.
+	freed map[string]int // index into order
 	order []string       // a ring; "" is free
 	next  int
 }
@@ -22,48 +22,48 @@ type callOrder struct {
 // maxFreed is how many freed ids are remembered.
 const maxFreed = 4096
 
-// acquire waits for the turn of a call. give ends it; it must be called if there is
-// no error, which is the context's.
-func (t *callOrder) acquire(ctx context.Context, id string) (give func(), err error) {
+// acquire waits for the turn of a call. release ends the turn and must be called unless
+// there is an error, which is the context's.
+func (t *callOrder) acquire(ctx context.Context, id string) (release func(), err error) {
 	own := make(chan struct{})
 	t.mu.Lock()
 	if t.queues == nil {
 		t.queues = make(map[string][]chan struct{})
 	}
-	line := append(t.queues[id], own)
-	t.queues[id] = line
+	queue := append(t.queues[id], own)
+	t.queues[id] = queue
 	t.mu.Unlock()
-	give = func() { t.leave(id, own) }
-	if len(line) == 1 {
-		return give, nil
+	release = func() { t.leave(id, own) }
+	if len(queue) == 1 {
+		return release, nil
 	}
 	select {
 	case <-own:
-		return give, nil
+		return release, nil
 	case <-ctx.Done():
-		give()
+		release()
 		return nil, ctx.Err()
 	}
 }
 
-// leave takes a call out of the line of its id.
+// leave removes a call from the queue of its id.
 func (t *callOrder) leave(id string, own chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	line := t.queues[id]
-	at := slices.Index(line, own)
-	line = slices.Delete(line, at, at+1)
+	queue := t.queues[id]
+	at := slices.Index(queue, own)
+	queue = slices.Delete(queue, at, at+1)
 	switch {
-	case len(line) == 0:
+	case len(queue) == 0:
 		delete(t.queues, id)
 		return
 	case at == 0:
-		close(line[0])
+		close(queue[0])
 	}
-	t.queues[id] = line
+	t.queues[id] = queue
 }
 
-// markFreed notes that a reservation was freed here.
+// markFreed records that a reservation was freed through this client.
 func (t *callOrder) markFreed(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,7 +79,7 @@ func (t *callOrder) markFreed(id string) {
 	t.next = (t.next + 1) % maxFreed
 }
 
-// markBooked forgets that an id was freed: it is in use again.
+// markBooked removes an id from those that were freed: it is in use again.
 func (t *callOrder) markBooked(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

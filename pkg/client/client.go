@@ -17,7 +17,7 @@ const (
 	dialect = "/v1.6"
 	// idleConnections to one service are kept open.
 	idleConnections = 256
-	// maxBackgroundFrees is how many bookings are ended at once in the background.
+	// maxBackgroundFrees bounds the reservations that are ended at once in the background.
 	maxBackgroundFrees = 64
 )
 
@@ -25,10 +25,10 @@ const (
 type Options struct {
 	// HTTP does the requests; nil makes a client with connections of its own. It
 	// should have no timeout: a selection waits in the service's queue for as long
-	// as its context lasts. Redirects are followed only if it says how.
+	// as its context lasts. Redirects are followed only if it has a CheckRedirect.
 	HTTP *http.Client
-	// Retry says when and how often refused and undelivered calls are repeated;
-	// nil is DefaultRetry.
+	// Retry is when and how often refused and undelivered calls are retried; nil is
+	// DefaultRetry.
 	Retry *Retry
 	// Lease is how long the service keeps a lease that is no longer renewed,
 	// 0.1 s to a day; 0 is 30 s. It is renewed after a third of that.
@@ -43,23 +43,23 @@ type Client struct {
 	retry     Retry
 	lease     time.Duration
 	order     callOrder
-	freeSlots chan struct{} // has a place for each release that is under way
+	freeSlots chan struct{} // holds an item for each background free under way
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
 
 	// mu guards leases and closed.
 	mu     sync.Mutex
-	leases map[string]*Lease // by the booking's id, until they are freed or lost
+	leases map[string]*Lease // by the reservation's id, until they are freed or lost
 	closed bool
-	tasks  sync.WaitGroup // bookings and leases under way
+	tasks  sync.WaitGroup // calls that book and leases, which Close waits for
 }
 
-// ErrClosed is in the errors of bookings that Close interrupts or precedes.
+// ErrClosed is in the errors of calls that book during or after Close.
 var ErrClosed = errors.New("client is closed")
 
 // New returns a client of the service at base, such as http://selector:8092. It
-// does not connect yet. The error says what is wrong with base or the options.
+// does not connect yet. It fails if base or the options are invalid.
 func New(base string, opt Options) (*Client, error) {
 	u, err := url.Parse(base)
 	switch {
@@ -93,7 +93,7 @@ func New(base string, opt Options) (*Client, error) {
 		c.own = transport()
 		c.http = &http.Client{Transport: c.own}
 	}
-	if c.http.CheckRedirect == nil { // net/http would make a GET of a booking
+	if c.http.CheckRedirect == nil { // net/http would turn a POST that books into a GET
 		c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	}
 	c.closing, c.close = context.WithCancel(context.Background())
@@ -113,10 +113,10 @@ func transport() *http.Transport {
 	}
 }
 
-// Close interrupts the bookings that are under way, frees every lease that is
-// still held, waits for that and closes idle connections. It may take up to 5 s: if
-// the service does not answer, and after a booking that was interrupted and is not
-// there, because the request for it may still arrive. Other calls go on.
+// Close interrupts the calls that book, frees every lease that is still held, waits
+// for that and closes idle connections. It may take up to 5 s: if the service does
+// not answer, or if an interrupted call has not booked, because its request may still
+// arrive. Other calls go on.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -138,7 +138,7 @@ func (c *Client) Close() error {
 	return errors.Join(faults...)
 }
 
-// beginTask counts a task that Close waits for; it fails after Close.
+// beginTask counts a task that Close waits for; it reports false after Close.
 func (c *Client) beginTask() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,16 +21,16 @@ func (c Conductor) ask(ctx context.Context, path string, body any, repeatable bo
 	return c.client.do(ctx, k, out)
 }
 
-// Register follows a publisher of KV events; the same again changes nothing.
-// ErrConflict: it is registered otherwise, see Reason. ErrUnavailable: there are too
-// many.
+// Register follows a publisher of KV events; the same registration again changes
+// nothing. ErrConflict: it is registered with other values, see Reason.
+// ErrUnavailable: there are too many.
 func (c Conductor) Register(ctx context.Context, p Publisher) error {
 	return c.ask(ctx, "/register", p, true, nil)
 }
 
 // Unregister removes publishers with their blocks, and returns their names as
-// "instance|tenant|rank", sorted. ErrNotFound: there is none. It is not repeated
-// when its answer is lost: nobody would know what was removed.
+// "instance|tenant|rank", sorted. ErrNotFound: there is none. It is not retried
+// when its answer is lost: the answer of a retry would not name what was removed.
 func (c Conductor) Unregister(ctx context.Context, which Publishers) ([]string, error) {
 	var answer struct {
 		Removed []string `json:"removed_instances"`
@@ -39,8 +39,8 @@ func (c Conductor) Unregister(ctx context.Context, which Publishers) ([]string, 
 	return answer.Removed, err
 }
 
-// Query tells how much of a prompt each instance has, by its TokenIDs: hits by
-// tenant and instance.
+// Query returns how much of a prompt, given as TokenIDs, each instance has, by tenant
+// and instance.
 func (c Conductor) Query(ctx context.Context, q Question) (map[string]map[string]Hits, error) {
 	return c.hits(ctx, "/query", q)
 }
@@ -56,16 +56,16 @@ func (c Conductor) hits(ctx context.Context, path string, q Question) (map[strin
 	return answer, err
 }
 
-// Diagnose explains which blocks of a prompt who has, and why a chain ends, by
-// tokens or by hashes. The answer is JSON as the OpenAPI document describes it.
+// Diagnose explains which rank has which blocks of a prompt, given as tokens or hashes,
+// and why a match ends. The answer is JSON as the OpenAPI document describes it.
 func (c Conductor) Diagnose(ctx context.Context, q Question) (json.RawMessage, error) {
 	var answer json.RawMessage
 	err := c.ask(ctx, "/diagnose", q, true, &answer)
 	return answer, err
 }
 
-// Services lists the publishers in the order of their registration, how their
-// streams are doing and what is indexed.
+// Services lists the publishers in the order of their registration, with the state of
+// their streams and of the index.
 func (c Conductor) Services(ctx context.Context) (Services, error) {
 	var s Services
 	err := c.client.do(ctx, call{method: http.MethodGet, path: "/conductor/services", noDialect: true, repeatable: true}, &s)
@@ -93,8 +93,8 @@ type Publisher struct {
 	HashSeed       *uint64 `json:"hash_seed,omitempty"` // nil: 1337
 }
 
-// Publishers are those of an instance and tenant that have everything else that is
-// not nil.
+// Publishers matches the publishers of an instance and tenant that have the values
+// that are not nil.
 type Publishers struct {
 	Instance       string  `json:"instance_id"`
 	Tenant         string  `json:"tenant_id,omitempty"`
@@ -123,15 +123,14 @@ type Question struct {
 	MaxBlocks uint32   `json:"max_blocks,omitempty"` // how many Diagnose lists, at most 4096; 0: 256
 }
 
-// Hits are how much of a prompt an instance has, in tokens.
+// Hits is how much of a prompt an instance has, in tokens.
 type Hits struct {
 	LongestMatched uint64            // of which every block is on some medium of some rank
-	Media          map[string]uint64 // how much of that is on each: GPU, CPU, DISK and others
+	Media          map[string]uint64 // the part of it on each medium: GPU, CPU, DISK and others
 	DP             map[uint32]uint64 // what each rank has on all its media together
 }
 
-// UnmarshalJSON reads the members, of which all that have no name of their own are
-// media.
+// UnmarshalJSON reads the members; those without a field are media.
 func (h *Hits) UnmarshalJSON(text []byte) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil {
@@ -173,7 +172,7 @@ type Service struct {
 	State               string            `json:"state"`
 	LastSequence        *uint64           `json:"last_sequence"` // of the messages applied; nil: none
 	MessagesLost        uint64            `json:"messages_lost"`
-	StreamRestarts      uint64            `json:"stream_restarts"` // how often the engine started anew
+	StreamRestarts      uint64            `json:"stream_restarts"` // how often the engine restarted
 	UndecodableMessages uint64            `json:"undecodable_messages"`
 	UnusedEvents        map[string]uint64 `json:"unused_events"` // by reason
 
@@ -184,7 +183,7 @@ type Service struct {
 	EventGaps      uint64  `json:"event_gaps"`
 	EventsMissed   uint64  `json:"events_missed"`
 	LateEvents     uint64  `json:"late_events"`
-	Restarts       uint64  `json:"restarts"`        // how often the numbers of a stream began anew
+	Restarts       uint64  `json:"restarts"`        // how often the numbers of a stream started over
 	BaseMismatches uint64  `json:"base_mismatches"` // events whose base_block_idx contradicts what is known
 
 	Blocks map[string]uint64 `json:"blocks"` // by medium

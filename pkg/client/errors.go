@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// What an error is about, for errors.Is.
+// The kinds of errors, for errors.Is.
 var (
-	ErrBadRequest  = errors.New("bad request")            // 400, 413, 415, 422: it can never work
-	ErrNotFound    = errors.New("not found")              // 404 of the service: worker, reservation, kept selection, or route
+	ErrBadRequest  = errors.New("bad request")            // 400, 413, 415, 422: it can never succeed
+	ErrNotFound    = errors.New("not found")              // 404 of the service: worker, reservation, pending selection, or route
 	ErrConflict    = errors.New("conflict")               // 409: the id is taken by another request
-	ErrOverloaded  = errors.New("overloaded")             // 503: every worker that could serve it has too much to do
+	ErrOverloaded  = errors.New("overloaded")             // 503: every worker that could serve it is busy
 	ErrQueueFull   = errors.New("queue is full")          // 429
 	ErrUnavailable = errors.New("service is unavailable") // 503, overload included
 	ErrInternal    = errors.New("internal error")         // 500
 
-	// ErrMaybeDone says that nobody knows whether the call was done: by the last
+	// ErrMaybeDone means that it is unknown whether the call was done, by the last
 	// attempt or by one before it.
 	ErrMaybeDone = errors.New("it may have been done")
 )
@@ -33,28 +33,28 @@ type Error struct {
 	Type    string          // "service_unavailable" for an overload, else empty
 	Details json.RawMessage // of a full queue: class, kind of limit, current value, limit; else nil
 	Reason  string          // the kind of a Conductor's error, such as "missing_field", else empty
-	Field   string          // the member of the body that the Conductor complains of, else empty
+	Field   string          // the member of the body at fault, of a Conductor's error, else empty
 
 	Method, Path string // of the request
-	// RetryAfter is what the service asks to wait; 0 if it does not say.
+	// RetryAfter is the wait that the service asks for; 0 for none.
 	RetryAfter time.Duration
 
-	fromProxy bool // the answer of something between
+	fromProxy bool // the answer of a proxy
 }
 
-// Error says which request failed and why.
+// Error returns the request and the reason of the failure.
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s %s: %d: %s", e.Method, e.Path, e.Status, e.Text)
 }
 
-// Is tells which of the errors of this package it is.
+// Is reports whether target is the error's kind.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrBadRequest:
 		return e.Status == http.StatusBadRequest || e.Status == http.StatusRequestEntityTooLarge ||
 			e.Status == http.StatusUnsupportedMediaType || e.Status == http.StatusUnprocessableEntity
 	case ErrNotFound:
-		return e.Status == http.StatusNotFound && !e.fromProxy // a proxy without a backend does not know it
+		return e.Status == http.StatusNotFound && !e.fromProxy // a proxy without a backend does not know whether it exists
 	case ErrConflict:
 		return e.Status == http.StatusConflict
 	case ErrOverloaded:
@@ -71,7 +71,7 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// undelivered: a proxy got no answer of the service.
+// undelivered reports whether a proxy got no answer from the service.
 func (e *Error) undelivered() bool {
 	switch e.Status {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -80,26 +80,26 @@ func (e *Error) undelivered() bool {
 	return false
 }
 
-// LostError is a request that got no whole answer, or one that is not of the
+// LostError is a request without a complete answer, or with one that is not of the
 // service.
 type LostError struct {
 	Method, Path string
-	// Unsent: there was no connection, so the service has not seen it. Else the
-	// error is an ErrMaybeDone.
+	// Unsent reports whether there was no connection, so that the service has not seen
+	// the request. Otherwise the error is an ErrMaybeDone.
 	Unsent bool
 	Err    error
 }
 
-// Error says which request was lost and how.
+// Error returns the request and how it was lost.
 func (e *LostError) Error() string { return fmt.Sprintf("%s %s: %v", e.Method, e.Path, e.Err) }
 
-// Unwrap gives the cause: of net/http, or the context's.
+// Unwrap returns the cause: an error of net/http or of the context.
 func (e *LostError) Unwrap() error { return e.Err }
 
-// Is tells whether it is an ErrMaybeDone.
+// Is reports whether target is ErrMaybeDone and the error is one.
 func (e *LostError) Is(target error) bool { return target == ErrMaybeDone && !e.Unsent }
 
-// withMaybeDone adds to an error that an attempt was lost, if it does not say so.
+// withMaybeDone adds ErrMaybeDone to an error after a lost attempt.
 func withMaybeDone(err error, lost bool) error {
 	if !lost || errors.Is(err, ErrMaybeDone) {
 		return err
@@ -107,8 +107,8 @@ func withMaybeDone(err error, lost bool) error {
 	return fmt.Errorf("%w (%w before)", err, ErrMaybeDone)
 }
 
-// errorOf reads an error's body. One that is no JSON of the service, as of a
-// proxy, is its own text.
+// errorOf reads the body of an error answer. A body that is not the service's JSON is
+// a proxy's, and the text of the error.
 func errorOf(k call, answer *http.Response, body []byte) *Error {
 	e := &Error{Status: answer.StatusCode, Method: k.method, Path: k.path, RetryAfter: retryAfter(answer)}
 	var known struct {

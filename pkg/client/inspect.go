@@ -8,8 +8,8 @@ import (
 	"net/url"
 )
 
-// Ready tells whether the service can select, and lists the workers. That it
-// cannot is an answer, not an error.
+// Ready reports whether the service can select, and lists the workers. A service that
+// is not ready is an answer, not an error.
 func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 	var r Readiness
 	err := c.do(ctx, call{method: http.MethodGet, path: "/ready", repeatable: true, okStatus: http.StatusServiceUnavailable}, &r)
@@ -21,14 +21,14 @@ func (c *Client) Health(ctx context.Context) error {
 	return c.do(ctx, call{method: http.MethodGet, path: "/health", repeatable: true}, nil)
 }
 
-// Loads lists what every rank of a scope carries.
+// Loads lists the load of every rank of a scope.
 func (c *Client) Loads(ctx context.Context, scope Scope) ([]ScopeLoads, error) {
 	var list []ScopeLoads
 	err := c.do(ctx, call{method: http.MethodGet, path: "/loads" + scope.query(), repeatable: true}, &list)
 	return list, err
 }
 
-// PotentialLoads lists what every rank would carry with the prompt.
+// PotentialLoads lists the load that every rank would have with the prompt.
 func (c *Client) PotentialLoads(ctx context.Context, req ProjectRequest) ([]RankLoad, error) {
 	var list []RankLoad
 	err := c.do(ctx, call{method: http.MethodPost, path: "/potential_loads", body: req, repeatable: true}, &list)
@@ -42,7 +42,7 @@ func (c *Client) OverlapScores(ctx context.Context, req ProjectRequest) (Overlap
 	return s, err
 }
 
-// Diagnose explains which blocks of a prompt who has, and why a chain ends. The
+// Diagnose explains which rank has which blocks of a prompt, and why a match ends. The
 // answer is JSON as the OpenAPI document describes it.
 func (c *Client) Diagnose(ctx context.Context, req DiagnoseRequest) (json.RawMessage, error) {
 	var answer json.RawMessage
@@ -50,13 +50,13 @@ func (c *Client) Diagnose(ctx context.Context, req DiagnoseRequest) (json.RawMes
 	return answer, err
 }
 
-// Metrics are the service's, in Prometheus' text format.
+// Metrics returns the metrics of the service in Prometheus' text format.
 func (c *Client) Metrics(ctx context.Context) (string, error) {
 	return c.text(ctx, "/metrics")
 }
 
-// OpenAPI is the service's description of itself: OpenAPI 3.1 as YAML, of the
-// contract that it was started with.
+// OpenAPI returns the service's OpenAPI 3.1 document as YAML, of the contract that it
+// was started with.
 func (c *Client) OpenAPI(ctx context.Context) (string, error) {
 	return c.text(ctx, "/openapi.yaml")
 }
@@ -67,7 +67,7 @@ func (c *Client) text(ctx context.Context, path string) (string, error) {
 	return text, err
 }
 
-// Dump streams the whole index. The caller closes it; nothing is repeated.
+// Dump streams the whole index. The caller closes it; it is not retried.
 func (c *Client) Dump(ctx context.Context) (io.ReadCloser, error) {
 	return c.open(ctx, call{method: http.MethodGet, path: "/dump"}, nil)
 }
@@ -89,7 +89,7 @@ func (c *Client) SetBusyThresholds(ctx context.Context, t Thresholds) (Threshold
 	return answer, err
 }
 
-// UnsetBusyThreshold takes one threshold of a model away, by its name such as
+// UnsetBusyThreshold unsets one threshold of a model, by its name such as
 // DecodeBlocksThreshold, and returns the others.
 func (c *Client) UnsetBusyThreshold(ctx context.Context, model, name string) (Thresholds, error) {
 	path := "/busy_threshold?" + url.Values{"model": {model}, "threshold": {name}}.Encode()
@@ -98,7 +98,7 @@ func (c *Client) UnsetBusyThreshold(ctx context.Context, model, name string) (Th
 	return answer, err
 }
 
-// UnsetBusyThresholds takes all thresholds of a model away.
+// UnsetBusyThresholds unsets all thresholds of a model.
 func (c *Client) UnsetBusyThresholds(ctx context.Context, model string) error {
 	path := "/busy_threshold?" + url.Values{"model": {model}}.Encode()
 	return c.do(ctx, call{method: http.MethodDelete, path: path, repeatable: true}, nil)

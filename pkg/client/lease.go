@@ -15,35 +15,35 @@ const (
 )
 
 const (
-	// freeTimeout bounds the calls that end a lease or a booking that failed; what
-	// they cannot reach, the service ends by itself.
+	// freeTimeout bounds the calls that end a lease, or a reservation that a failed call
+	// may have made. If they do not reach the service, it ends both by itself.
 	freeTimeout = 5 * time.Second
-	// freeWait is how long the end of a lease waits for calls about its booking that
-	// were made before: one that hangs must not keep the load.
+	// freeWait is how long the end of a lease waits for earlier calls about its
+	// reservation: one that hangs must not keep the load.
 	freeWait = freeTimeout / 2
 )
 
-// Lease is a booking that cannot be left behind. It is freed by Free, when the
-// context it was made with ends, and by Client.Close; meanwhile it is renewed in
-// the background, and if that stops the service ends it.
+// Lease is a reservation that cannot be left behind. It is freed by Free, by
+// Client.Close and when its context ends. Until then it is renewed in the background;
+// if the renewals stop, the service ends it.
 type Lease struct {
 	client    *Client
 	selection Selection
 	stop      context.CancelFunc // begins the end
 	ending    <-chan struct{}    // closed when the lease is to end
-	over      chan struct{}      // closed when the booking is freed or lost
+	over      chan struct{}      // closed when the reservation is freed or lost
 	err       error              // of the free; read after over
 	lost      atomic.Bool
 }
 
-// ErrLeaseLost says that the service no longer has the booking: it could not be
-// renewed in time, its worker is gone, or the id is another booking now.
+// ErrLeaseLost means that the service no longer has the reservation: it was not
+// renewed in time, its worker is gone, or its id is another reservation now.
 var ErrLeaseLost = errors.New("lease is lost")
 
-// Lease chooses a worker and books the load until the lease is freed. The lease
-// ends with ctx. If the booking fails after it may have been made, it is freed in
-// the background. ErrConflict: the ID is taken by another request, by a booking
-// without a lease, or by a Lease of this client that has not ended.
+// Lease chooses a worker and books the load until the lease is freed. The lease ends
+// with ctx. If the call fails and may have booked, the reservation is freed in the
+// background. ErrConflict: the ID belongs to another request, to a reservation without
+// a lease, or to a Lease of this client that has not ended.
 func (c *Client) Lease(ctx context.Context, req SelectRequest) (*Lease, error) {
 	return c.newLease(ctx, func(l *Lease) (Selection, error) { return c.selectAndReserve(ctx, req, l) })
 }
@@ -54,7 +54,7 @@ func (c *Client) LeaseOn(ctx context.Context, req ReserveRequest) (*Lease, error
 	return c.newLease(ctx, func(l *Lease) (Selection, error) { return c.reserve(ctx, req, l) })
 }
 
-// newLease makes a lease of a booking.
+// newLease makes a lease of what book books.
 func (c *Client) newLease(ctx context.Context, book func(*Lease) (Selection, error)) (*Lease, error) {
 	if !c.beginTask() {
 		return nil, ErrClosed
@@ -73,7 +73,7 @@ func (c *Client) newLease(ctx context.Context, book func(*Lease) (Selection, err
 	return l, nil
 }
 
-// attach makes the booking the lease's.
+// attach gives the lease its reservation.
 func (l *Lease) attach(s Selection) {
 	l.selection = s
 	l.client.mu.Lock()
@@ -81,14 +81,14 @@ func (l *Lease) attach(s Selection) {
 	l.client.leases[s.ID] = l
 }
 
-// leaseOf is the lease of a booking until it is freed or lost; nil: there is none.
+// leaseOf returns the lease of a reservation until it is freed or lost, nil for none.
 func (c *Client) leaseOf(id string) *Lease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leases[id]
 }
 
-// hasLease tells whether a booking has a lease that is to go on.
+// hasLease reports whether a reservation has a lease that is not ending.
 func (c *Client) hasLease(id string) bool {
 	l := c.leaseOf(id)
 	if l == nil {
@@ -102,8 +102,8 @@ func (c *Client) hasLease(id string) bool {
 	}
 }
 
-// run renews the lease until ctx ends, and frees it then. Renewals take no turns:
-// a call that hangs must not end the lease.
+// run renews the lease until ctx ends, and frees it then. Renewals do not wait for
+// earlier calls: one that hangs must not end the lease.
 func (l *Lease) run(ctx context.Context) {
 	defer l.client.tasks.Done()
 	defer close(l.over)
@@ -120,32 +120,32 @@ func (l *Lease) run(ctx context.Context) {
 			attempt, cancel := context.WithTimeout(ctx, every)
 			err := l.client.renew(attempt, l.ID())
 			cancel()
-			if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) { // a conflict: what has the id has no lease
+			if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) { // a conflict: the reservation of the id has no lease
 				l.lost.Store(true)
 				l.forget()
 				return
-			} // else the next renewal may go through
+			} // else the next renewal may succeed
 		}
 	}
 }
 
-// release ends the booking, also after ctx.
+// release ends the reservation, also after ctx has ended.
 func (l *Lease) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
 	defer cancel()
 	waiting, stop := context.WithTimeout(ctx, freeWait)
 	defer stop()
-	if give, err := l.client.order.acquire(waiting, l.ID()); err == nil {
-		defer give()
+	if release, err := l.client.order.acquire(waiting, l.ID()); err == nil {
+		defer release()
 	}
-	defer l.forget() // before somebody else has the turn, who may lease the id again
+	defer l.forget() // before the next call about the id, which may lease it again
 	if err := l.client.freeInBackground(ctx, l.ID(), true); err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("free reservation %s: %w", l.ID(), err)
 	}
 	return nil
 }
 
-// forget takes the lease out of the client's care.
+// forget removes the lease from the client.
 func (l *Lease) forget() {
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
@@ -157,13 +157,14 @@ func (l *Lease) forget() {
 // Selection is what was chosen and booked.
 func (l *Lease) Selection() Selection { return l.selection }
 
-// ID names the booking.
+// ID is the id of the reservation.
 func (l *Lease) ID() string { return l.selection.ID }
 
-// PrefillComplete is to be called at the first output token.
+// PrefillComplete takes the prefill tokens off the rank; call it at the first output
+// token.
 func (l *Lease) PrefillComplete(ctx context.Context) error {
 	if err := l.Err(); err != nil {
-		return err // the id may be another booking
+		return err // the id may be another reservation
 	}
 	return l.client.PrefillComplete(ctx, l.selection.ID)
 }
@@ -180,8 +181,8 @@ func (l *Lease) OutputBlock(ctx context.Context, decay *float64) error {
 // Done is closed when the lease is over: freed or lost.
 func (l *Lease) Done() <-chan struct{} { return l.over }
 
-// Err is ErrLeaseLost once the service has said that it does not have the booking
-// any more, else nil. The lease is over then, and calls about it are refused.
+// Err returns ErrLeaseLost once the service has answered that it no longer has the
+// reservation, else nil. The lease is over then, and calls about it are refused.
 func (l *Lease) Err() error {
 	if l.lost.Load() {
 		return ErrLeaseLost
@@ -189,10 +190,10 @@ func (l *Lease) Err() error {
 	return nil
 }
 
-// Free ends the booking and returns when that is done; a second call only
-// returns what the first did. It does nothing to a lease that is lost. An error
-// comes after up to 5 s and says that the service could not be reached: it ends the
-// lease by itself when its time has passed.
+// Free ends the reservation and returns when that is done; a second call returns the
+// result of the first. It does nothing to a lost lease. An error comes after up to 5 s
+// and means that the service could not be reached; the service ends the lease by
+// itself when its time has passed.
 func (l *Lease) Free() error {
 	l.stop()
 	<-l.over

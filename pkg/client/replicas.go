@@ -12,13 +12,13 @@ type peer struct {
 	Endpoint string `json:"endpoint"`
 }
 
-// RegisterPeer follows another replica's bookings at a ZMQ endpoint. ErrConflict:
-// the service does not share bookings.
+// RegisterPeer follows another replica's reservations at a ZMQ endpoint. ErrConflict:
+// the service does not share reservations.
 func (c *Client) RegisterPeer(ctx context.Context, endpoint string) error {
 	return c.do(ctx, call{method: http.MethodPost, path: "/replica_sync/register_peer", body: peer{endpoint}, repeatable: true}, nil)
 }
 
-// DeregisterPeer ends that.
+// DeregisterPeer stops following a replica.
 func (c *Client) DeregisterPeer(ctx context.Context, endpoint string) error {
 	return c.do(ctx, call{method: http.MethodPost, path: "/replica_sync/deregister_peer", body: peer{endpoint}, repeatable: true, goneIsDone: true}, nil)
 }
@@ -30,10 +30,10 @@ func (c *Client) Peers(ctx context.Context) ([]string, error) {
 	return list, err
 }
 
-// Snapshot reads one page of the live bookings that the replica knows. after is the
-// Next of the page before, empty for the first one; limit is the most bookings on
-// the page, at most 10000, and 0 is 1000. ErrConflict: the service does not share
-// bookings.
+// Snapshot reads one page of the live reservations that the replica knows. after is
+// the Next of the page before, empty for the first one; limit is the most reservations
+// on the page, at most 10000; 0 is 1000. ErrConflict: the service does not share
+// reservations.
 func (c *Client) Snapshot(ctx context.Context, after string, limit int) (Snapshot, error) {
 	q := url.Values{}
 	if after != "" {
@@ -51,7 +51,7 @@ func (c *Client) Snapshot(ctx context.Context, after string, limit int) (Snapsho
 	return s, err
 }
 
-// Snapshot is one page of a replica's live bookings. Maps are by process id;
+// Snapshot is one page of a replica's live reservations. Maps are by process id;
 // docs/replica-sync.md explains the numbers.
 type Snapshot struct {
 	Process  uint64            `json:"process_id"`
@@ -65,12 +65,12 @@ type Snapshot struct {
 	Ended       map[uint64][][2]uint64 `json:"ended"`
 	LeasesEnded map[uint64][][2]uint64 `json:"leases_ended"`
 
-	Bookings []SharedBooking `json:"bookings"`
-	Next     string          `json:"next"` // after, for the next page; empty on the last one
+	Bookings []SharedReservation `json:"bookings"`
+	Next     string              `json:"next"` // after, for the next page; empty on the last one
 }
 
-// SharedBooking is a booking as replicas tell each other of it.
-type SharedBooking struct {
+// SharedReservation is a reservation in the form that replicas exchange.
+type SharedReservation struct {
 	OriginProcess  uint64  `json:"origin_process"`
 	OriginSequence uint64  `json:"origin_sequence"`
 	Model          string  `json:"model_name"`

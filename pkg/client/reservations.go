@@ -9,21 +9,21 @@ import (
 )
 
 // attemptTimeout bounds an attempt of a call that the service answers at once. A call that
-// hangs would keep those behind it, about the same reservation, from being made.
+// hangs delays the later calls about the same reservation.
 const attemptTimeout = 10 * time.Second
 
-// PrefillComplete takes the booking's prefill tokens off its rank; to be called
-// at the first output token. Repetitions are no errors.
+// PrefillComplete takes the reservation's prefill tokens off its rank; call it at the
+// first output token. A second call is no error.
 func (c *Client) PrefillComplete(ctx context.Context, id string) error {
 	return c.inOrder(ctx, id, func() error {
 		return c.do(ctx, call{method: http.MethodPost, path: reservation(id) + "/prefill_complete", repeatable: true, limit: attemptTimeout}, nil)
 	})
 }
 
-// OutputBlock adds one generated block to the booking. decay, if not nil, is the
-// weight in [0, 1] of the blocks that only this booking holds from now on. After
-// Free of the same id it does nothing (decision E6). It is not repeated when its
-// answer is lost: the block might count twice.
+// OutputBlock adds one generated block to the reservation. decay, if not nil, is the
+// weight in [0, 1] that the blocks of this reservation alone have from now on. After
+// Free of the same id it does nothing (decision E6). It is not retried when its answer
+// is lost: the block might count twice.
 func (c *Client) OutputBlock(ctx context.Context, id string, decay *float64) error {
 	return c.inOrder(ctx, id, func() error {
 		if c.order.wasFreed(id) {
@@ -36,7 +36,7 @@ func (c *Client) OutputBlock(ctx context.Context, id string, decay *float64) err
 	})
 }
 
-// Renew gives a booking with a lease its full time again.
+// Renew gives a reservation with a lease its full time again.
 func (c *Client) Renew(ctx context.Context, id string) error {
 	return c.inOrder(ctx, id, func() error { return c.renew(ctx, id) })
 }
@@ -45,13 +45,13 @@ func (c *Client) renew(ctx context.Context, id string) error {
 	return c.do(ctx, call{method: http.MethodPost, path: reservation(id) + "/renew", repeatable: true, limit: attemptTimeout}, nil)
 }
 
-// Free ends a booking. ErrNotFound: there was none.
+// Free ends a reservation. ErrNotFound: there was none.
 func (c *Client) Free(ctx context.Context, id string) error {
 	return c.inOrder(ctx, id, func() error { return c.free(ctx, id, true) })
 }
 
-// free ends a booking. known: it was made, so that a 404 behind a lost attempt
-// means that this one ended it.
+// free ends a reservation. known: it was made, so that a 404 after a lost attempt
+// means that the lost attempt ended it.
 func (c *Client) free(ctx context.Context, id string, known bool) error {
 	err := c.do(ctx, call{method: http.MethodDelete, path: reservation(id), repeatable: true, goneIsDone: known, limit: attemptTimeout}, nil)
 	if err == nil || errors.Is(err, ErrNotFound) {
@@ -60,24 +60,24 @@ func (c *Client) free(ctx context.Context, id string, known bool) error {
 	return err
 }
 
-// inOrder runs a call about one reservation when those before it are done.
+// inOrder runs a call about one reservation after the earlier ones are done.
 func (c *Client) inOrder(ctx context.Context, id string, f func() error) error {
-	give, err := c.order.acquire(ctx, id)
+	release, err := c.order.acquire(ctx, id)
 	if err != nil {
 		return err
 	}
-	defer give()
+	defer release()
 	return f()
 }
 
-// uncertainBackoff are the waits between the attempts to free a booking that may have been
-// made unnoticed: a first one for a request that is a little late, growing for one
-// that a proxy or a busy service still has.
+// uncertainBackoff is the wait between the attempts to free a reservation that may have
+// been made: short at first for a request that is a little late, growing for one that
+// a proxy or a busy service still has.
 var uncertainBackoff = Backoff{Base: time.Second / 10, Jitter: time.Second / 10, Max: time.Second}
 
-// freeUncertain ends a booking of which nobody knows whether it was made. The request for
-// it may still be under way and arrive behind an attempt, which finds nothing then:
-// only a success ends the attempts before freeTimeout does. What it leaves, the
+// freeUncertain ends a reservation that may have been made. The request that books it may
+// still be under way and arrive after an attempt, which then finds nothing: only a
+// success ends the attempts before freeTimeout does. A reservation that is left, the
 // service ends by itself.
 func (c *Client) freeUncertain(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
@@ -89,8 +89,8 @@ func (c *Client) freeUncertain(ctx context.Context, id string) {
 	}
 }
 
-// freeInBackground is free for the background: only some bookings are ended at once, so that
-// many do not make as many connections.
+// freeInBackground is free for the background: it bounds the frees at once, so that many
+// do not open as many connections.
 func (c *Client) freeInBackground(ctx context.Context, id string, known bool) error {
 	select {
 	case c.freeSlots <- struct{}{}:

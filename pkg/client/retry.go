@@ -8,28 +8,27 @@ import (
 	"time"
 )
 
-// Retry is how calls are repeated.
+// Retry is how calls are retried.
 type Retry struct {
-	// Overload is for calls that the service refused because every worker that
-	// could serve them has too much to do.
+	// Overload is for calls that the service refused because every worker that could
+	// serve them is busy.
 	Overload Backoff
-	// Connection is for calls that could not be delivered, and for those without
-	// an answer of which a repetition has no further effect.
+	// Connection is for calls that could not be delivered, and for calls without an
+	// answer whose retry has no further effect.
 	Connection Backoff
 }
 
-// Backoff says how often a call is sent and how long to wait in between: after
-// attempt n (from 1) it is Base·2^(n-1) plus a random part of up to Jitter, at
+// Backoff is how often a call is sent and the wait in between: after attempt n (from 1) it is Base·2^(n-1) plus a random part of up to Jitter, at
 // most Max.
 type Backoff struct {
-	Attempts int           // in all, the first one included; 1 repeats nothing
+	Attempts int           // in all, including the first; 1 never retries
 	Base     time.Duration // the first wait
 	Jitter   time.Duration
 	Max      time.Duration // not below Base
 }
 
-// DefaultRetry answers an overload as Dynamo asks of its clients in its guide to
-// request rejection: 5 attempts, 1 s doubled each time, up to 1 s of jitter, at
+// DefaultRetry treats an overload as Dynamo's guide to request rejection asks of
+// clients: 5 attempts, 1 s doubled each time, up to 1 s of jitter, at
 // most a minute. Calls without an answer are sent up to 6 times, 0.1 s to 5 s
 // apart.
 func DefaultRetry() Retry {
@@ -60,16 +59,16 @@ func (b Backoff) wait(attempt int, asked time.Duration) time.Duration {
 	if b.Jitter > 0 {
 		jitter = float64(rand.Int64N(int64(b.Jitter)))
 	}
-	d := max(float64(b.Base)*math.Pow(2, float64(attempt-1)), float64(asked)) // all would come back at once without the jitter
+	d := max(float64(b.Base)*math.Pow(2, float64(attempt-1)), float64(asked)) // without the jitter all clients would return at once
 	return time.Duration(min(d+jitter, float64(b.Max)))
 }
 
-// attempts counts those of one call.
+// attempts counts the attempts of one call, by why they failed.
 type attempts struct {
 	refused, undelivered int
 }
 
-// next tells whether a call that failed may be sent again, and after what wait.
+// next reports whether a call that failed may be sent again, and after what wait.
 func (a *attempts) next(r Retry, k call, err error) (wait time.Duration, again bool) {
 	if answer, ok := errors.AsType[*Error](err); ok {
 		switch {

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// returnFirst makes a repeated booking safe: the same id with the same request is
-// answered as the first time.
+// returnFirst makes retries of a booking safe: the same id with the same request gets
+// the first answer.
 const returnFirst = "return"
 
 // Select chooses a worker and books nothing. With an ID the choice can be booked
@@ -21,16 +21,16 @@ func (c *Client) Select(ctx context.Context, req SelectRequest) (Selection, erro
 	return s, err
 }
 
-// bookingOptions is a request for a booking as it travels, but for its own fields.
+// bookingOptions are the members of a request that books, besides its own.
 type bookingOptions struct {
 	IfExists     string  `json:"if_exists"`
 	LeaseSeconds float64 `json:"lease_seconds,omitempty"` // 0: no lease
 }
 
-// SelectAndReserve chooses a worker and books the load in one step. Whoever calls
-// it has to call Free with the answer's ID; Lease does that by itself. If it fails
-// after the booking may have been made, that is freed in the background, even if an
-// earlier call made it under the same ID, but not what a Lease of this client holds.
+// SelectAndReserve chooses a worker and books the load in one step. The caller has to
+// call Free with the answer's ID; Lease does that by itself. If it fails and may have
+// booked, the reservation is freed in the background, even if an earlier call made it
+// under the same ID, unless a Lease of this client holds it.
 func (c *Client) SelectAndReserve(ctx context.Context, req SelectRequest) (Selection, error) {
 	return c.selectAndReserve(ctx, req, nil)
 }
@@ -59,8 +59,8 @@ func (c *Client) Reserve(ctx context.Context, req ReserveRequest) (Reservation, 
 	}, err
 }
 
-// reserve books for a lease, nil for none. The answer has the members of a
-// Reservation alone.
+// reserve books for a lease, nil for none. Only the fields of a Reservation are set in
+// the answer.
 func (c *Client) reserve(ctx context.Context, req ReserveRequest, lease *Lease) (Selection, error) {
 	made := req.ID == ""
 	if made {
@@ -77,7 +77,7 @@ func (c *Client) reserve(ctx context.Context, req ReserveRequest, lease *Lease) 
 	return c.book(ctx, k, req.ID, made, lease)
 }
 
-// errNoID: without a worker only the id says what to book.
+// errNoID: without a worker, only the id determines what to book.
 var errNoID = fmt.Errorf("%w: a reservation needs the worker or the ID of a kept selection", ErrBadRequest)
 
 func (c *Client) bookingOptions(lease *Lease) bookingOptions {
@@ -88,25 +88,24 @@ func (c *Client) bookingOptions(lease *Lease) bookingOptions {
 	return b
 }
 
-// book makes a booking when the calls about its id before it are done. If it
-// fails after it may have been made, it is freed in the background, and calls
-// about the id wait for that. made: the id is of our making, so that whatever has
-// it is this booking. A lease, if there is one, has the booking before the next
-// call about the id comes.
+// book books after the earlier calls about its id are done. If it fails and may have
+// booked, the reservation is freed in the background, and calls about the id wait for
+// that. made: the client made the id, so that a reservation with it is this one. A
+// lease gets the reservation before the next call about the id is sent.
 func (c *Client) book(ctx context.Context, k call, id string, made bool, lease *Lease) (Selection, error) {
 	if !c.beginTask() {
 		return Selection{}, ErrClosed
 	}
 	sending, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(c.closing, cancel)() //nolint:contextcheck // the booking ends with either
-	give, err := c.order.acquire(sending, id)
+	defer context.AfterFunc(c.closing, cancel)() //nolint:contextcheck // the call ends with either
+	release, err := c.order.acquire(sending, id)
 	if err != nil {
 		c.tasks.Done()
 		return Selection{}, c.interrupted(ctx, err)
 	}
 	over := func() {
-		give()
+		release()
 		c.tasks.Done()
 	}
 	var answer Selection
@@ -134,8 +133,8 @@ func (c *Client) book(ctx context.Context, k call, id string, made bool, lease *
 	return Selection{}, c.interrupted(ctx, err)
 }
 
-// fault is what is wrong with the answer to a booking. A LostError is one that the
-// service cannot have given.
+// fault returns what is wrong with the answer of a call that books. A LostError is an
+// answer that cannot be the service's.
 func (s *Selection) fault(k call, id string, made, leased bool) error {
 	var text string
 	switch shortest, longest := minLease.Seconds(), maxLease.Seconds(); {
@@ -143,7 +142,7 @@ func (s *Selection) fault(k call, id string, made, leased bool) error {
 		text = fmt.Sprintf("the answer is about reservation %q, not %q", s.ID, id)
 	case !leased || s.LeaseSeconds >= shortest && s.LeaseSeconds <= longest:
 		return nil
-	case s.LeaseSeconds == 0 && !made: // an earlier booking of the caller's, which stays
+	case s.LeaseSeconds == 0 && !made: // an earlier reservation of the caller, which stays
 		return fmt.Errorf("%w: reservation %s was made without a lease", ErrConflict, id)
 	default:
 		text = fmt.Sprintf("the answer has a lease of %v s, not of %v to %v", s.LeaseSeconds, shortest, longest)
@@ -151,13 +150,13 @@ func (s *Selection) fault(k call, id string, made, leased bool) error {
 	return &LostError{Method: k.method, Path: k.path, Err: errors.New(text)}
 }
 
-// doubtful: the booking that failed may be there. A conflict is about another one,
-// unless nobody else can have the id.
+// doubtful reports whether a call that failed may have booked. A conflict is about
+// another reservation, unless the client made the id.
 func maybeBooked(err error, made bool) bool {
 	return errors.Is(err, ErrMaybeDone) && (made || !errors.Is(err, ErrConflict))
 }
 
-// interrupted adds to the error of a booking that it was Close that ended it.
+// interrupted adds ErrClosed to the error of a call that Close ended.
 func (c *Client) interrupted(ctx context.Context, err error) error {
 	if c.closing.Err() != nil && ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", ErrClosed, err)

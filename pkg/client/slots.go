@@ -5,10 +5,10 @@ import (
 	"net/http"
 )
 
-// Slots calls the slot tracker, for those who choose workers themselves and only
-// want the load of their requests counted. Its errors and its retries are those of
-// the Client, but its calls are in no order, and nobody frees what was added but
-// Free, the worker's end and the service's age limit.
+// Slots calls the slot tracker, for callers that choose workers themselves and only
+// want the load of their requests counted. Its errors and retries are those of the
+// Client, but its calls have no order, and a request that was added ends only by Free,
+// with its worker, or by the service's age limit.
 type Slots struct {
 	client *Client
 }
@@ -42,7 +42,7 @@ type SlotsRequest struct {
 	NewISLTokens   uint64  `json:"new_isl_tokens,omitempty"` // to compute
 }
 
-// SlotsProjection is a prompt that is only looked at.
+// SlotsProjection is a prompt that is not added.
 type SlotsProjection struct {
 	SlotsScope
 	SequenceHashes []int64 `json:"sequence_hashes"`          // rolling hashes of the complete blocks
@@ -70,7 +70,7 @@ type slotsRequestKey struct {
 }
 
 // Register adds a worker with its ranks. ErrConflict: it is there already, or the
-// tracker has another block size. It is not repeated when its answer is lost: the
+// tracker has another block size. It is not retried when its answer is lost: the
 // worker would be there already.
 func (s Slots) Register(ctx context.Context, w SlotsWorker) error {
 	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/register", body: w}, nil)
@@ -91,8 +91,8 @@ func (s Slots) Workers(ctx context.Context, scope Scope) ([]SlotsWorker, error) 
 }
 
 // Add books a request on a rank. ErrConflict: its tracker has one of this ID.
-// ErrNotFound: there is no such tracker or rank. It is not repeated when its answer
-// is lost: after an ErrMaybeDone the request has to be freed, too.
+// ErrNotFound: there is no such tracker or rank. It is not retried when its answer is
+// lost: after an ErrMaybeDone the request has to be freed, too.
 func (s Slots) Add(ctx context.Context, r SlotsRequest) error {
 	if r.SequenceHashes == nil {
 		r.SequenceHashes = []int64{} // null is refused
@@ -100,8 +100,8 @@ func (s Slots) Add(ctx context.Context, r SlotsRequest) error {
 	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/add", body: r}, nil)
 }
 
-// PrefillComplete takes the request's prefill tokens off its rank. Repetitions are
-// no errors. ErrNotFound: there is no such request.
+// PrefillComplete takes the request's prefill tokens off its rank. A second call is
+// no error. ErrNotFound: there is no such request.
 func (s Slots) PrefillComplete(ctx context.Context, scope SlotsScope, id string) error {
 	return s.about(ctx, "/slots/prefill_complete", scope, id)
 }
@@ -116,14 +116,14 @@ func (s Slots) about(ctx context.Context, path string, scope SlotsScope, id stri
 	return s.client.do(ctx, call{method: http.MethodPost, path: path, body: slotsRequestKey{scope, id}, repeatable: true}, nil)
 }
 
-// Loads lists what every rank of a scope carries.
+// Loads lists the load of every rank of a scope.
 func (s Slots) Loads(ctx context.Context, scope Scope) ([]SlotsLoad, error) {
 	var list []SlotsLoad
 	err := s.client.do(ctx, call{method: http.MethodGet, path: "/slots/loads" + scope.query(), repeatable: true}, &list)
 	return list, err
 }
 
-// PotentialLoads lists what every rank of a tracker would carry with the prompt.
+// PotentialLoads lists the load that every rank of a tracker would have with the prompt.
 // ErrNotFound: there is no such tracker.
 func (s Slots) PotentialLoads(ctx context.Context, p SlotsProjection) ([]RankLoad, error) {
 	if p.SequenceHashes == nil {
@@ -144,13 +144,13 @@ type slotsPeer struct {
 	URL string `json:"url"`
 }
 
-// RegisterPeer follows another replica's bookings at a ZMQ endpoint, which must not
-// be the replica's own. ErrConflict: the service does not share bookings.
+// RegisterPeer follows another replica's reservations at a ZMQ endpoint, which must not
+// be the replica's own. ErrConflict: the service does not share reservations.
 func (s Slots) RegisterPeer(ctx context.Context, endpoint string) error {
 	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/register_peer", body: slotsPeer{endpoint}, repeatable: true}, nil)
 }
 
-// DeregisterPeer ends that.
+// DeregisterPeer stops following a replica.
 func (s Slots) DeregisterPeer(ctx context.Context, endpoint string) error {
 	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/deregister_peer", body: slotsPeer{endpoint}, repeatable: true, goneIsDone: true}, nil)
 }

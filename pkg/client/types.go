@@ -2,8 +2,7 @@ package client
 
 import "encoding/json"
 
-// Prompt is a prompt as tokens, or as hashes with its length. Tokens go before
-// hashes.
+// Prompt is a prompt as tokens, or as hashes with its length. Tokens override hashes.
 type Prompt struct {
 	// TokenIDs are the prompt's tokens; empty and not nil is the empty prompt.
 	TokenIDs []uint32 `json:"token_ids,omitzero"`
@@ -22,8 +21,8 @@ type Prompt struct {
 	RoutingInfo json.RawMessage `json:"mm_routing_info,omitempty"`
 }
 
-// Override changes weights of the cost function for one request; nil leaves one
-// as it is configured.
+// Override changes weights of the cost function for one request; nil keeps the
+// configured one.
 type Override struct {
 	OverlapCredit *float64 `json:"overlap_score_credit,omitempty"` // >= 0
 	PrefillScale  *float64 `json:"prefill_load_scale,omitempty"`   // >= 0
@@ -47,8 +46,8 @@ type Constraints struct {
 type SelectRequest struct {
 	Model        string `json:"model_name,omitempty"`
 	RoutingGroup string `json:"routing_group,omitempty"` // the tenant
-	// ID names the selection, and the booking if one is made; empty: Select sends
-	// none, the others make one.
+	// ID is the id of the selection, and of the reservation if one is made; empty: Select
+	// sends none, the other calls make one.
 	ID string `json:"selection_id,omitempty"`
 	Prompt
 	Override *Override `json:"router_config_override,omitempty"`
@@ -63,16 +62,16 @@ type SelectRequest struct {
 	Constraints    *Constraints `json:"routing_constraints,omitempty"`
 
 	Session string `json:"session_id,omitempty"` // requests of a session go to one rank, if the service has that on; at most 256 bytes
-	// SessionContext says more of the session; its ID goes before Session.
+	// SessionContext describes the session; its ID overrides Session.
 	SessionContext *SessionContext `json:"session_context,omitempty"`
 	// PolicyClass is the class of the wait queue, sent as a header; empty: the service
 	// chooses one.
 	PolicyClass string `json:"-"`
-	// Advisory asks Select what would be chosen, without waiting or refusal.
+	// Advisory makes Select answer what it would choose, without waiting or refusal.
 	Advisory bool `json:"advisory,omitempty"`
 }
 
-// SessionContext describes a session of an agent. The service uses ID alone.
+// SessionContext describes a session of an agent. The service uses only ID.
 type SessionContext struct {
 	ID           string              `json:"session_id"` // at most 256 bytes
 	Parent       string              `json:"parent_session_id,omitempty"`
@@ -83,7 +82,7 @@ type SessionContext struct {
 
 // Selection is what was chosen, and with SelectAndReserve booked.
 type Selection struct {
-	ID           string `json:"selection_id"` // of the booking too; empty if the request had none
+	ID           string `json:"selection_id"` // also of the reservation; empty if the request had none
 	Model        string `json:"model_name"`
 	RoutingGroup string `json:"routing_group"`
 	Worker       uint64 `json:"worker_id"`
@@ -96,7 +95,7 @@ type Selection struct {
 	PotentialDecodeBlocks  uint64  `json:"potential_decode_blocks"`  // of the rank with this prompt
 	DecodeBusy             *bool   `json:"decode_busy"`              // nil: not configured
 
-	// Of bookings, for other trackers.
+	// Of reservations, for other trackers.
 	SequenceHashes []int64 `json:"sequence_hashes"`
 	ISLTokens      uint64  `json:"isl_tokens"`
 	TrackPrefill   bool    `json:"track_prefill_tokens"`
@@ -115,7 +114,7 @@ type Overlap struct {
 	DP             map[uint32]uint32 `json:"dp"` // device tokens by rank
 }
 
-// WorkerLoad is what the chosen rank carries.
+// WorkerLoad is the load of the chosen rank.
 type WorkerLoad struct {
 	ActivePrefillTokens  uint64  `json:"active_prefill_tokens"`
 	PrefillTokenCapacity uint64  `json:"prefill_token_capacity"`
@@ -139,7 +138,7 @@ type ReserveRequest struct {
 	TrackPrefill           *bool     `json:"track_prefill_tokens,omitempty"`
 }
 
-// Reservation is a booking.
+// Reservation is load that is booked on a rank.
 type Reservation struct {
 	ID           string  `json:"selection_id"`
 	Model        string  `json:"model_name"`
@@ -150,8 +149,7 @@ type Reservation struct {
 	LeaseSeconds float64 `json:"lease_seconds"`
 }
 
-// Worker is a worker's record: what is registered, and how it stands. Nil is
-// unset.
+// Worker is a worker's record: its registration and its state. Nil is unset.
 type Worker struct {
 	ID           uint64  `json:"worker_id"`
 	Model        string  `json:"model_name,omitempty"`
@@ -195,8 +193,8 @@ type Readiness struct {
 	Ready              bool     `json:"ready"`
 	SchedulableWorkers int      `json:"schedulable_workers"`
 	Workers            []Worker `json:"workers"`
-	// Recovery is how far the index is recovered from other replicas, as the
-	// OpenAPI document describes it; nil: not configured.
+	// Recovery is the progress of the recovery from other replicas, as the OpenAPI
+	// document describes it; nil: not configured.
 	Recovery json.RawMessage `json:"recovery"`
 }
 
@@ -218,7 +216,7 @@ type RankLoad struct {
 	ActiveRequests uint64 `json:"active_requests"`
 }
 
-// ProjectRequest is a prompt that is only looked at.
+// ProjectRequest is a prompt whose overlap or load is asked for.
 type ProjectRequest struct {
 	Model        string `json:"model_name,omitempty"`
 	RoutingGroup string `json:"routing_group,omitempty"`

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Scope narrows a call to a model, a routing group or both; nil takes all.
+// Scope limits a call to a model, a routing group or both; nil matches all.
 type Scope struct {
 	Model        *string `json:"model_name,omitempty"`
 	RoutingGroup *string `json:"routing_group,omitempty"`
@@ -27,25 +27,25 @@ func (s Scope) query() string {
 	return "?" + q.Encode()
 }
 
-// PutWorker registers a worker or replaces its whole record. A record that is not
-// complete is registered too: Lifecycle and NotSchedulableReasons of the answer
-// say how it stands.
+// PutWorker registers a worker or replaces its whole record. An incomplete
+// record is registered, too: Lifecycle and NotSchedulableReasons of the answer show
+// its state.
 func (c *Client) PutWorker(ctx context.Context, w Worker) (Worker, error) {
 	var answer Worker
 	err := c.do(ctx, call{method: http.MethodPost, path: "/workers", body: w, repeatable: true}, &answer)
 	return answer, err
 }
 
-// PatchWorker changes fields of a worker: nil leaves one as it is, and an empty and
-// not nil list or map clears it. What is no list or map cannot be cleared. Model and
-// RoutingGroup cannot be changed.
+// PatchWorker changes fields of a worker: nil keeps a field; an empty list or map that
+// is not nil clears it. Other fields cannot be cleared, and Model and RoutingGroup
+// cannot be changed.
 func (c *Client) PatchWorker(ctx context.Context, w Worker) (Worker, error) {
 	var answer Worker
 	err := c.do(ctx, call{method: http.MethodPatch, path: worker(w.ID), body: w, repeatable: true}, &answer)
 	return answer, err
 }
 
-// DeleteWorker removes a worker with its blocks and bookings.
+// DeleteWorker removes a worker with its blocks and reservations.
 func (c *Client) DeleteWorker(ctx context.Context, id uint64) error {
 	return c.do(ctx, call{method: http.MethodDelete, path: worker(id), repeatable: true, goneIsDone: true}, nil)
 }
@@ -57,8 +57,8 @@ func (c *Client) Workers(ctx context.Context, scope Scope) ([]Worker, error) {
 	return list, err
 }
 
-// ReplaceWorkers makes the catalog, or the part of it that scope names, have
-// exactly these workers, in one step. One invalid worker changes nothing.
+// ReplaceWorkers makes these workers all of the catalog, or all of the part that scope
+// names, in one step. One invalid worker changes nothing.
 func (c *Client) ReplaceWorkers(ctx context.Context, scope Scope, workers []Worker) (Difference, error) {
 	body := struct {
 		Scope
