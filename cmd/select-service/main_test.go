@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/test/e2e"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -185,8 +187,9 @@ func (p *process) callAt(base, method, path, body string) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-// ended waits for the end of run.
-func (p *process) ended(within time.Duration) {
+// ended waits for the end of run, for so long that only a hanging one is missed.
+func (p *process) ended() {
+	const within = 2 * time.Minute
 	p.t.Helper()
 	select {
 	case err := <-p.done:
@@ -220,7 +223,7 @@ func TestServe(t *testing.T) {
 		}
 	}
 	p.stop()
-	p.ended(5 * time.Second)
+	p.ended()
 }
 
 // TestServeWorkersFile: with a workers file every PUT /workers is refused, also one
@@ -238,22 +241,13 @@ func TestServeWorkersFile(t *testing.T) {
 		}
 	}
 	p.stop()
-	p.ended(5 * time.Second)
+	p.ended()
 }
 
-// freePort returns a TCP port that is free now.
+// freePort returns a TCP port that nothing else takes before it is used.
 func freePort(t *testing.T) string {
 	t.Helper()
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	_, port, err := net.SplitHostPort(ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	return strconv.Itoa(e2e.FreePort(t))
 }
 
 // TestServeConductor: the Conductor API has a listener of its own and a prefix on
@@ -283,7 +277,7 @@ func TestServeConductor(t *testing.T) {
 		}
 	}
 	p.stop()
-	p.ended(5 * time.Second)
+	p.ended()
 }
 
 // TestServeReplica: both listeners and the sockets to other replicas come up and
@@ -323,7 +317,7 @@ func TestServeReplica(t *testing.T) {
 				t.Errorf("snapshot: %s", page)
 			}
 			p.stop()
-			p.ended(5 * time.Second)
+			p.ended()
 		})
 	}
 }
@@ -349,7 +343,7 @@ func TestStopAnswersQueue(t *testing.T) {
 	if got, want := <-waiting, `503 {"error":"selection service is shutting down"}`; got != want {
 		t.Errorf("the waiting request got %s, want %s", got, want)
 	}
-	p.ended(5 * time.Second)
+	p.ended()
 }
 
 // TestStopWithSilentClient: a client that stops in the middle of its request
@@ -371,7 +365,7 @@ func TestStopWithSilentClient(t *testing.T) {
 		t.Fatalf("%q, %v: the body is not being read", line, err)
 	}
 	p.stop()
-	p.ended(5 * time.Second)
+	p.ended()
 }
 
 // TestPortTaken: the start fails before anything runs, whichever port it is, says

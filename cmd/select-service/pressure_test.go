@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/select-service/select-service/internal/config"
 )
@@ -59,7 +58,7 @@ func TestServeUnderPressure(t *testing.T) {
 		t.Errorf("status %d, Retry-After %q", resp.StatusCode, got)
 	}
 	p.stop()
-	p.ended(5 * time.Second)
+	p.ended()
 }
 
 // TestStartUnderPressure: the log starts with what is in force, and with what a

@@ -193,7 +193,7 @@ func TestClientGone(t *testing.T) {
 		t.Helper()
 		select {
 		case <-rec.end:
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatal("the request does not end")
 		}
 		return rec.take(t)
@@ -205,7 +205,7 @@ func TestClientGone(t *testing.T) {
 	ended()
 	waiting := func() int { return svc.Loads(nil, nil)[0].PendingCount }
 	for _, path := range []string{"/select", "/select_and_reserve"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		var client sync.WaitGroup
 		client.Go(func() {
 			defer cancel()
@@ -247,7 +247,7 @@ func TestClientGoneInItsBody(t *testing.T) {
 		}
 		select {
 		case <-rec.end:
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatal("the request does not end")
 		}
 		equal(t, head, rec.take(t), []seen{{"POST", "/select", statusClientGone}}, exportAll)

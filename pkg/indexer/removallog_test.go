@@ -108,7 +108,7 @@ func TestClearTierBesideStores(t *testing.T) {
 			Slot: slot, Parent: uint64(from), HasParent: from > 0, EngineHashes: number(5, n)[from:to], Local: local[from:to], Seed: key, SeedKnown: true,
 		})
 	}
-	names := number(5, n)
+	names, hashes := number(5, n), hashing.AppendSequence(nil, local)
 	store(0, 0, n)
 	other := make(chan struct{})
 	go func() {
@@ -116,7 +116,7 @@ func TestClearTierBesideStores(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		for range 2000 {
 			at := rnd.IntN(n - 10)
-			s.StoreSequence(&indexer.SequenceStore{Slot: 1, Seed: key, PublisherHashes: names[at : at+3], Hashes: hashing.AppendSequence(nil, local[:at+3])[at:]})
+			s.StoreSequence(&indexer.SequenceStore{Slot: 1, Seed: key, PublisherHashes: names[at : at+3], Hashes: hashes[at : at+3]})
 			if rnd.IntN(2) == 0 {
 				s.Remove(1, indexer.Device, names[at:at+1])
 			}

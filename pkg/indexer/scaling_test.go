@@ -103,7 +103,7 @@ func TestCostIsLinear(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			few, many := cost(c.n, 16*c.n, 100, c.prepare)
+			few, many := cost(t, c.n, 16*c.n, 100, c.prepare)
 			if many > 100*few {
 				t.Errorf("%d take %v, %d take %v", c.n, few, 16*c.n, many)
 			}
@@ -113,7 +113,11 @@ func TestCostIsLinear(t *testing.T) {
 
 // cost measures what n blocks take, few and many. A busy machine only adds: it is
 // the least of a few measurements, for many until they are as fast as wanted.
-func cost(few, many, factor int, prepare func(*indexer.Space, int) func()) (ofFew, ofMany time.Duration) {
+func cost(t *testing.T, few, many, factor int, prepare func(*indexer.Space, int) func()) (ofFew, ofMany time.Duration) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("measures the time of the processor")
+	}
 	measure := func(n int) time.Duration {
 		run := prepare(indexer.New(), n)
 		before := cpuTime()
@@ -150,7 +154,7 @@ func TestHotPrefix(t *testing.T) {
 			}
 		}
 	}
-	if few, many := cost(100, 10000, 20, prefix); many > 20*few {
+	if few, many := cost(t, 100, 10000, 20, prefix); many > 20*few {
 		t.Errorf("below a prefix with 100 children: %v, with 10,000: %v", few, many)
 	}
 }

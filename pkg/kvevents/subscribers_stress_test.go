@@ -192,7 +192,11 @@ func (l *ledger) missing(n uint64) int {
 // stopped by full inboxes all the time, replays wait for each other, and every
 // second one of some engines is silent (those lose what they had before).
 func TestSubscribersStress(t *testing.T) {
-	for seed := range uint64(5) {
+	seeds := uint64(5)
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { stress(t, seed) })
 		})

@@ -340,7 +340,11 @@ func (h *randomRun) checkEmptied() {
 // TestHistories proves that for long random histories every answer equals the
 // naive model's, and that nothing is left when all ranks are removed.
 func TestHistories(t *testing.T) {
-	for seed := range uint64(8) {
+	seeds := uint64(8)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			rnd := rand.NewChaCha8([32]byte{byte(seed)})
 			data := make([]byte, 12_000)

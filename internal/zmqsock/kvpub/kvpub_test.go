@@ -12,7 +12,7 @@ import (
 	"github.com/pebbe/zmq4"
 )
 
-const patience = 10 * time.Second
+const patience = 2 * time.Minute
 
 func opened(t *testing.T, topic string) *Publisher {
 	t.Helper()
