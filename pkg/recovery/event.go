@@ -31,22 +31,22 @@ type event struct {
 	hasParent bool
 	seed      uint64
 	hasSeed   bool
-	names     []uint64
+	hashes    []uint64
 	local     []uint64
 
-	start int64 // offset in the dump
-	bad   bool
-	why   Reason // if bad
+	start  int64 // offset in the dump
+	bad    bool
+	reason Reason // if bad
 }
 
 func (e *event) fault(why Reason) {
 	if !e.bad {
-		e.bad, e.why = true, why
+		e.bad, e.reason = true, why
 	}
 }
 
-// want notes a value of another type than the event needs.
-func (e *event) want(ok bool) {
+// require notes a value of another type than the event needs.
+func (e *event) require(ok bool) {
 	if !ok {
 		e.fault(BadEvent)
 	}
@@ -54,7 +54,7 @@ func (e *event) want(ok bool) {
 
 // read reads one event, whatever is wrong with it.
 func (e *event) read(s *scanner) {
-	*e = event{names: e.names[:0], local: e.local[:0], start: s.offset()}
+	*e = event{hashes: e.hashes[:0], local: e.local[:0], start: s.offset()}
 	if !s.enter('{') {
 		e.fault(BadEvent)
 		return
@@ -65,7 +65,7 @@ func (e *event) read(s *scanner) {
 			var ok bool
 			e.rank.Worker, ok = s.uint(math.MaxUint64)
 			e.hasWorker = ok
-			e.want(ok)
+			e.require(ok)
 		case "storage_tier":
 			e.readTier(s)
 		case "event":
@@ -74,12 +74,12 @@ func (e *event) read(s *scanner) {
 			s.skip()
 		}
 	}
-	e.want(e.hasWorker && e.kind != noEvent)
-	e.limit(s)
+	e.require(e.hasWorker && e.kind != noEvent)
+	e.checkLength(s)
 }
 
-// limit faults an event that has become too long.
-func (e *event) limit(s *scanner) {
+// checkLength faults an event that has become too long.
+func (e *event) checkLength(s *scanner) {
 	if s.offset()-e.start > maxEvent {
 		e.fault(TooLarge)
 	}
@@ -91,7 +91,7 @@ func (e *event) readTier(s *scanner) {
 		return
 	}
 	name, ok := s.text()
-	e.want(ok)
+	e.require(ok)
 	for t := range indexer.Tier(indexer.NumTiers) {
 		if string(name) == t.String() {
 			e.tier = t
@@ -111,7 +111,7 @@ func (e *event) readBody(s *scanner) {
 		case "dp_rank":
 			dp, ok := s.uint(math.MaxUint32)
 			e.rank.DP = uint32(dp)
-			e.want(ok)
+			e.require(ok)
 		case "data":
 			e.readData(s)
 		default:
@@ -124,7 +124,7 @@ func (e *event) readBody(s *scanner) {
 func (e *event) readData(s *scanner) {
 	if s.next() == '"' {
 		text, _ := s.text()
-		e.want(string(text) == "cleared")
+		e.require(string(text) == "cleared")
 		e.kind = clearedEvent
 		return
 	}
@@ -135,13 +135,13 @@ func (e *event) readData(s *scanner) {
 	for s.more('}') {
 		switch string(s.name()) {
 		case "stored":
-			e.become(storedEvent)
+			e.setKind(storedEvent)
 			e.readStored(s)
 		case "removed":
-			e.become(removedEvent)
+			e.setKind(removedEvent)
 			e.readRemoved(s)
 		case "cleared":
-			e.become(clearedEvent)
+			e.setKind(clearedEvent)
 			s.skip()
 		default:
 			s.skip()
@@ -149,8 +149,8 @@ func (e *event) readData(s *scanner) {
 	}
 }
 
-func (e *event) become(kind eventKind) {
-	e.want(e.kind == noEvent)
+func (e *event) setKind(kind eventKind) {
+	e.require(e.kind == noEvent)
 	e.kind = kind
 }
 
@@ -165,11 +165,11 @@ func (e *event) readStored(s *scanner) {
 		case "parent_hash":
 			if !s.null() {
 				e.parent, e.hasParent = s.hash()
-				e.want(e.hasParent)
+				e.require(e.hasParent)
 			}
 		case "seed":
 			e.seed, e.hasSeed = s.uint(math.MaxUint64)
-			e.want(e.hasSeed)
+			e.require(e.hasSeed)
 		case "blocks":
 			blocks = true
 			e.readBlocks(s)
@@ -177,7 +177,7 @@ func (e *event) readStored(s *scanner) {
 			s.skip()
 		}
 	}
-	e.want(blocks)
+	e.require(blocks)
 }
 
 func (e *event) readBlocks(s *scanner) {
@@ -193,10 +193,10 @@ func (e *event) readBlocks(s *scanner) {
 		name, local, ok := s.block()
 		if !ok {
 			name, local, ok = readBlock(s)
-			e.want(ok)
+			e.require(ok)
 		}
-		e.names, e.local = append(e.names, name), append(e.local, local)
-		e.limit(s)
+		e.hashes, e.local = append(e.hashes, name), append(e.local, local)
+		e.checkLength(s)
 	}
 }
 
@@ -241,10 +241,10 @@ func (e *event) readRemoved(s *scanner) {
 				continue
 			}
 			name, ok := s.hash()
-			e.want(ok)
-			e.names = append(e.names, name)
-			e.limit(s)
+			e.require(ok)
+			e.hashes = append(e.hashes, name)
+			e.checkLength(s)
 		}
 	}
-	e.want(hashes)
+	e.require(hashes)
 }

@@ -14,8 +14,8 @@ const (
 	// something that a dump must not undo; beyond it the dump of the rank that
 	// has too many is refused.
 	maxMarks = 1 << 20
-	// maxLeft bounds the ranks that left; beyond it the dump of all is refused.
-	maxLeft = 1 << 16
+	// maxDeparted bounds the ranks that left; beyond it the dump of all is refused.
+	maxDeparted = 1 << 16
 )
 
 // Gate stands before the index of one scope. Live events pass it, and while a
@@ -30,21 +30,21 @@ type Gate struct {
 	merging atomic.Bool
 
 	// mu guards what follows. It comes before the index's lock.
-	mu    sync.Mutex
-	ranks []gateRank                // by slot
-	left  map[catalog.Rank]struct{} // while merging
-	full  bool                      // left has too many
-	marks int                       // of all ranks
-	limit int                       // of marks
+	mu           sync.Mutex
+	ranks        []gateRank                // by slot
+	departed     map[catalog.Rank]struct{} // while merging
+	departedFull bool                      // left has too many
+	markCount    int                       // of all ranks
+	markLimit    int                       // of marks
 }
 
 // gateRank is what the gate knows of a slot.
 type gateRank struct {
-	rank    catalog.Rank
-	entered bool
-	dumped  bool        // the slot may hold blocks from a dump
-	refused MergeResult // of dump entries, if not Applied
-	marks   map[uint64]mark
+	rank     catalog.Rank
+	assigned bool
+	dumped   bool        // the slot may hold blocks from a dump
+	refused  MergeResult // of dump entries, if not Applied
+	marks    map[uint64]mark
 }
 
 // mark is what live events said of a block's name, and what became of its block
@@ -53,7 +53,7 @@ type mark uint16
 
 const (
 	removedMark  mark = 1 << 0 // removed from the tier
-	namedMark    mark = 1 << 4 // stored by name in the tier, before the index knew it
+	pendingMark  mark = 1 << 4 // stored by name in the tier, before the index knew it
 	orphanedMark mark = 1 << 8 // in the index, waits for a parent that was removed
 	anyRemoved   mark = 0xf
 )
@@ -74,49 +74,49 @@ const (
 // NewGate returns the gate of an index, which nobody else may write to.
 // recovering says that a recovery runs, until End.
 func NewGate(space *indexer.Space, recovering bool) *Gate {
-	g := &Gate{space: space, limit: maxMarks}
+	g := &Gate{space: space, markLimit: maxMarks}
 	g.merging.Store(recovering)
 	return g
 }
 
 // AssignSlot makes slot the place of r. It does nothing if it is.
 func (g *Gate) AssignSlot(slot uint32, r catalog.Rank) {
-	if stale := g.enter(slot, r); stale {
+	if stale := g.assign(slot, r); stale {
 		g.space.Forget(slot)
 	}
 }
 
-func (g *Gate) enter(slot uint32, r catalog.Rank) (stale bool) {
+func (g *Gate) assign(slot uint32, r catalog.Rank) (stale bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.rankLocked(slot)
-	if k.entered && k.rank == r {
+	if k.assigned && k.rank == r {
 		return false
 	}
-	stale = k.entered
-	g.dropLocked(k)
-	*k = gateRank{rank: r, entered: true}
+	stale = k.assigned
+	g.dropMarksLocked(k)
+	*k = gateRank{rank: r, assigned: true}
 	return stale
 }
 
 // ReleaseSlot empties a slot whose rank has left. Entries of dumps for the rank are
 // refused from now on.
 func (g *Gate) ReleaseSlot(slot uint32) {
-	g.leave(slot)
+	g.release(slot)
 	g.space.Forget(slot)
 }
 
-func (g *Gate) leave(slot uint32) {
+func (g *Gate) release(slot uint32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.rankLocked(slot)
-	g.dropLocked(k)
-	if g.merging.Load() && k.entered {
-		if g.full = g.full || len(g.left) == maxLeft; !g.full {
-			if g.left == nil {
-				g.left = make(map[catalog.Rank]struct{})
+	g.dropMarksLocked(k)
+	if g.merging.Load() && k.assigned {
+		if g.departedFull = g.departedFull || len(g.departed) == maxDeparted; !g.departedFull {
+			if g.departed == nil {
+				g.departed = make(map[catalog.Rank]struct{})
 			}
-			g.left[k.rank] = struct{}{}
+			g.departed[k.rank] = struct{}{}
 		}
 	}
 	*k = gateRank{}
@@ -128,7 +128,7 @@ func (g *Gate) Ranks() map[uint32]catalog.Rank {
 	defer g.mu.Unlock()
 	ranks := make(map[uint32]catalog.Rank, len(g.ranks))
 	for slot, k := range g.ranks {
-		if k.entered {
+		if k.assigned {
 			ranks[uint32(slot)] = k.rank
 		}
 	}
@@ -140,7 +140,7 @@ func (g *Gate) Empty() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i := range g.ranks {
-		if g.ranks[i].entered {
+		if g.ranks[i].assigned {
 			return false
 		}
 	}
@@ -155,7 +155,7 @@ func (g *Gate) EndRecovery() {
 	for i := range g.ranks {
 		g.ranks[i].marks = nil
 	}
-	g.left, g.full, g.marks = nil, false, 0
+	g.departed, g.departedFull, g.markCount = nil, false, 0
 	g.merging.Store(false)
 }
 
@@ -167,14 +167,14 @@ func (g *Gate) rankLocked(slot uint32) *gateRank {
 	return &g.ranks[slot]
 }
 
-// dropLocked forgets what live events said of a rank.
-func (g *Gate) dropLocked(k *gateRank) {
-	g.marks -= len(k.marks)
+// dropMarksLocked forgets what live events said of a rank.
+func (g *Gate) dropMarksLocked(k *gateRank) {
+	g.markCount -= len(k.marks)
 	k.marks = nil
 }
 
 // refuseLocked ends the merging of a rank.
 func (g *Gate) refuseLocked(k *gateRank, why MergeResult) {
-	g.dropLocked(k)
+	g.dropMarksLocked(k)
 	k.refused = why
 }

@@ -15,7 +15,7 @@ func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeRe
 	if res != Applied {
 		return 0, res
 	}
-	if ev.HasParent && ev.Parent != 0 && !g.knowsLocked(k, ev.Slot, ev.Parent) {
+	if ev.HasParent && ev.Parent != 0 && !g.knowsParentLocked(k, ev.Slot, ev.Parent) {
 		return 0, ParentUnknown
 	}
 	k.dumped = true
@@ -23,7 +23,7 @@ func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeRe
 	if out.Orphaned > 0 {
 		g.markLocked(k, ev.EngineHashes, orphanedMark, 0)
 	}
-	return out.Stored - g.settleLocked(k, ev), Applied
+	return out.Stored - g.applyMarksLocked(k, ev), Applied
 }
 
 // admitLocked says whether dump entries of a rank are merged.
@@ -31,21 +31,21 @@ func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateRank, MergeResult)
 	if !g.merging.Load() {
 		return nil, NotRecovering
 	}
-	if g.full {
+	if g.departedFull {
 		return nil, TooManyRemovals
 	}
-	if int(slot) >= len(g.ranks) || !g.ranks[slot].entered || g.ranks[slot].rank != r {
+	if int(slot) >= len(g.ranks) || !g.ranks[slot].assigned || g.ranks[slot].rank != r {
 		return nil, SlotLost
 	}
-	if _, left := g.left[r]; left {
+	if _, left := g.departed[r]; left {
 		return nil, SlotLost
 	}
 	return &g.ranks[slot], g.ranks[slot].refused
 }
 
-// knowsLocked tells whether a block is in the index, or would be if it had not
+// knowsParentLocked tells whether a block is in the index, or would be if it had not
 // been removed live: then the blocks behind it are orphans like any others.
-func (g *Gate) knowsLocked(k *gateRank, slot uint32, name uint64) bool {
+func (g *Gate) knowsParentLocked(k *gateRank, slot uint32, name uint64) bool {
 	if k.marks[name]&(anyRemoved|orphanedMark) != 0 {
 		return true
 	}
@@ -53,9 +53,9 @@ func (g *Gate) knowsLocked(k *gateRank, slot uint32, name uint64) bool {
 	return known
 }
 
-// settleLocked does to blocks that were just stored what live events said of
+// applyMarksLocked does to blocks that were just stored what live events said of
 // them before, and returns how many that takes away again.
-func (g *Gate) settleLocked(k *gateRank, ev *indexer.Store) (removed int) {
+func (g *Gate) applyMarksLocked(k *gateRank, ev *indexer.Store) (removed int) {
 	if len(k.marks) == 0 {
 		return 0
 	}
@@ -66,7 +66,7 @@ func (g *Gate) settleLocked(k *gateRank, ev *indexer.Store) (removed int) {
 			gone[ev.Tier] = append(gone[ev.Tier], name)
 		}
 		for t := range indexer.Tier(indexer.NumTiers) {
-			if m&(namedMark<<t) != 0 {
+			if m&(pendingMark<<t) != 0 {
 				named[t] = append(named[t], name)
 			}
 		}
@@ -109,5 +109,5 @@ func (g *Gate) MergeCleared(slot uint32, r catalog.Rank) MergeResult {
 func (g *Gate) KnowsParent(slot uint32, name uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.knowsLocked(g.rankLocked(slot), slot, name)
+	return g.knowsParentLocked(g.rankLocked(slot), slot, name)
 }

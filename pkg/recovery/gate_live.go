@@ -9,7 +9,7 @@ import "github.com/select-service/select-service/pkg/indexer"
 // Store applies a live stored event.
 func (g *Gate) Store(ev *indexer.Store) indexer.Outcome {
 	if g.merging.Load() {
-		g.unmark(ev.Slot, ev.EngineHashes, (removedMark|namedMark)<<ev.Tier)
+		g.unmark(ev.Slot, ev.EngineHashes, (removedMark|pendingMark)<<ev.Tier)
 	}
 	return g.space.Store(ev)
 }
@@ -21,10 +21,10 @@ func (g *Gate) StoreByEngineHash(slot uint32, t indexer.Tier, names []uint64) (r
 		return g.space.StoreByEngineHash(slot, t, names)
 	}
 	g.unmark(slot, names, removedMark<<t)
-	g.mark(slot, names, namedMark<<t, 0)
+	g.mark(slot, names, pendingMark<<t, 0)
 	resolved, unresolved = g.space.StoreByEngineHash(slot, t, names)
 	if unresolved == 0 {
-		g.unmark(slot, names, namedMark<<t)
+		g.unmark(slot, names, pendingMark<<t)
 	}
 	return resolved, unresolved
 }
@@ -32,28 +32,28 @@ func (g *Gate) StoreByEngineHash(slot uint32, t indexer.Tier, names []uint64) (r
 // Remove applies a live removed event.
 func (g *Gate) Remove(slot uint32, t indexer.Tier, names []uint64) (removed, unknown int) {
 	if g.merging.Load() {
-		g.mark(slot, names, removedMark<<t, namedMark<<t)
+		g.mark(slot, names, removedMark<<t, pendingMark<<t)
 	}
 	return g.space.Remove(slot, t, names)
 }
 
 // Clear applies a live cleared event.
 func (g *Gate) Clear(slot uint32) {
-	g.obsolete(slot)
+	g.supersede(slot)
 	g.space.Clear(slot)
 }
 
 // Replayed takes the news that a replay of everything that a rank's engine ever
 // sent begins: it replaces the rank's part of the dump.
 func (g *Gate) Replayed(slot uint32) {
-	if g.obsolete(slot) {
+	if g.supersede(slot) {
 		g.space.Clear(slot)
 	}
 }
 
-// obsolete refuses what is still to come of a rank's dump, and tells whether any
+// supersede refuses what is still to come of a rank's dump, and tells whether any
 // of it has come.
-func (g *Gate) obsolete(slot uint32) (dumped bool) {
+func (g *Gate) supersede(slot uint32) (dumped bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.rankLocked(slot)
@@ -87,7 +87,7 @@ func (g *Gate) markLocked(k *gateRank, names []uint64, set, clear mark) {
 	for _, name := range names {
 		k.marks[name] = k.marks[name]&^clear | set
 	}
-	if g.marks += len(k.marks) - before; g.marks > g.limit {
+	if g.markCount += len(k.marks) - before; g.markCount > g.markLimit {
 		g.refuseLocked(k, TooManyRemovals)
 	}
 }
@@ -109,7 +109,7 @@ func (g *Gate) unmark(slot uint32, names []uint64, clear mark) {
 			k.marks[name] = m
 		} else {
 			delete(k.marks, name)
-			g.marks--
+			g.markCount--
 		}
 	}
 }

@@ -158,8 +158,8 @@ func TestLeft(t *testing.T) {
 	if ranks := g.Ranks(); len(ranks) != 2 || ranks[0].Worker != 9 || ranks[3] != g.rank {
 		t.Errorf("ranks %v", ranks)
 	}
-	if g.marks != 0 {
-		t.Errorf("%d marks are left", g.marks)
+	if g.markCount != 0 {
+		t.Errorf("%d marks are left", g.markCount)
 	}
 	g.dump(&indexer.Store{Slot: 1 << 20}, SlotLost)
 	if g.Empty() {
@@ -186,7 +186,7 @@ func TestSlotTakenOver(t *testing.T) {
 // gets nothing more from dumps; the others' marks stay.
 func TestTooManyMarks(t *testing.T) {
 	g := newGated(t)
-	g.limit = 10
+	g.markLimit = 10
 	g.AssignSlot(1, catalog.Rank{Worker: 8})
 	g.Remove(1, indexer.Device, []uint64{100, 101})
 	g.Remove(0, indexer.Device, []uint64{1, 2, 3, 4, 5, 6, 7, 8})
@@ -196,8 +196,8 @@ func TestTooManyMarks(t *testing.T) {
 	g.want(2, 0)
 	g.dump(chain(indexer.Device, 2, 4), TooManyRemovals)
 	g.Remove(0, indexer.Device, []uint64{10, 11, 12})
-	if g.marks != 2 {
-		t.Errorf("%d marks", g.marks)
+	if g.markCount != 2 {
+		t.Errorf("%d marks", g.markCount)
 	}
 	ev := chain(indexer.Device, 0, 2)
 	ev.Slot = 1
@@ -210,13 +210,13 @@ func TestTooManyMarks(t *testing.T) {
 // trusted any more.
 func TestTooManyLeft(t *testing.T) {
 	g := newGated(t)
-	for i := range uint64(maxLeft) {
+	for i := range uint64(maxDeparted) {
 		g.AssignSlot(1, catalog.Rank{Worker: 1000 + i})
-		g.leave(1)
+		g.release(1)
 	}
 	g.dump(chain(indexer.Device, 0, 1), Applied)
 	g.AssignSlot(1, catalog.Rank{Worker: 1})
-	g.leave(1)
+	g.release(1)
 	g.dump(chain(indexer.Device, 0, 1), TooManyRemovals)
 }
 

@@ -58,8 +58,8 @@ func Read(ctx context.Context, in io.Reader, target Target, opt Options) (Report
 	if opt.window == 0 {
 		opt.window = windowSize
 	}
-	r := &reader{scanner: newScanner(ctx, in, opt.window), target: target, progress: opt.Progress, waiting: waiting{limit: opt.Waiting}}
-	r.dump()
+	r := &reader{scanner: newScanner(ctx, in, opt.window), target: target, progress: opt.Progress, orphans: orphans{limit: opt.Waiting}}
+	r.readDump()
 	r.report.EndedEarly = r.err != nil
 	if r.err != nil {
 		return r.report, fmt.Errorf("read dump: %w", r.err)
@@ -74,7 +74,7 @@ type reader struct {
 	progress func(*Report)
 	report   Report
 	event    event
-	waiting  waiting
+	orphans  orphans
 	seen     hashset.Set // scratch: the hashes of one event
 	stack    []uint64    // of release
 
@@ -92,38 +92,38 @@ type place struct {
 	ok   bool
 }
 
-// skipped counts what was not used; what broke off is no fault of its own.
-func (r *reader) skipped(why Reason, n int) {
+// countSkipped counts what was not used; what broke off is no fault of its own.
+func (r *reader) countSkipped(why Reason, n int) {
 	if r.err == nil {
 		r.report.Skipped[why] += uint64(n)
 	}
 }
 
-func (r *reader) dump() {
+func (r *reader) readDump() {
 	if !r.enter('{') {
 		r.fail(errSyntax)
 		return
 	}
 	for r.more('}') {
 		if key := r.name(); r.err == nil {
-			r.entry(key)
+			r.readEntry(key)
 		}
 	}
 	r.finish()
 }
 
-// entry reads the entry of one scope.
-func (r *reader) entry(key []byte) {
+// readEntry reads the entry of one scope.
+func (r *reader) readEntry(key []byte) {
 	at := bytes.LastIndexByte(key, ':')
 	if at < 0 {
-		r.skipped(BadKey, 1)
+		r.countSkipped(BadKey, 1)
 		r.skip()
 		return
 	}
 	r.scope = catalog.Scope{Model: string(key[:at]), Tenant: string(key[at+1:])}
 	r.gate, r.blockSize, r.places = nil, 0, make(map[catalog.Rank]place)
 	if !r.enter('{') {
-		r.skipped(BadEntry, 1)
+		r.countSkipped(BadEntry, 1)
 		return
 	}
 	var e entryState
@@ -140,33 +140,33 @@ func (r *reader) entry(key []byte) {
 			r.skip()
 		}
 	}
-	r.kept = -1
-	r.release()
+	r.keepFrom = -1
+	r.releaseOrphans()
 	switch {
 	case r.err != nil:
-	case e.read && !e.bad:
+	case e.eventsRead && !e.bad:
 		r.report.Scopes++
 	case e.bad:
-		r.skipped(e.why, 1)
-	case e.early:
-		r.skipped(LateBlockSize, 1)
+		r.countSkipped(e.reason, 1)
+	case e.eventsFirst:
+		r.countSkipped(LateBlockSize, 1)
 	default:
-		r.skipped(BadEntry, 1)
+		r.countSkipped(BadEntry, 1)
 	}
 }
 
 // entryState is what is known of an entry.
 type entryState struct {
-	sized bool // the block size is known
-	read  bool // the events were read
-	early bool // the events came before the block size
-	bad   bool
-	why   Reason // if bad
+	blockSizeRead bool // the block size is known
+	eventsRead    bool // the events were read
+	eventsFirst   bool // the events came before the block size
+	bad           bool
+	reason        Reason // if bad
 }
 
 func (e *entryState) fault(why Reason) {
 	if !e.bad {
-		e.bad, e.why = true, why
+		e.bad, e.reason = true, why
 	}
 }
 
@@ -174,22 +174,22 @@ func (e *entryState) fault(why Reason) {
 // are still in the window.
 func (r *reader) readBlockSize(e *entryState) {
 	size, ok := r.uint(math.MaxUint32)
-	if e.sized {
+	if e.blockSizeRead {
 		return
 	}
 	if !ok || size == 0 {
 		e.fault(BadEntry)
 		return
 	}
-	e.sized, r.blockSize = true, uint32(size)
+	e.blockSizeRead, r.blockSize = true, uint32(size)
 	if !r.target.Fits(r.scope, r.blockSize) {
 		e.fault(OtherBlockSize)
 	}
-	if r.kept < 0 || r.err != nil {
+	if r.keepFrom < 0 || r.err != nil {
 		return
 	}
 	after := r.pos
-	r.pos, r.kept = r.kept, -1
+	r.pos, r.keepFrom = r.keepFrom, -1
 	r.readEvents(e)
 	r.pos = after
 }
@@ -197,9 +197,9 @@ func (r *reader) readBlockSize(e *entryState) {
 // readEvents reads the events, or keeps them in the window if the block size is
 // still to come.
 func (r *reader) readEvents(e *entryState) {
-	if e.bad || !e.sized {
-		if e.early = !e.sized && !e.bad; e.early {
-			r.kept = r.pos
+	if e.bad || !e.blockSizeRead {
+		if e.eventsFirst = !e.blockSizeRead && !e.bad; e.eventsFirst {
+			r.keepFrom = r.pos
 		}
 		r.skip()
 		return
@@ -213,10 +213,10 @@ func (r *reader) readEvents(e *entryState) {
 			return // half an event
 		}
 		r.report.Events++
-		r.apply(&r.event)
+		r.applyEvent(&r.event)
 		if r.progress != nil && r.report.Events%progressEvery == 0 {
 			r.progress(&r.report)
 		}
 	}
-	e.read = true
+	e.eventsRead = true
 }

@@ -33,14 +33,14 @@ type scanner struct {
 	buf      []byte
 	pos, end int   // of what is not read yet
 	base     int64 // offset of the window in the stream
-	kept     int   // from here on the window must not move; -1 for none
-	fresh    bool  // a container was entered and nothing read of it
+	keepFrom int   // from here on the window must not move; -1 for none
+	atStart  bool  // a container was entered and nothing read of it
 	eof      bool  // the stream has ended, not broken off
 	err      error
 }
 
 func newScanner(ctx context.Context, in io.Reader, window int) *scanner {
-	return &scanner{ctx: ctx, in: in, buf: make([]byte, window), kept: -1}
+	return &scanner{ctx: ctx, in: in, buf: make([]byte, window), keepFrom: -1}
 }
 
 func (s *scanner) offset() int64 { return s.base + int64(s.pos) }
@@ -87,16 +87,16 @@ func (s *scanner) fill() bool {
 // slide makes room at the window's end. What is kept goes if it fills the window.
 func (s *scanner) slide() {
 	from := s.pos
-	if s.kept > 0 {
-		from = s.kept
-	} else if s.kept == 0 {
-		s.kept = -1
+	if s.keepFrom > 0 {
+		from = s.keepFrom
+	} else if s.keepFrom == 0 {
+		s.keepFrom = -1
 	}
 	s.end = copy(s.buf, s.buf[from:s.end])
 	s.pos -= from
 	s.base += int64(from)
-	if s.kept > 0 {
-		s.kept = 0
+	if s.keepFrom > 0 {
+		s.keepFrom = 0
 	}
 }
 
@@ -136,7 +136,7 @@ func (s *scanner) enter(bracket byte) bool {
 		return false
 	}
 	s.pos++
-	s.fresh = true
+	s.atStart = true
 	return s.err == nil
 }
 
@@ -144,8 +144,8 @@ func (s *scanner) enter(bracket byte) bool {
 // the container and is false behind the last one.
 func (s *scanner) more(bracket byte) bool {
 	c := s.next()
-	fresh := s.fresh
-	s.fresh = false
+	fresh := s.atStart
+	s.atStart = false
 	switch {
 	case s.err != nil:
 		return false

@@ -5,32 +5,32 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// waiting holds the blocks of one scope whose parent the dump has not brought
+// orphans holds the blocks of one scope whose parent the dump has not brought
 // yet: dynamo-kv-router writes lower tiers in any order.
-type waiting struct {
+type orphans struct {
 	limit int
-	rows  []waitingBlock // row 0 is not used: 0 ends a list
-	free  uint32         // first of the rows that are not in use, linked
-	heads map[waitingKey]uint32
+	rows  []orphan // row 0 is not used: 0 ends a list
+	free  uint32   // first of the rows that are not in use, linked
+	heads map[parentKey]uint32
 	n     int
 	// Later removals of waiting blocks, by the number of the event that said so.
-	gone    map[goneKey]uint64
+	removed map[removalKey]uint64
 	cleared map[uint32]uint64 // by slot
 }
 
-type waitingKey struct {
+type parentKey struct {
 	parent uint64
 	slot   uint32
 }
 
-type goneKey struct {
+type removalKey struct {
 	name uint64
 	slot uint32
 	tier indexer.Tier
 }
 
-// waitingBlock is a block below the parent of its list.
-type waitingBlock struct {
+// orphan is a block below the parent of its list.
+type orphan struct {
 	rank              catalog.Rank
 	name, local, seed uint64
 	event             uint64 // number of the event that brought it
@@ -40,12 +40,12 @@ type waitingBlock struct {
 }
 
 // reset empties it.
-func (w *waiting) reset() { *w = waiting{limit: w.limit} }
+func (w *orphans) reset() { *w = orphans{limit: w.limit} }
 
 // put lets the blocks of an event wait and returns how many found no room.
-func (w *waiting) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped int) {
+func (w *orphans) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped int) {
 	if w.heads == nil {
-		w.rows, w.heads = make([]waitingBlock, 1), make(map[waitingKey]uint32)
+		w.rows, w.heads = make([]orphan, 1), make(map[parentKey]uint32)
 	}
 	parent := ev.Parent
 	for i, name := range ev.EngineHashes {
@@ -53,8 +53,8 @@ func (w *waiting) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped 
 			return len(ev.EngineHashes) - i // those behind it would wait in vain
 		}
 		w.n++
-		key := waitingKey{parent, ev.Slot}
-		row := waitingBlock{
+		key := parentKey{parent, ev.Slot}
+		row := orphan{
 			rank: r, name: name, local: ev.Local[i], seed: ev.Seed, seedKnown: ev.SeedKnown,
 			event: event, next: w.heads[key], tier: ev.Tier,
 		}
@@ -74,24 +74,24 @@ func (w *waiting) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped 
 
 // take takes a block out that waits for a parent. A block that was removed
 // since is passed over.
-func (w *waiting) take(slot uint32, parent uint64) (b waitingBlock, ok bool) {
-	key := waitingKey{parent, slot}
+func (w *orphans) take(slot uint32, parent uint64) (b orphan, ok bool) {
+	key := parentKey{parent, slot}
 	for id := w.heads[key]; id != 0; {
 		b = w.rows[id]
-		w.rows[id] = waitingBlock{next: w.free}
+		w.rows[id] = orphan{next: w.free}
 		w.free = id
 		w.n--
-		if b.event > w.cleared[slot] && b.event > w.gone[goneKey{b.name, slot, b.tier}] {
+		if b.event > w.cleared[slot] && b.event > w.removed[removalKey{b.name, slot, b.tier}] {
 			w.setHead(key, b.next)
 			return b, true
 		}
 		id = b.next
 		w.setHead(key, id)
 	}
-	return waitingBlock{}, false
+	return orphan{}, false
 }
 
-func (w *waiting) setHead(key waitingKey, id uint32) {
+func (w *orphans) setHead(key parentKey, id uint32) {
 	if id == 0 {
 		delete(w.heads, key)
 	} else {
@@ -101,24 +101,24 @@ func (w *waiting) setHead(key waitingKey, id uint32) {
 
 // remove takes the news that blocks have been removed. It is false if there is
 // no room for it: then nobody knows which of the waiting blocks still count.
-func (w *waiting) remove(slot uint32, t indexer.Tier, names []uint64, event uint64) bool {
+func (w *orphans) remove(slot uint32, t indexer.Tier, names []uint64, event uint64) bool {
 	if w.n == 0 {
 		return true
 	}
-	if len(w.gone)+len(names) > w.limit {
+	if len(w.removed)+len(names) > w.limit {
 		return false
 	}
-	if w.gone == nil {
-		w.gone = make(map[goneKey]uint64)
+	if w.removed == nil {
+		w.removed = make(map[removalKey]uint64)
 	}
 	for _, name := range names {
-		w.gone[goneKey{name, slot, t}] = event
+		w.removed[removalKey{name, slot, t}] = event
 	}
 	return true
 }
 
 // clear takes the news that a rank has been cleared.
-func (w *waiting) clear(slot uint32, event uint64) {
+func (w *orphans) clear(slot uint32, event uint64) {
 	if w.n == 0 {
 		return
 	}
@@ -129,8 +129,8 @@ func (w *waiting) clear(slot uint32, event uint64) {
 }
 
 // parents lists what is waited for.
-func (w *waiting) parents() []waitingKey {
-	keys := make([]waitingKey, 0, len(w.heads))
+func (w *orphans) parents() []parentKey {
+	keys := make([]parentKey, 0, len(w.heads))
 	for key := range w.heads {
 		keys = append(keys, key)
 	}

@@ -41,12 +41,12 @@ type Writer struct {
 	// dynamo-kv-router 1.6.1 do: always the worker's own.
 	ResidencyDomain bool
 
-	w      io.Writer
-	chunk  []byte // not written yet
-	blocks []byte // of one event, as text
-	begun  bool   // a scope is written
-	event  uint64
-	err    error // the first
+	w       io.Writer
+	chunk   []byte // not written yet
+	blocks  []byte // of one event, as text
+	started bool   // a scope is written
+	event   uint64
+	err     error // the first
 }
 
 // NewWriter returns a writer of one dump to w.
@@ -55,10 +55,10 @@ func NewWriter(w io.Writer) *Writer { return &Writer{w: w, chunk: []byte{'{'}} }
 // Scope writes one scope. It reads the scope's runs to the end, or to the first
 // error, of w or of ctx, which it returns, as does every later call.
 func (d *Writer) Scope(ctx context.Context, s Source) error {
-	if d.begun {
+	if d.started {
 		d.text(",")
 	}
-	d.begun = true
+	d.started = true
 	key, _ := json.Marshal(s.Scope.Model + ":" + s.Scope.Tenant) // a string always can be
 	d.chunk = append(d.chunk, key...)
 	d.text(`:{"block_size":`)
@@ -66,7 +66,7 @@ func (d *Writer) Scope(ctx context.Context, s Source) error {
 	d.text(`,"events":[`)
 	first := d.event
 	for run := range s.Runs {
-		if d.run(ctx, &s, run, first); d.err != nil {
+		if d.writeRun(ctx, &s, run, first); d.err != nil {
 			return d.err
 		}
 	}
@@ -81,9 +81,9 @@ func (d *Writer) Close() error {
 	return d.err
 }
 
-// run writes the events of a run: for each of its parts all ranks in turn, so
+// writeRun writes the events of a run: for each of its parts all ranks in turn, so
 // that the blocks are turned into text once.
-func (d *Writer) run(ctx context.Context, s *Source, run *indexer.Run, first uint64) {
+func (d *Writer) writeRun(ctx context.Context, s *Source, run *indexer.Run, first uint64) {
 	parent, hasParent := run.Parent, run.HasParent
 	for at := 0; at < len(run.EngineHashes); at += eventBlocks {
 		end := min(at+eventBlocks, len(run.EngineHashes))
@@ -97,7 +97,7 @@ func (d *Writer) run(ctx context.Context, s *Source, run *indexer.Run, first uin
 				if d.event > first {
 					d.text(",")
 				}
-				d.stored(rank, indexer.Tier(tier), parent, hasParent, run.Seed)
+				d.writeStored(rank, indexer.Tier(tier), parent, hasParent, run.Seed)
 				if len(d.chunk) >= chunkBytes && !d.flushIn(ctx) {
 					return
 				}
@@ -107,8 +107,8 @@ func (d *Writer) run(ctx context.Context, s *Source, run *indexer.Run, first uin
 	}
 }
 
-// stored writes the event that a rank holds the blocks in a tier.
-func (d *Writer) stored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent bool, seed uint64) {
+// writeStored writes the event that a rank holds the blocks in a tier.
+func (d *Writer) writeStored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent bool, seed uint64) {
 	d.text(`{"worker_id":`)
 	d.uint(r.Worker)
 	d.text(`,"storage_tier":"`)
