@@ -178,3 +178,222 @@ func (g *Gate) refuseLocked(k *gateRank, why MergeResult) {
 	g.dropMarksLocked(k)
 	k.refused = why
 }
+
+// Live events. While a recovery runs they leave marks, under the gate's lock;
+// the index is changed outside of it. A dump entry that comes in between is
+// merged by the marks, which are there by then, so either order gives the same.
+
+// Store applies a live stored event.
+func (g *Gate) Store(ev *indexer.Store) indexer.Outcome {
+	if g.merging.Load() {
+		g.unmark(ev.Slot, ev.EngineHashes, (removedMark|pendingMark)<<ev.Tier)
+	}
+	return g.space.Store(ev)
+}
+
+// StoreByEngineHash applies a live stored event without tokens. Blocks that the index
+// does not know may yet come with a dump.
+func (g *Gate) StoreByEngineHash(slot uint32, t indexer.Tier, names []uint64) (resolved, unresolved int) {
+	if !g.merging.Load() {
+		return g.space.StoreByEngineHash(slot, t, names)
+	}
+	g.unmark(slot, names, removedMark<<t)
+	g.mark(slot, names, pendingMark<<t, 0)
+	resolved, unresolved = g.space.StoreByEngineHash(slot, t, names)
+	if unresolved == 0 {
+		g.unmark(slot, names, pendingMark<<t)
+	}
+	return resolved, unresolved
+}
+
+// Remove applies a live removed event.
+func (g *Gate) Remove(slot uint32, t indexer.Tier, names []uint64) (removed, unknown int) {
+	if g.merging.Load() {
+		g.mark(slot, names, removedMark<<t, pendingMark<<t)
+	}
+	return g.space.Remove(slot, t, names)
+}
+
+// Clear applies a live cleared event.
+func (g *Gate) Clear(slot uint32) {
+	g.supersede(slot)
+	g.space.Clear(slot)
+}
+
+// Replayed takes the news that a replay of everything that a rank's engine ever
+// sent begins: it replaces the rank's part of the dump.
+func (g *Gate) Replayed(slot uint32) {
+	if g.supersede(slot) {
+		g.space.Clear(slot)
+	}
+}
+
+// supersede refuses what is still to come of a rank's dump, and tells whether any
+// of it has come.
+func (g *Gate) supersede(slot uint32) (dumped bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.rankLocked(slot)
+	dumped, k.dumped = k.dumped, false
+	g.refuseLocked(k, Superseded)
+	return dumped
+}
+
+// ParentSeed returns the block seed under which a rank's block was hashed.
+func (g *Gate) ParentSeed(slot uint32, parent uint64) (seed uint64, ok bool) {
+	return g.space.ParentSeed(slot, parent)
+}
+
+// mark sets and clears bits of names.
+func (g *Gate) mark(slot uint32, names []uint64, set, clear mark) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.merging.Load() {
+		g.markLocked(g.rankLocked(slot), names, set, clear)
+	}
+}
+
+func (g *Gate) markLocked(k *gateRank, names []uint64, set, clear mark) {
+	if k.refused != Applied {
+		return // no dump of this rank is going to be merged
+	}
+	if k.marks == nil {
+		k.marks = make(map[uint64]mark)
+	}
+	before := len(k.marks)
+	for _, name := range names {
+		k.marks[name] = k.marks[name]&^clear | set
+	}
+	if g.markCount += len(k.marks) - before; g.markCount > g.markLimit {
+		g.refuseLocked(k, TooManyRemovals)
+	}
+}
+
+// unmark clears bits of names.
+func (g *Gate) unmark(slot uint32, names []uint64, clear mark) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := g.rankLocked(slot)
+	if len(k.marks) == 0 {
+		return
+	}
+	for _, name := range names {
+		m, ok := k.marks[name]
+		if !ok {
+			continue
+		}
+		if m &^= clear; m != 0 {
+			k.marks[name] = m
+		} else {
+			delete(k.marks, name)
+			g.markCount--
+		}
+	}
+}
+
+// Merge merges a stored event of a dump: its blocks are r's, and its slot is
+// what the caller took for r's. stored counts blocks that are new. Live events
+// wait meanwhile, so long events come in parts.
+func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeResult) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k, res := g.admitLocked(ev.Slot, r)
+	if res != Applied {
+		return 0, res
+	}
+	if ev.HasParent && ev.Parent != 0 && !g.knowsParentLocked(k, ev.Slot, ev.Parent) {
+		return 0, ParentUnknown
+	}
+	k.dumped = true
+	out := g.space.Store(ev)
+	if out.Orphaned > 0 {
+		g.markLocked(k, ev.EngineHashes, orphanedMark, 0)
+	}
+	return out.Stored - g.applyMarksLocked(k, ev), Applied
+}
+
+// admitLocked says whether dump entries of a rank are merged.
+func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateRank, MergeResult) {
+	if !g.merging.Load() {
+		return nil, NotRecovering
+	}
+	if g.departedFull {
+		return nil, TooManyRemovals
+	}
+	if int(slot) >= len(g.ranks) || !g.ranks[slot].assigned || g.ranks[slot].rank != r {
+		return nil, SlotLost
+	}
+	if _, left := g.departed[r]; left {
+		return nil, SlotLost
+	}
+	return &g.ranks[slot], g.ranks[slot].refused
+}
+
+// knowsParentLocked tells whether a block is in the index, or would be if it had not
+// been removed live: then the blocks behind it are orphans like any others.
+func (g *Gate) knowsParentLocked(k *gateRank, slot uint32, name uint64) bool {
+	if k.marks[name]&(anyRemoved|orphanedMark) != 0 {
+		return true
+	}
+	_, known := g.space.ParentSeed(slot, name)
+	return known
+}
+
+// applyMarksLocked does to blocks that were just stored what live events said of
+// them before, and returns how many that takes away again.
+func (g *Gate) applyMarksLocked(k *gateRank, ev *indexer.Store) (removed int) {
+	if len(k.marks) == 0 {
+		return 0
+	}
+	var gone, named [indexer.NumTiers][]uint64
+	for _, name := range ev.EngineHashes {
+		m := k.marks[name]
+		if m&(removedMark<<ev.Tier) != 0 {
+			gone[ev.Tier] = append(gone[ev.Tier], name)
+		}
+		for t := range indexer.Tier(indexer.NumTiers) {
+			if m&(pendingMark<<t) != 0 {
+				named[t] = append(named[t], name)
+			}
+		}
+	}
+	for t := range indexer.Tier(indexer.NumTiers) {
+		if len(gone[t]) > 0 {
+			n, _ := g.space.Remove(ev.Slot, t, gone[t])
+			removed += n
+		}
+		if len(named[t]) > 0 {
+			g.space.StoreByEngineHash(ev.Slot, t, named[t])
+		}
+	}
+	return removed
+}
+
+// MergeRemoved merges a removed event of a dump.
+func (g *Gate) MergeRemoved(slot uint32, r catalog.Rank, t indexer.Tier, names []uint64) MergeResult {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, res := g.admitLocked(slot, r)
+	if res == Applied {
+		g.space.Remove(slot, t, names)
+	}
+	return res
+}
+
+// MergeCleared merges a cleared event of a dump.
+func (g *Gate) MergeCleared(slot uint32, r catalog.Rank) MergeResult {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, res := g.admitLocked(slot, r)
+	if res == Applied {
+		g.space.Clear(slot)
+	}
+	return res
+}
+
+// KnowsParent tells whether Recover would take blocks behind a block of that name.
+func (g *Gate) KnowsParent(slot uint32, name uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.knowsParentLocked(g.rankLocked(slot), slot, name)
+}
