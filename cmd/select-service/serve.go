@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/httpapi"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/workersfile"
@@ -135,7 +136,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners) service
 		OverlapRefresh:      conf.Queue.OverlapRefreshAfter,
 		Overload:            conf.Overload.Thresholds,
 		SessionTTL:          conf.Selections.SessionTTL,
-		Kept:                conf.Selections.Kept,
+		Pending:             conf.Selections.Kept,
 		DecodeBusy:          conf.Selections.DecodeBusy,
 		PrefillBusy:         conf.Selections.PrefillBusy,
 		ReservationLifetime: conf.Reservations.Lifetime,
@@ -186,7 +187,7 @@ func logThresholds(o config.Overload, log zerolog.Logger) {
 	if !o.Thresholds.Any() {
 		return
 	}
-	line := log.Info().EmbedObject(service.LoggedThresholds(o.Thresholds))
+	line := log.Info().EmbedObject(selecting.LoggedThresholds(o.Thresholds))
 	if o.RetryAfter > 0 {
 		line.Int64("retry_after_secs", int64(o.RetryAfter/time.Second))
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/jsonscan"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -92,18 +92,18 @@ func (d *discard) WriteHeader(status int)      { d.status = status }
 // fixed answers every selection the same.
 type fixed struct {
 	Service
-	selection service.Selection
+	selection selecting.Selection
 }
 
-func (f fixed) Select(context.Context, *service.SelectRequest, bool) (service.Selection, error) {
+func (f fixed) Select(context.Context, *selecting.SelectRequest, bool) (selecting.Selection, error) {
 	return f.selection, nil
 }
 
 // BenchmarkSelectHandler is /select without the network and the selection.
 func BenchmarkSelectHandler(b *testing.B) {
-	h := New(fixed{selection: service.Selection{
+	h := New(fixed{selection: selecting.Selection{
 		Scope: catalog.Scope{Model: "model", Tenant: "default"}, Rank: catalog.Rank{Worker: 1}, Endpoint: "http://worker:8000", BlockSize: 16,
-		Overlap: service.OverlapSummary{LongestMatched: 64, GPU: 64, CPU: 64, Disk: 64, DP: []service.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 0}}},
+		Overlap: selecting.OverlapSummary{LongestMatched: 64, GPU: 64, CPU: 64, Disk: 64, DP: []selecting.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 0}}},
 	}}, nil, Options{Log: zerolog.Nop()})
 	for _, bc := range benchBodies {
 		b.Run(bc.name, func(b *testing.B) {

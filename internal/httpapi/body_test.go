@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/internal/jsonscan"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -50,14 +50,14 @@ func TestSelectBody(t *testing.T) {
 		"expected_output_tokens":4294967295,"priority_jump":-5.5,"strict_priority":3,
 		"pinned_worker":{"worker_id":18446744073709551615,"dp_rank":4294967295},"allowed_worker_ids":[1,18446744073709551615],
 		"routing_constraints":{"required_taints":["a","b"],"preferred_taints":{"c":0.5,"d":-1}},"unknown":{"token_ids":"x"}}`
-	want := service.SelectRequest{
+	want := selecting.SelectRequest{
 		Scope:         catalog.Scope{Model: "m", Tenant: "t"},
 		SelectionID:   ptr("s"),
 		ReservationID: ptr("r"),
-		Prompt: service.Prompt{
+		Prompt: selecting.Prompt{
 			TokenIDs: []uint32{1, 2, 1<<32 - 1}, HasTokenIDs: true,
 			MM:          [][]uint64{nil, {1<<64 - 1, 7}, nil},
-			Routing:     &service.Routing{TokenIDs: []uint32{5, 6}, MM: [][]uint64{{9}}},
+			Routing:     &selecting.Routing{TokenIDs: []uint32{5, 6}, MM: [][]uint64{{9}}},
 			BlockHashes: []uint64{1<<64 - 1, 1<<64 - 1}, HasBlockHashes: true,
 			SequenceHashes: []uint64{1 << 63, 3}, HasSequenceHashes: true,
 			ISLTokens: 1<<64 - 1, HasISLTokens: true,
@@ -82,7 +82,7 @@ func TestSelectBody(t *testing.T) {
 		t.Fatalf("status %d, reserve %t: %s", w.Code, f.reserve, w.Body)
 	}
 
-	empty := service.SelectRequest{Scope: defaultScope}
+	empty := selecting.SelectRequest{Scope: defaultScope}
 	nulls := `{"selection_id":null,"reservation_id":null,"token_ids":null,"block_mm_infos":null,"mm_routing_info":null,"block_hashes":null,
 		"sequence_hashes":null,"isl_tokens":null,"lora_name":null,"cache_salt":null,"is_eagle":null,"router_config_override":null,
 		"expected_output_tokens":null,"priority_jump":null,"strict_priority":null,"pinned_worker":null,"allowed_worker_ids":null,
@@ -98,7 +98,7 @@ func TestSelectBody(t *testing.T) {
 
 	empty.Prompt.HasTokenIDs, empty.Prompt.HasBlockHashes, empty.Prompt.HasSequenceHashes = true, true, true
 	empty.HasAllowedWorkers = true
-	empty.Prompt.Routing = &service.Routing{}
+	empty.Prompt.Routing = &selecting.Routing{}
 	f.call = func() { equal(t, "empty lists", f.selected, empty) }
 	call(t, h, "POST", "/select", `{"token_ids":[],"block_hashes":[],"sequence_hashes":[],"allowed_worker_ids":[],
 		"mm_routing_info":{"routing_token_ids":[]},"routing_constraints":{"required_taints":[],"preferred_taints":{}}}`, nil)
@@ -231,15 +231,15 @@ func TestReserveBody(t *testing.T) {
 	f := &fake{}
 	h := newHandler(f)
 	f.call = func() {
-		equal(t, "reservation", f.booked, service.ReserveRequest{
-			Scope: defaultScope, ID: "", Rank: catalog.Rank{Worker: 1}, Prompt: service.Prompt{HasSequenceHashes: true, HasISLTokens: true},
+		equal(t, "reservation", f.booked, selecting.ReserveRequest{
+			Scope: defaultScope, ID: "", Rank: catalog.Rank{Worker: 1}, Prompt: selecting.Prompt{HasSequenceHashes: true, HasISLTokens: true},
 		})
 	}
 	call(t, h, "POST", "/reservations", `{"reservation_id":"","worker_id":1,"dp_rank":null,"sequence_hashes":[],"isl_tokens":0,"overlap":"any"}`, nil)
 	f.call = func() {
-		equal(t, "reservation", f.booked, service.ReserveRequest{
+		equal(t, "reservation", f.booked, selecting.ReserveRequest{
 			Scope: catalog.Scope{Model: "m", Tenant: "t"}, ID: "r", Rank: catalog.Rank{Worker: 1, DP: 2},
-			Prompt:               service.Prompt{SequenceHashes: []uint64{7}, HasSequenceHashes: true},
+			Prompt:               selecting.Prompt{SequenceHashes: []uint64{7}, HasSequenceHashes: true},
 			Override:             selector.Override{TrackPrefill: ptr(false)},
 			ExpectedOutputTokens: ptr[uint32](9), EffectivePrefillTokens: ptr[uint64](0),
 		})
@@ -253,8 +253,8 @@ func TestProjectBody(t *testing.T) {
 	f := &fake{}
 	h := newHandler(f)
 	f.call = func() {
-		equal(t, "projection", f.projected, service.ProjectRequest{
-			Scope: defaultScope, Prompt: service.Prompt{TokenIDs: []uint32{1}, HasTokenIDs: true}, Override: selector.Override{OverlapCredit: ptr(0.5)},
+		equal(t, "projection", f.projected, selecting.ProjectRequest{
+			Scope: defaultScope, Prompt: selecting.Prompt{TokenIDs: []uint32{1}, HasTokenIDs: true}, Override: selector.Override{OverlapCredit: ptr(0.5)},
 		})
 	}
 	for _, path := range []string{"/overlap_scores", "/potential_loads"} {

@@ -7,20 +7,20 @@ import (
 
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // thresholder keeps the thresholds above which a worker is busy, by model.
 type thresholder interface {
 	// BusyThresholds lists the models with at least one worker, by name.
-	BusyThresholds() []service.ModelThresholds
+	BusyThresholds() []selecting.ModelThresholds
 	// SetBusyThreshold sets the thresholds that are given, keeps the others and returns
 	// all of the model. With none given it only reads, also for an unknown model.
-	SetBusyThreshold(model string, set overload.Thresholds) (service.ModelThresholds, error)
+	SetBusyThreshold(model string, set overload.Thresholds) (selecting.ModelThresholds, error)
 	// ClearBusyThreshold unsets one threshold, or all three if which is nil, and
 	// returns what is left (decision B1).
-	ClearBusyThreshold(model string, which *string) (service.ModelThresholds, error)
+	ClearBusyThreshold(model string, which *string) (selecting.ModelThresholds, error)
 }
 
 const busyPath = "/busy_threshold"
@@ -73,7 +73,7 @@ func (r busyRoutes) clear(c *gin.Context, out []byte) (int, []byte, error) {
 	return http.StatusOK, appendThresholds(out, left), err
 }
 
-func appendThresholds(out []byte, t service.ModelThresholds) []byte {
+func appendThresholds(out []byte, t selecting.ModelThresholds) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "model", t.Model)
 	out = appendOptFloat(out, overload.DecodeBlocks.String(), t.DecodeBlocks)

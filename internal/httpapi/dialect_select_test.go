@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 )
 
 // TestSelectionIDs: which id is the booking's, and what a kept selection is, by
@@ -59,8 +59,8 @@ func TestSelectionIDs(t *testing.T) {
 				return *id
 			}
 			got := f.selected
-			if w.Code != 200 || show(got.SelectionID) != tc.selection || show(got.ReservationID) != tc.reservation || got.Keep != tc.keep {
-				t.Errorf("%s %s %s: %d, ids %s %s, keep %t", s.name, tc.path, tc.body, w.Code, show(got.SelectionID), show(got.ReservationID), got.Keep)
+			if w.Code != 200 || show(got.SelectionID) != tc.selection || show(got.ReservationID) != tc.reservation || got.Pending != tc.keep {
+				t.Errorf("%s %s %s: %d, ids %s %s, keep %t", s.name, tc.path, tc.body, w.Code, show(got.SelectionID), show(got.ReservationID), got.Pending)
 			}
 			if got.Detailed != (s.d == dialect16) {
 				t.Errorf("%s %s: detailed %t", s.name, tc.path, got.Detailed)
@@ -113,7 +113,7 @@ func TestReserveBodies(t *testing.T) {
 			switch {
 			case tc.refused == "" && w.Code == 201:
 				b := f.booked
-				equal(t, s.name+" "+tc.body, want{b.ID, b.Rank.Worker, b.Kept, b.TrackPrefill}, tc.want, exportAll)
+				equal(t, s.name+" "+tc.body, want{b.ID, b.Rank.Worker, b.Pending, b.TrackPrefill}, tc.want, exportAll)
 			case tc.refused == "" || w.Code != 422 || !strings.HasPrefix(errorText(t, w), shapePrefix+tc.refused):
 				t.Errorf("%s %s: %d %s, want %s", s.name, tc.body, w.Code, w.Body, tc.refused)
 			}
@@ -128,16 +128,16 @@ func TestSafeRetries(t *testing.T) {
 	for _, tc := range []struct {
 		members string
 		lease   time.Duration
-		exists  service.IfExists
+		exists  selecting.IfExists
 		status  int
 		text    string
 	}{
-		{`"x":1`, 0, service.Refuse, 0, ""},
-		{`"lease_seconds":null,"if_exists":null`, 0, service.Refuse, 0, ""},
-		{`"lease_seconds":0.1,"if_exists":"return"`, 100 * time.Millisecond, service.ReturnFirst, 0, ""},
-		{`"lease_seconds":30,"if_exists":"error"`, 30 * time.Second, service.Refuse, 0, ""},
-		{`"lease_seconds":86400`, 24 * time.Hour, service.Refuse, 0, ""},
-		{`"lease_seconds":1.0000000001`, time.Second, service.Refuse, 0, ""},
+		{`"x":1`, 0, selecting.Refuse, 0, ""},
+		{`"lease_seconds":null,"if_exists":null`, 0, selecting.Refuse, 0, ""},
+		{`"lease_seconds":0.1,"if_exists":"return"`, 100 * time.Millisecond, selecting.ReturnFirst, 0, ""},
+		{`"lease_seconds":30,"if_exists":"error"`, 30 * time.Second, selecting.Refuse, 0, ""},
+		{`"lease_seconds":86400`, 24 * time.Hour, selecting.Refuse, 0, ""},
+		{`"lease_seconds":1.0000000001`, time.Second, selecting.Refuse, 0, ""},
 		{`"lease_seconds":0`, 0, 0, 400, errLease.text},
 		{`"lease_seconds":0.0999`, 0, 0, 400, errLease.text},
 		{`"lease_seconds":-30`, 0, 0, 400, errLease.text},

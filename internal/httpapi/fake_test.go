@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -26,14 +27,14 @@ type fake struct {
 	ready      bool
 	model      *string
 	tenant     *string
-	selected   service.SelectRequest
+	selected   selecting.SelectRequest
 	reserve    bool
-	selection  service.Selection
-	booked     service.ReserveRequest
+	selection  selecting.Selection
+	booked     selecting.ReserveRequest
 	repeated   bool
-	projected  service.ProjectRequest
-	scores     service.OverlapScores
-	loads      []service.RankLoad
+	projected  selecting.ProjectRequest
+	scores     selecting.OverlapScores
+	loads      []selecting.RankLoad
 	scopes     []service.ScopeLoads
 	id         string
 	decay      *float64
@@ -59,7 +60,7 @@ type fake struct {
 	busyModel string
 	busySet   overload.Thresholds
 	which     *string
-	limits    []service.ModelThresholds
+	limits    []selecting.ModelThresholds
 
 	conductorFake
 
@@ -110,14 +111,14 @@ func (f *fake) Ready() (bool, int, []*catalog.Worker) {
 	return f.ready, n, f.workers
 }
 
-func (f *fake) Select(_ context.Context, req *service.SelectRequest, reserve bool) (service.Selection, error) {
+func (f *fake) Select(_ context.Context, req *selecting.SelectRequest, reserve bool) (selecting.Selection, error) {
 	f.selected, f.reserve = *req, reserve
 	return f.selection, f.called()
 }
 
-func (f *fake) Reserve(req *service.ReserveRequest) (service.Reservation, error) {
+func (f *fake) Reserve(req *selecting.ReserveRequest) (selecting.Reservation, error) {
 	f.booked = *req
-	return service.Reservation{
+	return selecting.Reservation{
 		ID: req.ID, Scope: req.Scope, Rank: req.Rank, Endpoint: "http://w:1", Lease: req.Lease, Repeated: f.repeated,
 	}, f.called()
 }
@@ -147,12 +148,12 @@ func (f *fake) Loads(model, tenant *string) []service.ScopeLoads {
 	return f.scopes
 }
 
-func (f *fake) PotentialLoads(req *service.ProjectRequest) ([]service.RankLoad, error) {
+func (f *fake) PotentialLoads(req *selecting.ProjectRequest) ([]selecting.RankLoad, error) {
 	f.projected = *req
 	return f.loads, f.called()
 }
 
-func (f *fake) OverlapScores(req *service.ProjectRequest) (service.OverlapScores, error) {
+func (f *fake) OverlapScores(req *selecting.ProjectRequest) (selecting.OverlapScores, error) {
 	f.projected = *req
 	return f.scores, f.called()
 }
@@ -184,19 +185,19 @@ func (f *fake) WriteSnapshot(ctx context.Context, w io.Writer, after string, lim
 	return f.Dump(ctx, w, f.form)
 }
 
-func (f *fake) BusyThresholds() []service.ModelThresholds {
+func (f *fake) BusyThresholds() []selecting.ModelThresholds {
 	_ = f.called()
 	return f.limits
 }
 
-func (f *fake) SetBusyThreshold(model string, set overload.Thresholds) (service.ModelThresholds, error) {
+func (f *fake) SetBusyThreshold(model string, set overload.Thresholds) (selecting.ModelThresholds, error) {
 	f.busyModel, f.busySet = model, set
-	return service.ModelThresholds{Model: model, Thresholds: set}, f.called()
+	return selecting.ModelThresholds{Model: model, Thresholds: set}, f.called()
 }
 
-func (f *fake) ClearBusyThreshold(model string, which *string) (service.ModelThresholds, error) {
+func (f *fake) ClearBusyThreshold(model string, which *string) (selecting.ModelThresholds, error) {
 	f.busyModel, f.which = model, which
-	return service.ModelThresholds{Model: model}, f.called()
+	return selecting.ModelThresholds{Model: model}, f.called()
 }
 
 func (f *fake) Recovering() bool { return f.recovering }
@@ -245,7 +246,7 @@ func (f *fake) SlotsLoads(model, tenant *string) []service.SlotsLoad {
 	return f.slotsLoads
 }
 
-func (f *fake) SlotsPotentialLoads(req *service.SlotsProjection) ([]service.RankLoad, error) {
+func (f *fake) SlotsPotentialLoads(req *service.SlotsProjection) ([]selecting.RankLoad, error) {
 	f.slotsProject = *req
 	return f.loads, f.called()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -27,9 +28,9 @@ const maxU64, maxU32 = math.MaxUint64, math.MaxUint32
 func TestAnswers(t *testing.T) {
 	scope := catalog.Scope{Model: "m", Tenant: `t"1`}
 	rank := catalog.Rank{Worker: maxU64, DP: maxU32}
-	selection := service.Selection{
+	selection := selecting.Selection{
 		SelectionID: ptr("s\n1"), ReservationID: ptr("r/ü"), Scope: scope, Rank: rank, Endpoint: "http://w:8000", BlockSize: 16,
-		Overlap: service.OverlapSummary{LongestMatched: 128, GPU: 64, CPU: 96, Disk: 128, DP: []service.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 32}}},
+		Overlap: selecting.OverlapSummary{LongestMatched: 128, GPU: 64, CPU: 96, Disk: 128, DP: []selecting.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 32}}},
 
 		EffectivePrefillTokens: maxU64,
 		SequenceHashes:         []uint64{1, maxU64}, ISLTokens: maxU64, TrackPrefill: true, PotentialDecodeBlocks: maxU64,
@@ -37,17 +38,17 @@ func TestAnswers(t *testing.T) {
 	}
 	advisory := selection
 	advisory.ReservationID, advisory.SequenceHashes, advisory.DecodeBusy, advisory.Lease = nil, nil, nil, 0
-	advisory.WorkerLoad = &service.WorkerLoad{ActivePrefillTokens: maxU64, PrefillTokenCapacity: 10_000_000, TotalKVBlocks: ptr[uint64](0), PrefillBusy: ptr(true)}
+	advisory.WorkerLoad = &selecting.WorkerLoad{ActivePrefillTokens: maxU64, PrefillTokenCapacity: 10_000_000, TotalKVBlocks: ptr[uint64](0), PrefillBusy: ptr(true)}
 	bareLoad := advisory
-	bareLoad.WorkerLoad = &service.WorkerLoad{PrefillTokenCapacity: 1}
-	placed := service.Selection{
+	bareLoad.WorkerLoad = &selecting.WorkerLoad{PrefillTokenCapacity: 1}
+	placed := selecting.Selection{
 		SelectionID: ptr("s"), ReservationID: ptr("r"), Scope: scope, Rank: rank, Endpoint: "http://w:8000", Lease: 100 * time.Millisecond,
 		Repeated: true, PlacementOnly: true,
 	}
 	anonymous := selection
-	anonymous.SelectionID, anonymous.ReservationID, anonymous.Overlap, anonymous.Lease = nil, nil, service.OverlapSummary{}, 0
+	anonymous.SelectionID, anonymous.ReservationID, anonymous.Overlap, anonymous.Lease = nil, nil, selecting.OverlapSummary{}, 0
 	anonymous.DecodeBusy = nil
-	loads := []service.RankLoad{
+	loads := []selecting.RankLoad{
 		{Rank: catalog.Rank{Worker: 1}, PrefillTokens: 4, DecodeBlocks: 2, Requests: 1},
 		{Rank: rank, PrefillTokens: maxU64, DecodeBlocks: maxU64, Requests: maxU64},
 	}
@@ -75,7 +76,7 @@ func TestAnswers(t *testing.T) {
 		}}, "GET", "/loads", "", 200},
 		{"loads_none", fake{}, "GET", "/loads", "", 200},
 		{"potential_loads", fake{loads: loads}, "POST", "/potential_loads", "{}", 200},
-		{"overlap_scores", fake{scores: service.OverlapScores{BlockSize: 4, NumBlocks: 4, Rows: []service.OverlapRow{
+		{"overlap_scores", fake{scores: selecting.OverlapScores{BlockSize: 4, NumBlocks: 4, Rows: []selecting.OverlapRow{
 			{Rank: catalog.Rank{Worker: 1}, Device: 1, Host: 1, Disk: 2, RouterCredit: 2.25},
 			{Rank: rank, Device: maxU32, Host: maxU32, Disk: maxU32},
 		}}}, "POST", "/overlap_scores", "{}", 200},

@@ -6,14 +6,15 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 )
 
 // projector returns the overlap and load of a prompt on every rank, without choosing
 // one. It must not keep the request after the call.
 type projector interface {
-	OverlapScores(req *service.ProjectRequest) (service.OverlapScores, error)
-	PotentialLoads(req *service.ProjectRequest) ([]service.RankLoad, error)
+	OverlapScores(req *selecting.ProjectRequest) (selecting.OverlapScores, error)
+	PotentialLoads(req *selecting.ProjectRequest) ([]selecting.RankLoad, error)
 }
 
 // loadReader lists the present loads; nil filters match all names.
@@ -66,7 +67,7 @@ func (d dialect) appendScopeLoads(out []byte, l service.ScopeLoads) []byte {
 
 // appendRankLoad appends one row of /loads or /potential_loads. The contract
 // calls present loads potential too.
-func appendRankLoad(out []byte, l service.RankLoad) []byte {
+func appendRankLoad(out []byte, l selecting.RankLoad) []byte {
 	out = append(out, '{')
 	out = appendUintField(out, "worker_id", l.Rank.Worker)
 	out = appendUintField(out, "dp_rank", l.Rank.DP)
@@ -80,7 +81,7 @@ func appendRankLoad(out []byte, l service.RankLoad) []byte {
 // the standalone service never has.
 const noSharedCache = `,"shared_cache":{"enabled":false,"total_hit_blocks":0,"ranges":[],"error":null}}`
 
-func (d dialect) appendOverlapScores(out []byte, s *service.OverlapScores) []byte {
+func (d dialect) appendOverlapScores(out []byte, s *selecting.OverlapScores) []byte {
 	out = append(out, '{')
 	out = appendUintField(out, "block_size", s.BlockSize)
 	out = appendUintField(out, "num_blocks", uint64(s.NumBlocks))
@@ -90,7 +91,7 @@ func (d dialect) appendOverlapScores(out []byte, s *service.OverlapScores) []byt
 
 // appendOverlapRow turns the tiers' extensions into the contract's cumulative
 // figures and gives both.
-func (d dialect) appendOverlapRow(out []byte, r service.OverlapRow) []byte {
+func (d dialect) appendOverlapRow(out []byte, r selecting.OverlapRow) []byte {
 	host := uint64(r.Device) + uint64(r.Host)
 	out = append(out, '{')
 	out = appendUintField(out, "worker_id", r.Rank.Worker)
@@ -109,8 +110,8 @@ func (d dialect) appendOverlapRow(out []byte, r service.OverlapRow) []byte {
 
 // projectBody is the body of both routes of projectRoutes.
 type projectBody struct {
-	req     service.ProjectRequest
-	routing service.Routing
+	req     selecting.ProjectRequest
+	routing selecting.Routing
 }
 
 func (b *projectBody) promptBody() promptBody {

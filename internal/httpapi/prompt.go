@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/select-service/select-service/internal/jsonscan"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -14,9 +14,9 @@ import (
 // promptBody points to the members that all bodies about a prompt have.
 type promptBody struct {
 	scope    *catalog.Scope
-	prompt   *service.Prompt
+	prompt   *selecting.Prompt
 	override *selector.Override
-	routing  *service.Routing // of the prompt, kept for reuse while the prompt has none
+	routing  *selecting.Routing // of the prompt, kept for reuse while the prompt has none
 }
 
 // reset empties everything, sets the defaults and keeps the slices.
@@ -26,8 +26,8 @@ func (q promptBody) reset() {
 	clear(r.MM)
 	*q.scope = catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}
 	*q.override = selector.Override{}
-	*q.routing = service.Routing{TokenIDs: r.TokenIDs[:0], MM: r.MM[:0]}
-	*q.prompt = service.Prompt{
+	*q.routing = selecting.Routing{TokenIDs: r.TokenIDs[:0], MM: r.MM[:0]}
+	*q.prompt = selecting.Prompt{
 		TokenIDs:       p.TokenIDs[:0],
 		MM:             p.MM[:0],
 		BlockHashes:    p.BlockHashes[:0],
@@ -93,10 +93,10 @@ func readRouting(s *jsonscan.Scanner, q promptBody) {
 
 // routingShape is mm_routing_info: the expanded tokens of a multimodal prompt.
 var routingShape = jsonscan.NewObject(
-	jsonscan.Field[service.Routing]{Name: "routing_token_ids", Required: true, Read: func(s *jsonscan.Scanner, r *service.Routing) {
+	jsonscan.Field[selecting.Routing]{Name: "routing_token_ids", Required: true, Read: func(s *jsonscan.Scanner, r *selecting.Routing) {
 		r.TokenIDs = s.AppendUint32s(r.TokenIDs)
 	}},
-	jsonscan.Field[service.Routing]{Name: "block_mm_infos", Read: func(s *jsonscan.Scanner, r *service.Routing) {
+	jsonscan.Field[selecting.Routing]{Name: "block_mm_infos", Read: func(s *jsonscan.Scanner, r *selecting.Routing) {
 		r.MM = appendBlockMM(s, r.MM)
 	}},
 )

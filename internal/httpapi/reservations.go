@@ -8,12 +8,12 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/jsonscan"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 )
 
 // reserver books and ends reservations. It must not keep requests after the call.
 type reserver interface {
-	Reserve(req *service.ReserveRequest) (service.Reservation, error)
+	Reserve(req *selecting.ReserveRequest) (selecting.Reservation, error)
 	PrefillComplete(id string) error
 	OutputBlock(id string, decay *float64) error
 	Free(id string) error
@@ -27,7 +27,7 @@ type reservationRoutes struct {
 }
 
 func (r reservationRoutes) create(_ *gin.Context, b *reserveBody, out []byte) (int, []byte, error) {
-	b.req.Kept = r.d == dialect16 && !b.named
+	b.req.Pending = r.d == dialect16 && !b.named
 	b.req.Detailed = r.d == dialect16
 	b.req.IfExists = b.booking.ifExists
 	var err error
@@ -45,7 +45,7 @@ func (r reservationRoutes) create(_ *gin.Context, b *reserveBody, out []byte) (i
 	return status, r.d.appendReservation(out, &res), nil
 }
 
-func (d dialect) appendReservation(out []byte, r *service.Reservation) []byte {
+func (d dialect) appendReservation(out []byte, r *selecting.Reservation) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, d.reservationKey(), r.ID)
 	out = d.appendPlacement(out, r.Scope, r.Rank, r.Endpoint)
@@ -86,8 +86,8 @@ var outputBlockShape = jsonscan.NewObject(
 
 // reserveBody is the body of POST /reservations.
 type reserveBody struct {
-	req     service.ReserveRequest
-	routing service.Routing
+	req     selecting.ReserveRequest
+	routing selecting.Routing
 	booking bookingOptions
 	named   bool // worker_id was given
 }
@@ -99,7 +99,7 @@ func (b *reserveBody) promptBody() promptBody {
 func newReserveBody(d dialect) *body[reserveBody] {
 	return newBody(newReserveShape(d),
 		func(b *reserveBody) {
-			*b = reserveBody{req: service.ReserveRequest{Prompt: b.req.Prompt}, routing: b.routing}
+			*b = reserveBody{req: selecting.ReserveRequest{Prompt: b.req.Prompt}, routing: b.routing}
 			b.promptBody().reset()
 		},
 		func(b *reserveBody) int { return b.promptBody().size() })
@@ -145,7 +145,7 @@ var errLease = badRequest("lease_seconds must be between 0.1 and 86400")
 type bookingOptions struct {
 	seconds  float64
 	leased   bool // lease_seconds was given
-	ifExists service.IfExists
+	ifExists selecting.IfExists
 }
 
 // lease returns how long the reservation lives without a renewal, 0 for the
@@ -167,19 +167,19 @@ func bookingOptionFields[T any](of func(*T) *bookingOptions) []jsonscan.Field[T]
 				of(t).seconds, of(t).leased = s.Float64(), true
 			}
 		}},
-		{Name: "if_exists", Read: jsonscan.OrNull(func(t *T) *service.IfExists { return &of(t).ifExists }, readIfExists)},
+		{Name: "if_exists", Read: jsonscan.OrNull(func(t *T) *selecting.IfExists { return &of(t).ifExists }, readIfExists)},
 	}
 }
 
-func readIfExists(s *jsonscan.Scanner) service.IfExists {
+func readIfExists(s *jsonscan.Scanner) selecting.IfExists {
 	switch text := s.String(); {
 	case s.Err() != nil:
 	case text == "return":
-		return service.ReturnFirst
+		return selecting.ReturnFirst
 	case text != "error":
 		s.Fail("unknown variant, expected `return` or `error`")
 	}
-	return service.Refuse
+	return selecting.Refuse
 }
 
 // errIfExistsNeedsID refuses a retry without an id: the id would be a new one each

@@ -9,7 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/jsonscan"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -18,7 +18,7 @@ const policyHeader = "X-Dynamo-Meta-Policy-Class"
 
 // workerSelector chooses workers. It must not keep the request after the call.
 type workerSelector interface {
-	Select(ctx context.Context, req *service.SelectRequest, reserve bool) (service.Selection, error)
+	Select(ctx context.Context, req *selecting.SelectRequest, reserve bool) (selecting.Selection, error)
 }
 
 type selectRoutes struct {
@@ -27,7 +27,7 @@ type selectRoutes struct {
 }
 
 func (r selectRoutes) selectWorker(c *gin.Context, b *selectBody, out []byte) (int, []byte, error) {
-	b.req.Keep = r.d == dialect16 && b.req.SelectionID != nil
+	b.req.Pending = r.d == dialect16 && b.req.SelectionID != nil
 	b.req.Advisory = b.advisory
 	return r.answer(c, b, out, false)
 }
@@ -37,7 +37,7 @@ func (r selectRoutes) selectAndReserve(c *gin.Context, b *selectBody, out []byte
 		b.req.ReservationID = b.req.SelectionID // decision E1
 	}
 	b.req.IfExists = b.booking.ifExists
-	if b.req.IfExists == service.ReturnFirst && b.req.ReservationID == nil {
+	if b.req.IfExists == selecting.ReturnFirst && b.req.ReservationID == nil {
 		return 0, nil, r.d.errIfExistsNeedsID()
 	}
 	var err error
@@ -59,9 +59,9 @@ func (r selectRoutes) answer(c *gin.Context, b *selectBody, out []byte, reserve 
 }
 
 // appendSelection appends the answer of a selection; reserved: it was also booked.
-func (d dialect) appendSelection(out []byte, s *service.Selection, reserved bool) []byte {
+func (d dialect) appendSelection(out []byte, s *selecting.Selection, reserved bool) []byte {
 	if s.PlacementOnly {
-		return d.appendReservation(out, &service.Reservation{
+		return d.appendReservation(out, &selecting.Reservation{
 			ID: *s.ReservationID, Scope: s.Scope, Rank: s.Rank, Endpoint: s.Endpoint, Lease: s.Lease,
 		})
 	}
@@ -89,7 +89,7 @@ func (d dialect) appendSelection(out []byte, s *service.Selection, reserved bool
 
 // appendIDs appends the ids that a selection has. In the 1.6 dialect the id of the
 // reservation is the selection_id (decision E1).
-func (d dialect) appendIDs(out []byte, s *service.Selection) []byte {
+func (d dialect) appendIDs(out []byte, s *selecting.Selection) []byte {
 	selection, reservation := s.SelectionID, s.ReservationID
 	if d == dialect16 && reservation != nil {
 		selection, reservation = reservation, nil
@@ -106,7 +106,7 @@ func (d dialect) appendIDs(out []byte, s *service.Selection) []byte {
 // appendHash appends a hash in the form of the contract's answers: signed.
 func appendHash(out []byte, hash uint64) []byte { return strconv.AppendInt(out, int64(hash), 10) }
 
-func appendOverlap(out []byte, o *service.OverlapSummary) []byte {
+func appendOverlap(out []byte, o *selecting.OverlapSummary) []byte {
 	out = append(appendKey(out, "overlap"), '{')
 	out = appendUintField(out, "longest_matched", o.LongestMatched)
 	out = appendUintField(out, "gpu", o.GPU)
@@ -127,7 +127,7 @@ func appendOverlap(out []byte, o *service.OverlapSummary) []byte {
 }
 
 // appendWorkerLoad leaves out what is not known.
-func appendWorkerLoad(out []byte, l *service.WorkerLoad) []byte {
+func appendWorkerLoad(out []byte, l *selecting.WorkerLoad) []byte {
 	out = append(appendKey(out, "worker_load"), '{')
 	out = appendUintField(out, "active_prefill_tokens", l.ActivePrefillTokens)
 	out = appendUintField(out, "prefill_token_capacity", l.PrefillTokenCapacity)
@@ -148,8 +148,8 @@ func (d dialect) appendPlacement(out []byte, scope catalog.Scope, rank catalog.R
 
 // selectBody is the body of both selection routes.
 type selectBody struct {
-	req      service.SelectRequest
-	routing  service.Routing
+	req      selecting.SelectRequest
+	routing  selecting.Routing
 	session  session
 	booking  bookingOptions
 	advisory bool
@@ -169,7 +169,7 @@ func resetSelectBody(b *selectBody) {
 	taints := b.req.RequiredTaints
 	clear(taints)
 	*b = selectBody{
-		req: service.SelectRequest{
+		req: selecting.SelectRequest{
 			Prompt:         b.req.Prompt,
 			AllowedWorkers: b.req.AllowedWorkers[:0],
 			RequiredTaints: taints[:0],
@@ -235,10 +235,10 @@ func readRank(s *jsonscan.Scanner) (r catalog.Rank) {
 
 // constraintsShape is routing_constraints.
 var constraintsShape = jsonscan.NewObject(
-	jsonscan.Field[service.SelectRequest]{Name: "required_taints", Read: func(s *jsonscan.Scanner, r *service.SelectRequest) {
+	jsonscan.Field[selecting.SelectRequest]{Name: "required_taints", Read: func(s *jsonscan.Scanner, r *selecting.SelectRequest) {
 		r.RequiredTaints = appendStrings(s, r.RequiredTaints)
 	}},
-	jsonscan.Field[service.SelectRequest]{Name: "preferred_taints", Read: func(s *jsonscan.Scanner, r *service.SelectRequest) {
+	jsonscan.Field[selecting.SelectRequest]{Name: "preferred_taints", Read: func(s *jsonscan.Scanner, r *selecting.SelectRequest) {
 		r.PreferredTaints = make(map[string]float32)
 		for name := range s.Map() {
 			taint := string(name)

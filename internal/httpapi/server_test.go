@@ -13,7 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 )
 
 // start serves f on a real listener.
@@ -60,7 +60,7 @@ func send(t testing.TB, method, url string, body io.Reader) (*http.Response, str
 
 // TestOverTheWire: what only shows with real connections.
 func TestOverTheWire(t *testing.T) {
-	loads := make([]service.RankLoad, 1000)
+	loads := make([]selecting.RankLoad, 1000)
 	base := start(t, &fake{loads: loads, dump: `{"a:b":{}}`})
 
 	resp, text := send(t, "GET", base+"/health", nil)
@@ -148,6 +148,6 @@ func TestConcurrentRequests(t *testing.T) {
 // echo answers a selection with the request's own ids. It has no state.
 type echo struct{ Service }
 
-func (echo) Select(_ context.Context, req *service.SelectRequest, _ bool) (service.Selection, error) {
-	return service.Selection{SelectionID: req.SelectionID, ReservationID: req.ReservationID, Scope: req.Scope}, nil
+func (echo) Select(_ context.Context, req *selecting.SelectRequest, _ bool) (selecting.Selection, error) {
+	return selecting.Selection{SelectionID: req.SelectionID, ReservationID: req.ReservationID, Scope: req.Scope}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -27,7 +28,7 @@ type slotTracker interface {
 	// SlotsLoads lists by model, tenant, worker and rank.
 	SlotsLoads(model, tenant *string) []service.SlotsLoad
 	// SlotsPotentialLoads borrows the hashes of the request.
-	SlotsPotentialLoads(req *service.SlotsProjection) ([]service.RankLoad, error)
+	SlotsPotentialLoads(req *service.SlotsProjection) ([]selecting.RankLoad, error)
 	// SlotsRegisterPeer is RegisterPeer, but this replica itself is refused.
 	SlotsRegisterPeer(endpoint string) (bool, error)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -197,11 +198,11 @@ func TestSlotsEdges(t *testing.T) {
 func TestSlotsAnswers(t *testing.T) {
 	scope := catalog.Scope{Model: `m"`, Tenant: ""}
 	rank := catalog.Rank{Worker: maxU64, DP: maxU32}
-	load := service.RankLoad{Rank: rank, PrefillTokens: maxU64, DecodeBlocks: 7, Requests: 2}
+	load := selecting.RankLoad{Rank: rank, PrefillTokens: maxU64, DecodeBlocks: 7, Requests: 2}
 	f := &fake{
 		slotsWorkers: []service.SlotsWorker{{Worker: maxU64, Scope: scope, BlockSize: maxU32, DPStart: 3, DPSize: 2}, {Scope: defaultScope}},
 		slotsLoads:   []service.SlotsLoad{{Scope: scope, Load: load}, {Scope: defaultScope}},
-		loads:        []service.RankLoad{load, {}},
+		loads:        []selecting.RankLoad{load, {}},
 		newPeer:      true,
 		peers:        []string{"tcp://a:1"},
 	}

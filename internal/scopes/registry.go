@@ -259,6 +259,23 @@ func (r *Registry) EndMerging() {
 	}
 }
 
+// SweepApproximate evicts what reservations have put into indexes, and is too old,
+// where they make the index.
+func (r *Registry) SweepApproximate() {
+	if r.settings.Approximate != nil {
+		r.settings.Approximate.Sweep()
+	}
+}
+
+// ApproximateBlocks returns how many blocks reservations have put into indexes; ok
+// is false where engines publish KV events.
+func (r *Registry) ApproximateBlocks() (n int, ok bool) {
+	if r.settings.Approximate == nil {
+		return 0, false
+	}
+	return r.settings.Approximate.Blocks(), true
+}
+
 // Known lists the scopes that have or had a complete worker, in no order. Of those
 // without workers it knows the last maxPastScopes.
 func (r *Registry) Known() []catalog.Scope {

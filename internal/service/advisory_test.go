@@ -7,11 +7,12 @@ import (
 	"testing/synctest"
 
 	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-func advisory(r *service.SelectRequest) { r.Advisory = true }
+func advisory(r *selecting.SelectRequest) { r.Advisory = true }
 
 // TestAdvisory: such a selection neither waits nor is refused for load, and tells
 // what the rank carries.
@@ -30,7 +31,7 @@ func TestAdvisory(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				want := &service.WorkerLoad{ActivePrefillTokens: 8, PrefillTokenCapacity: 100, TotalKVBlocks: new(uint64(8)), PrefillBusy: new(true)}
+				want := &selecting.WorkerLoad{ActivePrefillTokens: 8, PrefillTokenCapacity: 100, TotalKVBlocks: new(uint64(8)), PrefillBusy: new(true)}
 				if !reflect.DeepEqual(sel.WorkerLoad, want) {
 					t.Errorf("load is %+v, want %+v", sel.WorkerLoad, want)
 				}
@@ -56,7 +57,7 @@ func TestUnknownCapacity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (service.WorkerLoad{PrefillTokenCapacity: 10_000_000}); *sel.WorkerLoad != want || sel.DecodeBusy != nil {
+	if want := (selecting.WorkerLoad{PrefillTokenCapacity: 10_000_000}); *sel.WorkerLoad != want || sel.DecodeBusy != nil {
 		t.Errorf("load is %+v, busy %v", *sel.WorkerLoad, sel.DecodeBusy)
 	}
 	if sel, err = w.reserve("r", prompt(1, 9)); err != nil || sel.WorkerLoad != nil {

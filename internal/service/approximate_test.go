@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
@@ -21,8 +22,8 @@ func approximate(c *service.Config) {
 }
 
 // predicted books a prompt on a rank.
-func (w *world) predicted(id string, r catalog.Rank, p service.Prompt) error {
-	_, err := w.Reserve(&service.ReserveRequest{Scope: scope, ID: id, Rank: r, Prompt: p})
+func (w *world) predicted(id string, r catalog.Rank, p selecting.Prompt) error {
+	_, err := w.Reserve(&selecting.ReserveRequest{Scope: scope, ID: id, Rank: r, Prompt: p})
 	return err
 }
 
@@ -74,24 +75,24 @@ func TestApproximate(t *testing.T) {
 func TestApproximateForms(t *testing.T) {
 	w := start(t, approximate)
 	w.put(record(1, 1))
-	hashes := func(local []uint64, sequence ...uint64) service.Prompt {
-		return service.Prompt{
+	hashes := func(local []uint64, sequence ...uint64) selecting.Prompt {
+		return selecting.Prompt{
 			BlockHashes: local, HasBlockHashes: local != nil,
 			SequenceHashes: sequence, HasSequenceHashes: true, ISLTokens: 12, HasISLTokens: true,
 		}
 	}
 	rank := catalog.Rank{Worker: 1}
 	for i, tt := range []struct {
-		booked, asked service.Prompt
+		booked, asked selecting.Prompt
 		want          uint32
 	}{
 		{hashes([]uint64{15, 16, 17}, 5, 6, 7), hashes([]uint64{15, 16, 17}, 1, 1, 1), 3},
 		{hashes([]uint64{25, 26, 27}, 5, 6, 7), hashes([]uint64{25, 26, 28}, 5, 6, 7), 2},
 		{hashes(nil, 35, 36, 37), hashes([]uint64{35, 36, 37}, 35, 36, 37), 0},
-		{service.Prompt{TokenIDs: prompt(100, 12), HasTokenIDs: true, LoRA: "x"}, ask(prompt(100, 12)).Prompt, 0},
+		{selecting.Prompt{TokenIDs: prompt(100, 12), HasTokenIDs: true, LoRA: "x"}, ask(prompt(100, 12)).Prompt, 0},
 		{
-			service.Prompt{TokenIDs: prompt(200, 12), HasTokenIDs: true, LoRA: "x"},
-			service.Prompt{TokenIDs: prompt(200, 12), HasTokenIDs: true, LoRA: "x"},
+			selecting.Prompt{TokenIDs: prompt(200, 12), HasTokenIDs: true, LoRA: "x"},
+			selecting.Prompt{TokenIDs: prompt(200, 12), HasTokenIDs: true, LoRA: "x"},
 			3,
 		},
 		{ask(prompt(300, 3)).Prompt, ask(prompt(300, 12)).Prompt, 0},
@@ -99,7 +100,7 @@ func TestApproximateForms(t *testing.T) {
 		if err := w.predicted(fmt.Sprint(i), rank, tt.booked); err != nil {
 			t.Fatal(i, err)
 		}
-		s, err := w.OverlapScores(&service.ProjectRequest{Scope: scope, Prompt: tt.asked})
+		s, err := w.OverlapScores(&selecting.ProjectRequest{Scope: scope, Prompt: tt.asked})
 		if err != nil {
 			t.Fatal(i, err)
 		}
@@ -123,20 +124,20 @@ func TestApproximateForms(t *testing.T) {
 func TestApproximateHashes(t *testing.T) {
 	const lengths = "block_hashes length 2 must match sequence_hashes length 3"
 	for name, tt := range map[string]struct {
-		change func(*service.ReserveRequest)
+		change func(*selecting.ReserveRequest)
 		kind   contract.Kind
 		text   string // "" if it is booked
 		only   bool   // with predictions
 	}{
-		"lengths":         {func(*service.ReserveRequest) {}, contract.BadRequest, lengths, true},
-		"no block hashes": {func(r *service.ReserveRequest) { r.Prompt.HasBlockHashes = false }, 0, "", false},
-		"nor a length": {func(r *service.ReserveRequest) {
+		"lengths":         {func(*selecting.ReserveRequest) {}, contract.BadRequest, lengths, true},
+		"no block hashes": {func(r *selecting.ReserveRequest) { r.Prompt.HasBlockHashes = false }, 0, "", false},
+		"nor a length": {func(r *selecting.ReserveRequest) {
 			r.Prompt.HasBlockHashes, r.Prompt.ISLTokens = false, 0
 		}, 0, "", false},
-		"no length":      {func(r *service.ReserveRequest) { r.Prompt.ISLTokens = 0 }, contract.BadRequest, "isl_tokens must be greater than 0", true},
-		"tokens":         {func(r *service.ReserveRequest) { r.Prompt.TokenIDs, r.Prompt.HasTokenIDs = prompt(1, 12), true }, 0, "", false},
-		"unknown rank":   {func(r *service.ReserveRequest) { r.Rank.DP = 9 }, contract.BadRequest, lengths, true},
-		"unknown worker": {func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, contract.NotFound, "schedulable worker 9 not found for model=m tenant=t", false},
+		"no length":      {func(r *selecting.ReserveRequest) { r.Prompt.ISLTokens = 0 }, contract.BadRequest, "isl_tokens must be greater than 0", true},
+		"tokens":         {func(r *selecting.ReserveRequest) { r.Prompt.TokenIDs, r.Prompt.HasTokenIDs = prompt(1, 12), true }, 0, "", false},
+		"unknown rank":   {func(r *selecting.ReserveRequest) { r.Rank.DP = 9 }, contract.BadRequest, lengths, true},
+		"unknown worker": {func(r *selecting.ReserveRequest) { r.Rank.Worker = 9 }, contract.NotFound, "schedulable worker 9 not found for model=m tenant=t", false},
 	} {
 		for _, predicts := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, predicts %t", name, predicts), func(t *testing.T) {
@@ -146,7 +147,7 @@ func TestApproximateHashes(t *testing.T) {
 					}
 				})
 				w.put(record(1, 1))
-				req := &service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: service.Prompt{
+				req := &selecting.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: selecting.Prompt{
 					BlockHashes: []uint64{1, 2}, HasBlockHashes: true,
 					SequenceHashes: []uint64{1, 2, 3}, HasSequenceHashes: true, ISLTokens: 12, HasISLTokens: true,
 				}}
@@ -172,7 +173,7 @@ func TestApproximateKept(t *testing.T) {
 	w := start(t, approximate, keeping)
 	w.put(record(1, 1))
 	req := ask(prompt(1, 12))
-	req.SelectionID, req.Keep = new("k"), true
+	req.SelectionID, req.Pending = new("k"), true
 	if _, err := w.Select(t.Context(), req, false); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -37,7 +38,7 @@ func BenchmarkSelect(b *testing.B) {
 			b.Run(fmt.Sprintf("blocks=%d/ranks=%d", blocks, ranks), func(b *testing.B) {
 				tokens := prompt(1, blocks*blockSize)
 				w := bed(b, ranks, tokens)
-				req := &service.SelectRequest{Scope: scope, Prompt: hashes(tokens)}
+				req := &selecting.SelectRequest{Scope: scope, Prompt: hashes(tokens)}
 				b.ReportAllocs()
 				for b.Loop() {
 					if _, err := w.Select(context.Background(), req, false); err != nil {
@@ -75,7 +76,7 @@ func BenchmarkReserveFree(b *testing.B) {
 					change = queueing(1000)
 				}
 				w := bed(b, ranks, tokens, change)
-				req := &service.SelectRequest{Scope: scope, Prompt: hashes(tokens), ReservationID: new("r")}
+				req := &selecting.SelectRequest{Scope: scope, Prompt: hashes(tokens), ReservationID: new("r")}
 				b.ReportAllocs()
 				for b.Loop() {
 					if _, err := w.Select(context.Background(), req, true); err != nil {

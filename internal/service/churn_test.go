@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -39,7 +39,7 @@ func TestSelectDuringChanges(t *testing.T) {
 		for !done.Load() {
 			w.settle()
 			w.Loads(nil, nil)
-			if _, err := w.PotentialLoads(&service.ProjectRequest{Scope: scope, Prompt: ask(prompt(1, 32)).Prompt}); err != nil {
+			if _, err := w.PotentialLoads(&selecting.ProjectRequest{Scope: scope, Prompt: ask(prompt(1, 32)).Prompt}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -95,7 +95,7 @@ func TestBlockSizeDuringBookings(t *testing.T) {
 						_, _ = w.Select(context.Background(), req, true) // 503 while the worker is out
 						continue
 					}
-					_, _ = w.Reserve(&service.ReserveRequest{Scope: scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: ask(a).Prompt})
+					_, _ = w.Reserve(&selecting.ReserveRequest{Scope: scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: ask(a).Prompt})
 				}
 			})
 		}

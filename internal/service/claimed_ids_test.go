@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -16,8 +16,8 @@ import (
 func TestIDOnItsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, keeping)
-		w.keep("x", prompt(1, 8), func(r *service.SelectRequest) { r.Advisory = true })
-		explicit := service.ReserveRequest{Scope: scope, ID: "x", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 8)).Prompt}
+		w.keep("x", prompt(1, 8), func(r *selecting.SelectRequest) { r.Advisory = true })
+		explicit := selecting.ReserveRequest{Scope: scope, ID: "x", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 8)).Prompt}
 		refused := func(err error) {
 			t.Helper()
 			wantError(t, err, contract.Conflict, "Request x is being booked")
@@ -26,7 +26,7 @@ func TestIDOnItsWay(t *testing.T) {
 		first := w.call("x", prompt(1, 8), detailed)
 		_, err := w.reserve("x", prompt(1, 8), detailed)
 		refused(err)
-		_, err = w.bookKept("x", func(r *service.ReserveRequest) { r.Detailed = true })
+		_, err = w.bookKept("x", func(r *selecting.ReserveRequest) { r.Detailed = true })
 		refused(err)
 		repeat := w.call("x", prompt(1, 8), detailed, again)
 		if !first.waits() || !repeat.waits() {
@@ -34,11 +34,11 @@ func TestIDOnItsWay(t *testing.T) {
 		}
 		first.cancel()
 		synctest.Wait()
-		_, err = w.bookKept("x", func(r *service.ReserveRequest) { r.Detailed = true })
+		_, err = w.bookKept("x", func(r *selecting.ReserveRequest) { r.Detailed = true })
 		refused(err) // the repeat has it now
 		repeat.cancel()
 		synctest.Wait()
-		if r, err := w.bookKept("x", func(r *service.ReserveRequest) { r.Detailed = true }); err != nil {
+		if r, err := w.bookKept("x", func(r *selecting.ReserveRequest) { r.Detailed = true }); err != nil {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		if err := w.Free("x"); err != nil {
@@ -70,7 +70,7 @@ func TestIDOnItsWay(t *testing.T) {
 	})
 }
 
-func req16(id string) *service.SelectRequest {
+func req16(id string) *selecting.SelectRequest {
 	r := ask(prompt(1, 8))
 	r.ReservationID, r.Detailed = &id, true
 	return r

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 )
@@ -181,7 +181,7 @@ func (m *mirror) check() {
 	prompt := cut("", tokens, blockSize)
 	longest := map[catalog.Rank]uint64{}
 	m.settle()
-	scores, err := m.OverlapScores(&service.ProjectRequest{Scope: scope, Prompt: ask(tokens).Prompt})
+	scores, err := m.OverlapScores(&selecting.ProjectRequest{Scope: scope, Prompt: ask(tokens).Prompt})
 	if err != nil {
 		m.t.Fatal(err)
 	}

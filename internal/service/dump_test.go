@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 )
@@ -87,7 +87,7 @@ func TestDumpRoundTrip(t *testing.T) {
 	copied := load(t, d["m:t"].Events, slots)
 
 	for name, p := range map[string][]uint32{"a": a, "fork": fork, "long": long} {
-		want, err := w.OverlapScores(&service.ProjectRequest{Scope: scope, Prompt: ask(p).Prompt})
+		want, err := w.OverlapScores(&selecting.ProjectRequest{Scope: scope, Prompt: ask(p).Prompt})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,25 +1,24 @@
 package service
 
-import "context"
+import (
+	"math"
 
-// SelectLate is Select without the early refusal: what it answers is what the
-// test under the ledger's lock says.
-func (s *Service) SelectLate(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {
-	c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
-	defer c.recycle()
-	var err error
-	if c.snap, c.scope, err = s.scopes.Schedulable(req.Scope); err != nil {
-		return Selection{}, err
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/waitqueue"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// CheckOverloadLate lets the selections of a scope be tested for overload under
+// the ledger's lock only, or early, too, as without wait queue. Late, the scope gets
+// a queue in which nothing ever waits. It must not be called while selections run.
+func (s *Service) CheckOverloadLate(sc catalog.Scope, late bool) {
+	state := s.scopes.Of(sc)
+	if state == nil {
+		return
 	}
-	if err := c.check(); err != nil {
-		return Selection{}, err
+	var policy *admission.Policy
+	if late {
+		policy = admission.Config{Threshold: new(math.MaxFloat64)}.ForModel(sc.Model)
 	}
-	if err := c.lookUp(); err != nil {
-		return Selection{}, err
-	}
-	err = c.runOrWait(ctx)
-	return c.result, err
+	state.Queue = waitqueue.New(waitqueue.Config{}, policy)
 }
-
-// Remembered is how many first answers are remembered.
-func (s *Service) Remembered() int { return s.first.count() }

@@ -135,7 +135,7 @@ func TestRanksAdded(t *testing.T) {
 	sc := catalog.Scope{Model: "m", Tenant: "t"}
 	s := New(Config{KVEvents: true, Threads: 1}, noWildcards{}, zerolog.Nop())
 	var told []string
-	s.ranksAdded = func() {
+	s.reconciler.ranksAdded = func() {
 		n, known := s.BlockSize(sc)
 		told = append(told, fmt.Sprint(n, known, len(s.ledger.Loads(sc))))
 	}

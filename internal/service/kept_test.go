@@ -11,17 +11,18 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/pending"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-func keeping(c *service.Config) { c.Kept = pending.DefaultLimits() }
+func keeping(c *service.Config) { c.Pending = pending.DefaultLimits() }
 
 // keep selects, without a booking, under that id.
-func (w *world) keep(id string, tokens []uint32, change ...func(*service.SelectRequest)) service.Selection {
+func (w *world) keep(id string, tokens []uint32, change ...func(*selecting.SelectRequest)) selecting.Selection {
 	w.t.Helper()
 	req := ask(tokens)
-	req.SelectionID, req.Keep = &id, true
+	req.SelectionID, req.Pending = &id, true
 	for _, f := range change {
 		f(req)
 	}
@@ -32,8 +33,8 @@ func (w *world) keep(id string, tokens []uint32, change ...func(*service.SelectR
 	return sel
 }
 
-func (w *world) bookKept(id string, change ...func(*service.ReserveRequest)) (service.Reservation, error) {
-	req := &service.ReserveRequest{Scope: scope, ID: id, Kept: true}
+func (w *world) bookKept(id string, change ...func(*selecting.ReserveRequest)) (selecting.Reservation, error) {
+	req := &selecting.ReserveRequest{Scope: scope, ID: id, Pending: true}
 	for _, f := range change {
 		f(req)
 	}
@@ -49,23 +50,23 @@ func TestKept(t *testing.T) {
 	w := start(t, eventsOff, keeping)
 	w.put(record(1, 1))
 	w.put(record(2, 1))
-	sel := w.keep("k", prompt(1, 10), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
+	sel := w.keep("k", prompt(1, 10), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
 	w.wantLoad("1/0: 0 0 0, 2/0: 0 0 0")
-	r, err := w.bookKept("k", func(r *service.ReserveRequest) { r.Lease = time.Minute })
-	if err != nil || r != (service.Reservation{ID: "k", Scope: scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Lease: time.Minute}) {
+	r, err := w.bookKept("k", func(r *selecting.ReserveRequest) { r.Lease = time.Minute })
+	if err != nil || r != (selecting.Reservation{ID: "k", Scope: scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Lease: time.Minute}) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	w.wantLoad("1/0: 0 0 0, 2/0: 10 2 1")
 	_, err = w.bookKept("k")
 	wantError(t, err, contract.NotFound, nonePending("k"))
-	again, err := w.bookKept("k", func(r *service.ReserveRequest) { r.IfExists = service.ReturnFirst })
+	again, err := w.bookKept("k", func(r *selecting.ReserveRequest) { r.IfExists = selecting.ReturnFirst })
 	r.Repeated = true
 	if err != nil || again != r {
 		t.Errorf("again: %+v, %v, want %+v", again, err, r)
 	}
 	w.wantLoad("1/0: 0 0 0, 2/0: 10 2 1")
-	untracked := func(r *service.SelectRequest) { r.Override.TrackPrefill = new(false) }
-	w.keep("u", prompt(2, 10), untracked, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+	untracked := func(r *selecting.SelectRequest) { r.Override.TrackPrefill = new(false) }
+	w.keep("u", prompt(2, 10), untracked, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 	if _, err := w.bookKept("u"); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func (w *world) become(change func(*catalog.Record)) {
 
 // TestKeptFailures: which failures leave a selection for another try.
 func TestKeptFailures(t *testing.T) {
-	other := service.ReserveRequest{Scope: scope, ID: "k", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(9, 8)).Prompt}
+	other := selecting.ReserveRequest{Scope: scope, ID: "k", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(9, 8)).Prompt}
 	tests := map[string]struct {
 		spoil func(w *world)
 		kind  contract.Kind
@@ -117,7 +118,7 @@ func TestKeptFailures(t *testing.T) {
 			w.keep("k", prompt(1, 8))
 			w.put(record(2, 1))
 			if name == "id taken" {
-				_, _ = w.reserve("burden", prompt(5, 80), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+				_, _ = w.reserve("burden", prompt(5, 80), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 			}
 			tt.spoil(w)
 			_, err := w.bookKept("k")
@@ -161,7 +162,7 @@ func TestKeptExpires(t *testing.T) {
 // TestKeptOnce: of many who book a kept selection one succeeds; with retries all
 // get its answer.
 func TestKeptOnce(t *testing.T) {
-	for _, repeats := range []service.IfExists{service.Refuse, service.ReturnFirst} {
+	for _, repeats := range []selecting.IfExists{selecting.Refuse, selecting.ReturnFirst} {
 		w := start(t, eventsOff, keeping)
 		w.put(record(1, 1))
 		w.keep("k", prompt(1, 8))
@@ -169,7 +170,7 @@ func TestKeptOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 64 {
 			wg.Go(func() {
-				switch r, err := w.bookKept("k", func(r *service.ReserveRequest) { r.IfExists = repeats }); {
+				switch r, err := w.bookKept("k", func(r *selecting.ReserveRequest) { r.IfExists = repeats }); {
 				case err == nil && r.Repeated:
 					repeated.Add(1)
 				case err == nil:
@@ -179,7 +180,7 @@ func TestKeptOnce(t *testing.T) {
 		}
 		wg.Wait()
 		want := int32(0)
-		if repeats == service.ReturnFirst {
+		if repeats == selecting.ReturnFirst {
 			want = 63
 		}
 		if booked.Load() != 1 || repeated.Load() != want {

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-func leased(d time.Duration) func(*service.SelectRequest) {
-	return func(r *service.SelectRequest) { r.Lease = d }
+func leased(d time.Duration) func(*selecting.SelectRequest) {
+	return func(r *selecting.SelectRequest) { r.Lease = d }
 }
 
 // TestLeases: a lease ends at its time unless a step of the caller renews it,
@@ -62,7 +63,7 @@ func TestReservationLifetime(t *testing.T) {
 		w := start(t, eventsOff, func(c *service.Config) { c.ReservationLifetime = 20 * time.Second })
 		w.put(record(1, 1))
 		w.book("plain", prompt(1, 8))
-		r := service.ReserveRequest{Scope: scope, ID: "leased", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(2, 8)).Prompt, Lease: 30 * time.Second}
+		r := selecting.ReserveRequest{Scope: scope, ID: "leased", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(2, 8)).Prompt, Lease: 30 * time.Second}
 		if _, err := w.Reserve(&r); err != nil {
 			t.Fatal(err)
 		}

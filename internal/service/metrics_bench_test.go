@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/telemetry"
 )
 
@@ -71,7 +71,7 @@ func BenchmarkScrape(b *testing.B) {
 func BenchmarkCollect(b *testing.B) {
 	tokens := prompt(1, 64*blockSize)
 	w := bed(b, 256, tokens)
-	if _, err := w.Select(context.Background(), &service.SelectRequest{Scope: scope, Prompt: hashes(tokens)}, true); err != nil {
+	if _, err := w.Select(context.Background(), &selecting.SelectRequest{Scope: scope, Prompt: hashes(tokens)}, true); err != nil {
 		b.Fatal(err)
 	}
 	collectors := w.Collectors(true)

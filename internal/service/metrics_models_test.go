@@ -11,7 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -24,7 +24,7 @@ func ofModel(model string) func(*catalog.Record) {
 // exactly as they were answered.
 func TestTasks(t *testing.T) {
 	w := start(t, eventsOff)
-	choose := func(reserve bool, change ...func(*service.SelectRequest)) error {
+	choose := func(reserve bool, change ...func(*selecting.SelectRequest)) error {
 		req := ask(prompt(1, 40))
 		for _, f := range change {
 			f(req)
@@ -32,8 +32,8 @@ func TestTasks(t *testing.T) {
 		_, err := w.Select(context.Background(), req, reserve)
 		return err
 	}
-	model := func(name string) func(*service.SelectRequest) {
-		return func(r *service.SelectRequest) { r.Scope.Model = name }
+	model := func(name string) func(*selecting.SelectRequest) {
+		return func(r *selecting.SelectRequest) { r.Scope.Model = name }
 	}
 	_ = choose(false)              // nobody knows the model yet
 	_ = choose(true, model("lie")) // nor ever
@@ -48,10 +48,10 @@ func TestTasks(t *testing.T) {
 	w.book("r", prompt(1, 40))
 	_ = choose(false)
 	_ = choose(false)
-	_ = choose(false, func(r *service.SelectRequest) { r.Prompt = service.Prompt{} })      // malformed
-	_ = choose(true, func(r *service.SelectRequest) { r.HasAllowedWorkers = true })        // no endpoint
-	_ = choose(true, func(r *service.SelectRequest) { r.ReservationID = new("r") })        // taken
-	_ = choose(true, func(r *service.SelectRequest) { r.Override.Temperature = new(-1.) }) // malformed
+	_ = choose(false, func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} })    // malformed
+	_ = choose(true, func(r *selecting.SelectRequest) { r.HasAllowedWorkers = true })        // no endpoint
+	_ = choose(true, func(r *selecting.SelectRequest) { r.ReservationID = new("r") })        // taken
+	_ = choose(true, func(r *selecting.SelectRequest) { r.Override.Temperature = new(-1.) }) // malformed
 	accepted := []string{
 		`dynamo_tasks_issued_total{endpoint="select",model=""} 1`,
 		`dynamo_tasks_issued_total{endpoint="select_and_reserve",model=""} 1`,
@@ -72,7 +72,7 @@ func TestTasks(t *testing.T) {
 	// its moment.
 	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
 	rejected := 0
-	refused := func(reserve bool, change ...func(*service.SelectRequest)) {
+	refused := func(reserve bool, change ...func(*selecting.SelectRequest)) {
 		t.Helper()
 		var over *contract.OverloadError
 		if err := choose(reserve, change...); !errors.As(err, &over) {
@@ -83,10 +83,10 @@ func TestTasks(t *testing.T) {
 	refused(false)
 	w.setBusy(overload.Thresholds{PrefillFraction: new(.1)})
 	refused(true)
-	refused(false, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+	refused(false, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 	w.setBusy(overload.Thresholds{DecodeBlocks: new(.05), PrefillTokens: new(uint64(1000))})
 	refused(false)
-	_ = choose(false, func(r *service.SelectRequest) { r.HasAllowedWorkers = true }) // still no rejection
+	_ = choose(false, func(r *selecting.SelectRequest) { r.HasAllowedWorkers = true }) // still no rejection
 	w.wantSeries(
 		`dynamo_tasks_rejected_total{endpoint="select",model="m"} 3`,
 		`dynamo_tasks_rejected_total{endpoint="select_and_reserve",model="m"} 1`,
@@ -134,7 +134,7 @@ func TestChoiceHistograms(t *testing.T) {
 	e = w.engine(2, 0)
 	e.publish(0, e.stored(p[:8], blockSize, nil), e.stored(p[:12], blockSize, dict{"medium": "CPU"}))
 	w.settle()
-	choose := func(tokens []uint32, want uint64, change ...func(*service.SelectRequest)) {
+	choose := func(tokens []uint32, want uint64, change ...func(*selecting.SelectRequest)) {
 		t.Helper()
 		req := ask(tokens)
 		for _, f := range change {
@@ -145,8 +145,8 @@ func TestChoiceHistograms(t *testing.T) {
 			t.Fatalf("worker %d, %v; want %d", sel.Rank.Worker, err, want)
 		}
 	}
-	choose(p, 1)                                                                         // spread 4.25
-	choose(p, 2, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }) // alone
+	choose(p, 1)                                                                           // spread 4.25
+	choose(p, 2, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }) // alone
 	w.burden("b", 1, 0, 1, 50)
 	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
 	choose(p, 2)     // forgoes 4 blocks of the overloaded worker 1

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -37,10 +37,10 @@ func TestMetrics(t *testing.T) {
 	if _, err := w.Select(context.Background(), ask(a), false); err != nil {
 		t.Fatal(err)
 	}
-	failing := map[string]func(*service.SelectRequest){
-		"id_taken":    func(r *service.SelectRequest) { r.ReservationID = new("r") },
-		"no_endpoint": func(r *service.SelectRequest) { r.HasAllowedWorkers = true },
-		"invalid":     func(r *service.SelectRequest) { r.Prompt = service.Prompt{} },
+	failing := map[string]func(*selecting.SelectRequest){
+		"id_taken":    func(r *selecting.SelectRequest) { r.ReservationID = new("r") },
+		"no_endpoint": func(r *selecting.SelectRequest) { r.HasAllowedWorkers = true },
+		"invalid":     func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} },
 	}
 	for name, change := range failing {
 		req := ask(a)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -91,7 +91,7 @@ func (c *rejectionCase) play(t *testing.T) {
 			}
 		}
 	}
-	change := func(r *service.SelectRequest) {
+	change := func(r *selecting.SelectRequest) {
 		// At this temperature every rank has nearly the same chance.
 		r.Override = selector.Override{Temperature: new(1e6)}
 		if c.Allowed != nil {
@@ -117,7 +117,7 @@ func (c *rejectionCase) play(t *testing.T) {
 }
 
 // wantChoices selects so often that every rank of the choice turns up.
-func (c *rejectionCase) wantChoices(w *world, change func(*service.SelectRequest)) {
+func (c *rejectionCase) wantChoices(w *world, change func(*selecting.SelectRequest)) {
 	var want, got []catalog.Rank
 	for _, r := range c.Expect.Candidates {
 		want = append(want, catalog.Rank{Worker: r[0], DP: uint32(r[1])})

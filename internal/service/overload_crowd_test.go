@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -10,7 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 )
 
 // TestNeverMoreThanOneAbove: however many clients ask at once, no worker with a
@@ -22,20 +23,22 @@ func TestNeverMoreThanOneAbove(t *testing.T) {
 	tests := []struct {
 		name   string
 		limits overload.Thresholds
-		of     func(service.RankLoad) uint64
+		of     func(selecting.RankLoad) uint64
 		most   uint64
 	}{
-		{"prefill tokens", overload.Thresholds{PrefillTokens: new(uint64(39))}, func(l service.RankLoad) uint64 { return l.PrefillTokens }, 40},
-		{"prefill share", overload.Thresholds{PrefillFraction: new(.39)}, func(l service.RankLoad) uint64 { return l.PrefillTokens }, 40},
-		{"blocks", overload.Thresholds{DecodeBlocks: new(.45)}, func(l service.RankLoad) uint64 { return l.DecodeBlocks }, 10},
-		{"blocks, as many as allowed", overload.Thresholds{DecodeBlocks: new(.4)}, func(l service.RankLoad) uint64 { return l.DecodeBlocks }, 10},
+		{"prefill tokens", overload.Thresholds{PrefillTokens: new(uint64(39))}, func(l selecting.RankLoad) uint64 { return l.PrefillTokens }, 40},
+		{"prefill share", overload.Thresholds{PrefillFraction: new(.39)}, func(l selecting.RankLoad) uint64 { return l.PrefillTokens }, 40},
+		{"blocks", overload.Thresholds{DecodeBlocks: new(.45)}, func(l selecting.RankLoad) uint64 { return l.DecodeBlocks }, 10},
+		{"blocks, as many as allowed", overload.Thresholds{DecodeBlocks: new(.4)}, func(l selecting.RankLoad) uint64 { return l.DecodeBlocks }, 10},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+	for i := range 2 * len(tests) {
+		tt, late := tests[i/2], i%2 == 1
+		t.Run(fmt.Sprintf("%s, late %t", tt.name, late), func(t *testing.T) {
 			w := start(t, eventsOff, limits(tt.limits))
 			for id := range uint64(3) {
 				w.put(record(id, 1, total(20)))
 			}
+			w.CheckOverloadLate(scope, late)
 			check := func() {
 				for _, sc := range w.Loads(nil, nil) {
 					for _, l := range sc.Loads {
@@ -90,15 +93,10 @@ type client struct {
 	live          []string
 }
 
-// ask selects and books; every other time without the early refusal. It is false
-// if everybody is overloaded.
+// ask selects and books. It is false if every worker is overloaded.
 func (c *client) ask() bool {
 	c.asked++
-	choose := c.Select
-	if c.asked%2 == 0 {
-		choose = c.SelectLate
-	}
-	sel, err := choose(context.Background(), ask(prompt(c.number<<16|c.asked, 8)), true)
+	sel, err := c.Select(context.Background(), ask(prompt(c.number<<16|c.asked, 8)), true)
 	var over *contract.OverloadError
 	switch {
 	case errors.As(err, &over):

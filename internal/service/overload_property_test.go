@@ -12,7 +12,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -196,9 +196,9 @@ func (m *shed) name() string {
 func (m *shed) reserve() {
 	b := &shedBooking{rank: m.rank(), hashes: m.chain(), prefill: m.rnd.Uint64N(20)}
 	id := m.name()
-	_, err := m.Reserve(&service.ReserveRequest{
+	_, err := m.Reserve(&selecting.ReserveRequest{
 		Scope: scope, ID: id, Rank: b.rank, EffectivePrefillTokens: &b.prefill,
-		Prompt: service.Prompt{SequenceHashes: b.hashes, HasSequenceHashes: true, ISLTokens: 20, HasISLTokens: true},
+		Prompt: selecting.Prompt{SequenceHashes: b.hashes, HasSequenceHashes: true, ISLTokens: 20, HasISLTokens: true},
 	})
 	wk := m.workers[b.rank.Worker]
 	if known := wk.ready && b.rank.DP < wk.ranks; known != (err == nil) {
@@ -308,7 +308,7 @@ func (m *shed) exceeded(r catalog.Rank) (causes [3]bool) {
 
 // predict returns what a request is answered with: an error's text with the
 // causes, or the ranks to choose from.
-func (m *shed) predict(req *service.SelectRequest) (text string, ranks []catalog.Rank) {
+func (m *shed) predict(req *selecting.SelectRequest) (text string, ranks []catalog.Rank) {
 	ready, found, free := false, false, false
 	var causes [3]bool
 	for _, id := range slices.Sorted(maps.Keys(m.workers)) {
@@ -360,8 +360,8 @@ func (m *shed) choose() {
 	pinned, allowed := m.rank(), []uint64{m.rnd.Uint64N(4), m.rnd.Uint64N(4)}
 	form := m.rnd.IntN(4)
 	tainted := m.rnd.IntN(3) == 0
-	request := func() *service.SelectRequest {
-		req := &service.SelectRequest{Scope: scope, Override: selector.Override{Temperature: new(1e6)}, Prompt: service.Prompt{
+	request := func() *selecting.SelectRequest {
+		req := &selecting.SelectRequest{Scope: scope, Override: selector.Override{Temperature: new(1e6)}, Prompt: selecting.Prompt{
 			BlockHashes: hashes, HasBlockHashes: true, SequenceHashes: hashes, HasSequenceHashes: true, ISLTokens: size, HasISLTokens: true,
 		}}
 		if form == 1 {
@@ -376,7 +376,7 @@ func (m *shed) choose() {
 		return req
 	}
 	text, ranks := m.predict(request())
-	verify := func(sel service.Selection, err error) {
+	verify := func(sel selecting.Selection, err error) {
 		m.t.Helper()
 		switch got := told(err); {
 		case got != text:
@@ -386,7 +386,9 @@ func (m *shed) choose() {
 		}
 	}
 	verify(m.Select(context.Background(), request(), false))
-	verify(m.SelectLate(context.Background(), request(), false))
+	m.CheckOverloadLate(scope, true)
+	verify(m.Select(context.Background(), request(), false))
+	m.CheckOverloadLate(scope, false)
 	if m.rnd.IntN(2) == 0 {
 		sel, err := m.Select(context.Background(), request(), true)
 		verify(sel, err)

@@ -9,12 +9,13 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // settings shows thresholds as "m: 0.5 10 -".
-func settings(all ...service.ModelThresholds) string {
+func settings(all ...selecting.ModelThresholds) string {
 	var rows []string
 	for _, m := range all {
 		row := m.Model + ":"
@@ -45,7 +46,7 @@ func TestThresholdSettings(t *testing.T) {
 			t.Errorf("thresholds are %q, want %q", got, list)
 		}
 	}
-	answered := func(m service.ModelThresholds, err error) func(string) {
+	answered := func(m selecting.ModelThresholds, err error) func(string) {
 		t.Helper()
 		return func(want string) {
 			t.Helper()
@@ -77,9 +78,9 @@ func TestThresholdSettings(t *testing.T) {
 	list := "incomplete: 0.1 - -, m: 1 - 1.5, slots: 0.9 - -, z: - - -"
 	want(list)
 
-	refused := func(kind contract.Kind, text string) func(service.ModelThresholds, error) {
+	refused := func(kind contract.Kind, text string) func(selecting.ModelThresholds, error) {
 		t.Helper()
-		return func(_ service.ModelThresholds, err error) { t.Helper(); wantError(t, err, kind, text) }
+		return func(_ selecting.ModelThresholds, err error) { t.Helper(); wantError(t, err, kind, text) }
 	}
 	const unknown = "Model 'x' not found. Thresholds can only be set for discovered models."
 	refused(contract.NotFound, unknown)(w.SetBusyThreshold("x", overload.Thresholds{PrefillTokens: new(uint64(1))}))
@@ -131,13 +132,13 @@ func TestTenantsShareThresholds(t *testing.T) {
 	w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
 	w.put(record(3, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
 	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
-	in := func(sc catalog.Scope) func(*service.SelectRequest) {
-		return func(r *service.SelectRequest) { r.Scope = sc }
+	in := func(sc catalog.Scope) func(*selecting.SelectRequest) {
+		return func(r *selecting.SelectRequest) { r.Scope = sc }
 	}
 	for _, sc := range []catalog.Scope{scope, {Model: "m", Tenant: "u"}, {Model: "other", Tenant: "t"}} {
 		w.wantFree(in(sc))
 		for _, wk := range w.Workers(&sc.Model, &sc.Tenant) {
-			_, err := w.Reserve(&service.ReserveRequest{Scope: sc, ID: fmt.Sprint(wk.ID), Rank: catalog.Rank{Worker: wk.ID}, Prompt: ask(prompt(1, 8)).Prompt})
+			_, err := w.Reserve(&selecting.ReserveRequest{Scope: sc, ID: fmt.Sprint(wk.ID), Rank: catalog.Rank{Worker: wk.ID}, Prompt: ask(prompt(1, 8)).Prompt})
 			if err != nil {
 				t.Fatal(err)
 			}

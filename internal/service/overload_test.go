@@ -12,6 +12,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -47,13 +48,13 @@ func (w *world) clearBusy() {
 // burden books so many blocks and prefill tokens on a rank, by /reservations.
 func (w *world) burden(id string, worker uint64, dp uint32, blocks, prefill uint64) {
 	w.t.Helper()
-	p := service.Prompt{HasSequenceHashes: true, HasISLTokens: true, ISLTokens: prefill}
+	p := selecting.Prompt{HasSequenceHashes: true, HasISLTokens: true, ISLTokens: prefill}
 	first := fnv.New64a()
 	_, _ = first.Write([]byte(id))
 	for i := range blocks {
 		p.SequenceHashes = append(p.SequenceHashes, first.Sum64()+i) // nobody else's
 	}
-	_, err := w.Reserve(&service.ReserveRequest{
+	_, err := w.Reserve(&selecting.ReserveRequest{
 		Scope: scope, ID: id, Rank: catalog.Rank{Worker: worker, DP: dp}, Prompt: p, EffectivePrefillTokens: &prefill,
 	})
 	if err != nil {
@@ -61,9 +62,9 @@ func (w *world) burden(id string, worker uint64, dp uint32, blocks, prefill uint
 	}
 }
 
-// try selects in all four ways: without and with a booking, which is freed
-// again, and with the early refusal and without. All four have to agree.
-func (w *world) try(change ...func(*service.SelectRequest)) error {
+// try selects in all four ways: without and with a reservation, which is
+// freed again, and with the early test and without. All four have to agree.
+func (w *world) try(change ...func(*selecting.SelectRequest)) error {
 	w.t.Helper()
 	var answers [4]error
 	for i := range answers {
@@ -71,12 +72,9 @@ func (w *world) try(change ...func(*service.SelectRequest)) error {
 		for _, f := range change {
 			f(req)
 		}
-		choose := w.Select
-		if i%2 == 1 {
-			choose = w.SelectLate
-		}
-		var sel service.Selection
-		sel, answers[i] = choose(context.Background(), req, i >= 2)
+		w.CheckOverloadLate(scope, i%2 == 1)
+		var sel selecting.Selection
+		sel, answers[i] = w.Select(context.Background(), req, i >= 2)
 		if answers[i] == nil && i >= 2 {
 			if err := w.Free(*sel.ReservationID); err != nil {
 				w.t.Error(err)
@@ -86,6 +84,7 @@ func (w *world) try(change ...func(*service.SelectRequest)) error {
 			w.t.Errorf("way %d says %q, way 0 %q", i, got, want)
 		}
 	}
+	w.CheckOverloadLate(scope, false)
 	return answers[0]
 }
 
@@ -102,25 +101,25 @@ func reasonOf(err error) string {
 	return fmt.Sprintf("(%d) %s; %s; %+v", e.Kind, e.Error(), e.Message, *over)
 }
 
-func (w *world) wantBusy(change ...func(*service.SelectRequest)) {
+func (w *world) wantBusy(change ...func(*selecting.SelectRequest)) {
 	w.t.Helper()
 	wantError(w.t, w.try(change...), contract.Overloaded, allBusy)
 }
 
-func (w *world) wantFree(change ...func(*service.SelectRequest)) {
+func (w *world) wantFree(change ...func(*selecting.SelectRequest)) {
 	w.t.Helper()
 	if err := w.try(change...); err != nil {
 		w.t.Errorf("refused: %v", err)
 	}
 }
 
-func pin(worker uint64, dp uint32) func(*service.SelectRequest) {
-	return func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: worker, DP: dp} }
+func pin(worker uint64, dp uint32) func(*selecting.SelectRequest) {
+	return func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: worker, DP: dp} }
 }
 
 // allow copies the ids: a request gives its list away.
-func allow(ids ...uint64) func(*service.SelectRequest) {
-	return func(r *service.SelectRequest) { r.AllowedWorkers, r.HasAllowedWorkers = slices.Clone(ids), true }
+func allow(ids ...uint64) func(*selecting.SelectRequest) {
+	return func(r *selecting.SelectRequest) { r.AllowedWorkers, r.HasAllowedWorkers = slices.Clone(ids), true }
 }
 
 // TestNextCall: whatever changes a worker's state acts on the very next call, in
@@ -223,7 +222,7 @@ func TestCauses(t *testing.T) {
 	w.burden("c", 2, 0, 6, 60)
 	tests := []struct {
 		limits overload.Thresholds
-		change func(*service.SelectRequest)
+		change func(*selecting.SelectRequest)
 		want   []overload.Threshold
 	}{
 		{overload.Thresholds{DecodeBlocks: new(.5)}, allow(2), []overload.Threshold{overload.DecodeBlocks}},
@@ -257,19 +256,19 @@ func TestOverloadComesLast(t *testing.T) {
 	w.burden("r", 1, 0, 1, 1)
 	tests := []struct {
 		name   string
-		change func(*service.SelectRequest)
+		change func(*selecting.SelectRequest)
 		kind   contract.Kind
 		text   string
 	}{
-		{"no such model", func(r *service.SelectRequest) { r.Scope.Model = "x" }, contract.Unavailable, "no schedulable workers for model=x tenant=t"},
-		{"bad override", func(r *service.SelectRequest) { r.Override.Temperature = new(-1.0) }, contract.BadRequest, "router_temperature"},
-		{"half a prompt", func(r *service.SelectRequest) { r.Prompt = service.Prompt{HasBlockHashes: true} }, contract.BadRequest, "sequence_hashes is required without token_ids"},
-		{"pinned outside its list", func(r *service.SelectRequest) { pin(1, 0)(r); allow(2)(r) }, contract.BadRequest, "pinned worker 1 is not in allowed worker set"},
+		{"no such model", func(r *selecting.SelectRequest) { r.Scope.Model = "x" }, contract.Unavailable, "no schedulable workers for model=x tenant=t"},
+		{"bad override", func(r *selecting.SelectRequest) { r.Override.Temperature = new(-1.0) }, contract.BadRequest, "router_temperature"},
+		{"half a prompt", func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{HasBlockHashes: true} }, contract.BadRequest, "sequence_hashes is required without token_ids"},
+		{"pinned outside its list", func(r *selecting.SelectRequest) { pin(1, 0)(r); allow(2)(r) }, contract.BadRequest, "pinned worker 1 is not in allowed worker set"},
 		{"nobody allowed", allow(), contract.Unavailable, "no endpoints available to route work"},
-		{"taint that nobody has", func(r *service.SelectRequest) { r.RequiredTaints = []string{"x"} }, contract.Unavailable, "no endpoints available to route work"},
+		{"taint that nobody has", func(r *selecting.SelectRequest) { r.RequiredTaints = []string{"x"} }, contract.Unavailable, "no endpoints available to route work"},
 		{"no such rank", pin(1, 7), contract.Unavailable, "no endpoints available to route work"},
-		{"id taken", func(r *service.SelectRequest) { r.ReservationID = new("r") }, contract.Overloaded, allBusy},
-		{"empty prompt", func(r *service.SelectRequest) { r.Prompt.TokenIDs = nil }, contract.Overloaded, allBusy},
+		{"id taken", func(r *selecting.SelectRequest) { r.ReservationID = new("r") }, contract.Overloaded, allBusy},
+		{"empty prompt", func(r *selecting.SelectRequest) { r.Prompt.TokenIDs = nil }, contract.Overloaded, allBusy},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -301,7 +300,7 @@ func TestBookingIsNeverRefused(t *testing.T) {
 	if err := w.SlotsAdd(adding("s", 1, 0, 7, 903)); err != nil {
 		t.Error(err)
 	}
-	project := &service.ProjectRequest{Scope: scope, Prompt: ask(prompt(1, 8)).Prompt}
+	project := &selecting.ProjectRequest{Scope: scope, Prompt: ask(prompt(1, 8)).Prompt}
 	if _, err := w.PotentialLoads(project); err != nil {
 		t.Error(err)
 	}

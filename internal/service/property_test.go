@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -181,7 +181,7 @@ func (h *history) choose() {
 }
 
 // eligible reads the contract's rules once more, off the list of workers.
-func (h *history) eligible(req *service.SelectRequest) (ranks []catalog.Rank) {
+func (h *history) eligible(req *selecting.SelectRequest) (ranks []catalog.Rank) {
 	for _, wk := range h.Workers(&req.Scope.Model, &req.Scope.Tenant) {
 		ok := wk.Lifecycle == catalog.Schedulable && (!req.HasAllowedWorkers || slices.Contains(req.AllowedWorkers, wk.ID))
 		for _, taint := range req.RequiredTaints {
@@ -199,12 +199,12 @@ func (h *history) eligible(req *service.SelectRequest) (ranks []catalog.Rank) {
 func (h *history) reserve() {
 	h.next++
 	id := fmt.Sprint("direct", h.next)
-	req := &service.ReserveRequest{
+	req := &selecting.ReserveRequest{
 		Scope: h.scope(), ID: id, Rank: catalog.Rank{Worker: h.rnd.Uint64N(6), DP: h.rnd.Uint32N(4)},
 		Prompt: ask(prompt(h.rnd.Uint32N(50), 16)).Prompt,
 	}
 	_, err := h.Reserve(req)
-	everyone := &service.SelectRequest{Scope: req.Scope, Pinned: &req.Rank}
+	everyone := &selecting.SelectRequest{Scope: req.Scope, Pinned: &req.Rank}
 	if known := len(h.eligible(everyone)) == 1; known != (err == nil) {
 		h.t.Errorf("reserve on %v, known %t: %v", req.Rank, known, err)
 	}

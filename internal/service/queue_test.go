@@ -10,6 +10,7 @@ import (
 
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -18,13 +19,13 @@ import (
 type call struct {
 	cancel context.CancelFunc
 	done   chan struct{}
-	sel    service.Selection
+	sel    selecting.Selection
 	err    error
 }
 
 // call starts a selection with a reservation and waits until it is answered or
 // stands in line; only in a synctest bubble.
-func (w *world) call(id string, tokens []uint32, change ...func(*service.SelectRequest)) *call {
+func (w *world) call(id string, tokens []uint32, change ...func(*selecting.SelectRequest)) *call {
 	req := ask(tokens)
 	req.ReservationID = &id
 	for _, f := range change {
@@ -35,7 +36,7 @@ func (w *world) call(id string, tokens []uint32, change ...func(*service.SelectR
 	go func() {
 		defer close(c.done)
 		c.sel, c.err = w.Select(ctx, req, true)
-		*req = service.SelectRequest{} // the request was lent: the race detector tells who still reads it
+		*req = selecting.SelectRequest{} // the request was lent: the race detector tells who still reads it
 		clear(tokens)
 	}()
 	w.t.Cleanup(cancel)
@@ -53,7 +54,7 @@ func (c *call) waits() bool {
 }
 
 // served waits for the answer, which has to be a worker.
-func (c *call) served(t *testing.T) service.Selection {
+func (c *call) served(t *testing.T) selecting.Selection {
 	t.Helper()
 	synctest.Wait()
 	if c.waits() {
@@ -83,10 +84,10 @@ func TestWaitersGoInOrder(t *testing.T) {
 			calls[id] = w.call(id, prompt(uint32(i), 8))
 			time.Sleep(time.Second)
 		}
-		calls["vip"] = w.call("vip", prompt(9, 8), func(r *service.SelectRequest) { r.StrictPriority = 1 })
+		calls["vip"] = w.call("vip", prompt(9, 8), func(r *selecting.SelectRequest) { r.StrictPriority = 1 })
 		// /reservations is not queued. It is booked before the first one ends, so
 		// that the worker is never free.
-		_, err := w.Reserve(&service.ReserveRequest{Scope: scope, ID: "direct", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(7, 8)).Prompt})
+		_, err := w.Reserve(&selecting.ReserveRequest{Scope: scope, ID: "direct", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(7, 8)).Prompt})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +244,7 @@ func TestWorkerGoesWhileRequestsWait(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := busy(t)
-				c := w.call("a", prompt(1, 16), func(r *service.SelectRequest) {
+				c := w.call("a", prompt(1, 16), func(r *selecting.SelectRequest) {
 					r.AllowedWorkers, r.HasAllowedWorkers = []uint64{1, 5, 1}, true
 				})
 				if !c.waits() {

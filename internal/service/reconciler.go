@@ -5,15 +5,36 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/replicasync"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// attached is what the service keeps of one attached worker. Reconcile alone
-// touches it, under the catalog's lock.
-type attached struct {
+// reconciler carries changes of the catalog out: ranks enter or leave index and
+// ledger, event streams are opened or closed. The catalog calls it under its lock.
+type reconciler struct {
+	scopes  *scopes.Registry
+	ledger  *reservations.Ledger
+	streams *kvevents.Subscribers
+	replica *replicasync.Replica // nil: reservations are not shared
+	log     zerolog.Logger
+
+	attached map[workerKey]*attachedWorker // touched under the catalog's lock only
+	// rankPuts counts the ranks that the ledger was told of.
+	rankPuts atomic.Uint64
+	// ranksAdded, if set, is called after ranks that carry load were added, when
+	// BlockSize knows their scopes. It holds up the registration.
+	ranksAdded func()
+}
+
+// attachedWorker is what is kept of a worker that is attached. The reconciler
+// alone touches it, under the catalog's lock.
+type attachedWorker struct {
 	scope   *scopes.State
 	layout  hashing.Layout
 	slots   *slotTable
@@ -49,94 +70,90 @@ func (t *slotTable) slot(dp uint32) (uint32, bool) {
 	return slot, ok
 }
 
-// reconciler is the Service as the catalog sees it.
-type reconciler Service
-
 // Reconcile carries a change of a worker's attachment out: ranks enter or leave
 // index and ledger, streams are opened or closed. What stays the same is not
 // touched (decision D7).
 func (r *reconciler) Reconcile(before, after *catalog.Attachment) error {
-	s := (*Service)(r)
 	switch {
 	case before == nil:
-		return s.attach(after)
+		return r.attach(after)
 	case after == nil:
-		s.detach(before)
+		r.detach(before)
 		return nil
 	}
-	return s.adjust(before, after)
+	return r.change(before, after)
 }
 
-// attach makes a new worker known.
-func (s *Service) attach(a *catalog.Attachment) error {
-	w := &attached{
-		scope:  s.scopes.AddWorker(a.Scope, a.BlockSize),
+// attach adds a worker.
+func (r *reconciler) attach(a *catalog.Attachment) error {
+	w := &attachedWorker{
+		scope:  r.scopes.AddWorker(a.Scope, a.BlockSize),
 		layout: hashing.Layout{BlockSize: int(a.BlockSize), Eagle: a.Eagle},
 		slots:  new(slotTable),
 	}
 	w.slots.set(a.Ranks)
-	s.workers[keyOf(a)] = w
-	s.addRanks(a)
-	if err := s.switchStreams(w, a); err != nil {
-		s.detach(a)
+	r.attached[keyOf(a)] = w
+	r.addRanks(a)
+	if err := r.switchStreams(w, a); err != nil {
+		r.detach(a)
 		return err
 	}
 	w.takeOver(a)
-	s.scopes.MarkServed(a.Scope)
+	r.scopes.MarkServed(a.Scope)
 	return nil
 }
 
-// detach forgets a worker: its blocks and bookings go.
-func (s *Service) detach(a *catalog.Attachment) {
-	_ = s.switchStreams(s.workers[keyOf(a)], nil) // taking away cannot fail
+// detach forgets a worker, its blocks and its reservations.
+func (r *reconciler) detach(a *catalog.Attachment) {
+	_ = r.switchStreams(r.attached[keyOf(a)], nil) // taking away cannot fail
 	for _, rank := range a.Ranks {
-		s.dropRank(a, rank)
+		r.dropRank(a, rank)
 	}
-	delete(s.workers, keyOf(a))
-	s.scopes.RemoveWorker(a.Scope)
+	delete(r.attached, keyOf(a))
+	r.scopes.RemoveWorker(a.Scope)
 }
 
-// adjust changes what differs between two attachments in the same world.
-func (s *Service) adjust(before, after *catalog.Attachment) error {
-	w := s.workers[keyOf(after)]
-	s.addRanks(after)
+// change carries out what differs between two attachments of a worker.
+func (r *reconciler) change(before, after *catalog.Attachment) error {
+	w := r.attached[keyOf(after)]
+	r.addRanks(after)
 	w.slots.set(before.Ranks, after.Ranks)
-	if err := s.switchStreams(w, after); err != nil {
-		s.shrink(w, after, before)
+	if err := r.switchStreams(w, after); err != nil {
+		r.shrink(w, after, before)
 		return err
 	}
 	w.takeOver(after)
-	s.shrink(w, before, after)
+	r.shrink(w, before, after)
 	return nil
 }
 
 // takeOver ends the holds of ranks that are attached now.
-func (w *attached) takeOver(a *catalog.Attachment) {
+func (w *attachedWorker) takeOver(a *catalog.Attachment) {
 	for _, rank := range a.Ranks {
 		w.scope.EndHold(rank.Slot)
 	}
 }
 
 // shrink takes away what a worker has in one attachment and not in the other.
-func (s *Service) shrink(w *attached, from, to *catalog.Attachment) {
+func (r *reconciler) shrink(w *attachedWorker, from, to *catalog.Attachment) {
 	w.slots.set(to.Ranks)
-	quiet := false
+	renewed := false
 	for _, rank := range from.Ranks {
-		kept, ok := attachedRank(to.Ranks, rank.DP)
+		after, ok := attachedRank(to.Ranks, rank.DP)
 		switch {
 		case !ok:
-			if !quiet {
-				s.renewAppliers(w) // no batch under way knows the slot any more
-				quiet = true
+			if !renewed {
+				r.renewAppliers(w) // no batch under way knows the slot any more
+				renewed = true
 			}
-			s.dropRank(from, rank)
-		case rank.Candidate && !kept.Candidate:
-			s.dropLoad(from.Scope, rank.Slot)
+			r.dropRank(from, rank)
+		case rank.Candidate && !after.Candidate:
+			r.dropLoad(from.Scope, rank.Slot)
 		}
 	}
 }
 
-// attachedRank finds a rank; ranks are in order.
+// attachedRank finds a rank; ranks are sorted.
 func attachedRank(ranks []catalog.AttachedRank, dp uint32) (catalog.AttachedRank, bool) {
 	i, ok := slices.BinarySearchFunc(ranks, dp, func(r catalog.AttachedRank, dp uint32) int { return cmp.Compare(r.DP, dp) })
 	if !ok {
@@ -145,31 +162,31 @@ func attachedRank(ranks []catalog.AttachedRank, dp uint32) (catalog.AttachedRank
 	return ranks[i], true
 }
 
-// addRanks makes the index know the ranks, and the ledger those that carry load.
-func (s *Service) addRanks(a *catalog.Attachment) {
-	state := s.workers[keyOf(a)].scope
+// addRanks adds the ranks to the index, and those that carry load to the ledger.
+func (r *reconciler) addRanks(a *catalog.Attachment) {
+	state := r.attached[keyOf(a)].scope
 	for _, rank := range a.Ranks {
-		r := catalog.Rank{Worker: a.Worker, DP: rank.DP}
-		state.AssignSlot(rank.Slot, r)
+		of := catalog.Rank{Worker: a.Worker, DP: rank.DP}
+		state.AssignSlot(rank.Slot, of)
 		if rank.Candidate {
-			s.ledger.PutRank(a.Scope, rank.Slot, r)
-			s.rankPuts.Add(1)
+			r.ledger.PutRank(a.Scope, rank.Slot, of)
+			r.rankPuts.Add(1)
 		}
 	}
 }
 
-// dropRank takes a rank's load and blocks away. A rank that is still held, for
-// its worker could not be attached, keeps its blocks.
-func (s *Service) dropRank(a *catalog.Attachment, rank catalog.AttachedRank) {
-	s.dropLoad(a.Scope, rank.Slot)
-	s.workers[keyOf(a)].scope.ReleaseSlot(rank.Slot)
+// dropRank takes a rank's load and blocks away. A rank that is held because its
+// worker could not be attached keeps its blocks.
+func (r *reconciler) dropRank(a *catalog.Attachment, rank catalog.AttachedRank) {
+	r.dropLoad(a.Scope, rank.Slot)
+	r.attached[keyOf(a)].scope.ReleaseSlot(rank.Slot)
 }
 
-// dropLoad takes a rank's load away. Nobody is told of the bookings one by one:
-// the other replicas shall see for themselves which have gone.
-func (s *Service) dropLoad(sc catalog.Scope, slot uint32) {
-	if dropped := s.ledger.RemoveRank(sc, slot); dropped > 0 && s.replica != nil {
-		s.replica.ReservationsDropped(dropped)
+// dropLoad takes a rank's load away. Other replicas are not told of each
+// reservation: they find out themselves which ones have gone.
+func (r *reconciler) dropLoad(sc catalog.Scope, slot uint32) {
+	if dropped := r.ledger.RemoveRank(sc, slot); dropped > 0 && r.replica != nil {
+		r.replica.ReservationsDropped(dropped)
 	}
 }
 
@@ -181,4 +198,95 @@ func (r *reconciler) Hold(sc catalog.Scope, blockSize uint32, rank catalog.Rank,
 // Unhold forgets the blocks of a rank whose worker did not come.
 func (r *reconciler) Unhold(sc catalog.Scope, _ catalog.Rank, slot uint32) {
 	r.scopes.UnholdRank(sc, slot)
+}
+
+// switchStreams makes a worker's open event streams those of an attachment, nil for
+// none. If one cannot be opened, the others are as before again.
+func (r *reconciler) switchStreams(w *attachedWorker, a *catalog.Attachment) error {
+	wanted := make(map[uint32]kvevents.StreamConfig)
+	if a != nil {
+		replays := make(map[string]int) // ranks by replay endpoint
+		for _, st := range a.Streams {
+			replays[st.Replay]++
+		}
+		for i, st := range a.Streams {
+			c := w.stream(a.Worker, st)
+			c.SharedReplay = replays[st.Replay] > 1
+			if err := r.follow(w, c); err != nil {
+				r.unfollow(w, wanted, a.Streams[:i])
+				return err
+			}
+			wanted[st.DP] = c
+		}
+	}
+	for dp, c := range w.streams {
+		if _, ok := wanted[dp]; !ok {
+			r.streams.Remove(c.Rank)
+		}
+	}
+	w.streams = wanted
+	return nil
+}
+
+// follow opens a stream, or changes the one that the rank has.
+func (r *reconciler) follow(w *attachedWorker, c kvevents.StreamConfig) error {
+	was, open := w.streams[c.Rank.DP]
+	switch {
+	case !open:
+		return r.streams.Add(c)
+	case was == c:
+		return nil
+	}
+	return r.streams.Update(c)
+}
+
+// unfollow undoes what follow did for the given streams.
+func (r *reconciler) unfollow(w *attachedWorker, now map[uint32]kvevents.StreamConfig, done []catalog.Stream) {
+	for _, st := range done {
+		c := now[st.DP]
+		was, open := w.streams[st.DP]
+		switch {
+		case !open:
+			r.streams.Remove(c.Rank)
+		case was != c:
+			if err := r.streams.Update(was); err != nil {
+				r.log.Error().Err(err).Stringer("rank", c.Rank).Str("endpoint", was.Endpoint).
+					Msg("kv event stream could not be opened again")
+			}
+		}
+	}
+}
+
+// stream describes a stream. One from the same publisher keeps its applier, with
+// what that has learnt from the stream's events.
+func (w *attachedWorker) stream(worker uint64, st catalog.Stream) kvevents.StreamConfig {
+	c := kvevents.StreamConfig{
+		Rank:     catalog.Rank{Worker: worker, DP: st.DP},
+		Endpoint: st.Endpoint,
+		Replay:   st.Replay,
+	}
+	if was, open := w.streams[st.DP]; open && was.Endpoint == st.Endpoint {
+		c.Applier = was.Applier
+	} else {
+		converter := kvevents.NewConverter(w.layout, st.DP, w.slots.slot)
+		converter.Seeds = w.scope.Seeds
+		c.Applier = &kvevents.IndexApplier{
+			Converter: converter,
+			Index:     w.scope.Gate,
+			Slot:      st.Slot,
+		}
+	}
+	return c
+}
+
+// renewAppliers gives every stream a new applier that knows what the old one
+// knew. When it returns the old ones are not used any more: no batch is under
+// way that has read an earlier slot table.
+func (r *reconciler) renewAppliers(w *attachedWorker) {
+	for dp, c := range w.streams {
+		applier := *c.Applier.(*kvevents.IndexApplier)
+		c.Applier = &applier
+		w.streams[dp] = c
+		_ = r.streams.Update(c) // fails only once all streams have ended
+	}
 }

@@ -2,12 +2,17 @@ package service
 
 import (
 	"context"
+	"io"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
@@ -103,7 +108,7 @@ func (s *Service) prepareRecovery() {
 	if !s.config.recovers() {
 		return
 	}
-	s.recovery = &indexRecovery{config: c, begin: s.started, over: make(chan struct{})}
+	s.recovery = &indexRecovery{config: c, begin: time.Now(), over: make(chan struct{})}
 	if s.replica != nil {
 		s.recovery.loads.Store(uint32(LoadsAwaited))
 	}
@@ -282,4 +287,60 @@ func (o recoveryObserver) Answered(peer string, a recovery.Answer, err error) {
 	}
 	o.s.log.WithLevel(level).Err(err).Str("peer", peer).Uint64("events", a.Events).Uint64("blocks", a.Blocks).
 		Dict("skipped", skipped).Bool("recovering", a.Recovering).Msg("dump of a peer")
+}
+
+// recoveryTarget finds the places for what dumps bring.
+type recoveryTarget struct{ s *Service }
+
+func (t recoveryTarget) Fits(sc catalog.Scope, blockSize uint32) bool {
+	state := t.s.scopes.Of(sc)
+	return state == nil || state.BlockSize == blockSize
+}
+
+// Place holds a slot for a rank whose worker has not come. The scope's state may
+// have been replaced since; then the gate that is found has another rank in the slot,
+// or blocks are cut differently.
+func (t recoveryTarget) Place(sc catalog.Scope, blockSize uint32, r catalog.Rank) (*recovery.Gate, uint32, bool) {
+	slot, ok := t.s.catalog.Hold(sc, blockSize, r)
+	if !ok {
+		return nil, 0, false
+	}
+	state := t.s.scopes.Of(sc)
+	if state == nil || state.BlockSize != blockSize {
+		return nil, 0, false
+	}
+	return state.Gate, slot, true
+}
+
+// Dump writes the whole index as it is while it is written; see
+// recovery.Writer. It is in the form of the given contract. Events received before the call are in it, and ranks whose
+// workers are still awaited after a recovery. A rank that comes or goes meanwhile
+// may be in it in part.
+func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) error {
+	if err := s.streams.Barrier(ctx); err != nil {
+		return err
+	}
+	pools := s.scopes.All()
+	d := recovery.NewWriter(w)
+	d.ResidencyDomain = form == contract.V16
+	for _, sc := range slices.SortedFunc(maps.Keys(pools), catalog.Scope.Compare) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		p := pools[sc]
+		// The walk begins before the ranks are asked for. Each of them has then had
+		// its slot since, and where it loses it the index forgets the slot before
+		// another rank gets it; what is forgotten is not in a walk any more.
+		walk := p.Space.Walk()
+		err := d.Scope(ctx, recovery.Source{
+			Scope:     sc,
+			BlockSize: p.BlockSize,
+			Ranks:     p.Gate.Ranks(),
+			Runs:      walk.Runs,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return d.Close()
 }

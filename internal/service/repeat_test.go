@@ -12,15 +12,16 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // again lets a request have the first answer.
-func again(r *service.SelectRequest) { r.IfExists = service.ReturnFirst }
+func again(r *selecting.SelectRequest) { r.IfExists = selecting.ReturnFirst }
 
 // reserve selects with a reservation of that id.
-func (w *world) reserve(id string, tokens []uint32, change ...func(*service.SelectRequest)) (service.Selection, error) {
+func (w *world) reserve(id string, tokens []uint32, change ...func(*selecting.SelectRequest)) (selecting.Selection, error) {
 	req := ask(tokens)
 	req.ReservationID = &id
 	for _, f := range change {
@@ -45,33 +46,33 @@ func TestFirstAnswerAgain(t *testing.T) {
 	}
 	tests := map[string]struct {
 		tokens []uint32
-		change func(*service.SelectRequest)
+		change func(*selecting.SelectRequest)
 		same   bool
 	}{
-		"the same":           {a, func(*service.SelectRequest) {}, true},
-		"another block":      {change(1), func(*service.SelectRequest) {}, false},
-		"another rest":       {change(9), func(*service.SelectRequest) {}, false},
-		"shorter rest":       {a[:9], func(*service.SelectRequest) {}, false},
-		"longer":             {prompt(1, 14), func(*service.SelectRequest) {}, false},
-		"other LoRA":         {a, func(r *service.SelectRequest) { r.Prompt.LoRA = "x" }, false},
-		"other salt":         {a, func(r *service.SelectRequest) { r.Prompt.CacheSalt = "x" }, false},
-		"as hashes":          {a, func(r *service.SelectRequest) { r.Prompt = hashes(a) }, true},
-		"other hashes":       {a, func(r *service.SelectRequest) { r.Prompt = hashes(change(1)) }, false},
-		"longer hashes":      {a, func(r *service.SelectRequest) { r.Prompt = hashes(a); r.Prompt.ISLTokens++ }, false},
-		"other scope":        {a, func(r *service.SelectRequest) { r.Scope.Tenant = "u" }, false},
-		"pinned there":       {a, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} }, true},
-		"pinned elsewhere":   {a, func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }, false},
+		"the same":           {a, func(*selecting.SelectRequest) {}, true},
+		"another block":      {change(1), func(*selecting.SelectRequest) {}, false},
+		"another rest":       {change(9), func(*selecting.SelectRequest) {}, false},
+		"shorter rest":       {a[:9], func(*selecting.SelectRequest) {}, false},
+		"longer":             {prompt(1, 14), func(*selecting.SelectRequest) {}, false},
+		"other LoRA":         {a, func(r *selecting.SelectRequest) { r.Prompt.LoRA = "x" }, false},
+		"other salt":         {a, func(r *selecting.SelectRequest) { r.Prompt.CacheSalt = "x" }, false},
+		"as hashes":          {a, func(r *selecting.SelectRequest) { r.Prompt = hashes(a) }, true},
+		"other hashes":       {a, func(r *selecting.SelectRequest) { r.Prompt = hashes(change(1)) }, false},
+		"longer hashes":      {a, func(r *selecting.SelectRequest) { r.Prompt = hashes(a); r.Prompt.ISLTokens++ }, false},
+		"other scope":        {a, func(r *selecting.SelectRequest) { r.Scope.Tenant = "u" }, false},
+		"pinned there":       {a, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} }, true},
+		"pinned elsewhere":   {a, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }, false},
 		"allowed there":      {a, onWorkers(7, 1), true},
 		"allowed elsewhere":  {a, onWorkers(2), false},
-		"filter leaves none": {a, func(r *service.SelectRequest) { r.HasAllowedWorkers = true }, false},
-		"other priority":     {a, func(r *service.SelectRequest) { r.PriorityJump = 5 }, true},
-		"not asked for":      {a, func(r *service.SelectRequest) { r.IfExists = service.Refuse }, false},
+		"filter leaves none": {a, func(r *selecting.SelectRequest) { r.HasAllowedWorkers = true }, false},
+		"other priority":     {a, func(r *selecting.SelectRequest) { r.PriorityJump = 5 }, true},
+		"not asked for":      {a, func(r *selecting.SelectRequest) { r.IfExists = selecting.Refuse }, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, eventsOff)
 			w.put(record(1, 1))
-			first, err := w.reserve("r", a, func(r *service.SelectRequest) { r.SelectionID, r.Lease = new("echo"), time.Minute })
+			first, err := w.reserve("r", a, func(r *selecting.SelectRequest) { r.SelectionID, r.Lease = new("echo"), time.Minute })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,20 +104,20 @@ func TestFirstAnswerAgain(t *testing.T) {
 func TestShortPrompts(t *testing.T) {
 	w := start(t, eventsOff)
 	w.put(record(1, 1))
-	prompts := map[string]service.Prompt{}
+	prompts := map[string]selecting.Prompt{}
 	for _, tokens := range [][]uint32{{}, {1}, {1, 2}, {2, 1}} {
 		for _, lora := range []string{"", "x", "y"} {
 			for _, salt := range []string{"", "x"} {
-				prompts[fmt.Sprint(tokens, lora, "/", salt)] = service.Prompt{TokenIDs: tokens, HasTokenIDs: true, LoRA: lora, CacheSalt: salt}
+				prompts[fmt.Sprint(tokens, lora, "/", salt)] = selecting.Prompt{TokenIDs: tokens, HasTokenIDs: true, LoRA: lora, CacheSalt: salt}
 			}
 		}
 	}
 	for first, p := range prompts {
-		if _, err := w.reserve("r", nil, func(r *service.SelectRequest) { r.Prompt = p }); err != nil {
+		if _, err := w.reserve("r", nil, func(r *selecting.SelectRequest) { r.Prompt = p }); err != nil {
 			t.Fatal(err)
 		}
 		for second, p := range prompts {
-			_, err := w.reserve("r", nil, again, func(r *service.SelectRequest) { r.Prompt = p })
+			_, err := w.reserve("r", nil, again, func(r *selecting.SelectRequest) { r.Prompt = p })
 			if (err == nil) != (first == second) {
 				t.Errorf("%s after %s: %v", second, first, err)
 			}
@@ -131,9 +132,9 @@ func TestShortPrompts(t *testing.T) {
 // caller names, and for requests on the other way than the first.
 func TestReservedAgain(t *testing.T) {
 	a := prompt(1, 10)
-	request := func(worker uint64, tokens []uint32) *service.ReserveRequest {
-		return &service.ReserveRequest{
-			Scope: scope, ID: "r", Rank: catalog.Rank{Worker: worker}, Prompt: ask(tokens).Prompt, IfExists: service.ReturnFirst, Lease: time.Minute,
+	request := func(worker uint64, tokens []uint32) *selecting.ReserveRequest {
+		return &selecting.ReserveRequest{
+			Scope: scope, ID: "r", Rank: catalog.Rank{Worker: worker}, Prompt: ask(tokens).Prompt, IfExists: selecting.ReturnFirst, Lease: time.Minute,
 		}
 	}
 	w := start(t, eventsOff)
@@ -149,7 +150,7 @@ func TestReservedAgain(t *testing.T) {
 		t.Errorf("%+v, %v, want %+v", got, err, first)
 	}
 	text := "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })"
-	for name, req := range map[string]*service.ReserveRequest{
+	for name, req := range map[string]*selecting.ReserveRequest{
 		"other worker": request(2, a), "unknown worker": request(7, a), "other prompt": request(1, prompt(2, 10)),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +159,7 @@ func TestReservedAgain(t *testing.T) {
 		})
 	}
 	got, err := w.reserve("r", a, again)
-	want := service.Selection{
+	want := selecting.Selection{
 		ReservationID: new("r"), Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1), Lease: time.Minute, Repeated: true, PlacementOnly: true,
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -171,7 +172,7 @@ func TestReservedAgain(t *testing.T) {
 	}
 	req := request(sel.Rank.Worker, a)
 	req.ID = "s"
-	if got, err := w.Reserve(req); err != nil || got != (service.Reservation{ID: "s", Scope: scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Repeated: true}) {
+	if got, err := w.Reserve(req); err != nil || got != (selecting.Reservation{ID: "s", Scope: scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Repeated: true}) {
 		t.Errorf("reservation: %+v, %v", got, err)
 	}
 }
@@ -204,8 +205,8 @@ func TestRepeatsElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		announced()
-		got, err := b.reserve("r", prompt(1, 10), again, func(r *service.SelectRequest) { r.SelectionID = new("echo") })
-		want := service.Selection{
+		got, err := b.reserve("r", prompt(1, 10), again, func(r *selecting.SelectRequest) { r.SelectionID = new("echo") })
+		want := selecting.Selection{
 			SelectionID: new("echo"), ReservationID: new("r"), Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1),
 			Lease: time.Minute, Repeated: true, PlacementOnly: true,
 		}
@@ -214,7 +215,7 @@ func TestRepeatsElsewhere(t *testing.T) {
 		}
 		_, err = b.reserve("r", prompt(2, 10), again)
 		wantError(t, err, contract.Conflict, takenText("r"))
-		req := &service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: hashes(prompt(1, 10)), IfExists: service.ReturnFirst}
+		req := &selecting.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: hashes(prompt(1, 10)), IfExists: selecting.ReturnFirst}
 		if r, err := b.Reserve(req); err != nil || !r.Repeated || r.Rank != want.Rank || r.Lease != time.Minute {
 			t.Errorf("reservation: %+v, %v", r, err)
 		}
@@ -253,7 +254,7 @@ func TestSlotsBookingElsewhere(t *testing.T) {
 		b.wantLoad("1/0: 10 2 1, m/u, 2/0: 0 0 0")
 		_, err := b.reserve("x", prompt(1, 10), again)
 		wantError(t, err, contract.Conflict, takenText("x"))
-		elsewhere := func(r *service.SelectRequest) { r.Scope, r.Detailed = other, true }
+		elsewhere := func(r *selecting.SelectRequest) { r.Scope, r.Detailed = other, true }
 		if got, err := b.reserve("x", prompt(1, 10), again, elsewhere); err != nil || got.Repeated || got.Rank.Worker != 2 {
 			t.Errorf("in another scope: %+v, %v, want a booking", got, err)
 		}
@@ -269,7 +270,7 @@ func TestOldestAnswerIsForgotten(t *testing.T) {
 	for i := range bound + 1 {
 		w.book(fmt.Sprint(i), prompt(1, 4))
 	}
-	if n := w.Remembered(); n != bound {
+	if n := w.Remembered().Answers; n != bound {
 		t.Errorf("%d answers are remembered, want %d", n, bound)
 	}
 	_, err := w.reserve("0", prompt(1, 4), again)
@@ -297,7 +298,7 @@ func TestSameIDAtOnce(t *testing.T) {
 			}
 			for round := range 50 {
 				id, tokens := fmt.Sprint(round), prompt(uint32(round), 10)
-				answers := make([]service.Selection, 8)
+				answers := make([]selecting.Selection, 8)
 				var wg sync.WaitGroup
 				for i := range answers {
 					wg.Go(func() {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -22,7 +22,7 @@ func TestRepeatNeedNotWait(t *testing.T) {
 	book := map[string]func(t *testing.T, w *world){
 		"first try": func(_ *testing.T, w *world) { _ = w.Free("first") },
 		"reservations": func(t *testing.T, w *world) {
-			req := service.ReserveRequest{Scope: scope, ID: "x", Rank: catalog.Rank{Worker: 1}, Prompt: ask(tokens).Prompt}
+			req := selecting.ReserveRequest{Scope: scope, ID: "x", Rank: catalog.Rank{Worker: 1}, Prompt: ask(tokens).Prompt}
 			if _, err := w.Reserve(&req); err != nil {
 				t.Fatal(err)
 			}
@@ -39,7 +39,7 @@ func TestRepeatNeedNotWait(t *testing.T) {
 				w := busy(t, keeping)
 				if name == "kept selection" {
 					req := ask(tokens)
-					req.SelectionID, req.Keep, req.Advisory = new("x"), true, true
+					req.SelectionID, req.Pending, req.Advisory = new("x"), true, true
 					if _, err := w.Select(context.Background(), req, false); err != nil {
 						t.Fatal(err)
 					}
@@ -144,7 +144,7 @@ func TestImpatientCallers(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			wg.Go(func() {
 				req := ask(prompt(1, 8))
-				req.ReservationID, req.IfExists, req.Session = &id, service.ReturnFirst, "s"
+				req.ReservationID, req.IfExists, req.Session = &id, selecting.ReturnFirst, "s"
 				sel, err := w.Select(ctx, req, true)
 				mu.Lock()
 				defer mu.Unlock()
@@ -197,7 +197,7 @@ func TestRepeatRenews(t *testing.T) {
 			if sel, err := w.reserve("r", prompt(1, 8), again); err != nil || sel.Lease != 10*time.Second {
 				t.Fatalf("%d: %+v, %v", i, sel, err)
 			}
-			req := service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 8)).Prompt, IfExists: service.ReturnFirst}
+			req := selecting.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 8)).Prompt, IfExists: selecting.ReturnFirst}
 			time.Sleep(7 * time.Second)
 			if r, err := w.Reserve(&req); err != nil || r.Lease != 10*time.Second {
 				t.Fatalf("%d: %+v, %v", i, r, err)
@@ -221,7 +221,7 @@ func TestRepeatsWithoutWorkers(t *testing.T) {
 	if sel, err := w.reserve("r", prompt(1, 10), again); err != nil || !sel.Repeated || sel.Endpoint != first.Endpoint {
 		t.Errorf("%+v, %v", sel, err)
 	}
-	req := service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt, IfExists: service.ReturnFirst}
+	req := selecting.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt, IfExists: selecting.ReturnFirst}
 	if r, err := w.Reserve(&req); err != nil || !r.Repeated || r.Endpoint != first.Endpoint {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -249,7 +249,7 @@ func TestKeptRepeats(t *testing.T) {
 		announced()
 		for _, w := range []*world{a, b} {
 			for _, id := range []string{"kept", "chosen"} {
-				if r, err := w.bookKept(id, func(r *service.ReserveRequest) { r.IfExists = service.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {
+				if r, err := w.bookKept(id, func(r *selecting.ReserveRequest) { r.IfExists = selecting.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {
 					t.Errorf("%s by its id: %+v, %v", id, r, err)
 				}
 				if sel, err := w.reserve(id, prompt(1, 10), again); err != nil || !sel.Repeated {
@@ -257,7 +257,7 @@ func TestKeptRepeats(t *testing.T) {
 				}
 				_, err := w.reserve(id, prompt(2, 10), again)
 				wantError(t, err, contract.Conflict, takenText(id))
-				req := service.ReserveRequest{Scope: scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt, IfExists: service.ReturnFirst}
+				req := selecting.ReserveRequest{Scope: scope, ID: id, Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt, IfExists: selecting.ReturnFirst}
 				if r, err := w.Reserve(&req); err != nil || !r.Repeated {
 					t.Errorf("%s reserved: %+v, %v", id, r, err)
 				}

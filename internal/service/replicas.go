@@ -41,7 +41,6 @@ func (s *Service) newLedger(process uint64) {
 	s.ledger = reservations.New(process, time.Now, s.replica)
 	s.ledger.SetLifetime(s.config.ReservationLifetime)
 	s.replica.Attach(s.ledger)
-	s.ranksAdded = s.replica.RanksAdded
 }
 
 var (

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -67,8 +68,8 @@ func TestRandomRetries(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				r.expire()
 				r.check()
-				if len(r.live) > 0 || r.Remembered() != 0 {
-					t.Errorf("%d bookings and %d answers are left", len(r.live), r.Remembered())
+				if len(r.live) > 0 || r.Remembered().Answers != 0 {
+					t.Errorf("%d bookings and %d answers are left", len(r.live), r.Remembered().Answers)
 				}
 			})
 		})
@@ -85,7 +86,7 @@ func (r *retries) lease() time.Duration {
 	return time.Duration(1+r.rnd.IntN(5))*time.Second + time.Second/2
 }
 
-func (r *retries) ifExists() service.IfExists { return service.IfExists(r.rnd.IntN(2)) }
+func (r *retries) ifExists() selecting.IfExists { return selecting.IfExists(r.rnd.IntN(2)) }
 
 // enter notes a booking.
 func (r *retries) enter(id string, k known) {
@@ -102,11 +103,11 @@ func (r *retries) expire() {
 
 // judge compares an answer with what the model says: same is whether the request
 // is the one that booked the id, if it is taken.
-func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err error, wanted service.IfExists, same bool) (booked bool) {
+func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err error, wanted selecting.IfExists, same bool) (booked bool) {
 	r.t.Helper()
 	k, taken := r.live[id]
 	switch {
-	case taken && same && wanted == service.ReturnFirst:
+	case taken && same && wanted == selecting.ReturnFirst:
 		if err != nil || !repeated || rank != k.rank {
 			r.t.Errorf("%d: %s %s: %v, repeated %t, %s, want the first answer %s", r.step, what, id, err, repeated, rank, k.rank)
 		}
@@ -129,7 +130,7 @@ func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err e
 
 func (r *retries) choose() {
 	id, p, lease, wanted := r.id(), r.prompt(), r.lease(), r.ifExists()
-	sel, err := r.reserve(id, prompt(p, 10), leased(lease), func(q *service.SelectRequest) { q.IfExists, q.Detailed = wanted, r.rnd.IntN(2) == 0 })
+	sel, err := r.reserve(id, prompt(p, 10), leased(lease), func(q *selecting.SelectRequest) { q.IfExists, q.Detailed = wanted, r.rnd.IntN(2) == 0 })
 	if r.judge("choose", id, sel.Rank, sel.Repeated, err, wanted, r.live[id].prompt == p) {
 		r.enter(id, known{rank: sel.Rank, prompt: p, lease: lease})
 	}
@@ -138,7 +139,7 @@ func (r *retries) choose() {
 func (r *retries) reserveOn() {
 	id, p, lease, wanted, rank := r.id(), r.prompt(), r.lease(), r.ifExists(), catalog.Rank{Worker: r.rnd.Uint64N(3)}
 	delete(r.kept, id)
-	got, err := r.Reserve(&service.ReserveRequest{
+	got, err := r.Reserve(&selecting.ReserveRequest{
 		Scope: scope, ID: id, Rank: rank, Prompt: ask(prompt(p, 10)).Prompt, Lease: lease, IfExists: wanted,
 	})
 	k := r.live[id]
@@ -154,10 +155,10 @@ func (r *retries) keepOne() {
 
 func (r *retries) bookOne() {
 	id, lease, wanted := r.id(), r.lease(), r.ifExists()
-	got, err := r.bookKept(id, func(q *service.ReserveRequest) { q.Lease, q.IfExists = lease, wanted })
+	got, err := r.bookKept(id, func(q *selecting.ReserveRequest) { q.Lease, q.IfExists = lease, wanted })
 	_, taken := r.live[id]
 	k, ok := r.kept[id]
-	if again := taken && wanted == service.ReturnFirst; !ok && !again {
+	if again := taken && wanted == selecting.ReturnFirst; !ok && !again {
 		wantError(r.t, err, contract.NotFound, nonePending(id))
 		return
 	}
@@ -222,7 +223,7 @@ func (r *retries) check() {
 			r.t.Errorf("%d: %d requests on %s, want %d", r.step, l.Requests, l.Rank, want[l.Rank])
 		}
 	}
-	if n := r.Remembered(); n != len(r.live) {
+	if n := r.Remembered().Answers; n != len(r.live) {
 		r.t.Errorf("%d: %d answers are remembered, want %d", r.step, n, len(r.live))
 	}
 }
@@ -248,7 +249,7 @@ func TestRetriesRace(t *testing.T) {
 				case 1:
 					_ = w.Renew(id)
 				case 2:
-					_, _ = w.bookKept(id, func(r *service.ReserveRequest) { r.IfExists, r.Lease = service.ReturnFirst, time.Millisecond })
+					_, _ = w.bookKept(id, func(r *selecting.ReserveRequest) { r.IfExists, r.Lease = selecting.ReturnFirst, time.Millisecond })
 				case 3:
 					w.keep(id, prompt(n, 10), of(id))
 				default:
@@ -269,7 +270,7 @@ func TestRetriesRace(t *testing.T) {
 		_ = w.Free(fmt.Sprint(n))
 	}
 	w.wantLoad("0/0: 0 0 0, 1/0: 0 0 0, 2/0: 0 0 0")
-	if n := w.Remembered(); n != 0 {
+	if n := w.Remembered().Answers; n != 0 {
 		t.Errorf("%d answers are remembered", n)
 	}
 }

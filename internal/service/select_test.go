@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
 // hashes is the hash form of a prompt.
-func hashes(tokens []uint32) service.Prompt {
-	return service.Prompt{
+func hashes(tokens []uint32) selecting.Prompt {
+	return selecting.Prompt{
 		BlockHashes: local(tokens, blockSize), HasBlockHashes: true,
 		SequenceHashes: sequence(tokens, blockSize), HasSequenceHashes: true,
 		ISLTokens: uint64(len(tokens)), HasISLTokens: true,
@@ -27,36 +27,36 @@ func TestSelectErrors(t *testing.T) {
 	a := prompt(1, 8)
 	tests := []struct {
 		name   string
-		change func(*service.SelectRequest)
+		change func(*selecting.SelectRequest)
 		kind   contract.Kind
 		text   string
 	}{
-		{"another model", func(r *service.SelectRequest) { r.Scope.Model, r.Prompt = "x", service.Prompt{} }, contract.Unavailable, "no schedulable workers for model=x tenant=t"},
-		{"no prompt", func(r *service.SelectRequest) { r.Prompt = service.Prompt{} }, contract.BadRequest, "block_hashes is required without token_ids"},
-		{"no sequence hashes", func(r *service.SelectRequest) { r.Prompt.HasSequenceHashes = false }, contract.BadRequest, "sequence_hashes is required without token_ids"},
-		{"no length", func(r *service.SelectRequest) { r.Prompt.HasISLTokens = false }, contract.BadRequest, "isl_tokens is required without token_ids"},
-		{"length 0", func(r *service.SelectRequest) { r.Prompt.ISLTokens = 0 }, contract.BadRequest, "isl_tokens must be greater than 0"},
-		{"lengths differ", func(r *service.SelectRequest) { r.Prompt.BlockHashes = r.Prompt.BlockHashes[:1] }, contract.BadRequest, "block_hashes length 1 must match sequence_hashes length 2"},
-		{"pinned, not allowed", func(r *service.SelectRequest) {
+		{"another model", func(r *selecting.SelectRequest) { r.Scope.Model, r.Prompt = "x", selecting.Prompt{} }, contract.Unavailable, "no schedulable workers for model=x tenant=t"},
+		{"no prompt", func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} }, contract.BadRequest, "block_hashes is required without token_ids"},
+		{"no sequence hashes", func(r *selecting.SelectRequest) { r.Prompt.HasSequenceHashes = false }, contract.BadRequest, "sequence_hashes is required without token_ids"},
+		{"no length", func(r *selecting.SelectRequest) { r.Prompt.HasISLTokens = false }, contract.BadRequest, "isl_tokens is required without token_ids"},
+		{"length 0", func(r *selecting.SelectRequest) { r.Prompt.ISLTokens = 0 }, contract.BadRequest, "isl_tokens must be greater than 0"},
+		{"lengths differ", func(r *selecting.SelectRequest) { r.Prompt.BlockHashes = r.Prompt.BlockHashes[:1] }, contract.BadRequest, "block_hashes length 1 must match sequence_hashes length 2"},
+		{"pinned, not allowed", func(r *selecting.SelectRequest) {
 			r.Pinned, r.HasAllowedWorkers, r.AllowedWorkers = &catalog.Rank{Worker: 1}, true, []uint64{2}
 		}, contract.BadRequest, "pinned worker 1 is not in allowed worker set"},
-		{"none allowed", func(r *service.SelectRequest) { r.HasAllowedWorkers = true }, contract.Unavailable, "no endpoints available to route work"},
-		{"pinned, unknown", func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 9} }, contract.Unavailable, "no endpoints available to route work"},
-		{"pinned, beyond its ranks", func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1, DP: 2} }, contract.Unavailable, "no endpoints available to route work"},
-		{"taint missing", func(r *service.SelectRequest) { r.RequiredTaints = []string{"gpu", "x"} }, contract.Unavailable, "no endpoints available to route work"},
+		{"none allowed", func(r *selecting.SelectRequest) { r.HasAllowedWorkers = true }, contract.Unavailable, "no endpoints available to route work"},
+		{"pinned, unknown", func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 9} }, contract.Unavailable, "no endpoints available to route work"},
+		{"pinned, beyond its ranks", func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1, DP: 2} }, contract.Unavailable, "no endpoints available to route work"},
+		{"taint missing", func(r *selecting.SelectRequest) { r.RequiredTaints = []string{"gpu", "x"} }, contract.Unavailable, "no endpoints available to route work"},
 		{
-			"id taken", func(r *service.SelectRequest) { r.ReservationID = new("r") }, contract.Conflict,
+			"id taken", func(r *selecting.SelectRequest) { r.ReservationID = new("r") }, contract.Conflict,
 			"failed to book scheduler state: Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 1 })",
 		},
 	}
 	w := start(t, eventsOff)
 	w.put(record(1, 2, func(r *catalog.Record) { r.Taints = []string{"gpu"} }))
-	if _, err := w.Reserve(&service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1, DP: 1}, Prompt: hashes(a)}); err != nil {
+	if _, err := w.Reserve(&selecting.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1, DP: 1}, Prompt: hashes(a)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			req := &service.SelectRequest{Scope: scope, Prompt: hashes(a)}
+			req := &selecting.SelectRequest{Scope: scope, Prompt: hashes(a)}
 			tt.change(req)
 			_, err := w.Select(context.Background(), req, true)
 			wantError(t, err, tt.kind, tt.text)
@@ -72,35 +72,35 @@ func TestReserve(t *testing.T) {
 	off := false
 	tests := []struct {
 		name   string
-		change func(*service.ReserveRequest)
+		change func(*selecting.ReserveRequest)
 		kind   contract.Kind
 		text   string // "" if it is booked,
 		load   string // as this
 	}{
-		{name: "plain", change: func(*service.ReserveRequest) {}, load: "1/0: 10 2 1"},
-		{name: "effective prefill", change: func(r *service.ReserveRequest) { r.EffectivePrefillTokens = new(uint64(3)) }, load: "1/0: 3 2 1"},
-		{name: "not tracked", change: func(r *service.ReserveRequest) { r.Override.TrackPrefill = &off }, load: "1/0: 0 2 1"},
-		{name: "given beats not tracked", change: func(r *service.ReserveRequest) {
+		{name: "plain", change: func(*selecting.ReserveRequest) {}, load: "1/0: 10 2 1"},
+		{name: "effective prefill", change: func(r *selecting.ReserveRequest) { r.EffectivePrefillTokens = new(uint64(3)) }, load: "1/0: 3 2 1"},
+		{name: "not tracked", change: func(r *selecting.ReserveRequest) { r.Override.TrackPrefill = &off }, load: "1/0: 0 2 1"},
+		{name: "given beats not tracked", change: func(r *selecting.ReserveRequest) {
 			r.Override.TrackPrefill, r.EffectivePrefillTokens = &off, new(uint64(3))
 		}, load: "1/0: 3 2 1"},
-		{name: "hashes without block hashes and length", change: func(r *service.ReserveRequest) {
-			r.Prompt = service.Prompt{SequenceHashes: []uint64{1, 2, 3, 2}, HasSequenceHashes: true, HasISLTokens: true}
+		{name: "hashes without block hashes and length", change: func(r *selecting.ReserveRequest) {
+			r.Prompt = selecting.Prompt{SequenceHashes: []uint64{1, 2, 3, 2}, HasSequenceHashes: true, HasISLTokens: true}
 		}, load: "1/0: 0 3 1"},
-		{name: "empty prompt", change: func(r *service.ReserveRequest) { r.Prompt.TokenIDs = nil }, load: "1/0: 0 0 1"},
-		{name: "no sequence hashes", change: func(r *service.ReserveRequest) { r.Prompt = service.Prompt{} }, kind: contract.BadRequest, text: "sequence_hashes is required without token_ids"},
-		{name: "no length", change: func(r *service.ReserveRequest) { r.Prompt = service.Prompt{HasSequenceHashes: true} }, kind: contract.BadRequest, text: "isl_tokens is required without token_ids"},
-		{name: "more than the prompt", change: func(r *service.ReserveRequest) {
+		{name: "empty prompt", change: func(r *selecting.ReserveRequest) { r.Prompt.TokenIDs = nil }, load: "1/0: 0 0 1"},
+		{name: "no sequence hashes", change: func(r *selecting.ReserveRequest) { r.Prompt = selecting.Prompt{} }, kind: contract.BadRequest, text: "sequence_hashes is required without token_ids"},
+		{name: "no length", change: func(r *selecting.ReserveRequest) { r.Prompt = selecting.Prompt{HasSequenceHashes: true} }, kind: contract.BadRequest, text: "isl_tokens is required without token_ids"},
+		{name: "more than the prompt", change: func(r *selecting.ReserveRequest) {
 			r.EffectivePrefillTokens, r.Rank.Worker = new(uint64(11)), 9
 		}, kind: contract.BadRequest, text: "effective_prefill_tokens (11) must not exceed isl_tokens (10)"},
-		{name: "unknown worker", change: func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, kind: contract.NotFound, text: "schedulable worker 9 not found for model=m tenant=t"},
-		{name: "unknown rank", change: func(r *service.ReserveRequest) { r.Rank.DP = 7 }, kind: contract.NotFound, text: "Worker WorkerWithDpRank { worker_id: 1, dp_rank: 7 } not found"},
-		{name: "another model", change: func(r *service.ReserveRequest) { r.Scope.Model = "x" }, kind: contract.Unavailable, text: "no schedulable workers for model=x tenant=t"},
+		{name: "unknown worker", change: func(r *selecting.ReserveRequest) { r.Rank.Worker = 9 }, kind: contract.NotFound, text: "schedulable worker 9 not found for model=m tenant=t"},
+		{name: "unknown rank", change: func(r *selecting.ReserveRequest) { r.Rank.DP = 7 }, kind: contract.NotFound, text: "Worker WorkerWithDpRank { worker_id: 1, dp_rank: 7 } not found"},
+		{name: "another model", change: func(r *selecting.ReserveRequest) { r.Scope.Model = "x" }, kind: contract.Unavailable, text: "no schedulable workers for model=x tenant=t"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := start(t, eventsOff)
 			w.put(record(1, 1))
-			req := &service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(a).Prompt}
+			req := &selecting.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(a).Prompt}
 			tt.change(req)
 			res, err := w.Reserve(req)
 			if tt.text != "" {
@@ -108,7 +108,7 @@ func TestReserve(t *testing.T) {
 				w.wantLoad("1/0: 0 0 0")
 				return
 			}
-			if err != nil || res != (service.Reservation{ID: "r", Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1)}) {
+			if err != nil || res != (selecting.Reservation{ID: "r", Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1)}) {
 				t.Fatalf("answer is %+v, %v", res, err)
 			}
 			w.wantLoad(tt.load)
@@ -126,22 +126,22 @@ func TestReserveTaken(t *testing.T) {
 	w.book("r", prompt(1, 10))
 	const exists = "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })"
 	for name, tt := range map[string]struct {
-		change func(*service.ReserveRequest)
+		change func(*selecting.ReserveRequest)
 		kind   contract.Kind
 		text   string
 	}{
-		"the same":       {func(*service.ReserveRequest) {}, contract.Conflict, exists},
-		"unknown rank":   {func(r *service.ReserveRequest) { r.Rank.DP = 9 }, contract.Conflict, exists},
-		"once more":      {func(r *service.ReserveRequest) { r.Rank.DP, r.IfExists = 9, service.ReturnFirst }, contract.Conflict, exists},
-		"unknown worker": {func(r *service.ReserveRequest) { r.Rank.Worker = 9 }, contract.NotFound, "schedulable worker 9 not found for model=m tenant=t"},
-		"no prompt":      {func(r *service.ReserveRequest) { r.Prompt = service.Prompt{} }, contract.BadRequest, "sequence_hashes is required without token_ids"},
+		"the same":       {func(*selecting.ReserveRequest) {}, contract.Conflict, exists},
+		"unknown rank":   {func(r *selecting.ReserveRequest) { r.Rank.DP = 9 }, contract.Conflict, exists},
+		"once more":      {func(r *selecting.ReserveRequest) { r.Rank.DP, r.IfExists = 9, selecting.ReturnFirst }, contract.Conflict, exists},
+		"unknown worker": {func(r *selecting.ReserveRequest) { r.Rank.Worker = 9 }, contract.NotFound, "schedulable worker 9 not found for model=m tenant=t"},
+		"no prompt":      {func(r *selecting.ReserveRequest) { r.Prompt = selecting.Prompt{} }, contract.BadRequest, "sequence_hashes is required without token_ids"},
 		"too much": {
-			func(r *service.ReserveRequest) { r.EffectivePrefillTokens = new(uint64(11)) }, contract.BadRequest,
+			func(r *selecting.ReserveRequest) { r.EffectivePrefillTokens = new(uint64(11)) }, contract.BadRequest,
 			"effective_prefill_tokens (11) must not exceed isl_tokens (10)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req := &service.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt}
+			req := &selecting.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 10)).Prompt}
 			tt.change(req)
 			_, err := w.Reserve(req)
 			wantError(t, err, tt.kind, tt.text)
@@ -194,11 +194,11 @@ func TestAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := hashes(a)
-	want := service.Selection{
+	want := selecting.Selection{
 		SelectionID: new("echo"), ReservationID: new("r"), Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1), BlockSize: blockSize,
-		Overlap: service.OverlapSummary{
+		Overlap: selecting.OverlapSummary{
 			LongestMatched: 32, GPU: 16, CPU: 24, Disk: 32,
-			DP: []service.RankTokens{{DP: 0, Tokens: 16}, {DP: 1, Tokens: 4}},
+			DP: []selecting.RankTokens{{DP: 0, Tokens: 16}, {DP: 1, Tokens: 4}},
 		},
 		EffectivePrefillTokens: 42 - (16 + 6 + 2),
 		SequenceHashes:         p.SequenceHashes, ISLTokens: 42, TrackPrefill: true,
@@ -209,7 +209,7 @@ func TestAnswer(t *testing.T) {
 	}
 	w.wantLoad("1/0: 18 10 1, 1/1: 0 0 0, 2/0: 0 0 0")
 
-	scores, err := w.OverlapScores(&service.ProjectRequest{Scope: scope, Prompt: req.Prompt, Override: selector.Override{OverlapCredit: new(0.5)}})
+	scores, err := w.OverlapScores(&selecting.ProjectRequest{Scope: scope, Prompt: req.Prompt, Override: selector.Override{OverlapCredit: new(0.5)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,11 +217,11 @@ func TestAnswer(t *testing.T) {
 		"{WorkerWithDpRank { worker_id: 1, dp_rank: 1 } 1 0 0 0.5} {WorkerWithDpRank { worker_id: 2, dp_rank: 0 } 0 0 0 0}]}"; got != want {
 		t.Errorf("overlap scores are\n%s, want\n%s", got, want)
 	}
-	rows, err := w.PotentialLoads(&service.ProjectRequest{Scope: scope, Prompt: req.Prompt})
+	rows, err := w.PotentialLoads(&selecting.ProjectRequest{Scope: scope, Prompt: req.Prompt})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := rows, []service.RankLoad{
+	if got, want := rows, []selecting.RankLoad{
 		{Rank: catalog.Rank{Worker: 1}, PrefillTokens: 18 + 18, DecodeBlocks: 10, Requests: 1},
 		{Rank: catalog.Rank{Worker: 1, DP: 1}, PrefillTokens: 38, DecodeBlocks: 10},
 		{Rank: catalog.Rank{Worker: 2}, PrefillTokens: 42, DecodeBlocks: 10},
@@ -235,16 +235,16 @@ func TestRequestIsOnlyLent(t *testing.T) {
 	w := start(t, eventsOff)
 	w.put(record(1, 1))
 	a := prompt(1, 16)
-	req := &service.SelectRequest{Scope: scope, Prompt: hashes(a)}
+	req := &selecting.SelectRequest{Scope: scope, Prompt: hashes(a)}
 	req.ReservationID = new("r")
 	if _, err := w.Select(context.Background(), req, true); err != nil {
 		t.Fatal(err)
 	}
-	direct := &service.ReserveRequest{Scope: scope, ID: "s", Rank: catalog.Rank{Worker: 1}, Prompt: hashes(a)}
+	direct := &selecting.ReserveRequest{Scope: scope, ID: "s", Rank: catalog.Rank{Worker: 1}, Prompt: hashes(a)}
 	if _, err := w.Reserve(direct); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []*service.Prompt{&req.Prompt, &direct.Prompt} {
+	for _, p := range []*selecting.Prompt{&req.Prompt, &direct.Prompt} {
 		clear(p.BlockHashes)
 		clear(p.SequenceHashes)
 	}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,13 +18,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/admission"
-	"github.com/select-service/select-service/internal/affinity"
 	"github.com/select-service/select-service/internal/approximate"
 	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/pending"
 	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -40,7 +39,7 @@ type Config struct {
 	// Contract decides what differs between the contracts in substance: the
 	// approximate index, and which answers carry what was booked.
 	Contract contract.Version
-	// Process names the bookings that this process accepts among those of all
+	// Process names the reservations that this process accepts among those of all
 	// replicas: random in every life of the program. 0: one is drawn.
 	Process   uint64
 	Weights   selector.Weights
@@ -49,14 +48,14 @@ type Config struct {
 	Overload overload.Thresholds
 	// KVEvents off: no subscriptions, no event endpoints needed, no overlap.
 	KVEvents bool
-	// ApproximateTTL is how long a prompt that was sent to a rank is taken to be
+	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be
 	// cached there where Contract is 1.6 and KVEvents are off.
 	ApproximateTTL time.Duration
 	// SessionTTL is how long a session stays bound to its rank after its last
 	// reservation has ended; 0 binds none.
 	SessionTTL time.Duration
-	// Kept bounds the selections that can be booked by their id alone.
-	Kept pending.Limits
+	// Pending bounds the selections that can be booked by their id alone.
+	Pending pending.Limits
 	// ReservationLifetime is how long a reservation without lease lives; 0: 300 s.
 	ReservationLifetime time.Duration
 	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its
@@ -71,52 +70,30 @@ type Config struct {
 	Threads int
 	// Recovery fills the index from other replicas at start.
 	Recovery RecoveryConfig
-	// Replication shares the bookings with other replicas; nil does not.
+	// Replication shares the reservations with other replicas; nil does not.
 	Replication *Replication
 }
 
-// Service is the whole brain of one process.
+// Service has all use cases of one process. Those of the selection service are in
+// selecting.API.
 type Service struct {
+	*selecting.API
 	config  Config
 	log     zerolog.Logger
 	catalog *catalog.Catalog
 	ledger  *reservations.Ledger
-	busy    *overload.Table      // by model
-	replica *replicasync.Replica // nil: bookings are not shared
-	// recovery is nil if none is configured.
-	recovery *indexRecovery
-	streams  *kvevents.Subscribers
-	started  time.Time
+	scopes  *scopes.Registry
+
+	reconciler *reconciler // of the catalog
+	// registering counts the changes of workers under way.
+	registering atomic.Int64
+	streams     *kvevents.Subscribers // of the workers
+	lag         *telemetry.Histogram  // of KV events, in seconds
+	replica     *replicasync.Replica  // nil: reservations are not shared
+	recovery    *indexRecovery        // nil: none is configured
 
 	conductor *conductorapi.API
 	diagnoser *conductorapi.ScopeDiagnoser
-
-	scopes *scopes.Registry
-
-	first     firstAnswers
-	waitedIDs waitedIDs
-	claimed   claimedIDs
-	kept      *pending.Store
-	sessions  *affinity.Table // nil: sessions steer nothing
-	// approximate is nil where engines publish KV events.
-	approximate *approximate.Index
-	// bookingKept is held while a kept selection is booked, so that a second
-	// request for it finds either the selection or the booking.
-	bookingKept sync.Mutex
-
-	// workers has what is attached. Reconcile alone touches it, under the
-	// catalog's lock.
-	workers map[workerKey]*attached
-	// registering counts the changes of workers under way.
-	registering atomic.Int64
-	// rankPuts counts the ranks that the ledger was told of.
-	rankPuts atomic.Uint64
-	// ranksAdded, if set, is called after ranks that carry load were added, when
-	// BlockSize knows their scopes. It holds up the registration.
-	ranksAdded func()
-
-	selections *telemetry.Selections // counts by model
-	lag        *telemetry.Histogram  // of KV events, in seconds
 }
 
 // approximate reports whether reservations make the index, because engines
@@ -128,28 +105,8 @@ func (c *Config) approximate() bool {
 // New returns a service without workers. source opens the sockets of event
 // streams.
 func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
-	s := &Service{
-		config:  config,
-		log:     log,
-		started: time.Now(),
-		workers: make(map[workerKey]*attached),
-
-		kept: pending.New(config.Kept, time.Now),
-
-		lag: telemetry.NewHistogram(telemetry.LagBounds),
-	}
-	if config.SessionTTL > 0 {
-		s.sessions = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
-	}
-	if config.approximate() {
-		s.approximate = approximate.New(config.ApproximateTTL, approximate.MaxBlocks, time.Now)
-	}
-	s.scopes = scopes.New(scopes.Settings{
-		Admission:   config.Admission,
-		Queues:      waitqueue.Config{Started: s.started, OverlapRefresh: config.OverlapRefresh},
-		Approximate: s.approximate,
-		Merging:     config.recovers(),
-	})
+	s := &Service{config: config, log: log, lag: telemetry.NewHistogram(telemetry.LagBounds)}
+	s.scopes = newScopes(&config)
 	s.newLedger(cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64)))
 	counters := new(kvevents.Counters) // of all streams
 	streams := kvevents.DefaultConfig(config.Threads)
@@ -157,15 +114,40 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.streams = kvevents.NewSubscribers(source, streams, counters)
 	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, streams, counters), selectionView{s}, log)
 	s.diagnoser = s.newDiagnoser()
+	s.reconciler = &reconciler{
+		scopes: s.scopes, ledger: s.ledger, streams: s.streams, replica: s.replica, log: log,
+		attached: make(map[workerKey]*attachedWorker),
+	}
+	if s.replica != nil {
+		s.reconciler.ranksAdded = s.replica.RanksAdded
+	}
 	s.catalog = catalog.New(catalog.Settings{
 		KVEvents: config.KVEvents,
 		Queueing: config.Admission.Enabled(),
-	}, (*reconciler)(s))
+	}, s.reconciler)
 	s.scopes.Attach(s.catalog)
-	s.selections = telemetry.NewSelections(s.catalog)
-	s.busy = overload.NewTable(config.Overload, s.catalog.HasModel)
+	s.API = selecting.New(selecting.Config{
+		Weights:     config.Weights,
+		Approximate: config.approximate(),
+		SessionTTL:  config.SessionTTL,
+		Pending:     config.Pending,
+		PrefillBusy: config.PrefillBusy,
+		DecodeBusy:  config.DecodeBusy,
+	}, s.catalog, s.scopes, s.ledger, config.Overload, log)
 	s.prepareRecovery()
 	return s
+}
+
+func newScopes(config *Config) *scopes.Registry {
+	settings := scopes.Settings{
+		Admission: config.Admission,
+		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
+		Merging:   config.recovers(),
+	}
+	if config.approximate() {
+		settings.Approximate = approximate.New(config.ApproximateTTL, approximate.MaxBlocks, time.Now)
+	}
+	return scopes.New(settings)
 }
 
 // Run follows the event streams and looks after what is stale until ctx ends.
@@ -196,6 +178,67 @@ func (s *Service) Close() {
 
 // Conductor returns the use cases of the Conductor API.
 func (s *Service) Conductor() *conductorapi.API { return s.conductor }
+
+// The timers. Leases end when they should. What ends without effect on others
+// (pending selections, sessions, approximate blocks) is looked at every second, and
+// requests that wait at least as often as in dynamo-kv-router 1.3.1.
+const (
+	expireEvery   = reservations.ExpireEvery
+	sweepEvery    = time.Second
+	dispatchEvery = 60 * time.Second
+)
+
+// expire ends reservations whose time is over, and gives the requests that wait
+// their turn. The ledger has ended some of them itself, when a reservation was
+// booked or asked for.
+func (s *Service) expire(ctx context.Context) error {
+	due := time.NewTicker(expireEvery)
+	defer due.Stop()
+	var seen uint64
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-due.C:
+		}
+		s.ledger.ExpireDue()
+		if n := s.ledger.Stats().Expired; n != seen {
+			s.scopes.LoadChanged()
+			seen = n
+		}
+	}
+}
+
+// sweep forgets what is too old, and looks after requests that wait although
+// nothing happens.
+func (s *Service) sweep(ctx context.Context) error {
+	age, dispatch := time.NewTicker(sweepEvery), time.NewTicker(dispatchEvery)
+	defer age.Stop()
+	defer dispatch.Stop()
+	var told reservations.Stats // up to the last line of the log
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-age.C:
+			s.sweepAged(&told)
+		case <-dispatch.C:
+			s.scopes.LoadChanged()
+		}
+	}
+}
+
+// sweepAged forgets what is too old, and logs how many reservations have expired.
+func (s *Service) sweepAged(told *reservations.Stats) {
+	s.ledger.Expire()
+	now := s.ledger.Stats()
+	if n := now.Expired - told.Expired; n > 0 {
+		s.log.Warn().Uint64("reservations", n).Uint64("leases", now.LeasesExpired-told.LeasesExpired).Msg("stale reservations ended")
+	}
+	*told = now
+	s.Sweep()
+	s.scopes.SweepApproximate()
+}
 
 // asError gives catalog errors their kind.
 func asError(err error) error {

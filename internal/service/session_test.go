@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -20,12 +21,12 @@ const sessionTTL = 10 * time.Second
 
 func sessions(c *service.Config) { c.SessionTTL = sessionTTL }
 
-func of(session string) func(*service.SelectRequest) {
-	return func(r *service.SelectRequest) { r.Session = session }
+func of(session string) func(*selecting.SelectRequest) {
+	return func(r *selecting.SelectRequest) { r.Session = session }
 }
 
-func onWorkers(ids ...uint64) func(*service.SelectRequest) {
-	return func(r *service.SelectRequest) { r.AllowedWorkers, r.HasAllowedWorkers = ids, true }
+func onWorkers(ids ...uint64) func(*selecting.SelectRequest) {
+	return func(r *selecting.SelectRequest) { r.AllowedWorkers, r.HasAllowedWorkers = ids, true }
 }
 
 // talk starts a service where session "s" is bound to worker 1, which carries
@@ -41,7 +42,7 @@ func talk(t *testing.T, change ...func(*service.Config)) *world {
 }
 
 // where selects without a booking and returns the worker.
-func (w *world) where(change ...func(*service.SelectRequest)) uint64 {
+func (w *world) where(change ...func(*selecting.SelectRequest)) uint64 {
 	w.t.Helper()
 	req := ask(prompt(99, 8))
 	for _, f := range change {
@@ -59,16 +60,16 @@ func (w *world) where(change ...func(*service.SelectRequest)) uint64 {
 func TestSessionStays(t *testing.T) {
 	w := talk(t)
 	for name, tt := range map[string]struct {
-		change func(*service.SelectRequest)
+		change func(*selecting.SelectRequest)
 		want   uint64
 	}{
 		"its own":    {of("s"), 1},
 		"another":    {of("t"), 2},
 		"none":       {of(""), 2},
-		"pinned":     {func(r *service.SelectRequest) { r.Session, r.Pinned = "s", &catalog.Rank{Worker: 2} }, 2},
-		"advisory":   {func(r *service.SelectRequest) { r.Session, r.Advisory = "s", true }, 1},
-		"not itself": {func(r *service.SelectRequest) { r.Session = "s"; onWorkers(2)(r) }, 2},
-		"disliked":   {func(r *service.SelectRequest) { r.Session, r.PreferredTaints = "s", map[string]float32{"one": -5} }, 1},
+		"pinned":     {func(r *selecting.SelectRequest) { r.Session, r.Pinned = "s", &catalog.Rank{Worker: 2} }, 2},
+		"advisory":   {func(r *selecting.SelectRequest) { r.Session, r.Advisory = "s", true }, 1},
+		"not itself": {func(r *selecting.SelectRequest) { r.Session = "s"; onWorkers(2)(r) }, 2},
+		"disliked":   {func(r *selecting.SelectRequest) { r.Session, r.PreferredTaints = "s", map[string]float32{"one": -5} }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := w.where(tt.change); got != tt.want {
@@ -79,7 +80,7 @@ func TestSessionStays(t *testing.T) {
 	if sel, err := w.reserve("r", prompt(2, 8), of("s")); err != nil || sel.Rank.Worker != 1 {
 		t.Errorf("booked on %s, %v", sel.Rank, err)
 	}
-	if sel, err := w.reserve("p", prompt(2, 8), of("s"), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }); err != nil || sel.Rank.Worker != 2 || w.where(of("s")) != 1 {
+	if sel, err := w.reserve("p", prompt(2, 8), of("s"), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }); err != nil || sel.Rank.Worker != 2 || w.where(of("s")) != 1 {
 		t.Errorf("pinned: booked on %s, %v", sel.Rank, err)
 	}
 }
@@ -141,7 +142,7 @@ func TestSessionAway(t *testing.T) {
 		"booked":   {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s")) }, false, 2},
 		"nobody's": {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s"), onWorkers(9)) }, true, 2},
 		"wrong prompt": {func(w *world) error {
-			return w.attempt("r", nil, of("s"), func(r *service.SelectRequest) { r.Prompt = service.Prompt{} })
+			return w.attempt("r", nil, of("s"), func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} })
 		}, true, 2},
 		"taken id":      {func(w *world) error { return w.attempt("taken", prompt(2, 8), of("s"), detailed) }, true, 1},
 		"pinned":        {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s"), pinnedTo(9)) }, true, 1},
@@ -176,15 +177,15 @@ func TestSessionAway(t *testing.T) {
 }
 
 // attempt is reserve for its error.
-func (w *world) attempt(id string, tokens []uint32, change ...func(*service.SelectRequest)) error {
+func (w *world) attempt(id string, tokens []uint32, change ...func(*selecting.SelectRequest)) error {
 	_, err := w.reserve(id, tokens, change...)
 	return err
 }
 
-func detailed(r *service.SelectRequest) { r.Detailed = true }
+func detailed(r *selecting.SelectRequest) { r.Detailed = true }
 
-func pinnedTo(id uint64) func(*service.SelectRequest) {
-	return func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: id} }
+func pinnedTo(id uint64) func(*selecting.SelectRequest) {
+	return func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: id} }
 }
 
 // TestSessionLasts: a binding lasts while a booking does and for its time behind
@@ -297,7 +298,7 @@ func TestKeptSession(t *testing.T) {
 	if _, err := w.bookKept("new"); err != nil || w.where(of("n")) != 1 {
 		t.Errorf("not bound: %v", err)
 	}
-	w.keep("pinned", prompt(2, 8), of("s"), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
+	w.keep("pinned", prompt(2, 8), of("s"), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
 	if _, err := w.bookKept("pinned"); err != nil || w.where(of("s")) != 1 {
 		t.Errorf("pinned: %v", err)
 	}
@@ -319,7 +320,7 @@ func TestKeptSession(t *testing.T) {
 	}
 	w.put(record(3, 2))
 	kept := w.keep("rank", prompt(3, 8), of("dp"), onWorkers(3)).Rank
-	if _, err := w.reserve("burden", prompt(4, 80), func(r *service.SelectRequest) { r.Pinned = &kept }); err != nil {
+	if _, err := w.reserve("burden", prompt(4, 80), func(r *selecting.SelectRequest) { r.Pinned = &kept }); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.reserve("bind dp", prompt(3, 8), of("dp"), onWorkers(3)); err != nil {
@@ -339,7 +340,7 @@ func TestLongSession(t *testing.T) {
 	_, err := w.reserve("r", prompt(1, 8), of(long))
 	wantError(t, err, contract.BadRequest, "session affinity ID must not exceed 256 bytes")
 	w.where(of(long[:256]))
-	w.where(of(long), func(r *service.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+	w.where(of(long), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 	off := start(t, eventsOff)
 	off.put(record(1, 1))
 	off.where(of(long))

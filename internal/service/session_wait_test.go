@@ -9,7 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/affinity"
 	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -152,7 +152,7 @@ func (c *hooked) Err() error {
 }
 
 // named is a request that books under an id.
-func named(id string, change ...func(*service.SelectRequest)) *service.SelectRequest {
+func named(id string, change ...func(*selecting.SelectRequest)) *selecting.SelectRequest {
 	req := ask(prompt(7, 8))
 	req.ReservationID = &id
 	for _, f := range change {

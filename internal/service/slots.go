@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -43,7 +44,7 @@ type SlotsProjection struct {
 // SlotsLoad is a row of the slot tracker's /loads.
 type SlotsLoad struct {
 	Scope catalog.Scope
-	Load  RankLoad
+	Load  selecting.RankLoad
 }
 
 // SlotsRegister adds a worker that carries load and is never selected.
@@ -172,26 +173,26 @@ func (s *Service) SlotsLoads(model, tenant *string) []SlotsLoad {
 	return rows
 }
 
-func rankLoad(l reservations.Load) RankLoad {
-	return RankLoad{Rank: l.Rank, PrefillTokens: l.PrefillTokens, DecodeBlocks: l.Blocks, Requests: uint64(l.Requests)}
+func rankLoad(l reservations.Load) selecting.RankLoad {
+	return selecting.RankLoad{Rank: l.Rank, PrefillTokens: l.PrefillTokens, DecodeBlocks: l.Blocks, Requests: uint64(l.Requests)}
 }
 
 // SlotsPotentialLoads returns what every rank of the scope, by rank, would carry
 // with the request booked on it: of the prompt's blocks those count that do not
 // continue a leading run of active ones.
-func (s *Service) SlotsPotentialLoads(req *SlotsProjection) ([]RankLoad, error) {
+func (s *Service) SlotsPotentialLoads(req *SlotsProjection) ([]selecting.RankLoad, error) {
 	snap, err := s.tracker(req.Scope)
 	if err != nil {
 		return nil, err
 	}
-	rows := make([]RankLoad, 0, len(snap.Known))
+	rows := make([]selecting.RankLoad, 0, len(snap.Known))
 	s.ledger.Look(req.Scope, req.SequenceHashes, func(v *reservations.View) {
 		for _, e := range snap.Known {
 			if !e.CarriesLoad || !v.Known(e.Slot, e.Rank) {
 				continue
 			}
 			fresh := uint64(len(req.SequenceHashes)) - uint64(v.Shared[e.Slot])
-			rows = append(rows, RankLoad{
+			rows = append(rows, selecting.RankLoad{
 				Rank:          e.Rank,
 				PrefillTokens: addSaturating(v.Prefill[e.Slot], req.NewISLTokens),
 				DecodeBlocks:  v.Blocks[e.Slot] + fresh,

@@ -1,15 +1,11 @@
 package service
 
 import (
-	"iter"
-
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/telemetry"
-	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
-	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // Collectors returns the collectors of the service's metrics. With dynamoAliases
@@ -18,14 +14,14 @@ import (
 func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 	publishers := s.conductor.Registry()
 	all := []prometheus.Collector{
-		telemetry.Workers{Ready: s.Ready, Selections: s.selections, Thresholds: s.busy, Capacity: capacityOf},
+		telemetry.Workers{Ready: s.Ready, Selections: s.Selections(), Thresholds: s.Thresholds(), Capacity: selecting.CapacityOf},
 		telemetry.Ranks{
-			Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Thresholds: s.busy,
-			Overloaded: overloadedWorkers, Capacity: capacityOf,
+			Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Thresholds: s.Thresholds(),
+			Overloaded: selecting.OverloadedWorkers, Capacity: selecting.CapacityOf,
 		},
 		telemetry.Scopes{Registry: s.scopes},
 		telemetry.Reservations{Ledger: s.ledger, Remembered: s.remembered},
-		s.selections,
+		s.Selections(),
 		telemetry.Events{Streams: s.allStreams(), Lag: s.lag},
 		telemetry.Conductor{Registry: publishers},
 	}
@@ -47,33 +43,21 @@ func (s *Service) allStreams() telemetry.Streams {
 
 // newWatcher returns the log watcher that Run runs.
 func (s *Service) newWatcher() *telemetry.Watcher {
-	return telemetry.NewWatcher(s.catalog, s.scopes, s.allStreams(), s.conductor.Registry(), s.selections, s.log)
+	return telemetry.NewWatcher(s.catalog, s.scopes, s.allStreams(), s.conductor.Registry(), s.Selections(), s.log)
 }
 
 // remembered yields how much of each kind is kept for callers that come back, and
 // how many wait for that.
 func (s *Service) remembered(yield func(kind string, n int) bool) {
-	selections, _ := s.kept.Stats()
-	if !yield("answers", s.first.count()) || !yield("selections", selections) {
+	r := s.Remembered()
+	if !yield("answers", r.Answers) || !yield("selections", r.Pending) {
 		return
 	}
-	if s.sessions != nil && (!yield("sessions", s.sessions.Len()) || !yield("session_waiters", s.sessions.Waiting())) {
+	if r.HasSessions && (!yield("sessions", r.Sessions) || !yield("session_waiters", r.SessionWaiters)) {
 		return
 	}
-	if s.approximate != nil {
-		yield("predicted_blocks", s.approximate.Blocks())
-	}
-}
-
-// overloadedWorkers yields the workers of a list of ranks, which is in order, and
-// whether each is overloaded. The ledger must be locked.
-func overloadedWorkers(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) iter.Seq2[*catalog.Worker, bool] {
-	return func(yield func(*catalog.Worker, bool) bool) {
-		for of := range byWorker(ranks) {
-			if !yield(of[0].Worker, overloadOf(limits, of, v) != 0) {
-				return
-			}
-		}
+	if blocks, ok := s.scopes.ApproximateBlocks(); ok {
+		yield("predicted_blocks", blocks)
 	}
 }
 

@@ -10,17 +10,18 @@ import (
 
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // in asks for a selection of another scope.
-func in(model, tenant string) func(*service.SelectRequest) {
-	return func(r *service.SelectRequest) { r.Scope = catalog.Scope{Model: model, Tenant: tenant} }
+func in(model, tenant string) func(*selecting.SelectRequest) {
+	return func(r *selecting.SelectRequest) { r.Scope = catalog.Scope{Model: model, Tenant: tenant} }
 }
 
 // fails asks for selections that must not succeed.
-func (w *world) fails(times int, change ...func(*service.SelectRequest)) {
+func (w *world) fails(times int, change ...func(*selecting.SelectRequest)) {
 	w.t.Helper()
 	for range times {
 		req := ask(prompt(1, 8))
@@ -46,7 +47,7 @@ func TestWatchRefusals(t *testing.T) {
 
 		w.burden("r", 1, 0, 2, 8)
 		w.fails(3)
-		w.fails(1, func(r *service.SelectRequest) { r.Prompt = service.Prompt{} }) // is no refusal
+		w.fails(1, func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} }) // is no refusal
 		w.look()
 		w.wantLog("warn: selections of a model were refused causes=map[active_decode_blocks:3 active_prefill_tokens:3] model=m refused=3 selections=3")
 
@@ -62,7 +63,7 @@ func TestWatchRefusals(t *testing.T) {
 		}
 		w.wantFree()
 		w.look()
-		w.wantLog("info: selections of a model are no longer refused model=m selections=2")
+		w.wantLog("info: selections of a model are no longer refused model=m selections=4")
 		w.look()
 		w.wantLog()
 	})
@@ -105,7 +106,7 @@ func TestWatchUnserved(t *testing.T) {
 
 		w.put(record(1, 1))
 		long := strings.Repeat("x", 1<<20)
-		for _, scope := range []func(*service.SelectRequest){in("m", long), in("n", "t"), in(long, "t")} {
+		for _, scope := range []func(*selecting.SelectRequest){in("m", long), in("n", "t"), in(long, "t")} {
 			w.fails(1, scope)
 		}
 		w.wantFree()

@@ -1,6 +1,14 @@
 package service
 
-import "github.com/select-service/select-service/pkg/catalog"
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/pkg/catalog"
+)
 
 // PutWorker registers a worker or replaces its record.
 func (s *Service) PutWorker(r catalog.Record) (*catalog.Worker, error) {
@@ -21,22 +29,22 @@ func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
 func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.Worker, err error) {
 	s.changeWorkers(func() {
 		if w, err = change(); w != nil {
-			s.selections.Add(w.Scope.Model)
+			s.Selections().Add(w.Scope.Model)
 		}
 	})
 	return w, asError(err)
 }
 
-// changeWorkers makes a change of the catalog and tells whoever waits for it.
-// Taking a worker away can let others in, too.
+// changeWorkers makes a change of the catalog, and gives the requests that wait
+// their turn: removing a worker can let others be attached.
 func (s *Service) changeWorkers(change func()) {
 	s.registering.Add(1)
 	defer s.registering.Add(-1)
-	before := s.rankPuts.Load()
+	before := s.reconciler.rankPuts.Load()
 	change()
 	s.scopes.WorkersChanged()
-	if s.ranksAdded != nil && s.rankPuts.Load() != before {
-		s.ranksAdded() // perhaps for ranks of another call, too
+	if added := s.reconciler.ranksAdded; added != nil && s.reconciler.rankPuts.Load() != before {
+		added() // perhaps for ranks of another call, too
 	}
 }
 
@@ -45,10 +53,100 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 	return s.catalog.List(model, tenant)
 }
 
-// Ready tells whether requests can be served: at least one worker of any scope
+// Ready reports whether requests can be served: at least one worker of any scope
 // is schedulable, no recovery is waited for, and the service is not shutting
 // down.
 func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {
 	schedulable = s.catalog.CountSchedulable()
 	return schedulable > 0 && !s.scopes.Closing() && !s.awaited(schedulable), schedulable, s.catalog.List(nil, nil)
+}
+
+// WorkersFileError refuses a set of workers because a file defines them.
+type WorkersFileError struct{ Path string }
+
+// Error names the file.
+func (e *WorkersFileError) Error() string {
+	return "workers are managed by --workers-file " + e.Path
+}
+
+// TakesSet reports whether ReconcileWorkers can take any set of workers: with a
+// workers file the error is a Conflict.
+func (s *Service) TakesSet() error {
+	if s.config.WorkersFile == "" {
+		return nil
+	}
+	err := &WorkersFileError{s.config.WorkersFile}
+	return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Err: err}
+}
+
+// ReconcileWorkers makes the given workers all those of the chosen scopes
+// (decision E5), see catalog.Catalog.Reconcile. An error of one entry names it and
+// leaves everything as it was. See TakesSet.
+func (s *Service) ReconcileWorkers(records []catalog.Record, scope catalog.ScopeFilter) (catalog.Difference, error) {
+	if err := s.TakesSet(); err != nil {
+		return catalog.Difference{}, err
+	}
+	return s.ReplaceWorkers(records, scope)
+}
+
+// ReplaceWorkers is ReconcileWorkers for the workers file.
+func (s *Service) ReplaceWorkers(records []catalog.Record, scope catalog.ScopeFilter) (d catalog.Difference, err error) {
+	s.changeWorkers(func() {
+		if d, err = s.catalog.Reconcile(records, scope); err != nil {
+			return
+		}
+		last := ""
+		for i := range records {
+			if model := records[i].Scope.Model; model != last {
+				s.Selections().Add(model)
+				last = model
+			}
+		}
+	})
+	return d, asEntryError(err)
+}
+
+// asEntryError is asError for errors that may be about one entry of a set.
+func asEntryError(err error) error {
+	entry, ok := errors.AsType[*catalog.EntryError](err)
+	if !ok {
+		return asError(err)
+	}
+	cause, ok := errors.AsType[*contract.Error](asError(entry.Err))
+	if !ok {
+		return asError(err)
+	}
+	e := *cause
+	e.Text = fmt.Sprintf("workers[%d]: %s", entry.Index, cause.Text)
+	e.Err = err
+	return &e
+}
+
+// ScopeLoads is one scope of GET /loads.
+type ScopeLoads struct {
+	Scope            catalog.Scope
+	Loads            []selecting.RankLoad // by rank
+	PendingCount     int
+	PendingISLTokens uint64
+}
+
+// Loads returns what every rank of the matching scopes carries; nil matches
+// all. A scope whose workers have gone stays in the list, without rows.
+func (s *Service) Loads(model, tenant *string) []ScopeLoads {
+	var out []ScopeLoads
+	for _, sc := range s.scopes.Known() {
+		if !sc.Matches(model, tenant) {
+			continue
+		}
+		row := ScopeLoads{Scope: sc, Loads: []selecting.RankLoad{}}
+		for _, l := range s.ledger.Loads(sc) {
+			row.Loads = append(row.Loads, rankLoad(l))
+		}
+		if state := s.scopes.Of(sc); state != nil {
+			row.PendingCount, row.PendingISLTokens = state.Queue.Pending()
+		}
+		out = append(out, row)
+	}
+	slices.SortFunc(out, func(a, b ScopeLoads) int { return a.Scope.Compare(b.Scope) })
+	return out
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -306,7 +306,7 @@ func TestShuttingDown(t *testing.T) {
 	wantError(t, err, contract.Unavailable, text)
 	_, err = w.Select(context.Background(), ask(prompt(1, 8)), true)
 	wantError(t, err, contract.Unavailable, text)
-	_, err = w.Reserve(&service.ReserveRequest{Scope: scope, ID: "s", Prompt: ask(nil).Prompt})
+	_, err = w.Reserve(&selecting.ReserveRequest{Scope: scope, ID: "s", Prompt: ask(nil).Prompt})
 	wantError(t, err, contract.Unavailable, text)
 	if ready, n, all := w.Ready(); ready || n != 1 || len(all) != 1 {
 		t.Errorf("Ready = %t, %d, %d workers", ready, n, len(all))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -142,12 +143,12 @@ func (w *world) engine(id uint64, dp uint32) *engine {
 	return w.net.engine(endpoint(id, dp), id*7919)
 }
 
-func ask(tokens []uint32) *service.SelectRequest {
-	return &service.SelectRequest{Scope: scope, Prompt: service.Prompt{TokenIDs: tokens, HasTokenIDs: true}}
+func ask(tokens []uint32) *selecting.SelectRequest {
+	return &selecting.SelectRequest{Scope: scope, Prompt: selecting.Prompt{TokenIDs: tokens, HasTokenIDs: true}}
 }
 
 // book selects with a reservation of that id.
-func (w *world) book(id string, tokens []uint32) service.Selection {
+func (w *world) book(id string, tokens []uint32) selecting.Selection {
 	w.t.Helper()
 	req := ask(tokens)
 	req.ReservationID = &id
@@ -163,7 +164,7 @@ func (w *world) book(id string, tokens []uint32) service.Selection {
 func (w *world) device(tokens []uint32) string {
 	w.t.Helper()
 	w.settle()
-	s, err := w.OverlapScores(&service.ProjectRequest{Scope: scope, Prompt: ask(tokens).Prompt})
+	s, err := w.OverlapScores(&selecting.ProjectRequest{Scope: scope, Prompt: ask(tokens).Prompt})
 	if err != nil {
 		w.t.Fatal(err)
 	}

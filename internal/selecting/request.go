@@ -1,4 +1,4 @@
-package service
+package selecting
 
 import (
 	"time"
@@ -8,8 +8,8 @@ import (
 )
 
 // Prompt is a prompt in one of the contract's three forms. Precedence: Routing
-// (when it has tokens), then TokenIDs, then hashes. Slices are borrowed: the
-// service keeps none of them after the call returns.
+// (when it has tokens), then TokenIDs, then hashes. Slices are borrowed: none of
+// them is kept after the call returns.
 type Prompt struct {
 	TokenIDs    []uint32
 	HasTokenIDs bool
@@ -28,7 +28,7 @@ type Prompt struct {
 
 	LoRA      string
 	CacheSalt string
-	// Eagle overrides the pool's own setting.
+	// Eagle overrides the setting of the scope's workers.
 	Eagle *bool
 }
 
@@ -41,7 +41,7 @@ type Routing struct {
 // SelectRequest is the body of /select and /select_and_reserve.
 type SelectRequest struct {
 	Scope catalog.Scope
-	// SelectionID is echoed. In the 1.6 dialect it is the booking's id too
+	// SelectionID is echoed. In the 1.6 dialect it is the reservation's id too
 	// (decision E1), so that both are set there.
 	SelectionID   *string
 	ReservationID *string // nil: one is made up
@@ -60,25 +60,25 @@ type SelectRequest struct {
 	RequiredTaints    []string
 	PreferredTaints   map[string]float32
 
-	// Lease replaces the 300 s rule for the booking; 0 is no lease.
+	// Lease replaces the 300 s rule for the reservation; 0 is no lease.
 	Lease time.Duration
-	// IfExists says what becomes of a booking whose id is taken.
+	// IfExists says what becomes of a reservation whose id exists.
 	IfExists IfExists
 
-	// Keep, on /select with a SelectionID, remembers the choice so that Reserve can
+	// Pending, on /select with a SelectionID, keeps the choice so that Reserve can
 	// book it by this id alone (dynamo-kv-router 1.6.1).
-	Keep bool
+	Pending bool
 	// Advisory, on /select, asks what would be chosen: the request neither waits
 	// nor is refused for load, and the answer has a WorkerLoad (1.6.1).
 	Advisory bool
-	// Session steers requests of one session to one rank, "" none (1.6.1).
+	// Session: requests of one session go to one rank; "" is none (1.6.1).
 	Session string
-	// Detailed: the caller reads the fields of 1.6.1, and as there an id that is
-	// taken, or that another request is booking, is refused before anything else.
+	// Detailed: the caller reads the fields of 1.6.1, and as there an id that exists,
+	// or that another request is booking, is refused before anything else.
 	Detailed bool
 }
 
-// IfExists says what becomes of a booking whose id is taken (decision E4).
+// IfExists says what becomes of a reservation whose id exists (decision E4).
 type IfExists uint8
 
 // Refuse answers a conflict. ReturnFirst gives the first answer again if the
@@ -115,7 +115,7 @@ type Selection struct {
 
 	Lease time.Duration // as asked for
 	// Repeated: this is the answer of an earlier request with the same id. If
-	// PlacementOnly it comes from the booking itself, and of the fields above only
+	// PlacementOnly it comes from the reservation itself, and of the fields above only
 	// ReservationID, SelectionID, Scope, Rank, Endpoint and Lease are set.
 	Repeated, PlacementOnly bool
 }
@@ -140,8 +140,8 @@ type RankTokens struct {
 	Tokens uint32
 }
 
-// ReserveRequest is the body of /reservations: a booking on a rank that the
-// caller chose, or of a kept selection.
+// ReserveRequest is the body of /reservations: a reservation on a rank that the
+// caller chose, or of a pending selection.
 type ReserveRequest struct {
 	Scope                  catalog.Scope
 	ID                     string
@@ -153,9 +153,9 @@ type ReserveRequest struct {
 	// TrackPrefill overrides the rule that effective_prefill_tokens, if given,
 	// count (1.6.1).
 	TrackPrefill *bool
-	// Kept books the selection that Select kept under ID; all fields above but
+	// Pending books the selection that Select kept under ID; all fields above but
 	// Scope and ID are ignored (1.6.1).
-	Kept bool
+	Pending bool
 
 	Lease    time.Duration // as in SelectRequest
 	IfExists IfExists
@@ -170,14 +170,6 @@ type Reservation struct {
 	Endpoint string
 	Lease    time.Duration // as asked for
 	Repeated bool          // the id was booked before, by the same request
-}
-
-// ScopeLoads is one scope of GET /loads.
-type ScopeLoads struct {
-	Scope            catalog.Scope
-	Loads            []RankLoad // by rank
-	PendingCount     int
-	PendingISLTokens uint64
 }
 
 // RankLoad is the load of one rank, now or projected.

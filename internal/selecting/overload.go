@@ -1,4 +1,4 @@
-package service
+package selecting
 
 import (
 	"iter"
@@ -19,40 +19,43 @@ type ModelThresholds struct {
 
 // BusyThresholds lists the thresholds of every model for which a worker is
 // registered, by model.
-func (s *Service) BusyThresholds() []ModelThresholds {
+func (a *API) BusyThresholds() []ModelThresholds {
 	all := []ModelThresholds{}
-	for _, model := range s.catalog.Models() {
-		all = append(all, ModelThresholds{model, *s.busy.Of(model)})
+	for _, model := range a.catalog.Models() {
+		all = append(all, ModelThresholds{model, *a.busy.Of(model)})
 	}
 	return all
 }
 
+// Thresholds returns the busy thresholds of all models, to be read.
+func (a *API) Thresholds() *overload.Table { return a.busy }
+
 // SetBusyThreshold changes those thresholds of a model that are given, for every
 // selection that starts after it, and returns all three. Without any it only
-// reads; then a model that nobody registered has none. Errors are of kind
-// BadRequest (out of range), NotFound (nobody registered the model) and TooMany.
-func (s *Service) SetBusyThreshold(model string, given overload.Thresholds) (ModelThresholds, error) {
+// reads; then a model without workers has none. Errors are of kind
+// BadRequest (out of range), NotFound (the model has no worker) and TooMany.
+func (a *API) SetBusyThreshold(model string, given overload.Thresholds) (ModelThresholds, error) {
 	if err := given.Check(); err != nil {
 		return ModelThresholds{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
-	known := s.catalog.HasModel(model)
+	known := a.catalog.HasModel(model)
 	switch {
 	case given.Any() && !known:
-		return ModelThresholds{}, undiscovered(model)
+		return ModelThresholds{}, errModelNotFound(model)
 	case given.Any():
-		c, err := s.busy.Set(model, given)
-		return s.thresholdsChanged(model, c, err)
+		c, err := a.busy.Set(model, given)
+		return a.thresholdsChanged(model, c, err)
 	case known:
-		return ModelThresholds{model, *s.busy.Of(model)}, nil
+		return ModelThresholds{model, *a.busy.Of(model)}, nil
 	}
 	return ModelThresholds{Model: model}, nil
 }
 
 // ClearBusyThreshold unsets the named threshold of a model, nil: all three, and
 // returns what is left. The configured values do not come back (decision B1).
-// Errors are of kind BadRequest (no such threshold), NotFound (nobody registered
-// the model) and TooMany.
-func (s *Service) ClearBusyThreshold(model string, which *string) (ModelThresholds, error) {
+// Errors are of kind BadRequest (no such threshold), NotFound (the model has no
+// worker) and TooMany.
+func (a *API) ClearBusyThreshold(model string, which *string) (ModelThresholds, error) {
 	var clear []overload.Threshold
 	if which != nil {
 		t, ok := overload.ParseThreshold(*which)
@@ -62,21 +65,21 @@ func (s *Service) ClearBusyThreshold(model string, which *string) (ModelThreshol
 		}
 		clear = append(clear, t)
 	}
-	if !s.catalog.HasModel(model) {
-		return ModelThresholds{}, undiscovered(model)
+	if !a.catalog.HasModel(model) {
+		return ModelThresholds{}, errModelNotFound(model)
 	}
-	c, err := s.busy.Clear(model, clear...)
-	return s.thresholdsChanged(model, c, err)
+	c, err := a.busy.Clear(model, clear...)
+	return a.thresholdsChanged(model, c, err)
 }
 
 // thresholdsChanged answers a change and logs it. err can only be
 // overload.ErrTooMany: ranges were checked before.
-func (s *Service) thresholdsChanged(model string, c overload.Change, err error) (ModelThresholds, error) {
+func (a *API) thresholdsChanged(model string, c overload.Change, err error) (ModelThresholds, error) {
 	if err != nil {
 		return ModelThresholds{}, &contract.Error{Kind: contract.TooMany, Text: err.Error(), Err: err}
 	}
 	if c.Any() {
-		s.log.Info().Str("model", catalog.Clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
+		a.log.Info().Str("model", catalog.Clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
 			Msg("busy thresholds changed")
 	}
 	return ModelThresholds{model, c.Now}, nil
@@ -93,23 +96,25 @@ func (t LoggedThresholds) MarshalZerologObject(e *zerolog.Event) {
 		Interface(overload.PrefillFraction.String(), t.PrefillFraction)
 }
 
-func undiscovered(model string) *contract.Error {
+func errModelNotFound(model string) *contract.Error {
 	return contract.Errorf(contract.NotFound, "Model '%s' not found. Thresholds can only be set for discovered models.", catalog.ShortName(model))
 }
 
-// limits are the thresholds of the request's model at this moment.
-func (c *selection) limits() *overload.Thresholds { return c.service.busy.Of(c.request.Scope.Model) }
+// thresholds are those of the request's model at this moment.
+func (c *selection) thresholds() *overload.Thresholds {
+	return c.api.busy.Of(c.request.Scope.Model)
+}
 
-// restrict returns the ranks to score, which are those of workers that are not
-// overloaded: a rank that carries too much stays while a sister is free, for the
-// cost tells them apart. None is an error.
-func (c *selection) restrict(v *reservations.View) ([]catalog.Entry, error) {
-	limits := c.limits()
+// dropOverloaded returns the ranks to score: those of workers that are not
+// overloaded. A rank that carries too much stays while another rank of its worker
+// is free, for the cost tells them apart. It is an error if none is left.
+func (c *selection) dropOverloaded(v *reservations.View) ([]catalog.Entry, error) {
+	limits := c.thresholds()
 	switch {
 	case !limits.Any() || c.request.Advisory:
 		return c.eligible, nil
 	case c.request.Pinned != nil:
-		return c.eligible, c.refuse(v, limits)
+		return c.eligible, c.checkOverload(v, limits)
 	}
 	c.free = c.free[:0]
 	var causes overload.Causes
@@ -126,34 +131,35 @@ func (c *selection) restrict(v *reservations.View) ([]catalog.Entry, error) {
 	return c.free, nil
 }
 
-// endStale ends the bookings of the scope that are too old, so that they refuse
-// nobody. New bookings end some and the timer all; but while everybody is refused
-// nobody books, and the timer may be a second away.
-func (c *selection) endStale() {
-	if c.limits().Any() {
-		c.service.ledger.ExpireIn(c.request.Scope)
+// expireStale ends the reservations of the scope that are too old, so that no
+// request is refused because of them. Every new reservation ends some, and a timer
+// ends all; but while every request is refused there are no new ones, and the timer
+// may be a second away.
+func (c *selection) expireStale() {
+	if c.thresholds().Any() {
+		c.api.ledger.ExpireIn(c.request.Scope)
 	}
 }
 
-// refuseEarly is the test of restrict before any work is done on the prompt, so
-// that a refusal costs least when there is most to do. With a wait queue
+// rejectIfOverloaded is the test of dropOverloaded before any work is done on the
+// prompt, so that a refusal costs least when there is most to do. With a wait queue
 // thresholds are read at dispatch only: then there is no early test.
-func (c *selection) refuseEarly() (err error) {
-	limits := c.limits()
+func (c *selection) rejectIfOverloaded() (err error) {
+	limits := c.thresholds()
 	if !limits.Any() || c.scope.Queue.Enabled() || c.request.Advisory {
 		return nil
 	}
-	c.service.ledger.Look(c.request.Scope, nil, func(v *reservations.View) { err = c.refuse(v, limits) })
+	c.api.ledger.Look(c.request.Scope, nil, func(v *reservations.View) { err = c.checkOverload(v, limits) })
 	return err
 }
 
-// refuse fails if every worker that the request could use is overloaded. Of a
-// pinned worker all ranks count, not only the one that the request names.
-func (c *selection) refuse(v *reservations.View, limits *overload.Thresholds) error {
+// checkOverload fails if every worker that the request could use is overloaded. Of
+// a pinned worker all ranks count, not only the one that the request names.
+func (c *selection) checkOverload(v *reservations.View, limits *overload.Thresholds) error {
 	ranks := c.eligible
 	var refusal contract.OverloadError
 	if pinned := c.request.Pinned; pinned != nil {
-		ranks = c.snap.RanksOf(pinned.Worker)
+		ranks = c.snapshot.RanksOf(pinned.Worker)
 		refusal.Pinned, refusal.Worker = true, pinned.Worker
 	}
 	for ranks := range byWorker(ranks) {
@@ -166,11 +172,23 @@ func (c *selection) refuse(v *reservations.View, limits *overload.Thresholds) er
 	return contract.NewOverload(refusal)
 }
 
-// overloadOf returns the limits that the ranks of a worker exceed, 0 if one of
-// them is free: then the worker is. A rank that the ledger does not know carries
-// nothing.
+// OverloadedWorkers yields the workers of a list of ranks, which is sorted, and
+// whether each is overloaded. The ledger must be locked.
+func OverloadedWorkers(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) iter.Seq2[*catalog.Worker, bool] {
+	return func(yield func(*catalog.Worker, bool) bool) {
+		for of := range byWorker(ranks) {
+			if !yield(of[0].Worker, overloadOf(limits, of, v) != 0) {
+				return
+			}
+		}
+	}
+}
+
+// overloadOf returns the limits that the ranks of a worker exceed, 0 if one of them
+// exceeds none: then the worker is not overloaded. A rank that the ledger does not
+// know carries nothing.
 func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservations.View) (causes overload.Causes) {
-	capacity := capacityOf(ranks[0].Worker)
+	capacity := CapacityOf(ranks[0].Worker)
 	for _, e := range ranks {
 		var load overload.Load
 		if v.Known(e.Slot, e.Rank) {
@@ -185,8 +203,8 @@ func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservati
 	return causes
 }
 
-// capacityOf is what the worker's record says each of its ranks can take.
-func capacityOf(w *catalog.Worker) overload.Capacity {
+// CapacityOf is what the worker's record says each of its ranks can take.
+func CapacityOf(w *catalog.Worker) overload.Capacity {
 	capacity := overload.Capacity{BatchedTokens: batchLimit(w)}
 	if n := w.TotalKVBlocks; n != nil {
 		capacity.KVBlocks = *n
@@ -194,7 +212,7 @@ func capacityOf(w *catalog.Worker) overload.Capacity {
 	return capacity
 }
 
-// byWorker cuts a list of ranks, which is in order, into those of each worker.
+// byWorker cuts a list of ranks, which is sorted, into those of each worker.
 func byWorker(ranks []catalog.Entry) iter.Seq[[]catalog.Entry] {
 	return func(yield func([]catalog.Entry) bool) {
 		for len(ranks) > 0 {

@@ -1,46 +1,23 @@
-package service
+package selecting
 
 import (
-	"slices"
-
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// Loads returns what every rank of the matching scopes carries; nil matches
-// all. A scope whose workers have gone stays in the list, without rows.
-func (s *Service) Loads(model, tenant *string) []ScopeLoads {
-	var out []ScopeLoads
-	for _, sc := range s.scopes.Known() {
-		if !sc.Matches(model, tenant) {
-			continue
-		}
-		row := ScopeLoads{Scope: sc, Loads: []RankLoad{}}
-		for _, l := range s.ledger.Loads(sc) {
-			row.Loads = append(row.Loads, rankLoad(l))
-		}
-		if p := s.scopes.Of(sc); p != nil {
-			row.PendingCount, row.PendingISLTokens = p.Queue.Pending()
-		}
-		out = append(out, row)
-	}
-	slices.SortFunc(out, func(a, b ScopeLoads) int { return a.Scope.Compare(b.Scope) })
-	return out
-}
-
 // PotentialLoads returns what every schedulable rank would carry with the
 // prompt booked on it.
-func (s *Service) PotentialLoads(req *ProjectRequest) ([]RankLoad, error) {
+func (a *API) PotentialLoads(req *ProjectRequest) ([]RankLoad, error) {
 	q := newQuery()
 	defer q.recycle()
-	snap, weights, err := s.project(q, req)
+	snap, weights, err := a.project(q, req)
 	if err != nil {
 		return nil, err
 	}
 	rows := make([]RankLoad, 0, len(snap.Ranks))
-	s.ledger.Look(req.Scope, q.sequence, func(v *reservations.View) {
+	a.ledger.Look(req.Scope, q.sequence, func(v *reservations.View) {
 		for _, e := range snap.Ranks {
 			c := candidate(e, &q.overlap, v)
 			row := RankLoad{
@@ -58,10 +35,10 @@ func (s *Service) PotentialLoads(req *ProjectRequest) ([]RankLoad, error) {
 }
 
 // OverlapScores returns how much of the prompt each rank holds, tier by tier.
-func (s *Service) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
+func (a *API) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
 	q := newQuery()
 	defer q.recycle()
-	snap, weights, err := s.project(q, req)
+	snap, weights, err := a.project(q, req)
 	if err != nil {
 		return OverlapScores{}, err
 	}
@@ -77,13 +54,13 @@ func (s *Service) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
 	return out, nil
 }
 
-// project reads a prompt that is not going to be placed.
-func (s *Service) project(q *query, req *ProjectRequest) (*catalog.Snapshot, selector.Weights, error) {
-	snap, state, err := s.scopes.Schedulable(req.Scope)
+// project reads a prompt of which no reservation is made.
+func (a *API) project(q *query, req *ProjectRequest) (*catalog.Snapshot, selector.Weights, error) {
+	snap, state, err := a.scopes.Schedulable(req.Scope)
 	if err != nil {
 		return nil, selector.Weights{}, err
 	}
-	weights, err := s.config.Weights.With(req.Override)
+	weights, err := a.config.Weights.With(req.Override)
 	if err != nil {
 		return nil, weights, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}

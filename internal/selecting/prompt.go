@@ -1,4 +1,4 @@
-package service
+package selecting
 
 import (
 	"sync"
@@ -10,7 +10,7 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// query is one prompt as the core packages want it, with the scratch memory
+// query is one prompt in the form of the core packages, with the scratch memory
 // that answering it needs. Queries are pooled.
 type query struct {
 	local    []uint64 // local hashes of the complete blocks
@@ -28,13 +28,13 @@ type query struct {
 
 var queries = sync.Pool{New: func() any { return new(query) }}
 
-// maxPooled is the largest prompt, in blocks, whose scratch memory is kept.
-const maxPooled = 1 << 17
+// maxPooledBlocks is the largest prompt, in blocks, whose scratch memory is pooled.
+const maxPooledBlocks = 1 << 17
 
 func newQuery() *query { return queries.Get().(*query) }
 
 func (q *query) recycle() {
-	if cap(q.localMem) > maxPooled {
+	if cap(q.localMem) > maxPooledBlocks {
 		return
 	}
 	q.local, q.sequence = nil, nil
@@ -44,15 +44,15 @@ func (q *query) recycle() {
 	queries.Put(q)
 }
 
-// read fills in the prompt for a pool of workers. The hash form's slices stay
+// read fills in the prompt for the workers of a scope. The hash form's slices stay
 // the caller's.
-func (q *query) read(p *Prompt, pool *catalog.Snapshot) error {
+func (q *query) read(p *Prompt, snap *catalog.Snapshot) error {
 	if err := p.check(); err != nil {
 		return err
 	}
-	q.size = selector.Prompt{BlockSize: pool.BlockSize}
+	q.size = selector.Prompt{BlockSize: snap.BlockSize}
 	if tokens, mm, ok := p.tokens(); ok {
-		layout := hashing.Layout{BlockSize: int(pool.BlockSize), Eagle: pool.Eagle}
+		layout := hashing.Layout{BlockSize: int(snap.BlockSize), Eagle: snap.Eagle}
 		if p.Eagle != nil {
 			layout.Eagle = *p.Eagle
 		}
@@ -77,8 +77,8 @@ func (p *Prompt) tokens() ([]uint32, [][]uint64, bool) {
 	return p.TokenIDs, p.MM, p.HasTokenIDs
 }
 
-// check tells what is wrong with the prompt. It is cheap: a token form is right
-// as it is.
+// check returns what is wrong with the prompt. It is cheap: a token form is always
+// right.
 func (p *Prompt) check() error {
 	if _, _, ok := p.tokens(); ok {
 		return nil
@@ -99,8 +99,8 @@ func (p *Prompt) check() error {
 	return nil
 }
 
-// checkBooking checks what /reservations needs of the hash form: it books
-// blocks and does not look them up.
+// checkBooking checks what /reservations needs of the hash form: its blocks are
+// booked and not looked up.
 func (p *Prompt) checkBooking() error {
 	switch {
 	case !p.HasSequenceHashes:
@@ -108,5 +108,22 @@ func (p *Prompt) checkBooking() error {
 	case !p.HasISLTokens:
 		return contract.Errorf(contract.BadRequest, "isl_tokens is required without token_ids")
 	}
+	return nil
+}
+
+// readBooking reads a prompt that is booked and not looked up: block hashes are
+// not needed.
+func (q *query) readBooking(p *Prompt, snap *catalog.Snapshot) error {
+	if _, _, ok := p.tokens(); ok {
+		return q.read(p, snap)
+	}
+	if err := p.checkBooking(); err != nil {
+		return err
+	}
+	q.sequence = p.SequenceHashes
+	if len(p.BlockHashes) == len(p.SequenceHashes) {
+		q.local = p.BlockHashes
+	}
+	q.size.BlockSize, q.size.Tokens, q.size.Blocks = snap.BlockSize, p.ISLTokens, len(p.SequenceHashes)
 	return nil
 }

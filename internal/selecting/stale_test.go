@@ -1,21 +1,22 @@
-package service
+package selecting_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
 // TestChangeUnderWay stops a selection between its look at the workers and its
-// booking, changes the workers, and goes on: what was looked at and is gone is
-// noticed, whatever has taken its slot, and the next attempt books on what is
-// there now. From outside this takes luck.
+// booking, changes the workers, and goes on: that what was looked at is
+// gone is noticed, whatever has taken its slot, and the next attempt books on what is
+// there now. Without the stop the test would have to win a race.
 func TestChangeUnderWay(t *testing.T) {
 	record := func(id uint64, size uint32) catalog.Record {
 		return catalog.Record{
@@ -24,28 +25,28 @@ func TestChangeUnderWay(t *testing.T) {
 	}
 	const old, other = 1, 2
 	tests := map[string]struct {
-		change func(*Service) (err error)
+		change func(*service.Service) (err error)
 		worker uint64 // that the next attempt chooses
 		blocks uint64 // that it books
 	}{
-		"another worker in the slot": {func(s *Service) error {
+		"another worker in the slot": {func(s *service.Service) error {
 			_, err := s.PutWorker(record(other, 4))
 			_, gone := s.DeleteWorker(old)
 			_, again := s.PutWorker(record(3, 4))
 			_, left := s.DeleteWorker(other)
 			return errors.Join(err, gone, again, left)
 		}, 3, 4},
-		"the scope was empty in between": {func(s *Service) error {
+		"the scope was empty in between": {func(s *service.Service) error {
 			_, gone := s.DeleteWorker(old)
 			_, err := s.PutWorker(record(other, 4))
 			return errors.Join(gone, err)
 		}, other, 4},
-		"the same worker, in a new pool": {func(s *Service) error {
+		"the same worker, in a new state": {func(s *service.Service) error {
 			_, gone := s.DeleteWorker(old)
 			_, err := s.PutWorker(record(old, 4))
 			return errors.Join(gone, err)
 		}, old, 4},
-		"blocks are cut anew": {func(s *Service) error {
+		"blocks of another size": {func(s *service.Service) error {
 			_, err := s.PatchWorker(old, catalog.Patch{BlockSize: new(uint32(8))})
 			return err
 		}, old, 2},
@@ -53,34 +54,27 @@ func TestChangeUnderWay(t *testing.T) {
 	for name, tt := range tests {
 		for _, reserve := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
-				s := New(Config{Weights: selector.DefaultWeights()}, nil, zerolog.Nop())
+				s := service.New(service.Config{Weights: selector.DefaultWeights()}, nil, zerolog.Nop())
 				if _, err := s.PutWorker(record(old, 4)); err != nil {
 					t.Fatal(err)
 				}
-				req := &SelectRequest{Scope: catalog.Scope{Model: "m"}}
+				req := &selecting.SelectRequest{Scope: catalog.Scope{Model: "m"}}
 				req.Prompt.TokenIDs, req.Prompt.HasTokenIDs = make([]uint32, 16), true
 				for i := range req.Prompt.TokenIDs {
 					req.Prompt.TokenIDs[i] = uint32(i)
 				}
-				c := selection{query: newQuery(), service: s, request: req, filter: filterOf(req), reserve: reserve}
-				defer c.recycle()
-				var err error
-				if c.snap, c.scope, err = s.scopes.Schedulable(req.Scope); err != nil {
-					t.Fatal(err)
+				var changed error
+				stale, sel, err := s.SelectDuring(t.Context(), req, reserve, func() { changed = tt.change(s) })
+				if changed != nil {
+					t.Fatal(changed)
 				}
-				if err := c.prepare(context.Background()); err != nil {
-					t.Fatal(err)
+				if !errors.Is(stale, scopes.ErrStale) {
+					t.Fatalf("on what is gone: %v, want %v", stale, scopes.ErrStale)
 				}
-				if err := tt.change(s); err != nil {
-					t.Fatal(err)
-				}
-				if err := c.runOrWait(context.Background()); !errors.Is(err, scopes.ErrStale) {
-					t.Fatalf("on what is gone: %v, want %v", err, scopes.ErrStale)
-				}
-				if err := c.attempt(context.Background()); err != nil {
+				if err != nil {
 					t.Fatalf("second attempt: %v", err)
 				}
-				if got := c.result.Rank.Worker; got != tt.worker {
+				if got := sel.Rank.Worker; got != tt.worker {
 					t.Errorf("worker %d was chosen, want %d", got, tt.worker)
 				}
 				if !reserve {

@@ -1,0 +1,525 @@
+package selecting
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// A caller who got no answer can ask again with the same id (decision E4): if
+// the request is the same, it gets the first answer instead of a conflict.
+
+// idempotency is what the requests of one id have in common. The zero value is
+// empty.
+type idempotency struct {
+	answers  answerCache
+	waiters  retryWaiters
+	inFlight inFlightIDs
+}
+
+// promptIdentity tells the prompt of a reservation from others. Sequence hashes
+// depend on all that a block's content depends on; rest stands for what is in no
+// complete block. It is not known of a prompt that came as hashes.
+type promptIdentity struct {
+	sequence []uint64 // not changed after booking
+	tokens   uint64
+	rest     uint64
+	hasRest  bool
+}
+
+// restSeed seeds the digests of prompts' rests in this life of the process.
+var restSeed = maphash.MakeSeed()
+
+// identify returns the identity of the prompt that q has read. sequence are its
+// hashes in memory that stays.
+func (q *query) identify(p *Prompt, sequence []uint64) promptIdentity {
+	i := promptIdentity{sequence: sequence, tokens: q.size.Tokens}
+	if _, _, i.hasRest = p.tokens(); i.hasRest {
+		i.rest = digestRest(p, len(sequence), int(q.size.BlockSize))
+	}
+	return i
+}
+
+// digestRest digests what the hashes of the complete blocks do not depend on: the
+// tokens and objects behind them and, where there is no block, the names that are
+// part of every block hash.
+func digestRest(p *Prompt, blocks, blockSize int) uint64 {
+	tokens, mm, _ := p.tokens()
+	var h maphash.Hash
+	h.SetSeed(restSeed)
+	var number [8]byte
+	add := func(n uint64) {
+		binary.LittleEndian.PutUint64(number[:], n)
+		_, _ = h.Write(number[:])
+	}
+	text := func(s string) {
+		add(uint64(len(s)))
+		_, _ = h.WriteString(s)
+	}
+	if blocks == 0 {
+		text(p.LoRA)
+		text(p.CacheSalt)
+	}
+	for _, t := range tokens[min(blocks*blockSize, len(tokens)):] {
+		binary.LittleEndian.PutUint32(number[:4], t)
+		_, _ = h.Write(number[:4])
+	}
+	for _, objects := range mm[min(blocks, len(mm)):] {
+		add(uint64(len(objects)))
+		for _, object := range objects {
+			add(object)
+		}
+	}
+	return h.Sum64()
+}
+
+// same reports whether two prompts are the same, as far as both are known.
+func (i *promptIdentity) same(o *promptIdentity) bool {
+	known := i.hasRest && o.hasRest
+	return i.tokens == o.tokens && (!known || i.rest == o.rest) && slices.Equal(i.sequence, o.sequence)
+}
+
+// sameBlocks compares a prompt's hashes with the distinct ones that a ledger has.
+func sameBlocks(sequence, held []uint64) bool {
+	if len(sequence) == len(held) {
+		return slices.Equal(sequence, held)
+	}
+	seen := make(map[uint64]struct{}, len(held))
+	distinct := make([]uint64, 0, len(held))
+	for _, h := range sequence {
+		if _, ok := seen[h]; !ok {
+			seen[h] = struct{}{}
+			distinct = append(distinct, h)
+		}
+	}
+	return slices.Equal(distinct, held)
+}
+
+// errIDExists is the error of an id that a live reservation has. If its caller
+// wants the first answer, the request is tried again: then the reservation is
+// found.
+func errIDExists(text string, wanted IfExists, exists *reservations.ExistsError) *contract.Error {
+	e := &contract.Error{Kind: contract.Conflict, Text: text, TakenID: &exists.ID, Err: exists}
+	if wanted == ReturnFirst {
+		e.Err = fmt.Errorf("%w: %w", scopes.ErrStale, exists)
+	}
+	return e
+}
+
+// errIDInFlight is the error of an id that another request is booking.
+func errIDInFlight(id string) *contract.Error {
+	return &contract.Error{Kind: contract.Conflict, Text: "Request " + id + " is being booked", TakenID: &id}
+}
+
+// errBookedMeanwhile is scopes.ErrStale for a request whose id was booked while it
+// waited.
+var errBookedMeanwhile = &contract.Error{Kind: contract.Conflict, Text: "the id was booked meanwhile", Err: scopes.ErrStale}
+
+// bookingFailed is the text of dynamo-kv-router 1.3.1 for what stops a selection.
+func bookingFailed(err error) string { return fmt.Sprintf("failed to book scheduler state: %v", err) }
+
+// idRequest is what a request says of the reservation that it may repeat.
+type idRequest struct {
+	id     string
+	scope  catalog.Scope
+	rank   *catalog.Rank    // if the request names one
+	filter *selector.Filter // nil: any worker will do
+	// prompt reads the request's in the block size of the scope's workers. It is nil
+	// if the request books a pending selection: that has none, and the id is all that
+	// it says.
+	prompt func(*catalog.Snapshot) (promptIdentity, error)
+}
+
+// existingReservation is a live reservation that a request repeats.
+type existingReservation struct {
+	reservations.LiveReservation
+	endpoint  string
+	selection *Selection // nil: it was not booked by Select, or on another replica
+}
+
+// findExisting looks for the reservation that a request repeats: none is nil. The
+// request is a sign of life of its caller: the lease starts again. It does not
+// matter whether a worker could serve the request now. The error is an
+// *reservations.ExistsError, if the id is that of another request, or the
+// prompt's, or has scopes.ErrStale.
+func (a *API) findExisting(q *idRequest) (*existingReservation, error) {
+	live, ok := a.ledger.Find(q.id)
+	if !ok || !idConflicts(&live, q.scope) {
+		return nil, nil
+	}
+	snap := a.catalog.Snapshot(q.scope)
+	if snap == nil && live.Scope == q.scope {
+		return nil, nil // its workers have left just now, and the reservation with them
+	}
+	other := &reservations.ExistsError{ID: q.id, Rank: live.Rank}
+	if live.Scope != q.scope || q.rank != nil && *q.rank != live.Rank || q.filter != nil && !q.filter.Allows(live.Rank.Worker) {
+		return nil, other
+	}
+	var asked promptIdentity
+	if q.prompt != nil {
+		var err error
+		if asked, err = q.prompt(snap); err != nil {
+			return nil, err
+		}
+	}
+	e := &existingReservation{LiveReservation: live}
+	record, local := live.CallerState.(*idempotencyRecord)
+	same := false
+	switch {
+	case live.PerScope: // booked by the slot tracker, which has no retries
+	case live.Remote:
+		same = q.prompt == nil || sameBlocks(asked.sequence, live.Hashes)
+		e.endpoint = endpointOf(snap, live.Rank)
+	case local:
+		var over <-chan struct{}
+		same, over = a.idempotency.answers.replay(record, func() bool {
+			if q.prompt != nil && !record.prompt.same(&asked) {
+				return false
+			}
+			e.endpoint = record.endpoint
+			if record.selected {
+				e.selection = new(record.selection)
+			}
+			return true
+		})
+		if over != nil {
+			<-over
+			return nil, errBookedMeanwhile
+		}
+	}
+	if !same {
+		return nil, other
+	}
+	if live.Lease > 0 && a.ledger.Renew(q.id) != nil {
+		return nil, errBookedMeanwhile // it has ended
+	}
+	return e, nil
+}
+
+// notSame gives an *reservations.ExistsError of findExisting the text of the route
+// for an id in use. Other errors stay.
+func notSame(err error, text func(error) string) error {
+	exists, ok := errors.AsType[*reservations.ExistsError](err)
+	if !ok {
+		return err
+	}
+	return errIDExists(text(exists), Refuse, exists)
+}
+
+// idConflicts reports whether no reservation of the scope can have the id of a
+// live one. One of the slot tracker conflicts within its own scope only.
+func idConflicts(live *reservations.LiveReservation, sc catalog.Scope) bool {
+	return idIsGlobal(live) || live.Scope == sc
+}
+
+// idIsGlobal reports whether no reservation of any scope can have the id of a live
+// one: only the slot tracker's ids are of one scope (decision S4).
+func idIsGlobal(live *reservations.LiveReservation) bool { return !live.PerScope }
+
+// idConflict is the error of an id that a reservation has already, nil if the
+// scope can have one of it.
+func (a *API) idConflict(id string, scope catalog.Scope) *reservations.ExistsError {
+	live, ok := a.ledger.Find(id)
+	if !ok || !idConflicts(&live, scope) {
+		return nil
+	}
+	return &reservations.ExistsError{ID: id, Rank: live.Rank}
+}
+
+// endpointOf is the endpoint of a rank's worker, "" if there is none.
+func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {
+	e, ok := snap.KnownEntry(r)
+	if !ok {
+		return ""
+	}
+	return e.Worker.Address()
+}
+
+// idempotencyRecord is what is kept beside a reservation while it lives: its first
+// answer, and its use of a session.
+type idempotencyRecord struct {
+	answers *answerCache
+	hold    *affinity.Hold // nil: no session
+
+	// What it takes to give the answer again. It is set before the reservation can be
+	// found, and guarded by answers.mu from then on.
+	id        string
+	prompt    promptIdentity
+	endpoint  string
+	selected  bool // booked by Select: selection is the answer
+	selection Selection
+
+	// answers.mu guards the rest.
+	state        recordState
+	older, newer *idempotencyRecord // in the cache, while state is recordCached
+	replayed     bool               // a retry got the answer
+	cancelled    chan struct{}      // not nil: the reservation is being cancelled; closed when it is over
+}
+
+// recordState is where a record stands. It goes from recordNew to recordCached to
+// recordEvicted to recordEnded, and may leave out any of them.
+type recordState uint8
+
+const (
+	recordNew     recordState = iota // its reservation is being booked
+	recordCached                     // the answer is in the cache
+	recordEvicted                    // the answer was dropped, or no caller can ask for it
+	recordEnded                      // the reservation has ended
+)
+
+// String gives the state's name.
+func (s recordState) String() string {
+	return [...]string{"new", "cached", "evicted", "ended"}[s]
+}
+
+// setAnswer sets the answer of a selection that is about to be booked.
+func (r *idempotencyRecord) setAnswer(answer *Selection) {
+	if r == nil || !r.selected {
+		return
+	}
+	r.selection, r.endpoint = *answer, answer.Endpoint
+	r.selection.ReservationID = &r.id
+	if answer.SelectionID != nil {
+		r.selection.SelectionID = new(*answer.SelectionID) // the request's is lent
+	}
+}
+
+// ReservationEnded implements reservations.CallerState.
+func (r *idempotencyRecord) ReservationEnded() {
+	r.answers.end(r)
+	r.hold.Release()
+}
+
+// maxAnswers bounds the reservations whose answers are cached (decision E4).
+const maxAnswers = 1 << 16
+
+// ended is the channel of reservations that have ended already.
+var ended = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// answerCache has the first answers of live reservations. The zero value is empty.
+type answerCache struct {
+	// mu guards what follows and the state of records. It comes after the locks of
+	// the ledger.
+	mu             sync.Mutex
+	oldest, newest *idempotencyRecord
+	n              int
+}
+
+// add caches the answer of a reservation, unless that has ended meanwhile. The
+// oldest answer makes room.
+func (f *answerCache) add(r *idempotencyRecord) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r.state != recordNew {
+		return
+	}
+	f.becomeCachedLocked(r)
+	if f.n > maxAnswers {
+		f.becomeEvictedLocked(f.oldest)
+	}
+}
+
+// end drops the answer of a reservation that has ended.
+func (f *answerCache) end(r *idempotencyRecord) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.becomeEndedLocked(r)
+}
+
+func (f *answerCache) becomeCachedLocked(r *idempotencyRecord) {
+	r.state = recordCached
+	if r.older = f.newest; r.older != nil {
+		r.older.newer = r
+	} else {
+		f.oldest = r
+	}
+	f.newest = r
+	f.n++
+}
+
+// becomeEvictedLocked drops the answer. The reservation may live on.
+func (f *answerCache) becomeEvictedLocked(r *idempotencyRecord) { f.dropLocked(r, recordEvicted) }
+
+func (f *answerCache) becomeEndedLocked(r *idempotencyRecord) { f.dropLocked(r, recordEnded) }
+
+func (f *answerCache) dropLocked(r *idempotencyRecord, state recordState) {
+	if r.state == recordCached {
+		f.unlinkLocked(r)
+	}
+	r.state = state
+	if r.cancelled != nil {
+		close(r.cancelled)
+		r.cancelled = nil
+	}
+	r.prompt, r.endpoint, r.selection = promptIdentity{}, "", Selection{}
+}
+
+func (f *answerCache) unlinkLocked(r *idempotencyRecord) {
+	if r.older != nil {
+		r.older.newer = r.newer
+	} else {
+		f.oldest = r.newer
+	}
+	if r.newer != nil {
+		r.newer.older = r.older
+	} else {
+		f.newest = r.older
+	}
+	r.older, r.newer = nil, nil
+	f.n--
+}
+
+// replay runs read on the answer of a reservation, if it is cached. If read says
+// that a retry gets it, the reservation is not cancelled from then on. If it is
+// being cancelled already or has ended, read does not run, and over is closed when
+// the reservation is over.
+func (f *answerCache) replay(r *idempotencyRecord, read func() bool) (replayed bool, over <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case r.state == recordEvicted:
+		return false, nil
+	case r.state == recordEnded:
+		return false, ended
+	case r.cancelled != nil:
+		return false, r.cancelled
+	}
+	replayed = read()
+	r.replayed = r.replayed || replayed
+	return replayed, nil
+}
+
+// cancel keeps an answer from being replayed, because its caller has gone and the
+// reservation will be ended. It is false if a retry has got it: then the
+// reservation is no longer that caller's.
+func (f *answerCache) cancel(r *idempotencyRecord) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r.replayed {
+		return false
+	}
+	if r.state == recordNew || r.state == recordCached {
+		r.cancelled = make(chan struct{})
+	}
+	return true
+}
+
+// count returns how many answers are cached.
+func (f *answerCache) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.n
+}
+
+// inFlightIDs are the ids of reservations that are about to be booked:
+// dynamo-kv-router 1.6.1 refuses a second request for one at once, however long the
+// first has to wait. The zero value has none.
+type inFlightIDs struct {
+	mu  sync.Mutex     // guards ids; innermost
+	ids map[string]int // requests that have the id
+}
+
+// claim takes an id until it is released; alone unless shared. It is false if
+// another request has it.
+func (f *inFlightIDs) claim(id string, shared bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ids[id] > 0 && !shared {
+		return false
+	}
+	if f.ids == nil {
+		f.ids = make(map[string]int)
+	}
+	f.ids[id]++
+	return true
+}
+
+func (f *inFlightIDs) release(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ids[id]--; f.ids[id] == 0 {
+		delete(f.ids, id)
+	}
+}
+
+// retryWaiters are the ids of retries that wait in a queue. Such a request need
+// not wait for an idle rank once its id is booked: that reservation may be what
+// keeps the rank busy. The zero value has none.
+type retryWaiters struct {
+	mu  sync.Mutex // guards ids; innermost
+	ids map[string]*retryWaiter
+}
+
+// retryWaiter is the wait of all retries of one id.
+type retryWaiter struct {
+	booked chan struct{} // closed then
+	n      int           // requests that wait
+}
+
+// add returns a channel that is closed when the id is booked. It has to be called
+// before the last look whether the id is booked, and undone by remove.
+func (w *retryWaiters) add(id string) (booked chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x := w.ids[id]
+	if x == nil {
+		if w.ids == nil {
+			w.ids = make(map[string]*retryWaiter)
+		}
+		x = &retryWaiter{booked: make(chan struct{})}
+		w.ids[id] = x
+	}
+	x.n++
+	return x.booked
+}
+
+// remove undoes an add that returned booked.
+func (w *retryWaiters) remove(id string, booked chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x := w.ids[id]
+	if x == nil || x.booked != booked {
+		return // it was closed
+	}
+	if x.n--; x.n == 0 {
+		delete(w.ids, id)
+	}
+}
+
+// wake tells all retries that wait for the id.
+func (w *retryWaiters) wake(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x := w.ids[id]; x != nil {
+		close(x.booked)
+		delete(w.ids, id)
+	}
+}
+
+// all lists the ids, in no order.
+func (w *retryWaiters) all() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.ids))
+}
+
+// wakeRetries wakes requests whose id was booked by another replica: nothing tells
+// them when that happens.
+func (a *API) wakeRetries() {
+	for _, id := range a.idempotency.waiters.all() {
+		if live, ok := a.ledger.Find(id); ok && idIsGlobal(&live) {
+			a.idempotency.waiters.wake(id)
+		}
+	}
+}

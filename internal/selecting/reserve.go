@@ -1,0 +1,296 @@
+package selecting
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/pending"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// Reserve books a prompt on a rank that the caller chose, or a pending selection.
+// It states a fact: it never waits and is never refused for load.
+func (a *API) Reserve(req *ReserveRequest) (Reservation, error) {
+	reserve := a.reserve
+	if req.Pending {
+		reserve = a.reservePending
+	} else {
+		a.pending.store.Drop(req.Scope, req.ID)
+	}
+	r, err := reserve(req)
+	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
+		r, err = reserve(req)
+	}
+	return r, err
+}
+
+func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
+	q := newQuery()
+	defer q.recycle()
+	if r, replayed, err := a.replayReservation(req, q); replayed || err != nil {
+		return r, err
+	}
+	snap, state, err := a.scopes.Schedulable(req.Scope)
+	if err != nil {
+		return Reservation{}, err
+	}
+	weights, err := a.config.Weights.With(req.Override)
+	if err != nil {
+		return Reservation{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
+	}
+	if err := q.readBooking(&req.Prompt, snap); err != nil {
+		return Reservation{}, err
+	}
+	prefill, track, err := req.prefill(q.size.Tokens, weights.TrackPrefill)
+	if err != nil {
+		return Reservation{}, err
+	}
+	e, err := a.findRank(req, snap)
+	if err != nil {
+		return Reservation{}, err
+	}
+	release, err := a.claimID(req)
+	if err != nil {
+		return Reservation{}, err
+	}
+	defer release()
+	p := placement{scope: state, snapshot: snap, entry: e, local: q.local, prefill: prefill}
+	p.Request = reservations.Request{
+		Hashes: slices.Clone(q.sequence), TrackPrefill: track, ExpectedOutput: req.ExpectedOutputTokens,
+	}
+	p.record = &idempotencyRecord{prompt: q.identify(&req.Prompt, p.Hashes)}
+	return a.book(req, &p)
+}
+
+// replayReservation answers the request if it is a retry of an earlier one: then
+// replayed is true. It is an error if the id is another request's. The prompt is
+// read into scratch.
+func (a *API) replayReservation(req *ReserveRequest, scratch *query) (r Reservation, replayed bool, err error) {
+	if req.IfExists != ReturnFirst {
+		return Reservation{}, false, nil
+	}
+	q := idRequest{id: req.ID, scope: req.Scope}
+	if !req.Pending {
+		q.rank = &req.Rank
+		q.prompt = func(snap *catalog.Snapshot) (promptIdentity, error) {
+			err := scratch.readBooking(&req.Prompt, snap)
+			return scratch.identify(&req.Prompt, scratch.sequence), err
+		}
+	}
+	first, err := a.findExisting(&q)
+	if err != nil || first == nil {
+		return Reservation{}, false, notSame(err, error.Error)
+	}
+	return Reservation{
+		ID: req.ID, Scope: first.Scope, Rank: first.Rank, Endpoint: first.endpoint, Lease: first.Lease, Repeated: true,
+	}, true, nil
+}
+
+// claimID claims the request's id as selection.claimID does, until release. It
+// fails if another request has it.
+func (a *API) claimID(req *ReserveRequest) (release func(), err error) {
+	if !req.Detailed || req.IfExists != Refuse {
+		return func() {}, nil
+	}
+	if !a.idempotency.inFlight.claim(req.ID, false) {
+		return nil, errIDInFlight(req.ID)
+	}
+	return func() { a.idempotency.inFlight.release(req.ID) }, nil
+}
+
+// prefill returns the tokens to book for a prompt, and whether they count.
+// tracked is what the configuration or the request's override says; where the
+// request gives the tokens they count (decision D3), unless it says otherwise.
+func (r *ReserveRequest) prefill(prompt uint64, tracked bool) (tokens uint64, counts bool, err error) {
+	tokens, counts = prompt, tracked
+	if given := r.EffectivePrefillTokens; given != nil {
+		tokens, counts = *given, true
+	}
+	if tokens > prompt {
+		return 0, false, contract.Errorf(contract.BadRequest, "effective_prefill_tokens (%d) must not exceed isl_tokens (%d)", tokens, prompt)
+	}
+	if r.TrackPrefill != nil {
+		counts = *r.TrackPrefill
+	}
+	if !counts {
+		return 0, false, nil
+	}
+	return tokens, true, nil
+}
+
+// findRank finds the rank that a request names. Where several things are wrong the
+// error is Dynamo's: an id that exists comes before an unknown rank, but after an
+// unknown worker and hashes of which no index can be made.
+func (a *API) findRank(req *ReserveRequest, snap *catalog.Snapshot) (catalog.Entry, error) {
+	e, ok := snap.Entry(req.Rank)
+	if !ok && len(snap.RanksOf(req.Rank.Worker)) == 0 {
+		return e, errUnknownRank(snap, req.Rank)
+	}
+	if a.config.Approximate && req.Prompt.HasBlockHashes {
+		if err := req.Prompt.check(); err != nil {
+			return e, err
+		}
+	}
+	if ok {
+		return e, nil
+	}
+	if exists := a.idConflict(req.ID, req.Scope); exists != nil {
+		return e, errIDExists(exists.Error(), Refuse, exists)
+	}
+	release, err := a.claimID(req)
+	if err != nil {
+		return e, err
+	}
+	release()
+	return e, errUnknownRank(snap, req.Rank)
+}
+
+// errUnknownRank tells an unknown worker from an unknown rank of a known one
+// (decision D4).
+func errUnknownRank(snap *catalog.Snapshot, r catalog.Rank) *contract.Error {
+	if len(snap.RanksOf(r.Worker)) == 0 {
+		return contract.ScopeErrorf(contract.NotFound, snap.Scope, "schedulable worker %d not found", r.Worker)
+	}
+	return contract.Errorf(contract.NotFound, "Worker %s not found", r)
+}
+
+// placement is what is to be booked on a rank that was chosen before.
+type placement struct {
+	reservations.Request
+	scope    *scopes.State
+	snapshot *catalog.Snapshot
+	entry    catalog.Entry
+	local    []uint64 // borrowed; nil: unknown
+	prefill  uint64   // tokens
+	record   *idempotencyRecord
+}
+
+// book enters a reservation under the request's id, and completes its record.
+func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
+	e := p.entry
+	r := Reservation{ID: req.ID, Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: req.Lease}
+	p.record.answers, p.record.id, p.record.endpoint = &a.idempotency.answers, req.ID, r.Endpoint
+	p.ID, p.Lease, p.CallerState = req.ID, req.Lease, p.record
+	_, err := a.ledger.Book(req.Scope, p.Request, func(*reservations.View) (reservations.Placement, error) {
+		if p.scope.Gone() { // see selection.choose
+			return reservations.Placement{}, scopes.ErrStale
+		}
+		return reservations.Placement{Slot: e.Slot, Rank: e.Rank, PrefillTokens: p.prefill}, nil
+	})
+	if err != nil {
+		p.record.hold.Release()
+	}
+	var exists *reservations.ExistsError
+	switch {
+	case errors.As(err, &exists):
+		return Reservation{}, errIDExists(exists.Error(), req.IfExists, exists)
+	case errors.Is(err, scopes.ErrStale), errors.Is(err, reservations.ErrUnknownRank):
+		left := errUnknownRank(p.snapshot, e.Rank)
+		left.Err = scopes.ErrStale
+		return Reservation{}, left
+	case err != nil:
+		return Reservation{}, err
+	}
+	a.booked(p.record, p.scope, e, p.local)
+	return r, nil
+}
+
+// booked does what follows the booking of a reservation. Its record may be nil.
+func (a *API) booked(r *idempotencyRecord, scope *scopes.State, e catalog.Entry, local []uint64) {
+	if r != nil {
+		r.hold.Bind(e.Rank)
+		a.idempotency.answers.add(r)
+		a.idempotency.waiters.wake(r.id)
+	}
+	scope.Booked(e, local)
+}
+
+// pendingSelections are the selections that can be booked by their id alone.
+type pendingSelections struct {
+	store *pending.Store
+	// booking is held while one is booked, so that a second request for it finds
+	// either the selection or the reservation.
+	booking sync.Mutex
+}
+
+// save keeps what was selected, if the request asks for it.
+func (p *pendingSelections) save(c *selection) {
+	req := c.request
+	if c.reserve || !req.Pending || req.SelectionID == nil {
+		return
+	}
+	s := pending.Selection{
+		Scope: req.Scope, Rank: c.result.Rank, BlockSize: c.snapshot.BlockSize, Eagle: c.snapshot.Eagle,
+		Local: c.local, Sequence: c.sequence,
+		Tokens: c.size.Tokens, Prefill: c.result.EffectivePrefillTokens,
+		TrackPrefill: c.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
+	}
+	if req.Pinned == nil {
+		s.Session = req.Session
+	}
+	p.store.Put(*req.SelectionID, s)
+}
+
+// reservePending books the selection that is pending under the request's id. It is
+// consumed by the first success. A failure leaves it for another try, unless its
+// session has moved, or its scope's blocks have changed: then no try can succeed.
+func (a *API) reservePending(req *ReserveRequest) (Reservation, error) {
+	a.pending.booking.Lock()
+	defer a.pending.booking.Unlock()
+	if r, replayed, err := a.replayReservation(req, nil); replayed || err != nil {
+		return r, err
+	}
+	claim, err := a.pending.store.Take(req.Scope, req.ID)
+	if err != nil {
+		return Reservation{}, errNotPending(req)
+	}
+	defer claim.Back()
+	r, err := a.bookPending(req, claim.Selection())
+	if err == nil || contract.KindOf(err) == contract.BadRequest || errors.Is(err, pending.ErrNone) {
+		claim.Done()
+	}
+	return r, err
+}
+
+func errNotPending(req *ReserveRequest) *contract.Error {
+	none := contract.ScopeErrorf(contract.NotFound, req.Scope, "no pending selection %s", req.ID)
+	none.Tail, none.Err = " (expired, already used, or never selected)", pending.ErrNone
+	return none
+}
+
+func (a *API) bookPending(req *ReserveRequest, sel pending.Selection) (Reservation, error) {
+	snap, state, err := a.scopes.Schedulable(sel.Scope)
+	if err != nil {
+		return Reservation{}, err
+	}
+	if snap.BlockSize != sel.BlockSize || snap.Eagle != sel.Eagle { // its blocks have gone (decision D17)
+		return Reservation{}, errNotPending(req)
+	}
+	e, ok := snap.Entry(sel.Rank)
+	if !ok {
+		return Reservation{}, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
+	}
+	if exists := a.idConflict(req.ID, req.Scope); exists != nil { // the session stays as it is
+		return Reservation{}, errIDExists(exists.Error(), req.IfExists, exists)
+	}
+	release, err := a.claimID(req)
+	if err != nil {
+		return Reservation{}, err
+	}
+	defer release()
+	hold, err := a.joinSession(affinity.Key{Scope: sel.Scope, Session: sel.Session}, sel.Rank, snap)
+	if err != nil {
+		return Reservation{}, err
+	}
+	p := placement{scope: state, snapshot: snap, entry: e, local: sel.Local, prefill: sel.Prefill}
+	p.Request = reservations.Request{
+		Hashes: sel.Sequence, TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
+	}
+	p.record = &idempotencyRecord{hold: hold, prompt: promptIdentity{sequence: sel.Sequence, tokens: sel.Tokens}}
+	return a.book(req, &p)
+}

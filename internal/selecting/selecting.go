@@ -1,0 +1,148 @@
+// Package selecting holds the use cases of the selection service: select,
+// reserve, follow a reservation, and ask what a selection would see. It combines
+// catalog, scopes, ledger and cost function with what requests of one caller have
+// in common: idempotency, sessions, pending selections. It knows no protocol.
+//
+// The way of a request is read in selection.serve, the decision in
+// selection.choose.
+package selecting
+
+import (
+	"errors"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
+	"github.com/select-service/select-service/internal/pending"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// Config is what the use cases need to know.
+type Config struct {
+	Weights selector.Weights
+	// Approximate: reservations make the index, so hashes that are booked must be
+	// complete.
+	Approximate bool
+	// SessionTTL is how long a session stays bound to its rank after its last
+	// reservation has ended; 0 binds none.
+	SessionTTL time.Duration
+	// Pending bounds the selections that can be booked by their id alone.
+	Pending pending.Limits
+	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its
+	// blocks above which answers call it busy, not negative; nil: they do not say.
+	PrefillBusy, DecodeBusy *float64
+}
+
+// API has the use cases of one process.
+type API struct {
+	config  Config
+	log     zerolog.Logger
+	catalog *catalog.Catalog
+	ledger  *reservations.Ledger
+	scopes  *scopes.Registry
+	busy    *overload.Table // thresholds by model
+
+	selections *telemetry.Selections // counts by model
+
+	idempotency idempotency
+	sessions    *affinity.Table // nil: sessions have no effect
+	pending     pendingSelections
+}
+
+// New returns the use cases over a catalog, the scopes of its workers and the
+// ledger of their load. thresholds are those of every model, until they are
+// changed.
+func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, thresholds overload.Thresholds, log zerolog.Logger) *API {
+	a := &API{
+		config: config, log: log, catalog: c, ledger: l, scopes: r,
+		busy:       overload.NewTable(thresholds, c.HasModel),
+		selections: telemetry.NewSelections(c),
+	}
+	a.pending.store = pending.New(config.Pending, time.Now)
+	if config.SessionTTL > 0 {
+		a.sessions = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
+	}
+	return a
+}
+
+// Selections returns the counts of the selections.
+func (a *API) Selections() *telemetry.Selections { return a.selections }
+
+// Sweep forgets what is too old, and looks for reservations of other replicas that
+// retries wait for. It is to be called every second.
+func (a *API) Sweep() {
+	a.wakeRetries()
+	a.pending.store.Sweep()
+	if a.sessions != nil {
+		a.sessions.Sweep()
+	}
+}
+
+// Remembered counts what is kept for callers that come back.
+type Remembered struct {
+	Answers int // that a retry would get
+	Pending int // selections that can be booked by their id alone
+	// HasSessions: sessions are bound to ranks. SessionWaiters are the requests that
+	// wait for the first one of their session.
+	HasSessions              bool
+	Sessions, SessionWaiters int
+}
+
+// Remembered returns what is kept at this moment.
+func (a *API) Remembered() Remembered {
+	r := Remembered{Answers: a.idempotency.answers.count()}
+	r.Pending, _ = a.pending.store.Stats()
+	if r.HasSessions = a.sessions != nil; r.HasSessions {
+		r.Sessions, r.SessionWaiters = a.sessions.Len(), a.sessions.Waiting()
+	}
+	return r
+}
+
+// PrefillComplete takes a reservation's prefill load off its rank.
+func (a *API) PrefillComplete(id string) error {
+	if err := a.ledger.PrefillComplete(id); err != nil {
+		return reservationError(id, err)
+	}
+	a.scopes.LoadChanged()
+	return nil
+}
+
+// OutputBlock adds one generated block to a reservation; decay, if given, is
+// the weight of the blocks that only this reservation holds from now on.
+func (a *API) OutputBlock(id string, decay *float64) error {
+	return reservationError(id, a.ledger.OutputBlock(id, decay))
+}
+
+// Renew starts the lease of a reservation again. The error is of kind NotFound, or
+// Conflict if the reservation has none.
+func (a *API) Renew(id string) error { return reservationError(id, a.ledger.Renew(id)) }
+
+// Free ends a reservation.
+func (a *API) Free(id string) error {
+	if err := a.ledger.Free(id); err != nil {
+		return reservationError(id, err)
+	}
+	a.scopes.LoadChanged()
+	return nil
+}
+
+func reservationError(id string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, reservations.ErrNotFound):
+		return &contract.Error{Kind: contract.NotFound, Text: "reservation " + id + " not found", Err: err}
+	case errors.Is(err, reservations.ErrNoLease):
+		return &contract.Error{Kind: contract.Conflict, Text: "reservation " + id + " has no lease", Err: err}
+	case errors.Is(err, reservations.ErrFraction):
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
+	}
+	return err
+}

@@ -1,0 +1,448 @@
+package selecting
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// selection is one call of Select.
+type selection struct {
+	*query
+	api     *API
+	request *SelectRequest // lent until Select returns
+	reserve bool
+	filter  selector.Filter
+	weights selector.Weights
+	workers
+	booking
+	chosen catalog.Entry
+	result Selection
+	wait   queueWait
+	count  count
+}
+
+// workers are the workers that a selection is judged by.
+type workers struct {
+	scope    *scopes.State
+	snapshot *catalog.Snapshot
+}
+
+// booking is what a selection has of its reservation, before it is booked too.
+type booking struct {
+	id       string
+	record   *idempotencyRecord
+	hold     *affinity.Hold // of the request's session; nil: none
+	inFlight bool           // the id is claimed, see claimID
+	replayed bool           // the result is the answer of an earlier request
+}
+
+// queueWait is the time of a selection in wait queues.
+type queueWait struct {
+	since  time.Time     // when it came to the first one
+	queued bool          // it has waited
+	time   time.Duration // from since to its turn in the last queue, if queued
+}
+
+// maxAttempts bounds how often a request is tried again because of
+// scopes.ErrStale. A wait for a session or for the reservation of an id takes one
+// attempt; otherwise a worker has to leave within microseconds.
+const maxAttempts = 10
+
+// Select chooses a worker and rank for a prompt. With reserve the load is
+// booked in the same step: concurrent calls each see the earlier reservations.
+// While queueing is on, the call waits until an eligible rank is free.
+func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {
+	c := a.newSelection(req, reserve)
+	defer c.recycle()
+	defer c.releaseID()
+	selected := false
+	defer func() {
+		if !selected { // also after a panic: others may wait for what becomes of the session
+			c.hold.Release()
+		}
+	}()
+	err := c.serve(ctx)
+	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
+		err = c.serve(ctx)
+	}
+	if selected = err == nil && !c.replayed; selected { // the reservation has the hold
+		a.pending.save(&c)
+	}
+	c.count.ended(&c, err)
+	return c.result, err
+}
+
+func (a *API) newSelection(req *SelectRequest, reserve bool) selection {
+	return selection{
+		query: newQuery(), api: a, request: req, filter: filterOf(req), reserve: reserve,
+		count: count{selections: a.selections, route: telemetry.RouteOf(reserve)},
+	}
+}
+
+// filterOf takes the lists of a request over.
+func filterOf(req *SelectRequest) selector.Filter {
+	if !req.HasAllowedWorkers {
+		return selector.NewFilter(nil, req.RequiredTaints)
+	}
+	allowed := req.AllowedWorkers
+	if allowed == nil {
+		allowed = []uint64{}
+	}
+	return selector.NewFilter(allowed, req.RequiredTaints)
+}
+
+// serve is the way of a selection: admit, score, choose, book, answer. It ends
+// early with the error of a step; with scopes.ErrStale in it, what the request was
+// judged by has changed, and it is served again from the beginning.
+func (c *selection) serve(ctx context.Context) error {
+	// A retry gets the answer of the first request, or the conflict of its id.
+	if replayed, err := c.replay(); replayed || err != nil {
+		return err
+	}
+	// Admit: not ready, id in use, invalid, no endpoint, session bound elsewhere,
+	// overloaded.
+	if err := c.findWorkers(); err != nil {
+		return err
+	}
+	if err := c.claimID(); err != nil {
+		return err
+	}
+	if err := c.admit(ctx); err != nil {
+		return err
+	}
+	// Score, the part that needs no lock: hash the prompt and find who has it.
+	if err := c.lookUpOverlap(); err != nil {
+		return err
+	}
+	// Choose, book and answer, see Run, at once or when its turn comes: queue full,
+	// client gone, overloaded, worker gone, id in use.
+	if c.request.Advisory {
+		return c.Run()
+	}
+	return c.runOrWait(ctx)
+}
+
+// findWorkers looks at the scope and its workers as they are now.
+func (c *selection) findWorkers() (err error) {
+	c.snapshot, c.scope, err = c.api.scopes.Schedulable(c.request.Scope)
+	return err
+}
+
+// admit checks the request and whether a worker can take it, before work is done
+// on the prompt. It takes the use of the request's session, and may wait for that.
+func (c *selection) admit(ctx context.Context) error {
+	if err := c.checkSession(ctx); err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	if err := c.listEligible(); err != nil {
+		return err
+	}
+	c.expireStale()
+	if err := c.rejectIfOverloaded(); err != nil {
+		return err
+	}
+	return c.acquireSession(ctx)
+}
+
+// check returns what is wrong with the request.
+func (c *selection) check() (err error) {
+	req := c.request
+	if c.weights, err = c.api.config.Weights.With(req.Override); err != nil {
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
+	}
+	if err = req.Prompt.check(); err != nil {
+		return err
+	}
+	if req.Pinned != nil {
+		if err := c.filter.CheckPinned(req.Pinned.Worker); err != nil {
+			return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
+		}
+	}
+	return nil
+}
+
+// listEligible lists the ranks that the request's filters leave; none is an error.
+func (c *selection) listEligible() error {
+	c.eligible = c.eligible[:0]
+	pinned := c.request.Pinned
+	var last *catalog.Worker
+	ok := false
+	for _, e := range c.snapshot.Ranks {
+		if e.Worker != last {
+			last, ok = e.Worker, c.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint)
+		}
+		if ok && (pinned == nil || *pinned == e.Rank) {
+			c.eligible = append(c.eligible, e)
+		}
+	}
+	if len(c.eligible) == 0 {
+		return &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
+	}
+	return nil
+}
+
+// lookUpOverlap hashes the prompt and finds which ranks have it cached.
+func (c *selection) lookUpOverlap() error {
+	if err := c.read(&c.request.Prompt, c.snapshot); err != nil {
+		return err
+	}
+	c.scope.Space.Overlap(c.local, &c.overlap)
+	return nil
+}
+
+// Run implements waitqueue.Request: it chooses on the loads of this moment and, if
+// asked to, books the choice in the same step.
+func (c *selection) Run() error {
+	if !c.reserve {
+		var err error
+		c.api.ledger.Look(c.request.Scope, c.sequence, func(v *reservations.View) { err = c.choose(v) })
+		return err
+	}
+	return c.book()
+}
+
+// choose is the decision: filter, score, pick, answer. It runs under the ledger's
+// lock: a rank that the ledger knows there, while the scope's state is not gone,
+// is in force until the choice is booked.
+func (c *selection) choose(v *reservations.View) error {
+	ranks, err := c.dropOverloaded(v)
+	if err != nil {
+		return err // every worker is overloaded
+	}
+	ranks, excluded, err := c.applySession(ranks)
+	if err != nil {
+		return err // the session was bound to a worker that came later
+	}
+	c.score(ranks, v)
+	i := selector.Pick(c.costs, c.weights.Temperature, selector.Global())
+	c.chosen = ranks[i]
+	if excluded != nil { // what would have been chosen is used for the text only
+		c.hold.Drop()
+		return errSessionBound(c.request.Session, *excluded, c.chosen.Rank)
+	}
+	if !c.candidates[i].Known || c.scope.Gone() {
+		return &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: scopes.ErrStale}
+	}
+	c.answer(&c.candidates[i])
+	return nil
+}
+
+// score makes the ranks candidates and computes their costs.
+func (c *selection) score(ranks []catalog.Entry, v *reservations.View) {
+	c.candidates = c.candidates[:0]
+	for _, e := range ranks {
+		cand := candidate(e, &c.overlap, v)
+		if prefer := c.request.PreferredTaints; len(prefer) > 0 && c.request.Pinned == nil {
+			cand.Taint = selector.TaintFactor(prefer, e.Worker.HasTaint)
+		}
+		c.candidates = append(c.candidates, cand)
+	}
+	c.costs = c.weights.Costs(c.size, c.candidates, c.costs)
+}
+
+// candidate is a rank as this prompt sees it: what it caches and what it
+// carries.
+func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) selector.Candidate {
+	var c selector.Candidate
+	c.Device, c.Host, c.Disk = o.At(e.Slot)
+	if c.Known = v.Known(e.Slot, e.Rank); c.Known {
+		c.Prefill, c.Active, c.Shared, c.Requests = v.Prefill[e.Slot], v.Blocks[e.Slot], v.Shared[e.Slot], v.Requests[e.Slot]
+	}
+	return c
+}
+
+// book chooses and books the choice.
+func (c *selection) book() error {
+	req := c.request
+	if req.ReservationID != nil {
+		c.id = *req.ReservationID
+	} else {
+		c.id = uuid.NewString()
+	}
+	r := reservations.Request{
+		ID:             c.id,
+		Hashes:         slices.Clone(c.sequence),
+		TrackPrefill:   c.weights.TrackPrefill,
+		ExpectedOutput: req.ExpectedOutputTokens,
+		Lease:          req.Lease,
+	}
+	record := c.newRecord(r.Hashes)
+	c.record = record
+	if record != nil {
+		r.CallerState = record
+	}
+	_, err := c.api.ledger.Book(req.Scope, r, func(v *reservations.View) (reservations.Placement, error) {
+		if err := c.choose(v); err != nil {
+			return reservations.Placement{}, err
+		}
+		answer := &c.result
+		answer.Lease = req.Lease
+		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, c.size.Tokens, r.TrackPrefill
+		record.setAnswer(answer)
+		return reservations.Placement{Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens}, nil
+	})
+	var exists *reservations.ExistsError
+	if errors.As(err, &exists) {
+		return errIDExists(bookingFailed(exists), req.IfExists, exists)
+	}
+	if err != nil {
+		return err
+	}
+	c.result.ReservationID = &c.id
+	c.api.booked(record, c.scope, c.chosen, c.local)
+	return nil
+}
+
+// newRecord returns the record that the reservation will have; nil: none.
+func (c *selection) newRecord(sequence []uint64) *idempotencyRecord {
+	switch {
+	case c.request.ReservationID != nil:
+		return &idempotencyRecord{
+			answers: &c.api.idempotency.answers, hold: c.hold,
+			id: c.id, selected: true, prompt: c.identify(&c.request.Prompt, sequence),
+		}
+	case c.hold != nil: // no caller asks again with an id that was made up here
+		return &idempotencyRecord{answers: &c.api.idempotency.answers, hold: c.hold, id: c.id, state: recordEvicted}
+	}
+	return nil
+}
+
+// cancelReservation ends the reservation of a caller who has gone, unless a retry
+// was given its answer: then it is the retry's.
+func (c *selection) cancelReservation() {
+	a, r := c.api, c.record
+	switch {
+	case r == nil || !r.selected: // no one else knows the id
+		_ = a.Free(c.id) // ErrNotFound: its worker is gone, and the reservation with it
+	case !a.idempotency.answers.cancel(r):
+		c.hold = nil // the reservation has it
+	case a.ledger.FreeWith(c.id, r) == nil:
+		a.scopes.LoadChanged()
+	}
+}
+
+// isRetry reports whether the request can be a retry of an earlier one.
+func (c *selection) isRetry() bool {
+	return c.reserve && c.request.ReservationID != nil && c.request.IfExists == ReturnFirst
+}
+
+// replay answers the request if it is a retry of an earlier one: then replayed is
+// true. It is an error if the id is another request's.
+func (c *selection) replay() (replayed bool, err error) {
+	if !c.isRetry() {
+		return false, nil
+	}
+	req := c.request
+	first, err := c.api.findExisting(&idRequest{
+		id: *req.ReservationID, scope: req.Scope, rank: req.Pinned, filter: &c.filter,
+		prompt: func(snap *catalog.Snapshot) (promptIdentity, error) {
+			err := c.read(&req.Prompt, snap)
+			return c.identify(&req.Prompt, c.sequence), err
+		},
+	})
+	if err != nil || first == nil {
+		return false, notSame(err, bookingFailed)
+	}
+	c.replayed = true
+	if first.selection != nil {
+		c.result = *first.selection
+	} else {
+		c.id = *req.ReservationID
+		c.result = Selection{
+			SelectionID: req.SelectionID, ReservationID: &c.id, Scope: first.Scope, Rank: first.Rank,
+			Endpoint: first.endpoint, Lease: first.Lease, PlacementOnly: true,
+		}
+	}
+	c.result.Repeated = true
+	return true, nil
+}
+
+// claimID fails if the id is in use, and claims it until releaseID.
+// dynamo-kv-router 1.6.1 does that before it looks at the rest of a request, 1.3.1
+// when it books. A retry is not refused, but others are while it waits.
+func (c *selection) claimID() error {
+	req := c.request
+	if !c.reserve || req.ReservationID == nil || !req.Detailed {
+		return nil
+	}
+	id, shared := *req.ReservationID, req.IfExists == ReturnFirst
+	if !c.inFlight {
+		if c.inFlight = c.api.idempotency.inFlight.claim(id, shared); !c.inFlight {
+			return errIDInFlight(id)
+		}
+	}
+	if exists := c.api.idConflict(id, req.Scope); exists != nil && !shared {
+		return errIDExists(bookingFailed(exists), Refuse, exists)
+	}
+	return nil
+}
+
+// releaseID undoes claimID.
+func (c *selection) releaseID() {
+	if c.inFlight {
+		c.api.idempotency.inFlight.release(*c.request.ReservationID)
+	}
+}
+
+// answer fills in the result for the chosen rank.
+func (c *selection) answer(cand *selector.Candidate) {
+	e, r := c.chosen, &c.result
+	*r = Selection{
+		SelectionID:            c.request.SelectionID,
+		Scope:                  c.request.Scope,
+		Rank:                   e.Rank,
+		Endpoint:               e.Worker.Address(),
+		BlockSize:              c.snapshot.BlockSize,
+		EffectivePrefillTokens: c.weights.EffectivePrefill(c.size, cand),
+		PotentialDecodeBlocks:  selector.PotentialDecode(c.size, cand) + c.size.Partial(),
+	}
+	if t := c.api.config.DecodeBusy; t != nil && e.Worker.TotalKVBlocks != nil {
+		r.DecodeBusy = new(float64(r.PotentialDecodeBlocks) > *t*float64(*e.Worker.TotalKVBlocks))
+	}
+	if c.request.Advisory {
+		r.WorkerLoad = c.workerLoad(cand)
+	}
+	var sum selector.Summary
+	ranks := c.snapshot.RanksOf(e.Rank.Worker)
+	r.Overlap.DP = make([]RankTokens, 0, len(ranks))
+	for _, rank := range ranks {
+		var of selector.Candidate
+		of.Device, of.Host, of.Disk = c.overlap.At(rank.Slot)
+		sum.Add(c.size, &of)
+		r.Overlap.DP = append(r.Overlap.DP, RankTokens{DP: rank.DP, Tokens: selector.DeviceTokens(c.size, &of)})
+	}
+	r.Overlap.LongestMatched, r.Overlap.GPU, r.Overlap.CPU, r.Overlap.Disk = sum.Longest, sum.GPU, sum.CPU, sum.Disk
+}
+
+// workerLoad is what the chosen rank carries.
+func (c *selection) workerLoad(cand *selector.Candidate) *WorkerLoad {
+	w := c.chosen.Worker
+	load := &WorkerLoad{
+		ActivePrefillTokens:  cand.Prefill,
+		PrefillTokenCapacity: cmp.Or(batchLimit(w), admission.DefaultMaxBatchedTokens),
+		TotalKVBlocks:        w.TotalKVBlocks,
+	}
+	if t := c.api.config.PrefillBusy; t != nil {
+		load.PrefillBusy = new(float64(cand.Prefill) > *t*float64(load.PrefillTokenCapacity))
+	}
+	return load
+}

@@ -1,0 +1,175 @@
+package selecting
+
+import (
+	"context"
+	"slices"
+
+	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Sessions (dynamo-kv-router 1.6.1, its hard mode): the first reservation of a
+// session binds it to a rank, which gets the further ones. A selection without
+// reservation only follows the binding. If the rank is gone, or its worker is
+// overloaded, another one is chosen and bound. But a request whose own filter
+// excludes the rank is refused, and the session forgets it.
+
+// session returns the request's session, "" if it has no effect: a pinned request
+// names its rank itself.
+func (c *selection) session() string {
+	if c.api.sessions == nil || c.request.Pinned != nil {
+		return ""
+	}
+	return c.request.Session
+}
+
+func (c *selection) sessionKey() affinity.Key {
+	return affinity.Key{Scope: c.request.Scope, Session: c.request.Session}
+}
+
+// checkSession refuses names that are too long. A reservation also ends a binding
+// to a rank that is not schedulable, even if the request is then refused for
+// something else.
+func (c *selection) checkSession(ctx context.Context) error {
+	name := c.session()
+	if len(name) > affinity.MaxSession {
+		return contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
+	}
+	if name == "" || !c.reserve {
+		return nil
+	}
+	if c.hold == nil && !c.unschedulable(c.api.sessions.Lookup(c.sessionKey())) {
+		return nil
+	}
+	if err := c.acquireSession(ctx); err != nil {
+		return err
+	}
+	if c.unschedulable(c.hold.Rank()) {
+		c.hold.Drop()
+	}
+	return nil
+}
+
+// unschedulable reports whether a session is bound to a rank, and the rank is not
+// schedulable.
+func (c *selection) unschedulable(bound catalog.Rank, ok bool) bool {
+	return ok && c.api.isUnschedulable(bound, c.snapshot)
+}
+
+// isUnschedulable reports whether a rank is not schedulable. A session may be bound
+// to a rank that came after the snapshot: then the catalog has it.
+func (a *API) isUnschedulable(r catalog.Rank, snap *catalog.Snapshot) bool {
+	if _, found := snap.Entry(r); found {
+		return false
+	}
+	now := a.catalog.Snapshot(snap.Scope)
+	if now == nil {
+		return true
+	}
+	_, found := now.Entry(r)
+	return !found
+}
+
+// errSessionMoved is scopes.ErrStale for a request that waited while its session
+// was bound, or whose session was bound by a request that knew newer workers.
+var errSessionMoved = &contract.Error{Kind: contract.Unavailable, Text: "workers changed while the session was bound", Err: scopes.ErrStale}
+
+// acquireSession takes the use of the session that the reservation will have. It
+// waits while another first request of the session is being served. After that,
+// workers, load and limits may be others, and the reservation that the request
+// repeats may exist: the request is served again.
+func (c *selection) acquireSession(ctx context.Context) (err error) {
+	if !c.reserve || c.hold != nil || c.session() == "" {
+		return nil
+	}
+	if c.hold, err = c.api.sessions.Acquire(ctx, c.sessionKey()); err != nil {
+		return errClientGone(err)
+	}
+	if c.hold.Waited() {
+		return errSessionMoved
+	}
+	return nil
+}
+
+// maxMoves bounds how often a session that is bound to another rank meanwhile is
+// looked at again.
+const maxMoves = 4
+
+// applySession narrows the ranks to the one that the session is bound to. It is
+// called under the ledger's lock. excluded is that rank if the request's filter
+// excludes it: then nothing may be booked.
+func (c *selection) applySession(ranks []catalog.Entry) (narrowed []catalog.Entry, excluded *catalog.Rank, err error) {
+	if c.session() == "" {
+		return ranks, nil, nil
+	}
+	for range maxMoves {
+		bound, ok := c.bound()
+		if !ok {
+			return ranks, nil, nil
+		}
+		if i := indexRank(ranks, bound); i >= 0 {
+			return ranks[i : i+1], nil, nil
+		}
+		if !c.reserve {
+			return ranks, nil, nil
+		}
+		_, found := c.snapshot.Entry(bound)
+		switch {
+		case found && indexRank(c.eligible, bound) < 0:
+			return ranks, &bound, nil
+		case !found && !c.unschedulable(bound, true):
+			return nil, nil, errSessionMoved
+		}
+		c.hold.Drop()
+	}
+	return ranks, nil, nil
+}
+
+// bound is the rank that the session is bound to.
+func (c *selection) bound() (catalog.Rank, bool) {
+	if c.reserve {
+		return c.hold.Rank()
+	}
+	return c.api.sessions.Lookup(c.sessionKey())
+}
+
+func indexRank(ranks []catalog.Entry, r catalog.Rank) int {
+	i, ok := slices.BinarySearchFunc(ranks, r, func(e catalog.Entry, r catalog.Rank) int { return e.Compare(r) })
+	if !ok {
+		return -1
+	}
+	return i
+}
+
+// errSessionBound refuses a reservation on another rank than the session's.
+func errSessionBound(session string, bound, chosen catalog.Rank) *contract.Error {
+	if bound.Worker != chosen.Worker {
+		return contract.Errorf(contract.BadRequest, "session %s is bound to worker %d, not %d", session, bound.Worker, chosen.Worker)
+	}
+	return contract.Errorf(contract.BadRequest, "session %s is bound to DP rank %d, not %d", session, bound.DP, chosen.DP)
+}
+
+// joinSession takes the use of a session for a reservation on a rank that was
+// chosen before. It never waits: the session is bound to that rank even if another
+// request is choosing one for it meanwhile. If the session is bound to another rank
+// of the scope it fails, and ends that binding.
+func (a *API) joinSession(k affinity.Key, r catalog.Rank, snap *catalog.Snapshot) (*affinity.Hold, error) {
+	if a.sessions == nil || k.Session == "" {
+		return nil, nil
+	}
+	hold := a.sessions.Join(k, r)
+	for range maxMoves {
+		bound, ok := hold.Rank()
+		if !ok || bound == r {
+			break
+		}
+		hold.Drop()
+		if !a.isUnschedulable(bound, snap) {
+			hold.Release()
+			return nil, errSessionBound(k.Session, bound, r)
+		}
+	}
+	return hold, nil
+}

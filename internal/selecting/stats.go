@@ -1,0 +1,88 @@
+package selecting
+
+import (
+	"math"
+
+	"github.com/select-service/select-service/internal/telemetry"
+)
+
+// count is how a selection is counted.
+type count struct {
+	selections *telemetry.Selections
+	route      telemetry.Route
+	model      *telemetry.ModelSelections // that it is counted in, nil: in none yet
+}
+
+// of returns the counts that the selection belongs to.
+func (n *count) of(c *selection) *telemetry.ModelSelections {
+	model := c.request.Scope.Model
+	if c.scope == nil && !c.api.catalog.HasModel(model) {
+		return n.selections.Others()
+	}
+	return n.selections.Of(model)
+}
+
+// issued counts that the selection was asked for, unless it did so before, and
+// returns the counts that it belongs to from then on.
+func (n *count) issued(c *selection) *telemetry.ModelSelections {
+	if n.model == nil {
+		n.model = n.of(c)
+		n.model.Issued(n.route)
+	}
+	return n.model
+}
+
+// queued counts a selection that begins to wait. It counts as issued now: a wait
+// has no limit, and the rate of what is asked for is needed meanwhile.
+func (n *count) queued(c *selection) { n.issued(c).Queued(n.route, 1) }
+
+// dequeued undoes queued.
+func (n *count) dequeued() { n.model.Queued(n.route, -1) }
+
+// ended counts a selection that is over. It runs outside all locks.
+func (n *count) ended(c *selection, err error) {
+	o := telemetry.OutcomeOf(err, n.route)
+	if c.replayed {
+		o = telemetry.Repeated
+	}
+	if o == telemetry.Invalid && n.model == nil {
+		n.of(c).Ended(o, n.route, err)
+		return
+	}
+	m := n.issued(c)
+	m.Ended(o, n.route, err)
+	if o == telemetry.NotReady {
+		n.selections.NoteUnserved(c.request.Scope)
+	}
+	if c.wait.queued {
+		m.Waited(c.wait.time)
+	}
+	if err == nil && o != telemetry.Repeated {
+		countChoice(m, c)
+	}
+}
+
+// countChoice notes what the choice was like.
+func countChoice(m *telemetry.ModelSelections, c *selection) {
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, cost := range c.costs { // finite: no need of min and max, which take care of NaN
+		if cost < low {
+			low = cost
+		}
+		if cost > high {
+			high = cost
+		}
+	}
+	most := uint64(0)
+	for i := range c.eligible {
+		most = max(most, cachedBlocks(c, c.eligible[i].Slot))
+	}
+	m.Chosen(cachedBlocks(c, c.chosen.Slot), most, uint64(c.size.Blocks), high-low)
+}
+
+// cachedBlocks is how many leading blocks of the prompt the rank has, in all
+// tiers together.
+func cachedBlocks(c *selection, slot uint32) uint64 {
+	device, host, disk := c.overlap.At(slot)
+	return uint64(device) + uint64(host) + uint64(disk)
+}

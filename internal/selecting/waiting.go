@@ -1,0 +1,170 @@
+package selecting
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// runOrWait runs the selection, at once or when its turn comes. A caller who goes
+// away leaves the wait queue, and no reservation of it stays.
+func (c *selection) runOrWait(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return errClientGone(err)
+	}
+	queue := c.scope.Queue
+	if !queue.Enabled() {
+		return c.Run()
+	}
+	var booked chan struct{}
+	if c.isRetry() {
+		id := *c.request.ReservationID
+		booked = c.api.idempotency.waiters.add(id)
+		defer c.api.idempotency.waiters.remove(id, booked)
+	}
+	if c.wait.since.IsZero() {
+		c.wait.since = time.Now()
+	}
+	queued, err := queue.Enter(c, c.wait.since)
+	if queued == nil {
+		return queueError(err)
+	}
+	c.count.queued(c)
+	defer func() {
+		c.count.dequeued()
+		c.wait.queued, c.wait.time = true, time.Since(c.wait.since)
+	}()
+	select {
+	case <-queued.Done():
+	case <-booked:
+		if queue.Withdraw(queued) {
+			return errBookedMeanwhile
+		}
+		<-queued.Done()
+	case <-ctx.Done():
+		if queue.Withdraw(queued) {
+			return errClientGone(ctx.Err())
+		}
+		<-queued.Done()
+	}
+	if err := ctx.Err(); err != nil {
+		if queued.Err() == nil && c.reserve {
+			c.cancelReservation()
+		}
+		return errClientGone(err)
+	}
+	return queued.Err()
+}
+
+func errClientGone(err error) error {
+	return &contract.Error{Kind: contract.Cancelled, Text: "the client went away", Err: err}
+}
+
+// queueDetails is the "details" object of a queue rejection.
+type queueDetails struct {
+	PolicyClass string `json:"policy_class"`
+	LimitKind   string `json:"limit_kind"`
+	Current     uint64 `json:"current"`
+	Limit       uint64 `json:"limit"`
+}
+
+// queueError gives the error of a full queue its kind.
+func queueError(err error) error {
+	if err == nil {
+		return nil
+	}
+	full, ok := errors.AsType[*admission.LimitError](err)
+	if !ok {
+		return err
+	}
+	return &contract.Error{Kind: contract.QueueRejected, Text: full.Error(), Err: err, Details: queueDetails{
+		PolicyClass: full.PolicyClass, LimitKind: string(full.LimitKind), Current: full.Current, Limit: full.Limit,
+	}}
+}
+
+// Waiter implements waitqueue.Request.
+func (c *selection) Waiter() admission.Waiter {
+	best := uint64(0)
+	for _, e := range c.eligible {
+		cand := candidate(e, &c.overlap, &reservations.View{})
+		best = max(best, c.weights.Cached(c.size, &cand))
+	}
+	w := admission.Waiter{
+		ClassHeader:    c.request.PolicyClass,
+		StrictPriority: c.request.StrictPriority,
+		PriorityJump:   c.request.PriorityJump,
+		Tokens:         c.size.Tokens,
+		Uncached:       c.size.Tokens - min(c.size.Tokens, best),
+		Lane:           admission.Lane{Filter: c.filter.Key()},
+	}
+	if p := c.request.Pinned; p != nil {
+		w.Lane.Pinned, w.Lane.Rank = true, *p
+	}
+	return w
+}
+
+// Workers implements waitqueue.Request.
+func (c *selection) Workers() int { return len(c.snapshot.Workers) }
+
+// CanRun implements waitqueue.Request.
+func (c *selection) CanRun(class *admission.Class) (free bool) {
+	c.api.ledger.Look(c.request.Scope, nil, func(v *reservations.View) {
+		for _, e := range c.eligible {
+			if !v.Known(e.Slot, e.Rank) || !class.Busy(v.Prefill[e.Slot], batchLimit(e.Worker)) {
+				free = true
+				return
+			}
+		}
+	})
+	return free
+}
+
+// CanRunNow implements waitqueue.Request.
+func (c *selection) CanRunNow(class *admission.Class) bool {
+	if snap := c.api.catalog.Snapshot(c.request.Scope); snap != c.snapshot {
+		if c.Refresh(false) != nil {
+			return true
+		}
+	}
+	return c.CanRun(class)
+}
+
+// BeforeWait implements waitqueue.Request: the reservation that the request may
+// repeat can have been booked after it was looked for, and keep the rank busy.
+func (c *selection) BeforeWait() error {
+	if c.isRetry() && c.api.idConflict(*c.request.ReservationID, c.request.Scope) != nil {
+		return errBookedMeanwhile
+	}
+	return nil
+}
+
+// Refresh implements waitqueue.Request.
+func (c *selection) Refresh(overlap bool) error {
+	snap, state, err := c.api.scopes.Schedulable(c.request.Scope)
+	if err != nil {
+		return err
+	}
+	if state != c.scope {
+		return scopes.ErrGone
+	}
+	if overlap || snap != c.snapshot {
+		c.scope.Space.Overlap(c.local, &c.overlap)
+	}
+	c.snapshot = snap
+	c.expireStale()
+	return c.listEligible()
+}
+
+// batchLimit is the worker's max_num_batched_tokens, 0 if unknown.
+func batchLimit(w *catalog.Worker) uint64 {
+	if w.MaxNumBatchedTokens == nil {
+		return 0
+	}
+	return *w.MaxNumBatchedTokens
+}
