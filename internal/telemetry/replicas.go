@@ -47,7 +47,7 @@ func (c Replicas) Collect(ch chan<- prometheus.Metric) {
 	send(ch, replicaSnapshots, st.Snapshots, "fetched")
 	send(ch, replicaSnapshots, st.SnapshotsFailed, "failed")
 	send(ch, replicaSnapshots, st.PagesServed, "pages_served")
-	send(ch, replicaLearned, st.Adopted, "adopted")
+	send(ch, replicaLearned, st.Added, "adopted")
 	send(ch, replicaLearned, st.Completed, "completed")
 	send(ch, replicaLearned, st.Ended, "ended")
 }

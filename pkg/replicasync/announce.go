@@ -12,15 +12,16 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// announcement says that a replica lives, where it is asked and how far it is.
+// announcement says that a replica is running, where its snapshot is and which
+// numbers it has used.
 type announcement struct {
 	process uint64
 	url     string
 	// sequence is the last number that was published, or used up by an event
 	// that had to be dropped before it could be.
 	sequence uint64
-	// merged counts what the replica has learned and others may not hear of.
-	// When it rises they ask.
+	// merged counts what the replica has learned and others may not hear of. When it
+	// rises they read the replica's snapshot.
 	merged uint64
 	// renewals is what sequence is, for renewals.
 	renewals uint64
@@ -33,8 +34,8 @@ const (
 
 var announcementFields = []string{"process_id", "url", "sequence", "merged", "renewals"}
 
-// announcementRequired are the fields without which nothing can be done; renewals
-// is missing where leases are not known.
+// announcementRequired is the number of fields that must be there; replicas that
+// know of no leases do not send renewals.
 const announcementRequired = 4
 
 // announcement decodes what a replica published on TopicAnnounce.
@@ -70,9 +71,9 @@ func (r *reader) announcement(payload []byte) (announcement, error) {
 	return a, nil
 }
 
-// reachable returns the base URL that a replica announced as the receiver
-// reaches it: in place of an unspecified host comes the one at which the
-// receiver follows the replica.
+// reachable returns the base URL that a replica announced as the receiver reaches
+// it: an unspecified host is replaced by the one at which the receiver follows the
+// replica.
 func reachable(announced, peer string) (string, error) {
 	u, err := url.Parse(announced)
 	switch {

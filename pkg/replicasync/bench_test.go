@@ -40,7 +40,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkApply is the way of a booking and its end from the wire into the
+// BenchmarkApply is the way of a reservation and its end from the wire into the
 // ledger.
 func BenchmarkApply(b *testing.B) {
 	r, l := newTestReplica(fixedScopes{benchScope: 16})

@@ -104,11 +104,11 @@ func TestDecode(t *testing.T) {
 		"leased": {envelope(adding(dict{}), dict{"sequence": 8, "lease_ms": 1500}), decoded(booked, func(e *event) {
 			e.sequence, e.origin.Sequence, e.track, e.lease = 8, 8, true, 1500*time.Millisecond
 		})},
-		"a lease of no booking": {envelope("Free", dict{"lease_ms": 1500}), decoded(freed, nil)},
-		"names the booking": {envelope("Free", dict{"sequence": 8, "origin_process": 3, "origin_sequence": 2}), decoded(freed, func(e *event) {
+		"a lease of no reservation": {envelope("Free", dict{"lease_ms": 1500}), decoded(freed, nil)},
+		"names the reservation": {envelope("Free", dict{"sequence": 8, "origin_process": 3, "origin_sequence": 2}), decoded(freed, func(e *event) {
 			e.sequence, e.origin = 8, reservations.Origin{Process: 3, Sequence: 2}
 		})},
-		"names a booking without number": {envelope("Free", dict{"sequence": 8, "origin_process": 3, "origin_sequence": 0}), decoded(freed, func(e *event) {
+		"names a reservation without number": {envelope("Free", dict{"sequence": 8, "origin_process": 3, "origin_sequence": 0}), decoded(freed, func(e *event) {
 			e.sequence, e.origin = 8, reservations.Origin{Process: 3}
 		})},
 	}
@@ -246,7 +246,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestRenewalRefuses proves that only numbered renewals of numbered bookings are
+// TestRenewalRefuses proves that only numbered renewals of numbered reservations are
 // taken on their topic.
 func TestRenewalRefuses(t *testing.T) {
 	good := dict{"sequence": 1, "origin_process": 2, "origin_sequence": 3}
@@ -256,14 +256,14 @@ func TestRenewalRefuses(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	for name, message := range map[string]any{
-		"a free":            envelope("Free", good),
-		"a booking":         envelope(adding(dict{}), good),
-		"by index":          envelope(3, good),
-		"without number":    envelope("Renew", good, dict{"sequence": nil}),
-		"of none":           envelope("Renew", good, dict{"origin_sequence": nil}),
-		"of nobody":         envelope("Renew", good, dict{"origin_process": nil}),
-		"with content":      envelope(dict{"Renew": 5}, good),
-		"of a booking of 0": envelope("Renew", good, dict{"origin_process": 0}),
+		"a free":                envelope("Free", good),
+		"a reservation":         envelope(adding(dict{}), good),
+		"by index":              envelope(3, good),
+		"without number":        envelope("Renew", good, dict{"sequence": nil}),
+		"of none":               envelope("Renew", good, dict{"origin_sequence": nil}),
+		"of process nil":        envelope("Renew", good, dict{"origin_process": nil}),
+		"with content":          envelope(dict{"Renew": 5}, good),
+		"of a reservation of 0": envelope("Renew", good, dict{"origin_process": 0}),
 	} {
 		if _, err := newReader().renewal(pack(t, message)); err == nil {
 			t.Errorf("%s: taken", name)
@@ -274,14 +274,14 @@ func TestRenewalRefuses(t *testing.T) {
 // TestLeaseRoundsUp proves that no replica thinks a lease shorter than it is.
 func TestLeaseRoundsUp(t *testing.T) {
 	for d, want := range map[time.Duration]uint64{1: 1, time.Millisecond: 1, time.Millisecond + 1: 2, time.Second: 1000} {
-		if got := milliseconds(d); got != want {
+		if got := toMilliseconds(d); got != want {
 			t.Errorf("%v: %d ms, want %d", d, got, want)
 		}
 	}
 }
 
-// TestBookingOfHint proves when tokens count.
-func TestBookingOfHint(t *testing.T) {
+// TestReservationOfHint proves when tokens count.
+func TestReservationOfHint(t *testing.T) {
 	for _, tt := range []struct {
 		e    event
 		want uint64

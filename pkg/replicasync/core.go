@@ -9,8 +9,8 @@ import (
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// ledger is what the core needs of *reservations.Ledger: the join of two
-// replicas' states, in events and in snapshots.
+// ledger is what the core needs of *reservations.Ledger: to join the states of two
+// replicas, by events and by snapshots.
 type ledger interface {
 	ApplyBooked(reservations.Reservation) reservations.ApplyResult
 	ApplyPrefillCompleted(reservations.Ref) reservations.ApplyResult
@@ -31,23 +31,27 @@ type core struct {
 	counts  *counters
 
 	senders map[uint64]*sender // by process: replicas that number their events
-	// refused: something was refused for want of a scope or rank since the
-	// peers were last asked for that.
+	// refused: since the peers were last asked for that, something was refused for
+	// want of a scope or rank.
 	refused  bool
 	ranksDue time.Time // when ranks that were added will be followed up; zero: none
-	fetching int
+	fetching int       // fetches under way, at most maxFetching
 }
 
-// sender is a process that numbers its events.
+// sender is a process that numbers its events. Whether it is present, whether its
+// snapshot is wanted and whether that is being fetched are independent of each
+// other; due combines them.
 type sender struct {
 	process  uint64
-	peer     string    // the endpoint at which it was heard last
+	peer     string    // the endpoint at which its latest message came
 	url      string    // base URL; "" before its first announcement
 	coverage           // of its events
 	renewals coverage  // of its renewals
-	merged   uint64    // as it announced last
-	heard    time.Time // its last message
-	absent   bool      // silent for long, or replaced
+	merged   uint64    // the highest that it has announced
+	heard    time.Time // when its latest message came
+	// absent: it was silent for long, or replaced. Nothing is fetched from it until
+	// it announces itself again.
+	absent bool
 	// replaced is when another process announced itself at the same endpoint.
 	replaced time.Time
 	// unreported are lost events of which the watcher was not told; reported is
@@ -55,19 +59,18 @@ type sender struct {
 	unreported uint64
 	reported   time.Time
 
-	// ask: its snapshot is wanted, for another reason than lost messages.
-	wanted    bool
-	fetching  bool
+	wanted    bool      // its snapshot is wanted, for another reason than lost messages
+	fetching  bool      // its snapshot is being fetched
 	lastFetch time.Time // when the last fetch began
 	failures  int       // since the last success
-	retry     time.Time // not before, after a failure
+	retry     time.Time // after a failure: no fetch before
 }
 
 const (
-	// maxSenders bounds the processes that are tracked; the longest unheard
-	// makes room.
+	// maxSenders bounds the processes that are tracked; the one that was silent for
+	// longest makes room.
 	maxSenders = 256
-	// forgetAfter is when a process that is not heard any more is forgotten.
+	// forgetAfter is how long a process is silent before it is forgotten.
 	forgetAfter = 10 * time.Minute
 	// maxFetching bounds the snapshots that are fetched at a time.
 	maxFetching = 4
@@ -86,7 +89,7 @@ func newCore(process uint64, l ledger, scopes Scopes, counts *counters) *core {
 	return &core{process: process, ledger: l, scopes: scopes, counts: counts, senders: make(map[uint64]*sender)}
 }
 
-// sender returns the entry of a process that was just heard at peer.
+// sender returns the entry of a process whose message has just come from peer.
 func (c *core) sender(process uint64, peer string, now time.Time) *sender {
 	s := c.senders[process]
 	if s == nil {
@@ -110,24 +113,24 @@ func (c *core) evict() {
 	delete(c.senders, oldest.process)
 }
 
-// event applies what a peer published.
-func (c *core) event(peer string, e *event, now time.Time) {
+// onEvent applies an event that a peer published.
+func (c *core) onEvent(peer string, e *event, now time.Time) {
 	c.counts.received[e.kind].Add(1)
 	if e.sender == c.process {
 		c.counts.drop(dropOwn)
 		return
 	}
-	orphan := false // its process is gone or unknown: the others may not hear of it
+	orphan := false // its process is absent or unknown: other replicas may not get it
 	if e.sequence != 0 {
 		s := c.sender(e.sender, peer, now)
 		orphan = s.absent || s.url == ""
 		if e.kind == renewed {
-			c.renewed(s, e, orphan)
+			c.onRenewal(s, e, orphan)
 			return
 		}
 		c.noteNumber(s, &s.coverage, e.sequence)
 	}
-	why := c.apply(e)
+	why := c.applyToLedger(e)
 	if why != applied {
 		c.counts.drop(why)
 	}
@@ -139,23 +142,24 @@ func (c *core) event(peer string, e *event, now time.Time) {
 	}
 }
 
-// renewed applies that a lease was renewed. It counts from its arrival, so one
-// that comes again means nothing.
-func (c *core) renewed(s *sender, e *event, orphan bool) {
+// onRenewal applies that a lease was renewed. A renewal counts from its arrival, so
+// a repeated one is ignored.
+func (c *core) onRenewal(s *sender, e *event, orphan bool) {
 	if c.noteNumber(s, &s.renewals, e.sequence) == duplicate {
 		return
 	}
-	switch why := c.apply(e); {
+	switch why := c.applyToLedger(e); {
 	case why != applied:
 		c.counts.drop(why)
-		// The sender has what this replica could have.
+		// The sender has a reservation that this replica could have, too.
 		s.wanted = s.wanted || why == dropUnknownID
 	case orphan:
 		c.countLearned(1)
 	}
 }
 
-// countLearned counts what others may not have heard of: they will ask for it.
+// countLearned counts what other replicas may not have heard of. The next
+// announcement has the count, so that they read this replica's snapshot.
 func (c *core) countLearned(n int) {
 	if n > 0 {
 		c.counts.merged.Add(uint64(n))
@@ -165,7 +169,7 @@ func (c *core) countLearned(n int) {
 
 // noteNumber takes note of an event's number, in one of the sender's two series.
 func (c *core) noteNumber(s *sender, of *coverage, n uint64) arrival {
-	what, lost := of.arrived(n)
+	what, lost := of.onNumber(n)
 	switch what {
 	case fresh:
 		c.countLost(s, lost)
@@ -177,7 +181,8 @@ func (c *core) noteNumber(s *sender, of *coverage, n uint64) arrival {
 	return what
 }
 
-// behind: something that the sender has said is not known here.
+// incomplete reports whether something that the sender has published is not known
+// here.
 func (s *sender) incomplete() bool { return s.hasGap() || s.renewals.hasGap() }
 
 func (c *core) countLost(s *sender, n uint64) {
@@ -185,8 +190,8 @@ func (c *core) countLost(s *sender, n uint64) {
 	s.unreported += n
 }
 
-// apply returns why an event had no effect.
-func (c *core) apply(e *event) reason {
+// applyToLedger applies an event and returns why it had no effect, or applied.
+func (c *core) applyToLedger(e *event) reason {
 	size, known := c.scopes.BlockSize(e.scope)
 	fits := known && size == e.blockSize
 	switch {
@@ -198,8 +203,8 @@ func (c *core) apply(e *event) reason {
 		}
 		return dropBlockSize
 	}
-	// What happens to a booking that is named by number is noted whether or not
-	// the booking could be taken here: it may be taken later.
+	// A step of a reservation that is named by number is noted even if the
+	// reservation could not be taken here: it may be taken later.
 	switch e.kind {
 	case freed:
 		return reasonOf(c.ledger.ApplyFreed(e.ref()))
@@ -209,8 +214,8 @@ func (c *core) apply(e *event) reason {
 	return reasonOf(c.ledger.ApplyPrefillCompleted(e.ref()))
 }
 
-// announced takes note of a replica's announcement.
-func (c *core) announced(peer string, a announcement, now time.Time) {
+// onAnnouncement takes note of a replica's announcement.
+func (c *core) onAnnouncement(peer string, a announcement, now time.Time) {
 	c.counts.announcements.Add(1)
 	if a.process == c.process {
 		c.counts.drop(dropOwn)
@@ -227,22 +232,22 @@ func (c *core) announced(peer string, a announcement, now time.Time) {
 		s.wanted = true
 	}
 	if s.absent && now.Sub(s.replaced) > lateAfterEnd {
-		s.absent, s.failures, s.retry = false, 0, time.Time{}
+		s.becomePresent()
 	}
 	s.wanted = s.wanted || a.merged > s.merged
 	s.url, s.merged = base, max(s.merged, a.merged)
 	c.countLost(s, s.advanceTo(a.sequence)+s.renewals.advanceTo(a.renewals))
 }
 
-// ranksAdded says that this replica has ranks that it did not have before.
-func (c *core) ranksAdded(now time.Time) {
+// onRanksAdded takes note that this replica has ranks that it did not have before.
+func (c *core) onRanksAdded(now time.Time) {
 	if c.ranksDue.IsZero() {
 		c.ranksDue = now.Add(ranksDelay)
 	}
 }
 
-// leave forgets what was heard at a peer's endpoint.
-func (c *core) leave(peer string) {
+// forgetPeer forgets the processes whose messages came from a peer's endpoint.
+func (c *core) forgetPeer(peer string) {
 	for process, s := range c.senders {
 		if s.peer == peer {
 			delete(c.senders, process)
@@ -256,8 +261,8 @@ type fetchRequest struct {
 	url     string // base URL
 }
 
-// due returns the snapshots to fetch now, which the caller must report to done,
-// and when to ask again at the latest.
+// due returns the snapshots to fetch now, whose ends the caller must report to
+// fetchDone, and when to ask again at the latest.
 func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 	next = now.Add(silentAfter)
 	c.findAbsent(now)
@@ -283,7 +288,7 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 		switch {
 		case at.After(now):
 			next = earlier(next, at)
-		case c.fetching < maxFetching: // else done comes first
+		case c.fetching < maxFetching: // else fetchDone comes first
 			s.wanted, s.fetching, s.lastFetch = false, true, now
 			c.fetching++
 			requests = append(requests, fetchRequest{process: s.process, url: s.url})
@@ -308,7 +313,7 @@ func (c *core) byProcess() []*sender {
 	return list
 }
 
-// findAbsent notices processes that are not heard any more.
+// findAbsent notices processes that have been silent for long.
 func (c *core) findAbsent(now time.Time) {
 	for _, s := range c.byProcess() {
 		switch unheard := now.Sub(s.heard); {
@@ -320,7 +325,8 @@ func (c *core) findAbsent(now time.Time) {
 	}
 }
 
-// replace: another process is at an endpoint now, so those before it are gone.
+// replace takes note that another process is at an endpoint now: those that were
+// there before are absent.
 func (c *core) replace(peer string, by *sender, now time.Time) {
 	for _, s := range c.senders {
 		if s.peer == peer && s != by {
@@ -330,8 +336,9 @@ func (c *core) replace(peer string, by *sender, now time.Time) {
 	}
 }
 
-// becomeAbsent gives a process up until it announces itself again. What it sent last may
-// have reached some replicas only, so all others are asked, and shall ask.
+// becomeAbsent gives a process up until it announces itself again. Its last events
+// may have reached some replicas only, so the snapshots of all others are wanted,
+// and they are made to want this replica's.
 func (c *core) becomeAbsent(s *sender) {
 	if !s.absent {
 		s.absent = true
@@ -340,14 +347,17 @@ func (c *core) becomeAbsent(s *sender) {
 	}
 }
 
+// becomePresent ends the absence of a sender. Failures before it do not count.
+func (s *sender) becomePresent() { s.absent, s.failures, s.retry = false, 0, time.Time{} }
+
 func (c *core) wantAll() {
 	for _, s := range c.senders {
 		s.wanted = true
 	}
 }
 
-// followUpRanks asks for what was refused for want of the ranks that have come.
-// What a fetch under way refuses is not known yet.
+// followUpRanks wants the snapshots of all if something was refused for want of the
+// ranks that have come. What a fetch under way refuses is not known yet.
 func (c *core) followUpRanks() {
 	c.ranksDue = time.Time{}
 	if c.refused || c.fetching > 0 {
@@ -358,18 +368,18 @@ func (c *core) followUpRanks() {
 
 // fetchResult is how a fetch ended.
 type fetchResult struct {
-	// sequence is the snapshot's: the effect of all events of its process up to
-	// this number is known now.
+	// sequence is the snapshot's: the effects of all events of its process up to this
+	// number are known now.
 	sequence uint64
 	renewals uint64 // the same for renewals
-	// refused: bookings were refused for want of a scope or rank.
+	// refused: reservations were refused for want of a scope or rank.
 	refused bool
 	err     error
 }
 
-// done takes note of the end of a fetch. failures is how many have failed in a
+// fetchDone takes note of the end of a fetch. failures is how many have failed in a
 // row.
-func (c *core) done(process uint64, f fetchResult, now time.Time) (failures int) {
+func (c *core) fetchDone(process uint64, f fetchResult, now time.Time) (failures int) {
 	c.fetching--
 	c.refused = c.refused || f.refused
 	if f.err != nil {
@@ -392,4 +402,54 @@ func (c *core) done(process uint64, f fetchResult, now time.Time) (failures int)
 	s.noteSnapshot(f.sequence)
 	s.renewals.noteSnapshot(f.renewals)
 	return 0
+}
+
+// caughtUp reports whether no snapshot is wanted or being fetched, and a message has
+// come from each of the given endpoints.
+func (c *core) caughtUp(endpoints []string) bool {
+	if !c.ranksDue.IsZero() {
+		return false
+	}
+	heard := make(map[string]bool)
+	for _, s := range c.senders {
+		if s.absent || s.url == "" {
+			continue
+		}
+		if s.fetching || s.wanted || s.incomplete() {
+			return false
+		}
+		heard[s.peer] = true
+	}
+	for _, e := range endpoints {
+		if !heard[e] {
+			return false
+		}
+	}
+	return true
+}
+
+// lossEvery is how often lost events of one process are reported at most.
+const lossEvery = time.Second
+
+// loss is a report of lost events.
+type loss struct {
+	peer            string
+	process, events uint64
+}
+
+// losses returns what is to be reported, and when there may be more.
+func (c *core) losses(now time.Time) (found []loss, next time.Time) {
+	next = now.Add(silentAfter)
+	for _, s := range c.byProcess() {
+		if s.unreported == 0 {
+			continue
+		}
+		if at := s.reported.Add(lossEvery); at.After(now) {
+			next = earlier(next, at)
+			continue
+		}
+		found = append(found, loss{s.peer, s.process, s.unreported})
+		s.unreported, s.reported = 0, now
+	}
+	return found, next
 }

@@ -45,7 +45,7 @@ func TestCoverage(t *testing.T) {
 					arrived[n] = true // where the counting began
 				}
 			} else {
-				what, gap := c.arrived(n)
+				what, gap := c.onNumber(n)
 				lost += gap
 				high = max(high, n)
 				switch what {
@@ -85,12 +85,12 @@ func TestCoverage(t *testing.T) {
 func TestCoverageBounded(t *testing.T) {
 	var c coverage
 	for n := uint64(1); n < 100_000; n += 2 {
-		c.arrived(n)
+		c.onNumber(n)
 	}
 	if len(c.missing) > maxMissing || cap(c.missing) > 2*maxMissing {
 		t.Errorf("%d gaps", len(c.missing))
 	}
-	if what, _ := c.arrived(99_998); what != late {
+	if what, _ := c.onNumber(99_998); what != late {
 		t.Errorf("the newest gap is forgotten: %v", what)
 	}
 }
@@ -127,11 +127,11 @@ func (b *bench) asks(d time.Duration) []uint64 {
 }
 
 func (b *bench) hear(process, sequence, merged uint64) {
-	b.announced("tcp://p:1", announcement{process: process, url: "http://p:2", sequence: sequence, merged: merged}, b.now)
+	b.onAnnouncement("tcp://p:1", announcement{process: process, url: "http://p:2", sequence: sequence, merged: merged}, b.now)
 }
 
 func (b *bench) booked(process, sequence uint64) {
-	b.event("tcp://p:1", &event{
+	b.onEvent("tcp://p:1", &event{
 		kind: booked, sender: process, sequence: sequence, origin: reservations.Origin{Process: process, Sequence: sequence},
 		scope: benchScope, blockSize: 16, id: "r", rank: benchRank, hashes: []uint64{sequence},
 	}, b.now)
@@ -147,7 +147,7 @@ func TestWhenSnapshotsAreDue(t *testing.T) {
 			t.Fatalf("%s: asks %v, want %v", what, got, want)
 		}
 	}
-	step("nobody is known", nil, 0)
+	step("no sender is known", nil, 0)
 	b.booked(2, 5)
 	step("an event says no address", nil, 0)
 	b.hear(2, 5, 0)
@@ -155,36 +155,36 @@ func TestWhenSnapshotsAreDue(t *testing.T) {
 	b.booked(2, 8)
 	step("one at a time", nil, time.Minute)
 	b.hear(2, 8, 0)
-	b.done(2, fetchResult{sequence: 6}, b.now)
+	b.fetchDone(2, fetchResult{sequence: 6}, b.now)
 	step("7 is missing, beyond what the snapshot has", []uint64{2}, 0)
-	b.done(2, fetchResult{sequence: 8}, b.now)
+	b.fetchDone(2, fetchResult{sequence: 8}, b.now)
 	step("all is covered", nil, time.Second)
 	b.hear(2, 9, 0)
 	step("an announcement shows a loss", []uint64{2}, 0)
-	b.done(2, fetchResult{sequence: 9}, b.now)
+	b.fetchDone(2, fetchResult{sequence: 9}, b.now)
 	b.hear(2, 10, 0)
 	step("too soon", nil, lossSpacing-1)
 	step("loss: after 200 ms", []uint64{2}, 1)
-	b.done(2, fetchResult{sequence: 10}, b.now)
+	b.fetchDone(2, fetchResult{sequence: 10}, b.now)
 	b.hear(2, 10, 1)
 	step("no loss: not within a second", nil, fetchSpacing-1)
 	step("it has merged something", []uint64{2}, 1)
-	b.done(2, fetchResult{err: errors.New("refused")}, b.now)
+	b.fetchDone(2, fetchResult{err: errors.New("refused")}, b.now)
 	step("after a failure", nil, 399*time.Millisecond)
 	step("after a failure, again not within a second", nil, 599*time.Millisecond)
 	step("after a failure, then", []uint64{2}, 2*time.Millisecond)
 	for range 10 {
-		b.done(2, fetchResult{err: errors.New("refused")}, b.now)
+		b.fetchDone(2, fetchResult{err: errors.New("refused")}, b.now)
 		b.hear(2, 10, 1)
 		step("back-off", []uint64{2}, maxBackoff)
 	}
-	b.done(2, fetchResult{err: errors.New("refused")}, b.now)
+	b.fetchDone(2, fetchResult{err: errors.New("refused")}, b.now)
 	step("it is silent", nil, silentAfter+1)
 	b.hear(2, 10, 1)
 	step("heard again", []uint64{2}, 0)
-	b.done(2, fetchResult{sequence: 10}, b.now)
-	b.leave("tcp://p:1")
-	b.ranksAdded(b.now)
+	b.fetchDone(2, fetchResult{sequence: 10}, b.now)
+	b.forgetPeer("tcp://p:1")
+	b.onRanksAdded(b.now)
 	step("deregistered", nil, time.Minute)
 
 	if lost, late := b.counts.lost.Load(), b.counts.late.Load(); lost != 4 || late != 0 {
@@ -198,11 +198,11 @@ func TestWhenSnapshotsAreDue(t *testing.T) {
 func TestWhoIsAskedWhenOneGoes(t *testing.T) {
 	b := newBench(fixedScopes{benchScope: 16})
 	at := func(peer string, process uint64) {
-		b.announced(peer, announcement{process: process, url: "http://p:2"}, b.now)
+		b.onAnnouncement(peer, announcement{process: process, url: "http://p:2"}, b.now)
 	}
 	settle := func() {
 		for _, process := range b.asks(2 * time.Second) {
-			b.done(process, fetchResult{}, b.now)
+			b.fetchDone(process, fetchResult{}, b.now)
 		}
 	}
 	at("tcp://a:1", 2)
@@ -213,8 +213,8 @@ func TestWhoIsAskedWhenOneGoes(t *testing.T) {
 	if got := b.asks(2 * time.Second); !slices.Equal(got, []uint64{3, 4}) {
 		t.Errorf("2 was replaced by 4: asks %v, want 3 and 4", got)
 	}
-	b.done(3, fetchResult{}, b.now)
-	b.done(4, fetchResult{}, b.now)
+	b.fetchDone(3, fetchResult{}, b.now)
+	b.fetchDone(4, fetchResult{}, b.now)
 	if b.counts.merged.Load() != 1 || !b.counts.unannounced.Load() {
 		t.Error("the others are not asked to ask")
 	}
@@ -244,24 +244,24 @@ func TestRanksAdded(t *testing.T) {
 	b := newBench(scopes)
 	b.hear(2, 0, 0)
 	b.asks(0)
-	b.done(2, fetchResult{}, b.now)
-	b.ranksAdded(b.now)
+	b.fetchDone(2, fetchResult{}, b.now)
+	b.onRanksAdded(b.now)
 	if got := b.asks(time.Second); got != nil {
 		t.Errorf("nothing was refused: asks %v", got)
 	}
 	delete(scopes, benchScope)
 	b.booked(2, 1)
 	scopes[benchScope] = 16
-	b.ranksAdded(b.now)
+	b.onRanksAdded(b.now)
 	if got := b.asks(ranksDelay - 1); got != nil {
 		t.Errorf("more ranks may come: asks %v", got)
 	}
 	if got := b.asks(1); !slices.Equal(got, []uint64{2}) {
 		t.Errorf("asks %v, want 2", got)
 	}
-	b.ranksAdded(b.now) // while it is asked
+	b.onRanksAdded(b.now) // while it is asked
 	b.asks(time.Second)
-	b.done(2, fetchResult{refused: true}, b.now)
+	b.fetchDone(2, fetchResult{refused: true}, b.now)
 	if got := b.asks(time.Second); !slices.Equal(got, []uint64{2}) {
 		t.Errorf("ranks came during the fetch: asks %v, want 2", got)
 	}
@@ -279,24 +279,24 @@ func TestDropReasons(t *testing.T) {
 		dropUnknownScope: func(_ *bench, e *event) { e.scope = other },
 		dropBlockSize:    func(_ *bench, e *event) { e.blockSize = 32 },
 		dropUnknownRank:  func(_ *bench, e *event) { e.rank.DP = 5 },
-		dropKnown:        func(b *bench, e *event) { b.event("p", e, b.now) },
+		dropKnown:        func(b *bench, e *event) { b.onEvent("p", e, b.now) },
 		dropUnknownID:    func(_ *bench, e *event) { e.kind = prefillCompleted },
 		dropWrongRank: func(b *bench, e *event) {
-			b.event("p", e, b.now)
+			b.onEvent("p", e, b.now)
 			e.kind, e.rank.DP = freed, 5
 		},
 		dropEnded: func(b *bench, e *event) {
 			e.origin.Sequence, e.sequence = 3, 3
-			b.event("p", e, b.now)
+			b.onEvent("p", e, b.now)
 			e.kind, e.sequence = freed, 4
-			b.event("p", e, b.now)
+			b.onEvent("p", e, b.now)
 			e.kind, e.sequence = booked, 3
 		},
 	}
 	for why, change := range tests {
 		b, e := newBench(fixedScopes{benchScope: 16}), base
 		change(b, &e)
-		b.event("p", &e, b.now)
+		b.onEvent("p", &e, b.now)
 		for got := range numReasons {
 			want := uint64(0)
 			if reason(got) == why {
@@ -309,19 +309,19 @@ func TestDropReasons(t *testing.T) {
 	}
 }
 
-// TestFreeWithoutScope proves that the end of a booking with a number is noted
-// even where the booking could not be taken: it must not be taken later.
+// TestFreeWithoutScope proves that the end of a reservation with a number is noted
+// even where the reservation could not be taken: it must not be taken later.
 func TestFreeWithoutScope(t *testing.T) {
 	scopes := fixedScopes{}
 	b := newBench(scopes)
-	b.event("p", &event{
+	b.onEvent("p", &event{
 		kind: freed, sender: 2, sequence: 2, origin: reservations.Origin{Process: 2, Sequence: 1},
 		scope: benchScope, blockSize: 16, id: "r", rank: benchRank,
 	}, b.now)
 	scopes[benchScope] = 16
 	b.booked(2, 1)
 	if n := b.ledger.Stats().Live; n != 0 {
-		t.Errorf("%d bookings live, want 0", n)
+		t.Errorf("%d reservations live, want 0", n)
 	}
 }
 

@@ -6,15 +6,15 @@ import (
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// coverage is what this replica has of one sender's numbered events.
+// coverage records which of one sender's numbered events have arrived here.
 type coverage struct {
-	// heardOf: there is a number to count from. What was sent before it is history,
-	// not loss.
+	// started: there is a number to count from. What was sent before it does not
+	// count as lost.
 	started bool
-	// high is the highest number heard of.
+	// high is the highest number that is known to be used.
 	high uint64
-	// snapshot: the sender's snapshots have shown the effect of all numbers up
-	// to this one.
+	// snapshot is the number up to which the sender's snapshots have shown the
+	// effects of all events.
 	snapshot uint64
 	// missing are the numbers up to high that have not arrived, in order.
 	missing []history.Range
@@ -24,7 +24,7 @@ type coverage struct {
 // ones beyond, a late arrival counts as a duplicate.
 const maxMissing = 1024
 
-// arrival tells what an event's number means.
+// arrival is what an event's number means.
 type arrival uint8
 
 const (
@@ -33,9 +33,9 @@ const (
 	duplicate         // or older than what is remembered
 )
 
-// arrived takes note of an event. lost is how many numbers before it are
+// onNumber takes note of an event. lost is how many numbers before it are newly
 // missing.
-func (c *coverage) arrived(n uint64) (what arrival, lost uint64) {
+func (c *coverage) onNumber(n uint64) (what arrival, lost uint64) {
 	switch {
 	case n > c.high || !c.started:
 		lost = c.advanceTo(n - 1)
@@ -67,7 +67,7 @@ func (c *coverage) advanceTo(n uint64) (lost uint64) {
 	return n - from + 1
 }
 
-// fill takes n out of the missing numbers; false if it was not missing.
+// fill removes n from the missing numbers; false if it was not missing.
 func (c *coverage) fill(n uint64) bool {
 	i, found := slices.BinarySearchFunc(c.missing, n, func(r history.Range, n uint64) int {
 		switch {
@@ -96,13 +96,14 @@ func (c *coverage) fill(n uint64) bool {
 	return true
 }
 
-// incomplete: the effect of a missing number is not known from a snapshot
+// hasGap reports whether the effect of a missing number is not known from a snapshot
 // either.
 func (c *coverage) hasGap() bool {
 	return len(c.missing) > 0 && c.missing[len(c.missing)-1].To > c.snapshot
 }
 
-// completeUpTo is the number up to which nothing is missing, snapshots counted in.
+// completeUpTo is the number up to which every effect is known, from events or from
+// snapshots.
 func (c *coverage) completeUpTo() uint64 {
 	for _, r := range c.missing {
 		if r.To > c.snapshot {
@@ -112,5 +113,5 @@ func (c *coverage) completeUpTo() uint64 {
 	return max(c.snapshot, c.high)
 }
 
-// noteSnapshot takes note of a snapshot that has the effect of all numbers up to n.
+// noteSnapshot takes note of a snapshot with the effects of all numbers up to n.
 func (c *coverage) noteSnapshot(n uint64) { c.snapshot = max(c.snapshot, n) }

@@ -1,16 +1,20 @@
 package replicasync
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
+	"unicode/utf8"
 
+	"github.com/select-service/select-service/internal/wire/msgpack"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// Why a message is refused, besides its bytes making no sense.
+// Errors that the reader distinguishes from bytes that make no sense.
 var (
 	errOversized    = errors.New("message or list is too long")
 	errNamesDiffer  = errors.New("tenant_id and routing_group differ")
@@ -18,8 +22,8 @@ var (
 	errZeroSequence = errors.New("sequence is zero")
 )
 
-// variants are the names of the kinds; the order of the peers' in their code is
-// that of variantIndex.
+// variants are the names of the kinds; variantIndex has them in the order of
+// Dynamo's code.
 var (
 	variants     = [numKinds]string{booked: "AddRequest", prefillCompleted: "MarkPrefillCompleted", freed: "Free", renewed: "Renew"}
 	variantIndex = [...]kind{booked, freed, prefillCompleted}
@@ -97,7 +101,7 @@ func (r *reader) envelope(payload []byte) (event, error) {
 		case 2:
 			e.blockSize, err = r.uint32()
 		case 3:
-			err = r.inner(&e)
+			err = r.innerEvent(&e)
 		case 4:
 			err = text(&group[1])
 		case 5:
@@ -113,7 +117,7 @@ func (r *reader) envelope(payload []byte) (event, error) {
 		case 8:
 			e.perScope, err = r.bool()
 		case 9:
-			e.lease, err = r.span()
+			e.lease, err = r.milliseconds()
 		}
 		return err
 	})
@@ -147,8 +151,8 @@ func (r *reader) envelope(payload []byte) (event, error) {
 	return e, nil
 }
 
-// span reads milliseconds.
-func (r *reader) span() (time.Duration, error) {
+// milliseconds reads milliseconds.
+func (r *reader) milliseconds() (time.Duration, error) {
 	n, err := r.uint(maxSpan)
 	return time.Duration(n) * time.Millisecond, err
 }
@@ -158,8 +162,8 @@ func (r *reader) uint32() (uint32, error) {
 	return uint32(n), err
 }
 
-// inner reads the event inside the envelope.
-func (r *reader) inner(e *event) error {
+// innerEvent reads the event inside the envelope.
+func (r *reader) innerEvent(e *event) error {
 	return r.fields(eventFields, 4, func(i int) (err error) {
 		switch i {
 		case 0:
@@ -214,7 +218,7 @@ func (r *reader) data(e *event) error {
 		return err
 	}
 	if e.kind == booked {
-		return r.add(e)
+		return r.bookedContent(e)
 	}
 	if !r.Nil() {
 		return fmt.Errorf("%s with content", variants[e.kind])
@@ -239,7 +243,7 @@ func (r *reader) variant() (kind, error) {
 	return variantIndex[n], nil
 }
 
-func (r *reader) add(e *event) error {
+func (r *reader) bookedContent(e *event) error {
 	e.track = true
 	return r.fields(addFields, 0, func(i int) (err error) {
 		if i != 1 && r.Nil() {
@@ -297,4 +301,149 @@ func (r *reader) hint() (tokens uint64, err error) {
 		})
 	})
 	return tokens, err
+}
+
+// errBroken is the error of a message that ends early or is no msgpack.
+var errBroken = errors.New("message is not whole")
+
+// reader reads one message after the other and checks what the format leaves
+// open: the range of numbers, and that strings are UTF-8.
+type reader struct{ msgpack.Reader }
+
+func newReader() *reader { return &reader{} }
+
+func (r *reader) reset(payload []byte) { r.Reader = msgpack.Reader{Data: payload} }
+
+// uint reads an integer of any width and signedness from 0 to limit.
+func (r *reader) uint(limit uint64) (uint64, error) {
+	n, negative, ok := r.Integer()
+	switch {
+	case !ok:
+		return 0, errors.New("want an unsigned integer")
+	case negative:
+		return 0, fmt.Errorf("negative number %d", int64(n))
+	case n > limit:
+		return 0, fmt.Errorf("number %d is above %d", n, limit)
+	}
+	return n, nil
+}
+
+// wide reads a number of full width, as nearly all hashes are, if that comes next.
+func (r *reader) wide() (n uint64, ok bool) {
+	rest := r.Data[r.Pos:]
+	if len(rest) < 9 || rest[0] != msgpack.CodeUint64 {
+		return 0, false
+	}
+	r.Pos += 9
+	return binary.BigEndian.Uint64(rest[1:]), true
+}
+
+func (r *reader) text() (string, error) {
+	text, ok := r.Text()
+	if !ok {
+		return "", errors.New("want a string")
+	}
+	if !utf8.Valid(text) {
+		return "", errors.New("string is not UTF-8")
+	}
+	return string(text), nil
+}
+
+func (r *reader) bool() (bool, error) {
+	c := r.Peek()
+	if c != msgpack.CodeTrue && c != msgpack.CodeFalse {
+		return false, errors.New("want a boolean")
+	}
+	r.Pos++
+	return c == msgpack.CodeTrue, nil
+}
+
+// length reads the head of an array. Every element takes a byte at least, so a
+// length that the message cannot hold is refused before anything is made of it.
+func (r *reader) length() (int, error) {
+	n, ok := r.ArrayLen()
+	if !ok {
+		return 0, errors.New("want a whole array")
+	}
+	return n, nil
+}
+
+// skip passes over one value of any type.
+func (r *reader) skip() error {
+	if !r.Skip() {
+		return errBroken
+	}
+	return nil
+}
+
+// fields reads a struct: a map whose unknown keys are ignored, or an array of
+// the first values in order. f reads the value of names[i]. The first required
+// ones must be there, none may be there twice.
+func (r *reader) fields(names []string, required int, f func(i int) error) error {
+	var seen uint64
+	read := func(i int) error {
+		if seen&(1<<i) != 0 {
+			return fmt.Errorf("%s is there twice", names[i])
+		}
+		seen |= 1 << i
+		if err := f(i); err != nil {
+			return fmt.Errorf("%s: %w", names[i], err)
+		}
+		return nil
+	}
+	var err error
+	if r.IsArray() {
+		err = r.positional(names, read)
+	} else {
+		err = r.keyed(names, read)
+	}
+	if err != nil {
+		return err
+	}
+	for i := range required {
+		if seen&(1<<i) == 0 {
+			return fmt.Errorf("%s is missing", names[i])
+		}
+	}
+	return nil
+}
+
+func (r *reader) positional(names []string, read func(i int) error) error {
+	n, err := r.length()
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		if i < len(names) {
+			err = read(i)
+		} else {
+			err = r.skip()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reader) keyed(names []string, read func(i int) error) error {
+	n, ok := r.MapLen()
+	if !ok {
+		return errors.New("want a whole map or array")
+	}
+	for range n {
+		key, err := r.text()
+		if err != nil {
+			return fmt.Errorf("key: %w", err)
+		}
+		if i := slices.Index(names, key); i >= 0 {
+			err = read(i)
+		} else {
+			err = r.skip()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

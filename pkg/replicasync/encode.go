@@ -48,7 +48,7 @@ func (e *encoder) event(ev *event) []byte {
 	e.reset()
 	more := 0
 	switch {
-	case ev.kind != booked: // the booking is named
+	case ev.kind != booked: // the reservation is named
 		more = 2
 	case ev.lease > 0:
 		more = 1
@@ -83,7 +83,7 @@ func (e *encoder) event(ev *event) []byte {
 		e.uint("origin_process", ev.origin.Process)
 		e.uint("origin_sequence", ev.origin.Sequence)
 	case ev.lease > 0:
-		e.uint("lease_ms", milliseconds(ev.lease))
+		e.uint("lease_ms", toMilliseconds(ev.lease))
 	}
 	return e.buf.Bytes()
 }
@@ -111,8 +111,9 @@ func (e *encoder) booked(ev *event) {
 	e.null("expected_prefill_duration")
 }
 
-// milliseconds is a positive duration, rounded up: nobody else's lease is shorter.
-func milliseconds(d time.Duration) uint64 {
+// toMilliseconds rounds a positive duration up, so that no other replica has a
+// shorter lease.
+func toMilliseconds(d time.Duration) uint64 {
 	return uint64((d + time.Millisecond - 1) / time.Millisecond)
 }
 

@@ -14,7 +14,7 @@ const (
 	booked kind = iota
 	prefillCompleted
 	freed
-	renewed  // a lease; on TopicLeases, and numbered by itself
+	renewed  // a lease; on TopicLeases, with numbers of its own
 	numKinds = int(iota)
 )
 
@@ -23,13 +23,13 @@ var kindTexts = [numKinds]string{booked: "booked", prefillCompleted: "prefill_co
 
 func (k kind) String() string { return kindTexts[k] }
 
-// event is one step in the life of a booking as it travels.
+// event is one step in the life of a reservation as it is sent between replicas.
 type event struct {
 	kind kind
 	// sender published it; sequence is the sender's number for it, 0 if the
 	// sender does not count.
 	sender, sequence uint64
-	// origin names the booking. A sequence of 0: by process, scope and id.
+	// origin names the reservation; with a sequence of 0 scope and id do.
 	origin reservations.Origin
 
 	scope     catalog.Scope
@@ -67,7 +67,7 @@ func (e *event) reservation() reservations.Reservation {
 	return b
 }
 
-// ref is which booking an event ends, completes or renews.
+// ref names the reservation that an event ends, completes or renews.
 func (e *event) ref() reservations.Ref {
 	ref := reservations.Ref{Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank}
 	if e.sequence != 0 && e.kind != renewed {
@@ -88,8 +88,8 @@ func localEvent(k kind, process uint64, e reservations.Event, blockSize uint32) 
 	out.perScope, out.hashes, out.expectedOutput = e.PerScope, e.Hashes, e.ExpectedOutput
 	out.lease = e.Lease
 	out.prefillTokens = e.PrefillTokens
-	// As the two contracts' services do: the slot tracker tracks if there are
-	// tokens, the selection service always, and gives no tokens where none count.
+	// As Dynamo's two services do: the slot tracker tracks if there are tokens; the
+	// selection service always tracks, and gives no tokens where none count.
 	out.hinted = e.TrackPrefill && (e.PrefillTokens > 0 || !e.PerScope)
 	out.track = out.hinted || !e.PerScope
 	return out

@@ -28,7 +28,7 @@ func (nowhere) Follow(string, func(string, []byte), func(bool)) (func(), error) 
 }
 
 func (nowhere) Get(context.Context, string) (io.ReadCloser, error) {
-	return nil, errors.New("nobody there")
+	return nil, errors.New("no such peer")
 }
 
 // epoch is when the tests' clocks begin.

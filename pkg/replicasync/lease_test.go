@@ -14,10 +14,10 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// renewal is process 2's renewal of a booking of process 3.
-func renewal(number, booking uint64) *event {
+// renewal is process 2's renewal of a reservation of process 3.
+func renewal(number, reservation uint64) *event {
 	return &event{
-		kind: renewed, sender: 2, sequence: number, origin: reservations.Origin{Process: 3, Sequence: booking},
+		kind: renewed, sender: 2, sequence: number, origin: reservations.Origin{Process: 3, Sequence: reservation},
 		scope: benchScope, blockSize: 16, id: "x", rank: benchRank,
 	}
 }
@@ -41,21 +41,21 @@ func TestLostRenewals(t *testing.T) {
 		if got := b.asks(2 * time.Second); !slices.Equal(got, []uint64{2}) {
 			t.Fatalf("asked %v, want the sender", got)
 		}
-		b.done(2, fetchResult{renewals: renewals}, b.now)
+		b.fetchDone(2, fetchResult{renewals: renewals}, b.now)
 		if got := b.asks(2 * time.Second); len(got) != 0 {
 			t.Fatalf("asked %v again", got)
 		}
 	}
 	announce := func(renewals uint64) {
-		b.announced("tcp://p:2", announcement{process: 2, url: "http://p:1", sequence: 100, renewals: renewals}, b.now)
+		b.onAnnouncement("tcp://p:2", announcement{process: 2, url: "http://p:1", sequence: 100, renewals: renewals}, b.now)
 	}
 	announce(4)
 	settle(4) // it is new
-	b.event("tcp://p:2", renewal(5, 1), b.now)
+	b.onEvent("tcp://p:2", renewal(5, 1), b.now)
 	if got := b.asks(2 * time.Second); len(got) != 0 {
 		t.Errorf("asked %v without a gap", got)
 	}
-	b.event("tcp://p:2", renewal(7, 1), b.now)
+	b.onEvent("tcp://p:2", renewal(7, 1), b.now)
 	settle(7)
 	announce(9)
 	settle(9)
@@ -68,16 +68,16 @@ func TestLostRenewals(t *testing.T) {
 func TestRenewalTwice(t *testing.T) {
 	b := newBench(fixedScopes{benchScope: 16})
 	b.lease(1)
-	b.event("tcp://p:2", renewal(1, 1), b.now)
+	b.onEvent("tcp://p:2", renewal(1, 1), b.now)
 	b.now = b.now.Add(25 * time.Second)
-	b.event("tcp://p:2", renewal(1, 1), b.now)
+	b.onEvent("tcp://p:2", renewal(1, 1), b.now)
 	b.now = b.now.Add(6 * time.Second)
 	if n, _ := b.ledger.Expire(); n != 1 || b.counts.duplicates.Load() != 1 {
 		t.Errorf("%d expired after lease and slack, %d duplicates", n, b.counts.duplicates.Load())
 	}
 }
 
-// TestRenewalOfMissing proves that who renews a booking that could be here is
+// TestRenewalOfMissing proves that who renews a reservation that could be here is
 // asked for it, and nobody if it has ended or its scope or rank is not here.
 func TestRenewalOfMissing(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -97,9 +97,9 @@ func TestRenewalOfMissing(t *testing.T) {
 		tt.change(b, e)
 		b.hear(2, 0, 0)
 		for _, process := range b.asks(2 * time.Second) { // it is new
-			b.done(process, fetchResult{}, b.now)
+			b.fetchDone(process, fetchResult{}, b.now)
 		}
-		b.event("tcp://p:2", e, b.now)
+		b.onEvent("tcp://p:2", e, b.now)
 		if got := len(b.asks(2*time.Second)) > 0; got != tt.asks {
 			t.Errorf("%s: asked: %v", name, got)
 		}
@@ -107,7 +107,7 @@ func TestRenewalOfMissing(t *testing.T) {
 }
 
 // TestLeaseMessages proves what goes over the wire for leases, byte for byte: the
-// further key of a booking, which one without lease does not have, a renewal and
+// further key of a reservation, which one without lease does not have, a renewal and
 // an announcement.
 func TestLeaseMessages(t *testing.T) {
 	step := reservations.Event{Scope: benchScope, ID: "r", Rank: benchRank, Origin: reservations.Origin{Process: 9}}

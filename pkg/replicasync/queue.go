@@ -1,14 +1,18 @@
 package replicasync
 
-import "sync"
+import (
+	"sync"
 
-// queue is a bounded FIFO queue between goroutines. What does not fit is
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// queue is a bounded FIFO queue between goroutines. An item that does not fit is
 // refused: producers never wait.
 type queue[T any] struct {
 	// ready has one element whenever the queue may have become non-empty.
 	ready chan struct{}
 
-	// mu guards what follows. It is never held while anything else is called.
+	// mu guards the fields below. It is an innermost lock.
 	mu       sync.Mutex
 	ring     []T
 	head, n  int
@@ -24,7 +28,7 @@ func newQueue[T any](maxItems, maxBytes int) *queue[T] {
 	return &queue[T]{ready: make(chan struct{}, 1), maxItems: maxItems, maxBytes: maxBytes}
 }
 
-// put appends an item of that many bytes, or reports that the queue is full.
+// put appends an item of that many bytes; false if the queue is full.
 func (q *queue[T]) put(item T, bytes int) bool {
 	q.mu.Lock()
 	ok := q.putLocked(item, bytes)
@@ -51,8 +55,9 @@ func (q *queue[T]) putLocked(item T, bytes int) bool {
 	return true
 }
 
-// take moves up to cap(buf) items into buf. bytes tells an item's size as put
-// was told. An empty answer means that ready will tell of the next item.
+// take moves up to cap(buf) items into buf. bytes returns the size of an item, as it
+// was given to put. If no item is returned, ready will have an element when the next
+// one comes.
 func (q *queue[T]) take(buf []T, bytes func(*T) int) []T {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -80,12 +85,111 @@ func (q *queue[T]) resize(size int) {
 	q.ring, q.head = ring, 0
 }
 
-// at is the i-th item that waits. It needs q.mu.
+// at returns the i-th item that waits. It needs q.mu.
 func (q *queue[T]) at(i int) *T { return &q.ring[(q.head+i)%len(q.ring)] }
 
-// len is how many items wait.
+// len returns how many items wait.
 func (q *queue[T]) len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.n
 }
+
+// outbox numbers the events of this replica and keeps them until they are published.
+// Numbers are given in the order of the queue, over all scopes, in two series: one
+// for renewals, to which not every replica listens, and one for the other events.
+type outbox struct {
+	queue *queue[event]
+	// The last numbers given, guarded by queue.mu.
+	events, renewals uint64
+}
+
+// lastNumber is the last number given in the series of a kind. It needs queue.mu.
+func (o *outbox) lastNumber(k kind) *uint64 {
+	if k == renewed {
+		return &o.renewals
+	}
+	return &o.events
+}
+
+// outboxBytes bounds the hashes that wait to be published. Most are those of live
+// reservations, which are in memory in any case.
+const outboxBytes = 256 << 20
+
+func newOutbox(limit int) *outbox { return &outbox{queue: newQueue[event](limit, outboxBytes)} }
+
+// weight is the size of an event in the outbox, in bytes.
+func weight(e *event) int { return 8 * len(e.hashes) }
+
+// put numbers an event and appends it. The number is used up even if the queue is
+// full, so that the other replicas notice that they miss an event.
+func (o *outbox) put(e *event) (number uint64, ok bool) {
+	o.queue.mu.Lock()
+	defer o.queue.mu.Unlock()
+	last := o.lastNumber(e.kind)
+	*last++
+	e.sequence = *last
+	return *last, o.queue.putLocked(*e, weight(e))
+}
+
+// skip uses up a number for an event that cannot be sent.
+func (o *outbox) skip(k kind) (number uint64) {
+	o.queue.mu.Lock()
+	defer o.queue.mu.Unlock()
+	last := o.lastNumber(k)
+	*last++
+	return *last
+}
+
+// last returns the last numbers given.
+func (o *outbox) last() (events, renewals uint64) {
+	o.queue.mu.Lock()
+	defer o.queue.mu.Unlock()
+	return o.events, o.renewals
+}
+
+// published returns the numbers up to which no event waits. To be called only when
+// everything that take has returned was published.
+func (o *outbox) published() (events, renewals uint64) {
+	o.queue.mu.Lock()
+	defer o.queue.mu.Unlock()
+	events, renewals = o.events, o.renewals
+	for i := o.queue.n - 1; i >= 0; i-- {
+		switch e := o.queue.at(i); e.kind {
+		case renewed:
+			renewals = e.sequence - 1
+		default:
+			events = e.sequence - 1
+		}
+	}
+	return events, renewals
+}
+
+func (o *outbox) take(buf []event) []event { return o.queue.take(buf, weight) }
+
+// enqueue numbers a step of the own ledger and queues it to be published.
+func (r *Replica) enqueue(k kind, e reservations.Event) (number uint64) {
+	size, known := r.scopes.BlockSize(e.Scope)
+	if !known {
+		r.counts.drop(dropSendScope)
+		return r.outbox.skip(k)
+	}
+	out := localEvent(k, r.opt.Process, e, size)
+	number, ok := r.outbox.put(&out)
+	if !ok {
+		r.counts.drop(dropSendQueueFull)
+	}
+	return number
+}
+
+// Booked is part of reservations.Observer. It never waits for a peer.
+func (r *Replica) Booked(e reservations.Event) (sequence uint64) { return r.enqueue(booked, e) }
+
+// PrefillCompleted is part of reservations.Observer.
+func (r *Replica) PrefillCompleted(e reservations.Event) { r.enqueue(prefillCompleted, e) }
+
+// Freed is part of reservations.Observer.
+func (r *Replica) Freed(e reservations.Event) { r.enqueue(freed, e) }
+
+// Renewed is part of reservations.Observer.
+func (r *Replica) Renewed(e reservations.Event) { r.enqueue(renewed, e) }

@@ -1,14 +1,131 @@
 package replicasync
 
 import (
+	"context"
 	"errors"
+	"io"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// The topics of a Transport.
+const (
+	// TopicEvents carries reservations and their ends, in Dynamo's form.
+	TopicEvents = "dynamo.slot-tracker.v1"
+	// TopicAnnounce carries announcements, which only replicas of this service
+	// send and read.
+	TopicAnnounce = "select-service.replica.v1"
+	// TopicLeases carries renewals of leases, in a form like that of the events,
+	// between replicas of this service that know of leases. It is a topic of its
+	// own because Dynamo's services log events that they do not know.
+	TopicLeases = "select-service.lease.v1"
+)
+
+// Topics returns all topics, for a transport that wants to know them.
+func Topics() []string { return []string{TopicEvents, TopicAnnounce, TopicLeases} }
+
+// SnapshotPath is where a replica's HTTP base URL serves WriteSnapshot, with the
+// query parameters after and limit.
+const SnapshotPath = "/replica_sync/snapshot"
+
+const (
+	// MaxPayload bounds a message in bytes, both ways.
+	MaxPayload = 8 << 20
+	// maxHashes bounds the blocks of one reservation. Real hashes take nine bytes on
+	// the wire, so that MaxPayload is reached first: the limit only keeps a
+	// message of small numbers from growing in memory.
+	maxHashes = 1 << 20
+	// maxSequence keeps sums of sequence numbers from overflowing.
+	maxSequence = 1 << 62
+)
+
+// Transport carries messages from every replica to all that follow it. It may lose,
+// repeat and reorder them: the receivers notice and repair that.
+type Transport interface {
+	// Publish sends a message to all followers, in the order of the calls. It must
+	// not keep the payload and never waits for a follower. The caller counts an
+	// error as a loss.
+	Publish(topic string, payload []byte) error
+	// Follow delivers what peer, an endpoint, publishes, and reports whether it is
+	// connected. Both callbacks come from the transport's goroutine and do not
+	// block. The payload belongs to the callee.
+	Follow(peer string, deliver func(topic string, payload []byte), status func(up bool)) (stop func(), err error)
+}
+
+// Fetcher gets pages of a peer's snapshot.
+type Fetcher interface {
+	// Get returns the body of a URL. It bounds the time without a byte, not the
+	// total time.
+	Get(ctx context.Context, url string) (io.ReadCloser, error)
+}
+
+// Scopes knows the scopes of this replica's catalog. It is called under the ledger's
+// locks and must not take a lock that is ever held while the ledger is called.
+type Scopes interface {
+	// BlockSize returns the block size of a scope in tokens.
+	BlockSize(sc catalog.Scope) (blockSize uint32, known bool)
+}
+
+// Watcher is told what an operator wants to know. The calls come from goroutines
+// of the replica that hold no lock, several at a time.
+type Watcher interface {
+	// Connected: a peer's connection has come up or was lost.
+	Connected(peer string, up bool)
+	// Lost: that many events of a process are missing since the last call, which was
+	// at least a second ago. Its snapshot will be read.
+	Lost(peer string, process, events uint64)
+	// Fetched: the snapshot at a base URL was read or, for the n-th time in a
+	// row, could not be.
+	Fetched(url string, process uint64, failures int, err error)
+}
+
+// Options of a Replica. Zero limits mean the defaults.
+type Options struct {
+	// Process is the replica's id: random, not zero, new at every start.
+	Process uint64
+	// URL is the base URL of the replica's own HTTP interface, which is announced
+	// to the others. In place of an unspecified host (0.0.0.0 or ::) receivers use
+	// the one at which they follow this replica.
+	URL string
+	// Watcher may be nil.
+	Watcher Watcher
+
+	// SendQueue bounds the events that wait to be published (100,000, as in
+	// dynamo-kv-router). The newest is dropped when it is full.
+	SendQueue int
+	// ReceiveQueue bounds the messages that wait to be applied (100,000), over
+	// all peers. The newest is dropped when it is full.
+	ReceiveQueue int
+	// ReceiveBytes bounds the same in bytes of payload (128 MiB).
+	ReceiveBytes int
+	// Page is how many reservations are requested at a time (1,000).
+	Page int
+}
+
+func (o Options) withDefaults() Options {
+	set := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	set(&o.SendQueue, 100_000)
+	set(&o.ReceiveQueue, 100_000)
+	set(&o.ReceiveBytes, 128<<20)
+	set(&o.Page, defaultPage)
+	return o
+}
+
+const (
+	// announceEvery is how often a replica announces itself.
+	announceEvery = time.Second
+	// silentAfter is how long a replica may be silent before it counts as absent.
+	silentAfter = 5 * time.Second
 )
 
 // Errors that callers branch on.
@@ -19,7 +136,7 @@ var (
 	ErrStopped = errors.New("replica sync has stopped")
 )
 
-// Replica shares the bookings of one ledger with the other replicas. It is the
+// Replica shares the reservations of one ledger with the other replicas. It is the
 // ledger's observer. All methods are safe for concurrent use, once Attach was
 // called.
 type Replica struct {
@@ -32,16 +149,16 @@ type Replica struct {
 	counts counters
 	outbox *outbox
 	inbox  *queue[message]
-	// wake makes the fetches be looked at; it has one place.
+	// wake has catchUp look for fetches that are due; it has one place.
 	wake     chan struct{}
 	newRanks atomic.Bool // RanksAdded was called
 
-	// coreMu guards core. Ledger calls are made under it, so it must not be
-	// taken by what the ledger calls.
+	// coreMu guards core. The ledger is called under it, so what the ledger calls
+	// must not take it.
 	coreMu sync.Mutex
 	core   *core
 
-	// mu guards the peers. It is held while the transport is called; the
+	// mu guards peers and stopped. It is held while the transport is called; the
 	// transport's callbacks do not take it.
 	mu      sync.Mutex
 	peers   map[string]*peer
@@ -53,9 +170,9 @@ type peer struct {
 	endpoint     string
 	since        time.Time // registered
 	stop         func()
-	deregistered atomic.Bool // deregistered: what is still queued is not for us
+	deregistered atomic.Bool // its messages that still wait are ignored
 	up           atomic.Bool
-	upTold       bool // what the watcher knows of up; written by the goroutine that tells
+	upTold       bool // the value of up that the watcher was told; guarded by Replica.mu
 }
 
 // message is what a peer published.
@@ -79,14 +196,14 @@ func New(opt Options, scopes Scopes, transport Transport, fetch Fetcher, now fun
 
 var _ reservations.Observer = (*Replica)(nil)
 
-// Attach says which ledger it is about: the one whose observer this is. To be
-// called once, before everything else.
+// Attach sets the ledger, whose observer is this replica. To be called once, before
+// everything else.
 func (r *Replica) Attach(l *reservations.Ledger) { r.attach(l) }
 
 func (r *Replica) attach(l ledger) { r.core = newCore(r.opt.Process, l, r.scopes, &r.counts) }
 
 // Register follows a peer; added is false if it is followed already. ErrStopped
-// after Run; else an error is the transport's.
+// after Run; any other error is the transport's.
 func (r *Replica) Register(endpoint string) (added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,7 +249,7 @@ func (r *Replica) unfollow(p *peer) {
 	delete(r.peers, p.endpoint)
 	r.coreMu.Lock()
 	defer r.coreMu.Unlock()
-	r.core.leave(p.endpoint)
+	r.core.forgetPeer(p.endpoint)
 }
 
 // Peers returns the registered endpoints in order.
@@ -142,8 +259,8 @@ func (r *Replica) Peers() []string {
 	return slices.Sorted(maps.Keys(r.peers))
 }
 
-// RanksAdded says that ranks have come into the ledger. Bookings for them that
-// were refused before are asked for again, soon.
+// RanksAdded is to be called when ranks have come into the ledger. Reservations on
+// them that were refused before are soon requested again.
 func (r *Replica) RanksAdded() {
 	r.newRanks.Store(true)
 	r.wakeFetches()
@@ -165,4 +282,37 @@ func (r *Replica) seen() map[uint64]uint64 {
 		seen[process] = s.completeUpTo()
 	}
 	return seen
+}
+
+// announceWithin is how long CaughtUp waits for a peer's announcement, which comes
+// every second. A peer that does not announce itself is not running, or no replica
+// of this service.
+const announceWithin = 3 * announceEvery
+
+// CaughtUp reports whether no snapshot is wanted or being read: that of every peer
+// that has announced itself was read, also after losses and after ranks came for
+// which something had been refused. A peer that has not announced itself is waited
+// for during its first 3 s.
+func (r *Replica) CaughtUp() bool {
+	now := r.now()
+	var young []string
+	r.mu.Lock()
+	for _, p := range r.peers {
+		if now.Sub(p.since) < announceWithin {
+			young = append(young, p.endpoint)
+		}
+	}
+	r.mu.Unlock()
+	r.coreMu.Lock()
+	defer r.coreMu.Unlock()
+	return !r.newRanks.Load() && r.core.caughtUp(young)
+}
+
+// ReservationsDropped is to be called when n live reservations have ended with their
+// ranks. The other replicas are not told of each; from the next snapshot they take
+// the ends of those that this replica had accepted, as no caller can end them here
+// any more.
+func (r *Replica) ReservationsDropped(n int) {
+	r.counts.merged.Add(uint64(n))
+	r.counts.unannounced.Store(true)
 }

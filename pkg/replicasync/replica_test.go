@@ -217,7 +217,7 @@ func agree(t *testing.T, requests uint32, replicas ...*running) {
 	}
 }
 
-// TestTwoReplicas proves that bookings, completed prefills and frees cross, in
+// TestTwoReplicas proves that reservations, completed prefills and frees cross, in
 // both directions, at once.
 func TestTwoReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestTwoReplicas(t *testing.T) {
 	})
 }
 
-// TestLateReplica proves that a replica that starts later has the bookings of
+// TestLateReplica proves that a replica that starts later has the reservations of
 // before soon after the first announcement that it hears, in several pages.
 func TestLateReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -281,16 +281,16 @@ func TestLateReplica(t *testing.T) {
 		time.Sleep(announceEvery)
 		synctest.Wait()
 		agree(t, 25, a, b)
-		if st := b.Stats(); st.Adopted != 25 || st.Lost != 0 {
-			t.Errorf("adopted %d, lost %d; want 25, 0: what was before is no loss", st.Adopted, st.Lost)
+		if st := b.Stats(); st.Added != 25 || st.Lost != 0 {
+			t.Errorf("added %d, lost %d; want 25, 0: what was before is no loss", st.Added, st.Lost)
 		}
 		if page, _, _ := b.l.Reservations(reservations.Cursor{}, 1); page[0].Age < 10*time.Second {
-			t.Errorf("a booking of 10 s is %v old", page[0].Age)
+			t.Errorf("a reservation of 10 s is %v old", page[0].Age)
 		}
 	})
 }
 
-// TestRestartedReplica proves that a replica gets the bookings back that it took
+// TestRestartedReplica proves that a replica gets the reservations back that it took
 // in an earlier life, and can end them everywhere.
 func TestRestartedReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -346,7 +346,7 @@ func TestLossIsHealed(t *testing.T) {
 	})
 }
 
-// TestFullQueues proves that neither queue ever makes a booking wait, and that
+// TestFullQueues proves that neither queue ever makes a reservation wait, and that
 // what did not fit counts as dropped here, as lost there, and comes later.
 func TestFullQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -419,7 +419,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestOversizedEvent proves that a booking that no peer would read is not sent,
+// TestOversizedEvent proves that a reservation that no peer would read is not sent,
 // and that its number is used up.
 func TestOversizedEvent(t *testing.T) {
 	r, _ := newTestReplica(fixedScopes{benchScope: 16})
@@ -428,7 +428,7 @@ func TestOversizedEvent(t *testing.T) {
 		hashes[i] = 1 << 63
 	}
 	r.Booked(reservations.Event{Scope: benchScope, Hashes: hashes})
-	r.Booked(reservations.Event{ID: "the scope is gone"})
+	r.Booked(reservations.Event{ID: "the scope was removed"})
 	if r.publish(newEncoder(), r.outbox.take(make([]event, 0, 5))) {
 		t.Error("sent")
 	}

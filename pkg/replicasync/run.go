@@ -1,6 +1,7 @@
 package replicasync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -13,8 +14,9 @@ import (
 const (
 	// batch is how many events or messages are taken from a queue at a time.
 	batch = 256
-	// soon is how long an announcement out of turn waits for others.
-	soon = 100 * time.Millisecond
+	// earlyAnnounceEvery is how often an announcement is sent at most because
+	// something was learned.
+	earlyAnnounceEvery = 100 * time.Millisecond
 )
 
 // Run sends, applies and fetches until ctx ends. Then it stops following the
@@ -43,7 +45,7 @@ func (r *Replica) send(ctx context.Context) {
 	buf := make([]event, 0, batch)
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
-	early := time.NewTicker(soon)
+	early := time.NewTicker(earlyAnnounceEvery)
 	defer early.Stop()
 	r.announce(enc)
 	for {
@@ -51,7 +53,7 @@ func (r *Replica) send(ctx context.Context) {
 		if buf = r.outbox.take(buf); len(buf) > 0 {
 			r.publish(enc, buf)
 			clear(buf)
-			ready = always // there may be more
+			ready = alwaysReady // there may be more
 		}
 		select {
 		case <-ctx.Done():
@@ -68,14 +70,14 @@ func (r *Replica) send(ctx context.Context) {
 	}
 }
 
-// always is ready.
-var always = func() <-chan struct{} {
+// alwaysReady is a channel that can always be read.
+var alwaysReady = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// sendRest publishes what was accepted before the end, as long as that works.
+// sendRest publishes the events that still wait, until the first failure.
 func (r *Replica) sendRest(enc *encoder, buf []event) {
 	for {
 		if buf = r.outbox.take(buf); len(buf) == 0 {
@@ -105,7 +107,7 @@ func (r *Replica) publish(enc *encoder, events []event) (ok bool) {
 	return ok
 }
 
-// announce says how far the events before it go.
+// announce publishes which numbers the events before it have used.
 func (r *Replica) announce(enc *encoder) {
 	err := r.transport.Publish(TopicAnnounce, enc.announcement(r.announcement()))
 	if err == nil {
@@ -177,9 +179,9 @@ func (r *Replica) applyMessage(in *reader, endpoint, topic string, payload []byt
 	r.coreMu.Lock()
 	defer r.coreMu.Unlock()
 	if topic == TopicAnnounce {
-		r.core.announced(endpoint, a, r.now())
+		r.core.onAnnouncement(endpoint, a, r.now())
 	} else {
-		r.core.event(endpoint, &e, r.now())
+		r.core.onEvent(endpoint, &e, r.now())
 	}
 }
 
@@ -220,7 +222,7 @@ func (r *Replica) dueNow() ([]fetchRequest, time.Duration) {
 	r.coreMu.Lock()
 	defer r.coreMu.Unlock()
 	if r.newRanks.Swap(false) {
-		r.core.ranksAdded(now)
+		r.core.onRanksAdded(now)
 	}
 	requests, next := r.core.due(now)
 	return requests, max(time.Millisecond, next.Sub(now))
@@ -229,10 +231,44 @@ func (r *Replica) dueNow() ([]fetchRequest, time.Duration) {
 func (r *Replica) catchUpFrom(ctx context.Context, q fetchRequest) {
 	f := r.fetchSnapshot(ctx, q)
 	r.coreMu.Lock()
-	failures := r.core.done(q.process, f, r.now())
+	failures := r.core.fetchDone(q.process, f, r.now())
 	r.coreMu.Unlock()
 	r.wakeFetches()
 	if r.opt.Watcher != nil && ctx.Err() == nil {
 		r.opt.Watcher.Fetched(q.url, q.process, failures, f.err)
 	}
+}
+
+// report tells the watcher of connections and losses, and returns for how long there
+// will be nothing to report.
+func (r *Replica) report() time.Duration {
+	if r.opt.Watcher == nil {
+		return silentAfter
+	}
+	for _, p := range r.changedConnections() {
+		r.opt.Watcher.Connected(p.endpoint, p.upTold)
+	}
+	now := r.now()
+	r.coreMu.Lock()
+	lost, next := r.core.losses(now)
+	r.coreMu.Unlock()
+	for _, l := range lost {
+		r.opt.Watcher.Lost(l.peer, l.process, l.events)
+	}
+	return max(time.Millisecond, next.Sub(now))
+}
+
+// changedConnections returns the peers whose connection has come up or was lost, by
+// endpoint.
+func (r *Replica) changedConnections() (peers []*peer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.peers {
+		if up := p.up.Load(); up != p.upTold {
+			p.upTold = up
+			peers = append(peers, p)
+		}
+	}
+	slices.SortFunc(peers, func(a, b *peer) int { return cmp.Compare(a.endpoint, b.endpoint) })
+	return peers
 }

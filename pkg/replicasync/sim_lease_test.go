@@ -19,10 +19,10 @@ func (o *oracle) touch(n *simNode, origin reservations.Origin) {
 	b.touches[simLife{n.index, n.life}] = o.w.now
 }
 
-// ends is when a booking's time is over for who knows these steps: by its age, or
+// ends is when a reservation's time is over for who knows these steps: by its age, or
 // a lease after its last renewal. Renewals that a running node has not told of yet
 // count: it will.
-func (o *oracle) ends(b *simBooking, k knowledge) time.Time {
+func (o *oracle) ends(b *simReservation, k knowledge) time.Time {
 	if b.lease == 0 {
 		return b.accepted.Add(lifetime)
 	}
@@ -58,8 +58,8 @@ func (o *oracle) leaseEnds(n *simNode, e reservations.Event) {
 		}
 	}
 	// Of what snapshots tell, the age at which it was renewed may be too low.
-	const adopted = 3 * time.Second
-	if o.w.now.Before(last.Add(b.lease - b.lag - adopted)) {
+	const merged = 3 * time.Second
+	if o.w.now.Before(last.Add(b.lease - b.lag - merged)) {
 		o.w.failf("node %d lets the lease of %v expire %v after a renewal", n.index, b, o.w.now.Sub(last))
 	}
 }

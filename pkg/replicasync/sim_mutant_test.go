@@ -13,8 +13,8 @@ type mutant struct {
 	name         string
 	rare         bool // it takes many histories
 	sameProcess  bool // a restart keeps the process id
-	ranksUnseen  bool // nobody tells of new ranks
-	lateSequence bool // a snapshot's number is read after its bookings
+	ranksUnseen  bool // RanksAdded is not called
+	lateSequence bool // a snapshot's number is read after its reservations
 	silentExpiry bool // who lets a lease expire does not tell
 	ledger       func(ledger, *simNode) ledger
 	event        func(*simNode, *event) bool // of a received event; false: ignored
@@ -33,7 +33,7 @@ func (m *mutant) wrap(l ledger, n *simNode) ledger {
 type changedLedger struct {
 	ledger
 	booked     func(reservations.Reservation) (reservations.ApplyResult, bool) // false: as usual
-	adopt      func(*reservations.Reservation)
+	merge      func(*reservations.Reservation)
 	freed      func(reservations.Ref) bool                             // false: ignored
 	renewed    func(reservations.Ref) (reservations.ApplyResult, bool) // false: as usual
 	mergeEnded func(uint64, history.EndedSet) int
@@ -63,8 +63,8 @@ func (c *changedLedger) MergeReservation(b reservations.Reservation) reservation
 			return v
 		}
 	}
-	if c.adopt != nil {
-		c.adopt(&b)
+	if c.merge != nil {
+		c.merge(&b)
 	}
 	return c.ledger.MergeReservation(b)
 }
@@ -83,7 +83,7 @@ func (c *changedLedger) MergeEnded(process uint64, ended history.EndedSet) int {
 	return c.ledger.MergeEnded(process, ended)
 }
 
-// find returns the first live booking that fits.
+// find returns the first live reservation that fits.
 func find(l ledger, fits func(*reservations.Reservation) bool) *reservations.Reservation {
 	page, _, _ := l.Reservations(reservations.Cursor{}, 10_000)
 	for i := range page {
@@ -94,7 +94,7 @@ func find(l ledger, fits func(*reservations.Reservation) bool) *reservations.Res
 	return nil
 }
 
-// isLive: the booking of that origin is live.
+// isLive: the reservation of that origin is live.
 func isLive(l ledger, o reservations.Origin) bool {
 	return o.Sequence == 0 || find(l, func(b *reservations.Reservation) bool { return b.Origin == o }) != nil
 }
@@ -113,10 +113,10 @@ var mutants = []mutant{
 	{name: "what a snapshot says has ended is ignored", ledger: changed(func(c *changedLedger, _ *simNode) {
 		c.mergeEnded = func(uint64, history.EndedSet) int { return 0 }
 	})},
-	{name: "a free that comes before its booking is forgotten", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
+	{name: "a free that comes before its reservation is forgotten", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
 		c.freed = func(r reservations.Ref) bool { return isLive(c.ledger, r.Origin) }
 	})},
-	{name: "a free takes the sender's or the oldest booking of the id", event: func(_ *simNode, e *event) bool {
+	{name: "a free takes the sender's or the oldest reservation of the id", event: func(_ *simNode, e *event) bool {
 		if e.kind == freed {
 			e.origin = reservations.Origin{Process: e.sender}
 		}
@@ -131,19 +131,19 @@ var mutants = []mutant{
 		}
 	})},
 	{name: "a completed prefill in a snapshot is ignored", ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.adopt = func(b *reservations.Reservation) { b.PrefillDone = false }
+		c.merge = func(b *reservations.Reservation) { b.PrefillDone = false }
 	})},
 	{name: "ages in a snapshot are ignored", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.adopt = func(b *reservations.Reservation) { b.Age = 0 }
+		c.merge = func(b *reservations.Reservation) { b.Age = 0 }
 	})},
-	{name: "own bookings of a former life are not adopted", ledger: changed(func(c *changedLedger, n *simNode) {
+	{name: "own reservations of a former life are not merged", ledger: changed(func(c *changedLedger, n *simNode) {
 		c.booked = func(b reservations.Reservation) (reservations.ApplyResult, bool) {
 			return reservations.Ended, n.wasOwn(b.Origin.Process)
 		}
 	})},
 	{name: "a restarted replica keeps its process id", sameProcess: true},
-	{name: "new ranks ask nobody", rare: true, ranksUnseen: true},
-	{name: "the snapshot's number is read after its bookings", rare: true, lateSequence: true},
+	{name: "nothing is requested after new ranks", rare: true, ranksUnseen: true},
+	{name: "the snapshot's number is read after its reservations", rare: true, lateSequence: true},
 	{name: "only the first page of a snapshot is read", page: func(page []byte) []byte {
 		return nextCursor.ReplaceAll(page, []byte(`"next":null`))
 	}},
@@ -154,7 +154,7 @@ var mutants = []mutant{
 	})},
 	{name: "who lets a lease expire does not tell", silentExpiry: true},
 	{name: "renewals in a snapshot are ignored", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
-		c.adopt = func(b *reservations.Reservation) { b.Renewed = 0 }
+		c.merge = func(b *reservations.Reservation) { b.Renewed = 0 }
 	})},
 }
 

@@ -14,14 +14,14 @@ import (
 // counts if a replica that runs knows it: a replica that ends takes with it what
 // nobody else heard. It does not share code with the ledger or the core.
 type oracle struct {
-	w        *simWorld
-	bookings []*simBooking
-	steps    []simStep
-	byOrigin map[reservations.Origin]*simBooking
-	byName   map[string]*simBooking // those without number, by scope and id
-	byNumber map[simNumber]int
-	know     []knowledge // by node
-	maybe    knowledge   // heard of in part
+	w            *simWorld
+	reservations []*simReservation
+	steps        []simStep
+	byOrigin     map[reservations.Origin]*simReservation
+	byName       map[string]*simReservation // those without number, by scope and id
+	byNumber     map[simNumber]int
+	know         []knowledge // by node
+	maybe        knowledge   // heard of in part
 }
 
 // knowledge is a set of steps, by index.
@@ -37,9 +37,9 @@ func (k *knowledge) add(step int) {
 }
 
 type simStep struct {
-	kind    kind
-	booking *simBooking
-	renewal time.Time // of a renewal: the latest that the node knew
+	kind        kind
+	reservation *simReservation
+	renewal     time.Time // of a renewal: the latest that the node knew
 }
 
 // simNumber is the number of an event in one of its sender's two series.
@@ -48,7 +48,7 @@ type simNumber struct {
 	renewal           bool
 }
 
-type simBooking struct {
+type simReservation struct {
 	origin   reservations.Origin
 	scope    catalog.Scope
 	id       string
@@ -56,12 +56,12 @@ type simBooking struct {
 	hashes   []uint64
 	tokens   uint64
 	accepted time.Time
-	gone     bool // its worker was removed
+	removed  bool // its worker was removed
 	steps    []int
 
 	lease   time.Duration // 0: none
 	touches map[simLife]time.Time
-	// lag is how much too young a replica may think the booking, heard when a
+	// lag is how much too young a replica may think the reservation, heard when a
 	// renewal came anywhere last.
 	lag   time.Duration
 	heard time.Time
@@ -70,38 +70,38 @@ type simBooking struct {
 // simLife is one life of a node.
 type simLife struct{ node, life int }
 
-func (b *simBooking) String() string {
+func (b *simReservation) String() string {
 	return fmt.Sprintf("%s/%s of %x:%d on %d.%d", b.scope.Model, b.id, b.origin.Process, b.origin.Sequence, b.rank.Worker, b.rank.DP)
 }
 
 func newOracle(w *simWorld, nodes int) *oracle {
 	return &oracle{
 		w: w, know: make([]knowledge, nodes),
-		byOrigin: make(map[reservations.Origin]*simBooking),
-		byName:   make(map[string]*simBooking),
+		byOrigin: make(map[reservations.Origin]*simReservation),
+		byName:   make(map[string]*simReservation),
 		byNumber: make(map[simNumber]int),
 	}
 }
 
 func name(sc catalog.Scope, id string) string { return sc.Model + "/" + id }
 
-func (o *oracle) find(origin reservations.Origin, sc catalog.Scope, id string) *simBooking {
+func (o *oracle) find(origin reservations.Origin, sc catalog.Scope, id string) *simReservation {
 	if origin.Sequence == 0 {
 		return o.byName[name(sc, id)]
 	}
 	return o.byOrigin[origin]
 }
 
-// step enters a step in the life of a booking.
-func (o *oracle) step(k kind, b *simBooking) int {
-	o.steps = append(o.steps, simStep{kind: k, booking: b})
+// step enters a step in the life of a reservation.
+func (o *oracle) step(k kind, b *simReservation) int {
+	o.steps = append(o.steps, simStep{kind: k, reservation: b})
 	b.steps = append(b.steps, len(o.steps)-1)
 	return len(o.steps) - 1
 }
 
-func (o *oracle) enter(b *simBooking) *simBooking {
+func (o *oracle) enter(b *simReservation) *simReservation {
 	b.accepted = o.w.now
-	o.bookings = append(o.bookings, b)
+	o.reservations = append(o.reservations, b)
 	if b.origin.Sequence == 0 {
 		o.byName[name(b.scope, b.id)] = b
 	} else {
@@ -115,11 +115,11 @@ func (o *oracle) local(n *simNode, k kind, e reservations.Event, number uint64) 
 	o.w.tracef("node %d: %v %s/%s of %x:%d, number %d", n.index, k, e.Scope.Model, e.ID, e.Origin.Process, e.Origin.Sequence, number)
 	b := o.find(e.Origin, e.Scope, e.ID)
 	if k == booked {
-		b = o.enter(&simBooking{origin: e.Origin, scope: e.Scope, id: e.ID, rank: e.Rank, hashes: e.Hashes, tokens: e.PrefillTokens, lease: e.Lease})
+		b = o.enter(&simReservation{origin: e.Origin, scope: e.Scope, id: e.ID, rank: e.Rank, hashes: e.Hashes, tokens: e.PrefillTokens, lease: e.Lease})
 	}
 	switch {
 	case b == nil:
-		o.w.failf("node %d: a step of a booking that nobody made: %+v", n.index, e)
+		o.w.failf("node %d: a step of a reservation that no node made: %+v", n.index, e)
 		return
 	case b.origin.Sequence != 0 && o.status(b, o.know[n.index]).ended:
 		o.w.failf("node %d: %v of %v, of whose end it knew", n.index, k, b)
@@ -130,14 +130,14 @@ func (o *oracle) local(n *simNode, k kind, e reservations.Event, number uint64) 
 	o.byNumber[simNumber{n.process, number, k == renewed}] = step
 }
 
-// takes: who has these ranks can take the booking of that step.
+// takes: who has these ranks can take the reservation of that step.
 func (o *oracle) takes(ranks map[simRank]bool, step int) bool {
 	s := o.steps[step]
 	if s.kind != booked {
 		return true
 	}
 	for r, has := range ranks {
-		if has && r.scope == s.booking.scope && r.rank == s.booking.rank {
+		if has && r.scope == s.reservation.scope && r.rank == s.reservation.rank {
 			return true
 		}
 	}
@@ -157,11 +157,11 @@ func (o *oracle) delivered(n *simNode, e *event) {
 		}
 	}
 	if !ok {
-		o.w.failf("node %d: an event that nobody sent: %+v", n.index, e)
+		o.w.failf("node %d: an event that no node sent: %+v", n.index, e)
 		return
 	}
-	o.w.tracef("node %d hears %v %v", n.index, e.kind, o.steps[step].booking)
-	b := o.steps[step].booking
+	o.w.tracef("node %d hears %v %v", n.index, e.kind, o.steps[step].reservation)
+	b := o.steps[step].reservation
 	switch e.kind {
 	case booked:
 		b.lag = max(b.lag, o.age(b))
@@ -174,17 +174,17 @@ func (o *oracle) delivered(n *simNode, e *event) {
 }
 
 // merged: n has all that another replica knew, but for ranks that n did not have
-// all the time. Ends of bookings without number
+// all the time. Ends of reservations without number
 // are in no snapshot, and neither is what has ended, nor what happened to a
-// booking that is not there.
+// reservation that is not there.
 func (o *oracle) merged(n *simNode, known knowledge, had map[simRank]bool) {
 	for step, ok := range known {
 		if !ok || !o.takes(n.has, step) || !o.takes(had, step) {
 			continue
 		}
-		b, k := o.steps[step].booking, o.steps[step].kind
+		b, k := o.steps[step].reservation, o.steps[step].kind
 		switch s := o.status(b, known); {
-		case (k == prefillCompleted || k == renewed) && !s.live: // of no booking that is there
+		case (k == prefillCompleted || k == renewed) && !s.live: // of no reservation that is there
 			continue
 		case b.origin.Sequence == 0 && (k == freed || s.ended):
 			continue
@@ -205,10 +205,10 @@ func (o *oracle) perhaps(_ *simNode, known knowledge) {
 	}
 }
 
-// status of a booking for who knows these steps.
+// status of a reservation for who knows these steps.
 type status struct{ live, done, ended bool }
 
-func (o *oracle) status(b *simBooking, k knowledge) status {
+func (o *oracle) status(b *simReservation, k knowledge) status {
 	var s status
 	var made bool
 	for _, i := range b.steps {
@@ -224,31 +224,31 @@ func (o *oracle) status(b *simBooking, k knowledge) status {
 			s.ended = true
 		}
 	}
-	s.live = made && !s.ended && !b.gone && o.w.now.Before(o.ends(b, k))
+	s.live = made && !s.ended && !b.removed && o.w.now.Before(o.ends(b, k))
 	s.done = s.live && s.done
 	return s
 }
 
 const (
 	lifetime = 300 * time.Second
-	// Replicas that heard of a booking late end it late, those that fetched it
+	// Replicas that heard of a reservation late end it late, those that fetched it
 	// slowly end it early.
 	early, tardy = 10 * time.Second, 30 * time.Second
 )
 
-func (o *oracle) age(b *simBooking) time.Duration { return o.w.now.Sub(b.accepted) }
+func (o *oracle) age(b *simReservation) time.Duration { return o.w.now.Sub(b.accepted) }
 
-// unsettled: a booking is about to expire on some replica and not on others.
+// unsettled: a reservation is about to expire on some replica and not on others.
 func (o *oracle) unsettled() bool {
 	all := o.all()
-	return slices.ContainsFunc(o.bookings, func(b *simBooking) bool {
+	return slices.ContainsFunc(o.reservations, func(b *simReservation) bool {
 		ends := o.ends(b, all)
 		last := ends.Add(tardy)
 		if b.lease > 0 {
 			if heard := b.heard.Add(b.lease + tardy); heard.After(last) {
 				last = heard
 			}
-			if !o.runs(b.origin.Process) { // nobody decides: each waits for itself
+			if !o.runs(b.origin.Process) { // no process decides: each waits for itself
 				last = last.Add(max(5*time.Second, b.lease/2))
 			}
 			ends = ends.Add(-b.lag)
@@ -277,7 +277,7 @@ func (o *oracle) all() (all knowledge) {
 // check compares every replica with what the oracle says; nil if all agree.
 func (o *oracle) check() error {
 	all := o.all()
-	first := make(map[*simBooking]status)
+	first := make(map[*simReservation]status)
 	for _, n := range o.w.nodes {
 		n.l.Expire()
 		have, err := o.listed(n)
@@ -285,7 +285,7 @@ func (o *oracle) check() error {
 			return err
 		}
 		loads := make(map[simRank]*simLoad)
-		for _, b := range o.bookings {
+		for _, b := range o.reservations {
 			want, got := o.status(b, all), have[b]
 			switch {
 			case b.origin.Sequence == 0: // only what reached it itself
@@ -293,7 +293,7 @@ func (o *oracle) check() error {
 				if got != want && o.inDoubt(b, want, got) {
 					want = got
 				}
-			case !b.gone && o.inPart(b, all):
+			case !b.removed && o.inPart(b, all):
 				if n.index == 0 {
 					first[b] = got
 				}
@@ -314,8 +314,8 @@ func (o *oracle) check() error {
 	return nil
 }
 
-// knownOf tells which nodes know what of a booking.
-func (o *oracle) knownOf(b *simBooking) string {
+// knownOf says which nodes know what of a reservation.
+func (o *oracle) knownOf(b *simReservation) string {
 	var text strings.Builder
 	for node, k := range o.know {
 		for _, i := range b.steps {
@@ -327,22 +327,22 @@ func (o *oracle) knownOf(b *simBooking) string {
 	return text.String()
 }
 
-// inDoubt: a booking without number may have been on a page of a fetch that
+// inDoubt: a reservation without number may have been on a page of a fetch that
 // broke, or was read after its end or completed prefill was heard, or have ended
 // between two pages.
-func (o *oracle) inDoubt(b *simBooking, want, got status) bool {
+func (o *oracle) inDoubt(b *simReservation, want, got status) bool {
 	maybe := slices.ContainsFunc(b.steps, o.maybe.has)
 	return maybe && (!want.live || got.live || o.status(b, o.maybe).ended)
 }
 
 // inPart: some of what is not known for certain may be known.
-func (o *oracle) inPart(b *simBooking, all knowledge) bool {
+func (o *oracle) inPart(b *simReservation, all knowledge) bool {
 	return slices.ContainsFunc(b.steps, func(i int) bool { return o.maybe.has(i) && !all.has(i) })
 }
 
 // listed is what a replica has.
-func (o *oracle) listed(n *simNode) (map[*simBooking]status, error) {
-	have := make(map[*simBooking]status)
+func (o *oracle) listed(n *simNode) (map[*simReservation]status, error) {
+	have := make(map[*simReservation]status)
 	var at reservations.Cursor
 	for more := true; more; {
 		var page []reservations.Reservation
@@ -350,7 +350,7 @@ func (o *oracle) listed(n *simNode) (map[*simBooking]status, error) {
 		for i := range page {
 			b := o.find(page[i].Origin, page[i].Scope, page[i].ID)
 			if b == nil {
-				return nil, fmt.Errorf("node %d has a booking that nobody made: %+v", n.index, page[i])
+				return nil, fmt.Errorf("node %d has a reservation that no node made: %+v", n.index, page[i])
 			}
 			if _, twice := have[b]; twice {
 				return nil, fmt.Errorf("node %d has %v twice", n.index, b)
@@ -368,7 +368,7 @@ type simLoad struct {
 	requests uint32
 }
 
-func count(loads map[simRank]*simLoad, b *simBooking, done bool) {
+func count(loads map[simRank]*simLoad, b *simReservation, done bool) {
 	for _, r := range simRanks {
 		if r.scope != b.scope || r.rank != b.rank {
 			continue

@@ -79,16 +79,16 @@ func (w *simWorld) book(n *simNode) {
 	n.flush()
 }
 
-// simLeases are those of bookings; half of them have none.
+// simLeases are those of reservations; half of them have none.
 var simLeases = []time.Duration{0, 0, 0, 0, 10 * time.Second, 20 * time.Second, 45 * time.Second, 120 * time.Second}
 
-// lifecycle completes, renews or ends a recent booking at n, whoever accepted it.
+// lifecycle completes, renews or ends a recent reservation at n, whoever accepted it.
 func (w *simWorld) lifecycle(n *simNode, k kind) {
-	if len(w.oracle.bookings) == 0 {
+	if len(w.oracle.reservations) == 0 {
 		return
 	}
-	recent := min(len(w.oracle.bookings), 1+w.rnd.IntN(12))
-	b := w.oracle.bookings[len(w.oracle.bookings)-1-w.rnd.IntN(recent)]
+	recent := min(len(w.oracle.reservations), 1+w.rnd.IntN(12))
+	b := w.oracle.reservations[len(w.oracle.reservations)-1-w.rnd.IntN(recent)]
 	if b.origin.Sequence == 0 {
 		w.advance(400 * time.Millisecond) // all have heard of it: see docs/replica-sync.md
 		if k != renewed && w.rnd.IntN(2) == 0 {
@@ -117,15 +117,15 @@ func (w *simWorld) lifecycle(n *simNode, k kind) {
 	n.flush()
 }
 
-// keep renews a leased booking at n, mostly one whose lease has begun to run out.
+// keep renews a leased reservation at n, mostly one whose lease has begun to run out.
 func (w *simWorld) keep(n *simNode) {
 	if w.rnd.IntN(3) == 0 {
 		w.lifecycle(n, renewed)
 		return
 	}
 	all := w.oracle.all()
-	for _, i := range w.rnd.Perm(len(w.oracle.bookings)) {
-		b := w.oracle.bookings[i]
+	for _, i := range w.rnd.Perm(len(w.oracle.reservations)) {
+		b := w.oracle.reservations[i]
 		if b.lease == 0 || !w.oracle.status(b, all).live || w.oracle.ends(b, all).Sub(w.now) > b.lease*3/4 {
 			continue
 		}
@@ -172,7 +172,7 @@ func (w *simWorld) changeWorker() {
 		w.loss = 0
 		w.mend()
 		w.unstall()
-		w.advance(2500 * time.Millisecond) // nothing of a process that is gone is under way
+		w.advance(2500 * time.Millisecond) // nothing of an absent process is under way
 	}
 	each := func(f func(n *simNode, r simRank)) {
 		for _, i := range w.rnd.Perm(len(w.nodes)) {
@@ -195,12 +195,12 @@ func (w *simWorld) changeWorker() {
 		}
 		n.look()
 	})
-	for _, b := range w.oracle.bookings {
-		b.gone = b.gone || b.rank.Worker == worker
+	for _, b := range w.oracle.reservations {
+		b.removed = b.removed || b.rank.Worker == worker
 	}
 	w.unstall()
 	if !quick {
-		w.advance(2500 * time.Millisecond) // no old booking is under way any more
+		w.advance(2500 * time.Millisecond) // no old reservation is under way any more
 	}
 	w.jumps++
 	w.tracef("worker %d comes back", worker)
@@ -218,7 +218,7 @@ func (w *simWorld) changeWorker() {
 	}
 }
 
-// jump lets much time pass in which nobody is heard.
+// jump lets much time pass in which no message comes.
 func (w *simWorld) jump() {
 	w.unstall()
 	w.advance(3 * time.Second)
@@ -228,7 +228,7 @@ func (w *simWorld) jump() {
 	w.advance(100 * time.Millisecond)
 }
 
-// dynamoBooks is a booking by a service that does not number its events. Ids of
+// dynamoBooks is a reservation by a service that does not number its events. Ids of
 // its own: what it does with an id that is in use elsewhere is its affair.
 func (w *simWorld) dynamoBooks() {
 	at := simRanks[w.rnd.IntN(len(simRanks))]
@@ -238,13 +238,13 @@ func (w *simWorld) dynamoBooks() {
 		scope: at.scope, blockSize: simBlockSize, id: "d" + strconv.Itoa(w.ids), rank: at.rank,
 		hashes: []uint64{7, 8}, track: true, hinted: true, prefillTokens: 5,
 	}
-	b := w.oracle.enter(&simBooking{origin: e.origin, scope: e.scope, id: e.id, rank: e.rank, hashes: e.hashes, tokens: 5})
+	b := w.oracle.enter(&simReservation{origin: e.origin, scope: e.scope, id: e.id, rank: e.rank, hashes: e.hashes, tokens: 5})
 	w.oracle.step(booked, b)
 	w.tracef("dynamo: %v", b)
 	w.sendDynamo(e, func() time.Duration { return w.upTo(300 * time.Millisecond) })
 }
 
-func (w *simWorld) dynamoSteps(b *simBooking, k kind) {
+func (w *simWorld) dynamoSteps(b *simReservation, k kind) {
 	w.oracle.step(k, b)
 	w.tracef("dynamo: %v %v", k, b)
 	e := &event{

@@ -31,7 +31,7 @@ func (t tracedLedger) ApplyPrefillCompleted(r reservations.Ref) reservations.App
 
 func (t tracedLedger) MergeReservation(b reservations.Reservation) reservations.ApplyResult {
 	v := t.ledger.MergeReservation(b)
-	t.n.w.tracef("  node %d adopts %s %x:%d (age %v, done %v, lease %v, renewed %v): %v",
+	t.n.w.tracef("  node %d merges %s %x:%d (age %v, done %v, lease %v, renewed %v): %v",
 		t.n.index, b.ID, b.Origin.Process, b.Origin.Sequence, b.Age, b.PrefillDone, b.Lease, b.Renewed, v)
 	return v
 }

@@ -314,7 +314,7 @@ func (n *simNode) look() {
 	}
 	if n.r.counts.unannounced.Swap(false) && !n.stalled {
 		life := n.life
-		n.w.after(soon, func() {
+		n.w.after(earlyAnnounceEvery, func() {
 			if n.life == life && n.told != n.r.counts.merged.Load() {
 				n.announce()
 			}
@@ -412,7 +412,7 @@ func (f *simFetch) end(err error) {
 		n.w.oracle.merged(n, f.known, f.had)
 	}
 	n.w.tracef("node %d has the snapshot of %d: up to %d, %v", n.index, f.of.index, f.m.result.sequence, err)
-	n.r.core.done(f.m.request.process, f.m.result, n.w.now)
+	n.r.core.fetchDone(f.m.request.process, f.m.result, n.w.now)
 	n.look()
 }
 

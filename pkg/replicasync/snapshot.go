@@ -1,28 +1,37 @@
 package replicasync
 
 import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 const (
 	defaultPage = 1_000
-	// MaxPage is how many bookings a page has at most.
+	// MaxPage is how many reservations a page has at most.
 	MaxPage = 10_000
 )
 
-// ErrCursor refuses what was given as the end of the page before and is none.
+// ErrCursor says that what was given as the end of the previous page is no cursor.
 var ErrCursor = errors.New("after is not a cursor of this snapshot")
 
-// reservationJSON is a booking in a snapshot. All numbers are JSON numbers, also
+// reservationJSON is a reservation in a snapshot. All numbers are JSON numbers, also
 // those above 2^53.
 type reservationJSON struct {
 	OriginProcess  uint64   `json:"origin_process"`
-	OriginSequence uint64   `json:"origin_sequence"` // 0: its process does not count
+	OriginSequence uint64   `json:"origin_sequence"` // 0: its process does not number
 	Model          string   `json:"model_name"`
 	Tenant         string   `json:"tenant_id"`
 	BlockSize      uint32   `json:"block_size"`
@@ -50,7 +59,7 @@ func toJSON(b *reservations.Reservation, blockSize uint32) reservationJSON {
 		ExpectedOutput: b.ExpectedOutput, Hashes: b.Hashes,
 	}
 	if b.Lease > 0 {
-		j.LeaseMS, j.RenewedMS = milliseconds(b.Lease), uint64(b.Renewed/time.Millisecond)
+		j.LeaseMS, j.RenewedMS = toMilliseconds(b.Lease), uint64(b.Renewed/time.Millisecond)
 	}
 	if j.Hashes == nil {
 		j.Hashes = []uint64{}
@@ -58,8 +67,8 @@ func toJSON(b *reservations.Reservation, blockSize uint32) reservationJSON {
 	return j
 }
 
-// reservation checks what a peer says; late is how long ago the page began to
-// arrive.
+// reservation checks what a peer says and converts it; late is how long ago the page
+// began to arrive.
 func (j *reservationJSON) reservation(late time.Duration) (reservations.Reservation, error) {
 	switch {
 	case j.OriginProcess == 0:
@@ -77,13 +86,174 @@ func (j *reservationJSON) reservation(late time.Duration) (reservations.Reservat
 		ID:       j.ID,
 		PerScope: j.PerScope,
 		Rank:     catalog.Rank{Worker: j.Worker, DP: j.DP},
-		Age:      span(j.AgeMS) + late,
-		Lease:    span(j.LeaseMS),
-		Renewed:  span(j.RenewedMS),
+		Age:      toDuration(j.AgeMS) + late,
+		Lease:    toDuration(j.LeaseMS),
+		Renewed:  toDuration(j.RenewedMS),
 		Hashes:   j.Hashes, ExpectedOutput: j.ExpectedOutput,
 		PrefillTokens: j.PrefillTokens, TrackPrefill: j.TrackPrefill, PrefillDone: j.PrefillDone,
 	}, nil
 }
 
-// span is a duration in milliseconds that others count.
-func span(ms uint64) time.Duration { return time.Duration(min(ms, maxSpan)) * time.Millisecond }
+// toDuration bounds a number of milliseconds that another replica sent.
+func toDuration(ms uint64) time.Duration { return time.Duration(min(ms, maxSpan)) * time.Millisecond }
+
+// snapshotHead is what a page has besides its reservations.
+type snapshotHead struct {
+	process, sequence, renewals uint64
+	seen                        map[uint64]uint64
+	ended                       map[uint64]history.EndedSet
+}
+
+// pageWriter streams one page.
+type pageWriter struct {
+	w   *bufio.Writer
+	num [20]byte
+}
+
+func (p *pageWriter) text(s string) { _, _ = p.w.WriteString(s) } // Flush has the error
+func (p *pageWriter) uint(n uint64) { _, _ = p.w.Write(strconv.AppendUint(p.num[:0], n, 10)) }
+
+// head writes everything before the reservations. What has ended is on the first
+// page only.
+func (p *pageWriter) head(h *snapshotHead, first bool) {
+	p.text(`{"process_id":`)
+	p.uint(h.process)
+	p.text(`,"sequence":`)
+	p.uint(h.sequence)
+	p.text(`,"renewals":`)
+	p.uint(h.renewals)
+	p.text(`,"seen":{`)
+	for i, process := range slices.Sorted(maps.Keys(h.seen)) {
+		p.member(i, process)
+		p.uint(h.seen[process])
+	}
+	p.text(`}`)
+	if !first {
+		return
+	}
+	processes := slices.Sorted(maps.Keys(h.ended))
+	p.text(`,"assumed":{`) // before ended: the reader needs it for each list there
+	for i, process := range processes {
+		p.member(i, process)
+		p.uint(h.ended[process].Assumed)
+	}
+	p.text(`},"ended":{`)
+	for i, process := range processes {
+		p.member(i, process)
+		p.ranges(h.ended[process].Ranges)
+	}
+	p.text(`},"leases_ended":{`)
+	n := 0
+	for _, process := range processes {
+		if leases := h.ended[process].Leases; len(leases) > 0 {
+			p.member(n, process)
+			p.ranges(leases)
+			n++
+		}
+	}
+	p.text(`}`)
+}
+
+func (p *pageWriter) ranges(ranges []history.Range) {
+	p.text(`[`)
+	for i, r := range ranges {
+		p.comma(i)
+		p.text(`[`)
+		p.uint(r.From)
+		p.text(`,`)
+		p.uint(r.To)
+		p.text(`]`)
+	}
+	p.text(`]`)
+}
+
+func (p *pageWriter) comma(i int) {
+	if i > 0 {
+		p.text(`,`)
+	}
+}
+
+func (p *pageWriter) member(i int, process uint64) {
+	p.comma(i)
+	p.text(`"`)
+	p.uint(process)
+	p.text(`":`)
+}
+
+// WriteSnapshot writes one page of everything that this replica knows, as JSON: the
+// live reservations after the cursor, at most limit (1,000 if it is not positive,
+// never more than MaxPage). after is the next of the previous page, "" for the first
+// page. ErrCursor, before anything is written, if it is no cursor.
+func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
+	if limit <= 0 {
+		limit = defaultPage
+	}
+	limit = min(limit, MaxPage)
+	var cursor reservations.Cursor
+	if after != "" {
+		if err := cursor.UnmarshalText([]byte(after)); err != nil {
+			return fmt.Errorf("%w: %w", ErrCursor, err)
+		}
+	}
+	// The numbers are read first: whatever they cover is in the ledger already.
+	h := snapshotHead{process: r.opt.Process, seen: r.seen()}
+	h.sequence, h.renewals = r.outbox.last()
+	if after == "" {
+		h.ended = r.core.ledger.Ended()
+	}
+	page, next, more := r.core.ledger.Reservations(cursor, limit)
+	r.counts.snapshotsServed.Add(1)
+
+	p := &pageWriter{w: bufio.NewWriter(w)}
+	p.head(&h, after == "")
+	if err := p.writeReservations(ctx, page, r.scopes); err != nil {
+		return err
+	}
+	p.text(`,"next":`)
+	if more {
+		text, err := next.MarshalText()
+		if err != nil {
+			return fmt.Errorf("cursor: %w", err)
+		}
+		quoted, err := json.Marshal(string(text))
+		if err != nil {
+			return fmt.Errorf("cursor: %w", err)
+		}
+		_, _ = p.w.Write(quoted)
+	} else {
+		p.text(`null`)
+	}
+	p.text("}\n")
+	return p.w.Flush()
+}
+
+// writeReservations writes the reservations of a page, without those whose scope the
+// catalog does not have any more.
+func (p *pageWriter) writeReservations(ctx context.Context, page []reservations.Reservation, scopes Scopes) error {
+	p.text(`,"bookings":[`)
+	n := 0
+	for i := range page {
+		if err := cmp.Or(ctx.Err(), p.failed()); err != nil {
+			return err
+		}
+		size, known := scopes.BlockSize(page[i].Scope)
+		if !known {
+			continue
+		}
+		line, err := json.Marshal(toJSON(&page[i], size))
+		if err != nil {
+			return fmt.Errorf("reservation: %w", err)
+		}
+		p.comma(n)
+		_, _ = p.w.Write(line)
+		n++
+	}
+	p.text(`]`)
+	return nil
+}
+
+// failed returns the error of an earlier write, if there was one.
+func (p *pageWriter) failed() error {
+	_, err := p.w.Write(nil)
+	return err
+}

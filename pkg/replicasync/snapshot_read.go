@@ -1,48 +1,52 @@
 package replicasync
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"net/url"
 	"strconv"
+	"time"
 
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// Bounds of what is read from one peer. A ledger of a million live bookings and
+// Bounds of what is read from one peer. A ledger of a million live reservations and
 // 46 minutes of ends at 3,000 events a second stay below.
 const (
-	maxBookings = 4 << 20
-	maxEnded    = 4 << 20
-	maxPages    = 16 << 10
-	maxSeen     = 4 * maxSenders
-	// maxValue bounds one value of the JSON in bytes: a booking of maxHashes,
+	maxReservations = 4 << 20
+	maxEnded        = 4 << 20
+	maxPages        = 16 << 10
+	maxSeen         = 4 * maxSenders
+	// maxValue bounds one value of the JSON in bytes: a reservation of maxHashes,
 	// each of 20 digits and a comma.
 	maxValue = 24 << 20
-	// endedBatch is how many ended ranges are handed on at a time: 1 MiB. For each
-	// batch the ledger looks at all live bookings.
+	// endedBatch is how many ended ranges are passed on at a time: 1 MiB. For each
+	// batch the ledger looks at all live reservations.
 	endedBatch = 1 << 16
 )
 
 var errSnapshot = errors.New("snapshot")
 
-// snapshotSink takes what a snapshot says, as it is read. It must not keep the
-// ranges.
+// snapshotSink receives the contents of a snapshot as they are read. It must not
+// keep the ranges.
 type snapshotSink interface {
-	// head comes first; its error ends the reading.
-	head(process, sequence uint64) error
-	renewals(sequence uint64)
-	ended(process uint64, ended history.EndedSet)
-	booking(*reservationJSON) error
+	// onHead comes first; its error ends the reading.
+	onHead(process, sequence uint64) error
+	onRenewals(sequence uint64)
+	onEnded(process uint64, ended history.EndedSet)
+	onReservation(*reservationJSON) error
 }
 
 // pageReader reads the pages of one snapshot.
 type pageReader struct {
 	sink snapshotSink
-	// What all pages together have.
-	bookings, ranges, pages int
+	// The totals of all pages.
+	reservations, ranges, pages int
 
 	assumed map[uint64]uint64 // of this page; nil: the peer does not say
 	pair    []uint64
@@ -71,8 +75,7 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// page reads one page. Afterwards next and more tell how it goes on. It ignores
-// keys that it does not know.
+// page reads one page and sets next and more. It ignores keys that it does not know.
 func (p *pageReader) page(r io.Reader) error {
 	if p.pages++; p.pages > maxPages {
 		return fmt.Errorf("%w: more than %d pages", errSnapshot, maxPages)
@@ -90,7 +93,7 @@ func (p *pageReader) page(r io.Reader) error {
 	return nil
 }
 
-// read reads the page's object, and nothing behind it.
+// read reads the page's object, and nothing after it.
 func (p *pageReader) read() error {
 	if err := p.delim('{'); err != nil {
 		return err
@@ -114,7 +117,7 @@ func (p *pageReader) read() error {
 			err = p.value(&sequence)
 		case "renewals":
 			if err = p.value(&renewals); err == nil && renewals <= maxSequence {
-				p.sink.renewals(renewals)
+				p.sink.onRenewals(renewals)
 			}
 		case "seen":
 			err = p.seen()
@@ -129,7 +132,7 @@ func (p *pageReader) read() error {
 			case key == "leases_ended":
 				err = p.ended(endedLeases)
 			default:
-				err = p.list(p.booking)
+				err = p.list(p.reservation)
 			}
 		case "next":
 			err = p.cursor()
@@ -162,7 +165,7 @@ func (p *pageReader) head(process, sequence uint64) error {
 	if sequence > maxSequence {
 		return fmt.Errorf("sequence %d is above %d", sequence, uint64(maxSequence))
 	}
-	return p.sink.head(process, sequence)
+	return p.sink.onHead(process, sequence)
 }
 
 func (p *pageReader) cursor() error {
@@ -179,8 +182,8 @@ func (p *pageReader) cursor() error {
 	return nil
 }
 
-// seen is not used: what another replica has of a third one says nothing about
-// what its catalog let it take.
+// seen skips that list: which events another replica has of a third one does not
+// say which of them its catalog let it apply.
 func (p *pageReader) seen() error {
 	n := 0
 	return p.members(func(uint64) error {
@@ -210,7 +213,8 @@ func (p *pageReader) readAssumed(tooLate bool) error {
 	})
 }
 
-// endedRanges: of a peer that knows of no leases nothing is certain.
+// endedRanges returns what a list of ended says of a process. If the peer knows of no
+// leases, nothing is certain.
 func (p *pageReader) endedRanges(process uint64, ranges []history.Range) history.EndedSet {
 	e := history.EndedSet{Ranges: ranges, Assumed: math.MaxUint64}
 	if p.assumed != nil {
@@ -223,7 +227,7 @@ func endedLeases(_ uint64, ranges []history.Range) history.EndedSet {
 	return history.EndedSet{Leases: ranges, Assumed: math.MaxUint64}
 }
 
-// ended reads lists of ranges, which as turns into what they mean.
+// ended reads lists of ranges by process; as converts a list to what it means.
 func (p *pageReader) ended(as func(uint64, []history.Range) history.EndedSet) error {
 	return p.members(func(process uint64) error {
 		if process == 0 {
@@ -239,13 +243,13 @@ func (p *pageReader) ended(as func(uint64, []history.Range) history.EndedSet) er
 				return err
 			}
 			if p.batch = append(p.batch, r); len(p.batch) == endedBatch {
-				p.sink.ended(process, as(process, p.batch))
+				p.sink.onEnded(process, as(process, p.batch))
 				p.batch = p.batch[:0]
 			}
 			return nil
 		})
 		if err == nil && len(p.batch) > 0 {
-			p.sink.ended(process, as(process, p.batch))
+			p.sink.onEnded(process, as(process, p.batch))
 		}
 		return err
 	})
@@ -262,15 +266,15 @@ func (p *pageReader) endedRange() (history.Range, error) {
 	return history.Range{From: p.pair[0], To: p.pair[1]}, nil
 }
 
-func (p *pageReader) booking() error {
-	if p.bookings++; p.bookings > maxBookings {
+func (p *pageReader) reservation() error {
+	if p.reservations++; p.reservations > maxReservations {
 		return errOversized
 	}
 	var b reservationJSON
 	if err := p.value(&b); err != nil {
 		return err
 	}
-	return p.sink.booking(&b)
+	return p.sink.onReservation(&b)
 }
 
 // members reads an object whose keys are process ids.
@@ -306,7 +310,7 @@ func (p *pageReader) list(f func() error) error {
 	return p.delim(']')
 }
 
-// The steps below read one token or value each, within the bound.
+// The methods below read one token or value each, within maxValue bytes.
 
 func (p *pageReader) hasMore() bool {
 	p.src.left = maxValue
@@ -343,10 +347,119 @@ func (p *pageReader) value(v any) error {
 	return noEOF(p.dec.Decode(v))
 }
 
-// noEOF: inside a page the end of the bytes is never expected.
+// noEOF replaces the end of the bytes, which is never expected inside a page.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
+}
+
+// fetchSnapshot reads all pages of a peer's snapshot into the ledger.
+func (r *Replica) fetchSnapshot(ctx context.Context, q fetchRequest) fetchResult {
+	m := r.newMerge(q)
+	for m.unfinished() {
+		if err := r.fetchPage(ctx, m); err != nil {
+			return m.failed(err)
+		}
+	}
+	return m.result
+}
+
+func (r *Replica) fetchPage(ctx context.Context, m *snapshotMerge) error {
+	body, err := r.fetch.Get(ctx, m.pageURL(r.opt.Page))
+	if err != nil {
+		return err
+	}
+	err = m.pages.page(body)
+	if closing := body.Close(); err == nil {
+		err = closing
+	}
+	return err
+}
+
+// snapshotMerge joins one snapshot into the ledger while it is read.
+type snapshotMerge struct {
+	replica *Replica
+	request fetchRequest
+	pages   pageReader
+	began   time.Time // when the page began to arrive: its ages are not younger
+	result  fetchResult
+}
+
+func (r *Replica) newMerge(q fetchRequest) *snapshotMerge {
+	m := &snapshotMerge{replica: r, request: q}
+	m.pages.sink = m
+	return m
+}
+
+// unfinished reports whether there is another page to read.
+func (m *snapshotMerge) unfinished() bool { return m.pages.pages == 0 || m.pages.more }
+
+func (m *snapshotMerge) failed(err error) fetchResult {
+	m.result.err = err
+	return m.result
+}
+
+// pageURL is the address of the next page.
+func (m *snapshotMerge) pageURL(limit int) string {
+	u := m.request.url + SnapshotPath + "?limit=" + strconv.Itoa(limit)
+	if m.pages.more {
+		u += "&after=" + url.QueryEscape(m.pages.next)
+	}
+	return u
+}
+
+// onHead is part of snapshotSink. The number on the first page counts: those on
+// later pages cover events whose reservations belong on earlier pages.
+func (m *snapshotMerge) onHead(process, sequence uint64) error {
+	if process != m.request.process {
+		return fmt.Errorf("process %d answered for %d", process, m.request.process)
+	}
+	if m.pages.pages == 1 {
+		m.result.sequence = sequence
+	}
+	m.began = m.replica.now()
+	return nil
+}
+
+// onRenewals is part of snapshotSink. The number on the first page counts, as in
+// onHead.
+func (m *snapshotMerge) onRenewals(sequence uint64) {
+	if m.pages.pages == 1 {
+		m.result.renewals = sequence
+	}
+}
+
+// onEnded is part of snapshotSink.
+func (m *snapshotMerge) onEnded(process uint64, ended history.EndedSet) {
+	n := m.replica.core.ledger.MergeEnded(process, ended)
+	m.replica.counts.endedBySnapshot.Add(uint64(n))
+	m.replica.core.countLearned(n)
+}
+
+// onReservation is part of snapshotSink.
+func (m *snapshotMerge) onReservation(j *reservationJSON) error {
+	b, err := j.reservation(m.replica.now().Sub(m.began))
+	if err != nil {
+		return err
+	}
+	switch size, known := m.replica.scopes.BlockSize(b.Scope); {
+	case !known:
+		m.result.refused = true
+		return nil
+	case size != j.BlockSize:
+		return nil
+	}
+	switch m.replica.core.ledger.MergeReservation(b) {
+	case reservations.Applied:
+		m.replica.counts.addedBySnapshot.Add(1)
+		m.replica.core.countLearned(1)
+	case reservations.Updated:
+		m.replica.counts.completedBySnapshot.Add(1)
+		m.replica.core.countLearned(1)
+	case reservations.UnknownScope, reservations.UnknownRank:
+		m.result.refused = true
+	}
+	return nil
 }

@@ -19,22 +19,22 @@ import (
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// heard is a sink that keeps everything.
-type heard struct {
+// recordedSnapshot is a sink that keeps everything.
+type recordedSnapshot struct {
 	process, sequence uint64
 	renewed           uint64
 	ends              map[uint64]history.EndedSet
-	bookings          []reservations.Reservation
+	reservations      []reservations.Reservation
 }
 
-func (h *heard) head(process, sequence uint64) error {
+func (h *recordedSnapshot) onHead(process, sequence uint64) error {
 	h.process, h.sequence = process, sequence
 	return nil
 }
 
-func (h *heard) renewals(sequence uint64) { h.renewed = sequence }
+func (h *recordedSnapshot) onRenewals(sequence uint64) { h.renewed = sequence }
 
-func (h *heard) ended(process uint64, ended history.EndedSet) {
+func (h *recordedSnapshot) onEnded(process uint64, ended history.EndedSet) {
 	if h.ends == nil {
 		h.ends = make(map[uint64]history.EndedSet)
 	}
@@ -47,15 +47,15 @@ func (h *heard) ended(process uint64, ended history.EndedSet) {
 	h.ends[process] = e
 }
 
-func (h *heard) booking(j *reservationJSON) error {
+func (h *recordedSnapshot) onReservation(j *reservationJSON) error {
 	b, err := j.reservation(0)
-	h.bookings = append(h.bookings, b)
+	h.reservations = append(h.reservations, b)
 	return err
 }
 
-// remoteBooking is a booking of another process on the rank that
+// remoteReservation is a reservation of another process on the rank that
 // snapshotReplica has.
-func remoteBooking(i uint64) reservations.Reservation {
+func remoteReservation(i uint64) reservations.Reservation {
 	output := uint32(i)
 	return reservations.Reservation{
 		Origin: reservations.Origin{Process: math.MaxUint64 - i%3, Sequence: i}, // 0: does not count
@@ -74,14 +74,14 @@ func leased(b reservations.Reservation) reservations.Reservation {
 	return b
 }
 
-func snapshotReplica(t testing.TB, bookings uint64) (*Replica, *reservations.Ledger) {
+func snapshotReplica(t testing.TB, count uint64) (*Replica, *reservations.Ledger) {
 	t.Helper()
-	b := remoteBooking(0)
+	b := remoteReservation(0)
 	r, l := newTestReplica(fixedScopes{b.Scope: 16})
 	l.PutRank(b.Scope, 0, b.Rank)
-	for i := range bookings {
-		if v := l.MergeReservation(leased(remoteBooking(i))); v != reservations.Applied {
-			t.Fatalf("booking %d: %v", i, v)
+	for i := range count {
+		if v := l.MergeReservation(leased(remoteReservation(i))); v != reservations.Applied {
+			t.Fatalf("reservation %d: %v", i, v)
 		}
 	}
 	return r, l
@@ -93,11 +93,11 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	const n = 25
 	r, l := snapshotReplica(t, n)
 	l.MergeEnded(77, history.EndedSet{Ranges: []history.Range{{From: 1, To: 3}, {From: 5, To: maxSequence}}, Assumed: 2})
-	r.Renewed(reservations.Event{Scope: remoteBooking(0).Scope})
-	r.Renewed(reservations.Event{Scope: remoteBooking(0).Scope})
-	r.Booked(reservations.Event{Scope: remoteBooking(0).Scope})
+	r.Renewed(reservations.Event{Scope: remoteReservation(0).Scope})
+	r.Renewed(reservations.Event{Scope: remoteReservation(0).Scope})
+	r.Booked(reservations.Event{Scope: remoteReservation(0).Scope})
 	for _, limit := range []int{1, 7, n, n + 1, 0} {
-		got := &heard{}
+		got := &recordedSnapshot{}
 		p := &pageReader{sink: got}
 		for p.pages == 0 || p.more {
 			var page bytes.Buffer
@@ -121,8 +121,8 @@ func TestSnapshotRoundTrip(t *testing.T) {
 			t.Errorf("ended (-want +got):\n%s", diff)
 		}
 		want, _, _ := l.Reservations(reservations.Cursor{}, n)
-		if diff := cmp.Diff(want, got.bookings, cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("limit %d: bookings (-want +got):\n%s", limit, diff)
+		if diff := cmp.Diff(want, got.reservations, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("limit %d: reservations (-want +got):\n%s", limit, diff)
 		}
 	}
 }
@@ -145,24 +145,24 @@ func TestSnapshotPages(t *testing.T) {
 	}
 }
 
-var errWriter = errors.New("gone")
+var errWriter = errors.New("closed")
 
 type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, errWriter }
 
-// TestSnapshotWithoutScope proves that bookings whose scope is going are left
+// TestSnapshotWithoutScope proves that reservations whose scope is going are left
 // out, as their block size is not known any more.
 func TestSnapshotWithoutScope(t *testing.T) {
 	r, _ := snapshotReplica(t, 3)
 	r.scopes = fixedScopes{}
-	got := &heard{}
+	got := &recordedSnapshot{}
 	var page bytes.Buffer
 	if err := r.WriteSnapshot(t.Context(), &page, "", 5); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&pageReader{sink: got}).page(&page); err != nil || len(got.bookings) > 0 {
-		t.Errorf("%d bookings, %v", len(got.bookings), err)
+	if err := (&pageReader{sink: got}).page(&page); err != nil || len(got.reservations) > 0 {
+		t.Errorf("%d reservations, %v", len(got.reservations), err)
 	}
 }
 
@@ -171,7 +171,7 @@ const goodPage = `{"process_id":1,"sequence":2,"renewals":3,"seen":{"3":4},"assu
 
 // TestReadRefuses proves that a page is taken as a whole or not at all.
 func TestReadRefuses(t *testing.T) {
-	if err := (&pageReader{sink: &heard{}}).page(strings.NewReader(goodPage)); err != nil {
+	if err := (&pageReader{sink: &recordedSnapshot{}}).page(strings.NewReader(goodPage)); err != nil {
 		t.Fatal(err)
 	}
 	swap := func(old, replacement string) string {
@@ -193,13 +193,13 @@ func TestReadRefuses(t *testing.T) {
 		"too high":                 swap(`"sequence":2`, `"sequence":18446744073709551615`),
 		"above u64":                swap(`"sequence":2`, `"sequence":18446744073709551616`),
 		"twice":                    swap(`"sequence":2`, `"sequence":2,"sequence":2`),
-		"seen of nobody":           swap(`{"3":4}`, `{"x":4}`),
+		"seen of no id":            swap(`{"3":4}`, `{"x":4}`),
 		"range of one":             swap(`[1,2]`, `[1]`),
 		"range of three":           swap(`[1,2]`, `[1,2,3]`),
 		"range from 0":             swap(`[1,2]`, `[0,2]`),
 		"range backwards":          swap(`[1,2]`, `[2,1]`),
 		"range too high":           swap(`[1,2]`, `[1,18446744073709551615]`),
-		"assumed of nobody":        swap(`"assumed":{"5"`, `"assumed":{"x"`),
+		"assumed of no id":         swap(`"assumed":{"5"`, `"assumed":{"x"`),
 		"assumed too high":         swap(`"assumed":{"5":0`, `"assumed":{"5":18446744073709551615`),
 		"assumed after ended":      swap(`"bookings":[`, `"assumed":{},"bookings":[`),
 		"renewals of text":         swap(`"renewals":3`, `"renewals":"3"`),
@@ -207,16 +207,16 @@ func TestReadRefuses(t *testing.T) {
 		"leases ended, a number":   swap(`"bookings":[`, `"leases_ended":{"5":[5]},"bookings":[`),
 		"ended of 0":               swap(`{"5":[[1,2]`, `{"0":[[1,2]`),
 		"ended before the process": swap(`{"process_id":1`, `{"ended":{},"process_id":1`),
-		"booking of process 0":     swap(`"origin_process":9`, `"origin_process":0`),
-		"booking null":             swap(`"bookings":[{`, `"bookings":[null,{`),
+		"reservation of process 0": swap(`"origin_process":9`, `"origin_process":0`),
+		"reservation null":         swap(`"bookings":[{`, `"bookings":[null,{`),
 		"rank above u32":           swap(`"dp_rank":0`, `"dp_rank":4294967296`),
 		"negative hash":            swap(`"sequence_hashes":[1]`, `"sequence_hashes":[-1]`),
-		"no bookings":              swap(`"bookings"`, `"no_bookings"`),
+		"no reservations":          swap(`"bookings"`, `"no_bookings"`),
 		"no next":                  swap(`,"next":null`, ``),
 		"next empty":               swap(`"next":null`, `"next":""`),
 		"next number":              swap(`"next":null`, `"next":5`),
 	} {
-		if err := (&pageReader{sink: &heard{}}).page(strings.NewReader(page)); !errors.Is(err, errSnapshot) {
+		if err := (&pageReader{sink: &recordedSnapshot{}}).page(strings.NewReader(page)); !errors.Is(err, errSnapshot) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -226,7 +226,7 @@ func TestReadRefuses(t *testing.T) {
 // hold much.
 func TestReadBounds(t *testing.T) {
 	next := strings.Replace(goodPage, `"next":null`, `"next":"a"`, 1)
-	p := &pageReader{sink: &heard{}}
+	p := &pageReader{sink: &recordedSnapshot{}}
 	if err := p.page(strings.NewReader(next)); err != nil {
 		t.Fatal(err)
 	}
@@ -235,15 +235,15 @@ func TestReadBounds(t *testing.T) {
 	}
 	for name, p := range map[string]*pageReader{
 		"pages":    {pages: maxPages},
-		"bookings": {bookings: maxBookings},
+		"bookings": {reservations: maxReservations},
 		"ranges":   {ranges: maxEnded - 1},
 	} {
-		p.sink = &heard{}
+		p.sink = &recordedSnapshot{}
 		if err := p.page(strings.NewReader(goodPage)); err == nil {
 			t.Errorf("no end of %s", name)
 		}
 	}
-	p = &pageReader{sink: &heard{}}
+	p = &pageReader{sink: &recordedSnapshot{}}
 	if err := p.page(&endless{text: `{"process_id":1,"sequence":2,"bookings":[{"request_id":"`}); !errors.Is(err, errOversized) {
 		t.Errorf("an endless value: %v", err)
 	}
@@ -273,7 +273,7 @@ func TestMergeFetchesPages(t *testing.T) {
 	r.fetch = web
 	f := r.fetchSnapshot(t.Context(), fetchRequest{process: 1, url: "http://p:1"})
 	if f.err != nil || f.sequence != 2 || f.renewals != 3 || !f.refused {
-		t.Errorf("%+v; want numbers 2 and 3, and a refused booking", f)
+		t.Errorf("%+v; want numbers 2 and 3, and a refused reservation", f)
 	}
 	want := []string{"http://p:1/replica_sync/snapshot?limit=1000", "http://p:1/replica_sync/snapshot?limit=1000&after=a+b"}
 	if diff := cmp.Diff(want, web.asked); diff != "" {
@@ -343,7 +343,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	f.Add([]byte(goodPage))
 	f.Fuzz(func(t *testing.T, page []byte) {
 		// A number of two bytes takes eight, twice that while a list grows; a
-		// booking of two bytes ("{}") is a struct.
+		// reservation of two bytes ("{}") is a struct.
 		checkAllocation(t, 8*len(page), func() {
 			_ = (&pageReader{sink: &nothing{}}).page(bytes.NewReader(page))
 		})
@@ -353,10 +353,10 @@ func FuzzReadSnapshot(f *testing.F) {
 // nothing is a sink that keeps nothing.
 type nothing struct{}
 
-func (*nothing) head(uint64, uint64) error      { return nil }
-func (*nothing) renewals(uint64)                {}
-func (*nothing) ended(uint64, history.EndedSet) {}
-func (*nothing) booking(j *reservationJSON) error {
+func (*nothing) onHead(uint64, uint64) error      { return nil }
+func (*nothing) onRenewals(uint64)                {}
+func (*nothing) onEnded(uint64, history.EndedSet) {}
+func (*nothing) onReservation(j *reservationJSON) error {
 	_, err := j.reservation(0)
 	return err
 }

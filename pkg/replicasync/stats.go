@@ -1,16 +1,19 @@
 package replicasync
 
-import "sync/atomic"
+import (
+	"sync/atomic"
 
-// Stats counts since the start, but for the fields of which it is said that they
-// are a state.
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// Stats counts since the start, except for the fields that are said to be a state.
 type Stats struct {
 	// Sent and Received are messages by kind: "booked", "prefill_completed",
 	// "freed", "renewed" and "announcement". Received are those that could be read.
 	Sent, Received map[string]uint64
 	// Dropped are messages without effect, by reason. Reasons that begin with
-	// "send_" are events of this replica that were not sent; "own", "known" and
-	// "ended" are no faults.
+	// "send_" are about events of this replica that were not sent; "own", "known"
+	// and "ended" are no faults.
 	Dropped map[string]uint64
 	// Lost are numbered events of other replicas that did not arrive when their
 	// successors or an announcement did. Late are those of Lost that came
@@ -23,9 +26,9 @@ type Stats struct {
 	Snapshots, SnapshotsFailed uint64
 	// PagesServed are pages of the own snapshot.
 	PagesServed uint64
-	// Adopted, Completed and Ended count bookings that were learned of,
-	// completed and ended by snapshots.
-	Adopted, Completed, Ended uint64
+	// Added, Completed and Ended count the reservations that snapshots have brought,
+	// completed and ended.
+	Added, Completed, Ended uint64
 
 	// Peers are the registered endpoints, Connected those that are connected,
 	// Replicas the processes that announce themselves, SendQueue and
@@ -51,7 +54,7 @@ func (r *Replica) Stats() Stats {
 		Snapshots: c.snapshots.Load(), SnapshotsFailed: c.snapshotsFailed.Load(),
 		Duplicates:  c.duplicates.Load(),
 		PagesServed: c.snapshotsServed.Load(),
-		Adopted:     c.adopted.Load(), Completed: c.completedBySnapshot.Load(), Ended: c.endedBySnapshot.Load(),
+		Added:       c.addedBySnapshot.Load(), Completed: c.completedBySnapshot.Load(), Ended: c.endedBySnapshot.Load(),
 		SendQueue: r.outbox.queue.len(), ReceiveQueue: r.inbox.len(),
 	}
 	st.Sequence, _ = r.outbox.last()
@@ -83,3 +86,109 @@ func byKind(events *[numKinds]atomic.Uint64, announcements *atomic.Uint64) map[s
 	}
 	return m
 }
+
+// reason says why a message was dropped. Its text is a label of counters.
+type reason uint8
+
+const (
+	applied reason = iota
+
+	// Received messages that could not be read.
+
+	dropMalformed
+	dropOversized
+	dropNamesDiffer
+	dropQueueFull
+
+	// Received messages without effect.
+
+	dropOwn // of this replica
+	dropUnknownScope
+	dropUnknownRank
+	dropBlockSize
+	dropWrongRank
+	dropKnown     // a reservation that is live here, or a prefill that is complete here
+	dropEnded     // about a reservation that has ended
+	dropStale     // a reservation that is too old
+	dropUnknownID // a step of a reservation that is not live here
+	dropFull      // too many processes have live reservations
+
+	// Own events that were not sent. Their numbers are used up.
+
+	dropSendQueueFull
+	dropSendOversized
+	dropSendFailed
+	dropSendScope // the catalog does not have the scope any more
+
+	numReasons = int(iota)
+)
+
+var reasonTexts = [numReasons]string{
+	applied:           "applied",
+	dropMalformed:     "malformed",
+	dropOversized:     "oversized",
+	dropNamesDiffer:   "names_differ",
+	dropQueueFull:     "queue_full",
+	dropOwn:           "own",
+	dropUnknownScope:  "unknown_scope",
+	dropUnknownRank:   "unknown_rank",
+	dropBlockSize:     "block_size",
+	dropWrongRank:     "wrong_rank",
+	dropKnown:         "known",
+	dropEnded:         "ended",
+	dropStale:         "stale",
+	dropUnknownID:     "unknown_id",
+	dropFull:          "full",
+	dropSendQueueFull: "send_queue_full",
+	dropSendOversized: "send_oversized",
+	dropSendFailed:    "send_failed",
+	dropSendScope:     "send_unknown_scope",
+}
+
+func (r reason) String() string { return reasonTexts[r] }
+
+// reasonOf translates the ledger's result.
+func reasonOf(v reservations.ApplyResult) reason {
+	switch v {
+	case reservations.Applied, reservations.Updated:
+		return applied
+	case reservations.Known:
+		return dropKnown
+	case reservations.Ended:
+		return dropEnded
+	case reservations.Stale:
+		return dropStale
+	case reservations.UnknownScope:
+		return dropUnknownScope
+	case reservations.UnknownRank:
+		return dropUnknownRank
+	case reservations.WrongRank:
+		return dropWrongRank
+	case reservations.Full:
+		return dropFull
+	}
+	return dropUnknownID
+}
+
+// counters of a replica.
+type counters struct {
+	sent, received      [numKinds]atomic.Uint64
+	sentAnnouncements   atomic.Uint64
+	announcements       atomic.Uint64
+	dropped             [numReasons]atomic.Uint64
+	lost                atomic.Uint64
+	late, duplicates    atomic.Uint64
+	snapshots           atomic.Uint64
+	snapshotsFailed     atomic.Uint64
+	snapshotsServed     atomic.Uint64 // pages
+	addedBySnapshot     atomic.Uint64
+	completedBySnapshot atomic.Uint64
+	endedBySnapshot     atomic.Uint64
+	// merged counts what this replica has learned and others may not hear of: from
+	// snapshots, from what an absent process sent last, and the ends of reservations
+	// with their rank.
+	merged      atomic.Uint64
+	unannounced atomic.Bool // merged has risen since the last announcement
+}
+
+func (c *counters) drop(why reason) { c.dropped[why].Add(1) }

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// TestBookingsDropped proves that a worker which is taken away everywhere and
-// comes back at once leaves no load behind, although a booking for it was still
+// TestReservationsDropped proves that a worker which is taken away everywhere and
+// comes back at once leaves no load behind, although a reservation for it was still
 // under way: the process that accepted it says that it is no more.
-func TestBookingsDropped(t *testing.T) {
+func TestReservationsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		a, b := m.run(t, "a", 1, Options{}), m.run(t, "b", 2, Options{})
@@ -81,7 +81,7 @@ func TestCaughtUp(t *testing.T) {
 		agree(t, 1, a, b)
 
 		b.register(t, "nobody")
-		time.Sleep(introduction - time.Millisecond)
+		time.Sleep(announceWithin - time.Millisecond)
 		if b.CaughtUp() {
 			t.Error("a new peer may announce itself yet")
 		}
