@@ -36,7 +36,7 @@ func TestBindRetries(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			calls := 0
-			_, err := h.bind(func(*loop, uint64) error {
+			_, err := h.openBound(func(*loop, uint64) error {
 				calls++
 				return tc.results[min(calls, len(tc.results))-1]
 			})

@@ -35,7 +35,7 @@ func (l *loop) connect(id uint64, endpoint string, open func(endpoint string) (*
 	}
 	if named {
 		l.byID[id] = &group{dialer: &dialer{target: t, open: open, wait: firstLookup}}
-		l.look(id, 0, true)
+		l.lookUp(id, 0, true)
 		return nil
 	}
 	g, err := open(endpoint)
@@ -46,43 +46,43 @@ func (l *loop) connect(id uint64, endpoint string, open func(endpoint string) (*
 	return nil
 }
 
-// look has the name of a socket looked up, unless that is not needed any more.
-func (l *loop) look(id uint64, round int, urgent bool) {
+// lookUp has the name of a socket looked up, unless that is not needed any more.
+func (l *loop) lookUp(id uint64, round int, urgent bool) {
 	if g := l.dialing(id); g != nil && g.dialer.round == round {
-		l.resolver.ask(g.dialer.host, urgent, func(addresses []netip.Addr, err error) {
-			l.post(func() { l.looked(id, round, addresses, err) })
+		l.resolver.lookUp(g.dialer.host, urgent, func(addresses []netip.Addr, err error) {
+			l.post(func() { l.lookedUp(id, round, addresses, err) })
 		})
 	}
 }
 
-// looked takes the answer. When the addresses are still the same the next one
+// lookedUp takes the answer. When the addresses are still the same the next one
 // is tried; if there is only one, libzmq is at it.
-func (l *loop) looked(id uint64, round int, addresses []netip.Addr, err error) {
+func (l *loop) lookedUp(id uint64, round int, addresses []netip.Addr, err error) {
 	g := l.dialing(id)
 	if g == nil || g.dialer.round != round {
 		return
 	}
 	d := g.dialer
-	l.after(d.wait, func() { l.look(id, round, false) })
+	l.after(d.wait, func() { l.lookUp(id, round, false) })
 	d.wait = min(2*d.wait, maxLookup)
 	switch {
 	case err != nil: // the old ones may still be right
 		return
 	case !sameSet(d.addresses, addresses):
-		l.shut(g)
+		l.closeGroup(g)
 		d.addresses, d.next, d.untried = addresses, 0, len(addresses)
 	case len(addresses) > 1 || g.main == nil:
 		d.untried = len(addresses)
 	}
-	l.tryNext(id)
+	l.tryNextAddress(id)
 }
 
 func sameSet(a, b []netip.Addr) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(x netip.Addr) bool { return !slices.Contains(b, x) })
 }
 
-// tryNext gives a socket that is not connected its next address, if there is one.
-func (l *loop) tryNext(id uint64) {
+// tryNextAddress gives a socket that is not connected its next address, if there is one.
+func (l *loop) tryNextAddress(id uint64) {
 	g := l.dialing(id)
 	if g == nil || g.dialer.untried == 0 {
 		return
@@ -92,7 +92,7 @@ func (l *loop) tryNext(id uint64) {
 	d.next++
 	d.untried--
 	paused := g.main != nil && g.main.paused
-	l.shut(g)
+	l.closeGroup(g)
 	next, err := d.open(endpoint)
 	if err != nil {
 		return // out of sockets or descriptors: tried again after the next lookup
@@ -112,7 +112,7 @@ func (l *loop) refused(id uint64, c *connections) {
 	// Later, because it is the socket's monitor that speaks.
 	l.after(0, func() {
 		if g := l.byID[id]; g != nil && g.connections == c {
-			l.tryNext(id)
+			l.tryNextAddress(id)
 		}
 	})
 }
@@ -128,7 +128,7 @@ func (l *loop) lost(id uint64) {
 	d.round++
 	d.wait, d.untried = firstLookup, 0
 	round := d.round
-	l.after(d.wait, func() { l.look(id, round, false) })
+	l.after(d.wait, func() { l.lookUp(id, round, false) })
 }
 
 // dialing returns a socket that is to be connected to a name and is not yet.

@@ -57,14 +57,14 @@ func parseTarget(endpoint string) (t target, named bool, err error) {
 	if _, err := netip.ParseAddr(t.host); err == nil {
 		return t, false, nil
 	}
-	if !acceptable(strings.TrimPrefix(before, tcp)+host, port) {
+	if !validAddress(strings.TrimPrefix(before, tcp)+host, port) {
 		return t, true, zmq4.Errno(syscall.EINVAL) // as libzmq says
 	}
 	return t, true, nil
 }
 
-// acceptable is the check that libzmq 4.3 makes before it looks a name up.
-func acceptable(host, port string) bool {
+// validAddress is the check that libzmq 4.3 makes before it looks a name up.
+func validAddress(host, port string) bool {
 	strange := func(r rune) bool { return !alphanumeric(r) && !strings.ContainsRune(".-_:;%*[]", r) }
 	first := rune(host[0])
 	return (alphanumeric(first) || first == '[' || first == ':') && !strings.ContainsFunc(host, strange) &&

@@ -129,11 +129,11 @@ func (h *Hub) open() error {
 // The socket reconnects by itself; a host name is looked up by the hub, in the
 // background and again whenever there is no connection.
 func (h *Hub) Subscribe(endpoint string, message TimedMessage, status func(up bool)) (id uint64, err error) {
-	return h.subscribe(endpoint, feed{topics: everyTopic, maxMessage: h.opt.MaxMessage}, message, status)
+	return h.subscribe(endpoint, subscriberOptions{topics: allTopics, maxMessage: h.opt.MaxMessage}, message, status)
 }
 
-func (h *Hub) subscribe(endpoint string, f feed, message TimedMessage, status func(up bool)) (id uint64, err error) {
-	id, err = h.bind(func(l *loop, id uint64) error {
+func (h *Hub) subscribe(endpoint string, f subscriberOptions, message TimedMessage, status func(up bool)) (id uint64, err error) {
+	id, err = h.openBound(func(l *loop, id uint64) error {
 		timed := func(frames [][]byte) bool { return message(frames, l.readAt) }
 		return l.subscribe(id, endpoint, f, timed, status)
 	})
@@ -143,10 +143,10 @@ func (h *Hub) subscribe(endpoint string, f feed, message TimedMessage, status fu
 	return id, nil
 }
 
-// bind is place for what may be bound: a socket that was just closed gives its
+// openBound is place for what may be bound: a socket that was just closed gives its
 // port back only when libzmq's reaper has come round.
-func (h *Hub) bind(open func(l *loop, id uint64) error) (id uint64, err error) {
-	id, err = h.place(open)
+func (h *Hub) openBound(open func(l *loop, id uint64) error) (id uint64, err error) {
+	id, err = h.openOnLoop(open)
 	for range bindRetries {
 		if !inUse(err) {
 			break
@@ -156,7 +156,7 @@ func (h *Hub) bind(open func(l *loop, id uint64) error) (id uint64, err error) {
 			return 0, ErrStopped
 		case <-time.After(bindRetryDelay):
 		}
-		id, err = h.place(open)
+		id, err = h.openOnLoop(open)
 	}
 	return id, err
 }
@@ -178,7 +178,7 @@ func (h *Hub) Request(endpoint string, request [][]byte, answer Message) (id uin
 	if Bound(endpoint) {
 		return 0, fmt.Errorf("request to %s: a wildcard host cannot be connected to", endpoint)
 	}
-	id, err = h.place(func(l *loop, id uint64) error { return l.request(id, endpoint, request, answer) })
+	id, err = h.openOnLoop(func(l *loop, id uint64) error { return l.request(id, endpoint, request, answer) })
 	if err != nil {
 		return 0, fmt.Errorf("request to %s: %w", endpoint, err)
 	}
@@ -201,8 +201,8 @@ func (h *Hub) Close(id uint64) {
 	}
 }
 
-// place runs open on the next loop, with the number of a new socket there.
-func (h *Hub) place(open func(l *loop, id uint64) error) (uint64, error) {
+// openOnLoop runs open on the next loop, with the number of a new socket there.
+func (h *Hub) openOnLoop(open func(l *loop, id uint64) error) (uint64, error) {
 	select {
 	case <-h.ready:
 	case <-h.ended:

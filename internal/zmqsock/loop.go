@@ -80,7 +80,7 @@ func (l *loop) post(f func()) bool {
 	}
 	l.commands = append(l.commands, f)
 	if len(l.commands) == 1 {
-		l.ring()
+		l.wakeUp()
 	}
 	return true
 }
@@ -94,8 +94,8 @@ func (l *loop) do(f func() error) error {
 	return <-done // every command that was taken is run, also by a loop that stops
 }
 
-// ring wakes the loop. An eventfd write fails only when it is readable anyhow.
-func (l *loop) ring() {
+// wakeUp wakes the loop. An eventfd write fails only when it is readable anyhow.
+func (l *loop) wakeUp() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
 	_, _ = unix.Write(l.wake, one[:])
@@ -200,9 +200,9 @@ func (l *loop) drain(s *socket) (more bool) {
 			}
 			return false
 		}
-		if s.ahead != nil && s.behind() {
+		if s.readFirst != nil && s.mustReadFirst() {
 			l.frames = nil // still in use
-			l.drainAll(s.ahead)
+			l.drainAll(s.readFirst)
 		}
 		if i == 0 {
 			l.readAt = time.Now()

@@ -50,7 +50,7 @@ func TestMonitorIsReadToItsEnd(t *testing.T) {
 	heard, at := 0, -1
 	monitor, toMonitor := pipe(t, l, "monitor", func([][]byte) bool { heard++; return true })
 	main, toMain := pipe(t, l, "main", func([][]byte) bool { at = heard; return true })
-	main.ahead, main.behind = monitor, func() bool { return true }
+	main.readFirst, main.mustReadFirst = monitor, func() bool { return true }
 	for i := range events {
 		if _, err := toMonitor.Send(fmt.Sprint(i), 0); err != nil {
 			t.Fatal(err)

@@ -75,7 +75,7 @@ func NewMesh(hub *Hub, endpoint string, topics []string) *Mesh {
 
 // Open binds the publisher. A mesh that was closed may be opened again.
 func (m *Mesh) Open() error {
-	id, err := m.hub.bind(func(l *loop, id uint64) error { return l.publish(id, m.endpoint, meshHWM) })
+	id, err := m.hub.openBound(func(l *loop, id uint64) error { return l.publish(id, m.endpoint, meshHWM) })
 	if err != nil {
 		return fmt.Errorf("failed to bind replica publisher to `%s`: %w", m.endpoint, err)
 	}
@@ -97,7 +97,7 @@ func (m *Mesh) Publish(topic string, payload []byte) error {
 	case len(payload) > MeshMaxMessage:
 		return fmt.Errorf("publish: %w", ErrTooLarge)
 	}
-	room, err := m.hand(m.topics[i], payload)
+	room, err := m.enqueue(m.topics[i], payload)
 	if room == nil {
 		return err
 	}
@@ -111,14 +111,14 @@ func (m *Mesh) Publish(topic string, payload []byte) error {
 		case <-patience.C:
 			return fmt.Errorf("publish: %w", ErrBusy)
 		}
-		room, err = m.hand(m.topics[i], payload)
+		room, err = m.enqueue(m.topics[i], payload)
 	}
 	return err
 }
 
-// hand gives a message to the loop. If too many wait already it returns what
+// enqueue gives a message to the loop. If too many wait already it returns what
 // will be closed when there is room.
-func (m *Mesh) hand(topic, payload []byte) (room <-chan struct{}, err error) {
+func (m *Mesh) enqueue(topic, payload []byte) (room <-chan struct{}, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.open {
@@ -171,14 +171,14 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 		return nil, fmt.Errorf("follow %s: %w", peer, ErrWildcard)
 	}
 	take := func(frames [][]byte, _ time.Time) bool {
-		if topic, ok := m.known(frames); ok {
+		if topic, ok := m.topicOf(frames); ok {
 			deliver(topic, frames[1])
 		} else {
 			m.malformed.Add(1)
 		}
 		return true
 	}
-	id, err := m.hub.subscribe(peer, m.feed(), take, status)
+	id, err := m.hub.subscribe(peer, m.subscriberOptions(), take, status)
 	if err != nil {
 		return nil, fmt.Errorf("follow: %w", err)
 	}
@@ -188,12 +188,12 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 	return func() { m.unfollow(id) }, nil
 }
 
-func (m *Mesh) feed() feed {
-	return feed{topics: m.names, hwm: meshHWM, maxMessage: MeshMaxMessage, reconnect: meshReconnect, attempt: meshConnect}
+func (m *Mesh) subscriberOptions() subscriberOptions {
+	return subscriberOptions{topics: m.names, hwm: meshHWM, maxMessage: MeshMaxMessage, reconnect: meshReconnect, attempt: meshConnect}
 }
 
-// known reads the topic of a message. libzmq lets longer ones through.
-func (m *Mesh) known(frames [][]byte) (topic string, ok bool) {
+// topicOf reads the topic of a message. libzmq lets longer ones through.
+func (m *Mesh) topicOf(frames [][]byte) (topic string, ok bool) {
 	if len(frames) != 2 {
 		return "", false
 	}

@@ -14,7 +14,7 @@ func TestMeshLimitsAttempts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = z.Close() }()
-	if err := NewMesh(nil, "", nil).feed().apply(z); err != nil {
+	if err := NewMesh(nil, "", nil).subscriberOptions().apply(z); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := z.GetConnectTimeout(); err != nil || got != meshConnect {

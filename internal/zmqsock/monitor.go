@@ -35,7 +35,7 @@ func (l *loop) monitor(z *zmq4.Socket, id uint64, c *connections) (*socket, erro
 	}
 	s, err := l.add(pair, func(frames [][]byte) bool {
 		if len(frames) > 0 && len(frames[0]) >= 2 {
-			c.note(zmq4.Event(binary.NativeEndian.Uint16(frames[0])))
+			c.handle(zmq4.Event(binary.NativeEndian.Uint16(frames[0])))
 		}
 		return true
 	})
@@ -56,7 +56,7 @@ type connections struct {
 	retried  bool // libzmq connects again since the last loss
 }
 
-func (c *connections) note(e zmq4.Event) {
+func (c *connections) handle(e zmq4.Event) {
 	switch {
 	case e == zmq4.EVENT_HANDSHAKE_SUCCEEDED:
 		c.retried = true

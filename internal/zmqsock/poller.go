@@ -48,7 +48,7 @@ const forever time.Duration = -1
 // wait returns the events of the set, none if there are none within limit. The
 // slice is good until the next call.
 func (p *poller) wait(limit time.Duration) ([]unix.EpollEvent, error) {
-	n, err := p.look()
+	n, err := p.poll()
 	if n > 0 || err != nil || limit == 0 {
 		return p.events[:n], err
 	}
@@ -60,7 +60,7 @@ func (p *poller) wait(limit time.Duration) ([]unix.EpollEvent, error) {
 		return nil, fmt.Errorf("epoll deadline: %w", err)
 	}
 	waited := p.raw.Read(func(uintptr) bool {
-		n, err = p.look()
+		n, err = p.poll()
 		return n > 0 || err != nil
 	})
 	if waited != nil && !errors.Is(waited, os.ErrDeadlineExceeded) {
@@ -69,7 +69,7 @@ func (p *poller) wait(limit time.Duration) ([]unix.EpollEvent, error) {
 	return p.events[:n], err
 }
 
-func (p *poller) look() (int, error) {
+func (p *poller) poll() (int, error) {
 	n, err := unix.EpollWait(p.fd, p.events, 0)
 	switch {
 	case errors.Is(err, unix.EINTR):

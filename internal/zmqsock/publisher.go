@@ -53,11 +53,11 @@ func (l *loop) send(id uint64, b *batch) (sent int) {
 
 // batch is messages that wait for their loop, without an allocation for each.
 type batch struct {
-	messages []outgoing
+	messages []outgoingMessage
 	bytes    []byte // the payloads, one after the other
 }
 
-type outgoing struct {
+type outgoingMessage struct {
 	topic []byte
 	end   int // of its payload in bytes
 }
@@ -76,7 +76,7 @@ func (b *batch) add(topic, payload []byte) bool {
 		return false
 	}
 	b.bytes = append(b.bytes, payload...)
-	b.messages = append(b.messages, outgoing{topic, len(b.bytes)})
+	b.messages = append(b.messages, outgoingMessage{topic, len(b.bytes)})
 	return true
 }
 

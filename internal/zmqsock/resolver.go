@@ -61,9 +61,9 @@ func (r *resolver) run(ctx context.Context) {
 	_ = g.Wait() // no lookup returns an error
 }
 
-// ask has host looked up. With urgent it goes before the names that wait and
+// lookUp has host looked up. With urgent it goes before the names that wait and
 // are not: a new name does not queue behind old ones that fail again and again.
-func (r *resolver) ask(host string, urgent bool, answer answerFunc) {
+func (r *resolver) lookUp(host string, urgent bool, answer answerFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	asked, known := r.waiting[host]

@@ -41,7 +41,7 @@ func TestResolverWithSilentNameServers(t *testing.T) {
 		})
 		const bad = 5 * lookupsAtOnce
 		for i := range bad {
-			r.ask(fmt.Sprint("bad", i), false, func(_ []netip.Addr, err error) {
+			r.lookUp(fmt.Sprint("bad", i), false, func(_ []netip.Addr, err error) {
 				if !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("bad name: %v, want a timeout", err)
 				}
@@ -50,7 +50,7 @@ func TestResolverWithSilentNameServers(t *testing.T) {
 		}
 		synctest.Wait()
 		start, good := time.Now(), make(chan time.Duration, 1)
-		r.ask("good", true, func([]netip.Addr, error) { good <- time.Since(start) })
+		r.lookUp("good", true, func([]netip.Addr, error) { good <- time.Since(start) })
 		if waited := <-good; waited > lookupTimeout {
 			t.Errorf("a new name waited %v", waited)
 		}
@@ -87,7 +87,7 @@ func TestResolverAnswers(t *testing.T) {
 				})
 				answers := make(chan bool, 3)
 				for range cap(answers) {
-					r.ask("w1", true, func(got []netip.Addr, err error) {
+					r.lookUp("w1", true, func(got []netip.Addr, err error) {
 						answers <- slices.Equal(got, tc.want) && errors.Is(err, tc.wantError)
 					})
 				}

@@ -19,10 +19,10 @@ type socket struct {
 	message Message // nil for a socket that only sends
 	paused  bool
 	ready   bool // on the loop's ready list
-	// ahead is read before a message is given out, as long as it says so: a
+	// readFirst is read before a message is given out, as long as it says so: a
 	// subscriber's opener hears of a connection before its first message.
-	ahead  *socket
-	behind func() bool
+	readFirst     *socket
+	mustReadFirst func() bool
 }
 
 // group is what the hub's user sees as one socket.
@@ -52,8 +52,8 @@ func (s *socket) receive(frames [][]byte) ([][]byte, error) {
 	}
 }
 
-// feed is what a subscriber wants to hear.
-type feed struct {
+// subscriberOptions is what a subscriber wants to hear.
+type subscriberOptions struct {
 	topics     []string      // by prefix, as libzmq matches them
 	hwm        int           // messages that libzmq keeps; 0: its own 1,000
 	maxMessage int64         // bytes of one frame
@@ -61,15 +61,15 @@ type feed struct {
 	attempt    time.Duration // longest attempt; 0: as long as the kernel tries
 }
 
-var everyTopic = []string{""}
+var allTopics = []string{""}
 
-func (l *loop) subscribe(id uint64, endpoint string, f feed, message Message, status func(up bool)) error {
+func (l *loop) subscribe(id uint64, endpoint string, f subscriberOptions, message Message, status func(up bool)) error {
 	return l.connect(id, endpoint, func(endpoint string) (*group, error) {
 		return l.openSubscriber(id, endpoint, f, message, status)
 	})
 }
 
-func (l *loop) openSubscriber(id uint64, endpoint string, f feed, message Message, status func(up bool)) (*group, error) {
+func (l *loop) openSubscriber(id uint64, endpoint string, f subscriberOptions, message Message, status func(up bool)) (*group, error) {
 	z, err := l.newSocket(zmq4.SUB)
 	if err != nil {
 		return nil, err
@@ -90,11 +90,11 @@ func (l *loop) openSubscriber(id uint64, endpoint string, f feed, message Messag
 	if err != nil {
 		return nil, err
 	}
-	g.main.ahead, g.main.behind = g.monitor, func() bool { return c.up == 0 }
+	g.main.readFirst, g.main.mustReadFirst = g.monitor, func() bool { return c.up == 0 }
 	return g, nil
 }
 
-func (f feed) apply(z *zmq4.Socket) error {
+func (f subscriberOptions) apply(z *zmq4.Socket) error {
 	err := z.SetMaxmsgsize(f.maxMessage)
 	if f.hwm > 0 {
 		err = errors.Join(err, z.SetRcvhwm(f.hwm))
@@ -140,7 +140,7 @@ func (l *loop) openRequest(id uint64, endpoint string, request [][]byte, answer 
 		return nil, err
 	}
 	if _, err := g.main.zmq.SendMessageDontwait(request); err != nil {
-		l.shut(g)
+		l.closeGroup(g)
 		return nil, fmt.Errorf("send request: %w", err)
 	}
 	return g, nil
@@ -229,11 +229,11 @@ func (l *loop) closeSocket(id uint64) {
 		return
 	}
 	delete(l.byID, id)
-	l.shut(g)
+	l.closeGroup(g)
 }
 
-// shut closes what g has open.
-func (l *loop) shut(g *group) {
+// closeGroup closes what g has open.
+func (l *loop) closeGroup(g *group) {
 	if g.main != nil {
 		if g.monitor != nil {
 			stopMonitor(g.main.zmq)
