@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A socket that is to be connected to a host name is looked after until it is
-// connected, and again when it has lost its connection: the name is looked up
-// now and then, because an engine that comes back may have another address.
+// While a socket is not connected to its host name, the name is looked up again and
+// again, because an engine that comes back may have another address. The wait
+// between two lookups doubles from firstLookup to maxLookup.
 const (
 	firstLookup = time.Second
 	maxLookup   = 10 * time.Second
@@ -81,7 +81,8 @@ func sameSet(a, b []netip.Addr) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(x netip.Addr) bool { return !slices.Contains(b, x) })
 }
 
-// tryNextAddress gives a socket that is not connected its next address, if there is one.
+// tryNextAddress connects a socket that is not connected to its next address, if
+// there is one.
 func (l *loop) tryNextAddress(id uint64) {
 	g := l.dialing(id)
 	if g == nil || g.dialer.untried == 0 {
@@ -104,7 +105,7 @@ func (l *loop) tryNextAddress(id uint64) {
 	}
 }
 
-// refused hears that libzmq did not get a connection and will try again.
+// refused takes the news that libzmq got no connection and will try again.
 func (l *loop) refused(id uint64, c *connections) {
 	if g := l.byID[id]; g == nil || g.dialer == nil || g.dialer.untried == 0 {
 		return
@@ -117,8 +118,8 @@ func (l *loop) refused(id uint64, c *connections) {
 	})
 }
 
-// lost hears that the connection of a socket is gone. libzmq tries the address
-// again by itself.
+// lost takes the news that the connection of a socket is gone. libzmq tries the
+// address again by itself.
 func (l *loop) lost(id uint64) {
 	g := l.byID[id]
 	if g == nil || g.dialer == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/pebbe/zmq4"
 )
 
-// Bound says whether a socket is bound to endpoint instead of connected to it:
+// Bound reports whether a socket is bound to endpoint instead of connected to it:
 // a TCP endpoint whose host is "*" or an unspecified address (0.0.0.0, ::, with
 // or without brackets) names a place to listen at (decision K14).
 func Bound(endpoint string) bool {
@@ -63,11 +63,11 @@ func parseTarget(endpoint string) (t target, named bool, err error) {
 	return t, true, nil
 }
 
-// validAddress is the check that libzmq 4.3 makes before it looks a name up.
+// validAddress makes the check that libzmq 4.3 makes before it looks a name up.
 func validAddress(host, port string) bool {
-	strange := func(r rune) bool { return !alphanumeric(r) && !strings.ContainsRune(".-_:;%*[]", r) }
+	invalid := func(r rune) bool { return !alphanumeric(r) && !strings.ContainsRune(".-_:;%*[]", r) }
 	first := rune(host[0])
-	return (alphanumeric(first) || first == '[' || first == ':') && !strings.ContainsFunc(host, strange) &&
+	return (alphanumeric(first) || first == '[' || first == ':') && !strings.ContainsFunc(host, invalid) &&
 		port != "" && '0' <= port[0] && port[0] <= '9'
 }
 

@@ -42,26 +42,25 @@ func DefaultOptions() Options {
 	return Options{Loops: 1, IOThreads: 2, MaxSockets: 32768, MaxMessage: 64 << 20, RequestHWM: 20000}
 }
 
-// Message takes one message. The frames are the callee's, the slice that holds
-// them is not; of a message with more than eight frames only eight are given.
-// It runs on a loop's goroutine: it must not block, nor call the hub. A false
-// answer pauses the socket until Resume: it is not read, libzmq's queue fills,
-// and then the sender feels it.
+// Message takes one message. The frames belong to the callee, the slice that holds
+// them does not; of a message with more than eight frames it gets eight. It runs
+// on a loop's goroutine: it must not block, nor call the hub. When it returns false
+// the socket is paused until Resume: it is not read, libzmq's queue fills, and then
+// the sender is held back.
 type Message = func(frames [][]byte) bool
 
-// TimedMessage is a Message that is told when its message was read. Messages
-// that were waiting in one socket may share the time of the first, up to fairness
-// of them.
+// TimedMessage is a Message with the time at which the message was read. Up to
+// fairness messages that were waiting in one socket share the time of the first.
 type TimedMessage = func(frames [][]byte, received time.Time) bool
 
-// Hub opens sockets and calls their openers back. Run has to run for any other
-// method to return.
+// Hub opens sockets and calls their openers back. Its methods block until Run has
+// started, and are safe for concurrent use, but not from callbacks.
 type Hub struct {
 	opt      Options
 	resolver *resolver
 	ctx      *zmq4.Context // written before ready is closed
 	loops    []*loop       // likewise
-	next     atomic.Uint64 // spreads sockets over loops
+	next     atomic.Uint64 // the id of the next socket; it chooses the loop
 	ready    chan struct{} // closed when Run has its context and loops
 	ended    chan struct{} // closed when Run returns
 }
@@ -143,8 +142,9 @@ func (h *Hub) subscribe(endpoint string, f subscriberOptions, message TimedMessa
 	return id, nil
 }
 
-// openBound is place for what may be bound: a socket that was just closed gives its
-// port back only when libzmq's reaper has come round.
+// openBound is openOnLoop for a socket that may be bound. It tries again while the
+// port is in use, since libzmq gives the port of a closed socket back in the
+// background.
 func (h *Hub) openBound(open func(l *loop, id uint64) error) (id uint64, err error) {
 	id, err = h.openOnLoop(open)
 	for range bindRetries {
@@ -173,7 +173,7 @@ const (
 
 // Request connects a DEALER socket to endpoint, sends one message of the given
 // frames, and gives every message that comes back to answer. It lasts until
-// Close; nobody being there is no error, just silence.
+// Close. That no server is there is no error: nothing comes back.
 func (h *Hub) Request(endpoint string, request [][]byte, answer Message) (id uint64, err error) {
 	if Bound(endpoint) {
 		return 0, fmt.Errorf("request to %s: a wildcard host cannot be connected to", endpoint)
@@ -185,8 +185,8 @@ func (h *Hub) Request(endpoint string, request [][]byte, answer Message) (id uin
 	return id, nil
 }
 
-// Resume reads on from a socket whose Message answered false. An id that is
-// not open is ignored.
+// Resume reads on from a socket whose Message returned false. An id that is not
+// open is ignored.
 func (h *Hub) Resume(id uint64) {
 	if l := h.loopOf(id); l != nil {
 		l.post(func() { l.resume(id) })
@@ -201,7 +201,7 @@ func (h *Hub) Close(id uint64) {
 	}
 }
 
-// openOnLoop runs open on the next loop, with the number of a new socket there.
+// openOnLoop runs open on the next loop, with the id of a new socket there.
 func (h *Hub) openOnLoop(open func(l *loop, id uint64) error) (uint64, error) {
 	select {
 	case <-h.ready:

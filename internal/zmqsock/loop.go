@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 )
 
 const (
-	// fairness is the number of messages read from one socket before the others
-	// have their turn.
+	// fairness is the number of messages read from one socket before the other
+	// sockets are read.
 	fairness = 64
 	// wakeKey is the epoll key of the loop's own eventfd; sockets count from 1.
 	wakeKey = 0
@@ -35,7 +36,7 @@ type loop struct {
 	monitors int       // opened so far
 	ready    []*socket // may have more to read although their descriptor is silent
 	frames   [][]byte  // scratch of receive
-	readAt   time.Time // of the first message of the drain at hand
+	readAt   time.Time // of the first message of the present drain
 	timers   []timer   // earliest first
 	trim     trimmer
 
@@ -111,7 +112,7 @@ func (l *loop) run(ctx context.Context) error {
 	l.mu.Lock()
 	l.stopped = true
 	l.mu.Unlock()
-	l.runCommands() // whoever waits in do has to hear
+	l.runCommands() // do waits for its command
 	for id := range l.byID {
 		l.closeSocket(id)
 	}
@@ -173,7 +174,7 @@ func (l *loop) makeReady(s *socket) {
 	}
 }
 
-// drainReady reads each ready socket once. A ZMQ_FD tells only that something
+// drainReady reads each ready socket once. A ZMQ_FD says only that something
 // happened since the socket was last found empty: a socket leaves the list when
 // it is empty (then the next event makes its descriptor readable) or paused.
 func (l *loop) drainReady() {
@@ -229,7 +230,7 @@ func (l *loop) drainAll(s *socket) {
 }
 
 // pause takes a socket out of the epoll set: its descriptor may stay readable
-// for as long as nobody reads, and would keep the loop awake.
+// for as long as it is not read, and would keep the loop awake.
 func (l *loop) pause(s *socket) {
 	if !s.paused {
 		s.paused = true
@@ -259,4 +260,31 @@ func (l *loop) watch(fd int, key int32) error {
 // unwatch cannot fail for a descriptor that is in the set.
 func (l *loop) unwatch(fd int) {
 	_ = unix.EpollCtl(l.poll.fd, unix.EPOLL_CTL_DEL, fd, nil)
+}
+
+// timer is something that a loop does once, later.
+type timer struct {
+	at  time.Time
+	run func()
+}
+
+// after has run called on the loop's goroutine when d has passed. It cannot be
+// cancelled: run has to see whether it is still wanted.
+func (l *loop) after(d time.Duration, run func()) {
+	at := time.Now().Add(d)
+	i := sort.Search(len(l.timers), func(i int) bool { return l.timers[i].at.After(at) })
+	l.timers = slices.Insert(l.timers, i, timer{at, run})
+}
+
+func (l *loop) runTimers() {
+	if len(l.timers) == 0 {
+		return
+	}
+	now := time.Now()
+	for len(l.timers) > 0 && !l.timers[0].at.After(now) {
+		due := l.timers[0]
+		l.timers[0] = timer{} // what it holds can go
+		l.timers = l.timers[1:]
+		due.run()
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pebbe/zmq4"
 )
 
 const (
@@ -59,7 +61,7 @@ type Mesh struct {
 	loop     *loop  // its owner
 	waiting  batch
 	spare    batch               // the loop's while it sends
-	room     chan struct{}       // closed when waiting is empty again; nil if nobody waits
+	room     chan struct{}       // closed when waiting is empty again; nil if no Publish waits
 	followed map[uint64]struct{} // sockets of Follow
 }
 
@@ -116,8 +118,8 @@ func (m *Mesh) Publish(topic string, payload []byte) error {
 	return err
 }
 
-// enqueue gives a message to the loop. If too many wait already it returns what
-// will be closed when there is room.
+// enqueue leaves a message to the loop. If too many are waiting it returns a channel
+// that is closed when there is room.
 func (m *Mesh) enqueue(topic, payload []byte) (room <-chan struct{}, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +132,7 @@ func (m *Mesh) enqueue(topic, payload []byte) (room <-chan struct{}, err error) 
 		}
 		return m.room, nil
 	}
-	if len(m.waiting.messages) > 1 { // the loop has been told
+	if len(m.waiting.messages) > 1 { // the loop will flush them
 		return nil, nil
 	}
 	l, id := m.loop, m.id
@@ -162,8 +164,8 @@ func (m *Mesh) flush(l *loop, id uint64) {
 }
 
 // Follow connects to the publisher of a peer and gives every message of the
-// mesh's topics to deliver, whose payload is then the callee's. status hears of
-// every connection (true) and of its loss. Both run on a loop of the hub: they
+// mesh's topics to deliver, which owns the payload then. status is called with true
+// for every connection and with false when the last one is lost. Both run on a loop of the hub: they
 // must not block, nor call the mesh or the hub. The connection is made, and
 // made again, in the background; after stop nothing is called any more.
 func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), status func(up bool)) (stop func(), err error) {
@@ -189,7 +191,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 }
 
 func (m *Mesh) subscriberOptions() subscriberOptions {
-	return subscriberOptions{topics: m.names, hwm: meshHWM, maxMessage: MeshMaxMessage, reconnect: meshReconnect, attempt: meshConnect}
+	return subscriberOptions{topics: m.names, receiveHWM: meshHWM, maxMessage: MeshMaxMessage, maxReconnect: meshReconnect, connectTimeout: meshConnect}
 }
 
 // topicOf reads the topic of a message. libzmq lets longer ones through.
@@ -241,4 +243,86 @@ type MeshStats struct {
 // Stats returns the counts so far.
 func (m *Mesh) Stats() MeshStats {
 	return MeshStats{Sent: m.sent.Load(), Unsent: m.unsent.Load(), Malformed: m.malformed.Load()}
+}
+
+// maxSubscription bounds what a subscriber may send: its topics.
+const maxSubscription = 64 << 10
+
+// publish opens a PUB socket that is bound to endpoint and keeps up to hwm
+// messages for each subscriber; a subscriber that is further behind loses the
+// new ones.
+func (l *loop) publish(id uint64, endpoint string, hwm int) error {
+	z, err := l.newSocket(zmq4.PUB)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(z.SetSndhwm(hwm), z.SetMaxmsgsize(maxSubscription), z.Bind(endpoint))
+	if err != nil {
+		return errors.Join(err, z.Close())
+	}
+	main, err := l.add(z, nil)
+	if err != nil {
+		return errors.Join(err, z.Close())
+	}
+	l.byID[id] = &group{main: main, endpoint: endpoint}
+	return nil
+}
+
+// send sends the messages of b in order and returns how many were sent. A PUB
+// socket never blocks, and fails only when it is closed.
+func (l *loop) send(id uint64, b *batch) (sent int) {
+	g := l.byID[id]
+	if g == nil {
+		return 0
+	}
+	from := 0
+	for _, m := range b.messages {
+		payload := b.bytes[from:m.end]
+		from = m.end
+		_, err := g.main.zmq.SendBytes(m.topic, zmq4.SNDMORE|zmq4.DONTWAIT)
+		if err == nil {
+			_, err = g.main.zmq.SendBytes(payload, zmq4.DONTWAIT)
+		}
+		if err == nil {
+			sent++
+		}
+	}
+	return sent
+}
+
+// batch is messages that wait for their loop, without an allocation for each.
+type batch struct {
+	messages []outgoingMessage
+	bytes    []byte // the payloads, one after the other
+}
+
+type outgoingMessage struct {
+	topic []byte
+	end   int // of its payload in bytes
+}
+
+const (
+	// batchMessages and batchBytes bound a batch. One of 1,024 small messages
+	// keeps the loop from its other sockets for about a millisecond.
+	batchMessages = 1024
+	batchBytes    = 1 << 20
+)
+
+// add appends a copy of a message, unless the batch is full. One message fits
+// into an empty batch, however large.
+func (b *batch) add(topic, payload []byte) bool {
+	if n := len(b.messages); n > 0 && (n == batchMessages || len(b.bytes)+len(payload) > batchBytes) {
+		return false
+	}
+	b.bytes = append(b.bytes, payload...)
+	b.messages = append(b.messages, outgoingMessage{topic, len(b.bytes)})
+	return true
+}
+
+// reset empties the batch and keeps its memory, unless that is unusually much.
+func (b *batch) reset() {
+	b.messages = b.messages[:0]
+	if b.bytes = b.bytes[:0]; cap(b.bytes) > 2*batchBytes {
+		b.bytes = nil
+	}
 }

@@ -16,7 +16,7 @@ const handshakeFailed = zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL |
 // before the loop does it. libzmq retries within a moment.
 const repairDelay = time.Second
 
-// monitor opens the socket that hears of z's connections. A connection counts
+// monitor opens the socket that reports z's connections. A connection counts
 // from its ZMTP handshake on, not from TCP's: only then can the subscription
 // travel.
 func (l *loop) monitor(z *zmq4.Socket, id uint64, c *connections) (*socket, error) {

@@ -46,7 +46,7 @@ func (p *poller) close() error { return p.file.Close() }
 const forever time.Duration = -1
 
 // wait returns the events of the set, none if there are none within limit. The
-// slice is good until the next call.
+// slice is valid until the next call.
 func (p *poller) wait(limit time.Duration) ([]unix.EpollEvent, error) {
 	n, err := p.poll()
 	if n > 0 || err != nil || limit == 0 {

@@ -25,7 +25,7 @@ const (
 type lookupFunc func(ctx context.Context, host string) ([]netip.Addr, error)
 
 // answerFunc takes the addresses of a host name: none, if there is no such
-// name; an error says that nobody knows. It must not block.
+// name. An error means that this is not known. It must not block.
 type answerFunc func(addresses []netip.Addr, err error)
 
 // resolver looks host names up, each once for all who wait for it. libzmq would
@@ -126,7 +126,7 @@ func lookupVia(dial dialFunc) lookupFunc {
 	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() }) // it is over, or nobody waits for it
+			context.AfterFunc(ctx, func() { _ = conn.Close() }) // the exchange is over or has been given up
 		}
 		return conn, err
 	}}

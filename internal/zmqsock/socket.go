@@ -19,8 +19,9 @@ type socket struct {
 	message Message // nil for a socket that only sends
 	paused  bool
 	ready   bool // on the loop's ready list
-	// readFirst is read before a message is given out, as long as it says so: a
-	// subscriber's opener hears of a connection before its first message.
+	// readFirst is read to its end before a message is delivered while mustReadFirst
+	// reports true: a subscriber's opener learns of a connection before its first
+	// message.
 	readFirst     *socket
 	mustReadFirst func() bool
 }
@@ -52,13 +53,13 @@ func (s *socket) receive(frames [][]byte) ([][]byte, error) {
 	}
 }
 
-// subscriberOptions is what a subscriber wants to hear.
+// subscriberOptions are the socket options of a subscriber.
 type subscriberOptions struct {
-	topics     []string      // by prefix, as libzmq matches them
-	hwm        int           // messages that libzmq keeps; 0: its own 1,000
-	maxMessage int64         // bytes of one frame
-	reconnect  time.Duration // longest wait between two attempts to connect; 0: 5 s
-	attempt    time.Duration // longest attempt; 0: as long as the kernel tries
+	topics         []string      // by prefix, as libzmq matches them
+	receiveHWM     int           // messages that libzmq keeps; 0: its own 1,000
+	maxMessage     int64         // bytes of one frame
+	maxReconnect   time.Duration // longest wait between two attempts to connect; 0: 5 s
+	connectTimeout time.Duration // longest attempt; 0: as long as the kernel tries
 }
 
 var allTopics = []string{""}
@@ -96,14 +97,14 @@ func (l *loop) openSubscriber(id uint64, endpoint string, f subscriberOptions, m
 
 func (f subscriberOptions) apply(z *zmq4.Socket) error {
 	err := z.SetMaxmsgsize(f.maxMessage)
-	if f.hwm > 0 {
-		err = errors.Join(err, z.SetRcvhwm(f.hwm))
+	if f.receiveHWM > 0 {
+		err = errors.Join(err, z.SetRcvhwm(f.receiveHWM))
 	}
-	if f.reconnect > 0 {
-		err = errors.Join(err, z.SetReconnectIvlMax(f.reconnect))
+	if f.maxReconnect > 0 {
+		err = errors.Join(err, z.SetReconnectIvlMax(f.maxReconnect))
 	}
-	if f.attempt > 0 {
-		err = errors.Join(err, z.SetConnectTimeout(f.attempt))
+	if f.connectTimeout > 0 {
+		err = errors.Join(err, z.SetConnectTimeout(f.connectTimeout))
 	}
 	for _, topic := range f.topics {
 		err = errors.Join(err, z.SetSubscribe(topic))
@@ -155,7 +156,7 @@ func (l *loop) openGroup(id uint64, z *zmq4.Socket, endpoint string, message Mes
 	}
 	g := &group{monitor: monitor, connections: c, endpoint: endpoint}
 	if Bound(endpoint) {
-		c.lost = func() {} // who was connected comes back by himself
+		c.lost = func() {} // a peer that was connected comes back by itself
 		err = z.Bind(endpoint)
 	} else {
 		err = z.Connect(endpoint)
@@ -208,8 +209,8 @@ func (l *loop) add(z *zmq4.Socket, message Message) (*socket, error) {
 		return nil, err
 	}
 	l.byKey[s.key] = s
-	// What came before the descriptor was watched may have been signalled and
-	// consumed by the calls above.
+	// Messages that came before the descriptor was watched may have been signalled,
+	// and the signal consumed by the calls above.
 	l.makeReady(s)
 	return s, nil
 }
@@ -245,7 +246,7 @@ func (l *loop) closeGroup(g *group) {
 }
 
 // stopMonitor must come before the monitor's own socket is closed: an event for
-// a monitor that nobody reads blocks its I/O thread, and with it every socket of
+// a monitor that is not read blocks its I/O thread, and with it every socket of
 // that thread, for good.
 func stopMonitor(z *zmq4.Socket) {
 	_ = z.Monitor("", 0) // fails only for what is no socket

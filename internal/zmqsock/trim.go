@@ -34,7 +34,7 @@ type trimmer struct {
 	last     time.Time
 }
 
-// due tells whether there is anything to give back.
+// due reports whether there is anything to give back.
 func (t *trimmer) due() bool { return t.received >= trimAfter }
 
 // run trims, if it is due and the loop is quiet or the last time is long ago.

@@ -12,6 +12,7 @@ import (
 	"github.com/pebbe/zmq4"
 )
 
+// patience only ends a test that would hang: no passing test waits that long.
 const patience = 2 * time.Minute
 
 func opened(t *testing.T, topic string) *Publisher {
