@@ -6,52 +6,52 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// maxClaims is how many hashes of a publisher are kept to be confirmed later.
-const maxClaims = 8
+// maxUnconfirmed is how many hashes of a publisher are kept to be confirmed later.
+const maxUnconfirmed = 8
 
-// claims are hashes of first blocks that a publisher announced without tokens
+// unconfirmed are hashes of first blocks that a publisher announced without tokens
 // under its registered identity, when nothing confirmed them: the latest ones, 0
 // for none. A publisher with tokens that comes after it tells what they are.
-type claims struct {
-	hashes [maxClaims]atomic.Uint64
+type unconfirmed struct {
+	hashes [maxUnconfirmed]atomic.Uint64
 	next   int // guarded by Publisher.mu
 }
 
-func (c *claims) add(hash uint64) {
-	c.hashes[c.next%maxClaims].Store(hash)
+func (c *unconfirmed) add(hash uint64) {
+	c.hashes[c.next%maxUnconfirmed].Store(hash)
 	c.next++
 }
 
-// settle finds out what hashes of a publisher are of which nothing was known when
+// confirmHashes finds out what hashes of a publisher are of which nothing was known when
 // they came. known are rolling hashes of prompts' first blocks, made from tokens.
-func (p *Publisher) settle(known ...uint64) {
-	if p.ownNames.Load() != namesUnknown || p.hashSource() != HashesUnverified {
+func (p *Publisher) confirmHashes(known ...uint64) {
+	if p.tokenEvidence.Load() != evidenceNone || p.hashSource() != HashesUnverified {
 		return
 	}
 	r := p.registry
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if p.gone.Load() {
+	if p.withdrawn.Load() {
 		return
 	}
 	var m indexer.Match
 	for _, h := range known {
-		if own, _ := p.holders(h, &m); own && p.calls(h) {
-			p.ownNames.CompareAndSwap(namesUnknown, namesAgree)
+		if own, _ := p.holders(h, &m); own && p.names(h) {
+			p.tokenEvidence.CompareAndSwap(evidenceNone, evidenceStandard)
 			return
 		}
 	}
-	for i := range p.claims.hashes {
-		h := p.claims.hashes[i].Load()
+	for i := range p.unconfirmed.hashes {
+		h := p.unconfirmed.hashes[i].Load()
 		if h == 0 {
 			continue
 		}
 		switch own, tokens := p.holders(h, &m); {
-		case own && tokens && p.calls(h):
-			p.ownNames.CompareAndSwap(namesUnknown, namesAgree)
+		case own && tokens && p.names(h):
+			p.tokenEvidence.CompareAndSwap(evidenceNone, evidenceStandard)
 			return
-		case !own && p.calls(h): // it became a block of another hash
-			p.ownNames.CompareAndSwap(namesUnknown, namesDiffer)
+		case !own && p.names(h): // it became a block of another hash
+			p.tokenEvidence.CompareAndSwap(evidenceNone, evidenceOwn)
 			return
 		}
 	}
@@ -60,8 +60,8 @@ func (p *Publisher) settle(known ...uint64) {
 // holders tells whether the publisher holds the first block of that hash, and
 // whether somebody does who sends tokens only. It needs Registry.mu.
 func (p *Publisher) holders(hash uint64, m *indexer.Match) (own, tokens bool) {
-	sp := p.home.space
-	sp.index.Match([]uint64{hash ^ p.home.seed}, m)
+	sp := p.namespace.space
+	sp.index.Match([]uint64{hash ^ p.namespace.seed}, m)
 	if len(m.Steps) == 0 {
 		return false, false
 	}
@@ -73,14 +73,14 @@ func (p *Publisher) holders(hash uint64, m *indexer.Match) (own, tokens bool) {
 	return own, tokens
 }
 
-// calls tells whether the publisher has a block under that hash. It needs
+// names tells whether the publisher has a block under that hash. It needs
 // Registry.mu.
-func (p *Publisher) calls(hash uint64) bool {
+func (p *Publisher) names(hash uint64) bool {
 	for _, o := range p.owners {
-		if o.space != p.home.space {
+		if o.space != p.namespace.space {
 			continue
 		}
-		if seed, ok := o.seedOf(hash ^ p.home.seed); ok && seed == p.home.seed {
+		if seed, ok := o.seedOf(hash ^ p.namespace.seed); ok && seed == p.namespace.seed {
 			return true
 		}
 	}

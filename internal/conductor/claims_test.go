@@ -46,13 +46,13 @@ func TestClaimsAreSettled(t *testing.T) {
 			w.ask(daemon.Identity, p)
 		}, HashesStandard},
 		"standard, asked by hash": {rolling(p), func(w *world, daemon *Publisher) {
-			w.Diagnose(&Question{Identity: daemon.Identity, Hashes: rolling(p), ByHash: true}, 0)
+			w.Diagnose(&Query{Identity: daemon.Identity, Hashes: rolling(p), ByHash: true}, 0)
 		}, HashesUnverified},
 		"own, asked with tokens": {own, func(w *world, daemon *Publisher) {
 			w.ask(daemon.Identity, p)
 		}, HashesUnverified},
 		"one of many": {rolling(p), func(w *world, daemon *Publisher) {
-			for i := range maxClaims - 1 {
+			for i := range maxUnconfirmed - 1 {
 				w.apply(daemon, stored(from(uint64(5000+10*i), 4), "gpu"))
 			}
 			engine(w, engineStored(own, nil, p, "GPU"))

@@ -22,7 +22,7 @@ const probesAtOnce = 64
 // lookElsewhere tries the prompt under the other identities of the tenant and
 // model. There may be one per customer: its first blocks tell which are worth
 // following.
-func (c *consultation) lookElsewhere(own *namespace) {
+func (c *diagnoser) lookElsewhere(own *namespace) {
 	r := c.registry
 	r.mu.RLock()
 	all := r.namespacesOf(c.Tenant, c.Model)
@@ -42,24 +42,24 @@ func (c *consultation) lookElsewhere(own *namespace) {
 	c.findRegistered(registered)
 
 	found := c.probe(slices.DeleteFunc(all, func(ns *namespace) bool {
-		return ns == own || c.question.ByHash && ns.key.BlockSize != c.BlockSize
+		return ns == own || c.query.ByHash && ns.key.BlockSize != c.BlockSize
 	}))
-	c.anywhere = len(found) > 0
+	c.matchesElsewhere = len(found) > 0
 	slices.SortStableFunc(found, func(a, b probe) int { return cmp.Compare(b.tokens, a.tokens) })
 	if len(found) > MaxElsewhere {
 		found, c.Truncated = found[:MaxElsewhere], true
 	}
 	for _, p := range found {
-		e, ok := c.under(p.ns)
+		e, ok := c.matchUnder(p.ns)
 		if !ok {
 			continue
 		}
-		if key := &p.ns.key; key.inner == "" && (key.Salt == "" || key.Salt == c.Salt || salts[key.Salt]) {
+		if key := &p.ns.key; key.innerSalt == "" && (key.Salt == "" || key.Salt == c.Salt || salts[key.Salt]) {
 			e.Salt = &key.Salt
 		}
 		c.Elsewhere = append(c.Elsewhere, e)
-		if p.ns.key.inner != "" {
-			c.nameless = true
+		if p.ns.key.innerSalt != "" {
+			c.unqueryable = true
 		}
 	}
 	c.SortElsewhere()
@@ -69,7 +69,7 @@ func (c *consultation) lookElsewhere(own *namespace) {
 const maxNamed = 8
 
 // findRegistered says what is registered if the question's identity is not.
-func (c *consultation) findRegistered(registered []*namespace) {
+func (c *diagnoser) findRegistered(registered []*namespace) {
 	if c.Registered {
 		return
 	}
@@ -82,14 +82,14 @@ func (c *consultation) findRegistered(registered []*namespace) {
 		names = append(names, fmt.Sprintf("block_size %d lora_name %q cache_salt %q", ns.key.BlockSize, ns.key.LoRA, ns.key.Salt))
 	}
 	if len(names) == 0 {
-		c.Find("nobody is registered for this tenant and model" + c.nearby())
+		c.Find("nobody is registered for this tenant and model" + c.nearbyRegistrations())
 		return
 	}
 	c.Find("registered for this tenant and model: " + strings.Join(names, "; "))
 }
 
-// nearby names registered tenants and models of which one is the question's.
-func (c *consultation) nearby() string {
+// nearbyRegistrations names registered tenants and models of which one is the question's.
+func (c *diagnoser) nearbyRegistrations() string {
 	r := c.registry
 	tenants, models := make(map[string]bool), make(map[string]bool)
 	r.mu.RLock()
@@ -113,7 +113,7 @@ func (c *consultation) nearby() string {
 }
 
 // probe finds the identities that hold the first blocks.
-func (c *consultation) probe(all []*namespace) []probe {
+func (c *diagnoser) probe(all []*namespace) []probe {
 	var found []probe
 	var m indexer.Match
 	var chain []uint64
@@ -143,7 +143,7 @@ func (c *consultation) probe(all []*namespace) []probe {
 
 // headBySpace returns a function that gives the rolling hashes of the prompt's
 // first blocks in a space, and makes them but once.
-func (c *consultation) headBySpace() func(*space) []uint64 {
+func (c *diagnoser) headBySpace() func(*space) []uint64 {
 	type recipe struct {
 		blockSize uint32
 		seed      uint64
@@ -153,7 +153,7 @@ func (c *consultation) headBySpace() func(*space) []uint64 {
 		at := recipe{sp.key.BlockSize, sp.key.HashSeed}
 		rolling, ok := known[at]
 		if !ok {
-			head := *c.question
+			head := *c.query
 			head.Tokens = head.Tokens[:min(uint64(len(head.Tokens)), ProbeBlocks*uint64(at.blockSize))]
 			head.Hashes = head.Hashes[:min(len(head.Hashes), ProbeBlocks)]
 			_, rolling = head.hashes(at.blockSize, at.seed)
@@ -163,10 +163,10 @@ func (c *consultation) headBySpace() func(*space) []uint64 {
 	}
 }
 
-// under follows the prompt under another identity; ok is false if that is not in
+// matchUnder follows the prompt under another identity; ok is false if that is not in
 // use any more, or nobody in force holds anything there.
-func (c *consultation) under(ns *namespace) (out Elsewhere, ok bool) {
-	_, rolling := c.question.hashes(ns.key.BlockSize, ns.space.key.HashSeed)
+func (c *diagnoser) matchUnder(ns *namespace) (out Elsewhere, ok bool) {
+	_, rolling := c.query.hashes(ns.key.BlockSize, ns.space.key.HashSeed)
 	e := Examination{Space: ns.space.index, Chain: ns.chain(rolling)}
 	r := c.registry
 	r.mu.RLock()
@@ -174,7 +174,7 @@ func (c *consultation) under(ns *namespace) (out Elsewhere, ok bool) {
 	if r.namespaces[ns.key] != ns {
 		return out, false
 	}
-	e.Subjects = ns.space.instances(c.question.Instance)
+	e.Subjects = ns.space.instances(c.query.Instance)
 	e.Follow(0)
 	out = Elsewhere{LoRA: &ns.key.LoRA, BlockSize: ns.key.BlockSize, Registered: len(ns.publishers) > 0}
 	out.Matched, out.Instances = e.Best()

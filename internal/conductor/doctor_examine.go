@@ -202,7 +202,7 @@ func (d *Diagnosis) ownAll(e *Examination) {
 
 // breaks lists the ranks, and finds out why their chains break.
 func (d *Diagnosis) breaks(e *Examination) {
-	sites := make(map[int]*site)
+	sites := make(map[int]*breakSite)
 	looks, cost := maxLooks, siteLooks+e.Space.Stats().Orphans
 	for i := range e.Subjects {
 		s := &e.Subjects[i]
@@ -210,7 +210,7 @@ func (d *Diagnosis) breaks(e *Examination) {
 		if s.matched < len(e.Chain) {
 			b := sites[s.matched]
 			if b == nil {
-				b = &site{index: s.matched}
+				b = &breakSite{index: s.matched}
 				sites[s.matched] = b
 				if looks -= cost; looks >= 0 {
 					e.look(b)
@@ -238,18 +238,18 @@ func (r *DiagnosedRank) known() bool {
 	return r.Matched > 0 || r.Break != nil && r.Break.Reason != BreakAbsent && r.Break.Reason != BreakUnverified
 }
 
-// site is a block at which chains break.
-type site struct {
+// breakSite is a block at which chains break.
+type breakSite struct {
 	index   int
-	left    map[uint64]bool // who has had it, by slot and tier; true: cleared
+	removed map[uint64]bool // who has had it, by slot and tier; true: cleared
 	waiting map[uint32]bool // slots that hold it back
 }
 
 // look finds out what became of the block.
-func (e *Examination) look(b *site) {
-	b.left = make(map[uint64]bool)
+func (e *Examination) look(b *breakSite) {
+	b.removed = make(map[uint64]bool)
 	for _, dep := range e.Space.Removals(e.Chain, b.index, nil) {
-		b.left[placeKey(dep.Slot, dep.Tier)] = dep.Cleared
+		b.removed[placeKey(dep.Slot, dep.Tier)] = dep.Cleared
 	}
 	b.waiting = e.waiting(b.index)
 }
@@ -276,13 +276,13 @@ func placeKey(slot uint32, t indexer.Tier) uint64 {
 
 // explain says why s does not hold the block. What is the case now goes before
 // what was, and the removal of one block before a clear.
-func (b *site) explain(s *Subject) *Break {
+func (b *breakSite) explain(s *Subject) *Break {
 	out := &Break{Index: b.index}
 	if s.waits(b.waiting) {
 		return &Break{Index: b.index, Reason: BreakUnknownParent}
 	}
 	for _, p := range s.Places {
-		if cleared, left := b.left[placeKey(p.Slot, p.Tier)]; left {
+		if cleared, left := b.removed[placeKey(p.Slot, p.Tier)]; left {
 			if !slices.Contains(out.Media, p.Medium) {
 				out.Media = append(out.Media, p.Medium)
 			}

@@ -12,7 +12,7 @@ import (
 const maxOthers = 4
 
 // findPublisher says what a publisher's events and hashes suffer from.
-func (c *consultation) findPublisher(p *Publisher) {
+func (c *diagnoser) findPublisher(p *Publisher) {
 	who := CacheOwner{Instance: p.Instance, Rank: p.Rank}
 	if n := p.counts[undecodable].Load(); n > 0 {
 		c.Find(fmt.Sprintf("%s: %s could not be read: not KV events, or in a form that is not known", who, count(n, "message")))
@@ -24,7 +24,7 @@ func (c *consultation) findPublisher(p *Publisher) {
 		if text := p.unused.describe(&p.Registration, false); text != "" {
 			c.Find(fmt.Sprintf("%s: %s", who, text))
 		}
-		if others := p.statedOtherwise(); len(others) > 0 {
+		if others := p.statedIdentities(); len(others) > 0 {
 			c.Find(fmt.Sprintf("%s: none of its events is for the registered identity: they name %s", who, strings.Join(others, "; ")))
 		}
 	}
@@ -43,7 +43,7 @@ func (c *consultation) findPublisher(p *Publisher) {
 }
 
 // findNothing says why a publisher has announced no block that was used.
-func (c *consultation) findNothing(p *Publisher, who CacheOwner) {
+func (c *diagnoser) findNothing(p *Publisher, who CacheOwner) {
 	text := p.unused.describe(&p.Registration, true)
 	named := p.counts[unresolved].Load()
 	if text != "" {
@@ -58,15 +58,15 @@ func (c *consultation) findNothing(p *Publisher, who CacheOwner) {
 	}
 }
 
-// statedOtherwise lists in what the identities of a publisher's events differ
+// statedIdentities lists in what the identities of a publisher's events differ
 // from its registration, if all do. Salts of events are not shown.
-func (p *Publisher) statedOtherwise() []string {
+func (p *Publisher) statedIdentities() []string {
 	r := p.registry
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	differences := make(map[string]bool)
 	for key, m := range p.members {
-		if m.ns == p.home {
+		if m.ns == p.namespace {
 			return nil
 		}
 		differences[p.differenceOf(&key.nsKey)] = true
@@ -89,7 +89,7 @@ func (g *Registration) differenceOf(key *nsKey) string {
 	if key.LoRA != g.LoRA {
 		parts = append(parts, fmt.Sprintf("lora_name %q", key.LoRA))
 	}
-	if key.Salt != g.Salt || key.inner != "" {
+	if key.Salt != g.Salt || key.innerSalt != "" {
 		parts = append(parts, "another cache_salt, which is not shown")
 	}
 	return strings.Join(parts, " and ")

@@ -10,33 +10,33 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// maxSettled bounds the publishers whose hashes a question looks into.
-const maxSettled = 256
+// maxConfirmed bounds the publishers whose hashes a question looks into.
+const maxConfirmed = 256
 
-// consultation is one question on its way to an answer. No lock is held all the
+// diagnoser is one question on its way to an answer. No lock is held all the
 // time: what happens meanwhile may be in the answer in part.
-type consultation struct {
+type diagnoser struct {
 	Diagnosis
-	registry   *Registry
-	question   *Question
-	publishers []*Publisher // that are registered for the identity and asked about
-	matched    int          // blocks of the question's identity, whoever holds them
-	nameless   bool         // some identity elsewhere can be named by no query
-	anywhere   bool         // block 0 is held under another identity of the tenant and model
-	instances  []string     // that are registered for the identity, some of them
+	registry         *Registry
+	query            *Query
+	publishers       []*Publisher // that are registered for the identity and asked about
+	matched          int          // blocks of the question's identity, whoever holds them
+	unqueryable      bool         // some identity elsewhere can be named by no query
+	matchesElsewhere bool         // block 0 is held under another identity of the tenant and model
+	instances        []string     // that are registered for the identity, some of them
 }
 
 // Diagnose tells for each block of a prompt which instances hold it, where each
 // rank's chain breaks and why, and whether the prompt would match under another
 // identity of the tenant and model. At most maxBlocks blocks are shown; if that
 // is not positive, DefaultDiagnosedBlocks.
-func (r *Registry) Diagnose(q *Question, maxBlocks int) *Diagnosis {
-	c := &consultation{registry: r, question: q}
+func (r *Registry) Diagnose(q *Query, maxBlocks int) *Diagnosis {
+	c := &diagnoser{registry: r, query: q}
 	c.Identity = q.Identity
-	c.settle()
-	ns, e := c.admit(maxBlocks)
+	c.confirmHashes()
+	ns, e := c.match(maxBlocks)
 	for ns != nil && e == nil { // it gave way to another one meanwhile
-		ns, e = c.admit(maxBlocks)
+		ns, e = c.match(maxBlocks)
 	}
 	if e != nil {
 		c.Examine(e)
@@ -47,14 +47,14 @@ func (r *Registry) Diagnose(q *Question, maxBlocks int) *Diagnosis {
 	if e != nil {
 		c.findFirst(ns, e)
 	}
-	if c.nameless {
+	if c.unqueryable {
 		c.Find("events state a cache salt beside another one of their registration: no query finds blocks under both")
 	}
 	return &c.Diagnosis
 }
 
 // hashes returns the prompt's hashes in a space of that block size and seed.
-func (q *Question) hashes(blockSize uint32, seed uint64) (local, rolling []uint64) {
+func (q *Query) hashes(blockSize uint32, seed uint64) (local, rolling []uint64) {
 	if q.ByHash {
 		return nil, q.Hashes
 	}
@@ -71,15 +71,15 @@ func (ns *namespace) chain(rolling []uint64) []uint64 {
 	return chain
 }
 
-// admit follows the prompt in its namespace, which is nil if the identity is not
+// match follows the prompt in its namespace, which is nil if the identity is not
 // in use; e is nil if the namespace is not any more.
-func (c *consultation) admit(maxBlocks int) (ns *namespace, e *Examination) {
+func (c *diagnoser) match(maxBlocks int) (ns *namespace, e *Examination) {
 	r := c.registry
 	c.HashSeed = hashing.Seed
 	if ns = r.lookup(c.Identity); ns != nil {
 		c.HashSeed = ns.space.key.HashSeed
 	}
-	local, rolling := c.question.hashes(c.BlockSize, c.HashSeed)
+	local, rolling := c.query.hashes(c.BlockSize, c.HashSeed)
 	c.Show(local, rolling, maxBlocks)
 	if ns == nil {
 		return nil, nil
@@ -90,12 +90,12 @@ func (c *consultation) admit(maxBlocks int) (ns *namespace, e *Examination) {
 	if r.namespaces[ns.key] != ns {
 		return ns, nil
 	}
-	e.Subjects = ns.subjects(c.question.Instance)
+	e.Subjects = ns.subjects(c.query.Instance)
 	e.Follow(len(c.Blocks))
 	c.matched = e.prefix.Blocks()
 	c.Registered = len(ns.publishers) > 0
 	for _, p := range ns.publishers {
-		if c.question.Instance == "" || p.Instance == c.question.Instance {
+		if c.query.Instance == "" || p.Instance == c.query.Instance {
 			c.publishers = append(c.publishers, p)
 		}
 		if !slices.Contains(c.instances, p.Instance) && len(c.instances) <= maxNamed {
@@ -105,28 +105,28 @@ func (c *consultation) admit(maxBlocks int) (ns *namespace, e *Examination) {
 	return ns, e
 }
 
-// settle finds out what the hashes of the identity's publishers are, if nothing
+// confirmHashes finds out what the hashes of the identity's publishers are, if nothing
 // was known of them when they came: a prompt's tokens tell, too.
-func (c *consultation) settle() {
+func (c *diagnoser) confirmHashes() {
 	r := c.registry
 	r.mu.RLock()
 	ns := r.namespaces[nsKey{Identity: c.Identity}]
 	var publishers []*Publisher
 	if ns != nil {
-		publishers = slices.Clone(ns.publishers[:min(len(ns.publishers), maxSettled)])
+		publishers = slices.Clone(ns.publishers[:min(len(ns.publishers), maxConfirmed)])
 	}
 	r.mu.RUnlock()
 	if ns == nil {
 		return
 	}
 	var known []uint64
-	if !c.question.ByHash {
-		q := *c.question
+	if !c.query.ByHash {
+		q := *c.query
 		q.Tokens = q.Tokens[:min(uint64(len(q.Tokens)), uint64(c.BlockSize))]
 		_, known = q.hashes(c.BlockSize, ns.space.key.HashSeed)
 	}
 	for _, p := range publishers {
-		p.settle(known...)
+		p.confirmHashes(known...)
 	}
 }
 
@@ -141,7 +141,7 @@ func (ns *namespace) subjects(instance string) []Subject {
 			byOwner[id] = s
 		}
 		s.Hashes = max(s.Hashes, p.hashSource()) // of several the worst
-		s.Shown = s.Shown || p.home == ns
+		s.Shown = s.Shown || p.namespace == ns
 		return s
 	}
 	present := make(map[*Publisher]bool)
@@ -162,7 +162,7 @@ func (ns *namespace) subjects(instance string) []Subject {
 
 // places appends where an owner's blocks are.
 func (o *owner) places(dst []Place) []Place {
-	for _, s := range o.shelves {
+	for _, s := range o.mediumSlots {
 		dst = append(dst, Place{Slot: s.slot, Tier: s.tier, Medium: s.medium})
 	}
 	return dst
@@ -199,13 +199,13 @@ func (sp *space) instances(instance string) []Subject {
 }
 
 // find says what the prompt, the identity and its publishers suffer from.
-func (c *consultation) find(ns *namespace) {
+func (c *diagnoser) find(ns *namespace) {
 	switch {
 	case c.NumBlocks > 0:
-	case c.question.ByHash:
+	case c.query.ByHash:
 		c.Find("the prompt has no block")
 	default:
-		c.Find(fmt.Sprintf("the prompt has fewer tokens than one block: %d of %d", len(c.question.Tokens), c.BlockSize))
+		c.Find(fmt.Sprintf("the prompt has fewer tokens than one block: %d of %d", len(c.query.Tokens), c.BlockSize))
 	}
 	if ns == nil {
 		c.Find("nobody is registered for this identity and no event has named it: no blocks indexed for this identity")
@@ -224,14 +224,14 @@ func (c *consultation) find(ns *namespace) {
 		}
 		c.findPublisher(p)
 	}
-	if c.question.ByHash {
+	if c.query.ByHash {
 		c.findHashes(ns)
 	}
 }
 
 // findInstance says who is registered for the identity if the instance that was
 // asked about is not.
-func (c *consultation) findInstance() {
+func (c *diagnoser) findInstance() {
 	if !c.Registered || len(c.publishers) > 0 {
 		return
 	}
@@ -243,21 +243,21 @@ func (c *consultation) findInstance() {
 	if len(c.instances) > maxNamed {
 		names = append(names, "and others")
 	}
-	c.Find(fmt.Sprintf("instance %q is not registered for this identity; registered are: %s", c.question.Instance, strings.Join(names, ", ")))
+	c.Find(fmt.Sprintf("instance %q is not registered for this identity; registered are: %s", c.query.Instance, strings.Join(names, ", ")))
 }
 
 // findFirst says what it means if nobody has, or has had, the first block although
 // others are announced for the identity.
-func (c *consultation) findFirst(ns *namespace, e *Examination) {
-	if c.NumBlocks == 0 || c.matched > 0 || c.anywhere || !ns.space.index.HasSeed(ns.seed) {
+func (c *diagnoser) findFirst(ns *namespace, e *Examination) {
+	if c.NumBlocks == 0 || c.matched > 0 || c.matchesElsewhere || !ns.space.index.HasSeed(ns.seed) {
 		return
 	}
-	var b site
-	if e.look(&b); len(b.left) > 0 || len(b.waiting) > 0 {
+	var b breakSite
+	if e.look(&b); len(b.removed) > 0 || len(b.waiting) > 0 {
 		return
 	}
 	switch {
-	case c.question.ByHash:
+	case c.query.ByHash:
 		c.Find("block 0 is held by nobody under any LoRA or salt of this tenant, model and block size: unless nobody has cached this prompt, " +
 			"the hashes are not those of what is announced (other tokens, another hash seed, an engine's own names)")
 	case slices.ContainsFunc(e.Subjects, func(s Subject) bool { return s.Hashes != HashesNone && s.Hashes != HashesUnverified }):
@@ -268,12 +268,12 @@ func (c *consultation) findFirst(ns *namespace, e *Examination) {
 
 // findHashes says what may be wrong with the hashes of the question. One block
 // alone has the same hash local and rolling.
-func (c *consultation) findHashes(ns *namespace) {
+func (c *diagnoser) findHashes(ns *namespace) {
 	if c.HashSeed != hashing.Seed {
 		c.Find(fmt.Sprintf("the blocks of this identity are hashed with seed %d: hashes made with another seed match nothing", c.HashSeed))
 	}
 	var m indexer.Match
-	ns.space.index.Match(ns.chain(hashing.AppendSequenceSeed(nil, c.question.Hashes, c.HashSeed)), &m)
+	ns.space.index.Match(ns.chain(hashing.AppendSequenceSeed(nil, c.query.Hashes, c.HashSeed)), &m)
 	if n := m.Blocks(); n > c.matched {
 		c.Find(fmt.Sprintf("the hashes are local block hashes, not rolling sequence hashes: as such they would match %s", count(n, "block")))
 	}

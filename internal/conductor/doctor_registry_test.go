@@ -11,7 +11,7 @@ import (
 
 // ask asks the doctor about a prompt's tokens.
 func (w *world) ask(id Identity, tokens []uint32) *Diagnosis {
-	return w.Diagnose(&Question{Identity: id, Tokens: tokens}, 0)
+	return w.Diagnose(&Query{Identity: id, Tokens: tokens}, 0)
 }
 
 // rows renders the ranks of a diagnosis, a line each.
@@ -229,7 +229,7 @@ func TestDiagnoseOwners(t *testing.T) {
 			t.Errorf("block %d has the hashes %x %x", i, b.Local, b.Sequence)
 		}
 	}
-	d = w.Diagnose(&Question{Identity: id, Tokens: p, Instance: "b"}, 0)
+	d = w.Diagnose(&Query{Identity: id, Tokens: p, Instance: "b"}, 0)
 	wantText(t, "owners of b", d.owned(), "-|b/1 GPU|b/1 GPU")
 	wantText(t, "ranks of b", d.rows(), "instance b rank 1: 0 at 0 evicted [GPU], tokens\n")
 	if d.found("instance a") {
@@ -273,7 +273,7 @@ func TestDiagnoseHashes(t *testing.T) {
 	p := prompt(1, 4)
 	w.apply(w.add(reg), stored(rollingSeed(p, 4, 7), "gpu", "token_ids", p))
 	ask := func(hashes []uint64) *Diagnosis {
-		return w.Diagnose(&Question{Identity: reg.Identity, Hashes: hashes, ByHash: true}, 0)
+		return w.Diagnose(&Query{Identity: reg.Identity, Hashes: hashes, ByHash: true}, 0)
 	}
 	d := ask(rollingSeed(p, 4, 7))
 	wantText(t, "ranks", d.rows(), "instance i rank 0 backend cache: 4, tokens\n")
@@ -296,7 +296,7 @@ func TestDiagnoseEdges(t *testing.T) {
 	d := w.ask(reg.Identity, []uint32{1, 2, 3})
 	wantText(t, "ranks", d.rows(), "instance i rank 2: 0, none\n")
 	d.wantFinding(t, "the prompt has fewer tokens than one block: 3 of 4")
-	d = w.Diagnose(&Question{Identity: reg.Identity, ByHash: true}, 0)
+	d = w.Diagnose(&Query{Identity: reg.Identity, ByHash: true}, 0)
 	d.wantFinding(t, "the prompt has no block")
 	unknown := Identity{Tenant: "t", Model: "m"} // block size 0
 	if d := w.ask(unknown, prompt(1, 2)); d.NumBlocks != 0 || d.Registered || !d.found("no blocks indexed for this identity") || !d.found("nobody is registered for this tenant and model") {

@@ -8,14 +8,14 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// engineEvent applies an event in an engine's own layout. It is about the rank
+// applyEngine applies an event in an engine's own layout. It is about the rank
 // that the batch states, and about the space of the registration: an engine says
 // nothing of tenant and model, and its block size has to be the registered one.
-func (p *Publisher) engineEvent(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
+func (p *Publisher) applyEngine(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
 	if dp != p.Rank && !p.registry.hasRank(p.rankKey(dp)) {
 		return kvevents.UnknownRank
 	}
-	o := p.owners[ownerKey{p.home.space, "", dp}]
+	o := p.owners[ownerKey{p.namespace.space, "", dp}]
 	n := blocksOf(ev, t)
 	switch {
 	case ev.Kind == kvevents.Cleared:
@@ -29,32 +29,32 @@ func (p *Publisher) engineEvent(ev *kvevents.Event, dp uint32, t *kvevents.Tally
 	i := -1
 	if o != nil {
 		name, _ := mediumOf(ev)
-		i = o.shelf(name)
+		i = o.mediumSlotIndex(name)
 	}
 	switch {
 	case ev.Kind == kvevents.Stored:
-		return p.storeNamed(o, ev, n)
+		return p.storeByEngineHash(o, ev, n)
 	case i < 0:
 		n[kvevents.BlocksUnknown] += uint64(len(ev.Hashes))
 	default:
-		p.remove(o, &o.shelves[i], ev.Hashes, n)
+		p.remove(o, &o.mediumSlots[i], ev.Hashes, n)
 	}
 	return kvevents.Applied
 }
 
-// storeNamed stores blocks by name alone (decision K15). What was announced with
+// storeByEngineHash stores blocks by name alone (decision K15). What was announced with
 // tokens before has made the owner.
-func (p *Publisher) storeNamed(o *owner, ev *kvevents.Event, n *[kvevents.NumBlockOutcomes]uint64) kvevents.Reason {
+func (p *Publisher) storeByEngineHash(o *owner, ev *kvevents.Event, n *[kvevents.NumBlockOutcomes]uint64) kvevents.Reason {
 	if o == nil {
 		n[kvevents.BlocksUnresolved] += uint64(len(ev.Hashes))
 		p.counts.add(unresolved, uint64(len(ev.Hashes)))
 		return kvevents.Applied
 	}
-	i, reason := p.shelf(o, ev)
+	i, reason := p.mediumSlotFor(o, ev)
 	if reason != kvevents.Applied {
 		return reason
 	}
-	s := &o.shelves[i]
+	s := &o.mediumSlots[i]
 	found, missing := o.space.index.StoreByEngineHash(s.slot, s.tier, ev.Hashes)
 	n[kvevents.BlocksResolved] += uint64(found)
 	n[kvevents.BlocksUnresolved] += uint64(missing)
@@ -69,12 +69,12 @@ func (p *Publisher) storeEngine(o *owner, ev *kvevents.Event, dp uint32, n *[kve
 	if reason != kvevents.Applied {
 		return reason
 	}
-	i, reason := p.shelf(m.owner, ev)
+	i, reason := p.mediumSlotFor(m.owner, ev)
 	if reason != kvevents.Applied {
 		return reason
 	}
 	p.hash(m.ns.space, ev, n)
-	s := &m.owner.shelves[i]
+	s := &m.owner.mediumSlots[i]
 	p.store = indexer.Store{
 		Slot: s.slot, Tier: s.tier,
 		Parent: ev.Parent, HasParent: ev.HasParent,
@@ -114,7 +114,7 @@ func (p *Publisher) engineKey(o *owner, ev *kvevents.Event, dp uint32) (key memb
 	case key.Salt == "":
 		key.Salt = ev.Salt
 	default:
-		key.inner = ev.Salt
+		key.innerSalt = ev.Salt
 	}
 	if ev.Salt != "" || !ev.HasParent {
 		return key, true
@@ -139,6 +139,6 @@ func (p *Publisher) inherit(key memberKey, sp *space, seed uint64) (memberKey, b
 	if ns == nil {
 		return key, false
 	}
-	key.Salt, key.inner = ns.key.Salt, ns.key.inner
+	key.Salt, key.innerSalt = ns.key.Salt, ns.key.innerSalt
 	return key, true
 }

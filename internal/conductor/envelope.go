@@ -9,10 +9,10 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// envelope applies an event in the standard envelope. It states its identity;
+// applyEnvelope applies an event in the standard envelope. It states its identity;
 // what it leaves out is the registration's. Its hashes name blocks inside that
 // identity only, so they are folded with the namespace's seed.
-func (p *Publisher) envelope(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
+func (p *Publisher) applyEnvelope(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
 	n := blocksOf(ev, t)
 	if ev.Kind == kvevents.Stored {
 		return p.storeEnvelope(ev, dp, n)
@@ -25,7 +25,7 @@ func (p *Publisher) envelope(ev *kvevents.Event, dp uint32, t *kvevents.Tally) k
 	i := -1
 	if m != nil {
 		name, _ := mediumOf(ev)
-		i = m.owner.shelf(name)
+		i = m.owner.mediumSlotIndex(name)
 	}
 	if i < 0 { // nothing was ever stored there
 		if ev.Kind == kvevents.Removed {
@@ -33,17 +33,17 @@ func (p *Publisher) envelope(ev *kvevents.Event, dp uint32, t *kvevents.Tally) k
 		}
 		return kvevents.Applied
 	}
-	if reason := p.number(m, i, ev.Envelope); reason != kvevents.Applied {
+	if reason := p.checkEventID(m, i, ev.Envelope); reason != kvevents.Applied {
 		return reason
 	}
 	if ev.Kind == kvevents.Cleared {
-		p.clearShelf(m, i)
+		p.clearMedium(m, i)
 		return kvevents.Applied
 	}
-	s := &m.owner.shelves[i]
+	s := &m.owner.mediumSlots[i]
 	p.fold(ev.Hashes, m.ns)
 	p.checkBase(ev, m, s)
-	p.remove(m.owner, s, p.names, n)
+	p.remove(m.owner, s, p.folded, n)
 	return kvevents.Applied
 }
 
@@ -58,108 +58,108 @@ func (p *Publisher) envelopeKey(ev *kvevents.Event, dp uint32) memberKey {
 	return memberKey{nsKey: nsKey{Identity: id}, backend: env.Backend, rank: dp}
 }
 
-// skipped moves on the order of an event's stream, if there is one.
-func (p *Publisher) skipped(ev *kvevents.Event, dp uint32) {
+// skipEnvelope moves on the order of an event's stream, if there is one.
+func (p *Publisher) skipEnvelope(ev *kvevents.Event, dp uint32) {
 	m := p.find(p.envelopeKey(ev, dp))
 	if m == nil {
 		return
 	}
 	name, _ := mediumOf(ev)
-	if i := m.owner.shelf(name); i >= 0 {
-		p.number(m, i, ev.Envelope)
+	if i := m.owner.mediumSlotIndex(name); i >= 0 {
+		p.checkEventID(m, i, ev.Envelope)
 	}
 }
 
-// number compares an event's number with its stream's last one. An event that
+// checkEventID compares an event's number with its stream's last one. An event that
 // comes too late is not to be applied; a stream that counts from the beginning
 // again loses its blocks, with all others that count together with it.
-func (p *Publisher) number(m *member, i int, env *kvevents.Envelope) kvevents.Reason {
+func (p *Publisher) checkEventID(m *member, i int, env *kvevents.Envelope) kvevents.Reason {
 	if !env.HasEventID {
 		return kvevents.Applied
 	}
-	for len(m.orders) <= i {
-		m.orders = append(m.orders, order{})
+	for len(m.sequences) <= i {
+		m.sequences = append(m.sequences, eventSequence{})
 	}
-	o := &m.orders[i]
-	if !o.any {
+	o := &m.sequences[i]
+	if !o.started {
 		if p.streams.Load() >= maxStreams {
 			return kvevents.TooMany
 		}
 		p.streams.Add(1)
 	}
 	stale := o.stale
-	v, missing := o.take(env.EventID, p.usedUp())
+	v, missing := o.advance(env.EventID, p.usedEventID())
 	if o.stale != stale {
 		p.stale.Add(1)
 	}
-	if p.Type == Mooncake && (v == anew || v == tooLate && env.EventID == p.previous+1) {
+	if p.Type == Mooncake && (v == stepRestarted || v == stepLate && env.EventID == p.previous+1) {
 		return p.restart(m, i, env)
 	}
 	switch v {
-	case tooLate:
+	case stepLate:
 		p.counts.add(late, 1)
 		return kvevents.Late
-	case behindGap:
+	case stepAfterGap:
 		p.counts.add(gaps, 1)
 		p.counts.add(missed, missing)
-	case anew:
+	case stepRestarted:
 		p.counts.add(restarts, 1)
-		p.empty(m, i)
+		p.clearNamespace(m, i)
 	}
-	p.note(env)
+	p.noteLastEventID(env)
 	return kvevents.Applied
 }
 
 // restart forgets everything of a publisher whose streams count together, and
 // counts them all from the beginning again, of which the first event was late.
 func (p *Publisher) restart(m *member, i int, env *kvevents.Envelope) kvevents.Reason {
-	p.startOver()
+	p.reset()
 	p.counts.add(restarts, 1)
-	reason := p.number(m, i, env)
+	reason := p.checkEventID(m, i, env)
 	if reason == kvevents.Applied {
-		m.orders[i].stale = true
+		m.sequences[i].stale = true
 		p.stale.Add(1)
 	}
 	return reason
 }
 
-// note remembers the number of the event that came last.
-func (p *Publisher) note(env *kvevents.Envelope) {
+// noteLastEventID remembers the number of the event that came last.
+func (p *Publisher) noteLastEventID(env *kvevents.Envelope) {
 	if env.HasEventID {
 		p.lastEventID.Store(env.EventID)
 		p.hasEventID.Store(true)
 	}
 }
 
-// passed remembers how far the numbers of all streams together have come.
-func (p *Publisher) passed(env *kvevents.Envelope) {
+// noteHighest remembers how far the numbers of all streams together have come.
+func (p *Publisher) noteHighest(env *kvevents.Envelope) {
 	if env.HasEventID {
 		p.highest, p.previous = max(p.highest, env.EventID), env.EventID
 	}
 }
 
-// usedUp is the number that the publisher's other streams have come to, if they
+// usedEventID is the number that the publisher's other streams have come to, if they
 // all count together: Mooncake's master numbers its events whatever they are
 // about.
-func (p *Publisher) usedUp() uint64 {
+func (p *Publisher) usedEventID() uint64 {
 	if p.Type != Mooncake {
 		return 0
 	}
 	return p.highest
 }
 
-// empty takes all blocks of one namespace from a shelf.
-func (p *Publisher) empty(m *member, i int) {
-	s := &m.owner.shelves[i]
+// clearNamespace takes all blocks of one namespace from a shelf.
+func (p *Publisher) clearNamespace(m *member, i int) {
+	s := &m.owner.mediumSlots[i]
 	m.ns.space.index.ClearTier(s.slot, s.tier, m.ns.seed)
 }
 
-// clearShelf empties a shelf and starts its stream anew: nothing is missing of it
+// clearMedium empties a shelf and starts its stream anew: nothing is missing of it
 // any more.
-func (p *Publisher) clearShelf(m *member, i int) {
-	p.empty(m, i)
-	if i < len(m.orders) && m.orders[i].stale {
-		m.orders[i].stale = false
+func (p *Publisher) clearMedium(m *member, i int) {
+	p.clearNamespace(m, i)
+	if i < len(m.sequences) && m.sequences[i].stale {
+		m.sequences[i].stale = false
 		p.stale.Add(-1)
 	}
 }
@@ -171,26 +171,26 @@ func (p *Publisher) clearsAll(ev *kvevents.Event) bool {
 }
 
 func (p *Publisher) clearAll(m *member, env *kvevents.Envelope) {
-	for i := range m.owner.shelves {
-		p.clearShelf(m, i)
+	for i := range m.owner.mediumSlots {
+		p.clearMedium(m, i)
 	}
-	p.note(env)
+	p.noteLastEventID(env)
 }
 
 // fold turns hashes on the wire into names of a namespace.
 func (p *Publisher) fold(hashes []uint64, ns *namespace) {
-	p.names = p.names[:0]
+	p.folded = p.folded[:0]
 	for _, h := range hashes {
-		p.names = append(p.names, h^ns.seed)
+		p.folded = append(p.folded, h^ns.seed)
 	}
 }
 
 // checkBase counts an event whose base index is not the depth of its first block.
-func (p *Publisher) checkBase(ev *kvevents.Event, m *member, s *shelf) {
+func (p *Publisher) checkBase(ev *kvevents.Event, m *member, s *mediumSlot) {
 	if !ev.Envelope.HasBase {
 		return
 	}
-	depth, known := m.ns.space.index.DepthOf(s.slot, s.tier, p.names[0])
+	depth, known := m.ns.space.index.DepthOf(s.slot, s.tier, p.folded[0])
 	if known && depth != ev.Envelope.Base {
 		p.counts.add(baseMismatches, 1)
 	}
@@ -203,11 +203,11 @@ func (p *Publisher) storeEnvelope(ev *kvevents.Event, dp uint32, n *[kvevents.Nu
 	if reason != kvevents.Applied {
 		return reason
 	}
-	i, reason := p.shelf(m.owner, ev)
+	i, reason := p.mediumSlotFor(m.owner, ev)
 	if reason != kvevents.Applied {
 		return reason
 	}
-	if reason := p.number(m, i, ev.Envelope); reason != kvevents.Applied {
+	if reason := p.checkEventID(m, i, ev.Envelope); reason != kvevents.Applied {
 		return reason
 	}
 	env := ev.Envelope
@@ -218,29 +218,29 @@ func (p *Publisher) storeEnvelope(ev *kvevents.Event, dp uint32, n *[kvevents.Nu
 	}
 	p.fold(ev.Hashes, m.ns)
 	if len(ev.Tokens) > 0 && (ev.HasParent || env.HasBase && !deeper) {
-		p.storeTokens(ev, m, &m.owner.shelves[i], n)
+		p.storeTokens(ev, m, &m.owner.mediumSlots[i], n)
 	} else {
-		out := p.storeHashes(ev, m, &m.owner.shelves[i], n)
+		out := p.storeHashes(ev, m, &m.owner.mediumSlots[i], n)
 		p.countHashed(out)
-		if out.Unverified == len(ev.Hashes) && m.ns == p.home && !ev.HasParent && env.HasBase && !deeper {
-			p.claims.add(ev.Hashes[0])
+		if out.Unverified == len(ev.Hashes) && m.ns == p.namespace && !ev.HasParent && env.HasBase && !deeper {
+			p.unconfirmed.add(ev.Hashes[0])
 		}
 	}
 	return kvevents.Applied
 }
 
-func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *shelf, n *[kvevents.NumBlockOutcomes]uint64) {
+func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *mediumSlot, n *[kvevents.NumBlockOutcomes]uint64) {
 	p.hash(m.ns.space, ev, n)
-	p.counts.add(fromTokens, uint64(len(p.names)))
-	if ev.HasParent && p.standsAlone(ev, m) {
-		p.ownNames.Store(namesAgree)
+	p.counts.add(fromTokens, uint64(len(p.folded)))
+	if ev.HasParent && p.isStandardChain(ev, m) {
+		p.tokenEvidence.Store(evidenceStandard)
 		p.storeHashes(ev, m, s, n)
 		return
 	}
 	p.store = indexer.Store{
 		Slot: s.slot, Tier: s.tier,
 		Parent: ev.Parent ^ m.ns.seed, HasParent: ev.HasParent,
-		EngineHashes: p.names, Local: p.local,
+		EngineHashes: p.folded, Local: p.local,
 		Seed: m.ns.seed, SeedKnown: true,
 	}
 	countStore(m.ns.space.index.Store(&p.store), n)
@@ -250,17 +250,17 @@ func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *shelf, n *[kve
 	}
 	// The first block's rolling hash is its local one.
 	if ev.Hashes[0] == p.local[0] {
-		p.ownNames.Store(namesAgree)
+		p.tokenEvidence.Store(evidenceStandard)
 	} else {
-		p.ownNames.Store(namesDiffer)
+		p.tokenEvidence.Store(evidenceOwn)
 	}
 }
 
-// standsAlone reports whether an event's hashes tell the place of its blocks, as
+// isStandardChain reports whether an event's hashes tell the place of its blocks, as
 // its parent does not: that is another owner's, or still to come. They do if they
 // are what the standard makes of the tokens, whose hashes are in p.local, behind
 // the parent.
-func (p *Publisher) standsAlone(ev *kvevents.Event, m *member) bool {
+func (p *Publisher) isStandardChain(ev *kvevents.Event, m *member) bool {
 	if _, known := m.owner.seedOf(ev.Parent ^ m.ns.seed); known {
 		return false
 	}
@@ -269,11 +269,11 @@ func (p *Publisher) standsAlone(ev *kvevents.Event, m *member) bool {
 	return slices.Equal(chain[1:], ev.Hashes)
 }
 
-func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *shelf, n *[kvevents.NumBlockOutcomes]uint64) indexer.SequenceOutcome {
+func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *mediumSlot, n *[kvevents.NumBlockOutcomes]uint64) indexer.SequenceOutcome {
 	env := ev.Envelope
 	p.hashed = indexer.SequenceStore{
 		Slot: s.slot, Tier: s.tier, Seed: m.ns.seed,
-		PublisherHashes: p.names, Hashes: ev.Hashes,
+		PublisherHashes: p.folded, Hashes: ev.Hashes,
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		Base: env.Base, HasBase: env.HasBase,
 	}

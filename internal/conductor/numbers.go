@@ -1,8 +1,8 @@
 package conductor
 
-// numbers gives keys dense numbers, each kept while somebody uses it. The zero
+// numbering gives keys dense numbers, each kept while somebody uses it. The zero
 // value is ready.
-type numbers[K comparable] struct {
+type numbering[K comparable] struct {
 	of   map[K]uint32
 	rows []numberRow[K]
 	free []uint32
@@ -14,7 +14,7 @@ type numberRow[K comparable] struct {
 }
 
 // take returns the number of a key and counts one more user of it.
-func (n *numbers[K]) take(key K) uint32 {
+func (n *numbering[K]) take(key K) uint32 {
 	i, ok := n.of[key]
 	if !ok {
 		if l := len(n.free); l > 0 {
@@ -35,7 +35,7 @@ func (n *numbers[K]) take(key K) uint32 {
 }
 
 // release ends one use of a number.
-func (n *numbers[K]) release(i uint32) {
+func (n *numbering[K]) release(i uint32) {
 	row := &n.rows[i]
 	if row.refs--; row.refs > 0 {
 		return
@@ -45,7 +45,7 @@ func (n *numbers[K]) release(i uint32) {
 	n.free = append(n.free, i)
 }
 
-func (n *numbers[K]) key(i uint32) K { return n.rows[i].key }
+func (n *numbering[K]) key(i uint32) K { return n.rows[i].key }
 
 // size is one more than the highest number in use may be.
-func (n *numbers[K]) size() int { return len(n.rows) }
+func (n *numbering[K]) size() int { return len(n.rows) }

@@ -10,30 +10,30 @@ import (
 func TestOrder(t *testing.T) {
 	type step struct {
 		id      uint64
-		want    verdict
+		want    sequenceStep
 		missing uint64
 	}
 	tests := map[string][]step{
-		"in order":             {{5, inOrder, 0}, {6, inOrder, 0}, {7, inOrder, 0}},
-		"gap":                  {{5, inOrder, 0}, {9, behindGap, 3}, {10, inOrder, 0}},
-		"duplicate":            {{5, inOrder, 0}, {5, tooLate, 0}, {6, inOrder, 0}},
-		"one late":             {{5, inOrder, 0}, {2, tooLate, 0}, {6, inOrder, 0}},
-		"two that do not rise": {{9, inOrder, 0}, {2, tooLate, 0}, {2, tooLate, 0}, {1, tooLate, 0}, {10, inOrder, 0}},
-		"two with a hole":      {{9, inOrder, 0}, {2, tooLate, 0}, {4, tooLate, 0}, {10, inOrder, 0}},
-		"two apart":            {{9, inOrder, 0}, {2, tooLate, 0}, {10, inOrder, 0}, {3, tooLate, 0}},
-		"restart":              {{9, inOrder, 0}, {0, tooLate, 0}, {1, anew, 0}, {2, inOrder, 0}},
-		"restart, then late":   {{9, inOrder, 0}, {3, tooLate, 0}, {4, anew, 0}, {4, tooLate, 0}, {5, inOrder, 0}},
-		"up to the last":       {{2, inOrder, 0}, {1, tooLate, 0}, {2, anew, 0}, {3, inOrder, 0}},
-		"highest":              {{1<<64 - 1, inOrder, 0}, {0, tooLate, 0}, {1, anew, 0}},
-		"all missing":          {{0, inOrder, 0}, {1<<64 - 1, behindGap, 1<<64 - 2}},
+		"in order":             {{5, stepInOrder, 0}, {6, stepInOrder, 0}, {7, stepInOrder, 0}},
+		"gap":                  {{5, stepInOrder, 0}, {9, stepAfterGap, 3}, {10, stepInOrder, 0}},
+		"duplicate":            {{5, stepInOrder, 0}, {5, stepLate, 0}, {6, stepInOrder, 0}},
+		"one late":             {{5, stepInOrder, 0}, {2, stepLate, 0}, {6, stepInOrder, 0}},
+		"two that do not rise": {{9, stepInOrder, 0}, {2, stepLate, 0}, {2, stepLate, 0}, {1, stepLate, 0}, {10, stepInOrder, 0}},
+		"two with a hole":      {{9, stepInOrder, 0}, {2, stepLate, 0}, {4, stepLate, 0}, {10, stepInOrder, 0}},
+		"two apart":            {{9, stepInOrder, 0}, {2, stepLate, 0}, {10, stepInOrder, 0}, {3, stepLate, 0}},
+		"restart":              {{9, stepInOrder, 0}, {0, stepLate, 0}, {1, stepRestarted, 0}, {2, stepInOrder, 0}},
+		"restart, then late":   {{9, stepInOrder, 0}, {3, stepLate, 0}, {4, stepRestarted, 0}, {4, stepLate, 0}, {5, stepInOrder, 0}},
+		"up to the last":       {{2, stepInOrder, 0}, {1, stepLate, 0}, {2, stepRestarted, 0}, {3, stepInOrder, 0}},
+		"highest":              {{1<<64 - 1, stepInOrder, 0}, {0, stepLate, 0}, {1, stepRestarted, 0}},
+		"all missing":          {{0, stepInOrder, 0}, {1<<64 - 1, stepAfterGap, 1<<64 - 2}},
 	}
 	for name, steps := range tests {
 		t.Run(name, func(t *testing.T) {
-			var o order
+			var o eventSequence
 			stale := false
 			for i, s := range steps {
-				v, missing := o.take(s.id, 0)
-				stale = stale || v == behindGap || v == anew
+				v, missing := o.advance(s.id, 0)
+				stale = stale || v == stepAfterGap || v == stepRestarted
 				if v != s.want || missing != s.missing || o.stale != stale {
 					t.Fatalf("step %d: take(%d) = %v, %d, stale %v, want %v, %d, %v", i, s.id, v, missing, o.stale, s.want, s.missing, stale)
 				}

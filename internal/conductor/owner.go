@@ -27,13 +27,13 @@ type owner struct {
 	backend   string
 	rank      uint32
 
-	slots   []uint32
-	shelves []shelf // one per medium
-	members int     // namespaces that it has stored in
+	slots       []uint32
+	mediumSlots []mediumSlot // one per medium
+	members     int          // namespaces that it has stored in
 }
 
-// shelf is where an owner's blocks of one medium are in the index.
-type shelf struct {
+// mediumSlot is where an owner's blocks of one medium are in the index.
+type mediumSlot struct {
 	medium string
 	slot   uint32
 	tier   indexer.Tier
@@ -41,10 +41,10 @@ type shelf struct {
 
 // member is an owner in one namespace.
 type member struct {
-	key    memberKey
-	ns     *namespace
-	owner  *owner
-	orders []order // event-id streams, by the owner's shelves; may be shorter
+	key       memberKey
+	ns        *namespace
+	owner     *owner
+	sequences []eventSequence // event-id streams, by the owner's shelves; may be shorter
 }
 
 type memberKey struct {
@@ -62,21 +62,21 @@ func mediumOf(ev *kvevents.Event) (name string, natural bool) {
 	return ev.Medium, false
 }
 
-// shelf returns the number of a medium's shelf, -1 if there is none.
-func (o *owner) shelf(medium string) int {
-	for i := range o.shelves {
-		if o.shelves[i].medium == medium {
+// mediumSlotIndex returns the number of a medium's shelf, -1 if there is none.
+func (o *owner) mediumSlotIndex(medium string) int {
+	for i := range o.mediumSlots {
+		if o.mediumSlots[i].medium == medium {
 			return i
 		}
 	}
 	return -1
 }
 
-// medium returns what an owner keeps in a tier of one of its slots, "" for
+// mediumAt returns what an owner keeps in a tier of one of its slots, "" for
 // nothing.
-func (o *owner) medium(slot uint32, t indexer.Tier) string {
-	for i := range o.shelves {
-		if s := &o.shelves[i]; s.slot == slot && s.tier == t {
+func (o *owner) mediumAt(slot uint32, t indexer.Tier) string {
+	for i := range o.mediumSlots {
+		if s := &o.mediumSlots[i]; s.slot == slot && s.tier == t {
 			return s.medium
 		}
 	}
@@ -86,27 +86,27 @@ func (o *owner) medium(slot uint32, t indexer.Tier) string {
 // tierOrder is the order in which tiers are given to media without one.
 var tierOrder = [indexer.NumTiers]indexer.Tier{indexer.Device, indexer.External, indexer.Disk, indexer.Host}
 
-// addShelf finds a place for a new medium: its own tier in the first slot if that
+// addMediumSlot finds a place for a new medium: its own tier in the first slot if that
 // is free, else the first free one. number is the medium's in the space.
-func (o *owner) addShelf(name string, natural bool, tier indexer.Tier, number uint8) int {
-	s := shelf{medium: name}
-	s.slot, s.tier = o.place(natural, tier)
+func (o *owner) addMediumSlot(name string, natural bool, tier indexer.Tier, number uint8) int {
+	s := mediumSlot{medium: name}
+	s.slot, s.tier = o.freeTier(natural, tier)
 	o.space.slots[s.slot].media[s.tier] = number
-	o.shelves = append(o.shelves, s)
-	return len(o.shelves) - 1
+	o.mediumSlots = append(o.mediumSlots, s)
+	return len(o.mediumSlots) - 1
 }
 
-func (o *owner) place(natural bool, tier indexer.Tier) (uint32, indexer.Tier) {
+func (o *owner) freeTier(natural bool, tier indexer.Tier) (uint32, indexer.Tier) {
 	if !natural {
 		tier = tierOrder[0]
 	}
 	if len(o.slots) > 0 {
-		if natural && o.medium(o.slots[0], tier) == "" {
+		if natural && o.mediumAt(o.slots[0], tier) == "" {
 			return o.slots[0], tier
 		}
 		for _, slot := range o.slots {
 			for _, t := range tierOrder {
-				if o.medium(slot, t) == "" {
+				if o.mediumAt(slot, t) == "" {
 					return slot, t
 				}
 			}
@@ -117,9 +117,9 @@ func (o *owner) place(natural bool, tier indexer.Tier) (uint32, indexer.Tier) {
 	return slot, tier
 }
 
-// engine reports whether the owner is the publisher's engine itself.
-func (o *owner) engine() bool {
-	return o.backend == "" && o.space == o.publisher.home.space
+// isEngine reports whether the owner is the publisher's engine itself.
+func (o *owner) isEngine() bool {
+	return o.backend == "" && o.space == o.publisher.namespace.space
 }
 
 // seedOf returns the key of the namespace in which the owner has a block of that
@@ -133,9 +133,9 @@ func (o *owner) seedOf(name uint64) (seed uint64, ok bool) {
 	return 0, false
 }
 
-// idle reports whether the index has nothing of the owner, not even blocks that
+// isEmpty reports whether the index has nothing of the owner, not even blocks that
 // wait for their parent.
-func (o *owner) idle() bool {
+func (o *owner) isEmpty() bool {
 	for _, slot := range o.slots {
 		if !o.space.index.Empty(slot) {
 			return false

@@ -16,47 +16,47 @@ type Publisher struct {
 	Registration
 
 	registry    *Registry
-	home        *namespace // of the registration
+	namespace   *namespace // of the registration
 	target, row uint32     // of the registration in home's space
-	gone        atomic.Bool
+	withdrawn   atomic.Bool
 
-	counts      counts
-	unused      unused
-	claims      claims
-	lastEventID atomic.Uint64
-	hasEventID  atomic.Bool
-	streams     atomic.Int64 // orders in use
-	stale       atomic.Int64 // orders that are stale
-	ownNames    atomic.Uint32
+	counts        counts
+	unused        unused
+	unconfirmed   unconfirmed
+	lastEventID   atomic.Uint64
+	hasEventID    atomic.Bool
+	streams       atomic.Int64 // orders in use
+	stale         atomic.Int64 // orders that are stale
+	tokenEvidence atomic.Uint32
 
 	// mu is held while events are applied, and guards what follows. It comes before
 	// Registry.mu.
-	mu        sync.Mutex
-	converter *kvevents.Converter
-	members   map[memberKey]*member // written with Registry.mu held, too
-	latest    *member               // that find found
-	highest   uint64                // event_id of all streams
-	previous  uint64                // that of the event before
-	owners    map[ownerKey]*owner   // written with Registry.mu held, too
-	names     []uint64              // scratch of one event, as all below
-	local     []uint64
-	store     indexer.Store
-	hashed    indexer.SequenceStore
+	mu         sync.Mutex
+	converter  *kvevents.Converter
+	members    map[memberKey]*member // written with Registry.mu held, too
+	lastMember *member               // that find found
+	highest    uint64                // event_id of all streams
+	previous   uint64                // that of the event before
+	owners     map[ownerKey]*owner   // written with Registry.mu held, too
+	folded     []uint64              // scratch of one event, as all below
+	local      []uint64
+	store      indexer.Store
+	hashed     indexer.SequenceStore
 }
 
 // What the first blocks that a standard publisher sent with tokens say of its
 // hashes.
 const (
-	namesUnknown uint32 = iota
-	namesAgree
-	namesDiffer
+	evidenceNone uint32 = iota
+	evidenceStandard
+	evidenceOwn
 )
 
 var _ kvevents.Applier = (*Publisher)(nil)
 
 func newPublisher(r *Registry, id uint64, reg Registration, home *namespace) *Publisher {
 	return &Publisher{
-		ID: id, Registration: reg, registry: r, home: home,
+		ID: id, Registration: reg, registry: r, namespace: home,
 		converter: kvevents.NewConverter(home.space.layout(), reg.Rank, nil),
 		members:   make(map[memberKey]*member),
 		owners:    make(map[ownerKey]*owner),
@@ -76,7 +76,7 @@ func (p *Publisher) Apply(payload []byte, w *kvevents.Workspace) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gone.Load() {
+	if p.withdrawn.Load() {
 		return nil
 	}
 	p.converter.Each(&w.Batch, (*sink)(p), &w.Tally)
@@ -91,14 +91,14 @@ func (p *Publisher) Apply(payload []byte, w *kvevents.Workspace) error {
 func (p *Publisher) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.startOver()
+	p.reset()
 }
 
-func (p *Publisher) startOver() {
+func (p *Publisher) reset() {
 	for _, o := range p.owners {
 		o.clear()
 	}
-	p.renumber()
+	p.resetSequences()
 }
 
 // Rewound says that what comes now repeats messages that were applied: their
@@ -106,13 +106,13 @@ func (p *Publisher) startOver() {
 func (p *Publisher) Rewound() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.renumber()
+	p.resetSequences()
 }
 
-// renumber forgets all event-id streams.
-func (p *Publisher) renumber() {
+// resetSequences forgets all event-id streams.
+func (p *Publisher) resetSequences() {
 	for _, m := range p.members {
-		p.forgetOrders(m)
+		p.forgetSequences(m)
 	}
 	p.hasEventID.Store(false)
 	p.lastEventID.Store(0)
@@ -143,28 +143,28 @@ type sink Publisher
 func (s *sink) Event(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.Reason {
 	p := (*Publisher)(s)
 	if ev.Envelope == nil {
-		return p.engineEvent(ev, dp, t)
+		return p.applyEngine(ev, dp, t)
 	}
-	reason := p.envelope(ev, dp, t)
-	p.passed(ev.Envelope)
+	reason := p.applyEnvelope(ev, dp, t)
+	p.noteHighest(ev.Envelope)
 	return reason
 }
 
 // Skipped moves the order of an envelope's stream on.
 func (s *sink) Skipped(ev *kvevents.Event, dp uint32) {
 	p := (*Publisher)(s)
-	p.skipped(ev, dp)
-	p.passed(ev.Envelope)
+	p.skipEnvelope(ev, dp)
+	p.noteHighest(ev.Envelope)
 }
 
 // find returns a member, nil if there is none.
 func (p *Publisher) find(key memberKey) *member {
-	if p.latest != nil && p.latest.key == key {
-		return p.latest
+	if p.lastMember != nil && p.lastMember.key == key {
+		return p.lastMember
 	}
 	m := p.members[key]
 	if m != nil {
-		p.latest = m
+		p.lastMember = m
 	}
 	return m
 }
@@ -177,7 +177,7 @@ func (p *Publisher) join(key memberKey) (*member, kvevents.Reason) {
 	r := p.registry
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p.gone.Load() || len(p.members) >= maxMembers {
+	if p.withdrawn.Load() || len(p.members) >= maxMembers {
 		return nil, kvevents.TooMany
 	}
 	ns, err := r.namespace(key.nsKey, p.HashSeed)
@@ -199,30 +199,30 @@ func (p *Publisher) join(key memberKey) (*member, kvevents.Reason) {
 		ns.space.ownerCount++
 	}
 	m := &member{key: key, ns: ns, owner: o}
-	p.members[key], p.latest = m, m
+	p.members[key], p.lastMember = m, m
 	o.members++
 	ns.refs++
 	return m, kvevents.Applied
 }
 
-// shelf returns the number of the shelf of an event's medium, which it makes if
+// mediumSlotFor returns the number of the shelf of an event's medium, which it makes if
 // need be.
-func (p *Publisher) shelf(o *owner, ev *kvevents.Event) (int, kvevents.Reason) {
+func (p *Publisher) mediumSlotFor(o *owner, ev *kvevents.Event) (int, kvevents.Reason) {
 	name, natural := mediumOf(ev)
-	if i := o.shelf(name); i >= 0 {
+	if i := o.mediumSlotIndex(name); i >= 0 {
 		return i, kvevents.Applied
 	}
 	r := p.registry
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p.gone.Load() {
+	if p.withdrawn.Load() {
 		return 0, kvevents.TooMany
 	}
 	number, ok := o.space.medium(name, natural)
 	if !ok {
 		return 0, kvevents.TooManyMedia
 	}
-	return o.addShelf(name, natural, ev.Tier, number), kvevents.Applied
+	return o.addMediumSlot(name, natural, ev.Tier, number), kvevents.Applied
 }
 
 // sweep drops what holds nothing.
@@ -232,7 +232,7 @@ func (p *Publisher) sweep() {
 	var members []*member
 	empty := make(map[*owner]bool)
 	for _, o := range p.owners {
-		if !o.engine() && o.idle() {
+		if !o.isEngine() && o.isEmpty() {
 			o.forget()
 			empty[o] = true
 		}
@@ -265,7 +265,7 @@ func blocksOf(ev *kvevents.Event, t *kvevents.Tally) *[kvevents.NumBlockOutcomes
 }
 
 // remove takes an event's blocks from a shelf; names are those of the index.
-func (p *Publisher) remove(o *owner, s *shelf, names []uint64, n *[kvevents.NumBlockOutcomes]uint64) {
+func (p *Publisher) remove(o *owner, s *mediumSlot, names []uint64, n *[kvevents.NumBlockOutcomes]uint64) {
 	removed, unknown := o.space.index.Remove(s.slot, s.tier, names)
 	n[kvevents.BlocksRemoved] += uint64(removed)
 	n[kvevents.BlocksUnknown] += uint64(unknown)
@@ -279,15 +279,15 @@ func countStore(out indexer.Outcome, n *[kvevents.NumBlockOutcomes]uint64) {
 	n[kvevents.BlocksDropped] += uint64(out.Dropped)
 }
 
-// forgetOrders ends the event-id streams of a member.
-func (p *Publisher) forgetOrders(m *member) {
-	for i := range m.orders {
-		if m.orders[i].any {
+// forgetSequences ends the event-id streams of a member.
+func (p *Publisher) forgetSequences(m *member) {
+	for i := range m.sequences {
+		if m.sequences[i].started {
 			p.streams.Add(-1)
 		}
-		if m.orders[i].stale {
+		if m.sequences[i].stale {
 			p.stale.Add(-1)
 		}
 	}
-	m.orders = nil
+	m.sequences = nil
 }

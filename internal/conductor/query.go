@@ -8,9 +8,9 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// Question is a prompt, as tokens or with ByHash as rolling hashes. Its slices
+// Query is a prompt, as tokens or with ByHash as rolling hashes. Its slices
 // are borrowed.
-type Question struct {
+type Query struct {
 	Identity
 	Instance string   // "" is all
 	Tokens   []uint32 // only complete blocks count
@@ -18,48 +18,48 @@ type Question struct {
 	ByHash   bool
 }
 
-// query is the memory of one query.
-type query struct {
+// queryScratch is the memory of one query.
+type queryScratch struct {
 	local, chain []uint64
 	match        indexer.Match
 
-	// seatOf and standOf give an instance's or a rank's place in seats and stands,
+	// instanceIndex and standOf give an instance's or a rank's place in seats and stands,
 	// by its number in the space and counted from 1; they are zero between queries.
-	seatOf, standOf []uint32
-	seats           []seat
-	stands          []stand
-	media           []part // of the seats, each the media of the space
+	instanceIndex, rankIndex []uint32
+	instances                []instanceRow
+	ranks                    []rankRow
+	media                    []mediumPrefix // of the seats, each the media of the space
 }
 
-// seat is an instance in the answer.
-type seat struct {
+// instanceRow is an instance in the answer.
+type instanceRow struct {
 	target uint32
 	blocks uint64 // of its prefix
 }
 
-// stand is a rank in the answer.
-type stand struct {
-	row    uint32
-	seat   uint32 // counted from 0
-	blocks uint64
+// rankRow is a rank in the answer.
+type rankRow struct {
+	row      uint32
+	instance uint32 // counted from 0
+	blocks   uint64
 }
 
-// part is what an instance has of its prefix in one medium.
-type part struct {
+// mediumPrefix is what an instance has of its prefix in one medium.
+type mediumPrefix struct {
 	blocks uint64
 	end    uint64 // of what was counted, in blocks of the prompt
 }
 
-// maxKept is how large, in bytes, a query's chain and its match may each be for
+// maxPooledBytes is how large, in bytes, a query's chain and its match may each be for
 // their memory to be kept.
-const maxKept = 2 << 20
+const maxPooledBytes = 2 << 20
 
-var queries = sync.Pool{New: func() any { return new(query) }}
+var queries = sync.Pool{New: func() any { return new(queryScratch) }}
 
-// done gives q's memory to the next query. It is not for a defer: after a panic
+// release gives q's memory to the next query. It is not for a defer: after a panic
 // nobody knows what is left in it.
-func (q *query) done() {
-	if 8*cap(q.chain) <= maxKept && q.match.Bytes() <= maxKept {
+func (q *queryScratch) release() {
+	if 8*cap(q.chain) <= maxPooledBytes && q.match.Bytes() <= maxPooledBytes {
 		queries.Put(q)
 	}
 }
@@ -69,7 +69,7 @@ func (q *query) done() {
 // something or not; those that only their events brought to it, if they hold the
 // first block. An unknown identity has no instances.
 func (r *Registry) QueryTokens(id Identity, tokens []uint32, instance string, a *Answer) {
-	q := queries.Get().(*query)
+	q := queries.Get().(*queryScratch)
 	r.query(id, instance, a, q, func(ns *namespace) {
 		sp := ns.space
 		q.local = sp.layout().AppendLocal(q.local[:0], tokens, sp.key.HashSeed, nil)
@@ -78,25 +78,25 @@ func (r *Registry) QueryTokens(id Identity, tokens []uint32, instance string, a 
 			q.chain[i] ^= ns.seed
 		}
 	})
-	q.done()
+	q.release()
 }
 
 // QueryHashes is QueryTokens for a prompt given as its rolling hashes from the
 // first block on.
 func (r *Registry) QueryHashes(id Identity, rolling []uint64, instance string, a *Answer) {
-	q := queries.Get().(*query)
+	q := queries.Get().(*queryScratch)
 	r.query(id, instance, a, q, func(ns *namespace) {
 		q.chain = q.chain[:0]
 		for _, h := range rolling {
 			q.chain = append(q.chain, h^ns.seed)
 		}
 	})
-	q.done()
+	q.release()
 }
 
 // query answers what prepare makes q.chain of. The chain is made without a lock:
 // should the namespace give way to another one meanwhile, it is made anew.
-func (r *Registry) query(id Identity, instance string, a *Answer, q *query, prepare func(*namespace)) {
+func (r *Registry) query(id Identity, instance string, a *Answer, q *queryScratch, prepare func(*namespace)) {
 	a.Reset()
 	for {
 		ns := r.lookup(id)
@@ -111,7 +111,7 @@ func (r *Registry) query(id Identity, instance string, a *Answer, q *query, prep
 }
 
 // answer reports whether the namespace was still in use.
-func (r *Registry) answer(ns *namespace, instance string, a *Answer, q *query) bool {
+func (r *Registry) answer(ns *namespace, instance string, a *Answer, q *queryScratch) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.namespaces[ns.key] != ns {
@@ -122,7 +122,7 @@ func (r *Registry) answer(ns *namespace, instance string, a *Answer, q *query) b
 	q.begin(sp)
 	for _, p := range ns.publishers {
 		if instance == "" || p.Instance == instance {
-			q.stand(sp, p.target, p.row)
+			q.addRank(sp, p.target, p.row)
 		}
 	}
 	sp.index.Match(q.chain, &q.match)
@@ -132,50 +132,50 @@ func (r *Registry) answer(ns *namespace, instance string, a *Answer, q *query) b
 	return true
 }
 
-func (q *query) begin(sp *space) {
-	q.seatOf, q.standOf = reach(q.seatOf, sp.targets.size()), reach(q.standOf, sp.rows.size())
-	q.seats, q.stands, q.media = q.seats[:0], q.stands[:0], q.media[:0]
+func (q *queryScratch) begin(sp *space) {
+	q.instanceIndex, q.rankIndex = growZeroed(q.instanceIndex, sp.targets.size()), growZeroed(q.rankIndex, sp.rows.size())
+	q.instances, q.ranks, q.media = q.instances[:0], q.ranks[:0], q.media[:0]
 }
 
-// reach makes room for numbers below n; what it adds is zero, as the rest is.
-func reach(s []uint32, n int) []uint32 {
+// growZeroed makes room for numbers below n; what it adds is zero, as the rest is.
+func growZeroed(s []uint32, n int) []uint32 {
 	if len(s) >= n {
 		return s
 	}
 	return make([]uint32, n+n/4)
 }
 
-func (q *query) end() {
-	for i := range q.seats {
-		q.seatOf[q.seats[i].target] = 0
+func (q *queryScratch) end() {
+	for i := range q.instances {
+		q.instanceIndex[q.instances[i].target] = 0
 	}
-	for i := range q.stands {
-		q.standOf[q.stands[i].row] = 0
+	for i := range q.ranks {
+		q.rankIndex[q.ranks[i].row] = 0
 	}
 }
 
-// stand gives an instance and a rank of it their places.
-func (q *query) stand(sp *space, target, row uint32) {
-	if q.seatOf[target] == 0 {
-		q.seats = append(q.seats, seat{target: target})
-		q.seatOf[target] = uint32(len(q.seats))
+// addRank gives an instance and a rank of it their places.
+func (q *queryScratch) addRank(sp *space, target, row uint32) {
+	if q.instanceIndex[target] == 0 {
+		q.instances = append(q.instances, instanceRow{target: target})
+		q.instanceIndex[target] = uint32(len(q.instances))
 		for range sp.media {
-			q.media = append(q.media, part{})
+			q.media = append(q.media, mediumPrefix{})
 		}
 	}
-	if q.standOf[row] == 0 {
-		q.stands = append(q.stands, stand{row: row, seat: q.seatOf[target] - 1})
-		q.standOf[row] = uint32(len(q.stands))
+	if q.rankIndex[row] == 0 {
+		q.ranks = append(q.ranks, rankRow{row: row, instance: q.instanceIndex[target] - 1})
+		q.rankIndex[row] = uint32(len(q.ranks))
 	}
 }
 
 // count goes through the pieces of the match. Who holds one has it if he has
 // had all before, which is so if the prefix counted for him ends there.
-func (q *query) count(sp *space, instance string) {
+func (q *queryScratch) count(sp *space, instance string) {
 	if len(q.match.Steps) == 0 {
 		return
 	}
-	q.bring(sp, &q.match.Steps[0], instance)
+	q.addHolders(sp, &q.match.Steps[0], instance)
 	begin := uint64(0)
 	for i := range q.match.Steps {
 		step := &q.match.Steps[i]
@@ -187,14 +187,14 @@ func (q *query) count(sp *space, instance string) {
 	}
 }
 
-// bring gives those places that hold the first piece but are not registered for
+// addHolders gives those places that hold the first piece but are not registered for
 // the identity.
-func (q *query) bring(sp *space, first *indexer.Step, instance string) {
+func (q *queryScratch) addHolders(sp *space, first *indexer.Step, instance string) {
 	only, one := sp.targets.of[instance]
 	for n := range holders(sp, first) {
 		s := &sp.slots[n]
 		if instance == "" || one && s.target == only {
-			q.stand(sp, s.target, s.row)
+			q.addRank(sp, s.target, s.row)
 		}
 	}
 }
@@ -220,16 +220,16 @@ func holders(sp *space, step *indexer.Step) func(yield func(uint32) bool) {
 
 // countStep counts the piece from begin to end and reports whether anybody's
 // prefix went on.
-func (q *query) countStep(sp *space, step *indexer.Step, begin, end uint64) (moved bool) {
+func (q *queryScratch) countStep(sp *space, step *indexer.Step, begin, end uint64) (moved bool) {
 	for tier, holders := range step.Holders {
 		for w := range min(len(holders), len(sp.visible)) {
 			for set := holders[w] & sp.visible[w]; set != 0; set &= set - 1 {
 				s := &sp.slots[w*64+bits.TrailingZeros64(set)]
-				place := q.seatOf[s.target]
+				place := q.instanceIndex[s.target]
 				if place == 0 {
 					continue
 				}
-				seat := &q.seats[place-1]
+				seat := &q.instances[place-1]
 				if seat.blocks == begin {
 					seat.blocks, moved = end, true
 				}
@@ -240,8 +240,8 @@ func (q *query) countStep(sp *space, step *indexer.Step, begin, end uint64) (mov
 				if m.end != end {
 					m.blocks, m.end = m.blocks+end-begin, end
 				}
-				if place := q.standOf[s.row]; place != 0 && q.stands[place-1].blocks == begin {
-					q.stands[place-1].blocks = end
+				if place := q.rankIndex[s.row]; place != 0 && q.ranks[place-1].blocks == begin {
+					q.ranks[place-1].blocks = end
 				}
 			}
 		}
@@ -250,19 +250,19 @@ func (q *query) countStep(sp *space, step *indexer.Step, begin, end uint64) (mov
 }
 
 // render writes the answer's rows.
-func (q *query) render(sp *space, a *Answer) {
+func (q *queryScratch) render(sp *space, a *Answer) {
 	size := uint64(sp.key.BlockSize)
-	for i := range q.seats {
-		s := &q.seats[i]
+	for i := range q.instances {
+		s := &q.instances[i]
 		im := a.add(sp.targets.key(s.target))
 		im.Longest = s.blocks * size
 		for k, m := range q.media[i*len(sp.media) : (i+1)*len(sp.media)] {
 			im.Media[sp.columns[k]] = m.blocks * size
 		}
 	}
-	for i := range q.stands {
-		s := &q.stands[i]
-		im := &a.Instances[s.seat]
+	for i := range q.ranks {
+		s := &q.ranks[i]
+		im := &a.Instances[s.instance]
 		im.Ranks = append(im.Ranks, RankMatch{Rank: sp.rows.key(s.row).rank, Tokens: s.blocks * size})
 	}
 	a.Sort()

@@ -155,7 +155,7 @@ func TestMedia(t *testing.T) {
 		want := "i 4 GPU=4 CPU=4 DISK=4 EXTERNAL=4"
 		for i := range 20 {
 			w.apply(p, stored(h, fmt.Sprintf("m%02d", i)))
-			if i < maxFurther {
+			if i < maxFurtherMedia {
 				want += fmt.Sprintf(" M%02d=4", i)
 			}
 		}

@@ -17,14 +17,14 @@ type Registry struct {
 	// and slots there are. Queries hold it for reading while they walk an index, so
 	// that no slot gets another owner meanwhile; it is held for writing only for a
 	// moment. It comes after Publisher.mu and before the locks of the indexes.
-	mu         sync.RWMutex
-	publishers map[Registration]*Publisher // in force, by key
-	all        map[uint64]*Publisher       // by ID; those that are withdrawn, too, until they are dropped
-	lastID     uint64
-	ranks      map[rankKey]int // publishers in force
-	namespaces map[nsKey]*namespace
-	spaces     map[spaceKey]*space
-	past       totals // of publishers that were dropped
+	mu            sync.RWMutex
+	publishers    map[Registration]*Publisher // in force, by key
+	all           map[uint64]*Publisher       // by ID; those that are withdrawn, too, until they are dropped
+	lastID        uint64
+	ranks         map[rankKey]int // publishers in force
+	namespaces    map[nsKey]*namespace
+	spaces        map[spaceKey]*space
+	droppedCounts totals // of publishers that were dropped
 }
 
 // rankKey is a rank that an engine's batches may state (decision K12).
@@ -99,7 +99,7 @@ func byID(a, b *Publisher) int { return cmp.Compare(a.ID, b.ID) }
 
 // withdraw needs mu for writing.
 func (r *Registry) withdraw(p *Publisher) {
-	if p.gone.Swap(true) {
+	if p.withdrawn.Swap(true) {
 		return
 	}
 	delete(r.publishers, p.key())
@@ -112,7 +112,7 @@ func (r *Registry) withdraw(p *Publisher) {
 			o.space.hide(slot)
 		}
 	}
-	ns := p.home
+	ns := p.namespace
 	ns.publishers = slices.DeleteFunc(ns.publishers, func(o *Publisher) bool { return o == p })
 	ns.space.releaseRow(p.target, p.row)
 	r.release(ns)
@@ -141,7 +141,7 @@ func (r *Registry) Drop(p *Publisher) {
 	}
 	if r.all[p.ID] == p {
 		delete(r.all, p.ID)
-		r.past.add(&p.counts)
+		r.droppedCounts.add(&p.counts)
 	}
 }
 
@@ -209,9 +209,9 @@ func (r *Registry) collectSpace(sp *space) {
 // leave takes an owner out of a namespace. It needs both locks for writing.
 func (r *Registry) leave(m *member) {
 	p := m.owner.publisher
-	p.forgetOrders(m)
+	p.forgetSequences(m)
 	delete(p.members, m.key)
-	p.latest = nil
+	p.lastMember = nil
 	m.owner.members--
 	r.release(m.ns)
 }

@@ -13,9 +13,9 @@ import (
 const (
 	maxNamespaces = 65536
 	maxSpaces     = 16384
-	// maxFurther bounds the media of a space beside those with a tier of their own
+	// maxFurtherMedia bounds the media of a space beside those with a tier of their own
 	// (decision C9).
-	maxFurther = 16
+	maxFurtherMedia = 16
 )
 
 // spaceKey is what the blocks of one space have in common.
@@ -40,13 +40,13 @@ type space struct {
 
 	// targets and rows number the instances, and the instances' ranks, that
 	// registrations and slots are of.
-	targets numbers[string]
-	rows    numbers[rowKey]
+	targets numbering[string]
+	rows    numbering[rowKey]
 
-	media   []string // GPU, CPU, DISK, then further ones in the order of their coming
-	shown   []string // the same as answers show them
-	columns []int    // of media in shown
-	further int      // media without a tier of their own
+	media        []string // GPU, CPU, DISK, then further ones in the order of their coming
+	shown        []string // the same as answers show them
+	columns      []int    // of media in shown
+	furtherMedia int      // media without a tier of their own
 }
 
 // slot is one slot of the index.
@@ -64,7 +64,7 @@ type rowKey struct {
 // one of its registration: no query can name the two together.
 type nsKey struct {
 	Identity
-	inner string
+	innerSalt string
 }
 
 // namespace is one identity inside its space. Registry.mu guards refs and
@@ -117,10 +117,10 @@ func (sp *space) medium(name string, natural bool) (number uint8, ok bool) {
 		return uint8(i), true
 	}
 	if !natural {
-		if sp.further == maxFurther {
+		if sp.furtherMedia == maxFurtherMedia {
 			return 0, false
 		}
-		sp.further++
+		sp.furtherMedia++
 	}
 	sp.media = append(sp.media, name)
 	sp.arrange()
@@ -196,5 +196,5 @@ func (sp *space) owners() []*owner {
 func (ns *namespace) compare(other *namespace) int {
 	a, b := &ns.key, &other.key
 	return cmp.Or(cmp.Compare(a.BlockSize, b.BlockSize), cmp.Compare(a.LoRA, b.LoRA),
-		cmp.Compare(a.Salt, b.Salt), cmp.Compare(a.inner, b.inner))
+		cmp.Compare(a.Salt, b.Salt), cmp.Compare(a.innerSalt, b.innerSalt))
 }

@@ -41,7 +41,7 @@ func (r *Registry) Counts() Stats {
 	for _, sp := range r.spaces {
 		st.Owners += sp.ownerCount
 	}
-	sum := r.past
+	sum := r.droppedCounts
 	for _, p := range r.all {
 		sum.add(&p.counts)
 	}

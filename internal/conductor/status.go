@@ -101,7 +101,7 @@ func (h HashSource) String() string {
 // Status returns what the publisher's events came to so far. It does not wait for
 // a batch that is being applied.
 func (p *Publisher) Status() Status {
-	p.settle()
+	p.confirmHashes()
 	c := &p.counts
 	st := Status{
 		Blocks:      p.blocks(),
@@ -125,7 +125,7 @@ func (p *Publisher) blocks() []MediumBlocks {
 		sum = append(sum, MediumBlocks{Medium: name})
 	}
 	for _, o := range p.owners {
-		for _, s := range o.shelves {
+		for _, s := range o.mediumSlots {
 			i := slices.IndexFunc(sum, func(m MediumBlocks) bool { return m.Medium == s.medium })
 			if i < 0 {
 				i = len(sum)
@@ -150,10 +150,10 @@ func (p *Publisher) hashSource() HashSource {
 	default:
 		return HashesNone
 	}
-	switch own := p.ownNames.Load(); {
-	case no > 0 || own == namesDiffer:
+	switch own := p.tokenEvidence.Load(); {
+	case no > 0 || own == evidenceOwn:
 		return HashesOwn
-	case yes > 0 || own == namesAgree:
+	case yes > 0 || own == evidenceStandard:
 		return HashesStandard
 	}
 	return HashesUnverified

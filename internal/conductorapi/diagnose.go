@@ -13,7 +13,7 @@ import (
 // where each rank's chain breaks and why, and whether the prompt would match
 // under another identity of the tenant and model. At most maxBlocks blocks are
 // shown; 0 is conductor.DefaultDiagnosedBlocks.
-func (a *API) Diagnose(req *conductor.Question, maxBlocks int) (*conductor.Diagnosis, error) {
+func (a *API) Diagnose(req *conductor.Query, maxBlocks int) (*conductor.Diagnosis, error) {
 	if a.selection.Closing() {
 		return nil, contract.ErrShuttingDown
 	}
@@ -41,7 +41,7 @@ func selectionWorkers(id conductor.Identity, snap *catalog.Snapshot) string {
 
 // findPublisherStreams says which streams of the identity's publishers are not
 // whole.
-func (a *API) findPublisherStreams(req *conductor.Question, d *conductor.Diagnosis) {
+func (a *API) findPublisherStreams(req *conductor.Query, d *conductor.Diagnosis) {
 	owners := make(map[catalog.Rank]conductor.CacheOwner)
 	for _, p := range a.registry.Publishers() {
 		if p.Identity == req.Identity && (req.Instance == "" || p.Instance == req.Instance) {

@@ -19,7 +19,7 @@ const maxPooled = 1 << 17
 // Query fills answer with how much of a prompt every instance has: those of the
 // publishers, and the selection service's workers under their decimal id where
 // they can answer.
-func (a *API) Query(req *conductor.Question, answer *conductor.Answer) error {
+func (a *API) Query(req *conductor.Query, answer *conductor.Answer) error {
 	if a.selection.Closing() {
 		return contract.ErrShuttingDown
 	}
@@ -57,7 +57,7 @@ var walks = sync.Pool{New: func() any { return new(walk) }}
 
 // addWorkers adds a scope's workers to an answer. A publisher's instance with the
 // same name goes before.
-func addWorkers(req *conductor.Question, a *conductor.Answer, scope ScopeView) {
+func addWorkers(req *conductor.Query, a *conductor.Answer, scope ScopeView) {
 	known := ranksOf(scope.Snapshot, req.Instance)
 	if len(known) == 0 {
 		return
@@ -101,7 +101,7 @@ func ranksOf(snap *catalog.Snapshot, instance string) []catalog.Entry {
 }
 
 // follow looks the prompt up in the scope's index.
-func (w *walk) follow(req *conductor.Question, scope ScopeView) {
+func (w *walk) follow(req *conductor.Query, scope ScopeView) {
 	if req.ByHash {
 		scope.Index.MatchSequence(req.Hashes, &w.match)
 		return

@@ -22,13 +22,13 @@ type ConductorAPI interface {
 	// Unregister names what it removed as instance|tenant|rank.
 	Unregister(f conductor.Filter) ([]string, error)
 	// Query fills a, by instance.
-	Query(req *conductor.Question, a *conductor.Answer) error
+	Query(req *conductor.Query, a *conductor.Answer) error
 	// Services lists in the order of registration.
 	Services() []conductorapi.Service
 	// SelectionWorkers counts the selection service's workers, which answers include.
 	SelectionWorkers() uint64
 	// Diagnose looks at the first maxBlocks blocks of a prompt.
-	Diagnose(req *conductor.Question, maxBlocks int) (*conductor.Diagnosis, error)
+	Diagnose(req *conductor.Query, maxBlocks int) (*conductor.Diagnosis, error)
 }
 
 // conductorPrefix is where the selection service has the Conductor's routes.
@@ -235,7 +235,7 @@ var unregisterShape = jsonscan.NewObject(
 // queryBody is the body of /query, /query_by_hash and /diagnose, with room for the
 // answer of the former two.
 type queryBody struct {
-	req       conductor.Question
+	req       conductor.Query
 	loraID    int64
 	hasLoRAID bool
 	// Which of the lists were given; all hashes go to req.
@@ -253,7 +253,7 @@ func newQueryBody(shape *jsonscan.Object[queryBody]) *body[queryBody] {
 func resetQuery(b *queryBody) {
 	b.answer.Reset()
 	*b = queryBody{
-		req: conductor.Question{
+		req: conductor.Query{
 			Identity: conductor.Identity{Tenant: catalog.DefaultName},
 			Tokens:   b.req.Tokens[:0],
 			Hashes:   b.req.Hashes[:0],

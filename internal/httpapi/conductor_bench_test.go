@@ -35,7 +35,7 @@ type answering struct {
 	answer conductor.Answer
 }
 
-func (s answering) Query(_ *conductor.Question, a *conductor.Answer) error {
+func (s answering) Query(_ *conductor.Query, a *conductor.Answer) error {
 	a.Media = append(a.Media[:0], s.answer.Media...)
 	a.Instances = append(a.Instances[:0], s.answer.Instances...)
 	return nil

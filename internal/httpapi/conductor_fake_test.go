@@ -15,7 +15,7 @@ type conductorFake struct {
 	registered       conductor.Registration
 	unregistered     conductor.Filter
 	removed          []string
-	asked            conductor.Question // a copy, with the lists
+	asked            conductor.Query // a copy, with the lists
 	answer           conductor.Answer
 	services         []conductorapi.Service
 	selectionWorkers uint64
@@ -39,7 +39,7 @@ func (f fakeConductor) Unregister(by conductor.Filter) ([]string, error) {
 	return f.removed, f.called()
 }
 
-func (f fakeConductor) Query(req *conductor.Question, a *conductor.Answer) error {
+func (f fakeConductor) Query(req *conductor.Query, a *conductor.Answer) error {
 	f.asked = *req
 	f.asked.Tokens, f.asked.Hashes = slices.Clone(req.Tokens), slices.Clone(req.Hashes)
 	a.Media = append(a.Media[:0], f.answer.Media...)
@@ -52,7 +52,7 @@ func (f fakeConductor) Services() []conductorapi.Service {
 	return f.services
 }
 
-func (f fakeConductor) Diagnose(req *conductor.Question, maxBlocks int) (*conductor.Diagnosis, error) {
+func (f fakeConductor) Diagnose(req *conductor.Query, maxBlocks int) (*conductor.Diagnosis, error) {
 	f.maxBlocks = maxBlocks
 	f.asked = *req
 	f.asked.Tokens, f.asked.Hashes = slices.Clone(req.Tokens), slices.Clone(req.Hashes)

@@ -32,7 +32,7 @@ func FuzzConductorBodies(f *testing.F) {
 		}
 	}
 	const after = `{"model":"m","block_size":4,"token_ids":[5]}`
-	wanted := conductor.Question{Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 4}, Tokens: []uint32{5}}
+	wanted := conductor.Query{Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 4}, Tokens: []uint32{5}}
 	fk := &fake{conductorFake: conductorFake{answer: hits(), removed: []string{"i|default|0"}, diagnosis: diagnosis()}}
 	h := NewConductor(fk.conductor(), Options{Log: zerolog.Nop()})
 	f.Fuzz(func(t *testing.T, route uint8, text []byte) {

@@ -58,16 +58,16 @@ func TestConductorBodies(t *testing.T) {
 		}
 
 		const tokens, hashes = `"token_ids":[1,4294967295]`, `"seq_hashes":[-1,9223372036854775808]`
-		full := conductor.Question{
+		full := conductor.Query{
 			Identity: conductor.Identity{Tenant: "t", Model: "m", LoRA: "l", Salt: "s", BlockSize: 64}, Instance: "i", Tokens: []uint32{1, maxU32},
 		}
 		byHash := full
 		byHash.Tokens, byHash.Hashes, byHash.ByHash = nil, []uint64{maxU64, 1 << 63}, true
-		bareQuery := conductor.Question{Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 64}}
+		bareQuery := conductor.Query{Identity: conductor.Identity{Tenant: "default", Model: "m", BlockSize: 64}}
 		for _, tc := range []struct {
 			paths []string
 			list  string
-			full  conductor.Question
+			full  conductor.Query
 		}{
 			{[]string{"/query", "/diagnose"}, tokens, full},
 			{[]string{"/query_by_hash", "/diagnose"}, hashes, byHash},

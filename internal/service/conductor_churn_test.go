@@ -56,7 +56,7 @@ func TestConductorDuringChanges(t *testing.T) {
 			var a conductor.Answer
 			for !done.Load() {
 				w.Conductor().Services()
-				if err := w.Conductor().Query(&conductor.Question{Identity: identity, Tokens: p}, &a); err != nil {
+				if err := w.Conductor().Query(&conductor.Query{Identity: identity, Tokens: p}, &a); err != nil {
 					t.Error(err)
 					return
 				}

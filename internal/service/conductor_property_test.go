@@ -54,7 +54,7 @@ func (w *world) waitFor(sent map[string]uint64) {
 // out, and so are ranks.
 func (w *world) conductorHits(id conductor.Identity, tokens []uint32, byHash bool) ([]string, []conductor.InstanceMatch) {
 	w.t.Helper()
-	q := &conductor.Question{Identity: id, Tokens: tokens}
+	q := &conductor.Query{Identity: id, Tokens: tokens}
 	if byHash {
 		q.ByHash, q.Hashes = true, sequence(tokens, int(id.BlockSize))
 	}

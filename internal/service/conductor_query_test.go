@@ -99,7 +99,7 @@ func TestConductorEaglePool(t *testing.T) {
 	w.settle()
 	for n, want := range map[int]string{9: gpu("1", 8), 8: gpu("1", 4), 4: none("1")} {
 		var a conductor.Answer
-		if err := w.Conductor().Query(&conductor.Question{Identity: identity, Tokens: p[:n]}, &a); err != nil {
+		if err := w.Conductor().Query(&conductor.Query{Identity: identity, Tokens: p[:n]}, &a); err != nil {
 			t.Fatal(err)
 		}
 		if got := answerText(&a); got != want {

@@ -231,7 +231,7 @@ func TestConductorClose(t *testing.T) {
 	w.Close()
 	const text = "shutting down"
 	wantReason(t, w.Conductor().Register(registration("k", 0)), contract.Unavailable, "shutting_down", "", text)
-	err := w.Conductor().Query(&conductor.Question{Identity: identity}, new(conductor.Answer))
+	err := w.Conductor().Query(&conductor.Query{Identity: identity}, new(conductor.Answer))
 	wantReason(t, err, contract.Unavailable, "shutting_down", "", text)
 	w.unregister(instance("i"), "i|t|0")
 	w.stop()

@@ -65,12 +65,12 @@ func (w *world) hits(id conductor.Identity, tokens []uint32, instance string) st
 	}
 	w.settle()
 	var a conductor.Answer
-	req := &conductor.Question{Identity: id, Instance: instance, Tokens: tokens}
+	req := &conductor.Query{Identity: id, Instance: instance, Tokens: tokens}
 	if err := w.Conductor().Query(req, &a); err != nil {
 		w.t.Fatal(err)
 	}
 	byTokens := answerText(&a)
-	req = &conductor.Question{Identity: id, Instance: instance, Hashes: sequence(tokens, int(id.BlockSize)), ByHash: true}
+	req = &conductor.Query{Identity: id, Instance: instance, Hashes: sequence(tokens, int(id.BlockSize)), ByHash: true}
 	if err := w.Conductor().Query(req, &a); err != nil {
 		w.t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func TestDiagnoseStreams(t *testing.T) {
 			if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			of, err := w.Conductor().Diagnose(&conductor.Question{Identity: identity, Tokens: p}, 0)
+			of, err := w.Conductor().Diagnose(&conductor.Query{Identity: identity, Tokens: p}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -267,7 +267,7 @@ func TestConductorDiagnose(t *testing.T) {
 	if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	ask := func(q conductor.Question) *conductor.Diagnosis {
+	ask := func(q conductor.Query) *conductor.Diagnosis {
 		t.Helper()
 		d, err := w.Conductor().Diagnose(&q, 2)
 		if err != nil {
@@ -275,7 +275,7 @@ func TestConductorDiagnose(t *testing.T) {
 		}
 		return d
 	}
-	d := ask(conductor.Question{Identity: identity, Tokens: p})
+	d := ask(conductor.Query{Identity: identity, Tokens: p})
 	wantText(t, "chains", chains(d), "i/0:3 at 3 evicted [GPU]")
 	wantText(t, "owners", holders(d), "i/0 GPU|i/0 GPU")
 	if len(d.Findings) > 0 || !d.Truncated {
@@ -283,19 +283,19 @@ func TestConductorDiagnose(t *testing.T) {
 	}
 
 	w.put(record(1, 1))
-	d = ask(conductor.Question{Identity: identity, Hashes: sequence(p, blockSize), ByHash: true})
+	d = ask(conductor.Query{Identity: identity, Hashes: sequence(p, blockSize), ByHash: true})
 	wantText(t, "chains by hash", chains(d), "i/0:3 at 3 evicted [GPU]")
 	wantFinding(t, d, "workers of the selection service for this model and tenant: 1, of block_size 4; the selection service's own /diagnose")
 	other := identity
 	other.BlockSize = 8
-	wantFinding(t, ask(conductor.Question{Identity: other, Tokens: p}), "of block_size 4 while the query's is 8: it does not show them")
+	wantFinding(t, ask(conductor.Query{Identity: other, Tokens: p}), "of block_size 4 while the query's is 8: it does not show them")
 	other = identity
 	other.Salt = "s"
-	wantFinding(t, ask(conductor.Question{Identity: other, Tokens: p}), "a query with a lora_name or cache_salt does not show them")
-	d = ask(conductor.Question{Identity: identity, Tokens: p, Instance: "other"})
+	wantFinding(t, ask(conductor.Query{Identity: other, Tokens: p}), "a query with a lora_name or cache_salt does not show them")
+	d = ask(conductor.Query{Identity: identity, Tokens: p, Instance: "other"})
 	wantText(t, "chains of another instance", chains(d), "")
 
 	w.Close()
-	_, err := w.Conductor().Diagnose(&conductor.Question{Identity: identity}, 0)
+	_, err := w.Conductor().Diagnose(&conductor.Query{Identity: identity}, 0)
 	wantReason(t, err, contract.Unavailable, "shutting_down", "", "selection service is shutting down")
 }
