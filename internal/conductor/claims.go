@@ -57,8 +57,8 @@ func (p *Publisher) confirmHashes(known ...uint64) {
 	}
 }
 
-// holders tells whether the publisher holds the first block of that hash, and
-// whether somebody does who sends tokens only. It needs Registry.mu.
+// holders reports whether the publisher holds the first block of that hash, and
+// whether another one does that sends tokens only. It needs Registry.mu.
 func (p *Publisher) holders(hash uint64, m *indexer.Match) (own, tokens bool) {
 	sp := p.namespace.space
 	sp.index.Match([]uint64{hash ^ p.namespace.seed}, m)
@@ -73,7 +73,7 @@ func (p *Publisher) holders(hash uint64, m *indexer.Match) (own, tokens bool) {
 	return own, tokens
 }
 
-// names tells whether the publisher has a block under that hash. It needs
+// names reports whether the publisher has a block under that hash. It needs
 // Registry.mu.
 func (p *Publisher) names(hash uint64) bool {
 	for _, o := range p.owners {

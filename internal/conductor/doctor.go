@@ -1,11 +1,11 @@
 package conductor
 
-// Diagnosis is the hash doctor's answer: for every block of a prompt who holds
-// it, for every rank where its chain breaks and why, and whether the prompt
-// would match under another identity.
+// Diagnosis says for every block of a prompt which owners hold it, for every rank
+// where its chain breaks and why, and whether the prompt would match under
+// another identity.
 type Diagnosis struct {
-	Identity          // of the question
-	HashSeed   uint64 // of the blocks that the question is compared with
+	Identity          // of the query
+	HashSeed   uint64 // of the blocks that the query is compared with
 	Registered bool   // a publisher is registered for the identity
 	// NumBlocks counts the prompt's complete blocks; Blocks are the first of
 	// them. Truncated says that blocks, their owners, ranks or identities
@@ -21,7 +21,7 @@ type Diagnosis struct {
 // DiagnosedBlock is one block of the prompt; its index is its place in the list.
 type DiagnosedBlock struct {
 	Local    uint64 // XXH3-64 of its tokens
-	HasLocal bool   // false: the question came as rolling hashes
+	HasLocal bool   // false: the query came as rolling hashes
 	Sequence uint64 // rolling hash
 	Owners   []BlockOwner
 }

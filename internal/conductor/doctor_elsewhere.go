@@ -68,7 +68,7 @@ func (c *diagnoser) lookElsewhere(own *namespace) {
 // maxNamed bounds the identities that one sentence names.
 const maxNamed = 8
 
-// findRegistered says what is registered if the question's identity is not.
+// findRegistered says what is registered if the query's identity is not.
 func (c *diagnoser) findRegistered(registered []*namespace) {
 	if c.Registered {
 		return
@@ -88,7 +88,7 @@ func (c *diagnoser) findRegistered(registered []*namespace) {
 	c.Find("registered for this tenant and model: " + strings.Join(names, "; "))
 }
 
-// nearbyRegistrations names registered tenants and models of which one is the question's.
+// nearbyRegistrations names registered tenants and models of which one is the query's.
 func (c *diagnoser) nearbyRegistrations() string {
 	r := c.registry
 	tenants, models := make(map[string]bool), make(map[string]bool)
@@ -164,7 +164,7 @@ func (c *diagnoser) headBySpace() func(*space) []uint64 {
 }
 
 // matchUnder follows the prompt under another identity; ok is false if that is not in
-// use any more, or nobody in force holds anything there.
+// use any more, or no publisher in force holds anything there.
 func (c *diagnoser) matchUnder(ns *namespace) (out Elsewhere, ok bool) {
 	_, rolling := c.query.hashes(ns.key.BlockSize, ns.space.key.HashSeed)
 	e := Examination{Space: ns.space.index, Chain: ns.chain(rolling)}

@@ -47,7 +47,7 @@ type Examination struct {
 type Subject struct {
 	CacheOwner
 	Hashes HashSource
-	Places []Place // by medium
+	Media  []MediumSlot // by medium
 	// Shown: it is in the answer even if it has nothing to do with the prompt.
 	Shown bool
 
@@ -56,20 +56,20 @@ type Subject struct {
 	reason  BreakReason
 }
 
-// Place is a part of a Space that belongs to an owner.
-type Place struct {
+// MediumSlot is where the index has an owner's blocks of one medium.
+type MediumSlot struct {
 	Slot   uint32
 	Tier   indexer.Tier
 	Medium string
 }
 
-// SlotPlaces lists the natural media of an owner of one slot.
-func SlotPlaces(slot uint32) []Place {
-	places := make([]Place, indexer.NumTiers)
-	for t := range places {
-		places[t] = Place{Slot: slot, Tier: indexer.Tier(t), Medium: tierMedia[t]}
+// NaturalMedia lists the natural media of an owner of one slot.
+func NaturalMedia(slot uint32) []MediumSlot {
+	media := make([]MediumSlot, indexer.NumTiers)
+	for t := range media {
+		media[t] = MediumSlot{Slot: slot, Tier: indexer.Tier(t), Medium: tierMedia[t]}
 	}
-	return places
+	return media
 }
 
 // Compare orders owners by instance, rank and backend.
@@ -134,8 +134,8 @@ func (e *Examination) Best() (blocks int, instances []string) {
 	return blocks, instances
 }
 
-// holds tells whether a step's blocks are held in a place.
-func (p *Place) holds(step *indexer.Step) bool {
+// holds reports whether a step's blocks are held in a place.
+func (p *MediumSlot) holds(step *indexer.Step) bool {
 	return contains(step.Holders[p.Tier], p.Slot)
 }
 
@@ -144,8 +144,8 @@ func (e *Examination) owners(step *indexer.Step) []BlockOwner {
 	var rows []BlockOwner
 	for i := range e.Subjects {
 		s := &e.Subjects[i]
-		for k := range s.Places {
-			if p := &s.Places[k]; p.holds(step) {
+		for k := range s.Media {
+			if p := &s.Media[k]; p.holds(step) {
 				rows = append(rows, BlockOwner{s.CacheOwner, p.Medium})
 				s.owns = true
 			}
@@ -170,8 +170,8 @@ func (e *Examination) advanceAll() {
 }
 
 func (s *Subject) holds(step *indexer.Step) bool {
-	for i := range s.Places {
-		if s.Places[i].holds(step) {
+	for i := range s.Media {
+		if s.Media[i].holds(step) {
 			return true
 		}
 	}
@@ -233,7 +233,7 @@ func (d *Diagnosis) breaks(e *Examination) {
 	}
 }
 
-// known tells whether the owner has, or had, something of the prompt.
+// known reports whether the owner has, or had, something of the prompt.
 func (r *DiagnosedRank) known() bool {
 	return r.Matched > 0 || r.Break != nil && r.Break.Reason != BreakAbsent && r.Break.Reason != BreakUnverified
 }
@@ -249,7 +249,7 @@ type breakSite struct {
 func (e *Examination) look(b *breakSite) {
 	b.removed = make(map[uint64]bool)
 	for _, dep := range e.Space.Removals(e.Chain, b.index, nil) {
-		b.removed[placeKey(dep.Slot, dep.Tier)] = dep.Cleared
+		b.removed[tierKey(dep.Slot, dep.Tier)] = dep.Cleared
 	}
 	b.waiting = e.waiting(b.index)
 }
@@ -265,12 +265,12 @@ func (e *Examination) waiting(at int) map[uint32]bool {
 	return slots
 }
 
-// waits tells whether one of the slots is s's.
+// waits reports whether one of the slots is s's.
 func (s *Subject) waits(slots map[uint32]bool) bool {
-	return slices.ContainsFunc(s.Places, func(p Place) bool { return slots[p.Slot] })
+	return slices.ContainsFunc(s.Media, func(p MediumSlot) bool { return slots[p.Slot] })
 }
 
-func placeKey(slot uint32, t indexer.Tier) uint64 {
+func tierKey(slot uint32, t indexer.Tier) uint64 {
 	return uint64(slot)*indexer.NumTiers + uint64(t)
 }
 
@@ -281,8 +281,8 @@ func (b *breakSite) explain(s *Subject) *Break {
 	if s.waits(b.waiting) {
 		return &Break{Index: b.index, Reason: BreakUnknownParent}
 	}
-	for _, p := range s.Places {
-		if cleared, left := b.removed[placeKey(p.Slot, p.Tier)]; left {
+	for _, p := range s.Media {
+		if cleared, left := b.removed[tierKey(p.Slot, p.Tier)]; left {
 			if !slices.Contains(out.Media, p.Medium) {
 				out.Media = append(out.Media, p.Medium)
 			}

@@ -189,7 +189,7 @@ func (w *ward) check(t *testing.T, space *indexer.Space, chain int, sequence boo
 	for slot := range uint32(wardSlots) {
 		s := conductor.Subject{CacheOwner: conductor.CacheOwner{Instance: "i", Rank: slot}, Shown: true, Hashes: conductor.HashesTokens}
 		for tier := range indexer.Tier(indexer.NumTiers) {
-			s.Places = append(s.Places, conductor.Place{Slot: slot, Tier: tier, Medium: tier.String()})
+			s.Media = append(s.Media, conductor.MediumSlot{Slot: slot, Tier: tier, Medium: tier.String()})
 		}
 		e.Subjects = append(e.Subjects, s)
 	}
@@ -236,13 +236,13 @@ func (w *ward) check(t *testing.T, space *indexer.Space, chain int, sequence boo
 func TestExamineBounds(t *testing.T) {
 	space := indexer.New()
 	local := []uint64{1, 2}
-	places := conductor.SlotPlaces(0)
+	places := conductor.NaturalMedia(0)
 	for _, p := range places {
 		space.Store(&indexer.Store{Tier: p.Tier, EngineHashes: local, Local: local, Seed: hashing.Seed, SeedKnown: true})
 	}
 	e := conductor.Examination{Space: space, Chain: local, Local: local}
 	for i := range uint32(20000) {
-		e.Subjects = append(e.Subjects, conductor.Subject{CacheOwner: conductor.CacheOwner{Rank: i}, Places: places, Shown: true})
+		e.Subjects = append(e.Subjects, conductor.Subject{CacheOwner: conductor.CacheOwner{Rank: i}, Media: places, Shown: true})
 	}
 	var d conductor.Diagnosis
 	d.Show(local, local, 0)
@@ -261,7 +261,7 @@ func TestExamineBounds(t *testing.T) {
 	for slot := range uint32(sites) {
 		held := chain[:slot]
 		e.Space.Store(&indexer.Store{Slot: slot, EngineHashes: held, Local: held, Seed: hashing.Seed, SeedKnown: true})
-		e.Subjects = append(e.Subjects, conductor.Subject{CacheOwner: conductor.CacheOwner{Rank: slot}, Places: conductor.SlotPlaces(slot), Shown: true})
+		e.Subjects = append(e.Subjects, conductor.Subject{CacheOwner: conductor.CacheOwner{Rank: slot}, Media: conductor.NaturalMedia(slot), Shown: true})
 	}
 	d = conductor.Diagnosis{}
 	d.Show(chain, chain, 0)

@@ -35,7 +35,7 @@ func (d *Diagnosis) FindElsewhere() {
 	}
 }
 
-// difference says in what another identity differs from the question's.
+// difference says in what another identity differs from the query's.
 func (d *Diagnosis) difference(e *Elsewhere) string {
 	var parts []string
 	switch {

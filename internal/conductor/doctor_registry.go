@@ -10,23 +10,23 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// maxConfirmed bounds the publishers whose hashes a question looks into.
+// maxConfirmed bounds the publishers whose hashes a query looks into.
 const maxConfirmed = 256
 
-// diagnoser is one question on its way to an answer. No lock is held all the
-// time: what happens meanwhile may be in the answer in part.
+// diagnoser makes the diagnosis of one query. No lock is held all the time: what
+// happens meanwhile may be in the answer in part.
 type diagnoser struct {
 	Diagnosis
 	registry         *Registry
 	query            *Query
 	publishers       []*Publisher // that are registered for the identity and asked about
-	matched          int          // blocks of the question's identity, whoever holds them
+	matched          int          // blocks of the query's identity that any owner holds
 	unqueryable      bool         // some identity elsewhere can be named by no query
 	matchesElsewhere bool         // block 0 is held under another identity of the tenant and model
 	instances        []string     // that are registered for the identity, some of them
 }
 
-// Diagnose tells for each block of a prompt which instances hold it, where each
+// Diagnose says for each block of a prompt which instances hold it, where each
 // rank's chain breaks and why, and whether the prompt would match under another
 // identity of the tenant and model. At most maxBlocks blocks are shown; if that
 // is not positive, DefaultDiagnosedBlocks.
@@ -148,7 +148,7 @@ func (ns *namespace) subjects(instance string) []Subject {
 	for _, o := range ns.space.owners() {
 		if p := o.publisher; instance == "" || p.Instance == instance {
 			s := put(CacheOwner{p.Instance, o.rank, o.backend}, p)
-			s.Places = o.places(s.Places)
+			s.Media = append(s.Media, o.mediumSlots...)
 			present[p] = present[p] || o.rank == p.Rank
 		}
 	}
@@ -160,19 +160,11 @@ func (ns *namespace) subjects(instance string) []Subject {
 	return ns.space.ordered(byOwner)
 }
 
-// places appends where an owner's blocks are.
-func (o *owner) places(dst []Place) []Place {
-	for _, s := range o.mediumSlots {
-		dst = append(dst, Place{Slot: s.slot, Tier: s.tier, Medium: s.medium})
-	}
-	return dst
-}
-
 // ordered brings subjects, and the media of each, into the order of answers.
 func (sp *space) ordered(byOwner map[CacheOwner]*Subject) []Subject {
 	subjects := make([]Subject, 0, len(byOwner))
 	for _, s := range byOwner {
-		slices.SortFunc(s.Places, func(a, b Place) int {
+		slices.SortFunc(s.Media, func(a, b MediumSlot) int {
 			return cmp.Compare(slices.Index(sp.shown, a.Medium), slices.Index(sp.shown, b.Medium))
 		})
 		subjects = append(subjects, *s)
@@ -193,7 +185,7 @@ func (sp *space) instances(instance string) []Subject {
 		if byOwner[id] == nil {
 			byOwner[id] = &Subject{CacheOwner: id}
 		}
-		byOwner[id].Places = o.places(byOwner[id].Places)
+		byOwner[id].Media = append(byOwner[id].Media, o.mediumSlots...)
 	}
 	return sp.ordered(byOwner)
 }
@@ -246,7 +238,7 @@ func (c *diagnoser) findInstance() {
 	c.Find(fmt.Sprintf("instance %q is not registered for this identity; registered are: %s", c.query.Instance, strings.Join(names, ", ")))
 }
 
-// findFirst says what it means if nobody has, or has had, the first block although
+// findFirst says what it means if no owner has, or has had, the first block although
 // others are announced for the identity.
 func (c *diagnoser) findFirst(ns *namespace, e *Examination) {
 	if c.NumBlocks == 0 || c.matched > 0 || c.matchesElsewhere || !ns.space.index.HasSeed(ns.seed) {
@@ -266,7 +258,7 @@ func (c *diagnoser) findFirst(ns *namespace, e *Examination) {
 	}
 }
 
-// findHashes says what may be wrong with the hashes of the question. One block
+// findHashes says what may be wrong with the hashes of the query. One block
 // alone has the same hash local and rolling.
 func (c *diagnoser) findHashes(ns *namespace) {
 	if c.HashSeed != hashing.Seed {

@@ -55,7 +55,7 @@ func (p *Publisher) storeByEngineHash(o *owner, ev *kvevents.Event, n *[kvevents
 		return reason
 	}
 	s := &o.mediumSlots[i]
-	found, missing := o.space.index.StoreByEngineHash(s.slot, s.tier, ev.Hashes)
+	found, missing := o.space.index.StoreByEngineHash(s.Slot, s.Tier, ev.Hashes)
 	n[kvevents.BlocksResolved] += uint64(found)
 	n[kvevents.BlocksUnresolved] += uint64(missing)
 	p.counts.add(unresolved, uint64(missing))
@@ -76,7 +76,7 @@ func (p *Publisher) storeEngine(o *owner, ev *kvevents.Event, dp uint32, n *[kve
 	p.hash(m.ns.space, ev, n)
 	s := &m.owner.mediumSlots[i]
 	p.store = indexer.Store{
-		Slot: s.slot, Tier: s.tier,
+		Slot: s.Slot, Tier: s.Tier,
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		EngineHashes: ev.Hashes, Local: p.local,
 		Seed: m.ns.seed, SeedKnown: certain,
@@ -131,7 +131,7 @@ func (p *Publisher) engineKey(o *owner, ev *kvevents.Event, dp uint32) (key memb
 }
 
 // inherit gives a store the salt of the namespace that its parent is in. If that
-// namespace has gone, the block goes where its parent is: nobody sees either.
+// namespace has gone, the block goes where its parent is: no query sees either.
 func (p *Publisher) inherit(key memberKey, sp *space, seed uint64) (memberKey, bool) {
 	p.registry.mu.RLock()
 	defer p.registry.mu.RUnlock()

@@ -58,7 +58,7 @@ func (p *Publisher) envelopeKey(ev *kvevents.Event, dp uint32) memberKey {
 	return memberKey{nsKey: nsKey{Identity: id}, backend: env.Backend, rank: dp}
 }
 
-// skipEnvelope moves on the order of an event's stream, if there is one.
+// skipEnvelope moves on the sequence of an event's stream, if there is one.
 func (p *Publisher) skipEnvelope(ev *kvevents.Event, dp uint32) {
 	m := p.find(p.envelopeKey(ev, dp))
 	if m == nil {
@@ -148,14 +148,14 @@ func (p *Publisher) usedEventID() uint64 {
 	return p.highest
 }
 
-// clearNamespace takes all blocks of one namespace from a shelf.
+// clearNamespace takes all blocks of one namespace from a medium of an owner.
 func (p *Publisher) clearNamespace(m *member, i int) {
 	s := &m.owner.mediumSlots[i]
-	m.ns.space.index.ClearTier(s.slot, s.tier, m.ns.seed)
+	m.ns.space.index.ClearTier(s.Slot, s.Tier, m.ns.seed)
 }
 
-// clearMedium empties a shelf and starts its stream anew: nothing is missing of it
-// any more.
+// clearMedium takes all blocks of one namespace from a medium of an owner. Its
+// stream misses nothing any more.
 func (p *Publisher) clearMedium(m *member, i int) {
 	p.clearNamespace(m, i)
 	if i < len(m.sequences) && m.sequences[i].stale {
@@ -186,11 +186,11 @@ func (p *Publisher) fold(hashes []uint64, ns *namespace) {
 }
 
 // checkBase counts an event whose base index is not the depth of its first block.
-func (p *Publisher) checkBase(ev *kvevents.Event, m *member, s *mediumSlot) {
+func (p *Publisher) checkBase(ev *kvevents.Event, m *member, s *MediumSlot) {
 	if !ev.Envelope.HasBase {
 		return
 	}
-	depth, known := m.ns.space.index.DepthOf(s.slot, s.tier, p.folded[0])
+	depth, known := m.ns.space.index.DepthOf(s.Slot, s.Tier, p.folded[0])
 	if known && depth != ev.Envelope.Base {
 		p.counts.add(baseMismatches, 1)
 	}
@@ -229,7 +229,7 @@ func (p *Publisher) storeEnvelope(ev *kvevents.Event, dp uint32, n *[kvevents.Nu
 	return kvevents.Applied
 }
 
-func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *mediumSlot, n *[kvevents.NumBlockOutcomes]uint64) {
+func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *MediumSlot, n *[kvevents.NumBlockOutcomes]uint64) {
 	p.hash(m.ns.space, ev, n)
 	p.counts.add(fromTokens, uint64(len(p.folded)))
 	if ev.HasParent && p.isStandardChain(ev, m) {
@@ -238,7 +238,7 @@ func (p *Publisher) storeTokens(ev *kvevents.Event, m *member, s *mediumSlot, n 
 		return
 	}
 	p.store = indexer.Store{
-		Slot: s.slot, Tier: s.tier,
+		Slot: s.Slot, Tier: s.Tier,
 		Parent: ev.Parent ^ m.ns.seed, HasParent: ev.HasParent,
 		EngineHashes: p.folded, Local: p.local,
 		Seed: m.ns.seed, SeedKnown: true,
@@ -269,10 +269,10 @@ func (p *Publisher) isStandardChain(ev *kvevents.Event, m *member) bool {
 	return slices.Equal(chain[1:], ev.Hashes)
 }
 
-func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *mediumSlot, n *[kvevents.NumBlockOutcomes]uint64) indexer.SequenceOutcome {
+func (p *Publisher) storeHashes(ev *kvevents.Event, m *member, s *MediumSlot, n *[kvevents.NumBlockOutcomes]uint64) indexer.SequenceOutcome {
 	env := ev.Envelope
 	p.hashed = indexer.SequenceStore{
-		Slot: s.slot, Tier: s.tier, Seed: m.ns.seed,
+		Slot: s.Slot, Tier: s.Tier, Seed: m.ns.seed,
 		PublisherHashes: p.folded, Hashes: ev.Hashes,
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		Base: env.Base, HasBase: env.HasBase,

@@ -1,6 +1,6 @@
 package conductor
 
-// numbering gives keys dense numbers, each kept while somebody uses it. The zero
+// numbering gives keys dense numbers, each kept while it is in use. The zero
 // value is ready.
 type numbering[K comparable] struct {
 	of   map[K]uint32

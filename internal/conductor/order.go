@@ -19,9 +19,9 @@ const (
 	stepRestarted // the stream counts from the beginning: a late number and its successor, which is not above the last
 )
 
-// advance moves the order on to an event. before is the highest number that other
+// advance moves the sequence on to an event. before is the highest number that other
 // streams of the publisher are known to have used up, 0 if each counts for
-// itself. missing tells how many events were left out before a behindGap.
+// itself. missing is how many events were left out before a behindGap.
 func (o *eventSequence) advance(id, before uint64) (v sequenceStep, missing uint64) {
 	last := o.last
 	if before > last && before < id {

@@ -28,15 +28,8 @@ type owner struct {
 	rank      uint32
 
 	slots       []uint32
-	mediumSlots []mediumSlot // one per medium
+	mediumSlots []MediumSlot // one per medium
 	members     int          // namespaces that it has stored in
-}
-
-// mediumSlot is where an owner's blocks of one medium are in the index.
-type mediumSlot struct {
-	medium string
-	slot   uint32
-	tier   indexer.Tier
 }
 
 // member is an owner in one namespace.
@@ -44,7 +37,7 @@ type member struct {
 	key       memberKey
 	ns        *namespace
 	owner     *owner
-	sequences []eventSequence // event-id streams, by the owner's shelves; may be shorter
+	sequences []eventSequence // event-id streams, by the owner's mediumSlots; may be shorter
 }
 
 type memberKey struct {
@@ -62,10 +55,10 @@ func mediumOf(ev *kvevents.Event) (name string, natural bool) {
 	return ev.Medium, false
 }
 
-// mediumSlotIndex returns the number of a medium's shelf, -1 if there is none.
+// mediumSlotIndex returns the index of a medium's slot, -1 if there is none.
 func (o *owner) mediumSlotIndex(medium string) int {
 	for i := range o.mediumSlots {
-		if o.mediumSlots[i].medium == medium {
+		if o.mediumSlots[i].Medium == medium {
 			return i
 		}
 	}
@@ -76,8 +69,8 @@ func (o *owner) mediumSlotIndex(medium string) int {
 // nothing.
 func (o *owner) mediumAt(slot uint32, t indexer.Tier) string {
 	for i := range o.mediumSlots {
-		if s := &o.mediumSlots[i]; s.slot == slot && s.tier == t {
-			return s.medium
+		if s := &o.mediumSlots[i]; s.Slot == slot && s.Tier == t {
+			return s.Medium
 		}
 	}
 	return ""
@@ -89,9 +82,9 @@ var tierOrder = [indexer.NumTiers]indexer.Tier{indexer.Device, indexer.External,
 // addMediumSlot finds a place for a new medium: its own tier in the first slot if that
 // is free, else the first free one. number is the medium's in the space.
 func (o *owner) addMediumSlot(name string, natural bool, tier indexer.Tier, number uint8) int {
-	s := mediumSlot{medium: name}
-	s.slot, s.tier = o.freeTier(natural, tier)
-	o.space.slots[s.slot].media[s.tier] = number
+	s := MediumSlot{Medium: name}
+	s.Slot, s.Tier = o.freeTier(natural, tier)
+	o.space.slots[s.Slot].media[s.Tier] = number
 	o.mediumSlots = append(o.mediumSlots, s)
 	return len(o.mediumSlots) - 1
 }

@@ -15,18 +15,18 @@ type Publisher struct {
 	ID uint64 // never used again
 	Registration
 
-	registry    *Registry
-	namespace   *namespace // of the registration
-	target, row uint32     // of the registration in home's space
-	withdrawn   atomic.Bool
+	registry                   *Registry
+	namespace                  *namespace // of the registration
+	instanceNumber, rankNumber uint32     // of the registration in home's space
+	withdrawn                  atomic.Bool
 
 	counts        counts
 	unused        unused
 	unconfirmed   unconfirmed
 	lastEventID   atomic.Uint64
 	hasEventID    atomic.Bool
-	streams       atomic.Int64 // orders in use
-	stale         atomic.Int64 // orders that are stale
+	streams       atomic.Int64 // event sequences in use
+	stale         atomic.Int64 // event sequences that are stale
 	tokenEvidence atomic.Uint32
 
 	// mu is held while events are applied, and guards what follows. It comes before
@@ -150,7 +150,7 @@ func (s *sink) Event(ev *kvevents.Event, dp uint32, t *kvevents.Tally) kvevents.
 	return reason
 }
 
-// Skipped moves the order of an envelope's stream on.
+// Skipped moves the sequence of an envelope's stream on.
 func (s *sink) Skipped(ev *kvevents.Event, dp uint32) {
 	p := (*Publisher)(s)
 	p.skipEnvelope(ev, dp)
@@ -205,7 +205,7 @@ func (p *Publisher) join(key memberKey) (*member, kvevents.Reason) {
 	return m, kvevents.Applied
 }
 
-// mediumSlotFor returns the number of the shelf of an event's medium, which it makes if
+// mediumSlotFor returns the index of the slot of an event's medium, which it makes if
 // need be.
 func (p *Publisher) mediumSlotFor(o *owner, ev *kvevents.Event) (int, kvevents.Reason) {
 	name, natural := mediumOf(ev)
@@ -264,9 +264,9 @@ func blocksOf(ev *kvevents.Event, t *kvevents.Tally) *[kvevents.NumBlockOutcomes
 	return &t.Blocks[ev.Tier]
 }
 
-// remove takes an event's blocks from a shelf; names are those of the index.
-func (p *Publisher) remove(o *owner, s *mediumSlot, names []uint64, n *[kvevents.NumBlockOutcomes]uint64) {
-	removed, unknown := o.space.index.Remove(s.slot, s.tier, names)
+// remove takes an event's blocks from a medium of an owner; names are those of the index.
+func (p *Publisher) remove(o *owner, s *MediumSlot, names []uint64, n *[kvevents.NumBlockOutcomes]uint64) {
+	removed, unknown := o.space.index.Remove(s.Slot, s.Tier, names)
 	n[kvevents.BlocksRemoved] += uint64(removed)
 	n[kvevents.BlocksUnknown] += uint64(unknown)
 }

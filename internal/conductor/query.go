@@ -23,23 +23,24 @@ type queryScratch struct {
 	local, chain []uint64
 	match        indexer.Match
 
-	// instanceIndex and standOf give an instance's or a rank's place in seats and stands,
-	// by its number in the space and counted from 1; they are zero between queries.
+	// instanceIndex and rankIndex give the place of an instance or a rank in
+	// instances and ranks, by its number in the space and counted from 1; they are
+	// zero between queries.
 	instanceIndex, rankIndex []uint32
 	instances                []instanceRow
 	ranks                    []rankRow
-	media                    []mediumPrefix // of the seats, each the media of the space
+	media                    []mediumPrefix // of the instances, each the media of the space
 }
 
 // instanceRow is an instance in the answer.
 type instanceRow struct {
-	target uint32
+	number uint32
 	blocks uint64 // of its prefix
 }
 
 // rankRow is a rank in the answer.
 type rankRow struct {
-	row      uint32
+	number   uint32
 	instance uint32 // counted from 0
 	blocks   uint64
 }
@@ -57,7 +58,7 @@ const maxPooledBytes = 2 << 20
 var queries = sync.Pool{New: func() any { return new(queryScratch) }}
 
 // release gives q's memory to the next query. It is not for a defer: after a panic
-// nobody knows what is left in it.
+// what is left in it is unknown.
 func (q *queryScratch) release() {
 	if 8*cap(q.chain) <= maxPooledBytes && q.match.Bytes() <= maxPooledBytes {
 		queries.Put(q)
@@ -95,7 +96,7 @@ func (r *Registry) QueryHashes(id Identity, rolling []uint64, instance string, a
 }
 
 // query answers what prepare makes q.chain of. The chain is made without a lock:
-// should the namespace give way to another one meanwhile, it is made anew.
+// should the namespace give way to another one meanwhile, it is made again.
 func (r *Registry) query(id Identity, instance string, a *Answer, q *queryScratch, prepare func(*namespace)) {
 	a.Reset()
 	for {
@@ -122,7 +123,7 @@ func (r *Registry) answer(ns *namespace, instance string, a *Answer, q *queryScr
 	q.begin(sp)
 	for _, p := range ns.publishers {
 		if instance == "" || p.Instance == instance {
-			q.addRank(sp, p.target, p.row)
+			q.addRank(sp, p.instanceNumber, p.rankNumber)
 		}
 	}
 	sp.index.Match(q.chain, &q.match)
@@ -133,7 +134,7 @@ func (r *Registry) answer(ns *namespace, instance string, a *Answer, q *queryScr
 }
 
 func (q *queryScratch) begin(sp *space) {
-	q.instanceIndex, q.rankIndex = growZeroed(q.instanceIndex, sp.targets.size()), growZeroed(q.rankIndex, sp.rows.size())
+	q.instanceIndex, q.rankIndex = growZeroed(q.instanceIndex, sp.instanceNumbers.size()), growZeroed(q.rankIndex, sp.rankNumbers.size())
 	q.instances, q.ranks, q.media = q.instances[:0], q.ranks[:0], q.media[:0]
 }
 
@@ -147,24 +148,24 @@ func growZeroed(s []uint32, n int) []uint32 {
 
 func (q *queryScratch) end() {
 	for i := range q.instances {
-		q.instanceIndex[q.instances[i].target] = 0
+		q.instanceIndex[q.instances[i].number] = 0
 	}
 	for i := range q.ranks {
-		q.rankIndex[q.ranks[i].row] = 0
+		q.rankIndex[q.ranks[i].number] = 0
 	}
 }
 
 // addRank gives an instance and a rank of it their places.
 func (q *queryScratch) addRank(sp *space, target, row uint32) {
 	if q.instanceIndex[target] == 0 {
-		q.instances = append(q.instances, instanceRow{target: target})
+		q.instances = append(q.instances, instanceRow{number: target})
 		q.instanceIndex[target] = uint32(len(q.instances))
 		for range sp.media {
 			q.media = append(q.media, mediumPrefix{})
 		}
 	}
 	if q.rankIndex[row] == 0 {
-		q.ranks = append(q.ranks, rankRow{row: row, instance: q.instanceIndex[target] - 1})
+		q.ranks = append(q.ranks, rankRow{number: row, instance: q.instanceIndex[target] - 1})
 		q.rankIndex[row] = uint32(len(q.ranks))
 	}
 }
@@ -190,11 +191,11 @@ func (q *queryScratch) count(sp *space, instance string) {
 // addHolders gives those places that hold the first piece but are not registered for
 // the identity.
 func (q *queryScratch) addHolders(sp *space, first *indexer.Step, instance string) {
-	only, one := sp.targets.of[instance]
+	only, one := sp.instanceNumbers.of[instance]
 	for n := range holders(sp, first) {
 		s := &sp.slots[n]
-		if instance == "" || one && s.target == only {
-			q.addRank(sp, s.target, s.row)
+		if instance == "" || one && s.instance == only {
+			q.addRank(sp, s.instance, s.rank)
 		}
 	}
 }
@@ -225,22 +226,22 @@ func (q *queryScratch) countStep(sp *space, step *indexer.Step, begin, end uint6
 		for w := range min(len(holders), len(sp.visible)) {
 			for set := holders[w] & sp.visible[w]; set != 0; set &= set - 1 {
 				s := &sp.slots[w*64+bits.TrailingZeros64(set)]
-				place := q.instanceIndex[s.target]
+				place := q.instanceIndex[s.instance]
 				if place == 0 {
 					continue
 				}
-				seat := &q.instances[place-1]
-				if seat.blocks == begin {
-					seat.blocks, moved = end, true
+				row := &q.instances[place-1]
+				if row.blocks == begin {
+					row.blocks, moved = end, true
 				}
-				if seat.blocks != end {
+				if row.blocks != end {
 					continue // it had a hole before
 				}
 				m := &q.media[int(place-1)*len(sp.media)+int(s.media[tier])]
 				if m.end != end {
 					m.blocks, m.end = m.blocks+end-begin, end
 				}
-				if place := q.rankIndex[s.row]; place != 0 && q.ranks[place-1].blocks == begin {
+				if place := q.rankIndex[s.rank]; place != 0 && q.ranks[place-1].blocks == begin {
 					q.ranks[place-1].blocks = end
 				}
 			}
@@ -254,7 +255,7 @@ func (q *queryScratch) render(sp *space, a *Answer) {
 	size := uint64(sp.key.BlockSize)
 	for i := range q.instances {
 		s := &q.instances[i]
-		im := a.add(sp.targets.key(s.target))
+		im := a.add(sp.instanceNumbers.key(s.number))
 		im.Longest = s.blocks * size
 		for k, m := range q.media[i*len(sp.media) : (i+1)*len(sp.media)] {
 			im.Media[sp.columns[k]] = m.blocks * size
@@ -263,7 +264,7 @@ func (q *queryScratch) render(sp *space, a *Answer) {
 	for i := range q.ranks {
 		s := &q.ranks[i]
 		im := &a.Instances[s.instance]
-		im.Ranks = append(im.Ranks, RankMatch{Rank: sp.rows.key(s.row).rank, Tokens: s.blocks * size})
+		im.Ranks = append(im.Ranks, RankMatch{Rank: sp.rankNumbers.key(s.number).rank, Tokens: s.blocks * size})
 	}
 	a.Sort()
 }

@@ -72,7 +72,7 @@ func (r *Registry) Add(reg Registration) (p *Publisher, fresh bool, err error) {
 	r.ranks[p.rankKey(p.Rank)]++
 	ns.refs++
 	ns.publishers = append(ns.publishers, p)
-	p.target, p.row = ns.space.takeRow(p.Instance, p.Rank)
+	p.instanceNumber, p.rankNumber = ns.space.takeNumbers(p.Instance, p.Rank)
 	return p, true, nil
 }
 
@@ -114,7 +114,7 @@ func (r *Registry) withdraw(p *Publisher) {
 	}
 	ns := p.namespace
 	ns.publishers = slices.DeleteFunc(ns.publishers, func(o *Publisher) bool { return o == p })
-	ns.space.releaseRow(p.target, p.row)
+	ns.space.releaseNumbers(p.instanceNumber, p.rankNumber)
 	r.release(ns)
 }
 
@@ -162,7 +162,7 @@ func (r *Registry) Sweep() {
 }
 
 // namespace returns the namespace of a key, and makes one if need be. It needs mu
-// for writing; if nobody then counts as a user of a new one, collect must be told.
+// for writing; if it does not become a user of a new one, it must call collect.
 func (r *Registry) namespace(key nsKey, hashSeed uint64) (*namespace, error) {
 	if ns := r.namespaces[key]; ns != nil {
 		if have := ns.space.key.HashSeed; have != hashSeed {
@@ -190,7 +190,7 @@ func (r *Registry) release(ns *namespace) {
 	r.collect(ns)
 }
 
-// collect takes a namespace away if nobody uses it. It needs mu for writing.
+// collect takes a namespace away if it has no user. It needs mu for writing.
 func (r *Registry) collect(ns *namespace) {
 	if ns.refs > 0 {
 		return

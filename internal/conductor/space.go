@@ -38,10 +38,10 @@ type space struct {
 	free    []uint32 // slots without owner
 	visible []uint64 // bit set of the slots of publishers in force
 
-	// targets and rows number the instances, and the instances' ranks, that
+	// instanceNumbers and rows number the instances, and the instances' ranks, that
 	// registrations and slots are of.
-	targets numbering[string]
-	rows    numbering[rowKey]
+	instanceNumbers numbering[string]
+	rankNumbers     numbering[instanceRank]
 
 	media        []string // GPU, CPU, DISK, then further ones in the order of their coming
 	shown        []string // the same as answers show them
@@ -51,13 +51,13 @@ type space struct {
 
 // slot is one slot of the index.
 type slot struct {
-	owner       *owner // nil: free
-	target, row uint32
-	media       [indexer.NumTiers]uint8 // by tier, the number of the medium kept there
+	owner          *owner // nil: free
+	instance, rank uint32
+	media          [indexer.NumTiers]uint8 // by tier, the number of the medium kept there
 }
 
-type rowKey struct {
-	target, rank uint32
+type instanceRank struct {
+	instance, rank uint32
 }
 
 // nsKey names a namespace. inner is a salt that an event states beside another
@@ -150,8 +150,8 @@ func (sp *space) takeSlot(o *owner) uint32 {
 			sp.visible = append(sp.visible, 0)
 		}
 	}
-	target, row := sp.takeRow(o.publisher.Instance, o.rank)
-	sp.slots[n] = slot{owner: o, target: target, row: row}
+	target, row := sp.takeNumbers(o.publisher.Instance, o.rank)
+	sp.slots[n] = slot{owner: o, instance: target, rank: row}
 	sp.visible[n/64] |= 1 << (n % 64)
 	return n
 }
@@ -159,7 +159,7 @@ func (sp *space) takeSlot(o *owner) uint32 {
 // freeSlot takes a slot back; the index must have forgotten it.
 func (sp *space) freeSlot(n uint32) {
 	sp.hide(n)
-	sp.releaseRow(sp.slots[n].target, sp.slots[n].row)
+	sp.releaseNumbers(sp.slots[n].instance, sp.slots[n].rank)
 	sp.slots[n] = slot{}
 	sp.free = append(sp.free, n)
 }
@@ -171,14 +171,14 @@ func (sp *space) isVisible(n uint32) bool {
 	return int(n/64) < len(sp.visible) && sp.visible[n/64]>>(n%64)&1 == 1
 }
 
-func (sp *space) takeRow(instance string, rank uint32) (target, row uint32) {
-	target = sp.targets.take(instance)
-	return target, sp.rows.take(rowKey{target, rank})
+func (sp *space) takeNumbers(instance string, rank uint32) (target, row uint32) {
+	target = sp.instanceNumbers.take(instance)
+	return target, sp.rankNumbers.take(instanceRank{target, rank})
 }
 
-func (sp *space) releaseRow(target, row uint32) {
-	sp.rows.release(row)
-	sp.targets.release(target)
+func (sp *space) releaseNumbers(target, row uint32) {
+	sp.rankNumbers.release(row)
+	sp.instanceNumbers.release(target)
 }
 
 // owners returns the owners whose publishers are in force and that have slots.

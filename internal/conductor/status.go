@@ -126,12 +126,12 @@ func (p *Publisher) blocks() []MediumBlocks {
 	}
 	for _, o := range p.owners {
 		for _, s := range o.mediumSlots {
-			i := slices.IndexFunc(sum, func(m MediumBlocks) bool { return m.Medium == s.medium })
+			i := slices.IndexFunc(sum, func(m MediumBlocks) bool { return m.Medium == s.Medium })
 			if i < 0 {
 				i = len(sum)
-				sum = append(sum, MediumBlocks{Medium: s.medium})
+				sum = append(sum, MediumBlocks{Medium: s.Medium})
 			}
-			sum[i].Blocks += o.space.index.Held(s.slot)[s.tier]
+			sum[i].Blocks += o.space.index.Held(s.Slot)[s.Tier]
 		}
 	}
 	slices.SortFunc(sum[len(naturalMedia):], func(a, b MediumBlocks) int { return strings.Compare(a.Medium, b.Medium) })

@@ -103,7 +103,7 @@ func (d *scopeDiagnosis) examine() {
 		subject := conductor.Subject{
 			CacheOwner: conductor.CacheOwner{Instance: strconv.FormatUint(e.Worker.ID, 10), Rank: e.DP},
 			Hashes:     conductor.HashesNone,
-			Places:     conductor.SlotPlaces(e.Slot),
+			Media:      conductor.NaturalMedia(e.Slot),
 			Shown:      d.scope.IsCandidate(e),
 		}
 		if d.scope.Index.Held(e.Slot) != [indexer.NumTiers]int{} {
@@ -238,7 +238,7 @@ func (d *scopeDiagnosis) workers() []conductor.Subject {
 			all = append(all, conductor.Subject{CacheOwner: conductor.CacheOwner{Instance: id}})
 		}
 		last := &all[len(all)-1]
-		last.Places = append(last.Places, conductor.SlotPlaces(e.Slot)...)
+		last.Media = append(last.Media, conductor.NaturalMedia(e.Slot)...)
 	}
 	return all
 }
