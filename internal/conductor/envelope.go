@@ -296,3 +296,50 @@ func (p *Publisher) countHashed(out indexer.SequenceOutcome) {
 	p.counts.add(resolved, uint64(out.Resolved))
 	p.counts.add(unverified, uint64(out.Unverified))
 }
+
+// eventSequence follows the event_id numbers of one stream of events: those of one
+// owner's medium in one namespace. It has not started before its first event.
+type eventSequence struct {
+	started bool
+	last    uint64 // number of the event that was applied last, if started
+	// hasLate: the event before was late, with the number late. A stream that counts
+	// from the beginning again shows as a late number and its successor.
+	hasLate bool
+	late    uint64
+	stale   bool // events are missing since the last clear
+}
+
+// sequenceStep is what an event's number means for its stream.
+type sequenceStep uint8
+
+// The steps.
+const (
+	stepInOrder   sequenceStep = iota
+	stepAfterGap               // events before it are missing
+	stepLate                   // not above the last number: later events have been applied
+	stepRestarted              // the stream counts from the beginning again
+)
+
+// advance moves the sequence on to an event. before is the highest number that
+// other streams of the publisher are known to have used, 0 if each stream counts
+// for itself. missing is how many events are missing before a stepAfterGap.
+func (s *eventSequence) advance(id, before uint64) (v sequenceStep, missing uint64) {
+	last := s.last
+	if before > last && before < id {
+		last = before
+	}
+	switch {
+	case !s.started:
+	case id > s.last:
+		if missing = id - last - 1; missing > 0 {
+			v, s.stale = stepAfterGap, true
+		}
+	case s.hasLate && id == s.late+1:
+		v, s.stale = stepRestarted, true
+	default:
+		s.late, s.hasLate = id, true
+		return stepLate, 0
+	}
+	s.last, s.started, s.hasLate = id, true, false
+	return v, missing
+}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+
+	"github.com/select-service/select-service/pkg/kvevents"
 )
 
 // What is counted for each publisher.
@@ -73,31 +75,6 @@ type MediumBlocks struct {
 	Blocks int
 }
 
-// HashSource tells where the hashes of a publisher's blocks come from.
-type HashSource uint8
-
-// The sources.
-const (
-	HashesNone       HashSource = iota // nothing came yet
-	HashesTokens                       // computed here from tokens
-	HashesStandard                     // the publisher's, confirmed by blocks known from tokens
-	HashesUnverified                   // the publisher's, and nothing confirms that they are of the standard
-	HashesOwn                          // the engine's own names: the standard's are others
-)
-
-var hashSourceNames = [...]string{
-	HashesNone: "none", HashesTokens: "tokens", HashesStandard: "standard",
-	HashesUnverified: "unverified", HashesOwn: "own",
-}
-
-// String gives the source's name on the wire.
-func (h HashSource) String() string {
-	if int(h) < len(hashSourceNames) {
-		return hashSourceNames[h]
-	}
-	return "unknown"
-}
-
 // Status returns what the publisher's events came to so far. It does not wait for
 // a batch that is being applied.
 func (p *Publisher) Status() Status {
@@ -138,23 +115,55 @@ func (p *Publisher) blocks() []MediumBlocks {
 	return sum
 }
 
-// hashSource judges by what blocks known from tokens said of the publisher's
-// hashes, and by the first blocks that it announced with tokens.
-func (p *Publisher) hashSource() HashSource {
-	c := &p.counts
-	yes, no := c[confirmed].Load(), c[resolved].Load()
-	switch {
-	case yes+no+c[unverified].Load() > 0:
-	case c[fromTokens].Load() > 0:
-		return HashesTokens
-	default:
-		return HashesNone
+// UnusedEvents is how many events of a publisher were not used for one reason.
+type UnusedEvents struct {
+	Reason kvevents.Reason
+	Events uint64
+}
+
+// unused counts the events of a publisher that were not used. It is written by
+// the stream's goroutine and read by any.
+type unused struct {
+	byReason [kvevents.NumReasons]atomic.Uint64
+	// Of the last events that stated something else than is registered, where
+	// byReason has any:
+	blockSize atomic.Int64  // tokens
+	rank      atomic.Uint32 // data-parallel rank
+}
+
+// add adds the events of a batch that were not applied.
+func (u *unused) add(events *[kvevents.NumReasons]uint64, b *kvevents.Batch, reg *Registration) {
+	u.note(events, b, reg)
+	for r, n := range events {
+		if n > 0 {
+			u.byReason[r].Add(n)
+		}
 	}
-	switch own := p.tokenEvidence.Load(); {
-	case no > 0 || own == evidenceOwn:
-		return HashesOwn
-	case yes > 0 || own == evidenceStandard:
-		return HashesStandard
+}
+
+// note remembers what the events of a batch stated instead of what is registered.
+func (u *unused) note(more *[kvevents.NumReasons]uint64, b *kvevents.Batch, reg *Registration) {
+	if more[kvevents.UnknownRank] > 0 {
+		u.rank.Store(b.RankOr(reg.Rank))
 	}
-	return HashesUnverified
+	if more[kvevents.BlockSizeMismatch] == 0 {
+		return
+	}
+	for i := range b.Events {
+		ev := &b.Events[i]
+		if ev.Envelope == nil && ev.Kind == kvevents.Stored && ev.BlockSize != int(reg.BlockSize) {
+			u.blockSize.Store(int64(ev.BlockSize))
+		}
+	}
+}
+
+// list returns the counts that are not 0.
+func (u *unused) list() []UnusedEvents {
+	var found []UnusedEvents
+	for r := range u.byReason {
+		if n := u.byReason[r].Load(); n > 0 {
+			found = append(found, UnusedEvents{kvevents.Reason(r), n})
+		}
+	}
+	return found
 }

@@ -15,7 +15,7 @@ func (st Status) unused() string {
 }
 
 // TestUnusedEvents proves that events that were not used are counted for their
-// publisher by reason, that the doctor tells of them and of what they state, and
+// publisher by reason, that the diagnosis tells of them and of what they state, and
 // that it never says that nothing came then.
 func TestUnusedEvents(t *testing.T) {
 	p := prompt(1, 4)

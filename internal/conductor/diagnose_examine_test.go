@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// ward is the naive model of what the doctor is to find: who holds which block
+// ward is the naive model of what a diagnosis is to find: who holds which block
 // of a few chains, and how what is not held any more has left.
 type ward struct {
 	held map[bed]bool

@@ -6,6 +6,52 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
+// HashSource tells where the hashes of a publisher's blocks come from.
+type HashSource uint8
+
+// The sources.
+const (
+	HashesNone       HashSource = iota // nothing came yet
+	HashesTokens                       // computed here from tokens
+	HashesStandard                     // the publisher's, confirmed by blocks known from tokens
+	HashesUnverified                   // the publisher's, and nothing confirms that they are of the standard
+	HashesOwn                          // the engine's own names: the standard's are others
+)
+
+var hashSourceNames = [...]string{
+	HashesNone: "none", HashesTokens: "tokens", HashesStandard: "standard",
+	HashesUnverified: "unverified", HashesOwn: "own",
+}
+
+// String gives the source's name on the wire.
+func (h HashSource) String() string {
+	if int(h) < len(hashSourceNames) {
+		return hashSourceNames[h]
+	}
+	return "unknown"
+}
+
+// hashSource judges by what blocks known from tokens said of the publisher's
+// hashes, and by the first blocks that it announced with tokens.
+func (p *Publisher) hashSource() HashSource {
+	c := &p.counts
+	yes, no := c[confirmed].Load(), c[resolved].Load()
+	switch {
+	case yes+no+c[unverified].Load() > 0:
+	case c[fromTokens].Load() > 0:
+		return HashesTokens
+	default:
+		return HashesNone
+	}
+	switch own := p.tokenEvidence.Load(); {
+	case no > 0 || own == evidenceOwn:
+		return HashesOwn
+	case yes > 0 || own == evidenceStandard:
+		return HashesStandard
+	}
+	return HashesUnverified
+}
+
 // maxUnconfirmed is how many hashes of a publisher are kept to be confirmed later.
 const maxUnconfirmed = 8
 

@@ -9,7 +9,7 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// ask asks the doctor about a prompt's tokens.
+// ask asks for the diagnosis of a prompt's tokens.
 func (w *world) ask(id Identity, tokens []uint32) *Diagnosis {
 	return w.Diagnose(&Query{Identity: id, Tokens: tokens}, 0)
 }
