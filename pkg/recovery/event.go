@@ -11,7 +11,7 @@ import (
 // 190,000 blocks.
 const maxEvent = 16 << 20
 
-// eventKind is what an event does.
+// eventKind is what an event says of its blocks.
 type eventKind uint8
 
 const (
@@ -39,20 +39,21 @@ type event struct {
 	reason Reason // if bad
 }
 
+// fault records why the event cannot be used; the first reason counts.
 func (e *event) fault(why Reason) {
 	if !e.bad {
 		e.bad, e.reason = true, why
 	}
 }
 
-// require notes a value of another type than the event needs.
+// require makes the event a bad one if ok is false.
 func (e *event) require(ok bool) {
 	if !ok {
 		e.fault(BadEvent)
 	}
 }
 
-// read reads one event, whatever is wrong with it.
+// read reads one event to its end, whatever is wrong with it.
 func (e *event) read(s *scanner) {
 	*e = event{hashes: e.hashes[:0], local: e.local[:0], start: s.offset()}
 	if !s.enter('{') {
@@ -78,7 +79,7 @@ func (e *event) read(s *scanner) {
 	e.checkLength(s)
 }
 
-// checkLength faults an event that has become too long.
+// checkLength makes the event a bad one if it is too long.
 func (e *event) checkLength(s *scanner) {
 	if s.offset()-e.start > maxEvent {
 		e.fault(TooLarge)
@@ -149,6 +150,7 @@ func (e *event) readData(s *scanner) {
 	}
 }
 
+// setKind sets the kind, of which an event has one.
 func (e *event) setKind(kind eventKind) {
 	e.require(e.kind == noEvent)
 	e.kind = kind

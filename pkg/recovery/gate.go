@@ -10,76 +10,80 @@ import (
 
 // Bounds of what gates remember while a recovery runs.
 const (
-	// maxMarks bounds the block names of one scope of which live events said
-	// something that a dump must not undo; beyond it the dump of the rank that
-	// has too many is refused.
+	// maxMarks bounds the block names of one scope for which a gate remembers
+	// live events. The rank whose event exceeds it gets no more from the dump.
 	maxMarks = 1 << 20
-	// maxDeparted bounds the ranks that left; beyond it the dump of all is refused.
+	// maxDeparted bounds the ranks that have left. Beyond it no rank of the scope
+	// gets more from the dump.
 	maxDeparted = 1 << 16
 )
 
-// Gate stands before the index of one scope. Live events pass it, and while a
-// recovery runs it merges the entries of dumps with them so that the result is
-// as if the whole dump had come first: what was removed or cleared live is not
-// brought back, and a rank that has left gets nothing more. It is a
-// kvevents.Index. A Gate is safe for concurrent use; live events of one slot
-// come one at a time.
+// Gate stands before the index of one scope. Live events pass through it. While
+// a recovery runs, it merges the entries of dumps with them, so that the result
+// is as if the whole dump had come first: what live events removed or cleared
+// is not brought back, and a rank that has left gets nothing more. It is a
+// kvevents.Index.
+//
+// A Gate is safe for concurrent use, but the live events of one slot must come
+// one at a time.
 type Gate struct {
 	space *indexer.Space
 	// merging: a recovery runs. It is written under mu.
 	merging atomic.Bool
 
-	// mu guards what follows. It comes before the index's lock.
+	// mu guards what follows. Lock order: mu before the index's lock.
 	mu           sync.Mutex
 	ranks        []gateRank                // by slot
-	departed     map[catalog.Rank]struct{} // while merging
-	departedFull bool                      // left has too many
+	departed     map[catalog.Rank]struct{} // ranks that have left while merging
+	departedFull bool                      // more than maxDeparted have left
 	markCount    int                       // of all ranks
-	markLimit    int                       // of marks
+	markLimit    int                       // maxMarks, less in tests
 }
 
 // gateRank is what the gate knows of a slot.
 type gateRank struct {
 	rank     catalog.Rank
-	assigned bool
-	dumped   bool        // the slot may hold blocks from a dump
-	refused  MergeResult // of dump entries, if not Applied
-	marks    map[uint64]mark
+	assigned bool            // rank has the slot
+	dumped   bool            // the slot may hold blocks from a dump
+	refused  MergeResult     // why dump entries are refused; Applied if they are not
+	marks    map[uint64]mark // by name; nil unless merging
 }
 
-// mark is what live events said of a block's name, and what became of its block
-// in the dump: bits per tier from the given ones on.
+// mark says what live events said of a block's name, and what became of the
+// block in the dump: four bits for the tiers from each of the first three
+// constants on.
 type mark uint16
 
 const (
 	removedMark  mark = 1 << 0 // removed from the tier
-	pendingMark  mark = 1 << 4 // stored by name in the tier, before the index knew it
-	orphanedMark mark = 1 << 8 // in the index, waits for a parent that was removed
-	anyRemoved   mark = 0xf
+	pendingMark  mark = 1 << 4 // stored by engine hash in the tier, when the index did not know it
+	orphanedMark mark = 1 << 8 // an orphan in the index: its parent was removed
+	anyRemoved   mark = 0xf    // removedMark in any tier
 )
 
-// MergeResult is what became of an entry of a dump.
+// MergeResult says what became of an entry of a dump.
 type MergeResult uint8
 
 // Results of Gate.Merge.
 const (
 	Applied         MergeResult = iota
-	ParentUnknown               // the parent is not known: nothing is stored
-	SlotLost                    // the slot is not the rank's, or not any more
-	Superseded                  // live events have made the dump of this rank obsolete
-	TooManyRemovals             // too much was removed live, or too many ranks left, to tell what may come back
+	ParentUnknown               // the parent is unknown: nothing is stored
+	SlotLost                    // the rank does not have the slot, or no longer
+	Superseded                  // live events replace the dump of this rank
+	TooManyRemovals             // too many live removals, or ranks that left, to be remembered
 	NotRecovering               // no recovery runs
 )
 
-// NewGate returns the gate of an index, which nobody else may write to.
-// recovering says that a recovery runs, until End.
+// NewGate returns the gate of an index, which then must be changed through the
+// gate only. recovering says that a recovery runs, until EndRecovery.
 func NewGate(space *indexer.Space, recovering bool) *Gate {
 	g := &Gate{space: space, markLimit: maxMarks}
 	g.merging.Store(recovering)
 	return g
 }
 
-// AssignSlot makes slot the place of r. It does nothing if it is.
+// AssignSlot gives a slot to a rank. If another rank had it, its blocks are
+// removed. It does nothing if the rank has the slot already.
 func (g *Gate) AssignSlot(slot uint32, r catalog.Rank) {
 	if stale := g.assign(slot, r); stale {
 		g.space.Forget(slot)
@@ -99,8 +103,8 @@ func (g *Gate) assign(slot uint32, r catalog.Rank) (stale bool) {
 	return stale
 }
 
-// ReleaseSlot empties a slot whose rank has left. Entries of dumps for the rank are
-// refused from now on.
+// ReleaseSlot removes the blocks of a slot whose rank has left. Entries of
+// dumps for that rank are refused from now on.
 func (g *Gate) ReleaseSlot(slot uint32) {
 	g.release(slot)
 	g.space.Forget(slot)
@@ -135,7 +139,7 @@ func (g *Gate) Ranks() map[uint32]catalog.Rank {
 	return ranks
 }
 
-// Empty tells whether no rank has a slot.
+// Empty reports whether no rank has a slot.
 func (g *Gate) Empty() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -147,8 +151,8 @@ func (g *Gate) Empty() bool {
 	return true
 }
 
-// EndRecovery is the end of the recovery: what was remembered for it goes, and entries
-// of dumps are refused.
+// EndRecovery ends the recovery: the gate forgets what it remembered for it,
+// and refuses further entries of dumps.
 func (g *Gate) EndRecovery() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -159,7 +163,7 @@ func (g *Gate) EndRecovery() {
 	g.merging.Store(false)
 }
 
-// rankLocked returns a slot's entry, until the next call.
+// rankLocked returns the entry of a slot; it is valid until the next call.
 func (g *Gate) rankLocked(slot uint32) *gateRank {
 	if n := int(slot) + 1 - len(g.ranks); n > 0 {
 		g.ranks = append(g.ranks, make([]gateRank, n)...)
@@ -167,21 +171,21 @@ func (g *Gate) rankLocked(slot uint32) *gateRank {
 	return &g.ranks[slot]
 }
 
-// dropMarksLocked forgets what live events said of a rank.
+// dropMarksLocked forgets what live events said of a rank's blocks.
 func (g *Gate) dropMarksLocked(k *gateRank) {
 	g.markCount -= len(k.marks)
 	k.marks = nil
 }
 
-// refuseLocked ends the merging of a rank.
+// refuseLocked refuses all further dump entries of a rank.
 func (g *Gate) refuseLocked(k *gateRank, why MergeResult) {
 	g.dropMarksLocked(k)
 	k.refused = why
 }
 
-// Live events. While a recovery runs they leave marks, under the gate's lock;
-// the index is changed outside of it. A dump entry that comes in between is
-// merged by the marks, which are there by then, so either order gives the same.
+// Live events. While a recovery runs, they first set marks, under g.mu, and then
+// change the index, without g.mu. A dump entry that comes in between is merged by
+// the marks, so that either order has the same result.
 
 // Store applies a live stored event.
 func (g *Gate) Store(ev *indexer.Store) indexer.Outcome {
@@ -191,8 +195,9 @@ func (g *Gate) Store(ev *indexer.Store) indexer.Outcome {
 	return g.space.Store(ev)
 }
 
-// StoreByEngineHash applies a live stored event without tokens. Blocks that the index
-// does not know may yet come with a dump.
+// StoreByEngineHash applies a live stored event without tokens. Blocks that the
+// index does not know may still come with a dump; they are then stored in the
+// tier too.
 func (g *Gate) StoreByEngineHash(slot uint32, t indexer.Tier, names []uint64) (resolved, unresolved int) {
 	if !g.merging.Load() {
 		return g.space.StoreByEngineHash(slot, t, names)
@@ -220,16 +225,16 @@ func (g *Gate) Clear(slot uint32) {
 	g.space.Clear(slot)
 }
 
-// Replayed takes the news that a replay of everything that a rank's engine ever
-// sent begins: it replaces the rank's part of the dump.
+// Replayed removes what a dump has brought for a slot and refuses the rest,
+// because a replay of everything that the rank's engine ever sent begins.
 func (g *Gate) Replayed(slot uint32) {
 	if g.supersede(slot) {
 		g.space.Clear(slot)
 	}
 }
 
-// supersede refuses what is still to come of a rank's dump, and tells whether any
-// of it has come.
+// supersede refuses the rest of a rank's dump, because live events replace it,
+// and reports whether any of it has come.
 func (g *Gate) supersede(slot uint32) (dumped bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -239,12 +244,13 @@ func (g *Gate) supersede(slot uint32) (dumped bool) {
 	return dumped
 }
 
-// ParentSeed returns the block seed under which a rank's block was hashed.
+// ParentSeed returns the block seed of the block that a slot holds under a
+// name.
 func (g *Gate) ParentSeed(slot uint32, parent uint64) (seed uint64, ok bool) {
 	return g.space.ParentSeed(slot, parent)
 }
 
-// mark sets and clears bits of names.
+// mark sets and clears bits of the marks of names.
 func (g *Gate) mark(slot uint32, names []uint64, set, clear mark) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -269,7 +275,7 @@ func (g *Gate) markLocked(k *gateRank, names []uint64, set, clear mark) {
 	}
 }
 
-// unmark clears bits of names.
+// unmark clears bits of the marks of names.
 func (g *Gate) unmark(slot uint32, names []uint64, clear mark) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -291,9 +297,12 @@ func (g *Gate) unmark(slot uint32, names []uint64, clear mark) {
 	}
 }
 
-// Merge merges a stored event of a dump: its blocks are r's, and its slot is
-// what the caller took for r's. stored counts blocks that are new. Live events
-// wait meanwhile, so long events come in parts.
+// Entries of dumps.
+
+// Merge merges a stored event of a dump. r is the rank whose blocks they are,
+// ev.Slot what the caller took for its slot. stored counts the blocks that the
+// slot holds now and did not before. Live events wait during the call, so a
+// long event should be merged in parts.
 func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeResult) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -312,7 +321,8 @@ func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeRe
 	return out.Stored - g.applyMarksLocked(k, ev), Applied
 }
 
-// admitLocked says whether dump entries of a rank are merged.
+// admitLocked returns a rank's entry, and Applied if dump entries of the rank
+// are merged, else why not.
 func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateRank, MergeResult) {
 	if !g.merging.Load() {
 		return nil, NotRecovering
@@ -329,8 +339,9 @@ func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateRank, MergeResult)
 	return &g.ranks[slot], g.ranks[slot].refused
 }
 
-// knowsParentLocked tells whether a block is in the index, or would be if it had not
-// been removed live: then the blocks behind it are orphans like any others.
+// knowsParentLocked reports whether a block is in the index, or was in it or in
+// the dump and is missing only because a live event removed it or one before
+// it: blocks after it are then orphans in the index.
 func (g *Gate) knowsParentLocked(k *gateRank, slot uint32, name uint64) bool {
 	if k.marks[name]&(anyRemoved|orphanedMark) != 0 {
 		return true
@@ -339,8 +350,9 @@ func (g *Gate) knowsParentLocked(k *gateRank, slot uint32, name uint64) bool {
 	return known
 }
 
-// applyMarksLocked does to blocks that were just stored what live events said of
-// them before, and returns how many that takes away again.
+// applyMarksLocked repeats, on blocks that were just stored from a dump, what
+// live events did with their names before. It returns the number of blocks that
+// it removed.
 func (g *Gate) applyMarksLocked(k *gateRank, ev *indexer.Store) (removed int) {
 	if len(k.marks) == 0 {
 		return 0
@@ -391,7 +403,8 @@ func (g *Gate) MergeCleared(slot uint32, r catalog.Rank) MergeResult {
 	return res
 }
 
-// KnowsParent tells whether Recover would take blocks behind a block of that name.
+// KnowsParent reports whether Merge would accept blocks whose parent has that
+// name.
 func (g *Gate) KnowsParent(slot uint32, name uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

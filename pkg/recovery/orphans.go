@@ -5,15 +5,15 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// orphans holds the blocks of one scope whose parent the dump has not brought
+// orphans are the blocks of one scope whose parent the dump has not brought
 // yet: dynamo-kv-router writes lower tiers in any order.
 type orphans struct {
 	limit int
 	rows  []orphan // row 0 is not used: 0 ends a list
-	free  uint32   // first of the rows that are not in use, linked
+	free  uint32   // first row of the list of unused ones
 	heads map[parentKey]uint32
 	n     int
-	// Later removals of waiting blocks, by the number of the event that said so.
+	// Removals that came after orphans, with the number of the event.
 	removed map[removalKey]uint64
 	cleared map[uint32]uint64 // by slot
 }
@@ -29,7 +29,7 @@ type removalKey struct {
 	tier indexer.Tier
 }
 
-// orphan is a block below the parent of its list.
+// orphan is a block in the list of its parent.
 type orphan struct {
 	rank              catalog.Rank
 	name, local, seed uint64
@@ -39,10 +39,10 @@ type orphan struct {
 	seedKnown         bool
 }
 
-// reset empties it.
+// reset removes all orphans.
 func (w *orphans) reset() { *w = orphans{limit: w.limit} }
 
-// put lets the blocks of an event wait and returns how many found no room.
+// put adds the blocks of an event and returns how many there was no room for.
 func (w *orphans) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped int) {
 	if w.heads == nil {
 		w.rows, w.heads = make([]orphan, 1), make(map[parentKey]uint32)
@@ -50,7 +50,7 @@ func (w *orphans) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped 
 	parent := ev.Parent
 	for i, name := range ev.EngineHashes {
 		if w.n == w.limit {
-			return len(ev.EngineHashes) - i // those behind it would wait in vain
+			return len(ev.EngineHashes) - i // without this block the rest has no parent
 		}
 		w.n++
 		key := parentKey{parent, ev.Slot}
@@ -72,8 +72,8 @@ func (w *orphans) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped 
 	return 0
 }
 
-// take takes a block out that waits for a parent. A block that was removed
-// since is passed over.
+// take removes and returns one orphan of a parent. Orphans that later events of
+// the dump removed are dropped.
 func (w *orphans) take(slot uint32, parent uint64) (b orphan, ok bool) {
 	key := parentKey{parent, slot}
 	for id := w.heads[key]; id != 0; {
@@ -99,8 +99,8 @@ func (w *orphans) setHead(key parentKey, id uint32) {
 	}
 }
 
-// remove takes the news that blocks have been removed. It is false if there is
-// no room for it: then nobody knows which of the waiting blocks still count.
+// remove records that the dump removes blocks. It is false if there is no room
+// for that: then it is unknown which orphans are still valid.
 func (w *orphans) remove(slot uint32, t indexer.Tier, names []uint64, event uint64) bool {
 	if w.n == 0 {
 		return true
@@ -117,7 +117,7 @@ func (w *orphans) remove(slot uint32, t indexer.Tier, names []uint64, event uint
 	return true
 }
 
-// clear takes the news that a rank has been cleared.
+// clear records that the dump clears a rank.
 func (w *orphans) clear(slot uint32, event uint64) {
 	if w.n == 0 {
 		return
@@ -128,7 +128,7 @@ func (w *orphans) clear(slot uint32, event uint64) {
 	w.cleared[slot] = event
 }
 
-// parents lists what is waited for.
+// parents lists the parents that have orphans.
 func (w *orphans) parents() []parentKey {
 	keys := make([]parentKey, 0, len(w.heads))
 	for key := range w.heads {

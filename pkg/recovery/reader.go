@@ -12,9 +12,9 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// Target is where a dump goes.
+// Target is where the contents of a dump go.
 type Target interface {
-	// Fits tells whether blocks of that size, in tokens, can have a place in a
+	// Fits reports whether blocks of that size, in tokens, can have a place in a
 	// scope.
 	Fits(sc catalog.Scope, blockSize uint32) bool
 	// Place returns the place of a rank, whether its worker is known or not yet:
@@ -25,18 +25,18 @@ type Target interface {
 
 // Options of a Read; the zero value has the defaults.
 type Options struct {
-	// Waiting bounds the blocks of a scope that wait for their parent; 0 is
-	// DefaultWaiting.
-	Waiting int
-	// Progress, if set, is told now and then how far the dump has been read.
+	// MaxOrphans bounds the blocks of a scope that wait for their parent; 0 is
+	// DefaultMaxOrphans.
+	MaxOrphans int
+	// Progress, if set, is called every few thousand events.
 	Progress func(*Report)
 
 	window int // bytes; for tests
 }
 
-// DefaultWaiting is the default of Options.Waiting: up to 100 MB while a dump is
-// read in which so many blocks come before their parents.
-const DefaultWaiting = 1 << 20
+// DefaultMaxOrphans is the default of Options.MaxOrphans. So many blocks take up
+// to 100 MB while a dump is read.
+const DefaultMaxOrphans = 1 << 20
 
 const (
 	// maxPart is how many blocks are merged while live events wait: less than a
@@ -49,17 +49,17 @@ const (
 )
 
 // Read reads a peer's dump to its end and merges it into the target, event by
-// event (decision R2). What is not as it should be is skipped and counted, the
-// rest is used (decision K8). An error means that the dump broke off, is no JSON
-// from some place on, or ctx has ended: what came before stays.
+// event (decision R2). What is malformed or of no use is skipped and counted,
+// the rest is used (decision K8). An error means that the dump broke off, is no
+// JSON from some offset on, or ctx has ended; what was merged before stays.
 func Read(ctx context.Context, in io.Reader, target Target, opt Options) (Report, error) {
-	if opt.Waiting == 0 {
-		opt.Waiting = DefaultWaiting
+	if opt.MaxOrphans == 0 {
+		opt.MaxOrphans = DefaultMaxOrphans
 	}
 	if opt.window == 0 {
-		opt.window = windowSize
+		opt.window = defaultWindow
 	}
-	r := &reader{scanner: newScanner(ctx, in, opt.window), target: target, progress: opt.Progress, orphans: orphans{limit: opt.Waiting}}
+	r := &reader{scanner: newScanner(ctx, in, opt.window), target: target, progress: opt.Progress, orphans: orphans{limit: opt.MaxOrphans}}
 	r.readDump()
 	r.report.EndedEarly = r.err != nil
 	if r.err != nil {
@@ -77,7 +77,7 @@ type reader struct {
 	event    event
 	orphans  orphans
 	seen     hashset.Set // scratch: the hashes of one event
-	stack    []uint64    // of release
+	stack    []uint64    // scratch of joinOrphans
 
 	// Of the entry that is being read:
 
@@ -87,13 +87,13 @@ type reader struct {
 	places    map[catalog.Rank]place
 }
 
-// place is what the target said of a rank.
+// place is the target's answer for a rank.
 type place struct {
 	slot uint32
 	ok   bool
 }
 
-// countSkipped counts what was not used; what broke off is no fault of its own.
+// countSkipped counts what was not used, unless the dump broke off in it.
 func (r *reader) countSkipped(why Reason, n int) {
 	if r.err == nil {
 		r.report.Skipped[why] += uint64(n)
@@ -156,7 +156,7 @@ func (r *reader) readEntry(key []byte) {
 	}
 }
 
-// entryState is what is known of an entry.
+// entryState is what has been read of an entry.
 type entryState struct {
 	blockSizeRead bool // the block size is known
 	eventsRead    bool // the events were read
@@ -171,8 +171,8 @@ func (e *entryState) fault(why Reason) {
 	}
 }
 
-// readBlockSize opens the scope. Events that came before are read now, if they
-// are still in the window.
+// readBlockSize reads the block size. Events that came before it are read now,
+// if they are still in the window.
 func (r *reader) readBlockSize(e *entryState) {
 	size, ok := r.uint(math.MaxUint32)
 	if e.blockSizeRead {
@@ -195,8 +195,8 @@ func (r *reader) readBlockSize(e *entryState) {
 	r.pos = after
 }
 
-// readEvents reads the events, or keeps them in the window if the block size is
-// still to come.
+// readEvents reads the events. If the block size is still to come, it marks
+// their beginning so that the window keeps them.
 func (r *reader) readEvents(e *entryState) {
 	if e.bad || !e.blockSizeRead {
 		if e.eventsFirst = !e.blockSizeRead && !e.bad; e.eventsFirst {
@@ -248,7 +248,7 @@ func (r *reader) applyEvent(e *event) {
 	}
 }
 
-// place asks the target once for each rank.
+// place asks the target for a rank's place, once per rank.
 func (r *reader) place(rank catalog.Rank) place {
 	at, known := r.places[rank]
 	if known {
@@ -266,7 +266,7 @@ func (r *reader) place(rank catalog.Rank) place {
 	return at
 }
 
-// store merges a stored event in parts.
+// store merges a stored event in parts of at most maxPart blocks.
 func (r *reader) store(slot uint32, e *event) {
 	ev := indexer.Store{
 		Slot: slot, Tier: e.tier, Parent: e.parent, HasParent: e.hasParent,
@@ -298,7 +298,7 @@ func (r *reader) store(slot uint32, e *event) {
 	}
 }
 
-// countRefused counts what a gate did not take.
+// countRefused counts an entry that a gate refused, and reports whether it did.
 func (r *reader) countRefused(res MergeResult) bool {
 	switch res {
 	case SlotLost, NotRecovering:
@@ -315,7 +315,8 @@ func (r *reader) countRefused(res MergeResult) bool {
 	return true
 }
 
-// joinOrphans merges the blocks that waited for blocks which have come, and theirs.
+// joinOrphans merges the orphans whose parents have just been merged, and
+// recursively those below them.
 func (r *reader) joinOrphans(slot uint32, names []uint64) {
 	for _, name := range names {
 		if r.orphans.n == 0 {
@@ -340,8 +341,9 @@ func (r *reader) joinOrphans(slot uint32, names []uint64) {
 	}
 }
 
-// releaseOrphans ends the wait at an entry's end. Parents may have come live, or may not
-// come because nothing more is taken for their rank.
+// releaseOrphans empties the orphans at the end of an entry. Those whose
+// parents have come with live events are merged. The others are offered to the
+// gate as well, which counts why it refuses them.
 func (r *reader) releaseOrphans() {
 	if r.err == nil {
 		for _, key := range r.orphans.parents() {

@@ -114,7 +114,7 @@ func TestForms(t *testing.T) {
 		"no rank is rank 0":       {dumpOf(strings.Replace(good, `,"dp_rank":0`, "", 1), more), none, 0, 3},
 		"an unknown tier":         {in(stored(1, 0, "gpu", 0, [2]uint64{13, 9})), UnknownTier, 1, 3},
 		"a tier that is no text":  {in(strings.Replace(good, `"device"`, "1", 1)), BadEvent, 1, 3},
-		"a long text as tier":     {in(strings.Replace(good, `"device"`, `"`+strings.Repeat(`\\`, windowSize)+`"`, 1)), BadEvent, 1, 3},
+		"a long text as tier":     {in(strings.Replace(good, `"device"`, `"`+strings.Repeat(`\\`, defaultWindow)+`"`, 1)), BadEvent, 1, 3},
 		"a number as event":       {in(`5`), BadEvent, 1, 3},
 		"an empty event":          {in(`{}`), BadEvent, 1, 3},
 		"no worker":               {in(strings.Replace(good, `"worker_id":1,`, "", 1)), BadEvent, 1, 3},
@@ -345,11 +345,11 @@ func TestWaitingIsBounded(t *testing.T) {
 	}
 	events = append(events, stored(1, 0, "host_pinned", 0, [2]uint64{1, 1}))
 	w := newWorld()
-	report, err := Read(context.Background(), strings.NewReader(dumpOf(events...)), w, Options{Waiting: 99})
+	report, err := Read(context.Background(), strings.NewReader(dumpOf(events...)), w, Options{MaxOrphans: 99})
 	if err != nil || report.Incomplete() || report.Blocks != 100 {
 		t.Errorf("with room for all: %+v, %v", report, err)
 	}
-	report, err = Read(context.Background(), strings.NewReader(dumpOf(events...)), newWorld(), Options{Waiting: 60})
+	report, err = Read(context.Background(), strings.NewReader(dumpOf(events...)), newWorld(), Options{MaxOrphans: 60})
 	// 100 … 41 wait, 40 … 2 do not; then 1 comes alone.
 	if err != nil || report.Skipped[NoRoom] != 39 || report.Skipped[MissingParent] != 60 || report.Blocks != 1 {
 		t.Errorf("with room for some: %+v, %v", report, err)
@@ -378,7 +378,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, dump []byte, window uint16) {
 		size := 200 + int(window)%4096
 		w := newWorld()
-		report, err := Read(context.Background(), bytes.NewReader(dump), w, Options{window: size, Waiting: 50})
+		report, err := Read(context.Background(), bytes.NewReader(dump), w, Options{window: size, MaxOrphans: 50})
 		if report.EndedEarly != (err != nil) {
 			t.Errorf("%+v, %v", report, err)
 		}

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// RecoveringHeader is "true" in the HTTP answer of a replica that is itself still
-// recovering: its dump may not be all, so the next peer is asked, too.
+// RecoveringHeader is a header of the HTTP answer with a dump. It is "true" if
+// the replica is itself recovering: its dump may be incomplete, so the next
+// peer is asked as well.
 const RecoveringHeader = "X-Select-Service-Recovering"
 
 // Fetcher gets the dump of a peer.
@@ -18,17 +19,19 @@ type Fetcher interface {
 	GetDump(ctx context.Context, url string) (body io.ReadCloser, recovering bool, err error)
 }
 
-// Observer is told how a recovery goes on.
+// Observer is told of the progress of a recovery.
 type Observer interface {
 	// Asking: the dump of a peer is asked for.
 	Asking(peer string)
-	// Read says how far a peer's dump has been read, now and then and at its end.
+	// Read says how far a peer's dump has been read: every few thousand events and
+	// at its end.
 	Read(peer string, report *Report)
-	// Answered says what a peer's dump came to; err is why it failed or broke off.
+	// Answered says what a peer's dump has brought; err is why it failed or broke
+	// off.
 	Answered(peer string, answer Answer, err error)
 }
 
-// Answer is what one peer gave.
+// Answer is the result of asking one peer.
 type Answer struct {
 	Report
 	// Started: the peer sent something that looks like a dump.
@@ -36,19 +39,20 @@ type Answer struct {
 	Recovering bool // the peer is recovering itself
 }
 
-// Sufficient tells whether nobody else needs to be asked.
+// Sufficient reports whether no other peer needs to be asked.
 func (a *Answer) Sufficient() bool { return a.Started && !a.Recovering && !a.Incomplete() }
 
-// Summary is what a recovery brought.
+// Summary is the result of a recovery.
 type Summary struct {
 	Report        // of all peers together
-	Answered int  // peers that gave something
-	Complete bool // the last one's dump was whole
+	Answered int  // peers that sent a dump, or a part of one
+	Complete bool // the last peer's answer was sufficient
 }
 
-// Recover reads the dumps of peers, given by their base URLs, in order, until one
-// is whole: the next peer is asked if the one before failed, broke off, had
-// anything to skip or is recovering itself. What each gave stays.
+// Recover reads the dumps of peers, given by their base URLs, in order, until
+// one is complete. The next peer is asked if the one before failed, broke off,
+// had anything to skip, or is recovering itself. What each dump has brought
+// stays.
 func Recover(ctx context.Context, peers []string, fetch Fetcher, target Target, opt Options, obs Observer) Summary {
 	var sum Summary
 	for _, peer := range peers {
@@ -92,18 +96,18 @@ const (
 	BadKey                       // no colon between model and tenant
 	BadEntry                     // not an object with a block size and events
 	LateBlockSize                // so many events before the block size that they are gone
-	OtherBlockSize               // workers here have another block size
-	BadEvent                     // of another form
+	OtherBlockSize               // the workers here have another block size
+	BadEvent                     // not of the known form
 	UnknownTier                  // the index has no such tier
 	RepeatedHash                 // a block twice in one event, or its own parent
 	TooLarge                     // an event of more than 16 MiB
 	MissingParent                // blocks whose parent never came
-	NoRoom                       // blocks that could not wait for their parent
-	LiveRemovals                 // so much was removed live that the rank's dump cannot be merged
+	NoRoom                       // blocks beyond the limit of those that wait for their parent
+	LiveRemovals                 // too many live removals for the rank's dump to be merged
 
-	NoSlot   // the rank is none of its worker's, or has none of the bounded places
+	NoSlot   // the worker has no such rank, or no further rank can have a slot
 	RankLeft // the worker has been deleted
-	Obsolete // live events have replaced the rank's blocks
+	Obsolete // live events replace the rank's blocks
 
 	// NumReasons counts the reasons.
 	NumReasons = int(Obsolete) + 1
@@ -124,7 +128,7 @@ var reasonNames = [NumReasons]string{
 	LiveRemovals: "live_removals", NoSlot: "no_slot", RankLeft: "rank_left", Obsolete: "obsolete",
 }
 
-// Report counts what a dump brought.
+// Report counts the contents of a dump.
 type Report struct {
 	Scopes  int    // entries whose events were read
 	Events  uint64 // read, used or not
@@ -134,10 +138,11 @@ type Report struct {
 	EndedEarly bool
 }
 
-// Incomplete tells whether the dump may have more than what was taken from it.
+// Incomplete reports whether the dump may have more than was taken from it.
 func (r *Report) Incomplete() bool { return r.EndedEarly || r.Faults() > 0 }
 
-// Faults counts what was skipped, except what is of no use here.
+// Faults counts what was skipped because of a fault of the dump, or for lack of
+// room: all reasons before NoSlot.
 func (r *Report) Faults() (n uint64) {
 	for _, skipped := range r.Skipped[:NoSlot] {
 		n += skipped

@@ -55,7 +55,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 
 	to := newWorld()
-	report, err := Read(context.Background(), &dump, to, Options{Waiting: 1})
+	report, err := Read(context.Background(), &dump, to, Options{MaxOrphans: 1})
 	if err != nil || report.Incomplete() {
 		t.Fatalf("%+v, %v", report, err)
 	}
@@ -110,7 +110,7 @@ func TestOwnNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := newWorld()
-	report, err := Read(t.Context(), &dump, to, Options{Waiting: 1})
+	report, err := Read(t.Context(), &dump, to, Options{MaxOrphans: 1})
 	if err != nil || report.Incomplete() {
 		t.Fatalf("%+v, %v", report, err)
 	}

@@ -12,11 +12,11 @@ import (
 
 // Bounds of what the scanner holds or follows.
 const (
-	windowSize = 256 << 10
+	defaultWindow = 256 << 10
 	// maxText is the longest string that is read: the key of an entry has a
-	// model's and a tenant's name. Longer ones are passed.
+	// model's and a tenant's name. Longer ones are skipped.
 	maxText = 64 << 10
-	// maxDepth is how deep values that nobody wants may nest (serde_json, which
+	// maxDepth is how deep skipped values may nest (serde_json, which
 	// reads dumps in dynamo-kv-router 1.3.1, stops there too).
 	maxDepth = 128
 )
@@ -24,19 +24,19 @@ const (
 // errSyntax is the error of a dump that is no JSON.
 var errSyntax = errors.New("malformed JSON")
 
-// scanner reads JSON from a stream through a window of fixed size. Readers of a
-// value pass it if it is of another type, so that a reader can go on behind a
-// value that it cannot use. The first error sticks: then readers return zero
-// values and loops end.
+// scanner reads JSON from a stream through a window of fixed size. A method
+// that reads a value of one type skips values of other types, so that reading
+// can continue after a value that cannot be used. The first error is kept: from
+// then on methods return zero values and loops end.
 type scanner struct {
 	ctx      context.Context // of the one Read that the scanner serves
 	in       io.Reader
 	buf      []byte
-	pos, end int   // of what is not read yet
-	base     int64 // offset of the window in the stream
-	keepFrom int   // from here on the window must not move; -1 for none
-	atStart  bool  // a container was entered and nothing read of it
-	eof      bool  // the stream has ended, not broken off
+	pos, end int   // bounds of the part of buf that is not read yet
+	base     int64 // offset of buf in the stream
+	keepFrom int   // buf is kept from here on, so that it can be read again; -1: not
+	atStart  bool  // a container has been entered and nothing of it read
+	eof      bool  // the stream has ended without an error
 	err      error
 }
 
@@ -52,9 +52,9 @@ func (s *scanner) fail(err error) {
 	}
 }
 
-// fill brings more of the stream into the window; pos may move with it. It is
-// false, and err set, if there is no more. Whoever calls it has read everything,
-// or a part that is shorter than the window.
+// fill reads more of the stream into the window; pos may change. It is false,
+// and err is set, if there is no more. The unread part of the window must be
+// shorter than the window.
 func (s *scanner) fill() bool {
 	if s.err != nil {
 		return false
@@ -85,7 +85,8 @@ func (s *scanner) fill() bool {
 	return false
 }
 
-// slide makes room at the window's end. What is kept goes if it fills the window.
+// slide makes room at the end of the window. The part from keepFrom on is given
+// up if it fills the window.
 func (s *scanner) slide() {
 	from := s.pos
 	if s.keepFrom > 0 {
@@ -112,7 +113,7 @@ func (s *scanner) finish() {
 	}
 }
 
-// next passes white space and returns the byte after it, 0 at the end.
+// next skips white space and returns the byte after it, 0 at the end.
 func (s *scanner) next() byte {
 	for {
 		for s.pos < s.end {
@@ -130,7 +131,7 @@ func (s *scanner) next() byte {
 }
 
 // enter goes into an array or object. If the value is something else, it is
-// passed and the answer false.
+// skipped and the result is false.
 func (s *scanner) enter(bracket byte) bool {
 	if s.next() != bracket {
 		s.skip()
@@ -141,8 +142,8 @@ func (s *scanner) enter(bracket byte) bool {
 	return s.err == nil
 }
 
-// more goes on to the next entry of the container that bracket closes; it leaves
-// the container and is false behind the last one.
+// more goes to the next element of the container that bracket closes. After the
+// last one it leaves the container and returns false.
 func (s *scanner) more(bracket byte) bool {
 	c := s.next()
 	fresh := s.atStart
@@ -163,8 +164,9 @@ func (s *scanner) more(bracket byte) bool {
 	return false
 }
 
-// name reads the name of a member and the colon behind it. It is borrowed until
-// the next reader is called. A name that is too long, or no text, is empty.
+// name reads the name of a member and the colon after it. The result is valid
+// until the next call of a reading method. It is empty for a name that is too
+// long or no valid text.
 func (s *scanner) name() []byte {
 	if s.next() != '"' {
 		s.fail(errSyntax)
@@ -187,7 +189,7 @@ func (s *scanner) name() []byte {
 	return text
 }
 
-// text reads a string, which is borrowed until the next reader is called.
+// text reads a string, which is valid until the next call of a reading method.
 func (s *scanner) text() (text []byte, ok bool) {
 	if s.next() != '"' {
 		s.skip()
@@ -222,7 +224,7 @@ func (s *scanner) text() (text []byte, ok bool) {
 	}
 }
 
-// unquote decodes a string with its quotes.
+// unquote decodes a string that is still in its quotes.
 func unquote(raw []byte, escaped bool) (text []byte, ok bool) {
 	if !escaped {
 		text = raw[1 : len(raw)-1]
@@ -235,7 +237,7 @@ func unquote(raw []byte, escaped bool) (text []byte, ok bool) {
 	return []byte(decoded), true
 }
 
-// skipText passes the rest of a string.
+// skipText skips the rest of a string.
 func (s *scanner) skipText() {
 	for {
 		for s.pos < s.end {
@@ -260,7 +262,7 @@ func (s *scanner) skipText() {
 	}
 }
 
-// skip passes a value of any type and size. It checks brackets and strings only.
+// skip skips a value of any type and size. It checks brackets and strings only.
 func (s *scanner) skip() {
 	var open [maxDepth]byte
 	depth := 0
@@ -299,7 +301,7 @@ func (s *scanner) skip() {
 	}
 }
 
-// skipWord passes a number or a literal.
+// skipWord skips a number or a literal.
 func (s *scanner) skipWord() {
 	for n := 0; ; n++ {
 		if s.pos == s.end && !s.fill() {
@@ -333,7 +335,7 @@ func (s *scanner) hash() (v uint64, ok bool) {
 	return v, ok
 }
 
-// null takes the next value if it is null.
+// null skips the next value if it is null, and reports whether it was.
 func (s *scanner) null() bool {
 	if s.next() != 'n' {
 		return false
@@ -342,7 +344,7 @@ func (s *scanner) null() bool {
 	return true
 }
 
-// integer reads an integer. Any other value is passed and not ok.
+// integer reads an integer. Any other value is skipped and not ok.
 func (s *scanner) integer() (magnitude uint64, negative, ok bool) {
 	c := s.next()
 	if c == '-' {
@@ -388,8 +390,8 @@ const (
 	longBlock   = len(blockStart) + 20 + len(blockMiddle) + 20 + len(blockEnd)
 )
 
-// block reads a block in the usual form. It reads nothing and is false if the
-// next value looks otherwise or does not lie in the window.
+// block reads a block in the usual form. If the next value has another form or
+// is not wholly in the window, it reads nothing and ok is false.
 func (s *scanner) block() (name, local uint64, ok bool) {
 	b := s.buf[s.pos:s.end]
 	if len(b) < longBlock+1 || string(b[:len(blockStart)]) != blockStart {
@@ -411,8 +413,9 @@ func (s *scanner) block() (name, local uint64, ok bool) {
 	return name, local, true
 }
 
-// decimal reads the number that b starts with; n is its length, 0 if it has none
-// of 64 bits. The caller knows that b does not end before the number does.
+// decimal reads the number at the beginning of b. n is its length, 0 if there
+// is none of at most 64 bits. The number must end before b does, or b have at
+// least 20 bytes.
 func decimal(b []byte) (v uint64, n int) {
 	b = b[:min(len(b), 20)]
 	for n < len(b) && n < 19 {

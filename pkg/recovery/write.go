@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// eventBlocks bounds the blocks of one event, so that who reads a dump
+	// eventBlocks bounds the blocks of one event, so that the reader of a dump
 	// needs little memory for it.
 	eventBlocks = 1024
-	// chunkBytes is what is written at a time, and up to an event more.
+	// chunkBytes is written at a time, or up to one event more.
 	chunkBytes = 64 << 10
 )
 
-// Source is what a dump says of one scope.
+// Source is the contents of one scope.
 type Source struct {
 	Scope     catalog.Scope
 	BlockSize uint32 // in tokens
-	// Ranks has the rank of each slot while Runs is read. What other slots hold
-	// is left out.
+	// Ranks has the rank of each slot while Runs is read. Blocks of other slots
+	// are left out.
 	Ranks map[uint32]catalog.Rank
-	// Runs is the scope's index, parents before children. A run is only used
-	// until the next one is asked for.
+	// Runs is the scope's index, parents before children. A run is used only until
+	// the next one is requested.
 	Runs iter.Seq[*indexer.Run]
 }
 
@@ -37,8 +37,8 @@ type Source struct {
 // children whatever their tiers. The block seed, if it is not hashing.Seed, is
 // an extra key of "stored". A Writer keeps no more than one chunk of it.
 type Writer struct {
-	// ResidencyDomain makes events say in whose memory their blocks are, as those of
-	// dynamo-kv-router 1.6.1 do: always the worker's own.
+	// ResidencyDomain adds to events in whose memory their blocks are, as
+	// dynamo-kv-router 1.6.1 does: always the worker's own.
 	ResidencyDomain bool
 
 	w       io.Writer
@@ -74,15 +74,16 @@ func (d *Writer) Scope(ctx context.Context, s Source) error {
 	return d.err
 }
 
-// Close writes what is left, and the end of the dump.
+// Close writes the rest, and the end of the dump. It does not close the
+// io.Writer.
 func (d *Writer) Close() error {
 	d.text("}")
 	d.flush()
 	return d.err
 }
 
-// writeRun writes the events of a run: for each of its parts all ranks in turn, so
-// that the blocks are turned into text once.
+// writeRun writes the events of a run. For each part of it all ranks come in
+// turn, so that the blocks are formatted once.
 func (d *Writer) writeRun(ctx context.Context, s *Source, run *indexer.Run, first uint64) {
 	parent, hasParent := run.Parent, run.HasParent
 	for at := 0; at < len(run.EngineHashes); at += eventBlocks {
@@ -107,7 +108,8 @@ func (d *Writer) writeRun(ctx context.Context, s *Source, run *indexer.Run, firs
 	}
 }
 
-// writeStored writes the event that a rank holds the blocks in a tier.
+// writeStored writes the event that a rank holds the formatted blocks in a
+// tier.
 func (d *Writer) writeStored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent bool, seed uint64) {
 	d.text(`{"worker_id":`)
 	d.uint(r.Worker)
@@ -156,8 +158,8 @@ func (d *Writer) text(s string) { d.chunk = append(d.chunk, s...) }
 
 func (d *Writer) uint(v uint64) { d.chunk = strconv.AppendUint(d.chunk, v, 10) }
 
-// flushIn writes the chunk if nothing has failed and ctx is not done, and
-// reports whether to go on.
+// flushIn writes the chunk unless something has failed or ctx is done, and
+// reports whether to continue.
 func (d *Writer) flushIn(ctx context.Context) bool {
 	if d.err == nil {
 		d.err = ctx.Err()
