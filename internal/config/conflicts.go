@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 // conflict is a fault of settings each of which is valid by itself.
@@ -48,7 +49,7 @@ const (
 // conflicts checks the settings that depend on one another (decision D19).
 func (c Config) conflicts() []conflict {
 	found := c.portConflicts()
-	if err := upTo(1)(c.Router.OverlapCredit); err != nil && c.Server.Contract != Contract16 {
+	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != Contract16 {
 		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
 	}
 	r := c.Replicas

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 // value is one setting bound to its field. All sources use the same syntax.
@@ -185,15 +187,7 @@ func parseReal(text string) (float64, error) {
 
 // upTo accepts values in [0, high], so neither NaN nor infinity.
 func upTo(high float64) func(float64) error {
-	return func(v float64) error {
-		switch {
-		case v >= 0 && v <= high:
-			return nil
-		case high == math.MaxFloat64:
-			return fmt.Errorf("%v is not a finite number >= 0", v)
-		}
-		return fmt.Errorf("%v is not in [0, %v]", v, high)
-	}
+	return func(v float64) error { return selector.CheckWeight(v, high) }
 }
 
 // integer is a whole number from low to high.

@@ -173,8 +173,8 @@ func (d dialect) readOverride(s *jsonscan.Scanner, q promptBody) {
 		return
 	}
 	_, err := selector.DefaultWeights().With(*q.override)
-	if credit := q.override.OverlapCredit; d == dialect13 && credit != nil && *credit > 1 {
-		err = errors.Join(err, fmt.Errorf("%w: overlap_score_credit: %v is not in [0, 1]", selector.ErrOverride, *credit))
+	if credit := q.override.OverlapCredit; d == dialect13 && credit != nil && *credit > selector.MaxCredit13 {
+		err = errors.Join(err, fmt.Errorf("%w: overlap_score_credit: %w", selector.ErrOverride, selector.CheckWeight(*credit, selector.MaxCredit13)))
 	}
 	if err != nil {
 		s.Fail(strings.ReplaceAll(err.Error(), "\n", "; "))

@@ -64,13 +64,7 @@ func byID(act func(id string) error) answerFunc {
 	}
 }
 
-// errDecayFraction is checked before the reservation is looked up.
-var errDecayFraction = badRequest("decay_fraction must be between 0.0 and 1.0")
-
 func (r reservationRoutes) outputBlock(c *gin.Context, b *outputBlockBody, out []byte) (int, []byte, error) {
-	if d := b.decay; d != nil && !(*d >= 0 && *d <= 1) {
-		return 0, nil, errDecayFraction
-	}
 	id, err := pathValue(c, "reservation_id")
 	if err == nil {
 		err = r.svc.OutputBlock(id, b.decay)

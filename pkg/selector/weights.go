@@ -52,11 +52,11 @@ var ErrOverride = errors.New("invalid router_config_override")
 // names every value that is out of range, by its name on the wire.
 func (w Weights) With(o Override) (Weights, error) {
 	err := errors.Join(
-		checkRange("overlap_score_credit", o.OverlapCredit, math.MaxFloat64),
-		checkRange("prefill_load_scale", o.PrefillScale, math.MaxFloat64),
-		checkRange("router_temperature", o.Temperature, math.MaxFloat64),
-		checkRange("shared_cache_multiplier", o.SharedCacheMultiplier, 1),
-		checkRange("overlap_score_weight", o.OverlapWeight, math.MaxFloat64),
+		checkNamed("overlap_score_credit", o.OverlapCredit, math.MaxFloat64),
+		checkNamed("prefill_load_scale", o.PrefillScale, math.MaxFloat64),
+		checkNamed("router_temperature", o.Temperature, math.MaxFloat64),
+		checkNamed("shared_cache_multiplier", o.SharedCacheMultiplier, 1),
+		checkNamed("overlap_score_weight", o.OverlapWeight, math.MaxFloat64),
 	)
 	if err != nil {
 		return w, fmt.Errorf("%w: %w", ErrOverride, err)
@@ -82,15 +82,29 @@ func (w Weights) WithOverlapWeight(weight float64) Weights {
 	return w
 }
 
-// checkRange accepts nil and values in [0, upper], so neither NaN nor infinity.
-func checkRange(name string, value *float64, upper float64) error {
-	if value == nil || (*value >= 0 && *value <= upper) {
+// MaxCredit13 is the largest OverlapCredit of the 1.3 contract.
+const MaxCredit13 = 1
+
+// CheckWeight returns an error unless v is in [0, upper], so neither NaN nor infinity.
+func CheckWeight(v, upper float64) error {
+	switch {
+	case v >= 0 && v <= upper:
+		return nil
+	case upper == math.MaxFloat64:
+		return fmt.Errorf("%v is not a finite number >= 0", v)
+	}
+	return fmt.Errorf("%v is not in [0, %v]", v, upper)
+}
+
+// checkNamed is CheckWeight with the weight's name; nil is accepted.
+func checkNamed(name string, v *float64, upper float64) error {
+	if v == nil {
 		return nil
 	}
-	if upper == math.MaxFloat64 {
-		return fmt.Errorf("%s: %v is not a finite number >= 0", name, *value)
+	if err := CheckWeight(*v, upper); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
-	return fmt.Errorf("%s: %v is not in [0, %v]", name, *value, upper)
+	return nil
 }
 
 func set[T any](dst, value *T) {
