@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"reflect"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -301,38 +299,6 @@ func TestReleaseDropsLargeBuffers(t *testing.T) {
 	if y := b.pool.Get().(*exchange[selectBody]); y == x {
 		t.Error("a huge exchange went back to the pool")
 	}
-}
-
-// fuzzBody checks one request body: whatever comes, decoding does not panic, a
-// fault is of a known class, memory stays in proportion to the text, and the
-// exchange is as good as new afterwards.
-func fuzzBody[T any](f *testing.F, b *body[T], seeds ...string) {
-	for _, seed := range append(seeds, ``, `{}`, `[]`, `{"model_name":"m"`) {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		x := b.pool.New().(*exchange[T])
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		err := b.shape.Decode(&x.scan, text, &x.req)
-		if err != nil {
-			var fault *jsonscan.Error
-			if !errors.As(err, &fault) || fault.Class > jsonscan.Shape || fault.Line < 1 || fault.Column < 1 {
-				t.Fatalf("%q: %#v", text, err)
-			}
-		}
-		runtime.ReadMemStats(&after)
-		if used, limit := after.TotalAlloc-before.TotalAlloc, uint64(64<<10+64*len(text)); used > limit {
-			t.Fatalf("%d bytes allocated for a body of %d", used, len(text))
-		}
-		b.release(x)
-		if err := b.shape.Decode(&x.scan, []byte(`{}`), &x.req); err == nil {
-			fresh := b.pool.New().(*exchange[T])
-			if diff := cmp.Diff(fresh.req, x.req, cmpopts.EquateEmpty(), exportAll); diff != "" {
-				t.Fatalf("%q left something behind:\n%s", text, diff)
-			}
-		}
-	})
 }
 
 // exportAll lets cmp look into all structs.

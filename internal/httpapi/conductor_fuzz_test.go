@@ -64,17 +64,3 @@ func FuzzConductorBodies(f *testing.F) {
 		}
 	})
 }
-
-// FuzzConductorMemory: the memory that a question takes is in proportion to its
-// text.
-func FuzzConductorMemory(f *testing.F) {
-	var seeds []string
-	for _, seed := range conductorSeeds[2:] {
-		seeds = append(seeds, seed.body)
-	}
-	fuzzBody(f, newQueryBody(conductorDiagnoseShape), seeds...)
-}
-
-func FuzzDiagnoseBody(f *testing.F) {
-	fuzzBody(f, newDiagnoseBody(dialect16), `{"model_name":"m","tenant_id":"t","token_ids":[1],"block_hashes":[-1],"lora_name":"l","cache_salt":"s","max_blocks":7}`)
-}

@@ -233,18 +233,3 @@ func TestSlotsAnswers(t *testing.T) {
 		}
 	}
 }
-
-func FuzzSlotsAdd(f *testing.F) {
-	fuzzBody(f, newSlotsBody(newSlotsAddShape(dialect16), resetSlotsBooking, nil),
-		`{"model_name":"m","tenant_id":"t","request_id":"r","worker_id":7,"dp_rank":1,"sequence_hashes":[101,-22],"new_isl_tokens":48}`)
-}
-
-func FuzzSlotsRegister(f *testing.F) {
-	fuzzBody(f, newSlotsBody(newSlotsRegisterShape(dialect16), resetSlotsWorker, nil),
-		`{"worker_id":1,"model_name":"a","tenant_id":"t","block_size":16,"dp_start":0,"dp_size":1}`)
-}
-
-func FuzzSlotsPotentialLoads(f *testing.F) {
-	fuzzBody(f, newSlotsBody(newSlotsProjectShape(dialect16), resetSlotsProjection, slotsProjectionSize),
-		`{"model_name":"m","tenant_id":"t","sequence_hashes":[1,-1],"new_isl_tokens":48}`)
-}
