@@ -63,8 +63,8 @@ type Stream struct {
 	Replay   string // checked; "" for none
 }
 
-// joins tells whether the worker can go from a to b without leaving its scope.
-func (a *Attachment) joins(b *Attachment) bool {
+// compatible tells whether the worker can go from a to b without leaving its scope.
+func (a *Attachment) compatible(b *Attachment) bool {
 	return a.Scope == b.Scope && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle
 }
 
@@ -72,7 +72,7 @@ func (a *Attachment) equal(b *Attachment) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.Worker == b.Worker && a.joins(b) && slices.Equal(a.Ranks, b.Ranks) && slices.Equal(a.Streams, b.Streams)
+	return a.Worker == b.Worker && a.compatible(b) && slices.Equal(a.Ranks, b.Ranks) && slices.Equal(a.Streams, b.Streams)
 }
 
 // rank finds a rank; a may be nil.
@@ -122,8 +122,8 @@ func (a *Attachment) retained(r *Record, kvEvents bool) *Attachment {
 	}, func(s Stream) bool { return r.eventEndpoint(s.DP) != "" })
 }
 
-// common is the part of a whose ranks stay in b, which may be nil.
-func (a *Attachment) common(b *Attachment) *Attachment {
+// intersect is the part of a whose ranks stay in b, which may be nil.
+func (a *Attachment) intersect(b *Attachment) *Attachment {
 	return a.filter(func(k *AttachedRank) bool {
 		kept, ok := b.rank(k.DP)
 		k.Candidate = k.Candidate && kept.Candidate
@@ -131,9 +131,9 @@ func (a *Attachment) common(b *Attachment) *Attachment {
 	}, func(Stream) bool { return true })
 }
 
-// with is b and beside it what only a, which may be nil, has: nothing of a is
+// union is b and beside it what only a, which may be nil, has: nothing of a is
 // lost, and what it has more is b's. The two join.
-func (a *Attachment) with(b *Attachment) *Attachment {
+func (a *Attachment) union(b *Attachment) *Attachment {
 	if a == nil {
 		return b
 	}

@@ -76,9 +76,9 @@ func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error)
 		return diff, nil
 	}
 	c.attachNewLocked(b)
-	c.showBatchLocked(b)
-	c.takeAwayLocked(b)
-	if c.settleLocked() {
+	c.publishBatchLocked(b)
+	c.removeLostLocked(b)
+	if c.retryBlockedLocked() {
 		c.publishLocked()
 	}
 	return diff, nil
@@ -132,15 +132,15 @@ type batch struct {
 	// vacated has the scopes that every attached worker leaves, or wants to cut
 	// into blocks differently.
 	vacated map[Scope]bool
-	// lost is still in force, but shall be seen no more.
-	lost []loss
+	// losses is still in force, but shall be seen no more.
+	losses []loss
 }
 
 // change is a worker that is new, differs, or is to be tried again.
 type change struct {
-	member *member // without a worker: new
-	record Record
-	why    []string // it is not complete
+	member  *member // without a worker: new
+	record  Record
+	reasons []string // it is not complete
 }
 
 // loss is what a member loses: before is in force, after, a part of it or nil, is
@@ -154,7 +154,7 @@ type loss struct {
 func (c *Catalog) compareLocked(records []Record, f ScopeFilter, given map[uint64]struct{}) (*batch, Difference) {
 	b, diff := new(batch), Difference{}
 	for _, r := range records {
-		r.tidy()
+		r.normalize()
 		m := c.mu.members[r.ID]
 		switch {
 		case m == nil:
@@ -168,9 +168,9 @@ func (c *Catalog) compareLocked(records []Record, f ScopeFilter, given map[uint6
 				continue
 			}
 		}
-		b.changes = append(b.changes, change{member: m, record: r, why: r.missing(c.settings)})
+		b.changes = append(b.changes, change{member: m, record: r, reasons: r.missing(c.settings)})
 	}
-	for _, m := range c.mu.order {
+	for _, m := range c.mu.ordered {
 		if _, stays := given[m.worker.ID]; !stays && !m.worker.Tracked && f.check(m.worker.Scope) == nil {
 			b.removed = append(b.removed, m)
 			diff.Removed = append(diff.Removed, m.worker.ID)
@@ -201,7 +201,7 @@ func (c *Catalog) findVacatedLocked(b *batch) {
 		if a == nil {
 			continue
 		}
-		if len(ch.why) == 0 && ch.recuts() || len(ch.why) > 0 && a.retained(&ch.record, c.settings.KVEvents) == nil {
+		if len(ch.reasons) == 0 && ch.incompatible() || len(ch.reasons) > 0 && a.retained(&ch.record, c.settings.KVEvents) == nil {
 			leaving[a.Scope]++
 		}
 	}
@@ -213,7 +213,7 @@ func (c *Catalog) findVacatedLocked(b *batch) {
 
 // recuts: the member is attached and cannot be attached as the record says beside
 // that.
-func (ch *change) recuts() bool {
+func (ch *change) incompatible() bool {
 	a, r := ch.member.attachment, &ch.record
 	return a != nil && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || a.Eagle != r.eagle())
 }
@@ -223,7 +223,7 @@ func (ch *change) recuts() bool {
 // of the scope keep theirs: the worker becomes incomplete and keeps what it has.
 func (b *batch) mustLeave(ch *change) bool {
 	a, r := ch.member.attachment, &ch.record
-	return ch.recuts() && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || b.vacated[a.Scope])
+	return ch.incompatible() && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || b.vacated[a.Scope])
 }
 
 // attachNewLocked gives the changed members their workers and attaches what is
@@ -238,16 +238,16 @@ func (c *Catalog) attachNewLocked(b *batch) {
 		c.mu.members[r.ID] = m
 		m.blocked = false
 		switch {
-		case len(ch.why) > 0:
-			c.weakenLocked(b, m, r, ch.why)
+		case len(ch.reasons) > 0:
+			c.loseIncompleteLocked(b, m, r, ch.reasons)
 		case b.mustLeave(ch):
 			m.worker = &Worker{Record: r, Lifecycle: Draining}
 			m.blocked = true // to be attached when the old attachment is gone
-			b.lose(m, nil)
+			b.addLoss(m, nil)
 		default:
-			if err := c.growLocked(b, m, &r); err != nil {
+			if err := c.extendLocked(b, m, &r); err != nil {
 				m.blocked = true
-				c.weakenLocked(b, m, r, failed(err))
+				c.loseIncompleteLocked(b, m, r, reconcileFailed(err))
 				break
 			}
 			m.worker = &Worker{Record: r, Lifecycle: Schedulable}
@@ -257,43 +257,43 @@ func (c *Catalog) attachNewLocked(b *batch) {
 		}
 	}
 	for _, m := range b.removed {
-		b.lose(m, nil)
+		b.addLoss(m, nil)
 	}
 }
 
-// growLocked attaches what a complete record has more than its member. The error
+// extendLocked attaches what a complete record has more than its member. The error
 // is the member's reason, then everything is as before.
-func (c *Catalog) growLocked(b *batch, m *member, r *Record) error {
-	after, err := c.wantedLocked(m, r)
+func (c *Catalog) extendLocked(b *batch, m *member, r *Record) error {
+	after, err := c.desiredLocked(m, r)
 	if err != nil {
 		return err
 	}
-	c.refitLocked(after)
-	if err := c.changeLocked(m, m.attachment.with(after)); err != nil {
+	c.dropUnfitHoldsLocked(after)
+	if err := c.changeLocked(m, m.attachment.union(after)); err != nil {
 		return err
 	}
 	c.unholdWorkerLocked(r.Scope, r.ID) // what the worker does not have
-	c.mu.scopes[r.Scope].number(m.attachment, after)
-	b.lose(m, after)
+	c.mu.scopes[r.Scope].assignSlots(m.attachment, after)
+	b.addLoss(m, after)
 	return nil
 }
 
-// weakenLocked makes the member incomplete, with what it may keep.
-func (c *Catalog) weakenLocked(b *batch, m *member, r Record, why []string) {
+// loseIncompleteLocked makes the member incomplete, with what it may keep.
+func (c *Catalog) loseIncompleteLocked(b *batch, m *member, r Record, why []string) {
 	m.worker = &Worker{Record: r, Lifecycle: Incomplete, Reasons: why}
-	b.lose(m, m.attachment.retained(&r, c.settings.KVEvents))
+	b.addLoss(m, m.attachment.retained(&r, c.settings.KVEvents))
 }
 
-// lose notes what the member has more than after.
-func (b *batch) lose(m *member, after *Attachment) {
+// addLoss notes what the member has more than after.
+func (b *batch) addLoss(m *member, after *Attachment) {
 	if !after.equal(m.attachment) {
-		b.lost = append(b.lost, loss{m, m.attachment, after})
+		b.losses = append(b.losses, loss{m, m.attachment, after})
 	}
 }
 
-// showBatchLocked shows readers the new set, without what is to be lost.
-func (c *Catalog) showBatchLocked(b *batch) {
-	for _, l := range b.lost {
+// publishBatchLocked shows readers the new set, without what is to be lost.
+func (c *Catalog) publishBatchLocked(b *batch) {
+	for _, l := range b.losses {
 		l.member.attachment = l.after
 		c.mu.dirty[l.before.Scope] = struct{}{}
 	}
@@ -305,23 +305,23 @@ func (c *Catalog) showBatchLocked(b *batch) {
 	for _, m := range b.removed {
 		delete(c.mu.members, m.worker.ID)
 	}
-	order := slices.DeleteFunc(c.mu.order, func(m *member) bool { return !m.worker.Tracked })
+	order := slices.DeleteFunc(c.mu.ordered, func(m *member) bool { return !m.worker.Tracked })
 	for _, m := range c.mu.members {
 		order = append(order, m)
 	}
 	slices.SortFunc(order, func(m, o *member) int { return byScope(m, o.worker) })
-	c.mu.order = order
+	c.mu.ordered = order
 	c.publishLocked()
 }
 
-// takeAwayLocked ends what readers see no more.
-func (c *Catalog) takeAwayLocked(b *batch) {
-	for _, l := range b.lost {
+// removeLostLocked ends what readers see no more.
+func (c *Catalog) removeLostLocked(b *batch) {
+	for _, l := range b.losses {
 		_ = c.reconciler.Reconcile(l.before, l.after) // taking away cannot fail
-		c.mu.moved = true
+		c.mu.changed = true
 		c.mu.scopes[l.before.Scope].releaseLost(l.before, l.after)
 	}
-	for _, l := range b.lost {
+	for _, l := range b.losses {
 		c.dropIfEmptyLocked(l.before.Scope)
 	}
 	for _, m := range b.removed {

@@ -35,15 +35,15 @@ type Catalog struct {
 		closed  bool
 		members map[uint64]*member     // registered through the selection contract
 		tracked map[trackedKey]*member // registered through the slot tracker
-		order   []*member              // both, by model, tenant and id
+		ordered []*member              // both, by model, tenant and id
 		scopes  map[Scope]*scope
 		// dirty has the scopes whose snapshot is out of date.
 		dirty map[Scope]struct{}
 		// moved: an attachment has changed, so a blocked worker may fit now.
-		moved bool
-		held  int // ranks, in all scopes
+		changed   bool
+		heldRanks int // ranks, in all scopes
 		// released: ReleaseHolds was called.
-		released bool
+		holdsReleased bool
 	}
 }
 
@@ -69,7 +69,7 @@ type scope struct {
 	slots     slots
 	blockSize uint32
 	// fixed: a worker that can be selected has been here and fixed eagle.
-	fixed, eagle bool
+	eagleKnown, eagle bool
 }
 
 // New returns an empty catalog. reconciler is called with every change of
@@ -132,9 +132,9 @@ func (c *Catalog) Patch(id uint64, p Patch) (*Worker, error) {
 }
 
 func (c *Catalog) updateLocked(m *member, r Record) *Worker {
-	r.tidy()
-	c.placeLocked(m, r)
-	c.settleLocked()
+	r.normalize()
+	c.setRecordLocked(m, r)
+	c.retryBlockedLocked()
 	c.publishLocked()
 	return m.worker
 }
@@ -150,15 +150,15 @@ func (c *Catalog) Delete(id uint64) (*Worker, error) {
 	}
 	delete(c.mu.members, id)
 	c.removeLocked(m)
-	return m.worker.in(Unschedulable), nil
+	return m.worker.withLifecycle(Unschedulable), nil
 }
 
 // removeLocked takes a member out of everything that is not a map of members.
 func (c *Catalog) removeLocked(m *member) {
 	c.detachLocked(m)
 	c.unholdWorkerLocked(m.worker.Scope, m.worker.ID)
-	c.unlistLocked(m)
-	c.settleLocked()
+	c.removeFromOrderLocked(m)
+	c.retryBlockedLocked()
 	c.publishLocked()
 }
 
@@ -216,8 +216,8 @@ func (c *Catalog) Models() []string {
 // publishLocked shows readers the present state.
 func (c *Catalog) publishLocked() {
 	old := c.view.Load()
-	v := &view{workers: make([]*Worker, len(c.mu.order)), scopes: old.scopes}
-	for i, m := range c.mu.order {
+	v := &view{workers: make([]*Worker, len(c.mu.ordered)), scopes: old.scopes}
+	for i, m := range c.mu.ordered {
 		v.workers[i] = m.worker
 		if m.worker.Lifecycle == Schedulable {
 			v.schedulable++
@@ -263,8 +263,8 @@ func (s *scope) snapshot(sc Scope) *Snapshot {
 	return snap
 }
 
-// showLocked makes w the member's worker, at its place in the order.
-func (c *Catalog) showLocked(m *member, w *Worker) {
+// setWorkerLocked makes w the member's worker, at its place in the order.
+func (c *Catalog) setWorkerLocked(m *member, w *Worker) {
 	if m.attachment != nil {
 		c.mu.dirty[m.attachment.Scope] = struct{}{}
 	}
@@ -273,16 +273,16 @@ func (c *Catalog) showLocked(m *member, w *Worker) {
 			m.worker = w
 			return
 		}
-		c.unlistLocked(m)
+		c.removeFromOrderLocked(m)
 	}
 	m.worker = w
-	i, _ := slices.BinarySearchFunc(c.mu.order, w, byScope)
-	c.mu.order = slices.Insert(c.mu.order, i, m)
+	i, _ := slices.BinarySearchFunc(c.mu.ordered, w, byScope)
+	c.mu.ordered = slices.Insert(c.mu.ordered, i, m)
 }
 
-func (c *Catalog) unlistLocked(m *member) {
-	if i, ok := slices.BinarySearchFunc(c.mu.order, m.worker, byScope); ok {
-		c.mu.order = slices.Delete(c.mu.order, i, i+1)
+func (c *Catalog) removeFromOrderLocked(m *member) {
+	if i, ok := slices.BinarySearchFunc(c.mu.ordered, m.worker, byScope); ok {
+		c.mu.ordered = slices.Delete(c.mu.ordered, i, i+1)
 	}
 }
 

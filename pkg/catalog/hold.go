@@ -58,13 +58,13 @@ func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool
 			return slot, true
 		}
 	}
-	if c.mu.released || c.mu.held >= MaxHolds || blockSize == 0 {
+	if c.mu.holdsReleased || c.mu.heldRanks >= MaxHolds || blockSize == 0 {
 		return 0, false
 	}
 	s = c.scopeLocked(sc, blockSize)
 	slot = s.slots.take()
 	s.holds.add(r, slot)
-	c.mu.held++
+	c.mu.heldRanks++
 	c.reconciler.Hold(sc, blockSize, r, slot)
 	return slot, true
 }
@@ -74,8 +74,8 @@ func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool
 func (c *Catalog) ReleaseHolds() (released int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.released = true
-	released = c.mu.held
+	c.mu.holdsReleased = true
+	released = c.mu.heldRanks
 	for sc := range c.mu.scopes {
 		c.unholdAllLocked(sc)
 	}
@@ -100,39 +100,39 @@ func (c *Catalog) unholdWorkerLocked(sc Scope, worker uint64) {
 	for dp, slot := range s.holds[worker] {
 		r := Rank{Worker: worker, DP: dp}
 		s.holds.remove(r)
-		c.mu.held--
+		c.mu.heldRanks--
 		c.reconciler.Unhold(sc, r, slot)
 		s.slots.release(slot)
 	}
 	c.dropIfEmptyLocked(sc)
 }
 
-// refitLocked makes way for a scope's first attached worker, even if the
+// dropUnfitHoldsLocked makes way for a scope's first attached worker, even if the
 // Reconciler then refuses it: what is held of blocks that were cut differently
 // is of no use any more.
-func (c *Catalog) refitLocked(a *Attachment) {
+func (c *Catalog) dropUnfitHoldsLocked(a *Attachment) {
 	s := c.mu.scopes[a.Scope]
 	if s == nil || len(s.members) > 0 {
 		return
 	}
-	if s.blockSize != a.BlockSize || !a.Tracked && s.fixed && s.eagle != a.Eagle {
+	if s.blockSize != a.BlockSize || !a.Tracked && s.eagleKnown && s.eagle != a.Eagle {
 		c.unholdAllLocked(a.Scope)
 	}
 }
 
-// takeOverLocked ends the holds of ranks that are attached now; a may be nil.
-func (c *Catalog) takeOverLocked(s *scope, a *Attachment) {
+// convertHoldsLocked ends the holds of ranks that are attached now; a may be nil.
+func (c *Catalog) convertHoldsLocked(s *scope, a *Attachment) {
 	if a == nil {
 		return
 	}
 	if !a.Tracked {
-		s.fixed, s.eagle = true, a.Eagle
+		s.eagleKnown, s.eagle = true, a.Eagle
 	}
 	for _, r := range a.Ranks {
 		key := Rank{Worker: a.Worker, DP: r.DP}
 		if _, held := s.holds.slot(key); held {
 			s.holds.remove(key)
-			c.mu.held--
+			c.mu.heldRanks--
 		}
 	}
 }

@@ -6,36 +6,38 @@ import (
 	"slices"
 )
 
-// placeLocked gives a member a new record: attaches it if that can be, and else
+// setRecordLocked gives a member a new record: attaches it if that can be, and else
 // keeps what may be kept and says why.
-func (c *Catalog) placeLocked(m *member, r Record) {
+func (c *Catalog) setRecordLocked(m *member, r Record) {
 	why := r.missing(c.settings)
 	m.blocked = false
 	if len(why) == 0 {
 		err := c.attachLocked(m, &r)
 		if err == nil {
-			c.showLocked(m, &Worker{Record: r, Lifecycle: Schedulable})
+			c.setWorkerLocked(m, &Worker{Record: r, Lifecycle: Schedulable})
 			return
 		}
 		m.blocked = true
-		why = failed(err)
+		why = reconcileFailed(err)
 	}
-	c.retainLocked(m, &Worker{Record: r, Lifecycle: Incomplete, Reasons: why})
+	c.setIncompleteLocked(m, &Worker{Record: r, Lifecycle: Incomplete, Reasons: why})
 }
 
-// failed is the reason of a worker that is complete and could not be attached.
-func failed(err error) []string { return []string{fmt.Sprintf("reconciliation failed: %v", err)} }
+// reconcileFailed is the reason of a worker that is complete and could not be attached.
+func reconcileFailed(err error) []string {
+	return []string{fmt.Sprintf("reconciliation failed: %v", err)}
+}
 
-// settleLocked tries the blocked workers again, in the order of the list, until
+// retryBlockedLocked tries the blocked workers again, in the order of the list, until
 // no attachment changes any more, and tells whether there were any. It ends:
 // trying a blocked worker again can take its old attachment away once, and
 // attaching unblocks it.
-func (c *Catalog) settleLocked() (tried bool) {
-	for c.mu.moved {
-		c.mu.moved = false
-		for _, m := range c.mu.order {
+func (c *Catalog) retryBlockedLocked() (tried bool) {
+	for c.mu.changed {
+		c.mu.changed = false
+		for _, m := range c.mu.ordered {
 			if m.blocked {
-				c.placeLocked(m, m.worker.Record)
+				c.setRecordLocked(m, m.worker.Record)
 				tried = true
 			}
 		}
@@ -46,14 +48,14 @@ func (c *Catalog) settleLocked() (tried bool) {
 // attachLocked carries a complete record out. The error is the member's reason;
 // what was in force before may then have to shrink: see retainLocked.
 func (c *Catalog) attachLocked(m *member, r *Record) error {
-	after, err := c.wantedLocked(m, r)
+	after, err := c.desiredLocked(m, r)
 	if err != nil {
 		return err
 	}
-	if m.attachment != nil && !m.attachment.joins(after) {
+	if m.attachment != nil && !m.attachment.compatible(after) {
 		c.detachLocked(m) // moves, or is alone in its scope and cuts blocks anew
 	}
-	c.refitLocked(after)
+	c.dropUnfitHoldsLocked(after)
 	if err := c.changeLocked(m, after); err != nil {
 		return err
 	}
@@ -61,9 +63,9 @@ func (c *Catalog) attachLocked(m *member, r *Record) error {
 	return nil
 }
 
-// wantedLocked returns what a complete record shall contribute, without slots, or
+// desiredLocked returns what a complete record shall contribute, without slots, or
 // why it cannot.
-func (c *Catalog) wantedLocked(m *member, r *Record) (*Attachment, error) {
+func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
 	if err := c.conflictLocked(m, r); err != nil {
 		return nil, err
 	}
@@ -101,22 +103,22 @@ func (c *Catalog) conflictLocked(m *member, r *Record) error {
 		return fmt.Errorf("block_size mismatch for model=%s tenant=%s: existing=%d requested=%d",
 			r.Scope.Model, r.Scope.Tenant, s.blockSize, r.blockSize())
 	}
-	if s.fixed && s.eagle != r.eagle() {
+	if s.eagleKnown && s.eagle != r.eagle() {
 		return fmt.Errorf("is_eagle mismatch for model=%s tenant=%s: existing=%t requested=%t",
 			r.Scope.Model, r.Scope.Tenant, s.eagle, r.eagle())
 	}
 	return nil
 }
 
-// retainLocked makes the member the incomplete worker w with what it may keep.
-func (c *Catalog) retainLocked(m *member, w *Worker) {
+// setIncompleteLocked makes the member the incomplete worker w with what it may keep.
+func (c *Catalog) setIncompleteLocked(m *member, w *Worker) {
 	target := m.attachment.retained(&w.Record, c.settings.KVEvents)
 	if target == nil {
 		c.detachLocked(m)
-		c.showLocked(m, w)
+		c.setWorkerLocked(m, w)
 		return
 	}
-	c.showLocked(m, w) // no longer a candidate while it loses ranks
+	c.setWorkerLocked(m, w) // no longer a candidate while it loses ranks
 	if !target.equal(m.attachment) {
 		_ = c.changeLocked(m, target) // taking away cannot fail
 	}
@@ -137,13 +139,13 @@ func (c *Catalog) changeLocked(m *member, after *Attachment) error {
 	before := m.attachment
 	some := cmp.Or(before, after)
 	s := c.scopeLocked(some.Scope, some.BlockSize)
-	s.number(before, after)
+	s.assignSlots(before, after)
 	if before.equal(after) {
 		return nil
 	}
 	if before != nil {
-		if rest := before.common(after); !rest.equal(before) {
-			c.withdrawLocked(s, m, rest)
+		if rest := before.intersect(after); !rest.equal(before) {
+			c.hideLostLocked(s, m, rest)
 		}
 	}
 	now, lost := after, before
@@ -152,8 +154,8 @@ func (c *Catalog) changeLocked(m *member, after *Attachment) error {
 		now, lost = before, after
 	} else {
 		err = nil
-		c.mu.moved = true
-		c.takeOverLocked(s, now)
+		c.mu.changed = true
+		c.convertHoldsLocked(s, now)
 	}
 	s.releaseLost(lost, now)
 	s.attach(m, now)
@@ -178,12 +180,12 @@ func (c *Catalog) dropIfEmptyLocked(name Scope) {
 	}
 }
 
-// withdrawLocked shows readers the member without the ranks that it is about to
+// hideLostLocked shows readers the member without the ranks that it is about to
 // lose.
-func (c *Catalog) withdrawLocked(s *scope, m *member, rest *Attachment) {
+func (c *Catalog) hideLostLocked(s *scope, m *member, rest *Attachment) {
 	c.mu.dirty[m.attachment.Scope] = struct{}{}
 	if rest == nil && m.worker.Lifecycle == Schedulable {
-		c.showLocked(m, m.worker.in(Draining))
+		c.setWorkerLocked(m, m.worker.withLifecycle(Draining))
 	}
 	s.attach(m, rest)
 	c.publishLocked()
@@ -207,10 +209,10 @@ func (s *scope) attach(m *member, a *Attachment) {
 	m.attachment = a
 }
 
-// number gives the ranks and streams of after their slots: a rank that is in
+// assignSlots gives the ranks and streams of after their slots: a rank that is in
 // before, too, keeps its slot, one that is held gets that slot, the others get
 // the lowest ones. after may be nil.
-func (s *scope) number(before, after *Attachment) {
+func (s *scope) assignSlots(before, after *Attachment) {
 	if after == nil {
 		return
 	}

@@ -134,8 +134,8 @@ func (r *Record) check() error {
 	return r.Scope.check()
 }
 
-// tidy sorts the taints and drops repetitions.
-func (r *Record) tidy() {
+// normalize sorts the taints and drops repetitions.
+func (r *Record) normalize() {
 	r.Taints = slices.Clone(r.Taints)
 	slices.Sort(r.Taints)
 	r.Taints = slices.Compact(r.Taints)
@@ -145,26 +145,26 @@ func (r *Record) tidy() {
 // same as none.
 func (r *Record) equal(o *Record) bool {
 	return r.ID == o.ID && r.Scope == o.Scope &&
-		same(r.Endpoint, o.Endpoint) &&
-		same(r.KVEventsEndpoint, o.KVEventsEndpoint) &&
+		equalPointers(r.Endpoint, o.Endpoint) &&
+		equalPointers(r.KVEventsEndpoint, o.KVEventsEndpoint) &&
 		maps.Equal(r.KVEventsEndpoints, o.KVEventsEndpoints) &&
-		same(r.ReplayEndpoint, o.ReplayEndpoint) &&
+		equalPointers(r.ReplayEndpoint, o.ReplayEndpoint) &&
 		maps.Equal(r.ReplayEndpoints, o.ReplayEndpoints) &&
-		same(r.BlockSize, o.BlockSize) &&
-		same(r.StartRank, o.StartRank) &&
-		same(r.Size, o.Size) &&
-		same(r.MaxNumBatchedTokens, o.MaxNumBatchedTokens) &&
-		same(r.TotalKVBlocks, o.TotalKVBlocks) &&
-		same(r.StableRoutingID, o.StableRoutingID) &&
-		same(r.IsEagle, o.IsEagle) &&
+		equalPointers(r.BlockSize, o.BlockSize) &&
+		equalPointers(r.StartRank, o.StartRank) &&
+		equalPointers(r.Size, o.Size) &&
+		equalPointers(r.MaxNumBatchedTokens, o.MaxNumBatchedTokens) &&
+		equalPointers(r.TotalKVBlocks, o.TotalKVBlocks) &&
+		equalPointers(r.StableRoutingID, o.StableRoutingID) &&
+		equalPointers(r.IsEagle, o.IsEagle) &&
 		slices.Equal(r.Taints, o.Taints) &&
 		maps.Equal(r.TopologyDomains, o.TopologyDomains) &&
-		same(r.KVTransferDomain, o.KVTransferDomain) &&
-		same(r.KVTransferEnforcement, o.KVTransferEnforcement) &&
-		same(r.KVTransferPreferredWeight, o.KVTransferPreferredWeight)
+		equalPointers(r.KVTransferDomain, o.KVTransferDomain) &&
+		equalPointers(r.KVTransferEnforcement, o.KVTransferEnforcement) &&
+		equalPointers(r.KVTransferPreferredWeight, o.KVTransferPreferredWeight)
 }
 
-func same[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
+func equalPointers[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // missing lists what keeps the record from being schedulable by itself, in the
 // order and with the texts of the contract (dynamo-kv-router 1.3.1).

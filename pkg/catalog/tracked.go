@@ -108,18 +108,18 @@ func (c *Catalog) PutTracked(r TrackedRecord) (*Worker, error) {
 	}
 	m, a := new(member), r.attachment()
 	c.unholdWorkerLocked(r.Scope, r.ID)
-	c.refitLocked(a)
+	c.dropUnfitHoldsLocked(a)
 	if err := c.changeLocked(m, a); err != nil {
 		return nil, err
 	}
 	c.mu.tracked[key] = m
-	c.showLocked(m, &Worker{
+	c.setWorkerLocked(m, &Worker{
 		Record:    Record{ID: r.ID, Scope: r.Scope, BlockSize: &r.BlockSize, StartRank: &r.StartRank, Size: &r.Size},
 		Lifecycle: Incomplete,
 		Reasons:   []string{trackedReason},
 		Tracked:   true,
 	})
-	c.settleLocked()
+	c.retryBlockedLocked()
 	c.publishLocked()
 	return m.worker, nil
 }

@@ -33,7 +33,7 @@ func (w *Worker) HasTaint(taint string) bool {
 	return ok
 }
 
-// in returns the worker in another state, without reasons.
-func (w *Worker) in(l Lifecycle) *Worker {
+// withLifecycle returns the worker in another state, without reasons.
+func (w *Worker) withLifecycle(l Lifecycle) *Worker {
 	return &Worker{Record: w.Record, Lifecycle: l}
 }
