@@ -6,255 +6,325 @@ import (
 	"slices"
 )
 
-// setRecordLocked gives a member a new record: attaches it if that can be, and else
-// keeps what may be kept and says why.
-func (c *Catalog) setRecordLocked(m *member, r Record) {
-	why := r.missing(c.settings)
-	m.blocked = false
-	if len(why) == 0 {
-		err := c.attachLocked(m, &r)
-		if err == nil {
-			c.setWorkerLocked(m, &Worker{Record: r, Lifecycle: Schedulable})
-			return
+// ScopeFilter chooses scopes by their names; nil takes any.
+type ScopeFilter struct{ Model, Tenant *string }
+
+// check refuses a worker of a scope that is not chosen.
+func (f ScopeFilter) check(s Scope) error {
+	for _, name := range [...]struct {
+		field, text string
+		want        *string
+	}{{"model_name", s.Model, f.Model}, {"tenant_id", s.Tenant, f.Tenant}} {
+		if name.want != nil && *name.want != name.text {
+			return &InvalidError{fmt.Sprintf("%s %q is not that of the set, %q", name.field, name.text, ShortName(*name.want))}
 		}
-		m.blocked = true
-		why = reconcileFailed(err)
 	}
-	c.setIncompleteLocked(m, &Worker{Record: r, Lifecycle: Incomplete, Reasons: why})
+	return nil
 }
 
-// reconcileFailed is the reason of a worker that is complete and could not be attached.
-func reconcileFailed(err error) []string {
-	return []string{fmt.Sprintf("reconciliation failed: %v", err)}
+// Difference is what a Reconcile has changed. The ids are in order.
+type Difference struct {
+	Added, Changed, Removed []uint64
+	Unchanged               int
 }
 
-// retryBlockedLocked tries the blocked workers again, in the order of the list, until
-// no attachment changes any more, and tells whether there were any. It ends:
-// trying a blocked worker again can take its old attachment away once, and
-// attaching unblocks it.
-func (c *Catalog) retryBlockedLocked() (tried bool) {
-	for c.mu.changed {
-		c.mu.changed = false
-		for _, m := range c.mu.ordered {
-			if m.blocked {
-				c.setRecordLocked(m, m.worker.Record)
-				tried = true
+// EntryError tells which of the records given to Reconcile is the reason why
+// nothing was changed.
+type EntryError struct {
+	Index int // from 0
+	Err   error
+}
+
+// Error names the entry, counted from 0.
+func (e *EntryError) Error() string { return fmt.Sprintf("workers[%d]: %v", e.Index, e.Err) }
+
+// Unwrap gives what is wrong with the record.
+func (e *EntryError) Unwrap() error { return e.Err }
+
+// Reconcile makes the given records all the workers of the chosen scopes: it adds,
+// changes and removes what differs. Workers of the slot tracker are not touched.
+// An id whose scope changes is changed, and keeps as little as with Put.
+//
+// All of it is one step: what is new is attached first, then readers are shown
+// the new set, and only then is taken away what is lost. Only a worker whose old
+// attachment stands in the way of its new one (it moves, or its scope cuts blocks
+// anew) is shown without ranks, as draining, until the old one is gone, and one
+// that needs what a removed worker still has, such as an address, as incomplete.
+//
+// The end is that of a Delete of every worker that is not given and a Put of every
+// other that differs, but where workers of one scope contradict each other those
+// that fit what is attached prevail. Also like a Put, it tries workers again that
+// could not be attached.
+//
+// Errors are ErrShuttingDown and *EntryError, then nothing has changed. The latter
+// wraps an *InvalidError, or an *ExistsError if the id is taken in that scope by
+// the slot tracker or elsewhere by a worker of a scope that is not chosen.
+func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return Difference{}, ErrShuttingDown
+	}
+	check := NewSetCheck(f)
+	for i := range records {
+		if err := c.checkEntryLocked(&records[i], check); err != nil {
+			return Difference{}, &EntryError{Index: i, Err: err}
+		}
+	}
+	b, diff := c.compareLocked(records, f, check.given)
+	if len(b.changes)+len(b.removed) == 0 {
+		return diff, nil
+	}
+	c.attachNewLocked(b)
+	c.publishBatchLocked(b)
+	c.removeLostLocked(b)
+	if c.retryBlockedLocked() {
+		c.publishLocked()
+	}
+	return diff, nil
+}
+
+// SetCheck finds the entries of a set that no Reconcile can accept, whatever the
+// catalog has.
+type SetCheck struct {
+	scope ScopeFilter
+	given map[uint64]struct{} // ids
+}
+
+// NewSetCheck returns the check of a set for the chosen scopes.
+func NewSetCheck(f ScopeFilter) *SetCheck {
+	return &SetCheck{scope: f, given: make(map[uint64]struct{})}
+}
+
+// Add checks the next entry against the limits, the scope and the entries before
+// it. The error is an *InvalidError.
+func (s *SetCheck) Add(r *Record) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	if err := s.scope.check(r.Scope); err != nil {
+		return err
+	}
+	if _, twice := s.given[r.ID]; twice {
+		return &InvalidError{fmt.Sprintf("worker_id %d is given twice", r.ID)}
+	}
+	s.given[r.ID] = struct{}{}
+	return nil
+}
+
+func (c *Catalog) checkEntryLocked(r *Record, check *SetCheck) error {
+	if err := check.Add(r); err != nil {
+		return err
+	}
+	if c.mu.tracked[trackedKey{r.Scope, r.ID}] != nil {
+		return &ExistsError{ID: r.ID, Scope: r.Scope}
+	}
+	if m := c.mu.members[r.ID]; m != nil && check.scope.check(m.worker.Scope) != nil {
+		return &ExistsError{ID: r.ID, Scope: m.worker.Scope}
+	}
+	return nil
+}
+
+// batch is one Reconcile under way.
+type batch struct {
+	changes []change  // by model, tenant and id
+	removed []*member // by model, tenant and id
+	// vacated has the scopes that every attached worker leaves, or wants to cut
+	// into blocks differently.
+	vacated map[Scope]bool
+	// losses is still in force, but shall be seen no more.
+	losses []loss
+}
+
+// change is a worker that is new, differs, or is to be tried again.
+type change struct {
+	member  *member // without a worker: new
+	record  Record
+	reasons []string // it is not complete
+}
+
+// loss is what a member loses: before is in force, after, a part of it or nil, is
+// to stay.
+type loss struct {
+	member        *member
+	before, after *Attachment
+}
+
+// compareLocked finds out what is to be done.
+func (c *Catalog) compareLocked(records []Record, f ScopeFilter, given map[uint64]struct{}) (*batch, Difference) {
+	b, diff := new(batch), Difference{}
+	for _, r := range records {
+		r.normalize()
+		m := c.mu.members[r.ID]
+		switch {
+		case m == nil:
+			m = new(member)
+			diff.Added = append(diff.Added, r.ID)
+		case !m.worker.equal(&r):
+			diff.Changed = append(diff.Changed, r.ID)
+		default:
+			diff.Unchanged++
+			if !m.blocked {
+				continue
 			}
 		}
+		b.changes = append(b.changes, change{member: m, record: r, reasons: r.missing(c.settings)})
 	}
-	return tried
+	for _, m := range c.mu.ordered {
+		if _, stays := given[m.worker.ID]; !stays && !m.worker.Tracked && f.check(m.worker.Scope) == nil {
+			b.removed = append(b.removed, m)
+			diff.Removed = append(diff.Removed, m.worker.ID)
+		}
+	}
+	slices.SortFunc(b.changes, func(x, y change) int {
+		return cmp.Or(x.record.Scope.Compare(y.record.Scope), cmp.Compare(x.record.ID, y.record.ID))
+	})
+	slices.Sort(diff.Added)
+	slices.Sort(diff.Changed)
+	slices.Sort(diff.Removed)
+	c.findVacatedLocked(b)
+	return b, diff
 }
 
-// attachLocked carries a complete record out. The error is the member's reason;
-// what was in force before may then have to shrink: see retainLocked.
-func (c *Catalog) attachLocked(m *member, r *Record) error {
+// findVacatedLocked counts for each scope the attached workers that do not stay as
+// they are cut.
+func (c *Catalog) findVacatedLocked(b *batch) {
+	leaving := make(map[Scope]int)
+	for _, m := range b.removed {
+		if m.attachment != nil {
+			leaving[m.attachment.Scope]++
+		}
+	}
+	for i := range b.changes {
+		ch := &b.changes[i]
+		a := ch.member.attachment
+		if a == nil {
+			continue
+		}
+		if len(ch.reasons) == 0 && ch.incompatible() || len(ch.reasons) > 0 && a.retained(&ch.record, c.settings.KVEvents) == nil {
+			leaving[a.Scope]++
+		}
+	}
+	b.vacated = make(map[Scope]bool, len(leaving))
+	for sc, n := range leaving {
+		b.vacated[sc] = n == len(c.mu.scopes[sc].members)
+	}
+}
+
+// recuts: the member is attached and cannot be attached as the record says beside
+// that.
+func (ch *change) incompatible() bool {
+	a, r := ch.member.attachment, &ch.record
+	return a != nil && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || a.Eagle != r.eagle())
+}
+
+// mustLeave: the member has to lose its attachment before it gets the one of its
+// record. As with Put, another eagle flag alone is no reason while other workers
+// of the scope keep theirs: the worker becomes incomplete and keeps what it has.
+func (b *batch) mustLeave(ch *change) bool {
+	a, r := ch.member.attachment, &ch.record
+	return ch.incompatible() && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || b.vacated[a.Scope])
+}
+
+// attachNewLocked gives the changed members their workers and attaches what is
+// new. Nothing that readers see is taken away, and they see none of it yet.
+func (c *Catalog) attachNewLocked(b *batch) {
+	for i := range b.changes {
+		ch := &b.changes[i]
+		m, r := ch.member, ch.record
+		if m.worker != nil && m.worker.Scope != r.Scope {
+			c.unholdWorkerLocked(m.worker.Scope, r.ID)
+		}
+		c.mu.members[r.ID] = m
+		m.blocked = false
+		switch {
+		case len(ch.reasons) > 0:
+			c.loseIncompleteLocked(b, m, r, ch.reasons)
+		case b.mustLeave(ch):
+			m.worker = &Worker{Record: r, Lifecycle: Draining}
+			m.blocked = true // to be attached when the old attachment is gone
+			b.addLoss(m, nil)
+		default:
+			if err := c.extendLocked(b, m, &r); err != nil {
+				m.blocked = true
+				c.loseIncompleteLocked(b, m, r, reconcileFailed(err))
+				break
+			}
+			m.worker = &Worker{Record: r, Lifecycle: Schedulable}
+		}
+		if m.attachment != nil {
+			c.mu.dirty[m.attachment.Scope] = struct{}{}
+		}
+	}
+	for _, m := range b.removed {
+		b.addLoss(m, nil)
+	}
+}
+
+// extendLocked attaches what a complete record has more than its member. The error
+// is the member's reason, then everything is as before.
+func (c *Catalog) extendLocked(b *batch, m *member, r *Record) error {
 	after, err := c.desiredLocked(m, r)
 	if err != nil {
 		return err
 	}
-	if m.attachment != nil && !m.attachment.compatible(after) {
-		c.detachLocked(m) // moves, or is alone in its scope and cuts blocks anew
-	}
 	c.dropUnfitHoldsLocked(after)
-	if err := c.changeLocked(m, after); err != nil {
+	if err := c.changeLocked(m, m.attachment.union(after)); err != nil {
 		return err
 	}
 	c.unholdWorkerLocked(r.Scope, r.ID) // what the worker does not have
+	c.mu.scopes[r.Scope].assignSlots(m.attachment, after)
+	b.addLoss(m, after)
 	return nil
 }
 
-// desiredLocked returns what a complete record shall contribute, without slots, or
-// why it cannot.
-func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
-	if err := c.conflictLocked(m, r); err != nil {
-		return nil, err
-	}
-	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.blockSize(), Eagle: r.eagle()}
-	for _, dp := range r.attachable(c.settings.KVEvents) {
-		a.Ranks = append(a.Ranks, AttachedRank{DP: dp, Candidate: r.HasRank(dp)})
-		if !c.settings.KVEvents {
-			continue
-		}
-		stream, err := r.stream(dp)
-		if err != nil {
-			return nil, err
-		}
-		a.Streams = append(a.Streams, stream)
-	}
-	if c.settings.CheckScope != nil {
-		if err := c.settings.CheckScope(r.Scope); err != nil {
-			return nil, err
-		}
-	}
-	return a, nil
+// loseIncompleteLocked makes the member incomplete, with what it may keep.
+func (c *Catalog) loseIncompleteLocked(b *batch, m *member, r Record, why []string) {
+	m.worker = &Worker{Record: r, Lifecycle: Incomplete, Reasons: why}
+	b.addLoss(m, m.attachment.retained(&r, c.settings.KVEvents))
 }
 
-// conflictLocked compares the record with its scope, which the workers attached
-// to it have fixed.
-func (c *Catalog) conflictLocked(m *member, r *Record) error {
-	s := c.mu.scopes[r.Scope]
-	if s == nil {
-		return nil
-	}
-	if !slices.ContainsFunc(s.members, func(o *member) bool { return o != m }) {
-		return nil
-	}
-	if s.blockSize != r.blockSize() {
-		return fmt.Errorf("block_size mismatch for model=%s tenant=%s: existing=%d requested=%d",
-			r.Scope.Model, r.Scope.Tenant, s.blockSize, r.blockSize())
-	}
-	if s.eagleKnown && s.eagle != r.eagle() {
-		return fmt.Errorf("is_eagle mismatch for model=%s tenant=%s: existing=%t requested=%t",
-			r.Scope.Model, r.Scope.Tenant, s.eagle, r.eagle())
-	}
-	return nil
-}
-
-// setIncompleteLocked makes the member the incomplete worker w with what it may keep.
-func (c *Catalog) setIncompleteLocked(m *member, w *Worker) {
-	target := m.attachment.retained(&w.Record, c.settings.KVEvents)
-	if target == nil {
-		c.detachLocked(m)
-		c.setWorkerLocked(m, w)
-		return
-	}
-	c.setWorkerLocked(m, w) // no longer a candidate while it loses ranks
-	if !target.equal(m.attachment) {
-		_ = c.changeLocked(m, target) // taking away cannot fail
+// addLoss notes what the member has more than after.
+func (b *batch) addLoss(m *member, after *Attachment) {
+	if !after.equal(m.attachment) {
+		b.losses = append(b.losses, loss{m, m.attachment, after})
 	}
 }
 
-// detachLocked takes everything away that the member contributes.
-func (c *Catalog) detachLocked(m *member) {
-	if m.attachment != nil {
-		_ = c.changeLocked(m, nil) // taking away cannot fail
+// publishBatchLocked shows readers the new set, without what is to be lost.
+func (c *Catalog) publishBatchLocked(b *batch) {
+	for _, l := range b.losses {
+		l.member.attachment = l.after
+		c.mu.dirty[l.before.Scope] = struct{}{}
 	}
-}
-
-// changeLocked brings the member from its attachment to after, which gets its
-// slots here. Either may be nil, not both; otherwise they join. Readers stop
-// seeing lost ranks before these are taken away, and see new ones only when
-// they are there. On an error the old attachment is in force.
-func (c *Catalog) changeLocked(m *member, after *Attachment) error {
-	before := m.attachment
-	some := cmp.Or(before, after)
-	s := c.scopeLocked(some.Scope, some.BlockSize)
-	s.assignSlots(before, after)
-	if before.equal(after) {
-		return nil
-	}
-	if before != nil {
-		if rest := before.intersect(after); !rest.equal(before) {
-			c.hideLostLocked(s, m, rest)
+	for sc := range c.mu.dirty {
+		if s := c.mu.scopes[sc]; s != nil {
+			s.members = slices.DeleteFunc(s.members, func(m *member) bool { return m.attachment == nil })
 		}
 	}
-	now, lost := after, before
-	err := c.reconciler.Reconcile(before, after)
-	if err != nil && adds(before, after) {
-		now, lost = before, after
-	} else {
-		err = nil
-		c.mu.changed = true
-		c.convertHoldsLocked(s, now)
+	for _, m := range b.removed {
+		delete(c.mu.members, m.worker.ID)
 	}
-	s.releaseLost(lost, now)
-	s.attach(m, now)
-	c.mu.dirty[some.Scope] = struct{}{}
-	c.dropIfEmptyLocked(some.Scope)
-	return err
-}
-
-// scopeLocked returns the scope of that name, a new one if there is none.
-func (c *Catalog) scopeLocked(name Scope, blockSize uint32) *scope {
-	s := c.mu.scopes[name]
-	if s == nil {
-		s = &scope{holds: make(holds), blockSize: blockSize}
-		c.mu.scopes[name] = s
+	order := slices.DeleteFunc(c.mu.ordered, func(m *member) bool { return !m.worker.Tracked })
+	for _, m := range c.mu.members {
+		order = append(order, m)
 	}
-	return s
-}
-
-func (c *Catalog) dropIfEmptyLocked(name Scope) {
-	if s := c.mu.scopes[name]; s != nil && len(s.members) == 0 && len(s.holds) == 0 {
-		delete(c.mu.scopes, name)
-	}
-}
-
-// hideLostLocked shows readers the member without the ranks that it is about to
-// lose.
-func (c *Catalog) hideLostLocked(s *scope, m *member, rest *Attachment) {
-	c.mu.dirty[m.attachment.Scope] = struct{}{}
-	if rest == nil && m.worker.Lifecycle == Schedulable {
-		c.setWorkerLocked(m, m.worker.withLifecycle(Draining))
-	}
-	s.attach(m, rest)
+	slices.SortFunc(order, func(m, o *member) int { return byScope(m, o.worker) })
+	c.mu.ordered = order
 	c.publishLocked()
 }
 
-// attach makes a the member's attachment; nil takes the member out of the scope.
-func (s *scope) attach(m *member, a *Attachment) {
-	some := cmp.Or(a, m.attachment)
-	if some == nil {
-		return
+// removeLostLocked ends what readers see no more.
+func (c *Catalog) removeLostLocked(b *batch) {
+	for _, l := range b.losses {
+		_ = c.reconciler.Reconcile(l.before, l.after) // taking away cannot fail
+		c.mu.changed = true
+		c.mu.scopes[l.before.Scope].releaseLost(l.before, l.after)
 	}
-	i, in := slices.BinarySearchFunc(s.members, some.Worker, func(m *member, id uint64) int {
-		return cmp.Compare(m.attachment.Worker, id)
-	})
-	switch {
-	case in && a == nil:
-		s.members = slices.Delete(s.members, i, i+1)
-	case !in && a != nil:
-		s.members = slices.Insert(s.members, i, m)
+	for _, l := range b.losses {
+		c.dropIfEmptyLocked(l.before.Scope)
 	}
-	m.attachment = a
-}
-
-// assignSlots gives the ranks and streams of after their slots: a rank that is in
-// before, too, keeps its slot, one that is held gets that slot, the others get
-// the lowest ones. after may be nil.
-func (s *scope) assignSlots(before, after *Attachment) {
-	if after == nil {
-		return
+	for _, m := range b.removed {
+		c.unholdWorkerLocked(m.worker.Scope, m.worker.ID)
 	}
-	for i := range after.Ranks {
-		r := &after.Ranks[i]
-		if old, ok := before.rank(r.DP); ok {
-			r.Slot = old.Slot
-		} else if slot, held := s.holds.slot(Rank{Worker: after.Worker, DP: r.DP}); held {
-			r.Slot = slot
-		} else {
-			r.Slot = s.slots.take()
-		}
-	}
-	for i := range after.Streams {
-		r, _ := after.rank(after.Streams[i].DP)
-		after.Streams[i].Slot = r.Slot
-	}
-}
-
-// releaseLost frees the slots of a's ranks that are neither in b nor held; a and
-// b may be nil.
-func (s *scope) releaseLost(a, b *Attachment) {
-	if a == nil {
-		return
-	}
-	for _, r := range a.Ranks {
-		_, kept := b.rank(r.DP)
-		if _, held := s.holds.slot(Rank{Worker: a.Worker, DP: r.DP}); !kept && !held {
-			s.slots.release(r.Slot)
-		}
-	}
-}
-
-// adds tells whether after has anything that before has not.
-func adds(before, after *Attachment) bool {
-	if before == nil || after == nil {
-		return after != nil
-	}
-	for _, r := range after.Ranks {
-		if old, ok := before.rank(r.DP); !ok || r.Candidate && !old.Candidate {
-			return true
-		}
-	}
-	return slices.ContainsFunc(after.Streams, func(st Stream) bool { return !slices.Contains(before.Streams, st) })
 }

@@ -2,363 +2,426 @@ package catalog_test
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// step is one change of a catalog and what it must lead to.
-type step struct {
-	put    *catalog.Record
-	patch  *catalog.Patch // of worker id
-	remove bool           // worker id
-	id     uint64
-
-	reasons map[uint64]string // of every worker that is not schedulable: its only reason
-	calls   []string          // of the Reconciler
-}
-
-func (s step) run(t *testing.T, c *catalog.Catalog) {
+func reconcile(t *testing.T, c *catalog.Catalog, records ...catalog.Record) catalog.Difference {
 	t.Helper()
-	switch {
-	case s.put != nil:
-		put(t, c, *s.put)
-	case s.patch != nil:
-		patch(t, c, s.id, *s.patch)
-	case s.remove:
-		remove(t, c, s.id)
+	d, err := c.Reconcile(records, catalog.ScopeFilter{})
+	if err != nil {
+		t.Fatalf("Reconcile: %v", err)
+	}
+	return d
+}
+
+// TestReconcile: what each set changes of the one before, and which of it reaches
+// the Reconciler: new ranks come before old ones go.
+func TestReconcile(t *testing.T) {
+	c, world := newWorld(t, eventsOff)
+	steps := []struct {
+		name  string
+		set   []catalog.Record
+		want  catalog.Difference
+		calls []string
+	}{
+		{
+			"all are new",
+			[]catalog.Record{record(2), record(1), record(3, in(m2))},
+			catalog.Difference{Added: []uint64{1, 2, 3}},
+			[]string{"nothing -> 1@m/t block=4 0:0", "nothing -> 2@m/t block=4 0:1", "nothing -> 3@m2/t block=4 0:0"},
+		},
+		{"the same again", []catalog.Record{record(1), record(2), record(3, in(m2))}, catalog.Difference{Unchanged: 3}, nil},
+		{
+			"no attachment changes",
+			[]catalog.Record{record(1), record(2, func(r *catalog.Record) { r.Taints = []string{"y", "x", "y"} }), record(3, in(m2))},
+			catalog.Difference{Changed: []uint64{2}, Unchanged: 2},
+			nil,
+		},
+		{
+			"taints in another order",
+			[]catalog.Record{record(1), record(2, func(r *catalog.Record) { r.Taints = []string{"x", "y"} }), record(3, in(m2))},
+			catalog.Difference{Unchanged: 3},
+			nil,
+		},
+		{
+			"one comes, one goes, one has another rank",
+			[]catalog.Record{record(1), record(4), record(3, in(m2), start(1))},
+			catalog.Difference{Added: []uint64{4}, Changed: []uint64{3}, Removed: []uint64{2}, Unchanged: 1},
+			[]string{
+				"nothing -> 4@m/t block=4 0:2",
+				"3@m2/t block=4 0:0 -> 3@m2/t block=4 0:0 1:1",
+				"3@m2/t block=4 0:0 1:1 -> 3@m2/t block=4 1:1",
+				"2@m/t block=4 0:1 -> nothing",
+			},
+		},
+		{
+			"one moves: it leaves first",
+			[]catalog.Record{record(1), record(4, in(m2)), record(3, in(m2), start(1))},
+			catalog.Difference{Changed: []uint64{4}, Unchanged: 2},
+			[]string{"4@m/t block=4 0:2 -> nothing", "nothing -> 4@m2/t block=4 0:0"},
+		},
+		{
+			"a whole scope cuts blocks anew, another has a new flag",
+			[]catalog.Record{record(1, eagle), record(4, in(m2), blocks(8)), record(3, in(m2), blocks(8))},
+			catalog.Difference{Changed: []uint64{1, 3, 4}},
+			[]string{
+				"1@m/t block=4 0:0 -> nothing", "3@m2/t block=4 1:1 -> nothing", "4@m2/t block=4 0:0 -> nothing",
+				"nothing -> 1@m/t block=4 eagle 0:0", "nothing -> 3@m2/t block=8 0:0", "nothing -> 4@m2/t block=8 0:1",
+			},
+		},
+		{
+			"incomplete",
+			[]catalog.Record{record(1, eagle), {ID: 5, Scope: m1}, record(3, in(m2), blocks(8)), record(4, in(m2), blocks(8), func(r *catalog.Record) { r.Endpoint = nil })},
+			catalog.Difference{Added: []uint64{5}, Changed: []uint64{4}, Unchanged: 2},
+			nil,
+		},
+		{
+			"nobody", nil,
+			catalog.Difference{Removed: []uint64{1, 3, 4, 5}},
+			[]string{"1@m/t block=4 eagle 0:0 -> nothing", "3@m2/t block=8 0:0 -> nothing", "4@m2/t block=8 0:1 -> nothing"},
+		},
+	}
+	for _, s := range steps {
+		equal(t, s.name+": the difference", reconcile(t, c, s.set...), s.want)
+		equal(t, s.name+": calls", world.took(), s.calls)
+		world.checkSnapshots()
+	}
+	if n := len(c.List(nil, nil)); n > 0 {
+		t.Errorf("%d workers are left", n)
 	}
 }
 
-// TestReconciliation plays short histories: which changes reach the Reconciler,
-// which workers are kept out of their scope, and when they come back.
-func TestReconciliation(t *testing.T) {
-	rec := func(id uint64, change ...func(*catalog.Record)) *catalog.Record {
-		r := record(id, change...)
-		return &r
-	}
-	const mismatch = "reconciliation failed: block_size mismatch for model=m tenant=t: existing=4 requested=8"
-	const inUse = "reconciliation failed: bind tcp://*:1: address already in use"
+// TestReconcileFilter: with names only the scopes that have them are touched.
+func TestReconcileFilter(t *testing.T) {
+	other := catalog.Scope{Model: "m", Tenant: "u"}
 	tests := map[string]struct {
-		settings catalog.Settings
-		steps    []step
+		filter catalog.ScopeFilter
+		set    []catalog.Record
+		want   catalog.Difference
 	}{
-		"what does not touch the attachment is not reconciled": {events, []step{
-			{put: rec(1, stream("tcp://h:1")), calls: []string{"nothing -> 1@m/t block=4 0:0 0<tcp://h:1"}},
-			{put: rec(1, stream("tcp://h:1"))},
-			{patch: &catalog.Patch{Taints: []string{"x"}, Endpoint: new("http://n")}, id: 1},
-			{patch: &catalog.Patch{Endpoint: new("")}, id: 1, reasons: map[uint64]string{1: "endpoint is required"}},
-			{patch: &catalog.Patch{Endpoint: new("http://n")}, id: 1},
-		}},
-		"block size is fixed by the first and free after the last": {eventsOff, []step{
-			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
-			{put: rec(2, blocks(8)), reasons: map[uint64]string{2: mismatch}},
-			{put: rec(3, blocks(8), in(m2)), calls: []string{"nothing -> 3@m2/t block=8 0:0"}, reasons: map[uint64]string{2: mismatch}},
-			{patch: &catalog.Patch{BlockSize: new(uint32(4))}, id: 2, calls: []string{"nothing -> 2@m/t block=4 0:1"}},
-			{
-				patch: &catalog.Patch{BlockSize: new(uint32(8))}, id: 1, calls: []string{"1@m/t block=4 0:0 -> nothing"},
-				reasons: map[uint64]string{1: mismatch},
-			},
-			{remove: true, id: 2, calls: []string{"2@m/t block=4 0:1 -> nothing", "nothing -> 1@m/t block=8 0:0"}},
-		}},
-		"a conflict that is gone: the lowest id wins, the others conflict with it": {eventsOff, []step{
-			{put: rec(9), calls: []string{"nothing -> 9@m/t block=4 0:0"}},
-			{put: rec(5, blocks(16)), reasons: map[uint64]string{5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=4 requested=16"}},
-			{put: rec(4, blocks(8)), reasons: map[uint64]string{
-				4: mismatch,
-				5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=4 requested=16",
-			}},
-			{put: rec(6, blocks(8)), reasons: map[uint64]string{
-				4: mismatch, 6: mismatch,
-				5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=4 requested=16",
-			}},
-			{
-				remove: true, id: 9,
-				calls:   []string{"9@m/t block=4 0:0 -> nothing", "nothing -> 4@m/t block=8 0:0", "nothing -> 6@m/t block=8 0:1"},
-				reasons: map[uint64]string{5: "reconciliation failed: block_size mismatch for model=m tenant=t: existing=8 requested=16"},
-			},
-		}},
-		"a sole worker changes block size and eagle flag": {eventsOff, []step{
-			{put: rec(0), calls: []string{"nothing -> 0@m/t block=4 0:0"}},
-			{
-				patch: &catalog.Patch{BlockSize: new(uint32(8))}, id: 0,
-				calls: []string{"0@m/t block=4 0:0 -> nothing", "nothing -> 0@m/t block=8 0:0"},
-			},
-			{
-				patch: &catalog.Patch{IsEagle: new(true)}, id: 0,
-				calls: []string{"0@m/t block=8 0:0 -> nothing", "nothing -> 0@m/t block=8 eagle 0:0"},
-			},
-		}},
-		"eagle mismatch; unset is false": {eventsOff, []step{
-			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
-			{put: rec(2, eagle), reasons: map[uint64]string{2: "reconciliation failed: is_eagle mismatch for model=m tenant=t: existing=false requested=true"}},
-			{
-				put: rec(3, func(r *catalog.Record) { r.IsEagle = new(false) }), calls: []string{"nothing -> 3@m/t block=4 0:1"},
-				reasons: map[uint64]string{2: "reconciliation failed: is_eagle mismatch for model=m tenant=t: existing=false requested=true"},
-			},
-		}},
-		"an eagle conflict keeps the attachment": {eventsOff, []step{
-			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
-			{put: rec(2), calls: []string{"nothing -> 2@m/t block=4 0:1"}},
-			{
-				patch: &catalog.Patch{IsEagle: new(true)}, id: 1,
-				reasons: map[uint64]string{1: "reconciliation failed: is_eagle mismatch for model=m tenant=t: existing=false requested=true"},
-			},
-			{remove: true, id: 2, calls: []string{
-				"2@m/t block=4 0:1 -> nothing",
-				"1@m/t block=4 0:0 -> nothing", "nothing -> 1@m/t block=4 eagle 0:0",
-			}},
-		}},
-		"without a block size nothing is kept": {eventsOff, []step{
-			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
-			{
-				patch: &catalog.Patch{BlockSize: new(uint32(0))}, id: 1, calls: []string{"1@m/t block=4 0:0 -> nothing"},
-				reasons: map[uint64]string{1: "block_size must be greater than 0"},
-			},
-			{
-				put: rec(2, blocks(8)), calls: []string{"nothing -> 2@m/t block=8 0:0"},
-				reasons: map[uint64]string{1: "block_size must be greater than 0"},
-			},
-		}},
-		"an incomplete worker holds the block size": {eventsOff, []step{
-			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
-			{patch: &catalog.Patch{Endpoint: new("")}, id: 1, reasons: map[uint64]string{1: "endpoint is required"}},
-			{put: rec(2, blocks(8)), reasons: map[uint64]string{1: "endpoint is required", 2: mismatch}},
-			{put: rec(3), calls: []string{"nothing -> 3@m/t block=4 0:1"}, reasons: map[uint64]string{1: "endpoint is required", 2: mismatch}},
-		}},
-		"ranks come and go, survivors keep their slots": {eventsOff, []step{
-			{put: rec(1, size(3)), calls: []string{"nothing -> 1@m/t block=4 0:0 1:1 2:2"}},
-			{put: rec(2, size(2)), calls: []string{"nothing -> 2@m/t block=4 0:3 1:4"}},
-			{
-				patch: &catalog.Patch{StartRank: new(uint32(1)), Size: new(uint32(1))}, id: 1,
-				calls: []string{"1@m/t block=4 0:0 1:1 2:2 -> 1@m/t block=4 1:1"},
-			},
-			{put: rec(2, size(4)), calls: []string{"2@m/t block=4 0:3 1:4 -> 2@m/t block=4 0:3 1:4 2:0 3:2"}},
-			{patch: &catalog.Patch{StartRank: new(uint32(7))}, id: 1, calls: []string{"1@m/t block=4 1:1 -> 1@m/t block=4 7:5"}},
-			{
-				patch: &catalog.Patch{Size: new(uint32(0))}, id: 1, calls: []string{"1@m/t block=4 7:5 -> nothing"},
-				reasons: map[uint64]string{1: "data_parallel_size must be greater than 0"},
-			},
-		}},
-		"an incomplete worker keeps surviving ranks and gets no new ones": {eventsOff, []step{
-			{put: rec(1, size(2)), calls: []string{"nothing -> 1@m/t block=4 0:0 1:1"}},
-			{
-				put:   rec(1, start(1), size(2), func(r *catalog.Record) { r.Endpoint = nil }),
-				calls: []string{"1@m/t block=4 0:0 1:1 -> 1@m/t block=4 1:1"}, reasons: map[uint64]string{1: "endpoint is required"},
-			},
-			{put: rec(1, start(1), size(2)), calls: []string{"1@m/t block=4 1:1 -> 1@m/t block=4 1:1 2:0"}},
-		}},
-		"a move leaves and comes back, and frees the old scope": {eventsOff, []step{
-			{put: rec(1), calls: []string{"nothing -> 1@m/t block=4 0:0"}},
-			{put: rec(2, blocks(8)), reasons: map[uint64]string{2: mismatch}},
-			{put: rec(1, in(m2)), calls: []string{"1@m/t block=4 0:0 -> nothing", "nothing -> 1@m2/t block=4 0:0", "nothing -> 2@m/t block=8 0:0"}},
-			{
-				put: rec(2, in(m2), blocks(8)), calls: []string{"2@m/t block=8 0:0 -> nothing"},
-				reasons: map[uint64]string{2: "reconciliation failed: block_size mismatch for model=m2 tenant=t: existing=4 requested=8"},
-			},
-		}},
-		"extra event ranks are attached, but no candidates": {events, []step{
-			{
-				put:   rec(1, streams(map[uint32]string{2: "tcp://h:3", 0: "tcp://h:1"}), replay("tcp://h:9"), replays(map[uint32]string{2: "tcp://h:8"})),
-				calls: []string{"nothing -> 1@m/t block=4 0:0 [2:1] 0<tcp://h:1,tcp://h:9 2<tcp://h:3,tcp://h:8"},
-			},
-			{
-				patch: &catalog.Patch{Size: new(uint32(3)), KVEventsEndpoints: map[uint32]string{0: "tcp://h:1", 1: "tcp://h:2", 2: "tcp://h:3"}}, id: 1,
-				calls: []string{"1@m/t block=4 0:0 [2:1] 0<tcp://h:1,tcp://h:9 2<tcp://h:3,tcp://h:8 -> " +
-					"1@m/t block=4 0:0 1:2 2:1 0<tcp://h:1,tcp://h:9 1<tcp://h:2,tcp://h:9 2<tcp://h:3,tcp://h:8"},
-			},
-		}},
-		"a bad endpoint keeps the old stream, none at all ends it": {events, []step{
-			{put: rec(1, stream("tcp://h:1")), calls: []string{"nothing -> 1@m/t block=4 0:0 0<tcp://h:1"}},
-			{
-				patch: &catalog.Patch{KVEventsEndpoint: new("x")}, id: 1,
-				reasons: map[uint64]string{1: "reconciliation failed: invalid kv_events endpoint for worker 1 dp_rank 0: invalid ZMQ endpoint `x`: missing scheme"},
-			},
-			{patch: &catalog.Patch{KVEventsEndpoint: new("tcp://h:1")}, id: 1},
-			{
-				patch: &catalog.Patch{KVEventsEndpoint: new("")}, id: 1, calls: []string{"1@m/t block=4 0:0 0<tcp://h:1 -> 1@m/t block=4 0:0"},
-				reasons: map[uint64]string{1: "kv_events endpoint is required for dp_rank 0"},
-			},
-			{
-				patch: &catalog.Patch{KVEventsEndpoint: new("tcp://h:2")}, id: 1,
-				calls: []string{"1@m/t block=4 0:0 -> 1@m/t block=4 0:0 0<tcp://h:2"},
-			},
-		}},
-		"a failed bind is a reason until the endpoint is free": {events, []step{
-			{put: rec(2, stream("tcp://*:1")), calls: []string{"nothing -> 2@m/t block=4 0:0 0<tcp://*:1"}},
-			{
-				put: rec(1, in(m2), stream("tcp://*:1")), calls: []string{"nothing -> 1@m2/t block=4 0:0 0<tcp://*:1"},
-				reasons: map[uint64]string{1: inUse},
-			},
-			{
-				patch: &catalog.Patch{KVEventsEndpoint: new("tcp://*:2")}, id: 2,
-				calls: []string{"2@m/t block=4 0:0 0<tcp://*:1 -> 2@m/t block=4 0:0 0<tcp://*:2", "nothing -> 1@m2/t block=4 0:0 0<tcp://*:1"},
-			},
-			{
-				patch: &catalog.Patch{KVEventsEndpoint: new("tcp://*:1")}, id: 2,
-				calls:   []string{"2@m/t block=4 0:0 0<tcp://*:2 -> 2@m/t block=4 0:0 0<tcp://*:1"},
-				reasons: map[uint64]string{2: inUse},
-			},
-			{remove: true, id: 1, calls: []string{
-				"1@m2/t block=4 0:0 0<tcp://*:1 -> nothing",
-				"2@m/t block=4 0:0 0<tcp://*:2 -> 2@m/t block=4 0:0 0<tcp://*:1",
-			}},
-		}},
-		"a failed change still takes away what the record no longer has": {events, []step{
-			{put: rec(1, stream("tcp://*:1")), calls: []string{"nothing -> 1@m/t block=4 0:0 0<tcp://*:1"}},
-			{
-				put:   rec(2, size(2), streams(map[uint32]string{0: "tcp://h:1", 1: "tcp://h:2"})),
-				calls: []string{"nothing -> 2@m/t block=4 0:1 1:2 0<tcp://h:1 1<tcp://h:2"},
-			},
-			{
-				put: rec(2, start(1), size(2), streams(map[uint32]string{1: "tcp://h:2", 2: "tcp://*:1"})),
-				calls: []string{
-					"2@m/t block=4 0:1 1:2 0<tcp://h:1 1<tcp://h:2 -> 2@m/t block=4 1:2 2:3 1<tcp://h:2 2<tcp://*:1",
-					"2@m/t block=4 0:1 1:2 0<tcp://h:1 1<tcp://h:2 -> 2@m/t block=4 1:2 1<tcp://h:2",
-					"2@m/t block=4 1:2 1<tcp://h:2 -> 2@m/t block=4 1:2 2:1 1<tcp://h:2 2<tcp://*:1",
-				},
-				reasons: map[uint64]string{2: inUse},
-			},
-		}},
+		"model":  {catalog.ScopeFilter{Model: new("m")}, []catalog.Record{record(1)}, catalog.Difference{Removed: []uint64{2}, Unchanged: 1}},
+		"tenant": {catalog.ScopeFilter{Tenant: new("t")}, []catalog.Record{record(1)}, catalog.Difference{Removed: []uint64{3}, Unchanged: 1}},
+		"both":   {catalog.ScopeFilter{Model: new("m"), Tenant: new("u")}, nil, catalog.Difference{Removed: []uint64{2}}},
+		"nobody has them": {
+			catalog.ScopeFilter{Model: new("new")},
+			[]catalog.Record{record(9, in(catalog.Scope{Model: "new", Tenant: "t"}))},
+			catalog.Difference{Added: []uint64{9}},
+		},
+		"within": {catalog.ScopeFilter{Model: new("m")}, []catalog.Record{record(1, in(other)), record(2, in(other))}, catalog.Difference{Changed: []uint64{1}, Unchanged: 1}},
 	}
-	for name, tc := range tests {
+	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			c, world := newWorld(t, tc.settings)
-			for i, s := range tc.steps {
-				s.run(t, c)
-				if got := world.took(); len(got)+len(s.calls) > 0 {
-					equal(t, "calls of step "+string(rune('0'+i)), got, s.calls)
-				}
-				reasons := map[uint64]string{}
-				for _, w := range c.List(nil, nil) {
-					if w.Lifecycle != catalog.Schedulable {
-						equal(t, "number of reasons", len(w.Reasons), 1)
-						reasons[w.ID] = w.Reasons[0]
-					}
-				}
-				if len(reasons)+len(s.reasons) > 0 {
-					equal(t, "reasons after step "+string(rune('0'+i)), reasons, s.reasons)
-				}
+			c, world := newWorld(t, eventsOff)
+			put(t, c, record(1))
+			put(t, c, record(2, in(other)))
+			put(t, c, record(3, in(m2)))
+			if _, err := c.PutTracked(tracked(1, m2, 4, 0, 1)); err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.Reconcile(tt.set, tt.filter)
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, "difference", got, tt.want)
+			world.checkSnapshots()
+			if _, ok := world.inForce[key{m2, 1}]; !ok {
+				t.Error("the worker of the slot tracker is gone")
 			}
 		})
 	}
 }
 
-// TestSnapshot: what readers see of a scope, and how they look things up.
-func TestSnapshot(t *testing.T) {
-	c, _ := newWorld(t, events)
-	if c.Snapshot(m1) != nil {
-		t.Error("an empty scope has a snapshot")
+// TestReconcileRefuses: one bad entry is named and changes nothing.
+func TestReconcileRefuses(t *testing.T) {
+	model := func(m string) catalog.ScopeFilter { return catalog.ScopeFilter{Model: &m} }
+	tests := map[string]struct {
+		set    []catalog.Record
+		filter catalog.ScopeFilter
+		want   string
+		exists bool
+	}{
+		"invalid":          {[]catalog.Record{record(9), record(8, size(5000))}, model("m"), "workers[1]: data_parallel_size 5000 exceeds the maximum 4096", false},
+		"twice":            {[]catalog.Record{record(9), record(8), record(9)}, model("m"), "workers[2]: worker_id 9 is given twice", false},
+		"twice, elsewhere": {[]catalog.Record{record(9), record(9, in(m2))}, catalog.ScopeFilter{}, "workers[1]: worker_id 9 is given twice", false},
+		"tracked":          {[]catalog.Record{record(9), record(7)}, model("m"), "workers[1]: worker 7 already registered for model=m tenant=t", true},
+		"of another scope": {[]catalog.Record{record(2)}, model("m"), "workers[0]: worker 2 already registered for model=m2 tenant=t", true},
+		"another model":    {[]catalog.Record{record(2, in(m2))}, model("m"), `workers[0]: model_name "m2" is not that of the set, "m"`, false},
+		"another tenant":   {[]catalog.Record{record(1)}, catalog.ScopeFilter{Tenant: new("u")}, `workers[0]: tenant_id "t" is not that of the set, "u"`, false},
+		"a long name": {
+			[]catalog.Record{record(1, in(catalog.Scope{Model: strings.Repeat("x", 1025)}))},
+			catalog.ScopeFilter{},
+			"workers[0]: model_name has 1025 bytes, the maximum is 1024", false,
+		},
 	}
-	put(t, c, record(7, size(2), streams(map[uint32]string{0: "tcp://h:1", 1: "tcp://h:2", 4: "tcp://h:3"})))
-	put(t, c, record(3, start(5), stream("tcp://h:4")))
-	put(t, c, record(1, stream("tcp://h:5")))
-	patch(t, c, 1, catalog.Patch{Endpoint: new("")})
-	put(t, c, record(2)) // never complete
-
-	s := c.Snapshot(m1)
-	if s.BlockSize != 4 || s.Eagle || s.Scope != m1 || s.Slots != 5 {
-		t.Errorf("snapshot %+v", s)
-	}
-	list := func(entries []catalog.Entry) (out []catalog.Rank) {
-		for _, e := range entries {
-			out = append(out, e.Rank)
-			if e.Worker.ID != e.Rank.Worker {
-				t.Errorf("%s has worker %d", e.Rank, e.Worker.ID)
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, world := newWorld(t, eventsOff)
+			put(t, c, record(1))
+			put(t, c, record(2, in(m2)))
+			if _, err := c.PutTracked(tracked(7, m1, 4, 0, 1)); err != nil {
+				t.Fatal(err)
 			}
-		}
-		return out
+			world.took()
+			before := world.print()
+			d, err := c.Reconcile(tt.set, tt.filter)
+			var entry *catalog.EntryError
+			var exists *catalog.ExistsError
+			if !errors.As(err, &entry) || err.Error() != tt.want || errors.As(err, &exists) != tt.exists {
+				t.Fatalf("error is %v, want %s", err, tt.want)
+			}
+			equal(t, "difference", d, catalog.Difference{})
+			equal(t, "state", world.print(), before)
+			equal(t, "calls", world.took(), nil)
+		})
 	}
-	equal(t, "Ranks", list(s.Ranks), []catalog.Rank{{Worker: 3, DP: 5}, {Worker: 7}, {Worker: 7, DP: 1}})
-	equal(t, "Known", list(s.Known), []catalog.Rank{{Worker: 1}, {Worker: 3, DP: 5}, {Worker: 7}, {Worker: 7, DP: 1}, {Worker: 7, DP: 4}})
-	equal(t, "RanksOf(7)", list(s.RanksOf(7)), []catalog.Rank{{Worker: 7}, {Worker: 7, DP: 1}})
-	equal(t, "RanksOf(3)", list(s.RanksOf(3)), []catalog.Rank{{Worker: 3, DP: 5}})
-	equal(t, "RanksOf(1)", len(s.RanksOf(1))+len(s.RanksOf(5))+len(s.RanksOf(99)), 0)
-	equal(t, "Workers", len(s.Workers), 2)
-	if w, ok := s.Worker(7); !ok || w.ID != 7 {
-		t.Errorf("Worker(7) = %v, %t", w, ok)
-	}
-	if _, ok := s.Worker(1); ok {
-		t.Error("Worker(1) is found, but it is not schedulable")
-	}
-	if e, ok := s.Entry(catalog.Rank{Worker: 7, DP: 1}); !ok || e.Slot != 1 || !s.IsCandidate(e) {
-		t.Errorf("Entry(7, 1) = %+v, %t", e, ok)
-	}
-	for _, r := range []catalog.Rank{{Worker: 7, DP: 4}, {Worker: 1}} {
-		if _, ok := s.Entry(r); ok {
-			t.Errorf("%s is a candidate", r)
-		}
-		if e, ok := s.KnownEntry(r); !ok || s.IsCandidate(e) {
-			t.Errorf("KnownEntry(%s) = %+v, %t", r, e, ok)
-		}
-	}
-	if _, ok := s.KnownEntry(catalog.Rank{Worker: 2}); ok {
-		t.Error("a worker that was never complete is known")
-	}
-	for _, id := range []uint64{1, 3, 7} {
-		remove(t, c, id)
-	}
-	if c.Snapshot(m1) != nil || len(c.Scopes()) != 0 {
-		t.Error("the scope outlives its last attached worker")
-	}
-	if len(s.Ranks) != 3 {
-		t.Error("an old snapshot changed")
+	c, _ := newWorld(t, eventsOff)
+	c.Close()
+	if _, err := c.Reconcile(nil, catalog.ScopeFilter{}); !errors.Is(err, catalog.ErrShuttingDown) {
+		t.Errorf("after Close: %v", err)
 	}
 }
 
-// reconcilerFunc lets a test look at the catalog during a call.
-type reconcilerFunc func(before, after *catalog.Attachment) error
-
-func (f reconcilerFunc) Reconcile(before, after *catalog.Attachment) error { return f(before, after) }
-
-func (reconcilerFunc) Hold(catalog.Scope, uint32, catalog.Rank, uint32) {}
-
-func (reconcilerFunc) Unhold(catalog.Scope, catalog.Rank, uint32) {}
-
-// TestDraining: while a schedulable worker is taken away it is listed as
-// draining and cannot be chosen; one that only loses ranks goes on working.
-func TestDraining(t *testing.T) {
-	var c *catalog.Catalog
-	var seen []string
-	c = catalog.New(eventsOff, reconcilerFunc(func(before, _ *catalog.Attachment) error {
-		if before != nil {
-			w := c.List(nil, nil)[0]
-			seen = append(seen, w.Scope.Model+" "+w.Lifecycle)
-			if snap := c.Snapshot(before.Scope); (w.Lifecycle == catalog.Draining) != (snap == nil) {
-				t.Errorf("%s: snapshot %+v", w.Lifecycle, snap)
-			}
+// TestReconcileFailure: a worker that cannot be attached is incomplete, the others
+// are not held up, and the same set again tries it again.
+func TestReconcileFailure(t *testing.T) {
+	c, world := newWorld(t, events)
+	put(t, c, record(9, in(m2), stream("tcp://*:1")))
+	only := catalog.ScopeFilter{Model: new("m")}
+	set := []catalog.Record{record(1, stream("tcp://*:1")), record(2, stream("tcp://h:2"))}
+	run := func(want catalog.Difference, reason string) {
+		t.Helper()
+		d, err := c.Reconcile(set, only)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return nil
-	}))
-	put(t, c, record(1, size(2)))
-	patch(t, c, 1, catalog.Patch{Size: new(uint32(1))})
-	put(t, c, record(1, in(m2)))
-	patch(t, c, 1, catalog.Patch{StartRank: new(uint32(3))})
-	if w := patch(t, c, 1, catalog.Patch{BlockSize: new(uint32(0))}); w.Lifecycle != catalog.Incomplete {
-		t.Errorf("lifecycle %s", w.Lifecycle)
+		equal(t, "difference", d, want)
+		if got := strings.Join(c.List(new("m"), nil)[0].Reasons, ";"); got != reason {
+			t.Errorf("reason is %q, want %q", got, reason)
+		}
+		if c.List(new("m"), nil)[1].Lifecycle != catalog.Schedulable {
+			t.Error("the other worker is held up")
+		}
 	}
-	put(t, c, record(1, in(m2)))
-	if w := remove(t, c, 1); w.Lifecycle != catalog.Unschedulable || len(w.Reasons) > 0 {
-		t.Errorf("deleted: %+v", w)
-	}
-	equal(t, "seen", seen, []string{"m schedulable", "m draining", "m2 draining", "m2 draining", "m2 draining"})
+	run(catalog.Difference{Added: []uint64{1, 2}}, "reconciliation failed: bind tcp://*:1: address already in use")
+	run(catalog.Difference{Unchanged: 2}, "reconciliation failed: bind tcp://*:1: address already in use")
+	world.checkSnapshots()
+	delete(world.inForce, key{m2, 9}) // the address becomes free, and nobody says so
+	run(catalog.Difference{Unchanged: 2}, "")
 }
 
-// TestTakingAwayCannotFail: an error of a call that adds nothing is not looked
-// at, so nothing that the record does not have stays behind.
-func TestTakingAwayCannotFail(t *testing.T) {
-	c := catalog.New(eventsOff, reconcilerFunc(func(before, _ *catalog.Attachment) error {
-		if before != nil {
-			return errors.New("no")
-		}
-		return nil
-	}))
-	put(t, c, record(1, size(2)))
-	if w := patch(t, c, 1, catalog.Patch{Size: new(uint32(1))}); w.Lifecycle != catalog.Schedulable || len(c.Snapshot(m1).Known) != 1 {
-		t.Errorf("after losing a rank: %+v", w)
+// TestAddressIsHandedOn: a new worker gets the address that one has who is not in
+// the set any more.
+func TestAddressIsHandedOn(t *testing.T) {
+	c, world := newWorld(t, events)
+	put(t, c, record(1, stream("tcp://*:1")))
+	equal(t, "difference", reconcile(t, c, record(2, stream("tcp://*:1"))), catalog.Difference{Added: []uint64{2}, Removed: []uint64{1}})
+	if c.CountSchedulable() != 1 || c.List(nil, nil)[0].ID != 2 {
+		t.Errorf("workers are %s", world.print())
 	}
-	remove(t, c, 1)
-	if c.Snapshot(m1) != nil {
-		t.Error("a deleted worker is still attached")
+}
+
+// TestReconcileIsSequence: sets whose workers do not contradict each other lead to
+// the same end as a Delete and a Put for each worker.
+func TestReconcileIsSequence(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for history := range 40 {
+		at, one := newWorld(t, eventsOff)
+		by, single := newWorld(t, eventsOff)
+		was := map[uint64]catalog.Record{}
+		for step := range 25 {
+			size4 := map[catalog.Scope]uint32{m1: pick(rnd, uint32(4), 4, 8), m2: 4}
+			set, now := []catalog.Record{}, map[uint64]catalog.Record{}
+			for id := range uint64(8) {
+				if rnd.IntN(4) == 0 {
+					continue
+				}
+				r := record(id, in(pick(rnd, m1, m1, m1, m2)), start(rnd.Uint32N(2)), size(rnd.Uint32N(3)))
+				if old, ok := was[id]; ok && rnd.IntN(2) == 0 {
+					r = old
+				}
+				r.BlockSize = new(size4[r.Scope])
+				set, now[id] = append(set, r), r
+			}
+			reconcile(t, at, set...)
+			for id := range was {
+				if _, stays := now[id]; !stays {
+					remove(t, by, id)
+				}
+			}
+			for _, r := range set {
+				put(t, by, r)
+			}
+			was = now
+			if got, want := one.print(), single.print(); got != want {
+				t.Fatalf("history %d step %d\ngot:\n%s\nwant:\n%s", history, step, got, want)
+			}
+			one.checkSnapshots()
+		}
+	}
+}
+
+// TestReadersSeeWholeSets: two sets without a worker in common take turns. At
+// every moment, in particular while the Reconciler works, readers see all of one
+// and nothing of the other.
+func TestReadersSeeWholeSets(t *testing.T) {
+	const n = 32
+	c, world := newWorld(t, eventsOff)
+	var sets [2][]catalog.Record
+	for i := range sets {
+		for id := range uint64(n) {
+			sets[i] = append(sets[i], record(id+uint64(i)*100, size(uint32(i)+1)))
+		}
+	}
+	reconcile(t, c, sets[0]...)
+	look := func() {
+		list, snap := c.List(nil, nil), c.Snapshot(m1)
+		if len(list) != n || len(snap.Workers) != n || len(snap.Ranks) != len(snap.Known) {
+			t.Errorf("%d workers, %d in the snapshot", len(list), len(snap.Workers))
+			return
+		}
+		for i, w := range list {
+			if w.ID/100 != list[0].ID/100 || w.Lifecycle != catalog.Schedulable {
+				t.Errorf("worker %d, %s, beside worker %d", w.ID, w.Lifecycle, list[0].ID)
+			}
+			if snap.Workers[i].ID/100 != snap.Workers[0].ID/100 {
+				t.Errorf("worker %d beside worker %d in the snapshot", snap.Workers[i].ID, snap.Workers[0].ID)
+			}
+		}
+		if want := n * int(1+snap.Workers[0].ID/100); len(snap.Ranks) != want {
+			t.Errorf("%d ranks, want %d", len(snap.Ranks), want)
+		}
+	}
+	world.during = look
+	var done atomic.Bool
+	var readers sync.WaitGroup
+	for range 2 {
+		readers.Go(func() {
+			for !done.Load() && !t.Failed() {
+				look()
+			}
+		})
+	}
+	for turn := range 20 {
+		reconcile(t, c, sets[(turn+1)%2]...)
+	}
+	done.Store(true)
+	readers.Wait()
+	world.checkSnapshots()
+}
+
+// TestParallelReconciles: sets of two models and single registrations at once. In
+// the end each model has exactly the last set.
+func TestParallelReconciles(t *testing.T) {
+	c, world := newWorld(t, eventsOff)
+	var wg sync.WaitGroup
+	for i, sc := range []catalog.Scope{m1, m2} {
+		wg.Go(func() {
+			for turn := range uint32(40) {
+				var set []catalog.Record
+				for id := range uint64(8) {
+					if (uint64(turn)+id)%3 > 0 {
+						set = append(set, record(id+uint64(i)*100, in(sc), size(1+turn%3)))
+					}
+				}
+				if _, err := c.Reconcile(set, catalog.ScopeFilter{Model: &sc.Model}); err != nil {
+					t.Error(err)
+				}
+				readAll(t, c)
+			}
+		})
+	}
+	wg.Go(func() {
+		for i := range uint64(60) {
+			_, _ = c.Put(record(200+i%3, in(m1)))
+			_, _ = c.PutTracked(tracked(300, m2, 4, 0, 1))
+			_ = c.DeleteTracked(m2, 300)
+		}
+	})
+	wg.Wait()
+	for _, sc := range []catalog.Scope{m1, m2} {
+		if _, err := c.Reconcile(nil, catalog.ScopeFilter{Model: &sc.Model}); err != nil {
+			t.Error(err)
+		}
+	}
+	world.checkSnapshots()
+	if len(c.List(nil, nil)) > 0 || len(world.inForce) > 0 {
+		t.Errorf("something is left:\n%s", world.print())
+	}
+}
+
+// TestEveryFieldCounts: a record that differs in any one field is changed.
+func TestEveryFieldCounts(t *testing.T) {
+	typ := reflect.TypeFor[catalog.Record]()
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		if f.Name == "ID" {
+			continue // another worker
+		}
+		c, _ := newWorld(t, eventsOff)
+		r := catalog.Record{ID: 1, Scope: m1}
+		reconcile(t, c, r)
+		fill(reflect.ValueOf(&r).Elem().Field(i))
+		equal(t, f.Name+" is set", reconcile(t, c, r), catalog.Difference{Changed: []uint64{1}})
+		equal(t, f.Name+" stays", reconcile(t, c, r), catalog.Difference{Unchanged: 1})
+	}
+}
+
+// fill sets a field to a value that no field has by itself.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.String:
+		v.SetString("other")
+	case reflect.Uint32, reflect.Uint64:
+		v.SetUint(3)
+	case reflect.Float32:
+		v.SetFloat(0.5)
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		k := reflect.New(v.Type().Key()).Elem()
+		fill(k)
+		v.SetMapIndex(k, k.Convert(reflect.TypeFor[string]()))
+	case reflect.Struct:
+		fill(v.Field(0))
+	default:
+		panic("no value for " + v.Kind().String())
+	}
+}
+
+// BenchmarkReconcile replaces half of the workers in every second step of the ids,
+// so that they come and go everywhere in the lists. The time for each worker must
+// not grow with their number.
+func BenchmarkReconcile(b *testing.B) {
+	for _, n := range []uint64{1_000, 10_000, 40_000} {
+		var sets [2][]catalog.Record
+		for id := range n {
+			sets[0] = append(sets[0], record(2*id))
+			sets[1] = append(sets[1], record(2*id+id%2))
+		}
+		b.Run(fmt.Sprintf("workers=%d", n), func(b *testing.B) {
+			c := catalog.New(eventsOff, reconcilerFunc(func(_, _ *catalog.Attachment) error { return nil }))
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if _, err := c.Reconcile(sets[i%2], catalog.ScopeFilter{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/worker")
+		})
 	}
 }

@@ -1,0 +1,260 @@
+package catalog
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// setRecordLocked gives a member a new record: attaches it if that can be, and else
+// keeps what may be kept and says why.
+func (c *Catalog) setRecordLocked(m *member, r Record) {
+	why := r.missing(c.settings)
+	m.blocked = false
+	if len(why) == 0 {
+		err := c.attachLocked(m, &r)
+		if err == nil {
+			c.setWorkerLocked(m, &Worker{Record: r, Lifecycle: Schedulable})
+			return
+		}
+		m.blocked = true
+		why = reconcileFailed(err)
+	}
+	c.setIncompleteLocked(m, &Worker{Record: r, Lifecycle: Incomplete, Reasons: why})
+}
+
+// reconcileFailed is the reason of a worker that is complete and could not be attached.
+func reconcileFailed(err error) []string {
+	return []string{fmt.Sprintf("reconciliation failed: %v", err)}
+}
+
+// retryBlockedLocked tries the blocked workers again, in the order of the list, until
+// no attachment changes any more, and tells whether there were any. It ends:
+// trying a blocked worker again can take its old attachment away once, and
+// attaching unblocks it.
+func (c *Catalog) retryBlockedLocked() (tried bool) {
+	for c.mu.changed {
+		c.mu.changed = false
+		for _, m := range c.mu.ordered {
+			if m.blocked {
+				c.setRecordLocked(m, m.worker.Record)
+				tried = true
+			}
+		}
+	}
+	return tried
+}
+
+// attachLocked carries a complete record out. The error is the member's reason;
+// what was in force before may then have to shrink: see retainLocked.
+func (c *Catalog) attachLocked(m *member, r *Record) error {
+	after, err := c.desiredLocked(m, r)
+	if err != nil {
+		return err
+	}
+	if m.attachment != nil && !m.attachment.compatible(after) {
+		c.detachLocked(m) // moves, or is alone in its scope and cuts blocks anew
+	}
+	c.dropUnfitHoldsLocked(after)
+	if err := c.changeLocked(m, after); err != nil {
+		return err
+	}
+	c.unholdWorkerLocked(r.Scope, r.ID) // what the worker does not have
+	return nil
+}
+
+// desiredLocked returns what a complete record shall contribute, without slots, or
+// why it cannot.
+func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
+	if err := c.conflictLocked(m, r); err != nil {
+		return nil, err
+	}
+	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.blockSize(), Eagle: r.eagle()}
+	for _, dp := range r.attachable(c.settings.KVEvents) {
+		a.Ranks = append(a.Ranks, AttachedRank{DP: dp, Candidate: r.HasRank(dp)})
+		if !c.settings.KVEvents {
+			continue
+		}
+		stream, err := r.stream(dp)
+		if err != nil {
+			return nil, err
+		}
+		a.Streams = append(a.Streams, stream)
+	}
+	if c.settings.CheckScope != nil {
+		if err := c.settings.CheckScope(r.Scope); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// conflictLocked compares the record with its scope, which the workers attached
+// to it have fixed.
+func (c *Catalog) conflictLocked(m *member, r *Record) error {
+	s := c.mu.scopes[r.Scope]
+	if s == nil {
+		return nil
+	}
+	if !slices.ContainsFunc(s.members, func(o *member) bool { return o != m }) {
+		return nil
+	}
+	if s.blockSize != r.blockSize() {
+		return fmt.Errorf("block_size mismatch for model=%s tenant=%s: existing=%d requested=%d",
+			r.Scope.Model, r.Scope.Tenant, s.blockSize, r.blockSize())
+	}
+	if s.eagleKnown && s.eagle != r.eagle() {
+		return fmt.Errorf("is_eagle mismatch for model=%s tenant=%s: existing=%t requested=%t",
+			r.Scope.Model, r.Scope.Tenant, s.eagle, r.eagle())
+	}
+	return nil
+}
+
+// setIncompleteLocked makes the member the incomplete worker w with what it may keep.
+func (c *Catalog) setIncompleteLocked(m *member, w *Worker) {
+	target := m.attachment.retained(&w.Record, c.settings.KVEvents)
+	if target == nil {
+		c.detachLocked(m)
+		c.setWorkerLocked(m, w)
+		return
+	}
+	c.setWorkerLocked(m, w) // no longer a candidate while it loses ranks
+	if !target.equal(m.attachment) {
+		_ = c.changeLocked(m, target) // taking away cannot fail
+	}
+}
+
+// detachLocked takes everything away that the member contributes.
+func (c *Catalog) detachLocked(m *member) {
+	if m.attachment != nil {
+		_ = c.changeLocked(m, nil) // taking away cannot fail
+	}
+}
+
+// changeLocked brings the member from its attachment to after, which gets its
+// slots here. Either may be nil, not both; otherwise they join. Readers stop
+// seeing lost ranks before these are taken away, and see new ones only when
+// they are there. On an error the old attachment is in force.
+func (c *Catalog) changeLocked(m *member, after *Attachment) error {
+	before := m.attachment
+	some := cmp.Or(before, after)
+	s := c.scopeLocked(some.Scope, some.BlockSize)
+	s.assignSlots(before, after)
+	if before.equal(after) {
+		return nil
+	}
+	if before != nil {
+		if rest := before.intersect(after); !rest.equal(before) {
+			c.hideLostLocked(s, m, rest)
+		}
+	}
+	now, lost := after, before
+	err := c.reconciler.Reconcile(before, after)
+	if err != nil && adds(before, after) {
+		now, lost = before, after
+	} else {
+		err = nil
+		c.mu.changed = true
+		c.convertHoldsLocked(s, now)
+	}
+	s.releaseLost(lost, now)
+	s.attach(m, now)
+	c.mu.dirty[some.Scope] = struct{}{}
+	c.dropIfEmptyLocked(some.Scope)
+	return err
+}
+
+// scopeLocked returns the scope of that name, a new one if there is none.
+func (c *Catalog) scopeLocked(name Scope, blockSize uint32) *scope {
+	s := c.mu.scopes[name]
+	if s == nil {
+		s = &scope{holds: make(holds), blockSize: blockSize}
+		c.mu.scopes[name] = s
+	}
+	return s
+}
+
+func (c *Catalog) dropIfEmptyLocked(name Scope) {
+	if s := c.mu.scopes[name]; s != nil && len(s.members) == 0 && len(s.holds) == 0 {
+		delete(c.mu.scopes, name)
+	}
+}
+
+// hideLostLocked shows readers the member without the ranks that it is about to
+// lose.
+func (c *Catalog) hideLostLocked(s *scope, m *member, rest *Attachment) {
+	c.mu.dirty[m.attachment.Scope] = struct{}{}
+	if rest == nil && m.worker.Lifecycle == Schedulable {
+		c.setWorkerLocked(m, m.worker.withLifecycle(Draining))
+	}
+	s.attach(m, rest)
+	c.publishLocked()
+}
+
+// attach makes a the member's attachment; nil takes the member out of the scope.
+func (s *scope) attach(m *member, a *Attachment) {
+	some := cmp.Or(a, m.attachment)
+	if some == nil {
+		return
+	}
+	i, in := slices.BinarySearchFunc(s.members, some.Worker, func(m *member, id uint64) int {
+		return cmp.Compare(m.attachment.Worker, id)
+	})
+	switch {
+	case in && a == nil:
+		s.members = slices.Delete(s.members, i, i+1)
+	case !in && a != nil:
+		s.members = slices.Insert(s.members, i, m)
+	}
+	m.attachment = a
+}
+
+// assignSlots gives the ranks and streams of after their slots: a rank that is in
+// before, too, keeps its slot, one that is held gets that slot, the others get
+// the lowest ones. after may be nil.
+func (s *scope) assignSlots(before, after *Attachment) {
+	if after == nil {
+		return
+	}
+	for i := range after.Ranks {
+		r := &after.Ranks[i]
+		if old, ok := before.rank(r.DP); ok {
+			r.Slot = old.Slot
+		} else if slot, held := s.holds.slot(Rank{Worker: after.Worker, DP: r.DP}); held {
+			r.Slot = slot
+		} else {
+			r.Slot = s.slots.take()
+		}
+	}
+	for i := range after.Streams {
+		r, _ := after.rank(after.Streams[i].DP)
+		after.Streams[i].Slot = r.Slot
+	}
+}
+
+// releaseLost frees the slots of a's ranks that are neither in b nor held; a and
+// b may be nil.
+func (s *scope) releaseLost(a, b *Attachment) {
+	if a == nil {
+		return
+	}
+	for _, r := range a.Ranks {
+		_, kept := b.rank(r.DP)
+		if _, held := s.holds.slot(Rank{Worker: a.Worker, DP: r.DP}); !kept && !held {
+			s.slots.release(r.Slot)
+		}
+	}
+}
+
+// adds tells whether after has anything that before has not.
+func adds(before, after *Attachment) bool {
+	if before == nil || after == nil {
+		return after != nil
+	}
+	for _, r := range after.Ranks {
+		if old, ok := before.rank(r.DP); !ok || r.Candidate && !old.Candidate {
+			return true
+		}
+	}
+	return slices.ContainsFunc(after.Streams, func(st Stream) bool { return !slices.Contains(before.Streams, st) })
+}
