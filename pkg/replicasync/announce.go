@@ -45,17 +45,17 @@ func (r *reader) announcement(payload []byte) (announcement, error) {
 	}
 	r.reset(payload)
 	var a announcement
-	err := r.fields(announcementFields, announcementRequired, func(i int) (err error) {
-		switch i {
-		case 0:
+	err := r.fields(announcementFields, announcementRequired, func(name string) (err error) {
+		switch name {
+		case "process_id":
 			a.process, err = r.uint(math.MaxUint64)
-		case 1:
+		case "url":
 			a.url, err = r.text()
-		case 2:
+		case "sequence":
 			a.sequence, err = r.uint(maxSequence)
-		case 3:
+		case "merged":
 			a.merged, err = r.uint(math.MaxUint64)
-		case 4:
+		case "renewals":
 			a.renewals, err = r.uint(maxSequence)
 		}
 		return err

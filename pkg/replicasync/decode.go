@@ -1,6 +1,7 @@
 package replicasync
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -72,83 +73,95 @@ func (r *reader) renewal(payload []byte) (event, error) {
 	return e, nil
 }
 
+// rawEnvelope is a message as it was read, before its fields are compared. A nil
+// pointer stands for a field that is missing.
+type rawEnvelope struct {
+	event          event
+	tenant, group  *string // tenant_id of 1.3.x and routing_group of 1.4
+	originProcess  *uint64
+	originSequence uint64
+}
+
 func (r *reader) envelope(payload []byte) (event, error) {
 	if len(payload) > MaxPayload {
 		return event{}, errOversized
 	}
 	r.reset(payload)
-	var (
-		e             event
-		group         [2]*string // tenant_id, routing_group
-		origin        *uint64    // its process
-		originCounted uint64
-	)
 	names := envelopeFields
 	if r.IsArray() {
 		names = envelopeArray
 	}
-	text := func(s **string) error {
-		v, err := r.text()
-		*s = &v
-		return err
+	var v rawEnvelope
+	err := r.fields(names, 1, func(name string) error { return r.envelopeField(&v, name) })
+	if err == nil {
+		err = v.complete()
 	}
-	err := r.fields(names, 1, func(i int) (err error) {
-		switch i {
-		case 0:
-			e.scope.Model, err = r.text()
-		case 1:
-			err = text(&group[0])
-		case 2:
-			e.blockSize, err = r.uint32()
-		case 3:
-			err = r.innerEvent(&e)
-		case 4:
-			err = text(&group[1])
-		case 5:
-			e.sequence, err = r.uint(maxSequence)
-			if err == nil && e.sequence == 0 {
-				err = errZeroSequence
-			}
-		case 6:
-			origin = new(uint64)
-			*origin, err = r.uint(math.MaxUint64)
-		case 7:
-			originCounted, err = r.uint(maxSequence)
-		case 8:
-			e.perScope, err = r.bool()
-		case 9:
-			e.lease, err = r.milliseconds()
-		}
-		return err
-	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return event{}, err
-	case e.blockSize == 0:
-		return event{}, errors.New("block_size is missing or zero")
-	case e.sender == 0:
-		return event{}, errZeroProcess
-	case group[0] == nil && group[1] == nil:
-		return event{}, errors.New("tenant_id is missing")
-	case group[0] != nil && group[1] != nil && *group[0] != *group[1]:
-		return event{}, errNamesDiffer
-	case group[0] == nil:
-		group[0] = group[1]
 	}
-	e.scope.Tenant = *group[0]
-	if e.kind != booked {
-		e.lease = 0
+	return v.event, nil
+}
+
+func (r *reader) envelopeField(v *rawEnvelope, name string) (err error) {
+	e := &v.event
+	switch name {
+	case "model_name":
+		e.scope.Model, err = r.text()
+	case "tenant_id":
+		v.tenant = new(string)
+		*v.tenant, err = r.text()
+	case "routing_group":
+		v.group = new(string)
+		*v.group, err = r.text()
+	case "block_size":
+		e.blockSize, err = r.uint32()
+	case "event":
+		err = r.innerEvent(e)
+	case "sequence":
+		if e.sequence, err = r.uint(maxSequence); err == nil && e.sequence == 0 {
+			err = errZeroSequence
+		}
+	case "origin_process":
+		v.originProcess = new(uint64)
+		*v.originProcess, err = r.uint(math.MaxUint64)
+	case "origin_sequence":
+		v.originSequence, err = r.uint(maxSequence)
+	case "per_scope":
+		e.perScope, err = r.bool()
+	case "lease_ms":
+		e.lease, err = r.milliseconds()
 	}
-	e.origin = reservations.Origin{Process: e.sender}
+	return err
+}
+
+// complete checks the fields and sets the tenant and the origin of the event.
+func (v *rawEnvelope) complete() error {
+	e := &v.event
 	switch {
-	case e.kind == booked:
-		e.origin.Sequence = e.sequence
-	case origin != nil && *origin == 0:
-		return event{}, errZeroProcess
-	case origin != nil:
-		e.origin = reservations.Origin{Process: *origin, Sequence: originCounted}
+	case e.blockSize == 0:
+		return errors.New("block_size is missing or zero")
+	case e.sender == 0:
+		return errZeroProcess
+	case v.tenant == nil && v.group == nil:
+		return errors.New("tenant_id is missing")
+	case v.tenant != nil && v.group != nil && *v.tenant != *v.group:
+		return errNamesDiffer
 	}
-	return e, nil
+	e.scope.Tenant = *cmp.Or(v.tenant, v.group)
+	e.origin = reservations.Origin{Process: e.sender}
+	if e.kind == booked {
+		e.origin.Sequence = e.sequence
+		return nil
+	}
+	e.lease = 0
+	switch {
+	case v.originProcess == nil:
+	case *v.originProcess == 0:
+		return errZeroProcess
+	default:
+		e.origin = reservations.Origin{Process: *v.originProcess, Sequence: v.originSequence}
+	}
+	return nil
 }
 
 // milliseconds reads milliseconds.
@@ -164,17 +177,17 @@ func (r *reader) uint32() (uint32, error) {
 
 // innerEvent reads the event inside the envelope.
 func (r *reader) innerEvent(e *event) error {
-	return r.fields(eventFields, 4, func(i int) (err error) {
-		switch i {
-		case 0:
+	return r.fields(eventFields, 4, func(name string) (err error) {
+		switch name {
+		case "request_id":
 			e.id, err = r.text()
-		case 1:
+		case "worker":
 			e.rank, err = r.rank()
-		case 2:
+		case "data":
 			err = r.data(e)
-		case 3:
+		case "router_id":
 			e.sender, err = r.uint(math.MaxUint64)
-		case 4:
+		case "lora_name": // not used
 			if !r.Nil() {
 				_, err = r.text()
 			}
@@ -184,10 +197,11 @@ func (r *reader) innerEvent(e *event) error {
 }
 
 func (r *reader) rank() (rank catalog.Rank, err error) {
-	err = r.fields(workerFields, 2, func(i int) (err error) {
-		if i == 0 {
+	err = r.fields(workerFields, 2, func(name string) (err error) {
+		switch name {
+		case "worker_id":
 			rank.Worker, err = r.uint(math.MaxUint64)
-		} else {
+		case "dp_rank":
 			rank.DP, err = r.uint32()
 		}
 		return err
@@ -243,21 +257,23 @@ func (r *reader) variant() (kind, error) {
 	return variantIndex[n], nil
 }
 
+// bookedContent reads what belongs to AddRequest. All but track_prefill_tokens may
+// be nil.
 func (r *reader) bookedContent(e *event) error {
 	e.track = true
-	return r.fields(addFields, 0, func(i int) (err error) {
-		if i != 1 && r.Nil() {
+	return r.fields(addFields, 0, func(name string) (err error) {
+		if name != "track_prefill_tokens" && r.Nil() {
 			return nil
 		}
-		switch i {
-		case 0:
+		switch name {
+		case "token_sequence":
 			e.hashes, err = r.hashes()
-		case 1:
+		case "track_prefill_tokens":
 			e.track, err = r.bool()
-		case 2:
+		case "expected_output_tokens":
 			e.expectedOutput = new(uint32)
 			*e.expectedOutput, err = r.uint32()
-		case 3:
+		case "prefill_load_hint":
 			e.hinted = true
 			e.prefillTokens, err = r.hint()
 		}
@@ -287,15 +303,15 @@ func (r *reader) hashes() ([]uint64, error) {
 // hint reads the tokens. The duration over which Dynamo's embedded router lets
 // them decay is read and ignored: the standalone services never send one.
 func (r *reader) hint() (tokens uint64, err error) {
-	err = r.fields(hintFields, 1, func(i int) (err error) {
-		if i == 0 {
+	err = r.fields(hintFields, 1, func(name string) (err error) {
+		switch {
+		case name == "initial_effective_prefill_tokens":
 			tokens, err = r.uint(math.MaxUint64)
 			return err
-		}
-		if r.Nil() {
+		case r.Nil():
 			return nil
 		}
-		return r.fields(durationField, 2, func(int) error {
+		return r.fields(durationField, 2, func(string) error {
 			_, err := r.uint(math.MaxUint64)
 			return err
 		})
@@ -376,17 +392,17 @@ func (r *reader) skip() error {
 	return nil
 }
 
-// fields reads a struct: a map whose unknown keys are ignored, or an array of
-// the first values in order. f reads the value of names[i]. The first required
-// ones must be there, none may be there twice.
-func (r *reader) fields(names []string, required int, f func(i int) error) error {
+// fields reads a struct: a map whose unknown keys are ignored, or an array of the
+// first values in order. f reads the value of the field of that name. The first
+// required ones of names must be there, none may be there twice.
+func (r *reader) fields(names []string, required int, f func(name string) error) error {
 	var seen uint64
 	read := func(i int) error {
 		if seen&(1<<i) != 0 {
 			return fmt.Errorf("%s is there twice", names[i])
 		}
 		seen |= 1 << i
-		if err := f(i); err != nil {
+		if err := f(names[i]); err != nil {
 			return fmt.Errorf("%s: %w", names[i], err)
 		}
 		return nil

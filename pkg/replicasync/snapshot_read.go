@@ -93,55 +93,32 @@ func (p *pageReader) page(r io.Reader) error {
 	return nil
 }
 
+// pageKeys is what was read of a page so far.
+type pageKeys struct {
+	process, sequence, renewals uint64
+	have                        map[string]bool // the keys that have come
+	started                     bool            // the sink has the head
+}
+
 // read reads the page's object, and nothing after it.
 func (p *pageReader) read() error {
 	if err := p.delim('{'); err != nil {
 		return err
 	}
-	var process, sequence, renewals uint64
-	have := map[string]bool{}
-	started := false
+	k := pageKeys{have: make(map[string]bool)}
 	for p.hasMore() {
 		key, err := p.key()
 		if err != nil {
 			return err
 		}
-		if have[key] {
+		if k.have[key] {
 			return fmt.Errorf("%s is there twice", key)
 		}
-		have[key] = true
-		switch key {
-		case "process_id":
-			err = p.value(&process)
-		case "sequence":
-			err = p.value(&sequence)
-		case "renewals":
-			if err = p.value(&renewals); err == nil && renewals <= maxSequence {
-				p.sink.onRenewals(renewals)
-			}
-		case "seen":
-			err = p.seen()
-		case "assumed":
-			err = p.readAssumed(have["ended"])
-		case "ended", "leases_ended", "bookings":
-			switch {
-			case !started:
-				err = errors.New("process_id and sequence must come before")
-			case key == "ended":
-				err = p.ended(p.endedRanges)
-			case key == "leases_ended":
-				err = p.ended(endedLeases)
-			default:
-				err = p.list(p.reservation)
-			}
-		case "next":
-			err = p.cursor()
-		default:
-			err = p.value(new(json.RawMessage))
-		}
-		if err == nil && !started && have["process_id"] && have["sequence"] {
-			started = true
-			err = p.head(process, sequence)
+		k.have[key] = true
+		err = p.readKey(key, &k)
+		if err == nil && !k.started && k.have["process_id"] && k.have["sequence"] {
+			k.started = true
+			err = p.head(k.process, k.sequence)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
@@ -151,11 +128,48 @@ func (p *pageReader) read() error {
 		return err
 	}
 	for _, key := range []string{"process_id", "sequence", "bookings", "next"} {
-		if !have[key] {
+		if !k.have[key] {
 			return fmt.Errorf("%s is missing", key)
 		}
 	}
 	return nil
+}
+
+// readKey reads the value of a key. Lists come after process_id and sequence.
+func (p *pageReader) readKey(key string, k *pageKeys) error {
+	switch key {
+	case "process_id":
+		return p.value(&k.process)
+	case "sequence":
+		return p.value(&k.sequence)
+	case "renewals":
+		if err := p.value(&k.renewals); err != nil {
+			return err
+		}
+		if k.renewals <= maxSequence {
+			p.sink.onRenewals(k.renewals)
+		}
+		return nil
+	case "seen":
+		return p.seen()
+	case "assumed":
+		return p.readAssumed(k.have["ended"])
+	case "next":
+		return p.cursor()
+	case "ended", "leases_ended", "bookings":
+		if !k.started {
+			return errors.New("process_id and sequence must come before")
+		}
+	default:
+		return p.value(new(json.RawMessage))
+	}
+	switch key {
+	case "ended":
+		return p.ended(p.endedRanges)
+	case "leases_ended":
+		return p.ended(endedLeases)
+	}
+	return p.list(p.reservation)
 }
 
 func (p *pageReader) head(process, sequence uint64) error {

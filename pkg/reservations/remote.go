@@ -281,6 +281,13 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	case unnumberedEvent && any:
 		return Known
 	}
+	s.enterRemote(b, slot, lease, deadline, b.PrefillDone || completed)
+	return Applied
+}
+
+// enterRemote enters a reservation of another process, which Admit has counted if it
+// has a number.
+func (s *scope) enterRemote(b *Reservation, slot uint32, x *lease, deadline time.Duration, prefillDone bool) {
 	r := &entry{
 		id:          b.ID,
 		scope:       s,
@@ -292,15 +299,14 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 		origin:      b.Origin,
 		perScope:    b.PerScope,
 		track:       b.TrackPrefill,
-		prefillDone: b.PrefillDone || completed,
+		prefillDone: prefillDone,
 		deadline:    deadline,
-		lease:       lease,
+		lease:       x,
 	}
-	l.ids.enter(r)
+	s.ledger.ids.enter(r)
 	s.add(r)
-	l.counts.booked.Add(1)
-	l.counts.remote.Add(1)
-	return Applied
+	s.ledger.counts.booked.Add(1)
+	s.ledger.counts.remote.Add(1)
 }
 
 // terms returns the lease of a reservation of another process, or nil, and when it
