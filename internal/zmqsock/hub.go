@@ -53,8 +53,9 @@ type Message = func(frames [][]byte) bool
 // fairness messages that were waiting in one socket share the time of the first.
 type TimedMessage = func(frames [][]byte, received time.Time) bool
 
-// Hub opens sockets and calls their openers back. Its methods block until Run has
-// started, and are safe for concurrent use, but not from callbacks.
+// Hub opens sockets and calls their openers back. Its methods are safe for
+// concurrent use, but must not be called from callbacks. Subscribe and Request
+// block until Run has started.
 type Hub struct {
 	opt      Options
 	resolver *resolver

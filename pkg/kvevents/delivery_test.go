@@ -1,6 +1,7 @@
 package kvevents
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
 )
 
 // TestLagOf proves that lags are exact for both units of time, that a clock that
@@ -164,5 +166,65 @@ func TestSamples(t *testing.T) {
 			Sample{rank(1), "message has frames of lengths 0 0 0 0 0 …"},
 			Sample{rank(1), ErrRank.Error()},
 			Sample{rank(1), "bad_hash"})
+	})
+}
+
+// rewindableApplier is an Applier that counts what it learns beside batches.
+type rewindableApplier struct {
+	recorder
+	rewound int
+}
+
+func (a *rewindableApplier) Rewound() { a.rewound++ }
+
+// TestRewound proves that an Applier that wants to know is called before batches
+// come a second time, and that others need not want to.
+func TestRewound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &fakeSource{}
+		s, stop := startSubscribers(t, src, DefaultConfig(1))
+		defer stop()
+		wants, plain := new(rewindableApplier), new(recorder)
+		add(t, s, StreamConfig{Rank: rank(0), Endpoint: "pub0", Replay: "rep0", Applier: wants})
+		add(t, s, StreamConfig{Rank: rank(1), Endpoint: "pub1", Replay: "rep1", Applier: plain})
+		for i := range 2 {
+			pub := src.open(fmt.Sprint("pub", i))
+			pub.status(true)
+			pub.live(2, "a2") // joined late
+			synctest.Wait()
+			time.Sleep(DefaultConfig(1).Silence) // the replay server says nothing,
+			pub.status(true)                     // and another connection asks again
+			synctest.Wait()
+			src.open(fmt.Sprint("rep", i)).answers("a0", "a1", "a2")
+		}
+		expect(t, "applied", &wants.recorder, "a2 a0 a1 a2")
+		expect(t, "applied", plain, "a2 a0 a1 a2")
+		if wants.rewound != 1 {
+			t.Errorf("rewound %d times, want once", wants.rewound)
+		}
+	})
+}
+
+// TestNewEngineClearsIndex proves that a new engine's stream begins with an empty
+// rank in the index.
+func TestNewEngineClearsIndex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, pub := startRig(t, "")
+		defer r.stop()
+		overlap := func(name int) uint32 {
+			synctest.Wait()
+			var o indexer.Overlap
+			r.index.Overlap(hashing.Layout{BlockSize: 2}.AppendLocal(nil, []uint32{uint32(name), uint32(name) + 1}, hashing.LocalSeed("", ""), nil), &o)
+			device, _, _ := o.At(0)
+			return device
+		}
+		pub.live(7, r.batch(0, 0, storedEvent(1)))
+		if got := overlap(1); got != 1 {
+			t.Fatalf("overlap %d, want 1", got)
+		}
+		pub.live(0, r.batch(0, 0, storedEvent(5)))
+		if before, after := overlap(1), overlap(5); before != 0 || after != 1 {
+			t.Errorf("overlap %d of the old engine's block, %d of the new one's", before, after)
+		}
 	})
 }

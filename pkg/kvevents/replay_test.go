@@ -202,17 +202,27 @@ func TestHeldBytes(t *testing.T) {
 	}
 }
 
+// TestLabels proves that every value that is a label has a text of its own, and
+// that a value of a later version does no harm.
 func TestLabels(t *testing.T) {
-	seen := make(map[string]bool)
-	for r := range ReplayResult(NumReplayResults) {
-		seen[r.String()] = true
+	check := func(what string, n int, text func(i int) string, unknown string) {
+		seen := make(map[string]bool)
+		for i := range n {
+			if s := text(i); s == "" || seen[s] {
+				t.Errorf("%s %d has the text %q", what, i, s)
+			} else {
+				seen[s] = true
+			}
+		}
+		if got := text(n); got != unknown {
+			t.Errorf("%s %d has the text %q, want %q", what, n, got, unknown)
+		}
 	}
-	for s := range StreamState(NumStreamStates) {
-		seen[s.String()] = true
-	}
-	if len(seen) != NumReplayResults+NumStreamStates || seen[""] || seen["unknown"] {
-		t.Errorf("labels are not distinct: %v", seen)
-	}
+	check("state", NumStreamStates, func(i int) string { return StreamState(i).String() }, "unknown")
+	check("replay result", NumReplayResults, func(i int) string { return ReplayResult(i).String() }, "unknown")
+	check("reason", NumReasons, func(i int) string { return Reason(i).String() }, "unknown")
+	check("block outcome", NumBlockOutcomes, func(i int) string { return BlockOutcome(i).String() }, "unknown")
+	check("kind", NumKinds, func(i int) string { return Kind(i).String() }, "unreadable")
 }
 
 // TestBadReplays proves that a stream counts its replays that failed or had gaps,

@@ -313,3 +313,26 @@ func TestReplayOfEverything(t *testing.T) {
 		})
 	}
 }
+
+// TestStreamString proves that a stream's description names its states and what
+// is known of its numbers.
+func TestStreamString(t *testing.T) {
+	tests := []struct{ script, want string }{
+		{"", "connecting following"},
+		{"up", "replaying awaiting from=0 held=0"},
+		{"up a1 5s", "replaying overdue applied=1..1 lastLive=1 from=0 held=0"},
+		{"up ask:0 +a0 a1 a2", "replaying replaying applied=0..0 from=0 held=2"},
+		{"up ask:0 +a0 +end a1", "live following applied=0..1 lastLive=1"},
+		{"up ask:0 +a0 +end a3 ask:1 +a2 +end", "stale following applied=2..3 firstLost=1 lastLive=3"},
+		{"up ask:0 +a0 +end a5 ask:1 5s b3", "stale following applied=5..5 firstLost=1 lastLive=5 suspect=3"},
+		{"up ask:0 5s a0", "live following applied=0..0 lastLive=0 retries=0"},
+		{"up ask:0 +a0 +end down", "connecting following applied=0..0 unverifiedUpTo=0 lastLive=0"},
+	}
+	for _, tc := range tests {
+		sc := newScript(t, true)
+		sc.run(tc.script)
+		if got := sc.s.String(); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.script, got, tc.want)
+		}
+	}
+}
