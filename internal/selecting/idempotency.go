@@ -20,9 +20,10 @@ import (
 // A caller who got no answer can ask again with the same id (decision E4): if
 // the request is the same, it gets the first answer instead of a conflict.
 
-// idempotency is what the requests of one id have in common. The zero value is
-// empty.
+// idempotency is what the requests of one id have in common.
 type idempotency struct {
+	ledger   *reservations.Ledger
+	catalog  *catalog.Catalog
 	answers  answerCache
 	waiters  retryWaiters
 	inFlight inFlightIDs
@@ -153,12 +154,12 @@ type existingReservation struct {
 // matter whether a worker could serve the request now. The error is an
 // *reservations.ExistsError, if the id is that of another request, or the
 // prompt's, or has scopes.ErrStale.
-func (a *API) findExisting(q *idRequest) (*existingReservation, error) {
-	live, ok := a.ledger.Find(q.id)
+func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
+	live, ok := i.ledger.Find(q.id)
 	if !ok || !idConflicts(&live, q.scope) {
 		return nil, nil
 	}
-	snap := a.catalog.Snapshot(q.scope)
+	snap := i.catalog.Snapshot(q.scope)
 	if snap == nil && live.Scope == q.scope {
 		return nil, nil // its workers have left just now, and the reservation with them
 	}
@@ -183,7 +184,7 @@ func (a *API) findExisting(q *idRequest) (*existingReservation, error) {
 		e.endpoint = endpointOf(snap, live.Rank)
 	case local:
 		var over <-chan struct{}
-		same, over = a.idempotency.answers.replay(record, func() bool {
+		same, over = i.answers.replay(record, func() bool {
 			if q.prompt != nil && !record.prompt.same(&asked) {
 				return false
 			}
@@ -201,7 +202,7 @@ func (a *API) findExisting(q *idRequest) (*existingReservation, error) {
 	if !same {
 		return nil, other
 	}
-	if live.Lease > 0 && a.ledger.Renew(q.id) != nil {
+	if live.Lease > 0 && i.ledger.Renew(q.id) != nil {
 		return nil, errBookedMeanwhile // it has ended
 	}
 	return e, nil
@@ -227,10 +228,10 @@ func idConflicts(live *reservations.LiveReservation, sc catalog.Scope) bool {
 // one: only the slot tracker's ids are of one scope (decision S4).
 func idIsGlobal(live *reservations.LiveReservation) bool { return !live.PerScope }
 
-// idConflict is the error of an id that a reservation has already, nil if the
+// conflict is the error of an id that a reservation has already, nil if the
 // scope can have one of it.
-func (a *API) idConflict(id string, scope catalog.Scope) *reservations.ExistsError {
-	live, ok := a.ledger.Find(id)
+func (i *idempotency) conflict(id string, scope catalog.Scope) *reservations.ExistsError {
+	live, ok := i.ledger.Find(id)
 	if !ok || !idConflicts(&live, scope) {
 		return nil
 	}
@@ -516,10 +517,10 @@ func (w *retryWaiters) all() []string {
 
 // wakeRetries wakes requests whose id was booked by another replica: nothing tells
 // them when that happens.
-func (a *API) wakeRetries() {
-	for _, id := range a.idempotency.waiters.all() {
-		if live, ok := a.ledger.Find(id); ok && idIsGlobal(&live) {
-			a.idempotency.waiters.wake(id)
+func (i *idempotency) wakeRetries() {
+	for _, id := range i.waiters.all() {
+		if live, ok := i.ledger.Find(id); ok && idIsGlobal(&live) {
+			i.waiters.wake(id)
 		}
 	}
 }

@@ -17,36 +17,43 @@ type ModelThresholds struct {
 	overload.Thresholds
 }
 
+// thresholds are the busy thresholds of all models.
+type thresholds struct {
+	table   *overload.Table
+	catalog *catalog.Catalog
+	log     zerolog.Logger
+}
+
 // BusyThresholds lists the thresholds of every model for which a worker is
 // registered, by model.
-func (a *API) BusyThresholds() []ModelThresholds {
+func (t *thresholds) BusyThresholds() []ModelThresholds {
 	all := []ModelThresholds{}
-	for _, model := range a.catalog.Models() {
-		all = append(all, ModelThresholds{model, *a.busy.Of(model)})
+	for _, model := range t.catalog.Models() {
+		all = append(all, ModelThresholds{model, *t.table.Of(model)})
 	}
 	return all
 }
 
 // Thresholds returns the busy thresholds of all models, to be read.
-func (a *API) Thresholds() *overload.Table { return a.busy }
+func (t *thresholds) Thresholds() *overload.Table { return t.table }
 
 // SetBusyThreshold changes those thresholds of a model that are given, for every
 // selection that starts after it, and returns all three. Without any it only
 // reads; then a model without workers has none. Errors are of kind
 // BadRequest (out of range), NotFound (the model has no worker) and TooMany.
-func (a *API) SetBusyThreshold(model string, given overload.Thresholds) (ModelThresholds, error) {
+func (t *thresholds) SetBusyThreshold(model string, given overload.Thresholds) (ModelThresholds, error) {
 	if err := given.Check(); err != nil {
 		return ModelThresholds{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
-	known := a.catalog.HasModel(model)
+	known := t.catalog.HasModel(model)
 	switch {
 	case given.Any() && !known:
 		return ModelThresholds{}, errModelNotFound(model)
 	case given.Any():
-		c, err := a.busy.Set(model, given)
-		return a.thresholdsChanged(model, c, err)
+		c, err := t.table.Set(model, given)
+		return t.changed(model, c, err)
 	case known:
-		return ModelThresholds{model, *a.busy.Of(model)}, nil
+		return ModelThresholds{model, *t.table.Of(model)}, nil
 	}
 	return ModelThresholds{Model: model}, nil
 }
@@ -55,31 +62,31 @@ func (a *API) SetBusyThreshold(model string, given overload.Thresholds) (ModelTh
 // returns what is left. The configured values do not come back (decision B1).
 // Errors are of kind BadRequest (no such threshold), NotFound (the model has no
 // worker) and TooMany.
-func (a *API) ClearBusyThreshold(model string, which *string) (ModelThresholds, error) {
+func (t *thresholds) ClearBusyThreshold(model string, which *string) (ModelThresholds, error) {
 	var clear []overload.Threshold
 	if which != nil {
-		t, ok := overload.ParseThreshold(*which)
+		named, ok := overload.ParseThreshold(*which)
 		if !ok {
 			return ModelThresholds{}, contract.Errorf(contract.BadRequest, "threshold must be one of %s, %s, %s",
 				overload.DecodeBlocks, overload.PrefillTokens, overload.PrefillFraction)
 		}
-		clear = append(clear, t)
+		clear = append(clear, named)
 	}
-	if !a.catalog.HasModel(model) {
+	if !t.catalog.HasModel(model) {
 		return ModelThresholds{}, errModelNotFound(model)
 	}
-	c, err := a.busy.Clear(model, clear...)
-	return a.thresholdsChanged(model, c, err)
+	c, err := t.table.Clear(model, clear...)
+	return t.changed(model, c, err)
 }
 
-// thresholdsChanged answers a change and logs it. err can only be
+// changed answers a change and logs it. err can only be
 // overload.ErrTooMany: ranges were checked before.
-func (a *API) thresholdsChanged(model string, c overload.Change, err error) (ModelThresholds, error) {
+func (t *thresholds) changed(model string, c overload.Change, err error) (ModelThresholds, error) {
 	if err != nil {
 		return ModelThresholds{}, &contract.Error{Kind: contract.TooMany, Text: err.Error(), Err: err}
 	}
 	if c.Any() {
-		a.log.Info().Str("model", catalog.Clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
+		t.log.Info().Str("model", catalog.Clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
 			Msg("busy thresholds changed")
 	}
 	return ModelThresholds{model, c.Now}, nil
@@ -102,7 +109,7 @@ func errModelNotFound(model string) *contract.Error {
 
 // thresholds are those of the request's model at this moment.
 func (c *selection) thresholds() *overload.Thresholds {
-	return c.api.busy.Of(c.request.Scope.Model)
+	return c.api.thresholds.table.Of(c.request.Scope.Model)
 }
 
 // dropOverloaded returns the ranks to score: those of workers that are not

@@ -82,7 +82,7 @@ func (a *API) replayReservation(req *ReserveRequest, scratch *query) (r Reservat
 			return scratch.identify(&req.Prompt, scratch.sequence), err
 		}
 	}
-	first, err := a.findExisting(&q)
+	first, err := a.idempotency.findExisting(&q)
 	if err != nil || first == nil {
 		return Reservation{}, false, notSame(err, error.Error)
 	}
@@ -139,7 +139,7 @@ func (a *API) findRank(req *ReserveRequest, snap *catalog.Snapshot) (catalog.Ent
 	if ok {
 		return e, nil
 	}
-	if exists := a.idConflict(req.ID, req.Scope); exists != nil {
+	if exists := a.idempotency.conflict(req.ID, req.Scope); exists != nil {
 		return e, errIDExists(exists.Error(), Refuse, exists)
 	}
 	release, err := a.claimID(req)
@@ -275,7 +275,7 @@ func (a *API) bookPending(req *ReserveRequest, sel pending.Selection) (Reservati
 	if !ok {
 		return Reservation{}, contract.ScopeErrorf(contract.NotFound, sel.Scope, "schedulable worker %d (dp_rank %d) not found", sel.Rank.Worker, sel.Rank.DP)
 	}
-	if exists := a.idConflict(req.ID, req.Scope); exists != nil { // the session stays as it is
+	if exists := a.idempotency.conflict(req.ID, req.Scope); exists != nil { // the session stays as it is
 		return Reservation{}, errIDExists(exists.Error(), req.IfExists, exists)
 	}
 	release, err := a.claimID(req)
@@ -283,7 +283,7 @@ func (a *API) bookPending(req *ReserveRequest, sel pending.Selection) (Reservati
 		return Reservation{}, err
 	}
 	defer release()
-	hold, err := a.joinSession(affinity.Key{Scope: sel.Scope, Session: sel.Session}, sel.Rank, snap)
+	hold, err := a.sessions.join(affinity.Key{Scope: sel.Scope, Session: sel.Session}, sel.Rank, snap)
 	if err != nil {
 		return Reservation{}, err
 	}

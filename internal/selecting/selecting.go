@@ -42,32 +42,32 @@ type Config struct {
 
 // API has the use cases of one process.
 type API struct {
-	config  Config
-	log     zerolog.Logger
-	catalog *catalog.Catalog
-	ledger  *reservations.Ledger
-	scopes  *scopes.Registry
-	busy    *overload.Table // thresholds by model
-
+	config     Config
+	catalog    *catalog.Catalog
+	ledger     *reservations.Ledger
+	scopes     *scopes.Registry
 	selections *telemetry.Selections // counts by model
 
+	thresholds
 	idempotency idempotency
-	sessions    *affinity.Table // nil: sessions have no effect
+	sessions    sessions
 	pending     pendingSelections
 }
 
 // New returns the use cases over a catalog, the scopes of its workers and the
-// ledger of their load. thresholds are those of every model, until they are
+// ledger of their load. busy are the thresholds of every model, until they are
 // changed.
-func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, thresholds overload.Thresholds, log zerolog.Logger) *API {
+func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, busy overload.Thresholds, log zerolog.Logger) *API {
 	a := &API{
-		config: config, log: log, catalog: c, ledger: l, scopes: r,
-		busy:       overload.NewTable(thresholds, c.HasModel),
-		selections: telemetry.NewSelections(c),
+		config: config, catalog: c, ledger: l, scopes: r,
+		selections:  telemetry.NewSelections(c),
+		thresholds:  thresholds{table: overload.NewTable(busy, c.HasModel), catalog: c, log: log},
+		idempotency: idempotency{ledger: l, catalog: c},
+		sessions:    sessions{catalog: c},
 	}
 	a.pending.store = pending.New(config.Pending, time.Now)
 	if config.SessionTTL > 0 {
-		a.sessions = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
+		a.sessions.Table = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
 	}
 	return a
 }
@@ -78,9 +78,9 @@ func (a *API) Selections() *telemetry.Selections { return a.selections }
 // Sweep forgets what is too old, and looks for reservations of other replicas that
 // retries wait for. It is to be called every second.
 func (a *API) Sweep() {
-	a.wakeRetries()
+	a.idempotency.wakeRetries()
 	a.pending.store.Sweep()
-	if a.sessions != nil {
+	if a.sessions.Table != nil {
 		a.sessions.Sweep()
 	}
 }
@@ -99,7 +99,7 @@ type Remembered struct {
 func (a *API) Remembered() Remembered {
 	r := Remembered{Answers: a.idempotency.answers.count()}
 	r.Pending, _ = a.pending.store.Stats()
-	if r.HasSessions = a.sessions != nil; r.HasSessions {
+	if r.HasSessions = a.sessions.Table != nil; r.HasSessions {
 		r.Sessions, r.SessionWaiters = a.sessions.Len(), a.sessions.Waiting()
 	}
 	return r

@@ -352,7 +352,7 @@ func (c *selection) replay() (replayed bool, err error) {
 		return false, nil
 	}
 	req := c.request
-	first, err := c.api.findExisting(&idRequest{
+	first, err := c.api.idempotency.findExisting(&idRequest{
 		id: *req.ReservationID, scope: req.Scope, rank: req.Pinned, filter: &c.filter,
 		prompt: func(snap *catalog.Snapshot) (promptIdentity, error) {
 			err := c.read(&req.Prompt, snap)
@@ -390,7 +390,7 @@ func (c *selection) claimID() error {
 			return errIDInFlight(id)
 		}
 	}
-	if exists := c.api.idConflict(id, req.Scope); exists != nil && !shared {
+	if exists := c.api.idempotency.conflict(id, req.Scope); exists != nil && !shared {
 		return errIDExists(bookingFailed(exists), Refuse, exists)
 	}
 	return nil

@@ -16,10 +16,16 @@ import (
 // overloaded, another one is chosen and bound. But a request whose own filter
 // excludes the rank is refused, and the session forgets it.
 
+// sessions are the sessions of all requests.
+type sessions struct {
+	*affinity.Table // nil: sessions have no effect
+	catalog         *catalog.Catalog
+}
+
 // session returns the request's session, "" if it has no effect: a pinned request
 // names its rank itself.
 func (c *selection) session() string {
-	if c.api.sessions == nil || c.request.Pinned != nil {
+	if c.api.sessions.Table == nil || c.request.Pinned != nil {
 		return ""
 	}
 	return c.request.Session
@@ -55,16 +61,16 @@ func (c *selection) checkSession(ctx context.Context) error {
 // unschedulable reports whether a session is bound to a rank, and the rank is not
 // schedulable.
 func (c *selection) unschedulable(bound catalog.Rank, ok bool) bool {
-	return ok && c.api.isUnschedulable(bound, c.snapshot)
+	return ok && c.api.sessions.isUnschedulable(bound, c.snapshot)
 }
 
 // isUnschedulable reports whether a rank is not schedulable. A session may be bound
 // to a rank that came after the snapshot: then the catalog has it.
-func (a *API) isUnschedulable(r catalog.Rank, snap *catalog.Snapshot) bool {
+func (s *sessions) isUnschedulable(r catalog.Rank, snap *catalog.Snapshot) bool {
 	if _, found := snap.Entry(r); found {
 		return false
 	}
-	now := a.catalog.Snapshot(snap.Scope)
+	now := s.catalog.Snapshot(snap.Scope)
 	if now == nil {
 		return true
 	}
@@ -151,22 +157,22 @@ func errSessionBound(session string, bound, chosen catalog.Rank) *contract.Error
 	return contract.Errorf(contract.BadRequest, "session %s is bound to DP rank %d, not %d", session, bound.DP, chosen.DP)
 }
 
-// joinSession takes the use of a session for a reservation on a rank that was
+// join takes the use of a session for a reservation on a rank that was
 // chosen before. It never waits: the session is bound to that rank even if another
 // request is choosing one for it meanwhile. If the session is bound to another rank
 // of the scope it fails, and ends that binding.
-func (a *API) joinSession(k affinity.Key, r catalog.Rank, snap *catalog.Snapshot) (*affinity.Hold, error) {
-	if a.sessions == nil || k.Session == "" {
+func (s *sessions) join(k affinity.Key, r catalog.Rank, snap *catalog.Snapshot) (*affinity.Hold, error) {
+	if s.Table == nil || k.Session == "" {
 		return nil, nil
 	}
-	hold := a.sessions.Join(k, r)
+	hold := s.Join(k, r)
 	for range maxMoves {
 		bound, ok := hold.Rank()
 		if !ok || bound == r {
 			break
 		}
 		hold.Drop()
-		if !a.isUnschedulable(bound, snap) {
+		if !s.isUnschedulable(bound, snap) {
 			hold.Release()
 			return nil, errSessionBound(k.Session, bound, r)
 		}

@@ -138,7 +138,7 @@ func (c *selection) CanRunNow(class *admission.Class) bool {
 // BeforeWait implements waitqueue.Request: the reservation that the request may
 // repeat can have been booked after it was looked for, and keep the rank busy.
 func (c *selection) BeforeWait() error {
-	if c.isRetry() && c.api.idConflict(*c.request.ReservationID, c.request.Scope) != nil {
+	if c.isRetry() && c.api.idempotency.conflict(*c.request.ReservationID, c.request.Scope) != nil {
 		return errBookedMeanwhile
 	}
 	return nil
