@@ -258,13 +258,13 @@ type idempotencyRecord struct {
 	id        string
 	prompt    promptIdentity
 	endpoint  string
-	selected  bool // booked by Select: selection is the answer
 	selection Selection
+	selected  bool // booked by Select: selection is the answer
 
 	// answers.mu guards the rest.
 	state        recordState
-	older, newer *idempotencyRecord // in the cache, while state is recordCached
 	replayed     bool               // a retry got the answer
+	older, newer *idempotencyRecord // in the cache, while state is recordCached
 	cancelled    chan struct{}      // not nil: the reservation is being cancelled; closed when it is over
 }
 

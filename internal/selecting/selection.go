@@ -14,7 +14,6 @@ import (
 	"github.com/select-service/select-service/internal/affinity"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/scopes"
-	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -89,10 +88,7 @@ func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Sel
 }
 
 func (a *API) newSelection(req *SelectRequest, reserve bool) selection {
-	return selection{
-		query: newQuery(), api: a, request: req, filter: filterOf(req), reserve: reserve,
-		count: count{selections: a.selections, route: telemetry.RouteOf(reserve)},
-	}
+	return selection{query: newQuery(), api: a, request: req, filter: filterOf(req), reserve: reserve}
 }
 
 // filterOf takes the lists of a request over.

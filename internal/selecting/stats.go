@@ -8,18 +8,16 @@ import (
 
 // count is how a selection is counted.
 type count struct {
-	selections *telemetry.Selections
-	route      telemetry.Route
-	model      *telemetry.ModelSelections // that it is counted in, nil: in none yet
+	model *telemetry.ModelSelections // that it is counted in, nil: in none yet
 }
 
 // of returns the counts that the selection belongs to.
 func (n *count) of(c *selection) *telemetry.ModelSelections {
 	model := c.request.Scope.Model
 	if c.scope == nil && !c.api.catalog.HasModel(model) {
-		return n.selections.Others()
+		return c.api.selections.Others()
 	}
-	return n.selections.Of(model)
+	return c.api.selections.Of(model)
 }
 
 // issued counts that the selection was asked for, unless it did so before, and
@@ -27,32 +25,33 @@ func (n *count) of(c *selection) *telemetry.ModelSelections {
 func (n *count) issued(c *selection) *telemetry.ModelSelections {
 	if n.model == nil {
 		n.model = n.of(c)
-		n.model.Issued(n.route)
+		n.model.Issued(telemetry.RouteOf(c.reserve))
 	}
 	return n.model
 }
 
 // queued counts a selection that begins to wait. It counts as issued now: a wait
 // has no limit, and the rate of what is asked for is needed meanwhile.
-func (n *count) queued(c *selection) { n.issued(c).Queued(n.route, 1) }
+func (n *count) queued(c *selection) { n.issued(c).Queued(telemetry.RouteOf(c.reserve), 1) }
 
 // dequeued undoes queued.
-func (n *count) dequeued() { n.model.Queued(n.route, -1) }
+func (n *count) dequeued(c *selection) { n.model.Queued(telemetry.RouteOf(c.reserve), -1) }
 
 // ended counts a selection that is over. It runs outside all locks.
 func (n *count) ended(c *selection, err error) {
-	o := telemetry.OutcomeOf(err, n.route)
+	route := telemetry.RouteOf(c.reserve)
+	o := telemetry.OutcomeOf(err, route)
 	if c.replayed {
 		o = telemetry.Repeated
 	}
 	if o == telemetry.Invalid && n.model == nil {
-		n.of(c).Ended(o, n.route, err)
+		n.of(c).Ended(o, route, err)
 		return
 	}
 	m := n.issued(c)
-	m.Ended(o, n.route, err)
+	m.Ended(o, route, err)
 	if o == telemetry.NotReady {
-		n.selections.NoteUnserved(c.request.Scope)
+		c.api.selections.NoteUnserved(c.request.Scope)
 	}
 	if c.wait.queued {
 		m.Waited(c.wait.time)

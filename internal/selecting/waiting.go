@@ -37,7 +37,7 @@ func (c *selection) runOrWait(ctx context.Context) error {
 	}
 	c.count.queued(c)
 	defer func() {
-		c.count.dequeued()
+		c.count.dequeued(c)
 		c.wait.queued, c.wait.time = true, time.Since(c.wait.since)
 	}()
 	select {

@@ -25,6 +25,8 @@ type reconciler struct {
 	log     zerolog.Logger
 
 	attached map[workerKey]*attachedWorker // touched under the catalog's lock only
+	// registering counts the changes of workers under way.
+	registering atomic.Int64
 	// rankPuts counts the ranks that the ledger was told of.
 	rankPuts atomic.Uint64
 	// ranksAdded, if set, is called after ranks that carry load were added, when

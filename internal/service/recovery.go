@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/recovery"
 )
@@ -22,7 +23,7 @@ type RecoveryConfig struct {
 	Peers []string // base URLs, asked in order
 	Fetch recovery.Fetcher
 	// Deadline is how long Run lets Ready wait for the recovery, and for the
-	// bookings of other replicas; the recovery itself goes on.
+	// reservations of other replicas; the recovery itself goes on.
 	Deadline time.Duration
 	// Grace is how long after the recovery the blocks of ranks are kept whose
 	// workers have not come.
@@ -35,7 +36,7 @@ type RecoveryStage uint8
 // The stages of a recovery.
 const (
 	RecoveryFetching RecoveryStage = iota // Ready waits
-	RecoveryDeadline                      // the same, but Ready waits no longer
+	RecoveryDeadline                      // the same, but Ready does not wait any longer
 	RecoveryApplied                       // what peers gave is in the index
 	RecoveryEmpty                         // no peer gave anything
 	numRecoveryStages
@@ -49,7 +50,7 @@ func (s RecoveryStage) String() string {
 	return "unknown"
 }
 
-// RecoveryStatus tells how far the recovery of the index has come. Counts are
+// RecoveryStatus is how far the recovery of the index has come. Counts are
 // those of all peers together.
 type RecoveryStatus struct {
 	Stage   RecoveryStage
@@ -60,16 +61,16 @@ type RecoveryStatus struct {
 	// Complete: a peer gave all it had, and it was used. Otherwise the recovery
 	// has not ended, or something may be missing.
 	Complete bool
-	// Loads tells of the other replicas' bookings.
+	// Loads is where the other replicas' reservations stand.
 	Loads LoadsStage
 }
 
-// LoadsStage is where the bookings of other replicas stand at start.
+// LoadsStage is where the reservations of other replicas stand at start.
 type LoadsStage uint8
 
-// The stages of other replicas' bookings.
+// The stages of other replicas' reservations.
 const (
-	LoadsUnshared LoadsStage = iota // replicas do not share bookings
+	LoadsUnshared LoadsStage = iota // replicas do not share reservations
 	LoadsAwaited                    // Ready waits
 	LoadsDeadline                   // they are not all there, but Ready waits no longer
 	LoadsApplied                    // they are in the ledger
@@ -85,10 +86,17 @@ func (s LoadsStage) String() string {
 
 // indexRecovery is the recovery of one life of the service.
 type indexRecovery struct {
-	config RecoveryConfig
-	begin  time.Time
-	over   chan struct{} // closed when nothing more comes from peers
-	loads  atomic.Uint32 // LoadsStage
+	config  RecoveryConfig
+	catalog *catalog.Catalog
+	scopes  *scopes.Registry
+	log     zerolog.Logger
+	// loadsApplied reports whether no reservation of another replica is known to be
+	// on its way.
+	loadsApplied func() bool
+
+	begin time.Time
+	over  chan struct{} // closed when nothing more comes from peers
+	loads atomic.Uint32 // LoadsStage
 
 	// mu guards what follows.
 	mu     sync.Mutex
@@ -102,19 +110,29 @@ func (c *Config) recovers() bool {
 	return len(c.Recovery.Peers) > 0 && c.Recovery.Fetch != nil && c.KVEvents
 }
 
-// prepareRecovery makes ready for the recovery that Run makes.
-func (s *Service) prepareRecovery() {
-	c := s.config.Recovery
+// newRecovery returns the recovery that Run makes, nil if none is configured.
+func (s *Service) newRecovery() *indexRecovery {
 	if !s.config.recovers() {
-		return
+		return nil
 	}
-	s.recovery = &indexRecovery{config: c, begin: time.Now(), over: make(chan struct{})}
+	r := &indexRecovery{
+		config: s.config.Recovery, catalog: s.catalog, scopes: s.scopes, log: s.log, loadsApplied: s.loadsApplied,
+		begin: time.Now(), over: make(chan struct{}),
+	}
 	if s.replica != nil {
-		s.recovery.loads.Store(uint32(LoadsAwaited))
+		r.loads.Store(uint32(LoadsAwaited))
 	}
+	return r
 }
 
-// Recovery tells how far the recovery has come; it is false if none is
+// loadsApplied reports whether no reservation of another replica is known to be on
+// its way. It is asked after the number of schedulable workers: a registration is
+// under way until the replica knows of the worker's ranks.
+func (s *Service) loadsApplied() bool {
+	return s.reconciler.registering.Load() == 0 && s.replica.CaughtUp()
+}
+
+// Recovery returns how far the recovery has come; it is false if none is
 // configured.
 func (s *Service) Recovery() (RecoveryStatus, bool) {
 	if s.recovery == nil {
@@ -125,7 +143,7 @@ func (s *Service) Recovery() (RecoveryStatus, bool) {
 	return status, true
 }
 
-// Recovering tells whether blocks may still come from peers.
+// Recovering reports whether blocks may still come from peers.
 func (s *Service) Recovering() bool {
 	if s.recovery == nil {
 		return false
@@ -134,12 +152,44 @@ func (s *Service) Recovering() bool {
 	return stage == RecoveryFetching || stage == RecoveryDeadline
 }
 
-// awaited tells whether Ready waits: for the index, then for the bookings of
+// Dump writes the whole index as it is while it is written; see
+// recovery.Writer. It is in the form of the given contract. Events received before
+// the call are in it, and ranks whose workers are still awaited after a recovery. A
+// rank that comes or goes meanwhile may be in it in part.
+func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) error {
+	if err := s.streams.Barrier(ctx); err != nil {
+		return err
+	}
+	states := s.scopes.All()
+	d := recovery.NewWriter(w)
+	d.ResidencyDomain = form == contract.V16
+	for _, sc := range slices.SortedFunc(maps.Keys(states), catalog.Scope.Compare) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		state := states[sc]
+		// The walk begins before the ranks are asked for. Each of them has then had
+		// its slot since, and where it loses it the index forgets the slot before
+		// another rank gets it; what is forgotten is not in a walk any more.
+		walk := state.Space.Walk()
+		err := d.Scope(ctx, recovery.Source{
+			Scope:     sc,
+			BlockSize: state.BlockSize,
+			Ranks:     state.Gate.Ranks(),
+			Runs:      walk.Runs,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return d.Close()
+}
+
+// awaited reports whether Ready waits: for the index, then for the reservations of
 // other replicas. Those can only be taken once there are workers; with the first
 // ones this wait is over for good, so that a later worker never makes a replica
 // unready that serves already.
-func (s *Service) awaited(schedulable int) bool {
-	r := s.recovery
+func (r *indexRecovery) awaited(schedulable int) bool {
 	switch {
 	case r == nil:
 		return false
@@ -152,7 +202,7 @@ func (s *Service) awaited(schedulable int) bool {
 	case LoadsAwaited, LoadsDeadline:
 	}
 	switch {
-	case s.loadsApplied():
+	case r.loadsApplied():
 		if schedulable > 0 {
 			r.loads.Store(uint32(LoadsApplied))
 		}
@@ -162,13 +212,6 @@ func (s *Service) awaited(schedulable int) bool {
 		return false
 	}
 	return true
-}
-
-// loadsApplied tells whether no booking of another replica is known to be on its
-// way. It is asked after the number of schedulable workers: the one who registers
-// them counts as under way until the replica knows of their ranks.
-func (s *Service) loadsApplied() bool {
-	return s.registering.Load() == 0 && s.replica.CaughtUp()
 }
 
 func (r *indexRecovery) show() RecoveryStatus {
@@ -195,9 +238,8 @@ func (r *indexRecovery) reportLocked() recovery.Report {
 	return all
 }
 
-// step moves the recovery to a stage, unless it is past it. It reports whether
-// it did.
-func (r *indexRecovery) step(stage RecoveryStage, complete bool) bool {
+// become moves the recovery to a later stage; false if it has come so far already.
+func (r *indexRecovery) become(stage RecoveryStage, complete bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if stage <= r.status.Stage {
@@ -207,24 +249,23 @@ func (r *indexRecovery) step(stage RecoveryStage, complete bool) bool {
 	return true
 }
 
-// recoverIndex fills the index from peers, and drops in the end what nobody came
-// for.
-func (s *Service) recoverIndex(ctx context.Context) error {
-	r := s.recovery
+// run fills the index from peers, and drops in the end the blocks of ranks whose
+// workers have not come.
+func (r *indexRecovery) run(ctx context.Context) error {
 	begin := time.Now()
-	sum := recovery.Recover(ctx, r.config.Peers, r.config.Fetch, recoveryTarget{s}, recovery.Options{}, recoveryObserver{s})
+	sum := recovery.Recover(ctx, r.config.Peers, r.config.Fetch, recoveryTarget{r}, recovery.Options{}, recoveryObserver{r})
 	if ctx.Err() != nil {
 		return nil
 	}
-	s.scopes.EndMerging()
+	r.scopes.EndMerging()
 	stage := RecoveryApplied
 	if sum.Answered == 0 {
 		stage = RecoveryEmpty
-		s.log.Warn().Strs("peers", r.config.Peers).Msg("no peer gave a dump: the index starts empty")
+		r.log.Warn().Strs("peers", r.config.Peers).Msg("no peer gave a dump: the index starts empty")
 	}
-	r.step(stage, sum.Complete)
+	r.become(stage, sum.Complete)
 	close(r.over)
-	s.log.Info().Stringer("stage", stage).Bool("complete", sum.Complete).Uint64("blocks", sum.Blocks).
+	r.log.Info().Stringer("stage", stage).Bool("complete", sum.Complete).Uint64("blocks", sum.Blocks).
 		Dur("took", time.Since(begin)).Msg("index recovery is over")
 
 	grace := time.NewTimer(r.config.Grace)
@@ -234,33 +275,33 @@ func (s *Service) recoverIndex(ctx context.Context) error {
 		return nil
 	case <-grace.C:
 	}
-	if released := s.catalog.ReleaseHolds(); released > 0 {
-		s.scopes.WorkersChanged()
-		s.log.Info().Int("ranks", released).Msg("recovered blocks dropped: their workers did not come")
+	if released := r.catalog.ReleaseHolds(); released > 0 {
+		r.scopes.WorkersChanged()
+		r.log.Info().Int("ranks", released).Msg("recovered blocks dropped: their workers did not come")
 	}
 	return nil
 }
 
 // passDeadline lets Ready wait no longer when the recovery takes long.
-func (s *Service) passDeadline(ctx context.Context) error {
-	deadline := time.NewTimer(s.recovery.config.Deadline)
+func (r *indexRecovery) passDeadline(ctx context.Context) error {
+	deadline := time.NewTimer(r.config.Deadline)
 	defer deadline.Stop()
 	select {
 	case <-ctx.Done():
-	case <-s.recovery.over:
+	case <-r.over:
 	case <-deadline.C:
-		if s.recovery.step(RecoveryDeadline, false) {
-			s.log.Warn().Dur("deadline", s.recovery.config.Deadline).Msg("index recovery goes on behind live traffic")
+		if r.become(RecoveryDeadline, false) {
+			r.log.Warn().Dur("deadline", r.config.Deadline).Msg("index recovery goes on behind live traffic")
 		}
 	}
 	return nil
 }
 
 // recoveryObserver keeps the status up to date.
-type recoveryObserver struct{ s *Service }
+type recoveryObserver struct{ *indexRecovery }
 
 func (o recoveryObserver) Asking(peer string) {
-	r := o.s.recovery
+	r := o.indexRecovery
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.Peer = peer
@@ -268,7 +309,7 @@ func (o recoveryObserver) Asking(peer string) {
 }
 
 func (o recoveryObserver) Read(_ string, report *recovery.Report) {
-	r := o.s.recovery
+	r := o.indexRecovery
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.now = *report
@@ -285,15 +326,15 @@ func (o recoveryObserver) Answered(peer string, a recovery.Answer, err error) {
 			skipped.Uint64(recovery.Reason(why).String(), n)
 		}
 	}
-	o.s.log.WithLevel(level).Err(err).Str("peer", peer).Uint64("events", a.Events).Uint64("blocks", a.Blocks).
+	o.log.WithLevel(level).Err(err).Str("peer", peer).Uint64("events", a.Events).Uint64("blocks", a.Blocks).
 		Dict("skipped", skipped).Bool("recovering", a.Recovering).Msg("dump of a peer")
 }
 
 // recoveryTarget finds the places for what dumps bring.
-type recoveryTarget struct{ s *Service }
+type recoveryTarget struct{ *indexRecovery }
 
 func (t recoveryTarget) Fits(sc catalog.Scope, blockSize uint32) bool {
-	state := t.s.scopes.Of(sc)
+	state := t.scopes.Of(sc)
 	return state == nil || state.BlockSize == blockSize
 }
 
@@ -301,46 +342,13 @@ func (t recoveryTarget) Fits(sc catalog.Scope, blockSize uint32) bool {
 // have been replaced since; then the gate that is found has another rank in the slot,
 // or blocks are cut differently.
 func (t recoveryTarget) Place(sc catalog.Scope, blockSize uint32, r catalog.Rank) (*recovery.Gate, uint32, bool) {
-	slot, ok := t.s.catalog.Hold(sc, blockSize, r)
+	slot, ok := t.catalog.Hold(sc, blockSize, r)
 	if !ok {
 		return nil, 0, false
 	}
-	state := t.s.scopes.Of(sc)
+	state := t.scopes.Of(sc)
 	if state == nil || state.BlockSize != blockSize {
 		return nil, 0, false
 	}
 	return state.Gate, slot, true
-}
-
-// Dump writes the whole index as it is while it is written; see
-// recovery.Writer. It is in the form of the given contract. Events received before the call are in it, and ranks whose
-// workers are still awaited after a recovery. A rank that comes or goes meanwhile
-// may be in it in part.
-func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) error {
-	if err := s.streams.Barrier(ctx); err != nil {
-		return err
-	}
-	pools := s.scopes.All()
-	d := recovery.NewWriter(w)
-	d.ResidencyDomain = form == contract.V16
-	for _, sc := range slices.SortedFunc(maps.Keys(pools), catalog.Scope.Compare) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		p := pools[sc]
-		// The walk begins before the ranks are asked for. Each of them has then had
-		// its slot since, and where it loses it the index forgets the slot before
-		// another rank gets it; what is forgotten is not in a walk any more.
-		walk := p.Space.Walk()
-		err := d.Scope(ctx, recovery.Source{
-			Scope:     sc,
-			BlockSize: p.BlockSize,
-			Ranks:     p.Gate.Ranks(),
-			Runs:      walk.Runs,
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return d.Close()
 }

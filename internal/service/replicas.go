@@ -14,33 +14,39 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// Replication is what it takes to share bookings with other replicas.
+// Replication is what it takes to share reservations with other replicas.
 type Replication struct {
 	// URL is the base URL under which others reach this process over HTTP.
 	URL string
-	// Advertised is the endpoint at which others follow this process, empty if
-	// nobody said. The slot tracker's contract refuses it as a peer.
+	// Advertised is the endpoint at which others follow this process, empty if it is
+	// not configured. The slot tracker's contract refuses it as a peer.
 	Advertised string
 	Transport  replicasync.Transport
-	// Malformed, if set, counts what the transport received and could not take
-	// for a message.
+	// Malformed, if set, counts what the transport received that is no message.
 	Malformed func() uint64
 	Fetch     replicasync.Fetcher
 }
 
-// newLedger makes the ledger and, if bookings are shared, the replica that
-// watches it. process names this process among the replicas.
-func (s *Service) newLedger(process uint64) {
-	r := s.config.Replication
+// newLedger returns the ledger and, if reservations are shared, the replica that
+// watches it, else nil. process names this process among the replicas.
+func newLedger(process uint64, config *Config, scopes replicasync.Scopes, log zerolog.Logger) (*reservations.Ledger, *replicasync.Replica) {
+	r := config.Replication
 	if r == nil {
-		s.ledger = reservations.New(process, time.Now, nil)
-		s.ledger.SetLifetime(s.config.ReservationLifetime)
-		return
+		ledger := reservations.New(process, time.Now, nil)
+		ledger.SetLifetime(config.ReservationLifetime)
+		return ledger, nil
 	}
-	s.replica = replicasync.New(replicasync.Options{Process: process, URL: r.URL, Watcher: replicaLog{s.log}}, s, r.Transport, r.Fetch, time.Now)
-	s.ledger = reservations.New(process, time.Now, s.replica)
-	s.ledger.SetLifetime(s.config.ReservationLifetime)
-	s.replica.Attach(s.ledger)
+	replica := replicasync.New(replicasync.Options{Process: process, URL: r.URL, Watcher: replicaLog{log}}, scopes, r.Transport, r.Fetch, time.Now)
+	ledger := reservations.New(process, time.Now, replica)
+	ledger.SetLifetime(config.ReservationLifetime)
+	replica.Attach(ledger)
+	return ledger, replica
+}
+
+// peers has the use cases about the replicas that this process follows.
+type peers struct {
+	replica    *replicasync.Replica // nil: reservations are not shared
+	advertised string               // endpoint of this process, "" if unknown
 }
 
 var (
@@ -48,21 +54,21 @@ var (
 	errOwnEndpoint  = &contract.Error{Kind: contract.BadRequest, Text: "peer endpoint matches this replica's advertised endpoint"}
 )
 
-// Peers lists the endpoints of the replicas whose bookings are followed, sorted.
-func (s *Service) Peers() []string {
-	if s.replica == nil {
+// Peers lists the endpoints of the replicas whose reservations are followed, sorted.
+func (p *peers) Peers() []string {
+	if p.replica == nil {
 		return []string{}
 	}
-	return s.replica.Peers()
+	return p.replica.Peers()
 }
 
 // RegisterPeer follows one more replica; added is false if it is followed
-// already. That the other side is there is not waited for.
-func (s *Service) RegisterPeer(endpoint string) (added bool, err error) {
-	if err := s.checkPeer(endpoint); err != nil {
+// already. It does not wait for a connection.
+func (p *peers) RegisterPeer(endpoint string) (added bool, err error) {
+	if err := p.checkPeer(endpoint); err != nil {
 		return false, err
 	}
-	added, err = s.replica.Register(endpoint)
+	added, err = p.replica.Register(endpoint)
 	return added, peerError(err)
 }
 
@@ -79,24 +85,24 @@ func peerError(err error) error {
 }
 
 // SlotsRegisterPeer is RegisterPeer, but this replica itself is refused.
-func (s *Service) SlotsRegisterPeer(endpoint string) (added bool, err error) {
-	if r := s.config.Replication; r != nil && r.Advertised != "" && endpoint == r.Advertised {
+func (p *peers) SlotsRegisterPeer(endpoint string) (added bool, err error) {
+	if p.advertised != "" && endpoint == p.advertised {
 		return false, errOwnEndpoint
 	}
-	return s.RegisterPeer(endpoint)
+	return p.RegisterPeer(endpoint)
 }
 
-// DeregisterPeer stops following a replica. The bookings that it told of stay.
-func (s *Service) DeregisterPeer(endpoint string) error {
-	if err := s.checkPeer(endpoint); err != nil {
+// DeregisterPeer stops following a replica. The reservations that it sent stay.
+func (p *peers) DeregisterPeer(endpoint string) error {
+	if err := p.checkPeer(endpoint); err != nil {
 		return err
 	}
-	return peerError(s.replica.Deregister(endpoint))
+	return peerError(p.replica.Deregister(endpoint))
 }
 
-// checkPeer tells whether the endpoint can be a peer's.
-func (s *Service) checkPeer(endpoint string) error {
-	if s.replica == nil {
+// checkPeer returns why an endpoint cannot be a peer's.
+func (p *peers) checkPeer(endpoint string) error {
+	if p.replica == nil {
 		return errSyncDisabled
 	}
 	if _, err := catalog.ParseEndpoint(endpoint); err != nil {
@@ -105,21 +111,21 @@ func (s *Service) checkPeer(endpoint string) error {
 	return nil
 }
 
-// WriteSnapshot writes one page of the live bookings that this process knows, as
+// WriteSnapshot writes one page of the live reservations that this process knows, as
 // JSON: at most limit, 0 for as many as is usual, after the cursor of the page
 // before, empty for the first one.
-func (s *Service) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
-	if s.replica == nil {
+func (p *peers) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
+	if p.replica == nil {
 		return errSyncDisabled
 	}
-	err := s.replica.WriteSnapshot(ctx, w, after, limit)
+	err := p.replica.WriteSnapshot(ctx, w, after, limit)
 	if errors.Is(err, replicasync.ErrCursor) {
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
 	return err
 }
 
-// replicaLog writes down what an operator should know of other replicas.
+// replicaLog logs what an operator should know of other replicas.
 type replicaLog struct{ log zerolog.Logger }
 
 func (l replicaLog) Connected(peer string, up bool) {

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -29,7 +28,6 @@ import (
 	"github.com/select-service/select-service/internal/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
-	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -75,25 +73,27 @@ type Config struct {
 }
 
 // Service has all use cases of one process. Those of the selection service are in
-// selecting.API.
+// selecting.API, those of the Conductor API in conductorapi.API.
 type Service struct {
 	*selecting.API
-	config  Config
-	log     zerolog.Logger
-	catalog *catalog.Catalog
-	ledger  *reservations.Ledger
-	scopes  *scopes.Registry
+	*slotTracker
+	*peers
 
+	config     Config
+	log        zerolog.Logger
+	catalog    *catalog.Catalog
+	ledger     *reservations.Ledger
+	scopes     *scopes.Registry
 	reconciler *reconciler // of the catalog
-	// registering counts the changes of workers under way.
-	registering atomic.Int64
-	streams     *kvevents.Subscribers // of the workers
-	lag         *telemetry.Histogram  // of KV events, in seconds
-	replica     *replicasync.Replica  // nil: reservations are not shared
-	recovery    *indexRecovery        // nil: none is configured
+	streams    workerStreams
+	recovery   *indexRecovery // nil: none is configured
+	conductor  *conductorapi.API
+}
 
-	conductor *conductorapi.API
-	diagnoser *conductorapi.ScopeDiagnoser
+// workerStreams are the KV event streams of the workers.
+type workerStreams struct {
+	*kvevents.Subscribers
+	lag *telemetry.Histogram // of events, in seconds
 }
 
 // approximate reports whether reservations make the index, because engines
@@ -105,17 +105,16 @@ func (c *Config) approximate() bool {
 // New returns a service without workers. source opens the sockets of event
 // streams.
 func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
-	s := &Service{config: config, log: log, lag: telemetry.NewHistogram(telemetry.LagBounds)}
-	s.scopes = newScopes(&config)
-	s.newLedger(cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64)))
-	counters := new(kvevents.Counters) // of all streams
-	streams := kvevents.DefaultConfig(config.Threads)
-	streams.Lag = func(late time.Duration) { s.lag.Observe(late.Seconds()) }
-	s.streams = kvevents.NewSubscribers(source, streams, counters)
-	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, streams, counters), selectionView{s}, log)
-	s.diagnoser = s.newDiagnoser()
+	s := &Service{config: config, log: log, scopes: newScopes(&config)}
+	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
+	s.peers = new(peers)
+	s.ledger, s.replica = newLedger(process, &config, s, log)
+	if config.Replication != nil {
+		s.advertised = config.Replication.Advertised
+	}
+	s.openStreams(source)
 	s.reconciler = &reconciler{
-		scopes: s.scopes, ledger: s.ledger, streams: s.streams, replica: s.replica, log: log,
+		scopes: s.scopes, ledger: s.ledger, streams: s.streams.Subscribers, replica: s.replica, log: log,
 		attached: make(map[workerKey]*attachedWorker),
 	}
 	if s.replica != nil {
@@ -134,8 +133,20 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		PrefillBusy: config.PrefillBusy,
 		DecodeBusy:  config.DecodeBusy,
 	}, s.catalog, s.scopes, s.ledger, config.Overload, log)
-	s.prepareRecovery()
+	s.slotTracker = &slotTracker{catalog: s.catalog, ledger: s.ledger, scopes: s.scopes, register: s.register}
+	s.recovery = s.newRecovery()
 	return s
+}
+
+// openStreams makes the streams of workers and of publishers, which are counted
+// together.
+func (s *Service) openStreams(source kvevents.Source) {
+	s.streams.lag = telemetry.NewHistogram(telemetry.LagBounds)
+	config := kvevents.DefaultConfig(s.config.Threads)
+	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
+	counters := new(kvevents.Counters)
+	s.streams.Subscribers = kvevents.NewSubscribers(source, config, counters)
+	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), selectionView{s}, s.log)
 }
 
 func newScopes(config *Config) *scopes.Registry {
@@ -163,8 +174,8 @@ func (s *Service) Run(ctx context.Context) error {
 		g.Go(func() error { return s.replica.Run(ctx) })
 	}
 	if s.recovery != nil {
-		g.Go(func() error { return s.recoverIndex(ctx) })
-		g.Go(func() error { return s.passDeadline(ctx) })
+		g.Go(func() error { return s.recovery.run(ctx) })
+		g.Go(func() error { return s.recovery.passDeadline(ctx) })
 	}
 	return g.Wait()
 }

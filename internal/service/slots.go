@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -47,8 +48,16 @@ type SlotsLoad struct {
 	Load  selecting.RankLoad
 }
 
+// slotTracker has the use cases of the slot tracker.
+type slotTracker struct {
+	catalog  *catalog.Catalog
+	ledger   *reservations.Ledger
+	scopes   *scopes.Registry
+	register func(change func() (*catalog.Worker, error)) (*catalog.Worker, error) // see Service.register
+}
+
 // SlotsRegister adds a worker that carries load and is never selected.
-func (s *Service) SlotsRegister(w SlotsWorker) error {
+func (s *slotTracker) SlotsRegister(w SlotsWorker) error {
 	_, err := s.register(func() (*catalog.Worker, error) {
 		return s.catalog.PutTracked(catalog.TrackedRecord{
 			ID: w.Worker, Scope: w.Scope, BlockSize: w.BlockSize, StartRank: w.DPStart, Size: w.DPSize,
@@ -57,15 +66,15 @@ func (s *Service) SlotsRegister(w SlotsWorker) error {
 	return err
 }
 
-// SlotsUnregister removes such a worker and its bookings.
-func (s *Service) SlotsUnregister(sc catalog.Scope, worker uint64) error {
+// SlotsUnregister removes such a worker and its reservations.
+func (s *slotTracker) SlotsUnregister(sc catalog.Scope, worker uint64) error {
 	_, err := s.register(func() (*catalog.Worker, error) { return nil, s.catalog.DeleteTracked(sc, worker) })
 	return err
 }
 
 // SlotsWorkers lists the workers that carry load, by model, tenant and id; nil
 // matches all.
-func (s *Service) SlotsWorkers(model, tenant *string) []SlotsWorker {
+func (s *slotTracker) SlotsWorkers(model, tenant *string) []SlotsWorker {
 	rows := []SlotsWorker{}
 	for _, snap := range s.trackers(model, tenant) {
 		for _, e := range snap.Known { // by worker and rank
@@ -83,7 +92,7 @@ func (s *Service) SlotsWorkers(model, tenant *string) []SlotsWorker {
 }
 
 // trackers are the scopes that match, by model and tenant.
-func (s *Service) trackers(model, tenant *string) []*catalog.Snapshot {
+func (s *slotTracker) trackers(model, tenant *string) []*catalog.Snapshot {
 	var out []*catalog.Snapshot
 	for _, sc := range s.catalog.Scopes() {
 		if !sc.Matches(model, tenant) {
@@ -97,7 +106,7 @@ func (s *Service) trackers(model, tenant *string) []*catalog.Snapshot {
 }
 
 // tracker returns the scope as the slot tracker knows it.
-func (s *Service) tracker(sc catalog.Scope) (*catalog.Snapshot, error) {
+func (s *slotTracker) tracker(sc catalog.Scope) (*catalog.Snapshot, error) {
 	if snap := s.catalog.Snapshot(sc); snap != nil {
 		return snap, nil
 	}
@@ -105,7 +114,7 @@ func (s *Service) tracker(sc catalog.Scope) (*catalog.Snapshot, error) {
 }
 
 // SlotsAdd books a request on the rank that the caller names.
-func (s *Service) SlotsAdd(req *SlotsBooking) error {
+func (s *slotTracker) SlotsAdd(req *SlotsBooking) error {
 	if _, err := s.tracker(req.Scope); err != nil {
 		return err
 	}
@@ -130,7 +139,7 @@ func (s *Service) SlotsAdd(req *SlotsBooking) error {
 
 // SlotsPrefillComplete takes a request's prefill load off its rank. Doing it
 // again is no error.
-func (s *Service) SlotsPrefillComplete(sc catalog.Scope, id string) error {
+func (s *slotTracker) SlotsPrefillComplete(sc catalog.Scope, id string) error {
 	if _, err := s.tracker(sc); err != nil {
 		return err
 	}
@@ -146,7 +155,7 @@ func (s *Service) SlotsPrefillComplete(sc catalog.Scope, id string) error {
 }
 
 // SlotsFree ends a request. An unknown one is no error.
-func (s *Service) SlotsFree(sc catalog.Scope, id string) error {
+func (s *slotTracker) SlotsFree(sc catalog.Scope, id string) error {
 	if _, err := s.tracker(sc); err != nil {
 		return err
 	}
@@ -163,7 +172,7 @@ func (s *Service) SlotsFree(sc catalog.Scope, id string) error {
 
 // SlotsLoads returns what every rank carries, by model, tenant, worker and rank;
 // nil matches all.
-func (s *Service) SlotsLoads(model, tenant *string) []SlotsLoad {
+func (s *slotTracker) SlotsLoads(model, tenant *string) []SlotsLoad {
 	rows := []SlotsLoad{}
 	for _, snap := range s.trackers(model, tenant) {
 		for _, l := range s.ledger.Loads(snap.Scope) {
@@ -180,7 +189,7 @@ func rankLoad(l reservations.Load) selecting.RankLoad {
 // SlotsPotentialLoads returns what every rank of the scope, by rank, would carry
 // with the request booked on it: of the prompt's blocks those count that do not
 // continue a leading run of active ones.
-func (s *Service) SlotsPotentialLoads(req *SlotsProjection) ([]selecting.RankLoad, error) {
+func (s *slotTracker) SlotsPotentialLoads(req *SlotsProjection) ([]selecting.RankLoad, error) {
 	snap, err := s.tracker(req.Scope)
 	if err != nil {
 		return nil, err
@@ -207,13 +216,4 @@ func (s *Service) SlotsPotentialLoads(req *SlotsProjection) ([]selecting.RankLoa
 func addSaturating(a, b uint64) uint64 {
 	sum, carry := bits.Add64(a, b, 0)
 	return sum | -carry
-}
-
-// BlockSize returns the block size, in tokens, of a scope that has workers. It
-// takes no lock.
-func (s *Service) BlockSize(sc catalog.Scope) (blockSize uint32, known bool) {
-	if snap := s.catalog.Snapshot(sc); snap != nil {
-		return snap.BlockSize, true
-	}
-	return 0, false
 }

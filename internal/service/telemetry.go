@@ -3,8 +3,13 @@ package service
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/conductorapi"
+	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
@@ -22,7 +27,7 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		telemetry.Scopes{Registry: s.scopes},
 		telemetry.Reservations{Ledger: s.ledger, Remembered: s.remembered},
 		s.Selections(),
-		telemetry.Events{Streams: s.allStreams(), Lag: s.lag},
+		telemetry.Events{Streams: s.allStreams(), Lag: s.streams.lag},
 		telemetry.Conductor{Registry: publishers},
 	}
 	if s.replica != nil {
@@ -38,7 +43,7 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 }
 
 func (s *Service) allStreams() telemetry.Streams {
-	return telemetry.Streams{Workers: s.streams, Conductor: s.conductor.Streams()}
+	return telemetry.Streams{Workers: s.streams.Subscribers, Conductor: s.conductor.Streams()}
 }
 
 // newWatcher returns the log watcher that Run runs.
@@ -72,4 +77,38 @@ func (r *indexRecovery) collector() telemetry.Recovery {
 		defer r.mu.Unlock()
 		return r.status.Stage.String(), r.reportLocked()
 	}}
+}
+
+// selectionView is the Service as the Conductor API sees it.
+type selectionView struct{ *Service }
+
+// Closing implements conductorapi.Selection.
+func (s selectionView) Closing() bool { return s.scopes.Closing() }
+
+// Scope implements conductorapi.Selection.
+func (s selectionView) Scope(sc catalog.Scope) conductorapi.ScopeView {
+	state := s.scopes.Of(sc) // before the snapshot; see scopes.Registry.Schedulable
+	v := conductorapi.ScopeView{Snapshot: s.catalog.Snapshot(sc)}
+	if state != nil && v.Snapshot != nil && state.BlockSize == v.BlockSize {
+		v.Index, v.Seeds, v.State = state.Space, state.Seeds, state
+	}
+	return v
+}
+
+// Unavailable implements conductorapi.Selection.
+func (s selectionView) Unavailable(sc catalog.Scope) error {
+	if _, _, err := s.scopes.Schedulable(sc); err != nil {
+		return err
+	}
+	return scopes.NoWorkers(sc) // it has become schedulable just now
+}
+
+// Diagnose says where a prompt's match on the workers of a scope breaks, and why;
+// see conductorapi.ScopeDiagnoser.
+func (s *Service) Diagnose(req *conductorapi.DiagnoseRequest, maxBlocks int) (*conductor.Diagnosis, error) {
+	var streams *kvevents.Subscribers
+	if s.config.KVEvents {
+		streams = s.streams.Subscribers
+	}
+	return conductorapi.NewScopeDiagnoser(selectionView{s}, streams).Diagnose(req, maxBlocks)
 }

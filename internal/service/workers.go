@@ -38,8 +38,8 @@ func (s *Service) register(change func() (*catalog.Worker, error)) (w *catalog.W
 // changeWorkers makes a change of the catalog, and gives the requests that wait
 // their turn: removing a worker can let others be attached.
 func (s *Service) changeWorkers(change func()) {
-	s.registering.Add(1)
-	defer s.registering.Add(-1)
+	s.reconciler.registering.Add(1)
+	defer s.reconciler.registering.Add(-1)
 	before := s.reconciler.rankPuts.Load()
 	change()
 	s.scopes.WorkersChanged()
@@ -58,7 +58,7 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 // down.
 func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {
 	schedulable = s.catalog.CountSchedulable()
-	return schedulable > 0 && !s.scopes.Closing() && !s.awaited(schedulable), schedulable, s.catalog.List(nil, nil)
+	return schedulable > 0 && !s.scopes.Closing() && !s.recovery.awaited(schedulable), schedulable, s.catalog.List(nil, nil)
 }
 
 // WorkersFileError refuses a set of workers because a file defines them.
@@ -149,4 +149,13 @@ func (s *Service) Loads(model, tenant *string) []ScopeLoads {
 	}
 	slices.SortFunc(out, func(a, b ScopeLoads) int { return a.Scope.Compare(b.Scope) })
 	return out
+}
+
+// BlockSize returns the block size, in tokens, of a scope that has workers. It
+// takes no lock.
+func (s *Service) BlockSize(sc catalog.Scope) (blockSize uint32, known bool) {
+	if snap := s.catalog.Snapshot(sc); snap != nil {
+		return snap.BlockSize, true
+	}
+	return 0, false
 }
