@@ -199,7 +199,7 @@ func TestStream(t *testing.T) {
 		"asked again, not for ever":          {replay, "up ask:0 5s 5s ask:0 5s 10s ask:0 5s 20s ask:0 5s 1h quiet down up ask:0 5s 5s ask:0 +a0 +end", "a0", Live},
 		"asked again after a gap's silence":  {replay, "up ask:0 a0 5s 1s a3 ask:1 5s 4s quiet 1s ask:0 +a0 +a1 +a2 +a3 +end", "a0 a3 a0 a1 a2 a3", Live},
 		"asked again for a new engine":       {replay, "up ask:0 +a0 +a1 +end a2 a3 a4 b2 b3 ask:0 5s 4s quiet 1s ask:0 +b0 +b1 +b2 +b3 +end", "a0 a1 a2 a3 a4 clear b2 b3 b0 b1 b2 b3", Live},
-		"asked again to end a doubt":         {replay, "up ask:0 +a0 +end down up ask:0 5s a1 5s ask:0 +a0 +a1 +end", "a0 a1", Live},
+		"asked again to verify":              {replay, "up ask:0 +a0 +end down up ask:0 5s a1 5s ask:0 +a0 +a1 +end", "a0 a1", Live},
 		"not again: nothing is missing":      {replay, "up ask:0 a0 5s a1 5s quiet 1h quiet", "a0 a1", Live},
 		"not again: the gap's replay was it": {replay, "up ask:0 +a0 5s 1s a3 ask:1 +a1 +a2 +a3 +end 5s quiet", "a0 a1 a2 a3", Live},
 		"not again: the ring is trimmed":     {replay, "up ask:0 +a3 +a5 +end 1h quiet", "a3 a5", Stale},
@@ -235,7 +235,7 @@ func TestStream(t *testing.T) {
 		"a gap after a clear":           {none, "up a0 a3 z4 a6", "a0 a3 z4 a6", Stale},
 		"a clear in the ring":           {replay, "up ask:0 +a0 +end a5 ask:1 +a3 +z4 +a5 +end", "a0 a3 z4 a5", Live},
 		"a clear before the ring's gap": {replay, "up ask:0 +a0 +end a5 ask:1 +z3 +a5 +end a6", "a0 z3 a5 a6", Stale},
-		"a clear ends a doubt":          {replay, "up ask:0 +end a0 a1 down up ask:0 +end a2 z3", "a0 a1 a2 z3", Live},
+		"a clear verifies the engine":   {replay, "up ask:0 +end a0 a1 down up ask:0 +end a2 z3", "a0 a1 a2 z3", Live},
 
 		// Falling live numbers, no reconnect seen.
 		"0: a new engine":                      {replay, "up ask:0 +a0 +a1 +a2 +end a3 b0 ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 a2 a3 clear b0 b1", Live},
@@ -305,10 +305,10 @@ func TestReplayOfEverything(t *testing.T) {
 			sc := newScript(t, true)
 			sc.run(tc.script)
 			if !slices.Equal(sc.replayedAt, tc.at) {
-				t.Errorf("heard of a replay after %v messages, want %v; applied %v", sc.replayedAt, tc.at, sc.applied)
+				t.Errorf("beginReplay after %v messages, want %v; applied %v", sc.replayedAt, tc.at, sc.applied)
 			}
 			if !slices.Equal(sc.rewoundAt, tc.again) {
-				t.Errorf("heard of repetitions after %v messages, want %v; applied %v", sc.rewoundAt, tc.again, sc.applied)
+				t.Errorf("rewind after %v messages, want %v; applied %v", sc.rewoundAt, tc.again, sc.applied)
 			}
 		})
 	}

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -129,12 +127,11 @@ func NewSubscribers(source Source, config Config, counters *Counters) *Subscribe
 // returns no goroutine of it is left and nothing is applied any more.
 func (s *Subscribers) Run(ctx context.Context) error {
 	defer close(s.ended)
-	var g errgroup.Group
+	var workers sync.WaitGroup
 	for _, w := range s.workers {
-		g.Go(func() error { w.run(ctx); return nil })
+		workers.Go(func() { w.run(ctx) })
 	}
-	<-ctx.Done()
-	err := g.Wait()
+	workers.Wait()
 
 	s.registering.Lock()
 	defer s.registering.Unlock()
@@ -146,7 +143,7 @@ func (s *Subscribers) Run(ctx context.Context) error {
 	for _, sub := range streams {
 		sub.close()
 	}
-	return err
+	return nil
 }
 
 // Add subscribes to a rank's stream. It fails with ErrStreamExists or ErrClosed,

@@ -19,17 +19,17 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// paper is an Applier that writes down what it is given.
-type paper struct {
+// journal is an Applier that writes down what it is given.
+type journal struct {
 	mu     sync.Mutex
 	got    []string
 	change chan struct{}
 	slow   chan struct{} // if not nil: batches wait until it is closed
 }
 
-func newPaper() *paper { return &paper{change: make(chan struct{}, 1)} }
+func newJournal() *journal { return &journal{change: make(chan struct{}, 1)} }
 
-func (s *paper) Apply(payload []byte, _ *kvevents.Workspace) error {
+func (s *journal) Apply(payload []byte, _ *kvevents.Workspace) error {
 	if s.slow != nil {
 		<-s.slow
 	}
@@ -37,11 +37,11 @@ func (s *paper) Apply(payload []byte, _ *kvevents.Workspace) error {
 	return nil
 }
 
-func (s *paper) Clear() { s.add("clear") }
+func (s *journal) Clear() { s.add("clear") }
 
-func (s *paper) Replayed() {}
+func (s *journal) Replayed() {}
 
-func (s *paper) add(what string) {
+func (s *journal) add(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.got = append(s.got, what)
@@ -51,14 +51,14 @@ func (s *paper) add(what string) {
 	}
 }
 
-func (s *paper) snapshot() []string {
+func (s *journal) snapshot() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.got)
 }
 
 // await waits until exactly want has been applied.
-func (s *paper) await(t testing.TB, want ...string) {
+func (s *journal) await(t testing.TB, want ...string) {
 	t.Helper()
 	timeout := time.After(zmqtest.Patience)
 	for !slices.Equal(s.snapshot(), want) {
@@ -99,9 +99,9 @@ func patient(workers int) kvevents.Config {
 	return c
 }
 
-func addStream(t testing.TB, s *kvevents.Subscribers, dp uint32, endpoint, replay string) *paper {
+func addStream(t testing.TB, s *kvevents.Subscribers, dp uint32, endpoint, replay string) *journal {
 	t.Helper()
-	got := newPaper()
+	got := newJournal()
 	err := s.Add(kvevents.StreamConfig{
 		Rank: catalog.Rank{Worker: 1, DP: dp}, Endpoint: endpoint, Replay: replay, Applier: got,
 	})
@@ -260,7 +260,7 @@ func TestStreamOverload(t *testing.T) {
 	config := patient(2)
 	config.Inbox = 100
 	subs := follow(t, config)
-	got := newPaper()
+	got := newJournal()
 	got.slow = make(chan struct{})
 	err := subs.Add(kvevents.StreamConfig{Rank: catalog.Rank{Worker: 1}, Endpoint: pub.Endpoint, Applier: got})
 	if err != nil {
@@ -355,7 +355,7 @@ func TestManyStreams(t *testing.T) {
 	}
 	_, before := threadsAndDescriptors(t)
 
-	sinks := make([]*paper, ranks)
+	sinks := make([]*journal, ranks)
 	for i := range sinks {
 		sinks[i] = addStream(t, subs, uint32(i), pubs[i].Endpoint, ring[i%rings].Endpoint)
 	}

@@ -39,7 +39,7 @@ type Publisher struct {
 
 	// Owned by the run goroutine once Open has returned.
 	ctx    *zmq4.Context
-	pub    *zmq4.Socket // XPUB: on the wire a PUB that hears subscriptions
+	pub    *zmq4.Socket // XPUB: on the wire a PUB, but it receives the subscriptions
 	router *zmq4.Socket
 	seq    uint64   // number of the next message
 	ring   [][]byte // message n is at n % Steps
