@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// setRecordLocked gives a member a new record: attaches it if that can be, and else
-// keeps what may be kept and says why.
+// setRecordLocked gives a member a new record. It attaches the worker if that
+// is possible; else the worker is incomplete, with reasons, and keeps what it
+// may.
 func (c *Catalog) setRecordLocked(m *member, r Record) {
 	why := r.missing(c.settings)
 	m.blocked = false
@@ -23,15 +24,16 @@ func (c *Catalog) setRecordLocked(m *member, r Record) {
 	c.setIncompleteLocked(m, &Worker{Record: r, Lifecycle: Incomplete, Reasons: why})
 }
 
-// reconcileFailed is the reason of a worker that is complete and could not be attached.
+// reconcileFailed returns the reasons of a worker whose record is complete but
+// could not be attached.
 func reconcileFailed(err error) []string {
 	return []string{fmt.Sprintf("reconciliation failed: %v", err)}
 }
 
-// retryBlockedLocked tries the blocked workers again, in the order of the list, until
-// no attachment changes any more, and tells whether there were any. It ends:
-// trying a blocked worker again can take its old attachment away once, and
-// attaching unblocks it.
+// retryBlockedLocked tries to attach the blocked workers, in the order of the
+// list, until no attachment changes any more. It reports whether there were
+// any. It ends: a retry can take a worker's old attachment away only once, and
+// attaching a worker unblocks it.
 func (c *Catalog) retryBlockedLocked() (tried bool) {
 	for c.mu.changed {
 		c.mu.changed = false
@@ -45,15 +47,16 @@ func (c *Catalog) retryBlockedLocked() (tried bool) {
 	return tried
 }
 
-// attachLocked carries a complete record out. The error is the member's reason;
-// what was in force before may then have to shrink: see retainLocked.
+// attachLocked attaches a member by its complete record. The error is the
+// member's reason; its old attachment may then be too large: see
+// setIncompleteLocked.
 func (c *Catalog) attachLocked(m *member, r *Record) error {
 	after, err := c.desiredLocked(m, r)
 	if err != nil {
 		return err
 	}
 	if m.attachment != nil && !m.attachment.compatible(after) {
-		c.detachLocked(m) // moves, or is alone in its scope and cuts blocks anew
+		c.detachLocked(m) // it moves, or is alone in its scope and changes its block size
 	}
 	c.dropUnfitHoldsLocked(after)
 	if err := c.changeLocked(m, after); err != nil {
@@ -63,8 +66,8 @@ func (c *Catalog) attachLocked(m *member, r *Record) error {
 	return nil
 }
 
-// desiredLocked returns what a complete record shall contribute, without slots, or
-// why it cannot.
+// desiredLocked returns the attachment of a complete record, without slots, or
+// the reason why there can be none.
 func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
 	if err := c.conflictLocked(m, r); err != nil {
 		return nil, err
@@ -89,8 +92,8 @@ func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
 	return a, nil
 }
 
-// conflictLocked compares the record with its scope, which the workers attached
-// to it have fixed.
+// conflictLocked compares a record with the block size and the eagle flag of
+// its scope, which the other attached workers have fixed.
 func (c *Catalog) conflictLocked(m *member, r *Record) error {
 	s := c.mu.scopes[r.Scope]
 	if s == nil {
@@ -110,7 +113,8 @@ func (c *Catalog) conflictLocked(m *member, r *Record) error {
 	return nil
 }
 
-// setIncompleteLocked makes the member the incomplete worker w with what it may keep.
+// setIncompleteLocked makes w, which is incomplete, the member's worker, and
+// removes what it may not keep.
 func (c *Catalog) setIncompleteLocked(m *member, w *Worker) {
 	target := m.attachment.retained(&w.Record, c.settings.KVEvents)
 	if target == nil {
@@ -124,17 +128,17 @@ func (c *Catalog) setIncompleteLocked(m *member, w *Worker) {
 	}
 }
 
-// detachLocked takes everything away that the member contributes.
+// detachLocked removes everything that the member contributes.
 func (c *Catalog) detachLocked(m *member) {
 	if m.attachment != nil {
 		_ = c.changeLocked(m, nil) // taking away cannot fail
 	}
 }
 
-// changeLocked brings the member from its attachment to after, which gets its
-// slots here. Either may be nil, not both; otherwise they join. Readers stop
-// seeing lost ranks before these are taken away, and see new ones only when
-// they are there. On an error the old attachment is in force.
+// changeLocked changes the member's attachment to after, which gets its slots
+// here. Either may be nil, not both; otherwise they are compatible. Lost ranks
+// are hidden from readers before the Reconciler removes them, and new ones are
+// shown after it has added them. On an error the old attachment stays in force.
 func (c *Catalog) changeLocked(m *member, after *Attachment) error {
 	before := m.attachment
 	some := cmp.Or(before, after)
@@ -164,7 +168,7 @@ func (c *Catalog) changeLocked(m *member, after *Attachment) error {
 	return err
 }
 
-// scopeLocked returns the scope of that name, a new one if there is none.
+// scopeLocked returns the scope with that name, which it adds if there is none.
 func (c *Catalog) scopeLocked(name Scope, blockSize uint32) *scope {
 	s := c.mu.scopes[name]
 	if s == nil {
@@ -180,8 +184,8 @@ func (c *Catalog) dropIfEmptyLocked(name Scope) {
 	}
 }
 
-// hideLostLocked shows readers the member without the ranks that it is about to
-// lose.
+// hideLostLocked shows readers the member with the attachment rest only,
+// without the ranks that it is about to lose.
 func (c *Catalog) hideLostLocked(s *scope, m *member, rest *Attachment) {
 	c.mu.dirty[m.attachment.Scope] = struct{}{}
 	if rest == nil && m.worker.Lifecycle == Schedulable {
@@ -191,7 +195,7 @@ func (c *Catalog) hideLostLocked(s *scope, m *member, rest *Attachment) {
 	c.publishLocked()
 }
 
-// attach makes a the member's attachment; nil takes the member out of the scope.
+// attach sets the member's attachment; nil removes the member from the scope.
 func (s *scope) attach(m *member, a *Attachment) {
 	some := cmp.Or(a, m.attachment)
 	if some == nil {
@@ -209,9 +213,9 @@ func (s *scope) attach(m *member, a *Attachment) {
 	m.attachment = a
 }
 
-// assignSlots gives the ranks and streams of after their slots: a rank that is in
-// before, too, keeps its slot, one that is held gets that slot, the others get
-// the lowest ones. after may be nil.
+// assignSlots sets the slots of the ranks and streams of after: a rank that is
+// also in before keeps its slot, a held rank keeps that slot, others get the
+// lowest free ones. after may be nil.
 func (s *scope) assignSlots(before, after *Attachment) {
 	if after == nil {
 		return
@@ -232,8 +236,8 @@ func (s *scope) assignSlots(before, after *Attachment) {
 	}
 }
 
-// releaseLost frees the slots of a's ranks that are neither in b nor held; a and
-// b may be nil.
+// releaseLost frees the slots of a's ranks that are neither in b nor held. Both
+// may be nil.
 func (s *scope) releaseLost(a, b *Attachment) {
 	if a == nil {
 		return
@@ -246,7 +250,7 @@ func (s *scope) releaseLost(a, b *Attachment) {
 	}
 }
 
-// adds tells whether after has anything that before has not.
+// adds reports whether after has anything that before has not.
 func adds(before, after *Attachment) bool {
 	if before == nil || after == nil {
 		return after != nil

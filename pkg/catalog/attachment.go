@@ -5,29 +5,29 @@ import (
 	"slices"
 )
 
-// Reconciler carries changes of attachments out: ranks of the index and of the
-// ledger, event streams.
+// Reconciler applies changes of attachments to the index, the ledger and the
+// event streams.
 //
-// before is what is in force, nil for nothing; after is what shall be, nil for
-// nothing. Both of a call have the same scope, block size and eagle flag: a
-// worker that moves, or changes how its blocks are cut, leaves first (after is
-// nil) and comes back (before is nil). A rank that is in both keeps its slot,
-// and keeps its blocks and bookings (bookings only if it is a candidate in
-// both); a stream that is in both unchanged keeps its cursor.
+// before is the attachment in force, nil if there is none; after is the new
+// one, nil if there is to be none. Both have the same scope, block size and
+// eagle flag: a worker that moves, or changes one of these, is detached first
+// (after is nil) and then attached (before is nil). A rank in both keeps its
+// slot and its blocks, and its reservations if it is a candidate in both. A
+// stream that is in both unchanged keeps its cursor.
 //
 // When Reconcile returns, nothing may use the slots of lost ranks any more: the
-// catalog gives them out again. An error means that before is still in force,
-// or nothing if it was nil, and becomes the worker's reason. Taking away cannot
-// fail: the error of a call in which after adds nothing is not looked at.
+// catalog assigns them again. An error means that before is still in force, or
+// nothing if it was nil, and becomes the worker's reason. Removing cannot fail:
+// the error of a call in which after adds nothing is ignored.
 //
 // Calls are made one at a time, under the catalog's lock, in the order of the
-// changes; none of the methods may call one of the catalog's that changes it.
+// changes. They must not call methods of the catalog that change it.
 // Attachments are immutable and may be kept.
 type Reconciler interface {
 	Reconcile(before, after *Attachment) error
 	// Hold says that a rank that is not attached has got a slot; see
-	// Catalog.Hold. Once its worker is attached with that slot, the hold is over
-	// without another word.
+	// Catalog.Hold. The hold ends without a further call when the worker is
+	// attached with that slot.
 	Hold(sc Scope, blockSize uint32, r Rank, slot uint32)
 	// Unhold says that a held rank loses its slot. When it returns nothing may
 	// use the slot any more.
@@ -63,7 +63,8 @@ type Stream struct {
 	Replay   string // checked; "" for none
 }
 
-// compatible tells whether the worker can go from a to b without leaving its scope.
+// compatible reports whether a worker can go from a to b without leaving its
+// scope.
 func (a *Attachment) compatible(b *Attachment) bool {
 	return a.Scope == b.Scope && a.BlockSize == b.BlockSize && a.Eagle == b.Eagle
 }
@@ -87,8 +88,9 @@ func (a *Attachment) rank(dp uint32) (AttachedRank, bool) {
 	return a.Ranks[i], true
 }
 
-// filter returns a part of the attachment, nil if no rank is left. keep may
-// change the rank that it is given.
+// filter returns the ranks of a for which keep is true and their streams for
+// which stream is true; nil if no rank is left. keep may change the rank that
+// it is given.
 func (a *Attachment) filter(keep func(*AttachedRank) bool, stream func(Stream) bool) *Attachment {
 	part := *a
 	part.Ranks, part.Streams = nil, nil
@@ -108,9 +110,9 @@ func (a *Attachment) filter(keep func(*AttachedRank) bool, stream func(Stream) b
 	return &part
 }
 
-// retained is what an attachment keeps when the record is not complete, or
-// cannot be carried out: nothing new, and of the old whatever the record still
-// names, while scope and block size stay (decision D17).
+// retained returns the part of a that a worker keeps when its record r is
+// incomplete or cannot be attached: nothing new, and of the old everything that
+// the record still names, unless scope or block size differ (decision D17).
 func (a *Attachment) retained(r *Record, kvEvents bool) *Attachment {
 	if a == nil || a.Scope != r.Scope || a.BlockSize != r.blockSize() {
 		return nil
@@ -122,7 +124,7 @@ func (a *Attachment) retained(r *Record, kvEvents bool) *Attachment {
 	}, func(s Stream) bool { return r.eventEndpoint(s.DP) != "" })
 }
 
-// intersect is the part of a whose ranks stay in b, which may be nil.
+// intersect returns the part of a whose ranks are also in b, which may be nil.
 func (a *Attachment) intersect(b *Attachment) *Attachment {
 	return a.filter(func(k *AttachedRank) bool {
 		kept, ok := b.rank(k.DP)
@@ -131,8 +133,9 @@ func (a *Attachment) intersect(b *Attachment) *Attachment {
 	}, func(Stream) bool { return true })
 }
 
-// union is b and beside it what only a, which may be nil, has: nothing of a is
-// lost, and what it has more is b's. The two join.
+// union returns b together with the ranks and streams that only a has. a may be
+// nil; otherwise the two are compatible. Of what both have, b's version is
+// used.
 func (a *Attachment) union(b *Attachment) *Attachment {
 	if a == nil {
 		return b
@@ -158,7 +161,7 @@ func (a *Attachment) union(b *Attachment) *Attachment {
 	return &both
 }
 
-// slots gives out the dense rank numbers of one scope, lowest first.
+// slots assigns the dense slot numbers of one scope, lowest first.
 type slots struct {
 	used []bool
 	low  int // no slot below is free

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// Settings is what decides which records are complete.
+// Settings decide which records are complete.
 type Settings struct {
 	// KVEvents: workers need event endpoints, and their streams are attached.
 	KVEvents bool
@@ -28,7 +28,7 @@ type Catalog struct {
 	reconciler Reconciler
 	view       atomic.Pointer[view] // replaced under mu
 
-	// mu guards everything inside. It is held while the Reconciler works; lock
+	// mu guards everything inside. It is held while the Reconciler works. Lock
 	// order: mu before any lock that the Reconciler takes.
 	mu struct {
 		sync.Mutex
@@ -39,11 +39,10 @@ type Catalog struct {
 		scopes  map[Scope]*scope
 		// dirty has the scopes whose snapshot is out of date.
 		dirty map[Scope]struct{}
-		// moved: an attachment has changed, so a blocked worker may fit now.
-		changed   bool
-		heldRanks int // ranks, in all scopes
-		// released: ReleaseHolds was called.
-		holdsReleased bool
+		// changed: an attachment has changed, so a blocked worker may fit now.
+		changed       bool
+		heldRanks     int  // in all scopes
+		holdsReleased bool // ReleaseHolds has been called
 	}
 }
 
@@ -62,7 +61,8 @@ type member struct {
 	blocked bool
 }
 
-// scope has at least one attached worker or held rank, except while one changes.
+// scope is the state of one scope. It exists while the scope has an attached
+// worker or a held rank, or while one of them changes.
 type scope struct {
 	members   []*member // attached, by id
 	holds     holds
@@ -84,11 +84,11 @@ func New(settings Settings, reconciler Reconciler) *Catalog {
 	return c
 }
 
-// Put registers a worker or replaces its whole record; a record of another
-// scope moves the worker. What the change leaves as it was is kept: ranks,
-// blocks, bookings, streams. A worker that cannot be attached is registered as
-// incomplete; errors are ErrShuttingDown, *InvalidError, and *ExistsError if the
-// slot tracker has the id in that scope (decision S4).
+// Put registers a worker or replaces its whole record. A record with another
+// scope moves the worker. Ranks, blocks, reservations and streams that the
+// change does not concern are kept. A worker that cannot be attached is
+// registered as incomplete. Errors are ErrShuttingDown, *InvalidError, and
+// *ExistsError if the slot tracker has the id in that scope (decision S4).
 func (c *Catalog) Put(r Record) (*Worker, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +153,7 @@ func (c *Catalog) Delete(id uint64) (*Worker, error) {
 	return m.worker.withLifecycle(Unschedulable), nil
 }
 
-// removeLocked takes a member out of everything that is not a map of members.
+// removeLocked removes a member from everything except the maps of members.
 func (c *Catalog) removeLocked(m *member) {
 	c.detachLocked(m)
 	c.unholdWorkerLocked(m.worker.Scope, m.worker.ID)
@@ -162,8 +162,8 @@ func (c *Catalog) removeLocked(m *member) {
 	c.publishLocked()
 }
 
-// Close makes Put, Patch, PutTracked and Reconcile answer ErrShuttingDown from now
-// on.
+// Close makes Put, Patch, PutTracked and Reconcile return ErrShuttingDown from
+// now on.
 func (c *Catalog) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +182,7 @@ func (c *Catalog) List(model, tenant *string) []*Worker {
 	return out
 }
 
-// CountSchedulable counts the schedulable workers of all scopes.
+// CountSchedulable returns the number of schedulable workers in all scopes.
 func (c *Catalog) CountSchedulable() (schedulable int) { return c.view.Load().schedulable }
 
 // Snapshot returns the scope as it is now, nil if no worker is attached to it.
@@ -193,7 +193,7 @@ func (c *Catalog) Scopes() []Scope {
 	return slices.SortedFunc(maps.Keys(c.view.Load().scopes), Scope.Compare)
 }
 
-// HasModel tells whether any worker is registered for the model, whatever its
+// HasModel reports whether any worker is registered for the model, whatever its
 // lifecycle.
 func (c *Catalog) HasModel(model string) bool {
 	_, ok := slices.BinarySearchFunc(c.view.Load().workers, model, func(w *Worker, model string) int {
@@ -213,7 +213,7 @@ func (c *Catalog) Models() []string {
 	return models
 }
 
-// publishLocked shows readers the present state.
+// publishLocked makes the present state the one that readers see.
 func (c *Catalog) publishLocked() {
 	old := c.view.Load()
 	v := &view{workers: make([]*Worker, len(c.mu.ordered)), scopes: old.scopes}
@@ -263,7 +263,7 @@ func (s *scope) snapshot(sc Scope) *Snapshot {
 	return snap
 }
 
-// setWorkerLocked makes w the member's worker, at its place in the order.
+// setWorkerLocked makes w the member's worker and keeps the order of the list.
 func (c *Catalog) setWorkerLocked(m *member, w *Worker) {
 	if m.attachment != nil {
 		c.mu.dirty[m.attachment.Scope] = struct{}{}

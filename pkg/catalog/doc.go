@@ -1,11 +1,11 @@
 // Package catalog knows the workers: what each one registered, whether it may
 // be chosen, and which ranks it contributes to its scope.
 //
-// A worker's record is kept as it was given. From the records the catalog works
-// out attachments (which ranks and event streams of a worker take part in its
-// scope) and has a Reconciler carry every change of them out. What readers see
-// is one immutable view, replaced as a whole: reading takes no lock and never
-// waits for a registration.
+// A worker's record is kept as it was given. From the records the catalog derives
+// attachments (which ranks and event streams of a worker take part in its scope)
+// and calls a Reconciler for every change of them. What readers see is one
+// immutable view, replaced as a whole: reading takes no lock and never waits for
+// a registration.
 //
 // Workers come through two contracts. Those of the selection contract have ids
 // that are unique in the process and can be chosen; those of the slot tracker

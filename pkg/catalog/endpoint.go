@@ -16,7 +16,7 @@ type Endpoint struct {
 	Wildcard bool
 }
 
-// EndpointError tells why a string is no ZMQ endpoint, with the texts of
+// EndpointError says why a string is no ZMQ endpoint, with the texts of
 // dynamo-kv-router 1.3.1.
 type EndpointError struct{ Endpoint, Why string }
 
@@ -34,9 +34,9 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return e, nil
 }
 
-// CheckReplayEndpoint refuses what cannot be asked for a replay: no endpoint, or
-// a wildcard host, for a request needs somebody to go to (decision K14). An error
-// is an *EndpointError.
+// CheckReplayEndpoint returns an *EndpointError for an endpoint that cannot be
+// asked for a replay: it is malformed, or has a wildcard host, to which no
+// request can be sent (decision K14).
 func CheckReplayEndpoint(s string) error {
 	e, err := ParseEndpoint(s)
 	if err == nil && e.Wildcard {
@@ -85,8 +85,8 @@ func parseTCP(rest string) (e Endpoint, why string) {
 	return Endpoint{Scheme: "tcp", Host: host, Port: n, Wildcard: wildcard(host)}, ""
 }
 
-// parsePort answers with the reasons of Rust's integer parser, which are part
-// of the contract's texts.
+// parsePort gives the reasons of Rust's integer parser, which are part of the
+// contract's texts.
 func parsePort(s string) (port uint16, why string) {
 	if s == "" {
 		return 0, "cannot parse integer from empty string"

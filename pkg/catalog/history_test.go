@@ -195,7 +195,7 @@ func TestAgainstModel(t *testing.T) {
 	}
 }
 
-// tally tells whether the histories had everything in them.
+// tally reports whether the histories had everything in them.
 type tally struct{ schedulable, tracked, calls, refused, held, unheld, sets int }
 
 // play makes one random step, and compares what is answered.

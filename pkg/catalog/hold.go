@@ -3,7 +3,7 @@ package catalog
 // MaxHolds bounds the ranks that are held at a time, in all scopes together.
 const MaxHolds = 65_536
 
-// holds has the slots of held ranks by worker and data-parallel rank.
+// holds has the slots of held ranks, by worker and data-parallel rank.
 type holds map[uint64]map[uint32]uint32
 
 func (h holds) slot(r Rank) (slot uint32, held bool) {
@@ -28,18 +28,19 @@ func (h holds) remove(r Rank) {
 }
 
 // Hold gives a rank a slot of its scope before its worker is attached, so that
-// blocks that another replica reported for it can be kept. A rank that has a
+// blocks which another replica reported for it can be kept. A rank that has a
 // slot already, attached or held, gets that one. Held ranks are in no snapshot.
 //
-// When the worker is attached its ranks take their held slots over. A hold ends
-// without that, and the Reconciler is told, when the worker is attached without
+// When the worker is attached, its ranks keep their held slots. Otherwise a
+// hold ends, and the Reconciler is told, when the worker is attached without
 // that rank, is deleted, moves or is registered through the slot tracker; when
-// the scope gets its first attached worker and that one cuts blocks differently;
-// and by ReleaseHolds.
+// the scope gets its first attached worker and that one has another block size
+// or eagle flag; and by ReleaseHolds.
 //
 // ok is false if the scope has another block size, if the worker is attached
-// without that rank, if the slot tracker has it (it has no blocks), if MaxHolds
-// ranks are held, and after ReleaseHolds for a rank that is not attached.
+// without that rank, if the slot tracker has the worker (which then has no
+// blocks), if MaxHolds ranks are held, and after ReleaseHolds for a rank that
+// is not attached.
 func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,8 +70,8 @@ func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool
 	return slot, true
 }
 
-// ReleaseHolds ends all holds for good: from now on Hold knows attached ranks
-// only. It returns how many ranks lost their slots.
+// ReleaseHolds ends all holds, and makes Hold return attached ranks only from
+// now on. It returns the number of ranks that lost their slots.
 func (c *Catalog) ReleaseHolds() (released int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +83,7 @@ func (c *Catalog) ReleaseHolds() (released int) {
 	return released
 }
 
-// unholdAllLocked ends the holds of a scope, if there is one.
+// unholdAllLocked ends the holds of a scope, if it exists.
 func (c *Catalog) unholdAllLocked(sc Scope) {
 	if s := c.mu.scopes[sc]; s != nil {
 		for worker := range s.holds {
@@ -107,9 +108,9 @@ func (c *Catalog) unholdWorkerLocked(sc Scope, worker uint64) {
 	c.dropIfEmptyLocked(sc)
 }
 
-// dropUnfitHoldsLocked makes way for a scope's first attached worker, even if the
-// Reconciler then refuses it: what is held of blocks that were cut differently
-// is of no use any more.
+// dropUnfitHoldsLocked prepares a scope for its first attached worker: it ends
+// the holds if their blocks have another size or eagle flag, which makes them
+// useless. It does so even if the Reconciler then refuses the worker.
 func (c *Catalog) dropUnfitHoldsLocked(a *Attachment) {
 	s := c.mu.scopes[a.Scope]
 	if s == nil || len(s.members) > 0 {
@@ -120,7 +121,8 @@ func (c *Catalog) dropUnfitHoldsLocked(a *Attachment) {
 	}
 }
 
-// convertHoldsLocked ends the holds of ranks that are attached now; a may be nil.
+// convertHoldsLocked ends the holds of ranks that are now attached in the same
+// slots; a may be nil.
 func (c *Catalog) convertHoldsLocked(s *scope, a *Attachment) {
 	if a == nil {
 		return

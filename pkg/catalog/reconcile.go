@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// ScopeFilter chooses scopes by their names; nil takes any.
+// ScopeFilter selects scopes by name; nil matches any name.
 type ScopeFilter struct{ Model, Tenant *string }
 
-// check refuses a worker of a scope that is not chosen.
+// check returns an error for a scope that the filter does not select.
 func (f ScopeFilter) check(s Scope) error {
 	for _, name := range [...]struct {
 		field, text string
@@ -22,14 +22,14 @@ func (f ScopeFilter) check(s Scope) error {
 	return nil
 }
 
-// Difference is what a Reconcile has changed. The ids are in order.
+// Difference says what a Reconcile has changed. The ids are sorted.
 type Difference struct {
 	Added, Changed, Removed []uint64
 	Unchanged               int
 }
 
-// EntryError tells which of the records given to Reconcile is the reason why
-// nothing was changed.
+// EntryError says which record given to Reconcile is the reason why nothing was
+// changed.
 type EntryError struct {
 	Index int // from 0
 	Err   error
@@ -38,27 +38,29 @@ type EntryError struct {
 // Error names the entry, counted from 0.
 func (e *EntryError) Error() string { return fmt.Sprintf("workers[%d]: %v", e.Index, e.Err) }
 
-// Unwrap gives what is wrong with the record.
+// Unwrap returns what is wrong with the record.
 func (e *EntryError) Unwrap() error { return e.Err }
 
-// Reconcile makes the given records all the workers of the chosen scopes: it adds,
-// changes and removes what differs. Workers of the slot tracker are not touched.
-// An id whose scope changes is changed, and keeps as little as with Put.
+// Reconcile makes the given records all the workers of the selected scopes: it
+// adds, changes and removes what differs. Workers of the slot tracker are not
+// touched. An id whose scope changes counts as changed, and keeps as little as
+// with Put.
 //
 // All of it is one step: what is new is attached first, then readers are shown
-// the new set, and only then is taken away what is lost. Only a worker whose old
-// attachment stands in the way of its new one (it moves, or its scope cuts blocks
-// anew) is shown without ranks, as draining, until the old one is gone, and one
-// that needs what a removed worker still has, such as an address, as incomplete.
+// the new set, and only then is removed what is lost. There are two exceptions.
+// A worker whose old attachment prevents its new one (it moves, or its scope
+// changes its block size) is shown without ranks, as draining, until the old
+// one is gone. A worker that needs what a removed worker still has, such as an
+// address, is shown as incomplete until then.
 //
-// The end is that of a Delete of every worker that is not given and a Put of every
-// other that differs, but where workers of one scope contradict each other those
-// that fit what is attached prevail. Also like a Put, it tries workers again that
-// could not be attached.
+// The result is that of a Delete of every worker that is not given and a Put of
+// every other that differs, but where workers of one scope contradict each
+// other, those that agree with what is attached prevail. Like a Put, it also
+// retries workers that could not be attached.
 //
-// Errors are ErrShuttingDown and *EntryError, then nothing has changed. The latter
-// wraps an *InvalidError, or an *ExistsError if the id is taken in that scope by
-// the slot tracker or elsewhere by a worker of a scope that is not chosen.
+// Errors are ErrShuttingDown and *EntryError; then nothing has changed. The
+// latter wraps an *InvalidError, or an *ExistsError if the id is taken in that
+// scope by the slot tracker, or by a worker of a scope that is not selected.
 func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,20 +86,20 @@ func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error)
 	return diff, nil
 }
 
-// SetCheck finds the entries of a set that no Reconcile can accept, whatever the
-// catalog has.
+// SetCheck finds the entries of a set that Reconcile can never accept, whatever
+// the catalog has.
 type SetCheck struct {
 	scope ScopeFilter
 	given map[uint64]struct{} // ids
 }
 
-// NewSetCheck returns the check of a set for the chosen scopes.
+// NewSetCheck returns the check of a set for the selected scopes.
 func NewSetCheck(f ScopeFilter) *SetCheck {
 	return &SetCheck{scope: f, given: make(map[uint64]struct{})}
 }
 
-// Add checks the next entry against the limits, the scope and the entries before
-// it. The error is an *InvalidError.
+// Add checks the next entry against the limits, the scopes and the earlier
+// entries. The error is an *InvalidError.
 func (s *SetCheck) Add(r *Record) error {
 	if err := r.check(); err != nil {
 		return err
@@ -125,32 +127,32 @@ func (c *Catalog) checkEntryLocked(r *Record, check *SetCheck) error {
 	return nil
 }
 
-// batch is one Reconcile under way.
+// batch is the work of one Reconcile.
 type batch struct {
 	changes []change  // by model, tenant and id
 	removed []*member // by model, tenant and id
-	// vacated has the scopes that every attached worker leaves, or wants to cut
-	// into blocks differently.
+	// vacated has the scopes that every attached worker leaves, or in which every
+	// one changes its block size or eagle flag.
 	vacated map[Scope]bool
-	// losses is still in force, but shall be seen no more.
+	// losses are still in force, but are hidden from readers.
 	losses []loss
 }
 
-// change is a worker that is new, differs, or is to be tried again.
+// change is a worker that is new, differs, or has to be retried.
 type change struct {
 	member  *member // without a worker: new
 	record  Record
-	reasons []string // it is not complete
+	reasons []string // why the record is incomplete
 }
 
-// loss is what a member loses: before is in force, after, a part of it or nil, is
-// to stay.
+// loss is what a member loses: before is in force, and after, a part of it or
+// nil, stays.
 type loss struct {
 	member        *member
 	before, after *Attachment
 }
 
-// compareLocked finds out what is to be done.
+// compareLocked finds out what Reconcile has to do.
 func (c *Catalog) compareLocked(records []Record, f ScopeFilter, given map[uint64]struct{}) (*batch, Difference) {
 	b, diff := new(batch), Difference{}
 	for _, r := range records {
@@ -186,8 +188,8 @@ func (c *Catalog) compareLocked(records []Record, f ScopeFilter, given map[uint6
 	return b, diff
 }
 
-// findVacatedLocked counts for each scope the attached workers that do not stay as
-// they are cut.
+// findVacatedLocked sets b.vacated: it counts for each scope the attached
+// workers that do not stay attached as they are.
 func (c *Catalog) findVacatedLocked(b *batch) {
 	leaving := make(map[Scope]int)
 	for _, m := range b.removed {
@@ -211,23 +213,24 @@ func (c *Catalog) findVacatedLocked(b *batch) {
 	}
 }
 
-// recuts: the member is attached and cannot be attached as the record says beside
-// that.
+// incompatible reports whether the member is attached and cannot keep that
+// attachment while it gets the one of the record.
 func (ch *change) incompatible() bool {
 	a, r := ch.member.attachment, &ch.record
 	return a != nil && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || a.Eagle != r.eagle())
 }
 
-// mustLeave: the member has to lose its attachment before it gets the one of its
-// record. As with Put, another eagle flag alone is no reason while other workers
-// of the scope keep theirs: the worker becomes incomplete and keeps what it has.
+// mustLeave reports whether the member has to lose its attachment before it
+// gets the one of its record. As with Put, another eagle flag alone is no
+// reason while other workers of the scope keep theirs: the worker then becomes
+// incomplete and keeps what it has.
 func (b *batch) mustLeave(ch *change) bool {
 	a, r := ch.member.attachment, &ch.record
 	return ch.incompatible() && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || b.vacated[a.Scope])
 }
 
 // attachNewLocked gives the changed members their workers and attaches what is
-// new. Nothing that readers see is taken away, and they see none of it yet.
+// new. Readers do not see that yet, and nothing that they see is removed.
 func (c *Catalog) attachNewLocked(b *batch) {
 	for i := range b.changes {
 		ch := &b.changes[i]
@@ -261,8 +264,8 @@ func (c *Catalog) attachNewLocked(b *batch) {
 	}
 }
 
-// extendLocked attaches what a complete record has more than its member. The error
-// is the member's reason, then everything is as before.
+// extendLocked attaches what a complete record adds to its member. The error is
+// the member's reason; then everything is as before.
 func (c *Catalog) extendLocked(b *batch, m *member, r *Record) error {
 	after, err := c.desiredLocked(m, r)
 	if err != nil {
@@ -278,20 +281,21 @@ func (c *Catalog) extendLocked(b *batch, m *member, r *Record) error {
 	return nil
 }
 
-// loseIncompleteLocked makes the member incomplete, with what it may keep.
+// loseIncompleteLocked makes the member incomplete; it loses what it may not
+// keep.
 func (c *Catalog) loseIncompleteLocked(b *batch, m *member, r Record, why []string) {
 	m.worker = &Worker{Record: r, Lifecycle: Incomplete, Reasons: why}
 	b.addLoss(m, m.attachment.retained(&r, c.settings.KVEvents))
 }
 
-// addLoss notes what the member has more than after.
+// addLoss records that the member keeps only after.
 func (b *batch) addLoss(m *member, after *Attachment) {
 	if !after.equal(m.attachment) {
 		b.losses = append(b.losses, loss{m, m.attachment, after})
 	}
 }
 
-// publishBatchLocked shows readers the new set, without what is to be lost.
+// publishBatchLocked shows readers the new set, without what will be lost.
 func (c *Catalog) publishBatchLocked(b *batch) {
 	for _, l := range b.losses {
 		l.member.attachment = l.after
@@ -314,7 +318,7 @@ func (c *Catalog) publishBatchLocked(b *batch) {
 	c.publishLocked()
 }
 
-// removeLostLocked ends what readers see no more.
+// removeLostLocked removes what readers no longer see.
 func (c *Catalog) removeLostLocked(b *batch) {
 	for _, l := range b.losses {
 		_ = c.reconciler.Reconcile(l.before, l.after) // taking away cannot fail

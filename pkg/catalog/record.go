@@ -11,9 +11,9 @@ import (
 // 1.6.1, decision D12). It also bounds the maps from rank to endpoint.
 const MaxRanks = 4096
 
-// Record is one worker as it was registered. Nil is unset; nothing is filled
-// in, so that a record is echoed as it was given. Whoever passes a Record to the
-// catalog, or gets one from it, does not change what it points to.
+// Record is one worker as it was registered. Nil means unset; no defaults are
+// filled in, so that a record is returned as it was given. What a Record that
+// was passed to the catalog, or returned by it, points to must not be changed.
 type Record struct {
 	ID    uint64
 	Scope Scope
@@ -99,7 +99,8 @@ func setMap[K comparable, V any](field *map[K]V, v map[K]V) {
 	}
 }
 
-// InvalidError is a registration that no later change can make right.
+// InvalidError says that a registration can never be accepted, whatever else
+// changes.
 type InvalidError struct{ Reason string }
 
 func (e *InvalidError) Error() string { return e.Reason }
@@ -116,7 +117,8 @@ type notFoundError uint64
 func (e notFoundError) Error() string { return fmt.Sprintf("worker %d not found", uint64(e)) }
 func (notFoundError) Unwrap() error   { return ErrNotFound }
 
-// check refuses what can never be attached (decision D12).
+// check returns an error for a record that can never be attached (decision
+// D12).
 func (r *Record) check() error {
 	size := r.RankCount()
 	if size > MaxRanks {
@@ -134,15 +136,15 @@ func (r *Record) check() error {
 	return r.Scope.check()
 }
 
-// normalize sorts the taints and drops repetitions.
+// normalize sorts the taints and removes duplicates.
 func (r *Record) normalize() {
 	r.Taints = slices.Clone(r.Taints)
 	slices.Sort(r.Taints)
 	r.Taints = slices.Compact(r.Taints)
 }
 
-// equal tells whether two tidy records say the same. An empty list or map is the
-// same as none.
+// equal reports whether two normalized records are the same. An empty list or
+// map is the same as none.
 func (r *Record) equal(o *Record) bool {
 	return r.ID == o.ID && r.Scope == o.Scope &&
 		equalPointers(r.Endpoint, o.Endpoint) &&
@@ -166,7 +168,7 @@ func (r *Record) equal(o *Record) bool {
 
 func equalPointers[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// missing lists what keeps the record from being schedulable by itself, in the
+// missing lists why the record alone does not make a schedulable worker, in the
 // order and with the texts of the contract (dynamo-kv-router 1.3.1).
 func (r *Record) missing(s Settings) []string {
 	var why []string
@@ -192,7 +194,7 @@ func (r *Record) missing(s Settings) []string {
 	return why
 }
 
-// FirstRank is the first data-parallel rank of the worker's own range.
+// FirstRank returns the first data-parallel rank of the worker's own range.
 func (r *Record) FirstRank() uint32 {
 	if r.StartRank == nil {
 		return 0
@@ -200,7 +202,7 @@ func (r *Record) FirstRank() uint32 {
 	return *r.StartRank
 }
 
-// RankCount is the length of the worker's own range of ranks.
+// RankCount returns the number of ranks in the worker's own range.
 func (r *Record) RankCount() uint32 {
 	if r.Size == nil {
 		return 1
@@ -208,7 +210,7 @@ func (r *Record) RankCount() uint32 {
 	return *r.Size
 }
 
-// HasRank tells whether dp is in the worker's own range.
+// HasRank reports whether dp is in the worker's own range.
 func (r *Record) HasRank(dp uint32) bool {
 	return dp >= r.FirstRank() && uint64(dp) < uint64(r.FirstRank())+uint64(r.RankCount())
 }
@@ -236,9 +238,9 @@ func (r *Record) attachable(kvEvents bool) []uint32 {
 	return slices.Compact(all)
 }
 
-// eventEndpoint is where the rank's events come from, "" if nothing is given.
-// A map, if there is one, goes before the single endpoint, which serves only
-// the rank of a worker that has no other.
+// eventEndpoint returns the endpoint of the rank's event stream, "" if there is
+// none. A map, if it is set, takes precedence over the single endpoint, which
+// is for workers with one rank only.
 func (r *Record) eventEndpoint(dp uint32) string {
 	if len(r.KVEventsEndpoints) > 0 {
 		return r.KVEventsEndpoints[dp]
@@ -249,7 +251,7 @@ func (r *Record) eventEndpoint(dp uint32) string {
 	return ""
 }
 
-// replayEndpoint is where the rank's lost events can be asked for.
+// replayEndpoint returns the endpoint that resends lost events of the rank.
 func (r *Record) replayEndpoint(dp uint32) (endpoint string, given bool) {
 	if e, ok := r.ReplayEndpoints[dp]; ok {
 		return e, true
@@ -277,7 +279,7 @@ func (r *Record) stream(dp uint32) (Stream, error) {
 	return s, nil
 }
 
-// Address is the worker's endpoint, "" if it has none.
+// Address returns the worker's endpoint, "" if it has none.
 func (r *Record) Address() string {
 	if r.Endpoint == nil {
 		return ""
@@ -294,8 +296,8 @@ func (r *Record) blockSize() uint32 {
 
 func (r *Record) eagle() bool { return r.IsEagle != nil && *r.IsEagle }
 
-// Lifecycle tells whether a worker may be chosen; its values are the words of
-// the wire contract.
+// Lifecycle says whether a worker may be chosen. The values are those of the
+// wire contract.
 type Lifecycle = string
 
 // The states of a worker.
@@ -306,8 +308,8 @@ const (
 	Unschedulable Lifecycle = "unschedulable" // deleted
 )
 
-// Worker is a registered worker at one moment. It never changes: the next
-// change of the catalog makes a new one.
+// Worker is a registered worker at one moment. It never changes: every change
+// of the catalog makes a new one.
 type Worker struct {
 	Record
 	Lifecycle Lifecycle
@@ -318,7 +320,7 @@ type Worker struct {
 	Tracked bool
 }
 
-// HasTaint tells whether the worker has the taint. It searches a sorted list
+// HasTaint reports whether the worker has the taint. It searches a sorted list
 // and does not allocate.
 func (w *Worker) HasTaint(taint string) bool {
 	_, ok := slices.BinarySearch(w.Taints, taint)

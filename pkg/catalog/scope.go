@@ -13,7 +13,7 @@ type Scope struct {
 	Model, Tenant string
 }
 
-// DefaultName is the model and the tenant of whoever names none.
+// DefaultName is the model, and the tenant, of requests that name none.
 const DefaultName = "default"
 
 const (
@@ -24,7 +24,7 @@ const (
 	maxClipped = 256
 )
 
-// check refuses names that are too long.
+// check returns an error for names that are too long.
 func (s Scope) check() error {
 	for _, name := range [...]struct{ field, text string }{{"model_name", s.Model}, {"tenant_id", s.Tenant}} {
 		if n := len(name.text); n > MaxName {
@@ -34,8 +34,8 @@ func (s Scope) check() error {
 	return nil
 }
 
-// ShortName returns a model or tenant as error texts repeat it: as it is, or the
-// first 256 bytes with "…" if no worker can have that name.
+// ShortName returns a model or tenant for an error text: as it is, or the first
+// 256 bytes with "…" if it is longer than any worker's may be.
 func ShortName(name string) string {
 	if len(name) <= MaxName {
 		return name
@@ -43,8 +43,8 @@ func ShortName(name string) string {
 	return Clip(name)
 }
 
-// Clip cuts a text of a client's to what a line of the log, or an error that
-// repeats it, can take: 256 bytes and "…".
+// Clip shortens a client's text for a log line or an error that repeats it: to
+// 256 bytes and "…".
 func Clip(text string) string {
 	if len(text) <= maxClipped {
 		return text
@@ -59,7 +59,7 @@ func Clip(text string) string {
 // Short returns the scope as error texts show it, see ShortName.
 func (s Scope) Short() Scope { return Scope{ShortName(s.Model), ShortName(s.Tenant)} }
 
-// Matches tells whether the scope has the given model and tenant; nil matches
+// Matches reports whether the scope has the given model and tenant; nil matches
 // any.
 func (s Scope) Matches(model, tenant *string) bool {
 	return (model == nil || *model == s.Model) && (tenant == nil || *tenant == s.Tenant)

@@ -14,9 +14,8 @@ type Snapshot struct {
 
 	Workers []*Worker // schedulable, by id
 	Ranks   []Entry   // schedulable ranks by worker and data-parallel rank: the candidates
-	// Known has every attached rank, in the same order: beside the candidates
-	// those that only have events, those of incomplete workers and those of the
-	// slot tracker.
+	// Known has every attached rank, in the same order: the candidates, those that
+	// only have events, those of incomplete workers and those of the slot tracker.
 	Known []Entry
 	Slots int // every slot is below
 }
@@ -24,11 +23,11 @@ type Snapshot struct {
 // Entry is an attached rank.
 type Entry struct {
 	Rank
-	// Slot is the rank's dense number inside its scope. It is given to another
-	// rank once this one is gone: whoever acts on an older snapshot compares the
-	// rank, too.
+	// Slot is the rank's dense number inside its scope. It is assigned to another
+	// rank once this one is gone, so a user of an older snapshot must compare the
+	// rank as well.
 	Slot uint32
-	// Load: the rank carries load, whether or not it can be chosen.
+	// CarriesLoad says whether the ledger has the rank, chosen or not.
 	CarriesLoad bool
 	Worker      *Worker
 }
@@ -72,7 +71,7 @@ func (s *Snapshot) RanksOf(worker uint64) []Entry {
 	return s.Ranks[lo:hi:hi]
 }
 
-// IsCandidate tells whether an entry of this snapshot can be chosen.
+// IsCandidate reports whether an entry of this snapshot can be chosen.
 func (s *Snapshot) IsCandidate(e Entry) bool {
 	return e.Worker.Lifecycle == Schedulable && e.Worker.HasRank(e.DP)
 }

@@ -21,8 +21,8 @@ type trackedKey struct {
 // gives reasons to incomplete workers alone.
 const trackedReason = "registered through the slot tracker: its load is tracked, it is never selected"
 
-// BlockSizeError refuses a worker of the slot tracker whose blocks have another
-// size than those of the workers in its scope.
+// BlockSizeError refuses a worker of the slot tracker whose block size differs
+// from that of the workers in its scope.
 type BlockSizeError struct {
 	Scope               Scope
 	Existing, Requested uint32
@@ -34,8 +34,9 @@ func (e *BlockSizeError) Error() string {
 		e.Scope.Model, e.Scope.Tenant, e.Existing, e.Requested)
 }
 
-// ExistsError refuses a worker because its id is taken in the scope: by a worker
-// of the slot tracker, or for one of the slot tracker by any.
+// ExistsError refuses a worker because its id is taken in the scope: for a
+// worker of the selection contract by one of the slot tracker, for a worker of
+// the slot tracker by any.
 type ExistsError struct {
 	ID    uint64
 	Scope Scope
@@ -58,10 +59,10 @@ func (e *NotTrackedError) Error() string {
 	return fmt.Sprintf("worker %d not found for model=%s tenant=%s", e.ID, sc.Model, sc.Tenant)
 }
 
-// Unwrap gives ErrNotFound.
+// Unwrap returns ErrNotFound.
 func (*NotTrackedError) Unwrap() error { return ErrNotFound }
 
-// check refuses what no later change of the catalog can make right, with the
+// check returns an error for a record that can never be accepted, with the
 // texts of the contract; that of the maximum is of dynamo-kv-router 1.6.1.
 func (r *TrackedRecord) check() error {
 	switch {
@@ -77,7 +78,7 @@ func (r *TrackedRecord) check() error {
 	return r.Scope.check()
 }
 
-// attachment is what the worker contributes; the slots stay 0.
+// attachment returns what the worker contributes, without slots.
 func (r *TrackedRecord) attachment() *Attachment {
 	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.BlockSize, Tracked: true, Ranks: make([]AttachedRank, r.Size)}
 	for i := range a.Ranks {
@@ -87,9 +88,9 @@ func (r *TrackedRecord) attachment() *Attachment {
 }
 
 // PutTracked registers a worker through the slot tracker: its ranks carry load
-// and are never chosen (decision S4). Errors, in this order, are ErrShuttingDown,
-// *InvalidError, *BlockSizeError, *ExistsError and what the Reconciler says; then
-// nothing has changed.
+// and are never chosen (decision S4). Errors, checked in this order, are
+// ErrShuttingDown, *InvalidError, *BlockSizeError, *ExistsError and those of
+// the Reconciler; then nothing has changed.
 func (c *Catalog) PutTracked(r TrackedRecord) (*Worker, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,16 +8,16 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Seed is the base seed of local hashes and the only seed of the rolling hash
+// Seed is the base seed of local hashes, and the seed of sequence hashes
 // (dynamo-kv-router 1.3.1: XXH3_SEED).
 const Seed uint64 = 1337
 
-// unmatchedSeed keeps Unmatched apart from every hash that a prompt can have:
-// it is not Seed, and no LoRA name or salt is known that gives it.
+// unmatchedSeed separates Unmatched from the hashes that a prompt can have: it
+// is not Seed, and no LoRA name or salt is known that results in it.
 const unmatchedSeed uint64 = 0x9fb21c651e98df25
 
-// littleEndian says that a token in memory already has the byte order that the
-// hash wants, so that blocks are hashed where they lie.
+// littleEndian says that tokens in memory already have the byte order that the
+// hash needs, so that blocks are hashed in place.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
 // LocalSeed returns the seed of local hashes for prompts under a LoRA adapter
@@ -33,7 +33,7 @@ func LocalSeed(lora, salt string) uint64 {
 	return seed
 }
 
-// Layout says how a token sequence is cut into blocks.
+// Layout says how a token sequence is divided into blocks.
 type Layout struct {
 	// BlockSize is in tokens; at 0 or below there are no blocks.
 	BlockSize int
@@ -62,7 +62,7 @@ func (l Layout) Blocks(n int) int {
 }
 
 // AppendLocal appends to dst the local hash of every complete block of tokens;
-// an incomplete tail is ignored. mm, if not nil, holds the multimodal object
+// an incomplete tail is ignored. mm, if not nil, has the multimodal object
 // hashes of each block in any order; blocks beyond len(mm) have none.
 func (l Layout) AppendLocal(dst []uint64, tokens []uint32, seed uint64, mm [][]uint64) []uint64 {
 	n, w := l.Blocks(len(tokens)), l.window()
@@ -78,8 +78,8 @@ func (l Layout) AppendLocal(dst []uint64, tokens []uint32, seed uint64, mm [][]u
 	return dst
 }
 
-// plain is the local hash of a block (at least one token) without multimodal
-// objects.
+// plain returns the local hash of a block (at least one token) without
+// multimodal objects.
 func plain(block []uint32, seed uint64) uint64 {
 	if littleEndian {
 		return xxh3.HashSeed(unsafe.Slice((*byte)(unsafe.Pointer(&block[0])), 4*len(block)), seed)
@@ -87,8 +87,8 @@ func plain(block []uint32, seed uint64) uint64 {
 	return multimodal(block, seed, nil)
 }
 
-// multimodal is the local hash of a block with objects: the tokens and then the
-// objects' hashes in ascending order, all little-endian.
+// multimodal returns the local hash of a block with multimodal objects: the
+// tokens and then the objects' hashes in ascending order, all little-endian.
 func multimodal(block []uint32, seed uint64, objects []uint64) uint64 {
 	var tokens [1024]byte // blocks of 64 tokens and 96 objects stay off the heap
 	var order [32]uint64
@@ -104,14 +104,15 @@ func multimodal(block []uint32, seed uint64, objects []uint64) uint64 {
 	return xxh3.HashSeed(buf, seed)
 }
 
-// AppendSequence appends to dst the rolling hashes of a chain of local hashes
-// that starts at the root: the first equals its local hash.
+// AppendSequence appends to dst the sequence hashes of a chain of local hashes
+// that starts at the root: the first equals its local hash, every other hashes
+// the sequence hash before it and its local hash.
 func AppendSequence(dst, local []uint64) []uint64 {
 	return AppendSequenceSeed(dst, local, Seed)
 }
 
-// AppendSequenceSeed is AppendSequence under another chain seed than Seed: a
-// Conductor space may choose its own.
+// AppendSequenceSeed is AppendSequence with another seed than Seed: a Conductor
+// space may have its own.
 func AppendSequenceSeed(dst, local []uint64, seed uint64) []uint64 {
 	dst = slices.Grow(dst, len(local))
 	var prev uint64
@@ -119,27 +120,27 @@ func AppendSequenceSeed(dst, local []uint64, seed uint64) []uint64 {
 		if i == 0 {
 			prev = h
 		} else {
-			prev = pair(prev, h, seed)
+			prev = hashPair(prev, h, seed)
 		}
 		dst = append(dst, prev)
 	}
 	return dst
 }
 
-// NextSequence returns the rolling hash of a block with the given local hash
-// whose parent has the rolling hash prev.
+// NextSequence returns the sequence hash of a block with the given local hash,
+// where prev is the sequence hash of the block before it.
 func NextSequence(prev, local uint64) uint64 {
-	return pair(prev, local, Seed)
+	return hashPair(prev, local, Seed)
 }
 
 // Unmatched replaces the local hash of a block whose content depends on a key
 // that no prompt can express (digest stands for the key): equal blocks stay
 // equal, and no prompt's block has the same hash.
 func Unmatched(local, digest uint64) uint64 {
-	return pair(local, digest, unmatchedSeed)
+	return hashPair(local, digest, unmatchedSeed)
 }
 
-func pair(a, b, seed uint64) uint64 {
+func hashPair(a, b, seed uint64) uint64 {
 	var buf [16]byte
 	binary.LittleEndian.PutUint64(buf[:8], a)
 	binary.LittleEndian.PutUint64(buf[8:], b)

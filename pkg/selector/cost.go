@@ -36,16 +36,16 @@ type Candidate struct {
 	Requests uint32 // active requests on the rank
 }
 
-// Cached returns how many tokens of prompts like p the rank need not compute,
-// counting each tier by its weight, but the device in full, whatever the
-// overlap credit. Halves are rounded away from zero.
+// Cached returns how many tokens of prompts like p the rank need not compute.
+// Each tier counts by its weight, except that the device counts in full,
+// whatever the overlap credit. Halves are rounded away from zero.
 func (w Weights) Cached(p Prompt, c *Candidate) uint64 {
 	blocks := float64(c.Device) + w.Host*float64(c.Host) + w.Disk*float64(c.Disk)
 	return saturate(math.Round(p.blockSize() * blocks))
 }
 
 // EffectivePrefill returns the tokens that the rank would have to compute, and
-// that a booking of p on it adds to its prefill load.
+// that a reservation of p on it adds to its prefill load.
 func (w Weights) EffectivePrefill(p Prompt, c *Candidate) uint64 {
 	return p.Tokens - min(p.Tokens, w.Cached(p, c))
 }
@@ -61,7 +61,7 @@ func (w Weights) credit(c *Candidate, device float64) float64 {
 }
 
 // PotentialPrefill returns the rank's prefill load in tokens once p is booked
-// on it. Without prefill tracking a booking adds nothing.
+// on it. Without prefill tracking a reservation adds nothing.
 func (w Weights) PotentialPrefill(p Prompt, c *Candidate) uint64 {
 	if !w.TrackPrefill {
 		return c.Prefill

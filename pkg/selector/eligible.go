@@ -10,11 +10,12 @@ import (
 )
 
 // ErrNoEndpoints says that the filters leave no rank: no worker passes, or the
-// pinned rank does not exist or does not pass. The text is the wire's.
+// pinned rank does not exist or does not pass. The text is that of the wire
+// contract.
 var ErrNoEndpoints = errors.New("no endpoints available to route work")
 
-// PinnedError says that a request pins a worker outside its own list of
-// allowed workers. The text is the wire's.
+// PinnedError says that a request pins a worker outside its own list of allowed
+// workers. The text is that of the wire contract.
 type PinnedError struct {
 	Worker uint64
 }
@@ -31,10 +32,10 @@ type Filter struct {
 	required   []string // sorted, distinct
 }
 
-// NewFilter returns the filter of a request. allowed nil means every worker,
-// an empty list means none; required are taints that a worker must all have.
-// NewFilter takes both lists over and sorts them, so that even long ones cost
-// a worker only a binary search.
+// NewFilter returns the filter of a request. allowed nil means every worker, an
+// empty list means none; a worker must have all taints in required. NewFilter
+// keeps both lists and sorts them, so that checking a worker is a binary
+// search.
 func NewFilter(allowed []uint64, required []string) Filter {
 	slices.Sort(allowed)
 	slices.Sort(required)
@@ -54,8 +55,8 @@ func (f *Filter) Allows(worker uint64) bool {
 	return found
 }
 
-// Eligible reports whether the request may run on the worker; hasTaint tells
-// the worker's taints.
+// Eligible reports whether the request may run on the worker; hasTaint reports
+// whether the worker has a taint.
 func (f *Filter) Eligible(worker uint64, hasTaint func(string) bool) bool {
 	if !f.Allows(worker) {
 		return false
@@ -69,7 +70,7 @@ func (f *Filter) Eligible(worker uint64, hasTaint func(string) bool) bool {
 }
 
 // CheckPinned returns a [*PinnedError] if the request pins a worker that its
-// own list does not allow. That is asked before anything else about the worker.
+// own list does not allow. It comes before all other checks of the worker.
 func (f *Filter) CheckPinned(worker uint64) error {
 	if f.Allows(worker) {
 		return nil
@@ -106,10 +107,10 @@ func (f *Filter) Key() string {
 	return string(hash.Sum(buf[:0]))
 }
 
-// TaintFactor returns what a worker's cost is multiplied with for the taints
-// that the request prefers: exp(-tanh(sum)) of the weights of those that the
-// worker has, so between 1/e and e. Positive weights attract. It is 1 when none
-// matches.
+// TaintFactor returns the factor of a worker's cost for the taints that the
+// request prefers: exp(-tanh(sum)), where sum adds the weights of those that
+// the worker has. It is between 1/e and e, and 1 when none matches. Positive
+// weights attract.
 func TaintFactor(preferred map[string]float32, has func(string) bool) float64 {
 	var memory [16]float64
 	matching := memory[:0]

@@ -6,7 +6,8 @@ import (
 )
 
 // Source is the randomness of a choice; *rand.Rand of math/rand/v2 is one.
-// Only Pick's caller decides whether it may be shared between goroutines.
+// Pick's caller is responsible for not sharing it between goroutines if it must
+// not be shared.
 type Source interface {
 	IntN(n int) int   // uniform in [0, n)
 	Float64() float64 // uniform in [0, 1)
@@ -67,8 +68,8 @@ func tie(costs []float64, value float64, n int) int {
 	return 0
 }
 
-// softmax computes every weight twice rather than keep them: no memory per
-// call. The weight of the lowest cost is 1, so the sum is never 0.
+// softmax computes every weight twice instead of keeping them, so that it needs
+// no memory. The weight of the lowest cost is 1, so the sum is never 0.
 func softmax(costs []float64, lowest, highest, temperature float64, rnd Source) int {
 	unit := 1.0
 	if math.IsInf(highest-lowest, 1) {

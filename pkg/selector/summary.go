@@ -2,8 +2,8 @@ package selector
 
 import "math"
 
-// Summary says how much of a prompt the ranks of one worker have cached, in
-// tokens, each tier including the ones above it. Values saturate.
+// Summary is the size of the cached part of a prompt on the ranks of one
+// worker, in tokens. Each tier includes the ones before it. Values saturate.
 type Summary struct {
 	Longest uint32 // the largest of the three
 	GPU     uint32 // device
