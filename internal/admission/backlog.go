@@ -1,5 +1,10 @@
 package admission
 
+import (
+	"math"
+	"math/bits"
+)
+
 // backlog is what waits in one class.
 //
 // Waiters of the same lane can use the same ranks, so either the first of them
@@ -104,3 +109,44 @@ type step struct{ *lane }
 
 func (s step) before(o step) bool { return s.lane.before(o.lane) }
 func (s step) moved(int)          {}
+
+// total is an exact sum of uint64 that can be taken back: prompt lengths come
+// from clients, so 64 bits could overflow.
+type total struct {
+	high, low uint64
+}
+
+func (t *total) add(v uint64) {
+	var carry uint64
+	t.low, carry = bits.Add64(t.low, v, 0)
+	t.high += carry
+}
+
+func (t *total) sub(v uint64) {
+	var borrow uint64
+	t.low, borrow = bits.Sub64(t.low, v, 0)
+	t.high -= borrow
+}
+
+// value saturates.
+func (t *total) value() uint64 {
+	if t.high != 0 {
+		return math.MaxUint64
+	}
+	return t.low
+}
+
+func addSaturating(a, b uint64) uint64 {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return math.MaxUint64
+}
+
+func mulSaturating(a, b uint64) uint64 {
+	high, low := bits.Mul64(a, b)
+	if high != 0 {
+		return math.MaxUint64
+	}
+	return low
+}

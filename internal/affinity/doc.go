@@ -1,4 +1,4 @@
-// Package affinity steers the requests of a session to one rank
+// Package affinity binds the requests of a session to one rank
 // (dynamo-kv-router 1.6.1). A [Table] binds a session to the rank that its first
 // request was booked on; the binding lasts while requests of the session are
 // under way and for some time behind the last one. It is of this process alone.

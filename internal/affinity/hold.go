@@ -29,14 +29,14 @@ func (h *Hold) Rank() (catalog.Rank, bool) {
 	return h.rank, true
 }
 
-// Waited tells whether the request has waited for another one's decision: what it
+// Waited reports whether the request has waited for another one's decision: what it
 // knew before may have changed.
 func (h *Hold) Waited() bool { return h != nil && h.waited }
 
-// Drop says that the session's rank is of no use any more: this request decides
-// anew. Should another request have dropped it before, then the hold is one of
-// what became of the session: of its new rank, or of nothing while the other
-// decides.
+// Drop says that the session's rank cannot be used any more: this request decides
+// where the session is bound next. If another request has dropped the rank before,
+// the hold is one of what became of the session: of its new rank, or of no session
+// while the other one decides.
 func (h *Hold) Drop() {
 	if h == nil {
 		return
@@ -49,7 +49,7 @@ func (h *Hold) Drop() {
 	}
 	s := t.currentLocked(h.key)
 	switch {
-	case s != nil && s == h.session: // the others' holds end in nothing
+	case s != nil && s == h.session: // the old session goes, with the holds of others
 		h.session = &session{key: h.key, decider: h}
 		t.sessions[h.key] = h.session
 	case s != nil && s.decider == nil:
@@ -63,9 +63,9 @@ func (h *Hold) Drop() {
 	}
 }
 
-// Bind says that the request was booked on r. If it is for this request to
-// decide, the session is bound to r. Where another one has decided meanwhile,
-// that stays, and the hold is one of it only if it is for r.
+// Bind says that the request was booked on r. If this request decides, the session
+// is bound to r. If another one has decided in the meantime, that binding stays, and
+// the hold is one of it only if it is to r.
 func (h *Hold) Bind(r catalog.Rank) {
 	if h == nil {
 		return
@@ -76,7 +76,7 @@ func (h *Hold) Bind(r catalog.Rank) {
 	switch s := h.session; {
 	case h.released:
 	case s == nil:
-		if s = t.settleLocked(h.key, r); s != nil && s.rank == r {
+		if s = t.boundLocked(h.key, r); s != nil && s.rank == r {
 			h.holdLocked(s)
 		}
 	case s.decider == h:
@@ -86,7 +86,7 @@ func (h *Hold) Bind(r catalog.Rank) {
 }
 
 // Release ends the request's use: its reservation has ended, or nothing was
-// booked. The time for which an idle session is kept begins anew. Further calls
+// booked. The time for which an idle session is kept starts again. Further calls
 // do nothing.
 func (h *Hold) Release() {
 	if h == nil {
@@ -102,11 +102,11 @@ func (h *Hold) releaseLocked() {
 		return
 	}
 	h.released = true
-	h.letGoLocked()
+	h.detachLocked()
 }
 
-// letGoLocked parts the hold from its session.
-func (h *Hold) letGoLocked() {
+// detachLocked takes the hold off its session.
+func (h *Hold) detachLocked() {
 	s, t := h.session, h.table
 	h.session = nil
 	switch {

@@ -33,7 +33,7 @@ type Table struct {
 	ttl time.Duration
 	max int
 	now func() time.Time
-	// Of the requests that wait in all, and for one session.
+	// Limits of the requests that wait in all, and for one session.
 	maxWaiting, maxSessionWaiting int
 
 	// mu guards what follows and the state of sessions and holds. It is held for a
@@ -44,8 +44,8 @@ type Table struct {
 	waiting  int       // waiters of all sessions
 }
 
-// session is one binding, or one that its first request is about to make. One
-// that is not in the table any more is of no account.
+// session is one binding, or one that its first request is about to make. A session
+// that is not in the table any more has no effect.
 type session struct {
 	key     Key
 	decider *Hold     // nil: it is bound
@@ -57,7 +57,7 @@ type session struct {
 }
 
 // waiter waits for the decision about a session. It gets its hold when that has
-// been made, or when it shall make it.
+// been made, or when it has to make it itself.
 type waiter struct {
 	hold  *Hold
 	ready chan struct{}
@@ -90,8 +90,8 @@ func (t *Table) Lookup(k Key) (catalog.Rank, bool) {
 // Acquire holds a session for a request. The first request of a session, whose
 // hold has no rank, decides where it is bound; others wait until it has, or
 // until they become the first. The hold must be released. It is nil if the table
-// is full, or if too many wait: the request is not steered. The error is the
-// context's.
+// is full, or if too many wait: then the session has no effect on the request. The
+// error is the context's.
 func (t *Table) Acquire(ctx context.Context, k Key) (*Hold, error) {
 	h := &Hold{table: t, key: k}
 	w, full := t.enter(h)
@@ -147,12 +147,12 @@ func (t *Table) leave(w *waiter) {
 }
 
 // Join holds a session for a request whose rank r is settled already. It never
-// waits: if nobody has decided yet, the session is bound to r now. It may be
+// waits: if the session is not bound yet, it is bound to r now. It may be
 // bound to another rank, see Hold.Rank. The hold is nil if the table is full.
 func (t *Table) Join(k Key, r catalog.Rank) *Hold {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.settleLocked(k, r)
+	s := t.boundLocked(k, r)
 	if s == nil {
 		return nil
 	}
@@ -224,16 +224,17 @@ func (t *Table) removeLocked(s *session) {
 	delete(t.sessions, s.key)
 }
 
-// bindLocked decides a session: whoever waited holds it.
+// bindLocked binds a session: the requests that waited hold it.
 func (t *Table) bindLocked(s *session, r catalog.Rank) {
 	s.rank, s.decider = r, nil
 	for s.waiting.Len() > 0 {
-		t.callLocked(s).holdLocked(s)
+		t.wakeLocked(s).holdLocked(s)
 	}
 }
 
-// callLocked ends the wait of the next one, whose hold the caller fills in.
-func (t *Table) callLocked(s *session) *Hold {
+// wakeLocked ends the wait of the next waiter and returns its hold, which the caller
+// fills in.
+func (t *Table) wakeLocked(s *session) *Hold {
 	w := s.waiting.Remove(s.waiting.Front()).(*waiter)
 	t.waiting--
 	w.in = nil
@@ -241,29 +242,29 @@ func (t *Table) callLocked(s *session) *Hold {
 	return w.hold
 }
 
-// settleLocked returns a session that is bound: to r, if that was open. It is nil
-// if the table is full.
-func (t *Table) settleLocked(k Key, r catalog.Rank) *session {
+// boundLocked returns a session that is bound: to r, unless it was bound before. It
+// is nil if the table is full.
+func (t *Table) boundLocked(k Key, r catalog.Rank) *session {
 	s := t.currentLocked(k)
 	switch {
 	case s == nil:
 		if s = t.addLocked(k); s != nil {
 			s.rank = r
 		}
-	case s.decider != nil: // what that one books comes second
+	case s.decider != nil: // its decision comes too late
 		s.decider.session = nil
 		t.bindLocked(s, r)
 	}
 	return s
 }
 
-// passLocked gives the decision to the next one who waits for it; without one
-// the session is forgotten.
+// passLocked gives the decision to the next request that waits for it; if there is
+// none the session is forgotten.
 func (t *Table) passLocked(s *session) {
 	if s.waiting.Len() == 0 {
 		t.removeLocked(s)
 		return
 	}
-	s.decider = t.callLocked(s)
+	s.decider = t.wakeLocked(s)
 	s.decider.session = s
 }

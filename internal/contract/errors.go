@@ -8,7 +8,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Kind says what went wrong, for whoever maps errors to a protocol's statuses.
+// Kind says what went wrong, for the layer that maps errors to the statuses of a
+// protocol.
 type Kind uint8
 
 // The kinds of error that the service's callers can meet.
@@ -16,12 +17,12 @@ const (
 	Internal      Kind = iota
 	BadRequest         // the request can never work
 	NotFound           // worker, reservation or rank
-	Conflict           // an id is taken
-	Unavailable        // nobody can serve it now: not ready, no endpoint, shutting down
+	Conflict           // an id exists already
+	Unavailable        // no worker can serve it now: not ready, no endpoint, shutting down
 	TooMany            // more than this service keeps, or reserved for dialects that answer 429
 	Overloaded         // every worker that could serve it has too much to do; wraps *OverloadError
-	QueueRejected      // its class of the wait line takes no more; has Details
-	Cancelled          // whoever asked went away: nobody is left to read the error
+	QueueRejected      // its class of the wait queue takes no more; has Details
+	Cancelled          // the caller went away: no one reads the error
 )
 
 // Error is an error with a text of the contract.
@@ -44,7 +45,7 @@ type Error struct {
 	Reason, Field string
 	Err           error
 
-	// TakenID is the id of a booking that is there already, or on its way, nil in other
+	// TakenID is the id of a reservation that exists, or is being booked, nil in other
 	// errors: the 1.6 dialect has a text of its own for it.
 	TakenID *string
 }
@@ -56,7 +57,7 @@ var ErrShuttingDown = &Error{Kind: Unavailable, Text: catalog.ErrShuttingDown.Er
 func (e *Error) Error() string { return e.TextIn(V13) }
 
 // TextIn gives the text in a dialect: each has its own word for the tenant, and
-// for an id that is taken a text of its own.
+// for an id that exists a text of its own.
 func (e *Error) TextIn(dialect Version) string {
 	group := "tenant"
 	if dialect == V16 {
@@ -101,8 +102,8 @@ func NewOverload(e OverloadError) *Error {
 	}
 }
 
-// ScopeErrorf is errorf with a text that the scope is named behind, shortened if
-// it is long.
+// ScopeErrorf is Errorf with a text that is followed by the name of the scope,
+// shortened if it is long.
 func ScopeErrorf(k Kind, sc catalog.Scope, format string, args ...any) *Error {
 	e := Errorf(k, format, args...)
 	e.Scope = new(sc.Short())
@@ -117,6 +118,7 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
+// Errorf returns an error of that kind with a formatted text.
 func Errorf(k Kind, format string, args ...any) *Error {
 	return &Error{Kind: k, Text: fmt.Sprintf(format, args...)}
 }

@@ -6,7 +6,7 @@
 // itself: the request that is to be placed is not added first. All comparisons
 // are strict, so a rank that carries exactly what a limit allows takes one more
 // request. What is not known is not judged. A worker is overloaded when all its
-// ranks are; that is for whoever knows them to find out.
+// ranks are; the caller, who knows them, finds that out.
 //
 // The rules are those of the Dynamo frontend's request rejection.
 package overload

@@ -26,7 +26,7 @@ func DefaultLimits() Limits {
 	return Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20}
 }
 
-// Selection is what a booking needs of a selection.
+// Selection is what a reservation needs of a selection.
 type Selection struct {
 	Scope catalog.Scope
 	Rank  catalog.Rank
@@ -47,6 +47,7 @@ type Store struct {
 	limits Limits
 	now    func() time.Time
 
+	// mu guards what follows.
 	mu      sync.Mutex
 	entries map[key]*list.Element // of order
 	order   list.List             // of *entry: the oldest first
@@ -108,7 +109,7 @@ func size(k key, sel Selection) int {
 		8*(len(sel.Local)+len(sel.Sequence))
 }
 
-// Take claims a selection for a booking. Until the claim ends nobody else can
+// Take claims a selection for a reservation. Until the claim ends no one else can
 // take it; it still counts. The error is ErrNone.
 func (s *Store) Take(scope catalog.Scope, id string) (*Claim, error) {
 	s.mu.Lock()
@@ -169,4 +170,47 @@ func (s *Store) removeLocked(el *list.Element) {
 	e := s.order.Remove(el).(*entry)
 	delete(s.entries, e.key)
 	s.bytes -= e.bytes
+}
+
+// Claim is the right to book a selection. It ends with Done or Back; what is
+// called behind the first of them does nothing. It is used by one goroutine at
+// a time.
+type Claim struct {
+	store   *Store
+	element *list.Element
+	ended   bool
+}
+
+// Selection returns what was kept. Its hashes must not be changed.
+func (c *Claim) Selection() Selection { return c.element.Value.(*entry).selection }
+
+// Done ends the claim of a selection that was booked: it is forgotten. A newer
+// one under its id stays.
+func (c *Claim) Done() {
+	c.end(func() { c.store.removeLocked(c.element) })
+}
+
+// Back ends the claim of a selection that could not be booked: it is kept as
+// before, unless it has expired or been replaced.
+func (c *Claim) Back() {
+	c.end(func() {
+		if e := c.element.Value.(*entry); c.store.expiredLocked(e, c.store.now()) {
+			c.store.removeLocked(c.element)
+		} else {
+			e.claimed = false
+		}
+	})
+}
+
+// end does what is to be done with an entry that is in the store still.
+func (c *Claim) end(do func()) {
+	if c.ended {
+		return
+	}
+	c.ended = true
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
+	if e := c.element.Value.(*entry); c.store.entries[e.key] == c.element {
+		do()
+	}
 }

@@ -128,7 +128,7 @@ func (c *selection) CanRun(class *admission.Class) (free bool) {
 // CanRunNow implements waitqueue.Request.
 func (c *selection) CanRunNow(class *admission.Class) bool {
 	if snap := c.api.catalog.Snapshot(c.request.Scope); snap != c.snapshot {
-		if c.Refresh(false) != nil {
+		if c.Refresh(0) != nil {
 			return true
 		}
 	}
@@ -145,7 +145,7 @@ func (c *selection) BeforeWait() error {
 }
 
 // Refresh implements waitqueue.Request.
-func (c *selection) Refresh(overlap bool) error {
+func (c *selection) Refresh(overlapAge time.Duration) error {
 	snap, state, err := c.api.scopes.Schedulable(c.request.Scope)
 	if err != nil {
 		return err
@@ -153,7 +153,8 @@ func (c *selection) Refresh(overlap bool) error {
 	if state != c.scope {
 		return scopes.ErrGone
 	}
-	if overlap || snap != c.snapshot {
+	old := overlapAge > 0 && time.Since(c.wait.since) >= overlapAge
+	if old || snap != c.snapshot {
 		c.scope.Space.Overlap(c.local, &c.overlap)
 	}
 	c.snapshot = snap

@@ -29,9 +29,10 @@ type Request interface {
 	// BeforeWait is the last look before the request is queued: an error is its
 	// answer.
 	BeforeWait() error
-	// Refresh looks at the workers of this moment for a request that has waited, and
-	// at what they have cached if overlap or if they have changed.
-	Refresh(overlap bool) error
+	// Refresh looks at the workers of this moment for a request that has waited. It
+	// looks at what they have cached if they have changed, or if the request has
+	// waited for overlapAge; 0 is never.
+	Refresh(overlapAge time.Duration) error
 	// Run serves the request.
 	Run() error
 }
@@ -76,7 +77,6 @@ func (q *Queue) Enabled() bool { return q.policy != nil }
 type Queued struct {
 	waiter  admission.Waiter
 	request Request
-	since   time.Time
 	done    chan struct{} // closed when err is set
 	err     error
 }
@@ -98,7 +98,7 @@ func (q *Queue) Enter(r Request, since time.Time) (*Queued, error) {
 		return nil, q.closed
 	}
 	q.dispatchLocked() // requests that can run by now go first
-	w := &Queued{request: r, waiter: r.Waiter(), since: since}
+	w := &Queued{request: r, waiter: r.Waiter()}
 	w.waiter.Arrived = since.Sub(q.config.Started).Seconds()
 	w.waiter.Value = w
 	if r.CanRun(q.queue.Classify(&w.waiter)) {
@@ -153,8 +153,7 @@ var errPanicked = &contract.Error{Kind: contract.Internal, Text: "internal error
 func (q *Queue) runLocked(w *Queued) {
 	w.err = errPanicked // until it is decided
 	defer close(w.done)
-	after := q.config.OverlapRefresh
-	err := w.request.Refresh(after > 0 && time.Since(w.since) >= after)
+	err := w.request.Refresh(q.config.OverlapRefresh)
 	if err == nil {
 		err = w.request.Run()
 	}
