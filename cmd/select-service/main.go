@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/workersfile"
 )
 
 func main() {
@@ -62,6 +63,19 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return err
 	}
 	return serve(ctx, conf, workers, getenv, stderr)
+}
+
+// readWorkers reads the workers file, if there is one, as a part of the
+// configuration.
+func readWorkers(conf config.Workers) (*workersfile.File, error) {
+	if conf.File == "" {
+		return nil, nil
+	}
+	file, err := workersfile.Load(conf.File)
+	if err != nil {
+		return nil, &config.InvalidError{Faults: []error{fmt.Errorf("workers file: %w", err)}}
+	}
+	return file, nil
 }
 
 // release is set by the build (-ldflags "-X main.release=…").

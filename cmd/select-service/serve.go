@@ -49,7 +49,10 @@ func serve(ctx context.Context, conf config.Config, workers *workersfile.File, g
 	hub := zmqsock.New(zmqsock.DefaultOptions())
 	others := newReplicas(conf.Replicas, hub)
 	svc := service.New(serviceConfig(conf, others, bound), hub, log)
-	file := newFollower(conf.Workers, workers, svc, log)
+	var file *workersfile.Watcher
+	if workers != nil {
+		file = workersfile.NewWatcher(conf.Workers.File, workers, svc, log)
+	}
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
 	// fail stops the rest.
@@ -67,7 +70,7 @@ func serve(ctx context.Context, conf config.Config, workers *workersfile.File, g
 		return errors.Join(err, parts.Wait())
 	}
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
-	fileEnded := start(parts, func() error { return file.run(work) })
+	fileEnded := start(parts, func() error { return file.Run(work) })
 	bound.serve(parts, handlers(conf, svc, file, log), log)
 
 	// Stop in the reverse order: no new work, requests under way, HTTP, the service
@@ -98,14 +101,14 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 
 // handlers makes the handler of a contract. The metrics of the selection's listener
 // count the requests of all; the slot tracker alone has no metrics, so no counts.
-func handlers(conf config.Config, svc *service.Service, file *follower, log zerolog.Logger) func(contract string) http.Handler {
+func handlers(conf config.Config, svc *service.Service, file *workersfile.Watcher, log zerolog.Logger) func(contract string) http.Handler {
 	requests := telemetry.NewRequests()
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), requests)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
 	}
 	if file != nil {
-		collectors = append(collectors, telemetry.WorkersFile{Watcher: file.Watcher})
+		collectors = append(collectors, telemetry.WorkersFile{Watcher: file})
 	}
 	return func(contract string) http.Handler {
 		opt := httpapi.Options{Log: log, Contract: contractOf(conf)}

@@ -3,6 +3,7 @@ package workersfile
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"io/fs"
 	"os"
 	"sync/atomic"
@@ -40,6 +41,7 @@ type Stats struct {
 // being written is not; if it is faulty, the old set stays.
 type Watcher struct {
 	path  string
+	first *File // that Run registers
 	apply Applier
 	log   zerolog.Logger
 
@@ -61,11 +63,10 @@ type observation struct {
 	fault string
 }
 
-// NewWatcher returns a watcher of the file at path; first was loaded from it and is
-// in force.
+// NewWatcher returns a watcher of the file at path; first was loaded from it.
 func NewWatcher(path string, first *File, apply Applier, log zerolog.Logger) *Watcher {
 	o := observation{sum: first.sum}
-	return &Watcher{path: path, apply: apply, log: log.With().Str("workers_file", path).Logger(), seen: o, acted: o}
+	return &Watcher{path: path, first: first, apply: apply, log: log.With().Str("workers_file", path).Logger(), seen: o, acted: o}
 }
 
 // Stats returns the counts so far.
@@ -73,8 +74,17 @@ func (w *Watcher) Stats() Stats {
 	return Stats{Applied: w.applied.Load(), Failed: w.failures.Load(), Stale: w.stale.Load()}
 }
 
-// Run follows the file until ctx ends.
+// Run registers the workers that were loaded first and follows the file until ctx
+// ends. It fails if they are refused. A nil Watcher has no file.
 func (w *Watcher) Run(ctx context.Context) error {
+	if w == nil {
+		return nil
+	}
+	d, err := w.apply.ReplaceWorkers(w.first.Records, w.first.Scope)
+	if err != nil {
+		return fmt.Errorf("workers file %s: %w", w.path, w.first.Locate(err))
+	}
+	w.log.Info().Int("workers", len(d.Added)).Msg("workers are registered from the file")
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {

@@ -233,7 +233,8 @@ func TestUnchangedIsNotRead(t *testing.T) {
 	}
 }
 
-// TestRun: Run looks every second and ends with its context.
+// TestRun: Run registers the first content, looks every second and ends with its
+// context.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "w.yaml")
@@ -245,7 +246,7 @@ func TestRun(t *testing.T) {
 		f.write(ids(2))
 		time.Sleep(2*pollEvery + pollEvery/2)
 		synctest.Wait()
-		if fmt.Sprint(f.got) != "[[2]]" {
+		if fmt.Sprint(f.got) != "[[1] [2]]" {
 			t.Errorf("applied %v", f.got)
 		}
 		cancel()
@@ -253,4 +254,19 @@ func TestRun(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestRunRefused: a first content that is refused ends Run, by its file and line.
+func TestRunRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.yaml")
+	write(t, path, ids(1))
+	f := follow(t, path)
+	f.err = &catalog.EntryError{Index: 0, Err: errors.New("taken")}
+	if err := f.Run(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "w.yaml: workers[0] (line 2): taken") {
+		t.Errorf("Run = %v", err)
+	}
+	var none *Watcher
+	if err := none.Run(t.Context()); err != nil {
+		t.Errorf("without a file Run = %v", err)
+	}
 }
