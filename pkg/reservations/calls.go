@@ -44,6 +44,20 @@ func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 	})
 }
 
+// Renew restarts the lease of a reservation. ErrNotFound if no live reservation has
+// the id, ErrNoLease if it has none.
+func (l *Ledger) Renew(id string) error {
+	var leased bool
+	err := l.withEntry(id, nil, func(r *entry) {
+		leased = r.lease != nil
+		r.scope.renew(r)
+	})
+	if err == nil && !leased {
+		return ErrNoLease
+	}
+	return err
+}
+
 // Free ends the reservation. ErrNotFound if no live reservation has the id.
 func (l *Ledger) Free(id string) error {
 	err := l.withEntry(id, nil, l.free)

@@ -59,20 +59,6 @@ func (x *lease) announceAt() time.Duration {
 // reservation.
 func slack(length time.Duration) time.Duration { return max(5*time.Second, length/2) }
 
-// Renew restarts the lease of a reservation. ErrNotFound if no live reservation has
-// the id, ErrNoLease if it has none.
-func (l *Ledger) Renew(id string) error {
-	var leased bool
-	err := l.withEntry(id, nil, func(r *entry) {
-		leased = r.lease != nil
-		r.scope.renew(r)
-	})
-	if err == nil && !leased {
-		return ErrNoLease
-	}
-	return err
-}
-
 // renew notes a step of a caller and announces the renewal if that is due. It needs
 // s.mu.
 func (s *scope) renew(r *entry) {

@@ -276,6 +276,20 @@ func (l *Ledger) Stats() Stats {
 	return st
 }
 
+// assignSequence returns the number of an own reservation, which is the observer's
+// unless that does not count, and notes that it is used.
+func (l *Ledger) assignSequence(sequence uint64) uint64 {
+	if sequence == 0 {
+		return l.lastSequence.Add(1)
+	}
+	for {
+		last := l.lastSequence.Load()
+		if last >= sequence || l.lastSequence.CompareAndSwap(last, sequence) {
+			return sequence
+		}
+	}
+}
+
 // scope returns the scope of that name, or nil.
 func (l *Ledger) scope(sc catalog.Scope) *scope {
 	l.mu.RLock()

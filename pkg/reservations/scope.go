@@ -279,17 +279,3 @@ func (s *scope) rows() []Load {
 	slices.SortFunc(rows, func(a, b Load) int { return a.Rank.Compare(b.Rank) })
 	return rows
 }
-
-// assignSequence returns the number of an own reservation, which is the observer's
-// unless that does not count, and notes that it is used.
-func (l *Ledger) assignSequence(sequence uint64) uint64 {
-	if sequence == 0 {
-		return l.lastSequence.Add(1)
-	}
-	for {
-		last := l.lastSequence.Load()
-		if last >= sequence || l.lastSequence.CompareAndSwap(last, sequence) {
-			return sequence
-		}
-	}
-}

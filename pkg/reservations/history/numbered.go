@@ -74,6 +74,16 @@ const (
 	NoRoom
 )
 
+var standings = [...]string{"may live", "has ended", "no room"}
+
+// String returns the standing in words.
+func (s Standing) String() string {
+	if int(s) < len(standings) {
+		return standings[s]
+	}
+	return "invalid"
+}
+
 // Numbered remembers the reservations of other processes that have sequence
 // numbers and are not live any more. Of the own process it needs no memory: what
 // that accepted and is not live has ended.
@@ -84,8 +94,8 @@ type Numbered struct {
 	turn time.Duration
 
 	// mu guards the fields below. It is an innermost lock.
-	mu sync.Mutex
-	of map[uint64]*processHistory // at most MaxProcesses, the own process not among them
+	mu        sync.Mutex
+	byProcess map[uint64]*processHistory // at most MaxProcesses, the own process not among them
 }
 
 // processHistory is what is remembered of one process's numbers.
@@ -125,7 +135,7 @@ func newProcessHistory(at time.Duration) *processHistory {
 
 // NewNumbered returns an empty memory for the ledger of the process own.
 func NewNumbered(own uint64) *Numbered {
-	return &Numbered{own: own, turn: minTurn, of: make(map[uint64]*processHistory)}
+	return &Numbered{own: own, turn: minTurn, byProcess: make(map[uint64]*processHistory)}
 }
 
 // SetLifetime says how long a reservation without lease lives, instead of 300 s.
@@ -161,7 +171,7 @@ func (n *Numbered) Leave(o Origin, why EndReason) {
 
 // leave needs n.mu.
 func (n *Numbered) leave(o Origin, why EndReason) *processHistory {
-	x := n.of[o.Process] // is there, as live reservations keep it
+	x := n.byProcess[o.Process] // is there, as live reservations keep it
 	x.live--
 	x.see(o.Sequence)
 	switch {
@@ -211,8 +221,8 @@ func (n *Numbered) Missing(o Origin) Standing {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	switch x := n.of[o.Process]; {
-	case x == nil && len(n.of) >= MaxProcesses:
+	switch x := n.byProcess[o.Process]; {
+	case x == nil && len(n.byProcess) >= MaxProcesses:
 		return NoRoom
 	case x != nil && x.leaseHasEnded(o.Sequence):
 		return HasEnded
@@ -297,7 +307,7 @@ func (n *Numbered) update(process uint64, at time.Duration, f func(*processHisto
 func (n *Numbered) Live(process uint64) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if x := n.of[process]; x != nil {
+	if x := n.byProcess[process]; x != nil {
 		return x.live
 	}
 	return 0
@@ -306,8 +316,8 @@ func (n *Numbered) Live(process uint64) int {
 // Ended returns what has ended of the other processes, by process.
 func (n *Numbered) Ended() map[uint64]EndedSet {
 	n.mu.Lock()
-	processes := make([]uint64, 0, len(n.of))
-	for process := range n.of {
+	processes := make([]uint64, 0, len(n.byProcess))
+	for process := range n.byProcess {
 		processes = append(processes, process)
 	}
 	n.mu.Unlock()
@@ -326,7 +336,7 @@ func (n *Numbered) Ended() map[uint64]EndedSet {
 func (n *Numbered) copyEnded(process uint64) (e EndedSet, floor uint64, ended bitmap) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	x := n.of[process]
+	x := n.byProcess[process]
 	if x == nil {
 		return EndedSet{}, 0, nil
 	}
@@ -338,7 +348,7 @@ func (n *Numbered) copyEnded(process uint64) (e EndedSet, floor uint64, ended bi
 func (n *Numbered) Forget(at time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, x := range n.of {
+	for _, x := range n.byProcess {
 		if at-x.turnedAt >= n.turn {
 			x.assume(x.turnHigh)
 			x.turnHigh, x.turnedAt = x.high, at
@@ -362,13 +372,13 @@ func (n *Numbered) getOther(o Origin, at time.Duration) *processHistory {
 // has no live reservation and was heard of longest ago; nil if there is none. It
 // needs n.mu.
 func (n *Numbered) get(process uint64, at time.Duration) *processHistory {
-	x := n.of[process]
+	x := n.byProcess[process]
 	if x == nil {
-		if len(n.of) >= MaxProcesses && !n.evict() {
+		if len(n.byProcess) >= MaxProcesses && !n.evict() {
 			return nil
 		}
 		x = newProcessHistory(at)
-		n.of[process] = x
+		n.byProcess[process] = x
 	}
 	x.lastHeard = at
 	return x
@@ -377,7 +387,7 @@ func (n *Numbered) get(process uint64, at time.Duration) *processHistory {
 func (n *Numbered) evict() bool {
 	var victim uint64
 	var oldest *processHistory
-	for process, x := range n.of {
+	for process, x := range n.byProcess {
 		if x.live == 0 && (oldest == nil || x.lastHeard < oldest.lastHeard) {
 			victim, oldest = process, x
 		}
@@ -385,7 +395,7 @@ func (n *Numbered) evict() bool {
 	if oldest == nil {
 		return false
 	}
-	delete(n.of, victim)
+	delete(n.byProcess, victim)
 	return true
 }
 

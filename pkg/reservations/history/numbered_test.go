@@ -1,6 +1,7 @@
 package history
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestWindow(t *testing.T) {
 		n.End(Origin{2, number}, Origin{}, 0)
 		n.Complete(Origin{2, number + 1}, Origin{}, 0)
 	}
-	x := n.of[2]
+	x := n.byProcess[2]
 	for _, b := range []bitmap{x.ended, x.completed} {
 		if pages := len(b); pages > Window>>pageShift+1 {
 			t.Errorf("%d pages", pages)
@@ -56,8 +57,8 @@ func TestProcessesBounded(t *testing.T) {
 	n.Leave(Origin{120, 1}, RankRemoved)
 	n.End(Origin{120, 1}, Origin{}, 600)
 	n.End(Origin{99, 1}, Origin{}, 601)
-	if _, there := n.of[150]; there || len(n.of) != MaxProcesses || n.Live(150) != 0 {
-		t.Errorf("%d processes, 150 among them: %t", len(n.of), there)
+	if _, there := n.byProcess[150]; there || len(n.byProcess) != MaxProcesses || n.Live(150) != 0 {
+		t.Errorf("%d processes, 150 among them: %t", len(n.byProcess), there)
 	}
 	if s, _ := n.Admit(Origin{120, 1}, 602, false); s != HasEnded {
 		t.Errorf("120 is remembered: %v", s)
@@ -69,8 +70,8 @@ func TestProcessesBounded(t *testing.T) {
 func TestOwnProcess(t *testing.T) {
 	n, own := NewNumbered(1), Origin{1, 7}
 	n.Merge(1, EndedSet{Ranges: []Range{{1, 9}}}, 0)
-	if !n.End(own, own, 0) || !n.Complete(own, own, 0) || n.Missing(own) != HasEnded || len(n.of) != 0 {
-		t.Errorf("%d processes are remembered", len(n.of))
+	if !n.End(own, own, 0) || !n.Complete(own, own, 0) || n.Missing(own) != HasEnded || len(n.byProcess) != 0 {
+		t.Errorf("%d processes are remembered", len(n.byProcess))
 	}
 }
 
@@ -97,7 +98,7 @@ func TestWideLeaseEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := NewNumbered(1)
 			n.Merge(2, EndedSet{Leases: tt.leases}.Normalized(), 0)
-			got := n.of[2].leases
+			got := n.byProcess[2].leases
 			if len(got) != tt.want {
 				t.Errorf("%d are remembered, want %d", len(got), tt.want)
 			}
@@ -116,26 +117,28 @@ func TestWideLeaseEnds(t *testing.T) {
 // remembered that matter longest.
 func TestEndedLeasesBounded(t *testing.T) {
 	c := make(endedLeases)
-	for number := range uint64(3 * maxEndedLeases) {
+	const added = maxEndedLeases * 3 / 2
+	for number := range uint64(added) {
 		c.put(number, endedLease{until: time.Duration(number)})
 	}
-	if _, newest := c[3*maxEndedLeases-1]; len(c) > maxEndedLeases || len(c) < maxEndedLeases/2 || !newest {
+	if _, newest := c[added-1]; len(c) > maxEndedLeases || len(c) < maxEndedLeases/2 || !newest {
 		t.Errorf("%d entries, the newest among them: %v", len(c), newest)
 	}
-	c.dropOld(3 * maxEndedLeases)
+	c.dropOld(added)
 	if len(c) != 0 {
 		t.Errorf("%d entries left", len(c))
 	}
 }
 
-// TestEndReasonText proves that every reason has a text, and what is none does not
-// panic.
-func TestEndReasonText(t *testing.T) {
-	for reason, want := range map[EndReason]string{
-		Freed: "freed", RankRemoved: "rank removed", LeaseExpired: "lease expired", 9: "invalid",
+// TestTexts proves that every reason and standing has a text, and that other values
+// do not panic.
+func TestTexts(t *testing.T) {
+	for value, want := range map[fmt.Stringer]string{
+		Freed: "freed", RankRemoved: "rank removed", LeaseExpired: "lease expired", EndReason(9): "invalid",
+		MayLive: "may live", HasEnded: "has ended", NoRoom: "no room", Standing(9): "invalid",
 	} {
-		if got := reason.String(); got != want {
-			t.Errorf("%d is %q, want %q", reason, got, want)
+		if got := value.String(); got != want {
+			t.Errorf("%#v is %q, want %q", value, got, want)
 		}
 	}
 }
