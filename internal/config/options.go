@@ -92,7 +92,7 @@ var groups = []struct{ name, title string }{
 	{"selections", "Selections of the 1.6 dialect"},
 	{"reservations", "Reservations"},
 	{"overload", "Overload: requests refused while every eligible worker is busy"},
-	{"replicas", "Replicas: bookings that are shared, and the index at start"},
+	{"replicas", "Replicas: reservations that are shared, and the index at start"},
 	{"metrics", "Metrics"},
 	{"log", "Log"},
 }
@@ -143,7 +143,7 @@ var settings = []option{
 		key: "server.advertise_url", flag: "advertise-url", env: []string{"SELECT_SERVICE_ADVERTISE_URL"}, hint: "URL",
 		slotsEnv: true,
 		bind:     func(c *Config) value { return httpBase(&c.Server.AdvertiseURL) },
-		help: "HTTP base URL under which other replicas reach this one to read its bookings; by default " +
+		help: "HTTP base URL under which other replicas reach this one to read its reservations; by default " +
 			"http:// with address and port of the listener, and in place of an address that stands for " +
 			"all the one at which a replica follows this one. Set it where ports are mapped.",
 	},
@@ -171,7 +171,7 @@ var settings = []option{
 	{
 		key: "kv_events.approximate_ttl_secs", flag: "router-ttl-secs", env: []string{"DYN_ROUTER_TTL_SECS"}, hint: "SECONDS",
 		bind: func(c *Config) value { return bounded(&c.KVEvents.ApproximateTTL, maxDuration) },
-		help: "With the 1.6 contract and without KV events a prompt that was booked on a rank is taken for " +
+		help: "With the 1.6 contract and without KV events a prompt that was booked on a rank counts as " +
 			"cached there this long, 30 days at most; 0 predicts nothing. Set it to about what the engines' caches hold.",
 	},
 
@@ -345,7 +345,7 @@ var settings = []option{
 	{
 		key: "replicas.recovery_deadline", flag: "recovery-deadline", env: []string{"SELECT_SERVICE_RECOVERY_DEADLINE"}, hint: "DURATION",
 		bind: func(c *Config) value { return duration(&c.Replicas.RecoveryDeadline) },
-		help: "How long /ready waits for the recovery from the indexer peers, and for the bookings of " +
+		help: "How long /ready waits for the recovery from the indexer peers, and for the reservations of " +
 			"the other replicas; the recovery itself goes on. Raise it where an index takes longer and " +
 			"cold selections are worse than late ones.",
 	},
@@ -358,14 +358,14 @@ var settings = []option{
 	{
 		key: "replicas.sync_port", flag: "replica-sync-port", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return replicaPort(&c.Replicas.SyncPort) },
-		help: "ZMQ port on which bookings are published to other replicas, on all addresses; set it when " +
+		help: "ZMQ port on which reservations are published to other replicas, on all addresses; set it when " +
 			"several selectors share workers.",
 	},
 	{
 		key: "replicas.sync_bind", flag: "replica-sync-bind", env: []string{"SELECT_SERVICE_REPLICA_SYNC_BIND"}, hint: "ENDPOINT",
 		slotsFlag: "replica-sync-bind",
 		bind:      func(c *Config) value { return endpoint(&c.Replicas.SyncBind, bindable) },
-		help: "ZMQ endpoint on which bookings are published to other replicas: the slot tracker's spelling " +
+		help: "ZMQ endpoint on which reservations are published to other replicas: the slot tracker's spelling " +
 			"of the replica sync port, tcp://*:PORT, for one interface only if need be.",
 	},
 	{
@@ -379,7 +379,7 @@ var settings = []option{
 		key: "replicas.sync_peers", flag: "replica-sync-peers", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PEERS"}, hint: "ENDPOINT,...",
 		slotsFlag: "replica-sync-peers",
 		bind:      func(c *Config) value { return list(&c.Replicas.SyncPeers, replicaEndpoint) },
-		help: "ZMQ endpoints (tcp://host:port) on which the other replicas publish their bookings; needs an " +
+		help: "ZMQ endpoints (tcp://host:port) on which the other replicas publish their reservations; needs an " +
 			"endpoint of our own.",
 	},
 
