@@ -51,7 +51,7 @@ type fake struct {
 
 	slotsWorker  service.SlotsWorker
 	slotsWorkers []service.SlotsWorker
-	slotsBooking service.SlotsBooking
+	slotsBooking service.SlotsReservation
 	slotsLoads   []service.SlotsLoad
 	slotsProject service.SlotsProjection
 	scope        catalog.Scope
@@ -225,7 +225,7 @@ func (f *fake) SlotsWorkers(model, tenant *string) []service.SlotsWorker {
 	return f.slotsWorkers
 }
 
-func (f *fake) SlotsAdd(req *service.SlotsBooking) error {
+func (f *fake) SlotsAdd(req *service.SlotsReservation) error {
 	f.slotsBooking = *req
 	return f.called()
 }

@@ -22,7 +22,7 @@ type slotTracker interface {
 	// SlotsWorkers lists by model, tenant and id.
 	SlotsWorkers(model, tenant *string) []service.SlotsWorker
 	// SlotsAdd keeps the hashes of the request.
-	SlotsAdd(req *service.SlotsBooking) error
+	SlotsAdd(req *service.SlotsReservation) error
 	SlotsPrefillComplete(scope catalog.Scope, id string) error
 	SlotsFree(scope catalog.Scope, id string) error
 	// SlotsLoads lists by model, tenant, worker and rank.
@@ -78,7 +78,7 @@ func (s slotsRoutes) workers(c *gin.Context, out []byte) (int, []byte, error) {
 	return http.StatusOK, appendList(out, s.svc.SlotsWorkers(f.model, f.tenant), s.d.appendSlotsWorker), nil
 }
 
-func (s slotsRoutes) add(_ *gin.Context, b *service.SlotsBooking, out []byte) (int, []byte, error) {
+func (s slotsRoutes) add(_ *gin.Context, b *service.SlotsReservation, out []byte) (int, []byte, error) {
 	return http.StatusCreated, appendOK(out), s.svc.SlotsAdd(b)
 }
 
@@ -169,23 +169,23 @@ func newSlotsUnregisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
 	return jsonscan.NewObject(slotsWorkerID, slotsModel(slotsWorkerScope), tenantField(d, slotsWorkerScope))
 }
 
-func slotsBookingScope(b *service.SlotsBooking) *catalog.Scope { return &b.Scope }
+func slotsBookingScope(b *service.SlotsReservation) *catalog.Scope { return &b.Scope }
 
 // resetSlotsBooking drops the hashes: the service has kept them.
-func resetSlotsBooking(b *service.SlotsBooking) { *b = service.SlotsBooking{Scope: slotsScope} }
+func resetSlotsBooking(b *service.SlotsReservation) { *b = service.SlotsReservation{Scope: slotsScope} }
 
-func newSlotsAddShape(d dialect) *jsonscan.Object[service.SlotsBooking] {
+func newSlotsAddShape(d dialect) *jsonscan.Object[service.SlotsReservation] {
 	return jsonscan.NewObject(
 		slotsModel(slotsBookingScope),
 		tenantField(d, slotsBookingScope),
-		required("request_id", func(b *service.SlotsBooking) *string { return &b.ID }, (*jsonscan.Scanner).String),
-		required("worker_id", func(b *service.SlotsBooking) *uint64 { return &b.Rank.Worker }, (*jsonscan.Scanner).Uint64),
-		required("dp_rank", func(b *service.SlotsBooking) *uint32 { return &b.Rank.DP }, (*jsonscan.Scanner).Uint32),
-		jsonscan.Field[service.SlotsBooking]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, b *service.SlotsBooking) {
+		required("request_id", func(b *service.SlotsReservation) *string { return &b.ID }, (*jsonscan.Scanner).String),
+		required("worker_id", func(b *service.SlotsReservation) *uint64 { return &b.Rank.Worker }, (*jsonscan.Scanner).Uint64),
+		required("dp_rank", func(b *service.SlotsReservation) *uint32 { return &b.Rank.DP }, (*jsonscan.Scanner).Uint32),
+		jsonscan.Field[service.SlotsReservation]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, b *service.SlotsReservation) {
 			b.SequenceHashes = s.AppendHash64s(b.SequenceHashes)
 		}},
-		jsonscan.Field[service.SlotsBooking]{Name: "new_isl_tokens", Read: jsonscan.Set(
-			func(b *service.SlotsBooking) *uint64 { return &b.NewISLTokens }, (*jsonscan.Scanner).Uint64)},
+		jsonscan.Field[service.SlotsReservation]{Name: "new_isl_tokens", Read: jsonscan.Set(
+			func(b *service.SlotsReservation) *uint64 { return &b.NewISLTokens }, (*jsonscan.Scanner).Uint64)},
 	)
 }
 

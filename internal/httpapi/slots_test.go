@@ -47,11 +47,11 @@ func TestSlotsBodies(t *testing.T) {
 
 		post("/add", `{"model_name":"m","tenant_id":"t","request_id":"r","worker_id":7,"dp_rank":1,"sequence_hashes":[101,-22,18446744073709551615],"new_isl_tokens":48}`, 201)
 		kept := f.slotsBooking
-		equal(t, "add", kept, service.SlotsBooking{
+		equal(t, "add", kept, service.SlotsReservation{
 			Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 7, DP: 1}, SequenceHashes: []uint64{101, maxU64 - 21, maxU64}, NewISLTokens: 48,
 		})
 		post("/add", `{"model_name":"","request_id":"","worker_id":0,"dp_rank":0,"sequence_hashes":[1,2,3]}`, 201)
-		equal(t, "add", f.slotsBooking, service.SlotsBooking{Scope: short, SequenceHashes: []uint64{1, 2, 3}})
+		equal(t, "add", f.slotsBooking, service.SlotsReservation{Scope: short, SequenceHashes: []uint64{1, 2, 3}})
 		if want := []uint64{101, maxU64 - 21, maxU64}; !slices.Equal(kept.SequenceHashes, want) {
 			t.Errorf("the next request overwrote the hashes of a booking: %v", kept.SequenceHashes)
 		}

@@ -99,9 +99,9 @@ func (p *Prompt) check() error {
 	return nil
 }
 
-// checkBooking checks what /reservations needs of the hash form: its blocks are
+// checkReserve checks what /reservations needs of the hash form: its blocks are
 // booked and not looked up.
-func (p *Prompt) checkBooking() error {
+func (p *Prompt) checkReserve() error {
 	switch {
 	case !p.HasSequenceHashes:
 		return contract.Errorf(contract.BadRequest, "sequence_hashes is required without token_ids")
@@ -111,13 +111,13 @@ func (p *Prompt) checkBooking() error {
 	return nil
 }
 
-// readBooking reads a prompt that is booked and not looked up: block hashes are
+// readReserve reads a prompt that is booked and not looked up: block hashes are
 // not needed.
-func (q *query) readBooking(p *Prompt, snap *catalog.Snapshot) error {
+func (q *query) readReserve(p *Prompt, snap *catalog.Snapshot) error {
 	if _, _, ok := p.tokens(); ok {
 		return q.read(p, snap)
 	}
-	if err := p.checkBooking(); err != nil {
+	if err := p.checkReserve(); err != nil {
 		return err
 	}
 	q.sequence = p.SequenceHashes

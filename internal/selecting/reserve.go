@@ -43,7 +43,7 @@ func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	if err != nil {
 		return Reservation{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
-	if err := q.readBooking(&req.Prompt, snap); err != nil {
+	if err := q.readReserve(&req.Prompt, snap); err != nil {
 		return Reservation{}, err
 	}
 	prefill, track, err := req.prefill(q.size.Tokens, weights.TrackPrefill)
@@ -78,7 +78,7 @@ func (a *API) replayReservation(req *ReserveRequest, scratch *query) (r Reservat
 	if !req.Pending {
 		q.rank = &req.Rank
 		q.prompt = func(snap *catalog.Snapshot) (promptIdentity, error) {
-			err := scratch.readBooking(&req.Prompt, snap)
+			err := scratch.readReserve(&req.Prompt, snap)
 			return scratch.identify(&req.Prompt, scratch.sequence), err
 		}
 	}
@@ -213,9 +213,9 @@ func (a *API) booked(r *idempotencyRecord, scope *scopes.State, e catalog.Entry,
 // pendingSelections are the selections that can be booked by their id alone.
 type pendingSelections struct {
 	store *pending.Store
-	// booking is held while one is booked, so that a second request for it finds
+	// mu is held while one is booked, so that a second request for it finds
 	// either the selection or the reservation.
-	booking sync.Mutex
+	mu sync.Mutex
 }
 
 // save keeps what was selected, if the request asks for it.
@@ -240,8 +240,8 @@ func (p *pendingSelections) save(c *selection) {
 // consumed by the first success. A failure leaves it for another try, unless its
 // session has moved, or its scope's blocks have changed: then no try can succeed.
 func (a *API) reservePending(req *ReserveRequest) (Reservation, error) {
-	a.pending.booking.Lock()
-	defer a.pending.booking.Unlock()
+	a.pending.mu.Lock()
+	defer a.pending.mu.Unlock()
 	if r, replayed, err := a.replayReservation(req, nil); replayed || err != nil {
 		return r, err
 	}

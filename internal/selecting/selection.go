@@ -29,7 +29,7 @@ type selection struct {
 	filter  selector.Filter
 	weights selector.Weights
 	workers
-	booking
+	reservation
 	chosen catalog.Entry
 	result Selection
 	wait   queueWait
@@ -42,8 +42,9 @@ type workers struct {
 	snapshot *catalog.Snapshot
 }
 
-// booking is what a selection has of its reservation, before it is booked too.
-type booking struct {
+// reservation is what a selection has of its reservation, also before that is
+// booked.
+type reservation struct {
 	id       string
 	record   *idempotencyRecord
 	hold     *affinity.Hold // of the request's session; nil: none

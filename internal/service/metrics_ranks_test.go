@@ -44,7 +44,7 @@ func TestRankMetrics(t *testing.T) {
 			_ = w.PrefillComplete(id)
 		}
 	}
-	if err := w.SlotsAdd(&service.SlotsBooking{Scope: scope, ID: "s", Rank: catalog.Rank{Worker: 5, DP: 3}, SequenceHashes: []uint64{1, 2}, NewISLTokens: 9}); err != nil {
+	if err := w.SlotsAdd(&service.SlotsReservation{Scope: scope, ID: "s", Rank: catalog.Rank{Worker: 5, DP: 3}, SequenceHashes: []uint64{1, 2}, NewISLTokens: 9}); err != nil {
 		t.Fatal(err)
 	}
 	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(20)), DecodeBlocks: new(.5)})

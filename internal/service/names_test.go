@@ -34,7 +34,7 @@ func TestLongNames(t *testing.T) {
 	wantError(t, err, contract.Unavailable, "no schedulable workers for "+both)
 	_, err = w.Diagnose(&conductorapi.DiagnoseRequest{Scope: sc}, 0)
 	wantError(t, err, contract.Unavailable, "no schedulable workers for "+both)
-	wantError(t, w.SlotsAdd(&service.SlotsBooking{Scope: sc}), contract.NotFound, "no slot tracker for "+both)
+	wantError(t, w.SlotsAdd(&service.SlotsReservation{Scope: sc}), contract.NotFound, "no slot tracker for "+both)
 	wantError(t, w.SlotsUnregister(sc, 3), contract.NotFound, "worker 3 not found for "+both)
 	_, err = w.SetBusyThreshold(long, overload.Thresholds{PrefillTokens: new(uint64(1))})
 	wantError(t, err, contract.NotFound, "Model '"+cut+"' not found. Thresholds can only be set for discovered models.")

@@ -234,10 +234,10 @@ func TestRepeatsElsewhere(t *testing.T) {
 	})
 }
 
-// TestSlotsBookingElsewhere: a booking of the slot tracker that a replica knows from
+// TestSlotsReservationElsewhere: a booking of the slot tracker that a replica knows from
 // another one takes its id in its own scope only (decision S4), and is nobody's
 // first try.
-func TestSlotsBookingElsewhere(t *testing.T) {
+func TestSlotsReservationElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh()
 		a, b := m.start(t, "a"), m.start(t, "b")

@@ -25,8 +25,8 @@ type SlotsWorker struct {
 	DPSize    uint32
 }
 
-// SlotsBooking is the body of /add.
-type SlotsBooking struct {
+// SlotsReservation is the body of /add.
+type SlotsReservation struct {
 	Scope catalog.Scope
 	ID    string // unique in its scope
 	Rank  catalog.Rank
@@ -114,7 +114,7 @@ func (s *slotTracker) tracker(sc catalog.Scope) (*catalog.Snapshot, error) {
 }
 
 // SlotsAdd books a request on the rank that the caller names.
-func (s *slotTracker) SlotsAdd(req *SlotsBooking) error {
+func (s *slotTracker) SlotsAdd(req *SlotsReservation) error {
 	if _, err := s.tracker(req.Scope); err != nil {
 		return err
 	}

@@ -173,7 +173,7 @@ func (h *history) slotsAdd() {
 	h.next++
 	b := booking{scope: h.scope(), rank: catalog.Rank{Worker: h.rnd.Uint64N(6), DP: h.rnd.Uint32N(4)}, prefill: h.rnd.Uint64N(50), slots: true}
 	id := fmt.Sprint("slots", h.next)
-	err := h.SlotsAdd(&service.SlotsBooking{Scope: b.scope, ID: id, Rank: b.rank, SequenceHashes: []uint64{1, 2, h.rnd.Uint64N(9)}, NewISLTokens: b.prefill})
+	err := h.SlotsAdd(&service.SlotsReservation{Scope: b.scope, ID: id, Rank: b.rank, SequenceHashes: []uint64{1, 2, h.rnd.Uint64N(9)}, NewISLTokens: b.prefill})
 	if carried := h.carried()[booking{scope: b.scope, rank: b.rank}]; carried != (err == nil) {
 		h.t.Errorf("add on %v, carried %t: %v", b.rank, carried, err)
 	}

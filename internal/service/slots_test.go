@@ -19,8 +19,8 @@ func (w *world) slots(id uint64, start, size uint32) {
 	}
 }
 
-func adding(id string, worker uint64, dp uint32, tokens uint64, hashes ...uint64) *service.SlotsBooking {
-	return &service.SlotsBooking{
+func adding(id string, worker uint64, dp uint32, tokens uint64, hashes ...uint64) *service.SlotsReservation {
+	return &service.SlotsReservation{
 		Scope: scope, ID: id, Rank: catalog.Rank{Worker: worker, DP: dp}, SequenceHashes: hashes, NewISLTokens: tokens,
 	}
 }
@@ -157,7 +157,7 @@ func TestSlotsUnregister(t *testing.T) {
 	w := start(t)
 	w.slots(1, 0, 2)
 	w.slots(2, 0, 1)
-	for _, b := range []*service.SlotsBooking{adding("a", 1, 0, 5, 1), adding("b", 1, 1, 5, 1), adding("c", 2, 0, 5, 1)} {
+	for _, b := range []*service.SlotsReservation{adding("a", 1, 0, 5, 1), adding("b", 1, 1, 5, 1), adding("c", 2, 0, 5, 1)} {
 		if err := w.SlotsAdd(b); err != nil {
 			t.Fatal(err)
 		}
