@@ -52,6 +52,7 @@ var (
 	repoPath = regexp.MustCompile(`^(\.ci|api|clients|cmd|configs|demo|deploy|docs|examples|internal|pkg|scripts|test|testdata)/[\w./-]+$`)
 	testName = regexp.MustCompile(`^(Test|Fuzz|Benchmark|Example)[A-Z]\w*$`)
 	target   = regexp.MustCompile(`^make ([a-z][a-z0-9-]*)`)
+	metric   = regexp.MustCompile(`\bselect_service_[a-z_]*[a-z]`)
 	function = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w+)\(`)
 )
 
@@ -122,6 +123,19 @@ func TestNames(t *testing.T) {
 				if goal := target.FindStringSubmatch(name)[1]; !strings.Contains(makefile, "\n"+goal+":") {
 					t.Errorf("%s names make %s, which is no target", page, goal)
 				}
+			}
+		}
+	}
+}
+
+// TestMetricNames proves that the metrics that a page names exist.
+func TestMetricNames(t *testing.T) {
+	root := rootOf(t)
+	families := read(t, root, "internal/telemetry/testdata/families.golden")
+	for _, page := range pages(t, root) {
+		for _, name := range metric.FindAllString(read(t, root, page), -1) {
+			if name != "select_service_client" && !strings.Contains(families, name) { // the former is the Python package
+				t.Errorf("%s names %s, which is no metric", page, name)
 			}
 		}
 	}
