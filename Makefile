@@ -44,10 +44,15 @@ build: setup ## build bin/select-service
 # SHORT is the one switch between the rings: with -short, tests shorten their
 # random histories and leave out the largest sizes. The tests of the built program
 # share one build, which has the race detector as they do.
+test test-busy: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/test/select-service
+
 .PHONY: test
-test: setup ## ring 1: every test, short, with the race detector (PKG, SHORT=, RACE= to change that)
+test: test-program ## ring 1: every test, short, with the race detector (PKG, SHORT=, RACE= to change that)
+	$(GO) test $(RACE) $(SHORT) -shuffle=on -timeout 60m $(PKG)
+
+.PHONY: test-program
+test-program: setup
 	$(GO) build $(RACE) -o $(BIN)/test/select-service ./cmd/select-service
-	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/test/select-service $(GO) test $(RACE) $(SHORT) -shuffle=on -timeout 60m $(PKG)
 
 .PHONY: check
 check: ## ring 2: what CI runs
@@ -58,7 +63,7 @@ nightly: ## ring 3: everything at full length; all steps run, the end names the 
 	.ci/nightly
 
 .PHONY: test-busy
-test-busy: setup ## the timing-sensitive tests beside LOAD (20) busy processes
+test-busy: test-program ## the timing-sensitive tests beside LOAD (20) busy processes
 	GO='$(GO)' scripts/test-busy.sh $(LOAD)
 
 .PHONY: test-sim

@@ -19,5 +19,5 @@ for ((i = 0; i < load; i++)); do
 done
 
 "${GO:-go}" test -race -short -count=1 -timeout 60m \
-  ./cmd/... ./internal/fetch ./internal/service/... ./internal/zmqsock/... \
-  ./pkg/client ./pkg/kvevents ./pkg/replicasync ./test/e2e/...
+  ./cmd/... ./demo/... ./internal/fetch ./internal/httpapi ./internal/zmqsock/... \
+  ./pkg/client ./pkg/kvevents ./test/e2e/... ./test/conformance

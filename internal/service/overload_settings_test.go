@@ -104,6 +104,9 @@ func TestThresholdSettings(t *testing.T) {
 // TestThresholdsOfManyModels: values of models whose workers have left make room
 // for others, and only those.
 func TestThresholdsOfManyModels(t *testing.T) {
+	if testing.Short() {
+		t.Skip("4,096 models")
+	}
 	w := start(t, eventsOff)
 	put := func(model string) {
 		w.put(record(1, 1, func(r *catalog.Record) { r.Scope.Model = model }))

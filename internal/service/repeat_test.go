@@ -264,6 +264,9 @@ func TestSlotsReservationElsewhere(t *testing.T) {
 // TestOldestAnswerIsForgotten: first answers are bounded; a forgotten one is a
 // conflict, as without it.
 func TestOldestAnswerIsForgotten(t *testing.T) {
+	if testing.Short() {
+		t.Skip("65,536 bookings")
+	}
 	w := start(t, eventsOff)
 	w.put(record(1, 1))
 	const bound = 1 << 16
