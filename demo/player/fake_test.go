@@ -16,7 +16,7 @@ import (
 	"github.com/select-service/select-service/demo/sim/node"
 )
 
-// wire is a Publisher without sockets: it tells the fake service how far each
+// wire is a Publisher without sockets: it reports to the fake service how far each
 // engine's event stream is.
 type wire struct {
 	name string
@@ -43,17 +43,17 @@ func (w *wire) Close() error   { return nil }
 type fakeService struct {
 	t     *testing.T
 	begin sync.Once
-	first chan struct{} // closed with the first booking
+	first chan struct{} // closed with the first reservation
 
 	// mu guards what follows.
-	mu        sync.Mutex
-	workers   map[int]workerRequest
-	heard     map[string]int // event endpoints ever registered, and how often
-	published map[string]int
-	homes     map[uint32]int      // worker by a prompt's first token
-	bookings  map[string][]string // lifecycle of each reservation
-	refuse    map[string]bool     // reservations to refuse
-	again     bool                // a booking may be freed twice
+	mu           sync.Mutex
+	workers      map[int]workerRequest
+	heard        map[string]int // event endpoints ever registered, and how often
+	published    map[string]int
+	homes        map[uint32]int      // worker by a prompt's first token
+	reservations map[string][]string // lifecycle of each reservation
+	refuse       map[string]bool     // reservations to refuse
+	again        bool                // a reservation may be freed twice
 }
 
 func newFakeService(t *testing.T) (*fakeService, string) {
@@ -64,7 +64,7 @@ func newFakeService(t *testing.T) (*fakeService, string) {
 func newFakeState(t *testing.T) *fakeService {
 	return &fakeService{
 		t: t, first: make(chan struct{}), workers: map[int]workerRequest{}, heard: map[string]int{}, published: map[string]int{},
-		homes: map[uint32]int{}, bookings: map[string][]string{}, refuse: map[string]bool{},
+		homes: map[uint32]int{}, reservations: map[string][]string{}, refuse: map[string]bool{},
 	}
 }
 
@@ -93,7 +93,7 @@ func (s *fakeService) loads(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	live := 0
-	for _, steps := range s.bookings {
+	for _, steps := range s.reservations {
 		if !slices.Contains(steps, "freed") {
 			live++
 		}
@@ -133,7 +133,7 @@ func (s *fakeService) place(w http.ResponseWriter, r *http.Request) {
 		home = 1 + len(s.homes)%len(s.workers)
 		s.homes[req.TokenIDs[0]] = home
 	}
-	s.bookings[req.ReservationID] = []string{"booked"}
+	s.reservations[req.ReservationID] = []string{"booked"}
 	s.begin.Do(func() { close(s.first) })
 	fmt.Fprintf(w, `{"worker_id":%d,"dp_rank":0,"overlap":{"longest_matched":16}}`, home)
 }
@@ -145,15 +145,15 @@ func (s *fakeService) step(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		step = "freed"
 	}
-	if step == "freed" && len(s.bookings[id]) == 0 { // a player may not know whether it was booked
+	if step == "freed" && len(s.reservations[id]) == 0 { // a player may not know whether it was booked
 		http.Error(w, `{"error":"no"}`, http.StatusNotFound)
 		return
 	}
-	if step == "freed" && slices.Contains(s.bookings[id], "freed") && s.again {
+	if step == "freed" && slices.Contains(s.reservations[id], "freed") && s.again {
 		return
 	}
-	if !slices.Contains(s.bookings[id], "booked") || slices.Contains(s.bookings[id], "freed") {
-		s.t.Errorf("%s of %s after %v", step, id, s.bookings[id])
+	if !slices.Contains(s.reservations[id], "booked") || slices.Contains(s.reservations[id], "freed") {
+		s.t.Errorf("%s of %s after %v", step, id, s.reservations[id])
 	}
 	if step == "output_block" {
 		var body struct {
@@ -163,7 +163,7 @@ func (s *fakeService) step(w http.ResponseWriter, r *http.Request) {
 			s.t.Errorf("decay fraction of %s: %v", id, body.Fraction)
 		}
 	}
-	s.bookings[id] = append(s.bookings[id], step)
+	s.reservations[id] = append(s.reservations[id], step)
 	fmt.Fprint(w, `{"status":"ok"}`)
 }
 

@@ -29,7 +29,7 @@ func playJSON(t *testing.T, args ...string) (report, string, error) {
 
 // TestAllPolicies plays a small workload through a server of the same contract,
 // under every policy. It proves that each policy gets all requests on restarted
-// engines, that the lifecycle of every booking is complete and in order, that
+// engines, that the lifecycle of every reservation is complete and in order, that
 // placing by content hits more, and that nothing stays registered.
 func TestAllPolicies(t *testing.T) {
 	svc, target := newFakeService(t)
@@ -70,10 +70,10 @@ func TestAllPolicies(t *testing.T) {
 
 func checkBookings(t *testing.T, svc *fakeService) {
 	t.Helper()
-	if len(svc.bookings) != 60 || len(svc.workers) != 0 {
-		t.Errorf("%d bookings, %d workers left", len(svc.bookings), len(svc.workers))
+	if len(svc.reservations) != 60 || len(svc.workers) != 0 {
+		t.Errorf("%d reservations, %d workers left", len(svc.reservations), len(svc.workers))
 	}
-	for id, steps := range svc.bookings {
+	for id, steps := range svc.reservations {
 		if len(steps) < 3 || steps[1] != "prefill_complete" || steps[len(steps)-1] != "freed" {
 			t.Errorf("%s: %v", id, steps)
 		}

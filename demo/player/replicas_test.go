@@ -71,13 +71,13 @@ func TestReplicas(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if steps := svc.bookings[reservationID(r)]; !slices.Equal(steps, []string{"booked", "prefill_complete", "freed"}) {
-		t.Errorf("the booking of the one that is down: %v", steps)
+	if steps := svc.reservations[reservationID(r)]; !slices.Equal(steps, []string{"booked", "prefill_complete", "freed"}) {
+		t.Errorf("the reservation of the replica that is down: %v", steps)
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := f.checkEmpty(soon); err == nil {
-		t.Error("a replica that is down passes as free of bookings")
+		t.Error("a replica that is down passes as free of reservations")
 	}
 	if err := os.Remove(down); err != nil {
 		t.Fatal(err)
@@ -117,12 +117,12 @@ func TestVerdict(t *testing.T) {
 		before, after row
 		want          string // part of the error; "": none
 	}{
-		"nothing lost":     {row{known(50, 50), known(50, 50)}, row{known(50, 50), known(50, 50)}, ""},
-		"a little":         {row{known(50, 50), known(50, 50)}, row{known(46, 46), known(46, 42)}, ""},
-		"hits":             {row{known(50, 50), known(50, 50)}, row{known(44, 44), known(44, 44)}, "hit rate 44.0 %"},
-		"knowledge":        {row{known(50, 50), known(50, 50)}, row{known(50, 50), known(50, 44)}, "replica 2 knew of 88.0 %"},
-		"one never chose":  {row{known(50, 50), known(50, 50)}, row{known(50, 50), {}}, "1 of 2 replicas chose"},
-		"nobody knew much": {row{known(50, 20), known(50, 20)}, row{known(50, 20), known(50, 19)}, ""},
+		"nothing lost":         {row{known(50, 50), known(50, 50)}, row{known(50, 50), known(50, 50)}, ""},
+		"a little":             {row{known(50, 50), known(50, 50)}, row{known(46, 46), known(46, 42)}, ""},
+		"hits":                 {row{known(50, 50), known(50, 50)}, row{known(44, 44), known(44, 44)}, "hit rate 44.0 %"},
+		"knowledge":            {row{known(50, 50), known(50, 50)}, row{known(50, 50), known(50, 44)}, "replica 2 knew of 88.0 %"},
+		"one never chose":      {row{known(50, 50), known(50, 50)}, row{known(50, 50), {}}, "1 of 2 replicas chose"},
+		"no replica knew much": {row{known(50, 20), known(50, 20)}, row{known(50, 20), known(50, 19)}, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

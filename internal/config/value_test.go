@@ -68,7 +68,7 @@ func TestOneZero(t *testing.T) {
 }
 
 // TestQueueBesidePrefillThreshold: that a wait queue leaves nothing to prefill
-// thresholds is said once, by the names under which the settings were given.
+// thresholds is warned of once, by the names under which the settings were given.
 func TestQueueBesidePrefillThreshold(t *testing.T) {
 	files := map[string]string{"p.yaml": policy, "c.yaml": "queue: {threshold: 2}\n"}
 	const tokens, share = "--active-prefill-tokens-threshold", "DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC"

@@ -237,7 +237,7 @@ func TestDump(t *testing.T) {
 		}
 	}
 	if _, _, err := c.GetDump(t.Context(), "http://127.0.0.1:1/"); err == nil {
-		t.Error("nobody is there, but no error")
+		t.Error("no server, but no error")
 	}
 }
 
@@ -262,7 +262,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 
 // The error of a peer that is not there says that, and nothing of a request that
 // somebody ended.
-func TestNobodyThere(t *testing.T) {
+func TestConnectionRefused(t *testing.T) {
 	c, url := serve(t, func(http.ResponseWriter, *http.Request) {})
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()

@@ -261,7 +261,7 @@ func TestProjectBody(t *testing.T) {
 }
 
 // TestBrokenBody: a body that is late or malformed is the client's fault; if the
-// client has gone, it is nobody's.
+// client has gone, it is no error of the service.
 func TestBrokenBody(t *testing.T) {
 	const text = "Failed to buffer the request body: "
 	late := &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
@@ -305,7 +305,7 @@ func TestReleaseDropsLargeBuffers(t *testing.T) {
 var exportAll = cmp.Exporter(func(reflect.Type) bool { return true })
 
 // TestWorkerBodies: a registration and a patch take the same members; only the
-// patch tells an empty list or map from one that is left out.
+// patch distinguishes an empty list or map from one that is left out.
 func TestWorkerBodies(t *testing.T) {
 	f := &fake{worker: &catalog.Worker{}}
 	h := newHandler(f)

@@ -8,7 +8,7 @@ import (
 	"github.com/select-service/select-service/internal/selecting"
 )
 
-// TestSelectionIDs: which id is the booking's, and what a kept selection is, by
+// TestSelectionIDs: which id is the reservation's, and what a pending selection is, by
 // dialect (decision E1).
 func TestSelectionIDs(t *testing.T) {
 	f := &fake{}
@@ -173,7 +173,7 @@ func TestSafeRetries(t *testing.T) {
 	}
 }
 
-// TestRepeatNeedsID: if_exists means nothing without the booking's id under the name
+// TestRepeatNeedsID: if_exists means nothing without the reservation's id under the name
 // that the dialect has for it.
 func TestRepeatNeedsID(t *testing.T) {
 	f := &fake{}

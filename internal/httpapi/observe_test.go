@@ -374,7 +374,7 @@ func TestRequestID(t *testing.T) {
 }
 
 // TestObservingAllocatesNothing: counting a request and echoing its id costs no
-// memory. (Of the whole handler that could not be said under the race detector,
+// memory. (The whole handler allocates more under the race detector,
 // which empties pools.)
 func TestObservingAllocatesNothing(t *testing.T) {
 	c, _ := gin.CreateTestContext(&discard{header: http.Header{}})

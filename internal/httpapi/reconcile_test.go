@@ -131,7 +131,7 @@ func TestScopeInQuery(t *testing.T) {
 	})
 }
 
-// BenchmarkReconcileBody reads and settles a set of 10,000 workers.
+// BenchmarkReconcileBody reads and resolves a set of 10,000 workers.
 func BenchmarkReconcileBody(b *testing.B) {
 	var text []byte
 	text = append(text, `{"model_name":"m","workers":[`...)

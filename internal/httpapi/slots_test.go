@@ -53,7 +53,7 @@ func TestSlotsBodies(t *testing.T) {
 		post("/add", `{"model_name":"","request_id":"","worker_id":0,"dp_rank":0,"sequence_hashes":[1,2,3]}`, 201)
 		equal(t, "add", f.slotsBooking, service.SlotsReservation{Scope: short, SequenceHashes: []uint64{1, 2, 3}})
 		if want := []uint64{101, maxU64 - 21, maxU64}; !slices.Equal(kept.SequenceHashes, want) {
-			t.Errorf("the next request overwrote the hashes of a booking: %v", kept.SequenceHashes)
+			t.Errorf("the next request overwrote the hashes of a reservation: %v", kept.SequenceHashes)
 		}
 
 		for _, path := range []string{"/prefill_complete", "/free"} {

@@ -8,7 +8,7 @@ import (
 
 // TestFaultField: a fault names the described member of the outermost object,
 // whether it is wrong inside, missing or repeated, and nothing where the text as
-// a whole or a member that nobody described is at fault.
+// a whole or a member that is not described is at fault.
 func TestFaultField(t *testing.T) {
 	for _, tc := range []struct {
 		text    string

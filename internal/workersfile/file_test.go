@@ -70,12 +70,12 @@ func TestDecode(t *testing.T) {
 		text string
 		want File
 	}{
-		"YAML":        {everything, File{Scope: scope, Records: all}},
-		"JSON":        {body, File{Scope: scope, Records: all}},
-		"nobody":      {"workers: []", File{}},
-		"nobody JSON": {`{"workers": []}`, File{}},
-		"defaults":    {"workers: [{worker_id: 1}]", File{Records: other(catalog.Scope{Model: "default", Tenant: "default"})}},
-		"own names":   {"workers: [{worker_id: 1, model_name: a, routing_group: b}]", File{Records: other(catalog.Scope{Model: "a", Tenant: "b"})}},
+		"YAML":           {everything, File{Scope: scope, Records: all}},
+		"JSON":           {body, File{Scope: scope, Records: all}},
+		"empty set":      {"workers: []", File{}},
+		"empty JSON set": {`{"workers": []}`, File{}},
+		"defaults":       {"workers: [{worker_id: 1}]", File{Records: other(catalog.Scope{Model: "default", Tenant: "default"})}},
+		"own names":      {"workers: [{worker_id: 1, model_name: a, routing_group: b}]", File{Records: other(catalog.Scope{Model: "a", Tenant: "b"})}},
 		"half a scope": {
 			"tenant_id: b\nworkers: [{worker_id: 1, model_name: a}]",
 			File{Scope: catalog.ScopeFilter{Tenant: new("b")}, Records: other(catalog.Scope{Model: "a", Tenant: "b"})},
@@ -103,7 +103,7 @@ func TestFaults(t *testing.T) {
 	const w = "workers:\n- worker_id: 1\n  "
 	tests := map[string]struct{ text, want string }{
 		"empty":              {"", "f: the file is empty"},
-		"comments only":      {"# nobody\n", "f: the file is empty"},
+		"comments only":      {"# nothing\n", "f: the file is empty"},
 		"null":               {"~", "f: top level (line 1): want keys with values"},
 		"a list":             {"- worker_id: 1", "f: top level (line 1): want keys with values"},
 		"not YAML":           {"workers: [", "f: yaml: line 1: did not find expected node content"},

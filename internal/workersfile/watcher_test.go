@@ -55,7 +55,7 @@ func follow(t *testing.T, path string) *followed {
 	return f
 }
 
-// after polls n times and compares what was applied meanwhile.
+// after polls n times and compares what was applied in them.
 func (f *followed) after(n int, want ...string) {
 	f.t.Helper()
 	f.got = nil

@@ -40,7 +40,7 @@ func TestFreedBound(t *testing.T) {
 	}
 }
 
-// TestCrowd proves that one call of an id has the turn at a time, that everybody
+// TestCrowd proves that one call of an id has the turn at a time, that each call
 // who waits gets it or its context's error, and that nothing is kept.
 func TestCrowd(t *testing.T) {
 	var order callOrder

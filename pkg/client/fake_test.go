@@ -22,7 +22,7 @@ import (
 // does what was asked.
 type fault func(w http.ResponseWriter, r *http.Request, act http.HandlerFunc)
 
-// fake keeps bookings as the service does, as far as a client can tell.
+// fake keeps reservations as the service does, as far as a client can tell.
 type fake struct {
 	*httptest.Server
 	connections atomic.Int64
@@ -195,7 +195,7 @@ func (f *fake) booked() int {
 	return len(f.live)
 }
 
-// left are the ids of live bookings.
+// left are the ids of live reservations.
 func (f *fake) left() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

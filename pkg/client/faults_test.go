@@ -14,8 +14,8 @@ import (
 
 var tokens = client.Prompt{TokenIDs: []uint32{1, 2, 3}}
 
-// operations are one call of each kind. book: it makes a booking; blind: it is
-// not repeated when nobody knows whether it was done.
+// operations are one call of each kind. book: it books; blind: it is
+// not repeated when it is unknown whether it was done.
 var operations = []struct {
 	name              string
 	book, blind, read bool
@@ -49,14 +49,14 @@ var operations = []struct {
 }
 
 const (
-	lost    = iota // nobody knows whether it was done: repeated unless blind
-	refused        // it was not done: repeated
-	final          // not repeated
+	lost    = iota // unknown whether it was done: retried unless blind
+	refused        // it was not done: retried
+	final          // not retried
 )
 
 func isFree(request string) bool { return strings.HasPrefix(request, "DELETE /reservations/") }
 
-// TestFaults proves which calls are sent again after which faults, that a booking
+// TestFaults proves which calls are sent again after which faults, that a reservation
 // is made once at most, and that one whose caller got an error is freed.
 func TestFaults(t *testing.T) {
 	t.Parallel()
@@ -123,7 +123,7 @@ func TestFaults(t *testing.T) {
 					want = 2
 				}
 				if n := s.booked(); n != want {
-					t.Errorf("%d bookings left, want %d: %q", n, want, s.requests())
+					t.Errorf("%d reservations left, want %d: %q", n, want, s.requests())
 				}
 			})
 		}
@@ -131,7 +131,7 @@ func TestFaults(t *testing.T) {
 }
 
 // TestForever proves that attempts are bounded, that the error says that the call
-// may have been done even if the last attempt was refused, and that a booking that
+// may have been done even if the last attempt was refused, and that a reservation that
 // may be there is freed.
 func TestForever(t *testing.T) {
 	t.Parallel()
@@ -169,14 +169,14 @@ func TestForever(t *testing.T) {
 				t.Errorf("sent %q", all)
 			}
 			if s.booked() != 0 {
-				t.Error("the booking is left")
+				t.Error("the reservation is left")
 			}
 		})
 	}
 }
 
-// TestForeignID proves that a conflict over an id of the caller's ends nobody
-// else's booking.
+// TestForeignID proves that a conflict over an id of the caller's does not end
+// the reservation of another caller.
 func TestForeignID(t *testing.T) {
 	s := serve(t)
 	c := s.client(t)
@@ -185,11 +185,11 @@ func TestForeignID(t *testing.T) {
 	_, err := c.Lease(t.Context(), client.SelectRequest{ID: "x", Prompt: tokens})
 	_ = c.Close()
 	if !errors.Is(err, client.ErrConflict) || s.booked() != 1 {
-		t.Errorf("%v, %d bookings", err, s.booked())
+		t.Errorf("%v, %d reservations", err, s.booked())
 	}
 }
 
-// TestRefusedConnection proves that every call is repeated while nobody listens,
+// TestRefusedConnection proves that every call is repeated while no server listens,
 // output blocks included, and that it is clear that nothing was sent.
 func TestRefusedConnection(t *testing.T) {
 	s := serve(t)
@@ -204,7 +204,7 @@ func TestRefusedConnection(t *testing.T) {
 	}
 }
 
-// TestSilent proves that a call ends with its context, and that a booking that was
+// TestSilent proves that a call ends with its context, and that a reservation that was
 // made meanwhile is freed.
 func TestSilent(t *testing.T) {
 	for _, op := range operations {
@@ -225,7 +225,7 @@ func TestSilent(t *testing.T) {
 			t.Error(err)
 		}
 		if n := s.booked(); n > 1 {
-			t.Errorf("%s: %d bookings left", op.name, n)
+			t.Errorf("%s: %d reservations left", op.name, n)
 		}
 	}
 }

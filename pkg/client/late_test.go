@@ -25,7 +25,7 @@ func after(d time.Duration) fault {
 	}
 }
 
-// TestLateBooking proves that a booking is freed that is made only after its caller
+// TestLateBooking proves that a reservation is freed that is made only after its caller
 // has gone and the first frees found nothing, that calls about its id wait for that,
 // and that Close does.
 func TestLateBooking(t *testing.T) {
@@ -91,7 +91,7 @@ func TestNeverBooked(t *testing.T) {
 
 // TestOneLease proves that an id has one lease at a time in a client: another one
 // is refused while the first lives or is being ended, and possible after that; and
-// that a repetition of the booking that fails does not end what the lease holds.
+// that a repetition of the reservation that fails does not end what the lease holds.
 func TestOneLease(t *testing.T) {
 	req := client.SelectRequest{ID: "x", Prompt: tokens}
 	again := map[string]func(c *client.Client) error{
@@ -125,7 +125,7 @@ func TestOneLease(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if f.booked() != 1 || l.Err() != nil || slices.ContainsFunc(f.requests(), isFree) {
-			t.Errorf("%d bookings, %v, sent %q", f.booked(), l.Err(), f.requests())
+			t.Errorf("%d reservations, %v, sent %q", f.booked(), l.Err(), f.requests())
 		}
 
 		gate := make(chan struct{})
@@ -149,7 +149,7 @@ func TestOneLease(t *testing.T) {
 	})
 }
 
-// TestEndingLease proves that a lease that is being ended does not keep a booking
+// TestEndingLease proves that a lease that is being ended does not keep a reservation
 // that failed from being freed: the request for it may arrive behind the lease's end.
 func TestEndingLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestEndingLease(t *testing.T) {
 }
 
 // TestBadLease proves that an answer with a lease that the service cannot have given
-// is an error, and that the booking is freed.
+// is an error, and that the reservation is freed.
 func TestBadLease(t *testing.T) {
 	for _, seconds := range []string{"-1", "1e-12", "0.0999", "86400.1", "1e18", "1e308", "1e400", "null", `"30"`} {
 		for _, id := range []string{"", "x"} {
@@ -194,9 +194,9 @@ func TestBadLease(t *testing.T) {
 				c := f.direct(t)
 				f.leaseSeconds = seconds
 				l, err := c.Lease(t.Context(), client.SelectRequest{ID: id, Prompt: tokens})
-				if seconds == "null" && id != "" { // as of a booking of the caller's
+				if seconds == "null" && id != "" { // as of a reservation of the caller's
 					if !errors.Is(err, client.ErrConflict) || f.booked() != 1 {
-						t.Errorf("no lease: %v, %d bookings", err, f.booked())
+						t.Errorf("no lease: %v, %d reservations", err, f.booked())
 					}
 				} else if lost, ok := errors.AsType[*client.LostError](err); !ok || lost.Unsent || l != nil {
 					t.Errorf("%s s: %v", seconds, err)
@@ -212,8 +212,8 @@ func TestBadLease(t *testing.T) {
 	}
 }
 
-// TestForeignBooking proves that a lease whose id is another booking now is lost:
-// calls about it are refused, and its end leaves the other booking alone.
+// TestForeignBooking proves that a lease whose id is another reservation now is lost:
+// calls about it are refused, and its end leaves the other reservation alone.
 func TestForeignBooking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -235,7 +235,7 @@ func TestForeignBooking(t *testing.T) {
 			}
 		}
 		if err := errors.Join(l.Free(), c.Close()); err != nil || f.booked() != 1 || len(f.requests()) != 0 {
-			t.Errorf("%v, %d bookings, sent %q", err, f.booked(), f.requests())
+			t.Errorf("%v, %d reservations, sent %q", err, f.booked(), f.requests())
 		}
 	})
 }

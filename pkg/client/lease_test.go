@@ -162,7 +162,7 @@ func TestHangingCall(t *testing.T) {
 	})
 }
 
-// TestCloseInterrupts proves that Close does not wait for a booking that waits in
+// TestCloseInterrupts proves that Close does not wait for a reservation that waits in
 // the queue or between two attempts, and leaves none of it.
 func TestCloseInterrupts(t *testing.T) {
 	for name, fault := range map[string]fault{"queue": silent, "back-off": answers(503, overloaded, "Retry-After", "60")} {
@@ -192,14 +192,14 @@ func TestCloseInterrupts(t *testing.T) {
 					}
 				}
 				if f.booked() != 0 || time.Since(start) > 5*time.Second {
-					t.Errorf("%d bookings left after %v", f.booked(), time.Since(start))
+					t.Errorf("%d reservations left after %v", f.booked(), time.Since(start))
 				}
 			})
 		})
 	}
 }
 
-// TestFailedIDAgain proves that the end of a booking that failed is over before
+// TestFailedIDAgain proves that the end of a reservation that failed is over before
 // the same id is booked again.
 func TestFailedIDAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestFailedIDAgain(t *testing.T) {
 	})
 }
 
-// TestCloseRace proves that whatever Close meets, every booking is ended: leases
+// TestCloseRace proves that whatever Close meets, every reservation is ended: leases
 // being made, renewed, used and freed, in many goroutines.
 func TestCloseRace(t *testing.T) {
 	t.Parallel()

@@ -203,7 +203,7 @@ func requestOf(t *testing.T, call func(context.Context, *client.Client) error) *
 		t.Fatal(err)
 	}
 	err = call(t.Context(), c)
-	_ = c.Close() // what frees a booking sends, too
+	_ = c.Close() // what frees a reservation sends, too
 	if !errors.Is(err, errSeen) || len(sent) == 0 {
 		t.Fatalf("%v, sent %d requests", err, len(sent))
 	}
