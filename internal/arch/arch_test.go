@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/scopes":          {"internal/admission", "internal/approximate", "internal/waitqueue", "pkg/..."},
 	"internal/selecting":       {"internal/admission", "internal/affinity", "internal/overload", "internal/pending", "internal/scopes", "internal/telemetry", "pkg/..."},
 	"internal/service":         {"internal/...", "pkg/..."},
+	"internal/servicetest":     {"internal/...", "pkg/..."},
 	"internal/telemetry":       {"internal/conductor", "internal/conductorapi", "internal/overload", "internal/scopes", "internal/workersfile", "pkg/..."},
 	"internal/waitqueue":       {"internal/admission"},
 	"internal/wire/msgpack":    {},

@@ -24,7 +24,7 @@ func bedOf(b *testing.B, ranks, blockSize int, tokens []uint32, change ...func(*
 		w.put(record(id, 8, func(r *catalog.Record) { r.BlockSize = new(uint32(blockSize)) }))
 		for dp := uint32(0); dp < 8; dp += 4 {
 			e := w.engine(id, dp)
-			e.publish(dp, e.stored(tokens[:len(tokens)/2], blockSize, nil), e.stored(prompt(uint32(id)+10, len(tokens)), blockSize, nil))
+			e.Publish(dp, e.Stored(tokens[:len(tokens)/2], blockSize, nil), e.Stored(prompt(uint32(id)+10, len(tokens)), blockSize, nil))
 		}
 	}
 	w.settle()

@@ -27,7 +27,7 @@ func TestSelectDuringChanges(t *testing.T) {
 				w.put(record(id, 1+i%3))
 				e := w.engine(id, 0)
 				for dp := range 1 + i%3 {
-					e.publish(dp, e.stored(prompt(i%8, 32), blockSize, nil))
+					e.Publish(dp, e.Stored(prompt(i%8, 32), blockSize, nil))
 				}
 				w.patch(id, catalog.Patch{Taints: []string{fmt.Sprint(i)}})
 				w.patch(id, catalog.Patch{Size: new(1 + (i+1)%3), KVEventsEndpoints: endpoints(id, 1+(i+1)%3)})
@@ -116,13 +116,13 @@ func TestLostRankLeavesNoBlocks(t *testing.T) {
 	e := w.engine(1, 0)
 	var events []any
 	for i := range uint32(200) {
-		events = append(events, e.stored(prompt(i, 32), blockSize, nil))
+		events = append(events, e.Stored(prompt(i, 32), blockSize, nil))
 	}
 	payload := batch(1, events...)
 	for round := range 60 {
 		w.put(record(1, 2))
 		for range 5 {
-			e.deliver(payload) // for rank 1, on the socket of rank 0
+			e.Deliver(payload) // for rank 1, on the socket of rank 0
 		}
 		w.patch(1, catalog.Patch{Size: new(uint32(1)), KVEventsEndpoints: endpoints(1, 1)})
 		w.put(record(2, 1)) // in the slot of rank 1
@@ -142,7 +142,7 @@ func TestSoleWorkerComesAndGoes(t *testing.T) {
 		w.put(record(1, 1))
 		a := prompt(i, 16)
 		e := w.engine(1, 0)
-		e.publish(0, e.stored(a, blockSize, nil))
+		e.Publish(0, e.Stored(a, blockSize, nil))
 		w.wantDevice(a, "1/0:4")
 		w.wantDevice(prompt(i-1, 16), "1/0:0")
 		w.remove(1)

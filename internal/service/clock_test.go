@@ -29,7 +29,7 @@ func TestOverlapRefresh(t *testing.T) {
 				w.book("first", prompt(1000, 8))
 				c := w.call("a", prompt(1, 8))
 				e := w.engine(1, 0)
-				e.publish(0, e.stored(prompt(1, 8), blockSize, nil))
+				e.Publish(0, e.Stored(prompt(1, 8), blockSize, nil))
 				time.Sleep(tt.wait)
 				if err := w.Free("first"); err != nil {
 					t.Fatal(err)

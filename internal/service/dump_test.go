@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 )
@@ -67,12 +68,12 @@ func TestDumpRoundTrip(t *testing.T) {
 	fork := append(prompt(1, 32), prompt(2, 32)...)
 	long := prompt(3, 4000) // more than one chunk of output
 	e1, e2 := w.engine(1, 0), w.engine(2, 0)
-	e1.publish(0, e1.stored(a, blockSize, nil), e1.stored(fork, blockSize, nil), e1.stored(long, blockSize, nil))
-	e1.publish(0, e1.removed(a, blockSize, 12, "GPU"), e1.stored(a, blockSize, dict{"medium": "DISK"}))
-	e1.publish(1, e1.stored(fork[:16], blockSize, nil))
-	e2.publish(0, e2.stored(a, blockSize, dict{"medium": "EXTERNAL"}), e2.stored(a[:24], blockSize, nil))
-	e2.publish(0, dict{ // on the host behind a block on disk: tiers are dumped side by side
-		"type": "BlockStored", "block_hashes": e2.names(fork, blockSize)[8:], "parent_block_hash": e2.names(fork, blockSize)[7],
+	e1.Publish(0, e1.Stored(a, blockSize, nil), e1.Stored(fork, blockSize, nil), e1.Stored(long, blockSize, nil))
+	e1.Publish(0, e1.Removed(a, blockSize, 12, "GPU"), e1.Stored(a, blockSize, dict{"medium": "DISK"}))
+	e1.Publish(1, e1.Stored(fork[:16], blockSize, nil))
+	e2.Publish(0, e2.Stored(a, blockSize, dict{"medium": "EXTERNAL"}), e2.Stored(a[:24], blockSize, nil))
+	e2.Publish(0, dict{ // on the host behind a block on disk: tiers are dumped side by side
+		"type": "BlockStored", "block_hashes": e2.Names(fork, blockSize)[8:], "parent_block_hash": e2.Names(fork, blockSize)[7],
 		"token_ids": fork[32:], "block_size": blockSize, "medium": "CPU",
 	})
 
@@ -147,7 +148,7 @@ func TestDumpFails(t *testing.T) {
 	w := start(t)
 	w.put(record(1, 1))
 	e := w.engine(1, 0)
-	e.publish(0, e.stored(prompt(1, 4000), blockSize, nil))
+	e.Publish(0, e.Stored(prompt(1, 4000), blockSize, nil))
 	w.settle()
 	if err := w.Dump(context.Background(), brokenWriter{}, contract.V13); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("with a broken writer: %v", err)
@@ -172,7 +173,7 @@ func TestDumpWhileRanksChange(t *testing.T) {
 	const blocks = 20_000 // of each rank; several pieces of the index
 	tokens := func(id uint64, chat int) []uint32 { return prompt(uint32(id)<<16+uint32(chat), blocks/10*blockSize) }
 	publish := func(workers ...uint64) {
-		engines := map[uint64]*engine{}
+		engines := map[uint64]*servicetest.Engine{}
 		for _, id := range workers {
 			w.put(record(id, 1))
 			engines[id] = w.engine(id, 0)
@@ -182,7 +183,7 @@ func TestDumpWhileRanksChange(t *testing.T) {
 				if id == 3 {
 					id = 2 // the same prompts: blocks that the dump may not have come to
 				}
-				e.publish(0, e.stored(tokens(id, chat), blockSize, nil))
+				e.Publish(0, e.Stored(tokens(id, chat), blockSize, nil))
 			}
 			w.settle()
 		}

@@ -41,7 +41,7 @@ func BenchmarkScrape(b *testing.B) {
 				w.put(record(id, 8, total(1000), ofModel("model-"+strconv.Itoa(i%models))))
 				for dp := range uint32(8) {
 					e := w.engine(id, dp)
-					e.publish(dp, e.stored(prompt(uint32(i)*8+dp, 64*blockSize), blockSize, nil))
+					e.Publish(dp, e.Stored(prompt(uint32(i)*8+dp, 64*blockSize), blockSize, nil))
 				}
 			}
 			w.settle()

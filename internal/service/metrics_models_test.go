@@ -130,9 +130,9 @@ func TestChoiceHistograms(t *testing.T) {
 	w.put(record(2, 1))
 	p := prompt(1, 40)
 	e := w.engine(1, 0)
-	e.publish(0, e.stored(p[:28], blockSize, nil))
+	e.Publish(0, e.Stored(p[:28], blockSize, nil))
 	e = w.engine(2, 0)
-	e.publish(0, e.stored(p[:8], blockSize, nil), e.stored(p[:12], blockSize, dict{"medium": "CPU"}))
+	e.Publish(0, e.Stored(p[:8], blockSize, nil), e.Stored(p[:12], blockSize, dict{"medium": "CPU"}))
 	w.settle()
 	choose := func(tokens []uint32, want uint64, change ...func(*selecting.SelectRequest)) {
 		t.Helper()

@@ -33,7 +33,7 @@ func TestRankMetrics(t *testing.T) {
 	blocks := map[catalog.Rank]int{{Worker: 1}: 3, {Worker: 1, DP: 1}: 7, {Worker: 2}: 1, {Worker: 3}: 2}
 	for r, n := range blocks {
 		e := w.engine(r.Worker, r.DP)
-		e.publish(r.DP, e.stored(prompt(uint32(r.Worker), n*blockSize), blockSize, nil), e.stored(prompt(90, blockSize), blockSize, dict{"medium": "CPU"}))
+		e.Publish(r.DP, e.Stored(prompt(uint32(r.Worker), n*blockSize), blockSize, nil), e.Stored(prompt(90, blockSize), blockSize, dict{"medium": "CPU"}))
 	}
 	w.settle()
 	rnd := rand.New(rand.NewPCG(6, 6))
@@ -102,7 +102,7 @@ func TestManyRanks(t *testing.T) {
 		t.Helper()
 		listed := func(dp int) bool {
 			want := []string{strconv.Itoa(dp), model, "t", worker}
-			return slices.ContainsFunc(m["rank_active_kv_blocks"], func(s sample) bool { return slices.Equal(s.labels, want) })
+			return slices.ContainsFunc(m["rank_active_kv_blocks"], func(s sample) bool { return slices.Equal(s.Labels, want) })
 		}
 		if !listed(dp) || listed(dp+1) {
 			t.Errorf("rank %d of worker %s of model %s is listed: %t, the next one: %t; want it to be the last", dp, worker, model, listed(dp), listed(dp+1))
@@ -128,7 +128,7 @@ func TestLagMetric(t *testing.T) {
 		e := w.engine(1, 0)
 		sent := float64(time.Now().UnixNano()) / 1e9
 		for _, age := range []float64{0, .25, 3, 100, -5} { // the last one is from the future
-			e.deliver(batchAt(sent-age, 0, e.stored(prompt(1, 8), blockSize, nil)))
+			e.Deliver(batchAt(sent-age, 0, e.Stored(prompt(1, 8), blockSize, nil)))
 		}
 		w.settle()
 		w.wantSeries(

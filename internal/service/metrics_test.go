@@ -23,14 +23,14 @@ func TestMetrics(t *testing.T) {
 
 	e := w.engine(1, 0)
 	a := prompt(1, 40)
-	e.publish(0, e.stored(a, blockSize, nil), e.stored(a[:16], blockSize, dict{"medium": "CPU"}))
-	e.publish(0, e.removed(a, blockSize, 7, "GPU"), e.stored(a, blockSize, dict{"medium": "MOON"}))
-	e.publish(0, e.stored(a, 5, nil), dict{"type": "Nonsense"})
-	e.publish(9, cleared())
-	e.seq += 3 // a gap that nothing can fill
-	e.publish(0, e.stored(a[:8], blockSize, nil))
-	w.net.at(endpoint(1, 0)).send([]byte("kv"), []byte("short"), nil)
-	w.net.at(endpoint(1, 0)).send([]byte("kv"), binary.BigEndian.AppendUint64(nil, e.seq), []byte{0xc1})
+	e.Publish(0, e.Stored(a, blockSize, nil), e.Stored(a[:16], blockSize, dict{"medium": "CPU"}))
+	e.Publish(0, e.Removed(a, blockSize, 7, "GPU"), e.Stored(a, blockSize, dict{"medium": "MOON"}))
+	e.Publish(0, e.Stored(a, 5, nil), dict{"type": "Nonsense"})
+	e.Publish(9, cleared())
+	e.Seq += 3 // a gap that nothing can fill
+	e.Publish(0, e.Stored(a[:8], blockSize, nil))
+	w.net.At(endpoint(1, 0)).Send([]byte("kv"), []byte("short"), nil)
+	w.net.At(endpoint(1, 0)).Send([]byte("kv"), binary.BigEndian.AppendUint64(nil, e.Seq), []byte{0xc1})
 	w.settle()
 
 	w.book("r", a)

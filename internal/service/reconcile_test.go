@@ -31,22 +31,22 @@ func TestReconcileKeepsWhatStays(t *testing.T) {
 	w.reconcile(record(1, 1), record(2, 2), record(3, 1))
 	a := prompt(1, 12)
 	e := w.engine(2, 0)
-	e.publish(0, e.stored(a, blockSize, nil))
+	e.Publish(0, e.Stored(a, blockSize, nil))
 	w.wantDevice(a, "1/0:0 2/0:3 2/1:0 3/0:0")
 	w.book("r", a)
-	opened, _ := w.net.count()
+	opened, _ := w.net.Count()
 
 	got := w.reconcile(record(1, 1), record(2, 1), record(4, 1))
 	want := catalog.Difference{Added: []uint64{4}, Changed: []uint64{2}, Removed: []uint64{3}, Unchanged: 1}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("difference (-want +got):\n%s", d)
 	}
-	if now, live := w.net.count(); now != opened+1 || live != 3 {
+	if now, live := w.net.Count(); now != opened+1 || live != 3 {
 		t.Errorf("%d sockets were opened, %d are open; want 1 and 3", now-opened, live)
 	}
 	w.wantDevice(a, "1/0:0 2/0:3 4/0:0")
 	w.wantLoad("1/0: 0 0 0, 2/0: 0 3 1, 4/0: 0 0 0")
-	e.publish(0, e.stored(a[:8], blockSize, nil)) // the next number: nothing was missed
+	e.Publish(0, e.Stored(a[:8], blockSize, nil)) // the next number: nothing was missed
 	w.wantDevice(a, "1/0:0 2/0:3 4/0:0")
 	if gaps := sum(w.Metrics()["kv_gaps_total"]); gaps != 0 {
 		t.Errorf("%v gaps: the cursor was lost", gaps)

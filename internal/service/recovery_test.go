@@ -12,6 +12,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -95,9 +96,9 @@ func dumped(t *testing.T, blocks ...int) []byte {
 	defer w.stop()
 	w.put(record(1, 2))
 	w.put(record(2, 1))
-	for i, e := range []*engine{w.engine(1, 0), w.engine(1, 1), w.engine(2, 0)} {
+	for i, e := range []*servicetest.Engine{w.engine(1, 0), w.engine(1, 1), w.engine(2, 0)} {
 		if n := blocks[i]; n > 0 {
-			e.publish(uint32(i%2), e.stored(prompt(1, n*blockSize), blockSize, nil))
+			e.Publish(uint32(i%2), e.Stored(prompt(1, n*blockSize), blockSize, nil))
 		}
 	}
 	var buf bytes.Buffer
@@ -141,8 +142,8 @@ func TestRecovery(t *testing.T) {
 		}
 		// Live events go on where the dump ended.
 		e, p := w.engine(1, 1), prompt(1, 16)
-		names := e.names(p, blockSize)
-		e.publish(1, e.stored(p[12:], blockSize, dict{"block_hashes": names[3:], "parent_block_hash": names[2]}))
+		names := e.Names(p, blockSize)
+		e.Publish(1, e.Stored(p[12:], blockSize, dict{"block_hashes": names[3:], "parent_block_hash": names[2]}))
 		w.wantDevice(p, "1/0:4 1/1:4 2/0:2")
 		w.remove(2)
 		w.put(record(2, 1))
@@ -224,13 +225,13 @@ func TestRecoveryAndLiveEvents(t *testing.T) {
 		want      string
 	}{
 		"nothing": {func(*world) {}, "1/0:4 1/1:3 2/0:2"},
-		"removed": {func(w *world) { e := w.engine(1, 0); e.publish(0, e.removed(p, blockSize, 2, "GPU")) }, "1/0:2 1/1:3 2/0:2"},
-		"cleared": {func(w *world) { w.engine(1, 1).publish(1, cleared()) }, "1/0:4 1/1:0 2/0:2"},
+		"removed": {func(w *world) { e := w.engine(1, 0); e.Publish(0, e.Removed(p, blockSize, 2, "GPU")) }, "1/0:2 1/1:3 2/0:2"},
+		"cleared": {func(w *world) { w.engine(1, 1).Publish(1, cleared()) }, "1/0:4 1/1:0 2/0:2"},
 		"deleted": {func(w *world) { w.remove(2); w.put(record(2, 1)) }, "1/0:4 1/1:3 2/0:0"},
 		"moved":   {func(w *world) { w.remove(2); w.remove(1); w.put(record(1, 2)); w.put(record(2, 1)) }, "1/0:0 1/1:0 2/0:0"},
 		"restored": {func(w *world) {
 			e := w.engine(1, 0)
-			e.publish(0, e.removed(p, blockSize, 2, "GPU"), e.stored(p, blockSize, nil))
+			e.Publish(0, e.Removed(p, blockSize, 2, "GPU"), e.Stored(p, blockSize, nil))
 		}, "1/0:4 1/1:3 2/0:2"},
 	}
 	for name, tc := range cases {
@@ -262,11 +263,11 @@ func TestReplayReplacesDump(t *testing.T) {
 		w.put(record(2, 1, func(r *catalog.Record) { r.ReplayEndpoint = new("tcp://worker-2:7000") }))
 		w.wantDevice(prompt(1, 16), "2/0:2")
 		e := w.engine(2, 0)
-		w.net.at(endpoint(2, 0)).connect()
+		w.net.At(endpoint(2, 0)).Connect()
 		synctest.Wait()
-		replay := w.net.at("tcp://worker-2:7000")
-		replay.send(nil, nil, make([]byte, 8), batch(0, e.stored(prompt(1, 4), blockSize, nil)))
-		replay.send(nil, nil, bytes.Repeat([]byte{0xff}, 8), nil)
+		replay := w.net.At("tcp://worker-2:7000")
+		replay.Send(nil, nil, make([]byte, 8), batch(0, e.Stored(prompt(1, 4), blockSize, nil)))
+		replay.Send(nil, nil, bytes.Repeat([]byte{0xff}, 8), nil)
 		synctest.Wait()
 		w.wantDevice(prompt(1, 16), "2/0:1")
 	})

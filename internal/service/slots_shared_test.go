@@ -143,7 +143,7 @@ func TestEagleBesideSlots(t *testing.T) {
 	for i := range pairs {
 		pairs[i] = [2]uint32{a[i], a[i+1]}
 	}
-	e.publish(0, e.stored(a, blockSize, dict{"token_ids": pairs}))
+	e.Publish(0, e.Stored(a, blockSize, dict{"token_ids": pairs}))
 	w.wantDevice(a, "1/0:3")
 }
 

@@ -11,13 +11,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// slots registers a worker of the slot tracker.
-func (w *world) slots(id uint64, start, size uint32) {
-	w.t.Helper()
-	if err := w.SlotsRegister(service.SlotsWorker{Worker: id, Scope: scope, BlockSize: blockSize, DPStart: start, DPSize: size}); err != nil {
-		w.t.Fatal(err)
-	}
-}
+func (w *world) slots(id uint64, start, size uint32) { w.t.Helper(); w.Slots(id, start, size) }
 
 func adding(id string, worker uint64, dp uint32, tokens uint64, hashes ...uint64) *service.SlotsReservation {
 	return &service.SlotsReservation{

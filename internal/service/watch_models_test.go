@@ -144,21 +144,21 @@ func TestWatchIsBoundedByModels(t *testing.T) {
 		refuse(29, 2)
 		refuse(7, 1)
 		w.look()
-		got := w.log.take(t)
+		got := w.log.Take(t)
 		if len(got) != 21 || !strings.Contains(got[0], "model=m29 refused=3") || !strings.Contains(got[1], "model=m07 refused=2") ||
 			!strings.Contains(got[2], "model=m00 refused=1") || got[20] != "warn: refusals of more models have begun, gone on or ended more=10" {
 			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
 		}
 		refuse(29, 1)
 		w.look()
-		got = w.log.take(t)
+		got = w.log.Take(t)
 		if len(got) != 21 || !strings.Contains(got[0], "model=m29 refused=1") || got[1] != "info: selections of a model are no longer refused model=m00 selections=0" ||
 			got[20] != "info: refusals of more models have begun, gone on or ended more=10" {
 			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := w.log.take(t); len(got) != 1 || !strings.Contains(got[0], "no longer refused model=m29") {
+		if got := w.log.Take(t); len(got) != 1 || !strings.Contains(got[0], "no longer refused model=m29") {
 			t.Errorf("log is %s", strings.Join(got, "\n"))
 		}
 	})

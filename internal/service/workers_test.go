@@ -18,15 +18,15 @@ func TestPatchKeepsWhatItDoesNotChange(t *testing.T) {
 	w.put(record(1, 2))
 	a := prompt(1, 12)
 	e := w.engine(1, 0)
-	e.publish(0, e.stored(a, blockSize, nil))
+	e.Publish(0, e.Stored(a, blockSize, nil))
 	w.wantDevice(a, "1/0:3 1/1:0")
 	w.book("r", a)
-	opened, _ := w.net.count()
+	opened, _ := w.net.Count()
 
 	w.patch(1, catalog.Patch{Taints: []string{"x"}, TotalKVBlocks: new(uint64(9))})
 	w.put(record(1, 2, func(r *catalog.Record) { r.Endpoint = new("http://moved") }))
 	w.patch(1, catalog.Patch{ReplayEndpoint: new("tcp://worker-1:6000")})
-	if now, _ := w.net.count(); now != opened {
+	if now, _ := w.net.Count(); now != opened {
 		t.Errorf("%d sockets were opened by changes of other fields", now-opened)
 	}
 	w.wantDevice(a, "1/0:3 1/1:0")
@@ -34,7 +34,7 @@ func TestPatchKeepsWhatItDoesNotChange(t *testing.T) {
 
 	w.patch(1, catalog.Patch{Size: new(uint32(3)), KVEventsEndpoints: endpoints(1, 3)})
 	w.patch(1, catalog.Patch{Size: new(uint32(1)), KVEventsEndpoints: endpoints(1, 1)})
-	e.publish(0, e.stored(a[:8], blockSize, nil)) // the next number: nothing was missed
+	e.Publish(0, e.Stored(a[:8], blockSize, nil)) // the next number: nothing was missed
 	w.wantDevice(a, "1/0:3")
 	w.wantLoad("1/0: 0 3 1")
 	if gaps := sum(w.Metrics()["kv_gaps_total"]); gaps != 0 {
@@ -52,10 +52,10 @@ func TestStreamKeepsItsLessons(t *testing.T) {
 	w.put(record(1, 1))
 	a, b := prompt(1, 8), prompt(2, 8)
 	e := w.engine(1, 0)
-	e.publish(0, e.stored(a, blockSize, dict{"group_idx": 1, "kv_cache_spec_kind": "full_attention"}))
+	e.Publish(0, e.Stored(a, blockSize, dict{"group_idx": 1, "kv_cache_spec_kind": "full_attention"}))
 	w.wantDevice(a, "1/0:2")
 	w.patch(1, catalog.Patch{ReplayEndpoint: new("tcp://worker-1:6000")})
-	e.publish(0, e.stored(b, blockSize, dict{"group_idx": 1}))
+	e.Publish(0, e.Stored(b, blockSize, dict{"group_idx": 1}))
 	w.wantDevice(b, "1/0:2")
 }
 
@@ -66,17 +66,17 @@ func TestSharedReplayFollowsOtherRanks(t *testing.T) {
 	w := start(t)
 	w.put(record(1, 1, replay))
 	w.put(record(1, 2, replay))
-	w.net.at(endpoint(1, 0)).connect()
+	w.net.At(endpoint(1, 0)).Connect()
 	w.settle() // the replay is asked for,
 	w.settle() // and has its turn
-	server := w.net.at("tcp://worker-1:6000")
+	server := w.net.At("tcp://worker-1:6000")
 	if server == nil {
 		t.Fatal("no replay was asked for")
 	}
 	e := w.engine(1, 1)
 	a := prompt(1, 8)
-	server.send(nil, binary.BigEndian.AppendUint64(nil, 0), batch(1, e.stored(a, blockSize, nil)))
-	server.send(nil, binary.BigEndian.AppendUint64(nil, 1<<64-1), nil)
+	server.Send(nil, binary.BigEndian.AppendUint64(nil, 0), batch(1, e.Stored(a, blockSize, nil)))
+	server.Send(nil, binary.BigEndian.AppendUint64(nil, 1<<64-1), nil)
 	w.wantDevice(a, "1/0:0 1/1:0")
 	if n := sum(w.Metrics()["kv_messages_total"], "foreign_rank"); n != 1 {
 		t.Errorf("%v messages of another rank were seen, want 1", n)
@@ -91,7 +91,7 @@ func TestDeleteForgets(t *testing.T) {
 	w.put(record(2, 1))
 	a := prompt(1, 12)
 	e := w.engine(1, 0)
-	e.publish(0, e.stored(a, blockSize, nil))
+	e.Publish(0, e.Stored(a, blockSize, nil))
 	w.wantDevice(a, "1/0:3 2/0:0")
 	if sel := w.book("r", a); sel.Rank.Worker != 1 {
 		t.Fatalf("worker %d was chosen, not the one with the cache", sel.Rank.Worker)
@@ -101,7 +101,7 @@ func TestDeleteForgets(t *testing.T) {
 	w.wantDevice(a, "2/0:0")
 	w.wantLoad("2/0: 0 0 0")
 	wantError(t, w.Free("r"), contract.NotFound, "reservation r not found")
-	if _, live := w.net.count(); live != 1 {
+	if _, live := w.net.Count(); live != 1 {
 		t.Errorf("%d sockets are open, want 1", live)
 	}
 
@@ -110,7 +110,7 @@ func TestDeleteForgets(t *testing.T) {
 	w.wantLoad("2/0: 0 0 0, 3/0: 0 0 0")
 	w.book("r", a) // the id is free again
 	e3 := w.engine(3, 0)
-	e3.publish(0, e3.stored(a[:4], blockSize, nil))
+	e3.Publish(0, e3.Stored(a[:4], blockSize, nil))
 	w.wantDevice(a, "2/0:0 3/0:1")
 }
 
@@ -121,7 +121,7 @@ func TestMoveBetweenScopes(t *testing.T) {
 	w.put(record(1, 1))
 	a := prompt(1, 12)
 	e := w.engine(1, 0)
-	e.publish(0, e.stored(a, blockSize, nil))
+	e.Publish(0, e.Stored(a, blockSize, nil))
 	w.wantDevice(a, "1/0:3")
 	w.book("r", a)
 
@@ -136,7 +136,7 @@ func TestMoveBetweenScopes(t *testing.T) {
 	if err != nil || sel.Overlap.GPU != 0 || sel.Rank.Worker != 1 {
 		t.Errorf("in the new scope: %+v, %v", sel, err)
 	}
-	e.publish(0, e.stored(a, blockSize, nil)) // numbers go on at 1 for a stream that is new
+	e.Publish(0, e.Stored(a, blockSize, nil)) // numbers go on at 1 for a stream that is new
 	w.settle()
 	if sel, err = w.Select(context.Background(), req, false); err != nil || sel.Overlap.GPU != 12 {
 		t.Errorf("after an event in the new scope: %+v, %v", sel, err)
@@ -150,14 +150,14 @@ func TestSoleWorkerChangesBlockSize(t *testing.T) {
 	w.put(record(1, 1))
 	a := prompt(1, 16)
 	e := w.engine(1, 0)
-	e.publish(0, e.stored(a, 4, nil))
+	e.Publish(0, e.Stored(a, 4, nil))
 	w.wantDevice(a, "1/0:4")
 	w.book("r", a)
 	w.patch(1, catalog.Patch{BlockSize: new(uint32(8))})
 	w.wantDevice(a, "1/0:0")
 	w.wantLoad("1/0: 0 0 0")
-	e.publish(0, e.stored(a, 4, nil)) // does not fit any more
-	e.publish(0, e.stored(a, 8, nil))
+	e.Publish(0, e.Stored(a, 4, nil)) // does not fit any more
+	e.Publish(0, e.Stored(a, 8, nil))
 	w.wantDevice(a, "1/0:2")
 	if sel := w.book("r", a); sel.BlockSize != 8 || sel.Overlap.GPU != 16 {
 		t.Errorf("selection is %+v", sel)
@@ -172,7 +172,7 @@ func TestIncompleteWorkerKeepsItsPlace(t *testing.T) {
 	w.put(record(1, 1))
 	a := prompt(1, 8)
 	e := w.engine(1, 0)
-	e.publish(0, e.stored(a, blockSize, nil))
+	e.Publish(0, e.Stored(a, blockSize, nil))
 	w.settle()
 	w.book("r", a)
 	wk, err := w.PatchWorker(1, catalog.Patch{Endpoint: new("")})
@@ -192,7 +192,7 @@ func TestIncompleteWorkerKeepsItsPlace(t *testing.T) {
 // index, ledger and loads.
 func TestFailedBindRollsBack(t *testing.T) {
 	w := start(t)
-	w.net.refuse(endpoint(1, 2), true)
+	w.net.Refuse(endpoint(1, 2), true)
 	wk, err := w.PutWorker(record(1, 3))
 	if err != nil {
 		t.Fatal(err)
@@ -201,13 +201,13 @@ func TestFailedBindRollsBack(t *testing.T) {
 		!strings.HasPrefix(wk.Reasons[0], "reconciliation failed: ") || !strings.Contains(wk.Reasons[0], errRefused.Error()) {
 		t.Errorf("worker is %s: %v", wk.Lifecycle, wk.Reasons)
 	}
-	if opened, live := w.net.count(); opened != 2 || live != 0 {
+	if opened, live := w.net.Count(); opened != 2 || live != 0 {
 		t.Errorf("%d sockets opened, %d left; want 2 and 0", opened, live)
 	}
 	if got := w.Loads(nil, nil); len(got) != 0 {
 		t.Errorf("loads are %v of a scope that never had a worker", got)
 	}
-	w.net.refuse(endpoint(1, 2), false)
+	w.net.Refuse(endpoint(1, 2), false)
 	w.put(record(1, 3))
 	w.wantLoad("1/0: 0 0 0, 1/1: 0 0 0, 1/2: 0 0 0")
 }
@@ -220,22 +220,22 @@ func TestFailedPatchKeepsOldStreams(t *testing.T) {
 	w.put(record(1, 1, func(r *catalog.Record) { r.KVEventsEndpoints = endpoints(1, 2) }))
 	a := prompt(1, 8)
 	e := w.engine(1, 0)
-	e.publish(0, e.stored(a, blockSize, nil))
+	e.Publish(0, e.Stored(a, blockSize, nil))
 	w.settle()
 	w.book("r", a)
 
-	w.net.refuse(endpoint(1, 3), true)
+	w.net.Refuse(endpoint(1, 3), true)
 	wk, err := w.PatchWorker(1, catalog.Patch{Size: new(uint32(4)), KVEventsEndpoints: endpoints(1, 4)})
 	if err != nil || wk.Lifecycle != catalog.Incomplete {
 		t.Fatalf("worker is %+v, %v", wk, err)
 	}
-	if _, live := w.net.count(); live != 2 {
+	if _, live := w.net.Count(); live != 2 {
 		t.Errorf("%d sockets are open, want the old 2", live)
 	}
 	w.wantLoad("1/0: 0 2 1") // no row for rank 1: it never became a candidate
-	e.publish(0, e.stored(a[:4], blockSize, nil), e.removed(a, blockSize, 1, "GPU"))
+	e.Publish(0, e.Stored(a[:4], blockSize, nil), e.Removed(a, blockSize, 1, "GPU"))
 
-	w.net.refuse(endpoint(1, 3), false)
+	w.net.Refuse(endpoint(1, 3), false)
 	w.patch(1, catalog.Patch{})
 	w.wantDevice(a, "1/0:1 1/1:0 1/2:0 1/3:0")
 	w.wantLoad("1/0: 0 2 1, 1/1: 0 0 0, 1/2: 0 0 0, 1/3: 0 0 0")
@@ -248,8 +248,8 @@ func TestEventsOfOtherRanks(t *testing.T) {
 	w.put(record(1, 1, func(r *catalog.Record) { r.KVEventsEndpoints = endpoints(1, 2) }))
 	a := prompt(1, 8)
 	e := w.engine(1, 0)
-	e.publish(1, e.stored(a, blockSize, nil)) // the batch's rank goes before the socket's
-	e.publish(7, e.stored(a, blockSize, nil))
+	e.Publish(1, e.Stored(a, blockSize, nil)) // the batch's rank goes before the socket's
+	e.Publish(7, e.Stored(a, blockSize, nil))
 	w.wantDevice(a, "1/0:0 1/1:2")
 	if n := sum(w.Metrics()["kv_events_total"], "unknown_rank"); n != 1 {
 		t.Errorf("%v events of an unknown rank, want 1", n)

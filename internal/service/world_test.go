@@ -2,150 +2,92 @@ package service_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 
-	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"github.com/select-service/select-service/internal/admission"
-	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/selector"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a running service between engines and clients that are the test.
+// world is a servicetest.World with the calls of this package's tests.
 type world struct {
-	*service.Service
-	t    testing.TB
-	net  *network
-	log  *logLines
-	stop func()
+	*servicetest.World
+	t   testing.TB
+	net *servicetest.Network
+	log *servicetest.Log
 }
 
-var scope = catalog.Scope{Model: "m", Tenant: "t"}
+var scope = servicetest.Scope
 
-const blockSize = 4
+const blockSize = servicetest.BlockSize
 
-// start runs a service until the end of the test. Prefill of more than
-// threshold times max_num_batched_tokens makes requests wait; nil: none ever.
+// What servicetest has, by the names that it has here.
+var (
+	record       = servicetest.Record
+	endpoint     = servicetest.Endpoint
+	address      = servicetest.Address
+	prompt       = servicetest.Prompt
+	local        = servicetest.Local
+	sequence     = servicetest.Sequence
+	batchAt      = servicetest.BatchAt
+	cleared      = servicetest.Cleared
+	sum          = servicetest.Sum
+	ask          = servicetest.Ask
+	wantError    = servicetest.WantError
+	eventsOff    = servicetest.EventsOff
+	errRefused   = servicetest.ErrRefused
+	endpoints    = servicetest.Endpoints
+	batch        = servicetest.Batch
+	registration = servicetest.Registration
+	instance     = servicetest.Instance
+)
+
+type (
+	dict    = servicetest.Dict
+	list    = servicetest.List
+	sample  = servicetest.Sample
+	scraped = servicetest.Scraped
+)
+
+// start runs a service until the end of the test.
 func start(t testing.TB, change ...func(*service.Config)) *world {
 	t.Helper()
-	config := service.Config{Weights: selector.DefaultWeights(), KVEvents: true, Threads: 2}
-	for _, f := range change {
-		f(&config)
-	}
-	w := &world{t: t, net: newNetwork(), log: new(logLines)}
-	w.Service = service.New(config, w.net, zerolog.New(w.log).Level(zerolog.InfoLevel))
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	w.stop = func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-		w.net.flushes.Wait()
-		w.stop = func() {}
-	}
-	t.Cleanup(func() {
-		w.stop()
-		if _, live := w.net.count(); live > 0 {
-			t.Errorf("%d sockets are still open", live)
-		}
-	})
-	return w
+	w := servicetest.Start(t, change...)
+	return &world{World: w, t: t, net: w.Net, log: w.Log}
 }
 
-func eventsOff(c *service.Config) { c.KVEvents = false }
-
+// queueing makes requests wait for prefill of more than threshold times
+// max_num_batched_tokens.
 func queueing(threshold float64) func(*service.Config) {
 	return func(c *service.Config) { c.Admission = admission.Config{Threshold: &threshold} }
 }
 
-// record is a complete worker of size ranks, each with an event endpoint of its
-// own; see endpoint.
-func record(id uint64, size uint32, change ...func(*catalog.Record)) catalog.Record {
-	r := catalog.Record{
-		ID: id, Scope: scope,
-		Endpoint:            new(address(id)),
-		BlockSize:           new(uint32(blockSize)),
-		Size:                new(size),
-		MaxNumBatchedTokens: new(uint64(100)),
-		KVEventsEndpoints:   endpoints(id, size),
-	}
-	for _, f := range change {
-		f(&r)
-	}
-	return r
-}
-
-func endpoints(id uint64, size uint32) map[uint32]string {
-	m := make(map[uint32]string)
-	for dp := range size {
-		m[dp] = endpoint(id, dp)
-	}
-	return m
-}
-
-func address(id uint64) string { return fmt.Sprintf("http://worker-%d", id) }
-
-func endpoint(id uint64, dp uint32) string { return fmt.Sprintf("tcp://worker-%d:%d", id, 5000+dp) }
-
-// put registers a worker that has to become schedulable.
-func (w *world) put(r catalog.Record) {
+func (w *world) stop()                             { w.Stop() }
+func (w *world) put(r catalog.Record)              { w.t.Helper(); w.Put(r) }
+func (w *world) patch(id uint64, p catalog.Patch)  { w.t.Helper(); w.Patch(id, p) }
+func (w *world) remove(id uint64)                  { w.t.Helper(); w.Remove(id) }
+func (w *world) settle()                           { w.t.Helper(); w.Settle() }
+func (w *world) scrape() string                    { w.t.Helper(); return w.Scrape() }
+func (w *world) wantSeries(want ...string)         { w.t.Helper(); w.WantSeries(want...) }
+func (w *world) wantNoSeries(pattern string)       { w.t.Helper(); w.WantNoSeries(pattern) }
+func (w *world) wantLog(want ...string)            { w.t.Helper(); w.WantLog(want...) }
+func (w *world) register(r conductor.Registration) { w.t.Helper(); w.Register(r) }
+func (w *world) unregister(f conductor.Filter, want ...string) {
 	w.t.Helper()
-	wk, err := w.PutWorker(r)
-	w.schedulable(wk, err)
+	w.Unregister(f, want...)
 }
+func (w *world) publisher(r conductor.Registration) *servicetest.Engine { return w.Publisher(r) }
 
-// patch changes a worker that has to stay schedulable.
-func (w *world) patch(id uint64, p catalog.Patch) {
-	w.t.Helper()
-	wk, err := w.PatchWorker(id, p)
-	w.schedulable(wk, err)
-}
-
-func (w *world) schedulable(wk *catalog.Worker, err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if wk.Lifecycle != catalog.Schedulable {
-		w.t.Fatalf("worker %d is %s: %v", wk.ID, wk.Lifecycle, wk.Reasons)
-	}
-}
-
-func (w *world) remove(id uint64) {
-	w.t.Helper()
-	if _, err := w.DeleteWorker(id); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// settle waits until all events sent so far are applied.
-func (w *world) settle() {
-	w.t.Helper()
-	if err := w.Dump(context.Background(), io.Discard, contract.V13); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// engine returns the publisher of a rank of a worker made by record.
-func (w *world) engine(id uint64, dp uint32) *engine {
-	return w.net.engine(endpoint(id, dp), id*7919)
-}
-
-func ask(tokens []uint32) *selecting.SelectRequest {
-	return &selecting.SelectRequest{Scope: scope, Prompt: selecting.Prompt{TokenIDs: tokens, HasTokenIDs: true}}
-}
+func (w *world) engine(id uint64, dp uint32) *servicetest.Engine { return w.Engine(id, dp) }
 
 // book selects with a reservation of that id.
 func (w *world) book(id string, tokens []uint32) selecting.Selection {
@@ -204,17 +146,5 @@ func (w *world) wantDevice(tokens []uint32, want string) {
 	w.t.Helper()
 	if got := w.device(tokens); got != want {
 		w.t.Errorf("device blocks are %q, want %q", got, want)
-	}
-}
-
-// wantError checks kind and text of an error of the service.
-func wantError(t testing.TB, err error, kind contract.Kind, text string) {
-	t.Helper()
-	var e *contract.Error
-	if !errors.As(err, &e) {
-		t.Fatalf("error is %v, want %q", err, text)
-	}
-	if e.Kind != kind || e.Error() != text {
-		t.Errorf("error is (%d) %q, want (%d) %q", e.Kind, e.Error(), kind, text)
 	}
 }

@@ -1,4 +1,4 @@
-package service_test
+package conductorapi_test
 
 import (
 	"context"
@@ -16,11 +16,11 @@ import (
 func TestDiagnoseStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		r, bystander := registration("i", 0), registration("j", 0)
 		bystander.Model = "another"
-		w.register(r)
-		w.register(bystander)
+		w.Register(r)
+		w.Register(bystander)
 		p := prompt(1, 16)
 		// want looks for a sentence of both, or for none; ENDPOINT is the publisher's.
 		want := func(text string) {
@@ -51,16 +51,16 @@ func TestDiagnoseStreams(t *testing.T) {
 				}
 			}
 		}
-		a, b := w.engine(1, 0), w.publisher(r)
+		a, b := w.Engine(1, 0), w.Publisher(r)
 		publish := func(skip uint64, tokens []uint32) {
-			a.seq += skip
-			b.seq += skip
-			a.publish(0, a.stored(tokens, blockSize, nil))
-			b.publish(0, b.stored(tokens, blockSize, nil))
+			a.Seq += skip
+			b.Seq += skip
+			a.Publish(0, a.Stored(tokens, blockSize, nil))
+			b.Publish(0, b.Stored(tokens, blockSize, nil))
 		}
 		status := func(up bool) {
-			w.net.at(endpoint(1, 0)).status(up)
-			w.net.at(r.Endpoint).status(up)
+			w.Net.At(endpoint(1, 0)).Status(up)
+			w.Net.At(r.Endpoint).Status(up)
 		}
 		want("not connected to ENDPOINT yet")
 		status(true)
@@ -78,7 +78,7 @@ func TestDiagnoseStreams(t *testing.T) {
 		status(false)
 		want("the connection to ENDPOINT is lost: what happens there is not seen, and messages of its stream were lost before (4 so far)")
 		status(true)
-		a.seq, b.seq = 0, 0
+		a.Seq, b.Seq = 0, 0
 		publish(0, p) // another engine
 		want("")
 		if row := w.Conductor().Services()[0]; row.Lost != 4 || row.Restarts != 1 || row.State != kvevents.Live {
@@ -91,9 +91,9 @@ func TestDiagnoseStreams(t *testing.T) {
 // that were not used where nothing is indexed.
 func TestDiagnoseUnused(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 1))
-	e := w.engine(1, 0)
-	e.publish(0, e.stored(prompt(1, 16), 8, nil), e.stored(prompt(2, 16), 8, nil))
+	w.Put(record(1, 1))
+	e := w.Engine(1, 0)
+	e.Publish(0, e.Stored(prompt(1, 16), 8, nil), e.Stored(prompt(2, 16), 8, nil))
 	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: prompt(1, 16)}, 0)
 	wantFinding(t, d, "no blocks indexed for this model and tenant")
 	wantFinding(t, d, "events that were not used, of the workers of all models and tenants: 2 block_size_mismatch")

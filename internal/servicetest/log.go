@@ -1,4 +1,4 @@
-package service_test
+package servicetest
 
 import (
 	"encoding/json"
@@ -10,22 +10,23 @@ import (
 	"testing"
 )
 
-// logLines collects what a service logs: all of it in JSON lines.
-type logLines struct {
+// Log collects what a service logs: all of it in JSON lines.
+type Log struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (l *logLines) Write(line []byte) (int, error) {
+// Write implements io.Writer.
+func (l *Log) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lines = append(l.lines, string(line))
 	return len(line), nil
 }
 
-// take returns the lines since the last call, as "warn: message field=value …"
+// Take returns the lines since the last call, as "warn: message field=value …"
 // with the fields in the order of their names.
-func (l *logLines) take(t testing.TB) []string {
+func (l *Log) Take(t testing.TB) []string {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,12 +48,4 @@ func (l *logLines) take(t testing.TB) []string {
 	}
 	l.lines = nil
 	return out
-}
-
-// wantLog checks all that was logged since the last look.
-func (w *world) wantLog(want ...string) {
-	w.t.Helper()
-	if got := w.log.take(w.t); !slices.Equal(got, want) {
-		w.t.Errorf("log is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
 }

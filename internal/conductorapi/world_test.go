@@ -1,81 +1,76 @@
-package service_test
+package conductorapi_test
 
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
 
 	"github.com/select-service/select-service/internal/conductor"
-	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
 )
 
-// identity is the one that publishers and queries have unless a test says
-// otherwise: the usual scope's.
-var identity = conductor.Identity{Tenant: scope.Tenant, Model: scope.Model, BlockSize: blockSize}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// registration is a vLLM publisher of one rank with an endpoint of its own.
-func registration(instance string, rank uint32, change ...func(*conductor.Registration)) conductor.Registration {
-	r := conductor.Registration{
-		Type: conductor.VLLM, Identity: identity, Instance: instance, Rank: rank,
-		Endpoint: fmt.Sprintf("tcp://%s:%d", instance, 5000+rank), HashSeed: hashing.Seed,
-	}
-	for _, f := range change {
-		f(&r)
-	}
-	return r
+// world is a servicetest.World with the calls of this package's tests.
+type world struct{ *servicetest.World }
+
+// start runs a service until the end of the test.
+func start(t testing.TB, change ...func(*service.Config)) *world {
+	t.Helper()
+	return &world{servicetest.Start(t, change...)}
 }
 
-func (w *world) register(r conductor.Registration) {
-	w.t.Helper()
-	if err := w.Conductor().Register(r); err != nil {
-		w.t.Fatal(err)
-	}
-}
+// What servicetest has, by the names that it has here.
+var (
+	scope        = servicetest.Scope
+	identity     = servicetest.Identity
+	record       = servicetest.Record
+	registration = servicetest.Registration
+	instance     = servicetest.Instance
+	endpoint     = servicetest.Endpoint
+	prompt       = servicetest.Prompt
+	local        = servicetest.Local
+	sequence     = servicetest.Sequence
+	cleared      = servicetest.Cleared
+	sum          = servicetest.Sum
+	eventsOff    = servicetest.EventsOff
+	batch        = servicetest.Batch
+	ask          = servicetest.Ask
+	wantError    = servicetest.WantError
+	envelope     = servicetest.Envelope
+)
 
-func (w *world) unregister(f conductor.Filter, want ...string) {
-	w.t.Helper()
-	removed, err := w.Conductor().Unregister(f)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if got := strings.Join(removed, " "); got != strings.Join(want, " ") {
-		w.t.Errorf("removed %s, want %v", got, want)
-	}
-}
+type (
+	dict   = servicetest.Dict
+	sample = servicetest.Sample
+)
 
-// instance matches every publisher of an instance.
-func instance(name string) conductor.Filter {
-	return conductor.Filter{Instance: name, Tenant: scope.Tenant}
-}
-
-// publisher returns the engine behind a registration.
-func (w *world) publisher(r conductor.Registration) *engine {
-	h := fnv.New64a()
-	h.Write([]byte(r.Endpoint)) // never fails
-	return w.net.engine(r.Endpoint, h.Sum64())
-}
+const blockSize = servicetest.BlockSize
 
 // hits returns the answer to a query as "i1: 16 GPU 16 CPU 0 DISK 0 DP 0:16",
 // once as tokens and once as hashes, which must agree.
 func (w *world) hits(id conductor.Identity, tokens []uint32, instance string) string {
-	w.t.Helper()
+	w.T.Helper()
 	if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	w.settle()
+	w.Settle()
 	var a conductor.Answer
 	req := &conductor.Query{Identity: id, Instance: instance, Tokens: tokens}
 	if err := w.Conductor().Query(req, &a); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	byTokens := answerText(&a)
 	req = &conductor.Query{Identity: id, Instance: instance, Hashes: sequence(tokens, int(id.BlockSize)), ByHash: true}
 	if err := w.Conductor().Query(req, &a); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	if byHash := answerText(&a); byHash != byTokens {
-		w.t.Errorf("by hash %q, by tokens %q", byHash, byTokens)
+		w.T.Errorf("by hash %q, by tokens %q", byHash, byTokens)
 	}
 	return byTokens
 }
@@ -96,9 +91,9 @@ func answerText(a *conductor.Answer) string {
 }
 
 func (w *world) wantHits(id conductor.Identity, tokens []uint32, instance, want string) {
-	w.t.Helper()
+	w.T.Helper()
 	if got := w.hits(id, tokens, instance); got != want {
-		w.t.Errorf("answer is %q, want %q", got, want)
+		w.T.Errorf("answer is %q, want %q", got, want)
 	}
 }
 

@@ -1,10 +1,11 @@
-package service_test
+package conductorapi_test
 
 import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -13,21 +14,21 @@ import (
 // they can answer for; an instance of that name that a publisher has goes before.
 func TestConductorSelectionWorkers(t *testing.T) {
 	w := start(t)
-	w.put(record(7, 2))
-	w.put(record(12, 1))
-	w.slots(9, 0, 1) // carries load only
+	w.Put(record(7, 2))
+	w.Put(record(12, 1))
+	w.Slots(9, 0, 1) // carries load only
 	if n := w.Conductor().SelectionWorkers(); n != 2 {
 		t.Errorf("%d workers can be shown, want 2", n)
 	}
 	p := prompt(1, 16)
-	e := w.engine(7, 0)
-	e.publish(0, e.stored(p[:8], blockSize, nil))
-	e = w.engine(7, 1)
-	e.publish(1, e.stored(p, blockSize, nil), e.stored(p[:12], blockSize, dict{"medium": "CPU"}), e.removed(p[:12], blockSize, 2, "GPU"))
-	salted, adapted := w.engine(12, 0), w.engine(12, 0)
-	salted.publish(0, salted.stored(p, blockSize, dict{"cache_salt": "s"}))
-	adapted.seq = 1
-	adapted.publish(0, adapted.stored(p, blockSize, dict{"lora_name": "l"}))
+	e := w.Engine(7, 0)
+	e.Publish(0, e.Stored(p[:8], blockSize, nil))
+	e = w.Engine(7, 1)
+	e.Publish(1, e.Stored(p, blockSize, nil), e.Stored(p[:12], blockSize, dict{"medium": "CPU"}), e.Removed(p[:12], blockSize, 2, "GPU"))
+	salted, adapted := w.Engine(12, 0), w.Engine(12, 0)
+	salted.Publish(0, salted.Stored(p, blockSize, dict{"cache_salt": "s"}))
+	adapted.Seq = 1
+	adapted.Publish(0, adapted.Stored(p, blockSize, dict{"lora_name": "l"}))
 
 	const seven = "7: 16 GPU 12 CPU 12 DISK 0 DP 0:8 1:16"
 	w.wantHits(identity, p, "", none("12")+", "+seven)
@@ -51,17 +52,17 @@ func TestConductorSelectionWorkers(t *testing.T) {
 	}
 
 	r := registration("7", 0)
-	w.register(r)
-	pub := w.publisher(r)
-	pub.publish(0, pub.stored(p[:4], blockSize, nil))
-	w.register(registration("a", 0))
+	w.Register(r)
+	pub := w.Publisher(r)
+	pub.Publish(0, pub.Stored(p[:4], blockSize, nil))
+	w.Register(registration("a", 0))
 	w.wantHits(identity, p, "", none("12")+", "+gpu("7", 4)+", "+none("a"))
 	w.wantHits(identity, p, "7", gpu("7", 4))
-	w.unregister(instance("7"), "7|t|0")
+	w.Unregister(instance("7"), "7|t|0")
 	w.wantHits(identity, p, "7", seven)
 
-	w.remove(7)
-	w.remove(12)
+	w.Remove(7)
+	w.Remove(12)
 	w.wantHits(identity, p, "", none("a"))
 }
 
@@ -70,15 +71,19 @@ func TestConductorSelectionWorkers(t *testing.T) {
 func TestConductorInstancesAreNotSelected(t *testing.T) {
 	w := start(t)
 	r := registration("1", 0)
-	w.register(r)
-	e := w.publisher(r)
+	w.Register(r)
+	e := w.Publisher(r)
 	p := prompt(1, 16)
-	e.publish(0, e.stored(p, blockSize, nil))
+	e.Publish(0, e.Stored(p, blockSize, nil))
 	w.wantHits(identity, p, "", gpu("1", 16))
 	_, err := w.Select(t.Context(), ask(p), false)
 	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
-	w.put(record(1, 1))
-	w.wantDevice(p, "1/0:0")
+	w.Put(record(1, 1))
+	w.Settle()
+	scores, err := w.OverlapScores(&selecting.ProjectRequest{Scope: scope, Prompt: ask(p).Prompt})
+	if err != nil || len(scores.Rows) != 1 || scores.Rows[0].Device != 0 {
+		t.Errorf("the worker's overlap is %+v, %v; want none", scores.Rows, err)
+	}
 	if n := len(w.Workers(nil, nil)); n != 1 {
 		t.Errorf("%d workers, want 1", n)
 	}
@@ -88,15 +93,15 @@ func TestConductorInstancesAreNotSelected(t *testing.T) {
 // that has that token, and never by their own hashes.
 func TestConductorEaglePool(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 1, func(r *catalog.Record) { r.IsEagle = new(true) }))
+	w.Put(record(1, 1, func(r *catalog.Record) { r.IsEagle = new(true) }))
 	p := prompt(1, 9)
 	pairs := make([][2]uint32, 8)
 	for i := range pairs {
 		pairs[i] = [2]uint32{p[i], p[i+1]}
 	}
-	e := w.engine(1, 0)
-	e.publish(0, e.stored(p[:8], blockSize, dict{"token_ids": pairs}))
-	w.settle()
+	e := w.Engine(1, 0)
+	e.Publish(0, e.Stored(p[:8], blockSize, dict{"token_ids": pairs}))
+	w.Settle()
 	for n, want := range map[int]string{9: gpu("1", 8), 8: gpu("1", 4), 4: none("1")} {
 		var a conductor.Answer
 		if err := w.Conductor().Query(&conductor.Query{Identity: identity, Tokens: p[:n]}, &a); err != nil {

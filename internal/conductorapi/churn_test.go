@@ -1,4 +1,4 @@
-package service_test
+package conductorapi_test
 
 import (
 	"fmt"
@@ -20,9 +20,9 @@ func TestConductorDuringChanges(t *testing.T) {
 	w := start(t)
 	p := prompt(1, 32)
 	always := registration("always", 0)
-	w.register(always)
-	e := w.publisher(always)
-	e.publish(0, e.stored(p, blockSize, nil))
+	w.Register(always)
+	e := w.Publisher(always)
+	e.Publish(0, e.Stored(p, blockSize, nil))
 	w.wantHits(identity, p, "", gpu("always", 32))
 
 	var changers, askers sync.WaitGroup
@@ -32,9 +32,9 @@ func TestConductorDuringChanges(t *testing.T) {
 			name := fmt.Sprint("i", c%2)
 			for i := range uint32(100) {
 				r := registration(name, i%3, func(r *conductor.Registration) { r.Replay = "tcp://" + name + ":1" })
-				w.register(r) // the same as the other's is no error
-				e := w.publisher(r)
-				e.publish(r.Rank, e.stored(p[:16], blockSize, nil))
+				w.Register(r) // the same as the other's is no error
+				e := w.Publisher(r)
+				e.Publish(r.Rank, e.Stored(p[:16], blockSize, nil))
 				f := instance(name)
 				if i%2 == 0 {
 					f.Rank = &r.Rank
@@ -45,10 +45,10 @@ func TestConductorDuringChanges(t *testing.T) {
 	}
 	changers.Go(func() { // and a worker of selection
 		for range 100 {
-			w.put(record(5, 2))
-			e := w.engine(5, 1)
-			e.publish(1, e.stored(p[:8], blockSize, nil))
-			w.remove(5)
+			w.Put(record(5, 2))
+			e := w.Engine(5, 1)
+			e.Publish(1, e.Stored(p[:8], blockSize, nil))
+			w.Remove(5)
 		}
 	})
 	for range 2 {
@@ -82,7 +82,7 @@ func TestConductorDuringChanges(t *testing.T) {
 		}
 	}
 	w.wantHits(identity, p, "", gpu("always", 32))
-	if _, live := w.net.count(); live != 1 {
+	if _, live := w.Net.Count(); live != 1 {
 		t.Errorf("%d sockets are open, want that of the publisher in force", live)
 	}
 	m := w.Metrics()
@@ -91,9 +91,9 @@ func TestConductorDuringChanges(t *testing.T) {
 	}
 
 	r := registration("i0", 0)
-	w.register(r)
-	e = w.publisher(r)
-	e.publish(0, e.stored(p[:8], blockSize, nil))
+	w.Register(r)
+	e = w.Publisher(r)
+	e.Publish(0, e.Stored(p[:8], blockSize, nil))
 	w.wantHits(identity, p, "i0", gpu("i0", 8))
 }
 
@@ -103,7 +103,7 @@ func TestConductorUnregisterWhileOpening(t *testing.T) {
 	w := start(t)
 	r := registration("i", 0)
 	opening := make(chan struct{}, 1)
-	w.net.opening = func(string) {
+	w.Net.Opening = func(string) {
 		opening <- struct{}{}
 		for range 1000 { // let the other get as far as it can
 			runtime.Gosched()
@@ -113,11 +113,11 @@ func TestConductorUnregisterWhileOpening(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- w.Conductor().Register(r) }()
 		<-opening
-		w.unregister(instance("i"), "i|t|0")
+		w.Unregister(instance("i"), "i|t|0")
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		if _, live := w.net.count(); live != 0 || len(w.Conductor().Services()) != 0 {
+		if _, live := w.Net.Count(); live != 0 || len(w.Conductor().Services()) != 0 {
 			t.Fatalf("%d sockets are open, in force is %+v", live, w.Conductor().Services())
 		}
 	}
@@ -144,9 +144,9 @@ func TestConductorCloseDuringChanges(t *testing.T) {
 		})
 	}
 	w.Close()
-	w.stop()
+	w.Stop()
 	clients.Wait()
-	if _, live := w.net.count(); live != 0 {
+	if _, live := w.Net.Count(); live != 0 {
 		t.Errorf("%d sockets are open", live)
 	}
 }

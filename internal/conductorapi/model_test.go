@@ -1,4 +1,4 @@
-package service_test
+package conductorapi_test
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package service_test
+package conductorapi_test
 
 import (
 	"context"
@@ -15,12 +15,12 @@ import (
 
 // diagnose asks the doctor about a prompt once all events are applied.
 func (w *world) diagnose(req conductorapi.DiagnoseRequest, maxBlocks int) *conductor.Diagnosis {
-	w.t.Helper()
-	w.settle()
+	w.T.Helper()
+	w.Settle()
 	req.Scope = scope
 	d, err := w.Diagnose(&req, maxBlocks)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	return d
 }
@@ -91,14 +91,14 @@ func wantFinding(t testing.TB, d *conductor.Diagnosis, want string) {
 // engines did, and that blocks behind a hole are shown with their owners.
 func TestDiagnoseBreaks(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 2))
-	w.put(record(10, 1))
-	w.put(record(2, 1))
+	w.Put(record(1, 2))
+	w.Put(record(10, 1))
+	w.Put(record(2, 1))
 	p := prompt(1, 16)
-	a, b, c := w.engine(1, 0), w.engine(1, 1), w.engine(2, 0)
-	a.publish(0, a.stored(p, blockSize, nil), a.stored(p[:8], blockSize, dict{"medium": "CPU"}), a.removed(p[:12], blockSize, 2, "GPU"))
-	b.publish(1, b.stored(p, blockSize, nil), cleared())
-	c.publish(0, c.stored(p, blockSize, dict{"parent_block_hash": 99}))
+	a, b, c := w.Engine(1, 0), w.Engine(1, 1), w.Engine(2, 0)
+	a.Publish(0, a.Stored(p, blockSize, nil), a.Stored(p[:8], blockSize, dict{"medium": "CPU"}), a.Removed(p[:12], blockSize, 2, "GPU"))
+	b.Publish(1, b.Stored(p, blockSize, nil), cleared())
+	c.Publish(0, c.Stored(p, blockSize, dict{"parent_block_hash": 99}))
 
 	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: p}, 0)
 	wantText(t, "chains", chains(d), "1/0:2 at 2 evicted [GPU], 1/1:0 at 0 cleared [GPU], 2/0:0 at 0 unknown_parent, 10/0:0 at 0 absent")
@@ -132,11 +132,11 @@ func TestDiagnoseBreaks(t *testing.T) {
 // a sequence is told from one that never had it.
 func TestDiagnoseLateStream(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	p := prompt(1, 16)
-	e := w.engine(1, 0)
-	names := e.names(p, blockSize)
-	e.publish(0, dict{
+	e := w.Engine(1, 0)
+	names := e.Names(p, blockSize)
+	e.Publish(0, dict{
 		"type": "BlockStored", "block_hashes": names[2:], "parent_block_hash": names[1],
 		"token_ids": p[8:], "block_size": blockSize, "medium": "GPU",
 	})
@@ -149,15 +149,15 @@ func TestDiagnoseLateStream(t *testing.T) {
 // and salts, longest first, and that no salt is shown.
 func TestDiagnoseElsewhere(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 1))
-	w.put(record(2, 1))
+	w.Put(record(1, 1))
+	w.Put(record(2, 1))
 	p := prompt(1, 16)
-	a, b := w.engine(1, 0), w.engine(2, 0)
+	a, b := w.Engine(1, 0), w.Engine(2, 0)
 	secret := "customer-4711"
-	a.publish(0,
-		a.stored(p[:8], blockSize, dict{"lora_name": "sql"}),
-		a.stored(p, blockSize, dict{"lora_name": "sql", "cache_salt": secret, "block_hashes": []uint64{1, 2, 3, 4}}))
-	b.publish(0, b.stored(p[:12], blockSize, dict{"lora_name": "sql"}), b.stored(p[:4], blockSize, dict{"block_hashes": []uint64{9}}))
+	a.Publish(0,
+		a.Stored(p[:8], blockSize, dict{"lora_name": "sql"}),
+		a.Stored(p, blockSize, dict{"lora_name": "sql", "cache_salt": secret, "block_hashes": []uint64{1, 2, 3, 4}}))
+	b.Publish(0, b.Stored(p[:12], blockSize, dict{"lora_name": "sql"}), b.Stored(p[:4], blockSize, dict{"block_hashes": []uint64{9}}))
 
 	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: p}, 0)
 	wantText(t, "from the base model", others(d), `"sql" ?: 4 [1], "sql" "": 3 [1 2]`)
@@ -183,11 +183,11 @@ func TestDiagnoseElsewhere(t *testing.T) {
 // in their place are noticed.
 func TestDiagnoseHashes(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	p := prompt(1, 16)
-	w.net.at(endpoint(1, 0)).connect()
-	e := w.engine(1, 0)
-	e.publish(0, e.stored(p[:12], blockSize, nil))
+	w.Net.At(endpoint(1, 0)).Connect()
+	e := w.Engine(1, 0)
+	e.Publish(0, e.Stored(p[:12], blockSize, nil))
 	d := w.diagnose(conductorapi.DiagnoseRequest{ByHash: true, LocalHashes: local(p, blockSize)}, 0)
 	wantText(t, "chains", chains(d), "1/0:3 at 3 absent")
 	if len(d.Findings) != 0 {
@@ -204,7 +204,7 @@ func TestDiagnoseEdges(t *testing.T) {
 	w := start(t)
 	_, err := w.Diagnose(&conductorapi.DiagnoseRequest{Scope: scope}, 0)
 	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 
 	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: prompt(1, 3)}, 0)
 	wantText(t, "chains", chains(d), "1/0:0")
@@ -214,8 +214,8 @@ func TestDiagnoseEdges(t *testing.T) {
 	wantFinding(t, d, "the prompt has no block")
 
 	long := prompt(1, 5000*blockSize)
-	e := w.engine(1, 0)
-	e.publish(0, e.stored(long, blockSize, nil))
+	e := w.Engine(1, 0)
+	e.Publish(0, e.Stored(long, blockSize, nil))
 	for _, c := range []struct{ ask, show int }{
 		{0, conductor.DefaultDiagnosedBlocks}, {-1, conductor.DefaultDiagnosedBlocks}, {3, 3}, {1 << 30, conductor.MaxDiagnosedBlocks},
 	} {
@@ -231,11 +231,11 @@ func TestDiagnoseEdges(t *testing.T) {
 // bounded however many salts are in use.
 func TestDiagnoseManySeeds(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	p := prompt(1, blockSize)
-	e := w.engine(1, 0)
+	e := w.Engine(1, 0)
 	for i := range uint64(5000) {
-		e.publish(0, e.stored(p, blockSize, dict{"cache_salt": fmt.Sprintf("c%d", i), "block_hashes": []uint64{1 + i}}))
+		e.Publish(0, e.Stored(p, blockSize, dict{"cache_salt": fmt.Sprintf("c%d", i), "block_hashes": []uint64{1 + i}}))
 	}
 	d := w.diagnose(conductorapi.DiagnoseRequest{Tokens: p}, 0)
 	if len(d.Elsewhere) != conductor.MaxElsewhere || !d.Truncated {
@@ -249,7 +249,7 @@ func TestDiagnoseManySeeds(t *testing.T) {
 // TestDiagnoseEventsOff proves that the doctor says why nothing is ever found.
 func TestDiagnoseEventsOff(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	wantFinding(t, w.diagnose(conductorapi.DiagnoseRequest{Tokens: prompt(1, 16)}, 0), "KV events are off")
 }
 
@@ -259,11 +259,11 @@ func TestDiagnoseEventsOff(t *testing.T) {
 func TestConductorDiagnose(t *testing.T) {
 	w := start(t)
 	r := registration("i", 0)
-	w.register(r)
+	w.Register(r)
 	p := prompt(1, 16)
-	w.net.at(r.Endpoint).connect()
-	e := w.publisher(r)
-	e.publish(0, e.stored(p, blockSize, nil), e.removed(p, blockSize, 3, "GPU"))
+	w.Net.At(r.Endpoint).Connect()
+	e := w.Publisher(r)
+	e.Publish(0, e.Stored(p, blockSize, nil), e.Removed(p, blockSize, 3, "GPU"))
 	if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestConductorDiagnose(t *testing.T) {
 		t.Errorf("findings are %q, truncated %v", d.Findings, d.Truncated)
 	}
 
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	d = ask(conductor.Query{Identity: identity, Hashes: sequence(p, blockSize), ByHash: true})
 	wantText(t, "chains by hash", chains(d), "i/0:3 at 3 evicted [GPU]")
 	wantFinding(t, d, "workers of the selection service for this model and tenant: 1, of block_size 4; the selection service's own /diagnose")

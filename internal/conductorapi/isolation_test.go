@@ -1,4 +1,4 @@
-package service_test
+package conductorapi_test
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -45,7 +46,7 @@ type isolated struct {
 
 // publisher is one registration and the program behind it.
 type publisher struct {
-	*engine
+	*servicetest.Engine
 	conductor.Registration
 	kind     publisherKind
 	eventIDs map[string]uint64 // of each event stream
@@ -71,7 +72,7 @@ func (w *isolated) register() {
 	w.next++
 	p := &publisher{
 		kind:   kind,
-		engine: w.net.engine("tcp://"+name+":5557", w.rnd.Uint64()),
+		Engine: w.Net.Engine("tcp://"+name+":5557", w.rnd.Uint64()),
 		Registration: conductor.Registration{
 			Type: types[kind], Identity: id, Instance: name, Rank: w.rnd.Uint32N(2),
 			Endpoint: "tcp://" + name + ":5557", HashSeed: hashing.Seed,
@@ -79,7 +80,7 @@ func (w *isolated) register() {
 		eventIDs: map[string]uint64{},
 	}
 	if err := w.Conductor().Register(p.Registration); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	w.publishers = append(w.publishers, p)
 }
@@ -90,7 +91,7 @@ func (w *isolated) unregister() {
 	w.publishers = slices.Delete(w.publishers, i, i+1)
 	removed, err := w.Conductor().Unregister(conductor.Filter{Instance: p.Instance, Tenant: p.Tenant})
 	if err != nil || len(removed) != 1 {
-		w.t.Fatalf("unregistered %v: %v", removed, err)
+		w.T.Fatalf("unregistered %v: %v", removed, err)
 	}
 	delete(w.sent, p.Endpoint)
 	w.model.owners = slices.DeleteFunc(w.model.owners, func(o *cacheOwner) bool { return o.instance == p.Instance })
@@ -116,7 +117,7 @@ func (p *publisher) names(id conductor.Identity, tokens []uint32) []uint64 {
 		if p.kind == engineKind {
 			fmt.Fprint(h, id.LoRA, "|", id.Salt, "|")
 		}
-		fmt.Fprint(h, p.salt, c.tokens)
+		fmt.Fprint(h, p.NameSalt, c.tokens)
 		out = append(out, h.Sum64())
 	}
 	return out
@@ -188,11 +189,11 @@ func (w *isolated) event(p *publisher, id conductor.Identity, tokens []uint32, w
 	ev["medium"] = medium
 	if p.kind == engineKind {
 		delete(ev, "event_type")
-		p.publish(p.Rank, ev)
+		p.Publish(p.Rank, ev)
 	} else {
-		p.publish(0, p.envelope(ev, id, backend, w.rnd.IntN(2) == 0))
+		p.Publish(0, p.envelope(ev, id, backend, w.rnd.IntN(2) == 0))
 	}
-	w.sent[p.Endpoint] = p.seq
+	w.sent[p.Endpoint] = p.Seq
 }
 
 func (w *isolated) clear(p *publisher, o *cacheOwner, id conductor.Identity, medium string) dict {
@@ -261,7 +262,7 @@ func (p *publisher) envelope(ev dict, id conductor.Identity, backend string, ter
 
 // check asks every combination for one prompt.
 func (w *isolated) check(tokens []uint32) {
-	w.t.Helper()
+	w.T.Helper()
 	w.waitFor(w.sent)
 	for _, id := range w.identities {
 		for _, byHash := range []bool{false, true} {
@@ -269,7 +270,7 @@ func (w *isolated) check(tokens []uint32) {
 			want := w.model.query(cut(worldOf(id), tokens, int(id.BlockSize)), int(id.BlockSize), media)
 			slices.SortFunc(want, func(a, b conductor.InstanceMatch) int { return cmp.Compare(a.Instance, b.Instance) })
 			if !reflect.DeepEqual(hits, want) {
-				w.t.Fatalf("%+v, prompt %v, by hash %t:\n got %+v\nwant %+v", id, tokens, byHash, hits, want)
+				w.T.Fatalf("%+v, prompt %v, by hash %t:\n got %+v\nwant %+v", id, tokens, byHash, hits, want)
 			}
 			w.matched[id] += len(hits)
 		}
@@ -302,16 +303,16 @@ func TestNothingLeaks(t *testing.T) {
 
 // control stores a prompt in every combination and finds it there.
 func (w *isolated) control() {
-	w.t.Helper()
+	w.T.Helper()
 	for i := range w.identities {
 		w.next++
 		name := fmt.Sprintf("control-%d", i)
 		p := &publisher{
-			kind: engineKind, engine: w.net.engine("tcp://"+name+":5557", w.rnd.Uint64()),
+			kind: engineKind, Engine: w.Net.Engine("tcp://"+name+":5557", w.rnd.Uint64()),
 			Registration: conductor.Registration{Identity: w.identities[i], Instance: name, Endpoint: "tcp://" + name + ":5557", HashSeed: hashing.Seed},
 		}
 		if err := w.Conductor().Register(p.Registration); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.event(p, p.Identity, prompt(7, 16), 9)
 		if from := w.model.owner(name, 0, ""); !from.anywhere(cut(worldOf(p.Identity), prompt(7, 16), int(p.BlockSize))[0]) {
@@ -322,7 +323,7 @@ func (w *isolated) control() {
 	w.check(prompt(7, 16))
 	for _, id := range w.identities {
 		if w.matched[id] == 0 {
-			w.t.Errorf("%+v matches nothing", id)
+			w.T.Errorf("%+v matches nothing", id)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package service_test
+package conductorapi_test
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 )
@@ -35,7 +36,7 @@ func randomPrompt(rnd *rand.Rand) []uint32 {
 
 // waitFor waits until every Conductor stream has applied what its engine sent.
 func (w *world) waitFor(sent map[string]uint64) {
-	w.t.Helper()
+	w.T.Helper()
 	for {
 		behind := 0
 		for _, s := range w.Conductor().Services() {
@@ -53,14 +54,14 @@ func (w *world) waitFor(sent map[string]uint64) {
 // ask the Conductor by tokens or by hashes. Instances without a hit are left
 // out, and so are ranks.
 func (w *world) conductorHits(id conductor.Identity, tokens []uint32, byHash bool) ([]string, []conductor.InstanceMatch) {
-	w.t.Helper()
+	w.T.Helper()
 	q := &conductor.Query{Identity: id, Tokens: tokens}
 	if byHash {
 		q.ByHash, q.Hashes = true, sequence(tokens, int(id.BlockSize))
 	}
 	var a conductor.Answer
 	if err := w.Conductor().Query(q, &a); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	var hits []conductor.InstanceMatch
 	for _, row := range a.Instances {
@@ -86,7 +87,7 @@ type mirror struct {
 }
 
 type mirrored struct {
-	worker, conductor *engine
+	worker, conductor *servicetest.Engine
 	owner             *cacheOwner
 	rank              catalog.Rank
 }
@@ -98,7 +99,7 @@ func conductorIdentity() conductor.Identity {
 func newMirror(t *testing.T, seed uint64, workers uint64, ranks uint32, tidy bool) *mirror {
 	m := &mirror{world: start(t), rnd: rand.New(rand.NewPCG(seed, 5)), sent: map[string]uint64{}, tidy: tidy}
 	for id := uint64(1); id <= workers; id++ {
-		m.put(record(id, ranks))
+		m.Put(record(id, ranks))
 		for dp := range ranks {
 			address := fmt.Sprintf("tcp://conductor-%d:%d", id, 6000+dp)
 			name := fmt.Sprintf("instance-%d", id)
@@ -110,7 +111,7 @@ func newMirror(t *testing.T, seed uint64, workers uint64, ranks uint32, tidy boo
 				t.Fatal(err)
 			}
 			m.engines = append(m.engines, &mirrored{
-				worker: m.engine(id, dp), conductor: m.net.engine(address, id*7919),
+				worker: m.Engine(id, dp), conductor: m.Net.Engine(address, id*7919),
 				owner: m.model.owner(name, dp, ""), rank: catalog.Rank{Worker: id, DP: dp},
 			})
 		}
@@ -119,9 +120,9 @@ func newMirror(t *testing.T, seed uint64, workers uint64, ranks uint32, tidy boo
 }
 
 func (m *mirror) publish(e *mirrored, events ...any) {
-	e.worker.publish(e.rank.DP, events...)
-	e.conductor.publish(e.rank.DP, events...)
-	m.sent[e.conductor.endpoint] = e.conductor.seq
+	e.worker.Publish(e.rank.DP, events...)
+	e.conductor.Publish(e.rank.DP, events...)
+	m.sent[e.conductor.Address] = e.conductor.Seq
 }
 
 func (m *mirror) step() {
@@ -142,7 +143,7 @@ func (m *mirror) step() {
 			m.evictBelow(e, medium, tokens, from)
 			return
 		}
-		m.publish(e, e.worker.removed(tokens, blockSize, from, medium))
+		m.publish(e, e.worker.Removed(tokens, blockSize, from, medium))
 		for _, c := range all[from:] {
 			e.owner.remove(shown, c)
 		}
@@ -151,8 +152,8 @@ func (m *mirror) step() {
 		if !m.tidy && m.rnd.IntN(2) == 0 {
 			from = m.rnd.IntN(len(all))
 		}
-		ev := e.worker.stored(tokens, blockSize, dict{"medium": medium})
-		if names := e.worker.names(tokens, blockSize); from > 0 {
+		ev := e.worker.Stored(tokens, blockSize, dict{"medium": medium})
+		if names := e.worker.Names(tokens, blockSize); from > 0 {
 			ev["parent_block_hash"], ev["block_hashes"], ev["token_ids"] = names[from-1], names[from:], tokens[from*blockSize:]
 		}
 		m.publish(e, ev)
@@ -169,27 +170,27 @@ func (m *mirror) evictBelow(e *mirrored, medium string, tokens []uint32, from in
 		if len(c.tokens) < len(cut.tokens) || c.tokens[:len(cut.tokens)] != cut.tokens {
 			continue
 		}
-		m.publish(e, e.worker.removed(c.tokenIDs(), blockSize, len(c.tokens)/4/blockSize-1, medium))
+		m.publish(e, e.worker.Removed(c.tokenIDs(), blockSize, len(c.tokens)/4/blockSize-1, medium))
 		e.owner.remove(shown, c)
 	}
 }
 
 func (m *mirror) check() {
-	m.t.Helper()
+	m.T.Helper()
 	m.waitFor(m.sent)
 	tokens := randomPrompt(m.rnd)
 	prompt := cut("", tokens, blockSize)
 	longest := map[catalog.Rank]uint64{}
-	m.settle()
+	m.Settle()
 	scores, err := m.OverlapScores(&selecting.ProjectRequest{Scope: scope, Prompt: ask(tokens).Prompt})
 	if err != nil {
-		m.t.Fatal(err)
+		m.T.Fatal(err)
 	}
 	for _, row := range scores.Rows {
 		e := m.engines[slices.IndexFunc(m.engines, func(e *mirrored) bool { return e.rank == row.Rank })]
 		device, host, disk := e.owner.overlap(prompt)
 		if row.Device != device || row.Host != host || row.Disk != disk {
-			m.t.Fatalf("prompt %v: rank %v overlaps %d+%d+%d, want %d+%d+%d", tokens, row.Rank, row.Device, row.Host, row.Disk, device, host, disk)
+			m.T.Fatalf("prompt %v: rank %v overlaps %d+%d+%d, want %d+%d+%d", tokens, row.Rank, row.Device, row.Host, row.Disk, device, host, disk)
 		}
 		longest[row.Rank] = uint64(device+host+disk) * blockSize
 	}
@@ -202,7 +203,7 @@ func (m *mirror) check() {
 		}
 		slices.SortFunc(want, func(a, b conductor.InstanceMatch) int { return cmp.Compare(a.Instance, b.Instance) })
 		if !reflect.DeepEqual(hits, want) {
-			m.t.Fatalf("prompt %v by hash %t:\n got %+v\nwant %+v", tokens, byHash, hits, want)
+			m.T.Fatalf("prompt %v by hash %t:\n got %+v\nwant %+v", tokens, byHash, hits, want)
 		}
 	}
 	if m.tidy { // one rank per instance: both contracts tell the same length
@@ -213,7 +214,7 @@ func (m *mirror) check() {
 				continue
 			}
 			if rank := (catalog.Rank{Worker: id}); longest[rank] != row.Longest {
-				m.t.Fatalf("prompt %v: instance %d matches %d tokens, overlap says %d", tokens, id, row.Longest, longest[rank])
+				m.T.Fatalf("prompt %v: instance %d matches %d tokens, overlap says %d", tokens, id, row.Longest, longest[rank])
 			}
 		}
 	}

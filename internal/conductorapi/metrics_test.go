@@ -1,51 +1,39 @@
-package service_test
+package conductorapi_test
 
 import (
-	"maps"
 	"testing"
 
 	"github.com/select-service/select-service/internal/conductor"
+	"github.com/select-service/select-service/internal/servicetest"
 )
-
-// envelope is a standardised event of a cache backend; more sets or replaces
-// fields.
-func envelope(id uint64, kind string, hashes []uint64, more dict) dict {
-	ev := dict{
-		"event_id": id, "timestamp": 1, "event_type": kind, "model_name": scope.Model, "block_size": blockSize,
-		"additional_salt": nil, "lora_name": nil, "tenant_id": scope.Tenant, "backend_id": "store", "medium": "gpu", "dp_rank": 0,
-		"seq_hashes": hashes,
-	}
-	maps.Copy(ev, more)
-	return ev
-}
 
 // TestConductorMetrics: known traffic of an engine and of a cache backend gives
 // exactly these counts, beside those of selection.
 func TestConductorMetrics(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	engine, store := registration("i1", 0), registration("i2", 0, func(r *conductor.Registration) { r.Type = conductor.Standard })
-	w.register(engine)
-	w.register(store)
+	w.Register(engine)
+	w.Register(store)
 
 	p := prompt(1, 16)
 	seq := sequence(p, blockSize)
-	sel := w.engine(1, 0)
-	sel.publish(0, sel.stored(p[:8], blockSize, nil))
-	e := w.publisher(engine)
-	e.publish(0, e.stored(p, blockSize, nil))
+	sel := w.Engine(1, 0)
+	sel.Publish(0, sel.Stored(p[:8], blockSize, nil))
+	e := w.Publisher(engine)
+	e.Publish(0, e.Stored(p, blockSize, nil))
 	w.wantHits(identity, p, "i1", gpu("i1", 16)) // the engine's tokens are known before the backend's hashes
 
-	b := w.publisher(store)
+	b := w.Publisher(store)
 	root := dict{"base_block_idx": 0}
-	b.publish(0, envelope(1, "stored", seq, root))                                                             // as the engine's tokens say
-	b.publish(0, envelope(1, "stored", e.names(p, blockSize)[:2], dict{"base_block_idx": 0, "medium": "cpu"})) // the engine's own names
-	b.publish(0, envelope(5, "stored", sequence(prompt(2, 16), blockSize), root))                              // 2 to 4 are missing
-	b.publish(0, envelope(5, "stored", sequence(prompt(3, 16), blockSize), root))                              // late
-	b.publish(0, envelope(6, "removed", seq[3:], dict{"base_block_idx": 2}))                                   // it is at 3
+	b.Publish(0, envelope(1, "stored", seq, root))                                                             // as the engine's tokens say
+	b.Publish(0, envelope(1, "stored", e.Names(p, blockSize)[:2], dict{"base_block_idx": 0, "medium": "cpu"})) // the engine's own names
+	b.Publish(0, envelope(5, "stored", sequence(prompt(2, 16), blockSize), root))                              // 2 to 4 are missing
+	b.Publish(0, envelope(5, "stored", sequence(prompt(3, 16), blockSize), root))                              // late
+	b.Publish(0, envelope(6, "removed", seq[3:], dict{"base_block_idx": 2}))                                   // it is at 3
 	w.wantHits(identity, p, "i2", "i2: 12 GPU 12 CPU 8 DISK 0 DP 0:12")
-	b.publish(0, envelope(1, "stored", seq, root))                                // late
-	b.publish(0, envelope(2, "stored", sequence(prompt(4, 16), blockSize), root)) // its successor: a new process
+	b.Publish(0, envelope(1, "stored", seq, root))                                // late
+	b.Publish(0, envelope(2, "stored", sequence(prompt(4, 16), blockSize), root)) // its successor: a new process
 	w.wantHits(identity, p, "i2", "i2: 8 GPU 0 CPU 8 DISK 0 DP 0:8")
 	w.wantHits(identity, prompt(4, 16), "i2", gpu("i2", 16))
 
@@ -55,7 +43,7 @@ func TestConductorMetrics(t *testing.T) {
 		labels []string
 		want   float64
 	}
-	checks := func(m scraped) []check {
+	checks := func(m servicetest.Scraped) []check {
 		return []check{
 			{"publishers", m["conductor_publishers"], nil, 2},
 			{"Spaces", m["conductor_spaces"], nil, 1},
@@ -96,7 +84,7 @@ func TestConductorMetrics(t *testing.T) {
 		t.Error("the index has no bytes")
 	}
 
-	w.unregister(instance("i2"), "i2|t|0")
+	w.Unregister(instance("i2"), "i2|t|0")
 	for i, c := range checks(w.Metrics()) {
 		if i < 9 {
 			continue // gauges

@@ -1,4 +1,4 @@
-package service_test
+package conductorapi_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
@@ -27,42 +28,42 @@ func TestConductorLifecycle(t *testing.T) {
 	a, b := registration("i1", 0), registration("i2", 0)
 	p := prompt(1, 16)
 	w.wantHits(identity, p, "", "")
-	w.register(a)
-	w.register(b)
+	w.Register(a)
+	w.Register(b)
 	w.wantHits(identity, p, "", none("i1")+", "+none("i2"))
 
-	ea, eb := w.publisher(a), w.publisher(b)
-	ea.publish(0, ea.stored(p, blockSize, nil), ea.stored(p[:8], blockSize, dict{"medium": "CPU"}))
-	eb.publish(0, eb.stored(p[:4], blockSize, nil))
+	ea, eb := w.Publisher(a), w.Publisher(b)
+	ea.Publish(0, ea.Stored(p, blockSize, nil), ea.Stored(p[:8], blockSize, dict{"medium": "CPU"}))
+	eb.Publish(0, eb.Stored(p[:4], blockSize, nil))
 	both := "i1: 16 GPU 16 CPU 8 DISK 0 DP 0:16"
 	w.wantHits(identity, p, "", both+", "+gpu("i2", 4))
 	w.wantHits(identity, p, "i1", both)
-	ea.publish(0, ea.removed(p, blockSize, 3, "GPU"))
+	ea.Publish(0, ea.Removed(p, blockSize, 3, "GPU"))
 	w.wantHits(identity, p, "i1", "i1: 12 GPU 12 CPU 8 DISK 0 DP 0:12")
 
-	w.unregister(instance("i1"), "i1|t|0")
+	w.Unregister(instance("i1"), "i1|t|0")
 	w.wantHits(identity, p, "", gpu("i2", 4))
 	_, err := w.Conductor().Unregister(instance("i1"))
 	wantReason(t, err, contract.NotFound, "not_found", "", "service not found: i1|t")
-	if opened, live := w.net.count(); opened != 2 || live != 1 {
+	if opened, live := w.Net.Count(); opened != 2 || live != 1 {
 		t.Errorf("%d sockets opened, %d live; want 2 and 1", opened, live)
 	}
 
-	w.register(a)
+	w.Register(a)
 	w.wantHits(identity, p, "", none("i1")+", "+gpu("i2", 4))
-	ea.publish(0, ea.stored(p[:8], blockSize, nil))
+	ea.Publish(0, ea.Stored(p[:8], blockSize, nil))
 	w.wantHits(identity, p, "i1", gpu("i1", 8))
 }
 
 // TestConductorBeforeRun: a publisher that registers while the service starts is
 // followed from its first message on.
 func TestConductorBeforeRun(t *testing.T) {
-	w := &world{t: t, net: newNetwork()}
-	w.Service = service.New(service.Config{Threads: 1}, w.net, zerolog.Nop())
+	w := &world{&servicetest.World{T: t, Net: servicetest.NewNetwork()}}
+	w.Service = service.New(service.Config{Threads: 1}, w.Net, zerolog.Nop())
 	r := registration("i", 0)
-	w.register(r)
-	e := w.publisher(r)
-	e.publish(0, e.stored(prompt(1, 8), blockSize, nil))
+	w.Register(r)
+	e := w.Publisher(r)
+	e.Publish(0, e.Stored(prompt(1, 8), blockSize, nil))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
@@ -71,7 +72,7 @@ func TestConductorBeforeRun(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if _, live := w.net.count(); live != 0 {
+	if _, live := w.Net.Count(); live != 0 {
 		t.Errorf("%d sockets are left", live)
 	}
 }
@@ -83,14 +84,14 @@ func TestConductorRanks(t *testing.T) {
 	p := prompt(1, 16)
 	for rank := range uint32(2) {
 		r := registration("i", rank)
-		w.register(r)
-		e := w.publisher(r)
-		e.publish(rank, e.stored(p[:8+8*rank], blockSize, nil))
+		w.Register(r)
+		e := w.Publisher(r)
+		e.Publish(rank, e.Stored(p[:8+8*rank], blockSize, nil))
 	}
 	w.wantHits(identity, p, "", "i: 16 GPU 16 CPU 0 DISK 0 DP 0:8 1:16")
 	f := instance("i")
 	f.Rank = new(uint32(1))
-	w.unregister(f, "i|t|1")
+	w.Unregister(f, "i|t|1")
 	w.wantHits(identity, p, "", "i: 8 GPU 8 CPU 0 DISK 0 DP 0:8")
 	_, err := w.Conductor().Unregister(f)
 	wantReason(t, err, contract.NotFound, "not_found", "", "service not found: i|t|1")
@@ -101,7 +102,7 @@ func TestConductorRanks(t *testing.T) {
 func TestConductorUnmatched(t *testing.T) {
 	w := start(t)
 	r := registration("i", 0, func(r *conductor.Registration) { r.Replay, r.Salt = "tcp://i:6000", "s" })
-	w.register(r)
+	w.Register(r)
 	const narrowed = "no registration of instance i, tenant t matches "
 	tests := map[string]struct {
 		narrow func(*conductor.Filter)
@@ -142,7 +143,7 @@ func TestConductorUnmatched(t *testing.T) {
 	}
 	f := instance("i")
 	f.Replay, f.HashSeed = &r.Replay, &r.HashSeed
-	w.unregister(f, "i|t|0")
+	w.Unregister(f, "i|t|0")
 }
 
 // TestConductorRefusals: what cannot be registered leaves nothing behind, and
@@ -150,10 +151,10 @@ func TestConductorUnmatched(t *testing.T) {
 func TestConductorRefusals(t *testing.T) {
 	w := start(t)
 	first := registration("i", 0, func(r *conductor.Registration) { r.Replay = "tcp://i:6000" })
-	w.register(first)
-	w.register(first) // the same again
+	w.Register(first)
+	w.Register(first) // the same again
 	bound := registration("bound", 0)
-	w.net.refuse(bound.Endpoint, true)
+	w.Net.Refuse(bound.Endpoint, true)
 	tests := map[string]struct {
 		change func(*conductor.Registration)
 		kind   contract.Kind
@@ -212,13 +213,13 @@ func TestConductorRefusals(t *testing.T) {
 	if rows := w.Conductor().Services(); len(rows) != 1 || rows[0].Registration != first {
 		t.Errorf("in force: %+v", rows)
 	}
-	if opened, live := w.net.count(); opened != 1 || live != 1 {
+	if opened, live := w.Net.Count(); opened != 1 || live != 1 {
 		t.Errorf("%d sockets opened, %d live; want one", opened, live)
 	}
 	w.wantHits(identity, prompt(1, 4), "", none("i"))
 
-	w.net.refuse(bound.Endpoint, false)
-	w.register(bound)
+	w.Net.Refuse(bound.Endpoint, false)
+	w.Register(bound)
 	w.wantHits(identity, prompt(1, 4), "", none("bound")+", "+none("i"))
 }
 
@@ -226,31 +227,31 @@ func TestConductorRefusals(t *testing.T) {
 // registered can still be taken away.
 func TestConductorClose(t *testing.T) {
 	w := start(t)
-	w.register(registration("i", 0))
-	w.register(registration("j", 0))
+	w.Register(registration("i", 0))
+	w.Register(registration("j", 0))
 	w.Close()
 	const text = "shutting down"
 	wantReason(t, w.Conductor().Register(registration("k", 0)), contract.Unavailable, "shutting_down", "", text)
 	err := w.Conductor().Query(&conductor.Query{Identity: identity}, new(conductor.Answer))
 	wantReason(t, err, contract.Unavailable, "shutting_down", "", text)
-	w.unregister(instance("i"), "i|t|0")
-	w.stop()
-	if _, live := w.net.count(); live != 0 {
+	w.Unregister(instance("i"), "i|t|0")
+	w.Stop()
+	if _, live := w.Net.Count(); live != 0 {
 		t.Errorf("%d sockets are open after Run", live)
 	}
-	w.unregister(instance("j"), "j|t|0") // its stream has ended already
+	w.Unregister(instance("j"), "j|t|0") // its stream has ended already
 }
 
 // TestConductorServices: what is registered, and how its stream stands.
 func TestConductorServices(t *testing.T) {
 	w := start(t)
 	a, b := registration("b", 0), registration("a", 3)
-	w.register(a)
-	w.register(b)
-	w.net.at(b.Endpoint).connect()
-	e := w.publisher(b)
+	w.Register(a)
+	w.Register(b)
+	w.Net.At(b.Endpoint).Connect()
+	e := w.Publisher(b)
 	for range 3 {
-		e.publish(3, e.stored(prompt(1, 8), blockSize, nil))
+		e.Publish(3, e.Stored(prompt(1, 8), blockSize, nil))
 	}
 	if err := w.Conductor().Streams().Barrier(context.Background()); err != nil {
 		t.Fatal(err)
@@ -275,17 +276,17 @@ func TestConductorSharedReplay(t *testing.T) {
 		const replay = "tcp://i:6000"
 		shared := func(r *conductor.Registration) { r.Replay = replay }
 		r0, r1 := registration("i", 0, shared), registration("i", 1, shared)
-		w.register(r0)
-		w.register(r1)
-		e, p := w.publisher(r0), prompt(1, 16)
+		w.Register(r0)
+		w.Register(r1)
+		e, p := w.Publisher(r0), prompt(1, 16)
 		replayTo := func(r conductor.Registration) { // the server has message 0 of rank 0 and message 1 of rank 1
-			w.net.at(r.Endpoint).connect()
+			w.Net.At(r.Endpoint).Connect()
 			synctest.Wait()
-			s := w.net.at(replay)
+			s := w.Net.At(replay)
 			for rank := range uint32(2) {
-				s.send(nil, binary.BigEndian.AppendUint64(nil, uint64(rank)), batch(rank, e.stored(p[:8+8*rank], blockSize, nil)))
+				s.Send(nil, binary.BigEndian.AppendUint64(nil, uint64(rank)), batch(rank, e.Stored(p[:8+8*rank], blockSize, nil)))
 			}
-			s.send(nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil)
+			s.Send(nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil)
 			synctest.Wait()
 		}
 		foreign := func(want float64) {
@@ -301,7 +302,7 @@ func TestConductorSharedReplay(t *testing.T) {
 
 		f := instance("i")
 		f.Rank = new(uint32(0))
-		w.unregister(f, "i|t|0")
+		w.Unregister(f, "i|t|0")
 		replayTo(r1)
 		foreign(2)
 	})
@@ -315,15 +316,15 @@ func TestConductorSweep(t *testing.T) {
 		w := start(t)
 		for i := range 10 {
 			r := registration(fmt.Sprint("i", i), 0, func(r *conductor.Registration) { r.Model = fmt.Sprint("m", i%5) })
-			w.register(r)
-			e := w.publisher(r)
-			e.publish(0, e.stored(prompt(1, 8), blockSize, nil))
+			w.Register(r)
+			e := w.Publisher(r)
+			e.Publish(0, e.Stored(prompt(1, 8), blockSize, nil))
 		}
 		stays := registration("stays", 0, func(r *conductor.Registration) { r.Type = conductor.Standard })
-		w.register(stays)
+		w.Register(stays)
 		other := dict{"model_name": "other", "base_block_idx": 0}
-		e := w.publisher(stays)
-		e.publish(0, envelope(1, "stored", sequence(prompt(1, 8), blockSize), other))
+		e := w.Publisher(stays)
+		e.Publish(0, envelope(1, "stored", sequence(prompt(1, 8), blockSize), other))
 		counts := func(when string, publishers, spaces, namespaces, owners, blocks float64) {
 			t.Helper()
 			if err := w.Conductor().Streams().Barrier(t.Context()); err != nil {
@@ -348,11 +349,11 @@ func TestConductorSweep(t *testing.T) {
 		}
 		counts("all there", 11, 7, 7, 11, 22)
 		for i := range 10 {
-			w.unregister(instance(fmt.Sprint("i", i)), fmt.Sprintf("i%d|t|0", i))
+			w.Unregister(instance(fmt.Sprint("i", i)), fmt.Sprintf("i%d|t|0", i))
 		}
 		time.Sleep(31 * time.Second)
 		counts("one left", 1, 2, 2, 1, 2)
-		e.publish(0, envelope(2, "removed", sequence(prompt(1, 8), blockSize), other))
+		e.Publish(0, envelope(2, "removed", sequence(prompt(1, 8), blockSize), other))
 		synctest.Wait()
 		time.Sleep(31 * time.Second)
 		counts("nothing to show", 1, 1, 1, 0, 0)
