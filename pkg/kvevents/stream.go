@@ -50,6 +50,22 @@ type stream struct {
 	// that ends, a replay from 0 is asked for. Only if up.
 	replayAgain bool
 
+	engineState
+
+	replay replay
+	retry  replayRetry
+	// held are live messages in the order of their arrival, if replay.state holds
+	// them; else it is empty.
+	held heldMessages
+	// failures counts the replays that failed in a row; until backoffUntil no gap
+	// is asked for.
+	failures     int
+	backoffUntil time.Time
+}
+
+// engineState is what is known of the engine that publishes. It is zero for a new
+// one.
+type engineState struct {
 	// started: a message of this engine has been applied. If not, the fields down to
 	// fingerprints are zero.
 	started bool
@@ -81,19 +97,9 @@ type stream struct {
 	// countedGap is the live number behind the gap that was counted last, so that a
 	// message which is looked at twice does not count twice. 0: none.
 	countedGap uint64
-	// replayTriedBelow: a gap below a live number that is not above it has been
-	// asked for already, or cannot be had; it is not asked for again.
+	// replayTriedBelow: no replay is asked for to fill a gap below a live number up to
+	// this one, because one has been tried or can bring nothing.
 	replayTriedBelow uint64
-
-	replay replay
-	retry  replayRetry
-	// held are live messages in the order of their arrival, if replay.state holds
-	// them; else it is empty.
-	held heldMessages
-	// failures counts the replays that failed in a row; until backoffUntil no gap
-	// is asked for.
-	failures     int
-	backoffUntil time.Time
 }
 
 // output takes what a stream applies, in order.
@@ -269,16 +275,13 @@ func (s *stream) suspectNewEngine(m message, now time.Time) bool {
 	return s.acceptLive(m, now)
 }
 
-// resetForNewEngine clears the rank and forgets all that is known of the old
-// engine's numbers. Connection, replay and held messages stay.
+// resetForNewEngine clears the rank and forgets the old engine. Connection, replay
+// and held messages stay.
 func (s *stream) resetForNewEngine() {
 	s.counters.Restarts.Add(1)
 	s.counts.Restarts++
 	s.output.clear()
-	s.started, s.last, s.since = false, 0, 0
-	s.firstLost, s.unverifiedUpTo, s.fingerprints = position{}, position{}, fingerprints{}
-	s.lastLive, s.acceptLateUntil, s.ignoreLowUntil = position{}, time.Time{}, time.Time{}
-	s.suspect, s.countedGap, s.replayTriedBelow = nil, 0, 0
+	s.engineState = engineState{}
 	s.retry.appliedUpTo = position{}
 }
 
