@@ -7,7 +7,7 @@
 // which Go field each of them fills.
 //
 // The scanner makes one pass and stops at the first fault in the text. Faults
-// come in the two classes that the service's contract tells apart: text that is
+// come in the two classes that the service's contract distinguishes: text that is
 // not JSON ([Syntax]), and JSON that is not what the caller asked for ([Shape]).
 //
 // Strictness beyond RFC 8259: strings must be valid UTF-8 without lone

@@ -59,14 +59,14 @@ type Snapshot struct {
 	Renewals uint64            `json:"renewals"` // last renewal of a lease that the page covers
 	Seen     map[uint64]uint64 `json:"seen"`     // up to where events of other processes are known
 
-	// On the first page only: numbers of bookings that must not be taken again, as
+	// On the first page only: numbers of reservations that must not be taken again, as
 	// ranges with both ends.
 	Assumed     map[uint64]uint64      `json:"assumed"`
 	Ended       map[uint64][][2]uint64 `json:"ended"`
 	LeasesEnded map[uint64][][2]uint64 `json:"leases_ended"`
 
-	Bookings []SharedReservation `json:"bookings"`
-	Next     string              `json:"next"` // after, for the next page; empty on the last one
+	Reservations []SharedReservation `json:"bookings"`
+	Next         string              `json:"next"` // after, for the next page; empty on the last one
 }
 
 // SharedReservation is a reservation in the form that replicas exchange.

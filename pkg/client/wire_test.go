@@ -161,7 +161,7 @@ func TestAnswers(t *testing.T) {
 		"expected_output_tokens":null,"sequence_hashes":[18446744073709551615]}],"next":null}`))
 	page, err := s.client(t).Snapshot(t.Context(), "", 0)
 	if err != nil || page.Process != math.MaxUint64 || page.Seen[1<<63+1] != math.MaxUint64 || page.Ended[math.MaxUint64][1] != [2]uint64{43, math.MaxUint64} ||
-		page.Next != "" || page.Bookings[0].SequenceHashes[0] != math.MaxUint64 || page.Bookings[0].RenewedMS != nil {
+		page.Next != "" || page.Reservations[0].SequenceHashes[0] != math.MaxUint64 || page.Reservations[0].RenewedMS != nil {
 		t.Errorf("%+v, %v", page, err)
 	}
 }

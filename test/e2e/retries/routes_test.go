@@ -291,7 +291,7 @@ func TestPeers(t *testing.T) {
 	pages := 0
 	for after := ""; pages == 0 || after != ""; pages++ {
 		page := must(c.Snapshot(ctx, after, 2))(t)
-		for _, row := range page.Bookings {
+		for _, row := range page.Reservations {
 			want := booked[row.ID]
 			if row.Worker != want.Worker || row.Model != model || row.RoutingGroup != "default" || row.OriginProcess != page.Process ||
 				row.LeaseMS != uint64(lease.Milliseconds()) || row.BlockSize != 16 || row.PrefillTokens != 100 || len(row.SequenceHashes) != 6 || int64(row.SequenceHashes[0]) != want.SequenceHashes[0] {
@@ -299,7 +299,7 @@ func TestPeers(t *testing.T) {
 			}
 			delete(booked, row.ID)
 		}
-		if after = page.Next; page.Process == 0 || page.Sequence < 5 || len(page.Bookings) > 2 || pages > 10 {
+		if after = page.Next; page.Process == 0 || page.Sequence < 5 || len(page.Reservations) > 2 || pages > 10 {
 			t.Fatalf("page %d: %+v", pages, page)
 		}
 	}
