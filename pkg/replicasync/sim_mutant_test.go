@@ -160,7 +160,7 @@ var mutants = []mutant{
 
 // TestSimulationFindsMutants proves that the simulation is worth something: it
 // finds every planted bug within its usual number of histories, or four times as
-// many; with the race detector only the common ones are looked for.
+// many; with -short only the common ones are looked for.
 func TestSimulationFindsMutants(t *testing.T) {
 	for i := range mutants {
 		m := &mutants[i]
