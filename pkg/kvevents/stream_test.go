@@ -226,6 +226,7 @@ func TestStream(t *testing.T) {
 		"lost while replaying":              {replay, "up ask:0 +a0 a1 down", "a0 a1", Connecting},
 		"new engine while replaying":        {replay, "up ask:0 +a0 +a1 +end a3 ask:2 down up ask:0 +b0 ask:0 +b0 +end b1", "a0 a1 a3 clear b0 b1", Live},
 		"a second publisher":                {replay, "up ask:0 +a0 up +end ask:0 +a0 +end a1", "a0 a1", Live},
+		"a second publisher, gap waits":     {replay, "up ask:0 +a0 +end a3 up ask:0 +a0 +a1 +a2 +a3 +end a4", "a0 a1 a2 a3 a4", Live},
 		"a second publisher, idle":          {replay, "up ask:0 +a0 +end up ask:0 +a0 +end a1", "a0 a1", Live},
 
 		// The engine drops all blocks: nothing that was lost before matters.

@@ -49,16 +49,7 @@ type subscription struct {
 	endpoint string
 	closing  atomic.Bool // stops a turn early
 
-	// mu guards what follows, up to turning. The sources' callbacks take it, so it
-	// is never held while anything is applied.
-	mu           sync.Mutex
-	inbox, spare []item // spare is the memory of the inbox after this one
-	pending      int    // items in the inbox or in the present turn
-	bytes        int    // the sizes of the pending items
-	queued       bool   // in the worker's queue or turn, or not open yet
-	closed       bool
-	live, replay socket
-	shown        StreamStatus // without Pending
+	inbox
 
 	// turning guards what follows. It is held while the stream runs, and is taken
 	// before mu.
@@ -71,6 +62,20 @@ type subscription struct {
 	ringsAt  time.Time   // the time at which deadline rings
 }
 
+// inbox is what lies between a subscription's sockets and its worker.
+type inbox struct {
+	// mu guards what follows. The Source's callbacks take it, so it is never held
+	// while anything is applied.
+	mu           sync.Mutex
+	items, spare []item // spare is memory for the items after these
+	pending      int    // items here or in the present turn
+	bytes        int    // the sizes of the pending items
+	queued       bool   // in the worker's queue or turn, or not open yet
+	closed       bool
+	live, replay socket
+	shown        StreamStatus // without Pending
+}
+
 // socket is a socket of the Source.
 type socket struct {
 	id      uint64 // if open
@@ -81,7 +86,7 @@ type socket struct {
 func newSubscription(s *Subscribers, w *applyWorker, c StreamConfig) *subscription {
 	sub := &subscription{
 		subs: s, worker: w, rank: c.Rank, endpoint: c.Endpoint,
-		queued: true, // until open
+		inbox:  inbox{queued: true}, // until open
 		server: c.Replay,
 		delivery: delivery{
 			rank: c.Rank, samples: &s.samples, lag: s.config.Lag,
@@ -144,7 +149,7 @@ func (s *subscription) put(it item) bool {
 		return true
 	}
 	defer s.mu.Unlock()
-	s.inbox = append(s.inbox, it)
+	s.items = append(s.items, it)
 	s.pending++
 	s.bytes += it.size()
 	s.enqueueLocked()
@@ -164,7 +169,7 @@ func (s *subscription) put(it item) bool {
 }
 
 func (s *subscription) enqueueLocked() {
-	if !s.queued && len(s.inbox) > 0 {
+	if !s.queued && len(s.items) > 0 {
 		s.queued = true
 		s.worker.enqueue(s)
 	}
@@ -176,8 +181,8 @@ func (s *subscription) turn(w *Workspace) bool {
 	s.turning.Lock()
 	defer s.turning.Unlock()
 	s.mu.Lock()
-	items := s.inbox
-	s.inbox, s.spare = s.spare[:0], nil
+	items := s.items
+	s.items, s.spare = s.spare[:0], nil
 	s.mu.Unlock()
 
 	s.delivery.work, s.delivery.applied = w, false
@@ -280,8 +285,8 @@ func (s *subscription) close() {
 	s.closing.Store(true)
 	s.mu.Lock()
 	s.closed = true
-	items := s.inbox
-	s.inbox = nil
+	items := s.items
+	s.items = nil
 	s.mu.Unlock()
 	s.subs.source.Close(s.live.id)
 	s.discard(items)
@@ -302,7 +307,7 @@ func (s *subscription) join(b *barrier) {
 		return
 	}
 	b.left.Add(1)
-	s.inbox = append(s.inbox, item{kind: barrierItem, barrier: b})
+	s.items = append(s.items, item{kind: barrierItem, barrier: b})
 	s.pending++
 	s.bytes += itemOverhead
 	s.enqueueLocked()
