@@ -181,24 +181,3 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
-
-// FuzzExceeded: no numbers make the test of a rank fail, and no load that is
-// lower exceeds more.
-func FuzzExceeded(f *testing.F) {
-	f.Add(.85, uint64(10000), .8, uint64(85), uint64(10000), uint64(100), uint64(8192))
-	f.Fuzz(func(t *testing.T, share float64, limit uint64, frac float64, blocks, prefill, total, batched uint64) {
-		limits := overload.Thresholds{DecodeBlocks: &share, PrefillTokens: &limit, PrefillFraction: &frac}
-		if limits.Check() != nil {
-			return
-		}
-		c := overload.Capacity{KVBlocks: total, BatchedTokens: batched}
-		high := limits.Exceeded(overload.Load{Blocks: blocks, Prefill: prefill}, c)
-		low := limits.Exceeded(overload.Load{Blocks: blocks / 2, Prefill: prefill / 2}, c)
-		if low&^high != 0 {
-			t.Errorf("half the load exceeds %03b, all of it %03b", low, high)
-		}
-		if idle := limits.Exceeded(overload.Load{}, c); idle != 0 {
-			t.Errorf("an idle rank exceeds %03b", idle)
-		}
-	})
-}

@@ -1,7 +1,7 @@
 // Package overload puts the built service and simulated engines under more load
-// than the engines can take, and proves what docs/overload.md promises. Thresholds
-// are exact whatever the machine does; goodput, delays and memory are judged where
-// nothing else runs (make test-overload).
+// than the engines can take, and proves what docs/overload.md promises of goodput,
+// delays and memory. That is judged only where nothing else runs (make
+// test-overload); that thresholds are exact is shown in the service's own tests.
 package overload_test
 
 import (
