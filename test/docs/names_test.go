@@ -52,6 +52,7 @@ var (
 	repoPath = regexp.MustCompile(`^(\.ci|api|clients|cmd|configs|demo|deploy|docs|examples|internal|pkg|scripts|test|testdata)/[\w./-]+$`)
 	testName = regexp.MustCompile(`^(Test|Fuzz|Benchmark|Example)[A-Z]\w*$`)
 	target   = regexp.MustCompile(`^make ([a-z][a-z0-9-]*)`)
+	lock     = regexp.MustCompile("`([a-z]+)\\.(\\w+)\\.(\\w+)`")
 	metric   = regexp.MustCompile(`\bselect_service_[a-z_]*[a-z]`)
 	function = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w+)\(`)
 )
@@ -124,6 +125,30 @@ func TestNames(t *testing.T) {
 					t.Errorf("%s names make %s, which is no target", page, goal)
 				}
 			}
+		}
+	}
+}
+
+// TestLocks proves that each lock in the table of the architecture is a field of
+// the type that the table says.
+func TestLocks(t *testing.T) {
+	root := rootOf(t)
+	locks := lock.FindAllStringSubmatch(section(t, read(t, root, "docs/ARCHITECTURE.md"), "Locks"), -1)
+	if len(locks) < 10 {
+		t.Fatalf("the table has %d locks", len(locks))
+	}
+	for _, m := range locks {
+		declared := regexp.MustCompile(`(?ms)^type ` + m[2] + ` struct \{\n.*?^\}$`)
+		field := regexp.MustCompile(`(?m)^\t` + m[3] + `\s+(struct \{\n\t\t)?sync\.(RW)?Mutex$`)
+		files, err := filepath.Glob(filepath.Join(root, "*", m[1], "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(files, func(name string) bool {
+			b, err := os.ReadFile(name)
+			return err == nil && field.Match(declared.Find(b))
+		}) {
+			t.Errorf("there is no lock %s", m[0])
 		}
 	}
 }
