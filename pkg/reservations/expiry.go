@@ -51,7 +51,7 @@ func (l *Ledger) ExpireDue() (expired int) {
 	return expired
 }
 
-// expire ends what is due in all scopes, and trims their memory if told so. It
+// expire ends what is due in all scopes, and trims their memory if trim is set. It
 // returns how many reservations have ended, and the earliest deadline of those that
 // stay, or never.
 func (l *Ledger) expire(at time.Duration, trim bool) (expired int, first time.Duration) {

@@ -11,7 +11,7 @@ import (
 // Origin names a reservation over all replicas: see history.Origin.
 type Origin = history.Origin
 
-// Reservation is a live reservation as replicas tell each other of it.
+// Reservation is a live reservation as replicas describe it to each other.
 //
 // What a replica knows is a set of live reservations, by origin, and the set of
 // those that have ended by a free or by age. Two replicas are joined by uniting

@@ -433,8 +433,8 @@ func (x *processHistory) mergeRange(r Range, assumed uint64) {
 	x.endRange(r)
 }
 
-// endLease remembers the end of a long lease that another replica tells of. That
-// replica goes on telling of it, so it is not passed on.
+// endLease remembers the end of a long lease that another replica has
+// reported. That replica continues to report it, so it is not passed on.
 func (x *processHistory) endLease(number uint64, until time.Duration) {
 	if _, known := x.leases[number]; !known {
 		x.leases.put(number, endedLease{until: until})

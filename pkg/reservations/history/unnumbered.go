@@ -162,7 +162,7 @@ func (r *recentKeys) shed(now time.Duration) {
 	}
 }
 
-// ExpiredFor is how long a free of a reservation that has expired is told from one
+// ExpiredFor is how long a free of an expired reservation is distinguished from one
 // of a reservation that never was.
 const ExpiredFor = time.Hour
 
