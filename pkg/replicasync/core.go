@@ -42,13 +42,13 @@ type core struct {
 // snapshot is wanted and whether that is being fetched are independent of each
 // other; due combines them.
 type sender struct {
-	process  uint64
-	peer     string    // the endpoint at which its latest message came
-	url      string    // base URL; "" before its first announcement
-	coverage           // of its events
-	renewals coverage  // of its renewals
-	merged   uint64    // the highest that it has announced
-	heard    time.Time // when its latest message came
+	process   uint64
+	peer      string    // the endpoint at which its latest message came
+	url       string    // base URL; "" before its first announcement
+	coverage            // of its events
+	renewals  coverage  // of its renewals
+	merged    uint64    // the highest that it has announced
+	lastHeard time.Time // when its latest message came
 	// absent: it was silent for long, or replaced. Nothing is fetched from it until
 	// it announces itself again.
 	absent bool
@@ -99,14 +99,14 @@ func (c *core) sender(process uint64, peer string, now time.Time) *sender {
 		s = &sender{process: process}
 		c.senders[process] = s
 	}
-	s.peer, s.heard = peer, now
+	s.peer, s.lastHeard = peer, now
 	return s
 }
 
 func (c *core) evict() {
 	var oldest *sender
 	for _, s := range c.senders {
-		if oldest == nil || cmp.Or(s.heard.Compare(oldest.heard), cmp.Compare(s.process, oldest.process)) < 0 {
+		if oldest == nil || cmp.Or(s.lastHeard.Compare(oldest.lastHeard), cmp.Compare(s.process, oldest.process)) < 0 {
 			oldest = s
 		}
 	}
@@ -316,7 +316,7 @@ func (c *core) byProcess() []*sender {
 // findAbsent notices processes that have been silent for long.
 func (c *core) findAbsent(now time.Time) {
 	for _, s := range c.byProcess() {
-		switch unheard := now.Sub(s.heard); {
+		switch unheard := now.Sub(s.lastHeard); {
 		case unheard > forgetAfter && !s.fetching:
 			delete(c.senders, s.process)
 		case unheard > silentAfter:
