@@ -62,7 +62,7 @@ func (w *world) print() string {
 	return b.String()
 }
 
-// checkSnapshots makes every snapshot anew from the list of workers and from
+// checkSnapshots computes every snapshot again from the list of workers and from
 // what is in force.
 func (w *world) checkSnapshots() {
 	w.t.Helper()

@@ -162,7 +162,7 @@ func (n *naive) forget(sc catalog.Scope, id uint64) {
 	n.tidy()
 }
 
-// tidy drops what is kept for scopes that nobody holds anything in.
+// tidy drops the state of scopes without attached workers and held ranks.
 func (n *naive) tidy() {
 	maps.DeleteFunc(n.early, func(_ catalog.Scope, e *holding) bool { return len(e.early) == 0 })
 	maps.DeleteFunc(n.fixed, func(sc catalog.Scope, _ bool) bool { return !n.inhabited(sc, who{}) && n.early[sc] == nil })

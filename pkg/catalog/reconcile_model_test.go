@@ -11,8 +11,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// reconcile puts a set: everybody is placed while what they lose is still there,
-// then that goes, then whoever failed is tried again. It returns the error, too.
+// reconcile puts a set: every worker is placed while what they lose is still there,
+// then that is removed, then the workers that failed are retried.
 func (n *naive) reconcile(records []catalog.Record, f catalog.ScopeFilter) (catalog.Difference, string) {
 	d, refusal := n.difference(records, f)
 	if refusal != "" {

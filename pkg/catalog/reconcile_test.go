@@ -213,7 +213,7 @@ func TestReconcileFailure(t *testing.T) {
 	run(catalog.Difference{Added: []uint64{1, 2}}, "reconciliation failed: bind tcp://*:1: address already in use")
 	run(catalog.Difference{Unchanged: 2}, "reconciliation failed: bind tcp://*:1: address already in use")
 	world.checkSnapshots()
-	delete(world.inForce, key{m2, 9}) // the address becomes free, and nobody says so
+	delete(world.inForce, key{m2, 9}) // the address becomes free without a call
 	run(catalog.Difference{Unchanged: 2}, "")
 }
 

@@ -170,7 +170,7 @@ func (w *world) checkView(before, after *catalog.Attachment) {
 }
 
 // checkSlots: kept ranks keep their slot, held ones get the held slot, new ones
-// the lowest that nobody has.
+// the lowest that is free.
 func (w *world) checkSlots(before, after *catalog.Attachment) {
 	used := w.used(after.Scope)
 	for i, r := range after.Ranks {

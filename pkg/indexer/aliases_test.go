@@ -49,8 +49,8 @@ func (n *namespace) ends(t *testing.T, slots uint32) {
 }
 
 // TestResolveByAlias proves that a block with tokens is found by the name that
-// any engine has for it, whoever announced it first, for as long as somebody
-// calls it so, and that other namespaces' names do not count.
+// any engine has for it, whichever announced it first, as long as an engine has
+// that name, and that names of other namespaces do not count.
 func TestResolveByAlias(t *testing.T) {
 	const n = 6
 	other := number(11, n)
@@ -128,9 +128,10 @@ func TestResolveByAlias(t *testing.T) {
 }
 
 // TestMoves proves that a store which moves blocks between media keeps their
-// place where nobody else holds them, though it says first what is gone, at once
-// or one by one, back and forth, and also where it names the engine's names
-// beside hashes of its own; and that others find the blocks by these afterwards.
+// place in the chain if no other slot holds them. The removal comes first, for
+// all blocks at once or one by one, back and forth, and also with engine hashes
+// besides hashes of the publisher. Other slots find the blocks by the engine
+// hashes afterwards.
 func TestMoves(t *testing.T) {
 	const n = 6
 	for _, stated := range []bool{false, true} {

@@ -64,9 +64,9 @@ func (h *seqHistory) prompt(n int) []uint64 {
 // hashSeeds is how many hash seeds engines have where others go by their names.
 const hashSeeds = 3
 
-// hashSeed is that of a slot's engine; every third slot has one of its own. Where
-// others go by the names there are few, and an engine that was cleared may have
-// started anew with another.
+// hashSeed returns the hash seed of a slot's engine; every third slot has one
+// of its own. If others use the engines' names, there are few seeds, and an
+// engine that was cleared may have restarted with another one.
 func (h *seqHistory) hashSeed(slot uint32) uint64 {
 	if h.kind == engines {
 		if seed, ok := h.seeds[slot]; ok {
@@ -225,8 +225,8 @@ func (h *seqHistory) storeHashed(t testing.TB, slot uint32, tier indexer.Tier, k
 	}
 }
 
-// noteDoubt notes the blocks with tokens that nobody holds: whether they are
-// still there, to hold others together, is not the model's to know.
+// noteDoubt records the blocks with tokens that no slot holds: the model does
+// not know whether they are still in the tree to connect others.
 func (h *seqHistory) noteDoubt() {
 	if h.kind != engines {
 		return
@@ -429,8 +429,8 @@ func (h *seqHistory) storeOwn(t testing.TB, slot uint32, tier indexer.Tier, key 
 	h.own[slot] = ev
 }
 
-// move announces blocks in another tier before or after they leave the one that
-// they are in, all at once or one by one. Often nobody else has them any more.
+// move announces blocks in another tier before or after they leave their
+// present one, all at once or one by one. Often no other slot holds them.
 func (h *seqHistory) move(t testing.TB, ev *ownStore, to indexer.Tier) {
 	if h.rnd.IntN(2) == 0 {
 		h.evict(ev)
@@ -521,9 +521,10 @@ const (
 	seqPerhaps
 )
 
-// known reports whether an index finds a block with tokens by a name that an engine
-// has for it, or that others have who were told so, or by what the slot itself
-// remembers of its own name. doubt: nobody had the block for a while.
+// known reports whether an index finds a block with tokens by a name that an
+// engine has for it, or that slots have which were told that name, or by what
+// the slot itself remembers of its own name. doubt: no slot held the block for
+// some time.
 func (m *seqModel) known(slot uint32, b seqBlock, own, engine uint64, doubt bool) seqKnowledge {
 	if m.rank(slot).gone[own] == b {
 		return seqKnown

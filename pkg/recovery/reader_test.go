@@ -356,7 +356,7 @@ func TestWaitingIsBounded(t *testing.T) {
 	}
 }
 
-// TestProgress: whoever wants to know is told how far the dump has been read.
+// TestProgress proves that Options.Progress is called while a dump is read.
 func TestProgress(t *testing.T) {
 	var events []string
 	for i := range uint64(3 * progressEvery / 2) {

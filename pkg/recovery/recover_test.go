@@ -118,7 +118,7 @@ func TestRecoverTells(t *testing.T) {
 	}
 }
 
-// TestRecoverStops: nobody is asked after the end of ctx.
+// TestRecoverStops proves that no peer is asked after the end of ctx.
 func TestRecoverStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
