@@ -51,6 +51,7 @@ var (
 	quoted   = regexp.MustCompile("`([^`\n]+)`")
 	repoPath = regexp.MustCompile(`^(\.ci|api|clients|cmd|configs|demo|deploy|docs|examples|internal|pkg|scripts|test|testdata)/[\w./-]+$`)
 	testName = regexp.MustCompile(`^(Test|Fuzz|Benchmark|Example)[A-Z]\w*$`)
+	bench    = regexp.MustCompile(`BENCH='?([\w|]+)`)
 	target   = regexp.MustCompile(`^make ([a-z][a-z0-9-]*)`)
 	lock     = regexp.MustCompile("`([a-z]+)\\.(\\w+)\\.(\\w+)`")
 	metric   = regexp.MustCompile(`\bselect_service_[a-z_]*[a-z]`)
@@ -149,6 +150,21 @@ func TestLocks(t *testing.T) {
 			return err == nil && field.Match(declared.Find(b))
 		}) {
 			t.Errorf("there is no lock %s", m[0])
+		}
+	}
+}
+
+// TestBenchmarkNames proves that the benchmarks that a page runs exist.
+func TestBenchmarkNames(t *testing.T) {
+	root := rootOf(t)
+	functions := testFunctions(t, root)
+	for _, page := range pages(t, root) {
+		for _, m := range bench.FindAllStringSubmatch(read(t, root, page), -1) {
+			for name := range strings.SplitSeq(m[1], "|") {
+				if !functions["Benchmark"+name] {
+					t.Errorf("%s runs Benchmark%s, which does not exist", page, name)
+				}
+			}
 		}
 	}
 }
