@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/selecting"
-	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -22,44 +20,11 @@ const (
 	allBusyMessage = "Service temporarily unavailable: All workers are busy, please retry later"
 )
 
-func limits(t overload.Thresholds) func(*service.Config) {
-	return func(c *service.Config) { c.Overload = t }
-}
-
-// total is a worker's total_kv_blocks.
-func total(blocks uint64) func(*catalog.Record) {
-	return func(r *catalog.Record) { r.TotalKVBlocks = &blocks }
-}
-
-func (w *world) setBusy(t overload.Thresholds) {
-	w.t.Helper()
-	if _, err := w.SetBusyThreshold(scope.Model, t); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-func (w *world) clearBusy() {
-	w.t.Helper()
-	if _, err := w.ClearBusyThreshold(scope.Model, nil); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// burden books so many blocks and prefill tokens on a rank, by /reservations.
+func (w *world) setBusy(t overload.Thresholds) { w.t.Helper(); w.SetBusy(t) }
+func (w *world) clearBusy()                    { w.t.Helper(); w.ClearBusy() }
 func (w *world) burden(id string, worker uint64, dp uint32, blocks, prefill uint64) {
 	w.t.Helper()
-	p := selecting.Prompt{HasSequenceHashes: true, HasISLTokens: true, ISLTokens: prefill}
-	first := fnv.New64a()
-	_, _ = first.Write([]byte(id))
-	for i := range blocks {
-		p.SequenceHashes = append(p.SequenceHashes, first.Sum64()+i) // nobody else's
-	}
-	_, err := w.Reserve(&selecting.ReserveRequest{
-		Scope: scope, ID: id, Rank: catalog.Rank{Worker: worker, DP: dp}, Prompt: p, EffectivePrefillTokens: &prefill,
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.Burden(id, worker, dp, blocks, prefill)
 }
 
 // try selects in all four ways: without and with a reservation, which is

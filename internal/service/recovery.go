@@ -225,13 +225,7 @@ func (r *indexRecovery) show() RecoveryStatus {
 	return shown
 }
 
-// report counts what all peers gave so far.
-func (r *indexRecovery) report() recovery.Report {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.reportLocked()
-}
-
+// reportLocked counts what all peers gave so far.
 func (r *indexRecovery) reportLocked() recovery.Report {
 	all := r.past
 	all.Add(&r.now)

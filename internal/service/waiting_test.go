@@ -328,3 +328,49 @@ func TestQueueRejects(t *testing.T) {
 		}
 	})
 }
+
+// TestQueueMetrics: requests that wait, how long they did, and those that the
+// queue did not take.
+func TestQueueMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t, limitedQueue(t, 2))
+		w.wantSeries(`queue_wait_seconds_count{model_name="m"} 0`) // "first" did not wait
+		waits, leaves := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 8))
+		w.call("c", prompt(3, 8))
+		w.wantSeries(
+			`dynamo_queued_requests{endpoint="select_and_reserve",model="m"} 2`,
+			`dynamo_queued_requests{endpoint="select",model="m"} 0`,
+			`dynamo_frontend_queued_requests{model="m"} 2`,
+			`queued_requests 2`,
+			`queued_tokens 16`,
+			`rejections_total{cause="queue_limit",model_name="m"} 1`,
+			`dynamo_tasks_rejected_total{endpoint="select_and_reserve",model="m"} 0`,
+			`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 4`, // those that wait, too
+			`selections_total{model_name="m",outcome="reserved"} 1`,
+			`selections_total{model_name="m",outcome="queue_full"} 1`,
+		)
+		time.Sleep(3 * time.Second)
+		leaves.cancel()
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		if err := w.Free("first"); err != nil {
+			t.Fatal(err)
+		}
+		waits.served(t)
+		w.wantSeries(
+			`dynamo_queued_requests{endpoint="select_and_reserve",model="m"} 0`,
+			`dynamo_frontend_queued_requests{model="m"} 0`,
+			`queued_requests 0`,
+			`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 4`, // each once
+			`selections_total{model_name="m",outcome="reserved"} 2`,
+			`selections_total{model_name="m",outcome="queue_full"} 1`,
+			`selections_total{model_name="m",outcome="cancelled"} 1`,
+			`selections_total{model_name="m",outcome="failed"} 0`,
+			`queue_wait_seconds_bucket{model_name="m",le="2.048"} 0`,
+			`queue_wait_seconds_bucket{model_name="m",le="4.096"} 1`,
+			`queue_wait_seconds_bucket{model_name="m",le="8.192"} 2`,
+			`queue_wait_seconds_sum{model_name="m"} 8`,
+			`queue_wait_seconds_count{model_name="m"} 2`,
+		)
+	})
+}

@@ -1,15 +1,12 @@
 package service_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
 
-	"github.com/select-service/select-service/internal/admission"
-	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/servicetest"
@@ -32,30 +29,27 @@ const blockSize = servicetest.BlockSize
 
 // What servicetest has, by the names that it has here.
 var (
-	record       = servicetest.Record
-	endpoint     = servicetest.Endpoint
-	address      = servicetest.Address
-	prompt       = servicetest.Prompt
-	local        = servicetest.Local
-	sequence     = servicetest.Sequence
-	batchAt      = servicetest.BatchAt
-	cleared      = servicetest.Cleared
-	sum          = servicetest.Sum
-	ask          = servicetest.Ask
-	wantError    = servicetest.WantError
-	eventsOff    = servicetest.EventsOff
-	errRefused   = servicetest.ErrRefused
-	endpoints    = servicetest.Endpoints
-	batch        = servicetest.Batch
-	registration = servicetest.Registration
-	instance     = servicetest.Instance
+	record     = servicetest.Record
+	endpoint   = servicetest.Endpoint
+	address    = servicetest.Address
+	prompt     = servicetest.Prompt
+	local      = servicetest.Local
+	sequence   = servicetest.Sequence
+	cleared    = servicetest.Cleared
+	limits     = servicetest.Limits
+	total      = servicetest.Total
+	queueing   = servicetest.Queueing
+	sum        = servicetest.Sum
+	ask        = servicetest.Ask
+	wantError  = servicetest.WantError
+	eventsOff  = servicetest.EventsOff
+	errRefused = servicetest.ErrRefused
+	endpoints  = servicetest.Endpoints
+	batch      = servicetest.Batch
 )
 
 type (
-	dict    = servicetest.Dict
-	list    = servicetest.List
-	sample  = servicetest.Sample
-	scraped = servicetest.Scraped
+	dict = servicetest.Dict
 )
 
 // start runs a service until the end of the test.
@@ -65,40 +59,19 @@ func start(t testing.TB, change ...func(*service.Config)) *world {
 	return &world{World: w, t: t, net: w.Net, log: w.Log}
 }
 
-// queueing makes requests wait for prefill of more than threshold times
-// max_num_batched_tokens.
-func queueing(threshold float64) func(*service.Config) {
-	return func(c *service.Config) { c.Admission = admission.Config{Threshold: &threshold} }
-}
-
-func (w *world) stop()                             { w.Stop() }
-func (w *world) put(r catalog.Record)              { w.t.Helper(); w.Put(r) }
-func (w *world) patch(id uint64, p catalog.Patch)  { w.t.Helper(); w.Patch(id, p) }
-func (w *world) remove(id uint64)                  { w.t.Helper(); w.Remove(id) }
-func (w *world) settle()                           { w.t.Helper(); w.Settle() }
-func (w *world) scrape() string                    { w.t.Helper(); return w.Scrape() }
-func (w *world) wantSeries(want ...string)         { w.t.Helper(); w.WantSeries(want...) }
-func (w *world) wantNoSeries(pattern string)       { w.t.Helper(); w.WantNoSeries(pattern) }
-func (w *world) wantLog(want ...string)            { w.t.Helper(); w.WantLog(want...) }
-func (w *world) register(r conductor.Registration) { w.t.Helper(); w.Register(r) }
-func (w *world) unregister(f conductor.Filter, want ...string) {
-	w.t.Helper()
-	w.Unregister(f, want...)
-}
-func (w *world) publisher(r conductor.Registration) *servicetest.Engine { return w.Publisher(r) }
+func (w *world) stop()                            { w.Stop() }
+func (w *world) put(r catalog.Record)             { w.t.Helper(); w.Put(r) }
+func (w *world) patch(id uint64, p catalog.Patch) { w.t.Helper(); w.Patch(id, p) }
+func (w *world) remove(id uint64)                 { w.t.Helper(); w.Remove(id) }
+func (w *world) settle()                          { w.t.Helper(); w.Settle() }
+func (w *world) wantSeries(want ...string)        { w.t.Helper(); w.WantSeries(want...) }
+func (w *world) wantLog(want ...string)           { w.t.Helper(); w.WantLog(want...) }
 
 func (w *world) engine(id uint64, dp uint32) *servicetest.Engine { return w.Engine(id, dp) }
 
-// book selects with a reservation of that id.
 func (w *world) book(id string, tokens []uint32) selecting.Selection {
 	w.t.Helper()
-	req := ask(tokens)
-	req.ReservationID = &id
-	sel, err := w.Select(context.Background(), req, true)
-	if err != nil {
-		w.t.Fatalf("select_and_reserve %s: %v", id, err)
-	}
-	return sel
+	return w.Book(id, tokens)
 }
 
 // device returns the device blocks of a prompt by rank, "1/0:4 2/0:0", of all

@@ -10,11 +10,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -237,4 +241,77 @@ func WantError(t testing.TB, err error, kind contract.Kind, text string) {
 	if e.Kind != kind || e.Error() != text {
 		t.Errorf("error is (%d) %q, want (%d) %q", e.Kind, e.Error(), kind, text)
 	}
+}
+
+// Book selects with a reservation of that id.
+func (w *World) Book(id string, tokens []uint32) selecting.Selection {
+	w.T.Helper()
+	req := Ask(tokens)
+	req.ReservationID = &id
+	sel, err := w.Select(context.Background(), req, true)
+	if err != nil {
+		w.T.Fatalf("select_and_reserve %s: %v", id, err)
+	}
+	return sel
+}
+
+// Queueing is a change of the configuration: prefill of more than threshold times
+// max_num_batched_tokens makes requests wait.
+func Queueing(threshold float64) func(*service.Config) {
+	return func(c *service.Config) { c.Admission = admission.Config{Threshold: &threshold} }
+}
+
+// Limits is a change of the configuration: the busy thresholds.
+func Limits(t overload.Thresholds) func(*service.Config) {
+	return func(c *service.Config) { c.Overload = t }
+}
+
+// Total is a worker's total_kv_blocks.
+func Total(blocks uint64) func(*catalog.Record) {
+	return func(r *catalog.Record) { r.TotalKVBlocks = &blocks }
+}
+
+// OfModel puts a worker into another model.
+func OfModel(model string) func(*catalog.Record) {
+	return func(r *catalog.Record) { r.Scope.Model = model }
+}
+
+// SetBusy sets busy thresholds of the usual scope's model.
+func (w *World) SetBusy(t overload.Thresholds) {
+	w.T.Helper()
+	if _, err := w.SetBusyThreshold(Scope.Model, t); err != nil {
+		w.T.Fatal(err)
+	}
+}
+
+// ClearBusy unsets them.
+func (w *World) ClearBusy() {
+	w.T.Helper()
+	if _, err := w.ClearBusyThreshold(Scope.Model, nil); err != nil {
+		w.T.Fatal(err)
+	}
+}
+
+// Burden books so many blocks and prefill tokens on a rank, by /reservations.
+func (w *World) Burden(id string, worker uint64, dp uint32, blocks, prefill uint64) {
+	w.T.Helper()
+	p := selecting.Prompt{HasSequenceHashes: true, HasISLTokens: true, ISLTokens: prefill}
+	first := fnv.New64a()
+	_, _ = first.Write([]byte(id))
+	for i := range blocks {
+		p.SequenceHashes = append(p.SequenceHashes, first.Sum64()+i) // of this reservation alone
+	}
+	_, err := w.Reserve(&selecting.ReserveRequest{
+		Scope: Scope, ID: id, Rank: catalog.Rank{Worker: worker, DP: dp}, Prompt: p, EffectivePrefillTokens: &prefill,
+	})
+	if err != nil {
+		w.T.Fatal(err)
+	}
+}
+
+// Look lets the time of one look of the log watcher pass, on a fake clock.
+func (w *World) Look() {
+	synctest.Wait()
+	time.Sleep(10 * time.Second)
+	synctest.Wait()
 }

@@ -1,4 +1,4 @@
-package service_test
+package telemetry_test
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 // 0, so that a sum over models has a value while nobody is registered.
 func TestWorkerMetrics(t *testing.T) {
 	w := start(t, eventsOff)
-	w.wantSeries(
+	w.WantSeries(
 		`workers{lifecycle="schedulable",model_name=""} 0`,
 		`workers{lifecycle="incomplete",model_name=""} 0`,
 		`workers{lifecycle="tracked",model_name=""} 0`,
@@ -27,15 +27,15 @@ func TestWorkerMetrics(t *testing.T) {
 	if err := w.SlotsRegister(service.SlotsWorker{Worker: 9, Scope: scope, BlockSize: blockSize, DPSize: 3}); err != nil {
 		t.Fatal(err)
 	}
-	w.put(record(1, 1))
-	w.put(record(2, 2, func(r *catalog.Record) { r.Scope.Tenant = "other" }))
+	w.Put(record(1, 1))
+	w.Put(record(2, 2, func(r *catalog.Record) { r.Scope.Tenant = "other" }))
 	for id := range uint64(3) {
 		if _, err := w.PutWorker(catalog.Record{ID: 10 + id, Scope: catalog.Scope{Model: "n"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.put(record(3, 1, ofModel(""))) // a model without a name is among the others
-	w.wantSeries(
+	w.Put(record(3, 1, ofModel(""))) // a model without a name is among the others
+	w.WantSeries(
 		`workers{lifecycle="schedulable",model_name="m"} 2`,
 		`workers{lifecycle="incomplete",model_name="m"} 0`,
 		`workers{lifecycle="tracked",model_name="m"} 1`,
@@ -51,37 +51,37 @@ func TestWorkerMetrics(t *testing.T) {
 func TestUnjudged(t *testing.T) {
 	w := start(t, eventsOff)
 	unlimited := func(r *catalog.Record) { r.MaxNumBatchedTokens = nil }
-	w.put(record(1, 1))
-	w.put(record(2, 1, total(0), func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(0)) }))
-	w.put(record(3, 1, total(9), unlimited))
-	w.put(record(4, 1, total(9)))
-	w.put(record(5, 1, ofModel("")))
+	w.Put(record(1, 1))
+	w.Put(record(2, 1, total(0), func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(0)) }))
+	w.Put(record(3, 1, total(9), unlimited))
+	w.Put(record(4, 1, total(9)))
+	w.Put(record(5, 1, ofModel("")))
 	if _, err := w.PutWorker(catalog.Record{ID: 6, Scope: scope}); err != nil { // never selected
 		t.Fatal(err)
 	}
 	if err := w.SlotsRegister(service.SlotsWorker{Worker: 7, Scope: scope, BlockSize: blockSize, DPSize: 1}); err != nil {
 		t.Fatal(err)
 	}
-	w.wantNoSeries("workers_unjudged")
-	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(9))}) // needs no limit
-	w.wantNoSeries("workers_unjudged")
-	w.setBusy(overload.Thresholds{DecodeBlocks: new(.5)})
-	w.wantSeries(`workers_unjudged{model_name="m",threshold="active_decode_blocks_threshold"} 2`)
-	w.wantNoSeries(`workers_unjudged.*active_prefill_tokens`)
-	w.setBusy(overload.Thresholds{PrefillFraction: new(2.)})
+	w.WantNoSeries("workers_unjudged")
+	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(9))}) // needs no limit
+	w.WantNoSeries("workers_unjudged")
+	w.SetBusy(overload.Thresholds{DecodeBlocks: new(.5)})
+	w.WantSeries(`workers_unjudged{model_name="m",threshold="active_decode_blocks_threshold"} 2`)
+	w.WantNoSeries(`workers_unjudged.*active_prefill_tokens`)
+	w.SetBusy(overload.Thresholds{PrefillFraction: new(2.)})
 	if _, err := w.SetBusyThreshold("", overload.Thresholds{DecodeBlocks: new(.25)}); err != nil {
 		t.Fatal(err)
 	}
-	w.wantSeries(
+	w.WantSeries(
 		`workers_unjudged{model_name="m",threshold="active_decode_blocks_threshold"} 2`,
 		`workers_unjudged{model_name="m",threshold="active_prefill_tokens_threshold_frac"} 2`,
 		`workers_unjudged{model_name="",threshold="active_decode_blocks_threshold"} 1`,
 		`busy_threshold{model_name="",threshold="active_decode_blocks_threshold"} 0.25`,
 	)
-	w.wantNoSeries(`rank_(total_kv_blocks|max_num_batched_tokens){.*worker_id="2"`)
-	w.put(record(2, 1, total(9)))
-	w.remove(1)
-	w.wantSeries(
+	w.WantNoSeries(`rank_(total_kv_blocks|max_num_batched_tokens){.*worker_id="2"`)
+	w.Put(record(2, 1, total(9)))
+	w.Remove(1)
+	w.WantSeries(
 		`workers_unjudged{model_name="m",threshold="active_decode_blocks_threshold"} 0`,
 		`workers_unjudged{model_name="m",threshold="active_prefill_tokens_threshold_frac"} 1`,
 	)
@@ -93,9 +93,9 @@ func TestManyThresholds(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
 	const models = 1026
 	for i := range models {
-		w.put(record(uint64(i), 1, ofModel(fmt.Sprintf("m%04d", i))))
+		w.Put(record(uint64(i), 1, ofModel(fmt.Sprintf("m%04d", i))))
 	}
-	w.wantSeries(
+	w.WantSeries(
 		`workers{lifecycle="schedulable",model_name="m1023"} 1`,
 		`workers{lifecycle="schedulable",model_name=""} 2`,
 		`busy_threshold{model_name="m1025",threshold="active_prefill_tokens_threshold"} 9`,
@@ -108,7 +108,7 @@ func TestManyThresholds(t *testing.T) {
 // TestEventsFromTheStart: what events come to is shown before there are any.
 func TestEventsFromTheStart(t *testing.T) {
 	w := start(t)
-	w.wantSeries(
+	w.WantSeries(
 		`kv_events_total{kind="stored",outcome="applied",tier="device"} 0`,
 		`kv_events_total{kind="removed",outcome="block_size_mismatch",tier="device"} 0`,
 		`kv_events_total{kind="stored",outcome="unknown_medium",tier="none"} 0`,
@@ -117,15 +117,15 @@ func TestEventsFromTheStart(t *testing.T) {
 		`kv_event_blocks_total{outcome="stored",tier="device"} 0`,
 		`kv_event_blocks_total{outcome="orphans_dropped",tier="device"} 0`,
 	)
-	w.wantNoSeries(`kv_event.*tier="(host_pinned|disk)"`)
+	w.WantNoSeries(`kv_event.*tier="(host_pinned|disk)"`)
 }
 
 // TestSpreadIsBounded: no weights in a request make the sum of cost spreads
 // useless for good.
 func TestSpreadIsBounded(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 2))
-	w.book("r", prompt(1, 40)) // or both ranks cost the same
+	w.Put(record(1, 2))
+	w.Book("r", prompt(1, 40)) // or both ranks cost the same
 	for range 3 {
 		req := ask(prompt(2, 40))
 		req.Override = selector.Override{PrefillScale: new(1e307)}
@@ -133,7 +133,7 @@ func TestSpreadIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.wantSeries(
+	w.WantSeries(
 		`selection_cost_spread_blocks_bucket{model_name="m",le="65536"} 1`,
 		`selection_cost_spread_blocks_sum{model_name="m"} 3.145728e+06`,
 		`selection_cost_spread_blocks_count{model_name="m"} 4`,

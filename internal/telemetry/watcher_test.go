@@ -1,4 +1,4 @@
-package service_test
+package telemetry_test
 
 import (
 	"encoding/binary"
@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/servicetest"
@@ -42,73 +41,66 @@ func exampleFrom(r conductor.Registration, key, text string) string {
 	return "map[" + strings.Join(fields, " ") + "]"
 }
 
-// look lets the time of one look at the streams pass.
-func (w *world) look() {
-	synctest.Wait()
-	time.Sleep(10 * time.Second)
-	synctest.Wait()
-}
-
 // TestWatch follows one stream of either kind through everything that the log
 // tells of; nothing new is no line.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		r := registration("i", 0)
-		w.register(r)
-		w.log.Take(t)
+		w.Register(r)
+		w.Log.Take(t)
 		publisher := func(text string, more ...string) string { return line(text, publisherFields(r, more...)...) }
 		worker := func(text string, more ...string) string {
 			return line(text, append(more, "worker=1", "rank=0", "endpoint="+endpoint(1, 0))...)
 		}
-		w.look()
-		w.wantLog(worker("info: kv event stream is connecting", "state=connecting"),
+		w.Look()
+		w.WantLog(worker("info: kv event stream is connecting", "state=connecting"),
 			publisher("info: kv event stream is connecting", "state=connecting"))
-		w.look()
-		w.wantLog()
+		w.Look()
+		w.WantLog()
 
-		w.net.At(endpoint(1, 0)).Connect()
-		w.net.At(r.Endpoint).Connect()
-		w.look()
-		w.wantLog(worker("info: kv event stream is live", "state=live", "was=connecting"),
+		w.Net.At(endpoint(1, 0)).Connect()
+		w.Net.At(r.Endpoint).Connect()
+		w.Look()
+		w.WantLog(worker("info: kv event stream is live", "state=live", "was=connecting"),
 			publisher("info: kv event stream is live", "state=live", "was=connecting"))
 
 		// Messages are lost, of one stream.
-		ew, ec := w.engine(1, 0), w.publisher(r)
+		ew, ec := w.Engine(1, 0), w.Publisher(r)
 		ew.Publish(0, ew.Stored(prompt(1, 8), blockSize, nil))
 		ec.Publish(0, ec.Stored(prompt(1, 8), blockSize, nil))
 		ec.Seq += 3
 		ec.Publish(0, ec.Stored(prompt(2, 8), blockSize, nil))
-		w.look()
-		w.wantLog(publisher("warn: kv event stream has lost messages", "messages_lost=3", "state=stale", "was=live"))
+		w.Look()
+		w.WantLog(publisher("warn: kv event stream has lost messages", "messages_lost=3", "state=stale", "was=live"))
 
 		// Events that are not used, of both kinds of streams, in one line.
 		ew.Publish(0, ew.Stored(prompt(3, 8), 8, dict{"block_size": 8}), dict{"type": "BlockRemoved", "block_hashes": list{}})
 		ec.Publish(0, ec.Stored(prompt(3, 8), 8, dict{"block_size": 8}), list{"Nonsense"})
 		ec.Deliver([]byte{0xc1})
-		w.net.At(r.Endpoint).Send([]byte("one frame"))
-		w.look()
-		w.wantLog("warn: kv events dropped dropped=map[bad_frames:1 bad_tag:1 block_size_mismatch:2 undecodable_messages:1] examples=[" +
+		w.Net.At(r.Endpoint).Send([]byte("one frame"))
+		w.Look()
+		w.WantLog("warn: kv events dropped dropped=map[bad_frames:1 bad_tag:1 block_size_mismatch:2 undecodable_messages:1] examples=[" +
 			exampleOf(1, "block_size_mismatch") + " " + exampleFrom(r, "reason", "message has frames of lengths 9") + " " +
 			exampleFrom(r, "reason", "message is not a batch of events") + " " + exampleFrom(r, "reason", "block_size_mismatch") + "]")
-		w.look()
-		w.wantLog()
+		w.Look()
+		w.WantLog()
 
 		// The publisher goes, and comes back as another engine.
-		w.net.At(r.Endpoint).Status(false)
-		w.look()
-		w.wantLog(publisher("warn: kv event stream has lost its connection", "state=connecting", "was=stale"))
-		w.net.At(r.Endpoint).Connect()
+		w.Net.At(r.Endpoint).Status(false)
+		w.Look()
+		w.WantLog(publisher("warn: kv event stream has lost its connection", "state=connecting", "was=stale"))
+		w.Net.At(r.Endpoint).Connect()
 		ec.Seq = 0
 		ec.Publish(0, ec.Stored(prompt(1, 8), blockSize, nil))
-		w.look()
-		w.wantLog(publisher("warn: engine of a kv event stream has restarted: its blocks are gone", "restarts=1", "state=live", "was=connecting"))
+		w.Look()
+		w.WantLog(publisher("warn: engine of a kv event stream has restarted: its blocks are gone", "restarts=1", "state=live", "was=connecting"))
 
-		w.unregister(instance("i"), "i|t|0")
-		w.log.Take(t)
-		w.look()
-		w.wantLog() // a stream that is gone is no news
+		w.Unregister(instance("i"), "i|t|0")
+		w.Log.Take(t)
+		w.Look()
+		w.WantLog() // a stream that is gone is no news
 	})
 }
 
@@ -117,15 +109,15 @@ func TestWatch(t *testing.T) {
 func TestWatchAnotherEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
-		w.put(record(1, 1))
-		w.net.At(endpoint(1, 0)).Connect()
-		w.look()
-		w.log.Take(t)
-		w.patch(1, catalog.Patch{KVEventsEndpoints: map[uint32]string{0: "tcp://other:1"}})
-		w.look()
-		w.wantLog(line("info: kv event stream is connecting", "worker=1", "rank=0", "endpoint=tcp://other:1", "state=connecting"))
-		w.look()
-		w.wantLog()
+		w.Put(record(1, 1))
+		w.Net.At(endpoint(1, 0)).Connect()
+		w.Look()
+		w.Log.Take(t)
+		w.Patch(1, catalog.Patch{KVEventsEndpoints: map[uint32]string{0: "tcp://other:1"}})
+		w.Look()
+		w.WantLog(line("info: kv event stream is connecting", "worker=1", "rank=0", "endpoint=tcp://other:1", "state=connecting"))
+		w.Look()
+		w.WantLog()
 	})
 }
 
@@ -135,22 +127,22 @@ func TestWatchReplays(t *testing.T) {
 		w := start(t)
 		const replay = "tcp://i:6000"
 		r := registration("i", 0, func(r *conductor.Registration) { r.Replay = replay })
-		w.register(r)
-		w.net.At(r.Endpoint).Connect()
+		w.Register(r)
+		w.Net.At(r.Endpoint).Connect()
 		synctest.Wait()
-		w.net.At(replay).Send(nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil)
-		w.log.Take(t)
-		w.look()
-		if got := w.log.Take(t); len(got) != 1 || !strings.Contains(got[0], "stream is live") {
+		w.Net.At(replay).Send(nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil)
+		w.Log.Take(t)
+		w.Look()
+		if got := w.Log.Take(t); len(got) != 1 || !strings.Contains(got[0], "stream is live") {
 			t.Errorf("after a replay that was complete: %q", got)
 		}
 
-		e := w.publisher(r)
+		e := w.Publisher(r)
 		e.Publish(0, e.Stored(prompt(1, 8), blockSize, nil))
 		e.Seq++
 		e.Publish(0, e.Stored(prompt(2, 8), blockSize, nil))
-		w.look() // nobody answers the replay
-		got := w.log.Take(t)
+		w.Look() // nobody answers the replay
+		got := w.Log.Take(t)
 		if len(got) != 2 || !strings.Contains(got[0], "lost messages") || !strings.Contains(got[0], "replays=1") ||
 			got[1] != "warn: replays of kv event streams failed or had gaps examples=["+exampleFrom(r, "result", "silent")+"] replays=map[silent:1]" {
 			t.Errorf("after a replay that nobody answered: %q", got)
@@ -164,39 +156,39 @@ func TestWatchBadEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		for worker := range uint64(3) {
-			w.put(record(worker+1, 1))
-			w.net.At(endpoint(worker+1, 0)).Connect()
+			w.Put(record(worker+1, 1))
+			w.Net.At(endpoint(worker+1, 0)).Connect()
 		}
 		r := registration("i", 0)
-		w.register(r)
-		w.look()
-		w.log.Take(t)
+		w.Register(r)
+		w.Look()
+		w.Log.Take(t)
 		const secret = "a prompt that nobody else may see"
-		engines := [...]*servicetest.Engine{w.engine(3, 0), w.engine(2, 0), w.engine(1, 0)}
+		engines := [...]*servicetest.Engine{w.Engine(3, 0), w.Engine(2, 0), w.Engine(1, 0)}
 		for range 100 {
 			for _, e := range engines {
 				e.Publish(0, list{secret}, list{"BlockStored", list{1}, nil, list{secret}, blockSize, nil, secret, secret})
 				e.Deliver([]byte(secret))
-				w.net.At(e.Address).Send([]byte(secret), []byte(secret))
+				w.Net.At(e.Address).Send([]byte(secret), []byte(secret))
 				synctest.Wait()
 			}
 		}
-		w.look()
-		w.wantLog("warn: kv events dropped dropped=map[bad_frames:300 bad_tag:300 bad_token:300 undecodable_messages:300] examples=[" +
+		w.Look()
+		w.WantLog("warn: kv events dropped dropped=map[bad_frames:300 bad_tag:300 bad_token:300 undecodable_messages:300] examples=[" +
 			exampleOf(3, "message has frames of lengths 33 33") + " " +
 			exampleOf(3, "message is not a batch of events") + " " + exampleOf(3, "bad_tag") + "]")
 
 		engines[1].Deliver([]byte(secret))
-		w.look()
-		w.wantLog("warn: kv events dropped dropped=map[undecodable_messages:1] examples=[" +
+		w.Look()
+		w.WantLog("warn: kv events dropped dropped=map[undecodable_messages:1] examples=[" +
 			exampleOf(2, "message is not a batch of events") + "]")
-		ec := w.publisher(r)
+		ec := w.Publisher(r)
 		ec.Deliver([]byte(secret))
 		synctest.Wait()
-		w.unregister(instance("i"), "i|t|0")
-		w.log.Take(t)
-		w.look() // of a publisher that is gone there is no example
-		w.wantLog("warn: kv events dropped dropped=map[undecodable_messages:1]")
+		w.Unregister(instance("i"), "i|t|0")
+		w.Log.Take(t)
+		w.Look() // of a publisher that is gone there is no example
+		w.WantLog("warn: kv events dropped dropped=map[undecodable_messages:1]")
 	})
 }
 
@@ -206,12 +198,12 @@ func TestWatchNamesFewReplays(t *testing.T) {
 		w := start(t)
 		for rank := range uint32(9) {
 			r := registration("i", rank, func(r *conductor.Registration) { r.Replay = fmt.Sprint("tcp://i:", 6000+rank) })
-			w.register(r)
-			w.net.At(r.Endpoint).Connect()
+			w.Register(r)
+			w.Net.At(r.Endpoint).Connect()
 		}
-		w.log.Take(t)
-		w.look()
-		got := w.log.Take(t)
+		w.Log.Take(t)
+		w.Look()
+		got := w.Log.Take(t)
 		if len(got) != 10 || !strings.HasPrefix(got[9], "warn: replays of kv event streams failed or had gaps examples=[map[") ||
 			!strings.HasSuffix(got[9], "]] replays=map[silent:9]") || strings.Count(got[9], "result:silent") != 5 {
 			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
@@ -225,19 +217,19 @@ func TestWatchIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		for rank := range uint32(50) {
-			w.register(registration("i", rank))
+			w.Register(registration("i", rank))
 		}
 		lost := registration("lost", 0)
-		w.register(lost)
-		w.net.At(lost.Endpoint).Connect()
-		w.look()
-		w.log.Take(t)
+		w.Register(lost)
+		w.Net.At(lost.Endpoint).Connect()
+		w.Look()
+		w.Log.Take(t)
 		for rank := range uint32(50) {
-			w.net.At(registration("i", rank).Endpoint).Connect()
+			w.Net.At(registration("i", rank).Endpoint).Connect()
 		}
-		w.net.At(lost.Endpoint).Status(false)
-		w.look()
-		got := w.log.Take(t)
+		w.Net.At(lost.Endpoint).Status(false)
+		w.Look()
+		got := w.Log.Take(t)
 		if len(got) != 21 || !strings.HasPrefix(got[0], "warn: kv event stream has lost its connection") ||
 			!strings.HasPrefix(got[19], "info: kv event stream is live") || got[20] != "info: more kv event streams have changed more=31" {
 			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
@@ -246,7 +238,7 @@ func TestWatchIsBounded(t *testing.T) {
 		if _, err := w.Conductor().Unregister(instance("i")); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.log.Take(t); len(got) != 21 || got[20] != "info: more publishers unregistered more=30" {
+		if got := w.Log.Take(t); len(got) != 21 || got[20] != "info: more publishers unregistered more=30" {
 			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
 		}
 	})

@@ -1,4 +1,4 @@
-package service_test
+package telemetry_test
 
 import (
 	"os"
@@ -10,7 +10,7 @@ import (
 // TestIndexerLabels: the aliases of dynamo.indexer's families have the label
 // values that a scrape of it shows, always all of them.
 func TestIndexerLabels(t *testing.T) {
-	record, err := os.ReadFile("../telemetry/testdata/dynamo_indexer.txt")
+	record, err := os.ReadFile("testdata/dynamo_indexer.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +21,7 @@ func TestIndexerLabels(t *testing.T) {
 		slices.Sort(names)
 		return names
 	}
-	theirs, ours := series(string(record)), series(start(t).scrape())
+	theirs, ours := series(string(record)), series(start(t).Scrape())
 	if len(theirs) != 34 || !slices.Equal(theirs, ours) {
 		t.Errorf("series are %q,\nwant %q", ours, theirs)
 	}
@@ -31,15 +31,15 @@ func TestIndexerLabels(t *testing.T) {
 // closest.
 func TestIndexerEvents(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 2)) // nobody has heard of the second rank
-	w.net.At(endpoint(1, 0)).Connect()
+	w.Put(record(1, 2)) // nobody has heard of the second rank
+	w.Net.At(endpoint(1, 0)).Connect()
 	a := prompt(1, 16)
-	e := w.engine(1, 0)
+	e := w.Engine(1, 0)
 	e.Publish(0, e.Stored(a[:8], blockSize, nil), e.Stored(a, blockSize, nil), e.Stored(prompt(2, 8), blockSize, dict{"parent_block_hash": 5}))
 	e.Publish(0, e.Removed(a, blockSize, 3, "GPU"), e.Removed(prompt(3, 4), blockSize, 0, "GPU"), cleared())
 	e.Publish(0, e.Stored(a, 5, nil), e.Stored(a, blockSize, dict{"medium": "MOON"}), e.Stored(a, blockSize, dict{"locality": "REMOTE"}))
-	w.settle()
-	w.wantSeries(
+	w.Settle()
+	w.WantSeries(
 		`dynamo_kvrouter_kv_cache_events_applied{event_type="stored",status="ok"} 3`,
 		`dynamo_kvrouter_kv_cache_events_applied{event_type="removed",status="ok"} 2`,
 		`dynamo_kvrouter_kv_cache_events_applied{event_type="cleared",status="ok"} 1`,

@@ -1,4 +1,4 @@
-package service_test
+package telemetry_test
 
 import (
 	"context"
@@ -6,19 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
-
-// ofModel puts a worker into another model.
-func ofModel(model string) func(*catalog.Record) {
-	return func(r *catalog.Record) { r.Scope.Model = model }
-}
 
 // TestTasks: selections count as issued and rejected by model and endpoint
 // exactly as they were answered.
@@ -40,12 +33,12 @@ func TestTasks(t *testing.T) {
 	if _, err := w.PutWorker(record(9, 1, ofModel("inc"), func(r *catalog.Record) { r.BlockSize = nil })); err != nil {
 		t.Fatal(err)
 	}
-	w.wantSeries(`dynamo_tasks_issued_total{endpoint="select",model="inc"} 0`, `rejections_total{cause="queue_limit",model_name="inc"} 0`,
+	w.WantSeries(`dynamo_tasks_issued_total{endpoint="select",model="inc"} 0`, `rejections_total{cause="queue_limit",model_name="inc"} 0`,
 		`selection_overlap_ratio_count{model_name="inc"} 0`)
 	_ = choose(false, model("inc")) // no worker is complete
 
-	w.put(record(1, 1, total(100)))
-	w.book("r", prompt(1, 40))
+	w.Put(record(1, 1, total(100)))
+	w.Book("r", prompt(1, 40))
 	_ = choose(false)
 	_ = choose(false)
 	_ = choose(false, func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} })    // malformed
@@ -63,14 +56,14 @@ func TestTasks(t *testing.T) {
 		`dynamo_tasks_rejected_total{endpoint="select",model="inc"} 0`,
 		`dynamo_tasks_rejected_total{endpoint="select",model=""} 0`,
 	}
-	w.wantSeries(accepted...)
-	w.wantNoSeries(`model(_name)?="lie"`)
-	w.wantNoSeries(`busy_threshold`)
-	w.wantNoSeries(`worker_overloaded`)
+	w.WantSeries(accepted...)
+	w.WantNoSeries(`model(_name)?="lie"`)
+	w.WantNoSeries(`busy_threshold`)
+	w.WantNoSeries(`worker_overloaded`)
 
 	// The booked prompt has 40 tokens and 10 blocks. Each refusal has all causes of
 	// its moment.
-	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
+	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
 	rejected := 0
 	refused := func(reserve bool, change ...func(*selecting.SelectRequest)) {
 		t.Helper()
@@ -81,13 +74,13 @@ func TestTasks(t *testing.T) {
 		rejected++
 	}
 	refused(false)
-	w.setBusy(overload.Thresholds{PrefillFraction: new(.1)})
+	w.SetBusy(overload.Thresholds{PrefillFraction: new(.1)})
 	refused(true)
 	refused(false, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
-	w.setBusy(overload.Thresholds{DecodeBlocks: new(.05), PrefillTokens: new(uint64(1000))})
+	w.SetBusy(overload.Thresholds{DecodeBlocks: new(.05), PrefillTokens: new(uint64(1000))})
 	refused(false)
 	_ = choose(false, func(r *selecting.SelectRequest) { r.HasAllowedWorkers = true }) // still no rejection
-	w.wantSeries(
+	w.WantSeries(
 		`dynamo_tasks_rejected_total{endpoint="select",model="m"} 3`,
 		`dynamo_tasks_rejected_total{endpoint="select_and_reserve",model="m"} 1`,
 		`dynamo_frontend_model_rejection_total{endpoint="select",model="m"} 3`,
@@ -109,14 +102,14 @@ func TestTasks(t *testing.T) {
 		`busy_threshold{model_name="m",threshold="active_prefill_tokens_threshold_frac"} 0.1`,
 		`worker_overloaded{model_name="m",tenant_id="t",worker_id="1"} 1`,
 	)
-	w.wantNoSeries(`busy_threshold{model_name="inc"`)
+	w.WantNoSeries(`busy_threshold{model_name="inc"`)
 	if err := w.Free("r"); err != nil {
 		t.Fatal(err)
 	}
-	w.wantSeries(`worker_overloaded{model_name="m",tenant_id="t",worker_id="1"} 0`)
-	w.clearBusy()
-	w.wantNoSeries(`busy_threshold`)
-	w.wantNoSeries(`worker_overloaded`)
+	w.WantSeries(`worker_overloaded{model_name="m",tenant_id="t",worker_id="1"} 0`)
+	w.ClearBusy()
+	w.WantNoSeries(`busy_threshold`)
+	w.WantNoSeries(`worker_overloaded`)
 }
 
 // TestChoiceHistograms: overlap and cost of four choices, computed by hand.
@@ -126,14 +119,14 @@ func TestTasks(t *testing.T) {
 // 10-7+10 = 13 and 10-2.75+10 = 17.25 blocks.
 func TestChoiceHistograms(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 1))
-	w.put(record(2, 1))
+	w.Put(record(1, 1))
+	w.Put(record(2, 1))
 	p := prompt(1, 40)
-	e := w.engine(1, 0)
+	e := w.Engine(1, 0)
 	e.Publish(0, e.Stored(p[:28], blockSize, nil))
-	e = w.engine(2, 0)
+	e = w.Engine(2, 0)
 	e.Publish(0, e.Stored(p[:8], blockSize, nil), e.Stored(p[:12], blockSize, dict{"medium": "CPU"}))
-	w.settle()
+	w.Settle()
 	choose := func(tokens []uint32, want uint64, change ...func(*selecting.SelectRequest)) {
 		t.Helper()
 		req := ask(tokens)
@@ -147,11 +140,11 @@ func TestChoiceHistograms(t *testing.T) {
 	}
 	choose(p, 1)                                                                           // spread 4.25
 	choose(p, 2, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} }) // alone
-	w.burden("b", 1, 0, 1, 50)
-	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
+	w.Burden("b", 1, 0, 1, 50)
+	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
 	choose(p, 2)     // forgoes 4 blocks of the overloaded worker 1
 	choose(p[:3], 2) // no complete block
-	w.wantSeries(
+	w.WantSeries(
 		`selection_overlap_ratio_bucket{model_name="m",le="0.2"} 0`,
 		`selection_overlap_ratio_bucket{model_name="m",le="0.3"} 2`,
 		`selection_overlap_ratio_bucket{model_name="m",le="0.6"} 2`,
@@ -171,79 +164,33 @@ func TestChoiceHistograms(t *testing.T) {
 	)
 }
 
-// TestQueueMetrics: requests that wait, how long they did, and those that the
-// queue did not take.
-func TestQueueMetrics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := busy(t, limitedQueue(t, 2))
-		w.wantSeries(`queue_wait_seconds_count{model_name="m"} 0`) // "first" did not wait
-		waits, leaves := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 8))
-		w.call("c", prompt(3, 8))
-		w.wantSeries(
-			`dynamo_queued_requests{endpoint="select_and_reserve",model="m"} 2`,
-			`dynamo_queued_requests{endpoint="select",model="m"} 0`,
-			`dynamo_frontend_queued_requests{model="m"} 2`,
-			`queued_requests 2`,
-			`queued_tokens 16`,
-			`rejections_total{cause="queue_limit",model_name="m"} 1`,
-			`dynamo_tasks_rejected_total{endpoint="select_and_reserve",model="m"} 0`,
-			`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 4`, // those that wait, too
-			`selections_total{model_name="m",outcome="reserved"} 1`,
-			`selections_total{model_name="m",outcome="queue_full"} 1`,
-		)
-		time.Sleep(3 * time.Second)
-		leaves.cancel()
-		synctest.Wait()
-		time.Sleep(2 * time.Second)
-		if err := w.Free("first"); err != nil {
-			t.Fatal(err)
-		}
-		waits.served(t)
-		w.wantSeries(
-			`dynamo_queued_requests{endpoint="select_and_reserve",model="m"} 0`,
-			`dynamo_frontend_queued_requests{model="m"} 0`,
-			`queued_requests 0`,
-			`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 4`, // each once
-			`selections_total{model_name="m",outcome="reserved"} 2`,
-			`selections_total{model_name="m",outcome="queue_full"} 1`,
-			`selections_total{model_name="m",outcome="cancelled"} 1`,
-			`selections_total{model_name="m",outcome="failed"} 0`,
-			`queue_wait_seconds_bucket{model_name="m",le="2.048"} 0`,
-			`queue_wait_seconds_bucket{model_name="m",le="4.096"} 1`,
-			`queue_wait_seconds_bucket{model_name="m",le="8.192"} 2`,
-			`queue_wait_seconds_sum{model_name="m"} 8`,
-			`queue_wait_seconds_count{model_name="m"} 2`,
-		)
-	})
-}
-
 // TestSeriesEndWithTheirModel: what no worker serves is not shown, and its counts
 // come back with the next worker.
 func TestSeriesEndWithTheirModel(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
-	w.put(record(1, 2))
-	w.put(record(2, 1, ofModel("other")))
-	w.book("r", prompt(1, 8))
+	w.Put(record(1, 2))
+	w.Put(record(2, 1, ofModel("other")))
+	w.Book("r", prompt(1, 8))
 	for _, family := range []string{"rank_active_kv_blocks", "rank_active_prefill_tokens", "rank_active_requests", "rank_used_kv_blocks"} {
 		for _, labels := range []string{`{dp_rank="0",model_name="m",tenant_id="t",worker_id="1"}`, `{dp_rank="1",model_name="m",tenant_id="t",worker_id="1"}`} {
-			if !strings.Contains(w.scrape(), family+labels) {
+			if !strings.Contains(w.Scrape(), family+labels) {
 				t.Errorf("no %s%s", family, labels)
 			}
 		}
 	}
-	w.wantNoSeries("rank_total_kv_blocks")
-	w.wantSeries(`rank_max_num_batched_tokens{dp_rank="0",model_name="m",tenant_id="t",worker_id="1"} 100`)
-	w.patch(1, catalog.Patch{Size: new(uint32(1))})
-	w.wantNoSeries(`dp_rank="1"`)
-	w.remove(1)
-	w.wantNoSeries(`model(_name)?="m"`)
-	w.wantNoSeries(`worker_id="1"`)
+	w.WantNoSeries("rank_total_kv_blocks")
+	w.WantSeries(`rank_max_num_batched_tokens{dp_rank="0",model_name="m",tenant_id="t",worker_id="1"} 100`)
+	w.Patch(1, catalog.Patch{Size: new(uint32(1))})
+	w.WantNoSeries(`dp_rank="1"`)
+	w.Remove(1)
+	w.WantNoSeries(`model(_name)?="m"`)
+	w.WantNoSeries(`worker_id="1"`)
 	if _, err := w.Select(context.Background(), ask(prompt(1, 8)), true); err == nil {
 		t.Fatal("nobody is there")
 	}
-	w.wantSeries(`dynamo_tasks_issued_total{endpoint="select_and_reserve",model=""} 1`, `selections_total{model_name="",outcome="not_ready"} 1`)
-	w.put(record(7, 1, total(50)))
-	w.wantSeries(
+	w.WantSeries(`dynamo_tasks_issued_total{endpoint="select_and_reserve",model=""} 1`, `selections_total{model_name="",outcome="not_ready"} 1`)
+	w.Put(record(7, 1, total(50)))
+	w.WantSeries(
 		`dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 1`,
 		`selections_total{model_name="m",outcome="reserved"} 1`,
 		`selection_cost_spread_blocks_count{model_name="m"} 1`,
@@ -268,7 +215,7 @@ func TestManyModels(t *testing.T) {
 		}
 	}
 	for i := range most + 1 {
-		w.put(record(uint64(i), 1, ofModel(name(i))))
+		w.Put(record(uint64(i), 1, ofModel(name(i))))
 	}
 	choose(0)
 	choose(1)
@@ -286,11 +233,11 @@ func TestManyModels(t *testing.T) {
 		}
 	}
 	want(map[string]float64{name(0): 1, name(1): 1, name(most): 0, "": 1})
-	w.remove(0)
-	w.remove(1)
-	w.put(record(most+1, 1, ofModel(name(most+1))))
+	w.Remove(0)
+	w.Remove(1)
+	w.Put(record(most+1, 1, ofModel(name(most+1))))
 	choose(most + 1)
-	w.put(record(0, 1, ofModel(name(0)))) // back too late: its count has given way
+	w.Put(record(0, 1, ofModel(name(0)))) // back too late: its count has given way
 	choose(0)
 	want(map[string]float64{name(most + 1): 1, name(0): 1, name(1): 0, "": 1})
 }

@@ -1,4 +1,4 @@
-package service_test
+package telemetry_test
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/select-service/select-service/internal/overload"
-	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/telemetry"
 )
 
@@ -29,29 +28,35 @@ func (d *discard) Write(b []byte) (int, error) {
 	return io.Discard.Write(b)
 }
 
-// BenchmarkScrape is a scrape of a service with 4 models, each with an index of
-// some blocks, thresholds, and values in every histogram.
+// crowd is a service with so many ranks of 4 models, each with an index of some
+// blocks, thresholds, and values in every histogram.
+func crowd(b *testing.B, ranks int) *world {
+	w := start(b, limits(overload.Thresholds{PrefillTokens: new(uint64(1000))}))
+	const models = 4
+	for i := range ranks / 8 {
+		id := uint64(i)
+		w.Put(record(id, 8, total(1000), ofModel("model-"+strconv.Itoa(i%models))))
+		for dp := range uint32(8) {
+			e := w.Engine(id, dp)
+			e.Publish(dp, e.Stored(prompt(uint32(i)*8+dp, 64*blockSize), blockSize, nil))
+		}
+	}
+	w.Settle()
+	for i := range 200 {
+		req := ask(prompt(uint32(i), 32*blockSize))
+		req.Scope.Model = "model-" + strconv.Itoa(i%models)
+		if _, err := w.Select(context.Background(), req, true); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return w
+}
+
+// BenchmarkScrape is a scrape of a crowd.
 func BenchmarkScrape(b *testing.B) {
 	for _, ranks := range []int{256, 4096} {
 		b.Run(fmt.Sprintf("ranks=%d", ranks), func(b *testing.B) {
-			w := start(b, limits(overload.Thresholds{PrefillTokens: new(uint64(1000))}))
-			const models = 4
-			for i := range ranks / 8 {
-				id := uint64(i)
-				w.put(record(id, 8, total(1000), ofModel("model-"+strconv.Itoa(i%models))))
-				for dp := range uint32(8) {
-					e := w.engine(id, dp)
-					e.Publish(dp, e.Stored(prompt(uint32(i)*8+dp, 64*blockSize), blockSize, nil))
-				}
-			}
-			w.settle()
-			for i := range 200 {
-				req := ask(prompt(uint32(i), 32*blockSize))
-				req.Scope.Model = "model-" + strconv.Itoa(i%models)
-				if _, err := w.Select(context.Background(), req, true); err != nil {
-					b.Fatal(err)
-				}
-			}
+			w := crowd(b, ranks)
 			h := telemetry.Handler("", w.Collectors(false)...)
 			req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 			answer := &discard{header: http.Header{}}
@@ -69,11 +74,7 @@ func BenchmarkScrape(b *testing.B) {
 // BenchmarkCollect is the part of a scrape that looks at the service: while it
 // lasts, locks are taken.
 func BenchmarkCollect(b *testing.B) {
-	tokens := prompt(1, 64*blockSize)
-	w := bed(b, 256, tokens)
-	if _, err := w.Select(context.Background(), &selecting.SelectRequest{Scope: scope, Prompt: hashes(tokens)}, true); err != nil {
-		b.Fatal(err)
-	}
+	w := crowd(b, 256)
 	collectors := w.Collectors(true)
 	ch := make(chan prometheus.Metric, 1<<16) // takes a whole scrape
 	b.ReportAllocs()

@@ -1,4 +1,4 @@
-package service_test
+package telemetry_test
 
 import (
 	"context"
@@ -15,13 +15,13 @@ func TestMetrics(t *testing.T) {
 	w := start(t, queueing(0))
 	_, err := w.Select(context.Background(), ask(prompt(1, 8)), false) // nobody is there
 	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
-	w.put(record(1, 1))
-	w.put(record(2, 2))
+	w.Put(record(1, 1))
+	w.Put(record(2, 2))
 	if _, err := w.PutWorker(catalog.Record{ID: 3, Scope: scope}); err != nil {
 		t.Fatal(err)
 	}
 
-	e := w.engine(1, 0)
+	e := w.Engine(1, 0)
 	a := prompt(1, 40)
 	e.Publish(0, e.Stored(a, blockSize, nil), e.Stored(a[:16], blockSize, dict{"medium": "CPU"}))
 	e.Publish(0, e.Removed(a, blockSize, 7, "GPU"), e.Stored(a, blockSize, dict{"medium": "MOON"}))
@@ -29,11 +29,11 @@ func TestMetrics(t *testing.T) {
 	e.Publish(9, cleared())
 	e.Seq += 3 // a gap that nothing can fill
 	e.Publish(0, e.Stored(a[:8], blockSize, nil))
-	w.net.At(endpoint(1, 0)).Send([]byte("kv"), []byte("short"), nil)
-	w.net.At(endpoint(1, 0)).Send([]byte("kv"), binary.BigEndian.AppendUint64(nil, e.Seq), []byte{0xc1})
-	w.settle()
+	w.Net.At(endpoint(1, 0)).Send([]byte("kv"), []byte("short"), nil)
+	w.Net.At(endpoint(1, 0)).Send([]byte("kv"), binary.BigEndian.AppendUint64(nil, e.Seq), []byte{0xc1})
+	w.Settle()
 
-	w.book("r", a)
+	w.Book("r", a)
 	if _, err := w.Select(context.Background(), ask(a), false); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	w.book("s", prompt(5, 8))
+	w.Book("s", prompt(5, 8))
 	if err := w.Free("r"); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package service_test
+package telemetry_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -23,23 +24,23 @@ import (
 // as the thresholds say.
 func TestRankMetrics(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 2, total(8)))
-	w.put(record(2, 1))
+	w.Put(record(1, 2, total(8)))
+	w.Put(record(2, 1))
 	odd := catalog.Scope{Model: "m\"o\\d\nd", Tenant: "{é}"}
-	w.put(record(3, 1, func(r *catalog.Record) { r.Scope = odd }))
+	w.Put(record(3, 1, func(r *catalog.Record) { r.Scope = odd }))
 	if err := w.SlotsRegister(service.SlotsWorker{Worker: 5, Scope: scope, BlockSize: blockSize, DPStart: 3, DPSize: 1}); err != nil {
 		t.Fatal(err)
 	}
 	blocks := map[catalog.Rank]int{{Worker: 1}: 3, {Worker: 1, DP: 1}: 7, {Worker: 2}: 1, {Worker: 3}: 2}
 	for r, n := range blocks {
-		e := w.engine(r.Worker, r.DP)
+		e := w.Engine(r.Worker, r.DP)
 		e.Publish(r.DP, e.Stored(prompt(uint32(r.Worker), n*blockSize), blockSize, nil), e.Stored(prompt(90, blockSize), blockSize, dict{"medium": "CPU"}))
 	}
-	w.settle()
+	w.Settle()
 	rnd := rand.New(rand.NewPCG(6, 6))
 	for i := range 20 {
 		id := fmt.Sprint("r", i)
-		w.book(id, prompt(uint32(100+i%7), 4*rnd.IntN(6)))
+		w.Book(id, prompt(uint32(100+i%7), 4*rnd.IntN(6)))
 		if rnd.IntN(3) == 0 {
 			_ = w.PrefillComplete(id)
 		}
@@ -47,7 +48,7 @@ func TestRankMetrics(t *testing.T) {
 	if err := w.SlotsAdd(&service.SlotsReservation{Scope: scope, ID: "s", Rank: catalog.Rank{Worker: 5, DP: 3}, SequenceHashes: []uint64{1, 2}, NewISLTokens: 9}); err != nil {
 		t.Fatal(err)
 	}
-	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(20)), DecodeBlocks: new(.5)})
+	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(20)), DecodeBlocks: new(.5)})
 
 	want := []string{"ranks_unlisted 0", `rank_total_kv_blocks{dp_rank="1",model_name="m",tenant_id="t",worker_id="1"} 8`}
 	free := map[uint64]bool{}
@@ -82,18 +83,18 @@ func TestRankMetrics(t *testing.T) {
 	if len(want) != 2+4*5+2*4+2 {
 		t.Errorf("%d series are compared", len(want))
 	}
-	w.wantSeries(want...)
-	w.wantNoSeries(`worker_overloaded{.*worker_id="[35]"`)
-	w.wantNoSeries(`dynamo_frontend_worker.*worker_id="5"`)
+	w.WantSeries(want...)
+	w.WantNoSeries(`worker_overloaded{.*worker_id="[35]"`)
+	w.WantNoSeries(`dynamo_frontend_worker.*worker_id="5"`)
 }
 
 // TestManyRanks: 4,096 ranks have series, in order of model, tenant, worker and
 // rank; the others are counted.
 func TestManyRanks(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
-	w.put(record(2, 4090))
-	w.put(record(1, 10, ofModel("n")))
-	w.put(record(3, 10, ofModel("a")))
+	w.Put(record(2, 4090))
+	w.Put(record(1, 10, ofModel("n")))
+	w.Put(record(3, 10, ofModel("a")))
 	m := w.Metrics()
 	if a, f, o := len(m["rank_active_kv_blocks"]), len(m["dynamo_frontend_worker_active_decode_blocks"]), len(m["worker_overloaded"]); a != 4096 || f != 4096 || o != 3 {
 		t.Errorf("%d and %d series of ranks, %d of workers; want 4,096 and 3", a, f, o)
@@ -112,7 +113,7 @@ func TestManyRanks(t *testing.T) {
 	if n := sum(m["ranks_unlisted"]); n != 14 {
 		t.Errorf("%v ranks are not listed, want 14", n)
 	}
-	w.remove(3)
+	w.Remove(3)
 	m = w.Metrics()
 	last(m, "n", "1", 5)
 	if n := sum(m["ranks_unlisted"]); n != 4 {
@@ -124,14 +125,14 @@ func TestManyRanks(t *testing.T) {
 func TestLagMetric(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
-		w.put(record(1, 1))
-		e := w.engine(1, 0)
+		w.Put(record(1, 1))
+		e := w.Engine(1, 0)
 		sent := float64(time.Now().UnixNano()) / 1e9
 		for _, age := range []float64{0, .25, 3, 100, -5} { // the last one is from the future
-			e.Deliver(batchAt(sent-age, 0, e.Stored(prompt(1, 8), blockSize, nil)))
+			e.Deliver(servicetest.BatchAt(sent-age, 0, e.Stored(prompt(1, 8), blockSize, nil)))
 		}
-		w.settle()
-		w.wantSeries(
+		w.Settle()
+		w.WantSeries(
 			`kv_event_lag_seconds_bucket{le="0.0005"} 2`,
 			`kv_event_lag_seconds_bucket{le="0.128"} 2`,
 			`kv_event_lag_seconds_bucket{le="0.256"} 3`,
@@ -147,9 +148,9 @@ func TestLagMetric(t *testing.T) {
 func TestLateFrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff)
-		w.put(record(1, 1))
-		w.book("late", prompt(1, 8))
-		w.book("intime", prompt(2, 8))
+		w.Put(record(1, 1))
+		w.Book("late", prompt(1, 8))
+		w.Book("intime", prompt(2, 8))
 		_ = w.Free("intime")
 		time.Sleep(400 * time.Second)
 		synctest.Wait()
@@ -158,7 +159,7 @@ func TestLateFrees(t *testing.T) {
 				t.Errorf("%s was there", id)
 			}
 		}
-		w.wantSeries(
+		w.WantSeries(
 			`reservation_events_total{event="booked"} 2`,
 			`reservation_events_total{event="freed"} 1`,
 			`reservation_events_total{event="expired"} 1`,
@@ -167,7 +168,7 @@ func TestLateFrees(t *testing.T) {
 			`ready 1`,
 		)
 		w.Close()
-		w.wantSeries("ready 0")
+		w.WantSeries("ready 0")
 	})
 }
 
@@ -176,7 +177,7 @@ func TestLateFrees(t *testing.T) {
 // change and requests are answered.
 func TestScrapesDuringTraffic(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(30))}))
-	w.put(record(1, 2))
+	w.Put(record(1, 2))
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	loop := func(f func(i int)) {
@@ -220,7 +221,7 @@ func TestScrapesDuringTraffic(t *testing.T) {
 	counter := regexp.MustCompile(`(?m)^(\S+_(?:total|count|bucket)(?:\{.*\})?) (\d+)$`)
 	last := map[string]uint64{}
 	for range 15 {
-		for _, found := range counter.FindAllStringSubmatch(w.scrape(), -1) {
+		for _, found := range counter.FindAllStringSubmatch(w.Scrape(), -1) {
 			var n uint64
 			_, _ = fmt.Sscan(found[2], &n)
 			if n < last[found[1]] {
@@ -231,7 +232,7 @@ func TestScrapesDuringTraffic(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	w.put(record(9, 1, ofModel("other"))) // or its counts are not shown
+	w.Put(record(9, 1, ofModel("other"))) // or its counts are not shown
 	m := w.Metrics()
 	if all, issued := sum(m["selections_total"]), sum(m["dynamo_tasks_issued_total"]); all != issued {
 		t.Errorf("%v selections, none malformed, but %v issued", all, issued)

@@ -1,4 +1,4 @@
-package service_test
+package telemetry_test
 
 import (
 	"context"
@@ -22,14 +22,31 @@ func in(model, tenant string) func(*selecting.SelectRequest) {
 
 // fails asks for selections that must not succeed.
 func (w *world) fails(times int, change ...func(*selecting.SelectRequest)) {
-	w.t.Helper()
+	w.T.Helper()
 	for range times {
 		req := ask(prompt(1, 8))
 		for _, f := range change {
 			f(req)
 		}
 		if sel, err := w.Select(context.Background(), req, false); err == nil {
-			w.t.Errorf("selected %+v", sel)
+			w.T.Errorf("selected %+v", sel)
+		}
+	}
+}
+
+// wantFree asks for four selections that must succeed, and ends what two of them
+// book.
+func (w *world) wantFree() {
+	w.T.Helper()
+	for _, reserve := range []bool{false, true, false, true} {
+		sel, err := w.Select(context.Background(), ask(prompt(77, 8)), reserve)
+		if err != nil {
+			w.T.Fatalf("refused: %v", err)
+		}
+		if reserve {
+			if err := w.Free(*sel.ReservationID); err != nil {
+				w.T.Error(err)
+			}
 		}
 	}
 }
@@ -39,33 +56,33 @@ func (w *world) fails(times int, change ...func(*selecting.SelectRequest)) {
 func TestWatchRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff, limits(overload.Thresholds{DecodeBlocks: new(.5), PrefillTokens: new(uint64(7))}))
-		w.put(record(1, 1, total(2)))
-		w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "idle" }))
+		w.Put(record(1, 1, total(2)))
+		w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "idle" }))
 		w.wantFree()
-		w.look()
-		w.wantLog()
+		w.Look()
+		w.WantLog()
 
-		w.burden("r", 1, 0, 2, 8)
+		w.Burden("r", 1, 0, 2, 8)
 		w.fails(3)
 		w.fails(1, func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} }) // is no refusal
-		w.look()
-		w.wantLog("warn: selections of a model were refused causes=map[active_decode_blocks:3 active_prefill_tokens:3] model=m refused=3 selections=3")
+		w.Look()
+		w.WantLog("warn: selections of a model were refused causes=map[active_decode_blocks:3 active_prefill_tokens:3] model=m refused=3 selections=3")
 
 		if err := w.PrefillComplete("r"); err != nil {
 			t.Fatal(err)
 		}
 		w.fails(1)
-		w.look()
-		w.wantLog("warn: selections of a model were refused causes=map[active_decode_blocks:1] model=m refused=1 selections=1")
+		w.Look()
+		w.WantLog("warn: selections of a model were refused causes=map[active_decode_blocks:1] model=m refused=1 selections=1")
 
 		if err := w.Free("r"); err != nil {
 			t.Fatal(err)
 		}
 		w.wantFree()
-		w.look()
-		w.wantLog("info: selections of a model are no longer refused model=m selections=4")
-		w.look()
-		w.wantLog()
+		w.Look()
+		w.WantLog("info: selections of a model are no longer refused model=m selections=4")
+		w.Look()
+		w.WantLog()
 	})
 }
 
@@ -82,14 +99,14 @@ policy_classes:
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff, func(c *service.Config) { c.Admission.File = policy })
-		w.put(record(1, 1))
-		w.book("r", prompt(1, 8))
+		w.Put(record(1, 1))
+		w.Book("r", prompt(1, 8))
 		w.fails(2)
-		w.look()
-		w.wantLog("warn: selections of a model were refused causes=map[queue_limit:2] model=m refused=2 selections=3")
-		w.remove(1)
-		w.look()
-		w.wantLog()
+		w.Look()
+		w.WantLog("warn: selections of a model were refused causes=map[queue_limit:2] model=m refused=2 selections=3")
+		w.Remove(1)
+		w.Look()
+		w.WantLog()
 	})
 }
 
@@ -99,24 +116,24 @@ func TestWatchUnserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff)
 		w.fails(3)
-		w.look()
-		w.wantLog("warn: selections came for models or tenants without schedulable workers example=map[model:m tenant:t] selections=3")
-		w.look()
-		w.wantLog()
+		w.Look()
+		w.WantLog("warn: selections came for models or tenants without schedulable workers example=map[model:m tenant:t] selections=3")
+		w.Look()
+		w.WantLog()
 
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		long := strings.Repeat("x", 1<<20)
 		for _, scope := range []func(*selecting.SelectRequest){in("m", long), in("n", "t"), in(long, "t")} {
 			w.fails(1, scope)
 		}
 		w.wantFree()
-		w.look()
-		w.wantLog("warn: selections came for models or tenants without schedulable workers example=map[model:m tenant:" + long[:256] + "…] selections=3")
+		w.Look()
+		w.WantLog("warn: selections came for models or tenants without schedulable workers example=map[model:m tenant:" + long[:256] + "…] selections=3")
 
 		w.Close()
 		w.fails(1)
-		w.look()
-		w.wantLog() // it was told to stop
+		w.Look()
+		w.WantLog() // it was told to stop
 	})
 }
 
@@ -128,37 +145,37 @@ func TestWatchIsBoundedByModels(t *testing.T) {
 		const models = 30
 		name := func(i int) string { return fmt.Sprintf("m%02d", i) }
 		for i := range models {
-			w.put(record(uint64(i), 1, func(r *catalog.Record) { r.Scope.Model = name(i) }))
+			w.Put(record(uint64(i), 1, func(r *catalog.Record) { r.Scope.Model = name(i) }))
 			req := ask(prompt(1, 8))
 			in(name(i), "t")(req)
 			if _, err := w.Select(context.Background(), req, true); err != nil {
 				t.Fatal(err)
 			}
 		}
-		w.look()
-		w.wantLog()
+		w.Look()
+		w.WantLog()
 		refuse := func(i, times int) { w.fails(times, in(name(i), "t")) }
 		for i := range models {
 			refuse(i, 1)
 		}
 		refuse(29, 2)
 		refuse(7, 1)
-		w.look()
-		got := w.log.Take(t)
+		w.Look()
+		got := w.Log.Take(t)
 		if len(got) != 21 || !strings.Contains(got[0], "model=m29 refused=3") || !strings.Contains(got[1], "model=m07 refused=2") ||
 			!strings.Contains(got[2], "model=m00 refused=1") || got[20] != "warn: refusals of more models have begun, gone on or ended more=10" {
 			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
 		}
 		refuse(29, 1)
-		w.look()
-		got = w.log.Take(t)
+		w.Look()
+		got = w.Log.Take(t)
 		if len(got) != 21 || !strings.Contains(got[0], "model=m29 refused=1") || got[1] != "info: selections of a model are no longer refused model=m00 selections=0" ||
 			got[20] != "info: refusals of more models have begun, gone on or ended more=10" {
 			t.Errorf("%d lines: %s", len(got), strings.Join(got, "\n"))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := w.log.Take(t); len(got) != 1 || !strings.Contains(got[0], "no longer refused model=m29") {
+		if got := w.Log.Take(t); len(got) != 1 || !strings.Contains(got[0], "no longer refused model=m29") {
 			t.Errorf("log is %s", strings.Join(got, "\n"))
 		}
 	})
