@@ -130,6 +130,23 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestPackages proves that the architecture names every package of the service.
+func TestPackages(t *testing.T) {
+	root := rootOf(t)
+	table := section(t, read(t, root, "docs/ARCHITECTURE.md"), "Packages")
+	for _, pattern := range []string{"cmd/*", "internal/*", "pkg/*"} {
+		names, err := fs.Glob(os.DirFS(root), pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			if !strings.Contains(table, "`"+name+"`") && !strings.Contains(table, "`"+name+"/") {
+				t.Errorf("docs/ARCHITECTURE.md has no row for %s", name)
+			}
+		}
+	}
+}
+
 // TestLocks proves that each lock in the table of the architecture is a field of
 // the type that the table says.
 func TestLocks(t *testing.T) {
