@@ -19,7 +19,7 @@ type ModelThresholds struct {
 
 // thresholds are the busy thresholds of all models.
 type thresholds struct {
-	table   *overload.Table
+	busy    *overload.Table
 	catalog *catalog.Catalog
 	log     zerolog.Logger
 }
@@ -29,13 +29,13 @@ type thresholds struct {
 func (t *thresholds) BusyThresholds() []ModelThresholds {
 	all := []ModelThresholds{}
 	for _, model := range t.catalog.Models() {
-		all = append(all, ModelThresholds{model, *t.table.Of(model)})
+		all = append(all, ModelThresholds{model, *t.busy.Of(model)})
 	}
 	return all
 }
 
 // Thresholds returns the busy thresholds of all models, to be read.
-func (t *thresholds) Thresholds() *overload.Table { return t.table }
+func (t *thresholds) Thresholds() *overload.Table { return t.busy }
 
 // SetBusyThreshold changes those thresholds of a model that are given, for every
 // selection that starts after it, and returns all three. Without any it only
@@ -50,10 +50,10 @@ func (t *thresholds) SetBusyThreshold(model string, given overload.Thresholds) (
 	case given.Any() && !known:
 		return ModelThresholds{}, errModelNotFound(model)
 	case given.Any():
-		c, err := t.table.Set(model, given)
+		c, err := t.busy.Set(model, given)
 		return t.changed(model, c, err)
 	case known:
-		return ModelThresholds{model, *t.table.Of(model)}, nil
+		return ModelThresholds{model, *t.busy.Of(model)}, nil
 	}
 	return ModelThresholds{Model: model}, nil
 }
@@ -75,7 +75,7 @@ func (t *thresholds) ClearBusyThreshold(model string, which *string) (ModelThres
 	if !t.catalog.HasModel(model) {
 		return ModelThresholds{}, errModelNotFound(model)
 	}
-	c, err := t.table.Clear(model, clear...)
+	c, err := t.busy.Clear(model, clear...)
 	return t.changed(model, c, err)
 }
 
@@ -109,7 +109,7 @@ func errModelNotFound(model string) *contract.Error {
 
 // thresholds are those of the request's model at this moment.
 func (c *selection) thresholds() *overload.Thresholds {
-	return c.api.thresholds.table.Of(c.request.Scope.Model)
+	return c.api.busy.Of(c.request.Scope.Model)
 }
 
 // dropOverloaded returns the ranks to score: those of workers that are not

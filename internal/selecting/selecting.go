@@ -61,7 +61,7 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 	a := &API{
 		config: config, catalog: c, ledger: l, scopes: r,
 		selections:  telemetry.NewSelections(c),
-		thresholds:  thresholds{table: overload.NewTable(busy, c.HasModel), catalog: c, log: log},
+		thresholds:  thresholds{busy: overload.NewTable(busy, c.HasModel), catalog: c, log: log},
 		idempotency: idempotency{ledger: l, catalog: c},
 		sessions:    sessions{catalog: c},
 	}

@@ -64,12 +64,12 @@ func enter(t *testing.T, q *waitqueue.Queue, r *request, second int) *waitqueue.
 }
 
 // outcome is how a request ended; open: it has not.
-func outcome(w *waitqueue.Queued) (err error, open bool) {
+func outcome(w *waitqueue.Queued) (open bool, err error) {
 	select {
 	case <-w.Done():
-		return w.Err(), false
+		return false, w.Err()
 	default:
-		return nil, true
+		return true, nil
 	}
 }
 
@@ -92,10 +92,10 @@ func TestTurns(t *testing.T) {
 	}
 	s.places = 1
 	q.Dispatch()
-	if err, open := outcome(early); err != nil || open {
+	if open, err := outcome(early); err != nil || open {
 		t.Errorf("early: %v, open %t", err, open)
 	}
-	if _, open := outcome(late); !open {
+	if open, _ := outcome(late); !open {
 		t.Error("late had its turn without a place")
 	}
 	s.places = 2
@@ -122,7 +122,7 @@ func TestErrors(t *testing.T) {
 	w := enter(t, q, r, 0)
 	r.refreshErr = lost
 	q.Dispatch()
-	if err, _ := outcome(w); !errors.Is(err, lost) || r.refreshed != 1 || len(s.ran) > 0 {
+	if _, err := outcome(w); !errors.Is(err, lost) || r.refreshed != 1 || len(s.ran) > 0 {
 		t.Errorf("ended with %v after %d looks, ran %v", err, r.refreshed, s.ran)
 	}
 }
@@ -142,11 +142,11 @@ func TestPanic(t *testing.T) {
 		}()
 		q.Dispatch()
 	}()
-	if err, open := outcome(bad); err == nil || open {
+	if open, err := outcome(bad); err == nil || open {
 		t.Errorf("bad: %v, open %t", err, open)
 	}
 	q.Dispatch()
-	if err, open := outcome(good); err != nil || open {
+	if open, err := outcome(good); err != nil || open {
 		t.Errorf("good: %v, open %t", err, open)
 	}
 }
@@ -157,7 +157,7 @@ func TestClose(t *testing.T) {
 	waits := enter(t, q, &request{server: s}, 0)
 	reason := errors.New("shutting down")
 	q.Close(reason)
-	if err, _ := outcome(waits); !errors.Is(err, reason) {
+	if _, err := outcome(waits); !errors.Is(err, reason) {
 		t.Errorf("waiting: %v", err)
 	}
 	if w, err := q.Enter(&request{server: s}, started); w != nil || !errors.Is(err, reason) {
