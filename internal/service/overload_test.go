@@ -15,6 +15,7 @@ import (
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
