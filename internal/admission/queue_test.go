@@ -112,7 +112,7 @@ func TestThresholdBoundary(t *testing.T) {
 }
 
 // TestOneFreeRankIsEnough is the case queue_one_free_worker_is_enough: a
-// request that waits for its pinned rank holds up nobody else.
+// request that waits for its pinned rank holds up no one else.
 func TestOneFreeRankIsEnough(t *testing.T) {
 	s := newScope(t, withThreshold(0), 1024, 2)
 	s.load(1, 4, false)

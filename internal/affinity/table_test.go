@@ -142,7 +142,7 @@ func TestBinding(t *testing.T) {
 		r.want("a", 1)
 		third := r.acquire("a")
 		r.wantHold(third, 1)
-		third.Release() // begins the time anew, although nothing was booked
+		third.Release() // begins the time again, although nothing was booked
 		time.Sleep(ttl - 1)
 		r.want("a", 1) // does not
 		time.Sleep(time.Nanosecond)
@@ -253,8 +253,8 @@ func TestCancelledLate(t *testing.T) {
 	})
 }
 
-// TestDrop: one of several holders finds the rank of no use. It decides anew,
-// others that find the same wait for nobody, and what ends of the old binding
+// TestDrop: one of several holders finds the rank of no use. It decides again,
+// others that find the same wait for no one, and what ends of the old binding
 // does not touch the new one.
 func TestDrop(t *testing.T) {
 	play(t, 10, func(r *rig) {
@@ -379,7 +379,7 @@ func TestTooManyWait(t *testing.T) {
 			r.wantWaiting((i + 1) * each)
 			r.wantRefused(name)
 		}
-		other := r.acquire("one more") // nobody is in its way
+		other := r.acquire("one more") // no one is in its way
 		r.wantRefused("one more")
 		waiting[0].cancel()
 		synctest.Wait()
@@ -403,7 +403,7 @@ func TestTooManyWait(t *testing.T) {
 	})
 }
 
-// wantRefused checks that nobody else can wait for a session.
+// wantRefused checks that no one else can wait for a session.
 func (r *rig) wantRefused(session string) {
 	r.t.Helper()
 	if w := r.begin(session); !w.done || w.hold != nil || w.err != nil {
@@ -418,7 +418,7 @@ func (r *rig) wantWaiting(n int) {
 	}
 }
 
-// TestWaited: a hold tells whether it was waited for.
+// TestWaited: a hold reports whether it was waited for.
 func TestWaited(t *testing.T) {
 	play(t, 1, func(r *rig) {
 		first := r.acquire("a")

@@ -85,7 +85,7 @@ func TestOneZero(t *testing.T) {
 	}
 }
 
-// TestTableCopies proves that nobody changes a table through what was passed in.
+// TestTableCopies proves that no one changes a table through what was passed in.
 func TestTableCopies(t *testing.T) {
 	share, limit := .5, uint64(10)
 	table := overload.NewTable(blocks(.9), everybody)
@@ -107,7 +107,7 @@ func TestTableCopies(t *testing.T) {
 }
 
 // TestTableBounds: only so many models have limits of their own; those that
-// nobody knows any more give way, and who has the defaults takes no room.
+// no one knows any more give way, and who has the defaults takes no room.
 func TestTableBounds(t *testing.T) {
 	gone := map[string]bool{}
 	table := overload.NewTable(blocks(.5), func(model string) bool { return !gone[model] })

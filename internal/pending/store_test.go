@@ -92,7 +92,7 @@ func TestClaims(t *testing.T) {
 	for name, play := range map[string]func(*testing.T, *pending.Store, *clock){
 		"booked": func(t *testing.T, s *pending.Store, _ *clock) {
 			c := take(t, s, "a")
-			want(t, s, "a", 0) // nobody else books it meanwhile
+			want(t, s, "a", 0) // no one else books it meanwhile
 			c.Done()
 			want(t, s, "a", 0)
 			c.Back() // of no account

@@ -65,7 +65,7 @@ func BenchmarkSelectTokens(b *testing.B) {
 }
 
 // BenchmarkReserveFree is /select_and_reserve by hashes and the DELETE, without
-// HTTP; with a queue in which nobody waits it shows what that costs.
+// HTTP; with a queue in which no one waits it shows what that costs.
 func BenchmarkReserveFree(b *testing.B) {
 	for _, queue := range []bool{false, true} {
 		for _, ranks := range []int{8, 64, 256} {
@@ -92,7 +92,7 @@ func BenchmarkReserveFree(b *testing.B) {
 }
 
 // BenchmarkRefuse is /select by 8,192 token ids in blocks of 16, without HTTP:
-// answered without thresholds and with some that nobody exceeds, and refused
+// answered without thresholds and with some that no one exceeds, and refused
 // because every rank exceeds one. A refusal does not look at the prompt.
 func BenchmarkRefuse(b *testing.B) {
 	tokens := prompt(1, 8192)

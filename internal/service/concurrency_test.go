@@ -11,10 +11,10 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// TestNobodyIsForgotten: bookings, releases, newcomers, worker changes and
+// TestNoWaiterIsForgotten: bookings, releases, newcomers, worker changes and
 // disconnects all at once; in the end everybody has been answered and nothing
 // is booked.
-func TestNobodyIsForgotten(t *testing.T) {
+func TestNoWaiterIsForgotten(t *testing.T) {
 	w := start(t, eventsOff, queueing(0))
 	for id := range uint64(4) {
 		w.put(record(id, 1))

@@ -229,7 +229,7 @@ func (r *retries) check() {
 }
 
 // TestRetriesRace: retries, frees, renewals and leases that end, all at once on a
-// few ids: nobody gets an answer for another prompt, and in the end nothing is
+// few ids: no one gets an answer for another prompt, and in the end nothing is
 // booked or remembered.
 func TestRetriesRace(t *testing.T) {
 	w := start(t, eventsOff, keeping, sessions)

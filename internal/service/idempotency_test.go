@@ -178,7 +178,7 @@ func TestReservedAgain(t *testing.T) {
 }
 
 // TestRepeatsBeforeRefusal: an answer is given again although the request could
-// not be placed now: every worker is overloaded, the wait line full or busy.
+// not be placed now: every worker is overloaded, the wait queue full or busy.
 func TestRepeatsBeforeRefusal(t *testing.T) {
 	a := prompt(1, 8)
 	for name, change := range map[string]func(*service.Config){
@@ -235,7 +235,7 @@ func TestRepeatsElsewhere(t *testing.T) {
 }
 
 // TestSlotsReservationElsewhere: a booking of the slot tracker that a replica knows from
-// another one takes its id in its own scope only (decision S4), and is nobody's
+// another one takes its id in its own scope only (decision S4), and is no one's
 // first try.
 func TestSlotsReservationElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -336,9 +336,9 @@ func TestSameIDAtOnce(t *testing.T) {
 	}
 }
 
-// TestIDOnItsWay: in the 1.6 dialect the id of a booking that waits is refused to
+// TestIDInFlight: in the 1.6 dialect the id of a booking that waits is refused to
 // all others, except to a repeat, until its caller has gone.
-func TestIDOnItsWay(t *testing.T) {
+func TestIDInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, keeping)
 		w.keep("x", prompt(1, 8), func(r *selecting.SelectRequest) { r.Advisory = true })

@@ -182,7 +182,7 @@ func TestImpatientCallers(t *testing.T) {
 	w.wantLoad("1/0: 0 0 0")
 }
 
-// TestRepeatRenews: a repeat begins the lease anew that its answer promises, on
+// TestRepeatRenews: a repeat begins the lease again that its answer promises, on
 // the replica that booked and on another one.
 func TestRepeatRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestRepeatRenews(t *testing.T) {
 	})
 }
 
-// TestRepeatsWithoutWorkers: the first answer is given although nobody could be
+// TestRepeatsWithoutWorkers: the first answer is given although no one could be
 // chosen now, because the worker is incomplete: the booking lives.
 func TestRepeatsWithoutWorkers(t *testing.T) {
 	w := start(t, eventsOff)

@@ -125,7 +125,7 @@ func TestLeaseEndsInTime(t *testing.T) {
 	})
 }
 
-// TestRepeatAfterLease: a repeat of a booking whose lease has run out books anew.
+// TestRepeatAfterLease: a repeat of a booking whose lease has run out books again.
 func TestRepeatAfterLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff)

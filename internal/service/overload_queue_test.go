@@ -49,7 +49,7 @@ func TestThresholdsAtDispatch(t *testing.T) {
 	})
 }
 
-// TestThresholdsCauseNoWait: however full the workers are, nobody waits unless
+// TestThresholdsCauseNoWait: however full the workers are, no one waits unless
 // the queue's own rule says so.
 func TestThresholdsCauseNoWait(t *testing.T) {
 	w := start(t, eventsOff, queueing(1e9), limits(overload.Thresholds{PrefillTokens: new(uint64(7))}))

@@ -216,7 +216,7 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-// TestOverloadComesLast: a request that can never work, or that nobody is there
+// TestOverloadComesLast: a request that can never work, or that no one is there
 // for, is told so however full everybody is; only an id that is taken is found
 // by booking.
 func TestOverloadComesLast(t *testing.T) {
@@ -301,10 +301,10 @@ func TestRefusalIsCheap(t *testing.T) {
 	}
 }
 
-// TestStaleBookingRefusesNobody: a booking ends with its age for those whom it
+// TestStaleReservationRefusesNone: a booking ends with its age for those whom it
 // would refuse, and not only when the timer comes round, with a wait queue and
 // without.
-func TestStaleBookingRefusesNobody(t *testing.T) {
+func TestStaleReservationRefusesNone(t *testing.T) {
 	for name, queue := range map[string]func(*service.Config){"at once": func(*service.Config) {}, "with a queue": queueing(1000)} {
 		for _, reserve := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestHeldRanks: what is stored for a rank before its worker comes is seen by
-// nobody, is the worker's when it comes, and goes when it does not. From outside
+// no one, is the worker's when it comes, and goes when it does not. From outside
 // this takes another replica to recover from.
 func TestHeldRanks(t *testing.T) {
 	sc := catalog.Scope{Model: "m", Tenant: "t"}
@@ -38,7 +38,7 @@ func TestHeldRanks(t *testing.T) {
 		"the slot tracker registers another":    {track(2, 4), 3, 1},
 		"... and its worker comes, cut anew":    {inTurn(track(2, 4), eagle), 3, 1},
 		"nobody comes":                          {func(s *Service) error { s.catalog.ReleaseHolds(); return nil }, 0, 0},
-		"nobody comes while another is there":   {inTurn(register(2, 4, "tcp://w:1"), func(s *Service) error { s.catalog.ReleaseHolds(); return nil }), 0, 1},
+		"no one comes while another is there":   {inTurn(register(2, 4, "tcp://w:1"), func(s *Service) error { s.catalog.ReleaseHolds(); return nil }), 0, 1},
 		"its worker comes too late":             {inTurn(func(s *Service) error { s.catalog.ReleaseHolds(); return nil }, register(1, 4, "tcp://w:1")), 0, 1},
 		"its worker comes with one rank more":   {inTurn(register(1, 4, "tcp://w:1"), grow), 3, 1},
 		"its worker is attached without rank 0": {shifted, 0, 1},

@@ -26,7 +26,7 @@ type fleet struct {
 // answer is what a replica answers to GET /dump, in parts: each waits until the
 // test lets it go.
 type answer struct {
-	parts      chan []byte // nil: nobody answers
+	parts      chan []byte // nil: no one answers
 	recovering bool
 }
 

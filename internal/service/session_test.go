@@ -101,7 +101,7 @@ func TestSessionExcluded(t *testing.T) {
 	}
 }
 
-// TestSessionMoves: a rank that is gone or overloaded is chosen anew.
+// TestSessionMoves: a rank that is gone or overloaded is chosen again.
 func TestSessionMoves(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*service.Config)

@@ -13,10 +13,10 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// TestWorkersChangeMeanwhile: who waited for the session's first request sees the
+// TestWorkersChangeDuringWait: who waited for the session's first request sees the
 // workers of the moment at which it goes on. Here worker 2 comes, where the first
 // one is booked.
-func TestWorkersChangeMeanwhile(t *testing.T) {
+func TestWorkersChangeDuringWait(t *testing.T) {
 	for name, tt := range map[string]struct {
 		capacity uint64 // of worker 2
 		spoil    func(w *world)
@@ -71,7 +71,7 @@ func TestRetryBehindItsFirstTry(t *testing.T) {
 	})
 }
 
-// TestNewerRank: a session that was bound anew, to a worker that came after the
+// TestNewerRank: a session that was bound again, to a worker that came after the
 // request's look at the catalog, is followed there.
 func TestNewerRank(t *testing.T) {
 	w := talk(t, limits(overload.Thresholds{PrefillTokens: new(uint64(50))})) // 1 is overloaded

@@ -186,7 +186,7 @@ func TestGoneBeforeItBegan(t *testing.T) {
 }
 
 // TestWorkerChangesAdmit: a worker that is added, or whose limit is raised,
-// takes who waits; nobody needs to free anything.
+// takes who waits; no one needs to free anything.
 func TestWorkerChangesAdmit(t *testing.T) {
 	changes := map[string]func(*world){
 		"added": func(w *world) { w.put(record(2, 1)) },

@@ -262,7 +262,7 @@ func TestEventsOfOtherRanks(t *testing.T) {
 }
 
 // TestPastScopes (decision D18): at most 1,024 scopes without workers are kept,
-// oldest out first; one that comes back counts anew.
+// oldest out first; one that comes back counts again.
 func TestPastScopes(t *testing.T) {
 	w := start(t, eventsOff)
 	visit := func(i uint32) {
