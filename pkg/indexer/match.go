@@ -135,28 +135,28 @@ func (s *Space) nextInChain(p position, local uint64, depth uint32) (position, b
 // MatchSequence is Match in a local Space for a chain of sequence hashes
 // (hashing.AppendSequence). It computes the sequence hashes of the blocks on
 // its way; where runs branch, of the first block of each child.
-func (s *Space) MatchSequence(rolling []uint64, m *Match) {
+func (s *Space) MatchSequence(chain []uint64, m *Match) {
 	m.reset()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	t := &s.tree
-	if t.live == 0 || len(rolling) == 0 {
+	if t.live == 0 || len(chain) == 0 {
 		return
 	}
-	id := t.child(root, rolling[0])
+	id := t.child(root, chain[0])
 	for depth := 0; id != 0; {
 		nd := t.node(id)
 		run := t.cells.locals(nd.off, nd.n)
 		k := 0
-		for k < len(run) && depth+k < len(rolling) && follows(rolling, depth+k, run[k]) {
+		for k < len(run) && depth+k < len(chain) && follows(chain, depth+k, run[k]) {
 			k++
 		}
 		depth += k
-		if held := m.add(s, nd, k); !held && !m.ThroughGaps || k < len(run) || depth == len(rolling) {
+		if held := m.add(s, nd, k); !held && !m.ThroughGaps || k < len(run) || depth == len(chain) {
 			return
 		}
 		for id = nd.first; id != 0; id = t.node(id).next {
-			if follows(rolling, depth, t.cells.local(t.node(id).off)) {
+			if follows(chain, depth, t.cells.local(t.node(id).off)) {
 				break
 			}
 		}
@@ -165,9 +165,9 @@ func (s *Space) MatchSequence(rolling []uint64, m *Match) {
 
 // follows reports whether a block with that local hash is the i-th of the
 // chain.
-func follows(rolling []uint64, i int, local uint64) bool {
+func follows(chain []uint64, i int, local uint64) bool {
 	if i == 0 {
-		return rolling[0] == local
+		return chain[0] == local
 	}
-	return hashing.NextSequence(rolling[i-1], local) == rolling[i]
+	return hashing.NextSequence(chain[i-1], local) == chain[i]
 }
