@@ -6,7 +6,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// HashSource tells where the hashes of a publisher's blocks come from.
+// HashSource says where the hashes of a publisher's blocks come from.
 type HashSource uint8
 
 // The sources.
@@ -57,7 +57,7 @@ const maxUnconfirmed = 8
 
 // unconfirmed are hashes of first blocks that a publisher announced without tokens
 // under its registered identity, when nothing confirmed them: the latest ones, 0
-// for none. A publisher with tokens that comes after it tells what they are.
+// for none. A publisher with tokens that comes after it confirms or refutes them.
 type unconfirmed struct {
 	hashes [maxUnconfirmed]atomic.Uint64
 	next   int // guarded by Publisher.mu

@@ -57,7 +57,7 @@ type Status struct {
 	BaseMismatches uint64 // a base_block_idx that contradicts what is known of the block
 	Stale          bool   // a stream has missed events since its last clear
 
-	// Hashes tells what the publisher's hashes are known to be; the counts of
+	// Hashes says what the publisher's hashes are known to be; the counts of
 	// blocks behind it are of blocks with tokens, and of envelope blocks without.
 	Hashes      HashSource
 	TokenBlocks uint64

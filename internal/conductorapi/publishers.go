@@ -83,9 +83,9 @@ func (a *API) Unregister(f conductor.Filter) ([]string, error) {
 }
 
 // withdrawPublishers takes publishers out of all answers and closes their
-// streams. Their blocks are still to be dropped, for which others need not wait:
-// whoever registers the same meanwhile is another publisher. That none matches
-// is an error.
+// streams. Their blocks are still to be dropped. Other calls need not wait for that:
+// the same registration, made meanwhile, is another publisher. It is an error if
+// none matches.
 func (a *API) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, error) {
 	if err := checkLengths(filterTexts(f)); err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (a *API) unfollowPublisher(p *conductor.Publisher) {
 	}
 }
 
-// shareReplay notes who has a replay endpoint now, and tells their streams if
+// shareReplay notes which publishers have a replay endpoint now, and updates their streams if
 // its answers have become, or are no longer, for some of them only.
 func (a *API) shareReplay(replay string, users []*conductor.Publisher) {
 	if len(users) == 0 {

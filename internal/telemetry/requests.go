@@ -74,7 +74,7 @@ const (
 	noCode              = lastCode - firstCode + 1
 )
 
-// maxEndpoints bounds what a listener tells apart; further ones count as if they
+// maxEndpoints bounds what a listener distinguishes; further ones count as if they
 // had no route.
 const maxEndpoints = 512
 

@@ -34,8 +34,8 @@ var (
 	queueWait       = selectionFamilies.histogram("queue_wait_seconds", "Time in the wait queue of the selections that had to wait, however they ended.", "model_name")
 )
 
-// Route is a way to ask for a selection, as the labels of counters tell them
-// apart.
+// Route is a way to ask for a selection, as the labels of counters
+// distinguish them.
 type Route uint8
 
 // The routes.
@@ -291,7 +291,7 @@ func (s *Selections) Add(model string) {
 }
 
 // NoteUnserved keeps a scope that had no worker for a selection, unless there is
-// one that nobody has taken.
+// one already.
 func (s *Selections) NoteUnserved(sc catalog.Scope) {
 	if s.unserved.Load() == nil {
 		s.unserved.CompareAndSwap(nil, &catalog.Scope{Model: catalog.Clip(sc.Model), Tenant: catalog.Clip(sc.Tenant)})

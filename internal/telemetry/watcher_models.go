@@ -106,7 +106,7 @@ func (w *Watcher) lookAtModels() {
 // worker, and one of the scopes.
 func (w *Watcher) lookAtUnserved(n uint64) {
 	example := w.selections.unserved.Swap(nil)
-	if n == 0 || w.scopes.Closing() { // while closing nobody is served
+	if n == 0 || w.scopes.Closing() { // a service that closes serves none
 		return
 	}
 	line := w.log.Warn().Uint64("selections", n)
