@@ -28,10 +28,7 @@ func (c *selection) runOrWait(ctx context.Context) error {
 		booked = c.api.idempotency.waiters.add(id)
 		defer c.api.idempotency.waiters.remove(id, booked)
 	}
-	if c.wait.since.IsZero() {
-		c.wait.since = time.Now()
-	}
-	queued, err := queue.Enter(c, c.wait.since)
+	queued, err := queue.Enter(c, &c.wait.since)
 	if queued == nil {
 		return queueError(err)
 	}

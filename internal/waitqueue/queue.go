@@ -24,7 +24,7 @@ type Request interface {
 	// as far as the request has looked at the workers.
 	CanRun(*admission.Class) bool
 	// CanRunNow is CanRun on the workers of this moment. It is true, too, for a
-	// request that has no rank left: it must be told.
+	// request that has no rank left: Refresh then returns its answer.
 	CanRunNow(*admission.Class) bool
 	// BeforeWait is the last look before the request is queued: an error is its
 	// answer.
@@ -88,16 +88,20 @@ func (w *Queued) Done() <-chan struct{} { return w.done }
 func (w *Queued) Err() error { return w.err }
 
 // Enter runs the request if it need not wait, and returns what became of it.
-// Otherwise it queues the request and returns where it waits. since is when it
-// came to a wait queue first. The queue must be enabled. Errors are those of the
+// Otherwise it queues the request and returns where it waits. since is when the
+// request first came to a wait queue: Enter sets it if it is zero, once requests
+// before it have had their turn. The queue must be enabled. Errors are those of the
 // request, the reason of Close, and *admission.LimitError.
-func (q *Queue) Enter(r Request, since time.Time) (*Queued, error) {
+func (q *Queue) Enter(r Request, since *time.Time) (*Queued, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed != nil {
 		return nil, q.closed
 	}
 	q.dispatchLocked() // requests that can run by now go first
+	if since.IsZero() {
+		*since = time.Now()
+	}
 	w := &Queued{request: r, waiter: r.Waiter()}
 	w.waiter.Arrived = since.Sub(q.config.Started).Seconds()
 	w.waiter.Value = w

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/select-service/select-service/internal/admission"
@@ -23,6 +24,7 @@ type request struct {
 	refreshErr error
 	waitErr    error
 	panics     bool
+	takes      time.Duration // in Run
 	refreshed  int
 }
 
@@ -41,6 +43,7 @@ func (r *request) Run() error {
 	if r.panics {
 		panic("in Run")
 	}
+	time.Sleep(r.takes)
 	r.places--
 	r.ran = append(r.ran, r.name)
 	return nil
@@ -56,7 +59,8 @@ func newQueue() *waitqueue.Queue {
 // enter queues a request that has to wait.
 func enter(t *testing.T, q *waitqueue.Queue, r *request, second int) *waitqueue.Queued {
 	t.Helper()
-	w, err := q.Enter(r, started.Add(time.Duration(second)*time.Second))
+	since := started.Add(time.Duration(second) * time.Second)
+	w, err := q.Enter(r, &since)
 	if err != nil || w == nil {
 		t.Fatalf("%s: %v, %v, want it to wait", r.name, w, err)
 	}
@@ -78,7 +82,7 @@ func outcome(w *waitqueue.Queued) (open bool, err error) {
 // that enters later.
 func TestTurns(t *testing.T) {
 	s, q := &server{places: 1}, newQueue()
-	if w, err := q.Enter(&request{server: s, name: "first"}, started); w != nil || err != nil {
+	if w, err := q.Enter(&request{server: s, name: "first"}, new(started)); w != nil || err != nil {
 		t.Fatalf("first: %v, %v", w, err)
 	}
 	late := enter(t, q, &request{server: s, name: "late"}, 3)
@@ -99,7 +103,7 @@ func TestTurns(t *testing.T) {
 		t.Error("late had its turn without a place")
 	}
 	s.places = 2
-	if w, err := q.Enter(&request{server: s, name: "last"}, started); w != nil || err != nil {
+	if w, err := q.Enter(&request{server: s, name: "last"}, new(started)); w != nil || err != nil {
 		t.Fatalf("last: %v, %v", w, err)
 	}
 	if want := []string{"first", "early", "late", "last"}; !slices.Equal(s.ran, want) {
@@ -110,12 +114,33 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// TestArrival: a request without a time of arrival gets that of its entrance, when
+// those that can run before it have had their turn. It keeps the time that it has.
+func TestArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, q := &server{}, newQueue()
+		enter(t, q, &request{server: s, name: "slow", takes: time.Second}, 0)
+		s.places = 1
+		var since time.Time
+		want := time.Now().Add(time.Second)
+		for range 2 {
+			if w, err := q.Enter(&request{server: s, name: "next"}, &since); w == nil || err != nil {
+				t.Fatalf("next: %v, %v, want it to wait", w, err)
+			}
+			if !since.Equal(want) {
+				t.Errorf("it came at %v, want %v", since, want)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
 // TestErrors: an error before the wait is the answer; a request that has lost its
 // ranks is told so in its turn, without running.
 func TestErrors(t *testing.T) {
 	s, q := &server{}, newQueue()
 	refused, lost := errors.New("refused"), errors.New("no ranks left")
-	if w, err := q.Enter(&request{server: s, waitErr: refused}, started); w != nil || !errors.Is(err, refused) {
+	if w, err := q.Enter(&request{server: s, waitErr: refused}, new(started)); w != nil || !errors.Is(err, refused) {
 		t.Errorf("before the wait: %v, %v", w, err)
 	}
 	r := &request{server: s, name: "waits"}
@@ -160,7 +185,7 @@ func TestClose(t *testing.T) {
 	if _, err := outcome(waits); !errors.Is(err, reason) {
 		t.Errorf("waiting: %v", err)
 	}
-	if w, err := q.Enter(&request{server: s}, started); w != nil || !errors.Is(err, reason) {
+	if w, err := q.Enter(&request{server: s}, new(started)); w != nil || !errors.Is(err, reason) {
 		t.Errorf("entering: %v, %v", w, err)
 	}
 	if n, _ := q.Pending(); n != 0 {
