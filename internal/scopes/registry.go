@@ -89,7 +89,7 @@ func (r *Registry) All() map[catalog.Scope]*State { return *r.states.Load() }
 func (r *Registry) Schedulable(sc catalog.Scope) (*catalog.Snapshot, *State, error) {
 	state := r.Of(sc)
 	snap := r.catalog.Snapshot(sc)
-	if r.closing.Load() { // read after the state, whose queue Close has closed if it is false here
+	if r.closing.Load() { // read after the state, whose queue CloseQueues will close if it is false here
 		return nil, nil, contract.ErrShuttingDown
 	}
 	if snap != nil && len(snap.Ranks) > 0 && state != nil {
@@ -106,16 +106,18 @@ func NoWorkers(sc catalog.Scope) *contract.Error {
 	return contract.ScopeErrorf(contract.Unavailable, sc, "no schedulable workers")
 }
 
-// Close refuses new work from now on. Requests that wait are answered with
-// contract.ErrShuttingDown.
-func (r *Registry) Close() {
-	r.closing.Store(true) // before the states are read: see Schedulable
+// RefuseNew makes Schedulable answer contract.ErrShuttingDown from now on.
+func (r *Registry) RefuseNew() { r.closing.Store(true) }
+
+// CloseQueues answers requests that wait with contract.ErrShuttingDown. It is
+// called after RefuseNew, when the catalog is closed: no scope gets a queue any more.
+func (r *Registry) CloseQueues() {
 	for _, state := range r.All() {
 		state.Queue.Close(contract.ErrShuttingDown)
 	}
 }
 
-// Closing reports whether Close was called.
+// Closing reports whether RefuseNew was called.
 func (r *Registry) Closing() bool { return r.closing.Load() }
 
 // WorkersChanged is called after a worker came, changed or left. Requests that

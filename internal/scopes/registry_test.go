@@ -124,9 +124,9 @@ func TestUnavailable(t *testing.T) {
 	if contract.KindOf(err) != contract.Unavailable || err.Error() != "no schedulable workers are available" {
 		t.Errorf("without workers: %v", err)
 	}
-	r.Close()
+	r.RefuseNew()
 	if _, _, err := r.Schedulable(sc); !errors.Is(err, contract.ErrShuttingDown) || !r.Closing() {
-		t.Errorf("after Close: %v, closing %t", err, r.Closing())
+		t.Errorf("after RefuseNew: %v, closing %t", err, r.Closing())
 	}
 }
 

@@ -183,8 +183,9 @@ func (s *Service) Run(ctx context.Context) error {
 // Close refuses new work from now on: registrations and selections are
 // answered with "shutting down", requests that wait too.
 func (s *Service) Close() {
-	s.scopes.Close() // before the catalog refuses: selections are refused, too
-	s.catalog.Close()
+	s.scopes.RefuseNew()
+	s.catalog.Close() // waits for a registration under way, which may make a queue
+	s.scopes.CloseQueues()
 }
 
 // Conductor returns the use cases of the Conductor API.
