@@ -82,17 +82,18 @@ func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Sel
 		err = c.serve(ctx)
 	}
 	if selected = err == nil && !c.replayed; selected { // the reservation has the hold
-		a.pending.save(&c)
+		a.pending.save(c)
 	}
-	c.count.ended(&c, err)
+	c.count.ended(c, err)
 	return c.result, err
 }
 
-func (a *API) newSelection(req *SelectRequest, reserve bool) selection {
-	return selection{query: newQuery(), api: a, request: req, filter: filterOf(req), reserve: reserve}
+func (a *API) newSelection(req *SelectRequest, reserve bool) *selection {
+	return &selection{query: newQuery(), api: a, request: req, filter: filterOf(req), reserve: reserve}
 }
 
-// filterOf takes the lists of a request over.
+// filterOf returns the filter of a request. It keeps the request's lists, and sorts
+// them.
 func filterOf(req *SelectRequest) selector.Filter {
 	if !req.HasAllowedWorkers {
 		return selector.NewFilter(nil, req.RequiredTaints)
