@@ -29,42 +29,53 @@ func (a *API) Reserve(req *ReserveRequest) (Reservation, error) {
 	return r, err
 }
 
+// reserve is the way of a reservation on a rank that the caller chose: replay, read,
+// find the rank, book. It ends early with the error of a step; Reserve tries it again
+// on scopes.ErrStale.
 func (a *API) reserve(req *ReserveRequest) (Reservation, error) {
 	q := newQuery()
 	defer q.recycle()
+	// A retry gets the first reservation, or the conflict of its id.
 	if r, replayed, err := a.replayReservation(req, q); replayed || err != nil {
 		return r, err
 	}
-	snap, state, err := a.scopes.Schedulable(req.Scope)
-	if err != nil {
+	// Read what is to be booked: not ready, invalid.
+	var p placement
+	if err := a.readPlacement(req, q, &p); err != nil {
 		return Reservation{}, err
 	}
-	weights, err := a.config.Weights.With(req.Override)
-	if err != nil {
-		return Reservation{}, &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
-	}
-	if err := q.readReserve(&req.Prompt, snap); err != nil {
+	// Find the rank: worker or rank unknown, id in use.
+	var err error
+	if p.entry, err = a.findRank(req, p.snapshot); err != nil {
 		return Reservation{}, err
 	}
-	prefill, track, err := req.prefill(q.size.Tokens, weights.TrackPrefill)
-	if err != nil {
-		return Reservation{}, err
-	}
-	e, err := a.findRank(req, snap)
-	if err != nil {
-		return Reservation{}, err
-	}
+	// Book it: id in use, rank gone.
 	release, err := a.claimID(req)
 	if err != nil {
 		return Reservation{}, err
 	}
 	defer release()
-	p := placement{scope: state, snapshot: snap, entry: e, local: q.local, prefill: prefill}
-	p.Request = reservations.Request{
-		Hashes: slices.Clone(q.sequence), TrackPrefill: track, ExpectedOutput: req.ExpectedOutputTokens,
-	}
+	p.Hashes = slices.Clone(q.sequence)
 	p.record = &idempotencyRecord{prompt: q.identify(&req.Prompt, p.Hashes)}
 	return a.book(req, &p)
+}
+
+// readPlacement reads the prompt into q, and fills in what is to be booked: all but
+// the rank, the hashes and the record.
+func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err error) {
+	if p.snapshot, p.scope, err = a.scopes.Schedulable(req.Scope); err != nil {
+		return err
+	}
+	weights, err := a.config.Weights.With(req.Override)
+	if err != nil {
+		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
+	}
+	if err := q.readReserve(&req.Prompt, p.snapshot); err != nil {
+		return err
+	}
+	p.local, p.ExpectedOutput = q.local, req.ExpectedOutputTokens
+	p.prefill, p.TrackPrefill, err = req.prefill(q.size.Tokens, weights.TrackPrefill)
+	return err
 }
 
 // replayReservation answers the request if it is a retry of an earlier one: then
@@ -159,7 +170,8 @@ func errUnknownRank(snap *catalog.Snapshot, r catalog.Rank) *contract.Error {
 	return contract.Errorf(contract.NotFound, "Worker %s not found", r)
 }
 
-// placement is what is to be booked on a rank that was chosen before.
+// placement is what is to be booked on a rank that was chosen before. The ledger
+// keeps its Hashes.
 type placement struct {
 	reservations.Request
 	scope    *scopes.State
@@ -263,6 +275,8 @@ func errNotPending(req *ReserveRequest) *contract.Error {
 	return none
 }
 
+// bookPending is reserve for what was selected: check that it still holds, join the
+// session, book.
 func (a *API) bookPending(req *ReserveRequest, sel pending.Selection) (Reservation, error) {
 	snap, state, err := a.scopes.Schedulable(sel.Scope)
 	if err != nil {
