@@ -43,12 +43,13 @@ build: setup ## build bin/select-service
 
 # SHORT is the one switch between the rings: with -short, tests shorten their
 # random histories and leave out the largest sizes. The tests of the built program
-# share one build, which has the race detector as they do. Vetting is make lint's.
+# share one build, which has the race detector as they do; they wait more than they
+# compute, so four packages are tested at the same time. Vetting is make lint's.
 test test-busy: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/test/select-service
 
 .PHONY: test
 test: test-program ## ring 1: every test, short, with the race detector (PKG, SHORT=, RACE= to change that)
-	$(GO) test $(RACE) $(SHORT) -vet=off -shuffle=on -timeout 60m $(PKG)
+	$(GO) test $(RACE) $(SHORT) -p 4 -vet=off -shuffle=on -timeout 60m $(PKG)
 
 .PHONY: test-program
 test-program: setup

@@ -92,15 +92,11 @@ func (w way) skipped(sc *conformance.Scenario) string {
 	return ""
 }
 
-// atOnce bounds the services that run at the same time: scenarios measure how
-// long an answer takes.
-const atOnce = 4
-
 // TestScenarios plays every scenario against a service of its own.
 func TestScenarios(t *testing.T) {
-	slots := make(chan struct{}, atOnce)
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			check := w.described(t)
 			for _, sc := range load(t, w.folder) {
 				t.Run(sc.Name, func(t *testing.T) {
@@ -108,8 +104,6 @@ func TestScenarios(t *testing.T) {
 						t.Skip(why)
 					}
 					t.Parallel()
-					slots <- struct{}{}
-					t.Cleanup(func() { <-slots })
 					conformance.Play(t, sc, host{w.flags()}, conformance.Options{Prefix: w.prefix, Check: check})
 				})
 			}
