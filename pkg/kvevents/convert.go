@@ -10,11 +10,11 @@ import (
 type Index interface {
 	// Store adds blocks to a rank's tier.
 	Store(*indexer.Store) indexer.Outcome
-	// StoreByEngineHash adds blocks that the rank has announced with tokens before
-	// (decision K15).
-	StoreByEngineHash(slot uint32, t indexer.Tier, names []uint64) (resolved, unresolved int)
-	// Remove takes blocks from a rank's tier.
-	Remove(slot uint32, t indexer.Tier, names []uint64) (removed, unknown int)
+	// StoreByEngineHash adds blocks that the rank has announced with tokens before,
+	// under the same engine hashes (decision K15).
+	StoreByEngineHash(slot uint32, t indexer.Tier, hashes []uint64) (resolved, unresolved int)
+	// Remove takes the blocks with these engine hashes from a rank's tier.
+	Remove(slot uint32, t indexer.Tier, hashes []uint64) (removed, unknown int)
 	// Clear takes all blocks of a rank from all tiers.
 	Clear(slot uint32)
 	// ParentSeed returns the block seed under which a rank's block was hashed.

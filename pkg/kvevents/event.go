@@ -70,10 +70,10 @@ type Event struct {
 	SaltSeen bool
 
 	// MM has each block's multimodal object hashes (nil: none in any block; it
-	// may be shorter than Names).
+	// may be shorter than Hashes).
 	MM [][]uint64
 	// Opaque has for each block 0, or a digest of extra keys that no prompt can
-	// express (nil: none in any block; it may be shorter than Names).
+	// express (nil: none in any block; it may be shorter than Hashes).
 	Opaque []uint64
 
 	// Group is the attention group, or NoGroup; SpecKind the kind of its cache
@@ -87,7 +87,7 @@ type Event struct {
 	ForeignOwner bool
 
 	// Envelope has what only the standard envelope says; nil for engine events.
-	// An envelope's Names are its seq_hashes.
+	// An envelope's Hashes are its seq_hashes.
 	Envelope *Envelope
 
 	badLoRAID  bool // the adapter's number is no integer

@@ -5,9 +5,9 @@ import "time"
 // replayState is where a stream stands with a replay. Every change goes through
 // one of the become methods:
 //
-//	following → awaiting                  becomeAwaiting
-//	awaiting, overdue → replaying         becomeReplaying
-//	awaiting → overdue                    becomeOverdue
+//	following → awaiting                       becomeAwaiting
+//	awaiting, overdue → replaying              becomeReplaying
+//	awaiting → overdue                         becomeOverdue
 //	awaiting, overdue, replaying → following   becomeFollowing
 type replayState uint8
 

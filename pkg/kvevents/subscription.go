@@ -22,7 +22,7 @@ const (
 	grantedItem                      // a replay may begin
 	tickItem                         // a deadline may have passed
 	updateItem                       // the replay endpoint is another one
-	barrierItem                      // someone waits until the items before it are applied
+	barrierItem                      // a caller of Barrier waits until the items before it are applied
 )
 
 // item is what a socket, a timer or a caller has for a stream.

@@ -33,7 +33,7 @@ const (
 	ForeignOwner      // ownership other than the framework
 	FilteredGroup     // not a main attention group
 	BlockSizeMismatch // not the registered block size
-	EagleMismatch     // token pairs in a pool that is not eagle, or the reverse (decision K14)
+	EagleMismatch     // token pairs in a scope that is not eagle, or the reverse (decision K14)
 	RepeatedHash      // a hash twice in the event, or equal to the parent
 	Incomplete        // not one complete block of tokens
 	Empty             // no hashes: nothing to do
