@@ -32,8 +32,7 @@ func (l *Ledger) PrefillCompleteIn(sc catalog.Scope, id string) error {
 // OutputBlock adds one generated block to the reservation. With a fraction, every
 // block that this reservation alone holds on its rank, including the new one, has
 // that weight from now on, until it is freed or another fraction comes. A lease is
-// renewed. ErrFraction, or ErrNotFound if no live
-// reservation has the id.
+// renewed. ErrFraction, or ErrNotFound if no live reservation has the id.
 func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 	if fraction != nil && !(*fraction >= 0 && *fraction <= 1) { // NaN too
 		return ErrFraction

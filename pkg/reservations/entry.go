@@ -71,7 +71,7 @@ func (r *entry) event() Event {
 }
 
 // fullWeight is the weight of a full block in fixed-point units. Weights are kept as
-// deficits (whole - weight), so that a rank without decayed blocks has the sum
+// deficits (fullWeight - weight), so that a rank without decayed blocks has the sum
 // zero: no history of additions and subtractions can make it drift.
 const fullWeight = 1 << 31
 
@@ -85,7 +85,7 @@ type load struct {
 	rank    catalog.Rank
 	prefill tokenSum // unfinished prefill tokens
 	blocks  uint64   // distinct prompt blocks and output blocks
-	deficit uint64   // sum over these blocks, in units of 1/whole block
+	deficit uint64   // sum over these blocks, in units of 1/fullWeight block
 	decayed uint64   // how many of these blocks have a deficit
 	held    []*entry
 }

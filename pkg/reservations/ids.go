@@ -27,7 +27,7 @@ type ids struct {
 }
 
 type idShard struct {
-	// mu guards the fields below and reservation.next. It is an innermost lock.
+	// mu guards the fields below and entry.next. It is an innermost lock.
 	mu   sync.Mutex
 	live map[string]*entry // the heads of the chains
 	peak int               // most ids since live was made
