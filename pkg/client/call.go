@@ -35,7 +35,7 @@ type call struct {
 	// repeatable: doing it twice has the effect of doing it once, so that it is sent
 	// again when it is unknown whether it was done.
 	repeatable bool
-	// gone: a 404 of a retry means that an earlier attempt did it.
+	// goneIsDone: a 404 of a retry means that an earlier attempt did it.
 	goneIsDone bool
 	// okStatus is a status that is no error, besides 2xx.
 	okStatus int

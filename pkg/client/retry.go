@@ -18,8 +18,8 @@ type Retry struct {
 	Connection Backoff
 }
 
-// Backoff is how often a call is sent and the wait in between: after attempt n (from 1) it is Base·2^(n-1) plus a random part of up to Jitter, at
-// most Max.
+// Backoff is how often a call is sent and the wait in between: after attempt n
+// (from 1) it is Base·2^(n-1) plus a random part of up to Jitter, at most Max.
 type Backoff struct {
 	Attempts int           // in all, including the first; 1 never retries
 	Base     time.Duration // the first wait

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// returnFirst makes retries of a booking safe: the same id with the same request gets
-// the first answer.
+// returnFirst makes retries of calls that book safe: the same id with the same
+// request gets the first answer.
 const returnFirst = "return"
 
 // Select chooses a worker and books nothing. With an ID the choice can be booked
@@ -150,7 +150,7 @@ func (s *Selection) fault(k call, id string, made, leased bool) error {
 	return &LostError{Method: k.method, Path: k.path, Err: errors.New(text)}
 }
 
-// doubtful reports whether a call that failed may have booked. A conflict is about
+// maybeBooked reports whether a call that failed may have booked. A conflict is about
 // another reservation, unless the client made the id.
 func maybeBooked(err error, made bool) bool {
 	return errors.Is(err, ErrMaybeDone) && (made || !errors.Is(err, ErrConflict))
