@@ -68,7 +68,7 @@ type scope struct {
 	holds     holds
 	slots     slots
 	blockSize uint32
-	// fixed: a worker that can be selected has been here and fixed eagle.
+	// eagleKnown: a worker that can be selected has been attached and has set eagle.
 	eagleKnown, eagle bool
 }
 

@@ -169,7 +169,7 @@ func (d decay) factor(active float64) float64 {
 	return 1 / (1 + d.rate*excess)
 }
 
-// blockSize returns B. The catalog admits no pool without a block size; 1
+// blockSize returns B. The catalog attaches no worker without a block size; 1
 // stands in for it so that no input yields NaN.
 func (p Prompt) blockSize() float64 {
 	return float64(max(p.BlockSize, 1))
