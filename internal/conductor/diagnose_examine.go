@@ -24,7 +24,7 @@ const (
 	maxElsewhereInstances = 64
 	// maxDiagnosedRanks bounds the ranks that are shown.
 	maxDiagnosedRanks = 4096
-	// maxLooks bounds the looks at departures and orphans that explain breaks;
+	// maxLooks bounds the looks at removals and orphans that explain breaks;
 	// siteLooks are due at each site, and one more for each orphan.
 	maxLooks  = 1 << 26
 	siteLooks = 1 << 16

@@ -37,7 +37,7 @@ const (
 	wardFork   = 4 // the chains share the blocks before it
 )
 
-// local is the local hash of a block of a chain.
+// wardLocal is the local hash of a block of a chain.
 func wardLocal(chain, index int) uint64 {
 	if index < wardFork {
 		chain = 0

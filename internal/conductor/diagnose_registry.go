@@ -359,7 +359,8 @@ func (g *Registration) differenceOf(key *nsKey) string {
 	return strings.Join(parts, " and ")
 }
 
-// first returns the first n texts in their order, and says if there are more.
+// first returns the first n texts in their order, and "and others" if there are
+// more.
 func first(texts map[string]bool, n int) []string {
 	all := make([]string, 0, len(texts))
 	for text := range texts {

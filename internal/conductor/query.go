@@ -158,23 +158,23 @@ func (q *queryScratch) end() {
 	}
 }
 
-// addRank gives an instance and a rank of it their places.
-func (q *queryScratch) addRank(sp *space, target, row uint32) {
-	if q.instanceIndex[target] == 0 {
-		q.instances = append(q.instances, instanceRow{number: target})
-		q.instanceIndex[target] = uint32(len(q.instances))
+// addRank gives an instance and a rank of it, by their numbers, their places.
+func (q *queryScratch) addRank(sp *space, instance, rank uint32) {
+	if q.instanceIndex[instance] == 0 {
+		q.instances = append(q.instances, instanceRow{number: instance})
+		q.instanceIndex[instance] = uint32(len(q.instances))
 		for range sp.media {
 			q.media = append(q.media, mediumPrefix{})
 		}
 	}
-	if q.rankIndex[row] == 0 {
-		q.ranks = append(q.ranks, rankRow{number: row, instance: q.instanceIndex[target] - 1})
-		q.rankIndex[row] = uint32(len(q.ranks))
+	if q.rankIndex[rank] == 0 {
+		q.ranks = append(q.ranks, rankRow{number: rank, instance: q.instanceIndex[instance] - 1})
+		q.rankIndex[rank] = uint32(len(q.ranks))
 	}
 }
 
-// count goes through the pieces of the match. Who holds one has it if he has
-// had all before, which is so if the prefix counted for him ends there.
+// count goes through the pieces of the match. A piece counts for a holder only if
+// it holds all pieces before, so if the prefix counted for it ends there.
 func (q *queryScratch) count(sp *space, instance string) {
 	if len(q.match.Steps) == 0 {
 		return
@@ -191,8 +191,8 @@ func (q *queryScratch) count(sp *space, instance string) {
 	}
 }
 
-// addHolders gives those places that hold the first piece but are not registered for
-// the identity.
+// addHolders adds the instances and ranks that hold the first piece but are not
+// registered for the identity.
 func (q *queryScratch) addHolders(sp *space, first *indexer.Step, instance string) {
 	only, one := sp.instanceNumbers.of[instance]
 	for n := range holders(sp, first) {
@@ -222,8 +222,8 @@ func holders(sp *space, step *indexer.Step) func(yield func(uint32) bool) {
 	}
 }
 
-// countStep counts the piece from begin to end and reports whether anybody's
-// prefix went on.
+// countStep counts the piece from begin to end and reports whether the prefix of
+// any instance went on.
 func (q *queryScratch) countStep(sp *space, step *indexer.Step, begin, end uint64) (moved bool) {
 	for tier, holders := range step.Holders {
 		for w := range min(len(holders), len(sp.visible)) {

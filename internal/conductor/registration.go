@@ -105,7 +105,7 @@ type SeedMismatchError struct {
 
 func (e *SeedMismatchError) Error() string {
 	id := &e.Identity
-	salted := "" // the salt itself is nobody's business
+	salted := "" // the salt itself is not shown
 	if id.Salt != "" {
 		salted = " additionalsalt=(the one given)"
 	}

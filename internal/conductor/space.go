@@ -38,8 +38,8 @@ type space struct {
 	free    []uint32 // slots without owner
 	visible []uint64 // bit set of the slots of publishers in force
 
-	// instanceNumbers and rows number the instances, and the instances' ranks, that
-	// registrations and slots are of.
+	// instanceNumbers and rankNumbers number the instances, and the instances' ranks,
+	// of registrations and slots.
 	instanceNumbers numbering[string]
 	rankNumbers     numbering[instanceRank]
 
@@ -150,8 +150,8 @@ func (sp *space) takeSlot(o *owner) uint32 {
 			sp.visible = append(sp.visible, 0)
 		}
 	}
-	target, row := sp.takeNumbers(o.publisher.Instance, o.rank)
-	sp.slots[n] = slot{owner: o, instance: target, rank: row}
+	instance, rank := sp.takeNumbers(o.publisher.Instance, o.rank)
+	sp.slots[n] = slot{owner: o, instance: instance, rank: rank}
 	sp.visible[n/64] |= 1 << (n % 64)
 	return n
 }
@@ -171,14 +171,14 @@ func (sp *space) isVisible(n uint32) bool {
 	return int(n/64) < len(sp.visible) && sp.visible[n/64]>>(n%64)&1 == 1
 }
 
-func (sp *space) takeNumbers(instance string, rank uint32) (target, row uint32) {
-	target = sp.instanceNumbers.take(instance)
-	return target, sp.rankNumbers.take(instanceRank{target, rank})
+func (sp *space) takeNumbers(name string, dpRank uint32) (instance, rank uint32) {
+	instance = sp.instanceNumbers.take(name)
+	return instance, sp.rankNumbers.take(instanceRank{instance, dpRank})
 }
 
-func (sp *space) releaseNumbers(target, row uint32) {
-	sp.rankNumbers.release(row)
-	sp.instanceNumbers.release(target)
+func (sp *space) releaseNumbers(instance, rank uint32) {
+	sp.rankNumbers.release(rank)
+	sp.instanceNumbers.release(instance)
 }
 
 // owners returns the owners whose publishers are in force and that have slots.

@@ -17,7 +17,7 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// media of the tests by the name that engines give them and the one that
+// testMedia are the media of the tests by the name that engines give them and the one that
 // answers show.
 var testMedia = map[string]string{"GPU": "GPU", "CPU": "CPU", "STORAGE": "DISK", "SHARED": "EXTERNAL"}
 
@@ -51,7 +51,7 @@ func (w *world) waitFor(sent map[string]uint64) {
 	}
 }
 
-// ask the Conductor by tokens or by hashes. Instances without a hit are left
+// conductorHits asks the Conductor by tokens or by hashes. Instances without a hit are left
 // out, and so are ranks.
 func (w *world) conductorHits(id conductor.Identity, tokens []uint32, byHash bool) ([]string, []conductor.InstanceMatch) {
 	w.T.Helper()
