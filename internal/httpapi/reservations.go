@@ -134,8 +134,8 @@ const (
 
 var errLease = badRequest("lease_seconds must be between 0.1 and 86400")
 
-// bookingOptions are the members of a booking for a caller that dies or asks again:
-// lease_seconds and if_exists (decisions E3 and E4).
+// bookingOptions are the members of a request that books, for a caller that dies or
+// retries: lease_seconds and if_exists (decisions E3 and E4).
 type bookingOptions struct {
 	seconds  float64
 	leased   bool // lease_seconds was given

@@ -179,8 +179,8 @@ func resetSelectBody(b *selectBody) {
 	b.promptBody().reset()
 }
 
-// newSelectShape is the body of /select. Members that concern the booking alone are
-// unknown there, so that any value of them is ignored.
+// newSelectShape is the body of /select. Members that concern the reservation alone
+// are unknown there, so that any value of them is ignored.
 func newSelectShape(d dialect) *jsonscan.Object[selectBody] {
 	fields := selectFields(d)
 	if d == dialect16 {

@@ -138,7 +138,7 @@ func (a api) noteProblem(c *gin.Context, p problem) {
 	}
 }
 
-// debugging reports whether there is an access log.
+// logsRequests reports whether there is an access log.
 func (a api) logsRequests() bool { return a.log.GetLevel() <= zerolog.DebugLevel }
 
 // withRequest adds to a log line which request it is about.

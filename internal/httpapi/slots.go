@@ -169,15 +169,15 @@ func newSlotsUnregisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
 	return jsonscan.NewObject(slotsWorkerID, slotsModel(slotsWorkerScope), tenantField(d, slotsWorkerScope))
 }
 
-func slotsBookingScope(b *service.SlotsReservation) *catalog.Scope { return &b.Scope }
+func slotsReservationScope(b *service.SlotsReservation) *catalog.Scope { return &b.Scope }
 
 // resetSlotsBooking drops the hashes: the service has kept them.
 func resetSlotsBooking(b *service.SlotsReservation) { *b = service.SlotsReservation{Scope: slotsScope} }
 
 func newSlotsAddShape(d dialect) *jsonscan.Object[service.SlotsReservation] {
 	return jsonscan.NewObject(
-		slotsModel(slotsBookingScope),
-		tenantField(d, slotsBookingScope),
+		slotsModel(slotsReservationScope),
+		tenantField(d, slotsReservationScope),
 		required("request_id", func(b *service.SlotsReservation) *string { return &b.ID }, (*jsonscan.Scanner).String),
 		required("worker_id", func(b *service.SlotsReservation) *uint64 { return &b.Rank.Worker }, (*jsonscan.Scanner).Uint64),
 		required("dp_rank", func(b *service.SlotsReservation) *uint32 { return &b.Rank.DP }, (*jsonscan.Scanner).Uint32),
