@@ -135,8 +135,8 @@ func TestUnbelievableLengths(t *testing.T) {
 	}
 }
 
-// TestSkipDepth proves that nesting is bounded: 63 containers in each other are
-// passed over, one more is not.
+// TestSkipDepth proves that nesting is bounded: 64 arrays in each other, the
+// innermost empty, are passed over, one more is not.
 func TestSkipDepth(t *testing.T) {
 	for depth, want := range map[int]bool{1: true, 64: true, 65: false, 1 << 20: false} {
 		data := append(bytes.Repeat([]byte{0x91}, depth-1), 0x90)
