@@ -8,8 +8,8 @@ import (
 )
 
 // TestAllocations: a selection that asks for nothing new costs no more memory than
-// it must: its state and the list of ranks. A booking has its hashes, its entry
-// and its companion beside.
+// it must: its state and the list of ranks. A reservation has its hashes, its
+// entry and its idempotency record beside.
 func TestAllocations(t *testing.T) {
 	w := start(t, eventsOff, keeping, sessions)
 	w.put(record(1, 4))

@@ -149,7 +149,7 @@ func (n *streamNews) disconnected() bool {
 	return !n.fresh && n.moved() && n.state == kvevents.Connecting
 }
 
-// bad: somebody should look after it.
+// bad reports whether the news needs an operator.
 func (n *streamNews) bad() bool {
 	return n.disconnected() || n.moved() && n.state == kvevents.Stale || n.lost > 0 || n.restarts > 0
 }

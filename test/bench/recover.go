@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// resetPeak makes the kernel's peak of a process's memory begin anew.
+// resetPeak resets the kernel's record of a process's peak memory.
 func resetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
 }

@@ -346,7 +346,7 @@ func must(tb testing.TB, err error) {
 	}
 }
 
-// Ready waits until somebody is subscribed and subscriptions were ever made.
+// Ready waits until there is a subscriber and so many subscriptions were ever made.
 func (p *Publisher) Ready(subscriptions int, patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	for p.drain(); p.subs < 1 || p.total < subscriptions; p.drain() {
