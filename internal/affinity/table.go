@@ -61,9 +61,9 @@ type session struct {
 type waiter struct {
 	hold  *Hold
 	ready chan struct{}
-	// in has the waiter, at place, until it is ready.
-	in    *session
-	place *list.Element
+	// in has the waiter, as element, until it is ready.
+	in      *session
+	element *list.Element
 }
 
 // New returns an empty table of at most max sessions. A binding is forgotten ttl
@@ -129,7 +129,7 @@ func (t *Table) enter(h *Hold) (w *waiter, full bool) {
 	default:
 		t.waiting++
 		w = &waiter{hold: h, ready: make(chan struct{}), in: s}
-		w.place = s.waiting.PushBack(w)
+		w.element = s.waiting.PushBack(w)
 	}
 	return w, false
 }
@@ -139,7 +139,7 @@ func (t *Table) leave(w *waiter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w.in != nil {
-		w.in.waiting.Remove(w.place)
+		w.in.waiting.Remove(w.element)
 		t.waiting--
 		return
 	}

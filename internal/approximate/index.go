@@ -38,7 +38,7 @@ const (
 // Both hold by where blocks enter the order: those of a reservation go, as a
 // chain, right before the block that they follow, or to the end if they begin a
 // prompt. A block that is not moved was booked in the same tick already, so
-// whatever stands behind it is as new.
+// all blocks behind it in the order are as new.
 type Index struct {
 	ttl, tick time.Duration
 	limit     int
@@ -106,15 +106,15 @@ func (x *Index) NewScope(gate *recovery.Gate) *Scope {
 	return &Scope{index: x, gate: gate, ranks: make(map[uint32]*rankBlocks)}
 }
 
-// AssignSlot gives a slot, of the scope's index too, to a rank. It does nothing if the
-// rank has it.
+// AssignSlot gives a slot to a rank, in the scope's index, too. It does nothing if
+// the rank has it.
 func (s *Scope) AssignSlot(slot uint32, r catalog.Rank) {
 	s.remove(slot, &r)
 	s.gate.AssignSlot(slot, r)
 	s.add(slot, r)
 }
 
-// ReleaseSlot empties a slot, of the scope's index too, whose rank has left.
+// ReleaseSlot empties a slot whose rank has left, in the scope's index, too.
 func (s *Scope) ReleaseSlot(slot uint32) {
 	s.remove(slot, nil)
 	s.gate.ReleaseSlot(slot)

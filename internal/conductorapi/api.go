@@ -42,15 +42,15 @@ type ScopeView struct {
 	// worker is attached. Events are applied to it all the time.
 	Index *indexer.Space
 	Seeds SeedLookup // of the index
-	// State.Gone becomes true when the scope has lost all workers: what was read from the
-	// index before it was seen to be false is of the ranks of Snapshot.
+	// State.Gone becomes true when the scope has lost all workers. Blocks that were
+	// read from the index while it was false are those of the ranks of Snapshot.
 	State interface{ Gone() bool }
 }
 
-// SeedLookup finds what a block seed of a scope's index stands for.
+// SeedLookup finds the adapter and salt that a block seed of an index is made of.
 type SeedLookup interface {
 	// SeedName returns the adapter of a seed and whether there is a salt; ok is
-	// false if no event has told.
+	// false if no event has named them.
 	SeedName(seed uint64) (lora string, salted, ok bool)
 }
 

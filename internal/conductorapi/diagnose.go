@@ -94,7 +94,7 @@ func streamTrouble(st *kvevents.StreamStatus) string {
 		return "no replay has shown that it is the same engine as before the connection was lost: " + effect
 	}
 	// Some messages may have been applied twice. Of the numbers up to the last, then,
-	// at least these were never seen; lost ones have been told of, and restarts
+	// at least these were never seen; lost ones are reported above, and restarts
 	// begin a count of their own.
 	if n := st.Applied + st.Lost; st.HasLast && n <= st.Last {
 		return fmt.Sprintf("at least the first %d messages of its stream were never seen: what was announced in them alone is not indexed; "+

@@ -174,8 +174,9 @@ func (a *API) unfollowPublisher(p *conductor.Publisher) {
 	}
 }
 
-// shareReplay notes which publishers have a replay endpoint now, and updates their streams if
-// its answers have become, or are no longer, for some of them only.
+// shareReplay notes which publishers have a replay endpoint now. It updates their
+// streams if the endpoint's answers are for some of them only from now on, or are so
+// no longer.
 func (a *API) shareReplay(replay string, users []*conductor.Publisher) {
 	if len(users) == 0 {
 		delete(a.replays, replay)
@@ -194,7 +195,7 @@ func (a *API) shareReplay(replay string, users []*conductor.Publisher) {
 
 // publisherStream describes a publisher's stream. Several ranks of an engine can
 // name one replay server, which has the messages of one of them: each takes only
-// its own. Events of a cache backend are not told apart by the rank of their
+// its own. Events of a cache backend are not distinguished by the rank of their
 // batch.
 func publisherStream(p *conductor.Publisher, severalReplay bool) kvevents.StreamConfig {
 	engine := p.Type == conductor.VLLM || p.Type == conductor.SGLang

@@ -13,7 +13,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// maxPooled is the largest prompt, in blocks, whose scratch memory is kept.
+// maxPooled is the largest prompt, in blocks, whose scratch memory is pooled.
 const maxPooled = 1 << 17
 
 // Query fills answer with how much of a prompt every instance has: those of the
@@ -66,7 +66,7 @@ func addWorkers(req *conductor.Query, a *conductor.Answer, scope ScopeView) {
 	defer w.recycle()
 	w.follow(req, scope)
 	if scope.State.Gone() {
-		return // the scope had no workers for a moment; its slots may stand for others now
+		return // the scope had no workers for a moment; its slots may be those of other ranks now
 	}
 	for len(known) > 0 {
 		worker := known[0].Worker

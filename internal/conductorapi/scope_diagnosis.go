@@ -39,7 +39,7 @@ func NewScopeDiagnoser(selection Selection, streams *kvevents.Subscribers) *Scop
 	return &ScopeDiagnoser{selection: selection, streams: streams}
 }
 
-// scopeDiagnosis is the diagnosis of one prompt in one scope, in the making.
+// scopeDiagnosis makes the diagnosis of one prompt in one scope.
 type scopeDiagnosis struct {
 	*conductor.Diagnosis
 	req    *DiagnoseRequest
@@ -175,7 +175,7 @@ func (d *scopeDiagnosis) findUnused(t kvevents.Tally) {
 }
 
 // lookElsewhere tries the prompt under the other block seeds in use. There may
-// be one per customer: its first blocks tell which are worth following.
+// be one per customer: only those that match its first blocks are followed.
 func (d *scopeDiagnosis) lookElsewhere() {
 	if d.NumBlocks == 0 {
 		return
@@ -203,15 +203,15 @@ func (d *scopeDiagnosis) lookElsewhere() {
 		found, d.Truncated = found[:conductor.MaxElsewhere], true
 	}
 	for _, p := range found {
-		if e := d.under(p.seed); e.Matched > 0 {
+		if e := d.underSeed(p.seed); e.Matched > 0 {
 			d.Elsewhere = append(d.Elsewhere, e)
 		}
 	}
 	d.SortElsewhere()
 }
 
-// under follows the prompt under another block seed.
-func (d *scopeDiagnosis) under(seed uint64) conductor.Elsewhere {
+// underSeed follows the prompt under another block seed.
+func (d *scopeDiagnosis) underSeed(seed uint64) conductor.Elsewhere {
 	e := conductor.Examination{
 		Space:    d.scope.Index,
 		Chain:    d.layout.AppendLocal(nil, d.req.Tokens, seed, nil),

@@ -30,7 +30,7 @@ type Error struct {
 	Kind Kind
 	// Text is all of the text, or with a Scope what stands before it.
 	Text string
-	// Scope, if not nil, is named behind Text, and Tail follows it. Which words name
+	// Scope, if not nil, is named after Text, and Tail follows it. Which words name
 	// it depends on the dialect: see TextIn.
 	Scope *catalog.Scope
 	Tail  string
@@ -92,13 +92,13 @@ func (e *OverloadError) Error() string {
 
 // NewOverload gives the cause the texts of the contract.
 func NewOverload(e OverloadError) *Error {
-	who := "All workers are busy"
+	why := "All workers are busy"
 	if e.Pinned {
-		who = "Selected worker is overloaded"
+		why = "Selected worker is overloaded"
 	}
 	return &Error{
 		Kind: Overloaded, Text: e.Error(), Err: &e,
-		Message: "Service temporarily unavailable: " + who + ", please retry later",
+		Message: "Service temporarily unavailable: " + why + ", please retry later",
 	}
 }
 

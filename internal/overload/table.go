@@ -99,7 +99,7 @@ func (t *Table) change(model string, edit func(*Thresholds)) (Change, error) {
 	edit(&v)
 	own := maps.Clone(*t.own.Load())
 	delete(own, model)
-	if !v.equal(&t.defaults) { // who has the defaults needs no room
+	if !v.equal(&t.defaults) { // a model with the defaults needs no room
 		if len(own) >= MaxModels {
 			maps.DeleteFunc(own, func(m string, _ *Thresholds) bool { return !t.known(m) })
 		}

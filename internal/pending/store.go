@@ -63,7 +63,7 @@ type key struct {
 type entry struct {
 	key       key
 	selection Selection
-	kept      time.Time
+	since     time.Time // when it was put
 	bytes     int
 	claimed   bool
 }
@@ -73,9 +73,9 @@ func New(limits Limits, now func() time.Time) *Store {
 	return &Store{limits: limits, now: now, entries: make(map[key]*list.Element)}
 }
 
-// Put keeps a selection under an id, in place of what was kept there; a claim of
-// that ends in nothing. Old selections make room. One that is larger than the
-// whole store is not kept. The hashes are copied.
+// Put keeps a selection under an id, in place of the one that it has; a claim of
+// that has no effect any more. Old selections make room. One that is larger than
+// the whole store is not kept. The hashes are copied.
 func (s *Store) Put(id string, sel Selection) {
 	k := key{sel.Scope, id}
 	e := &entry{key: k, selection: sel, bytes: size(k, sel)}
@@ -91,8 +91,8 @@ func (s *Store) Put(id string, sel Selection) {
 	if !fits {
 		return
 	}
-	e.kept = s.now()
-	s.sweepLocked(e.kept)
+	e.since = s.now()
+	s.sweepLocked(e.since)
 	for s.order.Len() >= s.limits.Entries || s.bytes+e.bytes > s.limits.Bytes {
 		s.removeLocked(s.order.Front())
 	}
@@ -101,7 +101,7 @@ func (s *Store) Put(id string, sel Selection) {
 }
 
 // overhead is about what an entry takes beside its hashes and texts, in bytes:
-// the entry, its place in the order and in the map.
+// the entry, and its elements of the order and of the map.
 const overhead = 384
 
 func size(k key, sel Selection) int {
@@ -158,7 +158,7 @@ func (s *Store) sweepLocked(now time.Time) {
 }
 
 // expiredLocked: a selection is kept for the whole of its time (1.6.1).
-func (s *Store) expiredLocked(e *entry, now time.Time) bool { return now.Sub(e.kept) > s.limits.TTL }
+func (s *Store) expiredLocked(e *entry, now time.Time) bool { return now.Sub(e.since) > s.limits.TTL }
 
 func (s *Store) dropLocked(k key) {
 	if el := s.entries[k]; el != nil {
@@ -172,9 +172,8 @@ func (s *Store) removeLocked(el *list.Element) {
 	s.bytes -= e.bytes
 }
 
-// Claim is the right to book a selection. It ends with Done or Back; what is
-// called behind the first of them does nothing. It is used by one goroutine at
-// a time.
+// Claim is the right to book a selection. It ends with the first call of Done
+// or Back; further calls do nothing. It is used by one goroutine at a time.
 type Claim struct {
 	store   *Store
 	element *list.Element

@@ -80,9 +80,9 @@ func (s *State) Booked(e catalog.Entry, local []uint64) {
 // maxSeedNames bounds the block seeds of a scope whose names are kept.
 const maxSeedNames = 4096
 
-// SeedNames remembers what the block seeds of a scope stand for, as events tell
-// it. Salts keep customers apart: only that there is one is kept. The zero value
-// is empty.
+// SeedNames remembers which adapter and salt the block seeds of a scope are made
+// of, as events name them. Salts are secrets of customers: only whether there is one
+// is kept. The zero value is empty.
 type SeedNames struct {
 	mu sync.Mutex // guards of
 	of map[uint64]seedName

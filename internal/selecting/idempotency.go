@@ -29,7 +29,7 @@ type idempotency struct {
 	inFlight inFlightIDs
 }
 
-// promptIdentity tells the prompt of a reservation from others. Sequence hashes
+// promptIdentity distinguishes the prompt of a reservation from others. Sequence hashes
 // depend on all that a block's content depends on; rest stands for what is in no
 // complete block. It is not known of a prompt that came as hashes.
 type promptIdentity struct {
@@ -39,7 +39,7 @@ type promptIdentity struct {
 	hasRest  bool
 }
 
-// restSeed seeds the digests of prompts' rests in this life of the process.
+// restSeed seeds the digests of the rests of prompts. Each process has its own.
 var restSeed = maphash.MakeSeed()
 
 // identify returns the identity of the prompt that q has read. sequence are its
@@ -498,7 +498,7 @@ func (w *retryWaiters) remove(id string, booked chan struct{}) {
 	}
 }
 
-// wake tells all retries that wait for the id.
+// wake ends the wait of all retries of the id.
 func (w *retryWaiters) wake(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -515,8 +515,8 @@ func (w *retryWaiters) all() []string {
 	return slices.Collect(maps.Keys(w.ids))
 }
 
-// wakeRetries wakes requests whose id was booked by another replica: nothing tells
-// them when that happens.
+// wakeRetries wakes requests whose id was booked by another replica: that booking
+// wakes no request here.
 func (i *idempotency) wakeRetries() {
 	for _, id := range i.waiters.all() {
 		if live, ok := i.ledger.Find(id); ok && idIsGlobal(&live) {

@@ -114,7 +114,7 @@ func (c *selection) thresholds() *overload.Thresholds {
 
 // dropOverloaded returns the ranks to score: those of workers that are not
 // overloaded. A rank that carries too much stays while another rank of its worker
-// is free, for the cost tells them apart. It is an error if none is left.
+// is free: the cost distinguishes them. It is an error if none is left.
 func (c *selection) dropOverloaded(v *reservations.View) ([]catalog.Entry, error) {
 	limits := c.thresholds()
 	switch {

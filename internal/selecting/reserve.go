@@ -161,7 +161,7 @@ func (a *API) findRank(req *ReserveRequest, snap *catalog.Snapshot) (catalog.Ent
 	return e, errUnknownRank(snap, req.Rank)
 }
 
-// errUnknownRank tells an unknown worker from an unknown rank of a known one
+// errUnknownRank distinguishes an unknown worker from an unknown rank of a known one
 // (decision D4).
 func errUnknownRank(snap *catalog.Snapshot, r catalog.Rank) *contract.Error {
 	if len(snap.RanksOf(r.Worker)) == 0 {

@@ -30,8 +30,8 @@ func (n *count) issued(c *selection) *telemetry.ModelSelections {
 	return n.model
 }
 
-// queued counts a selection that begins to wait. It counts as issued now: a wait
-// has no limit, and the rate of what is asked for is needed meanwhile.
+// queued counts a selection that begins to wait. It counts as issued now and not
+// when it ends: a wait has no limit, and the rate of requests must not depend on it.
 func (n *count) queued(c *selection) { n.issued(c).Queued(telemetry.RouteOf(c.reserve), 1) }
 
 // dequeued undoes queued.

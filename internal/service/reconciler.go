@@ -27,7 +27,7 @@ type reconciler struct {
 	attached map[workerKey]*attachedWorker // touched under the catalog's lock only
 	// registering counts the changes of workers under way.
 	registering atomic.Int64
-	// rankPuts counts the ranks that the ledger was told of.
+	// rankPuts counts the calls of ledger.PutRank.
 	rankPuts atomic.Uint64
 	// ranksAdded, if set, is called after ranks that carry load were added, when
 	// BlockSize knows their scopes. It holds up the registration.

@@ -324,7 +324,7 @@ func (o recoveryObserver) Answered(peer string, a recovery.Answer, err error) {
 		Dict("skipped", skipped).Bool("recovering", a.Recovering).Msg("dump of a peer")
 }
 
-// recoveryTarget finds the places for what dumps bring.
+// recoveryTarget finds the gates and slots for the blocks of dumps.
 type recoveryTarget struct{ *indexRecovery }
 
 func (t recoveryTarget) Fits(sc catalog.Scope, blockSize uint32) bool {

@@ -1,7 +1,8 @@
-// Package service holds the use cases: register workers, select, reserve,
-// follow a reservation, inspect, and those of the slot tracker and of the
-// Conductor API. It is the only place that combines catalog, index, ledger,
-// selector, wait queue, publishers and event streams; it knows no protocol.
+// Package service is the facade of one process: it makes catalog, ledger, scopes
+// and event streams, connects them, runs them and closes them. It has the use cases
+// about workers, loads, slots, replicas and the recovery of the index; those of
+// selections are in package selecting, those of the Conductor API in package
+// conductorapi. It knows no protocol.
 package service
 
 import (
@@ -227,27 +228,28 @@ func (s *Service) sweep(ctx context.Context) error {
 	age, dispatch := time.NewTicker(sweepEvery), time.NewTicker(dispatchEvery)
 	defer age.Stop()
 	defer dispatch.Stop()
-	var told reservations.Stats // up to the last line of the log
+	var logged reservations.Stats // at the last look
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-age.C:
-			s.sweepAged(&told)
+			s.sweepAged(&logged)
 		case <-dispatch.C:
 			s.scopes.LoadChanged()
 		}
 	}
 }
 
-// sweepAged forgets what is too old, and logs how many reservations have expired.
-func (s *Service) sweepAged(told *reservations.Stats) {
+// sweepAged forgets what is too old, and logs how many reservations have expired
+// since the counts that were logged before, which it replaces.
+func (s *Service) sweepAged(logged *reservations.Stats) {
 	s.ledger.Expire()
 	now := s.ledger.Stats()
-	if n := now.Expired - told.Expired; n > 0 {
-		s.log.Warn().Uint64("reservations", n).Uint64("leases", now.LeasesExpired-told.LeasesExpired).Msg("stale reservations ended")
+	if n := now.Expired - logged.Expired; n > 0 {
+		s.log.Warn().Uint64("reservations", n).Uint64("leases", now.LeasesExpired-logged.LeasesExpired).Msg("stale reservations ended")
 	}
-	*told = now
+	*logged = now
 	s.Sweep()
 	s.scopes.SweepApproximate()
 }

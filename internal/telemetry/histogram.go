@@ -34,7 +34,7 @@ func doubling(first float64, n int) []float64 {
 }
 
 // Histogram counts values by size. Observe takes no lock and no memory. Unlike
-// prometheus.Histogram it has no name and no labels: who shows it has them.
+// prometheus.Histogram it has no name and no labels: a collector adds them.
 type Histogram struct {
 	bounds []float64
 	counts []atomic.Uint64 // by bucket, one more than bounds

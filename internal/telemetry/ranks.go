@@ -41,7 +41,7 @@ type Ranks struct {
 	Scopes     *scopes.Registry
 	Ledger     *reservations.Ledger
 	Thresholds *overload.Table
-	// Overloaded yields the workers of a list of ranks, which is in order, and
+	// Overloaded yields the workers of a list of ranks, which is sorted, and
 	// whether each is overloaded. It is called under the ledger's lock.
 	Overloaded func(*overload.Thresholds, []catalog.Entry, *reservations.View) iter.Seq2[*catalog.Worker, bool]
 	// Capacity is what a worker's record says that each of its ranks can take.

@@ -20,7 +20,7 @@ var (
 	replicaLearned   = replicaFamilies.counter("replica_snapshot_changes_total", "Changes that snapshots of other replicas made to the bookings known here.", "change")
 )
 
-// Replicas collects what this replica and the others have told each other.
+// Replicas collects what this replica and the others have sent each other.
 type Replicas struct {
 	Replica *replicasync.Replica
 	// Malformed, if set, counts what the transport received and could not take for

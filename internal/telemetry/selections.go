@@ -130,7 +130,7 @@ func causeLabel(cause int) string {
 }
 
 // maxSpread bounds the cost spread that is observed, in blocks. Requests may have
-// weights that make any cost, and the histogram's sum must stay of use.
+// weights that make any cost, which would drown all others in the histogram's sum.
 const maxSpread = 1 << 20
 
 // ModelSelections counts the selections of one model. Its methods take no lock.

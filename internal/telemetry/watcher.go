@@ -138,13 +138,13 @@ func newsOf(st kvevents.StreamStatus, before map[catalog.Rank]kvevents.StreamSta
 	}
 }
 
-// moved: the state is another one.
+// moved reports whether the state has changed.
 func (n *streamNews) moved() bool { return n.fresh || n.was != n.state }
 
-// lineDue: it is worth a line of its own.
+// lineDue reports whether the stream gets a line of its own.
 func (n *streamNews) lineDue() bool { return n.moved() || n.lost > 0 || n.restarts > 0 }
 
-// disconnected: the publisher was there and is not any more.
+// disconnected reports whether the connection to the publisher was lost.
 func (n *streamNews) disconnected() bool {
 	return !n.fresh && n.moved() && n.state == kvevents.Connecting
 }

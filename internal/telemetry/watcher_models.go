@@ -28,8 +28,8 @@ func (m *ModelSelections) tally() (t modelTally) {
 	return t
 }
 
-// modelNews is what is new of one model: it refuses selections, or it has stopped
-// to.
+// modelNews is what is new of one model: its selections are refused, or no longer
+// are.
 type modelNews struct {
 	model           string // "" stands for the models that are not counted each for itself
 	issued, refused uint64 // since the look before
@@ -63,9 +63,9 @@ func (n *modelNews) text() string {
 	return "selections of a model are no longer refused"
 }
 
-// lookAtModels logs which models have refused selections, and which have stopped
-// to, most refusals first and as many as one look may; and that selections came
-// which no worker could serve.
+// lookAtModels logs the models whose selections were refused, and those whose no
+// longer are, most refusals first and as many as one look may. It also logs that
+// selections came which no worker could serve.
 func (w *Watcher) lookAtModels() {
 	var news []modelNews
 	unserved := uint64(0)
