@@ -35,11 +35,11 @@ func (a *API) logNotRegistered(reg conductor.Registration, err error) {
 	a.log.Warn().EmbedObject(LoggedRegistration(reg)).EmbedObject(refusal{err}).Msg("registration of a publisher refused")
 }
 
-func (a *API) logUnregistered(gone []*conductor.Publisher) {
-	for _, p := range gone[:min(len(gone), maxLines)] {
+func (a *API) logUnregistered(withdrawn []*conductor.Publisher) {
+	for _, p := range withdrawn[:min(len(withdrawn), maxLines)] {
 		a.log.Info().EmbedObject(LoggedRegistration(p.Registration)).Msg("publisher unregistered")
 	}
-	if more := len(gone) - maxLines; more > 0 {
+	if more := len(withdrawn) - maxLines; more > 0 {
 		a.log.Info().Int("more", more).Msg("more publishers unregistered")
 	}
 }

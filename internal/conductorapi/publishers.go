@@ -67,17 +67,17 @@ func (a *API) registerPublisher(reg conductor.Registration) (fresh bool, err err
 // It returns "instance|tenant|rank" of each, sorted, none twice. It works during
 // shutdown, too.
 func (a *API) Unregister(f conductor.Filter) ([]string, error) {
-	gone, err := a.withdrawPublishers(&f)
+	withdrawn, err := a.withdrawPublishers(&f)
 	if err != nil {
 		a.logNotUnregistered(&f, err)
 		return nil, err
 	}
-	removed := make([]string, len(gone))
-	for i, p := range gone {
+	removed := make([]string, len(withdrawn))
+	for i, p := range withdrawn {
 		a.registry.Drop(p)
 		removed[i] = fmt.Sprintf("%s|%s|%d", p.Instance, p.Tenant, p.Rank)
 	}
-	a.logUnregistered(gone)
+	a.logUnregistered(withdrawn)
 	slices.Sort(removed)
 	return slices.Compact(removed), nil
 }
@@ -92,14 +92,14 @@ func (a *API) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, e
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	gone := a.registry.Withdraw(*f)
-	if len(gone) == 0 {
+	withdrawn := a.registry.Withdraw(*f)
+	if len(withdrawn) == 0 {
 		return nil, &contract.Error{Kind: contract.NotFound, Text: unmatchedText(f), Reason: reasonNotFound}
 	}
-	for _, p := range gone {
+	for _, p := range withdrawn {
 		a.unfollowPublisher(p)
 	}
-	return gone, nil
+	return withdrawn, nil
 }
 
 // checkEndpoints refuses endpoints that can never work.

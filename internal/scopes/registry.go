@@ -172,7 +172,7 @@ func (r *Registry) HoldRank(sc catalog.Scope, blockSize uint32, rank catalog.Ran
 // reconciler alone calls it.
 func (r *Registry) UnholdRank(sc catalog.Scope, slot uint32) {
 	state := r.Of(sc)
-	state.leave(slot)
+	state.emptySlot(slot)
 	delete(state.held, slot)
 	r.closeIfEmpty(sc)
 }

@@ -54,11 +54,11 @@ func (s *State) AssignSlot(slot uint32, r catalog.Rank) {
 // worker could not be attached, keeps its blocks.
 func (s *State) ReleaseSlot(slot uint32) {
 	if _, held := s.held[slot]; !held {
-		s.leave(slot)
+		s.emptySlot(slot)
 	}
 }
 
-func (s *State) leave(slot uint32) {
+func (s *State) emptySlot(slot uint32) {
 	if s.approximate != nil {
 		s.approximate.ReleaseSlot(slot)
 		return
