@@ -131,13 +131,13 @@ func (c Config) portTaken(endpoint string) (key string, err error) {
 	switch {
 	case e.Port == 0:
 	case e.Port == c.Server.SlotsPort && c.SlotsOnly:
-		return keySlotsPort, fmt.Errorf("port %d is the HTTP port (--port); bookings need another one", e.Port)
+		return keySlotsPort, fmt.Errorf("port %d is the HTTP port (--port); replica sync needs another one", e.Port)
 	case e.Port == c.Server.SlotsPort:
-		return keySlotsPort, fmt.Errorf("port %d is the HTTP port of the slot tracker (--slots-port); bookings need another one", e.Port)
+		return keySlotsPort, fmt.Errorf("port %d is the HTTP port of the slot tracker (--slots-port); replica sync needs another one", e.Port)
 	case e.Port == c.Server.ConductorPort:
-		return keyConductorPort, fmt.Errorf("port %d is the HTTP port of the Conductor API (--conductor-port); bookings need another one", e.Port)
+		return keyConductorPort, fmt.Errorf("port %d is the HTTP port of the Conductor API (--conductor-port); replica sync needs another one", e.Port)
 	case e.Port == c.Server.Port && !c.SlotsOnly:
-		return keyPort, fmt.Errorf("port %d is the HTTP port (--port); bookings need another one", e.Port)
+		return keyPort, fmt.Errorf("port %d is the HTTP port (--port); replica sync needs another one", e.Port)
 	}
 	return "", nil
 }
@@ -162,13 +162,21 @@ func (l *loader) checkConflicts() {
 }
 
 // warnContract names the settings that the configured contract does not have.
+// Where they have their defaults, as in the shipped file, nothing is lost.
 func (l *loader) warnContract() {
 	if l.conf.Server.Contract == Contract16 {
 		return
 	}
-	for _, key := range []string{keyApproximate, keyActiveRequests} {
-		if name := l.source[key]; name != "" {
-			l.note("%s has no effect with --contract 1.3", name)
+	defaults := l.command.defaults()
+	for _, s := range []struct {
+		key     string
+		changed bool
+	}{
+		{keyApproximate, l.conf.KVEvents.ApproximateTTL != defaults.KVEvents.ApproximateTTL},
+		{keyActiveRequests, l.conf.Router.ActiveRequests != defaults.Router.ActiveRequests},
+	} {
+		if s.changed {
+			l.note("%s has no effect with --contract 1.3", l.source[s.key])
 		}
 	}
 }

@@ -100,25 +100,25 @@ func TestConflicts(t *testing.T) {
 			setup{args: []string{"--replica-sync-port=1", "--replica-sync-bind=tcp://*:2"}},
 			"--replica-sync-bind: tcp://*:2 differs from --replica-sync-port 1, which is tcp://*:1: both name the one PUB socket, give one of them",
 		},
-		"bookings on the HTTP port": {
+		"replica sync on the HTTP port": {
 			setup{args: []string{"--replica-sync-port=8092"}},
-			"--replica-sync-port: port 8092 is the HTTP port (--port); bookings need another one",
+			"--replica-sync-port: port 8092 is the HTTP port (--port); replica sync needs another one",
 		},
-		"bookings on the HTTP port, whatever the interface": {
+		"replica sync on the HTTP port, whatever the interface": {
 			setup{args: []string{"--port=7000", "--replica-sync-bind=tcp://10.0.0.1:7000"}},
-			"--replica-sync-bind: port 7000 is the HTTP port (--port); bookings need another one",
+			"--replica-sync-bind: port 7000 is the HTTP port (--port); replica sync needs another one",
 		},
-		"bookings on the slot tracker's port": {
+		"replica sync on the slot tracker's port": {
 			setup{args: []string{"--slots-port=8091"}, env: map[string]string{"SELECT_SERVICE_REPLICA_SYNC_BIND": "tcp://*:8091"}},
-			"SELECT_SERVICE_REPLICA_SYNC_BIND: port 8091 is the HTTP port of the slot tracker (--slots-port); bookings need another one",
+			"SELECT_SERVICE_REPLICA_SYNC_BIND: port 8091 is the HTTP port of the slot tracker (--slots-port); replica sync needs another one",
 		},
-		"bookings of the slot tracker on its port": {
+		"replica sync of the slot tracker on its port": {
 			setup{args: []string{"slots", "--replica-sync-bind=tcp://*:8091"}},
-			"--replica-sync-bind: port 8091 is the HTTP port (--port); bookings need another one",
+			"--replica-sync-bind: port 8091 is the HTTP port (--port); replica sync needs another one",
 		},
-		"bookings on the Conductor's port": {
+		"replica sync on the Conductor's port": {
 			setup{args: []string{"--conductor-port=13333", "--replica-sync-port=13333"}},
-			"--replica-sync-port: port 13333 is the HTTP port of the Conductor API (--conductor-port); bookings need another one",
+			"--replica-sync-port: port 13333 is the HTTP port of the Conductor API (--conductor-port); replica sync needs another one",
 		},
 		"the Conductor on the port of the selection service": {
 			setup{args: []string{"--conductor-port=8092"}},

@@ -601,6 +601,8 @@ func TestWarnings(t *testing.T) {
 		"old weight and a name without effect": {setup{env: map[string]string{
 			"DYN_OVERLAP_SCORE_WEIGHT": "1", "DYN_ROUTER_REPLICA_SYNC": "true",
 		}}, 2},
+		"settings of 1.6 in 1.3":         {setup{args: []string{"--router-ttl-secs=5", "--router-decode-active-request-weight=1"}}, 2},
+		"settings of 1.6":                {setup{args: []string{"--router-ttl-secs=5", "--contract=1.6"}}, 0},
 		"a queue":                        {setup{args: []string{"--router-queue-threshold=2"}}, 0},
 		"a queue and a decode threshold": {setup{args: []string{"--router-queue-threshold=2", "--active-decode-blocks-threshold=.5"}}, 0},
 		"prefill thresholds alone":       {setup{args: []string{"--active-prefill-tokens-threshold=1", "--active-prefill-tokens-threshold-frac=1"}}, 0},

@@ -74,13 +74,18 @@ func TestPrintReadsBack(t *testing.T) {
 	equal(t, fromFile(printed(t, want)).mustLoad(t), want)
 }
 
-// TestShippedFile proves that the example is complete and holds the defaults.
+// TestShippedFile proves that the example is complete, holds the defaults and is
+// read without a warning.
 func TestShippedFile(t *testing.T) {
 	content, err := os.ReadFile("../../configs/select-service.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, fromFile(string(content)).mustLoad(t), config.Default())
+	conf := fromFile(string(content)).mustLoad(t)
+	equal(t, conf, config.Default())
+	if warnings := conf.Warnings(); len(warnings) > 0 {
+		t.Errorf("configs/select-service.yaml warns %q", warnings)
+	}
 
 	var keys []string // without comments the file is what --print-config writes, key by key
 	for line := range strings.Lines(string(content)) {
