@@ -61,7 +61,7 @@ TEXT
 
 cat <<TEXT
 $workers simulated engines publish their KV events; two replicas listen to them, tell
-each other their bookings, and choose in turn. Half way, replica 2 is killed
+each other their reservations, and choose in turn. Half way, replica 2 is killed
 (SIGKILL) and restarted 3 s later. About a minute; Ctrl-C stops it.
 
 TEXT

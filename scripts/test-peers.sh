@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs bin/select-service beside Dynamo's own services (selection service, slot
-# tracker, indexer) of both supported contracts: bookings and dumps cross, and
+# tracker, indexer) of both supported contracts: reservations and dumps cross, and
 # the two slot trackers answer alike. With --newest only beside the newest
 # release. Other arguments go to pytest (-k recovery);
 # `--service 1.6.1` puts that release in our service's place, which shows that

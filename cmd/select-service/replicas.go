@@ -70,7 +70,7 @@ func (r replicas) open(svc *service.Service, log zerolog.Logger) error {
 			return err
 		}
 	}
-	log.Info().Str("endpoint", r.conf.Publish()).Strs("peers", svc.Peers()).Msg("sharing bookings")
+	log.Info().Str("endpoint", r.conf.Publish()).Strs("peers", svc.Peers()).Msg("sharing reservations")
 	return nil
 }
 

@@ -15,9 +15,9 @@ var (
 	replicaLost      = replicaFamilies.counter("replica_messages_lost_total", "Numbered messages of other replicas that were missing when later ones had come; a snapshot makes up for them.")
 	replicaLate      = replicaFamilies.counter("replica_messages_late_total", "Those of the lost messages that came after all.")
 	replicaDropped   = replicaFamilies.counter("replica_messages_dropped_total", "Messages from and to other replicas that had no effect, by reason.", "reason")
-	replicaPeers     = replicaFamilies.gauge("replica_peers", "Replicas whose bookings are followed, by state of the connection.", "state")
-	replicaSnapshots = replicaFamilies.counter("replica_snapshots_total", "Snapshots of other replicas' bookings by outcome; pages of our own that were served.", "outcome")
-	replicaLearned   = replicaFamilies.counter("replica_snapshot_changes_total", "Changes that snapshots of other replicas made to the bookings known here.", "change")
+	replicaPeers     = replicaFamilies.gauge("replica_peers", "Replicas whose reservations are followed, by state of the connection.", "state")
+	replicaSnapshots = replicaFamilies.counter("replica_snapshots_total", "Snapshots of other replicas' reservations by outcome; pages of our own that were served.", "outcome")
+	replicaLearned   = replicaFamilies.counter("replica_snapshot_changes_total", "Changes that snapshots of other replicas made to the reservations known here.", "change")
 )
 
 // Replicas collects what this replica and the others have sent each other.

@@ -57,7 +57,7 @@ var (
 
 	reservationsLive  = reservationFamilies.gauge("reservations_live", "Reservations that are not freed.")
 	reservationEvents = reservationFamilies.counter("reservation_events_total", "Reservations booked and ended, by event; lease_expired is a part of expired, freed_late is a free that came after the reservation had expired.", "event")
-	rememberedEntries = reservationFamilies.gauge("remembered_entries", "What is kept for callers that come back, by kind: first answers of live bookings, selections that wait for their booking, sessions, predicted blocks; session_waiters are the requests that wait for the first one of their session.", "kind")
+	rememberedEntries = reservationFamilies.gauge("remembered_entries", "What is kept for callers that come back, by kind: first answers of live reservations, selections that wait to be booked, sessions, predicted blocks; session_waiters are the requests that wait for the first one of their session.", "kind")
 )
 
 // Reservations collects the ledger's counts, and what is kept for callers that

@@ -32,7 +32,7 @@ const (
 
 var feedScope, probeScope = catalog.Scope{Model: feedModel, Tenant: catalog.DefaultName}, catalog.Scope{Model: probeModel, Tenant: catalog.DefaultName}
 
-// sender is a ledger whose bookings are published, with an HTTP interface for
+// sender is a ledger whose reservations are published, with an HTTP interface for
 // the one route that other replicas ask for.
 type sender struct {
 	ledger  *reservations.Ledger

@@ -58,7 +58,7 @@ class Core:
         self.background = Background(options.async_client)
         self._http: httpx.Client | None = None
         self._ahttp: httpx.AsyncClient | None = None
-        # Ids whose bookings this process has to free before it ends, and those of
+        # Ids whose reservations this process has to free before it ends, and those of
         # them that may be on their way to the server.
         self._held: set[str] = set()
         self._doubtful: set[str] = set()
@@ -305,7 +305,7 @@ class Core:
         self._doubtful.discard(booking)
 
     def held(self) -> set[str]:
-        """The bookings owed."""
+        """The reservations owed."""
         return set(self._held)
 
     def settle(self, booking: str, status: int) -> bool:

@@ -1,4 +1,4 @@
-"""The end of the interpreter: bookings that this process owes are freed."""
+"""The end of the interpreter: reservations that this process owes are freed."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ class OverloadRoutes(Caller):
 
 
 class ReplicaRoutes(Caller):
-    """The replicas that bookings are shared with."""
+    """The replicas that reservations are shared with."""
 
     @operation
     def peers(self) -> Plan[list[str]]:
@@ -254,7 +254,7 @@ class ReplicaRoutes(Caller):
 
     @operation
     def snapshot(self, *, after: str | None = None, limit: int | None = None) -> Plan[dict[str, Any]]:
-        """One page of the live bookings; its `next` is the next page's after."""
+        """One page of the live reservations; its `next` is the next page's after."""
         core = self._core
         query = {"after": after, "limit": limit}
         return core.call(core.request("GET", "/replica_sync/snapshot", query=query))
