@@ -18,26 +18,26 @@ import (
 // answered is a worker as it was registered; in the end nothing is left booked.
 func TestSelectDuringChanges(t *testing.T) {
 	w := start(t)
-	w.put(record(0, 1))
+	w.Put(record(0, 1))
 	var done atomic.Bool
 	var clients, changers sync.WaitGroup
 	for id := uint64(1); id <= 3; id++ {
 		changers.Go(func() {
 			for i := uint32(0); !done.Load(); i++ {
-				w.put(record(id, 1+i%3))
-				e := w.engine(id, 0)
+				w.Put(record(id, 1+i%3))
+				e := w.Engine(id, 0)
 				for dp := range 1 + i%3 {
 					e.Publish(dp, e.Stored(prompt(i%8, 32), blockSize, nil))
 				}
-				w.patch(id, catalog.Patch{Taints: []string{fmt.Sprint(i)}})
-				w.patch(id, catalog.Patch{Size: new(1 + (i+1)%3), KVEventsEndpoints: endpoints(id, 1+(i+1)%3)})
-				w.remove(id)
+				w.Patch(id, catalog.Patch{Taints: []string{fmt.Sprint(i)}})
+				w.Patch(id, catalog.Patch{Size: new(1 + (i+1)%3), KVEventsEndpoints: endpoints(id, 1+(i+1)%3)})
+				w.Remove(id)
 			}
 		})
 	}
 	changers.Go(func() {
 		for !done.Load() {
-			w.settle()
+			w.Settle()
 			w.Loads(nil, nil)
 			if _, err := w.PotentialLoads(&selecting.ProjectRequest{Scope: scope, Prompt: ask(prompt(1, 32)).Prompt}); err != nil {
 				t.Error(err)
@@ -65,8 +65,8 @@ func TestSelectDuringChanges(t *testing.T) {
 	clients.Wait()
 	done.Store(true)
 	changers.Wait()
-	w.wantLoad("0/0: 0 0 0")
-	w.wantDevice(prompt(0, 32), "0/0:0")
+	w.WantLoad("0/0: 0 0 0")
+	w.WantDevice(prompt(0, 32), "0/0:0")
 	if n := sum(w.Metrics()["index_blocks"]); n != 0 {
 		t.Errorf("%v blocks are left of workers that are gone", n)
 	}
@@ -80,7 +80,7 @@ func TestSelectDuringChanges(t *testing.T) {
 // ever found in the pool of the other.
 func TestBlockSizeDuringBookings(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	a := prompt(1, 64)
 	for i := range 100 {
 		size := uint32(8 << (i % 2))
@@ -99,7 +99,7 @@ func TestBlockSizeDuringBookings(t *testing.T) {
 				}
 			})
 		}
-		w.patch(1, catalog.Patch{BlockSize: &size})
+		w.Patch(1, catalog.Patch{BlockSize: &size})
 		wg.Wait()
 		// All have the same prompt: its blocks are counted once.
 		load := w.Loads(nil, nil)[0].Loads[0]
@@ -113,24 +113,24 @@ func TestBlockSizeDuringBookings(t *testing.T) {
 // taken away must not leave blocks in the slot that somebody else gets.
 func TestLostRankLeavesNoBlocks(t *testing.T) {
 	w := start(t)
-	e := w.engine(1, 0)
+	e := w.Engine(1, 0)
 	var events []any
 	for i := range uint32(200) {
 		events = append(events, e.Stored(prompt(i, 32), blockSize, nil))
 	}
 	payload := batch(1, events...)
 	for round := range 60 {
-		w.put(record(1, 2))
+		w.Put(record(1, 2))
 		for range 5 {
 			e.Deliver(payload) // for rank 1, on the socket of rank 0
 		}
-		w.patch(1, catalog.Patch{Size: new(uint32(1)), KVEventsEndpoints: endpoints(1, 1)})
-		w.put(record(2, 1)) // in the slot of rank 1
-		w.settle()
+		w.Patch(1, catalog.Patch{Size: new(uint32(1)), KVEventsEndpoints: endpoints(1, 1)})
+		w.Put(record(2, 1)) // in the slot of rank 1
+		w.Settle()
 		if n := sum(w.Metrics()["index_blocks"]); n != 0 {
 			t.Fatalf("round %d: %v blocks, all of a rank that is gone", round, n)
 		}
-		w.remove(2)
+		w.Remove(2)
 	}
 }
 
@@ -139,12 +139,12 @@ func TestLostRankLeavesNoBlocks(t *testing.T) {
 func TestSoleWorkerComesAndGoes(t *testing.T) {
 	w := start(t)
 	for i := range uint32(50) {
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		a := prompt(i, 16)
-		e := w.engine(1, 0)
+		e := w.Engine(1, 0)
 		e.Publish(0, e.Stored(a, blockSize, nil))
-		w.wantDevice(a, "1/0:4")
-		w.wantDevice(prompt(i-1, 16), "1/0:0")
-		w.remove(1)
+		w.WantDevice(a, "1/0:4")
+		w.WantDevice(prompt(i-1, 16), "1/0:0")
+		w.Remove(1)
 	}
 }

@@ -43,16 +43,16 @@ type dumpedItem struct {
 }
 
 func (w *world) dump() dump {
-	w.t.Helper()
+	w.T.Helper()
 	var buf bytes.Buffer
 	if err := w.Dump(context.Background(), &buf, contract.V13); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	var d dump
 	dec := json.NewDecoder(&buf)
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&d); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	return d
 }
@@ -61,13 +61,13 @@ func (w *world) dump() dump {
 // overlaps; parents come before their children, whatever the tier.
 func TestDumpRoundTrip(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 2))
-	w.put(record(2, 1))
-	w.put(record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: `q"uote`, Tenant: "t"} }))
+	w.Put(record(1, 2))
+	w.Put(record(2, 1))
+	w.Put(record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: `q"uote`, Tenant: "t"} }))
 	a := prompt(1, 64)
 	fork := append(prompt(1, 32), prompt(2, 32)...)
 	long := prompt(3, 4000) // more than one chunk of output
-	e1, e2 := w.engine(1, 0), w.engine(2, 0)
+	e1, e2 := w.Engine(1, 0), w.Engine(2, 0)
 	e1.Publish(0, e1.Stored(a, blockSize, nil), e1.Stored(fork, blockSize, nil), e1.Stored(long, blockSize, nil))
 	e1.Publish(0, e1.Removed(a, blockSize, 12, "GPU"), e1.Stored(a, blockSize, dict{"medium": "DISK"}))
 	e1.Publish(1, e1.Stored(fork[:16], blockSize, nil))
@@ -146,10 +146,10 @@ func load(t *testing.T, events []dumpedItem, slots map[catalog.Rank]uint32) *ind
 // TestDumpFails: an error of the writer, and the end of the caller, end a dump.
 func TestDumpFails(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 1))
-	e := w.engine(1, 0)
+	w.Put(record(1, 1))
+	e := w.Engine(1, 0)
 	e.Publish(0, e.Stored(prompt(1, 4000), blockSize, nil))
-	w.settle()
+	w.Settle()
 	if err := w.Dump(context.Background(), brokenWriter{}, contract.V13); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("with a broken writer: %v", err)
 	}
@@ -175,8 +175,8 @@ func TestDumpWhileRanksChange(t *testing.T) {
 	publish := func(workers ...uint64) {
 		engines := map[uint64]*servicetest.Engine{}
 		for _, id := range workers {
-			w.put(record(id, 1))
-			engines[id] = w.engine(id, 0)
+			w.Put(record(id, 1))
+			engines[id] = w.Engine(id, 0)
 		}
 		for chat := range 10 {
 			for id, e := range engines {
@@ -185,7 +185,7 @@ func TestDumpWhileRanksChange(t *testing.T) {
 				}
 				e.Publish(0, e.Stored(tokens(id, chat), blockSize, nil))
 			}
-			w.settle()
+			w.Settle()
 		}
 	}
 	publish(1, 2)
@@ -194,7 +194,7 @@ func TestDumpWhileRanksChange(t *testing.T) {
 	err := w.Dump(context.Background(), writer(func(p []byte) (int, error) {
 		if !changed {
 			changed = true
-			w.remove(1)
+			w.Remove(1)
 			publish(3) // takes the slot
 		}
 		return buf.Write(p)
@@ -238,8 +238,8 @@ func TestDumpOfNothing(t *testing.T) {
 	if d := w.dump(); len(d) != 0 {
 		t.Errorf("dump of an empty service: %v", d)
 	}
-	w.put(record(1, 1))
-	w.remove(1)
+	w.Put(record(1, 1))
+	w.Remove(1)
 	if d := w.dump(); fmt.Sprint(d) != "map[]" {
 		t.Errorf("dump of a past scope: %v", d)
 	}

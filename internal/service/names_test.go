@@ -16,7 +16,7 @@ import (
 // for one gets the answers of an unknown one, which repeat only its beginning.
 func TestLongNames(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	long := strings.Repeat("n", catalog.MaxName+1)
 	sc, cut := catalog.Scope{Model: long, Tenant: long}, strings.Repeat("n", 256)+"…"
 	both := "model=" + cut + " tenant=" + cut

@@ -90,7 +90,7 @@ func (h *history) register() {
 		}
 	}
 	if _, err := h.PutWorker(r); (err != nil) != taken {
-		h.t.Fatalf("worker %d, taken %t: %v", r.ID, taken, err)
+		h.T.Fatalf("worker %d, taken %t: %v", r.ID, taken, err)
 	}
 	h.dropLost()
 }
@@ -123,14 +123,14 @@ func (h *history) dropLost() {
 			delete(h.live, id)
 			var e *contract.Error
 			if err := h.finish(id, b); !errors.As(err, &e) || e.Kind != contract.NotFound {
-				h.t.Errorf("booking %s on a lost rank: %v", id, err)
+				h.T.Errorf("booking %s on a lost rank: %v", id, err)
 			}
 		}
 	}
 	for _, wk := range h.Workers(nil, nil) {
 		for i := range wk.RankCount() {
 			if wk.Lifecycle == catalog.Schedulable && !carried[booking{scope: wk.Scope, rank: catalog.Rank{Worker: wk.ID, DP: wk.FirstRank() + i}}] {
-				h.t.Errorf("rank %d of schedulable worker %d is not carried", wk.FirstRank()+i, wk.ID)
+				h.T.Errorf("rank %d of schedulable worker %d is not carried", wk.FirstRank()+i, wk.ID)
 			}
 		}
 	}
@@ -168,12 +168,12 @@ func (h *history) choose() {
 	sel, err := h.Select(context.Background(), req, reserve)
 	if err != nil {
 		if len(eligible) > 0 {
-			h.t.Errorf("%v, but %v are eligible", err, eligible)
+			h.T.Errorf("%v, but %v are eligible", err, eligible)
 		}
 		return
 	}
 	if !slices.Contains(eligible, sel.Rank) {
-		h.t.Errorf("%v was chosen of %v", sel.Rank, eligible)
+		h.T.Errorf("%v was chosen of %v", sel.Rank, eligible)
 	}
 	if reserve {
 		h.live[*sel.ReservationID] = booking{scope: req.Scope, rank: sel.Rank, prefill: sel.EffectivePrefillTokens}
@@ -206,7 +206,7 @@ func (h *history) reserve() {
 	_, err := h.Reserve(req)
 	everyone := &selecting.SelectRequest{Scope: req.Scope, Pinned: &req.Rank}
 	if known := len(h.eligible(everyone)) == 1; known != (err == nil) {
-		h.t.Errorf("reserve on %v, known %t: %v", req.Rank, known, err)
+		h.T.Errorf("reserve on %v, known %t: %v", req.Rank, known, err)
 	}
 	if err == nil {
 		h.live[id] = booking{scope: req.Scope, rank: req.Rank, prefill: 16}
@@ -216,7 +216,7 @@ func (h *history) reserve() {
 func (h *history) complete() {
 	for id, b := range h.live {
 		if err := h.finish(id, b); err != nil {
-			h.t.Errorf("booking %s is lost: %v", id, err)
+			h.T.Errorf("booking %s is lost: %v", id, err)
 		}
 		b.prefill = 0
 		h.live[id] = b
@@ -233,7 +233,7 @@ func (h *history) end() {
 			err = h.Free(id)
 		}
 		if err != nil {
-			h.t.Errorf("booking %s is lost: %v", id, err)
+			h.T.Errorf("booking %s is lost: %v", id, err)
 		}
 		delete(h.live, id)
 		return
@@ -242,7 +242,7 @@ func (h *history) end() {
 
 // check compares the loads with the sum of the live bookings.
 func (h *history) check() {
-	h.t.Helper()
+	h.T.Helper()
 	type key struct {
 		scope catalog.Scope
 		rank  catalog.Rank
@@ -257,13 +257,13 @@ func (h *history) check() {
 		for _, l := range sc.Loads {
 			k := key{sc.Scope, l.Rank}
 			if l.PrefillTokens != prefill[k] || l.Requests != requests[k] || l.Requests == 0 && l.DecodeBlocks != 0 {
-				h.t.Errorf("%v carries %+v; live bookings have %d tokens in %d requests", k, l, prefill[k], requests[k])
+				h.T.Errorf("%v carries %+v; live bookings have %d tokens in %d requests", k, l, prefill[k], requests[k])
 			}
 			n += l.Requests
 		}
 	}
 	if n != uint64(len(h.live)) || sum(h.Metrics()["reservations_live"]) != float64(n) {
-		h.t.Errorf("%d bookings are live, the loads show %d", len(h.live), n)
+		h.T.Errorf("%d bookings are live, the loads show %d", len(h.live), n)
 	}
 	h.checkSlots()
 }

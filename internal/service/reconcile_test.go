@@ -15,10 +15,10 @@ import (
 )
 
 func (w *world) reconcile(records ...catalog.Record) catalog.Difference {
-	w.t.Helper()
+	w.T.Helper()
 	d, err := w.ReconcileWorkers(records, catalog.ScopeFilter{})
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	return d
 }
@@ -30,38 +30,38 @@ func TestReconcileKeepsWhatStays(t *testing.T) {
 	w := start(t)
 	w.reconcile(record(1, 1), record(2, 2), record(3, 1))
 	a := prompt(1, 12)
-	e := w.engine(2, 0)
+	e := w.Engine(2, 0)
 	e.Publish(0, e.Stored(a, blockSize, nil))
-	w.wantDevice(a, "1/0:0 2/0:3 2/1:0 3/0:0")
-	w.book("r", a)
-	opened, _ := w.net.Count()
+	w.WantDevice(a, "1/0:0 2/0:3 2/1:0 3/0:0")
+	w.Book("r", a)
+	opened, _ := w.Net.Count()
 
 	got := w.reconcile(record(1, 1), record(2, 1), record(4, 1))
 	want := catalog.Difference{Added: []uint64{4}, Changed: []uint64{2}, Removed: []uint64{3}, Unchanged: 1}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("difference (-want +got):\n%s", d)
 	}
-	if now, live := w.net.Count(); now != opened+1 || live != 3 {
+	if now, live := w.Net.Count(); now != opened+1 || live != 3 {
 		t.Errorf("%d sockets were opened, %d are open; want 1 and 3", now-opened, live)
 	}
-	w.wantDevice(a, "1/0:0 2/0:3 4/0:0")
-	w.wantLoad("1/0: 0 0 0, 2/0: 0 3 1, 4/0: 0 0 0")
+	w.WantDevice(a, "1/0:0 2/0:3 4/0:0")
+	w.WantLoad("1/0: 0 0 0, 2/0: 0 3 1, 4/0: 0 0 0")
 	e.Publish(0, e.Stored(a[:8], blockSize, nil)) // the next number: nothing was missed
-	w.wantDevice(a, "1/0:0 2/0:3 4/0:0")
+	w.WantDevice(a, "1/0:0 2/0:3 4/0:0")
 	if gaps := sum(w.Metrics()["kv_gaps_total"]); gaps != 0 {
 		t.Errorf("%v gaps: the cursor was lost", gaps)
 	}
 
 	w.reconcile(record(1, 1))
 	wantError(t, w.Free("r"), contract.NotFound, "reservation r not found")
-	w.wantLoad("1/0: 0 0 0")
+	w.WantLoad("1/0: 0 0 0")
 }
 
 // TestReconcileErrors: an error has its kind, names the entry, and leaves all as it
 // was; with a workers file only that may replace the set.
 func TestReconcileErrors(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	other := catalog.ScopeFilter{Model: new("other")}
 	elsewhere := record(1, 1, func(r *catalog.Record) { r.Scope.Model = "other" })
 	_, err := w.ReconcileWorkers([]catalog.Record{elsewhere}, other)
@@ -72,7 +72,7 @@ func TestReconcileErrors(t *testing.T) {
 	if !errors.As(err, &entry) || entry.Index != 1 {
 		t.Errorf("%v does not wrap the entry", err)
 	}
-	w.wantLoad("1/0: 0 0 0")
+	w.WantLoad("1/0: 0 0 0")
 
 	f := start(t, func(c *service.Config) { c.WorkersFile = "/w.yaml" })
 	_, err = f.ReconcileWorkers(nil, catalog.ScopeFilter{})
@@ -84,7 +84,7 @@ func TestReconcileErrors(t *testing.T) {
 	if _, err := f.ReplaceWorkers([]catalog.Record{record(1, 1)}, catalog.ScopeFilter{}); err != nil {
 		t.Error(err)
 	}
-	f.wantLoad("1/0: 0 0 0")
+	f.WantLoad("1/0: 0 0 0")
 
 	w.Close()
 	_, err = w.ReconcileWorkers(nil, catalog.ScopeFilter{})
@@ -125,5 +125,5 @@ func TestSelectionsDuringReconcile(t *testing.T) {
 	done.Store(true)
 	wg.Wait()
 	w.reconcile(sets[0]...)
-	w.wantLoad("1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 0 0, 4/0: 0 0 0")
+	w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 0 0, 4/0: 0 0 0")
 }

@@ -93,10 +93,10 @@ func from(f *fleet, answers ...answer) func(*service.Config) {
 func dumped(t *testing.T, blocks ...int) []byte {
 	t.Helper()
 	w := start(t)
-	defer w.stop()
-	w.put(record(1, 2))
-	w.put(record(2, 1))
-	for i, e := range []*servicetest.Engine{w.engine(1, 0), w.engine(1, 1), w.engine(2, 0)} {
+	defer w.Stop()
+	w.Put(record(1, 2))
+	w.Put(record(2, 1))
+	for i, e := range []*servicetest.Engine{w.Engine(1, 0), w.Engine(1, 1), w.Engine(2, 0)} {
 		if n := blocks[i]; n > 0 {
 			e.Publish(uint32(i%2), e.Stored(prompt(1, n*blockSize), blockSize, nil))
 		}
@@ -110,14 +110,14 @@ func dumped(t *testing.T, blocks ...int) []byte {
 
 // wantStage waits until nothing moves and checks where the recovery stands.
 func (w *world) wantStage(stage service.RecoveryStage, ready bool) {
-	w.t.Helper()
+	w.T.Helper()
 	synctest.Wait()
 	st, ok := w.Recovery()
 	if isReady, _, _ := w.Ready(); !ok || st.Stage != stage || isReady != ready {
-		w.t.Errorf("recovery is %+v, ready %v; want stage %v, ready %v", st, isReady, stage, ready)
+		w.T.Errorf("recovery is %+v, ready %v; want stage %v, ready %v", st, isReady, stage, ready)
 	}
 	if over := stage == service.RecoveryApplied || stage == service.RecoveryEmpty; w.Recovering() == over {
-		w.t.Errorf("in stage %v the service says that it recovers: %v", st.Stage, w.Recovering())
+		w.T.Errorf("in stage %v the service says that it recovers: %v", st.Stage, w.Recovering())
 	}
 }
 
@@ -128,26 +128,26 @@ func TestRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		parts := make(chan []byte)
 		w := start(t, from(new(fleet), answer{parts: parts}))
-		w.put(record(1, 2)) // registered before the dump comes
+		w.Put(record(1, 2)) // registered before the dump comes
 		w.wantStage(service.RecoveryFetching, false)
-		w.book("early", prompt(1, 16))
+		w.Book("early", prompt(1, 16))
 		parts <- dump[:len(dump)-1]
 		close(parts)
 		w.wantStage(service.RecoveryApplied, true)
-		w.put(record(2, 1)) // and after it
-		w.wantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:2")
+		w.Put(record(2, 1)) // and after it
+		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:2")
 		st, _ := w.Recovery()
 		if st.Complete || st.Peer != "http://a" || st.Blocks != 9 || st.Entries == 0 {
 			t.Errorf("status %+v", st)
 		}
 		// Live events go on where the dump ended.
-		e, p := w.engine(1, 1), prompt(1, 16)
+		e, p := w.Engine(1, 1), prompt(1, 16)
 		names := e.Names(p, blockSize)
 		e.Publish(1, e.Stored(p[12:], blockSize, dict{"block_hashes": names[3:], "parent_block_hash": names[2]}))
-		w.wantDevice(p, "1/0:4 1/1:4 2/0:2")
-		w.remove(2)
-		w.put(record(2, 1))
-		w.wantDevice(p, "1/0:4 1/1:4 2/0:0")
+		w.WantDevice(p, "1/0:4 1/1:4 2/0:2")
+		w.Remove(2)
+		w.Put(record(2, 1))
+		w.WantDevice(p, "1/0:4 1/1:4 2/0:0")
 	})
 }
 
@@ -180,14 +180,14 @@ func TestRecoveryOrder(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := new(fleet)
 				w := start(t, from(f, tc.peers...))
-				w.put(record(1, 2))
-				w.put(record(2, 1))
+				w.Put(record(1, 2))
+				w.Put(record(2, 1))
 				w.wantStage(tc.stage, true)
-				w.wantDevice(prompt(1, 16), tc.blocks)
+				w.WantDevice(prompt(1, 16), tc.blocks)
 				if st, _ := w.Recovery(); len(f.asked) != tc.asked || st.Complete != tc.complete {
 					t.Errorf("asked %v, status %+v", f.asked, st)
 				}
-				w.stop()
+				w.Stop()
 			})
 		})
 	}
@@ -200,7 +200,7 @@ func TestRecoveryDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		parts := make(chan []byte)
 		w := start(t, from(new(fleet), answer{parts: parts}))
-		w.put(record(1, 2))
+		w.Put(record(1, 2))
 		time.Sleep(29 * time.Second)
 		w.wantStage(service.RecoveryFetching, false)
 		time.Sleep(time.Second)
@@ -208,7 +208,7 @@ func TestRecoveryDeadline(t *testing.T) {
 		parts <- dump
 		close(parts)
 		w.wantStage(service.RecoveryApplied, true)
-		w.wantDevice(prompt(1, 16), "1/0:4 1/1:3")
+		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3")
 		if st, _ := w.Recovery(); !st.Complete {
 			t.Errorf("status %+v", st)
 		}
@@ -225,12 +225,12 @@ func TestRecoveryAndLiveEvents(t *testing.T) {
 		want      string
 	}{
 		"nothing": {func(*world) {}, "1/0:4 1/1:3 2/0:2"},
-		"removed": {func(w *world) { e := w.engine(1, 0); e.Publish(0, e.Removed(p, blockSize, 2, "GPU")) }, "1/0:2 1/1:3 2/0:2"},
-		"cleared": {func(w *world) { w.engine(1, 1).Publish(1, cleared()) }, "1/0:4 1/1:0 2/0:2"},
-		"deleted": {func(w *world) { w.remove(2); w.put(record(2, 1)) }, "1/0:4 1/1:3 2/0:0"},
-		"moved":   {func(w *world) { w.remove(2); w.remove(1); w.put(record(1, 2)); w.put(record(2, 1)) }, "1/0:0 1/1:0 2/0:0"},
+		"removed": {func(w *world) { e := w.Engine(1, 0); e.Publish(0, e.Removed(p, blockSize, 2, "GPU")) }, "1/0:2 1/1:3 2/0:2"},
+		"cleared": {func(w *world) { w.Engine(1, 1).Publish(1, cleared()) }, "1/0:4 1/1:0 2/0:2"},
+		"deleted": {func(w *world) { w.Remove(2); w.Put(record(2, 1)) }, "1/0:4 1/1:3 2/0:0"},
+		"moved":   {func(w *world) { w.Remove(2); w.Remove(1); w.Put(record(1, 2)); w.Put(record(2, 1)) }, "1/0:0 1/1:0 2/0:0"},
 		"restored": {func(w *world) {
-			e := w.engine(1, 0)
+			e := w.Engine(1, 0)
 			e.Publish(0, e.Removed(p, blockSize, 2, "GPU"), e.Stored(p, blockSize, nil))
 		}, "1/0:4 1/1:3 2/0:2"},
 	}
@@ -239,15 +239,15 @@ func TestRecoveryAndLiveEvents(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				parts := make(chan []byte)
 				w := start(t, from(new(fleet), answer{parts: parts}))
-				w.put(record(1, 2))
-				w.put(record(2, 1))
+				w.Put(record(1, 2))
+				w.Put(record(2, 1))
 				parts <- dump[:1]
 				tc.meanwhile(w)
-				w.settle()
+				w.Settle()
 				parts <- dump[1:]
 				close(parts)
 				w.wantStage(service.RecoveryApplied, true)
-				w.wantDevice(p, tc.want)
+				w.WantDevice(p, tc.want)
 			})
 		})
 	}
@@ -260,16 +260,16 @@ func TestReplayReplacesDump(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, from(new(fleet), whole(dump)))
 		w.wantStage(service.RecoveryApplied, false)
-		w.put(record(2, 1, func(r *catalog.Record) { r.ReplayEndpoint = new("tcp://worker-2:7000") }))
-		w.wantDevice(prompt(1, 16), "2/0:2")
-		e := w.engine(2, 0)
-		w.net.At(endpoint(2, 0)).Connect()
+		w.Put(record(2, 1, func(r *catalog.Record) { r.ReplayEndpoint = new("tcp://worker-2:7000") }))
+		w.WantDevice(prompt(1, 16), "2/0:2")
+		e := w.Engine(2, 0)
+		w.Net.At(endpoint(2, 0)).Connect()
 		synctest.Wait()
-		replay := w.net.At("tcp://worker-2:7000")
+		replay := w.Net.At("tcp://worker-2:7000")
 		replay.Send(nil, nil, make([]byte, 8), batch(0, e.Stored(prompt(1, 4), blockSize, nil)))
 		replay.Send(nil, nil, bytes.Repeat([]byte{0xff}, 8), nil)
 		synctest.Wait()
-		w.wantDevice(prompt(1, 16), "2/0:1")
+		w.WantDevice(prompt(1, 16), "2/0:1")
 	})
 }
 
@@ -283,10 +283,10 @@ func TestRecoveryGrace(t *testing.T) {
 		if n := len(w.dump()["m:t"].Events); n == 0 {
 			t.Error("recovered blocks are not in the dump")
 		}
-		w.put(record(1, 2))
+		w.Put(record(1, 2))
 		time.Sleep(10*time.Minute + time.Second)
-		w.put(record(2, 1))
-		w.wantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:0")
+		w.Put(record(2, 1))
+		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:0")
 	})
 }
 
@@ -301,13 +301,13 @@ func TestRecoveryOtherBlockSize(t *testing.T) {
 				parts := make(chan []byte)
 				w := start(t, from(new(fleet), answer{parts: parts}))
 				if first {
-					w.put(record(1, 2, other))
+					w.Put(record(1, 2, other))
 				}
 				parts <- dump
 				close(parts)
 				w.wantStage(service.RecoveryApplied, first)
-				w.put(record(1, 2, other))
-				w.wantDevice(prompt(1, 16), "1/0:0 1/1:0")
+				w.Put(record(1, 2, other))
+				w.WantDevice(prompt(1, 16), "1/0:0 1/1:0")
 				if st, _ := w.Recovery(); st.Complete == first {
 					t.Errorf("status %+v", st)
 				}
@@ -321,13 +321,13 @@ func TestRecoveryStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, from(new(fleet), answer{parts: make(chan []byte)}, whole([]byte("{}"))))
 		w.wantStage(service.RecoveryFetching, false)
-		w.stop()
+		w.Stop()
 		w.wantStage(service.RecoveryFetching, false)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, from(new(fleet), whole([]byte("{}"))))
 		w.wantStage(service.RecoveryApplied, false)
-		w.stop()
+		w.Stop()
 	})
 }
 
@@ -337,7 +337,7 @@ func TestNoRecovery(t *testing.T) {
 		"no peers":  start(t),
 		"no events": start(t, from(new(fleet), whole([]byte("{}"))), eventsOff),
 	} {
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		if _, configured := w.Recovery(); configured || w.Recovering() {
 			t.Errorf("%s: a recovery runs", name)
 		}
@@ -377,10 +377,10 @@ func TestRecoveryFromBrokenStream(t *testing.T) {
 	dump := dumped(t, 4, 3, 2)
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, from(new(fleet), whole(dump[:len(dump)/2]), whole(dump)))
-		w.put(record(1, 2))
-		w.put(record(2, 1))
+		w.Put(record(1, 2))
+		w.Put(record(2, 1))
 		w.wantStage(service.RecoveryApplied, true)
-		w.wantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:2")
+		w.WantDevice(prompt(1, 16), "1/0:4 1/1:3 2/0:2")
 		if st, _ := w.Recovery(); !st.Complete || st.Peer != "http://b" {
 			t.Errorf("status %+v", st)
 		}

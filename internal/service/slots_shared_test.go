@@ -19,7 +19,7 @@ import (
 // contract can change the other's workers.
 func TestOneLedger(t *testing.T) {
 	w := start(t)
-	w.slots(7, 3, 2)
+	w.Slots(7, 3, 2)
 	a := prompt(1, 8)
 	_, err := w.Select(context.Background(), ask(a), false)
 	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
@@ -27,15 +27,15 @@ func TestOneLedger(t *testing.T) {
 		t.Errorf("ready %t, %d schedulable, %d workers", ready, n, len(workers))
 	}
 
-	w.put(record(1, 1))
-	w.book("r", a)
+	w.Put(record(1, 1))
+	w.Book("r", a)
 	if err := w.SlotsAdd(adding("s", 1, 0, 10, 100)); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.SlotsAdd(adding("u", 7, 4, 2, 100, 101)); err != nil {
 		t.Fatal(err)
 	}
-	w.wantLoad("1/0: 18 3 2, 7/3: 0 0 0, 7/4: 2 2 1")
+	w.WantLoad("1/0: 18 3 2, 7/3: 0 0 0, 7/4: 2 2 1")
 	if got, want := w.potential(projecting(1, 100, 101)), "1/0: 19 4 2, 7/3: 1 2 0, 7/4: 3 2 1"; got != want {
 		t.Errorf("potential loads are %q, want %q", got, want)
 	}
@@ -82,11 +82,11 @@ func TestOneLedger(t *testing.T) {
 	wantError(t, w.SlotsUnregister(scope, 1), contract.NotFound, "worker 1 not found for model=m tenant=t")
 
 	// The same id in another scope is somebody else.
-	w.put(record(7, 1, func(r *catalog.Record) { r.Scope.Model = "n" }))
-	w.remove(7)
-	w.wantLoad("1/0: 18 3 2, 7/3: 0 0 0, 7/4: 2 2 1, n/t")
-	w.remove(1)
-	w.wantLoad("7/3: 0 0 0, 7/4: 2 2 1, n/t")
+	w.Put(record(7, 1, func(r *catalog.Record) { r.Scope.Model = "n" }))
+	w.Remove(7)
+	w.WantLoad("1/0: 18 3 2, 7/3: 0 0 0, 7/4: 2 2 1, n/t")
+	w.Remove(1)
+	w.WantLoad("7/3: 0 0 0, 7/4: 2 2 1, n/t")
 	wk, err := w.PutWorker(record(1, 1, func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }))
 	if err != nil || wk.Lifecycle != catalog.Incomplete {
 		t.Errorf("another block size than the slot tracker's: %+v, %v", wk, err)
@@ -94,7 +94,7 @@ func TestOneLedger(t *testing.T) {
 	if err := w.SlotsUnregister(scope, 7); err != nil {
 		t.Fatal(err)
 	}
-	w.wantLoad("1/0: 0 0 0, n/t") // it can come in now
+	w.WantLoad("1/0: 0 0 0, n/t") // it can come in now
 }
 
 // TestSlotsChurn: bookings at the same time as registrations either find the
@@ -105,7 +105,7 @@ func TestSlotsChurn(t *testing.T) {
 	for id := range uint64(4) {
 		wg.Go(func() {
 			for range 200 {
-				w.slots(id, 0, 2)
+				w.Slots(id, 0, 2)
 				if err := w.SlotsUnregister(scope, id); err != nil {
 					t.Error(err)
 				}
@@ -126,8 +126,8 @@ func TestSlotsChurn(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if live := sum(w.Metrics()["reservations_live"]); live != 0 || w.load() != "" {
-		t.Errorf("%v bookings, loads %q", live, w.load())
+	if live := sum(w.Metrics()["reservations_live"]); live != 0 || w.LoadText() != "" {
+		t.Errorf("%v bookings, loads %q", live, w.LoadText())
 	}
 }
 
@@ -135,16 +135,16 @@ func TestSlotsChurn(t *testing.T) {
 // the events of a worker that comes later are read as that one cuts blocks.
 func TestEagleBesideSlots(t *testing.T) {
 	w := start(t)
-	w.slots(7, 0, 1)
-	w.put(record(1, 1, func(r *catalog.Record) { r.IsEagle = new(true) }))
+	w.Slots(7, 0, 1)
+	w.Put(record(1, 1, func(r *catalog.Record) { r.IsEagle = new(true) }))
 	a := prompt(1, 13)
-	e := w.engine(1, 0)
+	e := w.Engine(1, 0)
 	pairs := make([][2]uint32, len(a)-1)
 	for i := range pairs {
 		pairs[i] = [2]uint32{a[i], a[i+1]}
 	}
 	e.Publish(0, e.Stored(a, blockSize, dict{"token_ids": pairs}))
-	w.wantDevice(a, "1/0:3")
+	w.WantDevice(a, "1/0:3")
 }
 
 // The steps of the slot tracker in a random history; see TestRandomHistories.
@@ -159,7 +159,7 @@ func (h *history) slotsRegister() {
 		mismatch = n != worker.BlockSize
 	}
 	if err := h.SlotsRegister(worker); (err == nil) != (!taken && !mismatch) {
-		h.t.Errorf("%+v, taken %t, mismatch %t: %v", worker, taken, mismatch, err)
+		h.T.Errorf("%+v, taken %t, mismatch %t: %v", worker, taken, mismatch, err)
 	}
 	h.dropLost()
 }
@@ -175,7 +175,7 @@ func (h *history) slotsAdd() {
 	id := fmt.Sprint("slots", h.next)
 	err := h.SlotsAdd(&service.SlotsReservation{Scope: b.scope, ID: id, Rank: b.rank, SequenceHashes: []uint64{1, 2, h.rnd.Uint64N(9)}, NewISLTokens: b.prefill})
 	if carried := h.carried()[booking{scope: b.scope, rank: b.rank}]; carried != (err == nil) {
-		h.t.Errorf("add on %v, carried %t: %v", b.rank, carried, err)
+		h.T.Errorf("add on %v, carried %t: %v", b.rank, carried, err)
 	}
 	if err == nil {
 		h.live[id] = b
@@ -184,7 +184,7 @@ func (h *history) slotsAdd() {
 
 // checkSlots compares what the slot tracker shows with the loads.
 func (h *history) checkSlots() {
-	h.t.Helper()
+	h.T.Helper()
 	var loads []service.SlotsLoad
 	for _, sc := range h.Loads(nil, nil) {
 		for _, l := range sc.Loads {
@@ -193,18 +193,18 @@ func (h *history) checkSlots() {
 	}
 	rows := h.SlotsLoads(nil, nil)
 	if d := cmp.Diff(append([]service.SlotsLoad{}, loads...), rows); d != "" {
-		h.t.Errorf("the slot tracker's loads (-selection's +its):\n%s", d)
+		h.T.Errorf("the slot tracker's loads (-selection's +its):\n%s", d)
 	}
 	for _, wk := range h.SlotsWorkers(nil, nil) {
 		for i := range wk.DPSize {
 			if len(rows) == 0 || rows[0].Scope != wk.Scope || rows[0].Load.Rank != (catalog.Rank{Worker: wk.Worker, DP: wk.DPStart + i}) {
-				h.t.Errorf("%+v does not fit the loads from %v on", wk, rows)
+				h.T.Errorf("%+v does not fit the loads from %v on", wk, rows)
 				return
 			}
 			rows = rows[1:]
 		}
 	}
 	if len(rows) > 0 {
-		h.t.Errorf("loads without a worker: %v", rows)
+		h.T.Errorf("loads without a worker: %v", rows)
 	}
 }

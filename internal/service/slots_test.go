@@ -11,24 +11,16 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-func (w *world) slots(id uint64, start, size uint32) { w.t.Helper(); w.Slots(id, start, size) }
-
-func adding(id string, worker uint64, dp uint32, tokens uint64, hashes ...uint64) *service.SlotsReservation {
-	return &service.SlotsReservation{
-		Scope: scope, ID: id, Rank: catalog.Rank{Worker: worker, DP: dp}, SequenceHashes: hashes, NewISLTokens: tokens,
-	}
-}
-
 func projecting(tokens uint64, hashes ...uint64) *service.SlotsProjection {
 	return &service.SlotsProjection{Scope: scope, SequenceHashes: hashes, NewISLTokens: tokens}
 }
 
 // potential returns /potential_loads as "1/0: prefill blocks requests".
 func (w *world) potential(req *service.SlotsProjection) string {
-	w.t.Helper()
+	w.T.Helper()
 	loads, err := w.SlotsPotentialLoads(req)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	var rows []string
 	for _, l := range loads {
@@ -41,7 +33,7 @@ func (w *world) potential(req *service.SlotsProjection) string {
 // what the numbers do at their ends.
 func TestSlotsAccounting(t *testing.T) {
 	w := start(t)
-	w.slots(7, 0, 1)
+	w.Slots(7, 0, 1)
 	add := func(id string, tokens uint64, hashes ...uint64) func() error {
 		return func() error { return w.SlotsAdd(adding(id, 7, 0, tokens, hashes...)) }
 	}
@@ -87,7 +79,7 @@ func TestSlotsAccounting(t *testing.T) {
 		if err := step.do(); err != nil {
 			t.Errorf("step %d, %s: %v", i, step.what, err)
 		}
-		if got := w.load(); got != step.want {
+		if got := w.LoadText(); got != step.want {
 			t.Errorf("step %d, %s: loads are %q, want %q", i, step.what, got, step.want)
 		}
 	}
@@ -99,7 +91,7 @@ func TestSlotsErrors(t *testing.T) {
 	const nobody = "no slot tracker for model=x tenant=t"
 	unknown := catalog.Scope{Model: "x", Tenant: "t"}
 	w := start(t)
-	w.slots(7, 3, 2)
+	w.Slots(7, 3, 2)
 	if err := w.SlotsAdd(adding("r", 7, 3, 1, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +126,7 @@ func TestSlotsErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { wantError(t, tc.err, tc.kind, tc.text) })
 	}
-	w.wantLoad("7/3: 1 1 1, 7/4: 0 0 0")
+	w.WantLoad("7/3: 1 1 1, 7/4: 0 0 0")
 	if n, known := w.BlockSize(scope); n != blockSize || !known {
 		t.Errorf("block size %d, %t", n, known)
 	}
@@ -149,8 +141,8 @@ func TestSlotsErrors(t *testing.T) {
 // goes with its last worker and leaves its block size free.
 func TestSlotsUnregister(t *testing.T) {
 	w := start(t)
-	w.slots(1, 0, 2)
-	w.slots(2, 0, 1)
+	w.Slots(1, 0, 2)
+	w.Slots(2, 0, 1)
 	for _, b := range []*service.SlotsReservation{adding("a", 1, 0, 5, 1), adding("b", 1, 1, 5, 1), adding("c", 2, 0, 5, 1)} {
 		if err := w.SlotsAdd(b); err != nil {
 			t.Fatal(err)
@@ -159,7 +151,7 @@ func TestSlotsUnregister(t *testing.T) {
 	if err := w.SlotsUnregister(scope, 1); err != nil {
 		t.Fatal(err)
 	}
-	w.wantLoad("2/0: 5 1 1")
+	w.WantLoad("2/0: 5 1 1")
 	wantError(t, w.SlotsPrefillComplete(scope, "a"), contract.NotFound, "Request a not found")
 	if err := w.SlotsFree(scope, "a"); err != nil {
 		t.Errorf("free of an id that went: %v", err)
@@ -177,5 +169,5 @@ func TestSlotsUnregister(t *testing.T) {
 	if err := w.SlotsRegister(service.SlotsWorker{Worker: 2, Scope: scope, BlockSize: 64, DPSize: 1}); err != nil {
 		t.Errorf("another block size: %v", err)
 	}
-	w.wantLoad("2/0: 0 0 0")
+	w.WantLoad("2/0: 0 0 0")
 }

@@ -309,6 +309,72 @@ func (w *World) Burden(id string, worker uint64, dp uint32, blocks, prefill uint
 	}
 }
 
+// Hashes is a prompt in the form of hashes of the workers' blocks.
+func Hashes(tokens []uint32) selecting.Prompt {
+	return selecting.Prompt{
+		BlockHashes: Local(tokens, BlockSize), HasBlockHashes: true,
+		SequenceHashes: Sequence(tokens, BlockSize), HasSequenceHashes: true,
+		ISLTokens: uint64(len(tokens)), HasISLTokens: true,
+	}
+}
+
+// SlotsReservation is a reservation of the slot tracker in the usual scope.
+func SlotsReservation(id string, worker uint64, dp uint32, tokens uint64, hashes ...uint64) *service.SlotsReservation {
+	return &service.SlotsReservation{
+		Scope: Scope, ID: id, Rank: catalog.Rank{Worker: worker, DP: dp}, SequenceHashes: hashes, NewISLTokens: tokens,
+	}
+}
+
+// DeviceText returns the device blocks of a prompt by rank, "1/0:4 2/0:0", of all
+// ranks that /overlap_scores shows.
+func (w *World) DeviceText(tokens []uint32) string {
+	w.T.Helper()
+	w.Settle()
+	s, err := w.OverlapScores(&selecting.ProjectRequest{Scope: Scope, Prompt: Ask(tokens).Prompt})
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	var rows []string
+	for _, r := range s.Rows {
+		rows = append(rows, fmt.Sprintf("%d/%d:%d", r.Rank.Worker, r.Rank.DP, r.Device))
+	}
+	return strings.Join(rows, " ")
+}
+
+// WantDevice checks the DeviceText of a prompt.
+func (w *World) WantDevice(tokens []uint32, want string) {
+	w.T.Helper()
+	if got := w.DeviceText(tokens); got != want {
+		w.T.Errorf("device blocks are %q, want %q", got, want)
+	}
+}
+
+// LoadText returns the loads of all scopes as "1/0: prefill blocks requests", with
+// the scope in front where it is not the usual one, and what is queued behind.
+func (w *World) LoadText() string {
+	var out []string
+	for _, sc := range w.Loads(nil, nil) {
+		if sc.Scope != Scope {
+			out = append(out, fmt.Sprintf("%s/%s", sc.Scope.Model, sc.Scope.Tenant))
+		}
+		for _, l := range sc.Loads {
+			out = append(out, fmt.Sprintf("%d/%d: %d %d %d", l.Rank.Worker, l.Rank.DP, l.PrefillTokens, l.DecodeBlocks, l.Requests))
+		}
+		if sc.PendingCount > 0 {
+			out = append(out, fmt.Sprintf("waiting: %d with %d", sc.PendingCount, sc.PendingISLTokens))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// WantLoad checks the LoadText.
+func (w *World) WantLoad(want string) {
+	w.T.Helper()
+	if got := w.LoadText(); got != want {
+		w.T.Errorf("loads are %q, want %q", got, want)
+	}
+}
+
 // Look lets the time of one look of the log watcher pass, on a fake clock.
 func (w *World) Look() {
 	synctest.Wait()

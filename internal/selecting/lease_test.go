@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"testing"
@@ -28,7 +28,7 @@ func TestLeases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t, eventsOff)
-				w.put(record(1, 1))
+				w.Put(record(1, 1))
 				sel, err := w.reserve("r", prompt(1, 8), leased(10*time.Second))
 				if err != nil || sel.Lease != 10*time.Second {
 					t.Fatalf("lease %s, %v", sel.Lease, err)
@@ -41,8 +41,8 @@ func TestLeases(t *testing.T) {
 				}
 				time.Sleep(12 * time.Second)
 				wantError(t, step(w), contract.NotFound, "reservation r not found")
-				w.wantLoad("1/0: 0 0 0")
-				w.wantLog("warn: stale reservations ended leases=1 reservations=1")
+				w.WantLoad("1/0: 0 0 0")
+				w.WantLog("warn: stale reservations ended leases=1 reservations=1")
 			})
 		})
 	}
@@ -51,8 +51,8 @@ func TestLeases(t *testing.T) {
 // TestRenewRefused: what cannot be renewed.
 func TestRenewRefused(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
-	w.book("r", prompt(1, 8))
+	w.Put(record(1, 1))
+	w.Book("r", prompt(1, 8))
 	wantError(t, w.Renew("r"), contract.Conflict, "reservation r has no lease")
 	wantError(t, w.Renew("x"), contract.NotFound, "reservation x not found")
 }
@@ -61,18 +61,18 @@ func TestRenewRefused(t *testing.T) {
 func TestReservationLifetime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff, func(c *service.Config) { c.ReservationLifetime = 20 * time.Second })
-		w.put(record(1, 1))
-		w.book("plain", prompt(1, 8))
+		w.Put(record(1, 1))
+		w.Book("plain", prompt(1, 8))
 		r := selecting.ReserveRequest{Scope: scope, ID: "leased", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(2, 8)).Prompt, Lease: 30 * time.Second}
 		if _, err := w.Reserve(&r); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(19 * time.Second)
-		w.wantLoad("1/0: 16 4 2")
+		w.WantLoad("1/0: 16 4 2")
 		time.Sleep(3 * time.Second)
-		w.wantLoad("1/0: 8 2 1")
+		w.WantLoad("1/0: 8 2 1")
 		time.Sleep(10 * time.Second)
-		w.wantLoad("1/0: 0 0 0")
+		w.WantLoad("1/0: 0 0 0")
 	})
 }
 
@@ -81,7 +81,7 @@ func TestReservationLifetime(t *testing.T) {
 func TestLeaseLetsOthersRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff, queueing(0))
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		if _, err := w.reserve("r", prompt(1, 8), leased(2*time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestLeaseEndsInTime(t *testing.T) {
 	const length = 200 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff, queueing(0))
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		for name, asks := range map[string]bool{"asked for": true, "not asked for": false} {
 			if _, err := w.reserve("r", prompt(1, 8), leased(length)); err != nil {
 				t.Fatal(err)
@@ -120,7 +120,7 @@ func TestLeaseEndsInTime(t *testing.T) {
 			if err := w.Free("a"); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			w.wantLoad("1/0: 0 0 0")
+			w.WantLoad("1/0: 0 0 0")
 		}
 	})
 }
@@ -129,7 +129,7 @@ func TestLeaseEndsInTime(t *testing.T) {
 func TestRepeatAfterLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff)
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		for range 5 {
 			sel, err := w.reserve("r", prompt(1, 8), again, leased(101*time.Millisecond))
 			if err != nil || sel.Repeated {

@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"encoding/json"
@@ -33,18 +33,18 @@ func (w *world) predicted(id string, r catalog.Rank, p selecting.Prompt) error {
 func TestApproximate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, approximate)
-		w.put(record(1, 1))
-		w.put(record(2, 2))
+		w.Put(record(1, 1))
+		w.Put(record(2, 2))
 		if _, err := w.Select(t.Context(), ask(prompt(1, 18)), false); err != nil {
 			t.Fatal(err)
 		}
-		w.wantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:0")
+		w.WantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:0")
 		req := ask(prompt(1, 18))
 		req.Pinned, req.ReservationID = &catalog.Rank{Worker: 2, DP: 1}, new("a")
 		if _, err := w.Select(t.Context(), req, true); err != nil {
 			t.Fatal(err)
 		}
-		w.wantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:4")
+		w.WantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:4")
 		if err := w.Free("a"); err != nil {
 			t.Fatal(err)
 		}
@@ -59,13 +59,13 @@ func TestApproximate(t *testing.T) {
 		if err := w.predicted("b", catalog.Rank{Worker: 1}, ask(prompt(1, 9)).Prompt); err != nil {
 			t.Fatal(err)
 		}
-		w.wantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:4")
+		w.WantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:4")
 		time.Sleep(59 * time.Second)
-		w.wantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:4")
+		w.WantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:4")
 		time.Sleep(5 * time.Second)
-		w.wantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:0")
+		w.WantDevice(prompt(1, 18), "1/0:2 2/0:0 2/1:0")
 		time.Sleep(60 * time.Second)
-		w.wantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:0")
+		w.WantDevice(prompt(1, 18), "1/0:0 2/0:0 2/1:0")
 	})
 }
 
@@ -74,7 +74,7 @@ func TestApproximate(t *testing.T) {
 // with another adapter predict nothing of the kind.
 func TestApproximateForms(t *testing.T) {
 	w := start(t, approximate)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	hashes := func(local []uint64, sequence ...uint64) selecting.Prompt {
 		return selecting.Prompt{
 			BlockHashes: local, HasBlockHashes: local != nil,
@@ -114,7 +114,7 @@ func TestApproximateForms(t *testing.T) {
 	if err := w.predicted("y", catalog.Rank{Worker: 1, DP: 7}, ask(prompt(400, 12)).Prompt); err == nil {
 		t.Error("booked on no rank")
 	}
-	w.wantDevice(prompt(400, 12), "1/0:0")
+	w.WantDevice(prompt(400, 12), "1/0:0")
 }
 
 // TestApproximateHashes: a booking whose block hashes are to be predicted has to
@@ -146,7 +146,7 @@ func TestApproximateHashes(t *testing.T) {
 						c.Contract = contract.V13
 					}
 				})
-				w.put(record(1, 1))
+				w.Put(record(1, 1))
 				req := &selecting.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: selecting.Prompt{
 					BlockHashes: []uint64{1, 2}, HasBlockHashes: true,
 					SequenceHashes: []uint64{1, 2, 3}, HasSequenceHashes: true, ISLTokens: 12, HasISLTokens: true,
@@ -171,25 +171,25 @@ func TestApproximateHashes(t *testing.T) {
 // TestApproximateKept: the booking of a kept selection predicts its prompt.
 func TestApproximateKept(t *testing.T) {
 	w := start(t, approximate, keeping)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	req := ask(prompt(1, 12))
 	req.SelectionID, req.Pending = new("k"), true
 	if _, err := w.Select(t.Context(), req, false); err != nil {
 		t.Fatal(err)
 	}
-	w.wantDevice(prompt(1, 12), "1/0:0")
+	w.WantDevice(prompt(1, 12), "1/0:0")
 	if _, err := w.bookKept("k"); err != nil {
 		t.Fatal(err)
 	}
-	w.wantDevice(prompt(1, 12), "1/0:3")
+	w.WantDevice(prompt(1, 12), "1/0:3")
 }
 
 // TestApproximateRanks: what was predicted survives changes that leave the rank
 // in place, and nothing else.
 func TestApproximateRanks(t *testing.T) {
 	w := start(t, approximate)
-	w.put(record(1, 1))
-	w.put(record(2, 2))
+	w.Put(record(1, 1))
+	w.Put(record(2, 2))
 	id := 0
 	book := func(worker uint64, dp uint32) {
 		id++
@@ -200,33 +200,33 @@ func TestApproximateRanks(t *testing.T) {
 	}
 	book(2, 0)
 	book(2, 1)
-	w.wantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:2")
-	w.patch(2, catalog.Patch{Taints: []string{"x"}})
-	w.put(record(2, 2, func(r *catalog.Record) { r.Endpoint = new("http://other") }))
-	w.wantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:2")
-	w.put(record(2, 1))
-	w.put(record(2, 2))
-	w.wantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:0")
-	w.remove(2)
-	w.put(record(3, 2)) // gets the slots
-	w.wantDevice(prompt(1, 8), "1/0:0 3/0:0 3/1:0")
-	w.put(record(2, 1))
-	w.wantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 3/1:0")
+	w.WantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:2")
+	w.Patch(2, catalog.Patch{Taints: []string{"x"}})
+	w.Put(record(2, 2, func(r *catalog.Record) { r.Endpoint = new("http://other") }))
+	w.WantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:2")
+	w.Put(record(2, 1))
+	w.Put(record(2, 2))
+	w.WantDevice(prompt(1, 8), "1/0:0 2/0:2 2/1:0")
+	w.Remove(2)
+	w.Put(record(3, 2)) // gets the slots
+	w.WantDevice(prompt(1, 8), "1/0:0 3/0:0 3/1:0")
+	w.Put(record(2, 1))
+	w.WantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 3/1:0")
 	book(3, 1)
-	w.wantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 3/1:2")
+	w.WantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 3/1:2")
 	for _, worker := range []uint64{1, 2, 3} {
-		w.remove(worker)
+		w.Remove(worker)
 	}
-	w.put(record(3, 2))
-	w.wantDevice(prompt(1, 8), "3/0:0 3/1:0")
+	w.Put(record(3, 2))
+	w.WantDevice(prompt(1, 8), "3/0:0 3/1:0")
 }
 
 // TestApproximateDump: predicted blocks are dumped under their rolling hashes,
 // as 1.6.1 does it.
 func TestApproximateDump(t *testing.T) {
 	w := start(t, approximate)
-	w.put(record(1, 1))
-	w.book("a", prompt(1, 12))
+	w.Put(record(1, 1))
+	w.Book("a", prompt(1, 12))
 	var out strings.Builder
 	if err := w.Dump(t.Context(), &out, contract.V16); err != nil {
 		t.Fatal(err)
@@ -273,9 +273,9 @@ func TestNotApproximate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, change)
-			w.put(record(1, 1))
-			w.book("a", prompt(1, 12))
-			w.wantDevice(prompt(1, 12), "1/0:0")
+			w.Put(record(1, 1))
+			w.Book("a", prompt(1, 12))
+			w.WantDevice(prompt(1, 12), "1/0:0")
 		})
 	}
 }
@@ -284,23 +284,23 @@ func TestNotApproximate(t *testing.T) {
 // comes back after all ranks have left begins empty.
 func TestApproximateCrowd(t *testing.T) {
 	w := start(t, approximate)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for i := range 200 {
-			w.put(record(uint64(2+i%3), 1))
-			w.remove(uint64(2 + i%3))
+			w.Put(record(uint64(2+i%3), 1))
+			w.Remove(uint64(2 + i%3))
 		}
 	}()
 	for i := 0; ; i++ {
 		select {
 		case <-done:
-			w.remove(1)
+			w.Remove(1)
 			for worker := range uint64(4) {
-				w.put(record(worker+1, 1))
+				w.Put(record(worker+1, 1))
 			}
-			w.wantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 4/0:0")
+			w.WantDevice(prompt(1, 8), "1/0:0 2/0:0 3/0:0 4/0:0")
 			return
 		default:
 			for worker := range uint64(4) {

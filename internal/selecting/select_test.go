@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -12,15 +12,6 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
-
-// hashes is the hash form of a prompt.
-func hashes(tokens []uint32) selecting.Prompt {
-	return selecting.Prompt{
-		BlockHashes: local(tokens, blockSize), HasBlockHashes: true,
-		SequenceHashes: sequence(tokens, blockSize), HasSequenceHashes: true,
-		ISLTokens: uint64(len(tokens)), HasISLTokens: true,
-	}
-}
 
 // TestSelectErrors: kinds and texts of the contract (§3 and §4), and their order.
 func TestSelectErrors(t *testing.T) {
@@ -50,7 +41,7 @@ func TestSelectErrors(t *testing.T) {
 		},
 	}
 	w := start(t, eventsOff)
-	w.put(record(1, 2, func(r *catalog.Record) { r.Taints = []string{"gpu"} }))
+	w.Put(record(1, 2, func(r *catalog.Record) { r.Taints = []string{"gpu"} }))
 	if _, err := w.Reserve(&selecting.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1, DP: 1}, Prompt: hashes(a)}); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +53,7 @@ func TestSelectErrors(t *testing.T) {
 			wantError(t, err, tt.kind, tt.text)
 		})
 	}
-	w.wantLoad("1/0: 0 0 0, 1/1: 8 2 1")
+	w.WantLoad("1/0: 0 0 0, 1/1: 8 2 1")
 }
 
 // TestReserve: what /reservations books, and its errors in their order (§5,
@@ -99,19 +90,19 @@ func TestReserve(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := start(t, eventsOff)
-			w.put(record(1, 1))
+			w.Put(record(1, 1))
 			req := &selecting.ReserveRequest{Scope: scope, ID: "r", Rank: catalog.Rank{Worker: 1}, Prompt: ask(a).Prompt}
 			tt.change(req)
 			res, err := w.Reserve(req)
 			if tt.text != "" {
 				wantError(t, err, tt.kind, tt.text)
-				w.wantLoad("1/0: 0 0 0")
+				w.WantLoad("1/0: 0 0 0")
 				return
 			}
 			if err != nil || res != (selecting.Reservation{ID: "r", Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1)}) {
 				t.Fatalf("answer is %+v, %v", res, err)
 			}
-			w.wantLoad(tt.load)
+			w.WantLoad(tt.load)
 			_, err = w.Reserve(req)
 			wantError(t, err, contract.Conflict, "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
 		})
@@ -122,8 +113,8 @@ func TestReserve(t *testing.T) {
 // whatever else is wrong with a request, as on 1.3.1 and 1.6.1.
 func TestReserveTaken(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
-	w.book("r", prompt(1, 10))
+	w.Put(record(1, 1))
+	w.Book("r", prompt(1, 10))
 	const exists = "Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })"
 	for name, tt := range map[string]struct {
 		change func(*selecting.ReserveRequest)
@@ -145,7 +136,7 @@ func TestReserveTaken(t *testing.T) {
 			tt.change(req)
 			_, err := w.Reserve(req)
 			wantError(t, err, tt.kind, tt.text)
-			w.wantLoad("1/0: 10 2 1")
+			w.WantLoad("1/0: 10 2 1")
 		})
 	}
 }
@@ -154,10 +145,10 @@ func TestReserveTaken(t *testing.T) {
 // (decision D1), over two models.
 func TestLifecycle(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
-	w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
-	w.book("r", prompt(1, 12))
-	w.wantLoad("1/0: 12 3 1, other/t, 2/0: 0 0 0")
+	w.Put(record(1, 1))
+	w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+	w.Book("r", prompt(1, 12))
+	w.WantLoad("1/0: 12 3 1, other/t, 2/0: 0 0 0")
 	for range 2 { // repeats are harmless
 		if err := w.PrefillComplete("r"); err != nil {
 			t.Fatal(err)
@@ -166,12 +157,12 @@ func TestLifecycle(t *testing.T) {
 	if err := w.OutputBlock("r", new(0.5)); err != nil {
 		t.Fatal(err)
 	}
-	w.wantLoad("1/0: 0 2 1, other/t, 2/0: 0 0 0")
+	w.WantLoad("1/0: 0 2 1, other/t, 2/0: 0 0 0")
 	wantError(t, w.OutputBlock("r", new(1.5)), contract.BadRequest, "decay_fraction must be between 0.0 and 1.0")
 	if err := w.Free("r"); err != nil {
 		t.Fatal(err)
 	}
-	w.wantLoad("1/0: 0 0 0, other/t, 2/0: 0 0 0")
+	w.WantLoad("1/0: 0 0 0, other/t, 2/0: 0 0 0")
 	for name, err := range map[string]error{"free": w.Free("r"), "prefill": w.PrefillComplete("r"), "output": w.OutputBlock("r", nil)} {
 		t.Run(name, func(t *testing.T) { wantError(t, err, contract.NotFound, "reservation r not found") })
 	}
@@ -180,13 +171,13 @@ func TestLifecycle(t *testing.T) {
 // TestAnswer: every field of a selection, with tiers and several ranks.
 func TestAnswer(t *testing.T) {
 	w := start(t)
-	w.put(record(1, 2))
-	w.put(record(2, 1))
+	w.Put(record(1, 2))
+	w.Put(record(2, 1))
 	a := prompt(1, 42)
-	e := w.engine(1, 0)
+	e := w.Engine(1, 0)
 	e.Publish(0, e.Stored(a[:16], blockSize, nil), e.Stored(a[:24], blockSize, dict{"medium": "CPU"}), e.Stored(a[:32], blockSize, dict{"medium": "DISK"}))
 	e.Publish(1, e.Stored(a[:4], blockSize, nil))
-	w.settle()
+	w.Settle()
 	req := ask(a)
 	req.SelectionID, req.ReservationID = new("echo"), new("r")
 	got, err := w.Select(context.Background(), req, true)
@@ -207,7 +198,7 @@ func TestAnswer(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("selection is\n%+v, want\n%+v", got, want)
 	}
-	w.wantLoad("1/0: 18 10 1, 1/1: 0 0 0, 2/0: 0 0 0")
+	w.WantLoad("1/0: 18 10 1, 1/1: 0 0 0, 2/0: 0 0 0")
 
 	scores, err := w.OverlapScores(&selecting.ProjectRequest{Scope: scope, Prompt: req.Prompt, Override: selector.Override{OverlapCredit: new(0.5)}})
 	if err != nil {
@@ -233,7 +224,7 @@ func TestAnswer(t *testing.T) {
 // TestRequestIsOnlyLent: nothing of a request is kept once the call is over.
 func TestRequestIsOnlyLent(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	a := prompt(1, 16)
 	req := &selecting.SelectRequest{Scope: scope, Prompt: hashes(a)}
 	req.ReservationID = new("r")
@@ -248,9 +239,9 @@ func TestRequestIsOnlyLent(t *testing.T) {
 		clear(p.BlockHashes)
 		clear(p.SequenceHashes)
 	}
-	w.wantLoad("1/0: 32 4 2")
-	sel := w.book("t", a) // finds the blocks active
-	w.wantLoad("1/0: 48 4 3")
+	w.WantLoad("1/0: 32 4 2")
+	sel := w.Book("t", a) // finds the blocks active
+	w.WantLoad("1/0: 48 4 3")
 	if sel.EffectivePrefillTokens != 16 {
 		t.Errorf("selection is %+v", sel)
 	}
@@ -259,27 +250,5 @@ func TestRequestIsOnlyLent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.wantLoad("1/0: 0 0 0")
-}
-
-// TestPeersAnswerAsDisabled: without replica synchronisation.
-func TestPeersAnswerAsDisabled(t *testing.T) {
-	w := start(t, eventsOff)
-	if p := w.Peers(); p == nil || len(p) != 0 {
-		t.Errorf("peers are %v", p)
-	}
-	_, err := w.RegisterPeer("tcp://h:1")
-	wantError(t, err, contract.Conflict, "replica sync is disabled")
-	wantError(t, w.DeregisterPeer("tcp://h:1"), contract.Conflict, "replica sync is disabled")
-}
-
-// TestWorkerErrors: kinds and texts of what a catalog refuses.
-func TestWorkerErrors(t *testing.T) {
-	w := start(t, eventsOff)
-	_, err := w.PatchWorker(7, catalog.Patch{})
-	wantError(t, err, contract.NotFound, "worker 7 not found")
-	_, err = w.DeleteWorker(7)
-	wantError(t, err, contract.NotFound, "worker 7 not found")
-	_, err = w.PutWorker(record(1, 5000))
-	wantError(t, err, contract.BadRequest, "data_parallel_size 5000 exceeds the maximum 4096")
+	w.WantLoad("1/0: 0 0 0")
 }

@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -23,18 +23,18 @@ func TestWorkersChangeDuringWait(t *testing.T) {
 	}{
 		"and is free still":           {1000, func(*world) {}},
 		"and the old one gets free":   {1, func(w *world) { _ = w.Free("burden") }},
-		"and is the only one by then": {1000, func(w *world) { w.remove(1) }},
+		"and is the only one by then": {1000, func(w *world) { w.Remove(1) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t, eventsOff, queueing(1), sessions)
-				w.put(record(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(10)) }))
-				w.book("burden", prompt(1000, 80))
+				w.Put(record(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(10)) }))
+				w.Book("burden", prompt(1000, 80))
 				a, b := w.call("a", prompt(1, 8), of("s")), w.call("b", prompt(2, 8), of("s"))
 				if !a.waits() || !b.waits() {
 					t.Fatal("the worker is busy")
 				}
-				w.put(record(2, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = &tt.capacity }))
+				w.Put(record(2, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = &tt.capacity }))
 				tt.spoil(w)
 				for name, c := range map[string]*call{"first": a, "second": b} {
 					if got := c.served(t).Rank.Worker; got != 2 {
@@ -76,7 +76,7 @@ func TestRetryBehindItsFirstTry(t *testing.T) {
 func TestNewerRank(t *testing.T) {
 	w := talk(t, limits(overload.Thresholds{PrefillTokens: new(uint64(50))})) // 1 is overloaded
 	ctx := &hooked{Context: t.Context(), hook: func() {
-		w.put(record(3, 1))
+		w.Put(record(3, 1))
 		if sel, err := w.reserve("other", prompt(2, 8), of("s"), onWorkers(1, 3)); err != nil || sel.Rank.Worker != 3 {
 			t.Errorf("the other one: %s, %v", sel.Rank, err)
 		}
@@ -91,7 +91,7 @@ func TestNewerRank(t *testing.T) {
 // others. The panic comes where a caller's context is asked.
 func TestPanicInSelection(t *testing.T) {
 	w := start(t, eventsOff, sessions)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	func() {
 		defer func() {
 			if recover() == nil {

@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func TestNeverMoreThanOneAbove(t *testing.T) {
 		t.Run(fmt.Sprintf("%s, late %t", tt.name, late), func(t *testing.T) {
 			w := start(t, eventsOff, limits(tt.limits))
 			for id := range uint64(3) {
-				w.put(record(id, 1, total(20)))
+				w.Put(record(id, 1, total(20)))
 			}
 			w.CheckOverloadLate(scope, late)
 			check := func() {
@@ -63,7 +63,7 @@ func TestNeverMoreThanOneAbove(t *testing.T) {
 				for c.ask() {
 				}
 			})
-			w.wantLoad("0/0: 40 10 5, 1/0: 40 10 5, 2/0: 40 10 5")
+			w.WantLoad("0/0: 40 10 5, 1/0: 40 10 5, 2/0: 40 10 5")
 			all(func(c *client) {
 				for range 200 {
 					if c.ask() {
@@ -79,7 +79,7 @@ func TestNeverMoreThanOneAbove(t *testing.T) {
 					c.end()
 				}
 			})
-			w.wantLoad("0/0: 0 0 0, 1/0: 0 0 0, 2/0: 0 0 0")
+			w.WantLoad("0/0: 0 0 0, 1/0: 0 0 0, 2/0: 0 0 0")
 			w.wantFree()
 		})
 	}
@@ -102,7 +102,7 @@ func (c *client) ask() bool {
 	case errors.As(err, &over):
 		return false
 	case err != nil:
-		c.t.Error(err)
+		c.T.Error(err)
 		return false
 	}
 	c.live = append(c.live, *sel.ReservationID)
@@ -115,10 +115,10 @@ func (c *client) end() {
 	c.live = slices.Delete(c.live, i, i+1)
 	if c.rnd.IntN(2) == 0 {
 		if err := c.PrefillComplete(id); err != nil {
-			c.t.Error(err)
+			c.T.Error(err)
 		}
 	}
 	if err := c.Free(id); err != nil {
-		c.t.Error(err)
+		c.T.Error(err)
 	}
 }

@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -21,13 +21,13 @@ func bed(b *testing.B, ranks int, tokens []uint32, change ...func(*service.Confi
 func bedOf(b *testing.B, ranks, blockSize int, tokens []uint32, change ...func(*service.Config)) *world {
 	w := start(b, change...)
 	for id := range uint64(ranks / 8) {
-		w.put(record(id, 8, func(r *catalog.Record) { r.BlockSize = new(uint32(blockSize)) }))
+		w.Put(record(id, 8, func(r *catalog.Record) { r.BlockSize = new(uint32(blockSize)) }))
 		for dp := uint32(0); dp < 8; dp += 4 {
-			e := w.engine(id, dp)
+			e := w.Engine(id, dp)
 			e.Publish(dp, e.Stored(tokens[:len(tokens)/2], blockSize, nil), e.Stored(prompt(uint32(id)+10, len(tokens)), blockSize, nil))
 		}
 	}
-	w.settle()
+	w.Settle()
 	return w
 }
 
@@ -108,7 +108,7 @@ func BenchmarkRefuse(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/ranks=%d", name, ranks), func(b *testing.B) {
 				w := bedOf(b, ranks, 16, tokens, limits(overload.Thresholds{PrefillTokens: limit}))
 				for i := range uint64(ranks) {
-					w.burden(fmt.Sprint(i), i/8, uint32(i%8), 1, 1)
+					w.Burden(fmt.Sprint(i), i/8, uint32(i%8), 1, 1)
 				}
 				req := ask(tokens)
 				b.ReportAllocs()

@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"errors"
@@ -53,7 +53,7 @@ func TestRandomRetries(t *testing.T) {
 					live: map[string]known{}, kept: map[string]known{},
 				}
 				for id := range uint64(3) {
-					r.put(record(id, 1))
+					r.Put(record(id, 1))
 				}
 				time.Sleep(time.Second / 4)
 				steps := []func(){r.choose, r.choose, r.choose, r.reserveOn, r.reserveOn, r.keepOne, r.bookOne, r.bookOne, r.end, r.touch, r.touch, r.pause, r.pause, r.leave}
@@ -104,12 +104,12 @@ func (r *retries) expire() {
 // judge compares an answer with what the model says: same is whether the request
 // is the one that booked the id, if it is taken.
 func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err error, wanted selecting.IfExists, same bool) (booked bool) {
-	r.t.Helper()
+	r.T.Helper()
 	k, taken := r.live[id]
 	switch {
 	case taken && same && wanted == selecting.ReturnFirst:
 		if err != nil || !repeated || rank != k.rank {
-			r.t.Errorf("%d: %s %s: %v, repeated %t, %s, want the first answer %s", r.step, what, id, err, repeated, rank, k.rank)
+			r.T.Errorf("%d: %s %s: %v, repeated %t, %s, want the first answer %s", r.step, what, id, err, repeated, rank, k.rank)
 		}
 		if k.lease > 0 { // a repeat is a sign of life
 			r.enter(id, k)
@@ -117,11 +117,11 @@ func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err e
 	case taken:
 		var e *contract.Error
 		if !errors.As(err, &e) || e.Kind != contract.Conflict {
-			r.t.Errorf("%d: %s %s: %v, want a conflict", r.step, what, id, err)
+			r.T.Errorf("%d: %s %s: %v, want a conflict", r.step, what, id, err)
 		}
 	default:
 		if err != nil || repeated {
-			r.t.Errorf("%d: %s %s: %v, repeated %t, want a booking", r.step, what, id, err, repeated)
+			r.T.Errorf("%d: %s %s: %v, repeated %t, want a booking", r.step, what, id, err, repeated)
 		}
 		return err == nil
 	}
@@ -159,7 +159,7 @@ func (r *retries) bookOne() {
 	_, taken := r.live[id]
 	k, ok := r.kept[id]
 	if again := taken && wanted == selecting.ReturnFirst; !ok && !again {
-		wantError(r.t, err, contract.NotFound, nonePending(id))
+		wantError(r.T, err, contract.NotFound, nonePending(id))
 		return
 	}
 	if r.judge("book", id, got.Rank, got.Repeated, err, wanted, true) {
@@ -172,7 +172,7 @@ func (r *retries) end() {
 	id := r.id()
 	_, ok := r.live[id]
 	if err := r.Free(id); (err == nil) != ok {
-		r.t.Errorf("%d: free %s: %v, live %t", r.step, id, err, ok)
+		r.T.Errorf("%d: free %s: %v, live %t", r.step, id, err, ok)
 	}
 	delete(r.live, id)
 }
@@ -191,7 +191,7 @@ func (r *retries) touch() {
 		err = r.OutputBlock(id, nil)
 	}
 	if (err == nil) != ok {
-		r.t.Errorf("%d: a step of %s: %v, want success %t", r.step, id, err, ok)
+		r.T.Errorf("%d: a step of %s: %v, want success %t", r.step, id, err, ok)
 	}
 	if ok && k.lease > 0 {
 		r.enter(id, k)
@@ -206,25 +206,25 @@ func (r *retries) pause() {
 // leave takes a worker away, which is back at once.
 func (r *retries) leave() {
 	id := r.rnd.Uint64N(3)
-	r.remove(id)
-	r.put(record(id, 1))
+	r.Remove(id)
+	r.Put(record(id, 1))
 	maps.DeleteFunc(r.live, func(_ string, k known) bool { return k.rank.Worker == id })
 }
 
 // check compares the requests of every rank, and what is remembered.
 func (r *retries) check() {
-	r.t.Helper()
+	r.T.Helper()
 	want := map[catalog.Rank]uint64{}
 	for _, k := range r.live {
 		want[k.rank]++
 	}
 	for _, l := range r.Loads(nil, nil)[0].Loads {
 		if l.Requests != want[l.Rank] {
-			r.t.Errorf("%d: %d requests on %s, want %d", r.step, l.Requests, l.Rank, want[l.Rank])
+			r.T.Errorf("%d: %d requests on %s, want %d", r.step, l.Requests, l.Rank, want[l.Rank])
 		}
 	}
 	if n := r.Remembered().Answers; n != len(r.live) {
-		r.t.Errorf("%d: %d answers are remembered, want %d", r.step, n, len(r.live))
+		r.T.Errorf("%d: %d answers are remembered, want %d", r.step, n, len(r.live))
 	}
 }
 
@@ -234,7 +234,7 @@ func (r *retries) check() {
 func TestRetriesRace(t *testing.T) {
 	w := start(t, eventsOff, keeping, sessions)
 	for id := range uint64(3) {
-		w.put(record(id, 1))
+		w.Put(record(id, 1))
 	}
 	var wg sync.WaitGroup
 	for g := range uint32(8) {
@@ -269,7 +269,7 @@ func TestRetriesRace(t *testing.T) {
 	for n := range 4 {
 		_ = w.Free(fmt.Sprint(n))
 	}
-	w.wantLoad("0/0: 0 0 0, 1/0: 0 0 0, 2/0: 0 0 0")
+	w.WantLoad("0/0: 0 0 0, 1/0: 0 0 0, 2/0: 0 0 0")
 	if n := w.Remembered().Answers; n != 0 {
 		t.Errorf("%d answers are remembered", n)
 	}

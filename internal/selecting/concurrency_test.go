@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 func TestNoWaiterIsForgotten(t *testing.T) {
 	w := start(t, eventsOff, queueing(0))
 	for id := range uint64(4) {
-		w.put(record(id, 1))
+		w.Put(record(id, 1))
 	}
 	var wg sync.WaitGroup
 	for c := range uint32(16) {
@@ -42,14 +42,14 @@ func TestNoWaiterIsForgotten(t *testing.T) {
 	}
 	wg.Go(func() {
 		for i := range 50 {
-			w.remove(3)
-			w.put(record(3, 1+uint32(i%2)))
-			w.patch(2, catalog.Patch{Taints: []string{fmt.Sprint(i)}})
+			w.Remove(3)
+			w.Put(record(3, 1+uint32(i%2)))
+			w.Patch(2, catalog.Patch{Taints: []string{fmt.Sprint(i)}})
 		}
 	})
 	wg.Wait()
-	w.put(record(3, 1))
-	w.wantLoad("0/0: 0 0 0, 1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 0 0")
+	w.Put(record(3, 1))
+	w.WantLoad("0/0: 0 0 0, 1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 0 0")
 	stats := w.Metrics()["reservation_events_total"]
 	if booked, ended := sum(stats, "booked"), sum(stats, "freed")+sum(stats, "dropped"); booked != ended {
 		t.Errorf("%v booked, %v ended", booked, ended)
@@ -63,7 +63,7 @@ func TestEvenSpread(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, eventsOff, change)
 			for id := range uint64(8) {
-				w.put(record(id, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(8192)) }))
+				w.Put(record(id, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(8192)) }))
 			}
 			var mu sync.Mutex
 			chosen := make([]int, 8)

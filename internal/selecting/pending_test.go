@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func keeping(c *service.Config) { c.Pending = pending.DefaultLimits() }
 
 // keep selects, without a booking, under that id.
 func (w *world) keep(id string, tokens []uint32, change ...func(*selecting.SelectRequest)) selecting.Selection {
-	w.t.Helper()
+	w.T.Helper()
 	req := ask(tokens)
 	req.SelectionID, req.Pending = &id, true
 	for _, f := range change {
@@ -28,7 +28,7 @@ func (w *world) keep(id string, tokens []uint32, change ...func(*selecting.Selec
 	}
 	sel, err := w.Select(context.Background(), req, false)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	return sel
 }
@@ -48,15 +48,15 @@ func nonePending(id string) string {
 // TestKept: a kept selection is booked as it was made, once, and by its id alone.
 func TestKept(t *testing.T) {
 	w := start(t, eventsOff, keeping)
-	w.put(record(1, 1))
-	w.put(record(2, 1))
+	w.Put(record(1, 1))
+	w.Put(record(2, 1))
 	sel := w.keep("k", prompt(1, 10), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
-	w.wantLoad("1/0: 0 0 0, 2/0: 0 0 0")
+	w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0")
 	r, err := w.bookKept("k", func(r *selecting.ReserveRequest) { r.Lease = time.Minute })
 	if err != nil || r != (selecting.Reservation{ID: "k", Scope: scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Lease: time.Minute}) {
 		t.Errorf("%+v, %v", r, err)
 	}
-	w.wantLoad("1/0: 0 0 0, 2/0: 10 2 1")
+	w.WantLoad("1/0: 0 0 0, 2/0: 10 2 1")
 	_, err = w.bookKept("k")
 	wantError(t, err, contract.NotFound, nonePending("k"))
 	again, err := w.bookKept("k", func(r *selecting.ReserveRequest) { r.IfExists = selecting.ReturnFirst })
@@ -64,23 +64,23 @@ func TestKept(t *testing.T) {
 	if err != nil || again != r {
 		t.Errorf("again: %+v, %v, want %+v", again, err, r)
 	}
-	w.wantLoad("1/0: 0 0 0, 2/0: 10 2 1")
+	w.WantLoad("1/0: 0 0 0, 2/0: 10 2 1")
 	untracked := func(r *selecting.SelectRequest) { r.Override.TrackPrefill = new(false) }
 	w.keep("u", prompt(2, 10), untracked, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 	if _, err := w.bookKept("u"); err != nil {
 		t.Fatal(err)
 	}
-	w.wantLoad("1/0: 0 2 1, 2/0: 10 2 1")
+	w.WantLoad("1/0: 0 2 1, 2/0: 10 2 1")
 }
 
 // become puts a worker with other block hashes in the place of workers 1 and 2.
 func (w *world) become(change func(*catalog.Record)) {
-	w.t.Helper()
-	w.remove(1)
-	w.remove(2)
+	w.T.Helper()
+	w.Remove(1)
+	w.Remove(2)
 	r := record(1, 1)
 	change(&r)
-	w.put(r)
+	w.Put(r)
 }
 
 // TestKeptFailures: which failures leave a selection for another try.
@@ -93,18 +93,18 @@ func TestKeptFailures(t *testing.T) {
 		mend  func(w *world)
 	}{
 		"id taken": {
-			func(w *world) { w.book("k", prompt(9, 8)) }, contract.Conflict,
+			func(w *world) { w.Book("k", prompt(9, 8)) }, contract.Conflict,
 			"Request k already exists (assigned to worker WorkerWithDpRank { worker_id: 2, dp_rank: 0 })",
 			func(w *world) { _ = w.Free("k") },
 		},
 		"worker gone": {
-			func(w *world) { w.remove(1) }, contract.NotFound,
+			func(w *world) { w.Remove(1) }, contract.NotFound,
 			"schedulable worker 1 (dp_rank 0) not found for model=m tenant=t",
-			func(w *world) { w.put(record(1, 1)) },
+			func(w *world) { w.Put(record(1, 1)) },
 		},
 		"nobody there": {
-			func(w *world) { w.remove(1); w.remove(2) }, contract.Unavailable, "no schedulable workers are available",
-			func(w *world) { w.put(record(1, 1)) },
+			func(w *world) { w.Remove(1); w.Remove(2) }, contract.Unavailable, "no schedulable workers are available",
+			func(w *world) { w.Put(record(1, 1)) },
 		},
 		"other block size":   {func(w *world) { w.become(func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }) }, contract.NotFound, nonePending("k"), nil},
 		"other hashes":       {func(w *world) { w.become(func(r *catalog.Record) { r.IsEagle = new(true) }) }, contract.NotFound, nonePending("k"), nil},
@@ -114,9 +114,9 @@ func TestKeptFailures(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, eventsOff, keeping)
-			w.put(record(1, 1))
+			w.Put(record(1, 1))
 			w.keep("k", prompt(1, 8))
-			w.put(record(2, 1))
+			w.Put(record(2, 1))
 			if name == "id taken" {
 				_, _ = w.reserve("burden", prompt(5, 80), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 			}
@@ -133,7 +133,7 @@ func TestKeptFailures(t *testing.T) {
 		})
 	}
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	w.keep("k", prompt(1, 8))
 	_, err := w.bookKept("k")
 	wantError(t, err, contract.NotFound, nonePending("k")) // nothing is kept without limits
@@ -143,7 +143,7 @@ func TestKeptFailures(t *testing.T) {
 func TestKeptExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff, keeping)
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		w.keep("k", prompt(1, 8))
 		time.Sleep(119 * time.Second)
 		w.keep("k", prompt(2, 12))
@@ -152,7 +152,7 @@ func TestKeptExpires(t *testing.T) {
 		if _, err := w.bookKept("k"); err != nil {
 			t.Fatal(err)
 		}
-		w.wantLoad("1/0: 12 3 1")
+		w.WantLoad("1/0: 12 3 1")
 		time.Sleep(3 * time.Second)
 		_, err := w.bookKept("l")
 		wantError(t, err, contract.NotFound, nonePending("l"))
@@ -164,7 +164,7 @@ func TestKeptExpires(t *testing.T) {
 func TestKeptOnce(t *testing.T) {
 	for _, repeats := range []selecting.IfExists{selecting.Refuse, selecting.ReturnFirst} {
 		w := start(t, eventsOff, keeping)
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		w.keep("k", prompt(1, 8))
 		var booked, repeated atomic.Int32
 		var wg sync.WaitGroup
@@ -186,6 +186,6 @@ func TestKeptOnce(t *testing.T) {
 		if booked.Load() != 1 || repeated.Load() != want {
 			t.Errorf("%d booked, %d repeated, want 1 and %d", booked.Load(), repeated.Load(), want)
 		}
-		w.wantLoad("1/0: 8 2 1")
+		w.WantLoad("1/0: 8 2 1")
 	}
 }

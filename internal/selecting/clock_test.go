@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"testing"
@@ -25,10 +25,10 @@ func TestOverlapRefresh(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t, queueing(0), func(c *service.Config) { c.OverlapRefresh = tt.after })
-				w.put(record(1, 1))
-				w.book("first", prompt(1000, 8))
+				w.Put(record(1, 1))
+				w.Book("first", prompt(1000, 8))
 				c := w.call("a", prompt(1, 8))
-				e := w.engine(1, 0)
+				e := w.Engine(1, 0)
 				e.Publish(0, e.Stored(prompt(1, 8), blockSize, nil))
 				time.Sleep(tt.wait)
 				if err := w.Free("first"); err != nil {
@@ -55,7 +55,7 @@ func TestPumpTimer(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		c.served(t)
-		w.wantLoad("1/0: 8 2 1")
+		w.WantLoad("1/0: 8 2 1")
 	})
 }
 
@@ -64,21 +64,21 @@ func TestPumpTimer(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff)
-		w.put(record(1, 1))
+		w.Put(record(1, 1))
 		time.Sleep(7 * time.Second) // out of step with the timers
-		w.book("r", prompt(1, 8))
+		w.Book("r", prompt(1, 8))
 		time.Sleep(299 * time.Second)
 		if err := w.OutputBlock("r", nil); err != nil {
 			t.Fatalf("after 299 s: %v", err)
 		}
-		w.wantLoad("1/0: 8 3 1")
+		w.WantLoad("1/0: 8 3 1")
 		time.Sleep(61 * time.Second)
 		synctest.Wait()
 		wantError(t, w.OutputBlock("r", nil), contract.NotFound, "reservation r not found")
-		w.wantLoad("1/0: 0 0 0")
+		w.WantLoad("1/0: 0 0 0")
 		if n := sum(w.Metrics()["reservation_events_total"], "expired"); n != 1 {
 			t.Errorf("%v expired, want 1", n)
 		}
-		w.book("r", prompt(1, 8))
+		w.Book("r", prompt(1, 8))
 	})
 }

@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func (w *world) call(id string, tokens []uint32, change ...func(*selecting.Selec
 		*req = selecting.SelectRequest{} // the request was lent: the race detector tells who still reads it
 		clear(tokens)
 	}()
-	w.t.Cleanup(cancel)
+	w.T.Cleanup(cancel)
 	synctest.Wait()
 	return c
 }
@@ -69,8 +69,8 @@ func (c *call) served(t *testing.T) selecting.Selection {
 // busy starts a service with one worker that is busy with reservation "first".
 func busy(t *testing.T, change ...func(*service.Config)) *world {
 	w := start(t, append([]func(*service.Config){eventsOff, queueing(0)}, change...)...)
-	w.put(record(1, 1))
-	w.book("first", prompt(1000, 8))
+	w.Put(record(1, 1))
+	w.Book("first", prompt(1000, 8))
 	return w
 }
 
@@ -96,7 +96,7 @@ func TestWaitersGoInOrder(t *testing.T) {
 		}
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()
-		w.wantLoad("1/0: 8 2 1, waiting: 4 with 32")
+		w.WantLoad("1/0: 8 2 1, waiting: 4 with 32")
 		last := "direct"
 		for _, next := range []string{"vip", "a", "b", "c"} {
 			if err := w.PrefillComplete(last); err != nil {
@@ -120,7 +120,7 @@ func TestDisconnectWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t)
 		a, b := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 12))
-		w.wantLoad("1/0: 8 2 1, waiting: 2 with 20")
+		w.WantLoad("1/0: 8 2 1, waiting: 2 with 20")
 		a.cancel()
 		synctest.Wait()
 		if a.waits() {
@@ -130,12 +130,12 @@ func TestDisconnectWhileWaiting(t *testing.T) {
 		if !errors.Is(a.err, context.Canceled) {
 			t.Errorf("the cause of %v is lost", a.err)
 		}
-		w.wantLoad("1/0: 8 2 1, waiting: 1 with 12")
+		w.WantLoad("1/0: 8 2 1, waiting: 1 with 12")
 		if err := w.Free("first"); err != nil {
 			t.Fatal(err)
 		}
 		b.served(t)
-		w.wantLoad("1/0: 12 3 1")
+		w.WantLoad("1/0: 12 3 1")
 	})
 }
 
@@ -167,7 +167,7 @@ func TestDisconnectAtAdmission(t *testing.T) {
 				}
 			}
 			b.served(t)
-			w.wantLoad("1/0: 8 2 1")
+			w.WantLoad("1/0: 8 2 1")
 			first = next
 		}
 	})
@@ -176,36 +176,36 @@ func TestDisconnectAtAdmission(t *testing.T) {
 // TestGoneBeforeItBegan: nothing is booked for a caller who has left already.
 func TestGoneBeforeItBegan(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := w.Select(ctx, ask(prompt(1, 8)), true)
 	wantError(t, err, contract.Cancelled, "the client went away")
-	w.wantLoad("1/0: 0 0 0")
-	w.wantSeries(`selections_total{model_name="m",outcome="cancelled"} 1`, `dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 1`)
+	w.WantLoad("1/0: 0 0 0")
+	w.WantSeries(`selections_total{model_name="m",outcome="cancelled"} 1`, `dynamo_tasks_issued_total{endpoint="select_and_reserve",model="m"} 1`)
 }
 
 // TestWorkerChangesAdmit: a worker that is added, or whose limit is raised,
 // takes who waits; no one needs to free anything.
 func TestWorkerChangesAdmit(t *testing.T) {
 	changes := map[string]func(*world){
-		"added": func(w *world) { w.put(record(2, 1)) },
+		"added": func(w *world) { w.Put(record(2, 1)) },
 		"patched": func(w *world) {
-			w.patch(1, catalog.Patch{MaxNumBatchedTokens: new(uint64(1 << 40))})
+			w.Patch(1, catalog.Patch{MaxNumBatchedTokens: new(uint64(1 << 40))})
 		},
-		"more ranks": func(w *world) { w.patch(1, catalog.Patch{Size: new(uint32(2))}) },
+		"more ranks": func(w *world) { w.Patch(1, catalog.Patch{Size: new(uint32(2))}) },
 	}
 	for name, change := range changes {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t, eventsOff, queueing(0.001))
-				w.put(record(1, 1))
-				w.book("first", prompt(1000, 8))
+				w.Put(record(1, 1))
+				w.Book("first", prompt(1000, 8))
 				c := w.call("a", prompt(1, 8))
 				if !c.waits() {
 					t.Fatal("did not wait")
 				}
-				w.patch(1, catalog.Patch{Taints: []string{"x"}})
+				w.Patch(1, catalog.Patch{Taints: []string{"x"}})
 				synctest.Wait()
 				if !c.waits() {
 					t.Fatal("a taint does not make a worker free")
@@ -225,20 +225,20 @@ func TestWorkerGoesWhileRequestsWait(t *testing.T) {
 		change func(*world)
 		text   string // "" if the request is served
 	}{
-		{"deleted", func(w *world) { w.remove(1) }, "no schedulable workers are available"},
+		{"deleted", func(w *world) { w.Remove(1) }, "no schedulable workers are available"},
 		{"deleted, another model lives", func(w *world) {
-			w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
-			w.remove(1)
+			w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+			w.Remove(1)
 		}, "no schedulable workers for model=m tenant=t"},
 		{"moved", func(w *world) {
-			w.put(record(1, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+			w.Put(record(1, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
 		}, "no schedulable workers for model=m tenant=t"},
 		{"incomplete", func(w *world) { _, _ = w.PatchWorker(1, catalog.Patch{Endpoint: new("")}) }, "no schedulable workers are available"},
 		{"another that is not allowed stays", func(w *world) {
-			w.put(record(2, 1))
-			w.remove(1)
+			w.Put(record(2, 1))
+			w.Remove(1)
 		}, "no endpoints available to route work"},
-		{"cut anew", func(w *world) { w.patch(1, catalog.Patch{BlockSize: new(uint32(8))}) }, ""},
+		{"cut anew", func(w *world) { w.Patch(1, catalog.Patch{BlockSize: new(uint32(8))}) }, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestWorkerGoesWhileRequestsWait(t *testing.T) {
 					if sel := c.served(t); sel.BlockSize != 8 {
 						t.Errorf("served with %+v", sel)
 					}
-					w.wantLoad("1/0: 16 2 1")
+					w.WantLoad("1/0: 16 2 1")
 					return
 				}
 				synctest.Wait()
@@ -284,7 +284,7 @@ func TestShutdownAnswersWaiters(t *testing.T) {
 			}
 			wantError(t, c.err, contract.Unavailable, "selection service is shutting down")
 		}
-		w.remove(1) // the end of the scope makes no difference any more
+		w.Remove(1) // the end of the scope makes no difference any more
 		_, err := w.Select(context.Background(), ask(prompt(1, 8)), false)
 		wantError(t, err, contract.Unavailable, "selection service is shutting down")
 	})
@@ -334,10 +334,10 @@ func TestQueueRejects(t *testing.T) {
 func TestQueueMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, limitedQueue(t, 2))
-		w.wantSeries(`queue_wait_seconds_count{model_name="m"} 0`) // "first" did not wait
+		w.WantSeries(`queue_wait_seconds_count{model_name="m"} 0`) // "first" did not wait
 		waits, leaves := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 8))
 		w.call("c", prompt(3, 8))
-		w.wantSeries(
+		w.WantSeries(
 			`dynamo_queued_requests{endpoint="select_and_reserve",model="m"} 2`,
 			`dynamo_queued_requests{endpoint="select",model="m"} 0`,
 			`dynamo_frontend_queued_requests{model="m"} 2`,
@@ -357,7 +357,7 @@ func TestQueueMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		waits.served(t)
-		w.wantSeries(
+		w.WantSeries(
 			`dynamo_queued_requests{endpoint="select_and_reserve",model="m"} 0`,
 			`dynamo_frontend_queued_requests{model="m"} 0`,
 			`queued_requests 0`,

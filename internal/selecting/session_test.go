@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -33,24 +33,24 @@ func onWorkers(ids ...uint64) func(*selecting.SelectRequest) {
 // more than worker 2.
 func talk(t *testing.T, change ...func(*service.Config)) *world {
 	w := start(t, append([]func(*service.Config){eventsOff, sessions, keeping}, change...)...)
-	w.put(record(1, 1, func(r *catalog.Record) { r.Taints = []string{"one"} }))
+	w.Put(record(1, 1, func(r *catalog.Record) { r.Taints = []string{"one"} }))
 	if _, err := w.reserve("bind", prompt(1, 80), of("s")); err != nil {
 		t.Fatal(err)
 	}
-	w.put(record(2, 1))
+	w.Put(record(2, 1))
 	return w
 }
 
 // where selects without a booking and returns the worker.
 func (w *world) where(change ...func(*selecting.SelectRequest)) uint64 {
-	w.t.Helper()
+	w.T.Helper()
 	req := ask(prompt(99, 8))
 	for _, f := range change {
 		f(req)
 	}
 	sel, err := w.Select(context.Background(), req, false)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	return sel.Rank.Worker
 }
@@ -89,10 +89,10 @@ func TestSessionStays(t *testing.T) {
 // refused; nothing stays booked and the session is free.
 func TestSessionExcluded(t *testing.T) {
 	w := talk(t)
-	load := w.load()
+	load := w.LoadText()
 	_, err := w.reserve("r", prompt(2, 8), of("s"), onWorkers(2))
 	wantError(t, err, contract.BadRequest, "session s is bound to worker 1, not 2")
-	w.wantLoad(load)
+	w.WantLoad(load)
 	if got := w.where(of("s")); got != 2 {
 		t.Errorf("worker %d after that, want 2", got)
 	}
@@ -107,7 +107,7 @@ func TestSessionMoves(t *testing.T) {
 		change func(*service.Config)
 		spoil  func(*world)
 	}{
-		"gone":       {eventsOff, func(w *world) { w.remove(1) }},
+		"gone":       {eventsOff, func(w *world) { w.Remove(1) }},
 		"overloaded": {limits(overload.Thresholds{PrefillTokens: new(uint64(50))}), func(*world) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestSessionMoves(t *testing.T) {
 				t.Fatalf("%s, %v", sel.Rank, err)
 			}
 			if name == "gone" {
-				w.put(record(1, 1)) // idle
+				w.Put(record(1, 1)) // idle
 				if _, err := w.reserve("burden", prompt(3, 40), onWorkers(2)); err != nil {
 					t.Fatal(err)
 				}
@@ -160,11 +160,11 @@ func TestSessionAway(t *testing.T) {
 			if err := w.attempt("taken", prompt(5, 8), onWorkers(2)); err != nil {
 				t.Fatal(err)
 			}
-			w.remove(1)
+			w.Remove(1)
 			if err := tt.try(w); (err != nil) != tt.refused {
 				t.Fatal(err)
 			}
-			w.put(record(1, 1))
+			w.Put(record(1, 1))
 			// Worker 2 is the cheaper one for all that are not bound.
 			if err := w.attempt("burden", prompt(3, 200), onWorkers(1)); err != nil {
 				t.Fatal(err)
@@ -222,7 +222,7 @@ func TestSessionEndsWithItsBooking(t *testing.T) {
 	for name, end := range map[string]func(w *world){
 		"freed":   func(w *world) { _ = w.Free("r") },
 		"leased":  func(*world) { time.Sleep(6 * time.Second) },
-		"dropped": func(w *world) { w.remove(1); w.put(record(1, 1)) },
+		"dropped": func(w *world) { w.Remove(1); w.Put(record(1, 1)) },
 		"refused": func(w *world) { _, _ = w.reserve("r", prompt(7, 8), of("s")); _ = w.Free("r") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestSessionEndsWithItsBooking(t *testing.T) {
 func TestFirstOfSession(t *testing.T) {
 	w := start(t, eventsOff, sessions)
 	for id := range uint64(8) {
-		w.put(record(id, 1))
+		w.Put(record(id, 1))
 	}
 	for round := range 50 {
 		var wg sync.WaitGroup
@@ -318,7 +318,7 @@ func TestKeptSession(t *testing.T) {
 			t.Errorf("session %q goes to worker %d after a conflict, want %d", session, got, stays)
 		}
 	}
-	w.put(record(3, 2))
+	w.Put(record(3, 2))
 	kept := w.keep("rank", prompt(3, 8), of("dp"), onWorkers(3)).Rank
 	if _, err := w.reserve("burden", prompt(4, 80), func(r *selecting.SelectRequest) { r.Pinned = &kept }); err != nil {
 		t.Fatal(err)
@@ -342,6 +342,6 @@ func TestLongSession(t *testing.T) {
 	w.where(of(long[:256]))
 	w.where(of(long), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 	off := start(t, eventsOff)
-	off.put(record(1, 1))
+	off.Put(record(1, 1))
 	off.where(of(long))
 }

@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -71,14 +72,14 @@ func TestFirstAnswerAgain(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, eventsOff)
-			w.put(record(1, 1))
+			w.Put(record(1, 1))
 			first, err := w.reserve("r", a, func(r *selecting.SelectRequest) { r.SelectionID, r.Lease = new("echo"), time.Minute })
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.put(record(2, 1)) // cheaper
-			w.put(record(3, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
-			load := w.load()
+			w.Put(record(2, 1)) // cheaper
+			w.Put(record(3, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
+			load := w.LoadText()
 			got, err := w.reserve("r", tt.tokens, again, tt.change)
 			if tt.same {
 				first.Repeated = true
@@ -88,7 +89,7 @@ func TestFirstAnswerAgain(t *testing.T) {
 			} else {
 				wantError(t, err, contract.Conflict, takenText("r"))
 			}
-			w.wantLoad(load)
+			w.WantLoad(load)
 			if err := w.Free("r"); err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +104,7 @@ func TestFirstAnswerAgain(t *testing.T) {
 // and salt tell them apart all the same.
 func TestShortPrompts(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	prompts := map[string]selecting.Prompt{}
 	for _, tokens := range [][]uint32{{}, {1}, {1, 2}, {2, 1}} {
 		for _, lora := range []string{"", "x", "y"} {
@@ -138,14 +139,14 @@ func TestReservedAgain(t *testing.T) {
 		}
 	}
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
-	w.put(record(2, 1))
+	w.Put(record(1, 1))
+	w.Put(record(2, 1))
 	first, err := w.Reserve(request(1, a))
 	if err != nil || first.Repeated || first.Lease != time.Minute {
 		t.Fatalf("%+v, %v", first, err)
 	}
 	first.Repeated = true
-	load := w.load()
+	load := w.LoadText()
 	if got, err := w.Reserve(request(1, a)); err != nil || got != first {
 		t.Errorf("%+v, %v, want %+v", got, err, first)
 	}
@@ -165,7 +166,7 @@ func TestReservedAgain(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("select_and_reserve: %+v, %v, want %+v", got, err, want)
 	}
-	w.wantLoad(load)
+	w.WantLoad(load)
 	sel, err := w.reserve("s", a)
 	if err != nil {
 		t.Fatal(err)
@@ -186,8 +187,8 @@ func TestRepeatsBeforeRefusal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, eventsOff, change)
-			w.put(record(1, 1))
-			first := w.book("r", a)
+			w.Put(record(1, 1))
+			first := w.Book("r", a)
 			if got, err := w.reserve("r", a, again); err != nil || got.Rank != first.Rank || !got.Repeated {
 				t.Errorf("%+v, %v", got, err)
 			}
@@ -200,11 +201,11 @@ func TestRepeatsBeforeRefusal(t *testing.T) {
 func TestRepeatsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pair(t)
-		b.put(record(2, 1))
+		b.Put(record(2, 1))
 		if _, err := a.reserve("r", prompt(1, 10), leased(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		announced()
+		servicetest.Announced()
 		got, err := b.reserve("r", prompt(1, 10), again, func(r *selecting.SelectRequest) { r.SelectionID = new("echo") })
 		want := selecting.Selection{
 			SelectionID: new("echo"), ReservationID: new("r"), Scope: scope, Rank: catalog.Rank{Worker: 1}, Endpoint: address(1),
@@ -230,7 +231,7 @@ func TestRepeatsElsewhere(t *testing.T) {
 		if err := b.Renew("r"); err != nil {
 			t.Error(err)
 		}
-		b.wantLoad("1/0: 10 2 1, 2/0: 0 0 0")
+		b.WantLoad("1/0: 10 2 1, 2/0: 0 0 0")
 	})
 }
 
@@ -239,19 +240,19 @@ func TestRepeatsElsewhere(t *testing.T) {
 // first try.
 func TestSlotsReservationElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh()
-		a, b := m.start(t, "a"), m.start(t, "b")
-		follow(t, a, "a", b, "b")
+		m := servicetest.NewMesh()
+		a, b := &world{m.Start(t, "a", eventsOff)}, &world{m.Start(t, "b", eventsOff)}
+		m.Connect(t, "a", "b")
 		other := catalog.Scope{Model: scope.Model, Tenant: "u"}
 		for _, w := range []*world{a, b} {
-			w.put(record(1, 1))
-			w.put(record(2, 1, func(r *catalog.Record) { r.Scope = other }))
+			w.Put(record(1, 1))
+			w.Put(record(2, 1, func(r *catalog.Record) { r.Scope = other }))
 		}
 		if err := a.SlotsAdd(adding("x", 1, 0, 10, hashes(prompt(1, 10)).SequenceHashes...)); err != nil {
 			t.Fatal(err)
 		}
-		announced()
-		b.wantLoad("1/0: 10 2 1, m/u, 2/0: 0 0 0")
+		servicetest.Announced()
+		b.WantLoad("1/0: 10 2 1, m/u, 2/0: 0 0 0")
 		_, err := b.reserve("x", prompt(1, 10), again)
 		wantError(t, err, contract.Conflict, takenText("x"))
 		elsewhere := func(r *selecting.SelectRequest) { r.Scope, r.Detailed = other, true }
@@ -268,10 +269,10 @@ func TestOldestAnswerIsForgotten(t *testing.T) {
 		t.Skip("65,536 bookings")
 	}
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	const bound = 1 << 16
 	for i := range bound + 1 {
-		w.book(fmt.Sprint(i), prompt(1, 4))
+		w.Book(fmt.Sprint(i), prompt(1, 4))
 	}
 	if n := w.Remembered().Answers; n != bound {
 		t.Errorf("%d answers are remembered, want %d", n, bound)
@@ -297,7 +298,7 @@ func TestSameIDAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, eventsOff, change)
 			for id := range uint64(8) {
-				w.put(record(id, 1))
+				w.Put(record(id, 1))
 			}
 			for round := range 50 {
 				id, tokens := fmt.Sprint(round), prompt(uint32(round), 10)
@@ -404,8 +405,8 @@ func req16(id string) *selecting.SelectRequest {
 // TestEmptyID: it is an id like others, also where texts name it.
 func TestEmptyID(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
-	w.book("", prompt(1, 8))
+	w.Put(record(1, 1))
+	w.Book("", prompt(1, 8))
 	_, err := w.Select(context.Background(), req16(""), true)
 	wantError(t, err, contract.Conflict, takenText(""))
 	wantText16(t, err, "selection  is already reserved or being reserved")

@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -23,8 +23,8 @@ func TestAdvisory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t, eventsOff, keeping, change, func(c *service.Config) { c.PrefillBusy, c.DecodeBusy = new(0.07), new(0.5) })
-				w.put(record(1, 1, total(8)))
-				w.book("first", prompt(1000, 8))
+				w.Put(record(1, 1, total(8)))
+				w.Book("first", prompt(1000, 8))
 				req := ask(prompt(1, 9))
 				req.Advisory = true
 				sel, err := w.Select(context.Background(), req, false)
@@ -50,7 +50,7 @@ func TestAdvisory(t *testing.T) {
 // TestUnknownCapacity: what is not known of a worker.
 func TestUnknownCapacity(t *testing.T) {
 	w := start(t, eventsOff, func(c *service.Config) { c.DecodeBusy = new(0.0) })
-	w.put(record(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = nil }))
+	w.Put(record(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = nil }))
 	req := ask(prompt(1, 9))
 	req.Advisory = true
 	sel, err := w.Select(context.Background(), req, false)

@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"math"
@@ -19,17 +19,17 @@ import (
 func TestThresholdsAtDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff, queueing(0))
-		w.put(record(1, 1, total(10)))
-		w.book("first", prompt(1000, 8)) // 2 blocks
+		w.Put(record(1, 1, total(10)))
+		w.Book("first", prompt(1000, 8)) // 2 blocks
 		a, b := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 8))
-		w.setBusy(overload.Thresholds{DecodeBlocks: new(.1)})
+		w.SetBusy(overload.Thresholds{DecodeBlocks: new(.1)})
 		late := w.call("late", prompt(5, 8)) // has to wait by the queue's rule, too
 		time.Sleep(5 * time.Minute / 2)      // the timer looks after the line
 		synctest.Wait()
 		if !a.waits() || !b.waits() || !late.waits() {
 			t.Fatal("a threshold has answered a request that waits")
 		}
-		w.wantLoad("1/0: 8 2 1, waiting: 3 with 24")
+		w.WantLoad("1/0: 8 2 1, waiting: 3 with 24")
 		if err := w.PrefillComplete("first"); err != nil {
 			t.Fatal(err)
 		}
@@ -40,11 +40,11 @@ func TestThresholdsAtDispatch(t *testing.T) {
 			}
 			wantError(t, c.err, contract.Overloaded, allBusy)
 		}
-		w.wantLoad("1/0: 0 2 1")
+		w.WantLoad("1/0: 0 2 1")
 		if c := w.call("c", prompt(3, 8)); c.waits() || c.err == nil {
 			t.Errorf("c waits: %t, %v", c.waits(), c.err)
 		}
-		w.clearBusy()
+		w.ClearBusy()
 		w.call("d", prompt(4, 8)).served(t)
 	})
 }
@@ -53,14 +53,14 @@ func TestThresholdsAtDispatch(t *testing.T) {
 // the queue's own rule says so.
 func TestThresholdsCauseNoWait(t *testing.T) {
 	w := start(t, eventsOff, queueing(1e9), limits(overload.Thresholds{PrefillTokens: new(uint64(7))}))
-	w.put(record(1, 1))
-	w.put(record(2, 1))
-	w.burden("r1", 1, 0, 1, 8)
+	w.Put(record(1, 1))
+	w.Put(record(2, 1))
+	w.Burden("r1", 1, 0, 1, 8)
 	w.wantFree()
-	w.burden("r2", 2, 0, 1, 8)
+	w.Burden("r2", 2, 0, 1, 8)
 	w.wantBusy()
 	wantError(t, w.try(pin(1, 0)), contract.Overloaded, "pinned worker 1 is overloaded")
-	w.wantLoad("1/0: 8 1 1, 2/0: 8 1 1")
+	w.WantLoad("1/0: 8 1 1, 2/0: 8 1 1")
 	if err := w.Free("r1"); err != nil {
 		t.Fatal(err)
 	}
@@ -72,14 +72,14 @@ func TestThresholdsCauseNoWait(t *testing.T) {
 func TestReplicasMakeBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pair(t)
-		b.setBusy(overload.Thresholds{PrefillTokens: new(uint64(7))})
-		a.book("r1", prompt(1, 8))
+		b.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(7))})
+		a.Book("r1", prompt(1, 8))
 		synctest.Wait()
 		b.wantBusy()
 		a.wantFree()
-		a.book("r2", prompt(2, 8)) // applied at b, though it is busy there
+		a.Book("r2", prompt(2, 8)) // applied at b, though it is busy there
 		synctest.Wait()
-		b.wantLoad("1/0: 16 4 2")
+		b.WantLoad("1/0: 16 4 2")
 		for _, id := range []string{"r1", "r2"} {
 			b.wantBusy()
 			if err := a.Free(id); err != nil {
@@ -97,7 +97,7 @@ func TestReplicasMakeBusy(t *testing.T) {
 func TestPrefillThresholdAboveTheMark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff, queueing(.1), limits(overload.Thresholds{PrefillTokens: new(uint64(10)), PrefillFraction: new(.1)}))
-		w.put(record(1, 1)) // the mark is 10 tokens
+		w.Put(record(1, 1)) // the mark is 10 tokens
 		var calls []*call
 		for i := range 20 {
 			calls = append(calls, w.call(strconv.Itoa(i), prompt(uint32(1000*i), 8)))

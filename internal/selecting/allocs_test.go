@@ -1,6 +1,6 @@
 //go:build !race
 
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 // entry and its idempotency record beside.
 func TestAllocations(t *testing.T) {
 	w := start(t, eventsOff, keeping, sessions)
-	w.put(record(1, 4))
+	w.Put(record(1, 4))
 	req := ask(nil)
 	req.Prompt = hashes(prompt(1, 256))
 	ctx := context.Background()

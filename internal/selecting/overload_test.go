@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -24,17 +24,10 @@ const (
 	allBusyMessage = "Service temporarily unavailable: All workers are busy, please retry later"
 )
 
-func (w *world) setBusy(t overload.Thresholds) { w.t.Helper(); w.SetBusy(t) }
-func (w *world) clearBusy()                    { w.t.Helper(); w.ClearBusy() }
-func (w *world) burden(id string, worker uint64, dp uint32, blocks, prefill uint64) {
-	w.t.Helper()
-	w.Burden(id, worker, dp, blocks, prefill)
-}
-
 // try selects in all four ways: without and with a reservation, which is
 // freed again, and with the early test and without. All four have to agree.
 func (w *world) try(change ...func(*selecting.SelectRequest)) error {
-	w.t.Helper()
+	w.T.Helper()
 	var answers [4]error
 	for i := range answers {
 		req := ask(prompt(77, 8))
@@ -46,11 +39,11 @@ func (w *world) try(change ...func(*selecting.SelectRequest)) error {
 		sel, answers[i] = w.Select(context.Background(), req, i >= 2)
 		if answers[i] == nil && i >= 2 {
 			if err := w.Free(*sel.ReservationID); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 		}
 		if got, want := reasonOf(answers[i]), reasonOf(answers[0]); got != want {
-			w.t.Errorf("way %d says %q, way 0 %q", i, got, want)
+			w.T.Errorf("way %d says %q, way 0 %q", i, got, want)
 		}
 	}
 	w.CheckOverloadLate(scope, false)
@@ -71,14 +64,14 @@ func reasonOf(err error) string {
 }
 
 func (w *world) wantBusy(change ...func(*selecting.SelectRequest)) {
-	w.t.Helper()
-	wantError(w.t, w.try(change...), contract.Overloaded, allBusy)
+	w.T.Helper()
+	wantError(w.T, w.try(change...), contract.Overloaded, allBusy)
 }
 
 func (w *world) wantFree(change ...func(*selecting.SelectRequest)) {
-	w.t.Helper()
+	w.T.Helper()
 	if err := w.try(change...); err != nil {
-		w.t.Errorf("refused: %v", err)
+		w.T.Errorf("refused: %v", err)
 	}
 }
 
@@ -96,8 +89,8 @@ func allow(ids ...uint64) func(*selecting.SelectRequest) {
 // prefill or of a request, the worker's own record.
 func TestNextCall(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
-	w.burden("r", 1, 0, 5, 50)
+	w.Put(record(1, 1))
+	w.Burden("r", 1, 0, 5, 50)
 	w.wantFree()
 
 	steps := []struct {
@@ -105,32 +98,32 @@ func TestNextCall(t *testing.T) {
 		do   func() error
 		busy bool
 	}{
-		{"prefill threshold at the load", func() error { w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(50))}); return nil }, false},
-		{"one below", func() error { w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(49))}); return nil }, true},
+		{"prefill threshold at the load", func() error { w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(50))}); return nil }, false},
+		{"one below", func() error { w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(49))}); return nil }, true},
 		{"prefill complete", func() error { return w.PrefillComplete("r") }, false},
 		{"booked by the slot tracker", func() error { return w.SlotsAdd(adding("s", 1, 0, 50, 901, 902)) }, true},
 		{"its prefill complete", func() error { return w.SlotsPrefillComplete(scope, "s") }, false},
-		{"decode threshold, total unknown", func() error { w.setBusy(overload.Thresholds{DecodeBlocks: new(.5)}); return nil }, false},
+		{"decode threshold, total unknown", func() error { w.SetBusy(overload.Thresholds{DecodeBlocks: new(.5)}); return nil }, false},
 		{"total known", func() error { return w.resize(1, 10) }, true}, // 7 blocks
 		{"total larger", func() error { return w.resize(1, 14) }, false},
 		{"output block", func() error { return w.OutputBlock("r", nil) }, true},
 		{"slot tracker's request freed", func() error { return w.SlotsFree(scope, "s") }, false},
 		{"total smaller", func() error { return w.resize(1, 11) }, true},
 		{"freed", func() error { return w.Free("r") }, false},
-		{"booked", func() error { w.burden("r2", 1, 0, 6, 0); return nil }, true},
+		{"booked", func() error { w.Burden("r2", 1, 0, 6, 0); return nil }, true},
 		{"one threshold cleared, another is not exceeded", func() error {
 			_, err := w.ClearBusyThreshold("m", new("active_decode_blocks_threshold"))
 			return err
 		}, false},
-		{"set again", func() error { w.setBusy(overload.Thresholds{DecodeBlocks: new(.5)}); return nil }, true},
-		{"another worker", func() error { w.put(record(2, 1)); return nil }, false},
+		{"set again", func() error { w.SetBusy(overload.Thresholds{DecodeBlocks: new(.5)}); return nil }, true},
+		{"another worker", func() error { w.Put(record(2, 1)); return nil }, false},
 		{"it is gone", func() error { _, err := w.DeleteWorker(2); return err }, true},
 		{"another rank", func() error { _, err := w.PatchWorker(1, catalog.Patch{Size: new(uint32(2))}); return err }, false},
 		{"it is gone, too", func() error { _, err := w.PatchWorker(1, catalog.Patch{Size: new(uint32(1))}); return err }, true},
-		{"all thresholds cleared", func() error { w.clearBusy(); return nil }, false},
+		{"all thresholds cleared", func() error { w.ClearBusy(); return nil }, false},
 		{"a limit on batches", func() error {
-			w.setBusy(overload.Thresholds{PrefillFraction: new(.5)})
-			w.burden("r3", 1, 0, 0, 51)
+			w.SetBusy(overload.Thresholds{PrefillFraction: new(.5)})
+			w.Burden("r3", 1, 0, 0, 51)
 			return nil
 		}, true}, // of 100
 		{"a larger batch", func() error {
@@ -157,9 +150,9 @@ func (w *world) resize(id, blocks uint64) error {
 // booking goes to the pinned rank, however much it carries.
 func TestPinnedSister(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
-	w.put(record(1, 2))
-	w.put(record(2, 1))
-	w.burden("r0", 1, 0, 1, 10)
+	w.Put(record(1, 2))
+	w.Put(record(2, 1))
+	w.Burden("r0", 1, 0, 1, 10)
 	w.wantFree(pin(1, 0))
 	req := ask(prompt(1, 8))
 	pin(1, 0)(req)
@@ -167,7 +160,7 @@ func TestPinnedSister(t *testing.T) {
 	if err != nil || sel.Rank.DP != 0 {
 		t.Fatalf("chosen was %v: %v", sel.Rank, err)
 	}
-	w.burden("r1", 1, 1, 1, 10)
+	w.Burden("r1", 1, 1, 1, 10)
 	for dp := range uint32(2) {
 		err := w.try(pin(1, dp))
 		wantError(t, err, contract.Overloaded, "pinned worker 1 is overloaded")
@@ -184,11 +177,11 @@ func TestPinnedSister(t *testing.T) {
 // in question, and only those.
 func TestCauses(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 2, total(10)))
-	w.put(record(2, 1, total(10)))
-	w.burden("a", 1, 0, 6, 0)
-	w.burden("b", 1, 1, 0, 60)
-	w.burden("c", 2, 0, 6, 60)
+	w.Put(record(1, 2, total(10)))
+	w.Put(record(2, 1, total(10)))
+	w.Burden("a", 1, 0, 6, 0)
+	w.Burden("b", 1, 1, 0, 60)
+	w.Burden("c", 2, 0, 6, 60)
 	tests := []struct {
 		limits overload.Thresholds
 		change func(*selecting.SelectRequest)
@@ -201,8 +194,8 @@ func TestCauses(t *testing.T) {
 		{overload.Thresholds{DecodeBlocks: new(.7), PrefillTokens: new(uint64(60)), PrefillFraction: new(.5)}, allow(2), []overload.Threshold{overload.PrefillFraction}},
 	}
 	for i, tt := range tests {
-		w.clearBusy()
-		w.setBusy(tt.limits)
+		w.ClearBusy()
+		w.SetBusy(tt.limits)
 		var over *contract.OverloadError
 		if !errors.As(w.try(tt.change), &over) {
 			t.Errorf("%d: not refused", i)
@@ -221,8 +214,8 @@ func TestCauses(t *testing.T) {
 // by booking.
 func TestOverloadComesLast(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
-	w.put(record(1, 1))
-	w.burden("r", 1, 0, 1, 1)
+	w.Put(record(1, 1))
+	w.Burden("r", 1, 0, 1, 1)
 	tests := []struct {
 		name   string
 		change func(*selecting.SelectRequest)
@@ -255,17 +248,17 @@ func TestOverloadComesLast(t *testing.T) {
 			}
 		})
 	}
-	w.wantLoad("1/0: 1 1 1")
+	w.WantLoad("1/0: 1 1 1")
 }
 
 // TestBookingIsNeverRefused: a booking states a fact, whatever the worker
 // carries, and questions about loads are answered.
 func TestBookingIsNeverRefused(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{DecodeBlocks: new(0.0), PrefillTokens: new(uint64(0))}))
-	w.put(record(1, 1, total(1)))
-	w.burden("a", 1, 0, 5, 5)
+	w.Put(record(1, 1, total(1)))
+	w.Burden("a", 1, 0, 5, 5)
 	w.wantBusy()
-	w.burden("bb", 1, 0, 5, 5)
+	w.Burden("bb", 1, 0, 5, 5)
 	if err := w.SlotsAdd(adding("s", 1, 0, 7, 903)); err != nil {
 		t.Error(err)
 	}
@@ -276,14 +269,14 @@ func TestBookingIsNeverRefused(t *testing.T) {
 	if _, err := w.OverlapScores(project); err != nil {
 		t.Error(err)
 	}
-	w.wantLoad("1/0: 17 11 3")
+	w.WantLoad("1/0: 17 11 3")
 }
 
 // TestRefusalIsCheap: a refusal does not look at the prompt. This one is too long
 // for its scratch memory to be kept, so whoever hashes it allocates megabytes.
 func TestRefusalIsCheap(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	tokens := prompt(1, 1<<20)
 	allocated := func() uint64 {
 		var before, after runtime.MemStats
@@ -295,7 +288,7 @@ func TestRefusalIsCheap(t *testing.T) {
 	if n := allocated(); n < 1<<21 {
 		t.Errorf("an answer took %d bytes: this test proves nothing", n)
 	}
-	w.burden("r", 1, 0, 1, 1)
+	w.Burden("r", 1, 0, 1, 1)
 	if n := allocated(); n > 1<<17 {
 		t.Errorf("a refusal took %d bytes", n)
 	}
@@ -309,10 +302,10 @@ func TestStaleReservationRefusesNone(t *testing.T) {
 		for _, reserve := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}), queue)
-				w.put(record(1, 1))
+				w.Put(record(1, 1))
 				time.Sleep(5 * time.Second) // the timer ticks every 30 s
 				for i := range 100 {
-					w.burden(strconv.Itoa(i), 1, 0, 1, 1)
+					w.Burden(strconv.Itoa(i), 1, 0, 1, 1)
 				}
 				time.Sleep(300 * time.Second)
 				if _, err := w.Select(t.Context(), ask(prompt(1, 8)), reserve); err == nil {

@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"errors"
@@ -56,9 +56,9 @@ func TestThresholdSettings(t *testing.T) {
 		}
 	}
 	want("")
-	w.put(record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "z", Tenant: "t"} }))
-	w.put(record(1, 1))
-	w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
+	w.Put(record(3, 1, func(r *catalog.Record) { r.Scope = catalog.Scope{Model: "z", Tenant: "t"} }))
+	w.Put(record(1, 1))
+	w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
 	if wk, err := w.PutWorker(record(4, 1, func(r *catalog.Record) { r.Scope.Model, r.Endpoint = "incomplete", nil })); err != nil || wk.Lifecycle == catalog.Schedulable {
 		t.Fatal(wk, err)
 	}
@@ -94,10 +94,10 @@ func TestThresholdSettings(t *testing.T) {
 		w.ClearBusyThreshold("x", new("decode")))
 	want(list)
 
-	w.remove(1)
-	w.remove(2)
+	w.Remove(1)
+	w.Remove(2)
 	want("incomplete: 0.1 - -, slots: 0.9 - -, z: - - -")
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	want(list)
 }
 
@@ -109,7 +109,7 @@ func TestThresholdsOfManyModels(t *testing.T) {
 	}
 	w := start(t, eventsOff)
 	put := func(model string) {
-		w.put(record(1, 1, func(r *catalog.Record) { r.Scope.Model = model }))
+		w.Put(record(1, 1, func(r *catalog.Record) { r.Scope.Model = model }))
 	}
 	for i := range overload.MaxModels {
 		model := fmt.Sprint("gone", i)
@@ -131,10 +131,10 @@ func TestThresholdsOfManyModels(t *testing.T) {
 // load is a scope's.
 func TestTenantsShareThresholds(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
-	w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
-	w.put(record(3, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
-	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
+	w.Put(record(1, 1))
+	w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
+	w.Put(record(3, 1, func(r *catalog.Record) { r.Scope.Model = "other" }))
+	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(0))})
 	in := func(sc catalog.Scope) func(*selecting.SelectRequest) {
 		return func(r *selecting.SelectRequest) { r.Scope = sc }
 	}
@@ -158,31 +158,31 @@ func TestTenantsShareThresholds(t *testing.T) {
 // what changes nothing has none.
 func TestThresholdsLog(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(7))}))
-	w.put(record(1, 1))
-	w.wantLog()
+	w.Put(record(1, 1))
+	w.WantLog()
 	const (
 		none = "map[active_decode_blocks_threshold:%v active_prefill_tokens_threshold:%v active_prefill_tokens_threshold_frac:%v]"
 		line = "info: busy thresholds changed model=m now=" + none + " was=" + none
 	)
-	w.setBusy(overload.Thresholds{DecodeBlocks: new(.5), PrefillFraction: new(2.0)})
-	w.wantLog(fmt.Sprintf(line, .5, 7, 2, nil, 7, nil))
-	w.setBusy(overload.Thresholds{DecodeBlocks: new(.5), PrefillTokens: new(uint64(7))})
-	w.setBusy(overload.Thresholds{})
+	w.SetBusy(overload.Thresholds{DecodeBlocks: new(.5), PrefillFraction: new(2.0)})
+	w.WantLog(fmt.Sprintf(line, .5, 7, 2, nil, 7, nil))
+	w.SetBusy(overload.Thresholds{DecodeBlocks: new(.5), PrefillTokens: new(uint64(7))})
+	w.SetBusy(overload.Thresholds{})
 	if _, err := w.SetBusyThreshold("m", overload.Thresholds{DecodeBlocks: new(2.0)}); err == nil {
 		t.Error("set what is out of range")
 	}
-	w.wantLog()
-	w.setBusy(overload.Thresholds{PrefillTokens: new(uint64(math.MaxUint64))})
-	w.wantLog(fmt.Sprintf(line, .5, uint64(math.MaxUint64), 2, .5, 7, 2))
-	w.clearBusy()
-	w.wantLog(fmt.Sprintf(line, nil, nil, nil, .5, uint64(math.MaxUint64), 2))
-	w.clearBusy()
-	w.wantLog()
+	w.WantLog()
+	w.SetBusy(overload.Thresholds{PrefillTokens: new(uint64(math.MaxUint64))})
+	w.WantLog(fmt.Sprintf(line, .5, uint64(math.MaxUint64), 2, .5, 7, 2))
+	w.ClearBusy()
+	w.WantLog(fmt.Sprintf(line, nil, nil, nil, .5, uint64(math.MaxUint64), 2))
+	w.ClearBusy()
+	w.WantLog()
 
 	long := strings.Repeat("m", 1024)
-	w.put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = long }))
+	w.Put(record(2, 1, func(r *catalog.Record) { r.Scope.Model = long }))
 	if _, err := w.ClearBusyThreshold(long, nil); err != nil {
 		t.Fatal(err)
 	}
-	w.wantLog("info: busy thresholds changed model=" + long[:256] + "… " + fmt.Sprintf(line, nil, nil, nil, nil, 7, nil)[len("info: busy thresholds changed model=m "):])
+	w.WantLog("info: busy thresholds changed model=" + long[:256] + "… " + fmt.Sprintf(line, nil, nil, nil, nil, 7, nil)[len("info: busy thresholds changed model=m "):])
 }

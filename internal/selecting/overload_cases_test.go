@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -85,7 +85,7 @@ func (c *rejectionCase) play(t *testing.T) {
 		for _, rank := range wk.Ranks {
 			switch {
 			case wk.Lifecycle == catalog.Schedulable:
-				w.burden(fmt.Sprint(wk.ID, rank.DP), wk.ID, rank.DP, rank.Blocks, rank.Prefill)
+				w.Burden(fmt.Sprint(wk.ID, rank.DP), wk.ID, rank.DP, rank.Blocks, rank.Prefill)
 			case rank.Blocks > 0 || rank.Prefill > 0:
 				t.Fatal("a worker without bookings has load")
 			}
@@ -127,17 +127,17 @@ func (c *rejectionCase) wantChoices(w *world, change func(*selecting.SelectReque
 		change(req)
 		sel, err := w.Select(context.Background(), req, i%2 == 1)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if sel.ReservationID != nil {
 			if err := w.Free(*sel.ReservationID); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 		got = append(got, sel.Rank)
 	}
 	slices.SortFunc(got, catalog.Rank.Compare)
 	if got = slices.Compact(got); !slices.Equal(got, want) {
-		w.t.Errorf("chosen were %v, want %v", got, want)
+		w.T.Errorf("chosen were %v, want %v", got, want)
 	}
 }

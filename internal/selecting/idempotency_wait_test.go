@@ -1,4 +1,4 @@
-package service_test
+package selecting_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -73,12 +74,12 @@ func TestRepeatNeedNotWait(t *testing.T) {
 func TestRepeatIsToldOfReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pair(t, queueing(0))
-		b.book("first", prompt(1000, 8))
+		b.Book("first", prompt(1000, 8))
 		same, differing := b.call("x", prompt(1, 8), again), b.call("x", prompt(2, 8), again)
 		if !same.waits() || !differing.waits() {
 			t.Fatal("nobody waits")
 		}
-		a.book("x", prompt(1, 8))
+		a.Book("x", prompt(1, 8))
 		time.Sleep(5 * time.Second)
 		if sel := same.served(t); !sel.Repeated {
 			t.Errorf("%+v", sel)
@@ -132,9 +133,9 @@ func TestRepeatOutlivesFirstTry(t *testing.T) {
 // nothing is booked.
 func TestImpatientCallers(t *testing.T) {
 	w := start(t, eventsOff, queueing(0), sessions)
-	w.put(record(1, 1))
+	w.Put(record(1, 1))
 	for round := range 500 {
-		w.book("first", prompt(1000, 8))
+		w.Book("first", prompt(1000, 8))
 		var answered, booked int
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -179,7 +180,7 @@ func TestImpatientCallers(t *testing.T) {
 			return
 		}
 	}
-	w.wantLoad("1/0: 0 0 0")
+	w.WantLoad("1/0: 0 0 0")
 }
 
 // TestRepeatRenews: a repeat begins the lease again that its answer promises, on
@@ -213,8 +214,8 @@ func TestRepeatRenews(t *testing.T) {
 // chosen now, because the worker is incomplete: the booking lives.
 func TestRepeatsWithoutWorkers(t *testing.T) {
 	w := start(t, eventsOff)
-	w.put(record(1, 1))
-	first := w.book("r", prompt(1, 10))
+	w.Put(record(1, 1))
+	first := w.Book("r", prompt(1, 10))
 	if wk, err := w.PatchWorker(1, catalog.Patch{Endpoint: new("")}); err != nil || wk.Lifecycle == catalog.Schedulable {
 		t.Fatalf("%+v, %v", wk, err)
 	}
@@ -229,24 +230,24 @@ func TestRepeatsWithoutWorkers(t *testing.T) {
 	wantError(t, err, contract.Conflict, takenText("r"))
 	_, err = w.reserve("s", prompt(1, 10), again)
 	wantError(t, err, contract.Unavailable, "no schedulable workers are available")
-	w.wantLoad("1/0: 10 2 1")
+	w.WantLoad("1/0: 10 2 1")
 }
 
 // TestKeptRepeats: the ways to book repeat each other where model, prompt and
 // worker are the same, alike on the replica that booked and on another one.
 func TestKeptRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh()
-		a, b := m.startWith(t, "a", eventsOff, keeping), m.startWith(t, "b", eventsOff, keeping)
-		follow(t, a, "a", b, "b")
-		a.put(record(1, 1))
-		b.put(record(1, 1))
+		m := servicetest.NewMesh()
+		a, b := &world{m.Start(t, "a", eventsOff, keeping)}, &world{m.Start(t, "b", eventsOff, keeping)}
+		m.Connect(t, "a", "b")
+		a.Put(record(1, 1))
+		b.Put(record(1, 1))
 		a.keep("kept", prompt(1, 10))
 		if _, err := a.bookKept("kept"); err != nil {
 			t.Fatal(err)
 		}
-		a.book("chosen", prompt(1, 10))
-		announced()
+		a.Book("chosen", prompt(1, 10))
+		servicetest.Announced()
 		for _, w := range []*world{a, b} {
 			for _, id := range []string{"kept", "chosen"} {
 				if r, err := w.bookKept(id, func(r *selecting.ReserveRequest) { r.IfExists = selecting.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {

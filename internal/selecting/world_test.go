@@ -1,0 +1,50 @@
+package selecting_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a servicetest.World with the calls of this package's tests.
+type world struct{ *servicetest.World }
+
+// start runs a service until the end of the test.
+func start(t testing.TB, change ...func(*service.Config)) *world {
+	t.Helper()
+	return &world{servicetest.Start(t, change...)}
+}
+
+// pair starts two replicas that follow each other.
+func pair(t testing.TB, change ...func(*service.Config)) (a, b *world) {
+	t.Helper()
+	first, second := servicetest.Pair(t, change...)
+	return &world{first}, &world{second}
+}
+
+// What servicetest has, by the names that it has here.
+var (
+	scope     = servicetest.Scope
+	record    = servicetest.Record
+	address   = servicetest.Address
+	prompt    = servicetest.Prompt
+	sequence  = servicetest.Sequence
+	limits    = servicetest.Limits
+	total     = servicetest.Total
+	queueing  = servicetest.Queueing
+	sum       = servicetest.Sum
+	ask       = servicetest.Ask
+	wantError = servicetest.WantError
+	eventsOff = servicetest.EventsOff
+	hashes    = servicetest.Hashes
+	adding    = servicetest.SlotsReservation
+)
+
+type dict = servicetest.Dict
+
+const blockSize = servicetest.BlockSize
