@@ -22,8 +22,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // idle is short, so that tests outlast it, and much longer than a busy machine is
-// late with a piece.
-const idle = 600 * time.Millisecond
+// late with a piece. Tests wait for it side by side.
+const idle = 1500 * time.Millisecond
 
 func serve(t *testing.T, handler http.HandlerFunc) (*fetch.Client, string) {
 	t.Helper()
@@ -52,6 +52,7 @@ func send(w http.ResponseWriter, text string) {
 
 // An answer may take as long as it likes, as long as something comes.
 func TestSlowButSteady(t *testing.T) {
+	t.Parallel()
 	const pieces = 15
 	c, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		pause(r, idle/3)
@@ -77,6 +78,7 @@ func TestSlowButSteady(t *testing.T) {
 
 // A reader that takes its time is not the other side's silence.
 func TestSlowReader(t *testing.T) {
+	t.Parallel()
 	c, url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(bytes.Repeat([]byte("x"), 1<<20))
 	})
@@ -95,8 +97,10 @@ func TestSlowReader(t *testing.T) {
 }
 
 func TestStalled(t *testing.T) {
+	t.Parallel()
 	for name, before := range map[string]string{"before the answer": "", "in the answer": "begin"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				if before != "" {
 					send(w, before)
@@ -124,6 +128,7 @@ func TestStalled(t *testing.T) {
 }
 
 func TestCancelled(t *testing.T) {
+	t.Parallel()
 	c, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		send(w, "begin")
 		pause(r, time.Minute)
@@ -145,6 +150,7 @@ func TestCancelled(t *testing.T) {
 
 // An answer that breaks off is not a short one.
 func TestCutOff(t *testing.T) {
+	t.Parallel()
 	c, url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		send(w, "begin")
 		panic(http.ErrAbortHandler)
@@ -160,6 +166,7 @@ func TestCutOff(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	c, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/long":
@@ -194,6 +201,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestRedirects(t *testing.T) {
+	t.Parallel()
 	_, other := serve(t, func(w http.ResponseWriter, _ *http.Request) { send(w, "other") })
 	c, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		to := map[string]string{"/moved": "/here", "/away": other, "/round": "/round"}[r.URL.Path]
@@ -219,6 +227,7 @@ func TestRedirects(t *testing.T) {
 }
 
 func TestDump(t *testing.T) {
+	t.Parallel()
 	c, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/absent" {
 			w.Header().Set(recovery.RecoveringHeader, r.URL.Path[1:])
@@ -243,6 +252,7 @@ func TestDump(t *testing.T) {
 
 // One replica is asked for a few things at a time, the others wait.
 func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
 	const bound = 8
 	c, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		send(w, "begin")
@@ -263,6 +273,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 // The error of a peer that is not there says that, and nothing of a request that
 // somebody ended.
 func TestConnectionRefused(t *testing.T) {
+	t.Parallel()
 	c, url := serve(t, func(http.ResponseWriter, *http.Request) {})
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()

@@ -90,21 +90,19 @@ func TestNewerRank(t *testing.T) {
 // TestPanicInSelection: a selection that panics does not keep its session from
 // others. The panic comes where a caller's context is asked.
 func TestPanicInSelection(t *testing.T) {
-	w := start(t, eventsOff, sessions)
-	w.Put(record(1, 1))
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("no panic")
-			}
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, eventsOff, sessions)
+		w.Put(record(1, 1))
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			_, _ = w.Select(&hooked{Context: t.Context(), hook: func() { panic("planted") }}, named("a", of("s")), true)
 		}()
-		_, _ = w.Select(&hooked{Context: t.Context(), hook: func() { panic("planted") }}, named("a", of("s")), true)
-	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if _, err := w.Select(ctx, named("b", of("s")), true); err != nil {
-		t.Error(err)
-	}
+		w.call("b", prompt(7, 8), of("s")).served(t)
+	})
 }
 
 // TestManyWaitForSession: those who wait for a session's first request are bounded

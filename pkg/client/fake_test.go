@@ -72,9 +72,13 @@ func (f *fake) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 
 // direct returns a client that calls it without a network, with the waits of the
 // real one.
-func (f *fake) direct(t *testing.T) *client.Client {
+func (f *fake) direct(t *testing.T, change ...func(*client.Options)) *client.Client {
 	t.Helper()
-	c, err := client.New("http://fake", client.Options{HTTP: &http.Client{Transport: f}})
+	opt := client.Options{HTTP: &http.Client{Transport: f}}
+	for _, c := range change {
+		c(&opt)
+	}
+	c, err := client.New("http://fake", opt)
 	if err != nil {
 		t.Fatal(err)
 	}

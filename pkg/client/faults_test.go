@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/select-service/select-service/pkg/client"
@@ -233,27 +234,39 @@ func TestSilent(t *testing.T) {
 // TestRetryAfter proves that a wait is at least what the service asks for, at most
 // Max, and ends with the context.
 func TestRetryAfter(t *testing.T) {
-	s := serve(t)
-	day := func(o *client.Options) {
-		b := client.Backoff{Attempts: 2, Base: 0, Jitter: 1, Max: 24 * time.Hour}
-		o.Retry = &client.Retry{Overload: b, Connection: b}
-	}
-	for _, after := range []string{"3600", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // for the answer, which comes at once
-		s.next(answers(503, overloaded, "Retry-After", after))
-		_, err := s.client(t, day).Select(ctx, client.SelectRequest{Prompt: tokens})
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, client.ErrOverloaded) || len(s.requests()) != 1 {
-			t.Errorf("Retry-After %s: %v", after, err)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		atMost := func(most time.Duration) *client.Client {
+			b := client.Backoff{Attempts: 2, Base: 0, Jitter: 1, Max: most}
+			return f.direct(t, func(o *client.Options) { o.Retry = &client.Retry{Overload: b, Connection: b} })
 		}
-		if e, ok := errors.AsType[*client.Error](err); !ok || e.RetryAfter < 59*time.Minute || e.Message != "all busy" {
-			t.Errorf("Retry-After %s: %+v", after, e)
+		day, second := atMost(24*time.Hour), atMost(time.Second)
+		for _, after := range []string{"3600", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			f.next(answers(503, overloaded, "Retry-After", after))
+			_, err := day.Select(ctx, client.SelectRequest{Prompt: tokens})
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, client.ErrOverloaded) || len(f.requests()) != 1 {
+				t.Errorf("Retry-After %s: %v", after, err)
+			}
+			if e, ok := errors.AsType[*client.Error](err); !ok || e.RetryAfter < 59*time.Minute || e.Message != "all busy" {
+				t.Errorf("Retry-After %s: %+v", after, e)
+			}
 		}
-	}
-	s.next(answers(503, overloaded, "Retry-After", "3600"))
-	if _, err := s.client(t).Select(t.Context(), client.SelectRequest{Prompt: tokens}); err != nil { // its Max is a second
-		t.Error(err)
-	}
+		for c, wait := range map[*client.Client]time.Duration{day: time.Hour, second: time.Second} {
+			f.next(answers(503, overloaded, "Retry-After", "3600"))
+			begin := time.Now()
+			if _, err := c.Select(t.Context(), client.SelectRequest{Prompt: tokens}); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(begin); took < wait || took > wait+time.Millisecond {
+				t.Errorf("answered after %v, want %v", took, wait)
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // TestEndedContext proves that nothing is sent for a caller that has gone already.
