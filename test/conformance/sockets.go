@@ -15,7 +15,7 @@ import (
 
 const (
 	silence    = 3 * time.Second        // after which no message comes any more
-	settle     = 700 * time.Millisecond // a subscription takes effect on the other side
+	settle     = 700 * time.Millisecond // a subscription takes effect on the other side, once connected
 	replayPoll = 20 * time.Millisecond
 )
 

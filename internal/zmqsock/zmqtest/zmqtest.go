@@ -373,12 +373,23 @@ func (r *ReplayServer) SetTopic(topic bool) {
 // Listener is a SUB socket. It belongs to one goroutine.
 type Listener struct{ sock *zmq4.Socket }
 
-// Listen connects to a PUB socket and subscribes to a topic.
+// Listen connects to a PUB socket, subscribes to a topic and waits until both
+// sides have shaken hands: then the subscription is on its way. A PUB socket does
+// not say when it has taken effect.
 func Listen(tb testing.TB, endpoint, topic string) *Listener {
 	tb.Helper()
 	l := &Listener{newSocket(tb, zmq4.SUB)}
+	connected := newSocket(tb, zmq4.PAIR)
+	address := fmt.Sprintf("inproc://listener-%p", l)
+	must(tb, l.sock.Monitor(address, zmq4.EVENT_HANDSHAKE_SUCCEEDED))
+	must(tb, connected.SetRcvtimeo(Patience))
+	must(tb, connected.Connect(address))
 	must(tb, l.sock.SetSubscribe(topic))
 	must(tb, l.sock.Connect(endpoint))
+	_, _, _, err := connected.RecvEvent(0)
+	must(tb, err)
+	_ = l.sock.Monitor("", 0) // fails only for what is no socket
+	must(tb, connected.Close())
 	return l
 }
 
