@@ -14,7 +14,7 @@ import (
 
 func advisory(r *selecting.SelectRequest) { r.Advisory = true }
 
-// TestAdvisory: such a selection neither waits nor is refused for load, and tells
+// TestAdvisory: such a selection neither waits nor is refused for load, and reports
 // what the rank carries.
 func TestAdvisory(t *testing.T) {
 	for name, change := range map[string]func(*service.Config){
@@ -38,8 +38,8 @@ func TestAdvisory(t *testing.T) {
 				if sel.PotentialDecodeBlocks != 5 || sel.DecodeBusy == nil || !*sel.DecodeBusy { // 2, 2 and one in part; more than 4
 					t.Errorf("%d blocks, busy %v", sel.PotentialDecodeBlocks, sel.DecodeBusy)
 				}
-				w.keep("k", prompt(1, 9), advisory)
-				if _, err := w.bookKept("k"); err != nil {
+				w.selectPending("k", prompt(1, 9), advisory)
+				if _, err := w.reservePending("k"); err != nil {
 					t.Error(err)
 				}
 			})

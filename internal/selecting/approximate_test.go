@@ -16,7 +16,7 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// approximate is the configuration in which bookings make the index.
+// approximate is the configuration in which reservations make the index.
 func approximate(c *service.Config) {
 	c.Contract, c.KVEvents, c.ApproximateTTL = contract.V16, false, 120*time.Second
 }
@@ -28,8 +28,8 @@ func (w *world) predicted(id string, r catalog.Rank, p selecting.Prompt) error {
 }
 
 // TestApproximate: as on 1.6.1, a booked prompt is on the chosen rank's device
-// for everybody who asks, until it was booked too long ago; that its reservation
-// has ended does not matter, and a choice without a booking leaves nothing.
+// for every request, until it was booked too long ago; that its reservation
+// has ended does not matter, and a choice without a reservation leaves nothing.
 func TestApproximate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, approximate)
@@ -70,7 +70,7 @@ func TestApproximate(t *testing.T) {
 }
 
 // TestApproximateForms: hashes predict by the local ones, those that are given
-// for the ledger do not matter; a booking without them, a refused one, and one
+// for the ledger do not matter; a reservation without them, a refused one, and one
 // with another adapter predict nothing of the kind.
 func TestApproximateForms(t *testing.T) {
 	w := start(t, approximate)
@@ -117,10 +117,10 @@ func TestApproximateForms(t *testing.T) {
 	w.WantDevice(prompt(400, 12), "1/0:0")
 }
 
-// TestApproximateHashes: a booking whose block hashes are to be predicted has to
-// have one for each sequence hash, and a length; without block hashes, or where
-// nothing is predicted, it need not. An unknown worker is told first, an unknown
-// rank last.
+// TestApproximateHashes: a reservation whose block hashes are to be predicted has
+// to have one for each sequence hash, and a length; without block hashes, or where
+// nothing is predicted, it need not. An unknown worker is reported first, an
+// unknown rank last.
 func TestApproximateHashes(t *testing.T) {
 	const lengths = "block_hashes length 2 must match sequence_hashes length 3"
 	for name, tt := range map[string]struct {
@@ -168,8 +168,9 @@ func TestApproximateHashes(t *testing.T) {
 	}
 }
 
-// TestApproximateKept: the booking of a kept selection predicts its prompt.
-func TestApproximateKept(t *testing.T) {
+// TestApproximatePending: the reservation of a pending selection predicts its
+// prompt.
+func TestApproximatePending(t *testing.T) {
 	w := start(t, approximate, keeping)
 	w.Put(record(1, 1))
 	req := ask(prompt(1, 12))
@@ -178,7 +179,7 @@ func TestApproximateKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.WantDevice(prompt(1, 12), "1/0:0")
-	if _, err := w.bookKept("k"); err != nil {
+	if _, err := w.reservePending("k"); err != nil {
 		t.Fatal(err)
 	}
 	w.WantDevice(prompt(1, 12), "1/0:3")
@@ -264,8 +265,8 @@ func TestApproximateDump(t *testing.T) {
 	}
 }
 
-// TestNotApproximate: where engines tell, and in contract 1.3, bookings predict
-// nothing.
+// TestNotApproximate: where engines send events, and in contract 1.3, reservations
+// predict nothing.
 func TestNotApproximate(t *testing.T) {
 	for name, change := range map[string]func(*service.Config){
 		"events":       func(c *service.Config) { c.Contract, c.ApproximateTTL = contract.V16, time.Minute },
@@ -280,8 +281,8 @@ func TestNotApproximate(t *testing.T) {
 	}
 }
 
-// TestApproximateCrowd: bookings and registrations at the same time; whatever
-// comes back after all ranks have left begins empty.
+// TestApproximateCrowd: reservations and registrations at the same time; a worker
+// that comes back after all ranks have left begins empty.
 func TestApproximateCrowd(t *testing.T) {
 	w := start(t, approximate)
 	w.Put(record(1, 1))

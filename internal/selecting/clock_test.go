@@ -43,8 +43,9 @@ func TestOverlapRefresh(t *testing.T) {
 	}
 }
 
-// TestPumpTimer: whoever waits gets its turn when a stale reservation is ended.
-func TestPumpTimer(t *testing.T) {
+// TestDispatchTimer: a queued request gets its turn when a stale reservation is
+// ended.
+func TestDispatchTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t)
 		c := w.call("a", prompt(1, 8))
@@ -60,7 +61,7 @@ func TestPumpTimer(t *testing.T) {
 }
 
 // TestExpiry: a reservation whose caller never comes back ends 300 to 360 s
-// after its booking; nothing that happens meanwhile extends it.
+// after it was made; nothing that happens meanwhile extends it.
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff)

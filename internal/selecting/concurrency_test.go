@@ -11,8 +11,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// TestNoWaiterIsForgotten: bookings, releases, newcomers, worker changes and
-// disconnects all at once; in the end everybody has been answered and nothing
+// TestNoWaiterIsForgotten: reservations, releases, newcomers, worker changes and
+// disconnects all at once; in the end every request has been answered and nothing
 // is booked.
 func TestNoWaiterIsForgotten(t *testing.T) {
 	w := start(t, eventsOff, queueing(0))

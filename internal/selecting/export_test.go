@@ -31,8 +31,9 @@ func (a *API) SelectDuring(ctx context.Context, req *SelectRequest, reserve bool
 }
 
 // CheckOverloadLate lets the selections of a scope be tested for overload under
-// the ledger's lock only, or early, too, as without wait queue. Late, the scope gets
-// a queue in which nothing ever waits. It must not be called while selections run.
+// the ledger's lock only, or early, too, as without wait queue. Late, the scope
+// gets a queue in which nothing ever waits. It must not be called while selections
+// run.
 func (a *API) CheckOverloadLate(sc catalog.Scope, late bool) {
 	state := a.scopes.Of(sc)
 	if state == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// known is what the model knows of a live booking.
+// known is what the model knows of a live reservation.
 type known struct {
 	rank   catalog.Rank
 	prompt uint32
@@ -24,9 +24,10 @@ type known struct {
 	ends   time.Time
 }
 
-// retries plays random bookings, retries, steps and pauses, and keeps what has to
-// be alive. Steps are a quarter of a second behind the sweeps and every booking
-// ends half a second later than a step, so that its end is never in doubt.
+// retries plays random reservations, retries, steps and pauses, and keeps what has
+// to be alive. Steps are a quarter of a second behind the sweeps and every
+// reservation ends half a second later than a step, so that its end is never in
+// doubt.
 type retries struct {
 	*world
 	rnd  *rand.Rand
@@ -37,7 +38,7 @@ type retries struct {
 
 const lifetime = 20*time.Second + time.Second/2
 
-// TestRandomRetries: in a random history a request gets a booking, the first
+// TestRandomRetries: in a random history a request gets a reservation, the first
 // answer again or a conflict as a naive model says; what lives is what was neither
 // freed nor too old nor on a worker that left, and in the end nothing does.
 func TestRandomRetries(t *testing.T) {
@@ -69,7 +70,7 @@ func TestRandomRetries(t *testing.T) {
 				r.expire()
 				r.check()
 				if len(r.live) > 0 || r.Remembered().Answers != 0 {
-					t.Errorf("%d bookings and %d answers are left", len(r.live), r.Remembered().Answers)
+					t.Errorf("%d reservations and %d answers are left", len(r.live), r.Remembered().Answers)
 				}
 			})
 		})
@@ -88,7 +89,7 @@ func (r *retries) lease() time.Duration {
 
 func (r *retries) ifExists() selecting.IfExists { return selecting.IfExists(r.rnd.IntN(2)) }
 
-// enter notes a booking.
+// enter notes a reservation.
 func (r *retries) enter(id string, k known) {
 	k.ends = time.Now().Add(lifetime)
 	if k.lease > 0 {
@@ -121,7 +122,7 @@ func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err e
 		}
 	default:
 		if err != nil || repeated {
-			r.T.Errorf("%d: %s %s: %v, repeated %t, want a booking", r.step, what, id, err, repeated)
+			r.T.Errorf("%d: %s %s: %v, repeated %t, want a reservation", r.step, what, id, err, repeated)
 		}
 		return err == nil
 	}
@@ -150,12 +151,12 @@ func (r *retries) reserveOn() {
 
 func (r *retries) keepOne() {
 	id, p := r.id(), r.prompt()
-	r.kept[id] = known{rank: r.keep(id, prompt(p, 10)).Rank, prompt: p}
+	r.kept[id] = known{rank: r.selectPending(id, prompt(p, 10)).Rank, prompt: p}
 }
 
 func (r *retries) bookOne() {
 	id, lease, wanted := r.id(), r.lease(), r.ifExists()
-	got, err := r.bookKept(id, func(q *selecting.ReserveRequest) { q.Lease, q.IfExists = lease, wanted })
+	got, err := r.reservePending(id, func(q *selecting.ReserveRequest) { q.Lease, q.IfExists = lease, wanted })
 	_, taken := r.live[id]
 	k, ok := r.kept[id]
 	if again := taken && wanted == selecting.ReturnFirst; !ok && !again {
@@ -249,16 +250,16 @@ func TestRetriesRace(t *testing.T) {
 				case 1:
 					_ = w.Renew(id)
 				case 2:
-					_, _ = w.bookKept(id, func(r *selecting.ReserveRequest) { r.IfExists, r.Lease = selecting.ReturnFirst, time.Millisecond })
+					_, _ = w.reservePending(id, func(r *selecting.ReserveRequest) { r.IfExists, r.Lease = selecting.ReturnFirst, time.Millisecond })
 				case 3:
-					w.keep(id, prompt(n, 10), of(id))
+					w.selectPending(id, prompt(n, 10), of(id))
 				default:
 					sel, err := w.reserve(id, prompt(n, 10), again, leased(time.Millisecond), of(id))
 					var e *contract.Error
 					switch {
 					case err == nil && !sel.PlacementOnly && (sel.ISLTokens != 10 || sel.SequenceHashes[0] != sequence(prompt(n, 10), blockSize)[0]):
 						t.Errorf("%s got another's answer: %+v", id, sel)
-					case err != nil && (!errors.As(err, &e) || e.Kind != contract.Conflict): // booked by the id of a kept selection
+					case err != nil && (!errors.As(err, &e) || e.Kind != contract.Conflict): // booked by the id of a pending selection
 						t.Errorf("%s: %v", id, err)
 					}
 				}

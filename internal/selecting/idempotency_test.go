@@ -94,7 +94,7 @@ func TestFirstAnswerAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			if sel, err := w.reserve("r", a, again); err != nil || sel.Repeated {
-				t.Errorf("after the end: %+v, %v, want a booking", sel, err)
+				t.Errorf("after the end: %+v, %v, want a reservation", sel, err)
 			}
 		})
 	}
@@ -129,7 +129,7 @@ func TestShortPrompts(t *testing.T) {
 	}
 }
 
-// TestReservedAgain is TestFirstAnswerAgain for bookings on a rank that the
+// TestReservedAgain is TestFirstAnswerAgain for reservations on a rank that the
 // caller names, and for requests on the other way than the first.
 func TestReservedAgain(t *testing.T) {
 	a := prompt(1, 10)
@@ -196,7 +196,7 @@ func TestRepeatsBeforeRefusal(t *testing.T) {
 	}
 }
 
-// TestRepeatsElsewhere: a replica that knows a booking from another one answers
+// TestRepeatsElsewhere: a replica that knows a reservation from another one answers
 // with what it knows, if scope, blocks and worker are the request's.
 func TestRepeatsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -235,9 +235,9 @@ func TestRepeatsElsewhere(t *testing.T) {
 	})
 }
 
-// TestSlotsReservationElsewhere: a booking of the slot tracker that a replica knows from
-// another one takes its id in its own scope only (decision S4), and is no one's
-// first try.
+// TestSlotsReservationElsewhere: a reservation of the slot tracker that a replica
+// knows from another one takes its id in its own scope only (decision S4), and is
+// no one's first try.
 func TestSlotsReservationElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := servicetest.NewMesh()
@@ -257,7 +257,7 @@ func TestSlotsReservationElsewhere(t *testing.T) {
 		wantError(t, err, contract.Conflict, takenText("x"))
 		elsewhere := func(r *selecting.SelectRequest) { r.Scope, r.Detailed = other, true }
 		if got, err := b.reserve("x", prompt(1, 10), again, elsewhere); err != nil || got.Repeated || got.Rank.Worker != 2 {
-			t.Errorf("in another scope: %+v, %v, want a booking", got, err)
+			t.Errorf("in another scope: %+v, %v, want a reservation", got, err)
 		}
 	})
 }
@@ -266,7 +266,7 @@ func TestSlotsReservationElsewhere(t *testing.T) {
 // conflict, as without it.
 func TestOldestAnswerIsForgotten(t *testing.T) {
 	if testing.Short() {
-		t.Skip("65,536 bookings")
+		t.Skip("65,536 reservations")
 	}
 	w := start(t, eventsOff)
 	w.Put(record(1, 1))
@@ -324,11 +324,11 @@ func TestSameIDAtOnce(t *testing.T) {
 					}
 				}
 				if booked != 1 {
-					t.Fatalf("%d bookings", booked)
+					t.Fatalf("%d reservations", booked)
 				}
 			}
 			if n := sum(w.Metrics()["reservations_live"]); n != 50 {
-				t.Errorf("%v bookings live, want 50", n)
+				t.Errorf("%v reservations live, want 50", n)
 			}
 			if n := sum(w.Metrics()["selections_total"], "repeated"); n != 50*7 {
 				t.Errorf("%v repeats were counted, want %d", n, 50*7)
@@ -337,12 +337,12 @@ func TestSameIDAtOnce(t *testing.T) {
 	}
 }
 
-// TestIDInFlight: in the 1.6 dialect the id of a booking that waits is refused to
-// all others, except to a repeat, until its caller has gone.
+// TestIDInFlight: in the 1.6 dialect the id of a reservation that waits is refused
+// to all others, except to a repeat, until its caller has gone.
 func TestIDInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, keeping)
-		w.keep("x", prompt(1, 8), func(r *selecting.SelectRequest) { r.Advisory = true })
+		w.selectPending("x", prompt(1, 8), func(r *selecting.SelectRequest) { r.Advisory = true })
 		explicit := selecting.ReserveRequest{Scope: scope, ID: "x", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(1, 8)).Prompt}
 		refused := func(err error) {
 			t.Helper()
@@ -352,19 +352,19 @@ func TestIDInFlight(t *testing.T) {
 		first := w.call("x", prompt(1, 8), detailed)
 		_, err := w.reserve("x", prompt(1, 8), detailed)
 		refused(err)
-		_, err = w.bookKept("x", func(r *selecting.ReserveRequest) { r.Detailed = true })
+		_, err = w.reservePending("x", func(r *selecting.ReserveRequest) { r.Detailed = true })
 		refused(err)
 		repeat := w.call("x", prompt(1, 8), detailed, again)
 		if !first.waits() || !repeat.waits() {
-			t.Fatal("nobody waits")
+			t.Fatal("no request waits")
 		}
 		first.cancel()
 		synctest.Wait()
-		_, err = w.bookKept("x", func(r *selecting.ReserveRequest) { r.Detailed = true })
+		_, err = w.reservePending("x", func(r *selecting.ReserveRequest) { r.Detailed = true })
 		refused(err) // the repeat has it now
 		repeat.cancel()
 		synctest.Wait()
-		if r, err := w.bookKept("x", func(r *selecting.ReserveRequest) { r.Detailed = true }); err != nil {
+		if r, err := w.reservePending("x", func(r *selecting.ReserveRequest) { r.Detailed = true }); err != nil {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		if err := w.Free("x"); err != nil {

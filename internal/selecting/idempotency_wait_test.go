@@ -15,9 +15,9 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// TestRepeatNeedNotWait: a repeat that waits in line is answered as soon as its id
+// TestRepeatNeedNotWait: a retry that is queued is answered as soon as its id
 // is booked, by whatever way, although the rank is busy from then on: it may be
-// busy with just that booking.
+// busy with just that reservation.
 func TestRepeatNeedNotWait(t *testing.T) {
 	tokens := prompt(1, 8)
 	book := map[string]func(t *testing.T, w *world){
@@ -28,8 +28,8 @@ func TestRepeatNeedNotWait(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"kept selection": func(t *testing.T, w *world) {
-			if _, err := w.bookKept("x"); err != nil {
+		"pending selection": func(t *testing.T, w *world) {
+			if _, err := w.reservePending("x"); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -38,7 +38,7 @@ func TestRepeatNeedNotWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := busy(t, keeping)
-				if name == "kept selection" {
+				if name == "pending selection" {
 					req := ask(tokens)
 					req.SelectionID, req.Pending, req.Advisory = new("x"), true, true
 					if _, err := w.Select(context.Background(), req, false); err != nil {
@@ -77,7 +77,7 @@ func TestRepeatIsToldOfReplica(t *testing.T) {
 		b.Book("first", prompt(1000, 8))
 		same, differing := b.call("x", prompt(1, 8), again), b.call("x", prompt(2, 8), again)
 		if !same.waits() || !differing.waits() {
-			t.Fatal("nobody waits")
+			t.Fatal("no request waits")
 		}
 		a.Book("x", prompt(1, 8))
 		time.Sleep(5 * time.Second)
@@ -91,9 +91,9 @@ func TestRepeatIsToldOfReplica(t *testing.T) {
 	})
 }
 
-// TestRepeatOutlivesFirstTry: a booking that a repeat was given stays, with its use
-// of the session, although the caller of the first try goes away just when its turn
-// has come.
+// TestRepeatOutlivesFirstTry: a reservation that a retry was given stays, with its
+// use of the session, although the caller of the first try goes away just when its
+// turn has come.
 func TestRepeatOutlivesFirstTry(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the first try is woken, but does not run
 	abandoned := 0
@@ -115,7 +115,7 @@ func TestRepeatOutlivesFirstTry(t *testing.T) {
 			}
 			time.Sleep(sessionTTL + 5*time.Second)
 			if n := sum(w.Metrics()["remembered_entries"], "sessions"); n != 1 {
-				t.Errorf("%v sessions, want the booking's", n)
+				t.Errorf("%v sessions, want the reservation's", n)
 			}
 			if err := w.Free("x"); err != nil {
 				t.Error(err)
@@ -128,9 +128,9 @@ func TestRepeatOutlivesFirstTry(t *testing.T) {
 }
 
 // TestImpatientCallers: of many requests with one id, whose callers go away at any
-// moment while the rank becomes free, those that are answered all have one booking,
-// which lives. In every other round all of them may go away: if none is answered
-// nothing is booked.
+// moment while the rank becomes free, those that are answered all have one
+// reservation, which lives. In every other round all of them may go away: if none
+// is answered nothing is booked.
 func TestImpatientCallers(t *testing.T) {
 	w := start(t, eventsOff, queueing(0), sessions)
 	w.Put(record(1, 1))
@@ -211,7 +211,7 @@ func TestRepeatRenews(t *testing.T) {
 }
 
 // TestRepeatsWithoutWorkers: the first answer is given although no one could be
-// chosen now, because the worker is incomplete: the booking lives.
+// chosen now, because the worker is incomplete: the reservation lives.
 func TestRepeatsWithoutWorkers(t *testing.T) {
 	w := start(t, eventsOff)
 	w.Put(record(1, 1))
@@ -233,24 +233,24 @@ func TestRepeatsWithoutWorkers(t *testing.T) {
 	w.WantLoad("1/0: 10 2 1")
 }
 
-// TestKeptRepeats: the ways to book repeat each other where model, prompt and
+// TestPendingRetries: the ways to book repeat each other where model, prompt and
 // worker are the same, alike on the replica that booked and on another one.
-func TestKeptRepeats(t *testing.T) {
+func TestPendingRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := servicetest.NewMesh()
 		a, b := &world{m.Start(t, "a", eventsOff, keeping)}, &world{m.Start(t, "b", eventsOff, keeping)}
 		m.Connect(t, "a", "b")
 		a.Put(record(1, 1))
 		b.Put(record(1, 1))
-		a.keep("kept", prompt(1, 10))
-		if _, err := a.bookKept("kept"); err != nil {
+		a.selectPending("kept", prompt(1, 10))
+		if _, err := a.reservePending("kept"); err != nil {
 			t.Fatal(err)
 		}
 		a.Book("chosen", prompt(1, 10))
 		servicetest.Announced()
 		for _, w := range []*world{a, b} {
 			for _, id := range []string{"kept", "chosen"} {
-				if r, err := w.bookKept(id, func(r *selecting.ReserveRequest) { r.IfExists = selecting.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {
+				if r, err := w.reservePending(id, func(r *selecting.ReserveRequest) { r.IfExists = selecting.ReturnFirst }); err != nil || !r.Repeated || r.Rank.Worker != 1 {
 					t.Errorf("%s by its id: %+v, %v", id, r, err)
 				}
 				if sel, err := w.reserve(id, prompt(1, 10), again); err != nil || !sel.Repeated {

@@ -17,7 +17,7 @@ func leased(d time.Duration) func(*selecting.SelectRequest) {
 }
 
 // TestLeases: a lease ends at its time unless a step of the caller renews it,
-// whatever the age of other bookings; the end lets others run.
+// whatever the age of other reservations; the end lets others run.
 func TestLeases(t *testing.T) {
 	steps := map[string]func(*world) error{
 		"renew":            func(w *world) error { return w.Renew("r") },
@@ -94,9 +94,9 @@ func TestLeaseLetsOthersRun(t *testing.T) {
 	})
 }
 
-// TestLeaseEndsInTime: loads and other bookings see the end of a lease within a
-// moment, calls about the booking at once, and who waits for the load is not
-// forgotten if such a call ended it.
+// TestLeaseEndsInTime: loads and other reservations see the end of a lease within
+// a moment, calls about the reservation at once, and a request that waits for the
+// load is not forgotten if such a call ended it.
 func TestLeaseEndsInTime(t *testing.T) {
 	const length = 200 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +125,8 @@ func TestLeaseEndsInTime(t *testing.T) {
 	})
 }
 
-// TestRepeatAfterLease: a repeat of a booking whose lease has run out books again.
+// TestRepeatAfterLease: a repeat of a reservation whose lease has run out books
+// again.
 func TestRepeatAfterLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff)

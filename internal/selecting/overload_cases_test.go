@@ -87,7 +87,7 @@ func (c *rejectionCase) play(t *testing.T) {
 			case wk.Lifecycle == catalog.Schedulable:
 				w.Burden(fmt.Sprint(wk.ID, rank.DP), wk.ID, rank.DP, rank.Blocks, rank.Prefill)
 			case rank.Blocks > 0 || rank.Prefill > 0:
-				t.Fatal("a worker without bookings has load")
+				t.Fatal("a worker without reservations has load")
 			}
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // single rank ever carries more than one request above its threshold, and the
 // threshold is made use of in full.
 func TestNeverMoreThanOneAbove(t *testing.T) {
-	// A request is 8 tokens in 2 blocks, none of which is anybody else's. With
+	// A request is 8 tokens in 2 blocks, none of which another request has. With
 	// these limits a worker takes a fifth one, and no sixth.
 	tests := []struct {
 		name   string

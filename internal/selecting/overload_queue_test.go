@@ -24,7 +24,7 @@ func TestThresholdsAtDispatch(t *testing.T) {
 		a, b := w.call("a", prompt(1, 8)), w.call("b", prompt(2, 8))
 		w.SetBusy(overload.Thresholds{DecodeBlocks: new(.1)})
 		late := w.call("late", prompt(5, 8)) // has to wait by the queue's rule, too
-		time.Sleep(5 * time.Minute / 2)      // the timer looks after the line
+		time.Sleep(5 * time.Minute / 2)      // the timer dispatches the queue
 		synctest.Wait()
 		if !a.waits() || !b.waits() || !late.waits() {
 			t.Fatal("a threshold has answered a request that waits")

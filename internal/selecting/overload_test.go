@@ -85,7 +85,7 @@ func allow(ids ...uint64) func(*selecting.SelectRequest) {
 }
 
 // TestNextCall: whatever changes a worker's state acts on the very next call, in
-// both directions: thresholds, bookings through either contract, the end of a
+// both directions: thresholds, reservations through either contract, the end of a
 // prefill or of a request, the worker's own record.
 func TestNextCall(t *testing.T) {
 	w := start(t, eventsOff)
@@ -147,7 +147,7 @@ func (w *world) resize(id, blocks uint64) error {
 }
 
 // TestPinnedSister: of a pinned worker all ranks count, in both directions; a
-// booking goes to the pinned rank, however much it carries.
+// reservation goes to the pinned rank, however much it carries.
 func TestPinnedSister(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(9))}))
 	w.Put(record(1, 2))
@@ -173,7 +173,7 @@ func TestPinnedSister(t *testing.T) {
 	w.wantFree()
 }
 
-// TestCauses: a refusal tells which thresholds are exceeded on any of the ranks
+// TestCauses: a refusal names the thresholds that are exceeded on any of the ranks
 // in question, and only those.
 func TestCauses(t *testing.T) {
 	w := start(t, eventsOff)
@@ -209,9 +209,9 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-// TestOverloadComesLast: a request that can never work, or that no one is there
-// for, is told so however full everybody is; only an id that is taken is found
-// by booking.
+// TestOverloadComesLast: a request that can never work, or that no worker serves,
+// gets that error however loaded all workers are; only an id that is taken is
+// found when the reservation is made.
 func TestOverloadComesLast(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
 	w.Put(record(1, 1))
@@ -226,8 +226,8 @@ func TestOverloadComesLast(t *testing.T) {
 		{"bad override", func(r *selecting.SelectRequest) { r.Override.Temperature = new(-1.0) }, contract.BadRequest, "router_temperature"},
 		{"half a prompt", func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{HasBlockHashes: true} }, contract.BadRequest, "sequence_hashes is required without token_ids"},
 		{"pinned outside its list", func(r *selecting.SelectRequest) { pin(1, 0)(r); allow(2)(r) }, contract.BadRequest, "pinned worker 1 is not in allowed worker set"},
-		{"nobody allowed", allow(), contract.Unavailable, "no endpoints available to route work"},
-		{"taint that nobody has", func(r *selecting.SelectRequest) { r.RequiredTaints = []string{"x"} }, contract.Unavailable, "no endpoints available to route work"},
+		{"no worker allowed", allow(), contract.Unavailable, "no endpoints available to route work"},
+		{"taint that no worker has", func(r *selecting.SelectRequest) { r.RequiredTaints = []string{"x"} }, contract.Unavailable, "no endpoints available to route work"},
 		{"no such rank", pin(1, 7), contract.Unavailable, "no endpoints available to route work"},
 		{"id taken", func(r *selecting.SelectRequest) { r.ReservationID = new("r") }, contract.Overloaded, allBusy},
 		{"empty prompt", func(r *selecting.SelectRequest) { r.Prompt.TokenIDs = nil }, contract.Overloaded, allBusy},
@@ -251,9 +251,9 @@ func TestOverloadComesLast(t *testing.T) {
 	w.WantLoad("1/0: 1 1 1")
 }
 
-// TestBookingIsNeverRefused: a booking states a fact, whatever the worker
+// TestReservationIsNeverRefused: a reservation states a fact, whatever the worker
 // carries, and questions about loads are answered.
-func TestBookingIsNeverRefused(t *testing.T) {
+func TestReservationIsNeverRefused(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{DecodeBlocks: new(0.0), PrefillTokens: new(uint64(0))}))
 	w.Put(record(1, 1, total(1)))
 	w.Burden("a", 1, 0, 5, 5)
@@ -273,7 +273,7 @@ func TestBookingIsNeverRefused(t *testing.T) {
 }
 
 // TestRefusalIsCheap: a refusal does not look at the prompt. This one is too long
-// for its scratch memory to be kept, so whoever hashes it allocates megabytes.
+// for its scratch memory to be kept, so hashing it allocates megabytes.
 func TestRefusalIsCheap(t *testing.T) {
 	w := start(t, eventsOff, limits(overload.Thresholds{PrefillTokens: new(uint64(0))}))
 	w.Put(record(1, 1))
@@ -294,9 +294,9 @@ func TestRefusalIsCheap(t *testing.T) {
 	}
 }
 
-// TestStaleReservationRefusesNone: a booking ends with its age for those whom it
-// would refuse, and not only when the timer comes round, with a wait queue and
-// without.
+// TestStaleReservationRefusesNone: a reservation ends with its age for requests
+// that it would refuse, and not only when the timer comes round, with a wait queue
+// and without.
 func TestStaleReservationRefusesNone(t *testing.T) {
 	for name, queue := range map[string]func(*service.Config){"at once": func(*service.Config) {}, "with a queue": queueing(1000)} {
 		for _, reserve := range []bool{false, true} {
@@ -309,11 +309,11 @@ func TestStaleReservationRefusesNone(t *testing.T) {
 				}
 				time.Sleep(300 * time.Second)
 				if _, err := w.Select(t.Context(), ask(prompt(1, 8)), reserve); err == nil {
-					t.Errorf("%s, reserve %t: a booking of 300 s refuses nobody", name, reserve)
+					t.Errorf("%s, reserve %t: a reservation of 300 s refuses no request", name, reserve)
 				}
 				time.Sleep(time.Nanosecond)
 				if _, err := w.Select(t.Context(), ask(prompt(1, 8)), reserve); err != nil {
-					t.Errorf("%s, reserve %t: a booking of more than 300 s refuses: %v", name, reserve, err)
+					t.Errorf("%s, reserve %t: a reservation of more than 300 s refuses: %v", name, reserve, err)
 				}
 			})
 		}

@@ -18,8 +18,9 @@ import (
 
 func keeping(c *service.Config) { c.Pending = pending.DefaultLimits() }
 
-// keep selects, without a booking, under that id.
-func (w *world) keep(id string, tokens []uint32, change ...func(*selecting.SelectRequest)) selecting.Selection {
+// selectPending selects, without a reservation, and keeps the selection under that
+// id.
+func (w *world) selectPending(id string, tokens []uint32, change ...func(*selecting.SelectRequest)) selecting.Selection {
 	w.T.Helper()
 	req := ask(tokens)
 	req.SelectionID, req.Pending = &id, true
@@ -33,7 +34,7 @@ func (w *world) keep(id string, tokens []uint32, change ...func(*selecting.Selec
 	return sel
 }
 
-func (w *world) bookKept(id string, change ...func(*selecting.ReserveRequest)) (selecting.Reservation, error) {
+func (w *world) reservePending(id string, change ...func(*selecting.ReserveRequest)) (selecting.Reservation, error) {
 	req := &selecting.ReserveRequest{Scope: scope, ID: id, Pending: true}
 	for _, f := range change {
 		f(req)
@@ -45,29 +46,30 @@ func nonePending(id string) string {
 	return fmt.Sprintf("no pending selection %s for model=m tenant=t (expired, already used, or never selected)", id)
 }
 
-// TestKept: a kept selection is booked as it was made, once, and by its id alone.
-func TestKept(t *testing.T) {
+// TestPending: a pending selection is booked as it was made, once, and by its id
+// alone.
+func TestPending(t *testing.T) {
 	w := start(t, eventsOff, keeping)
 	w.Put(record(1, 1))
 	w.Put(record(2, 1))
-	sel := w.keep("k", prompt(1, 10), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
+	sel := w.selectPending("k", prompt(1, 10), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
 	w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0")
-	r, err := w.bookKept("k", func(r *selecting.ReserveRequest) { r.Lease = time.Minute })
+	r, err := w.reservePending("k", func(r *selecting.ReserveRequest) { r.Lease = time.Minute })
 	if err != nil || r != (selecting.Reservation{ID: "k", Scope: scope, Rank: sel.Rank, Endpoint: sel.Endpoint, Lease: time.Minute}) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	w.WantLoad("1/0: 0 0 0, 2/0: 10 2 1")
-	_, err = w.bookKept("k")
+	_, err = w.reservePending("k")
 	wantError(t, err, contract.NotFound, nonePending("k"))
-	again, err := w.bookKept("k", func(r *selecting.ReserveRequest) { r.IfExists = selecting.ReturnFirst })
+	again, err := w.reservePending("k", func(r *selecting.ReserveRequest) { r.IfExists = selecting.ReturnFirst })
 	r.Repeated = true
 	if err != nil || again != r {
 		t.Errorf("again: %+v, %v, want %+v", again, err, r)
 	}
 	w.WantLoad("1/0: 0 0 0, 2/0: 10 2 1")
 	untracked := func(r *selecting.SelectRequest) { r.Override.TrackPrefill = new(false) }
-	w.keep("u", prompt(2, 10), untracked, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
-	if _, err := w.bookKept("u"); err != nil {
+	w.selectPending("u", prompt(2, 10), untracked, func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
+	if _, err := w.reservePending("u"); err != nil {
 		t.Fatal(err)
 	}
 	w.WantLoad("1/0: 0 2 1, 2/0: 10 2 1")
@@ -83,8 +85,8 @@ func (w *world) become(change func(*catalog.Record)) {
 	w.Put(r)
 }
 
-// TestKeptFailures: which failures leave a selection for another try.
-func TestKeptFailures(t *testing.T) {
+// TestPendingFailures: which failures leave a selection for another try.
+func TestPendingFailures(t *testing.T) {
 	other := selecting.ReserveRequest{Scope: scope, ID: "k", Rank: catalog.Rank{Worker: 1}, Prompt: ask(prompt(9, 8)).Prompt}
 	tests := map[string]struct {
 		spoil func(w *world)
@@ -102,7 +104,7 @@ func TestKeptFailures(t *testing.T) {
 			"schedulable worker 1 (dp_rank 0) not found for model=m tenant=t",
 			func(w *world) { w.Put(record(1, 1)) },
 		},
-		"nobody there": {
+		"no worker there": {
 			func(w *world) { w.Remove(1); w.Remove(2) }, contract.Unavailable, "no schedulable workers are available",
 			func(w *world) { w.Put(record(1, 1)) },
 		},
@@ -115,62 +117,62 @@ func TestKeptFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, eventsOff, keeping)
 			w.Put(record(1, 1))
-			w.keep("k", prompt(1, 8))
+			w.selectPending("k", prompt(1, 8))
 			w.Put(record(2, 1))
 			if name == "id taken" {
 				_, _ = w.reserve("burden", prompt(5, 80), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 1} })
 			}
 			tt.spoil(w)
-			_, err := w.bookKept("k")
+			_, err := w.reservePending("k")
 			wantError(t, err, tt.kind, tt.text)
 			if tt.mend == nil {
 				return
 			}
 			tt.mend(w)
-			if r, err := w.bookKept("k"); err != nil || r.Rank.Worker != 1 {
+			if r, err := w.reservePending("k"); err != nil || r.Rank.Worker != 1 {
 				t.Errorf("after that: %+v, %v", r, err)
 			}
 		})
 	}
 	w := start(t, eventsOff)
 	w.Put(record(1, 1))
-	w.keep("k", prompt(1, 8))
-	_, err := w.bookKept("k")
+	w.selectPending("k", prompt(1, 8))
+	_, err := w.reservePending("k")
 	wantError(t, err, contract.NotFound, nonePending("k")) // nothing is kept without limits
 }
 
-// TestKeptExpires: a selection is kept for its time, from the latest one.
-func TestKeptExpires(t *testing.T) {
+// TestPendingExpires: a selection is kept for its time, from the latest one.
+func TestPendingExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff, keeping)
 		w.Put(record(1, 1))
-		w.keep("k", prompt(1, 8))
+		w.selectPending("k", prompt(1, 8))
 		time.Sleep(119 * time.Second)
-		w.keep("k", prompt(2, 12))
-		w.keep("l", prompt(3, 8))
+		w.selectPending("k", prompt(2, 12))
+		w.selectPending("l", prompt(3, 8))
 		time.Sleep(119 * time.Second)
-		if _, err := w.bookKept("k"); err != nil {
+		if _, err := w.reservePending("k"); err != nil {
 			t.Fatal(err)
 		}
 		w.WantLoad("1/0: 12 3 1")
 		time.Sleep(3 * time.Second)
-		_, err := w.bookKept("l")
+		_, err := w.reservePending("l")
 		wantError(t, err, contract.NotFound, nonePending("l"))
 	})
 }
 
-// TestKeptOnce: of many who book a kept selection one succeeds; with retries all
-// get its answer.
-func TestKeptOnce(t *testing.T) {
+// TestPendingOnce: of many who book a pending selection one succeeds; with retries
+// all get its answer.
+func TestPendingOnce(t *testing.T) {
 	for _, repeats := range []selecting.IfExists{selecting.Refuse, selecting.ReturnFirst} {
 		w := start(t, eventsOff, keeping)
 		w.Put(record(1, 1))
-		w.keep("k", prompt(1, 8))
+		w.selectPending("k", prompt(1, 8))
 		var booked, repeated atomic.Int32
 		var wg sync.WaitGroup
 		for range 64 {
 			wg.Go(func() {
-				switch r, err := w.bookKept("k", func(r *selecting.ReserveRequest) { r.IfExists = repeats }); {
+				switch r, err := w.reservePending("k", func(r *selecting.ReserveRequest) { r.IfExists = repeats }); {
 				case err == nil && r.Repeated:
 					repeated.Add(1)
 				case err == nil:

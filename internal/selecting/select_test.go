@@ -109,8 +109,8 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestReserveTaken: an id that is taken is told before an unknown rank, but behind
-// whatever else is wrong with a request, as on 1.3.1 and 1.6.1.
+// TestReserveTaken: an id that is taken is reported before an unknown rank, but
+// behind whatever else is wrong with a request, as on 1.3.1 and 1.6.1.
 func TestReserveTaken(t *testing.T) {
 	w := start(t, eventsOff)
 	w.Put(record(1, 1))

@@ -41,7 +41,7 @@ func talk(t *testing.T, change ...func(*service.Config)) *world {
 	return w
 }
 
-// where selects without a booking and returns the worker.
+// where selects without a reservation and returns the worker.
 func (w *world) where(change ...func(*selecting.SelectRequest)) uint64 {
 	w.T.Helper()
 	req := ask(prompt(99, 8))
@@ -85,8 +85,8 @@ func TestSessionStays(t *testing.T) {
 	}
 }
 
-// TestSessionExcluded: a booking whose own filter excludes the session's rank is
-// refused; nothing stays booked and the session is free.
+// TestSessionExcluded: a reservation whose own filter excludes the session's rank
+// is refused; nothing stays booked and the session is free.
 func TestSessionExcluded(t *testing.T) {
 	w := talk(t)
 	load := w.LoadText()
@@ -130,8 +130,8 @@ func TestSessionMoves(t *testing.T) {
 }
 
 // TestSessionAway: what a request leaves of the binding to a worker that is away
-// for a while. A booking ends it, even a refused one, unless its id was taken or
-// the session is of no account; as on 1.6.1.
+// for a while. A reservation ends it, even a refused one, unless its id was taken
+// or the session is of no account; as on 1.6.1.
 func TestSessionAway(t *testing.T) {
 	for name, tt := range map[string]struct {
 		try     func(w *world) error
@@ -140,14 +140,14 @@ func TestSessionAway(t *testing.T) {
 	}{
 		"nothing":  {func(*world) error { return nil }, false, 1},
 		"booked":   {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s")) }, false, 2},
-		"nobody's": {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s"), onWorkers(9)) }, true, 2},
+		"excluded": {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s"), onWorkers(9)) }, true, 2},
 		"wrong prompt": {func(w *world) error {
 			return w.attempt("r", nil, of("s"), func(r *selecting.SelectRequest) { r.Prompt = selecting.Prompt{} })
 		}, true, 2},
 		"taken id":      {func(w *world) error { return w.attempt("taken", prompt(2, 8), of("s"), detailed) }, true, 1},
 		"pinned":        {func(w *world) error { return w.attempt("r", prompt(2, 8), of("s"), pinnedTo(9)) }, true, 1},
 		"other session": {func(w *world) error { return w.attempt("r", prompt(2, 8), of("t"), onWorkers(9)) }, true, 1},
-		"not booking": {func(w *world) error {
+		"not reserving": {func(w *world) error {
 			req := ask(prompt(2, 8))
 			of("s")(req)
 			onWorkers(9)(req)
@@ -188,8 +188,8 @@ func pinnedTo(id uint64) func(*selecting.SelectRequest) {
 	return func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: id} }
 }
 
-// TestSessionLasts: a binding lasts while a booking does and for its time behind
-// the last one; looking does not prolong it.
+// TestSessionLasts: a binding lasts while a reservation does and for its time
+// behind the last one; looking does not prolong it.
 func TestSessionLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := talk(t)
@@ -216,9 +216,9 @@ func TestSessionLasts(t *testing.T) {
 	})
 }
 
-// TestSessionEndsWithItsBooking: however a booking ends, the session's time
+// TestSessionEndsWithItsReservation: however a reservation ends, the session's time
 // begins then.
-func TestSessionEndsWithItsBooking(t *testing.T) {
+func TestSessionEndsWithItsReservation(t *testing.T) {
 	for name, end := range map[string]func(w *world){
 		"freed":   func(w *world) { _ = w.Free("r") },
 		"leased":  func(*world) { time.Sleep(6 * time.Second) },
@@ -245,9 +245,9 @@ func TestSessionEndsWithItsBooking(t *testing.T) {
 	}
 }
 
-// TestFirstOfSession: concurrent first requests of a session end on one rank;
-// whoever waits for the first one can go away, and if that one fails the next
-// decides.
+// TestFirstOfSession: concurrent first requests of a session end on one rank; a
+// request that waits for the first one can be given up, and if that one fails the
+// next decides.
 func TestFirstOfSession(t *testing.T) {
 	w := start(t, eventsOff, sessions)
 	for id := range uint64(8) {
@@ -290,43 +290,43 @@ func TestFirstOfSession(t *testing.T) {
 	})
 }
 
-// TestKeptSession: booking a kept selection binds its session; one that has moved
-// is refused and forgotten.
-func TestKeptSession(t *testing.T) {
+// TestPendingSession: booking a pending selection binds its session; one that has
+// moved is refused and forgotten.
+func TestPendingSession(t *testing.T) {
 	w := talk(t)
-	w.keep("new", prompt(2, 8), of("n"), onWorkers(1))
-	if _, err := w.bookKept("new"); err != nil || w.where(of("n")) != 1 {
+	w.selectPending("new", prompt(2, 8), of("n"), onWorkers(1))
+	if _, err := w.reservePending("new"); err != nil || w.where(of("n")) != 1 {
 		t.Errorf("not bound: %v", err)
 	}
-	w.keep("pinned", prompt(2, 8), of("s"), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
-	if _, err := w.bookKept("pinned"); err != nil || w.where(of("s")) != 1 {
+	w.selectPending("pinned", prompt(2, 8), of("s"), func(r *selecting.SelectRequest) { r.Pinned = &catalog.Rank{Worker: 2} })
+	if _, err := w.reservePending("pinned"); err != nil || w.where(of("s")) != 1 {
 		t.Errorf("pinned: %v", err)
 	}
-	w.keep("moved", prompt(2, 8), of("s"), onWorkers(2))
-	_, err := w.bookKept("moved")
+	w.selectPending("moved", prompt(2, 8), of("s"), onWorkers(2))
+	_, err := w.reservePending("moved")
 	wantError(t, err, contract.BadRequest, "session s is bound to worker 1, not 2")
-	_, err = w.bookKept("moved")
+	_, err = w.reservePending("moved")
 	wantError(t, err, contract.NotFound, nonePending("moved"))
 	for session, stays := range map[string]uint64{"n": 1, "open": 2} {
-		w.keep("taken "+session, prompt(2, 8), of(session), onWorkers(2))
+		w.selectPending("taken "+session, prompt(2, 8), of(session), onWorkers(2))
 		if err := w.attempt("taken "+session, prompt(2, 8), onWorkers(1)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := w.bookKept("taken " + session)
+		_, err := w.reservePending("taken " + session)
 		wantError(t, err, contract.Conflict, "Request taken "+session+" already exists (assigned to worker WorkerWithDpRank { worker_id: 1, dp_rank: 0 })")
 		if got := w.where(of(session)); got != stays {
 			t.Errorf("session %q goes to worker %d after a conflict, want %d", session, got, stays)
 		}
 	}
 	w.Put(record(3, 2))
-	kept := w.keep("rank", prompt(3, 8), of("dp"), onWorkers(3)).Rank
+	kept := w.selectPending("rank", prompt(3, 8), of("dp"), onWorkers(3)).Rank
 	if _, err := w.reserve("burden", prompt(4, 80), func(r *selecting.SelectRequest) { r.Pinned = &kept }); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.reserve("bind dp", prompt(3, 8), of("dp"), onWorkers(3)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.bookKept("rank")
+	_, err = w.reservePending("rank")
 	wantError(t, err, contract.BadRequest, fmt.Sprintf("session dp is bound to DP rank %d, not %d", 1-kept.DP, kept.DP))
 	if err := w.Free("rank"); err == nil {
 		t.Error("it was booked")

@@ -105,9 +105,9 @@ func TestPanicInSelection(t *testing.T) {
 	})
 }
 
-// TestManyWaitForSession: those who wait for a session's first request are bounded
-// and shown; beyond that the queue has them, and its limits. A shutdown answers
-// all of them.
+// TestManyWaitForSession: requests that wait for a session's first request are
+// bounded and shown; beyond that the queue has them, and its limits. A shutdown
+// answers all of them.
 func TestManyWaitForSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, sessions)

@@ -14,8 +14,8 @@ import (
 )
 
 // TestChangeUnderWay stops a selection between its look at the workers and its
-// booking, changes the workers, and goes on: that what was looked at is
-// gone is noticed, whatever has taken its slot, and the next attempt books on what is
+// reservation, changes the workers, and goes on: that what was looked at is gone
+// is noticed, whatever has taken its slot, and the next attempt books on what is
 // there now. Without the stop the test would have to win a race.
 func TestChangeUnderWay(t *testing.T) {
 	record := func(id uint64, size uint32) catalog.Record {

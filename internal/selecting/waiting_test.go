@@ -24,7 +24,7 @@ type call struct {
 }
 
 // call starts a selection with a reservation and waits until it is answered or
-// stands in line; only in a synctest bubble.
+// is queued; only in a synctest bubble.
 func (w *world) call(id string, tokens []uint32, change ...func(*selecting.SelectRequest)) *call {
 	req := ask(tokens)
 	req.ReservationID = &id
@@ -36,7 +36,7 @@ func (w *world) call(id string, tokens []uint32, change ...func(*selecting.Selec
 	go func() {
 		defer close(c.done)
 		c.sel, c.err = w.Select(ctx, req, true)
-		*req = selecting.SelectRequest{} // the request was lent: the race detector tells who still reads it
+		*req = selecting.SelectRequest{} // the request was lent: the race detector finds reads of it
 		clear(tokens)
 	}()
 	w.T.Cleanup(cancel)
@@ -114,8 +114,8 @@ func TestWaitersGoInOrder(t *testing.T) {
 	})
 }
 
-// TestDisconnectWhileWaiting: who goes away leaves the line at once and nothing
-// is booked for it.
+// TestDisconnectWhileWaiting: a caller that goes away leaves the queue at once and
+// nothing is booked for it.
 func TestDisconnectWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t)
@@ -140,7 +140,7 @@ func TestDisconnectWhileWaiting(t *testing.T) {
 }
 
 // TestDisconnectAtAdmission: a caller who goes away just before its turn keeps
-// no booking; one who goes away just after it either has been answered or keeps
+// no reservation; one who goes away just after it either has been answered or keeps
 // none. The next one is not held up.
 func TestDisconnectAtAdmission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -217,8 +217,8 @@ func TestWorkerChangesAdmit(t *testing.T) {
 	}
 }
 
-// TestWorkerGoesWhileRequestsWait: the last worker's end is told at once; a
-// change of its block size is not one.
+// TestWorkerGoesWhileRequestsWait: waiting requests learn of the last worker's end
+// at once; a change of its block size is not one.
 func TestWorkerGoesWhileRequestsWait(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -238,7 +238,7 @@ func TestWorkerGoesWhileRequestsWait(t *testing.T) {
 			w.Put(record(2, 1))
 			w.Remove(1)
 		}, "no endpoints available to route work"},
-		{"cut anew", func(w *world) { w.Patch(1, catalog.Patch{BlockSize: new(uint32(8))}) }, ""},
+		{"another block size", func(w *world) { w.Patch(1, catalog.Patch{BlockSize: new(uint32(8))}) }, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -76,9 +76,9 @@ func TestSelectDuringChanges(t *testing.T) {
 	}
 }
 
-// TestBlockSizeDuringBookings: no booking that was cut for one block size is
-// ever found in the pool of the other.
-func TestBlockSizeDuringBookings(t *testing.T) {
+// TestBlockSizeDuringReservations: no reservation that was cut for one block size
+// is ever found in the pool of the other.
+func TestBlockSizeDuringReservations(t *testing.T) {
 	w := start(t, eventsOff)
 	w.Put(record(1, 1))
 	a := prompt(1, 64)

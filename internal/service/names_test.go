@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// TestLongNames: no worker can have a name of more than 1,024 bytes; whoever asks
+// TestLongNames: no worker can have a name of more than 1,024 bytes; a request
 // for one gets the answers of an unknown one, which repeat only its beginning.
 func TestLongNames(t *testing.T) {
 	w := start(t, eventsOff)

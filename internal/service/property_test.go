@@ -14,8 +14,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// booking is what a client remembers of a reservation.
-type booking struct {
+// reservation is what a client remembers of one.
+type reservation struct {
 	scope   catalog.Scope
 	rank    catalog.Rank
 	prefill uint64
@@ -23,16 +23,16 @@ type booking struct {
 }
 
 // history plays random registrations and requests of both contracts, and keeps
-// the bookings that have to be alive.
+// the reservations that have to be alive.
 type history struct {
 	*world
 	rnd  *rand.Rand
-	live map[string]booking
+	live map[string]reservation
 	next int
 }
 
-// TestRandomHistories: after every step of a random history the loads are the
-// sum of the live bookings, a chosen rank was eligible, and the bookings that
+// TestRandomHistories: after every step of a random history the loads are the sum
+// of the live reservations, a chosen rank was eligible, and the reservations that
 // went are those whose rank went.
 func TestRandomHistories(t *testing.T) {
 	seeds := uint64(20)
@@ -41,7 +41,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			h := &history{world: start(t, eventsOff), rnd: rand.New(rand.NewPCG(seed, 1)), live: map[string]booking{}}
+			h := &history{world: start(t, eventsOff), rnd: rand.New(rand.NewPCG(seed, 1)), live: map[string]reservation{}}
 			steps := []func(){
 				h.register, h.change, h.leave, h.choose, h.choose, h.choose, h.reserve, h.complete, h.end,
 				h.slotsRegister, h.slotsLeave, h.slotsAdd,
@@ -61,7 +61,7 @@ func TestRandomHistories(t *testing.T) {
 			h.dropLost()
 			h.check()
 			if len(h.live) > 0 || sum(h.Metrics()["reservations_live"]) != 0 {
-				t.Errorf("%d bookings outlived the workers", len(h.live))
+				t.Errorf("%d reservations outlived the workers", len(h.live))
 			}
 		})
 	}
@@ -86,7 +86,7 @@ func (h *history) register() {
 	taken := slices.ContainsFunc(workers, func(old *catalog.Worker) bool { return old.Tracked && old.ID == r.ID && old.Scope == r.Scope })
 	for _, old := range workers {
 		if !taken && !old.Tracked && old.ID == r.ID && *old.BlockSize != *r.BlockSize { // its ranks go, and may be back at once
-			maps.DeleteFunc(h.live, func(_ string, b booking) bool { return b.rank.Worker == r.ID && b.scope == old.Scope })
+			maps.DeleteFunc(h.live, func(_ string, b reservation) bool { return b.rank.Worker == r.ID && b.scope == old.Scope })
 		}
 	}
 	if _, err := h.PutWorker(r); (err != nil) != taken {
@@ -114,40 +114,40 @@ func (h *history) leave() {
 	h.dropLost()
 }
 
-// dropLost forgets the bookings whose ranks are not carried any more: the
+// dropLost forgets the reservations whose ranks are not carried any more: the
 // service shows every rank that it carries.
 func (h *history) dropLost() {
 	carried := h.carried()
 	for id, b := range h.live {
-		if !carried[booking{scope: b.scope, rank: b.rank}] {
+		if !carried[reservation{scope: b.scope, rank: b.rank}] {
 			delete(h.live, id)
 			var e *contract.Error
 			if err := h.finish(id, b); !errors.As(err, &e) || e.Kind != contract.NotFound {
-				h.T.Errorf("booking %s on a lost rank: %v", id, err)
+				h.T.Errorf("reservation %s on a lost rank: %v", id, err)
 			}
 		}
 	}
 	for _, wk := range h.Workers(nil, nil) {
 		for i := range wk.RankCount() {
-			if wk.Lifecycle == catalog.Schedulable && !carried[booking{scope: wk.Scope, rank: catalog.Rank{Worker: wk.ID, DP: wk.FirstRank() + i}}] {
+			if wk.Lifecycle == catalog.Schedulable && !carried[reservation{scope: wk.Scope, rank: catalog.Rank{Worker: wk.ID, DP: wk.FirstRank() + i}}] {
 				h.T.Errorf("rank %d of schedulable worker %d is not carried", wk.FirstRank()+i, wk.ID)
 			}
 		}
 	}
 }
 
-func (h *history) carried() map[booking]bool {
-	carried := map[booking]bool{}
+func (h *history) carried() map[reservation]bool {
+	carried := map[reservation]bool{}
 	for _, sc := range h.Loads(nil, nil) {
 		for _, l := range sc.Loads {
-			carried[booking{scope: sc.Scope, rank: l.Rank}] = true
+			carried[reservation{scope: sc.Scope, rank: l.Rank}] = true
 		}
 	}
 	return carried
 }
 
-// finish ends the prefill of a booking by the contract that it was made by.
-func (h *history) finish(id string, b booking) error {
+// finish ends the prefill of a reservation by the contract that it was made by.
+func (h *history) finish(id string, b reservation) error {
 	if b.slots {
 		return h.SlotsPrefillComplete(b.scope, id)
 	}
@@ -176,7 +176,7 @@ func (h *history) choose() {
 		h.T.Errorf("%v was chosen of %v", sel.Rank, eligible)
 	}
 	if reserve {
-		h.live[*sel.ReservationID] = booking{scope: req.Scope, rank: sel.Rank, prefill: sel.EffectivePrefillTokens}
+		h.live[*sel.ReservationID] = reservation{scope: req.Scope, rank: sel.Rank, prefill: sel.EffectivePrefillTokens}
 	}
 }
 
@@ -209,14 +209,14 @@ func (h *history) reserve() {
 		h.T.Errorf("reserve on %v, known %t: %v", req.Rank, known, err)
 	}
 	if err == nil {
-		h.live[id] = booking{scope: req.Scope, rank: req.Rank, prefill: 16}
+		h.live[id] = reservation{scope: req.Scope, rank: req.Rank, prefill: 16}
 	}
 }
 
 func (h *history) complete() {
 	for id, b := range h.live {
 		if err := h.finish(id, b); err != nil {
-			h.T.Errorf("booking %s is lost: %v", id, err)
+			h.T.Errorf("reservation %s is lost: %v", id, err)
 		}
 		b.prefill = 0
 		h.live[id] = b
@@ -233,14 +233,14 @@ func (h *history) end() {
 			err = h.Free(id)
 		}
 		if err != nil {
-			h.T.Errorf("booking %s is lost: %v", id, err)
+			h.T.Errorf("reservation %s is lost: %v", id, err)
 		}
 		delete(h.live, id)
 		return
 	}
 }
 
-// check compares the loads with the sum of the live bookings.
+// check compares the loads with the sum of the live reservations.
 func (h *history) check() {
 	h.T.Helper()
 	type key struct {
@@ -257,13 +257,13 @@ func (h *history) check() {
 		for _, l := range sc.Loads {
 			k := key{sc.Scope, l.Rank}
 			if l.PrefillTokens != prefill[k] || l.Requests != requests[k] || l.Requests == 0 && l.DecodeBlocks != 0 {
-				h.T.Errorf("%v carries %+v; live bookings have %d tokens in %d requests", k, l, prefill[k], requests[k])
+				h.T.Errorf("%v carries %+v; live reservations have %d tokens in %d requests", k, l, prefill[k], requests[k])
 			}
 			n += l.Requests
 		}
 	}
 	if n != uint64(len(h.live)) || sum(h.Metrics()["reservations_live"]) != float64(n) {
-		h.T.Errorf("%d bookings are live, the loads show %d", len(h.live), n)
+		h.T.Errorf("%d reservations are live, the loads show %d", len(h.live), n)
 	}
 	h.checkSlots()
 }

@@ -24,8 +24,8 @@ func (w *world) reconcile(records ...catalog.Record) catalog.Difference {
 }
 
 // TestReconcileKeepsWhatStays (decisions D6, D7): who is unchanged in a set keeps
-// sockets, blocks and bookings, also on the ranks that a changed one keeps; who is
-// not in it loses all.
+// sockets, blocks and reservations, also on the ranks that a changed one keeps;
+// who is not in it loses all.
 func TestReconcileKeepsWhatStays(t *testing.T) {
 	w := start(t)
 	w.reconcile(record(1, 1), record(2, 2), record(3, 1))
@@ -92,7 +92,7 @@ func TestReconcileErrors(t *testing.T) {
 }
 
 // TestSelectionsDuringReconcile: while two sets without a worker in common take
-// turns, no selection fails for want of workers, and every booking is of one of
+// turns, no selection fails for want of workers, and every reservation is of one of
 // them: the new ones are there before the old ones go.
 func TestSelectionsDuringReconcile(t *testing.T) {
 	w := start(t)

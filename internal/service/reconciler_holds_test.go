@@ -24,24 +24,24 @@ func TestHeldRanks(t *testing.T) {
 		blocks uint32 // of the prompt, on the rank's slot in the pool of the end
 		pools  int
 	}{
-		"nothing happens":                       {func(*Service) error { return nil }, 3, 1},
-		"its worker comes":                      {register(1, 4, "tcp://w:1"), 3, 1},
-		"its worker comes with another size":    {register(1, 8, "tcp://w:1"), 0, 1},
-		"another worker comes with another":     {register(2, 8, "tcp://w:1"), 0, 1},
-		"another worker comes":                  {register(2, 4, "tcp://w:1"), 3, 1},
-		"its worker's socket cannot be bound":   {register(1, 4, "tcp://*:1"), 3, 1},
-		"it can be later":                       {inTurn(register(1, 4, "tcp://*:1"), register(1, 4, "tcp://w:1")), 3, 1},
-		"its worker comes and goes":             {inTurn(register(1, 4, "tcp://w:1"), remove(1)), 0, 0},
-		"its incomplete worker goes":            {inTurn(register(1, 0, "tcp://w:1"), remove(1)), 0, 0},
-		"another worker comes and goes":         {inTurn(register(2, 4, "tcp://w:1"), remove(2)), 3, 1},
-		"the slot tracker registers it":         {track(1, 4), 0, 1},
-		"the slot tracker registers another":    {track(2, 4), 3, 1},
-		"... and its worker comes, cut anew":    {inTurn(track(2, 4), eagle), 3, 1},
-		"nobody comes":                          {func(s *Service) error { s.catalog.ReleaseHolds(); return nil }, 0, 0},
-		"no one comes while another is there":   {inTurn(register(2, 4, "tcp://w:1"), func(s *Service) error { s.catalog.ReleaseHolds(); return nil }), 0, 1},
-		"its worker comes too late":             {inTurn(func(s *Service) error { s.catalog.ReleaseHolds(); return nil }, register(1, 4, "tcp://w:1")), 0, 1},
-		"its worker comes with one rank more":   {inTurn(register(1, 4, "tcp://w:1"), grow), 3, 1},
-		"its worker is attached without rank 0": {shifted, 0, 1},
+		"nothing happens":                            {func(*Service) error { return nil }, 3, 1},
+		"its worker comes":                           {register(1, 4, "tcp://w:1"), 3, 1},
+		"its worker comes with another size":         {register(1, 8, "tcp://w:1"), 0, 1},
+		"another worker comes with another":          {register(2, 8, "tcp://w:1"), 0, 1},
+		"another worker comes":                       {register(2, 4, "tcp://w:1"), 3, 1},
+		"its worker's socket cannot be bound":        {register(1, 4, "tcp://*:1"), 3, 1},
+		"it can be later":                            {inTurn(register(1, 4, "tcp://*:1"), register(1, 4, "tcp://w:1")), 3, 1},
+		"its worker comes and goes":                  {inTurn(register(1, 4, "tcp://w:1"), remove(1)), 0, 0},
+		"its incomplete worker goes":                 {inTurn(register(1, 0, "tcp://w:1"), remove(1)), 0, 0},
+		"another worker comes and goes":              {inTurn(register(2, 4, "tcp://w:1"), remove(2)), 3, 1},
+		"the slot tracker registers it":              {track(1, 4), 0, 1},
+		"the slot tracker registers another":         {track(2, 4), 3, 1},
+		"... and its worker comes with other hashes": {inTurn(track(2, 4), eagle), 3, 1},
+		"no worker comes":                            {func(s *Service) error { s.catalog.ReleaseHolds(); return nil }, 0, 0},
+		"no one comes while another is there":        {inTurn(register(2, 4, "tcp://w:1"), func(s *Service) error { s.catalog.ReleaseHolds(); return nil }), 0, 1},
+		"its worker comes too late":                  {inTurn(func(s *Service) error { s.catalog.ReleaseHolds(); return nil }, register(1, 4, "tcp://w:1")), 0, 1},
+		"its worker comes with one rank more":        {inTurn(register(1, 4, "tcp://w:1"), grow), 3, 1},
+		"its worker is attached without rank 0":      {shifted, 0, 1},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func track(id uint64, blockSize uint32) func(*Service) error {
 	}
 }
 
-// TestRanksAdded: whoever waits for ranks is told once they can be booked on,
+// TestRanksAdded: waiting requests learn of ranks once they can be booked on,
 // whichever contract or change brought them, and not for other changes.
 func TestRanksAdded(t *testing.T) {
 	sc := catalog.Scope{Model: "m", Tenant: "t"}

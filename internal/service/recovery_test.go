@@ -172,7 +172,7 @@ func TestRecoveryOrder(t *testing.T) {
 		"the first is recovering":   {[]answer{recovering(), whole(dump)}, 2, true, service.RecoveryApplied, "1/0:4 1/1:3 2/0:2"},
 		"the first has a bad entry": {[]answer{whole([]byte(`{"x":1}`)), whole(dump)}, 2, true, service.RecoveryApplied, "1/0:4 1/1:3 2/0:2"},
 		"all start together":        {[]answer{recovering()}, 1, false, service.RecoveryApplied, "1/0:0 1/1:0 2/0:0"},
-		"nobody answers":            {[]answer{{}, {}}, 2, false, service.RecoveryEmpty, "1/0:0 1/1:0 2/0:0"},
+		"no peer answers":           {[]answer{{}, {}}, 2, false, service.RecoveryEmpty, "1/0:0 1/1:0 2/0:0"},
 		"an answer that is no dump": {[]answer{whole([]byte("<html>"))}, 1, false, service.RecoveryEmpty, "1/0:0 1/1:0 2/0:0"},
 	}
 	for name, tc := range cases {

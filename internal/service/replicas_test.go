@@ -68,7 +68,7 @@ func TestReplicas(t *testing.T) {
 			{"peers connected", sum(samples["replica_peers"], "connected"), 1},
 			{"peers not connected", sum(samples["replica_peers"], "disconnected"), 0},
 			{"ends sent", sum(samples["replica_messages_sent_total"], "freed"), 1},
-			{"bookings received", sum(samples["replica_messages_received_total"], "booked"), 0},
+			{"reservations received", sum(samples["replica_messages_received_total"], "booked"), 0},
 			{"adopted", sum(samples["replica_snapshot_changes_total"], "adopted"), 2},
 			{"lost", sum(samples["replica_messages_lost_total"]), 0},
 			{"failed snapshots", sum(samples["replica_snapshots_total"], "failed"), 0},
@@ -87,8 +87,8 @@ func TestReplicas(t *testing.T) {
 }
 
 // TestReadyWaitsForLoads: with peers to recover from, a replica is not ready
-// before it has the bookings of those whom it follows; a worker that comes later
-// never makes it unready.
+// before it has the reservations of the peers that it follows; a worker that comes
+// later never makes it unready.
 func TestReadyWaitsForLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := servicetest.NewMesh()
@@ -109,7 +109,7 @@ func TestReadyWaitsForLoads(t *testing.T) {
 		m.Connect(t, "b", "a")
 		b.wantStage(service.RecoveryApplied, false)
 		want(false, service.LoadsAwaited)
-		time.Sleep(2 * time.Second) // the bookings have come, and found no rank
+		time.Sleep(2 * time.Second) // the reservations have come, and found no rank
 		want(false, service.LoadsAwaited)
 		b.Put(record(1, 1))
 		want(false, service.LoadsAwaited)
@@ -121,7 +121,7 @@ func TestReadyWaitsForLoads(t *testing.T) {
 	})
 }
 
-// TestReadyDeadlineOfLoads: a peer whose bookings cannot be read is waited for
+// TestReadyDeadlineOfLoads: a peer whose reservations cannot be read is waited for
 // until the deadline, and the status says so.
 func TestReadyDeadlineOfLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

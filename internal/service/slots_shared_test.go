@@ -97,7 +97,7 @@ func TestOneLedger(t *testing.T) {
 	w.WantLoad("1/0: 0 0 0, n/t") // it can come in now
 }
 
-// TestSlotsChurn: bookings at the same time as registrations either find the
+// TestSlotsChurn: reservations at the same time as registrations either find the
 // rank or a text that says what is missing, and none outlives its worker.
 func TestSlotsChurn(t *testing.T) {
 	w := start(t, eventsOff)
@@ -127,7 +127,7 @@ func TestSlotsChurn(t *testing.T) {
 	}
 	wg.Wait()
 	if live := sum(w.Metrics()["reservations_live"]); live != 0 || w.LoadText() != "" {
-		t.Errorf("%v bookings, loads %q", live, w.LoadText())
+		t.Errorf("%v reservations, loads %q", live, w.LoadText())
 	}
 }
 
@@ -171,10 +171,10 @@ func (h *history) slotsLeave() {
 
 func (h *history) slotsAdd() {
 	h.next++
-	b := booking{scope: h.scope(), rank: catalog.Rank{Worker: h.rnd.Uint64N(6), DP: h.rnd.Uint32N(4)}, prefill: h.rnd.Uint64N(50), slots: true}
+	b := reservation{scope: h.scope(), rank: catalog.Rank{Worker: h.rnd.Uint64N(6), DP: h.rnd.Uint32N(4)}, prefill: h.rnd.Uint64N(50), slots: true}
 	id := fmt.Sprint("slots", h.next)
 	err := h.SlotsAdd(&service.SlotsReservation{Scope: b.scope, ID: id, Rank: b.rank, SequenceHashes: []uint64{1, 2, h.rnd.Uint64N(9)}, NewISLTokens: b.prefill})
-	if carried := h.carried()[booking{scope: b.scope, rank: b.rank}]; carried != (err == nil) {
+	if carried := h.carried()[reservation{scope: b.scope, rank: b.rank}]; carried != (err == nil) {
 		h.T.Errorf("add on %v, carried %t: %v", b.rank, carried, err)
 	}
 	if err == nil {

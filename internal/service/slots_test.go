@@ -88,7 +88,7 @@ func TestSlotsAccounting(t *testing.T) {
 // TestSlotsErrors fixes kind and text of what is refused, and which fault is
 // named first.
 func TestSlotsErrors(t *testing.T) {
-	const nobody = "no slot tracker for model=x tenant=t"
+	const unknownScope = "no slot tracker for model=x tenant=t"
 	unknown := catalog.Scope{Model: "x", Tenant: "t"}
 	w := start(t)
 	w.Slots(7, 3, 2)
@@ -112,7 +112,7 @@ func TestSlotsErrors(t *testing.T) {
 		"register, again":            {register(7, 4, 1), contract.Conflict, "worker 7 already registered for model=m tenant=t"},
 		"unregister, unknown worker": {w.SlotsUnregister(scope, 8), contract.NotFound, "worker 8 not found for model=m tenant=t"},
 		"unregister, unknown scope":  {w.SlotsUnregister(unknown, 7), contract.NotFound, "worker 7 not found for model=x tenant=t"},
-		"add, unknown scope":         {w.SlotsAdd(elsewhere), contract.NotFound, nobody},
+		"add, unknown scope":         {w.SlotsAdd(elsewhere), contract.NotFound, unknownScope},
 		"add, unknown worker":        {w.SlotsAdd(adding("r", 8, 3, 1)), contract.NotFound, "Worker WorkerWithDpRank { worker_id: 8, dp_rank: 3 } not found"},
 		"add, unknown rank":          {w.SlotsAdd(adding("r", 7, 0, 1)), contract.NotFound, "Worker WorkerWithDpRank { worker_id: 7, dp_rank: 0 } not found"},
 		"add, id taken": {
@@ -120,9 +120,9 @@ func TestSlotsErrors(t *testing.T) {
 			"Request r already exists (assigned to worker WorkerWithDpRank { worker_id: 7, dp_rank: 3 })",
 		},
 		"prefill complete, unknown id":    {w.SlotsPrefillComplete(scope, "q"), contract.NotFound, "Request q not found"},
-		"prefill complete, unknown scope": {w.SlotsPrefillComplete(unknown, "r"), contract.NotFound, nobody},
-		"free, unknown scope":             {w.SlotsFree(unknown, "r"), contract.NotFound, nobody},
-		"potential loads, unknown scope":  {potential, contract.NotFound, nobody},
+		"prefill complete, unknown scope": {w.SlotsPrefillComplete(unknown, "r"), contract.NotFound, unknownScope},
+		"free, unknown scope":             {w.SlotsFree(unknown, "r"), contract.NotFound, unknownScope},
+		"potential loads, unknown scope":  {potential, contract.NotFound, unknownScope},
 	} {
 		t.Run(name, func(t *testing.T) { wantError(t, tc.err, tc.kind, tc.text) })
 	}
@@ -137,7 +137,7 @@ func TestSlotsErrors(t *testing.T) {
 	wantError(t, register(9, 4, 1), contract.Unavailable, "selection service is shutting down")
 }
 
-// TestSlotsUnregister: with a worker go its bookings and their ids; the tracker
+// TestSlotsUnregister: with a worker go its reservations and their ids; the tracker
 // goes with its last worker and leaves its block size free.
 func TestSlotsUnregister(t *testing.T) {
 	w := start(t)
@@ -164,7 +164,7 @@ func TestSlotsUnregister(t *testing.T) {
 	}
 	wantError(t, w.SlotsFree(scope, "a"), contract.NotFound, "no slot tracker for model=m tenant=t")
 	if len(w.SlotsWorkers(nil, nil)) != 0 || len(w.SlotsLoads(nil, nil)) != 0 {
-		t.Error("something is listed of nobody")
+		t.Error("workers of an unknown scope are listed")
 	}
 	if err := w.SlotsRegister(service.SlotsWorker{Worker: 2, Scope: scope, BlockSize: 64, DPSize: 1}); err != nil {
 		t.Errorf("another block size: %v", err)

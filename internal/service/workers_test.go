@@ -12,7 +12,7 @@ import (
 )
 
 // TestPatchKeepsWhatItDoesNotChange (decision D7): sockets, cursors, blocks and
-// bookings of a worker outlive a change of another field, and of other ranks.
+// reservations of a worker outlive a change of another field, and of other ranks.
 func TestPatchKeepsWhatItDoesNotChange(t *testing.T) {
 	w := start(t)
 	w.Put(record(1, 2))
@@ -84,7 +84,7 @@ func TestSharedReplayFollowsOtherRanks(t *testing.T) {
 }
 
 // TestDeleteForgets (decision D6): with a worker go its sockets, blocks and
-// bookings, and whoever gets its slot next starts from nothing.
+// reservations, and the next worker in its slot starts from nothing.
 func TestDeleteForgets(t *testing.T) {
 	w := start(t)
 	w.Put(record(1, 1))
@@ -143,8 +143,8 @@ func TestMoveBetweenScopes(t *testing.T) {
 	}
 }
 
-// TestSoleWorkerChangesBlockSize (decision D17): its blocks and bookings go, and
-// from then on everything is in the new size.
+// TestSoleWorkerChangesBlockSize (decision D17): its blocks and reservations go,
+// and from then on everything is in the new size.
 func TestSoleWorkerChangesBlockSize(t *testing.T) {
 	w := start(t)
 	w.Put(record(1, 1))
@@ -166,7 +166,7 @@ func TestSoleWorkerChangesBlockSize(t *testing.T) {
 }
 
 // TestIncompleteWorkerKeepsItsPlace (decision D17): out of the choice, but its
-// blocks and bookings are there when it comes back.
+// blocks and reservations are there when it comes back.
 func TestIncompleteWorkerKeepsItsPlace(t *testing.T) {
 	w := start(t)
 	w.Put(record(1, 1))
@@ -213,7 +213,7 @@ func TestFailedBindRollsBack(t *testing.T) {
 }
 
 // TestFailedPatchKeepsOldStreams: a PATCH whose new rank cannot be bound leaves
-// the old ranks as they were, with their blocks and bookings.
+// the old ranks as they were, with their blocks and reservations.
 func TestFailedPatchKeepsOldStreams(t *testing.T) {
 	w := start(t)
 	// Rank 1 has events only: it is known, but carries no load.

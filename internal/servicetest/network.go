@@ -175,7 +175,7 @@ func (n *Network) Engine(endpoint string, salt uint64) *Engine {
 	return &Engine{net: n, Address: endpoint, NameSalt: salt}
 }
 
-// Publish sends a batch of events as rank dp. Nobody listening is no error.
+// Publish sends a batch of events as rank dp; without a listener nothing happens.
 func (e *Engine) Publish(dp uint32, events ...any) {
 	e.Deliver(Batch(dp, events...))
 }

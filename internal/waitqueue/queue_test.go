@@ -17,7 +17,7 @@ type server struct {
 	ran    []string
 }
 
-// request is one of a server. It panics if it is told to.
+// request is one of a server. panics makes Run panic.
 type request struct {
 	*server
 	name       string
@@ -136,7 +136,7 @@ func TestArrival(t *testing.T) {
 }
 
 // TestErrors: an error before the wait is the answer; a request that has lost its
-// ranks is told so in its turn, without running.
+// ranks gets that error in its turn, without running.
 func TestErrors(t *testing.T) {
 	s, q := &server{}, newQueue()
 	refused, lost := errors.New("refused"), errors.New("no ranks left")
