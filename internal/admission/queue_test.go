@@ -134,7 +134,7 @@ func TestOneFreeRankIsEnough(t *testing.T) {
 	s.wantRan("free", "any", "p")
 }
 
-// TestWSPTOrder is the case queue_wspt_order, with bookings: the short request
+// TestWSPTOrder is the case queue_wspt_order, with reservations: the short request
 // goes first and makes the rank busy again.
 func TestWSPTOrder(t *testing.T) {
 	file := parse(t, profileOf("{min_tokens: 0, bucket: s}", "{name: c, policy_family: f, cache_bucket: s, quantum: 1, queue_policy: wspt, prefill_busy_threshold: 0}"))

@@ -270,7 +270,7 @@ func TestDrop(t *testing.T) {
 		y.Bind(rank(2)) // comes first, so it decides
 		r.wantHold(r.come(late), 2)
 		x.Bind(rank(3))
-		r.wantHold(x, 0) // its booking is of no session
+		r.wantHold(x, 0) // its reservation is of no session
 		r.want("a", 2)
 		z.Drop() // finds another rank than the one it was of
 		r.wantHold(z, 2)
@@ -290,7 +290,7 @@ func TestDrop(t *testing.T) {
 	})
 }
 
-// TestDropThenFail: whoever dropped a binding and books nothing leaves none.
+// TestDropThenFail: a request that drops a binding and books nothing leaves none.
 func TestDropThenFail(t *testing.T) {
 	play(t, 1, func(r *rig) {
 		x := r.acquire("a")

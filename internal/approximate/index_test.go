@@ -313,7 +313,7 @@ func (f *fixture) second() uint64 {
 
 // TestAgainstNaive plays reservations of random prompts, pauses, and ranks
 // that come and go against a map of prefixes with the time of their last
-// booking.
+// reservation.
 func TestAgainstNaive(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 11))

@@ -10,7 +10,7 @@ import (
 )
 
 // TestAdd: a key is in force once; the body must be the same; an identity has one
-// hash seed, whoever registers for it, and before any event.
+// hash seed for all its registrations, and before any event.
 func TestAdd(t *testing.T) {
 	first := base("i", 0)
 	var conflict *ConflictError

@@ -131,11 +131,11 @@ func TestRefusedBodies(t *testing.T) {
 		`{"routing_constraints":{"preferred_taints":[]}}`, `{"routing_constraints":{"preferred_taints":{"a":"1"}}}`,
 		`{"routing_constraints":{"preferred_taints":{"a":1e39}}}`,
 	}, prompt...)
-	booking := []string{`{}`, `{"worker_id":1}`, `{"reservation_id":"a"}`, `{"reservation_id":null,"worker_id":1}`, `{"reservation_id":"a","worker_id":null}`}
+	reserving := []string{`{}`, `{"worker_id":1}`, `{"reservation_id":"a"}`, `{"reservation_id":null,"worker_id":1}`, `{"reservation_id":"a","worker_id":null}`}
 	for _, member := range append([]string{
 		`{"dp_rank":-1}`, `{"dp_rank":4294967296}`, `{"effective_prefill_tokens":-1}`, `{"effective_prefill_tokens":1.5}`, `{"expected_output_tokens":-1}`,
 	}, prompt...) {
-		booking = append(booking, `{"reservation_id":"a","worker_id":1,`+member[1:])
+		reserving = append(reserving, `{"reservation_id":"a","worker_id":1,`+member[1:])
 	}
 	settings := []string{
 		`{"endpoint":1}`, `{"block_size":-1}`, `{"block_size":4294967296}`, `{"data_parallel_size":1.5}`, `{"data_parallel_start_rank":"0"}`,
@@ -159,7 +159,7 @@ func TestRefusedBodies(t *testing.T) {
 	}{
 		{"POST", "/select", selection},
 		{"POST", "/select_and_reserve", append([]string{`{"reservation_id":1}`}, selection...)},
-		{"POST", "/reservations", booking},
+		{"POST", "/reservations", reserving},
 		{"POST", "/potential_loads", prompt},
 		{"POST", "/overlap_scores", prompt},
 		{"POST", "/workers", registration},

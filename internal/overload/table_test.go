@@ -72,7 +72,7 @@ func TestTable(t *testing.T) {
 	want("a", "- - 2")
 }
 
-// TestOneZero: -0, which is in range, is stored as 0, whoever brings it.
+// TestOneZero: -0, which is in range, is stored as 0 from every source.
 func TestOneZero(t *testing.T) {
 	minus := math.Copysign(0, -1)
 	table := overload.NewTable(blocks(minus), everybody)

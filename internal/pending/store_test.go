@@ -121,19 +121,19 @@ func TestClaims(t *testing.T) {
 			clock.pass(1)
 			want(t, s, "a", 0)
 		},
-		"selected anew, then booked": func(t *testing.T, s *pending.Store, _ *clock) {
+		"selected again, then booked": func(t *testing.T, s *pending.Store, _ *clock) {
 			c := take(t, s, "a")
 			s.Put("a", of(2, 1))
 			c.Done()
 			want(t, s, "a", 2)
 		},
-		"selected anew, then failed": func(t *testing.T, s *pending.Store, _ *clock) {
+		"selected again, then failed": func(t *testing.T, s *pending.Store, _ *clock) {
 			c := take(t, s, "a")
 			s.Put("a", of(2, 1))
 			c.Back()
 			want(t, s, "a", 2)
 		},
-		"selected anew and taken, then failed": func(t *testing.T, s *pending.Store, _ *clock) {
+		"selected again and taken, then failed": func(t *testing.T, s *pending.Store, _ *clock) {
 			first := take(t, s, "a")
 			s.Put("a", of(2, 1))
 			second := take(t, s, "a")

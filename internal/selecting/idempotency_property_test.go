@@ -112,7 +112,7 @@ func (r *retries) judge(what, id string, rank catalog.Rank, repeated bool, err e
 		if err != nil || !repeated || rank != k.rank {
 			r.T.Errorf("%d: %s %s: %v, repeated %t, %s, want the first answer %s", r.step, what, id, err, repeated, rank, k.rank)
 		}
-		if k.lease > 0 { // a repeat is a sign of life
+		if k.lease > 0 { // a retry is a sign of life
 			r.enter(id, k)
 		}
 	case taken:

@@ -178,9 +178,9 @@ func TestReservedAgain(t *testing.T) {
 	}
 }
 
-// TestRepeatsBeforeRefusal: an answer is given again although the request could
+// TestRetryBeforeRefusal: an answer is given again although the request could
 // not be placed now: every worker is overloaded, the wait queue full or busy.
-func TestRepeatsBeforeRefusal(t *testing.T) {
+func TestRetryBeforeRefusal(t *testing.T) {
 	a := prompt(1, 8)
 	for name, change := range map[string]func(*service.Config){
 		"overloaded": limits(overload.Thresholds{PrefillTokens: new(uint64(0))}), "busy": queueing(0), "full": limitedQueue(t, 0),
@@ -196,9 +196,9 @@ func TestRepeatsBeforeRefusal(t *testing.T) {
 	}
 }
 
-// TestRepeatsElsewhere: a replica that knows a reservation from another one answers
+// TestRetryElsewhere: a replica that knows a reservation from another one answers
 // with what it knows, if scope, blocks and worker are the request's.
-func TestRepeatsElsewhere(t *testing.T) {
+func TestRetryElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pair(t)
 		b.Put(record(2, 1))
@@ -331,14 +331,14 @@ func TestSameIDAtOnce(t *testing.T) {
 				t.Errorf("%v reservations live, want 50", n)
 			}
 			if n := sum(w.Metrics()["selections_total"], "repeated"); n != 50*7 {
-				t.Errorf("%v repeats were counted, want %d", n, 50*7)
+				t.Errorf("%v retries were counted, want %d", n, 50*7)
 			}
 		})
 	}
 }
 
 // TestIDInFlight: in the 1.6 dialect the id of a reservation that waits is refused
-// to all others, except to a repeat, until its caller has gone.
+// to all others, except to a retry, until its caller has gone.
 func TestIDInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, keeping)
@@ -354,15 +354,15 @@ func TestIDInFlight(t *testing.T) {
 		refused(err)
 		_, err = w.reservePending("x", func(r *selecting.ReserveRequest) { r.Detailed = true })
 		refused(err)
-		repeat := w.call("x", prompt(1, 8), detailed, again)
-		if !first.waits() || !repeat.waits() {
+		retry := w.call("x", prompt(1, 8), detailed, again)
+		if !first.waits() || !retry.waits() {
 			t.Fatal("no request waits")
 		}
 		first.cancel()
 		synctest.Wait()
 		_, err = w.reservePending("x", func(r *selecting.ReserveRequest) { r.Detailed = true })
-		refused(err) // the repeat has it now
-		repeat.cancel()
+		refused(err) // the retry has it now
+		retry.cancel()
 		synctest.Wait()
 		if r, err := w.reservePending("x", func(r *selecting.ReserveRequest) { r.Detailed = true }); err != nil {
 			t.Fatalf("%+v, %v", r, err)

@@ -15,10 +15,10 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// TestRepeatNeedNotWait: a retry that is queued is answered as soon as its id
+// TestRetryNeedNotWait: a retry that is queued is answered as soon as its id
 // is booked, by whatever way, although the rank is busy from then on: it may be
 // busy with just that reservation.
-func TestRepeatNeedNotWait(t *testing.T) {
+func TestRetryNeedNotWait(t *testing.T) {
 	tokens := prompt(1, 8)
 	book := map[string]func(t *testing.T, w *world){
 		"first try": func(_ *testing.T, w *world) { _ = w.Free("first") },
@@ -69,9 +69,9 @@ func TestRepeatNeedNotWait(t *testing.T) {
 	}
 }
 
-// TestRepeatIsToldOfReplica: a waiting repeat is answered, too, when another
+// TestRetryLearnsOfReplica: a waiting retry is answered, too, when another
 // replica has booked its id; a request that differs is refused then.
-func TestRepeatIsToldOfReplica(t *testing.T) {
+func TestRetryLearnsOfReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pair(t, queueing(0))
 		b.Book("first", prompt(1000, 8))
@@ -91,10 +91,10 @@ func TestRepeatIsToldOfReplica(t *testing.T) {
 	})
 }
 
-// TestRepeatOutlivesFirstTry: a reservation that a retry was given stays, with its
+// TestRetryOutlivesFirstTry: a reservation that a retry was given stays, with its
 // use of the session, although the caller of the first try goes away just when its
 // turn has come.
-func TestRepeatOutlivesFirstTry(t *testing.T) {
+func TestRetryOutlivesFirstTry(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the first try is woken, but does not run
 	abandoned := 0
 	for range 20 {
@@ -183,9 +183,9 @@ func TestImpatientCallers(t *testing.T) {
 	w.WantLoad("1/0: 0 0 0")
 }
 
-// TestRepeatRenews: a repeat begins the lease again that its answer promises, on
+// TestRetryRenews: a retry begins the lease again that its answer promises, on
 // the replica that booked and on another one.
-func TestRepeatRenews(t *testing.T) {
+func TestRetryRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := pair(t)
 		if _, err := a.reserve("r", prompt(1, 8), leased(10*time.Second)); err != nil {
@@ -210,9 +210,9 @@ func TestRepeatRenews(t *testing.T) {
 	})
 }
 
-// TestRepeatsWithoutWorkers: the first answer is given although no one could be
+// TestRetryWithoutWorkers: the first answer is given although no one could be
 // chosen now, because the worker is incomplete: the reservation lives.
-func TestRepeatsWithoutWorkers(t *testing.T) {
+func TestRetryWithoutWorkers(t *testing.T) {
 	w := start(t, eventsOff)
 	w.Put(record(1, 1))
 	first := w.Book("r", prompt(1, 10))
@@ -233,7 +233,7 @@ func TestRepeatsWithoutWorkers(t *testing.T) {
 	w.WantLoad("1/0: 10 2 1")
 }
 
-// TestPendingRetries: the ways to book repeat each other where model, prompt and
+// TestPendingRetries: the ways to book are retries of each other where model, prompt and
 // worker are the same, alike on the replica that booked and on another one.
 func TestPendingRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -125,9 +125,9 @@ func TestLeaseEndsInTime(t *testing.T) {
 	})
 }
 
-// TestRepeatAfterLease: a repeat of a reservation whose lease has run out books
+// TestRetryAfterLease: a retry of a reservation whose lease has run out books
 // again.
-func TestRepeatAfterLease(t *testing.T) {
+func TestRetryAfterLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, eventsOff)
 		w.Put(record(1, 1))

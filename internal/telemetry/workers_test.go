@@ -47,7 +47,7 @@ func TestWorkerMetrics(t *testing.T) {
 
 // TestUnjudged: workers that can be selected and whose record lacks what a
 // threshold is a share of, or says 0, are counted while that threshold is set. The
-// limits of 0 are not shown, for whoever divides by them.
+// limits of 0 are not shown: a dashboard may divide by them.
 func TestUnjudged(t *testing.T) {
 	w := start(t, eventsOff)
 	unlimited := func(r *catalog.Record) { r.MaxNumBatchedTokens = nil }

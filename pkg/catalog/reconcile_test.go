@@ -69,7 +69,7 @@ func TestReconcile(t *testing.T) {
 			[]string{"4@m/t block=4 0:2 -> nothing", "nothing -> 4@m2/t block=4 0:0"},
 		},
 		{
-			"a whole scope cuts blocks anew, another has a new flag",
+			"a whole scope changes its block size, another has a new flag",
 			[]catalog.Record{record(1, eagle), record(4, in(m2), blocks(8)), record(3, in(m2), blocks(8))},
 			catalog.Difference{Changed: []uint64{1, 3, 4}},
 			[]string{

@@ -268,7 +268,7 @@ func TestCloseRace(t *testing.T) {
 			}
 			g.Wait()
 			if left := s.left(); len(left) > 0 {
-				t.Fatalf("bookings %q are left", left)
+				t.Fatalf("reservations %q are left", left)
 			}
 		})
 	}

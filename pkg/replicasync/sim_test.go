@@ -82,7 +82,8 @@ func (w *simWorld) book(n *simNode) {
 // simLeases are those of reservations; half of them have none.
 var simLeases = []time.Duration{0, 0, 0, 0, 10 * time.Second, 20 * time.Second, 45 * time.Second, 120 * time.Second}
 
-// lifecycle completes, renews or ends a recent reservation at n, whoever accepted it.
+// lifecycle completes, renews or ends a recent reservation at n, which any replica
+// may have accepted.
 func (w *simWorld) lifecycle(n *simNode, k kind) {
 	if len(w.oracle.reservations) == 0 {
 		return
