@@ -11,7 +11,7 @@ import (
 	"github.com/select-service/select-service/test/e2e"
 )
 
-// The topics of the wire: Dynamo's, which carries bookings, and our own.
+// The topics of the wire: Dynamo's, which carries reservations, and our own.
 const (
 	eventTopic    = "dynamo.slot-tracker.v1"
 	announceTopic = "select-service.replica.v1"
@@ -199,7 +199,7 @@ func (l *link) decide(m message) {
 
 func (l *link) forward(m message) {
 	m.copies.left--
-	if err := l.target.Publish(m.topic, m.payload); err == nil { // else it is closed, or busy
+	if err := publish(l.target, m.topic, m.payload); err == nil { // else it is closed
 		m.copies.sent = true
 	}
 	if m.copies.left == 0 && !m.copies.sent {
