@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/select-service/select-service/internal/affinity"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -33,7 +35,7 @@ type selection struct {
 	chosen catalog.Entry
 	result Selection
 	wait   queueWait
-	count  count
+	counts *telemetry.ModelSelections // that it is counted in, nil: in none yet
 }
 
 // workers are the workers that a selection is judged by.
@@ -84,7 +86,7 @@ func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Sel
 	if selected = err == nil && !c.replayed; selected { // the reservation has the hold
 		a.pending.save(c)
 	}
-	c.count.ended(c, err)
+	c.countEnded(err)
 	return c.result, err
 }
 
@@ -443,4 +445,79 @@ func (c *selection) workerLoad(cand *selector.Candidate) *WorkerLoad {
 		load.PrefillBusy = new(float64(cand.Prefill) > *t*float64(load.PrefillTokenCapacity))
 	}
 	return load
+}
+
+// countsOf returns the counts that the selection belongs to.
+func (c *selection) countsOf() *telemetry.ModelSelections {
+	model := c.request.Scope.Model
+	if c.scope == nil && !c.api.catalog.HasModel(model) {
+		return c.api.selections.Others()
+	}
+	return c.api.selections.Of(model)
+}
+
+// countIssued counts that the selection was asked for, unless it did so before, and
+// returns the counts that it belongs to from then on.
+func (c *selection) countIssued() *telemetry.ModelSelections {
+	if c.counts == nil {
+		c.counts = c.countsOf()
+		c.counts.Issued(telemetry.RouteOf(c.reserve))
+	}
+	return c.counts
+}
+
+// countQueued counts a selection that begins to wait. It counts as issued now and not
+// when it ends: a wait has no limit, and the rate of requests must not depend on it.
+func (c *selection) countQueued() { c.countIssued().Queued(telemetry.RouteOf(c.reserve), 1) }
+
+// countDequeued undoes countQueued.
+func (c *selection) countDequeued() { c.counts.Queued(telemetry.RouteOf(c.reserve), -1) }
+
+// countEnded counts a selection that is over. It runs outside all locks.
+func (c *selection) countEnded(err error) {
+	route := telemetry.RouteOf(c.reserve)
+	o := telemetry.OutcomeOf(err, route)
+	if c.replayed {
+		o = telemetry.Repeated
+	}
+	if o == telemetry.Invalid && c.counts == nil {
+		c.countsOf().Ended(o, route, err)
+		return
+	}
+	m := c.countIssued()
+	m.Ended(o, route, err)
+	if o == telemetry.NotReady {
+		c.api.selections.NoteUnserved(c.request.Scope)
+	}
+	if c.wait.queued {
+		m.Waited(c.wait.time)
+	}
+	if err == nil && o != telemetry.Repeated {
+		c.countChoice()
+	}
+}
+
+// countChoice notes what the choice was like.
+func (c *selection) countChoice() {
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, cost := range c.costs { // finite: no need of min and max, which take care of NaN
+		if cost < low {
+			low = cost
+		}
+		if cost > high {
+			high = cost
+		}
+	}
+	most := uint64(0)
+	for i := range c.eligible {
+		most = max(most, c.cachedBlocks(c.eligible[i].Slot))
+	}
+	c.counts.Chosen(c.cachedBlocks(c.chosen.Slot), most, uint64(c.size.Blocks), high-low)
+}
+
+// cachedBlocks is how many leading blocks of the prompt the rank has, in all
+// tiers together.
+func (c *selection) cachedBlocks(slot uint32) uint64 {
+	device, host, disk := c.overlap.At(slot)
+	return uint64(device) + uint64(host) + uint64(disk)
 }

@@ -32,9 +32,9 @@ func (c *selection) runOrWait(ctx context.Context) error {
 	if queued == nil {
 		return queueError(err)
 	}
-	c.count.queued(c)
+	c.countQueued()
 	defer func() {
-		c.count.dequeued(c)
+		c.countDequeued()
 		c.wait.queued, c.wait.time = true, time.Since(c.wait.since)
 	}()
 	select {
