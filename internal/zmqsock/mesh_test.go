@@ -36,15 +36,10 @@ func follow(t testing.TB, m *zmqsock.Mesh, peer string, l *log) (stop func()) {
 	return stop
 }
 
-// publish publishes, again for as long as the loop is busy: how soon it gets to
-// run is up to the machine.
+// publish publishes, again for as long as the loop is busy.
 func publish(t testing.TB, m *zmqsock.Mesh, topic, payload string) {
 	t.Helper()
-	err := m.Publish(topic, []byte(payload))
-	for begin := time.Now(); errors.Is(err, zmqsock.ErrBusy) && time.Since(begin) < zmqtest.Patience; {
-		err = m.Publish(topic, []byte(payload))
-	}
-	if err != nil {
+	if err := zmqtest.Publish(m, topic, []byte(payload)); err != nil {
 		t.Fatal(err)
 	}
 }

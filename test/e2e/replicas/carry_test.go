@@ -3,13 +3,13 @@ package replicas_test
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/select-service/select-service/internal/zmqsock"
+	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/test/e2e"
 )
 
@@ -93,19 +93,9 @@ func newWire(t *testing.T) *wire {
 
 func (w *wire) send(t *testing.T, topic string, n uint64) {
 	t.Helper()
-	if err := publish(w.publisher, topic, binary.BigEndian.AppendUint64(nil, n)); err != nil {
+	if err := zmqtest.Publish(w.publisher, topic, binary.BigEndian.AppendUint64(nil, n)); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// publish publishes, again for as long as the loop of the sockets is busy: how
-// soon it gets to run is up to the machine.
-func publish(m *zmqsock.Mesh, topic string, payload []byte) error {
-	err := m.Publish(topic, payload)
-	for end := time.Now().Add(e2e.Patience); errors.Is(err, zmqsock.ErrBusy) && time.Now().Before(end); {
-		err = m.Publish(topic, payload)
-	}
-	return err
 }
 
 func (w *wire) take(topic string, payload []byte) {

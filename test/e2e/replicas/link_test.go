@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/zmqsock"
+	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/test/e2e"
 )
 
@@ -199,7 +200,7 @@ func (l *link) decide(m message) {
 
 func (l *link) forward(m message) {
 	m.copies.left--
-	if err := publish(l.target, m.topic, m.payload); err == nil { // else it is closed
+	if err := zmqtest.Publish(l.target, m.topic, m.payload); err == nil { // else it is closed
 		m.copies.sent = true
 	}
 	if m.copies.left == 0 && !m.copies.sent {
