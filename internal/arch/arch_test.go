@@ -19,7 +19,7 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/contract", "internal/hashset", "internal/jsonscan", "internal/wire/msgpack", "internal/yamlread"}
+var leaves = []string{"internal/budget", "internal/contract", "internal/hashset", "internal/jsonscan", "internal/wire/msgpack", "internal/yamlread"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"internal/arch":            {},
 	"internal/conductor":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/conductorapi":    {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
+	"internal/budget":          {},
 	"internal/config":          {"internal/admission", "internal/overload", "internal/pending", "pkg/..."},
 	"internal/contract":        {"internal/overload", "pkg/catalog"},
 	"internal/fetch":           {"pkg/recovery"},
@@ -60,11 +61,11 @@ var mayImport = map[string][]string{
 	"pkg/catalog":              {},
 	"pkg/client":               {},
 	"pkg/hashing":              {},
-	"pkg/indexer":              {"pkg/catalog", "pkg/hashing"},
-	"pkg/kvevents":             {"internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
-	"pkg/recovery":             {"internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
-	"pkg/replicasync":          {"internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
-	"pkg/reservations":         {"internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
+	"pkg/indexer":              {"internal/budget", "pkg/catalog", "pkg/hashing"},
+	"pkg/kvevents":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/recovery":             {"internal/budget", "internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/replicasync":          {"internal/budget", "internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
+	"pkg/reservations":         {"internal/budget", "internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
 	"pkg/reservations/history": {"pkg/catalog"},
 	"pkg/selector":             {"pkg/catalog"},
 }
