@@ -26,6 +26,8 @@ const (
 	selectionContract = "selection"
 	slotsContract     = "slots"
 	conductorContract = "conductor"
+	adminContract     = "admin" // the operators' routes
+	debugContract     = "debug" // profiles of the process
 )
 
 // listener is an HTTP listener with the contract that it serves.
@@ -40,21 +42,34 @@ type listener struct {
 // listeners are the HTTP listeners of a process; the base URL is that of the first.
 type listeners []*listener
 
+// configured lists the listeners of a configuration, not bound yet.
+func configured(conf config.Config) listeners {
+	s := conf.Server
+	slotsFlag := "--slots-port"
+	if conf.SlotsOnly {
+		slotsFlag = "--port"
+	}
+	var all listeners
+	for _, l := range []struct {
+		wanted bool
+		listener
+	}{
+		{!conf.SlotsOnly, listener{contract: selectionContract, address: s.Address(), flag: "--port"}},
+		{conf.SlotsOnly || s.SlotsPort != 0, listener{contract: slotsContract, address: s.SlotsAddress(), flag: slotsFlag}},
+		{s.ConductorPort != 0, listener{contract: conductorContract, address: s.ConductorAddress(), flag: "--conductor-port"}},
+		{s.AdminListen != "", listener{contract: adminContract, address: s.AdminListen, flag: "--admin-listen"}},
+		{s.DebugListen != "", listener{contract: debugContract, address: s.DebugListen, flag: "--debug-listen"}},
+	} {
+		if l.wanted {
+			all = append(all, &l.listener)
+		}
+	}
+	return all
+}
+
 // listen binds the configured listeners. If one address is taken, none stays bound.
 func listen(ctx context.Context, conf config.Config) (listeners, error) {
-	var all listeners
-	if !conf.SlotsOnly {
-		all = append(all, &listener{contract: selectionContract, address: conf.Server.Address(), flag: "--port"})
-	}
-	switch {
-	case conf.SlotsOnly: // its --port is that of the slots
-		all = append(all, &listener{contract: slotsContract, address: conf.Server.SlotsAddress(), flag: "--port"})
-	case conf.Server.SlotsPort != 0:
-		all = append(all, &listener{contract: slotsContract, address: conf.Server.SlotsAddress(), flag: "--slots-port"})
-	}
-	if conf.Server.ConductorPort != 0 {
-		all = append(all, &listener{contract: conductorContract, address: conf.Server.ConductorAddress(), flag: "--conductor-port"})
-	}
+	all := configured(conf)
 	for _, l := range all {
 		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address)
 		if err != nil {

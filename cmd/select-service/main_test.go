@@ -406,3 +406,30 @@ func TestPortTaken(t *testing.T) {
 		}
 	}
 }
+
+// TestServeDebug: profiles and variables are on the debug listener and nowhere else.
+func TestServeDebug(t *testing.T) {
+	p := launch(t, env(), 2, "--listen", "127.0.0.1", "--port", "0", "--debug-listen", "127.0.0.1:0")
+	for path, part := range map[string]string{
+		"/debug/vars":              `"memstats"`,
+		"/debug/pprof/":            "goroutine",
+		"/debug/pprof/heap":        "",
+		"/debug/pprof/cmdline":     "",
+		"/debug/pprof/goroutine":   "",
+		"/debug/pprof/symbol?0x1":  "num_symbols",
+		"/debug/pprof/nonexistent": "Unknown profile",
+	} {
+		status, answer := p.callAt(p.urls[debugContract], "GET", path, "")
+		if want := path != "/debug/pprof/nonexistent"; (status == 200) != want || !strings.Contains(answer, part) {
+			t.Errorf("GET %s: %d %.200s", path, status, answer)
+		}
+		if status, _ := p.callAt(p.urls[selectionContract], "GET", path, ""); status != 404 {
+			t.Errorf("GET %s of the selection: %d", path, status)
+		}
+	}
+	if status, _ := p.callAt(p.urls[debugContract], "GET", "/workers", ""); status != 404 {
+		t.Errorf("GET /workers of the debug listener: %d", status)
+	}
+	p.stop()
+	p.ended()
+}

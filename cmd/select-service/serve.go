@@ -120,6 +120,8 @@ func handlers(conf config.Config, svc *service.Service, file *workersfile.Watche
 			return httpapi.NewSlots(svc, opt)
 		case conductorContract:
 			return httpapi.NewConductor(svc.Conductor(), opt)
+		case debugContract:
+			return httpapi.NewDebug(opt)
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)
 		opt.RetryAfter = conf.Overload.RetryAfter

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -30,6 +31,23 @@ func host(field *string) value {
 			return fmt.Errorf("%q is neither an IP address nor a host name (the port has its own flag)", s)
 		},
 	}
+}
+
+// hostPort is the address of a listener, host:port; empty is none.
+func hostPort(field *string) value {
+	return checkedText(field, func(s string) (string, error) {
+		name, port, err := net.SplitHostPort(s)
+		if err != nil {
+			return "", fmt.Errorf("%q is not HOST:PORT, such as 127.0.0.1:6060", s)
+		}
+		if _, err := parseInteger[uint16](port, 0, math.MaxUint16); err != nil {
+			return "", fmt.Errorf("%q: port %w", s, err)
+		}
+		if _, err := netip.ParseAddr(name); err != nil && !isHostName(name) {
+			return "", fmt.Errorf("%q: %q is neither an IP address nor a host name", s, name)
+		}
+		return s, nil
+	})
 }
 
 func isHostName(s string) bool {

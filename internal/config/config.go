@@ -66,6 +66,9 @@ type Server struct {
 	SlotsPort uint16 // of the slot tracker; 0 is no listener of its own
 	// ConductorPort is the port of the Conductor API; 0 is no listener of its own.
 	ConductorPort uint16
+	// AdminListen and DebugListen are the addresses, host:port, of listeners of their
+	// own for the operators' routes and for profiles of the process; empty for none.
+	AdminListen, DebugListen string
 	// Contract is the version of the selection service's contract that the process
 	// behaves by and whose dialect names without a prefix speak: "1.3" or "1.6".
 	Contract string

@@ -132,6 +132,20 @@ var settings = []option{
 			"listener in any case.",
 	},
 	{
+		key: "server.admin_listen", flag: "admin-listen", env: []string{"SELECT_SERVICE_ADMIN_LISTEN"}, hint: "HOST:PORT",
+		bind: func(c *Config) value { return hostPort(&c.Server.AdminListen) },
+		help: "Address of a listener of its own for the operators' routes. Set it where callers and operators " +
+			"are on different networks.",
+	},
+	{
+		key: "server.debug_listen", flag: "debug-listen", env: []string{"SELECT_SERVICE_DEBUG_LISTEN"}, hint: "HOST:PORT",
+		slotsFlag: "debug-listen",
+		bind:      func(c *Config) value { return hostPort(&c.Server.DebugListen) },
+		help: "Address of a listener of its own for profiles (/debug/pprof/) and variables (/debug/vars) of the " +
+			"process, which no other listener has. Best on the loopback: profiles cost CPU, and show what the " +
+			"process works on.",
+	},
+	{
 		key: "server.contract", flag: "contract", env: []string{"SELECT_SERVICE_CONTRACT"}, hint: "1.3|1.6",
 		slotsEnv: true,
 		bind:     func(c *Config) value { return choice(&c.Server.Contract, Contract13, Contract16) },
