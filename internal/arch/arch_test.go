@@ -55,9 +55,10 @@ var mayImport = map[string][]string{
 	"internal/wire/msgpack":    {},
 	"internal/workersfile":     {"pkg/catalog"},
 	"internal/yamlread":        {},
-	"internal/zmqsock":         {},
+	"internal/zmqsock":         {"internal/zmtp"},
 	"internal/zmqsock/kvpub":   {"internal/zmqsock"},
 	"internal/zmqsock/zmqtest": {"internal/zmqsock"},
+	"internal/zmtp":            {},
 
 	"pkg/catalog":              {},
 	"pkg/client":               {},

@@ -1,0 +1,128 @@
+package zmtp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Conn is a connection whose handshake is done. One goroutine may receive while
+// others send.
+type Conn struct {
+	conn      net.Conn
+	opt       Options
+	mechanism Mechanism
+	minor     byte // of the peer's ZMTP 3
+	peer      Metadata
+
+	in       reader
+	assembly assembly
+	commands commandBudget
+
+	// writing guards what is written to conn: frames, and the mechanism's Seal.
+	writing sync.Mutex
+	// beating guards beat and closed. It is taken before writing.
+	beating sync.Mutex
+	beat    *time.Timer // of the next PING; nil: none
+	closed  bool
+}
+
+// Handshake makes a connection of conn, which it takes over: on an error it is
+// closed. It takes at most Options.HandshakeTime, unless conn is closed meanwhile.
+func Handshake(conn net.Conn, opt Options) (*Conn, error) {
+	if opt.Mechanism == nil {
+		opt.Mechanism = Null{}
+	}
+	if opt.Memory == nil {
+		opt.Memory = unlimited{}
+	}
+	c := &Conn{conn: conn, opt: opt, mechanism: opt.Mechanism}
+	c.in = reader{conn: conn, buf: make([]byte, readBuffer)}
+	if err := c.handshake(); err != nil {
+		_ = conn.Close()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = Refuse(HandshakeTimeout, "no handshake in %v", opt.HandshakeTime)
+		}
+		return nil, err
+	}
+	if opt.Heartbeat > 0 {
+		c.in.silence = opt.Silence
+		c.beating.Lock()
+		defer c.beating.Unlock()
+		c.beat = time.AfterFunc(opt.Heartbeat, c.ping)
+	}
+	return c, nil
+}
+
+func (c *Conn) handshake() error {
+	if err := c.conn.SetDeadline(time.Now().Add(c.opt.HandshakeTime)); err != nil {
+		return fmt.Errorf("zmtp handshake: %w", err)
+	}
+	if _, err := c.conn.Write(appendGreeting(nil, c.mechanism)); err != nil {
+		return fmt.Errorf("zmtp handshake: %w", err)
+	}
+	var err error
+	if c.minor, err = readGreeting(&c.in, c.mechanism); err != nil {
+		return err
+	}
+	own := Metadata{{PropertySocketType, c.opt.SocketType}}
+	if c.opt.SocketType == "DEALER" {
+		own = append(own, Property{PropertyIdentity, ""})
+	}
+	if c.peer, err = c.mechanism.Handshake(exchange{c}, own); err != nil {
+		return err
+	}
+	if t := c.peer.Get(PropertySocketType); !fits(c.opt.SocketType, t) {
+		return Refuse(BadPeerType, "a socket of type %.20q", t)
+	}
+	if err := c.conn.SetDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("zmtp handshake: %w", err)
+	}
+	return nil
+}
+
+// exchange is the Exchange of a Conn.
+type exchange struct{ c *Conn }
+
+func (x exchange) Send(name string, data []byte) error {
+	body := AppendCommand(nil, name, data)
+	_, err := x.c.conn.Write(append(appendHeader(nil, FlagCommand, len(body)), body...))
+	if err != nil {
+		return fmt.Errorf("zmtp handshake: %w", err)
+	}
+	return nil
+}
+
+func (x exchange) Receive() (name string, data []byte, err error) {
+	flags, length, err := x.c.in.header()
+	switch {
+	case err != nil:
+		return "", nil, err
+	case flags != FlagCommand:
+		return "", nil, Refuse(BadHandshake, "a message before the handshake is done")
+	case length > maxCommand:
+		return "", nil, Refuse(BadHandshake, "a command of %d bytes", length)
+	}
+	body := make([]byte, length)
+	if err := x.c.in.full(body); err != nil {
+		return "", nil, err
+	}
+	return ParseCommand(body)
+}
+
+// Peer returns the metadata of the peer.
+func (c *Conn) Peer() Metadata { return c.peer }
+
+// Close closes the connection. A Receive or Send that runs returns an error.
+func (c *Conn) Close() {
+	_ = c.conn.Close() // what was not sent is lost either way
+	c.beating.Lock()
+	defer c.beating.Unlock()
+	c.closed = true
+	if c.beat != nil {
+		c.beat.Stop()
+	}
+}

@@ -1,0 +1,65 @@
+package zmtp
+
+import (
+	"bytes"
+	"io"
+)
+
+// A greeting is 64 bytes: signature (10), version (2), mechanism (20, padded with
+// zeros), as-server (1), filler (31).
+const (
+	greetingSize  = 64
+	signatureSize = 10
+	mechanismSize = 20
+)
+
+// appendGreeting appends our greeting.
+func appendGreeting(dst []byte, m Mechanism) []byte {
+	dst = append(dst, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 1)
+	var name [mechanismSize]byte
+	copy(name[:], m.Name())
+	dst = append(dst, name[:]...)
+	var server byte
+	if m.Server() {
+		server = 1
+	}
+	dst = append(dst, server)
+	return append(dst, make([]byte, greetingSize-signatureSize-2-mechanismSize-1)...)
+}
+
+// readGreeting reads the peer's greeting and checks that it fits to ours. It reads a few
+// bytes at a time: who speaks another protocol may never send 64 bytes. minor is that of
+// the peer's version 3.
+func readGreeting(r io.Reader, m Mechanism) (minor byte, err error) {
+	var g [greetingSize]byte
+	read := func(from, to int) bool {
+		if err == nil {
+			_, err = io.ReadFull(r, g[from:to])
+		}
+		return err == nil
+	}
+	switch {
+	case !read(0, 1):
+		return 0, err
+	case g[0] != 0xff:
+		return 0, Refuse(BadGreeting, "the first byte is 0x%02x", g[0])
+	case !read(1, signatureSize):
+		return 0, err
+	case g[9]&1 == 0:
+		return 0, Refuse(BadGreeting, "byte 10 is 0x%02x", g[9])
+	case !read(signatureSize, signatureSize+1):
+		return 0, err
+	case g[10] < 3:
+		return 0, Refuse(OldVersion, "major version %d", g[10])
+	case !read(signatureSize+1, greetingSize):
+		return 0, err
+	}
+	name := bytes.TrimRight(g[12:12+mechanismSize], "\x00")
+	if string(name) != m.Name() {
+		return 0, Refuse(OtherMechanism, "the peer's mechanism is %q, ours %s", name, m.Name())
+	}
+	if server := g[12+mechanismSize]&1 == 1; m.Name() != null && server == m.Server() {
+		return 0, Refuse(OtherMechanism, "both or none are servers of %s", m.Name())
+	}
+	return g[11], nil
+}

@@ -1,0 +1,207 @@
+package zmtp
+
+import (
+	"math"
+	"time"
+)
+
+// Message is a received message. Its bytes belong to the receiver, which releases
+// Size to Options.Memory when it lets them go. The next Receive overwrites Frames, the
+// slice of slices.
+type Message struct {
+	Frames   [][]byte
+	Size     int64     // the bytes that are reserved for it
+	Received time.Time // when its last byte came
+}
+
+// Receive returns the next message, and answers heartbeats. A SUBSCRIBE or CANCEL
+// command comes as the message that stands for it in ZMTP 3.0: one frame, of a byte 1
+// or 0 and the topic. A peer that broke a rule is an *Error. After any error there is
+// nothing more to receive.
+func (c *Conn) Receive() (Message, error) {
+	m, err := c.receive()
+	if err != nil {
+		c.assembly.abandon(c.opt.Memory)
+	}
+	return m, err
+}
+
+func (c *Conn) receive() (Message, error) {
+	c.in.begin()
+	for {
+		f, err := c.frame()
+		if err != nil {
+			return Message{}, err
+		}
+		if f.Flags&FlagCommand != 0 {
+			subscription, err := c.command(f.Body)
+			switch {
+			case err != nil:
+				return Message{}, err
+			case subscription == nil:
+				c.assembly.dropFrame()
+				if c.assembly.count == 0 {
+					c.in.begin()
+				}
+				continue
+			}
+			f = Frame{Body: subscription}
+		}
+		c.assembly.keepFrame(f.Body)
+		if f.Flags&FlagMore == 0 {
+			m, err := c.assembly.finish(c.opt.Memory)
+			m.Received = c.in.receivedAt
+			return m, err
+		}
+	}
+}
+
+// frame reads the next frame. Its body lies in the assembly.
+func (c *Conn) frame() (Frame, error) {
+	flags, length, err := c.in.header()
+	if err != nil {
+		return Frame{}, err
+	}
+	overhead := c.mechanism.Overhead()
+	switch {
+	case flags&FlagCommand != 0 && length > uint64(maxCommand+overhead):
+		return Frame{}, Refuse(TooLarge, "a command of %d bytes", length)
+	case flags&FlagCommand == 0 && c.assembly.count == MaxFrames:
+		return Frame{}, Refuse(TooManyFrames, "more than %d", MaxFrames)
+	case length > math.MaxInt64 || int64(length) > c.opt.MaxMessage-int64(len(c.assembly.bytes))+int64(overhead):
+		return Frame{}, Refuse(TooLarge, "a frame of %d bytes after %d of its message, the limit is %d", length, len(c.assembly.bytes), c.opt.MaxMessage)
+	}
+	body, err := c.assembly.readFrame(&c.in, int(length), c.opt.Memory)
+	if err != nil {
+		return Frame{}, err
+	}
+	return c.mechanism.Open(Frame{flags, body})
+}
+
+// command takes a command. One that subscribes or cancels is returned as its
+// message of ZMTP 3.0.
+func (c *Conn) command(body []byte) (subscription []byte, err error) {
+	if len(body) > maxCommand {
+		return nil, Refuse(TooLarge, "a command of %d bytes", len(body))
+	}
+	if !c.commands.take(c.in.receivedAt) {
+		return nil, Refuse(TooManyCommands, "more than %d a second", commandRate)
+	}
+	name, data, err := ParseCommand(body)
+	if err != nil {
+		return nil, err
+	}
+	switch name {
+	case cmdPing:
+		return nil, c.pong(data)
+	case cmdPong:
+		return nil, nil
+	case cmdSubscribe, cmdCancel:
+		if c.assembly.count > 0 {
+			return nil, Refuse(BadFrame, "%s inside of a message", name)
+		}
+		body[len(name)] = 0 // in the place of the name's last letter
+		if name == cmdSubscribe {
+			body[len(name)] = 1
+		}
+		return body[len(name):], nil
+	case cmdError:
+		return nil, PeerError(data)
+	}
+	return nil, Refuse(BadFrame, "unknown command %.20q", name)
+}
+
+// commandBudget bounds the rate of commands.
+type commandBudget struct {
+	used int       // commands beyond the rate so far
+	at   time.Time // when used was brought up to date
+}
+
+func (b *commandBudget) take(now time.Time) bool {
+	if earned := int(min(now.Sub(b.at)*commandRate/time.Second, commandBurst)); earned > 0 {
+		b.used, b.at = max(b.used-earned, 0), now
+	}
+	b.used++
+	return b.used <= commandBurst
+}
+
+// assembly is the message that is being read. Its frames lie one after the other
+// in one piece of memory, which is the message's own as soon as it is more than a
+// few bytes.
+type assembly struct {
+	bytes []byte
+	held  int64 // reserved in Memory
+	start int   // of the frame that was read last, in bytes
+	ends  [MaxFrames]int
+	count int // of the frames kept
+	small [64]byte
+
+	frames [MaxFrames][]byte // of the finished message
+}
+
+// readFrame appends the body of a frame. Memory grows with what has come.
+func (a *assembly) readFrame(in *reader, length int, memory Memory) ([]byte, error) {
+	if a.bytes == nil {
+		a.bytes = a.small[:0]
+	}
+	a.start = len(a.bytes)
+	need := a.start + length
+	for len(a.bytes) < need {
+		if len(a.bytes) == cap(a.bytes) {
+			if err := a.grow(min(need, max(2*cap(a.bytes), firstChunk)), memory); err != nil {
+				return nil, err
+			}
+		}
+		have, end := len(a.bytes), min(cap(a.bytes), need)
+		if err := in.full(a.bytes[have:end]); err != nil {
+			return nil, err
+		}
+		a.bytes = a.bytes[:end]
+	}
+	return a.bytes[a.start:], nil
+}
+
+// grow gives the message memory of size bytes.
+func (a *assembly) grow(size int, memory Memory) error {
+	more := int64(size) + MessageOverhead - a.held
+	if !memory.Reserve(more, a.held) {
+		return Refuse(NoMemory, "no room for %d bytes of a message", size)
+	}
+	a.held += more
+	a.bytes = append(make([]byte, 0, size), a.bytes...)
+	return nil
+}
+
+// keepFrame makes body, which came of the last frame read, the next frame of the message.
+func (a *assembly) keepFrame(body []byte) {
+	n := copy(a.bytes[a.start:], body) // most often body is there already
+	a.bytes = a.bytes[:a.start+n]
+	a.ends[a.count] = len(a.bytes)
+	a.count++
+}
+
+// dropFrame takes the last frame read away.
+func (a *assembly) dropFrame() { a.bytes = a.bytes[:a.start] }
+
+// finish returns the message and begins the next one.
+func (a *assembly) finish(memory Memory) (Message, error) {
+	if a.held == 0 {
+		if err := a.grow(len(a.bytes), memory); err != nil {
+			return Message{}, err
+		}
+	}
+	start := 0
+	for i, end := range a.ends[:a.count] {
+		a.frames[i] = a.bytes[start:end:end]
+		start = end
+	}
+	m := Message{Frames: a.frames[:a.count], Size: a.held}
+	a.bytes, a.held, a.count = nil, 0, 0
+	return m, nil
+}
+
+// abandon gives back what a partly read message holds.
+func (a *assembly) abandon(memory Memory) {
+	memory.Release(a.held)
+	a.bytes, a.held, a.count = nil, 0, 0
+}

@@ -1,0 +1,105 @@
+package zmtp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Send sends a message. It blocks while the peer does not read, up to writeTimeout.
+// After an error the connection is of no use.
+func (c *Conn) Send(frames ...[]byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	out := outgoing.Get().(*[]byte)
+	defer func() {
+		if cap(*out) <= maxPooled {
+			outgoing.Put(out)
+		}
+	}()
+	var err error
+	*out = (*out)[:0]
+	for i, body := range frames {
+		f := Frame{Body: body}
+		if i < len(frames)-1 {
+			f.Flags = FlagMore
+		}
+		if *out, err = c.appendFrame(*out, f); err != nil {
+			return err
+		}
+	}
+	return c.write(*out)
+}
+
+// maxPooled bounds the buffers that are kept for the next message, in bytes.
+const maxPooled = 64 << 10
+
+// outgoing are buffers of what is being sent.
+var outgoing = sync.Pool{New: func() any { return new([]byte) }}
+
+// Subscribe asks a publisher for the messages whose first frame begins with topic.
+func (c *Conn) Subscribe(topic []byte) error {
+	if c.minor == 0 {
+		return c.Send(append([]byte{1}, topic...))
+	}
+	return c.sendCommand(cmdSubscribe, topic)
+}
+
+func (c *Conn) sendCommand(name string, data []byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	b, err := c.appendFrame(nil, Frame{FlagCommand, AppendCommand(nil, name, data)})
+	if err != nil {
+		return err
+	}
+	return c.write(b)
+}
+
+// appendFrame appends a frame as it is sent. writing must be held.
+func (c *Conn) appendFrame(dst []byte, f Frame) ([]byte, error) {
+	f, err := c.mechanism.Seal(f)
+	if err != nil {
+		return nil, fmt.Errorf("zmtp: %w", err)
+	}
+	return append(appendHeader(dst, f.Flags, len(f.Body)), f.Body...), nil
+}
+
+// write sends b. writing must be held.
+func (c *Conn) write(b []byte) error {
+	if err := c.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return fmt.Errorf("zmtp: %w", err)
+	}
+	if _, err := c.conn.Write(b); err != nil {
+		return fmt.Errorf("zmtp: %w", err)
+	}
+	return nil
+}
+
+// maxPingContext is the most bytes of a PING that come back in its PONG.
+const maxPingContext = 16
+
+// pong answers a PING: two bytes of a time to live, which Options.Silence stands
+// in for, and a context that is sent back.
+func (c *Conn) pong(ping []byte) error {
+	if len(ping) < 2 || len(ping) > 2+maxPingContext {
+		return Refuse(BadFrame, "a PING of %d bytes", len(ping))
+	}
+	return c.sendCommand(cmdPong, ping[2:])
+}
+
+// ping sends a PING and arms the next one. It runs on a timer.
+func (c *Conn) ping() {
+	c.beating.Lock()
+	defer c.beating.Unlock()
+	if c.closed {
+		return
+	}
+	// In tenths of a second: what the peer is to wait for a sign of us.
+	ttl := binary.BigEndian.AppendUint16(nil, uint16(min(c.opt.Silence/(100*time.Millisecond), 1<<16-1)))
+	if c.sendCommand(cmdPing, ttl) != nil {
+		_ = c.conn.Close() // and Receive fails
+		return
+	}
+	c.beat.Reset(c.opt.Heartbeat)
+}
