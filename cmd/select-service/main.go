@@ -11,6 +11,8 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/workersfile"
 )
@@ -55,7 +57,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		if _, err := readWorkers(conf.Workers); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(stdout, "configuration is valid")
+		m := newMemory(conf.Limits, getenv, zerolog.Nop())
+		_, err = fmt.Fprintf(stdout, "configuration is valid\nmemory limit %d bytes (%s)\n", m.budget.Total(), m.source)
 		return err
 	}
 	workers, err := readWorkers(conf.Workers)

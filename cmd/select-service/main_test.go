@@ -47,7 +47,7 @@ func TestActions(t *testing.T) {
 		"version":      {[]string{"--version"}, "select-service ", ""},
 		"help":         {[]string{"--help"}, "--port", ""},
 		"print config": {[]string{"--print-config", "--port", "1234"}, "port: 1234", ""},
-		"check config": {[]string{"--check-config"}, "configuration is valid\n", ""},
+		"check config": {[]string{"--check-config", "--max-memory", "1GiB"}, "configuration is valid\nmemory limit 1073741824 bytes (--max-memory)\n", ""},
 		"slots help":   {[]string{"slots", "--help"}, "--replica-sync-bind", ""},
 	}
 	for name, tt := range tests {

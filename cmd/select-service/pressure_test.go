@@ -7,10 +7,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/config"
 )
 
@@ -92,10 +96,49 @@ func TestStartUnderPressure(t *testing.T) {
 		}
 		lines := slices.Collect(strings.Lines(log.String()))
 		lines = lines[:slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, `"message":"listening"`) })]
+		lines = slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, `"message":"memory limit"`) })
 		same := slices.EqualFunc(lines, tc.want, strings.HasPrefix)
 		if !same || len(lines) > 1 && !strings.Contains(lines[0], "beside the wait queue of --router-queue-threshold") {
 			t.Errorf("%s: log is %q, want %q", name, lines, tc.want)
 		}
+	}
+}
+
+// TestMemory: the budget is what the flag says; the collector's limit follows it
+// unless the user has set that.
+func TestMemory(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	const total = 100 << 20
+	for _, tc := range []struct {
+		env  func(string) string
+		want int64
+		line string
+	}{
+		{env(), total, `"max_memory":104857600,"source":"--max-memory","time"`},
+		{env("GOMEMLIMIT", "1GiB"), 1 << 30, `"max_memory":104857600,"source":"--max-memory","gomemlimit":"1GiB"`},
+	} {
+		debug.SetMemoryLimit(1 << 30) // as the runtime has read it
+		var log bytes.Buffer
+		m := newMemory(config.Limits{MaxMemory: total}, tc.env, zerolog.New(&log).With().Timestamp().Logger())
+		m.apply(tc.env)
+		if got := debug.SetMemoryLimit(-1); got != tc.want || !strings.Contains(log.String(), tc.line) {
+			t.Errorf("limit %d, want %d, log %s", got, tc.want, log.String())
+		}
+		m.budget.Account(budget.Index).Set(30 << 20)
+		if got := m.limit(); got != 70<<20 {
+			t.Errorf("the index leaves %d bytes", got)
+		}
+		if !m.isIdle() {
+			t.Error("the index alone is no work under way")
+		}
+		m.budget.Account(budget.Ledger).Set(13 << 20)
+		if m.isIdle() {
+			t.Error("reservations take more than an eighth")
+		}
+	}
+	if m := newMemory(config.Limits{}, env(), zerolog.Nop()); m.budget.Total() < 64<<20 || m.source == "--max-memory" {
+		t.Errorf("default of %d bytes from %s", m.budget.Total(), m.source)
 	}
 }
 

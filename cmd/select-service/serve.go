@@ -7,13 +7,13 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/httpapi"
@@ -24,22 +24,16 @@ import (
 	"github.com/select-service/select-service/internal/zmqsock"
 )
 
-// gcPercent lets the heap grow to five times the live memory before the collector
-// runs. The index is not on the heap, so that the live memory is a few MiB, and the
-// default would collect after every few MiB of requests. GOGC overrides it.
-const gcPercent = 400
-
 // serve runs the service until ctx ends or a part of it fails. workers is the content
 // of the workers file, nil for none.
 func serve(ctx context.Context, conf config.Config, workers *workersfile.File, getenv func(string) string, stderr io.Writer) error {
-	if getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	log := logger(conf.Log, stderr)
 	for _, w := range conf.Warnings() {
 		log.Warn().Msg(w)
 	}
 	logThresholds(conf.Overload, log)
+	mem := newMemory(conf.Limits, getenv, log)
+	mem.apply(getenv)
 
 	// Build. The ports come first: one that is taken must fail the start.
 	bound, err := listen(ctx, conf)
@@ -48,7 +42,7 @@ func serve(ctx context.Context, conf config.Config, workers *workersfile.File, g
 	}
 	hub := zmqsock.New(zmqsock.DefaultOptions())
 	others := newReplicas(conf.Replicas, hub)
-	svc := service.New(serviceConfig(conf, others, bound), hub, log)
+	svc := service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
 	var file *workersfile.Watcher
 	if workers != nil {
 		file = workersfile.NewWatcher(conf.Workers.File, workers, svc, log)
@@ -70,8 +64,9 @@ func serve(ctx context.Context, conf config.Config, workers *workersfile.File, g
 		return errors.Join(err, parts.Wait())
 	}
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
+	parts.Go(func() error { return mem.keep(work) })
 	fileEnded := start(parts, func() error { return file.Run(work) })
-	bound.serve(parts, handlers(conf, svc, file, log), log)
+	bound.serve(parts, handlers(conf, svc, file, mem.budget, log), log)
 
 	// Stop in the reverse order: no new work, requests under way, HTTP, the service
 	// and its streams, replicas, sockets.
@@ -101,9 +96,9 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 
 // handlers makes the handler of a contract. The metrics of the selection's listener
 // count the requests of all; the slot tracker alone has no metrics, so no counts.
-func handlers(conf config.Config, svc *service.Service, file *workersfile.Watcher, log zerolog.Logger) func(contract string) http.Handler {
+func handlers(conf config.Config, svc *service.Service, file *workersfile.Watcher, memory *budget.Budget, log zerolog.Logger) func(contract string) http.Handler {
 	requests := telemetry.NewRequests()
-	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), requests)
+	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), requests, telemetry.Memory{Budget: memory})
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
 	}
@@ -111,7 +106,7 @@ func handlers(conf config.Config, svc *service.Service, file *workersfile.Watche
 		collectors = append(collectors, telemetry.WorkersFile{Watcher: file})
 	}
 	return func(contract string) http.Handler {
-		opt := httpapi.Options{Log: log, Contract: contractOf(conf)}
+		opt := httpapi.Options{Log: log, Memory: memory, Contract: contractOf(conf)}
 		if !conf.SlotsOnly {
 			opt.Requests = requests.Listener(contract)
 		}
@@ -129,9 +124,10 @@ func handlers(conf config.Config, svc *service.Service, file *workersfile.Watche
 	}
 }
 
-func serviceConfig(conf config.Config, others replicas, bound listeners) service.Config {
+func serviceConfig(conf config.Config, others replicas, bound listeners, memory *budget.Budget) service.Config {
 	order, _ := admission.ParseOrder(conf.Queue.Order) // config has checked it
 	c := service.Config{
+		Memory:              memory,
 		Contract:            contractOf(conf),
 		Weights:             conf.Router,
 		Admission:           admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},

@@ -23,7 +23,7 @@ func TestShares(t *testing.T) {
 	if sum > total*9/10 || b.Total() != total {
 		t.Errorf("accounts take %d of %d bytes", sum, b.Total())
 	}
-	if got := b.Account(budget.Bodies).Limit(); got < 80<<20 {
+	if got := b.Account(budget.Serving).Limit(); got < 80<<20 {
 		t.Errorf("an 8 MiB request does not fit into %d bytes", got)
 	}
 }

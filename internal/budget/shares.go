@@ -7,12 +7,12 @@ const (
 	Index = "index"
 	// Ledger: live reservations. Measured; at the limit new ones are refused.
 	Ledger = "ledger"
-	// Bodies: requests above [SmallBody] from their first byte to the end of their
-	// answer, with what is made of them (token ids, hashes, answers).
-	Bodies = "bodies"
-	// Requests: the same for the requests up to SmallBody, which large ones cannot
-	// crowd out.
+	// Requests: bodies up to [SmallBody], which large ones cannot crowd out.
 	Requests = "requests"
+	// Bodies: larger ones, while they arrive and until they have been read.
+	Bodies = "bodies"
+	// Serving: what is made of larger bodies (token ids, hashes) and large answers.
+	Serving = "serving"
 	// Waiting: what is kept of requests in wait queues.
 	Waiting = "waiting"
 	// Remembered: first answers, pending selections and sessions.
@@ -27,20 +27,20 @@ const (
 	Snapshots = "snapshots"
 )
 
-// SmallBody is the length of the longest body in bytes that account Requests takes.
+// SmallBody is the longest body in bytes that counts as small.
 const SmallBody = 64 << 10
 
 // shares has every account with its share of the budget in thousandths. With 512 MiB
-// one thousandth is 0.5 MiB. The largest request, 8 MiB of token ids, may take ten
-// times its bytes while it is served, and must fit into Bodies.
+// one thousandth is half a MiB, and Serving just has room for the largest body, 8 MiB.
 var shares = []struct {
 	name     string
 	thousand int64
 }{
-	{Index, 300},
+	{Index, 290},
 	{Ledger, 100},
-	{Bodies, 200},
-	{Requests, 50},
+	{Requests, 40},
+	{Bodies, 80},
+	{Serving, 160},
 	{Waiting, 40},
 	{Remembered, 40},
 	{Streams, 60},

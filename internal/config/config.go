@@ -40,6 +40,7 @@ type Config struct {
 	Reservations Reservations
 	Overload     Overload
 	Replicas     Replicas
+	Limits       Limits
 	Metrics      Metrics
 	Log          Log
 
@@ -182,6 +183,16 @@ func (r Replicas) Publish() string {
 	}
 	return r.SyncBind
 }
+
+// Limits bounds what outsiders can make the service use.
+type Limits struct {
+	// MaxMemory is the memory to share out in bytes; 0 follows the cgroup or the
+	// machine.
+	MaxMemory int64
+}
+
+// minMemory is the least Limits.MaxMemory: less could not serve.
+const minMemory = 64 << 20
 
 // Metrics is what GET /metrics shows beside the service's own names.
 type Metrics struct {

@@ -184,6 +184,11 @@ var settings = []struct {
 		bad: []string{"-1", "1MiB"},
 	},
 	{
+		flag: "max-memory", key: "limits.max_memory", env: []string{"SELECT_SERVICE_MAX_MEMORY"},
+		text: "512MiB", want: func(c *config.Config) { c.Limits.MaxMemory = 512 << 20 },
+		bad: []string{"-1", "1.5GiB", "67108863", "63MiB", "512MB", "much", "MiB", "8589934592GiB"},
+	},
+	{
 		flag: "decode-busy-threshold", key: "selections.decode_busy_threshold",
 		env:  []string{"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"},
 		text: "0.9", want: func(c *config.Config) { c.Selections.DecodeBusy = new(0.9) },

@@ -93,6 +93,7 @@ var groups = []struct{ name, title string }{
 	{"reservations", "Reservations"},
 	{"overload", "Overload: requests refused while every eligible worker is busy"},
 	{"replicas", "Replicas: reservations that are shared, and the index at start"},
+	{"limits", "Limits: what outsiders can make the service use"},
 	{"metrics", "Metrics"},
 	{"log", "Log"},
 }
@@ -395,6 +396,15 @@ var settings = []option{
 		bind:      func(c *Config) value { return list(&c.Replicas.SyncPeers, replicaEndpoint) },
 		help: "ZMQ endpoints (tcp://host:port) on which the other replicas publish their reservations; needs an " +
 			"endpoint of our own.",
+	},
+
+	{
+		key: "limits.max_memory", flag: "max-memory", env: []string{"SELECT_SERVICE_MAX_MEMORY"}, hint: "BYTES",
+		slotsFlag: "max-memory",
+		bind:      func(c *Config) value { return memory(&c.Limits.MaxMemory) },
+		help: "Memory to share out among requests, event streams, replicas, index and bookings, at least 64MiB, with " +
+			"KiB, MiB or GiB; by default three quarters of the cgroup's limit, else of the machine. Beyond its " +
+			"share each is refused, paused or dropped, and counted.",
 	},
 
 	{

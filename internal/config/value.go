@@ -322,6 +322,58 @@ func duration(field *time.Duration) value {
 	}
 }
 
+// memory is a number of bytes, at least minMemory, with or without a binary unit; 0
+// is unset.
+func memory(field *int64) value {
+	return typed[int64]{
+		field: field,
+		parse: parseBytes,
+		verify: func(n int64) error {
+			if n != 0 && n < minMemory {
+				return fmt.Errorf("%s is less than %s", showBytes(n), showBytes(minMemory))
+			}
+			return nil
+		},
+		render: func(n int64) any {
+			if n == 0 {
+				return nil
+			}
+			return showBytes(n)
+		},
+	}
+}
+
+// byteUnits are the binary units, the largest first.
+var byteUnits = []struct {
+	name  string
+	shift int
+}{{"GiB", 30}, {"MiB", 20}, {"KiB", 10}}
+
+func parseBytes(text string) (int64, error) {
+	number, shift := text, 0
+	for _, u := range byteUnits {
+		if head, ok := strings.CutSuffix(text, u.name); ok {
+			number, shift = strings.TrimSpace(head), u.shift
+			break
+		}
+	}
+	n, err := strconv.ParseUint(number, 10, 63-shift)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a number of bytes such as 512MiB", text)
+	}
+	return int64(n) << shift, nil
+}
+
+// showBytes is what parseBytes reads, in the largest unit that is exact.
+func showBytes(n int64) string {
+	for _, u := range byteUnits {
+		if n != 0 && n%(1<<u.shift) == 0 {
+			return strconv.FormatInt(n>>u.shift, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
 // text is any string, empty for none.
 func text(field *string) value { return checkedText(field, nil) }
 

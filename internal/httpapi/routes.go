@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	openapi "github.com/select-service/select-service/api"
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 )
 
@@ -38,6 +39,8 @@ type SlotsService interface {
 type Options struct {
 	// Log gets a line per request at debug level and the causes of 500 answers.
 	Log zerolog.Logger
+	// Memory has the accounts that requests draw from; nil: no limits.
+	Memory *budget.Budget
 	// Contract is the dialect of the routes without a prefix; those under /v1.3 and
 	// /v1.6 are always there.
 	Contract contract.Version

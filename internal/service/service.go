@@ -19,6 +19,7 @@ import (
 
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/approximate"
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
@@ -35,6 +36,8 @@ import (
 
 // Config is what the use cases need to know.
 type Config struct {
+	// Memory has the accounts that the parts draw from; nil: no limits.
+	Memory *budget.Budget
 	// Contract decides what differs between the contracts in substance: the
 	// approximate index, and which answers carry what was booked.
 	Contract contract.Version

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/internal/config"
+)
+
+// gcPercent lets the heap grow to five times the live memory before the collector
+// runs. The index is not on the heap, so that the live memory is a few MiB, and the
+// default would collect after every few MiB of requests. GOGC overrides it. Near the
+// memory limit the collector runs earlier.
+const gcPercent = 400
+
+// memory is the budget of the process and the runtime's memory limit.
+type memory struct {
+	budget *budget.Budget
+	source string // of the budget: a setting, "cgroup" or "machine"
+	// follows: the runtime's limit is ours to set. GOMEMLIMIT takes it from us.
+	follows bool
+	log     zerolog.Logger
+}
+
+// newMemory shares out what the configuration says, else what the process can have.
+func newMemory(limits config.Limits, getenv func(string) string, log zerolog.Logger) *memory {
+	m := &memory{source: "--max-memory", follows: getenv("GOMEMLIMIT") == "", log: log}
+	total := limits.MaxMemory
+	if total == 0 {
+		available := budget.FindAvailable()
+		total, m.source = available.Default(), available.Source
+	}
+	m.budget = budget.New(total)
+	return m
+}
+
+// apply sets up the collector and says what is in force.
+func (m *memory) apply(getenv func(string) string) {
+	if getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	line := m.log.Info().Int64("max_memory", m.budget.Total()).Str("source", m.source)
+	if m.follows {
+		debug.SetMemoryLimit(m.budget.Total())
+	} else {
+		line.Str("gomemlimit", getenv("GOMEMLIMIT")) // the runtime has read it
+	}
+	line.Msg("memory limit")
+}
+
+const (
+	// memoryEvery is how often the memory is looked at.
+	memoryEvery = time.Second
+	// trimEvery is how often memory is given back at most: it takes a collection.
+	trimEvery = 4 * time.Second
+)
+
+// keep follows the budget until ctx ends: the index lies outside of the heap, so
+// that its bytes are taken from the runtime's limit; and once a peak is over, what
+// it took is given back to the system, which the runtime alone does in minutes.
+func (m *memory) keep(ctx context.Context) error {
+	every := time.NewTicker(memoryEvery)
+	defer every.Stop()
+	var trimmed time.Time
+	limit := m.budget.Total()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-every.C:
+			if l := m.limit(); m.follows && l != limit {
+				debug.SetMemoryLimit(l)
+				limit = l
+			}
+			if now.Sub(trimmed) >= trimEvery && m.isIdle() && runtimeBytes() > m.budget.Total()/2 {
+				debug.FreeOSMemory()
+				trimmed = now
+			}
+		}
+	}
+}
+
+// limit is what the runtime may take: what the index leaves, but never less than a
+// third, below which it would collect all the time.
+func (m *memory) limit() int64 {
+	total := m.budget.Total()
+	const step = 1 << 20 // not at every change
+	return max(total-m.budget.Account(budget.Index).Used()/step*step, total/3)
+}
+
+// isIdle reports whether the accounts that lie on the heap use little.
+func (m *memory) isIdle() bool {
+	var used int64
+	for _, a := range m.budget.Accounts() {
+		if a.Name() != budget.Index {
+			used += a.Used()
+		}
+	}
+	return used < m.budget.Total()/8
+}
+
+// runtimeBytes is the memory that the Go runtime holds and has not given back.
+func runtimeBytes() int64 {
+	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(s)
+	return int64(s[0].Value.Uint64() - s[1].Value.Uint64())
+}

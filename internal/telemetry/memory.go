@@ -1,0 +1,32 @@
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/internal/budget"
+)
+
+var (
+	memoryFamilies families
+
+	memoryLimit   = memoryFamilies.gauge("memory_limit_bytes", "Memory that is shared out to the accounts.")
+	accountBytes  = memoryFamilies.gauge("memory_account_bytes", "Memory that an account has in use.", "account")
+	accountLimit  = memoryFamilies.gauge("memory_account_limit_bytes", "Most memory that an account may use.", "account")
+	memoryRefused = memoryFamilies.counter("memory_refused_total", "Requests, frames, blocks or reservations that did not fit into an account.", "account")
+)
+
+// Memory collects the accounts of the memory budget.
+type Memory struct{ Budget *budget.Budget }
+
+// Describe implements prometheus.Collector.
+func (Memory) Describe(ch chan<- *prometheus.Desc) { memoryFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (c Memory) Collect(ch chan<- prometheus.Metric) {
+	send(ch, memoryLimit, c.Budget.Total())
+	for _, a := range c.Budget.Accounts() {
+		send(ch, accountBytes, a.Used(), a.Name())
+		send(ch, accountLimit, a.Limit(), a.Name())
+		send(ch, memoryRefused, a.Refused(), a.Name())
+	}
+}
