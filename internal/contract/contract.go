@@ -41,6 +41,7 @@ const (
 	Conflict           // an id exists already
 	Unavailable        // no worker can serve it now: not ready, no endpoint, shutting down
 	TooMany            // more than this service keeps, or reserved for dialects that answer 429
+	Exhausted          // a limit of this process is reached for now: callers come back later (decision X2)
 	Overloaded         // every worker that could serve it has too much to do; wraps *OverloadError
 	QueueRejected      // its class of the wait queue takes no more; has Details
 	Cancelled          // the caller went away: no one reads the error
@@ -64,7 +65,10 @@ type Error struct {
 	// Reason and Field are the error's code and the field of the body that it is
 	// about, as the Conductor API names them; the other contracts have neither.
 	Reason, Field string
-	Err           error
+	// Limit is the limit that refuses the request, one of Limits; empty for other
+	// errors.
+	Limit string
+	Err   error
 
 	// TakenID is the id of a reservation that exists, or is being booked, nil in other
 	// errors: the 1.6 dialect has a text of its own for it.

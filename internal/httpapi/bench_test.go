@@ -145,6 +145,7 @@ func BenchmarkSelectOverTCP(b *testing.B) {
 type ignorer struct{}
 
 func (ignorer) Begin()                                 {}
+func (ignorer) Refused(string)                         {}
 func (ignorer) End(string, string, int, time.Duration) {}
 
 // BenchmarkSelectObserved is /select without the network and the selection, by

@@ -6,12 +6,14 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/jsonscan"
 )
 
@@ -181,4 +183,23 @@ func field[T, V any](name string, of func(*T) *V, read func(*jsonscan.Scanner) V
 // optional is field for a pointer, which stays nil without the member.
 func optional[T, V any](name string, of func(*T) **V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
 	return jsonscan.Field[T]{Name: name, Read: jsonscan.Optional(of, read)}
+}
+
+// readText reads an id, a name or another text that the service keeps or passes on.
+func readText(s *jsonscan.Scanner) string {
+	text := s.Text()
+	if len(text) > contract.MaxText {
+		s.FailLimit(contract.LimitText, contract.TooLong("the text", len(text), contract.MaxText))
+		return ""
+	}
+	return string(text)
+}
+
+// readISLTokens reads the length of a prompt.
+func readISLTokens(s *jsonscan.Scanner) uint64 {
+	n := s.Uint64()
+	if n > contract.MaxISLTokens {
+		s.FailLimit(contract.LimitISLTokens, "is "+strconv.FormatUint(n, 10)+", the maximum is "+strconv.FormatUint(contract.MaxISLTokens, 10))
+	}
+	return n
 }

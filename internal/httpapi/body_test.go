@@ -41,7 +41,7 @@ func TestSelectBody(t *testing.T) {
 	full := `{"model_name":"m","tenant_id":"t","selection_id":"s","reservation_id":"r",
 		"token_ids":[1,2,4294967295],"block_mm_infos":[null,{"mm_objects":[{"mm_hash":18446744073709551615,"offsets":[[0,2],[3,4]],"x":1},{"mm_hash":7,"offsets":[]}]},{"mm_objects":[]}],
 		"mm_routing_info":{"routing_token_ids":[5,6],"block_mm_infos":[{"mm_objects":[{"mm_hash":9,"offsets":[]}]}]},
-		"block_hashes":[-1,18446744073709551615],"sequence_hashes":[-9223372036854775808,3],"isl_tokens":18446744073709551615,
+		"block_hashes":[-1,18446744073709551615],"sequence_hashes":[-9223372036854775808,3],"isl_tokens":281474976710656,
 		"lora_name":"l","cache_salt":"c","is_eagle":true,
 		"router_config_override":{"overlap_score_credit":1,"prefill_load_scale":100,"router_temperature":0,"assume_kv_reuse":false,
 			"track_prefill_tokens":true,"shared_cache_multiplier":0.5,"overlap_score_weight":0,"unknown":3},
@@ -58,7 +58,7 @@ func TestSelectBody(t *testing.T) {
 			Routing:     &selecting.Routing{TokenIDs: []uint32{5, 6}, MM: [][]uint64{{9}}},
 			BlockHashes: []uint64{1<<64 - 1, 1<<64 - 1}, HasBlockHashes: true,
 			SequenceHashes: []uint64{1 << 63, 3}, HasSequenceHashes: true,
-			ISLTokens: 1<<64 - 1, HasISLTokens: true,
+			ISLTokens: 1 << 48, HasISLTokens: true,
 			LoRA: "l", CacheSalt: "c", Eagle: ptr(true),
 		},
 		Override: selector.Override{

@@ -89,7 +89,7 @@ type busyBody struct {
 }
 
 var busyShape = jsonscan.NewObject(
-	required("model", func(b *busyBody) *string { return &b.model }, (*jsonscan.Scanner).String),
+	required("model", func(b *busyBody) *string { return &b.model }, readText),
 	optional(overload.DecodeBlocks.String(), func(b *busyBody) **float64 { return &b.set.DecodeBlocks }, (*jsonscan.Scanner).Float64),
 	optional(overload.PrefillTokens.String(), func(b *busyBody) **uint64 { return &b.set.PrefillTokens }, (*jsonscan.Scanner).Uint64),
 	optional(overload.PrefillFraction.String(), func(b *busyBody) **float64 { return &b.set.PrefillFraction }, (*jsonscan.Scanner).Float64),

@@ -120,7 +120,7 @@ func newConductorBody[T any](shape *jsonscan.Object[T], reset func(*T), size fun
 
 // readName reads a name that may not be empty.
 func readName(s *jsonscan.Scanner) string {
-	name := s.String()
+	name := readText(s)
 	if s.Err() == nil && name == "" {
 		s.Fail("invalid value: empty string")
 	}
@@ -129,7 +129,7 @@ func readName(s *jsonscan.Scanner) string {
 
 // readTenant reads a tenant; the empty one is the default one.
 func readTenant(s *jsonscan.Scanner) string {
-	if tenant := s.String(); tenant != "" {
+	if tenant := readText(s); tenant != "" {
 		return tenant
 	}
 	return catalog.DefaultName
@@ -184,16 +184,16 @@ func (b *registrationBody) registration() (conductor.Registration, error) {
 }
 
 var registerShape = jsonscan.NewObject(
-	required("endpoint", func(b *registrationBody) *string { return &b.reg.Endpoint }, (*jsonscan.Scanner).String),
-	field("replay_endpoint", func(b *registrationBody) *string { return &b.reg.Replay }, (*jsonscan.Scanner).String),
-	required("type", func(b *registrationBody) *string { return &b.kind }, (*jsonscan.Scanner).String),
+	required("endpoint", func(b *registrationBody) *string { return &b.reg.Endpoint }, readText),
+	field("replay_endpoint", func(b *registrationBody) *string { return &b.reg.Replay }, readText),
+	required("type", func(b *registrationBody) *string { return &b.kind }, readText),
 	required("modelname", func(b *registrationBody) *string { return &b.reg.Model }, readName),
-	field("lora_name", func(b *registrationBody) *string { return &b.reg.LoRA }, (*jsonscan.Scanner).String),
+	field("lora_name", func(b *registrationBody) *string { return &b.reg.LoRA }, readText),
 	field("tenant_id", func(b *registrationBody) *string { return &b.reg.Tenant }, readTenant),
 	required("instance_id", func(b *registrationBody) *string { return &b.reg.Instance }, readName),
 	required("block_size", func(b *registrationBody) *uint32 { return &b.reg.BlockSize }, readBlockSize),
 	required("dp_rank", func(b *registrationBody) *uint32 { return &b.reg.Rank }, (*jsonscan.Scanner).Uint32),
-	field("additionalsalt", func(b *registrationBody) *string { return &b.reg.Salt }, (*jsonscan.Scanner).String),
+	field("additionalsalt", func(b *registrationBody) *string { return &b.reg.Salt }, readText),
 	field("hash_seed", func(b *registrationBody) *uint64 { return &b.reg.HashSeed }, (*jsonscan.Scanner).Uint64),
 )
 
@@ -221,12 +221,12 @@ func (b *unregistrationBody) filter() (conductor.Filter, error) {
 var unregisterShape = jsonscan.NewObject(
 	required("instance_id", func(b *unregistrationBody) *string { return &b.by.Instance }, readName),
 	field("tenant_id", func(b *unregistrationBody) *string { return &b.by.Tenant }, readTenant),
-	optional("type", func(b *unregistrationBody) **string { return &b.kind }, (*jsonscan.Scanner).String),
-	optional("modelname", func(b *unregistrationBody) **string { return &b.by.Model }, (*jsonscan.Scanner).String),
-	optional("lora_name", func(b *unregistrationBody) **string { return &b.by.LoRA }, (*jsonscan.Scanner).String),
-	optional("additionalsalt", func(b *unregistrationBody) **string { return &b.by.Salt }, (*jsonscan.Scanner).String),
-	optional("endpoint", func(b *unregistrationBody) **string { return &b.by.Endpoint }, (*jsonscan.Scanner).String),
-	optional("replay_endpoint", func(b *unregistrationBody) **string { return &b.by.Replay }, (*jsonscan.Scanner).String),
+	optional("type", func(b *unregistrationBody) **string { return &b.kind }, readText),
+	optional("modelname", func(b *unregistrationBody) **string { return &b.by.Model }, readText),
+	optional("lora_name", func(b *unregistrationBody) **string { return &b.by.LoRA }, readText),
+	optional("additionalsalt", func(b *unregistrationBody) **string { return &b.by.Salt }, readText),
+	optional("endpoint", func(b *unregistrationBody) **string { return &b.by.Endpoint }, readText),
+	optional("replay_endpoint", func(b *unregistrationBody) **string { return &b.by.Replay }, readText),
 	optional("block_size", func(b *unregistrationBody) **uint32 { return &b.by.BlockSize }, readBlockSize),
 	optional("dp_rank", func(b *unregistrationBody) **uint32 { return &b.by.Rank }, (*jsonscan.Scanner).Uint32),
 	optional("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*jsonscan.Scanner).Uint64),
@@ -300,15 +300,15 @@ func (b *queryBody) resolve(wanted string) error {
 func queryFields(further ...jsonscan.Field[queryBody]) []jsonscan.Field[queryBody] {
 	return append([]jsonscan.Field[queryBody]{
 		required("model", func(b *queryBody) *string { return &b.req.Model }, readName),
-		field("lora_name", func(b *queryBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
+		field("lora_name", func(b *queryBody) *string { return &b.req.LoRA }, readText),
 		{Name: "lora_id", Read: func(s *jsonscan.Scanner, b *queryBody) {
 			if !s.Null() {
 				b.loraID, b.hasLoRAID = int64(s.Hash64()), true
 			}
 		}},
 		field("tenant_id", func(b *queryBody) *string { return &b.req.Tenant }, readTenant),
-		field("instance_id", func(b *queryBody) *string { return &b.req.Instance }, (*jsonscan.Scanner).String),
-		field("cache_salt", func(b *queryBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
+		field("instance_id", func(b *queryBody) *string { return &b.req.Instance }, readText),
+		field("cache_salt", func(b *queryBody) *string { return &b.req.Salt }, readText),
 		required("block_size", func(b *queryBody) *uint32 { return &b.req.BlockSize }, readBlockSize),
 	}, further...)
 }

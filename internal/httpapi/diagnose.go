@@ -74,8 +74,8 @@ func newDiagnoseShape(d dialect) *jsonscan.Object[diagnoseBody] {
 				b.req.LocalHashes, b.hasHashes = s.AppendHash64s(b.req.LocalHashes), true
 			}
 		}},
-		field("lora_name", func(b *diagnoseBody) *string { return &b.req.LoRA }, (*jsonscan.Scanner).String),
-		field("cache_salt", func(b *diagnoseBody) *string { return &b.req.Salt }, (*jsonscan.Scanner).String),
+		field("lora_name", func(b *diagnoseBody) *string { return &b.req.LoRA }, readText),
+		field("cache_salt", func(b *diagnoseBody) *string { return &b.req.Salt }, readText),
 		field("max_blocks", func(b *diagnoseBody) *int { return &b.maxBlocks }, readMaxBlocks),
 	)...)
 }

@@ -55,7 +55,7 @@ func (d dialect) appendScope(out []byte, scope catalog.Scope) []byte {
 // scopeFields are the members that name a scope; one that is left out keeps its value.
 func scopeFields[T any](d dialect, scope func(*T) *catalog.Scope) []jsonscan.Field[T] {
 	return []jsonscan.Field[T]{
-		{Name: "model_name", Read: jsonscan.Set(func(t *T) *string { return &scope(t).Model }, (*jsonscan.Scanner).String)},
+		{Name: "model_name", Read: jsonscan.Set(func(t *T) *string { return &scope(t).Model }, readText)},
 		tenantField(d, scope),
 	}
 }
@@ -68,14 +68,14 @@ func tenantField[T any](d dialect, scope func(*T) *catalog.Scope) jsonscan.Field
 // aliased describes a string that has two names. Both may come if they are equal.
 func aliased[T any](name, alias string, field func(*T) *string) jsonscan.Field[T] {
 	return jsonscan.Field[T]{
-		Name: name, Read: jsonscan.Set(field, (*jsonscan.Scanner).String),
+		Name: name, Read: jsonscan.Set(field, readText),
 		Alias: alias, Again: func(s *jsonscan.Scanner, t *T) { sameString(s, *field(t), name, alias) },
 	}
 }
 
 // aliasedOrNull is aliased for a member whose null means the same as its absence.
 func aliasedOrNull[T any](name, alias string, field func(*T) **string) jsonscan.Field[T] {
-	read := jsonscan.Optional(field, (*jsonscan.Scanner).String)
+	read := jsonscan.Optional(field, readText)
 	return jsonscan.Field[T]{Name: name, Read: read, Alias: alias, Again: func(s *jsonscan.Scanner, t *T) {
 		switch first := *field(t); {
 		case first == nil:

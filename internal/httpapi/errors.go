@@ -63,6 +63,7 @@ type problem struct {
 	message       string // of the selection contract: the longer text of an overload, else empty
 	reason, field string // of the Conductor contract
 	shape         bool   // a body of the wrong shape
+	limit         string // that refuses the request, one of contract.Limits or empty
 }
 
 // internalProblem stands for causes that clients are not told.
@@ -83,6 +84,7 @@ func problemOf(err error, d dialect) problem {
 	case errors.As(err, &fault):
 		return problem{
 			status: http.StatusUnprocessableEntity, text: shapePrefix + fault.Error(), reason: shapeReason(fault), field: fault.Field, shape: true,
+			limit: fault.Limit,
 		}
 	case errors.As(err, &known):
 		status, reason := statusOf(known.Kind, d)
@@ -90,7 +92,9 @@ func problemOf(err error, d dialect) problem {
 			reason = known.Reason
 		}
 		text := known.TextIn(contract.Version(d))
-		return problem{status: status, text: text, details: known.Details, message: known.Message, reason: reason, field: known.Field}
+		return problem{
+			status: status, text: text, details: known.Details, message: known.Message, reason: reason, field: known.Field, limit: known.Limit,
+		}
 	case errors.Is(err, context.Canceled):
 		return problemOf(errClientGone, d)
 	}
@@ -130,12 +134,18 @@ func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 		return http.StatusServiceUnavailable, "queue_full"
 	case contract.TooMany:
 		return http.StatusTooManyRequests, "too_many"
+	case contract.Exhausted:
+		return http.StatusServiceUnavailable, "limit_reached"
 	case contract.Cancelled:
 		return statusClientGone, reasonCancelled
 	case contract.Internal:
 	}
 	return http.StatusInternalServerError, reasonInternal
 }
+
+// retryLimit is the Retry-After header where a limit of this process is reached
+// (decision X2): what is in the way are requests, which end within seconds.
+var retryLimit = []string{"1"}
 
 // fail answers with an error.
 func (a api) fail(c *gin.Context, out []byte, err error) []byte {
@@ -144,8 +154,11 @@ func (a api) fail(c *gin.Context, out []byte, err error) []byte {
 	if p.status == http.StatusInternalServerError {
 		withRequest(a.log.Error(), c).Err(err).AnErr("cause", errors.Unwrap(err)).Msg("request failed")
 	}
-	if p.message != "" && a.retryAfter != nil {
+	switch {
+	case p.message != "" && a.retryAfter != nil:
 		c.Writer.Header()["Retry-After"] = a.retryAfter
+	case p.limit != "" && p.status == http.StatusServiceUnavailable:
+		c.Writer.Header()["Retry-After"] = retryLimit
 	}
 	status, out := a.render(out, p)
 	respond(c, status, out)

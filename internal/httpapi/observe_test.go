@@ -36,6 +36,7 @@ type seen struct {
 type recorder struct {
 	mu       sync.Mutex
 	ended    []seen
+	refused  []string
 	inFlight int
 	negative bool          // a span below zero
 	end      chan struct{} // gets one for each End, if there is room
@@ -47,6 +48,12 @@ func (r *recorder) Begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inFlight++
+}
+
+func (r *recorder) Refused(limit string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refused = append(r.refused, limit)
 }
 
 func (r *recorder) End(method, route string, status int, took time.Duration) {

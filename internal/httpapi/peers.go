@@ -63,7 +63,7 @@ var peerShape = newPeerShape("endpoint")
 
 // newPeerShape is the body of a peer under one of the contracts' names for it.
 func newPeerShape(member string) *jsonscan.Object[peerBody] {
-	return jsonscan.NewObject(required(member, func(b *peerBody) *string { return &b.endpoint }, (*jsonscan.Scanner).String))
+	return jsonscan.NewObject(required(member, func(b *peerBody) *string { return &b.endpoint }, readText))
 }
 
 type snapshotRoutes struct {

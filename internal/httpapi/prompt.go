@@ -62,10 +62,10 @@ func promptFields[T any](d dialect, of func(*T) promptBody) []jsonscan.Field[T] 
 		{Name: "block_hashes", Read: unlessNull(readBlockHashes)},
 		{Name: "sequence_hashes", Read: unlessNull(readSequenceHashes)},
 		{Name: "isl_tokens", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) {
-			q.prompt.ISLTokens, q.prompt.HasISLTokens = s.Uint64(), true
+			q.prompt.ISLTokens, q.prompt.HasISLTokens = readISLTokens(s), true
 		})},
-		{Name: "lora_name", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) { q.prompt.LoRA = s.String() })},
-		{Name: "cache_salt", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) { q.prompt.CacheSalt = s.String() })},
+		{Name: "lora_name", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) { q.prompt.LoRA = readText(s) })},
+		{Name: "cache_salt", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) { q.prompt.CacheSalt = readText(s) })},
 		{Name: "is_eagle", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) {
 			eagle := s.Bool()
 			q.prompt.Eagle = &eagle

@@ -106,7 +106,7 @@ func newReserveShape(d dialect) *jsonscan.Object[reserveBody] {
 	readWorker := func(s *jsonscan.Scanner, b *reserveBody) { b.req.Rank.Worker, b.named = s.Uint64(), true }
 	if d == dialect13 {
 		fields = append(fields,
-			required("reservation_id", id, (*jsonscan.Scanner).String),
+			required("reservation_id", id, readText),
 			jsonscan.Field[reserveBody]{Name: "worker_id", Required: true, Read: readWorker})
 	} else {
 		selectionID := aliased("selection_id", "reservation_id", id)
@@ -166,7 +166,7 @@ func bookingOptionFields[T any](of func(*T) *bookingOptions) []jsonscan.Field[T]
 }
 
 func readIfExists(s *jsonscan.Scanner) selecting.IfExists {
-	switch text := s.String(); {
+	switch text := readText(s); {
 	case s.Err() != nil:
 	case text == "return":
 		return selecting.ReturnFirst

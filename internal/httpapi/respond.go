@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/select-service/select-service/internal/contract"
 )
 
 // contentJSON is shared by all answers; the values of a header are never changed.
@@ -80,7 +82,7 @@ func pathValue(c *gin.Context, name string) (string, error) {
 	case v == "":
 		return "", errRouteNotFound
 	}
-	return v, nil
+	return v, contract.CheckText(name, v)
 }
 
 // pathUint64 is pathValue for numbers.

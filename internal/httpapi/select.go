@@ -195,7 +195,7 @@ func newSelectShape(d dialect) *jsonscan.Object[selectBody] {
 func newSelectAndReserveShape(d dialect) *jsonscan.Object[selectBody] {
 	fields := append(selectFields(d), bookingOptionFields(func(b *selectBody) *bookingOptions { return &b.booking })...)
 	if d == dialect13 {
-		fields = append(fields, optional("reservation_id", func(b *selectBody) **string { return &b.req.ReservationID }, (*jsonscan.Scanner).String))
+		fields = append(fields, optional("reservation_id", func(b *selectBody) **string { return &b.req.ReservationID }, readText))
 	}
 	return jsonscan.NewObject(fields...)
 }
@@ -217,7 +217,7 @@ func selectFields(d dialect) []jsonscan.Field[selectBody] {
 		}},
 	)
 	if d == dialect13 {
-		return append(fields, optional("selection_id", selectionID, (*jsonscan.Scanner).String))
+		return append(fields, optional("selection_id", selectionID, readText))
 	}
 	fields = append(fields, sessionFields(func(b *selectBody) *session { return &b.session })...)
 	return append(fields, aliasedOrNull("selection_id", "reservation_id", selectionID))
@@ -249,7 +249,7 @@ var constraintsShape = jsonscan.NewObject(
 
 func appendStrings(s *jsonscan.Scanner, dst []string) []string {
 	for range s.Array() {
-		dst = append(dst, s.String())
+		dst = append(dst, readText(s))
 	}
 	return dst
 }
@@ -272,7 +272,7 @@ func (s *session) name() string {
 
 func sessionFields[T any](of func(*T) *session) []jsonscan.Field[T] {
 	return []jsonscan.Field[T]{
-		field("session_id", func(t *T) *string { return &of(t).id }, (*jsonscan.Scanner).String),
+		field("session_id", func(t *T) *string { return &of(t).id }, readText),
 		{Name: "session_context", Read: func(s *jsonscan.Scanner, t *T) {
 			if !s.Null() {
 				sessionShape.Read(s, of(t))
@@ -283,7 +283,7 @@ func sessionFields[T any](of func(*T) *session) []jsonscan.Field[T] {
 }
 
 var sessionShape = jsonscan.NewObject(
-	required("session_id", func(c *session) *string { return &c.inner }, (*jsonscan.Scanner).String),
+	required("session_id", func(c *session) *string { return &c.inner }, readText),
 	checkedOnly("parent_session_id", func(s *jsonscan.Scanner) { s.Text() }),
 	checkedOnly("session_final", func(s *jsonscan.Scanner) { s.Bool() }),
 	checkedOnly("input_trigger", func(s *jsonscan.Scanner) { s.Variant("user_message", "tool_result", "other") }),

@@ -66,6 +66,9 @@ type RequestObserver interface {
 	// client left before its answer was complete has status 499, an answer that
 	// the service broke off 500.
 	End(method, route string, status int, took time.Duration)
+	// Refused is called for a request that a limit refuses, before its End. The
+	// limit is one of contract.Limits.
+	Refused(limit string)
 }
 
 // statusClientGone is the status of an answer whose client did not wait for it
@@ -131,8 +134,12 @@ func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
 // problemKey is where a request has the text of its error for the access log.
 const problemKey = "problem"
 
-// noteProblem keeps the text of an error for the access log, if there is one.
+// noteProblem counts an error that comes from a limit, and keeps the text for the
+// access log, if there is one.
 func (a api) noteProblem(c *gin.Context, p problem) {
+	if p.limit != "" && a.requests != nil {
+		a.requests.Refused(p.limit)
+	}
 	if a.logsRequests() {
 		c.Set(problemKey, p.text)
 	}

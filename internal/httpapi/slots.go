@@ -145,7 +145,7 @@ func newSlotsBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T
 var slotsScope = catalog.Scope{Tenant: catalog.DefaultName}
 
 func slotsModel[T any](scope func(*T) *catalog.Scope) jsonscan.Field[T] {
-	return required("model_name", func(t *T) *string { return &scope(t).Model }, (*jsonscan.Scanner).String)
+	return required("model_name", func(t *T) *string { return &scope(t).Model }, readText)
 }
 
 func slotsWorkerScope(w *service.SlotsWorker) *catalog.Scope { return &w.Scope }
@@ -178,7 +178,7 @@ func newSlotsAddShape(d dialect) *jsonscan.Object[service.SlotsReservation] {
 	return jsonscan.NewObject(
 		slotsModel(slotsReservationScope),
 		tenantField(d, slotsReservationScope),
-		required("request_id", func(b *service.SlotsReservation) *string { return &b.ID }, (*jsonscan.Scanner).String),
+		required("request_id", func(b *service.SlotsReservation) *string { return &b.ID }, readText),
 		required("worker_id", func(b *service.SlotsReservation) *uint64 { return &b.Rank.Worker }, (*jsonscan.Scanner).Uint64),
 		required("dp_rank", func(b *service.SlotsReservation) *uint32 { return &b.Rank.DP }, (*jsonscan.Scanner).Uint32),
 		jsonscan.Field[service.SlotsReservation]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, b *service.SlotsReservation) {
@@ -203,7 +203,7 @@ func newSlotsRequestShape(d dialect) *jsonscan.Object[slotsRequest] {
 	return jsonscan.NewObject(
 		slotsModel(slotsRequestScope),
 		tenantField(d, slotsRequestScope),
-		required("request_id", func(r *slotsRequest) *string { return &r.id }, (*jsonscan.Scanner).String),
+		required("request_id", func(r *slotsRequest) *string { return &r.id }, readText),
 	)
 }
 

@@ -156,7 +156,7 @@ var patchShape = jsonscan.NewObject(settingsFields(func(p *catalog.Patch) *catal
 func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Field[T] {
 	// Go has no generic methods: one helper for each type of a member.
 	text := func(name string, field func(*catalog.Patch) **string) jsonscan.Field[T] {
-		return settingField(name, of, field, (*jsonscan.Scanner).String)
+		return settingField(name, of, field, readText)
 	}
 	u32 := func(name string, field func(*catalog.Patch) **uint32) jsonscan.Field[T] {
 		return settingField(name, of, field, (*jsonscan.Scanner).Uint32)
@@ -205,7 +205,7 @@ func readEnforcement(s *jsonscan.Scanner) string {
 func readByRank(s *jsonscan.Scanner) map[uint32]string {
 	m := make(map[uint32]string)
 	for rank := range s.MapUint32() {
-		m[rank] = s.String()
+		m[rank] = readText(s)
 	}
 	return m
 }
@@ -214,7 +214,7 @@ func readStringMap(s *jsonscan.Scanner) map[string]string {
 	m := make(map[string]string)
 	for name := range s.Map() {
 		key := string(name)
-		m[key] = s.String()
+		m[key] = readText(s)
 	}
 	return m
 }

@@ -30,6 +30,8 @@ type Error struct {
 	Missing bool
 	// Reason never repeats a string of the text: a body may hold a prompt.
 	Reason string
+	// Limit names the limit that the value exceeds; empty for other faults.
+	Limit string
 	// Line and Column count from 1; columns are bytes.
 	Line, Column int
 }

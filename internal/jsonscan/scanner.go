@@ -58,6 +58,14 @@ func (s *Scanner) End() error {
 // not acceptable.
 func (s *Scanner) Fail(reason string) { s.fail(Shape, s.pos, reason) }
 
+// FailLimit is Fail for a value that exceeds the named limit.
+func (s *Scanner) FailLimit(limit, reason string) {
+	if s.err == nil {
+		s.fail(Shape, s.pos, reason)
+		s.err.Limit = limit
+	}
+}
+
 // peek passes white space and returns the byte after it, 0 at the end of the
 // text. (A NUL byte in the text is no JSON anywhere, so it cannot be mistaken.)
 func (s *Scanner) peek() byte {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/internal/contract"
 )
 
 var (
@@ -17,17 +19,26 @@ var (
 	httpRequests = requestFamilies.counter("http_requests_total", "HTTP requests answered, by route; those that found none have no method.", "listener", "method", "route", "code")
 	httpDuration = requestFamilies.histogram("http_request_duration_seconds", "Time from the arrival of an HTTP request to the end of its answer, time in the wait queue included.", "listener", "method", "route")
 	httpInFlight = requestFamilies.gauge("http_requests_in_flight", "HTTP requests that are not answered yet.", "listener")
+	limitRefused = requestFamilies.counter("limit_refused_total", "HTTP requests that were refused because of a limit: too many of something, or a value too large.", "limit")
 )
 
 // Requests counts HTTP requests by listener, method, route and status, and
 // collects them.
 type Requests struct {
-	mu        sync.Mutex
+	refused map[string]*atomic.Uint64 // by limit; the map does not change
+
+	mu        sync.Mutex // guards listeners
 	listeners map[string]*Listener
 }
 
 // NewRequests returns counters that have counted nothing.
-func NewRequests() *Requests { return &Requests{listeners: make(map[string]*Listener)} }
+func NewRequests() *Requests {
+	r := &Requests{refused: make(map[string]*atomic.Uint64), listeners: make(map[string]*Listener)}
+	for _, limit := range contract.Limits {
+		r.refused[limit] = new(atomic.Uint64)
+	}
+	return r
+}
 
 // Listener returns the counters of a listener, by the name that is its label.
 func (r *Requests) Listener(name string) *Listener {
@@ -35,7 +46,7 @@ func (r *Requests) Listener(name string) *Listener {
 	defer r.mu.Unlock()
 	l := r.listeners[name]
 	if l == nil {
-		l = &Listener{name: name}
+		l = &Listener{name: name, refused: r.refused}
 		l.routes.Store(&map[endpoint]*answers{})
 		r.listeners[name] = l
 	}
@@ -54,6 +65,7 @@ func (r *Requests) all() map[string]*Listener {
 // each method and route.
 type Listener struct {
 	name     string
+	refused  map[string]*atomic.Uint64 // of all listeners
 	inFlight atomic.Int64
 	routes   atomic.Pointer[map[endpoint]*answers] // replaced under adding
 	adding   sync.Mutex
@@ -96,6 +108,13 @@ func (l *Listener) End(method, route string, status int, took time.Duration) {
 	}
 	a.byCode[code].Add(1)
 	a.took.Observe(took.Seconds())
+}
+
+// Refused counts a request that a limit refuses, one of contract.Limits.
+func (l *Listener) Refused(limit string) {
+	if n := l.refused[limit]; n != nil {
+		n.Add(1)
+	}
 }
 
 // add makes room for an endpoint that was not asked for before.
@@ -142,6 +161,9 @@ func (r *Requests) Describe(ch chan<- *prometheus.Desc) { requestFamilies.descri
 
 // Collect implements prometheus.Collector.
 func (r *Requests) Collect(ch chan<- prometheus.Metric) {
+	for limit, n := range r.refused {
+		send(ch, limitRefused, n.Load(), limit)
+	}
 	for _, l := range r.all() {
 		send(ch, httpInFlight, l.inFlight.Load(), l.name)
 		for e, a := range *l.routes.Load() {
