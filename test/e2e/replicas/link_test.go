@@ -44,7 +44,9 @@ type link struct {
 	// deaf is set while nobody follows: then nothing is lost.
 	deaf atomic.Bool
 	// lost counts the bookings' messages of which no copy was forwarded,
-	// announcements those of our own topic. The other two count both.
+	// announcements those of our own topic. duplicated counts bookings' messages
+	// alone, because announcements may still be under way when the fate changes;
+	// scattered counts both.
 	lost, announcements, duplicated, scattered atomic.Uint64
 
 	// Owned by run.
@@ -175,7 +177,9 @@ func (l *link) decide(m message) {
 	m.copies = &copies{left: 1}
 	if l.rng.Float64() < f.duplicate {
 		m.copies.left++
-		l.duplicated.Add(1)
+		if m.topic == eventTopic {
+			l.duplicated.Add(1)
+		}
 	}
 	for range m.copies.left {
 		if l.rng.Float64() < f.scatter {
