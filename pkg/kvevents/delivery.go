@@ -80,7 +80,8 @@ type delivery struct {
 	applied bool       // a batch was applied in this turn
 	// mixed: a batch was of another rank, or not an engine's. Then one engine's
 	// clear does not make up for what was lost: it may have been about others.
-	mixed bool
+	mixed  bool
+	resume *Resume // not decided yet; nil: there is none
 }
 
 func (d *delivery) apply(m message) (cleared bool, err error) {

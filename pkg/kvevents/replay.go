@@ -137,6 +137,9 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 		s.counters.Foreign.Add(1)
 		return
 	}
+	if s.resumed == unproven && !s.proveByReplay(m, now) {
+		return
+	}
 	if r.goal.from == 0 && r.appliedBefore.ok {
 		remembered, same := s.fingerprints.compare(m)
 		if remembered && !same {
@@ -177,6 +180,7 @@ func (s *stream) joinReplay(seq uint64) {
 	// it is applied, and numbers that it does not bring are missing again.
 	r.reachesBack = true
 	s.output.rewind()
+	s.breaks++
 	s.started, s.last, s.since = seq > 0, seq-min(seq, 1), seq
 	if s.firstLost.ok && s.firstLost.seq >= seq {
 		s.firstLost = position{}
@@ -188,6 +192,8 @@ func (s *stream) endReplay(now time.Time) {
 	r := &s.replay
 	endsBelow := r.answered && r.newest < r.appliedBefore.seq
 	switch {
+	case s.resumed == unproven:
+		s.refute(now)
 	case r.goal.from == 0 && r.appliedBefore.ok && endsBelow && (r.first == 0 || r.reachesBack):
 		s.foundNewEngine(true, true, now)
 	case r.goal.confirm && (endsBelow || !r.answered):
@@ -238,6 +244,10 @@ func (s *stream) finishReplay(result ReplayResult, now time.Time) {
 	r := s.replay
 	s.becomeFollowing()
 	s.counters.ReplayResults[result].Add(1)
+	if s.resumed == unproven && result != ReplayDisconnected && result != ReplayAborted {
+		s.discard()
+		r.goal.from = 0
+	}
 	if result != ReplayComplete && result != ReplayAborted {
 		s.counts.BadReplays++
 		s.counts.BadReplay = result

@@ -51,6 +51,8 @@ type stream struct {
 	replayAgain bool
 
 	engineState
+	resumed resumption // from a checkpoint
+	breaks  uint64     // how often messages were applied again, or a new engine was found
 
 	replay replay
 	retry  replayRetry
@@ -118,6 +120,11 @@ type output interface {
 	rewind()
 	// foreign reports whether a replayed batch belongs to another rank.
 	foreign(payload []byte) bool
+	// restore puts the blocks of the checkpoint into the index from which the stream
+	// was resumed; discard says that this will never be asked for. One of them is
+	// called, at most once, if the stream was resumed.
+	restore()
+	discard()
 }
 
 // replays is the replay server of a stream.
@@ -161,6 +168,9 @@ func (s *stream) live(m message, now time.Time) {
 // acceptLive deals with the next live message in order. It returns false if a
 // replay has to come first, which it has asked for.
 func (s *stream) acceptLive(m message, now time.Time) bool {
+	if s.resumed == unproven {
+		s.proveByLive(m)
+	}
 	if s.started && m.seq <= s.last {
 		return s.acceptLow(m, now)
 	}
@@ -182,6 +192,7 @@ func (s *stream) acceptLive(m message, now time.Time) bool {
 	}
 	s.applyNext(m)
 	s.lastLive = position{m.seq, true}
+	s.resumed = notResumed
 	return true
 }
 
@@ -199,6 +210,9 @@ func (s *stream) mayAsk(now time.Time) bool {
 
 // applyNext applies m, whose number is above last. The numbers between are lost.
 func (s *stream) applyNext(m message) {
+	if s.resumed == catchingUp && m.seq-s.last > 1 {
+		s.loseResumed()
+	}
 	switch {
 	case !s.started:
 		s.since = m.seq
@@ -281,7 +295,8 @@ func (s *stream) resetForNewEngine() {
 	s.counters.Restarts.Add(1)
 	s.counts.Restarts++
 	s.output.clear()
-	s.engineState = engineState{}
+	s.breaks++
+	s.engineState, s.resumed = engineState{}, notResumed
 	s.retry.appliedUpTo = position{}
 }
 
@@ -301,9 +316,9 @@ func (s *stream) askForAll(now time.Time) {
 	case s.replay.state == stateReplaying: // a bound socket may have several connections
 		s.replayAgain = true
 	case s.replay.state.wanted():
-		s.replay.goal.from = 0 // not sent yet
+		s.replay.goal.from = s.replayFrom() // not sent yet
 	default:
-		s.becomeAwaiting(goal{}, now)
+		s.becomeAwaiting(goal{from: s.replayFrom()}, now)
 	}
 }
 

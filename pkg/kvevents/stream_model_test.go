@@ -36,6 +36,7 @@ type world struct {
 	n       Counters
 	asked   bool
 	applied map[int]bool
+	saved   map[int]bool // blocks that restore is to put back
 	log     []string
 }
 
@@ -88,6 +89,8 @@ const everyBlock = -1
 func (w *world) clear() { w.note("  clear"); clear(w.applied) }
 
 // replayed takes everything away: what is going to be replayed must be all.
+func (w *world) restore()            { w.note("  restore"); w.restored() }
+func (w *world) discard()            { w.note("  discard") }
 func (w *world) rewind()             { w.note("  rewound") }
 func (w *world) beginReplay()        { w.note("  replayed"); clear(w.applied) }
 func (w *world) foreign([]byte) bool { return false }

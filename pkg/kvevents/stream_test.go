@@ -52,7 +52,10 @@ func (sc *script) apply(m message) (cleared bool, err error) {
 	sc.applied = append(sc.applied, string(m.payload))
 	return m.payload[0] == 'z', nil
 }
-func (sc *script) clear()  { sc.applied = append(sc.applied, "clear") }
+func (sc *script) clear()   { sc.applied = append(sc.applied, "clear") }
+func (sc *script) restore() { sc.applied = append(sc.applied, "restore") }
+func (sc *script) discard() { sc.applied = append(sc.applied, "discard") }
+
 func (sc *script) rewind() { sc.rewoundAt = append(sc.rewoundAt, len(sc.applied)) }
 
 func (sc *script) beginReplay()                { sc.replayedAt = append(sc.replayedAt, len(sc.applied)) }

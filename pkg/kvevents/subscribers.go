@@ -47,6 +47,8 @@ type StreamConfig struct {
 	// state another rank are dropped.
 	SharedReplay bool
 	Applier      Applier
+	// Resume, if not nil, is where Add lets the stream go on. Update does not look at it.
+	Resume *Resume
 }
 
 // Config bounds what Subscribers hold; DefaultConfig has the contract's values.
@@ -158,6 +160,9 @@ func (s *Subscribers) Add(c StreamConfig) error {
 	sub, err := s.subscribe(c)
 	if err != nil {
 		return err
+	}
+	if c.Resume != nil && c.Resume.From.Endpoint == c.Endpoint {
+		sub.resume(c.Resume)
 	}
 	sub.open()
 	return nil

@@ -1,0 +1,306 @@
+package kvevents
+
+import (
+	"math"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Checkpoint is where a rank's stream stands: what a later process needs to find
+// out whether the engine is still the same and nothing of it is missed. What the
+// rank holds at the checkpoint, changed by all messages after Last in their order,
+// is what it holds now, whatever some of these messages have changed before: the
+// blocks may be read while events go on, if Subscribers.Unbroken is asked after that.
+type Checkpoint struct {
+	Endpoint string // of the publisher
+	// Every number from Since to Last has been applied, and nothing above. Since <= Last.
+	Since, Last uint64
+	// Recent has fingerprints of messages; one is that of Last.
+	Recent []Fingerprint
+	// Salted and Groups are what the converter has learnt from the stream.
+	Salted bool
+	Groups []GroupKind
+
+	breaks uint64 // of the stream
+}
+
+// Fingerprint tells messages with the same number apart.
+type Fingerprint struct {
+	Number     uint64
+	Length     int // of the payload in bytes, at least 1
+	Head, Tail [32]byte
+}
+
+// GroupKind says whether an attention group of a rank holds its main cache.
+type GroupKind struct {
+	DP    uint32
+	Group int32
+	Main  bool
+}
+
+// Resume lets a stream go on from a checkpoint of an earlier process. Whether the
+// engine is still the same, and everything after the checkpoint can be had, is
+// found out once the stream is connected:
+//
+//   - With a replay endpoint, by a replay from the checkpoint's last number on: its
+//     first message must have the fingerprint of that number.
+//   - Without one, by the first live message, whose number must follow.
+//
+// Then Restore is called once, before anything later is applied, by the goroutine
+// that applies the stream. Else Discard is called once, and the stream begins anew.
+// A stream that ends before either calls neither.
+type Resume struct {
+	From             Checkpoint
+	Restore, Discard func()
+}
+
+// resumption says how far a stream has come in going on from a checkpoint.
+type resumption uint8
+
+const (
+	// notResumed: the stream has begun anew, or needs the checkpoint no longer.
+	notResumed resumption = iota
+	// unproven: the stream's engineState is a checkpoint's, and its blocks are not in
+	// the index. Nothing has been applied.
+	unproven
+	// catchingUp: the blocks are in the index. No live message has been applied, so
+	// that those sent before this connection may still prove to be lost: then the
+	// blocks go.
+	catchingUp
+)
+
+// resume makes a new stream go on from a checkpoint.
+func (s *stream) resume(c *Checkpoint) {
+	s.resumed = unproven
+	s.started, s.since, s.last = true, c.Since, c.Last
+	s.unverifiedUpTo = position{c.Last, true}
+	s.fingerprints.restore(c.Recent, c.Last)
+}
+
+// replayFrom is the number from which on all that the publisher has is asked for.
+func (s *stream) replayFrom() uint64 {
+	if s.resumed == unproven {
+		return s.last
+	}
+	return 0
+}
+
+// proveByReplay looks at a replayed message while the engine is unproven, and
+// reports whether it is now proven: the message is then one like any other.
+func (s *stream) proveByReplay(m message, now time.Time) bool {
+	remembered, same := s.fingerprints.compare(m)
+	switch {
+	case m.seq == s.last && same:
+		s.restore()
+		return true
+	case m.seq >= s.last || remembered && !same:
+		s.refute(now)
+	} // else a message from before, which was not asked for
+	return false
+}
+
+// proveByLive looks at the first live message while the engine is unproven. It
+// can prove the engine where no replay can.
+func (s *stream) proveByLive(m message) {
+	if !s.replayable && s.last < math.MaxUint64 && m.seq == s.last+1 {
+		s.restore()
+		return
+	}
+	s.discard()
+}
+
+// restore has the blocks of the checkpoint put into the index.
+func (s *stream) restore() {
+	s.resumed = catchingUp
+	s.unverifiedUpTo = position{}
+	s.output.restore()
+}
+
+// discard gives the checkpoint up: the stream begins anew.
+func (s *stream) discard() {
+	s.resumed = notResumed
+	s.engineState = engineState{}
+	s.replay.goal.from = 0
+	s.output.discard()
+}
+
+// refute gives the checkpoint up because of what a replay has brought, and asks for
+// all that the engine has.
+func (s *stream) refute(now time.Time) {
+	s.counters.ReplayResults[ReplayAborted].Add(1)
+	s.becomeFollowing()
+	s.discard()
+	s.becomeAwaiting(goal{}, now)
+}
+
+// loseResumed removes the restored blocks: of what the engine sent while nobody
+// listened, something is lost.
+func (s *stream) loseResumed() {
+	s.resumed = notResumed
+	s.engineState = engineState{}
+	s.breaks++
+	s.output.clear()
+}
+
+// checkpoint returns where the stream stands. ok is false if the rank may lack or
+// claim blocks because messages were lost, or while it is not known whether the
+// engine is the same.
+func (s *stream) checkpoint() (c Checkpoint, ok bool) {
+	switch {
+	case !s.started, s.resumed == unproven, s.firstLost.ok, s.suspect != nil,
+		s.replay.reachesBack, s.replay.goal.confirm,
+		s.fingerprints.last.length == 0 || s.fingerprints.last.seq != s.last:
+		return Checkpoint{}, false
+	case s.unverifiedUpTo.ok && s.last > s.unverifiedUpTo.seq && s.replayable:
+		return Checkpoint{}, false
+	}
+	return Checkpoint{Since: s.since, Last: s.last, Recent: s.fingerprints.all(), breaks: s.breaks}, true
+}
+
+// all returns every fingerprint, that of the newest message first.
+func (f *fingerprints) all() []Fingerprint {
+	var out []Fingerprint
+	add := func(p *fingerprint) {
+		if p.length > 0 {
+			out = append(out, Fingerprint{p.seq, p.length, p.head, p.tail})
+		}
+	}
+	add(&f.last)
+	add(&f.first)
+	for i := range f.marks {
+		add(&f.marks[i])
+	}
+	for i := range f.connections {
+		add(&f.connections[i])
+	}
+	return out
+}
+
+// restore enters the fingerprints of a checkpoint whose last message has a number.
+func (f *fingerprints) restore(recent []Fingerprint, last uint64) {
+	for _, r := range recent {
+		p := fingerprint{r.Number, r.Length, r.Head, r.Tail}
+		if p.length <= 0 || p.seq > last {
+			continue
+		}
+		if f.first.length == 0 || p.seq < f.first.seq {
+			f.first = p
+		}
+		if p.seq == last {
+			f.last = p
+		}
+		if p.seq%markStride == 0 {
+			if old := &f.marks[p.seq/markStride%numMarks]; old.length == 0 || old.seq < p.seq {
+				*old = p
+			}
+		}
+	}
+}
+
+// restore and discard are for a stream that goes on from a checkpoint.
+func (d *delivery) restore() {
+	if a, ok := d.applier.(learner); ok {
+		a.learn(d.resume.From.Salted, d.resume.From.Groups)
+	}
+	d.resume.Restore()
+	d.resume = nil
+}
+
+func (d *delivery) discard() {
+	d.resume.Discard()
+	d.resume = nil
+}
+
+// learner is an Applier that learns from its stream how to read later messages.
+type learner interface {
+	learnt() (salted bool, groups []GroupKind)
+	learn(salted bool, groups []GroupKind)
+}
+
+var _ learner = (*IndexApplier)(nil)
+
+func (a *IndexApplier) learnt() (salted bool, groups []GroupKind) {
+	for key, main := range a.Converter.groups.kinds {
+		groups = append(groups, GroupKind{key.dp, key.group, main})
+	}
+	return a.Converter.salted, groups
+}
+
+func (a *IndexApplier) learn(salted bool, groups []GroupKind) {
+	a.Converter.salted = a.Converter.salted || salted
+	for _, g := range groups {
+		if a.Converter.groups.kinds == nil {
+			a.Converter.groups.kinds = make(map[groupKey]bool)
+		}
+		if len(a.Converter.groups.kinds) < maxGroups {
+			a.Converter.groups.kinds[groupKey{g.DP, g.Group}] = g.Main
+		}
+	}
+}
+
+// checkpoint returns where the subscription's stream stands; ok is false also if
+// batches have changed blocks of other ranks, or may have.
+func (s *subscription) checkpoint() (c Checkpoint, ok bool) {
+	s.turning.Lock()
+	defer s.turning.Unlock()
+	if s.delivery.mixed {
+		return Checkpoint{}, false
+	}
+	if c, ok = s.stream.checkpoint(); !ok {
+		return Checkpoint{}, false
+	}
+	c.Endpoint = s.endpoint
+	if a, has := s.delivery.applier.(learner); has {
+		c.Salted, c.Groups = a.learnt()
+	}
+	return c, true
+}
+
+// Checkpoints returns where the streams stand of which that can be said exactly. A
+// worker of whose streams one has brought batches for other ranks has none: it is
+// not known whose numbers its blocks depend on.
+func (s *Subscribers) Checkpoints() map[catalog.Rank]Checkpoint {
+	points := make(map[catalog.Rank]Checkpoint)
+	mixed := make(map[uint64]bool)
+	for _, sub := range s.all() {
+		c, ok := sub.checkpoint()
+		if ok {
+			points[sub.rank] = c
+		}
+		mixed[sub.rank.Worker] = mixed[sub.rank.Worker] || sub.isMixed()
+	}
+	for r := range points {
+		if mixed[r.Worker] {
+			delete(points, r)
+		}
+	}
+	return points
+}
+
+// Unbroken reports whether the rank's blocks have been changed since the checkpoint
+// by the messages that follow it only, in their order: no earlier message has been
+// applied again, and none of another rank.
+func (s *Subscribers) Unbroken(r catalog.Rank, c Checkpoint) bool {
+	sub := s.find(r)
+	if sub == nil {
+		return false
+	}
+	sub.turning.Lock()
+	defer sub.turning.Unlock()
+	return !sub.delivery.mixed && sub.stream.breaks == c.breaks && sub.endpoint == c.Endpoint
+}
+
+func (s *subscription) isMixed() bool {
+	s.turning.Lock()
+	defer s.turning.Unlock()
+	return s.delivery.mixed
+}
+
+// resume lets the stream go on from a checkpoint. To be called before open.
+func (s *subscription) resume(r *Resume) {
+	s.turning.Lock()
+	defer s.turning.Unlock()
+	s.delivery.resume = r
+	s.stream.resume(&r.From)
+}
