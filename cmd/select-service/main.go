@@ -14,13 +14,21 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/logwriter"
 	"github.com/select-service/select-service/internal/workersfile"
 )
 
 func main() {
+	// A closed terminal and a log that nobody reads any more do not end the service.
+	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(status(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr), os.Stderr))
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	stderr := detachStderr()
+	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, stderr)
+	last := logwriter.New(stderr)
+	code := status(err, last)
+	last.Close()
+	os.Exit(code)
 }
 
 // status reports an error and returns the process's exit status.

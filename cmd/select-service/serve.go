@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/httpapi"
+	"github.com/select-service/select-service/internal/logwriter"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/telemetry"
@@ -27,7 +29,9 @@ import (
 // serve runs the service until ctx ends or a part of it fails. workers is the content
 // of the workers file, nil for none.
 func serve(ctx context.Context, conf config.Config, workers *workersfile.File, getenv func(string) string, stderr io.Writer) error {
-	log := logger(conf.Log, stderr)
+	out := logwriter.New(stderr)
+	defer out.Close()
+	log := logger(conf.Log, out, isTerminal(stderr))
 	for _, w := range conf.Warnings() {
 		log.Warn().Msg(w)
 	}
@@ -66,7 +70,8 @@ func serve(ctx context.Context, conf config.Config, workers *workersfile.File, g
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	fileEnded := start(parts, func() error { return file.Run(work) })
-	bound.serve(parts, handlers(conf, svc, file, mem.budget, log), log)
+	bound.serve(parts, handlers(conf, svc, mem.budget, log,
+		telemetry.Memory{Budget: mem.budget}, telemetry.Process{LogLinesDropped: out.Dropped}, telemetry.WorkersFile{Watcher: file}), log)
 
 	// Stop in the reverse order: no new work, requests under way, HTTP, the service
 	// and its streams, replicas, sockets.
@@ -95,15 +100,13 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 }
 
 // handlers makes the handler of a contract. The metrics of the selection's listener
-// count the requests of all; the slot tracker alone has no metrics, so no counts.
-func handlers(conf config.Config, svc *service.Service, file *workersfile.Watcher, memory *budget.Budget, log zerolog.Logger) func(contract string) http.Handler {
+// count the requests of all, and show the others; the slot tracker alone has no
+// metrics, so no counts.
+func handlers(conf config.Config, svc *service.Service, memory *budget.Budget, log zerolog.Logger, others ...prometheus.Collector) func(contract string) http.Handler {
 	requests := telemetry.NewRequests()
-	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), requests, telemetry.Memory{Budget: memory})
+	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), append(others, requests)...)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
-	}
-	if file != nil {
-		collectors = append(collectors, telemetry.WorkersFile{Watcher: file})
 	}
 	return func(contract string) http.Handler {
 		opt := httpapi.Options{Log: log, Memory: memory, Contract: contractOf(conf)}
@@ -162,13 +165,14 @@ func contractOf(conf config.Config) contract.Version {
 	return contract.V13
 }
 
-func logger(conf config.Log, w io.Writer) zerolog.Logger {
+// logger writes to w; with colours in the format for people, if w is a terminal.
+func logger(conf config.Log, w io.Writer, terminal bool) zerolog.Logger {
 	level, err := zerolog.ParseLevel(conf.Level)
 	if err != nil {
 		level = zerolog.InfoLevel // config has checked it
 	}
 	if conf.Format == "console" {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, NoColor: !isTerminal(w)}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, NoColor: !terminal}
 	}
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
 }

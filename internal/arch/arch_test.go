@@ -44,6 +44,7 @@ var mayImport = map[string][]string{
 	"internal/hashset":         {},
 	"internal/httpapi":         {"api", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/selecting", "internal/service", "pkg/..."},
 	"internal/jsonscan":        {},
+	"internal/logwriter":       {},
 	"internal/overload":        {},
 	"internal/pending":         {"pkg/catalog"},
 	"internal/scopes":          {"internal/admission", "internal/approximate", "internal/waitqueue", "pkg/..."},

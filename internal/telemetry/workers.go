@@ -125,7 +125,7 @@ var (
 	workersFileStale   = workersFileFamilies.gauge("workers_file_stale", "1 if the last content of the workers file is not in force, because it is faulty or gone, else 0; what other calls have changed since is not looked at.")
 )
 
-// WorkersFile collects what has become of the workers file.
+// WorkersFile collects what has become of the workers file, nil if there is none.
 type WorkersFile struct{ Watcher *workersfile.Watcher }
 
 // Describe implements prometheus.Collector.
@@ -133,6 +133,9 @@ func (WorkersFile) Describe(ch chan<- *prometheus.Desc) { workersFileFamilies.de
 
 // Collect implements prometheus.Collector.
 func (c WorkersFile) Collect(ch chan<- prometheus.Metric) {
+	if c.Watcher == nil {
+		return
+	}
 	st := c.Watcher.Stats()
 	send(ch, workersFileChanges, st.Applied, "applied")
 	send(ch, workersFileChanges, st.Failed, "failed")

@@ -31,6 +31,8 @@ type Options struct {
 	// Env is added to the environment of the test, from which every variable
 	// that the service reads is taken out.
 	Env map[string]string
+	// Stderr is its standard error; nil for Output.
+	Stderr *os.File
 	// Address is where it will listen, host:port; only for Address.
 	Address string
 }
@@ -42,6 +44,9 @@ func Start(tb testing.TB, opt Options) *Process {
 	p.cmd = exec.Command(opt.Command[0], opt.Command[1:]...)
 	p.cmd.Env = environment(opt.Env)
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
+	if opt.Stderr != nil {
+		p.cmd.Stderr = opt.Stderr
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C is for the tests
 	if err := p.cmd.Start(); err != nil {
 		tb.Fatalf("start %s: %v", opt.Command[0], err)

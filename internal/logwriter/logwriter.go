@@ -1,0 +1,105 @@
+// Package logwriter writes the log without ever making its callers wait: a line is
+// copied into a bounded queue, and one goroutine writes it. If the reader of the
+// output stops, lines are dropped and counted, and the process goes on, and ends.
+//
+// (zerolog's diode bounds lines and not bytes, and its Close waits for the output.)
+package logwriter
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// QueueBytes bounds the lines that wait for the output: some 5,000 of them. As much
+// again may be on its way to the output.
+const QueueBytes = 1 << 20
+
+// flushTime is how long Close waits for the output.
+const flushTime = 500 * time.Millisecond
+
+// Writer is an io.Writer of lines that never blocks and never fails. It is safe for
+// concurrent use.
+type Writer struct {
+	out     io.Writer
+	wake    chan struct{} // has an item while waiting is not empty, and after Close
+	ended   chan struct{} // closed when all is written
+	dropped atomic.Uint64
+
+	// mu guards waiting and closed. It is held for memory work only.
+	mu      sync.Mutex
+	waiting []byte // whole lines
+	closed  bool
+}
+
+// New returns a writer of lines to out. Close it: its goroutine ends then.
+func New(out io.Writer) *Writer {
+	w := &Writer{out: out, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	go w.run()
+	return w
+}
+
+// Write takes one line. It is dropped if the queue has no room for it, and after Close.
+func (w *Writer) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	taken := !w.closed && len(w.waiting)+len(line) <= QueueBytes
+	if taken {
+		w.waiting = append(w.waiting, line...)
+	}
+	w.mu.Unlock()
+	if taken {
+		w.signal()
+	} else {
+		w.dropped.Add(1)
+	}
+	return len(line), nil
+}
+
+// Dropped is the number of lines that were dropped, or that the output refused.
+func (w *Writer) Dropped() uint64 { return w.dropped.Load() }
+
+// Close has the lines written that wait, for at most half a second. If the output
+// still blocks then, they are given up, and so is the goroutine: the process is to
+// end.
+func (w *Writer) Close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.signal()
+	late := time.NewTimer(flushTime)
+	defer late.Stop()
+	select {
+	case <-w.ended:
+	case <-late.C:
+	}
+}
+
+func (w *Writer) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes what waits, in one piece, until Close.
+func (w *Writer) run() {
+	defer close(w.ended)
+	var spare []byte
+	for range w.wake {
+		w.mu.Lock()
+		lines, closed := w.waiting, w.closed
+		w.waiting = spare[:0]
+		w.mu.Unlock()
+		if len(lines) > 0 {
+			if _, err := w.out.Write(lines); err != nil { // there is no other place to say it
+				w.dropped.Add(uint64(bytes.Count(lines, []byte{'\n'})))
+			}
+		}
+		spare = lines
+		if closed {
+			return
+		}
+	}
+}
