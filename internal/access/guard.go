@@ -1,0 +1,224 @@
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// pollEvery is the interval at which the file is read: it is small, and reading it
+// needs no rules about file times.
+const pollEvery = time.Second
+
+// maxToken is the longest token in bytes.
+const maxToken = 512
+
+// Guard finds the callers of requests in a tokens file. A nil Guard has none: every
+// request is everybody's.
+type Guard struct {
+	path     string
+	log      zerolog.Logger
+	now      func() time.Time
+	failures *failures
+	callers  atomic.Pointer[directory]
+
+	// mu guards what follows: the reads of the file.
+	mu   sync.Mutex
+	used observation // the last one that was acted on
+	seen observation // of the last read
+}
+
+// observation is the result of one read of the file.
+type observation struct {
+	sum   [sha256.Size]byte
+	fault string
+}
+
+// New reads a tokens file. The error names every fault with its line.
+func New(path string, log zerolog.Logger) (*Guard, error) {
+	content, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	d, err := decode(path, content)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	g := &Guard{path: path, log: log, now: time.Now, failures: newFailures(func() time.Duration { return time.Since(start) })}
+	g.used.sum = sha256.Sum256(content)
+	g.seen = g.used
+	g.callers.Store(d)
+	return g, nil
+}
+
+// Run follows the file until ctx ends. A content is used once two reads agree on it,
+// so that a file that is still being written is not.
+func (g *Guard) Run(ctx context.Context) error {
+	if g == nil {
+		return nil
+	}
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			g.read(false)
+		}
+	}
+}
+
+// Reload reads the file now. A file with faults changes nothing, and one line of the
+// log says so.
+func (g *Guard) Reload() {
+	if g != nil {
+		g.read(true)
+	}
+}
+
+func (g *Guard) read(now bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var o observation
+	content, err := readFile(g.path)
+	var d *directory
+	if err == nil {
+		o.sum = sha256.Sum256(content)
+		if o == g.used {
+			g.seen = o
+			return
+		}
+		d, err = decode(g.path, content)
+	}
+	if err != nil {
+		o = observation{fault: err.Error()}
+	}
+	settled := now || o == g.seen
+	g.seen = o
+	if !settled || o == g.used {
+		return
+	}
+	g.used = o
+	if err != nil {
+		g.log.Warn().Str("tokens_file", g.path).Err(err).Msg("tokens file cannot be used; the tokens before it stay")
+		return
+	}
+	g.callers.Store(d)
+	g.log.Info().Str("who", "tokens-file").Str("action", "reload tokens").Str("tokens_file", g.path).
+		Int("tokens", len(d.tokens)).Int("names", len(d.names)).Str("result", "ok").Msg("audit")
+}
+
+// Admit returns the caller of a request if he has the role; scoped says that the
+// route keeps to a caller's scope. The error is a *DeniedError; the caller beside it
+// is nil if he is not known.
+func (g *Guard) Admit(r *http.Request, role Role, scoped bool) (*Caller, error) {
+	if g == nil {
+		return nil, nil
+	}
+	c, err := g.Identify(r)
+	switch {
+	case err == errNoToken && role == Public:
+		return anonymous, nil
+	case err != nil:
+		return nil, err
+	case !c.May(role):
+		return c, errRole[role]
+	case !scoped && role != Public && c.Scoped():
+		return c, errUnscopedOnly
+	}
+	return c, nil
+}
+
+// Identify returns the caller of a request. A token goes before a certificate.
+func (g *Guard) Identify(r *http.Request) (*Caller, error) {
+	if g == nil {
+		return nil, nil
+	}
+	d := g.callers.Load()
+	sent := r.Header["Authorization"]
+	if len(sent) == 0 {
+		if c := d.certified(r, g.now); c != nil {
+			return c, nil
+		}
+		return nil, errNoToken
+	}
+	if len(sent) == 1 {
+		if c := d.find(sent[0]); c != nil {
+			return c, nil
+		}
+	}
+	if !g.failures.allow(address(r)) {
+		return nil, errTooManyFailures
+	}
+	return nil, errBadToken
+}
+
+// find returns the caller of an Authorization header, nil if there is none. How long
+// it takes does not depend on which token is meant or how much of one is right.
+func (d *directory) find(header string) *Caller {
+	scheme, text, _ := strings.Cut(header, " ")
+	text = strings.TrimSpace(text)
+	if !strings.EqualFold(scheme, "Bearer") || text == "" || len(text) > maxToken {
+		return nil
+	}
+	var buf [maxToken]byte
+	sum := sha256.Sum256(buf[:copy(buf[:], text)])
+	found := -1
+	for i := range d.tokens {
+		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], d.tokens[i].sum[:]), i, found)
+	}
+	if found < 0 {
+		return nil
+	}
+	return d.tokens[found].caller
+}
+
+// certified returns the caller of the connection's client certificate, nil if it has
+// none. The certificate was verified when the connection came, and is so again: a
+// connection may outlive it.
+func (d *directory) certified(r *http.Request, now func() time.Time) *Caller {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || len(d.names) == 0 {
+		return nil
+	}
+	for _, chain := range r.TLS.VerifiedChains {
+		if at := now(); len(chain) > 0 && !at.After(chain[0].NotAfter) && !at.Before(chain[0].NotBefore) {
+			for _, name := range namesOf(chain[0]) {
+				if c := d.names[name]; c != nil {
+					return c
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// namesOf lists the names of a certificate's subject, the alternative names first.
+func namesOf(cert *x509.Certificate) []string {
+	var names []string
+	for _, u := range cert.URIs {
+		names = append(names, u.String())
+	}
+	names = append(names, cert.DNSNames...)
+	names = append(names, cert.EmailAddresses...)
+	if cert.Subject.CommonName != "" {
+		names = append(names, cert.Subject.CommonName)
+	}
+	return names
+}
+
+// address is that of the connection. Headers that proxies add are not believed.
+func address(r *http.Request) netip.Addr {
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // the zero Addr is one of its own
+	return at.Addr()
+}

@@ -1,0 +1,63 @@
+package access
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// A caller may send failureBurst wrong tokens at once, and then one in each
+// failureEvery; those beyond are answered 429. A right token is always accepted:
+// behind a proxy all callers have one address, and a token of 256 random bits is
+// not guessed at any rate.
+const (
+	failureBurst = 400
+	failureEvery = time.Second
+)
+
+// failureSlots is the number of counters, which is all the memory that addresses can
+// take. Addresses whose hashes meet share one.
+const failureSlots = 4096
+
+// failures counts wrong tokens by address. Its zero value is not usable.
+type failures struct {
+	seed maphash.Seed
+	now  func() time.Duration
+	// dues: when the allowance of a slot is whole again, as nanoseconds of now.
+	dues [failureSlots]atomic.Int64
+}
+
+func newFailures(now func() time.Duration) *failures {
+	return &failures{seed: maphash.MakeSeed(), now: now}
+}
+
+// allow counts a failure, and reports whether it is within the allowance.
+func (f *failures) allow(from netip.Addr) bool {
+	return take(&f.dues[maphash.Comparable(f.seed, network(from))%failureSlots], f.now(), failureEvery, failureBurst)
+}
+
+// network is what has one allowance: an address, or the /64 that one host of IPv6 has.
+func network(a netip.Addr) netip.Addr {
+	a = a.Unmap().WithZone("")
+	if a.Is6() {
+		p, _ := a.Prefix(64) // in range
+		return p.Addr()
+	}
+	return a
+}
+
+// take takes one of an allowance of burst that grows by one in each interval (the
+// generic cell rate algorithm), and reports whether there was one.
+func take(due *atomic.Int64, now time.Duration, interval time.Duration, burst int) bool {
+	for {
+		was := due.Load()
+		next := max(was, int64(now)) + int64(interval)
+		if next-int64(now) > int64(burst)*int64(interval) {
+			return false
+		}
+		if due.CompareAndSwap(was, next) {
+			return true
+		}
+	}
+}
