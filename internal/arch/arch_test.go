@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"api":                   {},
 	"api/internal/generate": {},
 
+	"internal/access":          {"pkg/catalog"},
 	"internal/admission":       {"pkg/catalog"},
 	"internal/affinity":        {"pkg/catalog"},
 	"internal/approximate":     {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
@@ -42,7 +43,7 @@ var mayImport = map[string][]string{
 	"internal/curve":           {},
 	"internal/fetch":           {"pkg/recovery"},
 	"internal/hashset":         {},
-	"internal/httpapi":         {"api", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/selecting", "internal/service", "pkg/..."},
+	"internal/httpapi":         {"api", "internal/access", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/selecting", "internal/service", "pkg/..."},
 	"internal/jsonscan":        {},
 	"internal/logwriter":       {},
 	"internal/overload":        {},

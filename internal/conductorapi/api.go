@@ -143,10 +143,11 @@ func (a *API) Services() []Service {
 	return rows
 }
 
-// SelectionWorkers counts the workers of the selection service that answers to
-// queries can show beside the publishers' instances.
-func (a *API) SelectionWorkers() (n uint64) {
-	for _, w := range a.selection.Workers(nil, nil) {
+// SelectionWorkers counts the workers of the selection service, of a model and a
+// tenant, that answers to queries can show beside the publishers' instances; nil is
+// any name.
+func (a *API) SelectionWorkers(model, tenant *string) (n uint64) {
+	for _, w := range a.selection.Workers(model, tenant) {
 		if !w.Tracked {
 			n++
 		}

@@ -17,7 +17,7 @@ func TestConductorSelectionWorkers(t *testing.T) {
 	w.Put(record(7, 2))
 	w.Put(record(12, 1))
 	w.Slots(9, 0, 1) // carries load only
-	if n := w.Conductor().SelectionWorkers(); n != 2 {
+	if n := w.Conductor().SelectionWorkers(nil, nil); n != 2 {
 		t.Errorf("%d workers can be shown, want 2", n)
 	}
 	p := prompt(1, 16)

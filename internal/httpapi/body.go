@@ -13,6 +13,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/jsonscan"
 )
@@ -36,7 +37,10 @@ type body[T any] struct {
 	size           func(*T) int // bytes that an empty T still holds
 	limit          int          // bytes of the longest text, inclusive
 	anyContentType bool         // the Content-Type is not checked
-	pool           sync.Pool    // of *exchange[T]
+	// within returns an error unless the request keeps to the caller's scope; nil: it
+	// is not for callers with one.
+	within func(*access.Caller, *T) error
+	pool   sync.Pool // of *exchange[T]
 }
 
 // exchange is what one request with a body borrows.
@@ -68,6 +72,12 @@ func newBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int
 	return b
 }
 
+// keepsTo sets the check of a caller's scope.
+func (b *body[T]) keepsTo(within func(*access.Caller, *T) error) *body[T] {
+	b.within = within
+	return b
+}
+
 // release returns x to the pool. Nothing may refer to its buffers any more.
 func (b *body[T]) release(x *exchange[T]) {
 	b.reset(&x.req)
@@ -90,25 +100,28 @@ func (b *body[T]) read(c *gin.Context, x *exchange[T]) error {
 	return b.shape.Decode(&x.scan, text, &x.req)
 }
 
-// withBody makes a handler of a function that gets the decoded body and, as in
+// withBody makes an endpoint of a function that gets the decoded body and, as in
 // serve, appends the answer to out.
-func withBody[T any](a api, b *body[T], use func(c *gin.Context, req *T, out []byte) (int, []byte, error)) gin.HandlerFunc {
-	return func(c *gin.Context) {
+func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) (int, []byte, error)) endpoint {
+	return endpoint{scoped: b.within != nil, handle: func(c request) {
 		x := b.pool.Get().(*exchange[T])
-		err := b.read(c, x)
+		err := b.read(c.Context, x)
+		if err == nil && c.who.Scoped() {
+			err = b.within(c.who, &x.req)
+		}
 		if err == nil {
 			var status int
 			var out []byte
 			if status, out, err = use(c, &x.req, x.out[:0]); err == nil {
 				x.out = out
-				respond(c, status, out)
+				respond(c.Context, status, out)
 			}
 		}
 		if err != nil {
-			x.out = a.fail(c, x.out[:0], err)
+			x.out = a.fail(c.Context, x.out[:0], concealed(c.who, err))
 		}
 		b.release(x) // not deferred: after a panic something may still refer to x
-	}
+	}}
 }
 
 // isJSON reports whether the content type is application/json or has the suffix

@@ -3,8 +3,9 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/selecting"
@@ -27,19 +28,20 @@ const busyPath = "/busy_threshold"
 
 type busyRoutes struct{ svc thresholder }
 
-func (r busyRoutes) addTo(e gin.IRoutes, a api) {
-	get(e, busyPath, a.serve(r.list))
-	e.POST(busyPath, withBody(a, newBody(busyShape, nil, nil), r.set))
-	e.DELETE(busyPath, a.serve(r.clear))
+func (r busyRoutes) addTo(e router) {
+	e.get(access.Read, busyPath, e.api.serve(r.list))
+	e.post(access.Operate, busyPath, withBody(e.api, newBody(busyShape, nil, nil), r.set))
+	e.add(http.MethodDelete, access.Operate, busyPath, e.api.serve(r.clear))
 }
 
-func (r busyRoutes) list(_ *gin.Context, out []byte) (int, []byte, error) {
+func (r busyRoutes) list(_ request, out []byte) (int, []byte, error) {
 	out = append(out, '{')
 	out = appendList(appendKey(out, "thresholds"), r.svc.BusyThresholds(), appendThresholds)
 	return http.StatusOK, append(out, '}'), nil
 }
 
-func (r busyRoutes) set(_ *gin.Context, b *busyBody, out []byte) (int, []byte, error) {
+func (r busyRoutes) set(c request, b *busyBody, out []byte) (int, []byte, error) {
+	c.about(b)
 	now, err := r.svc.SetBusyThreshold(b.model, b.set)
 	return http.StatusOK, appendThresholds(out, now), err
 }
@@ -47,7 +49,7 @@ func (r busyRoutes) set(_ *gin.Context, b *busyBody, out []byte) (int, []byte, e
 var errNoModel = badRequest(queryPrefix + "missing field `model`")
 
 // clear is strict about its query: a misspelt threshold would unset all three.
-func (r busyRoutes) clear(c *gin.Context, out []byte) (int, []byte, error) {
+func (r busyRoutes) clear(c request, out []byte) (int, []byte, error) {
 	var model, which, unknown *string
 	err := readQuery(c.Request, func(key string) **string {
 		switch key {
@@ -69,6 +71,7 @@ func (r busyRoutes) clear(c *gin.Context, out []byte) (int, []byte, error) {
 	case model == nil:
 		return 0, nil, errNoModel
 	}
+	c.about(cleared{*model, which})
 	left, err := r.svc.ClearBusyThreshold(*model, which)
 	return http.StatusOK, appendThresholds(out, left), err
 }
@@ -86,6 +89,23 @@ func appendThresholds(out []byte, t selecting.ModelThresholds) []byte {
 type busyBody struct {
 	model string
 	set   overload.Thresholds
+}
+
+func (b *busyBody) describe(e *zerolog.Event) {
+	e.Str("model", catalog.Clip(b.model)).EmbedObject(selecting.LoggedThresholds(b.set))
+}
+
+// cleared is a threshold of a model that is unset, all if which is nil.
+type cleared struct {
+	model string
+	which *string
+}
+
+func (x cleared) describe(e *zerolog.Event) {
+	e.Str("model", catalog.Clip(x.model))
+	if x.which != nil {
+		e.Str("threshold", catalog.Clip(*x.which))
+	}
 }
 
 var busyShape = jsonscan.NewObject(

@@ -3,10 +3,12 @@ package httpapi
 import (
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 
-	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/internal/jsonscan"
@@ -25,8 +27,9 @@ type ConductorAPI interface {
 	Query(req *conductor.Query, a *conductor.Answer) error
 	// Services lists in the order of registration.
 	Services() []conductorapi.Service
-	// SelectionWorkers counts the selection service's workers, which answers include.
-	SelectionWorkers() uint64
+	// SelectionWorkers counts the selection service's workers of a model and tenant,
+	// which answers include; nil is any.
+	SelectionWorkers(model, tenant *string) uint64
 	// Diagnose looks at the first maxBlocks blocks of a prompt.
 	Diagnose(req *conductor.Query, maxBlocks int) (*conductor.Diagnosis, error)
 }
@@ -37,18 +40,32 @@ const conductorPrefix = "/conductor"
 type conductorRoutes struct{ svc ConductorAPI }
 
 // addTo registers the routes, all of them relative to r.
-func (s conductorRoutes) addTo(r gin.IRoutes, a api) {
-	r.POST("/register", withBody(a, newConductorBody(registerShape, resetRegistration, nil), s.register))
-	r.POST("/unregister", withBody(a, newConductorBody(unregisterShape, resetUnregistration, nil), s.unregister))
-	r.POST("/query", withBody(a, newQueryBody(queryShape), s.query))
-	r.POST("/query_by_hash", withBody(a, newQueryBody(queryByHashShape), s.queryByHash))
-	r.POST("/diagnose", withBody(a, newQueryBody(conductorDiagnoseShape), s.diagnose))
-	get(r, "/services", a.serve(s.services))
-	get(r, "/health", a.serve(health))
+func (s conductorRoutes) addTo(r router) {
+	a := r.api
+	r.post(access.Operate, "/register", withBody(a, newConductorBody(registerShape, resetRegistration, nil).
+		keepsTo(func(who *access.Caller, b *registrationBody) error { return checkIdentity(who, &b.reg.Identity) }), s.register))
+	r.post(access.Operate, "/unregister", withBody(a, newConductorBody(unregisterShape, resetUnregistration, nil).
+		keepsTo(func(who *access.Caller, b *unregistrationBody) error {
+			return who.Covers(catalog.ScopeFilter{Model: b.by.Model, Tenant: &b.by.Tenant})
+		}), s.unregister))
+	r.post(access.Read, "/query", withBody(a, newQueryBody(queryShape), s.query))
+	r.post(access.Read, "/query_by_hash", withBody(a, newQueryBody(queryByHashShape), s.queryByHash))
+	r.post(access.Read, "/diagnose", withBody(a, newQueryBody(conductorDiagnoseShape), s.diagnose))
+	r.get(access.Read, "/services", anyScope(a.serve(s.services)))
+	r.get(access.Public, "/health", a.serve(health))
 }
 
-func (s conductorRoutes) register(_ *gin.Context, b *registrationBody, out []byte) (int, []byte, error) {
+// checkIdentity is inScope for what the Conductor API distinguishes.
+func checkIdentity(who *access.Caller, i *conductor.Identity) error {
+	if !who.Sees(catalog.Scope{Model: i.Model, Tenant: i.Tenant}) {
+		return access.ErrForeignScope
+	}
+	return nil
+}
+
+func (s conductorRoutes) register(c request, b *registrationBody, out []byte) (int, []byte, error) {
 	reg, err := b.registration()
+	c.about(publisher{reg})
 	if err == nil {
 		err = s.svc.Register(reg)
 	}
@@ -60,7 +77,8 @@ func (s conductorRoutes) register(_ *gin.Context, b *registrationBody, out []byt
 	return http.StatusOK, append(out, '}'), nil
 }
 
-func (s conductorRoutes) unregister(_ *gin.Context, b *unregistrationBody, out []byte) (int, []byte, error) {
+func (s conductorRoutes) unregister(c request, b *unregistrationBody, out []byte) (int, []byte, error) {
+	c.about(withdrawn{&b.by, 0})
 	f, err := b.filter()
 	if err != nil {
 		return 0, nil, err
@@ -69,16 +87,17 @@ func (s conductorRoutes) unregister(_ *gin.Context, b *unregistrationBody, out [
 	if err != nil {
 		return 0, nil, err
 	}
+	c.about(withdrawn{&f, len(removed)})
 	out = append(out, `{"status":"unregistered successfully"`...)
 	out = appendList(appendKey(out, "removed_instances"), removed, appendString)
 	return http.StatusOK, append(out, '}'), nil
 }
 
-func (s conductorRoutes) query(_ *gin.Context, b *queryBody, out []byte) (int, []byte, error) {
+func (s conductorRoutes) query(_ request, b *queryBody, out []byte) (int, []byte, error) {
 	return s.answerQuery(b, "token_ids", out)
 }
 
-func (s conductorRoutes) queryByHash(_ *gin.Context, b *queryBody, out []byte) (int, []byte, error) {
+func (s conductorRoutes) queryByHash(_ request, b *queryBody, out []byte) (int, []byte, error) {
 	return s.answerQuery(b, "seq_hashes", out)
 }
 
@@ -92,7 +111,7 @@ func (s conductorRoutes) answerQuery(b *queryBody, wanted string, out []byte) (i
 	return http.StatusOK, appendHits(out, b.req.Tenant, &b.answer), nil
 }
 
-func (s conductorRoutes) diagnose(_ *gin.Context, b *queryBody, out []byte) (int, []byte, error) {
+func (s conductorRoutes) diagnose(_ request, b *queryBody, out []byte) (int, []byte, error) {
 	if err := b.resolve("token_ids"); err != nil {
 		return 0, nil, err
 	}
@@ -103,10 +122,17 @@ func (s conductorRoutes) diagnose(_ *gin.Context, b *queryBody, out []byte) (int
 	return http.StatusOK, dialect13.appendDiagnosis(out, d), nil
 }
 
-func (s conductorRoutes) services(_ *gin.Context, out []byte) (int, []byte, error) {
+func (s conductorRoutes) services(c request, out []byte) (int, []byte, error) {
+	own := c.who.Scope()
+	services := s.svc.Services()
+	if c.who.Scoped() {
+		services = slices.DeleteFunc(services, func(s conductorapi.Service) bool {
+			return !c.who.Sees(catalog.Scope{Model: s.Model, Tenant: s.Tenant})
+		})
+	}
 	out = append(out, '{')
-	out = appendList(appendKey(out, "services"), s.svc.Services(), appendConductorService)
-	out = appendUintField(out, "selection_workers", s.svc.SelectionWorkers())
+	out = appendList(appendKey(out, "services"), services, appendConductorService)
+	out = appendUintField(out, "selection_workers", s.svc.SelectionWorkers(own.Model, own.Tenant))
 	return http.StatusOK, append(out, '}'), nil
 }
 
@@ -163,6 +189,25 @@ func publisherType(name string) (conductor.PublisherType, error) {
 		return 0, bodyFault(reasonUnknownType, "type", "type: expected `vLLM`, `SGLang`, `Mooncake` or `standard`")
 	}
 	return t, nil
+}
+
+// publisher is a registration in an audit line.
+type publisher struct{ conductor.Registration }
+
+func (p publisher) describe(e *zerolog.Event) {
+	e.EmbedObject(conductorapi.LoggedRegistration(p.Registration))
+}
+
+// withdrawn is an unregistration in an audit line.
+type withdrawn struct {
+	by      *conductor.Filter
+	removed int
+}
+
+func (w withdrawn) describe(e *zerolog.Event) {
+	e.Str("instance", catalog.Clip(w.by.Instance))
+	describeFilter(e, catalog.ScopeFilter{Model: w.by.Model, Tenant: &w.by.Tenant})
+	e.Int("removed", w.removed)
 }
 
 // registrationBody is the body of /register.
@@ -247,7 +292,8 @@ type queryBody struct {
 
 // newQueryBody is newConductorBody for one of the shapes of a queryBody.
 func newQueryBody(shape *jsonscan.Object[queryBody]) *body[queryBody] {
-	return newConductorBody(shape, resetQuery, querySize)
+	return newConductorBody(shape, resetQuery, querySize).
+		keepsTo(func(who *access.Caller, b *queryBody) error { return checkIdentity(who, &b.req.Identity) })
 }
 
 func resetQuery(b *queryBody) {

@@ -66,7 +66,7 @@ func (f *fake) Diagnose(req *conductorapi.DiagnoseRequest, maxBlocks int) (*cond
 	return &f.diagnosis, f.called()
 }
 
-func (f fakeConductor) SelectionWorkers() uint64 {
+func (f fakeConductor) SelectionWorkers(_, _ *string) uint64 {
 	_ = f.called()
 	return f.selectionWorkers
 }

@@ -6,14 +6,16 @@ import (
 	"net/http/pprof"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/select-service/select-service/internal/access"
 )
 
 // NewDebug returns the handler of the debug listener: profiles of the process under
 // /debug/pprof/ and its variables at /debug/vars. No other listener has them.
 func NewDebug(opt Options) http.Handler {
-	e, _ := bareEngine(opt, renderSelection)
-	get(e, "/debug/vars", gin.WrapH(expvar.Handler()))
-	get(e, "/debug/pprof/*profile", profile)
+	e := bareEngine(opt, renderSelection)
+	e.routes.get(access.Operate, "/debug/vars", plain(gin.WrapH(expvar.Handler())))
+	e.routes.get(access.Operate, "/debug/pprof/*profile", plain(profile))
 	return e
 }
 

@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/gin-gonic/gin"
-
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductorapi"
 	"github.com/select-service/select-service/internal/jsonscan"
@@ -24,7 +22,7 @@ type diagnoseRoutes struct {
 	d   dialect
 }
 
-func (r diagnoseRoutes) diagnose(_ *gin.Context, b *diagnoseBody, out []byte) (int, []byte, error) {
+func (r diagnoseRoutes) diagnose(_ request, b *diagnoseBody, out []byte) (int, []byte, error) {
 	if !b.hasTokens && !b.hasHashes {
 		return 0, nil, errNoPrompt
 	}
@@ -48,7 +46,7 @@ type diagnoseBody struct {
 func newDiagnoseBody(d dialect) *body[diagnoseBody] {
 	return newBody(newDiagnoseShape(d), resetDiagnose, func(b *diagnoseBody) int {
 		return 4*cap(b.req.Tokens) + 8*cap(b.req.LocalHashes)
-	})
+	}).keepsTo(inScope(func(b *diagnoseBody) *catalog.Scope { return &b.req.Scope }))
 }
 
 func resetDiagnose(b *diagnoseBody) {

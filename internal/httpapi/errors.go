@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/jsonscan"
 )
@@ -59,11 +61,12 @@ const (
 type problem struct {
 	status        int
 	text          string
-	details       any    // of the selection contract
-	message       string // of the selection contract: the longer text of an overload, else empty
-	reason, field string // of the Conductor contract
-	shape         bool   // a body of the wrong shape
-	limit         string // that refuses the request, one of contract.Limits or empty
+	details       any                 // of the selection contract
+	message       string              // of the selection contract: the longer text of an overload, else empty
+	reason, field string              // of the Conductor contract
+	shape         bool                // a body of the wrong shape
+	limit         string              // that refuses the request, one of contract.Limits or empty
+	denied        *access.DeniedError // not nil: refused for who asks
 }
 
 // internalProblem stands for causes that clients are not told.
@@ -75,8 +78,11 @@ func problemOf(err error, d dialect) problem {
 		request *requestError
 		fault   *jsonscan.Error
 		known   *contract.Error
+		denied  *access.DeniedError
 	)
 	switch {
+	case errors.As(err, &denied):
+		return problem{status: denied.Status, text: denied.Text, reason: denied.Code, denied: denied}
 	case errors.As(err, &request):
 		return problem{status: request.status, text: request.text, reason: request.reason, field: request.field}
 	case errors.As(err, &fault) && fault.Class == jsonscan.Syntax:
@@ -160,16 +166,55 @@ func (a api) fail(c *gin.Context, out []byte, err error) []byte {
 	case p.limit != "" && p.status == http.StatusServiceUnavailable:
 		c.Writer.Header()["Retry-After"] = retryLimit
 	}
-	status, out := a.render(out, p)
+	if p.denied != nil {
+		setIf(c.Writer.Header(), "Www-Authenticate", p.denied.Challenge)
+		setIf(c.Writer.Header(), "Retry-After", p.denied.RetryAfter)
+	}
+	status, out := a.render(c.Request, out, p)
 	respond(c, status, out)
 	return out
 }
 
-// renderer appends a problem as a contract has it and gives its status there.
-type renderer func(out []byte, p problem) (status int, answer []byte)
+func setIf(h http.Header, name, value string) {
+	if value != "" {
+		h[name] = []string{value}
+	}
+}
+
+// concealed takes out of an error what a caller with a scope may not know: who else
+// has the id that he wants. That it is taken cannot be hidden, ids are of the whole
+// service.
+func concealed(who *access.Caller, err error) error {
+	known, ok := errors.AsType[*contract.Error](err)
+	if !who.Scoped() || !ok {
+		return err
+	}
+	e := *known
+	if e.TakenID != nil {
+		e.Text = "Request " + *e.TakenID + " already exists"
+	}
+	if e.Scope != nil && !who.Sees(*e.Scope) {
+		e.Scope, e.Tail = nil, ""
+	}
+	return &e
+}
+
+// renderer appends a problem of a request as a contract has it and gives its status
+// there.
+type renderer func(r *http.Request, out []byte, p problem) (status int, answer []byte)
+
+// renderUnder is below for paths below a prefix, else elsewhere.
+func renderUnder(prefix string, below, elsewhere renderer) renderer {
+	return func(r *http.Request, out []byte, p problem) (int, []byte) {
+		if strings.HasPrefix(r.URL.Path, prefix) {
+			return below(r, out, p)
+		}
+		return elsewhere(r, out, p)
+	}
+}
 
 // renderSelection is for the contracts of dynamo-kv-router: selection and slots.
-func renderSelection(out []byte, p problem) (int, []byte) {
+func renderSelection(_ *http.Request, out []byte, p problem) (int, []byte) {
 	out = append(out, '{')
 	out = appendStringField(out, "error", p.text)
 	if p.details != nil {
@@ -187,7 +232,7 @@ func renderSelection(out []byte, p problem) (int, []byte) {
 
 // renderConductor is for the Conductor contract, where all faults of a body are 400
 // and name the field and the reason (decision C3).
-func renderConductor(out []byte, p problem) (int, []byte) {
+func renderConductor(_ *http.Request, out []byte, p problem) (int, []byte) {
 	if p.shape {
 		p.status = http.StatusBadRequest
 	}

@@ -74,20 +74,22 @@ func (f *fake) called() error {
 	return f.err
 }
 
-func (f *fake) PutWorker(r catalog.Record) (*catalog.Worker, error) {
+func (f *fake) PutWorkerIn(_ catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
 	f.record = r
 	return f.worker, f.called()
 }
 
-func (f *fake) PatchWorker(id uint64, p catalog.Patch) (*catalog.Worker, error) {
+func (f *fake) PatchWorkerIn(_ catalog.ScopeFilter, id uint64, p catalog.Patch) (*catalog.Worker, error) {
 	f.workerID, f.patch = id, p
 	return f.worker, f.called()
 }
 
-func (f *fake) DeleteWorker(id uint64) (*catalog.Worker, error) {
+func (f *fake) DeleteWorkerIn(_ catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
 	f.workerID = id
 	return f.worker, f.called()
 }
+
+func (f *fake) CheckReservation(string, catalog.ScopeFilter) error { return f.err }
 
 func (f *fake) TakesSet() error { return nil }
 

@@ -49,13 +49,13 @@ var fuzzedBodies = []struct {
 	{checkBody(newBody(patchShape, nil, nil)), []string{settingsSeed + "}"}},
 	{checkBody(newBody(outputBlockShape, nil, nil)), []string{`{"decay_fraction":0.5}`}},
 	{checkBody(newBody(peerShape, nil, nil)), []string{`{"endpoint":"tcp://a:1"}`}},
-	{checkBody(newSlotsBody(newSlotsAddShape(dialect16), resetSlotsBooking, nil)), []string{
+	{checkBody(newSlotsBody(newSlotsAddShape(dialect16), resetSlotsBooking, nil, nil)), []string{
 		`{"model_name":"m","tenant_id":"t","request_id":"r","worker_id":7,"dp_rank":1,"sequence_hashes":[101,-22],"new_isl_tokens":48}`,
 	}},
-	{checkBody(newSlotsBody(newSlotsRegisterShape(dialect16), resetSlotsWorker, nil)), []string{
+	{checkBody(newSlotsBody(newSlotsRegisterShape(dialect16), resetSlotsWorker, nil, nil)), []string{
 		`{"worker_id":1,"model_name":"a","tenant_id":"t","block_size":16,"dp_start":0,"dp_size":1}`,
 	}},
-	{checkBody(newSlotsBody(newSlotsProjectShape(dialect16), resetSlotsProjection, slotsProjectionSize)), []string{
+	{checkBody(newSlotsBody(newSlotsProjectShape(dialect16), resetSlotsProjection, slotsProjectionSize, nil)), []string{
 		`{"model_name":"m","tenant_id":"t","sequence_hashes":[1,-1],"new_isl_tokens":48}`,
 	}},
 	{checkBody(newQueryBody(conductorDiagnoseShape)), conductorQuestionSeeds()},

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gin-gonic/gin"
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 	"go.yaml.in/yaml/v3"
@@ -42,7 +41,7 @@ var routeParam = regexp.MustCompile(`:(\w+)`)
 
 // routesOf lists the routes of a listener in the same form; rename says where
 // the selection service has them.
-func routesOf(e *gin.Engine, rename func(path string) string) (names []string) {
+func routesOf(e engine, rename func(path string) string) (names []string) {
 	for _, r := range e.Routes() {
 		if r.Method != http.MethodHead {
 			names = append(names, r.Method+" "+rename(routeParam.ReplaceAllString(r.Path, "{$1}")))

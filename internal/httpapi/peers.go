@@ -7,8 +7,11 @@ import (
 	"strconv"
 
 	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
 
@@ -36,11 +39,12 @@ type replicaService interface {
 
 type peerRoutes struct{ svc peerSet }
 
-func (r peerRoutes) list(_ *gin.Context, out []byte) (int, []byte, error) {
+func (r peerRoutes) list(_ request, out []byte) (int, []byte, error) {
 	return http.StatusOK, appendList(out, r.svc.Peers(), appendString), nil
 }
 
-func (r peerRoutes) register(_ *gin.Context, b *peerBody, out []byte) (int, []byte, error) {
+func (r peerRoutes) register(c request, b *peerBody, out []byte) (int, []byte, error) {
+	c.about(b)
 	fresh, err := r.svc.RegisterPeer(b.endpoint)
 	return registered(fresh), appendOK(out), err
 }
@@ -53,11 +57,14 @@ func registered(fresh bool) int {
 	return http.StatusOK
 }
 
-func (r peerRoutes) deregister(_ *gin.Context, b *peerBody, out []byte) (int, []byte, error) {
+func (r peerRoutes) deregister(c request, b *peerBody, out []byte) (int, []byte, error) {
+	c.about(b)
 	return http.StatusOK, appendOK(out), r.svc.DeregisterPeer(b.endpoint)
 }
 
 type peerBody struct{ endpoint string }
+
+func (b *peerBody) describe(e *zerolog.Event) { e.Str("endpoint", catalog.Clip(b.endpoint)) }
 
 var peerShape = newPeerShape("endpoint")
 
@@ -110,10 +117,10 @@ func snapshotQuery(r *http.Request) (after string, limit int, err error) {
 var errSnapshotLimit = badRequest(queryPrefix + "limit: expected an integer from 1 to " + strconv.Itoa(replicasync.MaxPage))
 
 // addReplicaRoutes registers the routes that replicas call.
-func addReplicaRoutes(r gin.IRoutes, a api, svc replicaService) {
-	peers := peerRoutes{svc}
-	get(r, "/replica_sync/peers", a.serve(peers.list))
-	r.POST("/replica_sync/register_peer", withBody(a, newBody(peerShape, nil, nil), peers.register))
-	r.POST("/replica_sync/deregister_peer", withBody(a, newBody(peerShape, nil, nil), peers.deregister))
-	get(r, replicasync.SnapshotPath, snapshotRoutes{svc, a}.page)
+func addReplicaRoutes(r router, svc replicaService) {
+	a, peers := r.api, peerRoutes{svc}
+	r.get(access.Read, "/replica_sync/peers", a.serve(peers.list))
+	r.post(access.Operate, "/replica_sync/register_peer", withBody(a, newBody(peerShape, nil, nil), peers.register))
+	r.post(access.Operate, "/replica_sync/deregister_peer", withBody(a, newBody(peerShape, nil, nil), peers.deregister))
+	r.get(access.Peer, replicasync.SnapshotPath, plain(snapshotRoutes{svc, a}.page))
 }

@@ -3,11 +3,10 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/gin-gonic/gin"
-
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // projector returns the overlap and load of a prompt on every rank, without choosing
@@ -27,7 +26,7 @@ type projectRoutes struct {
 	d   dialect
 }
 
-func (r projectRoutes) overlapScores(_ *gin.Context, b *projectBody, out []byte) (int, []byte, error) {
+func (r projectRoutes) overlapScores(_ request, b *projectBody, out []byte) (int, []byte, error) {
 	scores, err := r.svc.OverlapScores(&b.req)
 	if err != nil {
 		return 0, nil, err
@@ -35,7 +34,7 @@ func (r projectRoutes) overlapScores(_ *gin.Context, b *projectBody, out []byte)
 	return http.StatusOK, r.d.appendOverlapScores(out, &scores), nil
 }
 
-func (r projectRoutes) potentialLoads(_ *gin.Context, b *projectBody, out []byte) (int, []byte, error) {
+func (r projectRoutes) potentialLoads(_ request, b *projectBody, out []byte) (int, []byte, error) {
 	loads, err := r.svc.PotentialLoads(&b.req)
 	if err != nil {
 		return 0, nil, err
@@ -48,12 +47,8 @@ type loadRoutes struct {
 	d   dialect
 }
 
-func (r loadRoutes) list(c *gin.Context, out []byte) (int, []byte, error) {
-	f, err := filterOf(c.Request)
-	if err != nil {
-		return 0, nil, err
-	}
-	return http.StatusOK, appendList(out, r.svc.Loads(f.model, f.tenant), r.d.appendScopeLoads), nil
+func (r loadRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
+	return appendList(out, r.svc.Loads(f.Model, f.Tenant), r.d.appendScopeLoads)
 }
 
 func (d dialect) appendScopeLoads(out []byte, l service.ScopeLoads) []byte {
@@ -121,5 +116,6 @@ func (b *projectBody) promptBody() promptBody {
 func newProjectBody(d dialect) *body[projectBody] {
 	return newBody(jsonscan.NewObject(promptFields(d, (*projectBody).promptBody)...),
 		func(b *projectBody) { b.promptBody().reset() },
-		func(b *projectBody) int { return b.promptBody().size() })
+		func(b *projectBody) int { return b.promptBody().size() }).
+		keepsTo(inScope(func(b *projectBody) *catalog.Scope { return &b.req.Scope }))
 }

@@ -4,25 +4,24 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-)
 
-// scopeFilter limits a list to a model, a tenant or both; nil matches all. An empty
-// name is a name like any other.
-type scopeFilter struct{ model, tenant *string }
+	"github.com/select-service/select-service/pkg/catalog"
+)
 
 // errGroups refuses two names of a tenant with different values.
 var errGroups = badRequest(queryPrefix + "`" + dialect13.tenantKey() + "` and `" + dialect16.tenantKey() + "` differ")
 
-// filterOf reads a filter. The tenant goes by its names in all dialects.
-func filterOf(r *http.Request) (scopeFilter, error) {
-	var f scopeFilter
+// filterOf reads the filter of a list. The tenant goes by its names in all dialects.
+// An empty name is a name like any other.
+func filterOf(r *http.Request) (catalog.ScopeFilter, error) {
+	var f catalog.ScopeFilter
 	var group *string
 	err := readQuery(r, func(key string) **string {
 		switch key {
 		case "model_name":
-			return &f.model
+			return &f.Model
 		case dialect13.tenantKey():
-			return &f.tenant
+			return &f.Tenant
 		case dialect16.tenantKey():
 			return &group
 		}
@@ -30,9 +29,9 @@ func filterOf(r *http.Request) (scopeFilter, error) {
 	})
 	switch {
 	case err != nil || group == nil:
-	case f.tenant == nil:
-		f.tenant = group
-	case *f.tenant != *group:
+	case f.Tenant == nil:
+		f.Tenant = group
+	case *f.Tenant != *group:
 		err = errGroups
 	}
 	return f, err

@@ -5,8 +5,9 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -28,7 +29,7 @@ type reconcileRoutes struct {
 // for the route, which Dynamo's service does not have. With a workers file the set
 // is not taken from callers. Names in the query, as GET has them, would be ignored,
 // and all workers outside of the set be removed.
-func (r reconcileRoutes) checkAllowed(c *gin.Context) error {
+func (r reconcileRoutes) checkAllowed(c request) error {
 	if c.Request.ContentLength == 0 {
 		c.Header("Allow", "POST, GET, HEAD")
 		return errMethodNotAllowed
@@ -37,22 +38,37 @@ func (r reconcileRoutes) checkAllowed(c *gin.Context) error {
 		return err
 	}
 	f, err := filterOf(c.Request)
-	if err == nil && (f.model != nil || f.tenant != nil) {
+	if err == nil && (f.Model != nil || f.Tenant != nil) {
 		err = badRequest("the query names a scope: name it in the body, `model_name` and `" + r.d.tenantKey() + "` beside `workers`")
 	}
 	return err
 }
 
-func (r reconcileRoutes) put(_ *gin.Context, b *reconcileBody, out []byte) (int, []byte, error) {
+func (r reconcileRoutes) put(c request, b *reconcileBody, out []byte) (int, []byte, error) {
 	scope, err := b.resolveScopes()
 	if err != nil {
 		return 0, nil, err
 	}
+	c.about(setOf{scope, len(b.workers), catalog.Difference{}})
 	d, err := r.svc.ReconcileWorkers(b.workers, scope)
 	if err != nil {
 		return 0, nil, err
 	}
+	c.about(setOf{scope, len(b.workers), d})
 	return http.StatusOK, appendDifference(out, d), nil
+}
+
+// setOf is a set of workers in an audit line.
+type setOf struct {
+	scope   catalog.ScopeFilter
+	workers int
+	changed catalog.Difference
+}
+
+func (s setOf) describe(e *zerolog.Event) {
+	describeFilter(e, s.scope)
+	e.Int("workers", s.workers).Int("added", len(s.changed.Added)).
+		Int("changed", len(s.changed.Changed)).Int("removed", len(s.changed.Removed))
 }
 
 func appendDifference(out []byte, d catalog.Difference) []byte {
@@ -92,7 +108,9 @@ func newReconcileBody(d dialect) *body[reconcileBody] {
 	}})
 	// The catalog keeps what the records point to: nothing is reused.
 	reset := func(b *reconcileBody) { *b = reconcileBody{scope: unnamedScope, group: d.tenantKey()} }
-	return newBody(jsonscan.NewObject(fields...), reset, nil)
+	return newBody(jsonscan.NewObject(fields...), reset, nil).keepsTo(func(who *access.Caller, b *reconcileBody) error {
+		return who.Covers(b.filter())
+	})
 }
 
 // resolveScopes gives workers without a name that of the set, or else the default.
@@ -107,7 +125,12 @@ func (b *reconcileBody) resolveScopes() (catalog.ScopeFilter, error) {
 			return catalog.ScopeFilter{}, err
 		}
 	}
-	return catalog.ScopeFilter{Model: nameOrNil(b.scope.Model), Tenant: nameOrNil(b.scope.Tenant)}, nil
+	return b.filter(), nil
+}
+
+// filter is the scopes whose workers the set is.
+func (b *reconcileBody) filter() catalog.ScopeFilter {
+	return catalog.ScopeFilter{Model: nameOrNil(b.scope.Model), Tenant: nameOrNil(b.scope.Tenant)}
 }
 
 func inherit(name *string, ofSet string, worker int, field string) error {

@@ -5,10 +5,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gin-gonic/gin"
-
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // reserver books and ends reservations. It must not keep requests after the call.
@@ -17,6 +16,9 @@ type reserver interface {
 	PrefillComplete(id string) error
 	OutputBlock(id string, decay *float64) error
 	Free(id string) error
+	// CheckReservation returns the error of an unknown id unless the reservation is of
+	// a scope that matches.
+	CheckReservation(id string, own catalog.ScopeFilter) error
 	// Renew extends a lease.
 	Renew(id string) error
 }
@@ -26,7 +28,7 @@ type reservationRoutes struct {
 	d   dialect
 }
 
-func (r reservationRoutes) create(_ *gin.Context, b *reserveBody, out []byte) (int, []byte, error) {
+func (r reservationRoutes) create(_ request, b *reserveBody, out []byte) (int, []byte, error) {
 	b.req.Pending = r.d == dialect16 && !b.named
 	b.req.Detailed = r.d == dialect16
 	b.req.IfExists = b.booking.ifExists
@@ -53,19 +55,29 @@ func (d dialect) appendReservation(out []byte, r *selecting.Reservation) []byte 
 	return append(out, '}')
 }
 
-// byID handles the calls that name a reservation and have no body.
-func byID(act func(id string) error) answerFunc {
-	return func(c *gin.Context, out []byte) (int, []byte, error) {
-		id, err := pathValue(c, "reservation_id")
+// byID makes an endpoint of the calls that name a reservation and have no body.
+func (r reservationRoutes) byID(a api, act func(id string) error) endpoint {
+	return anyScope(a.serve(func(c request, out []byte) (int, []byte, error) {
+		id, err := r.ownID(c)
 		if err == nil {
 			err = act(id)
 		}
 		return http.StatusOK, appendOK(out), err
-	}
+	}))
 }
 
-func (r reservationRoutes) outputBlock(c *gin.Context, b *outputBlockBody, out []byte) (int, []byte, error) {
-	id, err := pathValue(c, "reservation_id")
+// ownID is the id of the path. To a caller with a scope the reservations of others
+// are unknown.
+func (r reservationRoutes) ownID(c request) (id string, err error) {
+	id, err = pathValue(c, "reservation_id")
+	if err == nil && c.who.Scoped() {
+		err = r.svc.CheckReservation(id, c.who.Scope())
+	}
+	return id, err
+}
+
+func (r reservationRoutes) outputBlock(c request, b *outputBlockBody, out []byte) (int, []byte, error) {
+	id, err := r.ownID(c)
 	if err == nil {
 		err = r.svc.OutputBlock(id, b.decay)
 	}
@@ -73,6 +85,10 @@ func (r reservationRoutes) outputBlock(c *gin.Context, b *outputBlockBody, out [
 }
 
 type outputBlockBody struct{ decay *float64 }
+
+func newOutputBlockBody() *body[outputBlockBody] {
+	return newBody(outputBlockShape, nil, nil).keepsTo(checkedByID[outputBlockBody])
+}
 
 var outputBlockShape = jsonscan.NewObject(
 	optional("decay_fraction", func(b *outputBlockBody) **float64 { return &b.decay }, (*jsonscan.Scanner).Float64),
@@ -96,7 +112,8 @@ func newReserveBody(d dialect) *body[reserveBody] {
 			*b = reserveBody{req: selecting.ReserveRequest{Prompt: b.req.Prompt}, routing: b.routing}
 			b.promptBody().reset()
 		},
-		func(b *reserveBody) int { return b.promptBody().size() })
+		func(b *reserveBody) int { return b.promptBody().size() }).
+		keepsTo(inScope(func(b *reserveBody) *catalog.Scope { return &b.req.Scope }))
 }
 
 func newReserveShape(d dialect) *jsonscan.Object[reserveBody] {

@@ -30,51 +30,52 @@ func respond(c *gin.Context, status int, text []byte) {
 
 // answerFunc handles a request: it appends a JSON answer to out and returns it
 // with its status, or an error that determines both.
-type answerFunc func(c *gin.Context, out []byte) (status int, answer []byte, err error)
+type answerFunc func(c request, out []byte) (status int, answer []byte, err error)
 
 // answers pools the buffers of routes without a body.
 var answers = sync.Pool{New: func() any { return new([]byte) }}
 
-// serve makes a handler of an answerFunc.
-func (a api) serve(answer answerFunc) gin.HandlerFunc {
-	return func(c *gin.Context) {
+// serve makes an endpoint of an answerFunc. It is not for callers with a scope.
+func (a api) serve(answer answerFunc) endpoint {
+	return endpoint{handle: func(c request) {
 		buf := answers.Get().(*[]byte)
 		status, out, err := answer(c, (*buf)[:0])
 		if err != nil {
-			out = a.fail(c, (*buf)[:0], err)
+			out = a.fail(c.Context, (*buf)[:0], err)
 		} else {
-			respond(c, status, out)
+			respond(c.Context, status, out)
 		}
 		if cap(out) <= maxPooled {
 			*buf = out
 			answers.Put(buf)
 		}
-	}
+	}}
 }
 
-// checked makes a handler that refuses a request before its body is read.
-func (a api) checked(check func(*gin.Context) error) gin.HandlerFunc {
-	return func(c *gin.Context) {
+// checked makes an endpoint that refuses a request before its body is read.
+func (a api) checked(check func(request) error, e endpoint) endpoint {
+	return endpoint{scoped: e.scoped, handle: func(c request) {
 		if err := check(c); err != nil {
-			a.fail(c, nil, err)
-			c.Abort()
+			a.fail(c.Context, nil, err)
+			return
 		}
-	}
+		e.handle(c)
+	}}
 }
 
-func workerID(c *gin.Context) error {
+func workerID(c request) error {
 	_, err := pathUint64(c, "worker_id")
 	return err
 }
 
-func reservationID(c *gin.Context) error {
+func reservationID(c request) error {
 	_, err := pathValue(c, "reservation_id")
 	return err
 }
 
 // pathValue returns a percent-decoded parameter of the path. An empty one is
 // not part of any route (axum 0.8).
-func pathValue(c *gin.Context, name string) (string, error) {
+func pathValue(c request, name string) (string, error) {
 	v, err := url.PathUnescape(c.Param(name))
 	switch {
 	case err != nil || !utf8.ValidString(v):
@@ -86,7 +87,7 @@ func pathValue(c *gin.Context, name string) (string, error) {
 }
 
 // pathUint64 is pathValue for numbers.
-func pathUint64(c *gin.Context, name string) (uint64, error) {
+func pathUint64(c request, name string) (uint64, error) {
 	v, err := pathValue(c, name)
 	if err != nil {
 		return 0, err

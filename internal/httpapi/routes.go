@@ -3,13 +3,13 @@ package httpapi
 import (
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
 	openapi "github.com/select-service/select-service/api"
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 )
@@ -48,6 +48,12 @@ type Options struct {
 	Metrics http.Handler
 	// Requests observes the listener's requests; nil for none.
 	Requests RequestObserver
+	// Access finds the callers of requests; nil lets everybody do everything.
+	Access *access.Guard
+	// Hosts are the names of the listener; nil is any.
+	Hosts *access.Hosts
+	// Part is which of the contract's routes the listener has.
+	Part Part
 	// RetryAfter is the Retry-After header of requests that an overload refuses,
 	// rounded up to seconds; 0 is no header. No other answer has it.
 	RetryAfter time.Duration
@@ -72,34 +78,40 @@ func NewConductor(conductor ConductorAPI, opt Options) http.Handler {
 // slotsPrefix is where the selection service serves the slot tracker's routes.
 const slotsPrefix = "/slots"
 
-func newSlotsEngine(svc SlotsService, opt Options) *gin.Engine {
-	e, a := bareEngine(opt, renderSelection)
-	inDialects(e, a, func(r gin.IRouter, a api) {
-		slotsRoutes{svc, a.dialect}.addTo(r, a)
-		addReplicaRoutes(r, a, svc)
+func newSlotsEngine(svc SlotsService, opt Options) engine {
+	e := bareEngine(opt, renderSelection)
+	e.inDialects(func(r router) {
+		slotsRoutes{svc, r.api.dialect}.addTo(r)
+		addReplicaRoutes(r, svc)
 	})
 	return e
 }
 
 // inDialects registers routes without a prefix and under that of every dialect.
-func inDialects(e *gin.Engine, unprefixed api, add func(gin.IRouter, api)) {
-	add(e, unprefixed)
+func (e engine) inDialects(add func(router)) {
+	add(e.routes)
 	for _, d := range dialects {
-		a := unprefixed
+		a := e.routes.api
 		a.dialect = d
-		add(e.Group(d.prefix()), a)
+		add(e.routes.under(d.prefix(), a))
 	}
 }
 
-func newConductorEngine(svc ConductorAPI, opt Options) *gin.Engine {
+func newConductorEngine(svc ConductorAPI, opt Options) engine {
 	opt.Contract = contract.V13 // it has no dialects
-	e, a := bareEngine(opt, renderConductor)
-	conductorRoutes{svc}.addTo(e, a)
+	e := bareEngine(opt, renderConductor)
+	conductorRoutes{svc}.addTo(e.routes)
 	return e
 }
 
+// engine is the handler of a listener with its routes.
+type engine struct {
+	*gin.Engine
+	routes router
+}
+
 // bareEngine returns an engine with the parts that all listeners have.
-func bareEngine(opt Options, render renderer) (*gin.Engine, api) {
+func bareEngine(opt Options, render renderer) engine {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
@@ -109,101 +121,80 @@ func bareEngine(opt Options, render renderer) (*gin.Engine, api) {
 	e.UseEscapedPath = true
 	e.UnescapePathValues = false
 
-	a := api{log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests}
+	a := api{
+		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests,
+		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log),
+	}
 	if opt.RetryAfter > 0 {
 		a.retryAfter = []string{strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)}
 	}
-	e.Use(a.observe, a.recovery)
-	e.NoRoute(a.serve(routeNotFound))
-	e.NoMethod(a.serve(methodNotAllowed))
-	return e, a
+	e.Use(a.observe, a.recovery, a.defend)
+	e.NoRoute(a.unrouted(routeNotFound))
+	e.NoMethod(a.unrouted(methodNotAllowed))
+	return engine{e, router{group: &e.RouterGroup, api: a, roles: make(map[string]access.Role)}}
 }
 
-func newEngine(svc Service, conductor ConductorAPI, opt Options) *gin.Engine {
-	e, a := bareEngine(opt, renderSelection)
-	inDialects(e, a, func(r gin.IRouter, a api) { addSelection(r, a, svc) })
-	addConductor(e, a, conductor)
+func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
+	e := bareEngine(opt, renderUnder(conductorPrefix+"/", renderConductor, renderSelection))
+	e.inDialects(func(r router) { addSelection(r, svc) })
+	a := e.routes.api
+	a.dialect = dialect13 // the Conductor has no dialects
+	conductorRoutes{conductor}.addTo(e.routes.under(conductorPrefix, a))
 	document := openapi.Document(opt.Contract.String())
-	get(e, "/openapi.yaml", func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", document) })
+	e.routes.get(access.Read, "/openapi.yaml", anyScope(plain(func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", document) })))
 	if opt.Metrics != nil {
-		get(e, "/metrics", gin.WrapH(opt.Metrics))
+		e.routes.get(access.Metrics, "/metrics", plain(gin.WrapH(opt.Metrics)))
 	}
 	return e
 }
 
 // addSelection registers the routes of the selection service in one dialect.
-func addSelection(r gin.IRouter, a api, svc Service) {
+func addSelection(r router, svc Service) {
+	a := r.api
 	workers := workerRoutes{svc, a.dialect}
-	r.POST("/workers", withBody(a, newBody(newWorkerShape(a.dialect), resetWorkerBody, nil), workers.put))
+	r.post(access.Operate, "/workers", withBody(a, newWorkerBody(a.dialect), workers.put))
 	sets := reconcileRoutes{svc, a.dialect}
-	r.PUT("/workers", a.checked(sets.checkAllowed), withBody(a, newReconcileBody(a.dialect), sets.put))
-	get(r, "/workers", a.serve(workers.list))
-	r.PATCH("/workers/:worker_id", a.checked(workerID), withBody(a, newBody(patchShape, nil, nil), workers.patch))
-	r.DELETE("/workers/:worker_id", a.serve(workers.remove))
-	get(r, "/health", a.serve(health))
-	get(r, "/ready", a.serve(workers.ready))
+	r.add(http.MethodPut, access.Operate, "/workers", a.checked(sets.checkAllowed, withBody(a, newReconcileBody(a.dialect), sets.put)))
+	r.get(access.Read, "/workers", a.listing(workers.list))
+	r.add(http.MethodPatch, access.Operate, "/workers/:worker_id", a.checked(workerID, withBody(a, newPatchBody(), workers.patch)))
+	r.add(http.MethodDelete, access.Operate, "/workers/:worker_id", anyScope(a.serve(workers.remove)))
+	r.get(access.Public, "/health", a.serve(health))
+	r.get(access.Public, "/ready", a.serve(workers.ready))
 
 	selection := selectRoutes{svc, a.dialect}
-	r.POST("/select", withBody(a, newSelectBody(newSelectShape(a.dialect)), selection.selectWorker))
-	r.POST("/select_and_reserve", withBody(a, newSelectBody(newSelectAndReserveShape(a.dialect)), selection.selectAndReserve))
+	r.post(access.Call, "/select", withBody(a, newSelectBody(newSelectShape(a.dialect)), selection.selectWorker))
+	r.post(access.Call, "/select_and_reserve", withBody(a, newSelectBody(newSelectAndReserveShape(a.dialect)), selection.selectAndReserve))
 
 	projection := projectRoutes{svc, a.dialect}
-	r.POST("/overlap_scores", withBody(a, newProjectBody(a.dialect), projection.overlapScores))
-	r.POST("/potential_loads", withBody(a, newProjectBody(a.dialect), projection.potentialLoads))
-	get(r, "/loads", a.serve(loadRoutes{svc, a.dialect}.list))
-	r.POST("/diagnose", withBody(a, newDiagnoseBody(a.dialect), diagnoseRoutes{svc, a.dialect}.diagnose))
+	r.post(access.Read, "/overlap_scores", withBody(a, newProjectBody(a.dialect), projection.overlapScores))
+	r.post(access.Read, "/potential_loads", withBody(a, newProjectBody(a.dialect), projection.potentialLoads))
+	r.get(access.Read, "/loads", a.listing(loadRoutes{svc, a.dialect}.list))
+	r.post(access.Read, "/diagnose", withBody(a, newDiagnoseBody(a.dialect), diagnoseRoutes{svc, a.dialect}.diagnose))
 
 	reservations := reservationRoutes{svc, a.dialect}
-	r.POST("/reservations", withBody(a, newReserveBody(a.dialect), reservations.create))
-	r.DELETE("/reservations/:reservation_id", a.serve(byID(svc.Free)))
-	r.POST("/reservations/:reservation_id/renew", a.serve(byID(svc.Renew)))
-	r.POST("/reservations/:reservation_id/prefill_complete", a.serve(byID(svc.PrefillComplete)))
-	r.POST("/reservations/:reservation_id/output_block", a.checked(reservationID),
-		withBody(a, newBody(outputBlockShape, nil, nil), reservations.outputBlock))
+	r.post(access.Call, "/reservations", withBody(a, newReserveBody(a.dialect), reservations.create))
+	r.add(http.MethodDelete, access.Call, "/reservations/:reservation_id", reservations.byID(a, svc.Free))
+	r.post(access.Call, "/reservations/:reservation_id/renew", reservations.byID(a, svc.Renew))
+	r.post(access.Call, "/reservations/:reservation_id/prefill_complete", reservations.byID(a, svc.PrefillComplete))
+	r.post(access.Call, "/reservations/:reservation_id/output_block",
+		a.checked(reservationID, withBody(a, newOutputBlockBody(), reservations.outputBlock)))
 
-	busyRoutes{svc}.addTo(r, a)
+	busyRoutes{svc}.addTo(r)
 
-	get(r, "/dump", dumpRoutes{svc, a}.dump)
+	r.get(access.Peer, "/dump", plain(dumpRoutes{svc, a}.dump))
 
-	addReplicaRoutes(r, a, svc)
-	slotsRoutes{svc, a.dialect}.addTo(r.Group(slotsPrefix), a)
+	addReplicaRoutes(r, svc)
+	slotsRoutes{svc, a.dialect}.addTo(r.under(slotsPrefix, a))
 }
 
-// addConductor registers the Conductor's routes under their prefix; errors below it
-// have the Conductor's form.
-func addConductor(e *gin.Engine, selection api, svc ConductorAPI) {
-	a := selection
-	a.dialect, a.render = dialect13, renderConductor
-	conductorRoutes{svc}.addTo(e.Group(conductorPrefix, a.recovery), a)
-	at := func(f answerFunc) gin.HandlerFunc {
-		inside, outside := a.serve(f), selection.serve(f)
-		return func(c *gin.Context) {
-			if strings.HasPrefix(c.Request.URL.Path, conductorPrefix+"/") {
-				inside(c)
-			} else {
-				outside(c)
-			}
-		}
-	}
-	e.NoRoute(at(routeNotFound))
-	e.NoMethod(at(methodNotAllowed))
-}
-
-// get registers a handler for GET and HEAD; net/http drops the body of the
-// latter.
-func get(r gin.IRoutes, path string, h gin.HandlerFunc) {
-	r.GET(path, h)
-	r.HEAD(path, h)
-}
-
-func routeNotFound(*gin.Context, []byte) (int, []byte, error) {
+func routeNotFound(request, []byte) (int, []byte, error) {
 	return 0, nil, errRouteNotFound
 }
 
-func methodNotAllowed(*gin.Context, []byte) (int, []byte, error) {
+func methodNotAllowed(request, []byte) (int, []byte, error) {
 	return 0, nil, errMethodNotAllowed
 }
 
-func health(_ *gin.Context, out []byte) (int, []byte, error) {
+func health(_ request, out []byte) (int, []byte, error) {
 	return http.StatusOK, appendOK(out), nil
 }

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gin-gonic/gin"
-
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -26,13 +24,13 @@ type selectRoutes struct {
 	d   dialect
 }
 
-func (r selectRoutes) selectWorker(c *gin.Context, b *selectBody, out []byte) (int, []byte, error) {
+func (r selectRoutes) selectWorker(c request, b *selectBody, out []byte) (int, []byte, error) {
 	b.req.Pending = r.d == dialect16 && b.req.SelectionID != nil
 	b.req.Advisory = b.advisory
 	return r.answer(c, b, out, false)
 }
 
-func (r selectRoutes) selectAndReserve(c *gin.Context, b *selectBody, out []byte) (int, []byte, error) {
+func (r selectRoutes) selectAndReserve(c request, b *selectBody, out []byte) (int, []byte, error) {
 	if r.d == dialect16 {
 		b.req.ReservationID = b.req.SelectionID // decision E1
 	}
@@ -47,7 +45,7 @@ func (r selectRoutes) selectAndReserve(c *gin.Context, b *selectBody, out []byte
 	return r.answer(c, b, out, true)
 }
 
-func (r selectRoutes) answer(c *gin.Context, b *selectBody, out []byte, reserve bool) (int, []byte, error) {
+func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool) (int, []byte, error) {
 	b.req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
 	b.req.Session = b.session.name()
 	b.req.Detailed = r.d == dialect16
@@ -162,7 +160,7 @@ func (b *selectBody) promptBody() promptBody {
 func newSelectBody(shape *jsonscan.Object[selectBody]) *body[selectBody] {
 	return newBody(shape, resetSelectBody, func(b *selectBody) int {
 		return b.promptBody().size() + 8*cap(b.req.AllowedWorkers) + 16*cap(b.req.RequiredTaints)
-	})
+	}).keepsTo(inScope(func(b *selectBody) *catalog.Scope { return &b.req.Scope }))
 }
 
 func resetSelectBody(b *selectBody) {

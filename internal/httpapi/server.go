@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -52,6 +53,10 @@ type api struct {
 	render     renderer
 	requests   RequestObserver // nil: none
 	retryAfter []string        // header values of an overload; nil: no header
+	access     *access.Guard
+	hosts      *access.Hosts
+	part       Part
+	audit      *access.Audit
 }
 
 // RequestObserver sees every request of a listener, from any goroutine. It is on the
@@ -135,12 +140,12 @@ func (a api) logAccess(c *gin.Context, status int, took time.Duration) {
 const problemKey = "problem"
 
 // noteProblem counts an error that comes from a limit, and keeps the text for the
-// access log, if there is one.
+// access log and for an audit line, if there is one.
 func (a api) noteProblem(c *gin.Context, p problem) {
 	if p.limit != "" && a.requests != nil {
 		a.requests.Refused(p.limit)
 	}
-	if a.logsRequests() {
+	if a.logsRequests() || c.GetBool(auditedKey) {
 		c.Set(problemKey, p.text)
 	}
 }
@@ -200,7 +205,7 @@ func (a api) recovery(c *gin.Context) {
 			panic(http.ErrAbortHandler) // half an answer must not look complete
 		}
 		a.noteProblem(c, internalProblem)
-		status, out := a.render(nil, internalProblem)
+		status, out := a.render(c.Request, nil, internalProblem)
 		respond(c, status, out)
 		c.Abort()
 	}()

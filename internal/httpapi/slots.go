@@ -4,7 +4,9 @@ import (
 	"net/http"
 
 	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
@@ -39,21 +41,24 @@ type slotsRoutes struct {
 }
 
 // addTo registers the routes, all of them relative to r.
-func (s slotsRoutes) addTo(r gin.IRoutes, a api) {
-	r.POST("/register", withBody(a, newSlotsBody(newSlotsRegisterShape(a.dialect), resetSlotsWorker, nil), s.register))
-	r.POST("/unregister", withBody(a, newSlotsBody(newSlotsUnregisterShape(a.dialect), resetSlotsWorker, nil), s.unregister))
-	get(r, "/workers", a.serve(s.workers))
-	r.POST("/add", withBody(a, newSlotsBody(newSlotsAddShape(a.dialect), resetSlotsBooking, nil), s.add))
-	r.POST("/prefill_complete", withBody(a, newSlotsBody(newSlotsRequestShape(a.dialect), resetSlotsRequest, nil), s.prefillComplete))
-	r.POST("/free", withBody(a, newSlotsBody(newSlotsRequestShape(a.dialect), resetSlotsRequest, nil), s.free))
-	get(r, "/loads", a.serve(s.loads))
-	r.POST("/potential_loads", withBody(a, newSlotsBody(newSlotsProjectShape(a.dialect), resetSlotsProjection, slotsProjectionSize), s.potentialLoads))
-	get(r, "/health", slotsHealth)
+func (s slotsRoutes) addTo(r router) {
+	a := r.api
+	d := a.dialect
+	r.post(access.Operate, "/register", withBody(a, newSlotsBody(newSlotsRegisterShape(d), resetSlotsWorker, nil, slotsWorkerScope), s.register))
+	r.post(access.Operate, "/unregister", withBody(a, newSlotsBody(newSlotsUnregisterShape(d), resetSlotsWorker, nil, slotsWorkerScope), s.unregister))
+	r.get(access.Read, "/workers", a.listing(s.workers))
+	r.post(access.Call, "/add", withBody(a, newSlotsBody(newSlotsAddShape(d), resetSlotsBooking, nil, slotsReservationScope), s.add))
+	r.post(access.Call, "/prefill_complete", withBody(a, newSlotsBody(newSlotsRequestShape(d), resetSlotsRequest, nil, slotsRequestScope), s.prefillComplete))
+	r.post(access.Call, "/free", withBody(a, newSlotsBody(newSlotsRequestShape(d), resetSlotsRequest, nil, slotsRequestScope), s.free))
+	r.get(access.Read, "/loads", a.listing(s.loads))
+	r.post(access.Read, "/potential_loads",
+		withBody(a, newSlotsBody(newSlotsProjectShape(d), resetSlotsProjection, slotsProjectionSize, slotsProjectionScope), s.potentialLoads))
+	r.get(access.Public, "/health", plain(slotsHealth))
 
 	peers := peerRoutes{s.svc}
-	get(r, "/peers", a.serve(peers.list))
-	r.POST("/register_peer", withBody(a, newSlotsBody(slotsPeerShape, nil, nil), s.registerPeer))
-	r.POST("/deregister_peer", withBody(a, newSlotsBody(slotsPeerShape, nil, nil), peers.deregister))
+	r.get(access.Read, "/peers", a.serve(peers.list))
+	r.post(access.Operate, "/register_peer", withBody(a, newSlotsBody(slotsPeerShape, nil, nil, nil), s.registerPeer))
+	r.post(access.Operate, "/deregister_peer", withBody(a, newSlotsBody(slotsPeerShape, nil, nil, nil), peers.deregister))
 }
 
 // slotsHealth answers with a status and no body.
@@ -62,43 +67,37 @@ func slotsHealth(c *gin.Context) {
 	c.Writer.WriteHeaderNow()
 }
 
-func (s slotsRoutes) register(_ *gin.Context, w *service.SlotsWorker, out []byte) (int, []byte, error) {
+func (s slotsRoutes) register(c request, w *service.SlotsWorker, out []byte) (int, []byte, error) {
+	c.about(slotsWorker(*w))
 	return http.StatusCreated, appendOK(out), s.svc.SlotsRegister(*w)
 }
 
-func (s slotsRoutes) unregister(_ *gin.Context, w *service.SlotsWorker, out []byte) (int, []byte, error) {
+func (s slotsRoutes) unregister(c request, w *service.SlotsWorker, out []byte) (int, []byte, error) {
+	c.about(slotsWorker(*w))
 	return http.StatusOK, appendOK(out), s.svc.SlotsUnregister(w.Scope, w.Worker)
 }
 
-func (s slotsRoutes) workers(c *gin.Context, out []byte) (int, []byte, error) {
-	f, err := filterOf(c.Request)
-	if err != nil {
-		return 0, nil, err
-	}
-	return http.StatusOK, appendList(out, s.svc.SlotsWorkers(f.model, f.tenant), s.d.appendSlotsWorker), nil
+func (s slotsRoutes) workers(f catalog.ScopeFilter, out []byte) []byte {
+	return appendList(out, s.svc.SlotsWorkers(f.Model, f.Tenant), s.d.appendSlotsWorker)
 }
 
-func (s slotsRoutes) add(_ *gin.Context, b *service.SlotsReservation, out []byte) (int, []byte, error) {
+func (s slotsRoutes) add(_ request, b *service.SlotsReservation, out []byte) (int, []byte, error) {
 	return http.StatusCreated, appendOK(out), s.svc.SlotsAdd(b)
 }
 
-func (s slotsRoutes) prefillComplete(_ *gin.Context, r *slotsRequest, out []byte) (int, []byte, error) {
+func (s slotsRoutes) prefillComplete(_ request, r *slotsRequest, out []byte) (int, []byte, error) {
 	return http.StatusOK, appendOK(out), s.svc.SlotsPrefillComplete(r.scope, r.id)
 }
 
-func (s slotsRoutes) free(_ *gin.Context, r *slotsRequest, out []byte) (int, []byte, error) {
+func (s slotsRoutes) free(_ request, r *slotsRequest, out []byte) (int, []byte, error) {
 	return http.StatusOK, appendOK(out), s.svc.SlotsFree(r.scope, r.id)
 }
 
-func (s slotsRoutes) loads(c *gin.Context, out []byte) (int, []byte, error) {
-	f, err := filterOf(c.Request)
-	if err != nil {
-		return 0, nil, err
-	}
-	return http.StatusOK, appendList(out, s.svc.SlotsLoads(f.model, f.tenant), s.d.appendSlotsLoad), nil
+func (s slotsRoutes) loads(f catalog.ScopeFilter, out []byte) []byte {
+	return appendList(out, s.svc.SlotsLoads(f.Model, f.Tenant), s.d.appendSlotsLoad)
 }
 
-func (s slotsRoutes) potentialLoads(_ *gin.Context, p *service.SlotsProjection, out []byte) (int, []byte, error) {
+func (s slotsRoutes) potentialLoads(_ request, p *service.SlotsProjection, out []byte) (int, []byte, error) {
 	loads, err := s.svc.SlotsPotentialLoads(p)
 	if err != nil {
 		return 0, nil, err
@@ -106,7 +105,8 @@ func (s slotsRoutes) potentialLoads(_ *gin.Context, p *service.SlotsProjection, 
 	return http.StatusOK, appendList(out, loads, appendRankLoad), nil
 }
 
-func (s slotsRoutes) registerPeer(_ *gin.Context, b *peerBody, out []byte) (int, []byte, error) {
+func (s slotsRoutes) registerPeer(c request, b *peerBody, out []byte) (int, []byte, error) {
+	c.about(b)
 	fresh, err := s.svc.SlotsRegisterPeer(b.endpoint)
 	return registered(fresh), appendOK(out), err
 }
@@ -134,12 +134,21 @@ func (d dialect) appendSlotsLoad(out []byte, l service.SlotsLoad) []byte {
 // The shapes list their members in the order of the slot tracker's structs: of
 // several that are missing, the error names the first.
 
-// newSlotsBody is newBody with the slot tracker's limit.
-func newSlotsBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int) *body[T] {
+// newSlotsBody is newBody with the slot tracker's limit, and the scope that the body
+// names; nil: none.
+func newSlotsBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int, scope func(*T) *catalog.Scope) *body[T] {
 	b := newBody(shape, reset, size)
 	b.limit = maxSlotsBody
+	if scope != nil {
+		b.within = inScope(scope)
+	}
 	return b
 }
+
+// slotsWorker is a worker of the slot tracker in an audit line.
+type slotsWorker service.SlotsWorker
+
+func (w slotsWorker) describe(e *zerolog.Event) { describeWorker(e, w.Worker, w.Scope, nil) }
 
 // slotsScope is the scope of a body that does not name a tenant.
 var slotsScope = catalog.Scope{Tenant: catalog.DefaultName}

@@ -7,8 +7,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -16,9 +17,10 @@ import (
 
 // workerCatalog registers and lists workers; nil filters take all names.
 type workerCatalog interface {
-	PutWorker(catalog.Record) (*catalog.Worker, error)
-	PatchWorker(id uint64, patch catalog.Patch) (*catalog.Worker, error)
-	DeleteWorker(id uint64) (*catalog.Worker, error)
+	// PutWorkerIn, and those below, know no workers but those of scopes that match own.
+	PutWorkerIn(own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error)
+	PatchWorkerIn(own catalog.ScopeFilter, id uint64, patch catalog.Patch) (*catalog.Worker, error)
+	DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error)
 	// Workers lists by model, tenant and id.
 	Workers(model, tenant *string) []*catalog.Worker
 	// Ready counts the schedulable workers and lists all.
@@ -33,48 +35,53 @@ type workerRoutes struct {
 	d   dialect
 }
 
-func (r workerRoutes) put(_ *gin.Context, b *workerBody, out []byte) (int, []byte, error) {
-	w, err := r.svc.PutWorker(b.record())
+func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, error) {
+	c.about(b)
+	w, err := r.svc.PutWorkerIn(c.who.Scope(), b.record())
 	if err != nil {
 		return 0, nil, err
 	}
 	return http.StatusCreated, r.d.appendWorker(out, w), nil
 }
 
-func (r workerRoutes) patch(c *gin.Context, b *catalog.Patch, out []byte) (int, []byte, error) {
+func (r workerRoutes) patch(c request, b *catalog.Patch, out []byte) (int, []byte, error) {
 	id, err := pathUint64(c, "worker_id")
 	if err != nil {
 		return 0, nil, err
 	}
-	w, err := r.svc.PatchWorker(id, *b)
+	w, err := r.svc.PatchWorkerIn(c.who.Scope(), id, *b)
 	if err != nil {
 		return 0, nil, err
 	}
+	c.about(changedWorker{w})
 	return http.StatusOK, r.d.appendWorker(out, w), nil
 }
 
-func (r workerRoutes) remove(c *gin.Context, out []byte) (int, []byte, error) {
+func (r workerRoutes) remove(c request, out []byte) (int, []byte, error) {
 	id, err := pathUint64(c, "worker_id")
 	if err != nil {
 		return 0, nil, err
 	}
-	w, err := r.svc.DeleteWorker(id)
+	w, err := r.svc.DeleteWorkerIn(c.who.Scope(), id)
 	if err != nil {
 		return 0, nil, err
 	}
+	c.about(changedWorker{w})
 	return http.StatusOK, r.d.appendWorker(out, w), nil
 }
 
-func (r workerRoutes) list(c *gin.Context, out []byte) (int, []byte, error) {
-	f, err := filterOf(c.Request)
-	if err != nil {
-		return 0, nil, err
-	}
-	return http.StatusOK, appendList(out, r.svc.Workers(f.model, f.tenant), r.d.appendWorker), nil
+func (r workerRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
+	return appendList(out, r.svc.Workers(f.Model, f.Tenant), r.d.appendWorker)
 }
 
-func (r workerRoutes) ready(_ *gin.Context, out []byte) (int, []byte, error) {
+// ready needs no token, as probes have none; the workers, and the peer that the index
+// is read from, are shown to those who could list them.
+func (r workerRoutes) ready(c request, out []byte) (int, []byte, error) {
 	ready, schedulable, workers := r.svc.Ready()
+	reads := c.who.May(access.Read)
+	if !reads || c.who.Scoped() {
+		workers = slices.DeleteFunc(slices.Clone(workers), func(w *catalog.Worker) bool { return !reads || !c.who.Sees(w.Scope) })
+	}
 	status := http.StatusServiceUnavailable
 	if ready {
 		status = http.StatusOK
@@ -84,6 +91,9 @@ func (r workerRoutes) ready(_ *gin.Context, out []byte) (int, []byte, error) {
 	out = appendUintField(out, "schedulable_workers", uint64(schedulable))
 	out = appendList(appendKey(out, "workers"), workers, r.d.appendWorker)
 	if recovery, configured := r.svc.Recovery(); configured { // decision S6
+		if !reads || c.who.Scoped() {
+			recovery.Peer = ""
+		}
 		out = appendRecovery(appendKey(out, "recovery"), recovery)
 	}
 	return status, append(out, '}'), nil
@@ -141,7 +151,35 @@ func resetWorkerBody(b *workerBody) {
 	*b = workerBody{scope: catalog.Scope{Model: catalog.DefaultName, Tenant: catalog.DefaultName}}
 }
 
-// newWorkerShape is the body of POST /workers.
+// newWorkerBody is the body of POST /workers.
+func newWorkerBody(d dialect) *body[workerBody] {
+	return newBody(newWorkerShape(d), resetWorkerBody, nil).
+		keepsTo(inScope(func(b *workerBody) *catalog.Scope { return &b.scope }))
+}
+
+// newPatchBody is the body of PATCH /workers/{worker_id}.
+func newPatchBody() *body[catalog.Patch] {
+	return newBody(patchShape, nil, nil).keepsTo(checkedByID[catalog.Patch])
+}
+
+func (b *workerBody) describe(e *zerolog.Event) {
+	describeWorker(e, b.id, b.scope, b.settings.Endpoint)
+}
+
+// changedWorker is a worker in an audit line.
+type changedWorker struct{ *catalog.Worker }
+
+func (w changedWorker) describe(e *zerolog.Event) { describeWorker(e, w.ID, w.Scope, w.Endpoint) }
+
+func describeWorker(e *zerolog.Event, id uint64, sc catalog.Scope, endpoint *string) {
+	e.Uint64("worker_id", id)
+	describeScope(e, sc)
+	if endpoint != nil {
+		e.Str("endpoint", catalog.Clip(*endpoint))
+	}
+}
+
+// newWorkerShape is the shape of POST /workers.
 func newWorkerShape(d dialect) *jsonscan.Object[workerBody] {
 	fields := settingsFields(func(b *workerBody) *catalog.Patch { return &b.settings }, false)
 	fields = append(fields, scopeFields(d, func(b *workerBody) *catalog.Scope { return &b.scope })...)

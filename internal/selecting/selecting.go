@@ -133,6 +133,15 @@ func (a *API) Free(id string) error {
 	return nil
 }
 
+// CheckReservation returns the error of an unknown id unless the reservation is of a
+// scope that matches.
+func (a *API) CheckReservation(id string, own catalog.ScopeFilter) error {
+	if live, ok := a.ledger.Find(id); ok && live.Scope.Matches(own.Model, own.Tenant) {
+		return nil
+	}
+	return reservationError(id, reservations.ErrNotFound)
+}
+
 func reservationError(id string, err error) error {
 	switch {
 	case err == nil:

@@ -12,17 +12,33 @@ import (
 
 // PutWorker registers a worker or replaces its record.
 func (s *Service) PutWorker(r catalog.Record) (*catalog.Worker, error) {
-	return s.register(func() (*catalog.Worker, error) { return s.catalog.Put(r) })
+	return s.PutWorkerIn(catalog.ScopeFilter{}, r)
 }
 
 // PatchWorker changes the given fields of a worker.
 func (s *Service) PatchWorker(id uint64, p catalog.Patch) (*catalog.Worker, error) {
-	return s.register(func() (*catalog.Worker, error) { return s.catalog.Patch(id, p) })
+	return s.PatchWorkerIn(catalog.ScopeFilter{}, id, p)
 }
 
 // DeleteWorker removes a worker, its blocks and its reservations.
 func (s *Service) DeleteWorker(id uint64) (*catalog.Worker, error) {
-	return s.register(func() (*catalog.Worker, error) { return s.catalog.Delete(id) })
+	return s.DeleteWorkerIn(catalog.ScopeFilter{}, id)
+}
+
+// PutWorkerIn is PutWorker for a caller who may change the workers of matching scopes
+// only, see catalog.Catalog.PutIn.
+func (s *Service) PutWorkerIn(own catalog.ScopeFilter, r catalog.Record) (*catalog.Worker, error) {
+	return s.register(func() (*catalog.Worker, error) { return s.catalog.PutIn(own, r) })
+}
+
+// PatchWorkerIn is PatchWorker among the workers of matching scopes.
+func (s *Service) PatchWorkerIn(own catalog.ScopeFilter, id uint64, p catalog.Patch) (*catalog.Worker, error) {
+	return s.register(func() (*catalog.Worker, error) { return s.catalog.PatchIn(own, id, p) })
+}
+
+// DeleteWorkerIn is DeleteWorker among the workers of matching scopes.
+func (s *Service) DeleteWorkerIn(own catalog.ScopeFilter, id uint64) (*catalog.Worker, error) {
+	return s.register(func() (*catalog.Worker, error) { return s.catalog.DeleteIn(own, id) })
 }
 
 // register changes one worker of the catalog.

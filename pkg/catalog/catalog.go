@@ -89,7 +89,11 @@ func New(settings Settings, reconciler Reconciler) *Catalog {
 // change does not concern are kept. A worker that cannot be attached is
 // registered as incomplete. Errors are ErrShuttingDown, *InvalidError, and
 // *ExistsError if the slot tracker has the id in that scope (decision S4).
-func (c *Catalog) Put(r Record) (*Worker, error) {
+func (c *Catalog) Put(r Record) (*Worker, error) { return c.PutIn(ScopeFilter{}, r) }
+
+// PutIn is Put for a caller who may change the workers of matching scopes only: the
+// id of another one is taken, *ExistsError. The record's scope must match.
+func (c *Catalog) PutIn(own ScopeFilter, r Record) (*Worker, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
@@ -103,6 +107,8 @@ func (c *Catalog) Put(r Record) (*Worker, error) {
 	}
 	m := c.mu.members[r.ID]
 	switch {
+	case m != nil && !m.worker.Scope.Matches(own.Model, own.Tenant):
+		return nil, &ExistsError{ID: r.ID, Scope: r.Scope}
 	case m == nil:
 		m = new(member)
 		c.mu.members[r.ID] = m
@@ -114,14 +120,17 @@ func (c *Catalog) Put(r Record) (*Worker, error) {
 
 // Patch changes single fields of a worker's record. Errors are ErrNotFound,
 // ErrShuttingDown and *InvalidError.
-func (c *Catalog) Patch(id uint64, p Patch) (*Worker, error) {
+func (c *Catalog) Patch(id uint64, p Patch) (*Worker, error) { return c.PatchIn(ScopeFilter{}, id, p) }
+
+// PatchIn is Patch among the workers of matching scopes.
+func (c *Catalog) PatchIn(own ScopeFilter, id uint64, p Patch) (*Worker, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
 		return nil, ErrShuttingDown
 	}
 	m := c.mu.members[id]
-	if m == nil {
+	if m == nil || !m.worker.Scope.Matches(own.Model, own.Tenant) {
 		return nil, notFoundError(id)
 	}
 	r := p.apply(m.worker.Record)
@@ -141,11 +150,14 @@ func (c *Catalog) updateLocked(m *member, r Record) *Worker {
 
 // Delete removes a worker and returns its last record, unschedulable. It works
 // after Close, too. The error is ErrNotFound.
-func (c *Catalog) Delete(id uint64) (*Worker, error) {
+func (c *Catalog) Delete(id uint64) (*Worker, error) { return c.DeleteIn(ScopeFilter{}, id) }
+
+// DeleteIn is Delete among the workers of matching scopes.
+func (c *Catalog) DeleteIn(own ScopeFilter, id uint64) (*Worker, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.mu.members[id]
-	if m == nil {
+	if m == nil || !m.worker.Scope.Matches(own.Model, own.Tenant) {
 		return nil, notFoundError(id)
 	}
 	delete(c.mu.members, id)

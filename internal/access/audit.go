@@ -1,0 +1,55 @@
+package access
+
+import (
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// Of refused changes refusedBurst lines are written at once, and then one in each
+// refusedEvery: whoever may not change anything may not fill the log either.
+const (
+	refusedBurst = 20
+	refusedEvery = time.Second
+)
+
+// Audit begins the lines of the log about changes: who, from where, with what
+// result. All of them have the field "who".
+type Audit struct {
+	log     zerolog.Logger
+	start   time.Time
+	due     atomic.Int64 // see take
+	omitted atomic.Uint64
+}
+
+// NewAudit returns an audit in a log.
+func NewAudit(log zerolog.Logger) *Audit { return &Audit{log: log, start: time.Now()} }
+
+// Line begins the line about a request's change, nil if there are too many of
+// refused ones. A caller who is not known, and everybody without tokens, is
+// "anonymous".
+func (a *Audit) Line(who *Caller, r *http.Request, done bool) *zerolog.Event {
+	if !done && !take(&a.due, time.Since(a.start), refusedEvery, refusedBurst) {
+		a.omitted.Add(1)
+		return nil
+	}
+	name := "anonymous"
+	if who != nil && who.Name != "" {
+		name = who.Name
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	line := a.log.Info().Str("who", name).Str("address", host)
+	if done {
+		return line.Str("result", "ok")
+	}
+	if n := a.omitted.Swap(0); n > 0 {
+		line.Uint64("omitted", n) // refused changes without a line before this one
+	}
+	return line.Str("result", "refused")
+}

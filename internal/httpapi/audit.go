@@ -1,0 +1,61 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Keys of what a request that changes something has for its audit line.
+const (
+	auditedKey = "audited"
+	subjectKey = "subject"
+)
+
+// subject is what a request changes, in an audit line.
+type subject interface {
+	describe(e *zerolog.Event)
+}
+
+// about says what an operator's request changes. Of several the last counts.
+func (c request) about(s subject) { c.Set(subjectKey, s) }
+
+// audited runs an operator's request and writes its audit line.
+func (a api) audited(c *gin.Context, who *access.Caller, run func()) {
+	c.Set(auditedKey, true)
+	status := http.StatusInternalServerError // of a panic
+	defer func() {
+		line := a.audit.Line(who, c.Request, status < http.StatusBadRequest)
+		if line == nil {
+			return
+		}
+		line = withRequest(line, c).Str("action", c.Request.Method+" "+catalog.Clip(c.Request.URL.Path))
+		if s, ok := c.Get(subjectKey); ok {
+			s.(subject).describe(line)
+		}
+		if text := c.GetString(problemKey); text != "" {
+			line.Str("error", catalog.Clip(text))
+		}
+		line.Int("status", status).Msg("audit")
+	}()
+	run()
+	status = c.Writer.Status()
+}
+
+func describeScope(e *zerolog.Event, sc catalog.Scope) {
+	e.Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant))
+}
+
+// describeFilter leaves out the names that are any.
+func describeFilter(e *zerolog.Event, f catalog.ScopeFilter) {
+	if f.Model != nil {
+		e.Str("model", catalog.Clip(*f.Model))
+	}
+	if f.Tenant != nil {
+		e.Str("tenant", catalog.Clip(*f.Tenant))
+	}
+}
