@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"internal/zmqsock/zmqtest": {"internal/zmqsock"},
 	"internal/zmtp":            {},
 
-	"pkg/catalog":              {},
+	"pkg/catalog":              {"internal/curve"},
 	"pkg/client":               {},
 	"pkg/hashing":              {},
 	"pkg/indexer":              {"internal/budget", "pkg/catalog", "pkg/hashing"},

@@ -45,8 +45,8 @@ type Identity struct {
 	BlockSize     uint32 // tokens
 }
 
-// Registration is what a publisher was registered with. Replay and HashSeed are
-// its body, all else is its key (decision C6).
+// Registration is what a publisher was registered with. Replay, ServerKey and
+// HashSeed are its body, all else is its key (decision C6).
 type Registration struct {
 	Type PublisherType
 	Identity
@@ -54,12 +54,14 @@ type Registration struct {
 	Rank     uint32 // data-parallel rank
 	Endpoint string
 	Replay   string // replay endpoint, "" is none
-	HashSeed uint64 // of the standard's hashes (decision C5)
+	// ServerKey is the CURVE public key of both endpoints in Z85, "" is none.
+	ServerKey string
+	HashSeed  uint64 // of the standard's hashes (decision C5)
 }
 
 // key returns the registration without its body.
 func (g Registration) key() Registration {
-	g.Replay, g.HashSeed = "", 0
+	g.Replay, g.ServerKey, g.HashSeed = "", "", 0
 	return g
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/curve"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/kvevents"
 )
@@ -24,8 +25,8 @@ const (
 )
 
 // Register follows a publisher from now on. The same registration
-// again is no error; with another replay endpoint or hash seed it is a Conflict
-// (decisions C5 and C6). A publisher that is not there yet is no error.
+// again is no error; with another replay endpoint, server key or hash seed it is a
+// Conflict (decisions C5 and C6). A publisher that is not there yet is no error.
 func (a *API) Register(reg conductor.Registration) error {
 	fresh, err := a.registerPublisher(reg)
 	switch {
@@ -104,10 +105,23 @@ func (a *API) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, e
 	return withdrawn, nil
 }
 
-// checkEndpoints refuses endpoints that can never work.
+const fieldServerKey = "kv_events_server_key"
+
+// checkEndpoints refuses endpoints and keys that can never work.
 func checkEndpoints(reg *conductor.Registration) error {
 	if _, err := catalog.ParseEndpoint(reg.Endpoint); err != nil {
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "endpoint", Err: err}
+	}
+	if reg.ServerKey != "" {
+		_, err := curve.ParsePublicKey(reg.ServerKey)
+		if err == nil {
+			err = catalog.CheckServerKey(reg.Endpoint)
+		}
+		if err != nil {
+			return &contract.Error{
+				Kind: contract.BadRequest, Text: fieldServerKey + ": " + err.Error(), Reason: reasonInvalidField, Field: fieldServerKey, Err: err,
+			}
+		}
 	}
 	if reg.Replay == "" {
 		return nil
@@ -125,8 +139,11 @@ func registrationError(reg *conductor.Registration, err error) error {
 	switch {
 	case errors.As(err, &conflict):
 		field := "hash_seed"
-		if conflict.InForce.Replay != reg.Replay {
+		switch {
+		case conflict.InForce.Replay != reg.Replay:
 			field = "replay_endpoint"
+		case conflict.InForce.ServerKey != reg.ServerKey:
+			field = fieldServerKey
 		}
 		return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Reason: reasonRegistered, Field: field, Err: err}
 	case errors.As(err, &seed):
@@ -205,6 +222,7 @@ func publisherStream(p *conductor.Publisher, severalReplay bool) kvevents.Stream
 		Rank:         StreamRank(p),
 		Endpoint:     p.Endpoint,
 		Replay:       p.Replay,
+		ServerKey:    p.ServerKey,
 		SharedReplay: engine && severalReplay,
 		Applier:      p,
 	}

@@ -132,6 +132,7 @@ func (b *workerBody) record() catalog.Record {
 		KVEventsEndpoints:         p.KVEventsEndpoints,
 		ReplayEndpoint:            p.ReplayEndpoint,
 		ReplayEndpoints:           p.ReplayEndpoints,
+		KVEventsServerKey:         p.KVEventsServerKey,
 		BlockSize:                 p.BlockSize,
 		StartRank:                 p.StartRank,
 		Size:                      p.Size,
@@ -213,6 +214,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Fi
 		text("endpoint", func(p *catalog.Patch) **string { return &p.Endpoint }),
 		text("kv_events_endpoint", func(p *catalog.Patch) **string { return &p.KVEventsEndpoint }),
 		text("replay_endpoint", func(p *catalog.Patch) **string { return &p.ReplayEndpoint }),
+		text("kv_events_server_key", func(p *catalog.Patch) **string { return &p.KVEventsServerKey }),
 		text("stable_routing_id", func(p *catalog.Patch) **string { return &p.StableRoutingID }),
 		text("kv_transfer_domain", func(p *catalog.Patch) **string { return &p.KVTransferDomain }),
 		u32("block_size", func(p *catalog.Patch) **uint32 { return &p.BlockSize }),
@@ -269,6 +271,9 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendByRank(out, "kv_events_endpoints", w.KVEventsEndpoints)
 	out = appendOptString(out, "replay_endpoint", w.ReplayEndpoint)
 	out = appendByRank(out, "replay_endpoints", w.ReplayEndpoints)
+	if w.KVEventsServerKey != nil { // no member of Dynamo's records
+		out = appendStringField(out, "kv_events_server_key", *w.KVEventsServerKey)
+	}
 	out = appendOptUint(out, "block_size", w.BlockSize)
 	out = appendOptUint(out, "data_parallel_start_rank", w.StartRank)
 	out = appendOptUint(out, "data_parallel_size", w.Size)

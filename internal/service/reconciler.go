@@ -266,8 +266,10 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream) kvevents.Strea
 		Rank:     catalog.Rank{Worker: worker, DP: st.DP},
 		Endpoint: st.Endpoint,
 		Replay:   st.Replay,
+
+		ServerKey: st.ServerKey,
 	}
-	if was, open := w.streams[st.DP]; open && was.Endpoint == st.Endpoint {
+	if was, open := w.streams[st.DP]; open && was.Endpoint == st.Endpoint && was.ServerKey == st.ServerKey {
 		c.Applier = was.Applier
 	} else {
 		converter := kvevents.NewConverter(w.layout, st.DP, w.slots.slot)

@@ -24,6 +24,7 @@ workers:
     replay_endpoint: tcp://w:5
     replay_endpoints:
       1: tcp://w:6
+    kv_events_server_key: "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
     block_size: 16
     data_parallel_start_rank: 0
     data_parallel_size: 2
@@ -46,6 +47,7 @@ var all = []catalog.Record{{
 	KVEventsEndpoints: map[uint32]string{0: "tcp://w:3", 1: "tcp://w:4"},
 	ReplayEndpoint:    new("tcp://w:5"),
 	ReplayEndpoints:   map[uint32]string{1: "tcp://w:6"},
+	KVEventsServerKey: new("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"),
 	BlockSize:         new(uint32(16)), StartRank: new(uint32(0)), Size: new(uint32(2)),
 	MaxNumBatchedTokens: new(uint64(8192)), TotalKVBlocks: new(uint64(1000)),
 	StableRoutingID: new("r"), IsEagle: new(true), Taints: []string{"b", "a"},
@@ -59,6 +61,7 @@ func TestDecode(t *testing.T) {
 	body := `{"workers":[
 		{"worker_id":18446744073709551615,"endpoint":"http://w:1","kv_events_endpoint":"tcp://w:2",
 		"kv_events_endpoints":{"0":"tcp://w:3","1":"tcp://w:4"},"replay_endpoint":"tcp://w:5","replay_endpoints":{"1":"tcp://w:6"},
+		"kv_events_server_key":"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7",
 		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,
 		"stable_routing_id":"r","is_eagle":true,"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
 		"kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":5e-1},
@@ -189,7 +192,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := fmt.Errorf("wrapped: %w", &catalog.EntryError{Index: 1, Err: errors.New("why")})
-	if got := f.Locate(refused).Error(); got != "workers[1] (line 24): why" {
+	if got := f.Locate(refused).Error(); got != "workers[1] (line 25): why" {
 		t.Errorf("Locate: %s", got)
 	}
 }

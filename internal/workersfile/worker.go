@@ -44,6 +44,7 @@ var fields = map[string]field{
 	"kv_events_endpoints":          required(func(w *catalog.Record) *map[uint32]string { return &w.KVEventsEndpoints }, byRank),
 	"replay_endpoint":              optional(func(w *catalog.Record) **string { return &w.ReplayEndpoint }, text),
 	"replay_endpoints":             required(func(w *catalog.Record) *map[uint32]string { return &w.ReplayEndpoints }, byRank),
+	"kv_events_server_key":         optional(func(w *catalog.Record) **string { return &w.KVEventsServerKey }, text),
 	"block_size":                   optional(func(w *catalog.Record) **uint32 { return &w.BlockSize }, u32),
 	"data_parallel_start_rank":     optional(func(w *catalog.Record) **uint32 { return &w.StartRank }, u32),
 	"data_parallel_size":           optional(func(w *catalog.Record) **uint32 { return &w.Size }, u32),

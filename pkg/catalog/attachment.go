@@ -61,6 +61,8 @@ type Stream struct {
 	DP, Slot uint32
 	Endpoint string // checked; to be bound if its host is a wildcard
 	Replay   string // checked; "" for none
+	// ServerKey is the CURVE public key of both, checked; "" for none.
+	ServerKey string
 }
 
 // compatible reports whether a worker can go from a to b without leaving its

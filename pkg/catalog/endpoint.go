@@ -34,6 +34,15 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return e, nil
 }
 
+// CheckServerKey returns an *EndpointError for an event endpoint that is bound: its
+// publishers connect, and have no server key.
+func CheckServerKey(s string) error {
+	if e, err := ParseEndpoint(s); err == nil && e.Wildcard {
+		return &EndpointError{Endpoint: s, Why: "wildcard host with a kv_events_server_key"}
+	}
+	return nil
+}
+
 // CheckReplayEndpoint returns an *EndpointError for an endpoint that cannot be
 // asked for a replay: it is malformed, or has a wildcard host, to which no
 // request can be sent (decision K14).

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/select-service/select-service/internal/curve"
 )
 
 // MaxRanks is the largest data_parallel_size of a worker (dynamo-kv-router
@@ -23,6 +25,7 @@ type Record struct {
 	KVEventsEndpoints map[uint32]string
 	ReplayEndpoint    *string // of every rank that is not in ReplayEndpoints
 	ReplayEndpoints   map[uint32]string
+	KVEventsServerKey *string // CURVE public key of the engine, Z85; empty is none
 
 	BlockSize           *uint32 // tokens
 	StartRank           *uint32 // data_parallel_start_rank; unset is 0
@@ -47,6 +50,7 @@ type Patch struct {
 	KVEventsEndpoints map[uint32]string
 	ReplayEndpoint    *string
 	ReplayEndpoints   map[uint32]string
+	KVEventsServerKey *string
 
 	BlockSize           *uint32
 	StartRank           *uint32
@@ -70,6 +74,7 @@ func (p *Patch) apply(r Record) Record {
 	setMap(&r.KVEventsEndpoints, p.KVEventsEndpoints)
 	set(&r.ReplayEndpoint, p.ReplayEndpoint)
 	setMap(&r.ReplayEndpoints, p.ReplayEndpoints)
+	set(&r.KVEventsServerKey, p.KVEventsServerKey)
 	set(&r.BlockSize, p.BlockSize)
 	set(&r.StartRank, p.StartRank)
 	set(&r.Size, p.Size)
@@ -133,6 +138,11 @@ func (r *Record) check() error {
 	if n := len(r.ReplayEndpoints); n > MaxRanks {
 		return &InvalidError{fmt.Sprintf("replay_endpoints has %d ranks, the maximum is %d", n, MaxRanks)}
 	}
+	if key := r.serverKey(); key != "" {
+		if _, err := curve.ParsePublicKey(key); err != nil {
+			return &InvalidError{"kv_events_server_key: " + err.Error()}
+		}
+	}
 	return r.Scope.check()
 }
 
@@ -152,6 +162,7 @@ func (r *Record) equal(o *Record) bool {
 		maps.Equal(r.KVEventsEndpoints, o.KVEventsEndpoints) &&
 		equalPointers(r.ReplayEndpoint, o.ReplayEndpoint) &&
 		maps.Equal(r.ReplayEndpoints, o.ReplayEndpoints) &&
+		equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) &&
 		equalPointers(r.BlockSize, o.BlockSize) &&
 		equalPointers(r.StartRank, o.StartRank) &&
 		equalPointers(r.Size, o.Size) &&
@@ -264,8 +275,12 @@ func (r *Record) replayEndpoint(dp uint32) (endpoint string, given bool) {
 
 // stream returns the checked event stream of a rank; the slot stays 0.
 func (r *Record) stream(dp uint32) (Stream, error) {
-	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp)}
-	if _, err := ParseEndpoint(s.Endpoint); err != nil {
+	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), ServerKey: r.serverKey()}
+	_, err := ParseEndpoint(s.Endpoint)
+	if err == nil && s.ServerKey != "" {
+		err = CheckServerKey(s.Endpoint)
+	}
+	if err != nil {
 		return s, fmt.Errorf("invalid kv_events endpoint for worker %d dp_rank %d: %w", r.ID, dp, err)
 	}
 	replay, given := r.replayEndpoint(dp)
@@ -285,6 +300,13 @@ func (r *Record) Address() string {
 		return ""
 	}
 	return *r.Endpoint
+}
+
+func (r *Record) serverKey() string {
+	if r.KVEventsServerKey == nil {
+		return ""
+	}
+	return *r.KVEventsServerKey
 }
 
 func (r *Record) blockSize() uint32 {

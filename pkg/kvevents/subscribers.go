@@ -43,6 +43,9 @@ type StreamConfig struct {
 	Rank     catalog.Rank
 	Endpoint string // of the publisher
 	Replay   string // of its replay server; "" for none
+	// ServerKey is the CURVE public key of both in Z85, "" for none: then they are
+	// followed as the Source does by default.
+	ServerKey string
 	// SharedReplay: several ranks have this replay endpoint, so answers that
 	// state another rank are dropped.
 	SharedReplay bool

@@ -34,6 +34,7 @@ class WorkerSettings(TypedDict, total=False):
     kv_events_endpoints: Mapping[int, str] | Mapping[str, str] | None
     replay_endpoint: str | None
     replay_endpoints: Mapping[int, str] | Mapping[str, str] | None
+    kv_events_server_key: str | None
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
     max_num_batched_tokens: int | None
@@ -68,6 +69,7 @@ class Worker(TypedDict, total=False):
     kv_events_endpoints: dict[str, str]
     replay_endpoint: str | None
     replay_endpoints: dict[str, str]
+    kv_events_server_key: str
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
     max_num_batched_tokens: int | None
@@ -301,6 +303,7 @@ class Registration(TypedDict, total=False):
     block_size: Required[int]
     dp_rank: Required[int]
     replay_endpoint: str
+    kv_events_server_key: str
     lora_name: str
     tenant_id: str
     additionalsalt: str
