@@ -24,6 +24,8 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/workersfile"
 	"github.com/select-service/select-service/internal/zmqsock"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // serve runs the service until ctx ends or a part of it fails. workers is the content
@@ -145,6 +147,12 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 		PrefillBusy:         conf.Selections.PrefillBusy,
 		ReservationLifetime: conf.Reservations.Lifetime,
 		Threads:             conf.KVEvents.Threads,
+		Limits: catalog.Limits{
+			Workers: conf.Limits.MaxWorkers, Ranks: conf.Limits.MaxRanks, Scopes: conf.Limits.MaxModels,
+		},
+		Reservations: reservations.Limits{
+			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: memory.Account(budget.Ledger),
+		},
 	}
 	if c.Weights.PrefixOnly = c.Contract == contract.V16; !c.Weights.PrefixOnly {
 		c.Weights.ActiveRequests = 0 // a term of 1.6

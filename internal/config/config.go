@@ -189,6 +189,12 @@ type Limits struct {
 	// MaxMemory is the memory to share out in bytes; 0 follows the cgroup or the
 	// machine.
 	MaxMemory int64
+	// MaxWorkers, MaxRanks and MaxModels bound what is registered: workers, their
+	// ranks, and scopes with workers (a model for one tenant is one).
+	MaxWorkers, MaxRanks, MaxModels int
+	// MaxReservations bounds the live reservations, MaxReservationBlocks the prompt
+	// blocks of one.
+	MaxReservations, MaxReservationBlocks int
 }
 
 // minMemory is the least Limits.MaxMemory: less could not serve.
@@ -223,7 +229,11 @@ func Default() Config {
 		},
 		Reservations: Reservations{Lifetime: 300 * time.Second},
 		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
-		Log:          Log{Level: "info", Format: "json"},
+		Limits: Limits{
+			MaxWorkers: 16_384, MaxRanks: 65_536, MaxModels: 1024,
+			MaxReservations: 4_194_304, MaxReservationBlocks: 4_194_304, // no body of 8 MiB has more blocks
+		},
+		Log: Log{Level: "info", Format: "json"},
 	}
 }
 

@@ -189,6 +189,31 @@ var settings = []struct {
 		bad: []string{"-1", "1.5GiB", "67108863", "63MiB", "512MB", "much", "MiB", "8589934592GiB"},
 	},
 	{
+		flag: "max-workers", key: "limits.max_workers", env: []string{"SELECT_SERVICE_MAX_WORKERS"},
+		text: "77", want: func(c *config.Config) { c.Limits.MaxWorkers = 77 },
+		bad: []string{"0", "-1", "2147483648", "x"},
+	},
+	{
+		flag: "max-ranks", key: "limits.max_ranks", env: []string{"SELECT_SERVICE_MAX_RANKS"},
+		text: "77", want: func(c *config.Config) { c.Limits.MaxRanks = 77 },
+		bad: []string{"0", "-1", "2147483648", "x"},
+	},
+	{
+		flag: "max-models", key: "limits.max_models", env: []string{"SELECT_SERVICE_MAX_MODELS"},
+		text: "77", want: func(c *config.Config) { c.Limits.MaxModels = 77 },
+		bad: []string{"0", "-1", "2147483648", "x"},
+	},
+	{
+		flag: "max-reservations", key: "limits.max_reservations", env: []string{"SELECT_SERVICE_MAX_RESERVATIONS"},
+		text: "77", want: func(c *config.Config) { c.Limits.MaxReservations = 77 },
+		bad: []string{"0", "-1", "2147483648", "x"},
+	},
+	{
+		flag: "max-reservation-blocks", key: "limits.max_reservation_blocks", env: []string{"SELECT_SERVICE_MAX_RESERVATION_BLOCKS"},
+		text: "77", want: func(c *config.Config) { c.Limits.MaxReservationBlocks = 77 },
+		bad: []string{"0", "-1", "2147483648", "x"},
+	},
+	{
 		flag: "decode-busy-threshold", key: "selections.decode_busy_threshold",
 		env:  []string{"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"},
 		text: "0.9", want: func(c *config.Config) { c.Selections.DecodeBusy = new(0.9) },

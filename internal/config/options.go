@@ -406,6 +406,38 @@ var settings = []option{
 			"KiB, MiB or GiB; by default three quarters of the cgroup's limit, else of the machine. Beyond its " +
 			"share each is refused, paused or dropped, and counted.",
 	},
+	{
+		key: "limits.max_workers", flag: "max-workers", env: []string{"SELECT_SERVICE_MAX_WORKERS"}, hint: "N",
+		slotsFlag: "max-workers",
+		bind:      func(c *Config) value { return integer(&c.Limits.MaxWorkers, 1, math.MaxInt32) },
+		help:      "Workers that may be registered, of all models and tenants; further ones are refused with 409.",
+	},
+	{
+		key: "limits.max_ranks", flag: "max-ranks", env: []string{"SELECT_SERVICE_MAX_RANKS"}, hint: "N",
+		slotsFlag: "max-ranks",
+		bind:      func(c *Config) value { return integer(&c.Limits.MaxRanks, 1, math.MaxInt32) },
+		help:      "Data-parallel ranks that all workers together may have; further workers are refused with 409.",
+	},
+	{
+		key: "limits.max_models", flag: "max-models", env: []string{"SELECT_SERVICE_MAX_MODELS"}, hint: "N",
+		slotsFlag: "max-models",
+		bind:      func(c *Config) value { return integer(&c.Limits.MaxModels, 1, math.MaxInt32) },
+		help: "Models that may have workers; a model for two tenants counts twice. Workers of further ones are " +
+			"refused with 409.",
+	},
+	{
+		key: "limits.max_reservations", flag: "max-reservations", env: []string{"SELECT_SERVICE_MAX_RESERVATIONS"}, hint: "N",
+		slotsFlag: "max-reservations",
+		bind:      func(c *Config) value { return integer(&c.Limits.MaxReservations, 1, math.MaxInt32) },
+		help: "Live reservations; further ones are refused with 503. Those of other replicas are not taken beyond " +
+			"three quarters of it.",
+	},
+	{
+		key: "limits.max_reservation_blocks", flag: "max-reservation-blocks", env: []string{"SELECT_SERVICE_MAX_RESERVATION_BLOCKS"}, hint: "N",
+		slotsFlag: "max-reservation-blocks",
+		bind:      func(c *Config) value { return integer(&c.Limits.MaxReservationBlocks, 1, math.MaxInt32) },
+		help:      "Blocks of a prompt that is booked; a longer one is refused with 400.",
+	},
 
 	{
 		key: "metrics.dynamo_aliases", flag: "metrics-dynamo-aliases", env: []string{"SELECT_SERVICE_METRICS_DYNAMO_ALIASES"},

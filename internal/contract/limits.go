@@ -1,21 +1,26 @@
 package contract
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
 
 // The limits that refuse requests (decision X2), as the label of the counter of
 // refusals has them.
 const (
-	LimitWorkers           = "workers"            // registered (--max-workers)
-	LimitRanks             = "ranks"              // of all workers (--max-ranks)
-	LimitScopes            = "scopes"             // that have workers (--max-models)
-	LimitText              = "text_bytes"         // of an id, a name or another text
-	LimitEntries           = "entries"            // of a list or map of a worker
-	LimitISLTokens         = "isl_tokens"         // of a prompt
-	LimitReservations      = "reservations"       // live (--max-reservations)
-	LimitReservationBlocks = "reservation_blocks" // of one reservation (--max-reservation-blocks)
-	LimitMemory            = "memory"             // an account of --max-memory
-	LimitThresholds        = "thresholds"         // models with busy thresholds of their own
-	LimitPublishers        = "publishers"         // of the Conductor API
+	LimitWorkers           = catalog.LimitWorkers           // registered (--max-workers)
+	LimitRanks             = catalog.LimitRanks             // of all workers (--max-ranks)
+	LimitScopes            = catalog.LimitScopes            // that have workers (--max-models)
+	LimitText              = catalog.LimitText              // of an id, a name or another text
+	LimitEntries           = catalog.LimitEntries           // of a list or map of a worker
+	LimitISLTokens         = "isl_tokens"                   // of a prompt
+	LimitReservations      = reservations.LimitReservations // live (--max-reservations)
+	LimitReservationBlocks = reservations.LimitBlocks       // of one reservation (--max-reservation-blocks)
+	LimitMemory            = reservations.LimitMemory       // an account of --max-memory
+	LimitThresholds        = "thresholds"                   // models with busy thresholds of their own
+	LimitPublishers        = "publishers"                   // of the Conductor API
 )
 
 // Limits has all of them.
@@ -39,6 +44,33 @@ func LimitErrorf(k Kind, limit, format string, args ...any) *Error {
 	e := Errorf(k, format, args...)
 	e.Limit = limit
 	return e
+}
+
+// limitFlags are the flags that set limits.
+var limitFlags = map[string]string{
+	LimitWorkers: "--max-workers", LimitRanks: "--max-ranks", LimitScopes: "--max-models",
+	LimitReservations: "--max-reservations", LimitReservationBlocks: "--max-reservation-blocks", LimitMemory: "--max-memory",
+}
+
+// CatalogLimit gives an error of the catalog its kind: a Conflict for operators where
+// there are too many of something (decision X2).
+func CatalogLimit(e *catalog.LimitError) *Error {
+	out := &Error{Kind: BadRequest, Text: e.Reason, Limit: e.Limit, Err: e}
+	if e.Full {
+		out.Kind, out.Reason = Conflict, "limit_reached"
+		out.Text += " (" + limitFlags[e.Limit] + ")"
+	}
+	return out
+}
+
+// LedgerLimit gives an error of the ledger its kind: callers come back where there
+// are too many live reservations (decision X2).
+func LedgerLimit(e *reservations.LimitError) *Error {
+	out := &Error{Kind: BadRequest, Text: e.Reason + " (" + limitFlags[e.Limit] + ")", Limit: e.Limit, Err: e}
+	if e.Full {
+		out.Kind, out.Reason = Exhausted, "limit_reached"
+	}
+	return out
 }
 
 // CheckText returns an error of kind BadRequest for an id that is longer than

@@ -198,9 +198,12 @@ func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
 		p.record.hold.Release()
 	}
 	var exists *reservations.ExistsError
+	limit, full := errors.AsType[*reservations.LimitError](err)
 	switch {
 	case errors.As(err, &exists):
 		return Reservation{}, errIDExists(exists.Error(), req.IfExists, exists)
+	case full:
+		return Reservation{}, contract.LedgerLimit(limit)
 	case errors.Is(err, scopes.ErrStale), errors.Is(err, reservations.ErrUnknownRank):
 		left := errUnknownRank(p.snapshot, e.Rank)
 		left.Err = scopes.ErrStale

@@ -304,6 +304,9 @@ func (c *selection) book() error {
 	if errors.As(err, &exists) {
 		return errIDExists(bookingFailed(exists), req.IfExists, exists)
 	}
+	if limit, is := errors.AsType[*reservations.LimitError](err); is {
+		return contract.LedgerLimit(limit)
+	}
 	if err != nil {
 		return err
 	}

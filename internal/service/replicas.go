@@ -34,11 +34,13 @@ func newLedger(process uint64, config *Config, scopes replicasync.Scopes, log ze
 	if r == nil {
 		ledger := reservations.New(process, time.Now, nil)
 		ledger.SetLifetime(config.ReservationLifetime)
+		ledger.SetLimits(config.Reservations)
 		return ledger, nil
 	}
 	replica := replicasync.New(replicasync.Options{Process: process, URL: r.URL, Watcher: replicaLog{log}}, scopes, r.Transport, r.Fetch, time.Now)
 	ledger := reservations.New(process, time.Now, replica)
 	ledger.SetLifetime(config.ReservationLifetime)
+	ledger.SetLimits(config.Reservations)
 	replica.Attach(ledger)
 	return ledger, replica
 }

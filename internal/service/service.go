@@ -66,6 +66,9 @@ type Config struct {
 	// OverlapRefresh is how long a request may wait before its overlap is looked
 	// up again; 0 is never.
 	OverlapRefresh time.Duration
+	// Limits bound what can be registered, Reservations what can be booked.
+	Limits       catalog.Limits
+	Reservations reservations.Limits
 	// WorkersFile is the path of the file that has the workers, "" if none has.
 	WorkersFile string
 	// Threads is the number of apply workers.
@@ -127,6 +130,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.catalog = catalog.New(catalog.Settings{
 		KVEvents: config.KVEvents,
 		Queueing: config.Admission.Enabled(),
+		Limits:   config.Limits,
 	}, s.reconciler)
 	s.scopes.Attach(s.catalog)
 	s.API = selecting.New(selecting.Config{
@@ -263,6 +267,7 @@ func asError(err error) error {
 	var exists *catalog.ExistsError
 	var mismatch *catalog.BlockSizeError
 	var untracked *catalog.NotTrackedError
+	var limit *catalog.LimitError
 	switch {
 	case err == nil:
 		return nil
@@ -279,6 +284,8 @@ func asError(err error) error {
 			Kind: contract.Conflict, Text: "block_size mismatch", Scope: &mismatch.Scope,
 			Tail: fmt.Sprintf(": existing=%d, requested=%d", mismatch.Existing, mismatch.Requested), Err: err,
 		}
+	case errors.As(err, &limit):
+		return contract.CatalogLimit(limit)
 	case errors.As(err, &bad):
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}

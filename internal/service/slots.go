@@ -131,8 +131,12 @@ func (s *slotTracker) SlotsAdd(req *SlotsReservation) error {
 		return reservations.Placement{Slot: slot, Rank: req.Rank, PrefillTokens: req.NewISLTokens}, nil
 	})
 	var exists *reservations.ExistsError
-	if errors.As(err, &exists) {
+	limit, full := errors.AsType[*reservations.LimitError](err)
+	switch {
+	case errors.As(err, &exists):
 		return &contract.Error{Kind: contract.Conflict, Text: exists.Error(), Err: err}
+	case full:
+		return contract.LedgerLimit(limit)
 	}
 	return err
 }

@@ -15,6 +15,7 @@ type Settings struct {
 	KVEvents bool
 	// Queueing: workers need max_num_batched_tokens (decision D5).
 	Queueing bool
+	Limits   Limits
 	// CheckScope, if set, may refuse a scope as a whole; the error becomes the
 	// reason of its workers. It is called under the catalog's lock.
 	CheckScope func(Scope) error
@@ -87,7 +88,7 @@ func New(settings Settings, reconciler Reconciler) *Catalog {
 // Put registers a worker or replaces its whole record. A record with another
 // scope moves the worker. Ranks, blocks, reservations and streams that the
 // change does not concern are kept. A worker that cannot be attached is
-// registered as incomplete. Errors are ErrShuttingDown, *InvalidError, and
+// registered as incomplete. Errors are ErrShuttingDown, *InvalidError, *LimitError, and
 // *ExistsError if the slot tracker has the id in that scope (decision S4).
 func (c *Catalog) Put(r Record) (*Worker, error) { return c.PutIn(ScopeFilter{}, r) }
 
@@ -106,9 +107,13 @@ func (c *Catalog) PutIn(own ScopeFilter, r Record) (*Worker, error) {
 		return nil, &ExistsError{ID: r.ID, Scope: r.Scope}
 	}
 	m := c.mu.members[r.ID]
-	switch {
-	case m != nil && !m.worker.Scope.Matches(own.Model, own.Tenant):
+	if m != nil && !m.worker.Scope.Matches(own.Model, own.Tenant) {
 		return nil, &ExistsError{ID: r.ID, Scope: r.Scope}
+	}
+	if err := c.checkRoomForLocked(&r, m); err != nil {
+		return nil, err
+	}
+	switch {
 	case m == nil:
 		m = new(member)
 		c.mu.members[r.ID] = m
@@ -119,7 +124,7 @@ func (c *Catalog) PutIn(own ScopeFilter, r Record) (*Worker, error) {
 }
 
 // Patch changes single fields of a worker's record. Errors are ErrNotFound,
-// ErrShuttingDown and *InvalidError.
+// ErrShuttingDown, *InvalidError and *LimitError.
 func (c *Catalog) Patch(id uint64, p Patch) (*Worker, error) { return c.PatchIn(ScopeFilter{}, id, p) }
 
 // PatchIn is Patch among the workers of matching scopes.
@@ -135,6 +140,9 @@ func (c *Catalog) PatchIn(own ScopeFilter, id uint64, p Patch) (*Worker, error) 
 	}
 	r := p.apply(m.worker.Record)
 	if err := r.check(); err != nil {
+		return nil, err
+	}
+	if err := c.checkRoomForLocked(&r, m); err != nil {
 		return nil, err
 	}
 	return c.updateLocked(m, r), nil

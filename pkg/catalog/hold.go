@@ -39,7 +39,7 @@ func (h holds) remove(r Rank) {
 //
 // ok is false if the scope has another block size, if the worker is attached
 // without that rank, if the slot tracker has the worker (which then has no
-// blocks), if MaxHolds ranks are held, and after ReleaseHolds for a rank that
+// blocks), if MaxHolds ranks or Limits.Scopes scopes are there already, and after ReleaseHolds for a rank that
 // is not attached.
 func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool) {
 	c.mu.Lock()
@@ -60,6 +60,9 @@ func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool
 		}
 	}
 	if c.mu.holdsReleased || c.mu.heldRanks >= MaxHolds || blockSize == 0 {
+		return 0, false
+	}
+	if most := c.settings.Limits.Scopes; s == nil && most > 0 && len(c.mu.scopes) >= most {
 		return 0, false
 	}
 	s = c.scopeLocked(sc, blockSize)

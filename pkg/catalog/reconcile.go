@@ -58,8 +58,9 @@ func (e *EntryError) Unwrap() error { return e.Err }
 // other, those that agree with what is attached prevail. Like a Put, it also
 // retries workers that could not be attached.
 //
-// Errors are ErrShuttingDown and *EntryError; then nothing has changed. The
-// latter wraps an *InvalidError, or an *ExistsError if the id is taken in that
+// Errors are ErrShuttingDown, *LimitError if there are too many of something, and
+// *EntryError; then nothing has changed. The
+// latter wraps an *InvalidError, a *LimitError, or an *ExistsError if the id is taken in that
 // scope by the slot tracker, or by a worker of a scope that is not selected.
 func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error) {
 	c.mu.Lock()
@@ -72,6 +73,10 @@ func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error)
 		if err := c.checkEntryLocked(&records[i], check); err != nil {
 			return Difference{}, &EntryError{Index: i, Err: err}
 		}
+	}
+	stays := func(m *member) bool { return m.worker.Tracked || f.check(m.worker.Scope) != nil }
+	if err := c.checkRoomLocked(records, stays); err != nil {
+		return Difference{}, err
 	}
 	b, diff := c.compareLocked(records, f, check.given)
 	if len(b.changes)+len(b.removed) == 0 {
@@ -99,7 +104,7 @@ func NewSetCheck(f ScopeFilter) *SetCheck {
 }
 
 // Add checks the next entry against the limits, the scopes and the earlier
-// entries. The error is an *InvalidError.
+// entries. The error is an *InvalidError or a *LimitError.
 func (s *SetCheck) Add(r *Record) error {
 	if err := r.check(); err != nil {
 		return err

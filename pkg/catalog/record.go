@@ -143,7 +143,10 @@ func (r *Record) check() error {
 			return &InvalidError{"kv_events_server_key: " + err.Error()}
 		}
 	}
-	return r.Scope.check()
+	if err := r.Scope.check(); err != nil {
+		return err
+	}
+	return r.checkTexts()
 }
 
 // normalize sorts the taints and removes duplicates.

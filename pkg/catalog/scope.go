@@ -28,7 +28,7 @@ const (
 func (s Scope) check() error {
 	for _, name := range [...]struct{ field, text string }{{"model_name", s.Model}, {"tenant_id", s.Tenant}} {
 		if n := len(name.text); n > MaxName {
-			return &InvalidError{fmt.Sprintf("%s has %d bytes, the maximum is %d", name.field, n, MaxName)}
+			return &LimitError{Limit: LimitText, Reason: fmt.Sprintf("%s has %d bytes, the maximum is %d", name.field, n, MaxName)}
 		}
 	}
 	return nil

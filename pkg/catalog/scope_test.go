@@ -26,7 +26,7 @@ func TestNames(t *testing.T) {
 			c, world := newWorld(t, eventsOff)
 			check := func(what string, err error) {
 				t.Helper()
-				var invalid *catalog.InvalidError
+				var invalid *catalog.LimitError
 				switch {
 				case tc.want == "" && err != nil, tc.want != "" && (!errors.As(err, &invalid) || err.Error() != tc.want):
 					t.Errorf("%s: %v, want %q", what, err, tc.want)

@@ -89,7 +89,7 @@ func (r *TrackedRecord) attachment() *Attachment {
 
 // PutTracked registers a worker through the slot tracker: its ranks carry load
 // and are never chosen (decision S4). Errors, checked in this order, are
-// ErrShuttingDown, *InvalidError, *BlockSizeError, *ExistsError and those of
+// ErrShuttingDown, *InvalidError, *BlockSizeError, *ExistsError, *LimitError and those of
 // the Reconciler; then nothing has changed.
 func (c *Catalog) PutTracked(r TrackedRecord) (*Worker, error) {
 	c.mu.Lock()
@@ -107,6 +107,10 @@ func (c *Catalog) PutTracked(r TrackedRecord) (*Worker, error) {
 	if other := c.mu.members[r.ID]; other != nil && other.worker.Scope == r.Scope || c.mu.tracked[key] != nil {
 		return nil, &ExistsError{ID: r.ID, Scope: r.Scope}
 	}
+	record := Record{ID: r.ID, Scope: r.Scope, BlockSize: &r.BlockSize, StartRank: &r.StartRank, Size: &r.Size}
+	if err := c.checkRoomForLocked(&record, nil); err != nil {
+		return nil, err
+	}
 	m, a := new(member), r.attachment()
 	c.unholdWorkerLocked(r.Scope, r.ID)
 	c.dropUnfitHoldsLocked(a)
@@ -115,7 +119,7 @@ func (c *Catalog) PutTracked(r TrackedRecord) (*Worker, error) {
 	}
 	c.mu.tracked[key] = m
 	c.setWorkerLocked(m, &Worker{
-		Record:    Record{ID: r.ID, Scope: r.Scope, BlockSize: &r.BlockSize, StartRank: &r.StartRank, Size: &r.Size},
+		Record:    record,
 		Lifecycle: Incomplete,
 		Reasons:   []string{trackedReason},
 		Tracked:   true,

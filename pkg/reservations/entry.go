@@ -37,6 +37,7 @@ type entry struct {
 	// share one deficit.
 	fullOutput, decayedOutput uint64
 	outputDeficit             uint32
+	charge                    uint32 // see room; never changes while r is live
 
 	next *entry // of the same id; guarded by idShard.mu
 }

@@ -125,6 +125,7 @@ type Ledger struct {
 	lifetime time.Duration
 
 	counts counters
+	room   room
 
 	lastSequence atomic.Uint64 // highest sequence number of an own reservation
 
@@ -180,6 +181,9 @@ func (l *Ledger) SetLifetime(d time.Duration) {
 	l.unnumbered.SetLifetime(d)
 }
 
+// SetLimits bounds the live reservations. To be called before the ledger is used.
+func (l *Ledger) SetLimits(m Limits) { l.room.limits = m }
+
 // PutRank makes r known under its slot, without load. It does nothing if it is
 // known there already. If the slot still belongs to another rank, that one is removed as
 // by RemoveRank. Slots are dense: memory grows with the highest one.
@@ -215,9 +219,12 @@ func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
 // scope's lock, twice if the id was still that of a reservation whose time is
 // over; it must not block or call the ledger, and must not keep the View. Its
 // error is returned as it is. Book fails with *ExistsError if a live reservation
-// has req.ID (see Request), and with ErrUnknownRank if the answer names a rank that
-// was removed.
+// has req.ID (see Request), with ErrUnknownRank if the answer names a rank that
+// was removed, and with *LimitError.
 func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placement, error)) (Placement, error) {
+	if err := l.room.checkSize(len(req.Hashes)); err != nil {
+		return Placement{}, err
+	}
 	s := l.scope(sc)
 	if s == nil {
 		if _, err := choose(&View{}); err != nil {

@@ -99,7 +99,9 @@ const (
 	// UnknownID: no such reservation is live. If it comes later it will count as
 	// ended, or its prefill as complete, where this can be remembered.
 	UnknownID
-	// Full: as many other processes as can be remembered have live reservations.
+	// Full: as many other processes as can be remembered have live reservations, or
+	// the ledger's limits leave no room (see Limits). Once there is room, the next
+	// snapshot brings it.
 	Full
 )
 
@@ -265,6 +267,16 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	if !ok {
 		return UnknownRank
 	}
+	r := b.entry(s, slot, lease, deadline)
+	if l.room.take(r, true) != nil {
+		return Full
+	}
+	entered := false
+	defer func() {
+		if !entered {
+			l.room.giveBack(r)
+		}
+	}()
 	if numbered {
 		var standing history.Standing
 		standing, completed = l.numbered.Admit(b.Origin, at, snapshot && lease != nil)
@@ -281,28 +293,33 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	case unnumberedEvent && any:
 		return Known
 	}
-	s.enterRemote(b, slot, lease, deadline, b.PrefillDone || completed)
+	entered = true
+	r.prefillDone = b.PrefillDone || completed
+	s.enterRemote(r)
 	return Applied
 }
 
-// enterRemote enters a reservation of another process, which Admit has counted if it
-// has a number.
-func (s *scope) enterRemote(b *Reservation, slot uint32, x *lease, deadline time.Duration, prefillDone bool) {
-	r := &entry{
-		id:          b.ID,
-		scope:       s,
-		slot:        slot,
-		rank:        b.Rank,
-		hashes:      b.Hashes,
-		tokens:      b.PrefillTokens,
-		output:      b.ExpectedOutput,
-		origin:      b.Origin,
-		perScope:    b.PerScope,
-		track:       b.TrackPrefill,
-		prefillDone: prefillDone,
-		deadline:    deadline,
-		lease:       x,
+// entry returns what is entered of a reservation of another process.
+func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Duration) *entry {
+	return &entry{
+		id:       b.ID,
+		scope:    s,
+		slot:     slot,
+		rank:     b.Rank,
+		hashes:   b.Hashes,
+		tokens:   b.PrefillTokens,
+		output:   b.ExpectedOutput,
+		origin:   b.Origin,
+		perScope: b.PerScope,
+		track:    b.TrackPrefill,
+		deadline: deadline,
+		lease:    x,
 	}
+}
+
+// enterRemote enters a reservation of another process, which has room and which
+// Admit has counted if it has a number.
+func (s *scope) enterRemote(r *entry) {
 	s.ledger.ids.enter(r)
 	s.add(r)
 	s.ledger.counts.booked.Add(1)

@@ -151,6 +151,11 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	if holder = l.ids.claim(r); holder != nil {
 		return Placement{}, holder, &ExistsError{ID: req.ID, Rank: holder.rank}
 	}
+	if err := l.room.take(r, false); err != nil {
+		r.ended = true // for those who have found its id
+		l.ids.release(r)
+		return Placement{}, nil, err
+	}
 	s.add(r)
 	r.callerState = req.CallerState
 	l.counts.booked.Add(1)
@@ -224,6 +229,7 @@ func (s *scope) end(r *entry, why history.EndReason) {
 	}
 	s.entries.remove(r)
 	s.ledger.ids.release(r)
+	s.ledger.room.giveBack(r)
 	s.ledger.remember(r, why)
 	r.ended = true
 	s.publish(r.slot)

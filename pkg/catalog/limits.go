@@ -1,0 +1,144 @@
+package catalog
+
+import (
+	"fmt"
+	"maps"
+)
+
+// Limits bound what can be registered, in all scopes together; 0 is no limit.
+// Workers of both contracts count, also those that are incomplete.
+type Limits struct {
+	Workers int
+	Ranks   int
+	Scopes  int // with at least one worker, or with a held rank
+}
+
+// The limits that a LimitError names.
+const (
+	LimitWorkers = "workers"
+	LimitRanks   = "ranks"
+	LimitScopes  = "scopes"
+	LimitText    = "text_bytes" // of a name, an endpoint or another text
+	LimitEntries = "entries"    // of a list or map
+)
+
+// Limits of the parts of a record besides MaxName and MaxRanks.
+const (
+	maxEndpoint = 4096 // bytes
+	maxText     = 1024 // bytes of a taint, a domain, an id
+	maxTaints   = 1024
+	maxDomains  = 256 // topology domains
+)
+
+// LimitError refuses a registration because of a limit.
+type LimitError struct {
+	Limit string // LimitWorkers and so on
+	// Full: the limit is on the number of workers, ranks or scopes, so the same
+	// registration may succeed once others have gone.
+	Full   bool
+	Reason string
+}
+
+func (e *LimitError) Error() string { return e.Reason }
+
+func tooMany(limit string, most int) error {
+	return &LimitError{Limit: limit, Full: true, Reason: fmt.Sprintf("the limit of %d %s is reached", most, limit)}
+}
+
+// checkTexts returns a *LimitError for a record with a text that is too long, or
+// with too many of them. The ranks of the maps are checked elsewhere.
+func (r *Record) checkTexts() error {
+	c := textCheck{}
+	c.optional("endpoint", r.Endpoint, maxEndpoint)
+	c.optional("kv_events_endpoint", r.KVEventsEndpoint, maxEndpoint)
+	c.optional("replay_endpoint", r.ReplayEndpoint, maxEndpoint)
+	for e := range maps.Values(r.KVEventsEndpoints) {
+		c.text("kv_events_endpoints", e, maxEndpoint)
+	}
+	for e := range maps.Values(r.ReplayEndpoints) {
+		c.text("replay_endpoints", e, maxEndpoint)
+	}
+	c.optional("stable_routing_id", r.StableRoutingID, maxText)
+	c.optional("kv_transfer_domain", r.KVTransferDomain, maxText)
+	c.optional("kv_transfer_enforcement", r.KVTransferEnforcement, maxText)
+	c.entries("taints", len(r.Taints), maxTaints)
+	for _, taint := range r.Taints {
+		c.text("taints", taint, maxText)
+	}
+	c.entries("topology_domains", len(r.TopologyDomains), maxDomains)
+	for key, value := range r.TopologyDomains {
+		c.text("topology_domains", key, maxText)
+		c.text("topology_domains", value, maxText)
+	}
+	return c.err
+}
+
+// textCheck keeps the first fault.
+type textCheck struct{ err error }
+
+func (c *textCheck) optional(field string, text *string, most int) {
+	if text != nil {
+		c.text(field, *text, most)
+	}
+}
+
+func (c *textCheck) text(field, text string, most int) {
+	if len(text) > most && c.err == nil {
+		c.err = &LimitError{Limit: LimitText, Reason: fmt.Sprintf("%s has %d bytes, the maximum is %d", field, len(text), most)}
+	}
+}
+
+func (c *textCheck) entries(field string, n, most int) {
+	if n > most && c.err == nil {
+		c.err = &LimitError{Limit: LimitEntries, Reason: fmt.Sprintf("%s has %d entries, the maximum is %d", field, n, most)}
+	}
+}
+
+// ranksNamed returns how many ranks the record names: those of its range and those
+// that only have an event endpoint.
+func (r *Record) ranksNamed() int {
+	n := int(r.RankCount())
+	for dp := range r.KVEventsEndpoints {
+		if !r.HasRank(dp) {
+			n++
+		}
+	}
+	return n
+}
+
+// checkRoomLocked returns a *LimitError if the limits have no room for the given
+// records beside the workers that stay.
+func (c *Catalog) checkRoomLocked(records []Record, stays func(*member) bool) error {
+	limits := c.settings.Limits
+	if limits == (Limits{}) {
+		return nil
+	}
+	workers, ranks := len(records), 0
+	scopes := make(map[Scope]struct{})
+	for i := range records {
+		ranks += records[i].ranksNamed()
+		scopes[records[i].Scope] = struct{}{}
+	}
+	for _, m := range c.mu.ordered {
+		if stays(m) {
+			workers++
+			ranks += m.worker.ranksNamed()
+			scopes[m.worker.Scope] = struct{}{}
+		}
+	}
+	switch {
+	case limits.Workers > 0 && workers > limits.Workers:
+		return tooMany(LimitWorkers, limits.Workers)
+	case limits.Ranks > 0 && ranks > limits.Ranks:
+		return tooMany(LimitRanks, limits.Ranks)
+	case limits.Scopes > 0 && len(scopes) > limits.Scopes:
+		return tooMany(LimitScopes, limits.Scopes)
+	}
+	return nil
+}
+
+// checkRoomForLocked is checkRoomLocked for one worker; m is what it replaces, nil
+// for none.
+func (c *Catalog) checkRoomForLocked(r *Record, m *member) error {
+	return c.checkRoomLocked([]Record{*r}, func(o *member) bool { return o != m })
+}
