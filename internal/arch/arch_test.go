@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"internal/conductorapi":    {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/budget":          {},
 	"internal/config":          {"internal/admission", "internal/overload", "internal/pending", "pkg/..."},
-	"internal/contract":        {"internal/overload", "pkg/catalog"},
+	"internal/contract":        {"internal/overload", "pkg/catalog", "pkg/reservations"},
 	"internal/curve":           {},
 	"internal/fetch":           {"pkg/recovery"},
 	"internal/hashset":         {},
