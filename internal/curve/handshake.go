@@ -48,11 +48,22 @@ func (e *NotAllowedError) Error() string {
 	return fmt.Sprintf("curve: client key %s is not allowed", e.Key)
 }
 
-// ErrHandshake is wrapped by the errors of commands that are malformed, out of turn,
-// or sealed with other keys than agreed.
-var ErrHandshake = errors.New("curve handshake failed")
+// The errors of commands that are wrapped by those of Next.
+var (
+	// ErrHandshake: it is malformed or out of turn.
+	ErrHandshake = errors.New("curve handshake failed")
+	// ErrSealed: it was made with other keys. A server that is taken for another one
+	// sees that in HELLO.
+	ErrSealed = errors.New("the other side has other keys")
+)
 
-func bad(command string) error { return fmt.Errorf("%w: invalid %s", ErrHandshake, command[1:]) }
+func malformed(command string) error {
+	return fmt.Errorf("%w: %s is malformed or out of turn", ErrHandshake, command[1:])
+}
+
+func sealed(command string) error {
+	return fmt.Errorf("%w: %s cannot be opened: %w", ErrHandshake, command[1:], ErrSealed)
+}
 
 // Result is what a handshake has agreed on.
 type Result struct {
@@ -108,23 +119,23 @@ func (c *Client) Next(command []byte) (answer []byte, done *Result, err error) {
 // initiate answers WELCOME.
 func (c *Client) initiate(b []byte) ([]byte, error) {
 	if len(b) != welcomeSize || string(b[:8]) != welcomeName {
-		return nil, bad(welcomeName)
+		return nil, malformed(welcomeName)
 	}
 	key, ok := shared(c.server, c.short.secret)
 	if !ok {
-		return nil, bad(welcomeName)
+		return nil, sealed(welcomeName)
 	}
 	plain, ok := secretbox.Open(nil, b[24:], longNonce(welcomeNonce, b[8:24]), key)
 	if !ok {
-		return nil, bad(welcomeName)
+		return nil, sealed(welcomeName)
 	}
 	serverShort, cookie := PublicKey(plain[:32]), plain[32:]
 	if c.agreed, ok = shared(serverShort, c.short.secret); !ok {
-		return nil, bad(welcomeName)
+		return nil, sealed(welcomeName)
 	}
 	vouchKey, ok := shared(serverShort, c.own.secret)
 	if !ok {
-		return nil, bad(welcomeName)
+		return nil, sealed(welcomeName)
 	}
 	random := randomBytes(16)
 	vouched := append([]byte{}, c.own.Public[:]...)
@@ -139,12 +150,12 @@ func (c *Client) initiate(b []byte) ([]byte, error) {
 
 func (c *Client) ready(b []byte) (*Result, error) {
 	if len(b) < readyShort || len(b) > MaxCommand || string(b[:6]) != readyName {
-		return nil, bad(readyName)
+		return nil, malformed(readyName)
 	}
 	nonce := binary.BigEndian.Uint64(b[6:])
 	metadata, ok := secretbox.Open(nil, b[14:], shortNonce(readyNonce, nonce), c.agreed)
 	if !ok {
-		return nil, bad(readyName)
+		return nil, sealed(readyName)
 	}
 	return &Result{
 		Session: &Session{key: c.agreed, sendPrefix: clientNonce, receivePrefix: serverNonce, sent: 2, received: nonce},
@@ -183,17 +194,17 @@ func (s *Server) Next(command []byte) (answer []byte, done *Result, err error) {
 // welcome answers HELLO.
 func (s *Server) welcome(b []byte) ([]byte, error) {
 	if len(b) != helloSize || string(b[:6]) != helloName || b[6] != 1 || b[7] != 0 {
-		return nil, bad(helloName)
+		return nil, malformed(helloName)
 	}
 	clientShort := PublicKey(b[80:112])
 	s.hello = binary.BigEndian.Uint64(b[112:])
 	key, ok := shared(clientShort, s.own.secret)
 	if !ok {
-		return nil, bad(helloName)
+		return nil, sealed(helloName)
 	}
 	signature, ok := secretbox.Open(nil, b[120:], shortNonce(helloNonce, s.hello), key)
 	if !ok || subtle.ConstantTimeCompare(signature, make([]byte, 64)) != 1 {
-		return nil, bad(helloName)
+		return nil, sealed(helloName)
 	}
 	short := NewKeyPair()
 	s.cookieKey = (*[32]byte)(randomBytes(32))
@@ -208,11 +219,11 @@ func (s *Server) welcome(b []byte) ([]byte, error) {
 // initiated answers INITIATE.
 func (s *Server) initiated(b []byte) ([]byte, *Result, error) {
 	if len(b) < initiateShort || len(b) > MaxCommand || string(b[:9]) != initiateName {
-		return nil, nil, bad(initiateName)
+		return nil, nil, malformed(initiateName)
 	}
 	cookie, ok := secretbox.Open(nil, b[25:9+cookieSize], longNonce(cookieNonce, b[9:25]), s.cookieKey)
 	if !ok {
-		return nil, nil, bad(initiateName)
+		return nil, nil, sealed(initiateName)
 	}
 	clientShort := PublicKey(cookie[:32])
 	short := (*[32]byte)(cookie[32:])
@@ -220,20 +231,20 @@ func (s *Server) initiated(b []byte) ([]byte, *Result, error) {
 	nonce := binary.BigEndian.Uint64(b)
 	agreed, ok := shared(clientShort, short)
 	if !ok || nonce <= s.hello {
-		return nil, nil, bad(initiateName)
+		return nil, nil, sealed(initiateName)
 	}
 	vouched, ok := secretbox.Open(nil, b[8:], shortNonce(initiateNonce, nonce), agreed)
 	if !ok {
-		return nil, nil, bad(initiateName)
+		return nil, nil, sealed(initiateName)
 	}
 	client := PublicKey(vouched[:32])
 	vouchKey, ok := shared(client, short)
 	if !ok {
-		return nil, nil, bad(initiateName)
+		return nil, nil, sealed(initiateName)
 	}
 	vouch, ok := secretbox.Open(nil, vouched[48:vouchedSize], longNonce(vouchNonce, vouched[32:48]), vouchKey)
 	if !ok || subtle.ConstantTimeCompare(vouch, append(clientShort[:], s.own.Public[:]...)) != 1 {
-		return nil, nil, bad(initiateName)
+		return nil, nil, sealed(initiateName)
 	}
 	if !s.allowed(client) {
 		return errorCommand("400"), nil, &NotAllowedError{Key: client}

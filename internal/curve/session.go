@@ -30,12 +30,16 @@ const (
 // have sent: not sealed with its key, cut, or sent before.
 var ErrMessage = errors.New("curve: not a MESSAGE of this session")
 
+// keptScratch bounds what a session keeps for the next frame, in bytes.
+const keptScratch = 4 << 10
+
 // Session seals and opens the frames of a connection after its handshake. Seal and
 // Open may be called from a goroutine each.
 type Session struct {
 	key                       *[32]byte
 	sendPrefix, receivePrefix string
 	sent, received            uint64 // the nonces used last
+	sealing, opened           []byte // scratch
 }
 
 // Seal appends the body of a MESSAGE that carries a frame to dst.
@@ -46,12 +50,14 @@ func (s *Session) Seal(dst []byte, flags Flags, frame []byte) []byte {
 	s.sent++
 	dst = append(dst, messageName...)
 	dst = binary.BigEndian.AppendUint64(dst, s.sent)
-	plain := make([]byte, 0, 1+len(frame))
-	plain = append(append(plain, byte(flags)), frame...)
+	plain := append(append(s.sealing[:0], byte(flags)), frame...)
+	if cap(plain) <= keptScratch {
+		s.sealing = plain
+	}
 	return secretbox.Seal(dst, plain, shortNonce(s.sendPrefix, s.sent), s.key)
 }
 
-// Open returns the frame in the body of a MESSAGE, in memory of its own.
+// Open returns the frame in the body of a MESSAGE. It is valid until the next Open.
 func (s *Session) Open(body []byte) (flags Flags, frame []byte, err error) {
 	if len(body) < Overhead || string(body[:len(messageName)]) != messageName {
 		return 0, nil, ErrMessage
@@ -60,9 +66,12 @@ func (s *Session) Open(body []byte) (flags Flags, frame []byte, err error) {
 	if nonce <= s.received {
 		return 0, nil, ErrMessage
 	}
-	plain, ok := secretbox.Open(nil, body[messageHeader:], shortNonce(s.receivePrefix, nonce), s.key)
+	plain, ok := secretbox.Open(s.opened[:0], body[messageHeader:], shortNonce(s.receivePrefix, nonce), s.key)
 	if !ok {
 		return 0, nil, ErrMessage
+	}
+	if cap(plain) <= keptScratch {
+		s.opened = plain
 	}
 	s.received = nonce
 	return Flags(plain[0]) & (More | Command), plain[1:], nil

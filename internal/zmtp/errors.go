@@ -12,6 +12,7 @@ const (
 	OldVersion                     // ZMTP before 3.0
 	OtherMechanism                 // the peer speaks another security mechanism
 	BadHandshake                   // a malformed or unexpected command, or the peer refused
+	BadKey                         // of CURVE: the peer has another key than it should, or refuses ours
 	BadPeerType                    // the peer's socket is of a type that does not fit
 	HandshakeTimeout               // no handshake in Options.HandshakeTime
 	BadFrame                       // a frame or command that is malformed
@@ -28,6 +29,7 @@ var reasonTexts = [NumReasons]string{
 	OldVersion:       "old_version",
 	OtherMechanism:   "other_mechanism",
 	BadHandshake:     "bad_handshake",
+	BadKey:           "bad_key",
 	BadPeerType:      "bad_peer_type",
 	HandshakeTimeout: "handshake_timeout",
 	BadFrame:         "bad_frame",

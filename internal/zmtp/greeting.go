@@ -2,7 +2,9 @@ package zmtp
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"syscall"
 )
 
 // A greeting is 64 bytes: signature (10), version (2), mechanism (20, padded with
@@ -40,26 +42,36 @@ func readGreeting(r io.Reader, m Mechanism) (minor byte, err error) {
 	}
 	switch {
 	case !read(0, 1):
-		return 0, err
+		return 0, hangsUp(err, m)
 	case g[0] != 0xff:
 		return 0, Refuse(BadGreeting, "the first byte is 0x%02x", g[0])
 	case !read(1, signatureSize):
-		return 0, err
+		return 0, hangsUp(err, m)
 	case g[9]&1 == 0:
 		return 0, Refuse(BadGreeting, "byte 10 is 0x%02x", g[9])
 	case !read(signatureSize, signatureSize+1):
-		return 0, err
+		return 0, hangsUp(err, m)
 	case g[10] < 3:
 		return 0, Refuse(OldVersion, "major version %d", g[10])
 	case !read(signatureSize+1, greetingSize):
-		return 0, err
+		return 0, hangsUp(err, m)
 	}
 	name := bytes.TrimRight(g[12:12+mechanismSize], "\x00")
 	if string(name) != m.Name() {
 		return 0, Refuse(OtherMechanism, "the peer's mechanism is %q, ours %s", name, m.Name())
 	}
-	if server := g[12+mechanismSize]&1 == 1; m.Name() != null && server == m.Server() {
-		return 0, Refuse(OtherMechanism, "both or none are servers of %s", m.Name())
+	// libzmq's servers do not say that they are.
+	if server := g[12+mechanismSize]&1 == 1; server && m.Server() {
+		return 0, Refuse(OtherMechanism, "both are servers of %s", m.Name())
 	}
 	return g[11], nil
+}
+
+// hangsUp makes the end of the connection inside of a greeting an *Error: that is how libzmq
+// refuses our mechanism, most often before it has named its own.
+func hangsUp(err error, m Mechanism) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
+		return Refuse(OtherMechanism, "the peer hangs up on our greeting: it may want another mechanism than %s", m.Name())
+	}
+	return err
 }
