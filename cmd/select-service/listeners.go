@@ -97,9 +97,9 @@ func (all listeners) baseURL(host string) string {
 }
 
 // serve starts a server on each listener in g; they run until shutdown.
-func (all listeners) serve(g *errgroup.Group, handler func(contract string) http.Handler, log zerolog.Logger) {
+func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handler, log zerolog.Logger) {
 	for _, l := range all {
-		l.server = httpapi.NewServer(handler(l.contract), log)
+		l.server = httpapi.NewServer(handler(l), log)
 		log.Info().Str("version", version()).Stringer("address", l.socket.Addr()).Str("contract", l.contract).
 			Int("pid", os.Getpid()).Msg("listening")
 		g.Go(func() error {

@@ -46,6 +46,9 @@ func status(err error, stderr io.Writer) int {
 
 // run executes the action of the command line; serving lasts until ctx ends.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == tokenCommand {
+		return newToken(args[1:], stdout)
+	}
 	conf, err := config.Load(args, getenv, os.ReadFile)
 	if err != nil {
 		return err
@@ -63,6 +66,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 			fmt.Fprintln(stderr, "warning:", w)
 		}
 		if _, err := readWorkers(conf.Workers); err != nil {
+			return err
+		}
+		if _, err := readTokens(conf.Access, zerolog.Nop()); err != nil {
 			return err
 		}
 		m := newMemory(conf.Limits, getenv, zerolog.Nop())

@@ -356,7 +356,7 @@ func TestStopWithSilentClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	const head = "POST /workers HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n{"
+	const head = "POST /workers HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n{"
 	if _, err := io.WriteString(conn, head); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/config"
@@ -38,6 +39,10 @@ func serve(ctx context.Context, conf config.Config, workers *workersfile.File, g
 		log.Warn().Msg(w)
 	}
 	logThresholds(conf.Overload, log)
+	guard, err := readTokens(conf.Access, log)
+	if err != nil {
+		return err
+	}
 	mem := newMemory(conf.Limits, getenv, log)
 	mem.apply(getenv)
 
@@ -72,7 +77,8 @@ func serve(ctx context.Context, conf config.Config, workers *workersfile.File, g
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	fileEnded := start(parts, func() error { return file.Run(work) })
-	bound.serve(parts, handlers(conf, svc, mem.budget, log,
+	parts.Go(func() error { return guard.Run(work) })
+	bound.serve(parts, handlers(conf, svc, guard, mem.budget, log,
 		telemetry.Memory{Budget: mem.budget}, telemetry.Process{LogLinesDropped: out.Dropped}, telemetry.WorkersFile{Watcher: file}), log)
 
 	// Stop in the reverse order: no new work, requests under way, HTTP, the service
@@ -101,26 +107,29 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 	return ended
 }
 
-// handlers makes the handler of a contract. The metrics of the selection's listener
+// handlers makes the handler of a listener. The metrics of the selection's listener
 // count the requests of all, and show the others; the slot tracker alone has no
 // metrics, so no counts.
-func handlers(conf config.Config, svc *service.Service, memory *budget.Budget, log zerolog.Logger, others ...prometheus.Collector) func(contract string) http.Handler {
+func handlers(conf config.Config, svc *service.Service, guard *access.Guard, memory *budget.Budget, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), append(others, requests)...)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
 	}
-	return func(contract string) http.Handler {
-		opt := httpapi.Options{Log: log, Memory: memory, Contract: contractOf(conf)}
-		if !conf.SlotsOnly {
-			opt.Requests = requests.Listener(contract)
+	return func(l *listener) http.Handler {
+		opt := httpapi.Options{
+			Log: log, Memory: memory, Contract: contractOf(conf),
+			Access: guard, Hosts: hostsOf(conf, l), Part: partOf(conf, l.contract),
 		}
-		switch contract {
-		case slotsContract:
+		if !conf.SlotsOnly {
+			opt.Requests = requests.Listener(l.contract)
+		}
+		switch {
+		case l.contract == slotsContract, l.contract == adminContract && conf.SlotsOnly:
 			return httpapi.NewSlots(svc, opt)
-		case conductorContract:
+		case l.contract == conductorContract:
 			return httpapi.NewConductor(svc.Conductor(), opt)
-		case debugContract:
+		case l.contract == debugContract:
 			return httpapi.NewDebug(opt)
 		}
 		opt.Metrics = telemetry.Handler(version(), collectors...)

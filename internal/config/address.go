@@ -132,3 +132,12 @@ func replicaEndpoint(s string) (string, error) {
 	}
 	return s, nil
 }
+
+// hostName is a name or an address, without port, or "*".
+func hostName(text string) (string, error) {
+	name := strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
+	if _, err := netip.ParseAddr(name); err == nil || !strings.ContainsAny(name, ":/ ") {
+		return text, nil
+	}
+	return "", fmt.Errorf("%q is not a host name or an IP address without a port", text)
+}

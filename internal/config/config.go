@@ -40,6 +40,7 @@ type Config struct {
 	Reservations Reservations
 	Overload     Overload
 	Replicas     Replicas
+	Access       Access
 	Limits       Limits
 	Metrics      Metrics
 	Log          Log
@@ -182,6 +183,15 @@ func (r Replicas) Publish() string {
 		return fmt.Sprintf("tcp://*:%d", r.SyncPort)
 	}
 	return r.SyncBind
+}
+
+// Access says who may ask for what.
+type Access struct {
+	// TokensFile has the callers, see package access; empty: anybody may do everything.
+	TokensFile string
+	// AllowedHosts are the names under which the HTTP listeners may be addressed, see
+	// access.NewHosts.
+	AllowedHosts []string
 }
 
 // Limits bounds what outsiders can make the service use.

@@ -93,6 +93,7 @@ var groups = []struct{ name, title string }{
 	{"reservations", "Reservations"},
 	{"overload", "Overload: requests refused while every eligible worker is busy"},
 	{"replicas", "Replicas: reservations that are shared, and the index at start"},
+	{"access", "Access: who may ask for what"},
 	{"limits", "Limits: what outsiders can make the service use"},
 	{"metrics", "Metrics"},
 	{"log", "Log"},
@@ -109,7 +110,7 @@ var settings = []option{
 		key: "server.listen", flag: "listen", env: []string{"SELECT_SERVICE_LISTEN"}, hint: "ADDRESS",
 		slotsEnv: true,
 		bind:     func(c *Config) value { return host(&c.Server.Listen) },
-		help: "Address of the HTTP listeners. The service has no authentication: name one interface " +
+		help: "Address of the HTTP listeners. Without --tokens-file anybody may do everything: name one interface " +
 			"where the default, all of them, reaches beyond a trusted network.",
 	},
 	{
@@ -134,9 +135,10 @@ var settings = []option{
 	},
 	{
 		key: "server.admin_listen", flag: "admin-listen", env: []string{"SELECT_SERVICE_ADMIN_LISTEN"}, hint: "HOST:PORT",
-		bind: func(c *Config) value { return hostPort(&c.Server.AdminListen) },
-		help: "Address of a listener of its own for the operators' routes. Set it where callers and operators " +
-			"are on different networks.",
+		slotsFlag: "admin-listen",
+		bind:      func(c *Config) value { return hostPort(&c.Server.AdminListen) },
+		help: "Address of a listener of its own for the operators' routes (and lists), which the other listeners " +
+			"then answer with 404. Set it where callers and operators are on different networks.",
 	},
 	{
 		key: "server.debug_listen", flag: "debug-listen", env: []string{"SELECT_SERVICE_DEBUG_LISTEN"}, hint: "HOST:PORT",
@@ -396,6 +398,23 @@ var settings = []option{
 		bind:      func(c *Config) value { return list(&c.Replicas.SyncPeers, replicaEndpoint) },
 		help: "ZMQ endpoints (tcp://host:port) on which the other replicas publish their reservations; needs an " +
 			"endpoint of our own.",
+	},
+
+	{
+		key: "access.tokens_file", flag: "tokens-file", env: []string{"SELECT_SERVICE_TOKENS_FILE"}, hint: "FILE",
+		slotsFlag: "tokens-file",
+		bind:      func(c *Config) value { return text(&c.Access.TokensFile) },
+		help: "File (YAML) with the hashes of the callers' tokens, the names of client certificates, and their " +
+			"roles; 'select-service token new' makes an entry. It is followed while the service runs. Without " +
+			"it anybody may do everything.",
+	},
+	{
+		key: "access.allowed_hosts", flag: "allowed-hosts", env: []string{"SELECT_SERVICE_ALLOWED_HOSTS"}, hint: "HOSTS",
+		slotsFlag: "allowed-hosts",
+		bind:      func(c *Config) value { return list(&c.Access.AllowedHosts, hostName) },
+		help: "Names and addresses under which the HTTP listeners may be addressed, beside the address at which a " +
+			"connection comes; * is any. By default only listeners on the loopback check them, and take their " +
+			"own names. Set it where browsers can reach the service.",
 	},
 
 	{

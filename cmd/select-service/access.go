@@ -1,0 +1,108 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/httpapi"
+)
+
+// readTokens reads the tokens file, if there is one, as a part of the configuration.
+func readTokens(conf config.Access, log zerolog.Logger) (*access.Guard, error) {
+	if conf.TokensFile == "" {
+		return nil, nil
+	}
+	guard, err := access.New(conf.TokensFile, log)
+	if err != nil {
+		return nil, &config.InvalidError{Faults: []error{fmt.Errorf("tokens file: %w", err)}}
+	}
+	return guard, nil
+}
+
+// hostsOf are the names under which a listener may be addressed.
+func hostsOf(conf config.Config, l *listener) *access.Hosts {
+	own := []string{conf.Server.Listen}
+	if name, err := os.Hostname(); err == nil {
+		own = append(own, name)
+	}
+	if u, err := url.Parse(conf.Server.AdvertiseURL); err == nil && u.Host != "" {
+		own = append(own, u.Host)
+	}
+	return access.NewHosts(conf.Access.AllowedHosts, l.socket.Addr(), own...)
+}
+
+// partOf is which routes of its contract a listener has.
+func partOf(conf config.Config, contract string) httpapi.Part {
+	switch {
+	case contract == adminContract:
+		return httpapi.OperatorsRoutes
+	case contract == debugContract || conf.Server.AdminListen == "":
+		return httpapi.AllRoutes
+	}
+	return httpapi.CallersRoutes
+}
+
+// tokenCommand is the first argument of what makes tokens.
+const tokenCommand = "token"
+
+const tokenUsage = `Usage: select-service token new --name NAME --roles ROLE,... [--tenant TENANT] [--model MODEL]
+
+Writes a new token, which is kept nowhere, and below it its entry for the list
+tokens of --tokens-file. Roles: read, call (includes read), operate (includes
+both), peer, metrics. With a tenant or a model its caller sees and books only
+what belongs to that.
+`
+
+// newToken executes "token new".
+func newToken(args []string, stdout io.Writer) error {
+	if len(args) == 0 || args[0] != "new" {
+		return &config.InvalidError{Faults: []error{errors.New("want: " + tokenCommand + " new --name NAME --roles ROLE,...")}}
+	}
+	var g access.Grant
+	flags := flag.NewFlagSet("token new", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&g.Name, "name", "", "")
+	roles := flags.String("roles", "", "")
+	flags.StringVar(&g.Tenant, "tenant", "", "")
+	flags.StringVar(&g.Model, "model", "", "")
+	err := flags.Parse(args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		_, err = io.WriteString(stdout, tokenUsage)
+		return err
+	}
+	var faults []error
+	switch {
+	case err != nil:
+		faults = append(faults, err)
+	case flags.NArg() > 0:
+		faults = append(faults, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	case g.Name == "":
+		faults = append(faults, errors.New("--name is missing"))
+	}
+	for name := range strings.SplitSeq(*roles, ",") {
+		role, err := access.ParseRole(strings.TrimSpace(name))
+		if err != nil {
+			faults = append(faults, fmt.Errorf("--roles: %w", err))
+			break
+		}
+		g.Roles = append(g.Roles, role)
+	}
+	if len(faults) == 0 {
+		if err := g.WriteNew(stdout); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if len(faults) > 0 {
+		return &config.InvalidError{Faults: faults}
+	}
+	return nil
+}
