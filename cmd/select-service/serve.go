@@ -112,13 +112,15 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // metrics, so no counts.
 func handlers(conf config.Config, svc *service.Service, guard *access.Guard, memory *budget.Budget, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
-	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), append(others, requests)...)
+	bodies := httpapi.NewMemory(memory)
+	others = append(others, requests)
+	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
 	}
 	return func(l *listener) http.Handler {
 		opt := httpapi.Options{
-			Log: log, Memory: memory, Contract: contractOf(conf),
+			Log: log, Memory: bodies, Contract: contractOf(conf),
 			Access: guard, Hosts: hostsOf(conf, l), Part: partOf(conf, l.contract),
 		}
 		if !conf.SlotsOnly {

@@ -191,6 +191,7 @@ const (
 	LimitRequests LimitKind = "requests"
 	LimitRaw      LimitKind = "raw_isl_tokens"
 	LimitCached   LimitKind = "cached_tokens"
+	LimitBytes    LimitKind = "bytes" // memory of all requests that wait, of any class
 )
 
 // LimitError says that a class takes no more waiting requests. Text and fields

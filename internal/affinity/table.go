@@ -91,8 +91,9 @@ func (t *Table) Lookup(k Key) (catalog.Rank, bool) {
 // hold has no rank, decides where it is bound; others wait until it has, or
 // until they become the first. The hold must be released. It is nil if the table
 // is full, or if too many wait: then the session has no effect on the request. The
-// error is the context's.
-func (t *Table) Acquire(ctx context.Context, k Key) (*Hold, error) {
+// error is the context's, or that of beforeWait, which is called if the request has to
+// wait; nil: nothing is to be done then.
+func (t *Table) Acquire(ctx context.Context, k Key, beforeWait func() error) (*Hold, error) {
 	h := &Hold{table: t, key: k}
 	w, full := t.enter(h)
 	switch {
@@ -100,6 +101,12 @@ func (t *Table) Acquire(ctx context.Context, k Key) (*Hold, error) {
 		return nil, nil
 	case w == nil:
 		return h, nil
+	}
+	if beforeWait != nil {
+		if err := beforeWait(); err != nil {
+			t.leave(w)
+			return nil, err
+		}
 	}
 	select {
 	case <-w.ready:

@@ -40,7 +40,7 @@ func play(t *testing.T, max int, test func(*rig)) {
 
 func (r *rig) acquire(session string) *affinity.Hold {
 	r.t.Helper()
-	h, err := r.Acquire(r.t.Context(), key(session))
+	h, err := r.Acquire(r.t.Context(), key(session), nil)
 	if err != nil || h == nil {
 		r.t.Fatalf("Acquire(%s): %v, %v", session, h, err)
 	}
@@ -97,7 +97,7 @@ func (r *rig) crowd(session string, n int) []*waiter {
 		w := &waiter{cancel: cancel}
 		all[i] = w
 		go func() {
-			w.hold, w.err = r.Acquire(ctx, key(session))
+			w.hold, w.err = r.Acquire(ctx, key(session), nil)
 			w.done = true
 		}()
 	}
@@ -159,7 +159,7 @@ func TestScopes(t *testing.T) {
 		if _, bound := r.Lookup(other); bound {
 			t.Error("bound in another scope")
 		}
-		h, err := r.Acquire(r.t.Context(), other)
+		h, err := r.Acquire(r.t.Context(), other, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,11 +217,11 @@ func TestCancelled(t *testing.T) {
 	play(t, 10, func(r *rig) {
 		ended, cancel := context.WithCancel(r.t.Context())
 		cancel()
-		first, err := r.Acquire(ended, key("a"))
+		first, err := r.Acquire(ended, key("a"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h, err := r.Acquire(ended, key("a")); h != nil || !errors.Is(err, context.Canceled) {
+		if h, err := r.Acquire(ended, key("a"), nil); h != nil || !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, %v", h, err)
 		}
 		first.Bind(rank(1))
@@ -348,7 +348,7 @@ func TestFull(t *testing.T) {
 		a.Bind(rank(1))
 		r.acquire("b").Bind(rank(2))
 		for range 2 {
-			h, err := r.Acquire(r.t.Context(), key("c"))
+			h, err := r.Acquire(r.t.Context(), key("c"), nil)
 			if h != nil || err != nil {
 				t.Fatalf("%v, %v", h, err)
 			}
@@ -458,7 +458,7 @@ func TestCrowd(t *testing.T) {
 					h.Release()
 					return
 				}
-				h, err := r.Acquire(ctx, k)
+				h, err := r.Acquire(ctx, k, nil)
 				if err != nil {
 					return
 				}

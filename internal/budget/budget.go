@@ -66,18 +66,33 @@ func NewAccount(name string, limit int64) *Account {
 // Reserve takes n bytes, n >= 0, and reports whether they fit. If not, it takes
 // nothing and counts a refusal.
 func (a *Account) Reserve(n int64) bool {
+	if a.TryReserve(n) {
+		return true
+	}
+	a.CountRefusal()
+	return false
+}
+
+// TryReserve is Reserve for a caller who will try again: it counts no refusal.
+func (a *Account) TryReserve(n int64) bool {
 	if a == nil {
 		return true
 	}
 	for {
 		used := a.used.Load()
 		if n > a.limit-used {
-			a.refused.Add(1)
 			return false
 		}
 		if a.used.CompareAndSwap(used, used+n) {
 			return true
 		}
+	}
+}
+
+// CountRefusal counts something that did not fit.
+func (a *Account) CountRefusal() {
+	if a != nil {
+		a.refused.Add(1)
 	}
 }
 
@@ -104,7 +119,7 @@ func (a *Account) Fits(n int64) bool {
 	if a == nil || n <= a.limit-a.used.Load() {
 		return true
 	}
-	a.refused.Add(1)
+	a.CountRefusal()
 	return false
 }
 

@@ -11,8 +11,10 @@ const (
 	Requests = "requests"
 	// Bodies: larger ones, while they arrive and until they have been read.
 	Bodies = "bodies"
-	// Serving: what is made of larger bodies (token ids, hashes) and large answers.
+	// Serving: what is made of larger bodies (token ids, hashes) while they are served.
 	Serving = "serving"
+	// Answers: answers above SmallBody until their clients have read them.
+	Answers = "answers"
 	// Waiting: what is kept of requests in wait queues.
 	Waiting = "waiting"
 	// Remembered: first answers, pending selections and sessions.
@@ -27,7 +29,7 @@ const (
 	Snapshots = "snapshots"
 )
 
-// SmallBody is the longest body in bytes that counts as small.
+// SmallBody is the longest body or answer in bytes that counts as small.
 const SmallBody = 64 << 10
 
 // shares has every account with its share of the budget in thousandths. With 512 MiB
@@ -36,15 +38,16 @@ var shares = []struct {
 	name     string
 	thousand int64
 }{
-	{Index, 290},
+	{Index, 260},
 	{Ledger, 100},
 	{Requests, 40},
 	{Bodies, 80},
 	{Serving, 160},
+	{Answers, 40},
 	{Waiting, 40},
 	{Remembered, 40},
 	{Streams, 60},
 	{Replay, 30},
 	{Replication, 30},
-	{Snapshots, 30},
+	{Snapshots, 20},
 }

@@ -9,11 +9,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/jsonscan"
 )
@@ -23,7 +25,7 @@ const (
 	// inclusive (dynamo-kv-router 1.3.1: REQUEST_BODY_LIMIT_BYTES).
 	maxBody = 8 << 20
 	// firstAlloc bounds the memory that is allocated for a Content-Length alone.
-	firstAlloc = 64 << 10
+	firstAlloc = untracked
 	// maxPooled is the most memory that an idle exchange may keep.
 	maxPooled = 1 << 20
 	// bodyTimeout is how long a client may take to send a body.
@@ -33,15 +35,22 @@ const (
 // body describes the JSON body of a route and pools what reading one needs.
 type body[T any] struct {
 	shape          *jsonscan.Object[T]
-	reset          func(*T)     // empties a T and sets its defaults; may keep its slices
-	size           func(*T) int // bytes that an empty T still holds
-	limit          int          // bytes of the longest text, inclusive
-	anyContentType bool         // the Content-Type is not checked
+	reset          func(*T)             // empties a T and sets its defaults; may keep its slices
+	size           func(*T) int         // bytes that an empty T still holds
+	limit          int                  // bytes of the longest text, inclusive
+	lend           func(*T, textHolder) // nil, or gives the request what it came in
+	anyContentType bool                 // the Content-Type is not checked
 	// within returns an error unless the request keeps to the caller's scope; nil: it
 	// is not for callers with one.
 	within func(*access.Caller, *T) error
 	pool   sync.Pool // of *exchange[T]
+
+	wide     bool         // answers are as long as there are ranks
+	answered atomic.Int64 // length of the last answer: the next one will be similar
 }
+
+// textHolder is what a request came in.
+type textHolder interface{ ReleaseText() }
 
 // exchange is what one request with a body borrows.
 type exchange[T any] struct {
@@ -49,6 +58,15 @@ type exchange[T any] struct {
 	out  []byte // of the answer
 	scan jsonscan.Scanner
 	req  T
+	tab  tab // what the request holds of the memory
+}
+
+// ReleaseText frees the text of the request before its answer is known, because the
+// request has to wait: what was read from it stays.
+func (x *exchange[T]) ReleaseText() {
+	x.scan.Reset(nil)
+	x.text = nil
+	x.tab.close()
 }
 
 // newBody describes bodies of the given shape. A nil reset zeroes the T; a nil size
@@ -78,6 +96,12 @@ func (b *body[T]) keepsTo(within func(*access.Caller, *T) error) *body[T] {
 	return b
 }
 
+// perRank marks bodies whose answers are as long as there are ranks.
+func (b *body[T]) perRank() *body[T] {
+	b.wide = true
+	return b
+}
+
 // release returns x to the pool. Nothing may refer to its buffers any more.
 func (b *body[T]) release(x *exchange[T]) {
 	b.reset(&x.req)
@@ -87,14 +111,38 @@ func (b *body[T]) release(x *exchange[T]) {
 	}
 }
 
+// serving is about what serving a text of n bytes takes.
+func (b *body[T]) serving(n int) int64 {
+	var most int64
+	if b.wide {
+		most = b.answered.Load()
+	}
+	if n > budget.SmallBody {
+		most = max(most, servingFactor*int64(n))
+	}
+	return most
+}
+
+// empty drops what x has read, all but the answer.
+func (b *body[T]) empty(x *exchange[T]) {
+	x.scan.Reset(nil)
+	x.text = nil
+	var zero T
+	x.req = zero
+	b.reset(&x.req)
+}
+
 // read fills x from the request.
 func (b *body[T]) read(c *gin.Context, x *exchange[T]) error {
 	if !b.anyContentType && !isJSON(c.Request.Header) {
 		return errContentType
 	}
-	text, err := readBody(c.Writer, c.Request, x.text, b.limit)
+	text, err := readBody(c, x.text, b.limit, &x.tab)
 	x.text = text
 	if err != nil {
+		return err
+	}
+	if err := x.tab.serve(c.Request.Context(), b.serving(len(text))); err != nil {
 		return err
 	}
 	return b.shape.Decode(&x.scan, text, &x.req)
@@ -105,6 +153,15 @@ func (b *body[T]) read(c *gin.Context, x *exchange[T]) error {
 func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) (int, []byte, error)) endpoint {
 	return endpoint{scoped: b.within != nil, handle: func(c request) {
 		x := b.pool.Get().(*exchange[T])
+		x.tab.memory = a.memory
+		defer func() {
+			if x != nil { // a panic
+				x.tab.close()
+			}
+		}()
+		if b.lend != nil {
+			b.lend(&x.req, x)
+		}
 		err := b.read(c.Context, x)
 		if err == nil && c.who.Scoped() {
 			err = b.within(c.who, &x.req)
@@ -113,14 +170,19 @@ func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) 
 			var status int
 			var out []byte
 			if status, out, err = use(c, &x.req, x.out[:0]); err == nil {
-				x.out = out
-				respond(c.Context, status, out)
+				b.answered.Store(int64(len(out)))
+				if x.out = out; x.tab.turn > 0 && len(out) > autoLength || len(out) > budget.SmallBody {
+					b.empty(x) // the client may read slowly
+				}
+				err = a.send(c.Context, status, out, &x.tab)
 			}
 		}
 		if err != nil {
 			x.out = a.fail(c.Context, x.out[:0], concealed(c.who, err))
 		}
+		x.tab.close()
 		b.release(x) // not deferred: after a panic something may still refer to x
+		x = nil
 	}}
 }
 
@@ -142,15 +204,19 @@ func isJSON(h http.Header) bool {
 }
 
 // readBody reads the whole body, of at most limit bytes, into buf, which it grows
-// as the bytes come.
-func readBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]byte, error) {
+// as the bytes come. What they take is on the tab.
+func readBody(c *gin.Context, buf []byte, limit int, t *tab) ([]byte, error) {
+	r := c.Request
 	if r.ContentLength > int64(limit) {
 		return buf[:0], errBodyTooLarge
+	}
+	if err := t.fits(r.ContentLength); err != nil {
+		return buf[:0], err
 	}
 	// A client that stops in the middle must not hold the buffer for ever. The
 	// deadline ends with the body: the answer may take long. Errors are ignored:
 	// only writers of tests have no deadlines.
-	deadline := http.NewResponseController(w)
+	deadline := http.NewResponseController(c.Writer)
 	_ = deadline.SetReadDeadline(time.Now().Add(bodyTimeout))
 	// One byte more than needed lets the read that meets the end fit.
 	buf = slices.Grow(buf[:0], int(min(max(r.ContentLength, 0), firstAlloc))+1)
@@ -161,14 +227,26 @@ func readBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]
 		case len(buf) > limit:
 			return buf[:0], errBodyTooLarge
 		case errors.Is(err, io.EOF):
+			t.leave()
 			_ = deadline.SetReadDeadline(time.Time{})
-			return buf, nil
+			return buf, t.cover(c, len(buf), false)
+		case err != nil && t.leave():
+			return buf[:0], errNoMemory(t.pool.account)
 		case isDisconnect(err):
 			return buf[:0], errClientGone
 		case err != nil:
 			return buf[:0], &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
-		case len(buf) == cap(buf):
-			buf = slices.Grow(buf, min(len(buf), limit+1-len(buf)))
+		}
+		more := r.ContentLength < 0 || int64(len(buf)) < r.ContentLength
+		if err := t.cover(c, len(buf), more); err != nil {
+			return buf[:0], err
+		}
+		if len(buf) == cap(buf) {
+			grow := min(len(buf), limit+1-len(buf))
+			if err := t.cover(c, min(len(buf)+grow, limit), more); err != nil {
+				return buf[:0], err
+			}
+			buf = slices.Grow(buf, grow)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"reflect"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/gin-gonic/gin"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -279,7 +281,9 @@ func TestBrokenBody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = readBody(nil, r, nil, maxBody)
+		c, _ := gin.CreateTestContext(httptest.NewRecorder())
+		c.Request = r
+		_, err = readBody(c, nil, maxBody, new(tab))
 		if p := problemOf(err, dialect13); p.status != tc.status || p.text != tc.text {
 			t.Errorf("%v: %+v", tc.err, p)
 		}

@@ -293,7 +293,7 @@ type queryBody struct {
 
 // newQueryBody is newConductorBody for one of the shapes of a queryBody.
 func newQueryBody(shape *jsonscan.Object[queryBody]) *body[queryBody] {
-	return newConductorBody(shape, resetQuery, querySize).
+	return newConductorBody(shape, resetQuery, querySize).perRank().
 		keepsTo(func(who *access.Caller, b *queryBody) error { return checkIdentity(who, &b.req.Identity) })
 }
 

@@ -46,7 +46,7 @@ type diagnoseBody struct {
 func newDiagnoseBody(d dialect) *body[diagnoseBody] {
 	return newBody(newDiagnoseShape(d), resetDiagnose, func(b *diagnoseBody) int {
 		return 4*cap(b.req.Tokens) + 8*cap(b.req.LocalHashes)
-	}).keepsTo(inScope(func(b *diagnoseBody) *catalog.Scope { return &b.req.Scope }))
+	}).perRank().keepsTo(inScope(func(b *diagnoseBody) *catalog.Scope { return &b.req.Scope }))
 }
 
 func resetDiagnose(b *diagnoseBody) {

@@ -20,6 +20,7 @@ type requestError struct {
 	text   string
 	// reason and field are for the Conductor contract.
 	reason, field string
+	limit         string // that refuses the request, one of contract.Limits or empty
 }
 
 func (e *requestError) Error() string { return e.text }
@@ -84,7 +85,7 @@ func problemOf(err error, d dialect) problem {
 	case errors.As(err, &denied):
 		return problem{status: denied.Status, text: denied.Text, reason: denied.Code, denied: denied}
 	case errors.As(err, &request):
-		return problem{status: request.status, text: request.text, reason: request.reason, field: request.field}
+		return problem{status: request.status, text: request.text, reason: request.reason, field: request.field, limit: request.limit}
 	case errors.As(err, &fault) && fault.Class == jsonscan.Syntax:
 		return problem{status: http.StatusBadRequest, text: syntaxPrefix + fault.Error(), reason: reasonInvalidJSON, field: fault.Field}
 	case errors.As(err, &fault):

@@ -115,6 +115,7 @@ func (f *fake) Ready() (bool, int, []*catalog.Worker) {
 
 func (f *fake) Select(_ context.Context, req *selecting.SelectRequest, reserve bool) (selecting.Selection, error) {
 	f.selected, f.reserve = *req, reserve
+	f.selected.Text = nil // lent, like the rest of what it is
 	return f.selection, f.called()
 }
 

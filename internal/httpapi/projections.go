@@ -116,6 +116,6 @@ func (b *projectBody) promptBody() promptBody {
 func newProjectBody(d dialect) *body[projectBody] {
 	return newBody(jsonscan.NewObject(promptFields(d, (*projectBody).promptBody)...),
 		func(b *projectBody) { b.promptBody().reset() },
-		func(b *projectBody) int { return b.promptBody().size() }).
+		func(b *projectBody) int { return b.promptBody().size() }).perRank().
 		keepsTo(inScope(func(b *projectBody) *catalog.Scope { return &b.req.Scope }))
 }

@@ -1,9 +1,12 @@
 package httpapi
 
 import (
+	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"time"
 	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
@@ -28,27 +31,70 @@ func respond(c *gin.Context, status int, text []byte) {
 	_, _ = c.Writer.Write(text) // fails only if the client is gone
 }
 
+// answerTimeout is how long a client may take to read an answer that is too long for
+// the buffers of its connection.
+const answerTimeout = 30 * time.Second
+
+// send writes a JSON answer that may be long. t, which holds what the request took,
+// holds the answer from then on. An error means that nothing was written.
+func (a api) send(c *gin.Context, status int, text []byte, t *tab) error {
+	if len(text) <= autoLength {
+		respond(c, status, text)
+		return nil
+	}
+	if err := t.answer(c, len(text)); err != nil {
+		return err
+	}
+	deadline := http.NewResponseController(c.Writer)
+	_ = deadline.SetWriteDeadline(time.Now().Add(answerTimeout)) // only tests have writers without deadlines
+	respond(c, status, text)
+	t.close()
+	_ = deadline.SetWriteDeadline(time.Time{})
+	return nil
+}
+
 // answerFunc handles a request: it appends a JSON answer to out and returns it
 // with its status, or an error that determines both.
 type answerFunc func(c request, out []byte) (status int, answer []byte, err error)
 
-// answers pools the buffers of routes without a body.
-var answers = sync.Pool{New: func() any { return new([]byte) }}
+// answer is what a request without a body borrows.
+type answer struct {
+	out []byte
+	tab tab
+}
+
+// answers pools them.
+var answers = sync.Pool{New: func() any { return new(answer) }}
 
 // serve makes an endpoint of an answerFunc. It is not for callers with a scope.
-func (a api) serve(answer answerFunc) endpoint {
+func (a api) serve(use answerFunc) endpoint {
+	var last atomic.Int64 // length of the last answer: the next one will be similar
 	return endpoint{handle: func(c request) {
-		buf := answers.Get().(*[]byte)
-		status, out, err := answer(c, (*buf)[:0])
+		x := answers.Get().(*answer)
+		x.tab.memory = a.memory
+		defer func() {
+			if x != nil { // a panic
+				x.tab.close()
+			}
+		}()
+		err := x.tab.serve(c.Request.Context(), last.Load())
+		if err == nil {
+			var status int
+			var out []byte
+			if status, out, err = use(c, x.out[:0]); err == nil {
+				last.Store(int64(len(out)))
+				x.out = out
+				err = a.send(c.Context, status, out, &x.tab)
+			}
+		}
 		if err != nil {
-			out = a.fail(c.Context, (*buf)[:0], err)
-		} else {
-			respond(c.Context, status, out)
+			x.out = a.fail(c.Context, x.out[:0], err)
 		}
-		if cap(out) <= maxPooled {
-			*buf = out
-			answers.Put(buf)
+		x.tab.close()
+		if cap(x.out) <= maxPooled {
+			answers.Put(x)
 		}
+		x = nil
 	}}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	openapi "github.com/select-service/select-service/api"
 	"github.com/select-service/select-service/internal/access"
-	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 )
 
@@ -39,8 +38,8 @@ type SlotsService interface {
 type Options struct {
 	// Log gets a line per request at debug level and the causes of 500 answers.
 	Log zerolog.Logger
-	// Memory has the accounts that requests draw from; nil: no limits.
-	Memory *budget.Budget
+	// Memory is what requests draw from, shared by all listeners; nil: no limits.
+	Memory *Memory
 	// Contract is the dialect of the routes without a prefix; those under /v1.3 and
 	// /v1.6 are always there.
 	Contract contract.Version
@@ -122,7 +121,7 @@ func bareEngine(opt Options, render renderer) engine {
 	e.UnescapePathValues = false
 
 	a := api{
-		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests,
+		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests, memory: opt.Memory,
 		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log),
 	}
 	if opt.RetryAfter > 0 {

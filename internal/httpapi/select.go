@@ -158,9 +158,11 @@ func (b *selectBody) promptBody() promptBody {
 }
 
 func newSelectBody(shape *jsonscan.Object[selectBody]) *body[selectBody] {
-	return newBody(shape, resetSelectBody, func(b *selectBody) int {
+	b := newBody(shape, resetSelectBody, func(b *selectBody) int {
 		return b.promptBody().size() + 8*cap(b.req.AllowedWorkers) + 16*cap(b.req.RequiredTaints)
 	}).keepsTo(inScope(func(b *selectBody) *catalog.Scope { return &b.req.Scope }))
+	b.lend = func(s *selectBody, text textHolder) { s.req.Text = text }
+	return b
 }
 
 func resetSelectBody(b *selectBody) {

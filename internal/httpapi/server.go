@@ -57,6 +57,7 @@ type api struct {
 	hosts      *access.Hosts
 	part       Part
 	audit      *access.Audit
+	memory     *Memory // nil: no limits
 }
 
 // RequestObserver sees every request of a listener, from any goroutine. It is on the

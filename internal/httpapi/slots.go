@@ -52,7 +52,7 @@ func (s slotsRoutes) addTo(r router) {
 	r.post(access.Call, "/free", withBody(a, newSlotsBody(newSlotsRequestShape(d), resetSlotsRequest, nil, slotsRequestScope), s.free))
 	r.get(access.Read, "/loads", a.listing(s.loads))
 	r.post(access.Read, "/potential_loads",
-		withBody(a, newSlotsBody(newSlotsProjectShape(d), resetSlotsProjection, slotsProjectionSize, slotsProjectionScope), s.potentialLoads))
+		withBody(a, newSlotsBody(newSlotsProjectShape(d), resetSlotsProjection, slotsProjectionSize, slotsProjectionScope).perRank(), s.potentialLoads))
 	r.get(access.Public, "/health", plain(slotsHealth))
 
 	peers := peerRoutes{s.svc}

@@ -52,11 +52,7 @@ func (q *query) read(p *Prompt, snap *catalog.Snapshot) error {
 	}
 	q.size = selector.Prompt{BlockSize: snap.BlockSize}
 	if tokens, mm, ok := p.tokens(); ok {
-		layout := hashing.Layout{BlockSize: int(snap.BlockSize), Eagle: snap.Eagle}
-		if p.Eagle != nil {
-			layout.Eagle = *p.Eagle
-		}
-		q.localMem = layout.AppendLocal(q.localMem[:0], tokens, hashing.LocalSeed(p.LoRA, p.CacheSalt), mm)
+		q.localMem = p.layout(snap).AppendLocal(q.localMem[:0], tokens, hashing.LocalSeed(p.LoRA, p.CacheSalt), mm)
 		q.sequenceMem = hashing.AppendSequence(q.sequenceMem[:0], q.localMem)
 		q.local, q.sequence = q.localMem, q.sequenceMem
 		q.size.Tokens = uint64(len(tokens))
@@ -66,6 +62,15 @@ func (q *query) read(p *Prompt, snap *catalog.Snapshot) error {
 	}
 	q.size.Blocks = len(q.sequence)
 	return nil
+}
+
+// layout is how the prompt's tokens make blocks for the workers of a scope.
+func (p *Prompt) layout(snap *catalog.Snapshot) hashing.Layout {
+	layout := hashing.Layout{BlockSize: int(snap.BlockSize), Eagle: snap.Eagle}
+	if p.Eagle != nil {
+		layout.Eagle = *p.Eagle
+	}
+	return layout
 }
 
 // tokens returns the prompt's tokens and multimodal objects, if it has the

@@ -38,9 +38,18 @@ type Routing struct {
 	MM       [][]uint64
 }
 
+// TextHolder is the memory that a request came in.
+type TextHolder interface {
+	// ReleaseText gives it back. It may be called more than once.
+	ReleaseText()
+}
+
 // SelectRequest is the body of /select and /select_and_reserve.
 type SelectRequest struct {
 	Scope catalog.Scope
+	// Text is what the request was read from; nil: none. Once the request has to
+	// wait, Text is released, and the Prompt has no tokens any more.
+	Text TextHolder
 	// SelectionID is echoed. In the 1.6 dialect it is the reservation's id too
 	// (decision E1), so that both are set there.
 	SelectionID   *string

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/pending"
@@ -35,6 +36,8 @@ type Config struct {
 	SessionTTL time.Duration
 	// Pending bounds the selections that can be booked by their id alone.
 	Pending pending.Limits
+	// Waiting bounds the memory of the requests that wait; nil does not.
+	Waiting *budget.Account
 	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its
 	// blocks above which answers call it busy, not negative; nil: they do not say.
 	PrefillBusy, DecodeBusy *float64

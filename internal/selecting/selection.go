@@ -59,6 +59,7 @@ type queueWait struct {
 	since  time.Time     // when it came to the first one
 	queued bool          // it has waited
 	time   time.Duration // from since to its turn in the last queue, if queued
+	kept   kept
 }
 
 // maxAttempts bounds how often a request is tried again because of
@@ -72,6 +73,7 @@ const maxAttempts = 10
 func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Selection, error) {
 	c := a.newSelection(req, reserve)
 	defer c.recycle()
+	defer c.releaseKept()
 	defer c.releaseID()
 	selected := false
 	defer func() {
@@ -202,7 +204,7 @@ func (c *selection) listEligible() error {
 
 // lookUpOverlap hashes the prompt and finds which ranks have it cached.
 func (c *selection) lookUpOverlap() error {
-	if err := c.read(&c.request.Prompt, c.snapshot); err != nil {
+	if err := c.readPrompt(c.snapshot); err != nil {
 		return err
 	}
 	c.scope.Space.Overlap(c.local, &c.overlap)
@@ -321,7 +323,7 @@ func (c *selection) newRecord(sequence []uint64) *idempotencyRecord {
 	case c.request.ReservationID != nil:
 		return &idempotencyRecord{
 			answers: &c.api.idempotency.answers, hold: c.hold,
-			id: c.id, selected: true, prompt: c.identify(&c.request.Prompt, sequence),
+			id: c.id, selected: true, prompt: c.identity(sequence),
 		}
 	case c.hold != nil: // no caller asks again with an id that was made up here
 		return &idempotencyRecord{answers: &c.api.idempotency.answers, hold: c.hold, id: c.id, state: recordEvicted}
@@ -358,8 +360,8 @@ func (c *selection) replay() (replayed bool, err error) {
 	first, err := c.api.idempotency.findExisting(&idRequest{
 		id: *req.ReservationID, scope: req.Scope, rank: req.Pinned, filter: &c.filter,
 		prompt: func(snap *catalog.Snapshot) (promptIdentity, error) {
-			err := c.read(&req.Prompt, snap)
-			return c.identify(&req.Prompt, c.sequence), err
+			err := c.readPrompt(snap)
+			return c.identity(c.sequence), err
 		},
 	})
 	if err != nil || first == nil {

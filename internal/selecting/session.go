@@ -2,6 +2,7 @@ package selecting
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/select-service/select-service/internal/affinity"
@@ -90,8 +91,17 @@ func (c *selection) acquireSession(ctx context.Context) (err error) {
 	if !c.reserve || c.hold != nil || c.session() == "" {
 		return nil
 	}
-	if c.hold, err = c.api.sessions.Acquire(ctx, c.sessionKey()); err != nil {
+	c.hold, err = c.api.sessions.Acquire(ctx, c.sessionKey(), func() error {
+		if err := c.readPrompt(c.snapshot); err != nil {
+			return err
+		}
+		return c.keepHashes(c.request.PolicyClass)
+	})
+	switch {
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return errClientGone(err)
+	case err != nil:
+		return err
 	}
 	if c.hold.Waited() {
 		return errSessionMoved

@@ -80,7 +80,11 @@ func queueError(err error) error {
 	if !ok {
 		return err
 	}
-	return &contract.Error{Kind: contract.QueueRejected, Text: full.Error(), Err: err, Details: queueDetails{
+	limit := ""
+	if full.LimitKind == admission.LimitBytes {
+		limit = contract.LimitMemory
+	}
+	return &contract.Error{Kind: contract.QueueRejected, Text: full.Error(), Err: err, Limit: limit, Details: queueDetails{
 		PolicyClass: full.PolicyClass, LimitKind: string(full.LimitKind), Current: full.Current, Limit: full.Limit,
 	}}
 }
@@ -133,12 +137,13 @@ func (c *selection) CanRunNow(class *admission.Class) bool {
 }
 
 // BeforeWait implements waitqueue.Request: the reservation that the request may
-// repeat can have been booked after it was looked for, and keep the rank busy.
-func (c *selection) BeforeWait() error {
+// repeat can have been booked after it was looked for, and keep the rank busy. Else
+// only what has to be kept is.
+func (c *selection) BeforeWait(class *admission.Class) error {
 	if c.isRetry() && c.api.idempotency.conflict(*c.request.ReservationID, c.request.Scope) != nil {
 		return errBookedMeanwhile
 	}
-	return nil
+	return c.keepHashes(class.Name)
 }
 
 // Refresh implements waitqueue.Request.

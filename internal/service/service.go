@@ -138,6 +138,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Approximate: config.approximate(),
 		SessionTTL:  config.SessionTTL,
 		Pending:     config.Pending,
+		Waiting:     config.Memory.Account(budget.Waiting),
 		PrefillBusy: config.PrefillBusy,
 		DecodeBusy:  config.DecodeBusy,
 	}, s.catalog, s.scopes, s.ledger, config.Overload, log)

@@ -26,9 +26,9 @@ type Request interface {
 	// CanRunNow is CanRun on the workers of this moment. It is true, too, for a
 	// request that has no rank left: Refresh then returns its answer.
 	CanRunNow(*admission.Class) bool
-	// BeforeWait is the last look before the request is queued: an error is its
-	// answer.
-	BeforeWait() error
+	// BeforeWait is the last look before the request is queued in a class: an error is
+	// its answer. What is needed while it runs only can be given back.
+	BeforeWait(*admission.Class) error
 	// Refresh looks at the workers of this moment for a request that has waited. It
 	// looks at what they have cached if they have changed, or if the request has
 	// waited for overlapAge; 0 is never.
@@ -105,10 +105,11 @@ func (q *Queue) Enter(r Request, since *time.Time) (*Queued, error) {
 	w := &Queued{request: r, waiter: r.Waiter()}
 	w.waiter.Arrived = since.Sub(q.config.Started).Seconds()
 	w.waiter.Value = w
-	if r.CanRun(q.queue.Classify(&w.waiter)) {
+	class := q.queue.Classify(&w.waiter)
+	if r.CanRun(class) {
 		return nil, r.Run()
 	}
-	if err := r.BeforeWait(); err != nil {
+	if err := r.BeforeWait(class); err != nil {
 		return nil, err
 	}
 	if err := q.queue.Add(&w.waiter, r.Workers()); err != nil {

@@ -28,11 +28,11 @@ type request struct {
 	refreshed  int
 }
 
-func (r *request) Waiter() admission.Waiter        { return admission.Waiter{Tokens: 10} }
-func (r *request) Workers() int                    { return 1 }
-func (r *request) CanRun(*admission.Class) bool    { return r.places > 0 }
-func (r *request) CanRunNow(*admission.Class) bool { return r.places > 0 || r.refreshErr != nil }
-func (r *request) BeforeWait() error               { return r.waitErr }
+func (r *request) Waiter() admission.Waiter          { return admission.Waiter{Tokens: 10} }
+func (r *request) Workers() int                      { return 1 }
+func (r *request) CanRun(*admission.Class) bool      { return r.places > 0 }
+func (r *request) CanRunNow(*admission.Class) bool   { return r.places > 0 || r.refreshErr != nil }
+func (r *request) BeforeWait(*admission.Class) error { return r.waitErr }
 
 func (r *request) Refresh(time.Duration) error {
 	r.refreshed++
