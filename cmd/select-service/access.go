@@ -65,7 +65,7 @@ what belongs to that.
 // newToken executes "token new".
 func newToken(args []string, stdout io.Writer) error {
 	if len(args) == 0 || args[0] != "new" {
-		return &config.InvalidError{Faults: []error{errors.New("want: " + tokenCommand + " new --name NAME --roles ROLE,...")}}
+		return &config.InvalidError{Faults: []error{errors.New("want: token new --name NAME --roles ROLES")}}
 	}
 	var g access.Grant
 	flags := flag.NewFlagSet("token new", flag.ContinueOnError)

@@ -44,12 +44,14 @@ func (a *Audit) Line(who *Caller, r *http.Request, done bool) *zerolog.Event {
 	if err != nil {
 		host = r.RemoteAddr
 	}
-	line := a.log.Info().Str("who", name).Str("address", host)
-	if done {
-		return line.Str("result", "ok")
+	result := "ok"
+	if !done {
+		result = "refused"
 	}
+	//nolint:zerologlint // the caller ends it
+	line := a.log.Info().Str("who", name).Str("address", host).Str("result", result)
 	if n := a.omitted.Swap(0); n > 0 {
 		line.Uint64("omitted", n) // refused changes without a line before this one
 	}
-	return line.Str("result", "refused")
+	return line
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/x509"
+	"errors"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -128,7 +129,7 @@ func (g *Guard) Admit(r *http.Request, role Role, scoped bool) (*Caller, error) 
 	}
 	c, err := g.Identify(r)
 	switch {
-	case err == errNoToken && role == Public:
+	case errors.Is(err, errNoToken) && role == Public:
 		return anonymous, nil
 	case err != nil:
 		return nil, err

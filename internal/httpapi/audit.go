@@ -21,7 +21,8 @@ type subject interface {
 	describe(e *zerolog.Event)
 }
 
-// about says what an operator's request changes. Of several the last counts.
+// about says what an operator's request changes, of several the last. The line comes
+// after the request's body is gone: a subject must not point to that.
 func (c request) about(s subject) { c.Set(subjectKey, s) }
 
 // audited runs an operator's request and writes its audit line.
@@ -33,7 +34,10 @@ func (a api) audited(c *gin.Context, who *access.Caller, run func()) {
 		if line == nil {
 			return
 		}
-		line = withRequest(line, c).Str("action", c.Request.Method+" "+catalog.Clip(c.Request.URL.Path))
+		line.Str("action", c.Request.Method+" "+catalog.Clip(c.Request.URL.Path))
+		if id := requestID(c.Request); id != nil {
+			line.Str("request_id", id[0])
+		}
 		if s, ok := c.Get(subjectKey); ok {
 			s.(subject).describe(line)
 		}

@@ -41,7 +41,7 @@ func (r busyRoutes) list(_ request, out []byte) (int, []byte, error) {
 }
 
 func (r busyRoutes) set(c request, b *busyBody, out []byte) (int, []byte, error) {
-	c.about(b)
+	c.about(*b)
 	now, err := r.svc.SetBusyThreshold(b.model, b.set)
 	return http.StatusOK, appendThresholds(out, now), err
 }
@@ -91,7 +91,7 @@ type busyBody struct {
 	set   overload.Thresholds
 }
 
-func (b *busyBody) describe(e *zerolog.Event) {
+func (b busyBody) describe(e *zerolog.Event) {
 	e.Str("model", catalog.Clip(b.model)).EmbedObject(selecting.LoggedThresholds(b.set))
 }
 

@@ -78,7 +78,7 @@ func (s conductorRoutes) register(c request, b *registrationBody, out []byte) (i
 }
 
 func (s conductorRoutes) unregister(c request, b *unregistrationBody, out []byte) (int, []byte, error) {
-	c.about(withdrawn{&b.by, 0})
+	c.about(withdrawn{b.by, 0})
 	f, err := b.filter()
 	if err != nil {
 		return 0, nil, err
@@ -87,7 +87,7 @@ func (s conductorRoutes) unregister(c request, b *unregistrationBody, out []byte
 	if err != nil {
 		return 0, nil, err
 	}
-	c.about(withdrawn{&f, len(removed)})
+	c.about(withdrawn{f, len(removed)})
 	out = append(out, `{"status":"unregistered successfully"`...)
 	out = appendList(appendKey(out, "removed_instances"), removed, appendString)
 	return http.StatusOK, append(out, '}'), nil
@@ -200,7 +200,7 @@ func (p publisher) describe(e *zerolog.Event) {
 
 // withdrawn is an unregistration in an audit line.
 type withdrawn struct {
-	by      *conductor.Filter
+	by      conductor.Filter
 	removed int
 }
 

@@ -12,7 +12,9 @@ import (
 
 // NewDebug returns the handler of the debug listener: profiles of the process under
 // /debug/pprof/ and its variables at /debug/vars. No other listener has them.
-func NewDebug(opt Options) http.Handler {
+func NewDebug(opt Options) http.Handler { return newDebugEngine(opt) }
+
+func newDebugEngine(opt Options) engine {
 	e := bareEngine(opt, renderSelection)
 	e.routes.get(access.Operate, "/debug/vars", plain(gin.WrapH(expvar.Handler())))
 	e.routes.get(access.Operate, "/debug/pprof/*profile", plain(profile))

@@ -44,7 +44,7 @@ func (r peerRoutes) list(_ request, out []byte) (int, []byte, error) {
 }
 
 func (r peerRoutes) register(c request, b *peerBody, out []byte) (int, []byte, error) {
-	c.about(b)
+	c.about(*b)
 	fresh, err := r.svc.RegisterPeer(b.endpoint)
 	return registered(fresh), appendOK(out), err
 }
@@ -58,13 +58,13 @@ func registered(fresh bool) int {
 }
 
 func (r peerRoutes) deregister(c request, b *peerBody, out []byte) (int, []byte, error) {
-	c.about(b)
+	c.about(*b)
 	return http.StatusOK, appendOK(out), r.svc.DeregisterPeer(b.endpoint)
 }
 
 type peerBody struct{ endpoint string }
 
-func (b *peerBody) describe(e *zerolog.Event) { e.Str("endpoint", catalog.Clip(b.endpoint)) }
+func (b peerBody) describe(e *zerolog.Event) { e.Str("endpoint", catalog.Clip(b.endpoint)) }
 
 var peerShape = newPeerShape("endpoint")
 

@@ -13,10 +13,12 @@ import (
 // Part is which routes of a contract a listener has.
 type Part uint8
 
+// The parts: everything; all but the operators' routes, where an admin listener has
+// them; those and what reads, on the admin listener.
 const (
-	AllRoutes       Part = iota
-	CallersRoutes        // all but the operators', which the admin listener has
-	OperatorsRoutes      // the operators' and what reads: the admin listener
+	AllRoutes Part = iota
+	CallersRoutes
+	OperatorsRoutes
 )
 
 // has reports whether routes of a role are in the part.

@@ -106,7 +106,7 @@ func (s slotsRoutes) potentialLoads(_ request, p *service.SlotsProjection, out [
 }
 
 func (s slotsRoutes) registerPeer(c request, b *peerBody, out []byte) (int, []byte, error) {
-	c.about(b)
+	c.about(*b)
 	fresh, err := s.svc.SlotsRegisterPeer(b.endpoint)
 	return registered(fresh), appendOK(out), err
 }

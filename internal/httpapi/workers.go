@@ -36,7 +36,7 @@ type workerRoutes struct {
 }
 
 func (r workerRoutes) put(c request, b *workerBody, out []byte) (int, []byte, error) {
-	c.about(b)
+	c.about(*b)
 	w, err := r.svc.PutWorkerIn(c.who.Scope(), b.record())
 	if err != nil {
 		return 0, nil, err
@@ -163,7 +163,7 @@ func newPatchBody() *body[catalog.Patch] {
 	return newBody(patchShape, nil, nil).keepsTo(checkedByID[catalog.Patch])
 }
 
-func (b *workerBody) describe(e *zerolog.Event) {
+func (b workerBody) describe(e *zerolog.Event) {
 	describeWorker(e, b.id, b.scope, b.settings.Endpoint)
 }
 
