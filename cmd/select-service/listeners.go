@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -12,14 +13,21 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
+	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/internal/certs"
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/connections"
 	"github.com/select-service/select-service/internal/httpapi"
 )
 
 // grace is how long requests under way have to finish after the signal to stop. The
 // whole stop may take five seconds; the sockets need a part of them.
 const grace = 4 * time.Second
+
+// freshGrace is how long a connection without a request has to send one then.
+const freshGrace = 500 * time.Millisecond
 
 // The contracts that a listener can serve.
 const (
@@ -36,6 +44,8 @@ type listener struct {
 	address  string // host:port as configured
 	flag     string // that sets the port
 	socket   net.Listener
+	secure   *certs.Side  // nil: plain HTTP
+	tokens   bool         // callers need one
 	server   *http.Server // set by serve
 }
 
@@ -68,9 +78,10 @@ func configured(conf config.Config) listeners {
 }
 
 // listen binds the configured listeners. If one address is taken, none stays bound.
-func listen(ctx context.Context, conf config.Config) (listeners, error) {
+func listen(ctx context.Context, conf config.Config, secure *certs.Side) (listeners, error) {
 	all := configured(conf)
 	for _, l := range all {
+		l.secure, l.tokens = secure, conf.Access.TokensFile != ""
 		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address)
 		if err != nil {
 			all.close()
@@ -89,21 +100,55 @@ func (all listeners) close() {
 	}
 }
 
+func (l *listener) scheme() string {
+	if l.secure != nil {
+		return "https"
+	}
+	return "http"
+}
+
 // baseURL is the URL at which other replicas reach the first listener under the name
 // host, unless ports are mapped.
 func (all listeners) baseURL(host string) string {
 	_, port, _ := net.SplitHostPort(all[0].socket.Addr().String()) // an address of net.Listen is well formed
-	return "http://" + net.JoinHostPort(host, port)
+	return all[0].scheme() + "://" + net.JoinHostPort(host, port)
+}
+
+// descriptorReserve is the part of the limit of open files that connections leave to
+// event streams, replicas and files.
+const descriptorReserve = 4
+
+// newConnections bounds the connections of all listeners, also to what the limit of
+// open files allows.
+func newConnections(conf config.Limits, log zerolog.Logger) *connections.Set {
+	total := conf.MaxConnections
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil {
+		if most := files.Cur - files.Cur/descriptorReserve; uint64(total) > most {
+			log.Warn().Int("max_connections", total).Uint64("lowered_to", most).Uint64("open_files", files.Cur).
+				Msg("the limit of open files allows fewer connections")
+			total = int(most)
+		}
+	}
+	return connections.New(connections.Limits{Total: total, PerAddress: conf.MaxConnectionsPerAddress})
 }
 
 // serve starts a server on each listener in g; they run until shutdown.
-func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handler, log zerolog.Logger) {
+func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handler, open *connections.Set, log zerolog.Logger) {
 	for _, l := range all {
 		l.server = httpapi.NewServer(handler(l), log)
+		l.server.ConnState = open.Observe
+		var secure *tls.Config
+		if l.secure != nil {
+			secure = l.secure.Server()
+		} else if !l.tokens && !access.IsLoopback(l.socket.Addr()) {
+			log.Warn().Stringer("address", l.socket.Addr()).Str("contract", l.contract).
+				Msg("anybody who reaches this listener may call it: it is neither encrypted (--tls-cert) nor authenticated (--tokens-file)")
+		}
 		log.Info().Str("version", version()).Stringer("address", l.socket.Addr()).Str("contract", l.contract).
-			Int("pid", os.Getpid()).Msg("listening")
+			Str("scheme", l.scheme()).Int("pid", os.Getpid()).Msg("listening")
 		g.Go(func() error {
-			if err := l.server.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
+			if err := l.server.Serve(open.Listener(l.socket, secure)); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("serve on %s: %w", l.address, err)
 			}
 			return nil
@@ -111,10 +156,13 @@ func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handl
 	}
 }
 
-// shutdown lets requests under way finish, but not for longer than grace.
-func (all listeners) shutdown(ctx context.Context) error {
+// shutdown lets requests under way finish, but not for longer than grace, and lets
+// new connections send theirs for a short time.
+func (all listeners) shutdown(ctx context.Context, open *connections.Set) error {
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
+	defer time.AfterFunc(freshGrace, open.CloseFresh).Stop()
+	defer context.AfterFunc(ctx, open.CloseAll)()
 	faults := make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, l := range all {

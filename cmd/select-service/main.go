@@ -15,7 +15,6 @@ import (
 
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/logwriter"
-	"github.com/select-service/select-service/internal/workersfile"
 )
 
 func main() {
@@ -65,7 +64,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		for _, w := range conf.Warnings() {
 			fmt.Fprintln(stderr, "warning:", w)
 		}
-		if _, err := readWorkers(conf.Workers); err != nil {
+		if _, err := readFiles(conf); err != nil {
 			return err
 		}
 		if _, err := readTokens(conf.Access, zerolog.Nop()); err != nil {
@@ -75,24 +74,11 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		_, err = fmt.Fprintf(stdout, "configuration is valid\nmemory limit %d bytes (%s)\n", m.budget.Total(), m.source)
 		return err
 	}
-	workers, err := readWorkers(conf.Workers)
+	read, err := readFiles(conf)
 	if err != nil {
 		return err
 	}
-	return serve(ctx, conf, workers, getenv, stderr)
-}
-
-// readWorkers reads the workers file, if there is one, as a part of the
-// configuration.
-func readWorkers(conf config.Workers) (*workersfile.File, error) {
-	if conf.File == "" {
-		return nil, nil
-	}
-	file, err := workersfile.Load(conf.File)
-	if err != nil {
-		return nil, &config.InvalidError{Faults: []error{fmt.Errorf("workers file: %w", err)}}
-	}
-	return file, nil
+	return serve(ctx, conf, read, getenv, stderr)
 }
 
 // release is set by the build (-ldflags "-X main.release=…").

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/url"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -29,12 +30,34 @@ type replicas struct {
 	snapshots *fetch.Client
 }
 
-func newReplicas(conf config.Replicas, hub *zmqsock.Hub) replicas {
-	r := replicas{conf: conf, dumps: fetch.New(dumpIdle), snapshots: fetch.New(snapshotIdle)}
+// newReplicas prepares the connections; followed lists the endpoints of the replicas
+// whose reservations are followed.
+func newReplicas(conf config.Replicas, hub *zmqsock.Hub, read files, followed func() []string) replicas {
+	who := fetch.Identity{Certificates: read.peers, Token: read.peerToken, Trusted: func(u *url.URL) bool {
+		return isPeer(u, conf.IndexerPeers, followed())
+	}}
+	r := replicas{conf: conf, dumps: fetch.New(dumpIdle, who), snapshots: fetch.New(snapshotIdle, who)}
 	if endpoint := conf.Publish(); endpoint != "" {
 		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics())
 	}
 	return r
+}
+
+// isPeer reports whether the token may go to a URL: to one below those that the
+// operator has named, or on a host whose reservations are followed. The URLs of
+// snapshots are announced by the replicas themselves.
+func isPeer(u *url.URL, named, followed []string) bool {
+	for _, text := range named {
+		if peer, err := url.Parse(text); err == nil && peer.Scheme == u.Scheme && peer.Host == u.Host {
+			return true
+		}
+	}
+	for _, text := range followed {
+		if peer, err := url.Parse(text); err == nil && peer.Hostname() != "" && peer.Hostname() == u.Hostname() {
+			return true
+		}
+	}
+	return false
 }
 
 // configure adds the other replicas to the service's configuration; url is the base

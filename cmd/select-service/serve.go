@@ -29,9 +29,8 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// serve runs the service until ctx ends or a part of it fails. workers is the content
-// of the workers file, nil for none.
-func serve(ctx context.Context, conf config.Config, workers *workersfile.File, getenv func(string) string, stderr io.Writer) error {
+// serve runs the service until ctx ends or a part of it fails.
+func serve(ctx context.Context, conf config.Config, read files, getenv func(string) string, stderr io.Writer) error {
 	out := logwriter.New(stderr)
 	defer out.Close()
 	log := logger(conf.Log, out, isTerminal(stderr))
@@ -47,16 +46,17 @@ func serve(ctx context.Context, conf config.Config, workers *workersfile.File, g
 	mem.apply(getenv)
 
 	// Build. The ports come first: one that is taken must fail the start.
-	bound, err := listen(ctx, conf)
+	bound, err := listen(ctx, conf, read.certificates)
 	if err != nil {
 		return err
 	}
 	hub := zmqsock.New(zmqsock.DefaultOptions())
-	others := newReplicas(conf.Replicas, hub)
-	svc := service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
+	var svc *service.Service
+	others := newReplicas(conf.Replicas, hub, read, func() []string { return svc.Peers() })
+	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
 	var file *workersfile.Watcher
-	if workers != nil {
-		file = workersfile.NewWatcher(conf.Workers.File, workers, svc, log)
+	if read.workers != nil {
+		file = workersfile.NewWatcher(conf.Workers.File, read.workers, svc, log)
 	}
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
@@ -78,15 +78,19 @@ func serve(ctx context.Context, conf config.Config, workers *workersfile.File, g
 	parts.Go(func() error { return mem.keep(work) })
 	fileEnded := start(parts, func() error { return file.Run(work) })
 	parts.Go(func() error { return guard.Run(work) })
+	read.follow(work, parts, log, file, guard)
+	open := newConnections(conf.Limits, log)
 	bound.serve(parts, handlers(conf, svc, guard, mem.budget, log,
-		telemetry.Memory{Budget: mem.budget}, telemetry.Process{LogLinesDropped: out.Dropped}, telemetry.WorkersFile{Watcher: file}), log)
+		telemetry.Memory{Budget: mem.budget}, telemetry.WorkersFile{Watcher: file}, telemetry.Process{
+			LogLinesDropped: out.Dropped, Connections: open, Certificate: read.certificates, PeerCertificate: read.peers,
+		}), open, log)
 
 	// Stop in the reverse order: no new work, requests under way, HTTP, the service
 	// and its streams, replicas, sockets.
 	<-stopping.Done()
 	log.Info().Msg("stopping")
 	svc.Close()
-	shutdownErr := bound.shutdown(base)
+	shutdownErr := bound.shutdown(base, open)
 	stopWork()
 	<-fileEnded
 	<-serviceEnded

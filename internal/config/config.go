@@ -30,6 +30,7 @@ type Config struct {
 	SlotsOnly bool
 
 	Server   Server
+	TLS      TLS
 	Workers  Workers
 	KVEvents KVEvents
 	// Router holds the weights of the cost function, the softmax temperature
@@ -90,6 +91,16 @@ func (s Server) ConductorAddress() string { return s.at(s.ConductorPort) }
 
 func (s Server) at(port uint16) string {
 	return net.JoinHostPort(s.Listen, strconv.Itoa(int(port)))
+}
+
+// TLS has the files, in PEM, with the certificates of all HTTP listeners and of reads
+// from other replicas; empty for none. They are followed while the service runs.
+type TLS struct {
+	Cert, Key string // what the listeners show; without them they speak plain HTTP
+	ClientCA  string // who may have signed the certificate that callers then must show
+
+	PeerCert, PeerKey string // what reads from other replicas show
+	PeerCA            string // who may have signed what the replicas show; empty for the system's
 }
 
 // The contracts that Server.Contract names.
@@ -170,6 +181,9 @@ type Replicas struct {
 	RecoveryDeadline time.Duration // how long readiness waits for that
 	RecoveryGrace    time.Duration // how long recovered blocks wait for their worker
 
+	// PeerTokenFile has the token that reads from other replicas show; empty for none.
+	PeerTokenFile string
+
 	SyncPort      uint16   // port on which reservations are published, 0 for none
 	SyncBind      string   // the same as a ZMQ endpoint, empty for none
 	SyncAdvertise string   // that endpoint as others name it, empty if not given
@@ -205,7 +219,13 @@ type Limits struct {
 	// MaxReservations bounds the live reservations, MaxReservationBlocks the prompt
 	// blocks of one.
 	MaxReservations, MaxReservationBlocks int
+	// MaxConnections bounds the connections of all HTTP listeners together, and
+	// MaxConnectionsPerAddress those of one address; 0 is no bound of the latter.
+	MaxConnections, MaxConnectionsPerAddress int
 }
+
+// maxConnections bounds Limits.MaxConnections: more is a mistake.
+const maxConnections = 1 << 20
 
 // minMemory is the least Limits.MaxMemory: less could not serve.
 const minMemory = 64 << 20
@@ -240,7 +260,7 @@ func Default() Config {
 		Reservations: Reservations{Lifetime: 300 * time.Second},
 		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
 		Limits: Limits{
-			MaxWorkers: 16_384, MaxRanks: 65_536, MaxModels: 1024,
+			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxModels: 1024,
 			MaxReservations: 4_194_304, MaxReservationBlocks: 4_194_304, // no body of 8 MiB has more blocks
 		},
 		Log: Log{Level: "info", Format: "json"},

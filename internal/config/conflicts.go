@@ -40,6 +40,11 @@ const (
 	keyBind           = "replicas.sync_bind"
 	keyAdvertise      = "replicas.sync_advertise"
 	keyPeers          = "replicas.sync_peers"
+	keyCert           = "tls.cert"
+	keyKey            = "tls.key"
+	keyClientCA       = "tls.client_ca"
+	keyPeerCert       = "tls.peer_cert"
+	keyPeerKey        = "tls.peer_key"
 	keyQueue          = "queue.threshold"
 	keyPolicy         = "queue.policy_config"
 	keyPrefill        = "overload.active_prefill_tokens_threshold"
@@ -48,7 +53,7 @@ const (
 
 // conflicts checks the settings that depend on one another (decision D19).
 func (c Config) conflicts() []conflict {
-	found := c.portConflicts()
+	found := append(c.portConflicts(), c.TLS.conflicts()...)
 	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != Contract16 {
 		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
 	}
@@ -78,6 +83,24 @@ func (c Config) conflicts() []conflict {
 	for _, peer := range r.SyncPeers {
 		if peer == r.SyncAdvertise {
 			found = append(found, conflict{keyPeers, []string{keyAdvertise}, ErrOwnEndpoint})
+		}
+	}
+	return found
+}
+
+// conflicts refuses half of a pair of files.
+func (t TLS) conflicts() (found []conflict) {
+	for _, need := range []struct {
+		key, path, other, otherPath, otherFlag string
+	}{
+		{keyCert, t.Cert, keyKey, t.Key, "--tls-key"},
+		{keyKey, t.Key, keyCert, t.Cert, "--tls-cert"},
+		{keyClientCA, t.ClientCA, keyCert, t.Cert, "--tls-cert"},
+		{keyPeerCert, t.PeerCert, keyPeerKey, t.PeerKey, "--peer-key"},
+		{keyPeerKey, t.PeerKey, keyPeerCert, t.PeerCert, "--peer-cert"},
+	} {
+		if need.path != "" && need.otherPath == "" {
+			found = append(found, conflict{need.key, []string{need.other}, fmt.Errorf("needs %s", need.otherFlag)})
 		}
 	}
 	return found

@@ -85,6 +85,7 @@ func slotsActions() []actionFlag {
 // groups are the sections of the file and of the help text, in order.
 var groups = []struct{ name, title string }{
 	{"server", "HTTP server"},
+	{"tls", "TLS: certificates of the HTTP listeners, and of reads from other replicas"},
 	{"workers", "Workers"},
 	{"kv_events", "KV events"},
 	{"router", "Router: the cost of a worker and the choice among them"},
@@ -163,6 +164,45 @@ var settings = []option{
 		help: "HTTP base URL under which other replicas reach this one to read its reservations; by default " +
 			"http:// with address and port of the listener, and in place of an address that stands for " +
 			"all the one at which a replica follows this one. Set it where ports are mapped.",
+	},
+
+	{
+		key: "tls.cert", flag: "tls-cert", env: []string{"SELECT_SERVICE_TLS_CERT"}, hint: "FILE",
+		slotsFlag: "tls-cert",
+		bind:      func(c *Config) value { return text(&c.TLS.Cert) },
+		help: "Certificate chain (PEM) that every HTTP listener shows: they then speak TLS 1.3 or 1.2 and no " +
+			"plain HTTP. It and the other files of this group are read again when they change, and at SIGHUP.",
+	},
+	{
+		key: "tls.key", flag: "tls-key", env: []string{"SELECT_SERVICE_TLS_KEY"}, hint: "FILE",
+		slotsFlag: "tls-key",
+		bind:      func(c *Config) value { return text(&c.TLS.Key) },
+		help:      "Key (PEM) of --tls-cert.",
+	},
+	{
+		key: "tls.client_ca", flag: "tls-client-ca", env: []string{"SELECT_SERVICE_TLS_CLIENT_CA"}, hint: "FILE",
+		slotsFlag: "tls-client-ca",
+		bind:      func(c *Config) value { return text(&c.TLS.ClientCA) },
+		help:      "Authorities (PEM) one of which must have signed the certificate of every caller (mTLS).",
+	},
+	{
+		key: "tls.peer_ca", flag: "peer-ca", env: []string{"SELECT_SERVICE_PEER_CA"}, hint: "FILE",
+		slotsFlag: "peer-ca",
+		bind:      func(c *Config) value { return text(&c.TLS.PeerCA) },
+		help: "Authorities (PEM) of the other replicas, whose index and reservations are read; by default the " +
+			"system's. With it or --peer-cert they are read over https only.",
+	},
+	{
+		key: "tls.peer_cert", flag: "peer-cert", env: []string{"SELECT_SERVICE_PEER_CERT"}, hint: "FILE",
+		slotsFlag: "peer-cert",
+		bind:      func(c *Config) value { return text(&c.TLS.PeerCert) },
+		help:      "Certificate chain (PEM) that reads from other replicas show; set it where they have --tls-client-ca.",
+	},
+	{
+		key: "tls.peer_key", flag: "peer-key", env: []string{"SELECT_SERVICE_PEER_KEY"}, hint: "FILE",
+		slotsFlag: "peer-key",
+		bind:      func(c *Config) value { return text(&c.TLS.PeerKey) },
+		help:      "Key (PEM) of --peer-cert.",
 	},
 
 	{
@@ -373,6 +413,13 @@ var settings = []option{
 			"registered later than that after a start.",
 	},
 	{
+		key: "replicas.peer_token_file", flag: "peer-token-file", env: []string{"SELECT_SERVICE_PEER_TOKEN_FILE"}, hint: "FILE",
+		slotsFlag: "peer-token-file",
+		bind:      func(c *Config) value { return text(&c.Replicas.PeerTokenFile) },
+		help: "File with the token that reads from other replicas show; it is read again when it changes. It goes " +
+			"to the URLs of --indexer-peers and to the hosts of replica sync peers, and nowhere else.",
+	},
+	{
 		key: "replicas.sync_port", flag: "replica-sync-port", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return replicaPort(&c.Replicas.SyncPort) },
 		help: "ZMQ port on which reservations are published to other replicas, on all addresses; set it when " +
@@ -456,6 +503,20 @@ var settings = []option{
 		slotsFlag: "max-reservation-blocks",
 		bind:      func(c *Config) value { return integer(&c.Limits.MaxReservationBlocks, 1, math.MaxInt32) },
 		help:      "Blocks of a prompt that is booked; a longer one is refused with 400.",
+	},
+	{
+		key: "limits.max_connections", flag: "max-connections", env: []string{"SELECT_SERVICE_MAX_CONNECTIONS"}, hint: "N",
+		slotsFlag: "max-connections",
+		bind:      func(c *Config) value { return integer(&c.Limits.MaxConnections, 1, maxConnections) },
+		help: "Most connections of all HTTP listeners together. Beyond it one that is idle is closed for a new " +
+			"one, or the new one refused. It is lowered to what the limit of open files allows.",
+	},
+	{
+		key: "limits.max_connections_per_address", flag: "max-connections-per-address", env: []string{"SELECT_SERVICE_MAX_CONNECTIONS_PER_ADDRESS"}, hint: "N",
+		slotsFlag: "max-connections-per-address",
+		bind:      func(c *Config) value { return integer(&c.Limits.MaxConnectionsPerAddress, 0, maxConnections) },
+		help: "Most connections from one address (IPv6: from one /64 network); 0 is no such bound. Set it where " +
+			"callers do not share an address, as they do behind a proxy.",
 	},
 
 	{

@@ -4,14 +4,17 @@ package fetch
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
+	"github.com/select-service/select-service/internal/certs"
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
@@ -29,6 +32,9 @@ const (
 
 // ErrIdle means that the other side sent nothing for the client's idle time.
 var ErrIdle = errors.New("nothing received in time")
+
+// ErrPlain refuses to read without TLS from replicas that are to prove who they are.
+var ErrPlain = errors.New("replicas are read over https only, as their certificates are demanded")
 
 // StatusError is an answer that is not 2xx.
 type StatusError struct {
@@ -48,19 +54,33 @@ func (e *StatusError) Error() string {
 // Client asks other replicas. It is safe for concurrent use.
 type Client struct {
 	idle time.Duration
+	who  Identity
 	http *http.Client
+}
+
+// Identity is how the client knows the others and how they know it.
+type Identity struct {
+	// Certificates are what is shown to and demanded of the others; nil trusts the
+	// system's authorities and shows nothing. With them plain HTTP is refused.
+	Certificates *certs.Side
+	// Token goes to the others that Trusted (nil: none) knows; nil for none.
+	Token   *Token
+	Trusted func(u *url.URL) bool
 }
 
 // New returns a client that gives up when nothing comes for the time idle:
 // while it connects, waits for the answer, or reads it. How long an answer takes
 // in all is not limited. Proxies of the environment are not used: replicas are
 // neighbours.
-func New(idle time.Duration) *Client {
+func New(idle time.Duration, who Identity) *Client {
 	dialer := &net.Dialer{Timeout: idle}
-	return &Client{idle: idle, http: &http.Client{
+	return &Client{idle: idle, who: who, http: &http.Client{
 		Transport: &http.Transport{
-			DialContext:         dialer.DialContext,
-			TLSHandshakeTimeout: idle,
+			DialContext: dialer.DialContext,
+			DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				host, _, _ := net.SplitHostPort(address) // net/http has made it
+				return (&tls.Dialer{NetDialer: dialer, Config: who.Certificates.Client(host)}).DialContext(ctx, network, address)
+			},
 			MaxConnsPerHost:     connectionsPerHost,
 			MaxIdleConnsPerHost: 1,
 			IdleConnTimeout:     keptFor,
@@ -77,6 +97,7 @@ func sameHost(req *http.Request, via []*http.Request) error {
 	case req.URL.Host != first.Host || req.URL.Scheme != first.Scheme:
 		return fmt.Errorf("redirect to another host, %s", req.URL.Host)
 	}
+	req.Header.Del("Authorization") // is for the address that was asked
 	return nil
 }
 
@@ -110,7 +131,14 @@ func (c *Client) get(ctx context.Context, url string) (*http.Response, error) {
 		w.end()
 		return nil, fmt.Errorf("fetch: %w", err)
 	}
+	if c.who.Certificates != nil && req.URL.Scheme != "https" {
+		w.end()
+		return nil, fmt.Errorf("fetch: GET %s: %w", url, ErrPlain)
+	}
 	req.Header.Set("User-Agent", userAgent)
+	if c.who.Token != nil && c.who.Trusted != nil && c.who.Trusted(req.URL) {
+		req.Header.Set("Authorization", "Bearer "+c.who.Token.text())
+	}
 	w.start()
 	resp, err := c.http.Do(req)
 	w.stop()

@@ -28,7 +28,7 @@ const idle = 1500 * time.Millisecond
 func serve(t *testing.T, handler http.HandlerFunc) (*fetch.Client, string) {
 	t.Helper()
 	s := httptest.NewServer(handler)
-	c := fetch.New(idle)
+	c := fetch.New(idle, fetch.Identity{})
 	t.Cleanup(func() {
 		c.Close()
 		s.CloseClientConnections()

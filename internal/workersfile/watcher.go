@@ -44,6 +44,7 @@ type Watcher struct {
 	first *File // that Run registers
 	apply Applier
 	log   zerolog.Logger
+	asked chan struct{}
 
 	// Only Run uses these.
 	status fs.FileInfo // at the last read, nil if there was none
@@ -66,7 +67,7 @@ type observation struct {
 // NewWatcher returns a watcher of the file at path; first was loaded from it.
 func NewWatcher(path string, first *File, apply Applier, log zerolog.Logger) *Watcher {
 	o := observation{sum: first.sum}
-	return &Watcher{path: path, first: first, apply: apply, log: log.With().Str("workers_file", path).Logger(), seen: o, acted: o}
+	return &Watcher{path: path, first: first, apply: apply, log: log.With().Str("workers_file", path).Logger(), asked: make(chan struct{}, 1), seen: o, acted: o}
 }
 
 // Stats returns the counts so far.
@@ -91,9 +92,24 @@ func (w *Watcher) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-w.asked:
+			w.reads = freshReads
+			w.look()
 		case <-tick.C:
 			w.poll()
 		}
+	}
+}
+
+// Reload has Run read the file again, whether or not it looks changed. A nil Watcher
+// has no file.
+func (w *Watcher) Reload() {
+	if w == nil {
+		return
+	}
+	select {
+	case w.asked <- struct{}{}:
+	default: // asked already
 	}
 }
 

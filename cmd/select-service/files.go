@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/select-service/select-service/internal/certs"
+	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/fetch"
+	"github.com/select-service/select-service/internal/filewatch"
+	"github.com/select-service/select-service/internal/workersfile"
+)
+
+// files are what the configuration names and what is followed while the service runs.
+// Any of them may be nil: it is not named.
+type files struct {
+	workers      *workersfile.File
+	certificates *certs.Side // of the listeners
+	peers        *certs.Side // of reads from other replicas
+	peerToken    *fetch.Token
+}
+
+// readFiles reads the files as a part of the configuration.
+func readFiles(conf config.Config) (files, error) {
+	var f files
+	var err error
+	if conf.Workers.File != "" {
+		if f.workers, err = workersfile.Load(conf.Workers.File); err != nil {
+			err = fmt.Errorf("workers file: %w", err)
+		}
+	}
+	t := conf.TLS
+	for _, read := range []func() error{
+		func() (err error) {
+			f.certificates, err = certs.Load("certificates of the listeners", certs.Files{Cert: t.Cert, Key: t.Key, CA: t.ClientCA})
+			return err
+		},
+		func() (err error) {
+			f.peers, err = certs.Load("certificates for other replicas", certs.Files{Cert: t.PeerCert, Key: t.PeerKey, CA: t.PeerCA})
+			return err
+		},
+		func() (err error) {
+			f.peerToken, err = fetch.LoadToken(conf.Replicas.PeerTokenFile)
+			return err
+		},
+	} {
+		if err == nil {
+			err = read()
+		}
+	}
+	if err != nil {
+		return files{}, &config.InvalidError{Faults: []error{err}}
+	}
+	return f, nil
+}
+
+// follow reads the files again when they change, and at SIGHUP all of them and those
+// that others follow, until ctx ends.
+func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger, others ...interface{ Reload() }) {
+	watched := []*filewatch.Watcher{f.certificates.Watcher(), f.peers.Watcher(), f.peerToken.Watcher()}
+	for _, w := range watched {
+		g.Go(func() error { return w.Run(ctx, log) })
+	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // never undone: it would end the process again
+	g.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-hangups:
+			}
+			log.Info().Msg("SIGHUP: files are read again")
+			for _, o := range others {
+				o.Reload()
+			}
+			for _, w := range watched {
+				w.Reload()
+			}
+		}
+	})
+}

@@ -1,0 +1,297 @@
+// Package connections bounds the HTTP connections of the process: how many there are,
+// in all and from one address, and how long an answer may wait for its reader.
+package connections
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// silentFor is how long a new connection may take to its first request before it
+	// counts as idle.
+	silentFor = time.Second
+	// sampled is how many connections are looked at to find an idle one to close. The
+	// one found is among the longest idle, like that of a cache with sampled LRU.
+	sampled = 16
+	// progressWithin is how long a reader may take for the next pieceBytes of an
+	// answer. A reader that is slower is cut off: what it does not take is held in
+	// memory.
+	progressWithin = 30 * time.Second
+	pieceBytes     = 256 << 10
+	// deadlineAge is how old a write deadline gets before it is moved: to move it at
+	// each write would cost a timer each.
+	deadlineAge = 5 * time.Second
+)
+
+// Limits bound the connections of a Set; PerAddress 0 is no bound.
+type Limits struct {
+	Total, PerAddress int
+}
+
+// Stats counts what a Set has done.
+type Stats struct {
+	Open           int
+	RefusedTotal   uint64 // because of Limits.Total
+	RefusedAddress uint64 // because of Limits.PerAddress
+	ClosedIdle     uint64 // to make room for a new one
+}
+
+// Set is the connections of all HTTP listeners. It is safe for concurrent use.
+type Set struct {
+	limits                                   Limits
+	refusedTotal, refusedAddress, closedIdle atomic.Uint64
+
+	// mu guards open and from. It is held for memory work only.
+	mu   sync.Mutex
+	open map[*conn]struct{}
+	from map[netip.Prefix]int // open connections by address, if they are bounded
+}
+
+// New returns a set without connections.
+func New(limits Limits) *Set {
+	return &Set{limits: limits, open: make(map[*conn]struct{}), from: make(map[netip.Prefix]int)}
+}
+
+// Stats returns the counts so far.
+func (s *Set) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Stats{
+		Open: len(s.open), RefusedTotal: s.refusedTotal.Load(), RefusedAddress: s.refusedAddress.Load(), ClosedIdle: s.closedIdle.Load(),
+	}
+}
+
+// Listener returns ln within the limits of the set. conf is for TLS, nil for plain HTTP.
+func (s *Set) Listener(ln net.Listener, conf *tls.Config) net.Listener {
+	bounded := &listener{Listener: ln, set: s, refusal: refusal}
+	if conf == nil {
+		return bounded
+	}
+	bounded.refusal = "" // nobody could read it before the handshake
+	return tls.NewListener(bounded, conf)
+}
+
+type listener struct {
+	net.Listener
+	set     *Set
+	refusal string // for a connection that is refused
+}
+
+// refusal is the answer of a connection that is one too many.
+const refusal = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n" +
+	"Content-Type: application/json\r\nContent-Length: 32\r\n\r\n" + `{"error":"too many connections"}`
+
+// Accept returns the next connection that is within the limits.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.set.admit(raw); c != nil {
+			return c, nil
+		}
+		_, _ = io.WriteString(raw, l.refusal) // does not block: nothing was sent before
+		_ = raw.Close()
+	}
+}
+
+// admit takes a connection into the set, or returns nil if it is one too many.
+func (s *Set) admit(raw net.Conn) *conn {
+	c := &conn{Conn: raw, set: s, address: network(raw.RemoteAddr())}
+	c.active.Store(time.Now().UnixNano())
+	s.mu.Lock()
+	var idle *conn
+	switch {
+	case s.limits.PerAddress > 0 && s.from[c.address] >= s.limits.PerAddress:
+		s.mu.Unlock()
+		s.refusedAddress.Add(1)
+		return nil
+	case len(s.open) >= s.limits.Total:
+		if idle = s.findIdle(); idle == nil {
+			s.mu.Unlock()
+			s.refusedTotal.Add(1)
+			return nil
+		}
+		s.drop(idle)
+	}
+	s.open[c] = struct{}{}
+	if s.limits.PerAddress > 0 {
+		s.from[c.address]++
+	}
+	s.mu.Unlock()
+	if idle != nil {
+		s.closedIdle.Add(1)
+		_ = idle.Conn.Close() // its server learns it from the next read
+	}
+	return c
+}
+
+// findIdle returns an idle connection of a sample, the one for the longest time; nil
+// if there is none. The caller holds mu.
+func (s *Set) findIdle() *conn {
+	var found *conn
+	since, looked := time.Now().UnixNano(), 0
+	for c := range s.open { // in random order
+		if looked++; looked > sampled {
+			break
+		}
+		active := c.active.Load()
+		if phase := phase(c.phase.Load()); phase == inRequest || phase == fresh && since-active < int64(silentFor) {
+			continue
+		}
+		if found == nil || active < found.active.Load() {
+			found = c
+		}
+	}
+	return found
+}
+
+// drop takes a connection out of the set, once. The caller holds mu.
+func (s *Set) drop(c *conn) {
+	if _, ok := s.open[c]; !ok {
+		return
+	}
+	delete(s.open, c)
+	if s.limits.PerAddress == 0 {
+		return
+	}
+	if s.from[c.address]--; s.from[c.address] == 0 {
+		delete(s.from, c.address)
+	}
+}
+
+// network is the address of a connection for Limits.PerAddress: an IPv6 host has a
+// whole /64 network of addresses.
+func network(a net.Addr) netip.Prefix {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	bits := 64
+	if ip.Is4() {
+		bits = 32
+	}
+	prefix, _ := ip.Prefix(bits) // the length fits
+	return prefix
+}
+
+// Observe is the ConnState of the servers.
+func (s *Set) Observe(nc net.Conn, state http.ConnState) {
+	if secure, ok := nc.(*tls.Conn); ok {
+		nc = secure.NetConn()
+	}
+	c, ok := nc.(*conn)
+	if !ok {
+		return
+	}
+	switch state {
+	case http.StateNew:
+		c.phase.Store(int32(fresh))
+	case http.StateActive:
+		c.phase.Store(int32(inRequest))
+	case http.StateIdle:
+		c.phase.Store(int32(betweenRequests))
+	case http.StateHijacked, http.StateClosed:
+	}
+}
+
+// CloseFresh closes the connections that have not sent the head of a request yet.
+func (s *Set) CloseFresh() {
+	s.closeIf(func(c *conn) bool { return phase(c.phase.Load()) == fresh })
+}
+
+// CloseAll closes all connections at once. (http.Server closes them one after the
+// other, and waits up to 5 s for each TLS client that reads nothing.)
+func (s *Set) CloseAll() {
+	s.closeIf(func(*conn) bool { return true })
+}
+
+func (s *Set) closeIf(which func(*conn) bool) {
+	var chosen []*conn
+	s.mu.Lock()
+	for c := range s.open {
+		if which(c) {
+			chosen = append(chosen, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range chosen {
+		_ = c.Close()
+	}
+}
+
+// phase is where a connection is.
+type phase int32
+
+const (
+	fresh           phase = iota // it has not sent the head of a request
+	inRequest                    // until the answer is written
+	betweenRequests              // kept alive
+)
+
+// conn is a connection of a set. Its writes have a deadline that moves with what the
+// reader takes, unless a caller has set one.
+type conn struct {
+	net.Conn
+	set      *Set
+	address  netip.Prefix
+	phase    atomic.Int32
+	active   atomic.Int64 // when it was accepted or last written to, in ns since 1970
+	deadline atomic.Int64 // when the write deadline was last moved, in the same units
+	imposed  atomic.Bool  // the write deadline is a caller's
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	written := 0
+	for {
+		c.moveDeadline()
+		piece := p[:min(len(p), pieceBytes)]
+		n, err := c.Conn.Write(piece)
+		written += n
+		if p = p[n:]; err != nil || len(p) == 0 {
+			return written, err
+		}
+	}
+}
+
+func (c *conn) moveDeadline() {
+	now := time.Now()
+	c.active.Store(now.UnixNano())
+	if c.imposed.Load() || now.UnixNano()-c.deadline.Load() < int64(deadlineAge) {
+		return
+	}
+	c.deadline.Store(now.UnixNano())
+	_ = c.Conn.SetWriteDeadline(now.Add(progressWithin + deadlineAge)) // fails if closed, as the write will
+}
+
+// SetWriteDeadline imposes a deadline; the zero time leaves it to the connection again.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.imposed.Store(!t.IsZero())
+	c.deadline.Store(0)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// SetDeadline is SetReadDeadline and SetWriteDeadline.
+func (c *conn) SetDeadline(t time.Time) error {
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
+
+// Close takes the connection out of its set.
+func (c *conn) Close() error {
+	c.set.mu.Lock()
+	c.set.drop(c)
+	c.set.mu.Unlock()
+	return c.Conn.Close()
+}

@@ -1,0 +1,152 @@
+// Package filewatch follows small files that are replaced while the service runs:
+// certificates and tokens. It polls, so that it works on any file system and with any
+// way of replacing a file, also by a symbolic link above it.
+package filewatch
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+const (
+	// pollEvery is the interval at which the files are read.
+	pollEvery = time.Second
+	// maxSize is the longest file in bytes.
+	maxSize = 1 << 20
+)
+
+// Watcher follows files that are used together, such as a certificate and its key.
+// Their contents are used once two reads a second apart agree on them, so that files
+// that are still being written are not; if they are faulty, what was used before
+// stays in use.
+type Watcher struct {
+	what  string
+	paths []string
+	use   func(contents [][]byte) error
+	asked chan struct{}
+
+	// Only Load and Run use these.
+	seen  observation // of the last read
+	acted observation // the last one that was acted on
+}
+
+// observation is the result of one read: the hash of the contents, or an error.
+type observation struct {
+	sum   [sha256.Size]byte
+	fault string
+}
+
+// Load reads the files and uses them. what names them in errors and in the log; use
+// takes the contents in the order of the paths, and changes nothing if it fails.
+func Load(what string, paths []string, use func(contents [][]byte) error) (*Watcher, error) {
+	w := &Watcher{what: what, paths: paths, use: use, asked: make(chan struct{}, 1)}
+	o, contents := w.read()
+	if o.fault == "" {
+		if err := use(contents); err != nil {
+			o.fault = err.Error()
+		}
+	}
+	if o.fault != "" {
+		return nil, fmt.Errorf("%s: %s", what, o.fault)
+	}
+	w.seen, w.acted = o, o
+	return w, nil
+}
+
+// Reload has Run look at the files now, and use what it reads at once. A nil Watcher
+// has no files.
+func (w *Watcher) Reload() {
+	if w == nil {
+		return
+	}
+	select {
+	case w.asked <- struct{}{}:
+	default: // asked already
+	}
+}
+
+// Run follows the files until ctx ends. A nil Watcher has no files.
+func (w *Watcher) Run(ctx context.Context, log zerolog.Logger) error {
+	if w == nil {
+		return nil
+	}
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.asked:
+			w.look(log, true)
+		case <-tick.C:
+			w.look(log, false)
+		}
+	}
+}
+
+// look reads the files, and uses contents that are new and that two reads agree on;
+// asked for, it does not wait for the second one.
+func (w *Watcher) look(log zerolog.Logger, asked bool) {
+	now, contents := w.read()
+	agreed := asked || now == w.seen
+	w.seen = now
+	if !agreed || now == w.acted {
+		return
+	}
+	w.acted = now
+	fault := now.fault
+	if fault == "" {
+		if err := w.use(contents); err != nil {
+			fault = err.Error()
+		}
+	}
+	if fault != "" {
+		log.Error().Str("error", fault).Msg(w.what + ": not reloaded, what was loaded before stays in force")
+		return
+	}
+	log.Info().Strs("files", w.paths).Msg(w.what + ": reloaded")
+}
+
+func (w *Watcher) read() (observation, [][]byte) {
+	sum := sha256.New()
+	contents := make([][]byte, len(w.paths))
+	for i, path := range w.paths {
+		content, err := readFile(path)
+		if err != nil {
+			return observation{fault: err.Error()}, nil
+		}
+		contents[i] = content
+		part := sha256.Sum256(content)
+		_, _ = sum.Write(part[:]) // a hash takes all
+	}
+	return observation{sum: [sha256.Size]byte(sum.Sum(nil))}, contents
+}
+
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() { // opening a pipe would wait for a writer
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if len(content) > maxSize {
+		return nil, fmt.Errorf("%s: the file has more than %d bytes", path, maxSize)
+	}
+	return content, nil
+}
