@@ -19,7 +19,7 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/budget", "internal/contract", "internal/curve", "internal/hashset", "internal/jsonscan", "internal/wire/msgpack", "internal/yamlread"}
+var leaves = []string{"internal/budget", "internal/contract", "internal/curve", "internal/hashset", "internal/jsonscan", "internal/keyhash", "internal/wire/msgpack", "internal/yamlread"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"internal/fetch":           {"internal/certs", "internal/filewatch", "pkg/recovery"},
 	"internal/filewatch":       {},
 	"internal/hashset":         {},
+	"internal/keyhash":         {},
 	"internal/httpapi":         {"api", "internal/access", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/selecting", "internal/service", "pkg/..."},
 	"internal/jsonscan":        {},
 	"internal/logwriter":       {},
@@ -68,11 +69,11 @@ var mayImport = map[string][]string{
 	"pkg/catalog":              {"internal/curve"},
 	"pkg/client":               {},
 	"pkg/hashing":              {},
-	"pkg/indexer":              {"internal/budget", "pkg/catalog", "pkg/hashing"},
+	"pkg/indexer":              {"internal/budget", "internal/keyhash", "pkg/catalog", "pkg/hashing"},
 	"pkg/kvevents":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/recovery":             {"internal/budget", "internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/replicasync":          {"internal/budget", "internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
-	"pkg/reservations":         {"internal/budget", "internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
+	"pkg/reservations":         {"internal/budget", "internal/hashset", "internal/keyhash", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
 	"pkg/reservations/history": {"pkg/catalog"},
 	"pkg/selector":             {"pkg/catalog"},
 }

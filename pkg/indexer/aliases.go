@@ -39,9 +39,19 @@ func (s *Space) findInTier(by holder, name uint64) uint32 {
 			return cell
 		}
 	}
-	return s.findByName(name, func(cell uint32, nd *node) bool {
+	cell, _ := s.findHeld(by, name)
+	return cell
+}
+
+// findHeld returns the block that by holds under its name in the table, or 0, and
+// how many other blocks of that name the search has passed.
+func (s *Space) findHeld(by holder, name uint64) (cell uint32, passed int) {
+	a := &s.ranks[by.slot()].aliases
+	cell = s.findByName(name, func(cell uint32, nd *node) bool {
+		passed++
 		return s.tree.sets.has(nd.holders[by.tier()], by.slot()) && a.underTableName(cell, by.tier())
 	})
+	return cell, passed
 }
 
 // findInAnyTier returns the block that a rank holds under a name, in the first
@@ -222,6 +232,43 @@ func (a *aliases) name(cell uint32, t Tier, tableName uint64) uint64 {
 		return st.name
 	}
 	return tableName
+}
+
+// maxNamesakes is how many blocks of one name in the table a search passes before
+// those are renamed that nobody holds under it: an engine may give a name to block
+// after block, and every search for it would pass them all.
+const maxNamesakes = 64
+
+// renameNamesakes gives the blocks with that name in the table, which no rank holds
+// under it, another one: that of a holder, or a number that stands for nothing. Only
+// in local Spaces.
+func (s *Space) renameNamesakes(name uint64) {
+	t := &s.tree
+	var idle []uint32
+	s.findByName(name, func(cell uint32, nd *node) bool {
+		if !s.heldUnderTableName(cell, nd) {
+			idle = append(idle, cell)
+		}
+		return false
+	})
+	for _, cell := range idle {
+		other := t.byName.key.Pair(name, uint64(cell))
+		for tier, h := range t.nodeAt(cell).holders {
+			t.sets.each(h, func(slot uint32) { other = s.nameOf(holderOf(slot, Tier(tier)), cell) })
+		}
+		s.setTableName(cell, other)
+	}
+}
+
+// heldUnderTableName reports whether any rank holds a block under its name in the
+// table.
+func (s *Space) heldUnderTableName(cell uint32, nd *node) (held bool) {
+	for tier, h := range nd.holders {
+		s.tree.sets.each(h, func(slot uint32) {
+			held = held || s.ranks[slot].aliases.underTableName(cell, Tier(tier))
+		})
+	}
+	return held
 }
 
 // setTableName changes the name of a block in the table. For holders that

@@ -30,3 +30,25 @@ func (s *Space) Hide(slot uint32) {
 	defer s.mu.Unlock()
 	s.clearing[slot/64] |= 1 << (slot % 64)
 }
+
+// LongestSearch returns the most places that a look-up of anything in the tables
+// passes.
+func (s *Space) LongestSearch() (longest int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	tables := []*handleTable{&s.tree.children}
+	for i := range s.tree.byName.shards {
+		tables = append(tables, &s.tree.byName.shards[i])
+	}
+	for _, t := range tables {
+		for i, w := range t.slots {
+			if w != 0 {
+				longest = max(longest, t.after(t.first(uint32(w>>32)), i))
+			}
+		}
+	}
+	return longest
+}
+
+// NextNode returns the number that the next node of the tree gets while none is free.
+func (s *Space) NextNode() uint32 { return s.tree.next }

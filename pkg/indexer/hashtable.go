@@ -1,6 +1,6 @@
 package indexer
 
-import "math/rand/v2"
+import "github.com/select-service/select-service/internal/keyhash"
 
 // handleTable is an open-addressing multimap from a 32-bit tag to a 32-bit
 // handle. It stores no keys: the caller checks what a handle stands for. A slot
@@ -116,19 +116,17 @@ const (
 // cellTable finds cells by a 64-bit hash: blocks by name, or by value.
 type cellTable struct {
 	shards [tableShards]handleTable
-	seed   uint64
+	key    keyhash.Key
 }
 
 func (t *cellTable) init(m *memory) {
 	for i := range t.shards {
 		t.shards[i].mem, t.shards[i].skip = m, tableShardBits
 	}
-	t.seed = rand.Uint64()
+	t.key = keyhash.New()
 }
 
-// tag mixes a hash with the table's random seed: engines choose their hashes,
-// and must not be able to choose hashes that collide.
-func (t *cellTable) tag(name uint64) uint32 { return mix(name ^ t.seed) }
+func (t *cellTable) tag(name uint64) uint32 { return uint32(t.key.Sum(name)) }
 
 func (t *cellTable) shard(tag uint32) *handleTable { return &t.shards[tag>>(32-tableShardBits)] }
 
@@ -140,14 +138,4 @@ func (t *cellTable) insert(name uint64, cell uint32) {
 func (t *cellTable) remove(name uint64, cell uint32) {
 	tag := t.tag(name)
 	t.shard(tag).remove(tag, cell)
-}
-
-// mix is the finaliser of MurmurHash3 (Austin Appleby, public domain).
-func mix(k uint64) uint32 {
-	k ^= k >> 33
-	k *= 0xff51afd7ed558ccd
-	k ^= k >> 33
-	k *= 0xc4ceb9fe1a85ec53
-	k ^= k >> 33
-	return uint32(k)
 }

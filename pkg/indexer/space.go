@@ -1,10 +1,10 @@
 package indexer
 
 import (
-	"math/rand/v2"
 	"slices"
 	"sync"
 
+	"github.com/select-service/select-service/internal/keyhash"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -81,7 +81,7 @@ func New() *Space {
 	t := &s.tree
 	t.mem, t.cells.mem, t.children.mem, t.sets.mem = &s.mem, &s.mem, &s.mem, &s.mem
 	t.byName.init(&s.mem)
-	t.salt = rand.Uint64()
+	t.childKey = keyhash.New()
 	return s
 }
 

@@ -233,7 +233,17 @@ func (s *Space) removeStaleNames(by holder) bool {
 
 // markStaleName marks a name if the holder has another block than cell under it.
 func (s *Space) markStaleName(by holder, name uint64, cell uint32) {
-	if old := s.findInTier(by, name); old != 0 && old != cell {
+	old := uint32(0)
+	if a := &s.ranks[by.slot()].aliases; len(a.cells) > 0 {
+		old = a.cells[aliasKey{name, by.tier()}]
+	}
+	if old == 0 {
+		var passed int
+		if old, passed = s.findHeld(by, name); passed > maxNamesakes && !s.sequence {
+			s.renameNamesakes(name)
+		}
+	}
+	if old != 0 && old != cell {
 		s.staleNames = append(s.staleNames, name)
 	}
 }

@@ -1,6 +1,9 @@
 package indexer
 
-import "github.com/select-service/select-service/pkg/hashing"
+import (
+	"github.com/select-service/select-service/internal/keyhash"
+	"github.com/select-service/select-service/pkg/hashing"
+)
 
 // node is a run of blocks with the same holders in every tier. Node 0 is the
 // root and has no blocks.
@@ -39,7 +42,7 @@ type tree struct {
 	next     uint32      // first node number never used
 	live     int         // nodes in use, the root not counted
 	children handleTable // (parent, first local hash) → node; not in sequence Spaces
-	salt     uint64      // of the children table
+	childKey keyhash.Key // of the children table
 	byName   cellTable
 	sets     holderSets
 	seeds    seedTable
@@ -101,7 +104,7 @@ func (t *tree) freeNode(id uint32) {
 }
 
 func (t *tree) childTag(parent uint32, local uint64) uint32 {
-	return mix(local ^ t.salt ^ uint64(parent)*0x9e3779b97f4a7c15)
+	return uint32(t.childKey.Pair(local, uint64(parent)))
 }
 
 // child returns the child of id whose run starts with local, or 0.

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/select-service/select-service/internal/hashset"
+	"github.com/select-service/select-service/internal/keyhash"
 )
 
 // blocks holds the active prompt blocks of a scope. They are counted by their
@@ -19,8 +20,8 @@ import (
 type blocks struct {
 	byHash holders // extra: code of the only path, or mixed
 	byPath holders // by path code; extra unused
-	// root starts every path. It is random, so that clients cannot make paths collide.
-	root uint64
+	// pathKey makes path codes, so that clients cannot make paths collide.
+	pathKey keyhash.Key
 	// sink keeps the compiler from removing the reads of prefetch.
 	sink uint32
 }
@@ -28,12 +29,15 @@ type blocks struct {
 // mixed is not the code of any path.
 const mixed = 0
 
+// rootPath starts every path.
+const rootPath = 1
+
 // extend returns the code of a path that continues with a block. As with sequence
 // hashes, 64 bits are taken as exact.
-func extend(path, hash uint64) uint64 { return mix(hash, path) | 1 }
+func (b *blocks) extend(path, hash uint64) uint64 { return b.pathKey.Sum(hash^path) | 1 }
 
-func newBlocks(seed uint64) blocks {
-	return blocks{byHash: newHolders(seed), byPath: newHolders(seed), root: mix(seed, 1)}
+func newBlocks() blocks {
+	return blocks{byHash: newHolders(), byPath: newHolders(), pathKey: keyhash.New()}
 }
 
 // prefetchAhead is how many blocks prefetch looks ahead: their cache lines fit into
@@ -56,10 +60,10 @@ func (b *blocks) prefetch(hashes []uint64, i int) {
 // another path too, or repeats within the prompt. It returns how many blocks were
 // held and how many of them are new on slot.
 func (b *blocks) holdChain(hashes []uint64, slot uint32) (held int, fresh uint64) {
-	path := b.root
+	path := uint64(rootPath)
 	for i, hash := range hashes {
 		b.prefetch(hashes, i)
-		path = extend(path, hash)
+		path = b.extend(path, hash)
 		e, found := b.byHash.table.put(hash)
 		switch {
 		case !found:
@@ -172,9 +176,9 @@ func (b *blocks) trim(i int) {
 func (b *blocks) leading(hashes, matching []uint64, depth []uint32) {
 	// Every member of matching is in the words [lo, hi).
 	lo, hi := 0, len(matching)
-	path := b.root
+	path := uint64(rootPath)
 	for i, hash := range hashes {
-		path = extend(path, hash)
+		path = b.extend(path, hash)
 		h, e := b.onPath(hash, path)
 		switch {
 		case e == nil:

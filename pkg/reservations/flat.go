@@ -1,13 +1,10 @@
 package reservations
 
-import "math/bits"
+import (
+	"math/bits"
 
-// mix spreads a block hash over 64 bits. Hashes come from clients, which must not be
-// able to choose colliding ones, hence the random seed.
-func mix(key, seed uint64) uint64 {
-	hi, lo := bits.Mul64(key^seed, 0x9e3779b97f4a7c15) // 2^64 / golden ratio
-	return hi ^ lo
-}
+	"github.com/select-service/select-service/internal/keyhash"
+)
 
 // tableRow is one row of a flat table. b == 0 marks an empty row, so every stored
 // row has b >= 1; what a, b and extra mean is up to the user of the table.
@@ -29,7 +26,9 @@ const (
 //
 // A *tableRow is valid until the next put, remove or trim of the same table.
 type flat[X any] struct {
-	seed uint64                // of mix
+	// key of the hash that says where a row belongs: its top bits choose the segment,
+	// its low bits the row.
+	key  keyhash.Key
 	segs *[segments]segment[X] // nil while nothing was ever stored
 	live int
 }
@@ -39,16 +38,12 @@ type segment[X any] struct {
 	live int
 }
 
-// hash returns where key belongs: the top bits choose the segment, the low bits the
-// row.
-func (t *flat[X]) hash(key uint64) uint64 { return mix(key, t.seed) }
-
 // find returns the row of key, or nil.
 func (t *flat[X]) find(key uint64) *tableRow[X] {
 	if t.live == 0 {
 		return nil
 	}
-	h := t.hash(key)
+	h := t.key.Sum(key)
 	rows := t.segs[h>>(64-segmentBits)].rows
 	if len(rows) == 0 {
 		return nil
@@ -70,7 +65,7 @@ func (t *flat[X]) put(key uint64) (e *tableRow[X], found bool) {
 	if t.segs == nil {
 		t.segs = new([segments]segment[X])
 	}
-	h := t.hash(key)
+	h := t.key.Sum(key)
 	s := &t.segs[h>>(64-segmentBits)]
 	if 4*(s.live+1) > 3*len(s.rows) {
 		t.resize(s, max(minSegment, 2*len(s.rows)))
@@ -98,7 +93,7 @@ func (t *flat[X]) prefetch(keys []uint64) (sum uint32) {
 		return 0
 	}
 	for _, key := range keys {
-		h := t.hash(key)
+		h := t.key.Sum(key)
 		if rows := t.segs[h>>(64-segmentBits)].rows; len(rows) > 0 {
 			sum += rows[h&uint64(len(rows)-1)].b
 		}
@@ -108,7 +103,7 @@ func (t *flat[X]) prefetch(keys []uint64) (sum uint32) {
 
 // locate returns where the row of key is, which must be in the table.
 func (t *flat[X]) locate(key uint64) (s *segment[X], i uint64) {
-	h := t.hash(key)
+	h := t.key.Sum(key)
 	s = &t.segs[h>>(64-segmentBits)]
 	mask := uint64(len(s.rows) - 1)
 	for i = h & mask; s.rows[i].key != key || s.rows[i].b == 0; i = (i + 1) & mask {
@@ -126,7 +121,7 @@ func (t *flat[X]) remove(key uint64) {
 func (t *flat[X]) removeAt(s *segment[X], hole uint64) {
 	mask := uint64(len(s.rows) - 1)
 	for i := (hole + 1) & mask; s.rows[i].b != 0; i = (i + 1) & mask {
-		home := t.hash(s.rows[i].key) & mask
+		home := t.key.Sum(s.rows[i].key) & mask
 		if (i-home)&mask >= (i-hole)&mask {
 			s.rows[hole] = s.rows[i]
 			hole = i
@@ -163,7 +158,7 @@ func (t *flat[X]) resize(s *segment[X], n int) {
 		if e.b == 0 {
 			continue
 		}
-		i := t.hash(e.key) & mask
+		i := t.key.Sum(e.key) & mask
 		for s.rows[i].b != 0 {
 			i = (i + 1) & mask
 		}

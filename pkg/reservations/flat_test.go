@@ -3,13 +3,15 @@ package reservations
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/select-service/select-service/internal/keyhash"
 )
 
 // TestFlatAgainstMap proves that the table answers as a Go map for a random
 // history of puts, removes and trims, also when keys collide heavily.
 func TestFlatAgainstMap(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	table, want := flat[uint64]{seed: rnd.Uint64()}, make(map[uint64]uint32)
+	table, want := flat[uint64]{key: keyhash.New()}, make(map[uint64]uint32)
 	for step := range 300_000 {
 		// The number of keys swells and shrinks.
 		limit := uint64(200 + 20_000*(step/50_000%2))
@@ -47,7 +49,7 @@ func TestFlatAgainstMap(t *testing.T) {
 
 // TestFlatTrim proves that trim leaves no more than a few rows per entry.
 func TestFlatTrim(t *testing.T) {
-	table := flat[struct{}]{seed: 7}
+	table := flat[struct{}]{key: keyhash.New()}
 	for key := range uint64(100_000) {
 		e, _ := table.put(key)
 		e.b = 1

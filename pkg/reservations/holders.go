@@ -2,6 +2,8 @@ package reservations
 
 import (
 	"math/bits"
+
+	"github.com/select-service/select-service/internal/keyhash"
 )
 
 // holders records for every active prompt block of a scope which slots own it, how
@@ -26,10 +28,10 @@ type holders struct {
 // blockRow is what is known of one block.
 type blockRow = tableRow[uint64]
 
-func newHolders(seed uint64) holders {
+func newHolders() holders {
 	return holders{
-		table: flat[uint64]{seed: seed},
-		pairs: flat[struct{}]{seed: ^seed},
+		table: flat[uint64]{key: keyhash.New()},
+		pairs: flat[struct{}]{key: keyhash.New()},
 		sets:  ownerSets{words: 1},
 	}
 }

@@ -2,7 +2,6 @@ package reservations
 
 import (
 	"container/heap"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -43,7 +42,7 @@ func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
 		ledger: l,
 		name:   name,
 		number: number,
-		blocks: newBlocks(rand.Uint64()),
+		blocks: newBlocks(),
 		slots:  make(map[catalog.Rank]uint32),
 	}
 }
@@ -187,9 +186,9 @@ func (s *scope) add(r *entry) {
 
 // holdMixed puts the blocks of a prompt on its rank that no chain can produce.
 func (s *scope) holdMixed(r *entry) {
-	path := s.blocks.root
+	path := uint64(rootPath)
 	for _, h := range r.hashes {
-		path = extend(path, h)
+		path = s.blocks.extend(path, h)
 		if s.blocks.hold(h, path, r.slot) {
 			s.loads[r.slot].blocks++
 		}
@@ -199,10 +198,10 @@ func (s *scope) holdMixed(r *entry) {
 // release takes the leading blocks of a reservation off its rank.
 func (s *scope) release(r *entry, hashes []uint64) {
 	l := &s.loads[r.slot]
-	path := s.blocks.root
+	path := uint64(rootPath)
 	for i, h := range hashes {
 		s.blocks.prefetch(hashes, i)
-		path = extend(path, h)
+		path = s.blocks.extend(path, h)
 		if last, deficit := s.blocks.release(h, path, r.slot); last {
 			l.blocks--
 			if deficit != 0 {
