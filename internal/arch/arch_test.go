@@ -61,7 +61,7 @@ var mayImport = map[string][]string{
 	"internal/wire/msgpack":    {},
 	"internal/workersfile":     {"pkg/catalog"},
 	"internal/yamlread":        {},
-	"internal/zmqsock":         {"internal/zmtp"},
+	"internal/zmqsock":         {"internal/zmtp", "pkg/catalog"},
 	"internal/zmqsock/kvpub":   {"internal/zmqsock"},
 	"internal/zmqsock/zmqtest": {"internal/zmqsock"},
 	"internal/zmtp":            {},

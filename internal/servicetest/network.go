@@ -65,14 +65,15 @@ func (n *Network) open(s *Socket) (uint64, error) {
 }
 
 // Subscribe implements kvevents.Source.
-func (n *Network) Subscribe(endpoint string, message func([][]byte, time.Time) bool, status func(bool)) (uint64, error) {
-	timed := func(frames [][]byte) bool { return message(frames, time.Now()) }
+func (n *Network) Subscribe(endpoint string, message func([][]byte, int64, time.Time) bool, status func(bool)) (uint64, error) {
+	timed := func(frames [][]byte) bool { return message(frames, 0, time.Now()) }
 	return n.open(&Socket{endpoint: endpoint, message: timed, Status: status})
 }
 
 // Request implements kvevents.Source.
-func (n *Network) Request(endpoint string, request [][]byte, answer func([][]byte) bool) (uint64, error) {
-	return n.open(&Socket{endpoint: endpoint, message: answer, request: request})
+func (n *Network) Request(endpoint string, request [][]byte, answer func([][]byte, int64) bool) (uint64, error) {
+	untold := func(frames [][]byte) bool { return answer(frames, 0) }
+	return n.open(&Socket{endpoint: endpoint, message: untold, request: request})
 }
 
 // Resume implements kvevents.Source.

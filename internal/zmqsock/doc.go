@@ -1,21 +1,18 @@
-// Package zmqsock owns the service's libzmq sockets. It is the only package
-// that imports the ZMQ library.
+// Package zmqsock owns the service's ZMQ sockets: of engines and of replicas.
 //
-// A libzmq socket must stay with one goroutine. A Hub therefore runs a few
-// loops (one by default), each of which owns many sockets, waits for them in
-// one epoll set on their ZMQ_FD, and calls the openers back. 1,024 subscribers
-// cost the threads of one loop and of one libzmq context, not 1,024 threads.
+// A Hub opens SUB sockets, connected or bound, and DEALER sockets that ask for a
+// replay. They speak ZMTP by package zmtp, which bounds whatever a peer sends. Every
+// connection has a goroutine that reads it and calls the socket's opener back. When
+// that has enough it says so, the connection is not read, and TCP holds the sender
+// back; nothing is queued here. What a message takes while it is read comes out of an
+// account, and passes to the opener with the message.
 //
-// Everything that a caller asks of a socket travels to its loop as a command;
-// an eventfd in the same epoll set wakes the loop. Nothing polls on a timer: an
-// idle hub costs nothing.
+// A socket that is connected to a host name has it looked up beside the other
+// sockets, tries all addresses, and looks it up again now and then while there is no
+// connection. Where an endpoint may lead is a policy's business, which is asked about
+// each address that is about to be used.
 //
 // A Mesh is the replicas' use of a hub: one PUB socket of the own process, and
-// a SUB socket for each peer.
-//
-// libzmq never sees a host name to connect to. It would look it up on an I/O
-// thread, at every attempt, and a name server that does not answer would hold up
-// all sockets of that thread. The hub looks names up beside its loops and
-// connects to addresses; a name without a connection is looked up again now and
-// then.
+// a SUB socket for each peer. The PUB socket is libzmq's, in a loop of its own; this
+// is the only package that imports that library.
 package zmqsock

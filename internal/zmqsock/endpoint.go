@@ -1,84 +1,77 @@
 package zmqsock
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
-	"strings"
-	"syscall"
+	"strconv"
 
-	"github.com/pebbe/zmq4"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // Bound reports whether a socket is bound to endpoint instead of connected to it:
 // a TCP endpoint whose host is "*" or an unspecified address (0.0.0.0, ::, with
 // or without brackets) names a place to listen at (decision K14).
 func Bound(endpoint string) bool {
-	before, host, _, ok := splitTCP(endpoint)
-	if !ok || before != tcp {
-		return false
-	}
-	if host == "*" {
-		return true
-	}
-	ip, err := netip.ParseAddr(unbracket(host))
-	return err == nil && ip.IsUnspecified()
+	e, err := catalog.ParseEndpoint(endpoint)
+	return err == nil && e.Wildcard
 }
 
-const tcp = "tcp://"
-
-// splitTCP splits tcp://[source;]host:port around its host.
-func splitTCP(endpoint string) (before, host, port string, ok bool) {
-	address, ok := strings.CutPrefix(endpoint, tcp)
-	if !ok {
-		return "", "", "", false
-	}
-	colon := strings.LastIndexByte(address, ':')
-	if colon < 0 {
-		return "", "", "", false
-	}
-	start := strings.LastIndexByte(address[:colon], ';') + 1
-	return tcp + address[:start], address[start:colon], address[colon+1:], true
+// target is where a socket is bound or connected to.
+type target struct {
+	network string // tcp or unix
+	host    string // a name or an address; of unix a path
+	port    string
+	bound   bool
+	named   bool // host is a name that has to be looked up
+	// trusted: the address was checked, or need not be.
+	trusted bool
 }
 
-func unbracket(host string) string {
-	return strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+// parseTarget reads an endpoint that the policy allows.
+func parseTarget(endpoint string, policy catalog.EndpointPolicy) (target, error) {
+	byAddress, err := policy.Check(endpoint)
+	if err != nil {
+		return target{}, err
+	}
+	e, err := catalog.ParseEndpoint(endpoint)
+	if err != nil {
+		return target{}, err
+	}
+	if e.Scheme == "ipc" {
+		return target{network: "unix", host: e.Host, trusted: true}, nil
+	}
+	t := target{network: "tcp", host: e.Host, port: strconv.Itoa(int(e.Port)), bound: e.Wildcard, trusted: !byAddress}
+	_, notAddress := netip.ParseAddr(e.Host)
+	t.named = notAddress != nil && !e.Wildcard
+	switch {
+	case t.bound && e.Host == "*":
+		t.host = ""
+	case !t.bound && e.Port == 0:
+		return target{}, fmt.Errorf("invalid ZMQ endpoint `%s`: port 0", endpoint)
+	case t.named && !validName(e.Host):
+		return target{}, fmt.Errorf("invalid ZMQ endpoint `%s`: invalid host name", endpoint)
+	}
+	return t, nil
 }
 
-// target is an endpoint to connect to whose host is a name.
-type target struct{ before, host, port string }
-
-// parseTarget reads an endpoint that is connected to. named is false for one
-// that libzmq can connect to without looking anything up, or refuses.
-func parseTarget(endpoint string) (t target, named bool, err error) {
-	before, host, port, ok := splitTCP(endpoint)
-	t = target{before, unbracket(host), port}
-	if !ok || t.host == "" || t.host == "*" {
-		return t, false, nil
+// validName reports whether s can be looked up: not what would have to be quoted,
+// nor the `source;` that libzmq knows.
+func validName(s string) bool {
+	for _, r := range s {
+		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+		if !letter && r != '.' && r != '-' && r != '_' {
+			return false
+		}
 	}
-	if _, err := netip.ParseAddr(t.host); err == nil {
-		return t, false, nil
-	}
-	if !validAddress(strings.TrimPrefix(before, tcp)+host, port) {
-		return t, true, zmq4.Errno(syscall.EINVAL) // as libzmq says
-	}
-	return t, true, nil
+	return s != ""
 }
 
-// validAddress makes the check that libzmq 4.3 makes before it looks a name up.
-func validAddress(host, port string) bool {
-	invalid := func(r rune) bool { return !alphanumeric(r) && !strings.ContainsRune(".-_:;%*[]", r) }
-	first := rune(host[0])
-	return (alphanumeric(first) || first == '[' || first == ':') && !strings.ContainsFunc(host, invalid) &&
-		port != "" && '0' <= port[0] && port[0] <= '9'
-}
-
-func alphanumeric(r rune) bool {
-	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
-}
-
-// at returns the endpoint with an address in the place of the name.
-func (t target) at(a netip.Addr) string {
-	if a.Is6() {
-		return t.before + "[" + a.String() + "]:" + t.port
+// address is the target's address with host in the place of its own, for package
+// net.
+func (t target) address(host string) string {
+	if t.network == "unix" {
+		return host
 	}
-	return t.before + a.String() + ":" + t.port
+	return net.JoinHostPort(host, t.port)
 }

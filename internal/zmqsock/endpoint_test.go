@@ -1,44 +1,34 @@
 package zmqsock
 
 import (
-	"net/netip"
 	"testing"
+
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Which endpoints are looked up, and as what; IP addresses and what is no TCP
-// are libzmq's business.
+// What is bound, connected and looked up; and what no socket is opened to.
 func TestParseTarget(t *testing.T) {
-	for endpoint, want := range map[string]string{ // to the endpoint with an address in it
-		"tcp://w1:5557":                   "tcp://[::1]:5557",
-		"tcp://localhost:5557":            "tcp://[::1]:5557",
-		"tcp://my_pod-0.svc.:5557":        "tcp://[::1]:5557",
-		"tcp://[w1]:5557":                 "tcp://[::1]:5557",
-		"tcp://256.1.1.1:5557":            "tcp://[::1]:5557",
-		"tcp://10.0.0.1:0;w1:5557":        "tcp://10.0.0.1:0;[::1]:5557",
-		"tcp://127.0.0.1:5557":            "",
-		"tcp://[::1]:5557":                "",
-		"tcp://::1:5557":                  "",
-		"tcp://[fe80::1%eth0]:5557":       "",
-		"tcp://10.0.0.1:0;127.0.0.1:5557": "",
-		"tcp://*:5557":                    "",
-		"tcp://:5557":                     "",
-		"tcp://w1":                        "",
-		"ipc:///tmp/w1:1":                 "",
-		"inproc://w1:1":                   "",
-		"w1:5557":                         "",
+	for endpoint, want := range map[string]target{
+		"tcp://w1:5557":             {network: "tcp", host: "w1", port: "5557", named: true, trusted: true},
+		"tcp://my_pod-0.svc.:5557":  {network: "tcp", host: "my_pod-0.svc.", port: "5557", named: true, trusted: true},
+		"tcp://256.1.1.1:5557":      {network: "tcp", host: "256.1.1.1", port: "5557", named: true, trusted: true},
+		"tcp://127.0.0.1:5557":      {network: "tcp", host: "127.0.0.1", port: "5557", trusted: true},
+		"tcp://[::1]:5557":          {network: "tcp", host: "::1", port: "5557", trusted: true},
+		"tcp://[fe80::1%eth0]:5557": {network: "tcp", host: "fe80::1%eth0", port: "5557", trusted: true},
+		"tcp://*:5557":              {network: "tcp", port: "5557", bound: true, trusted: true},
+		"tcp://0.0.0.0:5557":        {network: "tcp", host: "0.0.0.0", port: "5557", bound: true, trusted: true},
+		"ipc:///tmp/w1:1":           {network: "unix", host: "/tmp/w1:1", trusted: true},
 	} {
-		target, named, err := parseTarget(endpoint)
-		got := ""
-		if named {
-			got = target.at(netip.MustParseAddr("::1"))
-		}
-		if got != want || err != nil {
-			t.Errorf("parseTarget(%q) leads to %q, error %v, want %q", endpoint, got, err, want)
+		if got, err := parseTarget(endpoint, catalog.EndpointPolicy{IPC: true}); err != nil || got != want {
+			t.Errorf("parseTarget(%q) = %+v, %v, want %+v", endpoint, got, err, want)
 		}
 	}
-	for _, endpoint := range []string{"tcp://w1:", "tcp://w1:http", "tcp://w 1:5", "tcp://-w1:5", "tcp://w1/x:5", "tcp://wörker:5"} {
-		if _, named, err := parseTarget(endpoint); !named || err == nil || err.Error() != "invalid argument" {
-			t.Errorf("parseTarget(%q): error %v, want invalid argument", endpoint, err)
+	for _, endpoint := range []string{
+		"", "w1:5557", "tcp://w1", "tcp://:5557", "tcp://w1:", "tcp://w1:http", "tcp://w 1:5", "tcp://w1/x:5", "tcp://wörker:5",
+		"tcp://127.0.0.1:0", "tcp://eth0;w1:5557", "ipc:///tmp/w1", "inproc://w1", "udp://w1:1", "ws://w1:1", "pgm://w1:1", "vmci://1:1",
+	} {
+		if got, err := parseTarget(endpoint, catalog.EndpointPolicy{}); err == nil {
+			t.Errorf("parseTarget(%q) = %+v, want an error", endpoint, got)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/zmqsock"
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
+	"github.com/select-service/select-service/internal/zmtp"
 )
 
 // start runs a hub for the length of the test.
@@ -59,12 +60,20 @@ func (l *log) message(frames [][]byte) bool {
 }
 
 // timed takes a message of a subscription.
-func (l *log) timed(frames [][]byte, received time.Time) bool {
+func (l *log) timed(frames [][]byte, size int64, received time.Time) bool {
+	for _, f := range frames {
+		size -= int64(len(f))
+	}
+	if size < 0 || size > zmtp.MessageOverhead {
+		l.add(fmt.Sprintf("%d bytes beyond the frames'", size)) // no test expects this
+	}
 	if age := time.Since(received); age < 0 || age > zmqtest.Patience {
 		l.add(fmt.Sprintf("received %v ago", age)) // no test expects this
 	}
 	return l.message(frames)
 }
+
+func (l *log) answer(frames [][]byte, _ int64) bool { return l.message(frames) }
 
 func (l *log) status(up bool) {
 	if up {

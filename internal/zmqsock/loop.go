@@ -5,40 +5,27 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
-	"sort"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/pebbe/zmq4"
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// fairness is the number of messages read from one socket before the other
-	// sockets are read.
-	fairness = 64
-	// wakeKey is the epoll key of the loop's own eventfd; sockets count from 1.
-	wakeKey = 0
-)
+// wakeKey is the epoll key of the loop's own eventfd; sockets count from 1.
+const wakeKey = 0
 
-// loop owns sockets: only its goroutine touches them, and all fields but mu's.
+// loop owns publishers: only its goroutine touches them, and all fields but mu's.
 type loop struct {
-	ctx      *zmq4.Context
-	opt      Options
-	resolver *resolver
+	ctx *zmq4.Context
 
-	poll     *poller
-	wake     int               // eventfd in poll
-	byID     map[uint64]*group // open sockets by the hub's number
-	byKey    map[int32]*socket // the same and their monitors by epoll key
-	lastKey  int32
-	monitors int       // opened so far
-	ready    []*socket // may have more to read although their descriptor is silent
-	frames   [][]byte  // scratch of receive
-	readAt   time.Time // of the first message of the present drain
-	timers   []timer   // earliest first
-	trim     trimmer
+	poll    *poller
+	wake    int                    // eventfd in poll
+	byID    map[uint64]*loopSocket // open sockets by the loop's number
+	byKey   map[int32]*loopSocket  // the same by epoll key
+	lastKey int32
 
 	// mu guards commands and stopped.
 	mu       sync.Mutex
@@ -46,7 +33,7 @@ type loop struct {
 	stopped  bool
 }
 
-func newLoop(ctx *zmq4.Context, opt Options, r *resolver) (*loop, error) {
+func newLoop(ctx *zmq4.Context) (*loop, error) {
 	poll, err := newPoller()
 	if err != nil {
 		return nil, err
@@ -56,8 +43,8 @@ func newLoop(ctx *zmq4.Context, opt Options, r *resolver) (*loop, error) {
 		return nil, errors.Join(fmt.Errorf("eventfd: %w", err), poll.close())
 	}
 	l := &loop{
-		ctx: ctx, opt: opt, resolver: r, poll: poll, wake: wake,
-		byID: make(map[uint64]*group), byKey: make(map[int32]*socket),
+		ctx: ctx, poll: poll, wake: wake,
+		byID: make(map[uint64]*loopSocket), byKey: make(map[int32]*loopSocket),
 	}
 	if err := l.watch(wake, wakeKey); err != nil {
 		l.closeDescriptors()
@@ -120,10 +107,9 @@ func (l *loop) run(ctx context.Context) error {
 	return failed
 }
 
-// turn waits for something to do and does a fair share of it.
+// turn waits for something to do and does it.
 func (l *loop) turn() error {
-	limit := l.limit()
-	events, err := l.poll.wait(limit)
+	events, err := l.poll.wait(forever)
 	if err != nil {
 		return err
 	}
@@ -133,28 +119,11 @@ func (l *loop) turn() error {
 			_, _ = unix.Read(l.wake, count[:]) // resets it
 			l.runCommands()
 		} else if s := l.byKey[e.Fd]; s != nil { // nil: closed by an earlier event of this turn
-			l.makeReady(s)
+			// Asking makes libzmq take in who came and went.
+			_, _ = s.zmq.GetEvents() // fails only for what is no socket
 		}
 	}
-	l.drainReady()
-	l.runTimers()
-	l.trim.run(len(events) == 0 && limit == trimQuiet)
 	return nil
-}
-
-// limit is how long the loop may sleep.
-func (l *loop) limit() time.Duration {
-	if len(l.ready) > 0 {
-		return 0
-	}
-	limit := forever
-	if len(l.timers) > 0 {
-		limit = max(0, time.Until(l.timers[0].at))
-	}
-	if l.trim.due() && (limit == forever || limit > trimQuiet) {
-		limit = trimQuiet
-	}
-	return limit
 }
 
 func (l *loop) runCommands() {
@@ -165,89 +134,6 @@ func (l *loop) runCommands() {
 	for _, f := range commands {
 		f()
 	}
-}
-
-func (l *loop) makeReady(s *socket) {
-	if !s.ready && !s.paused {
-		s.ready = true
-		l.ready = append(l.ready, s)
-	}
-}
-
-// drainReady reads each ready socket once. A ZMQ_FD says only that something
-// happened since the socket was last found empty: a socket leaves the list when
-// it is empty (then the next event makes its descriptor readable) or paused.
-func (l *loop) drainReady() {
-	l.ready = slices.DeleteFunc(l.ready, func(s *socket) bool {
-		s.ready = s.zmq != nil && !s.paused && l.drain(s)
-		return !s.ready
-	})
-}
-
-// drain reads up to fairness messages and reports whether there may be more.
-func (l *loop) drain(s *socket) (more bool) {
-	if s.message == nil {
-		// Asking makes libzmq take in who came and went.
-		_, _ = s.zmq.GetEvents() // fails only for what is no socket
-		return false
-	}
-	for i := range fairness {
-		frames, err := s.receive(l.frames[:0])
-		if err != nil {
-			// Almost always EAGAIN; a socket that fails for good must not keep
-			// its descriptor in the set, where it would spin.
-			if zmq4.AsErrno(err) != zmq4.Errno(unix.EAGAIN) {
-				l.pause(s)
-			}
-			return false
-		}
-		if s.readFirst != nil && s.mustReadFirst() {
-			l.frames = nil // still in use
-			l.drainAll(s.readFirst)
-		}
-		if i == 0 {
-			l.readAt = time.Now()
-		}
-		for _, f := range frames {
-			l.trim.received += len(f)
-		}
-		goOn := s.message(frames)
-		clear(frames) // the scratch must not keep payloads alive
-		l.frames = frames[:0]
-		if !goOn {
-			l.pause(s)
-			return false
-		}
-	}
-	return true
-}
-
-// drainAll reads a socket to its end: what is left would stay unnoticed until
-// its descriptor is signalled again.
-func (l *loop) drainAll(s *socket) {
-	for l.drain(s) {
-	}
-}
-
-// pause takes a socket out of the epoll set: its descriptor may stay readable
-// for as long as it is not read, and would keep the loop awake.
-func (l *loop) pause(s *socket) {
-	if !s.paused {
-		s.paused = true
-		l.unwatch(s.fd)
-	}
-}
-
-func (l *loop) resume(id uint64) {
-	g := l.byID[id]
-	if g == nil || g.main == nil || !g.main.paused {
-		return
-	}
-	if err := l.watch(g.main.fd, g.main.key); err != nil {
-		return // ENOMEM; the next Resume tries again
-	}
-	g.main.paused = false
-	l.makeReady(g.main) // what waits in its queue has been signalled long ago
 }
 
 func (l *loop) watch(fd int, key int32) error {
@@ -262,29 +148,124 @@ func (l *loop) unwatch(fd int) {
 	_ = unix.EpollCtl(l.poll.fd, unix.EPOLL_CTL_DEL, fd, nil)
 }
 
-// timer is something that a loop does once, later.
-type timer struct {
-	at  time.Time
-	run func()
+// loopSocket is a publisher in a loop's epoll set.
+type loopSocket struct {
+	zmq *zmq4.Socket // nil once closed
+	fd  int
+	key int32
 }
 
-// after has run called on the loop's goroutine when d has passed. It cannot be
-// cancelled: run has to see whether it is still wanted.
-func (l *loop) after(d time.Duration, run func()) {
-	at := time.Now().Add(d)
-	i := sort.Search(len(l.timers), func(i int) bool { return l.timers[i].at.After(at) })
-	l.timers = slices.Insert(l.timers, i, timer{at, run})
+// newSocket makes a socket with the options that peers use (dynamo-kv-router
+// 1.3.1).
+func (l *loop) newSocket(t zmq4.Type) (*zmq4.Socket, error) {
+	z, err := l.ctx.NewSocket(t)
+	if err != nil {
+		return nil, fmt.Errorf("zmq socket: %w", err)
+	}
+	err = errors.Join(
+		z.SetLinger(0),
+		z.SetTcpKeepalive(1),
+		z.SetHeartbeatIvl(heartbeat),
+		z.SetHeartbeatTimeout(silence),
+		z.SetHeartbeatTtl(silence),
+		z.SetIpv6(true),
+	)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("zmq socket options: %w", err), z.Close())
+	}
+	return z, nil
 }
 
-func (l *loop) runTimers() {
-	if len(l.timers) == 0 {
+// add puts a socket into the epoll set. On failure the socket is still the
+// caller's.
+func (l *loop) add(z *zmq4.Socket) (*loopSocket, error) {
+	fd, err := z.GetFd()
+	if err != nil {
+		return nil, fmt.Errorf("zmq descriptor: %w", err)
+	}
+	l.lastKey++
+	s := &loopSocket{zmq: z, fd: fd, key: l.lastKey}
+	if err := l.watch(fd, s.key); err != nil {
+		return nil, err
+	}
+	l.byKey[s.key] = s
+	_, _ = z.GetEvents() // takes in what was signalled before
+	return s, nil
+}
+
+// closeSocket closes a socket. zmq_close fails only for what is no socket.
+func (l *loop) closeSocket(id uint64) {
+	s := l.byID[id]
+	if s == nil {
 		return
 	}
-	now := time.Now()
-	for len(l.timers) > 0 && !l.timers[0].at.After(now) {
-		due := l.timers[0]
-		l.timers[0] = timer{} // what it holds can go
-		l.timers = l.timers[1:]
-		due.run()
+	delete(l.byID, id)
+	l.unwatch(s.fd)
+	delete(l.byKey, s.key)
+	_ = s.zmq.Close()
+	s.zmq = nil
+}
+
+// loops are the loop of the mesh's publishers, and what libzmq needs for it.
+type loops struct {
+	ctx  *zmq4.Context
+	loop *loop
+	next atomic.Uint64 // the id of the next socket
+}
+
+func (o *loops) open() error {
+	ctx, err := zmq4.NewContext()
+	if err != nil {
+		return fmt.Errorf("zmq context: %w", err)
 	}
+	l, err := newLoop(ctx)
+	if err != nil {
+		return errors.Join(err, ctx.Term())
+	}
+	o.ctx, o.loop = ctx, l
+	return nil
+}
+
+func (o *loops) run(ctx context.Context) error {
+	err := o.loop.run(ctx)
+	if term := o.ctx.Term(); term != nil {
+		err = errors.Join(err, fmt.Errorf("terminate zmq context: %w", term))
+	}
+	return err
+}
+
+// openBound opens a bound socket. It tries again while the port is in use, since
+// libzmq gives the port of a closed socket back in the background.
+func (h *Hub) openBound(open func(l *loop, id uint64) error) (id uint64, err error) {
+	select {
+	case <-h.ready:
+	case <-h.ended:
+		return 0, ErrStopped
+	}
+	id = h.loops.next.Add(1)
+	for range bindRetries {
+		if err = h.loops.loop.do(func() error { return open(h.loops.loop, id) }); !inUse(err) {
+			break
+		}
+		select {
+		case <-h.ended:
+			return 0, ErrStopped
+		case <-time.After(bindRetryDelay):
+		}
+	}
+	return id, err
+}
+
+func inUse(err error) bool {
+	var errno zmq4.Errno
+	return errors.As(err, &errno) && errno == zmq4.Errno(syscall.EADDRINUSE)
+}
+
+const (
+	bindRetries    = 10
+	bindRetryDelay = 20 * time.Millisecond
+)
+
+func (h *Hub) closeBound(id uint64) {
+	_ = h.loops.loop.do(func() error { h.loops.loop.closeSocket(id); return nil }) // ErrStopped: it is closed
 }

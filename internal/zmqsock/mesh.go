@@ -3,6 +3,7 @@ package zmqsock
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,8 @@ const (
 	// meshHWM is how many messages libzmq keeps for one peer at either end. Ten
 	// times its default: half a second of 20,000 events a second.
 	meshHWM = 10_000
+	// maxMeshMessage is a payload with its topic.
+	maxMeshMessage = MeshMaxMessage + 256
 	// meshReconnect is the longest wait between two attempts to reach a peer: of
 	// the few seconds after which replicas agree again it may take one.
 	meshReconnect = time.Second
@@ -83,7 +86,7 @@ func (m *Mesh) Open() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.open, m.id, m.loop = true, id, m.hub.loopOf(id)
+	m.open, m.id, m.loop = true, id, m.hub.loops.loop
 	m.waiting.reset()
 	return nil
 }
@@ -172,7 +175,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 	if Bound(peer) {
 		return nil, fmt.Errorf("follow %s: %w", peer, ErrWildcard)
 	}
-	take := func(frames [][]byte, _ time.Time) bool {
+	take := func(frames [][]byte, _ int64, _ time.Time) bool {
 		if topic, ok := m.topicOf(frames); ok {
 			deliver(topic, frames[1])
 		} else {
@@ -180,7 +183,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 		}
 		return true
 	}
-	id, err := m.hub.subscribe(peer, m.subscriberOptions(), take, status)
+	id, err := m.hub.open(peer, m.subscriberOptions(), take, status)
 	if err != nil {
 		return nil, fmt.Errorf("follow: %w", err)
 	}
@@ -190,8 +193,8 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 	return func() { m.unfollow(id) }, nil
 }
 
-func (m *Mesh) subscriberOptions() subscriberOptions {
-	return subscriberOptions{topics: m.names, receiveHWM: meshHWM, maxMessage: MeshMaxMessage, maxReconnect: meshReconnect, connectTimeout: meshConnect}
+func (m *Mesh) subscriberOptions() socketOptions {
+	return socketOptions{kind: "SUB", topics: m.names, maxMessage: maxMeshMessage, maxReconnect: meshReconnect, connectTimeout: meshConnect}
 }
 
 // topicOf reads the topic of a message. libzmq lets longer ones through.
@@ -218,17 +221,15 @@ func (m *Mesh) unfollow(id uint64) {
 // may be lost.
 func (m *Mesh) Close() {
 	m.mu.Lock()
-	var ids []uint64
-	if m.open {
-		ids = append(ids, m.id)
-	}
-	for id := range m.followed {
-		ids = append(ids, id)
-	}
+	open, id := m.open, m.id
+	followed := slices.Collect(maps.Keys(m.followed))
 	m.open = false
 	clear(m.followed)
 	m.mu.Unlock()
-	for _, id := range ids {
+	if open {
+		m.hub.closeBound(id)
+	}
+	for _, id := range followed {
 		m.hub.Close(id)
 	}
 }
@@ -260,28 +261,28 @@ func (l *loop) publish(id uint64, endpoint string, hwm int) error {
 	if err != nil {
 		return errors.Join(err, z.Close())
 	}
-	main, err := l.add(z, nil)
+	s, err := l.add(z)
 	if err != nil {
 		return errors.Join(err, z.Close())
 	}
-	l.byID[id] = &group{main: main, endpoint: endpoint}
+	l.byID[id] = s
 	return nil
 }
 
 // send sends the messages of b in order and returns how many were sent. A PUB
 // socket never blocks, and fails only when it is closed.
 func (l *loop) send(id uint64, b *batch) (sent int) {
-	g := l.byID[id]
-	if g == nil {
+	s := l.byID[id]
+	if s == nil {
 		return 0
 	}
 	from := 0
 	for _, m := range b.messages {
 		payload := b.bytes[from:m.end]
 		from = m.end
-		_, err := g.main.zmq.SendBytes(m.topic, zmq4.SNDMORE|zmq4.DONTWAIT)
+		_, err := s.zmq.SendBytes(m.topic, zmq4.SNDMORE|zmq4.DONTWAIT)
 		if err == nil {
-			_, err = g.main.zmq.SendBytes(payload, zmq4.DONTWAIT)
+			_, err = s.zmq.SendBytes(payload, zmq4.DONTWAIT)
 		}
 		if err == nil {
 			sent++

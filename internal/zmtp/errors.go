@@ -21,7 +21,10 @@ const (
 	TooManyCommands                // more commands than a peer has reason to send
 	TooSlow                        // a message that trickles in
 	NoMemory                       // Options.Memory has no room for the message
-	NumReasons       = int(iota)
+	// For the callers of this package:
+	NotAllowed         // the address is not among those that may be used
+	TooManyConnections // a connection that others took the place of
+	NumReasons         = int(iota)
 )
 
 var reasonTexts = [NumReasons]string{
@@ -38,6 +41,9 @@ var reasonTexts = [NumReasons]string{
 	TooManyCommands:  "too_many_commands",
 	TooSlow:          "too_slow",
 	NoMemory:         "no_memory",
+
+	NotAllowed:         "not_allowed",
+	TooManyConnections: "too_many_connections",
 }
 
 // String returns the reason's label.

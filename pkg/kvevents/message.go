@@ -13,6 +13,7 @@ type message struct {
 	// received is when a live message was read, in Unix nanoseconds; 0 for a
 	// replayed one.
 	received int64
+	size     int64 // bytes that are reserved for it, or were
 }
 
 // endMark is the sequence number of the end of a replay. A live message may have
@@ -25,7 +26,7 @@ func parseLive(frames [][]byte, received time.Time) (m message, ok bool) {
 	if len(frames) != 3 || len(frames[1]) != 8 {
 		return message{}, false
 	}
-	return message{binary.BigEndian.Uint64(frames[1]), frames[2], received.UnixNano()}, true
+	return message{seq: binary.BigEndian.Uint64(frames[1]), payload: frames[2], received: received.UnixNano()}, true
 }
 
 // parseAnswer reads one answer of a replay: "", [topic,] sequence number,
@@ -50,8 +51,9 @@ func replayRequest(from uint64) [][]byte {
 // of their arrival.
 type heldMessages struct {
 	queue []message
-	head  int // of queue
-	bytes int // of the payloads from head on
+	head  int   // of queue
+	bytes int   // of the payloads from head on
+	size  int64 // what is reserved for these messages
 }
 
 func (h *heldMessages) len() int { return len(h.queue) - h.head }
@@ -61,6 +63,7 @@ func (h *heldMessages) front() message { return h.queue[h.head] }
 func (h *heldMessages) push(m message) {
 	h.queue = append(h.queue, m)
 	h.bytes += len(m.payload)
+	h.size += m.size
 }
 
 func (h *heldMessages) pushFront(m message) {
@@ -71,10 +74,12 @@ func (h *heldMessages) pushFront(m message) {
 		h.queue[h.head] = m
 	}
 	h.bytes += len(m.payload)
+	h.size += m.size
 }
 
 func (h *heldMessages) pop() {
 	h.bytes -= len(h.queue[h.head].payload)
+	h.size -= h.queue[h.head].size
 	h.queue[h.head] = message{}
 	if h.head++; h.head == len(h.queue) {
 		*h = heldMessages{} // the next replay may be far off

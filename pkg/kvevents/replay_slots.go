@@ -8,8 +8,46 @@ import (
 // askReplay asks for a slot; a granted item follows, now or later.
 func (s *subscription) askReplay() {
 	s.asks++
-	s.subs.replays.acquire(replayAsk{s, s.asks})
+	ask := replayAsk{s, s.asks}
+	if wait := s.pace.next(time.Now()); wait > 0 {
+		time.AfterFunc(wait, func() { s.subs.replays.acquire(ask) })
+		return
+	}
+	s.subs.replays.acquire(ask)
 }
+
+// pace spaces out the asks of a stream, whatever makes it ask: gaps, restarts and
+// connections are all up to its engine. askBurst are free, askInterval is the time for each
+// one more. After an ask that brought nothing the next one waits, for firstBackOff and
+// then twice as long each time, up to longestBackOff.
+type pace struct {
+	spent   time.Duration // of askBurst*askInterval, at the time of the last ask
+	last    time.Time     // the last ask; zero: none
+	backOff time.Duration // from the last ask to the next; 0 after progress
+}
+
+const (
+	askInterval    = 50 * time.Millisecond
+	askBurst       = 10
+	firstBackOff   = 100 * time.Millisecond
+	longestBackOff = 10 * time.Second
+)
+
+// next returns how long an ask has to wait that is wanted now.
+func (p *pace) next(now time.Time) (wait time.Duration) {
+	p.spent = max(p.spent-now.Sub(p.last), 0)
+	if p.spent > (askBurst-1)*askInterval {
+		wait = p.spent - (askBurst-1)*askInterval
+	}
+	wait = max(wait, p.last.Add(p.backOff).Sub(now))
+	p.spent = max(p.spent-wait, 0) + askInterval
+	p.last = now.Add(wait)
+	p.backOff = min(max(2*p.backOff, firstBackOff), longestBackOff)
+	return wait
+}
+
+// progress says that a replay brought something.
+func (p *pace) progress() { p.backOff = 0 }
 
 // openReplay uses the slot that was given for an ask.
 func (s *subscription) openReplay(ask uint64, now time.Time) {
@@ -21,8 +59,8 @@ func (s *subscription) openReplay(ask uint64, now time.Time) {
 		s.subs.replays.release()
 		return
 	}
-	id, err := s.subs.source.Request(s.server, replayRequest(from), func(frames [][]byte) bool {
-		return s.onAnswer(ask, frames)
+	id, err := s.subs.source.Request(s.server, replayRequest(from), func(frames [][]byte, size int64) bool {
+		return s.onAnswer(ask, frames, size)
 	})
 	if err != nil {
 		s.subs.replays.release()
@@ -50,13 +88,16 @@ func (s *subscription) closeReplay() {
 }
 
 // onAnswer takes an answer to the replay of an ask.
-func (s *subscription) onAnswer(ask uint64, frames [][]byte) bool {
+func (s *subscription) onAnswer(ask uint64, frames [][]byte, size int64) bool {
 	m, end, ok := parseAnswer(frames)
+	m.size = size
 	switch {
 	case !ok:
+		s.subs.config.Replay.Release(size)
 		s.badFrames(frames)
 		return true
 	case end:
+		s.subs.config.Replay.Release(size)
 		return s.put(item{kind: endItem, ask: ask})
 	}
 	return s.put(item{kind: answerItem, message: m, ask: ask})

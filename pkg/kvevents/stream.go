@@ -165,6 +165,23 @@ func (s *stream) live(m message, now time.Time) {
 	}
 }
 
+// holds returns the bytes that are reserved for the messages that it keeps.
+func (s *stream) holds() int64 {
+	size := s.held.size
+	if s.suspect != nil {
+		size += s.suspect.size
+	}
+	return size
+}
+
+// holdNothing gives up what the stream holds, as there is no memory for it.
+func (s *stream) holdNothing(now time.Time) {
+	if s.replay.state.holdsLive() {
+		s.finishReplay(ReplayOverflow, now)
+	}
+	s.dropSuspect()
+}
+
 // acceptLive deals with the next live message in order. It returns false if a
 // replay has to come first, which it has asked for.
 func (s *stream) acceptLive(m message, now time.Time) bool {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -23,15 +24,16 @@ var (
 // Source opens sockets; internal/zmqsock has one. Callbacks must neither block nor
 // call the Source. When a message callback returns false the socket is not read
 // any more until Resume. Frames belong to the callee, the slice that holds them
-// does not.
+// does not, and so do size bytes that are reserved for them: of messages in
+// Config.Streams, of answers in Config.Replay.
 type Source interface {
 	// Subscribe follows every topic of a publisher. A message comes with the time
-	// at which it was read; messages that are read together may share one. status is
+	// at which it was received. status is
 	// called for each new connection, before its first message, and when the last
 	// one is lost. A malformed endpoint, or one that cannot be bound, is an error.
-	Subscribe(endpoint string, message func(frames [][]byte, received time.Time) bool, status func(up bool)) (id uint64, err error)
+	Subscribe(endpoint string, message func(frames [][]byte, size int64, received time.Time) bool, status func(up bool)) (id uint64, err error)
 	// Request sends one message and gives every answer to it to answer.
-	Request(endpoint string, request [][]byte, answer func(frames [][]byte) bool) (id uint64, err error)
+	Request(endpoint string, request [][]byte, answer func(frames [][]byte, size int64) bool) (id uint64, err error)
 	// Resume reads a stopped socket again.
 	Resume(id uint64)
 	// Close closes a socket; no callback of it runs afterwards.
@@ -61,6 +63,9 @@ type Config struct {
 	// Inbox and InboxBytes bound the messages of a stream that wait to be applied.
 	// Above them its sockets are not read.
 	Inbox, InboxBytes int
+	// Answers and AnswerBytes bound the replayed ones likewise. They are far above the
+	// others, as a ROUTER drops what a slow reader does not take.
+	Answers, AnswerBytes int
 	// Held and HeldBytes bound the live messages of a stream that wait for a replay.
 	// Above them the replay is given up.
 	Held, HeldBytes int
@@ -69,6 +74,10 @@ type Config struct {
 	Silence time.Duration
 	// Replays bounds the replays that run at a time, over all streams.
 	Replays int
+	// Streams and Replay are the accounts of the live messages in inboxes, and of
+	// replayed ones and what waits for them. One stream takes a small share of them at
+	// most, whatever the bounds above say. nil is without limits.
+	Streams, Replay *budget.Account
 	// Lag, if not nil, is called for each live message whose batch could be read and
 	// states a Unix time, with the time from then to when the message was received:
 	// 0 to MaxLag. Several goroutines call it.
@@ -81,6 +90,7 @@ func DefaultConfig(workers int) Config {
 	return Config{
 		Workers: workers,
 		Inbox:   256, InboxBytes: 1 << 20,
+		Answers: 20000, AnswerBytes: 64 << 20,
 		Held: 10000, HeldBytes: 64 << 20,
 		Silence: 5 * time.Second,
 		Replays: 64,
@@ -94,7 +104,7 @@ type Subscribers struct {
 	source   Source
 	config   Config
 	counters *Counters
-	workers  []*applyWorker
+	turns    turns
 	replays  *replaySlots
 	samples  samples
 	ended    chan struct{} // closed when Run has returned
@@ -106,7 +116,6 @@ type Subscribers struct {
 	// is called.
 	mu      sync.Mutex
 	streams map[catalog.Rank]*subscription
-	next    int // the worker of the next stream, modulo their number
 	closed  bool
 
 	// tallying guards tally. It is an innermost lock.
@@ -116,16 +125,32 @@ type Subscribers struct {
 
 // NewSubscribers returns Subscribers without a stream. counters may be shared.
 func NewSubscribers(source Source, config Config, counters *Counters) *Subscribers {
-	s := &Subscribers{
+	config.Workers = max(config.Workers, 1)
+	config.InboxBytes = share(config.InboxBytes, config.Streams, inboxShare)
+	config.AnswerBytes = share(config.AnswerBytes, config.Replay, replayShare)
+	config.HeldBytes = share(config.HeldBytes, config.Replay, replayShare)
+	return &Subscribers{
 		source: source, config: config, counters: counters,
+		turns:   turns{wake: make(chan struct{}, config.Workers)},
 		replays: &replaySlots{free: config.Replays},
 		ended:   make(chan struct{}),
 		streams: make(map[catalog.Rank]*subscription),
 	}
-	for range max(config.Workers, 1) {
-		s.workers = append(s.workers, newApplyWorker(s))
+}
+
+// inboxShare and replayShare are the parts of an account that one stream may take:
+// 1/64 and 1/4.
+const (
+	inboxShare  = 64
+	replayShare = 4
+)
+
+// share returns the bound of one stream in bytes.
+func share(bound int, account *budget.Account, part int64) int {
+	if limit := account.Limit() / part; limit > 0 {
+		return int(min(int64(bound), limit))
 	}
-	return s
+	return bound
 }
 
 // Run applies events until ctx ends; then it closes all streams. When it
@@ -133,8 +158,8 @@ func NewSubscribers(source Source, config Config, counters *Counters) *Subscribe
 func (s *Subscribers) Run(ctx context.Context) error {
 	defer close(s.ended)
 	var workers sync.WaitGroup
-	for _, w := range s.workers {
-		workers.Go(func() { w.run(ctx) })
+	for range s.config.Workers {
+		workers.Go(func() { s.apply(ctx) })
 	}
 	workers.Wait()
 
@@ -223,13 +248,12 @@ func (s *Subscribers) find(rank catalog.Rank) *subscription {
 // does not apply anything yet. registering must be held.
 func (s *Subscribers) subscribe(c StreamConfig) (*subscription, error) {
 	s.mu.Lock()
-	closed, worker := s.closed, s.workers[s.next%len(s.workers)]
-	s.next++
+	closed := s.closed
 	s.mu.Unlock()
 	if closed {
 		return nil, ErrClosed
 	}
-	sub := newSubscription(s, worker, c)
+	sub := newSubscription(s, c)
 	if err := sub.connect(); err != nil {
 		return nil, fmt.Errorf("%v: %w", c.Rank, err)
 	}

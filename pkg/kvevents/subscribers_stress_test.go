@@ -116,18 +116,18 @@ func (e *engines) open(endpoint string, message func([][]byte) bool) (*engineSoc
 	return s, e.next
 }
 
-func (e *engines) Subscribe(endpoint string, message func([][]byte, time.Time) bool, status func(bool)) (id uint64, err error) {
+func (e *engines) Subscribe(endpoint string, message func([][]byte, int64, time.Time) bool, status func(bool)) (id uint64, err error) {
 	e.do(func() {
-		_, id = e.open(endpoint, func(frames [][]byte) bool { return message(frames, time.Now()) })
+		_, id = e.open(endpoint, func(frames [][]byte) bool { return message(frames, 0, time.Now()) })
 		status(true)
 	})
 	return id, nil
 }
 
-func (e *engines) Request(endpoint string, request [][]byte, answer func([][]byte) bool) (id uint64, err error) {
+func (e *engines) Request(endpoint string, request [][]byte, answer func([][]byte, int64) bool) (id uint64, err error) {
 	e.do(func() {
 		var s *engineSocket
-		s, id = e.open(endpoint, answer)
+		s, id = e.open(endpoint, func(frames [][]byte) bool { return answer(frames, 0) })
 		g := s.engine
 		s.engine = nil // it hears no live messages
 		if g.asked++; g.silent && g.asked%2 == 1 {

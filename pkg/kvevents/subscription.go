@@ -1,7 +1,6 @@
 package kvevents
 
 import (
-	"context"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -25,6 +24,9 @@ const (
 	barrierItem                      // a caller of Barrier waits until the items before it are applied
 )
 
+// isAnswer reports whether an item comes from a replay's socket.
+func (k itemKind) isAnswer() bool { return k == answerItem || k == endItem }
+
 // item is what a socket, a timer or a caller has for a stream.
 type item struct {
 	kind    itemKind
@@ -44,7 +46,6 @@ func (it *item) size() int { return len(it.message.payload) + itemOverhead }
 // output is a delivery.
 type subscription struct {
 	subs     *Subscribers
-	worker   *applyWorker
 	rank     catalog.Rank
 	endpoint string
 	closing  atomic.Bool // stops a turn early
@@ -55,9 +56,12 @@ type subscription struct {
 	// before mu.
 	turning  sync.Mutex
 	stream   stream
+	rest     []item      // taken from the inbox for the next turns
+	held     int64       // bytes of Config.Replay reserved for what the stream holds
 	delivery delivery    // the stream's output
 	server   string      // the replay server's endpoint, "" for none
 	asks     uint64      // the number of the newest ask for a replay
+	pace     pace        // of the asks
 	deadline *time.Timer // nil if the stream waits for nothing
 	ringsAt  time.Time   // the time at which deadline rings
 }
@@ -68,12 +72,21 @@ type inbox struct {
 	// while anything is applied.
 	mu           sync.Mutex
 	items, spare []item // spare is memory for the items after these
-	pending      int    // items here or in the present turn
-	bytes        int    // the sizes of the pending items
-	queued       bool   // in the worker's queue or turn, or not open yet
+	pending      load   // items here or taken, but not handled yet
+	answers      load   // those of them that came from a replay
+	more         bool   // some are taken and not handled yet
+	queued       bool   // in the queue or in a turn, or not open yet
 	closed       bool
 	live, replay socket
 	shown        StreamStatus // without Pending
+}
+
+// load is a number of items and their bytes.
+type load struct{ items, bytes int }
+
+func (l *load) add(it *item, sign int) {
+	l.items += sign
+	l.bytes += sign * it.size()
 }
 
 // socket is a socket of the Source.
@@ -83,9 +96,9 @@ type socket struct {
 	stopped bool // the Source does not read it until Resume
 }
 
-func newSubscription(s *Subscribers, w *applyWorker, c StreamConfig) *subscription {
+func newSubscription(s *Subscribers, c StreamConfig) *subscription {
 	sub := &subscription{
-		subs: s, worker: w, rank: c.Rank, endpoint: c.Endpoint,
+		subs: s, rank: c.Rank, endpoint: c.Endpoint,
 		inbox:  inbox{queued: true}, // until open
 		server: c.Replay,
 		delivery: delivery{
@@ -122,12 +135,14 @@ func (s *subscription) open() {
 }
 
 // onMessage takes a live message from the source.
-func (s *subscription) onMessage(frames [][]byte, received time.Time) bool {
+func (s *subscription) onMessage(frames [][]byte, size int64, received time.Time) bool {
 	m, ok := parseLive(frames, received)
 	if !ok {
+		s.subs.config.Streams.Release(size)
 		s.badFrames(frames)
 		return true
 	}
+	m.size = size
 	return s.put(item{kind: liveItem, message: m})
 }
 
@@ -150,63 +165,77 @@ func (s *subscription) put(it item) bool {
 	}
 	defer s.mu.Unlock()
 	s.items = append(s.items, it)
-	s.pending++
-	s.bytes += it.size()
-	s.enqueueLocked()
-	if s.pending < s.subs.config.Inbox && s.bytes < s.subs.config.InboxBytes {
-		return true
+	s.pending.add(&it, 1)
+	if it.kind.isAnswer() {
+		s.answers.add(&it, 1)
 	}
-	switch it.kind {
-	case liveItem:
+	s.enqueueLocked()
+	switch {
+	case it.kind == liveItem && s.liveFullLocked(1):
 		s.live.stopped = true
-	case answerItem, endItem:
+	case it.kind.isAnswer() && s.answersFullLocked(1):
 		s.replay.stopped = true
 	default:
-		return true // not from a socket that could be stopped
+		return true // there is room, or it is not from a socket that could be stopped
 	}
 	s.subs.counters.Pauses.Add(1)
 	return false
 }
 
 func (s *subscription) enqueueLocked() {
-	if !s.queued && len(s.items) > 0 {
+	if !s.queued && (len(s.items) > 0 || s.more) {
 		s.queued = true
-		s.worker.enqueue(s)
+		s.subs.turns.enqueue(s)
 	}
 }
 
-// turn handles what is in the inbox, and reports whether anything went to the
-// applier.
+// liveFullLocked reports whether the inbox has 1/part of the live messages or more that it
+// may have.
+func (s *subscription) liveFullLocked(part int) bool {
+	items, bytes := s.pending.items-s.answers.items, s.pending.bytes-s.answers.bytes
+	return items >= s.subs.config.Inbox/part || bytes >= s.subs.config.InboxBytes/part
+}
+
+// answersFullLocked is liveFullLocked of replayed messages.
+func (s *subscription) answersFullLocked(part int) bool {
+	return s.answers.items >= s.subs.config.Answers/part || s.answers.bytes >= s.subs.config.AnswerBytes/part
+}
+
+// turn handles some of what is in the inbox, and reports whether anything went to
+// the applier.
 func (s *subscription) turn(w *Workspace) bool {
 	s.turning.Lock()
 	defer s.turning.Unlock()
-	s.mu.Lock()
-	items := s.items
-	s.items, s.spare = s.spare[:0], nil
-	s.mu.Unlock()
+	items := s.take()
 
 	s.delivery.work, s.delivery.applied = w, false
-	now, bytes := time.Now(), 0
+	now := time.Now()
+	var done, answers load
 	for i := range items {
-		bytes += items[i].size()
+		done.add(&items[i], 1)
+		if items[i].kind.isAnswer() {
+			answers.add(&items[i], 1)
+		}
 		if s.closing.Load() {
 			s.discard(items[i : i+1])
 		} else {
 			s.handle(&items[i], now)
 		}
 	}
+	if !s.closing.Load() {
+		s.settle(items, now)
+	}
 	s.delivery.work = nil
 	s.setDeadline(now)
 
-	n := len(items)
 	clear(items) // keeps no payload alive
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if cap(items) <= 256 { // a burst's memory is not kept
+	if s.more = len(s.rest) > 0; !s.more && cap(items) <= 256 { // a burst's memory is not kept
 		s.spare = items[:0]
 	}
-	s.pending -= n
-	s.bytes -= bytes
+	s.pending.items, s.pending.bytes = s.pending.items-done.items, s.pending.bytes-done.bytes
+	s.answers.items, s.answers.bytes = s.answers.items-answers.items, s.answers.bytes-answers.bytes
 	s.updateStatusLocked()
 	s.resumeLocked()
 	s.queued = false
@@ -214,16 +243,69 @@ func (s *subscription) turn(w *Workspace) bool {
 	return s.delivery.applied
 }
 
+// take returns the items of a turn.
+func (s *subscription) take() []item {
+	if len(s.rest) == 0 {
+		s.mu.Lock()
+		s.rest = s.items
+		s.items, s.spare = s.spare[:0], nil
+		s.mu.Unlock()
+	}
+	n, bytes := 0, 0
+	for n < len(s.rest) && n < turnItems && bytes < turnBytes {
+		bytes += s.rest[n].size()
+		n++
+	}
+	items := s.rest[:n]
+	s.rest = s.rest[n:]
+	return items
+}
+
+// settle brings the accounts up to date after items were handled. What the
+// stream holds for a replay moves to the account of replays; where that has no room the
+// replay is given up.
+func (s *subscription) settle(items []item, now time.Time) {
+	c := &s.subs.config
+	if more := s.stream.holds() - s.held; more > 0 && !c.Replay.Reserve(more) {
+		s.stream.holdNothing(now)
+		c.Replay.Release(s.held)
+		s.held = 0
+	} else {
+		c.Replay.Release(-min(more, 0))
+		s.held += more
+	}
+	for i := range items {
+		s.release(&items[i])
+	}
+}
+
+// release returns the bytes that are reserved for an item.
+func (s *subscription) release(it *item) {
+	switch it.kind {
+	case liveItem:
+		s.subs.config.Streams.Release(it.message.size)
+	case answerItem:
+		s.subs.config.Replay.Release(it.message.size)
+	}
+}
+
 // resumeLocked reads stopped sockets again when the inbox is half empty.
 func (s *subscription) resumeLocked() {
-	if s.closed || s.pending > s.subs.config.Inbox/2 || s.bytes > s.subs.config.InboxBytes/2 {
+	if s.closed {
 		return
 	}
-	for _, socket := range []*socket{&s.live, &s.replay} {
-		if socket.stopped && socket.open {
-			socket.stopped = false
-			s.subs.source.Resume(socket.id)
-		}
+	if !s.liveFullLocked(2) {
+		s.resumeSocketLocked(&s.live)
+	}
+	if !s.answersFullLocked(2) {
+		s.resumeSocketLocked(&s.replay)
+	}
+}
+
+func (s *subscription) resumeSocketLocked(socket *socket) {
+	if socket.stopped && socket.open {
+		socket.stopped = false
+		s.subs.source.Resume(socket.id)
 	}
 }
 
@@ -234,7 +316,11 @@ func (s *subscription) handle(it *item, now time.Time) {
 		s.stream.live(it.message, now)
 	case answerItem, endItem:
 		if it.ask == s.asks {
+			applied := s.stream.counts.Applied
 			s.stream.answer(it.message, it.kind == endItem, now)
+			if s.stream.counts.Applied > applied {
+				s.pace.progress()
+			}
 		}
 	case connectedItem:
 		s.stream.connected(now)
@@ -261,6 +347,7 @@ func (s *subscription) handle(it *item, now time.Time) {
 // discard releases what items hold that will not be handled.
 func (s *subscription) discard(items []item) {
 	for i := range items {
+		s.release(&items[i])
 		switch items[i].kind {
 		case grantedItem:
 			s.subs.replays.release()
@@ -293,6 +380,10 @@ func (s *subscription) close() {
 
 	s.turning.Lock()
 	defer s.turning.Unlock()
+	s.discard(s.rest)
+	s.rest = nil
+	s.subs.config.Replay.Release(s.held)
+	s.held = 0
 	s.closeReplay()
 	if s.deadline != nil {
 		s.deadline.Stop()
@@ -303,13 +394,13 @@ func (s *subscription) close() {
 func (s *subscription) join(b *barrier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.pending == 0 {
+	if s.closed || s.pending.items == 0 {
 		return
 	}
 	b.left.Add(1)
-	s.items = append(s.items, item{kind: barrierItem, barrier: b})
-	s.pending++
-	s.bytes += itemOverhead
+	it := item{kind: barrierItem, barrier: b}
+	s.items = append(s.items, it)
+	s.pending.add(&it, 1)
 	s.enqueueLocked()
 }
 
@@ -356,70 +447,8 @@ func (s *subscription) status() StreamStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	shown := s.shown
-	shown.Pending = s.pending
+	shown.Pending = s.pending.items
 	return shown
-}
-
-// applyWorker empties the inboxes of its subscriptions in turns. Every subscription
-// has one worker for life, so that its messages are applied in order.
-type applyWorker struct {
-	subs *Subscribers
-	wake chan struct{} // of capacity 1
-	work Workspace     // only run's goroutine uses it
-
-	// mu guards queue. It is the innermost lock.
-	mu    sync.Mutex
-	queue []*subscription
-}
-
-func newApplyWorker(s *Subscribers) *applyWorker {
-	return &applyWorker{subs: s, wake: make(chan struct{}, 1)}
-}
-
-// enqueue gives a subscription its next turn.
-func (w *applyWorker) enqueue(sub *subscription) {
-	w.mu.Lock()
-	w.queue = append(w.queue, sub)
-	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default: // it is awake already
-	}
-}
-
-// take returns the queue and leaves an empty one in its memory's place.
-func (w *applyWorker) take(queue []*subscription) []*subscription {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	queue, w.queue = w.queue, queue
-	return queue
-}
-
-func (w *applyWorker) run(ctx context.Context) {
-	var queue []*subscription
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.wake:
-		}
-		for queue = w.take(queue[:0]); len(queue) > 0 && ctx.Err() == nil; queue = w.take(queue[:0]) {
-			for _, sub := range queue {
-				if sub.turn(&w.work) {
-					w.subs.count(&w.work.Tally)
-				}
-			}
-			clear(queue) // no removed stream is kept alive
-		}
-	}
-}
-
-// count moves what a worker has counted into the tally of all.
-func (s *Subscribers) count(t *Tally) {
-	s.tallying.Lock()
-	s.tally.Add(t)
-	s.tallying.Unlock()
-	*t = Tally{}
 }
 
 // barrier is a wait for a number of subscriptions.

@@ -1,0 +1,138 @@
+package catalog
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// EndpointPolicy says which ZMQ endpoints of engines and replicas may be used. The
+// zero value allows TCP to everywhere. `inproc` is never allowed (decision X4).
+type EndpointPolicy struct {
+	IPC     bool           // `ipc` is allowed
+	Allowed []EndpointRule // nil: all of TCP
+}
+
+// EndpointRule allows TCP endpoints. Exactly one of Network, Name and Bound is set.
+type EndpointRule struct {
+	Network netip.Prefix // addresses, also those that a name turns out to have
+	Name    string       // a host name, whatever its addresses are
+	Bound   bool         // `*`: sockets that are bound here
+	Port    uint16       // 0: any
+}
+
+// ParseEndpointRules reads a list of rules, separated by commas:
+// tcp://network[:port], tcp://address[:port], tcp://name[:port] or tcp://*[:port],
+// where the port may be * for any, which is the default. A network is in CIDR notation, and one of IPv6 in
+// brackets if a port follows. "" is nil, no rules.
+func ParseEndpointRules(list string) ([]EndpointRule, error) {
+	var rules []EndpointRule
+	for s := range strings.SplitSeq(list, ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		r, why := parseRule(s)
+		if why != "" {
+			return nil, fmt.Errorf("invalid rule for endpoints `%s`: %s", s, why)
+		}
+		rules = append(rules, r)
+	}
+	return rules, nil
+}
+
+func parseRule(s string) (r EndpointRule, why string) {
+	rest, ok := strings.CutPrefix(s, "tcp://")
+	if !ok {
+		return r, "want tcp://network, tcp://name or tcp://*, and a port or :*"
+	}
+	host, port := rest, "*"
+	if _, _, isNetwork := parseNetwork(rest); !isNetwork {
+		if colon := strings.LastIndexByte(rest, ':'); colon >= 0 {
+			host, port = rest[:colon], rest[colon+1:]
+		}
+	}
+	if port != "*" {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			return r, "the port is not in [1, 65535]"
+		}
+		r.Port = uint16(n)
+	}
+	network, why, isNetwork := parseNetwork(host)
+	switch {
+	case isNetwork:
+		r.Network = network
+	case why != "":
+		return r, why
+	case host == "*":
+		r.Bound = true
+	case host == "" || strings.ContainsAny(host, "/*[]: \t"):
+		return r, "no host"
+	default:
+		r.Name = host
+	}
+	return r, ""
+}
+
+// parseNetwork reads an address or a network, with or without brackets.
+func parseNetwork(s string) (network netip.Prefix, why string, ok bool) {
+	if strings.HasPrefix(s, "[") {
+		inside, bits, found := strings.Cut(s[1:], "]")
+		if !found {
+			return network, "missing closing `]`", false
+		}
+		s = inside + bits // [fd00::]/8 and [fd00::/8]
+	}
+	if addr, err := netip.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()), "", true
+	}
+	network, err := netip.ParsePrefix(s)
+	return network.Masked(), "", err == nil
+}
+
+// Check returns an *EndpointError for an endpoint that may not be used. One that
+// has a name may have to be checked again when it is known what address that has, by
+// AllowsAddress: named reports that no rule allows it by its name.
+func (p EndpointPolicy) Check(endpoint string) (named bool, err error) {
+	e, err := ParseEndpoint(endpoint)
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case e.Scheme == "inproc" || e.Scheme == "ipc" && !p.IPC:
+		return false, &EndpointError{endpoint, fmt.Sprintf("unsupported scheme `%s`", e.Scheme)}
+	case e.Scheme != "tcp" || p.Allowed == nil:
+		return false, nil
+	}
+	addr, notAddress := netip.ParseAddr(e.Host)
+	networks := false
+	for _, r := range p.Allowed {
+		networks = networks || r.Network.IsValid()
+		switch {
+		case r.Port != 0 && r.Port != e.Port:
+		case e.Wildcard && r.Bound, r.Name != "" && strings.EqualFold(r.Name, e.Host):
+			return false, nil
+		case !e.Wildcard && notAddress == nil && r.Network.Contains(addr.Unmap()):
+			return false, nil
+		}
+	}
+	if notAddress != nil && !e.Wildcard && networks {
+		return true, nil
+	}
+	return false, &EndpointError{endpoint, "not among the allowed endpoints"}
+}
+
+// AllowsAddress reports whether a connection may be made to an address and port, or
+// with port 0, accepted from an address.
+func (p EndpointPolicy) AllowsAddress(addr netip.Addr, port uint16) bool {
+	if p.Allowed == nil {
+		return true
+	}
+	for _, r := range p.Allowed {
+		if (port == 0 || r.Port == 0 || r.Port == port) && r.Network.Contains(addr.Unmap()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,80 @@
+package kvevents
+
+import (
+	"context"
+	"sync"
+)
+
+const (
+	// A turn handles at most turnItems items, or as many as have turnBytes bytes: some
+	// milliseconds of work. Then other streams have their turns.
+	turnItems = 64
+	turnBytes = 256 << 10
+)
+
+// turns is the queue of subscriptions that have something in their inboxes. A
+// subscription is in it at most once and not while it has its turn, so that its messages
+// are applied in order, by whichever worker is free: one that is busy with a huge
+// message holds up no stream but that message's.
+type turns struct {
+	wake chan struct{} // a token for each worker that may be asleep
+
+	// mu guards queue. It is the innermost lock.
+	mu    sync.Mutex
+	queue []*subscription
+	head  int // of queue
+}
+
+// enqueue gives a subscription its next turn.
+func (t *turns) enqueue(sub *subscription) {
+	t.mu.Lock()
+	t.queue = append(t.queue, sub)
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default: // all have been woken
+	}
+}
+
+// next returns the subscription whose turn it is, nil if there is none.
+func (t *turns) next() *subscription {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.head == len(t.queue) {
+		t.queue, t.head = t.queue[:0], 0
+		return nil
+	}
+	sub := t.queue[t.head]
+	t.queue[t.head] = nil // no removed stream is kept alive
+	if t.head++; t.head == len(t.queue) {
+		t.queue, t.head = t.queue[:0], 0
+	} else if t.head > len(t.queue)/2 && t.head > turnItems {
+		t.queue, t.head = t.queue[:copy(t.queue, t.queue[t.head:])], 0
+	}
+	return sub
+}
+
+// apply is a worker: it gives subscriptions their turns until ctx ends.
+func (s *Subscribers) apply(ctx context.Context) {
+	var work Workspace
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.turns.wake:
+		}
+		for sub := s.turns.next(); sub != nil && ctx.Err() == nil; sub = s.turns.next() {
+			if sub.turn(&work) {
+				s.count(&work.Tally)
+			}
+		}
+	}
+}
+
+// count moves what a worker has counted into the tally of all.
+func (s *Subscribers) count(t *Tally) {
+	s.tallying.Lock()
+	s.tally.Add(t)
+	s.tallying.Unlock()
+	*t = Tally{}
+}
