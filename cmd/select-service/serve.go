@@ -50,7 +50,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if err != nil {
 		return err
 	}
-	hub := zmqsock.New(zmqsock.DefaultOptions())
+	hub := zmqsock.New(socketOptions(mem.budget))
 	var svc *service.Service
 	others := newReplicas(conf.Replicas, hub, read, func() []string { return svc.Peers() })
 	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
@@ -142,6 +142,13 @@ func handlers(conf config.Config, svc *service.Service, guard *access.Guard, mem
 		opt.RetryAfter = conf.Overload.RetryAfter
 		return httpapi.New(svc, svc.Conductor(), opt)
 	}
+}
+
+// socketOptions are the limits of the ZMQ sockets.
+func socketOptions(memory *budget.Budget) zmqsock.Options {
+	opt := zmqsock.DefaultOptions()
+	opt.Streams, opt.Replay = memory.Account(budget.Streams), memory.Account(budget.Replay)
+	return opt
 }
 
 func serviceConfig(conf config.Config, others replicas, bound listeners, memory *budget.Budget) service.Config {

@@ -152,6 +152,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 func (s *Service) openStreams(source kvevents.Source) {
 	s.streams.lag = telemetry.NewHistogram(telemetry.LagBounds)
 	config := kvevents.DefaultConfig(s.config.Threads)
+	config.Streams, config.Replay = s.config.Memory.Account(budget.Streams), s.config.Memory.Account(budget.Replay)
 	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
 	counters := new(kvevents.Counters)
 	s.streams.Subscribers = kvevents.NewSubscribers(source, config, counters)
