@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -159,7 +160,10 @@ func TestHangups(t *testing.T) {
 // TestSecondSignal: the second SIGTERM does not wait for what the first one waits for.
 func TestSecondSignal(t *testing.T) {
 	s := e2e.Serve(t, nil)
-	dial(t, s.Address(), slowBody)
+	conn := dial(t, s.Address(), strings.Replace(slowBody, "\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n", 1))
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
+		t.Fatalf("%q, %v: the body is not being read", line, err)
+	}
 	if err := s.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,315 @@
+package connections_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/connections"
+	"github.com/select-service/select-service/test/e2e"
+)
+
+// pipes is a listener whose connections are pipes in memory.
+type pipes struct{ next chan net.Conn }
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p.next
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// from is a connection from an address.
+type from struct {
+	net.Conn
+	address net.Addr
+}
+
+func (f from) RemoteAddr() net.Addr { return f.address }
+
+// server is an HTTP server over pipes; it answers /wait when it is told to.
+type server struct {
+	set     *connections.Set
+	next    chan net.Conn
+	proceed chan struct{}
+}
+
+func serve(t *testing.T, limits connections.Limits) *server {
+	t.Helper()
+	s := &server{set: connections.New(limits), next: make(chan net.Conn), proceed: make(chan struct{})}
+	srv := &http.Server{ConnState: s.set.Observe, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/wait" {
+			<-s.proceed
+		}
+	})}
+	go func() { _ = srv.Serve(s.set.Listener(pipes{s.next}, nil)) }()
+	t.Cleanup(func() {
+		close(s.next)
+		_ = srv.Close()
+		s.set.CloseAll()
+		synctest.Wait()
+	})
+	return s
+}
+
+// dial opens a connection from an address.
+func (s *server) dial(address string) *client {
+	ours, theirs := net.Pipe()
+	s.next <- from{theirs, &net.TCPAddr{IP: net.ParseIP(address), Port: 1}}
+	return &client{ours, bufio.NewReader(ours)}
+}
+
+type client struct {
+	net.Conn
+	answers *bufio.Reader
+}
+
+// get sends a request; the answer's status is 0 if the connection is closed.
+func (c *client) get(path string) int {
+	_ = c.send(path)
+	return c.status()
+}
+
+func (c *client) send(path string) error {
+	_, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
+	return err
+}
+
+func (c *client) status() int {
+	resp, err := http.ReadResponse(c.answers, nil)
+	if err != nil {
+		return 0
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// TestTotal: beyond the limit the longest idle connection makes room, one that has
+// fallen silent too, and one in a request never; then the new one is refused.
+func TestTotal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, connections.Limits{Total: 3})
+		busy := s.dial("10.0.0.1")
+		if err := busy.send("/wait"); err != nil {
+			t.Fatal(err)
+		}
+		old, young := s.dial("10.0.0.1"), s.dial("10.0.0.1")
+		if old.get("/") != 200 {
+			t.Fatal("not answered")
+		}
+		time.Sleep(time.Second)
+		if young.get("/") != 200 {
+			t.Fatal("not answered")
+		}
+		synctest.Wait()
+		silent := s.dial("10.0.0.1") // in place of old
+		synctest.Wait()
+		if old.get("/") != 0 || young.get("/") != 200 {
+			t.Error("it was not the longest idle that was closed")
+		}
+		time.Sleep(time.Second / 2)
+		next := s.dial("10.0.0.1") // in place of young: silent is too new
+		if err := next.send("/wait"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if young.get("/") != 0 {
+			t.Error("the idle one is open")
+		}
+		if got := s.dial("10.0.0.1").status(); got != 503 {
+			t.Errorf("one too many: status %d", got)
+		}
+		time.Sleep(time.Second)
+		last := s.dial("10.0.0.1") // in place of silent
+		if err := last.send("/wait"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if silent.get("/") != 0 {
+			t.Error("the silent one is open")
+		}
+		if st := s.set.Stats(); st != (connections.Stats{Open: 3, RefusedTotal: 1, ClosedIdle: 3}) {
+			t.Errorf("%+v", st)
+		}
+		close(s.proceed)
+		for _, c := range []*client{busy, next, last} {
+			if c.status() != 200 {
+				t.Error("a request was cut off")
+			}
+			_ = c.Close()
+		}
+		synctest.Wait()
+		if st := s.set.Stats(); st.Open != 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestPerAddress: an address has its own bound, an IPv6 host with all its addresses;
+// what is closed counts no more.
+func TestPerAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, connections.Limits{Total: 100, PerAddress: 2})
+		for address, other := range map[string]string{"10.0.0.1": "10.0.0.2", "2001:db8::1": "2001:db8:0:1::1", "::ffff:10.1.0.1": "10.1.0.2"} {
+			first, second := s.dial(address), s.dial(address)
+			again := map[string]string{"2001:db8::1": "2001:db8::2", "::ffff:10.1.0.1": "10.1.0.1"}[address]
+			if again == "" {
+				again = address
+			}
+			if got := s.dial(again).status(); got != 503 {
+				t.Errorf("%s: status %d of the third", again, got)
+			}
+			if got := s.dial(other).get("/"); got != 200 {
+				t.Errorf("%s: status %d", other, got)
+			}
+			_ = first.Close()
+			synctest.Wait()
+			if got := s.dial(address).get("/"); got != 200 {
+				t.Errorf("%s: status %d after one was closed", address, got)
+			}
+			_ = second.Close()
+		}
+		if st := s.set.Stats(); st.RefusedAddress != 3 || st.RefusedTotal != 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestReaders: an answer is broken off when its reader takes nothing, and goes on for
+// as long as it takes something; a deadline of the handler's own is kept.
+func TestReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := connections.New(connections.Limits{Total: 10})
+		next := make(chan net.Conn, 1)
+		ln := set.Listener(pipes{next}, nil)
+		open := func() (server, reader net.Conn) {
+			reader, theirs := net.Pipe()
+			next <- theirs
+			server, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return server, reader
+		}
+		answer := make([]byte, 4<<20)
+
+		server, reader := open()
+		begin := time.Now()
+		if _, err := server.Write(answer); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("nobody reads: %v", err)
+		}
+		if took := time.Since(begin); took < 30*time.Second || took > 40*time.Second {
+			t.Errorf("nobody reads: broken off after %v", took)
+		}
+		_, _ = server.Close(), reader.Close()
+
+		server, reader = open()
+		var read atomic.Int64
+		ended := make(chan struct{})
+		go func(reader net.Conn) {
+			defer close(ended)
+			for buffer := make([]byte, 64<<10); ; time.Sleep(5 * time.Second) {
+				n, err := io.ReadFull(reader, buffer)
+				read.Add(int64(n))
+				if err != nil {
+					return
+				}
+			}
+		}(reader)
+		begin = time.Now()
+		if n, err := server.Write(answer); n != len(answer) || err != nil {
+			t.Errorf("a slow reader: %d, %v", n, err)
+		}
+		took := time.Since(begin)
+		_, _ = server.Close(), reader.Close()
+		<-ended
+		if took < 5*time.Minute || read.Load() != int64(len(answer)) {
+			t.Errorf("a slow reader has %d bytes after %v", read.Load(), took)
+		}
+
+		server, reader = open()
+		if err := server.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		begin = time.Now()
+		if _, err := server.Write(answer); err == nil || time.Since(begin) > time.Second {
+			t.Errorf("a deadline of a second: %v after %v", err, time.Since(begin))
+		}
+		if err := server.SetDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		begin = time.Now()
+		if _, err := server.Write(answer); err == nil || time.Since(begin) > 40*time.Second {
+			t.Errorf("no deadline of its own any more: %v after %v", err, time.Since(begin))
+		}
+		_, _ = server.Close(), reader.Close()
+	})
+}
+
+// TestCloseAllTLS: TLS clients that read nothing do not hold up the end, in which
+// http.Server would wait 5 s for each of them.
+func TestCloseAllTLS(t *testing.T) {
+	authority := e2e.NewAuthority(t)
+	cert := authority.Issue(t, "server", time.Now().Add(time.Hour)).Load(t)
+	set := connections.New(connections.Limits{Total: 1000})
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocked atomic.Int64
+	srv := &http.Server{ConnState: set.Observe, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		blocked.Add(1)
+		for {
+			if _, err := io.WriteString(w, strings.Repeat("x", 1<<20)); err != nil {
+				return
+			}
+		}
+	})}
+	served := make(chan error, 1)
+	go func() {
+		served <- srv.Serve(set.Listener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}))
+	}()
+	const clients = 20
+	for range clients {
+		conn, err := tls.Dial("tcp", ln.Addr().String(), &tls.Config{RootCAs: authority.Pool()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e2e.Eventually(t, "all requests are being answered", func() error {
+		if blocked.Load() < clients {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	set.CloseAll()
+	if err := srv.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
+	}
+	e2e.Eventually(t, "no connection is open", func() error {
+		if set.Stats().Open != 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
