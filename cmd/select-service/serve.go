@@ -50,10 +50,17 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if err != nil {
 		return err
 	}
+	data, err := openData(conf.Data)
+	if err != nil {
+		bound.close()
+		return err
+	}
+	defer data.Close()
 	hub := zmqsock.New(socketOptions(mem.budget))
 	var svc *service.Service
 	others := newReplicas(conf.Replicas, hub, read, func() []string { return svc.Peers() })
 	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
+	state := svc.NewState(data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	if read.workers != nil {
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, svc, log)
@@ -74,23 +81,29 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		closeSockets()
 		return errors.Join(err, parts.Wait())
 	}
+	state.Restore()
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	fileEnded := start(parts, func() error { return file.Run(work) })
 	parts.Go(func() error { return guard.Run(work) })
+	snapshots, stopSnapshots := context.WithCancel(base)
+	defer stopSnapshots()
+	stateEnded := start(parts, func() error { return state.Run(snapshots) })
 	read.follow(work, parts, log, file, guard)
 	open := newConnections(conf.Limits, log)
 	bound.serve(parts, handlers(conf, svc, guard, mem.budget, log,
-		telemetry.Memory{Budget: mem.budget}, telemetry.WorkersFile{Watcher: file}, telemetry.Process{
+		telemetry.Memory{Budget: mem.budget}, telemetry.WorkersFile{Watcher: file}, state.Collector(), telemetry.Process{
 			LogLinesDropped: out.Dropped, Connections: open, Certificate: read.certificates, PeerCertificate: read.peers,
 		}), open, log)
 
-	// Stop in the reverse order: no new work, requests under way, HTTP, the service
-	// and its streams, replicas, sockets.
+	// Stop in the reverse order: no new work, requests under way, HTTP, the last
+	// snapshot, the service and its streams, replicas, sockets.
 	<-stopping.Done()
 	log.Info().Msg("stopping")
 	svc.Close()
 	shutdownErr := bound.shutdown(base, open)
+	stopSnapshots()
+	<-stateEnded
 	stopWork()
 	<-fileEnded
 	<-serviceEnded

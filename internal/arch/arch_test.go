@@ -57,6 +57,7 @@ var mayImport = map[string][]string{
 	"internal/service":         {"internal/...", "pkg/..."},
 	"internal/servicetest":     {"internal/...", "pkg/..."},
 	"internal/telemetry":       {"internal/certs", "internal/connections", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/scopes", "internal/workersfile", "pkg/..."},
+	"internal/statefile":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
 	"internal/waitqueue":       {"internal/admission"},
 	"internal/wire/msgpack":    {},
 	"internal/workersfile":     {"pkg/catalog"},

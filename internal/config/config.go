@@ -42,6 +42,7 @@ type Config struct {
 	Overload     Overload
 	Replicas     Replicas
 	Access       Access
+	Data         Data
 	Limits       Limits
 	Metrics      Metrics
 	Log          Log
@@ -230,6 +231,12 @@ const maxConnections = 1 << 20
 // minMemory is the least Limits.MaxMemory: less could not serve.
 const minMemory = 64 << 20
 
+// Data is the state on disk.
+type Data struct {
+	Dir              string // empty for none
+	SnapshotInterval time.Duration
+}
+
 // Metrics is what GET /metrics shows beside the service's own names.
 type Metrics struct {
 	DynamoAliases bool // the names of Dynamo's KV indexer too
@@ -263,7 +270,8 @@ func Default() Config {
 			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxModels: 1024,
 			MaxReservations: 4_194_304, MaxReservationBlocks: 4_194_304, // no body of 8 MiB has more blocks
 		},
-		Log: Log{Level: "info", Format: "json"},
+		Data: Data{SnapshotInterval: time.Minute},
+		Log:  Log{Level: "info", Format: "json"},
 	}
 }
 

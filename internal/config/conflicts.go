@@ -21,6 +21,7 @@ type conflict struct {
 var (
 	errPeersWithoutPort = errors.New("--replica-sync-peers requires --replica-sync-port")
 	errPeersWithoutBind = errors.New("--replica-sync-peers requires --replica-sync-bind")
+	errDataReplicated   = errors.New("--data-dir is for the only replica: with --replica-sync the other replicas have the state")
 	errAdvertiseUnbound = errors.New("--replica-sync-advertise requires --replica-sync-bind")
 )
 
@@ -45,6 +46,7 @@ const (
 	keyClientCA       = "tls.client_ca"
 	keyPeerCert       = "tls.peer_cert"
 	keyPeerKey        = "tls.peer_key"
+	keyData           = "data.dir"
 	keyQueue          = "queue.threshold"
 	keyPolicy         = "queue.policy_config"
 	keyPrefill        = "overload.active_prefill_tokens_threshold"
@@ -79,6 +81,9 @@ func (c Config) conflicts() []conflict {
 		found = append(found, conflict{keyPeers, []string{keySyncPort, keyBind}, c.peersUnbound()})
 	case r.SyncAdvertise != "":
 		found = append(found, conflict{keyAdvertise, []string{keySyncPort, keyBind}, errAdvertiseUnbound})
+	}
+	if c.Data.Dir != "" && r.Publish() != "" {
+		found = append(found, conflict{keyData, []string{keySyncPort, keyBind}, errDataReplicated})
 	}
 	for _, peer := range r.SyncPeers {
 		if peer == r.SyncAdvertise {

@@ -68,6 +68,10 @@ func TestConflicts(t *testing.T) {
 			setup{args: []string{"--replica-sync-peers=tcp://b:1"}},
 			"--replica-sync-peers requires --replica-sync-port",
 		},
+		"state on disk beside other replicas": {
+			setup{args: []string{"--data-dir=/data", "--replica-sync-port=9092"}},
+			"--data-dir is for the only replica: with --replica-sync the other replicas have the state",
+		},
 		"peers of the environment without a port": {
 			setup{env: map[string]string{"SELECT_SERVICE_REPLICA_SYNC_PEERS": "tcp://b:1"}},
 			"SELECT_SERVICE_REPLICA_SYNC_PEERS: --replica-sync-peers requires --replica-sync-port",

@@ -95,6 +95,7 @@ var groups = []struct{ name, title string }{
 	{"overload", "Overload: requests refused while every eligible worker is busy"},
 	{"replicas", "Replicas: reservations that are shared, and the index at start"},
 	{"access", "Access: who may ask for what"},
+	{"data", "Data: state on disk, for a replica without others"},
 	{"limits", "Limits: what outsiders can make the service use"},
 	{"metrics", "Metrics"},
 	{"log", "Log"},
@@ -462,6 +463,22 @@ var settings = []option{
 		help: "Names and addresses under which the HTTP listeners may be addressed, beside the address at which a " +
 			"connection comes; * is any. By default only listeners on the loopback check them, and take their " +
 			"own names. Set it where browsers can reach the service.",
+	},
+
+	{
+		key: "data.dir", flag: "data-dir", env: []string{"SELECT_SERVICE_DATA_DIR"}, hint: "DIRECTORY",
+		slotsFlag: "data-dir",
+		bind:      func(c *Config) value { return text(&c.Data.Dir) },
+		help: "Directory for a snapshot of workers, bookings and index, written while the service runs and when it " +
+			"stops, and read at start. Set it where there is only one replica, which otherwise starts empty; " +
+			"with other replicas their state is the better one. One process can use it.",
+	},
+	{
+		key: "data.snapshot_interval", flag: "snapshot-interval", env: []string{"SELECT_SERVICE_SNAPSHOT_INTERVAL"}, hint: "DURATION",
+		slotsFlag: "snapshot-interval",
+		bind:      func(c *Config) value { return duration(&c.Data.SnapshotInterval) },
+		help: "Time between two snapshots in --data-dir. What is booked after the last one is lost if the process " +
+			"is killed. Writing takes no more than a twentieth of a core, so that a large index may need longer.",
 	},
 
 	{

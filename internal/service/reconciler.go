@@ -18,11 +18,12 @@ import (
 // reconciler carries changes of the catalog out: ranks enter or leave index and
 // ledger, event streams are opened or closed. The catalog calls it under its lock.
 type reconciler struct {
-	scopes  *scopes.Registry
-	ledger  *reservations.Ledger
-	streams *kvevents.Subscribers
-	replica *replicasync.Replica // nil: reservations are not shared
-	log     zerolog.Logger
+	scopes   *scopes.Registry
+	ledger   *reservations.Ledger
+	streams  *kvevents.Subscribers
+	replica  *replicasync.Replica // nil: reservations are not shared
+	restored *restoredRanks       // nil: there is no state on disk
+	log      zerolog.Logger
 
 	attached map[workerKey]*attachedWorker // touched under the catalog's lock only
 	// registering counts the changes of workers under way.
@@ -214,7 +215,7 @@ func (r *reconciler) switchStreams(w *attachedWorker, a *catalog.Attachment) err
 		for i, st := range a.Streams {
 			c := w.stream(a.Worker, st)
 			c.SharedReplay = replays[st.Replay] > 1
-			if err := r.follow(w, c); err != nil {
+			if err := r.follow(w, a.Scope, c); err != nil {
 				r.unfollow(w, wanted, a.Streams[:i])
 				return err
 			}
@@ -231,10 +232,11 @@ func (r *reconciler) switchStreams(w *attachedWorker, a *catalog.Attachment) err
 }
 
 // follow opens a stream, or changes the one that the rank has.
-func (r *reconciler) follow(w *attachedWorker, c kvevents.StreamConfig) error {
+func (r *reconciler) follow(w *attachedWorker, sc catalog.Scope, c kvevents.StreamConfig) error {
 	was, open := w.streams[c.Rank.DP]
 	switch {
 	case !open:
+		c.Resume = r.restored.resume(sc, w.layout, &c)
 		return r.streams.Add(c)
 	case was == c:
 		return nil

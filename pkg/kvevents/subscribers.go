@@ -117,6 +117,7 @@ type Subscribers struct {
 	mu      sync.Mutex
 	streams map[catalog.Rank]*subscription
 	closed  bool
+	opened  uint64 // streams so far
 
 	// tallying guards tally. It is an innermost lock.
 	tallying sync.Mutex
@@ -249,11 +250,14 @@ func (s *Subscribers) find(rank catalog.Rank) *subscription {
 func (s *Subscribers) subscribe(c StreamConfig) (*subscription, error) {
 	s.mu.Lock()
 	closed := s.closed
+	s.opened++
+	opened := s.opened
 	s.mu.Unlock()
 	if closed {
 		return nil, ErrClosed
 	}
 	sub := newSubscription(s, c)
+	sub.stream.breaks = opened << 32 // no two streams have the same; see Unbroken
 	if err := sub.connect(); err != nil {
 		return nil, fmt.Errorf("%v: %w", c.Rank, err)
 	}

@@ -1,0 +1,400 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/internal/statefile"
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// State keeps workers, reservations and index of a service on disk, for a process
+// that has no other replica to ask. Workers and reservations of the last snapshot
+// are there when Restore returns. What a rank holds stays in the file until its
+// engine has proved to be the one that the snapshot knew: see restoredRanks.
+type State struct {
+	service  *Service
+	dir      *statefile.Dir
+	interval time.Duration
+	account  *budget.Account // of what is written and read
+	restored *restoredRanks
+	log      zerolog.Logger
+
+	last     atomic.Pointer[snapshotWritten] // nil: none yet
+	failures [numSnapshotFaults]atomic.Uint64
+}
+
+// snapshotWritten is the last snapshot that was written.
+type snapshotWritten struct {
+	at    time.Time
+	took  time.Duration
+	bytes int64
+}
+
+// snapshotFault is why a snapshot could not be written or used.
+type snapshotFault uint8
+
+const (
+	faultDiskFull snapshotFault = iota
+	faultIO
+	faultMemory
+	faultTooLate // it was not complete in time when the process stopped
+	faultItem    // something did not fit into it, and was left out
+	faultRefused // the one at start was not used
+	numSnapshotFaults
+)
+
+var snapshotFaults = [numSnapshotFaults]string{"disk_full", "io", "memory", "too_late", "item_too_large", "refused"}
+
+const (
+	// proofTime is how long restored blocks wait for their engine to prove that it is
+	// the same: one without a replay endpoint has to send a message for that.
+	proofTime = 10 * time.Minute
+	// lastSnapshotTime bounds the snapshot that is written when the process stops.
+	lastSnapshotTime = 4 * time.Second
+	// busyShare is the part of one core that writing takes, one in so many.
+	busyShare = 20
+	// busyFor is how long it works until it rests.
+	busyFor = 2 * time.Millisecond
+	// pageReservations are read from the ledger at a time.
+	pageReservations = 256
+)
+
+// NewState returns the state of a service on disk, nil without a directory: its
+// methods then do nothing. It must be called, and restored, before the service has
+// workers.
+func (s *Service) NewState(dir *statefile.Dir, interval time.Duration) *State {
+	if dir == nil {
+		return nil
+	}
+	st := &State{
+		service: s, dir: dir, interval: interval, account: s.config.Memory.Account(budget.Snapshots),
+		restored: &restoredRanks{log: s.log}, log: s.log,
+	}
+	s.reconciler.restored = st.restored
+	return st
+}
+
+// Restore reads the last snapshot. A file that is damaged, or not of this program,
+// is not used: the service is then as empty as without it.
+func (s *State) Restore() {
+	if s == nil {
+		return
+	}
+	began := time.Now()
+	if !s.account.Reserve(statefile.ReaderMemory) {
+		s.failures[faultMemory].Add(1)
+		s.log.Warn().Str("directory", s.dir.Path()).Msg("no memory to read the snapshot: starting empty")
+		return
+	}
+	defer s.account.Release(statefile.ReaderMemory)
+	f, err := s.dir.Open()
+	switch {
+	case errors.Is(err, statefile.ErrNone):
+		s.log.Info().Str("directory", s.dir.Path()).Msg("no snapshot yet: starting empty")
+		return
+	case err != nil:
+		s.failures[faultRefused].Add(1)
+		s.log.Warn().Err(err).Str("directory", s.dir.Path()).Msg("the snapshot is not used: starting empty")
+		return
+	}
+	ranks, entries := 0, uint64(0)
+	if !s.service.config.recovers() && s.service.config.KVEvents {
+		ranks, entries = s.restored.use(f)
+	}
+	workers, err := s.restoreWorkers(f)
+	var booked, ended int
+	if err == nil {
+		booked, ended, err = s.restoreReservations(f)
+	}
+	if err != nil {
+		s.failures[faultIO].Add(1)
+	}
+	if ranks == 0 {
+		_ = f.Close()
+	}
+	s.log.WithLevel(levelOf(err)).Err(err).Time("written", f.Written()).Int64("bytes", f.Bytes()).
+		Int("workers", workers).Int("reservations", booked).Int("reservations_ended", ended).
+		Int("ranks_to_prove", ranks).Uint64("blocks_to_prove", entries).
+		Dur("took", time.Since(began)).Msg("snapshot restored")
+}
+
+func levelOf(err error) zerolog.Level {
+	if err != nil {
+		return zerolog.WarnLevel
+	}
+	return zerolog.InfoLevel
+}
+
+// restoreWorkers registers the workers of a file.
+func (s *State) restoreWorkers(f *statefile.File) (restored int, err error) {
+	workers, tracked, err := f.Workers()
+	if err != nil {
+		return 0, err
+	}
+	if _, err := s.service.ReplaceWorkers(workers, catalog.ScopeFilter{}); err == nil {
+		restored = len(workers)
+	} else { // one of them is not accepted any more: the others are
+		for _, r := range workers {
+			if _, err := s.service.PutWorker(r); err == nil {
+				restored++
+			}
+		}
+	}
+	for _, r := range tracked {
+		if _, err := s.service.register(func() (*catalog.Worker, error) { return s.service.catalog.PutTracked(r) }); err == nil {
+			restored++
+		}
+	}
+	return restored, nil
+}
+
+// restoreReservations books what a file has, with the ages of now. ended counts those
+// whose time is over, or whose rank is gone.
+func (s *State) restoreReservations(f *statefile.File) (booked, ended int, err error) {
+	err = f.Reservations(time.Now(), func(r reservations.Reservation) {
+		if s.service.ledger.Restore(r) == reservations.Applied {
+			booked++
+		} else {
+			ended++
+		}
+	})
+	return booked, ended, err
+}
+
+// Run writes snapshots until ctx ends, and then a last one.
+func (s *State) Run(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	every := time.NewTicker(s.interval)
+	defer every.Stop()
+	proof := time.NewTimer(proofTime)
+	defer proof.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSnapshotTime)
+			defer cancel()
+			s.save(last, &pacer{})
+			s.restored.close()
+			return nil
+		case <-proof.C:
+			s.restored.expire()
+		case <-every.C:
+			s.save(ctx, &pacer{paced: true, began: time.Now()})
+		}
+	}
+}
+
+// save writes a snapshot. A failure is logged and counted; the one before stays.
+func (s *State) save(ctx context.Context, p *pacer) {
+	began := time.Now()
+	if !s.account.Reserve(statefile.WriterMemory) {
+		s.fail(faultMemory, errors.New("the budget has no memory left for it"))
+		return
+	}
+	defer s.account.Release(statefile.WriterMemory)
+	bytes, err := s.dir.Write(began, func(w *statefile.Writer) error { return s.fill(ctx, w, p) })
+	switch {
+	case err == nil:
+		s.last.Store(&snapshotWritten{at: time.Now(), took: time.Since(began), bytes: bytes})
+		s.log.Debug().Int64("bytes", bytes).Dur("took", time.Since(began)).Msg("snapshot written")
+	case errors.Is(err, context.Canceled): // the last one follows
+	case errors.Is(err, context.DeadlineExceeded):
+		s.fail(faultTooLate, err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
+		s.fail(faultDiskFull, err)
+	default:
+		s.fail(faultIO, err)
+	}
+}
+
+func (s *State) fail(why snapshotFault, err error) {
+	s.failures[why].Add(1)
+	s.log.Error().Err(err).Str("reason", snapshotFaults[why]).Str("directory", s.dir.Path()).
+		Msg("snapshot not written: the one before stays")
+}
+
+// fill writes everything. Reservations come last, so that they are the newest.
+func (s *State) fill(ctx context.Context, w *statefile.Writer, p *pacer) error {
+	if err := s.writeWorkers(ctx, w, p); err != nil {
+		return err
+	}
+	// First those that wait for their proof, then where the streams stand: a rank that
+	// is proved in between is in the second.
+	carried, err := s.restored.carry(ctx, w, p)
+	if err != nil {
+		return err
+	}
+	points := s.service.streams.Checkpoints()
+	for sc, state := range s.service.scopes.All() {
+		if err := s.writeIndex(ctx, w, p, sc, state, points, carried); err != nil {
+			return err
+		}
+	}
+	return s.writeReservations(ctx, w, p)
+}
+
+func (s *State) writeWorkers(ctx context.Context, w *statefile.Writer, p *pacer) error {
+	for _, worker := range s.service.catalog.List(nil, nil) {
+		var err error
+		if worker.Tracked {
+			err = w.Tracked(&catalog.TrackedRecord{
+				ID: worker.ID, Scope: worker.Scope, BlockSize: *worker.BlockSize, StartRank: *worker.StartRank, Size: *worker.Size,
+			})
+		} else {
+			err = w.Worker(&worker.Record)
+		}
+		if err := s.leaveOut(err); err != nil {
+			return err
+		}
+		if err := p.rest(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaveOut counts an item that does not fit into a file.
+func (s *State) leaveOut(err error) error {
+	if errors.Is(err, statefile.ErrTooLarge) {
+		s.failures[faultItem].Add(1)
+		return nil
+	}
+	return err
+}
+
+// savedRank is a rank whose blocks are being written.
+type savedRank struct {
+	rank   catalog.Rank
+	number int // in the file
+}
+
+// writeIndex writes what the ranks of a scope hold whose checkpoints are known. The
+// blocks are read after that, while events go on: what has changed in between is
+// changed again by the messages that follow the checkpoint.
+func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, sc catalog.Scope, state *scopes.State,
+	points map[catalog.Rank]kvevents.Checkpoint, carried map[rankKey]struct{},
+) error {
+	snap := s.service.catalog.Snapshot(sc)
+	if snap == nil || snap.BlockSize != state.BlockSize {
+		return nil
+	}
+	walk := state.Space.Walk()
+	slots := state.Gate.Ranks() // after Walk: see Service.Dump
+	saved := make(map[uint32]savedRank)
+	for slot, r := range slots {
+		from, known := points[r]
+		if _, twice := carried[rankKey{sc, r}]; !known || twice {
+			continue
+		}
+		number, err := w.Rank(statefile.Rank{Scope: sc, BlockSize: snap.BlockSize, Eagle: snap.Eagle, Rank: r, From: from})
+		if errors.Is(err, statefile.ErrTooLarge) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		saved[slot] = savedRank{r, number}
+	}
+	var err error
+	for run := range walk.Runs {
+		for tier, holders := range run.Slots {
+			for _, slot := range holders {
+				if r, ok := saved[slot]; ok && err == nil {
+					err = w.Run(r.number, indexer.Tier(tier), run)
+				}
+			}
+		}
+		if err == nil {
+			err = p.rest(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	after := state.Gate.Ranks()
+	for slot, r := range saved {
+		if after[slot] != r.rank || !s.service.streams.Unbroken(r.rank, points[r.rank]) {
+			if err := w.Void(r.number); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *State) writeReservations(ctx context.Context, w *statefile.Writer, p *pacer) error {
+	var at reservations.Cursor
+	for more := true; more; {
+		var page []reservations.Reservation
+		page, at, more = s.service.ledger.Reservations(at, pageReservations)
+		now := time.Now()
+		for i := range page {
+			if err := s.leaveOut(w.Reservation(&page[i], now)); err != nil {
+				return err
+			}
+		}
+		if err := p.rest(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pacer lets work rest so that it takes no more than its share of a core. The zero
+// value never rests.
+type pacer struct {
+	paced bool
+	began time.Time // of the work since the last rest
+}
+
+// rest waits if it is time to. The error is that of ctx.
+func (p *pacer) rest(ctx context.Context) error {
+	if !p.paced {
+		return ctx.Err()
+	}
+	busy := time.Since(p.began)
+	if busy < busyFor {
+		return nil
+	}
+	pause := time.NewTimer((busyShare - 1) * busy)
+	defer pause.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-pause.C:
+	}
+	p.began = time.Now()
+	return nil
+}
+
+// Collector returns the collector of the metrics.
+func (s *State) Collector() telemetry.Snapshots {
+	if s == nil {
+		return telemetry.Snapshots{}
+	}
+	return telemetry.Snapshots{Read: func() (st telemetry.SnapshotStats) {
+		if last := s.last.Load(); last != nil {
+			st.Written, st.Age, st.Took, st.Bytes = true, time.Since(last.at), last.took, last.bytes
+		}
+		st.Failures = make(map[string]uint64, numSnapshotFaults)
+		for why := range s.failures {
+			st.Failures[snapshotFaults[why]] = s.failures[why].Load()
+		}
+		st.Ranks = s.restored.counts()
+		return st
+	}}
+}

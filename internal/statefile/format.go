@@ -1,0 +1,186 @@
+// Package statefile keeps the state of the only replica on disk: workers,
+// reservations, and what each rank holds, with the place in its event stream at
+// which it held that. [Dir] is the directory, of one process at a time; a [Writer]
+// writes a snapshot beside the last one and then puts it in its place; a [File] is
+// a snapshot that has been checked from end to end.
+//
+// # Format
+//
+// A file is a header and a sequence of sections. All numbers are little endian.
+//
+//	header   magic, version, hash seed, a hash by which another hash function would
+//	         be noticed, time, random identity of the file, CRC
+//	section  kind, number, length, CRC; then length bytes
+//	         The CRC (Castagnoli) goes over the file's identity, these fields and the
+//	         bytes, so that no section passes for another one or one of another file.
+//	end      the last section: the SHA-256 of the header and of all section heads
+//
+// A rank's section states its scope, its worker and the checkpoint of its stream,
+// as JSON; the sections of its blocks follow, between those of other ranks. A void
+// section says that a rank's blocks are not to be used after all. Neither side ever
+// holds more than one section and, while it writes, a bounded amount of blocks.
+package statefile
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+const (
+	magic   = "selstate"
+	version = 1
+
+	headerBytes = 64
+	headBytes   = 16 // of a section
+
+	// maxSection bounds the bytes of a section, and what cannot be saved: a
+	// reservation of more than half a million blocks, a worker with very long fields.
+	maxSection = 4 << 20
+	// maxSections bounds what a reader remembers of a file.
+	maxSections = 16 << 20
+	// maxPieceBlocks bounds the blocks of one piece.
+	maxPieceBlocks = 1024
+)
+
+// kind is what a section has.
+type kind uint8
+
+const (
+	rankKind kind = 1 + iota
+	blocksKind
+	voidKind
+	workerKind
+	trackedKind
+	reservationKind
+	endKind
+)
+
+// Rank is what a file says of a rank beside its blocks.
+type Rank struct {
+	Scope     catalog.Scope
+	BlockSize uint32 // tokens
+	Eagle     bool
+	Rank      catalog.Rank
+	// From is where the rank's stream stood.
+	From kvevents.Checkpoint
+}
+
+// header is the beginning of a file.
+type header struct {
+	written time.Time
+	id      [16]byte
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// hashProbe is the hash of a fixed block: a file whose hashes were made by another
+// function has another one.
+func hashProbe() uint64 {
+	local := hashing.Layout{BlockSize: 4}.AppendLocal(nil, []uint32{1, 2, 3, 4}, hashing.Seed, nil)
+	return hashing.AppendSequence(nil, local)[0]
+}
+
+func (h *header) bytes() []byte {
+	b := make([]byte, 0, headerBytes)
+	b = append(b, magic...)
+	b = binary.LittleEndian.AppendUint32(b, version)
+	b = binary.LittleEndian.AppendUint64(b, hashing.Seed)
+	b = binary.LittleEndian.AppendUint64(b, hashProbe())
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.written.UnixNano()))
+	b = append(b, h.id[:]...)
+	b = append(b, make([]byte, headerBytes-4-len(b))...)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// parseHeader reads a header of headerBytes.
+func parseHeader(b []byte) (h header, err error) {
+	le := binary.LittleEndian
+	switch {
+	case string(b[:8]) != magic:
+		return h, refuse(Foreign, "it is no snapshot of this program")
+	case le.Uint32(b[8:]) != version:
+		return h, refuse(OtherVersion, "its version is %d, this program reads %d", le.Uint32(b[8:]), version)
+	case le.Uint32(b[headerBytes-4:]) != crc32.Checksum(b[:headerBytes-4], castagnoli):
+		return h, refuse(Corrupt, "checksum of the header")
+	case le.Uint64(b[12:]) != hashing.Seed:
+		return h, refuse(OtherHashes, "its hash seed is %d, this program's %d", le.Uint64(b[12:]), hashing.Seed)
+	case le.Uint64(b[20:]) != hashProbe():
+		return h, refuse(OtherHashes, "its blocks are hashed in another way")
+	}
+	h.written = time.Unix(0, int64(le.Uint64(b[28:])))
+	copy(h.id[:], b[36:])
+	return h, nil
+}
+
+// head is the beginning of a section.
+type head struct {
+	kind   kind
+	number uint32 // of the section, from 0
+	length uint32
+	crc    uint32
+}
+
+func (h *head) bytes() []byte {
+	b := make([]byte, headBytes)
+	b[0] = byte(h.kind)
+	binary.LittleEndian.PutUint32(b[4:], h.number)
+	binary.LittleEndian.PutUint32(b[8:], h.length)
+	binary.LittleEndian.PutUint32(b[12:], h.crc)
+	return b
+}
+
+func parseHead(b []byte) head {
+	return head{
+		kind: kind(b[0]), number: binary.LittleEndian.Uint32(b[4:]), length: binary.LittleEndian.Uint32(b[8:]),
+		crc: binary.LittleEndian.Uint32(b[12:]),
+	}
+}
+
+// checksum of a section with that head.
+func (h *head) checksum(id [16]byte, payload []byte) uint32 {
+	sum := crc32.Checksum(id[:], castagnoli)
+	sum = crc32.Update(sum, castagnoli, h.bytes()[:12])
+	return crc32.Update(sum, castagnoli, payload)
+}
+
+// digest is the hash over the header and all heads.
+func digest(h *header) hash.Hash {
+	sum := sha256.New()
+	sum.Write(h.bytes())
+	return sum
+}
+
+// Reason says why a file is not used.
+type Reason string
+
+// The reasons to refuse a file.
+const (
+	Foreign      Reason = "foreign"
+	OtherVersion Reason = "version"
+	OtherHashes  Reason = "hashes"
+	Cut          Reason = "cut"
+	Corrupt      Reason = "corrupt"
+)
+
+// RefusedError refuses a file.
+type RefusedError struct {
+	Reason Reason
+	Detail string
+}
+
+// Error says what is wrong.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("snapshot refused (%s): %s", e.Reason, e.Detail)
+}
+
+func refuse(why Reason, format string, args ...any) error {
+	return &RefusedError{why, fmt.Sprintf(format, args...)}
+}

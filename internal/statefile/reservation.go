@@ -1,0 +1,70 @@
+package statefile
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// maxAge bounds ages and leases: no sum of them overflows, and no clock is that
+// wrong.
+const maxAge = 100 * 365 * 24 * time.Hour
+
+// reservation is the JSON part of a reservation's section. Before it comes its
+// length, 32 bits, after it the block hashes.
+type reservation struct {
+	Scope          catalog.Scope
+	ID             string
+	Rank           catalog.Rank
+	PerScope       bool
+	PrefillTokens  uint64
+	TrackPrefill   bool
+	PrefillDone    bool
+	ExpectedOutput *uint32
+	Accepted       int64 // Unix time in nanoseconds
+	Age            time.Duration
+	Lease          time.Duration
+	Renewed        time.Duration // after the acceptance
+}
+
+// encodeReservation encodes a reservation as it is at a time.
+func encodeReservation(b []byte, r *reservations.Reservation, at time.Time) []byte {
+	text, _ := json.Marshal(reservation{ // such values always can be
+		Scope: r.Scope, ID: r.ID, Rank: r.Rank, PerScope: r.PerScope,
+		PrefillTokens: r.PrefillTokens, TrackPrefill: r.TrackPrefill, PrefillDone: r.PrefillDone,
+		ExpectedOutput: r.ExpectedOutput,
+		Accepted:       at.Add(-r.Age).UnixNano(), Age: r.Age, Lease: r.Lease, Renewed: r.Renewed,
+	})
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(text)))
+	return appendNumbers(append(b, text...), r.Hashes)
+}
+
+// decodeReservation returns the reservation with its age at a time: at least what
+// it was when the file was written, should the clock have been set back.
+func decodeReservation(b []byte, at time.Time) (r reservations.Reservation, ok bool) {
+	if len(b) < 4 {
+		return r, false
+	}
+	n, b := uint64(binary.LittleEndian.Uint32(b)), b[4:]
+	if n > uint64(len(b)) || (uint64(len(b))-n)%8 != 0 {
+		return r, false
+	}
+	var s reservation
+	if json.Unmarshal(b[:n], &s) != nil || !bounded(s.Age) || !bounded(s.Lease) || !bounded(s.Renewed) {
+		return r, false
+	}
+	hashes := b[n:]
+	r = reservations.Reservation{
+		Scope: s.Scope, ID: s.ID, Rank: s.Rank, PerScope: s.PerScope,
+		PrefillTokens: s.PrefillTokens, TrackPrefill: s.TrackPrefill, PrefillDone: s.PrefillDone,
+		ExpectedOutput: s.ExpectedOutput,
+		Age:            min(max(s.Age, at.Sub(time.Unix(0, s.Accepted))), maxAge), Lease: s.Lease, Renewed: s.Renewed,
+	}
+	r.Hashes, _ = readNumbers(make([]uint64, 0, len(hashes)/8), hashes, len(hashes)/8)
+	return r, true
+}
+
+func bounded(d time.Duration) bool { return d >= 0 && d <= maxAge }

@@ -1,0 +1,204 @@
+package statefile
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+const (
+	// chunkBytes of a rank's blocks make a section.
+	chunkBytes = 64 << 10
+	// maxBuffered bounds the blocks of all ranks that are not written yet.
+	maxBuffered = 4 << 20
+	// WriterMemory is the memory that a Writer takes, in bytes.
+	WriterMemory = maxBuffered + 2*maxSection
+)
+
+// ErrTooLarge says that one item does not fit into a section. It is left out; the
+// file is as good as without it.
+var ErrTooLarge = errors.New("too large for a snapshot")
+
+// Writer writes the sections of a file. After the first error of the underlying
+// file, which every method returns, the file cannot be completed.
+type Writer struct {
+	out      *bufio.Writer
+	header   header
+	digest   hash.Hash
+	sections uint32
+	bytes    int64
+	err      error
+
+	ranks    []rankBuffer
+	buffered int
+	piece    Piece
+	scratch  []byte
+}
+
+// rankBuffer has the blocks of a rank that are not written yet.
+type rankBuffer struct {
+	blocks   []byte
+	previous uint64 // the last name in blocks, if any
+}
+
+// newWriter begins a file.
+func newWriter(out io.Writer, h header) (*Writer, error) {
+	w := &Writer{out: bufio.NewWriterSize(out, 256<<10), header: h}
+	w.digest = digest(&w.header)
+	w.write(w.header.bytes())
+	return w, w.err
+}
+
+// newHeader returns the header of a file that is written at a time.
+func newHeader(written time.Time) header {
+	h := header{written: written}
+	_, _ = rand.Read(h.id[:]) // never fails
+	return h
+}
+
+func (w *Writer) write(b []byte) {
+	if w.err == nil {
+		_, w.err = w.out.Write(b)
+	}
+	w.bytes += int64(len(b))
+}
+
+func (w *Writer) section(k kind, payload []byte) error {
+	if len(payload) > maxSection || w.sections == maxSections-1 && k != endKind {
+		return ErrTooLarge
+	}
+	h := head{kind: k, number: w.sections, length: uint32(len(payload))}
+	h.crc = h.checksum(w.header.id, payload)
+	w.sections++
+	if k != endKind {
+		w.digest.Write(h.bytes())
+	}
+	w.write(h.bytes())
+	w.write(payload)
+	return w.err
+}
+
+func (w *Writer) json(k kind, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	return w.section(k, text)
+}
+
+// Rank begins a rank and returns the number by which it is known in the file.
+func (w *Writer) Rank(r Rank) (number int, err error) {
+	if err := w.json(rankKind, r); err != nil {
+		return 0, err
+	}
+	w.ranks = append(w.ranks, rankBuffer{})
+	return len(w.ranks) - 1, nil
+}
+
+// Run adds the blocks of a run in a tier to a rank's. A block has to come after its
+// parent.
+func (w *Writer) Run(number int, tier indexer.Tier, run *indexer.Run) error {
+	p := &w.piece
+	*p = Piece{Tier: tier, Parent: run.Parent, HasParent: run.HasParent, Seed: run.Seed}
+	for names, local := run.EngineHashes, run.Local; len(names) > 0; {
+		n := min(maxPieceBlocks, len(names))
+		if n > 1 && n < len(names) && names[n-1] == 0 {
+			n-- // as a parent, 0 may mean the root
+		}
+		p.EngineHashes, p.Local = names[:n], local[:n]
+		if err := w.add(number, p); err != nil {
+			return err
+		}
+		p.Parent, p.HasParent = names[n-1], true
+		names, local = names[n:], local[n:]
+	}
+	return nil
+}
+
+func (w *Writer) add(number int, p *Piece) error {
+	b := &w.ranks[number]
+	before := len(b.blocks)
+	b.blocks = appendPiece(b.blocks, p, b.previous, before > 0)
+	b.previous = p.EngineHashes[len(p.EngineHashes)-1]
+	w.buffered += len(b.blocks) - before
+	switch {
+	case w.buffered >= maxBuffered:
+		return w.flushAll()
+	case len(b.blocks) >= chunkBytes:
+		return w.flush(number)
+	}
+	return w.err
+}
+
+// flush writes what is buffered of a rank.
+func (w *Writer) flush(number int) error {
+	b := &w.ranks[number]
+	if len(b.blocks) == 0 {
+		return w.err
+	}
+	w.buffered -= len(b.blocks)
+	err := w.Blocks(number, b.blocks)
+	b.blocks = b.blocks[:0]
+	return err
+}
+
+func (w *Writer) flushAll() error {
+	for i := range w.ranks {
+		if err := w.flush(i); err != nil {
+			return err
+		}
+		w.ranks[i].blocks = nil
+	}
+	return w.err
+}
+
+// Blocks adds encoded blocks of another file to a rank's; see File.RawBlocks.
+func (w *Writer) Blocks(number int, encoded []byte) error {
+	w.scratch = binary.LittleEndian.AppendUint32(w.scratch[:0], uint32(number))
+	w.scratch = append(w.scratch, encoded...)
+	return w.section(blocksKind, w.scratch)
+}
+
+// Void says that the blocks of a rank are not to be used.
+func (w *Writer) Void(number int) error {
+	return w.section(voidKind, binary.LittleEndian.AppendUint32(nil, uint32(number)))
+}
+
+// Worker adds a worker.
+func (w *Writer) Worker(r *catalog.Record) error { return w.json(workerKind, r) }
+
+// Tracked adds a worker of the slot tracker.
+func (w *Writer) Tracked(r *catalog.TrackedRecord) error { return w.json(trackedKind, r) }
+
+// Reservation adds a reservation as it is now.
+func (w *Writer) Reservation(r *reservations.Reservation, now time.Time) error {
+	if 8*len(r.Hashes) > maxSection {
+		return ErrTooLarge
+	}
+	w.scratch = encodeReservation(w.scratch[:0], r, now)
+	return w.section(reservationKind, w.scratch)
+}
+
+// end writes what is left and the end of the file.
+func (w *Writer) end() error {
+	if err := w.flushAll(); err != nil {
+		return err
+	}
+	if err := w.section(endKind, w.digest.Sum(nil)); err != nil {
+		return err
+	}
+	return w.out.Flush()
+}
+
+// Bytes returns how much has been written so far.
+func (w *Writer) Bytes() int64 { return w.bytes }

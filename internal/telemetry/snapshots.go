@@ -1,0 +1,48 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	snapshotFamilies families
+
+	snapshotAge      = snapshotFamilies.gauge("snapshot_age_seconds", "Time since the last snapshot was written to disk, if one was.")
+	snapshotBytes    = snapshotFamilies.gauge("snapshot_bytes", "Size of the last snapshot that was written to disk.")
+	snapshotSeconds  = snapshotFamilies.gauge("snapshot_seconds", "Time that it took to write the last snapshot, with its pauses.")
+	snapshotFailures = snapshotFamilies.counter("snapshot_failures_total", "Snapshots that could not be written or, at start, used; what did not fit into one.", "reason")
+	snapshotRanks    = snapshotFamilies.gauge("snapshot_ranks", "Ranks of the snapshot that was read at start, by what became of their blocks.", "state")
+)
+
+// SnapshotStats is how the snapshots on disk fare.
+type SnapshotStats struct {
+	Written bool // Age, Took and Bytes are of the last snapshot
+	Age     time.Duration
+	Took    time.Duration
+	Bytes   int64
+	// Failures by reason and Ranks by state have every name that there is.
+	Failures, Ranks map[string]uint64
+}
+
+// Snapshots collects how the snapshots on disk fare; without Read there are none.
+type Snapshots struct{ Read func() SnapshotStats }
+
+// Describe implements prometheus.Collector.
+func (Snapshots) Describe(ch chan<- *prometheus.Desc) { snapshotFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (c Snapshots) Collect(ch chan<- prometheus.Metric) {
+	if c.Read == nil {
+		return
+	}
+	st := c.Read()
+	if st.Written {
+		send(ch, snapshotAge, st.Age.Seconds())
+		send(ch, snapshotBytes, st.Bytes)
+		send(ch, snapshotSeconds, st.Took.Seconds())
+	}
+	sendByName(ch, snapshotFailures, st.Failures)
+	sendByName(ch, snapshotRanks, st.Ranks)
+}

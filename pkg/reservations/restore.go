@@ -1,0 +1,51 @@
+package reservations
+
+// Restore enters a reservation that an earlier life of this process, the only
+// replica, had accepted, as one of this ledger's own: with its age and its lease,
+// of which the time that has passed meanwhile is a part. Origin is not looked at.
+// Output blocks, and what was kept for its caller, are not restored.
+//
+// The result is Applied, Stale if its time is over, UnknownScope, UnknownRank, or
+// Known if its id is live.
+func (l *Ledger) Restore(b Reservation) ApplyResult {
+	s := l.scope(b.Scope)
+	if s == nil {
+		return UnknownScope
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := l.at()
+	accepted := at - max(b.Age, 0)
+	r := &entry{
+		id:          b.ID,
+		scope:       s,
+		rank:        b.Rank,
+		hashes:      b.Hashes,
+		tokens:      b.PrefillTokens,
+		output:      b.ExpectedOutput,
+		origin:      Origin{Process: l.process},
+		perScope:    b.PerScope,
+		track:       b.TrackPrefill,
+		prefillDone: b.PrefillDone,
+		deadline:    accepted + l.lifetime,
+	}
+	if b.Lease > 0 {
+		r.lease = newLease(b.Lease, accepted)
+		r.lease.renewedElsewhere = b.renewed()
+		r.deadline = s.leaseEnd(r.origin, r.lease)
+	}
+	if r.deadline <= at {
+		return Stale
+	}
+	var ok bool
+	if r.slot, ok = s.slots[b.Rank]; !ok {
+		return UnknownRank
+	}
+	if l.ids.claim(r) != nil {
+		return Known
+	}
+	r.origin.Sequence = l.assignSequence(0)
+	s.add(r)
+	l.counts.booked.Add(1)
+	return Applied
+}
