@@ -97,6 +97,33 @@ func matching(operations []string, wanted func(path string) bool) (out []string)
 	return out
 }
 
+// TestOpenAPIRoles: the description has the role of every operation.
+func TestOpenAPIRoles(t *testing.T) {
+	for _, contract := range []contract.Version{contract.V13, contract.V16} {
+		var spec struct {
+			Paths map[string]map[string]struct {
+				Role     string                `yaml:"x-role"`
+				Security []map[string][]string `yaml:"security"`
+			}
+		}
+		if err := yaml.Unmarshal(openapi.Document(contract.String()), &spec); err != nil {
+			t.Logf("%v", err) // the paths' own parameters are lists
+		}
+		for _, operation := range described(t, contract) {
+			method, path, _ := strings.Cut(operation, " ")
+			op := spec.Paths[path][strings.ToLower(method)]
+			for _, d := range dialects {
+				path = strings.TrimPrefix(path, d.prefix())
+			}
+			want := wanted[method+" "+strings.NewReplacer("{worker_id}", ":id", "{reservation_id}", ":id").Replace(path)].role
+			secured := len(op.Security) == 2 && op.Security[0]["bearer"][0] == want && op.Security[1]["mutualTLS"][0] == want
+			if op.Role != want || secured != (want != "public") {
+				t.Errorf("%s: role %q with security %v, want %q", operation, op.Role, op.Security, want)
+			}
+		}
+	}
+}
+
 // TestOpenAPIServed: the document of the process's contract is served.
 func TestOpenAPIServed(t *testing.T) {
 	for _, contract := range []contract.Version{contract.V13, contract.V16} {

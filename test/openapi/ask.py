@@ -42,7 +42,13 @@ class Service:
         self.url = f"http://127.0.0.1:{port}"
         self._log = (folder / f"service-{contract}.log").open("w+")
         env = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "SELECT_SERVICE_"))}
+        token = [binary, "token", "new", "--name", "ask", "--roles", "operate,peer,metrics"]
+        secret, entry = subprocess.run(token, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\n", 1)
+        self.authorization = f"Bearer {secret}"
+        tokens = folder / "tokens.yaml"
+        tokens.write_text("tokens:\n" + entry)
         argv = [binary, "--contract", contract, "--port", str(port), "--replica-sync-port", str(sync)]
+        argv += ["--tokens-file", str(tokens)]
         self._process = subprocess.Popen(
             argv, env=env | {"DYN_USE_KV_EVENTS": "false"}, stdout=self._log, stderr=self._log
         )
@@ -67,7 +73,8 @@ class Service:
 
     def _post(self, path: str, body: dict) -> None:
         request = urllib.request.Request(
-            self.url + path, data=json.dumps(body).encode(), headers={"content-type": "application/json"}
+            self.url + path, data=json.dumps(body).encode(),
+            headers={"content-type": "application/json", "authorization": self.authorization},
         )
         with _http.open(request, timeout=5):
             pass
@@ -103,7 +110,7 @@ def ask(service: Service, document: Path, folder: Path, options: list[str]) -> t
     # One worker: Python 3.11 cannot compile in two threads at a time (SystemError).
     command = [
         sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml"), "run", str(document),
-        "--url", service.url, "--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--seed", "1",
+        "--url", service.url, "--header", f"Authorization: {service.authorization}", "--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--seed", "1",
         "--workers", "1", "--request-timeout", "10", "--continue-on-failure", "--suppress-health-check", "all", *options,
     ]  # fmt: skip
     run = subprocess.run(command, cwd=folder, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +38,7 @@ type listener struct {
 	v       *Validator
 	address string
 	client  *http.Client
+	token   string
 }
 
 // call sends a step and reads its answer.
@@ -46,6 +50,12 @@ func (l listener) call(t *testing.T, s step) exchange {
 	}
 	if s.body != "" {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if s.status != http.StatusUnauthorized {
+		req.Header.Set("Authorization", "Bearer "+l.token)
+	}
+	if s.status == http.StatusForbidden { // as from a page of another site
+		req.Header.Set("Origin", "null")
 	}
 	resp, err := l.client.Do(req)
 	if err != nil {
@@ -78,8 +88,9 @@ func start(t *testing.T, contract string) *server {
 	for i := range ports {
 		ports[i] = strconv.Itoa(e2e.FreePort(t))
 	}
+	tokens, token := newToken(t)
 	at := func(i int, v *Validator) listener {
-		return listener{v, "127.0.0.1:" + ports[i], &http.Client{Timeout: time.Minute}}
+		return listener{v, "127.0.0.1:" + ports[i], &http.Client{Timeout: time.Minute}, token}
 	}
 	s := &server{
 		contract: contract, selection: at(0, v), slots: at(1, v.Under("/slots")), conductor: at(2, v.Under("/conductor")),
@@ -89,7 +100,7 @@ func start(t *testing.T, contract string) *server {
 	e2e.New(t, e2e.Options{
 		Command: []string{
 			e2e.Binary(t), "--contract", contract, "--port", ports[0], "--slots-port", ports[1], "--conductor-port", ports[2],
-			"--replica-sync-port", ports[3], "--session-affinity-ttl-secs", "60",
+			"--replica-sync-port", ports[3], "--session-affinity-ttl-secs", "60", "--tokens-file", tokens,
 		},
 		Env: map[string]string{
 			"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD":  "0.5",
@@ -98,6 +109,21 @@ func start(t *testing.T, contract string) *server {
 		Address: s.selection.address,
 	}).Run()
 	return s
+}
+
+// newToken returns a tokens file with one token, which may do everything.
+func newToken(t *testing.T) (file, token string) {
+	t.Helper()
+	out, err := exec.Command(e2e.Binary(t), "token", "new", "--name", "tour", "--roles", "operate,peer,metrics").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, entry, _ := strings.Cut(string(out), "\n")
+	file = filepath.Join(t.TempDir(), "tokens.yaml")
+	if err := os.WriteFile(file, []byte("tokens:\n"+entry), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file, token
 }
 
 // record plays all tours and returns what was said.
@@ -199,5 +225,26 @@ func TestAnswers(t *testing.T) {
 		if !slices.ContainsFunc(said, func(e exchange) bool { return bytes.Contains(e.answer, []byte(`"mm_extra_info"`)) }) {
 			t.Error("no dump had a block")
 		}
+	})
+}
+
+// TestRefusals: every operation refuses a caller without a token, unless it is public,
+// and a page of another site, and both answers are described.
+func TestRefusals(t *testing.T) {
+	inEach(t, func(t *testing.T, v *Validator) {
+		s := start(t, v.doc.member(v.doc.root, "info")["version"].(string))
+		v.doc.each(func(method string, op *operation) {
+			target := strings.NewReplacer("{worker_id}", "7", "{reservation_id}", "r").Replace(strings.Join(op.path, "/"))
+			steps := []step{{method, target, "", http.StatusForbidden}}
+			if !strings.HasSuffix(target, "/health") && !strings.HasSuffix(target, "/ready") {
+				steps = append(steps, step{method, target, "", http.StatusUnauthorized})
+			}
+			for _, st := range steps {
+				e := s.selection.call(t, st)
+				if err := e.check(e.status, e.header, e.answer); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	})
 }

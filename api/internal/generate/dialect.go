@@ -32,6 +32,9 @@ func assemble(source *yaml.Node, contract dialect) (*yaml.Node, error) {
 				return nil, errors.New("the source has no " + part)
 			}
 		}
+		if err := guard(child(v[d], "paths")); err != nil {
+			return nil, err
+		}
 	}
 	differing, err := v.differing()
 	if err != nil {

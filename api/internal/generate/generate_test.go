@@ -39,16 +39,20 @@ paths:
       - $ref: "#/components/parameters/id"
     get:
       operationId: list
+      x-role: read
       responses: {"200": {$ref: "#/components/responses/List"}, "429@1.6": {$ref: "#/components/responses/Full"}}
   /m:
     x-unprefixed: true
-    get: {operationId: metrics}
+    get: {operationId: metrics, x-role: public, responses: {}}
 components:
   parameters:
     id: {name: id}
   responses:
     List: {schema: {$ref: "#/components/schemas/Outer"}}
     Full@1.6: {description: full}
+    Unauthorized: {description: no token}
+    Forbidden: {description: no role}
+    TooManyFailures: {description: too many}
   schemas:
     Outer: {properties: {inner: {$ref: "#/components/schemas/Inner"}, id: {$ref: "#/components/schemas/ID"}}}
     Inner: {required: [tenant_id@1.3, routing_group@1.6, x]}
@@ -62,26 +66,35 @@ paths:
       - $ref: "#/components/parameters/id"
     get:
       operationId: list
-      responses: {"200": {$ref: "#/components/responses/ListV16"}, "429": {$ref: "#/components/responses/Full"}}
+      x-role: read
+      responses: {"200": {$ref: "#/components/responses/ListV16"}, "401": {$ref: "#/components/responses/Unauthorized"}, "403": {$ref: "#/components/responses/Forbidden"}, "429": {$ref: "#/components/responses/Full"}}
+      security: [{bearer: [read]}, {mutualTLS: [read]}]
   /m:
-    get: {operationId: metrics}
+    get: {operationId: metrics, x-role: public, responses: {"401": {$ref: "#/components/responses/Unauthorized"}, "403": {$ref: "#/components/responses/Forbidden"}, "429": {$ref: "#/components/responses/TooManyFailures"}}, security: []}
   /v1.3/w:
     parameters:
       - $ref: "#/components/parameters/id"
     get:
       operationId: listV13
-      responses: {"200": {$ref: "#/components/responses/ListV13"}}
+      x-role: read
+      responses: {"200": {$ref: "#/components/responses/ListV13"}, "401": {$ref: "#/components/responses/Unauthorized"}, "403": {$ref: "#/components/responses/Forbidden"}, "429": {$ref: "#/components/responses/TooManyFailures"}}
+      security: [{bearer: [read]}, {mutualTLS: [read]}]
   /v1.6/w:
     parameters:
       - $ref: "#/components/parameters/id"
     get:
       operationId: listV16
-      responses: {"200": {$ref: "#/components/responses/ListV16"}, "429": {$ref: "#/components/responses/Full"}}
+      x-role: read
+      responses: {"200": {$ref: "#/components/responses/ListV16"}, "401": {$ref: "#/components/responses/Unauthorized"}, "403": {$ref: "#/components/responses/Forbidden"}, "429": {$ref: "#/components/responses/Full"}}
+      security: [{bearer: [read]}, {mutualTLS: [read]}]
 components:
   parameters:
     id: {name: id}
   responses:
     ListV13: {schema: {$ref: "#/components/schemas/OuterV13"}}
+    Unauthorized: {description: no token}
+    Forbidden: {description: no role}
+    TooManyFailures: {description: too many}
     ListV16: {schema: {$ref: "#/components/schemas/OuterV16"}}
     Full: {description: full}
   schemas:
@@ -111,6 +124,10 @@ func TestFaultySources(t *testing.T) {
 		{"no YAML", "[", "yaml"},
 		{"empty", "", "the source is empty"},
 		{"no components", "paths: {/a: {}}", "the source has no components"},
+		{
+			"an operation without a role", "paths: {/a: {get: {responses: {}}}}\ncomponents: {schemas: {B: {}}}",
+			"line 1: get /a has no x-role or no responses",
+		},
 		{"no such component", "paths: {/a: {$ref: '#/components/schemas/A'}}\ncomponents: {schemas: {B: {}}}", "nothing is at #/components/schemas/A"},
 		{
 			"no such component in a dialect",

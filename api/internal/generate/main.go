@@ -7,6 +7,9 @@
 // with `x-unprefixed` have no such twins. Components that the dialects have
 // differently, by themselves or through what they refer to, get the suffixes V13
 // and V16, as the operations of the twins do.
+//
+// Every operation has its role in x-role: from that come its security, and the
+// answers that refuse a caller.
 package main
 
 import (
