@@ -20,6 +20,8 @@ const (
 	// MaxBlocks bounds the blocks of all ranks of the process; about 400 MB
 	// with the scopes' indexes. The oldest make room.
 	MaxBlocks = 1 << 22
+	// BlockBytes is about what a block takes here and in its scope's index.
+	BlockBytes = 128
 	// maxAtOnce is how many blocks come or go before others get the lock.
 	maxAtOnce = 4096
 	// ticksPerTTL: a second reservation in the same part of the TTL prolongs

@@ -50,7 +50,7 @@ func (b *Budget) Accounts() []*Account {
 // Account counts the bytes that one kind of use holds, and refuses what goes beyond
 // its limit. It takes no locks. A nil Account accepts all and counts nothing.
 //
-// An account is either reserved from (Reserve, Release) or measured (Set, Fits).
+// An account is either reserved from (Reserve, Release) or measured (Set, Add, Fits).
 type Account struct {
 	name    string
 	limit   int64
@@ -110,6 +110,14 @@ func (a *Account) Release(n int64) {
 func (a *Account) Set(n int64) {
 	if a != nil {
 		a.used.Store(n)
+	}
+}
+
+// Add changes what a measured account uses by n bytes, where several count for one
+// account. It may go beyond the limit.
+func (a *Account) Add(n int64) {
+	if a != nil {
+		a.used.Add(n)
 	}
 }
 

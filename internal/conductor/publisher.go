@@ -277,6 +277,7 @@ func countStore(out indexer.Outcome, n *[kvevents.NumBlockOutcomes]uint64) {
 	n[kvevents.BlocksKnown] += uint64(out.Known)
 	n[kvevents.BlocksOrphaned] += uint64(out.Orphaned)
 	n[kvevents.BlocksDropped] += uint64(out.Dropped)
+	n[kvevents.BlocksRefused] += uint64(out.Refused)
 }
 
 // forgetSequences ends the event-id streams of a member.

@@ -26,7 +26,8 @@ type Registry struct {
 	ranks         map[rankKey]int // publishers in force
 	namespaces    map[nsKey]*namespace
 	spaces        map[spaceKey]*space
-	droppedCounts totals // of publishers that were dropped
+	account       *indexer.Account // of the spaces' indexes; constant once in use
+	droppedCounts totals           // of publishers that were dropped
 }
 
 // rankKey is a rank that an engine's batches may state (decision K12).
@@ -47,6 +48,10 @@ func NewRegistry() *Registry {
 		spaces:     make(map[spaceKey]*space),
 	}
 }
+
+// SetAccount says where the indexes count their memory. To be called before the
+// Registry is used.
+func (r *Registry) SetAccount(a *indexer.Account) { r.account = a }
 
 // Add puts a registration in force and returns its publisher; fresh is false if
 // it is in force already. An error is a *ConflictError (the key is in force with
@@ -179,6 +184,7 @@ func (r *Registry) namespace(key nsKey, hashSeed uint64) (*namespace, error) {
 	}
 	if sp == nil {
 		sp = newSpace(at)
+		sp.index.SetAccount(r.account)
 		r.spaces[at] = sp
 	}
 	ns := sp.addNamespace(key)
@@ -205,6 +211,7 @@ func (r *Registry) collect(ns *namespace) {
 func (r *Registry) collectSpace(sp *space) {
 	if len(sp.namespaces) == 0 && sp.ownerCount == 0 && r.spaces[sp.key] == sp {
 		delete(r.spaces, sp.key)
+		sp.index.Discard()
 	}
 }
 

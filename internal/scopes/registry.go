@@ -34,6 +34,8 @@ type Settings struct {
 	Queues    waitqueue.Config
 	// Approximate is nil where engines publish KV events.
 	Approximate *approximate.Index
+	// Memory is where the indexes count theirs; nil: no limit.
+	Memory *indexer.Account
 	// Merging: dumps of peers will be merged with live events until EndMerging.
 	Merging bool
 }
@@ -202,7 +204,11 @@ func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 	if old := r.retained[sc]; old != nil && old.BlockSize == state.BlockSize {
 		state.Space, state.Gate = old.Space, old.Gate
 	} else {
+		if old != nil {
+			old.Space.Discard()
+		}
 		state.Space = indexer.New()
+		state.Space.SetAccount(r.settings.Memory)
 		state.Gate = recovery.NewGate(state.Space, r.merging)
 	}
 	delete(r.retained, sc)
@@ -247,12 +253,17 @@ const maxRetained = 1024
 func (r *Registry) retainLocked(sc catalog.Scope, state *State) {
 	if r.merging && len(r.retained) < maxRetained {
 		r.retained[sc] = state
+		return
 	}
+	state.Space.Discard()
 }
 
 // EndMerging ends the merging of dumps with live events.
 func (r *Registry) EndMerging() {
 	r.mu.Lock()
+	for _, state := range r.retained {
+		state.Space.Discard()
+	}
 	r.merging, r.retained = false, nil
 	states := r.All()
 	r.mu.Unlock()

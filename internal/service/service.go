@@ -29,6 +29,7 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/internal/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -112,7 +113,9 @@ func (c *Config) approximate() bool {
 // New returns a service without workers. source opens the sockets of event
 // streams.
 func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
-	s := &Service{config: config, log: log, scopes: newScopes(&config)}
+	s := &Service{config: config, log: log}
+	memory := indexer.NewAccount(config.Memory.Account(budget.Index))
+	s.scopes = newScopes(&config, memory)
 	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
 	s.peers = new(peers)
 	s.ledger, s.replica = newLedger(process, &config, s, log)
@@ -120,6 +123,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		s.advertised = config.Replication.Advertised
 	}
 	s.openStreams(source)
+	s.conductor.Registry().SetAccount(memory)
 	s.reconciler = &reconciler{
 		scopes: s.scopes, ledger: s.ledger, streams: s.streams.Subscribers, replica: s.replica, log: log,
 		attached: make(map[workerKey]*attachedWorker),
@@ -159,14 +163,19 @@ func (s *Service) openStreams(source kvevents.Source) {
 	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), selectionView{s}, s.log)
 }
 
-func newScopes(config *Config) *scopes.Registry {
+func newScopes(config *Config, memory *indexer.Account) *scopes.Registry {
 	settings := scopes.Settings{
+		Memory:    memory,
 		Admission: config.Admission,
 		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
 		Merging:   config.recovers(),
 	}
 	if config.approximate() {
-		settings.Approximate = approximate.New(config.ApproximateTTL, approximate.MaxBlocks, time.Now)
+		limit := approximate.MaxBlocks
+		if account := config.Memory.Account(budget.Index); account != nil {
+			limit = min(limit, int(account.Limit()/approximate.BlockBytes))
+		}
+		settings.Approximate = approximate.New(config.ApproximateTTL, limit, time.Now)
 	}
 	return scopes.New(settings)
 }

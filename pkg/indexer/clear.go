@@ -28,8 +28,9 @@ func (s *Space) Forget(slot uint32) {
 	}
 	s.clear(slot)
 	s.ranks[slot].removed.clear(&s.mem)
-	s.ranks[slot] = rank{}
+	s.ranks[slot] = rank{charged: s.ranks[slot].charged}
 	s.removals.forget(&s.mem, slot)
+	s.settle(slot)
 }
 
 // clear releases s.mu between parts of its work.
@@ -52,10 +53,12 @@ func (s *Space) clear(slot uint32) {
 		if id >= s.tree.next {
 			id = 1 // events have moved runs to nodes that this loop had passed
 		}
+		s.settle(slot)
 		s.mu.Unlock()
 		s.mu.Lock()
 	}
 	s.clearing[slot/64] &^= 1 << (slot % 64)
+	s.settle(slot)
 }
 
 // clearNode removes a rank from the holders of a run and returns how much work
@@ -89,6 +92,7 @@ func (s *Space) ClearTier(slot uint32, t Tier, seed uint64) (cleared int) {
 	defer s.mu.Unlock()
 	by := holderOf(slot, t)
 	s.ensureSlot(slot).orphans.clear(t, seed)
+	defer s.settle(slot)
 	logged := 0
 	var runs []uint32
 	for no := 0; no < len(s.tree.cells.segments) && s.ranks[slot].blocks[t] > 0; no++ {

@@ -125,6 +125,10 @@ func (s *Space) storeByEngineHashPart(slot uint32, t Tier, names []uint64) (reso
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.ensureSlot(slot)
+	if !s.admits(slot) {
+		return 0
+	}
+	defer s.settle(slot)
 	r.removed.indexByName()
 	by := holderOf(slot, t)
 	var c restoreCache

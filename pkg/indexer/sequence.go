@@ -188,6 +188,11 @@ func (s *Space) storeSequencePart(ev *SequenceStore) (out SequenceOutcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ensureSlot(ev.Slot)
+	if !s.admits(ev.Slot) {
+		out.Refused = len(ev.PublisherHashes)
+		return out
+	}
+	defer s.settle(ev.Slot)
 	b := newBatch(holderOf(ev.Slot, ev.Tier), ev.PublisherHashes)
 	defer b.done()
 	b.key, b.hashOnly, b.unverified, b.engineHashes = ev.Seed, true, true, ev.EngineHashes

@@ -28,6 +28,7 @@ type Space struct {
 	sequence bool
 	chain    uint64
 	byAlias  aliasIndex
+	account  counted
 }
 
 // holder is a slot in a tier.
@@ -45,6 +46,7 @@ type rank struct {
 	aliases aliases
 	orphans orphans
 	removed removedBlocks
+	charged rankCharge
 }
 
 // Tier is where a worker keeps a cached block.

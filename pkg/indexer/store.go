@@ -25,6 +25,7 @@ type Outcome struct {
 	Known    int // held before
 	Orphaned int // wait for their parent (decision K7)
 	Dropped  int // older orphans that were dropped to make room
+	Refused  int // not kept: the Account has no room
 }
 
 // maxHold bounds the blocks of one event that are applied under one hold of the
@@ -58,6 +59,7 @@ func (o *Outcome) add(more Outcome) {
 	o.Known += more.Known
 	o.Orphaned += more.Orphaned
 	o.Dropped += more.Dropped
+	o.Refused += more.Refused
 }
 
 func (s *Space) storePart(ev *Store) Outcome {
@@ -67,6 +69,10 @@ func (s *Space) storePart(ev *Store) Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ensureSlot(ev.Slot)
+	if !s.admits(ev.Slot) {
+		return Outcome{Refused: len(ev.EngineHashes)}
+	}
+	defer s.settle(ev.Slot)
 	return s.store(ev)
 }
 
@@ -366,6 +372,7 @@ func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.ensureSlot(slot)
+	defer s.settle(slot)
 	by := holderOf(slot, t)
 	for _, name := range names {
 		if cell := s.findInTier(by, name); cell != 0 {

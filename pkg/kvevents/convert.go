@@ -202,6 +202,7 @@ func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *T
 	n[BlocksKnown] += uint64(out.Known)
 	n[BlocksOrphaned] += uint64(out.Orphaned)
 	n[BlocksDropped] += uint64(out.Dropped)
+	n[BlocksRefused] += uint64(out.Refused)
 	n[BlocksIncomplete] += uint64(ev.incomplete)
 }
 

@@ -148,6 +148,7 @@ const (
 	BlocksUnresolved                     // stored by a name that the rank never announced with tokens
 	BlocksOpaque                         // kept, but never matched: an extra key that no prompt can express
 	BlocksIncomplete                     // named, but their tokens were not all there
+	BlocksRefused                        // not kept: no memory left for the index
 	// NumBlockOutcomes counts the outcomes.
 	NumBlockOutcomes = int(iota)
 )
@@ -163,6 +164,7 @@ var blockOutcomeTexts = [NumBlockOutcomes]string{
 	BlocksUnresolved: "unresolved",
 	BlocksOpaque:     "opaque",
 	BlocksIncomplete: "incomplete",
+	BlocksRefused:    "refused",
 }
 
 // String returns the outcome's label.

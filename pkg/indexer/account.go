@@ -1,0 +1,130 @@
+package indexer
+
+import (
+	"sync/atomic"
+
+	"github.com/select-service/select-service/internal/budget"
+)
+
+// Account is the memory that several Spaces share. At its limit new blocks are
+// refused, while removals and clears go on and make room.
+//
+// One engine must not take the room of the others. From three quarters of the limit
+// on, a rank that has more than one and a half times as many blocks as the mean of
+// all ranks with blocks is refused first: the quarter that is left is for the others.
+// A rank alone, and ranks that have about as many, get all.
+//
+// A nil Account refuses nothing. It takes no lock.
+type Account struct {
+	bytes   *budget.Account
+	entries atomic.Int64 // blocks, orphans and further names of all ranks
+	ranks   atomic.Int64 // with any of these
+}
+
+// NewAccount returns the Account of Spaces whose bytes are counted in an account,
+// which they change by Add; nil is no limit.
+func NewAccount(bytes *budget.Account) *Account {
+	if bytes == nil {
+		return nil
+	}
+	return &Account{bytes: bytes}
+}
+
+// admits reports whether a rank with so many entries may have more, and counts a
+// refusal.
+func (a *Account) admits(entries int64) bool {
+	if a == nil {
+		return true
+	}
+	used, limit := a.bytes.Used(), a.bytes.Limit()
+	switch {
+	case used < limit-limit/4:
+		return true
+	case used < limit && 2*entries*a.ranks.Load() <= 3*a.entries.Load():
+		return true
+	}
+	a.bytes.CountRefusal()
+	return false
+}
+
+// Bytes that are not in flat memory, with the growth of the maps that they are in.
+const (
+	orphanBytes  = 192
+	aliasBytes   = 160
+	removedBytes = 48 // a block in removedBlocks.byName
+)
+
+// rankCharge is what an Account has counted of one rank.
+type rankCharge struct {
+	entries int64
+	bytes   int64 // besides flat memory
+}
+
+func (r *rank) charge() rankCharge {
+	n, orphans, aliases := 0, r.orphans.len(), len(r.aliases.cells)
+	for _, held := range r.blocks {
+		n += held
+	}
+	return rankCharge{
+		entries: int64(n + orphans + aliases),
+		bytes:   int64(orphans*orphanBytes + aliases*aliasBytes + len(r.removed.byName)*removedBytes),
+	}
+}
+
+// counted is what an Account has counted of a Space.
+type counted struct {
+	in       *Account // nil: nothing; constant once in use
+	bytes    int64
+	mapBytes int64 // of them those of all ranks, besides flat memory
+}
+
+// SetAccount says where the Space counts its memory. To be called before the Space is
+// used.
+func (s *Space) SetAccount(a *Account) { s.account.in = a }
+
+// admits reports whether a slot, which has room, may get more blocks. It needs s.mu.
+func (s *Space) admits(slot uint32) bool {
+	return s.account.in == nil || s.account.in.admits(s.ranks[slot].charged.entries)
+}
+
+// settle brings the account up to date after a change of a slot. It needs s.mu.
+func (s *Space) settle(slot uint32) {
+	a := s.account.in
+	if a == nil {
+		return
+	}
+	if int(slot) < len(s.ranks) {
+		r := &s.ranks[slot]
+		was, now := r.charged, r.charge()
+		r.charged = now
+		s.account.mapBytes += now.bytes - was.bytes
+		if now.entries != was.entries {
+			a.entries.Add(now.entries - was.entries)
+		}
+		switch {
+		case was.entries == 0 && now.entries > 0:
+			a.ranks.Add(1)
+		case was.entries > 0 && now.entries == 0:
+			a.ranks.Add(-1)
+		}
+	}
+	if bytes := s.mem.bytes.Load() + s.account.mapBytes; bytes != s.account.bytes {
+		a.bytes.Add(bytes - s.account.bytes)
+		s.account.bytes = bytes
+	}
+}
+
+// Discard gives back what the account has counted of a Space that is used no more.
+func (s *Space) Discard() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.account.in == nil {
+		return
+	}
+	for slot := range s.ranks {
+		s.ranks[slot].blocks, s.ranks[slot].orphans, s.ranks[slot].aliases = [NumTiers]int{}, orphans{}, aliases{}
+		s.settle(uint32(slot))
+	}
+	s.account.in.bytes.Add(-s.account.bytes)
+	s.account = counted{}
+}
