@@ -18,6 +18,8 @@ type ledger interface {
 	MergeReservation(reservations.Reservation) reservations.ApplyResult
 	ApplyRenewed(reservations.Ref) reservations.ApplyResult
 	MergeEnded(process uint64, ended history.EndedSet) (freed int)
+	MergeFreed(teller uint64, names []history.Name) (freed int, fresh []history.Name)
+	Unbind(process uint64)
 	Reservations(after reservations.Cursor, limit int) (page []reservations.Reservation, next reservations.Cursor, more bool)
 	Ended() map[uint64]history.EndedSet
 }
@@ -29,8 +31,10 @@ type core struct {
 	ledger  ledger
 	scopes  Scopes
 	counts  *counters
+	freed   *freedLog
 
-	senders map[uint64]*sender // by process: replicas that number their events
+	identities map[uint64]*identity // by process: replicas that number their events
+	endpoints  map[string]*endpoint // of these
 	// refused: since the peers were last asked for that, something was refused for
 	// want of a scope or rank.
 	refused  bool
@@ -38,15 +42,17 @@ type core struct {
 	fetching int       // fetches under way, at most maxFetching
 }
 
-// sender is a process that numbers its events. Whether it is present, whether its
-// snapshot is wanted and whether that is being fetched are independent of each
-// other; due combines them.
+// sender is a process that numbers its events, as one endpoint tells of it. Whether it
+// is present, whether its snapshot is wanted and whether that is being fetched are
+// independent of each other; due combines them.
 type sender struct {
 	process   uint64
-	peer      string    // the endpoint at which its latest message came
+	peer      string    // the endpoint at which its messages come
 	url       string    // base URL; "" before its first announcement
+	confirmed bool      // the snapshot at url is that of the process
 	coverage            // of its events
 	renewals  coverage  // of its renewals
+	claimed   uint64    // the highest number of an event that its messages have shown
 	merged    uint64    // the highest that it has announced
 	lastHeard time.Time // when its latest message came
 	// absent: it was silent for long, or replaced. Nothing is fetched from it until
@@ -67,16 +73,18 @@ type sender struct {
 }
 
 const (
-	// maxSenders bounds the processes that are tracked; the one that was silent for
-	// longest makes room.
-	maxSenders = 256
 	// forgetAfter is how long a process is silent before it is forgotten.
 	forgetAfter = 10 * time.Minute
-	// maxFetching bounds the snapshots that are fetched at a time.
-	maxFetching = 4
+	// maxFetching bounds the snapshots that are fetched at a time, one of each
+	// endpoint: a slow one delays no other.
+	maxFetching = 64
+	// maxJump is how far the numbers of a process may jump before its snapshot has
+	// confirmed it. It is below history.Window, so that a message alone never makes
+	// numbers old.
+	maxJump = 1 << 20
 
 	fetchSpacing = time.Second            // between two fetches from one replica
-	lossSpacing  = 200 * time.Millisecond // if messages were lost
+	lossSpacing  = 350 * time.Millisecond // if messages were lost
 	// lateAfterEnd is how long announcements of a process may still be under way
 	// after another one took its endpoint.
 	lateAfterEnd = silentAfter / 2
@@ -86,31 +94,10 @@ const (
 )
 
 func newCore(process uint64, l ledger, scopes Scopes, counts *counters) *core {
-	return &core{process: process, ledger: l, scopes: scopes, counts: counts, senders: make(map[uint64]*sender)}
-}
-
-// sender returns the entry of a process whose message has just come from peer.
-func (c *core) sender(process uint64, peer string, now time.Time) *sender {
-	s := c.senders[process]
-	if s == nil {
-		if len(c.senders) >= maxSenders {
-			c.evict()
-		}
-		s = &sender{process: process}
-		c.senders[process] = s
+	return &core{
+		process: process, ledger: l, scopes: scopes, counts: counts, freed: newFreedLog(),
+		identities: make(map[uint64]*identity), endpoints: make(map[string]*endpoint),
 	}
-	s.peer, s.lastHeard = peer, now
-	return s
-}
-
-func (c *core) evict() {
-	var oldest *sender
-	for _, s := range c.senders {
-		if oldest == nil || cmp.Or(s.lastHeard.Compare(oldest.lastHeard), cmp.Compare(s.process, oldest.process)) < 0 {
-			oldest = s
-		}
-	}
-	delete(c.senders, oldest.process)
 }
 
 // onEvent applies an event that a peer published.
@@ -120,19 +107,44 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 		c.counts.drop(dropOwn)
 		return
 	}
+	var s *sender
+	word := reservations.Relayed
 	orphan := false // its process is absent or unknown: other replicas may not get it
-	if e.sequence != 0 {
-		s := c.sender(e.sender, peer, now)
-		orphan = s.absent || s.url == ""
-		if e.kind == renewed {
-			c.onRenewal(s, e, orphan)
+	switch id := c.identities[e.sender]; {
+	case id.spoken() && (e.sequence == 0 || !id.confirmedAt(peer)):
+		if s = id.at(peer); s != nil && e.sequence != 0 { // it has announced itself as that process
+			s.claimed, s.lastHeard = max(s.claimed, e.sequence), now
+		}
+		c.counts.drop(dropForeign)
+		return
+	case e.sequence != 0:
+		if s = c.sender(e.sender, peer, now); s == nil {
+			c.counts.drop(dropProcesses)
 			return
 		}
-		c.noteNumber(s, &s.coverage, e.sequence)
+		word = c.wordOf(s)
+		orphan = s.absent || s.url == ""
+		if e.kind == renewed {
+			c.onRenewal(s, e, word, orphan)
+			return
+		}
+		switch c.noteNumber(s, &s.coverage, e.sequence) {
+		case jump:
+			return
+		case duplicate:
+			if s.confirmed && !s.absent && word != reservations.OwnWord { // another one speaks for it, too
+				c.counts.drop(dropForeign)
+				return
+			}
+		case fresh, late:
+		}
 	}
-	why := c.applyToLedger(e)
+	why := c.applyToLedger(e, word)
 	if why != applied {
 		c.counts.drop(why)
+	}
+	if s != nil && e.kind == freed && e.origin.Numbered() {
+		c.freed.add(e.sender, e.name(), now)
 	}
 	switch {
 	case why == dropUnknownScope, why == dropUnknownRank:
@@ -144,11 +156,11 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 
 // onRenewal applies that a lease was renewed. A renewal counts from its arrival, so
 // a repeated one is ignored.
-func (c *core) onRenewal(s *sender, e *event, orphan bool) {
-	if c.noteNumber(s, &s.renewals, e.sequence) == duplicate {
+func (c *core) onRenewal(s *sender, e *event, word reservations.Word, orphan bool) {
+	if what := c.noteNumber(s, &s.renewals, e.sequence); what == duplicate || what == jump {
 		return
 	}
-	switch why := c.applyToLedger(e); {
+	switch why := c.applyToLedger(e, word); {
 	case why != applied:
 		c.counts.drop(why)
 		// The sender has a reservation that this replica could have, too.
@@ -169,6 +181,14 @@ func (c *core) countLearned(n int) {
 
 // noteNumber takes note of an event's number, in one of the sender's two series.
 func (c *core) noteNumber(s *sender, of *coverage, n uint64) arrival {
+	if of == &s.coverage {
+		s.claimed = max(s.claimed, n)
+	}
+	if of.jumps(n) {
+		c.counts.drop(dropJump)
+		s.wanted = true
+		return jump
+	}
 	what, lost := of.onNumber(n)
 	switch what {
 	case fresh:
@@ -177,8 +197,20 @@ func (c *core) noteNumber(s *sender, of *coverage, n uint64) arrival {
 		c.counts.late.Add(1)
 	case duplicate:
 		c.counts.duplicates.Add(1)
+	case jump: // was returned above
 	}
 	return what
+}
+
+// advance takes note of the last number that a sender has announced, of one of its
+// series.
+func (c *core) advance(s *sender, of *coverage, n uint64) {
+	if of.jumps(n) {
+		c.counts.drop(dropJump)
+		s.wanted = true
+		return
+	}
+	c.countLost(s, of.advanceTo(n))
 }
 
 // incomplete reports whether something that the sender has published is not known
@@ -191,12 +223,13 @@ func (c *core) countLost(s *sender, n uint64) {
 }
 
 // applyToLedger applies an event and returns why it had no effect, or applied.
-func (c *core) applyToLedger(e *event) reason {
+// word is the sender's about its own reservations.
+func (c *core) applyToLedger(e *event, word reservations.Word) reason {
 	size, known := c.scopes.BlockSize(e.scope)
 	fits := known && size == e.blockSize
 	switch {
 	case fits && e.kind == booked:
-		return reasonOf(c.ledger.ApplyBooked(e.reservation()))
+		return reasonOf(c.ledger.ApplyBooked(e.reservation(word)))
 	case !fits && (e.kind == booked || e.kind == renewed || e.origin.Sequence == 0):
 		if !known {
 			return dropUnknownScope
@@ -207,11 +240,11 @@ func (c *core) applyToLedger(e *event) reason {
 	// reservation could not be taken here: it may be taken later.
 	switch e.kind {
 	case freed:
-		return reasonOf(c.ledger.ApplyFreed(e.ref()))
+		return reasonOf(c.ledger.ApplyFreed(e.ref(word)))
 	case renewed:
-		return reasonOf(c.ledger.ApplyRenewed(e.ref()))
+		return reasonOf(c.ledger.ApplyRenewed(e.ref(word)))
 	}
-	return reasonOf(c.ledger.ApplyPrefillCompleted(e.ref()))
+	return reasonOf(c.ledger.ApplyPrefillCompleted(e.ref(word)))
 }
 
 // onAnnouncement takes note of a replica's announcement.
@@ -227,6 +260,10 @@ func (c *core) onAnnouncement(peer string, a announcement, now time.Time) {
 		return
 	}
 	s := c.sender(a.process, peer, now)
+	if s == nil {
+		c.counts.drop(dropProcesses)
+		return
+	}
 	if s.url == "" {
 		c.replace(peer, s, now)
 		s.wanted = true
@@ -234,9 +271,14 @@ func (c *core) onAnnouncement(peer string, a announcement, now time.Time) {
 	if s.absent && now.Sub(s.replaced) > lateAfterEnd {
 		s.becomePresent()
 	}
+	if s.url != "" && s.url != base { // that is to be confirmed again
+		s.confirmed, s.wanted = false, true
+	}
 	s.wanted = s.wanted || a.merged > s.merged
-	s.url, s.merged = base, max(s.merged, a.merged)
-	c.countLost(s, s.advanceTo(a.sequence)+s.renewals.advanceTo(a.renewals))
+	s.url, s.merged, s.claimed = base, max(s.merged, a.merged), max(s.claimed, a.sequence)
+	c.settle(a.process)
+	c.advance(s, &s.coverage, a.sequence)
+	c.advance(s, &s.renewals, a.renewals)
 }
 
 // onRanksAdded takes note that this replica has ranks that it did not have before.
@@ -246,19 +288,12 @@ func (c *core) onRanksAdded(now time.Time) {
 	}
 }
 
-// forgetPeer forgets the processes whose messages came from a peer's endpoint.
-func (c *core) forgetPeer(peer string) {
-	for process, s := range c.senders {
-		if s.peer == peer {
-			delete(c.senders, process)
-		}
-	}
-}
-
 // fetchRequest is a snapshot to fetch.
 type fetchRequest struct {
 	process uint64
+	peer    string // the endpoint at which the process has announced itself
 	url     string // base URL
+	claimed uint64 // the highest number that it had shown before
 }
 
 // due returns the snapshots to fetch now, whose ends the caller must report to
@@ -273,7 +308,7 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 			c.followUpRanks()
 		}
 	}
-	for _, s := range c.byProcess() {
+	for _, s := range c.byUrgency() {
 		wanted := s.wanted || s.incomplete()
 		if !wanted || s.absent || s.fetching || s.url == "" {
 			continue
@@ -285,13 +320,19 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 		if s.retry.After(at) {
 			at = s.retry
 		}
+		p := c.endpoints[s.peer]
+		if p.fetched.Add(lossSpacing).After(at) {
+			at = p.fetched.Add(lossSpacing)
+		}
 		switch {
+		case p.fetching: // fetchDone comes first
 		case at.After(now):
 			next = earlier(next, at)
 		case c.fetching < maxFetching: // else fetchDone comes first
 			s.wanted, s.fetching, s.lastFetch = false, true, now
+			p.fetching, p.fetched = true, now
 			c.fetching++
-			requests = append(requests, fetchRequest{process: s.process, url: s.url})
+			requests = append(requests, fetchRequest{process: s.process, peer: s.peer, url: s.url, claimed: s.claimed})
 		}
 	}
 	return requests, next
@@ -304,12 +345,22 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
+// byProcess returns all senders in a fixed order.
 func (c *core) byProcess() []*sender {
-	list := make([]*sender, 0, len(c.senders))
-	for _, s := range c.senders {
-		list = append(list, s)
+	list := make([]*sender, 0, len(c.identities))
+	for _, id := range c.identities {
+		list = append(list, id.senders...)
 	}
-	slices.SortFunc(list, func(a, b *sender) int { return cmp.Compare(a.process, b.process) })
+	slices.SortFunc(list, func(a, b *sender) int {
+		return cmp.Or(cmp.Compare(a.process, b.process), cmp.Compare(a.peer, b.peer))
+	})
+	return list
+}
+
+// byUrgency returns all senders, those first that have failed least.
+func (c *core) byUrgency() []*sender {
+	list := c.byProcess()
+	slices.SortStableFunc(list, func(a, b *sender) int { return cmp.Compare(a.failures, b.failures) })
 	return list
 }
 
@@ -318,7 +369,7 @@ func (c *core) findAbsent(now time.Time) {
 	for _, s := range c.byProcess() {
 		switch unheard := now.Sub(s.lastHeard); {
 		case unheard > forgetAfter && !s.fetching:
-			delete(c.senders, s.process)
+			c.forget(s)
 		case unheard > silentAfter:
 			c.becomeAbsent(s)
 		}
@@ -328,7 +379,7 @@ func (c *core) findAbsent(now time.Time) {
 // replace takes note that another process is at an endpoint now: those that were
 // there before are absent.
 func (c *core) replace(peer string, by *sender, now time.Time) {
-	for _, s := range c.senders {
+	for _, s := range c.byProcess() {
 		if s.peer == peer && s != by {
 			s.replaced = now
 			c.becomeAbsent(s)
@@ -342,6 +393,7 @@ func (c *core) replace(peer string, by *sender, now time.Time) {
 func (c *core) becomeAbsent(s *sender) {
 	if !s.absent {
 		s.absent = true
+		c.settle(s.process)
 		c.wantAll()
 		c.countLearned(1)
 	}
@@ -351,8 +403,10 @@ func (c *core) becomeAbsent(s *sender) {
 func (s *sender) becomePresent() { s.absent, s.failures, s.retry = false, 0, time.Time{} }
 
 func (c *core) wantAll() {
-	for _, s := range c.senders {
-		s.wanted = true
+	for _, id := range c.identities {
+		for _, s := range id.senders {
+			s.wanted = true
+		}
 	}
 }
 
@@ -379,7 +433,7 @@ type fetchResult struct {
 
 // fetchDone takes note of the end of a fetch. failures is how many have failed in a
 // row.
-func (c *core) fetchDone(process uint64, f fetchResult, now time.Time) (failures int) {
+func (c *core) fetchDone(q fetchRequest, f fetchResult, now time.Time) (failures int) {
 	c.fetching--
 	c.refused = c.refused || f.refused
 	if f.err != nil {
@@ -387,7 +441,10 @@ func (c *core) fetchDone(process uint64, f fetchResult, now time.Time) (failures
 	} else {
 		c.counts.snapshots.Add(1)
 	}
-	s := c.senders[process]
+	if p := c.endpoints[q.peer]; p != nil {
+		p.fetching = false
+	}
+	s := c.identities[q.process].at(q.peer)
 	if s == nil {
 		return 1
 	}
@@ -411,7 +468,7 @@ func (c *core) caughtUp(endpoints []string) bool {
 		return false
 	}
 	heard := make(map[string]bool)
-	for _, s := range c.senders {
+	for _, s := range c.byProcess() {
 		if s.absent || s.url == "" {
 			continue
 		}

@@ -100,6 +100,7 @@ type bench struct {
 	*core
 	now    time.Time
 	ledger *reservations.Ledger
+	asked  map[uint64]fetchRequest // by process
 }
 
 var (
@@ -108,7 +109,7 @@ var (
 )
 
 func newBench(scopes Scopes) *bench {
-	b := &bench{now: epoch}
+	b := &bench{now: epoch, asked: make(map[uint64]fetchRequest)}
 	b.ledger = reservations.New(1, func() time.Time { return b.now }, nil)
 	b.ledger.PutRank(benchScope, 0, benchRank)
 	b.core = newCore(1, b.ledger, scopes, &counters{})
@@ -122,8 +123,18 @@ func (b *bench) asks(d time.Duration) []uint64 {
 	var of []uint64
 	for _, q := range requests {
 		of = append(of, q.process)
+		b.asked[q.process] = q
 	}
 	return of
+}
+
+// done ends the fetch from a process, whose snapshot is its own.
+func (b *bench) done(process uint64, f fetchResult) {
+	q := b.asked[process]
+	if f.err == nil {
+		f.err = b.confirm(q, f.sequence)
+	}
+	b.fetchDone(q, f, b.now)
 }
 
 func (b *bench) hear(process, sequence, merged uint64) {
@@ -155,34 +166,34 @@ func TestWhenSnapshotsAreDue(t *testing.T) {
 	b.booked(2, 8)
 	step("one at a time", nil, time.Minute)
 	b.hear(2, 8, 0)
-	b.fetchDone(2, fetchResult{sequence: 6}, b.now)
+	b.done(2, fetchResult{sequence: 6})
 	step("7 is missing, beyond what the snapshot has", []uint64{2}, 0)
-	b.fetchDone(2, fetchResult{sequence: 8}, b.now)
+	b.done(2, fetchResult{sequence: 8})
 	step("all is covered", nil, time.Second)
 	b.hear(2, 9, 0)
 	step("an announcement shows a loss", []uint64{2}, 0)
-	b.fetchDone(2, fetchResult{sequence: 9}, b.now)
+	b.done(2, fetchResult{sequence: 9})
 	b.hear(2, 10, 0)
 	step("too soon", nil, lossSpacing-1)
 	step("loss: after 200 ms", []uint64{2}, 1)
-	b.fetchDone(2, fetchResult{sequence: 10}, b.now)
+	b.done(2, fetchResult{sequence: 10})
 	b.hear(2, 10, 1)
 	step("no loss: not within a second", nil, fetchSpacing-1)
 	step("it has merged something", []uint64{2}, 1)
-	b.fetchDone(2, fetchResult{err: errors.New("refused")}, b.now)
+	b.done(2, fetchResult{err: errors.New("refused")})
 	step("after a failure", nil, 399*time.Millisecond)
 	step("after a failure, again not within a second", nil, 599*time.Millisecond)
 	step("after a failure, then", []uint64{2}, 2*time.Millisecond)
 	for range 10 {
-		b.fetchDone(2, fetchResult{err: errors.New("refused")}, b.now)
+		b.done(2, fetchResult{err: errors.New("refused")})
 		b.hear(2, 10, 1)
 		step("back-off", []uint64{2}, maxBackoff)
 	}
-	b.fetchDone(2, fetchResult{err: errors.New("refused")}, b.now)
+	b.done(2, fetchResult{err: errors.New("refused")})
 	step("it is silent", nil, silentAfter+1)
 	b.hear(2, 10, 1)
 	step("heard again", []uint64{2}, 0)
-	b.fetchDone(2, fetchResult{sequence: 10}, b.now)
+	b.done(2, fetchResult{sequence: 10})
 	b.forgetPeer("tcp://p:1")
 	b.onRanksAdded(b.now)
 	step("deregistered", nil, time.Minute)
@@ -202,7 +213,7 @@ func TestWhoIsAskedWhenOneGoes(t *testing.T) {
 	}
 	settle := func() {
 		for _, process := range b.asks(2 * time.Second) {
-			b.fetchDone(process, fetchResult{}, b.now)
+			b.done(process, fetchResult{})
 		}
 	}
 	at("tcp://a:1", 2)
@@ -213,8 +224,8 @@ func TestWhoIsAskedWhenOneGoes(t *testing.T) {
 	if got := b.asks(2 * time.Second); !slices.Equal(got, []uint64{3, 4}) {
 		t.Errorf("2 was replaced by 4: asks %v, want 3 and 4", got)
 	}
-	b.fetchDone(3, fetchResult{}, b.now)
-	b.fetchDone(4, fetchResult{}, b.now)
+	b.done(3, fetchResult{})
+	b.done(4, fetchResult{})
 	if b.counts.merged.Load() != 1 || !b.counts.unannounced.Load() {
 		t.Error("the others are not asked to ask")
 	}
@@ -232,8 +243,8 @@ func TestWhoIsAskedWhenOneGoes(t *testing.T) {
 		t.Errorf("3 is silent: asks %v, want 4", got)
 	}
 	b.asks(forgetAfter)
-	if len(b.senders) != 1 { // 4, which is being asked
-		t.Errorf("%d processes are remembered, want 1", len(b.senders))
+	if len(b.identities) != 1 { // 4, which is being asked
+		t.Errorf("%d processes are remembered, want 1", len(b.identities))
 	}
 }
 
@@ -244,7 +255,7 @@ func TestRanksAdded(t *testing.T) {
 	b := newBench(scopes)
 	b.hear(2, 0, 0)
 	b.asks(0)
-	b.fetchDone(2, fetchResult{}, b.now)
+	b.done(2, fetchResult{})
 	b.onRanksAdded(b.now)
 	if got := b.asks(time.Second); got != nil {
 		t.Errorf("nothing was refused: asks %v", got)
@@ -261,7 +272,7 @@ func TestRanksAdded(t *testing.T) {
 	}
 	b.onRanksAdded(b.now) // while it is asked
 	b.asks(time.Second)
-	b.fetchDone(2, fetchResult{refused: true}, b.now)
+	b.done(2, fetchResult{refused: true})
 	if got := b.asks(time.Second); !slices.Equal(got, []uint64{2}) {
 		t.Errorf("ranks came during the fetch: asks %v, want 2", got)
 	}
@@ -325,17 +336,29 @@ func TestFreeWithoutScope(t *testing.T) {
 	}
 }
 
-// TestSendersBounded proves that made-up process ids take bounded memory, and
-// that the one unheard for longest makes room.
+// TestSendersBounded proves that made-up process ids take bounded memory and bring
+// few snapshots about, and that the one unheard for longest makes room.
 func TestSendersBounded(t *testing.T) {
 	b := newBench(fixedScopes{benchScope: 16})
-	for i := range uint64(3 * maxSenders) {
-		b.now = b.now.Add(time.Millisecond)
+	asks := 0
+	for i := range uint64(10_000) {
+		b.hear(100+i, 1, i)
 		b.hear(2, 0, 0)
-		b.booked(100+i, 1)
+		b.booked(100+i, 2)
+		asks += len(b.asks(time.Millisecond))
+		for process := range b.asked {
+			b.done(process, fetchResult{sequence: 2})
+			delete(b.asked, process)
+		}
 	}
-	if len(b.senders) != maxSenders || b.senders[2] == nil {
-		t.Errorf("%d senders, the live one among them: %v", len(b.senders), b.senders[2] != nil)
+	if len(b.identities) > maxSendersAt {
+		t.Errorf("%d processes of one endpoint", len(b.identities))
+	}
+	if asks > 30 { // 10 s
+		t.Errorf("%d snapshots in 10 s", asks)
+	}
+	if n := b.counts.dropped[dropProcesses].Load(); n == 0 {
+		t.Error("nothing is refused")
 	}
 }
 

@@ -31,7 +31,19 @@ const (
 	fresh     arrival = iota
 	late              // counted as lost before
 	duplicate         // or older than what is remembered
+	jump              // too far ahead to be believed without a snapshot
 )
+
+// jumps reports whether a number is too far ahead of what is known to be used.
+func (c *coverage) jumps(n uint64) bool {
+	return c.started && n > max(c.high, c.snapshot)+maxJump
+}
+
+// disprove takes note that the sender has not used any number beyond n, whatever its
+// messages have shown.
+func (c *coverage) disprove(n uint64) {
+	*c = coverage{started: true, high: n, snapshot: min(c.snapshot, n)}
+}
 
 // onNumber takes note of an event. lost is how many numbers before it are newly
 // missing.

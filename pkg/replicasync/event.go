@@ -5,6 +5,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // kind of an event.
@@ -55,10 +56,10 @@ func (k kind) topic() string {
 	return TopicEvents
 }
 
-// reservation is what a booked event books.
-func (e *event) reservation() reservations.Reservation {
+// reservation is what a booked event books, by that word.
+func (e *event) reservation(word reservations.Word) reservations.Reservation {
 	b := reservations.Reservation{
-		Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
+		Word: word, Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
 		Hashes: e.hashes, ExpectedOutput: e.expectedOutput, Lease: e.lease,
 	}
 	if e.track && e.hinted && e.prefillTokens > 0 {
@@ -67,13 +68,25 @@ func (e *event) reservation() reservations.Reservation {
 	return b
 }
 
-// ref names the reservation that an event ends, completes or renews.
-func (e *event) ref() reservations.Ref {
-	ref := reservations.Ref{Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank}
-	if e.sequence != 0 && e.kind != renewed {
+// ref names the reservation that an event ends, completes or renews. word is the
+// sender's about its own ones.
+func (e *event) ref(word reservations.Word) reservations.Ref {
+	ref := reservations.Ref{Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, Sender: e.sender, Word: reservations.Relayed}
+	if word != reservations.OwnWord {
+		return ref
+	}
+	if e.kind != renewed {
 		ref.Event = reservations.Origin{Process: e.sender, Sequence: e.sequence}
 	}
+	if e.origin.Process == e.sender {
+		ref.Word = reservations.OwnWord
+	}
 	return ref
+}
+
+// name is the full name of the reservation, which has a number.
+func (e *event) name() history.Name {
+	return history.Name{Origin: e.origin, Hash: history.NameHash(e.scope, e.id, e.rank)}
 }
 
 // localEvent is what this replica publishes about a step of its own ledger.

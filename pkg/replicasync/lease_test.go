@@ -41,7 +41,7 @@ func TestLostRenewals(t *testing.T) {
 		if got := b.asks(2 * time.Second); !slices.Equal(got, []uint64{2}) {
 			t.Fatalf("asked %v, want the sender", got)
 		}
-		b.fetchDone(2, fetchResult{renewals: renewals}, b.now)
+		b.done(2, fetchResult{sequence: 100, renewals: renewals})
 		if got := b.asks(2 * time.Second); len(got) != 0 {
 			t.Fatalf("asked %v again", got)
 		}
@@ -86,7 +86,7 @@ func TestRenewalOfMissing(t *testing.T) {
 	}{
 		"missing":    {func(*bench, *event) {}, true},
 		"lapsed":     {func(b *bench, _ *event) { b.lease(1); b.now = b.now.Add(31 * time.Second); b.ledger.Expire() }, true},
-		"ended":      {func(b *bench, e *event) { b.lease(1); b.ledger.ApplyFreed(e.ref()) }, false},
+		"ended":      {func(b *bench, e *event) { b.lease(1); b.ledger.ApplyFreed(e.ref(reservations.OwnWord)) }, false},
 		"no rank":    {func(_ *bench, e *event) { e.rank.Worker = 99 }, false},
 		"no scope":   {func(_ *bench, e *event) { e.scope.Model = "other" }, false},
 		"own":        {func(_ *bench, e *event) { e.origin.Process = 1 }, false},
@@ -97,9 +97,9 @@ func TestRenewalOfMissing(t *testing.T) {
 		tt.change(b, e)
 		b.hear(2, 0, 0)
 		for _, process := range b.asks(2 * time.Second) { // it is new
-			b.fetchDone(process, fetchResult{}, b.now)
+			b.done(process, fetchResult{})
 		}
-		b.onEvent("tcp://p:2", e, b.now)
+		b.onEvent("tcp://p:1", e, b.now)
 		if got := len(b.asks(2*time.Second)) > 0; got != tt.asks {
 			t.Errorf("%s: asked: %v", name, got)
 		}

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
 // queue is a bounded FIFO queue between goroutines. An item that does not fit is
@@ -189,7 +190,13 @@ func (r *Replica) Booked(e reservations.Event) (sequence uint64) { return r.enqu
 func (r *Replica) PrefillCompleted(e reservations.Event) { r.enqueue(prefillCompleted, e) }
 
 // Freed is part of reservations.Observer.
-func (r *Replica) Freed(e reservations.Event) { r.enqueue(freed, e) }
+func (r *Replica) Freed(e reservations.Event) {
+	r.enqueue(freed, e)
+	if e.Origin.Numbered() {
+		name := history.Name{Origin: e.Origin, Hash: history.NameHash(e.Scope, e.ID, e.Rank)}
+		r.core.freed.add(r.opt.Process, name, r.now())
+	}
+}
 
 // Renewed is part of reservations.Observer.
 func (r *Replica) Renewed(e reservations.Event) { r.enqueue(renewed, e) }

@@ -277,9 +277,11 @@ func (r *Replica) wakeFetches() {
 func (r *Replica) seen() map[uint64]uint64 {
 	r.coreMu.Lock()
 	defer r.coreMu.Unlock()
-	seen := make(map[uint64]uint64, len(r.core.senders))
-	for process, s := range r.core.senders {
-		seen[process] = s.completeUpTo()
+	seen := make(map[uint64]uint64, len(r.core.identities))
+	for process, id := range r.core.identities {
+		for _, s := range id.senders {
+			seen[process] = max(seen[process], s.completeUpTo())
+		}
 	}
 	return seen
 }

@@ -231,7 +231,7 @@ func (r *Replica) dueNow() ([]fetchRequest, time.Duration) {
 func (r *Replica) catchUpFrom(ctx context.Context, q fetchRequest) {
 	f := r.fetchSnapshot(ctx, q)
 	r.coreMu.Lock()
-	failures := r.core.fetchDone(q.process, f, r.now())
+	failures := r.core.fetchDone(q, f, r.now())
 	r.coreMu.Unlock()
 	r.wakeFetches()
 	if r.opt.Watcher != nil && ctx.Err() == nil {

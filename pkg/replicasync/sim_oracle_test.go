@@ -39,6 +39,7 @@ func (k *knowledge) add(step int) {
 type simStep struct {
 	kind        kind
 	reservation *simReservation
+	by          uint64    // the process at which it was taken
 	renewal     time.Time // of a renewal: the latest that the node knew
 }
 
@@ -125,6 +126,7 @@ func (o *oracle) local(n *simNode, k kind, e reservations.Event, number uint64) 
 		o.w.failf("node %d: %v of %v, of whose end it knew", n.index, k, b)
 	}
 	step := o.step(k, b)
+	o.steps[step].by = n.process
 	o.steps[step].renewal = b.touches[simLife{n.index, n.life}]
 	o.know[n.index].add(step)
 	o.byNumber[simNumber{n.process, number, k == renewed}] = step
@@ -173,13 +175,13 @@ func (o *oracle) delivered(n *simNode, e *event) {
 	}
 }
 
-// merged: n has all that another replica knew, but for ranks that n did not have
+// merged: n has all that the process from knew, but for ranks that n did not have
 // all the time. Ends of reservations without number
 // are in no snapshot, and neither is what has ended, nor what happened to a
 // reservation that is not there.
-func (o *oracle) merged(n *simNode, known knowledge, had map[simRank]bool) {
+func (o *oracle) merged(n *simNode, from uint64, known knowledge, had map[simRank]bool) {
 	for step, ok := range known {
-		if !ok || !o.takes(n.has, step) || !o.takes(had, step) {
+		if !ok || !o.takes(n.has, step) || !o.takes(had, step) || !o.believes(n, from, step) {
 			continue
 		}
 		b, k := o.steps[step].reservation, o.steps[step].kind
@@ -194,6 +196,23 @@ func (o *oracle) merged(n *simNode, known knowledge, had map[simRank]bool) {
 		}
 		o.know[n.index].add(step)
 	}
+}
+
+// believes: n takes that step from the snapshot of that process for certain. A process
+// says everything of its own reservations and of what its callers freed; of others'
+// it says what they had when they are gone, and what happens to those that n has.
+func (o *oracle) believes(n *simNode, from uint64, step int) bool {
+	s := o.steps[step]
+	of := s.reservation.origin
+	switch {
+	case of.Sequence == 0, of.Process == from:
+		return true
+	case s.kind == freed:
+		return s.by == from
+	case s.kind == booked:
+		return !n.r.core.identities[of.Process].spoken() && of.Process != n.process
+	}
+	return o.status(s.reservation, o.know[n.index]).live
 }
 
 // perhaps: n has some of what another replica knew.

@@ -409,10 +409,10 @@ func (f *simFetch) end(err error) {
 		f.m.result.sequence, f.m.result.renewals = f.of.r.outbox.last()
 	}
 	if err == nil {
-		n.w.oracle.merged(n, f.known, f.had)
+		n.w.oracle.merged(n, f.m.request.process, f.known, f.had)
 	}
 	n.w.tracef("node %d has the snapshot of %d: up to %d, %v", n.index, f.of.index, f.m.result.sequence, err)
-	n.r.core.fetchDone(f.m.request.process, f.m.result, n.w.now)
+	n.r.core.fetchDone(f.m.request, f.m.result, n.w.now)
 	n.look()
 }
 

@@ -102,6 +102,7 @@ type snapshotHead struct {
 	process, sequence, renewals uint64
 	seen                        map[uint64]uint64
 	ended                       map[uint64]history.EndedSet
+	freed                       map[uint64][]history.Name
 }
 
 // pageWriter streams one page.
@@ -131,8 +132,13 @@ func (p *pageWriter) head(h *snapshotHead, first bool) {
 	if !first {
 		return
 	}
+	p.text(`,"freed":{`) // before ended: who reads of an end by number passes on no name
+	for i, process := range slices.Sorted(maps.Keys(h.freed)) {
+		p.member(i, process)
+		p.names(h.freed[process])
+	}
 	processes := slices.Sorted(maps.Keys(h.ended))
-	p.text(`,"assumed":{`) // before ended: the reader needs it for each list there
+	p.text(`},"assumed":{`) // before ended: the reader needs it for each list there
 	for i, process := range processes {
 		p.member(i, process)
 		p.uint(h.ended[process].Assumed)
@@ -152,6 +158,19 @@ func (p *pageWriter) head(h *snapshotHead, first bool) {
 		}
 	}
 	p.text(`}`)
+}
+
+func (p *pageWriter) names(names []history.Name) {
+	p.text(`[`)
+	for i, name := range names {
+		p.comma(i)
+		p.text(`[`)
+		p.uint(name.Origin.Sequence)
+		p.text(`,`)
+		p.uint(name.Hash)
+		p.text(`]`)
+	}
+	p.text(`]`)
 }
 
 func (p *pageWriter) ranges(ranges []history.Range) {
@@ -200,6 +219,7 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 	h.sequence, h.renewals = r.outbox.last()
 	if after == "" {
 		h.ended = r.core.ledger.Ended()
+		h.freed = r.freedNames()
 	}
 	page, next, more := r.core.ledger.Reservations(cursor, limit)
 	r.counts.snapshotsServed.Add(1)
@@ -225,6 +245,19 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 	}
 	p.text("}\n")
 	return p.w.Flush()
+}
+
+// freedNames are the ends that others cannot learn from the process that told of them:
+// the own ones, since an event may have been lost, and those of processes that are
+// gone.
+func (r *Replica) freedNames() map[uint64][]history.Name {
+	r.coreMu.Lock()
+	present := make(map[uint64]bool)
+	for process, id := range r.core.identities {
+		present[process] = id.spoken()
+	}
+	r.coreMu.Unlock()
+	return r.core.freed.names(func(teller uint64) bool { return !present[teller] }, r.now())
 }
 
 // writeReservations writes the reservations of a page, without those whose scope the

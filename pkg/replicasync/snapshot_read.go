@@ -21,7 +21,7 @@ const (
 	maxReservations = 4 << 20
 	maxEnded        = 4 << 20
 	maxPages        = 16 << 10
-	maxSeen         = 4 * maxSenders
+	maxSeen         = 1 << 10
 	// maxValue bounds one value of the JSON in bytes: a reservation of maxHashes,
 	// each of 20 digits and a comma.
 	maxValue = 24 << 20
@@ -39,6 +39,7 @@ type snapshotSink interface {
 	onHead(process, sequence uint64) error
 	onRenewals(sequence uint64)
 	onEnded(process uint64, ended history.EndedSet)
+	onFreed(names []history.Name)
 	onReservation(*reservationJSON) error
 }
 
@@ -51,6 +52,7 @@ type pageReader struct {
 	assumed map[uint64]uint64 // of this page; nil: the peer does not say
 	pair    []uint64
 	batch   []history.Range
+	names   []history.Name
 	src     boundedReader
 	dec     *json.Decoder
 	next    string // the cursor at the end of the page
@@ -156,7 +158,7 @@ func (p *pageReader) readKey(key string, k *pageKeys) error {
 		return p.readAssumed(k.have["ended"])
 	case "next":
 		return p.cursor()
-	case "ended", "leases_ended", "bookings":
+	case "ended", "leases_ended", "freed", "bookings":
 		if !k.started {
 			return errors.New("process_id and sequence must come before")
 		}
@@ -168,6 +170,8 @@ func (p *pageReader) readKey(key string, k *pageKeys) error {
 		return p.ended(p.endedRanges)
 	case "leases_ended":
 		return p.ended(endedLeases)
+	case "freed":
+		return p.freed()
 	}
 	return p.list(p.reservation)
 }
@@ -267,6 +271,43 @@ func (p *pageReader) ended(as func(uint64, []history.Range) history.EndedSet) er
 		}
 		return err
 	})
+}
+
+// freed reads lists of names by process.
+func (p *pageReader) freed() error {
+	p.names = p.names[:0]
+	pass := func() {
+		if len(p.names) > 0 {
+			p.sink.onFreed(p.names)
+			p.names = p.names[:0]
+		}
+	}
+	err := p.members(func(process uint64) error {
+		if process == 0 {
+			return errZeroProcess
+		}
+		return p.list(func() error {
+			if p.ranges++; p.ranges > maxEnded {
+				return errOversized
+			}
+			p.pair = p.pair[:0]
+			if err := p.value(&p.pair); err != nil {
+				return err
+			}
+			if len(p.pair) != 2 || p.pair[0] == 0 || p.pair[0] > maxSequence {
+				return errors.New("is no name")
+			}
+			p.names = append(p.names, history.Name{
+				Origin: history.Origin{Process: process, Sequence: p.pair[0]}, Hash: p.pair[1],
+			})
+			if len(p.names) == endedBatch {
+				pass()
+			}
+			return nil
+		})
+	})
+	pass()
+	return err
 }
 
 func (p *pageReader) endedRange() (history.Range, error) {
@@ -430,11 +471,21 @@ func (m *snapshotMerge) onHead(process, sequence uint64) error {
 	if process != m.request.process {
 		return fmt.Errorf("process %d answered for %d", process, m.request.process)
 	}
-	if m.pages.pages == 1 {
-		m.result.sequence = sequence
-	}
 	m.began = m.replica.now()
-	return nil
+	if m.pages.pages > 1 {
+		return nil
+	}
+	m.result.sequence = sequence
+	m.replica.coreMu.Lock()
+	defer m.replica.coreMu.Unlock()
+	return m.replica.core.confirm(m.request, sequence)
+}
+
+// word is how far the snapshot is believed about the reservations of a process.
+func (m *snapshotMerge) word(process uint64) reservations.Word {
+	m.replica.coreMu.Lock()
+	defer m.replica.coreMu.Unlock()
+	return m.replica.core.wordOn(m.request, process)
 }
 
 // onRenewals is part of snapshotSink. The number on the first page counts, as in
@@ -446,8 +497,37 @@ func (m *snapshotMerge) onRenewals(sequence uint64) {
 }
 
 // onEnded is part of snapshotSink.
+//
+// What it says of the numbers of other processes counts for nothing: those tell
+// themselves, and single ends come by name.
 func (m *snapshotMerge) onEnded(process uint64, ended history.EndedSet) {
+	if m.word(process) != reservations.OwnWord {
+		return
+	}
+	ended.Ranges, ended.Leases = m.upTo(ended.Ranges), m.upTo(ended.Leases)
 	n := m.replica.core.ledger.MergeEnded(process, ended)
+	m.replica.counts.endedBySnapshot.Add(uint64(n))
+	m.replica.core.countLearned(n)
+}
+
+// upTo cuts off what is far beyond the numbers that the process has used.
+func (m *snapshotMerge) upTo(ranges []history.Range) []history.Range {
+	last := m.result.sequence + maxJump
+	for i, x := range ranges {
+		if x.To > last {
+			m.replica.counts.drop(dropJump)
+			ranges[i].To = last // a range that begins beyond is empty then
+		}
+	}
+	return ranges
+}
+
+// onFreed is part of snapshotSink.
+func (m *snapshotMerge) onFreed(names []history.Name) {
+	n, fresh := m.replica.core.ledger.MergeFreed(m.request.process, names)
+	for _, name := range fresh {
+		m.replica.core.freed.add(m.request.process, name, m.replica.now())
+	}
 	m.replica.counts.endedBySnapshot.Add(uint64(n))
 	m.replica.core.countLearned(n)
 }
@@ -463,6 +543,11 @@ func (m *snapshotMerge) onReservation(j *reservationJSON) error {
 		m.result.refused = true
 		return nil
 	case size != j.BlockSize:
+		return nil
+	}
+	b.Word = m.word(b.Origin.Process)
+	if b.Word == reservations.OwnWord && b.Origin.Sequence > m.result.sequence+maxJump {
+		m.replica.counts.drop(dropJump)
 		return nil
 	}
 	switch m.replica.core.ledger.MergeReservation(b) {

@@ -1,6 +1,7 @@
 package replicasync
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/select-service/select-service/pkg/reservations"
@@ -62,8 +63,8 @@ func (r *Replica) Stats() Stats {
 		st.Dropped[why.String()] = c.dropped[why].Load()
 	}
 	r.coreMu.Lock()
-	for _, s := range r.core.senders {
-		if s.url != "" && !s.absent {
+	for _, id := range r.core.identities {
+		if slices.ContainsFunc(id.senders, func(s *sender) bool { return s.url != "" && !s.absent }) {
 			st.Replicas++
 		}
 	}
@@ -112,6 +113,9 @@ const (
 	dropStale     // a reservation that is too old
 	dropUnknownID // a step of a reservation that is not live here
 	dropFull      // too many processes have live reservations
+	dropForeign   // in the name of a process for which another endpoint speaks
+	dropJump      // numbers beyond what the process's snapshot confirms
+	dropProcesses // too many processes at one endpoint
 
 	// Own events that were not sent. Their numbers are used up.
 
@@ -139,6 +143,9 @@ var reasonTexts = [numReasons]string{
 	dropStale:         "stale",
 	dropUnknownID:     "unknown_id",
 	dropFull:          "full",
+	dropForeign:       "foreign",
+	dropJump:          "jump",
+	dropProcesses:     "too_many_processes",
 	dropSendQueueFull: "send_queue_full",
 	dropSendOversized: "send_oversized",
 	dropSendFailed:    "send_failed",

@@ -50,7 +50,7 @@ func TestWatcher(t *testing.T) {
 
 		m.set(nil, true)
 		b.coreMu.Lock()
-		b.core.senders[1].wanted = true
+		b.core.identities[1].senders[0].wanted = true
 		b.coreMu.Unlock()
 		b.wakeFetches()
 		synctest.Wait()

@@ -26,6 +26,7 @@ type entry struct {
 	callerState CallerState
 
 	prefillDone bool
+	relayed     bool          // known from another process than the one that accepted it
 	ended       bool          // it is in no list of the ledger any more
 	inHeap      int32         // index in scope.deadlines
 	inRank      int32         // index in load.held
@@ -65,6 +66,11 @@ func (r *entry) expiredID() history.ExpiredID {
 		return history.ExpiredID{Scope: r.scope.name, PerScope: true, ID: r.id}
 	}
 	return history.ExpiredID{ID: r.id}
+}
+
+// name is the full name of a reservation that has a number.
+func (r *entry) name() history.Name {
+	return history.Name{Origin: r.origin, Hash: history.NameHash(r.scope.name, r.id, r.rank)}
 }
 
 func (r *entry) event() Event {

@@ -32,6 +32,7 @@ func (l *Ledger) Expire() (expired int, next time.Time) {
 	at := l.at()
 	expired, first := l.expire(at, true)
 	l.numbered.Forget(at)
+	l.named.Forget(at)
 	l.unnumbered.Forget(at)
 	l.expiredIDs.Forget(at)
 	if first != never {

@@ -117,10 +117,14 @@ type Ledger struct {
 	obs     Observer
 	ids     *ids
 	// What is not live any more: numbered and unnumbered reservations of other
-	// processes, and own ones that expired.
+	// processes, and own ones that expired. named is what others than the process that
+	// accepted a numbered reservation say of it.
 	numbered   *history.Numbered
+	named      *history.Named
 	unnumbered *history.Unnumbered
 	expiredIDs *history.ExpiredIDs
+	// relayed counts the live entries that are known from another process than their own.
+	relayed atomic.Int64
 	// lifetime of a reservation without lease; constant once in use.
 	lifetime time.Duration
 
@@ -161,6 +165,7 @@ func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 		obs:        obs,
 		ids:        newIDs(),
 		numbered:   history.NewNumbered(process),
+		named:      history.NewNamed(),
 		unnumbered: history.NewUnnumbered(lifetime),
 		expiredIDs: history.NewExpiredIDs(),
 		lifetime:   lifetime,

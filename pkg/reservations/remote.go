@@ -11,18 +11,41 @@ import (
 // Origin names a reservation over all replicas: see history.Origin.
 type Origin = history.Origin
 
+// Word says who tells something of a reservation that has a number.
+//
+// A process is believed everything about the reservations that it has accepted: by
+// number, in ranges, and what they are. Others may report single steps of one that
+// they can name in full, because a caller may complete, renew and free it at any
+// replica; and, of a process that is gone, what it had. Nothing that they say
+// ends, changes or shortens a reservation otherwise.
+type Word uint8
+
+// The words.
+const (
+	// OwnWord: of the process that accepted it, which is known to be the sender.
+	OwnWord Word = iota
+	// Relayed: of another one, or of one that is not known to be who it says. The
+	// reservation may become live; its own process may replace it.
+	Relayed
+	// Aside: of another one, while its own process speaks for itself. Only a live
+	// reservation learns from it.
+	Aside
+)
+
 // Reservation is a live reservation as replicas describe it to each other.
 //
 // What a replica knows is a set of live reservations, by origin, and the set of
 // those that have ended by a free or by age. Two replicas are joined by uniting
 // both sets and removing the ended ones from the first; a prefill that is complete
 // stays complete. Messages may therefore be lost, repeated, late and in any order:
-// after the next exchange of Reservations and Ended the replicas agree. A
-// reservation that went with its rank here is never taken again by this ledger. It
-// is reported as ended only by the process that accepted it, whose callers cannot
-// end it any more; another process may have lost the rank by itself. Replicas
-// agree on prompt blocks, prefill tokens and requests; output blocks stay local.
+// after the next exchange of Reservations, of Ended and of the names that were freed
+// the replicas agree. A reservation that went with its rank here is never taken again
+// by this ledger. It is reported as ended only by the process that accepted it, whose
+// callers cannot end it any more; another process may have lost the rank by itself.
+// Replicas agree on prompt blocks, prefill tokens and requests; output blocks stay
+// local.
 type Reservation struct {
+	Word           Word
 	Origin         Origin
 	Scope          catalog.Scope
 	ID             string
@@ -49,6 +72,11 @@ func (b *Reservation) key() history.Key {
 	return history.Key{Process: b.Origin.Process, Scope: b.Scope, ID: b.ID}
 }
 
+// name is the full name of a reservation that has a number.
+func (b *Reservation) name() history.Name {
+	return history.Name{Origin: b.Origin, Hash: history.NameHash(b.Scope, b.ID, b.Rank)}
+}
+
 // renewed is the last renewal, which was not in the future.
 func (b *Reservation) renewed() time.Duration { return max(0, min(b.Renewed, b.Age)) }
 
@@ -61,9 +89,18 @@ type Ref struct {
 	ID     string
 	Rank   catalog.Rank
 	// Event is the sender's process and its number of this event, zero if it does
-	// not number its events. No reservation has this number; to note it keeps Ended
-	// short and has no other effect.
+	// not number its events or is not known to be who it says. No reservation has this
+	// number; to note it keeps Ended short and has no other effect.
 	Event Origin
+	// Word is whose word it is; Sender is the sender's process. Of a reservation
+	// with a number that is not the sender's own, the whole name counts: scope, id
+	// and rank must be right, else nothing ends.
+	Word   Word
+	Sender uint64
+}
+
+func (f *Ref) name() history.Name {
+	return history.Name{Origin: f.Origin, Hash: history.NameHash(f.Scope, f.ID, f.Rank)}
 }
 
 func (f *Ref) key() history.Key {
@@ -150,7 +187,7 @@ func (l *Ledger) MergeReservation(b Reservation) ApplyResult {
 // reservation is not live this is remembered as ApplyFreed remembers an end.
 func (l *Ledger) ApplyPrefillCompleted(ref Ref) ApplyResult {
 	at := l.at()
-	ended := l.numbered.Complete(ref.Origin, ref.Event, at) // first: see Ledger
+	ended := l.noteStep(&ref, history.NoteCompleted, at) // first: see Ledger
 	early := func() { l.unnumbered.CompletedEarly(ref.key(), at) }
 	return l.applyStep(ref, ended, early, func(s *scope, r *entry) ApplyResult {
 		if r.prefillDone {
@@ -166,7 +203,7 @@ func (l *Ledger) ApplyPrefillCompleted(ref Ref) ApplyResult {
 // of the same sender, scope and id within 10 s.
 func (l *Ledger) ApplyFreed(ref Ref) ApplyResult {
 	at := l.at()
-	ended := l.numbered.End(ref.Origin, ref.Event, at) // first: see Ledger
+	ended := l.noteStep(&ref, history.NoteFreed, at) // first: see Ledger
 	early := func() { l.unnumbered.FreedEarly(ref.key(), at) }
 	return l.applyStep(ref, ended, early, func(s *scope, r *entry) ApplyResult {
 		s.end(r, history.Freed)
@@ -174,6 +211,31 @@ func (l *Ledger) ApplyFreed(ref Ref) ApplyResult {
 		return Applied
 	})
 }
+
+// noteStep remembers the end or the completed prefill of a reservation with a number
+// before it is looked for, and reports whether that has ended unless it is live.
+func (l *Ledger) noteStep(ref *Ref, what history.Note, at time.Duration) (ended bool) {
+	switch {
+	case !ref.Origin.Numbered():
+		l.numbered.Skip(ref.Event, at)
+		return false
+	case ref.Word == OwnWord && what == history.NoteFreed:
+		return l.numbered.End(ref.Origin, ref.Event, at)
+	case ref.Word == OwnWord:
+		return l.numbered.Complete(ref.Origin, ref.Event, at)
+	}
+	l.numbered.Skip(ref.Event, at)
+	if l.numbered.Standing(ref.Origin, false) == history.HasEnded {
+		return true
+	}
+	name := ref.name()
+	before := l.named.Of(name)
+	l.named.Add(ref.Sender, name, what, at+l.keepNotes())
+	return before&history.NoteFreed != 0
+}
+
+// keepNotes is how long a note matters, for a reservation without lease.
+func (l *Ledger) keepNotes() time.Duration { return 2 * l.lifetime }
 
 // ApplyRenewed applies the event that a reservation was renewed, which Ref.Event
 // does not number. It counts from now on: the sender may count from later than
@@ -223,6 +285,9 @@ func (l *Ledger) find(ref Ref, f func(*scope, *entry, ApplyResult) ApplyResult) 
 	defer s.mu.Unlock()
 	if ref.Origin.Numbered() {
 		r, _ := l.ids.byOrigin(ref.Origin, s, ref.ID)
+		if r != nil && ref.Word != OwnWord && r.rank != ref.Rank {
+			return f(s, nil, WrongRank)
+		}
 		return f(s, r, UnknownID)
 	}
 	r, any := l.ids.onRank(s, ref.ID, ref.Rank, ref.Origin.Process)
@@ -250,14 +315,24 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 		completed, ended = l.unnumbered.Before(b.key(), snapshot, at)
 	}
 	live, any := l.ids.byOrigin(b.Origin, s, b.ID)
-	if live != nil {
+	switch {
+	case live != nil && live.relayed && b.Word == OwnWord:
+		if v, same := s.confirm(live, b, at); same {
+			return v
+		}
+		s.end(live, history.Replaced)
+		l.counts.freed.Add(1)
+	case live != nil:
 		if unnumberedEvent {
 			l.unnumbered.Booked(b.key(), at)
 		}
 		return s.join(live, b, at)
 	}
-	if b.Origin.Process == l.process { // it is not live, so it has ended
+	switch {
+	case b.Origin.Process == l.process: // it is not live, so it has ended
 		return Ended
+	case b.Word == Aside:
+		return UnknownID
 	}
 	lease, deadline := s.terms(b, at)
 	if deadline <= at {
@@ -279,7 +354,7 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	}()
 	if numbered {
 		var standing history.Standing
-		standing, completed = l.numbered.Admit(b.Origin, at, snapshot && lease != nil)
+		standing, completed = l.admit(b, at, snapshot && lease != nil)
 		if standing != history.MayLive {
 			return resultOf(standing)
 		}
@@ -299,6 +374,42 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	return Applied
 }
 
+// confirm takes note that the process of a live reservation tells of it, of which only
+// others had told; false if they had told something else.
+func (s *scope) confirm(r *entry, b *Reservation, at time.Duration) (v ApplyResult, same bool) {
+	if r.rank != b.Rank || r.tokens != b.PrefillTokens || r.track != b.TrackPrefill || r.perScope != b.PerScope ||
+		(r.lease != nil) != (b.Lease > 0) || !slices.Equal(r.hashes, distinct(b.Hashes)) {
+		return 0, false
+	}
+	standing, completed := s.ledger.admit(b, at, r.lease != nil)
+	if standing != history.MayLive {
+		return 0, false
+	}
+	r.relayed = false
+	s.ledger.relayed.Add(-1)
+	if completed && !r.prefillDone {
+		s.endPrefill(r)
+	}
+	return s.join(r, b, at), true
+}
+
+// admit decides whether a reservation with a number may become live. renewed says that
+// its lease is known to run. Of its own process's it is counted as live.
+func (l *Ledger) admit(b *Reservation, at time.Duration, renewed bool) (s history.Standing, completed bool) {
+	notes := l.named.Of(b.name())
+	switch {
+	case notes&(history.NoteFreed|history.NoteRankRemoved) != 0:
+		return history.HasEnded, false
+	case notes&history.NoteLeaseExpired != 0 && !renewed:
+		return history.HasEnded, false
+	case b.Word == OwnWord:
+		s, completed = l.numbered.Admit(b.Origin, at, renewed)
+	default:
+		s = l.numbered.Standing(b.Origin, renewed)
+	}
+	return s, completed || notes&history.NoteCompleted != 0
+}
+
 // entry returns what is entered of a reservation of another process.
 func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Duration) *entry {
 	return &entry{
@@ -312,6 +423,7 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 		origin:   b.Origin,
 		perScope: b.PerScope,
 		track:    b.TrackPrefill,
+		relayed:  b.Origin.Numbered() && b.Word != OwnWord,
 		deadline: deadline,
 		lease:    x,
 	}
@@ -322,6 +434,9 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 func (s *scope) enterRemote(r *entry) {
 	s.ledger.ids.enter(r)
 	s.add(r)
+	if r.relayed {
+		s.ledger.relayed.Add(1)
+	}
 	s.ledger.counts.booked.Add(1)
 	s.ledger.counts.remote.Add(1)
 }
@@ -340,10 +455,18 @@ func (s *scope) terms(b *Reservation, at time.Duration) (x *lease, deadline time
 
 // join adds to a live reservation what another replica knows of it. The greater
 // age is the right one: each replica counts from when it heard of the reservation.
+// But only its own process is believed that it is older than it is known to be.
 func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	accepted := at - max(b.Age, 0)
 	own := r.origin.Process == s.ledger.process
+	trusted := b.Word == OwnWord || r.relayed
 	switch x := r.lease; {
+	case b.Word != OwnWord && r.rank != b.Rank: // that is not its name
+		return Known
+	case !trusted && x != nil:
+		x.renewedElsewhere = max(x.renewedElsewhere, b.renewed())
+		s.reschedule(r)
+	case !trusted:
 	case x != nil:
 		x.accepted = min(x.accepted, accepted)
 		x.renewedElsewhere = max(x.renewedElsewhere, b.renewed())
@@ -351,7 +474,7 @@ func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	case accepted+s.ledger.lifetime < r.deadline:
 		s.setDeadline(r, accepted+s.ledger.lifetime)
 	}
-	if r.lease == nil && !own { // the replica that told of it may know of no leases
+	if r.lease == nil && !own && trusted { // the replica that told of it may know of no leases
 		s.grant(r, b, at)
 	}
 	if b.PrefillDone && !r.prefillDone {
@@ -378,8 +501,13 @@ func (s *scope) grant(r *entry, b *Reservation, at time.Duration) {
 // remember notes that a reservation is live no more. Of its own ones the ledger
 // needs no note: what it accepted and is not live has ended.
 func (l *Ledger) remember(r *entry, why history.EndReason) {
+	if r.relayed {
+		l.relayed.Add(-1)
+	}
 	switch {
-	case r.origin.Process == l.process:
+	case r.origin.Process == l.process, why == history.Replaced:
+	case r.relayed:
+		l.rememberName(r, why)
 	case r.origin.Numbered() && r.lease != nil:
 		l.numbered.LeaveLeased(r.origin, why, history.Lease{
 			Accepted:    r.lease.accepted,
@@ -391,6 +519,77 @@ func (l *Ledger) remember(r *entry, why history.EndReason) {
 	default:
 		l.unnumbered.Leave(history.Key{Process: r.origin.Process, Scope: r.scope.name, ID: r.id}, l.at())
 	}
+}
+
+// rememberName is remember for a reservation of which another process has told.
+func (l *Ledger) rememberName(r *entry, why history.EndReason) {
+	note := history.NoteFreed
+	keep := l.keepNotes()
+	if r.lease != nil {
+		keep = max(keep, r.lease.length+2*slack(r.lease.length))
+	}
+	switch why {
+	case history.RankRemoved:
+		note = history.NoteRankRemoved
+	case history.LeaseExpired:
+		note = history.NoteLeaseExpired
+	case history.Freed, history.Replaced:
+	}
+	at := l.at()
+	if r.prefillDone {
+		l.named.Add(l.process, r.name(), history.NoteCompleted, at+keep)
+	}
+	l.named.Add(l.process, r.name(), note, at+keep)
+}
+
+// Unbind takes note that it is not known any more which of several endpoints speaks
+// for a process: what is live of it stays, as Relayed, and its numbers mean nothing
+// until it speaks for itself again.
+func (l *Ledger) Unbind(process uint64) {
+	l.eachListed(func(s *scope, some []listed) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, x := range some {
+			if x.origin.Process == process && x.origin.Numbered() && !x.ended && !x.relayed {
+				x.relayed = true
+				l.relayed.Add(1)
+			}
+		}
+	})
+	l.numbered.Unbind(process)
+}
+
+// MergeFreed ends those of the named reservations that are live, and remembers the
+// end of the others. teller is the process that told of them. It returns how many
+// ended just now, and those of which it had not heard.
+func (l *Ledger) MergeFreed(teller uint64, names []history.Name) (freed int, fresh []history.Name) {
+	at := l.at()
+	ends := make(map[Origin]uint64, len(names))
+	for _, name := range names {
+		switch {
+		case name.Origin.Process == l.process:
+			ends[name.Origin] = name.Hash
+		case l.numbered.Standing(name.Origin, false) != history.HasEnded &&
+			l.named.Add(teller, name, history.NoteFreed, at+l.keepNotes()):
+			ends[name.Origin] = name.Hash
+			fresh = append(fresh, name)
+		}
+	}
+	if len(ends) == 0 {
+		return 0, nil
+	}
+	l.eachListed(func(s *scope, some []listed) {
+		due := some[:0]
+		for _, x := range some {
+			if hash, named := ends[x.origin]; named && hash == x.name().Hash {
+				due = append(due, x)
+			}
+		}
+		freed += s.endListed(due)
+	})
+	l.counts.freed.Add(uint64(freed))
+	l.counts.endsMerged.Add(uint64(freed))
+	return freed, fresh
 }
 
 // Ended returns, for every process that numbers its reservations and that the
@@ -420,13 +619,13 @@ func (l *Ledger) Ended() map[uint64]history.EndedSet {
 	return out
 }
 
-// MergeEnded joins what another replica's Ended says of one process: its
-// reservations of these numbers never become live again. It returns how many ended
+// MergeEnded joins what a process says of its own reservations in its Ended: those
+// of these numbers never become live again. It returns how many ended
 // just now. Ranges may overlap and come in any order.
 func (l *Ledger) MergeEnded(process uint64, ended history.EndedSet) (freed int) {
 	ended = ended.Normalized()
 	l.numbered.Merge(process, ended, l.at())
-	if process != l.process && l.numbered.Live(process) == 0 {
+	if process != l.process && l.numbered.Live(process) == 0 && l.relayed.Load() == 0 {
 		return 0
 	}
 	l.eachListed(func(s *scope, some []listed) {

@@ -48,9 +48,11 @@ const (
 	// LeaseExpired: as far as this ledger knows its lease was not renewed. A
 	// snapshot that knows of a renewal may bring it back.
 	LeaseExpired
+	// Replaced: it has not ended, but its own process says what it really is.
+	Replaced
 )
 
-var endReasons = [...]string{"freed", "rank removed", "lease expired"}
+var endReasons = [...]string{"freed", "rank removed", "lease expired", "replaced"}
 
 // String returns the reason in words.
 func (e EndReason) String() string {
@@ -152,9 +154,7 @@ func (n *Numbered) Admit(o Origin, at time.Duration, renewed bool) (s Standing, 
 	switch {
 	case x == nil:
 		return NoRoom, false
-	case renewed && x.leaseHasEnded(o.Sequence):
-		return HasEnded, false
-	case !renewed && (x.hasEnded(o.Sequence) || x.removed.has(o.Sequence) || x.leaseExpired.has(o.Sequence)):
+	case x.refuses(o.Sequence, renewed):
 		return HasEnded, false
 	}
 	x.see(o.Sequence)
@@ -171,7 +171,10 @@ func (n *Numbered) Leave(o Origin, why EndReason) {
 
 // leave needs n.mu.
 func (n *Numbered) leave(o Origin, why EndReason) *processHistory {
-	x := n.byProcess[o.Process] // is there, as live reservations keep it
+	x := n.byProcess[o.Process]
+	if x == nil { // Unbind came between; else live reservations keep it
+		x = newProcessHistory(0)
+	}
 	x.live--
 	x.see(o.Sequence)
 	switch {
@@ -228,6 +231,33 @@ func (n *Numbered) Missing(o Origin) Standing {
 		return HasEnded
 	}
 	return MayLive
+}
+
+// Standing says what is known of a reservation by its number, and notes nothing.
+// renewed says that its lease is known to run.
+func (n *Numbered) Standing(o Origin, renewed bool) Standing {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if x := n.byProcess[o.Process]; o.Process == n.own || x != nil && x.refuses(o.Sequence, renewed) {
+		return HasEnded
+	}
+	return MayLive
+}
+
+// Unbind forgets the numbers of a process: it is not known any more who speaks for
+// it. The caller sees to it that none of its reservations is counted as live.
+func (n *Numbered) Unbind(process uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.byProcess, process)
+}
+
+// Skip notes that a number names no reservation. Origins without a number are
+// ignored.
+func (n *Numbered) Skip(event Origin, at time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.skip(event, at)
 }
 
 // End notes the end of a reservation, and that event names none. It reports
@@ -388,7 +418,7 @@ func (n *Numbered) evict() bool {
 	var victim uint64
 	var oldest *processHistory
 	for process, x := range n.byProcess {
-		if x.live == 0 && (oldest == nil || x.lastHeard < oldest.lastHeard) {
+		if x.live <= 0 && (oldest == nil || x.lastHeard < oldest.lastHeard) {
 			victim, oldest = process, x
 		}
 	}
@@ -403,6 +433,15 @@ func (n *Numbered) evict() bool {
 // The largest number never names a reservation, so that no sum below overflows.
 func (x *processHistory) hasEnded(number uint64) bool {
 	return number <= x.floor || number == math.MaxUint64 || x.ended.has(number)
+}
+
+// refuses reports whether the reservation of a number cannot become live; renewed
+// says that its lease is known to run.
+func (x *processHistory) refuses(number uint64, renewed bool) bool {
+	if renewed {
+		return x.leaseHasEnded(number)
+	}
+	return x.hasEnded(number) || x.removed.has(number) || x.leaseExpired.has(number)
 }
 
 // leaseHasEnded is hasEnded for a reservation whose lease runs as far as is known.

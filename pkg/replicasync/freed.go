@@ -1,0 +1,95 @@
+package replicasync
+
+import (
+	"sync"
+	"time"
+
+	"github.com/select-service/select-service/pkg/reservations/history"
+)
+
+const (
+	// maxFreed bounds the names of one process in a freedLog.
+	maxFreed = 1 << 16
+	// maxFreedProcesses bounds the processes in it; the one that was silent for longest
+	// is forgotten.
+	maxFreedProcesses = 64
+	// freedFor is how long a name is kept: two lifetimes, as long as a reservation may
+	// be told of.
+	freedFor = 600 * time.Second
+)
+
+// freedLog has the names of the reservations that have lately ended by a step of a
+// caller, by the process that told of it, oldest first. A replica that missed such an
+// event learns of the end by this name: what a snapshot says of another process's
+// numbers is not believed. It is safe for concurrent use.
+type freedLog struct {
+	// mu guards the map and what it holds. It is an innermost lock.
+	mu   sync.Mutex
+	from map[uint64]*freedNames
+}
+
+type freedNames struct {
+	queue []freedName // queue[:head] is spent
+	head  int
+}
+
+type freedName struct {
+	name history.Name
+	at   time.Time
+}
+
+func newFreedLog() *freedLog { return &freedLog{from: make(map[uint64]*freedNames)} }
+
+// add notes that a process has told of an end.
+func (f *freedLog) add(teller uint64, name history.Name, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := f.from[teller]
+	if q == nil {
+		if len(f.from) >= maxFreedProcesses {
+			f.evict()
+		}
+		q = &freedNames{}
+		f.from[teller] = q
+	}
+	for q.len() > 0 && (q.len() >= maxFreed || now.Sub(q.queue[q.head].at) > freedFor) {
+		q.head++
+	}
+	if 2*q.head > len(q.queue) {
+		q.queue, q.head = append([]freedName(nil), q.queue[q.head:]...), 0
+	}
+	q.queue = append(q.queue, freedName{name, now})
+}
+
+func (q *freedNames) len() int { return len(q.queue) - q.head }
+
+// evict forgets the process that has told of nothing for longest. It needs f.mu.
+func (f *freedLog) evict() {
+	var oldest time.Time
+	var victim uint64
+	for teller, q := range f.from {
+		if at := q.queue[len(q.queue)-1].at; victim == 0 || at.Before(oldest) {
+			victim, oldest = teller, at
+		}
+	}
+	delete(f.from, victim)
+}
+
+// names returns what the processes have told that fit, grouped by the process that had
+// accepted the reservations.
+func (f *freedLog) names(fits func(teller uint64) bool, now time.Time) map[uint64][]history.Name {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make(map[uint64][]history.Name)
+	for teller, q := range f.from {
+		if !fits(teller) {
+			continue
+		}
+		for _, x := range q.queue[q.head:] {
+			if now.Sub(x.at) <= freedFor {
+				out[x.name.Origin.Process] = append(out[x.name.Origin.Process], x.name)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,152 @@
+package history
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Name is the full name of a reservation: who does not know the reservation cannot
+// name it, however well it guesses numbers.
+type Name struct {
+	Origin Origin
+	// Hash is NameHash of the rest of the name.
+	Hash uint64
+}
+
+// NameHash is FNV-1a of what a reservation is called besides its origin. It is the
+// same on all replicas.
+func NameHash(sc catalog.Scope, id string, r catalog.Rank) uint64 {
+	h := fnv.New64a()
+	for _, text := range [...]string{sc.Model, sc.Tenant, id} {
+		var length [8]byte
+		binary.BigEndian.PutUint64(length[:], uint64(len(text)))
+		_, _ = h.Write(length[:]) // a hash takes everything
+		_, _ = io.WriteString(h, text)
+	}
+	var rank [12]byte
+	binary.BigEndian.PutUint64(rank[:], r.Worker)
+	binary.BigEndian.PutUint32(rank[8:], r.DP)
+	_, _ = h.Write(rank[:])
+	return h.Sum64()
+}
+
+// Note is what is remembered of a name; notes are added up.
+type Note uint8
+
+// The notes.
+const (
+	NoteFreed        Note = 1 << iota // it has ended for good
+	NoteRankRemoved                   // it went with its rank here
+	NoteLeaseExpired                  // its lease ran out here: a snapshot may bring it back
+	NoteCompleted                     // its prefill is complete
+)
+
+const (
+	// maxNotes bounds the notes from one process.
+	maxNotes = 1 << 16
+	// maxAllNotes bounds all notes: the process with most of them forgets first.
+	maxAllNotes = 1 << 19
+)
+
+// Named remembers steps of reservations that are not live, by their full names: those
+// that were told by others than the process which accepted the reservation. What
+// they say of its numbers counts for nothing, so it is kept apart from Numbered.
+type Named struct {
+	// mu guards the fields below. It is an innermost lock.
+	mu    sync.Mutex
+	notes map[Name]Note
+	from  map[uint64]*noteQueue // by the process that told
+}
+
+// noteQueue has the notes from one process in the order in which they came.
+type noteQueue struct {
+	queue []queuedNote // queue[:head] is spent
+	head  int
+}
+
+type queuedNote struct {
+	name  Name
+	note  Note
+	until time.Duration
+}
+
+// NewNamed returns an empty memory.
+func NewNamed() *Named { return &Named{notes: make(map[Name]Note), from: make(map[uint64]*noteQueue)} }
+
+// Add remembers a note that a process told until a time, and reports whether it is
+// new.
+func (n *Named) Add(teller uint64, name Name, note Note, until time.Duration) (fresh bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.notes[name]&note != 0 {
+		return false
+	}
+	q := n.from[teller]
+	if q == nil {
+		q = &noteQueue{}
+		n.from[teller] = q
+	}
+	switch {
+	case q.len() >= maxNotes:
+		n.drop(q)
+	case len(n.notes) >= maxAllNotes:
+		n.drop(n.longest())
+	}
+	n.notes[name] |= note
+	q.queue = append(q.queue, queuedNote{name, note, until})
+	return true
+}
+
+// Of returns what is remembered of a name.
+func (n *Named) Of(name Name) Note {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.notes[name]
+}
+
+// Forget gives back what does not matter any more. A note that came before waits for
+// its turn.
+func (n *Named) Forget(at time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for teller, q := range n.from {
+		for q.len() > 0 && q.queue[q.head].until < at {
+			n.drop(q)
+		}
+		if q.len() == 0 {
+			delete(n.from, teller)
+		}
+	}
+	if len(n.notes) == 0 {
+		n.notes = make(map[Name]Note) // maps never shrink
+	}
+}
+
+func (q *noteQueue) len() int { return len(q.queue) - q.head }
+
+// drop forgets the oldest note of a queue. It needs n.mu.
+func (n *Named) drop(q *noteQueue) {
+	x := q.queue[q.head]
+	if rest := n.notes[x.name] &^ x.note; rest != 0 {
+		n.notes[x.name] = rest
+	} else {
+		delete(n.notes, x.name)
+	}
+	if q.head++; 2*q.head >= len(q.queue) {
+		q.queue, q.head = append([]queuedNote(nil), q.queue[q.head:]...), 0
+	}
+}
+
+func (n *Named) longest() (most *noteQueue) {
+	for _, q := range n.from {
+		if most == nil || q.len() > most.len() {
+			most = q
+		}
+	}
+	return most
+}
