@@ -141,6 +141,13 @@ func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, 
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", k.method, k.path, err)
 	}
+	token, err := c.token.get()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", k.method, k.path, err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	if k.class != "" {
 		req.Header.Set(policyClass, k.class)
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +28,9 @@ type Options struct {
 	// should have no timeout: a selection waits in the service's queue for as long
 	// as its context lasts. Redirects are followed only if it has a CheckRedirect.
 	HTTP *http.Client
+	// Credentials are for TLS with authorities or certificates of one's own, and for a
+	// token.
+	Credentials Credentials
 	// Retry is when and how often refused and undelivered calls are retried; nil is
 	// DefaultRetry.
 	Retry *Retry
@@ -42,6 +46,7 @@ type Client struct {
 	own       *http.Transport // closed with the client; nil: the caller's
 	retry     Retry
 	lease     time.Duration
+	token     *token
 	order     callOrder
 	freeSlots chan struct{} // holds an item for each background free under way
 
@@ -87,10 +92,20 @@ func New(base string, opt Options) (*Client, error) {
 		}
 		c.lease = opt.Lease
 	}
+	who := opt.Credentials.orEnvironment(os.Getenv)
+	if c.token, err = newToken(who); err != nil {
+		return nil, err
+	}
 	if opt.HTTP != nil {
+		if opt.Credentials.CA != "" || opt.Credentials.Cert != "" || opt.Credentials.Key != "" {
+			return nil, errOwnHTTP
+		}
 		c.http = new(*opt.HTTP)
 	} else {
 		c.own = transport()
+		if c.own.TLSClientConfig, err = who.tls(); err != nil {
+			return nil, err
+		}
 		c.http = &http.Client{Transport: c.own}
 	}
 	if c.http.CheckRedirect == nil { // net/http would turn a POST that books into a GET

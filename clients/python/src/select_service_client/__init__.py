@@ -7,6 +7,7 @@ Dynamo's callers, such as Ray Serve LLM, expect.
 """
 
 from ._client import AsyncClient, Client
+from ._credentials import Credentials
 from ._errors import (
     BadRequest,
     Conflict,
@@ -61,6 +62,7 @@ __all__ = [
     "Client",
     "Conflict",
     "ConnectionFailed",
+    "Credentials",
     "DiagnoseRequest",
     "Dialect",
     "Difference",

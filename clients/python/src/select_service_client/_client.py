@@ -12,6 +12,7 @@ import httpx
 
 from . import _exit
 from ._core import Core, Options
+from ._credentials import Credentials
 from ._errors import ConnectionFailed, error_of
 from ._lease import AsyncLease, Lease
 from ._operation import AsyncCaller, SyncCaller
@@ -37,6 +38,7 @@ class Routes(WorkerRoutes, SelectionRoutes, ReservationRoutes, OverloadRoutes, R
         selection_timeout: float | None = None,
         retry: Retry = Retry(),  # noqa: B008  immutable
         headers: Mapping[str, str] | None = None,
+        credentials: Credentials = Credentials(),  # noqa: B008  immutable
     ) -> None:
         """Connects with the first call.
 
@@ -47,7 +49,7 @@ class Routes(WorkerRoutes, SelectionRoutes, ReservationRoutes, OverloadRoutes, R
         selection_timeout is that of select, select_and_reserve and lease, which
         may wait in the server's queue: by default as long as the server lets them,
         because a repetition would lose its place. retry has the attempts. headers
-        go with every request.
+        go with every request. credentials are for TLS and tokens.
         """
         super().__init__(
             Core(
@@ -59,6 +61,7 @@ class Routes(WorkerRoutes, SelectionRoutes, ReservationRoutes, OverloadRoutes, R
                     selection_timeout=selection_timeout,
                     retry=retry,
                     headers=dict(headers or {}),
+                    credentials=credentials.or_environment(),
                 )
             )
         )

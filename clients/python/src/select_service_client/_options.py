@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from ._credentials import Credentials
 from ._plan import Retry
 from ._types import Dialect
 
@@ -42,6 +43,7 @@ class Options:
     selection_timeout: float | None = None
     retry: Retry = field(default_factory=Retry)
     headers: Mapping[str, str] = field(default_factory=dict)
+    credentials: Credentials = field(default_factory=lambda: Credentials().or_environment())
 
     def check(self) -> None:
         """Raises ValueError for what could never work."""
@@ -54,6 +56,7 @@ class Options:
         if url.scheme not in ("http", "https") or not url.host:
             raise ValueError(f"the URL must begin with http:// or https:// and a host, got {self.url!r}")
         check_headers(self.headers)
+        self.credentials.check()
 
     def http(self, read: float | None = None) -> dict[str, Any]:
         """What an HTTP client is made with. Proxies of the environment are not used."""
@@ -62,6 +65,7 @@ class Options:
             **self._tls(),
             "base_url": self.url,
             "headers": dict(self.headers),
+            "auth": self.credentials.auth(),
             "timeout": httpx.Timeout(timeout, connect=min(timeout, self.connect_timeout)),
             "limits": _LIMITS,
             "trust_env": False,
@@ -83,7 +87,10 @@ class Options:
 
     def _tls(self) -> dict[str, Any]:
         # Redirects are not followed: with http there is never any TLS to set up.
-        return {} if self.url.startswith("https:") else {"verify": False}
+        if not self.url.startswith("https:"):
+            return {"verify": False}
+        context = self.credentials.context()
+        return {} if context is None else {"verify": context}
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
