@@ -56,7 +56,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return err
 	}
 	defer data.Close()
-	hub := zmqsock.New(socketOptions(mem.budget))
+	hub := zmqsock.New(socketOptions(conf, mem.budget))
 	var svc *service.Service
 	others := newReplicas(conf.Replicas, hub, read, func() []string { return svc.Peers() })
 	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
@@ -92,7 +92,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	read.follow(work, parts, log, file, guard)
 	open := newConnections(conf.Limits, log)
 	bound.serve(parts, handlers(conf, svc, guard, mem.budget, log,
-		telemetry.Memory{Budget: mem.budget}, telemetry.WorkersFile{Watcher: file}, state.Collector(), telemetry.Process{
+		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused}, telemetry.WorkersFile{Watcher: file}, state.Collector(), telemetry.Process{
 			LogLinesDropped: out.Dropped, Connections: open, Certificate: read.certificates, PeerCertificate: read.peers,
 		}), open, log)
 
@@ -158,8 +158,9 @@ func handlers(conf config.Config, svc *service.Service, guard *access.Guard, mem
 }
 
 // socketOptions are the limits of the ZMQ sockets.
-func socketOptions(memory *budget.Budget) zmqsock.Options {
+func socketOptions(conf config.Config, memory *budget.Budget) zmqsock.Options {
 	opt := zmqsock.DefaultOptions()
+	opt.Endpoints = conf.Access.Endpoints()
 	opt.Streams, opt.Replay = memory.Account(budget.Streams), memory.Account(budget.Replay)
 	return opt
 }
@@ -182,6 +183,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 		PrefillBusy:         conf.Selections.PrefillBusy,
 		ReservationLifetime: conf.Reservations.Lifetime,
 		Threads:             conf.KVEvents.Threads,
+		Endpoints:           conf.Access.Endpoints(),
 		Limits: catalog.Limits{
 			Workers: conf.Limits.MaxWorkers, Ranks: conf.Limits.MaxRanks, Scopes: conf.Limits.MaxModels,
 		},

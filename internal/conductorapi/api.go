@@ -60,6 +60,7 @@ type SeedLookup interface {
 type API struct {
 	registry  *conductor.Registry
 	streams   *kvevents.Subscribers
+	endpoints catalog.EndpointPolicy // of publishers
 	selection Selection
 	log       zerolog.Logger
 
@@ -70,11 +71,13 @@ type API struct {
 	replays map[string]sharedReplay
 }
 
-// New returns an API without publishers, whose streams are opened by streams.
-func New(streams *kvevents.Subscribers, selection Selection, log zerolog.Logger) *API {
+// New returns an API without publishers, whose streams are opened by streams;
+// they may have these endpoints.
+func New(streams *kvevents.Subscribers, endpoints catalog.EndpointPolicy, selection Selection, log zerolog.Logger) *API {
 	return &API{
 		registry:  conductor.NewRegistry(),
 		streams:   streams,
+		endpoints: endpoints,
 		selection: selection,
 		log:       log,
 		replays:   make(map[string]sharedReplay),

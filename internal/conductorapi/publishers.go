@@ -44,7 +44,7 @@ func (a *API) registerPublisher(reg conductor.Registration) (fresh bool, err err
 	if err := checkLengths(textsOf(&reg)); err != nil {
 		return false, err
 	}
-	if err := checkEndpoints(&reg); err != nil {
+	if err := a.checkEndpoints(&reg); err != nil {
 		return false, err
 	}
 	a.mu.Lock()
@@ -108,8 +108,8 @@ func (a *API) withdrawPublishers(f *conductor.Filter) ([]*conductor.Publisher, e
 const fieldServerKey = "kv_events_server_key"
 
 // checkEndpoints refuses endpoints and keys that can never work.
-func checkEndpoints(reg *conductor.Registration) error {
-	if _, err := catalog.ParseEndpoint(reg.Endpoint); err != nil {
+func (a *API) checkEndpoints(reg *conductor.Registration) error {
+	if _, err := a.endpoints.Check(reg.Endpoint); err != nil {
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "endpoint", Err: err}
 	}
 	if reg.ServerKey != "" {
@@ -126,7 +126,7 @@ func checkEndpoints(reg *conductor.Registration) error {
 	if reg.Replay == "" {
 		return nil
 	}
-	if err := catalog.CheckReplayEndpoint(reg.Replay); err != nil {
+	if err := a.endpoints.CheckReplay(reg.Replay); err != nil {
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Reason: reasonEndpoint, Field: "replay_endpoint", Err: err}
 	}
 	return nil

@@ -121,6 +121,12 @@ func httpURL(s string) (string, error) {
 	return strings.TrimRight(s, "/"), nil
 }
 
+// endpointRule checks a rule for ZMQ endpoints.
+func endpointRule(s string) (string, error) {
+	_, err := catalog.ParseEndpointRule(s)
+	return s, err
+}
+
 // replicaEndpoint checks the ZMQ endpoint of a replica.
 func replicaEndpoint(s string) (string, error) {
 	e, err := catalog.ParseEndpoint(s)

@@ -18,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/pending"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
@@ -207,6 +208,20 @@ type Access struct {
 	// AllowedHosts are the names under which the HTTP listeners may be addressed, see
 	// access.NewHosts.
 	AllowedHosts []string
+	// AllowEndpoints are rules for the ZMQ endpoints of engines and replicas, see
+	// catalog.ParseEndpointRule; nil: all of TCP. With AllowIPC those of ipc, too.
+	AllowEndpoints []string
+	AllowIPC       bool
+}
+
+// Endpoints are the ZMQ endpoints that engines and replicas may have.
+func (a Access) Endpoints() catalog.EndpointPolicy {
+	p := catalog.EndpointPolicy{IPC: a.AllowIPC}
+	for _, s := range a.AllowEndpoints {
+		rule, _ := catalog.ParseEndpointRule(s) // they were checked when they were read
+		p.Allowed = append(p.Allowed, rule)
+	}
+	return p
 }
 
 // Limits bounds what outsiders can make the service use.

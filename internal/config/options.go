@@ -464,6 +464,21 @@ var settings = []option{
 			"connection comes; * is any. By default only listeners on the loopback check them, and take their " +
 			"own names. Set it where browsers can reach the service.",
 	},
+	{
+		key: "access.allow_endpoints", flag: "allow-endpoints", env: []string{"SELECT_SERVICE_ALLOW_ENDPOINTS"}, hint: "RULES",
+		slotsFlag: "allow-endpoints",
+		bind:      func(c *Config) value { return list(&c.Access.AllowEndpoints, endpointRule) },
+		help: "ZMQ endpoints that engines and replicas may have: tcp://10.0.0.0/8, tcp://10.0.0.0/8:5557, " +
+			"tcp://engines.example:*; tcp://*:5557 to be bound here, by whom the networks allow. A name is " +
+			"checked by its address at each connection. Set it where callers that register are not trusted.",
+	},
+	{
+		key: "access.allow_ipc", flag: "allow-ipc", env: []string{"SELECT_SERVICE_ALLOW_IPC"},
+		slotsFlag: "allow-ipc",
+		bind:      func(c *Config) value { return boolean(&c.Access.AllowIPC) },
+		help: "Also allow ipc:// endpoints, sockets in this machine's file system. Set it where engines on the " +
+			"same machine use them.",
+	},
 
 	{
 		key: "data.dir", flag: "data-dir", env: []string{"SELECT_SERVICE_DATA_DIR"}, hint: "DIRECTORY",

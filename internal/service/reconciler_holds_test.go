@@ -171,6 +171,8 @@ func (noWildcards) Subscribe(endpoint string, _ func([][]byte, int64, time.Time)
 	return 1, nil
 }
 
-func (noWildcards) Request(string, [][]byte, func([][]byte, int64) bool) (uint64, error) { return 1, nil }
-func (noWildcards) Resume(uint64)                                                 {}
-func (noWildcards) Close(uint64)                                                  {}
+func (noWildcards) Request(string, [][]byte, func([][]byte, int64) bool) (uint64, error) {
+	return 1, nil
+}
+func (noWildcards) Resume(uint64) {}
+func (noWildcards) Close(uint64)  {}

@@ -49,6 +49,7 @@ func newLedger(process uint64, config *Config, scopes replicasync.Scopes, log ze
 type peers struct {
 	replica    *replicasync.Replica // nil: reservations are not shared
 	advertised string               // endpoint of this process, "" if unknown
+	endpoints  catalog.EndpointPolicy
 }
 
 var (
@@ -107,7 +108,7 @@ func (p *peers) checkPeer(endpoint string) error {
 	if p.replica == nil {
 		return errSyncDisabled
 	}
-	if _, err := catalog.ParseEndpoint(endpoint); err != nil {
+	if _, err := p.endpoints.Check(endpoint); err != nil {
 		return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
 	}
 	return nil

@@ -70,6 +70,8 @@ type Config struct {
 	// Limits bound what can be registered, Reservations what can be booked.
 	Limits       catalog.Limits
 	Reservations reservations.Limits
+	// Endpoints are those that engines and replicas may have.
+	Endpoints catalog.EndpointPolicy
 	// WorkersFile is the path of the file that has the workers, "" if none has.
 	WorkersFile string
 	// Threads is the number of apply workers.
@@ -117,7 +119,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	memory := indexer.NewAccount(config.Memory.Account(budget.Index))
 	s.scopes = newScopes(&config, memory)
 	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
-	s.peers = new(peers)
+	s.peers = &peers{endpoints: config.Endpoints}
 	s.ledger, s.replica = newLedger(process, &config, s, log)
 	if config.Replication != nil {
 		s.advertised = config.Replication.Advertised
@@ -132,9 +134,10 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		s.reconciler.ranksAdded = s.replica.RanksAdded
 	}
 	s.catalog = catalog.New(catalog.Settings{
-		KVEvents: config.KVEvents,
-		Queueing: config.Admission.Enabled(),
-		Limits:   config.Limits,
+		KVEvents:  config.KVEvents,
+		Queueing:  config.Admission.Enabled(),
+		Limits:    config.Limits,
+		Endpoints: config.Endpoints,
 	}, s.reconciler)
 	s.scopes.Attach(s.catalog)
 	s.API = selecting.New(selecting.Config{
@@ -160,7 +163,7 @@ func (s *Service) openStreams(source kvevents.Source) {
 	config.Lag = func(late time.Duration) { s.streams.lag.Observe(late.Seconds()) }
 	counters := new(kvevents.Counters)
 	s.streams.Subscribers = kvevents.NewSubscribers(source, config, counters)
-	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), selectionView{s}, s.log)
+	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, selectionView{s}, s.log)
 }
 
 func newScopes(config *Config, memory *indexer.Account) *scopes.Registry {

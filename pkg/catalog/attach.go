@@ -78,7 +78,7 @@ func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
 		if !c.settings.KVEvents {
 			continue
 		}
-		stream, err := r.stream(dp)
+		stream, err := r.stream(dp, c.settings.Endpoints)
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,8 @@ type Settings struct {
 	// Queueing: workers need max_num_batched_tokens (decision D5).
 	Queueing bool
 	Limits   Limits
+	// Endpoints are those that workers may name for events and replays.
+	Endpoints EndpointPolicy
 	// CheckScope, if set, may refuse a scope as a whole; the error becomes the
 	// reason of its workers. It is called under the catalog's lock.
 	CheckScope func(Scope) error

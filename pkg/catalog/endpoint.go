@@ -43,17 +43,6 @@ func CheckServerKey(s string) error {
 	return nil
 }
 
-// CheckReplayEndpoint returns an *EndpointError for an endpoint that cannot be
-// asked for a replay: it is malformed, or has a wildcard host, to which no
-// request can be sent (decision K14).
-func CheckReplayEndpoint(s string) error {
-	e, err := ParseEndpoint(s)
-	if err == nil && e.Wildcard {
-		return &EndpointError{Endpoint: s, Why: "wildcard host"}
-	}
-	return err
-}
-
 func parseEndpoint(s string) (e Endpoint, why string) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	switch {

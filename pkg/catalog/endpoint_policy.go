@@ -22,23 +22,15 @@ type EndpointRule struct {
 	Port    uint16       // 0: any
 }
 
-// ParseEndpointRules reads a list of rules, separated by commas:
-// tcp://network[:port], tcp://address[:port], tcp://name[:port] or tcp://*[:port],
-// where the port may be * for any, which is the default. A network is in CIDR notation, and one of IPv6 in
-// brackets if a port follows. "" is nil, no rules.
-func ParseEndpointRules(list string) ([]EndpointRule, error) {
-	var rules []EndpointRule
-	for s := range strings.SplitSeq(list, ",") {
-		if s = strings.TrimSpace(s); s == "" {
-			continue
-		}
-		r, why := parseRule(s)
-		if why != "" {
-			return nil, fmt.Errorf("invalid rule for endpoints `%s`: %s", s, why)
-		}
-		rules = append(rules, r)
+// ParseEndpointRule reads tcp://network[:port], tcp://address[:port],
+// tcp://name[:port] or tcp://*[:port], where the port may be * for any, which is the
+// default. A network is in CIDR notation; IPv6 is in brackets if a port follows.
+func ParseEndpointRule(s string) (EndpointRule, error) {
+	r, why := parseRule(s)
+	if why != "" {
+		return EndpointRule{}, fmt.Errorf("invalid rule for endpoints `%s`: %s", s, why)
 	}
-	return rules, nil
+	return r, nil
 }
 
 func parseRule(s string) (r EndpointRule, why string) {
@@ -121,6 +113,17 @@ func (p EndpointPolicy) Check(endpoint string) (named bool, err error) {
 		return true, nil
 	}
 	return false, &EndpointError{endpoint, "not among the allowed endpoints"}
+}
+
+// CheckReplay returns an *EndpointError for an endpoint that cannot be asked for a
+// replay: Check refuses it, or it has a wildcard host, to which no request can be sent
+// (decision K14).
+func (p EndpointPolicy) CheckReplay(endpoint string) error {
+	if e, err := ParseEndpoint(endpoint); err == nil && e.Wildcard {
+		return &EndpointError{Endpoint: endpoint, Why: "wildcard host"}
+	}
+	_, err := p.Check(endpoint)
+	return err
 }
 
 // AllowsAddress reports whether a connection may be made to an address and port, or

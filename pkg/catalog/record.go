@@ -277,9 +277,9 @@ func (r *Record) replayEndpoint(dp uint32) (endpoint string, given bool) {
 }
 
 // stream returns the checked event stream of a rank; the slot stays 0.
-func (r *Record) stream(dp uint32) (Stream, error) {
+func (r *Record) stream(dp uint32, policy EndpointPolicy) (Stream, error) {
 	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), ServerKey: r.serverKey()}
-	_, err := ParseEndpoint(s.Endpoint)
+	_, err := policy.Check(s.Endpoint)
 	if err == nil && s.ServerKey != "" {
 		err = CheckServerKey(s.Endpoint)
 	}
@@ -291,7 +291,7 @@ func (r *Record) stream(dp uint32) (Stream, error) {
 		return s, nil
 	}
 	s.Replay = replay
-	if err := CheckReplayEndpoint(replay); err != nil {
+	if err := policy.CheckReplay(replay); err != nil {
 		return s, fmt.Errorf("invalid replay endpoint for worker %d dp_rank %d: %w", r.ID, dp, err)
 	}
 	return s, nil
