@@ -199,7 +199,8 @@ func overloadOf(limits *overload.Thresholds, ranks []catalog.Entry, v *reservati
 	for _, e := range ranks {
 		var load overload.Load
 		if v.Known(e.Slot, e.Rank) {
-			load = overload.Load{Blocks: v.Blocks[e.Slot], Prefill: v.Prefill[e.Slot]}
+			carried := v.Load(e.Slot)
+			load = overload.Load{Blocks: carried.Blocks, Prefill: carried.PrefillTokens}
 		}
 		why := limits.Exceeded(load, capacity)
 		if why == 0 {

@@ -26,7 +26,7 @@ func (a *API) PotentialLoads(req *ProjectRequest) ([]RankLoad, error) {
 				DecodeBlocks:  selector.PotentialDecode(q.size, &c),
 			}
 			if c.Known {
-				row.Requests = uint64(v.Requests[e.Slot])
+				row.Requests = uint64(c.Requests)
 			}
 			rows = append(rows, row)
 		}

@@ -267,7 +267,8 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 	var c selector.Candidate
 	c.Device, c.Host, c.Disk = o.At(e.Slot)
 	if c.Known = v.Known(e.Slot, e.Rank); c.Known {
-		c.Prefill, c.Active, c.Shared, c.Requests = v.Prefill[e.Slot], v.Blocks[e.Slot], v.Shared[e.Slot], v.Requests[e.Slot]
+		carried := v.Load(e.Slot)
+		c.Prefill, c.Active, c.Shared, c.Requests = carried.PrefillTokens, carried.Blocks, v.Shared[e.Slot], carried.Requests
 	}
 	return c
 }

@@ -204,12 +204,13 @@ func (s *slotTracker) SlotsPotentialLoads(req *SlotsProjection) ([]selecting.Ran
 			if !e.CarriesLoad || !v.Known(e.Slot, e.Rank) {
 				continue
 			}
+			carried := v.Load(e.Slot)
 			fresh := uint64(len(req.SequenceHashes)) - uint64(v.Shared[e.Slot])
 			rows = append(rows, selecting.RankLoad{
 				Rank:          e.Rank,
-				PrefillTokens: addSaturating(v.Prefill[e.Slot], req.NewISLTokens),
-				DecodeBlocks:  v.Blocks[e.Slot] + fresh,
-				Requests:      uint64(v.Requests[e.Slot]),
+				PrefillTokens: addSaturating(carried.PrefillTokens, req.NewISLTokens),
+				DecodeBlocks:  carried.Blocks + fresh,
+				Requests:      uint64(carried.Requests),
 			})
 		}
 	})

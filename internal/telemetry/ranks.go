@@ -115,7 +115,8 @@ func (r *rankList) readLoads(v *reservations.View) {
 	for i := range r.loads {
 		l := &r.loads[i]
 		if v.Known(l.Slot, l.Rank) {
-			l.blocks, l.prefill, l.requests = v.Blocks[l.Slot], v.Prefill[l.Slot], uint64(v.Requests[l.Slot])
+			carried := v.Load(l.Slot)
+			l.blocks, l.prefill, l.requests = carried.Blocks, carried.PrefillTokens, uint64(carried.Requests)
 		}
 	}
 }

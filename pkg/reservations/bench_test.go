@@ -108,7 +108,7 @@ func BenchmarkLook(b *testing.B) {
 				b.ReportAllocs()
 				var sum uint64
 				for b.Loop() {
-					l.Look(sc, hashes, func(v *View) { sum += v.Blocks[0] })
+					l.Look(sc, hashes, func(v *View) { sum += v.Load(0).Blocks })
 				}
 			})
 		}

@@ -89,7 +89,6 @@ func deficitOf(fraction float64) uint32 {
 
 // load is what one rank carries.
 type load struct {
-	rank    catalog.Rank
 	prefill tokenSum // unfinished prefill tokens
 	blocks  uint64   // distinct prompt blocks and output blocks
 	deficit uint64   // sum over these blocks, in units of 1/fullWeight block

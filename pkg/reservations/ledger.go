@@ -72,6 +72,13 @@ type Placement struct {
 // Load is what one rank carries.
 type Load struct {
 	Rank          catalog.Rank
+	PrefillTokens uint64 // as in SlotLoad
+	Blocks        uint64
+	Requests      uint32
+}
+
+// SlotLoad is what the rank of a slot carries.
+type SlotLoad struct {
 	PrefillTokens uint64 // of prefills that are not complete, saturating
 	Blocks        uint64 // weighted, rounded half away from zero
 	Requests      uint32
@@ -190,8 +197,9 @@ func (l *Ledger) SetLifetime(d time.Duration) {
 func (l *Ledger) SetLimits(m Limits) { l.room.limits = m }
 
 // PutRank makes r known under its slot, without load. It does nothing if it is
-// known there already. If the slot still belongs to another rank, that one is removed as
-// by RemoveRank. Slots are dense: memory grows with the highest one.
+// known there already. If the slot still belongs to another rank, or the rank has
+// another slot, that is removed as by RemoveRank. Slots are dense: memory grows with
+// the highest one, by a few bytes, and by more with the highest one that is booked on.
 func (l *Ledger) PutRank(sc catalog.Scope, slot uint32, r catalog.Rank) {
 	for {
 		s := l.scopeOrNew(sc)
@@ -327,7 +335,7 @@ func (l *Ledger) dropIfEmpty(s *scope) {
 	defer l.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ranks == 0 && !s.dropped {
+	if s.ranks.Len() == 0 && !s.dropped {
 		s.dropped = true
 		delete(l.scopes, s.name)
 	}

@@ -30,8 +30,8 @@ func withRanks(n int, obs Observer) (*Ledger, *fakeClock) {
 // leastLoaded chooses the slot with the fewest requests, the first of equals.
 func leastLoaded(v *View) (Placement, error) {
 	best := 0
-	for slot, n := range v.Requests {
-		if n < v.Requests[best] {
+	for slot := range v.Shared {
+		if v.Load(uint32(slot)).Requests < v.Load(uint32(best)).Requests {
 			best = slot
 		}
 	}
@@ -154,7 +154,7 @@ func TestReusedSlot(t *testing.T) {
 func TestUnknownScope(t *testing.T) {
 	l := New(1, time.Now, nil)
 	l.Look(testScope, []uint64{1}, func(v *View) {
-		if len(v.Blocks) != 0 || v.Known(0, catalog.Rank{}) {
+		if len(v.Shared) != 0 || v.Load(0) != (SlotLoad{}) || v.Known(0, catalog.Rank{}) {
 			t.Errorf("view %+v of an unknown scope", v)
 		}
 	})
@@ -282,7 +282,7 @@ func anything(l *Ledger, rnd *rand.Rand, sc catalog.Scope) {
 	case 6:
 		l.Look(sc, hashes, func(v *View) {
 			for slot, n := range v.Shared {
-				if uint64(n) > v.Blocks[slot]+uint64(len(hashes)) {
+				if uint64(n) > v.Load(uint32(slot)).Blocks+uint64(len(hashes)) {
 					panic("shared out of range")
 				}
 			}

@@ -240,10 +240,10 @@ func (h *randomRun) compare() {
 			}
 		}
 		h.led.Look(scope, prompt, func(v *View) {
-			for slot := range uint32(len(v.Blocks)) {
+			for slot := range uint32(len(v.Shared)) {
 				if r, ok := h.model.ranks[place{scope, slot}]; ok && v.Known(slot, r) {
-					got[slot] = answer{Load{r, v.Prefill[slot], v.Blocks[slot], v.Requests[slot]}, v.Shared[slot]}
-				} else if v.Requests[slot] != 0 || v.Blocks[slot] != 0 || v.Prefill[slot] != 0 || v.Shared[slot] != 0 {
+					got[slot] = answer{Load{r, v.Load(slot).PrefillTokens, v.Load(slot).Blocks, v.Load(slot).Requests}, v.Shared[slot]}
+				} else if v.Load(slot) != (SlotLoad{}) || v.Shared[slot] != 0 {
 					h.Errorf("slot %d of %v has load and no rank", slot, scope)
 				}
 			}
@@ -317,8 +317,8 @@ func (h *randomRun) checkEmptied() {
 		if len(s.pendingRenewals) != 0 {
 			h.Errorf("%d renewals left", len(s.pendingRenewals))
 		}
-		if len(s.deadlines) != 0 || len(s.slots) != 0 || len(s.entries.records) != s.entries.ended {
-			h.Errorf("%d deadlines, %d ranks, %d records left", len(s.deadlines), len(s.slots), len(s.entries.records)-s.entries.ended)
+		if len(s.deadlines) != 0 || s.ranks.Len() != 0 || len(s.entries.records) != s.entries.ended {
+			h.Errorf("%d deadlines, %d ranks, %d records left", len(s.deadlines), s.ranks.Len(), len(s.entries.records)-s.entries.ended)
 		}
 	}
 	h.checkEnds(0)

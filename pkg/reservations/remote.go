@@ -243,7 +243,7 @@ func (l *Ledger) keepNotes() time.Duration { return 2 * l.lifetime }
 // a reservation which could be live here, too.
 func (l *Ledger) ApplyRenewed(ref Ref) ApplyResult {
 	return l.find(ref, func(s *scope, r *entry, _ ApplyResult) ApplyResult {
-		switch _, known := s.slots[ref.Rank]; {
+		switch _, known := s.ranks.Slot(ref.Rank); {
 		case r != nil && r.lease != nil:
 			r.lease.renewedHere = max(r.lease.renewedHere, l.at())
 			s.reschedule(r)
@@ -338,7 +338,7 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	if deadline <= at {
 		return Stale
 	}
-	slot, ok := s.slots[b.Rank]
+	slot, ok := s.ranks.Slot(b.Rank)
 	if !ok {
 		return UnknownRank
 	}

@@ -38,11 +38,16 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 		return Stale
 	}
 	var ok bool
-	if r.slot, ok = s.slots[b.Rank]; !ok {
+	if r.slot, ok = s.ranks.Slot(b.Rank); !ok {
 		return UnknownRank
 	}
 	if l.ids.claim(r) != nil {
 		return Known
+	}
+	if l.room.take(r, false) != nil {
+		r.ended = true // for those who have found its id
+		l.ids.release(r)
+		return Full
 	}
 	r.origin.Sequence = l.assignSequence(0)
 	s.add(r)

@@ -20,21 +20,20 @@ type scope struct {
 	// reservations. Readers share it. Held for memory work only.
 	mu              sync.RWMutex
 	dropped         bool // no longer in Ledger.scopes
-	ranks           int  // number of known ranks
+	ranks           catalog.SlotTable // the known ranks
 	blocks          blocks
 	deadlines       deadlines
 	pendingRenewals pendingRenewals
 	entries         entryLog
-	slots           map[catalog.Rank]uint32 // of the known ranks
-	trimmed         time.Duration           // when memory was last given back
+	trimmed         time.Duration // when memory was last given back
 
-	// By slot, all of the same length. prefill, active and requests repeat what
-	// loads holds, in the form in which a View shows it.
-	known    []bool
-	loads    []load
-	prefill  []uint64
-	active   []uint64
-	requests []uint32
+	// slots is how many slots there may be. loads and shown are by slot and of the
+	// same length, which reaches the highest slot that was ever booked on: a rank takes
+	// memory here from its first reservation on. shown repeats what loads holds, in
+	// the form in which a View shows it.
+	slots int
+	loads []*load // nil: nothing was ever booked
+	shown []SlotLoad
 }
 
 func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
@@ -43,7 +42,6 @@ func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
 		name:   name,
 		number: number,
 		blocks: newBlocks(),
-		slots:  make(map[catalog.Rank]uint32),
 	}
 }
 
@@ -54,15 +52,18 @@ func (s *scope) putRank(slot uint32, r catalog.Rank) (freed int, ok bool) {
 	if s.dropped {
 		return 0, false
 	}
-	s.growTo(int(slot) + 1)
 	if s.holds(slot, r) {
 		return 0, true
 	}
 	freed = s.clearSlot(slot)
-	s.known[slot] = true
-	s.loads[slot].rank = r
-	s.slots[r] = slot
-	s.ranks++
+	if former, ok := s.ranks.Slot(r); ok {
+		freed += s.clearSlot(former)
+	}
+	s.ranks.Assign(slot, r)
+	if n := int(slot) + 1; n > s.slots {
+		s.slots = n
+		s.blocks.widen(n)
+	}
 	return freed, true
 }
 
@@ -71,46 +72,40 @@ func (s *scope) removeRank(slot uint32) (freed int, empty bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	freed = s.clearSlot(slot)
-	return freed, s.ranks == 0
+	return freed, s.ranks.Len() == 0
 }
 
 // clearSlot ends all reservations of a slot and makes it unknown.
 func (s *scope) clearSlot(slot uint32) (freed int) {
-	if int(slot) >= len(s.known) || !s.known[slot] {
+	s.ranks.Release(slot)
+	if int(slot) >= len(s.loads) || s.loads[slot] == nil {
 		return 0
 	}
-	l := &s.loads[slot]
+	l := s.loads[slot]
 	freed = len(l.held)
 	for len(l.held) > 0 {
 		s.end(l.held[len(l.held)-1], history.RankRemoved)
 	}
-	if s.slots[l.rank] == slot {
-		delete(s.slots, l.rank)
-	}
-	*l = load{}
-	s.known[slot] = false
-	s.ranks--
+	s.loads[slot] = nil
 	return freed
 }
 
-// growTo makes room for n slots.
-func (s *scope) growTo(n int) {
-	grow := n - len(s.known)
-	if grow <= 0 {
-		return
+// load returns what a slot carries, for a reservation to be added.
+func (s *scope) load(slot uint32) *load {
+	if grow := int(slot) + 1 - len(s.loads); grow > 0 {
+		s.loads = append(s.loads, make([]*load, grow)...)
+		s.shown = append(s.shown, make([]SlotLoad, grow)...)
 	}
-	s.known = append(s.known, make([]bool, grow)...)
-	s.loads = append(s.loads, make([]load, grow)...)
-	s.prefill = append(s.prefill, make([]uint64, grow)...)
-	s.active = append(s.active, make([]uint64, grow)...)
-	s.requests = append(s.requests, make([]uint32, grow)...)
-	s.blocks.widen(n)
+	l := s.loads[slot]
+	if l == nil {
+		l = new(load)
+		s.loads[slot] = l
+	}
+	return l
 }
 
 // holds reports whether the slot belongs to that rank.
-func (s *scope) holds(slot uint32, r catalog.Rank) bool {
-	return int(slot) < len(s.known) && s.known[slot] && s.loads[slot].rank == r
-}
+func (s *scope) holds(slot uint32, r catalog.Rank) bool { return s.ranks.Has(slot, r) }
 
 // book is Ledger.Book within the scope. holder, with an *ExistsError, is the
 // reservation that has the id.
@@ -167,7 +162,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 
 // add puts the load of a new reservation on its rank.
 func (s *scope) add(r *entry) {
-	l := &s.loads[r.slot]
+	l := s.load(r.slot)
 	held, fresh := s.blocks.holdChain(r.hashes, r.slot)
 	l.blocks += fresh
 	if held < len(r.hashes) { // not a chain of blocks: start over
@@ -197,7 +192,7 @@ func (s *scope) holdMixed(r *entry) {
 
 // release takes the leading blocks of a reservation off its rank.
 func (s *scope) release(r *entry, hashes []uint64) {
-	l := &s.loads[r.slot]
+	l := s.loads[r.slot]
 	path := uint64(rootPath)
 	for i, h := range hashes {
 		s.blocks.prefetch(hashes, i)
@@ -213,7 +208,7 @@ func (s *scope) release(r *entry, hashes []uint64) {
 
 // end takes the whole load of a reservation off its rank and frees its id.
 func (s *scope) end(r *entry, why history.EndReason) {
-	l := &s.loads[r.slot]
+	l := s.loads[r.slot]
 	s.release(r, r.hashes)
 	l.blocks -= r.fullOutput + r.decayedOutput
 	l.reweigh(r.decayedOutput, r.outputDeficit, 0)
@@ -246,7 +241,7 @@ func (s *scope) endPrefill(r *entry) {
 // addOutput adds one generated block and, with a fraction, sets the weight of all
 // blocks that r alone holds.
 func (s *scope) addOutput(r *entry, fraction *float64) {
-	l := &s.loads[r.slot]
+	l := s.loads[r.slot]
 	l.blocks++
 	r.fullOutput++
 	if fraction != nil {
@@ -265,20 +260,25 @@ func (s *scope) addOutput(r *entry, fraction *float64) {
 
 // publish copies the load of a slot to where views show it.
 func (s *scope) publish(slot uint32) {
-	l := &s.loads[slot]
-	s.prefill[slot] = l.prefill.value()
-	s.active[slot] = l.active()
-	s.requests[slot] = uint32(len(l.held))
+	l := s.loads[slot]
+	s.shown[slot] = SlotLoad{PrefillTokens: l.prefill.value(), Blocks: l.active(), Requests: uint32(len(l.held))}
+}
+
+// loadOf returns what a slot carries.
+func (s *scope) loadOf(slot uint32) (l SlotLoad) {
+	if int(slot) < len(s.shown) {
+		l = s.shown[slot]
+	}
+	return l
 }
 
 // rows is Ledger.Loads within the scope.
 func (s *scope) rows() []Load {
 	s.mu.RLock()
-	rows := make([]Load, 0, s.ranks)
-	for slot, known := range s.known {
-		if known {
-			rows = append(rows, Load{s.loads[slot].rank, s.prefill[slot], s.active[slot], s.requests[slot]})
-		}
+	rows := make([]Load, 0, s.ranks.Len())
+	for slot, rank := range s.ranks.All() {
+		l := s.loadOf(slot)
+		rows = append(rows, Load{rank, l.PrefillTokens, l.Blocks, l.Requests})
 	}
 	s.mu.RUnlock()
 	slices.SortFunc(rows, func(a, b Load) int { return a.Rank.Compare(b.Rank) })

@@ -9,13 +9,9 @@ import (
 // View shows what every slot of a scope carries at one moment. It is valid only
 // inside the function that receives it, and must not be changed.
 type View struct {
-	// By slot, all of the same length. Slots beyond it, and slots for which
-	// Known says no, belong to no rank.
-	Prefill  []uint64 // unfinished prefill tokens, saturating
-	Blocks   []uint64 // weighted active blocks, rounded half away from zero
-	Requests []uint32 // reservations
-	// Shared is how many leading blocks of the prompt in question lie on the rank's
-	// active prompts.
+	// Shared is, by slot, how many leading blocks of the prompt in question lie on the
+	// rank's active prompts. Slots beyond it, and slots for which Known says no, belong
+	// to no rank.
 	Shared []uint32
 
 	scope    *scope
@@ -28,12 +24,20 @@ func (v *View) Known(slot uint32, r catalog.Rank) bool {
 	return v.scope != nil && v.scope.holds(slot, r)
 }
 
+// Load returns what the rank of a slot carries.
+func (v *View) Load(slot uint32) SlotLoad {
+	if v.scope == nil {
+		return SlotLoad{}
+	}
+	return v.scope.loadOf(slot)
+}
+
 // Slot returns the slot of a rank, for a caller that chose it earlier.
 func (v *View) Slot(r catalog.Rank) (slot uint32, ok bool) {
 	if v.scope == nil {
 		return 0, false
 	}
-	slot, ok = v.scope.slots[r]
+	slot, ok = v.scope.ranks.Slot(r)
 	return slot, ok
 }
 
@@ -43,8 +47,7 @@ var views = sync.Pool{New: func() any { return new(View) }}
 func (s *scope) view(hashes []uint64) *View {
 	v := views.Get().(*View)
 	v.scope = s
-	v.Prefill, v.Blocks, v.Requests = s.prefill, s.active, s.requests
-	v.Shared = zeroed(v.Shared, len(s.known))
+	v.Shared = zeroed(v.Shared, s.slots)
 	v.matching = zeroed(v.matching, s.blocks.words())
 	s.blocks.leading(hashes, v.matching, v.Shared)
 	return v

@@ -66,7 +66,8 @@ func Example_booked() {
 			for slot := range cands {
 				c := &cands[slot]
 				c.Device, c.Host, c.Disk = overlap.At(uint32(slot))
-				c.Prefill, c.Active, c.Shared, c.Known = v.Prefill[slot], v.Blocks[slot], v.Shared[slot], true
+				carried := v.Load(uint32(slot))
+				c.Prefill, c.Active, c.Shared, c.Known = carried.PrefillTokens, carried.Blocks, v.Shared[slot], true
 			}
 			i := selector.Pick(weights.Costs(size, cands, nil), weights.Temperature, selector.Global())
 			return reservations.Placement{Slot: uint32(i), Rank: ranks[i], PrefillTokens: weights.EffectivePrefill(size, &cands[i])}, nil
