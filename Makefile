@@ -27,6 +27,9 @@ BENCH    ?= .
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI         := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
 
+GOVULNCHECK_VERSION := v1.9.0
+GOVULNCHECK         := $(TOOLS)/govulncheck-$(GOVULNCHECK_VERSION)
+
 export CGO_ENABLED := 1
 
 .PHONY: help
@@ -87,6 +90,17 @@ test-metrics: build ## a real Prometheus scrapes the service: dashboard, alerts,
 lint: setup $(GOLANGCI) ## run the linters and check the format
 	$(GOLANGCI) run
 
+# Exit code 3 is a known vulnerability that the program calls; any other failure is
+# that of the check, such as no way to the database.
+.PHONY: govulncheck
+govulncheck: setup $(GOVULNCHECK) ## look for known vulnerabilities that the program calls (needs vuln.go.dev)
+	@code=0; $(GOVULNCHECK) ./... || code=$$?; \
+	if ((code == 3)); then exit 3; elif ((code)); then echo 'govulncheck could not run: nothing was checked' >&2; fi
+
+.PHONY: sbom
+sbom: build ## write bin/select-service.cdx.json: what the program is made of (CycloneDX)
+	$(GO) run ./scripts/sbom $(BIN)/select-service >$(BIN)/select-service.cdx.json
+
 .PHONY: fmt
 fmt: $(GOLANGCI) ## format the sources
 	$(GOLANGCI) fmt
@@ -137,3 +151,8 @@ $(GOLANGCI):
 	@mkdir -p $(TOOLS)/tmp
 	GOBIN=$(CURDIR)/$(TOOLS)/tmp $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	mv $(TOOLS)/tmp/golangci-lint $@
+
+$(GOVULNCHECK):
+	@mkdir -p $(TOOLS)/tmp
+	GOBIN=$(CURDIR)/$(TOOLS)/tmp $(GO) install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+	mv $(TOOLS)/tmp/govulncheck $@

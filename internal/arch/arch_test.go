@@ -67,6 +67,8 @@ var mayImport = map[string][]string{
 	"internal/zmqsock/zmqtest": {"internal/zmqsock"},
 	"internal/zmtp":            {},
 
+	"scripts/sbom": {},
+
 	"pkg/catalog":              {"internal/curve"},
 	"pkg/client":               {},
 	"pkg/hashing":              {},
