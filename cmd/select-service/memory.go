@@ -46,7 +46,7 @@ func (m *memory) apply(getenv func(string) string) {
 	}
 	line := m.log.Info().Int64("max_memory", m.budget.Total()).Str("source", m.source)
 	if m.follows {
-		debug.SetMemoryLimit(m.budget.Total())
+		debug.SetMemoryLimit(m.limit())
 	} else {
 		line.Str("gomemlimit", getenv("GOMEMLIMIT")) // the runtime has read it
 	}
@@ -67,7 +67,7 @@ func (m *memory) keep(ctx context.Context) error {
 	every := time.NewTicker(memoryEvery)
 	defer every.Stop()
 	var trimmed time.Time
-	limit := m.budget.Total()
+	limit := m.limit()
 	for {
 		select {
 		case <-ctx.Done():
@@ -85,12 +85,13 @@ func (m *memory) keep(ctx context.Context) error {
 	}
 }
 
-// limit is what the runtime may take: what the index leaves, but never less than a
-// third, below which it would collect all the time.
+// limit is what the runtime may take: what the index and a sixteenth for the
+// program's code leave, but never less than a third, below which it would collect all
+// the time.
 func (m *memory) limit() int64 {
 	total := m.budget.Total()
 	const step = 1 << 20 // not at every change
-	return max(total-m.budget.Account(budget.Index).Used()/step*step, total/3)
+	return max(total-total/16-m.budget.Account(budget.Index).Used()/step*step, total/3)
 }
 
 // isIdle reports whether the accounts that lie on the heap use little.

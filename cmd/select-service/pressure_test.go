@@ -109,14 +109,14 @@ func TestStartUnderPressure(t *testing.T) {
 func TestMemory(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
-	const total = 100 << 20
+	const total = 96 << 20
 	for _, tc := range []struct {
 		env  func(string) string
 		want int64
 		line string
 	}{
-		{env(), total, `"max_memory":104857600,"source":"--max-memory","time"`},
-		{env("GOMEMLIMIT", "1GiB"), 1 << 30, `"max_memory":104857600,"source":"--max-memory","gomemlimit":"1GiB"`},
+		{env(), 90 << 20, `"max_memory":100663296,"source":"--max-memory","time"`},
+		{env("GOMEMLIMIT", "1GiB"), 1 << 30, `"max_memory":100663296,"source":"--max-memory","gomemlimit":"1GiB"`},
 	} {
 		debug.SetMemoryLimit(1 << 30) // as the runtime has read it
 		var log bytes.Buffer
@@ -126,7 +126,7 @@ func TestMemory(t *testing.T) {
 			t.Errorf("limit %d, want %d, log %s", got, tc.want, log.String())
 		}
 		m.budget.Account(budget.Index).Set(30 << 20)
-		if got := m.limit(); got != 70<<20 {
+		if got := m.limit(); got != 60<<20 {
 			t.Errorf("the index leaves %d bytes", got)
 		}
 		if !m.isIdle() {
