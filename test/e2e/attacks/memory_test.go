@@ -49,18 +49,19 @@ func limited(t *testing.T, blockSize int, args ...string) *e2e.Service {
 // serves others meanwhile, and gives back what the attack took.
 func TestMemory(t *testing.T) {
 	large := tokens(8<<20 - 100)
-	for name, tc := range map[string]struct {
+	for _, tc := range []struct {
+		name      string
 		blockSize int
 		args      []string
 		attack    func(t *testing.T, s *e2e.Service, stop <-chan struct{})
 	}{
-		"40 large bodies": {16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{"40 large bodies", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			flood(t, s, 40, stop, "/select", large)
 		}},
-		"40 large bodies of blocks of one token": {1, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{"40 large bodies of blocks of one token", 1, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			flood(t, s, 40, stop, "/v1.6/select_and_reserve", large)
 		}},
-		"large bodies on all routes": {16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{"large bodies on all routes", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			flood(t, s, 3, stop, "/v1.6/select", hashes(8<<20-100))
 			flood(t, s, 3, stop, "/reservations", hashes(8<<20-100))
 			flood(t, s, 3, stop, "/overlap_scores", large)
@@ -70,7 +71,7 @@ func TestMemory(t *testing.T) {
 			flood(t, s, 3, stop, "/conductor/query", append([]byte(`{"model":"m","block_size":16,`), large[1:]...))
 			flood(t, s, 3, stop, "/conductor/query_by_hash", append([]byte(`{"model":"m","block_size":16,`), hashes(8<<20 - 100)[1:]...))
 		}},
-		"lists that grow": {16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{"lists that grow", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			const n = 8<<20 - 200
 			flood(t, s, 5, stop, "/select", repeat(`{"token_ids":[1],"routing_constraints":{"required_taints":[`, `"",`, `""]}}`, n))
 			flood(t, s, 5, stop, "/select", repeat(`{"token_ids":[1],"block_mm_infos":[`, `null,`, `null]}`, n))
@@ -79,26 +80,26 @@ func TestMemory(t *testing.T) {
 			flood(t, s, 5, stop, "/select", numbered(`{"token_ids":[1],"routing_constraints":{"preferred_taints":{`, `"%x":1,`, `"z":1}}}`, n))
 			flood(t, s, 5, stop, "/workers", numbered(`{"workers":[`, `{"worker_id":%d,"block_size":16},`, `{"worker_id":0}]}`, n))
 		}},
-		"PUT of many workers": {16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{"PUT of many workers", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			attack(t, s, 8, stop, http.MethodPut, "/workers?dry_run=true", numbered(`{"workers":[`, `{"worker_id":%d,"block_size":16},`, `{"worker_id":0,"block_size":16}]}`, 8<<20-200))
 		}},
-		"900 medium bodies": {16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{"900 medium bodies", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			flood(t, s, 300, stop, "/select", tokens(900<<10))
 		}},
-		"200 bodies that never end": {16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{"200 bodies that never end", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			hold(t, s, 200, stop, large, len(large)-1)
 		}},
-		"2,000 small bodies that never end": {16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{"2,000 small bodies that never end", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			hold(t, s, 2000, stop, tokens(64<<10), 64<<10-2)
 		}},
-		"medium bodies that never end": {16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{"medium bodies that never end", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			hold(t, s, 500, stop, tokens(300<<10), 299<<10)
 		}},
-		"answers that nobody reads": {1, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{"answers that nobody reads", 1, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			deaf(t, s, 60, stop, "/v1.6/select_and_reserve", tokens(2<<20))
 		}},
-		"60 large bodies that wait": {
-			16, []string{"--router-queue-threshold", "0.01"}, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+		{
+			"60 large bodies that wait", 16, []string{"--router-queue-threshold", "0.01"}, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 				s.Must(t, http.StatusOK, http.MethodPost, "/select_and_reserve", tokens(40<<10), nil) // the worker is busy
 				s.Must(t, http.StatusCreated, http.MethodPost, "/workers", e2e.Object{
 					"worker_id": 2, "model_name": "free", "endpoint": "http://w", "block_size": 16, "max_num_batched_tokens": 1 << 40,
@@ -107,7 +108,7 @@ func TestMemory(t *testing.T) {
 			},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			s := limited(t, tc.blockSize, tc.args...)
 			stop := make(chan struct{})
 			good := make(chan others)
@@ -132,26 +133,7 @@ const attackTime = 4 * time.Second
 // back.
 func checkMemory(t *testing.T, s *e2e.Service) {
 	t.Helper()
-	peak, err := s.Status("VmHWM")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if peak > peakMemory {
-		t.Errorf("it took %d MiB, want at most %d", peak>>10, peakMemory>>10)
-	}
 	begin := time.Now()
-	var rss int
-	e2e.Eventually(t, "the memory comes back", func() error {
-		if rss, err = s.Status("VmRSS"); err != nil || rss > afterMemory {
-			return fmt.Errorf("%d MiB, %w", rss>>10, err)
-		}
-		return nil
-	})
-	took := time.Since(begin)
-	if e2e.Alone() && took > afterTime {
-		t.Errorf("the memory came back after %v", took)
-	}
-	t.Logf("peak %d MiB, %d MiB after %v", peak>>10, rss>>10, took.Round(time.Millisecond))
 	for _, account := range []string{"requests", "bodies", "serving", "answers", "waiting"} {
 		e2e.Eventually(t, "account "+account+" is empty", func() error {
 			used, err := s.Sum(t.Context(), `select_service_memory_account_bytes{account="`+account+`"}`)
@@ -161,6 +143,25 @@ func checkMemory(t *testing.T, s *e2e.Service) {
 			return err
 		})
 	}
+	peak, err := s.Status("VmHWM")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if peak > peakMemory {
+		t.Fatalf("it took %d MiB, want at most %d", peak>>10, peakMemory>>10)
+	}
+	var rss int
+	e2e.Eventually(t, "the memory comes back", func() error {
+		if rss, err = s.Status("VmRSS"); err == nil && rss > afterMemory {
+			return fmt.Errorf("%d MiB are left", rss>>10)
+		}
+		return err
+	})
+	took := time.Since(begin)
+	if e2e.Alone() && took > afterTime {
+		t.Errorf("the memory came back after %v", took)
+	}
+	t.Logf("peak %d MiB, %d MiB after %v", peak>>10, rss>>10, took.Round(time.Millisecond))
 }
 
 // others are the requests of callers who do no harm.
