@@ -29,6 +29,7 @@ type Memory struct {
 	serving *budget.Account
 	gate    *semaphore.Weighted
 	width   int64 // of gate, bytes
+	least   int64 // bytes of gate that one request takes
 }
 
 // NewMemory returns what requests draw from the accounts of a budget; nil for nil.
@@ -37,11 +38,14 @@ func NewMemory(b *budget.Budget) *Memory {
 		return nil
 	}
 	m := &Memory{serving: b.Account(budget.Serving)}
-	m.requests.account = b.Account(budget.Requests)
-	m.bodies.account = b.Account(budget.Bodies)
-	m.answers.account = b.Account(budget.Answers)
-	// Half of the processors at most are busy with large bodies.
-	m.width = min(m.serving.Limit(), int64(max(1, runtime.GOMAXPROCS(0)/2))*maxBody*servingFactor)
+	m.requests = holders{account: b.Account(budget.Requests), patience: 250 * time.Millisecond}
+	m.bodies = holders{account: b.Account(budget.Bodies), patience: time.Second}
+	m.answers = holders{account: b.Account(budget.Answers), patience: time.Second}
+	// For two processors, one body of the largest or four of less at a time: others must
+	// not wait long for a processor.
+	pairs := int64(max(1, runtime.GOMAXPROCS(0)/2))
+	m.width = min(m.serving.Limit(), pairs*maxBody*servingFactor)
+	m.least = m.width / (4 * pairs)
 	m.gate = semaphore.NewWeighted(m.width)
 	return m
 }
@@ -58,9 +62,6 @@ const (
 	holdersPatience = 2 * time.Second
 	// servingPatience is how long a large body waits for its turn to be served.
 	servingPatience = 5 * time.Second
-	// slowAfter is how long a client may hold memory without being cut off when others
-	// need it.
-	slowAfter = 250 * time.Millisecond
 )
 
 // errNoMemory refuses what does not fit into an account.
@@ -75,8 +76,9 @@ func errNoMemory(a *budget.Account) error {
 // When it is full the client that holds its part for longest is cut off: one that
 // sends or reads at the pace of a network is done before.
 type holders struct {
-	account *budget.Account
-	waiting atomic.Int32 // requests that wait for memory
+	account  *budget.Account
+	patience time.Duration // for which a client may hold its part although others need it
+	waiting  atomic.Int32  // requests that wait for memory
 
 	mu    sync.Mutex    // guards what follows and holder.cutOff
 	slow  list.List     // of *holder, the first since longest
@@ -141,7 +143,7 @@ func (s *holders) cutSlowestLocked() {
 	if front == nil {
 		return
 	}
-	if h := front.Value.(*holder); !h.cutOff && time.Since(h.since) >= slowAfter {
+	if h := front.Value.(*holder); !h.cutOff && time.Since(h.since) >= s.patience {
 		h.cutOff = true
 		h.cut()
 	}
@@ -263,7 +265,7 @@ func (t *tab) serve(ctx context.Context, n int64) error {
 	if m == nil || n <= budget.SmallBody {
 		return nil
 	}
-	n = min(n, m.width)
+	n = min(max(n, m.least), m.width)
 	if !m.gate.TryAcquire(n) {
 		soon, cancel := context.WithTimeout(ctx, servingPatience)
 		defer cancel()

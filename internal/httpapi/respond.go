@@ -53,6 +53,16 @@ func (a api) send(c *gin.Context, status int, text []byte, t *tab) error {
 	return nil
 }
 
+// timed makes a handler whose client has answerTimeout to read its answer.
+func timed(h gin.HandlerFunc) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		deadline := http.NewResponseController(c.Writer)
+		_ = deadline.SetWriteDeadline(time.Now().Add(answerTimeout)) // only tests have writers without deadlines
+		h(c)
+		_ = deadline.SetWriteDeadline(time.Time{})
+	}
+}
+
 // answerFunc handles a request: it appends a JSON answer to out and returns it
 // with its status, or an error that determines both.
 type answerFunc func(c request, out []byte) (status int, answer []byte, err error)

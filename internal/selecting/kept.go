@@ -9,8 +9,8 @@ import (
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
-// A request that waits keeps the hashes of its prompt, and neither its text nor its
-// tokens: of a prompt of 8 MiB that is less than a tenth.
+// A request that waits keeps the hashes of its prompt, and neither its text nor, if
+// they are many, its tokens.
 
 // kept is what a selection keeps while it waits.
 type kept struct {
@@ -24,15 +24,17 @@ type kept struct {
 
 // What a waiting request takes beside its hashes and lists, in bytes.
 const (
-	// keptOverhead is for its goroutine, its connection and the selection.
-	keptOverhead = 16 << 10
+	// keptOverhead is for its goroutine, its connection, the selection and maxKeptTokens.
+	keptOverhead = 24 << 10
+	// maxKeptTokens are kept, for the case that the block size changes meanwhile.
+	maxKeptTokens = 2048
 	// keptPerRank is for each rank that it looks at: an entry of the catalog, a
 	// candidate with its cost, and the overlap on three tiers.
 	keptPerRank = 160
 )
 
-// errPromptGone ends a request that waited while its scope was made anew with blocks
-// of another size: what it kept of its prompt says nothing about those.
+// errPromptGone ends a request with a long prompt that waited while its scope was made
+// anew with blocks of another size: its hashes say nothing about those.
 var errPromptGone = &contract.Error{Kind: contract.Unavailable, Text: "the block size of the workers changed while the request waited"}
 
 // keepHashes prepares a request that has been read to wait in a class. The error says
@@ -65,7 +67,7 @@ func (c *selection) keepHashes(class string) error {
 		return nil
 	}
 	p := &req.Prompt
-	if _, _, tokens := p.tokens(); tokens && !k.detached {
+	if tokens, _, ok := p.tokens(); ok && len(tokens) > maxKeptTokens && !k.detached {
 		k.layout, k.rest = p.layout(c.snapshot), digestRest(p, len(c.sequence), int(c.size.BlockSize))
 		k.detached = true
 		// Scratch memory is often larger than this prompt, and others could use it.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
@@ -21,7 +23,13 @@ type call struct {
 	done   chan struct{}
 	sel    selecting.Selection
 	err    error
+	text   text
 }
+
+// text is what a request came in: the tokens of requests that wait are gone.
+type text struct{ released atomic.Int32 }
+
+func (t *text) ReleaseText() { t.released.Add(1) }
 
 // call starts a selection with a reservation and waits until it is answered or
 // is queued; only in a synctest bubble.
@@ -33,6 +41,7 @@ func (w *world) call(id string, tokens []uint32, change ...func(*selecting.Selec
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &call{cancel: cancel, done: make(chan struct{})}
+	req.Text = &c.text
 	go func() {
 		defer close(c.done)
 		c.sel, c.err = w.Select(ctx, req, true)
@@ -372,5 +381,92 @@ func TestQueueMetrics(t *testing.T) {
 			`queue_wait_seconds_sum{model_name="m"} 8`,
 			`queue_wait_seconds_count{model_name="m"} 2`,
 		)
+	})
+}
+
+// waiting sets the account of waiting requests.
+func waiting(total int64) func(*service.Config) {
+	return func(c *service.Config) { c.Memory = budget.New(total) }
+}
+
+// TestWaitingMemory: a request that waits gives back what it came in and takes its
+// hashes from the account, until it has been served or its caller has gone.
+func TestWaitingMemory(t *testing.T) {
+	const blocks = 1 << 10
+	synctest.Test(t, func(t *testing.T) {
+		var account *budget.Account
+		w := busy(t, waiting(64<<20), func(c *service.Config) { account = c.Memory.Account(budget.Waiting) }, sessions)
+		served := w.call("served", prompt(1, blocks*blockSize), again)
+		gone := w.call("gone", prompt(2, blocks*blockSize))
+		inSession := w.call("in session", prompt(3, blocks*blockSize), of("s"))
+		behind := w.call("behind", prompt(4, blocks*blockSize), of("s"))
+		for _, c := range []*call{served, gone, inSession, behind} {
+			if !c.waits() || c.text.released.Load() == 0 {
+				t.Errorf("waits: %t, text released %d times", c.waits(), c.text.released.Load())
+			}
+		}
+		if n := account.Used(); n < 4*16*blocks || n > 4*(16*blocks+32<<10) {
+			t.Errorf("%d bytes are taken", n)
+		}
+		gone.cancel()
+		inSession.cancel()
+		behind.cancel()
+		if err := w.Free("first"); err != nil {
+			t.Fatal(err)
+		}
+		served.served(t)
+		synctest.Wait()
+		if n := account.Used(); n != 0 {
+			t.Errorf("%d bytes are left", n)
+		}
+		// Its retry is the same request, another rest of the prompt is not.
+		same, other := prompt(1, blocks*blockSize+1), prompt(1, blocks*blockSize)
+		other[0]++
+		if c := w.call("served", same[:len(same)-1], again); c.err != nil || !c.sel.Repeated {
+			t.Errorf("retry: %v", c.err)
+		}
+		if c := w.call("served", other, again); c.err == nil {
+			t.Error("another prompt got the answer")
+		}
+	})
+}
+
+// TestLongPromptOfAnotherBlockSize: the hashes of a prompt that waits say nothing about
+// blocks of another size.
+func TestLongPromptOfAnotherBlockSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t)
+		c := w.call("a", prompt(1, 4096))
+		w.Remove(1)
+		w.Put(record(1, 1, func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }))
+		synctest.Wait()
+		wantError(t, c.err, contract.Unavailable, "the block size of the workers changed while the request waited")
+	})
+}
+
+// TestWaitingMemoryFull: a request that does not fit into the account is refused as
+// by a full queue, and takes nothing.
+func TestWaitingMemoryFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var account *budget.Account
+		w := busy(t, waiting(1<<20), func(c *service.Config) { account = c.Memory.Account(budget.Waiting) }, sessions)
+		first := w.call("a", prompt(1, 8), of("s"))
+		if !first.waits() {
+			t.Fatal(first.err)
+		}
+		used := account.Used()
+		for name, c := range map[string]*call{
+			"queue":   w.call("b", prompt(2, 2048*blockSize)),
+			"session": w.call("c", prompt(3, 2048*blockSize), of("s")),
+		} {
+			full, ok := errors.AsType[*admission.LimitError](c.err)
+			if !ok || full.LimitKind != admission.LimitBytes || full.Current != uint64(used) || full.Limit != uint64(account.Limit()) {
+				t.Errorf("%s: %v", name, c.err)
+			}
+		}
+		if account.Used() != used || account.Refused() != 2 {
+			t.Errorf("%d bytes are taken, %d requests refused", account.Used(), account.Refused())
+		}
+		w.WantLoad("1/0: 8 2 1, waiting: 1 with 8")
 	})
 }

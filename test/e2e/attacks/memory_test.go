@@ -48,7 +48,7 @@ func limited(t *testing.T, blockSize int, args ...string) *e2e.Service {
 // TestMemory plays attackers against the memory of the service: it keeps its budget,
 // serves others meanwhile, and gives back what the attack took.
 func TestMemory(t *testing.T) {
-	large := tokens(8<<20 - 100)
+	large := prompt(8<<20 - 100)
 	for _, tc := range []struct {
 		name      string
 		blockSize int
@@ -62,45 +62,45 @@ func TestMemory(t *testing.T) {
 			flood(t, s, 40, stop, "/v1.6/select_and_reserve", large)
 		}},
 		{"large bodies on all routes", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
-			flood(t, s, 3, stop, "/v1.6/select", hashes(8<<20-100))
-			flood(t, s, 3, stop, "/reservations", hashes(8<<20-100))
+			flood(t, s, 3, stop, "/v1.6/select", hashBody(8<<20-100))
+			flood(t, s, 3, stop, "/reservations", hashBody(8<<20-100))
 			flood(t, s, 3, stop, "/overlap_scores", large)
 			flood(t, s, 3, stop, "/potential_loads", large)
 			flood(t, s, 3, stop, "/diagnose", large)
-			flood(t, s, 3, stop, "/slots/add", hashes(2<<20-100))
+			flood(t, s, 3, stop, "/slots/add", hashBody(2<<20-100))
 			flood(t, s, 3, stop, "/conductor/query", append([]byte(`{"model":"m","block_size":16,`), large[1:]...))
-			flood(t, s, 3, stop, "/conductor/query_by_hash", append([]byte(`{"model":"m","block_size":16,`), hashes(8<<20 - 100)[1:]...))
+			flood(t, s, 3, stop, "/conductor/query_by_hash", append([]byte(`{"model":"m","block_size":16,`), hashBody(8<<20 - 100)[1:]...))
 		}},
 		{"lists that grow", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			const n = 8<<20 - 200
-			flood(t, s, 5, stop, "/select", repeat(`{"token_ids":[1],"routing_constraints":{"required_taints":[`, `"",`, `""]}}`, n))
-			flood(t, s, 5, stop, "/select", repeat(`{"token_ids":[1],"block_mm_infos":[`, `null,`, `null]}`, n))
-			flood(t, s, 5, stop, "/select", repeat(`{"token_ids":[1],"block_mm_infos":[{"mm_objects":[`, `{"mm_hash":1,"offsets":[]},`, `{"mm_hash":1,"offsets":[]}]}]}`, n))
-			flood(t, s, 5, stop, "/select", repeat(`{"token_ids":[1],"allowed_worker_ids":[`, `1,`, `1]}`, n))
+			flood(t, s, 5, stop, "/select", repeatIn(`{"token_ids":[1],"routing_constraints":{"required_taints":[`, `"",`, `""]}}`, n))
+			flood(t, s, 5, stop, "/select", repeatIn(`{"token_ids":[1],"block_mm_infos":[`, `null,`, `null]}`, n))
+			flood(t, s, 5, stop, "/select", repeatIn(`{"token_ids":[1],"block_mm_infos":[{"mm_objects":[`, `{"mm_hash":1,"offsets":[]},`, `{"mm_hash":1,"offsets":[]}]}]}`, n))
+			flood(t, s, 5, stop, "/select", repeatIn(`{"token_ids":[1],"allowed_worker_ids":[`, `1,`, `1]}`, n))
 			flood(t, s, 5, stop, "/select", numbered(`{"token_ids":[1],"routing_constraints":{"preferred_taints":{`, `"%x":1,`, `"z":1}}}`, n))
 			flood(t, s, 5, stop, "/workers", numbered(`{"workers":[`, `{"worker_id":%d,"block_size":16},`, `{"worker_id":0}]}`, n))
 		}},
 		{"PUT of many workers", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
-			attack(t, s, 8, stop, http.MethodPut, "/workers?dry_run=true", numbered(`{"workers":[`, `{"worker_id":%d,"block_size":16},`, `{"worker_id":0,"block_size":16}]}`, 8<<20-200))
+			sendAll(t, s, 8, stop, http.MethodPut, "/workers?dry_run=true", numbered(`{"workers":[`, `{"worker_id":%d,"block_size":16},`, `{"worker_id":0,"block_size":16}]}`, 8<<20-200))
 		}},
 		{"900 medium bodies", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
-			flood(t, s, 300, stop, "/select", tokens(900<<10))
+			flood(t, s, 300, stop, "/select", prompt(900<<10))
 		}},
 		{"200 bodies that never end", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			hold(t, s, 200, stop, large, len(large)-1)
 		}},
 		{"2,000 small bodies that never end", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
-			hold(t, s, 2000, stop, tokens(64<<10), 64<<10-2)
+			hold(t, s, 2000, stop, prompt(64<<10), 64<<10-2)
 		}},
 		{"medium bodies that never end", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
-			hold(t, s, 500, stop, tokens(300<<10), 299<<10)
+			hold(t, s, 500, stop, prompt(300<<10), 299<<10)
 		}},
 		{"answers that nobody reads", 1, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
-			deaf(t, s, 60, stop, "/v1.6/select_and_reserve", tokens(2<<20))
+			deaf(t, s, 60, stop, "/v1.6/select_and_reserve", prompt(2<<20))
 		}},
 		{
 			"60 large bodies that wait", 16, []string{"--router-queue-threshold", "0.01"}, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
-				s.Must(t, http.StatusOK, http.MethodPost, "/select_and_reserve", tokens(40<<10), nil) // the worker is busy
+				s.Must(t, http.StatusOK, http.MethodPost, "/select_and_reserve", prompt(40<<10), nil) // the worker is busy
 				s.Must(t, http.StatusCreated, http.MethodPost, "/workers", e2e.Object{
 					"worker_id": 2, "model_name": "free", "endpoint": "http://w", "block_size": 16, "max_num_batched_tokens": 1 << 40,
 				}, nil)
@@ -189,7 +189,7 @@ func (o others) check(t *testing.T) {
 
 // callBeside sends selections of 1,000 and 8,000 tokens until the attack stops.
 func callBeside(s *e2e.Service, model string, stop <-chan struct{}) (o others) {
-	bodies := [][]byte{tokens(6 << 10), tokens(48 << 10)}
+	bodies := [][]byte{prompt(6 << 10), prompt(48 << 10)}
 	for i := range bodies {
 		bodies[i] = append([]byte(`{"model_name":"`+model+`",`), bodies[i][1:]...)
 	}
@@ -214,10 +214,10 @@ func callBeside(s *e2e.Service, model string, stop <-chan struct{}) (o others) {
 // flood posts a body again and again on n connections until stop.
 func flood(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, path string, body []byte) {
 	t.Helper()
-	attack(t, s, n, stop, http.MethodPost, path, body)
+	sendAll(t, s, n, stop, http.MethodPost, path, body)
 }
 
-func attack(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, method, path string, body []byte) {
+func sendAll(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, method, path string, body []byte) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: n}}
@@ -319,19 +319,19 @@ func connections(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, use 
 	t.Cleanup(wg.Wait)
 }
 
-// tokens is a selection of about n bytes whose tokens have one digit.
-func tokens(n int) []byte { return repeat(`{"token_ids":[`, "1,", "1]}", n) }
+// prompt is a selection of about n bytes whose tokens have one digit.
+func prompt(n int) []byte { return repeatIn(`{"token_ids":[`, "1,", "1]}", n) }
 
-// hashes is a body of about n bytes with the hashes of a prompt, for all routes that
+// hashBody is a body of about n bytes with the hashes of a prompt, for all routes that
 // take them.
-func hashes(n int) []byte {
+func hashBody(n int) []byte {
 	const head = `{"worker_id":1,"dp_rank":0,"model_name":"default","reservation_id":"r","request_id":"r","isl_tokens":100,`
-	list := func(name string) []byte { return repeat(`"`+name+`":[`, "1,", "1]", (n-len(head))/4) }
+	list := func(name string) []byte { return repeatIn(`"`+name+`":[`, "1,", "1]", (n-len(head))/4) }
 	lists := [][]byte{list("block_hashes"), list("sequence_hashes"), list("seq_hashes"), list("token_sequence")}
 	return slices.Concat([]byte(head), bytes.Join(lists, []byte(",")), []byte("}"))
 }
 
-func repeat(head, element, tail string, n int) []byte {
+func repeatIn(head, element, tail string, n int) []byte {
 	return []byte(head + strings.Repeat(element, (n-len(head)-len(tail))/len(element)) + tail)
 }
 
