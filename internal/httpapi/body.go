@@ -218,6 +218,10 @@ func readBody(c *gin.Context, buf []byte, limit int, t *tab) ([]byte, error) {
 	// only writers of tests have no deadlines.
 	deadline := http.NewResponseController(c.Writer)
 	_ = deadline.SetReadDeadline(time.Now().Add(bodyTimeout))
+	most, large := limit, r.ContentLength > budget.SmallBody
+	if r.ContentLength >= 0 {
+		most = int(r.ContentLength)
+	}
 	// One byte more than needed lets the read that meets the end fit.
 	buf = slices.Grow(buf[:0], int(min(max(r.ContentLength, 0), firstAlloc))+1)
 	for {
@@ -229,7 +233,7 @@ func readBody(c *gin.Context, buf []byte, limit int, t *tab) ([]byte, error) {
 		case errors.Is(err, io.EOF):
 			t.leave()
 			_ = deadline.SetReadDeadline(time.Time{})
-			return buf, t.cover(c, len(buf), false)
+			return buf, t.cover(c, len(buf), large, false)
 		case err != nil && t.leave():
 			return buf[:0], errNoMemory(t.pool.account)
 		case isDisconnect(err):
@@ -237,13 +241,13 @@ func readBody(c *gin.Context, buf []byte, limit int, t *tab) ([]byte, error) {
 		case err != nil:
 			return buf[:0], &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
 		}
-		more := r.ContentLength < 0 || int64(len(buf)) < r.ContentLength
-		if err := t.cover(c, len(buf), more); err != nil {
+		more := r.ContentLength < 0 || len(buf) < most
+		if err := t.cover(c, len(buf), large, more); err != nil {
 			return buf[:0], err
 		}
 		if len(buf) == cap(buf) {
-			grow := min(len(buf), limit+1-len(buf))
-			if err := t.cover(c, min(len(buf)+grow, limit), more); err != nil {
+			grow := max(1, min(len(buf), most+1-len(buf)))
+			if err := t.cover(c, min(len(buf)+grow, most), large, more); err != nil {
 				return buf[:0], err
 			}
 			buf = slices.Grow(buf, grow)

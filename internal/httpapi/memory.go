@@ -193,9 +193,9 @@ type tab struct {
 	holder holder
 }
 
-// cover makes the tab hold at least n bytes for a body. If the client has more to
-// send, it may be cut off from now on.
-func (t *tab) cover(c *gin.Context, n int, more bool) error {
+// cover makes the tab hold at least n bytes for a body, which is said to be large or
+// not. If the client has more to send, it may be cut off from now on.
+func (t *tab) cover(c *gin.Context, n int, large, more bool) error {
 	if t.memory == nil || n <= untracked || int64(n) <= t.held {
 		return nil
 	}
@@ -204,7 +204,7 @@ func (t *tab) cover(c *gin.Context, n int, more bool) error {
 		want *= 2
 	}
 	pool, held := &t.memory.requests, t.held
-	if want > budget.SmallBody {
+	if large || want > budget.SmallBody {
 		pool = &t.memory.bodies
 		want = min(want, max(int64(n), pool.account.Limit()))
 	}

@@ -1,0 +1,346 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/internal/selecting"
+)
+
+// purse is the memory of a test, with a budget of 64 MiB: 5 MiB for large bodies,
+// 2.5 MiB for small ones and for answers, 10 MiB to serve large ones.
+type purse struct {
+	*Memory
+	budget *budget.Budget
+}
+
+func newPurse() purse {
+	b := budget.New(64 << 20)
+	return purse{NewMemory(b), b}
+}
+
+func (p purse) in(o *Options) { o.Memory = p.Memory }
+
+// empty waits until every account is empty.
+func (p purse) empty(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // the answer is there before the handler ends
+		left := ""
+		for _, a := range p.budget.Accounts() {
+			if a.Used() != 0 {
+				left += fmt.Sprintf(" %s %d", a.Name(), a.Used())
+			}
+		}
+		switch {
+		case left == "":
+			return
+		case time.Now().After(end):
+			t.Fatal("left in accounts:" + left)
+		}
+	}
+}
+
+// spaced is a body of n bytes.
+func spaced(n int) string { return "{" + strings.Repeat(" ", n-2) + "}" }
+
+// TestAccountsEmpty: whatever becomes of a request, nothing of it is left in the
+// accounts.
+func TestAccountsEmpty(t *testing.T) {
+	p := newPurse()
+	const small, large = 50_000, 300_000
+	long := make([]selecting.RankLoad, 3000)
+	f := &fake{loads: long}
+	base := start(t, f, p.in)
+	address := strings.TrimPrefix(base, "http://")
+	post := func(path, body string, chunked bool) int {
+		var r io.Reader = strings.NewReader(body)
+		if chunked {
+			r = io.MultiReader(r)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+path, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return 0
+		}
+		defer resp.Body.Close()
+		_, _ = io.Copy(io.Discard, resp.Body)
+		return resp.StatusCode
+	}
+	// raw sends a text, reads some of the answer and goes.
+	raw := func(text string, read int) {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, text)
+		_, _ = io.ReadFull(conn, make([]byte, read))
+	}
+	head := func(n int) string {
+		return fmt.Sprintf("POST /potential_loads HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", n)
+	}
+	for _, size := range []int{1000, small, large} {
+		for _, chunked := range []bool{false, true} {
+			for _, tc := range []struct {
+				path, body string
+				f          func()
+				want       int
+			}{
+				{"/select", spaced(size), nil, 200},
+				{"/potential_loads", spaced(size), nil, 200}, // a long answer
+				{"/select", spaced(size)[:size-1], nil, 400},
+				{"/select", "[" + spaced(size-2) + "]", nil, 422},
+				{"/conductor/query", spaced(size), nil, 400},
+				{"/select", spaced(size), func() { panic("fault") }, 500},
+				{"/select", spaced(size), func() { panic(http.ErrAbortHandler) }, 0},
+				{"/slots/add", spaced(2<<20 + size), nil, 413},
+			} {
+				f.call = tc.f
+				if got := post(tc.path, tc.body, chunked); got != tc.want {
+					t.Errorf("%d bytes to %s: %d, want %d", len(tc.body), tc.path, got, tc.want)
+				}
+				f.call = nil
+				p.empty(t)
+			}
+		}
+		raw(head(size)+spaced(size)[:size/2], 0) // gone in the middle of the body
+		p.empty(t)
+		raw(head(size)+spaced(size), 100) // gone in the middle of the answer
+		p.empty(t)
+		raw(head(size)+spaced(size)+head(size)+spaced(size)+head(size), 0) // pipelined
+		p.empty(t)
+	}
+	if resp, text := send(t, "GET", base+"/loads", nil); resp.StatusCode != 200 {
+		t.Errorf("GET /loads: %d %s", resp.StatusCode, text)
+	}
+	p.empty(t)
+}
+
+// handle sends a request to a handler without a network.
+func handle(h http.Handler, path, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("POST", path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// TestAccountFull: what finds no memory is refused with 503 and Retry-After by the
+// name of the account; what can never fit with 413. Small requests are served while
+// the account of large ones is full, and the reverse.
+func TestAccountFull(t *testing.T) {
+	const small, large = 60_000, 200_000
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			account string
+			body    int
+			other   int // bytes that still have room
+		}{{budget.Bodies, large, small}, {budget.Requests, small, 1000}, {budget.Requests, small, large}, {budget.Answers, 1000, 0}} {
+			p := newPurse()
+			h := New(&fake{loads: make([]selecting.RankLoad, 3000)}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+			a := p.budget.Account(tt.account)
+			a.Reserve(a.Limit())
+			w := handle(h, "/potential_loads", spaced(tt.body))
+			if w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "account "+tt.account+" of --max-memory is full") {
+				t.Errorf("%s: %d %v %s", tt.account, w.Code, w.Header(), w.Body)
+			}
+			if a.Refused() != 1 {
+				t.Errorf("%s: %d refusals are counted", tt.account, a.Refused())
+			}
+			if w := handle(h, "/select", spaced(max(tt.other, 2))); w.Code != 200 {
+				t.Errorf("%s is full: %d bytes get %d %s", tt.account, tt.other, w.Code, w.Body)
+			}
+			if a.Release(a.Limit()); a.Used() != 0 {
+				t.Errorf("%s: %d bytes are left", tt.account, a.Used())
+			}
+		}
+		p := newPurse()
+		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+		if w := handle(h, "/select", spaced(6<<20)); w.Code != 413 || !strings.Contains(w.Body.String(), "--max-memory (limit=") {
+			t.Errorf("a body above all memory: %d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// TestMemoryComesBack: a request that finds no memory waits for what others give back.
+func TestMemoryComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPurse()
+		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+		a := p.budget.Account(budget.Bodies)
+		a.Reserve(a.Limit())
+		done := make(chan int)
+		go func() { done <- handle(h, "/select", spaced(200_000)).Code }()
+		synctest.Wait()
+		p.bodies.release(a.Limit())
+		if got := <-done; got != 200 || a.Refused() != 0 {
+			t.Errorf("status %d, %d refused", got, a.Refused())
+		}
+	})
+}
+
+// TestLargeInTurn: of the largest bodies one is served at a time, the others wait in
+// order, not for ever, and small ones need not wait.
+func TestLargeInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPurse()
+		var mu sync.Mutex
+		running := 0
+		leave := make(chan struct{})
+		f := &turns{enter: func() {
+			mu.Lock()
+			running++
+			mu.Unlock()
+			<-leave
+		}}
+		h := New(f, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+		codes := make(chan int, 2)
+		for range 2 {
+			go func() { codes <- handle(h, "/select", spaced(1<<20)).Code }()
+		}
+		synctest.Wait()
+		if running != 1 || p.serving.Used() == 0 {
+			t.Errorf("%d are served, %d bytes taken", running, p.serving.Used())
+		}
+		go handle(h, "/select", spaced(1000))
+		synctest.Wait()
+		if running != 2 {
+			t.Error("a small one waits")
+		}
+		time.Sleep(servingPatience)
+		if got := <-codes; got != 503 || p.serving.Refused() != 1 {
+			t.Errorf("status %d, %d refused", got, p.serving.Refused())
+		}
+		close(leave)
+		if got := <-codes; got != 200 {
+			t.Errorf("status %d", got)
+		}
+		synctest.Wait()
+		p.empty(t)
+	})
+}
+
+// turns calls enter in every selection.
+type turns struct {
+	Service
+	enter func()
+}
+
+func (f *turns) Select(context.Context, *selecting.SelectRequest, bool) (selecting.Selection, error) {
+	f.enter()
+	return selecting.Selection{}, nil
+}
+
+// TestTextReleased: a request that waits holds neither its text nor a turn.
+func TestTextReleased(t *testing.T) {
+	p := newPurse()
+	h := New(releasing{t: t, purse: p}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+	for _, n := range []int{1000, 50_000, 1 << 20} {
+		if w := handle(h, "/select_and_reserve", spaced(n)); w.Code != 200 {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+}
+
+// releasing is a service where each selection has to wait.
+type releasing struct {
+	Service
+	t *testing.T
+	purse
+}
+
+func (r releasing) Select(_ context.Context, req *selecting.SelectRequest, _ bool) (selecting.Selection, error) {
+	req.Text.ReleaseText()
+	req.Text.ReleaseText()
+	r.empty(r.t)
+	return selecting.Selection{}, nil
+}
+
+// TestSlowGiveWay: who holds memory that others need, because the client sends or
+// reads slowly, is cut off.
+func TestSlowGiveWay(t *testing.T) {
+	p := newPurse()
+	p.bodies.patience, p.requests.patience, p.answers.patience = 0, 0, 0
+	base := start(t, &fake{loads: make([]selecting.RankLoad, 20_000)}, p.in)
+	address := strings.TrimPrefix(base, "http://")
+	for _, tt := range []struct {
+		account, path string
+		body, part    int
+		held          int64 // bytes by one client
+	}{
+		{budget.Bodies, "/select", 1 << 20, 1<<20 - 1, 1 << 20},
+		{budget.Requests, "/select", 64 << 10, 64<<10 - 1, 64 << 10},
+		{budget.Answers, "/potential_loads", 2, 2, 2 << 20},
+	} {
+		a := p.budget.Account(tt.account)
+		head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", tt.path, tt.body)
+		for a.Limit()-a.Used() >= tt.held { // nobody waits yet
+			before := a.Used()
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.(*net.TCPConn).SetReadBuffer(1 << 10)
+			if _, err := io.WriteString(conn, head+spaced(tt.body)[:tt.part]); err != nil {
+				t.Fatal(err)
+			}
+			for end := time.Now().Add(time.Minute); a.Used() < before+tt.held && a.Used() < a.Limit()/2; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("%s: %d bytes are held", tt.account, a.Used())
+				}
+			}
+		}
+		if resp, text := send(t, "POST", base+tt.path, strings.NewReader(spaced(tt.body))); resp.StatusCode != 200 {
+			t.Errorf("%s: %d %.200s", tt.account, resp.StatusCode, text)
+		}
+		if a.Refused() != 0 {
+			t.Errorf("%s: %d refused", tt.account, a.Refused())
+		}
+	}
+}
+
+// TestSlowIsTold: the client that is cut off while it sends is told why.
+func TestSlowIsTold(t *testing.T) {
+	p := newPurse()
+	p.bodies.patience = 0
+	base := start(t, &fake{}, p.in)
+	address := strings.TrimPrefix(base, "http://")
+	a := p.budget.Account(budget.Bodies)
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "POST /select HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"+spaced(100_000)[:99_999])
+	for a.Used() < 100_000 {
+		time.Sleep(time.Millisecond)
+	}
+	left := a.Limit() - a.Used()
+	a.Reserve(left)
+	if resp, text := send(t, "POST", base+"/select", strings.NewReader(spaced(100_000))); resp.StatusCode != 200 {
+		t.Errorf("%d %s", resp.StatusCode, text)
+	}
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "503") {
+		t.Errorf("the slow client reads %q, %v", line, err)
+	}
+	p.bodies.release(left)
+	p.empty(t)
+}
