@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 	"internal/yamlread":        {},
 	"internal/zmqsock":         {"internal/zmtp", "pkg/catalog"},
 	"internal/zmqsock/kvpub":   {"internal/zmqsock"},
-	"internal/zmqsock/zmqtest": {"internal/zmqsock"},
+	"internal/zmqsock/zmqtest": {},
 	"internal/zmtp":            {},
 
 	"scripts/sbom": {},

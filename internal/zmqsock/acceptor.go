@@ -2,7 +2,6 @@ package zmqsock
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -11,14 +10,18 @@ import (
 	"github.com/select-service/select-service/internal/zmtp"
 )
 
-// acceptor takes the connections of publishers to a bound socket. There are at most
-// Options.Accepted of them, and as many handshakes. When there is no room the
-// one that has been the least use goes: of the handshakes the oldest; of the
-// connections one without a message, else the one whose last message is the oldest. So
-// who opens many connections locks nobody out.
+// acceptor takes the connections to a bound socket. There are at most limit of them,
+// and as many handshakes. When there is no room the one that has been the least use
+// goes: of the handshakes the oldest, of the connections what less says. So who opens
+// many connections locks nobody out.
 type acceptor struct {
-	socket   *socket
+	hub      *Hub
+	ctx      context.Context // ends with the socket
 	listener net.Listener
+	limit    int
+	// serve serves a connection, which it takes over, until it ends.
+	serve func(c *accepted) error
+	less  func(c, d *accepted) bool
 
 	// mu guards what follows.
 	mu    sync.Mutex
@@ -27,21 +30,12 @@ type acceptor struct {
 
 // accepted is a connection to a bound socket.
 type accepted struct {
+	acceptor    *acceptor
 	conn        net.Conn
 	since       time.Time
 	established bool
-	lastMessage time.Time // zero: none
+	lastMessage time.Time // that was of use; zero: none
 	displaced   bool
-}
-
-// listen binds the socket.
-func (s *socket) listen() error {
-	listener, err := net.Listen("tcp", s.target.address(s.target.host))
-	if err != nil {
-		return fmt.Errorf("bind: %w", err)
-	}
-	s.bound = &acceptor{socket: s, listener: listener, conns: make(map[*accepted]struct{})}
-	return nil
 }
 
 func (a *acceptor) close() { _ = a.listener.Close() } // fails only when it is closed
@@ -49,23 +43,22 @@ func (a *acceptor) close() { _ = a.listener.Close() } // fails only when it is c
 // run accepts until the socket is closed.
 func (a *acceptor) run() {
 	defer a.close()
-	ctx := a.socket.ctx
-	stop := context.AfterFunc(ctx, a.close)
+	stop := context.AfterFunc(a.ctx, a.close)
 	defer stop()
-	for ctx.Err() == nil {
+	for a.ctx.Err() == nil {
 		conn, err := a.listener.Accept()
 		if err != nil { // most often out of descriptors
-			wait(ctx, acceptRetry)
+			wait(a.ctx, acceptRetry)
 			continue
 		}
-		if !a.socket.hub.opt.Endpoints.AllowsAddress(remote(conn), 0) {
-			a.socket.hub.refused[zmtp.NotAllowed].Add(1)
+		if !a.hub.opt.Endpoints.AllowsAddress(remote(conn), 0) {
+			a.hub.refused[zmtp.NotAllowed].Add(1)
 			_ = conn.Close()
 			continue
 		}
-		c := &accepted{conn: conn, since: time.Now()}
+		c := &accepted{acceptor: a, conn: conn, since: time.Now()}
 		a.add(c)
-		a.socket.hub.parts.Go(func() { a.serve(c) })
+		a.hub.parts.Go(c.run)
 	}
 }
 
@@ -79,14 +72,16 @@ func remote(conn net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-func (a *acceptor) serve(c *accepted) {
-	h := a.socket.hub
-	memory := h.partials.open(a.socket.ctx, c.conn, a.socket.opt.account)
-	err := a.socket.serve(c.conn, memory, func() { a.establish(c) }, func() { a.received(c) })
+func (c *accepted) run() {
+	a := c.acceptor
+	stop := context.AfterFunc(a.ctx, func() { _ = c.conn.Close() })
+	defer stop()
+	err := a.serve(c)
+	_ = c.conn.Close()
 	if a.remove(c) {
-		err = zmtp.Refuse(zmtp.TooManyConnections, "a newer one took its place")
+		err = zmtp.Refuse(zmtp.TooManyConnections, "there are %d others", a.limit)
 	}
-	h.count(err)
+	a.hub.count(a.listener.Addr().String(), err)
 }
 
 func (a *acceptor) add(c *accepted) {
@@ -96,14 +91,18 @@ func (a *acceptor) add(c *accepted) {
 	a.displaceLocked(false)
 }
 
-func (a *acceptor) establish(c *accepted) {
+// establish says that the handshake is done.
+func (c *accepted) establish() {
+	a := c.acceptor
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c.established, c.since = true, time.Now()
 	a.displaceLocked(true)
 }
 
-func (a *acceptor) received(c *accepted) {
+// used says that the connection has been of use.
+func (c *accepted) used() {
+	a := c.acceptor
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c.lastMessage = time.Now()
@@ -125,18 +124,19 @@ func (a *acceptor) displaceLocked(established bool) {
 			continue
 		}
 		count++
-		if worst == nil || c.lessUse(worst) {
+		if worst == nil || (established && a.less(c, worst)) || (!established && c.since.Before(worst.since)) {
 			worst = c
 		}
 	}
-	if count > a.socket.hub.opt.Accepted {
+	if count > a.limit {
 		worst.displaced = true
 		_ = worst.conn.Close()
 	}
 }
 
-// lessUse reports whether c goes before d.
-func (c *accepted) lessUse(d *accepted) bool {
+// longestUnused has the connection go first whose last message is the oldest, or that never
+// had one.
+func longestUnused(c, d *accepted) bool {
 	if !c.lastMessage.Equal(d.lastMessage) {
 		return c.lastMessage.Before(d.lastMessage)
 	}

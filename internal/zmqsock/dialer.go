@@ -79,12 +79,12 @@ func (d *dialer) tryAll() (lasted time.Duration, connected bool) {
 	for i, host := range d.hosts {
 		conn, err := d.dial(host)
 		if err != nil {
-			d.hub.count(err)
+			d.hub.count(d.endpoint, err)
 			continue
 		}
 		var since time.Time
 		memory := d.hub.partials.open(d.ctx, conn, d.opt.account)
-		d.hub.count(d.serve(conn, memory, func() { since = time.Now() }, func() {}))
+		d.hub.count(d.endpoint, d.serve(conn, memory, func() { since = time.Now() }, func() {}))
 		if !since.IsZero() {
 			d.hosts[0], d.hosts[i] = d.hosts[i], d.hosts[0] // the first to be tried next time
 			return time.Since(since), true

@@ -13,6 +13,9 @@
 // each address that is about to be used.
 //
 // A Mesh is the replicas' use of a hub: one PUB socket of the own process, and
-// a SUB socket for each peer. The PUB socket is libzmq's, in a loop of its own; this
-// is the only package that imports that library.
+// a SUB socket for each peer. What a peer does not read waits in a queue of its own,
+// which has a limit, and all queues share the messages.
+//
+// Both may be encrypted and authenticated with CURVE. libzmq is the other side in
+// tests, and nothing else.
 package zmqsock

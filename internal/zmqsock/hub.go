@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/internal/curve"
 	"github.com/select-service/select-service/internal/zmtp"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -27,16 +29,23 @@ type Options struct {
 	Accepted int
 	// HandshakeTime bounds a handshake.
 	HandshakeTime time.Duration
-	// Streams and Replay are the accounts of what subscriptions and requests receive.
-	// nil is without limits.
-	Streams, Replay *budget.Account
+	// Streams and Replay are the accounts of what subscriptions and requests receive,
+	// Replication that of a mesh, both ways. nil is without limits.
+	Streams, Replay, Replication *budget.Account
+	// Subscribers bounds the connections to a mesh's publisher.
+	Subscribers int
 	// Endpoints are those that sockets may be opened to.
 	Endpoints catalog.EndpointPolicy
+	// Curve says which connections are encrypted.
+	Curve Curve
+	// Fault, if not nil, is told why a connection was refused or given up, for each
+	// endpoint and reason once a minute at most. It must not block.
+	Fault func(endpoint string, err error)
 }
 
 // DefaultOptions returns the options of the service, without accounts.
 func DefaultOptions() Options {
-	return Options{MaxMessage: 64 << 20, Accepted: 64, HandshakeTime: 10 * time.Second}
+	return Options{MaxMessage: 64 << 20, Accepted: 64, Subscribers: 256, HandshakeTime: 10 * time.Second}
 }
 
 // Message takes one message. The frames belong to the callee, the slice that holds
@@ -57,7 +66,7 @@ type Hub struct {
 	refused  [zmtp.NumReasons]atomic.Uint64
 	parts    sync.WaitGroup // goroutines of sockets
 	partials partials
-	loops    loops // of the mesh's publishers
+	faults   faults
 
 	// mu guards what follows.
 	mu      sync.Mutex
@@ -72,6 +81,9 @@ func New(opt Options) *Hub {
 }
 
 func newHub(opt Options, lookup lookupFunc) *Hub {
+	if opt.Curve.Own == nil {
+		opt.Curve.Own = curve.NewKeyPair()
+	}
 	return &Hub{
 		opt: opt, resolver: newResolver(lookup),
 		ready: make(chan struct{}), ended: make(chan struct{}),
@@ -86,18 +98,15 @@ func (h *Hub) Run(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	h.running = running
-	if err := h.loops.open(); err != nil {
-		return err
-	}
 	close(h.ready)
 	h.parts.Go(func() { h.resolver.run(running) })
-	err := h.loops.run(ctx) // until ctx ends
+	<-ctx.Done()
 	h.mu.Lock()
 	h.stopped = true
 	h.mu.Unlock()
 	stop()
 	h.parts.Wait()
-	return err
+	return nil
 }
 
 // Subscribe opens a SUB socket for every topic of endpoint: bound to it if
@@ -105,23 +114,33 @@ func (h *Hub) Run(ctx context.Context) error {
 // malformed or not allowed is an error. status is called like message: true for
 // every connection whose handshake succeeds, before its first message, and false when the last one is
 // lost. The socket reconnects by itself; a host name is looked up by the hub, in
-// the background and again whenever there is no connection.
-func (h *Hub) Subscribe(endpoint string, message Message, status func(up bool)) (id uint64, err error) {
+// the background and again whenever there is no connection. serverKey is the CURVE public
+// key of the publisher in Z85; "" is Options.Curve's.
+func (h *Hub) Subscribe(endpoint, serverKey string, message Message, status func(up bool)) (id uint64, err error) {
+	mechanism, err := h.opt.Curve.engine(Bound(endpoint), serverKey)
+	if err != nil {
+		return 0, fmt.Errorf("open a socket to %s: %w", endpoint, err)
+	}
 	return h.open(endpoint, socketOptions{
-		kind: "SUB", topics: allTopics, account: h.opt.Streams, maxMessage: h.opt.MaxMessage,
+		kind: "SUB", mechanism: mechanism, topics: allTopics, account: h.opt.Streams, maxMessage: h.opt.MaxMessage,
 	}, message, status)
 }
 
 // Request connects a DEALER socket to endpoint, sends one message of the given
 // frames, and gives every message that comes back to answer. It lasts until
-// Close. That no server is there is no error: nothing comes back.
-func (h *Hub) Request(endpoint string, request [][]byte, answer func(frames [][]byte, size int64) bool) (id uint64, err error) {
+// Close. That no server is there is no error: nothing comes back. serverKey is as for
+// Subscribe.
+func (h *Hub) Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, size int64) bool) (id uint64, err error) {
 	if Bound(endpoint) {
 		return 0, fmt.Errorf("request to %s: a wildcard host cannot be connected to", endpoint)
 	}
+	mechanism, err := h.opt.Curve.engine(false, serverKey)
+	if err != nil {
+		return 0, fmt.Errorf("request to %s: %w", endpoint, err)
+	}
 	message := func(frames [][]byte, size int64, _ time.Time) bool { return answer(frames, size) }
 	return h.open(endpoint, socketOptions{
-		kind: "DEALER", request: request, account: h.opt.Replay, maxMessage: h.opt.MaxMessage,
+		kind: "DEALER", mechanism: mechanism, request: request, account: h.opt.Replay, maxMessage: h.opt.MaxMessage,
 	}, message, func(bool) {})
 }
 
@@ -135,7 +154,7 @@ func (h *Hub) open(endpoint string, opt socketOptions, message Message, status f
 	if err != nil {
 		return 0, fmt.Errorf("open a socket to %s: %w", endpoint, err)
 	}
-	s := newSocket(h, t, opt, message, status)
+	s := newSocket(h, endpoint, t, opt, message, status)
 	if t.bound {
 		if err := s.listen(); err != nil {
 			return 0, fmt.Errorf("open a socket to %s: %w", endpoint, err)
@@ -189,10 +208,64 @@ func (h *Hub) Refused() map[string]uint64 {
 	return counts
 }
 
-// count counts the end of a connection if it was the peer's fault.
-func (h *Hub) count(err error) {
-	var fault *zmtp.Error
-	if errors.As(err, &fault) {
-		h.refused[fault.Reason].Add(1)
+// start runs a part of the hub, unless that has stopped.
+func (h *Hub) start(run func()) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopped {
+		return ErrStopped
 	}
+	h.parts.Go(run)
+	return nil
+}
+
+// count counts the end of a connection if it was the peer's fault.
+func (h *Hub) count(endpoint string, err error) {
+	var fault *zmtp.Error
+	if !errors.As(err, &fault) {
+		return
+	}
+	h.refused[fault.Reason].Add(1)
+	if h.opt.Fault != nil && h.faults.news(endpoint, fault.Reason) {
+		h.opt.Fault(endpoint, err)
+	}
+}
+
+// faults are what was told lately, so that nobody fills the log.
+type faults struct {
+	// mu guards told.
+	mu   sync.Mutex
+	told map[toldFault]time.Time
+}
+
+type toldFault struct {
+	endpoint string
+	reason   zmtp.Reason
+}
+
+const (
+	faultEvery = time.Minute
+	// maxFaults bounds what is remembered; beyond it nothing is told for a while.
+	maxFaults = 4096
+)
+
+// news reports whether a fault has not been told for a minute.
+func (f *faults) news(endpoint string, reason zmtp.Reason) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now, key := time.Now(), toldFault{endpoint, reason}
+	if at, known := f.told[key]; known && now.Sub(at) < faultEvery {
+		return false
+	}
+	if len(f.told) >= maxFaults {
+		maps.DeleteFunc(f.told, func(_ toldFault, at time.Time) bool { return now.Sub(at) >= faultEvery })
+		if len(f.told) >= maxFaults {
+			return false
+		}
+	}
+	if f.told == nil {
+		f.told = make(map[toldFault]time.Time)
+	}
+	f.told[key] = now
+	return true
 }

@@ -8,17 +8,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/pebbe/zmq4"
 )
 
 const (
 	// MeshMaxMessage bounds one payload in bytes, both ways: a peer that sends a
 	// larger one is disconnected.
 	MeshMaxMessage = 8 << 20
-	// meshHWM is how many messages libzmq keeps for one peer at either end. Ten
-	// times its default: half a second of 20,000 events a second.
-	meshHWM = 10_000
 	// maxMeshMessage is a payload with its topic.
 	maxMeshMessage = MeshMaxMessage + 256
 	// meshReconnect is the longest wait between two attempts to reach a peer: of
@@ -28,14 +23,9 @@ const (
 	// the kernel's own attempts would be further and further apart, and the next
 	// one half a minute after the network works again.
 	meshConnect = time.Second
-	// publishPatience is how long Publish waits for the loop.
-	publishPatience = 100 * time.Millisecond
 )
 
 var (
-	// ErrBusy is returned by Publish when the loop did not take the messages
-	// before this one in time.
-	ErrBusy = errors.New("publisher is busy")
 	// ErrTooLarge is returned by Publish for a payload above MeshMaxMessage.
 	ErrTooLarge = fmt.Errorf("message is larger than %d bytes", MeshMaxMessage)
 	// ErrWildcard is returned by Follow for an endpoint that names no peer.
@@ -55,17 +45,13 @@ type Mesh struct {
 	topics   [][]byte
 	names    []string // the same
 
-	sent, unsent, malformed atomic.Uint64
+	malformed atomic.Uint64
 
 	// mu guards what follows.
-	mu       sync.Mutex
-	open     bool
-	id       uint64 // of the PUB socket
-	loop     *loop  // its owner
-	waiting  batch
-	spare    batch               // the loop's while it sends
-	room     chan struct{}       // closed when waiting is empty again; nil if no Publish waits
-	followed map[uint64]struct{} // sockets of Follow
+	mu        sync.Mutex
+	publisher *publisher          // nil: closed
+	followed  map[uint64]struct{} // sockets of Follow
+	closed    MeshStats           // of publishers that were closed
 }
 
 // NewMesh returns a mesh that publishes at endpoint, for example tcp://*:8092,
@@ -80,20 +66,19 @@ func NewMesh(hub *Hub, endpoint string, topics []string) *Mesh {
 
 // Open binds the publisher. A mesh that was closed may be opened again.
 func (m *Mesh) Open() error {
-	id, err := m.hub.openBound(func(l *loop, id uint64) error { return l.publish(id, m.endpoint, meshHWM) })
+	p, err := m.hub.openPublisher(m.endpoint, m.topics)
 	if err != nil {
 		return fmt.Errorf("failed to bind replica publisher to `%s`: %w", m.endpoint, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.open, m.id, m.loop = true, id, m.hub.loops.loop
-	m.waiting.reset()
+	m.publisher = p
 	return nil
 }
 
 // Publish sends a message to every peer that follows. Messages leave in the
-// order of the calls; the payload is copied. It waits a moment for a busy loop,
-// then the message is refused with ErrBusy.
+// order of the calls; the payload is copied. It does not block: a peer whose queue is
+// full loses the message.
 func (m *Mesh) Publish(topic string, payload []byte) error {
 	i := slices.Index(m.names, topic)
 	switch {
@@ -102,68 +87,14 @@ func (m *Mesh) Publish(topic string, payload []byte) error {
 	case len(payload) > MeshMaxMessage:
 		return fmt.Errorf("publish: %w", ErrTooLarge)
 	}
-	room, err := m.enqueue(m.topics[i], payload)
-	if room == nil {
-		return err
-	}
-	patience := time.NewTimer(publishPatience)
-	defer patience.Stop()
-	for room != nil {
-		select {
-		case <-room:
-		case <-m.hub.ended:
-			return fmt.Errorf("publish: %w", ErrStopped)
-		case <-patience.C:
-			return fmt.Errorf("publish: %w", ErrBusy)
-		}
-		room, err = m.enqueue(m.topics[i], payload)
-	}
-	return err
-}
-
-// enqueue leaves a message to the loop. If too many are waiting it returns a channel
-// that is closed when there is room.
-func (m *Mesh) enqueue(topic, payload []byte) (room <-chan struct{}, err error) {
+	// The order of the calls is that of the lock.
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.open {
-		return nil, fmt.Errorf("publish: %w", ErrStopped)
+	if m.publisher == nil || m.publisher.ctx.Err() != nil {
+		return fmt.Errorf("publish: %w", ErrStopped)
 	}
-	if !m.waiting.add(topic, payload) {
-		if m.room == nil {
-			m.room = make(chan struct{})
-		}
-		return m.room, nil
-	}
-	if len(m.waiting.messages) > 1 { // the loop will flush them
-		return nil, nil
-	}
-	l, id := m.loop, m.id
-	if !l.post(func() { m.flush(l, id) }) {
-		m.open = false
-		return nil, fmt.Errorf("publish: %w", ErrStopped)
-	}
-	return nil, nil
-}
-
-// flush runs on the loop: it sends what waits.
-func (m *Mesh) flush(l *loop, id uint64) {
-	m.mu.Lock()
-	sending := m.waiting
-	m.waiting = m.spare
-	if m.room != nil {
-		close(m.room)
-		m.room = nil
-	}
-	m.mu.Unlock()
-
-	sent := l.send(id, &sending)
-	m.sent.Add(uint64(sent))
-	m.unsent.Add(uint64(len(sending.messages) - sent))
-	sending.reset()
-	m.mu.Lock()
-	m.spare = sending
-	m.mu.Unlock()
+	m.publisher.publish(i, payload)
+	return nil
 }
 
 // Follow connects to the publisher of a peer and gives every message of the
@@ -175,7 +106,8 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 	if Bound(peer) {
 		return nil, fmt.Errorf("follow %s: %w", peer, ErrWildcard)
 	}
-	take := func(frames [][]byte, _ int64, _ time.Time) bool {
+	take := func(frames [][]byte, size int64, _ time.Time) bool {
+		m.hub.opt.Replication.Release(size) // who takes it has an account of his own
 		if topic, ok := m.topicOf(frames); ok {
 			deliver(topic, frames[1])
 		} else {
@@ -194,7 +126,10 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 }
 
 func (m *Mesh) subscriberOptions() socketOptions {
-	return socketOptions{kind: "SUB", topics: m.names, maxMessage: maxMeshMessage, maxReconnect: meshReconnect, connectTimeout: meshConnect}
+	return socketOptions{
+		kind: "SUB", mechanism: m.hub.opt.Curve.replica(false), topics: m.names,
+		account: m.hub.opt.Replication, maxMessage: maxMeshMessage, maxReconnect: meshReconnect, connectTimeout: meshConnect,
+	}
 }
 
 // topicOf reads the topic of a message. libzmq lets longer ones through.
@@ -221,13 +156,15 @@ func (m *Mesh) unfollow(id uint64) {
 // may be lost.
 func (m *Mesh) Close() {
 	m.mu.Lock()
-	open, id := m.open, m.id
-	followed := slices.Collect(maps.Keys(m.followed))
-	m.open = false
+	publisher, followed := m.publisher, slices.Collect(maps.Keys(m.followed))
+	m.publisher = nil
 	clear(m.followed)
+	if publisher != nil {
+		m.closed.add(publisher)
+	}
 	m.mu.Unlock()
-	if open {
-		m.hub.closeBound(id)
+	if publisher != nil {
+		publisher.close()
 	}
 	for _, id := range followed {
 		m.hub.Close(id)
@@ -236,94 +173,24 @@ func (m *Mesh) Close() {
 
 // MeshStats are counts since the start.
 type MeshStats struct {
-	Sent      uint64 // messages handed to libzmq
-	Unsent    uint64 // messages that Publish took but the socket was closed
+	Sent      uint64 // messages that were published
+	Dropped   uint64 // copies that a peer did not get because it was too far behind
 	Malformed uint64 // messages received that are not two frames of a topic of the mesh
+}
+
+func (s *MeshStats) add(p *publisher) {
+	s.Sent += p.sent.Load()
+	s.Dropped += p.dropped.Load()
 }
 
 // Stats returns the counts so far.
 func (m *Mesh) Stats() MeshStats {
-	return MeshStats{Sent: m.sent.Load(), Unsent: m.unsent.Load(), Malformed: m.malformed.Load()}
-}
-
-// maxSubscription bounds what a subscriber may send: its topics.
-const maxSubscription = 64 << 10
-
-// publish opens a PUB socket that is bound to endpoint and keeps up to hwm
-// messages for each subscriber; a subscriber that is further behind loses the
-// new ones.
-func (l *loop) publish(id uint64, endpoint string, hwm int) error {
-	z, err := l.newSocket(zmq4.PUB)
-	if err != nil {
-		return err
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.closed
+	if m.publisher != nil {
+		s.add(m.publisher)
 	}
-	err = errors.Join(z.SetSndhwm(hwm), z.SetMaxmsgsize(maxSubscription), z.Bind(endpoint))
-	if err != nil {
-		return errors.Join(err, z.Close())
-	}
-	s, err := l.add(z)
-	if err != nil {
-		return errors.Join(err, z.Close())
-	}
-	l.byID[id] = s
-	return nil
-}
-
-// send sends the messages of b in order and returns how many were sent. A PUB
-// socket never blocks, and fails only when it is closed.
-func (l *loop) send(id uint64, b *batch) (sent int) {
-	s := l.byID[id]
-	if s == nil {
-		return 0
-	}
-	from := 0
-	for _, m := range b.messages {
-		payload := b.bytes[from:m.end]
-		from = m.end
-		_, err := s.zmq.SendBytes(m.topic, zmq4.SNDMORE|zmq4.DONTWAIT)
-		if err == nil {
-			_, err = s.zmq.SendBytes(payload, zmq4.DONTWAIT)
-		}
-		if err == nil {
-			sent++
-		}
-	}
-	return sent
-}
-
-// batch is messages that wait for their loop, without an allocation for each.
-type batch struct {
-	messages []outgoingMessage
-	bytes    []byte // the payloads, one after the other
-}
-
-type outgoingMessage struct {
-	topic []byte
-	end   int // of its payload in bytes
-}
-
-const (
-	// batchMessages and batchBytes bound a batch. One of 1,024 small messages
-	// keeps the loop from its other sockets for about a millisecond.
-	batchMessages = 1024
-	batchBytes    = 1 << 20
-)
-
-// add appends a copy of a message, unless the batch is full. One message fits
-// into an empty batch, however large.
-func (b *batch) add(topic, payload []byte) bool {
-	if n := len(b.messages); n > 0 && (n == batchMessages || len(b.bytes)+len(payload) > batchBytes) {
-		return false
-	}
-	b.bytes = append(b.bytes, payload...)
-	b.messages = append(b.messages, outgoingMessage{topic, len(b.bytes)})
-	return true
-}
-
-// reset empties the batch and keeps its memory, unless that is unusually much.
-func (b *batch) reset() {
-	b.messages = b.messages[:0]
-	if b.bytes = b.bytes[:0]; cap(b.bytes) > 2*batchBytes {
-		b.bytes = nil
-	}
+	s.Malformed = m.malformed.Load()
+	return s
 }

@@ -2,6 +2,7 @@ package zmqsock
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"runtime"
 	"sync"
@@ -28,22 +29,24 @@ type socketOptions struct {
 	topics         []string // of a SUB, by prefix
 	request        [][]byte // of a DEALER: what it sends, once
 	account        *budget.Account
-	maxMessage     int64         // in bytes
-	maxReconnect   time.Duration // longest wait between two attempts to connect; 0: 5 s
-	connectTimeout time.Duration // longest attempt; 0: 5 s
+	maxMessage     int64                 // in bytes
+	mechanism      func() zmtp.Mechanism // of a connection
+	maxReconnect   time.Duration         // longest wait between two attempts to connect; 0: 5 s
+	connectTimeout time.Duration         // longest attempt; 0: 5 s
 }
 
 // socket is what a user of the hub has opened: all connections to an endpoint.
 type socket struct {
-	hub     *Hub
-	target  target
-	opt     socketOptions
-	message Message
-	status  func(up bool)
-	ctx     context.Context // ends with the socket, or the hub
-	cancel  context.CancelFunc
-	resumed chan struct{} // of capacity 1: Resume was called
-	bound   *acceptor     // of a bound socket; else nil
+	hub      *Hub
+	endpoint string // as it was given
+	target   target
+	opt      socketOptions
+	message  Message
+	status   func(up bool)
+	ctx      context.Context // ends with the socket, or the hub
+	cancel   context.CancelFunc
+	resumed  chan struct{} // of capacity 1: Resume was called
+	bound    *acceptor     // of a bound socket; else nil
 
 	// calling is held while a callback runs, and while the socket is paused. It
 	// guards what follows.
@@ -52,10 +55,28 @@ type socket struct {
 	closed  bool
 }
 
-func newSocket(h *Hub, t target, opt socketOptions, message Message, status func(up bool)) *socket {
-	s := &socket{hub: h, target: t, opt: opt, message: message, status: status, resumed: make(chan struct{}, 1)}
+func newSocket(h *Hub, endpoint string, t target, opt socketOptions, message Message, status func(up bool)) *socket {
+	s := &socket{hub: h, endpoint: endpoint, target: t, opt: opt, message: message, status: status, resumed: make(chan struct{}, 1)}
 	s.ctx, s.cancel = context.WithCancel(h.running)
 	return s
+}
+
+// listen binds the socket.
+func (s *socket) listen() error {
+	listener, err := net.Listen("tcp", s.target.address(s.target.host))
+	if err != nil {
+		return fmt.Errorf("bind: %w", err)
+	}
+	s.bound = &acceptor{
+		hub: s.hub, ctx: s.ctx, listener: listener, limit: s.hub.opt.Accepted,
+		serve: s.accepted, less: longestUnused, conns: make(map[*accepted]struct{}),
+	}
+	return nil
+}
+
+func (s *socket) accepted(c *accepted) error {
+	memory := s.hub.partials.open(s.ctx, c.conn, s.opt.account)
+	return s.serve(c.conn, memory, c.establish, c.used)
 }
 
 // run serves the socket until it is closed.
@@ -93,7 +114,7 @@ func (s *socket) serve(conn net.Conn, memory *memory, established, received func
 	defer stop()
 	defer memory.close()
 	c, err := zmtp.Handshake(conn, zmtp.Options{
-		SocketType: s.opt.kind, MaxMessage: memory.largest(s.opt.maxMessage), Memory: memory,
+		SocketType: s.opt.kind, Mechanism: s.opt.mechanism(), MaxMessage: memory.largest(s.opt.maxMessage), Memory: memory,
 		HandshakeTime: s.hub.opt.HandshakeTime, Heartbeat: heartbeat, Silence: silence,
 	})
 	if err != nil {

@@ -9,7 +9,11 @@ import (
 
 // Send sends a message. It blocks while the peer does not read, up to writeTimeout.
 // After an error the connection is of no use.
-func (c *Conn) Send(frames ...[]byte) error {
+func (c *Conn) Send(frames ...[]byte) error { return c.SendAll([][][]byte{frames}) }
+
+// SendAll sends messages, small ones together. Else it is like Send, and writeTimeout is
+// that of each write.
+func (c *Conn) SendAll(messages [][][]byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	out := outgoing.Get().(*[]byte)
@@ -18,22 +22,51 @@ func (c *Conn) Send(frames ...[]byte) error {
 			outgoing.Put(out)
 		}
 	}()
-	var err error
 	*out = (*out)[:0]
-	for i, body := range frames {
-		f := Frame{Body: body}
-		if i < len(frames)-1 {
-			f.Flags = FlagMore
+	for _, frames := range messages {
+		for i, body := range frames {
+			f := Frame{Body: body}
+			if i < len(frames)-1 {
+				f.Flags = FlagMore
+			}
+			var err error
+			if *out, err = c.sendFrame(*out, f); err != nil {
+				return err
+			}
 		}
-		if *out, err = c.appendFrame(*out, f); err != nil {
-			return err
-		}
+	}
+	if len(*out) == 0 {
+		return nil
 	}
 	return c.write(*out)
 }
 
-// maxPooled bounds the buffers that are kept for the next message, in bytes.
-const maxPooled = 64 << 10
+// sendFrame appends a frame to what waits to be written. What is much is written: the
+// body of a large frame as it is, without a copy. writing must be held.
+func (c *Conn) sendFrame(out []byte, f Frame) ([]byte, error) {
+	f, err := c.mechanism.Seal(f)
+	if err != nil {
+		return out, fmt.Errorf("zmtp: %w", err)
+	}
+	out = appendHeader(out, f.Flags, len(f.Body))
+	if len(out)+len(f.Body) <= maxWrite {
+		return append(out, f.Body...), nil
+	}
+	if err := c.write(out); err != nil {
+		return out, err
+	}
+	if len(f.Body) <= maxWrite {
+		return append(out[:0], f.Body...), nil
+	}
+	return out[:0], c.write(f.Body)
+}
+
+const (
+	// maxWrite bounds what is collected for one write, in bytes.
+	maxWrite = 32 << 10
+	// maxPooled bounds the buffers that are kept for the next message, in bytes.
+	maxPooled = 64 << 10
+)
 
 // outgoing are buffers of what is being sent.
 var outgoing = sync.Pool{New: func() any { return new([]byte) }}

@@ -59,7 +59,7 @@ func (s *subscription) openReplay(ask uint64, now time.Time) {
 		s.subs.replays.release()
 		return
 	}
-	id, err := s.subs.source.Request(s.server, replayRequest(from), func(frames [][]byte, size int64) bool {
+	id, err := s.subs.source.Request(s.server, s.serverKey, replayRequest(from), func(frames [][]byte, size int64) bool {
 		return s.onAnswer(ask, frames, size)
 	})
 	if err != nil {

@@ -31,9 +31,10 @@ type Source interface {
 	// at which it was received. status is
 	// called for each new connection, before its first message, and when the last
 	// one is lost. A malformed endpoint, or one that cannot be bound, is an error.
-	Subscribe(endpoint string, message func(frames [][]byte, size int64, received time.Time) bool, status func(up bool)) (id uint64, err error)
+	// serverKey is the publisher's CURVE public key in Z85, "" for none.
+	Subscribe(endpoint, serverKey string, message func(frames [][]byte, size int64, received time.Time) bool, status func(up bool)) (id uint64, err error)
 	// Request sends one message and gives every answer to it to answer.
-	Request(endpoint string, request [][]byte, answer func(frames [][]byte, size int64) bool) (id uint64, err error)
+	Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, size int64) bool) (id uint64, err error)
 	// Resume reads a stopped socket again.
 	Resume(id uint64)
 	// Close closes a socket; no callback of it runs afterwards.
@@ -199,7 +200,7 @@ func (s *Subscribers) Add(c StreamConfig) error {
 
 // Update changes a rank's stream. With the same endpoint the stream goes on where
 // it is, and so does a running replay unless the replay endpoint changes. Another
-// endpoint is another engine: the rank is cleared and followed from scratch. When
+// endpoint or server key is another engine: the rank is cleared and followed from scratch. When
 // Update returns the old Applier is not used any more. On an error
 // (ErrUnknownStream, or the new endpoint cannot be used) everything is as before.
 func (s *Subscribers) Update(c StreamConfig) error {
@@ -209,7 +210,7 @@ func (s *Subscribers) Update(c StreamConfig) error {
 	if sub == nil {
 		return fmt.Errorf("%v: %w", c.Rank, ErrUnknownStream)
 	}
-	if sub.endpoint == c.Endpoint {
+	if sub.endpoint == c.Endpoint && sub.serverKey == c.ServerKey {
 		sub.update(c)
 		return nil
 	}

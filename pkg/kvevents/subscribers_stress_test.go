@@ -116,7 +116,7 @@ func (e *engines) open(endpoint string, message func([][]byte) bool) (*engineSoc
 	return s, e.next
 }
 
-func (e *engines) Subscribe(endpoint string, message func([][]byte, int64, time.Time) bool, status func(bool)) (id uint64, err error) {
+func (e *engines) Subscribe(endpoint, _ string, message func([][]byte, int64, time.Time) bool, status func(bool)) (id uint64, err error) {
 	e.do(func() {
 		_, id = e.open(endpoint, func(frames [][]byte) bool { return message(frames, 0, time.Now()) })
 		status(true)
@@ -124,7 +124,7 @@ func (e *engines) Subscribe(endpoint string, message func([][]byte, int64, time.
 	return id, nil
 }
 
-func (e *engines) Request(endpoint string, request [][]byte, answer func([][]byte, int64) bool) (id uint64, err error) {
+func (e *engines) Request(endpoint, _ string, request [][]byte, answer func([][]byte, int64) bool) (id uint64, err error) {
 	e.do(func() {
 		var s *engineSocket
 		s, id = e.open(endpoint, func(frames [][]byte) bool { return answer(frames, 0) })

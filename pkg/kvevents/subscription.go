@@ -45,10 +45,11 @@ func (it *item) size() int { return len(it.message.payload) + itemOverhead }
 // inbox; its worker empties the inbox, one turn at a time, into the stream, whose
 // output is a delivery.
 type subscription struct {
-	subs     *Subscribers
-	rank     catalog.Rank
-	endpoint string
-	closing  atomic.Bool // stops a turn early
+	subs      *Subscribers
+	rank      catalog.Rank
+	endpoint  string
+	serverKey string      // of the publisher and the replay server, "" for none
+	closing   atomic.Bool // stops a turn early
 
 	inbox
 
@@ -98,7 +99,7 @@ type socket struct {
 
 func newSubscription(s *Subscribers, c StreamConfig) *subscription {
 	sub := &subscription{
-		subs: s, rank: c.Rank, endpoint: c.Endpoint,
+		subs: s, rank: c.Rank, endpoint: c.Endpoint, serverKey: c.ServerKey,
 		inbox:  inbox{queued: true}, // until open
 		server: c.Replay,
 		delivery: delivery{
@@ -116,7 +117,7 @@ func newSubscription(s *Subscribers, c StreamConfig) *subscription {
 
 // connect opens the stream's socket. What it reports waits in the inbox.
 func (s *subscription) connect() error {
-	id, err := s.subs.source.Subscribe(s.endpoint, s.onMessage, s.onStatus)
+	id, err := s.subs.source.Subscribe(s.endpoint, s.serverKey, s.onMessage, s.onStatus)
 	if err != nil {
 		return err
 	}

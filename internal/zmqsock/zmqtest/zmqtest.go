@@ -4,7 +4,6 @@ package zmqtest
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -13,24 +12,12 @@ import (
 	"time"
 
 	"github.com/pebbe/zmq4"
-
-	"github.com/select-service/select-service/internal/zmqsock"
 )
 
 // Patience is how long helpers wait for an expected condition before they fail a
 // test. No passing test waits that long: it only ends a test that would hang, so
 // it is far beyond what the busiest machine needs.
 const Patience = 2 * time.Minute
-
-// Publish publishes on a mesh, again for as long as its loop is busy, up to
-// Patience: how soon the loop gets to run is up to the machine.
-func Publish(m *zmqsock.Mesh, topic string, payload []byte) error {
-	err := m.Publish(topic, payload)
-	for end := time.Now().Add(Patience); errors.Is(err, zmqsock.ErrBusy) && time.Now().Before(end); {
-		err = m.Publish(topic, payload)
-	}
-	return err
-}
 
 // Publisher is an XPUB socket: it sees subscriptions arrive, so that a test
 // loses nothing to a slow joiner. It belongs to one goroutine.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/zmqsock"
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/test/e2e"
 )
 
@@ -93,7 +92,7 @@ func newWire(t *testing.T) *wire {
 
 func (w *wire) send(t *testing.T, topic string, n uint64) {
 	t.Helper()
-	if err := zmqtest.Publish(w.publisher, topic, binary.BigEndian.AppendUint64(nil, n)); err != nil {
+	if err := w.publisher.Publish(topic, binary.BigEndian.AppendUint64(nil, n)); err != nil {
 		t.Fatal(err)
 	}
 }

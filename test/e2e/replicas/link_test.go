@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/zmqsock"
-	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/test/e2e"
 )
 
@@ -204,7 +203,7 @@ func (l *link) decide(m message) {
 
 func (l *link) forward(m message) {
 	m.copies.left--
-	if err := zmqtest.Publish(l.target, m.topic, m.payload); err == nil { // else it is closed
+	if err := l.target.Publish(m.topic, m.payload); err == nil { // else it is closed
 		m.copies.sent = true
 	}
 	if m.copies.left == 0 && !m.copies.sent {
