@@ -24,6 +24,7 @@ type files struct {
 	certificates *certs.Side // of the listeners
 	peers        *certs.Side // of reads from other replicas
 	peerToken    *fetch.Token
+	curve        curveKeys
 }
 
 // readFiles reads the files as a part of the configuration.
@@ -37,6 +38,10 @@ func readFiles(conf config.Config) (files, error) {
 	}
 	t := conf.TLS
 	for _, read := range []func() error{
+		func() (err error) {
+			f.curve, err = readCurve(conf.Curve)
+			return err
+		},
 		func() (err error) {
 			f.certificates, err = certs.Load("certificates of the listeners", certs.Files{Cert: t.Cert, Key: t.Key, CA: t.ClientCA})
 			return err

@@ -56,9 +56,10 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		return err
 	}
 	defer data.Close()
-	hub := zmqsock.New(socketOptions(conf, mem.budget))
+	hub := zmqsock.New(socketOptions(conf, mem.budget, read.curve.Curve, log))
 	var svc *service.Service
 	others := newReplicas(conf.Replicas, hub, read, func() []string { return svc.Peers() })
+	read.curve.log(others.mesh != nil, log)
 	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
 	state := svc.NewState(data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
@@ -158,10 +159,15 @@ func handlers(conf config.Config, svc *service.Service, guard *access.Guard, mem
 }
 
 // socketOptions are the limits of the ZMQ sockets.
-func socketOptions(conf config.Config, memory *budget.Budget) zmqsock.Options {
+func socketOptions(conf config.Config, memory *budget.Budget, keys zmqsock.Curve, log zerolog.Logger) zmqsock.Options {
 	opt := zmqsock.DefaultOptions()
 	opt.Endpoints = conf.Access.Endpoints()
 	opt.Streams, opt.Replay = memory.Account(budget.Streams), memory.Account(budget.Replay)
+	opt.Replication = memory.Account(budget.Replication)
+	opt.Curve = keys
+	opt.Fault = func(endpoint string, err error) {
+		log.Warn().Str("endpoint", catalog.Clip(endpoint)).Err(err).Msg("zmq connection refused or given up")
+	}
 	return opt
 }
 

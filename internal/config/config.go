@@ -44,6 +44,7 @@ type Config struct {
 	Replicas     Replicas
 	Access       Access
 	Data         Data
+	Curve        Curve
 	Limits       Limits
 	Metrics      Metrics
 	Log          Log
@@ -222,6 +223,14 @@ func (a Access) Endpoints() catalog.EndpointPolicy {
 		p.Allowed = append(p.Allowed, rule)
 	}
 	return p
+}
+
+// Curve names the files with the keys of ZMQ connections that are encrypted. Empty is none.
+type Curve struct {
+	SecretKeyFile     string // own key pair, towards engines
+	EngineKeyFile     string // public key of engines that are registered without one
+	PublisherKeysFile string // public keys of those that may connect to bound endpoints
+	ReplicaKeyFile    string // key pair that all replicas have
 }
 
 // Limits bounds what outsiders can make the service use.

@@ -25,6 +25,8 @@ var (
 	errAdvertiseUnbound = errors.New("--replica-sync-advertise requires --replica-sync-bind")
 )
 
+var errKeysWithoutOwn = errors.New("--zmq-curve-publisher-keys-file requires --zmq-curve-secret-key-file")
+
 // ErrOwnEndpoint refuses this replica's advertised endpoint as a peer.
 var ErrOwnEndpoint = errors.New("peer endpoint matches this replica's advertised endpoint")
 
@@ -47,6 +49,8 @@ const (
 	keyPeerCert       = "tls.peer_cert"
 	keyPeerKey        = "tls.peer_key"
 	keyData           = "data.dir"
+	keyCurveSecret    = "curve.secret_key_file"
+	keyCurvePublisher = "curve.publisher_keys_file"
 	keyQueue          = "queue.threshold"
 	keyPolicy         = "queue.policy_config"
 	keyPrefill        = "overload.active_prefill_tokens_threshold"
@@ -58,6 +62,9 @@ func (c Config) conflicts() []conflict {
 	found := append(c.portConflicts(), c.TLS.conflicts()...)
 	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != Contract16 {
 		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
+	}
+	if c.Curve.PublisherKeysFile != "" && c.Curve.SecretKeyFile == "" {
+		found = append(found, conflict{keyCurvePublisher, []string{keyCurveSecret}, errKeysWithoutOwn})
 	}
 	r := c.Replicas
 	if spelled := (Replicas{SyncPort: r.SyncPort}).Publish(); spelled != "" && r.SyncBind != "" && r.SyncBind != spelled {
