@@ -4,7 +4,6 @@ package fetch
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -55,7 +54,8 @@ func (e *StatusError) Error() string {
 type Client struct {
 	idle time.Duration
 	who  Identity
-	http *http.Client
+	// Both share their connections; direct follows no redirects.
+	http, direct *http.Client
 }
 
 // Identity is how the client knows the others and how they know it.
@@ -66,6 +66,8 @@ type Identity struct {
 	// Token goes to the others that Trusted (nil: none) knows; nil for none.
 	Token   *Token
 	Trusted func(u *url.URL) bool
+	// Hosts are those from which GetAnnounced may read whatever replica names them.
+	Hosts []string
 }
 
 // New returns a client that gives up when nothing comes for the time idle:
@@ -73,21 +75,20 @@ type Identity struct {
 // in all is not limited. Proxies of the environment are not used: replicas are
 // neighbours.
 func New(idle time.Duration, who Identity) *Client {
-	dialer := &net.Dialer{Timeout: idle}
-	return &Client{idle: idle, who: who, http: &http.Client{
-		Transport: &http.Transport{
-			DialContext: dialer.DialContext,
-			DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				host, _, _ := net.SplitHostPort(address) // net/http has made it
-				return (&tls.Dialer{NetDialer: dialer, Config: who.Certificates.Client(host)}).DialContext(ctx, network, address)
-			},
-			MaxConnsPerHost:     connectionsPerHost,
-			MaxIdleConnsPerHost: 1,
-			IdleConnTimeout:     keptFor,
-			DisableCompression:  true,
-		},
-		CheckRedirect: sameHost,
-	}}
+	d := &dialer{Dialer: net.Dialer{Timeout: idle}, who: who}
+	transport := &http.Transport{
+		DialContext:         d.plain,
+		DialTLSContext:      d.encrypted,
+		MaxConnsPerHost:     connectionsPerHost,
+		MaxIdleConnsPerHost: 1,
+		IdleConnTimeout:     keptFor,
+		DisableCompression:  true,
+	}
+	return &Client{
+		idle: idle, who: who,
+		http:   &http.Client{Transport: transport, CheckRedirect: sameHost},
+		direct: &http.Client{Transport: transport, CheckRedirect: noRedirects},
+	}
 }
 
 func sameHost(req *http.Request, via []*http.Request) error {
@@ -108,7 +109,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // with ErrIdle after the client's idle time without a byte, and when ctx ends.
 // The body has to be closed.
 func (c *Client) Get(ctx context.Context, url string) (io.ReadCloser, error) {
-	resp, err := c.get(ctx, url)
+	resp, err := c.get(ctx, c.http, url)
 	if err != nil {
 		return nil, err
 	}
@@ -117,14 +118,14 @@ func (c *Client) Get(ctx context.Context, url string) (io.ReadCloser, error) {
 
 // GetDump is Get, and reports whether the other side is still recovering itself.
 func (c *Client) GetDump(ctx context.Context, url string) (body io.ReadCloser, recovering bool, err error) {
-	resp, err := c.get(ctx, url)
+	resp, err := c.get(ctx, c.http, url)
 	if err != nil {
 		return nil, false, err
 	}
 	return resp.Body, strings.EqualFold(resp.Header.Get(recovery.RecoveringHeader), "true"), nil
 }
 
-func (c *Client) get(ctx context.Context, url string) (*http.Response, error) {
+func (c *Client) get(ctx context.Context, by *http.Client, url string) (*http.Response, error) {
 	ctx, w := newWatch(ctx, c.idle)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -140,7 +141,7 @@ func (c *Client) get(ctx context.Context, url string) (*http.Response, error) {
 		req.Header.Set("Authorization", "Bearer "+c.who.Token.text())
 	}
 	w.start()
-	resp, err := c.http.Do(req)
+	resp, err := by.Do(req)
 	w.stop()
 	if err != nil {
 		err = fmt.Errorf("fetch: %w", w.explain(err)) // before the end, which is a reason too

@@ -137,7 +137,7 @@ func (n node) Follow(peer string, deliver func(string, []byte), status func(bool
 }
 
 // Get returns a page of the snapshot at an address.
-func (n node) Get(ctx context.Context, address string) (io.ReadCloser, error) {
+func (n node) GetAnnounced(ctx context.Context, address, _ string) (io.ReadCloser, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, err

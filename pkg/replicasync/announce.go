@@ -72,40 +72,42 @@ func (r *reader) announcement(payload []byte) (announcement, error) {
 }
 
 // reachable returns the base URL that a replica announced as the receiver reaches
-// it: an unspecified host is replaced by the one at which the receiver follows the
-// replica.
-func reachable(announced, peer string) (string, error) {
+// it, and the host at which the receiver follows the replica, which replaces an
+// unspecified one.
+func reachable(announced, peer string) (base, at string, err error) {
 	u, err := url.Parse(announced)
 	switch {
 	case err != nil:
-		return "", err
+		return "", "", err
 	case u.Scheme != "http" && u.Scheme != "https":
-		return "", fmt.Errorf("announced URL %q is not HTTP", announced)
+		return "", "", fmt.Errorf("announced URL %q is not HTTP", announced)
 	case u.Opaque != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return "", fmt.Errorf("announced URL %q is no base URL", announced)
+		return "", "", fmt.Errorf("announced URL %q is no base URL", announced)
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	host := u.Hostname()
-	if addr, _ := netip.ParseAddr(host); host != "" && !addr.IsUnspecified() {
-		return u.String(), nil
-	}
+	addr, _ := netip.ParseAddr(host)
+	unspecified := host == "" || addr.IsUnspecified()
 	e, err := catalog.ParseEndpoint(peer)
 	switch {
 	case err != nil:
-		return "", err
+		return "", "", err
 	case e.Scheme != "tcp": // ipc, inproc: the same machine
-		host = "127.0.0.1"
-	case e.Wildcard:
-		return "", errors.New("peer has no host")
-	default:
-		host = e.Host
+		at = "127.0.0.1"
+	case !e.Wildcard:
+		at = e.Host
+	case unspecified:
+		return "", "", errors.New("peer has no host")
+	}
+	if !unspecified {
+		return u.String(), at, nil
 	}
 	if port := u.Port(); port != "" {
-		u.Host = net.JoinHostPort(host, port)
-	} else if addr, err := netip.ParseAddr(host); err == nil && addr.Is6() {
-		u.Host = "[" + host + "]"
+		u.Host = net.JoinHostPort(at, port)
+	} else if addr, err := netip.ParseAddr(at); err == nil && addr.Is6() {
+		u.Host = "[" + at + "]"
 	} else {
-		u.Host = host
+		u.Host = at
 	}
-	return u.String(), nil
+	return u.String(), at, nil
 }

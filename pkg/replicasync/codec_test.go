@@ -344,7 +344,7 @@ func TestReachable(t *testing.T) {
 		{"http://h:1?x=y", "tcp://p:2", ""},
 		{"http://[", "tcp://p:2", ""},
 	} {
-		got, err := reachable(tt.url, tt.peer)
+		got, _, err := reachable(tt.url, tt.peer)
 		if got != tt.want || (err == nil) != (tt.want != "") {
 			t.Errorf("%s at %s: %q, %v; want %q", tt.url, tt.peer, got, err, tt.want)
 		}

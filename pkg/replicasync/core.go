@@ -49,6 +49,7 @@ type sender struct {
 	process   uint64
 	peer      string    // the endpoint at which its messages come
 	url       string    // base URL; "" before its first announcement
+	host      string    // of the endpoint
 	confirmed bool      // the snapshot at url is that of the process
 	coverage            // of its events
 	renewals  coverage  // of its renewals
@@ -254,7 +255,7 @@ func (c *core) onAnnouncement(peer string, a announcement, now time.Time) {
 		c.counts.drop(dropOwn)
 		return
 	}
-	base, err := reachable(a.url, peer)
+	base, host, err := reachable(a.url, peer)
 	if err != nil {
 		c.counts.drop(dropMalformed)
 		return
@@ -275,7 +276,7 @@ func (c *core) onAnnouncement(peer string, a announcement, now time.Time) {
 		s.confirmed, s.wanted = false, true
 	}
 	s.wanted = s.wanted || a.merged > s.merged
-	s.url, s.merged, s.claimed = base, max(s.merged, a.merged), max(s.claimed, a.sequence)
+	s.url, s.host, s.merged, s.claimed = base, host, max(s.merged, a.merged), max(s.claimed, a.sequence)
 	c.settle(a.process)
 	c.advance(s, &s.coverage, a.sequence)
 	c.advance(s, &s.renewals, a.renewals)
@@ -293,6 +294,7 @@ type fetchRequest struct {
 	process uint64
 	peer    string // the endpoint at which the process has announced itself
 	url     string // base URL
+	host    string // of the endpoint
 	claimed uint64 // the highest number that it had shown before
 }
 
@@ -332,7 +334,7 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 			s.wanted, s.fetching, s.lastFetch = false, true, now
 			p.fetching, p.fetched = true, now
 			c.fetching++
-			requests = append(requests, fetchRequest{process: s.process, peer: s.peer, url: s.url, claimed: s.claimed})
+			requests = append(requests, fetchRequest{process: s.process, peer: s.peer, url: s.url, host: s.host, claimed: s.claimed})
 		}
 	}
 	return requests, next

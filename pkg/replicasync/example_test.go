@@ -43,7 +43,7 @@ func (p *inProcess) Follow(_ string, deliver func(string, []byte), status func(b
 	return func() {}, nil
 }
 
-func (p *inProcess) Get(ctx context.Context, _ string) (io.ReadCloser, error) {
+func (p *inProcess) GetAnnounced(ctx context.Context, _, _ string) (io.ReadCloser, error) {
 	var page bytes.Buffer
 	err := p.peer.WriteSnapshot(ctx, &page, "", 0)
 	return io.NopCloser(&page), err

@@ -27,7 +27,7 @@ func (nowhere) Follow(string, func(string, []byte), func(bool)) (func(), error) 
 	return func() {}, nil
 }
 
-func (nowhere) Get(context.Context, string) (io.ReadCloser, error) {
+func (nowhere) GetAnnounced(context.Context, string, string) (io.ReadCloser, error) {
 	return nil, errors.New("no such peer")
 }
 
@@ -50,7 +50,7 @@ type pagesOf struct {
 	open  int
 }
 
-func (p *pagesOf) Get(_ context.Context, url string) (io.ReadCloser, error) {
+func (p *pagesOf) GetAnnounced(_ context.Context, url, _ string) (io.ReadCloser, error) {
 	if len(p.asked) == len(p.pages) {
 		return nil, errors.New("no more pages")
 	}

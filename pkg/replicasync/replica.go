@@ -60,9 +60,10 @@ type Transport interface {
 
 // Fetcher gets pages of a peer's snapshot.
 type Fetcher interface {
-	// Get returns the body of a URL. It bounds the time without a byte, not the
-	// total time.
-	Get(ctx context.Context, url string) (io.ReadCloser, error)
+	// GetAnnounced returns the body of a URL that the replica has announced which is
+	// followed at host. It reads from no other host that it does not know, and bounds
+	// the time without a byte and the rate, not the total time.
+	GetAnnounced(ctx context.Context, url, host string) (io.ReadCloser, error)
 }
 
 // Scopes knows the scopes of this replica's catalog. It is called under the ledger's

@@ -104,7 +104,7 @@ func (e end) Follow(peer string, deliver func(string, []byte), status func(bool)
 	}, nil
 }
 
-func (e end) Get(ctx context.Context, address string) (io.ReadCloser, error) {
+func (e end) GetAnnounced(ctx context.Context, address, _ string) (io.ReadCloser, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, err

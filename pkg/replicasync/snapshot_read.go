@@ -422,7 +422,7 @@ func (r *Replica) fetchSnapshot(ctx context.Context, q fetchRequest) fetchResult
 }
 
 func (r *Replica) fetchPage(ctx context.Context, m *snapshotMerge) error {
-	body, err := r.fetch.Get(ctx, m.pageURL(r.opt.Page))
+	body, err := r.fetch.GetAnnounced(ctx, m.pageURL(r.opt.Page), m.request.host)
 	if err != nil {
 		return err
 	}

@@ -177,6 +177,6 @@ func (blockSizes) BlockSize(catalog.Scope) (uint32, bool) { return blockSize, tr
 // nobody is the Fetcher of a replica without peers.
 type nobody struct{}
 
-func (nobody) Get(context.Context, string) (io.ReadCloser, error) {
+func (nobody) GetAnnounced(context.Context, string, string) (io.ReadCloser, error) {
 	return nil, errors.New("the sender asks nobody")
 }

@@ -1,0 +1,145 @@
+package fetch
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// minRate, in bytes a second, is how fast an announced answer has to come at least,
+	// once rateGrace is over that its reader has waited: who drips holds nothing up.
+	minRate   = 64 << 10
+	rateGrace = 2 * time.Second
+)
+
+// Errors of GetAnnounced.
+var (
+	// ErrForeignHost refuses a URL that leads to another host than the replica's.
+	ErrForeignHost = errors.New("announced URL is on another host than the replica, and not on one of --replica-hosts")
+	// ErrSlow means that an answer comes slower than 64 KiB a second.
+	ErrSlow = errors.New("the answer comes too slowly")
+	// ErrRedirect refuses an answer that leads elsewhere.
+	ErrRedirect = errors.New("redirects are not followed")
+)
+
+// GetAnnounced is Get for a URL that a replica has announced, where host is the one at
+// which the replica is followed. So that no replica can have others read what it
+// likes, the request goes to that host whatever the URL says, or to one that the
+// operator lists; redirects are not followed. Reads fail with ErrSlow below 64 KiB/s.
+func (c *Client) GetAnnounced(ctx context.Context, text, host string) (io.ReadCloser, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("fetch: %w", err)
+	}
+	at, err := c.addressOf(ctx, u.Hostname(), host)
+	if err != nil {
+		return nil, fmt.Errorf("fetch: GET %s: %w", text, err)
+	}
+	if at.IsValid() {
+		ctx = context.WithValue(ctx, dialAt{}, at.String())
+	}
+	resp, err := c.get(ctx, c.direct, text)
+	if err != nil {
+		return nil, err
+	}
+	return &paced{ReadCloser: resp.Body}, nil
+}
+
+// addressOf decides where a request for a URL's host goes: to the host of that name,
+// if it is the replica's own or listed, else, by the replica's address, to the
+// replica's own if that is what the name stands for.
+func (c *Client) addressOf(ctx context.Context, named, host string) (at netip.Addr, err error) {
+	if strings.EqualFold(named, host) || slices.ContainsFunc(c.who.Hosts, func(h string) bool { return strings.EqualFold(h, named) }) {
+		return netip.Addr{}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.idle)
+	defer cancel()
+	own, err := lookUp(ctx, host)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	theirs, err := lookUp(ctx, named)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, a := range own {
+		if slices.Contains(theirs, a) {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, ErrForeignHost
+}
+
+func lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	for i, a := range found {
+		found[i] = a.Unmap()
+	}
+	return found, nil
+}
+
+// dialAt is the key of the address to which a request's connection goes.
+type dialAt struct{}
+
+// dialer opens the connections of a client.
+type dialer struct {
+	net.Dialer
+	who Identity
+}
+
+func (d *dialer) plain(ctx context.Context, network, address string) (net.Conn, error) {
+	if at, ok := ctx.Value(dialAt{}).(string); ok {
+		_, port, _ := net.SplitHostPort(address) // net/http has made it
+		address = net.JoinHostPort(at, port)
+	}
+	return d.DialContext(ctx, network, address)
+}
+
+func (d *dialer) encrypted(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
+	defer cancel()
+	raw, err := d.plain(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	host, _, _ := net.SplitHostPort(address)
+	conn := tls.Client(raw, d.who.Certificates.Client(host))
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func noRedirects(*http.Request, []*http.Request) error { return ErrRedirect }
+
+// paced is a body that has to come at a rate.
+type paced struct {
+	io.ReadCloser
+	read   int64
+	waited time.Duration
+}
+
+func (p *paced) Read(b []byte) (int, error) {
+	begin := time.Now()
+	n, err := p.ReadCloser.Read(b)
+	p.read += int64(n)
+	p.waited += time.Since(begin)
+	if late := p.waited - rateGrace; err == nil && late > 0 && float64(p.read) < minRate*late.Seconds() {
+		err = fmt.Errorf("fetch: %w", ErrSlow)
+	}
+	return n, err
+}
