@@ -35,7 +35,12 @@ type replicas struct {
 func newReplicas(conf config.Replicas, hub *zmqsock.Hub, read files, followed func() []string) replicas {
 	who := fetch.Identity{Certificates: read.peers, Token: read.peerToken, Trusted: func(u *url.URL) bool {
 		return isPeer(u, conf.IndexerPeers, followed())
-	}}
+	}, Hosts: conf.Hosts}
+	for _, text := range conf.IndexerPeers {
+		if u, err := url.Parse(text); err == nil {
+			who.Hosts = append(who.Hosts, u.Hostname())
+		}
+	}
 	r := replicas{conf: conf, dumps: fetch.New(dumpIdle, who), snapshots: fetch.New(snapshotIdle, who)}
 	if endpoint := conf.Publish(); endpoint != "" {
 		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics())
@@ -61,8 +66,8 @@ func isPeer(u *url.URL, named, followed []string) bool {
 }
 
 // configure adds the other replicas to the service's configuration; url is the base
-// URL of this process.
-func (r replicas) configure(c *service.Config, url string) {
+// URL of this process, maxPeers how many of them there may be.
+func (r replicas) configure(c *service.Config, url string, maxPeers int) {
 	c.Recovery = service.RecoveryConfig{
 		Peers:    r.conf.IndexerPeers,
 		Deadline: r.conf.RecoveryDeadline,
@@ -76,6 +81,7 @@ func (r replicas) configure(c *service.Config, url string) {
 			Transport:  r.mesh,
 			Malformed:  func() uint64 { return r.mesh.Stats().Malformed },
 			Fetch:      r.snapshots,
+			MaxPeers:   maxPeers,
 		}
 	}
 }

@@ -136,8 +136,11 @@ func handlers(conf config.Config, svc *service.Service, guard *access.Guard, mem
 	if conf.Metrics.DynamoAliases {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
 	}
+	dumps := httpapi.NewReaders(contract.LimitDumpReaders, conf.Limits.MaxDumpReaders, memory.Account(budget.Snapshots))
+	snapshots := httpapi.NewReaders(contract.LimitSnapshotReaders, conf.Limits.MaxSnapshotReaders, memory.Account(budget.Snapshots))
 	return func(l *listener) http.Handler {
 		opt := httpapi.Options{
+			Dumps: dumps, Snapshots: snapshots,
 			Log: log, Memory: bodies, Contract: contractOf(conf),
 			Access: guard, Hosts: hostsOf(conf, l), Part: partOf(conf, l.contract),
 		}
@@ -204,7 +207,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 	if url == "" {
 		url = bound.baseURL(conf.Server.Listen)
 	}
-	others.configure(&c, url)
+	others.configure(&c, url, conf.Limits.MaxPeers)
 	return c
 }
 

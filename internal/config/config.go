@@ -187,10 +187,13 @@ type Replicas struct {
 	// PeerTokenFile has the token that reads from other replicas show; empty for none.
 	PeerTokenFile string
 
-	SyncPort      uint16   // port on which reservations are published, 0 for none
-	SyncBind      string   // the same as a ZMQ endpoint, empty for none
-	SyncAdvertise string   // that endpoint as others name it, empty if not given
-	SyncPeers     []string // ZMQ endpoints of the peers' reservations, no duplicates
+	SyncPort      uint16 // port on which reservations are published, 0 for none
+	SyncBind      string // the same as a ZMQ endpoint, empty for none
+	SyncAdvertise string // that endpoint as others name it, empty if not given
+	// Hosts are those from which snapshots are read besides the hosts of the peers.
+	Hosts []string
+
+	SyncPeers []string // ZMQ endpoints of the peers' reservations, no duplicates
 }
 
 // Publish is the ZMQ endpoint to bind for this replica's own reservations, empty for
@@ -247,10 +250,19 @@ type Limits struct {
 	// MaxConnections bounds the connections of all HTTP listeners together, and
 	// MaxConnectionsPerAddress those of one address; 0 is no bound of the latter.
 	MaxConnections, MaxConnectionsPerAddress int
+	// MaxPeers bounds the replicas whose reservations are followed; MaxDumpReaders and
+	// MaxSnapshotReaders those that read the index and the reservations at a time.
+	MaxPeers, MaxDumpReaders, MaxSnapshotReaders int
 }
 
 // maxConnections bounds Limits.MaxConnections: more is a mistake.
 const maxConnections = 1 << 20
+
+// maxPeers and maxReaders do the same for peers and readers.
+const (
+	maxPeers   = 1 << 10
+	maxReaders = 1 << 16
+)
 
 // minMemory is the least Limits.MaxMemory: less could not serve.
 const minMemory = 64 << 20
@@ -292,6 +304,7 @@ func Default() Config {
 		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
 		Limits: Limits{
 			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxModels: 1024,
+			MaxPeers: 64, MaxDumpReaders: 8, MaxSnapshotReaders: 64,
 			MaxReservations: 4_194_304, MaxReservationBlocks: 4_194_304, // no body of 8 MiB has more blocks
 		},
 		Data: Data{SnapshotInterval: time.Minute},

@@ -448,6 +448,13 @@ var settings = []option{
 		help: "ZMQ endpoints (tcp://host:port) on which the other replicas publish their reservations; needs an " +
 			"endpoint of our own.",
 	},
+	{
+		key: "replicas.hosts", flag: "replica-hosts", env: []string{"SELECT_SERVICE_REPLICA_HOSTS"}, hint: "HOST,...",
+		slotsFlag: "replica-hosts",
+		bind:      func(c *Config) value { return list(&c.Replicas.Hosts, hostName) },
+		help: "Further hosts from which reservations may be read. A replica announces the URL at which they are; " +
+			"it must lead to the host of its endpoint, unless it is behind a proxy that is listed here.",
+	},
 
 	{
 		key: "access.tokens_file", flag: "tokens-file", env: []string{"SELECT_SERVICE_TOKENS_FILE"}, hint: "FILE",
@@ -563,6 +570,24 @@ var settings = []option{
 		slotsFlag: "max-reservation-blocks",
 		bind:      func(c *Config) value { return integer(&c.Limits.MaxReservationBlocks, 1, math.MaxInt32) },
 		help:      "Blocks of a prompt that is booked; a longer one is refused with 400.",
+	},
+	{
+		key: "limits.max_peers", flag: "max-peers", env: []string{"SELECT_SERVICE_MAX_PEERS"}, hint: "N",
+		slotsFlag: "max-peers",
+		bind:      func(c *Config) value { return integer(&c.Limits.MaxPeers, 1, maxPeers) },
+		help:      "Replicas whose reservations are followed; further ones are refused with 409.",
+	},
+	{
+		key: "limits.max_dump_readers", flag: "max-dump-readers", env: []string{"SELECT_SERVICE_MAX_DUMP_READERS"}, hint: "N",
+		bind: func(c *Config) value { return integer(&c.Limits.MaxDumpReaders, 1, maxReaders) },
+		help: "Requests to /dump that are answered at a time; further ones are refused with 503. Who does not " +
+			"read is cut off.",
+	},
+	{
+		key: "limits.max_snapshot_readers", flag: "max-snapshot-readers", env: []string{"SELECT_SERVICE_MAX_SNAPSHOT_READERS"}, hint: "N",
+		slotsFlag: "max-snapshot-readers",
+		bind:      func(c *Config) value { return integer(&c.Limits.MaxSnapshotReaders, 1, maxReaders) },
+		help:      "The same for /replica_sync/snapshot.",
 	},
 	{
 		key: "limits.max_connections", flag: "max-connections", env: []string{"SELECT_SERVICE_MAX_CONNECTIONS"}, hint: "N",

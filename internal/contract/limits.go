@@ -21,12 +21,16 @@ const (
 	LimitMemory            = reservations.LimitMemory       // an account of --max-memory
 	LimitThresholds        = "thresholds"                   // models with busy thresholds of their own
 	LimitPublishers        = "publishers"                   // of the Conductor API
+	LimitPeers             = "peers"                        // whose reservations are followed (--max-peers)
+	LimitDumpReaders       = "dump_readers"                 // at a time (--max-dump-readers)
+	LimitSnapshotReaders   = "snapshot_readers"             // at a time (--max-snapshot-readers)
 )
 
 // Limits has all of them.
 var Limits = []string{
 	LimitWorkers, LimitRanks, LimitScopes, LimitText, LimitEntries, LimitISLTokens,
 	LimitReservations, LimitReservationBlocks, LimitMemory, LimitThresholds, LimitPublishers,
+	LimitPeers, LimitDumpReaders, LimitSnapshotReaders,
 }
 
 const (

@@ -4,10 +4,13 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/recovery"
 )
@@ -20,8 +23,50 @@ type dumper interface {
 	Recovering() bool
 }
 
-// chunkStall is how long a client may leave a chunk of an answer unread.
-const chunkStall = time.Minute
+// chunkStall is how long a client may leave a chunk of an answer unread. It keeps its
+// place among the readers meanwhile.
+const chunkStall = 15 * time.Second
+
+// Readers bounds who reads a long answer at a time, and what that takes of an account.
+type Readers struct {
+	limit   string // one of contract.Limits
+	most    int64
+	account *budget.Account
+	reading atomic.Int64
+}
+
+// readerMemory is what a reader takes: buffers of the writer, of the connection and of
+// the socket.
+const readerMemory = 256 << 10
+
+// NewReaders returns a bound of most readers, which is named limit.
+func NewReaders(limit string, most int, account *budget.Account) *Readers {
+	return &Readers{limit: limit, most: int64(most), account: account}
+}
+
+// enter takes a place, for which leave has to be called, or returns why not.
+func (r *Readers) enter() error {
+	if r == nil {
+		return nil
+	}
+	if r.reading.Add(1) > r.most {
+		r.reading.Add(-1)
+		return contract.LimitErrorf(contract.Exhausted, r.limit, "%d readers are answered at a time (--max-%s)",
+			r.most, strings.ReplaceAll(r.limit, "_", "-"))
+	}
+	if !r.account.Reserve(readerMemory) {
+		r.reading.Add(-1)
+		return contract.LimitErrorf(contract.Exhausted, contract.LimitMemory, "no memory for a further reader (--max-memory)")
+	}
+	return nil
+}
+
+func (r *Readers) leave() {
+	if r != nil {
+		r.account.Release(readerMemory)
+		r.reading.Add(-1)
+	}
+}
 
 // chunkWriter gives each chunk its own deadline: a dump may take long, but must not
 // wait for a client that has stopped reading.
@@ -50,14 +95,19 @@ func (r dumpRoutes) dump(c *gin.Context) {
 		c.Status(http.StatusOK)
 		return
 	}
-	r.api.stream(c, func(ctx context.Context, w io.Writer) error {
+	r.api.stream(c, r.api.dumps, func(ctx context.Context, w io.Writer) error {
 		return r.svc.Dump(ctx, w, contract.Version(r.api.dialect))
 	})
 }
 
-// stream answers with the output of write, chunk by chunk. Only an error before the
-// first chunk can still become an error answer.
-func (a api) stream(c *gin.Context, write func(context.Context, io.Writer) error) {
+// stream answers one of the readers with the output of write, chunk by chunk. Only an
+// error before the first chunk can still become an error answer.
+func (a api) stream(c *gin.Context, readers *Readers, write func(context.Context, io.Writer) error) {
+	if err := readers.enter(); err != nil {
+		a.fail(c, nil, err)
+		return
+	}
+	defer readers.leave()
 	c.Writer.Header()["Content-Type"] = contentJSON
 	w := chunkWriter{c.Writer, http.NewResponseController(c.Writer)}
 	err := write(c.Request.Context(), w)

@@ -51,6 +51,9 @@ type Options struct {
 	Access *access.Guard
 	// Hosts are the names of the listener; nil is any.
 	Hosts *access.Hosts
+	// Dumps and Snapshots bound the readers of both, shared by all listeners; nil: no
+	// limit.
+	Dumps, Snapshots *Readers
 	// Part is which of the contract's routes the listener has.
 	Part Part
 	// RetryAfter is the Retry-After header of requests that an overload refuses,
@@ -122,7 +125,7 @@ func bareEngine(opt Options, render renderer) engine {
 
 	a := api{
 		log: opt.Log, dialect: dialect(opt.Contract), render: render, requests: opt.Requests, memory: opt.Memory,
-		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log),
+		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log), dumps: opt.Dumps, snapshots: opt.Snapshots,
 	}
 	if opt.RetryAfter > 0 {
 		a.retryAfter = []string{strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)}

@@ -58,6 +58,8 @@ type api struct {
 	part       Part
 	audit      *access.Audit
 	memory     *Memory // nil: no limits
+	dumps      *Readers
+	snapshots  *Readers
 }
 
 // RequestObserver sees every request of a listener, from any goroutine. It is on the

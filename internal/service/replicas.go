@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
@@ -25,6 +26,8 @@ type Replication struct {
 	// Malformed, if set, counts what the transport received that is no message.
 	Malformed func() uint64
 	Fetch     replicasync.Fetcher
+	// MaxPeers bounds the peers; 0 is the default of package replicasync.
+	MaxPeers int
 }
 
 // newLedger returns the ledger and, if reservations are shared, the replica that
@@ -37,7 +40,10 @@ func newLedger(process uint64, config *Config, scopes replicasync.Scopes, log ze
 		ledger.SetLimits(config.Reservations)
 		return ledger, nil
 	}
-	replica := replicasync.New(replicasync.Options{Process: process, URL: r.URL, Watcher: replicaLog{log}}, scopes, r.Transport, r.Fetch, time.Now)
+	replica := replicasync.New(replicasync.Options{
+		Process: process, URL: r.URL, Watcher: replicaLog{log}, MaxPeers: r.MaxPeers,
+		Queues: config.Memory.Account(budget.Replication), Snapshots: config.Memory.Account(budget.Snapshots),
+	}, scopes, r.Transport, r.Fetch, time.Now)
 	ledger := reservations.New(process, time.Now, replica)
 	ledger.SetLifetime(config.ReservationLifetime)
 	ledger.SetLimits(config.Reservations)
@@ -81,6 +87,10 @@ func peerError(err error) error {
 		return nil
 	case errors.Is(err, replicasync.ErrPeerNotFound):
 		return &contract.Error{Kind: contract.NotFound, Text: err.Error(), Err: err}
+	case errors.Is(err, replicasync.ErrTooManyPeers):
+		return &contract.Error{
+			Kind: contract.Conflict, Text: err.Error() + " (--max-peers)", Reason: "limit_reached", Limit: contract.LimitPeers, Err: err,
+		}
 	case errors.Is(err, replicasync.ErrStopped):
 		return &contract.Error{Kind: contract.Unavailable, Text: "replica peer manager is unavailable", Err: err}
 	}

@@ -365,7 +365,7 @@ func TestSendersBounded(t *testing.T) {
 // TestOutbox proves that numbers are given in the order of the queue, that what
 // does not fit uses a number up, and what is settled.
 func TestOutbox(t *testing.T) {
-	o := newOutbox(3)
+	o := newOutbox(3, nil)
 	for i := range 5 {
 		number, ok := o.put(&event{id: string(rune('a' + i))})
 		if number != uint64(i+1) || ok != (i < 3) {
@@ -401,7 +401,7 @@ func TestOutbox(t *testing.T) {
 // TestQueue proves order and bounds against a slice.
 func TestQueue(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 8))
-	q := newQueue[int](500, 4_000)
+	q := newQueue[int](500, 4_000, nil)
 	var want []int
 	bytes, next := 0, 0
 	size := func(i *int) int { return *i % 20 }

@@ -3,6 +3,7 @@ package replicasync
 import (
 	"sync"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
@@ -20,13 +21,17 @@ type queue[T any] struct {
 	maxItems int
 	bytes    int
 	maxBytes int
+	account  *budget.Account // of the bytes and itemBytes for each item
 }
+
+// itemBytes is what an item takes besides the bytes that are given to put.
+const itemBytes = 256
 
 // ringMin is the smallest memory of a queue, in items.
 const ringMin = 64
 
-func newQueue[T any](maxItems, maxBytes int) *queue[T] {
-	return &queue[T]{ready: make(chan struct{}, 1), maxItems: maxItems, maxBytes: maxBytes}
+func newQueue[T any](maxItems, maxBytes int, account *budget.Account) *queue[T] {
+	return &queue[T]{ready: make(chan struct{}, 1), maxItems: maxItems, maxBytes: maxBytes, account: account}
 }
 
 // put appends an item of that many bytes; false if the queue is full.
@@ -38,7 +43,7 @@ func (q *queue[T]) put(item T, bytes int) bool {
 }
 
 func (q *queue[T]) putLocked(item T, bytes int) bool {
-	if q.n >= q.maxItems || q.bytes > q.maxBytes-bytes {
+	if q.n >= q.maxItems || q.bytes > q.maxBytes-bytes || !q.account.Reserve(int64(bytes+itemBytes)) {
 		return false
 	}
 	if q.n == len(q.ring) {
@@ -66,7 +71,9 @@ func (q *queue[T]) take(buf []T, bytes func(*T) int) []T {
 	var zero T
 	for q.n > 0 && len(buf) < cap(buf) {
 		item := &q.ring[q.head]
-		q.bytes -= bytes(item)
+		n := bytes(item)
+		q.bytes -= n
+		q.account.Release(int64(n + itemBytes))
 		buf = append(buf, *item)
 		*item = zero
 		q.head = (q.head + 1) % len(q.ring)
@@ -117,7 +124,9 @@ func (o *outbox) lastNumber(k kind) *uint64 {
 // reservations, which are in memory in any case.
 const outboxBytes = 256 << 20
 
-func newOutbox(limit int) *outbox { return &outbox{queue: newQueue[event](limit, outboxBytes)} }
+func newOutbox(limit int, account *budget.Account) *outbox {
+	return &outbox{queue: newQueue[event](limit, outboxBytes, account)}
+}
 
 // weight is the size of an event in the outbox, in bytes.
 func weight(e *event) int { return 8 * len(e.hashes) }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 )
@@ -105,6 +106,11 @@ type Options struct {
 	ReceiveQueue int
 	// ReceiveBytes bounds the same in bytes of payload (128 MiB).
 	ReceiveBytes int
+	// MaxPeers bounds the peers (64).
+	MaxPeers int
+	// Queues is what waits in both queues, Snapshots what is read of a snapshot and not
+	// used yet; nil accounts have no limit.
+	Queues, Snapshots *budget.Account
 	// Page is how many reservations are requested at a time (1,000).
 	Page int
 }
@@ -119,6 +125,7 @@ func (o Options) withDefaults() Options {
 	set(&o.ReceiveQueue, 100_000)
 	set(&o.ReceiveBytes, 128<<20)
 	set(&o.Page, defaultPage)
+	set(&o.MaxPeers, 64)
 	return o
 }
 
@@ -133,6 +140,8 @@ const (
 var (
 	// ErrPeerNotFound: no such peer is registered.
 	ErrPeerNotFound = errors.New("peer not found")
+	// ErrTooManyPeers: Options.MaxPeers are registered.
+	ErrTooManyPeers = errors.New("as many peers as are allowed are registered")
 	// ErrStopped: Run has ended.
 	ErrStopped = errors.New("replica sync has stopped")
 )
@@ -188,8 +197,8 @@ func New(opt Options, scopes Scopes, transport Transport, fetch Fetcher, now fun
 	opt = opt.withDefaults()
 	return &Replica{
 		opt: opt, scopes: scopes, transport: transport, fetch: fetch, now: now,
-		outbox: newOutbox(opt.SendQueue),
-		inbox:  newQueue[message](opt.ReceiveQueue, opt.ReceiveBytes),
+		outbox: newOutbox(opt.SendQueue, opt.Queues),
+		inbox:  newQueue[message](opt.ReceiveQueue, opt.ReceiveBytes, opt.Queues),
 		wake:   make(chan struct{}, 1),
 		peers:  make(map[string]*peer),
 	}
@@ -204,7 +213,7 @@ func (r *Replica) Attach(l *reservations.Ledger) { r.attach(l) }
 func (r *Replica) attach(l ledger) { r.core = newCore(r.opt.Process, l, r.scopes, &r.counts) }
 
 // Register follows a peer; added is false if it is followed already. ErrStopped
-// after Run; any other error is the transport's.
+// after Run, ErrTooManyPeers; any other error is the transport's.
 func (r *Replica) Register(endpoint string) (added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,6 +222,8 @@ func (r *Replica) Register(endpoint string) (added bool, err error) {
 		return false, ErrStopped
 	case r.peers[endpoint] != nil:
 		return false, nil
+	case len(r.peers) >= r.opt.MaxPeers:
+		return false, ErrTooManyPeers
 	}
 	p := &peer{endpoint: endpoint, since: r.now()}
 	p.stop, err = r.transport.Follow(endpoint,

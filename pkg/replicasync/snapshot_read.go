@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
@@ -45,7 +46,8 @@ type snapshotSink interface {
 
 // pageReader reads the pages of one snapshot.
 type pageReader struct {
-	sink snapshotSink
+	sink    snapshotSink
+	account *budget.Account // of long values
 	// The totals of all pages.
 	reservations, ranges, pages int
 
@@ -63,11 +65,30 @@ type pageReader struct {
 type boundedReader struct {
 	r    io.Reader
 	left int
+	// What the longest value takes of the account in steps of valueStep bytes of text,
+	// the first one not counted, until the page has been read.
+	account *budget.Account
+	granted int // bytes of text
 }
+
+const (
+	valueStep = 64 << 10
+	// valueFactor times its text is what a value takes in memory: the text, twice
+	// while the buffer grows, and its numbers.
+	valueFactor = 3
+)
+
+var errNoMemory = errors.New("no memory for so long a value (--max-memory)")
 
 func (b *boundedReader) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		return 0, errOversized
+	}
+	for maxValue-b.left > b.granted+valueStep {
+		if !b.account.Reserve(valueFactor * valueStep) {
+			return 0, errNoMemory
+		}
+		b.granted += valueStep
 	}
 	if len(p) > b.left {
 		p = p[:b.left]
@@ -77,12 +98,19 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// release gives back what the account has given.
+func (b *boundedReader) release() {
+	b.account.Release(int64(valueFactor * b.granted))
+	b.granted = 0
+}
+
 // page reads one page and sets next and more. It ignores keys that it does not know.
 func (p *pageReader) page(r io.Reader) error {
 	if p.pages++; p.pages > maxPages {
 		return fmt.Errorf("%w: more than %d pages", errSnapshot, maxPages)
 	}
-	p.src = boundedReader{r: r}
+	p.src = boundedReader{r: r, account: p.account}
+	defer p.src.release()
 	p.dec = json.NewDecoder(&p.src)
 	before := p.next
 	p.next, p.more, p.assumed = "", false, nil
@@ -413,12 +441,33 @@ func noEOF(err error) error {
 // fetchSnapshot reads all pages of a peer's snapshot into the ledger.
 func (r *Replica) fetchSnapshot(ctx context.Context, q fetchRequest) fetchResult {
 	m := r.newMerge(q)
+	ctx, cancel := context.WithTimeout(ctx, maxFetch)
+	defer cancel()
 	for m.unfinished() {
+		before := m.pages.reservations
 		if err := r.fetchPage(ctx, m); err != nil {
 			return m.failed(err)
 		}
+		if m.unfinished() && m.pages.reservations-before < r.opt.Page/2 { // a full page has more
+			if err := pause(ctx, lossSpacing); err != nil {
+				return m.failed(err)
+			}
+		}
 	}
 	return m.result
+}
+
+// maxFetch bounds the reading of one snapshot: 4 GiB/min take a fraction of it.
+const maxFetch = 10 * time.Minute
+
+// pause keeps who sends nearly empty pages from being asked for them all the time.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 func (r *Replica) fetchPage(ctx context.Context, m *snapshotMerge) error {
@@ -444,7 +493,7 @@ type snapshotMerge struct {
 
 func (r *Replica) newMerge(q fetchRequest) *snapshotMerge {
 	m := &snapshotMerge{replica: r, request: q}
-	m.pages.sink = m
+	m.pages.sink, m.pages.account = m, r.opt.Snapshots
 	return m
 }
 
