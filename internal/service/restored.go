@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -24,15 +26,34 @@ import (
 // A nil restoredRanks has none.
 type restoredRanks struct {
 	log zerolog.Logger
+	// replaying counts the pending ranks whose streams are about to ask for a replay.
+	// Until readyBy, Ready waits for them. Both are set before the service runs.
+	replaying atomic.Int64
+	readyBy   time.Time
 
 	// mu guards what follows. It is taken by apply workers under a subscription's
 	// lock, and held while a rank's blocks are read and stored.
 	mu      sync.Mutex
 	file    *statefile.File // nil: no rank is pending
-	pending map[rankKey]int // the numbers of the ranks in the file
-	seen    hashset.Set     // scratch: the hashes of one piece
+	pending map[rankKey]pendingRank
+	seen    hashset.Set // scratch: the hashes of one piece
 
 	proved, refuted, expired uint64
+}
+
+// pendingRank is a rank in the file.
+type pendingRank struct {
+	number    int
+	replaying bool // it is counted in replaying
+}
+
+// proofWait is how long Ready waits for replays: with it the first requests find the
+// index that the process before had.
+const proofWait = 1500 * time.Millisecond
+
+// awaited reports whether Ready waits.
+func (r *restoredRanks) awaited() bool {
+	return r != nil && r.replaying.Load() > 0 && time.Now().Before(r.readyBy)
 }
 
 // rankKey is a rank of a scope.
@@ -46,10 +67,11 @@ type rankKey struct {
 func (r *restoredRanks) use(f *statefile.File) (ranks int, entries uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pending = make(map[rankKey]int)
+	r.pending = make(map[rankKey]pendingRank)
+	r.readyBy = time.Now().Add(proofWait)
 	for n := range f.Ranks() {
 		if saved, held, ok := f.Rank(n); ok {
-			r.pending[rankKey{saved.Scope, saved.Rank}] = n
+			r.pending[rankKey{saved.Scope, saved.Rank}] = pendingRank{number: n}
 			entries += held
 		}
 	}
@@ -68,14 +90,19 @@ func (r *restoredRanks) resume(sc catalog.Scope, layout hashing.Layout, c *kveve
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := rankKey{sc, c.Rank}
-	n, ok := r.pending[key]
+	at, ok := r.pending[key]
 	if !ok {
 		return nil
 	}
-	saved, _, _ := r.file.Rank(n)
+	saved, _, _ := r.file.Rank(at.number)
 	if int(saved.BlockSize) != layout.BlockSize || saved.Eagle != layout.Eagle || saved.From.Endpoint != c.Endpoint {
 		r.dropLocked(key, &r.refuted)
 		return nil
+	}
+	if c.Replay != "" && !at.replaying {
+		at.replaying = true
+		r.pending[key] = at
+		r.replaying.Add(1)
 	}
 	applier := c.Applier.(*kvevents.IndexApplier)
 	return &kvevents.Resume{
@@ -89,12 +116,12 @@ func (r *restoredRanks) resume(sc catalog.Scope, layout hashing.Layout, c *kveve
 func (r *restoredRanks) restore(key rankKey, to *kvevents.IndexApplier) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n, ok := r.pending[key]
+	at, ok := r.pending[key]
 	if !ok {
 		return // it took too long
 	}
 	blocks := 0
-	err := r.file.Blocks(n, func(p *statefile.Piece) {
+	err := r.file.Blocks(at.number, func(p *statefile.Piece) {
 		if r.seen.ChainRepeats(p.Parent, p.HasParent, p.EngineHashes) {
 			return // no engine's: the index does not take it
 		}
@@ -120,6 +147,9 @@ func (r *restoredRanks) drop(key rankKey) {
 }
 
 func (r *restoredRanks) dropLocked(key rankKey, counter *uint64) {
+	if r.pending[key].replaying {
+		r.replaying.Add(-1)
+	}
 	delete(r.pending, key)
 	*counter++
 	r.closeIfEmptyLocked()
@@ -179,16 +209,16 @@ func (r *restoredRanks) carry(ctx context.Context, w *statefile.Writer, p *pacer
 func (r *restoredRanks) carryRank(key rankKey, w *statefile.Writer) (carried bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n, ok := r.pending[key]
+	at, ok := r.pending[key]
 	if !ok {
 		return false, nil // decided meanwhile
 	}
-	saved, _, _ := r.file.Rank(n)
+	saved, _, _ := r.file.Rank(at.number)
 	number, err := w.Rank(*saved)
 	if err != nil {
 		return false, err
 	}
-	return true, r.file.RawBlocks(n, func(encoded []byte) error { return w.Blocks(number, encoded) })
+	return true, r.file.RawBlocks(at.number, func(encoded []byte) error { return w.Blocks(number, encoded) })
 }
 
 // counts returns how many ranks of the snapshot are in which state.

@@ -64,7 +64,7 @@ const (
 	// lastSnapshotTime bounds the snapshot that is written when the process stops.
 	lastSnapshotTime = 4 * time.Second
 	// busyShare is the part of one core that writing takes, one in so many.
-	busyShare = 20
+	busyShare = 25
 	// busyFor is how long it works until it rests.
 	busyFor = 2 * time.Millisecond
 	// pageReservations are read from the ledger at a time.

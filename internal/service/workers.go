@@ -70,11 +70,12 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 }
 
 // Ready reports whether requests can be served: at least one worker of any scope
-// is schedulable, no recovery is waited for, and the service is not shutting
-// down.
+// is schedulable, neither a recovery nor what a snapshot on disk has is waited for,
+// and the service is not shutting down.
 func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {
 	schedulable = s.catalog.CountSchedulable()
-	return schedulable > 0 && !s.scopes.Closing() && !s.recovery.awaited(schedulable), schedulable, s.catalog.List(nil, nil)
+	awaited := s.recovery.awaited(schedulable) || s.reconciler.restored.awaited()
+	return schedulable > 0 && !s.scopes.Closing() && !awaited, schedulable, s.catalog.List(nil, nil)
 }
 
 // WorkersFileError refuses a set of workers because a file defines them.

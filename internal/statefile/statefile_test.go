@@ -42,7 +42,7 @@ func example() content {
 			Scope: sc, BlockSize: 16, Eagle: n == 2, Rank: catalog.Rank{Worker: 1, DP: n},
 			From: kvevents.Checkpoint{
 				Endpoint: fmt.Sprint("tcp://a:", 5557+n), Since: 3, Last: 7 + uint64(n),
-				Recent: []kvevents.Fingerprint{{Number: 7 + uint64(n), Length: 99, Head: [32]byte{1, 2, 3}, Tail: [32]byte{4}}},
+				Recent: []kvevents.Fingerprint{{Number: 7 + uint64(n), Length: 99, Ends: bytes.Repeat([]byte{1, 2, 3, 4}, 16)}},
 				Groups: []kvevents.GroupKind{{DP: n, Group: 1, Main: true}}, Salted: n == 1,
 			},
 		})

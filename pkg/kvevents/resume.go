@@ -27,9 +27,9 @@ type Checkpoint struct {
 
 // Fingerprint tells messages with the same number apart.
 type Fingerprint struct {
-	Number     uint64
-	Length     int // of the payload in bytes, at least 1
-	Head, Tail [32]byte
+	Number uint64
+	Length int    // of the payload in bytes, at least 1
+	Ends   []byte // the first and the last 32 bytes of it, 64 in all
 }
 
 // GroupKind says whether an attention group of a rank holds its main cache.
@@ -163,7 +163,7 @@ func (f *fingerprints) all() []Fingerprint {
 	var out []Fingerprint
 	add := func(p *fingerprint) {
 		if p.length > 0 {
-			out = append(out, Fingerprint{p.seq, p.length, p.head, p.tail})
+			out = append(out, Fingerprint{p.seq, p.length, append(p.head[:], p.tail[:]...)})
 		}
 	}
 	add(&f.last)
@@ -180,10 +180,11 @@ func (f *fingerprints) all() []Fingerprint {
 // restore enters the fingerprints of a checkpoint whose last message has a number.
 func (f *fingerprints) restore(recent []Fingerprint, last uint64) {
 	for _, r := range recent {
-		p := fingerprint{r.Number, r.Length, r.Head, r.Tail}
-		if p.length <= 0 || p.seq > last {
+		p := fingerprint{seq: r.Number, length: r.Length}
+		if p.length <= 0 || p.seq > last || len(r.Ends) != len(p.head)+len(p.tail) {
 			continue
 		}
+		copy(p.tail[:], r.Ends[copy(p.head[:], r.Ends):])
 		if f.first.length == 0 || p.seq < f.first.seq {
 			f.first = p
 		}

@@ -5,8 +5,8 @@ package reservations
 // of which the time that has passed meanwhile is a part. Origin is not looked at.
 // Output blocks, and what was kept for its caller, are not restored.
 //
-// The result is Applied, Stale if its time is over, UnknownScope, UnknownRank, or
-// Known if its id is live.
+// The result is Applied, Stale if its time is over, UnknownScope, UnknownRank, Known
+// if its id is live, or Full.
 func (l *Ledger) Restore(b Reservation) ApplyResult {
 	s := l.scope(b.Scope)
 	if s == nil {
