@@ -9,24 +9,10 @@ import (
 	"os"
 	"strings"
 
-	"github.com/rs/zerolog"
-
 	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/httpapi"
 )
-
-// readTokens reads the tokens file, if there is one, as a part of the configuration.
-func readTokens(conf config.Access, log zerolog.Logger) (*access.Guard, error) {
-	if conf.TokensFile == "" {
-		return nil, nil
-	}
-	guard, err := access.New(conf.TokensFile, log)
-	if err != nil {
-		return nil, &config.InvalidError{Faults: []error{fmt.Errorf("tokens file: %w", err)}}
-	}
-	return guard, nil
-}
 
 // hostsOf are the names under which a listener may be addressed.
 func hostsOf(conf config.Config, l *listener) *access.Hosts {

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/certs"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/fetch"
@@ -25,6 +26,7 @@ type files struct {
 	peers        *certs.Side // of reads from other replicas
 	peerToken    *fetch.Token
 	curve        curveKeys
+	tokens       *access.Guard
 }
 
 // readFiles reads the files as a part of the configuration.
@@ -54,6 +56,12 @@ func readFiles(conf config.Config) (files, error) {
 			f.peerToken, err = fetch.LoadToken(conf.Replicas.PeerTokenFile)
 			return err
 		},
+		func() (err error) {
+			if conf.Access.TokensFile != "" {
+				f.tokens, err = access.New(conf.Access.TokensFile)
+			}
+			return err
+		},
 	} {
 		if err == nil {
 			err = read()
@@ -68,7 +76,7 @@ func readFiles(conf config.Config) (files, error) {
 // follow reads the files again when they change, and at SIGHUP all of them and those
 // that others follow, until ctx ends.
 func (f files) follow(ctx context.Context, g *errgroup.Group, log zerolog.Logger, others ...interface{ Reload() }) {
-	watched := []*filewatch.Watcher{f.certificates.Watcher(), f.peers.Watcher(), f.peerToken.Watcher()}
+	watched := []*filewatch.Watcher{f.certificates.Watcher(), f.peers.Watcher(), f.peerToken.Watcher(), f.tokens.Watcher()}
 	for _, w := range watched {
 		g.Go(func() error { return w.Run(ctx, log) })
 	}

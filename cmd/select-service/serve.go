@@ -38,10 +38,6 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		log.Warn().Msg(w)
 	}
 	logThresholds(conf.Overload, log)
-	guard, err := readTokens(conf.Access, log)
-	if err != nil {
-		return err
-	}
 	mem := newMemory(conf.Limits, getenv, log)
 	mem.apply(getenv)
 
@@ -86,13 +82,12 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	serviceEnded := start(parts, func() error { return svc.Run(work) })
 	parts.Go(func() error { return mem.keep(work) })
 	fileEnded := start(parts, func() error { return file.Run(work) })
-	parts.Go(func() error { return guard.Run(work) })
 	snapshots, stopSnapshots := context.WithCancel(base)
 	defer stopSnapshots()
 	stateEnded := start(parts, func() error { return state.Run(snapshots) })
-	read.follow(work, parts, log, file, guard)
+	read.follow(work, parts, log, file)
 	open := newConnections(conf.Limits, log)
-	bound.serve(parts, handlers(conf, svc, guard, mem.budget, log,
+	bound.serve(parts, handlers(conf, svc, read.tokens, mem.budget, log,
 		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused}, telemetry.WorkersFile{Watcher: file}, state.Collector(), telemetry.Process{
 			LogLinesDropped: out.Dropped, Connections: open, Certificate: read.certificates, PeerCertificate: read.peers,
 		}), open, log)

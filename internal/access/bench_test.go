@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/rs/zerolog"
 )
 
 // BenchmarkAdmit finds the caller of a request among the tokens of a file.
@@ -21,7 +19,7 @@ func BenchmarkAdmit(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			g := &Guard{log: zerolog.Nop()}
+			g := new(Guard)
 			g.callers.Store(d)
 			r := bearer("0")
 			b.ReportAllocs()

@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -17,36 +15,11 @@ import (
 )
 
 const (
-	// maxFile is the largest tokens file in bytes.
-	maxFile = 1 << 20
 	// maxTokens is the most tokens of a file: each request compares with all.
 	maxTokens = 1024
 	// maxName is the longest name of a caller in bytes.
 	maxName = 256
 )
-
-// readFile returns the content of a tokens file.
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() { // opening a pipe would wait for a writer
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	if len(content) > maxFile {
-		return nil, fmt.Errorf("%s: the file has more than %d bytes", path, maxFile)
-	}
-	return content, nil
-}
 
 // decode reads the content of a tokens file. The error names every fault with its
 // line. An empty file has no callers.

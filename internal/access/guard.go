@@ -1,7 +1,6 @@
 package access
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/x509"
@@ -9,16 +8,11 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/rs/zerolog"
+	"github.com/select-service/select-service/internal/filewatch"
 )
-
-// pollEvery is the interval at which the file is read: it is small, and reading it
-// needs no rules about file times.
-const pollEvery = time.Second
 
 // maxToken is the longest token in bytes.
 const maxToken = 512
@@ -26,98 +20,33 @@ const maxToken = 512
 // Guard finds the callers of requests in a tokens file. A nil Guard has none: every
 // request is everybody's.
 type Guard struct {
-	path     string
-	log      zerolog.Logger
+	file     *filewatch.Watcher
 	now      func() time.Time
 	failures *failures
 	callers  atomic.Pointer[directory]
-
-	// mu guards what follows: the reads of the file.
-	mu   sync.Mutex
-	used observation // the last one that was acted on
-	seen observation // of the last read
-}
-
-// observation is the result of one read of the file.
-type observation struct {
-	sum   [sha256.Size]byte
-	fault string
 }
 
 // New reads a tokens file. The error names every fault with its line.
-func New(path string, log zerolog.Logger) (*Guard, error) {
-	content, err := readFile(path)
-	if err != nil {
-		return nil, err
-	}
-	d, err := decode(path, content)
-	if err != nil {
-		return nil, err
-	}
+func New(path string) (*Guard, error) {
 	start := time.Now()
-	g := &Guard{path: path, log: log, now: time.Now, failures: newFailures(func() time.Duration { return time.Since(start) })}
-	g.used.sum = sha256.Sum256(content)
-	g.seen = g.used
-	g.callers.Store(d)
-	return g, nil
+	g := &Guard{now: time.Now, failures: newFailures(func() time.Duration { return time.Since(start) })}
+	var err error
+	g.file, err = filewatch.Load("tokens file", []string{path}, func(contents [][]byte) error {
+		d, err := decode(path, contents[0])
+		if err == nil {
+			g.callers.Store(d)
+		}
+		return err
+	})
+	return g, err
 }
 
-// Run follows the file until ctx ends. A content is used once two reads agree on it,
-// so that a file that is still being written is not.
-func (g *Guard) Run(ctx context.Context) error {
+// Watcher follows the file, nil for a nil Guard.
+func (g *Guard) Watcher() *filewatch.Watcher {
 	if g == nil {
 		return nil
 	}
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			g.read(false)
-		}
-	}
-}
-
-// Reload reads the file now. A file with faults changes nothing, and one line of the
-// log says so.
-func (g *Guard) Reload() {
-	if g != nil {
-		g.read(true)
-	}
-}
-
-func (g *Guard) read(now bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var o observation
-	content, err := readFile(g.path)
-	var d *directory
-	if err == nil {
-		o.sum = sha256.Sum256(content)
-		if o == g.used {
-			g.seen = o
-			return
-		}
-		d, err = decode(g.path, content)
-	}
-	if err != nil {
-		o = observation{fault: err.Error()}
-	}
-	settled := now || o == g.seen
-	g.seen = o
-	if !settled || o == g.used {
-		return
-	}
-	g.used = o
-	if err != nil {
-		g.log.Warn().Str("tokens_file", g.path).Err(err).Msg("tokens file cannot be used; the tokens before it stay")
-		return
-	}
-	g.callers.Store(d)
-	g.log.Info().Str("who", "tokens-file").Str("action", "reload tokens").Str("tokens_file", g.path).
-		Int("tokens", len(d.tokens)).Int("names", len(d.names)).Str("result", "ok").Msg("audit")
+	return g.file
 }
 
 // Admit returns the caller of a request if he has the role; scoped says that the

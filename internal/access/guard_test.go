@@ -32,11 +32,11 @@ func sum(token string) string {
 }
 
 // guard returns a guard of a file with the content, and the file.
-func guard(t *testing.T, log zerolog.Logger, content string) (*Guard, string) {
+func guard(t *testing.T, content string) (*Guard, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
 	write(t, path, content)
-	g, err := New(path, log)
+	g, err := New(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestRoles(t *testing.T) {
 	for _, r := range Grantable {
 		file += entry("n", r.String(), "roles: ["+r.String()+"]")
 	}
-	g, _ := guard(t, zerolog.Nop(), file)
+	g, _ := guard(t, file)
 	for own, want := range has {
 		for _, role := range append([]Role{Public}, Grantable...) {
 			_, err := g.Admit(bearer(own.String()), role, false)
@@ -97,7 +97,7 @@ func TestRoles(t *testing.T) {
 
 // TestTokens: what is a token and what is none.
 func TestTokens(t *testing.T) {
-	g, _ := guard(t, zerolog.Nop(), "tokens:\n"+entry("a", "right", "roles: [call]"))
+	g, _ := guard(t, "tokens:\n"+entry("a", "right", "roles: [call]"))
 	for name, tt := range map[string]struct {
 		r    *http.Request
 		want int
@@ -132,7 +132,7 @@ func TestTokens(t *testing.T) {
 
 // TestPublic: a public route needs no token, but takes no wrong one.
 func TestPublic(t *testing.T) {
-	g, _ := guard(t, zerolog.Nop(), "")
+	g, _ := guard(t, "")
 	if c, err := g.Admit(with(), Public, false); err != nil || c.May(Read) {
 		t.Errorf("%v, %v", c, err)
 	}
@@ -188,7 +188,7 @@ func TestScope(t *testing.T) {
 			}
 		}
 	}
-	g, _ := guard(t, zerolog.Nop(), "tokens:\n"+entry("a", "t", "roles: [operate]", "tenant: x"))
+	g, _ := guard(t, "tokens:\n"+entry("a", "t", "roles: [operate]", "tenant: x"))
 	if _, err := g.Admit(bearer("t"), Operate, false); status(err) != 403 {
 		t.Errorf("a route without scopes: %v", err)
 	}
@@ -234,7 +234,7 @@ func TestFaults(t *testing.T) {
 	if _, err := decode("f", []byte(many.String())); err == nil || !strings.Contains(err.Error(), "more than 1024 entries") {
 		t.Error(err)
 	}
-	if _, err := New(filepath.Join(t.TempDir(), "none"), zerolog.Nop()); err == nil {
+	if _, err := New(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("no file")
 	}
 }
@@ -250,7 +250,7 @@ func TestNewToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		token, entry, _ := strings.Cut(out.String(), "\n")
-		guard, _ := guard(t, zerolog.Nop(), "tokens:\n"+entry)
+		guard, _ := guard(t, "tokens:\n"+entry)
 		c, err := guard.Admit(bearer(token), g.Roles[0], true)
 		if err != nil || c.Name != g.Name || strings.Contains(entry, token) {
 			t.Errorf("%q: %v, %v", out.String(), c, err)
@@ -268,7 +268,7 @@ func TestNewToken(t *testing.T) {
 // and requests without a token are no guesses. The allowance comes back.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, _ := guard(t, zerolog.Nop(), "tokens:\n"+entry("a", "right", "roles: [call]"))
+		g, _ := guard(t, "tokens:\n"+entry("a", "right", "roles: [call]"))
 		ask := func(address string, r *http.Request) int {
 			r.RemoteAddr = address
 			_, err := g.Admit(r, Call, false)
@@ -314,49 +314,41 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestReload: a changed file counts once two reads agree; a broken one changes nothing
-// and is said once; the log has no hash and no token.
+// TestReload: what the file says counts without a restart; a broken or lost one
+// changes nothing; the log has no hash.
 func TestReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		g, path := guard(t, zerolog.New(&log), "tokens:\n"+entry("a", "first", "roles: [call]"))
+		g, path := guard(t, "tokens:\n"+entry("a", "first", "roles: [call]"))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); _ = g.Run(ctx) }()
+		go func() { defer close(ended); _ = g.Watcher().Run(ctx, zerolog.New(&log)) }()
+		reload := func() { g.Watcher().Reload(); synctest.Wait() }
 		valid := func(token string) bool { _, err := g.Identify(bearer(token)); return err == nil }
 
 		write(t, path, "tokens:\n"+entry("a", "second", "roles: [call]"))
-		time.Sleep(pollEvery + time.Millisecond)
-		if !valid("first") || valid("second") {
-			t.Error("one read counted")
-		}
-		time.Sleep(pollEvery)
+		reload()
 		if valid("first") || !valid("second") {
 			t.Error("the change did not count")
 		}
 		write(t, path, "tokens: broken")
-		time.Sleep(5 * pollEvery)
-		g.Reload()
-		if !valid("second") {
-			t.Error("a broken file counted")
-		}
+		reload()
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
-		g.Reload()
+		reload()
 		if !valid("second") {
-			t.Error("a lost file counted")
+			t.Error("a broken or lost file counted")
 		}
 		write(t, path, "")
-		g.Reload()
+		reload()
 		if valid("second") {
 			t.Error("an empty file has callers")
 		}
 		stop()
 		<-ended
-		lines := strings.Count(log.String(), "\n")
-		if broken := strings.Count(log.String(), "want a list"); lines != 4 || broken != 1 || strings.Contains(log.String(), sum("second")) {
-			t.Errorf("log:\n%s", log.String())
+		if text := log.String(); strings.Count(text, `"who":"file","action":"reload tokens file"`) != 4 || strings.Contains(text, sum("second")) {
+			t.Errorf("log:\n%s", text)
 		}
 	})
 }
@@ -364,7 +356,7 @@ func TestReload(t *testing.T) {
 // TestCertificates: the names of a verified certificate have roles, until it expires;
 // a token goes before it.
 func TestCertificates(t *testing.T) {
-	g, _ := guard(t, zerolog.Nop(), "tokens:\n"+entry("a", "t", "roles: [read]")+
+	g, _ := guard(t, "tokens:\n"+entry("a", "t", "roles: [read]")+
 		"names:\n- {name: cn, roles: [peer]}\n- {name: 'spiffe://x/y', roles: [operate]}\n- {name: dns.example, roles: [call], tenant: z}\n")
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	g.now = func() time.Time { return now }

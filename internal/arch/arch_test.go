@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"api":                   {},
 	"api/internal/generate": {},
 
-	"internal/access":          {"pkg/catalog"},
+	"internal/access":          {"internal/filewatch", "pkg/catalog"},
 	"internal/admission":       {"pkg/catalog"},
 	"internal/affinity":        {"pkg/catalog"},
 	"internal/approximate":     {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},

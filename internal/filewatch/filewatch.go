@@ -108,10 +108,12 @@ func (w *Watcher) look(log zerolog.Logger, asked bool) {
 		}
 	}
 	if fault != "" {
-		log.Error().Str("error", fault).Msg(w.what + ": not reloaded, what was loaded before stays in force")
+		log.Error().Str("who", "file").Str("action", "reload "+w.what).Str("result", "refused").Str("error", fault).
+			Msg(w.what + ": not reloaded, what was loaded before stays in force")
 		return
 	}
-	log.Info().Strs("files", w.paths).Msg(w.what + ": reloaded")
+	log.Info().Str("who", "file").Str("action", "reload "+w.what).Str("result", "ok").Strs("files", w.paths).
+		Msg(w.what + ": reloaded")
 }
 
 func (w *Watcher) read() (observation, [][]byte) {

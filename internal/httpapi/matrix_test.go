@@ -154,7 +154,7 @@ func guardOf(t *testing.T) *access.Guard {
 	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g, err := access.New(path, zerolog.Nop())
+	g, err := access.New(path)
 	if err != nil {
 		t.Fatal(err)
 	}

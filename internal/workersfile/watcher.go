@@ -185,7 +185,7 @@ func (w *Watcher) use(file *File) {
 	w.retry, w.failed = nil, ""
 	w.applied.Add(1)
 	w.stale.Store(false)
-	w.log.Info().Int("added", len(d.Added)).Int("changed", len(d.Changed)).Int("removed", len(d.Removed)).
+	w.log.Info().Str("who", "file").Str("action", "reload workers").Str("result", "ok").Int("added", len(d.Added)).Int("changed", len(d.Changed)).Int("removed", len(d.Removed)).
 		Int("unchanged", d.Unchanged).Msg("workers file applied")
 }
 

@@ -256,7 +256,7 @@ func TestRevokedToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	e2e.Eventually(t, "the broken file is noticed", func() error {
-		if !strings.Contains(s.Output(), "tokens file cannot be used") {
+		if !strings.Contains(s.Output(), "tokens file: not reloaded") {
 			return fmt.Errorf("not in the log")
 		}
 		return nil
@@ -267,7 +267,7 @@ func TestRevokedToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait("new", 401)
-	for _, want := range []string{`"who":"tokens-file"`, `"who":"new"`, `"action":"POST /workers"`} {
+	for _, want := range []string{`"who":"file","action":"reload tokens file","result":"ok"`, `"who":"new"`, `"action":"POST /workers"`} {
 		if !bytes.Contains([]byte(s.Output()), []byte(want)) {
 			t.Errorf("the log lacks %s", want)
 		}
