@@ -4,6 +4,7 @@ package zmqtest
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -24,16 +25,32 @@ const Patience = 2 * time.Minute
 type Publisher struct {
 	Endpoint string
 
-	tb    testing.TB
-	sock  *zmq4.Socket
-	subs  int // now
-	total int // ever
+	tb      testing.TB
+	options []Option
+	sock    *zmq4.Socket
+	subs    int // now
+	total   int // ever
+}
+
+// Option is set on a socket before it is bound or connected.
+type Option func(*zmq4.Socket) error
+
+// CurveServer makes a socket the server of CURVE; the key is Z85.
+func CurveServer(secretKey string) Option {
+	return func(s *zmq4.Socket) error { return errors.Join(s.SetCurveServer(1), s.SetCurveSecretkey(secretKey)) }
+}
+
+// CurveClient makes a socket a client of CURVE; the keys are Z85.
+func CurveClient(publicKey, secretKey, serverKey string) Option {
+	return func(s *zmq4.Socket) error {
+		return errors.Join(s.SetCurvePublickey(publicKey), s.SetCurveSecretkey(secretKey), s.SetCurveServerkey(serverKey))
+	}
 }
 
 // NewPublisher binds a publisher to endpoint; "" takes a free port of 127.0.0.1.
-func NewPublisher(tb testing.TB, endpoint string) *Publisher {
+func NewPublisher(tb testing.TB, endpoint string, options ...Option) *Publisher {
 	tb.Helper()
-	p := &Publisher{Endpoint: endpoint, tb: tb}
+	p := &Publisher{Endpoint: endpoint, tb: tb, options: options}
 	p.open()
 	p.Endpoint = bind(tb, p.sock, endpoint)
 	return p
@@ -50,9 +67,9 @@ func NewPublisher6(tb testing.TB, port int) *Publisher {
 }
 
 // Connect returns a publisher that connects to a subscriber which is bound.
-func Connect(tb testing.TB, endpoint string) *Publisher {
+func Connect(tb testing.TB, endpoint string, options ...Option) *Publisher {
 	tb.Helper()
-	p := &Publisher{Endpoint: endpoint, tb: tb}
+	p := &Publisher{Endpoint: endpoint, tb: tb, options: options}
 	p.open()
 	must(tb, p.sock.Connect(endpoint))
 	return p
@@ -60,6 +77,10 @@ func Connect(tb testing.TB, endpoint string) *Publisher {
 
 func (p *Publisher) open() {
 	p.sock = newSocket(p.tb, zmq4.XPUB)
+	p.tb.Helper()
+	for _, set := range p.options {
+		must(p.tb, set(p.sock))
+	}
 	must(p.tb, p.sock.SetXpubVerboser(1))
 	// Nothing is lost to the limit: the sender is held back instead.
 	must(p.tb, p.sock.SetXpubNodrop(true))
@@ -166,11 +187,11 @@ type ReplayServer struct {
 
 // NewReplayServer binds a replay server to endpoint ("": a free port); topic
 // selects answers of four frames (vLLM 0.26 and later) instead of three.
-func NewReplayServer(tb testing.TB, endpoint string, topic bool) *ReplayServer {
+func NewReplayServer(tb testing.TB, endpoint string, topic bool, options ...Option) *ReplayServer {
 	tb.Helper()
 	r := &ReplayServer{topic: topic, stop: make(chan struct{}), done: make(chan struct{})}
 	bound := make(chan error)
-	go r.serve(tb, endpoint, bound) // the socket is born and dies in that goroutine
+	go r.serve(tb, endpoint, options, bound) // the socket is born and dies in that goroutine
 	if err := <-bound; err != nil {
 		tb.Fatalf("replay server: %v", err)
 	}
@@ -218,7 +239,7 @@ func (r *ReplayServer) Close() {
 	<-r.done
 }
 
-func (r *ReplayServer) serve(tb testing.TB, endpoint string, bound chan<- error) {
+func (r *ReplayServer) serve(tb testing.TB, endpoint string, options []Option, bound chan<- error) {
 	defer close(r.done)
 	sock, err := context().NewSocket(zmq4.ROUTER)
 	if err != nil {
@@ -229,6 +250,12 @@ func (r *ReplayServer) serve(tb testing.TB, endpoint string, bound chan<- error)
 	_ = sock.SetLinger(0)
 	_ = sock.SetSndhwm(0)
 	_ = sock.SetRcvtimeo(20 * time.Millisecond)
+	for _, set := range options {
+		if err := set(sock); err != nil {
+			bound <- err
+			return
+		}
+	}
 	if r.Endpoint, err = tryBind(sock, endpoint); err != nil {
 		bound <- err
 		return
@@ -376,9 +403,12 @@ type Listener struct{ sock *zmq4.Socket }
 // Listen connects to a PUB socket, subscribes to a topic and waits until both
 // sides have shaken hands: then the subscription is on its way. A PUB socket does
 // not say when it has taken effect.
-func Listen(tb testing.TB, endpoint, topic string) *Listener {
+func Listen(tb testing.TB, endpoint, topic string, options ...Option) *Listener {
 	tb.Helper()
 	l := &Listener{newSocket(tb, zmq4.SUB)}
+	for _, set := range options {
+		must(tb, set(l.sock))
+	}
 	connected := newSocket(tb, zmq4.PAIR)
 	address := fmt.Sprintf("inproc://listener-%p", l)
 	must(tb, l.sock.Monitor(address, zmq4.EVENT_HANDSHAKE_SUCCEEDED))
