@@ -31,3 +31,6 @@ func mustEnd(t *testing.T, p *e2e.Process, exitCode int) {
 		t.Logf("ended after %v", took)
 	}
 }
+
+// soon is when an answer that has to come at once is given up.
+func soon() time.Time { return time.Now().Add(time.Second) }

@@ -1,0 +1,130 @@
+package attacks
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/select-service/select-service/test/e2e"
+)
+
+// keepAlive sends a request on a connection and reads its answer.
+func keepAlive(conn net.Conn) error {
+	if _, err := io.WriteString(conn, keptAlive); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	return err
+}
+
+// TestThousandsOfConnections: 4,000 callers that keep their connections are all served,
+// again and again.
+func TestThousandsOfConnections(t *testing.T) {
+	s := e2e.Serve(t, nil)
+	var all []net.Conn
+	for range 4000 {
+		all = append(all, dial(t, s.Address(), ""))
+	}
+	for range 2 {
+		for i, conn := range all {
+			if err := keepAlive(conn); err != nil {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+		}
+	}
+	if open := s.Metric(t, "select_service_http_connections"); open < len(all) {
+		t.Errorf("%d connections are open", open)
+	}
+}
+
+// TestConnectionLimit: those who hold all connections that there may be do not keep
+// others out while theirs are idle; busy ones do, and that is an answer and a count.
+func TestConnectionLimit(t *testing.T) {
+	const most = 300
+	s := e2e.Serve(t, nil, "--max-connections", strconv.Itoa(most))
+	for range 2 * most {
+		if err := keepAlive(dial(t, s.Address(), "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hammer(t, s, 80)
+	if open := s.Metric(t, "select_service_http_connections"); open > most {
+		t.Errorf("%d connections are open", open)
+	}
+	if closed := s.Metric(t, "select_service_http_connections_closed_idle_total"); closed < most {
+		t.Errorf("%d connections were closed", closed)
+	}
+	for range 2 * most {
+		dial(t, s.Address(), slowBody)
+	}
+	e2e.Eventually(t, "the next connection is refused", func() error {
+		conn := dial(t, s.Address(), slowBody)
+		_ = conn.SetReadDeadline(soon())
+		defer conn.Close()
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil { // it holds one more
+			return err
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" || !strings.Contains(string(text), "too many connections") {
+			t.Errorf("%s %v %s %v", answer.Status, answer.Header, text, err)
+		}
+		return nil
+	})
+}
+
+// mustCount proves that connections were refused because of a limit.
+func mustCount(t *testing.T, s *e2e.Service, limit string) {
+	t.Helper()
+	a, err := s.Call(t.Context(), http.MethodGet, "/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sample := `select_service_http_connections_refused_total{limit="` + limit + `"} `
+	if text := string(a.Body); !strings.Contains(text, sample) || strings.Contains(text, sample+"0\n") {
+		t.Errorf("refusals because of %s are not counted", limit)
+	}
+}
+
+// TestAddressLimit: one address has its share, which it gets back.
+func TestAddressLimit(t *testing.T) {
+	s := e2e.Serve(t, nil, "--max-connections-per-address", "50")
+	var held []net.Conn
+	for range 45 {
+		conn := dial(t, s.Address(), "")
+		if err := keepAlive(conn); err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	e2e.Eventually(t, "a connection is refused", func() error {
+		conn := dial(t, s.Address(), "")
+		held = append(held, conn)
+		if err := keepAlive(conn); err != nil {
+			return nil //nolint:nilerr // that is it
+		}
+		return errors.New("answered")
+	})
+	if len(held) > 51 {
+		t.Errorf("%d connections were taken", len(held)-1)
+	}
+	for _, conn := range held {
+		_ = conn.Close()
+	}
+	e2e.Eventually(t, "it is served again", func() error { return keepAlive(dial(t, s.Address(), "")) })
+	mustCount(t, s, "max_connections_per_address")
+}
