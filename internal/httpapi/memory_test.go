@@ -62,10 +62,11 @@ func TestAccountsEmpty(t *testing.T) {
 	p := newPurse()
 	const small, large = 50_000, 300_000
 	long := make([]selecting.RankLoad, 3000)
-	f := &fake{loads: long}
-	base := start(t, f, p.in)
+	base := start(t, &fake{loads: long}, p.in)
+	faulty := start(t, &fake{call: func() { panic("fault") }}, p.in)
+	aborting := start(t, &fake{call: func() { panic(http.ErrAbortHandler) }}, p.in)
 	address := strings.TrimPrefix(base, "http://")
-	post := func(path, body string, chunked bool) int {
+	post := func(base, path, body string, chunked bool) int {
 		var r io.Reader = strings.NewReader(body)
 		if chunked {
 			r = io.MultiReader(r)
@@ -99,24 +100,21 @@ func TestAccountsEmpty(t *testing.T) {
 	for _, size := range []int{1000, small, large} {
 		for _, chunked := range []bool{false, true} {
 			for _, tc := range []struct {
-				path, body string
-				f          func()
-				want       int
+				base, path, body string
+				want             int
 			}{
-				{"/select", spaced(size), nil, 200},
-				{"/potential_loads", spaced(size), nil, 200}, // a long answer
-				{"/select", spaced(size)[:size-1], nil, 400},
-				{"/select", "[" + spaced(size-2) + "]", nil, 422},
-				{"/conductor/query", spaced(size), nil, 400},
-				{"/select", spaced(size), func() { panic("fault") }, 500},
-				{"/select", spaced(size), func() { panic(http.ErrAbortHandler) }, 0},
-				{"/slots/add", spaced(2<<20 + size), nil, 413},
+				{base, "/select", spaced(size), 200},
+				{base, "/potential_loads", spaced(size), 200}, // a long answer
+				{base, "/select", spaced(size)[:size-1], 400},
+				{base, "/select", "[" + spaced(size-2) + "]", 422},
+				{base, "/conductor/query", spaced(size), 400},
+				{faulty, "/select", spaced(size), 500},
+				{aborting, "/select", spaced(size), 0},
+				{base, "/slots/add", spaced(2<<20 + size), 413},
 			} {
-				f.call = tc.f
-				if got := post(tc.path, tc.body, chunked); got != tc.want {
+				if got := post(tc.base, tc.path, tc.body, chunked); got != tc.want {
 					t.Errorf("%d bytes to %s: %d, want %d", len(tc.body), tc.path, got, tc.want)
 				}
-				f.call = nil
 				p.empty(t)
 			}
 		}
