@@ -319,7 +319,7 @@ func (s *subscription) handle(it *item, now time.Time) {
 		if it.ask == s.asks {
 			applied := s.stream.counts.Applied
 			s.stream.answer(it.message, it.kind == endItem, now)
-			if s.stream.counts.Applied > applied {
+			if it.kind == answerItem && s.stream.counts.Applied > applied {
 				s.pace.progress()
 			}
 		}
