@@ -16,8 +16,8 @@ import (
 )
 
 // ReaderMemory is the memory, in bytes, that it takes to open a file or to read
-// from it, beside a few bytes for each section.
-const ReaderMemory = 2 * maxSection
+// from it, beside a few bytes for each section, and for a moment the longest section.
+const ReaderMemory = 512 << 10
 
 // File is a snapshot that has been checked from its beginning to its end. What it
 // has is read from disk when it is asked for, and checked again. A File is not safe
@@ -35,6 +35,9 @@ type File struct {
 	payload []byte // scratch
 	piece   Piece
 }
+
+// usualSection is the length to which a section of blocks can come.
+const usualSection = chunkBytes + 17*maxPieceBlocks
 
 // ref is a section.
 type ref struct {
@@ -115,8 +118,8 @@ func (f *File) section(at int64) (s ref, err error) {
 	case at+headBytes+int64(s.length) > f.bytes:
 		return s, refuse(Cut, "it ends at offset %d, within a section", f.bytes)
 	}
-	if cap(f.payload) < int(s.length) {
-		f.payload = make([]byte, max(int(s.length), chunkBytes+4*maxPieceBlocks*8))
+	if n := int(s.length); cap(f.payload) < n || n <= usualSection && cap(f.payload) > usualSection {
+		f.payload = make([]byte, max(n, usualSection))
 	}
 	f.payload = f.payload[:s.length]
 	if _, err := f.in.ReadAt(f.payload, at+headBytes); err != nil && (s.length > 0 || !errors.Is(err, io.EOF)) {

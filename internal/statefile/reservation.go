@@ -30,7 +30,8 @@ type reservation struct {
 	Renewed        time.Duration // after the acceptance
 }
 
-// encodeReservation encodes a reservation as it is at a time.
+// encodeReservation encodes a reservation as it is at a time, but for its hashes, which
+// follow.
 func encodeReservation(b []byte, r *reservations.Reservation, at time.Time) []byte {
 	text, _ := json.Marshal(reservation{ // such values always can be
 		Scope: r.Scope, ID: r.ID, Rank: r.Rank, PerScope: r.PerScope,
@@ -39,7 +40,7 @@ func encodeReservation(b []byte, r *reservations.Reservation, at time.Time) []by
 		Accepted:       at.Add(-r.Age).UnixNano(), Age: r.Age, Lease: r.Lease, Renewed: r.Renewed,
 	})
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(text)))
-	return appendNumbers(append(b, text...), r.Hashes)
+	return append(b, text...)
 }
 
 // decodeReservation returns the reservation with its age at a time: at least what

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"hash/crc32"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
@@ -18,11 +20,14 @@ import (
 
 const (
 	// chunkBytes of a rank's blocks make a section.
-	chunkBytes = 64 << 10
+	chunkBytes = 32 << 10
 	// maxBuffered bounds the blocks of all ranks that are not written yet.
-	maxBuffered = 4 << 20
-	// WriterMemory is the memory that a Writer takes, in bytes.
-	WriterMemory = maxBuffered + 2*maxSection
+	maxBuffered = 256 << 10
+	// maxFree bounds the buffers that are kept for other ranks.
+	maxFree = 4
+	// WriterMemory is the memory that a Writer takes, in bytes, beside that of a worker
+	// with unusually long fields: the buffers may have grown to twice their content.
+	WriterMemory = 1 << 20
 )
 
 // ErrTooLarge says that one item does not fit into a section. It is left out; the
@@ -41,8 +46,10 @@ type Writer struct {
 
 	ranks    []rankBuffer
 	buffered int
+	free     [][]byte // of ranks that have none
 	piece    Piece
 	scratch  []byte
+	part     []byte // scratch of eachPart
 }
 
 // rankBuffer has the blocks of a rank that are not written yet.
@@ -53,7 +60,7 @@ type rankBuffer struct {
 
 // newWriter begins a file.
 func newWriter(out io.Writer, h header) (*Writer, error) {
-	w := &Writer{out: bufio.NewWriterSize(out, 256<<10), header: h}
+	w := &Writer{out: bufio.NewWriterSize(out, 64<<10), header: h}
 	w.digest = digest(&w.header)
 	w.write(w.header.bytes())
 	return w, w.err
@@ -73,19 +80,32 @@ func (w *Writer) write(b []byte) {
 	w.bytes += int64(len(b))
 }
 
-func (w *Writer) section(k kind, payload []byte) error {
-	if len(payload) > maxSection || w.sections == maxSections-1 && k != endKind {
+// section writes a section: its payload is text and then numbers, which are encoded
+// piece by piece, once for the checksum and once for the file.
+func (w *Writer) section(k kind, text []byte, numbers ...uint64) error {
+	length := len(text) + 8*len(numbers)
+	if length > maxSection || w.sections == maxSections-1 && k != endKind {
 		return ErrTooLarge
 	}
-	h := head{kind: k, number: w.sections, length: uint32(len(payload))}
-	h.crc = h.checksum(w.header.id, payload)
+	h := head{kind: k, number: w.sections, length: uint32(length)}
+	h.crc = h.checksum(w.header.id, text)
+	w.eachPart(numbers, func(part []byte) { h.crc = crc32.Update(h.crc, castagnoli, part) })
 	w.sections++
 	if k != endKind {
 		w.digest.Write(h.bytes())
 	}
 	w.write(h.bytes())
-	w.write(payload)
+	w.write(text)
+	w.eachPart(numbers, w.write)
 	return w.err
+}
+
+// eachPart calls use with the encoded numbers, a few at a time.
+func (w *Writer) eachPart(numbers []uint64, use func([]byte)) {
+	for part := range slices.Chunk(numbers, 512) {
+		w.part = appendNumbers(w.part[:0], part)
+		use(w.part)
+	}
 }
 
 func (w *Writer) json(k kind, v any) error {
@@ -127,6 +147,9 @@ func (w *Writer) Run(number int, tier indexer.Tier, run *indexer.Run) error {
 
 func (w *Writer) add(number int, p *Piece) error {
 	b := &w.ranks[number]
+	if n := len(w.free); b.blocks == nil && n > 0 {
+		b.blocks, w.free = w.free[n-1], w.free[:n-1]
+	}
 	before := len(b.blocks)
 	b.blocks = appendPiece(b.blocks, p, b.previous, before > 0)
 	b.previous = p.EngineHashes[len(p.EngineHashes)-1]
@@ -148,7 +171,10 @@ func (w *Writer) flush(number int) error {
 	}
 	w.buffered -= len(b.blocks)
 	err := w.Blocks(number, b.blocks)
-	b.blocks = b.blocks[:0]
+	if len(w.free) < maxFree {
+		w.free = append(w.free, b.blocks[:0])
+	}
+	b.blocks = nil
 	return err
 }
 
@@ -157,7 +183,6 @@ func (w *Writer) flushAll() error {
 		if err := w.flush(i); err != nil {
 			return err
 		}
-		w.ranks[i].blocks = nil
 	}
 	return w.err
 }
@@ -182,11 +207,8 @@ func (w *Writer) Tracked(r *catalog.TrackedRecord) error { return w.json(tracked
 
 // Reservation adds a reservation as it is now.
 func (w *Writer) Reservation(r *reservations.Reservation, now time.Time) error {
-	if 8*len(r.Hashes) > maxSection {
-		return ErrTooLarge
-	}
 	w.scratch = encodeReservation(w.scratch[:0], r, now)
-	return w.section(reservationKind, w.scratch)
+	return w.section(reservationKind, w.scratch, r.Hashes...)
 }
 
 // end writes what is left and the end of the file.

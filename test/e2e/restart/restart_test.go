@@ -411,3 +411,90 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("half a file is left: %v", err)
 	}
 }
+
+// TestCarried: what an idle engine without a replay has is kept over any number of
+// restarts and snapshots until it is proved; what it takes out of its cache then is
+// gone.
+func TestCarried(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := serve(t, dir, "30ms")
+	engines := []*engine{newEngine(t, 1, false)}
+	register(t, s, engines)
+	engines[0].store(0, 7)
+	engines[0].store(1, 3)
+	e2e.Eventually(t, "the index has all", func() error { return claimed(t, s, engines, true) })
+	snapshotAfter(t, dir)
+	for range 3 {
+		s.Kill()
+		s.Run()
+		ready(t, s)
+		engines[0].followed()
+		snapshotAfter(t, dir)
+		if got, err := overlaps(t.Context(), s); err != nil || got[1] != [chains]int{} || ranks(t, s, "pending") != 1 {
+			t.Fatalf("not proved, but claimed: %v %v", got[1], err)
+		}
+	}
+	engines[0].remove(0, 4)
+	e2e.Eventually(t, "the engine is proved", func() error { return claimed(t, s, engines, true) })
+}
+
+// TestSlots: the slot tracker alone keeps its workers and their load.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	dir, port := t.TempDir(), fmt.Sprint(e2e.FreePort(t))
+	s := e2e.New(t, e2e.Options{
+		Address: "127.0.0.1:" + port,
+		Command: []string{e2e.Binary(t), "slots", "--port", port, "--data-dir", dir, "--snapshot-interval", "30ms", "--max-memory", "64MiB"},
+	})
+	s.Run()
+	s.Must(t, http.StatusCreated, http.MethodPost, "/register", object{"model_name": model, "worker_id": 3, "block_size": 16, "dp_start": 0, "dp_size": 2}, nil)
+	s.Must(t, http.StatusCreated, http.MethodPost, "/add", object{
+		"model_name": model, "request_id": "r", "worker_id": 3, "dp_rank": 1, "sequence_hashes": []uint64{1, 2}, "new_isl_tokens": 32,
+	}, nil)
+	loads := func() string {
+		a, err := s.Call(t.Context(), http.MethodGet, "/loads", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.String()
+	}
+	before := loads()
+	snapshotAfter(t, dir)
+	s.Kill()
+	s.Run()
+	if got := loads(); got != before || !strings.Contains(got, "32") {
+		t.Errorf("loads %s, before the kill %s", got, before)
+	}
+}
+
+// TestWorkersFile: what a workers file does not name goes, whatever the snapshot has.
+func TestWorkersFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := serve(t, dir, "1h")
+	engines := []*engine{newEngine(t, 1, true), newEngine(t, 2, true)}
+	register(t, s, engines)
+	engines[0].store(0, 3)
+	e2e.Eventually(t, "the index has all", func() error { return claimed(t, s, engines, true) })
+	s.Stop()
+	path := filepath.Join(t.TempDir(), "workers.yaml")
+	text := fmt.Sprintf("workers:\n  - worker_id: 1\n    model_name: %s\n    endpoint: http://w1:8000\n    block_size: %d\n    kv_events_endpoint: %s\n    replay_endpoint: %s\n",
+		model, blockSize, engines[0].pub.Endpoint, engines[0].replay.Endpoint)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = e2e.Serve(t, nil, "--data-dir", dir, "--workers-file", path)
+	e2e.Eventually(t, "the file's worker is alone", func() error {
+		var workers []struct {
+			ID uint64 `json:"worker_id"`
+		}
+		if err := s.Do(t.Context(), http.MethodGet, "/workers", nil, &workers); err != nil {
+			return err
+		}
+		if len(workers) != 1 || workers[0].ID != 1 {
+			return fmt.Errorf("workers %v", workers)
+		}
+		return claimed(t, s, engines[:1], true)
+	})
+}
