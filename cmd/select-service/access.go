@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/netip"
 	"net/url"
 	"os"
 	"strings"
@@ -16,7 +17,10 @@ import (
 
 // hostsOf are the names under which a listener may be addressed.
 func hostsOf(conf config.Config, l *listener) *access.Hosts {
-	own := []string{conf.Server.Listen}
+	var own []string
+	if a, err := netip.ParseAddr(conf.Server.Listen); err != nil || !a.IsUnspecified() {
+		own = append(own, conf.Server.Listen)
+	}
 	if name, err := os.Hostname(); err == nil {
 		own = append(own, name)
 	}

@@ -90,6 +90,9 @@ func (c *diagnoser) findRegistered(registered []*namespace) {
 
 // nearbyRegistrations names registered tenants and models of which one is the query's.
 func (c *diagnoser) nearbyRegistrations() string {
+	if c.query.OwnScopeOnly {
+		return ""
+	}
 	r := c.registry
 	tenants, models := make(map[string]bool), make(map[string]bool)
 	r.mu.RLock()

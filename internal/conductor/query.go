@@ -19,6 +19,8 @@ type Query struct {
 	Tokens   []uint32 // only complete blocks count
 	Hashes   []uint64 // rolling, with ByHash
 	ByHash   bool
+	// OwnScopeOnly: the caller may not learn of other models and tenants.
+	OwnScopeOnly bool
 }
 
 // queryScratch is the memory of one query.

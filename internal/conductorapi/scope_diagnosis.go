@@ -23,6 +23,8 @@ type DiagnoseRequest struct {
 	LocalHashes []uint64
 	ByHash      bool
 	LoRA, Salt  string
+	// OwnScopeOnly: the caller may not learn of other models and tenants.
+	OwnScopeOnly bool
 }
 
 // ScopeDiagnoser diagnoses prompts on the selection service's workers. Its answer
@@ -163,6 +165,9 @@ func (d *scopeDiagnosis) findRolling() {
 // findUnused says which events of workers were not used. They are not counted by
 // scope.
 func (d *scopeDiagnosis) findUnused(t kvevents.Tally) {
+	if d.req.OwnScopeOnly {
+		return
+	}
 	var parts []string
 	for r, n := range t.ByReason() {
 		if reason := kvevents.Reason(r); n > 0 && reason != kvevents.Applied {

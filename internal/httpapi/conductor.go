@@ -111,7 +111,8 @@ func (s conductorRoutes) answerQuery(b *queryBody, wanted string, out []byte) (i
 	return http.StatusOK, appendHits(out, b.req.Tenant, &b.answer), nil
 }
 
-func (s conductorRoutes) diagnose(_ request, b *queryBody, out []byte) (int, []byte, error) {
+func (s conductorRoutes) diagnose(c request, b *queryBody, out []byte) (int, []byte, error) {
+	b.req.OwnScopeOnly = c.who.Scoped()
 	if err := b.resolve("token_ids"); err != nil {
 		return 0, nil, err
 	}

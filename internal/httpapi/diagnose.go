@@ -22,10 +22,11 @@ type diagnoseRoutes struct {
 	d   dialect
 }
 
-func (r diagnoseRoutes) diagnose(_ request, b *diagnoseBody, out []byte) (int, []byte, error) {
+func (r diagnoseRoutes) diagnose(c request, b *diagnoseBody, out []byte) (int, []byte, error) {
 	if !b.hasTokens && !b.hasHashes {
 		return 0, nil, errNoPrompt
 	}
+	b.req.OwnScopeOnly = c.who.Scoped()
 	b.req.ByHash = !b.hasTokens // as for a selection, tokens override hashes
 	d, err := r.svc.Diagnose(&b.req, b.maxBlocks)
 	if err != nil {

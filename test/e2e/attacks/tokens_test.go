@@ -146,6 +146,9 @@ func TestForeignTenant(t *testing.T) {
 	if answer := b.must(200, "GET", "/conductor/services", ""); strings.Contains(answer, "secret-a") || !strings.Contains(answer, `"selection_workers":1`) {
 		t.Errorf("services: %s", answer)
 	}
+	if answer := b.must(200, "POST", "/conductor/diagnose", `{"tenant_id":"b","model":"m","block_size":16,"token_ids":[1]}`); strings.Contains(answer, `"a\"`) {
+		t.Errorf("diagnose: %s", answer)
+	}
 	b.must(403, "POST", "/conductor/unregister", `{"tenant_id":"a","instance_id":"secret-a"}`)
 	b.must(403, "POST", "/conductor/query", `{"tenant_id":"a","model":"m","block_size":16,"token_ids":[1]}`)
 
