@@ -2,6 +2,7 @@ package attacks
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -201,11 +202,14 @@ func dial(t *testing.T, address, text string) net.Conn {
 	return conn
 }
 
+// unread asks for 20 MB in one go.
+var unread = strings.Repeat("GET /openapi.yaml HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 200)
+
 // TestDeadConnections: thousands of connections that fell silent at every stage of a
 // request do not keep the process from answering others, nor from ending.
 func TestDeadConnections(t *testing.T) {
 	s := e2e.Serve(t, nil)
-	stages := []string{silent, halfHeader, slowBody, keptAlive}
+	stages := []string{silent, halfHeader, slowBody, keptAlive, unread}
 	for i := range 2500 {
 		stage := stages[i%len(stages)]
 		conn := dial(t, s.Address(), stage)
@@ -216,6 +220,30 @@ func TestDeadConnections(t *testing.T) {
 		}
 	}
 	hammer(t, s, 80)
+	if err := s.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	mustEnd(t, s.Process, 0)
+}
+
+// TestDeadConnectionsTLS: the same behind TLS, where an end has to be said to each.
+func TestDeadConnectionsTLS(t *testing.T) {
+	s := serveTLS(t, false)
+	for _, stage := range []string{silent, halfHeader, slowBody, keptAlive, unread} {
+		for range 100 {
+			conn, err := tls.Dial("tcp", s.Address(), &tls.Config{RootCAs: s.authority.Pool()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.NetConn().Close()
+			if _, err := conn.Write([]byte(stage)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.health(t, s.client()); err != nil {
+		t.Error(err)
+	}
 	if err := s.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
