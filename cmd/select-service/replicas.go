@@ -86,6 +86,14 @@ func (r replicas) configure(c *service.Config, url string, maxPeers int) {
 	}
 }
 
+// behind counts the messages that slow replicas did not get, nil without a publisher.
+func (r replicas) behind() func() uint64 {
+	if r.mesh == nil {
+		return nil
+	}
+	return func() uint64 { return r.mesh.Stats().Dropped }
+}
+
 // open binds the publisher and follows the first peers. The hub must run.
 func (r replicas) open(svc *service.Service, log zerolog.Logger) error {
 	if r.mesh == nil {

@@ -88,7 +88,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	read.follow(work, parts, log, file)
 	open := newConnections(conf.Limits, log)
 	bound.serve(parts, handlers(conf, svc, read.tokens, mem.budget, log,
-		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused}, telemetry.WorkersFile{Watcher: file}, state.Collector(), telemetry.Process{
+		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, state.Collector(), telemetry.Process{
 			LogLinesDropped: out.Dropped, Connections: open, Certificate: read.certificates, PeerCertificate: read.peers,
 		}), open, log)
 
