@@ -13,6 +13,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
 )
@@ -25,6 +26,7 @@ type fakeSource struct {
 	requests []string // "endpoint from"
 	refuse   string   // endpoint that cannot be used
 	resumed  int
+	streams  *budget.Account // of live messages
 }
 
 type fakeSocket struct {
@@ -58,7 +60,7 @@ func (f *fakeSource) add(s *fakeSocket) (uint64, error) {
 }
 
 func (f *fakeSource) Subscribe(endpoint, _ string, message func([][]byte, int64, time.Time) bool, status func(bool)) (uint64, error) {
-	timed := func(frames [][]byte) bool { return message(frames, 0, time.Now()) }
+	timed := func(frames [][]byte) bool { return message(frames, reserve(f.streams, frames), time.Now()) }
 	return f.add(&fakeSocket{endpoint: endpoint, message: timed, status: status})
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/select-service/select-service/internal/budget"
 )
 
 // engines is a Source with publishers behind it. One goroutine runs all
@@ -17,6 +19,8 @@ import (
 type engines struct {
 	commands chan func()
 	rnd      *rand.Rand
+
+	streams, replays *budget.Account // of what is delivered
 
 	// Of the loop's goroutine:
 	engines map[string]*engine
@@ -43,9 +47,20 @@ func runEngines(ctx context.Context, seed uint64) *engines {
 	e := &engines{
 		commands: make(chan func()), rnd: rand.New(rand.NewPCG(seed, 1)),
 		engines: map[string]*engine{}, sockets: map[uint64]*engineSocket{},
+		streams: budget.NewAccount(budget.Streams, 1<<30), replays: budget.NewAccount(budget.Replay, 1<<30),
 	}
 	go e.run(ctx)
 	return e
+}
+
+// reserve takes the bytes of a message out of an account, as the real sockets do.
+func reserve(account *budget.Account, frames [][]byte) (size int64) {
+	size = 128
+	for _, f := range frames {
+		size += int64(len(f))
+	}
+	account.Reserve(size)
+	return size
 }
 
 func (e *engines) run(ctx context.Context) {
@@ -118,7 +133,7 @@ func (e *engines) open(endpoint string, message func([][]byte) bool) (*engineSoc
 
 func (e *engines) Subscribe(endpoint, _ string, message func([][]byte, int64, time.Time) bool, status func(bool)) (id uint64, err error) {
 	e.do(func() {
-		_, id = e.open(endpoint, func(frames [][]byte) bool { return message(frames, 0, time.Now()) })
+		_, id = e.open(endpoint, func(frames [][]byte) bool { return message(frames, reserve(e.streams, frames), time.Now()) })
 		status(true)
 	})
 	return id, nil
@@ -127,7 +142,7 @@ func (e *engines) Subscribe(endpoint, _ string, message func([][]byte, int64, ti
 func (e *engines) Request(endpoint, _ string, request [][]byte, answer func([][]byte, int64) bool) (id uint64, err error) {
 	e.do(func() {
 		var s *engineSocket
-		s, id = e.open(endpoint, func(frames [][]byte) bool { return answer(frames, 0) })
+		s, id = e.open(endpoint, func(frames [][]byte) bool { return answer(frames, reserve(e.replays, frames)) })
 		g := s.engine
 		s.engine = nil // it hears no live messages
 		if g.asked++; g.silent && g.asked%2 == 1 {
@@ -210,6 +225,7 @@ func stress(t *testing.T, seed uint64) {
 	src := runEngines(ctx, seed)
 	config := DefaultConfig(3)
 	config.Inbox, config.InboxBytes, config.Replays, config.Silence = 4, 200, 3, 200*time.Millisecond
+	config.Streams, config.Replay = src.streams, src.replays
 	s, stop := startSubscribers(t, src, config)
 	defer stop()
 	ledgers, at := make([]*ledger, ranks), make([]int, ranks)
@@ -256,6 +272,9 @@ func stress(t *testing.T, seed uint64) {
 			t.Errorf("not at rest: %+v", status)
 		}
 	}
+	if n := src.streams.Used(); n != 0 {
+		t.Errorf("at rest %d bytes are held for live messages", n)
+	}
 	for i := range ranks {
 		s.Remove(rank(uint32(i)))
 	}
@@ -272,6 +291,9 @@ func stress(t *testing.T, seed uint64) {
 	})
 	stop()
 	cancel()
+	if live, replayed := src.streams.Used(), src.replays.Used(); live != 0 || replayed != 0 {
+		t.Errorf("without a stream %d bytes are held for live messages and %d for replays", live, replayed)
+	}
 }
 
 func endpointOf(rank, version int) string { return fmt.Sprintf("%d-%d", rank, version) }

@@ -85,9 +85,14 @@ type inbox struct {
 // load is a number of items and their bytes.
 type load struct{ items, bytes int }
 
-func (l *load) add(it *item, sign int) {
-	l.items += sign
-	l.bytes += sign * it.size()
+func (l *load) add(it *item) {
+	l.items++
+	l.bytes += it.size()
+}
+
+func (l *load) subtract(done load) {
+	l.items -= done.items
+	l.bytes -= done.bytes
 }
 
 // socket is a socket of the Source.
@@ -166,9 +171,9 @@ func (s *subscription) put(it item) bool {
 	}
 	defer s.mu.Unlock()
 	s.items = append(s.items, it)
-	s.pending.add(&it, 1)
+	s.pending.add(&it)
 	if it.kind.isAnswer() {
-		s.answers.add(&it, 1)
+		s.answers.add(&it)
 	}
 	s.enqueueLocked()
 	switch {
@@ -213,9 +218,9 @@ func (s *subscription) turn(w *Workspace) bool {
 	now := time.Now()
 	var done, answers load
 	for i := range items {
-		done.add(&items[i], 1)
+		done.add(&items[i])
 		if items[i].kind.isAnswer() {
-			answers.add(&items[i], 1)
+			answers.add(&items[i])
 		}
 		if s.closing.Load() {
 			s.discard(items[i : i+1])
@@ -235,8 +240,8 @@ func (s *subscription) turn(w *Workspace) bool {
 	if s.more = len(s.rest) > 0; !s.more && cap(items) <= 256 { // a burst's memory is not kept
 		s.spare = items[:0]
 	}
-	s.pending.items, s.pending.bytes = s.pending.items-done.items, s.pending.bytes-done.bytes
-	s.answers.items, s.answers.bytes = s.answers.items-answers.items, s.answers.bytes-answers.bytes
+	s.pending.subtract(done)
+	s.answers.subtract(answers)
 	s.updateStatusLocked()
 	s.resumeLocked()
 	s.queued = false
@@ -401,7 +406,7 @@ func (s *subscription) join(b *barrier) {
 	b.left.Add(1)
 	it := item{kind: barrierItem, barrier: b}
 	s.items = append(s.items, it)
-	s.pending.add(&it, 1)
+	s.pending.add(&it)
 	s.enqueueLocked()
 }
 
