@@ -113,6 +113,8 @@ func (f *File) section(at int64) (s ref, err error) {
 	}
 	s = ref{at, parseHead(b[:])}
 	switch {
+	case !bytes.Equal(b[:], s.bytes()): // reserved bytes
+		return s, refuse(Corrupt, "head of the section at offset %d", at)
 	case s.length > maxSection:
 		return s, refuse(Corrupt, "section at offset %d claims %d bytes, at most %d are possible", at, s.length, maxSection)
 	case at+headBytes+int64(s.length) > f.bytes:

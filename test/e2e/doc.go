@@ -9,5 +9,6 @@
 //
 // The folders below hold the suites: blackbox is one process and what goes wrong
 // around it, replicas is three with faulty links between them, retries is the Go
-// client against restarts and losses, overload is more load than the engines take.
+// client against restarts and losses, overload is more load than the engines take,
+// restart is a process with its state on disk that is killed.
 package e2e
