@@ -100,7 +100,7 @@ func New(ttl time.Duration, limit int, now func() time.Time) *Index {
 type Scope struct {
 	index *Index
 	gate  *recovery.Gate
-	ranks map[uint32]*rankBlocks // by slot; guarded by index.mu
+	ranks map[uint32]*rankBlocks // by slot, from the first booking on; guarded by index.mu
 }
 
 // NewScope returns the part of a new scope, whose index is written through gate.
@@ -113,13 +113,13 @@ func (x *Index) NewScope(gate *recovery.Gate) *Scope {
 func (s *Scope) AssignSlot(slot uint32, r catalog.Rank) {
 	s.remove(slot, &r)
 	s.gate.AssignSlot(slot, r)
-	s.add(slot, r)
 }
 
 // ReleaseSlot empties a slot whose rank has left, in the scope's index, too.
 func (s *Scope) ReleaseSlot(slot uint32) {
 	s.remove(slot, nil)
 	s.gate.ReleaseSlot(slot)
+	s.remove(slot, nil) // a booking may have come in between
 }
 
 // hashMemory is memory for rolling hashes. The caller's own cannot be used: a
@@ -155,6 +155,10 @@ func (s *Scope) bookPart(e catalog.Entry, hashes, local []uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	r := s.ranks[e.Slot]
+	if r == nil && s.gate.Has(e.Slot, e.Rank) {
+		r = x.addRankLocked(s.gate, e.Slot, e.Rank)
+		s.ranks[e.Slot] = r
+	}
 	if r == nil || r.rank != e.Rank {
 		return // it left between choice and reservation
 	}
@@ -167,15 +171,6 @@ func (s *Scope) bookPart(e catalog.Entry, hashes, local []uint64) {
 		ev.Parent, ev.HasParent = hashes[first-1], true
 	}
 	s.gate.Store(&ev)
-}
-
-// add makes room for a rank's blocks, unless it has it.
-func (s *Scope) add(slot uint32, r catalog.Rank) {
-	s.index.mu.Lock()
-	defer s.index.mu.Unlock()
-	if s.ranks[slot] == nil {
-		s.ranks[slot] = s.index.addRankLocked(s.gate, slot, r)
-	}
 }
 
 // remove forgets the rank of a slot, but for the one to stay. After it no block

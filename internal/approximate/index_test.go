@@ -38,7 +38,7 @@ func (f *fixture) addScope() {
 }
 
 func entry(slot uint32, worker uint64) catalog.Entry {
-	return catalog.Entry{Rank: catalog.Rank{Worker: worker}, Slot: slot}
+	return catalog.Entry{Rank: catalog.Rank{Worker: worker, DP: slot}, Slot: slot}
 }
 
 func (f *fixture) enter(e catalog.Entry) { f.scope.AssignSlot(e.Slot, e.Rank) }

@@ -55,22 +55,19 @@ func keyOf(a *catalog.Attachment) workerKey { return workerKey{a.Scope, a.Worker
 // slotTable finds the slots of a worker's ranks for its event streams, which
 // read it while the worker is changed.
 type slotTable struct {
-	of atomic.Pointer[map[uint32]uint32]
+	of atomic.Pointer[[][]catalog.AttachedRank]
 }
 
-func (t *slotTable) set(lists ...[]catalog.AttachedRank) {
-	of := make(map[uint32]uint32)
-	for _, ranks := range lists {
-		for _, r := range ranks {
-			of[r.DP] = r.Slot
-		}
-	}
-	t.of.Store(&of)
-}
+// set makes the ranks of some attachments known; what two of them have is the same.
+func (t *slotTable) set(lists ...[]catalog.AttachedRank) { t.of.Store(&lists) }
 
 func (t *slotTable) slot(dp uint32) (uint32, bool) {
-	slot, ok := (*t.of.Load())[dp]
-	return slot, ok
+	for _, ranks := range *t.of.Load() {
+		if r, ok := attachedRank(ranks, dp); ok {
+			return r.Slot, true
+		}
+	}
+	return 0, false
 }
 
 // Reconcile carries a change of a worker's attachment out: ranks enter or leave

@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -33,20 +34,20 @@ type Gate struct {
 
 	// mu guards what follows. Lock order: mu before the index's lock.
 	mu           sync.Mutex
-	ranks        []gateRank                // by slot
+	ranks        catalog.SlotTable
+	merges       map[uint32]*gateMerge     // by slot; what a dump has to do with the rank
 	departed     map[catalog.Rank]struct{} // ranks that have left while merging
 	departedFull bool                      // more than maxDeparted have left
 	markCount    int                       // of all ranks
 	markLimit    int                       // maxMarks, less in tests
 }
 
-// gateRank is what the gate knows of a slot.
-type gateRank struct {
-	rank     catalog.Rank
-	assigned bool            // rank has the slot
-	dumped   bool            // the slot may hold blocks from a dump
-	refused  MergeResult     // why dump entries are refused; Applied if they are not
-	marks    map[uint64]mark // by name; nil unless merging
+// gateMerge is the state of merging dumps with the live events of one slot. A slot
+// that has none is as one with the zero gateMerge.
+type gateMerge struct {
+	dumped  bool            // the slot may hold blocks from a dump
+	refused MergeResult     // why dump entries are refused; Applied if they are not
+	marks   map[uint64]mark // by name; nil unless merging
 }
 
 // mark says what live events said of a block's name, and what became of the
@@ -93,13 +94,16 @@ func (g *Gate) AssignSlot(slot uint32, r catalog.Rank) {
 func (g *Gate) assign(slot uint32, r catalog.Rank) (stale bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	k := g.rankLocked(slot)
-	if k.assigned && k.rank == r {
+	if g.ranks.Has(slot, r) {
 		return false
 	}
-	stale = k.assigned
-	g.dropMarksLocked(k)
-	*k = gateRank{rank: r, assigned: true}
+	_, stale = g.ranks.Rank(slot)
+	g.forgetMergeLocked(slot)
+	g.ranks.Release(slot)
+	if former, ok := g.ranks.Slot(r); ok {
+		g.ranks.Release(former)
+	}
+	g.ranks.Assign(slot, r)
 	return stale
 }
 
@@ -113,42 +117,37 @@ func (g *Gate) ReleaseSlot(slot uint32) {
 func (g *Gate) release(slot uint32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	k := g.rankLocked(slot)
-	g.dropMarksLocked(k)
-	if g.merging.Load() && k.assigned {
+	g.forgetMergeLocked(slot)
+	if r, assigned := g.ranks.Rank(slot); assigned && g.merging.Load() {
 		if g.departedFull = g.departedFull || len(g.departed) == maxDeparted; !g.departedFull {
 			if g.departed == nil {
 				g.departed = make(map[catalog.Rank]struct{})
 			}
-			g.departed[k.rank] = struct{}{}
+			g.departed[r] = struct{}{}
 		}
 	}
-	*k = gateRank{}
+	g.ranks.Release(slot)
 }
 
 // Ranks returns the ranks that have a slot, by slot.
 func (g *Gate) Ranks() map[uint32]catalog.Rank {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	ranks := make(map[uint32]catalog.Rank, len(g.ranks))
-	for slot, k := range g.ranks {
-		if k.assigned {
-			ranks[uint32(slot)] = k.rank
-		}
-	}
-	return ranks
+	return maps.Collect(g.ranks.All())
 }
 
 // Empty reports whether no rank has a slot.
 func (g *Gate) Empty() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i := range g.ranks {
-		if g.ranks[i].assigned {
-			return false
-		}
-	}
-	return true
+	return g.ranks.Len() == 0
+}
+
+// Has reports whether a rank has the slot.
+func (g *Gate) Has(slot uint32, r catalog.Rank) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ranks.Has(slot, r)
 }
 
 // EndRecovery ends the recovery: the gate forgets what it remembered for it,
@@ -156,29 +155,44 @@ func (g *Gate) Empty() bool {
 func (g *Gate) EndRecovery() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i := range g.ranks {
-		g.ranks[i].marks = nil
+	for slot, k := range g.merges {
+		if k.marks = nil; !k.dumped {
+			delete(g.merges, slot)
+		}
 	}
 	g.departed, g.departedFull, g.markCount = nil, false, 0
 	g.merging.Store(false)
 }
 
-// rankLocked returns the entry of a slot; it is valid until the next call.
-func (g *Gate) rankLocked(slot uint32) *gateRank {
-	if n := int(slot) + 1 - len(g.ranks); n > 0 {
-		g.ranks = append(g.ranks, make([]gateRank, n)...)
+// mergeLocked returns the state of a slot, to be changed.
+func (g *Gate) mergeLocked(slot uint32) *gateMerge {
+	k := g.merges[slot]
+	if k == nil {
+		if g.merges == nil {
+			g.merges = make(map[uint32]*gateMerge)
+		}
+		k = new(gateMerge)
+		g.merges[slot] = k
 	}
-	return &g.ranks[slot]
+	return k
+}
+
+// forgetMergeLocked forgets the state of a slot.
+func (g *Gate) forgetMergeLocked(slot uint32) {
+	if k := g.merges[slot]; k != nil {
+		g.dropMarksLocked(k)
+		delete(g.merges, slot)
+	}
 }
 
 // dropMarksLocked forgets what live events said of a rank's blocks.
-func (g *Gate) dropMarksLocked(k *gateRank) {
+func (g *Gate) dropMarksLocked(k *gateMerge) {
 	g.markCount -= len(k.marks)
 	k.marks = nil
 }
 
 // refuseLocked refuses all further dump entries of a rank.
-func (g *Gate) refuseLocked(k *gateRank, why MergeResult) {
+func (g *Gate) refuseLocked(k *gateMerge, why MergeResult) {
 	g.dropMarksLocked(k)
 	k.refused = why
 }
@@ -238,7 +252,10 @@ func (g *Gate) Replayed(slot uint32) {
 func (g *Gate) supersede(slot uint32) (dumped bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	k := g.rankLocked(slot)
+	if g.merges[slot] == nil && !g.merging.Load() {
+		return false // there is no dump to refuse
+	}
+	k := g.mergeLocked(slot)
 	dumped, k.dumped = k.dumped, false
 	g.refuseLocked(k, Superseded)
 	return dumped
@@ -255,11 +272,11 @@ func (g *Gate) mark(slot uint32, names []uint64, set, clear mark) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.merging.Load() {
-		g.markLocked(g.rankLocked(slot), names, set, clear)
+		g.markLocked(g.mergeLocked(slot), names, set, clear)
 	}
 }
 
-func (g *Gate) markLocked(k *gateRank, names []uint64, set, clear mark) {
+func (g *Gate) markLocked(k *gateMerge, names []uint64, set, clear mark) {
 	if k.refused != Applied {
 		return // no dump of this rank is going to be merged
 	}
@@ -279,8 +296,8 @@ func (g *Gate) markLocked(k *gateRank, names []uint64, set, clear mark) {
 func (g *Gate) unmark(slot uint32, names []uint64, clear mark) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	k := g.rankLocked(slot)
-	if len(k.marks) == 0 {
+	k := g.merges[slot]
+	if k == nil || len(k.marks) == 0 {
 		return
 	}
 	for _, name := range names {
@@ -323,27 +340,28 @@ func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeRe
 
 // admitLocked returns a rank's entry, and Applied if dump entries of the rank
 // are merged, else why not.
-func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateRank, MergeResult) {
+func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateMerge, MergeResult) {
 	if !g.merging.Load() {
 		return nil, NotRecovering
 	}
 	if g.departedFull {
 		return nil, TooManyRemovals
 	}
-	if int(slot) >= len(g.ranks) || !g.ranks[slot].assigned || g.ranks[slot].rank != r {
+	if !g.ranks.Has(slot, r) {
 		return nil, SlotLost
 	}
 	if _, left := g.departed[r]; left {
 		return nil, SlotLost
 	}
-	return &g.ranks[slot], g.ranks[slot].refused
+	k := g.mergeLocked(slot)
+	return k, k.refused
 }
 
 // knowsParentLocked reports whether a block is in the index, or was in it or in
 // the dump and is missing only because a live event removed it or one before
 // it: blocks after it are then orphans in the index.
-func (g *Gate) knowsParentLocked(k *gateRank, slot uint32, name uint64) bool {
-	if k.marks[name]&(anyRemoved|orphanedMark) != 0 {
+func (g *Gate) knowsParentLocked(k *gateMerge, slot uint32, name uint64) bool {
+	if k != nil && k.marks[name]&(anyRemoved|orphanedMark) != 0 {
 		return true
 	}
 	_, known := g.space.ParentSeed(slot, name)
@@ -353,7 +371,7 @@ func (g *Gate) knowsParentLocked(k *gateRank, slot uint32, name uint64) bool {
 // applyMarksLocked repeats, on blocks that were just stored from a dump, what
 // live events did with their names before. It returns the number of blocks that
 // it removed.
-func (g *Gate) applyMarksLocked(k *gateRank, ev *indexer.Store) (removed int) {
+func (g *Gate) applyMarksLocked(k *gateMerge, ev *indexer.Store) (removed int) {
 	if len(k.marks) == 0 {
 		return 0
 	}
@@ -408,5 +426,5 @@ func (g *Gate) MergeCleared(slot uint32, r catalog.Rank) MergeResult {
 func (g *Gate) KnowsParent(slot uint32, name uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.knowsParentLocked(g.rankLocked(slot), slot, name)
+	return g.knowsParentLocked(g.merges[slot], slot, name)
 }
