@@ -85,19 +85,20 @@ func addWorkers(req *conductor.Query, a *conductor.Answer, scope ScopeView) {
 // ranksOf returns the attached ranks of the worker that an instance names, of
 // all workers for "".
 func ranksOf(snap *catalog.Snapshot, instance string) []catalog.Entry {
+	known := snap.Known()
 	if instance == "" {
-		return snap.Known
+		return known
 	}
 	id, err := strconv.ParseUint(instance, 10, 64)
 	if err != nil || strconv.FormatUint(id, 10) != instance {
 		return nil // 007 is another name
 	}
-	from, _ := slices.BinarySearchFunc(snap.Known, id, func(e catalog.Entry, id uint64) int { return cmp.Compare(e.Rank.Worker, id) })
+	from, _ := slices.BinarySearchFunc(known, id, func(e catalog.Entry, id uint64) int { return cmp.Compare(e.Rank.Worker, id) })
 	to := from
-	for to < len(snap.Known) && snap.Known[to].Rank.Worker == id {
+	for to < len(known) && known[to].Rank.Worker == id {
 		to++
 	}
-	return snap.Known[from:to]
+	return known[from:to]
 }
 
 // follow looks the prompt up in the scope's index.

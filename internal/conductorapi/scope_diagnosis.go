@@ -86,7 +86,7 @@ func newScopeDiagnosis(req *DiagnoseRequest, scope ScopeView) *scopeDiagnosis {
 				Tenant: req.Scope.Tenant, Model: req.Scope.Model, LoRA: req.LoRA, Salt: req.Salt, BlockSize: scope.BlockSize,
 			},
 			HashSeed:   hashing.LocalSeed(req.LoRA, req.Salt),
-			Registered: len(scope.Ranks) > 0,
+			Registered: scope.NumRanks > 0,
 		},
 		req:    req,
 		scope:  scope,
@@ -100,8 +100,8 @@ func newScopeDiagnosis(req *DiagnoseRequest, scope ScopeView) *scopeDiagnosis {
 
 // examine follows the prompt for every rank of the scope.
 func (d *scopeDiagnosis) examine() {
-	subjects := make([]conductor.Subject, 0, len(d.scope.Known))
-	for _, e := range d.scope.Known {
+	subjects := make([]conductor.Subject, 0, len(d.scope.Known()))
+	for _, e := range d.scope.Known() {
 		subject := conductor.Subject{
 			CacheOwner: conductor.CacheOwner{Instance: strconv.FormatUint(e.Worker.ID, 10), Rank: e.DP},
 			Hashes:     conductor.HashesNone,
@@ -120,7 +120,7 @@ func (d *scopeDiagnosis) examine() {
 
 // owner names a candidate of the scope.
 func (d *scopeDiagnosis) owner(rank catalog.Rank) (who conductor.CacheOwner, ok bool) {
-	for _, e := range d.scope.Known {
+	for _, e := range d.scope.Known() {
 		if e.Rank == rank && d.scope.IsCandidate(e) {
 			return conductor.CacheOwner{Instance: strconv.FormatUint(rank.Worker, 10), Rank: rank.DP}, true
 		}
@@ -237,8 +237,8 @@ func (d *scopeDiagnosis) underSeed(seed uint64) conductor.Elsewhere {
 // workers lists the scope's workers, each with all its ranks.
 func (d *scopeDiagnosis) workers() []conductor.Subject {
 	var all []conductor.Subject
-	for i, e := range d.scope.Known {
-		if i == 0 || e.Rank.Worker != d.scope.Known[i-1].Rank.Worker {
+	for i, e := range d.scope.Known() {
+		if i == 0 || e.Rank.Worker != d.scope.Known()[i-1].Rank.Worker {
 			id := strconv.FormatUint(e.Rank.Worker, 10)
 			all = append(all, conductor.Subject{CacheOwner: conductor.CacheOwner{Instance: id}})
 		}

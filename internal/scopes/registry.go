@@ -94,7 +94,7 @@ func (r *Registry) Schedulable(sc catalog.Scope) (*catalog.Snapshot, *State, err
 	if r.closing.Load() { // read after the state, whose queue CloseQueues will close if it is false here
 		return nil, nil, contract.ErrShuttingDown
 	}
-	if snap != nil && len(snap.Ranks) > 0 && state != nil {
+	if snap != nil && snap.NumRanks > 0 && state != nil {
 		return snap, state, nil
 	}
 	if r.catalog.CountSchedulable() == 0 {

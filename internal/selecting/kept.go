@@ -42,7 +42,7 @@ var errPromptGone = &contract.Error{Kind: contract.Unavailable, Text: "the block
 func (c *selection) keepHashes(class string) error {
 	req, k := c.request, &c.wait.kept
 	account := c.api.config.Waiting
-	n := int64(keptOverhead + keptPerRank*len(c.snapshot.Ranks) + 8*(len(c.local)+len(c.sequence)) + 16*len(req.AllowedWorkers))
+	n := int64(keptOverhead + keptPerRank*c.snapshot.NumRanks + 8*(len(c.local)+len(c.sequence)) + 16*len(req.AllowedWorkers))
 	for _, taint := range req.RequiredTaints {
 		n += int64(16 + 2*len(taint))
 	}

@@ -16,9 +16,9 @@ func (a *API) PotentialLoads(req *ProjectRequest) ([]RankLoad, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := make([]RankLoad, 0, len(snap.Ranks))
+	rows := make([]RankLoad, 0, snap.NumRanks)
 	a.ledger.Look(req.Scope, q.sequence, func(v *reservations.View) {
-		for _, e := range snap.Ranks {
+		for _, e := range snap.Ranks() {
 			c := candidate(e, &q.overlap, v)
 			row := RankLoad{
 				Rank:          e.Rank,
@@ -42,8 +42,8 @@ func (a *API) OverlapScores(req *ProjectRequest) (OverlapScores, error) {
 	if err != nil {
 		return OverlapScores{}, err
 	}
-	out := OverlapScores{BlockSize: snap.BlockSize, NumBlocks: q.size.Blocks, Rows: make([]OverlapRow, 0, len(snap.Known))}
-	for _, e := range snap.Known {
+	out := OverlapScores{BlockSize: snap.BlockSize, NumBlocks: q.size.Blocks, Rows: make([]OverlapRow, 0, len(snap.Known()))}
+	for _, e := range snap.Known() {
 		var c selector.Candidate
 		c.Device, c.Host, c.Disk = q.overlap.At(e.Slot)
 		if c.Device+c.Host+c.Disk == 0 && !snap.IsCandidate(e) {

@@ -188,7 +188,7 @@ func (c *selection) listEligible() error {
 	pinned := c.request.Pinned
 	var last *catalog.Worker
 	ok := false
-	for _, e := range c.snapshot.Ranks {
+	for _, e := range c.snapshot.Ranks() {
 		if e.Worker != last {
 			last, ok = e.Worker, c.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint)
 		}

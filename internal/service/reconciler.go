@@ -1,8 +1,6 @@
 package service
 
 import (
-	"cmp"
-	"slices"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
@@ -55,15 +53,15 @@ func keyOf(a *catalog.Attachment) workerKey { return workerKey{a.Scope, a.Worker
 // slotTable finds the slots of a worker's ranks for its event streams, which
 // read it while the worker is changed.
 type slotTable struct {
-	of atomic.Pointer[[][]catalog.AttachedRank]
+	of atomic.Pointer[[]*catalog.Attachment]
 }
 
 // set makes the ranks of some attachments known; what two of them have is the same.
-func (t *slotTable) set(lists ...[]catalog.AttachedRank) { t.of.Store(&lists) }
+func (t *slotTable) set(of ...*catalog.Attachment) { t.of.Store(&of) }
 
 func (t *slotTable) slot(dp uint32) (uint32, bool) {
-	for _, ranks := range *t.of.Load() {
-		if r, ok := attachedRank(ranks, dp); ok {
+	for _, a := range *t.of.Load() {
+		if r, ok := a.Rank(dp); ok {
 			return r.Slot, true
 		}
 	}
@@ -91,7 +89,7 @@ func (r *reconciler) attach(a *catalog.Attachment) error {
 		layout: hashing.Layout{BlockSize: int(a.BlockSize), Eagle: a.Eagle},
 		slots:  new(slotTable),
 	}
-	w.slots.set(a.Ranks)
+	w.slots.set(a)
 	r.attached[keyOf(a)] = w
 	r.addRanks(a)
 	if err := r.switchStreams(w, a); err != nil {
@@ -106,7 +104,7 @@ func (r *reconciler) attach(a *catalog.Attachment) error {
 // detach forgets a worker, its blocks and its reservations.
 func (r *reconciler) detach(a *catalog.Attachment) {
 	_ = r.switchStreams(r.attached[keyOf(a)], nil) // taking away cannot fail
-	for _, rank := range a.Ranks {
+	for _, rank := range a.Ranks() {
 		r.dropRank(a, rank)
 	}
 	delete(r.attached, keyOf(a))
@@ -117,7 +115,7 @@ func (r *reconciler) detach(a *catalog.Attachment) {
 func (r *reconciler) change(before, after *catalog.Attachment) error {
 	w := r.attached[keyOf(after)]
 	r.addRanks(after)
-	w.slots.set(before.Ranks, after.Ranks)
+	w.slots.set(before, after)
 	if err := r.switchStreams(w, after); err != nil {
 		r.shrink(w, after, before)
 		return err
@@ -129,17 +127,17 @@ func (r *reconciler) change(before, after *catalog.Attachment) error {
 
 // takeOver ends the holds of ranks that are attached now.
 func (w *attachedWorker) takeOver(a *catalog.Attachment) {
-	for _, rank := range a.Ranks {
+	for _, rank := range a.Ranks() {
 		w.scope.EndHold(rank.Slot)
 	}
 }
 
 // shrink takes away what a worker has in one attachment and not in the other.
 func (r *reconciler) shrink(w *attachedWorker, from, to *catalog.Attachment) {
-	w.slots.set(to.Ranks)
+	w.slots.set(to)
 	renewed := false
-	for _, rank := range from.Ranks {
-		after, ok := attachedRank(to.Ranks, rank.DP)
+	for _, rank := range from.Ranks() {
+		after, ok := to.Rank(rank.DP)
 		switch {
 		case !ok:
 			if !renewed {
@@ -153,19 +151,10 @@ func (r *reconciler) shrink(w *attachedWorker, from, to *catalog.Attachment) {
 	}
 }
 
-// attachedRank finds a rank; ranks are sorted.
-func attachedRank(ranks []catalog.AttachedRank, dp uint32) (catalog.AttachedRank, bool) {
-	i, ok := slices.BinarySearchFunc(ranks, dp, func(r catalog.AttachedRank, dp uint32) int { return cmp.Compare(r.DP, dp) })
-	if !ok {
-		return catalog.AttachedRank{}, false
-	}
-	return ranks[i], true
-}
-
 // addRanks adds the ranks to the index, and those that carry load to the ledger.
 func (r *reconciler) addRanks(a *catalog.Attachment) {
 	state := r.attached[keyOf(a)].scope
-	for _, rank := range a.Ranks {
+	for _, rank := range a.Ranks() {
 		of := catalog.Rank{Worker: a.Worker, DP: rank.DP}
 		state.AssignSlot(rank.Slot, of)
 		if rank.Candidate {

@@ -77,7 +77,7 @@ func (s *slotTracker) SlotsUnregister(sc catalog.Scope, worker uint64) error {
 func (s *slotTracker) SlotsWorkers(model, tenant *string) []SlotsWorker {
 	rows := []SlotsWorker{}
 	for _, snap := range s.trackers(model, tenant) {
-		for _, e := range snap.Known { // by worker and rank
+		for _, e := range snap.Known() { // by worker and rank
 			last := len(rows) - 1
 			switch {
 			case !e.CarriesLoad:
@@ -198,9 +198,9 @@ func (s *slotTracker) SlotsPotentialLoads(req *SlotsProjection) ([]selecting.Ran
 	if err != nil {
 		return nil, err
 	}
-	rows := make([]selecting.RankLoad, 0, len(snap.Known))
+	rows := make([]selecting.RankLoad, 0, len(snap.Known()))
 	s.ledger.Look(req.Scope, req.SequenceHashes, func(v *reservations.View) {
-		for _, e := range snap.Known {
+		for _, e := range snap.Known() {
 			if !e.CarriesLoad || !v.Known(e.Slot, e.Rank) {
 				continue
 			}

@@ -91,7 +91,7 @@ func (r *rankList) read(snap *catalog.Snapshot) {
 	if state := r.Scopes.Of(snap.Scope); state != nil {
 		r.used = state.Space.DeviceBlocks(r.used)
 	}
-	for _, e := range snap.Known {
+	for _, e := range snap.Known() {
 		switch {
 		case !e.CarriesLoad:
 		case r.listed == maxListedRanks:
@@ -123,7 +123,7 @@ func (r *rankList) readLoads(v *reservations.View) {
 
 // judge notes which workers are overloaded. It is called under the ledger's lock.
 func (r *rankList) judge(limits *overload.Thresholds, v *reservations.View) {
-	for worker, overloaded := range r.Overloaded(limits, r.snap.Ranks, v) {
+	for worker, overloaded := range r.Overloaded(limits, r.snap.Ranks(), v) {
 		if r.listedWorkers == maxListedRanks {
 			return
 		}

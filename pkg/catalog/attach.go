@@ -73,8 +73,9 @@ func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
 		return nil, err
 	}
 	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.blockSize(), Eagle: r.eagle()}
+	var ranks []AttachedRank
 	for _, dp := range r.attachable(c.settings.KVEvents) {
-		a.Ranks = append(a.Ranks, AttachedRank{DP: dp, Candidate: r.HasRank(dp)})
+		ranks = append(ranks, AttachedRank{DP: dp, Candidate: r.HasRank(dp)})
 		if !c.settings.KVEvents {
 			continue
 		}
@@ -84,6 +85,7 @@ func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
 		}
 		a.Streams = append(a.Streams, stream)
 	}
+	a.setRanks(ranks)
 	if c.settings.CheckScope != nil {
 		if err := c.settings.CheckScope(r.Scope); err != nil {
 			return nil, err
@@ -220,9 +222,10 @@ func (s *scope) assignSlots(before, after *Attachment) {
 	if after == nil {
 		return
 	}
-	for i := range after.Ranks {
-		r := &after.Ranks[i]
-		if old, ok := before.rank(r.DP); ok {
+	ranks := after.Ranks()
+	for i := range ranks {
+		r := &ranks[i]
+		if old, ok := before.Rank(r.DP); ok {
 			r.Slot = old.Slot
 		} else if slot, held := s.holds.slot(Rank{Worker: after.Worker, DP: r.DP}); held {
 			r.Slot = slot
@@ -230,8 +233,9 @@ func (s *scope) assignSlots(before, after *Attachment) {
 			r.Slot = s.slots.take()
 		}
 	}
+	after.setRanks(ranks)
 	for i := range after.Streams {
-		r, _ := after.rank(after.Streams[i].DP)
+		r, _ := after.Rank(after.Streams[i].DP)
 		after.Streams[i].Slot = r.Slot
 	}
 }
@@ -242,8 +246,8 @@ func (s *scope) releaseLost(a, b *Attachment) {
 	if a == nil {
 		return
 	}
-	for _, r := range a.Ranks {
-		_, kept := b.rank(r.DP)
+	for _, r := range a.Ranks() {
+		_, kept := b.Rank(r.DP)
 		if _, held := s.holds.slot(Rank{Worker: a.Worker, DP: r.DP}); !kept && !held {
 			s.slots.release(r.Slot)
 		}
@@ -255,8 +259,8 @@ func adds(before, after *Attachment) bool {
 	if before == nil || after == nil {
 		return after != nil
 	}
-	for _, r := range after.Ranks {
-		if old, ok := before.rank(r.DP); !ok || r.Candidate && !old.Candidate {
+	for _, r := range after.Ranks() {
+		if old, ok := before.Rank(r.DP); !ok || r.Candidate && !old.Candidate {
 			return true
 		}
 	}

@@ -269,8 +269,8 @@ func TestSnapshot(t *testing.T) {
 		}
 		return out
 	}
-	equal(t, "Ranks", list(s.Ranks), []catalog.Rank{{Worker: 3, DP: 5}, {Worker: 7}, {Worker: 7, DP: 1}})
-	equal(t, "Known", list(s.Known), []catalog.Rank{{Worker: 1}, {Worker: 3, DP: 5}, {Worker: 7}, {Worker: 7, DP: 1}, {Worker: 7, DP: 4}})
+	equal(t, "Ranks", list(s.Ranks()), []catalog.Rank{{Worker: 3, DP: 5}, {Worker: 7}, {Worker: 7, DP: 1}})
+	equal(t, "Known", list(s.Known()), []catalog.Rank{{Worker: 1}, {Worker: 3, DP: 5}, {Worker: 7}, {Worker: 7, DP: 1}, {Worker: 7, DP: 4}})
 	equal(t, "RanksOf(7)", list(s.RanksOf(7)), []catalog.Rank{{Worker: 7}, {Worker: 7, DP: 1}})
 	equal(t, "RanksOf(3)", list(s.RanksOf(3)), []catalog.Rank{{Worker: 3, DP: 5}})
 	equal(t, "RanksOf(1)", len(s.RanksOf(1))+len(s.RanksOf(5))+len(s.RanksOf(99)), 0)
@@ -301,7 +301,7 @@ func TestSnapshot(t *testing.T) {
 	if c.Snapshot(m1) != nil || len(c.Scopes()) != 0 {
 		t.Error("the scope outlives its last attached worker")
 	}
-	if len(s.Ranks) != 3 {
+	if len(s.Ranks()) != 3 {
 		t.Error("an old snapshot changed")
 	}
 }
@@ -354,7 +354,7 @@ func TestTakingAwayCannotFail(t *testing.T) {
 		return nil
 	}))
 	put(t, c, record(1, size(2)))
-	if w := patch(t, c, 1, catalog.Patch{Size: new(uint32(1))}); w.Lifecycle != catalog.Schedulable || len(c.Snapshot(m1).Known) != 1 {
+	if w := patch(t, c, 1, catalog.Patch{Size: new(uint32(1))}); w.Lifecycle != catalog.Schedulable || len(c.Snapshot(m1).Known()) != 1 {
 		t.Errorf("after losing a rank: %+v", w)
 	}
 	remove(t, c, 1)

@@ -43,8 +43,48 @@ type Attachment struct {
 	// Tracked: registered through the slot tracker. Its ranks carry load and
 	// nothing else: no streams, no blocks, never chosen.
 	Tracked bool
-	Ranks   []AttachedRank // by data-parallel rank
-	Streams []Stream       // by data-parallel rank; empty when KV events are off
+	Streams []Stream // by data-parallel rank; empty when KV events are off
+
+	// runs has the ranks in few bytes: a worker may have thousands that nothing ever
+	// happens to.
+	runs []rankRun
+}
+
+// rankRun is n neighbouring ranks with neighbouring slots, which are all candidates or
+// none.
+type rankRun struct {
+	dp, slot, n uint32
+	candidate   bool
+}
+
+// Ranks returns a new list of the ranks, by data-parallel rank.
+func (a *Attachment) Ranks() []AttachedRank {
+	n := 0
+	for _, r := range a.runs {
+		n += int(r.n)
+	}
+	ranks := make([]AttachedRank, 0, n)
+	for _, r := range a.runs {
+		for i := range r.n {
+			ranks = append(ranks, AttachedRank{DP: r.dp + i, Slot: r.slot + i, Candidate: r.candidate})
+		}
+	}
+	return ranks
+}
+
+// setRanks sets the ranks, which are in order.
+func (a *Attachment) setRanks(ranks []AttachedRank) {
+	a.runs = nil
+	for _, r := range ranks {
+		if k := len(a.runs) - 1; k >= 0 {
+			last := &a.runs[k]
+			if last.dp+last.n == r.DP && last.slot+last.n == r.Slot && last.candidate == r.Candidate {
+				last.n++
+				continue
+			}
+		}
+		a.runs = append(a.runs, rankRun{r.DP, r.Slot, 1, r.Candidate})
+	}
 }
 
 // AttachedRank is a rank with its slot.
@@ -75,19 +115,28 @@ func (a *Attachment) equal(b *Attachment) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.Worker == b.Worker && a.compatible(b) && slices.Equal(a.Ranks, b.Ranks) && slices.Equal(a.Streams, b.Streams)
+	return a.Worker == b.Worker && a.compatible(b) && slices.Equal(a.runs, b.runs) && slices.Equal(a.Streams, b.Streams)
 }
 
-// rank finds a rank; a may be nil.
-func (a *Attachment) rank(dp uint32) (AttachedRank, bool) {
+// Rank finds a rank; a may be nil.
+func (a *Attachment) Rank(dp uint32) (AttachedRank, bool) {
 	if a == nil {
 		return AttachedRank{}, false
 	}
-	i, ok := slices.BinarySearchFunc(a.Ranks, dp, func(r AttachedRank, dp uint32) int { return cmp.Compare(r.DP, dp) })
-	if !ok {
+	after, _ := slices.BinarySearchFunc(a.runs, dp, func(r rankRun, dp uint32) int {
+		if r.dp <= dp {
+			return -1
+		}
+		return 1
+	})
+	if after == 0 {
 		return AttachedRank{}, false
 	}
-	return a.Ranks[i], true
+	r := &a.runs[after-1]
+	if dp-r.dp >= r.n {
+		return AttachedRank{}, false
+	}
+	return AttachedRank{DP: dp, Slot: r.slot + dp - r.dp, Candidate: r.candidate}, true
 }
 
 // filter returns the ranks of a for which keep is true and their streams for
@@ -95,17 +144,19 @@ func (a *Attachment) rank(dp uint32) (AttachedRank, bool) {
 // it is given.
 func (a *Attachment) filter(keep func(*AttachedRank) bool, stream func(Stream) bool) *Attachment {
 	part := *a
-	part.Ranks, part.Streams = nil, nil
-	for _, r := range a.Ranks {
+	part.Streams = nil
+	var kept []AttachedRank
+	for _, r := range a.Ranks() {
 		if keep(&r) {
-			part.Ranks = append(part.Ranks, r)
+			kept = append(kept, r)
 		}
 	}
-	if len(part.Ranks) == 0 {
+	if len(kept) == 0 {
 		return nil
 	}
+	part.setRanks(kept)
 	for _, s := range a.Streams {
-		if _, ok := part.rank(s.DP); ok && stream(s) {
+		if _, ok := part.Rank(s.DP); ok && stream(s) {
 			part.Streams = append(part.Streams, s)
 		}
 	}
@@ -129,7 +180,7 @@ func (a *Attachment) retained(r *Record, kvEvents bool) *Attachment {
 // intersect returns the part of a whose ranks are also in b, which may be nil.
 func (a *Attachment) intersect(b *Attachment) *Attachment {
 	return a.filter(func(k *AttachedRank) bool {
-		kept, ok := b.rank(k.DP)
+		kept, ok := b.Rank(k.DP)
 		k.Candidate = k.Candidate && kept.Candidate
 		return ok
 	}, func(Stream) bool { return true })
@@ -143,22 +194,25 @@ func (a *Attachment) union(b *Attachment) *Attachment {
 		return b
 	}
 	both := *b
-	both.Ranks, both.Streams = slices.Clone(b.Ranks), slices.Clone(b.Streams)
-	for i := range both.Ranks {
-		old, _ := a.rank(both.Ranks[i].DP)
-		both.Ranks[i].Candidate = both.Ranks[i].Candidate || old.Candidate
+	ranks := b.Ranks()
+	both.Streams = slices.Clone(b.Streams)
+	for i := range ranks {
+		if old, ok := a.Rank(ranks[i].DP); ok {
+			ranks[i].Candidate = ranks[i].Candidate || old.Candidate
+		}
 	}
-	for _, r := range a.Ranks {
-		if _, in := b.rank(r.DP); !in {
-			both.Ranks = append(both.Ranks, r)
+	for _, r := range a.Ranks() {
+		if _, in := b.Rank(r.DP); !in {
+			ranks = append(ranks, r)
 		}
 	}
 	for _, s := range a.Streams {
-		if _, in := b.rank(s.DP); !in {
+		if _, in := b.Rank(s.DP); !in {
 			both.Streams = append(both.Streams, s)
 		}
 	}
-	slices.SortFunc(both.Ranks, func(r, s AttachedRank) int { return cmp.Compare(r.DP, s.DP) })
+	slices.SortFunc(ranks, func(r, s AttachedRank) int { return cmp.Compare(r.DP, s.DP) })
+	both.setRanks(ranks)
 	slices.SortFunc(both.Streams, func(r, s Stream) int { return cmp.Compare(r.DP, s.DP) })
 	return &both
 }

@@ -262,23 +262,19 @@ func (c *Catalog) publishLocked() {
 
 func (s *scope) snapshot(sc Scope) *Snapshot {
 	snap := &Snapshot{Scope: sc, BlockSize: s.blockSize}
-	n := 0
+	snap.members = make([]attachedWorker, 0, len(s.members))
 	for _, m := range s.members {
-		n += len(m.attachment.Ranks)
-	}
-	snap.Known, snap.Ranks = make([]Entry, 0, n), make([]Entry, 0, n)
-	for _, m := range s.members {
+		snap.members = append(snap.members, attachedWorker{m.worker, m.attachment})
 		schedulable := m.worker.Lifecycle == Schedulable
 		snap.Eagle = snap.Eagle || m.attachment.Eagle
 		if schedulable {
 			snap.Workers = append(snap.Workers, m.worker)
 		}
-		for _, r := range m.attachment.Ranks {
-			e := Entry{Rank: Rank{Worker: m.worker.ID, DP: r.DP}, Slot: r.Slot, CarriesLoad: r.Candidate, Worker: m.worker}
-			snap.Known = append(snap.Known, e)
-			snap.Slots = max(snap.Slots, int(r.Slot)+1)
-			if schedulable && r.Candidate {
-				snap.Ranks = append(snap.Ranks, e)
+		for _, r := range m.attachment.runs {
+			snap.known += int(r.n)
+			snap.Slots = max(snap.Slots, int(r.slot+r.n))
+			if schedulable && r.candidate {
+				snap.NumRanks += int(r.n)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package catalog_test
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -88,7 +89,7 @@ func remove(t *testing.T, c *catalog.Catalog, id uint64) *catalog.Worker {
 
 func equal[T any](t *testing.T, what string, got, want T) {
 	t.Helper()
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, got, attachments); d != "" {
 		t.Errorf("%s (-want +got):\n%s", what, d)
 	}
 }
@@ -213,7 +214,7 @@ func TestInvalid(t *testing.T) {
 		})
 	}
 	c, _ := newWorld(t, eventsOff)
-	if w := put(t, c, record(1, size(catalog.MaxRanks))); w.Lifecycle != catalog.Schedulable || len(c.Snapshot(m1).Ranks) != catalog.MaxRanks {
+	if w := put(t, c, record(1, size(catalog.MaxRanks))); w.Lifecycle != catalog.Schedulable || len(c.Snapshot(m1).Ranks()) != catalog.MaxRanks {
 		t.Errorf("%d ranks are too many", catalog.MaxRanks)
 	}
 }
@@ -327,3 +328,6 @@ func TestModels(t *testing.T) {
 		equal(t, model, c.HasModel(model), slices.Contains(models, model))
 	}
 }
+
+// attachments lets equal compare the ranks of attachments.
+var attachments = cmp.Exporter(func(t reflect.Type) bool { return t == reflect.TypeFor[catalog.Attachment]() || t.Name() == "rankRun" })

@@ -77,7 +77,7 @@ func TestParallelUpserts(t *testing.T) {
 	}
 	wg.Wait()
 	world.checkSnapshots()
-	if n := len(c.Snapshot(m1).Ranks); n != 16*4 || c.CountSchedulable() != 16 || len(world.inForce) != 16 {
+	if n := len(c.Snapshot(m1).Ranks()); n != 16*4 || c.CountSchedulable() != 16 || len(world.inForce) != 16 {
 		t.Errorf("%d ranks, %d ready, %d attached", n, c.CountSchedulable(), len(world.inForce))
 	}
 	for id := range uint64(16) {
@@ -133,15 +133,15 @@ func readAll(t *testing.T, c *catalog.Catalog) {
 		if s == nil {
 			continue
 		}
-		slots := make(map[uint32]bool, len(s.Known))
-		for _, e := range s.Known {
+		slots := make(map[uint32]bool, len(s.Known()))
+		for _, e := range s.Known() {
 			if slots[e.Slot] || int(e.Slot) >= s.Slots || e.Worker.Scope != sc {
 				t.Errorf("unsound entry %+v in %v", e, sc)
 				return
 			}
 			slots[e.Slot] = true
 		}
-		for _, e := range s.Ranks {
+		for _, e := range s.Ranks() {
 			if e.Worker.Lifecycle != catalog.Schedulable {
 				t.Errorf("%s is a candidate, but %s", e.Rank, e.Worker.Lifecycle)
 			}

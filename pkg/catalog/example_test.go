@@ -12,10 +12,10 @@ type printer struct{}
 
 func (printer) Reconcile(before, after *catalog.Attachment) error {
 	if before != nil {
-		fmt.Println("before:", before.Ranks)
+		fmt.Println("before:", before.Ranks())
 	}
 	if after != nil {
-		fmt.Println("after:", after.Ranks)
+		fmt.Println("after:", after.Ranks())
 	}
 	return nil
 }
@@ -42,7 +42,7 @@ func Example() {
 		panic(err)
 	}
 	fmt.Println(w.Lifecycle)
-	for _, e := range workers.Snapshot(scope).Ranks {
+	for _, e := range workers.Snapshot(scope).Ranks() {
 		fmt.Println("candidate: worker", e.Rank.Worker, "rank", e.DP, "in slot", e.Slot)
 	}
 	if _, err := workers.Delete(7); err != nil {

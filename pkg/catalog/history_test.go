@@ -31,7 +31,7 @@ func (w *world) print() string {
 		}
 		if a := w.inForce[key{worker.Scope, worker.ID}]; a != nil {
 			ranks, streams := map[uint32]bool{}, map[uint32]string{}
-			for _, r := range a.Ranks {
+			for _, r := range a.Ranks() {
 				ranks[r.DP] = r.Candidate
 			}
 			for _, s := range a.Streams {
@@ -45,7 +45,7 @@ func (w *world) print() string {
 		fmt.Fprintf(&b, "%d %v: tracked", k.id, k.Scope)
 		if a := w.inForce[k]; a != nil && a.Tracked {
 			ranks := map[uint32]bool{}
-			for _, r := range a.Ranks {
+			for _, r := range a.Ranks() {
 				ranks[r.DP] = r.Candidate
 			}
 			fmt.Fprintf(&b, " holds %v %d %v", a.Scope, a.BlockSize, ranks)
@@ -66,7 +66,7 @@ func (w *world) print() string {
 // what is in force.
 func (w *world) checkSnapshots() {
 	w.t.Helper()
-	want := map[catalog.Scope]*catalog.Snapshot{}
+	want := map[catalog.Scope]*readable{}
 	ready := 0
 	for _, worker := range w.catalog.List(nil, nil) {
 		a := w.inForce[key{worker.Scope, worker.ID}]
@@ -78,14 +78,14 @@ func (w *world) checkSnapshots() {
 		}
 		s := want[a.Scope]
 		if s == nil {
-			s = &catalog.Snapshot{Scope: a.Scope, BlockSize: a.BlockSize, Ranks: []catalog.Entry{}}
+			s = &readable{Scope: a.Scope, BlockSize: a.BlockSize, Ranks: []catalog.Entry{}}
 			want[a.Scope] = s
 		}
 		s.Eagle = s.Eagle || a.Eagle
 		if worker.Lifecycle == catalog.Schedulable {
 			s.Workers = append(s.Workers, worker)
 		}
-		for _, r := range a.Ranks {
+		for _, r := range a.Ranks() {
 			e := catalog.Entry{Rank: catalog.Rank{Worker: worker.ID, DP: r.DP}, Slot: r.Slot, CarriesLoad: r.Candidate, Worker: worker}
 			s.Known = append(s.Known, e)
 			s.Slots = max(s.Slots, int(r.Slot)+1)
@@ -94,9 +94,13 @@ func (w *world) checkSnapshots() {
 			}
 		}
 	}
-	got := map[catalog.Scope]*catalog.Snapshot{}
+	got := map[catalog.Scope]*readable{}
 	for _, s := range w.catalog.Scopes() {
-		got[s] = w.catalog.Snapshot(s)
+		snap := w.catalog.Snapshot(s)
+		got[s] = &readable{snap.Scope, snap.BlockSize, snap.Eagle, snap.Workers, snap.Ranks(), snap.Known(), snap.Slots}
+		if snap.NumRanks != len(snap.Ranks()) {
+			w.t.Errorf("%d ranks, %d counted", len(snap.Ranks()), snap.NumRanks)
+		}
 	}
 	equal(w.t, "snapshots", got, want)
 	equal(w.t, "Ready", w.catalog.CountSchedulable(), ready)
@@ -285,4 +289,14 @@ func or[T any](a, b *T) *T {
 		return a
 	}
 	return b
+}
+
+// readable is what a snapshot says.
+type readable struct {
+	Scope        catalog.Scope
+	BlockSize    uint32
+	Eagle        bool
+	Workers      []*catalog.Worker
+	Ranks, Known []catalog.Entry
+	Slots        int
 }

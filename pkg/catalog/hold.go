@@ -50,7 +50,7 @@ func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool
 	}
 	if m := c.mu.members[r.Worker]; m != nil && m.worker.Scope == sc {
 		if m.attachment != nil {
-			at, attached := m.attachment.rank(r.DP)
+			at, attached := m.attachment.Rank(r.DP)
 			return at.Slot, attached
 		}
 	}
@@ -133,7 +133,7 @@ func (c *Catalog) convertHoldsLocked(s *scope, a *Attachment) {
 	if !a.Tracked {
 		s.eagleKnown, s.eagle = true, a.Eagle
 	}
-	for _, r := range a.Ranks {
+	for _, r := range a.Ranks() {
 		key := Rank{Worker: a.Worker, DP: r.DP}
 		if _, held := s.holds.slot(key); held {
 			s.holds.remove(key)

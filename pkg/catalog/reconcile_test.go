@@ -283,7 +283,7 @@ func TestReadersSeeWholeSets(t *testing.T) {
 	reconcile(t, c, sets[0]...)
 	look := func() {
 		list, snap := c.List(nil, nil), c.Snapshot(m1)
-		if len(list) != n || len(snap.Workers) != n || len(snap.Ranks) != len(snap.Known) {
+		if len(list) != n || len(snap.Workers) != n || len(snap.Ranks()) != len(snap.Known()) {
 			t.Errorf("%d workers, %d in the snapshot", len(list), len(snap.Workers))
 			return
 		}
@@ -295,8 +295,8 @@ func TestReadersSeeWholeSets(t *testing.T) {
 				t.Errorf("worker %d beside worker %d in the snapshot", snap.Workers[i].ID, snap.Workers[0].ID)
 			}
 		}
-		if want := n * int(1+snap.Workers[0].ID/100); len(snap.Ranks) != want {
-			t.Errorf("%d ranks, want %d", len(snap.Ranks), want)
+		if want := n * int(1+snap.Workers[0].ID/100); len(snap.Ranks()) != want {
+			t.Errorf("%d ranks, want %d", len(snap.Ranks()), want)
 		}
 	}
 	world.during = look

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sync/atomic"
 )
 
 // Snapshot is a scope at one moment. It never changes.
@@ -12,12 +13,59 @@ type Snapshot struct {
 	BlockSize uint32 // of every attached worker, in tokens
 	Eagle     bool
 
-	Workers []*Worker // schedulable, by id
-	Ranks   []Entry   // schedulable ranks by worker and data-parallel rank: the candidates
-	// Known has every attached rank, in the same order: the candidates, those that
-	// only have events, those of incomplete workers and those of the slot tracker.
-	Known []Entry
-	Slots int // every slot is below
+	Workers  []*Worker // schedulable, by id
+	NumRanks int       // of Ranks
+	Slots    int       // every slot is below
+
+	members []attachedWorker // by id
+	known   int              // of Known
+	// entries is made when it is first asked for: a registration of thousands of ranks
+	// takes no memory for them before they are used.
+	entries atomic.Pointer[entries]
+}
+
+// attachedWorker is a worker with what it contributes.
+type attachedWorker struct {
+	worker     *Worker
+	attachment *Attachment
+}
+
+// entries are the ranks of a snapshot one by one.
+type entries struct{ ranks, known []Entry }
+
+// Ranks returns the schedulable ranks by worker and data-parallel rank: the
+// candidates. The caller must not change them.
+func (s *Snapshot) Ranks() []Entry { return s.expand().ranks }
+
+// Known returns every attached rank, in the same order: the candidates, those that
+// only have events, those of incomplete workers and those of the slot tracker. The
+// caller must not change them.
+func (s *Snapshot) Known() []Entry { return s.expand().known }
+
+func (s *Snapshot) expand() *entries {
+	if e := s.entries.Load(); e != nil {
+		return e
+	}
+	e := &entries{known: make([]Entry, 0, s.known)}
+	for _, m := range s.members {
+		for _, r := range m.attachment.runs {
+			for i := range r.n {
+				e.known = append(e.known, Entry{
+					Rank: Rank{Worker: m.worker.ID, DP: r.dp + i}, Slot: r.slot + i, CarriesLoad: r.candidate, Worker: m.worker,
+				})
+			}
+		}
+	}
+	if e.ranks = e.known; s.NumRanks < s.known {
+		e.ranks = make([]Entry, 0, s.NumRanks)
+		for _, k := range e.known {
+			if k.CarriesLoad && k.Worker.Lifecycle == Schedulable {
+				e.ranks = append(e.ranks, k)
+			}
+		}
+	}
+	s.entries.Store(e) // of two that were made at a time either will do
+	return e
 }
 
 // Entry is an attached rank.
@@ -33,10 +81,10 @@ type Entry struct {
 }
 
 // Entry finds a candidate.
-func (s *Snapshot) Entry(r Rank) (Entry, bool) { return find(s.Ranks, r) }
+func (s *Snapshot) Entry(r Rank) (Entry, bool) { return find(s.Ranks(), r) }
 
 // KnownEntry finds an attached rank, candidate or not.
-func (s *Snapshot) KnownEntry(r Rank) (Entry, bool) { return find(s.Known, r) }
+func (s *Snapshot) KnownEntry(r Rank) (Entry, bool) { return find(s.Known(), r) }
 
 func find(all []Entry, r Rank) (Entry, bool) {
 	i, ok := slices.BinarySearchFunc(all, r, func(e Entry, r Rank) int { return e.Compare(r) })
@@ -58,8 +106,9 @@ func (s *Snapshot) Worker(id uint64) (*Worker, bool) {
 // RanksOf returns the candidates of one worker. The caller must not change
 // them.
 func (s *Snapshot) RanksOf(worker uint64) []Entry {
+	ranks := s.Ranks()
 	from := func(id uint64, after int) int {
-		i, _ := slices.BinarySearchFunc(s.Ranks, id, func(e Entry, id uint64) int {
+		i, _ := slices.BinarySearchFunc(ranks, id, func(e Entry, id uint64) int {
 			if c := cmp.Compare(e.Rank.Worker, id); c != 0 {
 				return c
 			}
@@ -68,7 +117,7 @@ func (s *Snapshot) RanksOf(worker uint64) []Entry {
 		return i
 	}
 	lo, hi := from(worker, 1), from(worker, -1)
-	return s.Ranks[lo:hi:hi]
+	return ranks[lo:hi:hi]
 }
 
 // IsCandidate reports whether an entry of this snapshot can be chosen.

@@ -80,10 +80,12 @@ func (r *TrackedRecord) check() error {
 
 // attachment returns what the worker contributes, without slots.
 func (r *TrackedRecord) attachment() *Attachment {
-	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.BlockSize, Tracked: true, Ranks: make([]AttachedRank, r.Size)}
-	for i := range a.Ranks {
-		a.Ranks[i] = AttachedRank{DP: r.StartRank + uint32(i), Candidate: true}
+	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.BlockSize, Tracked: true}
+	ranks := make([]AttachedRank, r.Size)
+	for i := range ranks {
+		ranks[i] = AttachedRank{DP: r.StartRank + uint32(i), Candidate: true}
 	}
+	a.setRanks(ranks)
 	return a
 }
 

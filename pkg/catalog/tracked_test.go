@@ -76,7 +76,7 @@ func TestTrackedWorker(t *testing.T) {
 	equal(t, "worker", w, want)
 	equal(t, "list", c.List(nil, nil), []*catalog.Worker{want})
 	snap := c.Snapshot(m1)
-	if len(snap.Ranks) != 0 || len(snap.Workers) != 0 || len(snap.Known) != 2 || !snap.Known[0].CarriesLoad || c.CountSchedulable() != 0 {
+	if len(snap.Ranks()) != 0 || len(snap.Workers) != 0 || len(snap.Known()) != 2 || !snap.Known()[0].CarriesLoad || c.CountSchedulable() != 0 {
 		t.Errorf("snapshot %+v, %d ready", snap, c.CountSchedulable())
 	}
 
@@ -127,7 +127,7 @@ func TestTrackedAndSelected(t *testing.T) {
 	if _, err := c.PutTracked(tracked(1, m1, 4, 0, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if s := c.Snapshot(m1); !s.Eagle || len(s.Known) != 2 || len(s.Ranks) != 1 {
+	if s := c.Snapshot(m1); !s.Eagle || len(s.Known()) != 2 || len(s.Ranks()) != 1 {
 		t.Errorf("snapshot %+v", s)
 	}
 	w = patch(t, c, 2, catalog.Patch{IsEagle: new(false)}) // requests on their way were cut the other way

@@ -2,7 +2,6 @@ package catalog_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -58,7 +57,7 @@ func (w *world) Reconcile(before, after *catalog.Attachment) error {
 	if some == nil {
 		some = after
 	}
-	if d := cmp.Diff(w.inForce[keyOf(some)], before); d != "" {
+	if d := cmp.Diff(w.inForce[keyOf(some)], before, attachments); d != "" {
 		w.t.Fatalf("before is not what is in force (-in force +before):\n%s", d)
 	}
 	if before != nil && after != nil && (before.Scope != after.Scope || before.Worker != after.Worker ||
@@ -78,7 +77,7 @@ func (w *world) Reconcile(before, after *catalog.Attachment) error {
 		return err
 	}
 	w.inForce[keyOf(after)] = after
-	for _, r := range after.Ranks {
+	for _, r := range after.Ranks() {
 		w.unhold(after.Scope, catalog.Rank{Worker: after.Worker, DP: r.DP})
 	}
 	return nil
@@ -123,7 +122,7 @@ func (w *world) unhold(sc catalog.Scope, r catalog.Rank) {
 func (w *world) used(sc catalog.Scope) map[uint32]bool {
 	used := map[uint32]bool{}
 	for _, a := range w.inForce {
-		for _, r := range a.Ranks {
+		for _, r := range a.Ranks() {
 			if a.Scope == sc {
 				used[r.Slot] = true
 			}
@@ -156,7 +155,7 @@ func (w *world) checkView(before, after *catalog.Attachment) {
 		if snap == nil {
 			continue
 		}
-		for _, e := range snap.Known {
+		for _, e := range snap.Known() {
 			if e.Rank.Worker == a.Worker && (rankOf(before, e.DP) == nil || rankOf(after, e.DP) == nil) {
 				w.t.Fatalf("%s is visible during %s", e.Rank, w.calls[len(w.calls)-1])
 			}
@@ -173,8 +172,8 @@ func (w *world) checkView(before, after *catalog.Attachment) {
 // the lowest that is free.
 func (w *world) checkSlots(before, after *catalog.Attachment) {
 	used := w.used(after.Scope)
-	for i, r := range after.Ranks {
-		if i > 0 && after.Ranks[i-1].DP >= r.DP {
+	for i, r := range after.Ranks() {
+		if i > 0 && after.Ranks()[i-1].DP >= r.DP {
 			w.t.Fatalf("ranks out of order: %s", describe(after))
 		}
 		var want uint32
@@ -232,11 +231,11 @@ func rankOf(a *catalog.Attachment, dp uint32) *catalog.AttachedRank {
 	if a == nil {
 		return nil
 	}
-	i := slices.IndexFunc(a.Ranks, func(r catalog.AttachedRank) bool { return r.DP == dp })
-	if i < 0 {
+	r, ok := a.Rank(dp)
+	if !ok {
 		return nil
 	}
-	return &a.Ranks[i]
+	return &r
 }
 
 // describe prints an attachment in one line: worker@scope, block size, ranks
@@ -253,7 +252,7 @@ func describe(a *catalog.Attachment) string {
 	if a.Tracked {
 		b.WriteString(" tracked")
 	}
-	for _, r := range a.Ranks {
+	for _, r := range a.Ranks() {
 		form := " %d:%d"
 		if !r.Candidate {
 			form = " [%d:%d]"

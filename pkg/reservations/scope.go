@@ -19,7 +19,7 @@ type scope struct {
 	// mu guards everything below and the variable part of the scope's
 	// reservations. Readers share it. Held for memory work only.
 	mu              sync.RWMutex
-	dropped         bool // no longer in Ledger.scopes
+	dropped         bool              // no longer in Ledger.scopes
 	ranks           catalog.SlotTable // the known ranks
 	blocks          blocks
 	deadlines       deadlines
