@@ -286,15 +286,15 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendOptString(out, "kv_transfer_domain", w.KVTransferDomain)
 	out = appendOptString(out, "kv_transfer_enforcement", w.KVTransferEnforcement)
 	out = appendOptFloat32(out, "kv_transfer_preferred_weight", w.KVTransferPreferredWeight)
-	if len(w.Reasons) > 0 {
-		out = d.appendReasons(out, w)
+	if reasons := w.Explain(); len(reasons) > 0 {
+		out = d.appendReasons(out, w, reasons)
 	}
 	return append(out, '}')
 }
 
 // appendReasons appends the reasons why a worker is not schedulable.
-func (d dialect) appendReasons(out []byte, w *catalog.Worker) []byte {
-	return appendList(appendKey(out, "not_schedulable_reasons"), w.Reasons, func(out []byte, reason string) []byte {
+func (d dialect) appendReasons(out []byte, w *catalog.Worker, reasons []string) []byte {
+	return appendList(appendKey(out, "not_schedulable_reasons"), reasons, func(out []byte, reason string) []byte {
 		if d == dialect16 {
 			reason = withoutRank(w, inGroup(w.Scope, reason))
 		}

@@ -58,7 +58,7 @@ func TestOneLedger(t *testing.T) {
 	}
 	var listed []string
 	for _, wk := range w.Workers(nil, nil) {
-		listed = append(listed, fmt.Sprint(wk.ID, wk.Lifecycle, wk.Reasons))
+		listed = append(listed, fmt.Sprint(wk.ID, wk.Lifecycle, wk.Explain()))
 	}
 	if d := cmp.Diff([]string{"1schedulable[]", "7incomplete[registered through the slot tracker: its load is tracked, it is never selected]"}, listed); d != "" {
 		t.Errorf("workers of the selection contract (-want +got):\n%s", d)

@@ -197,9 +197,9 @@ func TestFailedBindRollsBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if wk.Lifecycle != catalog.Incomplete || len(wk.Reasons) != 1 ||
-		!strings.HasPrefix(wk.Reasons[0], "reconciliation failed: ") || !strings.Contains(wk.Reasons[0], errRefused.Error()) {
-		t.Errorf("worker is %s: %v", wk.Lifecycle, wk.Reasons)
+	if wk.Lifecycle != catalog.Incomplete || len(wk.Explain()) != 1 ||
+		!strings.HasPrefix(wk.Explain()[0], "reconciliation failed: ") || !strings.Contains(wk.Explain()[0], errRefused.Error()) {
+		t.Errorf("worker is %s: %v", wk.Lifecycle, wk.Explain())
 	}
 	if opened, live := w.Net.Count(); opened != 2 || live != 0 {
 		t.Errorf("%d sockets opened, %d left; want 2 and 0", opened, live)

@@ -125,7 +125,7 @@ func (w *World) schedulable(wk *catalog.Worker, err error) {
 		w.T.Fatal(err)
 	}
 	if wk.Lifecycle != catalog.Schedulable {
-		w.T.Fatalf("worker %d is %s: %v", wk.ID, wk.Lifecycle, wk.Reasons)
+		w.T.Fatalf("worker %d is %s: %v", wk.ID, wk.Lifecycle, wk.Explain())
 	}
 }
 

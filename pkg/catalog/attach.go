@@ -10,9 +10,9 @@ import (
 // is possible; else the worker is incomplete, with reasons, and keeps what it
 // may.
 func (c *Catalog) setRecordLocked(m *member, r Record) {
-	why := r.missing(c.settings)
+	var why []string
 	m.blocked = false
-	if len(why) == 0 {
+	if len(r.missing(c.settings)) == 0 {
 		err := c.attachLocked(m, &r)
 		if err == nil {
 			c.setWorkerLocked(m, &Worker{Record: r, Lifecycle: Schedulable})
@@ -21,7 +21,7 @@ func (c *Catalog) setRecordLocked(m *member, r Record) {
 		m.blocked = true
 		why = reconcileFailed(err)
 	}
-	c.setIncompleteLocked(m, &Worker{Record: r, Lifecycle: Incomplete, Reasons: why})
+	c.setIncompleteLocked(m, c.incompleteWorker(r, why))
 }
 
 // reconcileFailed returns the reasons of a worker whose record is complete but

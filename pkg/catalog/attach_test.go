@@ -232,8 +232,8 @@ func TestReconciliation(t *testing.T) {
 				reasons := map[uint64]string{}
 				for _, w := range c.List(nil, nil) {
 					if w.Lifecycle != catalog.Schedulable {
-						equal(t, "number of reasons", len(w.Reasons), 1)
-						reasons[w.ID] = w.Reasons[0]
+						equal(t, "number of reasons", len(w.Explain()), 1)
+						reasons[w.ID] = w.Explain()[0]
 					}
 				}
 				if len(reasons)+len(s.reasons) > 0 {
@@ -338,7 +338,7 @@ func TestDraining(t *testing.T) {
 		t.Errorf("lifecycle %s", w.Lifecycle)
 	}
 	put(t, c, record(1, in(m2)))
-	if w := remove(t, c, 1); w.Lifecycle != catalog.Unschedulable || len(w.Reasons) > 0 {
+	if w := remove(t, c, 1); w.Lifecycle != catalog.Unschedulable || len(w.Explain()) > 0 {
 		t.Errorf("deleted: %+v", w)
 	}
 	equal(t, "seen", seen, []string{"m schedulable", "m draining", "m2 draining", "m2 draining", "m2 draining"})

@@ -161,7 +161,7 @@ func TestReasons(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, _ := newWorld(t, tc.settings)
 			w := put(t, c, tc.record)
-			equal(t, "Reasons", w.Reasons, tc.want)
+			equal(t, "Reasons", w.Explain(), tc.want)
 			lifecycle, ready := catalog.Schedulable, 1
 			if tc.want != nil {
 				lifecycle, ready = catalog.Incomplete, 0
@@ -329,5 +329,5 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// attachments lets equal compare the ranks of attachments.
-var attachments = cmp.Exporter(func(t reflect.Type) bool { return t == reflect.TypeFor[catalog.Attachment]() || t.Name() == "rankRun" })
+// attachments lets equal compare workers, and the ranks of attachments.
+var attachments = cmp.Exporter(func(t reflect.Type) bool { return t == reflect.TypeFor[catalog.Attachment]() || t == reflect.TypeFor[catalog.Worker]() || t.Name() == "rankRun" })

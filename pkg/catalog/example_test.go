@@ -35,7 +35,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(w.Lifecycle, w.Reasons)
+	fmt.Println(w.Lifecycle, w.Explain())
 
 	blockSize, ranks := uint32(16), uint32(2)
 	if w, err = workers.Patch(7, catalog.Patch{BlockSize: &blockSize, Size: &ranks}); err != nil {

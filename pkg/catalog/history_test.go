@@ -20,13 +20,13 @@ func (w *world) print() string {
 	for _, worker := range w.catalog.List(nil, nil) {
 		if worker.Tracked {
 			tracked[key{worker.Scope, worker.ID}] = struct{}{}
-			if worker.Lifecycle != catalog.Incomplete || len(worker.Reasons) != 1 {
-				w.t.Fatalf("tracked worker is %s: %q", worker.Lifecycle, worker.Reasons)
+			if worker.Lifecycle != catalog.Incomplete || len(worker.Explain()) != 1 {
+				w.t.Fatalf("tracked worker is %s: %q", worker.Lifecycle, worker.Explain())
 			}
 			continue
 		}
-		fmt.Fprintf(&b, "%d %v: %q", worker.ID, worker.Scope, strings.Join(worker.Reasons, "; "))
-		if (worker.Lifecycle == catalog.Schedulable) != (len(worker.Reasons) == 0) {
+		fmt.Fprintf(&b, "%d %v: %q", worker.ID, worker.Scope, strings.Join(worker.Explain(), "; "))
+		if (worker.Lifecycle == catalog.Schedulable) != (len(worker.Explain()) == 0) {
 			b.WriteString(" but " + worker.Lifecycle)
 		}
 		if a := w.inForce[key{worker.Scope, worker.ID}]; a != nil {

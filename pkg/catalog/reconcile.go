@@ -247,7 +247,7 @@ func (c *Catalog) attachNewLocked(b *batch) {
 		m.blocked = false
 		switch {
 		case len(ch.reasons) > 0:
-			c.loseIncompleteLocked(b, m, r, ch.reasons)
+			c.loseIncompleteLocked(b, m, r, nil)
 		case b.mustLeave(ch):
 			m.worker = &Worker{Record: r, Lifecycle: Draining}
 			m.blocked = true // to be attached when the old attachment is gone
@@ -286,10 +286,11 @@ func (c *Catalog) extendLocked(b *batch, m *member, r *Record) error {
 	return nil
 }
 
-// loseIncompleteLocked makes the member incomplete; it loses what it may not
+// loseIncompleteLocked makes the member incomplete, for nil because of its record; it
+// loses what it may not
 // keep.
 func (c *Catalog) loseIncompleteLocked(b *batch, m *member, r Record, why []string) {
-	m.worker = &Worker{Record: r, Lifecycle: Incomplete, Reasons: why}
+	m.worker = c.incompleteWorker(r, why)
 	b.addLoss(m, m.attachment.retained(&r, c.settings.KVEvents))
 }
 

@@ -203,7 +203,7 @@ func TestReconcileFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 		equal(t, "difference", d, want)
-		if got := strings.Join(c.List(new("m"), nil)[0].Reasons, ";"); got != reason {
+		if got := strings.Join(c.List(new("m"), nil)[0].Explain(), ";"); got != reason {
 			t.Errorf("reason is %q, want %q", got, reason)
 		}
 		if c.List(new("m"), nil)[1].Lifecycle != catalog.Schedulable {

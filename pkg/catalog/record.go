@@ -338,11 +338,33 @@ const (
 type Worker struct {
 	Record
 	Lifecycle Lifecycle
-	// Reasons tell why the worker is incomplete; empty in every other state.
+	// Reasons tell why the worker is incomplete where its record does not: see Explain.
 	Reasons []string
+	// lacking, if not nil: the record alone does not make a schedulable worker with
+	// these settings. Its reasons are not kept, as there may be one for each of
+	// thousands of ranks.
+	lacking *Settings
 	// Tracked: registered through the slot tracker. Such a worker is always
 	// incomplete, with a reason that says so.
 	Tracked bool
+}
+
+// Explain tells why the worker is incomplete; nothing in every other state.
+func (w *Worker) Explain() []string {
+	if w.lacking != nil {
+		return w.missing(*w.lacking)
+	}
+	return w.Reasons
+}
+
+// incompleteWorker returns an incomplete worker for these reasons, nil for those of
+// its record.
+func (c *Catalog) incompleteWorker(r Record, why []string) *Worker {
+	w := &Worker{Record: r, Lifecycle: Incomplete, Reasons: why}
+	if why == nil {
+		w.lacking = &c.settings
+	}
+	return w
 }
 
 // HasTaint reports whether the worker has the taint. It searches a sorted list

@@ -118,7 +118,7 @@ func TestTrackedAndSelected(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := put(t, c, record(2, eagle))
-	equal(t, "reasons", w.Reasons, []string{"reconciliation failed: block_size mismatch for model=m tenant=t: existing=8 requested=4"})
+	equal(t, "reasons", w.Explain(), []string{"reconciliation failed: block_size mismatch for model=m tenant=t: existing=8 requested=4"})
 	world.took()
 	if err := c.DeleteTracked(m1, 1); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestTrackedAndSelected(t *testing.T) {
 		t.Errorf("snapshot %+v", s)
 	}
 	w = patch(t, c, 2, catalog.Patch{IsEagle: new(false)}) // requests on their way were cut the other way
-	equal(t, "reasons", w.Reasons, []string{"reconciliation failed: is_eagle mismatch for model=m tenant=t: existing=true requested=false"})
+	equal(t, "reasons", w.Explain(), []string{"reconciliation failed: is_eagle mismatch for model=m tenant=t: existing=true requested=false"})
 }
 
 // TestReconcilerRefusesTracked: then nothing is registered.
