@@ -296,6 +296,17 @@ func (r *idempotencyRecord) setAnswer(answer *Selection) {
 	}
 }
 
+// size is about what the record of a cached answer takes, in bytes; the ledger has
+// the hashes anyway.
+func (r *idempotencyRecord) size() int64 {
+	const record = 512
+	n := record + len(r.id) + len(r.endpoint) + 8*len(r.selection.Overlap.DP)
+	if id := r.selection.SelectionID; id != nil {
+		n += len(*id)
+	}
+	return int64(n)
+}
+
 // ReservationEnded implements reservations.CallerState.
 func (r *idempotencyRecord) ReservationEnded() {
 	r.answers.end(r)
@@ -315,6 +326,8 @@ type answerCache struct {
 	mu             sync.Mutex
 	oldest, newest *idempotencyRecord
 	n              int
+	bytes          int64 // of the answers
+	most           int64 // of bytes; 0: no limit
 }
 
 // add caches the answer of a reservation, unless that has ended meanwhile. The
@@ -326,7 +339,7 @@ func (f *answerCache) add(r *idempotencyRecord) {
 		return
 	}
 	f.becomeCachedLocked(r)
-	if f.n > maxAnswers {
+	for f.n > maxAnswers || f.most > 0 && f.bytes > f.most && f.n > 1 {
 		f.becomeEvictedLocked(f.oldest)
 	}
 }
@@ -347,6 +360,7 @@ func (f *answerCache) becomeCachedLocked(r *idempotencyRecord) {
 	}
 	f.newest = r
 	f.n++
+	f.bytes += r.size()
 }
 
 // becomeEvictedLocked drops the answer. The reservation may live on.
@@ -379,6 +393,7 @@ func (f *answerCache) unlinkLocked(r *idempotencyRecord) {
 	}
 	r.older, r.newer = nil, nil
 	f.n--
+	f.bytes -= r.size()
 }
 
 // replay runs read on the answer of a reservation, if it is cached. If read says
@@ -416,11 +431,11 @@ func (f *answerCache) cancel(r *idempotencyRecord) bool {
 	return true
 }
 
-// count returns how many answers are cached.
-func (f *answerCache) count() int {
+// count returns how many answers are cached, and their bytes.
+func (f *answerCache) count() (n int, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.n
+	return f.n, f.bytes
 }
 
 // inFlightIDs are the ids of reservations that are about to be booked:

@@ -38,6 +38,9 @@ type Config struct {
 	Pending pending.Limits
 	// Waiting bounds the memory of the requests that wait; nil does not.
 	Waiting *budget.Account
+	// Remembered bounds what is kept for callers that come back, pending selections
+	// and answers half of it each; nil does not.
+	Remembered *budget.Account
 	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its
 	// blocks above which answers call it busy, not negative; nil: they do not say.
 	PrefillBusy, DecodeBusy *float64
@@ -68,6 +71,10 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 		idempotency: idempotency{ledger: l, catalog: c},
 		sessions:    sessions{catalog: c},
 	}
+	if most := config.Remembered.Limit() / 2; most > 0 {
+		config.Pending.Bytes = min(config.Pending.Bytes, int(most))
+		a.idempotency.answers.most = most
+	}
 	a.pending.store = pending.New(config.Pending, time.Now)
 	if config.SessionTTL > 0 {
 		a.sessions.Table = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
@@ -86,6 +93,9 @@ func (a *API) Sweep() {
 	if a.sessions.Table != nil {
 		a.sessions.Sweep()
 	}
+	_, selections := a.pending.store.Stats()
+	_, answers := a.idempotency.answers.count()
+	a.config.Remembered.Set(int64(selections) + answers)
 }
 
 // Remembered counts what is kept for callers that come back.
@@ -100,7 +110,8 @@ type Remembered struct {
 
 // Remembered returns what is kept at this moment.
 func (a *API) Remembered() Remembered {
-	r := Remembered{Answers: a.idempotency.answers.count()}
+	var r Remembered
+	r.Answers, _ = a.idempotency.answers.count()
 	r.Pending, _ = a.pending.store.Stats()
 	if r.HasSessions = a.sessions.Table != nil; r.HasSessions {
 		r.Sessions, r.SessionWaiters = a.sessions.Len(), a.sessions.Waiting()

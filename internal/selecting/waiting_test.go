@@ -470,3 +470,35 @@ func TestWaitingMemoryFull(t *testing.T) {
 		w.WantLoad("1/0: 8 2 1, waiting: 1 with 8")
 	})
 }
+
+// TestRememberedMemory: first answers are kept within their share of memory, the
+// oldest are forgotten first, and nothing is left of reservations that have ended.
+func TestRememberedMemory(t *testing.T) {
+	var account *budget.Account
+	w := start(t, eventsOff, waiting(64<<20), func(c *service.Config) { account = c.Memory.Account(budget.Remembered) })
+	w.Put(record(1, 1))
+	const n = 500
+	id := func(i int) string { return fmt.Sprintf("%08000d", i) }
+	for i := range n {
+		w.Book(id(i), prompt(uint32(i), 8))
+	}
+	w.Sweep()
+	if used := account.Used(); used > account.Limit()/2 || used < account.Limit()/2-10_000 {
+		t.Errorf("%d bytes of %d are taken", used, account.Limit())
+	}
+	for i, kept := range map[int]bool{0: false, n - 1: true} {
+		req := ask(prompt(uint32(i), 8))
+		req.ReservationID, req.IfExists = new(id(i)), selecting.ReturnFirst
+		if sel, err := w.Select(t.Context(), req, true); (err == nil && sel.Repeated) != kept {
+			t.Errorf("answer %d is kept: %t, want %t", i, err == nil, kept)
+		}
+	}
+	for i := range n {
+		if err := w.Free(id(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.Sweep(); account.Used() != 0 {
+		t.Errorf("%d bytes are left", account.Used())
+	}
+}

@@ -146,6 +146,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		SessionTTL:  config.SessionTTL,
 		Pending:     config.Pending,
 		Waiting:     config.Memory.Account(budget.Waiting),
+		Remembered:  config.Memory.Account(budget.Remembered),
 		PrefillBusy: config.PrefillBusy,
 		DecodeBusy:  config.DecodeBusy,
 	}, s.catalog, s.scopes, s.ledger, config.Overload, log)
