@@ -285,8 +285,8 @@ func (t *tab) serve(ctx context.Context, n int64) error {
 // answer holds n bytes of an answer in place of what the request held, until close.
 // A client that does not read may be cut off.
 func (t *tab) answer(c *gin.Context, n int) error {
-	if t.turn > 0 || n > budget.SmallBody {
-		t.close() // of the request nothing is kept
+	if t.turn > 0 && n > autoLength || n > budget.SmallBody {
+		t.close() // nothing is kept of the request
 	}
 	if t.memory == nil || n <= budget.SmallBody {
 		return nil

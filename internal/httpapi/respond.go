@@ -31,36 +31,17 @@ func respond(c *gin.Context, status int, text []byte) {
 	_, _ = c.Writer.Write(text) // fails only if the client is gone
 }
 
-// answerTimeout is how long a client may take to read an answer that is too long for
-// the buffers of its connection.
-const answerTimeout = 30 * time.Second
-
 // send writes a JSON answer that may be long. t, which holds what the request took,
 // holds the answer from then on. An error means that nothing was written.
 func (a api) send(c *gin.Context, status int, text []byte, t *tab) error {
-	if len(text) <= autoLength {
-		respond(c, status, text)
-		return nil
-	}
 	if err := t.answer(c, len(text)); err != nil {
 		return err
 	}
-	deadline := http.NewResponseController(c.Writer)
-	_ = deadline.SetWriteDeadline(time.Now().Add(answerTimeout)) // only tests have writers without deadlines
 	respond(c, status, text)
-	t.close()
-	_ = deadline.SetWriteDeadline(time.Time{})
-	return nil
-}
-
-// timed makes a handler whose client has answerTimeout to read its answer.
-func timed(h gin.HandlerFunc) gin.HandlerFunc {
-	return func(c *gin.Context) {
-		deadline := http.NewResponseController(c.Writer)
-		_ = deadline.SetWriteDeadline(time.Now().Add(answerTimeout)) // only tests have writers without deadlines
-		h(c)
-		_ = deadline.SetWriteDeadline(time.Time{})
+	if t.leave() { // perhaps after all was written
+		_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{})
 	}
+	return nil
 }
 
 // answerFunc handles a request: it appends a JSON answer to out and returns it

@@ -145,7 +145,7 @@ func newEngine(svc Service, conductor ConductorAPI, opt Options) engine {
 	document := openapi.Document(opt.Contract.String())
 	e.routes.get(access.Read, "/openapi.yaml", anyScope(plain(func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", document) })))
 	if opt.Metrics != nil {
-		e.routes.get(access.Metrics, "/metrics", plain(timed(gin.WrapH(opt.Metrics))))
+		e.routes.get(access.Metrics, "/metrics", plain(gin.WrapH(opt.Metrics)))
 	}
 	return e
 }

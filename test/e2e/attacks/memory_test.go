@@ -267,7 +267,8 @@ func hold(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, body []byte
 	t.Helper()
 	head := fmt.Appendf(nil, "POST /select HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
 	connections(t, s, n, stop, func(conn net.Conn) {
-		if _, err := conn.Write(append(slices.Clone(head), body[:part]...)); err == nil {
+		_, _ = conn.Write(head)
+		if _, err := conn.Write(body[:part]); err == nil {
 			_, _ = io.Copy(io.Discard, conn)
 		}
 	})
@@ -280,7 +281,8 @@ func deaf(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, path string
 	connections(t, s, n, stop, func(conn net.Conn) {
 		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 		for {
-			if _, err := conn.Write(append(slices.Clone(head), body...)); err != nil {
+			_, _ = conn.Write(head)
+			if _, err := conn.Write(body); err != nil {
 				return
 			}
 		}
