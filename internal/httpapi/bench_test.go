@@ -160,6 +160,7 @@ func BenchmarkSelectObserved(b *testing.B) {
 		status int
 	}{
 		{"nobody", echo{}, Options{Log: info}, 200},
+		{"tokens", echo{}, Options{Log: info, Access: guardOf(b)}, 200},
 		{"counted", echo{}, Options{Log: info, Requests: ignorer{}}, 200},
 		{"logged", echo{}, Options{Log: debug}, 200},
 		{"both", echo{}, Options{Log: debug, Requests: ignorer{}}, 200},
@@ -171,6 +172,7 @@ func BenchmarkSelectObserved(b *testing.B) {
 			text := bytes.NewReader(body)
 			r := httptest.NewRequest("POST", "/select", io.NopCloser(text))
 			r.Header.Set("Content-Type", "application/json")
+			r.Header.Set("Authorization", "Bearer call")
 			r.Header.Set(requestIDHeader, "3f9c2d7a-9d0a-4a53-a3a5-0e3d9f5d8e11")
 			r.ContentLength = int64(len(body))
 			w := &discard{header: http.Header{}}

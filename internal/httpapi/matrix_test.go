@@ -136,7 +136,7 @@ func visit(t *testing.T, listeners []onListener, f func(l onListener, method, pa
 
 // guardOf is a guard of tokens that are named as the roles that they have, and of
 // "own-" tokens, which are for the tenant "own".
-func guardOf(t *testing.T) *access.Guard {
+func guardOf(t testing.TB) *access.Guard {
 	t.Helper()
 	var file strings.Builder
 	file.WriteString("tokens:\n")
