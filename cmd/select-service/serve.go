@@ -156,12 +156,17 @@ func handlers(conf config.Config, svc *service.Service, guard *access.Guard, mem
 	}
 }
 
+// subscribersPerPeer is how many connections other replicas may have to our publisher for
+// each that may be followed: Dynamo's routers follow and are not followed.
+const subscribersPerPeer = 4
+
 // socketOptions are the limits of the ZMQ sockets.
 func socketOptions(conf config.Config, memory *budget.Budget, keys zmqsock.Curve, log zerolog.Logger) zmqsock.Options {
 	opt := zmqsock.DefaultOptions()
 	opt.Endpoints = conf.Access.Endpoints()
 	opt.Streams, opt.Replay = memory.Account(budget.Streams), memory.Account(budget.Replay)
 	opt.Replication = memory.Account(budget.Replication)
+	opt.Subscribers = subscribersPerPeer * conf.Limits.MaxPeers
 	opt.Curve = keys
 	opt.Fault = func(endpoint string, err error) {
 		log.Warn().Str("endpoint", catalog.Clip(endpoint)).Err(err).Msg("zmq connection refused or given up")
