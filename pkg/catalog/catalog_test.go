@@ -330,4 +330,6 @@ func TestModels(t *testing.T) {
 }
 
 // attachments lets equal compare workers, and the ranks of attachments.
-var attachments = cmp.Exporter(func(t reflect.Type) bool { return t == reflect.TypeFor[catalog.Attachment]() || t == reflect.TypeFor[catalog.Worker]() || t.Name() == "rankRun" })
+var attachments = cmp.Exporter(func(t reflect.Type) bool {
+	return t == reflect.TypeFor[catalog.Attachment]() || t == reflect.TypeFor[catalog.Worker]() || t.Name() == "rankRun"
+})
