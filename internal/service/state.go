@@ -65,8 +65,10 @@ const (
 	lastSnapshotTime = 4 * time.Second
 	// busyShare is the part of one core that writing takes, one in so many.
 	busyShare = 25
-	// busyFor is how long it works until it rests.
-	busyFor = 2 * time.Millisecond
+	// busyFor is how long it works until it rests. What took much longer, up to
+	// mostBusy and beyond, was mostly the work of others on a busy machine.
+	busyFor  = 2 * time.Millisecond
+	mostBusy = 20 * time.Millisecond
 	// pageReservations are read from the ledger at a time.
 	pageReservations = 256
 )
@@ -305,23 +307,27 @@ func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, s
 			continue
 		}
 		if err != nil {
+			walk.Runs(func(*indexer.Run) bool { return false }) // a walk has to be ended
 			return err
 		}
 		saved[slot] = savedRank{r, number}
 	}
-	var err error
 	for run := range walk.Runs {
 		for tier, holders := range run.Slots {
 			for _, slot := range holders {
-				if r, ok := saved[slot]; ok && err == nil {
-					err = w.Run(r.number, indexer.Tier(tier), run)
+				r, ok := saved[slot]
+				if !ok {
+					continue
+				}
+				if err := w.Run(r.number, indexer.Tier(tier), run); err != nil {
+					return err
+				}
+				if err := p.rest(ctx); err != nil {
+					return err
 				}
 			}
 		}
-		if err == nil {
-			err = p.rest(ctx)
-		}
-		if err != nil {
+		if err := p.rest(ctx); err != nil {
 			return err
 		}
 	}
@@ -370,7 +376,7 @@ func (p *pacer) rest(ctx context.Context) error {
 	if busy < busyFor {
 		return nil
 	}
-	pause := time.NewTimer((busyShare - 1) * busy)
+	pause := time.NewTimer((busyShare - 1) * min(busy, mostBusy))
 	defer pause.Stop()
 	select {
 	case <-ctx.Done():
