@@ -38,6 +38,16 @@ func (id *identity) spoken() bool {
 	return n > 0
 }
 
+// speaks reports whether the process speaks for itself: one endpoint is believed, and
+// present.
+func (id *identity) speaks() bool {
+	if id == nil || id.speaker == "" {
+		return false
+	}
+	s := id.at(id.speaker)
+	return s != nil && s.confirmed && !s.absent
+}
+
 // confirmedAt reports whether that endpoint is confirmed, present or not.
 func (id *identity) confirmedAt(peer string) bool {
 	s := id.at(peer)
@@ -161,19 +171,28 @@ func (c *core) forgetPeer(peer string) {
 	delete(c.endpoints, peer)
 }
 
-// settle decides who speaks for a process, after something has changed.
+// settle decides who speaks for a process, after something has changed. An endpoint
+// that is absent counts until it is forgotten: while a process is away, nobody takes
+// its place.
 func (c *core) settle(process uint64) {
 	id := c.identities[process]
-	s, n := id.confirmed()
+	var only *sender
+	n := 0
+	for _, s := range id.senders {
+		if s.confirmed {
+			only = s
+			n++
+		}
+	}
 	switch {
 	case n > 1 && id.speaker != "":
 		id.speaker = ""
 		c.ledger.Unbind(process)
-	case n == 1 && id.speaker != s.peer:
+	case n == 1 && id.speaker != only.peer:
 		if id.speaker != "" {
 			c.ledger.Unbind(process)
 		}
-		id.speaker, s.wanted = s.peer, true
+		id.speaker, only.wanted = only.peer, true
 	}
 }
 
@@ -192,7 +211,7 @@ func (c *core) wordOn(q fetchRequest, process uint64) reservations.Word {
 	switch {
 	case process == q.process:
 		return c.wordOf(id.at(q.peer))
-	case process == c.process || id.spoken():
+	case process == c.process || id.speaks():
 		return reservations.Aside
 	}
 	return reservations.Relayed

@@ -210,7 +210,7 @@ func (o *oracle) believes(n *simNode, from uint64, step int) bool {
 	case s.kind == freed:
 		return s.by == from
 	case s.kind == booked:
-		return !n.r.core.identities[of.Process].spoken() && of.Process != n.process
+		return !n.r.core.identities[of.Process].speaks() && of.Process != n.process
 	}
 	return o.status(s.reservation, o.know[n.index]).live
 }

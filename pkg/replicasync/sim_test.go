@@ -21,6 +21,9 @@ const settleWithin = 5 * time.Second
 // operate does one random thing.
 func (w *simWorld) operate() {
 	n := w.nodes[w.rnd.IntN(len(w.nodes))]
+	if w.hostile && w.rnd.IntN(4) == 0 {
+		w.attack(n)
+	}
 	switch x := w.rnd.IntN(100); {
 	case x < 38:
 		w.book(n)
@@ -288,6 +291,9 @@ func simulate(seed uint64, m *mutant, log *strings.Builder) (took time.Duration,
 		}
 	}
 	w.heal()
+	if w.hostile {
+		w.advance(silentAfter + time.Second) // an impostor was silent for so long
+	}
 	for w.oracle.unsettled() {
 		w.advance(5 * time.Second)
 	}

@@ -85,6 +85,8 @@ type simWorld struct {
 	ids    int
 
 	loss, twice, slow float64
+	hostile           bool // a peer of all replicas does what it can against them
+	lifeOfLies        uint64
 	calm              bool // little happens for which snapshots are fetched: they would repair other faults
 	cut               [][]bool
 	delivered         int
@@ -127,6 +129,7 @@ func newWorld(seed uint64, m *mutant, log *strings.Builder) *simWorld {
 	if w.calm = rnd.IntN(3) == 0; w.calm {
 		w.loss = 0
 	}
+	w.hostile = rnd.IntN(2) == 0
 	for i := range n {
 		node := &simNode{w: w, index: i, has: make(map[simRank]bool), enc: newEncoder(), dec: newReader()}
 		for _, r := range simRanks {
@@ -339,6 +342,10 @@ func (n *simNode) beginFetch(q fetchRequest) {
 	var from int
 	if _, err := fmt.Sscanf(q.url, "http://host%d", &from); err != nil {
 		n.w.failf("url %q: %v", q.url, err)
+		return
+	}
+	if from == hostileHost {
+		n.w.lie(n, q)
 		return
 	}
 	f := &simFetch{n: n, life: n.life, jumps: n.w.jumps, had: maps.Clone(n.has), of: n.w.nodes[from], m: n.r.newMerge(q)}

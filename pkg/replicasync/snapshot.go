@@ -254,7 +254,7 @@ func (r *Replica) freedNames() map[uint64][]history.Name {
 	r.coreMu.Lock()
 	present := make(map[uint64]bool)
 	for process, id := range r.core.identities {
-		present[process] = id.spoken()
+		present[process] = id.speaks()
 	}
 	r.coreMu.Unlock()
 	return r.core.freed.names(func(teller uint64) bool { return !present[teller] }, r.now())

@@ -459,7 +459,7 @@ func (s *scope) terms(b *Reservation, at time.Duration) (x *lease, deadline time
 func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	accepted := at - max(b.Age, 0)
 	own := r.origin.Process == s.ledger.process
-	trusted := b.Word == OwnWord || r.relayed
+	trusted := b.Word == OwnWord
 	switch x := r.lease; {
 	case b.Word != OwnWord && r.rank != b.Rank: // that is not its name
 		return Known
@@ -585,7 +585,7 @@ func (l *Ledger) MergeFreed(teller uint64, names []history.Name) (freed int, fre
 				due = append(due, x)
 			}
 		}
-		freed += s.endListed(due)
+		freed += s.endListed(due, false)
 	})
 	l.counts.freed.Add(uint64(freed))
 	l.counts.endsMerged.Add(uint64(freed))
@@ -635,22 +635,28 @@ func (l *Ledger) MergeEnded(process uint64, ended history.EndedSet) (freed int) 
 				due = append(due, x)
 			}
 		}
-		freed += s.endListed(due)
+		freed += s.endListed(due, true)
 	})
 	l.counts.freed.Add(uint64(freed))
 	l.counts.endsMerged.Add(uint64(freed))
 	return freed
 }
 
-// endListed ends those that are live still, a few per lock.
-func (s *scope) endListed(due []listed) (ended int) {
+// endListed ends those that are live still, a few per lock. byNumber says that numbers
+// tell so, which are remembered as such.
+func (s *scope) endListed(due []listed, byNumber bool) (ended int) {
 	for part := range slices.Chunk(due, sweepPerLock) {
 		s.mu.Lock()
 		for _, x := range part {
-			if !x.ended {
-				s.end(x.entry, history.Freed)
-				ended++
+			if x.ended {
+				continue
 			}
+			why := history.Freed
+			if byNumber && x.relayed {
+				why = history.Replaced
+			}
+			s.end(x.entry, why)
+			ended++
 		}
 		s.mu.Unlock()
 	}

@@ -48,7 +48,7 @@ const (
 	// LeaseExpired: as far as this ledger knows its lease was not renewed. A
 	// snapshot that knows of a renewal may bring it back.
 	LeaseExpired
-	// Replaced: it has not ended, but its own process says what it really is.
+	// Replaced: others had told of it, and now its own process speaks for its number.
 	Replaced
 )
 
