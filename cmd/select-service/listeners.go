@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/certs"
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/internal/connections"
@@ -120,7 +121,7 @@ const descriptorReserve = 4
 
 // newConnections bounds the connections of all listeners, also to what the limit of
 // open files allows.
-func newConnections(conf config.Limits, log zerolog.Logger) *connections.Set {
+func newConnections(conf config.Limits, memory *budget.Budget, log zerolog.Logger) *connections.Set {
 	total := conf.MaxConnections
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil {
@@ -130,7 +131,7 @@ func newConnections(conf config.Limits, log zerolog.Logger) *connections.Set {
 			total = int(most)
 		}
 	}
-	return connections.New(connections.Limits{Total: total, PerAddress: conf.MaxConnectionsPerAddress})
+	return connections.New(connections.Limits{Total: total, PerAddress: conf.MaxConnectionsPerAddress, Heads: memory.Account(budget.Heads)})
 }
 
 // serve starts a server on each listener in g; they run until shutdown.

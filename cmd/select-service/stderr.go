@@ -8,9 +8,9 @@ import (
 
 // detachStderr returns standard error for the log, which is written by a goroutine
 // that may block. What writes to the descriptor itself, such as a panic, does not
-// block after this: where standard error is a pipe or a terminal, descriptor 2 becomes another
-// opening of it, which loses what is not taken at once. The other users of the pipe
-// keep theirs as it is. Where that cannot be done, all stays as it was.
+// block after this: where standard error is a pipe or a terminal, descriptor 2 becomes
+// another opening of it, which loses what is not taken at once. Its other users keep
+// theirs as it is. Where that cannot be done, all stays as it was.
 func detachStderr() *os.File {
 	const fd, path = 2, "/proc/self/fd/2"
 	if info, err := os.Stat(path); err != nil || info.Mode()&(os.ModeNamedPipe|os.ModeCharDevice) == 0 {

@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"internal/conductorapi":    {"internal/conductor", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},
 	"internal/budget":          {},
 	"internal/config":          {"internal/admission", "internal/overload", "internal/pending", "pkg/..."},
-	"internal/connections":     {},
+	"internal/connections":     {"internal/budget"},
 	"internal/contract":        {"internal/overload", "pkg/catalog", "pkg/reservations"},
 	"internal/curve":           {},
 	"internal/fetch":           {"internal/certs", "internal/filewatch", "pkg/recovery"},

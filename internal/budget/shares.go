@@ -7,6 +7,9 @@ const (
 	Index = "index"
 	// Ledger: live reservations. Measured; at the limit new ones are refused.
 	Ledger = "ledger"
+	// Heads: what connections have sent before a request is complete but for its body:
+	// long headers, and handshakes of TLS.
+	Heads = "heads"
 	// Requests: bodies up to [SmallBody], which large ones cannot crowd out.
 	Requests = "requests"
 	// Bodies: larger ones, while they arrive and until they have been read.
@@ -38,14 +41,15 @@ var shares = []struct {
 	name     string
 	thousand int64
 }{
-	{Index, 260},
+	{Index, 250},
 	{Ledger, 100},
+	{Heads, 20},
 	{Requests, 40},
 	{Bodies, 80},
 	{Serving, 160},
 	{Answers, 40},
 	{Waiting, 40},
-	{Remembered, 40},
+	{Remembered, 30},
 	{Streams, 60},
 	{Replay, 30},
 	{Replication, 30},

@@ -4,6 +4,7 @@ package connections
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/select-service/select-service/internal/budget"
 )
 
 const (
@@ -28,11 +31,20 @@ const (
 	// deadlineAge is how old a write deadline gets before it is moved: to move it at
 	// each write would cost a timer each.
 	deadlineAge = 5 * time.Second
+	// freeHead is what every connection may send before the head of its request is
+	// complete, a handshake included; beyond it the bytes come from an account.
+	freeHead = 8 << 10
 )
+
+// errHeads ends a connection with a long head when there is no memory for it.
+var errHeads = errors.New("no memory for the head of a request")
 
 // Limits bound the connections of a Set; PerAddress 0 is no bound.
 type Limits struct {
 	Total, PerAddress int
+	// Heads is the account of what was sent of requests whose head is not complete, as
+	// far as it is long; nil is no bound.
+	Heads *budget.Account
 }
 
 // Stats counts what a Set has done.
@@ -198,6 +210,7 @@ func (s *Set) Observe(nc net.Conn, state http.ConnState) {
 		c.phase.Store(int32(fresh))
 	case http.StateActive:
 		c.phase.Store(int32(inRequest))
+		c.releaseHead()
 	case http.StateIdle:
 		c.phase.Store(int32(betweenRequests))
 	case http.StateHijacked, http.StateClosed:
@@ -248,6 +261,39 @@ type conn struct {
 	active   atomic.Int64 // when it was accepted or last written to, in ns since 1970
 	deadline atomic.Int64 // when the write deadline was last moved, in the same units
 	imposed  atomic.Bool  // the write deadline is a caller's
+
+	// mu guards head, reserved and closed. It is taken by reads of long heads alone,
+	// and once for a request after one.
+	mu       sync.Mutex
+	head     atomic.Int64 // bytes that were read since the last request
+	reserved int64        // of Limits.Heads
+	closed   bool
+}
+
+// Read counts what comes before the head of a request is complete.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if phase(c.phase.Load()) == inRequest || c.head.Add(int64(n)) <= freeHead {
+		return n, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || !c.set.limits.Heads.Reserve(int64(n)) {
+		return 0, errHeads
+	}
+	c.reserved += int64(n)
+	return n, err
+}
+
+// releaseHead forgets the head of a request that is complete.
+func (c *conn) releaseHead() {
+	if c.head.Swap(0) <= freeHead {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.set.limits.Heads.Release(c.reserved)
+	c.reserved = 0
 }
 
 func (c *conn) Write(p []byte) (int, error) {
@@ -293,5 +339,10 @@ func (c *conn) Close() error {
 	c.set.mu.Lock()
 	c.set.drop(c)
 	c.set.mu.Unlock()
+	c.mu.Lock()
+	c.closed = true
+	c.set.limits.Heads.Release(c.reserved)
+	c.reserved = 0
+	c.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/connections"
 	"github.com/select-service/select-service/test/e2e"
 )
@@ -311,5 +312,53 @@ func TestCloseAllTLS(t *testing.T) {
 			return errors.New("not yet")
 		}
 		return nil
+	})
+}
+
+// TestHeads: long heads share an account; what does not fit ends the connection, and
+// what is complete or closed is given back. Short heads need none.
+func TestHeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		account := budget.NewAccount("heads", 32<<10)
+		s := serve(t, connections.Limits{Total: 100, Heads: account})
+		head := func(c *client, bytes int) error {
+			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Long: "+strings.Repeat("x", bytes))
+			return err
+		}
+		first, second, short := s.dial("10.0.0.1"), s.dial("10.0.0.1"), s.dial("10.0.0.1")
+		if err := head(first, 30<<10); err != nil {
+			t.Fatal(err)
+		}
+		if used := account.Used(); used < 20<<10 || used > 32<<10 {
+			t.Errorf("%d bytes are used", used)
+		}
+		if err := head(second, 30<<10); err == nil {
+			t.Error("a second long head fits")
+		}
+		synctest.Wait()
+		if account.Refused() == 0 {
+			t.Error("the refusal is not counted")
+		}
+		if got := short.get("/"); got != 200 {
+			t.Errorf("a short head: status %d", got)
+		}
+		if _, err := io.WriteString(first, "\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got := first.status(); got != 200 {
+			t.Errorf("a long head: status %d", got)
+		}
+		synctest.Wait()
+		if used := account.Used(); used != 0 {
+			t.Errorf("%d bytes are used after the request", used)
+		}
+		if err := head(first, 20<<10); err != nil {
+			t.Fatal(err)
+		}
+		_ = first.Close()
+		synctest.Wait()
+		if used := account.Used(); used != 0 {
+			t.Errorf("%d bytes are used after the connection", used)
+		}
 	})
 }

@@ -128,3 +128,20 @@ func TestAddressLimit(t *testing.T) {
 	e2e.Eventually(t, "it is served again", func() error { return keepAlive(dial(t, s.Address(), "")) })
 	mustCount(t, s, "max_connections_per_address")
 }
+
+// TestLongHeads: thousands of connections that stop within a long head do not hold
+// what they have sent, and others are answered.
+func TestLongHeads(t *testing.T) {
+	s := e2e.Serve(t, nil, "--max-memory", "512MiB")
+	head := halfHeader + strings.Repeat("Long: "+strings.Repeat("x", 1000)+"\r\nX-", 62)
+	for range 4000 {
+		dial(t, s.Address(), head)
+	}
+	hammer(t, s, 80)
+	const most = 250 << 10 // KiB; 4,000 connections take 100 MiB of them
+	if peak, err := s.Status("VmHWM"); err != nil || peak > most {
+		t.Errorf("peak %d KiB, want at most %d; %v", peak, most, err)
+	} else {
+		t.Logf("peak %d MiB", peak>>10)
+	}
+}
