@@ -149,7 +149,7 @@ func registrationError(reg *conductor.Registration, err error) error {
 	case errors.As(err, &seed):
 		return &contract.Error{Kind: contract.Conflict, Text: err.Error(), Reason: reasonSeed, Field: "hash_seed", Err: err}
 	case errors.Is(err, conductor.ErrFull):
-		return &contract.Error{Kind: contract.Unavailable, Text: err.Error(), Reason: reasonFull, Err: err}
+		return &contract.Error{Kind: contract.Unavailable, Text: err.Error(), Reason: reasonFull, Limit: contract.LimitPublishers, Err: err}
 	}
 	return &contract.Error{Kind: contract.Internal, Text: "internal error", Err: err}
 }

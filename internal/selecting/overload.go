@@ -83,7 +83,7 @@ func (t *thresholds) ClearBusyThreshold(model string, which *string) (ModelThres
 // overload.ErrTooMany: ranges were checked before.
 func (t *thresholds) changed(model string, c overload.Change, err error) (ModelThresholds, error) {
 	if err != nil {
-		return ModelThresholds{}, &contract.Error{Kind: contract.TooMany, Text: err.Error(), Err: err}
+		return ModelThresholds{}, &contract.Error{Kind: contract.TooMany, Text: err.Error(), Limit: contract.LimitThresholds, Err: err}
 	}
 	if c.Any() {
 		t.log.Info().Str("model", catalog.Clip(model)).Object("was", LoggedThresholds(c.Was)).Object("now", LoggedThresholds(c.Now)).
