@@ -29,8 +29,10 @@ const (
 	// readBuffer is what every connection keeps for reading, in bytes. Larger
 	// frames are read to where they stay.
 	readBuffer = 4 << 10
-	// firstChunk is the memory that a frame takes before its bytes have come.
-	firstChunk = 8 << 10
+	// firstChunk is the memory that a frame takes before its bytes have come; when it
+	// is full, it takes growth times as much.
+	firstChunk = 16 << 10
+	growth     = 4
 )
 
 // Memory is where partly read messages take their memory. Reserve reports whether n more bytes

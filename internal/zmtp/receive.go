@@ -148,7 +148,7 @@ func (a *assembly) readFrame(in *reader, length int, memory Memory) ([]byte, err
 	need := a.start + length
 	for len(a.bytes) < need {
 		if len(a.bytes) == cap(a.bytes) {
-			if err := a.grow(min(need, max(2*cap(a.bytes), firstChunk)), memory); err != nil {
+			if err := a.grow(min(need, max(growth*cap(a.bytes), firstChunk)), memory); err != nil {
 				return nil, err
 			}
 		}

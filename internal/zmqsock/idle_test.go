@@ -1,0 +1,71 @@
+package zmqsock_test
+
+import (
+	"io"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/internal/zmqsock"
+)
+
+// An idle stream costs about 16 KiB, with stacks; the test's end of it is in the bound.
+func TestIdleStreamsAreCheap(t *testing.T) {
+	const streams, most = 500, 18 << 10
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hello := append([]byte("\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x01NULL"), make([]byte, 48)...)
+	hello = append(hello, "\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"...)
+	conns := make([]net.Conn, 0, streams)
+	accepted := make(chan struct{})
+	go func() {
+		defer close(accepted)
+		for range streams {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conns = append(conns, conn)
+			_, _ = conn.Write(hello)
+		}
+	}()
+	defer func() {
+		_ = listener.Close()
+		<-accepted
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
+	use := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc + m.StackInuse
+	}
+	h := start(t, zmqsock.DefaultOptions())
+	before := use()
+	up := make(chan struct{}, streams)
+	for range streams {
+		_, err := h.Subscribe("tcp://"+listener.Addr().String(), "",
+			func([][]byte, int64, time.Time) bool { return true }, func(bool) { up <- struct{}{} })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range streams {
+		<-up
+	}
+	<-accepted
+	for _, c := range conns { // their own side of the handshake
+		_, _ = io.CopyN(io.Discard, c, 64)
+	}
+	each := (use() - before) / streams
+	t.Logf("%d bytes a stream, with the test's end of the connection", each)
+	if each > most {
+		t.Errorf("%d bytes a stream, want at most %d", each, most)
+	}
+}
