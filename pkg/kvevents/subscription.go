@@ -217,20 +217,19 @@ func (s *subscription) turn(w *Workspace) bool {
 	s.delivery.work, s.delivery.applied = w, false
 	now := time.Now()
 	var done, answers load
+	handled := 0
 	for i := range items {
 		done.add(&items[i])
 		if items[i].kind.isAnswer() {
 			answers.add(&items[i])
 		}
-		if s.closing.Load() {
-			s.discard(items[i : i+1])
-		} else {
+		if i == handled && !s.closing.Load() {
 			s.handle(&items[i], now)
+			handled++
 		}
 	}
-	if !s.closing.Load() {
-		s.settle(items, now)
-	}
+	s.settle(items[:handled], now)
+	s.discard(items[handled:])
 	s.delivery.work = nil
 	s.setDeadline(now)
 
@@ -390,6 +389,7 @@ func (s *subscription) close() {
 	s.rest = nil
 	s.subs.config.Replay.Release(s.held)
 	s.held = 0
+	s.stream.held, s.stream.suspect = heldMessages{}, nil // a turn may still come
 	s.closeReplay()
 	if s.deadline != nil {
 		s.deadline.Stop()
