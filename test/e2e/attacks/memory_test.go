@@ -178,7 +178,9 @@ func (o others) check(t *testing.T) {
 	if n := len(o.took); n > 0 {
 		p99 = o.took[n*99/100]
 	}
-	if float64(o.served) < goodShare*float64(o.sent) {
+	// A few requests make no share: then the machine is busy with the attack itself.
+	const enough = 20
+	if (e2e.Alone() || o.sent >= enough) && float64(o.served) < goodShare*float64(o.sent) {
 		t.Errorf("%d of %d other requests were served, the last one not: %s", o.served, o.sent, o.last)
 	}
 	if e2e.Alone() && p99 > goodTime {
