@@ -48,7 +48,7 @@ func (c *Client) GetAnnounced(ctx context.Context, text, host string) (io.ReadCl
 	if at.IsValid() {
 		ctx = context.WithValue(ctx, dialAt{}, at.String())
 	}
-	resp, err := c.get(ctx, c.direct, text)
+	resp, err := c.get(ctx, c.direct, text) //nolint:bodyclose // the caller closes it
 	if err != nil {
 		return nil, err
 	}
