@@ -63,10 +63,10 @@ func cgroupLimit(root fs.FS) (limit int64, ok bool) {
 			continue
 		}
 		var mount, file string
-		switch {
-		case parts[1] == "":
+		switch parts[1] {
+		case "":
 			mount, file = "sys/fs/cgroup", "memory.max"
-		case parts[1] == "memory":
+		case "memory":
 			mount, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
 		default:
 			continue

@@ -48,11 +48,11 @@ func (c *Client) GetAnnounced(ctx context.Context, text, host string) (io.ReadCl
 	if at.IsValid() {
 		ctx = context.WithValue(ctx, dialAt{}, at.String())
 	}
-	resp, err := c.get(ctx, c.direct, text) //nolint:bodyclose // the caller closes it
+	body, _, err := c.get(ctx, c.direct, text)
 	if err != nil {
 		return nil, err
 	}
-	return &paced{ReadCloser: resp.Body}, nil
+	return &paced{ReadCloser: body}, nil
 }
 
 // addressOf decides where a request for a URL's host goes: to the host of that name,

@@ -108,33 +108,28 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // Get returns the body of a 2xx answer; any other is a *StatusError. Reads fail
 // with ErrIdle after the client's idle time without a byte, and when ctx ends.
 // The body has to be closed.
-func (c *Client) Get(ctx context.Context, url string) (io.ReadCloser, error) {
-	resp, err := c.get(ctx, c.http, url)
-	if err != nil {
-		return nil, err
-	}
-	return resp.Body, nil
+func (c *Client) Get(ctx context.Context, url string) (body io.ReadCloser, err error) {
+	body, _, err = c.get(ctx, c.http, url)
+	return body, err
 }
 
 // GetDump is Get, and reports whether the other side is still recovering itself.
 func (c *Client) GetDump(ctx context.Context, url string) (body io.ReadCloser, recovering bool, err error) {
-	resp, err := c.get(ctx, c.http, url)
-	if err != nil {
-		return nil, false, err
-	}
-	return resp.Body, strings.EqualFold(resp.Header.Get(recovery.RecoveringHeader), "true"), nil
+	body, header, err := c.get(ctx, c.http, url)
+	return body, strings.EqualFold(header.Get(recovery.RecoveringHeader), "true"), err
 }
 
-func (c *Client) get(ctx context.Context, by *http.Client, url string) (*http.Response, error) {
+// get returns the body and the header of a 2xx answer.
+func (c *Client) get(ctx context.Context, by *http.Client, url string) (io.ReadCloser, http.Header, error) {
 	ctx, w := newWatch(ctx, c.idle)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		w.end()
-		return nil, fmt.Errorf("fetch: %w", err)
+		return nil, nil, fmt.Errorf("fetch: %w", err)
 	}
 	if c.who.Certificates != nil && req.URL.Scheme != "https" {
 		w.end()
-		return nil, fmt.Errorf("fetch: GET %s: %w", url, ErrPlain)
+		return nil, nil, fmt.Errorf("fetch: GET %s: %w", url, ErrPlain)
 	}
 	req.Header.Set("User-Agent", userAgent)
 	if c.who.Token != nil && c.who.Trusted != nil && c.who.Trusted(req.URL) {
@@ -146,13 +141,13 @@ func (c *Client) get(ctx context.Context, by *http.Client, url string) (*http.Re
 	if err != nil {
 		err = fmt.Errorf("fetch: %w", w.explain(err)) // before the end, which is a reason too
 		w.end()
-		return nil, err
+		return nil, nil, err
 	}
 	resp.Body = &body{resp.Body, w}
 	if resp.StatusCode/100 != 2 {
-		return nil, refusal(url, resp)
+		return nil, nil, refusal(url, resp)
 	}
-	return resp, nil
+	return resp.Body, resp.Header, nil
 }
 
 // refusal returns the error of an answer that is not 2xx, and closes the answer.

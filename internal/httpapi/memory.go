@@ -284,7 +284,7 @@ func (t *tab) serve(ctx context.Context, n int64) error {
 
 // answer holds n bytes of an answer in place of what the request held, until close.
 // A client that does not read may be cut off.
-func (t *tab) answer(c *gin.Context, n int) error {
+func (t *tab) answer(ctx context.Context, w http.ResponseWriter, n int) error {
 	if t.turn > 0 && n > autoLength || n > budget.SmallBody {
 		t.close() // nothing is kept of the request
 	}
@@ -293,11 +293,11 @@ func (t *tab) answer(c *gin.Context, n int) error {
 	}
 	pool := &t.memory.answers
 	want := min(int64(n), pool.account.Limit()) // a longer one goes alone
-	if err := pool.reserve(c.Request.Context(), want, &t.holder); err != nil {
+	if err := pool.reserve(ctx, want, &t.holder); err != nil {
 		return err
 	}
 	t.pool, t.held = pool, want
-	t.holder.cut = func() { _ = http.NewResponseController(c.Writer).SetWriteDeadline(longAgo) }
+	t.holder.cut = func() { _ = http.NewResponseController(w).SetWriteDeadline(longAgo) }
 	pool.enter(&t.holder)
 	return nil
 }

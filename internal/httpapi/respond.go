@@ -34,7 +34,7 @@ func respond(c *gin.Context, status int, text []byte) {
 // send writes a JSON answer that may be long. t, which holds what the request took,
 // holds the answer from then on. An error means that nothing was written.
 func (a api) send(c *gin.Context, status int, text []byte, t *tab) error {
-	if err := t.answer(c, len(text)); err != nil {
+	if err := t.answer(c.Request.Context(), c.Writer, len(text)); err != nil {
 		return err
 	}
 	respond(c, status, text)
