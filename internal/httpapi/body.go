@@ -54,11 +54,11 @@ type textHolder interface{ ReleaseText() }
 
 // exchange is what one request with a body borrows.
 type exchange[T any] struct {
-	text []byte // of the request
-	out  []byte // of the answer
-	scan jsonscan.Scanner
-	req  T
-	tab  tab // what the request holds of the memory
+	text      []byte // of the request
+	out       []byte // of the answer
+	scan      jsonscan.Scanner
+	req       T
+	allowance allowance // what the request holds of the memory
 }
 
 // ReleaseText frees the text of the request before its answer is known, because the
@@ -66,7 +66,7 @@ type exchange[T any] struct {
 func (x *exchange[T]) ReleaseText() {
 	x.scan.Reset(nil)
 	x.text = nil
-	x.tab.close()
+	x.allowance.close()
 }
 
 // newBody describes bodies of the given shape. A nil reset zeroes the T; a nil size
@@ -137,12 +137,12 @@ func (b *body[T]) read(c *gin.Context, x *exchange[T]) error {
 	if !b.anyContentType && !isJSON(c.Request.Header) {
 		return errContentType
 	}
-	text, err := readBody(c, x.text, b.limit, &x.tab)
+	text, err := readBody(c, x.text, b.limit, &x.allowance)
 	x.text = text
 	if err != nil {
 		return err
 	}
-	if err := x.tab.serve(c.Request.Context(), b.serving(len(text))); err != nil {
+	if err := x.allowance.serve(c.Request.Context(), b.serving(len(text))); err != nil {
 		return err
 	}
 	return b.shape.Decode(&x.scan, text, &x.req)
@@ -153,10 +153,10 @@ func (b *body[T]) read(c *gin.Context, x *exchange[T]) error {
 func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) (int, []byte, error)) endpoint {
 	return endpoint{scoped: b.within != nil, handle: func(c request) {
 		x := b.pool.Get().(*exchange[T])
-		x.tab.memory = a.memory
+		x.allowance.memory = a.memory
 		defer func() {
 			if x != nil { // a panic
-				x.tab.close()
+				x.allowance.close()
 			}
 		}()
 		if b.lend != nil {
@@ -171,16 +171,16 @@ func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) 
 			var out []byte
 			if status, out, err = use(c, &x.req, x.out[:0]); err == nil {
 				b.answered.Store(int64(len(out)))
-				if x.out = out; x.tab.turn > 0 && len(out) > autoLength || len(out) > budget.SmallBody {
+				if x.out = out; x.allowance.turn > 0 && len(out) > autoLength || len(out) > budget.SmallBody {
 					b.empty(x) // the client may read slowly
 				}
-				err = a.send(c.Context, status, out, &x.tab)
+				err = a.send(c.Context, status, out, &x.allowance)
 			}
 		}
 		if err != nil {
 			x.out = a.fail(c.Context, x.out[:0], concealed(c.who, err))
 		}
-		x.tab.close()
+		x.allowance.close()
 		b.release(x) // not deferred: after a panic something may still refer to x
 		x = nil
 	}}
@@ -204,13 +204,13 @@ func isJSON(h http.Header) bool {
 }
 
 // readBody reads the whole body, of at most limit bytes, into buf, which it grows
-// as the bytes come. What they take is on the tab.
-func readBody(c *gin.Context, buf []byte, limit int, t *tab) ([]byte, error) {
+// as the bytes come; held takes what they need.
+func readBody(c *gin.Context, buf []byte, limit int, held *allowance) ([]byte, error) {
 	r := c.Request
 	if r.ContentLength > int64(limit) {
 		return buf[:0], errBodyTooLarge
 	}
-	if err := t.fits(r.ContentLength); err != nil {
+	if err := held.fits(r.ContentLength); err != nil {
 		return buf[:0], err
 	}
 	// A client that stops in the middle must not hold the buffer for ever. The
@@ -231,23 +231,23 @@ func readBody(c *gin.Context, buf []byte, limit int, t *tab) ([]byte, error) {
 		case len(buf) > limit:
 			return buf[:0], errBodyTooLarge
 		case errors.Is(err, io.EOF):
-			t.leave()
+			held.leave()
 			_ = deadline.SetReadDeadline(time.Time{})
-			return buf, t.cover(c, len(buf), large, false)
-		case err != nil && t.leave():
-			return buf[:0], errNoMemory(t.pool.account)
+			return buf, held.cover(c, len(buf), large, false)
+		case err != nil && held.leave():
+			return buf[:0], errNoMemory(held.pool.account)
 		case isDisconnect(err):
 			return buf[:0], errClientGone
 		case err != nil:
 			return buf[:0], &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
 		}
 		more := r.ContentLength < 0 || len(buf) < most
-		if err := t.cover(c, len(buf), large, more); err != nil {
+		if err := held.cover(c, len(buf), large, more); err != nil {
 			return buf[:0], err
 		}
 		if len(buf) == cap(buf) {
 			grow := max(1, min(len(buf), most+1-len(buf)))
-			if err := t.cover(c, min(len(buf)+grow, most), large, more); err != nil {
+			if err := held.cover(c, min(len(buf)+grow, most), large, more); err != nil {
 				return buf[:0], err
 			}
 			buf = slices.Grow(buf, grow)

@@ -184,8 +184,8 @@ func (s *holders) leave(h *holder) bool {
 	return h.cutOff
 }
 
-// tab is what one request holds of the accounts. Its zero value holds nothing.
-type tab struct {
+// allowance is what one request holds of the accounts. Its zero value holds nothing.
+type allowance struct {
 	memory *Memory
 	pool   *holders // that held was taken from
 	held   int64
@@ -193,40 +193,40 @@ type tab struct {
 	holder holder
 }
 
-// cover makes the tab hold at least n bytes for a body, which is said to be large or
-// not. If the client has more to send, it may be cut off from now on.
-func (t *tab) cover(c *gin.Context, n int, large, more bool) error {
-	if t.memory == nil || n <= untracked || int64(n) <= t.held {
+// cover makes the request hold at least n bytes for a body, which is said to be large
+// or not. If the client has more to send, it may be cut off from now on.
+func (a *allowance) cover(c *gin.Context, n int, large, more bool) error {
+	if a.memory == nil || n <= untracked || int64(n) <= a.held {
 		return nil
 	}
 	want := int64(2 * untracked)
 	for want < int64(n) {
 		want *= 2
 	}
-	pool, held := &t.memory.requests, t.held
+	pool, held := &a.memory.requests, a.held
 	if large || want > budget.SmallBody {
-		pool = &t.memory.bodies
+		pool = &a.memory.bodies
 		want = min(want, max(int64(n), pool.account.Limit()))
 	}
-	if pool != t.pool { // the body is not small any more
-		if t.leave() {
-			return errNoMemory(t.pool.account)
+	if pool != a.pool { // the body is not small any more
+		if a.leave() {
+			return errNoMemory(a.pool.account)
 		}
 		held = 0
 	}
-	if err := pool.reserve(c.Request.Context(), want-held, &t.holder); err != nil {
+	if err := pool.reserve(c.Request.Context(), want-held, &a.holder); err != nil {
 		return err
 	}
-	if pool != t.pool {
-		if t.pool != nil {
-			t.pool.release(t.held)
+	if pool != a.pool {
+		if a.pool != nil {
+			a.pool.release(a.held)
 		}
-		if t.pool = pool; more {
-			t.holder.cut = func() { _ = http.NewResponseController(c.Writer).SetReadDeadline(longAgo) }
-			pool.enter(&t.holder)
+		if a.pool = pool; more {
+			a.holder.cut = func() { _ = http.NewResponseController(c.Writer).SetReadDeadline(longAgo) }
+			pool.enter(&a.holder)
 		}
 	}
-	t.held = want
+	a.held = want
 	return nil
 }
 
@@ -242,26 +242,26 @@ func errNeverFits(a *budget.Account) error {
 }
 
 // fits refuses a body whose claimed length is more than can ever be held.
-func (t *tab) fits(claimed int64) error {
-	if t.memory == nil || claimed <= t.memory.bodies.account.Limit() {
+func (a *allowance) fits(claimed int64) error {
+	if a.memory == nil || claimed <= a.memory.bodies.account.Limit() {
 		return nil
 	}
-	return errNeverFits(t.memory.bodies.account)
+	return errNeverFits(a.memory.bodies.account)
 }
 
 // leave says that the client is not waited for any more, and reports whether it was
 // cut off before.
-func (t *tab) leave() (cutOff bool) {
-	if t.holder.element == nil {
+func (a *allowance) leave() (cutOff bool) {
+	if a.holder.element == nil {
 		return false
 	}
-	return t.pool.leave(&t.holder)
+	return a.pool.leave(&a.holder)
 }
 
 // serve waits for the turn of a request whose body and answer together take about n
 // bytes; small ones need none.
-func (t *tab) serve(ctx context.Context, n int64) error {
-	m := t.memory
+func (a *allowance) serve(ctx context.Context, n int64) error {
+	m := a.memory
 	if m == nil || n <= budget.SmallBody {
 		return nil
 	}
@@ -278,42 +278,42 @@ func (t *tab) serve(ctx context.Context, n int64) error {
 		}
 	}
 	m.serving.Reserve(n) // fits: gate has no more
-	t.turn = n
+	a.turn = n
 	return nil
 }
 
 // answer holds n bytes of an answer in place of what the request held, until close.
 // A client that does not read may be cut off.
-func (t *tab) answer(ctx context.Context, w http.ResponseWriter, n int) error {
-	if t.turn > 0 && n > autoLength || n > budget.SmallBody {
-		t.close() // nothing is kept of the request
+func (a *allowance) answer(ctx context.Context, w http.ResponseWriter, n int) error {
+	if a.turn > 0 && n > autoLength || n > budget.SmallBody {
+		a.close() // nothing is kept of the request
 	}
-	if t.memory == nil || n <= budget.SmallBody {
+	if a.memory == nil || n <= budget.SmallBody {
 		return nil
 	}
-	pool := &t.memory.answers
+	pool := &a.memory.answers
 	want := min(int64(n), pool.account.Limit()) // a longer one goes alone
-	if err := pool.reserve(ctx, want, &t.holder); err != nil {
+	if err := pool.reserve(ctx, want, &a.holder); err != nil {
 		return err
 	}
-	t.pool, t.held = pool, want
-	t.holder.cut = func() { _ = http.NewResponseController(w).SetWriteDeadline(longAgo) }
-	pool.enter(&t.holder)
+	a.pool, a.held = pool, want
+	a.holder.cut = func() { _ = http.NewResponseController(w).SetWriteDeadline(longAgo) }
+	pool.enter(&a.holder)
 	return nil
 }
 
 // close gives everything back. It may be called twice.
-func (t *tab) close() {
-	if t.pool == nil && t.turn == 0 {
+func (a *allowance) close() {
+	if a.pool == nil && a.turn == 0 {
 		return
 	}
-	t.leave()
-	if t.pool != nil {
-		t.pool.release(t.held)
+	a.leave()
+	if a.pool != nil {
+		a.pool.release(a.held)
 	}
-	if t.turn > 0 {
-		t.memory.serving.Release(t.turn)
-		t.memory.gate.Release(t.turn)
+	if a.turn > 0 {
+		a.memory.serving.Release(a.turn)
+		a.memory.gate.Release(a.turn)
 	}
-	*t = tab{memory: t.memory}
+	*a = allowance{memory: a.memory}
 }

@@ -31,14 +31,14 @@ func respond(c *gin.Context, status int, text []byte) {
 	_, _ = c.Writer.Write(text) // fails only if the client is gone
 }
 
-// send writes a JSON answer that may be long. t, which holds what the request took,
-// holds the answer from then on. An error means that nothing was written.
-func (a api) send(c *gin.Context, status int, text []byte, t *tab) error {
-	if err := t.answer(c.Request.Context(), c.Writer, len(text)); err != nil {
+// send writes a JSON answer that may be long. held has what the request took, and from
+// then on the answer. An error means that nothing was written.
+func (a api) send(c *gin.Context, status int, text []byte, held *allowance) error {
+	if err := held.answer(c.Request.Context(), c.Writer, len(text)); err != nil {
 		return err
 	}
 	respond(c, status, text)
-	if t.leave() { // perhaps after all was written
+	if held.leave() { // perhaps after all was written
 		_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{})
 	}
 	return nil
@@ -50,8 +50,8 @@ type answerFunc func(c request, out []byte) (status int, answer []byte, err erro
 
 // answer is what a request without a body borrows.
 type answer struct {
-	out []byte
-	tab tab
+	out       []byte
+	allowance allowance
 }
 
 // answers pools them.
@@ -62,26 +62,26 @@ func (a api) serve(use answerFunc) endpoint {
 	var last atomic.Int64 // length of the last answer: the next one will be similar
 	return endpoint{handle: func(c request) {
 		x := answers.Get().(*answer)
-		x.tab.memory = a.memory
+		x.allowance.memory = a.memory
 		defer func() {
 			if x != nil { // a panic
-				x.tab.close()
+				x.allowance.close()
 			}
 		}()
-		err := x.tab.serve(c.Request.Context(), last.Load())
+		err := x.allowance.serve(c.Request.Context(), last.Load())
 		if err == nil {
 			var status int
 			var out []byte
 			if status, out, err = use(c, x.out[:0]); err == nil {
 				last.Store(int64(len(out)))
 				x.out = out
-				err = a.send(c.Context, status, out, &x.tab)
+				err = a.send(c.Context, status, out, &x.allowance)
 			}
 		}
 		if err != nil {
 			x.out = a.fail(c.Context, x.out[:0], err)
 		}
-		x.tab.close()
+		x.allowance.close()
 		if cap(x.out) <= maxPooled {
 			answers.Put(x)
 		}
