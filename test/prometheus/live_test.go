@@ -71,7 +71,9 @@ func newTraffic(t *testing.T) *traffic {
 		}
 	}
 	tr.first = start(t, "first", ports[0], replica(0)...)
-	tr.queue = start(t, "queue", ports[2], "--router-policy-config", policyFile(t))
+	shown := e2e.NewAuthority(t).Issue(t, "queue", time.Now().Add(30*24*time.Hour))
+	tr.queue = start(t, "queue", ports[2], "--router-policy-config", policyFile(t), "--data-dir", t.TempDir(), "--snapshot-interval", "1s",
+		"--peer-cert", shown.Cert, "--peer-key", shown.Key)
 	for id, e := range tr.engines {
 		tr.first.register(id+1, model, e.events, e.replay)
 	}
