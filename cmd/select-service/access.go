@@ -54,6 +54,9 @@ what belongs to that.
 
 // newToken executes "token new".
 func newToken(args []string, stdout io.Writer) error {
+	if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
+		args = []string{"new", args[0]}
+	}
 	if len(args) == 0 || args[0] != "new" {
 		return &config.InvalidError{Faults: []error{errors.New("want: token new --name NAME --roles ROLES")}}
 	}

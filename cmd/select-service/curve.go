@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/rs/zerolog"
 
@@ -93,7 +94,7 @@ its owner alone to read, and the public key is printed; else all of it is printe
 // newCurve executes "curve new".
 func newCurve(args []string, stdout io.Writer) error {
 	switch {
-	case len(args) == 2 && (args[1] == "-h" || args[1] == "--help"):
+	case len(args) > 0 && slices.Contains([]string{"-h", "--help"}, args[len(args)-1]):
 		_, err := io.WriteString(stdout, curveUsage)
 		return err
 	case len(args) == 0 || args[0] != "new" || len(args) > 2:
