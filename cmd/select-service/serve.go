@@ -194,7 +194,8 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 		Threads:             conf.KVEvents.Threads,
 		Endpoints:           conf.Access.Endpoints(),
 		Limits: catalog.Limits{
-			Workers: conf.Limits.MaxWorkers, Ranks: conf.Limits.MaxRanks, Scopes: conf.Limits.MaxModels,
+			Workers: conf.Limits.MaxWorkers, Ranks: conf.Limits.MaxRanks, Streams: conf.Limits.MaxStreams,
+			Scopes: conf.Limits.MaxModels,
 		},
 		Reservations: reservations.Limits{
 			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: memory.Account(budget.Ledger),

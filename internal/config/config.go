@@ -241,9 +241,10 @@ type Limits struct {
 	// MaxMemory is the memory to share out in bytes; 0 follows the cgroup or the
 	// machine.
 	MaxMemory int64
-	// MaxWorkers, MaxRanks and MaxModels bound what is registered: workers, their
-	// ranks, and scopes with workers (a model for one tenant is one).
-	MaxWorkers, MaxRanks, MaxModels int
+	// MaxWorkers, MaxRanks, MaxStreams and MaxModels bound what is registered: workers,
+	// their ranks and event streams, and scopes with workers (a model for one tenant is
+	// one).
+	MaxWorkers, MaxRanks, MaxStreams, MaxModels int
 	// MaxReservations bounds the live reservations, MaxReservationBlocks the prompt
 	// blocks of one.
 	MaxReservations, MaxReservationBlocks int
@@ -303,7 +304,7 @@ func Default() Config {
 		Reservations: Reservations{Lifetime: 300 * time.Second},
 		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
 		Limits: Limits{
-			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxModels: 1024,
+			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxStreams: 16_384, MaxModels: 1024,
 			MaxPeers: 64, MaxDumpReaders: 8, MaxSnapshotReaders: 64,
 			MaxReservations: 4_194_304, MaxReservationBlocks: 4_194_304, // no body of 8 MiB has more blocks
 		},

@@ -552,6 +552,11 @@ var settings = []option{
 		help:      "Data-parallel ranks that all workers together may have; further workers are refused with 409.",
 	},
 	{
+		key: "limits.max_streams", flag: "max-streams", env: []string{"SELECT_SERVICE_MAX_STREAMS"}, hint: "N",
+		bind: func(c *Config) value { return integer(&c.Limits.MaxStreams, 1, math.MaxInt32) },
+		help: "Streams of KV events that all workers together may have; further workers are refused with 409.",
+	},
+	{
 		key: "limits.max_models", flag: "max-models", env: []string{"SELECT_SERVICE_MAX_MODELS"}, hint: "N",
 		slotsFlag: "max-models",
 		bind:      func(c *Config) value { return integer(&c.Limits.MaxModels, 1, math.MaxInt32) },

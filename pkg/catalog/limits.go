@@ -10,6 +10,7 @@ import (
 type Limits struct {
 	Workers int
 	Ranks   int
+	Streams int // of KV events; none of a catalog that does not follow them
 	Scopes  int // with at least one worker, or with a held rank
 }
 
@@ -17,6 +18,7 @@ type Limits struct {
 const (
 	LimitWorkers = "workers"
 	LimitRanks   = "ranks"
+	LimitStreams = "streams"
 	LimitScopes  = "scopes"
 	LimitText    = "text_bytes" // of a name, an endpoint or another text
 	LimitEntries = "entries"    // of a list or map
@@ -33,7 +35,7 @@ const (
 // LimitError refuses a registration because of a limit.
 type LimitError struct {
 	Limit string // LimitWorkers and so on
-	// Full: the limit is on the number of workers, ranks or scopes, so the same
+	// Full: the limit is on the number of workers, ranks, streams or scopes, so the same
 	// registration may succeed once others have gone.
 	Full   bool
 	Reason string
@@ -106,6 +108,19 @@ func (r *Record) ranksNamed() int {
 	return n
 }
 
+// streamsNamed returns how many event streams the record names.
+func (r *Record) streamsNamed(s Settings) int {
+	switch {
+	case !s.KVEvents:
+		return 0
+	case len(r.KVEventsEndpoints) > 0:
+		return len(r.KVEventsEndpoints)
+	case r.eventEndpoint(r.FirstRank()) != "":
+		return 1
+	}
+	return 0
+}
+
 // checkRoomLocked returns a *LimitError if the limits have no room for the given
 // records beside the workers that stay.
 func (c *Catalog) checkRoomLocked(records []Record, stays func(*member) bool) error {
@@ -113,16 +128,18 @@ func (c *Catalog) checkRoomLocked(records []Record, stays func(*member) bool) er
 	if limits == (Limits{}) {
 		return nil
 	}
-	workers, ranks := len(records), 0
+	workers, ranks, streams := len(records), 0, 0
 	scopes := make(map[Scope]struct{})
 	for i := range records {
 		ranks += records[i].ranksNamed()
+		streams += records[i].streamsNamed(c.settings)
 		scopes[records[i].Scope] = struct{}{}
 	}
 	for _, m := range c.mu.ordered {
 		if stays(m) {
 			workers++
 			ranks += m.worker.ranksNamed()
+			streams += m.worker.streamsNamed(c.settings)
 			scopes[m.worker.Scope] = struct{}{}
 		}
 	}
@@ -131,6 +148,8 @@ func (c *Catalog) checkRoomLocked(records []Record, stays func(*member) bool) er
 		return tooMany(LimitWorkers, limits.Workers)
 	case limits.Ranks > 0 && ranks > limits.Ranks:
 		return tooMany(LimitRanks, limits.Ranks)
+	case limits.Streams > 0 && streams > limits.Streams:
+		return tooMany(LimitStreams, limits.Streams)
 	case limits.Scopes > 0 && len(scopes) > limits.Scopes:
 		return tooMany(LimitScopes, limits.Scopes)
 	}

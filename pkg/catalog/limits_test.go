@@ -84,6 +84,39 @@ func TestTextLimits(t *testing.T) {
 	}
 }
 
+// TestStreamLimit: event streams count, also those of incomplete workers, where the
+// catalog follows them; a map hides the single endpoint.
+func TestStreamLimit(t *testing.T) {
+	s := catalog.Settings{KVEvents: true}
+	s.Limits = catalog.Limits{Streams: 4}
+	c, _ := newWorld(t, s)
+	endpoints := func(n uint32) map[uint32]string {
+		m := make(map[uint32]string)
+		for dp := range n {
+			m[dp] = "tcp://a:1"
+		}
+		return m
+	}
+	for _, step := range []struct {
+		what   string
+		record catalog.Record
+		want   string
+	}{
+		{"one", catalog.Record{ID: 1, Scope: m1, KVEventsEndpoint: new("tcp://a:1")}, ""},
+		{"one that is not for all ranks", catalog.Record{ID: 2, Scope: m1, KVEventsEndpoint: new("tcp://a:1"), Size: new(uint32(9))}, ""},
+		{"too many", catalog.Record{ID: 3, Scope: m1, KVEventsEndpoints: endpoints(4)}, "full streams"},
+		{"as many as may be", catalog.Record{ID: 3, Scope: m1, KVEventsEndpoint: new("tcp://a:1"), KVEventsEndpoints: endpoints(3)}, ""},
+		{"none", catalog.Record{ID: 4, Scope: m1, Size: new(uint32(9))}, ""},
+		{"one more", catalog.Record{ID: 4, Scope: m1, KVEventsEndpoint: new("tcp://a:1")}, "full streams"},
+		{"a smaller one in its place", catalog.Record{ID: 3, Scope: m1, KVEventsEndpoints: endpoints(2)}, ""},
+	} {
+		_, err := c.Put(step.record)
+		if got := refused(t, err); got != step.want {
+			t.Errorf("%s: %q, want %q", step.what, got, step.want)
+		}
+	}
+}
+
 // TestCountLimits: workers, ranks and scopes of both contracts count, incomplete ones
 // and those with events only too; what replaces another or makes room is not refused,
 // and a refusal changes nothing.
