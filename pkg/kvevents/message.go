@@ -121,10 +121,15 @@ func (h *heldMessages) dropOldEngine(last uint64, notReached bool) {
 // their content tells the two engines apart. A batch begins with its time, so
 // that two engines never send the same one.
 type fingerprints struct {
+	first, last fingerprint
+	between     *olderFingerprints // nil: none; most of a stream's memory, and many bring nothing
+}
+
+// olderFingerprints are those of messages between the first and the last.
+type olderFingerprints struct {
 	marks       [numMarks]fingerprint // of every markStride-th message, a ring by number
 	connections [numConnections]fingerprint
 	next        int // of connections to overwrite; these are their last messages
-	first, last fingerprint
 }
 
 const (
@@ -155,14 +160,25 @@ func (f *fingerprints) note(m message) {
 		f.first = f.last
 	}
 	if m.seq%markStride == 0 {
-		f.marks[m.seq/markStride%numMarks] = f.last
+		f.older().marks[m.seq/markStride%numMarks] = f.last
 	}
+}
+
+func (f *fingerprints) older() *olderFingerprints {
+	if f.between == nil {
+		f.between = new(olderFingerprints)
+	}
+	return f.between
 }
 
 // keepLast remembers the newest message as the last one of a connection.
 func (f *fingerprints) keepLast() {
-	f.connections[f.next] = f.last
-	f.next = (f.next + 1) % numConnections
+	if f.last.length == 0 {
+		return
+	}
+	o := f.older()
+	o.connections[o.next] = f.last
+	o.next = (o.next + 1) % numConnections
 }
 
 // compare reports whether m's number is remembered, and for the same message.
@@ -174,11 +190,12 @@ func (f *fingerprints) compare(m message) (remembered, same bool) {
 		remembered, same = true, *p == fingerprintOf(m)
 		return true
 	}
-	if check(&f.last) || check(&f.first) || check(&f.marks[m.seq/markStride%numMarks]) {
+	o := f.between
+	if check(&f.last) || check(&f.first) || o == nil || check(&o.marks[m.seq/markStride%numMarks]) {
 		return remembered, same
 	}
-	for i := range f.connections {
-		if check(&f.connections[i]) {
+	for i := range o.connections {
+		if check(&o.connections[i]) {
 			break
 		}
 	}

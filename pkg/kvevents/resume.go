@@ -168,11 +168,13 @@ func (f *fingerprints) all() []Fingerprint {
 	}
 	add(&f.last)
 	add(&f.first)
-	for i := range f.marks {
-		add(&f.marks[i])
-	}
-	for i := range f.connections {
-		add(&f.connections[i])
+	if o := f.between; o != nil {
+		for i := range o.marks {
+			add(&o.marks[i])
+		}
+		for i := range o.connections {
+			add(&o.connections[i])
+		}
 	}
 	return out
 }
@@ -192,7 +194,7 @@ func (f *fingerprints) restore(recent []Fingerprint, last uint64) {
 			f.last = p
 		}
 		if p.seq%markStride == 0 {
-			if old := &f.marks[p.seq/markStride%numMarks]; old.length == 0 || old.seq < p.seq {
+			if old := &f.older().marks[p.seq/markStride%numMarks]; old.length == 0 || old.seq < p.seq {
 				*old = p
 			}
 		}
