@@ -332,3 +332,25 @@ func TestOverdueIDs(t *testing.T) {
 		t.Errorf("a live id: %v", err)
 	}
 }
+
+// TestLyingRenewals proves that what another replica says of a reservation's renewals
+// makes it last no longer than a renewal of now does.
+func TestLyingRenewals(t *testing.T) {
+	l, clock := withRanks(1, nil)
+	bookLeased(t, l, "own", 20*time.Second, nil)
+	foreign := remote(2, 7, "foreign")
+	foreign.Lease = 20 * time.Second
+	wantResult(t, "booked", l.ApplyBooked(foreign), Applied)
+	clock.advance(10 * time.Second)
+	page, _, _ := l.Reservations(Cursor{}, 10)
+	for _, b := range page {
+		b.Word, b.Age, b.Renewed = Aside, 1<<60, 1<<60
+		wantResult(t, "a lie about "+b.ID, l.MergeReservation(b), Known)
+	}
+	clock.advance(20*time.Second + 1)
+	l.Expire()
+	wantLoad(t, l, 10, 2, 1) // others wait longer
+	clock.advance(10 * time.Second)
+	l.Expire()
+	wantLoad(t, l, 0, 0, 0)
+}

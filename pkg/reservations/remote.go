@@ -463,8 +463,8 @@ func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	switch x := r.lease; {
 	case b.Word != OwnWord && r.rank != b.Rank: // that is not its name
 		return Known
-	case !trusted && x != nil:
-		x.renewedElsewhere = max(x.renewedElsewhere, b.renewed())
+	case !trusted && x != nil: // and not that it is older, so that it was renewed by now at the latest
+		x.renewedElsewhere = max(x.renewedElsewhere, min(b.renewed(), at-x.accepted))
 		s.reschedule(r)
 	case !trusted:
 	case x != nil:
