@@ -72,8 +72,8 @@ func (r *reader) announcement(payload []byte) (announcement, error) {
 }
 
 // reachable returns the base URL that a replica announced as the receiver reaches
-// it, and the host at which the receiver follows the replica, which replaces an
-// unspecified one.
+// it, in one form for all ways to write it, and the host at which the receiver follows
+// the replica, which replaces an unspecified one.
 func reachable(announced, peer string) (base, at string, err error) {
 	u, err := url.Parse(announced)
 	switch {
@@ -99,15 +99,16 @@ func reachable(announced, peer string) (base, at string, err error) {
 	case unspecified:
 		return "", "", errors.New("peer has no host")
 	}
-	if !unspecified {
-		return u.String(), at, nil
+	name := strings.ToLower(host)
+	if unspecified {
+		name = at
 	}
-	if port := u.Port(); port != "" {
-		u.Host = net.JoinHostPort(at, port)
-	} else if addr, err := netip.ParseAddr(at); err == nil && addr.Is6() {
-		u.Host = "[" + at + "]"
+	if port := strings.TrimLeft(u.Port(), "0"); port != "" {
+		u.Host = net.JoinHostPort(name, port)
+	} else if strings.Contains(name, ":") {
+		u.Host = "[" + name + "]"
 	} else {
-		u.Host = at
+		u.Host = name
 	}
 	return u.String(), at, nil
 }

@@ -2,6 +2,7 @@ package replicasync
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -35,6 +36,9 @@ type core struct {
 
 	identities map[uint64]*identity // by process: replicas that number their events
 	endpoints  map[string]*endpoint // of these
+	// fetched says when the last fetch from a base URL began, for lossSpacing: any
+	// number of endpoints may announce the URL of one replica.
+	fetched map[string]time.Time
 	// refused: since the peers were last asked for that, something was refused for
 	// want of a scope or rank.
 	refused  bool
@@ -97,7 +101,7 @@ const (
 func newCore(process uint64, l ledger, scopes Scopes, counts *counters) *core {
 	return &core{
 		process: process, ledger: l, scopes: scopes, counts: counts, freed: newFreedLog(),
-		identities: make(map[uint64]*identity), endpoints: make(map[string]*endpoint),
+		identities: make(map[uint64]*identity), endpoints: make(map[string]*endpoint), fetched: make(map[string]time.Time),
 	}
 }
 
@@ -310,6 +314,7 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 			c.followUpRanks()
 		}
 	}
+	maps.DeleteFunc(c.fetched, func(_ string, at time.Time) bool { return now.Sub(at) >= lossSpacing })
 	for _, s := range c.byUrgency() {
 		wanted := s.wanted || s.incomplete()
 		if !wanted || s.absent || s.fetching || s.url == "" {
@@ -323,16 +328,18 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 			at = s.retry
 		}
 		p := c.endpoints[s.peer]
-		if p.fetched.Add(lossSpacing).After(at) {
-			at = p.fetched.Add(lossSpacing)
+		if last, ok := c.fetched[s.url]; ok && last.Add(lossSpacing).After(at) {
+			at = last.Add(lossSpacing)
 		}
 		switch {
 		case p.fetching: // fetchDone comes first
 		case at.After(now):
 			next = earlier(next, at)
 		case c.fetching < maxFetching: // else fetchDone comes first
-			s.wanted, s.fetching, s.lastFetch = false, true, now
-			p.fetching, p.fetched = true, now
+			for _, same := range c.sharing(s.process, s.peer, s.url) {
+				same.wanted, same.lastFetch = false, now
+			}
+			s.fetching, p.fetching, c.fetched[s.url] = true, true, now
 			c.fetching++
 			requests = append(requests, fetchRequest{process: s.process, peer: s.peer, url: s.url, host: s.host, claimed: s.claimed})
 		}
@@ -359,10 +366,33 @@ func (c *core) byProcess() []*sender {
 	return list
 }
 
-// byUrgency returns all senders, those first that have failed least.
+// byUrgency returns all senders: first those that are confirmed, then those that have
+// failed least, then those that have waited longest.
 func (c *core) byUrgency() []*sender {
 	list := c.byProcess()
-	slices.SortStableFunc(list, func(a, b *sender) int { return cmp.Compare(a.failures, b.failures) })
+	slices.SortStableFunc(list, func(a, b *sender) int {
+		if a.confirmed != b.confirmed {
+			if a.confirmed {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(a.failures, b.failures), a.lastFetch.Compare(b.lastFetch))
+	})
+	return list
+}
+
+// sharing returns for which senders of a process a snapshot counts that is read from a
+// base URL because of what is told at an endpoint: that one, and those which are
+// confirmed to be the same process at the same URL.
+func (c *core) sharing(process uint64, peer, url string) (list []*sender) {
+	if id := c.identities[process]; id != nil {
+		for _, s := range id.senders {
+			if s.peer == peer || s.confirmed && s.url == url {
+				list = append(list, s)
+			}
+		}
+	}
 	return list
 }
 
@@ -446,20 +476,23 @@ func (c *core) fetchDone(q fetchRequest, f fetchResult, now time.Time) (failures
 	if p := c.endpoints[q.peer]; p != nil {
 		p.fetching = false
 	}
+	for _, s := range c.sharing(q.process, q.peer, q.url) {
+		if s.wanted = s.wanted || f.err != nil; f.err == nil {
+			s.noteSnapshot(f.sequence)
+			s.renewals.noteSnapshot(f.renewals)
+		}
+	}
 	s := c.identities[q.process].at(q.peer)
 	if s == nil {
 		return 1
 	}
 	s.fetching = false
 	if f.err != nil {
-		s.wanted = true
 		s.failures++
 		s.retry = now.Add(min(maxBackoff, lossSpacing<<min(s.failures, 8)))
 		return s.failures
 	}
 	s.failures, s.retry = 0, time.Time{}
-	s.noteSnapshot(f.sequence)
-	s.renewals.noteSnapshot(f.renewals)
 	return 0
 }
 

@@ -2,8 +2,10 @@ package replicasync
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -209,7 +211,7 @@ func TestWhenSnapshotsAreDue(t *testing.T) {
 func TestWhoIsAskedWhenOneGoes(t *testing.T) {
 	b := newBench(fixedScopes{benchScope: 16})
 	at := func(peer string, process uint64) {
-		b.onAnnouncement(peer, announcement{process: process, url: "http://p:2"}, b.now)
+		b.onAnnouncement(peer, announcement{process: process, url: strings.Replace(peer, "tcp", "http", 1)}, b.now)
 	}
 	settle := func() {
 		for _, process := range b.asks(2 * time.Second) {
@@ -245,6 +247,41 @@ func TestWhoIsAskedWhenOneGoes(t *testing.T) {
 	b.asks(forgetAfter)
 	if len(b.identities) != 1 { // 4, which is being asked
 		t.Errorf("%d processes are remembered, want 1", len(b.identities))
+	}
+}
+
+// TestURLOfAnother proves that a replica is not asked more often because others
+// announce its URL, however it is written, and that it is still asked.
+func TestURLOfAnother(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	asked, honest, merged := 0, 0, uint64(0)
+	for range 100 {
+		merged++
+		b.onAnnouncement("tcp://h:1", announcement{process: 2, url: "http://h:80", sequence: 1, merged: merged}, b.now)
+		for i := range uint64(9) {
+			peer := fmt.Sprintf("tcp://h:%d", 10+i)
+			for n, url := range []string{"http://H:080", "http://h:80/"} {
+				b.onAnnouncement(peer, announcement{process: 2 + uint64(n)*(8+i), url: url, sequence: 1, merged: merged}, b.now)
+			}
+		}
+		b.now = b.now.Add(100 * time.Millisecond)
+		requests, _ := b.due(b.now)
+		for _, q := range requests {
+			f := fetchResult{sequence: 1}
+			if asked++; q.process == 2 {
+				honest++
+				f.err = b.confirm(q, 1)
+			} else {
+				f.err = errors.New("another process")
+			}
+			b.fetchDone(q, f, b.now)
+		}
+	}
+	if asked > 30 || honest < 9 {
+		t.Errorf("in 10 s asked %d times, %d of them for the process itself; want 30 at most, 9 at least", asked, honest)
+	}
+	if s := b.identities[2].at("tcp://h:1"); !s.confirmed {
+		t.Error("the replica itself is not confirmed")
 	}
 }
 

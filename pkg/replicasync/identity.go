@@ -71,8 +71,7 @@ func (id *identity) confirmed() (some *sender, n int) {
 // endpoint is what several processes at one endpoint share: the next one takes its
 // place when a replica is restarted.
 type endpoint struct {
-	fetching bool      // a snapshot is being read
-	fetched  time.Time // when the last reading began
+	fetching bool // a snapshot is being read
 	senders  int
 	// newcomers is how many further processes are taken now; renewed at refilled.
 	newcomers int
