@@ -21,7 +21,7 @@ type conflict struct {
 var (
 	errPeersWithoutPort = errors.New("--replica-sync-peers requires --replica-sync-port")
 	errPeersWithoutBind = errors.New("--replica-sync-peers requires --replica-sync-bind")
-	errDataReplicated   = errors.New("--data-dir is for the only replica: with --replica-sync the other replicas have the state")
+	errDataReplicated   = errors.New("--data-dir is for the only replica: with --replica-sync-port the other replicas have the state")
 	errAdvertiseUnbound = errors.New("--replica-sync-advertise requires --replica-sync-bind")
 )
 

@@ -70,7 +70,7 @@ func TestConflicts(t *testing.T) {
 		},
 		"state on disk beside other replicas": {
 			setup{args: []string{"--data-dir=/data", "--replica-sync-port=9092"}},
-			"--data-dir is for the only replica: with --replica-sync the other replicas have the state",
+			"--data-dir is for the only replica: with --replica-sync-port the other replicas have the state",
 		},
 		"peers of the environment without a port": {
 			setup{env: map[string]string{"SELECT_SERVICE_REPLICA_SYNC_PEERS": "tcp://b:1"}},
