@@ -240,8 +240,9 @@ func (a *aliases) name(cell uint32, t Tier, tableName uint64) uint64 {
 const maxNamesakes = 64
 
 // renameNamesakes gives the blocks with that name in the table, which no rank holds
-// under it, another one: that of a holder, or a number that stands for nothing. Only
-// in local Spaces.
+// under it, another one: that of a holder, or a number that stands for nothing. In a
+// sequence Space a name that has stood for so many blocks no longer says which one an
+// event without tokens means.
 func (s *Space) renameNamesakes(name uint64) {
 	t := &s.tree
 	var idle []uint32

@@ -138,13 +138,20 @@ func (s *Space) resolveName(b *batch, i int) uint32 {
 		return 0
 	}
 	t := &s.tree
-	known := func(_ uint32, nd *node) bool {
-		return !nd.unverified && t.seeds.seed(nd.seed) == b.key
+	for _, name := range [...]uint64{b.engineHashes[i], b.values[i]} {
+		passed := 0
+		cell := s.findByAnyName(name, func(_ uint32, nd *node) bool {
+			passed++
+			return !nd.unverified && t.seeds.seed(nd.seed) == b.key
+		})
+		if passed > maxNamesakes {
+			s.renameNamesakes(name)
+		}
+		if cell != 0 {
+			return cell
+		}
 	}
-	if cell := s.findByAnyName(b.engineHashes[i], known); cell != 0 {
-		return cell
-	}
-	return s.findByAnyName(b.values[i], known)
+	return 0
 }
 
 // insertBatch makes by a holder of the located blocks and adds the others to

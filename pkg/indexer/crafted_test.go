@@ -53,20 +53,38 @@ func TestOneName(t *testing.T) {
 			s.Store(&indexer.Store{Slot: 1, EngineHashes: []uint64{1000 + i}, Local: []uint64{i}})
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := indexer.New()
-			for i := range uint64(n) {
-				step(s, i)
-			}
-			if got := s.Stats().Unique; got < n {
-				t.Fatalf("%d blocks, want %d at least", got, n)
-			}
-			if longest := s.LongestSearch(); longest > 200 {
-				t.Errorf("a look-up passes %d places", longest)
-			}
-			if err := s.Check(); err != nil {
-				t.Error(err)
-			}
-		})
+		t.Run(name, func(t *testing.T) { storeUnderOneName(t, indexer.New(), n, step) })
+		t.Run(name+", in a sequence Space", func(t *testing.T) { storeUnderOneName(t, indexer.NewSequence(9), n, step) })
+	}
+	for name, step := range map[string]func(s *indexer.Space, i uint64){
+		"without tokens": func(s *indexer.Space, i uint64) {
+			s.StoreSequence(&indexer.SequenceStore{PublisherHashes: []uint64{7}, Hashes: []uint64{i + 1}})
+			s.StoreSequence(&indexer.SequenceStore{PublisherHashes: []uint64{1000 + i}, Hashes: []uint64{i + 1}})
+		},
+		"as the engine's hash": func(s *indexer.Space, i uint64) {
+			s.StoreSequence(&indexer.SequenceStore{PublisherHashes: []uint64{1000 + i}, Hashes: []uint64{i + 1}, EngineHashes: []uint64{7}})
+		},
+		"in another namespace": func(s *indexer.Space, i uint64) {
+			s.Store(&indexer.Store{EngineHashes: []uint64{7}, Local: []uint64{i}, Seed: 5, SeedKnown: true})
+			s.Store(&indexer.Store{EngineHashes: []uint64{1000 + i}, Local: []uint64{i}, Seed: 5, SeedKnown: true})
+			s.StoreSequence(&indexer.SequenceStore{Seed: 6, PublisherHashes: []uint64{1<<40 + i}, Hashes: []uint64{1<<50 + i}, EngineHashes: []uint64{7}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) { storeUnderOneName(t, indexer.NewSequence(9), n, step) })
+	}
+}
+
+func storeUnderOneName(t *testing.T, s *indexer.Space, n int, step func(s *indexer.Space, i uint64)) {
+	for i := range uint64(n) {
+		step(s, i)
+	}
+	if got := s.Stats().Unique; got < n {
+		t.Fatalf("%d blocks, want %d at least", got, n)
+	}
+	if longest := s.LongestSearch(); longest > 200 {
+		t.Errorf("a look-up passes %d places", longest)
+	}
+	if err := s.Check(); err != nil {
+		t.Error(err)
 	}
 }

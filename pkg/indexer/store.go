@@ -245,7 +245,7 @@ func (s *Space) markStaleName(by holder, name uint64, cell uint32) {
 	}
 	if old == 0 {
 		var passed int
-		if old, passed = s.findHeld(by, name); passed > maxNamesakes && !s.sequence {
+		if old, passed = s.findHeld(by, name); passed > maxNamesakes {
 			s.renameNamesakes(name)
 		}
 	}
