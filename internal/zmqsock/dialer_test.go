@@ -100,7 +100,7 @@ func TestSilentNamesDelayNoOther(t *testing.T) {
 		subscribe(t, h, fmt.Sprintf("tcp://silent%d:5557", i), newLog())
 	}
 	for i := range 20 {
-		pub, l := zmqtest.NewPublisher(t, ""), newLog()
+		pub, l := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*"), newLog()
 		defer pub.Close()
 		endpoint := pub.Endpoint
 		if i%2 == 0 {
@@ -117,7 +117,7 @@ func TestNameIsFoundLater(t *testing.T) {
 	t.Parallel()
 	n, l := newNames(), newLog()
 	h := startWith(t, n)
-	pub := zmqtest.NewPublisher(t, "")
+	pub := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 	defer pub.Close()
 	subscribe(t, h, on("w1", pub.Endpoint), l)
 	n.await(t, "w1", 1)
@@ -135,7 +135,7 @@ func TestNameMoves(t *testing.T) {
 	n, l := newNames(), newLog()
 	n.set("w1", "127.0.0.1")
 	h := startWith(t, n)
-	pub := zmqtest.NewPublisher(t, "")
+	pub := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 	old := pub.Endpoint
 	subscribe(t, h, on("w1", old), l)
 	pub.Subscribers(1)
@@ -184,7 +184,7 @@ func TestNameOfSeveralAddresses(t *testing.T) {
 		}
 		return n.lookup(ctx, host)
 	}))
-	pub := zmqtest.NewPublisher(t, "")
+	pub := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 	defer pub.Close()
 	subscribe(t, h, on("w1", pub.Endpoint), l)
 	pub.Subscribers(1)
@@ -200,7 +200,7 @@ func TestRequestToName(t *testing.T) {
 	t.Parallel()
 	n, l := newNames(), newLog()
 	h := startWith(t, n)
-	server := zmqtest.NewReplayServer(t, "", false)
+	server := zmqtest.NewReplayServer(t, "tcp://127.0.0.1:*", false)
 	defer server.Close()
 	server.Keep(zmqtest.Kept{Seq: 1, Payload: []byte("one")})
 	id, err := h.Request(on("w1", server.Endpoint), "", [][]byte{nil, zmqtest.Seq(1)}, l.answer)
@@ -228,7 +228,7 @@ func TestCloseDuringLookup(t *testing.T) {
 		}
 		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 	}))
-	server, l := zmqtest.NewReplayServer(t, "", false), newLog()
+	server, l := zmqtest.NewReplayServer(t, "tcp://127.0.0.1:*", false), newLog()
 	defer server.Close()
 	sub := subscribe(t, h, on("w1", zmqtest.FreeEndpoint(t)), l)
 	req, err := h.Request(on("w2", server.Endpoint), "", [][]byte{nil, zmqtest.Seq(1)}, l.answer)
@@ -283,7 +283,7 @@ func TestStopDuringLookup(t *testing.T) {
 // With the system's own lookup.
 func TestLocalhost(t *testing.T) {
 	h, l := start(t, zmqsock.DefaultOptions()), newLog()
-	pub := zmqtest.NewPublisher(t, "")
+	pub := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 	defer pub.Close()
 	subscribe(t, h, on("localhost", pub.Endpoint), l)
 	pub.Subscribers(1)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -47,7 +48,7 @@ func CurveClient(publicKey, secretKey, serverKey string) Option {
 	}
 }
 
-// NewPublisher binds a publisher to endpoint; "" takes a free port of 127.0.0.1.
+// NewPublisher binds a publisher to endpoint; "" takes a free port.
 func NewPublisher(tb testing.TB, endpoint string, options ...Option) *Publisher {
 	tb.Helper()
 	p := &Publisher{Endpoint: endpoint, tb: tb, options: options}
@@ -350,11 +351,19 @@ func bind(tb testing.TB, sock *zmq4.Socket, endpoint string) string {
 	return endpoint
 }
 
+// loopback is an address of this machine that no other process uses here: the
+// sockets of other tests, run at the same time, that try to come back to their own
+// publishers would take one at the same port for it.
+var loopback = func() string {
+	pid := os.Getpid()
+	return fmt.Sprintf("127.%d.%d.%d", 1+pid>>16&0x7f, pid>>8&0xff, pid&0xff)
+}()
+
 // tryBind binds for a while: a port that was just given up is still taken until
 // libzmq's reaper has come round.
 func tryBind(sock *zmq4.Socket, endpoint string) (string, error) {
 	if endpoint == "" {
-		endpoint = "tcp://127.0.0.1:*"
+		endpoint = "tcp://" + loopback + ":*"
 	}
 	err := sock.Bind(endpoint)
 	for deadline := time.Now().Add(Patience); err != nil && time.Now().Before(deadline); err = sock.Bind(endpoint) {
