@@ -102,8 +102,14 @@ def test_wrong() -> None:
     for given in (Credentials(cert="x"), Credentials(token="a", token_file="b"), Credentials(token="a b")):
         with pytest.raises(ValueError, match="credentials: "):
             Client("https://localhost", credentials=given)
+    for given in (Credentials(ca="/nowhere"), Credentials(cert="/nowhere", key="/nowhere")):
+        with (
+            Client("https://localhost", credentials=given) as client,
+            pytest.raises(ValueError, match="credentials: /nowhere"),
+        ):
+            client.list_workers()
     with (
         Client("https://localhost", credentials=Credentials(token_file="/nowhere"), retry=ONCE) as client,
-        pytest.raises(ValueError, match="has no token"),
+        pytest.raises(ValueError, match=r"no token in /nowhere: .*No such file"),
     ):
         client.list_workers()

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 import select_service_client
-from select_service_client import ConnectionFailed, Overloaded, QueueFull, SelectServiceError
+from select_service_client import AccessDenied, ConnectionFailed, Overloaded, QueueFull, SelectServiceError
 from select_service_client._errors import error_of
 from select_service_client.dynamo import SelectionServiceError
 
@@ -44,6 +44,8 @@ def test_pickle_of_the_rest() -> None:
     [
         (503, b'{"error":"e","type":"service_unavailable","code":503}', Overloaded),
         (503, b'{"error":"e","details":{"current":1}}', QueueFull),
+        (401, b'{"error":"e"}', AccessDenied),
+        (403, b'{"error":"e"}', AccessDenied),
         (429, b'{"error":"e","details":{"current":1}}', QueueFull),
         (503, b'{"error":"e"}', select_service_client.Unavailable),
         (422, b'{"error":"e"}', select_service_client.BadRequest),

@@ -9,6 +9,7 @@ Dynamo's callers, such as Ray Serve LLM, expect.
 from ._client import AsyncClient, Client
 from ._credentials import Credentials
 from ._errors import (
+    AccessDenied,
     BadRequest,
     Conflict,
     ConnectionFailed,
@@ -54,6 +55,7 @@ from ._types import (
 )
 
 __all__ = [
+    "AccessDenied",
     "AsyncClient",
     "AsyncLease",
     "Backoff",

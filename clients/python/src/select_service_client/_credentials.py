@@ -61,9 +61,14 @@ class Credentials:
         """What connections are made with; None for httpx's own."""
         if not (self.ca or self.cert):
             return None
-        context = ssl.create_default_context(cafile=self.ca)
-        if self.cert:
-            context.load_cert_chain(self.cert, self.key)
+        files = [self.ca]
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert:
+                files = [self.cert, self.key]
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as error:  # it names no file
+            raise ValueError(f"credentials: {', '.join(filter(None, files))}: {error}") from error
         return context
 
     def auth(self) -> httpx.Auth | None:
@@ -95,7 +100,8 @@ class Bearer(httpx.Auth):
                     self._token, self._read = token, now
                 except (OSError, ValueError) as error:  # it may be being replaced
                     if not self._token:
-                        raise httpx.LocalProtocolError(f"credentials: {self._path} has no token") from error
+                        text = f"credentials: no token in {self._path}: {error}"
+                        raise httpx.LocalProtocolError(text) from error
             return self._token
 
 

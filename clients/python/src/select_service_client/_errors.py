@@ -39,6 +39,12 @@ class BadRequest(SelectServiceError):
     kind = "bad_request"
 
 
+class AccessDenied(SelectServiceError):
+    """401, 403: no token or a wrong one, or a role, tenant or model that it does not have."""
+
+    kind = "access_denied"
+
+
 class NotFound(SelectServiceError):
     """404: no such worker, reservation, kept selection, model or route."""
 
@@ -102,6 +108,8 @@ class ConnectionFailed(SelectServiceError):
 
 _BY_STATUS: dict[int, type[SelectServiceError]] = {
     400: BadRequest,
+    401: AccessDenied,
+    403: AccessDenied,
     404: NotFound,
     405: BadRequest,
     409: Conflict,
