@@ -21,8 +21,7 @@ type curveKeys struct {
 }
 
 // readCurve reads the files with keys.
-func readCurve(conf config.Curve) (keys curveKeys, err error) {
-	var faults []error
+func readCurve(conf config.Curve) (keys curveKeys, faults []error) {
 	pair := func(file string) *curve.KeyPair {
 		if file == "" {
 			return nil
@@ -54,7 +53,7 @@ func readCurve(conf config.Curve) (keys curveKeys, err error) {
 	case len(engines) > 1:
 		faults = append(faults, fmt.Errorf("CURVE key: %s: %d keys, want one", conf.EngineKeyFile, len(engines)))
 	}
-	return keys, errors.Join(faults...)
+	return keys, faults
 }
 
 // log says what is encrypted, if any key is configured.

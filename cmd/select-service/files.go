@@ -32,16 +32,16 @@ type files struct {
 // readFiles reads the files as a part of the configuration.
 func readFiles(conf config.Config) (files, error) {
 	var f files
-	var err error
-	if conf.Workers.File != "" {
-		if f.workers, err = workersfile.Load(conf.Workers.File); err != nil {
-			err = fmt.Errorf("workers file: %w", err)
-		}
-	}
 	t := conf.TLS
+	var faults []error
+	f.curve, faults = readCurve(conf.Curve)
 	for _, read := range []func() error{
 		func() (err error) {
-			f.curve, err = readCurve(conf.Curve)
+			if conf.Workers.File != "" {
+				if f.workers, err = workersfile.Load(conf.Workers.File); err != nil {
+					err = fmt.Errorf("workers file: %w", err)
+				}
+			}
 			return err
 		},
 		func() (err error) {
@@ -63,12 +63,12 @@ func readFiles(conf config.Config) (files, error) {
 			return err
 		},
 	} {
-		if err == nil {
-			err = read()
+		if err := read(); err != nil {
+			faults = append(faults, err)
 		}
 	}
-	if err != nil {
-		return files{}, &config.InvalidError{Faults: []error{err}}
+	if len(faults) > 0 {
+		return files{}, &config.InvalidError{Faults: faults}
 	}
 	return f, nil
 }

@@ -36,6 +36,7 @@ func TestBadFiles(t *testing.T) {
 		"certificates of the listeners: ":            {"--tls-cert=/nowhere", "--tls-key=/nowhere"},
 		"certificates for other replicas: ":          {"--peer-ca=/nowhere"},
 		"token for other replicas: ":                 {"--peer-token-file=/nowhere"},
+		"2 faults:\n  CURVE key: open /nowhere: ":    {"--zmq-curve-replica-key-file=/nowhere", "--tokens-file=/nowhere"},
 		"--tls-client-ca: needs --tls-cert":          {"--tls-client-ca=/nowhere"},
 		"--tls-cert: needs --tls-key":                {"--tls-cert=/nowhere"},
 		"--peer-key: needs --peer-cert":              {"--peer-key=/nowhere"},

@@ -43,9 +43,11 @@ const (
 	keyBind           = "replicas.sync_bind"
 	keyAdvertise      = "replicas.sync_advertise"
 	keyPeers          = "replicas.sync_peers"
+	keyIndexerPeers   = "replicas.indexer_peers"
 	keyCert           = "tls.cert"
 	keyKey            = "tls.key"
 	keyClientCA       = "tls.client_ca"
+	keyPeerCA         = "tls.peer_ca"
 	keyPeerCert       = "tls.peer_cert"
 	keyPeerKey        = "tls.peer_key"
 	keyData           = "data.dir"
@@ -91,6 +93,17 @@ func (c Config) conflicts() []conflict {
 	}
 	if c.Data.Dir != "" && r.Publish() != "" {
 		found = append(found, conflict{keyData, []string{keySyncPort, keyBind}, errDataReplicated})
+	}
+	if c.TLS.PeerCA != "" || c.TLS.PeerCert != "" {
+		for _, peer := range r.IndexerPeers {
+			if !strings.HasPrefix(peer, "https:") {
+				found = append(found, conflict{
+					keyIndexerPeers,
+					[]string{keyPeerCA, keyPeerCert},
+					fmt.Errorf("%s: with --peer-ca or --peer-cert replicas are read over https only", peer),
+				})
+			}
+		}
 	}
 	for _, peer := range r.SyncPeers {
 		if peer == r.SyncAdvertise {

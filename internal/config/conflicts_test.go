@@ -72,6 +72,10 @@ func TestConflicts(t *testing.T) {
 			setup{args: []string{"--data-dir=/data", "--replica-sync-port=9092"}},
 			"--data-dir is for the only replica: with --replica-sync-port the other replicas have the state",
 		},
+		"an index over plain HTTP where certificates are demanded": {
+			setup{args: []string{"--peer-ca=ca.pem", "--indexer-peers=https://a:1,http://b:1"}},
+			"--indexer-peers: http://b:1: with --peer-ca or --peer-cert replicas are read over https only",
+		},
 		"peers of the environment without a port": {
 			setup{env: map[string]string{"SELECT_SERVICE_REPLICA_SYNC_PEERS": "tcp://b:1"}},
 			"SELECT_SERVICE_REPLICA_SYNC_PEERS: --replica-sync-peers requires --replica-sync-port",
