@@ -39,7 +39,9 @@ const MaxCommand = 4 << 10
 // status of their authenticator: 400 for a key that is not allowed.
 type RefusedError struct{ Reason string }
 
-func (e *RefusedError) Error() string { return fmt.Sprintf("curve: refused: %q", e.Reason) }
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("curve: the other side refuses our key: %q", e.Reason)
+}
 
 // NotAllowedError is the error of a server for a client whose key is not allowed.
 type NotAllowedError struct{ Key PublicKey }

@@ -205,7 +205,7 @@ func TestCurveRefusals(t *testing.T) {
 		pub := libzmq(t, zmq4.XPUB, asServer(server), func(s *zmq4.Socket) error { return s.SetZapDomain("engines") })
 		address := bound(t, pub)
 		_, err := dial(t, address, zmtp.CurveClient(own, server.Public))
-		wantReason(t, err, zmtp.BadKey, `refused: "400"`)
+		wantReason(t, err, zmtp.BadKey, `refuses our key: "400"`)
 		if _, err := dial(t, address, zmtp.CurveClient(other, server.Public)); err != nil {
 			t.Errorf("the key that is allowed: %v", err)
 		}

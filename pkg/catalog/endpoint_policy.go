@@ -59,7 +59,9 @@ func parseRule(s string) (r EndpointRule, why string) {
 		return r, why
 	case host == "*":
 		r.Bound = true
-	case host == "" || strings.ContainsAny(host, "/*[]: \t"):
+	case strings.ContainsRune(host, '/'):
+		return r, "want a network such as 10.0.0.0/8"
+	case host == "" || strings.ContainsAny(host, "*[]: \t"):
 		return r, "no host"
 	default:
 		r.Name = host

@@ -84,4 +84,7 @@ func TestParseEndpointRuleErrors(t *testing.T) {
 			t.Errorf("ParseEndpointRule(%q) = %+v", s, r)
 		}
 	}
+	if _, err := catalog.ParseEndpointRule("tcp://10.0.0.0/40:5557"); !strings.Contains(err.Error(), "want a network such as") {
+		t.Error(err)
+	}
 }
