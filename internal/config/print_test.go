@@ -169,3 +169,24 @@ func FuzzFile(f *testing.F) {
 		}
 	})
 }
+
+// TestClosedConfiguration: the file of docs/security.md that closes the service is
+// one that the service takes, without a warning.
+func TestClosedConfiguration(t *testing.T) {
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, found := strings.Cut(text, "```")
+	if !found {
+		t.Fatal("docs/security.md has no configuration")
+	}
+	conf := fromFile(text).mustLoad(t)
+	if warnings := conf.Warnings(); len(warnings) > 0 {
+		t.Errorf("warnings %q", warnings)
+	}
+	if conf.TLS.Cert == "" || conf.Access.TokensFile == "" || conf.Limits.MaxMemory == 0 {
+		t.Errorf("configuration %+v", conf)
+	}
+}
