@@ -70,6 +70,10 @@ nightly: ## ring 3: everything at full length; all steps run, the end names the 
 test-busy: test-program ## the timing-sensitive tests beside LOAD (20) busy processes
 	GO='$(GO)' scripts/test-busy.sh $(LOAD)
 
+.PHONY: test-attacks
+test-attacks: build setup ## hostile callers, engines, peers and browsers (E2E_ALONE=1: delays too)
+	SELECT_SERVICE_BIN=$(CURDIR)/$(BIN)/select-service $(GO) test -count=1 -timeout 40m ./test/e2e/attacks
+
 .PHONY: test-sim
 test-sim: setup ## simulate replicas: SIM_RUNS (1000) histories, and every planted bug is found
 	$(GO) test -count=1 -timeout 90m -v -run '^TestSimulation' ./pkg/replicasync

@@ -1,16 +1,27 @@
 // Package attacks plays hostile callers, engines, peers and operators against the
 // built program: each attack of docs/security.md is a test. Memory, counts and state
-// are asserted everywhere, delays only where nothing else runs (E2E_ALONE).
+// are asserted everywhere, delays only where nothing else runs (E2E_ALONE). They are
+// a ring of their own, make test-attacks: they take minutes, and their figures are
+// those of the program as it is shipped, without the race detector.
 package attacks
 
 import (
+	"flag"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/select-service/select-service/test/e2e"
 )
 
-func TestMain(m *testing.M) { e2e.Main(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() || e2e.Race {
+		fmt.Println("left out: make test-attacks runs them")
+		return
+	}
+	e2e.Main(m)
+}
 
 // stopTime is how long the end may take after SIGTERM, whatever is connected.
 const stopTime = 6 * time.Second

@@ -147,14 +147,8 @@ func (a attacker) flood(piece []byte, total int) (sent int) {
 	return sent
 }
 
-// meshGrowth is how much memory an attack may cost a replica of 512 MiB, in MiB. The race
-// detector needs a multiple.
-var meshGrowth = func() int {
-	if e2e.Race {
-		return 1000
-	}
-	return 160
-}()
+// meshGrowth is how much memory an attack may cost a replica of 512 MiB, in MiB.
+const meshGrowth = 160
 
 // TestHostileSubscribers: whatever connects to the publisher of a replica, its memory
 // stays bounded, and it goes on exchanging with an honest replica.
