@@ -3,6 +3,7 @@ package scopes_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/select-service/select-service/internal/contract"
@@ -139,6 +140,10 @@ func TestSeedNames(t *testing.T) {
 	}
 	names.NameSeed(5, "lora", "salt")
 	names.NameSeed(6, "", "")
+	names.NameSeed(7, strings.Repeat("x", 1<<20), "")
+	if _, _, ok := names.SeedName(7); ok {
+		t.Error("a name of 1 MiB is kept")
+	}
 	if lora, salted, ok := names.SeedName(5); lora != "lora" || !salted || !ok {
 		t.Errorf("seed 5: %q %t %t", lora, salted, ok)
 	}

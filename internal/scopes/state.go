@@ -77,8 +77,12 @@ func (s *State) Booked(e catalog.Entry, local []uint64) {
 	}
 }
 
-// maxSeedNames bounds the block seeds of a scope whose names are kept.
-const maxSeedNames = 4096
+// maxSeedNames bounds the block seeds of a scope whose names are kept, maxSeedName the
+// name of an adapter in bytes: events state it, at any length.
+const (
+	maxSeedNames = 4096
+	maxSeedName  = 256
+)
 
 // SeedNames remembers which adapter and salt the block seeds of a scope are made
 // of, as events name them. Salts are secrets of customers: only whether there is one
@@ -94,11 +98,11 @@ type seedName struct {
 }
 
 // NameSeed notes a seed; see kvevents.SeedNames. Once there are too many it
-// notes no more.
+// notes no more, and none with a name that is too long.
 func (n *SeedNames) NameSeed(seed uint64, lora, salt string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.of) >= maxSeedNames {
+	if len(n.of) >= maxSeedNames || len(lora) > maxSeedName {
 		return
 	}
 	if n.of == nil {
