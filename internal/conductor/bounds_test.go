@@ -82,6 +82,26 @@ func TestNamespaceBound(t *testing.T) {
 	w.add(reg)
 }
 
+// TestNameBytes: the texts of identities that only events state are bounded in all, and
+// there is room again for those that are gone.
+func TestNameBytes(t *testing.T) {
+	w := newWorld(t)
+	p := w.add(base("i", 0))
+	h := rolling(prompt(1, 1))
+	salt := func(k int) string { return fmt.Sprintf("%0*d", kvevents.MaxKey, k) }
+	n := (maxNameBytes - p.registry.nameBytes) / (kvevents.MaxKey + len(p.Tenant) + len(p.Model))
+	for k := range n + 3 {
+		w.apply(p, stored(h, "gpu", "additional_salt", salt(k)))
+	}
+	w.wantReasons(map[kvevents.Reason]uint64{kvevents.TooMany: 3})
+	w.apply(p, cleared("gpu", "additional_salt", salt(77)))
+	w.Sweep()
+	w.apply(p, stored(h, "gpu", "additional_salt", salt(n)))
+	w.wantReasons(nil)
+	w.apply(p, stored(h, "gpu", "additional_salt", salt(n+1)))
+	w.wantReasons(map[kvevents.Reason]uint64{kvevents.TooMany: 1})
+}
+
 // TestSpaceBound: so many publishers and spaces fit, and no more; together they
 // stay small.
 func TestSpaceBound(t *testing.T) {

@@ -198,6 +198,7 @@ func (p *Publisher) join(key memberKey) (*member, kvevents.Reason) {
 		p.owners[at] = o
 		ns.space.ownerCount++
 	}
+	key.nsKey, key.backend = ns.key, o.backend // the same texts, not the event's copies of them
 	m := &member{key: key, ns: ns, owner: o}
 	p.members[key], p.lastMember = m, m
 	o.members++

@@ -25,6 +25,7 @@ type Registry struct {
 	lastID        uint64
 	ranks         map[rankKey]int // publishers in force
 	namespaces    map[nsKey]*namespace
+	nameBytes     int // of the texts of namespaces' keys
 	spaces        map[spaceKey]*space
 	account       *indexer.Account // of the spaces' indexes; constant once in use
 	droppedCounts totals           // of publishers that were dropped
@@ -179,7 +180,7 @@ func (r *Registry) namespace(key nsKey, hashSeed uint64) (*namespace, error) {
 	}
 	at := spaceKey{Tenant: key.Tenant, Model: key.Model, BlockSize: key.BlockSize, HashSeed: hashSeed}
 	sp := r.spaces[at]
-	if len(r.namespaces) >= maxNamespaces || sp == nil && len(r.spaces) >= maxSpaces {
+	if len(r.namespaces) >= maxNamespaces || r.nameBytes+key.bytes() > maxNameBytes || sp == nil && len(r.spaces) >= maxSpaces {
 		return nil, ErrFull
 	}
 	if sp == nil {
@@ -189,6 +190,7 @@ func (r *Registry) namespace(key nsKey, hashSeed uint64) (*namespace, error) {
 	}
 	ns := sp.addNamespace(key)
 	r.namespaces[key] = ns
+	r.nameBytes += key.bytes()
 	return ns, nil
 }
 
@@ -204,6 +206,7 @@ func (r *Registry) collect(ns *namespace) {
 		return
 	}
 	delete(r.namespaces, ns.key)
+	r.nameBytes -= ns.key.bytes()
 	delete(ns.space.namespaces, ns.seed)
 	r.collectSpace(ns.space)
 }

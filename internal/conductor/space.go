@@ -13,6 +13,9 @@ import (
 const (
 	maxNamespaces = 65536
 	maxSpaces     = 16384
+	// maxNameBytes bounds the texts of all namespaces: events name them, each text up to
+	// kvevents.MaxKey.
+	maxNameBytes = 32 << 20
 	// maxFurtherMedia bounds the media of a space beside those with a tier of their own
 	// (decision C9).
 	maxFurtherMedia = 16
@@ -65,6 +68,11 @@ type instanceRank struct {
 type nsKey struct {
 	Identity
 	innerSalt string
+}
+
+// bytes is the size of the key's texts.
+func (k *nsKey) bytes() int {
+	return len(k.Tenant) + len(k.Model) + len(k.LoRA) + len(k.Salt) + len(k.innerSalt)
 }
 
 // namespace is one identity inside its space. Registry.mu guards refs and
