@@ -57,6 +57,7 @@ class Options:
             raise ValueError(f"the URL must begin with http:// or https:// and a host, got {self.url!r}")
         check_headers(self.headers)
         self.credentials.check()
+        self._tls()  # certificates that cannot be read
 
     def http(self, read: float | None = None) -> dict[str, Any]:
         """What an HTTP client is made with. Proxies of the environment are not used."""
