@@ -203,6 +203,20 @@ func isJSON(h http.Header) bool {
 	return t == "application/json" || suffixed && name != ""
 }
 
+// boundBody gives the client bodyTimeout to send its body, also one that no route
+// reads: net/http waits for that before it writes the answer.
+func boundBody(c *gin.Context) {
+	if c.Request.ContentLength != 0 {
+		setReadDeadline(c, time.Now().Add(bodyTimeout))
+	}
+}
+
+// setReadDeadline sets it for the request's connection. Only writers of tests have
+// none.
+func setReadDeadline(c *gin.Context, t time.Time) {
+	_ = http.NewResponseController(c.Writer).SetReadDeadline(t)
+}
+
 // readBody reads the whole body, of at most limit bytes, into buf, which it grows
 // as the bytes come; held takes what they need.
 func readBody(c *gin.Context, buf []byte, limit int, held *allowance) ([]byte, error) {
@@ -213,11 +227,6 @@ func readBody(c *gin.Context, buf []byte, limit int, held *allowance) ([]byte, e
 	if err := held.fits(r.ContentLength); err != nil {
 		return buf[:0], err
 	}
-	// A client that stops in the middle must not hold the buffer for ever. The
-	// deadline ends with the body: the answer may take long. Errors are ignored:
-	// only writers of tests have no deadlines.
-	deadline := http.NewResponseController(c.Writer)
-	_ = deadline.SetReadDeadline(time.Now().Add(bodyTimeout))
 	most, large := limit, r.ContentLength > budget.SmallBody
 	if r.ContentLength >= 0 {
 		most = int(r.ContentLength)
@@ -232,7 +241,7 @@ func readBody(c *gin.Context, buf []byte, limit int, held *allowance) ([]byte, e
 			return buf[:0], errBodyTooLarge
 		case errors.Is(err, io.EOF):
 			held.leave()
-			_ = deadline.SetReadDeadline(time.Time{})
+			setReadDeadline(c, time.Time{}) // the answer may take long
 			return buf, held.cover(c, len(buf), large, false)
 		case err != nil && held.leave():
 			return buf[:0], errNoMemory(held.pool.account)

@@ -222,7 +222,7 @@ func (a *allowance) cover(c *gin.Context, n int, large, more bool) error {
 			a.pool.release(a.held)
 		}
 		if a.pool = pool; more {
-			a.holder.cut = func() { _ = http.NewResponseController(c.Writer).SetReadDeadline(longAgo) }
+			a.holder.cut = func() { setReadDeadline(c, longAgo) }
 			pool.enter(&a.holder)
 		}
 	}

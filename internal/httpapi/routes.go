@@ -130,7 +130,7 @@ func bareEngine(opt Options, render renderer) engine {
 	if opt.RetryAfter > 0 {
 		a.retryAfter = []string{strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)}
 	}
-	e.Use(a.observe, a.recovery, a.defend)
+	e.Use(a.observe, a.recovery, boundBody, a.defend)
 	e.NoRoute(a.unrouted(routeNotFound))
 	e.NoMethod(a.unrouted(methodNotAllowed))
 	return engine{e, router{group: &e.RouterGroup, api: a, roles: make(map[string]access.Role)}}

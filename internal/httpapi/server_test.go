@@ -7,9 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -88,6 +90,40 @@ func TestOverTheWire(t *testing.T) {
 	}
 	if resp, _ := send(t, "POST", base+"/select", chunked(maxBody+1)); resp.StatusCode != 413 {
 		t.Errorf("chunked body over the limit: %d", resp.StatusCode)
+	}
+}
+
+// deadlines is an answer whose connection records its read deadlines.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.set = append(d.set, t)
+	return nil
+}
+
+// TestUnreadBodies: also a body that no route reads has to come within bodyTimeout:
+// net/http waits for it before it answers.
+func TestUnreadBodies(t *testing.T) {
+	h := New(new(fake), fakeConductor{}, Options{})
+	for _, r := range []*http.Request{
+		httptest.NewRequest(http.MethodGet, "/health", strings.NewReader("x")),
+		httptest.NewRequest(http.MethodDelete, "/reservations/r", strings.NewReader("x")),
+		httptest.NewRequest(http.MethodPost, "/none", strings.NewReader("x")),
+		httptest.NewRequest(http.MethodPost, "/select", io.MultiReader(strings.NewReader("x"))), // chunked
+	} {
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		h.ServeHTTP(w, r)
+		if len(w.set) != 1 || time.Until(w.set[0]) > bodyTimeout || w.set[0].IsZero() {
+			t.Errorf("%s %s: read deadlines %v", r.Method, r.URL, w.set)
+		}
+	}
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/health", http.NoBody))
+	if len(w.set) != 0 {
+		t.Errorf("without a body: read deadlines %v", w.set)
 	}
 }
 
