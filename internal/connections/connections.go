@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// silentFor is how long a new connection may take to its first request before it
-	// counts as idle.
+	// silentFor is how long a new connection may take to its first request, and any to
+	// the body of a request, before it counts as idle.
 	silentFor = time.Second
 	// sampled is how many connections are looked at to find an idle one to close. The
 	// one found is among the longest idle, like that of a cache with sampled LRU.
@@ -156,8 +156,14 @@ func (s *Set) findIdle() *conn {
 			break
 		}
 		active := c.active.Load()
-		if phase := phase(c.phase.Load()); phase == inRequest || phase == fresh && since-active < int64(silentFor) {
+		switch phase(c.phase.Load()) {
+		case inRequest:
 			continue
+		case fresh, awaitingBody:
+			if since-active < int64(silentFor) {
+				continue
+			}
+		case betweenRequests:
 		}
 		if found == nil || active < found.active.Load() {
 			found = c
@@ -248,6 +254,7 @@ type phase int32
 const (
 	fresh           phase = iota // it has not sent the head of a request
 	inRequest                    // until the answer is written
+	awaitingBody                 // in a request whose body has a deadline
 	betweenRequests              // kept alive
 )
 
@@ -258,7 +265,7 @@ type conn struct {
 	set      *Set
 	address  netip.Prefix
 	phase    atomic.Int32
-	active   atomic.Int64 // when it was accepted or last written to, in ns since 1970
+	active   atomic.Int64 // when it was accepted, awaited a body or was written to last, in ns since 1970
 	deadline atomic.Int64 // when the write deadline was last moved, in the same units
 	imposed  atomic.Bool  // the write deadline is a caller's
 
@@ -273,7 +280,12 @@ type conn struct {
 // Read counts what comes before the head of a request is complete.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if phase(c.phase.Load()) == inRequest || c.head.Add(int64(n)) <= freeHead {
+	switch phase(c.phase.Load()) {
+	case inRequest, awaitingBody:
+		return n, err
+	case fresh, betweenRequests:
+	}
+	if c.head.Add(int64(n)) <= freeHead {
 		return n, err
 	}
 	c.mu.Lock()
@@ -317,6 +329,18 @@ func (c *conn) moveDeadline() {
 	}
 	c.deadline.Store(now.UnixNano())
 	_ = c.Conn.SetWriteDeadline(now.Add(progressWithin + deadlineAge)) // fails if closed, as the write will
+}
+
+// SetReadDeadline in a request tells that its body is awaited, or with the zero time
+// that it is not any more.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.phase.CompareAndSwap(int32(awaitingBody), int32(inRequest))
+	} else if phase(c.phase.Load()) == inRequest {
+		c.active.Store(time.Now().UnixNano())
+		c.phase.CompareAndSwap(int32(inRequest), int32(awaitingBody))
+	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 // SetWriteDeadline imposes a deadline; the zero time leaves it to the connection again.

@@ -50,7 +50,13 @@ type server struct {
 func serve(t *testing.T, limits connections.Limits) *server {
 	t.Helper()
 	s := &server{set: connections.New(limits), next: make(chan net.Conn), proceed: make(chan struct{})}
-	srv := &http.Server{ConnState: s.set.Observe, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	srv := &http.Server{ConnState: s.set.Observe, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			conn := http.NewResponseController(w)
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+			_, _ = io.Copy(io.Discard, r.Body)
+			_ = conn.SetReadDeadline(time.Time{})
+		}
 		if r.URL.Path == "/wait" {
 			<-s.proceed
 		}
@@ -155,6 +161,42 @@ func TestTotal(t *testing.T) {
 		synctest.Wait()
 		if st := s.set.Stats(); st.Open != 0 {
 			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestAwaitedBodies: who holds connections with requests whose bodies do not come
+// keeps nobody out, however the bytes drip; once a body is there, its request stays.
+func TestAwaitedBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, connections.Limits{Total: 2})
+		whole, dripping := s.dial("10.0.0.1"), s.dial("10.0.0.1")
+		const head = "POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+		for c, text := range map[*client]string{whole: head + "123456789", dripping: head + "1"} {
+			if _, err := io.WriteString(c, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if got := s.dial("10.0.0.2").status(); got != 503 {
+			t.Errorf("beside two new requests: status %d", got)
+		}
+		for range 5 {
+			time.Sleep(time.Second / 4)
+			if _, err := io.WriteString(dripping, "2"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		next := s.dial("10.0.0.2") // in place of dripping
+		if got := next.get("/"); got != 200 {
+			t.Errorf("status %d", got)
+		}
+		if dripping.status() != 0 {
+			t.Error("a request without its body is still there")
+		}
+		close(s.proceed)
+		if whole.status() != 200 {
+			t.Error("a request in service was cut off")
 		}
 	})
 }

@@ -50,11 +50,18 @@ func TestThousandsOfConnections(t *testing.T) {
 	}
 }
 
-// TestConnectionLimit: those who hold all connections that there may be do not keep
-// others out while theirs are idle; busy ones do, and that is an answer and a count.
+// TestConnectionLimit: those who hold all connections that there may be keep nobody
+// out, whether theirs are idle or in requests whose bodies do not come; requests that
+// wait in a queue do, and that is an answer and a count.
 func TestConnectionLimit(t *testing.T) {
 	const most = 300
-	s := e2e.Serve(t, nil, "--max-connections", strconv.Itoa(most))
+	s := e2e.Serve(t, nil, "--use-kv-events=false", "--max-connections", strconv.Itoa(most), "--router-queue-threshold", "0.01")
+	s.Must(t, http.StatusCreated, http.MethodPost, "/workers", e2e.Object{
+		"worker_id": 1, "model_name": "m", "endpoint": "http://w", "block_size": 16, "max_num_batched_tokens": 1000,
+	}, nil)
+	s.Must(t, http.StatusCreated, http.MethodPost, "/reservations", e2e.Object{
+		"reservation_id": "r", "model_name": "m", "worker_id": 1, "dp_rank": 0, "sequence_hashes": []int{1}, "isl_tokens": 1000,
+	}, nil)
 	for range 2 * most {
 		if err := keepAlive(dial(t, s.Address(), "")); err != nil {
 			t.Fatal(err)
@@ -70,10 +77,18 @@ func TestConnectionLimit(t *testing.T) {
 	for range 2 * most {
 		dial(t, s.Address(), slowBody)
 	}
+	e2e.Eventually(t, "a caller among those whose bodies do not come", func() error {
+		return keepAlive(dial(t, s.Address(), ""))
+	})
+	const waits = `{"model_name":"m","token_ids":[1]}`
+	queued := "POST /select HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: " +
+		strconv.Itoa(len(waits)) + "\r\n\r\n" + waits
+	for range 2 * most {
+		dial(t, s.Address(), queued)
+	}
 	e2e.Eventually(t, "the next connection is refused", func() error {
-		conn := dial(t, s.Address(), slowBody)
+		conn := dial(t, s.Address(), queued)
 		_ = conn.SetReadDeadline(soon())
-		defer conn.Close()
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil { // it holds one more
 			return err
