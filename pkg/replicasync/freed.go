@@ -10,9 +10,9 @@ import (
 const (
 	// maxFreed bounds the names of one process in a freedLog.
 	maxFreed = 1 << 16
-	// maxFreedProcesses bounds the processes in it; the one that was silent for longest
-	// is forgotten.
-	maxFreedProcesses = 64
+	// maxAllFreed bounds the names of all processes: 12 MiB, and twice that while memory
+	// grows. The process with most of them forgets first.
+	maxAllFreed = 1 << 18
 	// freedFor is how long a name is kept: two lifetimes, as long as a reservation may
 	// be told of.
 	freedFor = 600 * time.Second
@@ -26,6 +26,7 @@ type freedLog struct {
 	// mu guards the map and what it holds. It is an innermost lock.
 	mu   sync.Mutex
 	from map[uint64]*freedNames
+	n    int // names of all processes
 }
 
 type freedNames struct {
@@ -44,35 +45,51 @@ func newFreedLog() *freedLog { return &freedLog{from: make(map[uint64]*freedName
 func (f *freedLog) add(teller uint64, name history.Name, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.n >= maxAllFreed {
+		f.makeRoom(now)
+	}
 	q := f.from[teller]
 	if q == nil {
-		if len(f.from) >= maxFreedProcesses {
-			f.evict()
-		}
 		q = &freedNames{}
 		f.from[teller] = q
 	}
 	for q.len() > 0 && (q.len() >= maxFreed || now.Sub(q.queue[q.head].at) > freedFor) {
-		q.head++
-	}
-	if 2*q.head > len(q.queue) {
-		q.queue, q.head = append([]freedName(nil), q.queue[q.head:]...), 0
+		f.drop(q)
 	}
 	q.queue = append(q.queue, freedName{name, now})
+	f.n++
 }
 
 func (q *freedNames) len() int { return len(q.queue) - q.head }
 
-// evict forgets the process that has told of nothing for longest. It needs f.mu.
-func (f *freedLog) evict() {
-	var oldest time.Time
-	var victim uint64
+// drop forgets the oldest name of a process. It needs f.mu.
+func (f *freedLog) drop(q *freedNames) {
+	f.n--
+	if q.head++; 2*q.head > len(q.queue) {
+		q.queue, q.head = append([]freedName(nil), q.queue[q.head:]...), 0
+	}
+}
+
+// makeRoom forgets what is too old, and a part of what the process with most names has
+// told, so that it is seldom needed. It needs f.mu.
+func (f *freedLog) makeRoom(now time.Time) {
+	var most *freedNames
 	for teller, q := range f.from {
-		if at := q.queue[len(q.queue)-1].at; victim == 0 || at.Before(oldest) {
-			victim, oldest = teller, at
+		for q.len() > 0 && now.Sub(q.queue[q.head].at) > freedFor {
+			f.drop(q)
+		}
+		if q.len() == 0 {
+			delete(f.from, teller)
+		} else if most == nil || q.len() > most.len() {
+			most = q
 		}
 	}
-	delete(f.from, victim)
+	if f.n < maxAllFreed {
+		return
+	}
+	for range most.len()/4 + 1 {
+		f.drop(most)
+	}
 }
 
 // names returns what the processes have told that fit, grouped by the process that had
