@@ -97,6 +97,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	<-stopping.Done()
 	log.Info().Msg("stopping")
 	svc.Close()
+	defer time.AfterFunc(snapshotGrace, stopSnapshots).Stop()
 	shutdownErr := bound.shutdown(base, open)
 	stopSnapshots()
 	<-stateEnded
@@ -109,6 +110,10 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	log.Info().Err(err).Msg("stopped")
 	return err
 }
+
+// snapshotGrace is how long the last snapshot waits for requests under way. Those of
+// dead clients would take all of grace, and then there is no time left for it.
+const snapshotGrace = grace / 3
 
 // start runs a part in its group and returns a channel that is closed when it ends.
 func start(parts *errgroup.Group, run func() error) <-chan struct{} {

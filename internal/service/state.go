@@ -61,8 +61,9 @@ const (
 	// proofTime is how long restored blocks wait for their engine to prove that it is
 	// the same: one without a replay endpoint has to send a message for that.
 	proofTime = 10 * time.Minute
-	// lastSnapshotTime bounds the snapshot that is written when the process stops.
-	lastSnapshotTime = 4 * time.Second
+	// lastSnapshotTime bounds the snapshot that is written when the process stops, but
+	// for its sync: the whole stop may take six seconds, and this does not begin at once.
+	lastSnapshotTime = 3 * time.Second
 	// busyShare is the part of one core that writing takes, one in so many.
 	busyShare = 25
 	// busyFor is how long it works until it rests. What took much longer, up to

@@ -4,15 +4,18 @@ import (
 	"bufio"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -224,6 +227,33 @@ func TestDeadConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustEnd(t, s.Process, 0)
+}
+
+// TestDeadClientAndSnapshot: the last snapshot does not wait for clients that are dead.
+func TestDeadClientAndSnapshot(t *testing.T) {
+	data := t.TempDir()
+	s := e2e.Serve(t, nil, "--data-dir", data)
+	conn := dial(t, s.Address(), slowBody)
+	e2e.Eventually(t, "request in flight", func() error { // besides that for the metrics
+		if n := s.Metric(t, `select_service_http_requests_in_flight{listener="selection"}`); n < 2 {
+			return fmt.Errorf("%d requests in flight", n)
+		}
+		return nil
+	})
+	if err := s.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, conn)
+	cut := time.Now()
+	mustEnd(t, s.Process, 0)
+	written, err := os.Stat(filepath.Join(data, "snapshot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tick = 100 * time.Millisecond // what comes right after the cut may have a time before it
+	if before := cut.Sub(written.ModTime()); before < tick {
+		t.Errorf("written %v before the client was cut off", before)
+	}
 }
 
 // TestDeadConnectionsTLS: the same behind TLS, where an end has to be said to each.
