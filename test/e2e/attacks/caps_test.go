@@ -139,6 +139,46 @@ func TestManyRegistrations(t *testing.T) {
 	}
 }
 
+// TestManyStreams: event streams that lead nowhere are bounded in number, each takes
+// little memory, and those of workers that leave make room.
+func TestManyStreams(t *testing.T) {
+	const each, most = 1000, 4000
+	s := e2e.Serve(t, map[string]string{"GOGC": "20"}, "--max-streams", strconv.Itoa(most))
+	endpoints := e2e.Object{}
+	for dp := range each {
+		endpoints[strconv.Itoa(dp)] = "tcp://127.0.0.1:1"
+	}
+	register := func(id int) e2e.Answer {
+		a, err := s.Call(t.Context(), "POST", "/workers", e2e.Object{
+			"worker_id": id, "endpoint": "http://w", "block_size": 16, "data_parallel_size": each, "kv_events_endpoints": endpoints,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for id := range most / each {
+		if a := register(id); a.Status != http.StatusCreated {
+			t.Fatalf("worker %d: %v", id, a)
+		}
+	}
+	if a := register(9); a.Status != http.StatusConflict || !strings.Contains(string(a.Body), "--max-streams") {
+		t.Errorf("beyond the limit: %v", a)
+	}
+	if n := limitRefused(t, s, "streams"); n != 1 {
+		t.Errorf("%d refusals are counted", n)
+	}
+	rss, err := s.Status("VmRSS")
+	if err != nil || rss > 160<<10 {
+		t.Errorf("%d KiB with %d streams, %v", rss, most, err)
+	}
+	t.Logf("%d KiB with %d streams", rss, most)
+	s.Must(t, http.StatusOK, "DELETE", "/workers/0", nil, nil)
+	if a := register(9); a.Status != http.StatusCreated {
+		t.Errorf("after a worker left: %v", a)
+	}
+}
+
 // TestManyReservations: live bookings beyond their number or their memory are 503
 // with Retry-After, ends still work, and then there is room again.
 func TestManyReservations(t *testing.T) {
