@@ -29,6 +29,7 @@ func TestPages(t *testing.T) {
 		"diagnose.md":          {"13333", "8092", "5500"},
 		"engines.md":           {"8092"},
 		"overload.md":          {"8092"},
+		"tls.md":               {"8092"},
 	} {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
