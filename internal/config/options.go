@@ -164,7 +164,7 @@ var settings = []option{
 		slotsEnv: true,
 		bind:     func(c *Config) value { return httpBase(&c.Server.AdvertiseURL) },
 		help: "HTTP base URL under which other replicas reach this one to read its reservations; by default " +
-			"http:// with address and port of the listener, and in place of an address that stands for " +
+			"http://, with TLS https://, with address and port of the listener, and in place of an address that stands for " +
 			"all the one at which a replica follows this one. Set it where ports are mapped.",
 	},
 
