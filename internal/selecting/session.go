@@ -32,8 +32,10 @@ func (c *selection) session() string {
 	return c.request.Session
 }
 
+// sessionKey has the snapshot's texts of the scope: the request's would be kept once for
+// each session.
 func (c *selection) sessionKey() affinity.Key {
-	return affinity.Key{Scope: c.request.Scope, Session: c.request.Session}
+	return affinity.Key{Scope: c.snapshot.Scope, Session: c.request.Session}
 }
 
 // checkSession refuses names that are too long. A reservation also ends a binding
