@@ -94,7 +94,9 @@ func (p EndpointPolicy) Check(endpoint string) (named bool, err error) {
 		return false, err
 	}
 	switch {
-	case e.Scheme == "inproc" || e.Scheme == "ipc" && !p.IPC:
+	case e.Scheme == "ipc" && !p.IPC:
+		return false, &EndpointError{endpoint, "unsupported scheme `ipc` without --allow-ipc"}
+	case e.Scheme == "inproc":
 		return false, &EndpointError{endpoint, fmt.Sprintf("unsupported scheme `%s`", e.Scheme)}
 	case e.Scheme != "tcp" || p.Allowed == nil:
 		return false, nil
@@ -114,7 +116,7 @@ func (p EndpointPolicy) Check(endpoint string) (named bool, err error) {
 	if notAddress != nil && !e.Wildcard && networks {
 		return true, nil
 	}
-	return false, &EndpointError{endpoint, "not among the allowed endpoints"}
+	return false, &EndpointError{endpoint, "not among the allowed endpoints (--allow-endpoints)"}
 }
 
 // CheckReplay returns an *EndpointError for an endpoint that cannot be asked for a

@@ -24,14 +24,14 @@ func policy(t *testing.T, rules ...string) catalog.EndpointPolicy {
 func TestEndpointPolicy(t *testing.T) {
 	private := policy(t, "tcp://10.0.0.0/8:5557", "tcp://[fd00::]/8", "tcp://[fd01::/16]:7", "tcp://192.168.0.1:*", "tcp://engines.example:6000", "tcp://*:5557")
 	namesOnly := policy(t, "tcp://engines.example")
-	const byAddress, refused = "by address", "not among the allowed endpoints"
+	const byAddress, refused = "by address", "not among the allowed endpoints (--allow-endpoints)"
 	for _, tc := range []struct {
 		policy         catalog.EndpointPolicy
 		endpoint, want string // "": allowed; byAddress; else why not
 	}{
 		{catalog.EndpointPolicy{}, "tcp://1.2.3.4:5", ""},
 		{catalog.EndpointPolicy{}, "tcp://*:5", ""},
-		{catalog.EndpointPolicy{}, "ipc:///tmp/x", "unsupported scheme `ipc`"},
+		{catalog.EndpointPolicy{}, "ipc:///tmp/x", "unsupported scheme `ipc` without --allow-ipc"},
 		{catalog.EndpointPolicy{IPC: true}, "ipc:///tmp/x", ""},
 		{catalog.EndpointPolicy{IPC: true}, "inproc://monitor-1-1", "unsupported scheme `inproc`"},
 		{catalog.EndpointPolicy{IPC: true}, "ws://h:1", "unsupported scheme `ws`"},
