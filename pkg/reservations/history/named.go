@@ -1,9 +1,6 @@
 package history
 
 import (
-	"encoding/binary"
-	"hash/fnv"
-	"io"
 	"sync"
 	"time"
 
@@ -21,18 +18,28 @@ type Name struct {
 // NameHash is FNV-1a of what a reservation is called besides its origin. It is the
 // same on all replicas.
 func NameHash(sc catalog.Scope, id string, r catalog.Rank) uint64 {
-	h := fnv.New64a()
+	h := fnv(14695981039346656037)
 	for _, text := range [...]string{sc.Model, sc.Tenant, id} {
-		var length [8]byte
-		binary.BigEndian.PutUint64(length[:], uint64(len(text)))
-		_, _ = h.Write(length[:]) // a hash takes everything
-		_, _ = io.WriteString(h, text)
+		h.number(uint64(len(text)), 8)
+		for i := range len(text) {
+			h.octet(text[i])
+		}
 	}
-	var rank [12]byte
-	binary.BigEndian.PutUint64(rank[:], r.Worker)
-	binary.BigEndian.PutUint32(rank[8:], r.DP)
-	_, _ = h.Write(rank[:])
-	return h.Sum64()
+	h.number(r.Worker, 8)
+	h.number(uint64(r.DP), 4)
+	return uint64(h)
+}
+
+// fnv is the state of a 64-bit FNV-1a: that of hash/fnv takes memory for every name.
+type fnv uint64
+
+func (h *fnv) octet(b byte) { *h = (*h ^ fnv(b)) * 1099511628211 }
+
+// number adds the last octets of a number, big endian.
+func (h *fnv) number(n uint64, octets int) {
+	for i := octets - 1; i >= 0; i-- {
+		h.octet(byte(n >> (8 * i)))
+	}
 }
 
 // Note is what is remembered of a name; notes are added up.
