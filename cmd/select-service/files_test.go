@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/select-service/select-service/internal/certs"
 )
 
 // TestIsPeer: the token goes to named URLs and to the hosts whose reservations are
@@ -48,6 +50,24 @@ func TestBadFiles(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), want) || status(err, io.Discard) != 2 {
 				t.Errorf("%v: %v, want %q", args, err, want)
 			}
+		}
+	}
+}
+
+// TestOpenness: a listener is a warning until it is encrypted and its callers are known.
+func TestOpenness(t *testing.T) {
+	for _, tc := range []struct {
+		l    listener
+		want string
+	}{
+		{listener{}, "neither encrypted (--tls-cert) nor authenticated (--tokens-file)"},
+		{listener{tokens: true}, "not encrypted"},
+		{listener{secure: new(certs.Side)}, "neither --tokens-file nor --tls-client-ca"},
+		{listener{secure: new(certs.Side), clientCA: true}, ""},
+		{listener{secure: new(certs.Side), tokens: true}, ""},
+	} {
+		if got := tc.l.openness(); !strings.Contains(got, tc.want) || (tc.want == "") != (got == "") {
+			t.Errorf("%+v: %q, want %q", tc.l, got, tc.want)
 		}
 	}
 }

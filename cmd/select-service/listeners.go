@@ -47,6 +47,7 @@ type listener struct {
 	socket   net.Listener
 	secure   *certs.Side  // nil: plain HTTP
 	tokens   bool         // callers need one
+	clientCA bool         // callers need a certificate
 	server   *http.Server // set by serve
 }
 
@@ -82,7 +83,7 @@ func configured(conf config.Config) listeners {
 func listen(ctx context.Context, conf config.Config, secure *certs.Side) (listeners, error) {
 	all := configured(conf)
 	for _, l := range all {
-		l.secure, l.tokens = secure, conf.Access.TokensFile != ""
+		l.secure, l.tokens, l.clientCA = secure, conf.Access.TokensFile != "", conf.TLS.ClientCA != ""
 		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address)
 		if err != nil {
 			all.close()
@@ -134,6 +135,19 @@ func newConnections(conf config.Limits, memory *budget.Budget, log zerolog.Logge
 	return connections.New(connections.Limits{Total: total, PerAddress: conf.MaxConnectionsPerAddress, Heads: memory.Account(budget.Heads)})
 }
 
+// openness says what a stranger on the network could do with the listener, if anything.
+func (l *listener) openness() string {
+	switch {
+	case l.secure == nil && !l.tokens:
+		return "anybody who reaches this listener may call it: it is neither encrypted (--tls-cert) nor authenticated (--tokens-file)"
+	case l.secure == nil:
+		return "tokens and requests to this listener can be read on the network: it is not encrypted (--tls-cert)"
+	case !l.tokens && !l.clientCA:
+		return "anybody who reaches this listener may call it: there is neither --tokens-file nor --tls-client-ca"
+	}
+	return ""
+}
+
 // serve starts a server on each listener in g; they run until shutdown.
 func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handler, open *connections.Set, log zerolog.Logger) {
 	for _, l := range all {
@@ -142,9 +156,9 @@ func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handl
 		var secure *tls.Config
 		if l.secure != nil {
 			secure = l.secure.Server()
-		} else if !l.tokens && !access.IsLoopback(l.socket.Addr()) {
-			log.Warn().Stringer("address", l.socket.Addr()).Str("contract", l.contract).
-				Msg("anybody who reaches this listener may call it: it is neither encrypted (--tls-cert) nor authenticated (--tokens-file)")
+		}
+		if exposed := l.openness(); exposed != "" && !access.IsLoopback(l.socket.Addr()) {
+			log.Warn().Stringer("address", l.socket.Addr()).Str("contract", l.contract).Msg(exposed)
 		}
 		log.Info().Str("version", version()).Stringer("address", l.socket.Addr()).Str("contract", l.contract).
 			Str("scheme", l.scheme()).Int("pid", os.Getpid()).Msg("listening")
