@@ -43,6 +43,7 @@ type core struct {
 	// want of a scope or rank.
 	refused  bool
 	ranksDue time.Time // when ranks that were added will be followed up; zero: none
+	fullDue  time.Time // when to try again what there was no room for; zero: nothing
 	fetching int       // fetches under way, at most maxFetching
 }
 
@@ -87,6 +88,10 @@ const (
 	// confirmed it. It is below history.Window, so that a message alone never makes
 	// numbers old.
 	maxJump = 1 << 20
+
+	// fullDelay is how long after a reservation was refused for want of room the
+	// snapshots of all are wanted, which still have it.
+	fullDelay = 10 * time.Second
 
 	fetchSpacing = time.Second            // between two fetches from one replica
 	lossSpacing  = 350 * time.Millisecond // if messages were lost
@@ -154,6 +159,8 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 	switch {
 	case why == dropUnknownScope, why == dropUnknownRank:
 		c.refused = true
+	case why == dropFull:
+		c.noteFull(now)
 	case orphan && (why == applied || e.kind != booked):
 		c.countLearned(1)
 	}
@@ -315,6 +322,14 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 		}
 	}
 	maps.DeleteFunc(c.fetched, func(_ string, at time.Time) bool { return now.Sub(at) >= lossSpacing })
+	switch {
+	case c.fullDue.IsZero():
+	case now.Before(c.fullDue):
+		next = earlier(next, c.fullDue)
+	default:
+		c.fullDue = time.Time{}
+		c.wantAll()
+	}
 	for _, s := range c.byUrgency() {
 		wanted := s.wanted || s.incomplete()
 		if !wanted || s.absent || s.fetching || s.url == "" {
@@ -345,6 +360,13 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 		}
 	}
 	return requests, next
+}
+
+// noteFull takes note that there was no room for a reservation.
+func (c *core) noteFull(now time.Time) {
+	if c.fullDue.IsZero() {
+		c.fullDue = now.Add(fullDelay)
+	}
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -460,6 +482,7 @@ type fetchResult struct {
 	renewals uint64 // the same for renewals
 	// refused: reservations were refused for want of a scope or rank.
 	refused bool
+	full    bool // and for want of room
 	err     error
 }
 
@@ -468,6 +491,9 @@ type fetchResult struct {
 func (c *core) fetchDone(q fetchRequest, f fetchResult, now time.Time) (failures int) {
 	c.fetching--
 	c.refused = c.refused || f.refused
+	if f.full {
+		c.noteFull(now)
+	}
 	if f.err != nil {
 		c.counts.snapshotsFailed.Add(1)
 	} else {

@@ -315,6 +315,36 @@ func TestRanksAdded(t *testing.T) {
 	}
 }
 
+// TestFull proves that a reservation for which there was no room is asked for until
+// there is.
+func TestFull(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	b.ledger.SetLimits(reservations.Limits{Reservations: 4}) // 3 of others
+	b.hear(2, 0, 0)
+	b.asks(0)
+	b.done(2, fetchResult{})
+	for n := range uint64(4) {
+		b.booked(2, 1+n)
+	}
+	if live := b.ledger.Stats().Live; live != 3 || b.counts.dropped[dropFull].Load() != 1 {
+		t.Fatalf("%d are live, want 3", live)
+	}
+	for _, full := range []bool{true, false} {
+		if got := b.asks(fullDelay / 2); got != nil {
+			t.Errorf("too soon: asks %v", got)
+		}
+		b.hear(2, 4, 0) // it is not silent
+		if got := b.asks(fullDelay / 2); !slices.Equal(got, []uint64{2}) {
+			t.Errorf("asks %v, want 2", got)
+		}
+		b.done(2, fetchResult{sequence: 4, full: full})
+		b.hear(2, 4, 0)
+	}
+	if got := b.asks(fullDelay); got != nil {
+		t.Errorf("there was room: asks %v", got)
+	}
+}
+
 // TestDropReasons proves under which reason an event without effect counts.
 func TestDropReasons(t *testing.T) {
 	other := catalog.Scope{Model: "other", Tenant: "t"}

@@ -608,6 +608,8 @@ func (m *snapshotMerge) onReservation(j *reservationJSON) error {
 		m.replica.core.countLearned(1)
 	case reservations.UnknownScope, reservations.UnknownRank:
 		m.result.refused = true
+	case reservations.Full:
+		m.result.full = true
 	}
 	return nil
 }
