@@ -48,7 +48,7 @@ type rogue struct {
 // peer at the first one.
 func newRogue(t *testing.T) *rogue {
 	t.Helper()
-	h := &rogue{t: t, pub: zmqtest.NewPublisher(t, "")}
+	h := &rogue{t: t, pub: zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")}
 	t.Cleanup(h.pub.Close)
 	h.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h.asked.Add(1)
@@ -342,7 +342,7 @@ func TestDrippingPeers(t *testing.T) {
 	h := newRogue(t)
 	const peers = 40
 	for i := range peers {
-		p := zmqtest.NewPublisher(t, "")
+		p := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
 		t.Cleanup(p.Close)
 		h.pair.replicas[0].Must(t, http.StatusCreated, "POST", "/replica_sync/register_peer", e2e.Object{"endpoint": p.Endpoint}, nil)
 		p.Subscribers(3)
