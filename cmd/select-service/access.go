@@ -84,7 +84,7 @@ func newToken(args []string, stdout io.Writer) error {
 	for name := range strings.SplitSeq(*roles, ",") {
 		role, err := access.ParseRole(strings.TrimSpace(name))
 		if err != nil {
-			faults = append(faults, fmt.Errorf("--roles: %w", err))
+			faults = append(faults, fmt.Errorf("--roles: %q: %w", name, err))
 			break
 		}
 		g.Roles = append(g.Roles, role)
