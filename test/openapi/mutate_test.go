@@ -23,13 +23,13 @@ var optional = []string{
 	".kv_events_endpoints", ".replay_endpoints", ".not_schedulable_reasons", ".recovery", ".peer", // workers, readiness
 	".lease_seconds", ".decode_busy", ".worker_load", "worker_load.total_kv_blocks", ".prefill_busy", // selections
 	"services[].replay_endpoint", ".field", // publishers, errors
-	".assumed", ".ended", ".leases_ended", ".lease_ms", ".renewed_ms", // snapshots
+	".assumed", ".freed", ".ended", ".leases_ended", ".lease_ms", ".renewed_ms", // snapshots
 }
 
 // dataMaps are members whose own members are data, each of which may be missing.
 var dataMaps = []string{
 	".dp", ".DP", ".kv_events_endpoints", ".replay_endpoints", ".topology_domains", ".blocks", ".unused_events", // of workers and publishers
-	".seen", ".assumed", ".ended", ".leases_ended", // snapshots
+	".seen", ".assumed", ".freed", ".ended", ".leases_ended", // snapshots
 	"/dump", "/query", "/query.default", "/query_by_hash", "/query_by_hash.default", // whole answers
 }
 
