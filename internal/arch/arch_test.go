@@ -60,7 +60,7 @@ var mayImport = map[string][]string{
 	"internal/statefile":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
 	"internal/waitqueue":       {"internal/admission"},
 	"internal/wire/msgpack":    {},
-	"internal/workersfile":     {"pkg/catalog"},
+	"internal/workersfile":     {"internal/filewatch", "pkg/catalog"},
 	"internal/yamlread":        {},
 	"internal/zmqsock":         {"internal/zmtp", "pkg/catalog"},
 	"internal/zmqsock/kvpub":   {"internal/zmqsock"},

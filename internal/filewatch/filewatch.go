@@ -120,7 +120,7 @@ func (w *Watcher) read() (observation, [][]byte) {
 	sum := sha256.New()
 	contents := make([][]byte, len(w.paths))
 	for i, path := range w.paths {
-		content, err := readFile(path)
+		content, err := Read(path, maxSize)
 		if err != nil {
 			return observation{fault: err.Error()}, nil
 		}
@@ -131,7 +131,8 @@ func (w *Watcher) read() (observation, [][]byte) {
 	return observation{sum: [sha256.Size]byte(sum.Sum(nil))}, contents
 }
 
-func readFile(path string) ([]byte, error) {
+// Read returns the content of a regular file of at most limit bytes.
+func Read(path string, limit int) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -143,12 +144,12 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	content, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	content, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	if len(content) > maxSize {
-		return nil, fmt.Errorf("%s: the file has more than %d bytes", path, maxSize)
+	if len(content) > limit {
+		return nil, fmt.Errorf("%s: the file has more than %d bytes", path, limit)
 	}
 	return content, nil
 }

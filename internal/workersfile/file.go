@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/select-service/select-service/internal/filewatch"
 	"github.com/select-service/select-service/internal/yamlread"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -30,33 +29,11 @@ type File struct {
 
 // Load reads a file once. The error names every fault with its line, in one line.
 func Load(path string) (*File, error) {
-	content, err := readFile(path)
+	content, err := filewatch.Read(path, MaxSize)
 	if err != nil {
 		return nil, err
 	}
 	return decode(path, content)
-}
-
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() { // opening a pipe would wait for a writer
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	content, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	if len(content) > MaxSize {
-		return nil, fmt.Errorf("%s: the file has more than %d bytes", path, MaxSize)
-	}
-	return content, nil
 }
 
 // Locate adds the line of the worker to an error of applying the file.

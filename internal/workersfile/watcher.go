@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/filewatch"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -144,7 +145,7 @@ func (w *Watcher) unchanged() bool {
 // look reads the file and applies a content that two reads agree on.
 func (w *Watcher) look() {
 	var now observation
-	content, err := readFile(w.path)
+	content, err := filewatch.Read(w.path, MaxSize)
 	if err != nil {
 		now.fault = err.Error()
 	} else {
