@@ -344,7 +344,11 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 }
 
 // SetWriteDeadline imposes a deadline; the zero time leaves it to the connection again.
+// net/http sets the zero time after each request: the connection's own stays then.
 func (c *conn) SetWriteDeadline(t time.Time) error {
+	if t.IsZero() && !c.imposed.Load() {
+		return nil
+	}
 	c.imposed.Store(!t.IsZero())
 	c.deadline.Store(0)
 	return c.Conn.SetWriteDeadline(t)
