@@ -205,6 +205,21 @@ func TestWhenSnapshotsAreDue(t *testing.T) {
 	}
 }
 
+// TestLossesBesideFirstSnapshot proves that the snapshot that confirms a process takes
+// nothing out of the count of lost events: those that it was the first to show are
+// found missing by what comes next, and those under way still arrive.
+func TestLossesBesideFirstSnapshot(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	b.hear(2, 0, 0)
+	b.asks(0)
+	b.done(2, fetchResult{sequence: 3})
+	b.booked(2, 2)
+	b.hear(2, 3, 0)
+	if lost, late, again := b.counts.lost.Load(), b.counts.late.Load(), b.counts.duplicates.Load(); lost != 2 || late != 0 || again != 0 {
+		t.Errorf("%d lost, %d late, %d duplicates; want 2 (1, 3), 0, 0", lost, late, again)
+	}
+}
+
 // TestWhoIsAskedWhenOneGoes proves that the others are asked when a process
 // falls silent or another one is at its endpoint, and that what it sent last is
 // passed on.

@@ -234,7 +234,6 @@ func (c *core) confirm(q fetchRequest, sequence uint64) error {
 	if s.url == q.url && !s.confirmed {
 		wanted := s.wanted
 		s.confirmed = true
-		s.advanceTo(sequence)
 		c.settle(q.process)
 		s.wanted = wanted // it is being read
 	}
