@@ -165,30 +165,46 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// Ports below those that the kernel gives to outgoing connections: nobody else
-// takes one between FreePort and its use.
+// Ports below those that the kernel gives to outgoing connections.
 const (
 	firstPort = 20000
 	ports     = 10000
 )
 
-// lastPort starts at another place in every test binary, as several run at once.
-var lastPort = func() *atomic.Uint32 {
-	var n atomic.Uint32
-	n.Store(uint32(os.Getpid()) * 97)
-	return &n
-}()
+var (
+	// lastPort starts at another place in every test binary, as several run at once.
+	lastPort = func() *atomic.Uint32 {
+		var n atomic.Uint32
+		n.Store(uint32(os.Getpid()) * 97)
+		return &n
+	}()
 
-// FreePort returns a TCP port that nobody listens at.
+	// claimsMu guards claims.
+	claimsMu sync.Mutex
+	claims   []net.Listener
+)
+
+// FreePort returns a TCP port that nobody listens at. It belongs to this test binary
+// until that ends, also while nothing listens there: a restarted service finds it free.
 func FreePort(tb testing.TB) int {
 	tb.Helper()
 	for range ports {
 		port := firstPort + int(lastPort.Add(1)%ports)
-		ln, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		// The name is the claim, for all tests that run on this machine. The kernel
+		// takes it back with the process.
+		claim, err := net.Listen("unix", fmt.Sprintf("@select-service-test-port-%d", port))
 		if err != nil {
 			continue
 		}
+		ln, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			_ = claim.Close()
+			continue
+		}
 		_ = ln.Close()
+		claimsMu.Lock()
+		claims = append(claims, claim)
+		claimsMu.Unlock()
 		return port
 	}
 	tb.Fatal("no free port")

@@ -9,7 +9,6 @@ and each dialect beside either behaviour.
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "engines"))
+
+from ports import free_ports  # noqa: E402
+
 DOCUMENTS = HERE.parent.parent / "api"
 
 # By contract: its document, and the prefix of the other dialect.
@@ -38,7 +41,7 @@ class Service:
     """A running service with something to choose from and something booked."""
 
     def __init__(self, binary: str, contract: str, folder: Path):
-        port, sync = _free_ports(2)
+        port = free_ports(2)
         self.url = f"http://127.0.0.1:{port}"
         self._log = (folder / f"service-{contract}.log").open("w+")
         env = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "SELECT_SERVICE_"))}
@@ -47,7 +50,7 @@ class Service:
         self.authorization = f"Bearer {secret}"
         tokens = folder / "tokens.yaml"
         tokens.write_text("tokens:\n" + entry)
-        argv = [binary, "--contract", contract, "--port", str(port), "--replica-sync-port", str(sync)]
+        argv = [binary, "--contract", contract, "--port", str(port), "--replica-sync-port", str(port + 1)]
         argv += ["--tokens-file", str(tokens)]
         self._process = subprocess.Popen(
             argv, env=env | {"DYN_USE_KV_EVENTS": "false"}, stdout=self._log, stderr=self._log
@@ -92,17 +95,6 @@ class Service:
         except subprocess.TimeoutExpired:
             self._process.kill()
             return False
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
 
 
 def ask(service: Service, document: Path, folder: Path, options: list[str]) -> tuple[bool, str]:

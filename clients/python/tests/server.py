@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -24,11 +25,24 @@ BLOCK = 4  # tokens
 PLAIN: Any = {"trust_env": False, "verify": False}
 
 
+_claims: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A port that no other test of this machine takes as long as this process runs."""
+    for port in random.sample(range(20_000, 32_000), 1000):  # below those of outgoing connections
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0select-service-test-port-{port}")  # the kernel takes it back
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
         return port
+    raise OSError("no free port")
 
 
 class Server:
