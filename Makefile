@@ -129,6 +129,10 @@ demo-replicas: build ## two replicas behind one workload, one killed and restart
 test-engines: build ## feed the service from the publishers of vLLM and SGLang (ARGS to choose)
 	scripts/test-engines.sh $(ARGS)
 
+.PHONY: test-oracle
+test-oracle: build ## compare with the cache managers of vLLM and SGLang (ARGS to choose)
+	scripts/test-oracle.sh $(ARGS)
+
 .PHONY: test-peers
 test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
 	scripts/test-peers.sh $(ARGS)

@@ -1,0 +1,281 @@
+"""Plays a history to an engine's cache and to a service, and compares the two."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Protocol
+
+from history import (
+    Compare,
+    Drain,
+    History,
+    Prompt,
+    Register,
+    Reset,
+    RestartEngine,
+    RestartService,
+    Step,
+    Submit,
+)
+from outlet import PATIENCE, Outlet
+from service import Router
+
+_numbers = itertools.count(1)
+
+
+class Cache(Protocol):
+    """What an engine's rank does, whichever engine it is."""
+
+    @property
+    def busy(self) -> bool: ...
+    def restart(self) -> None: ...
+    def submit(self, arrival: Submit) -> None: ...
+    def step(self) -> list[Any]: ...
+    def reset(self) -> list[Any]: ...
+    def hit(self, prompt: Prompt) -> int: ...
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How a scenario's ranks are made."""
+
+    events: ModuleType  # the engine's kv_events
+    cache: Callable[[], Cache]
+    marker: Callable[[int, list[int]], tuple[list[Any], list[Any]]]
+    block_size: int
+    ranks: int = 1
+    ring: int = 10_000
+    record: dict[str, Any] = field(default_factory=dict)  # of the worker's registration
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A prompt of which the service says other than the engine."""
+
+    place: int  # of the comparison in the history
+    prompt: Prompt
+    rank: int
+    engine: int  # tokens
+    service: int
+    route: str
+
+
+@dataclass
+class Outcome:
+    compared: int = 0
+    equal: int = 0
+    over: int = 0
+    under: int = 0
+    hits: int = 0  # tokens that the engine hit, over all comparisons
+    differences: list[Difference] = field(default_factory=list)
+
+    def add(self, difference: Difference) -> None:
+        self.compared += 1
+        self.hits += difference.engine
+        if difference.service == difference.engine:
+            self.equal += 1
+            return
+        if difference.service > difference.engine:
+            self.over += 1
+        else:
+            self.under += 1
+        self.differences.append(difference)
+
+
+class _Rank:
+    """One data-parallel rank: a cache and its publisher."""
+
+    def __init__(self, engine: Engine, rank: int, log: Callable[[int, Any], None]):
+        self.cache = engine.cache()
+        self.outlet = Outlet(engine.events, rank, engine.ring)
+        self._rank = rank
+        self._log = log
+
+    def publish(self, events: list[Any]) -> None:
+        if not events:
+            return
+        for event in events:
+            self._log(self._rank, event)
+        self.outlet.publish(events)
+
+    def step(self) -> None:
+        self.publish(self.cache.step())
+
+    def drain(self) -> None:
+        for _ in range(20_000):
+            if not self.cache.busy:
+                return
+            self.step()
+        raise AssertionError("the engine does not come to an end")
+
+    def restart(self) -> None:
+        self.cache.restart()
+        self.outlet.restart()
+
+
+class _Player:
+    def __init__(self, engine: Engine, router: Router, select: bool, log: Callable[[int, Any], None]):
+        self._engine = engine
+        self._router = router
+        self._select = select
+        self._number = next(_numbers)
+        self._model = f"oracle-{self._number}"
+        self._ranks = [_Rank(engine, rank, log) for rank in range(engine.ranks)]
+        self._markers: dict[int, list[Any]] = {}  # per rank: what drops the last marker
+        self._marker_names = itertools.count(1 << 40)
+        self._registered = False
+        self.outcome = Outcome()
+
+    def play(self, history: History) -> None:
+        for place, operation in enumerate(history):
+            match operation:
+                case Submit(rank=rank):
+                    self._ranks[rank].cache.submit(operation)
+                case Step(count=count, rank=rank):
+                    for _ in range(count):
+                        if self._ranks[rank].cache.busy:
+                            self._ranks[rank].step()
+                case Drain(rank=rank):
+                    self._ranks[rank].drain()
+                case Reset(rank=rank):
+                    self._ranks[rank].publish(self._ranks[rank].cache.reset())
+                case RestartEngine(rank=rank):
+                    self._ranks[rank].restart()
+                    self._markers.pop(rank, None)
+                    if self._registered:
+                        self._await_rank(rank, live=False)
+                case Register():
+                    self._register()
+                case RestartService():
+                    if self._registered:
+                        self._router.restart()
+                        self._register()
+                case Compare(prompts=prompts):
+                    if self._registered:
+                        self._compare(place, prompts)
+
+    def close(self) -> None:
+        if self._registered:
+            self._router.call("DELETE", f"/workers/{self._number}")
+        for rank in self._ranks:
+            rank.outlet.close()
+
+    def _register(self) -> None:
+        outlets = [rank.outlet for rank in self._ranks]
+        self._router.call(
+            "POST",
+            "/workers",
+            {
+                "worker_id": self._number,
+                "model_name": self._model,
+                "endpoint": f"http://worker-{self._number}",
+                "block_size": self._engine.block_size,
+                "max_num_batched_tokens": 8192,
+                "data_parallel_size": len(outlets),
+                "kv_events_endpoints": {str(i): outlet.events for i, outlet in enumerate(outlets)},
+                "replay_endpoints": {str(i): outlet.replay for i, outlet in enumerate(outlets)},
+            }
+            | ({"replay_endpoint": outlets[0].replay} if len(outlets) == 1 else {})
+            | self._engine.record,
+        )
+        self._registered = True
+        for rank in range(len(self._ranks)):
+            self._await_rank(rank, live=False)
+
+    def _compare(self, place: int, prompts: tuple[Prompt, ...]) -> None:
+        for rank in range(len(self._ranks)):
+            self._await_rank(rank, live=True)
+        for prompt in prompts:
+            truth = [rank.cache.hit(prompt) for rank in self._ranks]
+            body = self._router.body(self._model, prompt, self._engine.block_size)
+            rows = self._router.overlaps(body, self._number)
+            for rank, tokens in enumerate(truth):
+                found = rows.get(rank, 0) * self._engine.block_size
+                self._note(place, prompt, rank, tokens, found, "/overlap_scores")
+            if self._select:
+                rank, found = self._router.select(body)
+                self._note(place, prompt, rank, truth[rank], found, "/select")
+
+    def _note(self, place: int, prompt: Prompt, rank: int, engine: int, service: int, route: str) -> None:
+        self.outcome.add(Difference(place, prompt, rank, engine, service, route))
+
+    def _await_rank(self, rank: int, live: bool) -> None:
+        """Waits until the service has applied all that the rank has published.
+
+        A stream is applied in order, so a marker at its end tells. Where the
+        subscription may still be on its way (live: it is not) markers are
+        repeated, as one may be lost.
+        """
+        deadline = time.monotonic() + PATIENCE
+        tokens: list[list[int]] = []
+        while not any(self._known(rank, marker) for marker in tokens):
+            assert time.monotonic() < deadline, "the service does not apply what the engine publishes"
+            if not tokens or not live:
+                tokens.append(self._mark(rank))
+            time.sleep(0.002 if live else 0.03)
+
+    def _mark(self, rank: int) -> list[int]:
+        """Replaces the rank's marker, a block that no request has."""
+        name = next(self._marker_names)
+        # Above the tokens of prompts.
+        tokens = [50_000 + name % 10_000, rank, *range(self._engine.block_size - 2)]
+        stored, removed = self._engine.marker(name, tokens)
+        self._ranks[rank].outlet.publish(self._markers.pop(rank, []) + stored)
+        self._markers[rank] = removed
+        return tokens
+
+    def _known(self, rank: int, tokens: list[int]) -> bool:
+        prompt = Prompt((*tokens, 1))
+        body = self._router.body(self._model, prompt, self._engine.block_size)
+        return self._router.overlaps(body, self._number).get(rank, 0) > 0
+
+
+def play(
+    engine: Engine,
+    history: History,
+    router: Router,
+    *,
+    select: bool = True,
+    log: Callable[[int, Any], None] = lambda _rank, _event: None,
+) -> Outcome:
+    """Plays a history to a new worker of the service; log gets each rank's events."""
+    player = _Player(engine, router, select, log)
+    try:
+        player.play(history)
+    finally:
+        player.close()
+    return player.outcome
+
+
+def shortest(history: History, fails: Callable[[History], bool]) -> History:
+    """A history of which nothing more can be left out while it still fails.
+
+    Halves, quarters, ... are tried first, then single operations, and last single
+    prompts of the comparisons (delta debugging).
+    """
+    chunk = max(len(history) // 2, 1)
+    while True:
+        start, shrunk = 0, False
+        while start < len(history):
+            shorter = history[:start] + history[start + chunk :]
+            if fails(shorter):
+                history, shrunk = shorter, True
+            else:
+                start += chunk
+        if chunk == 1 and not shrunk:
+            return history
+        chunk = max(chunk // 2, 1)
+
+
+def narrowed(history: History, difference: Difference) -> History:
+    """The history up to a difference, with its prompt as the only comparison."""
+
+    def kept() -> Iterator[Any]:
+        for operation in history[: difference.place]:
+            if not isinstance(operation, Compare):
+                yield operation
+        yield Compare((difference.prompt,))
+
+    return tuple(kept())

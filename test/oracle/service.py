@@ -1,0 +1,129 @@
+"""The service under test: ours, or one of Dynamo's with the same HTTP interface."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import IO, Any
+
+from history import Prompt
+from ports import free_ports
+
+
+class Refused(Exception):
+    """An answer with an error status."""
+
+
+class Router:
+    """A running service, asked over one connection."""
+
+    def __init__(self, command: list[str], log: IO[str], group: str = "tenant_id"):
+        self._command = command
+        self._log = log
+        self._group = group  # the contract's name of a tenant
+        self._port = free_ports(1)
+        self._start()
+
+    def restart(self) -> None:
+        """Another process, which knows nothing."""
+        self.stop()
+        self._start()
+
+    def stop(self) -> None:
+        self._http.close()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(15)
+        finally:
+            self._process.kill()
+            self._process.wait()
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        text = None if body is None else json.dumps(body)
+        self._http.request(method, path, text, {"content-type": "application/json"})
+        answer = self._http.getresponse()
+        content = answer.read()
+        if answer.status >= 400:
+            raise Refused(f"{method} {path}: {answer.status} {content.decode(errors='replace')}")
+        return json.loads(content or b"null")
+
+    def body(self, model: str, prompt: Prompt, block_size: int) -> dict[str, Any]:
+        """A prompt as requests have it."""
+        body: dict[str, Any] = {"model_name": model, self._group: "default", "token_ids": prompt.tokens}
+        if prompt.lora:
+            body["lora_name"] = prompt.lora
+        if prompt.salt:
+            body["cache_salt"] = prompt.salt
+        if prompt.images:
+            body["block_mm_infos"] = _block_mm_infos(prompt, block_size)
+        return body
+
+    def overlaps(self, body: dict[str, Any], worker: int) -> dict[int, int]:
+        """The blocks of a prompt that the worker's ranks have on the device."""
+        rows = self.call("POST", "/overlap_scores", body)["workers"]
+        return {row["dp_rank"]: row["device_blocks"] for row in rows if row["worker_id"] == worker}
+
+    def select(self, body: dict[str, Any]) -> tuple[int, int]:
+        """The rank that is chosen, and the tokens that it is said to have."""
+        answer = self.call("POST", "/select", body)
+        rank = answer["dp_rank"]
+        return rank, answer["overlap"]["dp"].get(str(rank), 0)
+
+    def _start(self) -> None:
+        # What is configured in the environment must not change the test.
+        env = {k: v for k, v in os.environ.items() if not k.startswith("DYN_")}
+        command = [*self._command, "--port", str(self._port)]
+        self._process = subprocess.Popen(command, env=env, stdout=self._log, stderr=self._log)
+        self._http = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self.call("GET", "/health")
+                return
+            except (OSError, http.client.HTTPException):
+                self._http.close()
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError("the service did not start") from None
+                time.sleep(0.02)
+
+
+def _block_mm_infos(prompt: Prompt, block_size: int) -> list[dict[str, Any] | None]:
+    """Per block the images in it, each with its first and last token there."""
+    infos: list[dict[str, Any] | None] = []
+    for start in range(0, len(prompt) - len(prompt) % block_size, block_size):
+        objects = [
+            {
+                "mm_hash": image.content,
+                "offsets": [
+                    [
+                        max(image.offset - start, 0),
+                        min(image.offset + image.length - start, block_size),
+                    ]
+                ],
+            }
+            for image in prompt.images
+            if image.offset < start + block_size and image.offset + image.length > start
+        ]
+        infos.append({"mm_objects": objects} if objects else None)
+    return infos
+
+
+@contextlib.contextmanager
+def running(command: list[str], group: str) -> Iterator[Router]:
+    with tempfile.TemporaryFile("w+") as log:
+        router = Router(command, log, group)
+        try:
+            yield router
+        except BaseException:
+            log.flush()
+            text = os.pread(log.fileno(), 1 << 16, 0).decode(errors="replace")
+            print(re.sub(r"\x1b\[[0-9;]*m", "", text)[-4000:])
+            raise
+        finally:
+            router.stop()
