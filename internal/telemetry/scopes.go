@@ -56,7 +56,7 @@ var (
 	reservationFamilies families
 
 	reservationsLive  = reservationFamilies.gauge("reservations_live", "Reservations that are not freed.")
-	reservationEvents = reservationFamilies.counter("reservation_events_total", "Reservations booked and ended, by event; lease_expired is a part of expired, freed_late is a free that came after the reservation had expired.", "event")
+	reservationEvents = reservationFamilies.counter("reservation_events_total", "Reservations booked and ended, by event; lease_expired is a part of expired, freed_late is a free that came after the reservation had expired, displaced made room for those of a replica that had told of fewer.", "event")
 	rememberedEntries = reservationFamilies.gauge("remembered_entries", "What is kept for callers that come back, by kind: first answers of live reservations, selections that wait to be booked, sessions, predicted blocks; session_waiters are the requests that wait for the first one of their session.", "kind")
 )
 
@@ -80,6 +80,7 @@ func (c Reservations) Collect(ch chan<- prometheus.Metric) {
 	send(ch, reservationEvents, st.Expired, "expired")
 	send(ch, reservationEvents, st.LeasesExpired, "lease_expired")
 	send(ch, reservationEvents, st.Dropped, "dropped")
+	send(ch, reservationEvents, st.Displaced, "displaced")
 	send(ch, reservationEvents, st.Late, "freed_late")
 	for kind, n := range c.Remembered {
 		send(ch, rememberedEntries, n, kind)

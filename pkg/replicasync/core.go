@@ -149,7 +149,7 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 		case fresh, late:
 		}
 	}
-	why := c.applyToLedger(e, word)
+	why := c.applyToLedger(peer, e, word)
 	if why != applied {
 		c.counts.drop(why)
 	}
@@ -172,7 +172,7 @@ func (c *core) onRenewal(s *sender, e *event, word reservations.Word, orphan boo
 	if what := c.noteNumber(s, &s.renewals, e.sequence); what == duplicate || what == jump {
 		return
 	}
-	switch why := c.applyToLedger(e, word); {
+	switch why := c.applyToLedger(s.peer, e, word); {
 	case why != applied:
 		c.counts.drop(why)
 		// The sender has a reservation that this replica could have, too.
@@ -234,14 +234,14 @@ func (c *core) countLost(s *sender, n uint64) {
 	s.unreported += n
 }
 
-// applyToLedger applies an event and returns why it had no effect, or applied.
-// word is the sender's about its own reservations.
-func (c *core) applyToLedger(e *event, word reservations.Word) reason {
+// applyToLedger applies an event of a peer and returns why it had no effect, or
+// applied. word is the sender's about its own reservations.
+func (c *core) applyToLedger(peer string, e *event, word reservations.Word) reason {
 	size, known := c.scopes.BlockSize(e.scope)
 	fits := known && size == e.blockSize
 	switch {
 	case fits && e.kind == booked:
-		return reasonOf(c.ledger.ApplyBooked(e.reservation(word)))
+		return reasonOf(c.ledger.ApplyBooked(e.reservation(peer, word)))
 	case !fits && (e.kind == booked || e.kind == renewed || e.origin.Sequence == 0):
 		if !known {
 			return dropUnknownScope

@@ -56,10 +56,10 @@ func (k kind) topic() string {
 	return TopicEvents
 }
 
-// reservation is what a booked event books, by that word.
-func (e *event) reservation(word reservations.Word) reservations.Reservation {
+// reservation is what a booked event books that came from peer, by that word.
+func (e *event) reservation(peer string, word reservations.Word) reservations.Reservation {
 	b := reservations.Reservation{
-		Word: word, Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
+		Word: word, Peer: peer, Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
 		Hashes: e.hashes, ExpectedOutput: e.expectedOutput, Lease: e.lease,
 	}
 	if e.track && e.hinted && e.prefillTokens > 0 {

@@ -594,7 +594,7 @@ func (m *snapshotMerge) onReservation(j *reservationJSON) error {
 	case size != j.BlockSize:
 		return nil
 	}
-	b.Word = m.word(b.Origin.Process)
+	b.Word, b.Peer = m.word(b.Origin.Process), m.request.peer
 	if b.Word == reservations.OwnWord && b.Origin.Sequence > m.result.sequence+maxJump {
 		m.replica.counts.drop(dropJump)
 		return nil

@@ -40,6 +40,8 @@ type entry struct {
 	outputDeficit             uint32
 	charge                    uint32 // see room; never changes while r is live
 
+	told *told // by which peer; nil for a reservation of this process
+
 	next *entry // of the same id; guarded by idShard.mu
 }
 

@@ -85,13 +85,15 @@ type SlotLoad struct {
 }
 
 // Stats counts reservations, of whatever process.
-// Booked = Live + Freed + Expired + Dropped.
+// Booked = Live + Freed + Expired + Dropped + Displaced.
 type Stats struct {
 	Live    uint64
 	Booked  uint64
 	Freed   uint64 // by a call, an event or a snapshot
 	Expired uint64 // by age, or with their lease
 	Dropped uint64 // with their rank
+	// Displaced, of Remote, made room for reservations of a peer that had told of fewer.
+	Displaced uint64
 
 	Remote     uint64 // of Booked: accepted by other processes
 	Merged     uint64 // of Remote: learned by MergeReservation
@@ -154,7 +156,7 @@ type Ledger struct {
 type counters struct {
 	booked, freed, expired, dropped  atomic.Uint64
 	remote, merged, endsMerged, late atomic.Uint64
-	leasesExpired                    atomic.Uint64
+	leasesExpired, displaced         atomic.Uint64
 }
 
 // New returns an empty ledger that reads the time from now and tells obs, which
@@ -285,6 +287,7 @@ func (l *Ledger) Stats() Stats {
 		Freed:         c.freed.Load(),
 		Expired:       c.expired.Load(),
 		Dropped:       c.dropped.Load(),
+		Displaced:     c.displaced.Load(),
 		Remote:        c.remote.Load(),
 		Merged:        c.merged.Load(),
 		EndsMerged:    c.endsMerged.Load(),
@@ -292,7 +295,7 @@ func (l *Ledger) Stats() Stats {
 		Late:          c.late.Load(),
 	}
 	st.Booked = c.booked.Load() // read last: never below the sum of the others
-	st.Live = st.Booked - st.Freed - st.Expired - st.Dropped
+	st.Live = st.Booked - st.Freed - st.Expired - st.Dropped - st.Displaced
 	return st
 }
 

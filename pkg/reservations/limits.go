@@ -44,15 +44,12 @@ const (
 // chargeUnit is the unit of entry.charge in bytes.
 const chargeUnit = 64
 
-// remoteShare: reservations of other processes are refused when three quarters of a
-// limit are used, whoever uses them. What is left is for this process's callers, so
-// that no replica can take the service from them.
-const remoteShare = 4
-
-// room counts what live reservations take. Its methods take no lock.
+// room counts what live reservations take: those of this process's callers without a
+// lock, those of other processes also by the peer that told of them (see peers.go).
 type room struct {
 	limits Limits
 	live   atomic.Int64
+	peers  peerShares
 }
 
 // checkSize returns a *LimitError for a prompt that no reservation may have.
@@ -63,28 +60,33 @@ func (m *room) checkSize(blocks int) error {
 	return nil
 }
 
-// take makes room for r, or returns a *LimitError.
-func (m *room) take(r *entry, remote bool) error {
+// chargeOf is what a reservation takes, in units.
+func chargeOf(r *entry) uint32 {
+	return uint32((entryBytes + len(r.id) + blockBytes*len(r.hashes) + chargeUnit - 1) / chargeUnit)
+}
+
+// take makes room for r, which a caller of this process books, or returns a
+// *LimitError.
+func (m *room) take(r *entry) error {
 	most := int64(m.limits.Reservations)
-	if remote {
-		most -= most / remoteShare
-	}
 	if live := m.live.Add(1); most > 0 && live > most {
 		m.live.Add(-1)
-		return &LimitError{Limit: LimitReservations, Full: true, Reason: fmt.Sprintf("the limit of %d live reservations is reached", m.limits.Reservations)}
+		return &LimitError{Limit: LimitReservations, Full: true, Reason: fmt.Sprintf("the limit of %d live reservations is reached", most)}
 	}
-	units := (entryBytes + len(r.id) + blockBytes*len(r.hashes) + chargeUnit - 1) / chargeUnit
-	account := m.limits.Memory
-	if remote && account != nil && account.Used() > account.Limit()-account.Limit()/remoteShare || !account.Reserve(int64(units)*chargeUnit) {
+	charge := chargeOf(r)
+	if !m.limits.Memory.Reserve(int64(charge) * chargeUnit) {
 		m.live.Add(-1)
 		return &LimitError{Limit: LimitMemory, Full: true, Reason: "the memory for live reservations is used up"}
 	}
-	r.charge = uint32(units)
+	r.charge = charge
 	return nil
 }
 
-// giveBack undoes take.
+// giveBack undoes take or takeFrom.
 func (m *room) giveBack(r *entry) {
+	if r.told != nil && !m.peers.remove(r) {
+		return // it has given its room to another one
+	}
 	m.live.Add(-1)
 	m.limits.Memory.Release(int64(r.charge) * chargeUnit)
 }

@@ -45,7 +45,10 @@ const (
 // Replicas agree on prompt blocks, prefill tokens and requests; output blocks stay
 // local.
 type Reservation struct {
-	Word           Word
+	Word Word
+	// Peer is the endpoint at which it was told, "" if it does not matter: what the
+	// reservations of a peer take is counted together.
+	Peer           string
 	Origin         Origin
 	Scope          catalog.Scope
 	ID             string
@@ -137,8 +140,8 @@ const (
 	// ended, or its prefill as complete, where this can be remembered.
 	UnknownID
 	// Full: as many other processes as can be remembered have live reservations, or
-	// the ledger's limits leave no room (see Limits). Once there is room, the next
-	// snapshot brings it.
+	// the ledger's limits leave no room (see Limits) and no peer has told of more than
+	// this one. Once there is room, the next snapshot brings it.
 	Full
 )
 
@@ -303,6 +306,17 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	if s == nil {
 		return UnknownScope
 	}
+	v, displaced := s.apply(b, snapshot)
+	for _, r := range displaced { // of any scope, so without the lock of this one
+		r.scope.endDisplaced(r)
+	}
+	return v
+}
+
+// apply is Ledger.apply within the scope. The caller ends those that are displaced: they
+// take no room any more.
+func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced []*entry) {
+	l := s.ledger
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := l.at()
@@ -318,7 +332,7 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	switch {
 	case live != nil && live.relayed && b.Word == OwnWord:
 		if v, same := s.confirm(live, b, at); same {
-			return v
+			return v, nil
 		}
 		s.end(live, history.Replaced)
 		l.counts.freed.Add(1)
@@ -326,37 +340,37 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 		if unnumberedEvent {
 			l.unnumbered.Booked(b.key(), at)
 		}
-		return s.join(live, b, at)
+		return s.join(live, b, at), nil
 	}
 	switch {
 	case b.Origin.Process == l.process: // it is not live, so it has ended
-		return Ended
+		return Ended, nil
 	case b.Word == Aside:
-		return UnknownID
+		return UnknownID, nil
 	}
 	lease, deadline := s.terms(b, at)
 	if deadline <= at {
-		return Stale
+		return Stale, nil
 	}
 	slot, ok := s.ranks.Slot(b.Rank)
 	if !ok {
-		return UnknownRank
+		return UnknownRank, nil
 	}
 	r := b.entry(s, slot, lease, deadline)
-	if l.room.take(r, true) != nil {
-		return Full
-	}
-	entered := false
-	defer func() {
-		if !entered {
-			l.room.giveBack(r)
-		}
-	}()
 	if numbered {
 		var standing history.Standing
 		standing, completed = l.admit(b, at, snapshot && lease != nil)
 		if standing != history.MayLive {
-			return resultOf(standing)
+			return resultOf(standing), nil
+		}
+	}
+	known := unnumberedEvent && any
+	if !ended && !known {
+		if displaced, ok = l.room.takeFrom(r, b.Peer); !ok {
+			if numbered && !r.relayed {
+				l.numbered.Leave(b.Origin, history.Displaced)
+			}
+			return Full, nil
 		}
 	}
 	if unnumberedEvent {
@@ -364,14 +378,23 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	}
 	switch {
 	case ended:
-		return Ended
-	case unnumberedEvent && any:
-		return Known
+		return Ended, nil
+	case known:
+		return Known, nil
 	}
-	entered = true
 	r.prefillDone = b.PrefillDone || completed
 	s.enterRemote(r)
-	return Applied
+	return Applied, displaced
+}
+
+// endDisplaced ends a reservation whose room another one has, unless it has ended.
+func (s *scope) endDisplaced(r *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !r.ended {
+		s.end(r, history.Displaced)
+		s.ledger.counts.displaced.Add(1)
+	}
 }
 
 // confirm takes note that the process of a live reservation tells of it, of which only
@@ -387,6 +410,7 @@ func (s *scope) confirm(r *entry, b *Reservation, at time.Duration) (v ApplyResu
 	}
 	r.relayed = false
 	s.ledger.relayed.Add(-1)
+	s.ledger.room.peers.move(r, b.Peer)
 	if completed && !r.prefillDone {
 		s.endPrefill(r)
 	}
@@ -506,6 +530,10 @@ func (l *Ledger) remember(r *entry, why history.EndReason) {
 	}
 	switch {
 	case r.origin.Process == l.process, why == history.Replaced:
+	case why == history.Displaced:
+		if r.origin.Numbered() && !r.relayed {
+			l.numbered.Leave(r.origin, why)
+		}
 	case r.relayed:
 		l.rememberName(r, why)
 	case r.origin.Numbered() && r.lease != nil:
@@ -533,7 +561,7 @@ func (l *Ledger) rememberName(r *entry, why history.EndReason) {
 		note = history.NoteRankRemoved
 	case history.LeaseExpired:
 		note = history.NoteLeaseExpired
-	case history.Freed, history.Replaced:
+	case history.Freed, history.Replaced, history.Displaced:
 	}
 	at := l.at()
 	if r.prefillDone {

@@ -44,7 +44,7 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 	if l.ids.claim(r) != nil {
 		return Known
 	}
-	if l.room.take(r, false) != nil {
+	if l.room.take(r) != nil {
 		r.ended = true // for those who have found its id
 		l.ids.release(r)
 		return Full

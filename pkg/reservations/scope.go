@@ -145,7 +145,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	if holder = l.ids.claim(r); holder != nil {
 		return Placement{}, holder, &ExistsError{ID: req.ID, Rank: holder.rank}
 	}
-	if err := l.room.take(r, false); err != nil {
+	if err := l.room.take(r); err != nil {
 		r.ended = true // for those who have found its id
 		l.ids.release(r)
 		return Placement{}, nil, err

@@ -50,9 +50,12 @@ const (
 	LeaseExpired
 	// Replaced: others had told of it, and now its own process speaks for its number.
 	Replaced
+	// Displaced: it made room for another one. Nothing is remembered of it: it may come
+	// back once there is room.
+	Displaced
 )
 
-var endReasons = [...]string{"freed", "rank removed", "lease expired", "replaced"}
+var endReasons = [...]string{"freed", "rank removed", "lease expired", "replaced", "displaced"}
 
 // String returns the reason in words.
 func (e EndReason) String() string {

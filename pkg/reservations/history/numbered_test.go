@@ -134,7 +134,7 @@ func TestEndedLeasesBounded(t *testing.T) {
 // do not panic.
 func TestTexts(t *testing.T) {
 	for value, want := range map[fmt.Stringer]string{
-		Freed: "freed", RankRemoved: "rank removed", LeaseExpired: "lease expired", EndReason(9): "invalid",
+		Freed: "freed", RankRemoved: "rank removed", LeaseExpired: "lease expired", Displaced: "displaced", EndReason(9): "invalid",
 		MayLive: "may live", HasEnded: "has ended", NoRoom: "no room", Standing(9): "invalid",
 	} {
 		if got := value.String(); got != want {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,8 +46,8 @@ type rogue struct {
 }
 
 // newRogue starts a pair that has exchanged 2 x 20 bookings, and registers a rogue
-// peer at the first one.
-func newRogue(t *testing.T) *rogue {
+// peer at the first one. args are further ones of both replicas.
+func newRogue(t *testing.T, args ...string) *rogue {
 	t.Helper()
 	h := &rogue{t: t, pub: zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")}
 	t.Cleanup(h.pub.Close)
@@ -60,7 +61,7 @@ func newRogue(t *testing.T) *rogue {
 		_ = json.NewEncoder(w).Encode(page) // who does not read it is the test's affair
 	}))
 	t.Cleanup(h.web.Close)
-	h.pair = newPair(t, nil)
+	h.pair = newPair(t, nil, args...)
 	h.own, _ = h.snapshot(0)
 	h.victim, _ = h.snapshot(1)
 	h.base = h.pair.replicas[1].URL()
@@ -363,6 +364,49 @@ func TestDrippingPeers(t *testing.T) {
 	h.agree("beside slow peers")
 	if took := time.Since(begin); e2e.Alone() && took > 6*time.Second {
 		t.Errorf("the honest peer was heard after %v", took)
+	}
+}
+
+// TestPeersFillTheLedger: several peers book at the first replica until nothing of what
+// is for replicas is free. The honest one's bookings find room all the same, and those
+// of callers.
+func TestPeersFillTheLedger(t *testing.T) {
+	t.Parallel()
+	const peers, most = 5, 1000
+	h := newRogue(t, "--max-reservations", strconv.Itoa(most))
+	n := uint64(0)
+	var hostile []*zmqtest.Publisher
+	fill := func() {
+		for range most / peers {
+			for i, p := range append(hostile, h.pub) {
+				n++
+				payload, err := msgpack.Marshal(event(uint64(1000+i), 0, fmt.Sprint("hostile-", n), add(), nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Send([]byte(topicEvents), payload)
+			}
+		}
+	}
+	for range peers {
+		p := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
+		t.Cleanup(p.Close)
+		h.pair.replicas[0].Must(t, http.StatusCreated, "POST", "/replica_sync/register_peer", e2e.Object{"endpoint": p.Endpoint}, nil)
+		p.Subscribers(3)
+		hostile = append(hostile, p)
+	}
+	fill()
+	e2e.Eventually(t, "there is no room for replicas", func() error {
+		if n := h.pair.replicas[0].Metric(t, `select_service_replica_messages_dropped_total{reason="full"}`); n < most/8 {
+			return fmt.Errorf("%d messages found none", n)
+		}
+		return nil
+	})
+	fill()
+	h.book(40)
+	h.agree("beside peers that fill the ledger")
+	if n := h.pair.replicas[0].Metric(t, `select_service_reservation_events_total{event="displaced"}`); n == 0 {
+		t.Error("none was displaced: the ledger was not full")
 	}
 }
 
