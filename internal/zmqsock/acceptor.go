@@ -16,7 +16,8 @@ import (
 // many connections locks nobody out.
 type acceptor struct {
 	hub      *Hub
-	ctx      context.Context // ends with the socket
+	ctx      context.Context // ends with the socket, or the hub
+	cancel   context.CancelFunc
 	listener net.Listener
 	limit    int
 	// serve serves a connection, which it takes over, until it ends.
@@ -38,7 +39,17 @@ type accepted struct {
 	displaced   bool
 }
 
-func (a *acceptor) close() { _ = a.listener.Close() } // fails only when it is closed
+func newAcceptor(h *Hub, listener net.Listener, limit int, less func(c, d *accepted) bool, serve func(c *accepted) error) *acceptor {
+	a := &acceptor{hub: h, listener: listener, limit: limit, less: less, serve: serve, conns: make(map[*accepted]struct{})}
+	a.ctx, a.cancel = context.WithCancel(h.running)
+	return a
+}
+
+// close ends all connections. The port is free when it returns.
+func (a *acceptor) close() {
+	a.cancel()
+	_ = a.listener.Close() // fails only when it is closed
+}
 
 // run accepts until the socket is closed.
 func (a *acceptor) run() {

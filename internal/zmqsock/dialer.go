@@ -1,12 +1,13 @@
 package zmqsock
 
 import (
+	"container/list"
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -18,91 +19,158 @@ const (
 	// socketOptions.maxReconnect. A connection that lasts for stable begins anew.
 	firstRetry = 100 * time.Millisecond
 	stable     = 5 * time.Second
+	// longestRetry is the default of socketOptions.maxReconnect.
+	longestRetry = 5 * time.Second
+	// longestConnect and longestHandshake bound an attempt to connect. Where packets are
+	// dropped the kernel's own attempts would be further and further apart, and the next
+	// one half a minute after the network works again.
+	longestConnect   = time.Second
+	longestHandshake = 3 * time.Second
 	// While a socket is not connected to its host name, the name is looked up again
 	// and again, because an engine that comes back may have another address. The wait
 	// between two lookups doubles from firstLookup to maxLookup.
 	firstLookup = time.Second
 	maxLookup   = 10 * time.Second
-	// longestRetry and longestAttempt are the defaults of socketOptions.
-	longestRetry   = 5 * time.Second
-	longestAttempt = 5 * time.Second
 )
 
-// dialer keeps one socket connected.
+// dialer keeps one socket connected. It has a goroutine only while it tries to connect and
+// while it is connected: thousands of engines that are not there take little memory.
 type dialer struct {
 	*socket
-	hosts []string      // to try, in order: what is known of the name's addresses
-	retry time.Duration // the next wait between two attempts
+	turn *list.Element // in a queue of dials, whose mutex guards it
+
+	// mu guards what follows, but silent is also read by dials while the dialer waits
+	// for its turn, when nothing changes it. mu is taken before the mutex of dials.
+	mu     sync.Mutex
+	closed bool
+	busy   bool               // waits for its turn, tries to connect or is connected
+	cancel context.CancelFunc // ends the connection; nil: there is none
+	timer  *time.Timer        // calls wake; nil before it is needed
+	silent bool               // the last attempt was not answered
+	retry  time.Duration      // the next wait between two attempts
+	again  time.Time          // the next attempt
+	next   int                // the address that is to be tried next
 
 	// Of a name.
-	answers    chan lookedUp // of capacity 1
+	hosts      []string      // to try, in order: what is known of the name's addresses
 	looking    bool          // an answer will come
+	lookedUp   bool          // it has been looked up before
 	lookAt     time.Time     // the next lookup, if none is under way
 	lookupWait time.Duration // after the next lookup
-	urgent     bool          // it has never been looked up
 }
 
-// lookedUp is the answer to a lookup.
-type lookedUp struct {
-	addresses []netip.Addr
-	err       error
+// wake does what is due: it connects the socket for the first time, and again whenever the
+// connection is lost, until it is closed or its request has been served.
+func (d *dialer) wake() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wakeLocked()
 }
 
-// connect connects the socket, and again whenever the connection is lost, until it
-// is closed or its request has been served.
-func (s *socket) connect() {
-	d := &dialer{
-		socket: s, retry: firstRetry, answers: make(chan lookedUp, 1),
-		lookAt: time.Now(), lookupWait: firstLookup, urgent: true,
+func (d *dialer) wakeLocked() {
+	if d.closed || d.busy {
+		return
 	}
-	if !s.target.named {
-		d.hosts = []string{s.target.host}
+	now := time.Now()
+	if d.target.named && !d.looking && !now.Before(d.lookAt) {
+		d.lookUpLocked()
 	}
-	for s.ctx.Err() == nil {
-		lasted, connected := d.tryAll()
-		if connected && s.opt.request != nil {
-			return // it is sent once
-		}
-		if connected {
-			d.lost()
-		}
-		if lasted >= stable {
-			d.retry = firstRetry
-		}
-		d.pause()
+	known := !d.target.named || len(d.hosts) > 0
+	if known && !now.Before(d.again) {
+		d.busy = true
+		d.opt.dials.add(d)
+		return
+	}
+	switch {
+	case known && (!d.target.named || d.looking || d.again.Before(d.lookAt)):
+		d.ringLocked(d.again.Sub(now))
+	case !d.looking:
+		d.ringLocked(d.lookAt.Sub(now))
 	}
 }
 
-// tryAll tries one address after the other, and serves the first that answers
-// until it is lost.
-func (d *dialer) tryAll() (lasted time.Duration, connected bool) {
-	for i, host := range d.hosts {
-		conn, err := d.dial(host)
-		if err != nil {
-			d.hub.count(d.endpoint, err)
-			continue
-		}
-		var since time.Time
-		memory := d.hub.partials.open(d.ctx, conn, d.opt.account)
-		d.hub.count(d.endpoint, d.serve(conn, memory, func() { since = time.Now() }, func() {}))
-		if !since.IsZero() {
-			d.hosts[0], d.hosts[i] = d.hosts[i], d.hosts[0] // the first to be tried next time
-			return time.Since(since), true
-		}
-		if d.ctx.Err() != nil {
-			break
-		}
+func (d *dialer) ringLocked(wait time.Duration) {
+	if d.timer == nil {
+		d.timer = time.AfterFunc(wait, d.wake)
+	} else {
+		d.timer.Reset(wait)
 	}
-	return 0, false
+}
+
+// close ends what is under way. An attempt to connect may still have to notice.
+func (d *dialer) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+	if d.cancel != nil {
+		d.cancel()
+	}
+	d.opt.dials.remove(d)
+}
+
+// address returns an address to try; ok is false if there is nothing to try any more.
+func (d *dialer) address() (host string, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.closed:
+		return "", false
+	case !d.target.named:
+		return d.target.host, true
+	case len(d.hosts) == 0: // the name has gone meanwhile
+		d.busy = false
+		d.wakeLocked()
+		return "", false
+	}
+	return d.hosts[d.next], true
+}
+
+// attempt tries to connect to one address, and serves the connection until it is lost.
+// silent is what dials counts it for.
+func (d *dialer) attempt(silent bool) {
+	host, ok := d.address()
+	if !ok {
+		d.opt.dials.done(silent)
+		return
+	}
+	var connected time.Time
+	began := time.Now()
+	conn, err := d.dial(host)
+	if err == nil {
+		err = d.hold(conn, func() {
+			connected = time.Now()
+			d.opt.dials.done(silent)
+		})
+	}
+	d.hub.count(d.endpoint, err)
+	if connected.IsZero() {
+		d.failed(host, time.Since(began) >= silentAfter)
+		d.opt.dials.done(silent)
+	} else {
+		d.lost(host, time.Since(connected))
+	}
+}
+
+// hold serves a connection until it is lost or the socket is closed.
+func (d *dialer) hold(conn net.Conn, established func()) error {
+	ctx, cancel := context.WithCancel(d.hub.running)
+	defer cancel()
+	d.mu.Lock()
+	d.cancel = cancel
+	if d.closed {
+		cancel()
+	}
+	d.mu.Unlock()
+	return d.serve(ctx, conn, d.hub.partials.open(ctx, conn, d.opt.account), established, func() {})
 }
 
 // dial connects to an address of the target. The address is checked when it is
 // about to be used, so that no name can stand for one that is not allowed.
 func (d *dialer) dial(host string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: longestAttempt}
-	if d.opt.connectTimeout > 0 {
-		dialer.Timeout = d.opt.connectTimeout
-	}
+	dialer := net.Dialer{Timeout: longestConnect}
 	if !d.target.trusted {
 		dialer.Control = func(_, address string, _ syscall.RawConn) error {
 			at, err := netip.ParseAddrPort(address)
@@ -112,90 +180,85 @@ func (d *dialer) dial(host string) (net.Conn, error) {
 			return nil
 		}
 	}
-	conn, err := dialer.DialContext(d.ctx, d.target.network, d.target.address(host))
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	return conn, nil
+	return dialer.DialContext(d.hub.running, d.target.network, d.target.address(host)) //nolint:wrapcheck // read by count alone
 }
 
-// lost says that the connection is gone. The name is looked up soon: what was
+// failed takes the end of an attempt that has led to no connection. The next address of the
+// name is tried without a wait.
+func (d *dialer) failed(host string, silent bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.busy, d.cancel = false, nil
+	d.silent = silent
+	if d.next = slices.Index(d.hosts, host) + 1; d.next >= len(d.hosts) {
+		d.next = 0
+		d.pauseLocked()
+	}
+	d.wakeLocked()
+}
+
+// lost takes the end of a connection. The name is looked up soon: what was
 // known of it may be old.
-func (d *dialer) lost() {
-	d.lookupWait = firstLookup
-	select {
-	case <-d.answers:
-		d.looking = false
-	default:
+func (d *dialer) lost(host string, lasted time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.busy, d.cancel = false, nil
+	d.silent = false
+	if d.opt.request != nil {
+		d.closed = true // it is sent once
 	}
+	if i := slices.Index(d.hosts, host); i > 0 { // the first to be tried next time
+		d.hosts[0], d.hosts[i] = d.hosts[i], d.hosts[0]
+	}
+	d.next = 0
+	d.lookupWait = firstLookup
 	d.lookAt = time.Now().Add(firstLookup)
+	if lasted >= stable {
+		d.retry = firstRetry
+	}
+	d.pauseLocked()
+	d.wakeLocked()
 }
 
-// pause waits until the addresses are to be tried again: after the wait of an
-// attempt that failed, or at once when the name has other addresses.
-func (d *dialer) pause() {
+// pauseLocked sets the time of the next attempt.
+func (d *dialer) pauseLocked() {
 	longest := longestRetry
 	if d.opt.maxReconnect > 0 {
 		longest = d.opt.maxReconnect
 	}
-	end := time.Now().Add(time.Duration(float64(d.retry) * (0.75 + rand.Float64()/2)))
+	d.again = time.Now().Add(time.Duration(float64(d.retry) * (0.75 + rand.Float64()/2)))
 	d.retry = min(2*d.retry, longest)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for d.ctx.Err() == nil {
-		now := time.Now()
-		if d.target.named && !d.looking && !now.Before(d.lookAt) {
-			d.lookUp()
-		}
-		if len(d.hosts) > 0 && !now.Before(end) {
-			return
-		}
-		next := end
-		switch {
-		case !d.target.named:
-		case !d.looking && (len(d.hosts) == 0 || d.lookAt.Before(end)):
-			next = d.lookAt
-		case d.looking && len(d.hosts) == 0:
-			next = now.Add(lookupTimeout) // for nothing: the answer comes before
-		}
-		timer.Reset(time.Until(next))
-		select {
-		case <-d.ctx.Done():
-		case a := <-d.answers:
-			if d.take(a) {
-				return
-			}
-		case <-timer.C:
-		}
-	}
 }
 
-func (d *dialer) lookUp() {
+func (d *dialer) lookUpLocked() {
 	d.looking = true
-	answers := d.answers
-	d.hub.resolver.lookUp(d.target.host, d.urgent, func(addresses []netip.Addr, err error) {
-		answers <- lookedUp{addresses, err} // one is asked for at a time
-	})
-	d.urgent = false
+	d.hub.resolver.lookUp(d.target.host, !d.lookedUp, d.answer)
+	d.lookedUp = true
 }
 
-// take takes an answer and reports whether there are other addresses than before.
-func (d *dialer) take(a lookedUp) (changed bool) {
+// answer takes what is known of the name's addresses. Others than before are tried at once;
+// an error says nothing of the old ones.
+func (d *dialer) answer(addresses []netip.Addr, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.looking = false
 	d.lookAt = time.Now().Add(d.lookupWait)
 	d.lookupWait = min(2*d.lookupWait, maxLookup)
-	if a.err != nil { // the old ones may still be right
-		return false
+	if err == nil {
+		d.takeLocked(addresses)
 	}
-	hosts := make([]string, len(a.addresses))
-	for i, address := range a.addresses {
+	d.wakeLocked()
+}
+
+func (d *dialer) takeLocked(addresses []netip.Addr) {
+	hosts := make([]string, len(addresses))
+	for i, address := range addresses {
 		hosts[i] = address.String()
 	}
 	if len(hosts) == len(d.hosts) && !slices.ContainsFunc(hosts, func(h string) bool { return !slices.Contains(d.hosts, h) }) {
-		return false
+		return
 	}
-	d.hosts = hosts
-	return len(hosts) > 0
+	d.hosts, d.next, d.again = hosts, 0, time.Time{}
 }
 
 // wait waits for a time, or until ctx ends.

@@ -113,6 +113,42 @@ func TestSilentNamesDelayNoOther(t *testing.T) {
 	}
 }
 
+// Hundreds of endpoints where something listens and says nothing do not keep the one that
+// comes after them waiting until all of them have been tried.
+func TestSilentServersDelayNoOther(t *testing.T) {
+	t.Parallel()
+	const silent = 500
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := make(chan struct{}, 100*silent)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			tried <- struct{}{}
+		}
+	}()
+	defer func() { _ = listener.Close(); <-done }()
+	h, l := start(t, zmqsock.DefaultOptions()), newLog()
+	for range silent {
+		subscribe(t, h, "tcp://"+listener.Addr().String(), newLog())
+	}
+	pub := zmqtest.NewPublisher(t, "tcp://127.0.0.1:*")
+	defer pub.Close()
+	subscribe(t, h, pub.Endpoint, l)
+	l.await(t, "connection", has("up"))
+	if n := len(tried); n > silent/5*4 {
+		t.Errorf("%d of %d silent endpoints were tried before", n, silent)
+	}
+}
+
 func TestNameIsFoundLater(t *testing.T) {
 	t.Parallel()
 	n, l := newNames(), newLog()

@@ -7,6 +7,10 @@
 // back; nothing is queued here. What a message takes while it is read comes out of an
 // account, and passes to the opener with the message.
 //
+// A socket that is not connected is a few hundred bytes and a timer. Attempts to connect
+// are bounded in number over all sockets, so that thousands of endpoints that lead nowhere take
+// little, and keep nobody else waiting.
+//
 // A socket that is connected to a host name has it looked up beside the other
 // sockets, tries all addresses, and looks it up again now and then while there is no
 // connection. Where an endpoint may lead is a policy's business, which is asked about

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,6 +68,8 @@ type Hub struct {
 	parts    sync.WaitGroup // goroutines of sockets
 	partials partials
 	faults   faults
+	// Of engines and of other replicas: neither waits for the other.
+	engineDials, peerDials dials
 
 	// mu guards what follows.
 	mu      sync.Mutex
@@ -101,10 +104,10 @@ func (h *Hub) Run(ctx context.Context) error {
 	close(h.ready)
 	h.parts.Go(func() { h.resolver.run(running) })
 	<-ctx.Done()
-	h.mu.Lock()
-	h.stopped = true
-	h.mu.Unlock()
 	stop()
+	for _, s := range h.stop() {
+		s.close()
+	}
 	h.parts.Wait()
 	return nil
 }
@@ -123,6 +126,7 @@ func (h *Hub) Subscribe(endpoint, serverKey string, message Message, status func
 	}
 	return h.open(endpoint, socketOptions{
 		kind: "SUB", mechanism: mechanism, topics: allTopics, account: h.opt.Streams, maxMessage: h.opt.MaxMessage,
+		dials: &h.engineDials,
 	}, message, status)
 }
 
@@ -141,6 +145,7 @@ func (h *Hub) Request(endpoint, serverKey string, request [][]byte, answer func(
 	message := func(frames [][]byte, size int64, _ time.Time) bool { return answer(frames, size) }
 	return h.open(endpoint, socketOptions{
 		kind: "DEALER", mechanism: mechanism, request: request, account: h.opt.Replay, maxMessage: h.opt.MaxMessage,
+		dials: &h.engineDials,
 	}, message, func(bool) {})
 }
 
@@ -150,25 +155,26 @@ func (h *Hub) open(endpoint string, opt socketOptions, message Message, status f
 	case <-h.ended:
 		return 0, ErrStopped
 	}
-	t, err := parseTarget(endpoint, h.opt.Endpoints)
+	s, err := openSocket(h, endpoint, opt, message, status)
 	if err != nil {
 		return 0, fmt.Errorf("open a socket to %s: %w", endpoint, err)
 	}
-	s := newSocket(h, endpoint, t, opt, message, status)
-	if t.bound {
-		if err := s.listen(); err != nil {
-			return 0, fmt.Errorf("open a socket to %s: %w", endpoint, err)
-		}
+	if id, err = h.add(s); err != nil {
+		s.close()
+		return 0, err
 	}
+	s.start()
+	return id, nil
+}
+
+func (h *Hub) add(s *socket) (id uint64, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stopped {
-		s.close()
 		return 0, ErrStopped
 	}
 	h.next++
 	h.sockets[h.next] = s
-	h.parts.Go(s.run)
 	return h.next, nil
 }
 
@@ -206,6 +212,14 @@ func (h *Hub) Refused() map[string]uint64 {
 		counts[zmtp.Reason(r).String()] = h.refused[r].Load()
 	}
 	return counts
+}
+
+// stop has nothing begin any more, and returns the sockets that are open.
+func (h *Hub) stop() []*socket {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopped = true
+	return slices.Collect(maps.Values(h.sockets))
 }
 
 // start runs a part of the hub, unless that has stopped.

@@ -39,15 +39,8 @@ func TestIdleStreamsAreCheap(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	use := func() uint64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc + m.StackInuse
-	}
 	h := start(t, zmqsock.DefaultOptions())
-	before := use()
+	before := memoryInUse()
 	up := make(chan struct{}, streams)
 	for range streams {
 		_, err := h.Subscribe("tcp://"+listener.Addr().String(), "",
@@ -63,9 +56,47 @@ func TestIdleStreamsAreCheap(t *testing.T) {
 	for _, c := range conns { // their own side of the handshake
 		_, _ = io.CopyN(io.Discard, c, 64)
 	}
-	each := (use() - before) / streams
+	each := (memoryInUse() - before) / streams
 	t.Logf("%d bytes a stream, with the test's end of the connection", each)
 	if each > most {
 		t.Errorf("%d bytes a stream, want at most %d", each, most)
+	}
+}
+
+// memoryInUse returns the bytes of the live heap and of stacks.
+func memoryInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// A stream that leads nowhere costs less than 1 KiB; what attempts to connect take is
+// bounded for all together.
+func TestDeadStreamsAreCheap(t *testing.T) {
+	const streams, most = 4096, 1 << 10
+	for name, c := range map[string]struct {
+		endpoint string
+		attempts int64 // bytes
+	}{
+		"closed port":  {"tcp://127.0.0.1:1", 128 * 24 << 10},
+		"no such name": {"tcp://nowhere:5557", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := startWith(t, newNames())
+			before := memoryInUse()
+			for range streams {
+				_, err := h.Subscribe(c.endpoint, "", func([][]byte, int64, time.Time) bool { return true }, func(bool) {})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			each := (memoryInUse() - before - c.attempts) / streams
+			t.Logf("%d bytes a stream", each)
+			if each > most {
+				t.Errorf("%d bytes a stream, want at most %d", each, most)
+			}
+		})
 	}
 }

@@ -19,10 +19,6 @@ const (
 	// meshReconnect is the longest wait between two attempts to reach a peer: of
 	// the few seconds after which replicas agree again it may take one.
 	meshReconnect = time.Second
-	// meshConnect is the longest wait for one attempt. Where packets are dropped
-	// the kernel's own attempts would be further and further apart, and the next
-	// one half a minute after the network works again.
-	meshConnect = time.Second
 )
 
 var (
@@ -90,7 +86,7 @@ func (m *Mesh) Publish(topic string, payload []byte) error {
 	// The order of the calls is that of the lock.
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.publisher == nil || m.publisher.ctx.Err() != nil {
+	if m.publisher == nil || m.publisher.acceptor.ctx.Err() != nil {
 		return fmt.Errorf("publish: %w", ErrStopped)
 	}
 	m.publisher.publish(i, payload)
@@ -128,7 +124,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 func (m *Mesh) subscriberOptions() socketOptions {
 	return socketOptions{
 		kind: "SUB", mechanism: m.hub.opt.Curve.replica(false), topics: m.names,
-		account: m.hub.opt.Replication, maxMessage: maxMeshMessage, maxReconnect: meshReconnect, connectTimeout: meshConnect,
+		account: m.hub.opt.Replication, maxMessage: maxMeshMessage, dials: &m.hub.peerDials, maxReconnect: meshReconnect,
 	}
 }
 

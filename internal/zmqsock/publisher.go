@@ -42,8 +42,6 @@ const (
 // the subscriber that is furthest behind its connection.
 type publisher struct {
 	hub      *Hub
-	ctx      context.Context // ends with the publisher
-	cancel   context.CancelFunc
 	topics   [][]byte
 	account  *budget.Account
 	limit    int64 // of bytes in all queues
@@ -80,11 +78,7 @@ func (h *Hub) openPublisher(endpoint string, topics [][]byte) (*publisher, error
 		hub: h, topics: topics, account: h.opt.Replication, limit: queueLimit(h.opt.Replication),
 		subscribers: make(map[*subscriber]struct{}),
 	}
-	p.ctx, p.cancel = context.WithCancel(h.running)
-	p.acceptor = &acceptor{
-		hub: h, ctx: p.ctx, listener: listener, limit: h.opt.Subscribers,
-		serve: p.serve, less: newestSubscriber, conns: make(map[*accepted]struct{}),
-	}
+	p.acceptor = newAcceptor(h, listener, h.opt.Subscribers, newestSubscriber, p.serve)
 	if err := h.start(p.acceptor.run); err != nil {
 		p.close()
 		return nil, err
@@ -118,10 +112,7 @@ func queueLimit(account *budget.Account) int64 {
 }
 
 // close closes the socket. The port is free when it returns.
-func (p *publisher) close() {
-	p.cancel()
-	p.acceptor.close()
-}
+func (p *publisher) close() { p.acceptor.close() }
 
 // newestSubscriber has a connection go first that never subscribed to a topic, the oldest
 // first; then the one that subscribed last: who is served stays.
@@ -264,7 +255,7 @@ func (p *publisher) serve(a *accepted) error {
 	p.mu.Lock()
 	p.subscribers[s] = struct{}{}
 	p.mu.Unlock()
-	ctx, stop := context.WithCancel(p.ctx)
+	ctx, stop := context.WithCancel(p.acceptor.ctx)
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		p.send(ctx, s, c)

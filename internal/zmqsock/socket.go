@@ -25,14 +25,14 @@ var allTopics = []string{""}
 
 // socketOptions are what the kinds of sockets differ in.
 type socketOptions struct {
-	kind           string   // SUB or DEALER
-	topics         []string // of a SUB, by prefix
-	request        [][]byte // of a DEALER: what it sends, once
-	account        *budget.Account
-	maxMessage     int64                 // in bytes
-	mechanism      func() zmtp.Mechanism // of a connection
-	maxReconnect   time.Duration         // longest wait between two attempts to connect; 0: 5 s
-	connectTimeout time.Duration         // longest attempt; 0: 5 s
+	kind         string   // SUB or DEALER
+	topics       []string // of a SUB, by prefix
+	request      [][]byte // of a DEALER: what it sends, once
+	account      *budget.Account
+	maxMessage   int64                 // in bytes
+	mechanism    func() zmtp.Mechanism // of a connection
+	dials        *dials
+	maxReconnect time.Duration // longest wait between two attempts to connect; 0: 5 s
 }
 
 // socket is what a user of the hub has opened: all connections to an endpoint.
@@ -43,10 +43,9 @@ type socket struct {
 	opt      socketOptions
 	message  Message
 	status   func(up bool)
-	ctx      context.Context // ends with the socket, or the hub
-	cancel   context.CancelFunc
 	resumed  chan struct{} // of capacity 1: Resume was called
-	bound    *acceptor     // of a bound socket; else nil
+	bound    *acceptor     // of a bound socket
+	dialer   *dialer       // of another one
 
 	// calling is held while a callback runs, and while the socket is paused. It
 	// guards what follows.
@@ -55,43 +54,44 @@ type socket struct {
 	closed  bool
 }
 
-func newSocket(h *Hub, endpoint string, t target, opt socketOptions, message Message, status func(up bool)) *socket {
-	s := &socket{hub: h, endpoint: endpoint, target: t, opt: opt, message: message, status: status, resumed: make(chan struct{}, 1)}
-	s.ctx, s.cancel = context.WithCancel(h.running)
-	return s
-}
-
-// listen binds the socket.
-func (s *socket) listen() error {
-	listener, err := net.Listen("tcp", s.target.address(s.target.host))
+// openSocket returns a socket, which is bound if its endpoint says so, but does nothing
+// before start.
+func openSocket(h *Hub, endpoint string, opt socketOptions, message Message, status func(up bool)) (*socket, error) {
+	t, err := parseTarget(endpoint, h.opt.Endpoints)
 	if err != nil {
-		return fmt.Errorf("bind: %w", err)
+		return nil, err
 	}
-	s.bound = &acceptor{
-		hub: s.hub, ctx: s.ctx, listener: listener, limit: s.hub.opt.Accepted,
-		serve: s.accepted, less: longestUnused, conns: make(map[*accepted]struct{}),
+	s := &socket{hub: h, endpoint: endpoint, target: t, opt: opt, message: message, status: status, resumed: make(chan struct{}, 1)}
+	if !t.bound {
+		s.dialer = &dialer{socket: s, retry: firstRetry, lookupWait: firstLookup}
+		return s, nil
 	}
-	return nil
+	listener, err := net.Listen("tcp", t.address(t.host))
+	if err != nil {
+		return nil, fmt.Errorf("bind: %w", err)
+	}
+	s.bound = newAcceptor(h, listener, h.opt.Accepted, longestUnused, s.accepted)
+	return s, nil
 }
 
 func (s *socket) accepted(c *accepted) error {
-	memory := s.hub.partials.open(s.ctx, c.conn, s.opt.account)
-	return s.serve(c.conn, memory, c.establish, c.used)
+	memory := s.hub.partials.open(c.acceptor.ctx, c.conn, s.opt.account)
+	return s.serve(c.acceptor.ctx, c.conn, memory, c.establish, c.used)
 }
 
-// run serves the socket until it is closed.
-func (s *socket) run() {
-	defer s.cancel()
-	if s.bound != nil {
-		s.bound.run()
-	} else {
-		s.connect()
+// start has the socket accept or make connections until it is closed.
+func (s *socket) start() {
+	if s.dialer != nil {
+		s.dialer.wake()
+	} else if s.hub.start(s.bound.run) != nil {
+		s.close()
 	}
 }
 
 func (s *socket) close() {
-	s.cancel()
-	if s.bound != nil {
+	if s.dialer != nil {
+		s.dialer.close()
+	} else {
 		s.bound.close() // the port is free when close returns
 	}
 	s.calling.Lock()
@@ -108,14 +108,18 @@ func (s *socket) resume() {
 
 // serve makes the handshake on conn, which it takes over, and gives what comes to
 // the socket's callbacks until the connection ends. established is called in
-// between, received after each message.
-func (s *socket) serve(conn net.Conn, memory *memory, established, received func()) error {
-	stop := context.AfterFunc(s.ctx, func() { _ = conn.Close() })
+// between, received after each message. ctx ends with the socket, or the hub.
+func (s *socket) serve(ctx context.Context, conn net.Conn, memory *memory, established, received func()) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	defer memory.close()
+	handshake := s.hub.opt.HandshakeTime
+	if s.dialer != nil {
+		handshake = min(handshake, longestHandshake)
+	}
 	c, err := zmtp.Handshake(conn, zmtp.Options{
 		SocketType: s.opt.kind, Mechanism: s.opt.mechanism(), MaxMessage: memory.largest(s.opt.maxMessage), Memory: memory,
-		HandshakeTime: s.hub.opt.HandshakeTime, Heartbeat: heartbeat, Silence: silence,
+		HandshakeTime: handshake, Heartbeat: heartbeat, Silence: silence,
 	})
 	if err != nil {
 		return err
@@ -132,15 +136,15 @@ func (s *socket) serve(conn net.Conn, memory *memory, established, received func
 		}
 	}
 	established()
-	s.report(true)
-	defer s.report(false)
+	s.report(ctx, true)
+	defer s.report(ctx, false)
 	for n := 1; ; n++ {
 		m, err := c.Receive()
 		if err != nil {
 			return memory.blame(err)
 		}
 		memory.handOver()
-		s.deliver(m)
+		s.deliver(ctx, m)
 		received()
 		if n%fairness == 0 {
 			runtime.Gosched()
@@ -149,23 +153,23 @@ func (s *socket) serve(conn net.Conn, memory *memory, established, received func
 }
 
 // deliver calls back with a message, and waits while the socket is paused.
-func (s *socket) deliver(m zmtp.Message) {
+func (s *socket) deliver(ctx context.Context, m zmtp.Message) {
 	s.calling.Lock()
 	defer s.calling.Unlock()
-	if s.closed || s.ctx.Err() != nil {
+	if s.closed || ctx.Err() != nil {
 		s.opt.account.Release(m.Size)
 		return
 	}
 	if !s.message(m.Frames, m.Size, m.Received) {
 		select {
 		case <-s.resumed:
-		case <-s.ctx.Done():
+		case <-ctx.Done():
 		}
 	}
 }
 
 // report tells that a connection came or went.
-func (s *socket) report(up bool) {
+func (s *socket) report(ctx context.Context, up bool) {
 	s.calling.Lock()
 	defer s.calling.Unlock()
 	if up {
@@ -173,7 +177,7 @@ func (s *socket) report(up bool) {
 	} else {
 		s.up--
 	}
-	if !s.closed && s.ctx.Err() == nil && (up || s.up == 0) {
+	if !s.closed && ctx.Err() == nil && (up || s.up == 0) {
 		s.status(up)
 	}
 }

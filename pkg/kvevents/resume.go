@@ -247,7 +247,7 @@ func (a *IndexApplier) learn(salted bool, groups []GroupKind) {
 func (s *subscription) checkpoint() (c Checkpoint, ok bool) {
 	s.turning.Lock()
 	defer s.turning.Unlock()
-	if s.delivery.mixed {
+	if s.delivery.mixed || s.following == nil {
 		return Checkpoint{}, false
 	}
 	if c, ok = s.stream.checkpoint(); !ok {
@@ -291,7 +291,7 @@ func (s *Subscribers) Unbroken(r catalog.Rank, c Checkpoint) bool {
 	}
 	sub.turning.Lock()
 	defer sub.turning.Unlock()
-	return !sub.delivery.mixed && sub.stream.breaks == c.breaks && sub.endpoint == c.Endpoint
+	return !sub.delivery.mixed && sub.following != nil && sub.stream.breaks == c.breaks && sub.endpoint == c.Endpoint
 }
 
 func (s *subscription) isMixed() bool {
@@ -305,5 +305,6 @@ func (s *subscription) resume(r *Resume) {
 	s.turning.Lock()
 	defer s.turning.Unlock()
 	s.delivery.resume = r
+	s.follow()
 	s.stream.resume(&r.From)
 }

@@ -257,8 +257,7 @@ func (s *Subscribers) subscribe(c StreamConfig) (*subscription, error) {
 	if closed {
 		return nil, ErrClosed
 	}
-	sub := newSubscription(s, c)
-	sub.stream.breaks = opened << 32 // no two streams have the same; see Unbroken
+	sub := newSubscription(s, c, opened)
 	if err := sub.connect(); err != nil {
 		return nil, fmt.Errorf("%v: %w", c.Rank, err)
 	}

@@ -56,11 +56,18 @@ type subscription struct {
 	// turning guards what follows. It is held while the stream runs, and is taken
 	// before mu.
 	turning  sync.Mutex
+	delivery delivery // the stream's output
+	server   string   // the replay server's endpoint, "" for none
+	breaks   uint64   // the stream's at its beginning
+	*following
+}
+
+// following is what a subscription has from its first turn on: as long as no publisher
+// is there it takes little memory, however many there are.
+type following struct {
 	stream   stream
 	rest     []item      // taken from the inbox for the next turns
 	held     int64       // bytes of Config.Replay reserved for what the stream holds
-	delivery delivery    // the stream's output
-	server   string      // the replay server's endpoint, "" for none
 	asks     uint64      // the number of the newest ask for a replay
 	pace     pace        // of the asks
 	deadline *time.Timer // nil if the stream waits for nothing
@@ -79,7 +86,7 @@ type inbox struct {
 	queued       bool   // in the queue or in a turn, or not open yet
 	closed       bool
 	live, replay socket
-	shown        StreamStatus // without Pending
+	shown        *StreamStatus // without Pending; nil before the first turn
 }
 
 // load is a number of items and their bytes.
@@ -102,22 +109,30 @@ type socket struct {
 	stopped bool // the Source does not read it until Resume
 }
 
-func newSubscription(s *Subscribers, c StreamConfig) *subscription {
-	sub := &subscription{
+// newSubscription returns a subscription without a socket. number is another one for each.
+func newSubscription(s *Subscribers, c StreamConfig, number uint64) *subscription {
+	return &subscription{
 		subs: s, rank: c.Rank, endpoint: c.Endpoint, serverKey: c.ServerKey,
 		inbox:  inbox{queued: true}, // until open
 		server: c.Replay,
+		breaks: number << 32, // no two streams have the same; see Unbroken
 		delivery: delivery{
 			rank: c.Rank, samples: &s.samples, lag: s.config.Lag,
 			applier: c.Applier, shared: c.SharedReplay,
 		},
 	}
-	sub.stream = stream{
-		output: &sub.delivery, replays: sub, counters: s.counters, replayable: c.Replay != "",
-		limits: limits{held: s.config.Held, heldBytes: s.config.HeldBytes, silence: s.config.Silence},
+}
+
+// follow makes the stream, unless there is one. turning must be held.
+func (s *subscription) follow() {
+	if s.following != nil {
+		return
 	}
-	sub.shown = StreamStatus{Rank: c.Rank, Endpoint: c.Endpoint}
-	return sub
+	c := &s.subs.config
+	s.following = &following{stream: stream{
+		output: &s.delivery, replays: s, counters: s.subs.counters, replayable: s.server != "", breaks: s.breaks,
+		limits: limits{held: c.Held, heldBytes: c.HeldBytes, silence: c.Silence},
+	}}
 }
 
 // connect opens the stream's socket. What it reports waits in the inbox.
@@ -212,6 +227,7 @@ func (s *subscription) answersFullLocked(part int) bool {
 func (s *subscription) turn(w *Workspace) bool {
 	s.turning.Lock()
 	defer s.turning.Unlock()
+	s.follow()
 	items := s.take()
 
 	s.delivery.work, s.delivery.applied = w, false
@@ -367,7 +383,11 @@ func (s *subscription) update(c StreamConfig) {
 	s.turning.Lock() // the old applier is out of use
 	defer s.turning.Unlock()
 	s.delivery.applier, s.delivery.shared = c.Applier, c.SharedReplay
-	if c.Replay != s.server {
+	switch {
+	case c.Replay == s.server:
+	case s.following == nil:
+		s.server = c.Replay
+	default:
 		s.put(item{kind: updateItem, replay: c.Replay})
 	}
 }
@@ -385,6 +405,9 @@ func (s *subscription) close() {
 
 	s.turning.Lock()
 	defer s.turning.Unlock()
+	if s.following == nil {
+		return
+	}
 	s.discard(s.rest)
 	s.rest = nil
 	s.subs.config.Replay.Release(s.held)
@@ -444,6 +467,9 @@ func (s *subscription) badFrames(frames [][]byte) {
 const maxFramesShown = 5
 
 func (s *subscription) updateStatusLocked() {
+	if s.shown == nil {
+		s.shown = new(StreamStatus)
+	}
 	s.shown.State, s.shown.StreamCounts = s.stream.state(), s.stream.counts
 	s.shown.Last, s.shown.HasLast = s.stream.last, s.stream.started
 	s.shown.Held = s.stream.held.len()
@@ -452,9 +478,12 @@ func (s *subscription) updateStatusLocked() {
 func (s *subscription) status() StreamStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shown := s.shown
-	shown.Pending = s.pending.items
-	return shown
+	var status StreamStatus
+	if s.shown != nil {
+		status = *s.shown
+	}
+	status.Rank, status.Endpoint, status.Pending = s.rank, s.endpoint, s.pending.items
+	return status
 }
 
 // barrier is a wait for a number of subscriptions.
