@@ -1,7 +1,6 @@
 package kvevents
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -310,9 +309,7 @@ func (s *Subscribers) Streams() []StreamStatus {
 	for i, sub := range subs {
 		status[i] = sub.status()
 	}
-	slices.SortFunc(status, func(a, b StreamStatus) int {
-		return cmp.Or(cmp.Compare(a.Rank.Worker, b.Rank.Worker), cmp.Compare(a.Rank.DP, b.Rank.DP))
-	})
+	slices.SortFunc(status, func(a, b StreamStatus) int { return a.Rank.Compare(b.Rank) })
 	return status
 }
 
