@@ -1,6 +1,8 @@
 package service
 
 import (
+	"cmp"
+	"slices"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
@@ -39,7 +41,7 @@ type attachedWorker struct {
 	scope   *scopes.State
 	layout  hashing.Layout
 	slots   *slotTable
-	streams map[uint32]kvevents.StreamConfig // open, by rank
+	streams []kvevents.StreamConfig // open, by rank
 }
 
 // workerKey: ids of the slot tracker are unique in their scope only.
@@ -192,54 +194,63 @@ func (r *reconciler) Unhold(sc catalog.Scope, _ catalog.Rank, slot uint32) {
 // switchStreams makes a worker's open event streams those of an attachment, nil for
 // none. If one cannot be opened, the others are as before again.
 func (r *reconciler) switchStreams(w *attachedWorker, a *catalog.Attachment) error {
-	wanted := make(map[uint32]kvevents.StreamConfig)
+	var wanted []kvevents.StreamConfig
 	if a != nil {
+		wanted = make([]kvevents.StreamConfig, 0, len(a.Streams))
 		replays := make(map[string]int) // ranks by replay endpoint
 		for _, st := range a.Streams {
 			replays[st.Replay]++
 		}
-		for i, st := range a.Streams {
+		for _, st := range a.Streams {
 			c := w.stream(a.Worker, st)
 			c.SharedReplay = replays[st.Replay] > 1
 			if err := r.follow(w, a.Scope, c); err != nil {
-				r.unfollow(w, wanted, a.Streams[:i])
+				r.unfollow(w, wanted)
 				return err
 			}
-			wanted[st.DP] = c
+			wanted = append(wanted, c)
 		}
 	}
-	for dp, c := range w.streams {
-		if _, ok := wanted[dp]; !ok {
-			r.streams.Remove(c.Rank)
+	for i := range w.streams {
+		if rank := w.streams[i].Rank; streamOf(wanted, rank.DP) == nil {
+			r.streams.Remove(rank)
 		}
 	}
 	w.streams = wanted
 	return nil
 }
 
+// streamOf returns the stream of a rank, nil if it has none. The streams are in order.
+func streamOf(streams []kvevents.StreamConfig, dp uint32) *kvevents.StreamConfig {
+	i, ok := slices.BinarySearchFunc(streams, dp, func(c kvevents.StreamConfig, dp uint32) int { return cmp.Compare(c.Rank.DP, dp) })
+	if !ok {
+		return nil
+	}
+	return &streams[i]
+}
+
 // follow opens a stream, or changes the one that the rank has.
 func (r *reconciler) follow(w *attachedWorker, sc catalog.Scope, c kvevents.StreamConfig) error {
-	was, open := w.streams[c.Rank.DP]
+	was := streamOf(w.streams, c.Rank.DP)
 	switch {
-	case !open:
+	case was == nil:
 		c.Resume = r.restored.resume(sc, w.layout, &c)
 		return r.streams.Add(c)
-	case was == c:
+	case *was == c:
 		return nil
 	}
 	return r.streams.Update(c)
 }
 
 // unfollow undoes what follow did for the given streams.
-func (r *reconciler) unfollow(w *attachedWorker, now map[uint32]kvevents.StreamConfig, done []catalog.Stream) {
-	for _, st := range done {
-		c := now[st.DP]
-		was, open := w.streams[st.DP]
+func (r *reconciler) unfollow(w *attachedWorker, done []kvevents.StreamConfig) {
+	for _, c := range done {
+		was := streamOf(w.streams, c.Rank.DP)
 		switch {
-		case !open:
+		case was == nil:
 			r.streams.Remove(c.Rank)
-		case was != c:
-			if err := r.streams.Update(was); err != nil {
+		case *was != c:
+			if err := r.streams.Update(*was); err != nil {
 				r.log.Error().Err(err).Stringer("rank", c.Rank).Str("endpoint", was.Endpoint).
 					Msg("kv event stream could not be opened again")
 			}
@@ -257,7 +268,7 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream) kvevents.Strea
 
 		ServerKey: st.ServerKey,
 	}
-	if was, open := w.streams[st.DP]; open && was.Endpoint == st.Endpoint && was.ServerKey == st.ServerKey {
+	if was := streamOf(w.streams, st.DP); was != nil && was.Endpoint == st.Endpoint && was.ServerKey == st.ServerKey {
 		c.Applier = was.Applier
 	} else {
 		converter := kvevents.NewConverter(w.layout, st.DP, w.slots.slot)
@@ -275,10 +286,10 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream) kvevents.Strea
 // knew. When it returns the old ones are not used any more: no batch is under
 // way that has read an earlier slot table.
 func (r *reconciler) renewAppliers(w *attachedWorker) {
-	for dp, c := range w.streams {
+	for i := range w.streams {
+		c := &w.streams[i]
 		applier := *c.Applier.(*kvevents.IndexApplier)
 		c.Applier = &applier
-		w.streams[dp] = c
-		_ = r.streams.Update(c) // fails only once all streams have ended
+		_ = r.streams.Update(*c) // fails only once all streams have ended
 	}
 }

@@ -39,12 +39,25 @@ type Watcher struct {
 
 // seen is what a look has seen.
 type seen struct {
-	workers, conductor map[catalog.Rank]kvevents.StreamStatus // streams
+	workers, conductor streamsByRank
 	dropped            [kvevents.NumReasons]uint64
 	undecodable        uint64
 	badFrames          uint64
 	replays            [kvevents.NumReplayResults]uint64
 	models             map[*ModelSelections]modelTally
+}
+
+// streamsByRank are streams in the order of Subscribers.Streams: there may be thousands, and a
+// map would take twice the memory.
+type streamsByRank []kvevents.StreamStatus
+
+// of returns the stream of a rank.
+func (s streamsByRank) of(r catalog.Rank) (status kvevents.StreamStatus, ok bool) {
+	i, ok := slices.BinarySearchFunc(s, r, func(st kvevents.StreamStatus, r catalog.Rank) int { return st.Rank.Compare(r) })
+	if !ok {
+		return kvevents.StreamStatus{}, false
+	}
+	return s[i], true
 }
 
 // NewWatcher returns a watcher that writes to log.
@@ -70,9 +83,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 func (w *Watcher) look() {
 	w.publishers = nil
 	var news []streamNews
-	w.last.workers = collectNews(&news, w.streams.Workers.Streams(), w.last.workers)
+	collectNews(&news, w.streams.Workers.Streams(), &w.last.workers)
 	own := len(news)
-	w.last.conductor = collectNews(&news, w.streams.Conductor.Streams(), w.last.conductor)
+	collectNews(&news, w.streams.Conductor.Streams(), &w.last.conductor)
 	if len(news) > own {
 		news = append(news[:own], w.withPublishers(news[own:])...)
 	}
@@ -124,8 +137,8 @@ type streamNews struct {
 }
 
 // newsOf compares a stream with what was seen of it before, if anything.
-func newsOf(st kvevents.StreamStatus, before map[catalog.Rank]kvevents.StreamStatus) streamNews {
-	was, seen := before[st.Rank]
+func newsOf(st kvevents.StreamStatus, before streamsByRank) streamNews {
+	was, seen := before.of(st.Rank)
 	if was.Endpoint != st.Endpoint || was.Applied > st.Applied || was.Lost > st.Lost || was.Restarts > st.Restarts ||
 		was.Replays > st.Replays || was.BadReplays > st.BadReplays {
 		was, seen = kvevents.StreamStatus{}, false // another stream of the same rank
@@ -194,16 +207,14 @@ func addCount(e *zerolog.Event, name string, n uint64) bool {
 	return n > 0
 }
 
-// collectNews adds what is new of some streams, and returns them by rank.
-func collectNews(news *[]streamNews, now []kvevents.StreamStatus, before map[catalog.Rank]kvevents.StreamStatus) map[catalog.Rank]kvevents.StreamStatus {
-	seen := make(map[catalog.Rank]kvevents.StreamStatus, len(now))
+// collectNews adds what is new of some streams since the last look, and remembers them.
+func collectNews(news *[]streamNews, now streamsByRank, last *streamsByRank) {
 	for _, st := range now {
-		seen[st.Rank] = st
-		if n := newsOf(st, before); n.lineDue() || n.badReplays > 0 {
+		if n := newsOf(st, *last); n.lineDue() || n.badReplays > 0 {
 			*news = append(*news, n)
 		}
 	}
-	return seen
+	*last = now
 }
 
 // withPublishers names the publishers of the streams, and leaves out streams
@@ -306,7 +317,8 @@ func (x examples) MarshalZerologArray(a *zerolog.Array) {
 func (w *Watcher) examples() examples {
 	var out examples
 	for _, sample := range w.streams.Workers.Samples() {
-		name := streamName{rank: sample.Rank, endpoint: w.last.workers[sample.Rank].Endpoint}
+		stream, _ := w.last.workers.of(sample.Rank) // it may be a new one
+		name := streamName{rank: sample.Rank, endpoint: stream.Endpoint}
 		out = append(out, example{name, "reason", sample.Reason})
 	}
 	for _, sample := range w.streams.Conductor.Samples() {

@@ -73,8 +73,12 @@ func (c *Catalog) desiredLocked(m *member, r *Record) (*Attachment, error) {
 		return nil, err
 	}
 	a := &Attachment{Scope: r.Scope, Worker: r.ID, BlockSize: r.blockSize(), Eagle: r.eagle()}
-	var ranks []AttachedRank
-	for _, dp := range r.attachable(c.settings.KVEvents) {
+	all := r.attachable(c.settings.KVEvents)
+	ranks := make([]AttachedRank, 0, len(all))
+	if c.settings.KVEvents {
+		a.Streams = make([]Stream, 0, len(all))
+	}
+	for _, dp := range all {
 		ranks = append(ranks, AttachedRank{DP: dp, Candidate: r.HasRank(dp)})
 		if !c.settings.KVEvents {
 			continue
