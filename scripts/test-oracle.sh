@@ -6,7 +6,7 @@
 # outside the tree; SELECT_SERVICE_BIN names another program to test.
 set -euo pipefail
 
-releases=(vllm==0.33.0)
+releases=(vllm==0.33.0 sglang==0.5.23)
 
 cd "$(dirname "$0")/.."
 binary=${SELECT_SERVICE_BIN:-bin/select-service}

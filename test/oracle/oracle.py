@@ -31,7 +31,7 @@ def main() -> int:
         (wheel, scenario)
         for wheel in options.wheel
         for scenario in SCENARIOS[wheel.engine]
-        if options.scenario in scenario.name
+        if options.scenario in f"{wheel.engine}: {scenario.name}"
     ]
     if not wanted:
         print(f"oracle: no scenario has {options.scenario!r} in its name", file=sys.stderr)

@@ -2,13 +2,24 @@
 
 import atexit
 import time
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import zmq
+from history import Prompt
 from ports import free_ports
 
 PATIENCE = 20.0  # seconds until something that has to happen counts as missing
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A block that no request has, to be found when all before it is applied."""
+
+    prompt: Prompt
+    stored: list[Any]  # the events that bring it, and ...
+    removed: list[Any]  # ... that take it away
 
 
 class Outlet:

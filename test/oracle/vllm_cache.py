@@ -12,15 +12,20 @@ from types import SimpleNamespace
 from typing import Any
 
 from history import Prompt, Submit
+from outlet import Marker
 from vllm.distributed import kv_events
 from vllm.utils.hashing import sha256
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
 )
 from vllm.v1.request import Request, RequestStatus
 
@@ -34,15 +39,44 @@ def full(block_size: int) -> KVCacheSpec:
     return FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=None)
 
 
-class Cache:
-    """One rank's cache and the requests that use it."""
+def window(block_size: int, tokens: int) -> KVCacheSpec:
+    return SlidingWindowSpec(
+        block_size=block_size, num_kv_heads=1, head_size=1, dtype=None, sliding_window=tokens
+    )
 
-    def __init__(self, specs: tuple[KVCacheSpec, ...], blocks: int, budget: int, seats: int):
+
+def chunked(block_size: int, tokens: int) -> KVCacheSpec:
+    return ChunkedLocalAttentionSpec(
+        block_size=block_size, num_kv_heads=1, head_size=1, dtype=None, attention_chunk_size=tokens
+    )
+
+
+def mamba(block_size: int) -> KVCacheSpec:
+    return MambaSpec(block_size=block_size, shapes=((1,),), dtypes=(None,), mamba_cache_mode="align")
+
+
+class Cache:
+    """One rank's cache and the requests that use it.
+
+    Retention is prefix_cache_retention_interval: by default (0) groups with a
+    window or a state keep only what the end of a prompt needs, None keeps all.
+    """
+
+    def __init__(
+        self,
+        specs: tuple[KVCacheSpec, ...],
+        blocks: int,
+        budget: int,
+        seats: int,
+        retention: int | None,
+    ):
         self._specs = specs
         self._blocks = blocks
         self._budget = budget  # tokens a step
         self._seats = seats  # requests that run at a time
+        self._retention = retention
         sizes = [spec.block_size for spec in specs]
+        self._block_size = math.lcm(*sizes)
         self._hash_block = math.gcd(*sizes)
         self._hasher = kv_cache_utils.get_request_block_hasher(self._hash_block, sha256)
         self.restart()
@@ -55,13 +89,15 @@ class Cache:
                 num_blocks=self._blocks,
                 kv_cache_tensors=[],
                 kv_cache_groups=groups,
+                prefix_cache_retention_interval=self._retention,
             ),
             max_model_len=LONGEST,
-            scheduler_block_size=math.lcm(*(spec.block_size for spec in self._specs)),
+            scheduler_block_size=self._block_size,
             hash_block_size=self._hash_block,
             max_in_flight_tokens=self._budget,
             enable_kv_cache_events=True,
         )
+        self._aligned = self._mamba_scheduler()
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._outputs: dict[str, list[int]] = {}
@@ -86,7 +122,9 @@ class Cache:
         for request in tuple(self._running):
             if request not in self._running or not budget:
                 continue
-            count = min(request.num_tokens - request.num_computed_tokens, budget)
+            count = self._chunk(request, 0, budget)
+            if not count:
+                continue
             while self._manager.allocate_slots(request, count) is None:
                 preempted = True
                 self._preempt(victim := self._running[-1])
@@ -99,7 +137,9 @@ class Cache:
             request = self._waiting[0]
             blocks, hit, boundary = self._manager.get_computed_blocks(request)
             request.shared_prefix_boundary = boundary
-            count = min(request.num_tokens - hit, budget)
+            count = self._chunk(request, hit, budget)
+            if not count:
+                break
             if (
                 self._manager.allocate_slots(
                     request,
@@ -131,6 +171,63 @@ class Cache:
         """The tokens of a prompt that the engine would not compute now."""
         tokens: int = self._manager.get_computed_blocks(self._request(prompt))[1]
         return tokens
+
+    def marker(self, name: int) -> Marker:
+        """A prompt of one block of every group, under names that no request has."""
+        tokens = [50_000 + name % 10_000, *range(self._block_size - 1)]
+        stored: list[Any] = []
+        removed: list[Any] = []
+        for group, spec in enumerate(self._specs):
+            kind, sliding_window = self._manager.kv_cache_event_metadata[group]
+            # Groups call a block by the same name if it ends at the same token.
+            names = [
+                name * 10_000 + end for end in range(spec.block_size, self._block_size + 1, spec.block_size)
+            ]
+            stored.append(
+                kv_events.BlockStored(
+                    block_hashes=names,
+                    parent_block_hash=None,
+                    token_ids=tokens,
+                    block_size=spec.block_size,
+                    lora_id=None,
+                    medium=kv_events.MEDIUM_GPU,
+                    lora_name=None,
+                    group_idx=group,
+                    kv_cache_spec_kind=kind,
+                    kv_cache_spec_sliding_window=sliding_window,
+                )
+            )
+            removed.append(
+                kv_events.BlockRemoved(block_hashes=names, medium=kv_events.MEDIUM_GPU, group_idx=group)
+            )
+        return Marker(Prompt((*tokens, 1)), stored, removed)
+
+    def _chunk(self, request: Request, hit: int, budget: int) -> int:
+        """The tokens of a request that the next step computes."""
+        count: int = min(request.num_tokens - request.num_computed_tokens - hit, budget)
+        if self._aligned is None:
+            return count
+        aligned: int = Scheduler._mamba_block_aligned_split(self._aligned, request, count, hit)
+        return aligned
+
+    def _mamba_scheduler(self) -> SimpleNamespace | None:
+        """What vLLM's scheduler knows where it ends chunks for the state of Mamba."""
+        spec = next((spec for spec in self._specs if isinstance(spec, MambaSpec)), None)
+        return spec and SimpleNamespace(
+            # Of a model with Mamba the cache configuration has its block size.
+            cache_config=SimpleNamespace(block_size=spec.block_size),
+            block_size=self._block_size,
+            hash_block_size=self._hash_block,
+            mamba_partial_cache_hit=self._hash_block < self._block_size
+            and self._manager.coordinator.enable_partial_hash_hits,
+            mamba_shared_prefix_checkpoint=False,
+            mamba_has_prefill_checkpoint_blocks=False,
+            mamba_prefill_checkpoint_alignment=None,
+            use_eagle_block_drop=False,
+            num_hash_lookahead_tokens=0,
+            max_num_scheduled_tokens=self._budget,
+            scheduler_config=SimpleNamespace(long_prefill_token_threshold=0),
+        )
 
     def _computed(self, request: Request, count: int) -> None:
         request.num_computed_tokens += count
@@ -176,25 +273,3 @@ class Cache:
             cache_salt=prompt.salt,
             block_hasher=self._hasher,
         )
-
-
-def marker(name: int, tokens: list[int], block_size: int, groups: int) -> tuple[list[Any], list[Any]]:
-    """The events that store a block of these tokens in every group, and that drop it."""
-    stored = [
-        kv_events.BlockStored(
-            block_hashes=[name],
-            parent_block_hash=None,
-            token_ids=tokens,
-            block_size=block_size,
-            lora_id=None,
-            medium=kv_events.MEDIUM_GPU,
-            lora_name=None,
-            group_idx=group,
-        )
-        for group in range(groups)
-    ]
-    removed = [
-        kv_events.BlockRemoved(block_hashes=[name], medium=kv_events.MEDIUM_GPU, group_idx=group)
-        for group in range(groups)
-    ]
-    return stored, removed

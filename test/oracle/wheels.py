@@ -2,12 +2,13 @@
 
 The cache managers are plain Python, but what they import on the way is not:
 torch, kernels, configuration classes. Only the modules named in SOURCES are the
-engine's own code; every other module of the packages in STOOD_IN is a stand-in
+engine's own code; its other modules and those of STOOD_IN are stand-ins
 whose names are empty classes. Those may stand in annotations, in isinstance and
 as base classes; what a manager would really need from one of them fails at its
 first use. Nothing of an engine is stored here.
 """
 
+import hashlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -32,6 +33,7 @@ SOURCES = {
             "vllm.v1.core.kv_cache_manager",
             "vllm.v1.core.kv_cache_metrics",
             "vllm.v1.core.kv_cache_utils",
+            "vllm.v1.core.sched.scheduler",
             "vllm.v1.core.single_type_kv_cache_manager",
             "vllm.v1.kv_cache_interface",
             "vllm.v1.kv_cache_spec_registry",
@@ -39,11 +41,38 @@ SOURCES = {
             "vllm.v1.utils",
         }
     ),
+    "sglang": frozenset(
+        {
+            "sglang.srt.disaggregation.kv_events",
+            "sglang.srt.mem_cache.base_prefix_cache",
+            "sglang.srt.mem_cache.cache_init_params",
+            "sglang.srt.mem_cache.events",
+            "sglang.srt.mem_cache.evict_policy",
+            "sglang.srt.mem_cache.radix_cache",
+            "sglang.srt.mem_cache.utils",
+        }
+    ),
 }
-STOOD_IN = ("vllm", "sglang", "torch", "numpy", "psutil", "uvloop", "cbor2", "PIL")
+STOOD_IN = ("torch", "numpy", "psutil", "uvloop", "cbor2", "PIL", "pydantic")
+
+
+def _page_names(key: Any, prior: bytes | None, page_size: int) -> list[str]:
+    """Chained SHA-256 of a key's pages: SGLang's is C++, compiled at its first use."""
+    units = list(key)
+    names: list[str] = []
+    digest = prior or b""
+    for start in range(0, len(units), page_size):
+        digest = hashlib.sha256(digest + repr(units[start : start + page_size]).encode()).digest()
+        names.append(digest.hex())
+    return names
+
 
 # Names that are called or compared on the path taken here.
 PROVIDED: dict[str, dict[str, Any]] = {
+    "pydantic": {"BaseModel": object},
+    "sglang.srt.mem_cache.cpp_utils.native_hash": {"get_native_hash": _page_names},
+    "sglang.srt.utils.common": {"ceil_align": lambda size, unit: -(-size // unit) * unit},
+    "torch": {"empty": lambda *_shape, **_options: (), "device": str},
     "vllm": {"envs": types.SimpleNamespace(VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=True)},
     "vllm.config.kv_events": {"KVEventsConfig": types.SimpleNamespace},
     "vllm.logger": {"init_logger": logging.getLogger},
@@ -95,11 +124,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, wheel: Wheel):
         self._archive = zipfile.ZipFile(wheel.path)
         self._sources = SOURCES[wheel.engine]
+        self._roots = {wheel.engine, *STOOD_IN}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name.split(".")[0] not in STOOD_IN:
+        if name.split(".")[0] not in self._roots:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
