@@ -431,19 +431,6 @@ func TestWaitingMemory(t *testing.T) {
 	})
 }
 
-// TestLongPromptOfAnotherBlockSize: the hashes of a prompt that waits say nothing about
-// blocks of another size.
-func TestLongPromptOfAnotherBlockSize(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := busy(t)
-		c := w.call("a", prompt(1, 4096))
-		w.Remove(1)
-		w.Put(record(1, 1, func(r *catalog.Record) { r.BlockSize = new(uint32(8)) }))
-		synctest.Wait()
-		wantError(t, c.err, contract.Unavailable, "the block size of the workers changed while the request waited")
-	})
-}
-
 // TestWaitingMemoryFull: a request that does not fit into the account is refused as
 // by a full queue, and takes nothing.
 func TestWaitingMemoryFull(t *testing.T) {
