@@ -101,10 +101,11 @@ func (p *Process) Wait(d time.Duration) (exitCode int, ended bool) {
 	}
 }
 
-// gentle is how long Stop waits before it kills.
-const gentle = 2 * time.Second
+// gentle is how long Stop waits before it kills. The service has at most five seconds
+// for its end on an idle machine.
+const gentle = time.Minute
 
-// Stop ends it: an interrupt first, after two seconds without mercy.
+// Stop ends it: an interrupt first, after a minute without mercy.
 func (p *Process) Stop() {
 	select {
 	case <-p.ended:
