@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -135,9 +136,18 @@ func (s source) isProgram() bool {
 
 func sources(t *testing.T) []source {
 	t.Helper()
-	root, err := filepath.Abs("../..")
+	all, err := parsed()
 	if err != nil {
 		t.Fatal(err)
+	}
+	return all
+}
+
+// parsed reads the module once for all tests.
+var parsed = sync.OnceValues(func() ([]source, error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return nil, err
 	}
 	var found []source
 	err = fs.WalkDir(os.DirFS(root), ".", func(name string, d fs.DirEntry, err error) error {
@@ -169,11 +179,8 @@ func sources(t *testing.T) []source {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
-}
+	return found, err
+})
 
 // isModule reports whether a folder is a module of its own, with its own rules.
 func isModule(dir string) bool {

@@ -164,7 +164,7 @@ func randomPatch(rnd *rand.Rand) catalog.Patch {
 func TestAgainstModel(t *testing.T) {
 	steps := 10_000
 	if testing.Short() {
-		steps = 2_000
+		steps = 1_000
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var sum tally

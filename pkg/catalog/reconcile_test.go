@@ -231,8 +231,12 @@ func TestAddressIsHandedOn(t *testing.T) {
 // TestReconcileIsSequence: sets whose workers do not contradict each other lead to
 // the same end as a Delete and a Put for each worker.
 func TestReconcileIsSequence(t *testing.T) {
+	histories := 40
+	if testing.Short() {
+		histories = 12
+	}
 	rnd := rand.New(rand.NewPCG(3, 4))
-	for history := range 40 {
+	for history := range histories {
 		at, one := newWorld(t, eventsOff)
 		by, single := newWorld(t, eventsOff)
 		was := map[uint64]catalog.Record{}

@@ -256,7 +256,7 @@ func TestHistories(t *testing.T) {
 func FuzzHistory(f *testing.F) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for mode := range byte(8) {
-		for _, n := range []int{40, 400, 2000} {
+		for _, n := range []int{40, 400, 1200} {
 			seed := []byte{mode}
 			for range n {
 				seed = append(seed, byte(rnd.Uint32()))

@@ -380,7 +380,7 @@ func TestSequenceAgainstModel(t *testing.T) {
 // FuzzSequence lets the fuzzer choose the histories.
 func FuzzSequence(f *testing.F) {
 	f.Add(uint64(1), uint64(2), uint16(300), uint8(70), uint8(0))
-	f.Add(uint64(7), uint64(9), uint16(2000), uint8(2), uint8(2))
+	f.Add(uint64(7), uint64(9), uint16(500), uint8(2), uint8(2))
 	f.Fuzz(func(t *testing.T, a, b uint64, steps uint16, slots, kind uint8) {
 		ranks := uint32(slots)%130 + 1
 		h := newSeqHistory(rand.New(rand.NewPCG(a, b)), ranks, seqKind(kind)%seqKinds)

@@ -226,7 +226,7 @@ func (s *script) runWithWalks() {
 func TestWalks(t *testing.T) {
 	bytes, seeds := 3_000, uint64(4)
 	if testing.Short() {
-		bytes, seeds = 1_000, 2
+		bytes, seeds = 600, 1
 	}
 	for _, mode := range []byte{0, 1, 4, 5} {
 		for _, slots := range []uint32{1, 3, 9, 70} {

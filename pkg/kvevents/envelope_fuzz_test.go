@@ -224,8 +224,12 @@ func FuzzEnvelope(f *testing.F) {
 
 // TestDraftedEnvelopes runs a share of what FuzzEnvelope looks for every time.
 func TestDraftedEnvelopes(t *testing.T) {
+	drafts := 3000
+	if testing.Short() {
+		drafts = 1000
+	}
 	rnd := rand.New(rand.NewPCG(5, 6))
-	for range 3000 {
+	for range drafts {
 		program := make([]byte, rnd.IntN(120))
 		for i := range program {
 			program[i] = byte(rnd.Uint32())

@@ -99,7 +99,7 @@ type savedStream struct {
 func TestResumeAgainstModel(t *testing.T) {
 	worlds := 6000
 	if testing.Short() {
-		worlds = 600
+		worlds = 300
 	}
 	restored := 0
 	for seed := range uint64(worlds) {

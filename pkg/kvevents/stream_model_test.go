@@ -288,7 +288,7 @@ func (w *world) settle() {
 func TestStreamAgainstModel(t *testing.T) {
 	worlds := 4000
 	if testing.Short() {
-		worlds = 400
+		worlds = 200
 	}
 	for seed := range uint64(worlds) {
 		w := newWorld(seed)
@@ -323,7 +323,11 @@ func TestStreamAgainstModel(t *testing.T) {
 // a live message meanwhile. Once it can be had the blocks are the engine's, and
 // no further connection or live message is needed.
 func TestBrokenReplaysAgainstModel(t *testing.T) {
-	for seed := range uint64(2000) {
+	worlds := uint64(2000)
+	if testing.Short() {
+		worlds = 500
+	}
+	for seed := range worlds {
 		w := newWorld(seed)
 		if w.loss = 0; w.ringSize < 1000 {
 			continue // an engine that has no more of what came first

@@ -110,7 +110,7 @@ func changed(change func(*changedLedger, *simNode)) func(ledger, *simNode) ledge
 var nextCursor = regexp.MustCompile(`"next":"[^"]*"`)
 
 var mutants = []mutant{
-	{name: "what a snapshot says has ended is ignored", ledger: changed(func(c *changedLedger, _ *simNode) {
+	{name: "what a snapshot says has ended is ignored", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
 		c.mergeEnded = func(uint64, history.EndedSet) int { return 0 }
 	})},
 	{name: "a free that comes before its reservation is forgotten", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
@@ -152,7 +152,7 @@ var mutants = []mutant{
 	{name: "a lease runs out although a renewal came", ledger: changed(func(c *changedLedger, _ *simNode) {
 		c.renewed = func(reservations.Ref) (reservations.ApplyResult, bool) { return reservations.Applied, true }
 	})},
-	{name: "who lets a lease expire does not tell", silentExpiry: true},
+	{name: "who lets a lease expire does not tell", rare: true, silentExpiry: true},
 	{name: "renewals in a snapshot are ignored", rare: true, ledger: changed(func(c *changedLedger, _ *simNode) {
 		c.merge = func(b *reservations.Reservation) { b.Renewed = 0 }
 	})},
@@ -166,7 +166,7 @@ func TestSimulationFindsMutants(t *testing.T) {
 		m := &mutants[i]
 		t.Run(m.name, func(t *testing.T) {
 			if m.rare && testing.Short() {
-				t.Skip("takes thousands of histories")
+				t.Skip("takes hundreds of histories, or thousands")
 			}
 			t.Parallel()
 			runs := uint64(simRunsByDefault)

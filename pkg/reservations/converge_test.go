@@ -22,7 +22,11 @@ import (
 // it ever heard of, less what it ever heard to have ended), and that all agree
 // after they have exchanged their snapshots.
 func TestConvergence(t *testing.T) {
-	for seed := range uint64(40) {
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 16
+	}
+	for seed := range seeds {
 		converge(t, seed)
 	}
 }
