@@ -24,6 +24,7 @@ class Prompt:
     lora: str | None = None
     salt: str | None = None
     images: tuple[Image, ...] = ()
+    lora_path: int = 0  # where the adapter of that name lay; routers are never told
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -122,6 +123,7 @@ class Load:
     service_restarts: float = 0.0
     late: bool = False  # the service learns of the worker half way
     loras: tuple[str | None, ...] = (None,)
+    lora_paths: int = 1  # places that an adapter is moved between
     salts: tuple[str | None, ...] = (None,)
     images: float = 0.0  # share of new texts with images in them
 
@@ -202,7 +204,8 @@ class _Writer:
                 images.append(Image(offset, length, rng.choice((0x1111, 0x2222, 0x3333)) << 32))
                 offset += length + rng.randint(1, 2 * load.align)
             tokens = tuple(self._under(images, i, token) for i, token in enumerate(tokens))
-        return Prompt(tokens, rng.choice(load.loras), rng.choice(load.salts), tuple(images))
+        prompt = Prompt(tokens, rng.choice(load.loras), rng.choice(load.salts), tuple(images))
+        return replace(prompt, lora_path=rng.randrange(load.lora_paths)) if prompt.lora else prompt
 
     @staticmethod
     def _under(images: list[Image], index: int, token: int) -> int:
@@ -224,6 +227,8 @@ class _Writer:
         asked = text.cut(cut).extended(self._tokens(rng.randint(1, load.align)))
         if rng.random() < 0.1 and len(load.loras) > 1:
             asked = replace(asked, lora=rng.choice(load.loras))
+        if load.lora_paths > 1 and asked.lora:
+            asked = replace(asked, lora_path=rng.randrange(load.lora_paths))
         if rng.random() < 0.1 and len(load.salts) > 1:
             asked = replace(asked, salt=rng.choice(load.salts))
         return asked if len(asked) % load.align else asked.extended((1,))

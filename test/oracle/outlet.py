@@ -10,6 +10,8 @@ import zmq
 from history import Prompt
 from ports import free_ports
 
+_idle: list[int] = []  # ports of outlets that are closed, each with its successor
+
 PATIENCE = 20.0  # seconds until something that has to happen counts as missing
 
 
@@ -29,7 +31,7 @@ class Outlet:
         self._module = module
         self._rank = rank
         self._ring = ring  # messages that replays can bring
-        self._port = free_ports(2)
+        self._port = _idle.pop() if _idle else free_ports(2)
         self._open()
 
     @property
@@ -52,10 +54,14 @@ class Outlet:
 
     def restart(self) -> None:
         """Another process publishes on the same ports and counts from 0."""
-        self.close()
+        self._end()
         self._open()
 
     def close(self) -> None:
+        self._end()
+        _idle.append(self._port)
+
+    def _end(self) -> None:
         self._publisher.shutdown()
         atexit.unregister(self._publisher.shutdown)
 

@@ -250,7 +250,10 @@ class Cache:
     def _request(self, prompt: Prompt, skip_cache: bool = False, full_report: bool = False) -> Request:
         self._names += 1
         lora = prompt.lora and SimpleNamespace(
-            lora_name=prompt.lora, name=prompt.lora, lora_path=f"/adapters/{prompt.lora}", adapter_id=1
+            lora_name=prompt.lora,
+            name=prompt.lora,
+            lora_path=f"/adapters/{prompt.lora_path}/{prompt.lora}",
+            adapter_id=1,
         )
         images = [
             SimpleNamespace(
