@@ -132,9 +132,11 @@ demo-replicas: build ## two replicas behind one workload, one killed and restart
 test-engines: build ## feed the service from the publishers of vLLM and SGLang (ARGS to choose)
 	scripts/test-engines.sh $(ARGS)
 
-.PHONY: test-oracle
+.PHONY: test-oracle test-oracle-short
 test-oracle: build ## compare with the cache managers of vLLM and SGLang (ARGS to choose)
 	scripts/test-oracle.sh $(ARGS)
+test-oracle-short: build ## one short history of each of its scenarios
+	scripts/test-oracle.sh --short
 
 .PHONY: test-peers
 test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)

@@ -49,7 +49,7 @@ def main() -> int:
             started = time.monotonic()
             outcome = explain(scenario, seeds, router, options)
             table.add(str(wheel), scenario, outcome, time.monotonic() - started)
-    print(table.total())
+    table.end()
     if options.json:
         options.json.write_text(table.json())
     return 0 if table.met else 1

@@ -44,9 +44,14 @@ class Table:
             flush=True,
         )
 
-    def total(self) -> str:
+    def end(self) -> None:
+        """Prints the sums, and a line for each scenario that is not as expected."""
         sums = [sum(row[name] for row in self._rows) for name in ("compared", "equal", "over", "under")]
-        return f"{'':15}{'all':42}{sums[0]:9}{sums[1]:8}{sums[2]:7}{sums[3]:7}"
+        print(f"{'':15}{'all':42}{sums[0]:9}{sums[1]:8}{sums[2]:7}{sums[3]:7}")
+        for row in self._rows:
+            if not row["met"]:
+                name = f"{row['engine'].split()[0]}: {row['scenario']}"
+                print(f"FAIL: {name}: {row['over']} over, {row['under']} under; --scenario '{name}' --shrink")
 
     def json(self) -> str:
         return json.dumps(self._rows, indent=1) + "\n"
