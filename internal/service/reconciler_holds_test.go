@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 )
@@ -164,14 +165,14 @@ func TestRanksAdded(t *testing.T) {
 // noWildcards is a network in which nothing happens, and nothing can be bound.
 type noWildcards struct{}
 
-func (noWildcards) Subscribe(endpoint, _ string, _ func([][]byte, int64, time.Time) bool, _ func(bool)) (uint64, error) {
+func (noWildcards) Subscribe(endpoint, _ string, _ func([][]byte, *budget.Buffer, time.Time) bool, _ func(bool)) (uint64, error) {
 	if strings.Contains(endpoint, "*") {
 		return 0, errors.New("address already in use")
 	}
 	return 1, nil
 }
 
-func (noWildcards) Request(string, string, [][]byte, func([][]byte, int64) bool) (uint64, error) {
+func (noWildcards) Request(string, string, [][]byte, func([][]byte, *budget.Buffer) bool) (uint64, error) {
 	return 1, nil
 }
 func (noWildcards) Resume(uint64) {}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/hashing"
 )
 
@@ -65,14 +66,14 @@ func (n *Network) open(s *Socket) (uint64, error) {
 }
 
 // Subscribe implements kvevents.Source.
-func (n *Network) Subscribe(endpoint, _ string, message func([][]byte, int64, time.Time) bool, status func(bool)) (uint64, error) {
-	timed := func(frames [][]byte) bool { return message(frames, 0, time.Now()) }
+func (n *Network) Subscribe(endpoint, _ string, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+	timed := func(frames [][]byte) bool { return message(frames, nil, time.Now()) }
 	return n.open(&Socket{endpoint: endpoint, message: timed, Status: status})
 }
 
 // Request implements kvevents.Source.
-func (n *Network) Request(endpoint, _ string, request [][]byte, answer func([][]byte, int64) bool) (uint64, error) {
-	untold := func(frames [][]byte) bool { return answer(frames, 0) }
+func (n *Network) Request(endpoint, _ string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (uint64, error) {
+	untold := func(frames [][]byte) bool { return answer(frames, nil) }
 	return n.open(&Socket{endpoint: endpoint, message: untold, request: request})
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/zmqsock"
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/internal/zmtp"
@@ -60,20 +61,25 @@ func (l *log) message(frames [][]byte) bool {
 }
 
 // timed takes a message of a subscription.
-func (l *log) timed(frames [][]byte, size int64, received time.Time) bool {
+func (l *log) timed(frames [][]byte, memory *budget.Buffer, received time.Time) bool {
+	size := 0
 	for _, f := range frames {
-		size -= int64(len(f))
+		size += len(f)
 	}
-	if size < 0 || size > zmtp.MessageOverhead {
-		l.add(fmt.Sprintf("%d bytes beyond the frames'", size)) // no test expects this
+	if want := int64(budget.BufferSize(size)) + zmtp.MessageOverhead; memory.Reserved != want {
+		l.add(fmt.Sprintf("%d bytes reserved, not %d", memory.Reserved, want)) // no test expects this
 	}
+	defer memory.Release(nil)
 	if age := time.Since(received); age < 0 || age > zmqtest.Patience {
 		l.add(fmt.Sprintf("received %v ago", age)) // no test expects this
 	}
 	return l.message(frames)
 }
 
-func (l *log) answer(frames [][]byte, _ int64) bool { return l.message(frames) }
+func (l *log) answer(frames [][]byte, memory *budget.Buffer) bool {
+	defer memory.Release(nil)
+	return l.message(frames)
+}
 
 func (l *log) status(up bool) {
 	if up {

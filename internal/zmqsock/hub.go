@@ -49,12 +49,12 @@ func DefaultOptions() Options {
 	return Options{MaxMessage: 64 << 20, Accepted: 64, Subscribers: 256, HandshakeTime: 10 * time.Second}
 }
 
-// Message takes one message. The frames belong to the callee, the slice that holds
-// them does not. size bytes are reserved for it in the account of its kind
-// (Options.Streams, Options.Replay); the callee releases them. A socket's callbacks run
+// Message takes one message. The slice of the frames is the caller's. The frames lie in
+// memory, which the callee releases to the account of its kind (Options.Streams,
+// Options.Replay) when it does not need them any more. A socket's callbacks run
 // one at a time, on goroutines of the hub: they must neither block nor call Close. When a Message
 // returns false the socket is not read until Resume, and TCP holds the sender back.
-type Message = func(frames [][]byte, size int64, received time.Time) bool
+type Message = func(frames [][]byte, memory *budget.Buffer, received time.Time) bool
 
 // Hub opens sockets and calls their openers back. Its methods are safe for
 // concurrent use. Subscribe and Request block until Run has started.
@@ -134,7 +134,7 @@ func (h *Hub) Subscribe(endpoint, serverKey string, message Message, status func
 // frames, and gives every message that comes back to answer. It lasts until
 // Close. That no server is there is no error: nothing comes back. serverKey is as for
 // Subscribe.
-func (h *Hub) Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, size int64) bool) (id uint64, err error) {
+func (h *Hub) Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error) {
 	if Bound(endpoint) {
 		return 0, fmt.Errorf("request to %s: a wildcard host cannot be connected to", endpoint)
 	}
@@ -142,7 +142,7 @@ func (h *Hub) Request(endpoint, serverKey string, request [][]byte, answer func(
 	if err != nil {
 		return 0, fmt.Errorf("request to %s: %w", endpoint, err)
 	}
-	message := func(frames [][]byte, size int64, _ time.Time) bool { return answer(frames, size) }
+	message := func(frames [][]byte, memory *budget.Buffer, _ time.Time) bool { return answer(frames, memory) }
 	return h.open(endpoint, socketOptions{
 		kind: "DEALER", mechanism: mechanism, request: request, account: h.opt.Replay, maxMessage: h.opt.MaxMessage,
 		dials: &h.engineDials,

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/zmqsock"
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 )
@@ -284,7 +285,7 @@ func BenchmarkReceive(b *testing.B) {
 			pub := zmqtest.NewPublisher(b, "")
 			defer pub.Close()
 			got, done := 0, make(chan struct{})
-			_, err := h.Subscribe(pub.Endpoint, "", func([][]byte, int64, time.Time) bool {
+			_, err := h.Subscribe(pub.Endpoint, "", func([][]byte, *budget.Buffer, time.Time) bool {
 				if got++; got == b.N {
 					close(done)
 				}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/zmqsock"
 )
 
@@ -44,7 +45,7 @@ func TestIdleStreamsAreCheap(t *testing.T) {
 	up := make(chan struct{}, streams)
 	for range streams {
 		_, err := h.Subscribe("tcp://"+listener.Addr().String(), "",
-			func([][]byte, int64, time.Time) bool { return true }, func(bool) { up <- struct{}{} })
+			func([][]byte, *budget.Buffer, time.Time) bool { return true }, func(bool) { up <- struct{}{} })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +88,7 @@ func TestDeadStreamsAreCheap(t *testing.T) {
 			h := startWith(t, newNames())
 			before := memoryInUse()
 			for range streams {
-				_, err := h.Subscribe(c.endpoint, "", func([][]byte, int64, time.Time) bool { return true }, func(bool) {})
+				_, err := h.Subscribe(c.endpoint, "", func([][]byte, *budget.Buffer, time.Time) bool { return true }, func(bool) {})
 				if err != nil {
 					t.Fatal(err)
 				}

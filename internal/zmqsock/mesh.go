@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/select-service/select-service/internal/budget"
 )
 
 const (
@@ -102,8 +104,9 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 	if Bound(peer) {
 		return nil, fmt.Errorf("follow %s: %w", peer, ErrWildcard)
 	}
-	take := func(frames [][]byte, size int64, _ time.Time) bool {
-		m.hub.opt.Replication.Release(size) // who takes it has an account of his own
+	take := func(frames [][]byte, memory *budget.Buffer, _ time.Time) bool {
+		memory.Keep()
+		memory.Release(m.hub.opt.Replication) // who takes it has an account of his own
 		if topic, ok := m.topicOf(frames); ok {
 			deliver(topic, frames[1])
 		} else {

@@ -326,6 +326,7 @@ func (p *publisher) subscriptions(s *subscriber, c *zmtp.Conn, used func()) erro
 				used()
 			}
 		}
+		m.Memory.Release(nil)
 	}
 }
 

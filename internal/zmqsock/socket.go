@@ -157,10 +157,10 @@ func (s *socket) deliver(ctx context.Context, m zmtp.Message) {
 	s.calling.Lock()
 	defer s.calling.Unlock()
 	if s.closed || ctx.Err() != nil {
-		s.opt.account.Release(m.Size)
+		m.Memory.Release(s.opt.account)
 		return
 	}
-	if !s.message(m.Frames, m.Size, m.Received) {
+	if !s.message(m.Frames, m.Memory, m.Received) {
 		select {
 		case <-s.resumed:
 		case <-ctx.Done():

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 	"github.com/select-service/select-service/internal/zmtp"
 )
@@ -41,8 +42,9 @@ func TestLibzmqPublisher(t *testing.T) {
 		if got, want := fmt.Sprintf("%x", m.Frames), fmt.Sprintf("%x", [][]byte{{}, zmqtest.Seq(uint64(i)), payload}); got != want {
 			t.Fatalf("payload of %d bytes came as %.100s", size, got)
 		}
-		if min := int64(size); m.Size < min || m.Size > min+2*zmtp.MessageOverhead {
-			t.Errorf("payload of %d bytes holds %d", size, m.Size)
+		if want := int64(budget.BufferSize(size+8)) + zmtp.MessageOverhead; m.Memory.Size() != want {
+			t.Errorf("payload of %d bytes holds %d, not %d", size, m.Memory.Size(), want)
 		}
+		m.Memory.Release(nil)
 	}
 }

@@ -77,7 +77,8 @@ func play(t *testing.T, l *ledger, says []byte, pause time.Duration) (messages [
 			return messages, err
 		}
 		messages = append(messages, fmt.Sprintf("%q", m.Frames))
-		l.Release(m.Size)
+		l.Release(m.Memory.Size())
+		m.Memory.Release(nil)
 	}
 }
 
@@ -91,43 +92,43 @@ func TestPeers(t *testing.T) {
 		want  string // the messages and the error
 		peak  int64  // bytes held at most
 	}{
-		"a message":                {hello + "\x01\x01a\x01\x00\x00\x02bc", 0, `["a" "" "bc"] silence`, 200},
-		"byte by byte":             {hello + "\x01\x01a\x01\x00\x00\x02bc", 10 * time.Millisecond, `["a" "" "bc"] silence`, 200},
-		"long frames":              {hello + "\x02\x00\x00\x00\x00\x00\x00\x00\x01a", 0, `["a"] silence`, 200},
-		"ZMTP 3.0":                 {strings.Replace(hello, "\x7f\x03\x01", "\x7f\x03\x00", 1) + "\x00\x01a", 0, `["a"] silence`, 200},
-		"a ping in a message":      {hello + "\x01\x01a\x04\x07\x04PING\x00\x00\x00\x01b", 0, `["a" "b"] silence`, 200},
-		"eight frames":             {hello + strings.Repeat("\x01\x00", 7) + "\x00\x00", 0, `["" "" "" "" "" "" "" ""] silence`, 200},
-		"nine frames":              {hello + strings.Repeat("\x01\x00", 9), 0, "too_many_frames", 200},
-		"a huge length":            {hello + "\x02\x7f\xff\xff\xff\xff\xff\xff\xff", 0, "too_large", 200},
-		"the largest length":       {hello + "\x02\xff\xff\xff\xff\xff\xff\xff\xff", 0, "too_large", 200},
+		"a message":                {hello + "\x01\x01a\x01\x00\x00\x02bc", 0, `["a" "" "bc"] silence`, 256},
+		"byte by byte":             {hello + "\x01\x01a\x01\x00\x00\x02bc", 10 * time.Millisecond, `["a" "" "bc"] silence`, 256},
+		"long frames":              {hello + "\x02\x00\x00\x00\x00\x00\x00\x00\x01a", 0, `["a"] silence`, 256},
+		"ZMTP 3.0":                 {strings.Replace(hello, "\x7f\x03\x01", "\x7f\x03\x00", 1) + "\x00\x01a", 0, `["a"] silence`, 256},
+		"a ping in a message":      {hello + "\x01\x01a\x04\x07\x04PING\x00\x00\x00\x01b", 0, `["a" "b"] silence`, 256},
+		"eight frames":             {hello + strings.Repeat("\x01\x00", 7) + "\x00\x00", 0, `["" "" "" "" "" "" "" ""] silence`, 256},
+		"nine frames":              {hello + strings.Repeat("\x01\x00", 9), 0, "too_many_frames", 256},
+		"a huge length":            {hello + "\x02\x7f\xff\xff\xff\xff\xff\xff\xff", 0, "too_large", 256},
+		"the largest length":       {hello + "\x02\xff\xff\xff\xff\xff\xff\xff\xff", 0, "too_large", 256},
 		"a length and no body":     {hello + "\x02\x00\x00\x00\x00\x00\x0f\x00\x00", 0, "too_slow", 17_000},
-		"too large in parts":       {hello + "\x03\x00\x00\x00\x00\x00\x0f\x00\x00" + strings.Repeat("x", 0xf0000) + "\x02\x00\x00\x00\x00\x00\x02\x00\x00", 0, "too_large", 0xf0000 + 200},
-		"reserved flags":           {hello + "\x08\x00", 0, "bad_frame", 200},
-		"a command of frames":      {hello + "\x05\x00", 0, "bad_frame", 200},
-		"a large command":          {hello + "\x06\x00\x00\x00\x00\x00\x01\x00\x00", 0, "too_large", 200},
-		"an unknown command":       {hello + "\x04\x05\x04HACK", 0, "bad_frame", 200},
-		"a command of no name":     {hello + "\x04\x01\x00", 0, "bad_frame", 200},
-		"a long ping":              {hello + "\x04\x20\x04PING" + strings.Repeat("x", 27), 0, "bad_frame", 200},
-		"many commands":            {hello + strings.Repeat("\x04\x05\x04PONG", 2000), 0, "too_many_commands", 200},
+		"too large in parts":       {hello + "\x03\x00\x00\x00\x00\x00\x0f\x00\x00" + strings.Repeat("x", 0xf0000) + "\x02\x00\x00\x00\x00\x00\x02\x00\x00", 0, "too_large", 0xf0000 + 256},
+		"reserved flags":           {hello + "\x08\x00", 0, "bad_frame", 256},
+		"a command of frames":      {hello + "\x05\x00", 0, "bad_frame", 256},
+		"a large command":          {hello + "\x06\x00\x00\x00\x00\x00\x01\x00\x00", 0, "too_large", 256},
+		"an unknown command":       {hello + "\x04\x05\x04HACK", 0, "bad_frame", 256},
+		"a command of no name":     {hello + "\x04\x01\x00", 0, "bad_frame", 256},
+		"a long ping":              {hello + "\x04\x20\x04PING" + strings.Repeat("x", 27), 0, "bad_frame", 256},
+		"many commands":            {hello + strings.Repeat("\x04\x05\x04PONG", 2000), 0, "too_many_commands", 256},
 		"a message that trickles":  {hello + "\x00\xff" + strings.Repeat("x", 200), time.Second, "too_slow", 400},
-		"a header that trickles":   {hello + "\x02\x00", 0, "too_slow", 200},
-		"half of a message":        {hello + "\x01\x01a", 0, "too_slow", 200},
-		"silence":                  {hello, 0, "silence", 200},
-		"no greeting":              {"", 0, "handshake_timeout", 200},
-		"half of a greeting":       {greeting, 0, "handshake_timeout", 200},
-		"a greeting that trickles": {padded(greeting), time.Second, "handshake_timeout", 200},
-		"no ready":                 {padded(greeting), 0, "handshake_timeout", 200},
-		"HTTP":                     {"HTTP/1.1 400 Bad Request\r\n\r\n", 0, "bad_greeting", 200},
-		"no signature":             {"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7e\x03", 0, "bad_greeting", 200},
-		"ZMTP 2.0":                 {"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x01\x02", 0, "old_version", 200},
-		"PLAIN":                    {padded(strings.Replace(greeting, "NULL", "PLAIN", 1)), 0, "other_mechanism", 200},
-		"NULL and more":            {padded(greeting + "X"), 0, "other_mechanism", 200},
-		"a message at once":        {padded(greeting) + "\x00\x01a", 0, "bad_handshake", 200},
-		"an error":                 {padded(greeting) + "\x04\x0a\x05ERROR\x03bad", 0, "bad_handshake", 200},
-		"a large ready":            {padded(greeting) + "\x06\x00\x00\x00\x00\x00\x00\xff\xff", 0, "bad_handshake", 200},
-		"bad metadata":             {padded(greeting) + "\x04\x0c\x05READY\x0bSocke", 0, "bad_handshake", 200},
-		"a huge property":          {padded(greeting) + "\x04\x0d\x05READY\x01a\xff\xff\xff\xffb", 0, "bad_handshake", 200},
-		"another type":             {padded(greeting) + strings.Replace(ready, "PUB", "SUB", 1), 0, "bad_peer_type", 200},
+		"a header that trickles":   {hello + "\x02\x00", 0, "too_slow", 256},
+		"half of a message":        {hello + "\x01\x01a", 0, "too_slow", 256},
+		"silence":                  {hello, 0, "silence", 256},
+		"no greeting":              {"", 0, "handshake_timeout", 256},
+		"half of a greeting":       {greeting, 0, "handshake_timeout", 256},
+		"a greeting that trickles": {padded(greeting), time.Second, "handshake_timeout", 256},
+		"no ready":                 {padded(greeting), 0, "handshake_timeout", 256},
+		"HTTP":                     {"HTTP/1.1 400 Bad Request\r\n\r\n", 0, "bad_greeting", 256},
+		"no signature":             {"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7e\x03", 0, "bad_greeting", 256},
+		"ZMTP 2.0":                 {"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x01\x02", 0, "old_version", 256},
+		"PLAIN":                    {padded(strings.Replace(greeting, "NULL", "PLAIN", 1)), 0, "other_mechanism", 256},
+		"NULL and more":            {padded(greeting + "X"), 0, "other_mechanism", 256},
+		"a message at once":        {padded(greeting) + "\x00\x01a", 0, "bad_handshake", 256},
+		"an error":                 {padded(greeting) + "\x04\x0a\x05ERROR\x03bad", 0, "bad_handshake", 256},
+		"a large ready":            {padded(greeting) + "\x06\x00\x00\x00\x00\x00\x00\xff\xff", 0, "bad_handshake", 256},
+		"bad metadata":             {padded(greeting) + "\x04\x0c\x05READY\x0bSocke", 0, "bad_handshake", 256},
+		"a huge property":          {padded(greeting) + "\x04\x0d\x05READY\x01a\xff\xff\xff\xffb", 0, "bad_handshake", 256},
+		"another type":             {padded(greeting) + strings.Replace(ready, "PUB", "SUB", 1), 0, "bad_peer_type", 256},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -272,10 +273,11 @@ func FuzzConn(f *testing.F) {
 			for _, b := range m.Frames {
 				size += int64(len(b))
 			}
-			if len(m.Frames) == 0 || len(m.Frames) > zmtp.MaxFrames || m.Size < size {
-				t.Fatalf("%d frames, %d bytes of %d reserved", len(m.Frames), m.Size, size)
+			if len(m.Frames) == 0 || len(m.Frames) > zmtp.MaxFrames || m.Memory.Size() < size {
+				t.Fatalf("%d frames, %d bytes of %d reserved", len(m.Frames), m.Memory.Size(), size)
 			}
-			l.Release(m.Size)
+			l.Release(m.Memory.Size())
+			m.Memory.Release(nil)
 		}
 		if l.used != 0 || l.peak > 4096+2*zmtp.MessageOverhead {
 			t.Fatalf("%d bytes are held, %d at most", l.used, l.peak)

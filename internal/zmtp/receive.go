@@ -3,14 +3,17 @@ package zmtp
 import (
 	"math"
 	"time"
+
+	"github.com/select-service/select-service/internal/budget"
 )
 
-// Message is a received message. Its bytes belong to the receiver, which releases
-// Size to Options.Memory when it lets them go. The next Receive overwrites Frames, the
-// slice of slices.
+// Message is a received message. The next Receive overwrites Frames, the slice of
+// slices.
 type Message struct {
-	Frames   [][]byte
-	Size     int64     // the bytes that are reserved for it
+	Frames [][]byte
+	// Memory is where the frames lie. The receiver releases it: what is reserved for
+	// it came from Options.Memory.
+	Memory   *budget.Buffer
 	Received time.Time // when its last byte came
 }
 
@@ -129,12 +132,12 @@ func (b *commandBudget) take(now time.Time) bool {
 // in one piece of memory, which is the message's own as soon as it is more than a
 // few bytes.
 type assembly struct {
-	bytes []byte
-	held  int64 // reserved in Memory
-	start int   // of the frame that was read last, in bytes
-	ends  [MaxFrames]int
-	count int // of the frames kept
-	small [64]byte
+	bytes  []byte
+	memory *budget.Buffer // where bytes lie; nil: in small
+	start  int            // of the frame that was read last, in bytes
+	ends   [MaxFrames]int
+	count  int // of the frames kept
+	small  [64]byte
 
 	frames [MaxFrames][]byte // of the finished message
 }
@@ -161,14 +164,21 @@ func (a *assembly) readFrame(in *reader, length int, memory Memory) ([]byte, err
 	return a.bytes[a.start:], nil
 }
 
-// grow gives the message memory of size bytes.
+// grow gives the message memory for size bytes.
 func (a *assembly) grow(size int, memory Memory) error {
-	more := int64(size) + MessageOverhead - a.held
-	if !memory.Reserve(more, a.held) {
+	held := a.memory.Size()
+	want := int64(budget.BufferSize(size)) + MessageOverhead
+	if !memory.Reserve(want-held, held) {
 		return Refuse(NoMemory, "no room for %d bytes of a message", size)
 	}
-	a.held += more
-	a.bytes = append(make([]byte, 0, size), a.bytes...)
+	larger := budget.NewBuffer(size)
+	larger.Reserved = want
+	bytes := append(larger.Bytes, a.bytes...)
+	if a.memory != nil {
+		a.memory.Reserved = 0 // it is larger's now
+		a.memory.Release(nil)
+	}
+	a.memory, a.bytes = larger, bytes
 	return nil
 }
 
@@ -185,7 +195,7 @@ func (a *assembly) dropFrame() { a.bytes = a.bytes[:a.start] }
 
 // finish returns the message and begins the next one.
 func (a *assembly) finish(memory Memory) (Message, error) {
-	if a.held == 0 {
+	if a.memory == nil {
 		if err := a.grow(len(a.bytes), memory); err != nil {
 			return Message{}, err
 		}
@@ -195,13 +205,14 @@ func (a *assembly) finish(memory Memory) (Message, error) {
 		a.frames[i] = a.bytes[start:end:end]
 		start = end
 	}
-	m := Message{Frames: a.frames[:a.count], Size: a.held}
-	a.bytes, a.held, a.count = nil, 0, 0
+	m := Message{Frames: a.frames[:a.count], Memory: a.memory}
+	a.bytes, a.memory, a.count = nil, nil, 0
 	return m, nil
 }
 
 // abandon gives back what a partly read message holds.
 func (a *assembly) abandon(memory Memory) {
-	memory.Release(a.held)
-	a.bytes, a.held, a.count = nil, 0, 0
+	memory.Release(a.memory.Size())
+	a.memory.Release(nil)
+	a.bytes, a.memory, a.count = nil, nil, 0
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math"
 	"time"
+
+	"github.com/select-service/select-service/internal/budget"
 )
 
 // message is one numbered batch of a publisher.
@@ -14,6 +16,16 @@ type message struct {
 	// replayed one.
 	received int64
 	size     int64 // bytes that are reserved for it, or were
+	// memory is where the payload lies until the message has been handled; nil: in
+	// memory of its own.
+	memory *budget.Buffer
+}
+
+// kept returns m for those who keep it after it has been handled.
+func (m message) kept() message {
+	m.memory.Keep()
+	m.memory = nil
+	return m
 }
 
 // endMark is the sequence number of the end of a replay. A live message may have
@@ -61,7 +73,7 @@ func (h *heldMessages) len() int { return len(h.queue) - h.head }
 func (h *heldMessages) front() message { return h.queue[h.head] }
 
 func (h *heldMessages) push(m message) {
-	h.queue = append(h.queue, m)
+	h.queue = append(h.queue, m.kept())
 	h.bytes += len(m.payload)
 	h.size += m.size
 }

@@ -56,10 +56,10 @@ func TestHeldMessagesNeedMemory(t *testing.T) {
 		live := src.open("live")
 		live.status(true)
 		for seq := uint64(1); ; seq++ {
-			live.live(seq, strings.Repeat("x", 864)) // 1,000 bytes in all
+			live.live(seq, strings.Repeat("x", 888)) // 1,024 bytes in all
 			synctest.Wait()
 			if s.Streams()[0].Held > 0 {
-				if streams, replay := config.Streams.Used(), config.Replay.Used(); streams != 0 || replay != others+1000*int64(seq) {
+				if streams, replay := config.Streams.Used(), config.Replay.Used(); streams != 0 || replay != others+1024*int64(seq) {
 					t.Fatalf("%d messages hold %d and %d bytes", seq, streams, replay)
 				}
 				continue

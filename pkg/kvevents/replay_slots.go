@@ -3,6 +3,8 @@ package kvevents
 import (
 	"sync"
 	"time"
+
+	"github.com/select-service/select-service/internal/budget"
 )
 
 // askReplay asks for a slot; a granted item follows, now or later.
@@ -59,8 +61,8 @@ func (s *subscription) openReplay(ask uint64, now time.Time) {
 		s.subs.replays.release()
 		return
 	}
-	id, err := s.subs.source.Request(s.server, s.serverKey, replayRequest(from), func(frames [][]byte, size int64) bool {
-		return s.onAnswer(ask, frames, size)
+	id, err := s.subs.source.Request(s.server, s.serverKey, replayRequest(from), func(frames [][]byte, memory *budget.Buffer) bool {
+		return s.onAnswer(ask, frames, memory)
 	})
 	if err != nil {
 		s.subs.replays.release()
@@ -88,16 +90,16 @@ func (s *subscription) closeReplay() {
 }
 
 // onAnswer takes an answer to the replay of an ask.
-func (s *subscription) onAnswer(ask uint64, frames [][]byte, size int64) bool {
+func (s *subscription) onAnswer(ask uint64, frames [][]byte, memory *budget.Buffer) bool {
 	m, end, ok := parseAnswer(frames)
-	m.size = size
+	m.memory, m.size = memory, memory.Size()
 	switch {
 	case !ok:
-		s.subs.config.Replay.Release(size)
 		s.badFrames(frames)
+		memory.Release(s.subs.config.Replay)
 		return true
 	case end:
-		s.subs.config.Replay.Release(size)
+		memory.Release(s.subs.config.Replay)
 		return s.put(item{kind: endItem, ask: ask})
 	}
 	return s.put(item{kind: answerItem, message: m, ask: ask})

@@ -273,7 +273,8 @@ func (s *stream) acceptLow(m message, now time.Time) bool {
 		return s.suspectNewEngine(m, now)
 	default:
 		s.dropSuspect()
-		s.suspect = &m
+		suspect := m.kept()
+		s.suspect = &suspect
 		return true
 	}
 }

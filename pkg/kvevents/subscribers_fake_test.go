@@ -59,14 +59,17 @@ func (f *fakeSource) add(s *fakeSocket) (uint64, error) {
 	return uint64(len(f.sockets) - 1), nil
 }
 
-func (f *fakeSource) Subscribe(endpoint, _ string, message func([][]byte, int64, time.Time) bool, status func(bool)) (uint64, error) {
-	timed := func(frames [][]byte) bool { return message(frames, reserve(f.streams, frames), time.Now()) }
+func (f *fakeSource) Subscribe(endpoint, _ string, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+	timed := func(m [][]byte) bool {
+		frames, memory := reserve(f.streams, m)
+		return message(frames, memory, time.Now())
+	}
 	return f.add(&fakeSocket{endpoint: endpoint, message: timed, status: status})
 }
 
-func (f *fakeSource) Request(endpoint, _ string, request [][]byte, answer func([][]byte, int64) bool) (uint64, error) {
+func (f *fakeSource) Request(endpoint, _ string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (uint64, error) {
 	return f.add(&fakeSocket{
-		endpoint: endpoint, message: func(frames [][]byte) bool { return answer(frames, 0) }, request: true,
+		endpoint: endpoint, message: func(frames [][]byte) bool { return answer(frames, nil) }, request: true,
 		from: binary.BigEndian.Uint64(request[1]),
 	})
 }

@@ -53,14 +53,21 @@ func runEngines(ctx context.Context, seed uint64) *engines {
 	return e
 }
 
-// reserve takes the bytes of a message out of an account, as the real sockets do.
-func reserve(account *budget.Account, frames [][]byte) (size int64) {
-	size = 128
-	for _, f := range frames {
-		size += int64(len(f))
+// reserve copies a message into memory of an account, as the real sockets do.
+func reserve(account *budget.Account, message [][]byte) (frames [][]byte, memory *budget.Buffer) {
+	size := 0
+	for _, f := range message {
+		size += len(f)
 	}
-	account.Reserve(size)
-	return size
+	memory = budget.NewBuffer(size)
+	bytes := memory.Bytes
+	for _, f := range message {
+		bytes = append(bytes, f...)
+		frames = append(frames, bytes[len(bytes)-len(f):])
+	}
+	memory.Reserved = int64(cap(bytes)) + 128
+	account.Reserve(memory.Reserved)
+	return frames, memory
 }
 
 func (e *engines) run(ctx context.Context) {
@@ -131,18 +138,21 @@ func (e *engines) open(endpoint string, message func([][]byte) bool) (*engineSoc
 	return s, e.next
 }
 
-func (e *engines) Subscribe(endpoint, _ string, message func([][]byte, int64, time.Time) bool, status func(bool)) (id uint64, err error) {
+func (e *engines) Subscribe(endpoint, _ string, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (id uint64, err error) {
 	e.do(func() {
-		_, id = e.open(endpoint, func(frames [][]byte) bool { return message(frames, reserve(e.streams, frames), time.Now()) })
+		_, id = e.open(endpoint, func(m [][]byte) bool {
+			frames, memory := reserve(e.streams, m)
+			return message(frames, memory, time.Now())
+		})
 		status(true)
 	})
 	return id, nil
 }
 
-func (e *engines) Request(endpoint, _ string, request [][]byte, answer func([][]byte, int64) bool) (id uint64, err error) {
+func (e *engines) Request(endpoint, _ string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (id uint64, err error) {
 	e.do(func() {
 		var s *engineSocket
-		s, id = e.open(endpoint, func(frames [][]byte) bool { return answer(frames, reserve(e.replays, frames)) })
+		s, id = e.open(endpoint, func(m [][]byte) bool { return answer(reserve(e.replays, m)) })
 		g := s.engine
 		s.engine = nil // it hears no live messages
 		if g.asked++; g.silent && g.asked%2 == 1 {

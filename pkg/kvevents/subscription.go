@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -66,7 +67,8 @@ type subscription struct {
 // is there it takes little memory, however many there are.
 type following struct {
 	stream   stream
-	rest     []item      // taken from the inbox for the next turns
+	taken    []item      // from the inbox
+	rest     []item      // those of them that are for the next turns
 	held     int64       // bytes of Config.Replay reserved for what the stream holds
 	asks     uint64      // the number of the newest ask for a replay
 	pace     pace        // of the asks
@@ -156,14 +158,14 @@ func (s *subscription) open() {
 }
 
 // onMessage takes a live message from the source.
-func (s *subscription) onMessage(frames [][]byte, size int64, received time.Time) bool {
+func (s *subscription) onMessage(frames [][]byte, memory *budget.Buffer, received time.Time) bool {
 	m, ok := parseLive(frames, received)
 	if !ok {
-		s.subs.config.Streams.Release(size)
 		s.badFrames(frames)
+		memory.Release(s.subs.config.Streams)
 		return true
 	}
-	m.size = size
+	m.memory, m.size = memory, memory.Size()
 	return s.put(item{kind: liveItem, message: m})
 }
 
@@ -252,8 +254,11 @@ func (s *subscription) turn(w *Workspace) bool {
 	clear(items) // keeps no payload alive
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.more = len(s.rest) > 0; !s.more && cap(items) <= 256 { // a burst's memory is not kept
-		s.spare = items[:0]
+	if s.more = len(s.rest) > 0; !s.more {
+		if cap(s.taken) <= 256 { // a burst's memory is not kept
+			s.spare = s.taken[:0]
+		}
+		s.taken, s.rest = nil, nil
 	}
 	s.pending.subtract(done)
 	s.answers.subtract(answers)
@@ -268,7 +273,7 @@ func (s *subscription) turn(w *Workspace) bool {
 func (s *subscription) take() []item {
 	if len(s.rest) == 0 {
 		s.mu.Lock()
-		s.rest = s.items
+		s.taken, s.rest = s.items, s.items
 		s.items, s.spare = s.spare[:0], nil
 		s.mu.Unlock()
 	}
@@ -300,13 +305,13 @@ func (s *subscription) settle(items []item, now time.Time) {
 	}
 }
 
-// release returns the bytes that are reserved for an item.
+// release returns the memory of an item, whose payload nobody uses any more.
 func (s *subscription) release(it *item) {
 	switch it.kind {
 	case liveItem:
-		s.subs.config.Streams.Release(it.message.size)
+		it.message.memory.Release(s.subs.config.Streams)
 	case answerItem:
-		s.subs.config.Replay.Release(it.message.size)
+		it.message.memory.Release(s.subs.config.Replay)
 	}
 }
 
@@ -409,7 +414,7 @@ func (s *subscription) close() {
 		return
 	}
 	s.discard(s.rest)
-	s.rest = nil
+	s.taken, s.rest = nil, nil
 	s.subs.config.Replay.Release(s.held)
 	s.held = 0
 	s.stream.held, s.stream.suspect = heldMessages{}, nil // a turn may still come
