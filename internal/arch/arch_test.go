@@ -78,7 +78,7 @@ var mayImport = map[string][]string{
 	"pkg/recovery":             {"internal/budget", "internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/replicasync":          {"internal/budget", "internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
 	"pkg/reservations":         {"internal/budget", "internal/hashset", "internal/keyhash", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
-	"pkg/reservations/history": {"pkg/catalog"},
+	"pkg/reservations/history": {"internal/budget", "pkg/catalog"},
 	"pkg/selector":             {"pkg/catalog"},
 }
 

@@ -20,6 +20,7 @@ type ledger interface {
 	ApplyRenewed(reservations.Ref) reservations.ApplyResult
 	MergeEnded(process uint64, ended history.EndedSet) (freed int)
 	MergeFreed(teller uint64, names []history.Name) (freed int, fresh []history.Name)
+	Bind(process uint64, peer string)
 	Unbind(process uint64)
 	Reservations(after reservations.Cursor, limit int) (page []reservations.Reservation, next reservations.Cursor, more bool)
 	Ended() map[uint64]history.EndedSet

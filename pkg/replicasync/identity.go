@@ -192,6 +192,7 @@ func (c *core) settle(process uint64) {
 			c.ledger.Unbind(process)
 		}
 		id.speaker, only.wanted = only.peer, true
+		c.ledger.Bind(process, only.peer)
 	}
 }
 

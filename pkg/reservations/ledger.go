@@ -196,7 +196,10 @@ func (l *Ledger) SetLifetime(d time.Duration) {
 }
 
 // SetLimits bounds the live reservations. To be called before the ledger is used.
-func (l *Ledger) SetLimits(m Limits) { l.room.limits = m }
+func (l *Ledger) SetLimits(m Limits) {
+	l.room.limits = m
+	l.numbered.SetMemory(m.Memory)
+}
 
 // PutRank makes r known under its slot, without load. It does nothing if it is
 // known there already. If the slot still belongs to another rank, or the rank has

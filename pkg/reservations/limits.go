@@ -13,7 +13,8 @@ type Limits struct {
 	Reservations int
 	// Blocks is how many prompt blocks a reservation of a caller may have.
 	Blocks int
-	// Memory, if not nil, is where the bytes of live reservations are reserved.
+	// Memory, if not nil, is where the bytes of live reservations are reserved, and up to
+	// an eighth for what has ended of other processes'.
 	Memory *budget.Account
 }
 

@@ -122,6 +122,7 @@ func TestPeersAgainstModel(t *testing.T) {
 			for seed := range uint64(4) {
 				r := rand.New(rand.NewPCG(seed, 15))
 				l, _ := limited(limits())
+				l.numbered.SetMemory(nil) // what has ended is not the model's affair
 				for _, sc := range scopes {
 					l.PutRank(sc, 0, catalog.Rank{})
 				}
@@ -311,6 +312,7 @@ func TestToldAgain(t *testing.T) {
 func TestPeersAtOnce(t *testing.T) {
 	account := budget.NewAccount("ledger", 200*1024)
 	l, _ := limited(Limits{Reservations: 200, Memory: account})
+	l.numbered.SetMemory(nil)
 	scopes := []catalog.Scope{{}, {Model: "n"}}
 	l.PutRank(scopes[1], 0, catalog.Rank{})
 	var all sync.WaitGroup

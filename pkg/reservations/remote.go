@@ -570,6 +570,10 @@ func (l *Ledger) rememberName(r *entry, why history.EndReason) {
 	l.named.Add(l.process, r.name(), note, at+keep)
 }
 
+// Bind takes note which peer, an endpoint, speaks for a process from now on: what is
+// remembered of a peer's processes is counted together.
+func (l *Ledger) Bind(process uint64, peer string) { l.numbered.Bind(process, peer, l.at()) }
+
 // Unbind takes note that it is not known any more which of several endpoints speaks
 // for a process: what is live of it stays, as Relayed, and its numbers mean nothing
 // until it speaks for itself again.

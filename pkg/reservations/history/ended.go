@@ -152,9 +152,13 @@ func (b bitmap) clone() bitmap {
 	return c
 }
 
-// appendRanges appends the members above floor, ascending.
-func (b bitmap) appendRanges(out []Range, floor uint64) []Range {
+// appendRanges appends the members above floor, ascending, until there are most ranges
+// or a page more.
+func (b bitmap) appendRanges(out []Range, floor uint64, most int) []Range {
 	for _, i := range slices.Sorted(maps.Keys(b)) {
+		if len(out) >= most {
+			break
+		}
 		for w, word := range b[i] {
 			base := i<<pageShift | uint64(w)<<6
 			for word != 0 {

@@ -31,19 +31,25 @@ func (c endedLeases) put(number uint64, e endedLease) {
 	c[number] = endedLease{max(old.until, e.until), old.tell || e.tell}
 }
 
-// makeRoom removes an eighth, so that a full map is not sorted for every entry.
+// makeRoom removes an eighth, one at least, so that a full map is not sorted for every
+// entry.
 func (c endedLeases) makeRoom() {
 	soonest := slices.SortedFunc(maps.Keys(c), func(a, b uint64) int {
 		return cmp.Or(cmp.Compare(c[a].until, c[b].until), cmp.Compare(a, b))
 	})
-	for _, number := range soonest[:len(soonest)/8] {
+	for _, number := range soonest[:(len(soonest)+7)/8] {
 		delete(c, number)
 	}
 }
 
-// dropOld forgets the ends that do not matter any more.
-func (c endedLeases) dropOld(at time.Duration) {
+// dropOld returns the ends that still matter.
+func (c endedLeases) dropOld(at time.Duration) endedLeases {
+	before := len(c)
 	maps.DeleteFunc(c, func(_ uint64, e endedLease) bool { return e.until < at })
+	if 2*len(c) >= before {
+		return c
+	}
+	return maps.Clone(c) // maps never shrink
 }
 
 // ranges returns what other replicas are told.

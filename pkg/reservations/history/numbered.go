@@ -24,6 +24,8 @@ const (
 	// mergePerLock is how many ranges or numbers Merge notes under one hold of the
 	// lock.
 	mergePerLock = 1024
+	// maxTold bounds the ranges that Ended returns, of all processes together.
+	maxTold = 1 << 18
 )
 
 // Origin names a reservation over all replicas: the process that accepted it, and
@@ -101,6 +103,7 @@ type Numbered struct {
 	// mu guards the fields below. It is an innermost lock.
 	mu        sync.Mutex
 	byProcess map[uint64]*processHistory // at most MaxProcesses, the own process not among them
+	memory    memory
 }
 
 // processHistory is what is remembered of one process's numbers.
@@ -121,6 +124,9 @@ type processHistory struct {
 	leaseExpired bitmap
 	// leases are the ends that are remembered beyond the window.
 	leases endedLeases
+
+	peer    string // the endpoint that speaks for the process
+	counted int64  // its part of memory.used
 
 	live      int           // reservations in the ledger
 	lastHeard time.Duration // when something came from it last
@@ -162,6 +168,7 @@ func (n *Numbered) Admit(o Origin, at time.Duration, renewed bool) (s Standing, 
 	}
 	x.see(o.Sequence)
 	x.live++
+	n.count(x)
 	return MayLive, x.completed.has(o.Sequence)
 }
 
@@ -169,15 +176,13 @@ func (n *Numbered) Admit(o Origin, at time.Duration, renewed bool) (s Standing, 
 func (n *Numbered) Leave(o Origin, why EndReason) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.leave(o, why)
+	if x := n.byProcess[o.Process]; x != nil { // else Unbind came between: live reservations keep it
+		x.leave(o, why)
+		n.count(x)
+	}
 }
 
-// leave needs n.mu.
-func (n *Numbered) leave(o Origin, why EndReason) *processHistory {
-	x := n.byProcess[o.Process]
-	if x == nil { // Unbind came between; else live reservations keep it
-		x = newProcessHistory(0)
-	}
+func (x *processHistory) leave(o Origin, why EndReason) {
 	x.live--
 	x.see(o.Sequence)
 	switch {
@@ -189,7 +194,6 @@ func (n *Numbered) leave(o Origin, why EndReason) *processHistory {
 	case why == LeaseExpired:
 		x.leaseExpired.set(o.Sequence)
 	}
-	return x
 }
 
 // Lease is what LeaveLeased has to know of a reservation with a lease.
@@ -206,7 +210,12 @@ type Lease struct {
 func (n *Numbered) LeaveLeased(o Origin, why EndReason, l Lease, at time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	x := n.leave(o, why) // under the same lock: without live reservations it may be evicted
+	x := n.byProcess[o.Process]
+	if x == nil {
+		return
+	}
+	defer n.count(x)
+	x.leave(o, why) // under the same lock: without live reservations it may be evicted
 	if why == LeaseExpired {
 		if l.PrefillDone && o.Sequence > x.floor { // it may come back from a replica that has not heard of that
 			x.completed.set(o.Sequence)
@@ -252,7 +261,12 @@ func (n *Numbered) Standing(o Origin, renewed bool) Standing {
 func (n *Numbered) Unbind(process uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.byProcess, process)
+	n.drop(process)
+}
+
+// Bind notes which endpoint speaks for a process from now on.
+func (n *Numbered) Bind(process uint64, peer string, at time.Duration) {
+	n.update(process, at, func(x *processHistory) { x.peer = peer })
 }
 
 // Skip notes that a number names no reservation. Origins without a number are
@@ -276,6 +290,7 @@ func (n *Numbered) End(o, event Origin, at time.Duration) (before bool) {
 	}
 	before = x.hasEnded(o.Sequence)
 	x.end(o.Sequence)
+	n.count(x)
 	return before
 }
 
@@ -295,6 +310,7 @@ func (n *Numbered) Complete(o, event Origin, at time.Duration) (ended bool) {
 	}
 	x.see(o.Sequence)
 	x.completed.set(o.Sequence)
+	n.count(x)
 	return false
 }
 
@@ -302,6 +318,7 @@ func (n *Numbered) Complete(o, event Origin, at time.Duration) (ended bool) {
 func (n *Numbered) skip(event Origin, at time.Duration) {
 	if x := n.getOther(event, at); x != nil {
 		x.end(event.Sequence)
+		n.count(x)
 	}
 }
 
@@ -333,6 +350,7 @@ func (n *Numbered) update(process uint64, at time.Duration, f func(*processHisto
 	defer n.mu.Unlock()
 	if x := n.get(process, at); x != nil {
 		f(x)
+		n.count(x)
 	}
 }
 
@@ -346,7 +364,8 @@ func (n *Numbered) Live(process uint64) int {
 	return 0
 }
 
-// Ended returns what has ended of the other processes, by process.
+// Ended returns what has ended of the other processes, by process; of the ranges the
+// first ones, where they are too many to be told.
 func (n *Numbered) Ended() map[uint64]EndedSet {
 	n.mu.Lock()
 	processes := make([]uint64, 0, len(n.byProcess))
@@ -357,7 +376,7 @@ func (n *Numbered) Ended() map[uint64]EndedSet {
 	out := make(map[uint64]EndedSet, len(processes))
 	for _, process := range processes {
 		e, floor, ended := n.copyEnded(process)
-		e.Ranges = ended.appendRanges(appendRange(nil, Range{1, floor}), floor)
+		e.Ranges = ended.appendRanges(appendRange(nil, Range{1, floor}), floor, maxTold/len(processes))
 		if len(e.Ranges) > 0 || len(e.Leases) > 0 {
 			out[process] = e
 		}
@@ -387,9 +406,10 @@ func (n *Numbered) Forget(at time.Duration) {
 			x.turnHigh, x.turnedAt = x.high, at
 		}
 		if at-x.leasesCheckedAt >= dropLeasesEvery {
-			x.leases.dropOld(at)
+			x.leases = x.leases.dropOld(at)
 			x.leasesCheckedAt = at
 		}
+		n.count(x)
 	}
 }
 
@@ -428,7 +448,7 @@ func (n *Numbered) evict() bool {
 	if oldest == nil {
 		return false
 	}
-	delete(n.byProcess, victim)
+	n.drop(victim)
 	return true
 }
 
@@ -515,8 +535,8 @@ func (x *processHistory) raiseFloor(floor uint64) {
 	}
 	old := x.floor
 	x.floor = floor
-	if floor>>pageShift != old>>pageShift {
-		for _, b := range []bitmap{x.ended, x.removed, x.completed, x.leaseExpired} {
+	if (floor+1)>>pageShift != (old+1)>>pageShift {
+		for _, b := range x.bitmaps() {
 			b.prune(floor)
 		}
 	}

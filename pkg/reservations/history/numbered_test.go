@@ -124,7 +124,7 @@ func TestEndedLeasesBounded(t *testing.T) {
 	if _, newest := c[added-1]; len(c) > maxEndedLeases || len(c) < maxEndedLeases/2 || !newest {
 		t.Errorf("%d entries, the newest among them: %v", len(c), newest)
 	}
-	c.dropOld(added)
+	c = c.dropOld(added)
 	if len(c) != 0 {
 		t.Errorf("%d entries left", len(c))
 	}
