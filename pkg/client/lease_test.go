@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -230,47 +231,51 @@ func TestFailedIDAgain(t *testing.T) {
 }
 
 // TestCloseRace proves that whatever Close meets, every reservation is ended: leases
-// being made, renewed, used and freed, in many goroutines.
+// being made, renewed, used and freed, in many goroutines. No time passes meanwhile,
+// so that no call ends for want of it.
 func TestCloseRace(t *testing.T) {
-	t.Parallel()
 	for round := range int64(10) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			t.Parallel() // Close waits for the end of what it interrupted
-			s := serve(t)
-			c := s.client(t, func(o *client.Options) { o.Lease = time.Second })
-			var g sync.WaitGroup
-			var made atomic.Int64
-			for i := range 8 {
-				g.Go(func() {
-					for {
-						l, err := c.Lease(t.Context(), client.SelectRequest{Prompt: tokens})
-						if err != nil {
-							if !errors.Is(err, client.ErrClosed) {
-								t.Error(err)
-							}
-							return
-						}
-						made.Add(1)
-						_ = l.PrefillComplete(t.Context())
-						if i%2 == 0 {
-							if err := l.Free(); err != nil {
-								t.Error(err)
-							}
-						}
+			synctest.Test(t, func(t *testing.T) { closeRace(t, 10*round) })
+		})
+	}
+}
+
+// closeRace closes a client after at least so many leases.
+func closeRace(t *testing.T, leases int64) {
+	f := newFake()
+	c := f.direct(t, func(o *client.Options) { o.Lease = time.Second })
+	var g sync.WaitGroup
+	var made atomic.Int64
+	for i := range 8 {
+		g.Go(func() {
+			for {
+				l, err := c.Lease(t.Context(), client.SelectRequest{Prompt: tokens})
+				if err != nil {
+					if !errors.Is(err, client.ErrClosed) {
+						t.Error(err)
 					}
-				})
-			}
-			for made.Load() < 10*round {
-				time.Sleep(time.Millisecond)
-			}
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
-			g.Wait()
-			if left := s.left(); len(left) > 0 {
-				t.Fatalf("reservations %q are left", left)
+					return
+				}
+				made.Add(1)
+				_ = l.PrefillComplete(t.Context())
+				if i%2 == 0 {
+					if err := l.Free(); err != nil {
+						t.Error(err)
+					}
+				}
 			}
 		})
+	}
+	for made.Load() < leases {
+		runtime.Gosched() // to sleep would wait for all others to be blocked
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	g.Wait()
+	if left := f.left(); len(left) > 0 {
+		t.Fatalf("reservations %q are left", left)
 	}
 }
 
