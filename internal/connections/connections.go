@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,8 +29,9 @@ const (
 	// memory.
 	progressWithin = 30 * time.Second
 	pieceBytes     = 256 << 10
-	// deadlineAge is how old a write deadline gets before it is moved: to move it at
-	// each write would cost a timer each.
+	// deadlineAge is how old a write deadline gets before it is moved, and how far ahead
+	// the socket's read deadline is at most when it is set: to move them at each call
+	// would cost a timer each.
 	deadlineAge = 5 * time.Second
 	// freeHead is what every connection may send before the head of its request is
 	// complete, a handshake included; beyond it the bytes come from an account.
@@ -260,6 +262,10 @@ const (
 
 // conn is a connection of a set. Its writes have a deadline that moves with what the
 // reader takes, unless a caller has set one.
+//
+// net/http sets the read deadline several times in each request. The socket's is moved
+// only where a read might otherwise end late: it may be earlier than the one that was
+// set, and Read goes on then.
 type conn struct {
 	net.Conn
 	set      *Set
@@ -267,19 +273,25 @@ type conn struct {
 	phase    atomic.Int32
 	active   atomic.Int64 // when it was accepted, awaited a body or was written to last, in ns since 1970
 	deadline atomic.Int64 // when the write deadline was last moved, in the same units
+	head     atomic.Int64 // bytes that were read since the last request
 	imposed  atomic.Bool  // the write deadline is a caller's
 
-	// mu guards head, reserved and closed. It is taken by reads of long heads alone,
-	// and once for a request after one.
+	// mu guards what follows. Reads take it for long heads and at the end of a deadline
+	// alone. It is held for memory work, and while the socket's deadline is set.
 	mu       sync.Mutex
-	head     atomic.Int64 // bytes that were read since the last request
-	reserved int64        // of Limits.Heads
+	until    time.Time // the read deadline that was set; zero: none
+	armed    time.Time // the socket's, not after until; zero: none
+	ended    bool      // armed had passed when it was set, to end a read at once
+	reserved int64     // of Limits.Heads
 	closed   bool
 }
 
 // Read counts what comes before the head of a request is complete.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	for n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.mayReadOn() {
+		n, err = c.Conn.Read(p)
+	}
 	switch phase(c.phase.Load()) {
 	case inRequest, awaitingBody:
 		return n, err
@@ -340,7 +352,30 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 		c.active.Store(time.Now().UnixNano())
 		c.phase.CompareAndSwap(int32(inRequest), int32(awaitingBody))
 	}
-	return c.Conn.SetReadDeadline(t)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = t
+	if t.IsZero() && !c.ended || !t.IsZero() && !c.armed.IsZero() && !c.armed.After(t) {
+		return nil // the socket's is not too late
+	}
+	now := time.Now()
+	c.armed, c.ended = t, !t.IsZero() && !t.After(now)
+	if soon := now.Add(deadlineAge); soon.Before(t) {
+		c.armed = soon // likely to do for the next requests too
+	}
+	return c.Conn.SetReadDeadline(c.armed)
+}
+
+// mayReadOn is called when the socket's read deadline has passed. It reports whether
+// that was not the one that was set, which the socket has from now on.
+func (c *conn) mayReadOn() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.until.IsZero() && !c.until.After(time.Now()) {
+		return false
+	}
+	c.armed, c.ended = c.until, false
+	return c.Conn.SetReadDeadline(c.until) == nil
 }
 
 // SetWriteDeadline imposes a deadline; the zero time leaves it to the connection again.

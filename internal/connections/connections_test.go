@@ -302,6 +302,76 @@ func TestReaders(t *testing.T) {
 	})
 }
 
+// TestReadDeadlines: a read ends when the deadline that was set last has come, and at
+// no other time, however far ahead it is and if it is moved while the read waits.
+func TestReadDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		next := make(chan net.Conn, 1)
+		ln := connections.New(connections.Limits{Total: 1}).Listener(pipes{next}, nil)
+		client, theirs := net.Pipe()
+		next <- theirs
+		server, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		defer client.Close()
+		set := func(after time.Duration) {
+			var at time.Time
+			if after != 0 {
+				at = time.Now().Add(after)
+			}
+			if err := server.SetReadDeadline(at); err != nil {
+				t.Error(err)
+			}
+		}
+		const never = 0
+		for _, test := range []struct {
+			name   string
+			before []time.Duration // deadlines from now; never clears
+			while  []time.Duration // the same, a second after the read has begun
+			ends   time.Duration   // with the deadline; never: with a byte after five minutes
+		}{
+			{name: "none", before: []time.Duration{never}},
+			{name: "near", before: []time.Duration{time.Second}, ends: time.Second},
+			{name: "far", before: []time.Duration{time.Minute}, ends: time.Minute},
+			{name: "cleared", before: []time.Duration{2 * time.Second, never}},
+			{name: "later", before: []time.Duration{2 * time.Second, never, time.Minute}, ends: time.Minute},
+			{name: "earlier", before: []time.Duration{time.Minute, 2 * time.Second}, ends: 2 * time.Second},
+			{name: "over, then cleared", before: []time.Duration{-time.Second, never}},
+			{name: "over, then far", before: []time.Duration{-time.Second, time.Minute}, ends: time.Minute},
+			{name: "later meanwhile", before: []time.Duration{3 * time.Second}, while: []time.Duration{time.Minute}, ends: time.Minute + time.Second},
+			{name: "earlier meanwhile", before: []time.Duration{time.Minute}, while: []time.Duration{8 * time.Second}, ends: 9 * time.Second},
+			{name: "over meanwhile", before: []time.Duration{time.Minute}, while: []time.Duration{-time.Second}, ends: time.Second},
+			{name: "cleared meanwhile", before: []time.Duration{3 * time.Second}, while: []time.Duration{never}},
+		} {
+			for _, after := range test.before {
+				set(after)
+			}
+			begin, done := time.Now(), make(chan struct{})
+			go func() {
+				defer close(done)
+				time.Sleep(time.Second)
+				for _, after := range test.while {
+					set(after)
+				}
+				if test.ends == never {
+					time.Sleep(5 * time.Minute)
+					_, _ = client.Write([]byte{1})
+				}
+			}()
+			_, err := server.Read(make([]byte, 1))
+			switch took := time.Since(begin); {
+			case test.ends == never && err != nil:
+				t.Errorf("%s: %v after %v", test.name, err, took)
+			case test.ends != never && (!errors.Is(err, os.ErrDeadlineExceeded) || took != test.ends):
+				t.Errorf("%s: %v after %v, want it after %v", test.name, err, took, test.ends)
+			}
+			<-done
+		}
+	})
+}
+
 // TestCloseAllTLS: TLS clients that read nothing do not hold up the end, in which
 // http.Server would wait 5 s for each of them.
 func TestCloseAllTLS(t *testing.T) {
