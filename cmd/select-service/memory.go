@@ -30,10 +30,13 @@ type memory struct {
 // newMemory shares out what the configuration says, else what the process can have.
 func newMemory(limits config.Limits, getenv func(string) string, log zerolog.Logger) *memory {
 	m := &memory{source: "--max-memory", follows: getenv("GOMEMLIMIT") == "", log: log}
-	total := limits.MaxMemory
+	total, available := limits.MaxMemory, budget.FindAvailable()
 	if total == 0 {
-		available := budget.FindAvailable()
 		total, m.source = available.Default(), available.Source
+	}
+	if total > available.Bytes {
+		log.Warn().Int64("max_memory", total).Int64("available", available.Bytes).Str("limited_by", available.Source).
+			Msg("--max-memory is more than the process can have: it will be killed before requests are refused")
 	}
 	m.budget = budget.New(total)
 	return m

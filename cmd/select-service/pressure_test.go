@@ -137,6 +137,11 @@ func TestMemory(t *testing.T) {
 			t.Error("reservations take more than an eighth")
 		}
 	}
+	var log bytes.Buffer
+	newMemory(config.Limits{MaxMemory: 1 << 60}, env(), zerolog.New(&log))
+	if want := `"max_memory":1152921504606846976,"available":`; !strings.Contains(log.String(), want) || !strings.Contains(log.String(), `"level":"warn"`) {
+		t.Errorf("more than there is: %s, want %s", &log, want)
+	}
 	if m := newMemory(config.Limits{}, env(), zerolog.Nop()); m.budget.Total() < 64<<20 || m.source == "--max-memory" {
 		t.Errorf("default of %d bytes from %s", m.budget.Total(), m.source)
 	}
