@@ -14,6 +14,6 @@
 //
 // Accounts count bytes that are known to be held, not what the allocator makes of
 // them. A byte is reserved before it is allocated where its number is known then,
-// and otherwise as it comes, never because somebody says that it will come: a claim
-// costs its sender nothing.
+// and otherwise as it comes. Because somebody says that they will come no more than
+// SmallBody are: a claim costs its sender nothing.
 package budget

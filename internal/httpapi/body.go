@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,8 +23,6 @@ const (
 	// maxBody is the longest request body of the selection service in bytes,
 	// inclusive (dynamo-kv-router 1.3.1: REQUEST_BODY_LIMIT_BYTES).
 	maxBody = 8 << 20
-	// firstAlloc bounds the memory that is allocated for a Content-Length alone.
-	firstAlloc = untracked
 	// maxPooled is the most memory that an idle exchange may keep.
 	maxPooled = 1 << 20
 	// bodyTimeout is how long a client may take to send a body.
@@ -54,19 +51,18 @@ type textHolder interface{ ReleaseText() }
 
 // exchange is what one request with a body borrows.
 type exchange[T any] struct {
-	text      []byte // of the request
-	out       []byte // of the answer
-	scan      jsonscan.Scanner
-	req       T
-	allowance allowance // what the request holds of the memory
+	in   *incoming // while it is used
+	out  []byte    // of the answer
+	scan jsonscan.Scanner
+	req  T
 }
 
 // ReleaseText frees the text of the request before its answer is known, because the
 // request has to wait: what was read from it stays.
 func (x *exchange[T]) ReleaseText() {
 	x.scan.Reset(nil)
-	x.text = nil
-	x.allowance.close()
+	x.in.drop()
+	x.in.close()
 }
 
 // newBody describes bodies of the given shape. A nil reset zeroes the T; a nil size
@@ -106,63 +102,60 @@ func (b *body[T]) perRank() *body[T] {
 func (b *body[T]) release(x *exchange[T]) {
 	b.reset(&x.req)
 	x.scan.Reset(nil)
-	if cap(x.text)+cap(x.out)+b.size(&x.req) <= maxPooled {
+	x.in = nil
+	if cap(x.out)+b.size(&x.req) <= maxPooled {
 		b.pool.Put(x)
 	}
-}
-
-// serving is about what serving a text of n bytes takes.
-func (b *body[T]) serving(n int) int64 {
-	var most int64
-	if b.wide {
-		most = b.answered.Load()
-	}
-	if n > budget.SmallBody {
-		most = max(most, servingFactor*int64(n))
-	}
-	return most
 }
 
 // empty drops what x has read, all but the answer.
 func (b *body[T]) empty(x *exchange[T]) {
 	x.scan.Reset(nil)
-	x.text = nil
+	x.in.drop()
 	var zero T
 	x.req = zero
 	b.reset(&x.req)
 }
 
-// read fills x from the request.
-func (b *body[T]) read(c *gin.Context, x *exchange[T]) error {
+// read reads the request into in, and what in has into an exchange, which is nil if
+// nothing came. It takes no exchange before the body is complete: what those hold from
+// former requests is nothing for a client that keeps still.
+func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	if !b.anyContentType && !isJSON(c.Request.Header) {
-		return errContentType
+		return nil, errContentType
 	}
-	text, err := readBody(c, x.text, b.limit, &x.allowance)
-	x.text = text
-	if err != nil {
-		return err
+	if err := in.read(c, b.limit); err != nil {
+		return nil, err
 	}
-	if err := x.allowance.serve(c.Request.Context(), b.serving(len(text))); err != nil {
-		return err
+	ctx := c.Request.Context()
+	if err := in.serve(ctx, servingFactor*int64(len(in.text))); err != nil {
+		return nil, err
 	}
-	return b.shape.Decode(&x.scan, text, &x.req)
+	if b.wide {
+		if err := in.expect(ctx, b.answered.Load()); err != nil {
+			return nil, err
+		}
+	}
+	x := b.pool.Get().(*exchange[T])
+	x.in = in
+	if b.lend != nil {
+		b.lend(&x.req, x)
+	}
+	return x, b.shape.Decode(&x.scan, in.text, &x.req)
 }
 
 // withBody makes an endpoint of a function that gets the decoded body and, as in
 // serve, appends the answer to out.
 func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) (int, []byte, error)) endpoint {
 	return endpoint{scoped: b.within != nil, handle: func(c request) {
-		x := b.pool.Get().(*exchange[T])
-		x.allowance.memory = a.memory
+		in := incomings.Get().(*incoming)
+		in.memory = a.memory
 		defer func() {
-			if x != nil { // a panic
-				x.allowance.close()
+			if in != nil { // a panic
+				in.close()
 			}
 		}()
-		if b.lend != nil {
-			b.lend(&x.req, x)
-		}
-		err := b.read(c.Context, x)
+		x, err := b.read(c.Context, in)
 		if err == nil && c.who.Scoped() {
 			err = b.within(c.who, &x.req)
 		}
@@ -171,18 +164,28 @@ func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) 
 			var out []byte
 			if status, out, err = use(c, &x.req, x.out[:0]); err == nil {
 				b.answered.Store(int64(len(out)))
-				if x.out = out; x.allowance.turn > 0 && len(out) > autoLength || len(out) > budget.SmallBody {
+				if x.out = out; in.turn > 0 && len(out) > autoLength || len(out) > budget.SmallBody {
 					b.empty(x) // the client may read slowly
 				}
-				err = a.send(c.Context, status, out, &x.allowance)
+				err = a.send(c.Context, status, out, &in.allowance)
 			}
 		}
 		if err != nil {
-			x.out = a.fail(c.Context, x.out[:0], concealed(c.who, err))
+			var out []byte
+			if x != nil {
+				out = x.out[:0]
+			}
+			if out = a.fail(c.Context, out, concealed(c.who, err)); x != nil {
+				x.out = out
+			}
 		}
-		x.allowance.close()
-		b.release(x) // not deferred: after a panic something may still refer to x
-		x = nil
+		in.close()
+		// Not deferred: after a panic something may still refer to them.
+		if x != nil {
+			b.release(x)
+		}
+		in.release()
+		in = nil
 	}}
 }
 
@@ -215,53 +218,6 @@ func boundBody(c *gin.Context) {
 // none.
 func setReadDeadline(c *gin.Context, t time.Time) {
 	_ = http.NewResponseController(c.Writer).SetReadDeadline(t)
-}
-
-// readBody reads the whole body, of at most limit bytes, into buf, which it grows
-// as the bytes come; held takes what they need.
-func readBody(c *gin.Context, buf []byte, limit int, held *allowance) ([]byte, error) {
-	r := c.Request
-	if r.ContentLength > int64(limit) {
-		return buf[:0], errBodyTooLarge
-	}
-	if err := held.fits(r.ContentLength); err != nil {
-		return buf[:0], err
-	}
-	most, large := limit, r.ContentLength > budget.SmallBody
-	if r.ContentLength >= 0 {
-		most = int(r.ContentLength)
-	}
-	// One byte more than needed lets the read that meets the end fit.
-	buf = slices.Grow(buf[:0], int(min(max(r.ContentLength, 0), firstAlloc))+1)
-	for {
-		n, err := r.Body.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		switch {
-		case len(buf) > limit:
-			return buf[:0], errBodyTooLarge
-		case errors.Is(err, io.EOF):
-			held.leave()
-			setReadDeadline(c, time.Time{}) // the answer may take long
-			return buf, held.cover(c, len(buf), large, false)
-		case err != nil && held.leave():
-			return buf[:0], errNoMemory(held.pool.account)
-		case isDisconnect(err):
-			return buf[:0], errClientGone
-		case err != nil:
-			return buf[:0], &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
-		}
-		more := r.ContentLength < 0 || len(buf) < most
-		if err := held.cover(c, len(buf), large, more); err != nil {
-			return buf[:0], err
-		}
-		if len(buf) == cap(buf) {
-			grow := max(1, min(len(buf), most+1-len(buf)))
-			if err := held.cover(c, min(len(buf)+grow, most), large, more); err != nil {
-				return buf[:0], err
-			}
-			buf = slices.Grow(buf, grow)
-		}
-	}
 }
 
 // isDisconnect reports whether a read failed because the connection ended, and not

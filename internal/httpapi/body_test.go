@@ -283,7 +283,7 @@ func TestBrokenBody(t *testing.T) {
 		}
 		c, _ := gin.CreateTestContext(httptest.NewRecorder())
 		c.Request = r
-		_, err = readBody(c, nil, maxBody, new(allowance))
+		err = new(incoming).read(c, maxBody)
 		if p := problemOf(err, dialect13); p.status != tc.status || p.text != tc.text {
 			t.Errorf("%v: %+v", tc.err, p)
 		}

@@ -34,11 +34,11 @@ func respond(c *gin.Context, status int, text []byte) {
 // send writes a JSON answer that may be long. held has what the request took, and from
 // then on the answer. An error means that nothing was written.
 func (a api) send(c *gin.Context, status int, text []byte, held *allowance) error {
-	if err := held.answer(c.Request.Context(), c.Writer, len(text)); err != nil {
+	if err := held.send(c.Request.Context(), c.Writer, len(text)); err != nil {
 		return err
 	}
 	respond(c, status, text)
-	if held.leave() { // perhaps after all was written
+	if held.answer.done() { // perhaps after all was written
 		_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{})
 	}
 	return nil
@@ -68,7 +68,7 @@ func (a api) serve(use answerFunc) endpoint {
 				x.allowance.close()
 			}
 		}()
-		err := x.allowance.serve(c.Request.Context(), last.Load())
+		err := x.allowance.expect(c.Request.Context(), last.Load())
 		if err == nil {
 			var status int
 			var out []byte

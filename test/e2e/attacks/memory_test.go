@@ -92,6 +92,16 @@ func TestMemory(t *testing.T) {
 		{"2,000 small bodies that never end", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			hold(t, s, 2000, stop, prompt(64<<10), 64<<10-2)
 		}},
+		{"5,000 small bodies that stop half-way", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+			hold(t, s, 5000, stop, prompt(64<<10), 33<<10)
+		}},
+		{"bodies of all sizes that stop half-way, also chunked", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
+			for _, n := range []int{1 << 10, 8 << 10, 33 << 10, 64 << 10, 200 << 10, 900 << 10, 8<<20 - 100} {
+				body := prompt(n)
+				hold(t, s, 100, stop, body, n/2)
+				holdAfter(t, s, 100, stop, fmt.Appendf(nil, "%s: chunked\r\n\r\n%x\r\n", holdHead+"Transfer-Encoding", len(body)), body[:n/2])
+			}
+		}},
 		{"medium bodies that never end", 16, nil, func(t *testing.T, s *e2e.Service, stop <-chan struct{}) {
 			hold(t, s, 500, stop, prompt(300<<10), 299<<10)
 		}},
@@ -267,10 +277,17 @@ func sendAll(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, method, 
 // hold sends the first part of a body on n connections, and again when it is cut off.
 func hold(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, body []byte, part int) {
 	t.Helper()
-	head := fmt.Appendf(nil, "POST /select HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
+	holdAfter(t, s, n, stop, fmt.Appendf(nil, "%s: %d\r\n\r\n", holdHead+"Content-Length", len(body)), body[:part])
+}
+
+const holdHead = "POST /select HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+
+// holdAfter is hold with the head that comes before the part.
+func holdAfter(t *testing.T, s *e2e.Service, n int, stop <-chan struct{}, head, part []byte) {
+	t.Helper()
 	connections(t, s, n, stop, func(conn net.Conn) {
 		_, _ = conn.Write(head)
-		if _, err := conn.Write(body[:part]); err == nil {
+		if _, err := conn.Write(part); err == nil {
 			_, _ = io.Copy(io.Discard, conn)
 		}
 	})

@@ -1,0 +1,140 @@
+package httpapi
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/budget"
+)
+
+// noted are holders of 100 bytes that note who is cut off.
+type noted struct {
+	holders
+	cut []http.ResponseWriter
+}
+
+func newNoted(unlisted int64) *noted {
+	n := new(noted)
+	n.holders = holders{account: budget.NewAccount("a", 100), patience: sendPatience, unlisted: unlisted}
+	n.holders.cut = func(w http.ResponseWriter) { n.cut = append(n.cut, w) }
+	return n
+}
+
+// hold takes bytes for a client that is waited for.
+func (n *noted) hold(t *testing.T, bytes int64) *holder {
+	t.Helper()
+	h := new(holder)
+	if err := n.take(t.Context(), h, bytes); err != nil {
+		t.Fatal(err)
+	}
+	h.await(httptest.NewRecorder())
+	return h
+}
+
+// TestStillestGivesWay: who waits for memory gets that of the client that has kept
+// still for longest, and of no other; a client that moves keeps its own.
+func TestStillestGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newNoted(0)
+		moves, still := s.hold(t, 40), s.hold(t, 40)
+		time.Sleep(sendPatience)
+		moves.moved()
+		s.hold(t, 20)
+		var late holder
+		got := make(chan error)
+		go func() { got <- s.take(t.Context(), &late, 40) }()
+		synctest.Wait()
+		if len(s.cut) != 1 || s.cut[0] != still.client {
+			t.Fatalf("%d are cut off", len(s.cut))
+		}
+		if !still.done() || moves.done() {
+			t.Error("the wrong one is cut off")
+		}
+		still.release()
+		if err := <-got; err != nil || late.bytes != 40 || s.account.Used() != 100 {
+			t.Errorf("%v, %d bytes of %d", err, late.bytes, s.account.Used())
+		}
+	})
+}
+
+// TestWaitsForMemory: who finds no memory and nobody who keeps still waits, and is
+// refused after a time.
+func TestWaitsForMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newNoted(100)
+		all := s.hold(t, 100) // may keep it
+		begin := time.Now()
+		var h holder
+		if err := s.take(t.Context(), &h, 1); problemOf(err, dialect13).status != http.StatusServiceUnavailable || time.Since(begin) != holdersPatience {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		all.release()
+		if err := s.take(t.Context(), &h, 100); err != nil || len(s.cut) != 0 {
+			t.Errorf("%v, %d cut off", err, len(s.cut))
+		}
+		h.release()
+		if s.account.Used() != 0 || s.waiting.Load() != 0 || s.queued != 0 {
+			t.Errorf("%d bytes, %d waiting for %d", s.account.Used(), s.waiting.Load(), s.queued)
+		}
+	})
+}
+
+// stopped is a client that hears when it is cut off.
+type stopped struct {
+	http.ResponseWriter
+	cut chan struct{}
+}
+
+// TestHoldersUnderLoad: whatever requests do at the same time, nothing is held at the
+// end, and all of them end.
+func TestHoldersUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &holders{account: budget.NewAccount("a", 1000), patience: sendPatience, unlisted: 300}
+		s.cut = func(w http.ResponseWriter) { close(w.(*stopped).cut) }
+		var wg sync.WaitGroup
+		var served, refused int
+		var mu sync.Mutex
+		for i := range uint64(300) {
+			client := &stopped{cut: make(chan struct{})}
+			wg.Go(func() {
+				random := rand.New(rand.NewPCG(i, 1))
+				var h holder
+				defer h.release()
+				time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
+				for range 1 + random.IntN(5) {
+					if err := s.take(t.Context(), &h, 1+random.Int64N(100)); err != nil {
+						if errors.Is(err, errClientGone) {
+							t.Error(err)
+						}
+						mu.Lock()
+						refused++
+						mu.Unlock()
+						return
+					}
+					h.await(client)
+					select {
+					case <-client.cut:
+					case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
+						h.moved()
+					}
+				}
+				mu.Lock()
+				served++
+				mu.Unlock()
+			})
+		}
+		wg.Wait()
+		synctest.Wait()
+		if s.account.Used() != 0 || s.waiting.Load() != 0 || s.queued != 0 || s.leaving != 0 || s.still.Len() != 0 || served == 0 || refused == 0 {
+			t.Errorf("%d bytes, %d waiting for %d, %d leaving, %d in the list; %d served, %d refused",
+				s.account.Used(), s.waiting.Load(), s.queued, s.leaving, s.still.Len(), served, refused)
+		}
+		time.Sleep(holdersLook) // the last look
+	})
+}

@@ -1,0 +1,211 @@
+package httpapi
+
+import (
+	"errors"
+	"io"
+	"math/bits"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/select-service/select-service/internal/budget"
+)
+
+const (
+	// untracked is the part of a body in bytes that belongs to its connection and to
+	// no account: as much as the buffers that net/http has for it.
+	untracked = 4 << 10
+	// stillBytes is the least number of bytes that a client sends unless it keeps still.
+	stillBytes = 16 << 10
+	// forgoneWait is how long a client waits for its answer if its body was forgone and
+	// cannot be read on.
+	forgoneWait = 5 * time.Second
+)
+
+// incoming is the body of a request while it arrives and until it has been read, with
+// what the request holds of the memory.
+type incoming struct {
+	allowance
+	text   []byte
+	buffer *buffer // of text; nil: first
+	first  [untracked]byte
+}
+
+// incomings pools them.
+var incomings = sync.Pool{New: func() any { return new(incoming) }}
+
+// buffer is memory for a body longer than untracked.
+type buffer struct{ bytes []byte }
+
+// buffers pools them by their size: budget.SmallBody times 2^i, up to maxPooled.
+var buffers [5]sync.Pool
+
+// pooledAs returns the index in buffers for n bytes, false if so many are not pooled.
+func pooledAs(n int) (int, bool) {
+	i := bits.Len(uint(max(n-1, 0) / budget.SmallBody))
+	return i, n <= maxPooled
+}
+
+// newBuffer returns memory for at least n bytes.
+func newBuffer(n int) *buffer {
+	i, pooled := pooledAs(n)
+	if !pooled {
+		return &buffer{make([]byte, n)}
+	}
+	if b, ok := buffers[i].Get().(*buffer); ok {
+		return b
+	}
+	return &buffer{make([]byte, budget.SmallBody<<i)}
+}
+
+func (b *buffer) release() {
+	if i, pooled := pooledAs(len(b.bytes)); pooled {
+		buffers[i].Put(b)
+	}
+}
+
+// drop leaves the text to whoever still refers to it.
+func (in *incoming) drop() { in.text, in.buffer = nil, nil }
+
+// release returns in and its memory to their pools. Nothing may refer to the text any
+// more, and in must be closed.
+func (in *incoming) release() {
+	if in.buffer != nil {
+		in.buffer.release()
+	}
+	in.drop()
+	incomings.Put(in)
+}
+
+// read reads the whole body, of at most limit bytes.
+func (in *incoming) read(c *gin.Context, limit int) error {
+	r := c.Request
+	if r.ContentLength > int64(limit) {
+		return errBodyTooLarge
+	}
+	if err := in.fits(r.ContentLength); err != nil {
+		return err
+	}
+	if in.text = in.first[:0]; r.ContentLength > untracked {
+		if err := in.grow(c, limit); err != nil {
+			return in.forgo(c, err, false)
+		}
+	}
+	brought := 0 // since the client was still
+	for {
+		n, err := r.Body.Read(in.text[len(in.text):cap(in.text)])
+		in.text = in.text[:len(in.text)+n]
+		switch {
+		case len(in.text) > limit:
+			return errBodyTooLarge
+		case errors.Is(err, io.EOF), err == nil && int64(len(in.text)) == r.ContentLength:
+			in.body.done()
+			setReadDeadline(c, time.Time{}) // the answer may take long
+			return nil
+		case err != nil && in.body.done():
+			return in.forgo(c, errNoMemory(in.body.of.account), true)
+		case isDisconnect(err):
+			return errClientGone
+		case err != nil:
+			return &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
+		}
+		if brought += n; brought >= stillBytes {
+			in.body.moved()
+			brought = 0
+		}
+		if len(in.text) == cap(in.text) {
+			if err := in.grow(c, limit); err != nil {
+				return in.forgo(c, err, false)
+			}
+		}
+	}
+}
+
+// grow gets memory for more of a body: as much for a small one as it may be at most,
+// and for others twice of what has come. A length that is only claimed costs nothing.
+func (in *incoming) grow(c *gin.Context, limit int) error {
+	most := limit + 1 // to see that one is longer
+	if n := c.Request.ContentLength; n >= 0 {
+		most = int(n)
+	}
+	want := max(budget.SmallBody, 2*len(in.text))
+	if want > maxPooled {
+		want = max(min(want, most), len(in.text)+1)
+	}
+	n, err := in.cover(c, int64(want))
+	if err != nil {
+		return err
+	}
+	b := newBuffer(int(n))
+	in.text = append(b.bytes[:0], in.text...)
+	if in.buffer != nil {
+		in.buffer.release()
+	}
+	in.buffer = b
+	return nil
+}
+
+// cover makes the request hold n bytes for its body, or fewer if no more can ever be
+// held, and lets its client be cut off. It returns how many.
+func (in *incoming) cover(c *gin.Context, n int64) (int64, error) {
+	m := in.memory
+	if m == nil {
+		return n, nil
+	}
+	pool := &m.requests
+	if n > budget.SmallBody || c.Request.ContentLength > budget.SmallBody {
+		pool = &m.bodies
+		if n = min(n, pool.account.Limit()); n <= in.body.bytes {
+			return 0, errNeverFits(pool.account)
+		}
+	}
+	ctx := c.Request.Context()
+	if in.body.of == nil || in.body.of == pool {
+		if err := pool.take(ctx, &in.body, n-in.body.bytes); err != nil {
+			return 0, err
+		}
+	} else { // it is not small any more
+		var more holder
+		if err := pool.take(ctx, &more, n); err != nil {
+			return 0, err
+		}
+		in.body.release()
+		in.body = more
+	}
+	in.body.await(c.Writer)
+	return n, nil
+}
+
+// forgo drops a body for which there is no memory, reads what still comes of it to
+// nowhere, and returns err, the answer: a client that is told before comes back before
+// others have been served. After a read that was interrupted a chunked body cannot be
+// read on, and the context of the connection is done.
+func (in *incoming) forgo(c *gin.Context, err error, interrupted bool) error {
+	if errors.Is(err, errClientGone) {
+		return err
+	}
+	in.body.release()
+	if in.buffer != nil {
+		in.buffer.release()
+	}
+	in.drop()
+	if interrupted {
+		c.Header("Connection", "close")
+		if c.Request.ContentLength < 0 {
+			time.Sleep(forgoneWait)
+			return err
+		}
+	}
+	setReadDeadline(c, time.Now().Add(bodyTimeout))
+	for {
+		switch _, end := c.Request.Body.Read(in.first[:]); {
+		case end == nil:
+		case isDisconnect(end):
+			return errClientGone
+		default:
+			return err
+		}
+	}
+}
