@@ -22,7 +22,7 @@ from history import (
 from outlet import PATIENCE, Marker, Outlet
 from service import Router
 
-IGNORED = 2.0  # seconds until blocks that a service may ignore count as ignored
+IGNORED = 2.0  # seconds until markers that a service may ignore count as ignored
 
 _numbers = itertools.count(1)
 
@@ -49,8 +49,7 @@ class Engine:
     block_size: int
     ranks: int = 1
     ring: int = 10_000
-    # A service may have no use at all for blocks of this cache: where even a
-    # marker is not found there is nothing to wait for.
+    # A service may have no use at all for the blocks of this cache.
     may_be_ignored: bool = False
     record: dict[str, Any] = field(default_factory=dict)  # of the worker's registration
 
@@ -121,17 +120,17 @@ class _Rank:
 
 
 class _Player:
-    def __init__(self, engine: Engine, router: Router, select: bool, log: Callable[[int, Any], None]):
+    def __init__(self, engine: Engine, router: Router, strict: bool, log: Callable[[int, Any], None]):
         self._engine = engine
         self._router = router
-        self._select = select
+        self._strict = strict
         self._number = next(_numbers)
         self._model = f"oracle-{self._number}"
         self._ranks = [_Rank(engine, rank, log) for rank in range(engine.ranks)]
         self._markers: dict[int, Marker] = {}  # each rank's last
         self._marker_names = itertools.count(1 << 32)
         self._registered = False
-        self._ignored = False
+        self._deaf: set[int] = set()  # ranks of which not even a marker was found
         self.outcome = Outcome()
 
     def play(self, history: History) -> None:
@@ -200,9 +199,8 @@ class _Player:
             for rank, tokens in enumerate(truth):
                 found = rows.get(rank, 0) * self._engine.block_size
                 self._note(place, prompt, rank, tokens, found, "/overlap_scores")
-            if self._select:
-                rank, found = self._router.select(body)
-                self._note(place, prompt, rank, truth[rank], found, "/select")
+            rank, found = self._router.select(body)
+            self._note(place, prompt, rank, truth[rank], found, "/select")
 
     def _note(self, place: int, prompt: Prompt, rank: int, engine: int, service: int, route: str) -> None:
         self.outcome.add(Difference(place, prompt, rank, engine, service, route))
@@ -214,15 +212,19 @@ class _Player:
         subscription may still be on its way (live: it is not) markers are
         repeated, as one may be lost.
         """
-        deadline = time.monotonic() + (IGNORED if self._engine.may_be_ignored else PATIENCE)
+        may_fail = self._engine.may_be_ignored or not self._strict
+        patience = 0.1 if rank in self._deaf else IGNORED if may_fail else PATIENCE
+        deadline = time.monotonic() + patience
         markers: list[Marker] = []
-        while not self._ignored and not any(self._known(rank, marker) for marker in markers):
+        while not any(self._known(rank, marker) for marker in markers):
             if time.monotonic() > deadline:
-                assert self._engine.may_be_ignored, "the service does not apply what the engine publishes"
-                self._ignored = True
+                assert may_fail, "the service does not apply what the engine publishes"
+                self._deaf.add(rank)
+                return
             if not markers or not live:
                 markers.append(self._mark(rank))
             time.sleep(0.002 if live else 0.03)
+        self._deaf.discard(rank)
 
     def _mark(self, rank: int) -> Marker:
         """Publishes a marker in the place of the rank's last one."""
@@ -242,11 +244,15 @@ def play(
     history: History,
     router: Router,
     *,
-    select: bool = True,
+    strict: bool = True,
     log: Callable[[int, Any], None] = lambda _rank, _event: None,
 ) -> Outcome:
-    """Plays a history to a new worker of the service; log gets each rank's events."""
-    player = _Player(engine, router, select, log)
+    """Plays a history to a new worker of the service; log gets each rank's events.
+
+    A service that does not take a rank's events is an error, unless it is measured
+    without being strict: then it is asked all the same.
+    """
+    player = _Player(engine, router, strict, log)
     try:
         player.play(history)
     finally:
