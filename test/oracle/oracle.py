@@ -5,6 +5,7 @@ See README.md.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -24,6 +25,7 @@ def main() -> int:
         wheel.install()
     # The engines' modules can be imported from here on.
     from report import Table, explain
+    from rule import Rules
     from scenarios import ANYTHING, SCENARIOS
     from service import running
 
@@ -37,7 +39,8 @@ def main() -> int:
         print(f"oracle: no scenario has {options.scenario!r} in its name", file=sys.stderr)
         return 2
     table = Table()
-    with running(options.command, options.group) as router:
+    playing = running(options.command, options.group) if options.command else contextlib.nullcontext(Rules())
+    with playing as service:
         for wheel, scenario in wanted:
             if options.short:
                 scenario = scenario.shorter()
@@ -47,7 +50,7 @@ def main() -> int:
                 scenario = replace(scenario, expected=ANYTHING)
             seeds = [options.seed] if options.seed else [str(i + 1) for i in range(scenario.histories)]
             started = time.monotonic()
-            outcome = explain(scenario, seeds, router, options)
+            outcome = explain(scenario, seeds, service, options)
             table.add(str(wheel), scenario, outcome, time.monotonic() - started)
     table.end()
     if options.json:
@@ -58,7 +61,9 @@ def main() -> int:
 def _options() -> Any:
     parser = argparse.ArgumentParser(prog="oracle", description=__doc__.split("\n")[0])
     parser.add_argument("--wheel", action="append", type=lambda path: wheels.Wheel(Path(path)), required=True)
-    parser.add_argument("--command", type=json.loads, required=True, help="the service's, as a JSON array")
+    parser.add_argument(
+        "--command", type=json.loads, help="the service's, as a JSON array; without it rule.py"
+    )
     parser.add_argument("--group", default="tenant_id", help="the contract's name of a tenant")
     parser.add_argument("--scenario", default="", help="only scenarios with this in their name")
     parser.add_argument("--seed", help="only the history of this seed")

@@ -20,7 +20,6 @@ from history import (
     Submit,
 )
 from outlet import PATIENCE, Marker, Outlet
-from service import Router
 
 IGNORED = 2.0  # seconds until markers that a service may ignore count as ignored
 
@@ -38,6 +37,22 @@ class Cache(Protocol):
     def reset(self) -> list[Any]: ...
     def hit(self, prompt: Prompt) -> int: ...
     def marker(self, name: int) -> Marker: ...
+    def block(self, prompt: Prompt, start: int, size: int) -> tuple[tuple[Any, ...], Any]:
+        """The tokens of a prompt's block and its other keys, as events have them."""
+
+
+class Service(Protocol):
+    """Who says what engines have cached: a process, or a model of one."""
+
+    @property
+    def immediate(self) -> bool: ...
+    def register(self, worker: int, model: str, record: dict[str, Any]) -> None: ...
+    def delete(self, worker: int) -> None: ...
+    def restart(self) -> None: ...
+    def started(self, rank: int, block: Callable[[Prompt, int, int], Any]) -> None: ...
+    def hear(self, rank: int, event: Any) -> None: ...
+    def tokens(self, worker: int, model: str, prompt: Prompt, block_size: int) -> dict[int, int]: ...
+    def select(self, model: str, prompt: Prompt, block_size: int) -> tuple[int, int]: ...
 
 
 @dataclass(frozen=True)
@@ -120,13 +135,20 @@ class _Rank:
 
 
 class _Player:
-    def __init__(self, engine: Engine, router: Router, strict: bool, log: Callable[[int, Any], None]):
+    def __init__(self, engine: Engine, service: Service, strict: bool, log: Callable[[int, Any], None]):
         self._engine = engine
-        self._router = router
+        self._service = service
         self._strict = strict
         self._number = next(_numbers)
         self._model = f"oracle-{self._number}"
-        self._ranks = [_Rank(engine, rank, log) for rank in range(engine.ranks)]
+
+        def hear(rank: int, event: Any) -> None:
+            service.hear(rank, event)
+            log(rank, event)
+
+        self._ranks = [_Rank(engine, rank, hear) for rank in range(engine.ranks)]
+        for i, rank in enumerate(self._ranks):
+            service.started(i, rank.cache.block)
         self._markers: dict[int, Marker] = {}  # each rank's last
         self._marker_names = itertools.count(1 << 32)
         self._registered = False
@@ -148,6 +170,7 @@ class _Player:
                     self._ranks[rank].publish(self._ranks[rank].cache.reset())
                 case RestartEngine(rank=rank):
                     self._ranks[rank].restart()
+                    self._service.started(rank, self._ranks[rank].cache.block)
                     self._markers.pop(rank, None)
                     if self._registered:
                         self._await_rank(rank, live=False)
@@ -155,7 +178,7 @@ class _Player:
                     self._register()
                 case RestartService():
                     if self._registered:
-                        self._router.restart()
+                        self._service.restart()
                         self._register()
                 case Compare(prompts=prompts):
                     if self._registered:
@@ -163,19 +186,16 @@ class _Player:
 
     def close(self) -> None:
         if self._registered:
-            self._router.call("DELETE", f"/workers/{self._number}")
+            self._service.delete(self._number)
         for rank in self._ranks:
             rank.outlet.close()
 
     def _register(self) -> None:
         outlets = [rank.outlet for rank in self._ranks]
-        self._router.call(
-            "POST",
-            "/workers",
+        self._service.register(
+            self._number,
+            self._model,
             {
-                "worker_id": self._number,
-                "model_name": self._model,
-                "endpoint": f"http://worker-{self._number}",
                 "block_size": self._engine.block_size,
                 "max_num_batched_tokens": 8192,
                 "data_parallel_size": len(outlets),
@@ -194,12 +214,10 @@ class _Player:
             self._await_rank(rank, live=True)
         for prompt in prompts:
             truth = [rank.cache.hit(prompt) for rank in self._ranks]
-            body = self._router.body(self._model, prompt, self._engine.block_size)
-            rows = self._router.overlaps(body, self._number)
+            rows = self._service.tokens(self._number, self._model, prompt, self._engine.block_size)
             for rank, tokens in enumerate(truth):
-                found = rows.get(rank, 0) * self._engine.block_size
-                self._note(place, prompt, rank, tokens, found, "/overlap_scores")
-            rank, found = self._router.select(body)
+                self._note(place, prompt, rank, tokens, rows.get(rank, 0), "/overlap_scores")
+            rank, found = self._service.select(self._model, prompt, self._engine.block_size)
             self._note(place, prompt, rank, truth[rank], found, "/select")
 
     def _note(self, place: int, prompt: Prompt, rank: int, engine: int, service: int, route: str) -> None:
@@ -212,6 +230,8 @@ class _Player:
         subscription may still be on its way (live: it is not) markers are
         repeated, as one may be lost.
         """
+        if self._service.immediate:
+            return
         may_fail = self._engine.may_be_ignored or not self._strict
         patience = 0.1 if rank in self._deaf else IGNORED if may_fail else PATIENCE
         deadline = time.monotonic() + patience
@@ -235,14 +255,14 @@ class _Player:
         return marker
 
     def _known(self, rank: int, marker: Marker) -> bool:
-        body = self._router.body(self._model, marker.prompt, self._engine.block_size)
-        return self._router.overlaps(body, self._number).get(rank, 0) > 0
+        size = self._engine.block_size
+        return self._service.tokens(self._number, self._model, marker.prompt, size).get(rank, 0) > 0
 
 
 def play(
     engine: Engine,
     history: History,
-    router: Router,
+    service: Service,
     *,
     strict: bool = True,
     log: Callable[[int, Any], None] = lambda _rank, _event: None,
@@ -252,7 +272,7 @@ def play(
     A service that does not take a rank's events is an error, unless it is measured
     without being strict: then it is asked all the same.
     """
-    player = _Player(engine, router, strict, log)
+    player = _Player(engine, service, strict, log)
     try:
         player.play(history)
     finally:

@@ -5,9 +5,8 @@ import sys
 from typing import Any
 
 from history import Compare, History, Prompt, Submit, draw
-from play import Difference, Outcome, narrowed, play, shortest
+from play import Difference, Outcome, Service, narrowed, play, shortest
 from scenarios import Scenario
-from service import Router
 
 
 class Table:
@@ -57,18 +56,18 @@ class Table:
         return json.dumps(self._rows, indent=1) + "\n"
 
 
-def explain(scenario: Scenario, seeds: list[str], router: Router, options: Any) -> Outcome:
+def explain(scenario: Scenario, seeds: list[str], service: Service, options: Any) -> Outcome:
     """Plays a scenario's histories; with --shrink the first difference is explained."""
     total = Outcome()
     shown = False
     for seed in seeds:
         history = draw(scenario.load, f"{scenario.name} {seed}")
-        outcome = play(scenario.engine, history, router, strict=not options.no_expectations)
+        outcome = play(scenario.engine, history, service, strict=not options.no_expectations)
         for name in ("compared", "equal", "over", "under", "hits"):
             setattr(total, name, getattr(total, name) + getattr(outcome, name))
         wanted = [d for d in outcome.differences if _is(d, options.only)]
         if options.shrink and wanted and not shown:
-            _show(scenario, seed, history, wanted[0], router, options.only)
+            _show(scenario, seed, history, wanted[0], service, options.only)
             shown = True
     return total
 
@@ -79,12 +78,17 @@ def _is(difference: Difference, only: str | None) -> bool:
 
 
 def _show(
-    scenario: Scenario, seed: str, history: History, difference: Difference, router: Router, only: str | None
+    scenario: Scenario,
+    seed: str,
+    history: History,
+    difference: Difference,
+    service: Service,
+    only: str | None,
 ) -> None:
     """Prints the shortest history of the same kind of difference, with its events."""
 
     def differs(tried: History) -> Difference | None:
-        found = play(scenario.engine, tried, router).differences
+        found = play(scenario.engine, tried, service).differences
         return next((d for d in found if _is(d, only)), None)
 
     kept = shortest(narrowed(history, difference), lambda tried: differs(tried) is not None)
@@ -99,7 +103,7 @@ def _show(
     play(
         scenario.engine,
         kept,
-        router,
+        service,
         log=lambda rank, event: print(f"    rank {rank}: {_event(event, names)}", file=sys.stderr),
     )
     print(

@@ -65,6 +65,7 @@ def _vllm(
     budget: int = 128,
     seats: int = 8,
     retention: int | None = 0,
+    record: dict[str, Any] | None = None,
     **engine: Any,
 ) -> Engine:
     """A vLLM engine with a cache of these groups; the first one's block size is registered."""
@@ -72,7 +73,9 @@ def _vllm(
         events=vllm_cache.EVENTS,
         cache=functools.partial(vllm_cache.Cache, specs, blocks, budget, seats, retention),
         block_size=specs[0].block_size,
-        **{"record": {"total_kv_blocks": blocks}} | engine,
+        # The markers need room, too.
+        record={"total_kv_blocks": blocks + 8} | (record or {}),
+        **engine,
     )
 
 
@@ -137,7 +140,22 @@ VLLM: list[Scenario] = [
         Load(late=True, rounds=80),
         RING,
     ),
-    Scenario("full report mode", _vllm(_FULL, blocks=96), Load(full_reports=0.5), SET),
+    Scenario(
+        "full report mode, a set",
+        _vllm(_FULL, blocks=96, record={"kv_event_copies": "set"}),
+        Load(full_reports=0.5),
+        Expectation(
+            under=0.5,
+            why="vllm/v1/core/block_pool.py, emit_cached_block_events: what a hit announces again "
+            "looks like another copy, so copies are not counted",
+        ),
+    ),
+    Scenario(
+        "full report mode, counted",
+        _vllm(_FULL, blocks=96),
+        Load(full_reports=0.5),
+        Expectation(over=0.3, under=SET.under, why="the same; such a worker needs kv_event_copies set"),
+    ),
     Scenario("full + window", _vllm(_FULL, _WINDOW, blocks=220), Load(), GROUPS),
     Scenario("full + window, all kept", _vllm(_FULL, _WINDOW, blocks=220, retention=None), Load(), GROUPS),
     Scenario(
@@ -179,12 +197,29 @@ VLLM: list[Scenario] = [
         GROUPS,
     ),
     Scenario(
+        "full 16 + window 32",
+        _vllm(_FULL, vllm_cache.window(32, 70), blocks=180),
+        Load(align=32),
+        GROUPS,
+    ),
+    Scenario(
         "full 16 + Mamba 64",
         _vllm(_FULL, vllm_cache.mamba(64), blocks=160),
         Load(length=(40, 200)),
         GROUPS,
     ),
-    Scenario("full + chunked local", _vllm(_FULL, vllm_cache.chunked(16, 64), blocks=200), Load(), GROUPS),
+    Scenario(
+        "full + chunked local",
+        _vllm(_FULL, vllm_cache.chunked(16, 64), blocks=200, record={"attention_chunk_size": 64}),
+        Load(),
+        GROUPS,
+    ),
+    Scenario(
+        "full + chunked local, size unknown",
+        _vllm(_FULL, vllm_cache.chunked(16, 64), blocks=200),
+        Load(),
+        GROUPS,
+    ),
     Scenario("images", _vllm(_FULL, blocks=128), Load(images=0.7), SET),
 ]
 

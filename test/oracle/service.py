@@ -23,6 +23,8 @@ class Refused(Exception):
 class Router:
     """A running service, asked over one connection."""
 
+    immediate = False  # what it hears is applied later
+
     def __init__(self, command: list[str], log: IO[str], group: str = "tenant_id"):
         self._command = command
         self._log = log
@@ -53,7 +55,35 @@ class Router:
             raise Refused(f"{method} {path}: {answer.status} {content.decode(errors='replace')}")
         return json.loads(content or b"null")
 
-    def body(self, model: str, prompt: Prompt, block_size: int) -> dict[str, Any]:
+    def register(self, worker: int, model: str, record: dict[str, Any]) -> None:
+        identity = {"worker_id": worker, "model_name": model, "endpoint": f"http://worker-{worker}"}
+        self.call("POST", "/workers", identity | record)
+
+    def delete(self, worker: int) -> None:
+        self.call("DELETE", f"/workers/{worker}")
+
+    def started(self, rank: int, block: Any) -> None:
+        """Nothing: the service finds it out."""
+
+    def hear(self, rank: int, event: Any) -> None:
+        """Nothing: the service hears the engine's publisher."""
+
+    def tokens(self, worker: int, model: str, prompt: Prompt, block_size: int) -> dict[int, int]:
+        """What /overlap_scores says that the worker's ranks have of a prompt on the device."""
+        answer = self.call("POST", "/overlap_scores", self._body(model, prompt, block_size))
+        return {
+            row["dp_rank"]: row["device_blocks"] * block_size
+            for row in answer["workers"]
+            if row["worker_id"] == worker
+        }
+
+    def select(self, model: str, prompt: Prompt, block_size: int) -> tuple[int, int]:
+        """The rank that /select chooses, and the tokens that it is said to have."""
+        answer = self.call("POST", "/select", self._body(model, prompt, block_size))
+        rank = answer["dp_rank"]
+        return rank, answer["overlap"]["dp"].get(str(rank), 0)
+
+    def _body(self, model: str, prompt: Prompt, block_size: int) -> dict[str, Any]:
         """A prompt as requests have it."""
         body: dict[str, Any] = {"model_name": model, self._group: "default", "token_ids": prompt.tokens}
         if prompt.lora:
@@ -63,17 +93,6 @@ class Router:
         if prompt.images:
             body["block_mm_infos"] = _block_mm_infos(prompt, block_size)
         return body
-
-    def overlaps(self, body: dict[str, Any], worker: int) -> dict[int, int]:
-        """The blocks of a prompt that the worker's ranks have on the device."""
-        rows = self.call("POST", "/overlap_scores", body)["workers"]
-        return {row["dp_rank"]: row["device_blocks"] for row in rows if row["worker_id"] == worker}
-
-    def select(self, body: dict[str, Any]) -> tuple[int, int]:
-        """The rank that is chosen, and the tokens that it is said to have."""
-        answer = self.call("POST", "/select", body)
-        rank = answer["dp_rank"]
-        return rank, answer["overlap"]["dp"].get(str(rank), 0)
 
     def _start(self) -> None:
         # What is configured in the environment must not change the test.

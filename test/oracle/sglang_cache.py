@@ -134,6 +134,11 @@ class Cache:
         removed = kv_events.BlockRemoved(block_hashes=[name], medium=kv_events.StorageMedium.GPU)
         return Marker(Prompt((*tokens, 1)), [stored], [removed])
 
+    def block(self, prompt: Prompt, start: int, size: int) -> tuple[tuple[Any, ...], Any]:
+        """The tokens of a prompt's page and its other keys, as events have them."""
+        tokens = prompt.tokens[start : start + size + self._pairs]
+        return tuple(itertools.pairwise(tokens)) if self._pairs else tokens, (prompt.lora, prompt.salt)
+
     def _compute(self, request: _Request, count: int) -> None:
         request.computed += count
         if request.computed < len(request.tokens):

@@ -11,7 +11,7 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
-from history import Prompt, Submit
+from history import Image, Prompt, Submit
 from outlet import Marker
 from vllm.distributed import kv_events
 from vllm.utils.hashing import sha256
@@ -202,6 +202,18 @@ class Cache:
             )
         return Marker(Prompt((*tokens, 1)), stored, removed)
 
+    def block(self, prompt: Prompt, start: int, size: int) -> tuple[tuple[int, ...], Any]:
+        """The tokens of a prompt's block and its other keys, as events have them."""
+        keys: list[Any] = [prompt.lora] if prompt.lora else []
+        keys += [
+            (_identifier(image), image.offset - start)
+            for image in prompt.images
+            if image.offset < start + size and image.offset + image.length > start
+        ]
+        if prompt.salt and not start:
+            keys.append(prompt.salt)
+        return prompt.tokens[start : start + size], tuple(keys) or None
+
     def _chunk(self, request: Request, hit: int, budget: int) -> int:
         """The tokens of a request that the next step computes."""
         count: int = min(request.num_tokens - request.num_computed_tokens - hit, budget)
@@ -257,7 +269,7 @@ class Cache:
         )
         images = [
             SimpleNamespace(
-                identifier=f"{image.content:016x}{0:048x}",  # as a frontend writes a hash of 64 bits
+                identifier=_identifier(image),
                 mm_position=SimpleNamespace(offset=image.offset, length=image.length),
             )
             for image in prompt.images
@@ -276,3 +288,8 @@ class Cache:
             cache_salt=prompt.salt,
             block_hasher=self._hasher,
         )
+
+
+def _identifier(image: Image) -> str:
+    """The name of a multimodal object, as a frontend writes a hash of 64 bits."""
+    return f"{image.content:016x}{0:048x}"
