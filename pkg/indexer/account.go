@@ -51,6 +51,7 @@ func (a *Account) admits(entries int64) bool {
 const (
 	orphanBytes  = 192
 	aliasBytes   = 160
+	copyBytes    = 48 // a name in copies.counts
 	removedBytes = 48 // a block in removedBlocks.byName
 )
 
@@ -67,7 +68,7 @@ func (r *rank) charge() rankCharge {
 	}
 	return rankCharge{
 		entries: int64(n + orphans + aliases),
-		bytes:   int64(orphans*orphanBytes + aliases*aliasBytes + len(r.removed.byName)*removedBytes),
+		bytes:   int64(orphans*orphanBytes + aliases*aliasBytes + len(r.removed.byName)*removedBytes + len(r.copies.counts)*copyBytes),
 	}
 }
 
@@ -123,6 +124,7 @@ func (s *Space) Discard() {
 	}
 	for slot := range s.ranks {
 		s.ranks[slot].blocks, s.ranks[slot].orphans, s.ranks[slot].aliases = [NumTiers]int{}, orphans{}, aliases{}
+		s.ranks[slot].copies = copies{}
 		s.settle(uint32(slot))
 	}
 	s.account.in.bytes.Add(-s.account.bytes)

@@ -137,9 +137,10 @@ func (s *Space) addName(by holder, name uint64, cell uint32, tableName uint64, n
 	a.states[key] = st
 }
 
-// removeName removes a name from a block. When the last of by's names for the
-// block is removed, by no longer holds it.
+// removeName removes a name from a block, with all copies. When the last of by's
+// names for the block is removed, by no longer holds it.
 func (s *Space) removeName(by holder, name uint64, cell uint32) {
+	s.ranks[by.slot()].copies.drop(name, by.tier())
 	a := &s.ranks[by.slot()].aliases
 	key := heldIn(cell, by.tier())
 	st, ok := a.states[key]

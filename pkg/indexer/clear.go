@@ -58,6 +58,7 @@ func (s *Space) clear(slot uint32) {
 		s.mu.Lock()
 	}
 	s.clearing[slot/64] &^= 1 << (slot % 64)
+	s.ranks[slot].copies = copies{}
 	s.settle(slot)
 }
 
@@ -91,7 +92,9 @@ func (s *Space) ClearTier(slot uint32, t Tier, seed uint64) (cleared int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	by := holderOf(slot, t)
-	s.ensureSlot(slot).orphans.clear(t, seed)
+	r := s.ensureSlot(slot)
+	r.orphans.clear(t, seed)
+	r.copies.forgetTier(t)
 	defer s.settle(slot)
 	logged := 0
 	var runs []uint32

@@ -141,6 +141,11 @@ func (s *script) step(op byte) {
 		s.space.StoreByEngineHash(slot, tier, names)
 		s.model.storeNamed(slot, tier, names)
 	case 14:
+		if op&32 != 0 {
+			s.space.MakeProvisional(slot)
+			s.model.rank(slot).doubt()
+			return
+		}
 		if op&16 == 0 {
 			s.space.Clear(slot)
 		} else {
@@ -167,6 +172,12 @@ func (s *script) store(slot uint32, tier indexer.Tier, op byte) {
 			ev.EngineHashes, ev.Local = names[from:], local[from:]
 			ev.SeedKnown = op&32 != 0
 		}
+	}
+	switch how := s.byte(); {
+	case how < 200:
+		ev.Counted = true
+	case how < 230: // names of blocks with several ones stay doubtful for longer
+		ev.Provisional = !s.ownSeeds && !s.collide && !s.renames
 	}
 	if distinct(ev.EngineHashes, ev.Parent, ev.HasParent) {
 		s.space.Store(ev)
@@ -197,6 +208,9 @@ func (s *script) check() {
 		if got, want := st.Blocks[tier], s.model.blocks(tier); got != want {
 			s.t.Fatalf("%v: %d entries, model has %d", tier, got, want)
 		}
+	}
+	if want := s.model.copies(); st.Copies != want {
+		s.t.Fatalf("%d further copies, model has %d", st.Copies, want)
 	}
 	held := s.space.DeviceBlocks(nil)
 	for slot := range uint32(max(len(held), int(s.slots))) {

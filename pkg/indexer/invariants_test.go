@@ -83,6 +83,9 @@ func (s *Space) check() error {
 		if err := s.ranks[slot].aliases.check(); err != nil {
 			return fmt.Errorf("slot %d: %w", slot, err)
 		}
+		if err := s.checkCopies(uint32(slot)); err != nil {
+			return fmt.Errorf("slot %d: %w", slot, err)
+		}
 	}
 	if err := s.checkAliasIndex(); err != nil {
 		return err
@@ -140,6 +143,23 @@ func (s *Space) checkPlace(id uint32) error {
 		if c := t.cellOf(value); c != nd.off+uint32(i) {
 			return fmt.Errorf("value %d of node %d is found at cell %d, stands at %d", value, id, c, nd.off+uint32(i))
 		}
+	}
+	return nil
+}
+
+// checkCopies checks that copies are counted of names that stand for blocks only, and
+// are added up.
+func (s *Space) checkCopies(slot uint32) error {
+	c := &s.ranks[slot].copies
+	var further [NumTiers]int
+	for key, n := range c.counts {
+		if n == 0 || s.findInTier(holderOf(slot, key.tier), key.name) == 0 {
+			return fmt.Errorf("%d copies of name %d in tier %d, which stands for nothing", n, key.name, key.tier)
+		}
+		further[key.tier] += int(n) - 1
+	}
+	if further != c.further {
+		return fmt.Errorf("%v further copies, counted %v", further, c.further)
 	}
 	return nil
 }

@@ -20,7 +20,12 @@ type step struct {
 }
 
 type modelRank struct {
-	named   [indexer.NumTiers]map[uint64]int // engine name → path
+	named [indexer.NumTiers]map[uint64]int // engine name → path
+	// further copies of what is named, and whether their number is not known.
+	further     [indexer.NumTiers]map[uint64]int
+	provisional [indexer.NumTiers]map[uint64]bool
+	// doubted: some named or waiting block may be provisional.
+	doubted bool
 	waiting []modelOrphan
 	gone    map[uint64]int // removed blocks by name
 }
@@ -28,6 +33,7 @@ type modelRank struct {
 type modelOrphan struct {
 	name, parent, local uint64
 	tiers               map[indexer.Tier]bool
+	provisional         bool
 }
 
 func newModel() *model {
@@ -39,7 +45,7 @@ func (m *model) rank(slot uint32) *modelRank {
 	if r == nil {
 		r = &modelRank{gone: map[uint64]int{}}
 		for t := range r.named {
-			r.named[t] = map[uint64]int{}
+			r.named[t], r.further[t], r.provisional[t] = map[uint64]int{}, map[uint64]int{}, map[uint64]bool{}
 		}
 		m.ranks[slot] = r
 	}
@@ -86,19 +92,20 @@ func (m *model) store(ev *indexer.Store) {
 		parent := ev.Parent
 		for i, name := range ev.EngineHashes {
 			if p, held := r.find(name); held && m.up[p].local == ev.Local[i] {
-				r.named[ev.Tier][name] = p
+				r.hold(ev.Tier, name, p, ev.Counted, ev.Provisional)
 				m.joinOrphans(r, ev.Tier, []uint64{name})
 				if rest := i + 1; rest < len(ev.EngineHashes) {
-					m.store(&indexer.Store{Slot: ev.Slot, Tier: ev.Tier, Parent: name, HasParent: true, EngineHashes: ev.EngineHashes[rest:], Local: ev.Local[rest:]})
+					m.store(&indexer.Store{Slot: ev.Slot, Tier: ev.Tier, Parent: name, HasParent: true, EngineHashes: ev.EngineHashes[rest:], Local: ev.Local[rest:], Counted: ev.Counted, Provisional: ev.Provisional})
 				}
 				return
 			}
-			o := modelOrphan{name, parent, ev.Local[i], map[indexer.Tier]bool{ev.Tier: true}}
+			o := modelOrphan{name, parent, ev.Local[i], map[indexer.Tier]bool{ev.Tier: true}, ev.Provisional}
 			for _, old := range r.waiting {
 				if old.name == name && old.parent == parent && old.local == o.local {
 					for t := range old.tiers {
 						o.tiers[t] = true
 					}
+					o.provisional = o.provisional && old.provisional
 				}
 			}
 			r.drop(name)
@@ -109,9 +116,60 @@ func (m *model) store(ev *indexer.Store) {
 	}
 	for i, name := range ev.EngineHashes {
 		at = m.path(at, ev.Local[i])
-		r.named[ev.Tier][name] = at
+		r.hold(ev.Tier, name, at, ev.Counted, ev.Provisional)
 	}
 	m.joinOrphans(r, ev.Tier, ev.EngineHashes)
+}
+
+// hold takes a block that is announced under a name.
+func (r *modelRank) hold(t indexer.Tier, name uint64, p int, counted, provisional bool) {
+	switch old, held := r.named[t][name]; {
+	case !held || old != p:
+		r.forget(t, name)
+		r.named[t][name] = p
+		if provisional {
+			if !r.doubted {
+				r.doubt()
+			}
+			r.provisional[t][name] = true
+		}
+	case !counted || provisional:
+	case r.provisional[t][name]:
+		delete(r.provisional[t], name)
+	default:
+		r.further[t][name]++
+	}
+}
+
+func (r *modelRank) forget(t indexer.Tier, name uint64) {
+	delete(r.named[t], name)
+	delete(r.further[t], name)
+	delete(r.provisional[t], name)
+}
+
+// doubt makes all blocks provisional.
+func (r *modelRank) doubt() {
+	for t := range r.named {
+		clear(r.further[t])
+		for name := range r.named[t] {
+			r.provisional[t][name] = true
+			r.doubted = true
+		}
+	}
+	for i := range r.waiting {
+		r.waiting[i].provisional = true
+		r.doubted = true
+	}
+}
+
+// believe ends the doubt when nothing is provisional.
+func (r *modelRank) believe() {
+	for t := range r.provisional {
+		if len(r.provisional[t]) > 0 {
+			return
+		}
+	}
+	r.doubted = r.doubted && len(r.waiting) > 0
 }
 
 func (r *modelRank) drop(name uint64) {
@@ -127,7 +185,7 @@ func (m *model) joinOrphans(r *modelRank, tier indexer.Tier, names []uint64) {
 		r.drop(o.name)
 		if p := r.named[tier][o.name]; m.up[p].local == o.local { // it came itself
 			for t := range o.tiers {
-				r.named[t][o.name] = p
+				r.hold(t, o.name, p, false, o.provisional)
 			}
 		}
 	}
@@ -139,7 +197,7 @@ func (m *model) joinOrphans(r *modelRank, tier indexer.Tier, names []uint64) {
 			r.drop(o.name)
 			for t := range indexer.Tier(indexer.NumTiers) {
 				if at, ok := r.findFor(t, o.parent); ok && o.tiers[t] {
-					r.named[t][o.name] = m.path(at, o.local)
+					r.hold(t, o.name, m.path(at, o.local), false, o.provisional)
 					work = append(work, o.name)
 				}
 			}
@@ -154,7 +212,7 @@ func (m *model) storeNamed(slot uint32, t indexer.Tier, names []uint64) {
 			continue
 		}
 		if p, ok := r.find(name); ok {
-			r.named[t][name] = p
+			r.hold(t, name, p, false, false)
 			m.joinOrphans(r, t, []uint64{name})
 			continue
 		}
@@ -166,7 +224,7 @@ func (m *model) storeNamed(slot uint32, t indexer.Tier, names []uint64) {
 			}
 		}
 		if p, ok := r.gone[name]; ok && !waiting {
-			r.named[t][name] = p
+			r.hold(t, name, p, false, false)
 			m.joinOrphans(r, t, []uint64{name})
 		}
 	}
@@ -175,8 +233,12 @@ func (m *model) storeNamed(slot uint32, t indexer.Tier, names []uint64) {
 func (m *model) remove(slot uint32, t indexer.Tier, names []uint64) {
 	r := m.rank(slot)
 	for _, name := range names {
+		if r.further[t][name] > 0 {
+			r.further[t][name]--
+			continue
+		}
 		if p, ok := r.named[t][name]; ok {
-			delete(r.named[t], name)
+			r.forget(t, name)
 			r.gone[name] = p
 			continue
 		}
@@ -190,6 +252,19 @@ func (m *model) remove(slot uint32, t indexer.Tier, names []uint64) {
 			}
 		}
 	}
+	r.believe()
+}
+
+// copies counts the further copies of all ranks.
+func (m *model) copies() (n int) {
+	for _, r := range m.ranks {
+		for t := range r.further {
+			for _, more := range r.further[t] {
+				n += more
+			}
+		}
+	}
+	return n
 }
 
 func (m *model) clear(slot uint32) { delete(m.ranks, slot) }

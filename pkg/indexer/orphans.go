@@ -22,6 +22,7 @@ type orphan struct {
 	older, younger            uint32
 	prev, next                uint32 // below the same parent
 	seedKnown                 bool
+	provisional               bool  // will be a provisional block
 	tiers                     uint8 // bit per tier
 }
 
@@ -32,11 +33,12 @@ func (o *orphans) len() int { return len(o.byName) }
 func (o *orphans) put(ev *Store, n int) (kept, dropped int) {
 	parent := ev.Parent
 	for i, name := range ev.EngineHashes[:n] {
-		b := orphan{name: name, parent: parent, local: ev.Local[i], seed: ev.Seed, seedKnown: ev.SeedKnown, tiers: 1 << ev.Tier}
+		b := orphan{name: name, parent: parent, local: ev.Local[i], seed: ev.Seed, seedKnown: ev.SeedKnown, provisional: ev.Provisional, tiers: 1 << ev.Tier}
 		parent = name
 		if id, ok := o.byName[name]; ok {
 			if row := &o.rows[id]; row.parent == b.parent && row.local == b.local {
 				row.tiers |= b.tiers
+				row.provisional = row.provisional && b.provisional
 				o.uncount(*row)
 				row.seed, row.seedKnown = b.seed, b.seedKnown
 				o.count(b)
@@ -159,6 +161,12 @@ func (o *orphans) remove(name uint64, t Tier) bool {
 	return true
 }
 
+func (o *orphans) makeProvisional() {
+	for id := o.first; id != 0; id = o.rows[id].younger {
+		o.rows[id].provisional = true
+	}
+}
+
 // addTier makes an orphan wait in one more tier. It is false if there is no orphan
 // with that name.
 func (o *orphans) addTier(name uint64, t Tier) bool {
@@ -203,7 +211,7 @@ func (s *Space) addOrphanTiers(by holder, b orphan) {
 	}
 	for t := range Tier(NumTiers) {
 		if b.tiers>>t&1 == 1 {
-			s.holdCell(holderOf(by.slot(), t), cell, b.name)
+			s.holdUncounted(holderOf(by.slot(), t), cell, b.name, b.provisional)
 		}
 	}
 }
@@ -217,9 +225,10 @@ func (s *Space) joinOrphan(slot uint32, b orphan) (joined bool) {
 		ev := &Store{
 			Slot: slot, Tier: t, Parent: b.parent, HasParent: true,
 			EngineHashes: []uint64{b.name}, Local: []uint64{b.local}, Seed: b.seed, SeedKnown: b.seedKnown,
+			Provisional: b.provisional,
 		}
 		// The parent may have lost its name to another block meanwhile.
-		if _, ok := s.insert(ev); ok {
+		if _, _, ok := s.insert(ev); ok {
 			joined = true
 		}
 	}

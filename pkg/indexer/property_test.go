@@ -94,6 +94,13 @@ func (h *history) step(t testing.TB) {
 		} else if h.rnd.IntN(4) == 0 {
 			ev.HasParent = true // 0: the root by another name
 		}
+		switch h.rnd.IntN(20) {
+		case 0, 1, 2:
+			ev.Provisional = !h.odd // names of blocks with several ones stay doubtful for longer
+		case 3, 4, 5:
+		default:
+			ev.Counted = true
+		}
 		if distinct(ev.EngineHashes, ev.Parent, ev.HasParent) {
 			h.space.Store(ev)
 			h.model.store(ev)
@@ -122,6 +129,9 @@ func (h *history) step(t testing.TB) {
 		h.space.Clear(slot)
 		h.model.clear(slot)
 	case k < 96:
+		h.space.MakeProvisional(slot)
+		h.model.rank(slot).doubt()
+	case k < 97:
 		h.space.Forget(slot)
 		h.model.clear(slot)
 	default:
@@ -152,6 +162,9 @@ func (h *history) verify(t testing.TB) {
 		if got, want := st.Blocks[tier], h.model.blocks(tier); got != want {
 			t.Fatalf("%v: %d entries, model has %d", tier, got, want)
 		}
+	}
+	if want := h.model.copies(); st.Copies != want {
+		t.Fatalf("%d further copies, model has %d", st.Copies, want)
 	}
 }
 

@@ -138,11 +138,13 @@ func (s *Space) storeByEngineHashPart(slot uint32, t Tier, names []uint64) (reso
 			continue
 		}
 		if cell := s.findInAnyTier(slot, name); cell != 0 {
-			s.holdCell(by, cell, name)
+			s.holdUncounted(by, cell, name, false)
 		} else if r.orphans.addTier(name, t) {
 			resolved++
 			continue
-		} else if !s.restore(by, name, &c) {
+		} else if s.restore(by, name, &c) {
+			r.copies.addFirst(name, t)
+		} else {
 			continue
 		}
 		resolved++

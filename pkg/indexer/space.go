@@ -23,6 +23,7 @@ type Space struct {
 	clearing   []uint64 // bit set of slots that are being cleared
 	blocks     [NumTiers]int
 	staleNames []uint64 // scratch of freeNames and locate
+	knownNames []uint64 // scratch of freeNames
 	removals   removalLog
 	// sequence: blocks are known by their sequence hash, whose seed is chain.
 	sequence bool
@@ -44,6 +45,7 @@ func (h holder) tier() Tier { return Tier(h & 3) }
 type rank struct {
 	blocks  [NumTiers]int
 	aliases aliases
+	copies  copies
 	orphans orphans
 	removed removedBlocks
 	charged rankCharge
@@ -121,6 +123,7 @@ type Stats struct {
 	Unique  int
 	Runs    int
 	Orphans int   // blocks whose parent is unknown
+	Copies  int   // further copies of blocks that a rank holds in a tier
 	Bytes   int64 // flat memory
 }
 
@@ -134,6 +137,9 @@ func (s *Space) Stats() Stats {
 	}
 	for i := range s.ranks {
 		st.Orphans += s.ranks[i].orphans.len()
+		for _, n := range s.ranks[i].copies.further {
+			st.Copies += n
+		}
 	}
 	return st
 }

@@ -17,15 +17,25 @@ type Store struct {
 	// the namespace's key. Without SeedKnown the parent's seed is used.
 	Seed      uint64
 	SeedKnown bool
+	// Counted: a block that the rank holds in the tier under the same engine hash has
+	// one more copy, and is held until as many removals have come. Otherwise nothing
+	// changes for such a block. Only for local Spaces.
+	Counted bool
+	// Provisional: the event is not the engine's own, so that it is not known how many
+	// copies there are of the blocks that it adds. It counts nothing.
+	Provisional bool
 }
 
 // Outcome counts the blocks of a stored event by what was done with them.
 type Outcome struct {
 	Stored   int // now held, and not before
 	Known    int // held before
+	Copies   int // of those known: counted as further copies
 	Orphaned int // wait for their parent (decision K7)
 	Dropped  int // older orphans that were dropped to make room
 	Refused  int // not kept: the Account has no room
+	// Held is what the rank holds in the tier now, each copy counted, if Copies > 0.
+	Held int
 }
 
 // maxHold bounds the blocks of one event that are applied under one hold of the
@@ -60,6 +70,8 @@ func (o *Outcome) add(more Outcome) {
 	o.Orphaned += more.Orphaned
 	o.Dropped += more.Dropped
 	o.Refused += more.Refused
+	o.Copies += more.Copies
+	o.Held = max(o.Held, more.Held)
 }
 
 func (s *Space) storePart(ev *Store) Outcome {
@@ -78,32 +90,42 @@ func (s *Space) storePart(ev *Store) Outcome {
 
 // store applies an event of at least one block.
 func (s *Space) store(ev *Store) Outcome {
-	stored, ok := s.insert(ev)
+	stored, copies, ok := s.insert(ev)
 	if !ok {
 		return s.storeOrphan(ev)
 	}
 	s.joinOrphans(holderOf(ev.Slot, ev.Tier), ev.EngineHashes)
-	return Outcome{Stored: stored, Known: len(ev.EngineHashes) - stored}
+	out := Outcome{Stored: stored, Known: len(ev.EngineHashes) - stored, Copies: copies}
+	if copies > 0 {
+		r := &s.ranks[ev.Slot]
+		out.Held = r.blocks[ev.Tier] + r.copies.further[ev.Tier]
+	}
+	return out
 }
 
 // insert adds an event's blocks after its parent. stored counts those that the
-// holder did not hold before. ok is false if the parent is unknown.
-func (s *Space) insert(ev *Store) (stored int, ok bool) {
+// holder did not hold before, copies the further copies of others. ok is false if
+// the parent is unknown.
+func (s *Space) insert(ev *Store) (stored, copies int, ok bool) {
 	if s.sequence {
-		return s.insertSequence(ev)
+		stored, ok = s.insertSequence(ev)
+		return stored, 0, ok
 	}
 	at, ok := s.prepareInsert(ev)
 	if !ok {
-		return 0, false
+		return 0, 0, false
 	}
-	blocks := &s.ranks[ev.Slot].blocks[ev.Tier]
-	before := *blocks
+	r := &s.ranks[ev.Slot]
+	before := r.blocks[ev.Tier]
 	s.insertBlocks(holderOf(ev.Slot, ev.Tier), at, ev)
-	return *blocks - before, true
+	if len(s.knownNames) > 0 || r.copies.provisional || ev.Provisional {
+		copies = s.countCopies(ev, s.knownNames)
+	}
+	return r.blocks[ev.Tier] - before, copies, true
 }
 
 // prepareInsert returns the position for an event's blocks, after freeing their
-// names. ok is false if the parent is unknown.
+// names, and sets knownNames. ok is false if the parent is unknown.
 func (s *Space) prepareInsert(ev *Store) (at position, ok bool) {
 	at, ok = s.positionAfterParent(ev)
 	for ok && s.freeNames(holderOf(ev.Slot, ev.Tier), at, ev) {
@@ -134,12 +156,18 @@ func (s *Space) storeOrphan(ev *Store) Outcome {
 	} else {
 		out.Stored = 1
 	}
-	s.holdCell(by, cell, ev.EngineHashes[anchor])
-	s.joinOrphans(by, ev.EngineHashes[anchor:anchor+1])
+	name := ev.EngineHashes[anchor : anchor+1]
+	var known []uint64
+	if !s.holdCell(by, cell, name[0]) {
+		known = name
+	}
+	out.Copies = s.countCopies(&Store{Slot: ev.Slot, Tier: ev.Tier, EngineHashes: name, Counted: ev.Counted, Provisional: ev.Provisional}, known)
+	s.joinOrphans(by, name)
 	if rest := anchor + 1; rest < len(ev.EngineHashes) {
 		out.add(s.store(&Store{
 			Slot: ev.Slot, Tier: ev.Tier, Parent: ev.EngineHashes[anchor], HasParent: true,
 			EngineHashes: ev.EngineHashes[rest:], Local: ev.Local[rest:], Seed: ev.Seed, SeedKnown: ev.SeedKnown,
+			Counted: ev.Counted, Provisional: ev.Provisional,
 		}))
 	}
 	return out
@@ -189,9 +217,11 @@ func (t *tree) match(p position, locals []uint64) int {
 
 // freeNames removes the event's names from other blocks that the holder has under
 // them, as one name stands for one block of a holder. It reports whether it
-// removed any; then the tree may have changed.
+// removed any; then the tree may have changed. Otherwise it sets knownNames to the
+// names of the event under which the holder has the event's blocks.
 func (s *Space) freeNames(by holder, p position, ev *Store) bool {
 	t := &s.tree
+	s.knownNames = s.knownNames[:0]
 	if t.live == 0 {
 		return false
 	}
@@ -210,10 +240,9 @@ func (s *Space) freeNames(by holder, p position, ev *Store) bool {
 		held := t.sets.has(nd.holders[by.tier()], by.slot()) && len(s.ranks[by.slot()].aliases.cells) == 0
 		names := t.cells.names(nd.off+p.at, uint32(m))
 		for k, name := range names {
-			if held && name == ev.EngineHashes[i+k] {
-				continue
+			if held && name == ev.EngineHashes[i+k] || s.markStaleName(by, ev.EngineHashes[i+k], nd.off+p.at+uint32(k)) {
+				s.knownNames = append(s.knownNames, ev.EngineHashes[i+k])
 			}
-			s.markStaleName(by, ev.EngineHashes[i+k], nd.off+p.at+uint32(k))
 		}
 		i += m
 		if p.at += uint32(m); p.at < nd.n {
@@ -237,8 +266,9 @@ func (s *Space) removeStaleNames(by holder) bool {
 	return len(s.staleNames) > 0
 }
 
-// markStaleName marks a name if the holder has another block than cell under it.
-func (s *Space) markStaleName(by holder, name uint64, cell uint32) {
+// markStaleName marks a name if the holder has another block than cell under it, and
+// reports whether it has that one.
+func (s *Space) markStaleName(by holder, name uint64, cell uint32) (known bool) {
 	old := uint32(0)
 	if a := &s.ranks[by.slot()].aliases; len(a.cells) > 0 {
 		old = a.cells[aliasKey{name, by.tier()}]
@@ -252,6 +282,7 @@ func (s *Space) markStaleName(by holder, name uint64, cell uint32) {
 	if old != 0 && old != cell {
 		s.staleNames = append(s.staleNames, name)
 	}
+	return old != 0 && old == cell
 }
 
 // insertBlocks adds the event's blocks to the tree from p on and makes by their
@@ -345,22 +376,25 @@ func (s *Space) holds(by holder, cell uint32) bool {
 	return s.tree.sets.has(nd.holders[by.tier()], by.slot())
 }
 
-// holdCell makes by a holder of one block under a name. If by has another block
-// under it, that one loses the name.
-func (s *Space) holdCell(by holder, cell uint32, name uint64) {
+// holdCell makes by a holder of one block under a name, and reports whether it was
+// not one under that name before. If by has another block under it, that one loses
+// the name.
+func (s *Space) holdCell(by holder, cell uint32, name uint64) bool {
 	switch old := s.findInTier(by, name); old {
 	case cell:
-		return
+		return false
 	case 0:
 	default:
 		s.removeName(by, name, old)
 	}
 	p := s.positionAfter(cell)
 	s.addHolder(by, position{p.id, p.at - 1}, []uint64{name})
+	return true
 }
 
-// Remove applies a removed event: the rank no longer holds the blocks with these
-// names in the tier. unknown counts the names of blocks that it did not hold.
+// Remove applies a removed event: the rank has one copy less of the blocks with these
+// names in the tier, and no longer holds those of which no copy is left. unknown
+// counts the names of blocks that it did not hold.
 func (s *Space) Remove(slot uint32, t Tier, names []uint64) (removed, unknown int) {
 	for part := range slices.Chunk(names, maxHold) {
 		removed += s.removePart(slot, t, part)
@@ -375,7 +409,9 @@ func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
 	defer s.settle(slot)
 	by := holderOf(slot, t)
 	for _, name := range names {
-		if cell := s.findInTier(by, name); cell != 0 {
+		if len(r.copies.counts) > 0 && r.copies.take(name, t) {
+			removed++
+		} else if cell := s.findInTier(by, name); cell != 0 {
 			s.rememberRemoved(by, name, cell)
 			s.removeName(by, name, cell)
 			removed++
@@ -383,6 +419,7 @@ func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
 			removed++
 		}
 	}
+	r.endProvisional()
 	return removed
 }
 

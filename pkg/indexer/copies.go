@@ -1,0 +1,172 @@
+package indexer
+
+// An engine may hold equal blocks several times, under one engine hash: vLLM's
+// block pool does not merge them, and announces each copy and the end of each. A
+// rank therefore holds a block in a tier until as many removals of a name have come
+// as counted stores (Store.Counted); a clear ends all. Most blocks have one copy, so
+// that the tree says what is held, and only names with more copies are kept here.
+//
+// Where messages have been lost, or a rank's blocks come from elsewhere, the number
+// of copies is not known: such blocks are provisional. The first counted store of a
+// provisional block makes it one of one copy, a removal ends it. An index thus never
+// counts more copies than the engine has.
+
+// maxCopies bounds the names of one rank whose copies are counted. Beyond it a block
+// has one copy, or stays provisional.
+const maxCopies = 1 << 18
+
+// copies counts the copies of one rank's blocks by name and tier. Only names of
+// blocks that the rank holds are in it.
+type copies struct {
+	// counts has the names of more than one copy. While provisional it has also names
+	// of one copy: then those that are not in it are of provisional blocks.
+	counts      map[aliasKey]uint32
+	further     [NumTiers]int // copies beyond the first of each name
+	provisional bool
+}
+
+// add counts one more copy of a block that is held under a name, and reports whether
+// it is a further one. While c is provisional it may be the first that is counted.
+func (c *copies) add(name uint64, t Tier) (further bool) {
+	key := aliasKey{name, t}
+	n, ok := c.counts[key]
+	switch {
+	case ok:
+	case len(c.counts) >= maxCopies:
+		return false
+	case !c.provisional:
+		n = 1
+	}
+	if c.counts == nil {
+		c.counts = make(map[aliasKey]uint32)
+	}
+	c.counts[key] = n + 1
+	if n > 0 {
+		c.further[t]++
+	}
+	return n > 0
+}
+
+// addFirst counts the first copy of a block, which has just become held under a
+// name.
+func (c *copies) addFirst(name uint64, t Tier) {
+	if c.provisional {
+		c.add(name, t)
+	}
+}
+
+// take counts a removal, and reports whether the block has copies left.
+func (c *copies) take(name uint64, t Tier) (left bool) {
+	key := aliasKey{name, t}
+	n := c.counts[key]
+	if n <= 1 {
+		return false
+	}
+	c.further[t]--
+	if n--; n > 1 || c.provisional {
+		c.counts[key] = n
+	} else {
+		c.delete(key)
+	}
+	return true
+}
+
+// drop forgets the copies of a block that is no longer held under a name.
+func (c *copies) drop(name uint64, t Tier) {
+	if len(c.counts) == 0 {
+		return
+	}
+	key := aliasKey{name, t}
+	if n, ok := c.counts[key]; ok {
+		c.further[t] -= int(max(n, 1)) - 1
+		c.delete(key)
+	}
+}
+
+func (c *copies) delete(key aliasKey) {
+	if delete(c.counts, key); len(c.counts) == 0 {
+		c.counts = nil
+	}
+}
+
+// forgetTier makes all blocks in a tier ones of one copy.
+func (c *copies) forgetTier(t Tier) {
+	for key := range c.counts {
+		if key.tier == t {
+			c.drop(key.name, t)
+		}
+	}
+}
+
+// MakeProvisional says that messages about a slot's blocks have been lost, or are
+// about to come once more: all blocks that it holds, and those that wait for their
+// parent, become provisional.
+func (s *Space) MakeProvisional(slot uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if int(slot) >= len(s.ranks) {
+		return
+	}
+	s.ranks[slot].makeProvisional()
+	s.settle(slot)
+}
+
+func (r *rank) makeProvisional() {
+	r.copies = copies{provisional: r.blocks != [NumTiers]int{} || r.orphans.len() > 0}
+	r.orphans.makeProvisional()
+}
+
+// holdUncounted makes by a holder of one block under a name, as holdCell does. If it
+// was none before the block has one copy, or is provisional.
+func (s *Space) holdUncounted(by holder, cell uint32, name uint64, provisional bool) {
+	r := &s.ranks[by.slot()]
+	switch fresh := s.holdCell(by, cell, name); {
+	case fresh && !provisional:
+		r.copies.addFirst(name, by.tier())
+	case fresh && !r.copies.provisional:
+		r.makeProvisional()
+	}
+}
+
+// countCopies counts the copies of an event's blocks, which are held. known are the
+// names of those that were held under them before, in the order of the event.
+func (s *Space) countCopies(ev *Store, known []uint64) (further int) {
+	r := &s.ranks[ev.Slot]
+	c := &r.copies
+	if !c.provisional {
+		if ev.Provisional && len(known) < len(ev.EngineHashes) {
+			r.makeProvisional()
+		}
+		for _, name := range known {
+			if ev.Counted && !ev.Provisional && c.add(name, ev.Tier) {
+				further++
+			}
+		}
+		return further
+	}
+	for _, name := range ev.EngineHashes {
+		isKnown := len(known) > 0 && known[0] == name
+		if isKnown {
+			known = known[1:]
+		}
+		if isKnown && !ev.Counted || ev.Provisional {
+			continue
+		}
+		if c.add(name, ev.Tier) {
+			further++
+		}
+	}
+	return further
+}
+
+// endProvisional makes a rank's blocks provisional no longer if each is counted.
+func (r *rank) endProvisional() {
+	if !r.copies.provisional {
+		return
+	}
+	names := len(r.aliases.cells) // no more than so many
+	for _, n := range r.blocks {
+		names += n
+	}
+	r.copies.provisional = len(r.copies.counts) < names || r.orphans.len() > 0
+}
