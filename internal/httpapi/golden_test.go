@@ -181,14 +181,14 @@ func TestAppendFloat(t *testing.T) {
 }
 
 // TestWorkerAnswers: records are echoed as they were given, with null for what
-// is unset; three members are left out if they are empty.
+// is unset; members that Dynamo's records do not have are left out then, and so are maps.
 func TestWorkerAnswers(t *testing.T) {
 	bare := &catalog.Worker{Record: catalog.Record{ID: 1, Scope: defaultScope}, Lifecycle: catalog.Incomplete, Reasons: []string{
 		"endpoint is required", "reconciliation failed: block_size mismatch for model=default tenant=default: existing=4 requested=8",
 	}}
 	full := &catalog.Worker{Record: catalog.Record{
 		ID: maxU64, Scope: catalog.Scope{Model: "m", Tenant: "t"}, Endpoint: ptr(""), KVEventsEndpoint: ptr("tcp://a:1"),
-		KVEventsEndpoints: map[uint32]string{10: "tcp://a:1", 9: `tcp://"b":1`}, ReplayEndpoint: ptr("tcp://a:2"), ReplayEndpoints: map[uint32]string{0: "tcp://a:3"}, KVEventsServerKey: ptr("k"),
+		KVEventsEndpoints: map[uint32]string{10: "tcp://a:1", 9: `tcp://"b":1`}, ReplayEndpoint: ptr("tcp://a:2"), ReplayEndpoints: map[uint32]string{0: "tcp://a:3"}, KVEventsServerKey: ptr("k"), KVEventCopies: ptr("set"),
 		BlockSize: ptr[uint32](maxU32), StartRank: ptr[uint32](0), Size: ptr[uint32](2), MaxNumBatchedTokens: ptr[uint64](maxU64), TotalKVBlocks: ptr[uint64](0),
 		StableRoutingID: ptr("s"), IsEagle: ptr(false), Taints: []string{"a", "b\n"}, TopologyDomains: map[string]string{"zone": "z", "a\"b": ""},
 		KVTransferDomain: ptr("zone"), KVTransferEnforcement: ptr("preferred"), KVTransferPreferredWeight: ptr[float32](0.1),

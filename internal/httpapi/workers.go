@@ -133,6 +133,7 @@ func (b *workerBody) record() catalog.Record {
 		ReplayEndpoint:            p.ReplayEndpoint,
 		ReplayEndpoints:           p.ReplayEndpoints,
 		KVEventsServerKey:         p.KVEventsServerKey,
+		KVEventCopies:             p.KVEventCopies,
 		BlockSize:                 p.BlockSize,
 		StartRank:                 p.StartRank,
 		Size:                      p.Size,
@@ -223,6 +224,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Fi
 		u64("max_num_batched_tokens", func(p *catalog.Patch) **uint64 { return &p.MaxNumBatchedTokens }),
 		u64("total_kv_blocks", func(p *catalog.Patch) **uint64 { return &p.TotalKVBlocks }),
 		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*jsonscan.Scanner).Bool),
+		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
 		settingField("kv_transfer_enforcement", of, func(p *catalog.Patch) **string { return &p.KVTransferEnforcement }, readEnforcement),
 		settingField("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*jsonscan.Scanner).Float32),
 		collection("kv_events_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.KVEventsEndpoints = readByRank(s) }),
@@ -242,6 +244,10 @@ func readEnforcement(s *jsonscan.Scanner) string {
 	return s.Variant("required", "preferred")
 }
 
+func readCopies(s *jsonscan.Scanner) string {
+	return s.Variant(catalog.CountCopies, catalog.SetCopies)
+}
+
 func readByRank(s *jsonscan.Scanner) map[uint32]string {
 	m := make(map[uint32]string)
 	for rank := range s.MapUint32() {
@@ -259,8 +265,8 @@ func readStringMap(s *jsonscan.Scanner) map[string]string {
 	return m
 }
 
-// appendWorker appends a worker's record. Unset members are null; three are
-// left out when they are empty.
+// appendWorker appends a worker's record. Unset members are null; those
+// that Dynamo's records do not have are left out, and so are maps when they are empty.
 func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = append(out, '{')
 	out = appendUintField(out, "worker_id", w.ID)
@@ -273,6 +279,9 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	out = appendByRank(out, "replay_endpoints", w.ReplayEndpoints)
 	if w.KVEventsServerKey != nil { // no member of Dynamo's records
 		out = appendStringField(out, "kv_events_server_key", *w.KVEventsServerKey)
+	}
+	if w.KVEventCopies != nil { // nor this
+		out = appendStringField(out, "kv_event_copies", *w.KVEventCopies)
 	}
 	out = appendOptUint(out, "block_size", w.BlockSize)
 	out = appendOptUint(out, "data_parallel_start_rank", w.StartRank)

@@ -268,8 +268,15 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream) kvevents.Strea
 
 		ServerKey: st.ServerKey,
 	}
+	copies := kvevents.CopyRule{Counted: st.CountCopies, Limit: st.TotalKVBlocks}
 	if was := streamOf(w.streams, st.DP); was != nil && was.Endpoint == st.Endpoint && was.ServerKey == st.ServerKey {
-		c.Applier = was.Applier
+		applier := was.Applier.(*kvevents.IndexApplier)
+		if applier.Copies != copies {
+			renewed := *applier
+			renewed.Copies = copies
+			applier = &renewed
+		}
+		c.Applier = applier
 	} else {
 		converter := kvevents.NewConverter(w.layout, st.DP, w.slots.slot)
 		converter.Seeds = w.scope.Seeds
@@ -277,6 +284,7 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream) kvevents.Strea
 			Converter: converter,
 			Index:     w.scope.Gate,
 			Slot:      st.Slot,
+			Copies:    copies,
 		}
 	}
 	return c

@@ -279,10 +279,12 @@ func (f *File) Reservations(now time.Time, use func(reservations.Reservation)) e
 // Close closes the file.
 func (f *File) Close() error { return f.in.Close() }
 
-// Store is a piece as an event of the index for a slot.
+// Store is a piece as an event of the index for a slot. Its blocks are provisional: a
+// file does not say how many copies there are.
 func (p *Piece) Store(slot uint32) indexer.Store {
 	return indexer.Store{
 		Slot: slot, Tier: p.Tier, Parent: p.Parent, HasParent: p.HasParent,
 		EngineHashes: p.EngineHashes, Local: p.Local, Seed: p.Seed, SeedKnown: true,
+		Provisional: true,
 	}
 }

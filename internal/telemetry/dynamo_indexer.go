@@ -116,7 +116,7 @@ func (c DynamoIndexer) sendEvents(ch chan<- prometheus.Metric) {
 	}
 	var again uint64
 	for tier := range tally.Blocks {
-		again += tally.Blocks[tier][kvevents.BlocksKnown]
+		again += tally.Blocks[tier][kvevents.BlocksKnown] + tally.Blocks[tier][kvevents.BlocksCopied]
 	}
 	send(ch, indexerWarnings, again, "duplicate_store")
 }

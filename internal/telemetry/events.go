@@ -18,6 +18,7 @@ var (
 	kvReplays      = eventFamilies.counter("kv_replays_total", "Replays asked of engines by result.", "result")
 	kvRestarts     = eventFamilies.counter("kv_engine_restarts_total", "Engines found to have started anew; their blocks were dropped.")
 	kvConnections  = eventFamilies.counter("kv_stream_changes_total", "Changes in the connections of KV event streams.", "change")
+	kvCopiesAsSet  = eventFamilies.counter("kv_copies_as_set_total", "KV event streams that announced more copies of blocks than their rank has room for; their copies are not counted.")
 	kvStreams      = eventFamilies.gauge("kv_streams", "KV event streams by state.", "state")
 	kvEventLag     = eventFamilies.histogram("kv_event_lag_seconds", "Age of live KV event messages when they came in, by the engine's time stamp; clocks that differ count.")
 )
@@ -67,6 +68,7 @@ func (c Events) Collect(ch chan<- prometheus.Metric) {
 	tally := c.Streams.tally()
 	sendEvents(ch, &tally)
 	sendBlocks(ch, &tally)
+	send(ch, kvCopiesAsSet, tally.CopiesAsSet)
 }
 
 func sendMessages(ch chan<- prometheus.Metric, n *kvevents.Counters) {

@@ -15,6 +15,7 @@ var (
 
 	indexBlocks    = scopeFamilies.gauge("index_blocks", "Blocks in the index by storage tier, counted once for each rank that holds them.", "tier")
 	indexUnique    = scopeFamilies.gauge("index_unique_blocks", "Distinct blocks in the index.")
+	indexCopies    = scopeFamilies.gauge("index_block_copies", "Further copies that ranks have of their blocks.")
 	indexOrphans   = scopeFamilies.gauge("index_orphan_blocks", "Blocks kept out of answers until their parent comes.")
 	indexBytes     = scopeFamilies.gauge("index_bytes", "Memory of the index.")
 	queuedRequests = scopeFamilies.gauge("queued_requests", "Selections that wait for a rank that is not busy.")
@@ -39,6 +40,7 @@ func (c Scopes) Collect(ch chan<- prometheus.Metric) {
 		}
 		index.Unique += st.Unique
 		index.Orphans += st.Orphans
+		index.Copies += st.Copies
 		index.Bytes += st.Bytes
 		r, t := state.Queue.Pending()
 		requests += r
@@ -47,6 +49,7 @@ func (c Scopes) Collect(ch chan<- prometheus.Metric) {
 	sendByTier(ch, indexBlocks, index.Blocks)
 	send(ch, indexUnique, index.Unique)
 	send(ch, indexOrphans, index.Orphans)
+	send(ch, indexCopies, index.Copies)
 	send(ch, indexBytes, index.Bytes)
 	send(ch, queuedRequests, requests)
 	send(ch, queuedTokens, tokens)

@@ -43,6 +43,7 @@ type seen struct {
 	dropped            [kvevents.NumReasons]uint64
 	undecodable        uint64
 	badFrames          uint64
+	copiesAsSet        uint64
 	replays            [kvevents.NumReplayResults]uint64
 	models             map[*ModelSelections]modelTally
 }
@@ -280,9 +281,20 @@ func (w *Watcher) lookAtEvents() {
 	}
 	found = addCount(what, "undecodable_messages", undecodable-w.last.undecodable) || found
 	found = addCount(what, "bad_frames", badFrames-w.last.badFrames) || found
-	if found {
-		w.log.Warn().Dict("dropped", what).EmbedObject(w.examples()).Msg("kv events dropped")
+	asSet := tally.CopiesAsSet - w.last.copiesAsSet
+	var some examples
+	if found || asSet > 0 {
+		some = w.examples()
 	}
+	if found {
+		w.log.Warn().Dict("dropped", what).EmbedObject(some).Msg("kv events dropped")
+	}
+	if asSet > 0 {
+		w.log.Warn().Uint64("streams", asSet).EmbedObject(some).
+			Msg("kv events announce more copies of blocks than there is room for: they are not counted any more; " +
+				"kv_event_copies of such a worker is to be set")
+	}
+	w.last.copiesAsSet = tally.CopiesAsSet
 	w.last.dropped, w.last.undecodable, w.last.badFrames = dropped, undecodable, badFrames
 }
 

@@ -104,6 +104,39 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// TestWatchCopies: copies of blocks are counted, unless the worker says otherwise or
+// announces more than it has room for: that is said once.
+func TestWatchCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.Put(record(1, 1, total(5)))
+		w.Net.At(endpoint(1, 0)).Connect()
+		e, a := w.Engine(1, 0), prompt(1, 8)
+		store, remove := e.Stored(a, blockSize, nil), e.Removed(a, blockSize, 1, "GPU")
+		e.Publish(0, store, store, remove)
+		w.WantDevice(a, "1/0:2")
+		w.WantSeries("index_block_copies 1", "kv_copies_as_set_total 0")
+		w.Look()
+		w.Log.Take(t)
+
+		w.Patch(1, catalog.Patch{KVEventCopies: new(catalog.SetCopies)})
+		e.Publish(0, store, store, remove)
+		w.WantDevice(a, "1/0:1")
+		w.WantSeries("index_block_copies 0")
+
+		w.Patch(1, catalog.Patch{KVEventCopies: new(catalog.CountCopies)})
+		e.Publish(0, store, store, store, store, remove)
+		w.WantDevice(a, "1/0:1")
+		w.WantSeries("kv_copies_as_set_total 1")
+		w.Look()
+		w.WantLog("warn: kv events announce more copies of blocks than there is room for: they are not counted any more; " +
+			"kv_event_copies of such a worker is to be set examples=[" + exampleOf(1, "more copies of blocks than total_kv_blocks") + "] streams=1")
+		e.Publish(0, store, store, store)
+		w.Look()
+		w.WantLog()
+	})
+}
+
 // TestWatchAnotherEndpoint: a rank that is followed at another endpoint has
 // another stream; it has lost no connection and no messages.
 func TestWatchAnotherEndpoint(t *testing.T) {

@@ -25,6 +25,7 @@ workers:
     replay_endpoints:
       1: tcp://w:6
     kv_events_server_key: "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+    kv_event_copies: set
     block_size: 16
     data_parallel_start_rank: 0
     data_parallel_size: 2
@@ -48,6 +49,7 @@ var all = []catalog.Record{{
 	ReplayEndpoint:    new("tcp://w:5"),
 	ReplayEndpoints:   map[uint32]string{1: "tcp://w:6"},
 	KVEventsServerKey: new("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"),
+	KVEventCopies:     new("set"),
 	BlockSize:         new(uint32(16)), StartRank: new(uint32(0)), Size: new(uint32(2)),
 	MaxNumBatchedTokens: new(uint64(8192)), TotalKVBlocks: new(uint64(1000)),
 	StableRoutingID: new("r"), IsEagle: new(true), Taints: []string{"b", "a"},
@@ -61,7 +63,7 @@ func TestDecode(t *testing.T) {
 	body := `{"workers":[
 		{"worker_id":18446744073709551615,"endpoint":"http://w:1","kv_events_endpoint":"tcp://w:2",
 		"kv_events_endpoints":{"0":"tcp://w:3","1":"tcp://w:4"},"replay_endpoint":"tcp://w:5","replay_endpoints":{"1":"tcp://w:6"},
-		"kv_events_server_key":"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7",
+		"kv_events_server_key":"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7","kv_event_copies":"set",
 		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,
 		"stable_routing_id":"r","is_eagle":true,"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
 		"kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":5e-1},
@@ -134,6 +136,7 @@ func TestFaults(t *testing.T) {
 		"not a bool":         {w + "is_eagle: yes", "f: workers[0].is_eagle (line 3): want true or false"},
 		"not a number":       {w + "kv_transfer_preferred_weight: .nan", "f: workers[0].kv_transfer_preferred_weight (line 3): want a number"},
 		"enforcement":        {w + "kv_transfer_enforcement: x", "f: workers[0].kv_transfer_enforcement (line 3): want required or preferred"},
+		"copies":             {w + "kv_event_copies: x", "f: workers[0].kv_event_copies (line 3): want count or set"},
 		"null list":          {w + "taints:", "f: workers[0].taints (line 3): want a list of strings"},
 		"list of numbers":    {w + "taints: [1]", "f: workers[0].taints (line 3): want a list of strings"},
 		"rank":               {w + "replay_endpoints: {x: y}", "f: workers[0].replay_endpoints (line 3): want ranks with strings"},
@@ -192,7 +195,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := fmt.Errorf("wrapped: %w", &catalog.EntryError{Index: 1, Err: errors.New("why")})
-	if got := f.Locate(refused).Error(); got != "workers[1] (line 25): why" {
+	if got := f.Locate(refused).Error(); got != "workers[1] (line 26): why" {
 		t.Errorf("Locate: %s", got)
 	}
 }

@@ -45,6 +45,7 @@ var fields = map[string]field{
 	"replay_endpoint":              optional(func(w *catalog.Record) **string { return &w.ReplayEndpoint }, text),
 	"replay_endpoints":             required(func(w *catalog.Record) *map[uint32]string { return &w.ReplayEndpoints }, byRank),
 	"kv_events_server_key":         optional(func(w *catalog.Record) **string { return &w.KVEventsServerKey }, text),
+	"kv_event_copies":              optional(func(w *catalog.Record) **string { return &w.KVEventCopies }, copies),
 	"block_size":                   optional(func(w *catalog.Record) **uint32 { return &w.BlockSize }, u32),
 	"data_parallel_start_rank":     optional(func(w *catalog.Record) **uint32 { return &w.StartRank }, u32),
 	"data_parallel_size":           optional(func(w *catalog.Record) **uint32 { return &w.Size }, u32),
@@ -126,6 +127,7 @@ var (
 	errMap      = errors.New("want keys with strings")
 	errByRank   = errors.New("want ranks with strings")
 	errRequired = errors.New("want required or preferred")
+	errCopies   = errors.New("want count or set")
 	errNoID     = errors.New("worker_id is missing")
 )
 
@@ -140,6 +142,14 @@ func enforcement(n *yaml.Node) (string, error) {
 	v, err := text(n)
 	if err == nil && v != "required" && v != "preferred" {
 		err = errRequired
+	}
+	return v, err
+}
+
+func copies(n *yaml.Node) (string, error) {
+	v, err := text(n)
+	if err == nil && v != catalog.CountCopies && v != catalog.SetCopies {
+		err = errCopies
 	}
 	return v, err
 }

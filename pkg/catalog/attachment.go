@@ -103,6 +103,10 @@ type Stream struct {
 	Replay   string // checked; "" for none
 	// ServerKey is the CURVE public key of both, checked; "" for none.
 	ServerKey string
+	// CountCopies: the events announce each copy of a block. The rank's device has room
+	// for TotalKVBlocks, if that is not 0.
+	CountCopies   bool
+	TotalKVBlocks uint64
 }
 
 // compatible reports whether a worker can go from a to b without leaving its

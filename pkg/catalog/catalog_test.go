@@ -188,6 +188,7 @@ func TestInvalid(t *testing.T) {
 		"event streams": {record(1, streams(many)), "kv_events_endpoints has 4097 ranks, the maximum is 4096"},
 		"replays":       {record(1, replays(many)), "replay_endpoints has 4097 ranks, the maximum is 4096"},
 		"server key":    {record(1, serverKey("short")), "kv_events_server_key: want a CURVE key: 40 characters of Z85 (RFC 32)"},
+		"copies":        {record(1, func(r *catalog.Record) { r.KVEventCopies = new("sets") }), `kv_event_copies "sets" is neither "count" nor "set"`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -203,7 +204,7 @@ func TestInvalid(t *testing.T) {
 			p := catalog.Patch{
 				StartRank: tc.record.StartRank, Size: tc.record.Size,
 				KVEventsEndpoints: tc.record.KVEventsEndpoints, ReplayEndpoints: tc.record.ReplayEndpoints,
-				KVEventsServerKey: tc.record.KVEventsServerKey,
+				KVEventsServerKey: tc.record.KVEventsServerKey, KVEventCopies: tc.record.KVEventCopies,
 			}
 			if _, err := c.Patch(1, p); !errors.As(err, &invalid) || err.Error() != tc.want {
 				t.Errorf("Patch: %v, want %s", err, tc.want)
@@ -224,7 +225,7 @@ func TestInvalid(t *testing.T) {
 func TestPatchFields(t *testing.T) {
 	full := catalog.Patch{
 		Endpoint: new("http://n"), KVEventsEndpoint: new("tcp://h:1"), KVEventsEndpoints: map[uint32]string{3: "tcp://h:2"},
-		ReplayEndpoint: new("tcp://h:3"), ReplayEndpoints: map[uint32]string{3: "tcp://h:4"}, KVEventsServerKey: new(engineKey),
+		ReplayEndpoint: new("tcp://h:3"), ReplayEndpoints: map[uint32]string{3: "tcp://h:4"}, KVEventsServerKey: new(engineKey), KVEventCopies: new("set"),
 		BlockSize: new(uint32(16)), StartRank: new(uint32(3)), Size: new(uint32(1)), MaxNumBatchedTokens: new(uint64(5)),
 		TotalKVBlocks: new(uint64(6)), StableRoutingID: new("s"), IsEagle: new(true), Taints: []string{"b", "a", "b"},
 		TopologyDomains: map[string]string{"zone": "z"}, KVTransferDomain: new("d"),
@@ -232,7 +233,7 @@ func TestPatchFields(t *testing.T) {
 	}
 	want := catalog.Record{
 		ID: 1, Scope: m1, Endpoint: full.Endpoint, KVEventsEndpoint: full.KVEventsEndpoint, KVEventsEndpoints: full.KVEventsEndpoints,
-		ReplayEndpoint: full.ReplayEndpoint, ReplayEndpoints: full.ReplayEndpoints, KVEventsServerKey: full.KVEventsServerKey,
+		ReplayEndpoint: full.ReplayEndpoint, ReplayEndpoints: full.ReplayEndpoints, KVEventsServerKey: full.KVEventsServerKey, KVEventCopies: full.KVEventCopies,
 		BlockSize: full.BlockSize, StartRank: full.StartRank, Size: full.Size, MaxNumBatchedTokens: full.MaxNumBatchedTokens,
 		TotalKVBlocks: full.TotalKVBlocks, StableRoutingID: full.StableRoutingID, IsEagle: full.IsEagle, Taints: []string{"a", "b"},
 		TopologyDomains: full.TopologyDomains, KVTransferDomain: full.KVTransferDomain,

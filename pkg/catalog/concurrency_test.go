@@ -29,7 +29,7 @@ func TestParallelPatches(t *testing.T) {
 	}
 	for i := range uint64(100) {
 		writers.Go(func() {
-			p := catalog.Patch{TotalKVBlocks: new(i)}
+			p := catalog.Patch{MaxNumBatchedTokens: new(i)}
 			if i%2 == 0 {
 				p = catalog.Patch{Taints: []string{fmt.Sprint(i)}}
 			}
@@ -43,8 +43,8 @@ func TestParallelPatches(t *testing.T) {
 	readers.Wait()
 
 	w := c.List(nil, nil)[0]
-	if len(w.Taints) != 1 || w.TotalKVBlocks == nil {
-		t.Errorf("a field went missing: taints %v, total_kv_blocks %v", w.Taints, w.TotalKVBlocks)
+	if len(w.Taints) != 1 || w.MaxNumBatchedTokens == nil {
+		t.Errorf("a field went missing: taints %v, max_num_batched_tokens %v", w.Taints, w.MaxNumBatchedTokens)
 	}
 	if calls := world.took(); len(calls) > 0 {
 		t.Errorf("patches of other fields were reconciled: %v", calls)

@@ -376,6 +376,9 @@ func TestEveryFieldCounts(t *testing.T) {
 		if r.KVEventsServerKey != nil {
 			r.KVEventsServerKey = new(engineKey)
 		}
+		if r.KVEventCopies != nil {
+			r.KVEventCopies = new(catalog.SetCopies)
+		}
 		equal(t, f.Name+" is set", reconcile(t, c, r), catalog.Difference{Changed: []uint64{1}})
 		equal(t, f.Name+" stays", reconcile(t, c, r), catalog.Difference{Unchanged: 1})
 	}

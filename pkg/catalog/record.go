@@ -26,6 +26,7 @@ type Record struct {
 	ReplayEndpoint    *string // of every rank that is not in ReplayEndpoints
 	ReplayEndpoints   map[uint32]string
 	KVEventsServerKey *string // CURVE public key of the engine, Z85; empty is none
+	KVEventCopies     *string // CountCopies or SetCopies; unset is CountCopies
 
 	BlockSize           *uint32 // tokens
 	StartRank           *uint32 // data_parallel_start_rank; unset is 0
@@ -42,6 +43,15 @@ type Record struct {
 	KVTransferPreferredWeight *float32
 }
 
+// Values of Record.KVEventCopies: what a stored event says of a block that the rank has
+// already (decision N3).
+const (
+	// CountCopies: the engine has one more copy of it, and announces the end of each.
+	CountCopies = "count"
+	// SetCopies: nothing new; one removal ends it.
+	SetCopies = "set"
+)
+
 // Patch changes fields of a Record: nil leaves a field as it is. A list or map
 // that is not nil replaces the old one as a whole, also when it is empty.
 type Patch struct {
@@ -51,6 +61,7 @@ type Patch struct {
 	ReplayEndpoint    *string
 	ReplayEndpoints   map[uint32]string
 	KVEventsServerKey *string
+	KVEventCopies     *string
 
 	BlockSize           *uint32
 	StartRank           *uint32
@@ -75,6 +86,7 @@ func (p *Patch) apply(r Record) Record {
 	set(&r.ReplayEndpoint, p.ReplayEndpoint)
 	setMap(&r.ReplayEndpoints, p.ReplayEndpoints)
 	set(&r.KVEventsServerKey, p.KVEventsServerKey)
+	set(&r.KVEventCopies, p.KVEventCopies)
 	set(&r.BlockSize, p.BlockSize)
 	set(&r.StartRank, p.StartRank)
 	set(&r.Size, p.Size)
@@ -143,6 +155,9 @@ func (r *Record) check() error {
 			return &InvalidError{"kv_events_server_key: " + err.Error()}
 		}
 	}
+	if c := r.KVEventCopies; c != nil && *c != CountCopies && *c != SetCopies {
+		return &InvalidError{fmt.Sprintf("kv_event_copies %q is neither %q nor %q", Clip(*c), CountCopies, SetCopies)}
+	}
 	if err := r.Scope.check(); err != nil {
 		return err
 	}
@@ -166,6 +181,7 @@ func (r *Record) equal(o *Record) bool {
 		equalPointers(r.ReplayEndpoint, o.ReplayEndpoint) &&
 		maps.Equal(r.ReplayEndpoints, o.ReplayEndpoints) &&
 		equalPointers(r.KVEventsServerKey, o.KVEventsServerKey) &&
+		equalPointers(r.KVEventCopies, o.KVEventCopies) &&
 		equalPointers(r.BlockSize, o.BlockSize) &&
 		equalPointers(r.StartRank, o.StartRank) &&
 		equalPointers(r.Size, o.Size) &&
@@ -278,7 +294,10 @@ func (r *Record) replayEndpoint(dp uint32) (endpoint string, given bool) {
 
 // stream returns the checked event stream of a rank; the slot stays 0.
 func (r *Record) stream(dp uint32, policy EndpointPolicy) (Stream, error) {
-	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), ServerKey: r.serverKey()}
+	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), ServerKey: r.serverKey(), CountCopies: r.countsCopies()}
+	if r.TotalKVBlocks != nil {
+		s.TotalKVBlocks = *r.TotalKVBlocks
+	}
 	_, err := policy.Check(s.Endpoint)
 	if err == nil && s.ServerKey != "" {
 		err = CheckServerKey(s.Endpoint)
@@ -311,6 +330,9 @@ func (r *Record) serverKey() string {
 	}
 	return *r.KVEventsServerKey
 }
+
+// countsCopies reports whether the engine announces each copy of a block.
+func (r *Record) countsCopies() bool { return r.KVEventCopies == nil || *r.KVEventCopies != SetCopies }
 
 func (r *Record) blockSize() uint32 {
 	if r.BlockSize == nil {

@@ -161,6 +161,7 @@ type Worker struct {
 	ReplayEndpoint    *string           `json:"replay_endpoint,omitempty"`
 	ReplayEndpoints   map[uint32]string `json:"replay_endpoints,omitzero"`
 	KVEventsServerKey *string           `json:"kv_events_server_key,omitempty"` // CURVE public key of both, Z85
+	KVEventCopies     *string           `json:"kv_event_copies,omitempty"`      // count or set; unset is count
 
 	BlockSize           *uint32 `json:"block_size,omitempty"`
 	StartRank           *uint32 `json:"data_parallel_start_rank,omitempty"`

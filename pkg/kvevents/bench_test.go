@@ -97,5 +97,7 @@ func (*sink) StoreByEngineHash(uint32, indexer.Tier, []uint64) (resolved, unreso
 	return 0, 0
 }
 func (*sink) Remove(uint32, indexer.Tier, []uint64) (removed, unknown int) { return 0, 0 }
-func (*sink) Clear(uint32)                                                 {}
-func (*sink) ParentSeed(uint32, uint64) (uint64, bool)                     { return 0, false }
+func (*sink) MakeProvisional(uint32)                                       {}
+
+func (*sink) Clear(uint32)                             {}
+func (*sink) ParentSeed(uint32, uint64) (uint64, bool) { return 0, false }

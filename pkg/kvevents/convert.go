@@ -17,6 +17,9 @@ type Index interface {
 	Remove(slot uint32, t indexer.Tier, hashes []uint64) (removed, unknown int)
 	// Clear takes all blocks of a rank from all tiers.
 	Clear(slot uint32)
+	// MakeProvisional says that the number of copies of a rank's blocks is not known
+	// any more, as messages were lost or come again (decision N3).
+	MakeProvisional(slot uint32)
 	// ParentSeed returns the block seed under which a rank's block was hashed.
 	ParentSeed(slot uint32, parent uint64) (seed uint64, ok bool)
 }
@@ -37,6 +40,7 @@ type Converter struct {
 	rank       uint32
 	ranks      Ranks
 	groups     groups
+	copies     copyCounting
 	salted     bool // the stream has used a salt: children may have to inherit one
 	namedSeeds map[uint64]struct{}
 }
@@ -46,7 +50,7 @@ type Converter struct {
 // precedence over the registered one. If ranks is nil every rank is known and its
 // number is its slot.
 func NewConverter(layout hashing.Layout, rank uint32, ranks Ranks) *Converter {
-	return &Converter{layout: layout, rank: rank, ranks: ranks}
+	return &Converter{layout: layout, rank: rank, ranks: ranks, copies: copyCounting{group: NoGroup}}
 }
 
 // scratch is memory that is reused from event to event and from batch to batch.
@@ -66,6 +70,7 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 	}
 	dp := b.RankOr(c.rank)
 	slot, known := c.slot(dp)
+	repeats := c.copies.repeats
 	for i := range b.Events {
 		ev := &b.Events[i]
 		reason := UnknownRank
@@ -73,6 +78,10 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 			reason = c.acceptTiered(ev, dp, &b.work)
 		}
 		if reason == Applied {
+			c.copies.met(dp)
+			if c.copies.metGroup(ev.Group) {
+				c.MakeProvisional(idx)
+			}
 			c.apply(ev, slot, idx, &b.work, t)
 			b.outcome.cleared = b.outcome.cleared || ev.Kind == Cleared
 		} else {
@@ -80,6 +89,7 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 		}
 		t.Events[ev.Kind][ev.tierLabel()][reason]++
 	}
+	b.outcome.repeats = c.copies.repeats && !repeats
 }
 
 // Normalize returns the events of b that Apply would apply, cut to their complete
@@ -195,11 +205,17 @@ func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *T
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		EngineHashes: ev.Hashes, Local: work.local,
 		Seed: seed, SeedKnown: known,
+		Counted: c.copies.counted(),
 	}
 	out := idx.Store(&work.store)
+	if out.Copies > 0 && ev.Tier == indexer.Device && c.copies.exceededBy(out.Held) {
+		c.MakeProvisional(idx)
+		t.CopiesAsSet++
+	}
 	n := &t.Blocks[ev.Tier]
 	n[BlocksStored] += uint64(out.Stored)
-	n[BlocksKnown] += uint64(out.Known)
+	n[BlocksKnown] += uint64(out.Known - out.Copies)
+	n[BlocksCopied] += uint64(out.Copies)
 	n[BlocksOrphaned] += uint64(out.Orphaned)
 	n[BlocksDropped] += uint64(out.Dropped)
 	n[BlocksRefused] += uint64(out.Refused)

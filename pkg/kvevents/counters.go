@@ -98,6 +98,7 @@ const (
 	badFrames    sampleKind = iota // Counters.FrameErrors
 	badMessage                     // Counters.Undecodable
 	droppedEvent                   // not applied, for a reason that is not Ordinary
+	copiesAsSet                    // Tally.CopiesAsSet
 	numSampleKinds
 )
 
@@ -124,7 +125,8 @@ func (s *samples) put(kind sampleKind, rank catalog.Rank, reason func() string) 
 }
 
 // Samples returns the first example since the last call of bad frames, of an
-// undecodable message and of a dropped event, each if there was one.
+// undecodable message, of a dropped event and of copies that count no more, each if
+// there was one.
 func (s *Subscribers) Samples() []Sample {
 	s.samples.mu.Lock()
 	defer s.samples.mu.Unlock()

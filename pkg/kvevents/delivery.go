@@ -26,6 +26,12 @@ type rewindable interface {
 	Rewound()
 }
 
+// lossy is an Applier to which it matters that it does not get everything.
+type lossy interface {
+	// Lost says that messages were lost, or parts of one.
+	Lost()
+}
+
 // Workspace is memory of one apply worker, reused from batch to batch. What is
 // counted in Tally ends up in Subscribers.Tally.
 type Workspace struct {
@@ -39,6 +45,7 @@ type IndexApplier struct {
 	Converter *Converter
 	Index     Index
 	Slot      uint32 // of the stream's rank
+	Copies    CopyRule
 }
 
 // Apply decodes a batch, converts its events and applies them.
@@ -46,9 +53,16 @@ func (a *IndexApplier) Apply(payload []byte, w *Workspace) error {
 	if err := w.Decoder.Decode(payload, &w.Batch); err != nil {
 		return err
 	}
+	a.Converter.CountCopies(a.Copies, a.Index)
 	a.Converter.Apply(&w.Batch, a.Index, &w.Tally)
 	return nil
 }
+
+// Rewound makes what is repeated be counted anew.
+func (a *IndexApplier) Rewound() { a.Converter.MakeProvisional(a.Index) }
+
+// Lost makes what was counted before provisional: there may have been removals.
+func (a *IndexApplier) Lost() { a.Converter.MakeProvisional(a.Index) }
 
 // recovered is an Index that may hold blocks from elsewhere, for example from
 // another replica.
@@ -90,10 +104,17 @@ func (d *delivery) apply(m message) (cleared bool, err error) {
 	b.clear() // the workspace is shared: an applier that decodes nothing must not leave another stream's batch
 	if err := d.applier.Apply(m.payload, d.work); err != nil {
 		d.samples.put(badMessage, d.rank, err.Error)
+		d.lose()
 		return false, err
+	}
+	if b.lacksRemoval() {
+		d.lose()
 	}
 	if b.outcome.unexpected != Applied {
 		d.samples.put(droppedEvent, d.rank, b.outcome.unexpected.String)
+	}
+	if b.outcome.repeats {
+		d.samples.put(copiesAsSet, d.rank, func() string { return "more copies of blocks than total_kv_blocks" })
 	}
 	if m.received != 0 && d.lag != nil {
 		if lag, ok := lagOf(m.received, b.Time); ok {
@@ -107,6 +128,12 @@ func (d *delivery) apply(m message) (cleared bool, err error) {
 func (d *delivery) clear() { d.applier.Clear() }
 
 func (d *delivery) beginReplay() { d.applier.Replayed() }
+
+func (d *delivery) lose() {
+	if a, ok := d.applier.(lossy); ok {
+		a.Lost()
+	}
+}
 
 func (d *delivery) rewind() {
 	if a, ok := d.applier.(rewindable); ok {

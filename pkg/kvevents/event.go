@@ -155,6 +155,17 @@ func (b *Batch) RankOr(registered uint32) uint32 {
 	return registered
 }
 
+// lacksRemoval reports whether an event that could not be read may have removed
+// blocks.
+func (b *Batch) lacksRemoval() bool {
+	for i := range b.Bad {
+		if k := b.Bad[i].Kind; k == Removed || k == Unreadable {
+			return true
+		}
+	}
+	return false
+}
+
 // ParseMedium returns the upper-case name of a storage medium and its tier; ok
 // is false for a medium that no tier is known for. The absent or empty medium
 // is the device. The names are those of dynamo-kv-router 1.6.1, plus vLLM's FS

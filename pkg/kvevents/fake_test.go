@@ -73,6 +73,8 @@ func (r *recorder) Remove(slot uint32, t indexer.Tier, names []uint64) (removed,
 	return removed, len(names) - removed
 }
 
+func (r *recorder) MakeProvisional(slot uint32) { r.log("provisional slot=%d", slot) }
+
 func (r *recorder) Clear(slot uint32) {
 	r.log("clear slot=%d", slot)
 	for at := range r.blocks {

@@ -90,12 +90,12 @@ func TestNoCheckpoint(t *testing.T) {
 // savedStream is what a process saves of a stream.
 type savedStream struct {
 	at     Checkpoint
-	blocks map[int]bool
+	blocks map[int]int
 }
 
 // TestResumeAgainstModel: a process saves its streams at any time, the blocks while
 // events go on, and another one resumes them after the engine has gone on, or was
-// replaced. Once all is delivered, no block is claimed that the engine does not have.
+// replaced. Once all is delivered, no copy is claimed that the engine does not have.
 func TestResumeAgainstModel(t *testing.T) {
 	worlds := 6000
 	if testing.Short() {
@@ -128,7 +128,7 @@ func TestResumeAgainstModel(t *testing.T) {
 		if w.s.breaks != at.breaks {
 			continue
 		}
-		maps.DeleteFunc(saved.blocks, func(_ int, held bool) bool { return !held })
+		maps.DeleteFunc(saved.blocks, func(_, copies int) bool { return copies == 0 })
 		restored += w.resumeFrom(t, seed, saved)
 	}
 	if restored < worlds/20 {
@@ -139,7 +139,7 @@ func TestResumeAgainstModel(t *testing.T) {
 // resumeFrom replaces the stream by one that goes on from what was saved, and
 // returns 1 if the blocks were restored.
 func (w *world) resumeFrom(t *testing.T, seed uint64, saved savedStream) int {
-	w.note("saved at %d..%d: %v", saved.at.Since, saved.at.Last, keys(saved.blocks))
+	w.note("saved at %d..%d: %v", saved.at.Since, saved.at.Last, saved.blocks)
 	w.flight, w.answers, w.ending, w.asked, w.silent = nil, nil, false, false, false
 	for range w.rnd.IntN(4) {
 		w.publish()
@@ -149,6 +149,7 @@ func (w *world) resumeFrom(t *testing.T, seed uint64, saved savedStream) int {
 		w.seq, w.ring = 0, nil
 		clear(w.blocks)
 		clear(w.lastOp)
+		clear(w.lastStore)
 		w.note("restarted")
 		for range w.rnd.IntN(60) {
 			w.publish()
@@ -160,7 +161,7 @@ func (w *world) resumeFrom(t *testing.T, seed uint64, saved savedStream) int {
 		return 0 // another engine's numbers go on by chance: nothing tells them apart
 	}
 	w.flight = nil
-	w.applied = map[int]bool{}
+	w.applied, w.doubted = map[int]int{}, map[int]bool{}
 	old := w.s
 	w.s = &stream{output: w, replays: w, counters: &w.n, replayable: old.replayable, limits: old.limits}
 	w.s.resume(&saved.at)
@@ -170,12 +171,12 @@ func (w *world) resumeFrom(t *testing.T, seed uint64, saved savedStream) int {
 	for i := range 5 {
 		w.settle()
 		if i > 0 || w.s.replayable {
-			for b := range w.applied {
-				if !w.blocks[b] && w.s.state() != Stale {
+			for b, copies := range w.applied {
+				if copies > w.blocks[b] && w.s.state() != Stale {
 					for _, line := range w.log {
 						t.Log(line)
 					}
-					t.Fatalf("seed %d: block %d is claimed, the engine has %v; %v", seed, b, keys(w.blocks), w.s)
+					t.Fatalf("seed %d: %d copies of block %d are claimed, the engine has %v; %v", seed, copies, b, w.blocks, w.s)
 				}
 			}
 		}
@@ -187,12 +188,13 @@ func (w *world) resumeFrom(t *testing.T, seed uint64, saved savedStream) int {
 	return 0
 }
 
-// restored puts the saved blocks back.
+// restored puts the saved blocks back, without what is known of their copies.
 func (w *world) restored() {
 	if len(w.applied) > 0 || w.saved == nil {
 		panic("restored late or twice")
 	}
 	w.applied, w.saved = w.saved, nil
+	w.doubt()
 }
 
 // TestResumeLimits: checkpoints from a damaged file do no harm.

@@ -25,8 +25,9 @@ import (
 //     rank.
 //   - A number that was applied is not applied again, with one exception: a replay
 //     that reaches back behind a break in what was applied is applied from its
-//     first message on. To repeat a suffix in order is harmless, since the last
-//     event about a block decides.
+//     first message on. To repeat a suffix in order is harmless: the last event
+//     about a block decides whether it is there, and its copies are counted anew
+//     (decision N3).
 //   - The engine is a new one if a replay from 0 starts at 0 and ends below what
 //     was applied, if a replayed number stands for another message than before
 //     (see fingerprints), or if live numbers fall: a 0 after a higher number, or
@@ -115,6 +116,9 @@ type output interface {
 	// beginReplay is called when a replay begins with the first message that the
 	// engine ever sent, and nothing of the engine has been applied yet.
 	beginReplay()
+	// lose is called when numbers are lost for good, before what comes after them is
+	// applied.
+	lose()
 	// rewind is called when a replay reaches back behind a break: batches that were
 	// applied before come again.
 	rewind()
@@ -241,6 +245,7 @@ func (s *stream) applyNext(m message) {
 			s.firstLost = position{s.last + 1, true}
 		}
 		s.since = m.seq
+		s.output.lose()
 	}
 	s.started, s.last = true, m.seq
 	s.fingerprints.note(m)

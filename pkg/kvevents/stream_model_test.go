@@ -11,7 +11,7 @@ import (
 )
 
 // world is a publisher, a lossy way to the stream and the stream itself. The
-// publisher is naive: a set of blocks, a number, a ring.
+// publisher is naive: how many copies it has of each block, a number, a ring.
 type world struct {
 	rnd *rand.Rand
 	now time.Time
@@ -19,8 +19,9 @@ type world struct {
 	// the engine
 	generation int
 	seq        uint64
-	blocks     map[int]bool
+	blocks     map[int]int    // copies by block
 	lastOp     map[int]uint64 // block → number of the newest event about it
+	lastStore  map[int]bool   // blocks whose newest event is a store
 	ring       []message
 	ringSize   int
 
@@ -35,15 +36,17 @@ type world struct {
 	s       *stream
 	n       Counters
 	asked   bool
-	applied map[int]bool
-	saved   map[int]bool // blocks that restore is to put back
+	applied map[int]int  // copies by block
+	doubted map[int]bool // applied blocks whose number of copies is not known
+	saved   map[int]int  // blocks that restore is to put back
 	log     []string
 }
 
 func newWorld(seed uint64) *world {
 	rnd := rand.New(rand.NewPCG(seed, 7))
 	w := &world{
-		rnd: rnd, now: time.Unix(1e9, 0), blocks: map[int]bool{}, lastOp: map[int]uint64{}, applied: map[int]bool{},
+		rnd: rnd, now: time.Unix(1e9, 0), blocks: map[int]int{}, lastOp: map[int]uint64{}, lastStore: map[int]bool{},
+		applied: map[int]int{}, doubted: map[int]bool{},
 		ringSize: []int{3, 20, 1000}[rnd.IntN(3)],
 		loss:     []float64{0, 0.02, 0.3}[rnd.IntN(3)],
 	}
@@ -74,25 +77,39 @@ func (w *world) apply(m message) (cleared bool, err error) {
 	switch {
 	case block == everyBlock:
 		clear(w.applied)
+		clear(w.doubted)
 		return true, nil
+	case store && w.doubted[block]:
+		delete(w.doubted, block)
 	case store:
-		w.applied[block] = true
+		w.applied[block]++
+	case w.applied[block] > 1:
+		w.applied[block]--
 	default:
 		delete(w.applied, block)
+		delete(w.doubted, block)
 	}
 	return false, nil
+}
+
+// doubt makes the number of copies of all blocks unknown.
+func (w *world) doubt() {
+	for block := range w.applied {
+		w.applied[block], w.doubted[block] = 1, true
+	}
 }
 
 // everyBlock is the block of an event that takes all away.
 const everyBlock = -1
 
-func (w *world) clear() { w.note("  clear"); clear(w.applied) }
+func (w *world) clear() { w.note("  clear"); clear(w.applied); clear(w.doubted) }
 
 // replayed takes everything away: what is going to be replayed must be all.
 func (w *world) restore()            { w.note("  restore"); w.restored() }
 func (w *world) discard()            { w.note("  discard") }
-func (w *world) rewind()             { w.note("  rewound") }
-func (w *world) beginReplay()        { w.note("  replayed"); clear(w.applied) }
+func (w *world) lose()               { w.note("  lost"); w.doubt() }
+func (w *world) rewind()             { w.note("  rewound"); w.doubt() }
+func (w *world) beginReplay()        { w.note("  replayed"); clear(w.applied); clear(w.doubted) }
 func (w *world) foreign([]byte) bool { return false }
 func (w *world) askReplay()          { w.note("  ask"); w.asked = true }
 func (w *world) closeReplay()        { w.asked, w.answers, w.ending = false, nil, false }
@@ -100,22 +117,24 @@ func (w *world) closeReplay()        { w.asked, w.answers, w.ending = false, nil
 // publish makes one event and sends it on its way.
 func (w *world) publish() {
 	block := w.rnd.IntN(12)
-	store := w.rnd.IntN(3) > 0
+	store := w.rnd.IntN(2) > 0 || w.blocks[block] == 0
 	switch {
 	case w.rnd.IntN(50) == 0:
 		block = everyBlock
 		clear(w.blocks)
 		for b := range w.lastOp {
-			w.lastOp[b] = w.seq
+			w.lastOp[b], w.lastStore[b] = w.seq, false
 		}
 	case store:
-		w.blocks[block] = true
+		w.blocks[block]++
+	case w.blocks[block] > 1:
+		w.blocks[block]--
 	default:
 		delete(w.blocks, block)
 	}
 	m := message{seq: w.seq, payload: fmt.Appendf(nil, "%d %d %d %v", w.generation, w.seq, block, store)}
 	if block != everyBlock {
-		w.lastOp[block] = w.seq
+		w.lastOp[block], w.lastStore[block] = w.seq, store
 	}
 	w.seq++
 	w.ring = append(w.ring, m)
@@ -189,6 +208,7 @@ func (w *world) restart(seen bool) {
 	w.seq, w.ring, w.answers, w.ending = 0, nil, nil, false
 	clear(w.blocks)
 	clear(w.lastOp)
+	clear(w.lastStore)
 	if seen {
 		w.flight = nil
 		for range w.rnd.IntN(20) {
@@ -283,8 +303,9 @@ func (w *world) settle() {
 
 // After any history of losses, late messages, silent or lossy replays,
 // reconnects and restarts, one good connection is enough: if the ring still has
-// all of the engine's life the applied blocks are the engine's, and if the ring
-// was trimmed they are so as far as the stream does not call itself stale.
+// all of the engine's life the applied blocks are the engine's, each with as many
+// copies, and if the ring
+// was trimmed there are no more of them, unless the stream calls itself stale.
 func TestStreamAgainstModel(t *testing.T) {
 	worlds := 4000
 	if testing.Short() {
@@ -314,7 +335,7 @@ func TestStreamAgainstModel(t *testing.T) {
 				t.Log(line)
 			}
 			t.Fatalf("seed %d: %s\napplied %v\nengine  %v, generation %d, next %d, ring of %d",
-				seed, bad, keys(w.applied), keys(w.blocks), w.generation, w.seq, len(w.ring))
+				seed, bad, w.applied, w.blocks, w.generation, w.seq, len(w.ring))
 		}
 	}
 }
@@ -351,7 +372,7 @@ func TestBrokenReplaysAgainstModel(t *testing.T) {
 			for _, line := range w.log {
 				t.Log(line)
 			}
-			t.Fatalf("seed %d: %s\napplied %v\nengine  %v", seed, bad, keys(w.applied), keys(w.blocks))
+			t.Fatalf("seed %d: %s\napplied %v\nengine  %v", seed, bad, w.applied, w.blocks)
 		}
 	}
 }
@@ -386,17 +407,15 @@ func (w *world) check() string {
 	if w.s.state() != Live {
 		return ""
 	}
-	for block := range w.applied {
-		if !w.blocks[block] {
-			return fmt.Sprintf("block %d is not there, and the stream is not stale", block)
+	for block, copies := range w.applied {
+		if copies > w.blocks[block] {
+			return fmt.Sprintf("block %d has fewer copies, and the stream is not stale", block)
 		}
 	}
 	for block, seq := range w.lastOp {
-		if seq >= w.s.since && w.applied[block] != w.blocks[block] {
+		if seq >= w.s.since && w.lastStore[block] && w.applied[block] == 0 {
 			return fmt.Sprintf("block %d: the event %d is within what was applied", block, seq)
 		}
 	}
 	return ""
 }
-
-func keys(m map[int]bool) []int { return slices.Sorted(maps.Keys(m)) }

@@ -34,6 +34,7 @@ type script struct {
 	// replayedAt has how much was applied when a replay of everything began.
 	replayedAt []int
 	rewoundAt  []int // the same of replays that repeat what was applied
+	lostAt     []int // the same of messages that are lost
 }
 
 func newScript(t *testing.T, replayable bool) *script {
@@ -55,6 +56,8 @@ func (sc *script) apply(m message) (cleared bool, err error) {
 func (sc *script) clear()   { sc.applied = append(sc.applied, "clear") }
 func (sc *script) restore() { sc.applied = append(sc.applied, "restore") }
 func (sc *script) discard() { sc.applied = append(sc.applied, "discard") }
+
+func (sc *script) lose() { sc.lostAt = append(sc.lostAt, len(sc.applied)) }
 
 func (sc *script) rewind() { sc.rewoundAt = append(sc.rewoundAt, len(sc.applied)) }
 

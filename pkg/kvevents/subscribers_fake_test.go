@@ -182,6 +182,8 @@ type rig struct {
 	src   *fakeSource
 	stop  func()
 	index *indexer.Space
+	// config is that of the stream.
+	config StreamConfig
 
 	mu   sync.Mutex
 	lags []time.Duration
@@ -199,10 +201,11 @@ func startRig(t *testing.T, replay string) (*rig, *fakeSocket) {
 	}
 	r.subs, r.stop = startSubscribers(t, r.src, config)
 	ranks := func(dp uint32) (uint32, bool) { return dp, dp < 2 }
-	add(t, r.subs, StreamConfig{
+	r.config = StreamConfig{
 		Rank: rank(0), Endpoint: "pub", Replay: replay,
 		Applier: &IndexApplier{Converter: NewConverter(hashing.Layout{BlockSize: 2}, 0, ranks), Index: r.index},
-	})
+	}
+	add(t, r.subs, r.config)
 	pub := r.src.open("pub")
 	pub.status(true)
 	return r, pub

@@ -96,6 +96,7 @@ func (r Reason) String() string {
 // outcome is what became of the events of a batch.
 type outcome struct {
 	cleared    bool   // the engine dropped all blocks of the batch's rank
+	repeats    bool   // copies are not counted from now on: see Tally.CopiesAsSet
 	unexpected Reason // of the first event dropped for a reason that is not Ordinary, if any
 	// unused counts the events that were not applied, if any.
 	unused [NumReasons]uint64
@@ -103,7 +104,7 @@ type outcome struct {
 }
 
 func (o *outcome) reset() {
-	o.cleared, o.unexpected = false, Applied
+	o.cleared, o.repeats, o.unexpected = false, false, Applied
 	if o.any {
 		o.any, o.unused = false, [NumReasons]uint64{}
 	}
@@ -142,7 +143,8 @@ const (
 	BlocksKnown                          // there already
 	BlocksOrphaned                       // waiting for the parent (decision K7)
 	BlocksDropped                        // orphans that gave way to newer ones
-	BlocksRemoved                        // gone
+	BlocksCopied                         // there already, and counted as a further copy (decision N3)
+	BlocksRemoved                        // gone, or a further copy of them
 	BlocksUnknown                        // to be removed, but not there
 	BlocksResolved                       // stored by name alone (decision K15)
 	BlocksUnresolved                     // stored by a name that the rank never announced with tokens
@@ -158,6 +160,7 @@ var blockOutcomeTexts = [NumBlockOutcomes]string{
 	BlocksKnown:      "known",
 	BlocksOrphaned:   "orphaned",
 	BlocksDropped:    "orphans_dropped",
+	BlocksCopied:     "copied",
 	BlocksRemoved:    "removed",
 	BlocksUnknown:    "unknown",
 	BlocksResolved:   "resolved",
@@ -181,6 +184,9 @@ func (o BlockOutcome) String() string {
 type Tally struct {
 	Events [NumKinds][NoTier + 1][NumReasons]uint64
 	Blocks [NoTier + 1][NumBlockOutcomes]uint64
+	// CopiesAsSet counts the streams whose events announced more copies of blocks than
+	// the rank has room for: they are taken as announced again.
+	CopiesAsSet uint64
 }
 
 // Add adds o to t.
@@ -192,6 +198,7 @@ func (t *Tally) Add(o *Tally) {
 			}
 		}
 	}
+	t.CopiesAsSet += o.CopiesAsSet
 	for tier := range o.Blocks {
 		for out, n := range o.Blocks[tier] {
 			t.Blocks[tier][out] += n

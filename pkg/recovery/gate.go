@@ -203,8 +203,11 @@ func (g *Gate) refuseLocked(k *gateMerge, why MergeResult) {
 
 // Store applies a live stored event.
 func (g *Gate) Store(ev *indexer.Store) indexer.Outcome {
-	if g.merging.Load() {
-		g.unmark(ev.Slot, ev.EngineHashes, (removedMark|pendingMark)<<ev.Tier)
+	if g.merging.Load() && g.unmark(ev.Slot, ev.EngineHashes, (removedMark|pendingMark)<<ev.Tier) {
+		// A dump may bring the same blocks, and a mark says only whether one is there.
+		uncounted := *ev
+		uncounted.Counted = false
+		return g.space.Store(&uncounted)
 	}
 	return g.space.Store(ev)
 }
@@ -261,6 +264,10 @@ func (g *Gate) supersede(slot uint32) (dumped bool) {
 	return dumped
 }
 
+// MakeProvisional says that the number of copies of a slot's blocks is not known any
+// more.
+func (g *Gate) MakeProvisional(slot uint32) { g.space.MakeProvisional(slot) }
+
 // ParentSeed returns the block seed of the block that a slot holds under a
 // name.
 func (g *Gate) ParentSeed(slot uint32, parent uint64) (seed uint64, ok bool) {
@@ -292,13 +299,15 @@ func (g *Gate) markLocked(k *gateMerge, names []uint64, set, clear mark) {
 	}
 }
 
-// unmark clears bits of the marks of names.
-func (g *Gate) unmark(slot uint32, names []uint64, clear mark) {
+// unmark clears bits of the marks of names, and reports whether dumps may still bring
+// blocks of the slot.
+func (g *Gate) unmark(slot uint32, names []uint64, clear mark) (merging bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.merges[slot]
+	merging = g.merging.Load() && (k == nil || k.refused == Applied)
 	if k == nil || len(k.marks) == 0 {
-		return
+		return merging
 	}
 	for _, name := range names {
 		m, ok := k.marks[name]
@@ -312,14 +321,16 @@ func (g *Gate) unmark(slot uint32, names []uint64, clear mark) {
 			g.markCount--
 		}
 	}
+	return merging
 }
 
 // Entries of dumps.
 
 // Merge merges a stored event of a dump. r is the rank whose blocks they are,
 // ev.Slot what the caller took for its slot. stored counts the blocks that the
-// slot holds now and did not before. Live events wait during the call, so a
-// long event should be merged in parts.
+// slot holds now and did not before; they are provisional, as a dump does not say how
+// many copies there are (decision N3). Live events wait during the call, so a long
+// event should be merged in parts.
 func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeResult) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -331,7 +342,9 @@ func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeRe
 		return 0, ParentUnknown
 	}
 	k.dumped = true
-	out := g.space.Store(ev)
+	provisional := *ev
+	provisional.Provisional = true
+	out := g.space.Store(&provisional)
 	if out.Orphaned > 0 {
 		g.markLocked(k, ev.EngineHashes, orphanedMark, 0)
 	}

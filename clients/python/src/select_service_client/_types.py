@@ -35,6 +35,7 @@ class WorkerSettings(TypedDict, total=False):
     replay_endpoint: str | None
     replay_endpoints: Mapping[int, str] | Mapping[str, str] | None
     kv_events_server_key: str | None
+    kv_event_copies: Literal["count", "set"] | None
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
     max_num_batched_tokens: int | None
@@ -70,6 +71,7 @@ class Worker(TypedDict, total=False):
     replay_endpoint: str | None
     replay_endpoints: dict[str, str]
     kv_events_server_key: str
+    kv_event_copies: Literal["count", "set"]
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
     max_num_batched_tokens: int | None
