@@ -79,6 +79,14 @@ class RestartEngine:
 
 
 @dataclass(frozen=True)
+class Lose:
+    """The network loses the rank's next messages; only a replay can bring them."""
+
+    count: int
+    rank: int = 0
+
+
+@dataclass(frozen=True)
 class Register:
     """The service learns of the worker: what was published before is replayed."""
 
@@ -95,7 +103,7 @@ class Compare:
     prompts: tuple[Prompt, ...]
 
 
-Operation = Submit | Step | Drain | Reset | RestartEngine | Register | RestartService | Compare
+Operation = Submit | Step | Drain | Reset | RestartEngine | Lose | Register | RestartService | Compare
 History = tuple[Operation, ...]
 
 
@@ -121,6 +129,8 @@ class Load:
     resets: float = 0.0  # chances a round
     engine_restarts: float = 0.0
     service_restarts: float = 0.0
+    losses: float = 0.0
+    lost: tuple[int, int] = (1, 12)  # messages a loss
     late: bool = False  # the service learns of the worker half way
     loras: tuple[str | None, ...] = (None,)
     lora_paths: int = 1  # places that an adapter is moved between
@@ -145,6 +155,8 @@ class _Writer:
             for _ in range(rng.randint(*load.arrivals)):
                 operations.append(self._submit())
             for rank in range(load.ranks):
+                if load.losses and rng.random() < load.losses:
+                    operations.append(Lose(rng.randint(*load.lost), rank))
                 count = rng.randint(*load.steps)
                 operations.append(Step(count, rank) if count else Drain(rank))
                 for chance, event in (

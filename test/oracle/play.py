@@ -11,6 +11,7 @@ from history import (
     Compare,
     Drain,
     History,
+    Lose,
     Prompt,
     Register,
     Reset,
@@ -20,6 +21,7 @@ from history import (
     Submit,
 )
 from outlet import PATIENCE, Marker, Outlet
+from relay import Relay
 
 IGNORED = 2.0  # seconds until markers that a service may ignore count as ignored
 
@@ -64,6 +66,7 @@ class Engine:
     block_size: int
     ranks: int = 1
     ring: int = 10_000
+    lossy: bool = False  # between engine and service is a network that may lose messages
     # A service may have no use at all for the blocks of this cache.
     may_be_ignored: bool = False
     record: dict[str, Any] = field(default_factory=dict)  # of the worker's registration
@@ -109,6 +112,7 @@ class _Rank:
     def __init__(self, engine: Engine, rank: int, log: Callable[[int, Any], None]):
         self.cache = engine.cache()
         self.outlet = Outlet(engine.events, rank, engine.ring)
+        self.relay = Relay(self.outlet.events) if engine.lossy else None
         self._rank = rank
         self._log = log
 
@@ -129,9 +133,19 @@ class _Rank:
             self.step()
         raise AssertionError("the engine does not come to an end")
 
+    @property
+    def events(self) -> str:
+        """The endpoint to register for live events."""
+        return self.relay.events if self.relay else self.outlet.events
+
     def restart(self) -> None:
         self.cache.restart()
         self.outlet.restart()
+
+    def close(self) -> None:
+        if self.relay:
+            self.relay.close()
+        self.outlet.close()
 
 
 class _Player:
@@ -174,6 +188,9 @@ class _Player:
                     self._markers.pop(rank, None)
                     if self._registered:
                         self._await_rank(rank, live=False)
+                case Lose(count=count, rank=rank):
+                    if relay := self._ranks[rank].relay:
+                        relay.lose(count)
                 case Register():
                     self._register()
                 case RestartService():
@@ -188,21 +205,21 @@ class _Player:
         if self._registered:
             self._service.delete(self._number)
         for rank in self._ranks:
-            rank.outlet.close()
+            rank.close()
 
     def _register(self) -> None:
-        outlets = [rank.outlet for rank in self._ranks]
+        replays = [rank.outlet.replay for rank in self._ranks]
         self._service.register(
             self._number,
             self._model,
             {
                 "block_size": self._engine.block_size,
                 "max_num_batched_tokens": 8192,
-                "data_parallel_size": len(outlets),
-                "kv_events_endpoints": {str(i): outlet.events for i, outlet in enumerate(outlets)},
-                "replay_endpoints": {str(i): outlet.replay for i, outlet in enumerate(outlets)},
+                "data_parallel_size": len(self._ranks),
+                "kv_events_endpoints": {str(i): rank.events for i, rank in enumerate(self._ranks)},
+                "replay_endpoints": {str(i): replay for i, replay in enumerate(replays)},
             }
-            | ({"replay_endpoint": outlets[0].replay} if len(outlets) == 1 else {})
+            | ({"replay_endpoint": replays[0]} if len(replays) == 1 else {})
             | self._engine.record,
         )
         self._registered = True
@@ -211,7 +228,7 @@ class _Player:
 
     def _compare(self, place: int, prompts: tuple[Prompt, ...]) -> None:
         for rank in range(len(self._ranks)):
-            self._await_rank(rank, live=True)
+            self._await_rank(rank, live=not self._engine.lossy)
         for prompt in prompts:
             truth = [rank.cache.hit(prompt) for rank in self._ranks]
             rows = self._service.tokens(self._number, self._model, prompt, self._engine.block_size)
@@ -227,8 +244,8 @@ class _Player:
         """Waits until the service has applied all that the rank has published.
 
         A stream is applied in order, so a marker at its end tells. Where the
-        subscription may still be on its way (live: it is not) markers are
-        repeated, as one may be lost.
+        subscription may still be on its way, or the network loses messages (live:
+        neither), markers are repeated.
         """
         if self._service.immediate:
             return

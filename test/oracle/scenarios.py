@@ -109,6 +109,13 @@ VLLM: list[Scenario] = [
     ),
     Scenario("resets", _vllm(_FULL, blocks=80), Load(resets=0.1), SET),
     Scenario("engine restarts", _vllm(_FULL, blocks=80), Load(engine_restarts=0.1), SET),
+    Scenario("lost messages, replayed", _vllm(_FULL, blocks=80, lossy=True), Load(losses=0.3), SET),
+    Scenario(
+        "lost messages, a ring of 8",
+        _vllm(_FULL, blocks=80, lossy=True, ring=8),
+        Load(losses=0.1),
+        Expectation(over=0.05, under=1.0, why=RING.why),
+    ),
     Scenario("prompts that skip the cache", _vllm(_FULL, blocks=128), Load(skips=0.4), SET),
     Scenario("late join, full replay", _vllm(_FULL, blocks=96), Load(late=True), SET),
     Scenario("service restarts, full replay", _vllm(_FULL, blocks=96), Load(service_restarts=0.1), SET),
