@@ -15,10 +15,7 @@ import (
 )
 
 // curveKeys are the keys of ZMQ connections.
-type curveKeys struct {
-	zmqsock.Curve
-	exposed []string // files with a secret key that everybody on the machine can read
-}
+type curveKeys struct{ zmqsock.Curve }
 
 // readCurve reads the files with keys.
 func readCurve(conf config.Curve) (keys curveKeys, faults []error) {
@@ -26,12 +23,9 @@ func readCurve(conf config.Curve) (keys curveKeys, faults []error) {
 		if file == "" {
 			return nil
 		}
-		pair, exposed, err := curve.ReadKeyPair(file)
+		pair, err := curve.ReadKeyPair(file)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("CURVE key: %w", err))
-		}
-		if exposed {
-			keys.exposed = append(keys.exposed, file)
 		}
 		return pair
 	}
@@ -60,9 +54,6 @@ func readCurve(conf config.Curve) (keys curveKeys, faults []error) {
 func (keys *curveKeys) log(replicas bool, log zerolog.Logger) {
 	if keys.Own == nil && keys.Engines.IsZero() && keys.Replicas == nil {
 		return
-	}
-	for _, file := range keys.exposed {
-		log.Warn().Str("file", file).Msg("everybody on this machine can read a secret CURVE key")
 	}
 	engines, bound := "those with kv_events_server_key", "no"
 	if !keys.Engines.IsZero() {

@@ -38,6 +38,8 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 		log.Warn().Msg(w)
 	}
 	logThresholds(conf.Overload, log)
+	warnOfFiles(conf, log)
+	warnOfPublisher(conf, log)
 	mem := newMemory(conf.Limits, getenv, log)
 	mem.apply(getenv)
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"strings"
 )
@@ -22,11 +21,11 @@ var (
 
 // ReadKeyPair reads the secret key in a file: a certificate of pyzmq or czmq, what
 // curve_keygen or "select-service curve new" print, or the 40 characters of the key
-// alone. exposed reports whether others on the machine may read the file.
-func ReadKeyPair(path string) (pair *KeyPair, exposed bool, err error) {
-	keys, mode, err := readFile(path)
+// alone.
+func ReadKeyPair(path string) (*KeyPair, error) {
+	keys, err := readFile(path)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	secrets := keys.secret
 	if len(secrets) == 0 && len(keys.public) == 0 {
@@ -34,25 +33,26 @@ func ReadKeyPair(path string) (pair *KeyPair, exposed bool, err error) {
 	}
 	switch {
 	case len(secrets) == 0:
-		return nil, false, fmt.Errorf("%s: %w", path, errNoSecret)
+		return nil, fmt.Errorf("%s: %w", path, errNoSecret)
 	case len(secrets) > 1:
-		return nil, false, fmt.Errorf("%s: %w", path, errTwoSecret)
+		return nil, fmt.Errorf("%s: %w", path, errTwoSecret)
 	}
-	if pair, err = ParseSecretKey(secrets[0]); err != nil {
-		return nil, false, fmt.Errorf("%s: secret key: %w", path, err)
+	pair, err := ParseSecretKey(secrets[0])
+	if err != nil {
+		return nil, fmt.Errorf("%s: secret key: %w", path, err)
 	}
 	for _, text := range keys.public {
 		if text != pair.Public.String() {
-			return nil, false, fmt.Errorf("%s: %w", path, errMismatch)
+			return nil, fmt.Errorf("%s: %w", path, errMismatch)
 		}
 	}
-	return pair, mode.Perm()&0o004 != 0, nil
+	return pair, nil
 }
 
 // ReadPublicKeys reads the public keys in a file: a certificate, what curve_keygen
 // prints, or keys alone, one a line.
 func ReadPublicKeys(path string) ([]PublicKey, error) {
-	keys, _, err := readFile(path)
+	keys, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -75,28 +75,24 @@ func ReadPublicKeys(path string) ([]PublicKey, error) {
 // fileKeys are the texts of the keys in a file, by what is said of them.
 type fileKeys struct{ public, secret, bare []string }
 
-func readFile(path string) (fileKeys, fs.FileMode, error) {
+func readFile(path string) (fileKeys, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return fileKeys{}, 0, err //nolint:wrapcheck // it names the file
+		return fileKeys{}, err //nolint:wrapcheck // it names the file
 	}
 	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return fileKeys{}, 0, err //nolint:wrapcheck // it names the file
-	}
 	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return fileKeys{}, 0, err //nolint:wrapcheck // it names the file
+		return fileKeys{}, err //nolint:wrapcheck // it names the file
 	}
 	if len(content) > maxFile {
-		return fileKeys{}, 0, fmt.Errorf("%s: %w", path, errTooLarge)
+		return fileKeys{}, fmt.Errorf("%s: %w", path, errTooLarge)
 	}
 	keys, err := parseFile(string(content))
 	if err != nil {
-		return fileKeys{}, 0, fmt.Errorf("%s: %w", path, err)
+		return fileKeys{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return keys, info.Mode(), nil
+	return keys, nil
 }
 
 // parseFile reads the lines of a file. A key alone belongs to the heading of
