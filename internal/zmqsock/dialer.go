@@ -16,11 +16,11 @@ import (
 
 const (
 	// firstRetry is the wait after the first attempt to connect that fails; it doubles up to
-	// socketOptions.maxReconnect. A connection that lasts for stable begins anew.
-	firstRetry = 100 * time.Millisecond
-	stable     = 5 * time.Second
-	// longestRetry is the default of socketOptions.maxReconnect.
+	// socketKind.maxReconnect, of engines longestRetry. A connection that lasts for stable
+	// begins anew.
+	firstRetry   = 100 * time.Millisecond
 	longestRetry = 5 * time.Second
+	stable       = 5 * time.Second
 	// longestConnect and longestHandshake bound an attempt to connect. Where packets are
 	// dropped the kernel's own attempts would be further and further apart, and the next
 	// one half a minute after the network works again.
@@ -78,7 +78,7 @@ func (d *dialer) wakeLocked() {
 	known := !d.target.named || len(d.hosts) > 0
 	if known && !now.Before(d.again) {
 		d.busy = true
-		d.opt.dials.add(d)
+		d.kind.dials.add(d)
 		return
 	}
 	switch {
@@ -108,7 +108,7 @@ func (d *dialer) close() {
 	if d.cancel != nil {
 		d.cancel()
 	}
-	d.opt.dials.remove(d)
+	d.kind.dials.remove(d)
 }
 
 // address returns an address to try; ok is false if there is nothing to try any more.
@@ -133,7 +133,7 @@ func (d *dialer) address() (host string, ok bool) {
 func (d *dialer) attempt(silent bool) {
 	host, ok := d.address()
 	if !ok {
-		d.opt.dials.done(silent)
+		d.kind.dials.done(silent)
 		return
 	}
 	var connected time.Time
@@ -142,13 +142,13 @@ func (d *dialer) attempt(silent bool) {
 	if err == nil {
 		err = d.hold(conn, func() {
 			connected = time.Now()
-			d.opt.dials.done(silent)
+			d.kind.dials.done(silent)
 		})
 	}
-	d.hub.count(d.endpoint, err)
+	d.hub.count(d.to.endpoint, err)
 	if connected.IsZero() {
 		d.failed(host, time.Since(began) >= silentAfter)
-		d.opt.dials.done(silent)
+		d.kind.dials.done(silent)
 	} else {
 		d.lost(host, time.Since(connected))
 	}
@@ -164,7 +164,7 @@ func (d *dialer) hold(conn net.Conn, established func()) error {
 		cancel()
 	}
 	d.mu.Unlock()
-	return d.serve(ctx, conn, d.hub.partials.open(ctx, conn, d.opt.account), established, func() {})
+	return d.serve(ctx, conn, d.hub.partials.open(ctx, conn, d.kind.account), established, func() {})
 }
 
 // dial connects to an address of the target. The address is checked when it is
@@ -204,7 +204,7 @@ func (d *dialer) lost(host string, lasted time.Duration) {
 	defer d.mu.Unlock()
 	d.busy, d.cancel = false, nil
 	d.silent = false
-	if d.opt.request != nil {
+	if d.to.request != nil {
 		d.closed = true // it is sent once
 	}
 	if i := slices.Index(d.hosts, host); i > 0 { // the first to be tried next time
@@ -222,12 +222,8 @@ func (d *dialer) lost(host string, lasted time.Duration) {
 
 // pauseLocked sets the time of the next attempt.
 func (d *dialer) pauseLocked() {
-	longest := longestRetry
-	if d.opt.maxReconnect > 0 {
-		longest = d.opt.maxReconnect
-	}
 	d.again = time.Now().Add(time.Duration(float64(d.retry) * (0.75 + rand.Float64()/2)))
-	d.retry = min(2*d.retry, longest)
+	d.retry = min(2*d.retry, d.kind.maxReconnect)
 }
 
 func (d *dialer) lookUpLocked() {

@@ -68,8 +68,8 @@ type Hub struct {
 	parts    sync.WaitGroup // goroutines of sockets
 	partials partials
 	faults   faults
-	// Of engines and of other replicas: neither waits for the other.
-	engineDials, peerDials dials
+	// subscriptions and requests are the kinds of sockets beside those of meshes.
+	subscriptions, requests socketKind
 
 	// mu guards what follows.
 	mu      sync.Mutex
@@ -88,7 +88,9 @@ func newHub(opt Options, lookup lookupFunc) *Hub {
 		opt.Curve.Own = curve.NewKeyPair()
 	}
 	return &Hub{
-		opt: opt, resolver: newResolver(lookup),
+		subscriptions: socketKind{name: "SUB", topics: allTopics, account: opt.Streams, maxMessage: opt.MaxMessage, maxReconnect: longestRetry},
+		requests:      socketKind{name: "DEALER", account: opt.Replay, maxMessage: opt.MaxMessage, maxReconnect: longestRetry},
+		opt:           opt, resolver: newResolver(lookup),
 		ready: make(chan struct{}), ended: make(chan struct{}),
 		sockets: make(map[uint64]*socket),
 	}
@@ -124,10 +126,7 @@ func (h *Hub) Subscribe(endpoint, serverKey string, message Message, status func
 	if err != nil {
 		return 0, fmt.Errorf("open a socket to %s: %w", endpoint, err)
 	}
-	return h.open(endpoint, socketOptions{
-		kind: "SUB", mechanism: mechanism, topics: allTopics, account: h.opt.Streams, maxMessage: h.opt.MaxMessage,
-		dials: &h.engineDials,
-	}, message, status)
+	return h.open(&h.subscriptions, destination{endpoint: endpoint, mechanism: mechanism}, message, status)
 }
 
 // Request connects a DEALER socket to endpoint, sends one message of the given
@@ -143,21 +142,18 @@ func (h *Hub) Request(endpoint, serverKey string, request [][]byte, answer func(
 		return 0, fmt.Errorf("request to %s: %w", endpoint, err)
 	}
 	message := func(frames [][]byte, memory *budget.Buffer, _ time.Time) bool { return answer(frames, memory) }
-	return h.open(endpoint, socketOptions{
-		kind: "DEALER", mechanism: mechanism, request: request, account: h.opt.Replay, maxMessage: h.opt.MaxMessage,
-		dials: &h.engineDials,
-	}, message, func(bool) {})
+	return h.open(&h.requests, destination{endpoint: endpoint, mechanism: mechanism, request: request}, message, func(bool) {})
 }
 
-func (h *Hub) open(endpoint string, opt socketOptions, message Message, status func(up bool)) (id uint64, err error) {
+func (h *Hub) open(kind *socketKind, to destination, message Message, status func(up bool)) (id uint64, err error) {
 	select {
 	case <-h.ready:
 	case <-h.ended:
 		return 0, ErrStopped
 	}
-	s, err := openSocket(h, endpoint, opt, message, status)
+	s, err := openSocket(h, kind, to, message, status)
 	if err != nil {
-		return 0, fmt.Errorf("open a socket to %s: %w", endpoint, err)
+		return 0, fmt.Errorf("open a socket to %s: %w", to.endpoint, err)
 	}
 	if id, err = h.add(s); err != nil {
 		s.close()

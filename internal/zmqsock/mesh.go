@@ -41,7 +41,7 @@ type Mesh struct {
 	hub      *Hub
 	endpoint string
 	topics   [][]byte
-	names    []string // the same
+	kind     socketKind // of the sockets to other replicas
 
 	malformed atomic.Uint64
 
@@ -55,7 +55,10 @@ type Mesh struct {
 // NewMesh returns a mesh that publishes at endpoint, for example tcp://*:8092,
 // and knows only these topics. Nothing is opened yet.
 func NewMesh(hub *Hub, endpoint string, topics []string) *Mesh {
-	m := &Mesh{hub: hub, endpoint: endpoint, names: slices.Clone(topics), followed: make(map[uint64]struct{})}
+	m := &Mesh{hub: hub, endpoint: endpoint, followed: make(map[uint64]struct{}), kind: socketKind{
+		name: "SUB", topics: slices.Clone(topics),
+		account: hub.opt.Replication, maxMessage: maxMeshMessage, maxReconnect: meshReconnect,
+	}}
 	for _, t := range topics {
 		m.topics = append(m.topics, []byte(t))
 	}
@@ -78,7 +81,7 @@ func (m *Mesh) Open() error {
 // order of the calls; the payload is copied. It does not block: a peer whose queue is
 // full loses the message.
 func (m *Mesh) Publish(topic string, payload []byte) error {
-	i := slices.Index(m.names, topic)
+	i := slices.Index(m.kind.topics, topic)
 	switch {
 	case i < 0:
 		return fmt.Errorf("publish: the mesh has no topic %q", topic)
@@ -114,7 +117,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 		}
 		return true
 	}
-	id, err := m.hub.open(peer, m.subscriberOptions(), take, status)
+	id, err := m.hub.open(&m.kind, destination{endpoint: peer, mechanism: m.hub.opt.Curve.replica(false)}, take, status)
 	if err != nil {
 		return nil, fmt.Errorf("follow: %w", err)
 	}
@@ -124,19 +127,12 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 	return func() { m.unfollow(id) }, nil
 }
 
-func (m *Mesh) subscriberOptions() socketOptions {
-	return socketOptions{
-		kind: "SUB", mechanism: m.hub.opt.Curve.replica(false), topics: m.names,
-		account: m.hub.opt.Replication, maxMessage: maxMeshMessage, dials: &m.hub.peerDials, maxReconnect: meshReconnect,
-	}
-}
-
 // topicOf reads the topic of a message. libzmq lets longer ones through.
 func (m *Mesh) topicOf(frames [][]byte) (topic string, ok bool) {
 	if len(frames) != 2 {
 		return "", false
 	}
-	for _, name := range m.names {
+	for _, name := range m.kind.topics {
 		if string(frames[0]) == name {
 			return name, true
 		}

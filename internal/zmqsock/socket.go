@@ -23,29 +23,35 @@ const (
 
 var allTopics = []string{""}
 
-// socketOptions are what the kinds of sockets differ in.
-type socketOptions struct {
-	kind         string   // SUB or DEALER
+// socketKind is what all sockets for one purpose have in common. None waits for attempts to
+// connect of another kind.
+type socketKind struct {
+	name         string   // SUB or DEALER
 	topics       []string // of a SUB, by prefix
-	request      [][]byte // of a DEALER: what it sends, once
 	account      *budget.Account
-	maxMessage   int64                 // in bytes
-	mechanism    func() zmtp.Mechanism // of a connection
-	dials        *dials
-	maxReconnect time.Duration // longest wait between two attempts to connect; 0: 5 s
+	maxMessage   int64 // in bytes
+	dials        dials
+	maxReconnect time.Duration // longest wait between two attempts to connect
+}
+
+// destination is where a socket leads, and how.
+type destination struct {
+	endpoint  string                // as it was given
+	mechanism func() zmtp.Mechanism // of a connection
+	request   [][]byte              // of a DEALER: what it sends, once
 }
 
 // socket is what a user of the hub has opened: all connections to an endpoint.
 type socket struct {
-	hub      *Hub
-	endpoint string // as it was given
-	target   target
-	opt      socketOptions
-	message  Message
-	status   func(up bool)
-	resumed  chan struct{} // of capacity 1: Resume was called
-	bound    *acceptor     // of a bound socket
-	dialer   *dialer       // of another one
+	hub     *Hub
+	kind    *socketKind
+	to      destination
+	target  target
+	message Message
+	status  func(up bool)
+	resumed chan struct{} // of capacity 1: Resume was called
+	bound   *acceptor     // of a bound socket
+	dialer  *dialer       // of another one
 
 	// calling is held while a callback runs, and while the socket is paused. It
 	// guards what follows.
@@ -56,12 +62,12 @@ type socket struct {
 
 // openSocket returns a socket, which is bound if its endpoint says so, but does nothing
 // before start.
-func openSocket(h *Hub, endpoint string, opt socketOptions, message Message, status func(up bool)) (*socket, error) {
-	t, err := parseTarget(endpoint, h.opt.Endpoints)
+func openSocket(h *Hub, kind *socketKind, to destination, message Message, status func(up bool)) (*socket, error) {
+	t, err := parseTarget(to.endpoint, h.opt.Endpoints)
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{hub: h, endpoint: endpoint, target: t, opt: opt, message: message, status: status, resumed: make(chan struct{}, 1)}
+	s := &socket{hub: h, kind: kind, to: to, target: t, message: message, status: status, resumed: make(chan struct{}, 1)}
 	if !t.bound {
 		s.dialer = &dialer{socket: s, retry: firstRetry, lookupWait: firstLookup}
 		return s, nil
@@ -75,7 +81,7 @@ func openSocket(h *Hub, endpoint string, opt socketOptions, message Message, sta
 }
 
 func (s *socket) accepted(c *accepted) error {
-	memory := s.hub.partials.open(c.acceptor.ctx, c.conn, s.opt.account)
+	memory := s.hub.partials.open(c.acceptor.ctx, c.conn, s.kind.account)
 	return s.serve(c.acceptor.ctx, c.conn, memory, c.establish, c.used)
 }
 
@@ -118,20 +124,20 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *memory, estab
 		handshake = min(handshake, longestHandshake)
 	}
 	c, err := zmtp.Handshake(conn, zmtp.Options{
-		SocketType: s.opt.kind, Mechanism: s.opt.mechanism(), MaxMessage: memory.largest(s.opt.maxMessage), Memory: memory,
+		SocketType: s.kind.name, Mechanism: s.to.mechanism(), MaxMessage: memory.largest(s.kind.maxMessage), Memory: memory,
 		HandshakeTime: handshake, Heartbeat: heartbeat, Silence: silence,
 	})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	for _, topic := range s.opt.topics {
+	for _, topic := range s.kind.topics {
 		if err := c.Subscribe([]byte(topic)); err != nil {
 			return err
 		}
 	}
-	if s.opt.request != nil {
-		if err := c.Send(s.opt.request...); err != nil {
+	if s.to.request != nil {
+		if err := c.Send(s.to.request...); err != nil {
 			return err
 		}
 	}
@@ -157,7 +163,7 @@ func (s *socket) deliver(ctx context.Context, m zmtp.Message) {
 	s.calling.Lock()
 	defer s.calling.Unlock()
 	if s.closed || ctx.Err() != nil {
-		m.Memory.Release(s.opt.account)
+		m.Memory.Release(s.kind.account)
 		return
 	}
 	if !s.message(m.Frames, m.Memory, m.Received) {
