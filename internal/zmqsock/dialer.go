@@ -39,14 +39,14 @@ type dialer struct {
 	*socket
 	turn *list.Element // in a queue of dials, whose mutex guards it
 
-	// mu guards what follows, but silent is also read by dials while the dialer waits
+	// mu guards what follows, but dead is also read by dials while the dialer waits
 	// for its turn, when nothing changes it. mu is taken before the mutex of dials.
 	mu     sync.Mutex
 	closed bool
 	busy   bool               // waits for its turn, tries to connect or is connected
 	cancel context.CancelFunc // ends the connection; nil: there is none
 	timer  *time.Timer        // calls wake; nil before it is needed
-	silent bool               // the last attempt was not answered
+	dead   bool               // the last attempt was not answered, or many have failed
 	retry  time.Duration      // the next wait between two attempts
 	again  time.Time          // the next attempt
 	next   int                // the address that is to be tried next
@@ -129,11 +129,11 @@ func (d *dialer) address() (host string, ok bool) {
 }
 
 // attempt tries to connect to one address, and serves the connection until it is lost.
-// silent is what dials counts it for.
-func (d *dialer) attempt(silent bool) {
+// dead is what dials counts it for.
+func (d *dialer) attempt(dead bool) {
 	host, ok := d.address()
 	if !ok {
-		d.kind.dials.done(silent)
+		d.kind.dials.done(dead)
 		return
 	}
 	var connected time.Time
@@ -142,13 +142,13 @@ func (d *dialer) attempt(silent bool) {
 	if err == nil {
 		err = d.hold(conn, func() {
 			connected = time.Now()
-			d.kind.dials.done(silent)
+			d.kind.dials.done(dead)
 		})
 	}
 	d.hub.count(d.to.endpoint, err)
 	if connected.IsZero() {
 		d.failed(host, time.Since(began) >= silentAfter)
-		d.kind.dials.done(silent)
+		d.kind.dials.done(dead)
 	} else {
 		d.lost(host, time.Since(connected))
 	}
@@ -189,7 +189,7 @@ func (d *dialer) failed(host string, silent bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.busy, d.cancel = false, nil
-	d.silent = silent
+	d.dead = silent || d.retry >= deadRetry
 	if d.next = slices.Index(d.hosts, host) + 1; d.next >= len(d.hosts) {
 		d.next = 0
 		d.pauseLocked()
@@ -203,7 +203,7 @@ func (d *dialer) lost(host string, lasted time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.busy, d.cancel = false, nil
-	d.silent = false
+	d.dead = false
 	if d.to.request != nil {
 		d.closed = true // it is sent once
 	}
