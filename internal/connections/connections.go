@@ -275,13 +275,14 @@ type conn struct {
 	deadline atomic.Int64 // when the write deadline was last moved, in the same units
 	head     atomic.Int64 // bytes that were read since the last request
 	imposed  atomic.Bool  // the write deadline is a caller's
+	ended    atomic.Bool  // armed had passed when it was set, to end a read at once; written under mu
 
-	// mu guards what follows. Reads take it for long heads and at the end of a deadline
-	// alone. It is held for memory work, and while the socket's deadline is set.
+	// mu guards what follows. Reads take it for long heads, and when the socket's
+	// deadline has passed by itself. It is held for memory work, and while the socket's
+	// deadline is set.
 	mu       sync.Mutex
 	until    time.Time // the read deadline that was set; zero: none
 	armed    time.Time // the socket's, not after until; zero: none
-	ended    bool      // armed had passed when it was set, to end a read at once
 	reserved int64     // of Limits.Heads
 	closed   bool
 }
@@ -289,7 +290,7 @@ type conn struct {
 // Read counts what comes before the head of a request is complete.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	for n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.mayReadOn() {
+	for n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !c.ended.Load() && c.mayReadOn() {
 		n, err = c.Conn.Read(p)
 	}
 	switch phase(c.phase.Load()) {
@@ -355,11 +356,12 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.until = t
-	if t.IsZero() && !c.ended || !t.IsZero() && !c.armed.IsZero() && !c.armed.After(t) {
+	if !c.ended.Load() && (t.IsZero() || !c.armed.IsZero() && !c.armed.After(t)) {
 		return nil // the socket's is not too late
 	}
 	now := time.Now()
-	c.armed, c.ended = t, !t.IsZero() && !t.After(now)
+	c.armed = t
+	c.ended.Store(!t.IsZero() && !t.After(now))
 	if soon := now.Add(deadlineAge); soon.Before(t) {
 		c.armed = soon // likely to do for the next requests too
 	}
@@ -374,7 +376,8 @@ func (c *conn) mayReadOn() bool {
 	if !c.until.IsZero() && !c.until.After(time.Now()) {
 		return false
 	}
-	c.armed, c.ended = c.until, false
+	c.armed = c.until
+	c.ended.Store(false)
 	return c.Conn.SetReadDeadline(c.until) == nil
 }
 
