@@ -3,6 +3,7 @@ package zmqsock_test
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
 	"sync"
@@ -56,8 +57,18 @@ func (l *log) add(s string) bool {
 	return !l.pause
 }
 
-func (l *log) message(frames [][]byte) bool {
-	return l.add(fmt.Sprintf("%q", frames))
+func (l *log) message(frames [][]byte) bool { return l.add(text(frames)) }
+
+// text is how a log has a message. Of long frames it has the length and a checksum:
+// to quote them takes much longer than to receive them.
+func text(frames [][]byte) string {
+	shown := make([]string, len(frames))
+	for i, f := range frames {
+		if shown[i] = string(f); len(f) > 1<<10 {
+			shown[i] = fmt.Sprintf("%d bytes, %08x", len(f), crc32.ChecksumIEEE(f))
+		}
+	}
+	return fmt.Sprintf("%q", shown)
 }
 
 // timed takes a message of a subscription.

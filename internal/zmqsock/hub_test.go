@@ -119,7 +119,7 @@ func TestPauseHoldsThePublisherBackWithoutLoss(t *testing.T) {
 	seq := uint64(0)
 	for _, e := range l.snapshot() {
 		if strings.HasPrefix(e, `["`) {
-			if want := fmt.Sprintf("%q", [][]byte{{}, zmqtest.Seq(seq), payload}); e != want {
+			if want := text([][]byte{{}, zmqtest.Seq(seq), payload}); e != want {
 				t.Fatalf("message %d is %.60s…", seq, e)
 			}
 			seq++

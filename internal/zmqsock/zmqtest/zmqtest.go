@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -309,14 +310,31 @@ func (r *ReplayServer) answer(tb testing.TB, sock *zmq4.Socket, frames [][]byte)
 // Seq returns the wire form of a sequence number.
 func Seq(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// FreeEndpoint returns a TCP endpoint of 127.0.0.1 at which no socket listens.
+// FreeEndpoint returns a TCP endpoint of 127.0.0.1 at which no socket listens. Its port
+// is below those that the kernel gives out: to such a one other tests' sockets may try to
+// come back, whose publishers had it.
 func FreeEndpoint(tb testing.TB) string {
 	tb.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // unlike libzmq's it is closed at once
-	must(tb, err)
-	must(tb, listener.Close())
-	return "tcp://" + listener.Addr().String()
+	const first, ports = 30000, 2000
+	for range ports {
+		port := first + int(lastPort.Add(1))%ports
+		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port)) // unlike libzmq's it is closed at once
+		if err != nil {
+			continue
+		}
+		must(tb, listener.Close())
+		return fmt.Sprintf("tcp://127.0.0.1:%d", port)
+	}
+	tb.Fatal("no free port")
+	return ""
 }
+
+// lastPort starts at another place in every test binary, as several run at once.
+var lastPort = func() *atomic.Uint32 {
+	var n atomic.Uint32
+	n.Store(uint32(os.Getpid()) * 37)
+	return &n
+}()
 
 // Wildcard returns endpoint with its host replaced by "*".
 func Wildcard(endpoint string) string {
