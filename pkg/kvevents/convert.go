@@ -160,12 +160,17 @@ func acceptStore(ev *Event, layout hashing.Layout, work *scratch) Reason {
 		return RepeatedHash
 	}
 	n := min(len(ev.Hashes), layout.Blocks(len(ev.Tokens)))
-	if n == 0 {
-		return Incomplete
-	}
 	tokens := n * layout.BlockSize
 	if layout.Eagle {
 		tokens++
+	}
+	switch {
+	// Engines with attention groups leave out hashes of blocks that are not there,
+	// but not their tokens, so that nothing says which tokens a hash is of.
+	case ev.grouped() && (len(ev.Hashes) != n || len(ev.Tokens) != tokens):
+		return Sparse
+	case n == 0:
+		return Incomplete
 	}
 	ev.incomplete = len(ev.Hashes) - n
 	ev.Hashes, ev.Tokens = ev.Hashes[:n], ev.Tokens[:tokens]

@@ -2,6 +2,7 @@ package kvevents_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -192,6 +193,44 @@ func TestRanks(t *testing.T) {
 	want := []string{"stored device unknown_rank 1", "cleared none applied 3", "cleared none unknown_rank 1"}
 	if got := events(tally); !slices.Equal(got, want) {
 		t.Errorf("events %v, want %v", got, want)
+	}
+}
+
+// TestSparse shows that the blocks of a main attention group are placed only by events
+// with one hash for each block of their tokens. Without a group the complete blocks
+// count, as in dynamo-kv-router 1.6.1.
+func TestSparse(t *testing.T) {
+	tokens := func(n int) []uint32 { return make([]uint32, n) }
+	full := dict{"group_idx": 0, "kv_cache_spec_kind": "full_attention"}
+	mla := dict{"group_idx": 2, "kv_cache_spec_kind": "mla_attention"}
+	tests := map[string]struct {
+		hashes []uint64
+		tokens int
+		more   dict
+		want   string
+	}{
+		"dense":                       {[]uint64{1, 2}, 8, full, "applied"},
+		"hashes left out":             {[]uint64{1, 2}, 12, mla, "sparse"},
+		"one hash of many":            {[]uint64{7}, 3840, mla, "sparse"},
+		"part of a block behind":      {[]uint64{1, 2}, 9, full, "sparse"},
+		"part of a block, no further": {[]uint64{1, 2}, 7, full, "sparse"},
+		"hashes without tokens":       {[]uint64{1, 2, 3}, 8, full, "sparse"},
+		"less than a block":           {[]uint64{1}, 3, full, "sparse"},
+		"a kind without a group":      {[]uint64{1}, 8, dict{"kv_cache_spec_kind": "full_attention"}, "sparse"},
+		"a group without a kind":      {[]uint64{1}, 8, dict{"group_idx": 0}, "sparse"},
+		"other kinds are filtered":    {[]uint64{1}, 8, dict{"group_idx": 1, "kv_cache_spec_kind": "mamba"}, "filtered_group"},
+		"no group, fewer hashes":      {[]uint64{1}, 8, nil, "applied"},
+		"no group, fewer tokens":      {[]uint64{1, 2, 3}, 9, nil, "applied"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			more := dict{"token_ids": tokens(tc.tokens)}
+			maps.Copy(more, tc.more)
+			_, tally := convert(t, plain4, message(stored(tc.hashes, more)))
+			if want := []string{"stored device " + tc.want + " 1"}; !slices.Equal(events(tally), want) {
+				t.Errorf("events %v, want %v", events(tally), want)
+			}
+		})
 	}
 }
 

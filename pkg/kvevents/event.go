@@ -94,6 +94,9 @@ type Event struct {
 	incomplete int  // blocks cut off by the Converter
 }
 
+// grouped reports whether an event states an attention group or its kind.
+func (ev *Event) grouped() bool { return ev.Group != NoGroup || ev.SpecKind != "" }
+
 // Envelope is the part of a standardised event (Conductor contract; Mooncake's
 // master publishes it too) that engine events do not have. Absent and nil
 // strings are empty: the registration's value holds.

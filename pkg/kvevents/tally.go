@@ -36,6 +36,7 @@ const (
 	EagleMismatch     // token pairs in a scope that is not eagle, or the reverse (decision K14)
 	RepeatedHash      // a hash twice in the event, or equal to the parent
 	Incomplete        // not one complete block of tokens
+	Sparse            // of an attention group, and not one hash for each block of tokens
 	Empty             // no hashes: nothing to do
 	EnvelopeEvent     // a standard envelope on a stream that does not take them
 
@@ -71,6 +72,7 @@ var reasonTexts = [NumReasons]string{
 	EagleMismatch:     "eagle_mismatch",
 	RepeatedHash:      "repeated_hash",
 	Incomplete:        "incomplete",
+	Sparse:            "sparse",
 	Empty:             "empty",
 	EnvelopeEvent:     "envelope",
 	Late:              "late_event_id",
