@@ -167,6 +167,14 @@ VLLM: list[Scenario] = [
         Load(),
         GROUPS,
     ),
+    # As Gemma's layers are grouped: groups hold equally many layers.
+    Scenario(
+        "full + five windows alike",
+        _vllm(_FULL, *[_WINDOW] * 5, blocks=500),
+        Load(),
+        GROUPS,
+    ),
+    Scenario("two full + window", _vllm(_FULL, _FULL, _WINDOW, blocks=300), Load(), GROUPS),
     Scenario("full + Mamba", _vllm(_FULL, vllm_cache.mamba(16), blocks=200), Load(), GROUPS),
     Scenario(
         "full + Mamba, all kept",
