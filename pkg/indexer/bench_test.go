@@ -40,7 +40,7 @@ func BenchmarkStore(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				r := i % ranks
-				ev := &indexer.Store{Slot: uint32(r), SeedKnown: true, Seed: 1337}
+				ev := &indexer.Store{Slot: uint32(r), SeedKnown: true, Seed: 1337, Counted: true}
 				var c *conversation
 				if n := len(chats[r]); n > 0 && rnd.IntN(4) > 0 {
 					c = chats[r][rnd.IntN(n)]
@@ -229,7 +229,7 @@ func BenchmarkIngest(b *testing.B) {
 					c.names, c.local = c.names[:n], c.local[:n]
 					continue
 				}
-				ev := &indexer.Store{Slot: slot, Parent: c.names[len(c.names)-1], HasParent: true}
+				ev := &indexer.Store{Slot: slot, Parent: c.names[len(c.names)-1], HasParent: true, Counted: true}
 				ev.EngineHashes, ev.Local = grow(rnd, c, blocks)
 				s.Store(ev)
 			}
