@@ -13,7 +13,7 @@ const (
 	LimitWorkers           = catalog.LimitWorkers           // registered (--max-workers)
 	LimitRanks             = catalog.LimitRanks             // of all workers (--max-ranks)
 	LimitStreams           = catalog.LimitStreams           // of KV events of all workers (--max-streams)
-	LimitScopes            = catalog.LimitScopes            // that have workers (--max-models)
+	LimitModels            = catalog.LimitModels            // of tenants, that have workers (--max-models)
 	LimitText              = catalog.LimitText              // of an id, a name or another text
 	LimitEntries           = catalog.LimitEntries           // of a list or map of a worker
 	LimitISLTokens         = "isl_tokens"                   // of a prompt
@@ -29,7 +29,7 @@ const (
 
 // Limits has all of them.
 var Limits = []string{
-	LimitWorkers, LimitRanks, LimitStreams, LimitScopes, LimitText, LimitEntries, LimitISLTokens,
+	LimitWorkers, LimitRanks, LimitStreams, LimitModels, LimitText, LimitEntries, LimitISLTokens,
 	LimitReservations, LimitReservationBlocks, LimitMemory, LimitThresholds, LimitPublishers,
 	LimitPeers, LimitDumpReaders, LimitSnapshotReaders,
 }
@@ -53,7 +53,7 @@ func LimitErrorf(k Kind, limit, format string, args ...any) *Error {
 
 // limitFlags are the flags that set limits.
 var limitFlags = map[string]string{
-	LimitWorkers: "--max-workers", LimitRanks: "--max-ranks", LimitStreams: "--max-streams", LimitScopes: "--max-models",
+	LimitWorkers: "--max-workers", LimitRanks: "--max-ranks", LimitStreams: "--max-streams", LimitModels: "--max-models",
 	LimitReservations: "--max-reservations", LimitReservationBlocks: "--max-reservation-blocks", LimitMemory: "--max-memory",
 }
 

@@ -19,7 +19,7 @@ const (
 	LimitWorkers = "workers"
 	LimitRanks   = "ranks"
 	LimitStreams = "streams"
-	LimitScopes  = "scopes"
+	LimitModels  = "models"     // scopes: a model counts once for each of its tenants
 	LimitText    = "text_bytes" // of a name, an endpoint or another text
 	LimitEntries = "entries"    // of a list or map
 )
@@ -151,7 +151,7 @@ func (c *Catalog) checkRoomLocked(records []Record, stays func(*member) bool) er
 	case limits.Streams > 0 && streams > limits.Streams:
 		return tooMany(LimitStreams, limits.Streams)
 	case limits.Scopes > 0 && len(scopes) > limits.Scopes:
-		return tooMany(LimitScopes, limits.Scopes)
+		return tooMany(LimitModels, limits.Scopes)
 	}
 	return nil
 }

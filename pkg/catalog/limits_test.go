@@ -135,7 +135,7 @@ func TestCountLimits(t *testing.T) {
 		{"a third scope", func() error {
 			_, err := c.PutTracked(tracked(3, catalog.Scope{Model: "m3"}, 4, 0, 1))
 			return err
-		}, "full scopes"},
+		}, "full models"},
 		{"too many tracked ranks", func() error { _, err := c.PutTracked(tracked(3, m1, 4, 0, 3)); return err }, "full ranks"},
 		{"tracked", func() error { _, err := c.PutTracked(tracked(3, m1, 4, 0, 2)); return err }, ""},
 		{"one too many", func() error { _, err := c.Put(record(4)); return err }, "full workers"},
@@ -145,7 +145,7 @@ func TestCountLimits(t *testing.T) {
 			_, err := c.Patch(1, catalog.Patch{KVEventsEndpoints: map[uint32]string{5: "", 6: ""}})
 			return err
 		}, "full ranks"},
-		{"a move to a third scope", func() error { _, err := c.Put(record(1, in(catalog.Scope{Model: "m3"}))); return err }, "full scopes"},
+		{"a move to a third scope", func() error { _, err := c.Put(record(1, in(catalog.Scope{Model: "m3"}))); return err }, "full models"},
 		{"the sole worker moves", func() error {
 			_, err := c.Put(catalog.Record{ID: 2, Scope: catalog.Scope{Model: "m3"}, Size: new(uint32(2))})
 			return err

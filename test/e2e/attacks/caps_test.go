@@ -135,7 +135,7 @@ func TestManyRegistrations(t *testing.T) {
 			t.Fatalf("move %d: %d", i, got)
 		}
 	}
-	if workers, models := limitRefused(t, s, "workers"), limitRefused(t, s, "scopes"); workers != 1 || models != 1 {
+	if workers, models := limitRefused(t, s, "workers"), limitRefused(t, s, "models"); workers != 1 || models != 1 {
 		t.Errorf("%d and %d refusals are counted", workers, models)
 	}
 }
