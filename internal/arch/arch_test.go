@@ -73,8 +73,9 @@ var mayImport = map[string][]string{
 	"pkg/catalog":              {"internal/curve"},
 	"pkg/client":               {},
 	"pkg/hashing":              {},
-	"pkg/indexer":              {"internal/budget", "internal/keyhash", "pkg/catalog", "pkg/hashing"},
-	"pkg/kvevents":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/indexer":              {"internal/budget", "internal/keyhash", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
+	"pkg/indexer/hybrid":       {},
+	"pkg/kvevents":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid"},
 	"pkg/recovery":             {"internal/budget", "internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/replicasync":          {"internal/budget", "internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
 	"pkg/reservations":         {"internal/budget", "internal/hashset", "internal/keyhash", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
@@ -105,7 +106,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
 	"internal/admission", "internal/affinity", "internal/approximate", "internal/conductor", "internal/overload", "internal/pending",
-	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector",
+	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector",
 }
 
 var emptyNames = []string{"util", "utils", "common", "types", "core", "manager", "helpers", "misc"}

@@ -1,0 +1,128 @@
+// Package hybrid says how much of a prompt an engine can take from its prefix cache if
+// its model has several attention groups: a length counts only if all groups can serve
+// it. The rules are those of vLLM 0.33.0 (vllm/v1/core: single_type_kv_cache_manager.py
+// and HybridKVCacheCoordinator in kv_cache_coordinator.py).
+package hybrid
+
+// Kind is what a group needs of a prompt's blocks to continue after a length.
+type Kind uint8
+
+// The kinds. The zero value asks for the most.
+const (
+	// Full: all blocks from the first one on. Kinds that are not known count as Full.
+	Full Kind = iota
+	// Window: the last ceil((Span-1)/BlockSize) blocks. A shorter length needs all of its
+	// blocks.
+	Window
+	// State: the block that ends there, and no other (Mamba).
+	State
+	// Chunked: the blocks of the chunk of Span tokens that the length ends in; none at
+	// the beginning of one.
+	Chunked
+)
+
+// Group is one attention group.
+type Group struct {
+	Kind Kind
+	// BlockSize is in tokens. States count at the ends of any blocks.
+	BlockSize uint64
+	// Span is the size of the window or of the chunks in tokens. If it is 0 it is not
+	// known, and the group counts as Full.
+	Span uint64
+}
+
+// Presence says which blocks the groups have.
+type Presence interface {
+	// Has reports whether a group has the block that ends after so many tokens of the
+	// prompt.
+	Has(group int, end uint64) bool
+}
+
+// Boundary returns the longest length in tokens, up to limit, that all groups can
+// serve. It is a multiple of unit, and of the block size of each group that is not a
+// State. limit is what the engine's main group can serve, unit that group's block size.
+func Boundary(limit, unit uint64, groups []Group, has Presence) uint64 {
+	for _, g := range groups {
+		if g.Kind == State {
+			continue
+		}
+		if unit = lcm(unit, g.BlockSize); unit == 0 || unit > limit {
+			return 0
+		}
+	}
+	if unit == 0 {
+		return 0
+	}
+	// Whatever is longer than what one group can serve up to a length is out for all.
+	for length := limit - limit%unit; ; {
+		shorter := length
+		for i, g := range groups {
+			shorter = g.longest(i, shorter, unit, has)
+			shorter -= shorter % unit
+		}
+		if shorter == length {
+			return length
+		}
+		length = shorter
+	}
+}
+
+// longest returns the longest length up to limit, a multiple of the block size, that
+// the group can serve.
+func (g *Group) longest(i int, limit, unit uint64, has Presence) uint64 {
+	kind := g.Kind
+	if g.Span == 0 && kind != State {
+		kind = Full
+	}
+	switch kind {
+	case State:
+		for ; limit > 0 && !has.Has(i, limit); limit -= unit {
+		}
+		return limit
+	case Window:
+		return g.longestWindow(i, limit, has)
+	case Chunked:
+		return g.run(i, limit-limit%g.Span, limit, has)
+	}
+	return g.run(i, 0, limit, has)
+}
+
+// longestWindow searches the window's blocks from the right.
+func (g *Group) longestWindow(i int, limit uint64, has Presence) uint64 {
+	needed := (g.Span - 1 + g.BlockSize - 1) / g.BlockSize
+	run := uint64(0)
+	for end := limit; run < needed; end -= g.BlockSize {
+		switch {
+		case end == 0:
+			return limit // all blocks from the first one on, so that no more is needed
+		case has.Has(i, end):
+			run++
+		default:
+			run, limit = 0, end-g.BlockSize
+		}
+	}
+	return limit
+}
+
+// run returns where the blocks from start on end, at most at limit. A block that
+// begins before start counts.
+func (g *Group) run(i int, start, limit uint64, has Presence) uint64 {
+	at := start - start%g.BlockSize
+	for at < limit && has.Has(i, at+g.BlockSize) {
+		at += g.BlockSize
+	}
+	return at
+}
+
+// lcm returns the least common multiple, 0 if a number is 0 or too large.
+func lcm(a, b uint64) uint64 {
+	const largest = 1 << 31
+	if a == 0 || b == 0 || a > largest || b > largest {
+		return 0
+	}
+	x, y := a, b
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return a / x * b
+}
