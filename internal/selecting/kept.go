@@ -40,7 +40,10 @@ var errPromptGone = &contract.Error{Kind: contract.Unavailable, Text: "the block
 // keepHashes prepares a request that has been read to wait in a class. The error says
 // that the waiting requests take all the memory that they may.
 func (c *selection) keepHashes(class string) error {
-	req, k := c.request, &c.wait.kept
+	if c.wait.kept == nil {
+		c.wait.kept = new(kept)
+	}
+	req, k := c.request, c.wait.kept
 	account := c.api.config.Waiting
 	n := int64(keptOverhead + keptPerRank*c.snapshot.NumRanks + 8*(len(c.local)+len(c.sequence)) + 16*len(req.AllowedWorkers))
 	for _, taint := range req.RequiredTaints {
@@ -86,7 +89,7 @@ func (c *selection) keepHashes(class string) error {
 // readPrompt reads the prompt for the workers of a scope, unless it has waited and
 // only its hashes are left.
 func (c *selection) readPrompt(snap *catalog.Snapshot) error {
-	if k := &c.wait.kept; !k.detached {
+	if k := c.wait.kept; k == nil || !k.detached {
 		return c.read(&c.request.Prompt, snap)
 	} else if c.request.Prompt.layout(snap) != k.layout {
 		return errPromptGone
@@ -96,7 +99,7 @@ func (c *selection) readPrompt(snap *catalog.Snapshot) error {
 
 // identity is identify for a prompt that may have waited.
 func (c *selection) identity(sequence []uint64) promptIdentity {
-	if k := &c.wait.kept; k.detached {
+	if k := c.wait.kept; k != nil && k.detached {
 		return promptIdentity{sequence: sequence, tokens: c.size.Tokens, rest: k.rest, hasRest: true}
 	}
 	return c.identify(&c.request.Prompt, sequence)
@@ -104,6 +107,8 @@ func (c *selection) identity(sequence []uint64) promptIdentity {
 
 // releaseKept gives back what waiting took.
 func (c *selection) releaseKept() {
-	c.api.config.Waiting.Release(c.wait.kept.bytes)
-	c.wait.kept.bytes = 0
+	if k := c.wait.kept; k != nil {
+		c.api.config.Waiting.Release(k.bytes)
+		k.bytes = 0
+	}
 }

@@ -12,7 +12,7 @@ import (
 // blocks of another size.
 func TestLongPromptOfAnotherBlockSize(t *testing.T) {
 	c := selection{request: new(SelectRequest)}
-	c.wait.kept = kept{detached: true, layout: hashing.Layout{BlockSize: 16}}
+	c.wait.kept = &kept{detached: true, layout: hashing.Layout{BlockSize: 16}}
 	if err := c.readPrompt(&catalog.Snapshot{BlockSize: 16}); err != nil {
 		t.Errorf("same block size: %v", err)
 	}

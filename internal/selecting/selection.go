@@ -27,7 +27,6 @@ type selection struct {
 	*query
 	api     *API
 	request *SelectRequest // lent until Select returns
-	reserve bool
 	filter  selector.Filter
 	weights selector.Weights
 	workers
@@ -50,6 +49,7 @@ type reservation struct {
 	id       string
 	record   *idempotencyRecord
 	hold     *affinity.Hold // of the request's session; nil: none
+	reserve  bool           // the choice is to be booked
 	inFlight bool           // the id is claimed, see claimID
 	replayed bool           // the result is the answer of an earlier request
 }
@@ -59,7 +59,7 @@ type queueWait struct {
 	since  time.Time     // when it came to the first one
 	queued bool          // it has waited
 	time   time.Duration // from since to its turn in the last queue, if queued
-	kept   kept
+	kept   *kept         // nil: it has never waited
 }
 
 // maxAttempts bounds how often a request is tried again because of
@@ -93,7 +93,7 @@ func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Sel
 }
 
 func (a *API) newSelection(req *SelectRequest, reserve bool) *selection {
-	return &selection{query: newQuery(), api: a, request: req, filter: filterOf(req), reserve: reserve}
+	return &selection{query: newQuery(), api: a, request: req, filter: filterOf(req), reservation: reservation{reserve: reserve}}
 }
 
 // filterOf returns the filter of a request. It keeps the request's lists, and sorts
