@@ -191,6 +191,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 		KVEvents:            conf.KVEvents.Enabled && !conf.SlotsOnly,
 		WorkersFile:         conf.Workers.File,
 		ApproximateTTL:      conf.KVEvents.ApproximateTTL,
+		PredictedTTL:        conf.KVEvents.PredictedTTL,
 		OverlapRefresh:      conf.Queue.OverlapRefreshAfter,
 		Overload:            conf.Overload.Thresholds,
 		SessionTTL:          conf.Selections.SessionTTL,

@@ -1,15 +1,18 @@
-// Package approximate predicts what engines have cached where they publish no
-// KV events: the approximate index of dynamo-kv-router 1.6.1. A reservation is
-// the only sign of what a rank's cache has. The blocks of a booked prompt stand
-// in the scope's index like those of an engine, under their rolling hashes,
-// until their last reservation was too long ago.
+// Package approximate predicts what engines have cached from what was booked on them,
+// as dynamo-kv-router 1.6.1 does: where engines publish no KV events, instead of
+// their index, and beside it for the time until the first event of a prompt comes.
+// The blocks of a booked prompt stand in an index like those of an engine, under
+// their rolling hashes, until their last reservation was too long ago.
 package approximate
 
 import (
+	"context"
 	"sort"
 	"sync"
 	"time"
+	"unsafe"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
@@ -22,12 +25,16 @@ const (
 	MaxBlocks = 1 << 22
 	// BlockBytes is about what a block takes here and in its scope's index.
 	BlockBytes = 128
+	// entryBytes is about what a block takes in rankBlocks.blocks.
+	entryBytes = 32
 	// maxAtOnce is how many blocks come or go before others get the lock.
 	maxAtOnce = 4096
 	// ticksPerTTL: a second reservation in the same part of the TTL prolongs
 	// nothing, so that very common prefixes cost next to nothing. A block stays
 	// for up to that part too long.
 	ticksPerTTL = 64
+	// Blocks that are due are looked for once in a tick, within these bounds.
+	minSweep, maxSweep = 10 * time.Millisecond, time.Second
 	// maxPooledHashes is the largest prompt, in blocks, whose memory for rolling
 	// hashes is used again.
 	maxPooledHashes = 1 << 17
@@ -44,6 +51,7 @@ const (
 type Index struct {
 	ttl, tick time.Duration
 	limit     int
+	account   *budget.Account // of the order and the ranks; nil: not counted
 	now       func() time.Time
 	epoch     time.Time
 
@@ -51,6 +59,7 @@ type Index struct {
 	// gates and indexes.
 	mu sync.Mutex
 	order
+	counted int64 // bytes that the account has counted
 }
 
 // order is a linked list of blocks in chunks of memory, with the ranks that they
@@ -89,10 +98,15 @@ type rankBlocks struct {
 }
 
 // New returns an index of at most limit blocks, each of which stays for ttl after
-// its last reservation. The time comes from now.
-func New(ttl time.Duration, limit int, now func() time.Time) *Index {
-	x := &Index{ttl: ttl, tick: max(ttl/ticksPerTTL, time.Millisecond), limit: limit, now: now, epoch: now()}
+// its last reservation. Its memory is counted in account, if there is one, beside
+// that of the scopes' indexes. The time comes from now.
+func New(ttl time.Duration, limit int, account *budget.Account, now func() time.Time) *Index {
+	x := &Index{
+		ttl: ttl, tick: max(ttl/ticksPerTTL, time.Millisecond), limit: limit,
+		account: account, now: now, epoch: now(),
+	}
 	x.resetLocked()
+	x.settleLocked()
 	return x
 }
 
@@ -122,6 +136,18 @@ func (s *Scope) ReleaseSlot(slot uint32) {
 	s.remove(slot, nil) // a booking may have come in between
 }
 
+// Clear forgets what was predicted for the rank of a slot, whose cache is empty now. It
+// must not run at the same time as AssignSlot or ReleaseSlot of the same slot.
+func (s *Scope) Clear(slot uint32) {
+	s.index.mu.Lock()
+	r := s.ranks[slot]
+	s.index.mu.Unlock()
+	if r != nil {
+		s.ReleaseSlot(slot)
+		s.gate.AssignSlot(slot, r.rank)
+	}
+}
+
 // hashMemory is memory for rolling hashes. The caller's own cannot be used: a
 // hash that does not follow from the blocks before could stand for two of them.
 var hashMemory = sync.Pool{New: func() any { return new([]uint64) }}
@@ -146,31 +172,42 @@ func (s *Scope) Book(e catalog.Entry, local []uint64) {
 func (s *Scope) book(e catalog.Entry, hashes, local []uint64) {
 	for end := 0; end < len(hashes); {
 		end = min(end+maxAtOnce, len(hashes))
-		s.bookPart(e, hashes[:end], local[:end])
+		if !s.bookPart(e, hashes[:end], local[:end]) {
+			return
+		}
 	}
 }
 
-func (s *Scope) bookPart(e catalog.Entry, hashes, local []uint64) {
+// bookPart reports whether there was room for all blocks.
+func (s *Scope) bookPart(e catalog.Entry, hashes, local []uint64) bool {
 	x := s.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	defer x.settleLocked()
 	r := s.ranks[e.Slot]
 	if r == nil && s.gate.Has(e.Slot, e.Rank) {
 		r = x.addRankLocked(s.gate, e.Slot, e.Rank)
 		s.ranks[e.Slot] = r
 	}
 	if r == nil || r.rank != e.Rank {
-		return // it left between choice and reservation
+		return false // it left between choice and reservation
 	}
 	first, end := x.touchLocked(r, hashes)
 	if first == end {
-		return
+		return end == len(hashes)
 	}
 	ev := indexer.Store{Slot: e.Slot, Tier: indexer.Device, EngineHashes: hashes[first:end], Local: local[first:end]}
 	if first > 0 {
 		ev.Parent, ev.HasParent = hashes[first-1], true
 	}
-	s.gate.Store(&ev)
+	if s.gate.Store(&ev).Refused > 0 { // the account of the scope's index is full
+		s.gate.Remove(e.Slot, indexer.Device, ev.EngineHashes)
+		for _, hash := range ev.EngineHashes {
+			x.dropLocked(r.blocks[hash])
+		}
+		return false
+	}
+	return end == len(hashes)
 }
 
 // remove forgets the rank of a slot, but for the one to stay. After it no block
@@ -178,6 +215,7 @@ func (s *Scope) bookPart(e catalog.Entry, hashes, local []uint64) {
 func (s *Scope) remove(slot uint32, stay *catalog.Rank) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
+	defer s.index.settleLocked()
 	r := s.ranks[slot]
 	if r == nil || stay != nil && r.rank == *stay {
 		return
@@ -190,6 +228,13 @@ func (s *Scope) remove(slot uint32, stay *catalog.Rank) {
 func (x *Index) resetLocked() {
 	x.chunks = []*[chunk]block{new([chunk]block)}
 	x.used, x.free = 1, 0
+}
+
+// settleLocked brings the account up to date.
+func (x *Index) settleLocked() {
+	bytes := int64(len(x.chunks))*chunk*int64(unsafe.Sizeof(block{})) + int64(x.n)*entryBytes
+	x.account.Add(bytes - x.counted)
+	x.counted = bytes
 }
 
 func (x *Index) block(id uint32) *block { return &x.chunks[id/chunk][id%chunk] }
@@ -266,6 +311,20 @@ func (x *Index) unlinkLocked(id uint32) {
 	x.block(b.newer).older = b.older
 }
 
+// Run evicts blocks when they are due until ctx ends.
+func (x *Index) Run(ctx context.Context) error {
+	due := time.NewTicker(min(max(x.tick, minSweep), maxSweep))
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-due.C:
+			x.Sweep()
+		}
+	}
+}
+
 // Sweep evicts the blocks whose last reservation was too long ago. It lets others
 // have the lock in between.
 func (x *Index) Sweep() {
@@ -276,6 +335,7 @@ func (x *Index) Sweep() {
 func (x *Index) sweepPart() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	defer x.settleLocked()
 	now := x.now().Sub(x.epoch)
 	n := x.evictLocked(maxAtOnce, func(id uint32) bool {
 		return time.Duration(x.block(id).tick+1)*x.tick+x.ttl <= now
@@ -302,17 +362,24 @@ func (x *Index) evictLocked(most int, due func(id uint32) bool) (n int) {
 			of = r
 		}
 		x.evicted = append(x.evicted, b.hash)
-		delete(r.blocks, b.hash)
-		x.unlinkLocked(id)
-		b.newer, b.hash = x.free, 0
-		x.free = id
-		x.n--
-		if r.n--; r.n == 0 {
-			x.emptiedLocked(r)
-		}
+		x.dropLocked(id)
 	}
 	x.unindexEvictedLocked(of)
 	return n
+}
+
+// dropLocked takes a block out of the order and its rank.
+func (x *Index) dropLocked(id uint32) {
+	b := x.block(id)
+	r := x.ranks[b.rank]
+	delete(r.blocks, b.hash)
+	x.unlinkLocked(id)
+	b.newer, b.hash = x.free, 0
+	x.free = id
+	x.n--
+	if r.n--; r.n == 0 {
+		x.emptiedLocked(r)
+	}
 }
 
 // unindexEvictedLocked takes the evicted blocks out of a rank's index, unless the

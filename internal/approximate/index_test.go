@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/recovery"
@@ -26,7 +27,7 @@ type fixture struct {
 // seconds have passed since the second of their last reservation began.
 func newFixture(t *testing.T, limit int) *fixture {
 	f := &fixture{t: t, clock: time.Unix(1e9, 0)}
-	f.Index = New(64*time.Second, limit, func() time.Time { return f.clock })
+	f.Index = New(64*time.Second, limit, nil, func() time.Time { return f.clock })
 	f.addScope()
 	return f
 }
@@ -247,6 +248,40 @@ func TestLimit(t *testing.T) {
 	none.want(0, 0, 1)
 }
 
+// TestNoRoom: what the account of the scope's index refuses is not predicted, and
+// nothing of it is kept. The account has what index and order take.
+func TestNoRoom(t *testing.T) {
+	f := newFixture(t, 100)
+	account := budget.NewAccount("test", 1<<20)
+	f.Index = New(time.Minute, 100, account, f.now)
+	f.addScope()
+	f.space.SetAccount(indexer.NewAccount(account))
+	a := entry(0, 1)
+	f.enter(a)
+	empty := account.Used()
+	f.scope.Book(a, []uint64{1, 2, 3})
+	if got := account.Used() - empty; got < 3*entryBytes {
+		t.Errorf("3 blocks take %d bytes", got)
+	}
+	account.Add(1 << 20)
+	f.scope.Book(a, []uint64{1, 2, 3, 4, 5})
+	f.want(3, 0, 1, 2, 3, 4, 5)
+	if err := f.check(); err != nil {
+		t.Error(err)
+	}
+	account.Add(-1 << 20)
+	f.scope.Book(a, []uint64{1, 2, 3, 4, 5})
+	f.want(5, 0, 1, 2, 3, 4, 5)
+	f.scope.Clear(0)
+	f.scope.Clear(7)
+	f.clock = f.clock.Add(time.Hour)
+	f.Sweep()
+	f.want(0, 0, 1)
+	if err := f.check(); err != nil || account.Used() < empty || account.Used() > empty+1<<16 {
+		t.Error(err, empty, account.Used())
+	}
+}
+
 // TestLongPrompt: a prompt that goes in parts is there as a whole, and again.
 func TestLongPrompt(t *testing.T) {
 	f := newFixture(t, 1<<20)
@@ -331,7 +366,7 @@ func TestAgainstNaive(t *testing.T) {
 		}
 		for step := range 150 {
 			slot := r.IntN(slots)
-			switch r.IntN(8) {
+			switch r.IntN(9) {
 			case 0:
 				if worker[slot]++; r.IntN(2) == 0 {
 					f.scope.ReleaseSlot(uint32(slot))
@@ -345,6 +380,9 @@ func TestAgainstNaive(t *testing.T) {
 				}
 			case 2:
 				f.clock = f.clock.Add(time.Duration(r.IntN(25)) * time.Second)
+			case 4:
+				f.scope.Clear(uint32(slot))
+				clear(last[slot])
 			case 3:
 				f.Sweep()
 				for _, m := range last {

@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"internal/access":          {"internal/filewatch", "pkg/catalog"},
 	"internal/admission":       {"pkg/catalog"},
 	"internal/affinity":        {"pkg/catalog"},
-	"internal/approximate":     {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
+	"internal/approximate":     {"internal/budget", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
 	"internal/arch":            {},
 	"internal/certs":           {"internal/filewatch"},
 	"internal/conductor":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents"},

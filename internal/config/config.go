@@ -126,6 +126,9 @@ type KVEvents struct {
 	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be
 	// cached there if there are no events (contract 1.6).
 	ApproximateTTL time.Duration
+	// PredictedTTL is how long a prompt that was sent to a rank is assumed to be
+	// cached there whatever the events say; nil: not at all.
+	PredictedTTL *time.Duration
 }
 
 // Queue is the wait queue for requests that find every eligible rank busy.

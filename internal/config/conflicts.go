@@ -25,6 +25,9 @@ var (
 	errAdvertiseUnbound = errors.New("--replica-sync-advertise requires --replica-sync-bind")
 )
 
+// The text of dynamo-kv-router 1.6.1.
+var errPredictedWithoutEvents = errors.New("router_predicted_ttl_secs requires use_kv_events=true")
+
 var errKeysWithoutOwn = errors.New("--zmq-curve-publisher-keys-file requires --zmq-curve-secret-key-file")
 
 // ErrOwnEndpoint refuses this replica's advertised endpoint as a peer.
@@ -35,6 +38,8 @@ const (
 	keyCredit         = "router.kv_overlap_score_credit"
 	keyContract       = "server.contract"
 	keyApproximate    = "kv_events.approximate_ttl_secs"
+	keyPredicted      = "kv_events.predicted_ttl_secs"
+	keyEvents         = "kv_events.enabled"
 	keyActiveRequests = "router.decode_active_request_weight"
 	keyPort           = "server.port"
 	keySlotsPort      = "server.slots_port"
@@ -64,6 +69,9 @@ func (c Config) conflicts() []conflict {
 	found := append(c.portConflicts(), c.TLS.conflicts()...)
 	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != Contract16 {
 		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
+	}
+	if c.KVEvents.PredictedTTL != nil && !c.KVEvents.Enabled {
+		found = append(found, conflict{keyPredicted, []string{keyEvents}, errPredictedWithoutEvents})
 	}
 	if c.Curve.PublisherKeysFile != "" && c.Curve.SecretKeyFile == "" {
 		found = append(found, conflict{keyCurvePublisher, []string{keyCurveSecret}, errKeysWithoutOwn})

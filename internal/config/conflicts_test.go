@@ -136,6 +136,10 @@ func TestConflicts(t *testing.T) {
 			setup{args: []string{"--conductor-port=7", "--slots-port=7"}},
 			"--conductor-port: port 7 is the port of the slot tracker (--slots-port); give the Conductor API another one",
 		},
+		"predictions beside events that are off": {
+			setup{args: []string{"--use-kv-events=false"}, env: map[string]string{"DYN_ROUTER_PREDICTED_TTL_SECS": "0"}},
+			"DYN_ROUTER_PREDICTED_TTL_SECS: router_predicted_ttl_secs requires use_kv_events=true",
+		},
 		"credit above 1 in the 1.3 contract": {
 			setup{env: map[string]string{"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT": "1.5"}},
 			"DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT: 1.5 is not in [0, 1] (--contract=1.6 allows more)",

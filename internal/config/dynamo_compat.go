@@ -14,7 +14,6 @@ var dynamoCompat = []option{
 	inert("DYN_ROUTER_REPLICA_SYNC", func() value { return boolean(new(bool)) }),
 	inert("DYN_ROUTER_TRACK_ACTIVE_BLOCKS", func() value { return boolean(new(bool)) }),
 	inert("DYN_ROUTER_TRACK_OUTPUT_BLOCKS", func() value { return boolean(new(bool)) }),
-	inert("DYN_ROUTER_PREDICTED_TTL_SECS", func() value { return number(new(float64)) }),
 	inert("DYN_ROUTER_MIN_INITIAL_WORKERS", func() value { return integer(new(int), 0, math.MaxInt) }),
 	inert("DYN_ROUTER_ASSUME_KV_REUSE", func() value { return boolean(new(bool)) }),
 	inert("DYN_ROUTER_APPROXIMATE_CACHE_POLICY", func() value { return choice(new(string), "ttl", "lru") }),

@@ -13,7 +13,6 @@ func TestWithoutEffect(t *testing.T) {
 		{"REPLICA_SYNC", "true", "perhaps"},
 		{"TRACK_ACTIVE_BLOCKS", "false", "2"},
 		{"TRACK_OUTPUT_BLOCKS", "1", "-"},
-		{"PREDICTED_TTL_SECS", "0.5", "inf -1"},
 		{"MIN_INITIAL_WORKERS", "0", "-1"},
 		{"ASSUME_KV_REUSE", "on", "maybe"},
 		{"APPROXIMATE_CACHE_POLICY", "lru", "LRU mru"},
@@ -36,6 +35,20 @@ func TestWithoutEffect(t *testing.T) {
 		}
 		for bad := range strings.FieldsSeq(tc.bad) {
 			mustFail(t, setup{env: map[string]string{name: bad}}, name)
+		}
+	}
+}
+
+// TestPredictedTTLIsWritten proves that no time and a time of 0 are told apart.
+func TestPredictedTTLIsWritten(t *testing.T) {
+	for given, want := range map[string]string{"none": "null", "0": "0", "0.5": "0.5"} {
+		var text strings.Builder
+		conf := setup{args: []string{"--router-predicted-ttl-secs=" + given}}.mustLoad(t)
+		if err := conf.WriteYAML(&text); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text.String(), "\n  predicted_ttl_secs: "+want+"\n") {
+			t.Errorf("%s is not written as %s:\n%s", given, want, text.String())
 		}
 	}
 }

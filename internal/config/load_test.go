@@ -152,6 +152,15 @@ var settings = []struct {
 		text: "0", want: func(c *config.Config) { c.KVEvents.ApproximateTTL = 0 },
 	},
 	{
+		flag: "router-predicted-ttl-secs", key: "kv_events.predicted_ttl_secs", env: []string{"DYN_ROUTER_PREDICTED_TTL_SECS"},
+		text: "0.25", want: func(c *config.Config) { c.KVEvents.PredictedTTL = new(250 * time.Millisecond) },
+		bad: []string{"nan", "inf", "2m", "-1", "2592000.001"},
+	},
+	{
+		flag: "router-predicted-ttl-secs", key: "kv_events.predicted_ttl_secs", env: []string{"DYN_ROUTER_PREDICTED_TTL_SECS"},
+		text: "0", want: func(c *config.Config) { c.KVEvents.PredictedTTL = new(time.Duration(0)) },
+	},
+	{
 		flag: "router-decode-active-request-weight", key: "router.decode_active_request_weight",
 		env:  []string{"DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT"},
 		text: "0.25", want: func(c *config.Config) { c.Router.ActiveRequests = 0.25 },
@@ -512,7 +521,7 @@ func TestEnvironment(t *testing.T) {
 		"variables without effect": {
 			map[string]string{
 				"DYN_ROUTER_REPLICA_SYNC": "true", "DYN_ROUTER_TRACK_ACTIVE_BLOCKS": "off", "DYN_ROUTER_TRACK_OUTPUT_BLOCKS": "1",
-				"DYN_ROUTER_PREDICTED_TTL_SECS": "120.5", "DYN_ROUTER_MIN_INITIAL_WORKERS": "2",
+				"DYN_ROUTER_MIN_INITIAL_WORKERS": "2",
 			},
 			func(*config.Config) {},
 		},

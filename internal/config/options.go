@@ -233,6 +233,13 @@ var settings = []option{
 		help: "With the 1.6 contract and without KV events a prompt that was booked on a rank counts as " +
 			"cached there this long, 30 days at most; 0 predicts nothing. Set it to about what the engines' caches hold.",
 	},
+	{
+		key: "kv_events.predicted_ttl_secs", flag: "router-predicted-ttl-secs", env: []string{"DYN_ROUTER_PREDICTED_TTL_SECS"}, hint: "SECONDS",
+		bind: func(c *Config) value { return optionalBounded(&c.KVEvents.PredictedTTL, maxDuration) },
+		help: "With KV events a prompt that was booked on a rank counts as cached there this long even before the " +
+			"first event of it, 30 days at most. Set it for bursts of requests with a new prefix, to about the time " +
+			"from a reservation to its events.",
+	},
 
 	{
 		key: "router.kv_overlap_score_credit", flag: "router-kv-overlap-score-credit",

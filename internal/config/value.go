@@ -286,6 +286,19 @@ func bounded(field *time.Duration, most time.Duration) value {
 	return v
 }
 
+// optionalBounded is a duration as bounded has it, or "none". 0 is a duration.
+func optionalBounded(field **time.Duration, most time.Duration) value {
+	var d time.Duration
+	v := optional(field, bounded(&d, most).(typed[time.Duration]).parse, nil).(typed[*time.Duration])
+	v.render = func(d *time.Duration) any {
+		if d == nil {
+			return nil
+		}
+		return d.Seconds()
+	}
+	return v
+}
+
 // maxDuration bounds every duration of the configuration: more is a mistake.
 const maxDuration = 30 * 24 * time.Hour
 

@@ -32,8 +32,10 @@ var ErrGone = &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEn
 type Settings struct {
 	Admission admission.Config
 	Queues    waitqueue.Config
-	// Approximate is nil where engines publish KV events.
+	// Approximate has what reservations predict, nil if they predict nothing. With
+	// Beside, engines publish KV events and predictions are kept beside their index.
 	Approximate *approximate.Index
+	Beside      bool
 	// Memory is where the indexes count theirs; nil: no limit.
 	Memory *indexer.Account
 	// Merging: dumps of peers will be merged with live events until EndMerging.
@@ -212,8 +214,14 @@ func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 		state.Gate = recovery.NewGate(state.Space, r.merging)
 	}
 	delete(r.retained, sc)
-	if r.settings.Approximate != nil {
-		state.approximate = r.settings.Approximate.NewScope(state.Gate)
+	switch x := r.settings.Approximate; {
+	case x == nil:
+	case r.settings.Beside:
+		state.predicted = indexer.New()
+		state.predicted.SetAccount(r.settings.Memory)
+		state.approximate = x.NewScope(recovery.NewGate(state.predicted, false))
+	default:
+		state.approximate = x.NewScope(state.Gate)
 	}
 }
 
@@ -235,6 +243,9 @@ func (r *Registry) closeIfEmpty(sc catalog.Scope) {
 		return
 	}
 	state.gone.Store(true)
+	if state.predicted != nil {
+		state.predicted.Discard()
+	}
 	r.retainLocked(sc, state)
 	states := maps.Clone(r.All())
 	delete(states, sc)
@@ -272,22 +283,8 @@ func (r *Registry) EndMerging() {
 	}
 }
 
-// SweepApproximate evicts what reservations have put into indexes, and is too old,
-// where they make the index.
-func (r *Registry) SweepApproximate() {
-	if r.settings.Approximate != nil {
-		r.settings.Approximate.Sweep()
-	}
-}
-
-// ApproximateBlocks returns how many blocks reservations have put into indexes; ok
-// is false where engines publish KV events.
-func (r *Registry) ApproximateBlocks() (n int, ok bool) {
-	if r.settings.Approximate == nil {
-		return 0, false
-	}
-	return r.settings.Approximate.Blocks(), true
-}
+// Approximate has what reservations predict, nil if they predict nothing.
+func (r *Registry) Approximate() *approximate.Index { return r.settings.Approximate }
 
 // Known lists the scopes that have or had a complete worker, in no order. Of those
 // without workers it knows the last maxPastScopes.

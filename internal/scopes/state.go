@@ -9,6 +9,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
@@ -17,13 +18,15 @@ import (
 // exported fields do not change.
 type State struct {
 	BlockSize uint32         // tokens
-	Space     *indexer.Space // to be written through Gate only
+	Space     *indexer.Space // of the engines' events; to be written through Gate only
 	Gate      *recovery.Gate
 	Queue     *waitqueue.Queue
 	Seeds     *SeedNames // of the space's blocks
 
-	// approximate is nil where engines publish KV events.
+	// approximate has what reservations predict; nil: they predict nothing. Without
+	// KV events it writes Space, else predicted, which is nil then.
 	approximate *approximate.Scope
+	predicted   *indexer.Space
 	// gone: the last worker has left. It is set after the ledger has lost the
 	// scope's ranks and before a new state gives it any: a rank that is found in
 	// the ledger, while this is not set afterwards, belongs to this state.
@@ -40,12 +43,42 @@ type State struct {
 // scope's any more.
 func (s *State) Gone() bool { return s.gone.Load() }
 
+// Overlap finds which ranks have a prompt, by events and predictions. It fills o, and
+// uses memory of scratch.
+func (s *State) Overlap(local []uint64, o, scratch *indexer.Overlap) {
+	s.Space.Overlap(local, o)
+	if s.predicted != nil {
+		s.predicted.Overlap(local, scratch)
+		o.RaiseDevice(scratch)
+	}
+}
+
+// Events returns the index as events of engines change it.
+func (s *State) Events() kvevents.Index {
+	if s.predicted != nil {
+		return clearingIndex{s.Gate, s.approximate}
+	}
+	return s.Gate
+}
+
+// clearingIndex is an index beside which there are predictions: the cache of a rank
+// that cleared or restarted does not have those either.
+type clearingIndex struct {
+	*recovery.Gate
+	predictions *approximate.Scope
+}
+
+// Clear implements kvevents.Index.
+func (i clearingIndex) Clear(slot uint32) {
+	i.Gate.Clear(slot)
+	i.predictions.Clear(slot)
+}
+
 // AssignSlot gives a slot of the index to a rank. It does nothing if the rank has
 // it.
 func (s *State) AssignSlot(slot uint32, r catalog.Rank) {
 	if s.approximate != nil {
 		s.approximate.AssignSlot(slot, r)
-		return
 	}
 	s.Gate.AssignSlot(slot, r)
 }
@@ -61,7 +94,6 @@ func (s *State) ReleaseSlot(slot uint32) {
 func (s *State) emptySlot(slot uint32) {
 	if s.approximate != nil {
 		s.approximate.ReleaseSlot(slot)
-		return
 	}
 	s.Gate.ReleaseSlot(slot)
 }
@@ -69,8 +101,8 @@ func (s *State) emptySlot(slot uint32) {
 // EndHold ends the hold of a slot, if there is one: its rank is attached now.
 func (s *State) EndHold(slot uint32) { delete(s.held, slot) }
 
-// Booked notes that a prompt was booked on a rank, where reservations make the
-// index. The local hashes are borrowed.
+// Booked notes that a prompt was booked on a rank, if reservations predict anything.
+// The local hashes are borrowed.
 func (s *State) Booked(e catalog.Entry, local []uint64) {
 	if s.approximate != nil {
 		s.approximate.Book(e, local)

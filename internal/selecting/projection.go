@@ -67,6 +67,6 @@ func (a *API) project(q *query, req *ProjectRequest) (*catalog.Snapshot, selecto
 	if err := q.read(&req.Prompt, snap); err != nil {
 		return nil, weights, err
 	}
-	state.Space.Overlap(q.local, &q.overlap)
+	state.Overlap(q.local, &q.overlap, &q.predicted)
 	return snap, weights, nil
 }

@@ -18,6 +18,7 @@ type query struct {
 	size     selector.Prompt
 
 	overlap    indexer.Overlap
+	predicted  indexer.Overlap // scratch of overlap
 	eligible   []catalog.Entry
 	free       []catalog.Entry // the eligible ranks of workers that are not overloaded
 	candidates []selector.Candidate

@@ -28,8 +28,8 @@ import (
 // Config is what the use cases need to know.
 type Config struct {
 	Weights selector.Weights
-	// Approximate: reservations make the index, so hashes that are booked must be
-	// complete.
+	// Approximate: reservations predict what is cached, so hashes that are booked must
+	// be complete.
 	Approximate bool
 	// SessionTTL is how long a session stays bound to its rank after its last
 	// reservation has ended; 0 binds none.

@@ -207,7 +207,7 @@ func (c *selection) lookUpOverlap() error {
 	if err := c.readPrompt(c.snapshot); err != nil {
 		return err
 	}
-	c.scope.Space.Overlap(c.local, &c.overlap)
+	c.scope.Overlap(c.local, &c.overlap, &c.predicted)
 	return nil
 }
 

@@ -157,7 +157,7 @@ func (c *selection) Refresh(overlapAge time.Duration) error {
 	}
 	old := overlapAge > 0 && time.Since(c.wait.since) >= overlapAge
 	if old || snap != c.snapshot {
-		c.scope.Space.Overlap(c.local, &c.overlap)
+		c.scope.Overlap(c.local, &c.overlap, &c.predicted)
 	}
 	c.snapshot = snap
 	c.expireStale()

@@ -282,7 +282,7 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream) kvevents.Strea
 		converter.Seeds = w.scope.Seeds
 		c.Applier = &kvevents.IndexApplier{
 			Converter: converter,
-			Index:     w.scope.Gate,
+			Index:     w.scope.Events(),
 			Slot:      st.Slot,
 			Copies:    copies,
 		}

@@ -54,6 +54,9 @@ type Config struct {
 	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be
 	// cached there where Contract is 1.6 and KVEvents are off.
 	ApproximateTTL time.Duration
+	// PredictedTTL is how long such a prompt is assumed to be cached where KVEvents are
+	// on, whatever the events say; nil: not at all.
+	PredictedTTL *time.Duration
 	// SessionTTL is how long a session stays bound to its rank after its last
 	// reservation has ended; 0 binds none.
 	SessionTTL time.Duration
@@ -112,6 +115,10 @@ func (c *Config) approximate() bool {
 	return c.Contract == contract.V16 && !c.KVEvents && c.ApproximateTTL > 0
 }
 
+// predictsBeside reports whether reservations predict beside the index of the engines'
+// events.
+func (c *Config) predictsBeside() bool { return c.KVEvents && c.PredictedTTL != nil }
+
 // New returns a service without workers. source opens the sockets of event
 // streams.
 func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
@@ -142,7 +149,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.scopes.Attach(s.catalog)
 	s.API = selecting.New(selecting.Config{
 		Weights:     config.Weights,
-		Approximate: config.approximate(),
+		Approximate: config.approximate() || config.predictsBeside(),
 		SessionTTL:  config.SessionTTL,
 		Pending:     config.Pending,
 		Waiting:     config.Memory.Account(budget.Waiting),
@@ -174,14 +181,25 @@ func newScopes(config *Config, memory *indexer.Account) *scopes.Registry {
 		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
 		Merging:   config.recovers(),
 	}
-	if config.approximate() {
-		limit := approximate.MaxBlocks
-		if account := config.Memory.Account(budget.Index); account != nil {
-			limit = min(limit, int(account.Limit()/approximate.BlockBytes))
-		}
-		settings.Approximate = approximate.New(config.ApproximateTTL, limit, time.Now)
+	account := config.Memory.Account(budget.Index)
+	switch {
+	case config.approximate():
+		settings.Approximate = newApproximate(config.ApproximateTTL, account, account.Limit()/4*3)
+	case config.predictsBeside() && *config.PredictedTTL > 0:
+		// Predictions must not take the room of what engines say.
+		settings.Approximate, settings.Beside = newApproximate(*config.PredictedTTL, account, account.Limit()/8), true
 	}
 	return scopes.New(settings)
+}
+
+// newApproximate returns an index of what reservations predict, which takes at most so
+// many bytes of an account, if there is one.
+func newApproximate(ttl time.Duration, account *budget.Account, bytes int64) *approximate.Index {
+	limit := approximate.MaxBlocks
+	if account != nil {
+		limit = min(limit, int(bytes/approximate.BlockBytes))
+	}
+	return approximate.New(ttl, limit, account, time.Now)
 }
 
 // Run follows the event streams and looks after what is stale until ctx ends.
@@ -193,6 +211,9 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.newWatcher().Run(ctx) })
 	g.Go(func() error { return s.expire(ctx) })
 	g.Go(func() error { return s.sweep(ctx) })
+	if x := s.scopes.Approximate(); x != nil {
+		g.Go(func() error { return x.Run(ctx) })
+	}
 	if s.replica != nil {
 		g.Go(func() error { return s.replica.Run(ctx) })
 	}
@@ -215,7 +236,7 @@ func (s *Service) Close() {
 func (s *Service) Conductor() *conductorapi.API { return s.conductor }
 
 // The timers. Leases end when they should. What ends without effect on others
-// (pending selections, sessions, approximate blocks) is looked at every second, and
+// (pending selections, sessions) is looked at every second, and
 // requests that wait at least as often as in dynamo-kv-router 1.3.1.
 const (
 	expireEvery   = reservations.ExpireEvery
@@ -273,7 +294,6 @@ func (s *Service) sweepAged(logged *reservations.Stats) {
 	}
 	*logged = now
 	s.Sweep()
-	s.scopes.SweepApproximate()
 }
 
 // asError gives catalog errors their kind.

@@ -61,8 +61,8 @@ func (s *Service) remembered(yield func(kind string, n int) bool) {
 	if r.HasSessions && (!yield("sessions", r.Sessions) || !yield("session_waiters", r.SessionWaiters)) {
 		return
 	}
-	if blocks, ok := s.scopes.ApproximateBlocks(); ok {
-		yield("predicted_blocks", blocks)
+	if x := s.scopes.Approximate(); x != nil {
+		yield("predicted_blocks", x.Blocks())
 	}
 }
 

@@ -19,6 +19,22 @@ func (o *Overlap) At(slot uint32) (device, host, disk uint32) {
 	return o.Device[slot], o.Host[slot], o.Disk[slot]
 }
 
+// RaiseDevice raises the device's prefix of every slot to that of another overlap of
+// the same prompt, where that is longer. What the lower tiers add stays.
+func (o *Overlap) RaiseDevice(other *Overlap) {
+	for slot, device := range other.Device {
+		if device == 0 {
+			continue
+		}
+		if more := slot + 1 - len(o.Device); more > 0 {
+			o.Device = append(o.Device, make([]uint32, more)...)
+			o.Host = append(o.Host, make([]uint32, more)...)
+			o.Disk = append(o.Disk, make([]uint32, more)...)
+		}
+		o.Device[slot] = max(o.Device[slot], device)
+	}
+}
+
 func (o *Overlap) reset(slots, words int) {
 	o.Device, o.Host, o.Disk = zeroed(o.Device, slots), zeroed(o.Host, slots), zeroed(o.Disk, slots)
 	for t := range o.live {
