@@ -203,11 +203,8 @@ func (g *Gate) refuseLocked(k *gateMerge, why MergeResult) {
 
 // Store applies a live stored event.
 func (g *Gate) Store(ev *indexer.Store) indexer.Outcome {
-	if g.merging.Load() && g.unmark(ev.Slot, ev.EngineHashes, (removedMark|pendingMark)<<ev.Tier) {
-		// A dump may bring the same blocks, and a mark says only whether one is there.
-		uncounted := *ev
-		uncounted.Counted = false
-		return g.space.Store(&uncounted)
+	if g.merging.Load() {
+		g.unmark(ev.Slot, ev.EngineHashes, (removedMark|pendingMark)<<ev.Tier)
 	}
 	return g.space.Store(ev)
 }
@@ -299,15 +296,13 @@ func (g *Gate) markLocked(k *gateMerge, names []uint64, set, clear mark) {
 	}
 }
 
-// unmark clears bits of the marks of names, and reports whether dumps may still bring
-// blocks of the slot.
-func (g *Gate) unmark(slot uint32, names []uint64, clear mark) (merging bool) {
+// unmark clears bits of the marks of names.
+func (g *Gate) unmark(slot uint32, names []uint64, clear mark) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.merges[slot]
-	merging = g.merging.Load() && (k == nil || k.refused == Applied)
 	if k == nil || len(k.marks) == 0 {
-		return merging
+		return
 	}
 	for _, name := range names {
 		m, ok := k.marks[name]
@@ -321,7 +316,6 @@ func (g *Gate) unmark(slot uint32, names []uint64, clear mark) (merging bool) {
 			g.markCount--
 		}
 	}
-	return merging
 }
 
 // Entries of dumps.

@@ -69,6 +69,32 @@ func TestLiveRemovals(t *testing.T) {
 	g.want(4, 0)
 }
 
+// TestDumpedCopies: a block of a dump has one copy after the first live store, which
+// the dump may have had already, and is gone with the first removal.
+func TestDumpedCopies(t *testing.T) {
+	counted := func(from, to uint64) *indexer.Store {
+		ev := chain(indexer.Device, from, to)
+		ev.Counted = true
+		return ev
+	}
+	g := newGated(t)
+	g.Store(counted(0, 1)) // two copies of the first block
+	g.Store(counted(0, 1))
+	g.dump(chain(indexer.Device, 0, 4), Applied)
+	g.Store(counted(1, 2))
+	g.EndRecovery()
+	g.Remove(0, indexer.Device, []uint64{103})
+	g.want(3, 0)
+	g.Store(counted(2, 3))
+	g.Store(counted(2, 3))
+	g.Remove(0, indexer.Device, []uint64{102})
+	g.want(3, 0)
+	g.Remove(0, indexer.Device, []uint64{101})
+	g.want(1, 0)
+	g.Remove(0, indexer.Device, []uint64{100})
+	g.want(0, 0) // the dump made it provisional
+}
+
 // TestRemovedParent: blocks behind one that was removed live are kept, out of
 // all answers, until it comes back (decision K7).
 func TestRemovedParent(t *testing.T) {
