@@ -99,7 +99,8 @@ func conductorIdentity() conductor.Identity {
 func newMirror(t *testing.T, seed uint64, workers uint64, ranks uint32, tidy bool) *mirror {
 	m := &mirror{world: start(t), rnd: rand.New(rand.NewPCG(seed, 5)), sent: map[string]uint64{}, tidy: tidy}
 	for id := uint64(1); id <= workers; id++ {
-		m.Put(record(id, ranks))
+		// The Conductor API's spaces are sets, so only a worker whose blocks are one has the same.
+		m.Put(record(id, ranks, func(r *catalog.Record) { r.KVEventCopies = new(catalog.SetCopies) }))
 		for dp := range ranks {
 			address := fmt.Sprintf("tcp://conductor-%d:%d", id, 6000+dp)
 			name := fmt.Sprintf("instance-%d", id)
