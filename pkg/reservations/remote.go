@@ -228,7 +228,7 @@ func (l *Ledger) noteStep(ref *Ref, what history.Note, at time.Duration) (ended 
 		return l.numbered.Complete(ref.Origin, ref.Event, at)
 	}
 	l.numbered.Skip(ref.Event, at)
-	if l.numbered.Standing(ref.Origin, false) == history.HasEnded {
+	if standing, _ := l.numbered.Standing(ref.Origin, false); standing == history.HasEnded {
 		return true
 	}
 	name := ref.name()
@@ -429,7 +429,7 @@ func (l *Ledger) admit(b *Reservation, at time.Duration, renewed bool) (s histor
 	case b.Word == OwnWord:
 		s, completed = l.numbered.Admit(b.Origin, at, renewed)
 	default:
-		s = l.numbered.Standing(b.Origin, renewed)
+		s, completed = l.numbered.Standing(b.Origin, renewed)
 	}
 	return s, completed || notes&history.NoteCompleted != 0
 }
@@ -596,16 +596,16 @@ func (l *Ledger) Unbind(process uint64) {
 // ended just now, and those of which it had not heard.
 func (l *Ledger) MergeFreed(teller uint64, names []history.Name) (freed int, fresh []history.Name) {
 	at := l.at()
-	ends := make(map[Origin]uint64, len(names))
+	ends := make(map[Origin][]uint64, len(names)) // of the hashes of one origin all but one are wrong
 	for _, name := range names {
-		switch {
-		case name.Origin.Process == l.process:
-			ends[name.Origin] = name.Hash
-		case l.numbered.Standing(name.Origin, false) != history.HasEnded &&
-			l.named.Add(teller, name, history.NoteFreed, at+l.keepNotes()):
-			ends[name.Origin] = name.Hash
+		if name.Origin.Process != l.process {
+			standing, _ := l.numbered.Standing(name.Origin, false)
+			if standing == history.HasEnded || !l.named.Add(teller, name, history.NoteFreed, at+l.keepNotes()) {
+				continue
+			}
 			fresh = append(fresh, name)
 		}
+		ends[name.Origin] = append(ends[name.Origin], name.Hash)
 	}
 	if len(ends) == 0 {
 		return 0, nil
@@ -613,7 +613,7 @@ func (l *Ledger) MergeFreed(teller uint64, names []history.Name) (freed int, fre
 	l.eachListed(func(s *scope, some []listed) {
 		due := some[:0]
 		for _, x := range some {
-			if hash, named := ends[x.origin]; named && hash == x.name().Hash {
+			if hashes, named := ends[x.origin]; named && slices.Contains(hashes, x.name().Hash) {
 				due = append(due, x)
 			}
 		}

@@ -401,3 +401,46 @@ func TestHugeNumbers(t *testing.T) {
 	}
 	wantResult(t, "free", l.ApplyFreed(Ref{Origin: Origin{Process: 4, Sequence: math.MaxUint64}, Scope: testScope}), Ended)
 }
+
+// TestFreedByRightName proves that a reservation ends by its full name, own or not,
+// whatever wrong names of the same number come with it, and no other way.
+func TestFreedByRightName(t *testing.T) {
+	for _, wrongFirst := range []bool{true, false} {
+		l, _ := withRanks(1, nil)
+		if _, err := l.Book(testScope, Request{ID: "own"}, func(*View) (Placement, error) { return Placement{}, nil }); err != nil {
+			t.Fatal(err)
+		}
+		other := remote(2, 7, "x")
+		wantResult(t, "booked", l.ApplyBooked(other), Applied)
+		page, _, _ := l.Reservations(Cursor{}, 10)
+		var right, wrong []history.Name
+		for i := range page {
+			right = append(right, page[i].name())
+			wrong = append(wrong, history.Name{Origin: page[i].Origin, Hash: 4711})
+		}
+		if freed, _ := l.MergeFreed(3, wrong); freed != 0 || len(right) != 2 {
+			t.Fatalf("%d of %d end by wrong names", freed, len(right))
+		}
+		for i := range wrong {
+			wrong[i].Hash++
+		}
+		names := slices.Concat(right, wrong)
+		if wrongFirst {
+			names = slices.Concat(wrong, right)
+		}
+		if freed, _ := l.MergeFreed(3, names); freed != 2 {
+			t.Errorf("wrong names first: %v: %d end, want 2", wrongFirst, freed)
+		}
+	}
+}
+
+// TestCompletedBeforeRelayed proves that a completed prefill of which a process has
+// told itself is known when another one tells of the reservation.
+func TestCompletedBeforeRelayed(t *testing.T) {
+	l, _ := withRanks(1, nil)
+	b := remote(2, 7, "x")
+	wantResult(t, "completed", l.ApplyPrefillCompleted(refTo(b)), UnknownID)
+	b.Word = Relayed
+	wantResult(t, "relayed", l.MergeReservation(b), Applied)
+	wantLoad(t, l, 0, 2, 1)
+}

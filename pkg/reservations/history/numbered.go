@@ -246,14 +246,18 @@ func (n *Numbered) Missing(o Origin) Standing {
 }
 
 // Standing says what is known of a reservation by its number, and notes nothing.
-// renewed says that its lease is known to run.
-func (n *Numbered) Standing(o Origin, renewed bool) Standing {
+// renewed and completed are as in Admit.
+func (n *Numbered) Standing(o Origin, renewed bool) (s Standing, completed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if x := n.byProcess[o.Process]; o.Process == n.own || x != nil && x.refuses(o.Sequence, renewed) {
-		return HasEnded
+	switch x := n.byProcess[o.Process]; {
+	case o.Process == n.own, x != nil && x.refuses(o.Sequence, renewed):
+		return HasEnded, false
+	case x == nil:
+		return MayLive, false
+	default:
+		return MayLive, x.completed.has(o.Sequence)
 	}
-	return MayLive
 }
 
 // Unbind forgets the numbers of a process: it is not known any more who speaks for
