@@ -110,3 +110,19 @@ func (f *freedLog) names(fits func(teller uint64) bool, now time.Time) map[uint6
 	}
 	return out
 }
+
+// of returns the names of the reservations that a process had accepted, by who told of
+// their ends.
+func (f *freedLog) of(process uint64) map[uint64][]history.Name {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make(map[uint64][]history.Name)
+	for teller, q := range f.from {
+		for _, x := range q.queue[q.head:] {
+			if x.name.Origin.Process == process {
+				out[teller] = append(out[teller], x.name)
+			}
+		}
+	}
+	return out
+}

@@ -151,8 +151,7 @@ func (c *core) forget(gone *sender) {
 	}
 	c.endpoints[gone.peer].senders--
 	if id.speaker == gone.peer {
-		id.speaker = ""
-		c.ledger.Unbind(gone.process)
+		c.unbind(gone.process, id)
 	}
 	c.settle(gone.process)
 	if len(id.senders) == 0 {
@@ -185,15 +184,26 @@ func (c *core) settle(process uint64) {
 	}
 	switch {
 	case n > 1 && id.speaker != "":
-		id.speaker = ""
-		c.ledger.Unbind(process)
+		c.unbind(process, id)
 	case n == 1 && id.speaker != only.peer:
 		if id.speaker != "" {
-			c.ledger.Unbind(process)
+			c.unbind(process, id)
 		}
 		id.speaker, only.wanted = only.peer, true
 		c.ledger.Bind(process, only.peer)
 	}
+}
+
+// unbind takes note that nobody speaks for a process any more. What its numbers said
+// counts for nothing then, so what callers freed is noted by name, and the snapshots of
+// all are wanted: they may have what was ended or refused by number.
+func (c *core) unbind(process uint64, id *identity) {
+	id.speaker = ""
+	c.ledger.Unbind(process)
+	for teller, names := range c.freed.of(process) {
+		c.ledger.MergeFreed(teller, names)
+	}
+	c.wantAll()
 }
 
 // wordOf is how far a sender is believed about its own reservations.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +21,33 @@ import (
 const hostileHost = 9
 
 var hostileRank = catalog.Rank{Worker: 99}
+
+const hostilePeer = "tcp://host9:5"
+
+// contestedLedger tells the oracle of which processes' numbers a replica has forgotten,
+// or learned from the hostile peer.
+type contestedLedger struct {
+	ledger
+	w *simWorld
+}
+
+func (c contestedLedger) Bind(process uint64, peer string) {
+	if peer == hostilePeer {
+		c.w.oracle.contested[process] = true
+	}
+	c.ledger.Bind(process, peer)
+}
+
+func (c contestedLedger) Unbind(process uint64) {
+	c.w.oracle.contested[process] = true
+	c.ledger.Unbind(process)
+}
+
+// deceived reports whether n believes the hostile peer to be that process.
+func (n *simNode) deceived(process uint64) bool {
+	id := n.r.core.identities[process]
+	return id != nil && id.speaker == hostilePeer
+}
 
 // attack sends some messages to a replica.
 func (w *simWorld) attack(to *simNode) {
@@ -59,7 +87,7 @@ func (w *simWorld) assault(to *simNode, topic string, payload []byte) {
 	life, payload := to.life, bytes.Clone(payload)
 	w.after(w.delay(), func() {
 		if to.life == life {
-			to.r.applyMessage(to.dec, fmt.Sprintf("tcp://host%d:5", hostileHost), topic, payload)
+			to.r.applyMessage(to.dec, hostilePeer, topic, payload)
 			to.look()
 		}
 	})
@@ -172,5 +200,62 @@ func TestDispute(t *testing.T) {
 		if n := b.ledger.Stats().Live; n != 3 {
 			t.Errorf("%s first: %d live, want 3", first, n)
 		}
+	}
+}
+
+// TestImpostorFirst proves that what an impostor has ended by number, as a process that
+// had not been heard yet, is live again once the process itself is heard, but for what
+// a caller has freed.
+func TestImpostorFirst(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	honest, impostor, third := "tcp://p:1", "tcp://x:1", "tcp://t:1"
+	hear := func(peer string, process uint64) (asked []string) {
+		t.Helper()
+		b.onAnnouncement(peer, announcement{process: process, url: "http://" + peer[6:], sequence: 10}, b.now)
+		b.now = b.now.Add(fetchSpacing)
+		requests, _ := b.due(b.now)
+		for _, q := range requests {
+			asked = append(asked, q.peer)
+			b.fetchDone(q, fetchResult{sequence: 10, err: b.confirm(q, 10)}, b.now)
+		}
+		return asked
+	}
+	told := func(peer string, teller uint64) (live uint64) { // the snapshot of a peer has all three
+		for n := range uint64(3) {
+			b.ledger.MergeReservation(reservations.Reservation{
+				Word: b.wordOn(fetchRequest{process: teller, peer: peer}, 2), Peer: peer, Origin: reservations.Origin{Process: 2, Sequence: 1 + n},
+				Scope: benchScope, ID: fmt.Sprint(n), Rank: benchRank,
+			})
+		}
+		return b.ledger.Stats().Live
+	}
+	hear(third, 3)
+	if live := told(third, 3); live != 3 {
+		t.Fatalf("%d live before, want 3", live)
+	}
+	freeing := &event{
+		kind: freed, sender: 3, sequence: 11, origin: reservations.Origin{Process: 2, Sequence: 1},
+		scope: benchScope, blockSize: 16, id: "0", rank: benchRank,
+	}
+	b.onEvent(third, freeing, b.now)
+
+	hear(impostor, 2)
+	b.ledger.MergeEnded(2, history.EndedSet{Ranges: []history.Range{{From: 1, To: maxJump}}})
+	freeing.sequence, freeing.origin.Sequence, freeing.id = 12, 2, "1" // of what has ended by number
+	b.onEvent(third, freeing, b.now)
+	if live := told(third, 3); live != 0 {
+		t.Fatalf("%d live while the impostor is believed", live)
+	}
+
+	hear(honest, 2)
+	if asked := hear(honest, 2); !slices.Contains(asked, third) {
+		t.Errorf("asks %v for what has ended wrongly, want all", asked)
+	}
+	if live := told(honest, 2); live != 1 {
+		t.Errorf("%d live in the dispute, want the one that nobody has freed", live)
+	}
+	b.forgetPeer(impostor)
+	if live := told(honest, 2); live != 1 {
+		t.Errorf("%d live after the dispute, want 1", live)
 	}
 }

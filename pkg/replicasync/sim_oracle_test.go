@@ -22,6 +22,9 @@ type oracle struct {
 	byNumber     map[simNumber]int
 	know         []knowledge // by node
 	maybe        knowledge   // heard of in part
+	// contested are the processes whose numbers meant nothing to some replica, or for
+	// which it believed the hostile peer.
+	contested map[uint64]bool
 }
 
 // knowledge is a set of steps, by index.
@@ -80,7 +83,7 @@ func newOracle(w *simWorld, nodes int) *oracle {
 		w: w, know: make([]knowledge, nodes),
 		byOrigin: make(map[reservations.Origin]*simReservation),
 		byName:   make(map[string]*simReservation),
-		byNumber: make(map[simNumber]int),
+		byNumber: make(map[simNumber]int), contested: make(map[uint64]bool),
 	}
 }
 
@@ -175,17 +178,17 @@ func (o *oracle) delivered(n *simNode, e *event) {
 	}
 }
 
-// merged: n has all that the process from knew, but for ranks that n did not have
-// all the time. Ends of reservations without number
-// are in no snapshot, and neither is what has ended, nor what happened to a
-// reservation that is not there.
-func (o *oracle) merged(n *simNode, from uint64, known knowledge, had map[simRank]bool) {
-	for step, ok := range known {
-		if !ok || !o.takes(n.has, step) || !o.takes(had, step) || !o.believes(n, from, step) {
+// merged: who has read a snapshot has all that its process knew, but for ranks that it
+// did not have all the time. Ends of reservations without number are in no snapshot, and
+// neither is what has ended, nor what happened to a reservation that is not there.
+func (o *oracle) merged(f *simFetch) {
+	n := f.n
+	for step, ok := range f.known {
+		if !ok || !o.takes(n.has, step) || !o.takes(f.had, step) || !o.believes(f, step) {
 			continue
 		}
 		b, k := o.steps[step].reservation, o.steps[step].kind
-		switch s := o.status(b, known); {
+		switch s := o.status(b, f.known); {
 		case (k == prefillCompleted || k == renewed) && !s.live: // of no reservation that is there
 			continue
 		case b.origin.Sequence == 0 && (k == freed || s.ended):
@@ -198,19 +201,20 @@ func (o *oracle) merged(n *simNode, from uint64, known knowledge, had map[simRan
 	}
 }
 
-// believes: n takes that step from the snapshot of that process for certain. A process
-// says everything of its own reservations and of what its callers freed; of others'
-// it says what they had when they are gone, and what happens to those that n has.
-func (o *oracle) believes(n *simNode, from uint64, step int) bool {
-	s := o.steps[step]
+// believes: n takes that step from the snapshot for certain. A process says everything
+// of its own reservations, while it is not disputed who that is, and of what its callers
+// freed; of others' it says what they had when they are gone, and what happens to those
+// that n has.
+func (o *oracle) believes(f *simFetch, step int) bool {
+	s, n, from := o.steps[step], f.n, f.m.request.process
 	of := s.reservation.origin
 	switch {
-	case of.Sequence == 0, of.Process == from:
+	case of.Sequence == 0, of.Process == from && (f.own || s.kind != freed):
 		return true
 	case s.kind == freed:
 		return s.by == from
 	case s.kind == booked:
-		return !n.r.core.identities[of.Process].speaks() && of.Process != n.process
+		return !f.spoke[of.Process] && of.Process != n.process
 	}
 	return o.status(s.reservation, o.know[n.index]).live
 }
@@ -312,6 +316,8 @@ func (o *oracle) check() error {
 				if got != want && o.inDoubt(b, want, got) {
 					want = got
 				}
+			case !o.runs(b.origin.Process) && n.deceived(b.origin.Process), b.removed && o.contested[b.origin.Process]:
+				want = got // see docs/replica-trust.md
 			case !b.removed && o.inPart(b, all):
 				if n.index == 0 {
 					first[b] = got

@@ -47,3 +47,19 @@ func (t tracedLedger) MergeEnded(process uint64, ended history.EndedSet) int {
 	t.n.w.tracef("  node %d merges the ended ones of %x, %v: %d end", t.n.index, process, ended, freed)
 	return freed
 }
+
+func (t tracedLedger) MergeFreed(teller uint64, names []history.Name) (int, []history.Name) {
+	freed, fresh := t.ledger.MergeFreed(teller, names)
+	t.n.w.tracef("  node %d merges names from %x, %x: %d end, %x are new", t.n.index, teller, names, freed, fresh)
+	return freed, fresh
+}
+
+func (t tracedLedger) Bind(process uint64, peer string) {
+	t.n.w.tracef("  node %d believes %s as %x", t.n.index, peer, process)
+	t.ledger.Bind(process, peer)
+}
+
+func (t tracedLedger) Unbind(process uint64) {
+	t.n.w.tracef("  node %d does not know who is %x", t.n.index, process)
+	t.ledger.Unbind(process)
+}

@@ -187,7 +187,7 @@ func (n *simNode) start() {
 	opt := Options{Process: n.process, URL: fmt.Sprintf("http://0.0.0.0:%d", n.index+1), SendQueue: 4, Page: []int{2, 2, 5, 50}[w.rnd.IntN(4)]}
 	n.r = New(opt, n, nowhere{}, nowhere{}, w.clock)
 	n.l = reservations.New(n.process, w.clock, &recorder{n})
-	var l ledger = n.l
+	var l ledger = contestedLedger{n.l, w}
 	if w.log != nil {
 		l = tracedLedger{l, n}
 	}
@@ -348,7 +348,10 @@ func (n *simNode) beginFetch(q fetchRequest) {
 		n.w.lie(n, q)
 		return
 	}
-	f := &simFetch{n: n, life: n.life, jumps: n.w.jumps, had: maps.Clone(n.has), of: n.w.nodes[from], m: n.r.newMerge(q)}
+	f := &simFetch{
+		n: n, life: n.life, jumps: n.w.jumps, had: maps.Clone(n.has), of: n.w.nodes[from], m: n.r.newMerge(q),
+		spoke: make(map[uint64]bool),
+	}
 	f.page()
 }
 
@@ -360,6 +363,15 @@ type simFetch struct {
 	m     *snapshotMerge
 	had   map[simRank]bool // the ranks when the fetch began
 	known knowledge        // of the asked replica when it served the first page
+	spoke map[uint64]bool  // the processes that spoke for themselves at n while it was read
+	own   bool             // n believed the process of its own numbers, which are on the first page
+}
+
+// noteSpeakers is to be called before and after each page.
+func (f *simFetch) noteSpeakers() {
+	for process, id := range f.n.r.core.identities {
+		f.spoke[process] = f.spoke[process] || id.speaks()
+	}
 }
 
 func (f *simFetch) page() {
@@ -398,7 +410,12 @@ func (f *simFetch) read(text []byte, known knowledge) {
 		return
 	}
 	f.n.w.oracle.perhaps(f.n, known)
+	f.noteSpeakers()
 	err := f.m.pages.page(bytes.NewReader(text))
+	f.noteSpeakers()
+	if f.m.pages.pages == 1 {
+		f.own = f.n.r.core.wordOn(f.m.request, f.m.request.process) == reservations.OwnWord
+	}
 	if err == nil && f.m.unfinished() {
 		f.page()
 		return
@@ -416,7 +433,7 @@ func (f *simFetch) end(err error) {
 		f.m.result.sequence, f.m.result.renewals = f.of.r.outbox.last()
 	}
 	if err == nil {
-		n.w.oracle.merged(n, f.m.request.process, f.known, f.had)
+		n.w.oracle.merged(f)
 	}
 	n.w.tracef("node %d has the snapshot of %d: up to %d, %v", n.index, f.of.index, f.m.result.sequence, err)
 	n.r.core.fetchDone(f.m.request, f.m.result, n.w.now)
