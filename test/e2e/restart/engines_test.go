@@ -58,6 +58,7 @@ func (e *engine) record() object {
 	r := object{
 		"worker_id": e.id, "model_name": model, "endpoint": fmt.Sprintf("http://w%d:8000", e.id),
 		"block_size": blockSize, "kv_events_endpoint": e.pub.Endpoint,
+		"kv_event_copies": "set", // it stores again what it has
 	}
 	if e.replay != nil {
 		r["replay_endpoint"] = e.replay.Endpoint
