@@ -189,6 +189,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 		Weights:             conf.Router,
 		Admission:           admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},
 		KVEvents:            conf.KVEvents.Enabled && !conf.SlotsOnly,
+		HybridExact:         conf.KVEvents.HybridExact,
 		WorkersFile:         conf.Workers.File,
 		ApproximateTTL:      conf.KVEvents.ApproximateTTL,
 		PredictedTTL:        conf.KVEvents.PredictedTTL,

@@ -129,6 +129,9 @@ type KVEvents struct {
 	// PredictedTTL is how long a prompt that was sent to a rank is assumed to be
 	// cached there whatever the events say; nil: not at all.
 	PredictedTTL *time.Duration
+	// HybridExact: a cached prefix ends where all attention groups of an engine can
+	// serve it, not its main one alone.
+	HybridExact bool
 }
 
 // Queue is the wait queue for requests that find every eligible rank busy.
@@ -298,7 +301,7 @@ const MaxThreads = 1024
 func Default() Config {
 	return Config{
 		Server:   Server{Listen: "0.0.0.0", Port: 8092, Contract: Contract13},
-		KVEvents: KVEvents{Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second},
+		KVEvents: KVEvents{Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, HybridExact: true},
 		Router:   selector.DefaultWeights(),
 		Queue:    Queue{Order: "fcfs", OverlapRefreshAfter: 10 * time.Second},
 		Selections: Selections{

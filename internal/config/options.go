@@ -228,6 +228,13 @@ var settings = []option{
 			"behind while cores are idle.",
 	},
 	{
+		key: "kv_events.hybrid_exact", flag: "hybrid-exact", env: []string{"SELECT_SERVICE_HYBRID_EXACT"},
+		bind: func(c *Config) value { return boolean(&c.KVEvents.HybridExact) },
+		help: "For engines that report several attention groups (sliding windows, Mamba, local chunks): count a " +
+			"cached prefix as far as all groups can serve it. Off, the main group alone counts, as in Dynamo, " +
+			"which promises more than such an engine has.",
+	},
+	{
 		key: "kv_events.approximate_ttl_secs", flag: "router-ttl-secs", env: []string{"DYN_ROUTER_TTL_SECS"}, hint: "SECONDS",
 		bind: func(c *Config) value { return bounded(&c.KVEvents.ApproximateTTL, maxDuration) },
 		help: "With the 1.6 contract and without KV events a prompt that was booked on a rank counts as " +

@@ -139,6 +139,7 @@ func (b *workerBody) record() catalog.Record {
 		Size:                      p.Size,
 		MaxNumBatchedTokens:       p.MaxNumBatchedTokens,
 		TotalKVBlocks:             p.TotalKVBlocks,
+		AttentionChunkSize:        p.AttentionChunkSize,
 		StableRoutingID:           p.StableRoutingID,
 		IsEagle:                   p.IsEagle,
 		Taints:                    p.Taints,
@@ -223,6 +224,7 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Fi
 		u32("data_parallel_size", func(p *catalog.Patch) **uint32 { return &p.Size }),
 		u64("max_num_batched_tokens", func(p *catalog.Patch) **uint64 { return &p.MaxNumBatchedTokens }),
 		u64("total_kv_blocks", func(p *catalog.Patch) **uint64 { return &p.TotalKVBlocks }),
+		u64("attention_chunk_size", func(p *catalog.Patch) **uint64 { return &p.AttentionChunkSize }),
 		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*jsonscan.Scanner).Bool),
 		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
 		settingField("kv_transfer_enforcement", of, func(p *catalog.Patch) **string { return &p.KVTransferEnforcement }, readEnforcement),
@@ -282,6 +284,9 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	}
 	if w.KVEventCopies != nil { // nor this
 		out = appendStringField(out, "kv_event_copies", *w.KVEventCopies)
+	}
+	if w.AttentionChunkSize != nil { // nor this
+		out = appendUintField(out, "attention_chunk_size", *w.AttentionChunkSize)
 	}
 	out = appendOptUint(out, "block_size", w.BlockSize)
 	out = appendOptUint(out, "data_parallel_start_rank", w.StartRank)

@@ -47,6 +47,7 @@ type Registry struct {
 	settings Settings
 	catalog  *catalog.Catalog
 	closing  atomic.Bool
+	hybrid   indexer.HybridStats
 
 	// states is copied by writers under mu.
 	states atomic.Pointer[map[catalog.Scope]*State]
@@ -120,6 +121,9 @@ func (r *Registry) CloseQueues() {
 		state.Queue.Close(contract.ErrShuttingDown)
 	}
 }
+
+// Hybrid returns what the indexes of all scopes have counted.
+func (r *Registry) Hybrid() *indexer.HybridStats { return &r.hybrid }
 
 // Closing reports whether RefuseNew was called.
 func (r *Registry) Closing() bool { return r.closing.Load() }
@@ -211,6 +215,7 @@ func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 		}
 		state.Space = indexer.New()
 		state.Space.SetAccount(r.settings.Memory)
+		state.Space.SetHybridStats(&r.hybrid)
 		state.Gate = recovery.NewGate(state.Space, r.merging)
 	}
 	delete(r.retained, sc)

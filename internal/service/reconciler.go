@@ -23,7 +23,9 @@ type reconciler struct {
 	streams  *kvevents.Subscribers
 	replica  *replicasync.Replica // nil: reservations are not shared
 	restored *restoredRanks       // nil: there is no state on disk
-	log      zerolog.Logger
+	// hybridExact: further attention groups of engines count.
+	hybridExact bool
+	log         zerolog.Logger
 
 	attached map[workerKey]*attachedWorker // touched under the catalog's lock only
 	// registering counts the changes of workers under way.
@@ -202,7 +204,7 @@ func (r *reconciler) switchStreams(w *attachedWorker, a *catalog.Attachment) err
 			replays[st.Replay]++
 		}
 		for _, st := range a.Streams {
-			c := w.stream(a.Worker, st)
+			c := w.stream(a.Worker, st, r.hybridExact)
 			c.SharedReplay = replays[st.Replay] > 1
 			if err := r.follow(w, a.Scope, c); err != nil {
 				r.unfollow(w, wanted)
@@ -260,7 +262,7 @@ func (r *reconciler) unfollow(w *attachedWorker, done []kvevents.StreamConfig) {
 
 // stream describes a stream. One from the same publisher keeps its applier, with
 // what that has learnt from the stream's events.
-func (w *attachedWorker) stream(worker uint64, st catalog.Stream) kvevents.StreamConfig {
+func (w *attachedWorker) stream(worker uint64, st catalog.Stream, hybridExact bool) kvevents.StreamConfig {
 	c := kvevents.StreamConfig{
 		Rank:     catalog.Rank{Worker: worker, DP: st.DP},
 		Endpoint: st.Endpoint,
@@ -269,11 +271,12 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream) kvevents.Strea
 		ServerKey: st.ServerKey,
 	}
 	copies := kvevents.CopyRule{Counted: st.CountCopies, Limit: st.TotalKVBlocks}
+	groups := kvevents.GroupRule{Exact: hybridExact, ChunkSize: st.AttentionChunkSize}
 	if was := streamOf(w.streams, st.DP); was != nil && was.Endpoint == st.Endpoint && was.ServerKey == st.ServerKey {
 		applier := was.Applier.(*kvevents.IndexApplier)
-		if applier.Copies != copies {
+		if applier.Copies != copies || applier.Groups != groups {
 			renewed := *applier
-			renewed.Copies = copies
+			renewed.Copies, renewed.Groups = copies, groups
 			applier = &renewed
 		}
 		c.Applier = applier
@@ -285,6 +288,7 @@ func (w *attachedWorker) stream(worker uint64, st catalog.Stream) kvevents.Strea
 			Index:     w.scope.Events(),
 			Slot:      st.Slot,
 			Copies:    copies,
+			Groups:    groups,
 		}
 	}
 	return c

@@ -51,6 +51,8 @@ type Config struct {
 	Overload overload.Thresholds
 	// KVEvents off: no subscriptions, no event endpoints needed, no overlap.
 	KVEvents bool
+	// HybridExact: a prefix ends where all attention groups of an engine can serve it.
+	HybridExact bool
 	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be
 	// cached there where Contract is 1.6 and KVEvents are off.
 	ApproximateTTL time.Duration
@@ -135,7 +137,8 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.conductor.Registry().SetAccount(memory)
 	s.reconciler = &reconciler{
 		scopes: s.scopes, ledger: s.ledger, streams: s.streams.Subscribers, replica: s.replica, log: log,
-		attached: make(map[workerKey]*attachedWorker),
+		hybridExact: config.HybridExact,
+		attached:    make(map[workerKey]*attachedWorker),
 	}
 	if s.replica != nil {
 		s.reconciler.ranksAdded = s.replica.RanksAdded

@@ -31,6 +31,7 @@ workers:
     data_parallel_size: 2
     max_num_batched_tokens: 8192
     total_kv_blocks: 1000
+    attention_chunk_size: 8192
     stable_routing_id: r
     is_eagle: true
     taints: [b, a]
@@ -51,7 +52,7 @@ var all = []catalog.Record{{
 	KVEventsServerKey: new("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"),
 	KVEventCopies:     new("set"),
 	BlockSize:         new(uint32(16)), StartRank: new(uint32(0)), Size: new(uint32(2)),
-	MaxNumBatchedTokens: new(uint64(8192)), TotalKVBlocks: new(uint64(1000)),
+	MaxNumBatchedTokens: new(uint64(8192)), TotalKVBlocks: new(uint64(1000)), AttentionChunkSize: new(uint64(8192)),
 	StableRoutingID: new("r"), IsEagle: new(true), Taints: []string{"b", "a"},
 	TopologyDomains: map[string]string{"zone": "z"}, KVTransferDomain: new("d"),
 	KVTransferEnforcement: new("preferred"), KVTransferPreferredWeight: new(float32(0.5)),
@@ -64,7 +65,7 @@ func TestDecode(t *testing.T) {
 		{"worker_id":18446744073709551615,"endpoint":"http://w:1","kv_events_endpoint":"tcp://w:2",
 		"kv_events_endpoints":{"0":"tcp://w:3","1":"tcp://w:4"},"replay_endpoint":"tcp://w:5","replay_endpoints":{"1":"tcp://w:6"},
 		"kv_events_server_key":"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7","kv_event_copies":"set",
-		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,
+		"block_size":16,"data_parallel_start_rank":0,"data_parallel_size":2,"max_num_batched_tokens":8192,"total_kv_blocks":1000,"attention_chunk_size":8192,
 		"stable_routing_id":"r","is_eagle":true,"taints":["b","a"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"d",
 		"kv_transfer_enforcement":"preferred","kv_transfer_preferred_weight":5e-1},
 		{"worker_id":9007199254740993,"tenant_id":"t","routing_group":"t","endpoint":null}],
@@ -195,7 +196,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := fmt.Errorf("wrapped: %w", &catalog.EntryError{Index: 1, Err: errors.New("why")})
-	if got := f.Locate(refused).Error(); got != "workers[1] (line 26): why" {
+	if got := f.Locate(refused).Error(); got != "workers[1] (line 27): why" {
 		t.Errorf("Locate: %s", got)
 	}
 }

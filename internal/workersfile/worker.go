@@ -51,6 +51,7 @@ var fields = map[string]field{
 	"data_parallel_size":           optional(func(w *catalog.Record) **uint32 { return &w.Size }, u32),
 	"max_num_batched_tokens":       optional(func(w *catalog.Record) **uint64 { return &w.MaxNumBatchedTokens }, u64),
 	"total_kv_blocks":              optional(func(w *catalog.Record) **uint64 { return &w.TotalKVBlocks }, u64),
+	"attention_chunk_size":         optional(func(w *catalog.Record) **uint64 { return &w.AttentionChunkSize }, u64),
 	"stable_routing_id":            optional(func(w *catalog.Record) **string { return &w.StableRoutingID }, text),
 	"is_eagle":                     optional(func(w *catalog.Record) **bool { return &w.IsEagle }, boolean),
 	"taints":                       required(func(w *catalog.Record) *[]string { return &w.Taints }, list),

@@ -107,6 +107,8 @@ type Stream struct {
 	// for TotalKVBlocks, if that is not 0.
 	CountCopies   bool
 	TotalKVBlocks uint64
+	// AttentionChunkSize is in tokens, 0 if it is not known.
+	AttentionChunkSize uint64
 }
 
 // compatible reports whether a worker can go from a to b without leaving its

@@ -227,7 +227,7 @@ func TestPatchFields(t *testing.T) {
 		Endpoint: new("http://n"), KVEventsEndpoint: new("tcp://h:1"), KVEventsEndpoints: map[uint32]string{3: "tcp://h:2"},
 		ReplayEndpoint: new("tcp://h:3"), ReplayEndpoints: map[uint32]string{3: "tcp://h:4"}, KVEventsServerKey: new(engineKey), KVEventCopies: new("set"),
 		BlockSize: new(uint32(16)), StartRank: new(uint32(3)), Size: new(uint32(1)), MaxNumBatchedTokens: new(uint64(5)),
-		TotalKVBlocks: new(uint64(6)), StableRoutingID: new("s"), IsEagle: new(true), Taints: []string{"b", "a", "b"},
+		TotalKVBlocks: new(uint64(6)), AttentionChunkSize: new(uint64(7)), StableRoutingID: new("s"), IsEagle: new(true), Taints: []string{"b", "a", "b"},
 		TopologyDomains: map[string]string{"zone": "z"}, KVTransferDomain: new("d"),
 		KVTransferEnforcement: new("required"), KVTransferPreferredWeight: new(float32(0.5)),
 	}
@@ -235,7 +235,7 @@ func TestPatchFields(t *testing.T) {
 		ID: 1, Scope: m1, Endpoint: full.Endpoint, KVEventsEndpoint: full.KVEventsEndpoint, KVEventsEndpoints: full.KVEventsEndpoints,
 		ReplayEndpoint: full.ReplayEndpoint, ReplayEndpoints: full.ReplayEndpoints, KVEventsServerKey: full.KVEventsServerKey, KVEventCopies: full.KVEventCopies,
 		BlockSize: full.BlockSize, StartRank: full.StartRank, Size: full.Size, MaxNumBatchedTokens: full.MaxNumBatchedTokens,
-		TotalKVBlocks: full.TotalKVBlocks, StableRoutingID: full.StableRoutingID, IsEagle: full.IsEagle, Taints: []string{"a", "b"},
+		TotalKVBlocks: full.TotalKVBlocks, AttentionChunkSize: full.AttentionChunkSize, StableRoutingID: full.StableRoutingID, IsEagle: full.IsEagle, Taints: []string{"a", "b"},
 		TopologyDomains: full.TopologyDomains, KVTransferDomain: full.KVTransferDomain,
 		KVTransferEnforcement: full.KVTransferEnforcement, KVTransferPreferredWeight: full.KVTransferPreferredWeight,
 	}

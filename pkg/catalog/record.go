@@ -33,6 +33,7 @@ type Record struct {
 	Size                *uint32 // data_parallel_size; unset is 1
 	MaxNumBatchedTokens *uint64
 	TotalKVBlocks       *uint64
+	AttentionChunkSize  *uint64 // of chunked local attention, in tokens; 0 is unknown
 	StableRoutingID     *string
 	IsEagle             *bool // unset is false
 
@@ -68,6 +69,7 @@ type Patch struct {
 	Size                *uint32
 	MaxNumBatchedTokens *uint64
 	TotalKVBlocks       *uint64
+	AttentionChunkSize  *uint64
 	StableRoutingID     *string
 	IsEagle             *bool
 
@@ -92,6 +94,7 @@ func (p *Patch) apply(r Record) Record {
 	set(&r.Size, p.Size)
 	set(&r.MaxNumBatchedTokens, p.MaxNumBatchedTokens)
 	set(&r.TotalKVBlocks, p.TotalKVBlocks)
+	set(&r.AttentionChunkSize, p.AttentionChunkSize)
 	set(&r.StableRoutingID, p.StableRoutingID)
 	set(&r.IsEagle, p.IsEagle)
 	if p.Taints != nil {
@@ -187,6 +190,7 @@ func (r *Record) equal(o *Record) bool {
 		equalPointers(r.Size, o.Size) &&
 		equalPointers(r.MaxNumBatchedTokens, o.MaxNumBatchedTokens) &&
 		equalPointers(r.TotalKVBlocks, o.TotalKVBlocks) &&
+		equalPointers(r.AttentionChunkSize, o.AttentionChunkSize) &&
 		equalPointers(r.StableRoutingID, o.StableRoutingID) &&
 		equalPointers(r.IsEagle, o.IsEagle) &&
 		slices.Equal(r.Taints, o.Taints) &&
@@ -297,6 +301,9 @@ func (r *Record) stream(dp uint32, policy EndpointPolicy) (Stream, error) {
 	s := Stream{DP: dp, Endpoint: r.eventEndpoint(dp), ServerKey: r.serverKey(), CountCopies: r.countsCopies()}
 	if r.TotalKVBlocks != nil {
 		s.TotalKVBlocks = *r.TotalKVBlocks
+	}
+	if r.AttentionChunkSize != nil {
+		s.AttentionChunkSize = *r.AttentionChunkSize
 	}
 	_, err := policy.Check(s.Endpoint)
 	if err == nil && s.ServerKey != "" {

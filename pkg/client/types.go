@@ -162,6 +162,8 @@ type Worker struct {
 	ReplayEndpoints   map[uint32]string `json:"replay_endpoints,omitzero"`
 	KVEventsServerKey *string           `json:"kv_events_server_key,omitempty"` // CURVE public key of both, Z85
 	KVEventCopies     *string           `json:"kv_event_copies,omitempty"`      // count or set; unset is count
+	// AttentionChunkSize is that of chunked local attention, in tokens.
+	AttentionChunkSize *uint64 `json:"attention_chunk_size,omitempty"`
 
 	BlockSize           *uint32 `json:"block_size,omitempty"`
 	StartRank           *uint32 `json:"data_parallel_start_rank,omitempty"`

@@ -17,7 +17,7 @@ import (
 // A nil Account refuses nothing. It takes no lock.
 type Account struct {
 	bytes   *budget.Account
-	entries atomic.Int64 // blocks, orphans and further names of all ranks
+	entries atomic.Int64 // blocks, orphans, further names and names in further groups of all ranks
 	ranks   atomic.Int64 // with any of these
 }
 
@@ -53,6 +53,7 @@ const (
 	aliasBytes   = 160
 	copyBytes    = 48 // a name in copies.counts
 	removedBytes = 48 // a block in removedBlocks.byName
+	groupBytes   = 48 // a name in slotGroups
 )
 
 // rankCharge is what an Account has counted of one rank.
@@ -62,13 +63,13 @@ type rankCharge struct {
 }
 
 func (r *rank) charge() rankCharge {
-	n, orphans, aliases := 0, r.orphans.len(), len(r.aliases.cells)
+	n, orphans, aliases, grouped := 0, r.orphans.len(), len(r.aliases.cells), r.groups.size()
 	for _, held := range r.blocks {
 		n += held
 	}
 	return rankCharge{
-		entries: int64(n + orphans + aliases),
-		bytes:   int64(orphans*orphanBytes + aliases*aliasBytes + len(r.removed.byName)*removedBytes + len(r.copies.counts)*copyBytes),
+		entries: int64(n + orphans + aliases + grouped),
+		bytes:   int64(orphans*orphanBytes + aliases*aliasBytes + len(r.removed.byName)*removedBytes + len(r.copies.counts)*copyBytes + grouped*groupBytes),
 	}
 }
 
@@ -125,6 +126,7 @@ func (s *Space) Discard() {
 	for slot := range s.ranks {
 		s.ranks[slot].blocks, s.ranks[slot].orphans, s.ranks[slot].aliases = [NumTiers]int{}, orphans{}, aliases{}
 		s.ranks[slot].copies = copies{}
+		s.forgetGroups(uint32(slot))
 		s.settle(uint32(slot))
 	}
 	s.account.in.bytes.Add(-s.account.bytes)

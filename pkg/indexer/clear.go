@@ -28,6 +28,7 @@ func (s *Space) Forget(slot uint32) {
 	}
 	s.clear(slot)
 	s.ranks[slot].removed.clear(&s.mem)
+	s.forgetGroups(slot)
 	s.ranks[slot] = rank{charged: s.ranks[slot].charged}
 	s.removals.forget(&s.mem, slot)
 	s.settle(slot)
@@ -38,6 +39,7 @@ func (s *Space) clear(slot uint32) {
 	r := s.ensureSlot(slot)
 	s.clearing[slot/64] |= 1 << (slot % 64)
 	r.orphans = orphans{}
+	r.groups.clear()
 	r.removed.clear(&s.mem)
 	logged := 0
 	for id := uint32(1); s.ranks[slot].blocks != [NumTiers]int{}; {

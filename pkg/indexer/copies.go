@@ -108,6 +108,7 @@ func (s *Space) MakeProvisional(slot uint32) {
 		return
 	}
 	s.ranks[slot].makeProvisional()
+	s.ranks[slot].groups.makeProvisional()
 	s.settle(slot)
 }
 

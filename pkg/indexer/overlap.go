@@ -9,6 +9,7 @@ import "math/bits"
 type Overlap struct {
 	Device, Host, Disk []uint32
 	live               [NumTiers][]uint64
+	path               []uint32 // scratch: the cells of the prompt's blocks
 }
 
 // At returns the overlap of one slot in blocks.
@@ -53,7 +54,8 @@ func zeroed[T uint32 | uint64](s []T, n int) []T {
 
 // Overlap follows a prompt, given as local block hashes, through the tree and
 // fills o. Each rank is followed through the tiers in order, each tier once:
-// where its blocks end in one tier, the next tier may continue.
+// where its blocks end in one tier, the next tier may continue. The prefix on the
+// device of a rank with several attention groups is what all of them can serve.
 func (s *Space) Overlap(local []uint64, o *Overlap) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -76,6 +78,9 @@ func (s *Space) Overlap(local []uint64, o *Overlap) {
 	}
 	depth := t.overlap(local, o, tiers)
 	o.finish(depth, tiers)
+	if s.hybridSlots > 0 {
+		s.endWhereAllGroupsServe(local, o)
+	}
 }
 
 // overlap follows the prompt and returns the number of blocks that it found.

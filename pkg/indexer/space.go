@@ -30,6 +30,9 @@ type Space struct {
 	chain    uint64
 	byAlias  aliasIndex
 	account  counted
+	// hybridSlots is how many slots have groups.
+	hybridSlots int
+	hybrid      *HybridStats
 }
 
 // holder is a slot in a tier.
@@ -48,6 +51,7 @@ type rank struct {
 	copies  copies
 	orphans orphans
 	removed removedBlocks
+	groups  *slotGroups // nil: none has reported
 	charged rankCharge
 }
 
@@ -81,7 +85,7 @@ func (t Tier) String() string {
 
 // New returns an empty index.
 func New() *Space {
-	s := &Space{}
+	s := &Space{hybrid: new(HybridStats)}
 	t := &s.tree
 	t.mem, t.cells.mem, t.children.mem, t.sets.mem = &s.mem, &s.mem, &s.mem, &s.mem
 	t.byName.init(&s.mem)

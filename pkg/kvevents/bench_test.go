@@ -97,6 +97,9 @@ func (*sink) StoreByEngineHash(uint32, indexer.Tier, []uint64) (resolved, unreso
 	return 0, 0
 }
 func (*sink) Remove(uint32, indexer.Tier, []uint64) (removed, unknown int) { return 0, 0 }
+func (*sink) StoreInGroup(*indexer.GroupStore) bool                        { return true }
+func (*sink) RemoveFromGroup(uint32, int32, []uint64) bool                 { return true }
+func (*sink) ForgetGroups(uint32)                                          {}
 func (*sink) MakeProvisional(uint32)                                       {}
 
 func (*sink) Clear(uint32)                             {}

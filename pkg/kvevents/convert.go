@@ -20,6 +20,13 @@ type Index interface {
 	// MakeProvisional says that the number of copies of a rank's blocks is not known
 	// any more, as messages were lost or come again (decision N3).
 	MakeProvisional(slot uint32)
+	// StoreInGroup notes blocks of a further attention group of a rank. It reports
+	// whether the kind of the group is known.
+	StoreInGroup(*indexer.GroupStore) bool
+	// RemoveFromGroup takes such blocks away. It reports whether the group has any.
+	RemoveFromGroup(slot uint32, group int32, hashes []uint64) bool
+	// ForgetGroups says that a rank's engine is another one, perhaps without groups.
+	ForgetGroups(slot uint32)
 	// ParentSeed returns the block seed under which a rank's block was hashed.
 	ParentSeed(slot uint32, parent uint64) (seed uint64, ok bool)
 }
@@ -35,6 +42,8 @@ type Ranks func(dp uint32) (slot uint32, ok bool)
 type Converter struct {
 	// Seeds, if any, learns the names behind the block seeds that Apply uses.
 	Seeds SeedNames
+	// Groups says what Apply does with attention groups beside the main one.
+	Groups GroupRule
 
 	layout     hashing.Layout
 	rank       uint32
@@ -84,6 +93,9 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 			}
 			c.apply(ev, slot, idx, &b.work, t)
 			b.outcome.cleared = b.outcome.cleared || ev.Kind == Cleared
+		} else if reason == FilteredGroup && c.applyToGroup(ev, slot, idx, t) {
+			c.copies.met(dp)
+			reason = Applied
 		} else {
 			b.outcome.count(reason)
 		}
@@ -137,7 +149,7 @@ func (c *Converter) accept(ev *Event, dp uint32, work *scratch, anyMedium bool) 
 		return ForeignOwner
 	case ev.Kind == Cleared:
 		return Applied
-	case !c.groups.isMain(dp, ev):
+	case !c.groups.isMain(dp, ev), c.isFurtherGroup(ev):
 		return FilteredGroup
 	case !ev.TierKnown && !anyMedium:
 		return UnknownMedium
@@ -371,55 +383,6 @@ func (ev *Event) overlong() bool {
 	env := ev.Envelope
 	return env != nil && (len(env.Model) > MaxKey || len(env.Tenant) > MaxKey ||
 		len(env.Backend) > MaxKey || len(env.Salt) > MaxKey)
-}
-
-// maxGroups bounds what one stream can make groups remember. Engines have a few
-// groups a rank.
-const maxGroups = 4096
-
-// groups knows which attention groups hold the main cache: the one whose blocks
-// a prefix match is about (dynamo-kv-router 1.3.1 and 1.6.1). Sliding windows,
-// state caches and cross attention are filtered out. The zero value is ready.
-type groups struct {
-	kinds map[groupKey]bool
-}
-
-type groupKey struct {
-	dp    uint32
-	group int32
-}
-
-// learn takes the kind of a group from a stored event that states both.
-func (g *groups) learn(dp uint32, ev *Event) {
-	if ev.SpecKind == "" || ev.Group == NoGroup {
-		return
-	}
-	if g.kinds == nil {
-		g.kinds = make(map[groupKey]bool)
-	}
-	key := groupKey{dp, ev.Group}
-	if _, known := g.kinds[key]; known || len(g.kinds) < maxGroups {
-		g.kinds[key] = isMainKind(ev.SpecKind)
-	}
-}
-
-// isMain reports whether an event is about the main cache: by its own kind, else
-// by what is known of its group, else only without a group or for group 0.
-func (g *groups) isMain(dp uint32, ev *Event) bool {
-	if ev.SpecKind != "" {
-		return isMainKind(ev.SpecKind)
-	}
-	if ev.Group == NoGroup {
-		return true
-	}
-	if is, known := g.kinds[groupKey{dp, ev.Group}]; known {
-		return is
-	}
-	return ev.Group == 0
-}
-
-func isMainKind(kind string) bool {
-	return kind == "full_attention" || kind == "mla_attention" || kind == "sink_full_attention"
 }
 
 // SeedNames learns what block seeds stand for, since the adapter and the salt

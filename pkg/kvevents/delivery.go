@@ -46,6 +46,7 @@ type IndexApplier struct {
 	Index     Index
 	Slot      uint32 // of the stream's rank
 	Copies    CopyRule
+	Groups    GroupRule
 }
 
 // Apply decodes a batch, converts its events and applies them.
@@ -54,6 +55,7 @@ func (a *IndexApplier) Apply(payload []byte, w *Workspace) error {
 		return err
 	}
 	a.Converter.CountCopies(a.Copies, a.Index)
+	a.Converter.Groups = a.Groups
 	a.Converter.Apply(&w.Batch, a.Index, &w.Tally)
 	return nil
 }
@@ -78,8 +80,11 @@ func (a *IndexApplier) Replayed() {
 	}
 }
 
-// Clear removes the rank's blocks from all tiers.
-func (a *IndexApplier) Clear() { a.Index.Clear(a.Slot) }
+// Clear removes the rank's blocks from all tiers: its engine is another one.
+func (a *IndexApplier) Clear() {
+	a.Index.Clear(a.Slot)
+	a.Index.ForgetGroups(a.Slot)
+}
 
 // delivery is the output of a stream: it gives the batches to an Applier, and
 // looks at what became of them. Its subscription's turning guards it.

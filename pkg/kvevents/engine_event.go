@@ -213,6 +213,8 @@ func (d *Decoder) field(key []byte, ev *Event, seen *fields, later *deferred) Re
 		return d.readGroup(ev)
 	case "kv_cache_spec_kind":
 		return d.readString(&ev.SpecKind)
+	case "kv_cache_spec_sliding_window":
+		return d.readWindow(ev)
 	case "locality":
 		text, ok := d.r.optionalText()
 		if !ok {
@@ -324,6 +326,18 @@ func (d *Decoder) readGroup(ev *Event) Reason {
 	return Applied
 }
 
+// readWindow reads the size of a window. Of a value of another type nothing is known.
+func (d *Decoder) readWindow(ev *Event) Reason {
+	at := d.r.Pos
+	n, ok := d.r.optionalInt()
+	if !ok {
+		d.r.Pos = at
+		return d.skipColumns(1)
+	}
+	ev.Window = n
+	return Applied
+}
+
 // readString reads a string or nil, which is "".
 func (d *Decoder) readString(s *string) Reason {
 	text, ok := d.r.optionalText()
@@ -420,7 +434,7 @@ const tailColumns = 5
 // readTail reads the n columns after the ones with a fixed place, by the rules
 // of dynamo-kv-router 1.6.1: four or more columns of the right types are group,
 // kind, window, locality, ownership; otherwise the first integer is the group,
-// the last text the kind, and a list the multimodal infos.
+// the second the window, the last text the kind, and a list the multimodal infos.
 func (d *Decoder) readTail(ev *Event, n int, later *deferred) Reason {
 	var cols [tailColumns]column
 	used := min(n, tailColumns)
@@ -434,7 +448,7 @@ func (d *Decoder) readTail(ev *Event, n int, later *deferred) Reason {
 		if cols[0].form == columnInt {
 			ev.Group = cols[0].num
 		}
-		ev.SpecKind = d.intern(cols[1].text)
+		ev.SpecKind, ev.Window = d.intern(cols[1].text), cols[2].num
 		ev.Remote = remote(cols[3].text)
 		ev.ForeignOwner = foreignOwner(cols[4].text)
 		return d.skipColumns(n - used)
@@ -444,6 +458,8 @@ func (d *Decoder) readTail(ev *Event, n int, later *deferred) Reason {
 		case columnInt:
 			if ev.Group == NoGroup {
 				ev.Group = c.num
+			} else if ev.Window == 0 {
+				ev.Window = c.num
 			}
 		case columnText:
 			ev.SpecKind = d.intern(c.text)

@@ -80,6 +80,8 @@ type Event struct {
 	// ("" = absent).
 	Group    int32
 	SpecKind string
+	// Window is the size of the group's sliding window in tokens, 0 if none is stated.
+	Window int32
 
 	// Remote events are about blocks that are not the sender's own; the owner of
 	// ForeignOwner events is not the engine's framework.

@@ -73,6 +73,18 @@ func (r *recorder) Remove(slot uint32, t indexer.Tier, names []uint64) (removed,
 	return removed, len(names) - removed
 }
 
+func (r *recorder) StoreInGroup(ev *indexer.GroupStore) bool {
+	r.log("group slot=%d group=%d %v dense=%t %v", ev.Slot, ev.Group, ev.EngineHashes, ev.Dense, ev.Kind)
+	return true
+}
+
+func (r *recorder) RemoveFromGroup(slot uint32, group int32, names []uint64) bool {
+	r.log("ungroup slot=%d group=%d %v", slot, group, names)
+	return true
+}
+
+func (r *recorder) ForgetGroups(slot uint32) { r.log("forget slot=%d", slot) }
+
 func (r *recorder) MakeProvisional(slot uint32) { r.log("provisional slot=%d", slot) }
 
 func (r *recorder) Clear(slot uint32) {

@@ -152,6 +152,7 @@ const (
 	BlocksUnresolved                     // stored by a name that the rank never announced with tokens
 	BlocksOpaque                         // kept, but never matched: an extra key that no prompt can express
 	BlocksIncomplete                     // named, but their tokens were not all there
+	BlocksGrouped                        // of a further attention group: noted beside the index
 	BlocksRefused                        // not kept: no memory left for the index
 	// NumBlockOutcomes counts the outcomes.
 	NumBlockOutcomes = int(iota)
@@ -169,6 +170,7 @@ var blockOutcomeTexts = [NumBlockOutcomes]string{
 	BlocksUnresolved: "unresolved",
 	BlocksOpaque:     "opaque",
 	BlocksIncomplete: "incomplete",
+	BlocksGrouped:    "grouped",
 	BlocksRefused:    "refused",
 }
 

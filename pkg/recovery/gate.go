@@ -265,6 +265,20 @@ func (g *Gate) supersede(slot uint32) (dumped bool) {
 // more.
 func (g *Gate) MakeProvisional(slot uint32) { g.space.MakeProvisional(slot) }
 
+// Dumps have nothing of the attention groups beside the main one, so that live events
+// of these need no marks.
+
+// StoreInGroup applies a live stored event of such a group.
+func (g *Gate) StoreInGroup(ev *indexer.GroupStore) bool { return g.space.StoreInGroup(ev) }
+
+// RemoveFromGroup applies a live removed event of such a group.
+func (g *Gate) RemoveFromGroup(slot uint32, group int32, hashes []uint64) bool {
+	return g.space.RemoveFromGroup(slot, group, hashes)
+}
+
+// ForgetGroups says that a slot's engine is another one.
+func (g *Gate) ForgetGroups(slot uint32) { g.space.ForgetGroups(slot) }
+
 // ParentSeed returns the block seed of the block that a slot holds under a
 // name.
 func (g *Gate) ParentSeed(slot uint32, parent uint64) (seed uint64, ok bool) {

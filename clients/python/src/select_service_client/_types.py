@@ -36,6 +36,7 @@ class WorkerSettings(TypedDict, total=False):
     replay_endpoints: Mapping[int, str] | Mapping[str, str] | None
     kv_events_server_key: str | None
     kv_event_copies: Literal["count", "set"] | None
+    attention_chunk_size: int | None
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
     max_num_batched_tokens: int | None
@@ -72,6 +73,7 @@ class Worker(TypedDict, total=False):
     replay_endpoints: dict[str, str]
     kv_events_server_key: str
     kv_event_copies: Literal["count", "set"]
+    attention_chunk_size: int
     data_parallel_start_rank: int | None
     data_parallel_size: int | None
     max_num_batched_tokens: int | None

@@ -1,0 +1,324 @@
+package indexer
+
+import (
+	"sync/atomic"
+
+	"github.com/select-service/select-service/pkg/indexer/hybrid"
+)
+
+// The tree has the blocks of one attention group of an engine, its main one. Of the
+// other groups of a hybrid model only the engine hashes of their blocks on the device
+// are kept, per slot: engines call the blocks of all groups that end at the same token
+// by the same hash. Overlap ends a slot's prefix where all of its groups can serve it.
+//
+// Slots without such groups cost nothing.
+
+const (
+	// maxGroups bounds the groups of a slot. Engines have a few.
+	maxGroups = 64
+	// maxGroupBlocks bounds the blocks of all groups of a slot. What is beyond is taken
+	// as not there.
+	maxGroupBlocks = 1 << 20
+	// maxKeptPath bounds the scratch memory of an Overlap, in blocks of a prompt.
+	maxKeptPath = 1 << 17
+	// maxFiner bounds how many blocks of a group make one of the main group.
+	maxFiner = 64
+)
+
+// GroupStore is a stored event of a group other than the main one.
+type GroupStore struct {
+	Slot  uint32
+	Group int32 // the engine's number of it
+	// Kind is the group's, if KindKnown; else it is that of an earlier event.
+	Kind      hybrid.Group
+	KindKnown bool
+	// MainBlockSize is that of the blocks in the tree, in tokens.
+	MainBlockSize uint64
+	// EngineHashes are of blocks that are there now. Some of those between them may be
+	// left out, unless Dense: then each follows the one before, the first Parent.
+	EngineHashes []uint64
+	Parent       uint64
+	HasParent    bool
+	Dense        bool
+	// Counted is as in Store.
+	Counted bool
+}
+
+// slotGroups are the groups of a slot that have reported, but for the main one.
+type slotGroups struct {
+	kinds    []hybrid.Group
+	blocks   []groupBlocks // of kinds
+	mainSize uint64        // tokens of a block of the main group
+}
+
+// groupBlocks are the blocks that a group has.
+type groupBlocks struct {
+	id int32
+	// copies is by engine hash. Provisional blocks have 0: the first counted store makes
+	// it one, a removal ends the block (see copies).
+	copies map[uint64]uint32
+	// before has the hash of the block before, if it is known and the group's blocks are
+	// smaller than the main group's: where no block of the main group ends, only this
+	// names a block.
+	before map[uint64]uint64
+}
+
+// size returns how many names are kept.
+func (g *slotGroups) size() (n int) {
+	if g == nil {
+		return 0
+	}
+	for i := range g.blocks {
+		n += len(g.blocks[i].copies) + len(g.blocks[i].before)
+	}
+	return n
+}
+
+// find returns a group's number here, -1 if it has not reported.
+func (g *slotGroups) find(id int32) int {
+	if g == nil {
+		return -1
+	}
+	for i := range g.blocks {
+		if g.blocks[i].id == id {
+			return i
+		}
+	}
+	return -1
+}
+
+// makeProvisional: messages were lost, so that the copies are not known.
+func (g *slotGroups) makeProvisional() {
+	if g == nil {
+		return
+	}
+	for i := range g.blocks {
+		for name := range g.blocks[i].copies {
+			g.blocks[i].copies[name] = 0
+		}
+	}
+}
+
+// clear drops all blocks. The groups stay: the engine has them.
+func (g *slotGroups) clear() {
+	if g == nil {
+		return
+	}
+	for i := range g.blocks {
+		g.blocks[i].copies, g.blocks[i].before = nil, nil
+	}
+}
+
+// StoreInGroup notes blocks of a group other than the main one on a slot's device. It
+// reports whether the kind of the group is known; else the event means nothing.
+func (s *Space) StoreInGroup(ev *GroupStore) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.ensureSlot(ev.Slot)
+	at := r.groups.find(ev.Group)
+	if at < 0 {
+		if !ev.KindKnown {
+			return false
+		}
+		at = s.addGroup(r, ev)
+	} else if ev.KindKnown {
+		r.groups.kinds[at] = ev.Kind
+	}
+	if at < 0 {
+		return true
+	}
+	r.groups.mainSize = ev.MainBlockSize
+	defer s.settle(ev.Slot)
+	if !s.admits(ev.Slot) || r.groups.size()+2*len(ev.EngineHashes) > 2*maxGroupBlocks {
+		// Blocks that are not noted are taken as not there, and so are their copies.
+		return true
+	}
+	r.groups.blocks[at].store(ev, r.groups.kinds[at].BlockSize < ev.MainBlockSize)
+	return true
+}
+
+// addGroup returns the number of a new group of a slot. A slot of too many groups has
+// one more that has no blocks, so that nothing is promised.
+func (s *Space) addGroup(r *rank, ev *GroupStore) int {
+	if r.groups == nil {
+		r.groups = &slotGroups{}
+		s.hybridSlots++
+	}
+	g := r.groups
+	if len(g.kinds) > maxGroups {
+		return -1
+	}
+	g.kinds, g.blocks = append(g.kinds, ev.Kind), append(g.blocks, groupBlocks{id: ev.Group})
+	if len(g.kinds) > maxGroups {
+		g.blocks[maxGroups].id = -1
+		g.kinds[maxGroups] = hybrid.Group{BlockSize: ev.MainBlockSize}
+		return -1
+	}
+	return len(g.kinds) - 1
+}
+
+func (b *groupBlocks) store(ev *GroupStore, finer bool) {
+	if b.copies == nil {
+		b.copies = make(map[uint64]uint32)
+	}
+	if finer && b.before == nil {
+		b.before = make(map[uint64]uint64)
+	}
+	before, known := ev.Parent, ev.HasParent
+	for _, name := range ev.EngineHashes {
+		if n, held := b.copies[name]; !held || ev.Counted {
+			b.copies[name] = n + 1
+		}
+		if finer && ev.Dense && known {
+			b.before[name] = before
+		}
+		before, known = name, true
+	}
+}
+
+// RemoveFromGroup takes one copy each of blocks of a group other than the main one from
+// a slot's device. It reports whether the group has reported before.
+func (s *Space) RemoveFromGroup(slot uint32, group int32, hashes []uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if int(slot) >= len(s.ranks) {
+		return false
+	}
+	g := s.ranks[slot].groups
+	at := g.find(group)
+	if at < 0 {
+		return false
+	}
+	b := &g.blocks[at]
+	for _, name := range hashes {
+		if n := b.copies[name]; n > 1 {
+			b.copies[name] = n - 1
+			continue
+		}
+		delete(b.copies, name)
+		delete(b.before, name)
+	}
+	if len(b.copies) == 0 { // maps do not shrink
+		b.copies, b.before = nil, nil
+	}
+	s.settle(slot)
+	return true
+}
+
+// ForgetGroups forgets which groups a slot's engine has, as it is another one now.
+func (s *Space) ForgetGroups(slot uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if int(slot) < len(s.ranks) {
+		s.forgetGroups(slot)
+		s.settle(slot)
+	}
+}
+
+func (s *Space) forgetGroups(slot uint32) {
+	if r := &s.ranks[slot]; r.groups != nil {
+		r.groups = nil
+		s.hybridSlots--
+	}
+}
+
+// HybridStats counts the prefixes of slots whose engines have several groups, one for
+// each slot and Overlap that finds one.
+type HybridStats struct {
+	Whole     atomic.Uint64 // all groups could serve what the main one has
+	Shortened atomic.Uint64 // not all of it
+	Blocks    atomic.Uint64 // by which these were shorter
+}
+
+// SetHybridStats says where Overlap counts, for several Spaces together. To be called
+// before the Space is used.
+func (s *Space) SetHybridStats(st *HybridStats) { s.hybrid = st }
+
+// endWhereAllGroupsServe shortens the prefixes on the device of slots that have several
+// groups. What host and disk continue behind a prefix that was shortened is out too.
+func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
+	o.path = o.path[:0]
+	for slot := range o.Device {
+		g := s.ranks[slot].groups
+		if g == nil || o.Device[slot] == 0 {
+			continue
+		}
+		if len(o.path) == 0 {
+			o.path = s.tree.appendPath(o.path, local)
+		}
+		held := o.Device[slot]
+		p := groupedPrefix{
+			groups: g, cells: o.path[:held], space: s, slot: uint32(slot),
+		}
+		length := hybrid.Boundary(uint64(held)*g.mainSize, g.mainSize, g.kinds, &p)
+		whole := uint32(length / max(g.mainSize, 1))
+		if whole == held {
+			s.hybrid.Whole.Add(1)
+			continue
+		}
+		s.hybrid.Shortened.Add(1)
+		s.hybrid.Blocks.Add(uint64(held - whole))
+		o.Device[slot], o.Host[slot], o.Disk[slot] = whole, 0, 0
+	}
+	if cap(o.path) > maxKeptPath {
+		o.path = nil
+	}
+}
+
+// appendPath appends the cells of a prompt's blocks that are in the tree.
+func (t *tree) appendPath(dst []uint32, local []uint64) []uint32 {
+	for id := uint32(root); len(local) > 0; {
+		if id = t.child(id, local[0]); id == 0 {
+			break
+		}
+		n := t.match(position{id, 0}, local)
+		nd := t.node(id)
+		for i := range uint32(n) {
+			dst = append(dst, nd.off+i)
+		}
+		if local = local[n:]; n < int(nd.n) {
+			break
+		}
+	}
+	return dst
+}
+
+// groupedPrefix is a prefix that a slot's main group has, as a hybrid.Presence.
+type groupedPrefix struct {
+	groups *slotGroups
+	cells  []uint32 // of its blocks
+	space  *Space
+	slot   uint32
+}
+
+// Has implements hybrid.Presence. The slot's names of the main group's blocks lead to
+// the other groups' blocks that end where they do. From there a finer group's blocks
+// are found backwards.
+func (p *groupedPrefix) Has(group int, end uint64) bool {
+	b := &p.groups.blocks[group]
+	if len(b.copies) == 0 {
+		return false
+	}
+	main := p.groups.mainSize
+	block := (end + main - 1) / main // the first one that does not end before
+	if block == 0 || block > uint64(len(p.cells)) {
+		return false
+	}
+	cell := p.cells[block-1]
+	name := p.space.ranks[p.slot].aliases.name(cell, Device, p.space.tree.cells.name(cell))
+	if back := block*main - end; back > 0 {
+		size := p.groups.kinds[group].BlockSize
+		if back%size != 0 || back/size >= maxFiner {
+			return false
+		}
+		for ; back > 0; back -= size {
+			before, known := b.before[name]
+			if !known {
+				return false
+			}
+			name = before
+		}
+	}
+	_, held := b.copies[name]
+	return held
+}

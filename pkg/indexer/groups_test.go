@@ -1,0 +1,279 @@
+package indexer_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/indexer/hybrid"
+)
+
+const mainSize = 16 // tokens of a block of the main group
+
+// hybridEngine is a rank of a hybrid model as it is: how many copies each group has of
+// the block that ends at a token of a prompt. All prompts are prefixes of one.
+type hybridEngine struct {
+	space  *indexer.Space
+	slot   uint32
+	chain  uint64 // names of blocks are chain plus the token at which they end
+	main   int    // blocks that the main group has
+	kinds  []hybrid.Group
+	copies []map[uint64]int
+}
+
+func (e *hybridEngine) name(end uint64) uint64 { return e.chain + end }
+
+// Has implements hybrid.Presence.
+func (e *hybridEngine) Has(group int, end uint64) bool { return e.copies[group][end] > 0 }
+
+// storeMain brings the main group to so many blocks.
+func (e *hybridEngine) storeMain(blocks int) {
+	e.main = max(e.main, blocks)
+	ev := indexer.Store{Slot: e.slot, Counted: true}
+	for i := range blocks {
+		ev.EngineHashes = append(ev.EngineHashes, e.name(uint64(i+1)*mainSize))
+		ev.Local = append(ev.Local, uint64(i+1))
+	}
+	e.space.Store(&ev)
+}
+
+// store announces that a group has the blocks from the one after start up to end. With
+// some left out it announces only these others.
+func (e *hybridEngine) store(group int, start, end uint64, leftOut map[uint64]bool) {
+	size := e.kinds[group].BlockSize
+	ev := indexer.GroupStore{
+		Slot: e.slot, Group: int32(group + 1), Kind: e.kinds[group], KindKnown: true,
+		MainBlockSize: mainSize, Parent: e.name(start), HasParent: start > 0, Dense: len(leftOut) == 0, Counted: true,
+	}
+	for at := start + size; at <= end; at += size {
+		if !leftOut[at] {
+			e.copies[group][at]++
+			ev.EngineHashes = append(ev.EngineHashes, e.name(at))
+		}
+	}
+	e.space.StoreInGroup(&ev)
+}
+
+func (e *hybridEngine) remove(group int, end uint64) {
+	e.copies[group][end] = max(0, e.copies[group][end]-1)
+	e.space.RemoveFromGroup(e.slot, int32(group+1), []uint64{e.name(end)})
+}
+
+func (e *hybridEngine) clear() {
+	e.main = 0
+	for i := range e.copies {
+		e.copies[i] = map[uint64]int{}
+	}
+	e.space.Clear(e.slot)
+}
+
+// want is how many blocks of a prompt of n the engine can serve.
+func (e *hybridEngine) want(n int) uint32 {
+	return uint32(hybrid.Boundary(uint64(min(n, e.main))*mainSize, mainSize, e.kinds, e) / mainSize)
+}
+
+func newHybridEngine(s *indexer.Space, slot uint32, chain uint64, kinds ...hybrid.Group) *hybridEngine {
+	e := &hybridEngine{space: s, slot: slot, chain: chain, kinds: kinds}
+	for range kinds {
+		e.copies = append(e.copies, map[uint64]int{})
+	}
+	return e
+}
+
+// prompt has the local hashes of n blocks.
+func prompt(n int) (local []uint64) {
+	for i := range n {
+		local = append(local, uint64(i+1))
+	}
+	return local
+}
+
+// TestGroupsAgainstEngines plays random histories of several ranks, which name blocks
+// alike or not and have groups of any kind and block size.
+func TestGroupsAgainstEngines(t *testing.T) {
+	const blocks = 24
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			space := indexer.New()
+			account, bytes := newAccount(1 << 30)
+			space.SetAccount(account)
+			var engines []*hybridEngine
+			for slot := range uint32(3) {
+				var kinds []hybrid.Group
+				for range 1 + rnd.IntN(3) {
+					kinds = append(kinds, hybrid.Group{
+						Kind: hybrid.Kind(rnd.IntN(4)), BlockSize: []uint64{4, 8, 16, 16, 32}[rnd.IntN(5)], Span: rnd.Uint64N(80),
+					})
+				}
+				engines = append(engines, newHybridEngine(space, slot, rnd.Uint64N(2)<<32, kinds...))
+				for group, kind := range kinds {
+					engines[slot].store(group, 0, kind.BlockSize, nil) // it reports
+				}
+			}
+			engines = append(engines, newHybridEngine(space, 3, 0)) // without other groups
+			var o indexer.Overlap
+			for range 400 {
+				e := engines[rnd.IntN(len(engines))]
+				if e.main == 0 || rnd.IntN(8) == 0 {
+					e.storeMain(1 + rnd.IntN(blocks))
+				}
+				if len(e.kinds) > 0 {
+					group := rnd.IntN(len(e.kinds))
+					size := e.kinds[group].BlockSize
+					switch at := func() uint64 { return rnd.Uint64N(blocks*mainSize/size+1) * size }; rnd.IntN(12) {
+					case 0:
+						if rnd.IntN(10) == 0 {
+							e.clear()
+						}
+					case 1, 2, 3, 4, 5:
+						e.remove(group, at())
+					case 6:
+						// What is left out of a finer group's event ties no names together: the
+						// index then knows less.
+						if size >= mainSize {
+							e.store(group, 0, blocks*mainSize, map[uint64]bool{at(): true, at(): true})
+						}
+					default:
+						from := at()
+						e.store(group, from, from+at(), nil)
+					}
+				}
+				n := rnd.IntN(blocks + 2)
+				space.Overlap(prompt(n), &o)
+				for _, e := range engines {
+					if got, _, _ := o.At(e.slot); got != e.want(n) {
+						t.Fatalf("slot %d, prompt of %d blocks, groups %v that have %v: %d, want %d", e.slot, n, e.kinds, e.copies, got, e.want(n))
+					}
+				}
+				if err := space.Check(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for slot := range uint32(4) {
+				space.Forget(slot)
+			}
+			if used := bytes.Used(); used != 0 {
+				t.Errorf("%d bytes are left", used)
+			}
+		})
+	}
+}
+
+var aWindow = hybrid.Group{Kind: hybrid.Window, BlockSize: mainSize, Span: 2*mainSize + 1}
+
+// TestGroupsProvisional: after a loss the first removal ends a block, and the first
+// store makes it one of one copy.
+func TestGroupsProvisional(t *testing.T) {
+	s := indexer.New()
+	e := newHybridEngine(s, 0, 0, aWindow)
+	e.storeMain(4)
+	e.store(0, 0, 64, nil)
+	e.store(0, 0, 64, nil)
+	s.MakeProvisional(0)
+	e.store(0, 32, 48, nil) // one copy again
+	e.remove(0, 64)
+	if got := deviceOf(s, 4); got != 3 {
+		t.Errorf("after a removal %d blocks, want 3", got)
+	}
+	e.remove(0, 48)
+	if got := deviceOf(s, 4); got != 2 {
+		t.Errorf("after another %d blocks, want 2", got)
+	}
+}
+
+// deviceOf returns slot 0's prefix of a prompt of n blocks.
+func deviceOf(s *indexer.Space, n int) uint32 {
+	var o indexer.Overlap
+	s.Overlap(prompt(n), &o)
+	device, _, _ := o.At(0)
+	return device
+}
+
+// TestGroupsLife: groups that never reported do not count; those of an engine that is
+// another one are forgotten, and a clear forgets blocks only.
+func TestGroupsLife(t *testing.T) {
+	s := indexer.New()
+	var counted indexer.HybridStats
+	s.SetHybridStats(&counted)
+	e := newHybridEngine(s, 0, 0, aWindow)
+	e.storeMain(4)
+	if s.RemoveFromGroup(0, 1, []uint64{1}) || s.RemoveFromGroup(9, 1, []uint64{1}) {
+		t.Error("a group that never reported is known")
+	}
+	if s.StoreInGroup(&indexer.GroupStore{Group: 1, EngineHashes: []uint64{1}}) {
+		t.Error("a group of an unknown kind is noted")
+	}
+	if got := deviceOf(s, 4); got != 4 {
+		t.Errorf("without reports %d blocks, want 4", got)
+	}
+	e.store(0, 0, 64, map[uint64]bool{64: true, 16: true})
+	if got := deviceOf(s, 4); got != 3 {
+		t.Errorf("with a window %d blocks, want 3", got)
+	}
+	if w, sh, b := counted.Whole.Load(), counted.Shortened.Load(), counted.Blocks.Load(); w != 0 || sh != 1 || b != 1 {
+		t.Errorf("counted %d whole, %d shortened by %d", w, sh, b)
+	}
+	e.clear()
+	e.storeMain(4)
+	if got := deviceOf(s, 4); got != 0 {
+		t.Errorf("after a clear %d blocks, want 0", got)
+	}
+	s.ForgetGroups(0)
+	s.ForgetGroups(9)
+	if got := deviceOf(s, 4); got != 4 {
+		t.Errorf("of another engine %d blocks, want 4", got)
+	}
+}
+
+// TestGroupsLowerTiers: behind a prefix that was shortened nothing continues.
+func TestGroupsLowerTiers(t *testing.T) {
+	s := indexer.New()
+	e := newHybridEngine(s, 0, 0, aWindow)
+	e.storeMain(4)
+	for _, tier := range []indexer.Tier{indexer.Host, indexer.Disk} {
+		end := 64 + 16*uint64(tier)
+		s.Store(&indexer.Store{Tier: tier, Parent: e.name(end - 16), HasParent: true, EngineHashes: []uint64{e.name(end)}, Local: []uint64{end / 16}})
+	}
+	want := func(device, host, disk uint32) {
+		t.Helper()
+		var o indexer.Overlap
+		s.Overlap(prompt(6), &o)
+		if d, h, k := o.At(0); d != device || h != host || k != disk {
+			t.Errorf("%d/%d/%d, want %d/%d/%d", d, h, k, device, host, disk)
+		}
+	}
+	e.store(0, 0, 64, nil)
+	want(4, 1, 1)
+	e.remove(0, 64)
+	want(3, 0, 0)
+}
+
+// TestGroupsBounds: a slot with too many groups, or too little memory, promises nothing
+// that it does not know.
+func TestGroupsBounds(t *testing.T) {
+	s := indexer.New()
+	for group := range int32(100) {
+		ev := &indexer.GroupStore{Group: group, Kind: hybrid.Group{BlockSize: mainSize}, KindKnown: true, MainBlockSize: mainSize, EngineHashes: []uint64{16}}
+		s.StoreInGroup(ev)
+	}
+	newHybridEngine(s, 0, 0).storeMain(1)
+	if got := deviceOf(s, 1); got != 0 {
+		t.Errorf("with 100 groups %d blocks, want 0", got)
+	}
+
+	const limit = 1 << 20
+	account, bytes := newAccount(limit)
+	s = indexer.New()
+	s.SetAccount(account)
+	e := newHybridEngine(s, 0, 0, aWindow)
+	e.storeMain(4)
+	for range 1000 {
+		e.store(0, 64, 64+160*mainSize, nil)
+		e.chain += 1 << 32
+	}
+	if used := bytes.Used(); used < limit || used > limit*3/2 || bytes.Refused() == 0 {
+		t.Errorf("%d bytes of %d, %d refused", used, limit, bytes.Refused())
+	}
+}

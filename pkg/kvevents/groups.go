@@ -1,0 +1,114 @@
+package kvevents
+
+import (
+	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/indexer/hybrid"
+)
+
+// GroupRule says what is made of the events of attention groups beside the main one.
+type GroupRule struct {
+	// Exact: their blocks on the device are noted, so that a prefix ends where all groups
+	// can serve it (decision N2). Otherwise they are filtered out.
+	Exact bool
+	// ChunkSize is that of groups with chunked local attention, in tokens; events do not
+	// have it. 0 is unknown: such a group is then asked for all blocks.
+	ChunkSize uint64
+}
+
+// isFurtherGroup reports whether an event is of another group than the first main one
+// of the stream, where groups are kept apart.
+func (c *Converter) isFurtherGroup(ev *Event) bool {
+	return c.Groups.Exact && ev.Group != NoGroup && c.copies.group != NoGroup && ev.Group != c.copies.group
+}
+
+// applyToGroup applies an event that the main group's filter has left out, and reports
+// whether it means anything. A group whose kind no event has stated says nothing of
+// what it needs.
+func (c *Converter) applyToGroup(ev *Event, slot uint32, idx Index, t *Tally) bool {
+	if !c.Groups.Exact || ev.Group == NoGroup || !ev.TierKnown || ev.Tier != indexer.Device || len(ev.Hashes) == 0 {
+		return false
+	}
+	if ev.Kind == Removed {
+		return idx.RemoveFromGroup(slot, ev.Group, ev.Hashes)
+	}
+	if ev.BlockSize <= 0 {
+		return false
+	}
+	noted := idx.StoreInGroup(&indexer.GroupStore{
+		Slot: slot, Group: ev.Group,
+		Kind: c.Groups.kind(ev), KindKnown: ev.SpecKind != "",
+		MainBlockSize: uint64(c.layout.BlockSize),
+		EngineHashes:  ev.Hashes,
+		Parent:        ev.Parent, HasParent: ev.HasParent,
+		Dense:   len(ev.Tokens) == len(ev.Hashes)*ev.BlockSize,
+		Counted: c.copies.counted(),
+	})
+	if noted {
+		t.Blocks[ev.Tier][BlocksGrouped] += uint64(len(ev.Hashes))
+	}
+	return noted
+}
+
+// kind returns what a stored event says of its group (the kinds of vLLM 0.33.0). Kinds
+// that are not known need all blocks.
+func (r GroupRule) kind(ev *Event) hybrid.Group {
+	g := hybrid.Group{BlockSize: uint64(ev.BlockSize)}
+	switch ev.SpecKind {
+	case "sliding_window", "sliding_window_mla":
+		g.Kind, g.Span = hybrid.Window, uint64(max(ev.Window, 0))
+	case "mamba":
+		g.Kind = hybrid.State
+	case "chunked_local_attention":
+		g.Kind, g.Span = hybrid.Chunked, r.ChunkSize
+	}
+	return g
+}
+
+// maxGroups bounds what one stream can make groups remember. Engines have a few
+// groups a rank.
+const maxGroups = 4096
+
+// groups knows which attention groups hold the main cache: the one whose blocks
+// a prefix match is about (dynamo-kv-router 1.3.1 and 1.6.1). Sliding windows,
+// state caches and cross attention are filtered out. The zero value is ready.
+type groups struct {
+	kinds map[groupKey]bool
+}
+
+type groupKey struct {
+	dp    uint32
+	group int32
+}
+
+// learn takes the kind of a group from a stored event that states both.
+func (g *groups) learn(dp uint32, ev *Event) {
+	if ev.SpecKind == "" || ev.Group == NoGroup {
+		return
+	}
+	if g.kinds == nil {
+		g.kinds = make(map[groupKey]bool)
+	}
+	key := groupKey{dp, ev.Group}
+	if _, known := g.kinds[key]; known || len(g.kinds) < maxGroups {
+		g.kinds[key] = isMainKind(ev.SpecKind)
+	}
+}
+
+// isMain reports whether an event is about the main cache: by its own kind, else
+// by what is known of its group, else only without a group or for group 0.
+func (g *groups) isMain(dp uint32, ev *Event) bool {
+	if ev.SpecKind != "" {
+		return isMainKind(ev.SpecKind)
+	}
+	if ev.Group == NoGroup {
+		return true
+	}
+	if is, known := g.kinds[groupKey{dp, ev.Group}]; known {
+		return is
+	}
+	return ev.Group == 0
+}
+
+func isMainKind(kind string) bool {
+	return kind == "full_attention" || kind == "mla_attention" || kind == "sink_full_attention"
+}

@@ -1,0 +1,108 @@
+package kvevents_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/select-service/select-service/pkg/kvevents"
+)
+
+// TestFurtherGroups shows what becomes of the events of several attention groups, with
+// the rule that notes them and without.
+func TestFurtherGroups(t *testing.T) {
+	group := func(i int, kind string, more dict) dict {
+		ev := stored([]uint64{7, 8}, dict{"group_idx": i, "kv_cache_spec_kind": kind})
+		for key, value := range more {
+			ev[key] = value
+		}
+		return ev
+	}
+	remove := func(i int) dict {
+		return dict{"type": "BlockRemoved", "block_hashes": []uint64{7}, "group_idx": i, "medium": "GPU"}
+	}
+	full := group(0, "full_attention", nil)
+	const main = "store slot=10 device root<-[7 8] known=true"
+	tests := map[string]struct {
+		events list
+		calls  []string
+	}{
+		"window": {
+			list{group(1, "sliding_window", dict{"kv_cache_spec_sliding_window": 40}), remove(1)},
+			[]string{"group slot=10 group=1 [7 8] dense=true {1 4 40}", "ungroup slot=10 group=1 [7]"},
+		},
+		"window of MLA, of unknown size": {
+			list{group(1, "sliding_window_mla", dict{"kv_cache_spec_sliding_window": "x"})},
+			[]string{"group slot=10 group=1 [7 8] dense=true {1 4 0}"},
+		},
+		"state, one block of many": {
+			list{group(2, "mamba", dict{"block_hashes": []uint64{8}})},
+			[]string{"group slot=10 group=2 [8] dense=false {2 4 0}"},
+		},
+		"chunks, whose size the worker states": {
+			list{group(1, "chunked_local_attention", nil)},
+			[]string{"group slot=10 group=1 [7 8] dense=true {3 4 8192}"},
+		},
+		"a kind of later versions needs all blocks": {
+			list{group(1, "new", nil)},
+			[]string{"group slot=10 group=1 [7 8] dense=true {0 4 0}"},
+		},
+		"blocks of another size": {
+			list{group(1, "sliding_window", dict{"block_size": 2})},
+			[]string{"group slot=10 group=1 [7 8] dense=false {1 2 0}"},
+		},
+		"a second group with full attention": {
+			list{full, group(1, "full_attention", nil), remove(1), remove(0)},
+			[]string{main, "group slot=10 group=1 [7 8] dense=true {0 4 0}", "ungroup slot=10 group=1 [7]", "remove slot=10 device [7]"},
+		},
+		"a column layout": {
+			list{list{"BlockStored", []uint64{7}, nil, list{1, 2, 3, 4}, 4, nil, "GPU", nil, nil, 1, "sliding_window", 40}},
+			[]string{"group slot=10 group=1 [7] dense=true {1 4 40}"},
+		},
+		"columns of a later version": {
+			list{list{"BlockStored", []uint64{7}, nil, list{1, 2, 3, 4}, 4, nil, "GPU", nil, nil, 1, "sliding_window", 40, "LOCAL", nil}},
+			[]string{"group slot=10 group=1 [7] dense=true {1 4 40}"},
+		},
+		"not on the device":  {list{group(1, "mamba", dict{"medium": "CPU"})}, nil},
+		"unknown medium":     {list{group(1, "mamba", dict{"medium": "tape"})}, nil},
+		"of another host":    {list{group(1, "mamba", dict{"locality": "REMOTE"})}, nil},
+		"without a group":    {list{stored([]uint64{7}, dict{"kv_cache_spec_kind": "mamba"})}, nil},
+		"without hashes":     {list{group(1, "mamba", dict{"block_hashes": []uint64{}})}, nil},
+		"without block size": {list{group(1, "mamba", dict{"block_size": nil})}, nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			for _, exact := range []bool{true, false} {
+				rec := newRecorder()
+				c := kvevents.NewConverter(plain4, 0, twoRanks)
+				c.Groups = kvevents.GroupRule{Exact: exact, ChunkSize: 8192}
+				var tally kvevents.Tally
+				c.Apply(decode(t, message(tc.events...)), rec, &tally)
+				if !exact {
+					if i := slices.IndexFunc(rec.calls, func(call string) bool { return strings.Contains(call, "group=") }); i >= 0 {
+						t.Errorf("without the rule: %s", rec.calls[i])
+					}
+					continue
+				}
+				if diff := cmp.Diff(tc.calls, rec.calls); diff != "" {
+					t.Errorf("calls (-want +got):\n%s", diff)
+				}
+				if applied := tally.ByReason()[kvevents.Applied]; applied != uint64(len(tc.calls)) {
+					t.Errorf("%d events applied, want %d", applied, len(tc.calls))
+				}
+			}
+		})
+	}
+}
+
+// TestAnotherEnginesGroups: the groups of an engine that is gone are forgotten.
+func TestAnotherEnginesGroups(t *testing.T) {
+	rec := newRecorder()
+	a := &kvevents.IndexApplier{Converter: kvevents.NewConverter(plain4, 0, twoRanks), Index: rec, Slot: 10}
+	a.Clear()
+	if want := []string{"clear slot=10", "forget slot=10"}; !slices.Equal(rec.calls, want) {
+		t.Errorf("calls %v, want %v", rec.calls, want)
+	}
+}
