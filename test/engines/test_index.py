@@ -52,8 +52,18 @@ def test_a_hole_hides_the_blocks_behind_it_until_it_is_filled(bed):
     assert worker.overlap(CHAIN) == (6, 6, 6)
 
 
-def test_a_block_announced_twice_is_gone_after_one_removal(bed):
+def test_a_block_announced_twice_is_gone_after_two_removals(bed):
     worker = bed.worker()
+    worker.apply(worker.engine.stored(CHAIN, 0, 4), worker.engine.stored(CHAIN, 0, 4))
+    worker.apply(worker.engine.removed(CHAIN, 0, 4))
+    assert worker.overlap(CHAIN) == (4, 4, 4)
+    worker.apply(worker.engine.removed(CHAIN, 0, 4))
+    assert worker.overlap(CHAIN) == (0, 0, 0)
+
+
+def test_a_worker_with_a_set_announces_a_block_again(bed):
+    worker = bed.worker()
+    bed.service.call("PATCH", f"/workers/{worker.id}", {"kv_event_copies": "set"})
     worker.apply(worker.engine.stored(CHAIN, 0, 4), worker.engine.stored(CHAIN, 0, 4))
     worker.apply(worker.engine.removed(CHAIN, 0, 4))
     assert worker.overlap(CHAIN) == (0, 0, 0)
