@@ -192,6 +192,26 @@ VLLM: list[Scenario] = [
         Load(service_restarts=0.1),
     ),
     Scenario(
+        "full + window, engine restarts",
+        _vllm(_FULL, _WINDOW, blocks=160),
+        Load(engine_restarts=0.1),
+    ),
+    Scenario(
+        "full + window, lost messages, replayed",
+        _vllm(_FULL, _WINDOW, blocks=160, lossy=True),
+        Load(losses=0.3),
+    ),
+    Scenario(
+        "full + Mamba, late join, full replay",
+        _vllm(_FULL, vllm_cache.mamba(16), blocks=160),
+        Load(late=True),
+    ),
+    Scenario(
+        "full + window, adapters and salts",
+        _vllm(_FULL, _WINDOW, blocks=200),
+        Load(loras=(None, "adapter-1"), salts=(None, "salt-1")),
+    ),
+    Scenario(
         "window only", _vllm(_WINDOW, blocks=96, retention=None, may_be_ignored=True), Load(), WINDOW_ONLY
     ),
     Scenario(
