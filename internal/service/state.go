@@ -300,7 +300,9 @@ func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, s
 	saved := make(map[uint32]savedRank)
 	for slot, r := range slots {
 		from, known := points[r]
-		if _, twice := carried[rankKey{sc, r}]; !known || twice {
+		// A file has no blocks of further attention groups. An engine that has such groups
+		// replays all its events instead.
+		if _, twice := carried[rankKey{sc, r}]; !known || twice || state.Space.HasGroups(slot) {
 			continue
 		}
 		number, err := w.Rank(statefile.Rank{Scope: sc, BlockSize: snap.BlockSize, Eagle: snap.Eagle, Rank: r, From: from})
@@ -334,7 +336,7 @@ func (s *State) writeIndex(ctx context.Context, w *statefile.Writer, p *pacer, s
 	}
 	after := state.Gate.Ranks()
 	for slot, r := range saved {
-		if after[slot] != r.rank || !s.service.streams.Unbroken(r.rank, points[r.rank]) {
+		if after[slot] != r.rank || state.Space.HasGroups(slot) || !s.service.streams.Unbroken(r.rank, points[r.rank]) {
 			if err := w.Void(r.number); err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -111,6 +112,31 @@ func TestStateNotProved(t *testing.T) {
 				t.Errorf("%v blocks in the index", blocks)
 			}
 		})
+	}
+}
+
+// TestStateWithoutHybrids: what a rank with several attention groups has is not in a
+// snapshot, as its further groups would be missing.
+func TestStateWithoutHybrids(t *testing.T) {
+	path := t.TempDir()
+	exact := func(c *service.Config) { c.HybridExact = true }
+	w := startAt(t, path, exact)
+	w.Put(record(1, 1))
+	engine := w.Engine(1, 0)
+	tokens := prompt(1, 12)
+	main := engine.Stored(tokens, blockSize, servicetest.Dict{"group_idx": 0, "kv_cache_spec_kind": "full_attention"})
+	window := maps.Clone(main)
+	maps.Copy(window, servicetest.Dict{"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": blockSize + 1})
+	engine.Publish(0, main, window)
+	gone := servicetest.Dict{"type": "BlockRemoved", "group_idx": 1, "block_hashes": window["block_hashes"].([]uint64)[2:]}
+	engine.Publish(0, gone)
+	w.Settle()
+	w.WantDevice(tokens, "1/0:2")
+	w.save()
+
+	again := startAt(t, path, exact)
+	if got := again.state.Collector().Read().Ranks["pending"]; got != 0 {
+		t.Errorf("%d ranks of the snapshot wait for a proof", got)
 	}
 }
 

@@ -205,6 +205,13 @@ func (s *Space) RemoveFromGroup(slot uint32, group int32, hashes []uint64) bool 
 	return true
 }
 
+// HasGroups reports whether a slot's engine has reported groups beside the main one.
+func (s *Space) HasGroups(slot uint32) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return int(slot) < len(s.ranks) && s.ranks[slot].groups != nil
+}
+
 // ForgetGroups forgets which groups a slot's engine has, as it is another one now.
 func (s *Space) ForgetGroups(slot uint32) {
 	s.mu.Lock()
