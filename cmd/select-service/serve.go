@@ -192,6 +192,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 		HybridExact:         conf.KVEvents.HybridExact,
 		WorkersFile:         conf.Workers.File,
 		ApproximateTTL:      conf.KVEvents.ApproximateTTL,
+		ApproximateLRU:      conf.KVEvents.ApproximatePolicy == config.PolicyLRU,
 		PredictedTTL:        conf.KVEvents.PredictedTTL,
 		OverlapRefresh:      conf.Queue.OverlapRefreshAfter,
 		Overload:            conf.Overload.Thresholds,

@@ -59,6 +59,7 @@ type Index struct {
 	// gates and indexes.
 	mu sync.Mutex
 	order
+	leases
 	counted int64 // bytes that the account has counted
 }
 
@@ -84,7 +85,12 @@ type block struct {
 	older, newer uint32 // in the order; 0 is the end
 	rank         uint32 // number
 	depth        uint32 // blocks before it
+	leases       uint32 // that use it
 }
+
+// dueTick is the tick of a block that is kept for its rank's capacity: when the rank
+// has left it is due.
+const dueTick = -2 * ticksPerTTL
 
 // rankBlocks is what one rank has been booked for while it has a slot of a
 // scope's index.
@@ -94,7 +100,12 @@ type rankBlocks struct {
 	rank   catalog.Rank
 	number uint32            // in order.ranks
 	blocks map[uint64]uint32 // by rolling hash; nil once the rank has left
-	n      int               // blocks in the order, also after the rank has left
+	n      int               // its blocks, also after the rank has left
+	// For a rank that is followed by its capacity: the end of its list, else 0; the
+	// capacity in blocks; and how many blocks its requests have that are not in blocks.
+	end      uint32
+	capacity uint64
+	private  int
 }
 
 // New returns an index of at most limit blocks, each of which stays for ttl after
@@ -184,13 +195,9 @@ func (s *Scope) bookPart(e catalog.Entry, hashes, local []uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	defer x.settleLocked()
-	r := s.ranks[e.Slot]
-	if r == nil && s.gate.Has(e.Slot, e.Rank) {
-		r = x.addRankLocked(s.gate, e.Slot, e.Rank)
-		s.ranks[e.Slot] = r
-	}
-	if r == nil || r.rank != e.Rank {
-		return false // it left between choice and reservation
+	r := s.rankLocked(e)
+	if r == nil {
+		return false
 	}
 	first, end := x.touchLocked(r, hashes)
 	if first == end {
@@ -208,6 +215,20 @@ func (s *Scope) bookPart(e catalog.Entry, hashes, local []uint64) bool {
 		return false
 	}
 	return end == len(hashes)
+}
+
+// rankLocked returns what a rank has been booked for, nil if it has left between choice
+// and reservation.
+func (s *Scope) rankLocked(e catalog.Entry) *rankBlocks {
+	r := s.ranks[e.Slot]
+	if r == nil && s.gate.Has(e.Slot, e.Rank) {
+		r = s.index.addRankLocked(s.gate, e.Slot, e.Rank)
+		s.ranks[e.Slot] = r
+	}
+	if r == nil || r.rank != e.Rank {
+		return nil
+	}
+	return r
 }
 
 // remove forgets the rank of a slot, but for the one to stay. After it no block
@@ -232,7 +253,7 @@ func (x *Index) resetLocked() {
 
 // settleLocked brings the account up to date.
 func (x *Index) settleLocked() {
-	bytes := int64(len(x.chunks))*chunk*int64(unsafe.Sizeof(block{})) + int64(x.n)*entryBytes
+	bytes := int64(len(x.chunks))*chunk*int64(unsafe.Sizeof(block{})) + int64(x.n)*entryBytes + 4*int64(x.inUse)
 	x.account.Add(bytes - x.counted)
 	x.counted = bytes
 }
@@ -279,22 +300,25 @@ func (x *Index) addBlockLocked(r *rankBlocks, hash uint64, depth, parent uint32)
 	if x.n >= x.limit && x.evictLocked(1+x.limit/maxAtOnce, func(id uint32) bool { return id != parent }) == 0 {
 		return 0
 	}
-	id := x.free
-	switch {
-	case id != 0:
-		x.free = x.block(id).newer
-	default:
-		if x.used%chunk == 0 {
-			x.chunks = append(x.chunks, new([chunk]block))
-		}
-		id = x.used
-		x.used++
-	}
+	id := x.newBlockLocked()
 	*x.block(id) = block{hash: hash, rank: r.number, depth: depth}
 	r.blocks[hash] = id
 	r.n++
 	x.n++
 	return id
+}
+
+// newBlockLocked returns memory for a block.
+func (x *Index) newBlockLocked() uint32 {
+	if id := x.free; id != 0 {
+		x.free = x.block(id).newer
+		return id
+	}
+	if x.used%chunk == 0 {
+		x.chunks = append(x.chunks, new([chunk]block))
+	}
+	x.used++
+	return x.used - 1
 }
 
 // linkLocked puts a block into the order, right before another or at its end.
@@ -336,11 +360,12 @@ func (x *Index) sweepPart() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	defer x.settleLocked()
+	x.releaseEndedLocked()
 	now := x.now().Sub(x.epoch)
 	n := x.evictLocked(maxAtOnce, func(id uint32) bool {
 		return time.Duration(x.block(id).tick+1)*x.tick+x.ttl <= now
 	})
-	if x.n == 0 && n > 0 {
+	if x.n == 0 && x.lists == 0 && n > 0 {
 		x.resetLocked()
 	}
 	return n
@@ -407,6 +432,7 @@ func (x *Index) addRankLocked(gate *recovery.Gate, slot uint32, rank catalog.Ran
 // stay in the order, without effect, until it is their turn to be evicted.
 func (x *Index) removeRankLocked(r *rankBlocks) {
 	r.blocks = nil
+	x.dissolveListLocked(r)
 	if r.n == 0 {
 		x.emptiedLocked(r)
 	}

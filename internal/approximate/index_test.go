@@ -68,7 +68,7 @@ func (f *fixture) check() error {
 	x := f.Index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	n, tick := 0, int64(0)
+	n, tick := 0, int64(dueTick)
 	byRank := make(map[uint32]int)
 	for id := x.block(0).newer; id != 0; id = x.block(id).newer {
 		b := x.block(id)
@@ -85,6 +85,25 @@ func (f *fixture) check() error {
 		}
 		byRank[b.rank]++
 		n++
+	}
+	for id := uint32(1); id < x.used; id++ {
+		if b := x.block(id); b.leases > 0 { // in no list
+			byRank[b.rank]++
+			n++
+		}
+	}
+	for _, r := range x.ranks {
+		if r == nil || r.end == 0 {
+			continue
+		}
+		for id := x.block(r.end).newer; id != r.end; id = x.block(id).newer {
+			b := x.block(id)
+			if b.leases > 0 || b.rank != r.number || r.blocks[b.hash] != id {
+				return fmt.Errorf("rank %d does not know block %d", b.rank, id)
+			}
+			byRank[r.number]++
+			n++
+		}
 	}
 	if n != x.n || n > x.limit {
 		return fmt.Errorf("%d blocks in the order, %d counted, limit %d", n, x.n, x.limit)

@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 	"internal/overload":        {},
 	"internal/pending":         {"pkg/catalog"},
 	"internal/scopes":          {"internal/admission", "internal/approximate", "internal/waitqueue", "pkg/..."},
-	"internal/selecting":       {"internal/admission", "internal/affinity", "internal/overload", "internal/pending", "internal/scopes", "internal/telemetry", "pkg/..."},
+	"internal/selecting":       {"internal/admission", "internal/affinity", "internal/approximate", "internal/overload", "internal/pending", "internal/scopes", "internal/telemetry", "pkg/..."},
 	"internal/service":         {"internal/...", "pkg/..."},
 	"internal/servicetest":     {"internal/...", "pkg/..."},
 	"internal/telemetry":       {"internal/certs", "internal/connections", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/scopes", "internal/workersfile", "pkg/..."},

@@ -119,6 +119,12 @@ type Workers struct {
 	File string
 }
 
+// The policies that KVEvents.ApproximatePolicy names.
+const (
+	PolicyTTL = "ttl"
+	PolicyLRU = "lru"
+)
+
 // KVEvents is the intake of KV cache events.
 type KVEvents struct {
 	Enabled bool // off: no listeners, no event endpoints needed, overlap always 0
@@ -126,6 +132,9 @@ type KVEvents struct {
 	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be
 	// cached there if there are no events (contract 1.6).
 	ApproximateTTL time.Duration
+	// ApproximatePolicy is by what that ends: PolicyTTL, or PolicyLRU where the rank's
+	// capacity is known.
+	ApproximatePolicy string
 	// PredictedTTL is how long a prompt that was sent to a rank is assumed to be
 	// cached there whatever the events say; nil: not at all.
 	PredictedTTL *time.Duration
@@ -301,7 +310,9 @@ const MaxThreads = 1024
 func Default() Config {
 	return Config{
 		Server:   Server{Listen: "0.0.0.0", Port: 8092, Contract: Contract13},
-		KVEvents: KVEvents{Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, HybridExact: true},
+		KVEvents: KVEvents{
+			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,
+		},
 		Router:   selector.DefaultWeights(),
 		Queue:    Queue{Order: "fcfs", OverlapRefreshAfter: 10 * time.Second},
 		Selections: Selections{

@@ -25,8 +25,11 @@ var (
 	errAdvertiseUnbound = errors.New("--replica-sync-advertise requires --replica-sync-bind")
 )
 
-// The text of dynamo-kv-router 1.6.1.
-var errPredictedWithoutEvents = errors.New("router_predicted_ttl_secs requires use_kv_events=true")
+// The texts of dynamo-kv-router 1.6.1.
+var (
+	errPredictedWithoutEvents = errors.New("router_predicted_ttl_secs requires use_kv_events=true")
+	errLRUWithEvents          = errors.New("router_approximate_cache_policy=lru requires use_kv_events=false; the local side indexer is TTL-only")
+)
 
 var errKeysWithoutOwn = errors.New("--zmq-curve-publisher-keys-file requires --zmq-curve-secret-key-file")
 
@@ -39,6 +42,7 @@ const (
 	keyContract       = "server.contract"
 	keyApproximate    = "kv_events.approximate_ttl_secs"
 	keyPredicted      = "kv_events.predicted_ttl_secs"
+	keyCachePolicy    = "kv_events.approximate_cache_policy"
 	keyEvents         = "kv_events.enabled"
 	keyActiveRequests = "router.decode_active_request_weight"
 	keyPort           = "server.port"
@@ -69,6 +73,9 @@ func (c Config) conflicts() []conflict {
 	found := append(c.portConflicts(), c.TLS.conflicts()...)
 	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != Contract16 {
 		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
+	}
+	if c.KVEvents.ApproximatePolicy == PolicyLRU && c.KVEvents.Enabled {
+		found = append(found, conflict{keyCachePolicy, []string{keyEvents}, errLRUWithEvents})
 	}
 	if c.KVEvents.PredictedTTL != nil && !c.KVEvents.Enabled {
 		found = append(found, conflict{keyPredicted, []string{keyEvents}, errPredictedWithoutEvents})
@@ -229,6 +236,7 @@ func (l *loader) warnContract() {
 		changed bool
 	}{
 		{keyApproximate, l.conf.KVEvents.ApproximateTTL != defaults.KVEvents.ApproximateTTL},
+		{keyCachePolicy, l.conf.KVEvents.ApproximatePolicy != defaults.KVEvents.ApproximatePolicy},
 		{keyActiveRequests, l.conf.Router.ActiveRequests != defaults.Router.ActiveRequests},
 	} {
 		if s.changed {

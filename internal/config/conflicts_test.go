@@ -136,6 +136,10 @@ func TestConflicts(t *testing.T) {
 			setup{args: []string{"--conductor-port=7", "--slots-port=7"}},
 			"--conductor-port: port 7 is the port of the slot tracker (--slots-port); give the Conductor API another one",
 		},
+		"capacities beside events": {
+			setup{args: []string{"--router-approximate-cache-policy=lru"}},
+			"--router-approximate-cache-policy: router_approximate_cache_policy=lru requires use_kv_events=false; the local side indexer is TTL-only",
+		},
 		"predictions beside events that are off": {
 			setup{args: []string{"--use-kv-events=false"}, env: map[string]string{"DYN_ROUTER_PREDICTED_TTL_SECS": "0"}},
 			"DYN_ROUTER_PREDICTED_TTL_SECS: router_predicted_ttl_secs requires use_kv_events=true",

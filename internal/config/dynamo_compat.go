@@ -16,7 +16,6 @@ var dynamoCompat = []option{
 	inert("DYN_ROUTER_TRACK_OUTPUT_BLOCKS", func() value { return boolean(new(bool)) }),
 	inert("DYN_ROUTER_MIN_INITIAL_WORKERS", func() value { return integer(new(int), 0, math.MaxInt) }),
 	inert("DYN_ROUTER_ASSUME_KV_REUSE", func() value { return boolean(new(bool)) }),
-	inert("DYN_ROUTER_APPROXIMATE_CACHE_POLICY", func() value { return choice(new(string), "ttl", "lru") }),
 	inert("DYN_ROUTER_CONDITIONAL_DISAGG", func() value { return boolean(new(bool)) }),
 	inert("DYN_ROUTER_CONDITIONAL_DISAGG_POLICY", func() value { return text(new(string)) }),
 	inert("DYN_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD", func() value { return integer(new(int), 0, math.MaxInt) }),

@@ -15,7 +15,6 @@ func TestWithoutEffect(t *testing.T) {
 		{"TRACK_OUTPUT_BLOCKS", "1", "-"},
 		{"MIN_INITIAL_WORKERS", "0", "-1"},
 		{"ASSUME_KV_REUSE", "on", "maybe"},
-		{"APPROXIMATE_CACHE_POLICY", "lru", "LRU mru"},
 		{"CONDITIONAL_DISAGG", "off", "perhaps"},
 		{"CONDITIONAL_DISAGG_POLICY", "isl_bounding", ""},
 		{"CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD", "2048", "-1 1.5 many"},

@@ -241,6 +241,13 @@ var settings = []option{
 			"cached there this long, 30 days at most; 0 predicts nothing. Set it to about what the engines' caches hold.",
 	},
 	{
+		key: "kv_events.approximate_cache_policy", flag: "router-approximate-cache-policy",
+		env: []string{"DYN_ROUTER_APPROXIMATE_CACHE_POLICY"}, hint: "ttl|lru",
+		bind: func(c *Config) value { return choice(&c.KVEvents.ApproximatePolicy, PolicyTTL, PolicyLRU) },
+		help: "With lru, what was booked on a rank whose worker has total_kv_blocks counts as cached until the rank " +
+			"needs the room, as far as the reservations of this replica tell. Needs reservations that are freed when their requests end.",
+	},
+	{
 		key: "kv_events.predicted_ttl_secs", flag: "router-predicted-ttl-secs", env: []string{"DYN_ROUTER_PREDICTED_TTL_SECS"}, hint: "SECONDS",
 		bind: func(c *Config) value { return optionalBounded(&c.KVEvents.PredictedTTL, maxDuration) },
 		help: "With KV events a prompt that was booked on a rank counts as cached there this long even before the " +

@@ -50,7 +50,7 @@ func TestPrintReadsBack(t *testing.T) {
 	want.Server = config.Server{
 		Listen: "::", Port: 0, SlotsPort: 8091, ConductorPort: 13333, Contract: config.Contract16, AdvertiseURL: "http://h:1/x",
 	}
-	want.KVEvents = config.KVEvents{Threads: 1, ApproximateTTL: time.Millisecond}
+	want.KVEvents = config.KVEvents{Threads: 1, ApproximateTTL: time.Millisecond, ApproximatePolicy: config.PolicyLRU}
 	want.Router.OverlapCredit, want.Router.ActiveRequests = 1.5, 0.5
 	want.Queue.Order = "wspt"
 	want.Selections = config.Selections{

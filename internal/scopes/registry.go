@@ -36,6 +36,8 @@ type Settings struct {
 	// Beside, engines publish KV events and predictions are kept beside their index.
 	Approximate *approximate.Index
 	Beside      bool
+	// ByCapacity: without Beside, ranks of known capacity are followed by that.
+	ByCapacity bool
 	// Memory is where the indexes count theirs; nil: no limit.
 	Memory *indexer.Account
 	// Merging: dumps of peers will be merged with live events until EndMerging.
@@ -227,6 +229,9 @@ func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 		state.approximate = x.NewScope(recovery.NewGate(state.predicted, false))
 	default:
 		state.approximate = x.NewScope(state.Gate)
+		if r.settings.ByCapacity {
+			state.leases = x
+		}
 	}
 }
 

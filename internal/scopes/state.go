@@ -27,6 +27,7 @@ type State struct {
 	// KV events it writes Space, else predicted, which is nil then.
 	approximate *approximate.Scope
 	predicted   *indexer.Space
+	leases      *approximate.Index // makes those of approximate; nil: there are none
 	// gone: the last worker has left. It is set after the ledger has lost the
 	// scope's ranks and before a new state gives it any: a rank that is found in
 	// the ledger, while this is not set afterwards, belongs to this state.
@@ -101,11 +102,21 @@ func (s *State) emptySlot(slot uint32) {
 // EndHold ends the hold of a slot, if there is one: its rank is attached now.
 func (s *State) EndHold(slot uint32) { delete(s.held, slot) }
 
+// NewLease returns the lease of a new reservation, nil if no rank is followed by its
+// capacity.
+func (s *State) NewLease() *approximate.Lease {
+	if s.leases == nil {
+		return nil
+	}
+	return s.leases.NewLease()
+}
+
 // Booked notes that a prompt was booked on a rank, if reservations predict anything.
-// The local hashes are borrowed.
-func (s *State) Booked(e catalog.Entry, local []uint64) {
+// private are the prompt's blocks besides those of the local hashes, which are
+// borrowed. The lease is of NewLease.
+func (s *State) Booked(e catalog.Entry, local []uint64, private int, lease *approximate.Lease) {
 	if s.approximate != nil {
-		s.approximate.Book(e, local)
+		s.approximate.BookLeased(e, local, private, lease)
 	}
 }
 

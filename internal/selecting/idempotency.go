@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/approximate"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -248,10 +249,11 @@ func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {
 }
 
 // idempotencyRecord is what is kept beside a reservation while it lives: its first
-// answer, and its use of a session.
+// answer, and its use of a session and of its rank's blocks.
 type idempotencyRecord struct {
 	answers *answerCache
 	hold    *affinity.Hold // nil: no session
+	lease   *approximate.Lease
 
 	// What it takes to give the answer again. It is set before the reservation can be
 	// found, and guarded by answers.mu from then on.
@@ -311,6 +313,7 @@ func (r *idempotencyRecord) size() int64 {
 func (r *idempotencyRecord) ReservationEnded() {
 	r.answers.end(r)
 	r.hold.Release()
+	r.lease.End()
 }
 
 // maxAnswers bounds the reservations whose answers are cached (decision E4).

@@ -6,11 +6,13 @@ import (
 	"sync"
 
 	"github.com/select-service/select-service/internal/affinity"
+	"github.com/select-service/select-service/internal/approximate"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/pending"
 	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 // Reserve books a prompt on a rank that the caller chose, or a pending selection.
@@ -73,7 +75,7 @@ func (a *API) readPlacement(req *ReserveRequest, q *query, p *placement) (err er
 	if err := q.readReserve(&req.Prompt, p.snapshot); err != nil {
 		return err
 	}
-	p.local, p.ExpectedOutput = q.local, req.ExpectedOutputTokens
+	p.local, p.size, p.ExpectedOutput = q.local, q.size, req.ExpectedOutputTokens
 	p.prefill, p.TrackPrefill, err = req.prefill(q.size.Tokens, weights.TrackPrefill)
 	return err
 }
@@ -178,7 +180,8 @@ type placement struct {
 	snapshot *catalog.Snapshot
 	entry    catalog.Entry
 	local    []uint64 // borrowed; nil: unknown
-	prefill  uint64   // tokens
+	size     selector.Prompt
+	prefill  uint64 // tokens
 	record   *idempotencyRecord
 }
 
@@ -186,6 +189,7 @@ type placement struct {
 func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
 	e := p.entry
 	r := Reservation{ID: req.ID, Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Lease: req.Lease}
+	p.record.lease = p.scope.NewLease()
 	p.record.answers, p.record.id, p.record.endpoint = &a.idempotency.answers, req.ID, r.Endpoint
 	p.ID, p.Lease, p.CallerState = req.ID, req.Lease, p.record
 	_, err := a.ledger.Book(req.Scope, p.Request, func(*reservations.View) (reservations.Placement, error) {
@@ -211,18 +215,24 @@ func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
 	case err != nil:
 		return Reservation{}, err
 	}
-	a.booked(p.record, p.scope, e, p.local)
+	a.booked(p.record, p.scope, e, p.local, p.size)
 	return r, nil
 }
 
 // booked does what follows the booking of a reservation. Its record may be nil.
-func (a *API) booked(r *idempotencyRecord, scope *scopes.State, e catalog.Entry, local []uint64) {
+func (a *API) booked(r *idempotencyRecord, scope *scopes.State, e catalog.Entry, local []uint64, size selector.Prompt) {
+	var lease *approximate.Lease
 	if r != nil {
+		lease = r.lease
 		r.hold.Bind(e.Rank)
 		a.idempotency.answers.add(r)
 		a.idempotency.waiters.wake(r.id)
 	}
-	scope.Booked(e, local)
+	private := size.Blocks - len(local)
+	if size.Partial() > 0 {
+		private++
+	}
+	scope.Booked(e, local, private, lease)
 }
 
 // pendingSelections are the selections that can be booked by their id alone.
@@ -305,6 +315,7 @@ func (a *API) bookPending(req *ReserveRequest, sel pending.Selection) (Reservati
 		return Reservation{}, err
 	}
 	p := placement{scope: state, snapshot: snap, entry: e, local: sel.Local, prefill: sel.Prefill}
+	p.size = selector.Prompt{BlockSize: sel.BlockSize, Tokens: sel.Tokens, Blocks: len(sel.Sequence)}
 	p.Request = reservations.Request{
 		Hashes: sel.Sequence, TrackPrefill: sel.TrackPrefill, ExpectedOutput: sel.ExpectedOutput,
 	}

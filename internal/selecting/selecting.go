@@ -31,6 +31,8 @@ type Config struct {
 	// Approximate: reservations predict what is cached, so hashes that are booked must
 	// be complete.
 	Approximate bool
+	// ByCapacity: reservations have leases of what they use of their ranks.
+	ByCapacity bool
 	// SessionTTL is how long a session stays bound to its rank after its last
 	// reservation has ended; 0 binds none.
 	SessionTTL time.Duration
@@ -131,7 +133,15 @@ func (a *API) PrefillComplete(id string) error {
 // OutputBlock adds one generated block to a reservation; decay, if given, is
 // the weight of the blocks that only this reservation holds from now on.
 func (a *API) OutputBlock(id string, decay *float64) error {
-	return reservationError(id, a.ledger.OutputBlock(id, decay))
+	err := a.ledger.OutputBlock(id, decay)
+	if err == nil && a.config.ByCapacity {
+		if live, ok := a.ledger.Find(id); ok {
+			if r, local := live.CallerState.(*idempotencyRecord); local {
+				r.lease.AddOutput()
+			}
+		}
+	}
+	return reservationError(id, err)
 }
 
 // Renew starts the lease of a reservation again. The error is of kind NotFound, or

@@ -314,20 +314,21 @@ func (c *selection) book() error {
 		return err
 	}
 	c.result.ReservationID = &c.id
-	c.api.booked(record, c.scope, c.chosen, c.local)
+	c.api.booked(record, c.scope, c.chosen, c.local, c.size)
 	return nil
 }
 
 // newRecord returns the record that the reservation will have; nil: none.
 func (c *selection) newRecord(sequence []uint64) *idempotencyRecord {
+	lease := c.scope.NewLease()
 	switch {
 	case c.request.ReservationID != nil:
 		return &idempotencyRecord{
-			answers: &c.api.idempotency.answers, hold: c.hold,
+			answers: &c.api.idempotency.answers, hold: c.hold, lease: lease,
 			id: c.id, selected: true, prompt: c.identity(sequence),
 		}
-	case c.hold != nil: // no caller asks again with an id that was made up here
-		return &idempotencyRecord{answers: &c.api.idempotency.answers, hold: c.hold, id: c.id, state: recordEvicted}
+	case c.hold != nil || lease != nil: // no caller asks again with an id that was made up here
+		return &idempotencyRecord{answers: &c.api.idempotency.answers, hold: c.hold, lease: lease, id: c.id, state: recordEvicted}
 	}
 	return nil
 }

@@ -56,6 +56,9 @@ type Config struct {
 	// ApproximateTTL is how long a prompt that was sent to a rank is assumed to be
 	// cached there where Contract is 1.6 and KVEvents are off.
 	ApproximateTTL time.Duration
+	// ApproximateLRU: ranks whose worker says how many blocks they have room for are
+	// followed by that then, not by time.
+	ApproximateLRU bool
 	// PredictedTTL is how long such a prompt is assumed to be cached where KVEvents are
 	// on, whatever the events say; nil: not at all.
 	PredictedTTL *time.Duration
@@ -114,7 +117,7 @@ type workerStreams struct {
 // approximate reports whether reservations make the index, because engines
 // publish no KV events.
 func (c *Config) approximate() bool {
-	return c.Contract == contract.V16 && !c.KVEvents && c.ApproximateTTL > 0
+	return c.Contract == contract.V16 && !c.KVEvents && (c.ApproximateTTL > 0 || c.ApproximateLRU)
 }
 
 // predictsBeside reports whether reservations predict beside the index of the engines'
@@ -153,6 +156,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s.API = selecting.New(selecting.Config{
 		Weights:     config.Weights,
 		Approximate: config.approximate() || config.predictsBeside(),
+		ByCapacity:  config.approximate() && config.ApproximateLRU,
 		SessionTTL:  config.SessionTTL,
 		Pending:     config.Pending,
 		Waiting:     config.Memory.Account(budget.Waiting),
@@ -188,6 +192,7 @@ func newScopes(config *Config, memory *indexer.Account) *scopes.Registry {
 	switch {
 	case config.approximate():
 		settings.Approximate = newApproximate(config.ApproximateTTL, account, account.Limit()/4*3)
+		settings.ByCapacity = config.ApproximateLRU
 	case config.predictsBeside() && *config.PredictedTTL > 0:
 		// Predictions must not take the room of what engines say.
 		settings.Approximate, settings.Beside = newApproximate(*config.PredictedTTL, account, account.Limit()/8), true

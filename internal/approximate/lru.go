@@ -1,0 +1,285 @@
+package approximate
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/hashing"
+	"github.com/select-service/select-service/pkg/indexer"
+)
+
+// A rank whose capacity is known can be followed by that instead of by time: what
+// dynamo-kv-router 1.6.1 calls router_approximate_cache_policy=lru. Like vLLM's block
+// pool, the rank keeps all blocks of the requests that run on it, and evicts others
+// only to make room: those that were released first, and of one request the last
+// blocks first.
+//
+// A block that a request uses is in no list. When its last request ends it goes to the
+// newest end of its rank's list, after the blocks behind it. As a request that uses a
+// block uses all before it, a block is never newer there than its parent: the index of
+// a rank has no hole.
+
+// leases is the part of an Index that is about requests that run.
+type leases struct {
+	// ended are those that have ended, and are not released yet: the last one first.
+	// Reservations end under locks of the ledger, which must not wait for mu.
+	ended atomic.Pointer[Lease]
+	inUse int      // blocks of all leases, each once for each lease
+	lists int      // ranks that have a list of their own
+	added []uint32 // scratch of acquireLocked
+}
+
+// Lease is what one reservation uses of its rank while it lives. A nil Lease is none.
+type Lease struct {
+	index *Index
+	next  *Lease // that ended before
+
+	// Guarded by index.mu.
+	rank    *rankBlocks // nil: nothing is used
+	blocks  []uint32    // of the prompt, from the first one
+	private int         // blocks that no other request has: incomplete, unknown and generated ones
+	over    bool
+}
+
+// NewLease returns the lease of a new reservation, to be given to Book.
+func (x *Index) NewLease() *Lease { return &Lease{index: x} }
+
+// End says that the reservation has ended. It may be called before Book, once, and
+// does not wait.
+func (l *Lease) End() {
+	if l == nil {
+		return
+	}
+	ended := &l.index.ended
+	for {
+		l.next = ended.Load()
+		if ended.CompareAndSwap(l.next, l) {
+			return
+		}
+	}
+}
+
+// AddOutput notes that the request has generated the tokens of one more block.
+func (l *Lease) AddOutput() {
+	if l == nil {
+		return
+	}
+	x := l.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	defer x.settleLocked()
+	x.releaseEndedLocked()
+	l.private++
+	if l.rank != nil {
+		l.rank.private++
+		x.evictOverLocked(l.rank)
+	}
+}
+
+// BookLeased is Book for a reservation that has a lease. private are its blocks
+// besides those of local. Where the rank's capacity is not known it is Book.
+func (s *Scope) BookLeased(e catalog.Entry, local []uint64, private int, l *Lease) {
+	if total := e.Worker.TotalKVBlocks; l == nil || (total == nil || *total == 0) && !s.hasList(e.Slot) {
+		s.Book(e, local)
+		return
+	}
+	hashes := hashMemory.Get().(*[]uint64)
+	*hashes = hashing.AppendSequence((*hashes)[:0], local)
+	for start, more := 0, true; more; {
+		end := min(start+maxAtOnce, len(local))
+		more = s.acquirePart(e, (*hashes)[:end], local[:end], start, private, l) && end < len(local)
+		start = end
+	}
+	if cap(*hashes) <= maxPooledHashes {
+		hashMemory.Put(hashes)
+	}
+}
+
+// hasList reports whether the rank of a slot is followed by its capacity already: then
+// it stays so, if the worker's record says nothing any more.
+func (s *Scope) hasList(slot uint32) bool {
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
+	r := s.ranks[slot]
+	return r != nil && r.end != 0
+}
+
+// acquirePart enters the blocks of a prompt from start on, those before are the
+// lease's. It reports whether all could be entered.
+func (s *Scope) acquirePart(e catalog.Entry, hashes, local []uint64, start, private int, l *Lease) bool {
+	x := s.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	defer x.settleLocked()
+	x.releaseEndedLocked()
+	r := s.rankLocked(e)
+	if r == nil || start > 0 && (l.over || l.rank != r) {
+		return false
+	}
+	if r.end == 0 {
+		r.end = x.newBlockLocked()
+		*x.block(r.end) = block{older: r.end, newer: r.end, rank: r.number}
+		x.lists++
+	}
+	if total := e.Worker.TotalKVBlocks; total != nil && *total > 0 {
+		r.capacity = *total
+	}
+	if start == 0 {
+		l.rank, l.blocks = r, make([]uint32, 0, len(hashes))
+		l.private += private
+		r.private += l.private
+	}
+	first, end := x.acquireLocked(r, l, hashes, start)
+	if first < end {
+		ev := indexer.Store{Slot: e.Slot, Tier: indexer.Device, EngineHashes: hashes[first:end], Local: local[first:end]}
+		if first > 0 {
+			ev.Parent, ev.HasParent = hashes[first-1], true
+		}
+		if s.gate.Store(&ev).Refused > 0 { // the account of the scope's index is full
+			s.gate.Remove(e.Slot, indexer.Device, ev.EngineHashes)
+			x.dropAddedLocked(l)
+			end = first
+		}
+	}
+	if l.over { // it ended before it was booked
+		x.releaseLocked(l)
+	}
+	x.evictOverLocked(r)
+	return end == len(hashes)
+}
+
+// acquireLocked makes the blocks of a prompt from start on the lease's. Blocks first to
+// end-1 are to be stored; those from end on could not be entered.
+func (x *Index) acquireLocked(r *rankBlocks, l *Lease, hashes []uint64, start int) (first, end int) {
+	first, x.added = len(hashes), x.added[:0]
+	for i := start; i < len(hashes); i++ {
+		id := r.blocks[hashes[i]]
+		switch {
+		case id == 0:
+			if id = x.addLeasedLocked(r, hashes[i], uint32(i)); id == 0 {
+				return min(first, i), i
+			}
+			first = min(first, i)
+			x.added = append(x.added, id)
+		case x.block(id).depth != uint32(i): // two blocks of the same hash
+			return min(first, i), i
+		case x.block(id).leases == 0:
+			x.unlinkLocked(id)
+		}
+		x.block(id).leases++
+		l.blocks = append(l.blocks, id)
+		x.inUse++
+	}
+	return first, len(hashes)
+}
+
+// addLeasedLocked makes a block that is in no list, 0 if there is no room.
+func (x *Index) addLeasedLocked(r *rankBlocks, hash uint64, depth uint32) uint32 {
+	always := func(uint32) bool { return true }
+	if x.n >= x.limit && x.evictLocked(1+x.limit/maxAtOnce, always) == 0 && x.evictListLocked(r, 1) == 0 {
+		return 0
+	}
+	id := x.newBlockLocked()
+	*x.block(id) = block{hash: hash, rank: r.number, depth: depth, tick: dueTick}
+	r.blocks[hash] = id
+	r.n++
+	x.n++
+	return id
+}
+
+// dropAddedLocked undoes acquireLocked for the blocks that it has added, and for those
+// behind the first of them.
+func (x *Index) dropAddedLocked(l *Lease) {
+	keep := slices.Index(l.blocks, x.added[0])
+	x.unuseLocked(l.rank, l.blocks[keep:])
+	l.blocks = l.blocks[:keep]
+	for _, id := range x.added {
+		x.dropLocked(id)
+	}
+}
+
+// releaseEndedLocked releases the leases that have ended, in their order.
+func (x *Index) releaseEndedLocked() {
+	var first *Lease
+	for l := x.ended.Swap(nil); l != nil; {
+		l.next, first, l = first, l, l.next
+	}
+	for first != nil {
+		l := first
+		first, l.next = l.next, nil
+		x.releaseLocked(l)
+	}
+}
+
+// releaseLocked ends the use that a lease makes of its rank.
+func (x *Index) releaseLocked(l *Lease) {
+	l.over = true
+	r := l.rank
+	if r == nil {
+		return
+	}
+	r.private -= l.private
+	x.unuseLocked(r, l.blocks)
+	l.rank, l.blocks = nil, nil
+	x.evictOverLocked(r)
+}
+
+// unuseLocked ends one use of neighbouring blocks of a prompt.
+func (x *Index) unuseLocked(r *rankBlocks, blocks []uint32) {
+	x.inUse -= len(blocks)
+	for _, id := range slices.Backward(blocks) {
+		b := x.block(id)
+		if b.leases--; b.leases > 0 {
+			continue
+		}
+		if r.blocks != nil {
+			x.linkLocked(id, r.end)
+		} else { // the rank has left
+			x.linkLocked(id, x.block(0).newer)
+		}
+	}
+}
+
+// evictOverLocked evicts blocks of a rank that has more than its capacity, as far as no
+// request uses them.
+func (x *Index) evictOverLocked(r *rankBlocks) {
+	if r.blocks == nil {
+		return
+	}
+	if used := uint64(r.n + r.private); used > r.capacity {
+		x.evictListLocked(r, int(min(used-r.capacity, uint64(r.n))))
+	}
+}
+
+// evictListLocked evicts the oldest blocks of a rank's list, at most so many. It
+// returns how many these were.
+func (x *Index) evictListLocked(r *rankBlocks, most int) (n int) {
+	for ; n < most; n++ {
+		id := x.block(r.end).newer
+		if id == r.end {
+			break
+		}
+		x.evicted = append(x.evicted, x.block(id).hash)
+		x.dropLocked(id)
+	}
+	x.unindexEvictedLocked(r)
+	return n
+}
+
+// dissolveListLocked puts the blocks of a rank that has left before all others into
+// the order of those that are due by time.
+func (x *Index) dissolveListLocked(r *rankBlocks) {
+	if r.end == 0 {
+		return
+	}
+	end := x.block(r.end)
+	if first, last := end.newer, end.older; first != r.end {
+		oldest := x.block(0).newer
+		x.block(0).newer, x.block(first).older = first, 0
+		x.block(last).newer, x.block(oldest).older = oldest, last
+	}
+	end.newer, x.free = x.free, r.end
+	r.end = 0
+	x.lists--
+}
