@@ -138,6 +138,10 @@ test-oracle: build ## compare with the cache managers of vLLM and SGLang (ARGS t
 test-oracle-short: build ## one short history of each of its scenarios
 	scripts/test-oracle.sh --short
 
+.PHONY: test-mocker
+test-mocker: build ## what is predicted is what Dynamo's mocker then finds in its cache (ARGS to choose)
+	scripts/test-mocker.sh $(ARGS)
+
 .PHONY: test-peers
 test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
 	scripts/test-peers.sh $(ARGS)

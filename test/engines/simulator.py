@@ -144,6 +144,4 @@ class Simulator:
 def _names(tokens: tuple[int, ...]) -> list[int]:
     """A name for each full block of the prompt, of all up to its end."""
     ends = range(BLOCK_SIZE, len(tokens) + 1, BLOCK_SIZE)
-    return [
-        int.from_bytes(hashlib.sha256(repr(tokens[:end]).encode()).digest()[:8], "big") for end in ends
-    ]
+    return [int.from_bytes(hashlib.sha256(repr(tokens[:end]).encode()).digest()[:8], "big") for end in ends]

@@ -57,14 +57,15 @@ def _differences(service, model: str, identity: int, engine: Simulator, dice: ra
     running = []
     over, under = [], []
     for step in range(450):
-        if len(running) == 3 or running and dice.random() < 0.4:
+        if len(running) == 3 or (running and dice.random() < 0.4):
             engine.finish(running.pop(dice.randrange(len(running))))
-        stem = dice.choice(stems)
-        prompts.append(
-            dice.choice(prompts[-10:])
-            if prompts and dice.random() < 0.4
-            else stem[: dice.randrange(len(stem) + 1)] + _tokens(dice, dice.randrange(5 * BLOCK_SIZE))
-        )
+        if prompts and dice.random() < 0.4:
+            prompts.append(dice.choice(prompts[-10:]))
+        else:
+            stem = dice.choice(stems)
+            prompts.append(
+                stem[: dice.randrange(len(stem) + 1)] + _tokens(dice, dice.randrange(5 * BLOCK_SIZE))
+            )
         if blocks := engine.start(prompts[-1]):
             running.append(blocks)
         if dice.random() < 0.04:
