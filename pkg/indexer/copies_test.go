@@ -305,6 +305,12 @@ func TestCopies(t *testing.T) {
 		{"provisional: a block that is named anew is not", []step{
 			store(0, h1, h2), {provisional: true}, remove(h2), {store: []uint64{h2}, named: true}, store(h1, h2), remove(h2),
 		}, 2, 1, 0},
+		{"provisional: an orphan that is announced again is not", []step{
+			store(h1, h2), {provisional: true}, store(h1, h2), store(0, h1), store(h1, h2), remove(h2),
+		}, 2, 1, 0},
+		{"provisional: an orphan is", []step{
+			store(h1, h2), {provisional: true}, store(0, h1), store(h1, h2), remove(h2),
+		}, 1, 1, 0},
 		{"a dump counts nothing", []step{store(0, h1), {store: []uint64{h1}, dumped: true}, remove(h1)}, 0, 0, 0},
 		{"after a dump the first store replaces", []step{{store: []uint64{h1, h2}, dumped: true}, store(0, h1), remove(h1)}, 0, 0, 0},
 	} {
