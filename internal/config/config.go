@@ -309,12 +309,12 @@ const MaxThreads = 1024
 // over (decision D5). What only 1.6 has is as in dynamo-kv-router 1.6.1.
 func Default() Config {
 	return Config{
-		Server:   Server{Listen: "0.0.0.0", Port: 8092, Contract: Contract13},
+		Server: Server{Listen: "0.0.0.0", Port: 8092, Contract: Contract13},
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,
 		},
-		Router:   selector.DefaultWeights(),
-		Queue:    Queue{Order: "fcfs", OverlapRefreshAfter: 10 * time.Second},
+		Router: selector.DefaultWeights(),
+		Queue:  Queue{Order: "fcfs", OverlapRefreshAfter: 10 * time.Second},
 		Selections: Selections{
 			Kept: pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
 		},
