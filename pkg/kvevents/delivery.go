@@ -84,6 +84,7 @@ func (a *IndexApplier) Replayed() {
 func (a *IndexApplier) Clear() {
 	a.Index.Clear(a.Slot)
 	a.Index.ForgetGroups(a.Slot)
+	a.Converter.forgetGroups()
 }
 
 // delivery is the output of a stream: it gives the batches to an Applier, and

@@ -21,6 +21,12 @@ func (c *Converter) isFurtherGroup(ev *Event) bool {
 	return c.Groups.Exact && ev.Group != NoGroup && c.copies.group != NoGroup && ev.Group != c.copies.group
 }
 
+// forgetGroups forgets which groups the engine has: it is another one now.
+func (c *Converter) forgetGroups() {
+	c.groups = groups{}
+	c.copies.group, c.copies.several = NoGroup, false
+}
+
 // applyToGroup applies an event that the main group's filter has left out, and reports
 // whether it means anything. A group whose kind no event has stated says nothing of
 // what it needs.

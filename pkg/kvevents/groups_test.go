@@ -97,12 +97,29 @@ func TestFurtherGroups(t *testing.T) {
 	}
 }
 
-// TestAnotherEnginesGroups: the groups of an engine that is gone are forgotten.
+// TestAnotherEnginesGroups: the groups of an engine that is gone are forgotten; the
+// next one may have its main group elsewhere.
 func TestAnotherEnginesGroups(t *testing.T) {
 	rec := newRecorder()
-	a := &kvevents.IndexApplier{Converter: kvevents.NewConverter(plain4, 0, twoRanks), Index: rec, Slot: 10}
+	a := &kvevents.IndexApplier{
+		Converter: kvevents.NewConverter(plain4, 0, twoRanks), Index: rec, Slot: 10,
+		Groups: kvevents.GroupRule{Exact: true},
+	}
+	apply := func(group int, kind string) {
+		t.Helper()
+		var w kvevents.Workspace
+		ev := stored([]uint64{7}, dict{"group_idx": group, "kv_cache_spec_kind": kind})
+		if err := a.Apply(pack(t, message(ev)), &w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(0, "full_attention")
 	a.Clear()
-	if want := []string{"clear slot=10", "forget slot=10"}; !slices.Equal(rec.calls, want) {
+	apply(0, "mamba")
+	apply(1, "full_attention")
+	const store = "store slot=10 device root<-[7] known=true"
+	want := []string{store, "clear slot=10", "forget slot=10", "group slot=10 group=0 [7] dense=true {2 4 0}", store}
+	if !slices.Equal(rec.calls, want) {
 		t.Errorf("calls %v, want %v", rec.calls, want)
 	}
 }
