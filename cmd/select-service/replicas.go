@@ -31,8 +31,8 @@ type replicas struct {
 }
 
 // newReplicas prepares the connections; followed lists the endpoints of the replicas
-// whose reservations are followed.
-func newReplicas(conf config.Replicas, hub *zmqsock.Hub, read files, followed func() []string) replicas {
+// whose reservations are followed. sessions says whether sessions are shared, too.
+func newReplicas(conf config.Replicas, sessions bool, hub *zmqsock.Hub, read files, followed func() []string) replicas {
 	who := fetch.Identity{Certificates: read.peers, Token: read.peerToken, Trusted: func(u *url.URL) bool {
 		return isPeer(u, conf.IndexerPeers, followed())
 	}, Hosts: conf.Hosts}
@@ -43,7 +43,7 @@ func newReplicas(conf config.Replicas, hub *zmqsock.Hub, read files, followed fu
 	}
 	r := replicas{conf: conf, dumps: fetch.New(dumpIdle, who), snapshots: fetch.New(snapshotIdle, who)}
 	if endpoint := conf.Publish(); endpoint != "" {
-		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics())
+		r.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics(sessions))
 	}
 	return r
 }

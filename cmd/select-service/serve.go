@@ -56,7 +56,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	defer data.Close()
 	hub := zmqsock.New(socketOptions(conf, mem.budget, read.curve.Curve, log))
 	var svc *service.Service
-	others := newReplicas(conf.Replicas, hub, read, func() []string { return svc.Peers() })
+	others := newReplicas(conf.Replicas, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	read.curve.log(others.mesh != nil, log)
 	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
 	state := svc.NewState(data, conf.Data.SnapshotInterval)

@@ -12,6 +12,7 @@ type Hold struct {
 	// table.mu guards what follows.
 	session  *session // nil: none, see Bind
 	rank     catalog.Rank
+	booked   bool // Bind was called
 	released bool
 }
 
@@ -50,14 +51,16 @@ func (h *Hold) Drop() {
 	s := t.currentLocked(h.key)
 	switch {
 	case s != nil && s == h.session: // the old session goes, with the holds of others
-		h.session = &session{key: h.key, decider: h}
-		t.sessions[h.key] = h.session
+		t.publishLocked(s, Publisher.SessionUnbound)
+		t.removeLocked(s)
+		h.session = t.addLocked(h.key, "")
+		h.session.decider = h
 	case s != nil && s.decider == nil:
 		h.holdLocked(s)
 	case s != nil:
 		h.session = nil
 	default:
-		if h.session = t.addLocked(h.key); h.session != nil {
+		if h.session = t.addLocked(h.key, ""); h.session != nil {
 			h.session.decider = h
 		}
 	}
@@ -83,6 +86,19 @@ func (h *Hold) Bind(r catalog.Rank) {
 		h.rank, s.holds = r, 1
 		t.bindLocked(s, r)
 	}
+	if !h.released {
+		h.booked = true
+		h.publishLocked()
+	}
+}
+
+// publishLocked tells other replicas that the session is in use, if it is still the
+// hold's.
+func (h *Hold) publishLocked() {
+	s, t := h.session, h.table
+	if t.shared != nil && h.booked && s != nil && t.sessions[h.key] == s {
+		t.publishLocked(s, Publisher.SessionBound)
+	}
 }
 
 // Release ends the request's use: its reservation has ended, or nothing was
@@ -102,6 +118,7 @@ func (h *Hold) releaseLocked() {
 		return
 	}
 	h.released = true
+	h.publishLocked()
 	h.detachLocked()
 }
 
@@ -116,18 +133,15 @@ func (h *Hold) detachLocked() {
 	case t.sessions[h.key] != s:
 	default:
 		if s.holds--; s.holds == 0 {
-			s.since = t.now()
-			s.idle = t.idle.PushBack(s)
+			t.idleLocked(s, t.now())
 		}
 	}
 }
 
 // holdLocked takes a use of a session that is bound.
 func (h *Hold) holdLocked(s *session) {
-	if s.idle != nil {
-		h.table.idle.Remove(s.idle)
-		s.idle = nil
-	}
+	h.table.busyLocked(s)
+	s.peer = ""
 	s.holds++
 	h.session, h.rank = s, s.rank
 }

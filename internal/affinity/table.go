@@ -36,12 +36,23 @@ type Table struct {
 	// Limits of the requests that wait in all, and for one session.
 	maxWaiting, maxSessionWaiting int
 
+	maxBytes int64     // of all sessions; 0: no limit
+	writer   uint64    // of own versions
+	shared   Publisher // nil: with nobody
+
 	// mu guards what follows and the state of sessions and holds. It is held for a
-	// few steps, except where many wait for one session or many sessions expire.
+	// few steps, except where many wait for one session, many sessions expire, or a
+	// page of them is read. The publisher is called under it.
 	mu       sync.Mutex
 	sessions map[Key]*session
 	idle     list.List // of *session: bound and not held, the longest idle first
-	waiting  int       // waiters of all sessions
+	// foreign are the idle sessions that peers have told of and nobody has used here,
+	// by peer. What comes from a snapshot may stand behind younger ones.
+	foreign  map[string]*list.List
+	waiting  int    // waiters of all sessions
+	bytes    int64  // of all sessions
+	serial   uint64 // of the newest session
+	sequence uint64 // of the next own version
 }
 
 // session is one binding, or one that its first request is about to make. A session
@@ -51,9 +62,12 @@ type session struct {
 	decider *Hold     // nil: it is bound
 	waiting list.List // of *waiter, for the decision, the first comes next
 	rank    catalog.Rank
+	version Version       // if bound
 	holds   int           // if bound
 	idle    *list.Element // nil: held, or not bound
 	since   time.Time     // of idle
+	peer    string        // that told of it; "": it was used here
+	serial  uint64        // in the order in which sessions came
 }
 
 // waiter waits for the decision about a session. It gets its hold when that has
@@ -66,13 +80,17 @@ type waiter struct {
 	element *list.Element
 }
 
+// LimitBytes sets the memory of all sessions, at most; 0 is no limit. It comes before
+// all use.
+func (t *Table) LimitBytes(most int64) { t.maxBytes = most }
+
 // New returns an empty table of at most max sessions. A binding is forgotten ttl
 // after its last use has ended. The time comes from now.
 func New(ttl time.Duration, max int, now func() time.Time) *Table {
 	return &Table{
 		ttl: ttl, max: max, now: now,
 		maxWaiting: MaxWaiting, maxSessionWaiting: MaxSessionWaiting,
-		sessions: make(map[Key]*session),
+		sessions: make(map[Key]*session), foreign: make(map[string]*list.List),
 	}
 }
 
@@ -125,7 +143,7 @@ func (t *Table) enter(h *Hold) (w *waiter, full bool) {
 	s := t.currentLocked(h.key)
 	switch {
 	case s == nil:
-		if s = t.addLocked(h.key); s == nil {
+		if s = t.addLocked(h.key, ""); s == nil {
 			return nil, true
 		}
 		h.session, s.decider = s, h
@@ -189,9 +207,23 @@ func (t *Table) Waiting() int {
 	return t.waiting
 }
 
+// Bytes returns about what the sessions take.
+func (t *Table) Bytes() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.bytes
+}
+
 func (t *Table) sweepLocked() {
+	t.sweepListLocked(&t.idle)
+	for _, idle := range t.foreign {
+		t.sweepListLocked(idle)
+	}
+}
+
+func (t *Table) sweepListLocked(idle *list.List) {
 	now := t.now()
-	for el := t.idle.Front(); el != nil; el = t.idle.Front() {
+	for el := idle.Front(); el != nil; el = idle.Front() {
 		s := el.Value.(*session)
 		if now.Sub(s.since) < t.ttl {
 			return
@@ -210,30 +242,90 @@ func (t *Table) currentLocked(k Key) *session {
 	return s
 }
 
-// addLocked makes a session, nil if the table is full.
-func (t *Table) addLocked(k Key) *session {
-	if len(t.sessions) >= t.max {
+// addLocked makes a session that peer tells of, or that is used here if that is "". It
+// is nil if the table is full. Then the peer that has most makes room, for what is used
+// here and for a peer that has fewer.
+func (t *Table) addLocked(k Key, peer string) *session {
+	if !t.hasRoomLocked(k) {
 		t.sweepLocked()
 	}
-	if len(t.sessions) >= t.max {
-		return nil
+	for !t.hasRoomLocked(k) {
+		most := t.mostForeignLocked(peer)
+		if most == nil {
+			return nil
+		}
+		t.removeLocked(most.Front().Value.(*session))
 	}
-	s := &session{key: k}
+	t.serial++
+	s := &session{key: k, peer: peer, serial: t.serial}
 	t.sessions[k] = s
+	t.bytes += k.size()
 	return s
 }
 
-func (t *Table) removeLocked(s *session) {
-	if s.idle != nil {
-		t.idle.Remove(s.idle)
-		s.idle = nil
+func (t *Table) hasRoomLocked(k Key) bool {
+	return len(t.sessions) < t.max && (t.maxBytes == 0 || t.bytes+k.size() <= t.maxBytes)
+}
+
+// mostForeignLocked returns the idle sessions of the peer that has most of them, nil if
+// there are none, or if peer itself has as many.
+func (t *Table) mostForeignLocked(peer string) (most *list.List) {
+	for _, idle := range t.foreign {
+		if most == nil || idle.Len() > most.Len() {
+			most = idle
+		}
 	}
+	if peer == "" || most == nil {
+		return most
+	}
+	if own := t.foreign[peer]; own != nil && own.Len()+1 >= most.Len() {
+		return nil
+	}
+	return most
+}
+
+// size is about what a session takes, in bytes; the texts of its scope are shared.
+func (k *Key) size() int64 {
+	const session = 512
+	return int64(session + len(k.Session))
+}
+
+// idleLocked says that nothing holds a session any more.
+func (t *Table) idleLocked(s *session, since time.Time) {
+	idle := &t.idle
+	if s.peer != "" {
+		if idle = t.foreign[s.peer]; idle == nil {
+			idle = list.New()
+			t.foreign[s.peer] = idle
+		}
+	}
+	s.since, s.idle = since, idle.PushBack(s)
+}
+
+// busyLocked undoes idleLocked.
+func (t *Table) busyLocked(s *session) {
+	switch {
+	case s.idle == nil:
+	case s.peer == "":
+		t.idle.Remove(s.idle)
+	default:
+		idle := t.foreign[s.peer]
+		if idle.Remove(s.idle); idle.Len() == 0 {
+			delete(t.foreign, s.peer)
+		}
+	}
+	s.idle = nil
+}
+
+func (t *Table) removeLocked(s *session) {
+	t.busyLocked(s)
 	delete(t.sessions, s.key)
+	t.bytes -= s.key.size()
 }
 
 // bindLocked binds a session: the requests that waited hold it.
 func (t *Table) bindLocked(s *session, r catalog.Rank) {
-	s.rank, s.decider = r, nil
+	s.rank, s.version, s.decider = r, t.nextVersionLocked(), nil
 	for s.waiting.Len() > 0 {
 		t.wakeLocked(s).holdLocked(s)
 	}
@@ -255,8 +347,8 @@ func (t *Table) boundLocked(k Key, r catalog.Rank) *session {
 	s := t.currentLocked(k)
 	switch {
 	case s == nil:
-		if s = t.addLocked(k); s != nil {
-			s.rank = r
+		if s = t.addLocked(k, ""); s != nil {
+			s.rank, s.version = r, t.nextVersionLocked()
 		}
 	case s.decider != nil: // its decision comes too late
 		s.decider.session = nil

@@ -342,8 +342,8 @@ var settings = []option{
 		env: []string{"SELECT_SERVICE_SESSION_AFFINITY_TTL_SECS"}, hint: "SECONDS",
 		bind: func(c *Config) value { return sessionTTL(&c.Selections.SessionTTL) },
 		help: "Requests with the same session_id go to the same rank until the session was idle for so long, " +
-			"1 to 31536000; 0 is off. Set it for conversations that engines should keep. It is local to " +
-			"the replica.",
+			"1 to 31536000; 0 is off. Set it for conversations that engines should keep. Replicas " +
+			"that share reservations share it.",
 	},
 	{
 		key: "selections.cache_ttl_secs", flag: "selection-cache-ttl-secs",

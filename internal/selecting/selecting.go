@@ -40,8 +40,8 @@ type Config struct {
 	Pending pending.Limits
 	// Waiting bounds the memory of the requests that wait; nil does not.
 	Waiting *budget.Account
-	// Remembered bounds what is kept for callers that come back, pending selections
-	// and answers half of it each; nil does not.
+	// Remembered bounds what is kept for callers that come back: pending selections,
+	// answers and sessions a third of it each; nil does not.
 	Remembered *budget.Account
 	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its
 	// blocks above which answers call it busy, not negative; nil: they do not say.
@@ -73,13 +73,15 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 		idempotency: idempotency{ledger: l, catalog: c},
 		sessions:    sessions{catalog: c},
 	}
-	if most := config.Remembered.Limit() / 2; most > 0 {
+	most := config.Remembered.Limit() / 3
+	if most > 0 {
 		config.Pending.Bytes = min(config.Pending.Bytes, int(most))
 		a.idempotency.answers.most = most
 	}
 	a.pending.store = pending.New(config.Pending, time.Now)
 	if config.SessionTTL > 0 {
 		a.sessions.Table = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
+		a.sessions.LimitBytes(most)
 	}
 	return a
 }
@@ -92,12 +94,14 @@ func (a *API) Selections() *telemetry.Selections { return a.selections }
 func (a *API) Sweep() {
 	a.idempotency.wakeRetries()
 	a.pending.store.Sweep()
+	var sessions int64
 	if a.sessions.Table != nil {
 		a.sessions.Sweep()
+		sessions = a.sessions.Bytes()
 	}
 	_, selections := a.pending.store.Stats()
 	_, answers := a.idempotency.answers.count()
-	a.config.Remembered.Set(int64(selections) + answers)
+	a.config.Remembered.Set(int64(selections) + answers + sessions)
 }
 
 // Remembered counts what is kept for callers that come back.

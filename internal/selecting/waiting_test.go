@@ -470,7 +470,7 @@ func TestRememberedMemory(t *testing.T) {
 		w.Book(id(i), prompt(uint32(i), 8))
 	}
 	w.Sweep()
-	if used := account.Used(); used > account.Limit()/2 || used < account.Limit()/2-10_000 {
+	if used := account.Used(); used > account.Limit()/3 || used < account.Limit()/3-10_000 {
 		t.Errorf("%d bytes of %d are taken", used, account.Limit())
 	}
 	for i, kept := range map[int]bool{0: false, n - 1: true} {

@@ -26,7 +26,7 @@ var (
 // variants are the names of the kinds; variantIndex has them in the order of
 // Dynamo's code.
 var (
-	variants     = [numKinds]string{booked: "AddRequest", prefillCompleted: "MarkPrefillCompleted", freed: "Free", renewed: "Renew"}
+	variants     = [numSteps]string{booked: "AddRequest", prefillCompleted: "MarkPrefillCompleted", freed: "Free", renewed: "Renew"}
 	variantIndex = [...]kind{booked, freed, prefillCompleted}
 )
 

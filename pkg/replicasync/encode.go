@@ -46,6 +46,10 @@ func (e *encoder) uint(key string, v uint64) {
 // event returns the message, valid until the next call.
 func (e *encoder) event(ev *event) []byte {
 	e.reset()
+	if int(ev.kind) >= numSteps {
+		e.session(ev)
+		return e.buf.Bytes()
+	}
 	more := 0
 	switch {
 	case ev.kind != booked: // the reservation is named

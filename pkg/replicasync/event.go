@@ -15,16 +15,28 @@ const (
 	booked kind = iota
 	prefillCompleted
 	freed
-	renewed  // a lease; on TopicLeases, with numbers of its own
+	renewed // a lease; on TopicLeases, with numbers of its own
+
+	// Of sessions, without numbers; see sessions.go.
+
+	sessionBound
+	sessionUnbound
+
 	numKinds = int(iota)
+	// numSteps are the kinds before those of sessions: steps of reservations.
+	numSteps = int(sessionBound)
 )
 
 // kindTexts are labels of counters.
-var kindTexts = [numKinds]string{booked: "booked", prefillCompleted: "prefill_completed", freed: "freed", renewed: "renewed"}
+var kindTexts = [numKinds]string{
+	booked: "booked", prefillCompleted: "prefill_completed", freed: "freed", renewed: "renewed",
+	sessionBound: "session_bound", sessionUnbound: "session_unbound",
+}
 
 func (k kind) String() string { return kindTexts[k] }
 
-// event is one step in the life of a reservation as it is sent between replicas.
+// event is one step in the life of a reservation as it is sent between replicas. Of a
+// session it has scope, id and rank, and the version as sender and sequence.
 type event struct {
 	kind kind
 	// sender published it; sequence is the sender's number for it, 0 if the
@@ -50,8 +62,13 @@ type event struct {
 
 // topic is where events of that kind are published.
 func (k kind) topic() string {
-	if k == renewed {
+	switch k {
+	case renewed:
 		return TopicLeases
+	case sessionBound:
+		return TopicSessions
+	case sessionUnbound:
+		return TopicSessionEnds
 	}
 	return TopicEvents
 }

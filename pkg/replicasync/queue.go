@@ -166,6 +166,7 @@ func (o *outbox) published() (events, renewals uint64) {
 	events, renewals = o.events, o.renewals
 	for i := o.queue.n - 1; i >= 0; i-- {
 		switch e := o.queue.at(i); e.kind {
+		case sessionBound, sessionUnbound: // have no numbers
 		case renewed:
 			renewals = e.sequence - 1
 		default:

@@ -26,10 +26,22 @@ const (
 	// between replicas of this service that know of leases. It is a topic of its
 	// own because Dynamo's services log events that they do not know.
 	TopicLeases = "select-service.lease.v1"
+	// TopicSessions carries which rank a session is bound to, in Dynamo's form.
+	TopicSessions = "dynamo.session-affinity.v1"
+	// TopicSessionEnds carries, in the same form, bindings that hold no more, which
+	// Dynamo's services do not tell each other.
+	TopicSessionEnds = "select-service.session-end.v1"
 )
 
-// Topics returns all topics, for a transport that wants to know them.
-func Topics() []string { return []string{TopicEvents, TopicAnnounce, TopicLeases} }
+// Topics returns the topics of a replica, for a transport that wants to know them:
+// those of sessions only if it shares them.
+func Topics(sessions bool) []string {
+	topics := []string{TopicEvents, TopicAnnounce, TopicLeases}
+	if sessions {
+		topics = append(topics, TopicSessions, TopicSessionEnds)
+	}
+	return topics
+}
 
 // SnapshotPath is where a replica's HTTP base URL serves WriteSnapshot, with the
 // query parameters after and limit.
@@ -155,6 +167,7 @@ type Replica struct {
 	transport Transport
 	fetch     Fetcher
 	now       func() time.Time
+	sessions  Sessions // nil: they are not shared
 
 	counts counters
 	outbox *outbox
@@ -284,6 +297,9 @@ func (r *Replica) wakeFetches() {
 	default:
 	}
 }
+
+// AttachSessions has the sessions shared, too. To be called once, before Run.
+func (r *Replica) AttachSessions(s Sessions) { r.sessions = s }
 
 // seen is up to where the events of each process are known here.
 func (r *Replica) seen() map[uint64]uint64 {

@@ -163,6 +163,9 @@ func (r *Replica) applyMessage(in *reader, endpoint, topic string, payload []byt
 	var a announcement
 	var err error
 	switch topic {
+	case TopicSessions, TopicSessionEnds:
+		r.applySession(in, endpoint, topic, payload)
+		return
 	case TopicEvents:
 		e, err = in.event(payload)
 	case TopicLeases:

@@ -208,8 +208,9 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 		limit = defaultPage
 	}
 	limit = min(limit, MaxPage)
+	sessionsAfter, onlySessions := sessionCursor(after)
 	var cursor reservations.Cursor
-	if after != "" {
+	if after != "" && !onlySessions {
 		if err := cursor.UnmarshalText([]byte(after)); err != nil {
 			return fmt.Errorf("%w: %w", ErrCursor, err)
 		}
@@ -221,7 +222,12 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 		h.ended = r.core.ledger.Ended()
 		h.freed = r.freedNames()
 	}
-	page, next, more := r.core.ledger.Reservations(cursor, limit)
+	var page []reservations.Reservation
+	var next reservations.Cursor
+	more := false
+	if !onlySessions {
+		page, next, more = r.core.ledger.Reservations(cursor, limit)
+	}
 	r.counts.snapshotsServed.Add(1)
 
 	p := &pageWriter{w: bufio.NewWriter(w)}
@@ -229,13 +235,22 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 	if err := p.writeReservations(ctx, page, r.scopes); err != nil {
 		return err
 	}
+	var following string
+	var err error
+	switch {
+	case more:
+		var text []byte
+		text, err = next.MarshalText()
+		following = string(text)
+	case r.sessions != nil:
+		following, err = p.writeSessions(ctx, r.sessions, sessionsAfter, limit)
+	}
+	if err != nil {
+		return err
+	}
 	p.text(`,"next":`)
-	if more {
-		text, err := next.MarshalText()
-		if err != nil {
-			return fmt.Errorf("cursor: %w", err)
-		}
-		quoted, err := json.Marshal(string(text))
+	if following != "" {
+		quoted, err := json.Marshal(following)
 		if err != nil {
 			return fmt.Errorf("cursor: %w", err)
 		}

@@ -20,6 +20,7 @@ import (
 // 46 minutes of ends at 3,000 events a second stay below.
 const (
 	maxReservations = 4 << 20
+	maxSessions     = 1 << 20
 	maxEnded        = 4 << 20
 	maxPages        = 16 << 10
 	maxSeen         = 1 << 10
@@ -42,6 +43,7 @@ type snapshotSink interface {
 	onEnded(process uint64, ended history.EndedSet)
 	onFreed(names []history.Name)
 	onReservation(*reservationJSON) error
+	onSession(*sessionJSON) error
 }
 
 // pageReader reads the pages of one snapshot.
@@ -49,7 +51,7 @@ type pageReader struct {
 	sink    snapshotSink
 	account *budget.Account // of long values
 	// The totals of all pages.
-	reservations, ranges, pages int
+	reservations, sessions, ranges, pages int
 
 	assumed map[uint64]uint64 // of this page; nil: the peer does not say
 	pair    []uint64
@@ -186,7 +188,7 @@ func (p *pageReader) readKey(key string, k *pageKeys) error {
 		return p.readAssumed(k.have["ended"])
 	case "next":
 		return p.cursor()
-	case "ended", "leases_ended", "freed", "bookings":
+	case "ended", "leases_ended", "freed", "bookings", "sessions":
 		if !k.started {
 			return errors.New("process_id and sequence must come before")
 		}
@@ -200,6 +202,8 @@ func (p *pageReader) readKey(key string, k *pageKeys) error {
 		return p.ended(endedLeases)
 	case "freed":
 		return p.freed()
+	case "sessions":
+		return p.list(p.session)
 	}
 	return p.list(p.reservation)
 }
@@ -360,6 +364,20 @@ func (p *pageReader) reservation() error {
 	return p.sink.onReservation(&b)
 }
 
+func (p *pageReader) session() error {
+	if p.sessions++; p.sessions > maxSessions {
+		return errOversized
+	}
+	var s sessionJSON
+	if err := p.value(&s); err != nil {
+		return err
+	}
+	return p.sink.onSession(&s)
+}
+
+// entries returns how many reservations and sessions were read.
+func (p *pageReader) entries() int { return p.reservations + p.sessions }
+
 // members reads an object whose keys are process ids.
 func (p *pageReader) members(f func(process uint64) error) error {
 	if err := p.delim('{'); err != nil {
@@ -444,11 +462,11 @@ func (r *Replica) fetchSnapshot(ctx context.Context, q fetchRequest) fetchResult
 	ctx, cancel := context.WithTimeout(ctx, maxFetch)
 	defer cancel()
 	for m.unfinished() {
-		before := m.pages.reservations
+		before := m.pages.entries()
 		if err := r.fetchPage(ctx, m); err != nil {
 			return m.failed(err)
 		}
-		if m.unfinished() && m.pages.reservations-before < r.opt.Page/2 { // a full page has more
+		if m.unfinished() && m.pages.entries()-before < r.opt.Page/2 { // a full page has more
 			if err := pause(ctx, lossSpacing); err != nil {
 				return m.failed(err)
 			}

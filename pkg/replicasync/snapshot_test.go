@@ -26,6 +26,7 @@ type recordedSnapshot struct {
 	ends              map[uint64]history.EndedSet
 	freed             []history.Name
 	reservations      []reservations.Reservation
+	sessions          []Session
 }
 
 func (h *recordedSnapshot) onHead(process, sequence uint64) error {
@@ -49,6 +50,12 @@ func (h *recordedSnapshot) onEnded(process uint64, ended history.EndedSet) {
 }
 
 func (h *recordedSnapshot) onFreed(names []history.Name) { h.freed = append(h.freed, names...) }
+
+func (h *recordedSnapshot) onSession(j *sessionJSON) error {
+	s, err := j.session(0)
+	h.sessions = append(h.sessions, s)
+	return err
+}
 
 func (h *recordedSnapshot) onReservation(j *reservationJSON) error {
 	b, err := j.reservation(0)
@@ -344,6 +351,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	}
 	f.Add(page.Bytes())
 	f.Add([]byte(goodPage))
+	f.Add([]byte(sessionsPageText))
 	f.Fuzz(func(t *testing.T, page []byte) {
 		// A number of two bytes takes eight, twice that while a list grows; a
 		// reservation of two bytes ("{}") is a struct.
@@ -360,6 +368,11 @@ func (*nothing) onHead(uint64, uint64) error      { return nil }
 func (*nothing) onRenewals(uint64)                {}
 func (*nothing) onEnded(uint64, history.EndedSet) {}
 func (*nothing) onFreed([]history.Name)           {}
+func (*nothing) onSession(j *sessionJSON) error {
+	_, err := j.session(0)
+	return err
+}
+
 func (*nothing) onReservation(j *reservationJSON) error {
 	_, err := j.reservation(0)
 	return err

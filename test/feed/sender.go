@@ -56,7 +56,7 @@ func newSender(ctx context.Context, endpoint string) (*sender, error) {
 	}
 	process := rand.Uint64() | 1
 	hub := zmqsock.New(zmqsock.DefaultOptions())
-	s.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics())
+	s.mesh = zmqsock.NewMesh(hub, endpoint, replicasync.Topics(false))
 	s.replica = replicasync.New(replicasync.Options{Process: process, URL: "http://" + listen.Addr().String()},
 		blockSizes{}, s.mesh, nobody{}, time.Now)
 	s.ledger = reservations.New(process, time.Now, s.replica)

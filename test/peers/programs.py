@@ -128,9 +128,9 @@ class Dynamo:
         self.booking = "reservation_id" if old else "selection_id"
         self.caps_ranks = not old  # refuses workers of absurdly many ranks
 
-    def selection(self, *, events=False, dumps=(), **sync) -> Program:
+    def selection(self, *, events=False, dumps=(), sessions=0, **sync) -> Program:
         port = free_ports(1)
-        argv = ["dynamo.select_service", "--port", str(port), *_sync(**sync)]
+        argv = ["dynamo.select_service", "--port", str(port), *_sync(**sync), *_sessions(sessions)]
         return self._run(argv, port, "--indexer-peers", dumps, DYN_USE_KV_EVENTS=str(events).lower())
 
     def slots(self, **sync) -> Program:
@@ -152,15 +152,21 @@ class Ours:
 
     name, group, booking, caps_ranks = "ours", "tenant_id", "reservation_id", True
 
-    def __init__(self, binary: str):
-        self._binary = binary
+    def __init__(self, binary: str, contract: str = ""):
+        self._binary, self._contract = binary, ["--contract", contract] if contract else []
+        if contract == "1.6":
+            self.group, self.booking = "routing_group", "selection_id"
 
-    def selection(self, *, events=False, dumps=(), slots_port=0, **sync) -> Program:
+    def speaking(self, contract: str) -> "Ours":
+        """The same with a contract as its own."""
+        return Ours(self._binary, contract)
+
+    def selection(self, *, events=False, dumps=(), slots_port=0, sessions=0, **sync) -> Program:
         port = free_ports(1)
         recovery = ["--indexer-peers", ",".join(dumps)] if dumps else []
         slots = ["--slots-port", str(slots_port)] if slots_port else []
         return Program(
-            [self._binary, "--listen", "127.0.0.1", "--port", str(port), *_sync(**sync), *recovery, *slots],
+            [self._binary, "--listen", "127.0.0.1", "--port", str(port), *_sync(**sync), *recovery, *slots, *_sessions(sessions), *self._contract],
             port,
             DYN_USE_KV_EVENTS=str(events).lower(),
         )
@@ -179,6 +185,10 @@ class Ours:
 def _sync(sync: int | None = None, peers=()) -> list[str]:
     flags = ["--replica-sync-port", str(sync)] if sync else []
     return flags + (["--replica-sync-peers", ",".join(map(endpoint, peers))] if peers else [])
+
+
+def _sessions(ttl: int) -> list[str]:
+    return ["--session-affinity-ttl-secs", str(ttl)] if ttl else []
 
 
 def endpoint(port: int) -> str:

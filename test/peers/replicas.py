@@ -185,7 +185,7 @@ MODES = {"selection": Selection, "slots": Slots}
 class Mesh:
     """Replicas that hear each other, as far as their releases understand each other."""
 
-    def __init__(self, mode: str, *systems):
+    def __init__(self, mode: str, *systems, **options):
         self.mode = mode
         self.ports = [free_ports(1) for _ in systems]
         self.replicas = []
@@ -196,7 +196,7 @@ class Mesh:
                     for other, port in zip(systems, self.ports, strict=True)
                     if port != own and understand(system, other)
                 ]
-                self.replicas.append(MODES[mode](system, getattr(system, mode)(sync=own, peers=others)))
+                self.replicas.append(MODES[mode](system, getattr(system, mode)(sync=own, peers=others, **options)))
             self.connect()
         except BaseException:
             self.close()

@@ -1,0 +1,253 @@
+package replicasync
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+)
+
+// Sessions are shared as dynamo-kv-router 1.6.1 does it: each use of a session tells
+// which rank it is bound to, and the receivers merge that by the version of the binding.
+// Nothing is numbered, so that a lost message is made up for by the next use, or by the
+// next snapshot that is read for another reason.
+
+// Session is what replicas tell each other about one session.
+type Session struct {
+	Scope catalog.Scope
+	ID    string // at most MaxSessionID bytes
+	Rank  catalog.Rank
+	// AnyDP: the sender names no DP rank, any one of the worker will do.
+	AnyDP bool
+	// Sequence and Writer are the version of the binding, which orders bindings of one
+	// session. Received ones are at most maxAhead beyond this replica's clock.
+	Sequence, Writer uint64
+	Idle             time.Duration // since the last use ended; of a snapshot only
+}
+
+// Sessions are the sessions of this replica. All methods are safe for concurrent use
+// and may be called under no lock of a Replica.
+type Sessions interface {
+	// ApplyBound joins a binding that a peer told of. The result is Applied, Known (a
+	// binding that is as good or better is here), UnknownScope, UnknownRank or Full.
+	ApplyBound(peer string, s Session) reservations.ApplyResult
+	// ApplyUnbound ends a binding that a peer has ended: Applied, Known or UnknownScope.
+	ApplyUnbound(peer string, s Session) reservations.ApplyResult
+	// SessionsAfter returns a page of at most limit bindings after a cursor, which is 0
+	// for the first page, and the cursor of the next one.
+	SessionsAfter(cursor uint64, limit int) (page []Session, next uint64, more bool)
+}
+
+const (
+	// MaxSessionID bounds the name of a session in bytes, as in dynamo-kv-router 1.6.1.
+	MaxSessionID = 256
+	// maxAhead is how far the sequence of a version may be beyond this replica's clock,
+	// in nanoseconds. They begin at the clock of a replica's start and rise more slowly
+	// than the clock, so what is beyond comes from nobody's clock; taking it over would
+	// leave no larger ones.
+	maxAhead = uint64(24 * time.Hour)
+)
+
+// SessionBound publishes that a session is bound to a rank and in use. It never waits
+// for a peer.
+func (r *Replica) SessionBound(s *Session) { r.enqueueSession(sessionBound, s) }
+
+// SessionUnbound publishes that a binding holds no more.
+func (r *Replica) SessionUnbound(s *Session) { r.enqueueSession(sessionUnbound, s) }
+
+func (r *Replica) enqueueSession(k kind, s *Session) {
+	e := event{kind: k, sender: s.Writer, sequence: s.Sequence, scope: s.Scope, id: s.ID, rank: s.Rank}
+	if !r.outbox.queue.put(e, weight(&e)) {
+		r.counts.drop(dropSendQueueFull)
+	}
+}
+
+// session writes a binding, or the end of one.
+func (e *encoder) session(ev *event) {
+	e.fields(7)
+	e.string("model_name", ev.scope.Model)
+	e.string("routing_group", ev.scope.Tenant)
+	e.string("session_id", ev.id)
+	e.uint("worker_id", ev.rank.Worker)
+	e.uint("dp_rank", uint64(ev.rank.DP))
+	e.uint("sequence", ev.sequence)
+	e.uint("writer_id", ev.sender)
+}
+
+// sessionFields are all required; dp_rank may be nil.
+var sessionFields = []string{"model_name", "routing_group", "session_id", "worker_id", "dp_rank", "sequence", "writer_id"}
+
+// session decodes what a peer published on TopicSessions or TopicSessionEnds.
+func (r *reader) session(payload []byte) (s Session, err error) {
+	if len(payload) > maxAnnouncement {
+		return Session{}, errOversized
+	}
+	r.reset(payload)
+	err = r.fields(sessionFields, len(sessionFields), func(name string) (err error) {
+		switch name {
+		case "model_name":
+			s.Scope.Model, err = r.text()
+		case "routing_group":
+			s.Scope.Tenant, err = r.text()
+		case "session_id":
+			s.ID, err = r.text()
+		case "worker_id":
+			s.Rank.Worker, err = r.uint(math.MaxUint64)
+		case "dp_rank":
+			if s.AnyDP = r.Nil(); !s.AnyDP {
+				s.Rank.DP, err = r.uint32()
+			}
+		case "sequence":
+			s.Sequence, err = r.uint(math.MaxUint64)
+		case "writer_id":
+			s.Writer, err = r.uint(math.MaxUint64)
+		}
+		return err
+	})
+	if err != nil {
+		return Session{}, err
+	}
+	return s, s.check()
+}
+
+// check returns what is wrong with a session that a peer told of.
+func (s *Session) check() error {
+	switch {
+	case s.ID == "":
+		return errors.New("session_id is empty")
+	case len(s.ID) > MaxSessionID:
+		return errOversized
+	}
+	return nil
+}
+
+// applySession decodes and applies what a peer published about a session. Anybody may
+// tell of any session: a binding that two replicas use has one version, whoever sends it.
+func (r *Replica) applySession(in *reader, peer, topic string, payload []byte) {
+	s, err := in.session(payload)
+	if err != nil {
+		r.counts.drop(reasonOfError(err))
+		return
+	}
+	if r.sessions == nil {
+		r.counts.drop(dropUnknownID)
+		return
+	}
+	k := sessionBound
+	if topic == TopicSessionEnds {
+		k = sessionUnbound
+	}
+	r.counts.received[k].Add(1)
+	why := r.mergeSession(peer, k, s)
+	if why != applied {
+		r.counts.drop(why)
+	}
+	if why == dropUnknownScope || why == dropUnknownRank { // to be asked for when ranks come
+		r.coreMu.Lock()
+		r.core.refused = true
+		r.coreMu.Unlock()
+	}
+}
+
+// mergeSession joins what a peer says of a session, and returns why it had no effect,
+// or applied.
+func (r *Replica) mergeSession(peer string, k kind, s Session) reason {
+	if s.Sequence > uint64(max(0, r.now().UnixNano()))+maxAhead {
+		return dropJump
+	}
+	if k == sessionUnbound {
+		return reasonOf(r.sessions.ApplyUnbound(peer, s))
+	}
+	return reasonOf(r.sessions.ApplyBound(peer, s))
+}
+
+// sessionJSON is a session in a snapshot.
+type sessionJSON struct {
+	Model    string  `json:"model_name"`
+	Group    string  `json:"routing_group"`
+	ID       string  `json:"session_id"`
+	Worker   uint64  `json:"worker_id"`
+	DP       *uint32 `json:"dp_rank"` // null: any
+	Sequence uint64  `json:"sequence"`
+	Writer   uint64  `json:"writer_id"`
+	IdleMS   uint64  `json:"idle_ms"` // since its last use ended, 0 if it is in use
+}
+
+// session checks what a peer says and converts it; late is how long ago the page began
+// to arrive.
+func (j *sessionJSON) session(late time.Duration) (Session, error) {
+	s := Session{
+		Scope: catalog.Scope{Model: j.Model, Tenant: j.Group}, ID: j.ID, Rank: catalog.Rank{Worker: j.Worker},
+		Sequence: j.Sequence, Writer: j.Writer, Idle: toDuration(j.IdleMS) + late,
+	}
+	if s.AnyDP = j.DP == nil; !s.AnyDP {
+		s.Rank.DP = *j.DP
+	}
+	return s, s.check()
+}
+
+// sessionsPage bounds the sessions on a page of a snapshot, so that replicas which skip
+// the list as one value can: with names of 256 bytes it is below 8 MiB.
+const sessionsPage = 4096
+
+// sessionCursor returns what a cursor says that is inside the sessions, which come after
+// all reservations.
+func sessionCursor(text string) (after uint64, ok bool) {
+	digits, ok := strings.CutPrefix(text, "sessions-")
+	if !ok {
+		return 0, false
+	}
+	after, err := strconv.ParseUint(digits, 10, 64)
+	return after, err == nil
+}
+
+// writeSessions writes a page of the sessions and returns the cursor of the next one, ""
+// if there is none.
+func (p *pageWriter) writeSessions(ctx context.Context, of Sessions, after uint64, limit int) (next string, err error) {
+	page, last, more := of.SessionsAfter(after, min(limit, sessionsPage))
+	p.text(`,"sessions":[`)
+	for i := range page {
+		if err := cmp.Or(ctx.Err(), p.failed()); err != nil {
+			return "", err
+		}
+		s := &page[i]
+		line, err := json.Marshal(sessionJSON{
+			Model: s.Scope.Model, Group: s.Scope.Tenant, ID: s.ID, Worker: s.Rank.Worker, DP: &s.Rank.DP,
+			Sequence: s.Sequence, Writer: s.Writer, IdleMS: uint64(max(0, s.Idle) / time.Millisecond),
+		})
+		if err != nil {
+			return "", fmt.Errorf("session: %w", err)
+		}
+		p.comma(i)
+		_, _ = p.w.Write(line)
+	}
+	p.text(`]`)
+	if more {
+		next = "sessions-" + strconv.FormatUint(last, 10)
+	}
+	return next, nil
+}
+
+// onSession is part of snapshotSink.
+func (m *snapshotMerge) onSession(j *sessionJSON) error {
+	s, err := j.session(m.replica.now().Sub(m.began))
+	if err != nil {
+		return err
+	}
+	if m.replica.sessions == nil {
+		return nil
+	}
+	switch m.replica.mergeSession(m.request.peer, sessionBound, s) {
+	case dropUnknownScope, dropUnknownRank:
+		m.result.refused = true
+	}
+	return nil
+}

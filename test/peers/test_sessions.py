@@ -1,0 +1,191 @@
+"""Sessions cross between replicas of different make, and on the same wire."""
+
+import itertools
+import time
+from contextlib import closing
+
+import msgpack
+import pytest
+import zmq
+from ports import free_ports
+from programs import endpoint
+from replicas import PATIENCE, Mesh, Selection, eventually, shared_scope
+
+TOPIC = b"dynamo.session-affinity.v1"
+EVENTS = b"dynamo.slot-tracker.v1"
+TTL = 600
+
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def talking(subject, peer):
+    """Two of ours and a peer, with sessions."""
+    if peer.group == "tenant_id" or subject.name != "ours":
+        pytest.skip("1.3 knows no sessions")
+    ours = subject.speaking("1.6")
+    with closing(Mesh("selection", ours, ours, peer, sessions=TTL)) as mesh:
+        yield mesh
+        assert mesh.complaints() == []
+
+
+def ask(replica: Selection, scope, session: str, *, book="", on=None):
+    """Selects for a session, with a reservation if that has a name; on is a worker of the scope."""
+    allowed = list(scope.workers) if on is None else [scope.workers[on]]
+    body = replica.scoped(scope, token_ids=list(range(64)), session_id=session, allowed_worker_ids=allowed)
+    if book:
+        body[replica.system.booking] = scope.booking(book)
+    return replica.program.send("POST", "/select_and_reserve" if book else "/select", body)
+
+
+def chosen(answer, scope):
+    assert answer.status == 200, answer
+    return scope.workers.index(answer.body["worker_id"]), answer.body["dp_rank"]
+
+
+@pytest.mark.parametrize("way", list(itertools.permutations(range(3))), ids=str)
+def test_a_binding_crosses(talking, way):
+    here, there, third = (talking.replicas[i] for i in way)
+    scope = talking.scope()
+    for worker in range(2):  # the less loaded one would be the other
+        session = f"session-{next(_names)}"
+        where = chosen(ask(here, scope, session, book=f"r{worker}", on=worker), scope)
+        for replica in (there, third):
+            eventually(lambda r=replica: chosen(ask(r, scope, session), scope), where, f"the session at {replica}")
+        assert chosen(ask(there, scope, session, book=f"q{worker}"), scope) == where
+        refused = ask(third, scope, session, book=f"n{worker}", on=1 - worker)
+        bound, other = scope.workers[worker], scope.workers[1 - worker]
+        assert refused.status == 400, refused
+        assert refused.body["error"] == f"session {session} is bound to worker {bound}, not {other}"
+
+
+@pytest.fixture(params=["ours", "theirs"])
+def alone(request, subject, peer):
+    """A replica of either make, what it publishes, and a publisher that it follows."""
+    if peer.group == "tenant_id" or subject.name != "ours":
+        pytest.skip("1.3 knows no sessions")
+    sync, port = free_ports(1), free_ports(1)
+    context = zmq.Context()
+    publisher, wire = context.socket(zmq.PUB), context.socket(zmq.SUB)
+    publisher.bind(endpoint(port))
+    system = {"ours": subject.speaking("1.6"), "theirs": peer}[request.param]
+    replica = Selection(system, system.selection(sync=sync, peers=[port], sessions=TTL))
+    try:
+        wire.connect(endpoint(sync))
+        for topic in (TOPIC, EVENTS):
+            wire.subscribe(topic)
+        yield replica, wire, publisher
+        assert replica.program.complaints() == []
+    finally:
+        replica.program.stop()
+        context.destroy(linger=0)
+
+
+def heard(wire, n: int) -> list:
+    """The next n messages; there must be no more."""
+    messages, deadline = [], time.monotonic() + PATIENCE
+    while len(messages) < n and time.monotonic() < deadline:
+        if wire.poll(50):
+            topic, payload = wire.recv_multipart()
+            messages.append((topic, msgpack.unpackb(payload)))
+    assert len(messages) == n and not wire.poll(300), messages
+    return messages
+
+
+def test_what_is_published(alone):
+    """Both say the same at the same calls."""
+    replica, wire, publisher = alone
+    scope = shared_scope(replica)
+    listening(replica, scope, wire, publisher)
+    began = time.time_ns()
+    ask(replica, scope, "s")
+    ask(replica, scope, "", book="no")
+    messages = heard(wire, 1) if replica.system.name == "ours" else heard(wire, 2)  # "" names one of theirs
+    assert messages[0][0] == EVENTS
+    worker, rank = chosen(ask(replica, scope, "s", book="a"), scope)
+    (first, _), (topic, binding) = heard(wire, 2)
+    assert (first, topic) == (EVENTS, TOPIC)
+    sequence, writer = binding.pop("sequence"), binding.pop("writer_id")
+    assert binding == {
+        "model_name": scope.model,
+        "routing_group": "default",
+        "session_id": "s",
+        "worker_id": scope.workers[worker],
+        "dp_rank": rank,
+    }
+    assert began - 120e9 < sequence < began + 120e9 and writer > 0
+    ask(replica, scope, "s", book="b")
+    replica.free(scope, "a")
+    replica.free(scope, "b")
+    for topic, message in heard(wire, 6):
+        if topic == TOPIC:
+            assert message == binding | {"sequence": sequence, "writer_id": writer}
+    ask(replica, scope, "t", book="c")
+    later = heard(wire, 2)[1][1]
+    assert (later["sequence"], later["writer_id"]) == (sequence + 1, writer)
+
+
+def listening(replica, scope, wire, publisher) -> None:
+    """Waits until the replica hears the publisher, and we hear the replica."""
+    deadline = time.monotonic() + PATIENCE
+    probe = 0
+    while True:
+        assert time.monotonic() < deadline, "the sockets do not connect"
+        probe += 1
+        tell(publisher, scope, f"probe-{probe}", 1, 0, 1)
+        replica.book(scope, f"probe-{probe}", 0, 0, [], 1)
+        replica.free(scope, f"probe-{probe}")
+        time.sleep(0.05)
+        if wire.poll(0) and chosen(ask(replica, scope, f"probe-{probe}"), scope)[0] == 1:
+            tell(publisher, scope, f"probe-{probe}-other", 0, 0, 1)
+            break
+    while wire.poll(300):
+        wire.recv_multipart()
+
+
+def tell(publisher, scope, session, worker, rank, sequence, writer=77) -> None:
+    message = {
+        "model_name": scope.model,
+        "routing_group": "default",
+        "session_id": session,
+        "worker_id": scope.workers[worker],
+        "dp_rank": rank,
+        "sequence": sequence,
+        "writer_id": writer,
+    }
+    publisher.send_multipart([TOPIC, msgpack.packb(message)])
+
+
+# (worker, rank, sequence, writer) as told, and where the session is then.
+HISTORY = [
+    ((0, 1, 5, 7), (0, 1)),  # vacant
+    ((1, 0, 4, 9), (0, 1)),  # older
+    ((1, 0, 5, 6), (0, 1)),
+    ((1, 0, 5, 7), (0, 1)),  # as old
+    ((1, 0, 5, 8), (1, 0)),  # newer by its writer
+    ((1, 1, 6, 1), (1, 1)),  # newer
+    ((1, 1, 9, 1), (1, 1)),  # the same rank, by a newer version
+    ((0, 0, 8, 9), (1, 1)),
+    ((0, 0, 10, 0), (0, 0)),
+]
+
+
+def test_the_rules_of_applying(alone):
+    """Both come to the same binding by the same messages."""
+    replica, wire, publisher = alone
+    scope = shared_scope(replica)
+    listening(replica, scope, wire, publisher)
+    for held in (False, True):
+        session, mark = f"history-{held}", itertools.count()
+        for i, (told, want) in enumerate(HISTORY):
+            tell(publisher, scope, session, *told)
+            after = f"{session}-{next(mark)}"  # when this one is known the one before it is
+            tell(publisher, scope, after, 1, 1, 1)
+            eventually(lambda name=after: chosen(ask(replica, scope, name), scope), (1, 1), "a message")
+            if held:  # requests that are under way do not matter
+                assert chosen(ask(replica, scope, session, book=f"{session}-{i}"), scope) == want, told
+            assert chosen(ask(replica, scope, session), scope) == want, told
+    tell(publisher, scope, "any", 1, None, 5)
+    tell(publisher, scope, "last", 1, 1, 5)
+    eventually(lambda: chosen(ask(replica, scope, "last"), scope), (1, 1), "a message")
+    assert chosen(ask(replica, scope, "any", book="any"), scope)[0] == 1
