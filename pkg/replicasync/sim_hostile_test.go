@@ -33,20 +33,14 @@ type contestedLedger struct {
 
 func (c contestedLedger) Bind(process uint64, peer string) {
 	if peer == hostilePeer {
-		c.w.oracle.contested[process] = true
+		c.w.oracle.deceived[process] = true
 	}
 	c.ledger.Bind(process, peer)
 }
 
 func (c contestedLedger) Unbind(process uint64) {
-	c.w.oracle.contested[process] = true
+	c.w.oracle.disputed[process] = true
 	c.ledger.Unbind(process)
-}
-
-// deceived reports whether n believes the hostile peer to be that process.
-func (n *simNode) deceived(process uint64) bool {
-	id := n.r.core.identities[process]
-	return id != nil && id.speaker == hostilePeer
 }
 
 // attack sends some messages to a replica.

@@ -22,9 +22,9 @@ type oracle struct {
 	byNumber     map[simNumber]int
 	know         []knowledge // by node
 	maybe        knowledge   // heard of in part
-	// contested are the processes whose numbers meant nothing to some replica, or for
-	// which it believed the hostile peer.
-	contested map[uint64]bool
+	// disputed are the processes whose numbers some replica has forgotten, deceived those
+	// for which one has believed the hostile peer.
+	disputed, deceived map[uint64]bool
 }
 
 // knowledge is a set of steps, by index.
@@ -83,7 +83,7 @@ func newOracle(w *simWorld, nodes int) *oracle {
 		w: w, know: make([]knowledge, nodes),
 		byOrigin: make(map[reservations.Origin]*simReservation),
 		byName:   make(map[string]*simReservation),
-		byNumber: make(map[simNumber]int), contested: make(map[uint64]bool),
+		byNumber: make(map[simNumber]int), disputed: make(map[uint64]bool), deceived: make(map[uint64]bool),
 	}
 }
 
@@ -316,7 +316,7 @@ func (o *oracle) check() error {
 				if got != want && o.inDoubt(b, want, got) {
 					want = got
 				}
-			case !o.runs(b.origin.Process) && n.deceived(b.origin.Process), b.removed && o.contested[b.origin.Process]:
+			case o.contested(b):
 				want = got // see docs/replica-trust.md
 			case !b.removed && o.inPart(b, all):
 				if n.index == 0 {
@@ -337,6 +337,14 @@ func (o *oracle) check() error {
 		}
 	}
 	return nil
+}
+
+// contested: a replica may lack the reservation, because an impostor was believed and its
+// process does not run any more, or still have it, because numbers alone tell that it
+// went with its worker.
+func (o *oracle) contested(b *simReservation) bool {
+	p := b.origin.Process
+	return o.deceived[p] && !o.runs(p) || b.removed && (o.deceived[p] || o.disputed[p])
 }
 
 // knownOf says which nodes know what of a reservation.
