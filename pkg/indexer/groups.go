@@ -254,10 +254,8 @@ func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 			o.path = s.tree.appendPath(o.path, local)
 		}
 		held := o.Device[slot]
-		p := groupedPrefix{
-			groups: g, cells: o.path[:held], space: s, slot: uint32(slot),
-		}
-		length := hybrid.Boundary(uint64(held)*g.mainSize, g.mainSize, g.kinds, &p)
+		o.prefix = groupedPrefix{groups: g, cells: o.path[:held], space: s, slot: uint32(slot)}
+		length := hybrid.Boundary(uint64(held)*g.mainSize, g.mainSize, g.kinds, &o.prefix)
 		whole := uint32(length / max(g.mainSize, 1))
 		if whole == held {
 			s.hybrid.Whole.Add(1)
@@ -267,6 +265,7 @@ func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 		s.hybrid.Blocks.Add(uint64(held - whole))
 		o.Device[slot], o.Host[slot], o.Disk[slot] = whole, 0, 0
 	}
+	o.prefix = groupedPrefix{}
 	if cap(o.path) > maxKeptPath {
 		o.path = nil
 	}

@@ -277,3 +277,29 @@ func TestGroupsBounds(t *testing.T) {
 		t.Errorf("%d bytes of %d, %d refused", used, limit, bytes.Refused())
 	}
 }
+
+// BenchmarkOverlapHybrid looks up a prompt of 512 blocks on 16 ranks of a model with
+// five groups of windows, which have the last window of the prompt or none at all.
+func BenchmarkOverlapHybrid(b *testing.B) {
+	const blocks = 512
+	window := hybrid.Group{Kind: hybrid.Window, BlockSize: mainSize, Span: 1024}
+	for name, kept := range map[string]uint64{"kept": blocks * mainSize, "gone": 0} {
+		b.Run(name, func(b *testing.B) {
+			s := indexer.New()
+			for slot := range uint32(16) {
+				e := newHybridEngine(s, slot, 0, window, window, window, window, window)
+				e.storeMain(blocks)
+				for group := range e.kinds {
+					e.store(group, 0, kept, nil)
+					e.store(group, blocks*mainSize, blocks*mainSize+2000*mainSize, nil) // of other prompts
+				}
+			}
+			local := prompt(blocks)
+			var o indexer.Overlap
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Overlap(local, &o)
+			}
+		})
+	}
+}

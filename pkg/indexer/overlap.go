@@ -9,7 +9,8 @@ import "math/bits"
 type Overlap struct {
 	Device, Host, Disk []uint32
 	live               [NumTiers][]uint64
-	path               []uint32 // scratch: the cells of the prompt's blocks
+	path               []uint32      // scratch: the cells of the prompt's blocks
+	prefix             groupedPrefix // scratch
 }
 
 // At returns the overlap of one slot in blocks.
