@@ -167,6 +167,9 @@ func (in *incoming) cover(c *gin.Context, n int64) (int64, error) {
 			return 0, err
 		}
 	} else { // it is not small any more
+		if in.body.done() { // it waits for memory now, not for its client
+			return 0, errNoMemory(in.body.of.account)
+		}
 		var more holder
 		if err := pool.take(ctx, &more, n); err != nil {
 			return 0, err

@@ -355,3 +355,61 @@ func TestSlowIsTold(t *testing.T) {
 	}
 	p.empty(t)
 }
+
+// TestWaitsBeyondSmall: a body that waits for memory to go on is not cut off for that,
+// although others need what it has.
+func TestWaitsBeyondSmall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPurse()
+		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+		bodies, requests := p.bodies.account, p.requests.account
+		bodies.Reserve(bodies.Limit())
+		requests.Reserve(requests.Limit()/2 + 1) // who takes more may be cut off
+
+		ours, theirs := net.Pipe()
+		r := httptest.NewRequest("POST", "/select", theirs)
+		r.ContentLength = -1
+		r.Header.Set("Content-Type", "application/json")
+		w := pipeWriter{httptest.NewRecorder(), theirs}
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			h.ServeHTTP(w, r)
+		}()
+		go func() {
+			_, _ = io.WriteString(ours, spaced(budget.SmallBody+1))
+			_ = ours.Close()
+		}()
+		synctest.Wait()
+		if p.bodies.waiting.Load() != 1 {
+			t.Fatal("the body does not wait for its memory")
+		}
+		time.Sleep(2 * sendPatience)
+		got := make(chan error)
+		go func() {
+			var other holder
+			err := p.requests.take(t.Context(), &other, requests.Limit()/2-1)
+			other.release()
+			got <- err
+		}()
+		time.Sleep(2 * sendPatience)
+		bodies.Release(bodies.Limit())
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+		if <-served; w.Code != http.StatusOK {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		_ = theirs.Close()
+		requests.Release(requests.Limit()/2 + 1)
+		p.empty(t)
+	})
+}
+
+// pipeWriter is the answer to a request whose body comes through a pipe.
+type pipeWriter struct {
+	*httptest.ResponseRecorder
+	body net.Conn
+}
+
+func (w pipeWriter) SetReadDeadline(t time.Time) error { return w.body.SetReadDeadline(t) }
