@@ -274,12 +274,13 @@ type conn struct {
 	active   atomic.Int64 // when it was accepted, awaited a body or was written to last, in ns since 1970
 	deadline atomic.Int64 // when the write deadline was last moved, in the same units
 	head     atomic.Int64 // bytes that were read since the last request
-	imposed  atomic.Bool  // the write deadline is a caller's
+	imposed  atomic.Bool  // the write deadline is a caller's; written under mu, as deadline is
 	ended    atomic.Bool  // armed had passed when it was set, to end a read at once; written under mu
 
-	// mu guards what follows. Reads take it for long heads, and when the socket's
-	// deadline has passed by itself. It is held for memory work, and while the socket's
-	// deadline is set.
+	// mu guards what follows, and that the write deadline is the one that was imposed
+	// last. Reads take it for long heads, and when the socket's deadline has passed by
+	// itself; writes when they move theirs. It is held for memory work, and while a
+	// deadline of the socket is set.
 	mu       sync.Mutex
 	until    time.Time // the read deadline that was set; zero: none
 	armed    time.Time // the socket's, not after until; zero: none
@@ -340,6 +341,11 @@ func (c *conn) moveDeadline() {
 	if c.imposed.Load() || now.UnixNano()-c.deadline.Load() < int64(deadlineAge) {
 		return
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.imposed.Load() { // meanwhile, maybe to cut the reader off
+		return
+	}
 	c.deadline.Store(now.UnixNano())
 	_ = c.Conn.SetWriteDeadline(now.Add(progressWithin + deadlineAge)) // fails if closed, as the write will
 }
@@ -387,6 +393,8 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	if t.IsZero() && !c.imposed.Load() {
 		return nil
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.imposed.Store(!t.IsZero())
 	c.deadline.Store(0)
 	return c.Conn.SetWriteDeadline(t)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -300,6 +301,53 @@ func TestReaders(t *testing.T) {
 		}
 		_, _ = server.Close(), reader.Close()
 	})
+}
+
+// interrupted is a connection that calls during while its write deadline is set for the
+// first time.
+type interrupted struct {
+	net.Conn
+	called atomic.Bool
+	during func()
+}
+
+func (c *interrupted) SetWriteDeadline(t time.Time) error {
+	if c.called.CompareAndSwap(false, true) {
+		c.during()
+	}
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// TestCutOffDuringWrite: a reader who is cut off while the connection moves the write
+// deadline by itself stays cut off.
+func TestCutOffDuringWrite(t *testing.T) {
+	reader, theirs := net.Pipe()
+	defer reader.Close()
+	raw, next, cutOff := &interrupted{Conn: theirs}, make(chan net.Conn, 1), make(chan struct{})
+	next <- raw
+	server, err := connections.New(connections.Limits{Total: 1}).Listener(pipes{next}, nil).Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	raw.during = func() {
+		go func() {
+			defer close(cutOff)
+			_ = server.SetWriteDeadline(time.Unix(1, 0))
+		}()
+		for range 1000 { // time for the other one, who may have to wait for this one
+			select {
+			case <-cutOff:
+				return
+			default:
+				runtime.Gosched()
+			}
+		}
+	}
+	if _, err := server.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error(err)
+	}
+	<-cutOff
 }
 
 // TestReadDeadlines: a read ends when the deadline that was set last has come, and at
