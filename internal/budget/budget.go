@@ -50,7 +50,8 @@ func (b *Budget) Accounts() []*Account {
 // Account counts the bytes that one kind of use holds, and refuses what goes beyond
 // its limit. It takes no locks. A nil Account accepts all and counts nothing.
 //
-// An account is either reserved from (Reserve, Release) or measured (Set, Add, Fits).
+// An account is either reserved from (Reserve, Release) or measured (Set, Fits). Add is
+// for both: what is reserved then finds less room.
 type Account struct {
 	name    string
 	limit   int64
