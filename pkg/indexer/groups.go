@@ -23,6 +23,10 @@ const (
 	maxKeptPath = 1 << 17
 	// maxFiner bounds how many blocks of a group make one of the main group.
 	maxFiner = 64
+	// maxLookUps bounds the work of an Overlap for one slot, in blocks that are looked
+	// up. Engines need at most a few for each block of a prompt. What is beyond is taken
+	// as not there.
+	maxLookUps = 1 << 15
 )
 
 // GroupStore is a stored event of a group other than the main one.
@@ -49,18 +53,30 @@ type slotGroups struct {
 	kinds    []hybrid.Group
 	blocks   []groupBlocks // of kinds
 	mainSize uint64        // tokens of a block of the main group
+	losses   uint32        // how often makeProvisional was called
 }
 
 // groupBlocks are the blocks that a group has.
 type groupBlocks struct {
-	id int32
-	// copies is by engine hash. Provisional blocks have 0: the first counted store makes
-	// it one, a removal ends the block (see copies).
-	copies map[uint64]uint32
+	id     int32
+	copies map[uint64]groupCopies // by engine hash
 	// before has the hash of the block before, if it is known and the group's blocks are
 	// smaller than the main group's: where no block of the main group ends, only this
 	// names a block.
 	before map[uint64]uint64
+}
+
+// groupCopies are the copies of one block that were counted after so many losses. If
+// there have been more since, the block is provisional and has none: the first counted
+// store makes it one, a removal ends the block (see copies).
+type groupCopies struct{ count, losses uint32 }
+
+// after returns the copies that count after so many losses.
+func (c groupCopies) after(losses uint32) uint32 {
+	if c.losses != losses {
+		return 0
+	}
+	return c.count
 }
 
 // size returns how many names are kept.
@@ -87,15 +103,11 @@ func (g *slotGroups) find(id int32) int {
 	return -1
 }
 
-// makeProvisional: messages were lost, so that the copies are not known.
+// makeProvisional: messages were lost, so that the copies are not known. It takes
+// constant time, as a publisher loses as many as it likes.
 func (g *slotGroups) makeProvisional() {
-	if g == nil {
-		return
-	}
-	for i := range g.blocks {
-		for name := range g.blocks[i].copies {
-			g.blocks[i].copies[name] = 0
-		}
+	if g != nil {
+		g.losses++
 	}
 }
 
@@ -133,7 +145,7 @@ func (s *Space) StoreInGroup(ev *GroupStore) bool {
 		// Blocks that are not noted are taken as not there, and so are their copies.
 		return true
 	}
-	r.groups.blocks[at].store(ev, r.groups.kinds[at].BlockSize < ev.MainBlockSize)
+	r.groups.blocks[at].store(ev, r.groups.losses, r.groups.kinds[at].BlockSize < ev.MainBlockSize)
 	return true
 }
 
@@ -157,17 +169,17 @@ func (s *Space) addGroup(r *rank, ev *GroupStore) int {
 	return len(g.kinds) - 1
 }
 
-func (b *groupBlocks) store(ev *GroupStore, finer bool) {
+func (b *groupBlocks) store(ev *GroupStore, losses uint32, finer bool) {
 	if b.copies == nil {
-		b.copies = make(map[uint64]uint32)
+		b.copies = make(map[uint64]groupCopies)
 	}
 	if finer && b.before == nil {
 		b.before = make(map[uint64]uint64)
 	}
 	before, known := ev.Parent, ev.HasParent
 	for _, name := range ev.EngineHashes {
-		if n, held := b.copies[name]; !held || ev.Counted {
-			b.copies[name] = n + 1
+		if c, held := b.copies[name]; !held || ev.Counted {
+			b.copies[name] = groupCopies{c.after(losses) + 1, losses}
 		}
 		if finer && ev.Dense && known {
 			b.before[name] = before
@@ -191,8 +203,8 @@ func (s *Space) RemoveFromGroup(slot uint32, group int32, hashes []uint64) bool 
 	}
 	b := &g.blocks[at]
 	for _, name := range hashes {
-		if n := b.copies[name]; n > 1 {
-			b.copies[name] = n - 1
+		if n := b.copies[name].after(g.losses); n > 1 {
+			b.copies[name] = groupCopies{n - 1, g.losses}
 			continue
 		}
 		delete(b.copies, name)
@@ -254,7 +266,7 @@ func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 			o.path = s.tree.appendPath(o.path, local)
 		}
 		held := o.Device[slot]
-		o.prefix = groupedPrefix{groups: g, cells: o.path[:held], space: s, slot: uint32(slot)}
+		o.prefix = groupedPrefix{groups: g, cells: o.path[:held], space: s, slot: uint32(slot), left: maxLookUps}
 		length := hybrid.Boundary(uint64(held)*g.mainSize, g.mainSize, g.kinds, &o.prefix)
 		whole := uint32(length / max(g.mainSize, 1))
 		if whole == held {
@@ -295,6 +307,7 @@ type groupedPrefix struct {
 	cells  []uint32 // of its blocks
 	space  *Space
 	slot   uint32
+	left   int // blocks that may be looked up yet
 }
 
 // Has implements hybrid.Presence. The slot's names of the main group's blocks lead to
@@ -302,7 +315,7 @@ type groupedPrefix struct {
 // are found backwards.
 func (p *groupedPrefix) Has(group int, end uint64) bool {
 	b := &p.groups.blocks[group]
-	if len(b.copies) == 0 {
+	if p.left--; p.left < 0 || len(b.copies) == 0 {
 		return false
 	}
 	main := p.groups.mainSize
@@ -317,7 +330,7 @@ func (p *groupedPrefix) Has(group int, end uint64) bool {
 		if back%size != 0 || back/size >= maxFiner {
 			return false
 		}
-		for ; back > 0; back -= size {
+		for p.left -= int(back / size); back > 0; back -= size {
 			before, known := b.before[name]
 			if !known {
 				return false

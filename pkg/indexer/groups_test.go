@@ -278,6 +278,31 @@ func TestGroupsBounds(t *testing.T) {
 	}
 }
 
+// TestGroupsBoundLookUps: groups that agree on no length make an Overlap give up, not
+// look at the prompt once more for each of its blocks.
+func TestGroupsBoundLookUps(t *testing.T) {
+	const blocks = 1000
+	s := indexer.New()
+	state := hybrid.Group{Kind: hybrid.State, BlockSize: mainSize}
+	e := newHybridEngine(s, 0, 0, hybrid.Group{Kind: hybrid.Window, BlockSize: mainSize, Span: 1 << 31}, state, state)
+	e.storeMain(blocks)
+	e.store(0, 0, blocks*mainSize, nil)
+	odd, even := map[uint64]bool{}, map[uint64]bool{}
+	for i := range uint64(blocks + 1) {
+		[]map[uint64]bool{even, odd}[i%2][i*mainSize] = true
+	}
+	delete(odd, mainSize)
+	delete(even, 2*mainSize) // one has all odd blocks, the other all even ones and the first
+	e.store(1, 0, blocks*mainSize, even)
+	e.store(2, 0, blocks*mainSize, odd)
+	if got := deviceOf(s, blocks); got != 0 {
+		t.Errorf("%d blocks of many, want 0", got)
+	}
+	if got := deviceOf(s, 50); got != e.want(50) || got == 0 {
+		t.Errorf("%d blocks of a short prompt, want %d", got, e.want(50))
+	}
+}
+
 // BenchmarkOverlapHybrid looks up a prompt of 512 blocks on 16 ranks of a model with
 // five groups of windows, which have the last window of the prompt or none at all.
 func BenchmarkOverlapHybrid(b *testing.B) {

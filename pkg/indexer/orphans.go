@@ -15,6 +15,7 @@ type orphans struct {
 	children    map[uint64]uint32 // parent's name → first child's row
 	first, last uint32            // by age, oldest first
 	seeds       map[uint64]int    // orphans per block seed, of those with a known seed
+	losses      uint32            // how often makeProvisional was called
 }
 
 type orphan struct {
@@ -22,8 +23,9 @@ type orphan struct {
 	older, younger            uint32
 	prev, next                uint32 // below the same parent
 	seedKnown                 bool
-	provisional               bool  // will be a provisional block
-	tiers                     uint8 // bit per tier
+	provisional               bool   // will be a provisional block
+	losses                    uint32 // when it was announced; if there are more now it is provisional too
+	tiers                     uint8  // bit per tier
 }
 
 func (o *orphans) len() int { return len(o.byName) }
@@ -38,7 +40,7 @@ func (o *orphans) put(ev *Store, n int) (kept, dropped int) {
 		if id, ok := o.byName[name]; ok {
 			if row := &o.rows[id]; row.parent == b.parent && row.local == b.local {
 				row.tiers |= b.tiers
-				row.provisional = row.provisional && b.provisional
+				row.provisional, row.losses = o.isProvisional(row) && b.provisional, o.losses
 				o.uncount(*row)
 				row.seed, row.seedKnown = b.seed, b.seedKnown
 				o.count(b)
@@ -61,6 +63,7 @@ func (o *orphans) add(b orphan) {
 		o.seeds = make(map[uint64]int)
 	}
 	o.count(b)
+	b.losses = o.losses
 	id := uint32(len(o.rows))
 	if l := len(o.free); l > 0 {
 		id = o.free[l-1]
@@ -85,6 +88,7 @@ func (o *orphans) add(b orphan) {
 // drop removes an orphan and returns it.
 func (o *orphans) drop(id uint32) orphan {
 	b := o.rows[id]
+	b.provisional = o.isProvisional(&b)
 	if b.older == 0 {
 		o.first = b.younger
 	} else {
@@ -161,11 +165,10 @@ func (o *orphans) remove(name uint64, t Tier) bool {
 	return true
 }
 
-func (o *orphans) makeProvisional() {
-	for id := o.first; id != 0; id = o.rows[id].younger {
-		o.rows[id].provisional = true
-	}
-}
+// makeProvisional makes all orphans provisional, in constant time.
+func (o *orphans) makeProvisional() { o.losses++ }
+
+func (o *orphans) isProvisional(b *orphan) bool { return b.provisional || b.losses != o.losses }
 
 // addTier makes an orphan wait in one more tier. It is false if there is no orphan
 // with that name.

@@ -53,10 +53,22 @@ func Boundary(limit, unit uint64, groups []Group, has Presence) uint64 {
 	if unit == 0 {
 		return 0
 	}
+	limit -= limit % unit
+	// A full group can serve whatever is shorter than what it can serve, so that one
+	// look at it will do.
+	for i, g := range groups {
+		if g.needsAll() {
+			limit = g.run(i, 0, limit, has)
+			limit -= limit % unit
+		}
+	}
 	// Whatever is longer than what one group can serve up to a length is out for all.
-	for length := limit - limit%unit; ; {
+	for length := limit; ; {
 		shorter := length
 		for i, g := range groups {
+			if g.needsAll() {
+				continue
+			}
 			shorter = g.longest(i, shorter, unit, has)
 			shorter -= shorter % unit
 		}
@@ -67,24 +79,21 @@ func Boundary(limit, unit uint64, groups []Group, has Presence) uint64 {
 	}
 }
 
+// needsAll reports whether the group counts as Full.
+func (g *Group) needsAll() bool { return g.Kind == Full || g.Span == 0 && g.Kind != State }
+
 // longest returns the longest length up to limit, a multiple of the block size, that
-// the group can serve.
+// a group can serve that does not need all blocks.
 func (g *Group) longest(i int, limit, unit uint64, has Presence) uint64 {
-	kind := g.Kind
-	if g.Span == 0 && kind != State {
-		kind = Full
-	}
-	switch kind {
+	switch g.Kind {
 	case State:
 		for ; limit > 0 && !has.Has(i, limit); limit -= unit {
 		}
 		return limit
 	case Window:
 		return g.longestWindow(i, limit, has)
-	case Chunked:
-		return g.run(i, limit-limit%g.Span, limit, has)
 	}
-	return g.run(i, 0, limit, has)
+	return g.run(i, limit-limit%g.Span, limit, has) // Chunked
 }
 
 // longestWindow searches the window's blocks from the right.
