@@ -88,7 +88,7 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 		}
 		if reason == Applied {
 			c.copies.met(dp)
-			if c.copies.metGroup(ev.Group) {
+			if ev.Kind == Stored && c.copies.metGroup(ev.Group) {
 				c.MakeProvisional(idx)
 			}
 			c.apply(ev, slot, idx, &b.work, t)

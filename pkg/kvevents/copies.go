@@ -30,7 +30,8 @@ type copyCounting struct {
 
 func (c *copyCounting) counted() bool { return c.rule.Counted && !c.repeats && !c.several }
 
-// metGroup notes an attention group, and reports whether it is the second one.
+// metGroup notes the attention group of a stored event, and reports whether it is the
+// second one. Removed events do not state the kind of theirs.
 func (c *copyCounting) metGroup(group int32) (second bool) {
 	switch {
 	case group == NoGroup || group == c.group || c.several:

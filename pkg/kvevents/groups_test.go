@@ -97,6 +97,30 @@ func TestFurtherGroups(t *testing.T) {
 	}
 }
 
+// TestMainGroupIsOneThatStores: a stream that is joined late may begin with removals of
+// group 0, whose kind no event has stated then.
+func TestMainGroupIsOneThatStores(t *testing.T) {
+	rec := newRecorder()
+	c := kvevents.NewConverter(plain4, 0, twoRanks)
+	c.Groups = kvevents.GroupRule{Exact: true}
+	in := func(group int, kind string) dict {
+		return stored([]uint64{7, 8}, dict{"group_idx": group, "kv_cache_spec_kind": kind})
+	}
+	var tally kvevents.Tally
+	c.Apply(decode(t, message(
+		dict{"type": "BlockRemoved", "block_hashes": []uint64{7}, "group_idx": 0, "medium": "GPU"},
+		in(0, "mamba"), in(1, "full_attention"),
+	)), rec, &tally)
+	want := []string{
+		"remove slot=10 device [7]",
+		"group slot=10 group=0 [7 8] dense=true {2 4 0}",
+		"store slot=10 device root<-[7 8] known=true",
+	}
+	if diff := cmp.Diff(want, rec.calls); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
 // TestAnotherEnginesGroups: the groups of an engine that is gone are forgotten; the
 // next one may have its main group elsewhere.
 func TestAnotherEnginesGroups(t *testing.T) {
