@@ -219,7 +219,15 @@ func TestSessions(t *testing.T) {
 		{context(`"session_id":"c","parent_session_id":null,"session_final":null,"input_trigger":null,"agent_headers":null`), "c", false, ""},
 		{context(`"session_id":"c","input_trigger":"tool_result"`), "c", false, ""},
 		{context(`"session_id":"c","input_trigger":"other"`), "c", false, ""},
-		{`{"affinity_target":5,"kv_hint":[],"track_prefill_tokens":"x"}`, "", false, ""}, // not read
+		{`{"kv_hint":[],"track_prefill_tokens":"x"}`, "", false, ""}, // not read
+		{`{"affinity_target":null}`, "", false, ""},
+		{`{"affinity_target":{"worker_id":1},"session_id":"s"}`, "s", false, ""},
+		{`{"affinity_target":{"worker_id":1,"dp_rank":null,"x":[]}}`, "", false, ""},
+
+		{`{"affinity_target":5}`, "", false, "affinity_target: invalid type: number"},
+		{`{"affinity_target":{}}`, "", false, "affinity_target: missing field `worker_id`"},
+		{`{"affinity_target":{"worker_id":"a"}}`, "", false, "affinity_target.worker_id: invalid type"},
+		{`{"affinity_target":{"worker_id":1,"dp_rank":-1}}`, "", false, "affinity_target.dp_rank: "},
 
 		{`{"advisory":null}`, "", false, "advisory: invalid type: null"},
 		{`{"advisory":1}`, "", false, "advisory: invalid type: number"},

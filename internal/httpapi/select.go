@@ -219,6 +219,8 @@ func selectFields(d dialect) []jsonscan.Field[selectBody] {
 	if d == dialect13 {
 		return append(fields, optional("selection_id", selectionID, readText))
 	}
+	fields = append(fields, optional("affinity_target",
+		func(b *selectBody) **selecting.AffinityTarget { return &b.req.Target }, readTarget))
 	fields = append(fields, sessionFields(func(b *selectBody) *session { return &b.session })...)
 	return append(fields, aliasedOrNull("selection_id", "reservation_id", selectionID))
 }
@@ -231,6 +233,16 @@ var rankShape = jsonscan.NewObject(
 func readRank(s *jsonscan.Scanner) (r catalog.Rank) {
 	rankShape.Read(s, &r)
 	return r
+}
+
+var targetShape = jsonscan.NewObject(
+	required("worker_id", func(t *selecting.AffinityTarget) *uint64 { return &t.Worker }, (*jsonscan.Scanner).Uint64),
+	optional("dp_rank", func(t *selecting.AffinityTarget) **uint32 { return &t.DP }, (*jsonscan.Scanner).Uint32),
+)
+
+func readTarget(s *jsonscan.Scanner) (t selecting.AffinityTarget) {
+	targetShape.Read(s, &t)
+	return t
 }
 
 // constraintsShape is routing_constraints.

@@ -63,7 +63,10 @@ type SelectRequest struct {
 	// PolicyClass is the trimmed x-dynamo-meta-policy-class header; "" is absent.
 	PolicyClass string
 
-	Pinned            *catalog.Rank
+	Pinned *catalog.Rank
+	// Target, if one of its ranks is eligible, leaves no others; else it has no effect.
+	// It goes before the session, which is neither followed nor bound (1.6.1).
+	Target            *AffinityTarget
 	AllowedWorkers    []uint64
 	HasAllowedWorkers bool // absent: all workers; empty list: none
 	RequiredTaints    []string
@@ -85,6 +88,16 @@ type SelectRequest struct {
 	// Detailed: the caller reads the fields of 1.6.1, and as there an id that exists,
 	// or that another request is booking, is refused before anything else.
 	Detailed bool
+}
+
+// AffinityTarget is the rank that a caller would like, or all ranks of a worker.
+type AffinityTarget struct {
+	Worker uint64
+	DP     *uint32 // nil: any
+}
+
+func (t *AffinityTarget) matches(r catalog.Rank) bool {
+	return r.Worker == t.Worker && (t.DP == nil || *t.DP == r.DP)
 }
 
 // IfExists says what becomes of a reservation whose id exists (decision E4).

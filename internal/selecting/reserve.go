@@ -255,7 +255,7 @@ func (p *pendingSelections) save(c *selection) {
 		Tokens: c.size.Tokens, Prefill: c.result.EffectivePrefillTokens,
 		TrackPrefill: c.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
 	}
-	if req.Pinned == nil {
+	if req.Pinned == nil && req.Target == nil {
 		s.Session = req.Session
 	}
 	p.store.Put(*req.SelectionID, s)

@@ -185,19 +185,44 @@ func (c *selection) check() (err error) {
 // listEligible lists the ranks that the request's filters leave; none is an error.
 func (c *selection) listEligible() error {
 	c.eligible = c.eligible[:0]
-	pinned := c.request.Pinned
+	pinned, target := c.request.Pinned, c.request.Target
 	var last *catalog.Worker
 	ok := false
 	for _, e := range c.snapshot.Ranks() {
 		if e.Worker != last {
 			last, ok = e.Worker, c.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint)
 		}
-		if ok && (pinned == nil || *pinned == e.Rank) {
+		if ok && (pinned == nil || *pinned == e.Rank || target != nil) {
 			c.eligible = append(c.eligible, e)
+		}
+	}
+	if target != nil {
+		if err := c.applyTarget(); err != nil {
+			return err
 		}
 	}
 	if len(c.eligible) == 0 {
 		return &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
+	}
+	return nil
+}
+
+// applyTarget leaves the ranks of the affinity target, if any of them is eligible, and of
+// these the pinned one. As in dynamo-kv-router 1.6.1, a rank that is pinned elsewhere is an
+// error then.
+func (c *selection) applyTarget() error {
+	pinned, target := c.request.Pinned, c.request.Target
+	if slices.ContainsFunc(c.eligible, func(e catalog.Entry) bool { return target.matches(e.Rank) }) {
+		if pinned != nil {
+			only := selector.NewFilter([]uint64{target.Worker}, nil)
+			if err := only.CheckPinned(pinned.Worker); err != nil {
+				return &contract.Error{Kind: contract.BadRequest, Text: err.Error(), Err: err}
+			}
+		}
+		c.eligible = slices.DeleteFunc(c.eligible, func(e catalog.Entry) bool { return !target.matches(e.Rank) })
+	}
+	if pinned != nil {
+		c.eligible = slices.DeleteFunc(c.eligible, func(e catalog.Entry) bool { return e.Rank != *pinned })
 	}
 	return nil
 }

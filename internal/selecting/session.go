@@ -23,10 +23,10 @@ type sessions struct {
 	catalog         *catalog.Catalog
 }
 
-// session returns the request's session, "" if it has no effect: a pinned request
-// names its rank itself.
+// session returns the request's session, "" if it has no effect: a request with a pinned
+// worker or an affinity target names its rank itself.
 func (c *selection) session() string {
-	if c.api.sessions.Table == nil || c.request.Pinned != nil {
+	if c.api.sessions.Table == nil || c.request.Pinned != nil || c.request.Target != nil {
 		return ""
 	}
 	return c.request.Session

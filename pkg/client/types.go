@@ -57,6 +57,9 @@ type SelectRequest struct {
 	StrictPriority       uint32  `json:"strict_priority,omitempty"` // higher goes first
 
 	Pinned *Rank `json:"pinned_worker,omitempty"`
+	// Target is the worker or rank to prefer: if it is eligible, no other is. Session has
+	// no effect then.
+	Target *AffinityTarget `json:"affinity_target,omitempty"`
 	// AllowedWorkers, if not nil, are the only workers to choose from.
 	AllowedWorkers []uint64     `json:"allowed_worker_ids,omitzero"`
 	Constraints    *Constraints `json:"routing_constraints,omitempty"`
@@ -69,6 +72,12 @@ type SelectRequest struct {
 	PolicyClass string `json:"-"`
 	// Advisory makes Select answer what it would choose, without waiting or refusal.
 	Advisory bool `json:"advisory,omitempty"`
+}
+
+// AffinityTarget is a rank, or all ranks of a worker.
+type AffinityTarget struct {
+	Worker uint64  `json:"worker_id"`
+	DP     *uint32 `json:"dp_rank,omitempty"` // nil: any
 }
 
 // SessionContext describes a session of an agent. The service uses only ID.

@@ -25,6 +25,7 @@ from ._errors import (
 from ._lease import AsyncLease, Lease
 from ._plan import Backoff, Retry
 from ._types import (
+    AffinityTarget,
     BookRequest,
     DiagnoseRequest,
     Dialect,
@@ -56,6 +57,7 @@ from ._types import (
 
 __all__ = [
     "AccessDenied",
+    "AffinityTarget",
     "AsyncClient",
     "AsyncLease",
     "Backoff",

@@ -107,6 +107,7 @@ _CONVERT: dict[str, Any] = {
     "worker_id": lambda value, name: worker_id(value),
     "allowed_worker_ids": _worker_ids,
     "pinned_worker": _pinned,
+    "affinity_target": _pinned,
     "sequence_hashes": _integers,
     "block_hashes": _integers,
     "seq_hashes": _integers,

@@ -127,6 +127,16 @@ class Rank(TypedDict):
     dp_rank: int
 
 
+class _Target(TypedDict):
+    worker_id: int
+
+
+class AffinityTarget(_Target, total=False):
+    """A rank, or all ranks of a worker."""
+
+    dp_rank: int | None
+
+
 class SelectRequest(PromptRequest, total=False):
     """A prompt to choose a worker for, and the conditions."""
 
@@ -136,6 +146,7 @@ class SelectRequest(PromptRequest, total=False):
     priority_jump: float
     strict_priority: int
     pinned_worker: Rank
+    affinity_target: AffinityTarget
     allowed_worker_ids: Iterable[int]
     routing_constraints: Mapping[str, Any]
     session_id: str
