@@ -46,7 +46,7 @@ type dialer struct {
 	busy   bool               // waits for its turn, tries to connect or is connected
 	cancel context.CancelFunc // ends the connection; nil: there is none
 	timer  *time.Timer        // calls wake; nil before it is needed
-	dead   bool               // the last attempt was not answered, or many have failed
+	dead   bool               // its last address was not answered, or many attempts have failed
 	retry  time.Duration      // the next wait between two attempts
 	again  time.Time          // the next attempt
 	next   int                // the address that is to be tried next
@@ -189,9 +189,9 @@ func (d *dialer) failed(host string, silent bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.busy, d.cancel = false, nil
-	d.dead = silent || d.retry >= deadRetry
 	if d.next = slices.Index(d.hosts, host) + 1; d.next >= len(d.hosts) {
 		d.next = 0
+		d.dead = silent || d.retry >= deadRetry
 		d.pauseLocked()
 	}
 	d.wakeLocked()
@@ -255,6 +255,9 @@ func (d *dialer) takeLocked(addresses []netip.Addr) {
 		return
 	}
 	d.hosts, d.next, d.again = hosts, 0, time.Time{}
+	if d.dead && (!d.busy || d.kind.dials.remove(d)) { // others were not answered
+		d.dead, d.busy = false, false
+	}
 }
 
 // wait waits for a time, or until ctx ends.

@@ -25,9 +25,8 @@ const (
 )
 
 // dials are the attempts to connect that wait for their turn, and how many run. An address
-// that answers is not kept waiting by thousands that do not: those that are dead, because the
-// last attempt was not answered or too many have failed, have a queue and bounds of their
-// own, and of the others the one that came last and the one that has waited longest go in
+// that answers is not kept waiting by thousands that do not: those that are dead (see
+// dialer.dead) have a queue and bounds of their own, and of the others the one that came last and the one that has waited longest go in
 // turn.
 type dials struct {
 	// mu guards what follows.
@@ -52,16 +51,17 @@ func (q *dials) add(d *dialer) {
 	q.startLocked()
 }
 
-// remove takes back what add has asked for, if the turn has not come.
-func (q *dials) remove(d *dialer) {
+// remove takes back what add has asked for, and reports whether the turn has not come.
+func (q *dials) remove(d *dialer) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if d.turn == nil {
-		return
+		return false
 	}
 	q.waiting.Remove(d.turn) // does nothing in the list that it is not in
 	q.waitingDead.Remove(d.turn)
 	d.turn = nil
+	return true
 }
 
 // done says that an attempt is over: there is a connection, or it has failed.
