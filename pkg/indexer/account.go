@@ -51,9 +51,9 @@ func (a *Account) admits(entries int64) bool {
 const (
 	orphanBytes  = 192
 	aliasBytes   = 160
-	copyBytes    = 48 // a name in copies.counts
+	copyBytes    = 48 // a name in copies.counts, when these are most
 	removedBytes = 48 // a block in removedBlocks.byName
-	groupBytes   = 48 // a name in slotGroups
+	groupBytes   = 48 // a name in slotGroups, when these are most
 )
 
 // rankCharge is what an Account has counted of one rank.
@@ -69,7 +69,7 @@ func (r *rank) charge() rankCharge {
 	}
 	return rankCharge{
 		entries: int64(n + orphans + aliases + grouped),
-		bytes:   int64(orphans*orphanBytes + aliases*aliasBytes + len(r.removed.byName)*removedBytes + len(r.copies.counts)*copyBytes + grouped*groupBytes),
+		bytes:   int64(orphans*orphanBytes + aliases*aliasBytes + len(r.removed.byName)*removedBytes + r.copies.largest*copyBytes + r.groups.room()*groupBytes),
 	}
 }
 

@@ -21,6 +21,7 @@ type copies struct {
 	// counts has the names of more than one copy. While provisional it has also names
 	// of one copy: then those that are not in it are of provisional blocks.
 	counts      map[aliasKey]uint32
+	largest     int           // the most names in counts at a time: a map does not shrink
 	further     [NumTiers]int // copies beyond the first of each name
 	provisional bool
 }
@@ -41,6 +42,7 @@ func (c *copies) add(name uint64, t Tier) (further bool) {
 		c.counts = make(map[aliasKey]uint32)
 	}
 	c.counts[key] = n + 1
+	c.largest = max(c.largest, len(c.counts))
 	if n > 0 {
 		c.further[t]++
 	}
@@ -85,7 +87,7 @@ func (c *copies) drop(name uint64, t Tier) {
 
 func (c *copies) delete(key aliasKey) {
 	if delete(c.counts, key); len(c.counts) == 0 {
-		c.counts = nil
+		c.counts, c.largest = nil, 0
 	}
 }
 

@@ -64,6 +64,9 @@ type groupBlocks struct {
 	// smaller than the main group's: where no block of the main group ends, only this
 	// names a block.
 	before map[uint64]uint64
+	// largest is the most names that there were at a time, which is what the maps take:
+	// they do not shrink.
+	largest int
 }
 
 // groupCopies are the copies of one block that were counted after so many losses. If
@@ -86,6 +89,17 @@ func (g *slotGroups) size() (n int) {
 	}
 	for i := range g.blocks {
 		n += len(g.blocks[i].copies) + len(g.blocks[i].before)
+	}
+	return n
+}
+
+// room returns for how many names there is memory.
+func (g *slotGroups) room() (n int) {
+	if g == nil {
+		return 0
+	}
+	for i := range g.blocks {
+		n += g.blocks[i].largest
 	}
 	return n
 }
@@ -117,7 +131,7 @@ func (g *slotGroups) clear() {
 		return
 	}
 	for i := range g.blocks {
-		g.blocks[i].copies, g.blocks[i].before = nil, nil
+		g.blocks[i].drop()
 	}
 }
 
@@ -186,7 +200,10 @@ func (b *groupBlocks) store(ev *GroupStore, losses uint32, finer bool) {
 		}
 		before, known = name, true
 	}
+	b.largest = max(b.largest, len(b.copies)+len(b.before))
 }
+
+func (b *groupBlocks) drop() { b.copies, b.before, b.largest = nil, nil, 0 }
 
 // RemoveFromGroup takes one copy each of blocks of a group other than the main one from
 // a slot's device. It reports whether the group has reported before.
@@ -210,8 +227,8 @@ func (s *Space) RemoveFromGroup(slot uint32, group int32, hashes []uint64) bool 
 		delete(b.copies, name)
 		delete(b.before, name)
 	}
-	if len(b.copies) == 0 { // maps do not shrink
-		b.copies, b.before = nil, nil
+	if len(b.copies) == 0 {
+		b.drop()
 	}
 	s.settle(slot)
 	return true

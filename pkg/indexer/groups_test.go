@@ -278,6 +278,32 @@ func TestGroupsBounds(t *testing.T) {
 	}
 }
 
+// TestRoomIsCharged: removals of all names but one leave the memory of the others.
+func TestRoomIsCharged(t *testing.T) {
+	const blocks = 1000
+	account, bytes := newAccount(1 << 30)
+	s := indexer.New()
+	s.SetAccount(account)
+	e := newHybridEngine(s, 0, 0, aWindow)
+	e.storeMain(blocks)
+	base := bytes.Used()
+	e.storeMain(blocks) // copies
+	e.store(0, 0, blocks*mainSize, nil)
+	full := bytes.Used()
+	for i := range uint64(blocks - 1) {
+		e.remove(0, (i+1)*mainSize)
+		s.Remove(0, indexer.Device, []uint64{e.name((i + 1) * mainSize)})
+	}
+	if left := bytes.Used(); full == base || left != full {
+		t.Errorf("%d bytes, full %d, but for one %d", base, full, left)
+	}
+	e.remove(0, blocks*mainSize)
+	s.Remove(0, indexer.Device, []uint64{e.name(blocks * mainSize)})
+	if left := bytes.Used(); left != base {
+		t.Errorf("%d bytes at the end, want %d", left, base)
+	}
+}
+
 // TestGroupsBoundLookUps: groups that agree on no length make an Overlap give up, not
 // look at the prompt once more for each of its blocks.
 func TestGroupsBoundLookUps(t *testing.T) {
