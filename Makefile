@@ -142,6 +142,10 @@ test-oracle-short: build ## one short history of each of its scenarios
 test-mocker: build ## what is predicted is what Dynamo's mocker then finds in its cache (ARGS to choose)
 	scripts/test-mocker.sh $(ARGS)
 
+.PHONY: test-vllm
+test-vllm: build ## what is predicted is what two vLLM engines on the CPU then find in their caches
+	scripts/test-vllm.sh $(ARGS)
+
 .PHONY: test-peers
 test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
 	scripts/test-peers.sh $(ARGS)

@@ -11,15 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fleet import MODEL, PATIENCE
+from model import VOCABULARY, write_model
 from ports import free_ports
 
-MODEL = "tiny"
 BLOCK_SIZE = 16
 RANKS = 2
 BLOCKS = 64  # of each rank
-VOCABULARY = 1000
-
-PATIENCE = 30.0  # seconds until something that has to happen counts as missing
 
 
 class Dynamo:
@@ -29,7 +27,7 @@ class Dynamo:
         self._discovery = directory / "discovery"
         self._discovery.mkdir()
         self._model = directory / "model"
-        _write_model(self._model)
+        write_model(self._model)
         self._log = open(directory / "log", "w+")
         self._processes: list[subprocess.Popen] = []
 
@@ -88,8 +86,13 @@ class Dynamo:
 class Mocker:
     """One engine with its data-parallel ranks, through restarts."""
 
-    def __init__(self, dynamo: Dynamo):
+    ranks = RANKS
+    block_size = BLOCK_SIZE
+    vocabulary = VOCABULARY
+
+    def __init__(self, dynamo: Dynamo, frontend: "Frontend"):
         self._dynamo = dynamo
+        self._frontend = frontend
         self._port = free_ports(2 * RANKS)
         self._process, self.instance = dynamo.start_mocker(self._port)
 
@@ -109,6 +112,10 @@ class Mocker:
             "replay_endpoints": replay,
         }
 
+    def complete(self, rank: int, tokens: tuple[int, ...], output: int) -> int:
+        """Runs a request; the tokens that the answer says were cached."""
+        return self._frontend.complete(self.instance, rank, tokens, output)
+
     def restart(self) -> None:
         """The process dies; another one publishes on the same ports."""
         self._process.kill()
@@ -121,24 +128,27 @@ class Frontend:
 
     def __init__(self, dynamo: Dynamo):
         self._port = free_ports(1)
-        process = dynamo.start(
+        self._process = dynamo.start(
             "dynamo.frontend",
             *("--http-host", "127.0.0.1", "--http-port", str(self._port), "--router-mode", "direct"),
         )
+
+    def await_model(self) -> None:
+        """Waits until the frontend has heard of a mocker."""
         deadline = time.monotonic() + PATIENCE
         while not self._serves():
-            assert process.poll() is None and time.monotonic() < deadline, "the frontend did not start"
+            assert self._process.poll() is None and time.monotonic() < deadline, "the frontend did not start"
             time.sleep(0.05)
 
-    def complete(self, mocker: Mocker, rank: int, tokens: tuple[int, ...], output: int) -> int:
-        """Runs a request on a rank; the tokens that its answer says were cached.
+    def complete(self, instance: int, rank: int, tokens: tuple[int, ...], output: int) -> int:
+        """Runs a request on a mocker's rank; the tokens that its answer says were cached.
 
         A frontend that has not heard of the mocker yet is asked again.
         """
         body = {"model": MODEL, "prompt": tokens, "max_tokens": output}
         headers = {
             "content-type": "application/json",
-            "x-dynamo-worker-instance-id": str(mocker.instance),
+            "x-dynamo-worker-instance-id": str(instance),
             "x-dynamo-dp-rank": str(rank),
         }
         deadline = time.monotonic() + PATIENCE
@@ -167,66 +177,16 @@ class Frontend:
 
 
 @contextlib.contextmanager
-def running(mockers: int) -> Iterator[tuple[list[Mocker], Frontend]]:
+def running(mockers: int) -> Iterator[list[Mocker]]:
     with tempfile.TemporaryDirectory() as directory:
         dynamo = Dynamo(Path(directory))
         try:
-            yield [Mocker(dynamo) for _ in range(mockers)], Frontend(dynamo)
+            frontend = Frontend(dynamo)
+            engines = [Mocker(dynamo, frontend) for _ in range(mockers)]
+            frontend.await_model()
+            yield engines
         except BaseException:
             print(dynamo.said())
             raise
         finally:
             dynamo.stop()
-
-
-def _write_model(directory: Path) -> None:
-    """A model without weights: the mocker and the frontend read the tokenizer only."""
-    directory.mkdir()
-    special = ["<unk>", "<s>", "</s>"]
-    words = special + [f"w{i}" for i in range(len(special), VOCABULARY)]
-    files = {
-        "config.json": {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_attention_heads": 4,
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 4,
-            "max_position_embeddings": 4096,
-            "vocab_size": VOCABULARY,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        },
-        "generation_config.json": {"bos_token_id": 1, "eos_token_id": 2},
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": "<s>",
-            "eos_token": "</s>",
-            "unk_token": "<unk>",
-            "chat_template": "{% for m in messages %}{{ m['content'] }} {% endfor %}",
-        },
-        "tokenizer.json": {
-            "version": "1.0",
-            "added_tokens": [
-                {
-                    "id": i,
-                    "content": word,
-                    "single_word": False,
-                    "lstrip": False,
-                    "rstrip": False,
-                    "normalized": False,
-                    "special": True,
-                }
-                for i, word in enumerate(special)
-            ],
-            "pre_tokenizer": {"type": "Whitespace"},
-            "model": {
-                "type": "WordLevel",
-                "vocab": {word: i for i, word in enumerate(words)},
-                "unk_token": "<unk>",
-            },
-        },
-    }
-    for name, content in files.items():
-        (directory / name).write_text(json.dumps(content))
