@@ -172,6 +172,9 @@ func (o *oracle) delivered(n *simNode, e *event) {
 		b.lag = max(b.lag, o.age(b))
 	case renewed:
 		b.heard = o.w.now
+		if !o.status(b, o.know[n.index]).live { // nothing to renew: the sender's snapshot is read
+			return
+		}
 	}
 	if o.takes(n.has, step) {
 		o.know[n.index].add(step)
