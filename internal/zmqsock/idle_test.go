@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/zmqsock"
+	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 )
 
 // An idle stream costs about 16 KiB, with stacks; the test's end of it is in the bound.
@@ -93,10 +94,16 @@ func TestDeadStreamsAreCheap(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			each := (memoryInUse() - before - c.attempts) / streams
-			t.Logf("%d bytes a stream", each)
-			if each > most {
-				t.Errorf("%d bytes a stream, want at most %d", each, most)
+			// What attempts take is less at some times than at others.
+			for end := time.Now().Add(zmqtest.Patience); ; {
+				each := (memoryInUse() - before - c.attempts) / streams
+				if each <= most {
+					t.Logf("%d bytes a stream", each)
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatalf("%d bytes a stream, want at most %d", each, most)
+				}
 			}
 		})
 	}
