@@ -209,7 +209,7 @@ func TestRoundTrip(t *testing.T) {
 	enc, dec := newEncoder(), newReader()
 	for range 2_000 {
 		e := event{
-			kind: kind(rnd.IntN(numKinds)), sender: rnd.Uint64() | 1, sequence: 1 + rnd.Uint64N(maxSequence),
+			kind: kind(rnd.IntN(numSteps)), sender: rnd.Uint64() | 1, sequence: 1 + rnd.Uint64N(maxSequence),
 			scope:     catalog.Scope{Model: strings.Repeat("m", rnd.IntN(300)), Tenant: "t"},
 			blockSize: 1 + rnd.Uint32N(math.MaxUint32), id: strings.Repeat("x", rnd.IntN(70)),
 			rank: catalog.Rank{Worker: rnd.Uint64(), DP: rnd.Uint32()}, perScope: rnd.IntN(2) == 0,

@@ -23,7 +23,7 @@ var optional = []string{
 	".kv_events_endpoints", ".replay_endpoints", ".not_schedulable_reasons", ".recovery", ".peer", // workers, readiness
 	".lease_seconds", ".decode_busy", ".worker_load", "worker_load.total_kv_blocks", ".prefill_busy", // selections
 	"services[].replay_endpoint", ".field", // publishers, errors
-	".assumed", ".freed", ".ended", ".leases_ended", ".lease_ms", ".renewed_ms", // snapshots
+	".assumed", ".freed", ".ended", ".leases_ended", ".sessions", ".lease_ms", ".renewed_ms", // snapshots
 }
 
 // dataMaps are members whose own members are data, each of which may be missing.
