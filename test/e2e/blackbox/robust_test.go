@@ -165,9 +165,9 @@ func (s *service) publishBroken(t *testing.T, m *mutator, n int) {
 			s.Must(t, http.StatusOK, "GET", "/health", nil, nil)
 		}
 	}
-	// Broken sequence numbers may have left the stream far ahead: the service
-	// takes lower ones for a restart of the engine, after two of them.
-	seq := uint64(n)
+	// Broken events may have told of a further attention group, without which a prompt
+	// hits nothing. A new engine, which begins with 0, has not told of any.
+	seq := uint64(0)
 	e2e.Eventually(t, "a valid event counts", func() error {
 		pub.Publish(seq, stored(t, 0, 900001, 9001, 9002, 9003, 9004))
 		seq++
