@@ -23,6 +23,9 @@ class Worker:
         self.model = model
         self.id = identity
         self.engines = engines
+        # The engine's attention groups, by the fields of their events: a prompt hits
+        # what all of them have.
+        self.groups = [{}]
 
     @property
     def engine(self) -> Engine:
@@ -69,7 +72,8 @@ class Worker:
     def _publish_marker(self, rank: int) -> Chain:
         """Stores a block that no test asks for."""
         marker = Chain((next(_markers),) * (BLOCK_SIZE + 1), process="marker")
-        self.engines[rank].publish(self.engines[rank].stored(marker, 0, 1))
+        engine = self.engines[rank]
+        engine.publish(*(engine.stored(marker, 0, 1, **group) for group in self.groups))
         return marker
 
     def _counts(self, marker: Chain, rank: int) -> bool:

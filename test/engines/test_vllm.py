@@ -95,17 +95,27 @@ def test_connectors_that_give_parent_and_block_size_but_no_tokens(bed, medium):
 
 
 @pytest.mark.needs("BlockStored", "kv_cache_spec_kind")
-def test_only_full_attention_counts(bed):
-    """A hybrid model's sliding-window group announces and drops the same blocks."""
+def test_a_prompt_hits_what_all_groups_have(bed):
+    """A hybrid model's sliding-window group announces and drops the same blocks.
+
+    A window of 32 tokens needs the last two blocks before the end of the prefix.
+    """
     worker = bed.worker()
     engine = worker.engine
     window = {"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 32}
+    worker.groups.append(window)
     worker.apply(engine.stored(CHAIN, 0, 2), engine.stored(CHAIN, 0, 6, **window))
     assert worker.overlap(CHAIN) == (2, 2, 2)
     worker.apply(engine.removed(CHAIN, 0, 2, group_idx=1))
-    assert worker.overlap(CHAIN) == (2, 2, 2)
-    worker.apply(engine.removed(CHAIN, 1, 2, group_idx=0))
-    assert worker.overlap(CHAIN) == (1, 1, 1)
+    assert worker.overlap(CHAIN) == (0, 0, 0)
+    worker.apply(engine.stored(CHAIN, 2, 6))
+    assert worker.overlap(CHAIN) == (6, 6, 6)
+    worker.apply(engine.removed(CHAIN, 5, 6, group_idx=0))
+    assert worker.overlap(CHAIN) == (5, 5, 5)
+    worker.apply(engine.removed(CHAIN, 4, 5, group_idx=0))
+    assert worker.overlap(CHAIN) == (4, 4, 4)
+    worker.apply(engine.removed(CHAIN, 3, 4, group_idx=0))
+    assert worker.overlap(CHAIN) == (0, 0, 0)
 
 
 def test_a_partial_block_counts_nowhere(bed):
