@@ -165,7 +165,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		DecodeBusy:  config.DecodeBusy,
 	}, s.catalog, s.scopes, s.ledger, config.Overload, log)
 	if s.replica != nil && config.SessionTTL > 0 {
-		s.API.ShareSessions(process, s.replica)
+		s.ShareSessions(process, s.replica)
 	}
 	s.slotTracker = &slotTracker{catalog: s.catalog, ledger: s.ledger, scopes: s.scopes, register: s.register}
 	s.recovery = s.newRecovery()

@@ -31,8 +31,8 @@ type history struct {
 	live  []func(naive) // in order
 	// counted: live events announce copies. A dump has one of each block.
 	counted bool
-	lines []string      // the dump's events
-	log   []string
+	lines   []string // the dump's events
+	log     []string
 }
 
 const (
