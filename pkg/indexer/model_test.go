@@ -92,6 +92,9 @@ func (m *model) store(ev *indexer.Store) {
 		parent := ev.Parent
 		for i, name := range ev.EngineHashes {
 			if p, held := r.find(name); held && m.up[p].local == ev.Local[i] {
+				if i > 0 && ev.Provisional && !r.doubted {
+					r.doubt()
+				}
 				r.hold(ev.Tier, name, p, ev.Counted, ev.Provisional)
 				m.joinOrphans(r, ev.Tier, []uint64{name})
 				if rest := i + 1; rest < len(ev.EngineHashes) {
@@ -111,6 +114,9 @@ func (m *model) store(ev *indexer.Store) {
 			r.drop(name)
 			r.waiting = append(r.waiting, o)
 			parent = name
+		}
+		if ev.Provisional && !r.doubted {
+			r.doubt()
 		}
 		return
 	}

@@ -146,7 +146,11 @@ func (s *Space) storeOrphan(ev *Store) Outcome {
 		}
 	}
 	var out Outcome
-	out.Orphaned, out.Dropped = s.ranks[ev.Slot].orphans.put(ev, anchor)
+	r := &s.ranks[ev.Slot]
+	out.Orphaned, out.Dropped = r.orphans.put(ev, anchor)
+	if ev.Provisional && out.Orphaned > 0 && !r.copies.provisional {
+		r.makeProvisional() // now: whose orphans join first must not decide it
+	}
 	if cell == 0 {
 		return out
 	}
