@@ -47,7 +47,7 @@ build: ## build bin/select-service; it needs no C
 # SHORT is the one switch between the rings: with -short, tests shorten their
 # random histories and leave out the largest sizes. The tests of the built program
 # share one build, which has the race detector as they do; they wait more than they
-# compute, so eight packages, and eight tests of each that allow it, run at the same
+# compute, so four packages run at the same
 # time. A program with the race detector sleeps for a second before it ends, unless it
 # is told not to, and the tests end hundreds. Vetting is make lint's.
 test test-busy: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/test/select-service
@@ -55,7 +55,7 @@ test test-busy: export GORACE := atexit_sleep_ms=0
 
 .PHONY: test
 test: test-program ## ring 1: every test, short, with the race detector (PKG, SHORT=, RACE= to change that)
-	$(GO) test $(RACE) $(SHORT) -p 8 -parallel 8 -vet=off -shuffle=on -timeout 60m $(PKG)
+	$(GO) test $(RACE) $(SHORT) -p 4 -vet=off -shuffle=on -timeout 60m $(PKG)
 
 .PHONY: test-program
 test-program: setup

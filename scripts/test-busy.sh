@@ -22,8 +22,6 @@ for ((i = 0; i < load; i++)); do
   busy+=($!)
 done
 
-# All at a time: each test has less of the machine than one after the other, and all
-# together have more.
-"${GO:-go}" test -race -short -count=1 -vet=off -p 8 -parallel 8 -skip "$computing" -timeout 60m \
+"${GO:-go}" test -race -short -count=1 -vet=off -skip "$computing" -timeout 60m \
   ./cmd/... ./demo/engine ./demo/player ./demo/sim/node ./internal/fetch ./internal/httpapi \
   ./internal/zmqsock/... ./pkg/client ./pkg/kvevents ./test/e2e/... ./test/conformance
