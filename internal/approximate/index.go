@@ -300,9 +300,15 @@ func (x *Index) addBlockLocked(r *rankBlocks, hash uint64, depth, parent uint32)
 	if x.n >= x.limit && x.evictLocked(1+x.limit/maxAtOnce, func(id uint32) bool { return id != parent }) == 0 {
 		return 0
 	}
+	return x.enterLocked(r, block{hash: hash, depth: depth})
+}
+
+// enterLocked makes a block of a rank. It is in no list.
+func (x *Index) enterLocked(r *rankBlocks, b block) uint32 {
 	id := x.newBlockLocked()
-	*x.block(id) = block{hash: hash, rank: r.number, depth: depth}
-	r.blocks[hash] = id
+	b.rank = r.number
+	*x.block(id) = b
+	r.blocks[b.hash] = id
 	r.n++
 	x.n++
 	return id

@@ -180,12 +180,7 @@ func (x *Index) addLeasedLocked(r *rankBlocks, hash uint64, depth uint32) uint32
 	if x.n >= x.limit && x.evictLocked(1+x.limit/maxAtOnce, always) == 0 && x.evictListLocked(r, 1) == 0 {
 		return 0
 	}
-	id := x.newBlockLocked()
-	*x.block(id) = block{hash: hash, rank: r.number, depth: depth, tick: dueTick}
-	r.blocks[hash] = id
-	r.n++
-	x.n++
-	return id
+	return x.enterLocked(r, block{hash: hash, depth: depth, tick: dueTick})
 }
 
 // dropAddedLocked undoes acquireLocked for the blocks that it has added, and for those
