@@ -60,7 +60,11 @@ func newBuffer(n int) *buffer {
 	return &buffer{make([]byte, budget.SmallBody<<i)}
 }
 
+// release returns the memory to its pool; nil has none.
 func (b *buffer) release() {
+	if b == nil {
+		return
+	}
 	if i, pooled := pooledAs(len(b.bytes)); pooled {
 		buffers[i].Put(b)
 	}
@@ -72,9 +76,7 @@ func (in *incoming) drop() { in.text, in.buffer = nil, nil }
 // release returns in and its memory to their pools. Nothing may refer to the text any
 // more, and in must be closed.
 func (in *incoming) release() {
-	if in.buffer != nil {
-		in.buffer.release()
-	}
+	in.buffer.release()
 	in.drop()
 	incomings.Put(in)
 }
@@ -140,9 +142,7 @@ func (in *incoming) grow(c *gin.Context, limit int) error {
 	}
 	b := newBuffer(int(n))
 	in.text = append(b.bytes[:0], in.text...)
-	if in.buffer != nil {
-		in.buffer.release()
-	}
+	in.buffer.release()
 	in.buffer = b
 	return nil
 }
@@ -190,9 +190,7 @@ func (in *incoming) forgo(c *gin.Context, err error, interrupted bool) error {
 		return err
 	}
 	in.body.release()
-	if in.buffer != nil {
-		in.buffer.release()
-	}
+	in.buffer.release()
 	in.drop()
 	if interrupted {
 		c.Header("Connection", "close")
