@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"net/url"
 	"os"
 
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // warnOfFiles logs which of the configured files with secrets others on this machine may
@@ -37,12 +37,12 @@ func warnOfPublisher(conf config.Config, log zerolog.Logger) {
 	if endpoint == "" || conf.Curve.ReplicaKeyFile != "" || len(conf.Access.AllowEndpoints) > 0 {
 		return
 	}
-	if u, err := url.Parse(endpoint); err == nil {
-		at, err := netip.ParseAddr(u.Hostname())
-		if u.Scheme != "tcp" || u.Hostname() == "localhost" || err == nil && at.IsLoopback() {
+	if e, err := catalog.ParseEndpoint(endpoint); err == nil {
+		at, err := netip.ParseAddr(e.Host)
+		if e.Scheme != "tcp" || e.Host == "localhost" || err == nil && at.IsLoopback() {
 			return
 		}
-	} // tcp://*:9092 is no URL
+	}
 	log.Warn().Str("endpoint", endpoint).
 		Msg("anybody who reaches this endpoint may read all reservations, and be registered as a peer: there is neither --zmq-curve-replica-key-file nor --allow-endpoints")
 }
