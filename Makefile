@@ -47,9 +47,9 @@ build: ## build bin/select-service; it needs no C
 # SHORT is the one switch between the rings: with -short, tests shorten their
 # random histories and leave out the largest sizes. The tests of the built program
 # share one build, which has the race detector as they do; they wait more than they
-# compute, so four packages run at the same
-# time. A program with the race detector sleeps for a second before it ends, unless it
-# is told not to, and the tests end hundreds. Vetting is make lint's.
+# compute, so four packages are tested at the same time. A program with the race
+# detector sleeps for a second before it ends, unless it is told not to, and the tests
+# end hundreds. Vetting is make lint's.
 test test-busy: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/test/select-service
 test test-busy: export GORACE := atexit_sleep_ms=0
 

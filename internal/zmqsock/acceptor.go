@@ -153,3 +153,13 @@ func longestUnused(c, d *accepted) bool {
 	}
 	return c.since.Before(d.since)
 }
+
+// wait waits for a time, or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

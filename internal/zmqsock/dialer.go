@@ -259,13 +259,3 @@ func (d *dialer) takeLocked(addresses []netip.Addr) {
 		d.dead, d.busy = false, false
 	}
 }
-
-// wait waits for a time, or until ctx ends.
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}

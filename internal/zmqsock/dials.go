@@ -26,8 +26,8 @@ const (
 
 // dials are the attempts to connect that wait for their turn, and how many run. An address
 // that answers is not kept waiting by thousands that do not: those that are dead (see
-// dialer.dead) have a queue and bounds of their own, and of the others the one that came last and the one that has waited longest go in
-// turn.
+// dialer.dead) have a queue and bounds of their own, and of the others the one that came
+// last and the one that has waited longest go in turn.
 type dials struct {
 	// mu guards what follows.
 	mu            sync.Mutex
