@@ -59,7 +59,7 @@ type Converter struct {
 // precedence over the registered one. If ranks is nil every rank is known and its
 // number is its slot.
 func NewConverter(layout hashing.Layout, rank uint32, ranks Ranks) *Converter {
-	return &Converter{layout: layout, rank: rank, ranks: ranks, copies: copyCounting{group: NoGroup}}
+	return &Converter{layout: layout, rank: rank, ranks: ranks, groups: groups{main: NoGroup}}
 }
 
 // scratch is memory that is reused from event to event and from batch to batch.
@@ -88,7 +88,7 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 		}
 		if reason == Applied {
 			c.copies.met(dp)
-			if ev.Kind == Stored && c.copies.metGroup(ev.Group) {
+			if ev.Kind == Stored && c.groups.metMain(ev.Group) {
 				c.MakeProvisional(idx)
 			}
 			c.apply(ev, slot, idx, &b.work, t)
@@ -222,7 +222,7 @@ func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *T
 		Parent: ev.Parent, HasParent: ev.HasParent,
 		EngineHashes: ev.Hashes, Local: work.local,
 		Seed: seed, SeedKnown: known,
-		Counted: c.copies.counted(),
+		Counted: c.counted(),
 	}
 	out := idx.Store(&work.store)
 	if out.Copies > 0 && ev.Tier == indexer.Device && c.copies.exceededBy(out.Held) {

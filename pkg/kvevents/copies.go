@@ -19,29 +19,14 @@ type copyCounting struct {
 	// repeats: the publisher has announced more copies than there is room for. They are
 	// not counted any more.
 	repeats bool
-	// group is the main attention group of the stream's events, NoGroup if none has been
-	// stated. several: there are more, which have copies of their own under the same
-	// hashes. They are not counted either.
-	group   int32
-	several bool
 	// ranks are the data-parallel ranks of which the stream has brought events.
 	ranks []uint32
 }
 
-func (c *copyCounting) counted() bool { return c.rule.Counted && !c.repeats && !c.several }
-
-// metGroup notes the attention group of a stored event, and reports whether it is the
-// second one. Removed events do not state the kind of theirs.
-func (c *copyCounting) metGroup(group int32) (second bool) {
-	switch {
-	case group == NoGroup || group == c.group || c.several:
-		return false
-	case c.group == NoGroup:
-		c.group = group
-		return false
-	}
-	c.several = true
-	return true
+// counted reports whether copies are counted. Of several main groups they are not, which
+// have copies of their own under the same hashes.
+func (c *Converter) counted() bool {
+	return c.copies.rule.Counted && !c.copies.repeats && !c.groups.several
 }
 
 // met notes a rank.
@@ -67,7 +52,7 @@ func (c *Converter) CountCopies(rule CopyRule, idx Index) {
 	if rule == c.copies.rule {
 		return
 	}
-	was := c.copies.counted()
+	was := c.counted()
 	c.copies.rule, c.copies.repeats = rule, false
 	if was != rule.Counted {
 		c.MakeProvisional(idx)

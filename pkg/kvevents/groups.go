@@ -18,14 +18,11 @@ type GroupRule struct {
 // isFurtherGroup reports whether an event is of another group than the first main one
 // of the stream, where groups are kept apart.
 func (c *Converter) isFurtherGroup(ev *Event) bool {
-	return c.Groups.Exact && ev.Group != NoGroup && c.copies.group != NoGroup && ev.Group != c.copies.group
+	return c.Groups.Exact && ev.Group != NoGroup && c.groups.main != NoGroup && ev.Group != c.groups.main
 }
 
 // forgetGroups forgets which groups the engine has: it is another one now.
-func (c *Converter) forgetGroups() {
-	c.groups = groups{}
-	c.copies.group, c.copies.several = NoGroup, false
-}
+func (c *Converter) forgetGroups() { c.groups = groups{main: NoGroup} }
 
 // applyToGroup applies an event that the main group's filter has left out, and reports
 // whether it means anything. A group whose kind no event has stated says nothing of
@@ -47,7 +44,7 @@ func (c *Converter) applyToGroup(ev *Event, slot uint32, idx Index, t *Tally) bo
 		EngineHashes:  ev.Hashes,
 		Parent:        ev.Parent, HasParent: ev.HasParent,
 		Dense:   len(ev.Tokens) == len(ev.Hashes)*ev.BlockSize,
-		Counted: c.copies.counted(),
+		Counted: c.counted(),
 	})
 	if noted {
 		t.Blocks[ev.Tier][BlocksGrouped] += uint64(len(ev.Hashes))
@@ -76,9 +73,13 @@ const maxGroups = 4096
 
 // groups knows which attention groups hold the main cache: the one whose blocks
 // a prefix match is about (dynamo-kv-router 1.3.1 and 1.6.1). Sliding windows,
-// state caches and cross attention are filtered out. The zero value is ready.
+// state caches and cross attention are filtered out.
 type groups struct {
 	kinds map[groupKey]bool
+	// main is the first main group of the stream's stored events, NoGroup if none has
+	// been stated; several: there are more.
+	main    int32
+	several bool
 }
 
 type groupKey struct {
@@ -98,6 +99,20 @@ func (g *groups) learn(dp uint32, ev *Event) {
 	if _, known := g.kinds[key]; known || len(g.kinds) < maxGroups {
 		g.kinds[key] = isMainKind(ev.SpecKind)
 	}
+}
+
+// metMain notes the main group of a stored event, and reports whether it is the second
+// one. Removed events do not state the kind of theirs.
+func (g *groups) metMain(group int32) (second bool) {
+	switch {
+	case group == NoGroup || group == g.main || g.several:
+		return false
+	case g.main == NoGroup:
+		g.main = group
+		return false
+	}
+	g.several = true
+	return true
 }
 
 // isMain reports whether an event is about the main cache: by its own kind, else
