@@ -8,22 +8,30 @@ import "sync"
 const remoteShare = 4
 
 // peerShares shares out what is for the reservations of other processes among the peers
-// that tell of them. A peer may use what is free. When nothing is, the peer that holds
+// that tell of them. A peer may use what is free. When nothing is, the share that holds
 // most gives way to one that holds less, so that whoever holds less than an equal part
-// always finds room. What is said of one limit (number, memory) says nothing of the
-// other.
+// always finds room. A peer has one share for its own reservations and one for those of
+// others: its snapshot also has what hostile peers have told it, which must not take the
+// room of its own. What is said of one limit (number, memory) says nothing of the other.
 type peerShares struct {
 	// mu guards the fields below, all shares, and what told points to. It is an innermost
 	// lock.
-	mu     sync.Mutex
-	byName map[string]*peerShare // of the peers that hold something
+	mu       sync.Mutex
+	bySource map[source]*peerShare // that hold something
 }
 
-// peerShare is what a peer holds.
+// source is who told of a reservation: a peer of its own ones or, in a snapshot or as
+// one that is not bound, of others'.
+type source struct {
+	peer   string
+	others bool
+}
+
+// peerShare is what the reservations of one source hold.
 type peerShare struct {
-	name  string
-	held  []*entry
-	units int64 // the sum of their charges
+	source source
+	held   []*entry
+	units  int64 // the sum of their charges
 }
 
 // told says who told of a reservation.
@@ -32,16 +40,16 @@ type told struct {
 	at    int        // index in share.held
 }
 
-// takeFrom makes room for r, of which a peer has told. Those that are displaced take no
+// takeFrom makes room for r, of which another replica has told. Those that are displaced take no
 // room any more; the caller ends them.
-func (m *room) takeFrom(r *entry, peer string) (displaced []*entry, ok bool) {
+func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 	r.charge = chargeOf(r)
 	account := m.limits.Memory
 	bytes := int64(r.charge) * chargeUnit
 	p := &m.peers
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	share := p.of(peer)
+	share := p.of(from)
 
 	most := int64(m.limits.Reservations)
 	tooMany := m.live.Add(1) > most-most/remoteShare && most > 0
@@ -71,29 +79,29 @@ func (m *room) takeFrom(r *entry, peer string) (displaced []*entry, ok bool) {
 	account.Release(freed)
 	m.live.Add(-int64(len(displaced)))
 	share.add(r)
-	p.byName[peer] = share
+	p.bySource[from] = share
 	return displaced, true
 }
 
-// of returns the share of a peer, which is not entered if it is new. It needs p.mu.
-func (p *peerShares) of(peer string) *peerShare {
-	if p.byName == nil {
-		p.byName = make(map[string]*peerShare)
+// of returns the share of a source, which is not entered if it is new. It needs p.mu.
+func (p *peerShares) of(from source) *peerShare {
+	if p.bySource == nil {
+		p.bySource = make(map[source]*peerShare)
 	}
-	if share := p.byName[peer]; share != nil {
+	if share := p.bySource[from]; share != nil {
 		return share
 	}
-	return &peerShare{name: peer}
+	return &peerShare{source: from}
 }
 
 func (s *peerShare) number() int64 { return int64(len(s.held)) }
 func (s *peerShare) memory() int64 { return s.units }
 
-// giveWay takes reservations that hold n together, or a little more, from the peer that
+// giveWay takes reservations that hold n together, or a little more, from the share that
 // holds most; nil if that is not more than newcomer with n more. It needs p.mu.
 func (p *peerShares) giveWay(newcomer *peerShare, size func(*peerShare) int64, n int64) (displaced []*entry) {
 	largest := newcomer
-	for _, share := range p.byName {
+	for _, share := range p.bySource {
 		if size(share) > size(largest) {
 			largest = share
 		}
@@ -130,7 +138,7 @@ func (p *peerShares) take(r *entry) {
 	s.units -= int64(r.charge)
 	r.told.share = nil
 	if last == 0 {
-		delete(p.byName, s.name)
+		delete(p.bySource, s.source)
 	}
 }
 
@@ -145,15 +153,30 @@ func (p *peerShares) remove(r *entry) bool {
 	return true
 }
 
-// move notes that another peer tells of r now.
-func (p *peerShares) move(r *entry, peer string) {
+// bound notes that the process of r, of which others have told, tells of it now.
+func (p *peerShares) bound(r *entry, peer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.told.share == nil || r.told.share.name == peer {
+	p.move(r, source{peer: peer})
+}
+
+// unbound notes that who told of r may not be its process.
+func (p *peerShares) unbound(r *entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if share := r.told.share; share != nil {
+		p.move(r, source{peer: share.source.peer, others: true})
+	}
+}
+
+// move moves r to the share of a source, unless it has given its room to another one.
+// It needs p.mu.
+func (p *peerShares) move(r *entry, to source) {
+	if r.told.share == nil || r.told.share.source == to {
 		return
 	}
 	p.take(r)
-	share := p.of(peer)
+	share := p.of(to)
 	share.add(r)
-	p.byName[peer] = share
+	p.bySource[to] = share
 }

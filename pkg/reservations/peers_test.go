@@ -12,10 +12,18 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// peersModel says what a ledger must hold of each peer, and of its own callers ("").
+// peersModel says what a ledger must hold of each source, and of its own callers ("").
 type peersModel struct {
 	limits Limits
-	held   map[string]map[string]int64 // peer → id → charge in units
+	held   map[string]map[string]int64 // source → id → charge in units
+}
+
+// sourceOf names the share that a reservation of a snapshot belongs to.
+func sourceOf(b *Reservation) string {
+	if b.Word == OwnWord {
+		return b.Peer
+	}
+	return b.Peer + " of others"
 }
 
 func (m *peersModel) size(peer string, memory bool) (n int64) {
@@ -51,7 +59,7 @@ func (m *peersModel) full(charge int64) (full, memory bool) {
 	return most > 0 && m.total(false, true)+1 > most-most/4, false
 }
 
-// check judges a peer's reservation with the given result, after which those ids were
+// check judges a source's reservation with the given result, after which those ids were
 // not live any more.
 func (m *peersModel) check(t *testing.T, peer string, charge int64, v ApplyResult, gone map[string]bool) {
 	t.Helper()
@@ -108,8 +116,9 @@ func (m *peersModel) check(t *testing.T, peer string, charge int64, v ApplyResul
 }
 
 // TestPeersAgainstModel: in any history of bookings and ends a peer's reservation is
-// taken if there is room, else if another peer holds more, which gives way by no more
-// than is needed; callers' reservations never do. What was displaced can come back.
+// taken if there is room, else if another share holds more, which gives way by no more
+// than is needed; callers' reservations never do. What a peer tells of itself and what it
+// tells of others are two shares. What was displaced can come back.
 func TestPeersAgainstModel(t *testing.T) {
 	peers := []string{"a", "b", "c", "d"}
 	scopes := []catalog.Scope{{Model: "m"}, {Model: "n"}}
@@ -128,7 +137,9 @@ func TestPeersAgainstModel(t *testing.T) {
 				}
 				m := &peersModel{limits: l.room.limits, held: map[string]map[string]int64{"": {}}}
 				for _, p := range peers {
-					m.held[p] = make(map[string]int64)
+					for _, w := range []Word{OwnWord, Relayed} {
+						m.held[sourceOf(&Reservation{Peer: p, Word: w})] = make(map[string]int64)
+					}
 				}
 				said := make(map[string]Reservation)
 				last := uint64(0)
@@ -148,7 +159,10 @@ func TestPeersAgainstModel(t *testing.T) {
 						for j := range b.Hashes {
 							b.Hashes[j] = r.Uint64()
 						}
-						if old, ok := anyOf(r, said); ok && r.IntN(4) == 0 && m.held[old.Peer][old.ID] == 0 {
+						if r.IntN(3) == 0 {
+							b.Word, b.Origin.Process = Relayed, uint64(20+i)
+						}
+						if old, ok := anyOf(r, said); ok && r.IntN(4) == 0 && m.held[sourceOf(&old)][old.ID] == 0 {
 							b = old // again, as a snapshot brings it
 						}
 						if r.IntN(8) == 0 {
@@ -171,20 +185,20 @@ func TestPeersAgainstModel(t *testing.T) {
 							}
 							continue
 						}
-						m.check(t, b.Peer, charge, v, gone)
+						m.check(t, sourceOf(&b), charge, v, gone)
 						for _, held := range m.held {
 							for id := range gone {
 								delete(held, id)
 							}
 						}
 						if v == Applied {
-							m.held[b.Peer][b.ID] = charge
+							m.held[sourceOf(&b)][b.ID] = charge
 						}
 						said[b.ID] = b
 					case op < 8:
-						if b, ok := anyOf(r, said); ok && m.held[b.Peer][b.ID] > 0 {
+						if b, ok := anyOf(r, said); ok && m.held[sourceOf(&b)][b.ID] > 0 {
 							l.ApplyFreed(Ref{Origin: b.Origin, Scope: b.Scope, ID: b.ID})
-							delete(m.held[b.Peer], b.ID)
+							delete(m.held[sourceOf(&b)], b.ID)
 							delete(said, b.ID)
 						}
 					case op == 8:
@@ -212,8 +226,8 @@ func TestPeersAgainstModel(t *testing.T) {
 				for _, sc := range scopes {
 					l.RemoveRank(sc, 0)
 				}
-				if live, used := l.room.live.Load(), l.room.limits.Memory.Used(); live != 0 || used != 0 || len(l.room.peers.byName) != 0 {
-					t.Errorf("%d reservations, %d bytes and %d peers are left", live, used, len(l.room.peers.byName))
+				if live, used := l.room.live.Load(), l.room.limits.Memory.Used(); live != 0 || used != 0 || len(l.room.peers.bySource) != 0 {
+					t.Errorf("%d reservations, %d bytes and %d shares are left", live, used, len(l.room.peers.bySource))
 				}
 				for i := range peers {
 					if n := l.numbered.Live(uint64(10 + i)); n != 0 {
@@ -291,18 +305,27 @@ func TestNewcomer(t *testing.T) {
 }
 
 // TestToldAgain: a reservation counts for the peer that speaks for its process once
-// that has told of it.
+// that has told of it, and for what it tells of others when that is in doubt again.
 func TestToldAgain(t *testing.T) {
 	l, _ := limited(Limits{Reservations: 8})
 	b := Reservation{Peer: "other", Word: Relayed, Origin: Origin{Process: 2, Sequence: 1}, ID: "x"}
 	l.ApplyBooked(b)
 	b.Peer, b.Word = "own", OwnWord
 	l.ApplyBooked(b)
-	if by := l.room.peers.byName; len(by) != 1 || by["own"] == nil || len(by["own"].held) != 1 || by["own"].units == 0 {
-		t.Errorf("shares %v", by)
+	only := func(in source) {
+		t.Helper()
+		by := l.room.peers.bySource
+		if share := by[in]; len(by) != 1 || share == nil || len(share.held) != 1 || share.units == 0 {
+			t.Errorf("shares %v, want one of %v", by, in)
+		}
 	}
+	only(source{peer: "own"})
+	l.Unbind(2)
+	only(source{peer: "own", others: true})
+	l.ApplyBooked(b)
+	only(source{peer: "own"})
 	l.ApplyFreed(Ref{Origin: b.Origin, ID: "x", Word: OwnWord, Sender: 2})
-	if n := len(l.room.peers.byName); n != 0 || l.room.live.Load() != 0 {
+	if n := len(l.room.peers.bySource); n != 0 || l.room.live.Load() != 0 {
 		t.Errorf("%d shares, %d live", n, l.room.live.Load())
 	}
 }
@@ -338,7 +361,7 @@ func TestPeersAtOnce(t *testing.T) {
 	for _, sc := range scopes {
 		l.RemoveRank(sc, 0)
 	}
-	if live, used := l.room.live.Load(), account.Used(); live != 0 || used != 0 || len(l.room.peers.byName) != 0 {
+	if live, used := l.room.live.Load(), account.Used(); live != 0 || used != 0 || len(l.room.peers.bySource) != 0 {
 		t.Errorf("%d reservations and %d bytes are left", live, used)
 	}
 }

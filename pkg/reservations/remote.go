@@ -46,8 +46,9 @@ const (
 // local.
 type Reservation struct {
 	Word Word
-	// Peer is the endpoint at which it was told, "" if it does not matter: what the
-	// reservations of a peer take is counted together.
+	// Peer is the endpoint at which it was told, "" if it does not matter: what a peer's
+	// own reservations take is counted together, and what those of others take of which
+	// it has told.
 	Peer           string
 	Origin         Origin
 	Scope          catalog.Scope
@@ -366,7 +367,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	}
 	known := unnumberedEvent && any
 	if !ended && !known {
-		if displaced, ok = l.room.takeFrom(r, b.Peer); !ok {
+		if displaced, ok = l.room.takeFrom(r, b.source(snapshot)); !ok {
 			if numbered && !r.relayed {
 				l.numbered.Leave(b.Origin, history.Displaced)
 			}
@@ -410,7 +411,7 @@ func (s *scope) confirm(r *entry, b *Reservation, at time.Duration) (v ApplyResu
 	}
 	r.relayed = false
 	s.ledger.relayed.Add(-1)
-	s.ledger.room.peers.move(r, b.Peer)
+	s.ledger.room.peers.bound(r, b.Peer)
 	if completed && !r.prefillDone {
 		s.endPrefill(r)
 	}
@@ -451,6 +452,11 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 		deadline: deadline,
 		lease:    x,
 	}
+}
+
+// source is whose share it is in. An event without a number is believed of any process.
+func (b *Reservation) source(snapshot bool) source {
+	return source{peer: b.Peer, others: b.Word != OwnWord && (snapshot || b.Origin.Numbered())}
 }
 
 // enterRemote enters a reservation of another process, which has room and which
@@ -575,9 +581,12 @@ func (l *Ledger) rememberName(r *entry, why history.EndReason) {
 func (l *Ledger) Bind(process uint64, peer string) { l.numbered.Bind(process, peer, l.at()) }
 
 // Unbind takes note that it is not known any more which of several endpoints speaks
-// for a process: what is live of it stays, as Relayed, and its numbers mean nothing
+// for another process: what is live of it stays, as Relayed, and its numbers mean nothing
 // until it speaks for itself again.
 func (l *Ledger) Unbind(process uint64) {
+	if process == l.process {
+		return
+	}
 	l.eachListed(func(s *scope, some []listed) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -585,6 +594,7 @@ func (l *Ledger) Unbind(process uint64) {
 			if x.origin.Process == process && x.origin.Numbered() && !x.ended && !x.relayed {
 				x.relayed = true
 				l.relayed.Add(1)
+				l.room.peers.unbound(x.entry)
 			}
 		}
 	})

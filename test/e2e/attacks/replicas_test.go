@@ -369,7 +369,7 @@ func TestDrippingPeers(t *testing.T) {
 
 // TestPeersFillTheLedger: several peers book at the first replica until nothing of what
 // is for replicas is free. The honest one's bookings find room all the same, and those
-// of callers.
+// of callers, also where the first replica's snapshot has brought the hostile ones.
 func TestPeersFillTheLedger(t *testing.T) {
 	t.Parallel()
 	const peers, most = 5, 1000
@@ -403,6 +403,15 @@ func TestPeersFillTheLedger(t *testing.T) {
 		return nil
 	})
 	fill()
+	endpoint := e2e.Object{"endpoint": "tcp://" + h.pair.publisher[0]}
+	h.pair.replicas[1].Must(t, http.StatusOK, "POST", "/replica_sync/deregister_peer", endpoint, nil)
+	h.pair.replicas[1].Must(t, http.StatusCreated, "POST", "/replica_sync/register_peer", endpoint, nil)
+	e2e.Eventually(t, "the second replica has the snapshot of the first one", func() error {
+		if _, have := h.snapshot(1); len(have) < most/2 {
+			return fmt.Errorf("%d reservations", len(have))
+		}
+		return nil
+	})
 	h.book(40)
 	h.agree("beside peers that fill the ledger")
 	if n := h.pair.replicas[0].Metric(t, `select_service_reservation_events_total{event="displaced"}`); n == 0 {
