@@ -154,8 +154,9 @@ func (s *Service) Recovering() bool {
 
 // Dump writes the whole index as it is while it is written; see
 // recovery.Writer. It is in the form of the given contract. Events received before
-// the call are in it, and ranks whose workers are still awaited after a recovery. A
-// rank that comes or goes meanwhile may be in it in part.
+// the call are in it, and ranks whose workers are still awaited after a recovery, but
+// not ranks of hybrid models (indexer.Walk). A rank that comes or goes meanwhile may be
+// in it in part.
 func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) error {
 	if err := s.streams.Barrier(ctx); err != nil {
 		return err

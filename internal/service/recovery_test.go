@@ -151,6 +151,39 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
+// TestRecoveryWithoutHybrids: what a rank with several attention groups has is not in a
+// dump, as its further groups would be missing. Nothing waits for it, and the rank
+// begins with its engine's next events.
+func TestRecoveryWithoutHybrids(t *testing.T) {
+	exact := func(c *service.Config) { c.HybridExact = true }
+	inGroup := func(e *servicetest.Engine, group int, kind string) dict {
+		return e.Stored(prompt(1, 12), blockSize, dict{
+			"group_idx": group, "kv_cache_spec_kind": kind, "kv_cache_spec_sliding_window": blockSize + 1,
+		})
+	}
+	w := start(t, exact)
+	w.Put(record(1, 2))
+	plain, hybrid := w.Engine(1, 0), w.Engine(1, 1)
+	plain.Publish(0, inGroup(plain, 0, "full_attention"))
+	hybrid.Publish(1, inGroup(hybrid, 0, "full_attention"), inGroup(hybrid, 1, "sliding_window"))
+	var buf bytes.Buffer
+	if err := w.Dump(t.Context(), &buf, contract.V13); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, exact, from(new(fleet), whole(buf.Bytes())))
+		w.Put(record(1, 2))
+		w.wantStage(service.RecoveryApplied, true)
+		if st, _ := w.Recovery(); !st.Complete || st.Blocks != 3 || st.Skipped != 0 {
+			t.Errorf("status %+v", st)
+		}
+		w.WantDevice(prompt(1, 12), "1/0:3 1/1:0")
+		e := w.Engine(1, 1)
+		e.Publish(1, inGroup(e, 0, "full_attention"), inGroup(e, 1, "sliding_window"))
+		w.WantDevice(prompt(1, 12), "1/0:3 1/1:3")
+	})
+}
+
 // TestRecoveryOrder: the next peer is asked only if the one before did not give
 // all.
 func TestRecoveryOrder(t *testing.T) {

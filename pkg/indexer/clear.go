@@ -23,9 +23,7 @@ func (s *Space) Clear(slot uint32) {
 func (s *Space) Forget(slot uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, w := range s.tree.walks {
-		w.forget(slot)
-	}
+	s.tree.leaveOut(slot)
 	s.clear(slot)
 	s.ranks[slot].removed.clear(&s.mem)
 	s.forgetGroups(slot)

@@ -169,6 +169,7 @@ func (s *Space) addGroup(r *rank, ev *GroupStore) int {
 	if r.groups == nil {
 		r.groups = &slotGroups{}
 		s.hybridSlots++
+		s.tree.leaveOut(ev.Slot)
 	}
 	g := r.groups
 	if len(g.kinds) > maxGroups {

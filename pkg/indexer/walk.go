@@ -27,6 +27,10 @@ type Run struct {
 // once; what enters or leaves meanwhile may be listed or not. A slot that is
 // forgotten is listed no more, even if another rank gets it.
 //
+// Slots that have groups beside the main one are not listed, and one that gets them
+// meanwhile is listed no more: runs have the blocks of the main group alone, which
+// promise more than such an engine can serve.
+//
 // The names of a run are those under which each of its slots announced the
 // blocks in the tier, so that the slot's removals match them. The parent's name
 // is that of the same tier if the slot holds the parent there, else of the
@@ -86,6 +90,11 @@ func (s *Space) walk(work int) *Walk {
 	w.depths, w.reached = []uint32{0}, slices.Repeat([]uint64{^uint64(0)}, w.words)
 	if t.live > 0 && !s.sequence {
 		w.next = t.node(t.node(root).first).off
+	}
+	for slot := range s.ranks {
+		if s.ranks[slot].groups != nil {
+			w.forget(uint32(slot))
+		}
 	}
 	t.walks = append(t.walks, w)
 	return w
@@ -220,6 +229,13 @@ func (w *Walk) forget(slot uint32) {
 	}
 	for i := int(slot / 64); i < len(w.reached); i += w.words {
 		w.reached[i] &^= 1 << (slot % 64)
+	}
+}
+
+// leaveOut removes a slot from the rest of all walks.
+func (t *tree) leaveOut(slot uint32) {
+	for _, w := range t.walks {
+		w.forget(slot)
 	}
 }
 

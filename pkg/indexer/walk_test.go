@@ -8,6 +8,7 @@ import (
 
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/indexer"
+	"github.com/select-service/select-service/pkg/indexer/hybrid"
 )
 
 // entry is one block of one rank in one tier; paths are the model's.
@@ -465,6 +466,9 @@ func TestWalkKeepsItsPlace(t *testing.T) {
 		{"the rank is being cleared", func(s *indexer.Space) {
 			s.Hide(0)
 		}, nil},
+		{"the rank's engine turns out to be hybrid", func(s *indexer.Space) {
+			newHybridEngine(s, 0, 0, hybrid.Group{BlockSize: mainSize}).store(0, 0, mainSize, nil)
+		}, nil},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -482,6 +486,21 @@ func TestWalkKeepsItsPlace(t *testing.T) {
 				t.Errorf("came %q, want %q", came, want)
 			}
 		})
+	}
+}
+
+// TestWalkLeavesOutHybrid: of a rank with further groups the main one's blocks would
+// promise too much. When its engine is another one it is listed again.
+func TestWalkLeavesOutHybrid(t *testing.T) {
+	s := indexer.New()
+	chain(s, 0, 0, 1, 2)
+	chain(s, 70, 0, 1, 2)
+	newHybridEngine(s, 70, 0, hybrid.Group{BlockSize: mainSize}).store(0, 0, mainSize, nil)
+	for _, want := range []string{"[0] [1 2]", "[0 70] [1 2]"} {
+		if came := walked(s, func(int) {}); !slices.Equal(came, []string{want}) {
+			t.Errorf("came %q, want %q", came, want)
+		}
+		s.ForgetGroups(70)
 	}
 }
 

@@ -265,8 +265,8 @@ func (g *Gate) supersede(slot uint32) (dumped bool) {
 // more.
 func (g *Gate) MakeProvisional(slot uint32) { g.space.MakeProvisional(slot) }
 
-// Dumps have nothing of the attention groups beside the main one, so that live events
-// of these need no marks.
+// Dumps have nothing of the attention groups beside the main one, and ours nothing of
+// ranks with such groups, so that live events of these need no marks.
 
 // StoreInGroup applies a live stored event of such a group.
 func (g *Gate) StoreInGroup(ev *indexer.GroupStore) bool { return g.space.StoreInGroup(ev) }
