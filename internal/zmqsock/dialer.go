@@ -53,7 +53,7 @@ type dialer struct {
 
 	// Of a name.
 	hosts      []string      // to try, in order: what is known of the name's addresses
-	looking    bool          // an answer will come
+	looking    *inquiry      // an answer will come; nil: none
 	lookedUp   bool          // it has been looked up before
 	lookAt     time.Time     // the next lookup, if none is under way
 	lookupWait time.Duration // after the next lookup
@@ -72,7 +72,7 @@ func (d *dialer) wakeLocked() {
 		return
 	}
 	now := time.Now()
-	if d.target.named && !d.looking && !now.Before(d.lookAt) {
+	if d.target.named && d.looking == nil && !now.Before(d.lookAt) {
 		d.lookUpLocked()
 	}
 	known := !d.target.named || len(d.hosts) > 0
@@ -82,9 +82,9 @@ func (d *dialer) wakeLocked() {
 		return
 	}
 	switch {
-	case known && (!d.target.named || d.looking || d.again.Before(d.lookAt)):
+	case known && (!d.target.named || d.looking != nil || d.again.Before(d.lookAt)):
 		d.ringLocked(d.again.Sub(now))
-	case !d.looking:
+	case d.looking == nil:
 		d.ringLocked(d.lookAt.Sub(now))
 	}
 }
@@ -107,6 +107,9 @@ func (d *dialer) close() {
 	}
 	if d.cancel != nil {
 		d.cancel()
+	}
+	if d.looking != nil {
+		d.hub.resolver.withdraw(d.looking)
 	}
 	d.kind.dials.remove(d)
 }
@@ -227,8 +230,7 @@ func (d *dialer) pauseLocked() {
 }
 
 func (d *dialer) lookUpLocked() {
-	d.looking = true
-	d.hub.resolver.lookUp(d.target.host, !d.lookedUp, d.answer)
+	d.looking = d.hub.resolver.lookUp(d.target.host, !d.lookedUp, d.answer)
 	d.lookedUp = true
 }
 
@@ -237,7 +239,7 @@ func (d *dialer) lookUpLocked() {
 func (d *dialer) answer(addresses []netip.Addr, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.looking = false
+	d.looking = nil
 	d.lookAt = time.Now().Add(d.lookupWait)
 	d.lookupWait = min(2*d.lookupWait, maxLookup)
 	if err == nil {

@@ -9,8 +9,8 @@ import (
 func named(hosts ...string) *dialer {
 	kind := &socketKind{maxReconnect: longestRetry}
 	kind.dials.running, kind.dials.dead = attemptsAtOnce, deadAtOnce
-	d := &dialer{socket: &socket{kind: kind, target: target{named: true}}, retry: firstRetry, lookupWait: firstLookup}
-	d.hosts, d.looking = hosts, true
+	d := &dialer{socket: &socket{hub: newHub(Options{}, nil), kind: kind, target: target{named: true}}, retry: firstRetry, lookupWait: firstLookup}
+	d.hosts, d.looking = hosts, new(inquiry)
 	return d
 }
 

@@ -1,6 +1,7 @@
 package zmqsock
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"net"
@@ -37,12 +38,25 @@ type resolver struct {
 
 	// mu guards what follows.
 	mu      sync.Mutex
-	queue   []string                // names that are not being looked up yet
-	waiting map[string][]answerFunc // by name
+	queue   list.List        // of *name: those that are not being looked up yet
+	waiting map[string]*name // all
+}
+
+// name is a host name for whose addresses somebody waits.
+type name struct {
+	host  string
+	turn  *list.Element // in the resolver's queue; nil: it is being looked up
+	asked map[*inquiry]struct{}
+}
+
+// inquiry is one who waits for the addresses of a host name.
+type inquiry struct {
+	host   string
+	answer answerFunc
 }
 
 func newResolver(lookup lookupFunc) *resolver {
-	return &resolver{lookup: lookup, wake: make(chan struct{}, 1), waiting: make(map[string][]answerFunc)}
+	return &resolver{lookup: lookup, wake: make(chan struct{}, 1), waiting: make(map[string]*name)}
 }
 
 // run looks names up until ctx ends. When it returns no answer is given any more.
@@ -63,34 +77,55 @@ func (r *resolver) run(ctx context.Context) {
 
 // lookUp has host looked up. With urgent it goes before the names that wait and
 // are not: a new name does not queue behind old ones that fail again and again.
-func (r *resolver) lookUp(host string, urgent bool, answer answerFunc) {
+func (r *resolver) lookUp(host string, urgent bool, answer answerFunc) *inquiry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	asked, known := r.waiting[host]
-	r.waiting[host] = append(asked, answer)
-	switch {
-	case known:
-		return
-	case urgent:
-		r.queue = slices.Insert(r.queue, 0, host)
-	default:
-		r.queue = append(r.queue, host)
+	i := &inquiry{host: host, answer: answer}
+	if n := r.waiting[host]; n != nil {
+		n.asked[i] = struct{}{}
+		return i
+	}
+	n := &name{host: host, asked: map[*inquiry]struct{}{i: {}}}
+	r.waiting[host] = n
+	if urgent {
+		n.turn = r.queue.PushFront(n)
+	} else {
+		n.turn = r.queue.PushBack(n)
 	}
 	select {
 	case r.wake <- struct{}{}:
 	default: // it has been woken
 	}
+	return i
 }
 
+// withdraw takes an inquiry back, so that nothing of who made it is kept where name servers
+// are silent. An answer that is on its way is still given.
+func (r *resolver) withdraw(i *inquiry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.waiting[i.host]
+	if n == nil {
+		return // it has been answered
+	}
+	delete(n.asked, i)
+	if len(n.asked) == 0 && n.turn != nil {
+		r.queue.Remove(n.turn)
+		delete(r.waiting, i.host)
+	}
+}
+
+// take returns the host name that is to be looked up next.
 func (r *resolver) take() (host string, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.queue) == 0 {
+	first := r.queue.Front()
+	if first == nil {
 		return "", false
 	}
-	host = r.queue[0]
-	r.queue = slices.Delete(r.queue, 0, 1)
-	return host, true
+	n := r.queue.Remove(first).(*name)
+	n.turn = nil
+	return n.host, true
 }
 
 func (r *resolver) resolve(ctx context.Context, host string) {
@@ -108,11 +143,11 @@ func (r *resolver) resolve(ctx context.Context, host string) {
 		}
 	}
 	r.mu.Lock()
-	answers := r.waiting[host]
+	asked := r.waiting[host].asked
 	delete(r.waiting, host)
 	r.mu.Unlock()
-	for _, answer := range answers {
-		answer(addresses, err)
+	for i := range asked {
+		i.answer(addresses, err)
 	}
 }
 

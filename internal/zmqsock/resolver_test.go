@@ -62,6 +62,56 @@ func TestResolverWithSilentNameServers(t *testing.T) {
 	})
 }
 
+// Sockets that are closed while name servers are silent leave nothing behind, and the names
+// of others are still found.
+func TestClosedSocketsWaitForNoName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var asked atomic.Int64
+		h := newHub(Options{}, func(ctx context.Context, _ string) ([]netip.Addr, error) {
+			asked.Add(1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		done := make(chan struct{})
+		go func() { defer close(done); _ = h.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		var ids []uint64
+		for i := range 5 * lookupsAtOnce {
+			for range 2 { // the second shares the lookup of the first
+				id, err := h.Subscribe(fmt.Sprintf("tcp://w%d:1", i), "", nil, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids = append(ids, id)
+			}
+		}
+		kept := func() (queued, inquiries int) {
+			synctest.Wait()
+			h.resolver.mu.Lock()
+			defer h.resolver.mu.Unlock()
+			for _, n := range h.resolver.waiting {
+				inquiries += len(n.asked)
+			}
+			return h.resolver.queue.Len(), inquiries
+		}
+		// One name has been taken that waits for a lookup to end.
+		if queued, inquiries := kept(); queued != 4*lookupsAtOnce-1 || inquiries != len(ids) {
+			t.Errorf("%d names are queued for %d sockets", queued, inquiries)
+		}
+		for _, id := range ids[2:] {
+			h.Close(id)
+		}
+		if queued, inquiries := kept(); queued > 1 || inquiries != 2 {
+			t.Errorf("%d names are queued for %d sockets, one name for two sockets is left", queued, inquiries)
+		}
+		time.Sleep(lookupTimeout + maxLookup)
+		if n := asked.Load(); n > lookupsAtOnce+2 {
+			t.Errorf("%d lookups, of sockets that are closed", n)
+		}
+	})
+}
+
 // The streams of a worker's ranks share one lookup; what is found has no
 // duplicates and keeps its order; a name that is not there is no error.
 func TestResolverAnswers(t *testing.T) {
