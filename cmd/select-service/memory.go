@@ -71,6 +71,11 @@ const (
 	// collections are hardly more than without.
 	trimAbove = 4 << 20
 	quiet     = 8 << 20
+	// What was in use when memory was given back may have died since, and only a collection
+	// finds it: a process that has been quiet for trimAgainAfter has one more as soon as it
+	// has allocated trimAgainAbove. (The runtime has one after two minutes.)
+	trimAgainAfter = 15 * time.Second
+	trimAgainAbove = 512 << 10
 )
 
 // keep follows the budget until ctx ends: the index lies outside of the heap, so
@@ -100,7 +105,8 @@ func (m *memory) keep(ctx context.Context) error {
 			isQuiet := h.allocated-allocated < quiet
 			allocated = h.allocated
 			due := m.isIdle() && h.held > m.budget.Total()/2 || isQuiet && h.garbage > trimAbove
-			if due && now.Sub(trimmed) >= trimEvery {
+			again := isQuiet && h.garbage > trimAgainAbove && now.Sub(trimmed) >= trimAgainAfter
+			if again || due && now.Sub(trimmed) >= trimEvery {
 				debug.FreeOSMemory()
 				trimmed = now
 			}
