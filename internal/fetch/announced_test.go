@@ -5,10 +5,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/select-service/select-service/internal/fetch"
 )
@@ -18,8 +21,9 @@ import (
 func TestAnnouncedHost(t *testing.T) {
 	t.Parallel()
 	var hits atomic.Int64
-	_, at := serve(t, func(w http.ResponseWriter, _ *http.Request) { hits.Add(1); send(w, "x") })
-	u, err := url.Parse(at)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { hits.Add(1); send(w, "x") }))
+	t.Cleanup(s.Close)
+	u, err := url.Parse(s.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +43,7 @@ func TestAnnouncedHost(t *testing.T) {
 		{"127.0.0.1", "127.0.0.2", []string{"127.0.0.1"}, nil},
 		{"localhost", "127.0.0.2", nil, fetch.ErrForeignHost},
 	} {
-		c := fetch.New(idle, fetch.Identity{Hosts: tt.listed})
+		c := fetch.New(time.Minute, fetch.Identity{Hosts: tt.listed})
 		before := hits.Load()
 		body, err := c.GetAnnounced(t.Context(), "http://"+net.JoinHostPort(tt.name, port), tt.host)
 		if body != nil {
@@ -57,48 +61,51 @@ func TestAnnouncedHost(t *testing.T) {
 
 // A replica cannot send its readers elsewhere.
 func TestAnnouncedRedirect(t *testing.T) {
-	t.Parallel()
-	c, at := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/elsewhere" {
-			t.Error("a redirect was followed")
+	synctest.Test(t, func(t *testing.T) {
+		c, at := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/elsewhere" {
+				t.Error("a redirect was followed")
+			}
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+		})
+		if _, err := c.GetAnnounced(t.Context(), at, replica); !errors.Is(err, fetch.ErrRedirect) {
+			t.Errorf("%v", err)
 		}
-		http.Redirect(w, r, "/elsewhere", http.StatusFound)
 	})
-	if _, err := c.GetAnnounced(t.Context(), at, "127.0.0.1"); !errors.Is(err, fetch.ErrRedirect) {
-		t.Errorf("%v", err)
-	}
 }
 
 // Who drips is cut off, although something comes all the time.
 func TestAnnouncedDripping(t *testing.T) {
-	t.Parallel()
-	c, at := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		for r.Context().Err() == nil {
-			send(w, "x")
-			pause(r, idle/10)
+	synctest.Test(t, func(t *testing.T) {
+		c, at := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				send(w, "x")
+				pause(r, idle/10)
+			}
+		})
+		body, err := c.GetAnnounced(t.Context(), at, replica)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = body.Close() }()
+		if _, err := io.Copy(io.Discard, body); !errors.Is(err, fetch.ErrSlow) {
+			t.Errorf("%v", err)
 		}
 	})
-	body, err := c.GetAnnounced(t.Context(), at, "127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = body.Close() }()
-	if _, err := io.Copy(io.Discard, body); !errors.Is(err, fetch.ErrSlow) {
-		t.Errorf("%v", err)
-	}
 }
 
 // An answer that comes fast enough may be of any length.
 func TestAnnouncedLong(t *testing.T) {
-	t.Parallel()
-	const size = 4 << 20
-	c, at := serve(t, func(w http.ResponseWriter, _ *http.Request) { send(w, strings.Repeat("x", size)) })
-	body, err := c.GetAnnounced(t.Context(), at, "127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = body.Close() }()
-	if n, err := io.Copy(io.Discard, body); n != size || err != nil {
-		t.Errorf("%d bytes, %v", n, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		const size = 4 << 20
+		c, at := serve(t, func(w http.ResponseWriter, _ *http.Request) { send(w, strings.Repeat("x", size)) })
+		body, err := c.GetAnnounced(t.Context(), at, replica)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = body.Close() }()
+		if n, err := io.Copy(io.Discard, body); n != size || err != nil {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+	})
 }
