@@ -11,6 +11,9 @@ import (
 // are kept, per slot: engines call the blocks of all groups that end at the same token
 // by the same hash. Overlap ends a slot's prefix where all of its groups can serve it.
 //
+// Where no group has full attention, the main one has windows: the tree has its blocks,
+// a prefix may lack those before its last window.
+//
 // Slots without such groups cost nothing.
 
 const (
@@ -29,13 +32,17 @@ const (
 	maxLookUps = 1 << 15
 )
 
-// GroupStore is a stored event of a group other than the main one.
+// GroupStore is a stored event of a group other than the main one, or says what the main
+// one needs.
 type GroupStore struct {
 	Slot  uint32
 	Group int32 // the engine's number of it
 	// Kind is the group's, if KindKnown; else it is that of an earlier event.
 	Kind      hybrid.Group
 	KindKnown bool
+	// Main: the group is the main one, and does not need all blocks. Only that is noted:
+	// its blocks are those of Store.
+	Main bool
 	// MainBlockSize is that of the blocks in the tree, in tokens.
 	MainBlockSize uint64
 	// EngineHashes are of blocks that are there now. Some of those between them may be
@@ -48,17 +55,21 @@ type GroupStore struct {
 	Counted bool
 }
 
-// slotGroups are the groups of a slot that have reported, but for the main one.
+// slotGroups are the groups of a slot that have reported, but for a main one that needs
+// all blocks.
 type slotGroups struct {
-	kinds    []hybrid.Group
-	blocks   []groupBlocks // of kinds
-	mainSize uint64        // tokens of a block of the main group
-	losses   uint32        // how often makeProvisional was called
+	kinds  []hybrid.Group
+	blocks []groupBlocks // of kinds
+	// sparse: one of the groups is the main one.
+	sparse   bool
+	mainSize uint64 // tokens of a block of the main group
+	losses   uint32 // how often makeProvisional was called
 }
 
 // groupBlocks are the blocks that a group has.
 type groupBlocks struct {
 	id     int32
+	main   bool                   // the tree has the blocks
 	copies map[uint64]groupCopies // by engine hash
 	// before has the hash of the block before, if it is known and the group's blocks are
 	// smaller than the main group's: where no block of the main group ends, only this
@@ -154,6 +165,10 @@ func (s *Space) StoreInGroup(ev *GroupStore) bool {
 		return true
 	}
 	r.groups.mainSize = ev.MainBlockSize
+	if ev.Main {
+		r.groups.sparse, r.groups.blocks[at].main = true, true
+		return true
+	}
 	defer s.settle(ev.Slot)
 	if !s.admits(ev.Slot) || r.groups.size()+2*len(ev.EngineHashes) > 2*maxGroupBlocks {
 		// Blocks that are not noted are taken as not there, and so are their copies.
@@ -272,28 +287,36 @@ type HybridStats struct {
 func (s *Space) SetHybridStats(st *HybridStats) { s.hybrid = st }
 
 // endWhereAllGroupsServe shortens the prefixes on the device of slots that have several
-// groups. What host and disk continue behind a prefix that was shortened is out too.
+// groups, and lengthens those of slots whose main group needs less than all blocks. What
+// host and disk continue behind a prefix that was changed is out.
 func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 	o.path = o.path[:0]
 	for slot := range o.Device {
 		g := s.ranks[slot].groups
-		if g == nil || o.Device[slot] == 0 {
+		if g == nil || o.Device[slot] == 0 && !g.sparse || s.clearing[slot/64]>>(slot%64)&1 == 1 {
 			continue
 		}
 		if len(o.path) == 0 {
 			o.path = s.tree.appendPath(o.path, local)
 		}
 		held := o.Device[slot]
-		o.prefix = groupedPrefix{groups: g, cells: o.path[:held], space: s, slot: uint32(slot), left: maxLookUps}
-		length := hybrid.Boundary(uint64(held)*g.mainSize, g.mainSize, g.kinds, &o.prefix)
-		whole := uint32(length / max(g.mainSize, 1))
-		if whole == held {
-			s.hybrid.Whole.Add(1)
-			continue
+		cells := o.path
+		if !g.sparse {
+			cells = cells[:held]
 		}
-		s.hybrid.Shortened.Add(1)
-		s.hybrid.Blocks.Add(uint64(held - whole))
-		o.Device[slot], o.Host[slot], o.Disk[slot] = whole, 0, 0
+		o.prefix = groupedPrefix{groups: g, cells: cells, space: s, slot: uint32(slot), left: maxLookUps}
+		length := hybrid.Boundary(uint64(len(cells))*g.mainSize, g.mainSize, g.kinds, &o.prefix)
+		whole := uint32(length / max(g.mainSize, 1))
+		if whole != held {
+			o.Device[slot], o.Host[slot], o.Disk[slot] = whole, 0, 0
+		}
+		switch {
+		case whole < held:
+			s.hybrid.Shortened.Add(1)
+			s.hybrid.Blocks.Add(uint64(held - whole))
+		case !g.sparse:
+			s.hybrid.Whole.Add(1)
+		}
 	}
 	o.prefix = groupedPrefix{}
 	if cap(o.path) > maxKeptPath {
@@ -319,7 +342,8 @@ func (t *tree) appendPath(dst []uint32, local []uint64) []uint32 {
 	return dst
 }
 
-// groupedPrefix is a prefix that a slot's main group has, as a hybrid.Presence.
+// groupedPrefix is a prefix that a slot's main group has, or of which it may have some
+// blocks, as a hybrid.Presence.
 type groupedPrefix struct {
 	groups *slotGroups
 	cells  []uint32 // of its blocks
@@ -333,7 +357,7 @@ type groupedPrefix struct {
 // are found backwards.
 func (p *groupedPrefix) Has(group int, end uint64) bool {
 	b := &p.groups.blocks[group]
-	if p.left--; p.left < 0 || len(b.copies) == 0 {
+	if p.left--; p.left < 0 || len(b.copies) == 0 && !b.main {
 		return false
 	}
 	main := p.groups.mainSize
@@ -342,6 +366,9 @@ func (p *groupedPrefix) Has(group int, end uint64) bool {
 		return false
 	}
 	cell := p.cells[block-1]
+	if b.main {
+		return p.space.holds(holderOf(p.slot, Device), cell)
+	}
 	name := p.space.ranks[p.slot].aliases.name(cell, Device, p.space.tree.cells.name(cell))
 	if back := block*main - end; back > 0 {
 		size := p.groups.kinds[group].BlockSize

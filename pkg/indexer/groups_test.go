@@ -161,6 +161,138 @@ func TestGroupsAgainstEngines(t *testing.T) {
 	}
 }
 
+// windowEngine is a rank of a model whose only group has a window: how many copies it
+// has of each block, by number and by which of two prompts it is of.
+type windowEngine struct {
+	slot   uint32
+	needed int // blocks of a window
+	chain  uint64
+	copies map[uint64]int // by local hash
+}
+
+// forkedPrompt has the local hashes of n blocks of one of two prompts, equal up to the
+// eighth.
+func forkedPrompt(which, n int) []uint64 {
+	local := prompt(n)
+	for i := 8; i < n; i++ {
+		local[i] += uint64(1000 * which)
+	}
+	return local
+}
+
+// want tries every length.
+func (e *windowEngine) want(local []uint64) uint32 {
+	for length := len(local); length > 0; length-- {
+		held := true
+		for _, l := range local[max(0, length-e.needed):length] {
+			held = held && e.copies[l] > 0
+		}
+		if held {
+			return uint32(length)
+		}
+	}
+	return 0
+}
+
+// TestWindowsAloneAgainstEveryLength plays random histories of ranks of models without
+// full attention, beside one of another model, and compares with trying every length.
+func TestWindowsAloneAgainstEveryLength(t *testing.T) {
+	const blocks = 24
+	longer := 0
+	for seed := range uint64(60) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		space := indexer.New()
+		var engines []*windowEngine
+		for slot := range uint32(3) {
+			e := &windowEngine{slot, 1 + rnd.IntN(6), rnd.Uint64N(2) << 32, map[uint64]int{}}
+			engines = append(engines, e)
+			space.StoreInGroup(&indexer.GroupStore{
+				Slot: slot, Main: true, MainBlockSize: mainSize, KindKnown: true,
+				Kind: hybrid.Group{Kind: hybrid.Window, BlockSize: mainSize, Span: uint64(e.needed*mainSize) - rnd.Uint64N(mainSize-1)},
+			})
+		}
+		full := &windowEngine{3, blocks, 0, map[uint64]int{}} // needs all blocks
+		engines = append(engines, full)
+		var o indexer.Overlap
+		for range 500 {
+			e := engines[rnd.IntN(len(engines))]
+			local := forkedPrompt(rnd.IntN(2), blocks)
+			switch at := rnd.IntN(blocks); {
+			case rnd.IntN(100) == 0:
+				space.Clear(e.slot)
+				clear(e.copies)
+			case rnd.IntN(3) > 0:
+				if l := local[at]; e.copies[l] > 0 {
+					e.copies[l]--
+				}
+				space.Remove(e.slot, indexer.Device, []uint64{e.chain + local[at]})
+			default:
+				for at > 0 && e.copies[local[at-1]] == 0 {
+					at-- // what is stored follows a block that is there
+				}
+				ev := indexer.Store{Slot: e.slot, Counted: true, HasParent: at > 0, Local: local[at : at+1+rnd.IntN(blocks-at)]}
+				if at > 0 {
+					ev.Parent = e.chain + local[at-1]
+				}
+				for _, l := range ev.Local {
+					e.copies[l]++
+					ev.EngineHashes = append(ev.EngineHashes, e.chain+l)
+				}
+				space.Store(&ev)
+			}
+			asked := forkedPrompt(rnd.IntN(2), rnd.IntN(blocks+2))
+			space.Overlap(asked, &o)
+			for _, e := range engines {
+				got, _, _ := o.At(e.slot)
+				if want := e.want(asked); got != want {
+					t.Fatalf("seed %d, slot %d needs %d, prompt %v, has %v: %d, want %d", seed, e.slot, e.needed, asked, e.copies, got, want)
+				}
+				if got > 0 && e.copies[1] == 0 {
+					longer++
+				}
+			}
+			if err := space.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if longer < 1000 {
+		t.Errorf("only %d prefixes without their first block", longer)
+	}
+}
+
+// TestWindowsAloneLife: behind a prefix without all of its blocks no other tier
+// continues; a rank that is being cleared has none, a further group shortens it.
+func TestWindowsAloneLife(t *testing.T) {
+	s := indexer.New()
+	main := indexer.GroupStore{Kind: aWindow, KindKnown: true, MainBlockSize: mainSize, Main: true}
+	s.StoreInGroup(&main)
+	chain(s, 0, 0, 1, 2, 3, 4)
+	s.Store(&indexer.Store{Tier: indexer.Host, Parent: 4, HasParent: true, EngineHashes: []uint64{5}, Local: []uint64{5}})
+	want := func(device, host uint32) {
+		t.Helper()
+		var o indexer.Overlap
+		s.Overlap(prompt(6), &o)
+		if d, h, _ := o.At(0); d != device || h != host {
+			t.Errorf("%d/%d, want %d/%d", d, h, device, host)
+		}
+	}
+	want(4, 1)
+	s.Remove(0, indexer.Device, []uint64{1})
+	want(4, 0)
+	other := indexer.GroupStore{Group: 1, Kind: aWindow, KindKnown: true, MainBlockSize: mainSize, EngineHashes: []uint64{2, 3}}
+	s.StoreInGroup(&other)
+	want(3, 0)
+	s.Remove(0, indexer.Device, []uint64{2})
+	want(0, 0)
+	s.ForgetGroups(0)
+	chain(s, 0, 0, 1, 2)
+	want(4, 1)
+	s.StoreInGroup(&main)
+	s.Hide(0)
+	want(0, 0)
+}
+
 var aWindow = hybrid.Group{Kind: hybrid.Window, BlockSize: mainSize, Span: 2*mainSize + 1}
 
 // TestGroupsProvisional: after a loss the first removal ends a block, and the first

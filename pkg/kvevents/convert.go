@@ -84,12 +84,12 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 		ev := &b.Events[i]
 		reason := UnknownRank
 		if known {
-			reason = c.acceptTiered(ev, dp, &b.work)
+			reason = c.acceptInGroup(ev, dp, b.Events[i+1:], idx, &b.work)
 		}
 		if reason == Applied {
 			c.copies.met(dp)
-			if ev.Kind == Stored && c.groups.metMain(ev.Group) {
-				c.MakeProvisional(idx)
+			if ev.Kind == Stored {
+				c.meetMain(ev, slot, idx)
 			}
 			c.apply(ev, slot, idx, &b.work, t)
 			b.outcome.cleared = b.outcome.cleared || ev.Kind == Cleared

@@ -74,6 +74,10 @@ func (r *recorder) Remove(slot uint32, t indexer.Tier, names []uint64) (removed,
 }
 
 func (r *recorder) StoreInGroup(ev *indexer.GroupStore) bool {
+	if ev.Main {
+		r.log("group slot=%d group=%d main %v", ev.Slot, ev.Group, ev.Kind)
+		return true
+	}
 	r.log("group slot=%d group=%d %v dense=%t %v", ev.Slot, ev.Group, ev.EngineHashes, ev.Dense, ev.Kind)
 	return true
 }

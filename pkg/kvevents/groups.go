@@ -21,6 +21,76 @@ func (c *Converter) isFurtherGroup(ev *Event) bool {
 	return c.Groups.Exact && ev.Group != NoGroup && c.groups.main != NoGroup && ev.Group != c.groups.main
 }
 
+// acceptInGroup decides about an event as acceptTiered does, where of a model without
+// full attention a group of windows is the main one. rest are the events after it.
+func (c *Converter) acceptInGroup(ev *Event, dp uint32, rest []Event, idx Index, work *scratch) Reason {
+	if !c.groups.full && ev.statesFull() {
+		c.groups.full = true
+		c.leaveWindow(idx)
+	}
+	reason := c.acceptTiered(ev, dp, work)
+	if reason == FilteredGroup && c.takeWindow(ev, dp, rest) {
+		reason = c.acceptTiered(ev, dp, work)
+	}
+	return reason
+}
+
+// maxAhead is how many events of a batch are looked at for full attention. One request's
+// events follow each other, one for each group.
+const maxAhead = 64
+
+// takeWindow makes the group of a stored event the main one if it has sliding windows
+// and the stream has no main group. Engines store blocks of all groups at once, so that
+// one with full attention would have reported before or be among the rest.
+func (c *Converter) takeWindow(ev *Event, dp uint32, rest []Event) bool {
+	if !c.Groups.Exact || c.groups.full || c.groups.main != NoGroup ||
+		ev.Kind != Stored || ev.Group == NoGroup || ev.Window <= 0 || c.Groups.kind(ev).Kind != hybrid.Window {
+		return false
+	}
+	for i := range min(len(rest), maxAhead) {
+		if rest[i].Kind == Stored && c.groups.isMain(dp, &rest[i]) {
+			return false
+		}
+	}
+	c.groups.main, c.groups.window = ev.Group, true
+	return true
+}
+
+// leaveWindow takes back what the ranks hold in a window taken for the main group: the
+// model has full attention after all.
+func (c *Converter) leaveWindow(idx Index) {
+	if !c.groups.window {
+		return
+	}
+	c.groups.main, c.groups.window = NoGroup, false
+	for _, dp := range c.copies.ranks {
+		if slot, known := c.slot(dp); known {
+			idx.Clear(slot)
+			idx.ForgetGroups(slot)
+		}
+	}
+}
+
+// statesFull reports whether a stored event is of full attention.
+func (ev *Event) statesFull() bool {
+	return ev.Kind == Stored && len(ev.Tokens) > 0 &&
+		(isMainKind(ev.SpecKind) || ev.SpecKind == "" && ev.Group == NoGroup)
+}
+
+// meetMain notes the group of a stored event of the main cache.
+func (c *Converter) meetMain(ev *Event, slot uint32, idx Index) {
+	if c.groups.metMain(ev.Group) {
+		c.MakeProvisional(idx)
+	}
+	if c.groups.window && ev.Group == c.groups.main {
+		idx.StoreInGroup(&indexer.GroupStore{
+			Slot: slot, Group: ev.Group, Main: true,
+			Kind: c.Groups.kind(ev), KindKnown: ev.SpecKind != "",
+			MainBlockSize: uint64(c.layout.BlockSize),
+		})
+	}
+}
+
 // forgetGroups forgets which groups the engine has: it is another one now.
 func (c *Converter) forgetGroups() { c.groups = groups{main: NoGroup} }
 
@@ -80,6 +150,11 @@ type groups struct {
 	// been stated; several: there are more.
 	main    int32
 	several bool
+	// window: the main group has sliding windows, as none with full attention has been
+	// stated (takeWindow).
+	window bool
+	// full: a stored event of full attention has come, whatever became of it.
+	full bool
 }
 
 type groupKey struct {
@@ -118,6 +193,9 @@ func (g *groups) metMain(group int32) (second bool) {
 // isMain reports whether an event is about the main cache: by its own kind, else
 // by what is known of its group, else only without a group or for group 0.
 func (g *groups) isMain(dp uint32, ev *Event) bool {
+	if g.window && ev.Group == g.main {
+		return true
+	}
 	if ev.SpecKind != "" {
 		return isMainKind(ev.SpecKind)
 	}

@@ -1,6 +1,7 @@
 package kvevents_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -30,8 +31,8 @@ func TestFurtherGroups(t *testing.T) {
 		calls  []string
 	}{
 		"window": {
-			list{group(1, "sliding_window", dict{"kv_cache_spec_sliding_window": 40}), remove(1)},
-			[]string{"group slot=10 group=1 [7 8] dense=true {1 4 40}", "ungroup slot=10 group=1 [7]"},
+			list{full, group(1, "sliding_window", dict{"kv_cache_spec_sliding_window": 40}), remove(1)},
+			[]string{main, "group slot=10 group=1 [7 8] dense=true {1 4 40}", "ungroup slot=10 group=1 [7]"},
 		},
 		"window of MLA, of unknown size": {
 			list{group(1, "sliding_window_mla", dict{"kv_cache_spec_sliding_window": "x"})},
@@ -58,12 +59,12 @@ func TestFurtherGroups(t *testing.T) {
 			[]string{main, "group slot=10 group=1 [7 8] dense=true {0 4 0}", "ungroup slot=10 group=1 [7]", "remove slot=10 device [7]"},
 		},
 		"a column layout": {
-			list{list{"BlockStored", []uint64{7}, nil, list{1, 2, 3, 4}, 4, nil, "GPU", nil, nil, 1, "sliding_window", 40}},
-			[]string{"group slot=10 group=1 [7] dense=true {1 4 40}"},
+			list{full, list{"BlockStored", []uint64{7}, nil, list{1, 2, 3, 4}, 4, nil, "GPU", nil, nil, 1, "sliding_window", 40}},
+			[]string{main, "group slot=10 group=1 [7] dense=true {1 4 40}"},
 		},
 		"columns of a later version": {
-			list{list{"BlockStored", []uint64{7}, nil, list{1, 2, 3, 4}, 4, nil, "GPU", nil, nil, 1, "sliding_window", 40, "LOCAL", nil}},
-			[]string{"group slot=10 group=1 [7] dense=true {1 4 40}"},
+			list{full, list{"BlockStored", []uint64{7}, nil, list{1, 2, 3, 4}, 4, nil, "GPU", nil, nil, 1, "sliding_window", 40, "LOCAL", nil}},
+			[]string{main, "group slot=10 group=1 [7] dense=true {1 4 40}"},
 		},
 		"not on the device":  {list{group(1, "mamba", dict{"medium": "CPU"})}, nil},
 		"unknown medium":     {list{group(1, "mamba", dict{"medium": "tape"})}, nil},
@@ -92,6 +93,70 @@ func TestFurtherGroups(t *testing.T) {
 				if applied := tally.ByReason()[kvevents.Applied]; applied != uint64(len(tc.calls)) {
 					t.Errorf("%d events applied, want %d", applied, len(tc.calls))
 				}
+			}
+		})
+	}
+}
+
+// TestWindowAsMainGroup: where no group has full attention a window is the main group,
+// until one with full attention shows up.
+func TestWindowAsMainGroup(t *testing.T) {
+	in := func(group int, kind string, more dict) dict {
+		ev := stored([]uint64{7, 8}, dict{"group_idx": group, "kv_cache_spec_kind": kind, "kv_cache_spec_sliding_window": 40})
+		maps.Copy(ev, more)
+		return ev
+	}
+	remove := func(group int) dict {
+		return dict{"type": "BlockRemoved", "block_hashes": []uint64{7}, "group_idx": group, "medium": "GPU"}
+	}
+	window, full := in(0, "sliding_window", nil), in(1, "full_attention", nil)
+	const (
+		noted    = "group slot=10 group=0 main {1 4 40}"
+		kept     = "store slot=10 device root<-[7 8] known=true"
+		removed  = "remove slot=10 device [7]"
+		cleared  = "clear slot=10"
+		forgot   = "forget slot=10"
+		windowed = "group slot=10 group=0 [7 8] dense=true {1 4 40}"
+	)
+	batches := func(b ...list) []list { return b }
+	tests := map[string]struct {
+		batches []list
+		calls   []string
+	}{
+		"alone":                            {batches(list{window, remove(0)}, list{window}), []string{noted, kept, removed, noted, kept}},
+		"of MLA":                           {batches(list{in(0, "sliding_window_mla", nil)}), []string{noted, kept}},
+		"of no size":                       {batches(list{in(0, "sliding_window", dict{"kv_cache_spec_sliding_window": nil})}), []string{"group slot=10 group=0 [7 8] dense=true {1 4 0}"}},
+		"in no group":                      {batches(list{in(0, "sliding_window", dict{"group_idx": nil})}), nil},
+		"sparse":                           {batches(list{in(0, "sliding_window", dict{"block_hashes": []uint64{8}})}), nil},
+		"other windows":                    {batches(list{window, in(1, "sliding_window", nil)}), []string{noted, kept, "group slot=10 group=1 [7 8] dense=true {1 4 40}"}},
+		"before full attention in a batch": {batches(list{window, full}), []string{windowed, kept}},
+		"before full attention in the next batch": {
+			batches(list{window}, list{full}, list{window}),
+			[]string{noted, kept, cleared, forgot, kept, windowed},
+		},
+		"before full attention without a group": {
+			batches(list{window}, list{stored([]uint64{7, 8}, nil)}, list{window}),
+			[]string{noted, kept, cleared, forgot, kept, windowed},
+		},
+		"beside full attention that is not used": {
+			batches(list{in(1, "full_attention", dict{"block_size": 2})}, list{window}), []string{windowed},
+		},
+		"beside offloaded blocks": {
+			batches(list{window}, list{dict{"type": "BlockStored", "block_hashes": []uint64{7}, "parent_block_hash": nil, "token_ids": list{}, "block_size": 0, "medium": "CPU"}}, list{window}),
+			[]string{noted, kept, "named slot=10 host_pinned [7]", noted, kept},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			rec := newRecorder()
+			c := kvevents.NewConverter(plain4, 0, twoRanks)
+			c.Groups = kvevents.GroupRule{Exact: true}
+			var tally kvevents.Tally
+			for _, events := range tc.batches {
+				c.Apply(decode(t, message(events...)), rec, &tally)
+			}
+			if diff := cmp.Diff(tc.calls, rec.calls); diff != "" {
+				t.Errorf("calls (-want +got):\n%s", diff)
 			}
 		})
 	}

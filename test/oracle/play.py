@@ -67,8 +67,6 @@ class Engine:
     ranks: int = 1
     ring: int = 10_000
     lossy: bool = False  # between engine and service is a network that may lose messages
-    # A service may have no use at all for the blocks of this cache.
-    may_be_ignored: bool = False
     record: dict[str, Any] = field(default_factory=dict)  # of the worker's registration
 
 
@@ -249,13 +247,12 @@ class _Player:
         """
         if self._service.immediate:
             return
-        may_fail = self._engine.may_be_ignored or not self._strict
-        patience = 0.1 if rank in self._deaf else IGNORED if may_fail else PATIENCE
+        patience = 0.1 if rank in self._deaf else PATIENCE if self._strict else IGNORED
         deadline = time.monotonic() + patience
         markers: list[Marker] = []
         while not any(self._known(rank, marker) for marker in markers):
             if time.monotonic() > deadline:
-                assert may_fail, "the service does not apply what the engine publishes"
+                assert not self._strict, "the service does not apply what the engine publishes"
                 self._deaf.add(rank)
                 return
             if not markers or not live:
