@@ -34,12 +34,13 @@ type holders struct {
 	waiting  atomic.Int32              // requests in queue
 
 	// mu guards what follows, and what each holder says that it guards.
-	mu      sync.Mutex
-	still   list.List // of *holder: the clients that are waited for, the first still for longest
-	queue   list.List // of *waiter
-	queued  int64     // bytes that queue waits for
-	leaving int64     // bytes of those who are cut off and have not given them back
-	looking bool      // look will be called
+	mu         sync.Mutex
+	still      list.List // of *holder: the clients that are waited for, the first still for longest
+	queue      list.List // of *waiter
+	newestNext bool      // of queue
+	queued     int64     // bytes that queue waits for
+	leaving    int64     // bytes of those who are cut off and have not given them back
+	looking    bool      // look will be called
 }
 
 // holder is what one request holds of an account. Its zero value holds nothing.
@@ -126,11 +127,8 @@ func (s *holders) look() {
 // lookLocked gives those who wait what there is, and cuts clients off for what there
 // is not.
 func (s *holders) lookLocked() {
-	for e := s.queue.Front(); e != nil; e = s.queue.Front() {
-		w := e.Value.(*waiter)
-		if !s.account.TryReserve(w.bytes) {
-			break
-		}
+	for w := s.nextLocked(); w != nil && s.account.TryReserve(w.bytes); w = s.nextLocked() {
+		s.newestNext = !s.newestNext
 		w.granted = true
 		w.holder.of, w.holder.bytes = s, w.holder.bytes+w.bytes
 		w.holder.movedLocked() // it was not the client who kept still
@@ -153,6 +151,18 @@ func (s *holders) lookLocked() {
 		s.looking = true
 		time.AfterFunc(holdersLook, s.look)
 	}
+}
+
+// nextLocked returns whose turn it is of those who wait, nil if nobody does.
+func (s *holders) nextLocked() *waiter {
+	next := s.queue.Front()
+	if next == nil {
+		return nil
+	}
+	if w := next.Value.(*waiter); w.holder.bytes > 0 || !s.newestNext {
+		return w
+	}
+	return s.queue.Back().Value.(*waiter)
 }
 
 // cutOffLocked ends the wait for a client. What its request holds comes back when that

@@ -85,6 +85,55 @@ func TestWaitsForMemory(t *testing.T) {
 	})
 }
 
+// TestNewestBesideThousands: who comes after thousands that get memory and keep still waits
+// about as long as one of them may keep it, and the first of the thousands is not forgotten.
+func TestNewestBesideThousands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &holders{account: budget.NewAccount("a", 100), patience: sendPatience}
+		s.cut = func(w http.ResponseWriter) { close(w.(*stopped).cut) }
+		var wg sync.WaitGroup
+		begin := time.Now()
+		var oldest time.Duration // of those who have to wait, the wait of the first
+		for i := range 5000 {
+			client := &stopped{cut: make(chan struct{})}
+			wg.Go(func() {
+				var h holder
+				defer h.release()
+				if s.take(t.Context(), &h, 1) != nil {
+					return // after holdersPatience
+				}
+				if i == 100 {
+					oldest = time.Since(begin)
+				}
+				h.await(client)
+				<-client.cut
+			})
+			synctest.Wait() // each comes after the one before
+		}
+		const most = 2 * (sendPatience + holdersLook)
+		for range 10 {
+			came := time.Now()
+			var h holder
+			if err := s.take(t.Context(), &h, 1); err != nil || time.Since(came) > most {
+				t.Errorf("%v after %v", err, time.Since(came))
+			}
+			h.release()
+		}
+		// The rest is refused, or cut off once the others come who need its memory.
+		time.Sleep(holdersPatience)
+		var all holder
+		if err := s.take(t.Context(), &all, 100); err != nil {
+			t.Error(err)
+		}
+		all.release()
+		wg.Wait()
+		if oldest == 0 || oldest > most {
+			t.Errorf("the oldest waited %v", oldest)
+		}
+		time.Sleep(holdersLook) // the last look
+	})
+}
+
 // stopped is a client that hears when it is cut off.
 type stopped struct {
 	http.ResponseWriter
