@@ -263,9 +263,9 @@ const (
 // conn is a connection of a set. Its writes have a deadline that moves with what the
 // reader takes, unless a caller has set one.
 //
-// net/http sets the read deadline several times in each request. The socket's is moved
-// only where a read might otherwise end late: it may be earlier than the one that was
-// set, and Read goes on then.
+// net/http sets the read deadline several times in each request, twice of these to end
+// its own read beside the handler. The socket's is moved only where a read might
+// otherwise end late: it may be earlier than the one that was set, and Read goes on then.
 type conn struct {
 	net.Conn
 	set      *Set
@@ -365,11 +365,16 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	if !c.ended.Load() && (t.IsZero() || !c.armed.IsZero() && !c.armed.After(t)) {
 		return nil // the socket's is not too late
 	}
-	now := time.Now()
 	c.armed = t
+	if !t.IsZero() && t.UnixNano() <= c.active.Load() { // it is over, without a look at the clock
+		c.ended.Store(true)
+		return c.Conn.SetReadDeadline(t)
+	}
+	now := time.Now()
 	c.ended.Store(!t.IsZero() && !t.After(now))
-	if soon := now.Add(deadlineAge); soon.Before(t) {
-		c.armed = soon // likely to do for the next requests too
+	// One that is likely to do for the next requests too, also where none was set.
+	if soon := now.Add(deadlineAge); t.IsZero() || soon.Before(t) {
+		c.armed = soon
 	}
 	return c.Conn.SetReadDeadline(c.armed)
 }

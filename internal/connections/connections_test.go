@@ -387,9 +387,12 @@ func TestReadDeadlines(t *testing.T) {
 			{name: "later", before: []time.Duration{2 * time.Second, never, time.Minute}, ends: time.Minute},
 			{name: "earlier", before: []time.Duration{time.Minute, 2 * time.Second}, ends: 2 * time.Second},
 			{name: "over, then cleared", before: []time.Duration{-time.Second, never}},
+			{name: "long over, then cleared", before: []time.Duration{-time.Hour, never}},
+			{name: "over, cleared, then far", before: []time.Duration{-time.Second, never, time.Minute}, ends: time.Minute},
 			{name: "over, then far", before: []time.Duration{-time.Second, time.Minute}, ends: time.Minute},
 			{name: "later meanwhile", before: []time.Duration{3 * time.Second}, while: []time.Duration{time.Minute}, ends: time.Minute + time.Second},
 			{name: "earlier meanwhile", before: []time.Duration{time.Minute}, while: []time.Duration{8 * time.Second}, ends: 9 * time.Second},
+			{name: "over, cleared, then over meanwhile", before: []time.Duration{-time.Second, never}, while: []time.Duration{-time.Second}, ends: time.Second},
 			{name: "over meanwhile", before: []time.Duration{time.Minute}, while: []time.Duration{-time.Second}, ends: time.Second},
 			{name: "cleared meanwhile", before: []time.Duration{3 * time.Second}, while: []time.Duration{never}},
 		} {
