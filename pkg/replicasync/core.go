@@ -76,6 +76,7 @@ type sender struct {
 	fetching  bool      // its snapshot is being fetched
 	lastFetch time.Time // when the last fetch began
 	failures  int       // since the last success
+	barren    int       // fetches in a row that brought nothing
 	retry     time.Time // after a failure: no fetch before
 }
 
@@ -99,7 +100,9 @@ const (
 	// lateAfterEnd is how long announcements of a process may still be under way
 	// after another one took its endpoint.
 	lateAfterEnd = silentAfter / 2
-	maxBackoff   = 2 * time.Second // after failures: agreement within 5 s needs less
+	// maxBackoff is after failures, and where losses are shown again and again of which no
+	// snapshot brings anything: agreement within 5 s needs less.
+	maxBackoff = 2 * time.Second
 	// ranksDelay collects registrations that come one after the other.
 	ranksDelay = 200 * time.Millisecond
 )
@@ -336,10 +339,7 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 		if !wanted || s.absent || s.fetching || s.url == "" {
 			continue
 		}
-		at := s.lastFetch.Add(fetchSpacing)
-		if s.incomplete() {
-			at = s.lastFetch.Add(lossSpacing)
-		}
+		at := s.lastFetch.Add(s.spacing())
 		if s.retry.After(at) {
 			at = s.retry
 		}
@@ -361,6 +361,18 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 		}
 	}
 	return requests, next
+}
+
+// spacing is the time between two fetches.
+func (s *sender) spacing() time.Duration {
+	if !s.incomplete() {
+		return fetchSpacing
+	}
+	d := min(maxBackoff, lossSpacing<<min(max(0, s.barren-1), 8))
+	if s.wanted {
+		d = min(d, fetchSpacing)
+	}
+	return d
 }
 
 // noteFull takes note that there was no room for a reservation.
@@ -484,6 +496,7 @@ type fetchResult struct {
 	// refused: reservations were refused for want of a scope or rank.
 	refused bool
 	full    bool // and for want of room
+	learned bool // the ledger has changed
 	err     error
 }
 
@@ -520,6 +533,9 @@ func (c *core) fetchDone(q fetchRequest, f fetchResult, now time.Time) (failures
 		return s.failures
 	}
 	s.failures, s.retry = 0, time.Time{}
+	if s.barren++; f.learned {
+		s.barren = 0
+	}
 	return 0
 }
 

@@ -168,13 +168,13 @@ func TestWhenSnapshotsAreDue(t *testing.T) {
 	b.booked(2, 8)
 	step("one at a time", nil, time.Minute)
 	b.hear(2, 8, 0)
-	b.done(2, fetchResult{sequence: 6})
+	b.done(2, fetchResult{sequence: 6, learned: true})
 	step("7 is missing, beyond what the snapshot has", []uint64{2}, 0)
-	b.done(2, fetchResult{sequence: 8})
+	b.done(2, fetchResult{sequence: 8, learned: true})
 	step("all is covered", nil, time.Second)
 	b.hear(2, 9, 0)
 	step("an announcement shows a loss", []uint64{2}, 0)
-	b.done(2, fetchResult{sequence: 9})
+	b.done(2, fetchResult{sequence: 9, learned: true})
 	b.hear(2, 10, 0)
 	step("too soon", nil, lossSpacing-1)
 	step("loss: after 200 ms", []uint64{2}, 1)
@@ -202,6 +202,42 @@ func TestWhenSnapshotsAreDue(t *testing.T) {
 
 	if lost, late := b.counts.lost.Load(), b.counts.late.Load(); lost != 4 || late != 0 {
 		t.Errorf("%d lost, %d late; want 4 (6, 7, 9, 10), 0", lost, late)
+	}
+}
+
+// TestEndlessLosses proves that a peer that shows a loss after each fetch is asked less and
+// less often while its snapshots bring nothing, and at once again when one does.
+func TestEndlessLosses(t *testing.T) {
+	b := newBench(fixedScopes{benchScope: 16})
+	sequence := uint64(0)
+	b.hear(2, sequence, 0)
+	b.asks(0)
+	fetchAfterLoss := func(learned bool) (waited time.Duration) {
+		t.Helper()
+		b.done(2, fetchResult{sequence: sequence, learned: learned})
+		sequence++
+		b.hear(2, sequence, 0)
+		for begun := b.now; len(b.asks(10*time.Millisecond)) == 0; {
+			if waited = b.now.Sub(begun); waited > time.Minute {
+				t.Fatal("no fetch")
+			}
+		}
+		return waited + 10*time.Millisecond
+	}
+	want := func(learned bool, d time.Duration) {
+		t.Helper()
+		if got := fetchAfterLoss(learned); got != d {
+			t.Errorf("the next fetch begins after %v, want %v", got, d)
+		}
+	}
+	for range 2 {
+		want(true, lossSpacing)
+		want(false, lossSpacing)
+		want(false, 2*lossSpacing)
+		want(false, 4*lossSpacing)
+		for range 100 {
+			want(false, maxBackoff)
+		}
 	}
 }
 

@@ -246,6 +246,8 @@ func (m *snapshotMerge) onSession(j *sessionJSON) error {
 		return nil
 	}
 	switch m.replica.mergeSession(m.request.peer, sessionBound, s) {
+	case applied:
+		m.result.learned = true
 	case dropUnknownScope, dropUnknownRank:
 		m.result.refused = true
 	}

@@ -555,6 +555,12 @@ func (m *snapshotMerge) word(process uint64) reservations.Word {
 	return m.replica.core.wordOn(m.request, process)
 }
 
+// learned counts what the snapshot has changed in the ledger.
+func (m *snapshotMerge) learned(n int) {
+	m.result.learned = m.result.learned || n > 0
+	m.replica.core.countLearned(n)
+}
+
 // onRenewals is part of snapshotSink. The number on the first page counts, as in
 // onHead.
 func (m *snapshotMerge) onRenewals(sequence uint64) {
@@ -574,7 +580,7 @@ func (m *snapshotMerge) onEnded(process uint64, ended history.EndedSet) {
 	ended.Ranges, ended.Leases = m.upTo(ended.Ranges), m.upTo(ended.Leases)
 	n := m.replica.core.ledger.MergeEnded(process, ended)
 	m.replica.counts.endedBySnapshot.Add(uint64(n))
-	m.replica.core.countLearned(n)
+	m.learned(n)
 }
 
 // upTo cuts off what is far beyond the numbers that the process has used.
@@ -596,7 +602,7 @@ func (m *snapshotMerge) onFreed(names []history.Name) {
 		m.replica.core.freed.add(m.request.process, name, m.replica.now())
 	}
 	m.replica.counts.endedBySnapshot.Add(uint64(n))
-	m.replica.core.countLearned(n)
+	m.learned(n)
 }
 
 // onReservation is part of snapshotSink.
@@ -620,10 +626,10 @@ func (m *snapshotMerge) onReservation(j *reservationJSON) error {
 	switch m.replica.core.ledger.MergeReservation(b) {
 	case reservations.Applied:
 		m.replica.counts.addedBySnapshot.Add(1)
-		m.replica.core.countLearned(1)
+		m.learned(1)
 	case reservations.Updated:
 		m.replica.counts.completedBySnapshot.Add(1)
-		m.replica.core.countLearned(1)
+		m.learned(1)
 	case reservations.UnknownScope, reservations.UnknownRank:
 		m.result.refused = true
 	case reservations.Full:
