@@ -2,3 +2,10 @@ package affinity
 
 // LimitWaiting lowers the limits of those who wait. It comes before all use.
 func (t *Table) LimitWaiting(all, each int) { t.maxWaiting, t.maxSessionWaiting = all, each }
+
+// Arrivals is how many entries the list of sessions has, with those that have gone.
+func (t *Table) Arrivals() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.arrivals.list)
+}

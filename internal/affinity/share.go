@@ -113,20 +113,16 @@ func (t *Table) ApplyUnbound(b Binding) Result {
 func (t *Table) Bindings(after uint64, limit int) (page []Binding, next uint64, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var found []*session
-	for _, s := range t.sessions {
-		if s.serial > after && s.decider == nil {
-			found = append(found, s)
+	for _, a := range t.arrivals.after(after) {
+		if a.session == nil || a.session.decider != nil {
+			continue
 		}
+		if len(page) == limit {
+			return page, next, true
+		}
+		page, next = append(page, t.bindingLocked(a.session)), a.serial
 	}
-	slices.SortFunc(found, func(a, b *session) int { return cmp.Compare(a.serial, b.serial) })
-	if more = len(found) > limit; more {
-		found = found[:limit]
-	}
-	for _, s := range found {
-		page, next = append(page, t.bindingLocked(s)), s.serial
-	}
-	return page, next, more
+	return page, next, false
 }
 
 func (t *Table) bindingLocked(s *session) Binding {
@@ -147,5 +143,35 @@ func (t *Table) nextVersionLocked() Version {
 func (t *Table) publishLocked(s *session, tell func(Publisher, Binding)) {
 	if t.shared != nil {
 		tell(t.shared, Binding{Key: s.key, Rank: s.rank, Version: s.version})
+	}
+}
+
+// arrivals are sessions in the order of their serial numbers, so that a page of them costs
+// no more than its length.
+type arrivals struct {
+	list []arrival
+	gone int // of list
+}
+
+type arrival struct {
+	serial  uint64
+	session *session // nil: gone
+}
+
+// add enters the newest session.
+func (a *arrivals) add(s *session) { a.list = append(a.list, arrival{s.serial, s}) }
+
+// after returns those with greater numbers, the gone ones included.
+func (a *arrivals) after(serial uint64) []arrival {
+	i, _ := slices.BinarySearchFunc(a.list, serial+1, func(x arrival, n uint64) int { return cmp.Compare(x.serial, n) })
+	return a.list[i:]
+}
+
+// remove takes a session out. Those that are gone are at most about half of the list.
+func (a *arrivals) remove(s *session) {
+	a.after(s.serial - 1)[0].session = nil
+	if a.gone++; a.gone > len(a.list)/2 {
+		a.list = slices.DeleteFunc(a.list, func(x arrival) bool { return x.session == nil })
+		a.gone = 0
 	}
 }

@@ -244,11 +244,15 @@ func TestPeersMakeRoom(t *testing.T) {
 	})
 }
 
-// TestBindings: the pages have every session once, with the time since its last use.
+// TestBindings: the pages have every session once, with the time since its last use, and
+// thousands that have gone leave nothing.
 func TestBindings(t *testing.T) {
 	sharing(t, 100, func(r *rig, _ *told, first uint64) {
 		want := make(map[string]affinity.Binding)
 		for i := range 25 {
+			for j := range 100 {
+				r.acquire(fmt.Sprint("gone ", j)).Release()
+			}
 			name := fmt.Sprint(i)
 			h := r.acquire(name)
 			h.Bind(rank(uint64(i)))
@@ -258,6 +262,9 @@ func TestBindings(t *testing.T) {
 			}
 		}
 		r.acquire("undecided")
+		if n := r.Arrivals(); n > 2*(25+1)+1 {
+			t.Errorf("%d entries for %d sessions", n, 25+1)
+		}
 		time.Sleep(3 * time.Second)
 		got := make(map[string]affinity.Binding)
 		for after, more := uint64(0), true; more; {

@@ -45,6 +45,7 @@ type Table struct {
 	// page of them is read. The publisher is called under it.
 	mu       sync.Mutex
 	sessions map[Key]*session
+	arrivals arrivals  // the same
 	idle     list.List // of *session: bound and not held, the longest idle first
 	// foreign are the idle sessions that peers have told of and nobody has used here,
 	// by peer. What comes from a snapshot may stand behind younger ones.
@@ -259,6 +260,7 @@ func (t *Table) addLocked(k Key, peer string) *session {
 	t.serial++
 	s := &session{key: k, peer: peer, serial: t.serial}
 	t.sessions[k] = s
+	t.arrivals.add(s)
 	t.bytes += k.size()
 	return s
 }
@@ -320,6 +322,7 @@ func (t *Table) busyLocked(s *session) {
 func (t *Table) removeLocked(s *session) {
 	t.busyLocked(s)
 	delete(t.sessions, s.key)
+	t.arrivals.remove(s)
 	t.bytes -= s.key.size()
 }
 
