@@ -37,7 +37,8 @@ func TestBodies(t *testing.T) {
 			"block_mm_infos":[null],"mm_routing_info":{},
 			"router_config_override":{"overlap_score_credit":0,"prefill_load_scale":1,"router_temperature":0.5,"track_prefill_tokens":false},
 			"expected_output_tokens":0,"priority_jump":1.5,"strict_priority":4294967295,
-			"pinned_worker":{"worker_id":18446744073709551615,"dp_rank":0},"allowed_worker_ids":[18446744073709551615,9223372036854775809],
+			"pinned_worker":{"worker_id":18446744073709551615,"dp_rank":0},
+			"affinity_target":{"worker_id":18446744073709551614,"dp_rank":3},"allowed_worker_ids":[18446744073709551615,9223372036854775809],
 			"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":2}},"session_id":"z",
 			"session_context":{"session_id":"y","parent_session_id":"p","session_final":false,"input_trigger":"tool_result","agent_headers":{"h":["1"]}},
 			"if_exists":"return"}`, func(c *client.Client) error {
@@ -49,7 +50,7 @@ func TestBodies(t *testing.T) {
 				},
 				Override:             &client.Override{OverlapCredit: new(0.0), PrefillScale: new(1.0), Temperature: new(0.5), TrackPrefill: new(false)},
 				ExpectedOutputTokens: new(uint32(0)), PriorityJump: 1.5, StrictPriority: math.MaxUint32,
-				Pinned: &client.Rank{Worker: math.MaxUint64}, AllowedWorkers: []uint64{math.MaxUint64, 1<<63 + 1},
+				Pinned: &client.Rank{Worker: math.MaxUint64}, Target: &client.AffinityTarget{Worker: math.MaxUint64 - 1, DP: new(uint32(3))}, AllowedWorkers: []uint64{math.MaxUint64, 1<<63 + 1},
 				Constraints: &client.Constraints{Required: []string{"a"}, Preferred: map[string]float32{"b": 2}}, Session: "z", PolicyClass: "latency",
 				SessionContext: &client.SessionContext{ID: "y", Parent: "p", Final: new(false), InputTrigger: "tool_result", AgentHeaders: map[string][]string{"h": {"1"}}},
 			})

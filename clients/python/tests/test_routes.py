@@ -161,6 +161,27 @@ def test_kept_selection(make: MakeClient, fleet: Server) -> None:
     assert advice["worker_load"]["active_prefill_tokens"] == 0
 
 
+def test_affinity_target(make: MakeClient, fleet: Server) -> None:
+    """It decides where it can; where it cannot the choice is the usual one."""
+    client = make(fleet.url)
+    for id_ in (1, 2):
+        for rank in ({}, {"dp_rank": 0}, {"dp_rank": None}):
+            for _ in range(8):  # without it the choice among equal workers is a random one
+                chosen = client.select(token_ids=[1], affinity_target={"worker_id": id_, **rank})
+                assert chosen["worker_id"] == id_
+        booked = client.select_and_reserve(token_ids=[1], affinity_target={"worker_id": id_})
+        assert booked["worker_id"] == id_
+        client.free(client.booking_id(booked))
+        with client.lease(token_ids=[1], affinity_target={"worker_id": id_}) as lease:
+            assert lease.worker_id == id_
+    for target in ({"worker_id": TOP}, {"worker_id": 1, "dp_rank": 7}):
+        assert client.select(token_ids=[1], affinity_target=target)["worker_id"] in (1, 2)
+    away = client.select(token_ids=[1], affinity_target={"worker_id": 1}, allowed_worker_ids=[2])
+    assert away["worker_id"] == 2
+    with pytest.raises(BadRequest, match="dp_rank"):
+        client.select(token_ids=[1], affinity_target={"worker_id": 1, "dp_rank": -1})
+
+
 def test_thresholds(make: MakeClient, fleet: Server) -> None:
     client = make(fleet.url)
     set_ = client.set_busy_threshold(model="default", active_prefill_tokens_threshold=TOP)
