@@ -177,7 +177,7 @@ func (e *engine) step() {
 // cache and are evicted under pressure; and that without counting it knows less but
 // never more.
 func TestAgainstBlockPool(t *testing.T) {
-	steps := 4_000
+	steps := 20_000 // of each of two engines, three sizes
 	if testing.Short() {
 		steps = 1_000
 	}
@@ -204,6 +204,67 @@ func TestAgainstBlockPool(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestPlantedFaults proves that the comparison with vLLM's block pool finds what an index
+// would do wrong with copies: each fault makes it say more or less than the engine has.
+func TestPlantedFaults(t *testing.T) {
+	type events struct {
+		stored  func(parent uint64, hashes []uint64)
+		removed func(hash uint64)
+	}
+	sometimes := func(e *engine) bool { return e.rnd.IntN(20) == 0 }
+	for name, fault := range map[string]struct {
+		plant func(e *engine, was events) // changes the events on their way to the index
+		over  bool                        // it says more
+		under bool
+	}{
+		"none": {plant: func(*engine, events) {}},
+		"copies are a set": {under: true, plant: func(e *engine, _ events) {
+			e.counted = false
+		}},
+		"a removal is lost": {over: true, plant: func(e *engine, was events) {
+			e.pool.removed = func(hash uint64) {
+				if !sometimes(e) {
+					was.removed(hash)
+				}
+			}
+		}},
+		"a removal counts twice": {under: true, plant: func(e *engine, was events) {
+			e.pool.removed = func(hash uint64) {
+				was.removed(hash)
+				if sometimes(e) {
+					was.removed(hash)
+				}
+			}
+		}},
+		"a removal ends all copies": {under: true, plant: func(e *engine, was events) {
+			e.pool.removed = func(hash uint64) {
+				for range 10 {
+					was.removed(hash)
+				}
+			}
+		}},
+		"a store counts twice": {over: true, plant: func(e *engine, was events) {
+			e.pool.stored = func(parent uint64, hashes []uint64) {
+				was.stored(parent, hashes)
+				if sometimes(e) {
+					was.stored(parent, hashes)
+				}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(rand.New(rand.NewPCG(1, 5)), indexer.New(), 0, 40, true)
+			fault.plant(e, events{e.pool.stored, e.pool.removed})
+			for range 4_000 {
+				e.step()
+			}
+			if fault.over != (e.over > 0) || fault.under != (e.under > 0) {
+				t.Errorf("%d answers too high, %d too low", e.over, e.under)
+			}
+		})
 	}
 }
 

@@ -89,11 +89,19 @@ func prompt(n int) (local []uint64) {
 	return local
 }
 
+// histories is how many random histories of 400 steps are played.
+func histories() int {
+	if testing.Short() {
+		return 60
+	}
+	return 300
+}
+
 // TestGroupsAgainstEngines plays random histories of several ranks, which name blocks
 // alike or not and have groups of any kind and block size.
 func TestGroupsAgainstEngines(t *testing.T) {
 	const blocks = 24
-	for seed := range uint64(60) {
+	for seed := range uint64(histories()) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			space := indexer.New()
@@ -199,7 +207,7 @@ func (e *windowEngine) want(local []uint64) uint32 {
 func TestWindowsAloneAgainstEveryLength(t *testing.T) {
 	const blocks = 24
 	longer := 0
-	for seed := range uint64(60) {
+	for seed := range uint64(histories()) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		space := indexer.New()
 		var engines []*windowEngine
@@ -214,7 +222,7 @@ func TestWindowsAloneAgainstEveryLength(t *testing.T) {
 		full := &windowEngine{3, blocks, 0, map[uint64]int{}} // needs all blocks
 		engines = append(engines, full)
 		var o indexer.Overlap
-		for range 500 {
+		for range 400 {
 			e := engines[rnd.IntN(len(engines))]
 			local := forkedPrompt(rnd.IntN(2), blocks)
 			switch at := rnd.IntN(blocks); {

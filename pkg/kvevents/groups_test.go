@@ -160,6 +160,14 @@ func TestWindowAsMainGroup(t *testing.T) {
 			}
 		})
 	}
+	t.Run("without the rule", func(t *testing.T) {
+		rec := newRecorder()
+		var tally kvevents.Tally
+		kvevents.NewConverter(plain4, 0, twoRanks).Apply(decode(t, message(window, remove(0))), rec, &tally)
+		if len(rec.calls) > 0 {
+			t.Errorf("calls %v, want none", rec.calls)
+		}
+	})
 }
 
 // TestMainGroupIsOneThatStores: a stream that is joined late may begin with removals of
