@@ -90,9 +90,10 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 	if err := in.fits(r.ContentLength); err != nil {
 		return err
 	}
+	until := time.Now().Add(bodyTimeout)
 	if in.text = in.first[:0]; r.ContentLength > untracked {
 		if err := in.grow(c, limit); err != nil {
-			return in.forgo(c, err, false)
+			return in.forgo(c, until, err, false)
 		}
 	}
 	brought := 0 // since the client was still
@@ -107,7 +108,7 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 			setReadDeadline(c, time.Time{}) // the answer may take long
 			return nil
 		case err != nil && in.body.done():
-			return in.forgo(c, errNoMemory(in.body.of.account), true)
+			return in.forgo(c, until, errNoMemory(in.body.of.account), true)
 		case isDisconnect(err):
 			return errClientGone
 		case err != nil:
@@ -119,7 +120,7 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 		}
 		if len(in.text) == cap(in.text) {
 			if err := in.grow(c, limit); err != nil {
-				return in.forgo(c, err, false)
+				return in.forgo(c, until, err, false)
 			}
 		}
 	}
@@ -181,11 +182,11 @@ func (in *incoming) cover(c *gin.Context, n int64) (int64, error) {
 	return n, nil
 }
 
-// forgo drops a body for which there is no memory, reads what still comes of it to
+// forgo drops a body for which there is no memory, reads what still comes of it until then to
 // nowhere, and returns err, the answer: a client that is told before comes back before
 // others have been served. After a read that was interrupted a chunked body cannot be
 // read on, and the context of the connection is done.
-func (in *incoming) forgo(c *gin.Context, err error, interrupted bool) error {
+func (in *incoming) forgo(c *gin.Context, until time.Time, err error, interrupted bool) error {
 	if errors.Is(err, errClientGone) {
 		return err
 	}
@@ -199,7 +200,7 @@ func (in *incoming) forgo(c *gin.Context, err error, interrupted bool) error {
 			return err
 		}
 	}
-	setReadDeadline(c, time.Now().Add(bodyTimeout))
+	setReadDeadline(c, until)
 	for {
 		switch _, end := c.Request.Body.Read(in.first[:]); {
 		case end == nil:

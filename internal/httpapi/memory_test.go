@@ -406,6 +406,29 @@ func TestWaitsBeyondSmall(t *testing.T) {
 	})
 }
 
+// TestForgoneBodyHasItsTime: a body that is read on to nowhere has no more time than others.
+func TestForgoneBodyHasItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPurse()
+		h := New(&fake{}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+		requests := p.requests.account
+		requests.Reserve(requests.Limit())
+		ours, theirs := net.Pipe()
+		r := httptest.NewRequest("POST", "/select", theirs)
+		r.ContentLength = budget.SmallBody
+		r.Header.Set("Content-Type", "application/json")
+		w := pipeWriter{httptest.NewRecorder(), theirs}
+		begin := time.Now()
+		h.ServeHTTP(w, r)
+		if took := time.Since(begin); w.Code != http.StatusServiceUnavailable || took != bodyTimeout {
+			t.Errorf("%d %s after %v", w.Code, w.Body, took)
+		}
+		_, _ = ours.Close(), theirs.Close()
+		requests.Release(requests.Limit())
+		p.empty(t)
+	})
+}
+
 // pipeWriter is the answer to a request whose body comes through a pipe.
 type pipeWriter struct {
 	*httptest.ResponseRecorder
