@@ -23,7 +23,8 @@ const (
 // holders are the requests that share an account while their clients send or read.
 // As long as one waits for memory, clients that keep still are cut off, those first
 // that have done so for longest: one that sends at the pace of a network is done
-// before. Who waits is served in the order of coming, those first who hold a part.
+// before. Of those who wait the ones who hold a part come first, then the oldest and the
+// newest in turn.
 type holders struct {
 	account  *budget.Account
 	patience time.Duration // for which a client may keep still although others need its part
@@ -37,7 +38,7 @@ type holders struct {
 	mu         sync.Mutex
 	still      list.List // of *holder: the clients that are waited for, the first still for longest
 	queue      list.List // of *waiter
-	newestNext bool      // of queue
+	newestNext bool      // of those in queue who hold nothing
 	queued     int64     // bytes that queue waits for
 	leaving    int64     // bytes of those who are cut off and have not given them back
 	looking    bool      // look will be called
@@ -127,8 +128,7 @@ func (s *holders) look() {
 // lookLocked gives those who wait what there is, and cuts clients off for what there
 // is not.
 func (s *holders) lookLocked() {
-	for w := s.nextLocked(); w != nil && s.account.TryReserve(w.bytes); w = s.nextLocked() {
-		s.newestNext = !s.newestNext
+	for w := s.nextLocked(); w != nil; w = s.nextLocked() {
 		w.granted = true
 		w.holder.of, w.holder.bytes = s, w.holder.bytes+w.bytes
 		w.holder.movedLocked() // it was not the client who kept still
@@ -153,16 +153,25 @@ func (s *holders) lookLocked() {
 	}
 }
 
-// nextLocked returns whose turn it is of those who wait, nil if nobody does.
+// nextLocked takes the memory for whose turn it is of those who wait, nil if nobody waits
+// or it does not fit. The oldest does not wait until there is room for a newest that wants
+// much.
 func (s *holders) nextLocked() *waiter {
-	next := s.queue.Front()
-	if next == nil {
+	if s.queue.Len() == 0 {
 		return nil
 	}
-	if w := next.Value.(*waiter); w.holder.bytes > 0 || !s.newestNext {
-		return w
+	oldest, newest := s.queue.Front().Value.(*waiter), s.queue.Back().Value.(*waiter)
+	goesOn := oldest.holder.bytes > 0 // which is nobody's turn
+	switch {
+	case !goesOn && s.newestNext && s.account.TryReserve(newest.bytes):
+		s.newestNext = false
+		return newest
+	case !s.account.TryReserve(oldest.bytes):
+		return nil
+	case !goesOn:
+		s.newestNext = true
 	}
-	return s.queue.Back().Value.(*waiter)
+	return oldest
 }
 
 // cutOffLocked ends the wait for a client. What its request holds comes back when that

@@ -2,9 +2,11 @@ package httpapi
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -129,6 +131,65 @@ func TestNewestBesideThousands(t *testing.T) {
 		wg.Wait()
 		if oldest == 0 || oldest > most {
 			t.Errorf("the oldest waited %v", oldest)
+		}
+		time.Sleep(holdersLook) // the last look
+	})
+}
+
+// TestTurnsOfOldestAndNewest: those who hold a part take no turn, and a newest that does
+// not fit does not keep the oldest waiting.
+func TestTurnsOfOldestAndNewest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &holders{account: budget.NewAccount("a", 100), patience: sendPatience}
+		var room, part holder
+		if s.take(t.Context(), &room, 90) != nil || s.take(t.Context(), &part, 10) != nil {
+			t.Fatal("no room")
+		}
+		free := func(n int64) {
+			s.account.Release(n)
+			room.bytes -= n
+			s.look()
+			synctest.Wait()
+		}
+		var came []string
+		var wg sync.WaitGroup
+		waits := func(name string, h *holder, n int64) {
+			wg.Go(func() {
+				if s.take(t.Context(), h, n) == nil {
+					came = append(came, name)
+				}
+			})
+			synctest.Wait()
+		}
+		newcomers := make([]holder, 7)
+		for i := range 4 {
+			waits(fmt.Sprint(i), &newcomers[i], 10)
+		}
+		for range 4 {
+			waits("part", &part, 1)
+			free(1)
+			free(10)
+		}
+		if want := []string{"part", "0", "part", "3", "part", "1", "part", "2"}; !slices.Equal(came, want) {
+			t.Errorf("%q have come, want %q", came, want)
+		}
+		came = nil
+		waits("first", &newcomers[4], 10)
+		free(10)
+		waits("second", &newcomers[5], 10)
+		waits("wants much", &newcomers[6], 50)
+		free(10)
+		if want := []string{"first", "second"}; !slices.Equal(came, want) {
+			t.Errorf("%q have come, want %q", came, want)
+		}
+		wg.Wait() // the last one is refused
+		part.release()
+		room.release()
+		for i := range newcomers {
+			newcomers[i].release()
+		}
+		if used := s.account.Used(); used != 0 || len(came) != 2 {
+			t.Errorf("%d bytes are held, %q have come", used, came)
 		}
 		time.Sleep(holdersLook) // the last look
 	})
