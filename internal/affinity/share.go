@@ -163,7 +163,10 @@ func (a *arrivals) add(s *session) { a.list = append(a.list, arrival{s.serial, s
 
 // after returns those with greater numbers, the gone ones included.
 func (a *arrivals) after(serial uint64) []arrival {
-	i, _ := slices.BinarySearchFunc(a.list, serial+1, func(x arrival, n uint64) int { return cmp.Compare(x.serial, n) })
+	i, found := slices.BinarySearchFunc(a.list, serial, func(x arrival, n uint64) int { return cmp.Compare(x.serial, n) })
+	if found {
+		i++
+	}
 	return a.list[i:]
 }
 

@@ -3,6 +3,7 @@ package affinity_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -287,6 +288,9 @@ func TestBindings(t *testing.T) {
 		}
 		if keys := slices.Sorted(maps.Keys(got)); len(keys) != 25 {
 			t.Errorf("sessions %v", keys)
+		}
+		if page, _, more := r.Bindings(math.MaxUint64, 10); len(page) != 0 || more {
+			t.Errorf("after the last one come %v", page)
 		}
 	})
 }
