@@ -72,8 +72,8 @@ const (
 	trimAbove = 4 << 20
 	quiet     = 8 << 20
 	// What was in use when memory was given back may have died since, and only a collection
-	// finds it: a process that has been quiet for trimAgainAfter has one more as soon as it
-	// has allocated trimAgainAbove. (The runtime has one after two minutes.)
+	// finds it: a quiet process has another trimAgainAfter later, if it has allocated
+	// trimAgainAbove by then. (The runtime has one after two minutes.)
 	trimAgainAfter = 15 * time.Second
 	trimAgainAbove = 512 << 10
 )
