@@ -300,9 +300,9 @@ func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 			o.path = s.tree.appendPath(o.path, local)
 		}
 		held := o.Device[slot]
-		cells := o.path
-		if !g.sparse {
-			cells = cells[:held]
+		cells := o.path[:held]
+		if g.sparse {
+			cells = o.path[:s.lastHeld(uint32(slot), o.path)]
 		}
 		o.prefix = groupedPrefix{groups: g, cells: cells, space: s, slot: uint32(slot), left: maxLookUps}
 		length := hybrid.Boundary(uint64(len(cells))*g.mainSize, g.mainSize, g.kinds, &o.prefix)
@@ -322,6 +322,21 @@ func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 	if cap(o.path) > maxKeptPath {
 		o.path = nil
 	}
+}
+
+// lastHeld returns where the last block of a path ends that a slot has on its device: a
+// window ends there at the latest. It looks at runs, as most slots have nothing of the
+// end of a long path.
+func (s *Space) lastHeld(slot uint32, path []uint32) int {
+	end := len(path)
+	for end > 0 {
+		nd := s.tree.nodeAt(path[end-1])
+		if s.tree.sets.has(nd.holders[Device], slot) {
+			break
+		}
+		end -= int(path[end-1]-nd.off) + 1
+	}
+	return end
 }
 
 // appendPath appends the cells of a prompt's blocks that are in the tree.

@@ -494,3 +494,27 @@ func BenchmarkOverlapHybrid(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkOverlapWindowsAlone looks up a prompt of 512 blocks on 256 ranks of a model
+// without full attention. All have its first 32 blocks, one has all.
+func BenchmarkOverlapWindowsAlone(b *testing.B) {
+	const blocks = 512
+	s := indexer.New()
+	for slot := range uint32(256) {
+		s.StoreInGroup(&indexer.GroupStore{
+			Slot: slot, Main: true, MainBlockSize: mainSize, KindKnown: true,
+			Kind: hybrid.Group{Kind: hybrid.Window, BlockSize: mainSize, Span: 1024},
+		})
+		local := prompt(32)
+		if slot == 0 {
+			local = prompt(blocks)
+		}
+		s.Store(&indexer.Store{Slot: slot, Counted: true, EngineHashes: local, Local: local})
+	}
+	local := prompt(blocks)
+	var o indexer.Overlap
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Overlap(local, &o)
+	}
+}
