@@ -39,16 +39,18 @@ func (c *Converter) acceptInGroup(ev *Event, dp uint32, rest []Event, idx Index,
 // events follow each other, one for each group.
 const maxAhead = 64
 
-// takeWindow makes the group of a stored event the main one if it has sliding windows
-// and the stream has no main group. Engines store blocks of all groups at once, so that
-// one with full attention would have reported before or be among the rest.
+// takeWindow makes the group of a stored event the main one if it has sliding windows of
+// blocks that the index can have, and the stream has no main group. Engines store blocks of
+// all groups at once, so that one with full attention would have reported before or be
+// among the rest.
 func (c *Converter) takeWindow(ev *Event, dp uint32, rest []Event) bool {
 	if !c.Groups.Exact || c.groups.full || c.groups.main != NoGroup ||
-		ev.Kind != Stored || ev.Group == NoGroup || ev.Window <= 0 || c.Groups.kind(ev).Kind != hybrid.Window {
+		ev.Kind != Stored || ev.Group == NoGroup || ev.Window <= 0 || c.Groups.kind(ev).Kind != hybrid.Window ||
+		ev.BlockSize != c.layout.BlockSize {
 		return false
 	}
 	for i := range min(len(rest), maxAhead) {
-		if rest[i].Kind == Stored && c.groups.isMain(dp, &rest[i]) {
+		if rest[i].Kind == Stored && len(rest[i].Tokens) > 0 && c.groups.isMain(dp, &rest[i]) {
 			return false
 		}
 	}
@@ -77,12 +79,13 @@ func (ev *Event) statesFull() bool {
 		(isMainKind(ev.SpecKind) || ev.SpecKind == "" && ev.Group == NoGroup)
 }
 
-// meetMain notes the group of a stored event of the main cache.
+// meetMain notes the group of a stored event of the main cache. One without tokens does
+// not say what blocks its group has.
 func (c *Converter) meetMain(ev *Event, slot uint32, idx Index) {
 	if c.groups.metMain(ev.Group) {
 		c.MakeProvisional(idx)
 	}
-	if c.groups.window && ev.Group == c.groups.main {
+	if c.groups.window && ev.Group == c.groups.main && len(ev.Tokens) > 0 {
 		idx.StoreInGroup(&indexer.GroupStore{
 			Slot: slot, Group: ev.Group, Main: true,
 			Kind: c.Groups.kind(ev), KindKnown: ev.SpecKind != "",

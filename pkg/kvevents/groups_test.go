@@ -110,6 +110,7 @@ func TestWindowAsMainGroup(t *testing.T) {
 		return dict{"type": "BlockRemoved", "block_hashes": []uint64{7}, "group_idx": group, "medium": "GPU"}
 	}
 	window, full := in(0, "sliding_window", nil), in(1, "full_attention", nil)
+	offloaded := dict{"type": "BlockStored", "block_hashes": []uint64{7}, "parent_block_hash": nil, "token_ids": list{}, "block_size": 0, "medium": "CPU"}
 	const (
 		noted    = "group slot=10 group=0 main {1 4 40}"
 		kept     = "store slot=10 device root<-[7 8] known=true"
@@ -141,8 +142,23 @@ func TestWindowAsMainGroup(t *testing.T) {
 		"beside full attention that is not used": {
 			batches(list{in(1, "full_attention", dict{"block_size": 2})}, list{window}), []string{windowed},
 		},
+		"of other blocks than the index has": {
+			batches(list{in(0, "sliding_window", dict{"block_size": 2, "block_hashes": []uint64{7}, "token_ids": []uint32{1, 2}}), in(1, "sliding_window", nil)}),
+			[]string{"group slot=10 group=0 [7] dense=true {1 2 40}", "group slot=10 group=1 main {1 4 40}", kept},
+		},
+		"of other blocks, before full attention": {
+			batches(list{in(0, "sliding_window", dict{"block_size": 2, "block_hashes": []uint64{7}, "token_ids": []uint32{1, 2}})}, list{full}),
+			[]string{"group slot=10 group=0 [7] dense=true {1 2 40}", kept},
+		},
+		"before offloaded blocks in a batch": {
+			batches(list{window, offloaded}), []string{noted, kept, "named slot=10 host_pinned [7]"},
+		},
+		"offloaded by its group": {
+			batches(list{window, in(0, "sliding_window", dict{"token_ids": list{}, "block_size": 0, "medium": "CPU"})}),
+			[]string{noted, kept, "named slot=10 host_pinned [7 8]"},
+		},
 		"beside offloaded blocks": {
-			batches(list{window}, list{dict{"type": "BlockStored", "block_hashes": []uint64{7}, "parent_block_hash": nil, "token_ids": list{}, "block_size": 0, "medium": "CPU"}}, list{window}),
+			batches(list{window}, list{offloaded}, list{window}),
 			[]string{noted, kept, "named slot=10 host_pinned [7]", noted, kept},
 		},
 	}
