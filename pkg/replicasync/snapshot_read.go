@@ -618,7 +618,7 @@ func (m *snapshotMerge) onReservation(j *reservationJSON) error {
 	case size != j.BlockSize:
 		return nil
 	}
-	b.Word, b.Peer = m.word(b.Origin.Process), m.request.peer
+	b.Word, b.Peer, b.OfOthers = m.word(b.Origin.Process), m.request.peer, b.Origin.Process != m.request.process
 	if b.Word == reservations.OwnWord && b.Origin.Sequence > m.result.sequence+maxJump {
 		m.replica.counts.drop(dropJump)
 		return nil

@@ -301,6 +301,35 @@ func TestMergeFetchesPages(t *testing.T) {
 	}
 }
 
+// tellers is a ledger that notes how it was told of reservations, by process.
+type tellers struct {
+	ledger
+	ofOthers map[uint64]bool
+}
+
+func (l *tellers) MergeReservation(b reservations.Reservation) reservations.ApplyResult {
+	l.ofOthers[b.Origin.Process] = b.OfOthers
+	return l.ledger.MergeReservation(b)
+}
+
+// TestMergeTellsWhose: what a snapshot has of its process is told as the peer's own, also
+// while nobody speaks for that process, and what it has of others is not.
+func TestMergeTellsWhose(t *testing.T) {
+	r, _ := newTestReplica(fixedScopes{{Model: "m", Tenant: "t"}: 16})
+	l := &tellers{r.core.ledger, make(map[uint64]bool)}
+	r.core.ledger = l
+	own := goodPage[strings.Index(goodPage, `{"origin_process"`):strings.Index(goodPage, `],"next"`)]
+	own = strings.Replace(own, `"origin_process":9`, `"origin_process":2`, 1)
+	page := strings.Replace(goodPage, `"process_id":1`, `"process_id":2`, 1)
+	r.fetch = &pagesOf{pages: []string{strings.Replace(page, `"bookings":[`, `"bookings":[`+own+`,`, 1)}}
+	if f := r.fetchSnapshot(t.Context(), fetchRequest{process: 2, url: "http://p:1"}); f.err != nil {
+		t.Fatal(f.err)
+	}
+	if diff := cmp.Diff(map[uint64]bool{2: false, 9: true}, l.ofOthers); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestMergeAges proves that a page that takes long to arrive makes nothing
 // younger.
 func TestMergeAges(t *testing.T) {

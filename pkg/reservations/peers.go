@@ -20,8 +20,9 @@ type peerShares struct {
 	bySource map[source]*peerShare // that hold something
 }
 
-// source is who told of a reservation: a peer of its own ones or, in a snapshot or as
-// one that is not bound, of others'.
+// source is who told of a reservation: a peer of its own process's or, in a snapshot, of
+// others'. What a peer tells of itself stays its own while others dispute that it is that
+// process: they could fill the share of others with what they tell it.
 type source struct {
 	peer   string
 	others bool
@@ -158,15 +159,6 @@ func (p *peerShares) bound(r *entry, peer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.move(r, source{peer: peer})
-}
-
-// unbound notes that who told of r may not be its process.
-func (p *peerShares) unbound(r *entry) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if share := r.told.share; share != nil {
-		p.move(r, source{peer: share.source.peer, others: true})
-	}
 }
 
 // move moves r to the share of a source, unless it has given its room to another one.

@@ -20,10 +20,10 @@ type peersModel struct {
 
 // sourceOf names the share that a reservation of a snapshot belongs to.
 func sourceOf(b *Reservation) string {
-	if b.Word == OwnWord {
-		return b.Peer
+	if b.OfOthers {
+		return b.Peer + " of others"
 	}
-	return b.Peer + " of others"
+	return b.Peer
 }
 
 func (m *peersModel) size(peer string, memory bool) (n int64) {
@@ -137,8 +137,8 @@ func TestPeersAgainstModel(t *testing.T) {
 				}
 				m := &peersModel{limits: l.room.limits, held: map[string]map[string]int64{"": {}}}
 				for _, p := range peers {
-					for _, w := range []Word{OwnWord, Relayed} {
-						m.held[sourceOf(&Reservation{Peer: p, Word: w})] = make(map[string]int64)
+					for _, others := range []bool{false, true} {
+						m.held[sourceOf(&Reservation{Peer: p, OfOthers: others})] = make(map[string]int64)
 					}
 				}
 				said := make(map[string]Reservation)
@@ -160,7 +160,7 @@ func TestPeersAgainstModel(t *testing.T) {
 							b.Hashes[j] = r.Uint64()
 						}
 						if r.IntN(3) == 0 {
-							b.Word, b.Origin.Process = Relayed, uint64(20+i)
+							b.Word, b.OfOthers, b.Origin.Process = Relayed, r.IntN(2) == 0, uint64(20+i)
 						}
 						if old, ok := anyOf(r, said); ok && r.IntN(4) == 0 && m.held[sourceOf(&old)][old.ID] == 0 {
 							b = old // again, as a snapshot brings it
@@ -305,13 +305,10 @@ func TestNewcomer(t *testing.T) {
 }
 
 // TestToldAgain: a reservation counts for the peer that speaks for its process once
-// that has told of it, and for what it tells of others when that is in doubt again.
+// that has told of it, also when that is in doubt again.
 func TestToldAgain(t *testing.T) {
 	l, _ := limited(Limits{Reservations: 8})
-	b := Reservation{Peer: "other", Word: Relayed, Origin: Origin{Process: 2, Sequence: 1}, ID: "x"}
-	l.ApplyBooked(b)
-	b.Peer, b.Word = "own", OwnWord
-	l.ApplyBooked(b)
+	b := Reservation{Peer: "other", OfOthers: true, Word: Relayed, Origin: Origin{Process: 2, Sequence: 1}, ID: "x"}
 	only := func(in source) {
 		t.Helper()
 		by := l.room.peers.bySource
@@ -319,14 +316,43 @@ func TestToldAgain(t *testing.T) {
 			t.Errorf("shares %v, want one of %v", by, in)
 		}
 	}
+	l.MergeReservation(b)
+	only(source{peer: "other", others: true})
+	b.Peer, b.OfOthers, b.Word = "own", false, OwnWord
+	l.ApplyBooked(b)
 	only(source{peer: "own"})
 	l.Unbind(2)
-	only(source{peer: "own", others: true})
+	only(source{peer: "own"})
 	l.ApplyBooked(b)
 	only(source{peer: "own"})
 	l.ApplyFreed(Ref{Origin: b.Origin, ID: "x", Word: OwnWord, Sender: 2})
 	if n := len(l.room.peers.bySource); n != 0 || l.room.live.Load() != 0 {
 		t.Errorf("%d shares, %d live", n, l.room.live.Load())
+	}
+}
+
+// TestDisputedKeepsRoom: what others have told a peer, and it relays, takes no room of the
+// peer's own process, which it is disputed to be.
+func TestDisputedKeepsRoom(t *testing.T) {
+	l, _ := limited(Limits{Reservations: 16}) // 12 for peers
+	tell := func(process, n uint64, word Word, others bool) ApplyResult {
+		return l.MergeReservation(Reservation{
+			Peer: "a", OfOthers: others, Word: word, Origin: Origin{Process: process, Sequence: n}, ID: fmt.Sprint(process, "-", n),
+		})
+	}
+	for n := range uint64(4) {
+		tell(2, 1+n, OwnWord, false)
+	}
+	l.Unbind(2)
+	for n := range uint64(20) {
+		tell(3, 1+n, Relayed, true)
+	}
+	if v := tell(2, 5, Relayed, false); v != Applied {
+		t.Errorf("one more: %v", v)
+	}
+	own, others := l.room.peers.bySource[source{peer: "a"}], l.room.peers.bySource[source{peer: "a", others: true}]
+	if own.number() != 5 || others.number() != 7 {
+		t.Errorf("%d own ones, %d of others", own.number(), others.number())
 	}
 }
 

@@ -49,7 +49,10 @@ type Reservation struct {
 	// Peer is the endpoint at which it was told, "" if it does not matter: what a peer's
 	// own reservations take is counted together, and what those of others take of which
 	// it has told.
-	Peer           string
+	Peer string
+	// OfOthers: Peer does not tell of it as its own process's, whether it is believed to
+	// be that process or not.
+	OfOthers       bool
 	Origin         Origin
 	Scope          catalog.Scope
 	ID             string
@@ -367,7 +370,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	}
 	known := unnumberedEvent && any
 	if !ended && !known {
-		if displaced, ok = l.room.takeFrom(r, b.source(snapshot)); !ok {
+		if displaced, ok = l.room.takeFrom(r, source{b.Peer, b.OfOthers}); !ok {
 			if numbered && !r.relayed {
 				l.numbered.Leave(b.Origin, history.Displaced)
 			}
@@ -452,11 +455,6 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 		deadline: deadline,
 		lease:    x,
 	}
-}
-
-// source is whose share it is in. An event without a number is believed of any process.
-func (b *Reservation) source(snapshot bool) source {
-	return source{peer: b.Peer, others: b.Word != OwnWord && (snapshot || b.Origin.Numbered())}
 }
 
 // enterRemote enters a reservation of another process, which has room and which
@@ -594,7 +592,6 @@ func (l *Ledger) Unbind(process uint64) {
 			if x.origin.Process == process && x.origin.Numbered() && !x.ended && !x.relayed {
 				x.relayed = true
 				l.relayed.Add(1)
-				l.room.peers.unbound(x.entry)
 			}
 		}
 	})
