@@ -496,7 +496,7 @@ type fetchResult struct {
 	// refused: reservations were refused for want of a scope or rank.
 	refused bool
 	full    bool // and for want of room
-	learned bool // the ledger has changed
+	learned bool // the ledger has changed: something lost was in the snapshot
 	err     error
 }
 

@@ -245,10 +245,7 @@ func (m *snapshotMerge) onSession(j *sessionJSON) error {
 	if m.replica.sessions == nil {
 		return nil
 	}
-	switch m.replica.mergeSession(m.request.peer, sessionBound, s) {
-	case applied:
-		m.result.learned = true
-	case dropUnknownScope, dropUnknownRank:
+	if why := m.replica.mergeSession(m.request.peer, sessionBound, s); why == dropUnknownScope || why == dropUnknownRank {
 		m.result.refused = true
 	}
 	return nil

@@ -278,6 +278,14 @@ func TestSessionsInSnapshot(t *testing.T) {
 		t.Error("a broken cursor is taken")
 	}
 
+	// One that is known is merged again in each snapshot, and was in no lost event.
+	r, _ = newTestReplica(fixedScopes{})
+	r.AttachSessions(&fewSessions{result: reservations.Applied})
+	r.fetch = &pagesOf{pages: []string{sessionsPageText}}
+	if result := r.fetchSnapshot(t.Context(), fetchRequest{process: 5, url: "http://peer"}); result.err != nil || result.learned {
+		t.Errorf("%+v", result)
+	}
+
 	told := &fewSessions{result: reservations.UnknownScope}
 	for _, f := range []*fewSessions{nil, told} {
 		r, _ := newTestReplica(fixedScopes{})
