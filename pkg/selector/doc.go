@@ -1,8 +1,10 @@
 // Package selector decides which rank a prompt runs on: it filters the ranks,
-// gives each a cost and picks one. Everything is a pure function of its
+// gives each a cost and picks one. Everything but History is a pure function of its
 // arguments; the caller brings the loads, the overlaps and the randomness.
 //
-// Lengths are in blocks or in tokens as each field says, costs are in blocks.
+// Who gives the costs is a Policy. Weights.Costs is that of dynamo-kv-router, and the
+// default; the others each have a file. Lengths are in blocks or in tokens as each
+// field says, costs in the policy's unit.
 //
 // The examples show how a program uses the packages of this module together,
 // without HTTP and ZMQ: package indexer finds the overlaps, this package weighs

@@ -1,0 +1,50 @@
+package selector
+
+// CostFunction is the policy of dynamo-kv-router: the cost of [Weights.Costs].
+type CostFunction struct {
+	// Own are the weights of an instance that has its own; nil are those of the
+	// decision, so that a request can change them. Whether prefill counts at all is the
+	// decision's in both cases.
+	Own *Weights
+}
+
+func (f CostFunction) weights(d *Decision) Weights {
+	if f.Own == nil {
+		return d.Weights
+	}
+	w := *f.Own
+	w.TrackPrefill, w.PrefixOnly = d.Weights.TrackPrefill, d.Weights.PrefixOnly
+	return w
+}
+
+// Costs implements Policy. The unit is blocks.
+func (f CostFunction) Costs(d *Decision, dst []float64) []float64 {
+	return f.weights(d).Costs(d.Prompt, d.Candidates, dst)
+}
+
+// Temperature implements Policy.
+func (f CostFunction) Temperature(d *Decision) float64 { return f.weights(d).Temperature }
+
+// Needs implements Policy.
+func (CostFunction) Needs() Needs { return 0 }
+
+// Reasons implements Policy. Where what is cached lowers the cost of decode work
+// ([Weights.PrefixOnly]), Decode is what is left of that.
+func (f CostFunction) Reasons(d *Decision, i int) Reasons {
+	w, c, p := f.weights(d), &d.Candidates[i], d.Prompt
+	r := d.ReasonsOf(i, "blocks")
+	if w.PrefixOnly && !w.TrackPrefill && w.OverlapCredit > 0 {
+		r.Decode = w.prefixCost(p, c)
+	} else {
+		prefill := w.prefillCost(p, c, w.newDecay(p, d.Candidates))
+		if c.Known && prefill > 0 {
+			r.Wait = min(prefill, w.PrefillScale*float64(c.Prefill)/p.blockSize())
+			r.Decode = float64(PotentialDecode(p, c))
+		} else if c.Known {
+			r.Decode = float64(PotentialDecode(p, c))
+		}
+		r.Prefill = prefill - r.Wait
+	}
+	r.Decode += w.ActiveRequests * float64(c.Requests)
+	return r
+}
