@@ -2,9 +2,10 @@
 # Shows the service at work: starts it, starts simulated engines, and plays one
 # workload under four policies. docs/demo.md explains what is seen.
 #
-# Options of the engines (--cache-blocks, --prefill-rate, --decode-rate,
-# --block-size, --hash-seed) go to sim-engine, --workers N sets their number,
-# --target URL uses a service that runs already; all else goes to sim-player.
+# Options of the engines (--cache-blocks, --speed, --chunked, --prefill-rate,
+# --decode-rate, --block-size, --hash-seed) go to sim-engine, --workers N sets
+# their number, --target URL uses a service that runs already; all else goes to
+# sim-player.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,11 +16,12 @@ while (($#)); do
 	esac
 	case $1 in
 	-h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ; exit ;;
-	--workers | --target | --cache-blocks | --prefill-rate | --decode-rate | --block-size | --hash-seed)
+	--workers | --target | --cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
 		(($# > 1)) || { echo "demo: $1 needs a value" >&2; exit 2; } ;;&
 	--workers) workers=$2; shift 2 ;;
 	--target) target=$2; shift 2 ;;
-	--cache-blocks | --prefill-rate | --decode-rate | --block-size | --hash-seed)
+	--chunked) engine_args+=("$1"); shift ;;
+	--cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
 		engine_args+=("$1" "$2"); shift 2 ;;
 	*) player_args+=("$1"); shift ;;
 	esac

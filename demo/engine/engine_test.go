@@ -26,6 +26,11 @@ func TestConfig(t *testing.T) {
 		"wildcard":       {"--listen 0.0.0.0", false},
 		"standstill":     {"--speedup 0", false},
 		"no cache":       {"--cache-blocks 0", false},
+		"unequal":        {"--engines 2 --speed 1,0.5 --cache-blocks 64,32 --chunked", true},
+		"one too few":    {"--engines 3 --speed 1,0.5", false},
+		"one too many":   {"--engines 2 --cache-blocks 64,64,32", false},
+		"one stands":     {"--engines 2 --speed 1,0", false},
+		"one backwards":  {"--engines 2 --speed 1,-1", false},
 	} {
 		conf := defaults()
 		if err := conf.flags().Parse(strings.Fields(tc.args)); err != nil {

@@ -50,7 +50,10 @@ type config struct {
 	topic    string
 	hashSeed uint64
 	speedup  float64
-	engine   engine.Config
+	engine   engine.Config // but for what follows
+	// One value for all engines, or one for each.
+	cacheBlocks []int
+	speeds      []float64
 }
 
 // defaults sizes an engine like an 8B model on one 80 GB accelerator: some 34 GB
@@ -61,7 +64,10 @@ func defaults() config {
 		engines: 1,
 		listen:  "127.0.0.1",
 		speedup: 1,
-		engine:  engine.Config{BlockSize: 16, CacheBlocks: 16384, PrefillRate: 12000, DecodeRate: 50},
+		engine:  engine.Config{BlockSize: 16, PrefillRate: 12000, DecodeRate: 50},
+
+		cacheBlocks: []int{16384},
+		speeds:      []float64{1},
 	}
 }
 
@@ -75,9 +81,11 @@ func (c *config) flags() *pflag.FlagSet {
 	f.Uint64Var(&c.hashSeed, "hash-seed", c.hashSeed, "seed of the block names, like PYTHONHASHSEED; 0 draws one at each start")
 	f.Float64Var(&c.speedup, "speedup", c.speedup, "model seconds per second, until a player sets its own")
 	f.IntVar(&c.engine.BlockSize, "block-size", c.engine.BlockSize, "tokens per KV cache block")
-	f.IntVar(&c.engine.CacheBlocks, "cache-blocks", c.engine.CacheBlocks, "blocks of the KV cache")
+	f.IntSliceVar(&c.cacheBlocks, "cache-blocks", c.cacheBlocks, "blocks of the KV cache, of all engines or of each (a list)")
+	f.Float64SliceVar(&c.speeds, "speed", c.speeds, "factor of all rates, of all engines or of each (a list)")
 	f.Float64Var(&c.engine.PrefillRate, "prefill-rate", c.engine.PrefillRate, "prompt tokens computed per model second")
 	f.Float64Var(&c.engine.DecodeRate, "decode-rate", c.engine.DecodeRate, "output tokens per model second of each request")
+	f.BoolVar(&c.engine.Chunked, "chunked", c.engine.Chunked, "chunked prefill: compute in steps of prompt chunks and output tokens, which slow each other; the two rates do not apply")
 	return f
 }
 
@@ -95,5 +103,30 @@ func (c *config) validate() error {
 	if !(c.speedup > 0) {
 		errs = append(errs, fmt.Errorf("speedup: %g is not above 0", c.speedup))
 	}
-	return errors.Join(append(errs, c.engine.Validate())...)
+	if n := len(c.cacheBlocks); n != 1 && n != c.engines {
+		errs = append(errs, fmt.Errorf("cache-blocks: %d values for %d engines", n, c.engines))
+	}
+	if n := len(c.speeds); n != 1 && n != c.engines {
+		errs = append(errs, fmt.Errorf("speed: %d values for %d engines", n, c.engines))
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	for i := range c.engines {
+		if c.speeds[i%len(c.speeds)] == 0 {
+			errs = append(errs, errors.New("speed: 0 is not above 0"))
+		}
+		if err := c.of(i).Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("engine %d: %w", i+1, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// of sizes engine i, from 0.
+func (c *config) of(i int) engine.Config {
+	e := c.engine
+	e.CacheBlocks = c.cacheBlocks[i%len(c.cacheBlocks)]
+	e.Speed = c.speeds[i%len(c.speeds)]
+	return e
 }

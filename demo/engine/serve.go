@@ -46,7 +46,7 @@ func start(ctx context.Context, g *errgroup.Group, conf config, i int) (string, 
 	if err != nil {
 		return "", err
 	}
-	n, err := node.New(options(conf))
+	n, err := node.New(options(conf, i))
 	if err != nil {
 		return "", errors.Join(err, ln.Close())
 	}
@@ -66,9 +66,9 @@ func start(ctx context.Context, g *errgroup.Group, conf config, i int) (string, 
 	return fmt.Sprintf("http://%s events %s replay %s", ln.Addr(), info.KVEventsEndpoint, info.ReplayEndpoint), nil
 }
 
-func options(conf config) node.Options {
+func options(conf config, i int) node.Options {
 	return node.Options{
-		Engine:  conf.engine,
+		Engine:  conf.of(i),
 		Speedup: conf.speedup,
 		NewSeed: func() uint64 {
 			if conf.hashSeed != 0 {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"container/heap"
 	"errors"
 	"fmt"
 	"time"
@@ -13,13 +12,15 @@ var ErrTooLong = errors.New("request does not fit into the cache")
 // ErrEmpty is returned for a request without a prompt or without an answer.
 var ErrEmpty = errors.New("request needs at least one prompt token and one output token")
 
-// Config sizes an engine. All fields are required.
+// Config sizes an engine. All fields but the last two are required.
 type Config struct {
 	BlockSize   int     // tokens per block
 	CacheBlocks int     // blocks that the cache holds
-	PrefillRate float64 // prompt tokens computed per second, one request at a time
-	DecodeRate  float64 // output tokens per second of each request
+	PrefillRate float64 // serial: prompt tokens computed per second, one request at a time
+	DecodeRate  float64 // serial: output tokens per second of each request
 	HashSeed    uint64  // makes block names differ between engines
+	Chunked     bool    // prefill in chunks beside decoding, in steps that take stepTime
+	Speed       float64 // factor of all rates; 0 is 1
 }
 
 // Validate names every field that cannot be served.
@@ -36,6 +37,9 @@ func (c Config) Validate() error {
 	}
 	if !(c.DecodeRate > 0) {
 		errs = append(errs, fmt.Errorf("decode rate: %g is not above 0", c.DecodeRate))
+	}
+	if !(c.Speed >= 0) {
+		errs = append(errs, fmt.Errorf("speed: %g is below 0", c.Speed))
 	}
 	return errors.Join(errs...)
 }
@@ -76,39 +80,68 @@ type Totals struct {
 	PromptTokens int             // of requests whose prefill is complete
 	CachedTokens int             // those of them that the cache already held
 	OutputTokens int             // of finished requests
-	PrefillBusy  time.Duration   // time spent in prefill
+	PrefillBusy  time.Duration   // time in which prompt tokens were computed
 	TTFT         []time.Duration // one per completed prefill, in order
 	Queued       []time.Duration // same order
+	TPOT         []time.Duration // time per output token after the first, one per finished request with at least two
+	Total        []time.Duration // from arrival to the last token, one per finished request
 }
 
 type job struct {
 	Request
 	arrived time.Duration
-	started time.Duration
+	started time.Duration // when it left the queue
 	first   time.Duration // when the first token came
 	cached  int
 	made    int // output tokens so far
 	text    []uint32
 	lease   *Lease
-	next    time.Duration // when its next step is due
-	order   int           // breaks ties between equal times
+}
+
+// scheduler decides what an engine computes beside what. It plans in work and
+// takes requests from the engine's queue.
+type scheduler interface {
+	// begin starts what can start now. Its updates have only cache events.
+	begin() []Update
+	// next returns when the next step ends, and false when nothing runs.
+	next() (work, bool)
+	// step ends the step that is due now.
+	step() []Update
+	// prefilling and decoding count requests that have left the queue.
+	prefilling() int
+	decoding() int
 }
 
 // Engine is the model of one engine. The zero value is not usable; see New.
 type Engine struct {
-	cfg     Config
-	cache   *Cache
-	queue   []*job  // waiting for prefill, first in line first
-	prefill *job    // nil when idle
-	running jobHeap // decoding
-	now     time.Duration
-	orders  int
-	totals  Totals
+	cfg    Config
+	cache  *Cache
+	clock  clock
+	queue  []*job // waiting, first in line first
+	sched  scheduler
+	now    time.Duration
+	totals Totals
 }
 
 // New returns an idle engine with an empty cache. cfg must be valid.
 func New(cfg Config) *Engine {
-	return &Engine{cfg: cfg, cache: NewCache(cfg.BlockSize, cfg.CacheBlocks, cfg.HashSeed)}
+	if cfg.Speed == 0 {
+		cfg.Speed = 1
+	}
+	e := &Engine{cfg: cfg, cache: NewCache(cfg.BlockSize, cfg.CacheBlocks, cfg.HashSeed), clock: clock{speed: cfg.Speed}}
+	if cfg.Chunked {
+		e.sched = &chunked{e: e}
+	} else {
+		e.sched = &serial{e: e}
+	}
+	return e
+}
+
+// SetSpeed makes the engine run at factor times its configured speed from model
+// time now on; factor is above 0. What runs goes on, slower or faster. The caller
+// has advanced the engine to now before.
+func (e *Engine) SetSpeed(now time.Duration, factor float64) {
+	e.clock.setSpeed(max(now, e.now), e.cfg.Speed*factor)
 }
 
 // Submit queues a request at model time now. The caller has advanced the engine
@@ -120,16 +153,15 @@ func (e *Engine) Submit(now time.Duration, r Request) error {
 	if n := e.cache.blocksFor(len(r.Prompt) + len(r.Output)); n > e.cfg.CacheBlocks {
 		return fmt.Errorf("request %s needs %d blocks of %d: %w", r.ID, n, e.cfg.CacheBlocks, ErrTooLong)
 	}
-	e.orders++
-	e.queue = append(e.queue, &job{Request: r, arrived: max(now, e.now), order: e.orders})
+	e.queue = append(e.queue, &job{Request: r, arrived: max(now, e.now)})
 	return nil
 }
 
 // Next returns when Advance has something to do, and false when the engine is
 // idle until the next Submit.
 func (e *Engine) Next() (time.Duration, bool) {
-	if j := e.nextJob(); j != nil {
-		return j.next, true
+	if w, ok := e.sched.next(); ok {
+		return e.clock.modelAt(w), true
 	}
 	return 0, false
 }
@@ -138,16 +170,14 @@ func (e *Engine) Next() (time.Duration, bool) {
 func (e *Engine) Advance(now time.Duration) []Update {
 	var ups []Update
 	for {
-		if u, ok := e.start(); ok {
-			ups = append(ups, u)
-		}
-		j := e.nextJob()
-		if j == nil || j.next > now {
+		ups = append(ups, e.sched.begin()...)
+		due, some := e.Next()
+		if !some || due > now {
 			e.now = max(e.now, now)
 			return ups
 		}
-		e.now = j.next
-		ups = append(ups, e.step(j))
+		e.now = max(e.now, due)
+		ups = append(ups, e.sched.step()...)
 	}
 }
 
@@ -166,56 +196,30 @@ func (e *Engine) CacheLen() int { return e.cache.Len() }
 
 // Waiting returns how many requests wait for prefill or are in it, Running how
 // many are decoding.
-func (e *Engine) Waiting() int {
-	if e.prefill != nil {
-		return len(e.queue) + 1
-	}
-	return len(e.queue)
-}
+func (e *Engine) Waiting() int { return len(e.queue) + e.sched.prefilling() }
 
 // Running returns the number of requests that are decoding.
-func (e *Engine) Running() int { return len(e.running) }
+func (e *Engine) Running() int { return e.sched.decoding() }
 
-// start begins the prefill of the first request in line, if it can. It looks at
-// the cache now and not at arrival, as a scheduler does. Prefill begins at the
-// current model time: Advance calls start right after each step.
-func (e *Engine) start() (Update, bool) {
-	if e.prefill != nil || len(e.queue) == 0 {
-		return Update{}, false
+// admit takes the first request in line at model time at, if its blocks find room.
+// It looks at the cache then and not at arrival, as a scheduler does.
+func (e *Engine) admit(at time.Duration) (*job, bool) {
+	if len(e.queue) == 0 || e.queue[0].arrived > at {
+		return nil, false
 	}
 	j := e.queue[0]
 	lease, ok := e.cache.Acquire(j.Prompt, len(j.Prompt)+len(j.Output))
 	if !ok {
-		return Update{}, false // room comes with the end of a running request
+		return nil, false // room comes with the end of a running request
 	}
 	e.queue[0] = nil
 	e.queue = e.queue[1:]
-	j.lease = lease
-	j.cached = lease.Blocks() * e.cfg.BlockSize
-	j.started = max(j.arrived, e.now)
-	j.next = j.started + seconds(float64(len(j.Prompt)-j.cached)/e.cfg.PrefillRate)
-	e.prefill = j
-	return Update{At: j.started, Events: e.cache.TakeEvents()}, true
+	j.lease, j.started, j.cached = lease, at, lease.Blocks()*e.cfg.BlockSize
+	return j, true
 }
 
-func (e *Engine) nextJob() *job {
-	j := e.prefill
-	if len(e.running) > 0 && (j == nil || e.running[0].before(j)) {
-		j = e.running[0]
-	}
-	return j
-}
-
-func (e *Engine) step(j *job) Update {
-	if j == e.prefill {
-		return e.firstToken(j)
-	}
-	heap.Pop(&e.running)
-	return e.decode(j)
-}
-
+// firstToken ends the prefill of a request now.
 func (e *Engine) firstToken(j *job) Update {
-	e.prefill = nil
 	j.first, j.made = e.now, 1
 	j.text = append(make([]uint32, 0, len(j.Prompt)+len(j.Output)), j.Prompt...)
 	j.text = append(j.text, j.Output...)
@@ -223,65 +227,38 @@ func (e *Engine) firstToken(j *job) Update {
 	ttft, queued := e.now-j.arrived, j.started-j.arrived
 	e.totals.PromptTokens += len(j.Prompt)
 	e.totals.CachedTokens += j.cached
-	e.totals.PrefillBusy += e.now - j.started
 	e.totals.TTFT = append(e.totals.TTFT, ttft)
 	e.totals.Queued = append(e.totals.Queued, queued)
-	e.schedule(j)
 	return Update{
 		At: e.now, Request: j.ID, Kind: FirstToken, Cached: j.cached, Queued: queued, TTFT: ttft,
 		Tokens: 1, Events: e.cache.TakeEvents(),
 	}
 }
 
-// schedule sets the next moment of a decoding request at which something can be
-// seen from outside: a block filled, or the end. The KV entry of an output token
-// is computed when the token after it is made, so a block is full one token late.
-func (e *Engine) schedule(j *job) {
+// visible returns how many output tokens a request has made when something can
+// next be seen of it from outside: a block filled, or the end. The KV entry of an
+// output token is computed when the token after it is made, so a block is full one
+// token late.
+func (e *Engine) visible(j *job) int {
 	bs := e.cfg.BlockSize
 	computed := len(j.Prompt) + j.made - 1
-	target := min((computed/bs+1)*bs-len(j.Prompt)+1, len(j.Output))
-	target = max(target, j.made)
-	j.made = target
-	j.next = j.first + seconds(float64(target-1)/e.cfg.DecodeRate)
-	heap.Push(&e.running, j)
+	return max(min((computed/bs+1)*bs-len(j.Prompt)+1, len(j.Output)), j.made)
 }
 
-func (e *Engine) decode(j *job) Update {
+// progress reports that a request has made j.made tokens now: a block, or all.
+func (e *Engine) progress(j *job) Update {
 	j.lease.Commit(j.text[:len(j.Prompt)+j.made-1])
 	u := Update{At: e.now, Request: j.ID, Kind: OutputBlock, Tokens: j.made}
-	if j.made < len(j.Output) {
-		e.schedule(j)
-	} else {
+	if j.made == len(j.Output) {
 		u.Kind = Done
 		j.lease.Release()
 		e.totals.Requests++
 		e.totals.OutputTokens += j.made
+		e.totals.Total = append(e.totals.Total, e.now-j.arrived)
+		if j.made > 1 {
+			e.totals.TPOT = append(e.totals.TPOT, (e.now-j.first)/time.Duration(j.made-1))
+		}
 	}
 	u.Events = e.cache.TakeEvents()
 	return u
-}
-
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-
-// jobHeap orders decoding requests by the time of their next step.
-type jobHeap []*job
-
-func (j *job) before(o *job) bool {
-	if j.next != o.next {
-		return j.next < o.next
-	}
-	return j.order < o.order
-}
-
-func (h jobHeap) Len() int           { return len(h) }
-func (h jobHeap) Less(a, b int) bool { return h[a].before(h[b]) }
-func (h jobHeap) Swap(a, b int)      { h[a], h[b] = h[b], h[a] }
-func (h *jobHeap) Push(x any)        { *h = append(*h, x.(*job)) }
-
-func (h *jobHeap) Pop() any {
-	old := *h
-	j := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return j
 }

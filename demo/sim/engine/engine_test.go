@@ -81,9 +81,84 @@ func TestTimeline(t *testing.T) {
 	wantTotals := Totals{
 		Requests: 2, PromptTokens: 19, CachedTokens: 8, OutputTokens: 9, PrefillBusy: ms(110),
 		TTFT: []time.Duration{ms(100), ms(90)}, Queued: []time.Duration{0, ms(80)},
+		TPOT: []time.Duration{ms(100)}, Total: []time.Duration{ms(90), ms(800)},
 	}
 	if diff := cmp.Diff(wantTotals, e.Totals()); diff != "" {
 		t.Errorf("totals (-want +got):\n%s", diff)
+	}
+}
+
+// TestSpeed proves that an engine of half the speed takes twice as long for
+// everything, and that a change of speed acts on what runs.
+func TestSpeed(t *testing.T) {
+	cfg := testConfig()
+	cfg.Speed = 0.5
+	e := New(cfg)
+	submit(t, e, 0, "a", tokens(0, 10), tokens(100, 8))
+	e.Advance(ms(100)) // half of the prefill
+	e.SetSpeed(ms(100), 4)
+	got := drain(e, ms(250))
+	e.SetSpeed(ms(250), 1)
+	got = append(got, drain(e, time.Minute)...)
+	want := []seenUpdate{
+		{At: ms(125), ID: "a", Kind: FirstToken, TTFT: ms(125), Tokens: 1},
+		{At: ms(225), ID: "a", Kind: OutputBlock, Tokens: 3},
+		// 25 ms at double speed make half of a token, the other 3.5 take 200 ms each.
+		{At: ms(950), ID: "a", Kind: OutputBlock, Tokens: 7},
+		{At: ms(1150), ID: "a", Kind: Done, Tokens: 8},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("updates (-want +got):\n%s", diff)
+	}
+}
+
+// TestChunks proves the chunked scheduler on figures that can be checked by hand: a
+// long prompt takes several steps, a short one behind it shares the last of them, and
+// an answer that runs gets its tokens with each step, as late as the step is long.
+func TestChunks(t *testing.T) {
+	e := New(Config{BlockSize: 16, CacheBlocks: 4096, PrefillRate: 1, DecodeRate: 1, Chunked: true, Speed: 1})
+	for _, r := range []Request{
+		{ID: "first", Prompt: tokens(0, 100), Output: tokens(100_000, 5)},
+		{ID: "long", Prompt: tokens(1000, 12_000), Output: tokens(200_000, 1)},
+	} {
+		if err := e.Submit(0, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := time.Duration(0)
+	step := func(prompt int, pairs float64, answers, context int) time.Duration {
+		at += time.Duration(stepTime(prompt, pairs, answers, context))
+		return at
+	}
+	one := step(8192, 100*50+8092*4046, 0, 0)
+	e.Advance(one / 2)
+	if err := e.Submit(one/2, Request{ID: "short", Prompt: tokens(1000, 40), Output: tokens(300_000, 2)}); err != nil {
+		t.Fatal(err)
+	}
+	// The short prompt is in the cache only when the long one is finished.
+	two := step(3908+40, 3908*(8092+1954)+40*20, 1, 100)
+	got := drain(e, two)
+	three := step(0, 0, 2, 101+40)
+	four := step(0, 0, 1, 102)
+	five := step(0, 0, 1, 103)
+	got = append(got, drain(e, time.Minute)...)
+	want := []seenUpdate{
+		{At: one, ID: "first", Kind: FirstToken, TTFT: one, Tokens: 1},
+		{At: two, ID: "long", Kind: FirstToken, TTFT: two, Tokens: 1},
+		{At: two, ID: "long", Kind: Done, Tokens: 1},
+		{At: two, ID: "short", Kind: FirstToken, Queued: one - one/2, TTFT: two - one/2, Tokens: 1},
+		{At: three, ID: "short", Kind: Done, Tokens: 2},
+		{At: five, ID: "first", Kind: Done, Tokens: 5},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("updates (-want +got):\n%s", diff)
+	}
+	wantTPOT := []time.Duration{three - two, (five - one) / 4}
+	if diff := cmp.Diff(wantTPOT, e.Totals().TPOT); diff != "" {
+		t.Errorf("time per output token (-want +got):\n%s", diff)
+	}
+	if _, some := e.Next(); some || e.Running()+e.Waiting() != 0 || e.Totals().PrefillBusy != two || five <= four {
+		t.Errorf("the engine is not idle: %d run, %d wait; %v in prefill of %v", e.Running(), e.Waiting(), e.Totals().PrefillBusy, two)
 	}
 }
 
@@ -158,12 +233,15 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// TestStepsDoNotMatter proves that an engine does the same at the same model
-// times whether it is advanced often or seldom: real time has no influence. It
+// TestStepsDoNotMatter proves that an engine of either kind does the same at the same
+// model times whether it is advanced often or seldom, also when its speed changes:
+// real time has no influence. It
 // also checks, over random workloads, that every request ends, that the events
 // rebuild the cache, and that nothing stays pinned.
 func TestStepsDoNotMatter(t *testing.T) {
 	for seed := range uint64(20) {
+		cfg := testConfig()
+		cfg.Chunked = seed%2 == 1
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		type arrival struct {
 			at time.Duration
@@ -177,7 +255,7 @@ func TestStepsDoNotMatter(t *testing.T) {
 			arrivals = append(arrivals, arrival{at, Request{fmt.Sprint(i), prompt, tokens(rnd.IntN(2), 1+rnd.IntN(12))}})
 		}
 		play := func(every time.Duration) []seenUpdate {
-			e, seen, view := New(testConfig()), []seenUpdate(nil), &mirror{t: t, prefix: map[uint64][]uint32{}}
+			e, seen, view := New(cfg), []seenUpdate(nil), &mirror{t: t, prefix: map[uint64][]uint32{}}
 			advance := func(to time.Duration) {
 				for _, u := range e.Advance(to) {
 					view.apply(u.Events)
@@ -187,11 +265,14 @@ func TestStepsDoNotMatter(t *testing.T) {
 				}
 			}
 			now := time.Duration(0)
-			for _, a := range arrivals {
+			for i, a := range arrivals {
 				for ; every > 0 && now+every < a.at; now += every {
 					advance(now)
 				}
 				advance(a.at)
+				if i == 20 || i == 40 {
+					e.SetSpeed(a.at, []float64{1, 0.3}[i/20%2])
+				}
 				if err := e.Submit(a.at, a.r); err != nil {
 					t.Fatal(err)
 				}

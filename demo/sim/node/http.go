@@ -20,6 +20,7 @@ func (n *Node) Handler() http.Handler {
 	mux.HandleFunc("GET "+simapi.PathInfo, func(w http.ResponseWriter, _ *http.Request) { reply(w, n.Info()) })
 	mux.HandleFunc("GET "+simapi.PathStats, func(w http.ResponseWriter, _ *http.Request) { reply(w, n.Stats()) })
 	mux.HandleFunc("POST "+simapi.PathReset, n.serveReset)
+	mux.HandleFunc("POST "+simapi.PathSlow, n.serveSlow)
 	mux.HandleFunc("POST "+simapi.PathClear, n.serveClear)
 	mux.HandleFunc("POST "+simapi.PathGenerate, n.serveGenerate)
 	return mux
@@ -37,6 +38,19 @@ func (n *Node) serveReset(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	reply(w, info)
+}
+
+func (n *Node) serveSlow(w http.ResponseWriter, r *http.Request) {
+	var req simapi.SlowRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err := n.Slow(req.Factor); err != nil {
+		http.Error(w, err.Error(), status(err))
+		return
+	}
+	reply(w, map[string]string{"status": "ok"})
 }
 
 func (n *Node) serveClear(w http.ResponseWriter, _ *http.Request) {
@@ -81,7 +95,7 @@ func status(err error) int {
 	switch {
 	case errors.Is(err, ErrBusy):
 		return http.StatusConflict
-	case errors.Is(err, engine.ErrEmpty), errors.Is(err, engine.ErrTooLong), errors.Is(err, ErrSpeedup):
+	case errors.Is(err, engine.ErrEmpty), errors.Is(err, engine.ErrTooLong), errors.Is(err, ErrSpeedup), errors.Is(err, ErrFactor):
 		return http.StatusBadRequest
 	}
 	return http.StatusInternalServerError

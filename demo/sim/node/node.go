@@ -22,6 +22,9 @@ var ErrBusy = errors.New("busy")
 // ErrSpeedup is returned for a clock that would not move.
 var ErrSpeedup = errors.New("bad speedup")
 
+// ErrFactor is returned for an engine that would stand still.
+var ErrFactor = errors.New("bad factor")
+
 // Publisher sends encoded event batches in the order of the calls. It must not
 // block for long: it is called under the node's lock.
 type Publisher interface {
@@ -60,6 +63,9 @@ type Node struct {
 func New(opt Options) (*Node, error) {
 	if err := opt.Engine.Validate(); err != nil {
 		return nil, err
+	}
+	if opt.Engine.Speed == 0 {
+		opt.Engine.Speed = 1
 	}
 	if !(opt.Speedup > 0) {
 		return nil, fmt.Errorf("%w: %g is not above 0", ErrSpeedup, opt.Speedup)
@@ -108,6 +114,20 @@ func (n *Node) Reset(speedup float64) (simapi.Info, error) {
 	}
 	n.nudge()
 	return n.infoLocked(), nil
+}
+
+// Slow makes the engine run at factor (above 0) times its configured speed from now on.
+func (n *Node) Slow(factor float64) error {
+	if !(factor > 0) {
+		return fmt.Errorf("%w: %g is not above 0", ErrFactor, factor)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.modelNowLocked()
+	n.advanceLocked(now)
+	n.eng.SetSpeed(now, factor)
+	n.nudge()
+	return nil
 }
 
 // Generate submits a request. Its steps come through the channel, which holds
@@ -163,7 +183,7 @@ func (n *Node) Stats() simapi.Stats {
 		ModelSeconds: now.Seconds(), Requests: t.Requests, Waiting: n.eng.Waiting(), Running: n.eng.Running(),
 		PromptTokens: t.PromptTokens, CachedTokens: t.CachedTokens, OutputTokens: t.OutputTokens,
 		CachedBlocks: n.eng.CacheLen(), PrefillBusyMS: millis(t.PrefillBusy),
-		TTFTMS: allMillis(t.TTFT), QueueMS: allMillis(t.Queued),
+		TTFTMS: allMillis(t.TTFT), QueueMS: allMillis(t.Queued), TPOTMS: allMillis(t.TPOT), TotalMS: allMillis(t.Total),
 	}
 }
 
@@ -251,7 +271,7 @@ func (n *Node) infoLocked() simapi.Info {
 	c := n.opt.Engine
 	info := simapi.Info{
 		BlockSize: c.BlockSize, CacheBlocks: c.CacheBlocks, PrefillRate: c.PrefillRate,
-		DecodeRate: c.DecodeRate, Speedup: n.speedup,
+		DecodeRate: c.DecodeRate, Chunked: c.Chunked, Speed: c.Speed, Speedup: n.speedup,
 	}
 	if n.pub != nil {
 		info.KVEventsEndpoint, info.ReplayEndpoint = n.pub.Events(), n.pub.Replay()

@@ -109,6 +109,38 @@ func TestSpeedup(t *testing.T) {
 	})
 }
 
+// TestSlow proves that a slowed engine takes longer for what it has begun, until it is
+// told otherwise or restarted.
+func TestSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := started(t)
+		begun := time.Now()
+		steps, err := f.Generate(request("a", 100, 1)) // a second of model time
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+		if err := f.Slow(0.25); err != nil {
+			t.Fatal(err)
+		}
+		if s := <-steps; s.TTFTMS != 2500 || time.Since(begun) != 250*time.Millisecond {
+			t.Errorf("first token after %v: %+v", time.Since(begun), s)
+		}
+		if err := f.Slow(0); !errors.Is(err, ErrFactor) {
+			t.Errorf("a standstill: %v", err)
+		}
+		if _, err := f.Reset(10); err != nil {
+			t.Fatal(err)
+		}
+		if steps, err = f.Generate(request("a", 100, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if s := <-steps; s.TTFTMS != 1000 {
+			t.Errorf("after a restart: %+v", s)
+		}
+	})
+}
+
 // TestReset proves that a restart ends running requests, empties the engine,
 // opens new sockets and takes the new speedup.
 func TestReset(t *testing.T) {
@@ -213,6 +245,9 @@ func TestHTTP(t *testing.T) {
 		{simapi.PathGenerate, `{"request_id":"r","token_ids":[],"output_token_ids":[6]}`, 400},
 		{simapi.PathReset, `{`, 400},
 		{simapi.PathReset, `{"speedup":-1}`, 400},
+		{simapi.PathSlow, `{"factor":0}`, 400},
+		{simapi.PathSlow, `{`, 400},
+		{simapi.PathSlow, `{"factor":0.3}`, 200},
 		{simapi.PathClear, ``, 200},
 		{simapi.PathInfo, ``, 405},
 	} {

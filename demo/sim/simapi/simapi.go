@@ -8,6 +8,7 @@ const (
 	PathInfo     = "/info"               // GET Info
 	PathStats    = "/stats"              // GET Stats
 	PathReset    = "/reset"              // POST ResetRequest, answered by Info
+	PathSlow     = "/slow"               // POST SlowRequest
 	PathClear    = "/reset_prefix_cache" // POST, 409 while requests run
 )
 
@@ -41,8 +42,10 @@ type Step struct {
 type Info struct {
 	BlockSize        int     `json:"block_size"` // tokens
 	CacheBlocks      int     `json:"cache_blocks"`
-	PrefillRate      float64 `json:"prefill_rate"` // tokens a second
-	DecodeRate       float64 `json:"decode_rate"`  // tokens a second of each request
+	PrefillRate      float64 `json:"prefill_rate"` // tokens a second, unless chunked
+	DecodeRate       float64 `json:"decode_rate"`  // tokens a second of each request, unless chunked
+	Chunked          bool    `json:"chunked"`      // prefills in chunks beside decoding
+	Speed            float64 `json:"speed"`        // factor of all its rates
 	Speedup          float64 `json:"speedup"`      // model seconds per second
 	KVEventsEndpoint string  `json:"kv_events_endpoint"`
 	ReplayEndpoint   string  `json:"replay_endpoint"`
@@ -59,13 +62,21 @@ type Stats struct {
 	CachedTokens  int       `json:"cached_tokens"` // part of prompt_tokens
 	OutputTokens  int       `json:"output_tokens"`
 	CachedBlocks  int       `json:"cached_blocks"`   // in the cache now
-	PrefillBusyMS float64   `json:"prefill_busy_ms"` // time spent in prefill
+	PrefillBusyMS float64   `json:"prefill_busy_ms"` // time in which prompt tokens were computed
 	TTFTMS        []float64 `json:"ttft_ms"`         // one per request
 	QueueMS       []float64 `json:"queue_ms"`        // same order
+	TPOTMS        []float64 `json:"tpot_ms"`         // time per output token after the first, one per finished request with two or more
+	TotalMS       []float64 `json:"total_ms"`        // from arrival to the last token, one per finished request
 }
 
 // ResetRequest restarts an engine: an empty cache, new event sockets that count
 // from 0, new block names, the model clock at 0.
 type ResetRequest struct {
 	Speedup float64 `json:"speedup"` // model seconds per second, above 0
+}
+
+// SlowRequest makes an engine run at a factor of its configured speed, until the next
+// such request or a restart.
+type SlowRequest struct {
+	Factor float64 `json:"factor"` // above 0
 }

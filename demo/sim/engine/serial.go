@@ -1,0 +1,107 @@
+package engine
+
+import "container/heap"
+
+// serial prefills one request at a time; decoding does not slow it, nor is slowed.
+type serial struct {
+	e       *Engine
+	prefill *decode // nil when idle
+	running decodes
+	orders  int
+}
+
+// decode is a request with the moment of its next step.
+type decode struct {
+	*job
+	since work // when the first token came
+	next  work
+	order int // breaks ties between equal times
+}
+
+func (s *serial) begin() []Update {
+	e := s.e
+	if s.prefill != nil || len(e.queue) == 0 {
+		return nil
+	}
+	// Advance calls begin right after each step, so prefill begins now, or when
+	// the request comes.
+	j, ok := e.admit(max(e.queue[0].arrived, e.now))
+	if !ok {
+		return nil
+	}
+	s.orders++
+	cost := seconds(float64(len(j.Prompt)-j.cached) / e.cfg.PrefillRate)
+	s.prefill = &decode{job: j, next: e.clock.workAt(j.started) + cost, order: s.orders}
+	return []Update{{At: j.started, Events: e.cache.TakeEvents()}}
+}
+
+func (s *serial) next() (work, bool) {
+	if d := s.first(); d != nil {
+		return d.next, true
+	}
+	return 0, false
+}
+
+func (s *serial) first() *decode {
+	d := s.prefill
+	if len(s.running) > 0 && (d == nil || s.running[0].before(d)) {
+		d = s.running[0]
+	}
+	return d
+}
+
+func (s *serial) step() []Update {
+	d := s.first()
+	if d == s.prefill {
+		s.prefill = nil
+		s.e.totals.PrefillBusy += s.e.now - d.started
+		d.since = d.next
+		u := s.e.firstToken(d.job)
+		s.schedule(d)
+		return []Update{u}
+	}
+	heap.Pop(&s.running)
+	u := s.e.progress(d.job)
+	if u.Kind != Done {
+		s.schedule(d)
+	}
+	return []Update{u}
+}
+
+func (s *serial) schedule(d *decode) {
+	d.made = s.e.visible(d.job)
+	d.next = d.since + seconds(float64(d.made-1)/s.e.cfg.DecodeRate)
+	heap.Push(&s.running, d)
+}
+
+func (s *serial) prefilling() int {
+	if s.prefill != nil {
+		return 1
+	}
+	return 0
+}
+
+func (s *serial) decoding() int { return len(s.running) }
+
+// decodes is a heap of decoding requests by the time of their next step.
+type decodes []*decode
+
+func (d *decode) before(o *decode) bool {
+	if d.next != o.next {
+		return d.next < o.next
+	}
+	return d.order < o.order
+}
+
+func (h decodes) Len() int           { return len(h) }
+func (h decodes) Less(a, b int) bool { return h[a].before(h[b]) }
+func (h decodes) Swap(a, b int)      { h[a], h[b] = h[b], h[a] }
+func (h *decodes) Push(x any)        { *h = append(*h, x.(*decode)) }
+
+func (h *decodes) Pop() any {
+	old := *h
+	d := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return d
+}
