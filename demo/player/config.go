@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The policies, in the order of the table.
+// The policies, in the order of the table. "select-service/NAME" is the service
+// with the engines registered under the model NAME, for which it may have a policy
+// of its own.
 const (
 	selectService = "select-service"
 	roundRobin    = "round-robin"
@@ -20,6 +22,12 @@ const (
 )
 
 var allPolicies = []string{selectService, roundRobin, randomly, leastLoaded}
+
+// When the service hears that a prefill is complete.
+const (
+	streamed = "stream" // at the first token, then of every output block
+	late     = "late"   // at the end, as from a caller that does not stream; no output blocks
+)
 
 type config struct {
 	Targets   []string `json:"targets"`
@@ -31,6 +39,8 @@ type config struct {
 	Speedup   float64  `json:"speedup"`
 	Model     string   `json:"model"`
 	Tenant    string   `json:"tenant"`
+	Lifecycle string   `json:"lifecycle"`
+	Slow      []string `json:"slow,omitempty"`
 	Decisions int      `json:"-"`
 	JSON      string   `json:"-"`
 	Disturb   string   `json:"disturb,omitempty"`
@@ -40,7 +50,7 @@ type config struct {
 func defaults() config {
 	return config{
 		Targets: []string{"http://127.0.0.1:8092"}, Policies: []string{"all"}, Seed: 1, Requests: 1000,
-		Model: "sim", Tenant: "default", Decisions: 8, Replay: true,
+		Model: "sim", Tenant: "default", Lifecycle: streamed, Decisions: 8, Replay: true,
 	}
 }
 
@@ -49,13 +59,15 @@ func (c *config) flags() *pflag.FlagSet {
 	f.SortFlags = false
 	f.StringSliceVar(&c.Targets, "target", c.Targets, "URL of the selection service; replicas of one take turns")
 	f.StringSliceVar(&c.Engines, "engines", c.Engines, "URLs of the engines (required)")
-	f.StringSliceVar(&c.Policies, "policies", c.Policies, "policies to play: all, or some of "+strings.Join(allPolicies, ", "))
+	f.StringSliceVar(&c.Policies, "policies", c.Policies, "policies to play: all, or some of "+strings.Join(allPolicies, ", ")+"; select-service/NAME registers the engines under the model NAME, for which the service may have another policy")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the built-in workload and of random choices")
 	f.IntVar(&c.Requests, "requests", c.Requests, "requests to play")
 	f.StringVar(&c.Trace, "trace", c.Trace, "play a trace in Mooncake's format instead of the built-in workload")
 	f.Float64Var(&c.Speedup, "speedup", c.Speedup, "model seconds per second, for arrivals and engines alike; 0 lets the arrivals take 16 s, but is 20 at most")
 	f.StringVar(&c.Model, "model", c.Model, "model name to register the engines under")
 	f.StringVar(&c.Tenant, "tenant", c.Tenant, "tenant to register the engines under")
+	f.StringVar(&c.Lifecycle, "lifecycle", c.Lifecycle, "when the service is told: stream (prefill complete at the first token, output blocks as they fill) or late (prefill complete with the end, no output blocks)")
+	f.StringSliceVar(&c.Slow, "slow", c.Slow, "slow an engine for a part of the arrivals: 1:0.3:0.33-0.67 is engine 1 at 0.3 of its speed in the middle third")
 	f.IntVar(&c.Decisions, "decisions", c.Decisions, "choices of the selection service to show while playing")
 	f.StringVar(&c.Disturb, "disturb", c.Disturb, "shell command to run when half of the requests are sent; select-service's results are then given before, during and after it, and have to come back")
 	f.BoolVar(&c.Replay, "replay", c.Replay, "register the engines with their replay endpoints; without, a service that starts late learns of their caches from its peers only")
@@ -78,15 +90,60 @@ func (c *config) validate() ([]string, error) {
 	if !(c.Speedup >= 0) {
 		errs = append(errs, fmt.Errorf("speedup: %g is below 0", c.Speedup))
 	}
+	if c.Lifecycle != streamed && c.Lifecycle != late {
+		errs = append(errs, fmt.Errorf("lifecycle: %q is neither %s nor %s", c.Lifecycle, streamed, late))
+	}
+	if _, err := c.slowdowns(); err != nil {
+		errs = append(errs, err)
+	}
 	if slices.Equal(c.Policies, []string{"all"}) {
 		return allPolicies, errors.Join(errs...)
 	}
 	for _, p := range c.Policies {
-		if !slices.Contains(allPolicies, p) {
+		if _, ok := c.modelOf(p); !ok && !slices.Contains(allPolicies, p) {
 			errs = append(errs, fmt.Errorf("policies: %q is none of %s", p, strings.Join(allPolicies, ", ")))
 		}
 	}
 	return c.Policies, errors.Join(errs...)
+}
+
+// modelOf returns the model under which a policy of the service has the engines, and
+// false for a policy that does not ask the service.
+func (c *config) modelOf(policy string) (string, bool) {
+	if policy == selectService {
+		return c.Model, true
+	}
+	name, ok := strings.CutPrefix(policy, selectService+"/")
+	return name, ok && name != ""
+}
+
+// slowdown is an engine that is slow for a part of the play.
+type slowdown struct {
+	engine      int // index
+	factor      float64
+	from, until float64 // shares of the time in which requests arrive
+}
+
+// slowdowns reads --slow.
+func (c *config) slowdowns() ([]slowdown, error) {
+	var all []slowdown
+	for _, text := range c.Slow {
+		var s slowdown
+		if _, err := fmt.Sscanf(text, "%d:%g:%g-%g", &s.engine, &s.factor, &s.from, &s.until); err != nil {
+			return nil, fmt.Errorf("slow: %q is not like 1:0.3:0.33-0.67: %w", text, err)
+		}
+		switch {
+		case s.engine < 1 || s.engine > len(c.Engines):
+			return nil, fmt.Errorf("slow: %q: engine %d of %d", text, s.engine, len(c.Engines))
+		case !(s.factor > 0):
+			return nil, fmt.Errorf("slow: %q: factor %g is not above 0", text, s.factor)
+		case !(0 <= s.from && s.from < s.until && s.until <= 1):
+			return nil, fmt.Errorf("slow: %q: %g-%g is no part of 0-1", text, s.from, s.until)
+		}
+		s.engine--
+		all = append(all, s)
+	}
+	return all, nil
 }
 
 // Bounds of the speedup that is taken if none is asked for. Beyond 20 the delays

@@ -25,6 +25,10 @@ func (e engineClient) stats(ctx context.Context) (stats simapi.Stats, err error)
 	return stats, err
 }
 
+func (e engineClient) slow(ctx context.Context, factor float64) error {
+	return call(ctx, http.MethodPost, e.url+simapi.PathSlow, simapi.SlowRequest{Factor: factor}, nil)
+}
+
 // generate plays one request and calls step for each thing that happens to it.
 func (e engineClient) generate(ctx context.Context, r *workload.Request, step func(simapi.Step)) error {
 	body, err := open(ctx, http.MethodPost, e.url+simapi.PathGenerate, simapi.GenerateRequest{

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/select-service/select-service/demo/sim/engine"
 	"github.com/select-service/select-service/demo/sim/node"
+	"github.com/select-service/select-service/demo/sim/simapi"
 )
 
 // wire is a Publisher without sockets: it reports to the fake service how far each
@@ -54,6 +57,8 @@ type fakeService struct {
 	reservations map[string][]string // lifecycle of each reservation
 	refuse       map[string]bool     // reservations to refuse
 	again        bool                // a reservation may be freed twice
+	models       map[string]bool     // under which engines were registered
+	slowed       []float64           // factors that engines were told, in order
 }
 
 func newFakeService(t *testing.T) (*fakeService, string) {
@@ -65,6 +70,7 @@ func newFakeState(t *testing.T) *fakeService {
 	return &fakeService{
 		t: t, first: make(chan struct{}), workers: map[int]workerRequest{}, heard: map[string]int{}, published: map[string]int{},
 		homes: map[uint32]int{}, reservations: map[string][]string{}, refuse: map[string]bool{},
+		models: map[string]bool{},
 	}
 }
 
@@ -108,6 +114,7 @@ func (s *fakeService) register(w http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	s.workers[req.WorkerID] = req
 	s.heard[req.KVEventsEndpoint]++
+	s.models[req.ModelName] = true
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(workerRecord{Lifecycle: "schedulable"})
 }
@@ -167,6 +174,22 @@ func (s *fakeService) step(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, `{"status":"ok"}`)
 }
 
+// watch notes how the engine behind h is slowed.
+func (s *fakeService) watch(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == simapi.PathSlow {
+			text, _ := io.ReadAll(r.Body)
+			var req simapi.SlowRequest
+			_ = json.Unmarshal(text, &req)
+			s.mu.Lock()
+			s.slowed = append(s.slowed, req.Factor)
+			s.mu.Unlock()
+			r.Body = io.NopCloser(bytes.NewReader(text))
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
 // startEngines serves n engines of the given size whose events go to svc.
 func startEngines(t *testing.T, svc *fakeService, n, blocks int) []string {
 	t.Helper()
@@ -193,7 +216,7 @@ func startEngines(t *testing.T, svc *fakeService, n, blocks int) []string {
 				t.Errorf("engine %d: %v", i+1, err)
 			}
 		})
-		srv := httptest.NewServer(e.Handler())
+		srv := httptest.NewServer(svc.watch(e.Handler()))
 		t.Cleanup(srv.Close)
 		urls = append(urls, srv.URL)
 	}

@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	fmt.Fprintln(stdout, rep.heading())
 	for _, name := range policies {
 		scr := newScreen(stdout, name, len(requests))
-		if name == selectService && conf.Decisions > 0 {
+		if _, service := conf.modelOf(name); service && conf.Decisions > 0 {
 			scr.show = max(1, len(requests)/conf.Decisions)
 		}
 		res, err := play(ctx, conf, name, requests, scr)

@@ -193,7 +193,7 @@ func writePhases(w io.Writer, results []phaseResult) {
 		}
 		fmt.Fprintf(w, row, r.Phase, who, thousands(r.Requests),
 			fmt.Sprintf("%.1f %%", 100*r.HitRate), fmt.Sprintf("%.1f %%", 100*r.Known),
-			thousands(int(r.TTFTMeanMS+0.5))+" ms", thousands(int(r.TTFTP99MS+0.5))+" ms")
+			milliseconds(r.TTFTMeanMS), milliseconds(r.TTFTP99MS))
 	}
 	fmt.Fprint(w, "\nknown: of the prompt tokens found in the caches, those that the replica counted on\n")
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/select-service/select-service/demo/sim/simapi"
 	"github.com/select-service/select-service/demo/sim/workload"
 )
@@ -24,17 +26,18 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 		}
 	}
 	var fleet *replicas
-	switch name {
-	case roundRobin:
+	model, service := conf.modelOf(name)
+	switch {
+	case name == roundRobin:
 		r.policy = roundRobinPolicy{len(r.engines)}
-	case randomly:
+	case name == randomly:
 		r.policy = randomPolicy{len(r.engines), conf.Seed}
-	case leastLoaded:
+	case name == leastLoaded:
 		r.policy = newLeastLoadedPolicy(len(r.engines), conf.Seed)
-	case selectService:
+	case service:
 		sum := workload.Summarize(requests)
 		fleet = newReplicas(conf.Targets, selection{
-			model: conf.Model, tenant: conf.Tenant, replay: conf.Replay,
+			model: model, tenant: conf.Tenant, replay: conf.Replay, late: conf.Lifecycle == late,
 			meanOutput: float64(sum.OutputTokens) / float64(sum.Requests),
 		})
 		r.policy = fleet
@@ -46,8 +49,7 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 			r.phases = &phases{command: conf.Disturb, fleet: fleet}
 		}
 	}
-	r.playAll(ctx)
-	if err := ctx.Err(); err != nil {
+	if err := errors.Join(r.playAll(ctx), ctx.Err()); err != nil {
 		return result{}, err
 	}
 	stats := make([]simapi.Stats, len(r.engines))
@@ -59,6 +61,7 @@ func play(ctx context.Context, conf config, name string, requests []workload.Req
 	}
 	scr.end()
 	res := newResult(name, stats, &r)
+	res.Model = model
 	if r.phases != nil {
 		res.Phases = r.phases.results(len(conf.Targets))
 		res.DisturbedSeconds = r.phases.took.Seconds()
@@ -82,30 +85,66 @@ type playRun struct {
 
 	// mu guards what follows.
 	mu     sync.Mutex
+	first  []firstToken
 	done   int
 	choice []time.Duration // real time of each decision
 	failed []error         // one per request that did not end well
 	lost   []error         // one per request with lifecycle calls that failed
 }
 
-// playAll sends each request at its time, however many are running.
-func (r *playRun) playAll(ctx context.Context) {
+// firstToken is the first token of one request.
+type firstToken struct {
+	at   time.Duration // model time at which the request arrived, since the first
+	ttft float64       // ms of model time, by the engine's clock
+}
+
+// playAll sends each request at its time, however many are running, and slows engines
+// meanwhile. It fails if an engine cannot be slowed.
+func (r *playRun) playAll(ctx context.Context) error {
+	slow, err := r.conf.slowdowns()
+	if err != nil {
+		return err
+	}
 	start, offset := time.Now(), r.requests[0].At
+	due := func(at time.Duration) <-chan time.Time {
+		return time.After(time.Duration(float64(at)/r.conf.Speedup) - time.Since(start))
+	}
+	span := float64(r.requests[len(r.requests)-1].At - offset)
+	phases, phasesCtx := errgroup.WithContext(ctx)
+	for _, s := range slow {
+		set := func(share, factor float64) error {
+			select {
+			case <-phasesCtx.Done():
+				return nil
+			case <-due(time.Duration(share * span)):
+			}
+			if err := r.engines[s.engine].slow(ctx, factor); err != nil {
+				return fmt.Errorf("slow engine %d: %w", s.engine+1, err)
+			}
+			return nil
+		}
+		phases.Go(func() error {
+			if err := set(s.from, s.factor); err != nil {
+				return err
+			}
+			return set(s.until, 1)
+		})
+	}
 	var wg sync.WaitGroup
 	for i := range r.requests {
 		if r.phases != nil && i == len(r.requests)/2 {
 			wg.Go(func() { r.phases.disturb(ctx) })
 		}
 		req := &r.requests[i]
-		due := time.Duration(float64(req.At-offset) / r.conf.Speedup)
 		select {
 		case <-ctx.Done():
-		case <-time.After(due - time.Since(start)):
+		case <-due(req.At - offset):
 			wg.Go(func() { r.playOne(ctx, req) })
 		}
 	}
 	wg.Wait()
 	r.wall = time.Since(start)
+	return phases.Wait()
 }
 
 func (r *playRun) playOne(ctx context.Context, req *workload.Request) {
@@ -125,6 +164,7 @@ func (r *playRun) playOne(ctx context.Context, req *workload.Request) {
 	if err == nil {
 		err = r.engines[at.engine].generate(ctx, req, func(s simapi.Step) {
 			if s.Event == simapi.EventFirstToken {
+				r.heard(req, s)
 				r.screen.decision(req, at, s)
 				r.phases.record(phase, at.replica, placements{
 					prompt: len(req.Prompt), cached: s.CachedTokens, known: min(at.expected, s.CachedTokens), ttft: []float64{s.TTFTMS},
@@ -147,4 +187,10 @@ func (r *playRun) playOne(ctx context.Context, req *workload.Request) {
 		r.lost = append(r.lost, fmt.Errorf("request %d: %w", req.ID, lost))
 	}
 	r.screen.progress(r.done, len(r.failed))
+}
+
+func (r *playRun) heard(req *workload.Request, s simapi.Step) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.first = append(r.first, firstToken{at: req.At - r.requests[0].At, ttft: s.TTFTMS})
 }

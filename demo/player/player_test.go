@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,8 +46,11 @@ func TestAllPolicies(t *testing.T) {
 		if r.Requests != 60 || r.Failed != 0 || r.Unreported != 0 {
 			t.Errorf("%s: %d requests, %d failed, %d unreported: %v", r.Policy, r.Requests, r.Failed, r.Unreported, r.Errors)
 		}
-		if r.HitRate <= 0 || r.HitRate >= 1 || r.TTFTMeanMS <= 0 || r.TTFTP99MS < r.TTFTP50MS || r.BusySpread < 1 {
+		if r.HitRate <= 0 || r.HitRate >= 1 || r.TTFTMeanMS <= 0 || r.TTFTP90MS < r.TTFTP50MS || r.TTFTP99MS < r.TTFTP90MS || r.BusySpread < 1 {
 			t.Errorf("%s: implausible figures %+v", r.Policy, r)
+		}
+		if math.Abs(r.TPOTMeanMS-20) > 0.001 || r.TPOTP99MS < r.TPOTP50MS || r.TotalMeanMS <= r.TTFTMeanMS {
+			t.Errorf("%s: implausible times of answers %+v", r.Policy, r)
 		}
 	}
 	if !slices.Equal(names, allPolicies) {
@@ -61,7 +65,7 @@ func TestAllPolicies(t *testing.T) {
 			t.Errorf("%s published nothing", name)
 		}
 	}
-	for _, want := range []string{"request 7 → worker ", "select-service  60/60 requests", "round-robin", "hit rate", "TTFT mean", "load spread"} {
+	for _, want := range []string{"request 7 → worker ", "select-service  60/60 requests", "round-robin", "hit rate", "TTFT mean", "p90", "TPOT", "load spread"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
 		}
@@ -77,6 +81,42 @@ func checkBookings(t *testing.T, svc *fakeService) {
 		if len(steps) < 3 || steps[1] != "prefill_complete" || steps[len(steps)-1] != "freed" {
 			t.Errorf("%s: %v", id, steps)
 		}
+	}
+}
+
+// TestModelsAndLateLifecycle proves that one run plays the service under several
+// models, each with the engines registered under it, and that with --lifecycle late the
+// service hears of nothing before the end of a request.
+func TestModelsAndLateLifecycle(t *testing.T) {
+	svc, target := newFakeService(t)
+	urls := startEngines(t, svc, 2, 16384)
+	rep, out, err := playJSON(t, "--target", target, "--engines", strings.Join(urls, ","), "--requests", "20", "--speedup", "200",
+		"--policies", "select-service,select-service/other", "--lifecycle", "late")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if len(rep.Results) != 2 || rep.Results[0].Model != "sim" || rep.Results[1].Policy != "select-service/other" || rep.Results[1].Model != "other" {
+		t.Errorf("results %+v", rep.Results)
+	}
+	if !svc.models["sim"] || !svc.models["other"] {
+		t.Errorf("engines were registered under %v", svc.models)
+	}
+	for id, steps := range svc.reservations {
+		if !slices.Equal(steps, []string{"booked", "prefill_complete", "freed"}) {
+			t.Errorf("%s: %v", id, steps)
+		}
+	}
+}
+
+// TestSlowPhase proves that an engine is slowed when its phase begins, and told its
+// old speed when it ends.
+func TestSlowPhase(t *testing.T) {
+	svc, target := newFakeService(t)
+	urls := startEngines(t, svc, 2, 16384)
+	_, out, err := playJSON(t, "--target", target, "--engines", strings.Join(urls, ","), "--requests", "20", "--speedup", "200",
+		"--policies", "round-robin", "--slow", "2:0.3:0.25-0.75")
+	if err != nil || !slices.Equal(svc.slowed, []float64{0.3, 1}) {
+		t.Errorf("%v, factors %v\n%s", err, svc.slowed, out)
 	}
 }
 

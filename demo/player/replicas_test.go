@@ -71,7 +71,7 @@ func TestReplicas(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if steps := svc.reservations[reservationID(r)]; !slices.Equal(steps, []string{"booked", "prefill_complete", "freed"}) {
+	if steps := svc.reservations[f.each[0].reservationID(r)]; !slices.Equal(steps, []string{"booked", "prefill_complete", "freed"}) {
 		t.Errorf("the reservation of the replica that is down: %v", steps)
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

@@ -29,18 +29,23 @@ func (r *report) heading() string {
 }
 
 func (r *report) writeTable(w io.Writer) {
-	const row = "%-16s %9s %11s %11s %12s %12s %13s\n"
+	name := len("select-service")
+	for _, x := range r.Results {
+		name = max(name, len(x.Policy))
+	}
+	row := "%-" + fmt.Sprint(name) + "s %9s %10s %10s %10s %10s %9s %12s %12s %14s\n"
 	fmt.Fprintf(w, "\nMeasured inside the engines, in model time:\n\n")
-	fmt.Fprintf(w, row, "policy", "hit rate", "TTFT mean", "TTFT p99", "load spread", "engine load", "choice (real)")
-	fmt.Fprintln(w, strings.Repeat("-", 90))
+	fmt.Fprintf(w, row, "policy", "hit rate", "TTFT mean", "p50", "p90", "p99", "TPOT", "load spread", "engine load", "choice (real)")
+	fmt.Fprintln(w, strings.Repeat("-", name+105))
 	for _, x := range r.Results {
 		fmt.Fprintf(w, row, x.Policy,
 			fmt.Sprintf("%.1f %%", 100*x.HitRate),
-			thousands(int(x.TTFTMeanMS+0.5))+" ms", thousands(int(x.TTFTP99MS+0.5))+" ms",
+			milliseconds(x.TTFTMeanMS), milliseconds(x.TTFTP50MS), milliseconds(x.TTFTP90MS), milliseconds(x.TTFTP99MS),
+			fmt.Sprintf("%.1f ms", x.TPOTMeanMS),
 			fmt.Sprintf("%.2f", x.BusySpread), fmt.Sprintf("%.0f %%", 100*x.Load),
 			fmt.Sprintf("%.1f ms", x.ChoiceMeanMS))
 	}
-	fmt.Fprintf(w, "\nhit rate: prompt tokens found in the caches; load spread: busiest engine by the mean\n")
+	fmt.Fprintf(w, "\nhit rate: prompt tokens found in the caches; TPOT: mean time per output token; load spread: busiest engine by the mean\n")
 	for _, x := range r.Results {
 		if len(x.Phases) > 0 {
 			fmt.Fprintln(w)
@@ -79,6 +84,8 @@ func (r *report) failures() error {
 	}
 	return nil
 }
+
+func milliseconds(x float64) string { return thousands(int(x+0.5)) + " ms" }
 
 // thousands writes 1234567 as 1,234,567.
 func thousands(n int) string {

@@ -11,11 +11,18 @@ import (
 // engines, in model time.
 type result struct {
 	Policy          string  `json:"policy"`
-	Requests        int     `json:"requests"` // finished
-	HitRate         float64 `json:"hit_rate"` // share of the prompt tokens found in the engines' caches
+	Model           string  `json:"model,omitempty"` // under which the service had the engines
+	Requests        int     `json:"requests"`        // finished
+	HitRate         float64 `json:"hit_rate"`        // share of the prompt tokens found in the engines' caches
 	TTFTMeanMS      float64 `json:"ttft_mean_ms"`
 	TTFTP50MS       float64 `json:"ttft_p50_ms"`
+	TTFTP90MS       float64 `json:"ttft_p90_ms"`
 	TTFTP99MS       float64 `json:"ttft_p99_ms"`
+	TPOTMeanMS      float64 `json:"tpot_mean_ms"` // time per output token after the first
+	TPOTP50MS       float64 `json:"tpot_p50_ms"`
+	TPOTP90MS       float64 `json:"tpot_p90_ms"`
+	TPOTP99MS       float64 `json:"tpot_p99_ms"`
+	TotalMeanMS     float64 `json:"total_mean_ms"`   // from arrival to the last token
 	BusySpread      float64 `json:"busy_spread"`     // most prefill time of an engine, by the mean
 	RequestSpread   float64 `json:"requests_spread"` // most requests on an engine, by the mean
 	Load            float64 `json:"load"`            // share of the time that engines spent in prefill
@@ -39,7 +46,7 @@ const shownErrors = 5
 
 func newResult(name string, stats []simapi.Stats, r *playRun) result {
 	res := result{Policy: name, Failed: len(r.failed), Unreported: len(r.lost), WallSeconds: r.wall.Seconds()}
-	var ttft, busy, count []float64
+	var ttft, tpot, total, busy, count []float64
 	var prompt, cached int
 	for _, s := range stats {
 		res.Requests += s.Requests
@@ -48,13 +55,17 @@ func newResult(name string, stats []simapi.Stats, r *playRun) result {
 		prompt += s.PromptTokens
 		cached += s.CachedTokens
 		ttft = append(ttft, s.TTFTMS...)
+		tpot = append(tpot, s.TPOTMS...)
+		total = append(total, s.TotalMS...)
 		busy = append(busy, s.PrefillBusyMS)
 		count = append(count, float64(s.Requests))
 	}
 	if prompt > 0 {
 		res.HitRate = float64(cached) / float64(prompt)
 	}
-	res.TTFTMeanMS, res.TTFTP50MS, res.TTFTP99MS = mean(ttft), quantile(ttft, 0.5), quantile(ttft, 0.99)
+	res.TTFTMeanMS, res.TTFTP50MS, res.TTFTP90MS, res.TTFTP99MS = mean(ttft), quantile(ttft, 0.5), quantile(ttft, 0.9), quantile(ttft, 0.99)
+	res.TPOTMeanMS, res.TPOTP50MS, res.TPOTP90MS, res.TPOTP99MS = mean(tpot), quantile(tpot, 0.5), quantile(tpot, 0.9), quantile(tpot, 0.99)
+	res.TotalMeanMS = mean(total)
 	res.BusySpread, res.RequestSpread = spread(busy), spread(count)
 	if res.ModelSeconds > 0 {
 		res.Load = mean(busy) / 1000 / res.ModelSeconds

@@ -18,6 +18,7 @@ type selection struct {
 	url           string
 	model, tenant string
 	replay        bool    // register the engines' replay endpoints
+	late          bool    // say nothing of a request before its end
 	meanOutput    float64 // tokens of an answer that the player expects; see report
 }
 
@@ -90,7 +91,7 @@ func (s *selection) unregister(ctx context.Context, id int) error {
 func (s *selection) place(ctx context.Context, r *workload.Request) (placement, error) {
 	var sel selectAnswer
 	err := call(ctx, http.MethodPost, s.url+"/select_and_reserve", selectRequest{
-		ModelName: s.model, TenantID: s.tenant, ReservationID: reservationID(r), SelectionID: reservationID(r),
+		ModelName: s.model, TenantID: s.tenant, ReservationID: s.reservationID(r), SelectionID: s.reservationID(r),
 		TokenIDs: r.Prompt, ExpectedOutputTokens: int(s.meanOutput),
 	}, &sel)
 	if err != nil {
@@ -103,7 +104,14 @@ func (s *selection) place(ctx context.Context, r *workload.Request) (placement, 
 // how long an answer will be: the blocks of a request decay towards the mean length
 // of this workload's answers.
 func (s *selection) report(ctx context.Context, r *workload.Request, _ placement, step simapi.Step) error {
-	path := s.url + "/reservations/" + reservationID(r)
+	path := s.url + "/reservations/" + s.reservationID(r)
+	switch {
+	case s.late && step.Event == simapi.EventDone:
+		err := call(ctx, http.MethodPost, path+"/prefill_complete", nil, nil)
+		return errors.Join(err, call(ctx, http.MethodDelete, path, nil, nil))
+	case s.late && step.Event != simapi.EventError:
+		return nil
+	}
 	switch step.Event {
 	case simapi.EventFirstToken:
 		return call(ctx, http.MethodPost, path+"/prefill_complete", nil, nil)
@@ -116,7 +124,7 @@ func (s *selection) report(ctx context.Context, r *workload.Request, _ placement
 
 // free ends the reservation of a request, if there is one.
 func (s *selection) free(ctx context.Context, r *workload.Request) error {
-	return call(ctx, http.MethodDelete, s.url+"/reservations/"+reservationID(r), nil, nil)
+	return call(ctx, http.MethodDelete, s.url+"/reservations/"+s.reservationID(r), nil, nil)
 }
 
 // reservations counts the reservations on the engines.
@@ -136,4 +144,8 @@ func (s *selection) reservations(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-func reservationID(r *workload.Request) string { return fmt.Sprintf("sim-%d", r.ID) }
+// reservationID differs between the models of a run: a service may remember ids for a
+// while after their end.
+func (s *selection) reservationID(r *workload.Request) string {
+	return fmt.Sprintf("%s-%d", s.model, r.ID)
+}
