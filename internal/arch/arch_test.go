@@ -80,7 +80,8 @@ var mayImport = map[string][]string{
 	"pkg/replicasync":          {"internal/budget", "internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
 	"pkg/reservations":         {"internal/budget", "internal/hashset", "internal/keyhash", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
 	"pkg/reservations/history": {"internal/budget", "pkg/catalog"},
-	"pkg/selector":             {"pkg/catalog"},
+	"pkg/selector":             {"pkg/catalog", "pkg/selector/ttft"},
+	"pkg/selector/ttft":        {"pkg/catalog"},
 }
 
 // programs is what the tools around the service may import: its public packages
@@ -106,7 +107,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
 	"internal/admission", "internal/affinity", "internal/approximate", "internal/conductor", "internal/overload", "internal/pending",
-	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector",
+	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector", "pkg/selector/ttft",
 }
 
 var emptyNames = []string{"util", "utils", "common", "types", "core", "manager", "helpers", "misc"}

@@ -1,0 +1,406 @@
+package ttft
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Learner learns the model of one scope from its bookings, and watches its guard rails.
+// It is bounded by the scope's ranks. All methods are safe for concurrent use; those
+// that a decision calls take no lock. Times are since a start that is the caller's.
+type Learner struct {
+	model atomic.Pointer[Model]
+	ranks atomic.Pointer[[]*rankState] // by slot
+
+	// mu guards the fields below, and what is not atomic in the states of the ranks.
+	mu       sync.Mutex
+	fit      fit
+	samples  uint64
+	usual    float64 // the speed of the ranks that the coefficients are to be of
+	recent   window  // of all ranks
+	silent   int     // bookings in a row that brought nothing to learn
+	restored map[catalog.Rank]ratio
+	rails    [rails]RailState // without Ranks
+	changes  []Change
+}
+
+// Model is what a decision reads of a scope. It is immutable.
+type Model struct {
+	Parameters
+	// Fallback: Dynamo's cost decides, see LateScope and Untracked.
+	Fallback bool
+	flow     Flow
+	at       time.Duration // of flow
+}
+
+// flowTime is over how long Flow is averaged.
+const flowTime = 30 * time.Second
+
+// Flow returns what comes to the scope, as of a time.
+func (m *Model) Flow(at time.Duration) Flow {
+	left := math.Exp(-max(0, (at-m.at).Seconds()) / flowTime.Seconds())
+	return Flow{Arrivals: m.flow.Arrivals * left, Work: m.flow.Work * left}
+}
+
+// rankState is what is known of the rank of a slot.
+type rankState struct {
+	rank    catalog.Rank
+	speed   atomic.Uint64 // m, as bits of a float64
+	late    atomic.Bool
+	stalled bool
+	sampled bool // ratio has a sample
+	ratio   ratio
+	recent  window
+	pending []sample // the oldest first; too young to tell if the end comes with them
+}
+
+// sample is a completed prefill.
+type sample struct {
+	booked, started, completed time.Duration
+	tokens, prompt             uint64
+}
+
+const (
+	// learnedSamples is after how many samples what is learned replaces the defaults.
+	learnedSamples = 10
+	// matureSamples is after how many a rank can be called stalled.
+	matureSamples = 200
+	// maxPending bounds the samples of a rank that wait.
+	maxPending = 64
+
+	// usualEvery is how often, in samples, usual is looked at.
+	usualEvery = 16
+	// jitter, in seconds, is what a time varies by beside a share of itself.
+	jitter = 0.05
+
+	// A sample counts for at most outlier times its prediction and outlierSlack seconds,
+	// and the less the more it exceeds them.
+	outlier      = 10
+	outlierSlack = 1.0
+	// No prefill is of more tokens or takes more seconds than these.
+	maxTokens  = 1e7
+	maxSeconds = 3600
+)
+
+// NewLearner returns a learner that has learned nothing.
+func NewLearner() *Learner {
+	l := &Learner{fit: newFit(), usual: 1, restored: make(map[catalog.Rank]ratio)}
+	for i := range l.rails {
+		l.rails[i].Rail = Rail(i)
+	}
+	l.model.Store(&Model{Parameters: Default()})
+	l.ranks.Store(new([]*rankState))
+	return l
+}
+
+// Model returns what a decision reads.
+func (l *Learner) Model() *Model { return l.model.Load() }
+
+// Rank returns the speed of a rank, and whether callers report too late there.
+func (l *Learner) Rank(slot uint32, r catalog.Rank) (speed float64, late bool) {
+	ranks := *l.ranks.Load()
+	if int(slot) >= len(ranks) || ranks[slot] == nil || ranks[slot].rank != r {
+		return 1, false
+	}
+	s := ranks[slot]
+	return math.Float64frombits(s.speed.Load()), s.late.Load()
+}
+
+// state returns the state of the rank in a slot. It needs l.mu.
+func (l *Learner) state(slot uint32, r catalog.Rank) *rankState {
+	ranks := *l.ranks.Load()
+	if int(slot) < len(ranks) && ranks[slot] != nil && ranks[slot].rank == r {
+		return ranks[slot]
+	}
+	s := &rankState{rank: r, ratio: newRatio()}
+	if known, ok := l.restored[r]; ok {
+		s.ratio = known
+		delete(l.restored, r)
+	}
+	s.publish()
+	grown := make([]*rankState, max(len(ranks), int(slot)+1))
+	copy(grown, ranks)
+	if former := grown[slot]; former != nil {
+		l.leave(former)
+	}
+	grown[slot] = s
+	l.ranks.Store(&grown)
+	return s
+}
+
+// leave ends the guard rails of a rank that is gone. It needs l.mu.
+func (l *Learner) leave(s *rankState) {
+	l.setRank(LateRank, s, false)
+	l.setRank(StalledRank, s, false)
+}
+
+// publish makes the speed of a rank known to decisions.
+func (s *rankState) publish() {
+	speed := s.ratio.speed()
+	if s.late.Load() {
+		speed = 1
+	}
+	s.speed.Store(math.Float64bits(speed))
+}
+
+// Booked takes note of a booking, of whatever process.
+func (l *Learner) Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state(slot, r)
+	speed, _ := l.Rank(slot, r)
+	m := *l.model.Load()
+	perSecond := 1 / flowTime.Seconds()
+	m.flow, m.at = m.Flow(at), max(at, m.at)
+	m.flow.Arrivals += perSecond
+	m.flow.Work += perSecond * speed * m.Prefill(float64(tokens), float64(prompt))
+	l.model.Store(&m)
+}
+
+// Completed takes note of an explicit prefill_complete, the first sign of life of a
+// booking of this process. The prefill could start at started.
+func (l *Learner) Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.state(slot, r)
+	l.settle(s, at)
+	if len(s.pending) == maxPending {
+		l.accept(s, s.pending[0])
+		s.pending = s.pending[:copy(s.pending, s.pending[1:])]
+	}
+	s.pending = append(s.pending, sample{booked: booked, started: started, completed: at, tokens: tokens, prompt: prompt})
+}
+
+// Unreported takes note that the first sign of life of a booking of this process was
+// output, or its free.
+func (l *Learner) Unreported(at time.Duration, slot uint32, r catalog.Rank) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.state(slot, r)
+	l.settle(s, at)
+	l.judge(s, true)
+}
+
+// Freed takes note that a booking of this process, of which Completed was told, was
+// freed: if that is at the same moment, its prefill_complete was late.
+func (l *Learner) Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.state(slot, r)
+	if sameEnd(booked, completed, at) {
+		for i, x := range s.pending {
+			if x.booked == booked && x.completed == completed {
+				s.pending = append(s.pending[:i], s.pending[i+1:]...)
+				l.judge(s, true)
+				break
+			}
+		}
+	}
+	l.settle(s, at)
+}
+
+// sameEnd reports whether a prefill_complete came with the end.
+func sameEnd(booked, completed, ended time.Duration) bool {
+	gap := ended - completed
+	return gap < sameMoment && gap.Seconds() < sameShare*(ended-booked).Seconds()
+}
+
+// Settle learns from the samples that have waited long enough. It is to be called every
+// second or so: without traffic nothing else does.
+func (l *Learner) Settle(at time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range *l.ranks.Load() {
+		if s != nil {
+			l.settle(s, at)
+		}
+	}
+}
+
+// settle accepts the samples of a rank that the end did not come with.
+func (l *Learner) settle(s *rankState, at time.Duration) {
+	n := 0
+	for n < len(s.pending) && at-s.pending[n].completed >= sameMoment {
+		l.accept(s, s.pending[n])
+		n++
+	}
+	s.pending = s.pending[:copy(s.pending, s.pending[n:])]
+}
+
+// accept learns from a sample. It needs l.mu.
+func (l *Learner) accept(s *rankState, x sample) {
+	l.judge(s, false)
+	took := (x.completed - x.started).Seconds()
+	tokens, prompt := max(1, float64(x.tokens)), float64(max(x.tokens, x.prompt))
+	if !(took > 0) || prompt > maxTokens {
+		return
+	}
+	model := *l.model.Load()
+	speed := math.Float64frombits(s.speed.Load())
+	fleet := model.Prefill(tokens, prompt)
+	deviation := fleet + jitter
+	if !model.Learned { // the defaults may be far too low
+		deviation = max(fleet, took) + jitter
+	}
+	if most := min(outlier*speed*fleet+outlierSlack, maxSeconds); took > most {
+		deviation *= took / most
+		took = most
+	}
+	if model.Learned && !s.late.Load() {
+		s.ratio.add(took, fleet)
+		s.sampled = true
+	}
+	l.fit.add(features(tokens, prompt), took*l.usual/speed, deviation)
+	s.publish()
+	l.samples++
+	if l.samples%usualEvery == 0 {
+		l.findUsual()
+	}
+	if l.samples >= learnedSamples {
+		p := l.fit.parameters()
+		p.Learned, p.Mature = true, l.samples >= matureSamples
+		model.Parameters = p
+		l.model.Store(&model)
+	}
+}
+
+// findUsual sets usual to the median of the speeds, the faster of two: without that a
+// whole fleet that has become faster would stay one of fast ranks. It needs l.mu.
+func (l *Learner) findUsual() {
+	var speeds []float64
+	for _, s := range *l.ranks.Load() {
+		if s != nil && s.sampled && !s.late.Load() {
+			speeds = append(speeds, math.Float64frombits(s.speed.Load()))
+		}
+	}
+	l.usual = 1
+	if len(speeds) > 0 {
+		slices.Sort(speeds)
+		l.usual = speeds[(len(speeds)-1)/2]
+	}
+}
+
+// judge notes whether a booking was reported too late. It needs l.mu.
+func (l *Learner) judge(s *rankState, late bool) {
+	s.recent.add(late)
+	l.recent.add(late)
+	if late {
+		l.silent = min(l.silent+1, silentBookings)
+	} else {
+		l.silent = 0
+	}
+	l.setRank(LateRank, s, s.recent.lateRank(s.late.Load()))
+	l.set(LateScope, l.recent.lateScope(l.rails[LateScope].Engaged))
+	l.set(NothingToLearn, l.silent >= silentBookings)
+}
+
+// Track says whether the scope's bookings are tracked.
+func (l *Learner) Track(tracked bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.set(Untracked, !tracked)
+}
+
+// Watch says whether a rank is stalled, see [Parameters.Wait].
+func (l *Learner) Watch(slot uint32, r catalog.Rank, stalled bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.setRank(StalledRank, l.state(slot, r), stalled)
+}
+
+// set engages or ends a guard rail of the scope. It needs l.mu.
+func (l *Learner) set(rail Rail, engaged bool) {
+	if l.rails[rail].Engaged == engaged {
+		return
+	}
+	l.rails[rail].Engaged = engaged
+	l.changed(Change{Rail: rail, Engaged: engaged})
+	m := *l.model.Load()
+	m.Fallback = l.rails[LateScope].Engaged || l.rails[Untracked].Engaged
+	l.model.Store(&m)
+}
+
+// setRank engages or ends a guard rail of a rank. It needs l.mu.
+func (l *Learner) setRank(rail Rail, s *rankState, engaged bool) {
+	switch rail {
+	case LateRank:
+		if s.late.Swap(engaged) == engaged {
+			return
+		}
+		s.ratio = newRatio()
+		s.publish()
+	default:
+		if s.stalled == engaged {
+			return
+		}
+		s.stalled = engaged
+	}
+	l.changed(Change{Rail: rail, Rank: s.rank, Engaged: engaged})
+}
+
+func (l *Learner) changed(c Change) {
+	if c.Engaged {
+		l.rails[c.Rail].Engagements++
+	}
+	if len(l.changes) < maxChanges {
+		l.changes = append(l.changes, c)
+	}
+}
+
+// Changes returns which guard rails have engaged or ended since the last call. Those
+// beyond the first 256 are left out.
+func (l *Learner) Changes() []Change {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.changes
+	l.changes = nil
+	return c
+}
+
+// States returns the state of every guard rail.
+func (l *Learner) States() []RailState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	states := append([]RailState(nil), l.rails[:]...)
+	for _, s := range *l.ranks.Load() {
+		if s == nil {
+			continue
+		}
+		for rail, engaged := range map[Rail]bool{LateRank: s.late.Load(), StalledRank: s.stalled} {
+			if engaged {
+				states[rail].Engaged = true
+				states[rail].Ranks = append(states[rail].Ranks, s.rank)
+			}
+		}
+	}
+	return states
+}
+
+// RankSpeed is the speed of a rank.
+type RankSpeed struct {
+	Rank  catalog.Rank
+	Speed float64
+}
+
+// Samples returns from how many completed prefills was learned.
+func (l *Learner) Samples() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.samples
+}
+
+// Speeds returns the speeds of all ranks that were booked on, by slot.
+func (l *Learner) Speeds() []RankSpeed {
+	var speeds []RankSpeed
+	for _, s := range *l.ranks.Load() {
+		if s != nil {
+			speeds = append(speeds, RankSpeed{s.rank, math.Float64frombits(s.speed.Load())})
+		}
+	}
+	return speeds
+}
