@@ -71,7 +71,7 @@ func (c *config) flags() *pflag.FlagSet {
 	f.IntVar(&c.Decisions, "decisions", c.Decisions, "choices of the selection service to show while playing")
 	f.StringVar(&c.Disturb, "disturb", c.Disturb, "shell command to run when half of the requests are sent; select-service's results are then given before, during and after it, and have to come back")
 	f.BoolVar(&c.Replay, "replay", c.Replay, "register the engines with their replay endpoints; without, a service that starts late learns of their caches from its peers only")
-	f.StringVar(&c.JSON, "json", c.JSON, "also write the results to this file")
+	f.StringVar(&c.JSON, "json", c.JSON, "also write the results to this file, and a plot of them beside it (.svg)")
 	return f
 }
 
@@ -113,8 +113,10 @@ func (c *config) modelOf(policy string) (string, bool) {
 	if policy == selectService {
 		return c.Model, true
 	}
-	name, ok := strings.CutPrefix(policy, selectService+"/")
-	return name, ok && name != ""
+	if name, ok := strings.CutPrefix(policy, selectService+"/"); ok && name != "" {
+		return name, true
+	}
+	return "", false
 }
 
 // slowdown is an engine that is slow for a part of the play.

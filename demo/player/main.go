@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -63,9 +64,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	rep.writeTable(stdout)
 	if conf.JSON != "" {
-		if err := rep.writeJSON(conf.JSON); err != nil {
+		svg := strings.TrimSuffix(conf.JSON, ".json") + ".svg"
+		if err := errors.Join(rep.writeJSON(conf.JSON), rep.writePlot(svg)); err != nil {
 			return err
 		}
+		fmt.Fprintf(stdout, "results in %s, plot in %s\n", conf.JSON, svg)
 	}
 	return rep.failures()
 }

@@ -40,12 +40,14 @@ type result struct {
 	// DisturbedSeconds is the real time from the disturbance until all replicas were back.
 	DisturbedSeconds float64 `json:"disturbed_seconds,omitempty"`
 	Spoilt           bool    `json:"spoilt,omitempty"` // something was left behind
+
+	first []firstToken // for the plot
 }
 
 const shownErrors = 5
 
 func newResult(name string, stats []simapi.Stats, r *playRun) result {
-	res := result{Policy: name, Failed: len(r.failed), Unreported: len(r.lost), WallSeconds: r.wall.Seconds()}
+	res := result{Policy: name, Failed: len(r.failed), Unreported: len(r.lost), WallSeconds: r.wall.Seconds(), first: r.first}
 	var ttft, tpot, total, busy, count []float64
 	var prompt, cached int
 	for _, s := range stats {

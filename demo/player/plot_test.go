@@ -1,0 +1,87 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/select-service/select-service/demo/sim/workload"
+)
+
+// TestPlot proves that the plot is well-formed, names every policy once however many
+// rounds it has, shows slow phases, and stays within its frame whatever the figures.
+func TestPlot(t *testing.T) {
+	conf := defaults()
+	conf.Engines, conf.Slow = []string{"http://a"}, []string{"1:0.3:0.33-0.67"}
+	round := []firstToken{{0, 0}, {30 * time.Second, 12.5}, {time.Minute, 90_000}}
+	rep := report{Config: conf, Workload: workload.Summary{Requests: 3, Span: time.Minute}, Results: []result{
+		{Policy: "select-service", Model: "sim", first: round},
+		{Policy: "select-service/<b>", Model: "<b>", first: round[1:2]},
+		{Policy: "random"}, // every request failed
+		{Policy: "select-service", Model: "sim", first: round},
+	}}
+	file := filepath.Join(t.TempDir(), "plot.svg")
+	if err := rep.writePlot(file); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var labels []string
+	for d := xml.NewDecoder(strings.NewReader(string(text))); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if chars, ok := token.(xml.CharData); ok {
+			labels = append(labels, string(chars))
+		}
+	}
+	all := strings.Join(labels, "\n")
+	for want, n := range map[string]int{"select-service\n": 1, "select-service/<b>\n": 1, "random\n": 1, "engine 1 at 0.3 of its speed": 1} {
+		if got := strings.Count(all, want); got != n {
+			t.Errorf("%q is there %d times, want %d", want, got, n)
+		}
+	}
+	if strings.Contains(string(text), "NaN") || strings.Contains(string(text), "Inf") {
+		t.Errorf("a figure is not finite:\n%s", text)
+	}
+}
+
+func TestAxes(t *testing.T) {
+	for _, tc := range []struct {
+		lo, hi float64
+		want   []float64
+	}{
+		{120, 1800, []float64{100, 200, 500, 1000, 2000}},
+		{100, 1000, []float64{100, 200, 500, 1000}},
+		{0, 0, []float64{1, 2}},
+		{7, 8, []float64{5, 10, 20}},
+	} {
+		a := logAxis(tc.lo, tc.hi)
+		if diff := cmp.Diff(tc.want, a.ticks()); diff != "" {
+			t.Errorf("ticks of %v to %v: %s", tc.lo, tc.hi, diff)
+		}
+	}
+	for ms, want := range map[float64]string{5: "5 ms", 500: "500 ms", 1000: "1 s", 20_000: "20 s"} {
+		if got := duration(ms); got != want {
+			t.Errorf("duration(%v) = %s", ms, got)
+		}
+	}
+	for s, want := range map[float64]string{0: "0:00", 4.06: "4.1 s", 125: "2:05", 3700: "61:40"} {
+		if got := clockText(s); got != want {
+			t.Errorf("clockText(%v) = %s", s, got)
+		}
+	}
+}
