@@ -23,6 +23,12 @@ const (
 
 var allPolicies = []string{selectService, roundRobin, randomly, leastLoaded}
 
+// The built-in workloads.
+const (
+	chats  = "chats"
+	agents = "agents"
+)
+
 // When the service hears that a prefill is complete.
 const (
 	streamed = "stream" // at the first token, then of every output block
@@ -35,7 +41,9 @@ type config struct {
 	Policies  []string `json:"-"`
 	Seed      uint64   `json:"seed"`
 	Requests  int      `json:"requests"`
+	Workload  string   `json:"workload"`
 	Trace     string   `json:"trace,omitempty"`
+	Rate      float64  `json:"rate"`
 	Speedup   float64  `json:"speedup"`
 	Model     string   `json:"model"`
 	Tenant    string   `json:"tenant"`
@@ -49,7 +57,7 @@ type config struct {
 
 func defaults() config {
 	return config{
-		Targets: []string{"http://127.0.0.1:8092"}, Policies: []string{"all"}, Seed: 1, Requests: 1000,
+		Targets: []string{"http://127.0.0.1:8092"}, Policies: []string{"all"}, Workload: chats, Seed: 1, Requests: 1000, Rate: 1,
 		Model: "sim", Tenant: "default", Lifecycle: streamed, Decisions: 8, Replay: true,
 	}
 }
@@ -60,9 +68,11 @@ func (c *config) flags() *pflag.FlagSet {
 	f.StringSliceVar(&c.Targets, "target", c.Targets, "URL of the selection service; replicas of one take turns")
 	f.StringSliceVar(&c.Engines, "engines", c.Engines, "URLs of the engines (required)")
 	f.StringSliceVar(&c.Policies, "policies", c.Policies, "policies to play: all, or some of "+strings.Join(allPolicies, ", ")+"; select-service/NAME registers the engines under the model NAME, for which the service may have another policy")
+	f.StringVar(&c.Workload, "workload", c.Workload, "built-in workload: chats, or agents (tool calls, sub-agents, document lookups)")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the built-in workload and of random choices")
 	f.IntVar(&c.Requests, "requests", c.Requests, "requests to play")
 	f.StringVar(&c.Trace, "trace", c.Trace, "play a trace in Mooncake's format instead of the built-in workload")
+	f.Float64Var(&c.Rate, "rate", c.Rate, "let requests arrive so many times as fast, for another load")
 	f.Float64Var(&c.Speedup, "speedup", c.Speedup, "model seconds per second, for arrivals and engines alike; 0 lets the arrivals take 16 s, but is 20 at most")
 	f.StringVar(&c.Model, "model", c.Model, "model name to register the engines under")
 	f.StringVar(&c.Tenant, "tenant", c.Tenant, "tenant to register the engines under")
@@ -89,6 +99,12 @@ func (c *config) validate() ([]string, error) {
 	}
 	if !(c.Speedup >= 0) {
 		errs = append(errs, fmt.Errorf("speedup: %g is below 0", c.Speedup))
+	}
+	if c.Workload != chats && c.Workload != agents {
+		errs = append(errs, fmt.Errorf("workload: %q is neither %s nor %s", c.Workload, chats, agents))
+	}
+	if !(c.Rate > 0) {
+		errs = append(errs, fmt.Errorf("rate: %g is not above 0", c.Rate))
 	}
 	if c.Lifecycle != streamed && c.Lifecycle != late {
 		errs = append(errs, fmt.Errorf("lifecycle: %q is neither %s nor %s", c.Lifecycle, streamed, late))

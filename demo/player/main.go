@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -73,21 +74,38 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return rep.failures()
 }
 
+// load makes the requests, or reads them, and lets them arrive at the asked rate.
 func load(conf config) ([]workload.Request, error) {
-	if conf.Trace == "" {
-		return workload.DefaultChats().Generate(conf.Seed, conf.Requests), nil
+	var requests []workload.Request
+	switch {
+	case conf.Trace != "":
+		var err error
+		if requests, err = readTrace(conf.Trace, conf.Requests); err != nil {
+			return nil, err
+		}
+	case conf.Workload == agents:
+		requests = workload.DefaultAgents().Generate(conf.Seed, conf.Requests)
+	default:
+		requests = workload.DefaultChats().Generate(conf.Seed, conf.Requests)
 	}
-	f, err := os.Open(conf.Trace)
+	for i := range requests {
+		requests[i].At = time.Duration(float64(requests[i].At) / conf.Rate)
+	}
+	return requests, nil
+}
+
+func readTrace(path string, n int) ([]workload.Request, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	requests, err := workload.ReadTrace(f, conf.Requests)
+	requests, err := workload.ReadTrace(f, n)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", conf.Trace, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if len(requests) == 0 {
-		return nil, fmt.Errorf("%s: no requests", conf.Trace)
+		return nil, fmt.Errorf("%s: no requests", path)
 	}
 	return requests, nil
 }

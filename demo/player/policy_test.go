@@ -100,6 +100,9 @@ func TestConfig(t *testing.T) {
 		"unknown policy": {[]string{"--engines", "http://a", "--policies", "best"}, false},
 		"a model":        {[]string{"--engines", "http://a", "--policies", "select-service/m"}, true},
 		"no model":       {[]string{"--engines", "http://a", "--policies", "select-service/"}, false},
+		"agents":         {[]string{"--engines", "http://a", "--workload", "agents", "--rate", "1.4"}, true},
+		"no workload":    {[]string{"--engines", "http://a", "--workload", "cats"}, false},
+		"no rate":        {[]string{"--engines", "http://a", "--rate", "0"}, false},
 		"late":           {[]string{"--engines", "http://a", "--lifecycle", "late"}, true},
 		"never":          {[]string{"--engines", "http://a", "--lifecycle", "never"}, false},
 		"a slow phase":   {[]string{"--engines", "http://a", "--slow", "1:0.3:0-0.5"}, true},
@@ -117,6 +120,27 @@ func TestConfig(t *testing.T) {
 		if _, err := conf.validate(); (err == nil) != tc.ok {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestLoad proves that a rate of 2 halves the times of arrival and changes nothing else.
+func TestLoad(t *testing.T) {
+	conf := defaults()
+	conf.Workload, conf.Requests = agents, 50
+	plain, err := load(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf.Rate = 2
+	fast, err := load(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range plain {
+		plain[i].At /= 2
+	}
+	if diff := cmp.Diff(plain, fast); diff != "" {
+		t.Error(diff)
 	}
 }
 

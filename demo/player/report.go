@@ -19,9 +19,12 @@ type report struct {
 }
 
 func (r *report) heading() string {
-	w, source := r.Workload, fmt.Sprintf("built-in chats, seed %d", r.Config.Seed)
+	w, source := r.Workload, fmt.Sprintf("built-in %s, seed %d", r.Config.Workload, r.Config.Seed)
 	if r.Config.Trace != "" {
 		source = r.Config.Trace
+	}
+	if r.Config.Rate != 1 {
+		source += fmt.Sprintf(", at %g times their rate", r.Config.Rate)
 	}
 	return fmt.Sprintf("%s requests in %.0f s of model time, %s prompt tokens each (%s); %d engines, %g times real time",
 		thousands(w.Requests), w.Span.Seconds(), thousands(w.PromptTokens/max(1, w.Requests)), source,

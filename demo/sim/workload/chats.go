@@ -34,6 +34,12 @@ type Length struct {
 	Max    int
 }
 
+// draw returns at least 1.
+func (l Length) draw(rnd *rand.Rand) int {
+	n := l.Median * math.Exp(l.Sigma*rnd.NormFloat64())
+	return max(1, min(l.Max, int(n)))
+}
+
 // DefaultChats is the demo's population: long-context chats of the kind that
 // production traces show (the Mooncake trace has 12,000 tokens a prompt), at a
 // load that four default engines can bear under every policy.
@@ -86,14 +92,14 @@ type generator struct {
 func (g *generator) chat(all []Request, at time.Duration) []Request {
 	g.chats++
 	key := g.chats << 8
-	said := append([]uint32(nil), g.system[g.app()]...)
+	said := append([]uint32(nil), g.system[zipf(g.rnd, g.Apps)]...)
 	for turn := 0; ; turn++ {
 		message := g.Question
 		if turn == 0 {
 			message = g.Opening
 		}
-		said = append(said, text(g.length(message), g.seed, userText, key+uint64(turn))...)
-		answer := text(g.length(g.Answer), g.seed, answerText, key+uint64(turn))
+		said = append(said, text(message.draw(g.rnd), g.seed, userText, key+uint64(turn))...)
+		answer := text(g.Answer.draw(g.rnd), g.seed, answerText, key+uint64(turn))
 		all = append(all, Request{At: at, Prompt: said[:len(said):len(said)], Output: answer})
 		said = append(said, answer...)
 		if turn+1 == g.MaxTurns || g.rnd.Float64() >= g.MoreTurns {
@@ -135,26 +141,6 @@ func (g *generator) rate() float64 {
 	}
 	burst, calm := g.BurstLength.Seconds(), g.BurstInterval.Seconds()
 	return g.ChatsPerSec * max(0.05, (burst+calm-g.Burst*burst)/calm)
-}
-
-// app draws an application, the k-th with a weight of 1/k.
-func (g *generator) app() int {
-	total := 0.0
-	for k := range g.Apps {
-		total += 1 / float64(k+1)
-	}
-	draw := g.rnd.Float64() * total
-	for k := range g.Apps {
-		if draw -= 1 / float64(k+1); draw < 0 {
-			return k
-		}
-	}
-	return g.Apps - 1
-}
-
-func (g *generator) length(l Length) int {
-	n := l.Median * math.Exp(l.Sigma*g.rnd.NormFloat64())
-	return max(1, min(l.Max, int(n)))
 }
 
 func countBefore(requests []Request, at time.Duration) int {

@@ -4,6 +4,7 @@ package workload
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -27,6 +28,9 @@ const (
 	answerText
 	traceText
 	traceAnswer
+	toolText
+	documentText
+	agentText
 )
 
 // text returns n tokens that depend on nothing but the arguments (splitmix64).
@@ -45,6 +49,21 @@ func mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
+}
+
+// zipf draws a number below n, the k-th with a weight of 1/k.
+func zipf(rnd *rand.Rand, n int) int {
+	total := 0.0
+	for k := range n {
+		total += 1 / float64(k+1)
+	}
+	draw := rnd.Float64() * total
+	for k := range n {
+		if draw -= 1 / float64(k+1); draw < 0 {
+			return k
+		}
+	}
+	return n - 1
 }
 
 // first sorts requests by arrival, keeps n of them and numbers them.

@@ -41,6 +41,51 @@ func TestGenerateIsDeterministic(t *testing.T) {
 	}
 }
 
+// TestAgentsAreDeterministic is the same for the other population.
+func TestAgentsAreDeterministic(t *testing.T) {
+	all := DefaultAgents().Generate(1, 600)
+	if got, want := digest(all), uint64(0x5016664538882446); got != want {
+		t.Errorf("digest %#x, want %#x: the workload has changed", got, want)
+	}
+	if digest(all[:200]) != digest(DefaultAgents().Generate(1, 200)) {
+		t.Error("the first 200 of 600 differ from 200")
+	}
+}
+
+// TestAgentsShape proves what the population is for: requests that come at once on one
+// long context, contexts that grow step by step and are cut back, and lookups whose
+// documents others ask for too.
+func TestAgentsShape(t *testing.T) {
+	a := DefaultAgents()
+	requests := a.Generate(1, 600)
+	heads, together, grown := map[string]int{}, 0, 0
+	for i, r := range requests {
+		if r.ID != i+1 || i > 0 && r.At < requests[i-1].At || len(r.Output) == 0 {
+			t.Fatalf("request %d has id %d at %v, %d output tokens", i, r.ID, r.At, len(r.Output))
+		}
+		if len(r.Prompt) > a.Compact+a.Call.Max+a.Result.Max+a.Question.Max {
+			t.Errorf("request %d: a prompt of %d tokens", r.ID, len(r.Prompt))
+		}
+		heads[key(r.Prompt[:min(64, len(r.Prompt))])]++
+		for j := i - 1; j >= 0; j-- {
+			if rest, ok := after(r.Prompt, requests[j].Prompt); ok && len(rest) > 0 {
+				grown++
+				break
+			}
+		}
+		for j := i - 1; j >= 0 && requests[j].At == r.At; j-- {
+			p := requests[j].Prompt
+			if len(p) > 4000 && len(r.Prompt) > 4000 && slices.Equal(p[:4000], r.Prompt[:4000]) {
+				together++
+				break
+			}
+		}
+	}
+	if grown < 300 || together < 20 || len(heads) > 200 {
+		t.Errorf("of 600 requests %d go on from another, %d come with one on the same context; %d beginnings", grown, together, len(heads))
+	}
+}
+
 // TestFewerIsThePrefix proves that a shorter run plays the first requests of a
 // longer one.
 func TestFewerIsThePrefix(t *testing.T) {

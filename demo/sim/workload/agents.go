@@ -1,0 +1,147 @@
+package workload
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Agents describes programs that work on tasks with tools, beside lookups of single
+// documents. It differs from [Chats] in what makes routing hard: answers are short and
+// the next request follows within seconds, contexts are long and grow by what tools
+// return, sub-agents branch off one context at the same moment, contexts that have grown
+// too long begin anew with a summary, tasks begin several at once, and lookups share
+// documents but have no next turn.
+type Agents struct {
+	Kinds     int // of agents, each with a prompt of its own; the k-th is used 1/k as often as the first
+	PromptMin int // tokens of the shortest such prompt: instructions and tools
+	PromptMax int
+	Task      Length        // what an agent is to do, with the files that it is given
+	Call      Length        // an answer: a thought and a call of a tool
+	Result    Length        // what a tool returns
+	ToolTime  time.Duration // mean, exponential, on top of minTool
+	MoreSteps float64       // chance that a step is followed by another
+	MaxSteps  int
+	Branch    float64 // chance that a step of a task starts sub-agents
+	Branches  int     // 2 to so many of them, at once
+	Compact   int     // tokens of context at which it is replaced by a summary
+	Summary   Length
+
+	Lookups   float64 // lookups for each task
+	Documents int     // the k-th is used 1/k as often as the first
+	Document  Length
+	Question  Length
+	Answer    Length
+
+	TasksPerSec float64 // mean
+	Batch       float64 // mean number of tasks that begin at once, geometric
+	AnswerRate  float64 // output tokens a second, for the pace of an agent
+}
+
+// DefaultAgents is a population that round robin can just bear on four default engines,
+// and policies that know the caches easily.
+func DefaultAgents() Agents {
+	return Agents{
+		Kinds: 10, PromptMin: 3000, PromptMax: 9000,
+		Task:      Length{Median: 5000, Sigma: 0.8, Max: 20000},
+		Call:      Length{Median: 80, Sigma: 0.7, Max: 800},
+		Result:    Length{Median: 500, Sigma: 1.2, Max: 8000},
+		ToolTime:  2 * time.Second,
+		MoreSteps: 0.9, MaxSteps: 30,
+		Branch: 0.06, Branches: 5,
+		Compact: 28000, Summary: Length{Median: 1500, Sigma: 0.3, Max: 4000},
+		Lookups: 2, Documents: 300,
+		Document: Length{Median: 2500, Sigma: 0.6, Max: 12000},
+		Question: Length{Median: 60, Sigma: 0.5, Max: 400},
+		Answer:   Length{Median: 250, Sigma: 0.5, Max: 1000},
+
+		TasksPerSec: 0.6, Batch: 2, AnswerRate: 50,
+	}
+}
+
+// minTool is the least number of seconds between an answer and the request with the
+// tool's result. It also covers the time to the first token.
+const minTool = 1
+
+// Generate returns the first n requests of the population.
+func (a Agents) Generate(seed uint64, n int) []Request {
+	g := agents{Agents: a, seed: seed, rnd: rand.New(rand.NewPCG(seed, 0xa6e27))}
+	for i := range a.Kinds {
+		length := a.PromptMin + g.rnd.IntN(a.PromptMax-a.PromptMin+1)
+		g.prompts = append(g.prompts, text(length, seed, toolText, uint64(i)))
+	}
+	for i := range a.Documents {
+		g.documents = append(g.documents, text(a.Document.draw(g.rnd), seed, documentText, uint64(i)))
+	}
+	at := time.Duration(0)
+	// Tasks begin in order of time, so once n requests lie before the newest
+	// beginning, no later task can come before them.
+	for before := 0; before < n; before = countBefore(g.all, at) {
+		at += seconds(g.rnd.ExpFloat64() * a.Batch / a.TasksPerSec)
+		for more := true; more; more = g.rnd.Float64() >= 1/a.Batch {
+			g.task(at, g.prompts[zipf(g.rnd, a.Kinds)], true)
+			g.lookups(at)
+		}
+	}
+	return first(n, g.all)
+}
+
+type agents struct {
+	Agents
+	seed      uint64
+	rnd       *rand.Rand
+	prompts   [][]uint32
+	documents [][]uint32
+	texts     uint64 // texts made so far, the key of the next
+	all       []Request
+}
+
+// task appends the requests of an agent that begins at at with a context, and of the
+// sub-agents that it starts. It returns when the agent ends.
+func (g *agents) task(at time.Duration, context []uint32, mayBranch bool) time.Duration {
+	head, said := len(context), append([]uint32(nil), context...)
+	said = append(said, g.text(g.Task)...)
+	for step := 1; ; step++ {
+		call := g.text(g.Call)
+		g.all = append(g.all, Request{At: at, Prompt: said[:len(said):len(said)], Output: call})
+		said = append(said, call...)
+		at += seconds(float64(len(call))/g.AnswerRate + minTool + g.rnd.ExpFloat64()*g.ToolTime.Seconds())
+		if step == g.MaxSteps || g.rnd.Float64() >= g.MoreSteps {
+			return at
+		}
+		if mayBranch && g.rnd.Float64() < g.Branch {
+			at = g.branch(at, said)
+		}
+		said = append(said, g.text(g.Result)...)
+		if len(said) > g.Compact && len(said) > 2*head {
+			said = append(append([]uint32(nil), context...), g.text(g.Summary)...)
+		}
+	}
+}
+
+// branch starts sub-agents at once, on one context, and returns when the last one ends.
+func (g *agents) branch(at time.Duration, context []uint32) time.Duration {
+	end := at
+	sub := *g // their tasks are shorter
+	sub.Task, sub.MaxSteps = g.Question, 4
+	for range 2 + g.rnd.IntN(g.Branches-1) {
+		end = max(end, sub.task(at, context, false))
+	}
+	g.all, g.texts = sub.all, sub.texts
+	return end
+}
+
+// lookups appends the lookups that come with a task, in the time that a task takes.
+func (g *agents) lookups(at time.Duration) {
+	for range int(g.Lookups + g.rnd.Float64()) {
+		prompt := append([]uint32(nil), g.documents[zipf(g.rnd, g.Documents)]...)
+		prompt = append(prompt, g.documents[zipf(g.rnd, g.Documents)]...)
+		prompt = append(prompt, g.text(g.Question)...)
+		g.all = append(g.all, Request{At: at + seconds(g.rnd.Float64()*30), Prompt: prompt, Output: g.text(g.Answer)})
+	}
+}
+
+// text is new text of a random length.
+func (g *agents) text(l Length) []uint32 {
+	g.texts++
+	return text(l.draw(g.rnd), g.seed, agentText, g.texts)
+}
