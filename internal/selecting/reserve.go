@@ -192,6 +192,7 @@ func (a *API) book(req *ReserveRequest, p *placement) (Reservation, error) {
 	p.record.lease = p.scope.NewLease()
 	p.record.answers, p.record.id, p.record.endpoint = &a.idempotency.answers, req.ID, r.Endpoint
 	p.ID, p.Lease, p.CallerState = req.ID, req.Lease, p.record
+	p.Prompt = p.size.Tokens
 	_, err := a.ledger.Book(req.Scope, p.Request, func(*reservations.View) (reservations.Placement, error) {
 		if p.scope.Gone() { // see selection.choose
 			return reservations.Placement{}, scopes.ErrStale

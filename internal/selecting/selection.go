@@ -312,6 +312,7 @@ func (c *selection) book() error {
 		TrackPrefill:   c.weights.TrackPrefill,
 		ExpectedOutput: req.ExpectedOutputTokens,
 		Lease:          req.Lease,
+		Prompt:         c.size.Tokens,
 	}
 	record := c.newRecord(r.Hashes)
 	c.record = record

@@ -78,11 +78,17 @@ func (e *event) reservation(peer string, word reservations.Word) reservations.Re
 	b := reservations.Reservation{
 		Word: word, Peer: peer, Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
 		Hashes: e.hashes, ExpectedOutput: e.expectedOutput, Lease: e.lease,
+		Prompt: promptOf(e.hashes, e.blockSize),
 	}
 	if e.track && e.hinted && e.prefillTokens > 0 {
 		b.TrackPrefill, b.PrefillTokens = true, e.prefillTokens
 	}
 	return b
+}
+
+// promptOf is the length in tokens of a prompt of which only the complete blocks are told.
+func promptOf(hashes []uint64, blockSize uint32) uint64 {
+	return uint64(len(hashes)) * uint64(blockSize)
 }
 
 // ref names the reservation that an event ends, completes or renews. word is the

@@ -90,6 +90,7 @@ func (j *reservationJSON) reservation(late time.Duration) (reservations.Reservat
 		Lease:    toDuration(j.LeaseMS),
 		Renewed:  toDuration(j.RenewedMS),
 		Hashes:   j.Hashes, ExpectedOutput: j.ExpectedOutput,
+		Prompt:        promptOf(j.Hashes, j.BlockSize),
 		PrefillTokens: j.PrefillTokens, TrackPrefill: j.TrackPrefill, PrefillDone: j.PrefillDone,
 	}, nil
 }

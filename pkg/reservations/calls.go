@@ -38,6 +38,7 @@ func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 		return ErrFraction
 	}
 	return l.withEntry(id, nil, func(r *entry) {
+		r.scope.observeOutput(r)
 		r.scope.addOutput(r, fraction)
 		r.scope.renew(r)
 	})
@@ -77,12 +78,14 @@ func (l *Ledger) FreeIn(sc catalog.Scope, id string) error {
 
 // prefillComplete needs the lock of r's scope, and so does free.
 func (l *Ledger) prefillComplete(r *entry) {
+	r.scope.observeCompletion(r)
 	r.scope.endPrefill(r)
 	l.obs.PrefillCompleted(r.event())
 	r.scope.renew(r)
 }
 
 func (l *Ledger) free(r *entry) {
+	r.scope.observeFree(r)
 	r.scope.end(r, history.Freed)
 	l.counts.freed.Add(1)
 	l.obs.Freed(r.event())

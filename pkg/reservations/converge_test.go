@@ -233,7 +233,7 @@ func (w *fleet) step() {
 		_, _ = r.led.Book(sc, req, func(v *View) (Placement, error) {
 			rank := catalog.Rank{Worker: uint64(w.rnd.IntN(3))}
 			slot, _ := v.Slot(rank)
-			return Placement{slot, rank, uint64(w.rnd.IntN(50))}, nil
+			return Placement{Slot: slot, Rank: rank, PrefillTokens: uint64(w.rnd.IntN(50))}, nil
 		})
 	case 4:
 		_ = r.led.Free(id)

@@ -96,6 +96,7 @@ type load struct {
 	deficit uint64   // sum over these blocks, in units of 1/fullWeight block
 	decayed uint64   // how many of these blocks have a deficit
 	held    []*entry
+	queue   *queue // nil: none is kept
 }
 
 // reweigh accounts for n blocks whose deficit changes.

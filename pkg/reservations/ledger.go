@@ -47,6 +47,9 @@ type Request struct {
 	// Hashes are the sequence hashes of the complete prompt blocks. The ledger
 	// and its observer keep the slice: it must not be changed after the call.
 	Hashes []uint64
+	// Prompt is the length of the whole prompt in tokens, for Queue.Context; 0 is not known:
+	// what is to be computed counts then.
+	Prompt uint64
 	// TrackPrefill says whether the placement's prefill tokens count as load.
 	TrackPrefill bool
 	// ExpectedOutput, in tokens, is passed on to the observer.
@@ -67,6 +70,8 @@ type Placement struct {
 	Rank catalog.Rank
 	// PrefillTokens is the part of the prompt that the rank has to compute.
 	PrefillTokens uint64
+	// Uncached is the same as the policy sees it, for queues; 0 is PrefillTokens.
+	Uncached uint64
 }
 
 // Load is what one rank carries.
@@ -136,6 +141,8 @@ type Ledger struct {
 	relayed atomic.Int64
 	// lifetime of a reservation without lease; constant once in use.
 	lifetime time.Duration
+
+	observePrefills func(catalog.Scope) PrefillObserver // nil: nobody is told
 
 	counts counters
 	room   room

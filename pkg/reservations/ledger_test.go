@@ -270,7 +270,7 @@ func anything(l *Ledger, rnd *rand.Rand, sc catalog.Scope) {
 	switch rnd.IntN(10) {
 	case 0, 1, 2:
 		_, _ = l.Book(sc, Request{ID: id, Hashes: hashes, TrackPrefill: true}, func(*View) (Placement, error) {
-			return Placement{slot, rank, 5}, nil
+			return Placement{Slot: slot, Rank: rank, PrefillTokens: 5}, nil
 		})
 	case 3:
 		_ = l.Free(id)

@@ -121,7 +121,7 @@ func (m *model) apply(b Reservation, snapshot bool) ApplyResult {
 			came()
 			o.hear(b, m.now)
 			if b.PrefillDone && !o.done {
-				o.done = true
+				m.complete(o)
 				return Updated
 			}
 			return Known
@@ -158,7 +158,11 @@ func (m *model) apply(b Reservation, snapshot bool) ApplyResult {
 	case completed:
 		made.done = true
 	}
+	made.queued.prompt = b.Prompt
 	m.add(made, b.Hashes)
+	if !snapshot {
+		m.bookedPrefill(made)
+	}
 	return Applied
 }
 
@@ -206,7 +210,7 @@ func (m *model) applyPrefillCompleted(ref Ref) ApplyResult {
 	case b != nil && b.done:
 		return Known
 	case b != nil:
-		b.done = true
+		m.complete(b)
 		return Applied
 	case counts && why != UnknownScope && (ref.Origin.Process == 1 || m.past.ended[ref.Origin]):
 		return Ended

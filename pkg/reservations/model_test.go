@@ -23,6 +23,7 @@ type model struct {
 	late    uint64
 	// leasesExpired counts own leases that ran out.
 	leasesExpired uint64
+	prefills      modelPrefills
 	// weight of held prompt blocks that do not weigh 1, in unit parts
 	weight map[blockAt]int
 }
@@ -66,6 +67,7 @@ type modelEntry struct {
 	at       time.Duration // of the acceptance
 	lease    modelLease
 	end      *countedEnd // of an own reservation
+	queued   modelQueued
 }
 
 // pending is what the rank's sum has of the reservation.
@@ -82,6 +84,8 @@ func newModel() *model {
 		past:    newModelPast(),
 		expired: make(map[expiredID]bool),
 		weight:  make(map[blockAt]int),
+
+		prefills: modelPrefills{last: make(map[place]time.Duration)},
 	}
 }
 
@@ -108,6 +112,7 @@ func (m *model) book(b *modelEntry, hashes []uint64) error {
 	b.origin = Origin{Process: 1, Sequence: m.past.own}
 	b.at = m.now
 	m.add(b, hashes)
+	m.bookedPrefill(b)
 	return nil
 }
 
@@ -119,6 +124,7 @@ func (m *model) add(b *modelEntry, hashes []uint64) {
 			b.chain = append(b.chain, h)
 		}
 	}
+	b.queued.booked = b.at
 	m.live = append(m.live, b)
 }
 
@@ -158,6 +164,7 @@ func (m *model) free(id string, scope *catalog.Scope) error {
 		}
 		return ErrNotFound
 	}
+	m.freedPrefill(b)
 	m.end(b)
 	return nil
 }
@@ -167,7 +174,8 @@ func (m *model) prefillComplete(id string, scope *catalog.Scope) error {
 	if b == nil {
 		return ErrNotFound
 	}
-	b.done = true
+	m.completedPrefill(b)
+	m.complete(b)
 	m.touch(b)
 	return nil
 }
@@ -177,6 +185,7 @@ func (m *model) output(id string, fraction *int) error {
 	if b == nil {
 		return ErrNotFound
 	}
+	m.unreportedPrefill(b)
 	b.outputs = append(b.outputs, unit)
 	m.touch(b)
 	if fraction == nil {
@@ -201,6 +210,7 @@ func (m *model) removeRank(p place) (freed int) {
 		}
 	}
 	delete(m.ranks, p)
+	delete(m.prefills.last, p)
 	return freed
 }
 

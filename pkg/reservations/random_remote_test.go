@@ -62,7 +62,7 @@ func (h *randomRun) accept() message {
 		Origin: Origin{Process: []uint64{2, 3, 9}[h.next(3)]},
 		Scope:  p.scope, ID: h.id(), Rank: catalog.Rank{Worker: uint64(p.slot)},
 		PerScope: h.next(4) == 0, Hashes: h.prompt(), PrefillTokens: uint64(h.next(100)),
-		TrackPrefill: h.next(8) != 0, Lease: h.lease(),
+		TrackPrefill: h.next(8) != 0, Lease: h.lease(), Prompt: uint64(h.next(200)),
 	}
 	if b.PrefillTokens == 99 {
 		b.PrefillTokens = ^uint64(0)

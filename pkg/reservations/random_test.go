@@ -72,11 +72,14 @@ type randomRun struct {
 	last uint64
 	// ends are the caller states of all own reservations, including the refused ones.
 	ends []*countedEnd
+	// told is what the observers of prefills were told.
+	told prefillsTold
 }
 
 func replay(t *testing.T, data []byte, look int) {
 	clock := newFakeClock()
 	h := &randomRun{T: t, tape: tape{data}, led: New(1, clock.now, nil), model: newModel(), clock: clock}
+	h.led.SetPrefills(func(catalog.Scope) PrefillObserver { return &h.told })
 	for slot := range uint32(4) {
 		h.put(place{catalog.Scope{Model: "m", Tenant: "a"}, slot}, catalog.Rank{Worker: uint64(slot)})
 	}
@@ -207,13 +210,14 @@ func (h *randomRun) book() {
 	}
 	b := &modelEntry{place: p, id: id, rank: rank, perScope: h.next(4) == 0, tokens: tokens, track: h.next(8) != 0}
 	b.lease.length, b.end = h.lease(), &countedEnd{}
+	b.queued.uncached, b.queued.prompt = uint64(h.next(3))*50, uint64(h.next(200))
 	h.ends = append(h.ends, b.end)
 	req := Request{
 		ID: id, PerScope: b.perScope, Hashes: slices.Clone(hashes), TrackPrefill: b.track,
-		Lease: b.lease.length, CallerState: b.end,
+		Lease: b.lease.length, CallerState: b.end, Prompt: b.queued.prompt,
 	}
 	_, err := h.led.Book(p.scope, req, func(*View) (Placement, error) {
-		return Placement{Slot: p.slot, Rank: rank, PrefillTokens: tokens}, nil
+		return Placement{Slot: p.slot, Rank: rank, PrefillTokens: tokens, Uncached: b.queued.uncached}, nil
 	})
 	h.same("book "+id, err, h.model.book(b, hashes))
 }
@@ -235,20 +239,20 @@ func (h *randomRun) compare() {
 		for p := range h.model.ranks {
 			if p.scope == scope {
 				l := h.model.load(p)
-				want[p.slot] = answer{l, h.model.shared(p, prompt)}
+				want[p.slot] = answer{l, h.model.shared(p, prompt), h.model.queue(p)}
 				loads = append(loads, l)
 			}
 		}
 		h.led.Look(scope, prompt, func(v *View) {
 			for slot := range uint32(len(v.Shared)) {
 				if r, ok := h.model.ranks[place{scope, slot}]; ok && v.Known(slot, r) {
-					got[slot] = answer{Load{r, v.Load(slot).PrefillTokens, v.Load(slot).Blocks, v.Load(slot).Requests}, v.Shared[slot]}
-				} else if v.Load(slot) != (SlotLoad{}) || v.Shared[slot] != 0 {
+					got[slot] = answer{Load{r, v.Load(slot).PrefillTokens, v.Load(slot).Blocks, v.Load(slot).Requests}, v.Shared[slot], v.Queue(slot)}
+				} else if v.Load(slot) != (SlotLoad{}) || v.Shared[slot] != 0 || v.Queue(slot) != (Queue{}) {
 					h.Errorf("slot %d of %v has load and no rank", slot, scope)
 				}
 			}
 		})
-		if d := cmp.Diff(want, got); d != "" {
+		if d := cmp.Diff(want, got, cmpopts.EquateApprox(1e-12, 0)); d != "" {
 			h.Fatalf("Look(%v, %v): -model +ledger\n%s", scope, prompt, d)
 		}
 		slices.SortFunc(loads, func(a, b Load) int { return a.Rank.Compare(b.Rank) })
@@ -261,6 +265,9 @@ func (h *randomRun) compare() {
 			got.Live, got.Late, got.LeasesExpired, len(h.model.live), h.model.late, h.model.leasesExpired)
 	}
 	h.checkEnds(len(h.model.live))
+	if d := cmp.Diff(h.model.prefills.told, h.told); d != "" {
+		h.Fatalf("what was told of prefills: -model +ledger\n%s", d)
+	}
 	h.compareReservations()
 	h.compareEnded()
 }
@@ -292,6 +299,7 @@ func (h *randomRun) checkEnds(live int) {
 type answer struct {
 	Load
 	Shared uint32
+	Queue
 }
 
 // checkEmptied removes everything and looks for what is left behind.

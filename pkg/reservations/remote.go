@@ -60,6 +60,7 @@ type Reservation struct {
 	PerScope       bool     // as in the Request
 	Hashes         []uint64 // the ledger keeps the slice: it must not be changed
 	PrefillTokens  uint64
+	Prompt         uint64 // as in the Request; it is not told again
 	TrackPrefill   bool
 	PrefillDone    bool
 	ExpectedOutput *uint32 // tokens
@@ -387,7 +388,10 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 		return Known, nil
 	}
 	r.prefillDone = b.PrefillDone || completed
-	s.enterRemote(r)
+	s.enterRemote(r, b.Prompt)
+	if !snapshot {
+		s.observeBooked(r)
+	}
 	return Applied, displaced
 }
 
@@ -459,9 +463,9 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 
 // enterRemote enters a reservation of another process, which has room and which
 // Admit has counted if it has a number.
-func (s *scope) enterRemote(r *entry) {
+func (s *scope) enterRemote(r *entry, prompt uint64) {
 	s.ledger.ids.enter(r)
-	s.add(r)
+	s.add(r, 0, prompt)
 	if r.relayed {
 		s.ledger.relayed.Add(1)
 	}

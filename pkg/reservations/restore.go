@@ -50,7 +50,7 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 		return Full
 	}
 	r.origin.Sequence = l.assignSequence(0)
-	s.add(r)
+	s.add(r, 0, b.Prompt)
 	l.counts.booked.Add(1)
 	return Applied
 }

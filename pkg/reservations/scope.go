@@ -15,6 +15,8 @@ type scope struct {
 	ledger *Ledger
 	name   catalog.Scope
 	number uint64 // order of creation, from 1
+	// prefills is who is told of them; nil: no queues are kept.
+	prefills PrefillObserver
 
 	// mu guards everything below and the variable part of the scope's
 	// reservations. Readers share it. Held for memory work only.
@@ -37,12 +39,16 @@ type scope struct {
 }
 
 func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
-	return &scope{
+	s := &scope{
 		ledger: l,
 		name:   name,
 		number: number,
 		blocks: newBlocks(),
 	}
+	if l.observePrefills != nil {
+		s.prefills = l.observePrefills(name)
+	}
+	return s
 }
 
 // putRank returns ok = false if the scope has been dropped.
@@ -98,7 +104,7 @@ func (s *scope) load(slot uint32) *load {
 	}
 	l := s.loads[slot]
 	if l == nil {
-		l = new(load)
+		l = &load{queue: s.newQueue()}
 		s.loads[slot] = l
 	}
 	return l
@@ -150,7 +156,8 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 		l.ids.release(r)
 		return Placement{}, nil, err
 	}
-	s.add(r)
+	s.add(r, p.Uncached, req.Prompt)
+	s.observeBooked(r)
 	r.callerState = req.CallerState
 	l.counts.booked.Add(1)
 	e := r.event()
@@ -160,8 +167,9 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	return p, nil, nil
 }
 
-// add puts the load of a new reservation on its rank.
-func (s *scope) add(r *entry) {
+// add puts the load of a new reservation on its rank. uncached and prompt are for the
+// rank's queue, 0 if they are not known.
+func (s *scope) add(r *entry, uncached, prompt uint64) {
 	l := s.load(r.slot)
 	held, fresh := s.blocks.holdChain(r.hashes, r.slot)
 	l.blocks += fresh
@@ -173,6 +181,9 @@ func (s *scope) add(r *entry) {
 	l.prefill.add(r.countedTokens())
 	r.inRank = int32(len(l.held))
 	l.held = append(l.held, r)
+	if l.queue != nil {
+		l.queue.add(r, uncached, prompt)
+	}
 	s.deadlines.push(r)
 	s.ledger.soonest.lower(r.deadline)
 	s.entries.add(r)
@@ -213,6 +224,9 @@ func (s *scope) end(r *entry, why history.EndReason) {
 	l.blocks -= r.fullOutput + r.decayedOutput
 	l.reweigh(r.decayedOutput, r.outputDeficit, 0)
 	l.prefill.sub(r.countedTokens())
+	if l.queue != nil {
+		l.queue.remove(r.inRank)
+	}
 	last := l.held[len(l.held)-1]
 	l.held[r.inRank], last.inRank = last, r.inRank
 	l.held[len(l.held)-1] = nil
@@ -233,7 +247,11 @@ func (s *scope) end(r *entry, why history.EndReason) {
 }
 
 func (s *scope) endPrefill(r *entry) {
-	s.loads[r.slot].prefill.sub(r.countedTokens())
+	l := s.loads[r.slot]
+	l.prefill.sub(r.countedTokens())
+	if l.queue != nil {
+		l.queue.complete(r, s.ledger.at())
+	}
 	r.prefillDone = true
 	s.publish(r.slot)
 }

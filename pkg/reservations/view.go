@@ -2,6 +2,7 @@ package reservations
 
 import (
 	"sync"
+	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -15,7 +16,8 @@ type View struct {
 	Shared []uint32
 
 	scope    *scope
-	matching []uint64 // scratch of blocks.leading, which fills Shared
+	at       time.Duration // see Now
+	matching []uint64      // scratch of blocks.leading, which fills Shared
 }
 
 // Known reports whether the ledger has this rank under this slot. The rank is given

@@ -1,0 +1,118 @@
+package reservations
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// modelQueued is what the model knows of a prefill beside the reservation.
+type modelQueued struct {
+	uncached, prompt                uint64 // as booked
+	booked, completed               time.Duration
+	unreportedToldOf, completedTold bool
+}
+
+// modelPrefills is what the model knows of prefills: the last completion on each rank,
+// and what observers were told.
+type modelPrefills struct {
+	last map[place]time.Duration
+	told prefillsTold
+}
+
+// prefillsTold writes down what an observer is told.
+type prefillsTold []string
+
+func (p *prefillsTold) note(v ...any) { *p = append(*p, fmt.Sprintln(v...)) }
+
+func (p *prefillsTold) Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64) {
+	p.note("booked", at, slot, r, tokens, prompt)
+}
+
+func (p *prefillsTold) Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration) {
+	p.note("completed", at, slot, r, tokens, prompt, booked, started)
+}
+
+func (p *prefillsTold) Unreported(at time.Duration, slot uint32, r catalog.Rank) {
+	p.note("unreported", at, slot, r)
+}
+
+func (p *prefillsTold) Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration) {
+	p.note("freed", at, slot, r, booked, completed)
+}
+
+// sizes returns u and L.
+func (b *modelEntry) sizes() (tokens, prompt uint64) {
+	const most = 1<<31 - 1
+	tokens = b.queued.uncached
+	if tokens == 0 {
+		tokens = max(1, b.tokens)
+	}
+	tokens = min(tokens, most)
+	return tokens, min(max(tokens, b.queued.prompt), most)
+}
+
+// complete ends the prefill of a live reservation, whoever says so.
+func (m *model) complete(b *modelEntry) {
+	if b.track && !b.done {
+		m.prefills.last[b.place] = m.now
+	}
+	b.done = true
+}
+
+// observed reports whether steps of callers about b are told.
+func (b *modelEntry) observed() bool { return b.track && b.origin.Process == 1 }
+
+func (m *model) bookedPrefill(b *modelEntry) {
+	if b.track {
+		tokens, prompt := b.sizes()
+		m.prefills.told.Booked(m.now, b.slot, b.rank, tokens, prompt)
+	}
+}
+
+func (m *model) completedPrefill(b *modelEntry) {
+	if !b.observed() || b.done || b.queued.unreportedToldOf {
+		return
+	}
+	tokens, prompt := b.sizes()
+	started := max(b.queued.booked, m.prefills.last[b.place])
+	m.prefills.told.Completed(m.now, b.slot, b.rank, tokens, prompt, b.queued.booked, started)
+	b.queued.completed, b.queued.completedTold = m.now, true
+}
+
+func (m *model) unreportedPrefill(b *modelEntry) {
+	if b.observed() && !b.done && !b.queued.unreportedToldOf {
+		b.queued.unreportedToldOf = true
+		m.prefills.told.Unreported(m.now, b.slot, b.rank)
+	}
+}
+
+func (m *model) freedPrefill(b *modelEntry) {
+	m.unreportedPrefill(b)
+	if b.queued.completedTold {
+		m.prefills.told.Freed(m.now, b.slot, b.rank, b.queued.booked, b.queued.completed)
+	}
+}
+
+// queue is View.Queue.
+func (m *model) queue(p place) (q Queue) {
+	for _, b := range m.live {
+		switch {
+		case b.place != p:
+			continue
+		case !b.track || b.done:
+			q.Decoding++
+			continue
+		}
+		tokens, prompt := b.sizes()
+		if q.Prefills == 0 {
+			q.HeadTokens, q.HeadPrompt = tokens, prompt
+			q.Elapsed = m.now - max(b.queued.booked, m.prefills.last[p])
+		}
+		q.Prefills++
+		q.Tokens += float64(tokens)
+		q.Context += float64(tokens) * (float64(prompt) - float64(tokens)/2)
+	}
+	return q
+}

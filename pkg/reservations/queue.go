@@ -1,0 +1,258 @@
+package reservations
+
+import (
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// PrefillObserver is told of the prefills of one scope: of those that count as load
+// (Request.TrackPrefill). Times are since New, as Ledger.Now tells them; slot and rank
+// say where; tokens is what of a prompt had to be computed.
+//
+// The calls come under the scope's lock: an observer must not block or call the ledger.
+type PrefillObserver interface {
+	// Booked: a reservation was accepted, by whatever process. Those that snapshots
+	// bring later are left out.
+	Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64)
+	// Completed: a caller of this process said that the prefill of a reservation of
+	// this process is complete, which was the first sign of life. It could start at started, when
+	// it was booked or when the rank completed the one before.
+	Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration)
+	// Unreported: the first sign of life of a reservation of this process was output,
+	// or that a caller freed it.
+	Unreported(at time.Duration, slot uint32, r catalog.Rank)
+	// Freed: a caller freed a reservation of which Completed was told.
+	Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration)
+}
+
+// SetPrefills makes the ledger keep a queue (see View.Queue) for each rank of the scopes
+// for which observe returns an observer, not nil. Without it there are none, and
+// nothing is kept for them. To be called before the ledger is used.
+func (l *Ledger) SetPrefills(observe func(catalog.Scope) PrefillObserver) {
+	l.observePrefills = observe
+}
+
+// Now is the time since New.
+func (l *Ledger) Now() time.Duration { return l.at() }
+
+// Queue is what is to be computed on one rank: its tracked prefills that are not
+// complete.
+type Queue struct {
+	Prefills uint32
+	// Tokens and Context are sums over them, of the tokens u to compute and of u·(L−u/2), L
+	// being the prompt's.
+	Tokens, Context float64
+	// HeadTokens and HeadPrompt are u and L of the one that the ledger has known longest,
+	// Elapsed is for how long it can have been computed: since it was booked or the
+	// rank completed a prefill.
+	HeadTokens, HeadPrompt uint64
+	Elapsed                time.Duration
+	// Decoding is how many other reservations the rank has.
+	Decoding uint32
+}
+
+// queue is the queue of one rank. All its steps take constant time.
+type queue struct {
+	all            []queued // parallel to load.held
+	oldest, newest int32    // of those that are in the list, as queued.older
+	waiting        uint32   // how many are in the list
+	tokens         tokenSum
+	context        tokenSum // of 2·u·(L−u/2), an integer
+	completed      time.Duration
+}
+
+// queued is what a queue has of one reservation.
+type queued struct {
+	tokens, prompt uint32 // at most maxQueued
+	older, newer   int32  // in the list of those that wait: 1 + the index in queue.all, 0 for none
+	booked         time.Duration
+	completed      time.Duration // when its prefill was, if reported
+	waiting        bool          // in the list
+	reported       bool          // Completed was told of it
+	unreported     bool          // Unreported was told of it
+}
+
+// maxQueued bounds tokens, so that their product is a number of 64 bits.
+const maxQueued = 1<<31 - 1
+
+func (x *queued) context() uint64 { return uint64(x.tokens) * uint64(2*x.prompt-x.tokens) }
+
+// newQueue returns nil if the scope needs none.
+func (s *scope) newQueue() *queue {
+	if s.prefills == nil {
+		return nil
+	}
+	return &queue{}
+}
+
+// add takes in r, which is the last one held. r.tokens is taken for tokens that are 0.
+func (q *queue) add(r *entry, tokens, prompt uint64) {
+	if tokens == 0 {
+		tokens = max(r.tokens, 1)
+	}
+	tokens = min(tokens, maxQueued)
+	q.all = append(q.all, queued{
+		tokens: uint32(tokens), prompt: uint32(min(max(prompt, tokens), maxQueued)), booked: r.accepted(),
+	})
+	if r.track && !r.prefillDone {
+		q.push(r.inRank)
+	}
+}
+
+// push puts one at the end of the list.
+func (q *queue) push(i int32) {
+	x := &q.all[i]
+	x.waiting, x.older = true, q.newest
+	if q.newest == 0 {
+		q.oldest = i + 1
+	} else {
+		q.all[q.newest-1].newer = i + 1
+	}
+	q.newest = i + 1
+	q.waiting++
+	q.tokens.add(uint64(x.tokens))
+	q.context.add(x.context())
+}
+
+// leave takes one out of the list, if it is in it.
+func (q *queue) leave(i int32) {
+	x := &q.all[i]
+	if !x.waiting {
+		return
+	}
+	q.link(x.older, x.newer)
+	x.waiting, x.older, x.newer = false, 0, 0
+	q.waiting--
+	q.tokens.sub(uint64(x.tokens))
+	q.context.sub(x.context())
+}
+
+// link makes two neighbours, 0 being the ends of the list.
+func (q *queue) link(older, newer int32) {
+	if older == 0 {
+		q.oldest = newer
+	} else {
+		q.all[older-1].newer = newer
+	}
+	if newer == 0 {
+		q.newest = older
+	} else {
+		q.all[newer-1].older = older
+	}
+}
+
+// remove removes one, whose place the last one takes.
+func (q *queue) remove(i int32) {
+	q.leave(i)
+	last := int32(len(q.all) - 1)
+	if moved := q.all[last]; i != last {
+		q.all[i] = moved
+		if moved.waiting {
+			q.link(moved.older, i+1)
+			q.link(i+1, moved.newer)
+		}
+	}
+	q.all = q.all[:last]
+	if 4*len(q.all) < cap(q.all) && cap(q.all) > 64 {
+		q.all = append(make([]queued, 0, 2*len(q.all)), q.all...)
+	}
+}
+
+// complete takes note that the prefill of r is complete.
+func (q *queue) complete(r *entry, at time.Duration) {
+	if q.all[r.inRank].waiting {
+		q.leave(r.inRank)
+		q.completed = at
+	}
+}
+
+// startOf is when the prefill of one could start.
+func (q *queue) startOf(x *queued) time.Duration { return max(x.booked, q.completed) }
+
+// queueOf returns the queue that r is in if this process's callers' steps about it are
+// observed; else nil.
+func (s *scope) queueOf(r *entry) *queue {
+	if s.prefills == nil || !r.track || r.origin.Process != s.ledger.process {
+		return nil
+	}
+	return s.loads[r.slot].queue
+}
+
+// observeBooked is called when r was accepted just now.
+func (s *scope) observeBooked(r *entry) {
+	if s.prefills == nil || !r.track {
+		return
+	}
+	x := &s.loads[r.slot].queue.all[r.inRank]
+	s.prefills.Booked(s.ledger.at(), r.slot, r.rank, uint64(x.tokens), uint64(x.prompt))
+}
+
+// observeCompletion is called before a caller's prefill_complete has its effect.
+func (s *scope) observeCompletion(r *entry) {
+	q := s.queueOf(r)
+	if q == nil || r.prefillDone {
+		return
+	}
+	if x := &q.all[r.inRank]; !x.unreported {
+		x.completed, x.reported = s.ledger.at(), true
+		s.prefills.Completed(x.completed, r.slot, r.rank, uint64(x.tokens), uint64(x.prompt), x.booked, q.startOf(x))
+	}
+}
+
+// observeOutput is called before a caller's output block has its effect.
+func (s *scope) observeOutput(r *entry) {
+	if q := s.queueOf(r); q != nil && !r.prefillDone {
+		s.observeUnreported(r, &q.all[r.inRank])
+	}
+}
+
+// observeFree is called before a caller's free has its effect.
+func (s *scope) observeFree(r *entry) {
+	q := s.queueOf(r)
+	if q == nil {
+		return
+	}
+	switch x := &q.all[r.inRank]; {
+	case !r.prefillDone:
+		s.observeUnreported(r, x)
+	case x.reported:
+		s.prefills.Freed(s.ledger.at(), r.slot, r.rank, x.booked, x.completed)
+	}
+}
+
+func (s *scope) observeUnreported(r *entry, x *queued) {
+	if !x.unreported {
+		x.unreported = true
+		s.prefills.Unreported(s.ledger.at(), r.slot, r.rank)
+	}
+}
+
+// Queue returns what is to be computed on the rank of a slot. It is empty where no
+// queues are kept.
+func (v *View) Queue(slot uint32) (q Queue) {
+	if v.scope == nil || int(slot) >= len(v.scope.loads) || v.scope.loads[slot] == nil || v.scope.loads[slot].queue == nil {
+		return Queue{}
+	}
+	of := v.scope.loads[slot].queue
+	q.Prefills, q.Decoding = of.waiting, uint32(len(of.all))-of.waiting
+	if of.waiting == 0 {
+		return q
+	}
+	head := &of.all[of.oldest-1]
+	q.Tokens, q.Context = of.tokens.float(), of.context.float()/2
+	q.HeadTokens, q.HeadPrompt = uint64(head.tokens), uint64(head.prompt)
+	q.Elapsed = max(0, v.Now()-of.startOf(head))
+	return q
+}
+
+// Now is the time of the view, since New.
+func (v *View) Now() time.Duration {
+	if v.at == 0 && v.scope != nil {
+		v.at = v.scope.ledger.at()
+	}
+	return v.at
+}
+
+// float is the sum as a number, which it is exactly below 2^53.
+func (s tokenSum) float() float64 { return float64(s.hi)*(1<<64) + float64(s.lo) }
