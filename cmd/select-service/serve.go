@@ -187,6 +187,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 		Memory:              memory,
 		Contract:            contractOf(conf),
 		Weights:             conf.Router,
+		Policies:            conf.WorkerSelection.Policies,
 		Admission:           admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},
 		KVEvents:            conf.KVEvents.Enabled && !conf.SlotsOnly,
 		HybridExact:         conf.KVEvents.HybridExact,

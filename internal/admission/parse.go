@@ -17,6 +17,11 @@ func ParsePolicy(data []byte) (*PolicyFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read yaml: %w", err)
 	}
+	return ReadPolicy(root)
+}
+
+// ReadPolicy is ParsePolicy for the root of a document, nil for an empty one.
+func ReadPolicy(root *yaml.Node) (*PolicyFile, error) {
 	r := policyReader{yamlread.Reader{Format: describeFault, Aliases: true}}
 	file := r.file(root)
 	if r.Count() > 0 {

@@ -18,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/pending"
+	"github.com/select-service/select-service/internal/policies"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -36,18 +37,19 @@ type Config struct {
 	KVEvents KVEvents
 	// Router holds the weights of the cost function, the softmax temperature
 	// and whether prefill tokens are tracked; requests may override some.
-	Router       selector.Weights
-	Queue        Queue
-	Selections   Selections
-	Reservations Reservations
-	Overload     Overload
-	Replicas     Replicas
-	Access       Access
-	Data         Data
-	Curve        Curve
-	Limits       Limits
-	Metrics      Metrics
-	Log          Log
+	Router          selector.Weights
+	WorkerSelection WorkerSelection
+	Queue           Queue
+	Selections      Selections
+	Reservations    Reservations
+	Overload        Overload
+	Replicas        Replicas
+	Access          Access
+	Data            Data
+	Curve           Curve
+	Limits          Limits
+	Metrics         Metrics
+	Log             Log
 
 	// notes are the remarks that Warnings returns.
 	notes []string
@@ -162,6 +164,14 @@ type Queue struct {
 
 // Enabled reports whether requests can wait at all.
 func (q Queue) Enabled() bool { return q.Threshold != nil || q.Policy != nil }
+
+// WorkerSelection says which policy chooses the rank of a request.
+type WorkerSelection struct {
+	// Name of an instance goes before those that the policy file names; empty for none.
+	Name string
+	// Policies are what results of both, nil for the built-in one alone. Load makes them.
+	Policies *policies.Table
+}
 
 // Selections bounds what is remembered of selections, for requests of the 1.6 dialect.
 type Selections struct {

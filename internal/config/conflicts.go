@@ -64,6 +64,7 @@ const (
 	keyCurvePublisher = "curve.publisher_keys_file"
 	keyQueue          = "queue.threshold"
 	keyPolicy         = "queue.policy_config"
+	keySelection      = "router.worker_selection_policy"
 	keyPrefill        = "overload.active_prefill_tokens_threshold"
 	keyPrefillShare   = "overload.active_prefill_tokens_threshold_frac"
 )

@@ -24,7 +24,6 @@ var dynamoCompat = []option{
 	inert("DYN_ROUTER_TRACKING_HASH", func() value { return choice(new(string), "public-xxh3-v1", "keyed-xxh3-v1") }),
 	inert("DYN_ROUTER_TRACKING_KEY_FILE", func() value { return text(new(string)) }),
 	inert("DYN_ROUTER_TRACKING_KEY_ID", func() value { return text(new(string)) }),
-	inert("DYN_ROUTER_WORKER_SELECTION_POLICY", func() value { return text(new(string)) }),
 	inert("DYN_ROUTER_PREFILL_POLICY", func() value { return text(new(string)) }),
 	inert("DYN_ROUTER_DECODE_POLICY", func() value { return text(new(string)) }),
 	inert("DYN_USE_REMOTE_INDEXER", func() value { return boolean(new(bool)) }),

@@ -23,7 +23,6 @@ func TestWithoutEffect(t *testing.T) {
 		{"TRACKING_HASH", "keyed-xxh3-v1", "sha256"},
 		{"TRACKING_KEY_FILE", "/run/secrets/key", ""},
 		{"TRACKING_KEY_ID", "2026-11", ""},
-		{"WORKER_SELECTION_POLICY", "sticky", ""},
 		{"PREFILL_POLICY", "some", ""},
 		{"DECODE_POLICY", "some", ""},
 	} {

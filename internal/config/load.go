@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/policies"
 )
 
 const envConfig = "SELECT_SERVICE_CONFIG"
@@ -38,6 +38,7 @@ func Load(args []string, getenv func(string) string, readFile func(string) ([]by
 	l.applyFlags(line.given)
 	l.readPolicy()
 	l.checkConflicts()
+	l.resolvePolicies()
 	l.warnQueue()
 	l.warnContract()
 	if err := invalid(l.faults); err != nil {
@@ -54,6 +55,9 @@ type loader struct {
 	bad      map[string]bool   // keys with a bad text from any source
 	faults   []error
 	readFile func(string) ([]byte, error)
+
+	selection    *policies.Section // of the policy file; nil: none
+	badSelection bool              // it has faults
 }
 
 // apply sets the option from one source; name is what a fault calls it.
@@ -117,27 +121,6 @@ func (l *loader) applyFlags(given []givenFlag) {
 	for _, g := range given {
 		l.apply(g.option, "--"+g.option.flag, g.text)
 	}
-}
-
-// readPolicy reads the policy file at start, so that a bad one is reported then and
-// not at the first request (decision D13).
-func (l *loader) readPolicy() {
-	path := l.conf.Queue.PolicyFile
-	if path == "" {
-		return
-	}
-	name := l.source[keyPolicy]
-	content, err := l.readFile(path)
-	if err != nil {
-		l.faults = append(l.faults, fmt.Errorf("%s: read policy file: %w", name, err))
-		return
-	}
-	policy, err := admission.ParsePolicy(content)
-	if err != nil {
-		l.faults = append(l.faults, faultsOf(name+": policy file "+path, err)...)
-		return
-	}
-	l.conf.Queue.Policy = policy
 }
 
 // InvalidError is a configuration with at least one fault; the process exits

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the golden files and docs/configuration.md")
@@ -287,6 +288,10 @@ var settings = []struct {
 		bad: []string{"absent.yaml", "broken.yaml"},
 	},
 	{
+		flag: "router-worker-selection-policy", key: "router.worker_selection_policy", env: []string{"DYN_ROUTER_WORKER_SELECTION_POLICY"},
+		text: "default", want: func(c *config.Config) { c.WorkerSelection.Name = "default" },
+	},
+	{
 		flag: "router-overlap-refresh-after-secs", key: "queue.overlap_refresh_after_secs",
 		env:  []string{"DYN_ROUTER_OVERLAP_REFRESH_AFTER_SECS"},
 		text: "0.25", want: func(c *config.Config) { c.Queue.OverlapRefreshAfter = 250 * time.Millisecond },
@@ -398,7 +403,7 @@ func TestEverySource(t *testing.T) {
 		for name, start := range sources(s.flag, s.key, s.env, s.text) {
 			t.Run(name+"="+s.text, func(t *testing.T) {
 				got := start.mustLoad(t)
-				got.Queue.Policy = nil // TestPolicyFile looks at it
+				got.Queue.Policy, got.WorkerSelection.Policies = nil, nil // TestPolicyFile and TestPolicyFileSections look at them
 				want := config.Default()
 				s.want(&want)
 				equal(t, got, want)
@@ -555,6 +560,58 @@ func TestPolicyFile(t *testing.T) {
 	}
 	if config.Default().Queue.Enabled() {
 		t.Error("requests can wait by default, against decision D5")
+	}
+}
+
+// The sections of a policy file that are not about queues: the router's settings go before
+// variables and flags, which policy decides follows the variable, then the file.
+func TestPolicyFileSections(t *testing.T) {
+	const file = `
+router: {use_kv_events: false, disk_cache_hit_weight: 0.5, router_ttl_secs: 60, router_replica_sync: true}
+worker_selection:
+  aggregated: two
+  instances: [{name: two, type: dynamo-two-tier-cost-fn}, {name: own, type: dynamo-default-cost-fn}, {name: idle, type: nope}]
+  models: {big: own, small: default}
+  shadow: [default]
+`
+	given := setup{
+		args:  []string{"--use-kv-events=true", "--router-disk-cache-hit-weight=0.1", "--contract=1.6"},
+		env:   map[string]string{"DYN_ROUTER_POLICY_CONFIG": "p"},
+		files: map[string]string{"p": file},
+	}
+	got := given.mustLoad(t)
+	if got.KVEvents.Enabled || got.Router.Disk != 0.5 || got.KVEvents.ApproximateTTL != time.Minute || got.Queue.Enabled() {
+		t.Errorf("the section router is not the strongest source: %+v %+v", got.KVEvents, got.Router)
+	}
+	table := got.WorkerSelection.Policies
+	if table.ForModel("m").Name != "two" || table.ForModel("big").Name != "own" || !table.ForModel("small").IsBuiltIn() || len(table.Shadows()) != 1 {
+		t.Errorf("policies %+v", table)
+	}
+	own := table.ForModel("big").Policy.(selector.CostFunction)
+	if own.Own.Disk != 0.5 {
+		t.Errorf("weights that an instance does not name are %+v, not those of the service", own.Own)
+	}
+	warned := strings.Join(got.Warnings(), "; ")
+	if !strings.Contains(warned, "nothing names are ignored: idle") || !strings.Contains(warned, "router.router_replica_sync has no effect") {
+		t.Errorf("warnings %q", warned)
+	}
+
+	given.env["DYN_ROUTER_WORKER_SELECTION_POLICY"] = " default "
+	got = given.mustLoad(t)
+	if table := got.WorkerSelection.Policies; !table.ForModel("m").IsBuiltIn() || !table.ForModel("big").IsBuiltIn() {
+		t.Errorf("the variable does not go before the file: %+v", table)
+	}
+	given.env["DYN_ROUTER_WORKER_SELECTION_POLICY"] = "four"
+	mustFail(t, given, `unknown worker-selection instance "four"; configured instances: idle, own, two`)
+	mustFail(t, setup{env: map[string]string{"DYN_ROUTER_WORKER_SELECTION_POLICY": "two"}},
+		`DYN_ROUTER_WORKER_SELECTION_POLICY: unknown worker-selection instance "two"; configured instances: <none>`)
+	for file, want := range map[string]string{
+		"worker_selection:\n":                        "neither policy_classes nor models is given",
+		"request_classifier: {type: thunderagent}\n": "standalone selection does not support request_classifier plugins",
+		"router: {x: 1}\n":                           "invalid router policy config: unknown router setting: x",
+		"worker_selection: {aggregated: x}\n":        `invalid router policy config: worker_selection aggregated "x" does not name a configured instance`,
+	} {
+		mustFail(t, setup{env: map[string]string{"DYN_ROUTER_POLICY_CONFIG": "p"}, files: map[string]string{"p": file}}, want)
 	}
 }
 

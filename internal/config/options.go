@@ -309,6 +309,14 @@ var settings = []option{
 		bind: func(c *Config) value { return boolean(&c.Router.TrackPrefill) },
 		help: "Count prompt tokens as load until prefill completes. Off where the workers only decode.",
 	},
+	{
+		key: "router.worker_selection_policy", flag: "router-worker-selection-policy",
+		env: []string{"DYN_ROUTER_WORKER_SELECTION_POLICY"}, hint: "NAME",
+		bind: func(c *Config) value { return text(&c.WorkerSelection.Name) },
+		help: "Name of the policy instance that decides for all models, or default for the built-in cost. " +
+			"It goes before what worker_selection in the policy file says, shadows excepted; set it to change " +
+			"the policy, or to go back, without changing the file.",
+	},
 
 	{
 		key: "queue.threshold", flag: "router-queue-threshold", env: []string{"DYN_ROUTER_QUEUE_THRESHOLD"}, hint: "X|none",
@@ -326,8 +334,9 @@ var settings = []option{
 	{
 		key: "queue.policy_config", flag: "router-policy-config", env: []string{"DYN_ROUTER_POLICY_CONFIG"}, hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Queue.PolicyFile) },
-		help: "Policy file (YAML) with queue classes, their order and limits, read at start. It replaces " +
-			"the threshold. Set it to keep kinds of traffic apart.",
+		help: "Policy file (YAML), read at start: queue classes with their order and limits, which replace the " +
+			"threshold, and worker_selection, which policy chooses workers. Set it to keep kinds of traffic " +
+			"apart, or to choose otherwise than Dynamo.",
 	},
 	{
 		key: "queue.overlap_refresh_after_secs", flag: "router-overlap-refresh-after-secs",

@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/approximate"
 	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/policies"
 	"github.com/select-service/select-service/internal/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
@@ -32,6 +33,7 @@ var ErrGone = &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEn
 type Settings struct {
 	Admission admission.Config
 	Queues    waitqueue.Config
+	Policies  *policies.Table // nil: the built-in cost everywhere
 	// Approximate has what reservations predict, nil if they predict nothing. With
 	// Beside, engines publish KV events and predictions are kept beside their index.
 	Approximate *approximate.Index
@@ -197,6 +199,7 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 			BlockSize: blockSize,
 			Queue:     waitqueue.New(r.settings.Queues, r.settings.Admission.ForModel(sc.Model)),
 			Seeds:     new(SeedNames),
+			Policies:  r.settings.Policies.NewScope(sc.Model),
 			held:      make(map[uint32]catalog.Rank),
 		}
 		r.initIndexLocked(sc, state)

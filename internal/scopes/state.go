@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/select-service/select-service/internal/approximate"
+	"github.com/select-service/select-service/internal/policies"
 	"github.com/select-service/select-service/internal/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
@@ -22,6 +23,8 @@ type State struct {
 	Gate      *recovery.Gate
 	Queue     *waitqueue.Queue
 	Seeds     *SeedNames // of the space's blocks
+	// Policies choose the ranks; nil is the built-in cost alone.
+	Policies *policies.Scope
 
 	// approximate has what reservations predict; nil: they predict nothing. Without
 	// KV events it writes Space, else predicted, which is nil then.

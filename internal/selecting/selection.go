@@ -186,6 +186,9 @@ func (c *selection) check() (err error) {
 func (c *selection) listEligible() error {
 	c.eligible = c.eligible[:0]
 	pinned, target := c.request.Pinned, c.request.Target
+	if target != nil && c.ignoresTarget() {
+		target = nil
+	}
 	var last *catalog.Worker
 	ok := false
 	for _, e := range c.snapshot.Ranks() {
@@ -260,7 +263,7 @@ func (c *selection) choose(v *reservations.View) error {
 		return err // the session was bound to a worker that came later
 	}
 	c.score(ranks, v)
-	i := selector.Pick(c.costs, c.weights.Temperature, selector.Global())
+	i := selector.Pick(c.costs, c.temperature(), selector.Global())
 	c.chosen = ranks[i]
 	if excluded != nil { // what would have been chosen is used for the text only
 		c.hold.Drop()
@@ -269,6 +272,7 @@ func (c *selection) choose(v *reservations.View) error {
 	if !c.candidates[i].Known || c.scope.Gone() {
 		return &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: scopes.ErrStale}
 	}
+	c.noteDecided()
 	c.answer(&c.candidates[i])
 	return nil
 }
@@ -283,7 +287,7 @@ func (c *selection) score(ranks []catalog.Entry, v *reservations.View) {
 		}
 		c.candidates = append(c.candidates, cand)
 	}
-	c.costs = c.weights.Costs(c.size, c.candidates, c.costs)
+	c.costsOf()
 }
 
 // candidate is a rank as this prompt sees it: what it caches and what it

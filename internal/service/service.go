@@ -24,6 +24,7 @@ import (
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/pending"
+	"github.com/select-service/select-service/internal/policies"
 	"github.com/select-service/select-service/internal/scopes"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/telemetry"
@@ -46,6 +47,7 @@ type Config struct {
 	// replicas: random in every life of the program. 0: one is drawn.
 	Process   uint64
 	Weights   selector.Weights
+	Policies  *policies.Table // nil: the built-in cost everywhere
 	Admission admission.Config
 	// Overload has the busy thresholds of every model, until they are changed.
 	Overload overload.Thresholds
@@ -188,6 +190,7 @@ func newScopes(config *Config, memory *indexer.Account) *scopes.Registry {
 	settings := scopes.Settings{
 		Memory:    memory,
 		Admission: config.Admission,
+		Policies:  config.Policies,
 		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
 		Merging:   config.recovers(),
 	}

@@ -1,0 +1,149 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/policies"
+	"github.com/select-service/select-service/internal/yamlread"
+)
+
+// The sections of a policy file that are not about queues.
+const (
+	sectionRouter     = "router"
+	sectionSelection  = "worker_selection"
+	sectionClassifier = "request_classifier"
+)
+
+// The text of dynamo-kv-router 1.6.1.
+var errClassifier = errors.New("standalone selection does not support request_classifier plugins")
+
+// routerSettings are the options that settings of the section router stand for. The
+// others have no effect.
+var routerSettings = map[string]string{
+	"host_cache_hit_weight":           "router.host_cache_hit_weight",
+	"disk_cache_hit_weight":           "router.disk_cache_hit_weight",
+	"use_kv_events":                   keyEvents,
+	"router_track_prefill_tokens":     "router.track_prefill_tokens",
+	"router_ttl_secs":                 keyApproximate,
+	"router_predicted_ttl_secs":       keyPredicted,
+	"router_approximate_cache_policy": keyCachePolicy,
+	"router_event_threads":            "kv_events.threads",
+}
+
+// readPolicy reads the policy file at start, so that a bad one is reported then and
+// not at the first request (decision D13).
+func (l *loader) readPolicy() {
+	path := l.conf.Queue.PolicyFile
+	if path == "" {
+		return
+	}
+	name := l.source[keyPolicy]
+	content, err := l.readFile(path)
+	if err != nil {
+		l.faults = append(l.faults, fmt.Errorf("%s: read policy file: %w", name, err))
+		return
+	}
+	file := name + ": policy file " + path
+	root, err := yamlread.Root(content)
+	if err != nil {
+		l.faults = append(l.faults, fmt.Errorf("%s: read yaml: %w", file, err))
+		return
+	}
+	rest, sections := splitSections(root)
+	failed := func(err error) bool {
+		if err != nil {
+			l.faults = append(l.faults, faultsOf(file, err)...)
+		}
+		return err != nil
+	}
+	if sections[sectionClassifier] != nil {
+		failed(errClassifier)
+	}
+	if n := sections[sectionRouter]; n != nil {
+		settings, err := policies.ParseRouter(n)
+		if !failed(err) {
+			l.applyRouter(file, settings)
+		}
+	}
+	if n := sections[sectionSelection]; n != nil {
+		l.selection, err = policies.ParseSection(n)
+		l.badSelection = failed(err)
+	}
+	if len(sections) > 0 && len(rest.Content) == 0 {
+		return // no word of queues
+	}
+	policy, err := admission.ReadPolicy(rest)
+	if !failed(err) {
+		l.conf.Queue.Policy = policy
+	}
+}
+
+// splitSections takes the sections that are not about queues out of a policy file. A
+// null one counts as absent.
+func splitSections(root *yaml.Node) (rest *yaml.Node, sections map[string]*yaml.Node) {
+	if root == nil || root.Kind != yaml.MappingNode {
+		return root, nil
+	}
+	taken := *root
+	taken.Content = nil
+	sections = map[string]*yaml.Node{}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		if value.Kind == yaml.AliasNode {
+			value = value.Alias
+		}
+		switch key.Value {
+		case sectionRouter, sectionSelection, sectionClassifier:
+			if sections[key.Value] == nil {
+				if !yamlread.IsNull(value) {
+					sections[key.Value] = value
+				}
+				continue
+			}
+		}
+		taken.Content = append(taken.Content, root.Content[i], root.Content[i+1])
+	}
+	return &taken, sections
+}
+
+// applyRouter sets the options that the section router of the policy file gives. It is
+// the strongest source.
+func (l *loader) applyRouter(file string, settings []policies.Setting) {
+	byKey := optionsByKey()
+	for _, s := range settings {
+		name := file + ": " + sectionRouter + "." + s.Name
+		if o, known := byKey[routerSettings[s.Name]]; known {
+			l.apply(o, name, s.Text)
+		} else {
+			l.note("%s has no effect in this service", name)
+		}
+	}
+}
+
+// resolvePolicies makes the policies that are configured. They have the weights of the
+// service where they have none of their own.
+func (l *loader) resolvePolicies() {
+	if l.badSelection {
+		return
+	}
+	w := &l.conf.WorkerSelection
+	w.Name = strings.TrimSpace(w.Name)
+	if l.selection != nil {
+		for _, warning := range l.selection.Warnings(w.Name) {
+			l.note("%s", warning)
+		}
+	}
+	var err error
+	if w.Policies, err = l.selection.Resolve(w.Name, l.conf.Router); err != nil {
+		name := l.source[keySelection]
+		if !errors.Is(err, policies.ErrUnknownInstance) {
+			name = l.source[keyPolicy] + ": policy file " + l.conf.Queue.PolicyFile
+		}
+		l.faults = append(l.faults, fmt.Errorf("%s: %w", name, err))
+	}
+}

@@ -1,0 +1,86 @@
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/internal/yamlread"
+)
+
+// Setting is a key of the section router of a policy file, with its value as text.
+type Setting struct{ Name, Text string }
+
+// settings are the keys that the section may have, with what reads their values.
+var settings = map[string]func(*yaml.Node) error{
+	"host_cache_hit_weight":           number(new(float64)),
+	"disk_cache_hit_weight":           number(new(float64)),
+	"use_kv_events":                   boolean(new(bool)),
+	"use_remote_indexer":              boolean(new(bool)),
+	"serve_indexer":                   boolean(new(bool)),
+	"shared_cache_type":               variant("none", "hicache"),
+	"router_replica_sync":             boolean(new(bool)),
+	"router_track_active_blocks":      boolean(new(bool)),
+	"router_track_output_blocks":      boolean(new(bool)),
+	"router_track_prefill_tokens":     boolean(new(bool)),
+	"router_assume_kv_reuse":          boolean(new(bool)),
+	"router_ttl_secs":                 number(new(float64)),
+	"router_predicted_ttl_secs":       optional(new(float64)),
+	"router_approximate_cache_policy": variant("ttl", "lru"),
+	"router_prefill_load_model":       variant("none", "aic", "ais"),
+	"router_event_threads":            unsigned(new(uint64)),
+	"router_tracking_hash":            variant("public-xxh3-v1", "keyed-xxh3-v1"),
+	"router_tracking_key_file":        anyText,
+	"router_tracking_key_id":          anyText,
+}
+
+// ParseRouter reads the section router of a policy file, in which Dynamo's router has
+// settings of its caches and of its tracking. The values are of the right type, but not
+// otherwise checked. The error lists every fault.
+func ParseRouter(n *yaml.Node) ([]Setting, error) {
+	r := yamlread.Reader{Format: describe, Aliases: true}
+	var found []Setting
+	var faults []error
+	for key, value := range r.Pairs("router", n) {
+		read, known := settings[key.Name]
+		if !known {
+			faults = append(faults, fmt.Errorf("invalid router policy config: unknown router setting: %s", key.Name))
+			continue
+		}
+		if err := read(value); err != nil {
+			faults = append(faults, fmt.Errorf("invalid router policy config: %s: %w", key.Path, err))
+			continue
+		}
+		if !yamlread.IsNull(value) {
+			found = append(found, Setting{key.Name, value.Value})
+		}
+	}
+	return found, errors.Join(append(r.Faults(), faults...)...)
+}
+
+// variant accepts one of some texts.
+func variant(known ...string) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		if !yamlread.IsString(n) {
+			return wrongType(n, "a string")
+		}
+		if slices.Contains(known, n.Value) {
+			return nil
+		}
+		expected := "`" + strings.Join(known, "` or `") + "`"
+		if len(known) > 2 {
+			expected = "one of `" + strings.Join(known, "`, `") + "`"
+		}
+		return fmt.Errorf("unknown variant `%s`, expected %s", n.Value, expected)
+	}
+}
+
+func anyText(n *yaml.Node) error {
+	if !yamlread.IsString(n) {
+		return wrongType(n, "a string")
+	}
+	return nil
+}

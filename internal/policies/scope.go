@@ -1,0 +1,68 @@
+package policies
+
+import "github.com/select-service/select-service/pkg/selector"
+
+// Scope is what decides in one scope, with what it has been told of its decisions.
+// Several goroutines may use it.
+type Scope struct {
+	*Instance
+	history selector.History
+	shadows []*Shadow
+	needs   selector.Needs // of all of them
+}
+
+// Shadow is an instance that is evaluated beside the one that decides.
+type Shadow struct {
+	*Instance
+	history selector.History
+}
+
+// NewScope returns the policies of a scope of a model, nil if it has the built-in one
+// alone.
+func (t *Table) NewScope(model string) *Scope {
+	i, shadows := t.ForModel(model), t.Shadows()
+	if i.IsBuiltIn() && len(shadows) == 0 {
+		return nil
+	}
+	s := &Scope{Instance: i, needs: i.Policy.Needs()}
+	for _, shadow := range shadows {
+		if shadow != i {
+			s.shadows = append(s.shadows, &Shadow{Instance: shadow})
+			s.needs |= shadow.Policy.Needs() &^ selector.IgnoresTarget
+		}
+	}
+	return s
+}
+
+// Shadows returns the instances that are evaluated beside the one that decides.
+func (s *Scope) Shadows() []*Shadow { return s.shadows }
+
+// Needs is what the deciding policy and the shadows together need.
+func (s *Scope) Needs() selector.Needs { return s.needs }
+
+// Costs returns the costs of a decision by the policy that decides, in dst's memory
+// where that suffices. It sets those of d's facts that are of earlier decisions.
+func (s *Scope) Costs(d *selector.Decision, class []uint64, dst []float64) []float64 {
+	fill(&s.history, d, s.Policy.Needs(), class)
+	return s.Policy.Costs(d, dst)
+}
+
+// Decided notes that the policy has decided by the costs of d.
+func (s *Scope) Decided(d *selector.Decision) { s.history.Decided(d, s.Policy) }
+
+// Costs returns the costs that the shadow gives, as if it had made the decisions of the
+// policy in force.
+func (s *Shadow) Costs(d *selector.Decision, class []uint64, dst []float64) []float64 {
+	fill(&s.history, d, s.Policy.Needs(), class)
+	costs := s.Policy.Costs(d, dst)
+	return costs
+}
+
+// fill gives d what the history knows. sequence are the hashes of the prompt's blocks.
+func fill(h *selector.History, d *selector.Decision, needs selector.Needs, sequence []uint64) {
+	hash, known := uint64(0), len(sequence) >= selector.ClassBlocks
+	if known {
+		hash = sequence[selector.ClassBlocks-1]
+	}
+	h.Fill(d, needs, hash, known)
+}

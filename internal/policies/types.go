@@ -1,0 +1,187 @@
+package policies
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/internal/yamlread"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// policyType makes a policy from the parameters of an instance. service are the
+// weights that parameters have where they are not given.
+type policyType struct {
+	name string
+	make func(p *parameters, service selector.Weights) (selector.Policy, error)
+}
+
+// dynamoPrefix before the name of a type makes another name of it.
+const dynamoPrefix = "dynamo-"
+
+var types = []policyType{
+	{"dynamo-default-cost-fn", makeCostFunction},
+	{"dynamo-two-tier-cost-fn", makeTwoTier},
+	{"least-loaded", without(selector.LeastLoaded{})},
+	{"lmetric", makeLMetric},
+	{"power-of-two-choices", without(selector.PowerOfTwoChoices{})},
+	{"random", without(selector.Random{})},
+	{"round-robin", without(selector.RoundRobin{})},
+}
+
+// typeOf returns the type of a name, and its own name.
+func typeOf(name string) (policyType, error) {
+	var names []string
+	for _, t := range types {
+		if name == t.name || name == dynamoPrefix+t.name {
+			return t, nil
+		}
+		names = append(names, t.name)
+	}
+	return policyType{}, fmt.Errorf("unknown worker-selection policy type %q; linked policy types: %s", name, strings.Join(names, ", "))
+}
+
+func makeCostFunction(p *parameters, service selector.Weights) (selector.Policy, error) {
+	w := service
+	shared := 0.0 // there is no shared cache
+	err := p.read(
+		field{"overlap_score_credit", optional(&w.OverlapCredit)},
+		field{"overlap_score_credit_decay", optional(&w.CreditDecay)},
+		field{"prefill_load_scale", optional(&w.PrefillScale)},
+		field{"decode_active_request_weight", optional(&w.ActiveRequests)},
+		field{"host_cache_hit_weight", optional(&w.Host)},
+		field{"disk_cache_hit_weight", optional(&w.Disk)},
+		field{"shared_cache_multiplier", optional(&shared)},
+		field{"router_temperature", optional(&w.Temperature)},
+	)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range []struct {
+		name  string
+		value float64
+	}{
+		{"overlap_score_credit", w.OverlapCredit},
+		{"overlap_score_credit_decay", w.CreditDecay},
+		{"prefill_load_scale", w.PrefillScale},
+		{"decode_active_request_weight", w.ActiveRequests},
+		{"host_cache_hit_weight", w.Host},
+		{"disk_cache_hit_weight", w.Disk},
+		{"shared_cache_multiplier", shared},
+		{"router_temperature", w.Temperature},
+	} {
+		if !(v.value >= 0 && v.value <= math.MaxFloat64) {
+			return nil, errors.New(v.name + " must be finite and non-negative")
+		}
+	}
+	return selector.CostFunction{Own: &w}, nil
+}
+
+func makeTwoTier(p *parameters, _ selector.Weights) (selector.Policy, error) {
+	t := selector.DefaultTwoTier()
+	err := p.read(
+		field{"cache_threshold", number(&t.CacheThreshold)},
+		field{"balance_abs_threshold", unsigned(&t.BalanceAbs)},
+		field{"balance_rel_threshold", number(&t.BalanceRel)},
+		field{"respect_soft_affinity", boolean(&t.RespectSoftAffinity)},
+	)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.Check()
+}
+
+func makeLMetric(p *parameters, _ selector.Weights) (selector.Policy, error) {
+	guard := true
+	err := p.read(field{"hotspot_detection", boolean(&guard)})
+	return selector.LMetric{WithoutGuard: !guard}, err
+}
+
+// without is a type without parameters.
+func without(policy selector.Policy) func(*parameters, selector.Weights) (selector.Policy, error) {
+	return func(p *parameters, _ selector.Weights) (selector.Policy, error) { return policy, p.read() }
+}
+
+// parameters are those of an instance, a mapping or nil.
+type parameters struct{ node *yaml.Node }
+
+// field is a parameter that a type has, with the function that reads its value.
+type field struct {
+	name string
+	read func(*yaml.Node) error
+}
+
+// read reads the parameters. The error is of the first that is wrong, in the order of
+// the file, as in dynamo-kv-router 1.6.1.
+func (p *parameters) read(known ...field) error {
+	if p.node == nil {
+		return nil
+	}
+	var names []string
+	for _, f := range known {
+		names = append(names, f.name)
+	}
+	var r yamlread.Reader
+	r.Aliases = true
+	for key, value := range r.Pairs("parameters", p.node) {
+		i := slices.Index(names, key.Name)
+		switch {
+		case i >= 0:
+			if err := known[i].read(value); err != nil {
+				return err
+			}
+		case len(names) == 0:
+			return fmt.Errorf("unknown field `%s`, there are no fields", key.Name)
+		case len(names) == 1:
+			return fmt.Errorf("unknown field `%s`, expected `%s`", key.Name, names[0])
+		default:
+			return unknownField(key.Name, names)
+		}
+	}
+	return errors.Join(r.Faults()...)
+}
+
+func number(dst *float64) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		if tag := n.ShortTag(); n.Kind != yaml.ScalarNode || tag != "!!int" && tag != "!!float" || n.Decode(dst) != nil {
+			return wrongType(n, "f64")
+		}
+		return nil
+	}
+}
+
+// optional is number, but null is as if it were not given.
+func optional(dst *float64) func(*yaml.Node) error {
+	read := number(dst)
+	return func(n *yaml.Node) error {
+		if yamlread.IsNull(n) {
+			return nil
+		}
+		return read(n)
+	}
+}
+
+func unsigned(dst *uint64) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
+			return wrongType(n, "usize")
+		}
+		if n.Decode(dst) != nil {
+			return fmt.Errorf("invalid value: integer `%s`, expected usize", n.Value)
+		}
+		return nil
+	}
+}
+
+func boolean(dst *bool) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(dst) != nil {
+			return wrongType(n, "a boolean")
+		}
+		return nil
+	}
+}
