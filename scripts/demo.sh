@@ -4,22 +4,23 @@
 #
 # Options of the engines (--cache-blocks, --speed, --chunked, --prefill-rate,
 # --decode-rate, --block-size, --hash-seed) go to sim-engine, --workers N sets
-# their number, --target URL uses a service that runs already; all else goes to
-# sim-player.
+# their number, --policy-config FILE is the policy file of the service, --target
+# URL uses a service that runs already; all else goes to sim-player.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-workers=4 target='' engine_args=() player_args=()
+workers=4 target='' service_args=() engine_args=() player_args=()
 while (($#)); do
 	case $1 in
 	--*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
 	esac
 	case $1 in
 	-h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ; exit ;;
-	--workers | --target | --cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
+	--workers | --target | --policy-config | --cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
 		(($# > 1)) || { echo "demo: $1 needs a value" >&2; exit 2; } ;;&
 	--workers) workers=$2; shift 2 ;;
 	--target) target=$2; shift 2 ;;
+	--policy-config) service_args+=(--router-policy-config "$2"); shift 2 ;;
 	--chunked) engine_args+=("$1"); shift ;;
 	--cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
 		engine_args+=("$1" "$2"); shift 2 ;;
@@ -38,7 +39,7 @@ await engines '^ready$'
 engines=$(awk '/^engine /{print $3}' "$tmp/engines" | paste -sd,)
 
 if [[ -z $target ]]; then
-	run select-service bin/select-service --listen 127.0.0.1 --port 0 --log-format json --log-level info
+	run select-service bin/select-service --listen 127.0.0.1 --port 0 --log-format json --log-level info "${service_args[@]}"
 	await select-service '"message":"listening"'
 	target=http://$(sed -n 's/.*"address":"\([^"]*\)".*"message":"listening".*/\1/p' "$tmp/select-service" | head -n 1)
 fi

@@ -44,6 +44,8 @@ type config struct {
 	Workload  string   `json:"workload"`
 	Trace     string   `json:"trace,omitempty"`
 	Rate      float64  `json:"rate"`
+	Rounds    int      `json:"rounds"`
+	Warm      bool     `json:"warm,omitempty"`
 	Speedup   float64  `json:"speedup"`
 	Model     string   `json:"model"`
 	Tenant    string   `json:"tenant"`
@@ -57,7 +59,7 @@ type config struct {
 
 func defaults() config {
 	return config{
-		Targets: []string{"http://127.0.0.1:8092"}, Policies: []string{"all"}, Workload: chats, Seed: 1, Requests: 1000, Rate: 1,
+		Targets: []string{"http://127.0.0.1:8092"}, Policies: []string{"all"}, Workload: chats, Seed: 1, Requests: 1000, Rate: 1, Rounds: 1,
 		Model: "sim", Tenant: "default", Lifecycle: streamed, Decisions: 8, Replay: true,
 	}
 }
@@ -73,6 +75,8 @@ func (c *config) flags() *pflag.FlagSet {
 	f.IntVar(&c.Requests, "requests", c.Requests, "requests to play")
 	f.StringVar(&c.Trace, "trace", c.Trace, "play a trace in Mooncake's format instead of the built-in workload")
 	f.Float64Var(&c.Rate, "rate", c.Rate, "let requests arrive so many times as fast, for another load")
+	f.IntVar(&c.Rounds, "rounds", c.Rounds, "times to play all policies in turn; the table has medians")
+	f.BoolVar(&c.Warm, "warm", c.Warm, "keep what the service has learned from round to round; without, each has a tenant of its own")
 	f.Float64Var(&c.Speedup, "speedup", c.Speedup, "model seconds per second, for arrivals and engines alike; 0 lets the arrivals take 16 s, but is 20 at most")
 	f.StringVar(&c.Model, "model", c.Model, "model name to register the engines under")
 	f.StringVar(&c.Tenant, "tenant", c.Tenant, "tenant to register the engines under")
@@ -102,6 +106,9 @@ func (c *config) validate() ([]string, error) {
 	}
 	if c.Workload != chats && c.Workload != agents {
 		errs = append(errs, fmt.Errorf("workload: %q is neither %s nor %s", c.Workload, chats, agents))
+	}
+	if c.Rounds < 1 {
+		errs = append(errs, fmt.Errorf("rounds: %d is below 1", c.Rounds))
 	}
 	if !(c.Rate > 0) {
 		errs = append(errs, fmt.Errorf("rate: %g is not above 0", c.Rate))
@@ -133,6 +140,15 @@ func (c *config) modelOf(policy string) (string, bool) {
 		return name, true
 	}
 	return "", false
+}
+
+// tenantOf returns the tenant of a round, from 1. A service learns by model and tenant,
+// so a new tenant begins knowing nothing.
+func (c *config) tenantOf(round int) string {
+	if round == 1 || c.Warm {
+		return c.Tenant
+	}
+	return fmt.Sprintf("%s-%d", c.Tenant, round)
 }
 
 // slowdown is an engine that is slow for a part of the play.

@@ -58,6 +58,7 @@ type fakeService struct {
 	refuse       map[string]bool     // reservations to refuse
 	again        bool                // a reservation may be freed twice
 	models       map[string]bool     // under which engines were registered
+	tenants      map[string]bool     // likewise
 	slowed       []float64           // factors that engines were told, in order
 }
 
@@ -70,7 +71,7 @@ func newFakeState(t *testing.T) *fakeService {
 	return &fakeService{
 		t: t, first: make(chan struct{}), workers: map[int]workerRequest{}, heard: map[string]int{}, published: map[string]int{},
 		homes: map[uint32]int{}, reservations: map[string][]string{}, refuse: map[string]bool{},
-		models: map[string]bool{},
+		models: map[string]bool{}, tenants: map[string]bool{},
 	}
 }
 
@@ -115,6 +116,7 @@ func (s *fakeService) register(w http.ResponseWriter, r *http.Request) {
 	s.workers[req.WorkerID] = req
 	s.heard[req.KVEventsEndpoint]++
 	s.models[req.ModelName] = true
+	s.tenants[req.TenantID] = true
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(workerRecord{Lifecycle: "schedulable"})
 }

@@ -52,17 +52,20 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	rep := report{Config: conf, Workload: sum}
 	fmt.Fprintln(stdout, rep.heading())
-	for _, name := range policies {
-		scr := newScreen(stdout, name, len(requests))
-		if _, service := conf.modelOf(name); service && conf.Decisions > 0 {
-			scr.show = max(1, len(requests)/conf.Decisions)
+	for round := range conf.Rounds {
+		for _, name := range policies {
+			scr := newScreen(stdout, name, len(requests))
+			if _, service := conf.modelOf(name); service && conf.Decisions > 0 && round == 0 {
+				scr.show = max(1, len(requests)/conf.Decisions)
+			}
+			res, err := play(ctx, conf, name, round+1, requests, scr)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			rep.Results = append(rep.Results, res)
 		}
-		res, err := play(ctx, conf, name, requests, scr)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		rep.Results = append(rep.Results, res)
 	}
+	rep.Comparisons = compare(rep.Results)
 	rep.writeTable(stdout)
 	if conf.JSON != "" {
 		svg := strings.TrimSuffix(conf.JSON, ".json") + ".svg"

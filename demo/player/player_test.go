@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -104,6 +106,28 @@ func TestModelsAndLateLifecycle(t *testing.T) {
 	for id, steps := range svc.reservations {
 		if !slices.Equal(steps, []string{"booked", "prefill_complete", "freed"}) {
 			t.Errorf("%s: %v", id, steps)
+		}
+	}
+}
+
+// TestRounds proves that rounds have tenants and reservations of their own, unless what
+// was learned is to be kept, and that all of them are in the results.
+func TestRounds(t *testing.T) {
+	for warm, tenants := range map[bool]map[string]bool{
+		false: {"default": true, "default-2": true}, true: {"default": true},
+	} {
+		svc, target := newFakeService(t)
+		urls := startEngines(t, svc, 2, 16384)
+		rep, out, err := playJSON(t, "--target", target, "--engines", strings.Join(urls, ","), "--requests", "10", "--speedup", "200",
+			"--policies", "select-service,random", "--rounds", "2", fmt.Sprintf("--warm=%t", warm))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if len(rep.Results) != 4 || rep.Results[3].Round != 2 || len(rep.Comparisons) != 1 || !strings.Contains(out, "medians of 2 rounds") {
+			t.Errorf("results %+v\n%s", rep, out)
+		}
+		if !maps.Equal(svc.tenants, tenants) || len(svc.reservations) != 20 {
+			t.Errorf("warm %t: tenants %v, %d reservations", warm, svc.tenants, len(svc.reservations))
 		}
 	}
 }

@@ -102,6 +102,8 @@ func TestConfig(t *testing.T) {
 		"no model":       {[]string{"--engines", "http://a", "--policies", "select-service/"}, false},
 		"agents":         {[]string{"--engines", "http://a", "--workload", "agents", "--rate", "1.4"}, true},
 		"no workload":    {[]string{"--engines", "http://a", "--workload", "cats"}, false},
+		"three rounds":   {[]string{"--engines", "http://a", "--rounds", "3", "--warm"}, true},
+		"no round":       {[]string{"--engines", "http://a", "--rounds", "0"}, false},
 		"no rate":        {[]string{"--engines", "http://a", "--rate", "0"}, false},
 		"late":           {[]string{"--engines", "http://a", "--lifecycle", "late"}, true},
 		"never":          {[]string{"--engines", "http://a", "--lifecycle", "never"}, false},

@@ -16,6 +16,8 @@ type report struct {
 	Config   config           `json:"config"`
 	Workload workload.Summary `json:"workload"`
 	Results  []result         `json:"results"`
+	// Comparisons set each policy against the first one.
+	Comparisons []comparison `json:"comparisons,omitempty"`
 }
 
 func (r *report) heading() string {
@@ -37,10 +39,15 @@ func (r *report) writeTable(w io.Writer) {
 		name = max(name, len(x.Policy))
 	}
 	row := "%-" + fmt.Sprint(name) + "s %9s %10s %10s %10s %10s %9s %12s %12s %14s\n"
-	fmt.Fprintf(w, "\nMeasured inside the engines, in model time:\n\n")
+	rounds := ""
+	if r.Config.Rounds > 1 {
+		rounds = fmt.Sprintf(", medians of %d rounds", r.Config.Rounds)
+	}
+	fmt.Fprintf(w, "\nMeasured inside the engines, in model time%s:\n\n", rounds)
 	fmt.Fprintf(w, row, "policy", "hit rate", "TTFT mean", "p50", "p90", "p99", "TPOT", "load spread", "engine load", "choice (real)")
 	fmt.Fprintln(w, strings.Repeat("-", name+105))
-	for _, x := range r.Results {
+	for _, g := range byPolicy(r.Results) {
+		x := median(g)
 		fmt.Fprintf(w, row, x.Policy,
 			fmt.Sprintf("%.1f %%", 100*x.HitRate),
 			milliseconds(x.TTFTMeanMS), milliseconds(x.TTFTP50MS), milliseconds(x.TTFTP90MS), milliseconds(x.TTFTP99MS),
@@ -49,6 +56,7 @@ func (r *report) writeTable(w io.Writer) {
 			fmt.Sprintf("%.1f ms", x.ChoiceMeanMS))
 	}
 	fmt.Fprintf(w, "\nhit rate: prompt tokens found in the caches; TPOT: mean time per output token; load spread: busiest engine by the mean\n")
+	writeComparisons(w, r.Comparisons)
 	for _, x := range r.Results {
 		if len(x.Phases) > 0 {
 			fmt.Fprintln(w)

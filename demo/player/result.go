@@ -12,6 +12,7 @@ import (
 type result struct {
 	Policy          string  `json:"policy"`
 	Model           string  `json:"model,omitempty"` // under which the service had the engines
+	Round           int     `json:"round"`           // from 1
 	Requests        int     `json:"requests"`        // finished
 	HitRate         float64 `json:"hit_rate"`        // share of the prompt tokens found in the engines' caches
 	TTFTMeanMS      float64 `json:"ttft_mean_ms"`
