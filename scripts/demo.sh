@@ -4,12 +4,13 @@
 #
 # Options of the engines (--cache-blocks, --speed, --chunked, --prefill-rate,
 # --decode-rate, --block-size, --hash-seed) go to sim-engine, --workers N sets
-# their number, --policy-config FILE is the policy file of the service, --target
-# URL uses a service that runs already; all else goes to sim-player.
+# their number, --policy-config FILE is the policy file of the service instead of
+# demo/policies.yaml, --target URL uses a service that runs already; all else goes
+# to sim-player.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-workers=4 target='' service_args=() engine_args=() player_args=()
+workers=4 target='' policies=${DYN_ROUTER_POLICY_CONFIG:-demo/policies.yaml} engine_args=() player_args=()
 while (($#)); do
 	case $1 in
 	--*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
@@ -20,7 +21,7 @@ while (($#)); do
 		(($# > 1)) || { echo "demo: $1 needs a value" >&2; exit 2; } ;;&
 	--workers) workers=$2; shift 2 ;;
 	--target) target=$2; shift 2 ;;
-	--policy-config) service_args+=(--router-policy-config "$2"); shift 2 ;;
+	--policy-config) policies=$2; shift 2 ;;
 	--chunked) engine_args+=("$1"); shift ;;
 	--cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
 		engine_args+=("$1" "$2"); shift 2 ;;
@@ -39,7 +40,7 @@ await engines '^ready$'
 engines=$(awk '/^engine /{print $3}' "$tmp/engines" | paste -sd,)
 
 if [[ -z $target ]]; then
-	run select-service bin/select-service --listen 127.0.0.1 --port 0 --log-format json --log-level info "${service_args[@]}"
+	run select-service bin/select-service --listen 127.0.0.1 --port 0 --log-format json --log-level info --router-policy-config "$policies"
 	await select-service '"message":"listening"'
 	target=http://$(sed -n 's/.*"address":"\([^"]*\)".*"message":"listening".*/\1/p' "$tmp/select-service" | head -n 1)
 fi

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
@@ -27,6 +28,48 @@ func (e engineClient) stats(ctx context.Context) (stats simapi.Stats, err error)
 
 func (e engineClient) slow(ctx context.Context, factor float64) error {
 	return call(ctx, http.MethodPost, e.url+simapi.PathSlow, simapi.SlowRequest{Factor: factor}, nil)
+}
+
+// engineModel is what an engine is like.
+type engineModel struct {
+	Chunked     bool    `json:"chunked"`
+	Speed       float64 `json:"speed"`
+	CacheBlocks int     `json:"cache_blocks"`
+}
+
+// modelsOf asks all engines what they are like.
+func modelsOf(ctx context.Context, urls []string) ([]engineModel, error) {
+	var all []engineModel
+	for _, url := range urls {
+		var info simapi.Info
+		if err := call(ctx, http.MethodGet, url+simapi.PathInfo, nil, &info); err != nil {
+			return nil, err
+		}
+		all = append(all, engineModel{Chunked: info.Chunked, Speed: info.Speed, CacheBlocks: info.CacheBlocks})
+	}
+	return all, nil
+}
+
+// describe names the engines, with what is not the same for all of them.
+func describe(engines []engineModel) string {
+	var speeds, caches []string
+	var differs [2]bool
+	text := fmt.Sprintf("%d engines", len(engines))
+	for _, e := range engines {
+		speeds, caches = append(speeds, fmt.Sprint(e.Speed)), append(caches, thousands(e.CacheBlocks))
+		differs[0] = differs[0] || e.Speed != engines[0].Speed
+		differs[1] = differs[1] || e.CacheBlocks != engines[0].CacheBlocks
+	}
+	if len(engines) > 0 && engines[0].Chunked {
+		text += " with chunked prefill"
+	}
+	if differs[0] {
+		text += ", speeds " + strings.Join(speeds, " ")
+	}
+	if differs[1] {
+		text += ", caches of " + strings.Join(caches, " ") + " blocks"
+	}
+	return text
 }
 
 // generate plays one request and calls step for each thing that happens to it.

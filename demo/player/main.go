@@ -50,7 +50,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if conf.Speedup == 0 {
 		conf.Speedup = speedupFor(sum.Span)
 	}
-	rep := report{Config: conf, Workload: sum}
+	engines, err := modelsOf(ctx, conf.Engines)
+	if err != nil {
+		return err
+	}
+	rep := report{Config: conf, Engines: engines, Workload: sum}
 	fmt.Fprintln(stdout, rep.heading())
 	for round := range conf.Rounds {
 		for _, name := range policies {

@@ -67,15 +67,17 @@ func (r *report) writePlot(path string) error {
 }
 
 func (p *plot) draw() string {
-	top := 44 + legendRow*len(p.series) + 40
+	top := 64 + legendRow*len(p.series) + 40
 	height := top + 2*panelHeight + panelGap + 56
 	p.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif" font-size="13">`,
 		plotWidth, height, plotWidth, height)
 	p.printf(`<title>Time to first token by policy</title>`)
 	p.printf(`<rect width="%d" height="%d" fill="#fff"/>`, plotWidth, height)
-	p.text(marginLeft, 26, "start", "#555", p.heading)
+	for i, part := range strings.SplitN(p.heading, "; ", 2) {
+		p.text(marginLeft, 26+legendRow*i, "start", "#555", part)
+	}
 	for i, s := range p.series {
-		p.legend(44+legendRow*i, s)
+		p.legend(64+legendRow*i, s)
 	}
 	p.overTime(panel{top: top})
 	p.distribution(panel{top: top + panelHeight + panelGap})
@@ -106,7 +108,7 @@ func (p *plot) overTime(at panel) {
 		}
 	}
 	at.y = logAxis(lo, hi)
-	p.title(at, "Time to first token by time of arrival (means over "+clockText(at.x.hi/float64(parts))+")")
+	p.title(at, "Time to first token by time of arrival (means over "+fmt.Sprintf("%.1f s", at.x.hi/float64(parts))+")")
 	for _, s := range p.slow {
 		x0, x1 := at.px(s.from*at.x.hi), at.px(s.until*at.x.hi)
 		p.printf(`<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#000" opacity="0.06"/>`, x0, at.top, x1-x0, panelHeight)
@@ -117,7 +119,7 @@ func (p *plot) overTime(at panel) {
 	}
 	step := niceStep(at.x.hi)
 	for t := 0.0; t <= at.x.hi; t += step {
-		p.text(at.px(t), float64(at.top+panelHeight+18), "middle", "#555", clockText(t))
+		p.text(at.px(t), float64(at.top+panelHeight+18), "middle", "#555", fmt.Sprintf("%d:%02d", int(t)/60, int(t)%60))
 	}
 	p.frame(at, "model time since the first arrival")
 	for i, s := range p.series {
@@ -293,14 +295,6 @@ func duration(ms float64) string {
 		return fmt.Sprintf("%s s", thousands(int(ms/1000+0.5)))
 	}
 	return fmt.Sprintf("%.0f ms", ms)
-}
-
-// clockText writes seconds as 2:05, or as 4.1 s if that is all.
-func clockText(s float64) string {
-	if s > 0 && s < 10 {
-		return fmt.Sprintf("%.1f s", s)
-	}
-	return fmt.Sprintf("%d:%02d", int(s)/60, int(s)%60)
 }
 
 // niceStep divides seconds into about eight parts of a round length.

@@ -125,6 +125,21 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+func TestDescribe(t *testing.T) {
+	plain := engineModel{Speed: 1, CacheBlocks: 16384}
+	for want, engines := range map[string][]engineModel{
+		"0 engines": nil,
+		"2 engines": {plain, plain},
+		"2 engines with chunked prefill, speeds 1 0.5, caches of 16,384 8,192 blocks": {
+			{Chunked: true, Speed: 1, CacheBlocks: 16384}, {Chunked: true, Speed: 0.5, CacheBlocks: 8192},
+		},
+	} {
+		if got := describe(engines); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestLoad proves that a rate of 2 halves the times of arrival and changes nothing else.
 func TestLoad(t *testing.T) {
 	conf := defaults()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/select-service/select-service/demo/sim/workload"
@@ -14,6 +15,7 @@ import (
 // report is the outcome of all policies; its JSON is the file of --json.
 type report struct {
 	Config   config           `json:"config"`
+	Engines  []engineModel    `json:"engines"`
 	Workload workload.Summary `json:"workload"`
 	Results  []result         `json:"results"`
 	// Comparisons set each policy against the first one.
@@ -23,14 +25,14 @@ type report struct {
 func (r *report) heading() string {
 	w, source := r.Workload, fmt.Sprintf("built-in %s, seed %d", r.Config.Workload, r.Config.Seed)
 	if r.Config.Trace != "" {
-		source = r.Config.Trace
+		source = filepath.Base(r.Config.Trace)
 	}
 	if r.Config.Rate != 1 {
 		source += fmt.Sprintf(", at %g times their rate", r.Config.Rate)
 	}
-	return fmt.Sprintf("%s requests in %.0f s of model time, %s prompt tokens each (%s); %d engines, %g times real time",
+	return fmt.Sprintf("%s requests in %.0f s of model time, %s prompt tokens each (%s); %s, %g times real time",
 		thousands(w.Requests), w.Span.Seconds(), thousands(w.PromptTokens/max(1, w.Requests)), source,
-		len(r.Config.Engines), r.Config.Speedup)
+		describe(r.Engines), r.Config.Speedup)
 }
 
 func (r *report) writeTable(w io.Writer) {
