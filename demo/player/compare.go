@@ -32,7 +32,7 @@ func (r ratio) String() string {
 	if r.Least == r.Most {
 		return fmt.Sprintf("%.2f", r.Median)
 	}
-	return fmt.Sprintf("%.2f (%.2f to %.2f)", r.Median, r.Least, r.Most)
+	return fmt.Sprintf("%.2f (%.2f–%.2f)", r.Median, r.Least, r.Most)
 }
 
 // comparison sets a policy against the first one.
@@ -41,6 +41,8 @@ type comparison struct {
 	Against   string `json:"against"`
 	TTFTMean  ratio  `json:"ttft_mean"`
 	TTFTP99   ratio  `json:"ttft_p99"`
+	AskedMean ratio  `json:"asked_ttft_mean"` // with the choice before it
+	AskedP99  ratio  `json:"asked_ttft_p99"`
 	TPOTMean  ratio  `json:"tpot_mean"`
 	TotalMean ratio  `json:"total_mean"`
 }
@@ -72,6 +74,8 @@ func compare(results []result) []comparison {
 			Policy: g[0].Policy, Against: base[0].Policy,
 			TTFTMean:  newRatio(g, base, func(x *result) float64 { return x.TTFTMeanMS }),
 			TTFTP99:   newRatio(g, base, func(x *result) float64 { return x.TTFTP99MS }),
+			AskedMean: newRatio(g, base, func(x *result) float64 { return x.AskedTTFTMeanMS }),
+			AskedP99:  newRatio(g, base, func(x *result) float64 { return x.AskedTTFTP99MS }),
 			TPOTMean:  newRatio(g, base, func(x *result) float64 { return x.TPOTMeanMS }),
 			TotalMean: newRatio(g, base, func(x *result) float64 { return x.TotalMeanMS }),
 		})
@@ -110,12 +114,12 @@ func writeComparisons(w io.Writer, all []comparison) {
 	for _, c := range all {
 		name = max(name, len(c.Policy))
 	}
-	row := "%-" + fmt.Sprint(name) + "s  %-20s %-20s %-20s %-20s"
+	row := "%-" + fmt.Sprint(name) + "s  %-17s %-17s %-17s %-17s %-17s %-17s"
 	line := func(cells ...any) { fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf(row, cells...), " ")) }
 	fmt.Fprintf(w, "\nBy the figures of %s:\n\n", all[0].Against)
-	line("policy", "TTFT mean", "TTFT p99", "TPOT", "whole answer")
-	fmt.Fprintln(w, strings.Repeat("-", name+82))
+	line("policy", "TTFT mean", "TTFT p99", "+ choice, mean", "+ choice, p99", "TPOT", "whole answer")
+	fmt.Fprintln(w, strings.Repeat("-", name+106))
 	for _, c := range all {
-		line(c.Policy, c.TTFTMean, c.TTFTP99, c.TPOTMean, c.TotalMean)
+		line(c.Policy, c.TTFTMean, c.TTFTP99, c.AskedMean, c.AskedP99, c.TPOTMean, c.TotalMean)
 	}
 }

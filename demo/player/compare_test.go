@@ -31,7 +31,7 @@ func TestCompare(t *testing.T) {
 	}
 	var text strings.Builder
 	writeComparisons(&text, want)
-	for _, want := range []string{"By the figures of a:", "0.50 (0.30 to 0.90)", "0.50 "} {
+	for _, want := range []string{"By the figures of a:", "0.50 (0.30–0.90)", "0.50 "} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, text.String())
 		}

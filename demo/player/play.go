@@ -94,8 +94,9 @@ type playRun struct {
 
 // firstToken is the first token of one request.
 type firstToken struct {
-	at   time.Duration // model time at which the request arrived, since the first
-	ttft float64       // ms of model time, by the engine's clock
+	at     time.Duration // model time at which the request arrived, since the first
+	ttft   float64       // ms of model time, by the engine's clock
+	choice float64       // ms of model time that passed before, until the engine was chosen
 }
 
 // playAll sends each request at its time, however many are running, and slows engines
@@ -164,7 +165,7 @@ func (r *playRun) playOne(ctx context.Context, req *workload.Request) {
 	if err == nil {
 		err = r.engines[at.engine].generate(ctx, req, func(s simapi.Step) {
 			if s.Event == simapi.EventFirstToken {
-				r.heard(req, s)
+				r.heard(req, s, took)
 				r.screen.decision(req, at, s)
 				r.phases.record(phase, at.replica, placements{
 					prompt: len(req.Prompt), cached: s.CachedTokens, known: min(at.expected, s.CachedTokens), ttft: []float64{s.TTFTMS},
@@ -189,8 +190,11 @@ func (r *playRun) playOne(ctx context.Context, req *workload.Request) {
 	r.screen.progress(r.done, len(r.failed))
 }
 
-func (r *playRun) heard(req *workload.Request, s simapi.Step) {
+func (r *playRun) heard(req *workload.Request, s simapi.Step, choice time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.first = append(r.first, firstToken{at: req.At - r.requests[0].At, ttft: s.TTFTMS})
+	r.first = append(r.first, firstToken{
+		at: req.At - r.requests[0].At, ttft: s.TTFTMS,
+		choice: choice.Seconds() * 1000 * r.conf.Speedup,
+	})
 }

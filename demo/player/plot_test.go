@@ -20,7 +20,7 @@ import (
 func TestPlot(t *testing.T) {
 	conf := defaults()
 	conf.Engines, conf.Slow = []string{"http://a"}, []string{"1:0.3:0.33-0.67"}
-	round := []firstToken{{0, 0}, {30 * time.Second, 12.5}, {time.Minute, 90_000}}
+	round := []firstToken{{ttft: 0}, {at: 30 * time.Second, ttft: 12.5}, {at: time.Minute, ttft: 90_000}}
 	rep := report{Config: conf, Workload: workload.Summary{Requests: 3, Span: time.Minute}, Results: []result{
 		{Policy: "select-service", Model: "sim", first: round},
 		{Policy: "select-service/<b>", Model: "<b>", first: round[1:2]},

@@ -59,6 +59,9 @@ func (r *report) writeTable(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\nhit rate: prompt tokens found in the caches; TPOT: mean time per output token; load spread: busiest engine by the mean\n")
 	writeComparisons(w, r.Comparisons)
+	if len(r.Comparisons) > 0 {
+		fmt.Fprintf(w, "\n+ choice: TTFT with the time before it until the engine was chosen, also in a queue of the service\n")
+	}
 	for _, x := range r.Results {
 		if len(x.Phases) > 0 {
 			fmt.Fprintln(w)

@@ -23,7 +23,9 @@ type result struct {
 	TPOTP50MS       float64 `json:"tpot_p50_ms"`
 	TPOTP90MS       float64 `json:"tpot_p90_ms"`
 	TPOTP99MS       float64 `json:"tpot_p99_ms"`
-	TotalMeanMS     float64 `json:"total_mean_ms"`   // from arrival to the last token
+	TotalMeanMS     float64 `json:"total_mean_ms"`      // from arrival to the last token
+	AskedTTFTMeanMS float64 `json:"asked_ttft_mean_ms"` // TTFT with the choice before it: the wait in a queue of the service, but also its real delays, as model time
+	AskedTTFTP99MS  float64 `json:"asked_ttft_p99_ms"`
 	BusySpread      float64 `json:"busy_spread"`     // most prefill time of an engine, by the mean
 	RequestSpread   float64 `json:"requests_spread"` // most requests on an engine, by the mean
 	Load            float64 `json:"load"`            // share of the time that engines spent in prefill
@@ -69,6 +71,11 @@ func newResult(name string, stats []simapi.Stats, r *playRun) result {
 	res.TTFTMeanMS, res.TTFTP50MS, res.TTFTP90MS, res.TTFTP99MS = mean(ttft), quantile(ttft, 0.5), quantile(ttft, 0.9), quantile(ttft, 0.99)
 	res.TPOTMeanMS, res.TPOTP50MS, res.TPOTP90MS, res.TPOTP99MS = mean(tpot), quantile(tpot, 0.5), quantile(tpot, 0.9), quantile(tpot, 0.99)
 	res.TotalMeanMS = mean(total)
+	var asked []float64
+	for _, f := range r.first {
+		asked = append(asked, f.choice+f.ttft)
+	}
+	res.AskedTTFTMeanMS, res.AskedTTFTP99MS = mean(asked), quantile(asked, 0.99)
 	res.BusySpread, res.RequestSpread = spread(busy), spread(count)
 	if res.ModelSeconds > 0 {
 		res.Load = mean(busy) / 1000 / res.ModelSeconds
