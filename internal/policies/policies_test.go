@@ -94,7 +94,7 @@ func TestFaults(t *testing.T) {
 func TestTypes(t *testing.T) {
 	service := selector.DefaultWeights()
 	own := service
-	own.OverlapCredit, own.Disk = 2, 5
+	own.OverlapCredit, own.Disk, own.PrefixOnly = 2, 5, true
 	for name, want := range map[string]selector.Policy{
 		"dynamo-two-tier-cost-fn, parameters: {cache_threshold: 1, respect_soft_affinity: true}": selector.TwoTier{
 			CacheThreshold: 1, BalanceAbs: 32, BalanceRel: 1.1, RespectSoftAffinity: true,

@@ -47,6 +47,7 @@ func typeOf(name string) (policyType, error) {
 
 func makeCostFunction(p *parameters, service selector.Weights) (selector.Policy, error) {
 	w := service
+	w.PrefixOnly = true // as in dynamo-kv-router 1.6.1, whichever contract is spoken
 	shared := 0.0 // there is no shared cache
 	err := p.read(
 		field{"overlap_score_credit", optional(&w.OverlapCredit)},

@@ -2,9 +2,8 @@ package selector
 
 // CostFunction is the policy of dynamo-kv-router: the cost of [Weights.Costs].
 type CostFunction struct {
-	// Own are the weights of an instance that has its own; nil are those of the
-	// decision, so that a request can change them. Whether prefill counts at all is the
-	// decision's in both cases.
+	// Own are the weights of an instance that has its own, of which a request changes
+	// TrackPrefill alone; nil are those of the decision.
 	Own *Weights
 }
 
@@ -13,7 +12,7 @@ func (f CostFunction) weights(d *Decision) Weights {
 		return d.Weights
 	}
 	w := *f.Own
-	w.TrackPrefill, w.PrefixOnly = d.Weights.TrackPrefill, d.Weights.PrefixOnly
+	w.TrackPrefill = d.Weights.TrackPrefill
 	return w
 }
 

@@ -4,8 +4,8 @@ import "errors"
 
 // TwoTier is the policy dynamo-two-tier-cost-fn of dynamo-kv-router 1.6.1: the rank
 // with the fewest active requests of all, if these are out of balance; else of those
-// with the longest device prefix, if that is long; else of all. Equal ranks have equal
-// chances; there, the first one wins.
+// with the longest device prefix, if that is long; else of all. As there, preferred
+// taints have no effect. Equal ranks have equal chances; there, the first one wins.
 type TwoTier struct {
 	// CacheThreshold is the share of the prompt's blocks, a partial one included, that
 	// the longest device prefix must exceed; 0 to 1.
@@ -38,9 +38,12 @@ func (t TwoTier) Check() error {
 // Costs implements Policy. The unit is requests, the new one included; the ranks that
 // do not have the longest prefix come after those that have it.
 func (t TwoTier) Costs(d *Decision, dst []float64) []float64 {
-	dst = leastLoaded(d, dst)
-	if len(dst) == 0 {
+	dst = dst[:0]
+	if len(d.Candidates) == 0 {
 		return dst
+	}
+	for i := range d.Candidates {
+		dst = append(dst, float64(d.Candidates[i].Requests)+1)
 	}
 	fewest, most, longest := d.Candidates[0].Requests, uint32(0), uint32(0)
 	for i := range d.Candidates {
@@ -59,7 +62,11 @@ func (t TwoTier) Costs(d *Decision, dst []float64) []float64 {
 }
 
 // Reasons implements Policy.
-func (TwoTier) Reasons(d *Decision, i int) Reasons { return leastLoadedReasons(d, i) }
+func (TwoTier) Reasons(d *Decision, i int) Reasons {
+	r := leastLoadedReasons(d, i)
+	r.Taint = 1
+	return r
+}
 
 // Temperature implements Policy: there is none.
 func (TwoTier) Temperature(*Decision) float64 { return 0 }
