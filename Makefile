@@ -124,6 +124,10 @@ bench: setup ## run the benchmarks that match BENCH (all)
 demo: build ## four simulated engines, one workload, four policies (ARGS for options)
 	scripts/demo.sh $(ARGS)
 
+.PHONY: demo-policies
+demo-policies: build ## two policies against each other on several fleets, workloads and callers (ARGS)
+	scripts/demo-policies.sh $(ARGS)
+
 .PHONY: demo-replicas
 demo-replicas: build ## two replicas behind one workload, one killed and restarted half way
 	scripts/demo-replicas.sh $(ARGS)
