@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 	"internal/logwriter":       {},
 	"internal/overload":        {},
 	"internal/pending":         {"pkg/catalog"},
-	"internal/policies":        {"pkg/selector/..."},
+	"internal/policies":        {"pkg/catalog", "pkg/selector/..."},
 	"internal/scopes":          {"internal/admission", "internal/approximate", "internal/policies", "internal/waitqueue", "pkg/..."},
 	"internal/selecting":       {"internal/admission", "internal/affinity", "internal/approximate", "internal/overload", "internal/pending", "internal/policies", "internal/scopes", "internal/telemetry", "pkg/..."},
 	"internal/service":         {"internal/...", "pkg/..."},

@@ -1,6 +1,10 @@
 package policies
 
-import "github.com/select-service/select-service/pkg/selector"
+import (
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
+)
 
 // Scope is what decides in one scope, with what it has been told of its decisions.
 // Several goroutines may use it.
@@ -9,6 +13,9 @@ type Scope struct {
 	history selector.History
 	shadows []*Shadow
 	needs   selector.Needs // of all of them
+
+	// Learner has the model of the scope's engines; nil if no policy needs it.
+	Learner *ttft.Learner
 }
 
 // Shadow is an instance that is evaluated beside the one that decides.
@@ -17,10 +24,10 @@ type Shadow struct {
 	history selector.History
 }
 
-// NewScope returns the policies of a scope of a model, nil if it has the built-in one
-// alone.
-func (t *Table) NewScope(model string) *Scope {
-	i, shadows := t.ForModel(model), t.Shadows()
+// NewScope returns the policies of a scope, nil if it has the built-in one alone. learners
+// are of the same table.
+func (t *Table) NewScope(sc catalog.Scope, learners *Learners) *Scope {
+	i, shadows := t.ForModel(sc.Model), t.Shadows()
 	if i.IsBuiltIn() && len(shadows) == 0 {
 		return nil
 	}
@@ -30,6 +37,9 @@ func (t *Table) NewScope(model string) *Scope {
 			s.shadows = append(s.shadows, &Shadow{Instance: shadow})
 			s.needs |= shadow.Policy.Needs() &^ selector.IgnoresTarget
 		}
+	}
+	if learners != nil {
+		s.Learner = learners.Of(sc)
 	}
 	return s
 }
@@ -65,4 +75,14 @@ func fill(h *selector.History, d *selector.Decision, needs selector.Needs, seque
 		hash = sequence[selector.ClassBlocks-1]
 	}
 	h.Fill(d, needs, hash, known)
+}
+
+// ToCompute returns the tokens of the prompt that candidate i has to compute, as the
+// deciding policy counts them.
+func (s *Scope) ToCompute(d *selector.Decision, i int) uint64 {
+	w := d.Weights
+	if f, predicts := s.Policy.(*selector.PredictedTTFT); predicts {
+		w = f.Own
+	}
+	return w.ToCompute(d.Prompt, &d.Candidates[i])
 }

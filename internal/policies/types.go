@@ -29,6 +29,7 @@ var types = []policyType{
 	{"least-loaded", without(selector.LeastLoaded{})},
 	{"lmetric", makeLMetric},
 	{"power-of-two-choices", without(selector.PowerOfTwoChoices{})},
+	{predictedTTFT, makePredictedTTFT},
 	{"random", without(selector.Random{})},
 	{"round-robin", without(selector.RoundRobin{})},
 }
@@ -48,7 +49,7 @@ func typeOf(name string) (policyType, error) {
 func makeCostFunction(p *parameters, service selector.Weights) (selector.Policy, error) {
 	w := service
 	w.PrefixOnly = true // as in dynamo-kv-router 1.6.1, whichever contract is spoken
-	shared := 0.0 // there is no shared cache
+	shared := 0.0       // there is no shared cache
 	err := p.read(
 		field{"overlap_score_credit", optional(&w.OverlapCredit)},
 		field{"overlap_score_credit_decay", optional(&w.CreditDecay)},
@@ -62,24 +63,17 @@ func makeCostFunction(p *parameters, service selector.Weights) (selector.Policy,
 	if err != nil {
 		return nil, err
 	}
-	for _, v := range []struct {
-		name  string
-		value float64
-	}{
-		{"overlap_score_credit", w.OverlapCredit},
-		{"overlap_score_credit_decay", w.CreditDecay},
-		{"prefill_load_scale", w.PrefillScale},
-		{"decode_active_request_weight", w.ActiveRequests},
-		{"host_cache_hit_weight", w.Host},
-		{"disk_cache_hit_weight", w.Disk},
-		{"shared_cache_multiplier", shared},
-		{"router_temperature", w.Temperature},
-	} {
-		if !(v.value >= 0 && v.value <= math.MaxFloat64) {
-			return nil, errors.New(v.name + " must be finite and non-negative")
-		}
-	}
-	return selector.CostFunction{Own: &w}, nil
+	err = finite(
+		named{"overlap_score_credit", w.OverlapCredit},
+		named{"overlap_score_credit_decay", w.CreditDecay},
+		named{"prefill_load_scale", w.PrefillScale},
+		named{"decode_active_request_weight", w.ActiveRequests},
+		named{"host_cache_hit_weight", w.Host},
+		named{"disk_cache_hit_weight", w.Disk},
+		named{"shared_cache_multiplier", shared},
+		named{"router_temperature", w.Temperature},
+	)
+	return selector.CostFunction{Own: &w}, err
 }
 
 func makeTwoTier(p *parameters, _ selector.Weights) (selector.Policy, error) {
@@ -100,6 +94,42 @@ func makeLMetric(p *parameters, _ selector.Weights) (selector.Policy, error) {
 	guard := true
 	err := p.read(field{"hotspot_detection", boolean(&guard)})
 	return selector.LMetric{WithoutGuard: !guard}, err
+}
+
+const predictedTTFT = "predicted-ttft"
+
+func makePredictedTTFT(p *parameters, service selector.Weights) (selector.Policy, error) {
+	f := selector.PredictedTTFT{Own: service}
+	err := p.read(
+		field{"host_cache_hit_weight", optional(&f.Own.Host)},
+		field{"disk_cache_hit_weight", optional(&f.Own.Disk)},
+		field{"router_temperature", optional(&f.Own.Temperature)},
+	)
+	if err != nil {
+		return nil, err
+	}
+	err = finite(
+		named{"host_cache_hit_weight", f.Own.Host},
+		named{"disk_cache_hit_weight", f.Own.Disk},
+		named{"router_temperature", f.Own.Temperature},
+	)
+	return &f, err
+}
+
+// named is the value of a parameter.
+type named struct {
+	name  string
+	value float64
+}
+
+// finite returns the error of the first that is not finite or negative.
+func finite(all ...named) error {
+	for _, v := range all {
+		if !(v.value >= 0 && v.value <= math.MaxFloat64) {
+			return errors.New(v.name + " must be finite and non-negative")
+		}
+	}
+	return nil
 }
 
 // without is a type without parameters.

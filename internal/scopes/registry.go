@@ -34,6 +34,7 @@ type Settings struct {
 	Admission admission.Config
 	Queues    waitqueue.Config
 	Policies  *policies.Table // nil: the built-in cost everywhere
+	Learners  *policies.Learners
 	// Approximate has what reservations predict, nil if they predict nothing. With
 	// Beside, engines publish KV events and predictions are kept beside their index.
 	Approximate *approximate.Index
@@ -199,7 +200,7 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 			BlockSize: blockSize,
 			Queue:     waitqueue.New(r.settings.Queues, r.settings.Admission.ForModel(sc.Model)),
 			Seeds:     new(SeedNames),
-			Policies:  r.settings.Policies.NewScope(sc.Model),
+			Policies:  r.settings.Policies.NewScope(sc, r.settings.Learners),
 			held:      make(map[uint32]catalog.Rank),
 		}
 		r.initIndexLocked(sc, state)

@@ -1,19 +1,66 @@
 package selecting
 
 import (
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// costsOf computes the costs of the candidates, by the policy that is configured for
-// the scope.
-func (c *selection) costsOf() {
+// costsOf computes the costs of the candidates, which are the ranks, by the policy that
+// is configured for the scope.
+func (c *selection) costsOf(ranks []catalog.Entry, v *reservations.View) {
 	p := c.scope.Policies
 	if p == nil {
 		c.costs = c.weights.Costs(c.size, c.candidates, c.costs)
 		return
 	}
 	c.decision = selector.Decision{Prompt: c.size, Candidates: c.candidates, Weights: c.weights}
+	if p.Learner != nil {
+		c.addQueues(ranks, v, p.Learner)
+	}
 	c.costs = p.Costs(&c.decision, c.sequence, c.costs)
+}
+
+// addQueues gives the decision what the ranks still have to compute, and how long that
+// takes as far as is learned.
+func (c *selection) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.Learner) {
+	c.queues = c.queues[:0]
+	for i, e := range ranks {
+		if !c.candidates[i].Known {
+			c.queues = append(c.queues, selector.Queue{})
+			continue
+		}
+		c.queues = append(c.queues, QueueOf(v, e, l))
+	}
+	m := l.Model()
+	c.decision.Queues = c.queues
+	c.decision.Model = selector.Model{
+		Parameters: m.Parameters,
+		Crowding:   m.Flow(v.Now()).Crowding(c.snapshot.NumRanks),
+		Fallback:   m.Fallback,
+	}
+}
+
+// QueueOf returns what a rank still has to compute, and its speed as l has learned it. The
+// ledger must know the rank.
+func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Queue {
+	of := v.Queue(e.Slot)
+	q := selector.Queue{
+		Prefills: of.Prefills, Tokens: of.Tokens, Context: of.Context,
+		HeadTokens: of.HeadTokens, HeadPrompt: of.HeadPrompt, Elapsed: of.Elapsed.Seconds(), Decoding: of.Decoding,
+	}
+	q.Speed, q.Late = l.Rank(e.Slot, e.Rank)
+	return q
+}
+
+// toCompute returns what of the prompt candidate i has to compute, for its queue; 0 if
+// nobody asks.
+func (c *selection) toCompute(i int) uint64 {
+	if p := c.scope.Policies; p != nil && p.Learner != nil {
+		return p.ToCompute(&c.decision, i)
+	}
+	return 0
 }
 
 // temperature is that of the choice.

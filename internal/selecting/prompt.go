@@ -23,6 +23,7 @@ type query struct {
 	free       []catalog.Entry // the eligible ranks of workers that are not overloaded
 	candidates []selector.Candidate
 	costs      []float64
+	queues     []selector.Queue  // of the candidates, if the policy needs them
 	decision   selector.Decision // of the candidates, if a policy is configured
 
 	localMem, sequenceMem []uint64

@@ -31,10 +31,11 @@ type selection struct {
 	weights selector.Weights
 	workers
 	reservation
-	chosen catalog.Entry
-	result Selection
-	wait   queueWait
-	counts *telemetry.ModelSelections // that it is counted in, nil: in none yet
+	chosen   catalog.Entry
+	uncached uint64 // tokens that the chosen rank has to compute, for its queue; 0: as in the answer
+	result   Selection
+	wait     queueWait
+	counts   *telemetry.ModelSelections // that it is counted in, nil: in none yet
 }
 
 // workers are the workers that a selection is judged by.
@@ -273,6 +274,7 @@ func (c *selection) choose(v *reservations.View) error {
 		return &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: scopes.ErrStale}
 	}
 	c.noteDecided()
+	c.uncached = c.toCompute(i)
 	c.answer(&c.candidates[i])
 	return nil
 }
@@ -287,7 +289,7 @@ func (c *selection) score(ranks []catalog.Entry, v *reservations.View) {
 		}
 		c.candidates = append(c.candidates, cand)
 	}
-	c.costsOf()
+	c.costsOf(ranks, v)
 }
 
 // candidate is a rank as this prompt sees it: what it caches and what it
@@ -331,7 +333,7 @@ func (c *selection) book() error {
 		answer.Lease = req.Lease
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, c.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
-		return reservations.Placement{Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens}, nil
+		return reservations.Placement{Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens, Uncached: c.uncached}, nil
 	})
 	var exists *reservations.ExistsError
 	if errors.As(err, &exists) {

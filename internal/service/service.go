@@ -104,6 +104,7 @@ type Service struct {
 	catalog    *catalog.Catalog
 	ledger     *reservations.Ledger
 	scopes     *scopes.Registry
+	learners   *policies.Learners
 	reconciler *reconciler // of the catalog
 	streams    workerStreams
 	recovery   *indexRecovery // nil: none is configured
@@ -131,10 +132,12 @@ func (c *Config) predictsBeside() bool { return c.KVEvents && c.PredictedTTL != 
 func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	s := &Service{config: config, log: log}
 	memory := indexer.NewAccount(config.Memory.Account(budget.Index))
-	s.scopes = newScopes(&config, memory)
+	s.learners = policies.NewLearners(config.Policies, config.Weights.TrackPrefill)
+	s.scopes = newScopes(&config, memory, s.learners)
 	process := cmp.Or(config.Process, 1+rand.Uint64N(math.MaxUint64))
 	s.peers = &peers{endpoints: config.Endpoints}
 	s.ledger, s.replica = newLedger(process, &config, s, log)
+	s.observePrefills()
 	if config.Replication != nil {
 		s.advertised = config.Replication.Advertised
 	}
@@ -186,11 +189,12 @@ func (s *Service) openStreams(source kvevents.Source) {
 	s.conductor = conductorapi.New(kvevents.NewSubscribers(source, config, counters), s.config.Endpoints, selectionView{s}, s.log)
 }
 
-func newScopes(config *Config, memory *indexer.Account) *scopes.Registry {
+func newScopes(config *Config, memory *indexer.Account, learners *policies.Learners) *scopes.Registry {
 	settings := scopes.Settings{
 		Memory:    memory,
 		Admission: config.Admission,
 		Policies:  config.Policies,
+		Learners:  learners,
 		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
 		Merging:   config.recovers(),
 	}
@@ -308,6 +312,7 @@ func (s *Service) sweepAged(logged *reservations.Stats) {
 	}
 	*logged = now
 	s.Sweep()
+	s.sweepLearners()
 }
 
 // asError gives catalog errors their kind.

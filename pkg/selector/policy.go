@@ -26,8 +26,7 @@ type Needs uint8
 
 // What a policy can need.
 const (
-	NeedQueues Needs = 1 << iota // Decision.Queues
-	NeedRate                     // Decision.ArrivalRate
+	NeedQueues Needs = 1 << iota // Decision.Queues and Decision.Model
 	NeedTurn                     // Decision.Turn
 	NeedClass                    // Decision.Class
 	// IgnoresTarget: the affinity target of a request leaves all candidates in place.
@@ -48,25 +47,10 @@ type Decision struct {
 
 	// Of the rest, each only where the policy needs it.
 
-	Queues      []Queue // parallel to Candidates
-	ArrivalRate float64 // λ, requests per second of the scope
-	Turn        uint64  // decisions before this one
-	Class       Class
-}
-
-// Queue is the work on one rank that is not finished: what a new request would wait
-// for, and whom it would hold up.
-type Queue struct {
-	Prefills uint32 // bookings whose prefill is tracked and not complete
-	// Tokens is the sum of their tokens to compute, Σu, and Context that of u·(L−u/2): each of
-	// the tokens to compute attends to those before it.
-	Tokens, Context float64
-	// HeadTokens and HeadPrompt are u and L of the oldest of them; Elapsed is the time in
-	// seconds since it could start.
-	HeadTokens, HeadPrompt uint64
-	Elapsed                float64
-	Decoding               uint32  // requests whose prefill is complete
-	Speed                  float64 // m, the rank's time relative to its fleet's; 0 is read as 1
+	Queues []Queue // parallel to Candidates
+	Model  Model
+	Turn   uint64 // decisions before this one
+	Class  Class
 }
 
 // Reasons is what the cost of one candidate consists of. The terms are in the unit of

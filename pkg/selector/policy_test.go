@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // policies are all those of the package, each with its name.
@@ -24,6 +25,7 @@ func policies() map[string]selector.Policy {
 		"random":               selector.Random{},
 		"least-loaded":         selector.LeastLoaded{},
 		"power-of-two-choices": selector.PowerOfTwoChoices{},
+		"predicted-ttft":       &selector.PredictedTTFT{Own: own},
 	}
 }
 
@@ -46,7 +48,15 @@ func randomDecision(rnd *rand.Rand) *selector.Decision {
 			c.Taint = math.Exp(2*rnd.Float64() - 1)
 		}
 		d.Candidates = append(d.Candidates, c)
+		q := selector.Queue{
+			Prefills: uint32(size(1 << 32)), Tokens: float64(size(1 << 50)), Context: float64(size(1 << 60)),
+			HeadTokens: size(1 << 40), HeadPrompt: size(1 << 40), Elapsed: float64(size(1 << 30)),
+			Decoding: uint32(size(1 << 32)), Speed: 4 * rnd.Float64(), Late: rnd.IntN(4) == 0,
+		}
+		d.Queues = append(d.Queues, q)
 	}
+	d.Model = selector.Model{Parameters: ttft.Default(), Crowding: 10 * rnd.Float64(), Fallback: rnd.IntN(8) == 0}
+	d.Model.Mature = rnd.IntN(2) == 0
 	return d
 }
 

@@ -34,15 +34,27 @@ type Model struct {
 	Parameters
 	// Fallback: Dynamo's cost decides, see LateScope and Untracked.
 	Fallback bool
-	flow     Flow
+	flow     Flow          // sums in which what is old counts less, by flowTime
 	at       time.Duration // of flow
+	first    time.Duration // when the first booking came
+	began    bool          // it has come
 }
 
-// flowTime is over how long Flow is averaged.
-const flowTime = 30 * time.Second
+// flowTime is over how long Flow is averaged; leastFlowTime, if it is no longer since
+// the first booking.
+const (
+	flowTime      = 30 * time.Second
+	leastFlowTime = time.Second
+)
 
 // Flow returns what comes to the scope, as of a time.
 func (m *Model) Flow(at time.Duration) Flow {
+	sums := m.decayed(at)
+	over := flowTime.Seconds() * -math.Expm1(-max(leastFlowTime, at-m.first).Seconds()/flowTime.Seconds())
+	return Flow{Arrivals: sums.Arrivals / over, Work: sums.Work / over}
+}
+
+func (m *Model) decayed(at time.Duration) Flow {
 	left := math.Exp(-max(0, (at-m.at).Seconds()) / flowTime.Seconds())
 	return Flow{Arrivals: m.flow.Arrivals * left, Work: m.flow.Work * left}
 }
@@ -82,6 +94,9 @@ const (
 	// and the less the more it exceeds them.
 	outlier      = 10
 	outlierSlack = 1.0
+	// Once the model is mature, for less.
+	matureOutlier      = 4
+	matureOutlierSlack = 0.1
 	// No prefill is of more tokens or takes more seconds than these.
 	maxTokens  = 1e7
 	maxSeconds = 3600
@@ -155,10 +170,12 @@ func (l *Learner) Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, 
 	l.state(slot, r)
 	speed, _ := l.Rank(slot, r)
 	m := *l.model.Load()
-	perSecond := 1 / flowTime.Seconds()
-	m.flow, m.at = m.Flow(at), max(at, m.at)
-	m.flow.Arrivals += perSecond
-	m.flow.Work += perSecond * speed * m.Prefill(float64(tokens), float64(prompt))
+	if !m.began {
+		m.began, m.first, m.at = true, at, at
+	}
+	m.flow, m.at = m.decayed(at), max(at, m.at)
+	m.flow.Arrivals++
+	m.flow.Work += speed * m.Prefill(float64(tokens), float64(prompt))
 	l.model.Store(&m)
 }
 
@@ -247,7 +264,11 @@ func (l *Learner) accept(s *rankState, x sample) {
 	if !model.Learned { // the defaults may be far too low
 		deviation = max(fleet, took) + jitter
 	}
-	if most := min(outlier*speed*fleet+outlierSlack, maxSeconds); took > most {
+	most := outlier*speed*fleet + outlierSlack
+	if model.Mature {
+		most = matureOutlier*speed*fleet + matureOutlierSlack
+	}
+	if most = min(most, maxSeconds); took > most {
 		deviation *= took / most
 		took = most
 	}

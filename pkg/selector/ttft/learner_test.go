@@ -246,6 +246,11 @@ func TestFlow(t *testing.T) {
 	}
 	m := l.Model()
 	flow := m.Flow(at)
+	early := NewLearner()
+	for i := range 50 {
+		early.Booked(time.Hour+time.Duration(i)*100*time.Millisecond, 0, rankOf(0), 1200, 1200)
+	}
+	within(t, "arrivals after 5 s", early.Model().Flow(time.Hour+5*time.Second).Arrivals, 10, 0.01)
 	within(t, "arrivals", flow.Arrivals, 10, 0.01)
 	within(t, "work", flow.Work, 1, 0.01)
 	later := m.Flow(at + 30*time.Second)

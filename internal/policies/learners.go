@@ -1,0 +1,84 @@
+package policies
+
+import (
+	"maps"
+	"sync"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
+)
+
+// Learners learn how long prefills take, in every scope of which a policy predicts it. A
+// scope keeps what was learned while it has no worker. Several goroutines may use them.
+type Learners struct {
+	table   *Table
+	tracked bool
+
+	mu sync.Mutex // guards of
+	of map[catalog.Scope]*ttft.Learner
+}
+
+// maxLearners is above how many the learners of scopes without workers are forgotten.
+const maxLearners = 1024
+
+// NewLearners returns those of the scopes that have policies of t. tracked says whether
+// prefills count as load; without it nothing is predicted.
+func NewLearners(t *Table, tracked bool) *Learners {
+	return &Learners{table: t, tracked: tracked, of: make(map[catalog.Scope]*ttft.Learner)}
+}
+
+// Of returns the learner of a scope, nil if no policy of it predicts.
+func (l *Learners) Of(sc catalog.Scope) *ttft.Learner {
+	if !l.table.predicts(sc.Model) {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.learner(sc)
+}
+
+// learner needs l.mu.
+func (l *Learners) learner(sc catalog.Scope) *ttft.Learner {
+	x := l.of[sc]
+	if x == nil {
+		x = ttft.NewLearner()
+		x.Track(l.tracked)
+		l.of[sc] = x
+	}
+	return x
+}
+
+// All returns the learners of all scopes.
+func (l *Learners) All() map[catalog.Scope]*ttft.Learner {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.of)
+}
+
+// Forget drops learners of scopes that are not open, if there are too many.
+func (l *Learners) Forget(open func(catalog.Scope) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for sc := range l.of {
+		if len(l.of) <= maxLearners {
+			return
+		}
+		if !open(sc) {
+			delete(l.of, sc)
+		}
+	}
+}
+
+// predicts reports whether a policy of a model needs queues, the deciding one or a
+// shadow.
+func (t *Table) predicts(model string) bool {
+	if t == nil {
+		return false
+	}
+	needs := t.ForModel(model).Policy.Needs()
+	for _, shadow := range t.shadows {
+		needs |= shadow.Policy.Needs()
+	}
+	return needs.Has(selector.NeedQueues)
+}

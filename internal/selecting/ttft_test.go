@@ -1,0 +1,169 @@
+package selecting_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector/ttft"
+)
+
+// predicting starts a service whose policy is predicted-ttft, with so many workers.
+func predicting(t *testing.T, workers uint64, change ...func(*service.Config)) *world {
+	t.Helper()
+	w := start(t, append([]func(*service.Config){policyType(t, "predicted-ttft", ""), eventsOff}, change...)...)
+	for id := range workers {
+		w.Put(record(id, 1))
+	}
+	return w
+}
+
+// run books a prompt, and reports its prefill complete when an engine of these
+// coefficients has computed it, and its end a second later.
+func (w *world) run(t *testing.T, id string, size int, theta ttft.Parameters) {
+	t.Helper()
+	req := ask(prompt(uint32(len(id))<<16, size))
+	req.ReservationID = &id
+	sel, err := w.Select(context.Background(), req, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := theta.Prefill(float64(sel.EffectivePrefillTokens), float64(size))
+	time.Sleep(time.Duration(took * float64(time.Second)))
+	if err := w.PrefillComplete(id); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	if err := w.Free(id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// learned is what the service shows of the scope.
+func (w *world) learned(t *testing.T) *service.LearnedPrefills {
+	t.Helper()
+	all := w.Policies(catalog.ScopeFilter{})
+	if len(all) != 1 || all[0].Type != "predicted-ttft" || all[0].Learned == nil {
+		t.Fatalf("policies %+v", all)
+	}
+	return all[0].Learned
+}
+
+// TestPredictedHerd: a herd of equal requests spreads evenly; time stands still for it.
+func TestPredictedHerd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counts := herd(t, policyType(t, "predicted-ttft", ""))
+		for _, n := range counts {
+			if n != 25 {
+				t.Fatalf("the workers got %v", counts)
+			}
+		}
+	})
+}
+
+// TestPrefillTimesAreLearned from the calls that callers make.
+func TestPrefillTimesAreLearned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := predicting(t, 2)
+		theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
+		for i := range 300 {
+			w.run(t, fmt.Sprint("r", i), 100+i*17%4000, theta)
+		}
+		time.Sleep(2 * time.Second)
+		got := w.learned(t)
+		if !got.Learned || got.Samples != 300 {
+			t.Errorf("learned %v from %d samples", got.Learned, got.Samples)
+		}
+		for _, size := range []float64{500, 2000, 4000} {
+			if x, want := got.Prefill(size, size), theta.Prefill(size, size); math.Abs(x-want) > 0.05*want {
+				t.Errorf("%g tokens are predicted to take %g s, not %g s", size, x, want)
+			}
+		}
+		for _, rail := range got.Rails {
+			if rail.Engaged {
+				t.Errorf("%v is engaged", rail.Rail)
+			}
+		}
+	})
+}
+
+// TestWaitFades: what a rank has had the time to compute does not count any more, and
+// what is left there counts against what a free rank would have to compute.
+func TestWaitFades(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := predicting(t, 2)
+		first := w.Book("long", prompt(1, 12000)) // a second at 12,000 tokens a second
+		second := w.Book("short", prompt(20000, 6000))
+		if first.Rank == second.Rank {
+			t.Fatalf("both on %v", first.Rank)
+		}
+		time.Sleep(700 * time.Millisecond) // 0.3 s are left of the first, nothing of the second
+		if third := w.Book("third", prompt(40000, 1200)); third.Rank != second.Rank {
+			t.Errorf("the third is on %v, where more is left", third.Rank)
+		}
+		if err := w.PrefillComplete("long"); err != nil {
+			t.Fatal(err)
+		}
+		if fourth := w.Book("fourth", prompt(60000, 1200)); fourth.Rank != first.Rank {
+			t.Errorf("the fourth is on %v, where others wait", fourth.Rank)
+		}
+		for _, r := range w.learned(t).Ranks {
+			if r.Rank == first.Rank && math.Abs(r.Wait-0.1) > 1e-6 {
+				t.Errorf("%v: the wait is %g s", r.Rank, r.Wait)
+			}
+		}
+	})
+}
+
+// TestLateCallersGetDynamosCost: callers that report the end of the prefill with the end
+// of the answer engage the guard rails, and timely ones end them.
+func TestLateCallersGetDynamosCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := predicting(t, 2)
+		engaged := func() (names []string) {
+			time.Sleep(2 * time.Second)
+			for _, r := range w.learned(t).Rails {
+				if r.Engaged {
+					names = append(names, r.Rail.String())
+				}
+			}
+			return names
+		}
+		for i := range 30 {
+			id := fmt.Sprint("late", i)
+			w.Book(id, prompt(uint32(i)<<12, 400))
+			time.Sleep(5 * time.Second)
+			if w.PrefillComplete(id) != nil || w.Free(id) != nil {
+				t.Fatal("not there")
+			}
+		}
+		if got := fmt.Sprint(engaged()); got != "[nothing_to_learn late_rank late_scope]" {
+			t.Errorf("engaged %s", got)
+		}
+		if n := w.learned(t).Samples; n != 0 {
+			t.Errorf("learned from %d late reports", n)
+		}
+		for i := range 500 {
+			w.run(t, fmt.Sprint("good", i), 400, ttft.Default())
+		}
+		if got := engaged(); got != nil {
+			t.Errorf("engaged %v after 500 timely reports", got)
+		}
+	})
+}
+
+// TestWithoutTrackedPrefill there is nothing to predict by.
+func TestWithoutTrackedPrefill(t *testing.T) {
+	w := predicting(t, 2, func(c *service.Config) { c.Weights.TrackPrefill = false })
+	w.Book("a", prompt(1, 400))
+	for _, r := range w.learned(t).Rails {
+		if r.Engaged != (r.Rail == ttft.Untracked) {
+			t.Errorf("%v: engaged %v", r.Rail, r.Engaged)
+		}
+	}
+}
