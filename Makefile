@@ -121,7 +121,7 @@ bench: setup ## run the benchmarks that match BENCH (all)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
 .PHONY: demo
-demo: build ## four simulated engines, one workload, four policies (ARGS for options)
+demo: build ## four simulated engines, one workload, five policies (ARGS for options)
 	scripts/demo.sh $(ARGS)
 
 .PHONY: demo-policies

@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-ours=select-service/lmetric base=select-service rounds=3 out=bin/demo-policies trace='' seeds=4,5,6,7,8,9
+ours=select-service/predicted-ttft base=select-service rounds=3 out=bin/demo-policies trace='' seeds=4,5,6,7,8,9
 plays=() more=()
 while (($#)); do
 	case $1 in

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Shows the service at work: starts it, starts simulated engines, and plays one
-# workload under four policies. docs/demo.md explains what is seen.
+# workload under two policies of the service and three simple ones. docs/demo.md
+# explains what is seen.
 #
 # Options of the engines (--cache-blocks, --speed, --chunked, --prefill-rate,
 # --decode-rate, --block-size, --hash-seed) go to sim-engine, --workers N sets
@@ -10,18 +11,20 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-workers=4 target='' policies=${DYN_ROUTER_POLICY_CONFIG:-demo/policies.yaml} engine_args=() player_args=()
+ours=demo/policies.yaml
+workers=4 target='' policies=${DYN_ROUTER_POLICY_CONFIG:-$ours} engine_args=() player_args=() played=
 while (($#)); do
 	case $1 in
 	--*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
 	esac
 	case $1 in
 	-h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ; exit ;;
-	--workers | --target | --policy-config | --cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
+	--workers | --target | --policy-config | --policies | --cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
 		(($# > 1)) || { echo "demo: $1 needs a value" >&2; exit 2; } ;;&
 	--workers) workers=$2; shift 2 ;;
 	--target) target=$2; shift 2 ;;
 	--policy-config) policies=$2; shift 2 ;;
+	--policies) played=$2; player_args+=("$1" "$2"); shift 2 ;;
 	--chunked) engine_args+=("$1"); shift ;;
 	--cache-blocks | --speed | --prefill-rate | --decode-rate | --block-size | --hash-seed)
 		engine_args+=("$1" "$2"); shift 2 ;;
@@ -42,13 +45,14 @@ engines=$(awk '/^engine /{print $3}' "$tmp/engines" | paste -sd,)
 if [[ -z $target ]]; then
 	run select-service bin/select-service --listen 127.0.0.1 --port 0 --log-format json --log-level info --router-policy-config "$policies"
 	await select-service '"message":"listening"'
+	[[ $played || $policies != "$ours" ]] || player_args+=(--policies select-service,select-service/predicted-ttft,round-robin,random,least-loaded)
 	target=http://$(sed -n 's/.*"address":"\([^"]*\)".*"message":"listening".*/\1/p' "$tmp/select-service" | head -n 1)
 fi
 
 cat <<TEXT
 $workers simulated engines publish their KV events, $target listens to them and
-chooses an engine for each request. Three simple policies then play the same
-requests on restarted engines. About a minute and a half; Ctrl-C stops it.
+chooses an engine for each request. Every policy plays the same requests on restarted
+engines; each takes about 20 seconds. Ctrl-C stops it.
 
 TEXT
 bin/sim-player --target "$target" --engines "$engines" "${player_args[@]}"

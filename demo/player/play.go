@@ -88,6 +88,7 @@ type playRun struct {
 	first  []firstToken
 	done   int
 	choice []time.Duration // real time of each decision
+	late   []float64       // ms of model time by which each request was sent too late
 	failed []error         // one per request that did not end well
 	lost   []error         // one per request with lifecycle calls that failed
 }
@@ -140,7 +141,7 @@ func (r *playRun) playAll(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-due(req.At - offset):
-			wg.Go(func() { r.playOne(ctx, req) })
+			wg.Go(func() { r.playOne(ctx, req, start.Add(time.Duration(float64(req.At-offset)/r.conf.Speedup))) })
 		}
 	}
 	wg.Wait()
@@ -148,9 +149,10 @@ func (r *playRun) playAll(ctx context.Context) error {
 	return phases.Wait()
 }
 
-func (r *playRun) playOne(ctx context.Context, req *workload.Request) {
+func (r *playRun) playOne(ctx context.Context, req *workload.Request, due time.Time) {
 	phase := r.phases.current()
 	asked := time.Now()
+	late := asked.Sub(due)
 	at, err := r.policy.place(ctx, req)
 	took := time.Since(asked)
 	if err == nil && (at.engine < 0 || at.engine >= len(r.engines)) {
@@ -181,6 +183,7 @@ func (r *playRun) playOne(ctx context.Context, req *workload.Request) {
 	defer r.mu.Unlock()
 	r.done++
 	r.choice = append(r.choice, took)
+	r.late = append(r.late, late.Seconds()*1000*r.conf.Speedup)
 	if err != nil {
 		r.failed = append(r.failed, fmt.Errorf("request %d: %w", req.ID, err))
 	}

@@ -63,6 +63,10 @@ func (r *report) writeTable(w io.Writer) {
 		fmt.Fprintf(w, "\n+ choice: TTFT with the time before it until the engine was chosen, also in a queue of the service\n")
 	}
 	for _, x := range r.Results {
+		if x.LateMaxMS > maxLate {
+			fmt.Fprintf(w, "%s, round %d: the machine was too busy, requests came up to %.1f s of model time late; --speedup below %g helps\n",
+				x.Policy, x.Round, x.LateMaxMS/1000, r.Config.Speedup)
+		}
 		if len(x.Phases) > 0 {
 			fmt.Fprintln(w)
 			writePhases(w, x.Phases)

@@ -34,6 +34,8 @@ type result struct {
 
 	ChoiceMeanMS float64  `json:"choice_mean_ms"` // real time of a decision
 	ChoiceP99MS  float64  `json:"choice_p99_ms"`
+	LateP99MS    float64  `json:"late_p99_ms"` // by which the player sent requests too late, in model time: the machine is busy
+	LateMaxMS    float64  `json:"late_max_ms"`
 	WallSeconds  float64  `json:"wall_seconds"`
 	Failed       int      `json:"failed"`           // requests without a full answer
 	Unreported   int      `json:"unreported"`       // requests with failed lifecycle calls
@@ -48,6 +50,10 @@ type result struct {
 }
 
 const shownErrors = 5
+
+// maxLate is the lateness, in ms of model time, beyond which a play says little: what
+// should have come one by one came at once.
+const maxLate = 1000
 
 func newResult(name string, stats []simapi.Stats, r *playRun) result {
 	res := result{Policy: name, Failed: len(r.failed), Unreported: len(r.lost), WallSeconds: r.wall.Seconds(), first: r.first}
@@ -85,6 +91,7 @@ func newResult(name string, stats []simapi.Stats, r *playRun) result {
 		choice = append(choice, float64(d)/float64(time.Millisecond))
 	}
 	res.ChoiceMeanMS, res.ChoiceP99MS = mean(choice), quantile(choice, 0.99)
+	res.LateP99MS, res.LateMaxMS = quantile(r.late, 0.99), quantile(r.late, 1)
 	all := slices.Concat(r.failed, r.lost)
 	for _, err := range all[:min(shownErrors, len(all))] {
 		res.Errors = append(res.Errors, err.Error())
