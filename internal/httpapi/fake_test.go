@@ -36,6 +36,7 @@ type fake struct {
 	scores     selecting.OverlapScores
 	loads      []selecting.RankLoad
 	scopes     []service.ScopeLoads
+	policies   []service.ScopePolicy
 	id         string
 	decay      *float64
 	peer       string
@@ -149,6 +150,11 @@ func (f *fake) Free(id string) error {
 func (f *fake) Loads(model, tenant *string) []service.ScopeLoads {
 	f.model, f.tenant = model, tenant
 	return f.scopes
+}
+
+func (f *fake) Policies(of catalog.ScopeFilter) []service.ScopePolicy {
+	f.model, f.tenant = of.Model, of.Tenant
+	return f.policies
 }
 
 func (f *fake) PotentialLoads(req *selecting.ProjectRequest) ([]selecting.RankLoad, error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 const maxU64, maxU32 = math.MaxUint64, math.MaxUint32
@@ -74,6 +75,17 @@ func TestAnswers(t *testing.T) {
 		{"loads", fake{scopes: []service.ScopeLoads{
 			{Scope: scope, Loads: loads, PendingCount: 3, PendingISLTokens: 77}, {Scope: defaultScope},
 		}}, "GET", "/loads", "", 200},
+		{"policies", fake{policies: []service.ScopePolicy{
+			{Scope: scope, Name: "fast", Type: "predicted-ttft", Shadow: []string{"default"}, Learned: &service.LearnedPrefills{
+				Parameters: ttft.Parameters{Base: 0.02, PerToken: 8e-5, PerContext: 3e-9, Learned: true}, Samples: 500,
+				Flow:  ttft.Flow{Arrivals: 3.5, Work: 1},
+				Ranks: []service.RankQueue{{Rank: rank, Queue: ttft.Queue{Speed: 1.5, Prefills: 2}, Wait: 0.25}},
+				Rails: []ttft.RailState{
+					{Rail: ttft.LateRank, Engaged: true, Ranks: []catalog.Rank{rank}, Engagements: 2}, {Rail: ttft.LateScope},
+				},
+			}},
+			{Scope: defaultScope, Name: "default"},
+		}}, "GET", "/policies", "", 200},
 		{"loads_none", fake{}, "GET", "/loads", "", 200},
 		{"potential_loads", fake{loads: loads}, "POST", "/potential_loads", "{}", 200},
 		{"overlap_scores", fake{scores: selecting.OverlapScores{BlockSize: 4, NumBlocks: 4, Rows: []selecting.OverlapRow{

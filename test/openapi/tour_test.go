@@ -80,6 +80,7 @@ func selectionTour(dialect, endpoint string) []step {
 		{"POST", "/reservations/r3/output_block", `{"decay_fraction":2}`, 400},
 		{"POST", "/reservations/none/output_block", `{}`, 404},
 		{"GET", "/loads", "", 200},
+		{"GET", "/policies", "", 200},
 		{"POST", "/potential_loads", "{" + scope + "," + prompt + "}", 200},
 		{"POST", "/potential_loads", "{}", 503},
 		{"POST", "/overlap_scores", "{" + scope + "," + prompt + "}", 200},

@@ -1,0 +1,76 @@
+package telemetry
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector/ttft"
+)
+
+var (
+	predictionFamilies families
+	scopeLabels        = []string{"model_name", "tenant_id"}
+	railLabels         = []string{"model_name", "tenant_id", "rail"}
+
+	ttftSamples     = predictionFamilies.counter("ttft_samples_total", "Completed prefills that the predictions of predicted-ttft were learned from.", scopeLabels...)
+	ttftBase        = predictionFamilies.gauge("ttft_base_seconds", "Predicted time of a prefill whatever its size.", scopeLabels...)
+	ttftToken       = predictionFamilies.gauge("ttft_token_seconds", "Predicted time of a prefill for each token to compute.", scopeLabels...)
+	ttftContext     = predictionFamilies.gauge("ttft_context_seconds", "Predicted time of a prefill for each token to compute and token that it attends to.", scopeLabels...)
+	ttftSpeed       = predictionFamilies.gauge("ttft_rank_time_ratio", "Learned time of a rank's prefills by that of its scope.", rankLabels...)
+	ttftRails       = predictionFamilies.gauge("ttft_guard_rail_engaged", "Guard rails of predicted-ttft that are engaged: 1 for a scope, or the number of its ranks.", railLabels...)
+	ttftEngagements = predictionFamilies.counter("ttft_guard_rail_engagements_total", "How often guard rails of predicted-ttft have engaged.", railLabels...)
+)
+
+// Predictions collects what is learned of how long prefills take.
+type Predictions struct {
+	Catalog *catalog.Catalog
+	// Learners are those of all scopes that predict.
+	Learners func() map[catalog.Scope]*ttft.Learner
+}
+
+// Describe implements prometheus.Collector.
+func (Predictions) Describe(ch chan<- *prometheus.Desc) { predictionFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (c Predictions) Collect(ch chan<- prometheus.Metric) {
+	listed := 0
+	learners := c.Learners()
+	for _, sc := range slices.SortedFunc(maps.Keys(learners), catalog.Scope.Compare) {
+		l := learners[sc]
+		m := l.Model()
+		send(ch, ttftSamples, l.Samples(), sc.Model, sc.Tenant)
+		send(ch, ttftBase, m.Base, sc.Model, sc.Tenant)
+		send(ch, ttftToken, m.PerToken, sc.Model, sc.Tenant)
+		send(ch, ttftContext, m.PerContext, sc.Model, sc.Tenant)
+		for _, r := range l.States() {
+			send(ch, ttftRails, engaged(&r), sc.Model, sc.Tenant, r.Rail.String())
+			send(ch, ttftEngagements, r.Engagements, sc.Model, sc.Tenant, r.Rail.String())
+		}
+		snap := c.Catalog.Snapshot(sc)
+		for _, r := range l.Speeds() {
+			if snap == nil || listed == maxListedRanks {
+				break
+			}
+			if _, here := snap.Entry(r.Rank); !here {
+				continue
+			}
+			listed++
+			send(ch, ttftSpeed, r.Speed, sc.Model, sc.Tenant, strconv.FormatUint(r.Rank.Worker, 10), strconv.FormatUint(uint64(r.Rank.DP), 10))
+		}
+	}
+}
+
+// engaged is for how many ranks, or 1 for the scope.
+func engaged(r *ttft.RailState) int {
+	switch {
+	case r.Rail.OfRank():
+		return len(r.Ranks)
+	case r.Engaged:
+		return 1
+	}
+	return 0
+}
