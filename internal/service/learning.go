@@ -1,8 +1,11 @@
 package service
 
 import (
+	"errors"
+
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/statefile"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -48,4 +51,42 @@ func logRail(log zerolog.Logger, sc catalog.Scope, c ttft.Change) {
 		event = event.Uint64("worker_id", c.Rank.Worker).Uint32("dp_rank", c.Rank.DP)
 	}
 	event.Msg(text)
+}
+
+// restoreLearned gives the learners what a file has, and returns for how many scopes. What
+// does not fit any more is learned anew.
+func (s *State) restoreLearned(f *statefile.File) (restored int) {
+	all, err := f.Learned()
+	for _, l := range all {
+		learner := s.service.learners.Of(l.Scope)
+		if learner == nil {
+			continue // its policy does not predict any more
+		}
+		if bad := learner.UnmarshalJSON(l.State); bad != nil {
+			err = errors.Join(err, bad)
+			continue
+		}
+		restored++
+	}
+	if err != nil {
+		s.failures[faultRefused].Add(1)
+		s.log.Warn().Err(err).Msg("what was learned of prefill times is not used")
+	}
+	return restored
+}
+
+func (s *State) writeLearned(w *statefile.Writer) error {
+	for sc, l := range s.service.learners.All() {
+		if l.Samples() == 0 {
+			continue
+		}
+		text, err := l.MarshalJSON()
+		if err != nil {
+			return err
+		}
+		if err := s.leaveOut(w.Learned(&statefile.Learned{Scope: sc, State: text})); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -116,6 +116,7 @@ func (s *State) Restore() {
 	if !s.service.config.recovers() && s.service.config.KVEvents {
 		ranks, entries = s.restored.use(f)
 	}
+	learned := s.restoreLearned(f) // before the learners have anything to learn from
 	workers, err := s.restoreWorkers(f)
 	var booked, ended int
 	if err == nil {
@@ -128,7 +129,7 @@ func (s *State) Restore() {
 		_ = f.Close()
 	}
 	s.log.WithLevel(levelOf(err)).Err(err).Time("written", f.Written()).Int64("bytes", f.Bytes()).
-		Int("workers", workers).Int("reservations", booked).Int("reservations_ended", ended).
+		Int("workers", workers).Int("reservations", booked).Int("reservations_ended", ended).Int("learned_scopes", learned).
 		Int("ranks_to_prove", ranks).Uint64("blocks_to_prove", entries).
 		Dur("took", time.Since(began)).Msg("snapshot restored")
 }
@@ -233,6 +234,9 @@ func (s *State) fail(why snapshotFault, err error) {
 // fill writes everything. Reservations come last, so that they are the newest.
 func (s *State) fill(ctx context.Context, w *statefile.Writer, p *pacer) error {
 	if err := s.writeWorkers(ctx, w, p); err != nil {
+		return err
+	}
+	if err := s.writeLearned(w); err != nil {
 		return err
 	}
 	// First those that wait for their proof, then where the streams stand: a rank that

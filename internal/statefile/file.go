@@ -32,6 +32,7 @@ type File struct {
 	workers []ref
 	tracked []ref
 	booked  []ref
+	learned []ref
 	payload []byte // scratch
 	piece   Piece
 }
@@ -170,6 +171,9 @@ func (f *File) note(s ref, known map[string]struct{}) bool {
 	case trackedKind:
 		f.tracked = append(f.tracked, s)
 		return json.Unmarshal(f.payload, new(catalog.TrackedRecord)) == nil
+	case learnedKind:
+		f.learned = append(f.learned, s)
+		return json.Unmarshal(f.payload, new(Learned)) == nil
 	case reservationKind:
 		f.booked = append(f.booked, s)
 		_, ok := decodeReservation(f.payload, f.header.written)
@@ -252,6 +256,18 @@ func (f *File) Workers() (workers []catalog.Record, tracked []catalog.TrackedRec
 		tracked = append(tracked, r)
 	}
 	return workers, tracked, nil
+}
+
+// Learned returns what was learned of the scopes.
+func (f *File) Learned() (all []Learned, err error) {
+	for _, s := range f.learned {
+		var l Learned
+		if err := f.decode(s, &l); err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	return all, nil
 }
 
 func (f *File) decode(s ref, v any) error {

@@ -24,6 +24,7 @@ package statefile
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"hash"
 	"hash/crc32"
@@ -61,6 +62,7 @@ const (
 	trackedKind
 	reservationKind
 	endKind
+	learnedKind
 )
 
 // Rank is what a file says of a rank beside its blocks.
@@ -71,6 +73,12 @@ type Rank struct {
 	Rank      catalog.Rank
 	// From is where the rank's stream stood.
 	From kvevents.Checkpoint
+}
+
+// Learned is what was learned of the engines of a scope. It is the owner's JSON.
+type Learned struct {
+	Scope catalog.Scope
+	State json.RawMessage
 }
 
 // header is the beginning of a file.

@@ -205,6 +205,9 @@ func (w *Writer) Worker(r *catalog.Record) error { return w.json(workerKind, r) 
 // Tracked adds a worker of the slot tracker.
 func (w *Writer) Tracked(r *catalog.TrackedRecord) error { return w.json(trackedKind, r) }
 
+// Learned adds what was learned of a scope.
+func (w *Writer) Learned(l *Learned) error { return w.json(learnedKind, l) }
+
 // Reservation adds a reservation as it is now.
 func (w *Writer) Reservation(r *reservations.Reservation, now time.Time) error {
 	w.scratch = encodeReservation(w.scratch[:0], r, now)
