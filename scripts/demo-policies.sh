@@ -51,14 +51,16 @@ options() {
 play() {
 	local name=$1
 	shift
-	if ! scripts/demo.sh --policies "$base,$ours" --rounds "$rounds" --decisions 0 --json "$out/$name.json" "$@" "${more[@]}" >"$out/$name.txt" 2>&1; then
+	if ! scripts/demo.sh --policies "$base,$ours" --rounds "$rounds" --again 2 --decisions 0 --json "$out/$name.json" "$@" "${more[@]}" >"$out/$name.txt" 2>&1; then
 		printf '%-14s failed, see %s\n' "$name" "$out/$name.txt"
 		failed=1
 		return
 	fi
 	awk -v name="$name" -v ours="$ours" '
 		/^By the figures of/ { ratios = 1 }
-		ratios && $1 == ours { sub(/^[^ ]+ +/, ""); printf "%-14s %s\n", name, $0 }
+		ratios && $1 == ours { sub(/^[^ ]+ +/, ""); line = $0 }
+		/: the machine was too busy/ && ratios { busy = "  (busy machine)" }
+		END { printf "%-14s %s%s\n", name, line, busy }
 	' "$out/$name.txt"
 }
 

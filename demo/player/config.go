@@ -46,6 +46,7 @@ type config struct {
 	Rate      float64  `json:"rate"`
 	Rounds    int      `json:"rounds"`
 	Warm      bool     `json:"warm,omitempty"`
+	Again     int      `json:"again,omitempty"`
 	Speedup   float64  `json:"speedup"`
 	Model     string   `json:"model"`
 	Tenant    string   `json:"tenant"`
@@ -76,7 +77,8 @@ func (c *config) flags() *pflag.FlagSet {
 	f.StringVar(&c.Trace, "trace", c.Trace, "play a trace in Mooncake's format instead of the built-in workload")
 	f.Float64Var(&c.Rate, "rate", c.Rate, "let requests arrive so many times as fast, for another load")
 	f.IntVar(&c.Rounds, "rounds", c.Rounds, "times to play all policies in turn; the table has medians")
-	f.BoolVar(&c.Warm, "warm", c.Warm, "keep what the service has learned from round to round; without, each has a tenant of its own")
+	f.BoolVar(&c.Warm, "warm", c.Warm, "keep what the service has learned from round to round; without, each play has a tenant of its own")
+	f.IntVar(&c.Again, "again", c.Again, "times to play again what came too late because the machine was busy")
 	f.Float64Var(&c.Speedup, "speedup", c.Speedup, "model seconds per second, for arrivals and engines alike; 0 lets the arrivals take 16 s, but is 20 at most")
 	f.StringVar(&c.Model, "model", c.Model, "model name to register the engines under")
 	f.StringVar(&c.Tenant, "tenant", c.Tenant, "tenant to register the engines under")
@@ -110,6 +112,9 @@ func (c *config) validate() ([]string, error) {
 	if c.Rounds < 1 {
 		errs = append(errs, fmt.Errorf("rounds: %d is below 1", c.Rounds))
 	}
+	if c.Again < 0 {
+		errs = append(errs, fmt.Errorf("again: %d is below 0", c.Again))
+	}
 	if !(c.Rate > 0) {
 		errs = append(errs, fmt.Errorf("rate: %g is not above 0", c.Rate))
 	}
@@ -142,13 +147,13 @@ func (c *config) modelOf(policy string) (string, bool) {
 	return "", false
 }
 
-// tenantOf returns the tenant of a round, from 1. A service learns by model and tenant,
-// so a new tenant begins knowing nothing.
-func (c *config) tenantOf(round int) string {
-	if round == 1 || c.Warm {
+// tenantOf returns the tenant of the nth play of a policy, from 1. A service learns by
+// model and tenant, so a new tenant begins knowing nothing.
+func (c *config) tenantOf(nth int) string {
+	if nth == 1 || c.Warm {
 		return c.Tenant
 	}
-	return fmt.Sprintf("%s-%d", c.Tenant, round)
+	return fmt.Sprintf("%s-%d", c.Tenant, nth)
 }
 
 // slowdown is an engine that is slow for a part of the play.

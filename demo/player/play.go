@@ -14,8 +14,8 @@ import (
 )
 
 // play restarts the engines, plays all requests under one policy and collects
-// what the engines have measured. Rounds count from 1.
-func play(ctx context.Context, conf config, name string, round int, requests []workload.Request, scr *screen) (result, error) {
+// what the engines have measured. nth counts the plays of the policy, from 1.
+func play(ctx context.Context, conf config, name string, nth int, requests []workload.Request, scr *screen) (result, error) {
 	r := playRun{conf: conf, requests: requests, screen: scr}
 	infos := make([]simapi.Info, len(conf.Engines))
 	for i, url := range conf.Engines {
@@ -37,7 +37,7 @@ func play(ctx context.Context, conf config, name string, round int, requests []w
 	case service:
 		sum := workload.Summarize(requests)
 		fleet = newReplicas(conf.Targets, selection{
-			model: model, tenant: conf.tenantOf(round), round: round, replay: conf.Replay, late: conf.Lifecycle == late,
+			model: model, tenant: conf.tenantOf(nth), nth: nth, replay: conf.Replay, late: conf.Lifecycle == late,
 			meanOutput: float64(sum.OutputTokens) / float64(sum.Requests),
 		})
 		r.policy = fleet
@@ -61,7 +61,7 @@ func play(ctx context.Context, conf config, name string, round int, requests []w
 	}
 	scr.end()
 	res := newResult(name, stats, &r)
-	res.Model, res.Round = model, round
+	res.Model = model
 	if r.phases != nil {
 		res.Phases = r.phases.results(len(conf.Targets))
 		res.DisturbedSeconds = r.phases.took.Seconds()

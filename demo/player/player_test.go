@@ -132,6 +132,21 @@ func TestRounds(t *testing.T) {
 	}
 }
 
+// TestAgain proves that a play whose requests came too late is played again, as often as
+// asked, under a tenant of its own: at this speedup a microsecond is too late.
+func TestAgain(t *testing.T) {
+	svc, target := newFakeService(t)
+	urls := startEngines(t, svc, 2, 16384)
+	rep, out, err := playJSON(t, "--target", target, "--engines", strings.Join(urls, ","), "--requests", "10", "--speedup", "1000000",
+		"--policies", "select-service", "--again", "2")
+	if err != nil || len(rep.Results) != 1 || len(svc.tenants) != 3 || strings.Count(out, "select-service again: the machine was too busy") != 2 {
+		t.Errorf("%v, %d results, tenants %v\n%s", err, len(rep.Results), svc.tenants, out)
+	}
+	if !strings.Contains(out, "round 1: the machine was too busy") {
+		t.Errorf("nothing says that the figures are spoilt:\n%s", out)
+	}
+}
+
 // TestSlowPhase proves that an engine is slowed when its phase begins, and told its
 // old speed when it ends.
 func TestSlowPhase(t *testing.T) {

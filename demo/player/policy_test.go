@@ -103,6 +103,8 @@ func TestConfig(t *testing.T) {
 		"agents":         {[]string{"--engines", "http://a", "--workload", "agents", "--rate", "1.4"}, true},
 		"no workload":    {[]string{"--engines", "http://a", "--workload", "cats"}, false},
 		"three rounds":   {[]string{"--engines", "http://a", "--rounds", "3", "--warm"}, true},
+		"again":          {[]string{"--engines", "http://a", "--again", "2"}, true},
+		"never again":    {[]string{"--engines", "http://a", "--again", "-1"}, false},
 		"no round":       {[]string{"--engines", "http://a", "--rounds", "0"}, false},
 		"no rate":        {[]string{"--engines", "http://a", "--rate", "0"}, false},
 		"late":           {[]string{"--engines", "http://a", "--lifecycle", "late"}, true},

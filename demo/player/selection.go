@@ -17,7 +17,7 @@ import (
 type selection struct {
 	url           string
 	model, tenant string
-	round         int     // from 1
+	nth           int     // play of the policy, from 1
 	replay        bool    // register the engines' replay endpoints
 	late          bool    // say nothing of a request before its end
 	meanOutput    float64 // tokens of an answer that the player expects; see report
@@ -148,8 +148,8 @@ func (s *selection) reservations(ctx context.Context) (n int, err error) {
 // reservationID differs between the plays of a run: a service may remember ids for a
 // while after their end.
 func (s *selection) reservationID(r *workload.Request) string {
-	if s.round > 1 {
-		return fmt.Sprintf("%s-%d-%d", s.model, s.round, r.ID)
+	if s.nth > 1 {
+		return fmt.Sprintf("%s-%d-%d", s.model, s.nth, r.ID)
 	}
 	return fmt.Sprintf("%s-%d", s.model, r.ID)
 }
