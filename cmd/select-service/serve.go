@@ -188,6 +188,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 		Contract:            contractOf(conf),
 		Weights:             conf.Router,
 		Policies:            conf.WorkerSelection.Policies,
+		DecisionBytes:       int64(conf.Selections.DecisionBytes),
 		Admission:           admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},
 		KVEvents:            conf.KVEvents.Enabled && !conf.SlotsOnly,
 		HybridExact:         conf.KVEvents.HybridExact,

@@ -58,7 +58,7 @@ var mayImport = map[string][]string{
 	"internal/selecting":       {"internal/admission", "internal/affinity", "internal/approximate", "internal/overload", "internal/pending", "internal/policies", "internal/scopes", "internal/telemetry", "pkg/..."},
 	"internal/service":         {"internal/...", "pkg/..."},
 	"internal/servicetest":     {"internal/...", "pkg/..."},
-	"internal/telemetry":       {"internal/certs", "internal/connections", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/scopes", "internal/workersfile", "pkg/..."},
+	"internal/telemetry":       {"internal/certs", "internal/connections", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/policies", "internal/scopes", "internal/workersfile", "pkg/..."},
 	"internal/statefile":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
 	"internal/waitqueue":       {"internal/admission"},
 	"internal/wire/msgpack":    {},

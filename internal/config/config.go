@@ -183,6 +183,8 @@ type Selections struct {
 	// DecodeBusy and PrefillBusy are shares of total_kv_blocks and of
 	// max_num_batched_tokens above which an answer says "busy"; nil never does.
 	DecodeBusy, PrefillBusy *float64
+	// DecisionBytes is about how much memory recent decisions may take; 0 keeps none.
+	DecisionBytes int
 }
 
 // Reservations is the life of reservations.
@@ -326,7 +328,8 @@ func Default() Config {
 		Router: selector.DefaultWeights(),
 		Queue:  Queue{Order: "fcfs", OverlapRefreshAfter: 10 * time.Second},
 		Selections: Selections{
-			Kept: pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
+			Kept:          pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
+			DecisionBytes: 4 << 20,
 		},
 		Reservations: Reservations{Lifetime: 300 * time.Second},
 		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},

@@ -189,6 +189,11 @@ var settings = []struct {
 		bad: []string{"-1", "0.5", "2147483648", "many"},
 	},
 	{
+		flag: "decisions-bytes", key: "selections.decisions_bytes", env: []string{"SELECT_SERVICE_DECISIONS_BYTES"},
+		text: "0", want: func(c *config.Config) { c.Selections.DecisionBytes = 0 },
+		bad: []string{"-1", "1MiB"},
+	},
+	{
 		flag: "selection-cache-max-bytes", key: "selections.cache_max_bytes", env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_BYTES"},
 		text: "0", want: func(c *config.Config) { c.Selections.Kept.Bytes = 0 },
 		bad: []string{"-1", "1MiB"},

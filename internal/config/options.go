@@ -373,6 +373,13 @@ var settings = []option{
 		help: "How much memory they may take, each both lists of its prompt's hashes and about 384 bytes; 0 keeps none.",
 	},
 	{
+		key: "selections.decisions_bytes", flag: "decisions-bytes",
+		env: []string{"SELECT_SERVICE_DECISIONS_BYTES"}, hint: "BYTES",
+		bind: func(c *Config) value { return integer(&c.Selections.DecisionBytes, 0, math.MaxInt) },
+		help: "About how much memory the recent decisions of GET /decisions may take; 0 keeps none. Of more than a hundred " +
+			"a second a part is kept.",
+	},
+	{
 		key: "selections.decode_busy_threshold", flag: "decode-busy-threshold",
 		env: []string{"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"}, hint: "X|none",
 		bind: func(c *Config) value { return multiple(&c.Selections.DecodeBusy) },

@@ -16,34 +16,36 @@ import (
 type fake struct {
 	err error
 
-	record     catalog.Record
-	patch      catalog.Patch
-	records    []catalog.Record
-	filter     catalog.ScopeFilter
-	difference catalog.Difference
-	workerID   uint64
-	worker     *catalog.Worker
-	workers    []*catalog.Worker
-	ready      bool
-	model      *string
-	tenant     *string
-	selected   selecting.SelectRequest
-	reserve    bool
-	selection  selecting.Selection
-	booked     selecting.ReserveRequest
-	repeated   bool
-	projected  selecting.ProjectRequest
-	scores     selecting.OverlapScores
-	loads      []selecting.RankLoad
-	scopes     []service.ScopeLoads
-	policies   []service.ScopePolicy
-	id         string
-	decay      *float64
-	peer       string
-	newPeer    bool
-	peers      []string
-	dump       string
-	form       contract.Version // of a dump
+	record      catalog.Record
+	patch       catalog.Patch
+	records     []catalog.Record
+	filter      catalog.ScopeFilter
+	difference  catalog.Difference
+	workerID    uint64
+	worker      *catalog.Worker
+	workers     []*catalog.Worker
+	ready       bool
+	model       *string
+	tenant      *string
+	selected    selecting.SelectRequest
+	reserve     bool
+	selection   selecting.Selection
+	explanation selecting.Explanation
+	decisions   []selecting.Decision
+	booked      selecting.ReserveRequest
+	repeated    bool
+	projected   selecting.ProjectRequest
+	scores      selecting.OverlapScores
+	loads       []selecting.RankLoad
+	scopes      []service.ScopeLoads
+	policies    []service.ScopePolicy
+	id          string
+	decay       *float64
+	peer        string
+	newPeer     bool
+	peers       []string
+	dump        string
+	form        contract.Version // of a dump
 
 	recovery   *service.RecoveryStatus
 	recovering bool
@@ -160,6 +162,17 @@ func (f *fake) Policies(of catalog.ScopeFilter) []service.ScopePolicy {
 func (f *fake) PotentialLoads(req *selecting.ProjectRequest) ([]selecting.RankLoad, error) {
 	f.projected = *req
 	return f.loads, f.called()
+}
+
+func (f *fake) Explain(_ context.Context, req *selecting.SelectRequest) (*selecting.Explanation, error) {
+	f.selected = *req
+	return &f.explanation, f.called()
+}
+
+func (f *fake) Decisions(own catalog.ScopeFilter, _ int) []selecting.Decision {
+	f.model, f.tenant = own.Model, own.Tenant
+	_ = f.called()
+	return f.decisions
 }
 
 func (f *fake) OverlapScores(req *selecting.ProjectRequest) (selecting.OverlapScores, error) {

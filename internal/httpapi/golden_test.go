@@ -18,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
@@ -92,6 +93,16 @@ func TestAnswers(t *testing.T) {
 			{Rank: catalog.Rank{Worker: 1}, Device: 1, Host: 1, Disk: 2, RouterCredit: 2.25},
 			{Rank: rank, Device: maxU32, Host: maxU32, Disk: maxU32},
 		}}}, "POST", "/overlap_scores", "{}", 200},
+		{"explain", fake{explanation: selecting.Explanation{
+			Scope: catalog.Scope{Model: "m", Tenant: "t"}, Policy: "p", Type: "lmetric", Size: selector.Prompt{Tokens: 40, Blocks: 2, BlockSize: 16},
+			Chosen: &catalog.Rank{Worker: 1}, Candidates: []selecting.ExplainedRank{{
+				Rank: catalog.Rank{Worker: 1}, Cost: 8, Requests: 3, Predicted: ttft.Cost{Wait: 0.5, Prefill: 0.25},
+				Reasons: selector.Reasons{Unit: "tokens", Device: 32, Uncached: 8, Prefill: 8, Decode: 1, Speed: 1, Taint: 1, Source: selector.Default},
+			}},
+			Excluded: []selecting.ExcludedRank{{Rank: catalog.Rank{Worker: 2, DP: 1}, Why: selecting.MissingTaint}},
+			Shadows:  []selecting.ShadowChoice{{Policy: "default", Rank: catalog.Rank{Worker: 1}, Same: true}},
+		}}, "POST", "/explain", "{}", 200},
+		{"explain_none", fake{explanation: selecting.Explanation{Policy: "default", Refusal: "no"}}, "POST", "/explain", "{}", 200},
 		{"overlap_scores_none", fake{}, "POST", "/overlap_scores", "{}", 200},
 		{"peers", fake{peers: []string{"tcp://a:1", "tcp://b:2"}}, "GET", "/replica_sync/peers", "", 200},
 		{"peers_none", fake{}, "GET", "/replica_sync/peers", "", 200},

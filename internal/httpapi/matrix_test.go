@@ -33,6 +33,8 @@ var wanted = map[string]struct{ role, scoped string }{
 	"GET /loads":                              {"read", "-"},
 	"GET /policies":                           {"read", "-"},
 	"GET /busy_threshold":                     {"read", ""},
+	"GET /decisions":                          {"read", "-"},
+	"POST /explain":                           {"read", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /overlap_scores":                    {"read", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /potential_loads":                   {"read", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /diagnose":                          {"read", `{"tenant_id":%q,"token_ids":[1]}`},
@@ -256,7 +258,7 @@ func TestMatrixScopes(t *testing.T) {
 			case !allowed && (w.Code != 403 || called):
 				t.Errorf("%s: %s %s for %s: %d, the service was asked: %v", l.name, method, path, tenant, w.Code, called)
 			}
-			if list := strings.HasSuffix(inTable, "/workers") || strings.HasSuffix(inTable, "/loads") || strings.HasSuffix(inTable, "/policies"); list && want.scoped == "-" && want.role == "read" {
+			if list := strings.HasSuffix(inTable, "/workers") || strings.HasSuffix(inTable, "/loads") || strings.HasSuffix(inTable, "/policies") || strings.HasSuffix(inTable, "/decisions"); list && want.scoped == "-" && want.role == "read" {
 				if svc.tenant == nil || *svc.tenant != "own" {
 					t.Errorf("%s: %s %s is not limited to the tenant", l.name, method, path)
 				}

@@ -19,6 +19,7 @@ type Service interface {
 	SlotsService
 	workerCatalog
 	workerSelector
+	explainer
 	projector
 	reserver
 	loadReader
@@ -167,6 +168,10 @@ func addSelection(r router, svc Service) {
 	selection := selectRoutes{svc, a.dialect}
 	r.post(access.Call, "/select", withBody(a, newSelectBody(newSelectShape(a.dialect)), selection.selectWorker))
 	r.post(access.Call, "/select_and_reserve", withBody(a, newSelectBody(newSelectAndReserveShape(a.dialect)), selection.selectAndReserve))
+
+	explanation := explainRoutes{svc, a.dialect}
+	r.post(access.Read, "/explain", withBody(a, newSelectBody(newSelectShape(a.dialect)).perRank(), explanation.explain))
+	r.get(access.Read, "/decisions", a.listing(explanation.decisions))
 
 	projection := projectRoutes{svc, a.dialect}
 	r.post(access.Read, "/overlap_scores", withBody(a, newProjectBody(a.dialect), projection.overlapScores))

@@ -82,6 +82,10 @@ func (d dialect) appendSelection(out []byte, s *selecting.Selection, reserved bo
 		}
 	}
 	out = appendLease(out, s.Lease)
+	if s.Explanation != nil {
+		out = append(appendKey(out, "explanation"), '{')
+		out = append(appendReasons(out, s.Explanation), '}')
+	}
 	return append(out, '}')
 }
 
@@ -212,6 +216,7 @@ func selectFields(d dialect) []jsonscan.Field[selectBody] {
 				b.req.AllowedWorkers, b.req.HasAllowedWorkers = s.AppendUint64s(b.req.AllowedWorkers), true
 			}
 		}},
+		field("explain", func(b *selectBody) *bool { return &b.req.Explain }, (*jsonscan.Scanner).Bool),
 		jsonscan.Field[selectBody]{Name: "routing_constraints", Read: func(s *jsonscan.Scanner, b *selectBody) {
 			constraintsShape.Read(s, &b.req)
 		}},

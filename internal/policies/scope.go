@@ -1,6 +1,8 @@
 package policies
 
 import (
+	"sync"
+
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -22,6 +24,17 @@ type Scope struct {
 type Shadow struct {
 	*Instance
 	history selector.History
+
+	mu    sync.Mutex // guards stats
+	stats ShadowStats
+}
+
+// ShadowStats compares a shadow with the policy that decides.
+type ShadowStats struct {
+	Decisions, Same uint64 // how many there were, and how many the shadow would have made too
+	// CostForegone and TTFTForegone are what the decisions cost the shadow beyond its own
+	// choices, in its unit, and in predicted seconds until the first token.
+	CostForegone, TTFTForegone float64
 }
 
 // NewScope returns the policies of a scope, nil if it has the built-in one alone. learners
@@ -60,12 +73,31 @@ func (s *Scope) Costs(d *selector.Decision, class []uint64, dst []float64) []flo
 // Decided notes that the policy has decided by the costs of d.
 func (s *Scope) Decided(d *selector.Decision) { s.history.Decided(d, s.Policy) }
 
-// Costs returns the costs that the shadow gives, as if it had made the decisions of the
-// policy in force.
+// Costs returns the costs that the shadow gives.
 func (s *Shadow) Costs(d *selector.Decision, class []uint64, dst []float64) []float64 {
 	fill(&s.history, d, s.Policy.Needs(), class)
-	costs := s.Policy.Costs(d, dst)
-	return costs
+	return s.Policy.Costs(d, dst)
+}
+
+// Decided notes a decision by which d cost the shadow more than its own choice would have,
+// unless that is the same. The shadow goes on as if it had decided.
+func (s *Shadow) Decided(d *selector.Decision, same bool, cost, ttft float64) {
+	s.history.Decided(d, s.Policy)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Decisions++
+	if same {
+		s.stats.Same++
+	}
+	s.stats.CostForegone += cost
+	s.stats.TTFTForegone += ttft
+}
+
+// Stats returns the comparison so far.
+func (s *Shadow) Stats() ShadowStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
 }
 
 // fill gives d what the history knows. sequence are the hashes of the prompt's blocks.

@@ -74,7 +74,7 @@ func (c *selection) temperature() float64 {
 // noteDecided tells the policy that it has decided. A choice of one is no decision, and
 // one that only asks neither.
 func (c *selection) noteDecided() {
-	if p := c.scope.Policies; p != nil && len(c.candidates) > 1 && !c.request.Advisory {
+	if p := c.scope.Policies; p != nil && len(c.candidates) > 1 && !c.request.Advisory && !c.request.ExplainOnly {
 		p.Decided(&c.decision)
 	}
 }

@@ -25,6 +25,8 @@ type query struct {
 	costs      []float64
 	queues     []selector.Queue  // of the candidates, if the policy needs them
 	decision   selector.Decision // of the candidates, if a policy is configured
+	scored     []catalog.Entry   // the ranks of the candidates once one is chosen, a part of eligible or free
+	shadows    []ShadowChoice
 
 	localMem, sequenceMem []uint64
 }
@@ -43,7 +45,7 @@ func (q *query) recycle() {
 	q.local, q.sequence = nil, nil
 	clear(q.eligible)
 	clear(q.free)
-	q.eligible, q.free = q.eligible[:0], q.free[:0]
+	q.eligible, q.free, q.scored, q.shadows = q.eligible[:0], q.free[:0], nil, q.shadows[:0]
 	queries.Put(q)
 }
 

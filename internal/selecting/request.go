@@ -85,6 +85,10 @@ type SelectRequest struct {
 	Advisory bool
 	// Session: requests of one session go to one rank; "" is none (1.6.1).
 	Session string
+	// Explain asks for the Explanation of the choice.
+	Explain bool
+	// ExplainOnly: the choice is not one. API.Explain sets it.
+	ExplainOnly bool
 	// Detailed: the caller reads the fields of 1.6.1, and as there an id that exists,
 	// or that another request is booking, is refused before anything else.
 	Detailed bool
@@ -135,7 +139,8 @@ type Selection struct {
 	DecodeBusy *bool
 	WorkerLoad *WorkerLoad // of an advisory selection, else nil
 
-	Lease time.Duration // as asked for
+	Lease       time.Duration // as asked for
+	Explanation *Explanation  // if asked for, of a choice that was made now
 	// Repeated: this is the answer of an earlier request with the same id. If
 	// PlacementOnly it comes from the reservation itself, and of the fields above only
 	// ReservationID, SelectionID, Scope, Rank, Endpoint and Lease are set.

@@ -9,6 +9,7 @@ package selecting
 
 import (
 	"errors"
+	"hash/maphash"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -46,6 +47,8 @@ type Config struct {
 	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its
 	// blocks above which answers call it busy, not negative; nil: they do not say.
 	PrefillBusy, DecodeBusy *float64
+	// DecisionBytes is about how much memory recent decisions may take; 0 keeps none.
+	DecisionBytes int64
 }
 
 // API has the use cases of one process.
@@ -60,6 +63,7 @@ type API struct {
 	idempotency idempotency
 	sessions    sessions
 	pending     pendingSelections
+	decisions   decisions
 }
 
 // New returns the use cases over a catalog, the scopes of its workers and the
@@ -73,6 +77,8 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 		idempotency: idempotency{ledger: l, catalog: c},
 		sessions:    sessions{catalog: c},
 	}
+	a.decisions.limit, a.decisions.seed = config.DecisionBytes, maphash.MakeSeed()
+	a.decisions.errors = telemetry.NewHistogram(telemetry.ErrorRatioBounds)
 	most := config.Remembered.Limit() / 3
 	if most > 0 {
 		config.Pending.Bytes = min(config.Pending.Bytes, int(most))
@@ -101,7 +107,7 @@ func (a *API) Sweep() {
 	}
 	_, selections := a.pending.store.Stats()
 	_, answers := a.idempotency.answers.count()
-	a.config.Remembered.Set(int64(selections) + answers + sessions)
+	a.config.Remembered.Set(int64(selections) + answers + sessions + a.decisions.size())
 }
 
 // Remembered counts what is kept for callers that come back.
@@ -130,6 +136,7 @@ func (a *API) PrefillComplete(id string) error {
 	if err := a.ledger.PrefillComplete(id); err != nil {
 		return reservationError(id, err)
 	}
+	a.decisions.completed(id)
 	a.scopes.LoadChanged()
 	return nil
 }
@@ -157,6 +164,7 @@ func (a *API) Free(id string) error {
 	if err := a.ledger.Free(id); err != nil {
 		return reservationError(id, err)
 	}
+	a.decisions.freed(id)
 	a.scopes.LoadChanged()
 	return nil
 }

@@ -90,6 +90,9 @@ func (a *API) Select(ctx context.Context, req *SelectRequest, reserve bool) (Sel
 		a.pending.save(c)
 	}
 	c.countEnded(err)
+	if selected {
+		c.audit()
+	}
 	return c.result, err
 }
 
@@ -135,7 +138,7 @@ func (c *selection) serve(ctx context.Context) error {
 	}
 	// Choose, book and answer, see Run, at once or when its turn comes: queue full,
 	// client gone, overloaded, worker gone, id in use.
-	if c.request.Advisory {
+	if c.request.Advisory || c.request.ExplainOnly {
 		return c.Run()
 	}
 	return c.runOrWait(ctx)
@@ -273,6 +276,7 @@ func (c *selection) choose(v *reservations.View) error {
 	if !c.candidates[i].Known || c.scope.Gone() {
 		return &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: scopes.ErrStale}
 	}
+	c.scored = ranks
 	c.noteDecided()
 	c.uncached = c.toCompute(i)
 	c.answer(&c.candidates[i])

@@ -45,10 +45,12 @@ type Config struct {
 	Contract contract.Version
 	// Process names the reservations that this process accepts among those of all
 	// replicas: random in every life of the program. 0: one is drawn.
-	Process   uint64
-	Weights   selector.Weights
-	Policies  *policies.Table // nil: the built-in cost everywhere
-	Admission admission.Config
+	Process  uint64
+	Weights  selector.Weights
+	Policies *policies.Table // nil: the built-in cost everywhere
+	// DecisionBytes is about how much memory recent decisions may take; 0 keeps none.
+	DecisionBytes int64
+	Admission     admission.Config
 	// Overload has the busy thresholds of every model, until they are changed.
 	Overload overload.Thresholds
 	// KVEvents off: no subscriptions, no event endpoints needed, no overlap.
@@ -168,6 +170,8 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		Remembered:  config.Memory.Account(budget.Remembered),
 		PrefillBusy: config.PrefillBusy,
 		DecodeBusy:  config.DecodeBusy,
+
+		DecisionBytes: config.DecisionBytes,
 	}, s.catalog, s.scopes, s.ledger, config.Overload, log)
 	if s.replica != nil && config.SessionTTL > 0 {
 		s.ShareSessions(process, s.replica)

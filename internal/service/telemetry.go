@@ -25,6 +25,7 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 			Overloaded: selecting.OverloadedWorkers, Capacity: selecting.CapacityOf,
 		},
 		telemetry.Scopes{Registry: s.scopes},
+		telemetry.Decisions{Registry: s.scopes, Errors: s.TTFTErrors()},
 		telemetry.Reservations{Ledger: s.ledger, Remembered: s.remembered},
 		s.Selections(),
 		telemetry.Events{Streams: s.allStreams(), Lag: s.streams.lag},

@@ -21,7 +21,7 @@ var rewrite = flag.Bool("rewrite", false, "write golden files")
 // with Dynamo's aliases.
 func declared(aliases bool) []family {
 	lists := []*families{
-		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &selectionFamilies,
+		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &selectionFamilies, &decisionFamilies,
 		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &socketFamilies, &predictionFamilies,
 	}
 	if aliases {

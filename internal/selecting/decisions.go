@@ -1,0 +1,210 @@
+package selecting
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// decisions are the most recent choices, with what became of them. When there are many
+// a part of them is kept, so that keeping them costs next to nothing.
+type decisions struct {
+	limit  int64                // bytes; 0 keeps none
+	errors *telemetry.Histogram // observed over predicted time to first token
+
+	next atomic.Int64 // when the next one may be kept if none is kept at once, in ns of Unix time
+	seed maphash.Seed
+	byID [decisionIDs]atomic.Pointer[Decision] // by hash of the id; the last one of a hash only
+
+	mu     sync.Mutex // guards the fields below, and the outcomes
+	recent []*Decision
+	oldest int // index in recent; what is before it is gone
+	bytes  int64
+}
+
+const (
+	decisionIDs = 1 << 12
+	// As many decisions are kept at once, and then one each decisionGap.
+	decisionBurst = 1000
+	decisionGap   = 10 * time.Millisecond
+)
+
+// Decision is a choice that was made, with what became of it.
+type Decision struct {
+	*decided
+	At                         time.Time
+	SelectionID, ReservationID string // "": none
+	Reserved                   bool   // booked in the same step
+	// Cached and MostCached are the prompt's blocks that the chosen rank has, and the rank
+	// with the most among those that could be chosen.
+	Cached, MostCached uint64
+	PredictedTTFT      float64 // seconds
+	Outcome            Outcome
+}
+
+// Outcome is what became of a choice, as far as callers have said it.
+type Outcome struct {
+	TTFT  time.Duration // from the choice to its prefill_complete; 0: not said
+	Freed time.Duration // to the call that freed it; 0: none
+	// Gone: it was booked and is neither live nor was it freed: it has expired, its rank has
+	// left, or another replica has ended it.
+	Gone bool
+}
+
+// Explain returns why the rank was chosen. Ranks that were excluded are not kept.
+func (d *Decision) Explain() *Explanation { return d.explain() }
+
+// Scope is that of the choice.
+func (d *Decision) Scope() catalog.Scope { return d.scope }
+
+// due reports whether a decision at now may be kept, and counts it.
+func (d *decisions) due(now time.Time) bool {
+	if d.limit == 0 {
+		return false
+	}
+	at := now.UnixNano()
+	next := max(d.next.Load(), at-int64(decisionBurst*decisionGap))
+	if next > at {
+		return false
+	}
+	d.next.Store(next + int64(decisionGap))
+	return true
+}
+
+// keepDecision keeps what c has decided, if it is due.
+func (c *selection) keepDecision() {
+	d, now := &c.api.decisions, time.Now()
+	if !d.due(now) {
+		return
+	}
+	x := &Decision{decided: c.decided(), At: now, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot)}
+	if id := c.request.SelectionID; id != nil {
+		x.SelectionID = string([]byte(*id)) // the request's is lent
+	}
+	if c.reserve {
+		x.ReservationID = string([]byte(c.id))
+	}
+	for i := range c.eligible {
+		x.MostCached = max(x.MostCached, c.cachedBlocks(c.eligible[i].Slot))
+	}
+	if x.chosen >= 0 {
+		p := predict(&x.decision, x.chosen)
+		x.PredictedTTFT = p.Wait + p.Prefill
+	}
+	d.keep(x)
+}
+
+func (d *decisions) keep(x *Decision) {
+	id := x.ReservationID
+	if id == "" {
+		id = x.SelectionID
+	}
+	d.mu.Lock()
+	d.recent = append(d.recent, x)
+	d.bytes += x.size()
+	for d.bytes > d.limit && d.oldest < len(d.recent) {
+		d.bytes -= d.recent[d.oldest].size()
+		d.recent[d.oldest] = nil
+		d.oldest++
+	}
+	if d.oldest > len(d.recent)/2 {
+		n := copy(d.recent, d.recent[d.oldest:])
+		clear(d.recent[n:])
+		d.recent, d.oldest = d.recent[:n], 0
+	}
+	d.mu.Unlock()
+	if id != "" {
+		d.place(id).Store(x)
+	}
+}
+
+// size is about what all of them take, in bytes.
+func (d *decisions) size() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.bytes
+}
+
+// size is about what the decision takes, in bytes.
+func (x *Decision) size() int64 {
+	const fixed = int64(unsafe.Sizeof(Decision{})+unsafe.Sizeof(decided{})) + 64
+	perRank := int64(unsafe.Sizeof(selector.Candidate{}) + unsafe.Sizeof(selector.Queue{}) + unsafe.Sizeof(catalog.Rank{}) + 8)
+	return fixed + int64(len(x.ranks))*perRank + int64(len(x.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) +
+		int64(len(x.SelectionID)+len(x.ReservationID))
+}
+
+func (d *decisions) place(id string) *atomic.Pointer[Decision] {
+	return &d.byID[maphash.String(d.seed, id)%decisionIDs]
+}
+
+// of returns the decision that a reservation is of, nil if it is not kept.
+func (d *decisions) of(id string) *Decision {
+	if d.limit == 0 {
+		return nil
+	}
+	x := d.place(id).Load()
+	if x == nil || x.ReservationID != id && (x.Reserved || x.SelectionID != id) {
+		return nil
+	}
+	return x
+}
+
+// completed notes the prefill_complete of a reservation.
+func (d *decisions) completed(id string) {
+	x := d.of(id)
+	if x == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if x.Outcome.TTFT != 0 || x.Outcome.Freed != 0 {
+		return
+	}
+	x.Outcome.TTFT = max(1, time.Since(x.At))
+	if x.PredictedTTFT > 0 {
+		d.errors.Observe(x.Outcome.TTFT.Seconds() / x.PredictedTTFT)
+	}
+}
+
+// freed notes that a caller freed a reservation.
+func (d *decisions) freed(id string) {
+	x := d.of(id)
+	if x == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x.Outcome.Freed = max(1, time.Since(x.At))
+}
+
+// Decisions returns the kept decisions of the scopes that match, the newest first, at
+// most limit of them.
+func (a *API) Decisions(own catalog.ScopeFilter, limit int) []Decision {
+	d := &a.decisions
+	var found []Decision
+	d.mu.Lock()
+	for i := len(d.recent) - 1; i >= d.oldest && len(found) < limit; i-- {
+		if x := d.recent[i]; x.scope.Matches(own.Model, own.Tenant) {
+			found = append(found, *x)
+		}
+	}
+	d.mu.Unlock()
+	for i := range found {
+		x := &found[i]
+		if id := x.ReservationID; id != "" && x.Outcome.Freed == 0 {
+			_, live := a.ledger.Find(id)
+			x.Outcome.Gone = !live
+		}
+	}
+	return found
+}
+
+// TTFTErrors has the observed times to first token over the predicted ones, of the kept
+// decisions.
+func (a *API) TTFTErrors() *telemetry.Histogram { return a.decisions.errors }

@@ -1,0 +1,247 @@
+package selecting
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/policies"
+	"github.com/select-service/select-service/internal/scopes"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
+)
+
+// Explanation says why a rank was chosen, or why none was.
+type Explanation struct {
+	Scope        catalog.Scope
+	Policy, Type string // the instance and its type; the built-in one has no type
+	Size         selector.Prompt
+	Temperature  float64
+	Chosen       *catalog.Rank // nil: none
+	Refusal      string        // why there is none
+	Candidates   []ExplainedRank
+	Excluded     []ExcludedRank
+	Shadows      []ShadowChoice
+}
+
+// ExplainedRank is a candidate with its cost and the terms of that, and what the model
+// of the engines predicts.
+type ExplainedRank struct {
+	Rank      catalog.Rank
+	Cost      float64
+	Requests  uint32 // active ones
+	Predicted ttft.Cost
+	selector.Reasons
+}
+
+// TTFT is the predicted time to first token, in seconds.
+func (r *ExplainedRank) TTFT() float64 { return r.Predicted.Wait + r.Predicted.Prefill }
+
+// ExcludedRank is one that could not be chosen.
+type ExcludedRank struct {
+	Rank catalog.Rank
+	Why  Exclusion
+}
+
+// Exclusion is why a rank could not be chosen.
+type Exclusion string
+
+// The exclusions.
+const (
+	Unschedulable Exclusion = "not_schedulable" // incomplete, draining, or of the slot tracker
+	NotAllowed    Exclusion = "not_allowed"     // not in allowed_worker_ids
+	MissingTaint  Exclusion = "missing_taint"
+	NotPinned     Exclusion = "not_pinned"
+	NotTarget     Exclusion = "not_affinity_target"
+	Overloaded    Exclusion = "overloaded"
+	NotOfSession  Exclusion = "not_of_session"
+)
+
+// ShadowChoice is what a shadow would have chosen.
+type ShadowChoice struct {
+	Policy string
+	Rank   catalog.Rank
+	// Same: the rank that was chosen costs the shadow no more than its own.
+	Same bool
+	// CostForegone is what the chosen rank costs the shadow beyond its own choice, in its
+	// unit. TTFTForegone is by how much the predicted time to first token of the chosen rank
+	// is longer, in seconds; negative if it is shorter.
+	CostForegone, TTFTForegone float64
+}
+
+// Explain says what Select would choose for a prompt, and why. It decides nothing: no
+// policy learns of it, and nothing is booked, kept or counted. That no rank can be
+// chosen is part of the answer.
+func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, error) {
+	req.ExplainOnly = true
+	c := a.newSelection(req, false)
+	defer c.recycle()
+	err := c.serve(ctx)
+	for n := 1; n < maxAttempts && errors.Is(err, scopes.ErrStale); n++ {
+		err = c.serve(ctx)
+	}
+	if err == nil {
+		c.evaluateShadows()
+		return c.explain(), nil
+	}
+	if kind := contract.KindOf(err); kind != contract.Unavailable && kind != contract.Overloaded || c.snapshot == nil {
+		return nil, err
+	}
+	x := c.explain()
+	x.Refusal = err.Error()
+	return x, nil
+}
+
+// decided is a choice with the facts that it was made by. It refers to no memory of its
+// selection.
+type decided struct {
+	scope    catalog.Scope
+	policy   *policies.Instance // nil: the built-in one
+	decision selector.Decision
+	ranks    []catalog.Rank // of the candidates
+	costs    []float64
+	chosen   int // -1: none
+	shadows  []ShadowChoice
+}
+
+// decided copies what c was decided by.
+func (c *selection) decided() *decided {
+	d := &decided{scope: c.snapshot.Scope, decision: *c.facts(), chosen: -1, shadows: slices.Clone(c.shadows)}
+	if p := c.scope.Policies; p != nil {
+		d.policy = p.Instance
+	}
+	d.decision.Candidates, d.decision.Queues = slices.Clone(c.decision.Candidates), slices.Clone(c.decision.Queues)
+	d.costs = slices.Clone(c.costs[:len(c.scored)])
+	for i, e := range c.scored {
+		d.ranks = append(d.ranks, e.Rank)
+		if e.Rank == c.chosen.Rank {
+			d.chosen = i
+		}
+	}
+	return d
+}
+
+// facts are those that the scored ranks were decided by.
+func (c *selection) facts() *selector.Decision {
+	if len(c.scored) == 0 {
+		c.decision = selector.Decision{Prompt: c.size, Weights: c.weights}
+	} else if c.scope.Policies == nil {
+		c.decision = selector.Decision{Prompt: c.size, Candidates: c.candidates, Weights: c.weights}
+	}
+	return &c.decision
+}
+
+// explain is the explanation of a choice that was just made, or could not be.
+func (c *selection) explain() *Explanation {
+	x := c.decided().explain()
+	for _, e := range c.snapshot.Known() {
+		if !slices.Contains(c.scored, e) {
+			x.Excluded = append(x.Excluded, ExcludedRank{e.Rank, c.exclusion(e)})
+		}
+	}
+	return x
+}
+
+// exclusion says why a rank is not among the candidates.
+func (c *selection) exclusion(e catalog.Entry) Exclusion {
+	target := c.request.Target
+	looked := c.thresholds().Any() && !c.request.Advisory && c.request.Pinned == nil // for overload
+	switch {
+	case !c.snapshot.IsCandidate(e):
+		return Unschedulable
+	case !c.filter.Allows(e.Rank.Worker):
+		return NotAllowed
+	case !c.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint):
+		return MissingTaint
+	case c.request.Pinned != nil && *c.request.Pinned != e.Rank:
+		return NotPinned
+	case !slices.Contains(c.eligible, e) && target != nil:
+		return NotTarget
+	case len(c.scored) == 0, looked && !slices.Contains(c.free, e):
+		return Overloaded
+	}
+	return NotOfSession
+}
+
+// explain makes the explanation of the decision, but for ranks that were excluded.
+func (d *decided) explain() *Explanation {
+	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Shadows: d.shadows}
+	var policy selector.Policy = selector.CostFunction{}
+	if d.policy != nil {
+		x.Policy, x.Type, policy = d.policy.Name, d.policy.Type, d.policy.Policy
+	}
+	x.Temperature = policy.Temperature(&d.decision)
+	for i, r := range d.ranks {
+		x.Candidates = append(x.Candidates, ExplainedRank{
+			Rank: r, Cost: d.costs[i], Requests: d.decision.Candidates[i].Requests,
+			Predicted: predict(&d.decision, i), Reasons: policy.Reasons(&d.decision, i),
+		})
+	}
+	if d.chosen >= 0 {
+		x.Chosen = &d.ranks[d.chosen]
+	}
+	return x
+}
+
+// predict returns what the prompt costs in seconds on candidate i. Without a model the
+// prefill tokens that the rank carries are its queue.
+func predict(d *selector.Decision, i int) ttft.Cost {
+	c := &d.Candidates[i]
+	u, length := float64(d.Weights.ToCompute(d.Prompt, c)), float64(d.Prompt.Tokens)
+	if i < len(d.Queues) {
+		return d.Model.Cost(u, length, &d.Queues[i], d.Model.Crowding)
+	}
+	model := ttft.Default()
+	q := ttft.Queue{Tokens: float64(c.Prefill), HeadTokens: c.Prefill, HeadPrompt: c.Prefill}
+	if c.Prefill > 0 {
+		q.Prefills = 1
+	}
+	return model.Cost(u, length, &q, 0)
+}
+
+// audit follows a choice that was made: shadows, what is kept of it, and the explanation if one is
+// asked for.
+// It runs outside all locks.
+func (c *selection) audit() {
+	if !c.request.Advisory {
+		c.evaluateShadows()
+		c.keepDecision()
+	}
+	if c.request.Explain {
+		c.result.Explanation = c.explain()
+	}
+}
+
+// evaluateShadows asks the shadows of the scope what they would have chosen, and counts
+// it. It runs after the choice, outside all locks.
+func (c *selection) evaluateShadows() {
+	c.shadows = c.shadows[:0]
+	p := c.scope.Policies
+	if p == nil || len(p.Shadows()) == 0 || len(c.scored) == 0 {
+		return
+	}
+	chosen := slices.Index(c.scored, c.chosen)
+	taken := predict(&c.decision, chosen)
+	var costs []float64
+	for _, shadow := range p.Shadows() {
+		d := c.decision
+		costs = shadow.Costs(&d, c.sequence, costs)
+		i := selector.Pick(costs, 0, selector.Global())
+		other := predict(&d, i)
+		s := ShadowChoice{
+			Policy: shadow.Name, Rank: c.scored[i].Rank,
+			Same: costs[chosen] <= costs[i], CostForegone: costs[chosen] - costs[i],
+		}
+		if s.Same {
+			s.Rank = c.chosen.Rank
+		} else {
+			s.TTFTForegone = taken.Wait + taken.Prefill - other.Wait - other.Prefill
+		}
+		c.shadows = append(c.shadows, s)
+		if !c.request.ExplainOnly {
+			shadow.Decided(&d, s.Same, s.CostForegone, s.TTFTForegone)
+		}
+	}
+}
