@@ -132,11 +132,11 @@ func (d *decisions) size() int64 {
 }
 
 // size is about what the decision takes, in bytes.
-func (x *Decision) size() int64 {
+func (d *Decision) size() int64 {
 	const fixed = int64(unsafe.Sizeof(Decision{})+unsafe.Sizeof(decided{})) + 64
 	perRank := int64(unsafe.Sizeof(selector.Candidate{}) + unsafe.Sizeof(selector.Queue{}) + unsafe.Sizeof(catalog.Rank{}) + 8)
-	return fixed + int64(len(x.ranks))*perRank + int64(len(x.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) +
-		int64(len(x.SelectionID)+len(x.ReservationID))
+	return fixed + int64(len(d.ranks))*perRank + int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) +
+		int64(len(d.SelectionID)+len(d.ReservationID))
 }
 
 func (d *decisions) place(id string) *atomic.Pointer[Decision] {

@@ -89,6 +89,9 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 	if kind := contract.KindOf(err); kind != contract.Unavailable && kind != contract.Overloaded || c.snapshot == nil {
 		return nil, err
 	}
+	if c.readPrompt(c.snapshot) != nil {
+		return nil, err
+	}
 	x := c.explain()
 	x.Refusal = err.Error()
 	return x, nil

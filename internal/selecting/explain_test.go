@@ -125,6 +125,9 @@ func TestExclusions(t *testing.T) {
 		if (x.Refusal != "") != (name == "nobody") || (x.Chosen == nil) != (name == "nobody") {
 			t.Errorf("%s: refused %q, chosen %v", name, x.Refusal, x.Chosen)
 		}
+		if x.Size.Tokens != 4 {
+			t.Errorf("%s: a prompt of %d tokens", name, x.Size.Tokens)
+		}
 		got := map[string]selecting.Exclusion{}
 		for _, e := range x.Excluded {
 			got[fmt.Sprint(e.Rank.Worker)] = e.Why

@@ -72,6 +72,8 @@ type SelectRequest struct {
 	PolicyClass string `json:"-"`
 	// Advisory makes Select answer what it would choose, without waiting or refusal.
 	Advisory bool `json:"advisory,omitempty"`
+	// Explain asks for the Explanation of the choice.
+	Explain bool `json:"explain,omitempty"`
 }
 
 // AffinityTarget is a rank, or all ranks of a worker.
@@ -110,7 +112,8 @@ type Selection struct {
 	TrackPrefill   bool    `json:"track_prefill_tokens"`
 	LeaseSeconds   float64 `json:"lease_seconds"` // 0: no lease
 
-	WorkerLoad *WorkerLoad `json:"worker_load"` // of advisory selections
+	WorkerLoad  *WorkerLoad  `json:"worker_load"` // of advisory selections
+	Explanation *Explanation `json:"explanation"` // if asked for, of a choice that was made now
 }
 
 // Overlap is what the chosen worker has cached of the prompt, in tokens, each

@@ -182,6 +182,25 @@ def test_affinity_target(make: MakeClient, fleet: Server) -> None:
         client.select(token_ids=[1], affinity_target={"worker_id": 1, "dp_rank": -1})
 
 
+def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
+    client = make(fleet.url, dialect=dialect)
+    asked = client.explain(token_ids=[1, 2, 3, 4], allowed_worker_ids=[2], explain=True)
+    assert asked["chosen"] == {"worker_id": 2, "dp_rank": 0}
+    assert {row["reason"] for row in asked["excluded"]} == {"not_allowed"}
+    assert client.explain(token_ids=[1], allowed_worker_ids=[])["refusal"]
+    booked = client.select_and_reserve(token_ids=[1, 2, 3, 4], explain=True)
+    why = booked["explanation"]
+    assert why["chosen"]["worker_id"] == booked["worker_id"]
+    assert min(row["cost"] for row in why["candidates"]) > 0
+    client.prefill_complete(client.booking_id(booked))
+    client.free(client.booking_id(booked))
+    kept = client.decisions(model_name="default")[0]
+    assert kept["reservation_id"] == client.booking_id(booked)
+    assert kept["outcome"]["state"] == "freed"
+    assert kept["outcome"]["ttft_seconds"] > 0
+    assert [scope["policy"] for scope in client.policies()] == ["default"]
+
+
 def test_thresholds(make: MakeClient, fleet: Server) -> None:
     client = make(fleet.url)
     set_ = client.set_busy_threshold(model="default", active_prefill_tokens_threshold=TOP)

@@ -14,6 +14,7 @@ from ._types import (
     BookRequest,
     DiagnoseRequest,
     Difference,
+    Explanation,
     OverlapScores,
     PromptRequest,
     RankLoad,
@@ -136,6 +137,31 @@ class SelectionRoutes(Caller):
         core = self._core
         body, headers = split_headers(core.with_id(request))
         return _first(core.book("/select_and_reserve", body, headers))
+
+    @operation
+    def explain(self, **request: Unpack[SelectRequest]) -> Plan[Explanation]:
+        """What select would choose, and why; nothing is booked, kept or counted."""
+        core = self._core
+        body, headers = split_headers(core.names(request))
+        return core.call(core.request("POST", "/explain", body, headers=headers))
+
+    @operation
+    def decisions(
+        self, *, model_name: str | None = None, tenant: str | None = None
+    ) -> Plan[list[dict[str, Any]]]:
+        """Recent choices with what became of them, the newest first."""
+        core = self._core
+        query = filters(core, model_name, tenant)
+        return core.call(core.request("GET", "/decisions", query=query))
+
+    @operation
+    def policies(
+        self, *, model_name: str | None = None, tenant: str | None = None
+    ) -> Plan[list[dict[str, Any]]]:
+        """Which policy decides in each scope, and what it has learned."""
+        core = self._core
+        query = filters(core, model_name, tenant)
+        return core.call(core.request("GET", "/policies", query=query))
 
     @operation
     def overlap_scores(self, **request: Unpack[PromptRequest]) -> Plan[OverlapScores]:

@@ -152,6 +152,7 @@ class SelectRequest(PromptRequest, total=False):
     session_id: str
     session_context: Mapping[str, Any]
     advisory: bool
+    explain: bool
     # Sent as a header: the class of the wait queue.
     policy_class: str
 
@@ -184,6 +185,24 @@ class LeaseRequest(BookRequest, total=False):
     dp_rank: int
     effective_prefill_tokens: int | None
     track_prefill_tokens: bool | None
+
+
+class Explanation(TypedDict, total=False):
+    """Why a rank was chosen, or why none can be."""
+
+    model_name: str
+    tenant_id: str
+    routing_group: str
+    policy: Required[str]
+    policy_type: str
+    isl_tokens: Required[int]
+    block_size: Required[int]
+    temperature: Required[float]
+    chosen: Required[Rank | None]
+    refusal: str
+    candidates: Required[list[dict[str, Any]]]
+    excluded: Required[list[dict[str, Any]]]
+    shadows: Required[list[dict[str, Any]]]
 
 
 class Overlap(TypedDict):
@@ -226,6 +245,7 @@ class Selection(Reservation, total=False):
     potential_decode_blocks: int
     decode_busy: bool
     worker_load: dict[str, Any]
+    explanation: Explanation
 
 
 class RankLoad(TypedDict):

@@ -1,0 +1,112 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// Explanation says why a rank was chosen, or why none can be.
+type Explanation struct {
+	Policy      string  `json:"policy"`      // the instance; default is the built-in cost
+	PolicyType  string  `json:"policy_type"` // empty for the built-in cost
+	ISLTokens   uint64  `json:"isl_tokens"`
+	BlockSize   uint32  `json:"block_size"`
+	Temperature float64 `json:"temperature"`
+	Chosen      *Rank   `json:"chosen"`  // nil: none
+	Refusal     string  `json:"refusal"` // why none, empty otherwise
+
+	Candidates []ExplainedRank `json:"candidates"`
+	Excluded   []ExcludedRank  `json:"excluded"` // not of decisions
+	Shadows    []ShadowChoice  `json:"shadows"`
+}
+
+// ExplainedRank is a rank that was compared; the lowest cost wins.
+type ExplainedRank struct {
+	Worker uint64  `json:"worker_id"`
+	DPRank uint32  `json:"dp_rank"`
+	Cost   float64 `json:"cost"`
+	Unit   string  `json:"unit"` // blocks, seconds, requests, tokens or turns
+	// Terms are what the cost consists of; Taint is a factor.
+	Terms struct {
+		Wait    float64 `json:"wait"`
+		Prefill float64 `json:"prefill"`
+		Delay   float64 `json:"delay"`
+		Decode  float64 `json:"decode"`
+		Taint   float64 `json:"taint"`
+	} `json:"terms"`
+	// CachedTokens are by tier, each beyond the ones before it.
+	CachedTokens struct {
+		Device uint64 `json:"device"`
+		Host   uint64 `json:"host"`
+		Disk   uint64 `json:"disk"`
+	} `json:"cached_tokens"`
+	UncachedTokens   uint64  `json:"uncached_tokens"`
+	ActiveRequests   uint32  `json:"active_requests"`
+	PredictedWait    float64 `json:"predicted_wait_seconds"`
+	PredictedPrefill float64 `json:"predicted_prefill_seconds"`
+	PredictedDelay   float64 `json:"predicted_delay_seconds"`
+	SpeedFactor      float64 `json:"speed_factor"` // the rank's time relative to its fleet's
+	Source           string  `json:"source"`       // learned, default or fallback
+}
+
+// ExcludedRank is a rank that could not be chosen.
+type ExcludedRank struct {
+	Worker uint64 `json:"worker_id"`
+	DPRank uint32 `json:"dp_rank"`
+	Reason string `json:"reason"`
+}
+
+// ShadowChoice is what a shadow would have chosen.
+type ShadowChoice struct {
+	Policy       string  `json:"policy"`
+	Worker       uint64  `json:"worker_id"`
+	DPRank       uint32  `json:"dp_rank"`
+	Same         bool    `json:"same"`
+	CostForegone float64 `json:"cost_foregone"`         // in the shadow's unit
+	TTFTForegone float64 `json:"ttft_foregone_seconds"` // negative: its choice is the longer one
+}
+
+// Decision is a recent choice with what became of it.
+type Decision struct {
+	Time         time.Time `json:"time"`
+	Model        string    `json:"model_name"`
+	RoutingGroup string    `json:"routing_group"`
+	ID           string    `json:"selection_id"`   // as given
+	Reservation  string    `json:"reservation_id"` // of what was booked in the same step
+	Reserved     bool      `json:"reserved"`
+
+	CachedBlocks         uint64  `json:"cached_blocks"`
+	CachedBlocksForegone uint64  `json:"cached_blocks_foregone"`
+	PredictedTTFT        float64 `json:"predicted_ttft_seconds"`
+	Outcome              struct {
+		State      string   `json:"state"`               // selected, prefilling, decoding, freed or gone
+		TTFT       *float64 `json:"ttft_seconds"`        // to prefill_complete; nil: not said
+		FreedAfter *float64 `json:"freed_after_seconds"` // nil: not freed
+	} `json:"outcome"`
+	Explanation
+}
+
+// Explain says what Select would choose, and why. Nothing is booked, kept or counted. That
+// no rank can be chosen is an answer, not an error.
+func (c *Client) Explain(ctx context.Context, req SelectRequest) (Explanation, error) {
+	var x Explanation
+	err := c.do(ctx, call{method: http.MethodPost, path: "/explain", body: req, repeatable: true}, &x)
+	return x, err
+}
+
+// Decisions lists recent choices of a scope, the newest first.
+func (c *Client) Decisions(ctx context.Context, scope Scope) ([]Decision, error) {
+	var list []Decision
+	err := c.do(ctx, call{method: http.MethodGet, path: "/decisions" + scope.query(), repeatable: true}, &list)
+	return list, err
+}
+
+// Policies tells which policy decides in each scope and what it has learned. The answer
+// is JSON as the OpenAPI document describes it.
+func (c *Client) Policies(ctx context.Context, scope Scope) (json.RawMessage, error) {
+	var answer json.RawMessage
+	err := c.do(ctx, call{method: http.MethodGet, path: "/policies" + scope.query(), repeatable: true}, &answer)
+	return answer, err
+}
