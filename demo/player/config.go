@@ -56,6 +56,8 @@ type config struct {
 	JSON      string   `json:"-"`
 	Disturb   string   `json:"disturb,omitempty"`
 	Replay    bool     `json:"replay"`
+
+	WriteTrace string `json:"-"`
 }
 
 func defaults() config {
@@ -75,6 +77,7 @@ func (c *config) flags() *pflag.FlagSet {
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the built-in workload and of random choices")
 	f.IntVar(&c.Requests, "requests", c.Requests, "requests to play")
 	f.StringVar(&c.Trace, "trace", c.Trace, "play a trace in Mooncake's format instead of the built-in workload")
+	f.StringVar(&c.WriteTrace, "write-trace", c.WriteTrace, "only write the workload to this file, in Mooncake's format")
 	f.Float64Var(&c.Rate, "rate", c.Rate, "let requests arrive so many times as fast, for another load")
 	f.IntVar(&c.Rounds, "rounds", c.Rounds, "times to play all policies in turn; the table has medians")
 	f.BoolVar(&c.Warm, "warm", c.Warm, "keep what the service has learned from round to round; without, each play has a tenant of its own")
@@ -94,7 +97,7 @@ func (c *config) flags() *pflag.FlagSet {
 // validate returns the policies to play.
 func (c *config) validate() ([]string, error) {
 	var errs []error
-	if len(c.Engines) == 0 {
+	if len(c.Engines) == 0 && c.WriteTrace == "" {
 		errs = append(errs, errors.New("engines: at least one URL is required"))
 	}
 	if len(c.Targets) == 0 {

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	requests, err := load(conf)
 	if err != nil {
 		return err
+	}
+	if conf.WriteTrace != "" {
+		return writeTrace(conf.WriteTrace, requests)
 	}
 	sum := workload.Summarize(requests)
 	if conf.Speedup == 0 {
@@ -124,4 +128,13 @@ func readTrace(path string, n int) ([]workload.Request, error) {
 		return nil, fmt.Errorf("%s: no requests", path)
 	}
 	return requests, nil
+}
+
+func writeTrace(path string, requests []workload.Request) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(f)
+	return errors.Join(workload.WriteTrace(out, requests), out.Flush(), f.Close())
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"os"
@@ -194,6 +195,21 @@ func TestTraceIsPlayed(t *testing.T) {
 	}
 	if r := rep.Results[0]; r.Requests != 2 || r.Failed != 1 || r.HitRate != 688.0/1400 {
 		t.Errorf("%d requests, %d failed, hit rate %v (%v)", r.Requests, r.Failed, r.HitRate, r.Errors)
+	}
+}
+
+// TestTraceIsWritten proves that --write-trace needs no engines, and that its file can be
+// played.
+func TestTraceIsWritten(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agents.jsonl")
+	if err := run(t.Context(), []string{"--workload", "agents", "--seed", "4", "--requests", "50", "--write-trace", file}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	conf := defaults()
+	conf.Trace = file
+	requests, err := load(conf)
+	if err != nil || len(requests) != 50 {
+		t.Errorf("%v, %d requests", err, len(requests))
 	}
 }
 

@@ -2,11 +2,15 @@ package workload
 
 import (
 	"bufio"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
+
+	"github.com/zeebo/xxh3"
 )
 
 // TraceBlock is the number of tokens that one hash id of a Mooncake trace
@@ -79,4 +83,38 @@ func (l *traceLine) request(index int) Request {
 		Prompt: prompt[:l.InputLength:l.InputLength],
 		Output: text(max(1, l.OutputLength), 0, traceAnswer, uint64(index)),
 	}
+}
+
+// WriteTrace writes requests as a Mooncake trace: equal hash ids where prompts are equal
+// from their first token up to there. It loses what the format has no place for: where
+// prompts differ within a block, what answers say, and times below a millisecond.
+func WriteTrace(w io.Writer, requests []Request) error {
+	type block struct {
+		parent uint64 // id of the block before, plus 1; 0: none
+		tokens uint64 // their hash
+	}
+	ids := map[block]uint64{}
+	out := json.NewEncoder(w)
+	for _, r := range requests {
+		l := traceLine{Timestamp: r.At.Milliseconds(), InputLength: len(r.Prompt), OutputLength: len(r.Output)}
+		parent := uint64(0)
+		for tokens := range slices.Chunk(r.Prompt, TraceBlock) {
+			text := make([]byte, 0, 4*TraceBlock)
+			for _, t := range tokens {
+				text = binary.LittleEndian.AppendUint32(text, t)
+			}
+			b := block{parent, xxh3.Hash(text)}
+			id, known := ids[b]
+			if !known {
+				id = uint64(len(ids))
+				ids[b] = id
+			}
+			l.HashIDs = append(l.HashIDs, id)
+			parent = id + 1
+		}
+		if err := out.Encode(l); err != nil {
+			return fmt.Errorf("write trace: %w", err)
+		}
+	}
+	return nil
 }

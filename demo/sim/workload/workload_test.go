@@ -190,6 +190,45 @@ func TestReadTrace(t *testing.T) {
 	}
 }
 
+// TestWriteTrace proves that a written workload reads as one of the same lengths and
+// times in which the same whole blocks are shared.
+func TestWriteTrace(t *testing.T) {
+	written := DefaultAgents().Generate(3, 120)
+	var text strings.Builder
+	if err := WriteTrace(&text, written); err != nil {
+		t.Fatal(err)
+	}
+	read, err := ReadTrace(strings.NewReader(text.String()), len(written))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := func(a, b []uint32) int {
+		n := 0
+		for (n+1)*TraceBlock <= min(len(a), len(b)) && slices.Equal(a[n*TraceBlock:(n+1)*TraceBlock], b[n*TraceBlock:(n+1)*TraceBlock]) {
+			n++
+		}
+		return n
+	}
+	total := 0
+	for i, r := range read {
+		w := written[i]
+		if len(r.Prompt) != len(w.Prompt) || len(r.Output) != len(w.Output) || r.At != w.At.Truncate(time.Millisecond) {
+			t.Fatalf("request %d: %d and %d tokens at %v, written as %d and %d at %v",
+				i+1, len(r.Prompt), len(r.Output), r.At, len(w.Prompt), len(w.Output), w.At)
+		}
+		for j := range i {
+			got, want := shared(r.Prompt, read[j].Prompt), shared(w.Prompt, written[j].Prompt)
+			if got != want {
+				t.Fatalf("requests %d and %d share %d blocks, written %d", i+1, j+1, got, want)
+			}
+			total += want
+		}
+	}
+	if total == 0 {
+		t.Error("nothing is shared")
+	}
+}
+
 func TestReadTraceRefuses(t *testing.T) {
 	for name, line := range map[string]string{
 		"not JSON":          `{"timestamp"`,
