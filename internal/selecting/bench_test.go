@@ -64,6 +64,31 @@ func BenchmarkSelectTokens(b *testing.B) {
 	}
 }
 
+// BenchmarkSelectPolicy is BenchmarkSelectTokens with 8,192 tokens in blocks of 16, by the
+// built-in cost and by a policy that predicts, with work on every rank.
+func BenchmarkSelectPolicy(b *testing.B) {
+	for _, policy := range []string{"", "predicted-ttft"} {
+		b.Run("policy="+policy, func(b *testing.B) {
+			tokens := prompt(1, 8192)
+			change := func(*service.Config) {}
+			if policy != "" {
+				change = policyType(b, policy, "")
+			}
+			w := bedOf(b, 8, 16, tokens, change)
+			for i := range uint64(8) {
+				w.Burden(fmt.Sprint(i), 0, uint32(i), 100, 1000)
+			}
+			req := ask(tokens)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := w.Select(context.Background(), req, false); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkReserveFree is /select_and_reserve by hashes and the DELETE, without
 // HTTP; with a queue in which no one waits it shows what that costs.
 func BenchmarkReserveFree(b *testing.B) {
