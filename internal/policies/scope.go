@@ -2,6 +2,7 @@ package policies
 
 import (
 	"sync"
+	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -117,4 +118,13 @@ func (s *Scope) ToCompute(d *selector.Decision, i int) uint64 {
 		w = f.Own
 	}
 	return w.ToCompute(d.Prompt, &d.Candidates[i])
+}
+
+// Holds reports whether requests are held for ranks that have much to compute, and for how
+// long at most.
+func (s *Scope) Holds() (longest time.Duration, holds bool) {
+	if s == nil || !s.holds() {
+		return 0, false
+	}
+	return time.Duration(s.Policy.(*selector.PredictedTTFT).Longest * float64(time.Second)), true
 }

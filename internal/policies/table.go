@@ -135,3 +135,21 @@ func (t *Table) Shadows() []*Instance {
 
 // IsBuiltIn reports whether i is the built-in policy.
 func (i *Instance) IsBuiltIn() bool { return i == builtIn }
+
+// Hold reports whether any instance that decides holds requests.
+func (t *Table) Hold() bool {
+	if t == nil {
+		return false
+	}
+	for _, i := range t.models {
+		if i.holds() {
+			return true
+		}
+	}
+	return t.deciding != nil && t.deciding.holds()
+}
+
+func (i *Instance) holds() bool {
+	f, predicts := i.Policy.(*selector.PredictedTTFT)
+	return predicts && f.Hold > 0
+}

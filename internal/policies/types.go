@@ -98,12 +98,20 @@ func makeLMetric(p *parameters, _ selector.Weights) (selector.Policy, error) {
 
 const predictedTTFT = "predicted-ttft"
 
+// The longest time, in seconds, for which a request is held, and the most that it can be.
+const (
+	defaultLongestHold = 10
+	mostHold           = 3600
+)
+
 func makePredictedTTFT(p *parameters, service selector.Weights) (selector.Policy, error) {
-	f := selector.PredictedTTFT{Own: service}
+	f := selector.PredictedTTFT{Own: service, Longest: defaultLongestHold}
 	err := p.read(
 		field{"host_cache_hit_weight", optional(&f.Own.Host)},
 		field{"disk_cache_hit_weight", optional(&f.Own.Disk)},
 		field{"router_temperature", optional(&f.Own.Temperature)},
+		field{"hold_seconds", number(&f.Hold)},
+		field{"hold_max_seconds", number(&f.Longest)},
 	)
 	if err != nil {
 		return nil, err
@@ -112,7 +120,12 @@ func makePredictedTTFT(p *parameters, service selector.Weights) (selector.Policy
 		named{"host_cache_hit_weight", f.Own.Host},
 		named{"disk_cache_hit_weight", f.Own.Disk},
 		named{"router_temperature", f.Own.Temperature},
+		named{"hold_seconds", f.Hold},
+		named{"hold_max_seconds", f.Longest},
 	)
+	if err == nil && f.Longest > mostHold {
+		err = fmt.Errorf("hold_max_seconds must be at most %d", mostHold)
+	}
 	return &f, err
 }
 

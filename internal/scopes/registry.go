@@ -50,6 +50,7 @@ type Settings struct {
 // Registry has the states of all scopes.
 type Registry struct {
 	settings Settings
+	waits    bool // requests can wait in some scope
 	catalog  *catalog.Catalog
 	closing  atomic.Bool
 	hybrid   indexer.HybridStats
@@ -72,6 +73,7 @@ type Registry struct {
 // method.
 func New(settings Settings) *Registry {
 	r := &Registry{settings: settings, merging: settings.Merging}
+	r.waits = settings.Admission.Enabled() || settings.Policies.Hold()
 	if r.merging {
 		r.retained = make(map[catalog.Scope]*State)
 	}
@@ -149,7 +151,7 @@ func (r *Registry) WorkersChanged() {
 // LoadChanged is called after load went down: it runs the requests that can run
 // now.
 func (r *Registry) LoadChanged() {
-	if !r.settings.Admission.Enabled() {
+	if !r.waits {
 		return // no request ever waits
 	}
 	for _, state := range r.All() {
@@ -198,11 +200,11 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 	if state == nil {
 		state = &State{
 			BlockSize: blockSize,
-			Queue:     waitqueue.New(r.settings.Queues, r.settings.Admission.ForModel(sc.Model)),
 			Seeds:     new(SeedNames),
 			Policies:  r.settings.Policies.NewScope(sc, r.settings.Learners),
 			held:      make(map[uint32]catalog.Rank),
 		}
+		state.Queue = r.newQueue(sc, state.Policies)
 		r.initIndexLocked(sc, state)
 		states := maps.Clone(r.All())
 		states[sc] = state
@@ -212,6 +214,14 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 }
 
 // initIndexLocked gives a new state its index.
+func (r *Registry) newQueue(sc catalog.Scope, p *policies.Scope) *waitqueue.Queue {
+	policy := r.settings.Admission.ForModel(sc.Model)
+	if longest, holds := p.Holds(); holds && policy == nil {
+		return waitqueue.NewHolding(r.settings.Queues, longest)
+	}
+	return waitqueue.New(r.settings.Queues, policy)
+}
+
 func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 	if old := r.retained[sc]; old != nil && old.BlockSize == state.BlockSize {
 		state.Space, state.Gate = old.Space, old.Gate

@@ -31,7 +31,9 @@ func (c *selection) addQueues(ranks []catalog.Entry, v *reservations.View, l *tt
 			c.queues = append(c.queues, selector.Queue{})
 			continue
 		}
-		c.queues = append(c.queues, QueueOf(v, e, l))
+		q := QueueOf(v, e, l)
+		q.Ahead = c.wait.charged[e.Slot]
+		c.queues = append(c.queues, q)
 	}
 	m := l.Model()
 	c.decision.Queues = c.queues

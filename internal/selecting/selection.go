@@ -61,6 +61,8 @@ type queueWait struct {
 	queued bool          // it has waited
 	time   time.Duration // from since to its turn in the last queue, if queued
 	kept   *kept         // nil: it has never waited
+	// charged is the work of requests that are held before this one, in seconds by slot.
+	charged map[uint32]float64
 }
 
 // maxAttempts bounds how often a request is tried again because of

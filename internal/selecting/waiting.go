@@ -19,7 +19,7 @@ func (c *selection) runOrWait(ctx context.Context) error {
 		return errClientGone(err)
 	}
 	queue := c.scope.Queue
-	if !queue.Enabled() {
+	if !queue.Waits() {
 		return c.Run()
 	}
 	var booked chan struct{}

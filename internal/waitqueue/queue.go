@@ -50,9 +50,10 @@ type Config struct {
 // nothing is serialised.
 type Queue struct {
 	config Config
-	policy *admission.Policy
+	policy *admission.Policy // nil: nothing waits because ranks are busy
+	held   *held             // nil: nothing is held; only without a policy
 
-	// mu guards queue and closed. It is held while a request runs, so that the next
+	// mu guards queue, what is held, and closed. It is held while a request runs, so that the next
 	// one is judged by the load which that one booked. Lock order: mu before the
 	// ledger's.
 	mu     sync.Mutex
@@ -69,9 +70,12 @@ func New(config Config, policy *admission.Policy) *Queue {
 	return q
 }
 
-// Enabled reports whether requests can wait. Where they cannot, the caller runs
-// them itself.
+// Enabled reports whether requests wait while ranks are busy.
 func (q *Queue) Enabled() bool { return q.policy != nil }
+
+// Waits reports whether requests can wait at all. Where they cannot, the caller runs
+// them itself.
+func (q *Queue) Waits() bool { return q.policy != nil || q.held != nil }
 
 // Queued is a request that waits.
 type Queued struct {
@@ -79,6 +83,13 @@ type Queued struct {
 	request Request
 	done    chan struct{} // closed when err is set
 	err     error
+
+	// Of a request that is held:
+
+	since  time.Time
+	work   float64 // see Held
+	tokens uint64
+	ended  bool // done is closed
 }
 
 // Done returns a channel that is closed when the request has had its turn.
@@ -97,6 +108,9 @@ func (q *Queue) Enter(r Request, since *time.Time) (*Queued, error) {
 	defer q.mu.Unlock()
 	if q.closed != nil {
 		return nil, q.closed
+	}
+	if q.held != nil {
+		return q.enterHeldLocked(r.(Held), since)
 	}
 	q.dispatchLocked() // requests that can run by now go first
 	if since.IsZero() {
@@ -124,17 +138,26 @@ func (q *Queue) Enter(r Request, since *time.Time) (*Queued, error) {
 func (q *Queue) Withdraw(w *Queued) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.held != nil {
+		return q.held.remove(w)
+	}
 	return q.queue.Remove(&w.waiter)
 }
 
 // Dispatch runs every request that can run now. It is to be called after load
 // went down or workers changed.
 func (q *Queue) Dispatch() {
-	if q.policy == nil {
+	if !q.Waits() {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.held != nil {
+		if len(q.held.waiting) > 0 {
+			q.scanLocked()
+		}
+		return
+	}
 	q.dispatchLocked()
 }
 
@@ -168,12 +191,16 @@ func (q *Queue) runLocked(w *Queued) {
 // Close answers every request that waits, and every one that still enters, with
 // reason: the service is shutting down, or the scope has no workers any more.
 func (q *Queue) Close(reason error) {
-	if q.policy == nil {
+	if !q.Waits() {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = reason
+	if q.held != nil {
+		q.held.closeLocked(reason)
+		return
+	}
 	var all []*admission.Waiter
 	for w := range q.queue.All() {
 		all = append(all, w)
@@ -188,10 +215,13 @@ func (q *Queue) Close(reason error) {
 
 // Pending returns how many requests wait, and the tokens of their prompts.
 func (q *Queue) Pending() (requests int, tokens uint64) {
-	if q.policy == nil {
+	if !q.Waits() {
 		return 0, 0
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.held != nil {
+		return len(q.held.waiting), q.held.tokens
+	}
 	return q.queue.Len(), q.queue.Tokens()
 }

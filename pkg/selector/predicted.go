@@ -13,9 +13,9 @@ type PredictedTTFT struct {
 	// or where callers report it too late (Model.Fallback), the cost is Dynamo's, by
 	// these weights.
 	Own Weights
-	// Hold is for how long, in seconds, a request may wait for a rank after it has left
-	// the wait queue; 0: requests wait for the queue's own reasons alone.
-	Hold float64
+	// Hold, in seconds, is how much a rank may have left to compute for a request to be
+	// sent to it at once; others are held, for Longest seconds at most. 0 holds none.
+	Hold, Longest float64
 }
 
 // Model is what is known of a scope's engines and of what comes to them.

@@ -48,6 +48,8 @@ type Queue struct {
 	// Late: callers report the end of prefills too late here (see LateRank), so that
 	// neither Elapsed nor Speed means anything.
 	Late bool
+	// Ahead, in seconds, is the work of requests that are held for the rank.
+	Ahead float64
 }
 
 // A rank is stalled if its oldest prefill takes longer than stallFactor times its
@@ -70,6 +72,12 @@ func (q *Queue) speed() float64 {
 // Wait returns the seconds until the prefills of q are complete, W, and by what the
 // times of the rank are multiplied because it is stalled, 1 if it is not.
 func (p *Parameters) Wait(q *Queue) (wait, stall float64) {
+	wait, stall = p.booked(q)
+	return wait + q.Ahead, stall
+}
+
+// booked is Wait for what is booked.
+func (p *Parameters) booked(q *Queue) (wait, stall float64) {
 	if q.Prefills == 0 {
 		return 0, 1
 	}
