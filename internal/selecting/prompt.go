@@ -27,6 +27,7 @@ type query struct {
 	decision   selector.Decision // of the candidates, if a policy is configured
 	scored     []catalog.Entry   // the ranks of the candidates once one is chosen, a part of eligible or free
 	shadows    []ShadowChoice
+	uncached   uint64 // tokens that the chosen rank has to compute, for its queue; 0: as in the answer
 
 	localMem, sequenceMem []uint64
 }

@@ -130,7 +130,6 @@ type Selection struct {
 	// something was: another ledger can book the same from them (1.6.1).
 	SequenceHashes []uint64
 	ISLTokens      uint64
-	TrackPrefill   bool
 	// PotentialDecodeBlocks are the rank's active blocks with this prompt, a last
 	// incomplete block included (1.6.1).
 	PotentialDecodeBlocks uint64
@@ -145,6 +144,7 @@ type Selection struct {
 	// PlacementOnly it comes from the reservation itself, and of the fields above only
 	// ReservationID, SelectionID, Scope, Rank, Endpoint and Lease are set.
 	Repeated, PlacementOnly bool
+	TrackPrefill            bool // see SequenceHashes
 }
 
 // WorkerLoad is what the chosen rank carries now (1.6.1).

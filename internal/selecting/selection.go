@@ -31,11 +31,10 @@ type selection struct {
 	weights selector.Weights
 	workers
 	reservation
-	chosen   catalog.Entry
-	uncached uint64 // tokens that the chosen rank has to compute, for its queue; 0: as in the answer
-	result   Selection
-	wait     queueWait
-	counts   *telemetry.ModelSelections // that it is counted in, nil: in none yet
+	chosen catalog.Entry
+	result Selection
+	wait   queueWait
+	counts *telemetry.ModelSelections // that it is counted in, nil: in none yet
 }
 
 // workers are the workers that a selection is judged by.
