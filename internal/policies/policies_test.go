@@ -81,6 +81,9 @@ func TestFaults(t *testing.T) {
 		bad(cost, "overlap_score_credit: [1]", "invalid type: sequence, expected f64"),
 		bad("lmetric", "x: 1", "unknown field `x`, expected `hotspot_detection`"),
 		bad("lmetric", "hotspot_detection: 1", "invalid type: integer `1`, expected a boolean"),
+		bad("predicted-ttft", "x: 1", "unknown field `x`, expected one of `host_cache_hit_weight`, `disk_cache_hit_weight`, `router_temperature`, `hold_seconds`, `hold_max_seconds`"),
+		bad("predicted-ttft", "hold_seconds: -0.1", "hold_seconds must be finite and non-negative"),
+		bad("predicted-ttft", "hold_max_seconds: 3601", "hold_max_seconds must be at most 3600"),
 		bad("dynamo-random", "x: 1", "unknown field `x`, there are no fields"),
 	} {
 		if _, err := resolve(t, test[0]); err == nil || !strings.Contains(err.Error(), test[1]) {
@@ -120,6 +123,27 @@ func TestTypes(t *testing.T) {
 			}
 		} else if got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+}
+
+// predicted-ttft has the service's weights where it has none of its own, and holds nothing
+// unless it is told to.
+func TestPredictedTTFT(t *testing.T) {
+	want := selector.PredictedTTFT{Own: selector.DefaultWeights(), Longest: 10}
+	for parameters, change := range map[string]func(){
+		"":                           func() {},
+		"disk_cache_hit_weight: 0.5": func() { want.Own.Disk = 0.5 },
+		"disk_cache_hit_weight: 0.5, hold_seconds: 0.2, hold_max_seconds: 2": func() { want.Own.Disk, want.Hold, want.Longest = 0.5, 0.2, 2 },
+	} {
+		want = selector.PredictedTTFT{Own: selector.DefaultWeights(), Longest: 10}
+		change()
+		table, err := resolve(t, "models: {m: p}\ninstances: [{name: p, type: dynamo-predicted-ttft, parameters: {"+parameters+"}}]")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *table.ForModel("m").Policy.(*selector.PredictedTTFT); got != want || table.Hold() != (want.Hold > 0) {
+			t.Errorf("%s: %+v, holds %v", parameters, got, table.Hold())
 		}
 	}
 }

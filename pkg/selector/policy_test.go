@@ -119,6 +119,9 @@ func TestPoliciesAreMonotone(t *testing.T) {
 				c.Prefill += rnd.Uint64N(math.MaxUint64 - c.Prefill)
 				c.Active += rnd.Uint64N(math.MaxUint64 - c.Active)
 				c.Requests += rnd.Uint32N(math.MaxUint32 - c.Requests)
+				d.Queues[i].Prefills += 1 + rnd.Uint32N(1000)
+				d.Queues[i].Tokens += 1e6 * rnd.Float64()
+				d.Queues[i].Decoding += rnd.Uint32N(1000)
 				if is := favoured(policy, d, i); is && !was && d.Weights.CreditDecay == 0 && before.Known {
 					t.Fatalf("favoured only with more work:\n%+v\n%+v", before, *c)
 				}
@@ -129,7 +132,7 @@ func TestPoliciesAreMonotone(t *testing.T) {
 
 // The reasons of policies whose cost is a sum add up to it.
 func TestReasonsAddUp(t *testing.T) {
-	sums := []string{"built-in", "own weights", "two-tier", "least-loaded"}
+	sums := []string{"built-in", "own weights", "two-tier", "least-loaded", "predicted-ttft"}
 	rnd := rand.New(rand.NewPCG(3, 3))
 	for range 2000 {
 		d := randomDecision(rnd)

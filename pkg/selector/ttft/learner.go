@@ -65,6 +65,7 @@ type rankState struct {
 	speed   atomic.Uint64 // m, as bits of a float64
 	late    atomic.Bool
 	stalled bool
+	looks   int  // in a row that say otherwise than stalled
 	sampled bool // ratio has a sample
 	ratio   ratio
 	recent  window
@@ -327,11 +328,18 @@ func (l *Learner) Track(tracked bool) {
 	l.set(Untracked, !tracked)
 }
 
-// Watch says whether a rank is stalled, see [Parameters.Wait].
+// Watch says whether a rank is stalled at this moment, see [Parameters.Wait]. The guard
+// rail engages or ends when two looks in a row agree on it.
 func (l *Learner) Watch(slot uint32, r catalog.Rank, stalled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.setRank(StalledRank, l.state(slot, r), stalled)
+	s := l.state(slot, r)
+	if stalled == s.stalled {
+		s.looks = 0
+	} else if s.looks++; s.looks == 2 {
+		s.looks = 0
+		l.setRank(StalledRank, s, stalled)
+	}
 }
 
 // set engages or ends a guard rail of the scope. It needs l.mu.

@@ -193,7 +193,7 @@ func TestUntrackedAndStalled(t *testing.T) {
 	for _, x := range []struct {
 		elapsed float64
 		stalled bool
-	}{{0.19, false}, {0.3, true}, {1, true}, {0.1, false}} {
+	}{{0.19, false}, {0.3, true}, {0.1, false}, {0.3, true}, {1, true}, {0.1, false}, {0.3, true}, {0.1, false}, {0.1, false}} {
 		q.Elapsed = x.elapsed
 		_, stall := p.Wait(&q)
 		if (stall > 1) != x.stalled {
@@ -248,7 +248,7 @@ func TestBoundedMemory(t *testing.T) {
 		at := time.Duration(i)
 		l.Booked(at, 0, rankOf(0), 1, 1)
 		l.Completed(at, 0, rankOf(0), 1, 1, at, at)
-		l.Watch(0, rankOf(0), i%2 == 0)
+		l.Watch(0, rankOf(0), i%4 < 2)
 	}
 	if n := len((*l.ranks.Load())[0].pending); n > maxPending {
 		t.Errorf("%d samples wait", n)
