@@ -50,7 +50,8 @@ type Exclusion string
 
 // The exclusions.
 const (
-	Unschedulable Exclusion = "not_schedulable" // incomplete, draining, or of the slot tracker
+	Unschedulable Exclusion = "not_schedulable" // incomplete, or of the slot tracker alone
+	Draining      Exclusion = "draining"        // its worker is leaving
 	NotAllowed    Exclusion = "not_allowed"     // not in allowed_worker_ids
 	MissingTaint  Exclusion = "missing_taint"
 	NotPinned     Exclusion = "not_pinned"
@@ -152,6 +153,8 @@ func (c *selection) exclusion(e catalog.Entry) Exclusion {
 	target := c.request.Target
 	looked := c.thresholds().Any() && !c.request.Advisory && c.request.Pinned == nil // for overload
 	switch {
+	case !c.snapshot.IsCandidate(e) && e.Worker.Lifecycle == catalog.Draining:
+		return Draining
 	case !c.snapshot.IsCandidate(e):
 		return Unschedulable
 	case !c.filter.Allows(e.Rank.Worker):
