@@ -3,6 +3,7 @@ package selecting_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,25 +45,32 @@ func TestLateReplicasDoNotOscillate(t *testing.T) {
 					}
 				}
 				servicetest.Announced()
+				var mu sync.Mutex // guards counts
 				counts, widest := make([]int, 8), 0
 				for i := range 600 {
 					sel, err := replicas[i%2].Select(context.Background(), ask(prompt(uint32(i), 64)), true)
 					if err != nil {
 						t.Fatal(err)
 					}
+					mu.Lock()
 					counts[sel.Rank.Worker]++
+					mu.Unlock()
 					go func() {
 						time.Sleep(20 * time.Millisecond)
 						_ = replicas[i%2].PrefillComplete(*sel.ReservationID)
 						time.Sleep(80 * time.Millisecond)
 						_ = replicas[i%2].Free(*sel.ReservationID)
+						mu.Lock()
 						counts[sel.Rank.Worker]--
+						mu.Unlock()
 					}()
 					time.Sleep(time.Millisecond)
 					synctest.Wait()
+					mu.Lock()
 					if i > 200 {
 						widest = max(widest, slices.Max(counts)-slices.Min(counts))
 					}
+					mu.Unlock()
 				}
 				time.Sleep(time.Second)
 				if widest > 10 { // mostly 5, never above 7
