@@ -47,7 +47,8 @@ type Config struct {
 	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its
 	// blocks above which answers call it busy, not negative; nil: they do not say.
 	PrefillBusy, DecodeBusy *float64
-	// DecisionBytes is about how much memory recent decisions may take; 0 keeps none.
+	// DecisionBytes is about how much memory recent decisions may take, at most a twelfth of
+	// Remembered; 0 keeps none.
 	DecisionBytes int64
 }
 
@@ -81,6 +82,7 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 	a.decisions.errors = telemetry.NewHistogram(telemetry.ErrorRatioBounds)
 	most := config.Remembered.Limit() / 3
 	if most > 0 {
+		a.decisions.limit = min(a.decisions.limit, most/4)
 		config.Pending.Bytes = min(config.Pending.Bytes, int(most))
 		a.idempotency.answers.most = most
 	}
