@@ -318,7 +318,9 @@ func (l *Learner) judge(s *rankState, late bool) {
 	}
 	l.setRank(LateRank, s, s.recent.lateRank(s.late.Load()))
 	l.set(LateScope, l.recent.lateScope(l.rails[LateScope].Engaged))
-	l.set(NothingToLearn, l.silent >= silentBookings)
+	if l.silent == silentBookings || l.silent == 0 && l.recent.sum*4 <= l.recent.n*3 {
+		l.set(NothingToLearn, l.silent > 0)
+	}
 }
 
 // Track says whether the scope's bookings are tracked.

@@ -60,7 +60,8 @@ const (
 	// A scope is late if that is more than half of its bookings, and of these there are
 	// leastBookings, until it is a quarter.
 	leastBookings = 20
-	// silentBookings is how many in a row bring nothing to learn.
+	// silentBookings is how many in a row bring nothing to learn, until one does and
+	// a quarter of the scope's bookings do.
 	silentBookings = 20
 
 	// A prefill_complete is late if the end follows within sameMoment, and that is less
