@@ -39,16 +39,10 @@ func NewMesh() *Mesh {
 // Start runs a replica, which follows no other one yet, until the end of the test.
 func (m *Mesh) Start(t testing.TB, name string, change ...func(*service.Config)) *World {
 	t.Helper()
-	return m.StartOver(t, name, func(x replicasync.Transport) replicasync.Transport { return x }, change...)
-}
-
-// StartOver is Start with what over makes of the replica's transport.
-func (m *Mesh) StartOver(t testing.TB, name string, over func(replicasync.Transport) replicasync.Transport, change ...func(*service.Config)) *World {
-	t.Helper()
 	endpoint := PeerEndpoint(name)
 	w := Start(t, append(change, func(c *service.Config) {
 		c.Replication = &service.Replication{
-			URL: "http://" + name, Advertised: endpoint, Transport: over(node{m, endpoint}), Fetch: node{Mesh: m},
+			URL: "http://" + name, Advertised: endpoint, Transport: node{m, endpoint}, Fetch: node{Mesh: m},
 		}
 	})...)
 	m.mu.Lock()
