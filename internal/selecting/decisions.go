@@ -31,7 +31,7 @@ type decisions struct {
 const (
 	decisionIDs = 1 << 12
 	// As many decisions are kept at once, and then one each decisionGap.
-	decisionBurst = 1000
+	decisionBurst = 100
 	decisionGap   = 10 * time.Millisecond
 )
 
