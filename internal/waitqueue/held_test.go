@@ -137,6 +137,7 @@ func TestHeldOrder(t *testing.T) {
 			t.Error("not withdrawn once")
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		want := []string{"old and short", "new and next to nothing", "old and long", "new and short"}
 		if !slices.Equal(f.runs, want) {
 			t.Errorf("ran %q, not %q", f.runs, want)
