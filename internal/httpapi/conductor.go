@@ -476,7 +476,7 @@ func appendConductorService(out []byte, s conductorapi.Service) []byte {
 	}
 	out = append(out, '}')
 	out = appendUintIf(out, "last_event_id", st.LastEventID, st.HasEventID)
-	out = strconv.AppendBool(appendKey(out, "stale"), st.Stale)
+	out = appendBoolField(out, "stale", st.Stale)
 	out = appendUintField(out, "event_streams", uint64(st.Streams))
 	out = appendUintField(out, "event_gaps", st.EventGaps)
 	out = appendUintField(out, "events_missed", st.EventsMissed)

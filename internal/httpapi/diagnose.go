@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"net/http"
-	"strconv"
 
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductorapi"
@@ -91,7 +90,7 @@ func (d dialect) appendDiagnosis(out []byte, x *conductor.Diagnosis) []byte {
 	out = appendStringField(out, "lora_name", x.LoRA)
 	out = appendStringField(out, "cache_salt", x.Salt)
 	out = appendUintField(out, "hash_seed", x.HashSeed)
-	out = strconv.AppendBool(appendKey(out, "registered"), x.Registered)
+	out = appendBoolField(out, "registered", x.Registered)
 	out = appendUintField(out, "num_blocks", uint64(x.NumBlocks))
 	out = append(appendKey(out, "blocks"), '[')
 	for i := range x.Blocks {
@@ -101,7 +100,7 @@ func (d dialect) appendDiagnosis(out []byte, x *conductor.Diagnosis) []byte {
 		out = appendDiagnosedBlock(out, uint64(i), &x.Blocks[i])
 	}
 	out = append(out, ']')
-	out = strconv.AppendBool(appendKey(out, "truncated"), x.Truncated)
+	out = appendBoolField(out, "truncated", x.Truncated)
 	out = appendList(appendKey(out, "ranks"), x.Ranks, appendDiagnosedRank)
 	out = appendList(appendKey(out, "elsewhere"), x.Elsewhere, appendElsewhere)
 	out = appendList(appendKey(out, "findings"), x.Findings, appendString)
@@ -150,7 +149,7 @@ func appendElsewhere(out []byte, e conductor.Elsewhere) []byte {
 	out = appendOptString(out, "lora_name", e.LoRA)
 	out = appendOptString(out, "cache_salt", e.Salt)
 	out = appendUintField(out, "block_size", e.BlockSize)
-	out = strconv.AppendBool(appendKey(out, "registered"), e.Registered)
+	out = appendBoolField(out, "registered", e.Registered)
 	out = appendUintField(out, "matched_blocks", uint64(e.Matched))
 	out = appendList(appendKey(out, "instances"), e.Instances, appendString)
 	return append(out, '}')

@@ -3,15 +3,14 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// explainer says what would be chosen, what was, and why. It must not keep the request after the
-// call.
+// explainer says what would be chosen, what was, and why. It must not keep the request
+// after the call.
 type explainer interface {
 	Explain(ctx context.Context, req *selecting.SelectRequest) (*selecting.Explanation, error)
 	Decisions(own catalog.ScopeFilter, limit int) []selecting.Decision
@@ -50,7 +49,7 @@ func (d dialect) appendDecision(out []byte, x selecting.Decision) []byte {
 	if x.ReservationID != "" {
 		out = appendStringField(out, "reservation_id", x.ReservationID)
 	}
-	out = strconv.AppendBool(appendKey(out, "reserved"), x.Reserved)
+	out = appendBoolField(out, "reserved", x.Reserved)
 	out = appendUintField(out, "cached_blocks", x.Cached)
 	out = appendUintField(out, "cached_blocks_foregone", x.MostCached-min(x.MostCached, x.Cached))
 	out = appendFloatField(out, "predicted_ttft_seconds", x.PredictedTTFT)
@@ -101,7 +100,7 @@ func appendReasons(out []byte, x *selecting.Explanation) []byte {
 	out = appendFloatField(out, "temperature", x.Temperature)
 	if x.Chosen != nil {
 		out = append(appendKey(out, "chosen"), '{')
-		out = append(appendRankMembers(out, *x.Chosen), '}')
+		out = append(appendRank(out, *x.Chosen), '}')
 	} else {
 		out = appendNull(out, "chosen")
 	}
@@ -110,20 +109,20 @@ func appendReasons(out []byte, x *selecting.Explanation) []byte {
 	}
 	out = appendList(appendKey(out, "candidates"), x.Candidates, appendCandidate)
 	out = appendList(appendKey(out, "excluded"), x.Excluded, func(out []byte, e selecting.ExcludedRank) []byte {
-		out = appendRankMembers(append(out, '{'), e.Rank)
+		out = appendRank(append(out, '{'), e.Rank)
 		return append(appendStringField(out, "reason", string(e.Why)), '}')
 	})
 	return appendList(appendKey(out, "shadows"), x.Shadows, func(out []byte, s selecting.ShadowChoice) []byte {
 		out = appendStringField(append(out, '{'), "policy", s.Policy)
-		out = appendRankMembers(out, s.Rank)
-		out = strconv.AppendBool(appendKey(out, "same"), s.Same)
+		out = appendRank(out, s.Rank)
+		out = appendBoolField(out, "same", s.Same)
 		out = appendFloatField(out, "cost_foregone", s.CostForegone)
 		return append(appendFloatField(out, "ttft_foregone_seconds", s.TTFTForegone), '}')
 	})
 }
 
 func appendCandidate(out []byte, r selecting.ExplainedRank) []byte {
-	out = appendRankMembers(append(out, '{'), r.Rank)
+	out = appendRank(append(out, '{'), r.Rank)
 	out = appendFloatField(out, "cost", r.Cost)
 	out = appendStringField(out, "unit", r.Unit)
 	out = append(appendKey(out, "terms"), '{')
@@ -143,12 +142,4 @@ func appendCandidate(out []byte, r selecting.ExplainedRank) []byte {
 	out = appendFloatField(out, "predicted_delay_seconds", r.Predicted.Delay)
 	out = appendFloatField(out, "speed_factor", r.Speed)
 	return append(appendStringField(out, "source", string(r.Source)), '}')
-}
-
-func appendRankMembers(out []byte, r catalog.Rank) []byte {
-	return appendUintField(appendUintField(out, "worker_id", r.Worker), "dp_rank", r.DP)
-}
-
-func appendFloatField(out []byte, name string, v float64) []byte {
-	return appendFloat(appendKey(out, name), v, 64)
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // The append functions write JSON by hand: the answers are few and flat, and
@@ -93,7 +95,15 @@ func appendOptFloat(out []byte, name string, v *float64) []byte {
 	if v == nil {
 		return appendNull(out, name)
 	}
-	return appendFloat(appendKey(out, name), *v, 64)
+	return appendFloatField(out, name, *v)
+}
+
+func appendFloatField(out []byte, name string, v float64) []byte {
+	return appendFloat(appendKey(out, name), v, 64)
+}
+
+func appendBoolField(out []byte, name string, v bool) []byte {
+	return strconv.AppendBool(appendKey(out, name), v)
 }
 
 // appendBoolIf writes nothing for nil.
@@ -101,7 +111,12 @@ func appendBoolIf(out []byte, name string, v *bool) []byte {
 	if v == nil {
 		return out
 	}
-	return strconv.AppendBool(appendKey(out, name), *v)
+	return appendBoolField(out, name, *v)
+}
+
+// appendRank appends the members that name a rank.
+func appendRank(out []byte, r catalog.Rank) []byte {
+	return appendUintField(appendUintField(out, "worker_id", r.Worker), "dp_rank", r.DP)
 }
 
 func appendNull(out []byte, name string) []byte {

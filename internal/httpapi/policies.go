@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"github.com/select-service/select-service/internal/access"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -15,10 +14,6 @@ type policyReader interface {
 type policyRoutes struct {
 	svc policyReader
 	d   dialect
-}
-
-func (r policyRoutes) addTo(e router) {
-	e.get(access.Read, "/policies", e.api.listing(r.list))
 }
 
 func (r policyRoutes) list(f catalog.ScopeFilter, out []byte) []byte {
@@ -48,11 +43,11 @@ func appendLearned(out []byte, l *service.LearnedPrefills) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "source", source)
 	out = appendUintField(out, "samples", l.Samples)
-	out = appendNumber(out, "base_seconds", l.Base)
-	out = appendNumber(out, "token_seconds", l.PerToken)
-	out = appendNumber(out, "context_seconds", l.PerContext)
-	out = appendNumber(out, "arrivals_per_second", l.Flow.Arrivals)
-	out = appendNumber(out, "booked_seconds_per_second", l.Flow.Work)
+	out = appendFloatField(out, "base_seconds", l.Base)
+	out = appendFloatField(out, "token_seconds", l.PerToken)
+	out = appendFloatField(out, "context_seconds", l.PerContext)
+	out = appendFloatField(out, "arrivals_per_second", l.Flow.Arrivals)
+	out = appendFloatField(out, "booked_seconds_per_second", l.Flow.Work)
 	out = appendList(appendKey(out, "ranks"), l.Ranks, appendRankQueue)
 	out = appendList(appendKey(out, "guard_rails"), l.Rails, appendRail)
 	return append(out, '}')
@@ -61,27 +56,19 @@ func appendLearned(out []byte, l *service.LearnedPrefills) []byte {
 func appendRankQueue(out []byte, r service.RankQueue) []byte {
 	out = append(out, '{')
 	out = appendRank(out, r.Rank)
-	out = appendNumber(out, "time_ratio", r.Queue.Speed)
+	out = appendFloatField(out, "time_ratio", r.Queue.Speed)
 	out = appendUintField(out, "prefills", r.Queue.Prefills)
-	out = appendNumber(out, "wait_seconds", r.Wait)
+	out = appendFloatField(out, "wait_seconds", r.Wait)
 	return append(out, '}')
 }
 
 func appendRail(out []byte, r ttft.RailState) []byte {
 	out = append(out, '{')
 	out = appendStringField(out, "name", r.Rail.String())
-	out = appendBoolIf(out, "engaged", &r.Engaged)
+	out = appendBoolField(out, "engaged", r.Engaged)
 	out = appendList(appendKey(out, "ranks"), r.Ranks, func(out []byte, rank catalog.Rank) []byte {
 		return append(appendRank(append(out, '{'), rank), '}')
 	})
 	out = appendUintField(out, "engagements", r.Engagements)
 	return append(out, '}')
-}
-
-func appendRank(out []byte, r catalog.Rank) []byte {
-	return appendUintField(appendUintField(out, "worker_id", r.Worker), "dp_rank", r.DP)
-}
-
-func appendNumber(out []byte, name string, f float64) []byte {
-	return appendFloat(appendKey(out, name), f, 64)
 }

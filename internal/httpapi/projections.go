@@ -64,8 +64,7 @@ func (d dialect) appendScopeLoads(out []byte, l service.ScopeLoads) []byte {
 // calls present loads potential too.
 func appendRankLoad(out []byte, l selecting.RankLoad) []byte {
 	out = append(out, '{')
-	out = appendUintField(out, "worker_id", l.Rank.Worker)
-	out = appendUintField(out, "dp_rank", l.Rank.DP)
+	out = appendRank(out, l.Rank)
 	out = appendUintField(out, "potential_prefill_tokens", l.PrefillTokens)
 	out = appendUintField(out, "potential_decode_blocks", l.DecodeBlocks)
 	out = appendUintField(out, "active_requests", l.Requests)
@@ -89,8 +88,7 @@ func (d dialect) appendOverlapScores(out []byte, s *selecting.OverlapScores) []b
 func (d dialect) appendOverlapRow(out []byte, r selecting.OverlapRow) []byte {
 	host := uint64(r.Device) + uint64(r.Host)
 	out = append(out, '{')
-	out = appendUintField(out, "worker_id", r.Rank.Worker)
-	out = appendUintField(out, "dp_rank", r.Rank.DP)
+	out = appendRank(out, r.Rank)
 	out = appendUintField(out, "device_blocks", r.Device)
 	out = appendUintField(out, "host_pinned_blocks", host)
 	out = appendUintField(out, "disk_blocks", host+uint64(r.Disk))
@@ -98,7 +96,7 @@ func (d dialect) appendOverlapRow(out []byte, r selecting.OverlapRow) []byte {
 	out = appendUintField(out, "disk_extension_blocks", r.Disk)
 	out = appendNull(out, "shared_beyond_device_blocks")
 	if d == dialect13 {
-		out = appendFloat(appendKey(out, "router_credit_blocks"), r.RouterCredit, 64)
+		out = appendFloatField(out, "router_credit_blocks", r.RouterCredit)
 	}
 	return append(out, '}')
 }

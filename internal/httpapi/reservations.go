@@ -205,5 +205,5 @@ func appendLease(out []byte, lease time.Duration) []byte {
 		return out
 	}
 	// Nanoseconds divided by a second give back the number that was sent.
-	return appendFloat(appendKey(out, "lease_seconds"), float64(lease)/float64(time.Second), 64)
+	return appendFloatField(out, "lease_seconds", float64(lease)/float64(time.Second))
 }

@@ -68,7 +68,7 @@ func (d dialect) appendSelection(out []byte, s *selecting.Selection, reserved bo
 	if reserved && d == dialect16 {
 		out = appendList(appendKey(out, "sequence_hashes"), s.SequenceHashes, appendHash)
 		out = appendUintField(out, "isl_tokens", s.ISLTokens)
-		out = strconv.AppendBool(appendKey(out, "track_prefill_tokens"), s.TrackPrefill)
+		out = appendBoolField(out, "track_prefill_tokens", s.TrackPrefill)
 	}
 	out = d.appendPlacement(out, s.Scope, s.Rank, s.Endpoint)
 	out = appendUintField(out, "block_size", s.BlockSize)
@@ -143,8 +143,7 @@ func appendWorkerLoad(out []byte, l *selecting.WorkerLoad) []byte {
 // appendPlacement appends where a request runs.
 func (d dialect) appendPlacement(out []byte, scope catalog.Scope, rank catalog.Rank, endpoint string) []byte {
 	out = d.appendScope(out, scope)
-	out = appendUintField(out, "worker_id", rank.Worker)
-	out = appendUintField(out, "dp_rank", rank.DP)
+	out = appendRank(out, rank)
 	return appendStringField(out, "endpoint", endpoint)
 }
 

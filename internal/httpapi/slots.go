@@ -124,8 +124,7 @@ func (d dialect) appendSlotsWorker(out []byte, w service.SlotsWorker) []byte {
 func (d dialect) appendSlotsLoad(out []byte, l service.SlotsLoad) []byte {
 	out = append(out, '{')
 	out = d.appendScope(out, l.Scope)
-	out = appendUintField(out, "worker_id", l.Load.Rank.Worker)
-	out = appendUintField(out, "dp_rank", l.Load.Rank.DP)
+	out = appendRank(out, l.Load.Rank)
 	out = appendUintField(out, "active_prefill_tokens", l.Load.PrefillTokens)
 	out = appendUintField(out, "active_decode_blocks", l.Load.DecodeBlocks)
 	return append(out, '}')

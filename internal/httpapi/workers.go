@@ -87,7 +87,7 @@ func (r workerRoutes) ready(c request, out []byte) (int, []byte, error) {
 		status = http.StatusOK
 	}
 	out = append(out, '{')
-	out = strconv.AppendBool(appendKey(out, "ready"), ready)
+	out = appendBoolField(out, "ready", ready)
 	out = appendUintField(out, "schedulable_workers", uint64(schedulable))
 	out = appendList(appendKey(out, "workers"), workers, r.d.appendWorker)
 	if recovery, configured := r.svc.Recovery(); configured { // decision S6
@@ -108,7 +108,7 @@ func appendRecovery(out []byte, r service.RecoveryStatus) []byte {
 	out = appendUintField(out, "entries", r.Entries)
 	out = appendUintField(out, "blocks", r.Blocks)
 	out = appendUintField(out, "skipped", r.Skipped)
-	out = strconv.AppendBool(appendKey(out, "complete"), r.Complete)
+	out = appendBoolField(out, "complete", r.Complete)
 	out = appendStringField(out, "loads", r.Loads.String())
 	return append(out, '}')
 }
@@ -366,7 +366,7 @@ func appendOptBool(out []byte, name string, v *bool) []byte {
 	if v == nil {
 		return appendNull(out, name)
 	}
-	return strconv.AppendBool(appendKey(out, name), *v)
+	return appendBoolField(out, name, *v)
 }
 
 func appendOptFloat32(out []byte, name string, v *float32) []byte {
