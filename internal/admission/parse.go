@@ -303,7 +303,7 @@ func (r *policyReader) identifier(dst *string) readValue {
 	return func(path string, n *yaml.Node) {
 		before := r.Count()
 		r.text(dst)(path, n)
-		if r.Count() == before && !isIdentifier(*dst) {
+		if r.Count() == before && !yamlread.IsIdentifier(*dst) {
 			r.faultf(path, n, "%q must match [A-Za-z0-9_.-]+", *dst)
 		}
 	}
@@ -347,15 +347,4 @@ func (r *policyReader) fraction(dst **float64) readValue {
 		}
 		*dst = &v
 	}
-}
-
-func isIdentifier(name string) bool {
-	for _, c := range []byte(name) {
-		isLetter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		isDigit := '0' <= c && c <= '9'
-		if !isLetter && !isDigit && c != '_' && c != '.' && c != '-' {
-			return false
-		}
-	}
-	return name != ""
 }

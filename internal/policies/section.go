@@ -125,11 +125,11 @@ func (s *Section) check() (faults []error) {
 		switch {
 		case i.name == BuiltIn:
 			add("instance name '%s' is reserved for Dynamo's built-in selector", BuiltIn)
-		case !isIdentifier(i.name):
+		case !yamlread.IsIdentifier(i.name):
 			add("instance name %q must match [A-Za-z0-9_.-]+", i.name)
 		case known[i.name]:
 			add("contains duplicate instance %q", i.name)
-		case !isIdentifier(i.kind):
+		case !yamlread.IsIdentifier(i.kind):
 			add("policy type name %q must match [A-Za-z0-9_.-]+", i.kind)
 		case i.parameters != nil && i.parameters.Kind != yaml.MappingNode:
 			add("instance %q parameters must be a YAML mapping", i.name)
@@ -227,15 +227,4 @@ func describe(path string, n *yaml.Node, what error) error {
 		path, what = parent, fmt.Errorf("duplicate entry with key %q", key)
 	}
 	return fmt.Errorf("%s: %w at line %d column %d", path, what, n.Line, n.Column)
-}
-
-func isIdentifier(name string) bool {
-	for _, c := range []byte(name) {
-		isLetter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		isDigit := '0' <= c && c <= '9'
-		if !isLetter && !isDigit && c != '_' && c != '.' && c != '-' {
-			return false
-		}
-	}
-	return name != ""
 }

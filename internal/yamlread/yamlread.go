@@ -40,6 +40,19 @@ func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag(
 // IsString reports whether a node is a string. A plain 7, true or 2024-01-01 is not.
 func IsString(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
 
+// IsIdentifier reports whether a name matches [A-Za-z0-9_.-]+, as names in policy files do
+// (dynamo-kv-router 1.6.1).
+func IsIdentifier(name string) bool {
+	for _, c := range []byte(name) {
+		isLetter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		isDigit := '0' <= c && c <= '9'
+		if !isLetter && !isDigit && c != '_' && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return name != ""
+}
+
 // The faults that a Reader itself finds.
 var (
 	ErrNotMapping = errors.New("want keys with values")
