@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"internal/curve":           {},
 	"internal/fetch":           {"internal/certs", "internal/filewatch", "pkg/recovery"},
 	"internal/filewatch":       {},
+	"internal/gateway/openai":  {},
 	"internal/hashset":         {},
 	"internal/keyhash":         {},
 	"internal/httpapi":         {"api", "internal/access", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/selecting", "internal/service", "pkg/..."},

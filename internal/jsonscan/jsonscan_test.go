@@ -433,3 +433,24 @@ func TestVariant(t *testing.T) {
 		t.Errorf("three names: %v", s.End())
 	}
 }
+
+// TestNext proves that a caller can see of what type the next value is, and where each
+// value stands.
+func TestNext(t *testing.T) {
+	text := `{"a": [1, "x\n" ], "b" : null}`
+	var s Scanner
+	s.Reset([]byte(text))
+	places := ""
+	for range s.Map() {
+		c := s.Next()
+		start := s.Offset()
+		s.Skip()
+		places += string(c) + text[start:s.Offset()] + ";"
+	}
+	if want := `[[1, "x\n" ];nnull;`; places != want || s.End() != nil {
+		t.Errorf("%s, %v, want %s", places, s.Err(), want)
+	}
+	if s.Next() != 0 {
+		t.Error("there is a value behind the end")
+	}
+}

@@ -66,6 +66,19 @@ func (s *Scanner) FailLimit(limit, reason string) {
 	}
 }
 
+// Next passes white space and returns the first byte of the next value, which says of
+// what type it is; 0 at the end of the text and after a fault.
+func (s *Scanner) Next() byte {
+	if s.err != nil {
+		return 0
+	}
+	return s.peek()
+}
+
+// Offset returns where in the text the scanner stands: after Next at the next value,
+// after a reader behind the value that it has read.
+func (s *Scanner) Offset() int { return s.pos }
+
 // peek passes white space and returns the byte after it, 0 at the end of the
 // text. (A NUL byte in the text is no JSON anywhere, so it cannot be mistaken.)
 func (s *Scanner) peek() byte {
@@ -271,7 +284,7 @@ func (s *Scanner) Skip() {
 			s.Skip()
 		}
 	case '"':
-		s.Text()
+		s.skipText()
 	case 't':
 		s.literal("true")
 	case 'f':

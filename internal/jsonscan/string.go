@@ -67,6 +67,35 @@ func (s *Scanner) Text() []byte {
 	return nil
 }
 
+// skipText passes a string without keeping what its escapes decode to: a text that
+// nobody reads may be of any length.
+func (s *Scanner) skipText() {
+	start := s.pos + 1
+	ascii := true
+	for i := start; i < len(s.data); i++ {
+		switch c := s.data[i]; {
+		case c == '"':
+			s.pos = i + 1
+			s.checked(s.data[start:i], start, ascii)
+			return
+		case c == '\\':
+			s.pos, s.text = i+1, s.text[:0]
+			if s.escape(); s.err != nil {
+				return
+			}
+			i = s.pos - 1
+		case c < ' ':
+			s.pos = i
+			s.fail(Syntax, i, "control character in a string")
+			return
+		case c >= utf8.RuneSelf:
+			ascii = false
+		}
+	}
+	s.pos = len(s.data)
+	s.failSyntax("the end of a string")
+}
+
 func (s *Scanner) checked(text []byte, at int, ascii bool) []byte {
 	if !ascii && !utf8.Valid(text) {
 		s.fail(Syntax, at, "invalid UTF-8 in a string")

@@ -1,0 +1,67 @@
+package openai
+
+import (
+	"encoding/json"
+	"slices"
+)
+
+// Body returns the body that goes to the engine, in pieces: with the given cache salt
+// at its top level, or as it came if salt is empty or stands there already. The pieces
+// are parts of the body that was parsed.
+func (r *Request) Body(salt string) [][]byte {
+	return r.edited("", salt)
+}
+
+// edit replaces a part of the body.
+type edit struct {
+	at   span
+	text []byte
+}
+
+// edited returns the body with the model and the salt replaced; empty leaves one alone.
+func (r *Request) edited(model, salt string) [][]byte {
+	var edits []edit
+	if model != "" && model != r.Model {
+		edits = append(edits, r.member(memberModel, "model", model))
+	}
+	if salt != "" && !r.saysSalt(salt) {
+		edits = append(edits, r.member(memberSalt, "cache_salt", salt))
+	}
+	slices.SortFunc(edits, func(a, b edit) int { return a.at.start - b.at.start })
+	pieces := make([][]byte, 0, 2*len(edits)+1)
+	from := 0
+	for _, e := range edits {
+		if e.at.start > from {
+			pieces = append(pieces, r.body[from:e.at.start])
+		}
+		pieces, from = append(pieces, e.text), e.at.end
+	}
+	return append(pieces, r.body[from:])
+}
+
+// member returns the edit that sets a member to a text.
+func (r *Request) member(m member, name, text string) edit {
+	value := quoted(text)
+	if at := r.members[m]; at.exists() {
+		return edit{at, value}
+	}
+	value = append([]byte(`"`+name+`":`), value...)
+	if c := afterBracket(r.body[r.open-1:]); c != '}' {
+		value = append(value, ',')
+	}
+	return edit{span{r.open, r.open}, value}
+}
+
+// saysSalt reports whether the body's own cache_salt is this one.
+func (r *Request) saysSalt(salt string) bool {
+	return r.members[memberSalt].exists() && string(r.raw(memberSalt)) == string(quoted(salt))
+}
+
+// quoted returns a text as a JSON string.
+func quoted(text string) []byte {
+	out, err := json.Marshal(text)
+	if err != nil {
+		panic("openai: " + err.Error()) // a string can always be written
+	}
+	return out
+}

@@ -1,0 +1,305 @@
+package openai
+
+import "strings"
+
+// walker goes through a JSON text that comes in pieces and tells what stands at a few
+// paths. It keeps nothing of the text but a member's name and a number, so that the
+// text may be of any length, and is cut anywhere. It is lenient: of a text that is no
+// JSON it tells nothing further.
+type walker struct {
+	report func(m mark, number uint64)
+
+	state   walkState
+	escaped bool // in a string: the last byte was a backslash
+	filled  bool // in a string: it has a byte
+	depth   int  // of open arrays and objects
+	objects [maxWalkDepth/64 + 1]uint64
+	// nodes are the paths of the innermost containers that have one; below them nothing
+	// is looked for. at is the path of the next value.
+	nodes  [maxPath + 1]*pathNode
+	at     *pathNode
+	name   [maxPathName]byte
+	length int // of name; above maxPathName for one that is longer
+	number uint64
+	exact  bool // number is what the text says
+}
+
+// maxWalkDepth is how deep arrays and objects may nest.
+const maxWalkDepth = 127
+
+type walkState uint8
+
+const (
+	inValue   walkState = iota // before a value
+	inName                     // in a member's name
+	inText                     // in a string
+	inNumber                   // in an unsigned number
+	inLiteral                  // in true, false, null or another number
+	beforeMember
+	beforeColon
+	afterValue
+	broken // this is no JSON
+)
+
+// mark is what a path stands for.
+type mark uint8
+
+const (
+	markNone    mark = iota
+	markChoice       // an object of choices, which engines send once there is output
+	markOutput       // a text or object with output in it
+	markPrompt       // the tokens of the prompt
+	markCached       // those of them that were cached
+	markRead         // those that were cached, where the prompt's do not have them
+	markWritten      // those that were not and are now, likewise
+	markDone         // the tokens generated
+)
+
+// pathNode is a path from the root, by names; an array's elements are at its path.
+type pathNode struct {
+	mark mark
+	kind pathKind
+	next map[string]*pathNode
+}
+
+// pathKind is which values have the mark.
+type pathKind uint8
+
+const (
+	kindNumber pathKind = iota
+	kindText            // strings that are not empty
+	kindObject
+)
+
+const (
+	maxPath     = 5  // names in a path
+	maxPathName = 32 // bytes of a name in a path
+)
+
+// root is the paths of all APIs in one tree: they do not contradict one another.
+var root = newPaths()
+
+func newPaths() *pathNode {
+	root := &pathNode{}
+	add := func(path string, m mark, kind pathKind) {
+		n := root
+		for name := range strings.SplitSeq(path, ".") {
+			if n.next == nil {
+				n.next = make(map[string]*pathNode)
+			}
+			if n.next[name] == nil {
+				n.next[name] = &pathNode{}
+			}
+			n = n.next[name]
+		}
+		n.mark, n.kind = m, kind
+	}
+	add("choices", markChoice, kindObject)
+	add("choices.text", markOutput, kindText)
+	for _, name := range []string{"content", "reasoning", "reasoning_content", "refusal"} {
+		add("choices.delta."+name, markOutput, kindText)
+	}
+	add("choices.delta.tool_calls", markOutput, kindObject)
+	add("delta", markOutput, kindText) // of events of a response
+	for _, name := range []string{"text", "thinking", "partial_json"} {
+		add("delta."+name, markOutput, kindText) // of Anthropic's events
+	}
+	for _, usage := range []string{"usage.", "response.usage.", "message.usage."} {
+		add(usage+"prompt_tokens", markPrompt, kindNumber)
+		add(usage+"input_tokens", markPrompt, kindNumber)
+		add(usage+"prompt_tokens_details.cached_tokens", markCached, kindNumber)
+		add(usage+"input_tokens_details.cached_tokens", markCached, kindNumber)
+		add(usage+"cache_read_input_tokens", markRead, kindNumber)
+		add(usage+"cache_creation_input_tokens", markWritten, kindNumber)
+		add(usage+"completion_tokens", markDone, kindNumber)
+		add(usage+"output_tokens", markDone, kindNumber)
+	}
+	return root
+}
+
+// reset makes the walker ready for another text.
+func (w *walker) reset() {
+	*w = walker{report: w.report, at: root}
+}
+
+// walk reads a piece of the text.
+func (w *walker) walk(text []byte) {
+	for i := 0; i < len(text); {
+		switch c := text[i]; w.state {
+		case inText:
+			i += w.text(text[i:])
+			continue
+		case inName:
+			i += w.memberName(text[i:])
+			continue
+		case inNumber:
+			if d := c - '0'; d < 10 {
+				if w.number > (1<<63)/10 {
+					w.exact = false
+				}
+				w.number = w.number*10 + uint64(d)
+				break
+			}
+			if c == '.' || c == 'e' || c == 'E' {
+				w.state = inLiteral
+				break
+			}
+			if w.exact {
+				w.tell(kindNumber)
+			}
+			w.state = afterValue
+			continue // what ends the number is not part of it
+		case inLiteral:
+			if c == ',' || c == ']' || c == '}' || isSpace(c) {
+				w.state = afterValue
+				continue
+			}
+		case broken:
+			return
+		default:
+			if !isSpace(c) {
+				w.between(c)
+			}
+		}
+		i++
+	}
+}
+
+// end reads the end of the text: only a number can end there.
+func (w *walker) end() {
+	if w.state == inNumber && w.exact {
+		w.tell(kindNumber)
+	}
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
+
+func (w *walker) tell(kind pathKind) {
+	if w.at != nil && w.at.mark != markNone && w.at.kind == kind {
+		w.report(w.at.mark, w.number)
+	}
+}
+
+// text reads a part of a string and returns how long it is.
+func (w *walker) text(text []byte) int {
+	if w.escaped {
+		w.escaped = false
+		return 1
+	}
+	for i, c := range text {
+		switch c {
+		case '\\':
+			w.filled, w.escaped = true, true
+			return i + 1
+		case '"':
+			if w.filled = w.filled || i > 0; w.filled {
+				w.tell(kindText)
+			}
+			w.state = afterValue
+			return i + 1
+		}
+	}
+	w.filled = w.filled || len(text) > 0
+	return len(text)
+}
+
+// memberName reads a part of a member's name and returns how long it is. A name with an
+// escape is none that is looked for.
+func (w *walker) memberName(text []byte) int {
+	if w.escaped {
+		w.escaped = false
+		return 1
+	}
+	for i, c := range text {
+		switch c {
+		case '\\':
+			w.escaped, w.length = true, maxPathName+1
+			return i + 1
+		case '"':
+			w.keepName(text[:i])
+			w.at = nil
+			if parent := w.container(); parent != nil && w.length <= maxPathName {
+				w.at = parent.next[string(w.name[:w.length])]
+			}
+			w.state = beforeColon
+			return i + 1
+		}
+	}
+	w.keepName(text)
+	return len(text)
+}
+
+// keepName appends to the name, where it may be one that is looked for.
+func (w *walker) keepName(part []byte) {
+	if w.length+len(part) > maxPathName {
+		w.length = maxPathName + 1
+	} else if w.container() != nil {
+		w.length += copy(w.name[w.length:], part)
+	}
+}
+
+// container returns the path of the innermost array or object, nil if it has none.
+func (w *walker) container() *pathNode {
+	if w.depth == 0 || w.depth > maxPath {
+		return nil
+	}
+	return w.nodes[w.depth]
+}
+
+// between reads a byte that stands between names and values.
+func (w *walker) between(c byte) {
+	switch {
+	case w.state == beforeMember && c == '"':
+		w.state, w.length = inName, 0
+	case w.state == beforeColon && c == ':':
+		w.state = inValue
+	case w.state == afterValue && c == ',' && w.depth > 0:
+		if w.state = beforeMember; !w.inObject() {
+			w.state, w.at = inValue, w.container()
+		}
+	case c == '}' && w.depth > 0 && w.inObject() && w.state != inValue && w.state != beforeColon,
+		c == ']' && w.depth > 0 && !w.inObject():
+		w.depth--
+		w.state = afterValue
+	case w.state == inValue:
+		w.value(c)
+	default:
+		w.state = broken
+	}
+}
+
+// value reads the first byte of a value.
+func (w *walker) value(c byte) {
+	switch {
+	case c == '"':
+		w.state, w.filled = inText, false
+	case c == '{' || c == '[':
+		w.open(c == '{')
+	case c-'0' < 10:
+		w.state, w.number, w.exact = inNumber, uint64(c-'0'), true
+	case c == '-' || c == 't' || c == 'f' || c == 'n':
+		w.state = inLiteral
+	default:
+		w.state = broken
+	}
+}
+
+func (w *walker) open(object bool) {
+	if w.depth == maxWalkDepth {
+		w.state = broken
+		return
+	}
+	w.depth++
+	word, bit := w.depth/64, uint64(1)<<(w.depth%64)
+	w.objects[word] &^= bit
+	if w.depth <= maxPath {
+		w.nodes[w.depth] = w.at
+	}
+	if object {
+		w.objects[word] |= bit
+		w.state = beforeMember
+		w.tell(kindObject)
+	}
+}
+
+func (w *walker) inObject() bool { return w.objects[w.depth/64]&(1<<(w.depth%64)) != 0 }
