@@ -25,6 +25,8 @@ func TestConfig(t *testing.T) {
 		"ports overflow": {"--engines 4 --port 65533", false},
 		"wildcard":       {"--listen 0.0.0.0", false},
 		"standstill":     {"--speedup 0", false},
+		"no ranks":       {"--data-parallel-size 0", false},
+		"no name":        {"--model=", false},
 		"no cache":       {"--cache-blocks 0", false},
 		"unequal":        {"--engines 2 --speed 1,0.5 --cache-blocks 64,32 --chunked", true},
 		"one too few":    {"--engines 3 --speed 1,0.5", false},
@@ -49,7 +51,7 @@ func TestRun(t *testing.T) {
 	out, in := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := run(ctx, []string{"--engines", "2", "--speedup", "100"}, in)
+		err := run(ctx, []string{"--engines", "2", "--speedup", "100", "--data-parallel-size", "2"}, in)
 		in.Close()
 		done <- err
 	}()
@@ -73,6 +75,14 @@ func TestRun(t *testing.T) {
 	}
 	if info.Speedup != 50 || info.KVEventsEndpoint == events || !strings.HasPrefix(info.KVEventsEndpoint, "tcp://127.0.0.1:") {
 		t.Errorf("after a restart: %+v, before: %s", info, events)
+	}
+	asked, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(`{"model":"simulated","prompt":[1,2,3]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asked.Body.Close()
+	if asked.StatusCode != http.StatusOK || strings.Count(events, "tcp://127.0.0.1:") != 2 {
+		t.Errorf("a completion: %s; events of two ranks at %s", asked.Status, events)
 	}
 	cancel()
 	if err := <-done; err != nil {

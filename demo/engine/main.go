@@ -1,6 +1,6 @@
 // Command sim-engine plays inference engines: each has a block cache, a prefill
-// and a decode rate, publishes its KV events as vLLM does, and answers requests
-// after the time that its model needs. See docs/demo.md.
+// and a decode rate, publishes its KV events as vLLM does, and answers requests,
+// those of the OpenAI API too, after the time that its model needs. See docs/demo.md.
 package main
 
 import (
@@ -45,6 +45,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 type config struct {
 	engines  int
+	ranks    int // of each
+	model    string
+	adapters []string
+	render   bool
 	listen   string
 	port     int
 	topic    string
@@ -62,6 +66,8 @@ type config struct {
 func defaults() config {
 	return config{
 		engines: 1,
+		ranks:   1,
+		model:   "simulated",
 		listen:  "127.0.0.1",
 		speedup: 1,
 		engine:  engine.Config{BlockSize: 16, PrefillRate: 12000, DecodeRate: 50},
@@ -75,6 +81,10 @@ func (c *config) flags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("sim-engine", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.IntVar(&c.engines, "engines", c.engines, "engines in this process")
+	f.IntVar(&c.ranks, "data-parallel-size", c.ranks, "data-parallel ranks of each engine, behind one HTTP port")
+	f.StringVar(&c.model, "model", c.model, "the model's name in the OpenAI API")
+	f.StringSliceVar(&c.adapters, "lora", c.adapters, "names of LoRA adapters (a list)")
+	f.BoolVar(&c.render, "render", c.render, "serve the routes that render a request to tokens, too")
 	f.StringVar(&c.listen, "listen", c.listen, "IP address of the HTTP ports and the event sockets, as others reach it")
 	f.IntVar(&c.port, "port", c.port, "HTTP port of the first engine, the next ones follow; 0 takes free ports")
 	f.StringVar(&c.topic, "topic", c.topic, "topic frame of the KV events")
@@ -93,6 +103,12 @@ func (c *config) validate() error {
 	var errs []error
 	if c.engines < 1 {
 		errs = append(errs, fmt.Errorf("engines: %d is below 1", c.engines))
+	}
+	if c.ranks < 1 {
+		errs = append(errs, fmt.Errorf("data-parallel-size: %d is below 1", c.ranks))
+	}
+	if c.model == "" {
+		errs = append(errs, errors.New("model: a name is needed"))
 	}
 	if ip := net.ParseIP(c.listen); ip == nil || ip.IsUnspecified() {
 		errs = append(errs, fmt.Errorf("listen: %q is not an address that others can connect to", c.listen))

@@ -9,16 +9,18 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/select-service/select-service/demo/sim/node"
+	"github.com/select-service/select-service/demo/sim/openai"
 	"github.com/select-service/select-service/internal/zmqsock/kvpub"
 )
 
 // serve runs all engines until ctx ends or one fails. It prints one line per
-// engine (number, URL, event endpoints), and "ready" when all listen.
+// engine (number, URL, event endpoints of its ranks), and "ready" when all listen.
 func serve(ctx context.Context, conf config, stdout io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -46,12 +48,21 @@ func start(ctx context.Context, g *errgroup.Group, conf config, i int) (string, 
 	if err != nil {
 		return "", err
 	}
-	n, err := node.New(options(conf, i))
-	if err != nil {
-		return "", errors.Join(err, ln.Close())
+	ranks := make([]*node.Node, conf.ranks)
+	events, replay := make([]string, conf.ranks), make([]string, conf.ranks)
+	for rank := range ranks {
+		n, err := node.New(options(conf, i, rank))
+		if err != nil {
+			return "", errors.Join(err, ln.Close())
+		}
+		g.Go(func() error { return n.Run(ctx) })
+		info := n.Info()
+		ranks[rank], events[rank], replay[rank] = n, info.KVEventsEndpoint, info.ReplayEndpoint
 	}
-	srv := &http.Server{Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second}
-	g.Go(func() error { return n.Run(ctx) })
+	api := openai.New(openai.Options{Model: conf.model, Adapters: conf.adapters, Render: conf.render, Ranks: ranks})
+	srv := &http.Server{Handler: api.Handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: new(http.Protocols)}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
 	g.Go(func() error {
 		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -62,14 +73,14 @@ func start(ctx context.Context, g *errgroup.Group, conf config, i int) (string, 
 		<-ctx.Done()
 		return srv.Close() // answers take as long as the model: don't wait for them
 	})
-	info := n.Info()
-	return fmt.Sprintf("http://%s events %s replay %s", ln.Addr(), info.KVEventsEndpoint, info.ReplayEndpoint), nil
+	return fmt.Sprintf("http://%s events %s replay %s", ln.Addr(), strings.Join(events, ","), strings.Join(replay, ",")), nil
 }
 
-func options(conf config, i int) node.Options {
+func options(conf config, i, rank int) node.Options {
 	return node.Options{
 		Engine:  conf.of(i),
 		Speedup: conf.speedup,
+		Rank:    uint32(rank),
 		NewSeed: func() uint64 {
 			if conf.hashSeed != 0 {
 				return conf.hashSeed

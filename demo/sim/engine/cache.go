@@ -23,6 +23,14 @@ type Event struct {
 	Parent    uint64   // stores only: name of the block before the first one
 	HasParent bool     // false: the first block opens a prompt
 	Tokens    []uint32 // stores only: the tokens of all blocks, one after the other
+	Keys      Keys     // stores only: what the blocks are kept apart by
+}
+
+// Keys keep the blocks of equal tokens apart: requests with different ones share
+// nothing. The zero value is the base model without a salt.
+type Keys struct {
+	LoRA string // name of the adapter
+	Salt string // cache_salt of the request
 }
 
 // block is one full block of the cache. While refs is 0 it is a member of the
@@ -73,6 +81,7 @@ func (c *Cache) TakeEvents() []Event {
 // start of the prompt, and room for blocks that are still to be filled.
 type Lease struct {
 	cache *Cache
+	keys  Keys
 	chain []*block
 	room  int
 }
@@ -81,9 +90,9 @@ type Lease struct {
 // can grow to total tokens, evicting what it must. It changes nothing and
 // reports false when running requests leave too little room. At least the last
 // token of the prompt is left to compute.
-func (c *Cache) Acquire(prompt []uint32, total int) (*Lease, bool) {
+func (c *Cache) Acquire(keys Keys, prompt []uint32, total int) (*Lease, bool) {
 	need := c.blocksFor(total)
-	chain := c.match(prompt[:max(0, len(prompt)-1)])
+	chain := c.match(keys, prompt[:max(0, len(prompt)-1)])
 	idle := 0
 	for _, b := range chain {
 		if b.refs == 0 {
@@ -100,7 +109,7 @@ func (c *Cache) Acquire(prompt []uint32, total int) (*Lease, bool) {
 	}
 	c.evict(evict)
 	c.reserved += fresh
-	return &Lease{cache: c, chain: chain, room: fresh}, true
+	return &Lease{cache: c, keys: keys, chain: chain, room: fresh}, true
 }
 
 // Clear forgets every unpinned block when no request runs, as a reset of the
@@ -128,7 +137,7 @@ func (l *Lease) Commit(tokens []uint32) {
 	for i := len(l.chain); (i+1)*bs <= len(tokens); i++ {
 		parent, hasParent := l.last()
 		span := tokens[i*bs : (i+1)*bs]
-		hash := c.name(parent, hasParent, span)
+		hash := c.name(l.keys, parent, hasParent, span)
 		b, shared := c.blocks[hash]
 		if shared {
 			c.pin(b)
@@ -137,7 +146,7 @@ func (l *Lease) Commit(tokens []uint32) {
 			b = &block{hash: hash, refs: 1}
 			c.blocks[hash] = b
 			if run == nil {
-				c.events = append(c.events, Event{Kind: BlockStored, Parent: parent, HasParent: hasParent})
+				c.events = append(c.events, Event{Kind: BlockStored, Parent: parent, HasParent: hasParent, Keys: l.keys})
 				run = &c.events[len(c.events)-1]
 			}
 			run.Hashes = append(run.Hashes, hash)
@@ -176,11 +185,11 @@ func (l *Lease) last() (hash uint64, ok bool) {
 func (c *Cache) blocksFor(tokens int) int { return (tokens + c.blockSize - 1) / c.blockSize }
 
 // match returns the cached blocks that tokens start with.
-func (c *Cache) match(tokens []uint32) []*block {
+func (c *Cache) match(keys Keys, tokens []uint32) []*block {
 	var chain []*block
 	var parent uint64
 	for bs := c.blockSize; len(tokens) >= bs; tokens = tokens[bs:] {
-		parent = c.name(parent, len(chain) > 0, tokens[:bs])
+		parent = c.name(keys, parent, len(chain) > 0, tokens[:bs])
 		b, ok := c.blocks[parent]
 		if !ok {
 			break
@@ -192,13 +201,14 @@ func (c *Cache) match(tokens []uint32) []*block {
 
 // name hashes a block under its parent. Real engines use SHA-256 or a hash of
 // their runtime; 64 good bits are enough for a simulation.
-func (c *Cache) name(parent uint64, hasParent bool, tokens []uint32) uint64 {
+func (c *Cache) name(keys Keys, parent uint64, hasParent bool, tokens []uint32) uint64 {
 	buf := make([]byte, 0, 9+4*64)
 	buf = binary.LittleEndian.AppendUint64(buf, parent)
 	if hasParent {
 		buf = append(buf, 1)
 	} else {
 		buf = append(buf, 0)
+		buf = append(append(append(append(buf, keys.LoRA...), 0), keys.Salt...), 0)
 	}
 	for _, t := range tokens {
 		buf = binary.LittleEndian.AppendUint32(buf, t)

@@ -207,7 +207,7 @@ func randomStep(t *testing.T, rnd *rand.Rand, cache *Cache, model *modelCache, r
 			text[i] = uint32(rnd.IntN(8) / 7)
 		}
 		prompt := text[:1+rnd.IntN(len(text)-1)]
-		lease, ok := cache.Acquire(prompt, len(text))
+		lease, ok := cache.Acquire(Keys{}, prompt, len(text))
 		want, _, wantOK := model.acquire(prompt, len(text))
 		if ok != wantOK {
 			t.Fatalf("acquire: %v, model says %v", ok, wantOK)
@@ -240,7 +240,7 @@ func randomStep(t *testing.T, rnd *rand.Rand, cache *Cache, model *modelCache, r
 // event that leaves nothing.
 func TestClear(t *testing.T) {
 	c := NewCache(testBlock, testCapacity, 0)
-	lease, _ := c.Acquire([]uint32{1, 2, 3, 4, 5}, 6)
+	lease, _ := c.Acquire(Keys{}, []uint32{1, 2, 3, 4, 5}, 6)
 	lease.Commit([]uint32{1, 2, 3, 4, 5})
 	if c.Clear() {
 		t.Error("cleared under a running request")
@@ -253,7 +253,7 @@ func TestClear(t *testing.T) {
 	if ev := c.TakeEvents(); len(ev) != 1 || ev[0].Kind != AllBlocksCleared {
 		t.Errorf("events = %v", ev)
 	}
-	if again, ok := c.Acquire([]uint32{1, 2, 3, 4, 5}, 6); !ok || again.Blocks() != 0 {
+	if again, ok := c.Acquire(Keys{}, []uint32{1, 2, 3, 4, 5}, 6); !ok || again.Blocks() != 0 {
 		t.Errorf("a cleared cache hits %d blocks", again.Blocks())
 	}
 }
@@ -263,23 +263,43 @@ func TestClear(t *testing.T) {
 func TestNamesDiffer(t *testing.T) {
 	a, b := NewCache(testBlock, 8, 1), NewCache(testBlock, 8, 2)
 	tokens := []uint32{1, 2, 3, 4}
-	if a.name(0, false, tokens) == b.name(0, false, tokens) {
+	if a.name(Keys{}, 0, false, tokens) == b.name(Keys{}, 0, false, tokens) {
 		t.Error("equal names under different seeds")
 	}
-	if a.name(0, false, tokens) == a.name(0, true, tokens) {
+	if a.name(Keys{}, 0, false, tokens) == a.name(Keys{}, 0, true, tokens) {
 		t.Error("no parent and a parent named 0 give equal names")
+	}
+}
+
+// TestKeys proves that equal tokens under different keys are different blocks, also
+// below an equal parent, and that the events say whose they are.
+func TestKeys(t *testing.T) {
+	c := NewCache(testBlock, 64, 1)
+	prompt := tokens(0, 2*testBlock+1)
+	for i, keys := range []Keys{{}, {LoRA: "a"}, {Salt: "a"}, {LoRA: "a", Salt: "a"}} {
+		for _, want := range []int{0, 2} {
+			lease, _ := c.Acquire(keys, prompt, len(prompt)+1)
+			if lease.Blocks() != want {
+				t.Errorf("%+v: %d blocks are found, want %d", keys, lease.Blocks(), want)
+			}
+			lease.Commit(prompt)
+			lease.Release()
+		}
+		if ev := c.TakeEvents(); len(ev) != 1 || ev[0].Keys != keys || c.Len() != 2*(i+1) {
+			t.Errorf("%+v: events %+v, %d blocks", keys, ev, c.Len())
+		}
 	}
 }
 
 func BenchmarkAcquireHit(b *testing.B) {
 	c := NewCache(16, 4096, 1)
 	prompt := make([]uint32, 8193)
-	lease, _ := c.Acquire(prompt, len(prompt)+1)
+	lease, _ := c.Acquire(Keys{}, prompt, len(prompt)+1)
 	lease.Commit(prompt)
 	lease.Release()
 	b.ReportAllocs()
 	for b.Loop() {
-		l, _ := c.Acquire(prompt, len(prompt)+1)
+		l, _ := c.Acquire(Keys{}, prompt, len(prompt)+1)
 		l.Release()
 	}
 }

@@ -50,6 +50,7 @@ type Request struct {
 	ID     string
 	Prompt []uint32
 	Output []uint32
+	Keys   Keys // blocks are shared only with requests that have the same
 }
 
 // UpdateKind says what happened to a request.
@@ -208,7 +209,7 @@ func (e *Engine) admit(at time.Duration) (*job, bool) {
 		return nil, false
 	}
 	j := e.queue[0]
-	lease, ok := e.cache.Acquire(j.Prompt, len(j.Prompt)+len(j.Output))
+	lease, ok := e.cache.Acquire(j.Keys, j.Prompt, len(j.Prompt)+len(j.Output))
 	if !ok {
 		return nil, false // room comes with the end of a running request
 	}

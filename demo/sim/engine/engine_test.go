@@ -252,7 +252,7 @@ func TestStepsDoNotMatter(t *testing.T) {
 		for i := range 60 {
 			at += time.Duration(rnd.IntN(400)) * time.Millisecond
 			prompt := tokens(rnd.IntN(3), 1+rnd.IntN(30))
-			arrivals = append(arrivals, arrival{at, Request{fmt.Sprint(i), prompt, tokens(rnd.IntN(2), 1+rnd.IntN(12))}})
+			arrivals = append(arrivals, arrival{at, Request{ID: fmt.Sprint(i), Prompt: prompt, Output: tokens(rnd.IntN(2), 1+rnd.IntN(12))}})
 		}
 		play := func(every time.Duration) []seenUpdate {
 			e, seen, view := New(cfg), []seenUpdate(nil), &mirror{t: t, prefix: map[uint64][]uint32{}}

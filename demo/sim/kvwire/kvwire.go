@@ -61,7 +61,12 @@ func (w *writer) event(ev *engine.Event, blockSize int) {
 }
 
 func (w *writer) stored(ev *engine.Event, blockSize int) {
-	w.fields(10)
+	keyed := ev.Keys.LoRA != "" || ev.Keys.Salt != "" && !ev.HasParent
+	if keyed {
+		w.fields(11)
+	} else {
+		w.fields(10)
+	}
 	w.text("type", "BlockStored")
 	w.hashes(ev.Hashes)
 	w.key("parent_block_hash")
@@ -80,11 +85,42 @@ func (w *writer) stored(ev *engine.Event, blockSize int) {
 	w.key("lora_id")
 	w.null()
 	w.text("medium", medium)
-	w.key("lora_name")
-	w.null()
+	if ev.Keys.LoRA == "" {
+		w.key("lora_name")
+		w.null()
+	} else {
+		w.text("lora_name", ev.Keys.LoRA)
+	}
+	if keyed {
+		w.extraKeys(ev)
+	}
 	w.key("group_idx")
 	w.uint(group)
 	w.text("kv_cache_spec_kind", specKind)
+}
+
+// extraKeys has a list for each block, or nil: the adapter in all, the salt in the
+// first block of a prompt.
+func (w *writer) extraKeys(ev *engine.Event) {
+	w.key("extra_keys")
+	w.array(len(ev.Hashes))
+	for i := range ev.Hashes {
+		var keys []string
+		if ev.Keys.LoRA != "" {
+			keys = append(keys, ev.Keys.LoRA)
+		}
+		if ev.Keys.Salt != "" && i == 0 && !ev.HasParent {
+			keys = append(keys, ev.Keys.Salt)
+		}
+		if len(keys) == 0 {
+			w.null()
+			continue
+		}
+		w.array(len(keys))
+		for _, key := range keys {
+			w.do(w.enc.EncodeString(key))
+		}
+	}
 }
 
 func (w *writer) hashes(hashes []uint64) {

@@ -41,6 +41,28 @@ func TestAsVLLM(t *testing.T) {
 	}
 }
 
+// TestKeys proves that the service reads the adapter and the salt of a prompt, and that
+// blocks in the middle of one have the adapter alone.
+func TestKeys(t *testing.T) {
+	first := engine.Event{
+		Kind: engine.BlockStored, Hashes: []uint64{1, 2}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8}, Keys: engine.Keys{LoRA: "poet", Salt: "tenant"},
+	}
+	next := engine.Event{Kind: engine.BlockStored, Hashes: []uint64{3}, Parent: 2, HasParent: true, Tokens: []uint32{9, 10, 11, 12}, Keys: first.Keys}
+	payload, err := kvwire.Batch(1, []engine.Event{first, next}, 4, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b kvevents.Batch
+	if err := new(kvevents.Decoder).Decode(payload, &b); err != nil || len(b.Events) != 2 || len(b.Bad) > 0 {
+		t.Fatalf("%v: %+v", err, b)
+	}
+	for i, salt := range []string{"tenant", ""} {
+		if ev := b.Events[i]; ev.LoRA != "poet" || ev.Salt != salt || ev.Opaque != nil {
+			t.Errorf("event %d: adapter %q, salt %q, opaque %v", i, ev.LoRA, ev.Salt, ev.Opaque)
+		}
+	}
+}
+
 // TestServiceReads proves that the service's decoder reads large values back
 // unchanged.
 func TestServiceReads(t *testing.T) {

@@ -140,7 +140,9 @@ func (n *Node) Generate(r simapi.GenerateRequest) (<-chan simapi.Step, error) {
 	}
 	now := n.modelNowLocked()
 	n.advanceLocked(now)
-	err := n.eng.Submit(now, engine.Request{ID: r.RequestID, Prompt: r.TokenIDs, Output: r.OutputTokenIDs})
+	err := n.eng.Submit(now, engine.Request{
+		ID: r.RequestID, Prompt: r.TokenIDs, Output: r.OutputTokenIDs, Keys: engine.Keys{LoRA: r.LoRA, Salt: r.Salt},
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ const (
 	PathReset    = "/reset"              // POST ResetRequest, answered by Info
 	PathSlow     = "/slow"               // POST SlowRequest
 	PathClear    = "/reset_prefix_cache" // POST, 409 while requests run
+	PathFaults   = "/faults"             // POST Faults
 )
 
 // GenerateRequest asks for an answer. The model is simulated, so the caller
@@ -18,6 +19,8 @@ type GenerateRequest struct {
 	RequestID      string   `json:"request_id"`
 	TokenIDs       []uint32 `json:"token_ids"`
 	OutputTokenIDs []uint32 `json:"output_token_ids"`
+	LoRA           string   `json:"lora_name,omitempty"`  // blocks are shared only within an adapter
+	Salt           string   `json:"cache_salt,omitempty"` // and only under the same salt
 }
 
 // Values of Step.Event, in the order in which they come.
@@ -79,4 +82,12 @@ type ResetRequest struct {
 // such request or a restart.
 type SlowRequest struct {
 	Factor float64 `json:"factor"` // above 0
+}
+
+// Faults is what goes wrong with completions from now on. The zero value ends it.
+type Faults struct {
+	Status      int  `json:"status"`       // refused with this status
+	Reset       bool `json:"reset"`        // the connection breaks
+	ResetTokens int  `json:"reset_tokens"` // output tokens before it does; 0: before the answer begins
+	DelayMS     int  `json:"delay_ms"`     // real time before an answer begins
 }
