@@ -46,7 +46,6 @@ var mayImport = map[string][]string{
 	"internal/curve":           {},
 	"internal/fetch":           {"internal/certs", "internal/filewatch", "pkg/recovery"},
 	"internal/filewatch":       {},
-	"internal/gateway/openai":  {},
 	"internal/hashset":         {},
 	"internal/keyhash":         {},
 	"internal/httpapi":         {"api", "internal/access", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/selecting", "internal/service", "pkg/..."},
@@ -69,6 +68,9 @@ var mayImport = map[string][]string{
 	"internal/zmqsock/kvpub":   {"internal/zmqsock"},
 	"internal/zmqsock/zmqtest": {},
 	"internal/zmtp":            {},
+
+	"internal/gateway/openai":    {},
+	"internal/gateway/tokenizer": {"internal/gateway/openai"},
 
 	"scripts/sbom": {},
 

@@ -1,0 +1,263 @@
+// Package tokenizer asks a server for the token ids of prompts: a renderer beside the
+// engines, or one of the engines itself.
+package tokenizer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/internal/gateway/openai"
+)
+
+// Worker as URL asks a live engine of the request's model.
+const Worker = "worker"
+
+// Protocol is what the server speaks.
+type Protocol string
+
+// The protocols.
+const (
+	// VLLMRender is …/render of vLLM (since 0.18.0): the request itself gives the ids.
+	VLLMRender Protocol = "vllm-render"
+	// SGLangRenderer is SGLang's renderer, which has the route for chats alone.
+	SGLangRenderer Protocol = "sglang-renderer"
+	// VLLMTokenize is /tokenize, which every vLLM has.
+	VLLMTokenize Protocol = "vllm-tokenize"
+)
+
+// Options are a client's settings.
+type Options struct {
+	URL         string // base URL without a slash at its end, or Worker
+	Protocol    Protocol
+	Timeout     time.Duration // of a prompt, with all that is asked for it
+	MaxResponse int64         // bytes of an answer
+	// Memory is the account of answers above budget.SmallBody while they are read; nil: none.
+	Memory *budget.Account
+}
+
+// Client asks for tokens. It is safe for concurrent use.
+type Client struct {
+	options  Options
+	http     *http.Client
+	breakers breakers
+}
+
+// New returns a client. Close ends its connections.
+func New(o Options) *Client {
+	return &Client{
+		options: o,
+		http: &http.Client{
+			Transport: &http.Transport{
+				DialContext:           (&net.Dialer{Timeout: o.Timeout}).DialContext,
+				MaxIdleConnsPerHost:   idlePerHost,
+				IdleConnTimeout:       idleFor,
+				DisableCompression:    true,
+				ResponseHeaderTimeout: o.Timeout,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+}
+
+const (
+	idlePerHost = 64
+	idleFor     = 90 * time.Second
+)
+
+// Close ends the connections that are not in use.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Request asks for the tokens of a prompt.
+type Request struct {
+	*openai.Request
+	Model string // as the server knows it: an adapter's base
+	// Engine returns the base URL of a live engine of the model, at random, and "" for
+	// none. It is called where the URL is Worker.
+	Engine func() string
+}
+
+// draws is how many engines are looked at for one that is not known to fail.
+const draws = 4
+
+// Tokens returns the token ids of the request's prompt, the first one of a batch. The
+// error is an *Error, or the context's where that ended.
+func (c *Client) Tokens(ctx context.Context, r *Request) ([]uint32, error) {
+	call, err := c.call(r)
+	if err != nil {
+		return nil, &Error{Reason: Unconvertible, Err: err}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, errTimeout)
+	defer cancel()
+	if c.options.URL != Worker {
+		return c.ask(ctx, c.options.URL, call)
+	}
+	return c.askEngines(ctx, r.Engine, call)
+}
+
+// askEngines asks a live engine, and another one where that could not be reached: its
+// failure says nothing of the prompt, and nothing was done for it.
+func (c *Client) askEngines(ctx context.Context, draw func() string, q call) ([]uint32, error) {
+	var last error = &Error{Reason: Open, Err: errOpen}
+	tried := ""
+	for range draws {
+		engine := draw()
+		if engine == "" {
+			return nil, &Error{Reason: Unavailable, Err: errNoEngine}
+		}
+		if engine == tried {
+			continue
+		}
+		ids, err := c.ask(ctx, baseOf(engine), q)
+		e, ok := errors.AsType[*Error](err)
+		switch {
+		case ok && e.Reason == Open:
+		case ok && e.Reason == Unavailable && tried == "":
+			last, tried = err, engine
+		default:
+			return ids, err
+		}
+	}
+	return nil, last
+}
+
+// baseOf returns the URL of an engine that was registered as one, or as host:port.
+func baseOf(engine string) string {
+	if !strings.Contains(engine, "://") {
+		engine = "http://" + engine
+	}
+	return strings.TrimRight(engine, "/")
+}
+
+// call is one question.
+type call struct {
+	path string
+	body [][]byte
+	read func(text []byte) ([]uint32, error)
+}
+
+func (q call) reader() io.ReadCloser {
+	readers := make([]io.Reader, len(q.body))
+	for i, piece := range q.body {
+		readers[i] = bytes.NewReader(piece)
+	}
+	return io.NopCloser(io.MultiReader(readers...))
+}
+
+var errNoRoute = errors.New("the renderer has no route for this API")
+
+// call returns what is asked. The error is openai.ErrNotConvertible or errNoRoute.
+func (c *Client) call(r *Request) (call, error) {
+	if c.options.Protocol == VLLMTokenize {
+		body, err := r.TokenizeBody(r.Model)
+		return call{"/tokenize", [][]byte{body}, idsIn("tokens")}, err
+	}
+	kind, body, err := r.RenderBody(r.Model)
+	field := "token_ids"
+	if c.options.Protocol == SGLangRenderer {
+		if field = "input_ids"; kind != openai.Chat && err == nil {
+			return call{}, errNoRoute
+		}
+	}
+	path := map[openai.Kind]string{
+		openai.Chat: "/v1/chat/completions/render", openai.Completions: "/v1/completions/render", openai.Responses: "/v1/responses/render",
+	}[kind]
+	return call{path, body, idsIn(field)}, err
+}
+
+// ask asks one server, unless it is known to fail.
+func (c *Client) ask(ctx context.Context, base string, q call) ([]uint32, error) {
+	if !c.breakers.allow(base, time.Now()) {
+		return nil, &Error{Reason: Open, Err: errOpen}
+	}
+	ids, err := c.post(ctx, base+q.path, q)
+	switch e, ok := errors.AsType[*Error](err); {
+	case err == nil, ok && e.Reason.answered():
+		c.breakers.succeeded(base)
+	case ok:
+		c.breakers.failed(base, time.Now())
+	default: // the client has gone, which says nothing of the server
+		c.breakers.cancelled(base)
+	}
+	return ids, err
+}
+
+func (c *Client) post(ctx context.Context, url string, q call) ([]uint32, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, q.reader())
+	if err != nil {
+		return nil, &Error{Reason: Broken, Err: err}
+	}
+	for _, piece := range q.body {
+		req.ContentLength += int64(len(piece))
+	}
+	// The transport takes another connection where the server has closed an idle one
+	// meanwhile, for which it needs the body again.
+	req.GetBody = func() (io.ReadCloser, error) { return q.reader(), nil }
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, failed(ctx, err, Unavailable)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, refused(ctx, resp)
+	}
+	text, free, err := c.text(resp)
+	defer free()
+	if err != nil {
+		return nil, failed(ctx, err, Broken)
+	}
+	ids, err := q.read(text)
+	if err != nil {
+		return nil, &Error{Reason: Broken, Err: fmt.Errorf("answer of %s: %w", url, err)}
+	}
+	return ids, nil
+}
+
+var (
+	errTooLarge = errors.New("the answer is longer than the limit")
+	errNoMemory = errors.New("no memory for the answer")
+)
+
+// buffers are for answers up to budget.SmallBody, which are nearly all.
+var buffers = sync.Pool{New: func() any { return new([budget.SmallBody]byte) }}
+
+// text reads the body of an answer. free gives its memory back, once.
+func (c *Client) text(resp *http.Response) (text []byte, free func(), err error) {
+	small := buffers.Get().(*[budget.SmallBody]byte)
+	reserved := int64(0)
+	free = func() {
+		buffers.Put(small)
+		c.options.Memory.Release(reserved)
+	}
+	buf, n := small[:], 0
+	for {
+		if n == len(buf) {
+			grown := min(2*int64(n), c.options.MaxResponse+1) // one more, to see that it is too long
+			if !c.options.Memory.Reserve(grown) {
+				return nil, free, &Error{Reason: NoMemory, Err: errNoMemory}
+			}
+			reserved += grown
+			buf = append(make([]byte, 0, grown), buf...)[:grown]
+		}
+		m, err := resp.Body.Read(buf[n:])
+		n += m
+		switch {
+		case int64(n) > c.options.MaxResponse:
+			return nil, free, &Error{Reason: TooLarge, Err: errTooLarge}
+		case err == io.EOF:
+			return buf[:n], free, nil
+		case err != nil:
+			return nil, free, err
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package tokenizer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"unicode"
+)
+
+// Reason is why there are no tokens.
+type Reason string
+
+// The reasons.
+const (
+	Rejected      Reason = "rejected"      // the server refuses the request (400, 422): the client's fault
+	Unavailable   Reason = "unavailable"   // no connection, no engine, or the server has no room (429, 503)
+	Timeout       Reason = "timeout"       // no answer in time
+	Broken        Reason = "broken"        // another status, or an answer without tokens
+	TooLarge      Reason = "too_large"     // an answer above the limit
+	NoMemory      Reason = "no_memory"     // there is no room here for the answer
+	Open          Reason = "open"          // the server failed too often, and is not asked for a while
+	Unconvertible Reason = "unconvertible" // the prompt cannot be put into a question
+)
+
+// answered reports whether the server has done its part.
+func (r Reason) answered() bool { return r == Rejected || r == TooLarge || r == NoMemory }
+
+// Error is a prompt without tokens. Its text is for logs: it may have what the server
+// said.
+type Error struct {
+	Reason Reason
+	Status int // of the server's answer; 0: none
+	Err    error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("tokenizer %s: %v", e.Reason, e.Err) }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+var (
+	errTimeout  = errors.New("no answer in time")
+	errOpen     = errors.New("it failed too often and is not asked for a second")
+	errNoEngine = errors.New("there is no engine to ask")
+)
+
+// failed returns the error of a question that got no answer.
+func failed(ctx context.Context, err error, reason Reason) error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	switch {
+	case errors.Is(context.Cause(ctx), errTimeout):
+		return &Error{Reason: Timeout, Err: errTimeout}
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	var timeout interface{ Timeout() bool }
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		reason = Timeout
+	}
+	return &Error{Reason: reason, Err: err}
+}
+
+// maxErrorText is how much of a refusal is read, for the log.
+const maxErrorText = 1 << 10
+
+// refused returns the error of an answer that is no success.
+func refused(ctx context.Context, resp *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
+	if ctx.Err() != nil {
+		return failed(ctx, ctx.Err(), Broken)
+	}
+	reason := Broken
+	switch resp.StatusCode {
+	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		reason = Rejected
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		reason = Unavailable
+	}
+	return &Error{Reason: reason, Status: resp.StatusCode, Err: fmt.Errorf("%s answers %s: %s", resp.Request.URL, resp.Status, printable(text))}
+}
+
+// printable is a text of a server in one line of a log.
+func printable(text []byte) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(string(text), "?"))
+}

@@ -1,0 +1,67 @@
+package tokenizer
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/select-service/select-service/internal/jsonscan"
+)
+
+// answer is what is read of a server's answer.
+type answer struct {
+	ids   []uint32
+	found bool
+}
+
+// shapes are the answers by the name of their ids.
+var shapes = map[string]*jsonscan.Object[answer]{
+	"tokens":    shape("tokens"),
+	"token_ids": shape("token_ids"),
+	"input_ids": shape("input_ids"),
+}
+
+func shape(name string) *jsonscan.Object[answer] {
+	return jsonscan.NewObject(jsonscan.Field[answer]{Name: name, Required: true, Read: func(s *jsonscan.Scanner, a *answer) {
+		a.ids, a.found = s.AppendUint32s(make([]uint32, 0, firstIDs)), true
+	}})
+}
+
+// firstIDs is how many ids have room at once.
+const firstIDs = 1 << 10
+
+// scanners are reused: they keep memory for strings with escapes.
+var scanners = sync.Pool{New: func() any { return new(jsonscan.Scanner) }}
+
+var errNoPrompt = errors.New("there is no prompt in it")
+
+// idsIn returns a reader of answers: an object that has the ids, or an array of them, one
+// for each prompt, of which the first counts.
+func idsIn(name string) func(text []byte) ([]uint32, error) {
+	return func(text []byte) ([]uint32, error) {
+		s := scanners.Get().(*jsonscan.Scanner)
+		defer func() {
+			s.Reset(nil)
+			scanners.Put(s)
+		}()
+		s.Reset(text)
+		var first answer
+		if s.Next() != '[' {
+			shapes[name].Read(s, &first)
+		} else {
+			for i := range s.Array() {
+				if i == 0 {
+					shapes[name].Read(s, &first)
+				} else {
+					s.Skip()
+				}
+			}
+		}
+		if err := s.End(); err != nil {
+			return nil, err
+		}
+		if !first.found {
+			return nil, errNoPrompt
+		}
+		return first.ids, nil
+	}
+}

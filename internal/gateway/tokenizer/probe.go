@@ -1,0 +1,32 @@
+package tokenizer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/select-service/select-service/internal/gateway/openai"
+)
+
+// errNoRenderRoute explains the answer of a vLLM that has the route but does not offer it.
+var errNoRenderRoute = errors.New("it has no such route: vLLM serves it with --enable-scale-out or as `vllm launch render`; " +
+	"--tokenizer-protocol=vllm-tokenize works with every vLLM")
+
+// Probe asks for the tokens of a short prompt, to tell an operator at the start what every
+// request would meet. engine is asked where the URL is Worker.
+func (c *Client) Probe(ctx context.Context, model, engine string) error {
+	request, err := openai.ParseRequest(openai.Chat, []byte(`{"messages":[{"role":"user","content":"a"}]}`))
+	if err != nil {
+		return fmt.Errorf("probe for model %q: %w", model, err)
+	}
+	ids, err := c.Tokens(ctx, &Request{Request: request, Model: model, Engine: func() string { return engine }})
+	e, ok := errors.AsType[*Error](err)
+	switch {
+	case err == nil && len(ids) == 0:
+		return &Error{Reason: Broken, Err: errors.New("a prompt of one word has no tokens")}
+	case ok && e.Status == http.StatusNotFound && c.options.Protocol != VLLMTokenize:
+		return &Error{Reason: e.Reason, Status: e.Status, Err: fmt.Errorf("%w (%w)", errNoRenderRoute, e.Err)}
+	}
+	return err
+}
