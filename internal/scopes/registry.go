@@ -41,6 +41,8 @@ type Settings struct {
 	Beside      bool
 	// ByCapacity: without Beside, ranks of known capacity are followed by that.
 	ByCapacity bool
+	// WatchStored: State.WatchStored is used.
+	WatchStored bool
 	// Memory is where the indexes count theirs; nil: no limit.
 	Memory *indexer.Account
 	// Merging: dumps of peers will be merged with live events until EndMerging.
@@ -206,6 +208,9 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 		}
 		state.Queue = r.newQueue(sc, state.Policies)
 		r.initIndexLocked(sc, state)
+		if r.settings.WatchStored {
+			state.stored = &storedWatches{space: state.Space}
+		}
 		states := maps.Clone(r.All())
 		states[sc] = state
 		r.states.Store(&states)

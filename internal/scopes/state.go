@@ -31,6 +31,7 @@ type State struct {
 	approximate *approximate.Scope
 	predicted   *indexer.Space
 	leases      *approximate.Index // makes those of approximate; nil: there are none
+	stored      *storedWatches     // nil: nobody may watch
 	// gone: the last worker has left. It is set after the ledger has lost the
 	// scope's ranks and before a new state gives it any: a rank that is found in
 	// the ledger, while this is not set afterwards, belongs to this state.
@@ -59,10 +60,14 @@ func (s *State) Overlap(local []uint64, o, scratch *indexer.Overlap) {
 
 // Events returns the index as events of engines change it.
 func (s *State) Events() kvevents.Index {
+	var index kvevents.Index = s.Gate
 	if s.predicted != nil {
-		return clearingIndex{s.Gate, s.approximate}
+		index = clearingIndex{s.Gate, s.approximate}
 	}
-	return s.Gate
+	if s.stored != nil {
+		return watchedIndex{index, s.stored}
+	}
+	return index
 }
 
 // clearingIndex is an index beside which there are predictions: the cache of a rank

@@ -1,6 +1,8 @@
 package selecting
 
 import (
+	"time"
+
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -71,6 +73,23 @@ func (c *selection) temperature() float64 {
 		return p.Policy.Temperature(&c.decision)
 	}
 	return c.weights.Temperature
+}
+
+// predictedTTFT is the time to first token that the policy predicts of candidate i; 0 if it
+// predicts none, or has learned too little, or callers report too late.
+func (c *selection) predictedTTFT(i int) time.Duration {
+	p := c.scope.Policies
+	if p == nil || i >= len(c.queues) || !c.weights.TrackPrefill {
+		return 0
+	}
+	if _, predicts := p.Policy.(*selector.PredictedTTFT); !predicts {
+		return 0
+	}
+	if m := &c.decision.Model; m.Fallback || !m.Mature || c.queues[i].Late {
+		return 0
+	}
+	cost := predict(&c.decision, i)
+	return time.Duration((cost.Wait + cost.Prefill) * float64(time.Second))
 }
 
 // noteDecided tells the policy that it has decided. A choice of one is no decision, and

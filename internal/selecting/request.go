@@ -63,6 +63,17 @@ type SelectRequest struct {
 	// PolicyClass is the trimmed x-dynamo-meta-policy-class header; "" is absent.
 	PolicyClass string
 
+	// Eligible, if not nil, leaves the ranks that it reports true for. Requests with the same
+	// AllowedWorkers should have the same: they wait in one line.
+	Eligible func(catalog.Entry) bool
+	// Fallbacks is how many ranks of other workers the answer names, the next cheapest.
+	Fallbacks int
+	// Stored, with a reservation, asks when the prefill is complete on behalf of a caller who
+	// cannot tell: it is called, once at most, when events say that the chosen rank has stored
+	// the prompt's last complete block, which it had not. It must not block. The answer has
+	// PredictedTTFT and StopWatch then.
+	Stored func()
+
 	Pinned *catalog.Rank
 	// Target, if one of its ranks is eligible, leaves no others; else it has no effect.
 	// It goes before the session, which is neither followed nor bound (1.6.1).
@@ -137,6 +148,12 @@ type Selection struct {
 	// or without known blocks.
 	DecodeBusy *bool
 	WorkerLoad *WorkerLoad // of an advisory selection, else nil
+
+	Fallbacks []catalog.Rank // as asked for
+	// PredictedTTFT is what a policy that predicts it expects, if it has learned enough; else 0.
+	PredictedTTFT time.Duration
+	// StopWatch, if not nil, ends the wait for SelectRequest.Stored.
+	StopWatch func()
 
 	Lease       time.Duration // as asked for
 	Explanation *Explanation  // if asked for, of a choice that was made now

@@ -143,6 +143,16 @@ func (a *API) PrefillComplete(id string) error {
 	return nil
 }
 
+// PrefillInferred is PrefillComplete for a caller that was not told, see
+// reservations.Ledger.PrefillInferred. It is no outcome of a decision.
+func (a *API) PrefillInferred(id string) error {
+	if err := a.ledger.PrefillInferred(id); err != nil {
+		return reservationError(id, err)
+	}
+	a.scopes.LoadChanged()
+	return nil
+}
+
 // OutputBlock adds one generated block to a reservation; decay, if given, is
 // the weight of the blocks that only this reservation holds from now on.
 func (a *API) OutputBlock(id string, decay *float64) error {

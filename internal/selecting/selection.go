@@ -200,7 +200,7 @@ func (c *selection) listEligible() error {
 		if e.Worker != last {
 			last, ok = e.Worker, c.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint)
 		}
-		if ok && (pinned == nil || *pinned == e.Rank || target != nil) {
+		if ok && (pinned == nil || *pinned == e.Rank || target != nil) && (c.request.Eligible == nil || c.request.Eligible(e)) {
 			c.eligible = append(c.eligible, e)
 		}
 	}
@@ -281,7 +281,33 @@ func (c *selection) choose(v *reservations.View) error {
 	c.noteDecided()
 	c.uncached = c.toCompute(i)
 	c.answer(&c.candidates[i])
+	if n := c.request.Fallbacks; n > 0 {
+		c.result.Fallbacks = c.nextBest(n)
+	}
+	if c.request.Stored != nil {
+		c.result.PredictedTTFT = c.predictedTTFT(i)
+	}
 	return nil
+}
+
+// nextBest lists the cheapest scored ranks of other workers than the chosen one, one of
+// each, the cheapest first.
+func (c *selection) nextBest(n int) (next []catalog.Rank) {
+	for range n {
+		best := -1
+		for i, e := range c.scored {
+			taken := e.Rank.Worker == c.chosen.Rank.Worker ||
+				slices.ContainsFunc(next, func(r catalog.Rank) bool { return r.Worker == e.Rank.Worker })
+			if !taken && c.candidates[i].Known && (best < 0 || c.costs[i] < c.costs[best]) {
+				best = i
+			}
+		}
+		if best < 0 {
+			break
+		}
+		next = append(next, c.scored[best].Rank)
+	}
+	return next
 }
 
 // score makes the ranks candidates and computes their costs.
@@ -351,6 +377,9 @@ func (c *selection) book() error {
 		return err
 	}
 	c.result.ReservationID = &c.id
+	if device, _, _ := c.overlap.At(c.chosen.Slot); req.Stored != nil && int(device) < len(c.local) {
+		c.result.StopWatch = c.scope.WatchStored(c.chosen, c.local, req.Stored)
+	}
 	c.api.booked(record, c.scope, c.chosen, c.local, c.size)
 	return nil
 }

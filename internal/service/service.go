@@ -86,6 +86,8 @@ type Config struct {
 	Endpoints catalog.EndpointPolicy
 	// WorkersFile is the path of the file that has the workers, "" if none has.
 	WorkersFile string
+	// WatchStored: selections may ask when events have stored their prompts.
+	WatchStored bool
 	// Threads is the number of apply workers.
 	Threads int
 	// Recovery fills the index from other replicas at start.
@@ -201,6 +203,8 @@ func newScopes(config *Config, memory *indexer.Account, learners *policies.Learn
 		Learners:  learners,
 		Queues:    waitqueue.Config{Started: time.Now(), OverlapRefresh: config.OverlapRefresh},
 		Merging:   config.recovers(),
+
+		WatchStored: config.WatchStored && config.KVEvents,
 	}
 	account := config.Memory.Account(budget.Index)
 	switch {
@@ -253,6 +257,9 @@ func (s *Service) Close() {
 	s.catalog.Close() // waits for a registration under way, which may make a queue
 	s.scopes.CloseQueues()
 }
+
+// Catalog returns the workers, for those who only look at them.
+func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
 
 // Conductor returns the use cases of the Conductor API.
 func (s *Service) Conductor() *conductorapi.API { return s.conductor }

@@ -73,9 +73,20 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 // is schedulable, neither a recovery nor what a snapshot on disk has is waited for,
 // and the service is not shutting down.
 func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {
+	ready, schedulable = s.serves()
+	return ready, schedulable, s.catalog.List(nil, nil)
+}
+
+// Serves reports whether the service is ready.
+func (s *Service) Serves() bool {
+	ready, _ := s.serves()
+	return ready
+}
+
+func (s *Service) serves() (ready bool, schedulable int) {
 	schedulable = s.catalog.CountSchedulable()
 	awaited := s.recovery.awaited(schedulable) || s.reconciler.restored.awaited()
-	return schedulable > 0 && !s.scopes.Closing() && !awaited, schedulable, s.catalog.List(nil, nil)
+	return schedulable > 0 && !s.scopes.Closing() && !awaited, schedulable
 }
 
 // WorkersFileError refuses a set of workers because a file defines them.

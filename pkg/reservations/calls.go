@@ -24,6 +24,16 @@ import (
 // reservation has the id.
 func (l *Ledger) PrefillComplete(id string) error { return l.withEntry(id, nil, l.prefillComplete) }
 
+// PrefillInferred is PrefillComplete for a caller that was not told but has reasons to
+// assume it. To observers it says what output before a prefill_complete does: that
+// nobody reported in time.
+func (l *Ledger) PrefillInferred(id string) error {
+	return l.withEntry(id, nil, func(r *entry) {
+		r.scope.observeOutput(r)
+		l.prefillComplete(r)
+	})
+}
+
 // PrefillCompleteIn is PrefillComplete among the reservations of one scope.
 func (l *Ledger) PrefillCompleteIn(sc catalog.Scope, id string) error {
 	return l.withEntryIn(sc, id, l.prefillComplete)
