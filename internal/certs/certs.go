@@ -123,6 +123,18 @@ func (s *Side) Server() *tls.Config {
 	return conf
 }
 
+// ServerFor is Server for a protocol other than HTTP/1.1, by its name in ALPN.
+func (s *Side) ServerFor(protocol string) *tls.Config {
+	conf := listenerDefaults()
+	conf.NextProtos = []string{protocol}
+	conf.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := s.current.Load().server.Clone()
+		now.NextProtos = []string{protocol}
+		return now, nil
+	}
+	return conf
+}
+
 // Client is the configuration of one connection to a server of this name. A nil Side
 // trusts the system's authorities and shows nothing.
 func (s *Side) Client(serverName string) *tls.Config {
