@@ -48,9 +48,15 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if err != nil {
 		return err
 	}
+	picks, err := listenPicker(ctx, conf, read.certificates)
+	if err != nil {
+		bound.close()
+		return err
+	}
 	data, err := openData(conf.Data)
 	if err != nil {
 		bound.close()
+		picks.close()
 		return err
 	}
 	defer data.Close()
@@ -59,6 +65,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	others := newReplicas(conf.Replicas, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	read.curve.log(others.mesh != nil, log)
 	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
+	picks.build(conf.Gateway, svc, read.tokens, mem.budget, log)
 	state := svc.NewState(data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	if read.workers != nil {
@@ -76,6 +83,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	parts.Go(func() error { return hub.Run(sockets) })
 	if err := others.open(svc, log); err != nil {
 		bound.close()
+		picks.close()
 		others.close()
 		closeSockets()
 		return errors.Join(err, parts.Wait())
@@ -88,16 +96,18 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	defer stopSnapshots()
 	stateEnded := start(parts, func() error { return state.Run(snapshots) })
 	read.follow(work, parts, log, file)
+	picks.serve(work, parts, log)
 	open := newConnections(conf.Limits, mem.budget, log)
-	bound.serve(parts, handlers(conf, svc, read.tokens, mem.budget, log, //nolint:contextcheck // requests have contexts of their own
+	bound.serve(parts, handlers(conf, svc, read.tokens, mem.budget, log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
 		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, state.Collector(), telemetry.Process{
 			LogLinesDropped: out.Dropped, Connections: open, Certificate: read.certificates, PeerCertificate: read.peers,
-		}), open, log)
+		})...), open, log)
 
 	// Stop in the reverse order: no new work, requests under way, HTTP, the last
 	// snapshot, the service and its streams, replicas, sockets.
 	<-stopping.Done()
 	log.Info().Msg("stopping")
+	picks.stop(base, ctx.Err() != nil)
 	svc.Close()
 	defer time.AfterFunc(snapshotGrace, stopSnapshots).Stop()
 	shutdownErr := bound.shutdown(base, open)
@@ -204,6 +214,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 		PrefillBusy:         conf.Selections.PrefillBusy,
 		ReservationLifetime: conf.Reservations.Lifetime,
 		Threads:             conf.KVEvents.Threads,
+		WatchStored:         conf.Gateway.Port != 0,
 		Endpoints:           conf.Access.Endpoints(),
 		Limits: catalog.Limits{
 			Workers: conf.Limits.MaxWorkers, Ranks: conf.Limits.MaxRanks, Streams: conf.Limits.MaxStreams,

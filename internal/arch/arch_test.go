@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"internal/curve":           {},
 	"internal/fetch":           {"internal/certs", "internal/filewatch", "pkg/recovery"},
 	"internal/filewatch":       {},
+	"internal/gateway":         {"internal/access", "internal/budget", "internal/gateway/openai", "internal/gateway/tokenizer", "internal/selecting", "internal/telemetry", "pkg/catalog", "pkg/selector"},
 	"internal/hashset":         {},
 	"internal/keyhash":         {},
 	"internal/httpapi":         {"api", "internal/access", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/selecting", "internal/service", "pkg/..."},

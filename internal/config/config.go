@@ -33,6 +33,7 @@ type Config struct {
 
 	Server   Server
 	TLS      TLS
+	Gateway  Gateway
 	Workers  Workers
 	KVEvents KVEvents
 	// Router holds the weights of the cost function, the softmax temperature
@@ -321,7 +322,8 @@ const MaxThreads = 1024
 // over (decision D5). What only 1.6 has is as in dynamo-kv-router 1.6.1.
 func Default() Config {
 	return Config{
-		Server: Server{Listen: "0.0.0.0", Port: 8092, Contract: Contract13},
+		Server:  Server{Listen: "0.0.0.0", Port: 8092, Contract: Contract13},
+		Gateway: defaultGateway(),
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,
 		},

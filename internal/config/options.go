@@ -86,6 +86,7 @@ func slotsActions() []actionFlag {
 var groups = []struct{ name, title string }{
 	{"server", "HTTP server"},
 	{"tls", "TLS: certificates of the HTTP listeners, and of reads from other replicas"},
+	{"gateway", "Gateway: the endpoint picker for Envoy (ext_proc)"},
 	{"workers", "Workers"},
 	{"kv_events", "KV events"},
 	{"router", "Router: the cost of a worker and the choice among them"},
@@ -104,7 +105,7 @@ var groups = []struct{ name, title string }{
 
 // options is everything that can be set: the settings, and the variables that an
 // environment shared with Dynamo's router may have.
-var options = slices.Concat(settings, dynamoCompat)
+var options = slices.Concat(settings, gatewaySettings, dynamoCompat)
 
 // settings lists every setting, group by group. The DYN_ names and their
 // defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/internal/certs"
+	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/gateway"
+	"github.com/select-service/select-service/internal/gateway/tokenizer"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/telemetry"
+)
+
+// endpointPicker is the gateway's listener with what serves it; without a port it does nothing.
+type endpointPicker struct {
+	socket  net.Listener // nil: no port
+	tls     *tls.Config  // nil: h2c
+	exposed string       // what a stranger on the network could do, see listener.openness
+
+	conf    config.Gateway
+	metrics *telemetry.Gateway
+	tokens  *tokenizer.Client // nil: none
+	server  *gateway.Server
+}
+
+// listenPicker binds the gateway's port.
+func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (*endpointPicker, error) {
+	p := &endpointPicker{}
+	if conf.Gateway.Port == 0 {
+		return p, nil
+	}
+	const http2 = "h2"
+	switch {
+	case secure != nil:
+		p.tls = secure.ServerFor(http2)
+	case conf.Gateway.SelfSigned:
+		var err error
+		if p.tls, err = certs.SelfSigned(http2); err != nil {
+			return nil, fmt.Errorf("make a certificate for the gateway: %w", err)
+		}
+	}
+	as := listener{secure: secure, tokens: conf.Access.TokensFile != "", clientCA: conf.TLS.ClientCA != ""}
+	p.exposed = as.openness()
+	address := net.JoinHostPort(conf.Server.Listen, strconv.Itoa(int(conf.Gateway.Port)))
+	var err error
+	if p.socket, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address); err != nil {
+		return nil, fmt.Errorf("listen on %s (--gateway-port): %w", address, err)
+	}
+	return p, nil
+}
+
+// close undoes listenPicker where nothing is served.
+func (p *endpointPicker) close() {
+	if p.socket != nil {
+		_ = p.socket.Close() // not served yet
+	}
+}
+
+// build makes the endpoint picker over a service.
+func (p *endpointPicker) build(conf config.Gateway, svc *service.Service, guard *access.Guard, memory *budget.Budget, log zerolog.Logger) {
+	if p.socket == nil {
+		return
+	}
+	p.conf, p.metrics = conf, telemetry.NewGateway()
+	if t := conf.Tokenizer; t.Protocol != config.ProtocolNone {
+		p.tokens = tokenizer.New(tokenizer.Options{
+			URL: t.URL, Protocol: tokenizer.Protocol(t.Protocol), Timeout: t.Timeout, MaxResponse: int64(t.MaxAnswer),
+			Memory: memory.Account(budget.Serving),
+		})
+	}
+	p.server = gateway.New(gateway.Config{
+		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
+		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
+		Guard: guard, TLS: p.tls, Memory: memory, Metrics: p.metrics, Log: log,
+	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: svc.Serves})
+}
+
+// serve starts the endpoint picker in g; what it does beside requests ends with ctx.
+func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, log zerolog.Logger) {
+	if p.socket == nil {
+		return
+	}
+	scheme := "h2c"
+	if p.tls != nil {
+		scheme = "h2"
+	}
+	if p.exposed != "" && !access.IsLoopback(p.socket.Addr()) {
+		log.Warn().Stringer("address", p.socket.Addr()).Str("contract", "gateway").Msg(p.exposed)
+	}
+	log.Info().Str("version", version()).Stringer("address", p.socket.Addr()).Str("contract", "gateway").
+		Str("scheme", scheme).Int("pid", os.Getpid()).Msg("listening")
+	g.Go(func() error { return p.server.Serve(p.socket) })
+	g.Go(func() error { return p.server.Run(ctx) })
+}
+
+// collectors show the gateway's metrics, of which there are none without a port.
+func (p *endpointPicker) collectors() []prometheus.Collector {
+	if p.metrics == nil {
+		return nil
+	}
+	return []prometheus.Collector{p.metrics}
+}
+
+// stop lets requests under way through the gateway end; asked: a signal asked the process to
+// stop, so that gateways have time to learn of it.
+func (p *endpointPicker) stop(ctx context.Context, asked bool) {
+	if p.socket == nil {
+		return
+	}
+	delay, timeout := p.conf.DrainDelay, p.conf.DrainTimeout
+	if !asked {
+		delay, timeout = 0, time.Second
+	}
+	p.server.Stop(ctx, delay, timeout)
+	if p.tokens != nil {
+		p.tokens.Close()
+	}
+}

@@ -1,0 +1,159 @@
+package config
+
+import (
+	"math"
+	"time"
+)
+
+// Gateway is the endpoint picker for Envoy.
+type Gateway struct {
+	Port       uint16 // of the gRPC listener; 0 is none
+	SelfSigned bool   // with a certificate that is made at the start, without --tls-cert
+	MaxStreams int // open ext_proc streams, one for each request under way
+	MaxBody    int // of a request, in bytes
+	// PickTimeout is how long a request may take to be tokenized and to wait in the queue.
+	PickTimeout time.Duration
+	Lease       time.Duration // of bookings, renewed while their streams live
+	// DrainDelay is how long the listener goes on after the signal to stop, with health
+	// NOT_SERVING, and DrainTimeout how long streams under way may then take to end.
+	DrainDelay, DrainTimeout time.Duration
+	SaltTag                  bool // cache salts reach the engine with Dynamo's tag
+	Tokenizer                Tokenizer
+}
+
+// Tokenizer is where the gateway has the token ids of a request from.
+type Tokenizer struct {
+	URL       string // base URL, or TokenizerWorker
+	Protocol  string // one of the Protocol constants
+	OnFailure string // OnFailureFail or OnFailureLoadOnly
+	Timeout   time.Duration
+	MaxAnswer int // bytes
+}
+
+// TokenizerWorker is the Tokenizer.URL of a live engine of the request's model.
+const TokenizerWorker = "worker"
+
+// The protocols of tokenizers. ProtocolNone asks nobody: load alone decides.
+const (
+	ProtocolVLLMRender     = "vllm-render"
+	ProtocolSGLangRenderer = "sglang-renderer"
+	ProtocolVLLMTokenize   = "vllm-tokenize"
+	ProtocolNone           = "none"
+)
+
+// What becomes of a request that could not be tokenized: it is refused, or placed by load
+// alone.
+const (
+	OnFailureFail     = "fail"
+	OnFailureLoadOnly = "load-only"
+)
+
+func defaultGateway() Gateway {
+	return Gateway{
+		MaxStreams: 1024, MaxBody: 16 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,
+		DrainDelay: 5 * time.Second, DrainTimeout: 25 * time.Second,
+		Tokenizer: Tokenizer{
+			URL: TokenizerWorker, Protocol: ProtocolVLLMTokenize, OnFailure: OnFailureFail, Timeout: 5 * time.Second, MaxAnswer: 16 << 20,
+		},
+	}
+}
+
+// Bounds of the gateway's settings: more is a mistake.
+const (
+	maxGatewayStreams = 1 << 20
+	maxGatewayBody    = 1 << 30
+)
+
+var gatewaySettings = []option{
+	{
+		key: "gateway.port", flag: "gateway-port", env: []string{"SELECT_SERVICE_GATEWAY_PORT"}, hint: "PORT",
+		bind: func(c *Config) value { return integer(&c.Gateway.Port, 0, math.MaxUint16) },
+		help: "Port of the gRPC listener for Envoy's ext_proc filter, with its health service; 9002 is usual, 0 is " +
+			"none. It speaks TLS with --tls-cert or --gateway-self-signed, else HTTP/2 without (h2c).",
+	},
+	{
+		key: "gateway.self_signed", flag: "gateway-self-signed", env: []string{"SELECT_SERVICE_GATEWAY_SELF_SIGNED"},
+		bind: func(c *Config) value { return boolean(&c.Gateway.SelfSigned) },
+		help: "Without --tls-cert, TLS on the gateway's listener with a certificate for localhost that is made at " +
+			"every start. For gateways that want TLS and do not verify it.",
+	},
+	{
+		key: "gateway.max_streams", flag: "gateway-max-streams", env: []string{"SELECT_SERVICE_GATEWAY_MAX_STREAMS"}, hint: "N",
+		bind: func(c *Config) value { return integer(&c.Gateway.MaxStreams, 1, maxGatewayStreams) },
+		help: "Most requests under way through the gateway, answers being streamed included; further ones are " +
+			"answered with 503 and Retry-After. Each takes about 100 KiB at its peak, and what its body needs.",
+	},
+	{
+		key: "gateway.max_body", flag: "gateway-max-body", env: []string{"SELECT_SERVICE_GATEWAY_MAX_BODY"}, hint: "BYTES",
+		bind: func(c *Config) value { return integer(&c.Gateway.MaxBody, 1, maxGatewayBody) },
+		help: "Longest body of a request through the gateway; a longer one is answered with 413.",
+	},
+	{
+		key: "gateway.pick_timeout", flag: "gateway-pick-timeout", env: []string{"SELECT_SERVICE_GATEWAY_PICK_TIMEOUT"}, hint: "DURATION",
+		bind: func(c *Config) value { return duration(&c.Gateway.PickTimeout) },
+		help: "How long a request through the gateway may wait for its worker, tokenization and wait queue " +
+			"together; then it is answered with 429. Envoy's own message_timeout does not count here.",
+	},
+	{
+		key: "gateway.lease", flag: "gateway-lease", env: []string{"SELECT_SERVICE_GATEWAY_LEASE"}, hint: "DURATION",
+		bind: func(c *Config) value { return duration(&c.Gateway.Lease) },
+		help: "Lease of the gateway's bookings, renewed three times in it while their requests are under way. When a " +
+			"replica dies its bookings end at the others a little later than this.",
+	},
+	{
+		key: "gateway.drain_delay", flag: "gateway-drain-delay", env: []string{"SELECT_SERVICE_GATEWAY_DRAIN_DELAY"}, hint: "DURATION",
+		bind: func(c *Config) value { return duration(&c.Gateway.DrainDelay) },
+		help: "With a gateway port: how long the process goes on after the signal to stop, with health NOT_SERVING, so " +
+			"that gateways learn of it.",
+	},
+	{
+		key: "gateway.drain_timeout", flag: "gateway-drain-timeout", env: []string{"SELECT_SERVICE_GATEWAY_DRAIN_TIMEOUT"}, hint: "DURATION",
+		bind: func(c *Config) value { return duration(&c.Gateway.DrainTimeout) },
+		help: "How long requests under way through the gateway may then take to end. Set it to the longest answer " +
+			"that should not be cut, and the grace of the process manager above the sum of both.",
+	},
+	{
+		key: "gateway.salt_tag", flag: "gateway-salt-tag", env: []string{"SELECT_SERVICE_GATEWAY_SALT_TAG"},
+		bind: func(c *Config) value { return boolean(&c.Gateway.SaltTag) },
+		help: "Give engines cache salts as Dynamo does, with \"dynamo-cache-salt:\" before them. Set it where workers " +
+			"of Dynamo share caches with these; it takes 18 of the 128 characters that vLLM allows.",
+	},
+	{
+		key: "gateway.tokenizer_url", flag: "tokenizer-url", env: []string{"SELECT_SERVICE_TOKENIZER_URL"}, hint: "URL|worker",
+		bind: func(c *Config) value { return checkedText(&c.Gateway.Tokenizer.URL, tokenizerURL) },
+		help: "Base URL of the service that the gateway has token ids from; worker asks a live engine of the " +
+			"request's model.",
+	},
+	{
+		key: "gateway.tokenizer_protocol", flag: "tokenizer-protocol", env: []string{"SELECT_SERVICE_TOKENIZER_PROTOCOL"}, hint: "NAME",
+		bind: func(c *Config) value {
+			return choice(&c.Gateway.Tokenizer.Protocol, ProtocolVLLMRender, ProtocolSGLangRenderer, ProtocolVLLMTokenize, ProtocolNone)
+		},
+		help: "Its protocol: vllm-render, sglang-renderer, vllm-tokenize (every vLLM engine has it), or none, which " +
+			"asks nobody and places by load alone.",
+	},
+	{
+		key: "gateway.tokenizer_on_failure", flag: "tokenizer-on-failure", env: []string{"SELECT_SERVICE_TOKENIZER_ON_FAILURE"}, hint: "fail|load-only",
+		bind: func(c *Config) value { return choice(&c.Gateway.Tokenizer.OnFailure, OnFailureFail, OnFailureLoadOnly) },
+		help: "What becomes of requests while it fails: fail answers them with 502, 503 or 504, load-only places them " +
+			"without the caches.",
+	},
+	{
+		key: "gateway.tokenizer_timeout", flag: "tokenizer-timeout", env: []string{"SELECT_SERVICE_TOKENIZER_TIMEOUT"}, hint: "DURATION",
+		bind: func(c *Config) value { return duration(&c.Gateway.Tokenizer.Timeout) },
+		help: "How long it may take for one request.",
+	},
+	{
+		key: "gateway.tokenizer_max_answer", flag: "tokenizer-max-answer", env: []string{"SELECT_SERVICE_TOKENIZER_MAX_ANSWER"}, hint: "BYTES",
+		bind: func(c *Config) value { return integer(&c.Gateway.Tokenizer.MaxAnswer, 1, maxGatewayBody) },
+		help: "Longest answer of it.",
+	},
+}
+
+// tokenizerURL accepts a base URL and the word for engines.
+func tokenizerURL(s string) (string, error) {
+	if s == TokenizerWorker {
+		return s, nil
+	}
+	return httpURL(s)
+}

@@ -1,0 +1,153 @@
+package gateway
+
+import (
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/select-service/select-service/internal/gateway/openai"
+)
+
+// maxChunk is the longest piece of a body in an answer, in bytes: Envoy takes 64 KiB, and
+// the peers send this.
+const maxChunk = 62_000
+
+// removed are the headers that a client must not set. Those that the picker sets itself it
+// overwrites: a header must not be both.
+var removed = []string{
+	"x-gateway-inference-fairness-id", "x-gateway-inference-objective", "x-gateway-model-name-rewrite",
+	subsetKey, servedKey,
+}
+
+// removals has removed, with the headers that this placement does not set.
+var removals = func() (lists [2][2][]string) {
+	for rank := range lists {
+		for prefiller := range lists[rank] {
+			list := append([]string(nil), removed...)
+			if rank == 0 {
+				list = append(list, rankHeader)
+			}
+			if prefiller == 0 {
+				list = append(list, prefillerHeader)
+			}
+			lists[rank][prefiller] = list
+		}
+	}
+	return lists
+}()
+
+// headersPlaced answers the request's headers: where it goes, in a header and in the metadata
+// of the load balancer.
+func headersPlaced(p *placement) *extproc.ProcessingResponse {
+	destinations := strings.Join(p.destinations, ",")
+	set := []*corev3.HeaderValueOption{header(destinationKey, destinations)}
+	rank, prefiller := 0, 0
+	if p.rank != nil {
+		rank = 1
+		set = append(set, header(rankHeader, strconv.FormatUint(uint64(*p.rank), 10)))
+	}
+	if p.prefiller != "" {
+		prefiller = 1
+		set = append(set, header(prefillerHeader, p.prefiller))
+	}
+	return &extproc.ProcessingResponse{
+		Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{
+			Response: &extproc.CommonResponse{
+				ClearRouteCache: true,
+				HeaderMutation:  &extproc.HeaderMutation{SetHeaders: set, RemoveHeaders: removals[rank][prefiller]},
+			},
+		}},
+		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{
+			lbNamespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+				destinationKey: structpb.NewStringValue(destinations),
+			}}),
+		}},
+	}
+}
+
+func header(name, value string) *corev3.HeaderValueOption {
+	return &corev3.HeaderValueOption{
+		Header:       &corev3.HeaderValue{Key: name, RawValue: []byte(value)},
+		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+	}
+}
+
+// streamed is one piece of a body.
+func streamed(piece []byte, end bool) *extproc.BodyResponse {
+	return &extproc.BodyResponse{Response: &extproc.CommonResponse{BodyMutation: &extproc.BodyMutation{
+		Mutation: &extproc.BodyMutation_StreamedResponse{
+			StreamedResponse: &extproc.StreamedBodyResponse{Body: piece, EndOfStream: end},
+		},
+	}}}
+}
+
+func requestBody(piece []byte, end bool) *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestBody{RequestBody: streamed(piece, end)}}
+}
+
+func responseBody(piece []byte, end bool) *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{ResponseBody: streamed(piece, end)}}
+}
+
+func requestTrailers() *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestTrailers{RequestTrailers: &extproc.TrailersResponse{}}}
+}
+
+func responseTrailers() *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extproc.TrailersResponse{}}}
+}
+
+func responseHeaders() *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{
+		Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{Response: &extproc.CommonResponse{}}},
+	}
+}
+
+// chunks calls send with the pieces of a body, none longer than maxChunk; end: the last one
+// ends it. An empty body that ends is one piece.
+func chunks(pieces [][]byte, end bool, send func(piece []byte, end bool) error) error {
+	left := 0
+	for _, p := range pieces {
+		left += len(p)
+	}
+	if left == 0 {
+		if !end {
+			return nil
+		}
+		return send(nil, true)
+	}
+	for _, p := range pieces {
+		for len(p) > 0 {
+			n := min(len(p), maxChunk)
+			left -= n
+			if err := send(p[:n], end && left == 0); err != nil {
+				return err
+			}
+			p = p[n:]
+		}
+	}
+	return nil
+}
+
+// retryAfter is in how many seconds a refused client may come again.
+const retryAfter = "1"
+
+// immediate answers the client in the engine's place.
+func immediate(p *problem, kind openai.Kind) *extproc.ProcessingResponse {
+	set := []*corev3.HeaderValueOption{header("content-type", "application/json")}
+	if p.retry {
+		set = append(set, header("retry-after", retryAfter))
+	}
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ImmediateResponse{
+		ImmediateResponse: &extproc.ImmediateResponse{
+			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(p.status)},
+			Headers: &extproc.HeaderMutation{SetHeaders: set},
+			Body:    openai.AppendError(nil, kind, p.text, p.kind, p.code),
+			Details: "endpoint_picker_" + p.code,
+		},
+	}}
+}

@@ -1,0 +1,65 @@
+package gateway
+
+import (
+	"github.com/select-service/select-service/internal/budget"
+)
+
+// body is the body of a request while its engine is chosen, within the accounts of
+// --max-memory: small bodies in one, so that large ones cannot crowd them out.
+type body struct {
+	bytes    []byte
+	small    *budget.Account
+	large    *budget.Account
+	reserved int64
+	in       *budget.Account // that reserved is of
+}
+
+// add appends a chunk, which it keeps. The problem says that it is too long, or that there is
+// no memory for it.
+func (b *body) add(chunk []byte, limit int) *problem {
+	n := len(b.bytes) + len(chunk)
+	if n > limit {
+		return errTooLarge(limit)
+	}
+	if len(b.bytes) == 0 {
+		b.bytes = chunk // most bodies come at once
+	} else if n > cap(b.bytes) {
+		b.bytes = append(append(make([]byte, 0, max(min(2*cap(b.bytes), limit), n)), b.bytes...), chunk...)
+	} else {
+		b.bytes = append(b.bytes, chunk...)
+	}
+	if !b.reserve(int64(cap(b.bytes))) {
+		return errFull("no_memory", "There is no memory left for this request.")
+	}
+	return nil
+}
+
+// reserve takes n bytes in all.
+func (b *body) reserve(n int64) bool {
+	in := b.small
+	if n > budget.SmallBody {
+		in = b.large
+	}
+	if in == b.in && n <= b.reserved {
+		return true
+	}
+	if in == b.in {
+		n -= b.reserved
+	}
+	if !in.Reserve(n) {
+		return false
+	}
+	if in == b.in {
+		n += b.reserved
+		b.reserved = 0
+	}
+	b.in.Release(b.reserved)
+	b.in, b.reserved = in, n
+	return true
+}
+
+// release gives the memory back. It may be called twice.
+func (b *body) release() {
+	b.in.Release(b.reserved)
+	b.bytes, b.reserved, b.in = nil, 0, nil
+}

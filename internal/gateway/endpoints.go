@@ -1,0 +1,110 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// endpoint is where a rank's HTTP server listens, as Envoy names it.
+type endpoint struct {
+	text string // ip:port, an IPv6 address in brackets
+	ip   string // without brackets
+}
+
+// endpoints finds the addresses in the URLs of workers (decision G5). It is safe for
+// concurrent use.
+type endpoints struct {
+	lookUp func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	now    func() time.Time
+
+	mu    sync.RWMutex // guards known
+	known map[string]resolved
+}
+
+// resolved is an endpoint while it is believed.
+type resolved struct {
+	endpoint
+	until time.Time // zero: for ever, the URL has an address
+}
+
+const (
+	// nameFor is how long the address of a host name is believed: its time to live is not
+	// known here.
+	nameFor = 30 * time.Second
+	// maxEndpoints bounds what is remembered, by far: more URLs than ranks may be registered.
+	maxEndpoints = 1 << 18
+)
+
+func newEndpoints() *endpoints {
+	return &endpoints{lookUp: net.DefaultResolver.LookupNetIP, now: time.Now, known: make(map[string]resolved)}
+}
+
+// of returns the endpoint of a worker's rank, and whether the engine there has to be told the
+// rank because it has several.
+func (e *endpoints) of(ctx context.Context, w *catalog.Worker, dp uint32) (at endpoint, tell bool, err error) {
+	if own := rankEndpointsOf(w)[dp]; own != "" {
+		at, err = e.resolve(ctx, own)
+		return at, false, err
+	}
+	at, err = e.resolve(ctx, w.Address())
+	return at, w.RankCount() > 1, err
+}
+
+// resolve returns the endpoint of a URL.
+func (e *endpoints) resolve(ctx context.Context, text string) (endpoint, error) {
+	e.mu.RLock()
+	r, ok := e.known[text]
+	e.mu.RUnlock()
+	if ok && (r.until.IsZero() || e.now().Before(r.until)) {
+		return r.endpoint, nil
+	}
+	host, port, err := hostPort(text)
+	if err != nil {
+		return endpoint{}, err
+	}
+	r = resolved{}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		all, err := e.lookUp(ctx, "ip", host)
+		if err != nil {
+			return endpoint{}, fmt.Errorf("resolve endpoint %s: %w", catalog.Clip(text), err)
+		}
+		if len(all) == 0 {
+			return endpoint{}, fmt.Errorf("resolve endpoint %s: no address", catalog.Clip(text))
+		}
+		addr, r.until = all[0], e.now().Add(nameFor)
+	}
+	addr = addr.Unmap()
+	r.endpoint = endpoint{text: net.JoinHostPort(addr.String(), port), ip: addr.String()}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.known) >= maxEndpoints {
+		clear(e.known)
+	}
+	e.known[text] = r
+	return r.endpoint, nil
+}
+
+// hostPort splits the URL of a worker, or a plain host:port.
+func hostPort(text string) (host, port string, err error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		if host, port, err = net.SplitHostPort(text); err == nil && port != "" {
+			return host, port, nil
+		}
+		return "", "", fmt.Errorf("endpoint %s is neither a URL nor host:port", catalog.Clip(text))
+	}
+	fallback := "80"
+	if u.Scheme == "https" {
+		fallback = "443"
+	}
+	return u.Hostname(), cmp.Or(u.Port(), fallback), nil
+}

@@ -1,0 +1,310 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/internal/gateway/openai"
+	"github.com/select-service/select-service/internal/telemetry"
+)
+
+// phase is how far an exchange has come. It goes down the list; what Envoy may send in a
+// phase, and what follows, is in exchange.handle.
+type phase uint8
+
+const (
+	// awaitingRequest: nothing has come. The request's headers are next.
+	awaitingRequest phase = iota
+	// readingRequest: headers have come, and perhaps a part of the body. Nothing was answered:
+	// the answer to the headers names the engine, and the whole body is needed for that. The
+	// end of the body or the trailers are next, then the pick.
+	readingRequest
+	// awaitingResponse: the request was answered in full and is on its way to the engine.
+	awaitingResponse
+	// relaying: the response's headers have come, and its body passes chunk by chunk.
+	relaying
+	// ended: the response was complete. Nothing should come but the end of the stream.
+	ended
+)
+
+// String names the phase in errors.
+func (p phase) String() string {
+	return [...]string{"awaiting the request", "reading the request", "awaiting the response", "relaying the response", "ended"}[p]
+}
+
+// exchange is one HTTP request on its way through Envoy. One goroutine runs it.
+type exchange struct {
+	server *Server
+	stream extproc.ExternalProcessor_ProcessServer
+	caller *access.Caller
+	peer   string // address of the gateway
+
+	phase    phase
+	ahead    chan received // of a message that is received while a request is picked; nil: none is
+	head     head
+	body     body
+	booking  *booking
+	response *openai.Response // nil: nothing is read of it
+	// silent: the gateway does not send the response's body.
+	silent bool
+}
+
+// received is what Recv has returned.
+type received struct {
+	message *extproc.ProcessingRequest
+	err     error
+}
+
+// run takes the messages of the stream until its end or a fault of it, and answers them.
+// Whatever happens, nothing stays booked.
+func (x *exchange) run() error {
+	defer x.release()
+	for {
+		m, err := x.receive()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil // the request or its client is gone
+		case err != nil:
+			return err
+		}
+		done, err := x.handle(m)
+		if err != nil || done {
+			return err
+		}
+	}
+}
+
+// release gives back what the exchange holds.
+func (x *exchange) release() {
+	x.body.release()
+	x.booking.free()
+}
+
+// receive returns the next message.
+func (x *exchange) receive() (*extproc.ProcessingRequest, error) {
+	if x.ahead == nil {
+		return x.stream.Recv()
+	}
+	r := <-x.ahead
+	x.ahead = nil
+	return r.message, r.err
+}
+
+// receiveAhead receives the next message on a goroutine of its own, which ends with the
+// stream at the latest, and calls came then: a client that goes away is an end of the stream
+// that nothing else tells of.
+func (x *exchange) receiveAhead(came func()) {
+	ahead := make(chan received, 1)
+	x.ahead = ahead
+	go func() {
+		m, err := x.stream.Recv()
+		ahead <- received{m, err}
+		came()
+	}()
+}
+
+// handle answers one message; done: the stream is to end.
+func (x *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
+	switch r := m.GetRequest().(type) {
+	case *extproc.ProcessingRequest_RequestHeaders:
+		if x.phase == awaitingRequest {
+			return x.begin(m, r.RequestHeaders)
+		}
+	case *extproc.ProcessingRequest_RequestBody:
+		switch x.phase {
+		case readingRequest:
+			return x.read(r.RequestBody)
+		case relaying, ended:
+			return false, nil // answered in its engine's place: nobody reads the rest
+		}
+	case *extproc.ProcessingRequest_RequestTrailers:
+		switch x.phase {
+		case readingRequest:
+			return x.place(bodyThenTrailers)
+		case relaying, ended:
+			return false, nil
+		}
+	case *extproc.ProcessingRequest_ResponseHeaders:
+		// Before the request was answered it is Envoy's own response.
+		if x.phase == readingRequest || x.phase == awaitingResponse {
+			return false, x.relayHeaders(m, r.ResponseHeaders)
+		}
+	case *extproc.ProcessingRequest_ResponseBody:
+		if x.phase == relaying {
+			return false, x.relayBody(r.ResponseBody)
+		}
+	case *extproc.ProcessingRequest_ResponseTrailers:
+		if x.phase == relaying {
+			x.endResponse()
+			return false, x.stream.Send(responseTrailers())
+		}
+	}
+	return true, status.Errorf(codes.InvalidArgument, "unexpected %T while %v", m.GetRequest(), x.phase)
+}
+
+// begin takes the request's headers.
+func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (done bool, err error) {
+	if err := x.checkModes(m.GetProtocolConfig()); err != nil {
+		return true, err
+	}
+	x.phase = readingRequest
+	x.head = readHead(h.GetHeaders(), m.GetMetadataContext())
+	if x.server.full() {
+		return true, x.refuse(errFull("overloaded", "The endpoint picker has too many requests under way."))
+	}
+	if h.GetEndOfStream() {
+		return x.place(headersOnly)
+	}
+	return false, nil
+}
+
+// checkModes fails unless the filter streams bodies in both directions at a time: with every
+// other mode its messages have another order, and buffering ones wait for each other. The
+// response's body may be left out.
+func (x *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
+	if c == nil {
+		return nil // not said: an older Envoy
+	}
+	const duplex = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	request, response := c.GetRequestBodyMode(), c.GetResponseBodyMode()
+	if request == duplex && response == filterv3.ProcessingMode_NONE {
+		x.silent = true
+		x.server.warnSilent()
+		return nil
+	}
+	if request != duplex || response != duplex {
+		x.server.config.Log.Error().Stringer("request_body_mode", request).Stringer("response_body_mode", response).Str("gateway", x.peer).
+			Msg("ext_proc filter refused: it needs processing_mode request_body_mode and response_body_mode FULL_DUPLEX_STREAMED, and both trailers SEND")
+		x.server.config.Metrics.Ended(telemetry.GatewayProtocol)
+		return status.Errorf(codes.FailedPrecondition,
+			"processing_mode has request_body_mode %v and response_body_mode %v; both must be FULL_DUPLEX_STREAMED", request, response)
+	}
+	return nil
+}
+
+// read takes a chunk of the request's body.
+func (x *exchange) read(b *extproc.HttpBody) (done bool, err error) {
+	if bad := x.body.add(b.GetBody(), x.server.config.MaxBody); bad != nil {
+		return true, x.refuse(bad)
+	}
+	if b.GetEndOfStream() {
+		return x.place(bodyThenEnd)
+	}
+	return false, nil
+}
+
+// extent is what a request has.
+type extent uint8
+
+const (
+	headersOnly extent = iota
+	bodyThenEnd
+	bodyThenTrailers
+)
+
+// place picks the engine of the request, which has come in full, and answers all of it in
+// the order that Envoy wants: headers, body, trailers.
+func (x *exchange) place(has extent) (done bool, err error) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeoutCause(x.stream.Context(), x.server.config.PickTimeout, errPickTimeout)
+	defer cancel()
+	x.receiveAhead(cancel) // whatever comes before the answer, the request is over
+	p, bad := x.server.picker.pick(ctx, &x.head, x.body.bytes, x.caller, x.server.fallbacks.of(x.peer))
+	if bad == errGone {
+		x.server.config.Metrics.Ended(telemetry.GatewayGone)
+		return false, nil // what came says what is next
+	}
+	if bad != nil {
+		return true, x.refuse(bad)
+	}
+	x.booking = p.booking
+	x.server.config.Metrics.Placed(p.booking != nil, time.Since(began))
+	x.phase = awaitingResponse
+	if err := x.stream.Send(headersPlaced(p)); err != nil || has == headersOnly {
+		return false, err
+	}
+	err = chunks(p.body, has == bodyThenEnd, func(piece []byte, end bool) error { return x.stream.Send(requestBody(piece, end)) })
+	x.body.release()
+	if err != nil || has == bodyThenEnd {
+		return false, err
+	}
+	return false, x.stream.Send(requestTrailers())
+}
+
+// refuse answers the client in the engine's place. The stream is to end then.
+func (x *exchange) refuse(p *problem) error {
+	x.server.config.Metrics.Ended(p.outcome)
+	if p.err != nil {
+		x.server.config.Log.Debug().Int("status", p.status).Str("code", p.code).Err(p.err).Msg("request refused")
+	}
+	return x.stream.Send(immediate(p, x.head.kind))
+}
+
+// relayHeaders takes the response's headers.
+func (x *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) error {
+	x.body.release()
+	x.phase = relaying
+	head := readResponseHead(h.GetHeaders(), m.GetMetadataContext())
+	if head.served != "" {
+		x.server.served(x.peer, x.booking, head.served)
+	}
+	if x.booking != nil && head.status >= 200 && head.status < 300 {
+		x.response = openai.NewResponse(x.head.kind, head.contentType, head.contentEncoding)
+	}
+	if h.GetEndOfStream() {
+		x.endResponse()
+	}
+	return x.stream.Send(responseHeaders())
+}
+
+// relayBody passes a chunk of the response on, and then looks at what it says.
+func (x *exchange) relayBody(b *extproc.HttpBody) error {
+	piece := b.GetBody()
+	err := chunks([][]byte{piece}, b.GetEndOfStream(), func(piece []byte, end bool) error { return x.stream.Send(responseBody(piece, end)) })
+	if x.response != nil && len(piece) > 0 {
+		x.follow(piece)
+	}
+	if b.GetEndOfStream() {
+		x.endResponse()
+	}
+	return err
+}
+
+// follow reads from a chunk how far the engine has come.
+func (x *exchange) follow(piece []byte) {
+	r := x.response
+	started := r.Started()
+	r.Write(piece)
+	if !started && r.Started() {
+		by := telemetry.PrefillByFirstByte
+		if r.Streams() {
+			by = telemetry.PrefillByStream
+		}
+		x.booking.completePrefill(by)
+	}
+	if r.Streams() {
+		x.booking.generated(r.Tokens())
+	}
+}
+
+// endResponse ends the exchange's booking: the engine has finished.
+func (x *exchange) endResponse() {
+	x.phase = ended
+	if x.response != nil {
+		x.response.End()
+		if u, ok := x.response.Usage(); ok && u.HasCached {
+			x.server.config.Metrics.CachedTokens(u.Cached, x.booking.predictedCached())
+		}
+		x.response = nil
+	}
+	x.booking.free()
+	x.booking = nil
+}

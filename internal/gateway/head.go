@@ -1,0 +1,150 @@
+package gateway
+
+import (
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/select-service/select-service/internal/gateway/openai"
+)
+
+// head is what a request's headers say of its place.
+type head struct {
+	method, path string
+	kind         openai.Kind
+	tenants      []string // x-tenant-id, in order
+	// priority and strictPriority go before the body's hints; nil: missing or malformed.
+	priority       *int32
+	strictPriority *uint32
+	class          string // of the wait queue
+	session        string
+	subset         subset
+}
+
+// The headers and metadata of the endpoint picker protocol (Gateway API Inference Extension,
+// proposal 004).
+const (
+	destinationKey = "x-gateway-destination-endpoint"
+	servedKey      = destinationKey + "-served"
+	subsetKey      = destinationKey + "-subset"
+	lbNamespace    = "envoy.lb"
+	subsetMetadata = "envoy.lb.subset_hint"
+)
+
+// The headers to and from engines and sidecars.
+const (
+	rankHeader      = "x-data-parallel-rank" // vLLM and SGLang
+	prefillerHeader = "x-prefiller-host-port"
+)
+
+// sessionHeaders name the session of a request, the first one that is there.
+var sessionHeaders = [...]string{"x-dynamo-session-id", "x-session-id", "thread-id", "x-claude-code-session-id"}
+
+// readHead reads the headers, which Envoy names in lower case.
+func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata) head {
+	var h head
+	var sessions [len(sessionHeaders)]string
+	for _, f := range headers.GetHeaders() {
+		switch f.GetKey() {
+		case ":method":
+			h.method = valueOf(f)
+		case ":path":
+			h.path = valueOf(f)
+		case "x-tenant-id":
+			h.tenants = append(h.tenants, valueOf(f))
+		case "x-dynamo-request-priority":
+			if n, err := strconv.ParseInt(strings.TrimSpace(valueOf(f)), 10, 32); err == nil {
+				h.priority = new(int32(n))
+			}
+		case "x-dynamo-request-strict-priority":
+			if n, err := strconv.ParseUint(strings.TrimSpace(valueOf(f)), 10, 32); err == nil {
+				h.strictPriority = new(uint32(n))
+			}
+		case "x-dynamo-meta-policy-class":
+			h.class = strings.TrimSpace(valueOf(f))
+		case "x-dynamo-policy-class":
+			if h.class == "" {
+				h.class = strings.TrimSpace(valueOf(f))
+			}
+		default:
+			for i, name := range sessionHeaders {
+				if f.GetKey() == name {
+					sessions[i] = strings.TrimSpace(valueOf(f))
+				}
+			}
+		}
+	}
+	for i := range sessions {
+		if h.session = sessions[i]; h.session != "" {
+			break
+		}
+	}
+	h.kind = openai.KindOf(h.method, h.path)
+	h.subset = readSubset(metadata.GetFilterMetadata()[subsetMetadata].GetFields()[subsetKey])
+	return h
+}
+
+// valueOf is the value of a header: Envoy fills in one of the two fields.
+func valueOf(h *corev3.HeaderValue) string {
+	if len(h.GetRawValue()) > 0 {
+		return string(h.GetRawValue())
+	}
+	return h.GetValue()
+}
+
+// responseHead is what an answer's headers say.
+type responseHead struct {
+	status                       int
+	contentType, contentEncoding string
+	served                       string // the endpoint that Envoy sent the request to; "": not said
+}
+
+func readResponseHead(headers *corev3.HeaderMap, metadata *corev3.Metadata) responseHead {
+	var h responseHead
+	for _, f := range headers.GetHeaders() {
+		switch f.GetKey() {
+		case ":status":
+			h.status, _ = strconv.Atoi(valueOf(f)) // Envoy's own
+		case "content-type":
+			h.contentType = valueOf(f)
+		case "content-encoding":
+			h.contentEncoding = valueOf(f)
+		}
+	}
+	h.served = metadata.GetFilterMetadata()[lbNamespace].GetFields()[servedKey].GetStringValue()
+	return h
+}
+
+// subset are the endpoints that a request may go to.
+type subset struct {
+	given bool
+	of    map[string]bool // ip:port, or an address alone for all its ports
+}
+
+// readSubset reads a list of texts or one text with commas. A subset that is there and empty
+// leaves no endpoint.
+func readSubset(v *structpb.Value) subset {
+	if v == nil {
+		return subset{}
+	}
+	s := subset{given: true, of: make(map[string]bool)}
+	add := func(text string) {
+		for e := range strings.SplitSeq(text, ",") {
+			if e = strings.TrimSpace(e); e != "" {
+				s.of[e] = true
+			}
+		}
+	}
+	add(v.GetStringValue())
+	for _, e := range v.GetListValue().GetValues() {
+		add(e.GetStringValue())
+	}
+	return s
+}
+
+// has reports whether an endpoint is in the subset.
+func (s subset) has(e endpoint) bool {
+	return !s.given || s.of[e.text] || s.of[e.ip] || s.of["["+e.ip+"]"]
+}

@@ -1,0 +1,134 @@
+package gateway
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// models are the names that requests may have for what they ask.
+type models struct {
+	catalog *catalog.Catalog
+	// named are the configured names; nil: every model of the tenant default.
+	named map[string]catalog.Scope
+
+	mu    sync.Mutex // guards pools
+	pools map[catalog.Scope]*pool
+}
+
+// target is what a name stands for.
+type target struct {
+	scope catalog.Scope
+	lora  string // the adapter; "" is none
+	base  string // the name that engines have for the model without adapter
+}
+
+// pool is what the workers of a scope can do, as of one snapshot.
+type pool struct {
+	snapshot *catalog.Snapshot
+	adapters map[string][]uint64 // the workers that have each, by id
+	// prefill are the workers that only prefill, decode all others, by id.
+	prefill, decode []uint64
+}
+
+// maxPools bounds the pools that are kept, some of scopes that are gone.
+const maxPools = 4096
+
+// rolePrefill is the role of workers that only prefill. The others decode, and prefill too
+// where nobody has done it for them.
+const rolePrefill = "prefill"
+
+// find returns the target of a name. "" is the only model, if there is one only.
+func (m *models) find(name string, caller *access.Caller) (target, bool) {
+	t, ok := m.lookUp(name)
+	return t, ok && caller.Sees(t.scope)
+}
+
+func (m *models) lookUp(name string) (target, bool) {
+	if m.named != nil {
+		if sc, ok := m.named[name]; ok {
+			return target{scope: sc, base: name}, true
+		}
+	} else if sc := (catalog.Scope{Model: name, Tenant: catalog.DefaultName}); name != "" && (m.catalog.Snapshot(sc) != nil || m.catalog.HasModel(name)) {
+		return target{scope: sc, base: name}, true
+	}
+	all := m.scopes()
+	if name == "" {
+		if len(all) == 1 {
+			return all[0], true
+		}
+		return target{}, false
+	}
+	for _, t := range all {
+		if p := m.pool(t.scope); p != nil && p.adapters[name] != nil {
+			t.lora = name
+			return t, true
+		}
+	}
+	return target{}, false
+}
+
+// scopes lists the scopes that are served and have workers.
+func (m *models) scopes() (all []target) {
+	if m.named == nil {
+		for _, s := range m.catalog.Snapshots() {
+			if s.Scope.Tenant == catalog.DefaultName {
+				all = append(all, target{scope: s.Scope, base: s.Scope.Model})
+			}
+		}
+		return all
+	}
+	for name, sc := range m.named {
+		all = append(all, target{scope: sc, base: name})
+	}
+	slices.SortFunc(all, func(a, b target) int {
+		if c := a.scope.Compare(b.scope); c != 0 {
+			return c
+		}
+		if a.base < b.base {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// pool returns what the workers of a scope can do now, nil without workers.
+func (m *models) pool(sc catalog.Scope) *pool {
+	snap := m.catalog.Snapshot(sc)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if snap == nil {
+		delete(m.pools, sc)
+		return nil
+	}
+	p := m.pools[sc]
+	if p == nil || p.snapshot != snap {
+		p = newPool(snap)
+		if m.pools == nil || len(m.pools) >= maxPools {
+			m.pools = make(map[catalog.Scope]*pool)
+		}
+		m.pools[snap.Scope] = p
+	}
+	return p
+}
+
+func newPool(snap *catalog.Snapshot) *pool {
+	p := &pool{snapshot: snap}
+	for _, w := range snap.Workers { // by id
+		for _, name := range adaptersOf(w) {
+			if p.adapters == nil {
+				p.adapters = make(map[string][]uint64)
+			}
+			p.adapters[name] = append(p.adapters[name], w.ID)
+		}
+		if roleOf(w) == rolePrefill {
+			p.prefill = append(p.prefill, w.ID)
+		} else {
+			p.decode = append(p.decode, w.ID)
+		}
+	}
+	return p
+}

@@ -1,0 +1,112 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/select-service/select-service/internal/contract"
+	"github.com/select-service/select-service/internal/gateway/openai"
+	"github.com/select-service/select-service/internal/telemetry"
+)
+
+// problem is why a request gets no engine, as its client sees it: a status and an error in
+// the shape of its API. Causes inside this process are not told.
+type problem struct {
+	status  int
+	kind    string // type of the error in the APIs
+	code    string
+	text    string
+	retry   bool // the client may come again: Retry-After
+	outcome telemetry.GatewayOutcome
+	err     error // the cause, for the log
+}
+
+func (p *problem) Error() string { return p.text }
+
+func (p *problem) Unwrap() error { return p.err }
+
+func errInvalid(code, text string) *problem {
+	return &problem{status: http.StatusBadRequest, kind: openai.TypeInvalidRequest, code: code, text: text, outcome: telemetry.GatewayInvalid}
+}
+
+func errUnknownModel(name string) *problem {
+	return &problem{
+		status: http.StatusNotFound, kind: openai.TypeNotFound, code: "model_not_found",
+		text: fmt.Sprintf("The model %q does not exist.", name), outcome: telemetry.GatewayUnknownModel,
+	}
+}
+
+func errTooLarge(limit int) *problem {
+	return &problem{
+		status: http.StatusRequestEntityTooLarge, kind: openai.TypeInvalidRequest, code: "body_too_large",
+		text: fmt.Sprintf("The request body is longer than %d bytes.", limit), outcome: telemetry.GatewayTooLarge,
+	}
+}
+
+func errUnavailable(code, text string, cause error) *problem {
+	return &problem{
+		status: http.StatusServiceUnavailable, kind: openai.TypeServer, code: code, text: text,
+		outcome: telemetry.GatewayUnavailable, err: cause,
+	}
+}
+
+func errOverloaded(code, text string, cause error) *problem {
+	return &problem{
+		status: http.StatusTooManyRequests, kind: openai.TypeOverloaded, code: code, text: text, retry: true,
+		outcome: telemetry.GatewayOverloaded, err: cause,
+	}
+}
+
+// errFull is for what this process has no room for at the moment.
+func errFull(code, text string) *problem {
+	p := errUnavailable(code, text, nil)
+	p.retry = true
+	return p
+}
+
+// errNoEndpoint is for a request that no engine can take.
+func errNoEndpoint(cause error) *problem {
+	return errUnavailable("no_endpoints", "No engine is available for this request.", cause)
+}
+
+// errGone ends a pick whose request is over. Nobody reads it.
+var errGone = &problem{status: http.StatusServiceUnavailable, text: "the request is over", outcome: telemetry.GatewayGone}
+
+// errPickTimeout is the cause of a pick that took too long.
+var errPickTimeout = errors.New("no worker became free in time")
+
+// problemOf returns why a selection failed. ctx is that of the pick.
+func problemOf(ctx context.Context, err error) *problem {
+	if p, ok := errors.AsType[*problem](err); ok {
+		return p
+	}
+	if ctx.Err() != nil {
+		if errors.Is(context.Cause(ctx), errPickTimeout) {
+			return errOverloaded("timeout", "All engines are busy.", errPickTimeout)
+		}
+		return errGone
+	}
+	switch contract.KindOf(err) {
+	case contract.BadRequest:
+		return errInvalid("invalid_request", err.Error())
+	case contract.Unavailable, contract.NotFound, contract.Conflict:
+		return errNoEndpoint(err)
+	case contract.Overloaded:
+		return errOverloaded("overloaded", "All engines are busy.", err)
+	case contract.QueueRejected, contract.TooMany:
+		return errOverloaded("queue_full", "All engines are busy, and too many requests wait.", err)
+	case contract.Exhausted:
+		p := errFull("limit_reached", "A limit of the endpoint picker is reached.")
+		p.err = err
+		return p
+	case contract.Cancelled:
+		return errGone
+	case contract.Internal:
+	}
+	return &problem{
+		status: http.StatusInternalServerError, kind: openai.TypeServer, code: "internal", text: "internal error",
+		outcome: telemetry.GatewayFailed, err: err,
+	}
+}

@@ -1,0 +1,110 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/select-service/select-service/internal/budget"
+	"github.com/select-service/select-service/internal/gateway/openai"
+	"github.com/select-service/select-service/internal/gateway/tokenizer"
+	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/internal/telemetry"
+)
+
+// tokenize fills in the prompt: from the body, or by asking the tokenizer. free gives back
+// the memory that the tokens take.
+func (r *request) tokenize(ctx context.Context) (free func(), bad *problem) {
+	nothing := func() {}
+	r.prompt = selecting.Prompt{LoRA: r.target.lora, CacheSalt: r.salt}
+	switch {
+	case r.body.Prompts > 1: // a batch: no rank has one prefix of all
+		r.placeByLoad()
+		return nothing, nil
+	case r.body.Tokens != nil:
+		r.prompt.TokenIDs, r.prompt.HasTokenIDs = r.body.Tokens, true
+		return nothing, nil
+	case r.config.Tokenizer == nil:
+		r.placeByLoad()
+		return nothing, nil
+	}
+	held := int64(0)
+	if n := int64(len(r.text)); n > budget.SmallBody {
+		if held = 4 * n; !r.serving.Reserve(held) { // a token of one byte is four in memory
+			return nothing, errFull("no_memory", "There is no memory left for this request.")
+		}
+	}
+	free = func() { r.serving.Release(held) }
+	began := time.Now()
+	ids, err := r.config.Tokenizer.Tokens(ctx, &tokenizer.Request{Request: r.body, Model: r.target.base, Engine: r.engine})
+	r.metrics.Tokenized(time.Since(began))
+	if err != nil {
+		return free, r.notTokenized(ctx, err)
+	}
+	r.prompt.TokenIDs, r.prompt.HasTokenIDs = ids, true
+	return free, nil
+}
+
+// engine returns the base URL of an engine of the model, at random; "" for none.
+func (r *request) engine() string {
+	workers := r.pool.snapshot.Workers
+	if len(workers) == 0 {
+		return ""
+	}
+	return workers[rand.IntN(len(workers))].Address()
+}
+
+// notTokenized decides what becomes of a request without tokens: nil places it by load.
+func (r *request) notTokenized(ctx context.Context, err error) *problem {
+	if ctx.Err() != nil {
+		return problemOf(ctx, ctx.Err())
+	}
+	why := telemetry.TokenizerBroken
+	bad := &problem{
+		status: http.StatusBadGateway, kind: openai.TypeServer, code: "tokenizer_failed", text: "The tokenizer failed.",
+		outcome: telemetry.GatewayTokenizer, err: err,
+	}
+	if e, ok := errors.AsType[*tokenizer.Error](err); ok {
+		switch e.Reason {
+		case tokenizer.Rejected:
+			why = telemetry.TokenizerRejected
+			bad = errInvalid("invalid_request", "The request was rejected by the tokenizer.")
+			bad.err = err
+		case tokenizer.Unavailable:
+			why, bad.status, bad.code, bad.text, bad.retry = telemetry.TokenizerUnavailable, http.StatusServiceUnavailable, "tokenizer_unavailable", "The tokenizer is not available.", true
+		case tokenizer.Open:
+			why, bad.status, bad.code, bad.text, bad.retry = telemetry.TokenizerOpen, http.StatusServiceUnavailable, "tokenizer_unavailable", "The tokenizer is not available.", true
+		case tokenizer.Timeout:
+			why, bad.status, bad.code, bad.text = telemetry.TokenizerTimeout, http.StatusGatewayTimeout, "tokenizer_timeout", "The tokenizer did not answer in time."
+		case tokenizer.Unconvertible:
+			why = telemetry.TokenizerUnconvertible
+		case tokenizer.Broken:
+		}
+	}
+	if why == telemetry.TokenizerUnconvertible || r.config.LoadOnly && why != telemetry.TokenizerRejected {
+		r.metrics.TokenizerFailed(why, telemetry.TokenizerLoadOnly)
+		r.log.Debug().Err(err).Msg("a prompt without tokens is placed by load")
+		r.placeByLoad()
+		return nil
+	}
+	r.metrics.TokenizerFailed(why, telemetry.TokenizerRefused)
+	return bad
+}
+
+// bytesPerToken is about what a token of text has, for prompts whose tokens nobody counts.
+const bytesPerToken = 4
+
+// placeByLoad makes a prompt of about the right length that no cache has: its load counts.
+func (r *request) placeByLoad() {
+	tokens := max(1, r.body.TextBytes/bytesPerToken, len(r.body.Tokens)+r.body.FurtherTokens)
+	blocks := make([]uint64, tokens/max(1, int(r.pool.snapshot.BlockSize)))
+	for i := range blocks {
+		blocks[i] = rand.Uint64()
+	}
+	r.prompt = selecting.Prompt{
+		BlockHashes: blocks, HasBlockHashes: true, SequenceHashes: blocks, HasSequenceHashes: true,
+		ISLTokens: uint64(tokens), HasISLTokens: true,
+	}
+}

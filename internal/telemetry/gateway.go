@@ -1,0 +1,196 @@
+package telemetry
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	gatewayFamilies families
+
+	gatewayStreams       = gatewayFamilies.gauge("gateway_streams", "Requests under way through the gateway: open ext_proc streams.")
+	gatewayBookings      = gatewayFamilies.gauge("gateway_bookings", "Of these, those that are booked on an engine.")
+	gatewayRequests      = gatewayFamilies.counter("gateway_requests_total", "Requests through the gateway by what became of them: booked or placed (by load, without a booking) on an engine, else why not.", "outcome")
+	gatewayPickSeconds   = gatewayFamilies.histogram("gateway_pick_seconds", "Time from the end of a request to the answer that names its engine, tokenizer and wait queue included.")
+	gatewayTokenizing    = gatewayFamilies.histogram("gateway_tokenizer_seconds", "Time that the tokenizer took for a request, failures included.")
+	gatewayTokenFailures = gatewayFamilies.counter("gateway_tokenizer_failures_total", "Requests whose tokens are not known, by why and by what became of them.", "reason", "action")
+	gatewayPrefills      = gatewayFamilies.counter("gateway_prefill_completed_total", "Prefills that were complete, by what told it.", "by")
+	gatewayServed        = gatewayFamilies.counter("gateway_served_total", "Responses with which Envoy told the endpoint that served them: the chosen one, a fallback to which the booking was moved, or one that is no worker of the model.", "endpoint")
+	gatewayCached        = gatewayFamilies.histogram("gateway_cached_tokens", "Tokens of a prompt that its engine had cached, as the usage in its answer says.")
+	gatewayPredicted     = gatewayFamilies.histogram("gateway_cached_tokens_predicted", "Tokens of the same prompts that the index had for the chosen rank.")
+	gatewayMispredicted  = gatewayFamilies.counter("gateway_cached_tokens_mispredicted_total", "By how many tokens engines had more or less cached than the index had for them, summed up.", "engine_had")
+)
+
+// GatewayOutcome is what became of a request through the gateway.
+type GatewayOutcome uint8
+
+// The outcomes.
+const (
+	GatewayBooked       GatewayOutcome = iota
+	GatewayPlaced                      // by load, nothing is booked
+	GatewayInvalid                     // 400
+	GatewayUnknownModel                // 404
+	GatewayTooLarge                    // 413
+	GatewayOverloaded                  // 429
+	GatewayUnavailable                 // 503
+	GatewayTokenizer                   // 502, 503 or 504 for the tokenizer
+	GatewayFailed                      // 500
+	GatewayGone                        // over before an engine was chosen
+	GatewayProtocol                    // the filter's configuration cannot be served
+	gatewayOutcomes
+)
+
+var gatewayOutcomeNames = [gatewayOutcomes]string{
+	"booked", "placed", "invalid", "unknown_model", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol",
+}
+
+// PrefillSign is what told that a prefill is complete.
+type PrefillSign uint8
+
+// The signs.
+const (
+	PrefillByStream     PrefillSign = iota // the first event of a stream
+	PrefillByEvent                         // a KV event that stores the end of the prompt
+	PrefillByPrediction                    // the predicted time has passed
+	PrefillByFirstByte
+	prefillSigns
+)
+
+var prefillSignNames = [prefillSigns]string{"stream", "kv_event", "predicted", "first_byte"}
+
+// TokenizerReason is why the tokens of a prompt are not known.
+type TokenizerReason uint8
+
+// The reasons.
+const (
+	TokenizerRejected TokenizerReason = iota
+	TokenizerUnavailable
+	TokenizerTimeout
+	TokenizerBroken
+	TokenizerOpen // it is not asked for a while
+	TokenizerUnconvertible
+	tokenizerReasons
+)
+
+var tokenizerReasonNames = [tokenizerReasons]string{"rejected", "unavailable", "timeout", "broken", "open", "unconvertible"}
+
+// TokenizerAction is what becomes of such a request.
+type TokenizerAction uint8
+
+// The actions.
+const (
+	TokenizerRefused TokenizerAction = iota
+	TokenizerLoadOnly
+	tokenizerActions
+)
+
+var tokenizerActionNames = [tokenizerActions]string{"fail", "load_only"}
+
+// ServedEndpoint is where a request went that the gateway tells of.
+type ServedEndpoint uint8
+
+// The endpoints.
+const (
+	ServedChosen ServedEndpoint = iota
+	ServedFallback
+	ServedUnknown
+	servedEndpoints
+)
+
+var servedEndpointNames = [servedEndpoints]string{"chosen", "fallback", "unknown"}
+
+// tokenBounds are tokens, 16 to 1,048,576.
+var tokenBounds = append([]float64{0}, doubling(16, 17)...)
+
+// Gateway counts what happens at the gateway, and collects it. Its methods neither block nor
+// allocate.
+type Gateway struct {
+	// Open and Bookings are read at a scrape; Bookings may be nil.
+	Open     atomic.Int64
+	Bookings func() int
+
+	outcomes          [gatewayOutcomes]atomic.Uint64
+	prefills          [prefillSigns]atomic.Uint64
+	failures          [tokenizerReasons][tokenizerActions]atomic.Uint64
+	served            [servedEndpoints]atomic.Uint64
+	picks, tokenizing *Histogram
+	cached, predicted *Histogram
+	more, less        atomic.Uint64 // tokens that engines had cached beyond, below what was predicted
+}
+
+// NewGateway returns counters that have counted nothing.
+func NewGateway() *Gateway {
+	return &Gateway{
+		picks: NewHistogram(requestBounds), tokenizing: NewHistogram(requestBounds),
+		cached: NewHistogram(tokenBounds), predicted: NewHistogram(tokenBounds),
+	}
+}
+
+// Ended counts a request that got no engine.
+func (g *Gateway) Ended(o GatewayOutcome) { g.outcomes[o].Add(1) }
+
+// Placed counts a request that got one.
+func (g *Gateway) Placed(booked bool, took time.Duration) {
+	o := GatewayPlaced
+	if booked {
+		o = GatewayBooked
+	}
+	g.outcomes[o].Add(1)
+	g.picks.Observe(took.Seconds())
+}
+
+// Tokenized counts a call of the tokenizer.
+func (g *Gateway) Tokenized(took time.Duration) { g.tokenizing.Observe(took.Seconds()) }
+
+// TokenizerFailed counts a request without tokens.
+func (g *Gateway) TokenizerFailed(r TokenizerReason, a TokenizerAction) { g.failures[r][a].Add(1) }
+
+// PrefillCompleted counts a prefill.
+func (g *Gateway) PrefillCompleted(by PrefillSign) { g.prefills[by].Add(1) }
+
+// Served counts an answer whose endpoint the gateway told.
+func (g *Gateway) Served(at ServedEndpoint) { g.served[at].Add(1) }
+
+// CachedTokens compares what an engine had cached with what was predicted.
+func (g *Gateway) CachedTokens(cached, predicted uint64) {
+	g.cached.Observe(float64(cached))
+	g.predicted.Observe(float64(predicted))
+	if cached > predicted {
+		g.more.Add(cached - predicted)
+	} else {
+		g.less.Add(predicted - cached)
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (*Gateway) Describe(ch chan<- *prometheus.Desc) { gatewayFamilies.describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (g *Gateway) Collect(ch chan<- prometheus.Metric) {
+	send(ch, gatewayStreams, g.Open.Load())
+	if g.Bookings != nil {
+		send(ch, gatewayBookings, g.Bookings())
+	}
+	for o, name := range gatewayOutcomeNames {
+		send(ch, gatewayRequests, g.outcomes[o].Load(), name)
+	}
+	sendHistogram(ch, gatewayPickSeconds, g.picks)
+	sendHistogram(ch, gatewayTokenizing, g.tokenizing)
+	for r, reason := range tokenizerReasonNames {
+		for a, action := range tokenizerActionNames {
+			send(ch, gatewayTokenFailures, g.failures[r][a].Load(), reason, action)
+		}
+	}
+	for by, name := range prefillSignNames {
+		send(ch, gatewayPrefills, g.prefills[by].Load(), name)
+	}
+	for at, name := range servedEndpointNames {
+		send(ch, gatewayServed, g.served[at].Load(), name)
+	}
+	sendHistogram(ch, gatewayCached, g.cached)
+	sendHistogram(ch, gatewayPredicted, g.predicted)
+	send(ch, gatewayMispredicted, g.more.Load(), "more")
+	send(ch, gatewayMispredicted, g.less.Load(), "less")
+}
