@@ -315,12 +315,14 @@ func TestWorkerBodies(t *testing.T) {
 	h := newHandler(f)
 	settings := `"endpoint":"e","kv_events_endpoint":"k","kv_events_endpoints":{"0":"a","4294967295":"b"},"replay_endpoint":"r","replay_endpoints":{"7":"c"},"kv_events_server_key":"x","kv_event_copies":"count",
 		"block_size":16,"data_parallel_start_rank":1,"data_parallel_size":0,"max_num_batched_tokens":18446744073709551615,"total_kv_blocks":5,"attention_chunk_size":6,
+		"role":"prefill","rank_endpoints":{"1":"http://r"},"adapters":["l","a"],
 		"stable_routing_id":"s","is_eagle":false,"taints":["b","a","b"],"topology_domains":{"zone":"z"},"kv_transfer_domain":"zone",
 		"kv_transfer_enforcement":"required","kv_transfer_preferred_weight":0.1,"lifecycle":"draining","unknown":[]}`
 	want := catalog.Patch{
 		Endpoint: ptr("e"), KVEventsEndpoint: ptr("k"), KVEventsEndpoints: map[uint32]string{0: "a", 1<<32 - 1: "b"},
 		ReplayEndpoint: ptr("r"), ReplayEndpoints: map[uint32]string{7: "c"}, KVEventsServerKey: ptr("x"), KVEventCopies: ptr("count"),
 		BlockSize: ptr[uint32](16), StartRank: ptr[uint32](1), Size: ptr[uint32](0), MaxNumBatchedTokens: ptr[uint64](1<<64 - 1), TotalKVBlocks: ptr[uint64](5), AttentionChunkSize: ptr[uint64](6),
+		Role: ptr("prefill"), RankEndpoints: map[uint32]string{1: "http://r"}, Adapters: []string{"l", "a"},
 		StableRoutingID: ptr("s"), IsEagle: ptr(false), Taints: []string{"b", "a", "b"}, TopologyDomains: map[string]string{"zone": "z"},
 		KVTransferDomain: ptr("zone"), KVTransferEnforcement: ptr("required"), KVTransferPreferredWeight: ptr[float32](0.1),
 	}
@@ -342,18 +344,18 @@ func TestWorkerBodies(t *testing.T) {
 	}
 
 	nulls := `"endpoint":null,"kv_events_server_key":null,"kv_event_copies":null,"kv_events_endpoint":null,"replay_endpoint":null,"block_size":null,"data_parallel_start_rank":null,"data_parallel_size":null,
-		"max_num_batched_tokens":null,"total_kv_blocks":null,"attention_chunk_size":null,"stable_routing_id":null,"is_eagle":null,"kv_transfer_domain":null,
+		"max_num_batched_tokens":null,"total_kv_blocks":null,"attention_chunk_size":null,"stable_routing_id":null,"is_eagle":null,"role":null,"kv_transfer_domain":null,
 		"kv_transfer_enforcement":null,"kv_transfer_preferred_weight":null}`
 	call(t, h, "POST", "/workers", `{"worker_id":1,`+nulls, nil)
 	equal(t, "nulls", f.record, catalog.Record{ID: 1, Scope: defaultScope})
-	for _, body := range []string{`{}`, `{` + nulls, `{"taints":null,"topology_domains":null,"kv_events_endpoints":null,"replay_endpoints":null}`} {
+	for _, body := range []string{`{}`, `{` + nulls, `{"taints":null,"topology_domains":null,"kv_events_endpoints":null,"replay_endpoints":null,"rank_endpoints":null,"adapters":null}`} {
 		call(t, h, "PATCH", "/workers/1", body, nil)
 		if !reflect.ValueOf(f.patch).IsZero() {
 			t.Errorf("%s patches %+v", body, f.patch)
 		}
 	}
-	call(t, h, "PATCH", "/workers/1", `{"taints":[],"topology_domains":{},"kv_events_endpoints":{},"replay_endpoints":{}}`, nil)
-	if p := f.patch; p.Taints == nil || p.TopologyDomains == nil || p.KVEventsEndpoints == nil || p.ReplayEndpoints == nil {
+	call(t, h, "PATCH", "/workers/1", `{"taints":[],"topology_domains":{},"kv_events_endpoints":{},"replay_endpoints":{},"rank_endpoints":{},"adapters":[]}`, nil)
+	if p := f.patch; p.RankEndpoints == nil || p.Adapters == nil || p.Taints == nil || p.TopologyDomains == nil || p.KVEventsEndpoints == nil || p.ReplayEndpoints == nil {
 		t.Errorf("empty lists and maps must replace: %+v", p)
 	}
 }

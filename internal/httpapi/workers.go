@@ -142,6 +142,9 @@ func (b *workerBody) record() catalog.Record {
 		AttentionChunkSize:        p.AttentionChunkSize,
 		StableRoutingID:           p.StableRoutingID,
 		IsEagle:                   p.IsEagle,
+		Role:                      p.Role,
+		RankEndpoints:             p.RankEndpoints,
+		Adapters:                  p.Adapters,
 		Taints:                    p.Taints,
 		TopologyDomains:           p.TopologyDomains,
 		KVTransferDomain:          p.KVTransferDomain,
@@ -227,10 +230,13 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Fi
 		u64("attention_chunk_size", func(p *catalog.Patch) **uint64 { return &p.AttentionChunkSize }),
 		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*jsonscan.Scanner).Bool),
 		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
+		settingField("role", of, func(p *catalog.Patch) **string { return &p.Role }, readRole),
 		settingField("kv_transfer_enforcement", of, func(p *catalog.Patch) **string { return &p.KVTransferEnforcement }, readEnforcement),
 		settingField("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*jsonscan.Scanner).Float32),
 		collection("kv_events_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.KVEventsEndpoints = readByRank(s) }),
 		collection("replay_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.ReplayEndpoints = readByRank(s) }),
+		collection("rank_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.RankEndpoints = readByRank(s) }),
+		collection("adapters", func(s *jsonscan.Scanner, p *catalog.Patch) { p.Adapters = appendStrings(s, []string{}) }),
 		collection("taints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.Taints = appendStrings(s, []string{}) }),
 		collection("topology_domains", func(s *jsonscan.Scanner, p *catalog.Patch) { p.TopologyDomains = readStringMap(s) }),
 	}
@@ -248,6 +254,10 @@ func readEnforcement(s *jsonscan.Scanner) string {
 
 func readCopies(s *jsonscan.Scanner) string {
 	return s.Variant(catalog.CountCopies, catalog.SetCopies)
+}
+
+func readRole(s *jsonscan.Scanner) string {
+	return s.Variant(catalog.RolePrefill, catalog.RoleDecode)
 }
 
 func readByRank(s *jsonscan.Scanner) map[uint32]string {
@@ -288,6 +298,7 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 	if w.AttentionChunkSize != nil { // nor this
 		out = appendUintField(out, "attention_chunk_size", *w.AttentionChunkSize)
 	}
+	out = appendServing(out, w)
 	out = appendOptUint(out, "block_size", w.BlockSize)
 	out = appendOptUint(out, "data_parallel_start_rank", w.StartRank)
 	out = appendOptUint(out, "data_parallel_size", w.Size)
@@ -304,6 +315,18 @@ func (d dialect) appendWorker(out []byte, w *catalog.Worker) []byte {
 		out = d.appendReasons(out, w, reasons)
 	}
 	return append(out, '}')
+}
+
+// appendServing appends what a gateway reads of a worker; Dynamo's records have none of it.
+func appendServing(out []byte, w *catalog.Worker) []byte {
+	if w.Role != nil {
+		out = appendStringField(out, "role", *w.Role)
+	}
+	out = appendByRank(out, "rank_endpoints", w.RankEndpoints)
+	if len(w.Adapters) > 0 {
+		out = appendList(appendKey(out, "adapters"), w.Adapters, appendString)
+	}
+	return out
 }
 
 // appendReasons appends the reasons why a worker is not schedulable.

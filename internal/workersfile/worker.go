@@ -54,6 +54,9 @@ var fields = map[string]field{
 	"attention_chunk_size":         optional(func(w *catalog.Record) **uint64 { return &w.AttentionChunkSize }, u64),
 	"stable_routing_id":            optional(func(w *catalog.Record) **string { return &w.StableRoutingID }, text),
 	"is_eagle":                     optional(func(w *catalog.Record) **bool { return &w.IsEagle }, boolean),
+	"role":                         optional(func(w *catalog.Record) **string { return &w.Role }, role),
+	"rank_endpoints":               required(func(w *catalog.Record) *map[uint32]string { return &w.RankEndpoints }, byRank),
+	"adapters":                     required(func(w *catalog.Record) *[]string { return &w.Adapters }, list),
 	"taints":                       required(func(w *catalog.Record) *[]string { return &w.Taints }, list),
 	"topology_domains":             required(func(w *catalog.Record) *map[string]string { return &w.TopologyDomains }, byName),
 	"kv_transfer_domain":           optional(func(w *catalog.Record) **string { return &w.KVTransferDomain }, text),
@@ -129,6 +132,7 @@ var (
 	errByRank   = errors.New("want ranks with strings")
 	errRequired = errors.New("want required or preferred")
 	errCopies   = errors.New("want count or set")
+	errRole     = errors.New("want prefill or decode")
 	errNoID     = errors.New("worker_id is missing")
 )
 
@@ -151,6 +155,14 @@ func copies(n *yaml.Node) (string, error) {
 	v, err := text(n)
 	if err == nil && v != catalog.CountCopies && v != catalog.SetCopies {
 		err = errCopies
+	}
+	return v, err
+}
+
+func role(n *yaml.Node) (string, error) {
+	v, err := text(n)
+	if err == nil && v != catalog.RolePrefill && v != catalog.RoleDecode {
+		err = errRole
 	}
 	return v, err
 }

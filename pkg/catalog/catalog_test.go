@@ -49,6 +49,10 @@ func replay(endpoint string) func(*catalog.Record) {
 	return func(r *catalog.Record) { r.ReplayEndpoint = &endpoint }
 }
 
+func rankEndpoints(m map[uint32]string) func(*catalog.Record) {
+	return func(r *catalog.Record) { r.RankEndpoints = m }
+}
+
 func replays(m map[uint32]string) func(*catalog.Record) {
 	return func(r *catalog.Record) { r.ReplayEndpoints = m }
 }
@@ -189,6 +193,17 @@ func TestInvalid(t *testing.T) {
 		"replays":       {record(1, replays(many)), "replay_endpoints has 4097 ranks, the maximum is 4096"},
 		"server key":    {record(1, serverKey("short")), "kv_events_server_key: want a CURVE key: 40 characters of Z85 (RFC 32)"},
 		"copies":        {record(1, func(r *catalog.Record) { r.KVEventCopies = new("sets") }), `kv_event_copies "sets" is neither "count" nor "set"`},
+		"role":          {record(1, func(r *catalog.Record) { r.Role = new("both") }), `role "both" is neither "prefill" nor "decode"`},
+		"adapter":       {record(1, func(r *catalog.Record) { r.Adapters = []string{"a", ""} }), "adapters has an empty name"},
+		"rank servers":  {record(1, rankEndpoints(many)), "rank_endpoints has 4097 ranks, the maximum is 4096"},
+		"foreign rank":  {record(1, size(2), rankEndpoints(map[uint32]string{0: "http://h", 2: "http://i"})), "rank_endpoints names rank 2, which the worker does not have"},
+		"no URL":        {record(1, rankEndpoints(map[uint32]string{0: "h:1"})), "rank_endpoints of rank 0: `h:1` is not an http:// or https:// URL"},
+		"no host":       {record(1, rankEndpoints(map[uint32]string{0: "http://:1"})), "rank_endpoints of rank 0: `http://:1` has no host"},
+		"a user":        {record(1, rankEndpoints(map[uint32]string{0: "http://u@h"})), "rank_endpoints of rank 0: `http://u@h` may have no more than a scheme, a host, a port and a path"},
+		"one server": {
+			record(1, size(2), rankEndpoints(map[uint32]string{0: "http://h", 1: "http://h"})),
+			"rank_endpoints has `http://h` for the ranks 0 and 1: leave ranks out that share the worker's endpoint",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -205,6 +220,7 @@ func TestInvalid(t *testing.T) {
 				StartRank: tc.record.StartRank, Size: tc.record.Size,
 				KVEventsEndpoints: tc.record.KVEventsEndpoints, ReplayEndpoints: tc.record.ReplayEndpoints,
 				KVEventsServerKey: tc.record.KVEventsServerKey, KVEventCopies: tc.record.KVEventCopies,
+				Role: tc.record.Role, RankEndpoints: tc.record.RankEndpoints, Adapters: tc.record.Adapters,
 			}
 			if _, err := c.Patch(1, p); !errors.As(err, &invalid) || err.Error() != tc.want {
 				t.Errorf("Patch: %v, want %s", err, tc.want)
@@ -230,6 +246,7 @@ func TestPatchFields(t *testing.T) {
 		TotalKVBlocks: new(uint64(6)), AttentionChunkSize: new(uint64(7)), StableRoutingID: new("s"), IsEagle: new(true), Taints: []string{"b", "a", "b"},
 		TopologyDomains: map[string]string{"zone": "z"}, KVTransferDomain: new("d"),
 		KVTransferEnforcement: new("required"), KVTransferPreferredWeight: new(float32(0.5)),
+		Role: new("decode"), RankEndpoints: map[uint32]string{3: "https://h/p"}, Adapters: []string{"m", "l", "m"},
 	}
 	want := catalog.Record{
 		ID: 1, Scope: m1, Endpoint: full.Endpoint, KVEventsEndpoint: full.KVEventsEndpoint, KVEventsEndpoints: full.KVEventsEndpoints,
@@ -238,6 +255,7 @@ func TestPatchFields(t *testing.T) {
 		TotalKVBlocks: full.TotalKVBlocks, AttentionChunkSize: full.AttentionChunkSize, StableRoutingID: full.StableRoutingID, IsEagle: full.IsEagle, Taints: []string{"a", "b"},
 		TopologyDomains: full.TopologyDomains, KVTransferDomain: full.KVTransferDomain,
 		KVTransferEnforcement: full.KVTransferEnforcement, KVTransferPreferredWeight: full.KVTransferPreferredWeight,
+		Role: full.Role, RankEndpoints: full.RankEndpoints, Adapters: []string{"l", "m"},
 	}
 	c, _ := newWorld(t, events)
 	put(t, c, record(1))
@@ -251,8 +269,9 @@ func TestPatchFields(t *testing.T) {
 	w = patch(t, c, 1, catalog.Patch{
 		Taints: []string{}, TopologyDomains: map[string]string{},
 		KVEventsEndpoints: map[uint32]string{}, ReplayEndpoints: map[uint32]string{},
+		RankEndpoints: map[uint32]string{}, Adapters: []string{},
 	})
-	if n := len(w.Taints) + len(w.TopologyDomains) + len(w.KVEventsEndpoints) + len(w.ReplayEndpoints); n > 0 {
+	if n := len(w.RankEndpoints) + len(w.Adapters) + len(w.Taints) + len(w.TopologyDomains) + len(w.KVEventsEndpoints) + len(w.ReplayEndpoints); n > 0 {
 		t.Errorf("%d entries left after clearing all collections", n)
 	}
 	equal(t, "upsert replaces the whole record", put(t, c, record(1)).Record, record(1))

@@ -29,6 +29,7 @@ const (
 	maxEndpoint = 4096 // bytes
 	maxText     = 1024 // bytes of a taint, a domain, an id
 	maxTaints   = 1024
+	maxAdapters = 1024
 	maxDomains  = 256 // topology domains
 )
 
@@ -59,6 +60,13 @@ func (r *Record) checkTexts() error {
 	}
 	for e := range maps.Values(r.ReplayEndpoints) {
 		c.text("replay_endpoints", e, maxEndpoint)
+	}
+	for e := range maps.Values(r.RankEndpoints) {
+		c.text("rank_endpoints", e, maxEndpoint)
+	}
+	c.entries("adapters", len(r.Adapters), maxAdapters)
+	for _, name := range r.Adapters {
+		c.text("adapters", name, MaxName)
 	}
 	c.optional("stable_routing_id", r.StableRoutingID, maxText)
 	c.optional("kv_transfer_domain", r.KVTransferDomain, maxText)

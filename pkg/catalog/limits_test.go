@@ -58,6 +58,9 @@ func TestTextLimits(t *testing.T) {
 		"kv transfer domain":  {catalog.Patch{KVTransferDomain: new(text(1025))}, catalog.LimitText},
 		"taint":               {catalog.Patch{Taints: []string{text(1025)}}, catalog.LimitText},
 		"taints":              {catalog.Patch{Taints: taints}, catalog.LimitEntries},
+		"adapters":            {catalog.Patch{Adapters: taints}, catalog.LimitEntries},
+		"adapter":             {catalog.Patch{Adapters: []string{strings.Repeat("x", catalog.MaxName+1)}}, catalog.LimitText},
+		"rank endpoint":       {catalog.Patch{RankEndpoints: map[uint32]string{0: "http://" + strings.Repeat("h", 4097)}}, catalog.LimitText},
 		"topology domain key": {catalog.Patch{TopologyDomains: map[string]string{text(1025): ""}}, catalog.LimitText},
 		"topology domain":     {catalog.Patch{TopologyDomains: map[string]string{"": text(1025)}}, catalog.LimitText},
 		"topology domains":    {catalog.Patch{TopologyDomains: domains}, catalog.LimitEntries},
@@ -73,6 +76,7 @@ func TestTextLimits(t *testing.T) {
 				ID: 2, Scope: m1, Endpoint: p.Endpoint, KVEventsEndpoint: p.KVEventsEndpoint, KVEventsEndpoints: p.KVEventsEndpoints,
 				ReplayEndpoint: p.ReplayEndpoint, ReplayEndpoints: p.ReplayEndpoints, StableRoutingID: p.StableRoutingID,
 				Taints: p.Taints, TopologyDomains: p.TopologyDomains, KVTransferDomain: p.KVTransferDomain,
+				RankEndpoints: p.RankEndpoints, Adapters: p.Adapters,
 			}
 			_, err = c.Put(whole)
 			equal(t, "Put", refused(t, err), tt.want)

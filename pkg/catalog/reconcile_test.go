@@ -379,6 +379,12 @@ func TestEveryFieldCounts(t *testing.T) {
 		if r.KVEventCopies != nil {
 			r.KVEventCopies = new(catalog.SetCopies)
 		}
+		if r.Role != nil {
+			r.Role = new(catalog.RoleDecode)
+		}
+		if r.RankEndpoints != nil {
+			r.RankEndpoints = map[uint32]string{0: "http://h"}
+		}
 		equal(t, f.Name+" is set", reconcile(t, c, r), catalog.Difference{Changed: []uint64{1}})
 		equal(t, f.Name+" stays", reconcile(t, c, r), catalog.Difference{Unchanged: 1})
 	}

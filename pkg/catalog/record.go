@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 
 	"github.com/select-service/select-service/internal/curve"
@@ -37,6 +38,13 @@ type Record struct {
 	StableRoutingID     *string
 	IsEagle             *bool // unset is false
 
+	// Role is RolePrefill or RoleDecode; unset is both. Only a gateway heeds it.
+	Role *string
+	// RankEndpoints are where requests of ranks go that have an HTTP server of their own:
+	// http or https URLs.
+	RankEndpoints map[uint32]string
+	Adapters      []string // the LoRA adapters that the engine has; a set like Taints
+
 	Taints                    []string // a set: the catalog sorts it and drops repetitions
 	TopologyDomains           map[string]string
 	KVTransferDomain          *string
@@ -51,6 +59,13 @@ const (
 	CountCopies = "count"
 	// SetCopies: nothing new; one removal ends it.
 	SetCopies = "set"
+)
+
+// Values of Record.Role: what of a request the worker serves where prefill and decode
+// are apart.
+const (
+	RolePrefill = "prefill"
+	RoleDecode  = "decode"
 )
 
 // Patch changes fields of a Record: nil leaves a field as it is. A list or map
@@ -72,6 +87,10 @@ type Patch struct {
 	AttentionChunkSize  *uint64
 	StableRoutingID     *string
 	IsEagle             *bool
+
+	Role          *string
+	RankEndpoints map[uint32]string
+	Adapters      []string
 
 	Taints                    []string
 	TopologyDomains           map[string]string
@@ -97,6 +116,11 @@ func (p *Patch) apply(r Record) Record {
 	set(&r.AttentionChunkSize, p.AttentionChunkSize)
 	set(&r.StableRoutingID, p.StableRoutingID)
 	set(&r.IsEagle, p.IsEagle)
+	set(&r.Role, p.Role)
+	setMap(&r.RankEndpoints, p.RankEndpoints)
+	if p.Adapters != nil {
+		r.Adapters = p.Adapters
+	}
 	if p.Taints != nil {
 		r.Taints = p.Taints
 	}
@@ -161,17 +185,64 @@ func (r *Record) check() error {
 	if c := r.KVEventCopies; c != nil && *c != CountCopies && *c != SetCopies {
 		return &InvalidError{fmt.Sprintf("kv_event_copies %q is neither %q nor %q", Clip(*c), CountCopies, SetCopies)}
 	}
+	if err := r.checkServing(); err != nil {
+		return err
+	}
 	if err := r.Scope.check(); err != nil {
 		return err
 	}
 	return r.checkTexts()
 }
 
-// normalize sorts the taints and removes duplicates.
+// checkServing checks what a gateway reads of the record.
+func (r *Record) checkServing() error {
+	if role := r.Role; role != nil && *role != RolePrefill && *role != RoleDecode {
+		return &InvalidError{fmt.Sprintf("role %q is neither %q nor %q", Clip(*role), RolePrefill, RoleDecode)}
+	}
+	if slices.Contains(r.Adapters, "") {
+		return &InvalidError{"adapters has an empty name"}
+	}
+	if n := len(r.RankEndpoints); n > MaxRanks {
+		return &InvalidError{fmt.Sprintf("rank_endpoints has %d ranks, the maximum is %d", n, MaxRanks)}
+	}
+	ranks := make(map[string]uint32, len(r.RankEndpoints))
+	for _, dp := range slices.Sorted(maps.Keys(r.RankEndpoints)) {
+		endpoint := r.RankEndpoints[dp]
+		if _, follows := r.KVEventsEndpoints[dp]; !follows && !r.HasRank(dp) {
+			return &InvalidError{fmt.Sprintf("rank_endpoints names rank %d, which the worker does not have", dp)}
+		}
+		if why := badURL(endpoint); why != "" {
+			return &InvalidError{fmt.Sprintf("rank_endpoints of rank %d: `%s` %s", dp, Clip(endpoint), why)}
+		}
+		if other, taken := ranks[endpoint]; taken {
+			return &InvalidError{fmt.Sprintf("rank_endpoints has `%s` for the ranks %d and %d: leave ranks out that share the worker's endpoint", Clip(endpoint), other, dp)}
+		}
+		ranks[endpoint] = dp
+	}
+	return nil
+}
+
+// badURL returns why a text is not where an engine's HTTP server could be; "" if it is.
+func badURL(text string) string {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https":
+		return "is not an http:// or https:// URL"
+	case u.Hostname() == "":
+		return "has no host"
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return "may have no more than a scheme, a host, a port and a path"
+	}
+	return ""
+}
+
+// normalize sorts the sets and removes duplicates.
 func (r *Record) normalize() {
-	r.Taints = slices.Clone(r.Taints)
-	slices.Sort(r.Taints)
-	r.Taints = slices.Compact(r.Taints)
+	for _, set := range []*[]string{&r.Taints, &r.Adapters} {
+		*set = slices.Clone(*set)
+		slices.Sort(*set)
+		*set = slices.Compact(*set)
+	}
 }
 
 // equal reports whether two normalized records are the same. An empty list or
@@ -193,6 +264,9 @@ func (r *Record) equal(o *Record) bool {
 		equalPointers(r.AttentionChunkSize, o.AttentionChunkSize) &&
 		equalPointers(r.StableRoutingID, o.StableRoutingID) &&
 		equalPointers(r.IsEagle, o.IsEagle) &&
+		equalPointers(r.Role, o.Role) &&
+		maps.Equal(r.RankEndpoints, o.RankEndpoints) &&
+		slices.Equal(r.Adapters, o.Adapters) &&
 		slices.Equal(r.Taints, o.Taints) &&
 		maps.Equal(r.TopologyDomains, o.TopologyDomains) &&
 		equalPointers(r.KVTransferDomain, o.KVTransferDomain) &&

@@ -185,6 +185,10 @@ type Worker struct {
 	StableRoutingID     *string `json:"stable_routing_id,omitempty"`
 	Eagle               *bool   `json:"is_eagle,omitempty"`
 
+	Role          *string           `json:"role,omitempty"`          // prefill or decode; unset is both. For gateways.
+	RankEndpoints map[uint32]string `json:"rank_endpoints,omitzero"` // of ranks with an HTTP server of their own
+	Adapters      []string          `json:"adapters,omitzero"`       // names of LoRA adapters that the engine has
+
 	Taints                    []string          `json:"taints,omitzero"`
 	TopologyDomains           map[string]string `json:"topology_domains,omitzero"`
 	KVTransferDomain          *string           `json:"kv_transfer_domain,omitempty"`

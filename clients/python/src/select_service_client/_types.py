@@ -43,6 +43,9 @@ class WorkerSettings(TypedDict, total=False):
     total_kv_blocks: int | None
     stable_routing_id: str | None
     is_eagle: bool | None
+    role: Literal["prefill", "decode"] | None
+    rank_endpoints: Mapping[int, str] | Mapping[str, str] | None
+    adapters: Iterable[str] | None
     taints: Iterable[str] | None
     topology_domains: Mapping[str, str] | None
     kv_transfer_domain: str | None
@@ -80,6 +83,9 @@ class Worker(TypedDict, total=False):
     total_kv_blocks: int | None
     stable_routing_id: str | None
     is_eagle: bool | None
+    role: Literal["prefill", "decode"]
+    rank_endpoints: dict[str, str]
+    adapters: list[str]
     taints: list[str]
     topology_domains: dict[str, str]
     kv_transfer_domain: str | None
