@@ -1,0 +1,156 @@
+package gateway_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/internal/gateway"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
+)
+
+// TestStoredPrompt: without a stream the prefill is complete when the chosen rank's events have
+// stored the prompt's last complete block, and not before.
+func TestStoredPrompt(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	ids := servicetest.Prompt(1, 18)
+	e, _ := w.post(chatPath, chat(ids, ""))
+	w.wantLoads("1/0: 18 4 1")
+	w.cache(1, ids[:12])
+	w.cache(1, append(servicetest.Prompt(9, 4), ids[12:16]...)) // the last block behind another prefix
+	if got := w.loads(); got != "1/0: 18 4 1" {
+		t.Errorf("loads are %s", got)
+	}
+	w.cache(1, ids[:16])
+	w.wantLoads("1/0: 0 4 1")
+	e.response(200, "application/json", false)
+	e.chunk("{}", true)
+	w.wantLoads("1/0: 0 0 0")
+	e.close()
+	w.wantCount("prefill_completed_total", `by="kv_event"`, 1)
+}
+
+// wantCount waits for a count of the gateway's metrics.
+func (w *world) wantCount(name, labels string, want float64) {
+	w.T.Helper()
+	await(w.T, func() string {
+		got := w.count(name, labels)
+		if got != want {
+			return fmt.Sprintf("%s{%s} is %v, want %v", name, labels, got, want)
+		}
+		return ""
+	})
+}
+
+// TestUsage: what the engine had cached, told in a usage that comes in pieces, is observed
+// once beside the prediction.
+func TestUsage(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	ids := servicetest.Prompt(1, 16)
+	w.cache(1, ids[:8])
+	e, _ := w.post(chatPath, chat(ids, `,"stream":true`))
+	e.response(200, sse, false)
+	usage := `data: {"choices":[],"usage":{"prompt_tokens":16,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":12}}}` + "\n\n"
+	e.chunk(event("a")+usage[:20], false)
+	e.chunk(usage[20:70], false)
+	e.chunk(usage[70:]+"data: [DONE]\n\n", true)
+	e.close()
+	w.wantCount("cached_tokens_count", "", 1)
+	w.wantCount("cached_tokens_sum", "", 12)
+	w.wantCount("cached_tokens_predicted_sum", "", 8)
+	w.wantCount("cached_tokens_mispredicted_total", `engine_had="more"`, 4)
+}
+
+// TestServed: a gateway that tells where requests went gets further destinations, and the
+// bookings follow it.
+func TestServed(t *testing.T) {
+	w := start(t)
+	for id := range uint64(4) {
+		w.put(id+1, 1)
+	}
+	ids := servicetest.Prompt(1, 16)
+	w.cache(1, ids)
+	first, p := w.post(chatPath, chat(ids, ""))
+	if p.destination != at(1) {
+		t.Fatalf("the first request has destinations %q", p.destination)
+	}
+	first.served = at(1)
+	first.response(200, sse, false)
+	first.close()
+	w.wantCount("served_total", `endpoint="chosen"`, 1)
+
+	second, p := w.post(chatPath, chat(ids, `,"stream":true`))
+	list := strings.Split(p.destination, ",")
+	if len(list) != 3 || list[0] != at(1) {
+		t.Fatalf("the second request has destinations %q", p.destination)
+	}
+	second.served = list[1]
+	second.response(200, sse, false)
+	moved := list[1][len("10.0.0.") : len("10.0.0.")+1]
+	await(t, func() string {
+		if got := w.loads(); !strings.Contains(got, moved+"/0: 16 4 1") || strings.Count(got, ": 0 0 0") != 3 {
+			return "loads are " + got
+		}
+		return ""
+	})
+	second.chunk(event("a"), false)
+	await(t, func() string {
+		if got := w.loads(); !strings.Contains(got, moved+"/0: 0 4 1") {
+			return "loads are " + got
+		}
+		return ""
+	})
+	second.close()
+
+	third, _ := w.post(chatPath, chat(ids, ""))
+	third.served = "10.9.9.9:1"
+	third.response(200, sse, false)
+	w.wantLoads("1/0: 0 0 0; 2/0: 0 0 0; 3/0: 0 0 0; 4/0: 0 0 0")
+	third.close()
+	w.wantCount("served_total", `endpoint="unknown"`, 1)
+}
+
+// TestLease: bookings live as long as their streams, however long that is.
+func TestLease(t *testing.T) {
+	w := start(t, func(_ *service.Config, c *gateway.Config) { c.Lease = time.Second })
+	w.put(1, 1)
+	e, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
+	time.AfterFunc(3*time.Second, func() { e.cancel() })
+	for e.stream.Context().Err() == nil {
+		if got := w.loads(); got != "1/0: 16 4 1" && e.stream.Context().Err() == nil {
+			t.Fatalf("loads are %s", got)
+		}
+		select {
+		case <-e.stream.Context().Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	w.wantLoads("1/0: 0 0 0")
+}
+
+// TestWorkerLeaves: a worker that leaves takes its bookings along, and its request ends well.
+func TestWorkerLeaves(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	w.put(2, 1)
+	ids := servicetest.Prompt(1, 16)
+	w.cache(1, ids)
+	e, p := w.post(chatPath, chat(ids, `,"stream":true`))
+	if p.destination != at(1) {
+		t.Fatal(p)
+	}
+	w.Remove(1)
+	e.response(200, sse, false)
+	e.chunk(event("a"), true)
+	e.close()
+	w.wantLoads("2/0: 0 0 0")
+	_, p = w.post(chatPath, chat(ids, ""))
+	if p.destination != at(2) {
+		t.Errorf("went to %q", p.destination)
+	}
+}
+

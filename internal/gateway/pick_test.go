@@ -1,0 +1,387 @@
+package gateway_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/select-service/select-service/internal/admission"
+	"github.com/select-service/select-service/internal/gateway"
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// cache makes a worker hold a prompt.
+func (w *world) cache(id uint64, ids []uint32) {
+	w.Engine(id, 0).Publish(0, w.Engine(id, 0).Stored(ids, servicetest.BlockSize, nil))
+	w.Settle()
+}
+
+// TestOverlap: the engine that has the prompt gets it, however it is sent.
+func TestOverlap(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	w.put(2, 1)
+	ids := servicetest.Prompt(7, 16)
+	w.cache(2, ids)
+	list := strings.ReplaceAll(fmt.Sprint(ids), " ", ",")
+	for _, tt := range []struct {
+		name, path, body string
+		asked            int64 // calls of the tokenizer
+	}{
+		{"chat", chatPath, chat(ids, ""), 1},
+		{"completion", completionsPath, `{"model":"m","prompt":"` + wordsOf(ids) + `"}`, 1},
+		{"tokens", completionsPath, `{"model":"m","prompt":` + list + `}`, 0},
+		{"one list of tokens", completionsPath, `{"model":"m","prompt":[` + list + `]}`, 0},
+		{"responses", "/v1/responses", `{"model":"m","input":"` + wordsOf(ids) + `"}`, 1},
+		{"messages", "/v1/messages", `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"` + wordsOf(ids) + `"}]}`, 1},
+		{"under a prefix", "/models/m" + chatPath + "?x=y", chat(ids, ""), 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := w.tokenized.Load()
+			e, p := w.post(tt.path, tt.body)
+			if p.destination != at(2) || w.tokenized.Load()-before != tt.asked {
+				t.Errorf("went to %q after %d calls of the tokenizer: %+v", p.destination, w.tokenized.Load()-before, p)
+			}
+			e.close()
+		})
+	}
+}
+
+// TestColdBurst: equal prompts that come at once are spread evenly.
+func TestColdBurst(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	w.put(2, 1)
+	text := chat(servicetest.Prompt(7, 16), "")
+	var wg sync.WaitGroup
+	for range 50 {
+		e := w.open()
+		e.request(chatPath, false)
+		wg.Go(func() {
+			e.body(text, true)
+			e.placement(true, false)
+		})
+	}
+	wg.Wait()
+	got := map[uint64]uint64{}
+	for _, l := range w.Loads(nil, nil)[0].Loads {
+		got[l.Rank.Worker] = l.Requests
+	}
+	if got[1]+got[2] != 50 || got[1] < 24 || got[2] < 24 {
+		t.Errorf("requests by worker: %v", got)
+	}
+}
+
+// TestUnreadable: requests whose prompt cannot be read go to the least loaded engine, and
+// nothing is booked or tokenized.
+func TestUnreadable(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	w.put(2, 1)
+	busy, p := w.post(chatPath, chat(servicetest.Prompt(7, 64), ""))
+	idle := at(1)
+	if p.destination == idle {
+		idle = at(2)
+	}
+	before, asked := w.loads(), w.tokenized.Load()
+	e := w.open()
+	e.request("/v1/models", true)
+	if p := e.placement(false, false); p.destination != idle {
+		t.Errorf("GET /v1/models went to %q", p.destination)
+	}
+	e.response(200, "application/json", false)
+	e.chunk(`{"data":[]}`, true)
+	e.close()
+	for _, text := range []string{`{"model":"m","input":"x"}`, `no JSON`, ``} {
+		_, p := w.post("/v1/embeddings", text)
+		if p.destination != idle || p.body != text {
+			t.Errorf("%q: %+v", text, p)
+		}
+	}
+	if _, p := w.post("/v1/embeddings", `{"model":"other"}`); p.status != 404 {
+		t.Errorf("an unknown model: %+v", p)
+	}
+	if w.loads() != before || w.tokenized.Load() != asked {
+		t.Errorf("loads were %s and are %s; %d calls of the tokenizer", before, w.loads(), w.tokenized.Load()-asked)
+	}
+	busy.close()
+}
+
+// TestRefusals: each fault has its status and its code, and books nothing.
+func TestRefusals(t *testing.T) {
+	ids := servicetest.Prompt(7, 8)
+	subsetOf := func(v ...any) func(e *envoy) {
+		return func(e *envoy) {
+			list, err := structpb.NewList(v)
+			if err != nil {
+				e.t.Fatal(err)
+			}
+			e.subset = structpb.NewListValue(list)
+		}
+	}
+	answers := func(code int) func(*world) {
+		return func(w *world) {
+			f := http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(code) })
+			w.renderer.Store(&f)
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		before  func(*world)
+		request func(*envoy)
+		body    string
+		fields  []string
+		status  int
+		code    string
+		retry   bool
+	}{
+		{name: "no JSON", body: "{", status: 400, code: "invalid_request_body"},
+		{name: "unknown model", body: `{"model":"x","messages":[]}`, status: 404, code: "model_not_found"},
+		{name: "salt too long", body: chat(ids, ""), fields: []string{"x-tenant-id", strings.Repeat("x", 200)}, status: 400, code: "invalid_cache_salt"},
+		{name: "empty subset", body: chat(ids, ""), request: subsetOf(), status: 503, code: "no_endpoints"},
+		{name: "foreign subset", body: chat(ids, ""), request: subsetOf("10.9.9.9:1"), status: 503, code: "no_endpoints"},
+		{name: "body too large", body: chat(ids, `,"x":"`+strings.Repeat("x", 1<<20)+`"`), status: 413, code: "body_too_large"},
+		{name: "tokenizer rejects", before: answers(422), body: chat(ids, ""), status: 400, code: "invalid_request"},
+		{name: "tokenizer has no room", before: answers(503), body: chat(ids, ""), status: 503, code: "tokenizer_unavailable", retry: true},
+		{name: "tokenizer has no such route", before: answers(404), body: chat(ids, ""), status: 502, code: "tokenizer_failed"},
+		{name: "no worker", before: func(w *world) { w.Remove(1); w.Remove(2) }, body: chat(ids, ""), status: 503, code: "no_endpoints"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := start(t)
+			w.put(1, 1)
+			w.put(2, 1)
+			if tt.before != nil {
+				tt.before(w)
+			}
+			e := w.open()
+			if tt.request != nil {
+				tt.request(e)
+			}
+			e.request(chatPath, false, tt.fields...)
+			for rest := tt.body; ; rest = rest[min(len(rest), 1<<16):] {
+				e.body(rest[:min(len(rest), 1<<16)], len(rest) <= 1<<16)
+				if len(rest) <= 1<<16 {
+					break
+				}
+			}
+			p := e.placement(true, false)
+			if p.status != tt.status || !strings.Contains(p.answer, `"code":"`+tt.code+`"`) || !strings.HasPrefix(p.answer, `{"error":{"message":`) ||
+				p.headers["content-type"] != "application/json" || (p.headers["retry-after"] != "") != tt.retry {
+				t.Errorf("answered %d %s %v", p.status, p.answer, p.headers)
+			}
+			for _, sc := range w.Loads(nil, nil) {
+				for _, l := range sc.Loads {
+					if l.Requests > 0 {
+						t.Errorf("%v is booked", l)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestLoadOnly: a tokenizer that fails does not stop requests where load alone may decide.
+func TestLoadOnly(t *testing.T) {
+	w := start(t, func(_ *service.Config, c *gateway.Config) { c.LoadOnly = true })
+	w.put(1, 1)
+	f := http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(500) })
+	w.renderer.Store(&f)
+	e, p := w.post(chatPath, chat(servicetest.Prompt(7, 64), ""))
+	if p.destination != at(1) {
+		t.Fatalf("answered %+v", p)
+	}
+	if got := w.loads(); strings.HasPrefix(got, "1/0: 0 ") || !strings.HasSuffix(got, " 1") {
+		t.Errorf("loads are %s", got)
+	}
+	e.close()
+	w.wantLoads("1/0: 0 0 0")
+}
+
+// TestSubset: a request stays in the subset of its gateway, by address and port or by address.
+func TestSubset(t *testing.T) {
+	ids := servicetest.Prompt(7, 16)
+	for _, v := range []*structpb.Value{
+		structpb.NewStringValue(" " + at(1) + " , 10.0.0.77:1"),
+		structpb.NewStringValue("10.0.0.1"),
+		structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{structpb.NewStringValue(at(1))}}),
+	} {
+		t.Run(v.String(), func(t *testing.T) {
+			w := start(t)
+			w.put(1, 1)
+			w.put(2, 1)
+			w.cache(2, ids)
+			for _, get := range []bool{false, true} {
+				e := w.open()
+				e.subset = v
+				e.request(chatPath, get)
+				if !get {
+					e.body(chat(ids, ""), true)
+				}
+				if p := e.placement(!get, false); p.destination != at(1) {
+					t.Errorf("went to %+v", p)
+				}
+				e.close()
+			}
+		})
+	}
+}
+
+// TestSalt: a tenant's prompt shares no cache with another's, and the engine is told the salt
+// that counts, with the tag if that is asked for.
+func TestSalt(t *testing.T) {
+	ids := servicetest.Prompt(7, 16)
+	for _, tagged := range []bool{false, true} {
+		t.Run(fmt.Sprintf("tagged %t", tagged), func(t *testing.T) {
+			w := start(t, func(_ *service.Config, c *gateway.Config) { c.SaltTag = tagged })
+			w.put(1, 1)
+			w.put(2, 1)
+			stored := w.Engine(2, 0).Stored(ids, servicetest.BlockSize, servicetest.Dict{"cache_salt": "a"})
+			w.Engine(2, 0).Publish(0, stored)
+			w.Settle()
+			told := func(salt string) string {
+				if tagged {
+					return `"cache_salt":"dynamo-cache-salt:` + salt + `"`
+				}
+				return `"cache_salt":"` + salt + `"`
+			}
+			for _, tt := range []struct {
+				tenant, body, want string
+				cached             bool
+			}{
+				{"a", "", told("a"), true},
+				{"", `,"cache_salt":"a"`, told("a"), true},
+				{"b", `,"cache_salt":"a"`, told("b"), false},
+				{"b", `,"nvext":{"cache_salt":"a"}`, told("b"), false},
+				{"", `,"nvext":{"cache_salt":"a"},"cache_salt":"c"`, told("a"), true},
+			} {
+				fields := []string{}
+				if tt.tenant != "" {
+					fields = []string{"x-tenant-id", tt.tenant}
+				}
+				e, p := w.post(chatPath, chat(ids, tt.body), fields...)
+				cached := p.destination == at(2) && strings.Contains(w.loads(), "2/0: 0 4 1")
+				if !strings.Contains(p.body, tt.want) || cached != tt.cached {
+					t.Errorf("tenant %q, body %q: the engine at %s gets %s; loads are %s", tt.tenant, tt.body, p.destination, p.body, w.loads())
+				}
+				e.close()
+				w.wantLoads("1/0: 0 0 0; 2/0: 0 0 0")
+			}
+		})
+	}
+}
+
+// TestRanks: an engine with several ranks is told the one that was chosen.
+func TestRanks(t *testing.T) {
+	w := start(t)
+	w.put(1, 4)
+	ids := servicetest.Prompt(7, 16)
+	w.Engine(1, 2).Publish(2, w.Engine(1, 2).Stored(ids, servicetest.BlockSize, nil))
+	w.Settle()
+	e, p := w.post(chatPath, chat(ids, ""))
+	if p.destination != at(1) || p.headers["x-data-parallel-rank"] != "2" {
+		t.Errorf("answered %+v", p)
+	}
+	e.close()
+}
+
+// TestPriority: the header goes before the body, field by field, and a malformed one counts as
+// none: by the order in which requests that wait are placed.
+func TestPriority(t *testing.T) {
+	w := start(t, func(c *service.Config, _ *gateway.Config) { c.Admission = admission.Config{Threshold: new(0.5)} })
+	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
+	first, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
+	wait := func(waiting int, strict string, body string) *envoy {
+		e := w.open()
+		e.request(chatPath, false, "x-dynamo-request-strict-priority", strict)
+		e.body(chat(servicetest.Prompt(uint32(waiting+1), 16), body), true)
+		await(t, func() string {
+			if n := w.Loads(nil, nil)[0].PendingCount; n != waiting {
+				return fmt.Sprintf("%d requests wait, want %d", n, waiting)
+			}
+			return ""
+		})
+		return e
+	}
+	low := wait(1, "1", `,"nvext":{"agent_hints":{"strict_priority":9}}`)
+	high := wait(2, "malformed", `,"nvext":{"agent_hints":{"strict_priority":5}}`)
+	first.close()
+	high.placement(true, false)
+	high.close()
+	low.placement(true, false)
+	low.close()
+}
+
+// TestWaiting: who goes while he waits is never booked; a request that waits too long is
+// refused.
+func TestWaiting(t *testing.T) {
+	queue := func(c *service.Config, g *gateway.Config) {
+		c.Admission = admission.Config{Threshold: new(0.5)}
+		g.PickTimeout = time.Second
+	}
+	w := start(t, queue)
+	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
+	first, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
+	_, p := w.post(chatPath, chat(servicetest.Prompt(2, 16), ""))
+	if p.status != 429 || p.headers["retry-after"] == "" {
+		t.Errorf("answered %+v", p)
+	}
+	w.wantLoads("1/0: 16 4 1")
+	first.close()
+	w.wantLoads("1/0: 0 0 0")
+
+	long := start(t, queue, func(_ *service.Config, g *gateway.Config) { g.PickTimeout = time.Minute })
+	long.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
+	first, _ = long.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
+	for name, leave := range map[string]func(*envoy){
+		"half-close":    func(e *envoy) { e.close() },
+		"broken stream": func(e *envoy) { e.cancel() },
+		"local reply": func(e *envoy) {
+			e.response(504, "text/plain", true)
+			e.close()
+		},
+	} {
+		e := long.open()
+		e.request(chatPath, false)
+		e.body(chat(servicetest.Prompt(2, 16), ""), true)
+		waiting := func(want int) {
+			await(t, func() string {
+				if n := long.Loads(nil, nil)[0].PendingCount; n != want {
+					return fmt.Sprintf("%s: %d requests wait, want %d", name, n, want)
+				}
+				return ""
+			})
+		}
+		waiting(1)
+		leave(e)
+		waiting(0)
+		long.wantLoads("1/0: 16 4 1")
+	}
+	first.close()
+	long.wantLoads("1/0: 0 0 0")
+}
+
+// TestTooMany: streams beyond the limit are refused at once.
+func TestTooMany(t *testing.T) {
+	w := start(t, func(_ *service.Config, c *gateway.Config) { c.MaxStreams = 2 })
+	w.put(1, 1)
+	var open []*envoy
+	for i := range 2 {
+		e, _ := w.post(chatPath, chat(servicetest.Prompt(uint32(i+1), 8), ""))
+		open = append(open, e)
+	}
+	e := w.open()
+	e.request(chatPath, false)
+	if p := e.placement(true, false); p.status != 503 || p.headers["retry-after"] == "" {
+		t.Errorf("answered %+v", p)
+	}
+	for _, e := range open {
+		e.close()
+	}
+}
