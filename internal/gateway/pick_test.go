@@ -19,7 +19,12 @@ import (
 
 // cache makes a worker hold a prompt.
 func (w *world) cache(id uint64, ids []uint32) {
-	w.Engine(id, 0).Publish(0, w.Engine(id, 0).Stored(ids, servicetest.BlockSize, nil))
+	e := w.engines[id]
+	if e == nil {
+		e = w.Engine(id, 0)
+		w.engines[id] = e
+	}
+	e.Publish(0, e.Stored(ids, servicetest.BlockSize, nil))
 	w.Settle()
 }
 

@@ -47,6 +47,7 @@ type world struct {
 	log     *servicetest.Log
 	client  extproc.ExternalProcessorClient
 	conn    *grpc.ClientConn
+	engines map[uint64]*servicetest.Engine // that have sent something, see cache
 	// tokenized counts the calls of the tokenizer, which has a token for each word.
 	tokenized atomic.Int64
 	// renderer, if set, answers in the tokenizer's place.
@@ -58,7 +59,7 @@ type change func(*service.Config, *gateway.Config)
 // start runs an endpoint picker until the end of the test.
 func start(t testing.TB, changes ...change) *world {
 	t.Helper()
-	w := &world{metrics: telemetry.NewGateway(), log: new(servicetest.Log)}
+	w := &world{metrics: telemetry.NewGateway(), log: new(servicetest.Log), engines: make(map[uint64]*servicetest.Engine)}
 	tokens := httptest.NewServer(http.HandlerFunc(w.tokenize))
 	t.Cleanup(tokens.Close)
 	asks := tokenizer.New(tokenizer.Options{URL: tokens.URL, Protocol: tokenizer.VLLMTokenize, Timeout: 5 * time.Second, MaxResponse: 1 << 20})
