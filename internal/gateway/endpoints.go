@@ -50,7 +50,7 @@ func newEndpoints() *endpoints {
 // of returns the endpoint of a worker's rank, and whether the engine there has to be told the
 // rank because it has several.
 func (e *endpoints) of(ctx context.Context, w *catalog.Worker, dp uint32) (at endpoint, tell bool, err error) {
-	if own := rankEndpointsOf(w)[dp]; own != "" {
+	if own := w.RankEndpoints[dp]; own != "" {
 		at, err = e.resolve(ctx, own)
 		return at, false, err
 	}

@@ -29,16 +29,13 @@ type target struct {
 type pool struct {
 	snapshot *catalog.Snapshot
 	adapters map[string][]uint64 // the workers that have each, by id
-	// prefill are the workers that only prefill, decode all others, by id.
+	// prefill are the workers that only prefill, by id. decode are all others: they prefill
+	// too where nobody has done it for them.
 	prefill, decode []uint64
 }
 
 // maxPools bounds the pools that are kept, some of scopes that are gone.
 const maxPools = 4096
-
-// rolePrefill is the role of workers that only prefill. The others decode, and prefill too
-// where nobody has done it for them.
-const rolePrefill = "prefill"
 
 // find returns the target of a name. "" is the only model, if there is one only.
 func (m *models) find(name string, caller *access.Caller) (target, bool) {
@@ -51,7 +48,7 @@ func (m *models) lookUp(name string) (target, bool) {
 		if sc, ok := m.named[name]; ok {
 			return target{scope: sc, base: name}, true
 		}
-	} else if sc := (catalog.Scope{Model: name, Tenant: catalog.DefaultName}); name != "" && (m.catalog.Snapshot(sc) != nil || m.catalog.HasModel(name)) {
+	} else if sc := (catalog.Scope{Model: name, Tenant: catalog.DefaultName}); name != "" && m.registered(sc) {
 		return target{scope: sc, base: name}, true
 	}
 	all := m.scopes()
@@ -68,6 +65,11 @@ func (m *models) lookUp(name string) (target, bool) {
 		}
 	}
 	return target{}, false
+}
+
+// registered reports whether the scope has a worker in whatever state.
+func (m *models) registered(sc catalog.Scope) bool {
+	return m.catalog.Snapshot(sc) != nil || m.catalog.HasModel(sc.Model) && len(m.catalog.List(&sc.Model, &sc.Tenant)) > 0
 }
 
 // scopes lists the scopes that are served and have workers.
@@ -116,15 +118,15 @@ func (m *models) pool(sc catalog.Scope) *pool {
 }
 
 func newPool(snap *catalog.Snapshot) *pool {
-	p := &pool{snapshot: snap}
+	p := &pool{snapshot: snap, decode: []uint64{}}
 	for _, w := range snap.Workers { // by id
-		for _, name := range adaptersOf(w) {
+		for _, name := range w.Adapters {
 			if p.adapters == nil {
 				p.adapters = make(map[string][]uint64)
 			}
 			p.adapters[name] = append(p.adapters[name], w.ID)
 		}
-		if roleOf(w) == rolePrefill {
+		if w.Role != nil && *w.Role == catalog.RolePrefill {
 			p.prefill = append(p.prefill, w.ID)
 		} else {
 			p.decode = append(p.decode, w.ID)

@@ -292,12 +292,12 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 	if b := place.booking; b != nil {
 		b.endpoint = at.text
 	}
-	if len(rankEndpointsOf(w)) > 0 || tell {
+	if len(w.RankEndpoints) > 0 || tell {
 		return nil // a fallback would need a header of its own
 	}
 	for _, rank := range sel.Fallbacks {
 		w, ok := r.worker(rank)
-		if !ok || w.RankCount() > 1 || len(rankEndpointsOf(w)) > 0 {
+		if !ok || w.RankCount() > 1 || len(w.RankEndpoints) > 0 {
 			continue
 		}
 		if at, _, err := r.endpoints.of(ctx, w, rank.DP); err == nil && !slices.Contains(place.destinations, at.text) {
