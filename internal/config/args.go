@@ -37,7 +37,8 @@ var actionFlags = []actionFlag{
 const configFlag = "config"
 
 // parseArgs reads the arguments after the subcommand: --name=value and --name value.
-// A boolean flag takes a value only after "=". Of a repeated flag the last one counts.
+// A boolean flag takes a value only after "=". Of a repeated flag the last one counts,
+// unless its option says otherwise.
 func (c *command) parseArgs(args []string) commandLine {
 	var line commandLine
 	for len(args) > 0 {

@@ -48,6 +48,10 @@ const (
 	keyPort           = "server.port"
 	keySlotsPort      = "server.slots_port"
 	keyConductorPort  = "server.conductor_port"
+	keyGatewayPort    = "gateway.port"
+	keyGatewayModels  = "gateway.models"
+	keyTokenizerURL   = "gateway.tokenizer_url"
+	keyTokenizer      = "gateway.tokenizer_protocol"
 	keySyncPort       = "replicas.sync_port"
 	keyBind           = "replicas.sync_bind"
 	keyAdvertise      = "replicas.sync_advertise"
@@ -72,6 +76,7 @@ const (
 // conflicts checks the settings that depend on one another (decision D19).
 func (c Config) conflicts() []conflict {
 	found := append(c.portConflicts(), c.TLS.conflicts()...)
+	found = append(found, c.Gateway.conflicts()...)
 	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != Contract16 {
 		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
 	}
@@ -175,6 +180,38 @@ func (c Config) portConflicts() (found []conflict) {
 			fmt.Errorf("port %d is the port of the slot tracker (--slots-port); give the Conductor API another one", s.SlotsPort),
 		})
 	}
+	for _, other := range []struct {
+		key, flag string
+		port      uint16
+	}{{keyPort, "--port", s.Port}, {keySlotsPort, "--slots-port", s.SlotsPort}, {keyConductorPort, "--conductor-port", s.ConductorPort}} {
+		if port := c.Gateway.Port; port != 0 && port == other.port {
+			found = append(found, conflict{
+				keyGatewayPort,
+				[]string{other.key},
+				fmt.Errorf("port %d is that of %s; give the gateway another one", port, other.flag),
+			})
+		}
+	}
+	return found
+}
+
+// conflicts refuses a name that stands for two models, and engines as SGLang's renderer.
+func (g Gateway) conflicts() (found []conflict) {
+	names := make(map[string]bool, len(g.Models))
+	for _, m := range g.Models {
+		name, _, err := parseGatewayModel(m)
+		if err == nil && names[name] {
+			found = append(found, conflict{keyGatewayModels, nil, fmt.Errorf("the name %q is given twice", name)})
+		}
+		names[name] = true
+	}
+	if g.Tokenizer.Protocol == ProtocolSGLangRenderer && g.Tokenizer.URL == TokenizerWorker {
+		found = append(found, conflict{
+			keyTokenizer,
+			[]string{keyTokenizerURL},
+			errors.New("SGLang's renderer is a service of its own: --tokenizer-url has to name it"),
+		})
+	}
 	return found
 }
 
@@ -200,6 +237,8 @@ func (c Config) portTaken(endpoint string) (key string, err error) {
 		return keySlotsPort, fmt.Errorf("port %d is the HTTP port of the slot tracker (--slots-port); replica sync needs another one", e.Port)
 	case e.Port == c.Server.ConductorPort:
 		return keyConductorPort, fmt.Errorf("port %d is the HTTP port of the Conductor API (--conductor-port); replica sync needs another one", e.Port)
+	case e.Port == c.Gateway.Port:
+		return keyGatewayPort, fmt.Errorf("port %d is that of the gateway (--gateway-port); replica sync needs another one", e.Port)
 	case e.Port == c.Server.Port && !c.SlotsOnly:
 		return keyPort, fmt.Errorf("port %d is the HTTP port (--port); replica sync needs another one", e.Port)
 	}

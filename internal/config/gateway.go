@@ -1,24 +1,36 @@
 package config
 
 import (
+	"errors"
+	"fmt"
 	"math"
+	"strings"
 	"time"
+
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // Gateway is the endpoint picker for Envoy.
 type Gateway struct {
-	Port       uint16 // of the gRPC listener; 0 is none
-	SelfSigned bool   // with a certificate that is made at the start, without --tls-cert
-	MaxStreams int // open ext_proc streams, one for each request under way
-	MaxBody    int // of a request, in bytes
+	Port uint16 // of the gRPC listener; 0 is none
+	// Models are the names that requests may have for a model, each as NAME=MODEL@TENANT,
+	// see Names; nil: every model of the tenant default has its own name.
+	Models     []string
+	SelfSigned bool // with a certificate that is made at the start, without --tls-cert
+	MaxStreams int  // open ext_proc streams, one for each request under way
+	MaxBody    int  // of a request, in bytes
 	// PickTimeout is how long a request may take to be tokenized and to wait in the queue.
 	PickTimeout time.Duration
 	Lease       time.Duration // of bookings, renewed while their streams live
 	// DrainDelay is how long the listener goes on after the signal to stop, with health
 	// NOT_SERVING, and DrainTimeout how long streams under way may then take to end.
 	DrainDelay, DrainTimeout time.Duration
-	SaltTag                  bool // cache salts reach the engine with Dynamo's tag
-	Tokenizer                Tokenizer
+	RetryAfter               time.Duration // after which a refused request may come again, in whole seconds
+	SaltTag                  bool          // cache salts reach the engine with Dynamo's tag
+	// MetadataPrefix is what the names of headers with metadata of a request start with, in
+	// lower case.
+	MetadataPrefix string
+	Tokenizer      Tokenizer
 }
 
 // Tokenizer is where the gateway has the token ids of a request from.
@@ -51,11 +63,68 @@ const (
 func defaultGateway() Gateway {
 	return Gateway{
 		MaxStreams: 1024, MaxBody: 16 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,
-		DrainDelay: 5 * time.Second, DrainTimeout: 25 * time.Second,
+		DrainDelay: 5 * time.Second, DrainTimeout: 25 * time.Second, RetryAfter: time.Second,
+		MetadataPrefix: "x-dynamo-meta-",
 		Tokenizer: Tokenizer{
 			URL: TokenizerWorker, Protocol: ProtocolVLLMTokenize, OnFailure: OnFailureFail, Timeout: 5 * time.Second, MaxAnswer: 16 << 20,
 		},
 	}
+}
+
+// Names returns what each name that requests may have stands for; nil: no names are
+// configured.
+func (g Gateway) Names() map[string]catalog.Scope {
+	if g.Models == nil {
+		return nil
+	}
+	names := make(map[string]catalog.Scope, len(g.Models))
+	for _, m := range g.Models {
+		name, sc, _ := parseGatewayModel(m) // they were checked when they were read
+		names[name] = sc
+	}
+	return names
+}
+
+var errGatewayModel = errors.New("want NAME=MODEL, NAME=MODEL@TENANT or MODEL, with names of at most 1024 bytes")
+
+// gatewayModel checks an element of Models and gives it all its parts.
+func gatewayModel(s string) (string, error) {
+	name, sc, err := parseGatewayModel(s)
+	if err != nil {
+		return "", fmt.Errorf("%q: %w", s, err)
+	}
+	return name + "=" + sc.Model + "@" + sc.Tenant, nil
+}
+
+func parseGatewayModel(s string) (name string, sc catalog.Scope, err error) {
+	name, model, given := strings.Cut(s, "=")
+	if !given {
+		model = s
+	}
+	sc = catalog.Scope{Model: model, Tenant: catalog.DefaultName}
+	if at := strings.LastIndexByte(model, '@'); at >= 0 {
+		sc.Model, sc.Tenant = model[:at], model[at+1:]
+	}
+	if !given {
+		name = sc.Model
+	}
+	for _, part := range []string{name, sc.Model, sc.Tenant} {
+		if part == "" || len(part) > catalog.MaxName {
+			return "", catalog.Scope{}, errGatewayModel
+		}
+	}
+	return name, sc, nil
+}
+
+// headerPrefix checks the beginning of the names of headers.
+func headerPrefix(s string) (string, error) {
+	s = strings.ToLower(s)
+	for _, c := range s {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
+			return "", fmt.Errorf("%q cannot begin the name of a header", s)
+		}
+	}
+	return s, nil
 }
 
 // Bounds of the gateway's settings: more is a mistake.
@@ -72,13 +141,21 @@ var gatewaySettings = []option{
 			"none. It speaks TLS with --tls-cert or --gateway-self-signed, else HTTP/2 without (h2c).",
 	},
 	{
-		key: "gateway.self_signed", flag: "gateway-self-signed", env: []string{"SELECT_SERVICE_GATEWAY_SELF_SIGNED"},
+		key: "gateway.models", flag: "gateway-model", env: []string{"SELECT_SERVICE_GATEWAY_MODELS", "DYN_MODEL_NAME"}, hint: "NAME=MODEL[@TENANT]",
+		repeats: true,
+		bind:    func(c *Config) value { return list(&c.Gateway.Models, gatewayModel) },
+		help: "Name of a model in requests through the gateway, and the model and tenant of its workers; it may be " +
+			"given several times, and other names are answered with 404. Without it every model of the tenant " +
+			"default is served under its own name.",
+	},
+	{
+		key: "gateway.self_signed", flag: "gateway-self-signed", env: []string{"SELECT_SERVICE_GATEWAY_SELF_SIGNED", "DYN_SECURE_SERVING"},
 		bind: func(c *Config) value { return boolean(&c.Gateway.SelfSigned) },
 		help: "Without --tls-cert, TLS on the gateway's listener with a certificate for localhost that is made at " +
 			"every start. For gateways that want TLS and do not verify it.",
 	},
 	{
-		key: "gateway.max_streams", flag: "gateway-max-streams", env: []string{"SELECT_SERVICE_GATEWAY_MAX_STREAMS"}, hint: "N",
+		key: "gateway.max_streams", flag: "gateway-max-streams", env: []string{"SELECT_SERVICE_GATEWAY_MAX_STREAMS", "DYN_EPP_MAX_INFLIGHT_REQUESTS"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.Gateway.MaxStreams, 1, maxGatewayStreams) },
 		help: "Most requests under way through the gateway, answers being streamed included; further ones are " +
 			"answered with 503 and Retry-After. Each takes about 100 KiB at its peak, and what its body needs.",
@@ -101,6 +178,11 @@ var gatewaySettings = []option{
 			"replica dies its bookings end at the others a little later than this.",
 	},
 	{
+		env:  []string{"DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS"},
+		bind: func(c *Config) value { return positiveSeconds(&c.Gateway.DrainDelay) },
+		help: "The same as SELECT_SERVICE_GATEWAY_DRAIN_DELAY, in whole seconds.",
+	},
+	{
 		key: "gateway.drain_delay", flag: "gateway-drain-delay", env: []string{"SELECT_SERVICE_GATEWAY_DRAIN_DELAY"}, hint: "DURATION",
 		bind: func(c *Config) value { return duration(&c.Gateway.DrainDelay) },
 		help: "With a gateway port: how long the process goes on after the signal to stop, with health NOT_SERVING, so " +
@@ -113,19 +195,32 @@ var gatewaySettings = []option{
 			"that should not be cut, and the grace of the process manager above the sum of both.",
 	},
 	{
+		key: "gateway.retry_after_secs", flag: "gateway-retry-after-secs",
+		env: []string{"SELECT_SERVICE_GATEWAY_RETRY_AFTER_SECS", "DYN_EPP_SHED_RETRY_AFTER_SECS"}, hint: "SECONDS",
+		bind: func(c *Config) value { return wholeSeconds(&c.Gateway.RetryAfter, maxRetryAfter) },
+		help: "Retry-After header of requests through the gateway that are refused because there is no room for them; " +
+			"0 sends none.",
+	},
+	{
+		key: "gateway.metadata_prefix", flag: "gateway-metadata-prefix",
+		env: []string{"SELECT_SERVICE_GATEWAY_METADATA_PREFIX", "DYN_METADATA_HEADER"}, hint: "PREFIX",
+		bind: func(c *Config) value { return checkedText(&c.Gateway.MetadataPrefix, headerPrefix) },
+		help: "What comes before policy-class in the name of the header with a request's class in the wait queue.",
+	},
+	{
 		key: "gateway.salt_tag", flag: "gateway-salt-tag", env: []string{"SELECT_SERVICE_GATEWAY_SALT_TAG"},
 		bind: func(c *Config) value { return boolean(&c.Gateway.SaltTag) },
 		help: "Give engines cache salts as Dynamo does, with \"dynamo-cache-salt:\" before them. Set it where workers " +
 			"of Dynamo share caches with these; it takes 18 of the 128 characters that vLLM allows.",
 	},
 	{
-		key: "gateway.tokenizer_url", flag: "tokenizer-url", env: []string{"SELECT_SERVICE_TOKENIZER_URL"}, hint: "URL|worker",
+		key: "gateway.tokenizer_url", flag: "tokenizer-url", env: []string{"SELECT_SERVICE_TOKENIZER_URL", "DYN_EPP_TOKENIZER_SERVICE_URL"}, hint: "URL|worker",
 		bind: func(c *Config) value { return checkedText(&c.Gateway.Tokenizer.URL, tokenizerURL) },
 		help: "Base URL of the service that the gateway has token ids from; worker asks a live engine of the " +
 			"request's model.",
 	},
 	{
-		key: "gateway.tokenizer_protocol", flag: "tokenizer-protocol", env: []string{"SELECT_SERVICE_TOKENIZER_PROTOCOL"}, hint: "NAME",
+		key: "gateway.tokenizer_protocol", flag: "tokenizer-protocol", env: []string{"SELECT_SERVICE_TOKENIZER_PROTOCOL", "DYN_EPP_TOKENIZER_PROTOCOL"}, hint: "NAME",
 		bind: func(c *Config) value {
 			return choice(&c.Gateway.Tokenizer.Protocol, ProtocolVLLMRender, ProtocolSGLangRenderer, ProtocolVLLMTokenize, ProtocolNone)
 		},
@@ -139,12 +234,17 @@ var gatewaySettings = []option{
 			"without the caches.",
 	},
 	{
+		env:  []string{"DYN_EPP_TOKENIZATION_TIMEOUT_MS"},
+		bind: func(c *Config) value { return milliseconds(&c.Gateway.Tokenizer.Timeout) },
+		help: "The same as SELECT_SERVICE_TOKENIZER_TIMEOUT, in milliseconds.",
+	},
+	{
 		key: "gateway.tokenizer_timeout", flag: "tokenizer-timeout", env: []string{"SELECT_SERVICE_TOKENIZER_TIMEOUT"}, hint: "DURATION",
 		bind: func(c *Config) value { return duration(&c.Gateway.Tokenizer.Timeout) },
 		help: "How long it may take for one request.",
 	},
 	{
-		key: "gateway.tokenizer_max_answer", flag: "tokenizer-max-answer", env: []string{"SELECT_SERVICE_TOKENIZER_MAX_ANSWER"}, hint: "BYTES",
+		key: "gateway.tokenizer_max_answer", flag: "tokenizer-max-answer", env: []string{"SELECT_SERVICE_TOKENIZER_MAX_ANSWER", "DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES"}, hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Gateway.Tokenizer.MaxAnswer, 1, maxGatewayBody) },
 		help: "Longest answer of it.",
 	},

@@ -16,6 +16,8 @@ type option struct {
 	help string   // what it does, and when to change it
 	bind func(*Config) value
 
+	repeats bool // the flag may be given several times, as a list
+
 	deprecated string // the name to use instead; a use is a warning
 	inert      bool   // read for compatibility, without effect; a use is a warning
 
@@ -105,7 +107,7 @@ var groups = []struct{ name, title string }{
 
 // options is everything that can be set: the settings, and the variables that an
 // environment shared with Dynamo's router may have.
-var options = slices.Concat(settings, gatewaySettings, dynamoCompat)
+var options = slices.Concat(settings, gatewaySettings, dynamoCompat, dynamoPicker)
 
 // settings lists every setting, group by group. The DYN_ names and their
 // defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.
@@ -118,7 +120,7 @@ var settings = []option{
 			"where the default, all of them, reaches beyond a trusted network.",
 	},
 	{
-		key: "server.port", flag: "port", env: []string{"SELECT_SERVICE_PORT"}, hint: "PORT",
+		key: "server.port", flag: "port", env: []string{"SELECT_SERVICE_PORT", "DYN_EPP_SELECTION_HTTP_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Server.Port, 0, math.MaxUint16) },
 		help: "Port of the HTTP listener. 0 takes a free port and logs it, for tests.",
 	},
@@ -223,7 +225,7 @@ var settings = []option{
 			"by load alone: for engines without prefix caching or without a publisher.",
 	},
 	{
-		key: "kv_events.threads", flag: "threads", env: []string{"SELECT_SERVICE_THREADS", "DYN_ROUTER_EVENT_THREADS"}, hint: "N",
+		key: "kv_events.threads", flag: "threads", env: []string{"SELECT_SERVICE_THREADS", "DYN_ROUTER_EVENT_THREADS", "DYN_EPP_SELECTION_INDEXER_THREADS"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.KVEvents.Threads, 1, MaxThreads) },
 		help: "Workers that decode KV events and apply them to the index. Raise it when events lag " +
 			"behind while cores are idle.",
@@ -460,7 +462,7 @@ var settings = []option{
 			"to the URLs of --indexer-peers and to the hosts of replica sync peers, and nowhere else.",
 	},
 	{
-		key: "replicas.sync_port", flag: "replica-sync-port", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PORT"}, hint: "PORT",
+		key: "replicas.sync_port", flag: "replica-sync-port", env: []string{"SELECT_SERVICE_REPLICA_SYNC_PORT", "DYN_EPP_REPLICA_SYNC_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return replicaPort(&c.Replicas.SyncPort) },
 		help: "ZMQ port on which reservations are published to other replicas, on all addresses; set it when " +
 			"several selectors share workers.",

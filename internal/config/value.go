@@ -249,6 +249,17 @@ func positiveSeconds(field *time.Duration) value {
 	return v
 }
 
+// milliseconds is a duration of at least one in whole milliseconds.
+func milliseconds(field *time.Duration) value {
+	return typed[time.Duration]{
+		field: field,
+		parse: func(text string) (time.Duration, error) {
+			n, err := parseInteger(text, 1, int(maxDuration/time.Millisecond))
+			return time.Duration(n) * time.Millisecond, err
+		},
+	}
+}
+
 // sessionTTL is off or 1 to 31,536,000 s (dynamo-kv-router 1.6.1).
 func sessionTTL(field *time.Duration) value { return wholeSeconds(field, 31_536_000*time.Second) }
 

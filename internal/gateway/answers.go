@@ -133,14 +133,12 @@ func chunks(pieces [][]byte, end bool, send func(piece []byte, end bool) error) 
 	return nil
 }
 
-// retryAfter is in how many seconds a refused client may come again.
-const retryAfter = "1"
-
-// immediate answers the client in the engine's place.
-func immediate(p *problem, kind openai.Kind) *extproc.ProcessingResponse {
+// immediate answers the client in the engine's place. retryAfter is in how many seconds it may
+// come again if there was no room; 0 is not said.
+func immediate(p *problem, kind openai.Kind, retryAfter int) *extproc.ProcessingResponse {
 	set := []*corev3.HeaderValueOption{header("content-type", "application/json")}
-	if p.retry {
-		set = append(set, header("retry-after", retryAfter))
+	if p.retry && retryAfter > 0 {
+		set = append(set, header("retry-after", strconv.Itoa(retryAfter)))
 	}
 	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ImmediateResponse{
 		ImmediateResponse: &extproc.ImmediateResponse{

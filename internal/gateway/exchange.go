@@ -156,7 +156,7 @@ func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (
 		return true, err
 	}
 	x.phase = readingRequest
-	x.head = readHead(h.GetHeaders(), m.GetMetadataContext())
+	x.head = readHead(h.GetHeaders(), m.GetMetadataContext(), x.server.config.MetadataPrefix)
 	if x.server.full() {
 		return true, x.refuse(errFull("overloaded", "The endpoint picker has too many requests under way."))
 	}
@@ -245,7 +245,7 @@ func (x *exchange) refuse(p *problem) error {
 	if p.err != nil {
 		x.server.config.Log.Debug().Int("status", p.status).Str("code", p.code).Err(p.err).Msg("request refused")
 	}
-	return x.stream.Send(immediate(p, x.head.kind))
+	return x.stream.Send(immediate(p, x.head.kind, x.server.config.RetryAfter))
 }
 
 // relayHeaders takes the response's headers.

@@ -42,8 +42,9 @@ const (
 // sessionHeaders name the session of a request, the first one that is there.
 var sessionHeaders = [...]string{"x-dynamo-session-id", "x-session-id", "thread-id", "x-claude-code-session-id"}
 
-// readHead reads the headers, which Envoy names in lower case.
-func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata) head {
+// readHead reads the headers, which Envoy names in lower case. prefix is what the names of
+// headers with metadata start with.
+func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata, prefix string) head {
 	var h head
 	var sessions [len(sessionHeaders)]string
 	for _, f := range headers.GetHeaders() {
@@ -62,7 +63,7 @@ func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata) head {
 			if n, err := strconv.ParseUint(strings.TrimSpace(valueOf(f)), 10, 32); err == nil {
 				h.strictPriority = new(uint32(n))
 			}
-		case "x-dynamo-meta-policy-class":
+		case prefix + "policy-class":
 			h.class = strings.TrimSpace(valueOf(f))
 		case "x-dynamo-policy-class":
 			if h.class == "" {

@@ -42,6 +42,11 @@ type Config struct {
 	Tokenizer *tokenizer.Client
 	LoadOnly  bool
 	SaltTag   bool // salts reach engines with Dynamo's tag
+	// MetadataPrefix is what the names of headers with metadata start with.
+	MetadataPrefix string
+	// RetryAfter is in how many seconds a client may come again that was refused for want of
+	// room; 0 is not said.
+	RetryAfter int
 
 	MaxStreams  int // open at a time, then 503
 	MaxBody     int // of a request, in bytes

@@ -1,0 +1,88 @@
+package config_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// TestGatewayModels proves that the flag repeats, what the parts of a name are, and that
+// the other sources say the same.
+func TestGatewayModels(t *testing.T) {
+	want := map[string]catalog.Scope{
+		"chat":  {Model: "org/model", Tenant: "default"},
+		"small": {Model: "org/small@v1", Tenant: "acme"},
+		"plain": {Model: "plain", Tenant: "default"},
+	}
+	text := "chat=org/model,small=org/small@v1@acme,plain"
+	for name, s := range map[string]setup{
+		"flags":       {args: []string{"--gateway-model", "chat=org/model", "--gateway-model=small=org/small@v1@acme", "--gateway-model", "plain"}},
+		"a flag":      {args: []string{"--gateway-model", text}},
+		"environment": {env: map[string]string{"SELECT_SERVICE_GATEWAY_MODELS": text}},
+		"overridden":  {args: []string{"--gateway-model", text}, env: map[string]string{"DYN_MODEL_NAME": "other"}},
+	} {
+		conf := s.mustLoad(t)
+		if got := conf.Gateway.Names(); !maps.Equal(got, want) {
+			t.Errorf("%s: %v", name, got)
+		}
+		if got := conf.Gateway.Models; !slices.Equal(got, []string{"chat=org/model@default", "small=org/small@v1@acme", "plain=plain@default"}) {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if config.Default().Gateway.Names() != nil {
+		t.Error("there are names by default")
+	}
+	got := setup{env: map[string]string{"DYN_MODEL_NAME": "m"}}.mustLoad(t).Gateway.Names()
+	if !maps.Equal(got, map[string]catalog.Scope{"m": {Model: "m", Tenant: "default"}}) {
+		t.Errorf("DYN_MODEL_NAME: %v", got)
+	}
+	for _, bad := range []string{"=m", "a=", "a=m@", "a=@t", "a=m,a=n"} {
+		mustFail(t, setup{args: []string{"--gateway-model", bad}}, "--gateway-model")
+	}
+}
+
+// TestDynamoPicker proves that variables of Dynamo's endpoint picker are heeded where they
+// mean the same here.
+func TestDynamoPicker(t *testing.T) {
+	conf := setup{env: map[string]string{
+		"DYN_EPP_MODE": "standalone", "DYN_EPP_TOPOLOGY_MODE": "aggregated", "DYN_EPP_METRICS_PORT": "0", "DYN_EPP_PROBE_PORT": "0",
+		"DYN_SECURE_SERVING": "true", "DYN_EPP_TOKENIZER_SERVICE_URL": "http://renderer/base/", "DYN_EPP_TOKENIZER_PROTOCOL": "vllm-render",
+		"DYN_EPP_TOKENIZATION_TIMEOUT_MS": "1500", "DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES": "1048576",
+		"DYN_EPP_MAX_INFLIGHT_REQUESTS": "7", "DYN_EPP_SELECTION_INDEXER_THREADS": "3", "DYN_EPP_REPLICA_SYNC_PORT": "9092",
+		"DYN_EPP_SELECTION_HTTP_PORT": "8000", "DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS": "2", "DYN_EPP_SHED_RETRY_AFTER_SECS": "4",
+		"DYN_METADATA_HEADER": "X-Mine-",
+	}}.mustLoad(t)
+	if w := conf.Warnings(); len(w) > 0 {
+		t.Errorf("warnings: %q", w)
+	}
+	want := config.Default()
+	g := &want.Gateway
+	g.SelfSigned, g.MaxStreams, g.DrainDelay, g.RetryAfter, g.MetadataPrefix = true, 7, 2*time.Second, 4*time.Second, "x-mine-"
+	g.Tokenizer.URL, g.Tokenizer.Protocol = "http://renderer/base", config.ProtocolVLLMRender
+	g.Tokenizer.Timeout, g.Tokenizer.MaxAnswer = 1500*time.Millisecond, 1<<20
+	want.KVEvents.Threads, want.Replicas.SyncPort, want.Server.Port = 3, 9092, 8000
+	equal(t, conf, want)
+}
+
+// TestDynamoPickerRefused proves that a variable of Dynamo's endpoint picker that would mean
+// something else, or nothing, stops the start and says what to do instead.
+func TestDynamoPickerRefused(t *testing.T) {
+	for name, value := range map[string]string{
+		"DYN_EPP_MODE": "dynamo", "DYN_EPP_TOPOLOGY_MODE": "disaggregated", "DYN_EPP_WORKER_ROLE_LABEL": "nvidia.com/role",
+		"DYN_EPP_INFERENCE_POOL_NAME": "pool", "DYN_EPP_PREFILL_INFERENCE_POOL_NAME": "pool", "DYN_EPP_PEER_SERVICE": "peers",
+		"DYN_EPP_KV_EVENT_PORT": "5557", "DYN_EPP_KV_EVENT_REPLAY_PORT": "5558", "DYN_EPP_DATA_PARALLEL_SIZE": "2", "DYN_EPP_DATA_PARALLEL_STRIDE": "1",
+		"DYN_EPP_TOTAL_KV_BLOCKS": "1", "DYN_EPP_MAX_NUM_BATCHED_TOKENS": "1", "DYN_EPP_PREFILL_MAX_NUM_BATCHED_TOKENS": "1",
+		"DYN_EPP_DECODE_MAX_NUM_BATCHED_TOKENS": "1", "DYN_EPP_METRICS_PORT": "9090", "DYN_EPP_PROBE_PORT": "1",
+		"DYN_EPP_TOKENIZER_PROTOCOL": "other", "DYN_EPP_TOKENIZATION_TIMEOUT_MS": "0", "DYN_SECURE_SERVING": "perhaps",
+		"DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS": "0.5", "DYN_METADATA_HEADER": "a b", "DYN_EPP_TOKENIZER_SERVICE_URL": "renderer:8000",
+	} {
+		mustFail(t, setup{env: map[string]string{name: value}}, name)
+	}
+	mustFail(t, setup{args: []string{"--tokenizer-protocol", "sglang-renderer"}}, "--tokenizer-protocol")
+	mustFail(t, setup{args: []string{"--gateway-port", "8092"}}, "--gateway-port")
+	mustFail(t, setup{args: []string{"--gateway-port", "9002", "--replica-sync-port", "9002"}}, "--replica-sync-port")
+}
