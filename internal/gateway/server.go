@@ -147,12 +147,19 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error {
 		every := time.NewTicker(healthEvery)
 		defer every.Stop()
-		for {
+		for probed := false; ; {
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-every.C:
 				s.tellHealth()
+			}
+			if !probed && s.ready() {
+				probed = true
+				g.Go(func() error {
+					s.picker.probe(ctx)
+					return nil
+				})
 			}
 		}
 	})

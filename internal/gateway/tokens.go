@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // tokenize fills in the prompt: from the body, or by asking the tokenizer. free gives back
@@ -38,7 +39,7 @@ func (r *request) tokenize(ctx context.Context) (free func(), bad *problem) {
 	}
 	free = func() { r.serving.Release(held) }
 	began := time.Now()
-	ids, err := r.config.Tokenizer.Tokens(ctx, &tokenizer.Request{Request: r.body, Model: r.target.base, Engine: r.engine})
+	ids, err := r.config.Tokenizer.Tokens(ctx, &tokenizer.Request{Request: r.body, Model: r.target.base, Engine: r.pool.engine})
 	r.metrics.Tokenized(time.Since(began))
 	if err != nil {
 		return free, r.notTokenized(ctx, err)
@@ -47,9 +48,35 @@ func (r *request) tokenize(ctx context.Context) (free func(), bad *problem) {
 	return free, nil
 }
 
+// mostProbed is for how many models the tokenizer is tried at the start.
+const mostProbed = 8
+
+// probe tries the tokenizer once for each of the first models, to tell an operator early what
+// every request would meet.
+func (p *picker) probe(ctx context.Context) {
+	if p.config.Tokenizer == nil {
+		return
+	}
+	for i, t := range p.models.scopes() {
+		pool := p.models.pool(t.scope)
+		if i == mostProbed || pool == nil {
+			return
+		}
+		err := p.config.Tokenizer.Probe(ctx, t.base, pool.engine())
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			p.log.Warn().Str("model", catalog.Clip(t.base)).Err(err).Msg("the tokenizer does not answer as it should: see --tokenizer-url and --tokenizer-protocol")
+		default:
+			p.log.Info().Str("model", catalog.Clip(t.base)).Msg("the tokenizer answers")
+		}
+	}
+}
+
 // engine returns the base URL of an engine of the model, at random; "" for none.
-func (r *request) engine() string {
-	workers := r.pool.snapshot.Workers
+func (p *pool) engine() string {
+	workers := p.snapshot.Workers
 	if len(workers) == 0 {
 		return ""
 	}
