@@ -7,8 +7,9 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,7 +19,7 @@ var selfPid = os.Getpid()
 type spec struct{ name, cmd, env string }
 
 var (
-	fTrace    = flag.String("trace", "conversation_trace.jsonl", "trace file (JSON lines with hash_ids)")
+	fTrace    = flag.String("trace", "chats", "trace file (JSON lines with hash_ids), or chats:SEED for conversations made here")
 	fA        = flag.String("a", "", "server A start command template, {port} is substituted")
 	fB        = flag.String("b", "", "server B start command template (empty: A only)")
 	fNames    = flag.String("names", "A,B", "names of the servers")
@@ -41,16 +42,19 @@ var (
 	fChurn    = flag.Int("churn", 400, "messages per second while events stream (each 64 blocks)")
 	fPrompts  = flag.String("prompts", "1024,8192,65536", "prompt lengths in tokens")
 	fMain     = flag.Int("main", 8192, "prompt length of the per-endpoint phases")
-	fOps      = flag.String("ops", "select,tokens,lifecycle,overlap,potential,open,stream,query,query_by_hash", "phases to run")
+	fOps      = flag.String("ops", "select,tokens,lifecycle,overlap,potential,open,stream,query,query_by_hash", "phases to run; and: reads")
 	fChecks   = flag.Int("checks", 60, "prompts of the correctness check (0 = off)")
 	fBurst    = flag.Int("burst", 20000, "mode replica: bookings at the full rate of HTTP, all live at once")
 	fProbes   = flag.Int("probes", 400, "mode replica: single bookings whose delay is measured")
 	fTurns    = flag.Int("turnovers", 10, "mode turnover: how often the caches are filled anew")
+	fIdle     = flag.Int("idle", 0, "mode full: workers more, without a cache")
+	fRanks    = flag.Int("ranks", 1, "mode full: ranks of each of them")
 	fSendPar  = flag.Int("send-par", 1, "publisher goroutines")
 	fLog      = flag.String("log", "server.log", "server output file")
 	fTimeout  = flag.Duration("timeout", 120*time.Second, "limit for ingestion and recovery")
 	fExport   = flag.String("export", "", "write the event and query stream to this file and exit")
 	fMaxTrace = flag.Int("max-trace", 0, "use only the first N requests of the trace")
+	fLimit    = flag.Float64("limit", 0, "exit with 1 if a median ratio B/A of CPU or memory is above this (0: never)")
 )
 
 func emit(m map[string]any) {
@@ -241,6 +245,9 @@ func (r *runner) full(s *server, round int) error {
 		r.sum.add("check.rows_wrong", s.name, float64(c.RowsUnder+c.RowsOver))
 		r.sum.add("check.select_wrong", s.name, float64(c.IdleSelects-c.IdleArgmin+c.LoadSelects-c.LoadArgmin))
 	}
+	if err := registerIdle(s, w.cfg); err != nil {
+		return err
+	}
 	do := func(name string, rate int, f op, body int) {
 		r.record(s, round, runLoad(name, s, *fConns, rate, *fDur, f, body))
 	}
@@ -273,6 +280,11 @@ func (r *runner) full(s *server, round int) error {
 	if has(*fOps, "potential") {
 		f, b := simpleOp(s.base, "/potential_loads", w.ex, ps, "hashes", "")
 		do("potential_loads."+mk, 0, f, b)
+	}
+	if has(*fOps, "reads") {
+		if err := r.reads(s, round); err != nil {
+			return err
+		}
 	}
 	f, b := simpleOp(s.base, "/select", w.ex, ps, "hashes", "")
 	if has(*fOps, "open") {
@@ -311,7 +323,7 @@ func (r *runner) httpOnly(s *server, round int) error {
 
 func main() {
 	flag.Parse()
-	trace, err := loadTrace(*fTrace, *fMaxTrace)
+	trace, err := openTrace(*fTrace, *fMaxTrace)
 	die(err)
 	cfg := workloadCfg{Workers: *fWorkers, Capacity: *fCap, BlockSize: *fBS, ChunkToks: *fChunk, Decode: *fDecode, FillFactor: *fFill}
 	t0 := time.Now()
@@ -388,35 +400,54 @@ func main() {
 			time.Sleep(300 * time.Millisecond)
 		}
 	}
-	var keys []string
-	for k := range r.sum {
-		keys = append(keys, k)
+	if dearer := r.sum.print(specs); len(dearer) > 0 {
+		logf("dearer than %g times %s: %s", *fLimit, specs[0].name, strings.Join(dearer, ", "))
+		os.Exit(1)
 	}
-	sort.Strings(keys)
-	for _, k := range keys {
+}
+
+// print writes a summary line a metric, with min, median and max of each server and of
+// the rounds' ratios. With a limit it also logs the ratios of all costs, and returns those
+// whose median is above it.
+func (s summary) print(specs []spec) (dearer []string) {
+	for _, k := range slices.Sorted(maps.Keys(s)) {
 		m := map[string]any{"kind": "summary", "metric": k}
 		for _, sp := range specs {
-			v := append([]float64(nil), r.sum[k][sp.name]...)
-			if len(v) == 0 {
-				continue
+			if v := s[k][sp.name]; len(v) > 0 {
+				m[sp.name] = spread(v)
 			}
-			sort.Float64s(v)
-			m[sp.name] = map[string]float64{"min": v[0], "median": v[len(v)/2], "max": v[len(v)-1]}
 		}
 		if len(specs) == 2 {
-			va, vb := r.sum[k][specs[0].name], r.sum[k][specs[1].name]
+			va, vb := s[k][specs[0].name], s[k][specs[1].name]
 			var q []float64
-			for i := 0; i < min(len(va), len(vb)); i++ {
+			for i := range min(len(va), len(vb)) {
 				if va[i] != 0 {
 					q = append(q, vb[i]/va[i])
 				}
 			}
 			if len(q) > 0 {
-				sort.Float64s(q)
-				m["ratio_b_over_a"] = map[string]float64{"min": q[0], "median": q[len(q)/2], "max": q[len(q)-1]}
+				ratio := spread(q)
+				m["ratio_b_over_a"] = ratio
+				if isCost(k) && *fLimit > 0 {
+					logf("%-32s %5.2f (%.2f-%.2f)", k, ratio["median"], ratio["min"], ratio["max"])
+					if ratio["median"] > *fLimit {
+						dearer = append(dearer, k)
+					}
+				}
 			}
 		}
 		emit(m)
 	}
-	pubs.close()
+	return dearer
+}
+
+// isCost reports whether a metric is CPU or memory for a unit of work: what a busy
+// machine disturbs least.
+func isCost(metric string) bool {
+	return strings.HasSuffix(metric, ".cpu_us") || metric == "ingest.cpu_ns_per_block" || metric == "ingest.rss_mib_per_m_entries"
+}
+
+func spread(v []float64) map[string]float64 {
+	v = slices.Sorted(slices.Values(v))
+	return map[string]float64{"min": v[0], "median": v[len(v)/2], "max": v[len(v)-1]}
 }
