@@ -105,7 +105,7 @@ func BenchmarkSelectHandler(b *testing.B) {
 	h := New(fixed{selection: selecting.Selection{
 		Scope: catalog.Scope{Model: "model", Tenant: "default"}, Rank: catalog.Rank{Worker: 1}, Endpoint: "http://worker:8000", BlockSize: 16,
 		Overlap: selecting.OverlapSummary{LongestMatched: 64, GPU: 64, CPU: 64, Disk: 64, DP: []selecting.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 0}}},
-	}}, nil, Options{Log: zerolog.Nop(), Memory: NewMemory(budget.New(1 << 30))})
+	}}, nil, Options{Log: zerolog.Nop(), Memory: NewMemory(budget.New(1<<30), nil)})
 	for _, bc := range benchBodies {
 		b.Run(bc.name, func(b *testing.B) {
 			text := bytes.NewReader(bc.text)

@@ -20,7 +20,7 @@ const (
 	// stillBytes is the least number of bytes that a client sends unless it keeps still.
 	stillBytes = 16 << 10
 	// forgoneWait is how long a client waits for its answer if its body was forgone and
-	// cannot be read on.
+	// cannot be read on, unless the service stops.
 	forgoneWait = 5 * time.Second
 )
 
@@ -196,7 +196,10 @@ func (in *incoming) forgo(c *gin.Context, until time.Time, err error, interrupte
 	if interrupted {
 		c.Header("Connection", "close")
 		if c.Request.ContentLength < 0 {
-			time.Sleep(forgoneWait)
+			select {
+			case <-time.After(forgoneWait):
+			case <-in.memory.stopping:
+			}
 			return err
 		}
 	}

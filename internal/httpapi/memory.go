@@ -26,14 +26,17 @@ type Memory struct {
 	gate    *semaphore.Weighted
 	width   int64 // of gate, bytes
 	least   int64 // bytes of gate that one request takes
+
+	stopping <-chan struct{}
 }
 
 // NewMemory returns what requests draw from the accounts of a budget; nil for nil.
-func NewMemory(b *budget.Budget) *Memory {
+// stopping is closed when the service stops; nil never is.
+func NewMemory(b *budget.Budget, stopping <-chan struct{}) *Memory {
 	if b == nil {
 		return nil
 	}
-	m := &Memory{serving: b.Account(budget.Serving)}
+	m := &Memory{serving: b.Account(budget.Serving), stopping: stopping}
 	stopRead := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetReadDeadline(longAgo) }
 	stopWrite := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetWriteDeadline(longAgo) }
 	requests := b.Account(budget.Requests)
