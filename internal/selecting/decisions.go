@@ -57,7 +57,7 @@ type Outcome struct {
 	Gone bool
 }
 
-// Explain returns why the rank was chosen. Ranks that were excluded are not kept.
+// Explain returns why the rank was chosen.
 func (d *Decision) Explain() *Explanation { return d.explain() }
 
 // Scope is that of the choice.
@@ -135,8 +135,8 @@ func (d *decisions) size() int64 {
 func (d *Decision) size() int64 {
 	const fixed = int64(unsafe.Sizeof(Decision{})+unsafe.Sizeof(decided{})) + 64
 	perRank := int64(unsafe.Sizeof(selector.Candidate{}) + unsafe.Sizeof(selector.Queue{}) + unsafe.Sizeof(catalog.Rank{}) + 8)
-	return fixed + int64(len(d.ranks))*perRank + int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) +
-		int64(len(d.SelectionID)+len(d.ReservationID))
+	return fixed + int64(len(d.ranks))*perRank + int64(len(d.excluded))*int64(unsafe.Sizeof(ExcludedRank{})) +
+		int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) + int64(len(d.SelectionID)+len(d.ReservationID))
 }
 
 func (d *decisions) place(id string) *atomic.Pointer[Decision] {
