@@ -214,9 +214,8 @@ func predict(d *selector.Decision, i int) ttft.Cost {
 	return model.Cost(u, length, &q, 0)
 }
 
-// audit follows a choice that was made: shadows, what is kept of it, and the explanation if one is
-// asked for.
-// It runs outside all locks.
+// audit follows a choice that was made: shadows, what is kept of it, and the explanation
+// if one is asked for. It runs outside all locks.
 func (c *selection) audit() {
 	if !c.request.Advisory {
 		c.evaluateShadows()

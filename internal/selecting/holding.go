@@ -20,8 +20,7 @@ func (c *selection) Work() float64 {
 
 // RunOrHold implements waitqueue.Held.
 func (c *selection) RunOrHold(charged map[uint32]float64, force bool, overlapAge time.Duration) (hold time.Duration, err error) {
-	old := overlapAge > 0 && time.Since(c.wait.since) >= overlapAge
-	if snap := c.api.catalog.Snapshot(c.request.Scope); old || snap != c.snapshot {
+	if c.waitedFor(overlapAge) || c.api.catalog.Snapshot(c.request.Scope) != c.snapshot {
 		if err := c.Refresh(overlapAge); err != nil {
 			return 0, err
 		}
