@@ -27,7 +27,7 @@ var (
 	fEnvB     = flag.String("env-b", "INDEXER_PEERS={ipeers};SYNC_PORT={sync};SYNC_PEERS={speers}", "environment of B")
 	fBase     = flag.String("base", "", "attach to a running server host:port instead (with -pid)")
 	fPid      = flag.Int("pid", 0, "pid of the attached server")
-	fMode     = flag.String("mode", "full", "full | ingest | turnover | recover | replica | conductor | http | describe")
+	fMode     = flag.String("mode", "full", "full | tails | ingest | turnover | recover | replica | conductor | http | describe")
 	fPort     = flag.Int("port", 24000, "first port to use")
 	fWorkers  = flag.Int("workers", 8, "workers")
 	fCap      = flag.Int("cap", 100000, "cached blocks per worker")
@@ -42,7 +42,7 @@ var (
 	fChurn    = flag.Int("churn", 400, "messages per second while events stream (each 64 blocks)")
 	fPrompts  = flag.String("prompts", "1024,8192,65536", "prompt lengths in tokens")
 	fMain     = flag.Int("main", 8192, "prompt length of the per-endpoint phases")
-	fOps      = flag.String("ops", "select,tokens,lifecycle,overlap,potential,open,stream,query,query_by_hash", "phases to run; and: reads")
+	fOps      = flag.String("ops", "select,tokens,lifecycle,overlap,potential,open,stream,query,query_by_hash", "phases to run; and: reads. Mode tails has select, tokens, lifecycle and overlap")
 	fChecks   = flag.Int("checks", 60, "prompts of the correctness check (0 = off)")
 	fBurst    = flag.Int("burst", 20000, "mode replica: bookings at the full rate of HTTP, all live at once")
 	fProbes   = flag.Int("probes", 400, "mode replica: single bookings whose delay is measured")
@@ -130,6 +130,8 @@ type runner struct {
 	w    *workload
 	pubs *publishers
 	sum  summary
+	// capacity, of mode tails: the closed-loop rate of the slower server, by op.
+	capacity map[string]float64
 }
 
 func (r *runner) start(sp spec, port int, vars map[string]string) (*server, error) {
@@ -309,6 +311,50 @@ func (r *runner) full(s *server, round int) error {
 	return nil
 }
 
+// tails measures latencies where both servers get the same work: the first round finds
+// the closed-loop rate of each, the others offer 25, 50 and 75 % of the lower one.
+func (r *runner) tails(s *server, round int) error {
+	w := r.w
+	if err := r.ingest(s, round); err != nil {
+		return err
+	}
+	do := func(name string, f op, body int) {
+		if round == 0 {
+			lr := runLoad(name, s, *fConns, 0, *fDur, f, body)
+			r.record(s, round, lr)
+			if c := r.capacity[name]; c == 0 || lr.RPS < c {
+				r.capacity[name] = lr.RPS
+			}
+			return
+		}
+		for _, percent := range []int{25, 50, 75} {
+			rate := int(r.capacity[name] * float64(percent) / 100)
+			r.record(s, round, runLoad(fmt.Sprintf("%s.at%d", name, percent), s, *fConns, rate, *fDur, f, body))
+		}
+	}
+	for _, x := range splitList(*fPrompts) {
+		var n int
+		fmt.Sscan(x, &n)
+		ps := w.promptsOf(n, promptCount(n))
+		if len(ps) == 0 {
+			continue
+		}
+		for _, of := range []struct {
+			op, name, path, form string
+		}{{"select", "select", "/select", "hashes"}, {"tokens", "select_tokens", "/select", "tokens"}, {"overlap", "overlap_scores", "/overlap_scores", "hashes"}} {
+			if has(*fOps, of.op) {
+				f, b := simpleOp(s.base, of.path, w.ex, ps, of.form, "")
+				do(of.name+"."+kname(n), f, b)
+			}
+		}
+		if has(*fOps, "lifecycle") {
+			f, b := lifecycleOp(s.base, w.ex, ps, "hashes")
+			do("lifecycle."+kname(n), f, b)
+		}
+	}
+	return nil
+}
+
 // httpOnly drives /select alone: no workers, no events (for floor servers).
 func (r *runner) httpOnly(s *server, round int) error {
 	for _, x := range splitList(*fPrompts) {
@@ -347,7 +393,7 @@ func main() {
 	}
 	pubs, err := newPublishers(cfg.Workers, *fPort+200)
 	die(err)
-	r := &runner{w: w, pubs: pubs, sum: summary{}}
+	r := &runner{w: w, pubs: pubs, sum: summary{}, capacity: map[string]float64{}}
 	names := strings.Split(*fNames, ",")
 	var specs []spec
 	if *fA != "" {
@@ -387,6 +433,8 @@ func main() {
 						err = r.turnover(s, round, buildWorkload(w.trace, cfg))
 					case "conductor":
 						err = r.conductor(s, round)
+					case "tails":
+						err = r.tails(s, round)
 					default:
 						err = r.full(s, round)
 					}
