@@ -22,7 +22,7 @@ type blocks struct {
 	byPath holders // by path code; extra unused
 	// pathKey makes path codes, so that clients cannot make paths collide.
 	pathKey keyhash.Key
-	// sink keeps the compiler from removing the reads of prefetch.
+	// sink keeps the compiler from removing the reads of lookAhead.
 	sink uint32
 }
 
@@ -40,31 +40,18 @@ func newBlocks() blocks {
 	return blocks{byHash: newHolders(), byPath: newHolders(), pathKey: keyhash.New()}
 }
 
-// prefetchAhead is how many blocks prefetch looks ahead: their cache lines fit into
-// the smallest cache.
-const prefetchAhead = 32
-
-// prefetchAbove is how many blocks fit into the processor's caches anyway.
-const prefetchAbove = 1 << 16
-
-// prefetch prepares for a walk over hashes; to be called with every index in turn.
-// With four million blocks active, to book 512 new ones took 45 µs without it and
-// 33 µs with it, to free them 72 µs and 40 µs.
-func (b *blocks) prefetch(hashes []uint64, i int) {
-	if i%prefetchAhead == 0 && b.byHash.table.live > prefetchAbove {
-		b.sink += b.byHash.table.prefetch(hashes[i:min(i+prefetchAhead, len(hashes))])
-	}
-}
-
 // holdChain is hold for the blocks of a prompt up to the first hash that lies on
 // another path too, or repeats within the prompt. It returns how many blocks were
 // held and how many of them are new on slot.
 func (b *blocks) holdChain(hashes []uint64, slot uint32) (held int, fresh uint64) {
 	path := uint64(rootPath)
+	var sums [ahead]uint64
 	for i, hash := range hashes {
-		b.prefetch(hashes, i)
+		if i%ahead == 0 {
+			b.sink += b.byHash.table.lookAhead(hashes[i:min(i+ahead, len(hashes))], &sums)
+		}
 		path = b.extend(path, hash)
-		e, found := b.byHash.table.put(hash)
+		e, found := b.byHash.table.putAt(hash, sums[i%ahead])
 		switch {
 		case !found:
 			e.extra, e.a, e.b = path, slot, 1
@@ -105,19 +92,31 @@ func (b *blocks) split(e *blockRow) {
 	e.extra = mixed
 }
 
-// release removes one holder on slot of the block, which was held on path. last
-// reports whether it was the last there; deficit is then that of the block.
-func (b *blocks) release(hash, path uint64, slot uint32) (last bool, deficit uint32) {
-	s, i := b.byHash.table.locate(hash)
-	e := &s.rows[i]
-	switch {
-	case e.extra == mixed:
-		b.byPath.release(b.byPath.table.find(path), slot)
-	case e.a == slot && e.b == 1: // the usual block: one holder, full weight
-		b.byHash.table.removeAt(s, i)
-		return true, 0
+// release removes one holder on slot of each of the leading blocks of a prompt, which
+// were held there. last is called for each block that slot does not hold any more, with
+// its deficit.
+func (b *blocks) release(hashes []uint64, slot uint32, last func(deficit uint32)) {
+	path := uint64(rootPath)
+	var sums [ahead]uint64
+	for n, hash := range hashes {
+		if n%ahead == 0 {
+			b.sink += b.byHash.table.lookAhead(hashes[n:min(n+ahead, len(hashes))], &sums)
+		}
+		path = b.extend(path, hash)
+		s, i := b.byHash.table.locateAt(hash, sums[n%ahead])
+		e := &s.rows[i]
+		switch {
+		case e.extra == mixed:
+			b.byPath.release(b.byPath.table.find(path), slot)
+		case e.a == slot && e.b == 1: // the usual block: one holder, full weight
+			b.byHash.table.removeAt(s, i)
+			last(0)
+			continue
+		}
+		if gone, deficit := b.byHash.release(e, slot); gone {
+			last(deficit)
+		}
 	}
-	return b.byHash.release(e, slot)
 }
 
 // onPath returns the row with the owners of a block on this path, and the table
