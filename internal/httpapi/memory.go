@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 )
@@ -57,6 +58,9 @@ const (
 	// of one digit are two bytes in the text, four in memory, and twice eight as the
 	// hashes of blocks of one token.
 	servingFactor = 10
+	// packedFactor is servingFactor for msgpack, where a token id, and the nil of a block
+	// without multimodal objects, are one byte.
+	packedFactor = 24
 	// sendPatience is how long a client may take for the next stillBytes of a small body
 	// while others need the memory, and largePatience of a larger one, or for a whole
 	// answer.
@@ -99,6 +103,14 @@ func (a *allowance) fits(claimed int64) error {
 		return nil
 	}
 	return errNeverFits(a.memory.bodies.account)
+}
+
+// servingBytes is about what serving a body of n bytes takes.
+func servingBytes(format bodyscan.Format, n int) int64 {
+	if format == bodyscan.Msgpack {
+		return packedFactor * int64(n)
+	}
+	return servingFactor * int64(n)
 }
 
 // serve waits for the turn of a request whose body takes about n bytes while it is
