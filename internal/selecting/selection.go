@@ -304,7 +304,7 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 	c.Device, c.Host, c.Disk = o.At(e.Slot)
 	if c.Known = v.Known(e.Slot, e.Rank); c.Known {
 		carried := v.Load(e.Slot)
-		c.Prefill, c.Active, c.Shared, c.Requests = carried.PrefillTokens, carried.Blocks, v.Shared[e.Slot], carried.Requests
+		c.Prefill, c.Active, c.Shared, c.Requests = carried.PrefillTokens, carried.Blocks, v.Shared(e.Slot), carried.Requests
 	}
 	return c
 }

@@ -1,7 +1,6 @@
 package reservations
 
 import (
-	"math/bits"
 	"sync"
 
 	"github.com/select-service/select-service/internal/hashset"
@@ -166,84 +165,6 @@ func (b *blocks) trim(i int) {
 			h.sets.trim()
 		}
 	}
-}
-
-// leading sets depth[slot], for every slot, to the length of the longest leading
-// run of hashes that lies on the active prompts there. depth, and matching with one
-// word per 64 slots, are zero on entry. The prompt is walked once for all slots:
-// matching has those that match so far, and the walk ends when none is left.
-func (b *blocks) leading(hashes, matching []uint64, depth []uint32) {
-	// Every member of matching is in the words [lo, hi).
-	lo, hi := 0, len(matching)
-	path := uint64(rootPath)
-	for i, hash := range hashes {
-		path = b.extend(path, hash)
-		h, e := b.onPath(hash, path)
-		switch {
-		case e == nil:
-			setDepth(matching, lo, hi, depth, i)
-			return
-		case i == 0:
-			h.owners(e, matching)
-		default:
-			h.intersect(e, matching, lo, hi, depth, i)
-		}
-		if lo, hi = bounds(matching, lo, hi); lo == hi {
-			return
-		}
-	}
-	setDepth(matching, lo, hi, depth, len(hashes))
-}
-
-// owners adds the owners of a block to matching, which is empty.
-func (h *holders) owners(e *blockRow, matching []uint64) {
-	if e.a&spilled != 0 {
-		copy(matching, h.sets.get(e.a&ownerMask))
-		return
-	}
-	setBit(matching, e.a&ownerMask)
-}
-
-// intersect keeps in matching the owners of a block; the others end with depth at.
-func (h *holders) intersect(e *blockRow, matching []uint64, lo, hi int, depth []uint32, at int) {
-	if e.a&spilled == 0 {
-		owner := e.a & ownerMask
-		stays := hasBit(matching, owner)
-		clearBit(matching, owner)
-		setDepth(matching, lo, hi, depth, at)
-		clear(matching[lo:hi])
-		if stays {
-			setBit(matching, owner)
-		}
-		return
-	}
-	set := h.sets.get(e.a & ownerMask)
-	for w := lo; w < hi; w++ {
-		for out := matching[w] &^ set[w]; out != 0; out &= out - 1 {
-			depth[w*64+bits.TrailingZeros64(out)] = uint32(at)
-		}
-		matching[w] &= set[w]
-	}
-}
-
-// setDepth gives depth at to every slot in the words [lo, hi) of set.
-func setDepth(set []uint64, lo, hi int, depth []uint32, at int) {
-	for w := lo; w < hi; w++ {
-		for m := set[w]; m != 0; m &= m - 1 {
-			depth[w*64+bits.TrailingZeros64(m)] = uint32(at)
-		}
-	}
-}
-
-// bounds narrows [lo, hi) to the words of set that are not zero at its ends.
-func bounds(set []uint64, lo, hi int) (int, int) {
-	for lo < hi && set[lo] == 0 {
-		lo++
-	}
-	for hi > lo && set[hi-1] == 0 {
-		hi--
-	}
-	return lo, hi
 }
 
 // hashSets are scratch sets of distinct.
