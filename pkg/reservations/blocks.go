@@ -1,10 +1,11 @@
 package reservations
 
 import (
+	"math/bits"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/select-service/select-service/internal/hashset"
-	"github.com/select-service/select-service/internal/keyhash"
 )
 
 // blocks holds the active prompt blocks of a scope. They are counted by their
@@ -19,8 +20,9 @@ import (
 type blocks struct {
 	byHash holders // extra: code of the only path, or mixed
 	byPath holders // by path code; extra unused
-	// pathKey makes path codes, so that clients cannot make paths collide.
-	pathKey keyhash.Key
+	// pathFactor, random and odd, makes path codes, so that clients cannot make paths
+	// collide.
+	pathFactor uint64
 	// sink keeps the compiler from removing the reads of lookAhead.
 	sink uint32
 }
@@ -31,12 +33,16 @@ const mixed = 0
 // rootPath starts every path.
 const rootPath = 1
 
-// extend returns the code of a path that continues with a block. As with sequence
-// hashes, 64 bits are taken as exact.
-func (b *blocks) extend(path, hash uint64) uint64 { return b.pathKey.Sum(hash^path) | 1 }
+// extend returns the code of a path that continues with a block, given its hash in
+// byHash.table, which no client knows. As with sequence hashes, 64 bits are taken as
+// exact.
+func (b *blocks) extend(path, sum uint64) uint64 {
+	hi, lo := bits.Mul64(path^sum, b.pathFactor)
+	return hi ^ lo | 1
+}
 
 func newBlocks() blocks {
-	return blocks{byHash: newHolders(), byPath: newHolders(), pathKey: keyhash.New()}
+	return blocks{byHash: newHolders(), byPath: newHolders(), pathFactor: rand.Uint64() | 1}
 }
 
 // holdChain is hold for the blocks of a prompt up to the first hash that lies on
@@ -49,8 +55,9 @@ func (b *blocks) holdChain(hashes []uint64, slot uint32) (held int, fresh uint64
 		if i%ahead == 0 {
 			b.sink += b.byHash.table.lookAhead(hashes[i:min(i+ahead, len(hashes))], &sums)
 		}
-		path = b.extend(path, hash)
-		e, found := b.byHash.table.putAt(hash, sums[i%ahead])
+		sum := sums[i%ahead]
+		path = b.extend(path, sum)
+		e, found := b.byHash.table.putAt(hash, sum)
 		switch {
 		case !found:
 			e.extra, e.a, e.b = path, slot, 1
@@ -64,13 +71,15 @@ func (b *blocks) holdChain(hashes []uint64, slot uint32) (held int, fresh uint64
 	return len(hashes), fresh
 }
 
-// hold adds one holder of the block on slot and reports whether the block is
-// new there. path ends with the block.
-func (b *blocks) hold(hash, path uint64, slot uint32) (fresh bool) {
-	e, found := b.byHash.table.put(hash)
+// hold adds one holder of the block that follows path on slot. It returns the path that
+// ends with the block, and whether the block is new on slot.
+func (b *blocks) hold(hash, path uint64, slot uint32) (next uint64, fresh bool) {
+	sum := b.byHash.table.key.Sum(hash)
+	path = b.extend(path, sum)
+	e, found := b.byHash.table.putAt(hash, sum)
 	if !found {
 		e.extra, e.a, e.b = path, slot, 1
-		return true
+		return path, true
 	}
 	if e.extra != path {
 		if e.extra != mixed {
@@ -78,7 +87,7 @@ func (b *blocks) hold(hash, path uint64, slot uint32) (fresh bool) {
 		}
 		b.byPath.hold(path, slot)
 	}
-	return b.byHash.holdFound(e, slot)
+	return path, b.byHash.holdFound(e, slot)
 }
 
 // split marks a block as mixed and counts its holders so far by path too.
@@ -101,8 +110,9 @@ func (b *blocks) release(hashes []uint64, slot uint32, last func(deficit uint32)
 		if n%ahead == 0 {
 			b.sink += b.byHash.table.lookAhead(hashes[n:min(n+ahead, len(hashes))], &sums)
 		}
-		path = b.extend(path, hash)
-		s, i := b.byHash.table.locateAt(hash, sums[n%ahead])
+		sum := sums[n%ahead]
+		path = b.extend(path, sum)
+		s, i := b.byHash.table.locateAt(hash, sum)
 		e := &s.rows[i]
 		switch {
 		case e.extra == mixed:
@@ -118,19 +128,19 @@ func (b *blocks) release(hashes []uint64, slot uint32, last func(deficit uint32)
 	}
 }
 
-// onPath returns the row with the owners of a block on this path, and the table
-// that it is in; nil if there is none.
-func (b *blocks) onPath(hash, path uint64) (*holders, *blockRow) {
-	e := b.byHash.table.find(hash)
+// after returns the row with the owners of a block that follows path, nil if there are
+// none, the table that it is in, and the path that ends with the block.
+func (b *blocks) after(path, hash uint64) (next uint64, h *holders, e *blockRow) {
+	sum := b.byHash.table.key.Sum(hash)
+	path = b.extend(path, sum)
+	e = b.byHash.table.findAt(hash, sum)
 	switch {
-	case e == nil:
-		return nil, nil
-	case e.extra == path:
-		return &b.byHash, e
+	case e == nil, e.extra == path:
+		return path, &b.byHash, e
 	case e.extra == mixed:
-		return &b.byPath, b.byPath.table.find(path)
+		return path, &b.byPath, b.byPath.table.find(path)
 	}
-	return nil, nil
+	return path, &b.byHash, nil
 }
 
 // widen makes room for that many slots.

@@ -39,11 +39,13 @@ type segment[X any] struct {
 }
 
 // find returns the row of key, or nil.
-func (t *flat[X]) find(key uint64) *tableRow[X] {
+func (t *flat[X]) find(key uint64) *tableRow[X] { return t.findAt(key, t.key.Sum(key)) }
+
+// findAt is find for a key whose hash is known.
+func (t *flat[X]) findAt(key, h uint64) *tableRow[X] {
 	if t.live == 0 {
 		return nil
 	}
-	h := t.key.Sum(key)
 	rows := t.segs[h>>(64-segmentBits)].rows
 	if len(rows) == 0 {
 		return nil

@@ -18,8 +18,9 @@ func (l *leading) find(b *blocks, hashes []uint64, slots int) {
 	lo, hi := 0, words
 	path := uint64(rootPath)
 	for i, hash := range hashes {
-		path = b.extend(path, hash)
-		h, e := b.onPath(hash, path)
+		var h *holders
+		var e *blockRow
+		path, h, e = b.after(path, hash)
 		switch {
 		case e == nil && i == 0:
 			return

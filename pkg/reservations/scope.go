@@ -194,8 +194,8 @@ func (s *scope) add(r *entry, uncached, prompt uint64) {
 func (s *scope) holdMixed(r *entry) {
 	path := uint64(rootPath)
 	for _, h := range r.hashes {
-		path = s.blocks.extend(path, h)
-		if s.blocks.hold(h, path, r.slot) {
+		var fresh bool
+		if path, fresh = s.blocks.hold(h, path, r.slot); fresh {
 			s.loads[r.slot].blocks++
 		}
 	}
