@@ -218,7 +218,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 	}
 	url := conf.Server.AdvertiseURL
 	if url == "" {
-		url = bound.baseURL(conf.Server.Listen)
+		url = bound.baseURL(conf.Server.Host())
 	}
 	others.configure(&c, url, conf.Limits.MaxPeers)
 	return c

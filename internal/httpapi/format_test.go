@@ -87,8 +87,10 @@ func TestFormats(t *testing.T) {
 			f.err = contract.Errorf(contract.Conflict, "%s", "taken by \"ü\"\n")
 		}
 		h := New(f, f.conductor(), Options{Log: zerolog.Nop(), Memory: NewMemory(budget.New(1<<30), nil)})
-		path := []string{"/select", "/select_and_reserve", "/v1.6/select_and_reserve", "/reservations", "/v1.6/reservations", "/overlap_scores",
-			"/potential_loads", "/reservations/r/output_block", "/slots/add", "/slots/potential_loads", "/conductor/query"}[rnd.IntN(11)]
+		path := []string{
+			"/select", "/select_and_reserve", "/v1.6/select_and_reserve", "/reservations", "/v1.6/reservations", "/overlap_scores",
+			"/potential_loads", "/reservations/r/output_block", "/slots/add", "/slots/potential_loads", "/conductor/query",
+		}[rnd.IntN(11)]
 		text := randomBody(rnd)
 		want := call(t, h, http.MethodPost, path, text, nil)
 		asked := f.lastRequests(t)

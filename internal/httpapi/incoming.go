@@ -109,7 +109,7 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 			return nil
 		case err != nil && in.body.done():
 			return in.forgo(c, until, errNoMemory(in.body.of.account), true)
-		case isDisconnect(err):
+		case isDisconnect(err) || c.Request.ProtoMajor >= 2 && c.Request.Context().Err() != nil:
 			return errClientGone
 		case err != nil:
 			return &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
@@ -193,7 +193,7 @@ func (in *incoming) forgo(c *gin.Context, until time.Time, err error, interrupte
 	in.body.release()
 	in.buffer.release()
 	in.drop()
-	if interrupted {
+	if interrupted && c.Request.ProtoMajor < 2 {
 		c.Header("Connection", "close")
 		if c.Request.ContentLength < 0 {
 			select {
