@@ -23,6 +23,7 @@ RACE     ?= -race
 LOAD     ?= 20
 FUZZTIME ?= 30s
 BENCH    ?= .
+COUNT    ?= 1
 
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI         := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
@@ -117,8 +118,13 @@ fuzz: setup ## run every fuzz target for FUZZTIME (30s)
 	GO='$(GO)' scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: bench
-bench: setup ## run the benchmarks that match BENCH (all)
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+bench: setup ## run the benchmarks that match BENCH (all), COUNT (1) times, into bin/bench.txt (for benchstat)
+	@mkdir -p $(BIN)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG) | tee $(BIN)/bench.txt
+
+.PHONY: bench-compare
+bench-compare: ## paired CPU and memory of this tree against an earlier commit (ARGS); run it alone
+	GO='$(GO)' scripts/bench-compare.sh $(ARGS)
 
 .PHONY: demo
 demo: build ## four simulated engines, one workload, five policies (ARGS for options)

@@ -17,9 +17,12 @@ import (
 
 // hostsOf are the names under which a listener may be addressed.
 func hostsOf(conf config.Config, l *listener) *access.Hosts {
+	if l.onSocket() {
+		return nil // no browser reaches it
+	}
 	var own []string
-	if a, err := netip.ParseAddr(conf.Server.Listen); err != nil || !a.IsUnspecified() {
-		own = append(own, conf.Server.Listen)
+	if a, err := netip.ParseAddr(conf.Server.Host()); err != nil || !a.IsUnspecified() {
+		own = append(own, conf.Server.Host())
 	}
 	if name, err := os.Hostname(); err == nil {
 		own = append(own, name)

@@ -55,7 +55,7 @@ func listenPicker(ctx context.Context, conf config.Config, secure *certs.Side) (
 	}
 	as := listener{secure: secure, tokens: conf.Access.TokensFile != "", clientCA: conf.TLS.ClientCA != ""}
 	p.exposed = as.openness()
-	address := net.JoinHostPort(conf.Server.Listen, strconv.Itoa(int(conf.Gateway.Port)))
+	address := net.JoinHostPort(conf.Server.Host(), strconv.Itoa(int(conf.Gateway.Port)))
 	var err error
 	if p.socket, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address); err != nil {
 		return nil, fmt.Errorf("listen on %s (--gateway-port): %w", address, err)

@@ -42,8 +42,8 @@ const (
 // listener is an HTTP listener with the contract that it serves.
 type listener struct {
 	contract string
-	address  string // host:port as configured
-	flag     string // that sets the port
+	address  string // host:port as configured, or the path of a unix socket
+	flag     string // that sets the port, or the path
 	socket   net.Listener
 	secure   *certs.Side  // nil: plain HTTP
 	tokens   bool         // callers need one
@@ -51,7 +51,8 @@ type listener struct {
 	server   *http.Server // set by serve
 }
 
-// listeners are the HTTP listeners of a process; the base URL is that of the first.
+// listeners are the HTTP listeners of a process; the base URL is that of the first, if it
+// has one.
 type listeners []*listener
 
 // configured lists the listeners of a configuration, not bound yet.
@@ -66,8 +67,8 @@ func configured(conf config.Config) listeners {
 		wanted bool
 		listener
 	}{
-		{!conf.SlotsOnly, listener{contract: selectionContract, address: s.Address(), flag: "--port"}},
-		{conf.SlotsOnly || s.SlotsPort != 0, listener{contract: slotsContract, address: s.SlotsAddress(), flag: slotsFlag}},
+		{!conf.SlotsOnly && s.Host() != "", listener{contract: selectionContract, address: s.Address(), flag: "--port"}},
+		{s.Host() != "" && (conf.SlotsOnly || s.SlotsPort != 0), listener{contract: slotsContract, address: s.SlotsAddress(), flag: slotsFlag}},
 		{s.ConductorPort != 0, listener{contract: conductorContract, address: s.ConductorAddress(), flag: "--conductor-port"}},
 		{s.AdminListen != "", listener{contract: adminContract, address: s.AdminListen, flag: "--admin-listen"}},
 		{s.DebugListen != "", listener{contract: debugContract, address: s.DebugListen, flag: "--debug-listen"}},
@@ -76,6 +77,13 @@ func configured(conf config.Config) listeners {
 			all = append(all, &l.listener)
 		}
 	}
+	main := selectionContract
+	if conf.SlotsOnly {
+		main = slotsContract
+	}
+	for _, path := range s.Sockets() {
+		all = append(all, &listener{contract: main, address: path, flag: socketFlag})
+	}
 	return all
 }
 
@@ -83,8 +91,15 @@ func configured(conf config.Config) listeners {
 func listen(ctx context.Context, conf config.Config, secure *certs.Side) (listeners, error) {
 	all := configured(conf)
 	for _, l := range all {
-		l.secure, l.tokens, l.clientCA = secure, conf.Access.TokensFile != "", conf.TLS.ClientCA != ""
-		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address)
+		l.tokens = conf.Access.TokensFile != ""
+		var ln net.Listener
+		var err error
+		if l.onSocket() {
+			ln, err = listenSocket(ctx, l.address)
+		} else {
+			l.secure, l.clientCA = secure, conf.TLS.ClientCA != ""
+			ln, err = (&net.ListenConfig{}).Listen(ctx, "tcp", l.address)
+		}
 		if err != nil {
 			all.close()
 			return nil, fmt.Errorf("listen on %s (%s): %w", l.address, l.flag, err)
@@ -110,8 +125,11 @@ func (l *listener) scheme() string {
 }
 
 // baseURL is the URL at which other replicas reach the first listener under the name
-// host, unless ports are mapped.
+// host, unless ports are mapped; empty if there are only unix sockets.
 func (all listeners) baseURL(host string) string {
+	if host == "" {
+		return ""
+	}
 	_, port, _ := net.SplitHostPort(all[0].socket.Addr().String()) // an address of net.Listen is well formed
 	return all[0].scheme() + "://" + net.JoinHostPort(host, port)
 }
@@ -152,7 +170,7 @@ func (l *listener) openness() string {
 func (all listeners) serve(g *errgroup.Group, handler func(*listener) http.Handler, open *connections.Set, log zerolog.Logger) {
 	for _, l := range all {
 		l.server = httpapi.NewServer(handler(l), log)
-		l.server.ConnState = open.Observe
+		open.Configure(l.server)
 		var secure *tls.Config
 		if l.secure != nil {
 			secure = l.secure.Server()

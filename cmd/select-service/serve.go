@@ -98,7 +98,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	read.follow(work, parts, log, file)
 	picks.serve(work, parts, log)
 	open := newConnections(conf.Limits, mem.budget, log)
-	bound.serve(parts, handlers(conf, svc, read.tokens, mem.budget, log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
+	bound.serve(parts, handlers(conf, svc, read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
 		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, state.Collector(), telemetry.Process{
 			LogLinesDropped: out.Dropped, Connections: open, Certificate: read.certificates, PeerCertificate: read.peers,
 		})...), open, log)
@@ -140,9 +140,9 @@ func start(parts *errgroup.Group, run func() error) <-chan struct{} {
 // handlers makes the handler of a listener. The metrics of the selection's listener
 // count the requests of all, and show the others; the slot tracker alone has no
 // metrics, so no counts.
-func handlers(conf config.Config, svc *service.Service, guard *access.Guard, memory *budget.Budget, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
+func handlers(conf config.Config, svc *service.Service, guard *access.Guard, memory *budget.Budget, stopping <-chan struct{}, log zerolog.Logger, others ...prometheus.Collector) func(*listener) http.Handler {
 	requests := telemetry.NewRequests()
-	bodies := httpapi.NewMemory(memory)
+	bodies := httpapi.NewMemory(memory, stopping)
 	others = append(others, requests)
 	collectors := append(svc.Collectors(conf.Metrics.DynamoAliases), others...)
 	if conf.Metrics.DynamoAliases {
@@ -229,7 +229,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, memory 
 	}
 	url := conf.Server.AdvertiseURL
 	if url == "" {
-		url = bound.baseURL(conf.Server.Listen)
+		url = bound.baseURL(conf.Server.Host())
 	}
 	others.configure(&c, url, conf.Limits.MaxPeers)
 	return c

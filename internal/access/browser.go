@@ -78,6 +78,9 @@ func NewHosts(allowed []string, listener net.Addr, own ...string) *Hosts {
 
 // IsLoopback reports whether an address is reached from its own machine only.
 func IsLoopback(a net.Addr) bool {
+	if a.Network() == "unix" {
+		return true
+	}
 	at, err := netip.ParseAddrPort(a.String())
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }

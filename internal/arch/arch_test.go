@@ -20,7 +20,7 @@ const module = "github.com/select-service/select-service/"
 // leaves are packages of types and small tools that know nothing of the rest of
 // the service. Every package may use them but those that strangers import, for
 // which mayImport lists them one by one.
-var leaves = []string{"internal/budget", "internal/contract", "internal/curve", "internal/hashset", "internal/jsonscan", "internal/keyhash", "internal/wire/msgpack", "internal/yamlread"}
+var leaves = []string{"internal/bodyscan", "internal/budget", "internal/contract", "internal/curve", "internal/hashset", "internal/keyhash", "internal/slotset", "internal/wire/msgpack", "internal/yamlread"}
 
 // mayImport is the table of docs/ARCHITECTURE.md: for each package the packages
 // of this module that its code may import, beside the leaves. "x/..." is x and
@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 	"internal/hashset":         {},
 	"internal/keyhash":         {},
 	"internal/httpapi":         {"api", "internal/access", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/selecting", "internal/service", "pkg/..."},
-	"internal/jsonscan":        {},
+	"internal/bodyscan":        {"internal/wire/msgpack"},
 	"internal/logwriter":       {},
 	"internal/overload":        {},
 	"internal/pending":         {"pkg/catalog"},
@@ -60,6 +60,7 @@ var mayImport = map[string][]string{
 	"internal/service":         {"internal/...", "pkg/..."},
 	"internal/servicetest":     {"internal/...", "pkg/..."},
 	"internal/telemetry":       {"internal/certs", "internal/connections", "internal/conductor", "internal/conductorapi", "internal/overload", "internal/policies", "internal/scopes", "internal/workersfile", "pkg/..."},
+	"internal/slotset":         {},
 	"internal/statefile":       {"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/kvevents", "pkg/reservations"},
 	"internal/waitqueue":       {"internal/admission"},
 	"internal/wire/msgpack":    {},
@@ -76,14 +77,14 @@ var mayImport = map[string][]string{
 	"scripts/sbom": {},
 
 	"pkg/catalog":              {"internal/curve"},
-	"pkg/client":               {},
+	"pkg/client":               {"internal/bodyscan", "internal/wire/msgpack"},
 	"pkg/hashing":              {},
-	"pkg/indexer":              {"internal/budget", "internal/keyhash", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
+	"pkg/indexer":              {"internal/budget", "internal/keyhash", "internal/slotset", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
 	"pkg/indexer/hybrid":       {},
 	"pkg/kvevents":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid"},
 	"pkg/recovery":             {"internal/budget", "internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/replicasync":          {"internal/budget", "internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
-	"pkg/reservations":         {"internal/budget", "internal/hashset", "internal/keyhash", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
+	"pkg/reservations":         {"internal/budget", "internal/hashset", "internal/keyhash", "internal/slotset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
 	"pkg/reservations/history": {"internal/budget", "pkg/catalog"},
 	"pkg/selector":             {"pkg/catalog", "pkg/selector/ttft"},
 	"pkg/selector/ttft":        {"pkg/catalog"},

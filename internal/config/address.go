@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"unicode"
@@ -14,23 +15,62 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// host is an IP address, with or without brackets, or a host name.
-func host(field *string) value {
-	return typed[string]{
-		field: field,
-		parse: func(s string) (string, error) {
-			if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
-				s = strings.TrimSuffix(inner, "]")
+const (
+	unixScheme = "unix://"
+	// maxSocketPath is the longest path of a unix socket in bytes (sun_path of Linux,
+	// less its end).
+	maxSocketPath = 107
+)
+
+// listenAt is a list of where to listen: at most one IP address, with or without
+// brackets, or host name, and any number of unix sockets.
+func listenAt(field *[]string) value {
+	v := list(field, listenAddress).(typed[[]string])
+	each := v.verify
+	v.verify = func(items []string) error {
+		if err := each(items); err != nil {
+			return err
+		}
+		hosts := 0
+		for _, item := range items {
+			if !strings.HasPrefix(item, unixScheme) {
+				hosts++
 			}
-			return s, nil
-		},
-		verify: func(s string) error {
-			if _, err := netip.ParseAddr(s); err == nil || isHostName(s) {
-				return nil
-			}
-			return fmt.Errorf("%q is neither an IP address nor a host name (the port has its own flag)", s)
-		},
+		}
+		switch {
+		case len(items) == 0:
+			return errors.New("needs an IP address, a host name or unix:///path")
+		case hosts > 1:
+			return fmt.Errorf("%s: at most one may be an address; the others are unix:///path", strings.Join(items, ","))
+		}
+		return nil
 	}
+	v.render = func(items []string) any {
+		if len(items) == 1 {
+			return items[0]
+		}
+		return items
+	}
+	return v
+}
+
+func listenAddress(s string) (string, error) {
+	if path, ok := strings.CutPrefix(s, unixScheme); ok {
+		switch {
+		case !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" || strings.ContainsRune(path, 0):
+			return "", fmt.Errorf("%q: a unix socket has an absolute path, as in unix:///run/select-service.sock", s)
+		case len(path) > maxSocketPath:
+			return "", fmt.Errorf("%q: the path of a unix socket has at most %d bytes", s, maxSocketPath)
+		}
+		return s, nil
+	}
+	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
+		s = strings.TrimSuffix(inner, "]")
+	}
+	if _, err := netip.ParseAddr(s); err == nil || isHostName(s) {
+		return s, nil
+	}
+	return "", fmt.Errorf("%q is neither an IP address nor a host name (the port has its own flag)", s)
 }
 
 // hostPort is the address of a listener, host:port; empty is none.

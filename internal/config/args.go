@@ -38,7 +38,7 @@ const configFlag = "config"
 
 // parseArgs reads the arguments after the subcommand: --name=value and --name value.
 // A boolean flag takes a value only after "=". Of a repeated flag the last one counts,
-// unless its option says otherwise.
+// unless it is one that repeats.
 func (c *command) parseArgs(args []string) commandLine {
 	var line commandLine
 	for len(args) > 0 {
@@ -106,6 +106,14 @@ func (line *commandLine) take(kind flagKind, text string) {
 	case kind.action != Run:
 		line.action = max(line.action, kind.action)
 	case kind.option != nil:
+		if kind.option.repeats {
+			for i, g := range line.given {
+				if g.option.flag == kind.option.flag {
+					line.given[i].text += "," + text
+					return
+				}
+			}
+		}
 		line.given = append(line.given, givenFlag{option: *kind.option, text: text})
 	default:
 		line.configFile = text

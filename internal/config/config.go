@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/select-service/select-service/internal/admission"
@@ -70,7 +71,10 @@ const (
 
 // Server is what the HTTP listeners need.
 type Server struct {
-	Listen    string // IP address or host name, without brackets
+	// Listen has the address of the HTTP listeners, an IP address without brackets or a
+	// host name, if they have one, and unix sockets, unix:///path, on which the selection
+	// service, or the slot tracker alone, listens too.
+	Listen    []string
 	Port      uint16 // of the selection service; 0 takes a free port
 	SlotsPort uint16 // of the slot tracker; 0 is no listener of its own
 	// ConductorPort is the port of the Conductor API; 0 is no listener of its own.
@@ -86,6 +90,26 @@ type Server struct {
 	AdvertiseURL string
 }
 
+// Host is the address of the HTTP listeners; empty if there are only unix sockets.
+func (s Server) Host() string {
+	for _, at := range s.Listen {
+		if !strings.HasPrefix(at, unixScheme) {
+			return at
+		}
+	}
+	return ""
+}
+
+// Sockets are the paths of the unix sockets.
+func (s Server) Sockets() (paths []string) {
+	for _, at := range s.Listen {
+		if path, ok := strings.CutPrefix(at, unixScheme); ok {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
 // Address is the address of the selection service's listener, host:port.
 func (s Server) Address() string { return s.at(s.Port) }
 
@@ -96,7 +120,7 @@ func (s Server) SlotsAddress() string { return s.at(s.SlotsPort) }
 func (s Server) ConductorAddress() string { return s.at(s.ConductorPort) }
 
 func (s Server) at(port uint16) string {
-	return net.JoinHostPort(s.Listen, strconv.Itoa(int(port)))
+	return net.JoinHostPort(s.Host(), strconv.Itoa(int(port)))
 }
 
 // TLS has the files, in PEM, with the certificates of all HTTP listeners and of reads
@@ -322,7 +346,7 @@ const MaxThreads = 1024
 // over (decision D5). What only 1.6 has is as in dynamo-kv-router 1.6.1.
 func Default() Config {
 	return Config{
-		Server:  Server{Listen: "0.0.0.0", Port: 8092, Contract: Contract13},
+		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, Contract: Contract13},
 		Gateway: defaultGateway(),
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,

@@ -17,6 +17,11 @@ type conflict struct {
 	err   error
 }
 
+var (
+	errSocketsOnly        = errors.New("needs an address in --listen beside the unix sockets")
+	errSocketCertificates = errors.New("callers on unix sockets have no certificates: with --tls-client-ca they need --tokens-file")
+)
+
 // The texts of dynamo-kv-router 1.3.1 and of the slot tracker.
 var (
 	errPeersWithoutPort = errors.New("--replica-sync-peers requires --replica-sync-port")
@@ -45,6 +50,7 @@ const (
 	keyCachePolicy    = "kv_events.approximate_cache_policy"
 	keyEvents         = "kv_events.enabled"
 	keyActiveRequests = "router.decode_active_request_weight"
+	keyListen         = "server.listen"
 	keyPort           = "server.port"
 	keySlotsPort      = "server.slots_port"
 	keyConductorPort  = "server.conductor_port"
@@ -75,8 +81,7 @@ const (
 
 // conflicts checks the settings that depend on one another (decision D19).
 func (c Config) conflicts() []conflict {
-	found := append(c.portConflicts(), c.TLS.conflicts()...)
-	found = append(found, c.Gateway.conflicts()...)
+	found := slices.Concat(c.portConflicts(), c.socketConflicts(), c.TLS.conflicts(), c.Gateway.conflicts())
 	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != Contract16 {
 		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
 	}
@@ -152,10 +157,36 @@ func (t TLS) conflicts() (found []conflict) {
 	return found
 }
 
+// socketConflicts refuses what unix sockets cannot do: they have no ports, and callers on
+// them no certificates.
+func (c Config) socketConflicts() (found []conflict) {
+	s := c.Server
+	if c.TLS.ClientCA != "" && c.Access.TokensFile == "" && len(s.Sockets()) > 0 {
+		found = append(found, conflict{keyListen, []string{keyClientCA}, errSocketCertificates})
+	}
+	if s.Host() != "" {
+		return found
+	}
+	for _, port := range []struct {
+		wanted bool
+		key    string
+	}{
+		{s.SlotsPort != 0 && !c.SlotsOnly, keySlotsPort},
+		{s.ConductorPort != 0, keyConductorPort},
+		{c.Gateway.Port != 0, keyGatewayPort},
+		{c.Replicas.Publish() != "" && s.AdvertiseURL == "", keySyncPort},
+	} {
+		if port.wanted {
+			found = append(found, conflict{port.key, []string{keyListen}, errSocketsOnly})
+		}
+	}
+	return found
+}
+
 // portConflicts refuses two HTTP listeners on one port.
 func (c Config) portConflicts() (found []conflict) {
 	s := c.Server
-	if c.SlotsOnly {
+	if c.SlotsOnly || s.Host() == "" {
 		return nil // one listener
 	}
 	if s.SlotsPort != 0 && s.SlotsPort == s.Port {

@@ -118,14 +118,8 @@ func isServiceLink(name, text string) bool {
 }
 
 func (l *loader) applyFlags(given []givenFlag) {
-	lists := make(map[string][]string) // by flag, for those that may be repeated
 	for _, g := range given {
-		text := g.text
-		if g.option.repeats && text != "" {
-			lists[g.option.flag] = append(lists[g.option.flag], text)
-			text = strings.Join(lists[g.option.flag], ",")
-		}
-		l.apply(g.option, "--"+g.option.flag, text)
+		l.apply(g.option, "--"+g.option.flag, g.text)
 	}
 }
 

@@ -93,12 +93,18 @@ var settings = []struct {
 }{
 	{
 		flag: "listen", key: "server.listen", env: []string{"SELECT_SERVICE_LISTEN"},
-		text: "127.0.0.1", want: func(c *config.Config) { c.Server.Listen = "127.0.0.1" },
+		text: "127.0.0.1", want: func(c *config.Config) { c.Server.Listen = []string{"127.0.0.1"} },
 		bad: []string{"127.0.0.1:80", "http://x", "a b", "[::1", "1::2::3", "hôte"},
 	},
 	{
 		flag: "listen", key: "server.listen", env: []string{"SELECT_SERVICE_LISTEN"},
-		text: "[::1]", want: func(c *config.Config) { c.Server.Listen = "::1" },
+		text: "[::1]", want: func(c *config.Config) { c.Server.Listen = []string{"::1"} },
+	},
+	{
+		flag: "listen", key: "server.listen", env: []string{"SELECT_SERVICE_LISTEN"},
+		text: "::1,unix:///run/a.sock,unix:///run/b.sock",
+		want: func(c *config.Config) { c.Server.Listen = []string{"::1", "unix:///run/a.sock", "unix:///run/b.sock"} },
+		bad:  []string{"unix://a.sock", "unix:///", "unix:///a/../b", "unix:///" + strings.Repeat("a", 107), "::1,::2"},
 	},
 	{
 		flag: "port", key: "server.port", env: []string{"SELECT_SERVICE_PORT"},
@@ -758,7 +764,7 @@ func fromFile(content string) setup {
 }
 
 func TestAddress(t *testing.T) {
-	s := config.Server{Listen: "::1", Port: 8092, SlotsPort: 8091, ConductorPort: 13333}
+	s := config.Server{Listen: []string{"::1"}, Port: 8092, SlotsPort: 8091, ConductorPort: 13333}
 	if got := s.Address() + " " + s.SlotsAddress() + " " + s.ConductorAddress(); got != "[::1]:8092 [::1]:8091 [::1]:13333" {
 		t.Errorf("addresses are %s", got)
 	}

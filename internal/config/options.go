@@ -16,8 +16,6 @@ type option struct {
 	help string   // what it does, and when to change it
 	bind func(*Config) value
 
-	repeats bool // the flag may be given several times, as a list
-
 	deprecated string // the name to use instead; a use is a warning
 	inert      bool   // read for compatibility, without effect; a use is a warning
 
@@ -25,6 +23,7 @@ type option struct {
 	// variable alone. Without either it does not have it.
 	slotsFlag string
 	slotsEnv  bool
+	repeats   bool   // the texts of a repeated flag are joined with commas; else the last one counts
 	slotsHelp string // empty: help
 }
 
@@ -114,9 +113,11 @@ var options = slices.Concat(settings, gatewaySettings, dynamoCompat, dynamoPicke
 var settings = []option{
 	{
 		key: "server.listen", flag: "listen", env: []string{"SELECT_SERVICE_LISTEN"}, hint: "ADDRESS",
-		slotsEnv: true,
-		bind:     func(c *Config) value { return host(&c.Server.Listen) },
-		help: "Address of the HTTP listeners. Without --tokens-file anybody may do everything: name one interface " +
+		slotsEnv: true, repeats: true,
+		bind: func(c *Config) value { return listenAt(&c.Server.Listen) },
+		help: "Address of the HTTP listeners, unix:///path for a socket file (mode 0660, plain HTTP) that serves what " +
+			"--port does to programs on this machine, or several: repeat the flag, or separate them by commas. With " +
+			"sockets alone there is no HTTP port. Without --tokens-file anybody may do everything: name one interface " +
 			"where the default, all of them, reaches beyond a trusted network.",
 	},
 	{

@@ -48,7 +48,7 @@ func TestPrintDefault(t *testing.T) {
 func TestPrintReadsBack(t *testing.T) {
 	want := config.Default()
 	want.Server = config.Server{
-		Listen: "::", Port: 0, SlotsPort: 8091, ConductorPort: 13333, Contract: config.Contract16, AdvertiseURL: "http://h:1/x",
+		Listen: []string{"::"}, Port: 0, SlotsPort: 8091, ConductorPort: 13333, Contract: config.Contract16, AdvertiseURL: "http://h:1/x",
 	}
 	want.KVEvents = config.KVEvents{Threads: 1, ApproximateTTL: time.Millisecond, ApproximatePolicy: config.PolicyLRU}
 	want.Router.OverlapCredit, want.Router.ActiveRequests = 1.5, 0.5
@@ -115,7 +115,7 @@ func TestValidate(t *testing.T) {
 		t.Errorf("Default is not valid: %v", err)
 	}
 	conf := config.Default()
-	conf.Server.Listen = ""
+	conf.Server.Listen = []string{""}
 	conf.KVEvents.Threads = 0
 	conf.Router.Temperature = math.NaN()
 	conf.Router.Host = 2

@@ -45,14 +45,14 @@ var errHeads = errors.New("no memory for the head of a request")
 type Limits struct {
 	Total, PerAddress int
 	// Heads is the account of what was sent of requests whose head is not complete, as
-	// far as it is long; nil is no bound.
+	// far as it is long, and of the buffers of HTTP/2; nil is no bound.
 	Heads *budget.Account
 }
 
 // Stats counts what a Set has done.
 type Stats struct {
 	Open           int
-	RefusedTotal   uint64 // because of Limits.Total
+	RefusedTotal   uint64 // because of Limits.Total, with requests of HTTP/2
 	RefusedAddress uint64 // because of Limits.PerAddress
 	ClosedIdle     uint64 // to make room for a new one
 }
@@ -61,6 +61,7 @@ type Stats struct {
 type Set struct {
 	limits                                   Limits
 	refusedTotal, refusedAddress, closedIdle atomic.Uint64
+	streams                                  atomic.Int64 // requests of HTTP/2 that are served
 
 	// mu guards open and from. It is held for memory work only.
 	mu   sync.Mutex
@@ -100,7 +101,9 @@ type listener struct {
 
 // refusal is the answer of a connection that is one too many.
 const refusal = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n" +
-	"Content-Type: application/json\r\nContent-Length: 32\r\n\r\n" + `{"error":"too many connections"}`
+	"Content-Type: application/json\r\nContent-Length: 32\r\n\r\n" + refusalText
+
+const refusalText = `{"error":"too many connections"}`
 
 // Accept returns the next connection that is within the limits.
 func (l *listener) Accept() (net.Conn, error) {
@@ -124,7 +127,7 @@ func (s *Set) admit(raw net.Conn) *conn {
 	s.mu.Lock()
 	var idle *conn
 	switch {
-	case s.limits.PerAddress > 0 && s.from[c.address] >= s.limits.PerAddress:
+	case s.boundsAddress(c) && s.from[c.address] >= s.limits.PerAddress:
 		s.mu.Unlock()
 		s.refusedAddress.Add(1)
 		return nil
@@ -137,7 +140,7 @@ func (s *Set) admit(raw net.Conn) *conn {
 		s.drop(idle)
 	}
 	s.open[c] = struct{}{}
-	if s.limits.PerAddress > 0 {
+	if s.boundsAddress(c) {
 		s.from[c.address]++
 	}
 	s.mu.Unlock()
@@ -180,13 +183,17 @@ func (s *Set) drop(c *conn) {
 		return
 	}
 	delete(s.open, c)
-	if s.limits.PerAddress == 0 {
+	if !s.boundsAddress(c) {
 		return
 	}
 	if s.from[c.address]--; s.from[c.address] == 0 {
 		delete(s.from, c.address)
 	}
 }
+
+// boundsAddress reports whether connections like c are counted by address. Those of unix
+// sockets have none.
+func (s *Set) boundsAddress(c *conn) bool { return s.limits.PerAddress > 0 && c.address.IsValid() }
 
 // network is the address of a connection for Limits.PerAddress: an IPv6 host has a
 // whole /64 network of addresses.
@@ -204,8 +211,8 @@ func network(a net.Addr) netip.Prefix {
 	return prefix
 }
 
-// Observe is the ConnState of the servers.
-func (s *Set) Observe(nc net.Conn, state http.ConnState) {
+// observe is the ConnState of the servers.
+func (s *Set) observe(nc net.Conn, state http.ConnState) {
 	if secure, ok := nc.(*tls.Conn); ok {
 		nc = secure.NetConn()
 	}
@@ -274,6 +281,7 @@ type conn struct {
 	active   atomic.Int64 // when it was accepted, awaited a body or was written to last, in ns since 1970
 	deadline atomic.Int64 // when the write deadline was last moved, in the same units
 	head     atomic.Int64 // bytes that were read since the last request
+	buffers  atomic.Bool  // connBuffer is reserved; written under mu
 	imposed  atomic.Bool  // the write deadline is a caller's; written under mu, as deadline is
 	ended    atomic.Bool  // armed had passed when it was set, to end a read at once; written under mu
 
@@ -304,6 +312,9 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.reserved >= maxHead {
+		return n, err
+	}
 	if c.closed || !c.set.limits.Heads.Reserve(int64(n)) {
 		return 0, errHeads
 	}
@@ -422,6 +433,9 @@ func (c *conn) Close() error {
 	c.closed = true
 	c.set.limits.Heads.Release(c.reserved)
 	c.reserved = 0
+	if c.buffers.Swap(false) {
+		c.set.limits.Heads.Release(connBuffer)
+	}
 	c.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -51,7 +51,7 @@ type server struct {
 func serve(t *testing.T, limits connections.Limits) *server {
 	t.Helper()
 	s := &server{set: connections.New(limits), next: make(chan net.Conn), proceed: make(chan struct{})}
-	srv := &http.Server{ConnState: s.set.Observe, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			conn := http.NewResponseController(w)
 			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -62,6 +62,7 @@ func serve(t *testing.T, limits connections.Limits) *server {
 			<-s.proceed
 		}
 	})}
+	s.set.Configure(srv)
 	go func() { _ = srv.Serve(s.set.Listener(pipes{s.next}, nil)) }()
 	t.Cleanup(func() {
 		close(s.next)
@@ -434,7 +435,7 @@ func TestCloseAllTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	var blocked atomic.Int64
-	srv := &http.Server{ConnState: set.Observe, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		blocked.Add(1)
 		for {
 			if _, err := io.WriteString(w, strings.Repeat("x", 1<<20)); err != nil {
@@ -442,6 +443,7 @@ func TestCloseAllTLS(t *testing.T) {
 			}
 		}
 	})}
+	set.Configure(srv)
 	served := make(chan error, 1)
 	go func() {
 		served <- srv.Serve(set.Listener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}))

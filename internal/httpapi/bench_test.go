@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -14,10 +15,11 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/internal/wire/msgpack"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -59,24 +61,74 @@ var benchBodies = []struct {
 	{"hashes=64x2", hashBody(64)}, {"hashes=512x2", hashBody(512)}, {"hashes=4096x2", hashBody(4096)}, {"tokens=8192", tokenBody(8192)},
 }
 
+// inMsgpack is a body in msgpack with its lists as arrays; words: as byte strings.
+func inMsgpack(text []byte, words bool) []byte {
+	if !words {
+		return bodyscan.AppendMsgpack(nil, text)
+	}
+	var req selectBody
+	var s bodyscan.Scanner
+	if err := newSelectShape(dialect13).Decode(&s, bodyscan.JSON, text, &req); err != nil {
+		panic(err)
+	}
+	p := &req.req.Prompt
+	b, n := msgpack.AppendText(msgpack.AppendText(nil, "model_name"), req.req.Scope.Model), 1
+	if p.HasISLTokens {
+		b, n = msgpack.AppendUint(msgpack.AppendText(b, "isl_tokens"), p.ISLTokens), n+1
+	}
+	if p.HasTokenIDs {
+		b, n = msgpack.AppendBytesLen(msgpack.AppendText(b, "token_ids"), 4*len(p.TokenIDs)), n+1
+		for _, v := range p.TokenIDs {
+			b = binary.LittleEndian.AppendUint32(b, v)
+		}
+	} else {
+		for name, list := range map[string][]uint64{"block_hashes": p.BlockHashes, "sequence_hashes": p.SequenceHashes} {
+			b, n = msgpack.AppendBytesLen(msgpack.AppendText(b, name), 8*len(list)), n+1
+			for _, v := range list {
+				b = binary.LittleEndian.AppendUint64(b, v)
+			}
+		}
+	}
+	return msgpack.InsertMapLen(b, 0, n)
+}
+
+// formats are the bodies of a benchmark in each format.
+func formats(text []byte) []struct {
+	name, contentType string
+	format            bodyscan.Format
+	text              []byte
+} {
+	return []struct {
+		name, contentType string
+		format            bodyscan.Format
+		text              []byte
+	}{
+		{"json", "application/json", bodyscan.JSON, text},
+		{"arrays", "application/msgpack", bodyscan.Msgpack, inMsgpack(text, false)},
+		{"words", "application/msgpack", bodyscan.Msgpack, inMsgpack(text, true)},
+	}
+}
+
 // BenchmarkScanSelect reads selection bodies; floors of a reader made for one
 // body only: 2.1, 16, 132 and 62 µs.
 func BenchmarkScanSelect(b *testing.B) {
 	for _, bc := range benchBodies {
-		b.Run(bc.name, func(b *testing.B) {
-			shape := newSelectShape(dialect13)
-			body := newSelectBody(shape)
-			var s jsonscan.Scanner
-			var req selectBody
-			b.SetBytes(int64(len(bc.text)))
-			b.ReportAllocs()
-			for b.Loop() {
-				body.reset(&req)
-				if err := shape.Decode(&s, bc.text, &req); err != nil {
-					b.Fatal(err)
+		for _, f := range formats(bc.text) {
+			b.Run(bc.name+"/"+f.name, func(b *testing.B) {
+				shape := newSelectShape(dialect13)
+				body := newSelectBody(shape)
+				var s bodyscan.Scanner
+				var req selectBody
+				b.SetBytes(int64(len(f.text)))
+				b.ReportAllocs()
+				for b.Loop() {
+					body.reset(&req)
+					if err := shape.Decode(&s, f.format, f.text, &req); err != nil {
+						b.Fatal(err)
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -105,25 +157,27 @@ func BenchmarkSelectHandler(b *testing.B) {
 	h := New(fixed{selection: selecting.Selection{
 		Scope: catalog.Scope{Model: "model", Tenant: "default"}, Rank: catalog.Rank{Worker: 1}, Endpoint: "http://worker:8000", BlockSize: 16,
 		Overlap: selecting.OverlapSummary{LongestMatched: 64, GPU: 64, CPU: 64, Disk: 64, DP: []selecting.RankTokens{{DP: 0, Tokens: 64}, {DP: 1, Tokens: 0}}},
-	}}, nil, Options{Log: zerolog.Nop(), Memory: NewMemory(budget.New(1 << 30))})
+	}}, nil, Options{Log: zerolog.Nop(), Memory: NewMemory(budget.New(1<<30), nil)})
 	for _, bc := range benchBodies {
-		b.Run(bc.name, func(b *testing.B) {
-			text := bytes.NewReader(bc.text)
-			r := httptest.NewRequest("POST", "/select", text)
-			r.Header.Set("Content-Type", "application/json")
-			r.ContentLength = int64(len(bc.text))
-			r.Body = io.NopCloser(text)
-			w := &discard{header: http.Header{}}
-			b.SetBytes(int64(len(bc.text)))
-			b.ReportAllocs()
-			for b.Loop() {
-				text.Reset(bc.text)
-				h.ServeHTTP(w, r)
-				if w.status != 200 {
-					b.Fatal(w.status)
+		for _, f := range formats(bc.text) {
+			b.Run(bc.name+"/"+f.name, func(b *testing.B) {
+				text := bytes.NewReader(f.text)
+				r := httptest.NewRequest("POST", "/select", text)
+				r.Header.Set("Content-Type", f.contentType)
+				r.ContentLength = int64(len(f.text))
+				r.Body = io.NopCloser(text)
+				w := &discard{header: http.Header{}}
+				b.SetBytes(int64(len(f.text)))
+				b.ReportAllocs()
+				for b.Loop() {
+					text.Reset(f.text)
+					h.ServeHTTP(w, r)
+					if w.status != 200 {
+						b.Fatal(w.status)
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 

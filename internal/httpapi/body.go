@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,9 +13,9 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/jsonscan"
 )
 
 const (
@@ -29,9 +28,9 @@ const (
 	bodyTimeout = 30 * time.Second
 )
 
-// body describes the JSON body of a route and pools what reading one needs.
+// body describes the body of a route and pools what reading one needs.
 type body[T any] struct {
-	shape          *jsonscan.Object[T]
+	shape          *bodyscan.Object[T]
 	reset          func(*T)             // empties a T and sets its defaults; may keep its slices
 	size           func(*T) int         // bytes that an empty T still holds
 	limit          int                  // bytes of the longest text, inclusive
@@ -53,21 +52,21 @@ type textHolder interface{ ReleaseText() }
 type exchange[T any] struct {
 	in   *incoming // while it is used
 	out  []byte    // of the answer
-	scan jsonscan.Scanner
+	scan bodyscan.Scanner
 	req  T
 }
 
 // ReleaseText frees the text of the request before its answer is known, because the
 // request has to wait: what was read from it stays.
 func (x *exchange[T]) ReleaseText() {
-	x.scan.Reset(nil)
+	x.scan.Reset(bodyscan.JSON, nil)
 	x.in.drop()
 	x.in.close()
 }
 
 // newBody describes bodies of the given shape. A nil reset zeroes the T; a nil size
 // means that an empty T holds no memory.
-func newBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int) *body[T] {
+func newBody[T any](shape *bodyscan.Object[T], reset func(*T), size func(*T) int) *body[T] {
 	if reset == nil {
 		reset = func(t *T) {
 			var zero T
@@ -101,7 +100,7 @@ func (b *body[T]) perRank() *body[T] {
 // release returns x to the pool. Nothing may refer to its buffers any more.
 func (b *body[T]) release(x *exchange[T]) {
 	b.reset(&x.req)
-	x.scan.Reset(nil)
+	x.scan.Reset(bodyscan.JSON, nil)
 	x.in = nil
 	if cap(x.out)+b.size(&x.req) <= maxPooled {
 		b.pool.Put(x)
@@ -110,7 +109,7 @@ func (b *body[T]) release(x *exchange[T]) {
 
 // empty drops what x has read, all but the answer.
 func (b *body[T]) empty(x *exchange[T]) {
-	x.scan.Reset(nil)
+	x.scan.Reset(bodyscan.JSON, nil)
 	x.in.drop()
 	var zero T
 	x.req = zero
@@ -121,14 +120,15 @@ func (b *body[T]) empty(x *exchange[T]) {
 // nothing came. It takes no exchange before the body is complete: what those hold from
 // former requests is nothing for a client that keeps still.
 func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
-	if !b.anyContentType && !isJSON(c.Request.Header) {
+	format, known := bodyFormat(c.Request.Header)
+	if !known && !b.anyContentType {
 		return nil, errContentType
 	}
 	if err := in.read(c, b.limit); err != nil {
 		return nil, err
 	}
 	ctx := c.Request.Context()
-	if err := in.serve(ctx, servingFactor*int64(len(in.text))); err != nil {
+	if err := in.serve(ctx, servingBytes(format, len(in.text))); err != nil {
 		return nil, err
 	}
 	if b.wide {
@@ -141,7 +141,7 @@ func (b *body[T]) read(c *gin.Context, in *incoming) (*exchange[T], error) {
 	if b.lend != nil {
 		b.lend(&x.req, x)
 	}
-	return x, b.shape.Decode(&x.scan, in.text, &x.req)
+	return x, b.shape.Decode(&x.scan, format, in.text, &x.req)
 }
 
 // withBody makes an endpoint of a function that gets the decoded body and, as in
@@ -189,23 +189,6 @@ func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) 
 	}}
 }
 
-// isJSON reports whether the content type is application/json or has the suffix
-// +json, with any parameters.
-func isJSON(h http.Header) bool {
-	t := h.Get("Content-Type")
-	if t == "application/json" {
-		return true
-	}
-	t, _, _ = strings.Cut(t, ";")
-	t = strings.ToLower(strings.TrimSpace(t))
-	kind, sub, ok := strings.Cut(t, "/")
-	if !ok || kind == "" || strings.ContainsAny(t, " \t,") {
-		return false
-	}
-	name, suffixed := strings.CutSuffix(sub, "+json")
-	return t == "application/json" || suffixed && name != ""
-}
-
 // boundBody gives the client bodyTimeout to send its body, also one that no route
 // reads: net/http waits for that before it writes the answer.
 func boundBody(c *gin.Context) {
@@ -231,22 +214,22 @@ func isDisconnect(err error) bool {
 }
 
 // required describes a member that has to be there.
-func required[T, V any](name string, of func(*T) *V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
-	return jsonscan.Field[T]{Name: name, Required: true, Read: jsonscan.Set(of, read)}
+func required[T, V any](name string, of func(*T) *V, read func(*bodyscan.Scanner) V) bodyscan.Field[T] {
+	return bodyscan.Field[T]{Name: name, Required: true, Read: bodyscan.Set(of, read)}
 }
 
 // field describes a member that may be left out; null means the same.
-func field[T, V any](name string, of func(*T) *V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
-	return jsonscan.Field[T]{Name: name, Read: jsonscan.OrNull(of, read)}
+func field[T, V any](name string, of func(*T) *V, read func(*bodyscan.Scanner) V) bodyscan.Field[T] {
+	return bodyscan.Field[T]{Name: name, Read: bodyscan.OrNull(of, read)}
 }
 
 // optional is field for a pointer, which stays nil without the member.
-func optional[T, V any](name string, of func(*T) **V, read func(*jsonscan.Scanner) V) jsonscan.Field[T] {
-	return jsonscan.Field[T]{Name: name, Read: jsonscan.Optional(of, read)}
+func optional[T, V any](name string, of func(*T) **V, read func(*bodyscan.Scanner) V) bodyscan.Field[T] {
+	return bodyscan.Field[T]{Name: name, Read: bodyscan.Optional(of, read)}
 }
 
 // readText reads an id, a name or another text that the service keeps or passes on.
-func readText(s *jsonscan.Scanner) string {
+func readText(s *bodyscan.Scanner) string {
 	text := s.Text()
 	if len(text) > contract.MaxText {
 		s.FailLimit(contract.LimitText, contract.TooLong("the text", len(text), contract.MaxText))
@@ -256,7 +239,7 @@ func readText(s *jsonscan.Scanner) string {
 }
 
 // readISLTokens reads the length of a prompt.
-func readISLTokens(s *jsonscan.Scanner) uint64 {
+func readISLTokens(s *bodyscan.Scanner) uint64 {
 	n := s.Uint64()
 	if n > contract.MaxISLTokens {
 		s.FailLimit(contract.LimitISLTokens, "is "+strconv.FormatUint(n, 10)+", the maximum is "+strconv.FormatUint(contract.MaxISLTokens, 10))

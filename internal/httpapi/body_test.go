@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -294,7 +295,7 @@ func TestBrokenBody(t *testing.T) {
 func TestReleaseDropsLargeBuffers(t *testing.T) {
 	b := newSelectBody(newSelectShape(dialect13))
 	x := b.pool.Get().(*exchange[selectBody])
-	if err := b.shape.Decode(&x.scan, []byte(`{"token_ids":[`+strings.Repeat("1,", maxPooled/4)+`1]}`), &x.req); err != nil {
+	if err := b.shape.Decode(&x.scan, bodyscan.JSON, []byte(`{"token_ids":[`+strings.Repeat("1,", maxPooled/4)+`1]}`), &x.req); err != nil {
 		t.Fatal(err)
 	}
 	if b.release(x); b.size(&x.req) <= maxPooled {

@@ -6,7 +6,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/access"
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -108,9 +108,9 @@ func (x cleared) describe(e *zerolog.Event) {
 	}
 }
 
-var busyShape = jsonscan.NewObject(
+var busyShape = bodyscan.NewObject(
 	required("model", func(b *busyBody) *string { return &b.model }, readText),
-	optional(overload.DecodeBlocks.String(), func(b *busyBody) **float64 { return &b.set.DecodeBlocks }, (*jsonscan.Scanner).Float64),
-	optional(overload.PrefillTokens.String(), func(b *busyBody) **uint64 { return &b.set.PrefillTokens }, (*jsonscan.Scanner).Uint64),
-	optional(overload.PrefillFraction.String(), func(b *busyBody) **float64 { return &b.set.PrefillFraction }, (*jsonscan.Scanner).Float64),
+	optional(overload.DecodeBlocks.String(), func(b *busyBody) **float64 { return &b.set.DecodeBlocks }, (*bodyscan.Scanner).Float64),
+	optional(overload.PrefillTokens.String(), func(b *busyBody) **uint64 { return &b.set.PrefillTokens }, (*bodyscan.Scanner).Uint64),
+	optional(overload.PrefillFraction.String(), func(b *busyBody) **float64 { return &b.set.PrefillFraction }, (*bodyscan.Scanner).Float64),
 )

@@ -9,9 +9,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductorapi"
-	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 )
@@ -139,14 +139,14 @@ func (s conductorRoutes) services(c request, out []byte) (int, []byte, error) {
 
 // newConductorBody is newBody without a look at the content type: clients of
 // the Conductor API do not all send one.
-func newConductorBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int) *body[T] {
+func newConductorBody[T any](shape *bodyscan.Object[T], reset func(*T), size func(*T) int) *body[T] {
 	b := newBody(shape, reset, size)
 	b.anyContentType = true
 	return b
 }
 
 // readName reads a name that may not be empty.
-func readName(s *jsonscan.Scanner) string {
+func readName(s *bodyscan.Scanner) string {
 	name := readText(s)
 	if s.Err() == nil && name == "" {
 		s.Fail("invalid value: empty string")
@@ -155,19 +155,19 @@ func readName(s *jsonscan.Scanner) string {
 }
 
 // readTenant reads a tenant; the empty one is the default one.
-func readTenant(s *jsonscan.Scanner) string {
+func readTenant(s *bodyscan.Scanner) string {
 	if tenant := readText(s); tenant != "" {
 		return tenant
 	}
 	return catalog.DefaultName
 }
 
-func readBlockSize(s *jsonscan.Scanner) uint32 {
+func readBlockSize(s *bodyscan.Scanner) uint32 {
 	return readRange(s, 1, math.MaxInt32)
 }
 
 // readRange reads an integer from low to high.
-func readRange(s *jsonscan.Scanner, low, high uint32) uint32 {
+func readRange(s *bodyscan.Scanner, low, high uint32) uint32 {
 	n := s.Uint32()
 	if s.Err() == nil && (n < low || n > high) {
 		s.Fail("integer out of range, expected " + strconv.FormatUint(uint64(low), 10) + " to " + strconv.FormatUint(uint64(high), 10))
@@ -229,7 +229,7 @@ func (b *registrationBody) registration() (conductor.Registration, error) {
 	return b.reg, err
 }
 
-var registerShape = jsonscan.NewObject(
+var registerShape = bodyscan.NewObject(
 	required("endpoint", func(b *registrationBody) *string { return &b.reg.Endpoint }, readText),
 	field("replay_endpoint", func(b *registrationBody) *string { return &b.reg.Replay }, readText),
 	field("kv_events_server_key", func(b *registrationBody) *string { return &b.reg.ServerKey }, readText),
@@ -239,9 +239,9 @@ var registerShape = jsonscan.NewObject(
 	field("tenant_id", func(b *registrationBody) *string { return &b.reg.Tenant }, readTenant),
 	required("instance_id", func(b *registrationBody) *string { return &b.reg.Instance }, readName),
 	required("block_size", func(b *registrationBody) *uint32 { return &b.reg.BlockSize }, readBlockSize),
-	required("dp_rank", func(b *registrationBody) *uint32 { return &b.reg.Rank }, (*jsonscan.Scanner).Uint32),
+	required("dp_rank", func(b *registrationBody) *uint32 { return &b.reg.Rank }, (*bodyscan.Scanner).Uint32),
 	field("additionalsalt", func(b *registrationBody) *string { return &b.reg.Salt }, readText),
-	field("hash_seed", func(b *registrationBody) *uint64 { return &b.reg.HashSeed }, (*jsonscan.Scanner).Uint64),
+	field("hash_seed", func(b *registrationBody) *uint64 { return &b.reg.HashSeed }, (*bodyscan.Scanner).Uint64),
 )
 
 // unregistrationBody is the body of /unregister.
@@ -265,7 +265,7 @@ func (b *unregistrationBody) filter() (conductor.Filter, error) {
 	return b.by, nil
 }
 
-var unregisterShape = jsonscan.NewObject(
+var unregisterShape = bodyscan.NewObject(
 	required("instance_id", func(b *unregistrationBody) *string { return &b.by.Instance }, readName),
 	field("tenant_id", func(b *unregistrationBody) *string { return &b.by.Tenant }, readTenant),
 	optional("type", func(b *unregistrationBody) **string { return &b.kind }, readText),
@@ -275,8 +275,8 @@ var unregisterShape = jsonscan.NewObject(
 	optional("endpoint", func(b *unregistrationBody) **string { return &b.by.Endpoint }, readText),
 	optional("replay_endpoint", func(b *unregistrationBody) **string { return &b.by.Replay }, readText),
 	optional("block_size", func(b *unregistrationBody) **uint32 { return &b.by.BlockSize }, readBlockSize),
-	optional("dp_rank", func(b *unregistrationBody) **uint32 { return &b.by.Rank }, (*jsonscan.Scanner).Uint32),
-	optional("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*jsonscan.Scanner).Uint64),
+	optional("dp_rank", func(b *unregistrationBody) **uint32 { return &b.by.Rank }, (*bodyscan.Scanner).Uint32),
+	optional("hash_seed", func(b *unregistrationBody) **uint64 { return &b.by.HashSeed }, (*bodyscan.Scanner).Uint64),
 )
 
 // queryBody is the body of /query, /query_by_hash and /diagnose, with room for the
@@ -293,7 +293,7 @@ type queryBody struct {
 }
 
 // newQueryBody is newConductorBody for one of the shapes of a queryBody.
-func newQueryBody(shape *jsonscan.Object[queryBody]) *body[queryBody] {
+func newQueryBody(shape *bodyscan.Object[queryBody]) *body[queryBody] {
 	return newConductorBody(shape, resetQuery, querySize).perRank().
 		keepsTo(func(who *access.Caller, b *queryBody) error { return checkIdentity(who, &b.req.Identity) })
 }
@@ -345,11 +345,11 @@ func (b *queryBody) resolve(wanted string) error {
 }
 
 // queryFields are the members that all queries have.
-func queryFields(further ...jsonscan.Field[queryBody]) []jsonscan.Field[queryBody] {
-	return append([]jsonscan.Field[queryBody]{
+func queryFields(further ...bodyscan.Field[queryBody]) []bodyscan.Field[queryBody] {
+	return append([]bodyscan.Field[queryBody]{
 		required("model", func(b *queryBody) *string { return &b.req.Model }, readName),
 		field("lora_name", func(b *queryBody) *string { return &b.req.LoRA }, readText),
-		{Name: "lora_id", Read: func(s *jsonscan.Scanner, b *queryBody) {
+		{Name: "lora_id", Read: func(s *bodyscan.Scanner, b *queryBody) {
 			if !s.Null() {
 				b.loraID, b.hasLoRAID = int64(s.Hash64()), true
 			}
@@ -361,13 +361,13 @@ func queryFields(further ...jsonscan.Field[queryBody]) []jsonscan.Field[queryBod
 	}, further...)
 }
 
-func readQueryTokens(s *jsonscan.Scanner, b *queryBody) {
+func readQueryTokens(s *bodyscan.Scanner, b *queryBody) {
 	b.req.Tokens, b.hasTokens = s.AppendUint32s(b.req.Tokens), true
 }
 
 // hashesField describes one of the two names of the list of hashes.
-func hashesField(name string, given func(*queryBody) *bool) jsonscan.Field[queryBody] {
-	return jsonscan.Field[queryBody]{Name: name, Read: func(s *jsonscan.Scanner, b *queryBody) {
+func hashesField(name string, given func(*queryBody) *bool) bodyscan.Field[queryBody] {
+	return bodyscan.Field[queryBody]{Name: name, Read: func(s *bodyscan.Scanner, b *queryBody) {
 		if !s.Null() {
 			b.req.Hashes, *given(b) = s.AppendHash64s(b.req.Hashes), true
 		}
@@ -378,13 +378,13 @@ var (
 	sequenceField = hashesField("seq_hashes", func(b *queryBody) *bool { return &b.hasSequence })
 	aliasField    = hashesField("block_hash", func(b *queryBody) *bool { return &b.hasAlias }) // of earlier drafts
 
-	queryShape = jsonscan.NewObject(queryFields(
-		jsonscan.Field[queryBody]{Name: "token_ids", Required: true, Read: readQueryTokens},
+	queryShape = bodyscan.NewObject(queryFields(
+		bodyscan.Field[queryBody]{Name: "token_ids", Required: true, Read: readQueryTokens},
 	)...)
-	queryByHashShape       = jsonscan.NewObject(queryFields(sequenceField, aliasField)...)
-	conductorDiagnoseShape = jsonscan.NewObject(queryFields(
+	queryByHashShape       = bodyscan.NewObject(queryFields(sequenceField, aliasField)...)
+	conductorDiagnoseShape = bodyscan.NewObject(queryFields(
 		sequenceField, aliasField,
-		jsonscan.Field[queryBody]{Name: "token_ids", Read: func(s *jsonscan.Scanner, b *queryBody) {
+		bodyscan.Field[queryBody]{Name: "token_ids", Read: func(s *bodyscan.Scanner, b *queryBody) {
 			if !s.Null() {
 				readQueryTokens(s, b)
 			}

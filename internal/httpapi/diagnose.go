@@ -3,9 +3,9 @@ package httpapi
 import (
 	"net/http"
 
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/conductor"
 	"github.com/select-service/select-service/internal/conductorapi"
-	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -60,14 +60,14 @@ func resetDiagnose(b *diagnoseBody) {
 	}
 }
 
-func newDiagnoseShape(d dialect) *jsonscan.Object[diagnoseBody] {
-	return jsonscan.NewObject(append(scopeFields(d, func(b *diagnoseBody) *catalog.Scope { return &b.req.Scope }),
-		jsonscan.Field[diagnoseBody]{Name: "token_ids", Read: func(s *jsonscan.Scanner, b *diagnoseBody) {
+func newDiagnoseShape(d dialect) *bodyscan.Object[diagnoseBody] {
+	return bodyscan.NewObject(append(scopeFields(d, func(b *diagnoseBody) *catalog.Scope { return &b.req.Scope }),
+		bodyscan.Field[diagnoseBody]{Name: "token_ids", Read: func(s *bodyscan.Scanner, b *diagnoseBody) {
 			if !s.Null() {
 				b.req.Tokens, b.hasTokens = s.AppendUint32s(b.req.Tokens), true
 			}
 		}},
-		jsonscan.Field[diagnoseBody]{Name: "block_hashes", Read: func(s *jsonscan.Scanner, b *diagnoseBody) {
+		bodyscan.Field[diagnoseBody]{Name: "block_hashes", Read: func(s *bodyscan.Scanner, b *diagnoseBody) {
 			if !s.Null() {
 				b.req.LocalHashes, b.hasHashes = s.AppendHash64s(b.req.LocalHashes), true
 			}
@@ -78,7 +78,7 @@ func newDiagnoseShape(d dialect) *jsonscan.Object[diagnoseBody] {
 	)...)
 }
 
-func readMaxBlocks(s *jsonscan.Scanner) int {
+func readMaxBlocks(s *bodyscan.Scanner) int {
 	return int(readRange(s, 1, conductor.MaxDiagnosedBlocks))
 }
 

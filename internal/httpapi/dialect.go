@@ -1,8 +1,8 @@
 package httpapi
 
 import (
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/jsonscan"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -53,30 +53,30 @@ func (d dialect) appendScope(out []byte, scope catalog.Scope) []byte {
 }
 
 // scopeFields are the members that name a scope; one that is left out keeps its value.
-func scopeFields[T any](d dialect, scope func(*T) *catalog.Scope) []jsonscan.Field[T] {
-	return []jsonscan.Field[T]{
-		{Name: "model_name", Read: jsonscan.Set(func(t *T) *string { return &scope(t).Model }, readText)},
+func scopeFields[T any](d dialect, scope func(*T) *catalog.Scope) []bodyscan.Field[T] {
+	return []bodyscan.Field[T]{
+		{Name: "model_name", Read: bodyscan.Set(func(t *T) *string { return &scope(t).Model }, readText)},
 		tenantField(d, scope),
 	}
 }
 
 // tenantField is the member that names the tenant of a scope.
-func tenantField[T any](d dialect, scope func(*T) *catalog.Scope) jsonscan.Field[T] {
+func tenantField[T any](d dialect, scope func(*T) *catalog.Scope) bodyscan.Field[T] {
 	return aliased(d.tenantKey(), d.other().tenantKey(), func(t *T) *string { return &scope(t).Tenant })
 }
 
 // aliased describes a string that has two names. Both may come if they are equal.
-func aliased[T any](name, alias string, field func(*T) *string) jsonscan.Field[T] {
-	return jsonscan.Field[T]{
-		Name: name, Read: jsonscan.Set(field, readText),
-		Alias: alias, Again: func(s *jsonscan.Scanner, t *T) { sameString(s, *field(t), name, alias) },
+func aliased[T any](name, alias string, field func(*T) *string) bodyscan.Field[T] {
+	return bodyscan.Field[T]{
+		Name: name, Read: bodyscan.Set(field, readText),
+		Alias: alias, Again: func(s *bodyscan.Scanner, t *T) { sameString(s, *field(t), name, alias) },
 	}
 }
 
 // aliasedOrNull is aliased for a member whose null means the same as its absence.
-func aliasedOrNull[T any](name, alias string, field func(*T) **string) jsonscan.Field[T] {
-	read := jsonscan.Optional(field, readText)
-	return jsonscan.Field[T]{Name: name, Read: read, Alias: alias, Again: func(s *jsonscan.Scanner, t *T) {
+func aliasedOrNull[T any](name, alias string, field func(*T) **string) bodyscan.Field[T] {
+	read := bodyscan.Optional(field, readText)
+	return bodyscan.Field[T]{Name: name, Read: read, Alias: alias, Again: func(s *bodyscan.Scanner, t *T) {
 		switch first := *field(t); {
 		case first == nil:
 			read(s, t)
@@ -87,7 +87,7 @@ func aliasedOrNull[T any](name, alias string, field func(*T) **string) jsonscan.
 }
 
 // sameString reads a string and fails if it is not want.
-func sameString(s *jsonscan.Scanner, want, name, alias string) {
+func sameString(s *bodyscan.Scanner, want, name, alias string) {
 	if got := s.Text(); s.Err() == nil && string(got) != want {
 		s.Fail("`" + name + "` and `" + alias + "` differ")
 	}

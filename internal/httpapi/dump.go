@@ -10,6 +10,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/pkg/recovery"
@@ -91,7 +92,7 @@ func (r dumpRoutes) dump(c *gin.Context) {
 		c.Header(recovery.RecoveringHeader, "true")
 	}
 	if c.Request.Method == http.MethodHead {
-		c.Writer.Header()["Content-Type"] = contentJSON
+		c.Writer.Header()["Content-Type"] = contentTypes[bodyscan.JSON]
 		c.Status(http.StatusOK)
 		return
 	}
@@ -108,7 +109,7 @@ func (a api) stream(c *gin.Context, readers *Readers, write func(context.Context
 		return
 	}
 	defer readers.leave()
-	c.Writer.Header()["Content-Type"] = contentJSON
+	c.Writer.Header()["Content-Type"] = contentTypes[bodyscan.JSON]
 	w := chunkWriter{c.Writer, http.NewResponseController(c.Writer)}
 	err := write(c.Request.Context(), w)
 	switch {

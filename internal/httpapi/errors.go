@@ -10,8 +10,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/contract"
-	"github.com/select-service/select-service/internal/jsonscan"
 )
 
 // requestError refuses a request before it reaches the service.
@@ -58,6 +58,15 @@ const (
 	shapePrefix  = "Failed to deserialize the JSON body into the target type: "
 )
 
+// faultText tells a fault of a body in the contract's words, which name the format.
+func faultText(fault *bodyscan.Error) string {
+	prefix := shapePrefix
+	if fault.Class == bodyscan.Syntax {
+		prefix = syntaxPrefix
+	}
+	return strings.Replace(prefix, bodyscan.JSON.String(), fault.Format.String(), 1) + fault.Error()
+}
+
 // problem is an error as a client sees it.
 type problem struct {
 	status        int
@@ -77,7 +86,7 @@ var internalProblem = problem{status: http.StatusInternalServerError, text: "int
 func problemOf(err error, d dialect) problem {
 	var (
 		request *requestError
-		fault   *jsonscan.Error
+		fault   *bodyscan.Error
 		known   *contract.Error
 		denied  *access.DeniedError
 	)
@@ -86,11 +95,11 @@ func problemOf(err error, d dialect) problem {
 		return problem{status: denied.Status, text: denied.Text, reason: denied.Code, denied: denied}
 	case errors.As(err, &request):
 		return problem{status: request.status, text: request.text, reason: request.reason, field: request.field, limit: request.limit}
-	case errors.As(err, &fault) && fault.Class == jsonscan.Syntax:
-		return problem{status: http.StatusBadRequest, text: syntaxPrefix + fault.Error(), reason: reasonInvalidJSON, field: fault.Field}
+	case errors.As(err, &fault) && fault.Class == bodyscan.Syntax:
+		return problem{status: http.StatusBadRequest, text: faultText(fault), reason: reasonInvalidJSON, field: fault.Field}
 	case errors.As(err, &fault):
 		return problem{
-			status: http.StatusUnprocessableEntity, text: shapePrefix + fault.Error(), reason: shapeReason(fault), field: fault.Field, shape: true,
+			status: http.StatusUnprocessableEntity, text: faultText(fault), reason: shapeReason(fault), field: fault.Field, shape: true,
 			limit: fault.Limit,
 		}
 	case errors.As(err, &known):
@@ -110,7 +119,7 @@ func problemOf(err error, d dialect) problem {
 
 // shapeReason distinguishes a missing member from a wrong one; a body that is no
 // object has neither.
-func shapeReason(fault *jsonscan.Error) string {
+func shapeReason(fault *bodyscan.Error) string {
 	switch {
 	case fault.Missing:
 		return reasonMissing

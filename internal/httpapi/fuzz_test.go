@@ -3,12 +3,13 @@ package httpapi
 import (
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 )
 
 const promptSeed = `{"model_name":"m","token_ids":[1,2],"block_hashes":[-1],"sequence_hashes":[18446744073709551615],"isl_tokens":16,` +
@@ -26,7 +27,7 @@ const (
 // fuzzedBodies are the request bodies whose reading is fuzzed, with good texts.
 // FuzzBodies names one by its index: new ones go to the end.
 var fuzzedBodies = []struct {
-	check func(t *testing.T, text []byte)
+	check func(t *testing.T, format bodyscan.Format, text []byte)
 	seeds []string
 }{
 	{checkBody(newSelectBody(newSelectAndReserveShape(dialect13))), []string{selectSeed}},
@@ -71,7 +72,8 @@ func conductorQuestionSeeds() (texts []string) {
 	return texts
 }
 
-// FuzzBodies reads any text as the body of any route.
+// FuzzBodies reads any text as the body of any route, in JSON and, transcoded, in
+// msgpack.
 func FuzzBodies(f *testing.F) {
 	for i, b := range fuzzedBodies {
 		for _, seed := range append(b.seeds, ``, `{}`, `[]`, `{"model_name":"m"`) {
@@ -79,35 +81,73 @@ func FuzzBodies(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, which uint8, text []byte) {
-		fuzzedBodies[int(which)%len(fuzzedBodies)].check(t, text)
+		fuzzedBodies[int(which)%len(fuzzedBodies)].check(t, bodyscan.JSON, text)
+	})
+}
+
+// FuzzMsgpackBodies reads any bytes as the msgpack body of any route.
+func FuzzMsgpackBodies(f *testing.F) {
+	for i, b := range fuzzedBodies {
+		for _, seed := range append(b.seeds, `{}`, `[]`) {
+			f.Add(uint8(i), bodyscan.AppendMsgpack(nil, []byte(seed)))
+		}
+	}
+	f.Fuzz(func(t *testing.T, which uint8, text []byte) {
+		fuzzedBodies[int(which)%len(fuzzedBodies)].check(t, bodyscan.Msgpack, text)
 	})
 }
 
 // checkBody checks that, whatever comes, decoding does not panic, a fault is of a
-// known class, memory stays in proportion to the text, and the exchange is as good
-// as new afterwards.
-func checkBody[T any](b *body[T]) func(t *testing.T, text []byte) {
-	return func(t *testing.T, text []byte) {
+// known class, memory stays in proportion to the text, JSON is the same request, or
+// fault, in msgpack, and the exchange is as good as new afterwards.
+func checkBody[T any](b *body[T]) func(t *testing.T, format bodyscan.Format, text []byte) {
+	return func(t *testing.T, format bodyscan.Format, text []byte) {
 		x := b.pool.New().(*exchange[T])
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		err := b.shape.Decode(&x.scan, text, &x.req)
-		if err != nil {
-			var fault *jsonscan.Error
-			if !errors.As(err, &fault) || fault.Class > jsonscan.Shape || fault.Line < 1 || fault.Column < 1 {
-				t.Fatalf("%q: %#v", text, err)
-			}
+		err := b.shape.Decode(&x.scan, format, text, &x.req)
+		fault, ok := errors.AsType[*bodyscan.Error](err)
+		if err != nil && (!ok || fault.Class > bodyscan.Shape || fault.Line < 1 || fault.Column < 1) {
+			t.Fatalf("%q: %#v", text, err)
 		}
 		runtime.ReadMemStats(&after)
-		if used, limit := after.TotalAlloc-before.TotalAlloc, uint64(64<<10+64*len(text)); used > limit {
+		if used, limit := after.TotalAlloc-before.TotalAlloc, uint64(64<<10+128*len(text)); used > limit {
 			t.Fatalf("%d bytes allocated for a body of %d", used, len(text))
 		}
+		if format == bodyscan.JSON {
+			b.checkTranscoded(t, text, x.req, fault)
+		}
 		b.release(x)
-		if err := b.shape.Decode(&x.scan, []byte(`{}`), &x.req); err == nil {
+		if err := b.shape.Decode(&x.scan, bodyscan.JSON, []byte(`{}`), &x.req); err == nil {
 			fresh := b.pool.New().(*exchange[T])
 			if diff := cmp.Diff(fresh.req, x.req, cmpopts.EquateEmpty(), exportAll); diff != "" {
 				t.Fatalf("%q left something behind:\n%s", text, diff)
 			}
 		}
+	}
+}
+
+// checkTranscoded checks that JSON text, if it is well formed, is in msgpack the same
+// request, or has the same fault. Integers that no 64 bits hold are floats there.
+func (b *body[T]) checkTranscoded(t *testing.T, text []byte, want T, fault *bodyscan.Error) {
+	var s bodyscan.Scanner
+	s.Reset(bodyscan.JSON, text)
+	if s.Skip(); s.End() != nil {
+		return
+	}
+	x := b.pool.New().(*exchange[T])
+	err := b.shape.Decode(&x.scan, bodyscan.Msgpack, bodyscan.AppendMsgpack(nil, text), &x.req)
+	got, _ := errors.AsType[*bodyscan.Error](err)
+	outside := fault != nil && (strings.Contains(fault.Reason, "out of range") || strings.Contains(fault.Reason, "fraction"))
+	switch {
+	case (got == nil) != (fault == nil):
+		t.Fatalf("%q: %v, from JSON %v", text, got, fault)
+	case got == nil:
+		if diff := cmp.Diff(want, x.req, cmpopts.EquateEmpty(), exportAll); diff != "" {
+			t.Fatalf("%q (-JSON +msgpack):\n%s", text, diff)
+		}
+	case !outside && !strings.Contains(got.Reason, "fraction") &&
+		(got.Class != fault.Class || got.Path != fault.Path || got.Field != fault.Field || got.Reason != fault.Reason || got.Limit != fault.Limit):
+		t.Fatalf("%q: %v, from JSON %v", text, got, fault)
 	}
 }

@@ -20,7 +20,7 @@ const (
 	// stillBytes is the least number of bytes that a client sends unless it keeps still.
 	stillBytes = 16 << 10
 	// forgoneWait is how long a client waits for its answer if its body was forgone and
-	// cannot be read on.
+	// cannot be read on, unless the service stops.
 	forgoneWait = 5 * time.Second
 )
 
@@ -109,7 +109,7 @@ func (in *incoming) read(c *gin.Context, limit int) error {
 			return nil
 		case err != nil && in.body.done():
 			return in.forgo(c, until, errNoMemory(in.body.of.account), true)
-		case isDisconnect(err):
+		case isDisconnect(err) || c.Request.ProtoMajor >= 2 && c.Request.Context().Err() != nil:
 			return errClientGone
 		case err != nil:
 			return &requestError{status: http.StatusBadRequest, text: "Failed to buffer the request body: " + err.Error(), reason: reasonInvalidJSON}
@@ -193,10 +193,13 @@ func (in *incoming) forgo(c *gin.Context, until time.Time, err error, interrupte
 	in.body.release()
 	in.buffer.release()
 	in.drop()
-	if interrupted {
+	if interrupted && c.Request.ProtoMajor < 2 {
 		c.Header("Connection", "close")
 		if c.Request.ContentLength < 0 {
-			time.Sleep(forgoneWait)
+			select {
+			case <-time.After(forgoneWait):
+			case <-in.memory.stopping:
+			}
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 )
@@ -26,14 +27,17 @@ type Memory struct {
 	gate    *semaphore.Weighted
 	width   int64 // of gate, bytes
 	least   int64 // bytes of gate that one request takes
+
+	stopping <-chan struct{}
 }
 
 // NewMemory returns what requests draw from the accounts of a budget; nil for nil.
-func NewMemory(b *budget.Budget) *Memory {
+// stopping is closed when the service stops; nil never is.
+func NewMemory(b *budget.Budget, stopping <-chan struct{}) *Memory {
 	if b == nil {
 		return nil
 	}
-	m := &Memory{serving: b.Account(budget.Serving)}
+	m := &Memory{serving: b.Account(budget.Serving), stopping: stopping}
 	stopRead := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetReadDeadline(longAgo) }
 	stopWrite := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetWriteDeadline(longAgo) }
 	requests := b.Account(budget.Requests)
@@ -54,6 +58,9 @@ const (
 	// of one digit are two bytes in the text, four in memory, and twice eight as the
 	// hashes of blocks of one token.
 	servingFactor = 10
+	// packedFactor is servingFactor for msgpack, where a token id, and the nil of a block
+	// without multimodal objects, are one byte.
+	packedFactor = 24
 	// sendPatience is how long a client may take for the next stillBytes of a small body
 	// while others need the memory, and largePatience of a larger one, or for a whole
 	// answer.
@@ -96,6 +103,14 @@ func (a *allowance) fits(claimed int64) error {
 		return nil
 	}
 	return errNeverFits(a.memory.bodies.account)
+}
+
+// servingBytes is about what serving a body of n bytes takes.
+func servingBytes(format bodyscan.Format, n int) int64 {
+	if format == bodyscan.Msgpack {
+		return packedFactor * int64(n)
+	}
+	return servingFactor * int64(n)
 }
 
 // serve waits for the turn of a request whose body takes about n bytes while it is

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/budget"
@@ -29,7 +31,7 @@ type purse struct {
 
 func newPurse() purse {
 	b := budget.New(64 << 20)
-	return purse{NewMemory(b), b}
+	return purse{NewMemory(b, nil), b}
 }
 
 func (p purse) in(o *Options) { o.Memory = p.Memory }
@@ -436,3 +438,29 @@ type pipeWriter struct {
 }
 
 func (w pipeWriter) SetReadDeadline(t time.Time) error { return w.body.SetReadDeadline(t) }
+
+// TestForgoneBody: a client whose chunked body cannot be read on waits for its answer, but
+// not when the service stops.
+func TestForgoneBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stopping := make(chan struct{})
+		in := &incoming{allowance: allowance{memory: NewMemory(budget.New(64<<20), stopping)}}
+		ended := func() time.Duration {
+			c, _ := gin.CreateTestContext(httptest.NewRecorder())
+			c.Request = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/select", io.MultiReader())
+			c.Request.ContentLength = -1
+			begin, refused := time.Now(), errNoMemory(in.memory.requests.account)
+			if err := in.forgo(c, begin.Add(bodyTimeout), refused, true); !errors.Is(err, refused) {
+				t.Errorf("it ends with %v", err)
+			}
+			return time.Since(begin)
+		}
+		if took := ended(); took != forgoneWait {
+			t.Errorf("it ends after %v", took)
+		}
+		time.AfterFunc(time.Second, func() { close(stopping) })
+		if took := ended(); took != time.Second {
+			t.Errorf("it ends %v after the service stops", took-time.Second)
+		}
+	})
+}

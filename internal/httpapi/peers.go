@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/access"
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
 )
@@ -69,8 +69,8 @@ func (b peerBody) describe(e *zerolog.Event) { e.Str("endpoint", catalog.Clip(b.
 var peerShape = newPeerShape("endpoint")
 
 // newPeerShape is the body of a peer under one of the contracts' names for it.
-func newPeerShape(member string) *jsonscan.Object[peerBody] {
-	return jsonscan.NewObject(required(member, func(b *peerBody) *string { return &b.endpoint }, readText))
+func newPeerShape(member string) *bodyscan.Object[peerBody] {
+	return bodyscan.NewObject(required(member, func(b *peerBody) *string { return &b.endpoint }, readText))
 }
 
 type snapshotRoutes struct {

@@ -3,7 +3,7 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -112,7 +112,7 @@ func (b *projectBody) promptBody() promptBody {
 }
 
 func newProjectBody(d dialect) *body[projectBody] {
-	return newBody(jsonscan.NewObject(promptFields(d, (*projectBody).promptBody)...),
+	return newBody(bodyscan.NewObject(promptFields(d, (*projectBody).promptBody)...),
 		func(b *projectBody) { b.promptBody().reset() },
 		func(b *projectBody) int { return b.promptBody().size() }).perRank().
 		keepsTo(inScope(func(b *projectBody) *catalog.Scope { return &b.req.Scope }))

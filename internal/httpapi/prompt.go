@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -44,29 +44,29 @@ func (q promptBody) size() int {
 }
 
 // promptFields are the members of a body about a prompt.
-func promptFields[T any](d dialect, of func(*T) promptBody) []jsonscan.Field[T] {
+func promptFields[T any](d dialect, of func(*T) promptBody) []bodyscan.Field[T] {
 	// unlessNull is for members whose null means the same as their absence.
-	unlessNull := func(read func(*jsonscan.Scanner, promptBody)) func(*jsonscan.Scanner, *T) {
-		return func(s *jsonscan.Scanner, t *T) {
+	unlessNull := func(read func(*bodyscan.Scanner, promptBody)) func(*bodyscan.Scanner, *T) {
+		return func(s *bodyscan.Scanner, t *T) {
 			if !s.Null() {
 				read(s, of(t))
 			}
 		}
 	}
-	return append(scopeFields(d, func(t *T) *catalog.Scope { return of(t).scope }), []jsonscan.Field[T]{
+	return append(scopeFields(d, func(t *T) *catalog.Scope { return of(t).scope }), []bodyscan.Field[T]{
 		{Name: "token_ids", Read: unlessNull(readTokenIDs)},
 		{Name: "mm_routing_info", Read: unlessNull(readRouting)},
-		{Name: "block_mm_infos", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) {
+		{Name: "block_mm_infos", Read: unlessNull(func(s *bodyscan.Scanner, q promptBody) {
 			q.prompt.MM = appendBlockMM(s, q.prompt.MM)
 		})},
 		{Name: "block_hashes", Read: unlessNull(readBlockHashes)},
 		{Name: "sequence_hashes", Read: unlessNull(readSequenceHashes)},
-		{Name: "isl_tokens", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) {
+		{Name: "isl_tokens", Read: unlessNull(func(s *bodyscan.Scanner, q promptBody) {
 			q.prompt.ISLTokens, q.prompt.HasISLTokens = readISLTokens(s), true
 		})},
-		{Name: "lora_name", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) { q.prompt.LoRA = readText(s) })},
-		{Name: "cache_salt", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) { q.prompt.CacheSalt = readText(s) })},
-		{Name: "is_eagle", Read: unlessNull(func(s *jsonscan.Scanner, q promptBody) {
+		{Name: "lora_name", Read: unlessNull(func(s *bodyscan.Scanner, q promptBody) { q.prompt.LoRA = readText(s) })},
+		{Name: "cache_salt", Read: unlessNull(func(s *bodyscan.Scanner, q promptBody) { q.prompt.CacheSalt = readText(s) })},
+		{Name: "is_eagle", Read: unlessNull(func(s *bodyscan.Scanner, q promptBody) {
 			eagle := s.Bool()
 			q.prompt.Eagle = &eagle
 		})},
@@ -74,35 +74,35 @@ func promptFields[T any](d dialect, of func(*T) promptBody) []jsonscan.Field[T] 
 	}...)
 }
 
-func readTokenIDs(s *jsonscan.Scanner, q promptBody) {
+func readTokenIDs(s *bodyscan.Scanner, q promptBody) {
 	q.prompt.TokenIDs, q.prompt.HasTokenIDs = s.AppendUint32s(q.prompt.TokenIDs), true
 }
 
-func readBlockHashes(s *jsonscan.Scanner, q promptBody) {
+func readBlockHashes(s *bodyscan.Scanner, q promptBody) {
 	q.prompt.BlockHashes, q.prompt.HasBlockHashes = s.AppendHash64s(q.prompt.BlockHashes), true
 }
 
-func readSequenceHashes(s *jsonscan.Scanner, q promptBody) {
+func readSequenceHashes(s *bodyscan.Scanner, q promptBody) {
 	q.prompt.SequenceHashes, q.prompt.HasSequenceHashes = s.AppendHash64s(q.prompt.SequenceHashes), true
 }
 
-func readRouting(s *jsonscan.Scanner, q promptBody) {
+func readRouting(s *bodyscan.Scanner, q promptBody) {
 	routingShape.Read(s, q.routing)
 	q.prompt.Routing = q.routing
 }
 
 // routingShape is mm_routing_info: the expanded tokens of a multimodal prompt.
-var routingShape = jsonscan.NewObject(
-	jsonscan.Field[selecting.Routing]{Name: "routing_token_ids", Required: true, Read: func(s *jsonscan.Scanner, r *selecting.Routing) {
+var routingShape = bodyscan.NewObject(
+	bodyscan.Field[selecting.Routing]{Name: "routing_token_ids", Required: true, Read: func(s *bodyscan.Scanner, r *selecting.Routing) {
 		r.TokenIDs = s.AppendUint32s(r.TokenIDs)
 	}},
-	jsonscan.Field[selecting.Routing]{Name: "block_mm_infos", Read: func(s *jsonscan.Scanner, r *selecting.Routing) {
+	bodyscan.Field[selecting.Routing]{Name: "block_mm_infos", Read: func(s *bodyscan.Scanner, r *selecting.Routing) {
 		r.MM = appendBlockMM(s, r.MM)
 	}},
 )
 
 // appendBlockMM reads block_mm_infos: per block null or its multimodal objects.
-func appendBlockMM(s *jsonscan.Scanner, mm [][]uint64) [][]uint64 {
+func appendBlockMM(s *bodyscan.Scanner, mm [][]uint64) [][]uint64 {
 	for range s.Array() {
 		var objects []uint64
 		if !s.Null() {
@@ -114,8 +114,8 @@ func appendBlockMM(s *jsonscan.Scanner, mm [][]uint64) [][]uint64 {
 }
 
 // blockMMShape fills the hashes of a block's multimodal objects.
-var blockMMShape = jsonscan.NewObject(
-	jsonscan.Field[[]uint64]{Name: "mm_objects", Required: true, Read: func(s *jsonscan.Scanner, hashes *[]uint64) {
+var blockMMShape = bodyscan.NewObject(
+	bodyscan.Field[[]uint64]{Name: "mm_objects", Required: true, Read: func(s *bodyscan.Scanner, hashes *[]uint64) {
 		for range s.Array() {
 			var hash uint64
 			mmObjectShape.Read(s, &hash)
@@ -126,16 +126,16 @@ var blockMMShape = jsonscan.NewObject(
 
 // mmObjectShape fills an object's hash. The object's place in the block does not
 // change the block's hash, but has to be given.
-var mmObjectShape = jsonscan.NewObject(
-	jsonscan.Field[uint64]{Name: "mm_hash", Required: true, Read: func(s *jsonscan.Scanner, hash *uint64) { *hash = s.Uint64() }},
-	jsonscan.Field[uint64]{Name: "offsets", Required: true, Read: func(s *jsonscan.Scanner, _ *uint64) {
+var mmObjectShape = bodyscan.NewObject(
+	bodyscan.Field[uint64]{Name: "mm_hash", Required: true, Read: func(s *bodyscan.Scanner, hash *uint64) { *hash = s.Uint64() }},
+	bodyscan.Field[uint64]{Name: "offsets", Required: true, Read: func(s *bodyscan.Scanner, _ *uint64) {
 		for range s.Array() {
 			readPair(s)
 		}
 	}},
 )
 
-func readPair(s *jsonscan.Scanner) {
+func readPair(s *bodyscan.Scanner) {
 	n := 0
 	for range s.Array() {
 		s.Uint64()
@@ -147,7 +147,7 @@ func readPair(s *jsonscan.Scanner) {
 }
 
 // overrideShape is router_config_override.
-var overrideShape = jsonscan.NewObject(
+var overrideShape = bodyscan.NewObject(
 	overrideFloat("overlap_score_credit", func(o *selector.Override) **float64 { return &o.OverlapCredit }),
 	overrideFloat("prefill_load_scale", func(o *selector.Override) **float64 { return &o.PrefillScale }),
 	overrideFloat("overlap_score_weight", func(o *selector.Override) **float64 { return &o.OverlapWeight }),
@@ -157,17 +157,17 @@ var overrideShape = jsonscan.NewObject(
 	overrideBool("assume_kv_reuse", func(o *selector.Override) **bool { return &o.AssumeKVReuse }),
 )
 
-func overrideFloat(name string, of func(*selector.Override) **float64) jsonscan.Field[selector.Override] {
-	return jsonscan.Field[selector.Override]{Name: name, Read: jsonscan.Optional(of, (*jsonscan.Scanner).Float64)}
+func overrideFloat(name string, of func(*selector.Override) **float64) bodyscan.Field[selector.Override] {
+	return bodyscan.Field[selector.Override]{Name: name, Read: bodyscan.Optional(of, (*bodyscan.Scanner).Float64)}
 }
 
-func overrideBool(name string, of func(*selector.Override) **bool) jsonscan.Field[selector.Override] {
-	return jsonscan.Field[selector.Override]{Name: name, Read: jsonscan.Optional(of, (*jsonscan.Scanner).Bool)}
+func overrideBool(name string, of func(*selector.Override) **bool) bodyscan.Field[selector.Override] {
+	return bodyscan.Field[selector.Override]{Name: name, Read: bodyscan.Optional(of, (*bodyscan.Scanner).Bool)}
 }
 
 // readOverride also checks the ranges: in the contract a value out of range is a
 // body of the wrong shape.
-func (d dialect) readOverride(s *jsonscan.Scanner, q promptBody) {
+func (d dialect) readOverride(s *bodyscan.Scanner, q promptBody) {
 	overrideShape.Read(s, q.override)
 	if s.Err() != nil {
 		return

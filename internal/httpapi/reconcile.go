@@ -8,7 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/access"
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -99,7 +99,7 @@ var unnamedScope = catalog.Scope{Model: unnamed, Tenant: unnamed}
 func newReconcileBody(d dialect) *body[reconcileBody] {
 	worker := newWorkerShape(d)
 	fields := scopeFields(d, func(b *reconcileBody) *catalog.Scope { return &b.scope })
-	fields = append(fields, jsonscan.Field[reconcileBody]{Name: "workers", Required: true, Read: func(s *jsonscan.Scanner, b *reconcileBody) {
+	fields = append(fields, bodyscan.Field[reconcileBody]{Name: "workers", Required: true, Read: func(s *bodyscan.Scanner, b *reconcileBody) {
 		for range s.Array() {
 			b.worker = workerBody{scope: unnamedScope}
 			worker.Read(s, &b.worker)
@@ -108,7 +108,7 @@ func newReconcileBody(d dialect) *body[reconcileBody] {
 	}})
 	// The catalog keeps what the records point to: nothing is reused.
 	reset := func(b *reconcileBody) { *b = reconcileBody{scope: unnamedScope, group: d.tenantKey()} }
-	return newBody(jsonscan.NewObject(fields...), reset, nil).keepsTo(func(who *access.Caller, b *reconcileBody) error {
+	return newBody(bodyscan.NewObject(fields...), reset, nil).keepsTo(func(who *access.Caller, b *reconcileBody) error {
 		return who.Covers(b.filter())
 	})
 }

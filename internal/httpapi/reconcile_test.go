@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -149,7 +150,7 @@ func BenchmarkReconcileBody(b *testing.B) {
 	for b.Loop() {
 		x := body.pool.Get().(*exchange[reconcileBody])
 		scratch = append(scratch[:0], text...)
-		if err := body.shape.Decode(&x.scan, scratch, &x.req); err != nil {
+		if err := body.shape.Decode(&x.scan, bodyscan.JSON, scratch, &x.req); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := x.req.resolveScopes(); err != nil {

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -90,8 +90,8 @@ func newOutputBlockBody() *body[outputBlockBody] {
 	return newBody(outputBlockShape, nil, nil).keepsTo(checkedByID[outputBlockBody])
 }
 
-var outputBlockShape = jsonscan.NewObject(
-	optional("decay_fraction", func(b *outputBlockBody) **float64 { return &b.decay }, (*jsonscan.Scanner).Float64),
+var outputBlockShape = bodyscan.NewObject(
+	optional("decay_fraction", func(b *outputBlockBody) **float64 { return &b.decay }, (*bodyscan.Scanner).Float64),
 )
 
 // reserveBody is the body of POST /reservations.
@@ -116,30 +116,30 @@ func newReserveBody(d dialect) *body[reserveBody] {
 		keepsTo(inScope(func(b *reserveBody) *catalog.Scope { return &b.req.Scope }))
 }
 
-func newReserveShape(d dialect) *jsonscan.Object[reserveBody] {
+func newReserveShape(d dialect) *bodyscan.Object[reserveBody] {
 	fields := append(promptFields(d, (*reserveBody).promptBody), bookingOptionFields(func(b *reserveBody) *bookingOptions { return &b.booking })...)
 	// Of several members that are missing, an error names the first.
 	id := func(b *reserveBody) *string { return &b.req.ID }
-	readWorker := func(s *jsonscan.Scanner, b *reserveBody) { b.req.Rank.Worker, b.named = s.Uint64(), true }
+	readWorker := func(s *bodyscan.Scanner, b *reserveBody) { b.req.Rank.Worker, b.named = s.Uint64(), true }
 	if d == dialect13 {
 		fields = append(fields,
 			required("reservation_id", id, readText),
-			jsonscan.Field[reserveBody]{Name: "worker_id", Required: true, Read: readWorker})
+			bodyscan.Field[reserveBody]{Name: "worker_id", Required: true, Read: readWorker})
 	} else {
 		selectionID := aliased("selection_id", "reservation_id", id)
 		selectionID.Required = true
 		fields = append(fields, selectionID,
-			jsonscan.Field[reserveBody]{Name: "worker_id", Read: func(s *jsonscan.Scanner, b *reserveBody) {
+			bodyscan.Field[reserveBody]{Name: "worker_id", Read: func(s *bodyscan.Scanner, b *reserveBody) {
 				if !s.Null() {
 					readWorker(s, b)
 				}
 			}},
-			optional("track_prefill_tokens", func(b *reserveBody) **bool { return &b.req.TrackPrefill }, (*jsonscan.Scanner).Bool))
+			optional("track_prefill_tokens", func(b *reserveBody) **bool { return &b.req.TrackPrefill }, (*bodyscan.Scanner).Bool))
 	}
-	return jsonscan.NewObject(append(fields,
-		field("dp_rank", func(b *reserveBody) *uint32 { return &b.req.Rank.DP }, (*jsonscan.Scanner).Uint32),
-		optional("expected_output_tokens", func(b *reserveBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*jsonscan.Scanner).Uint32),
-		optional("effective_prefill_tokens", func(b *reserveBody) **uint64 { return &b.req.EffectivePrefillTokens }, (*jsonscan.Scanner).Uint64),
+	return bodyscan.NewObject(append(fields,
+		field("dp_rank", func(b *reserveBody) *uint32 { return &b.req.Rank.DP }, (*bodyscan.Scanner).Uint32),
+		optional("expected_output_tokens", func(b *reserveBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*bodyscan.Scanner).Uint32),
+		optional("effective_prefill_tokens", func(b *reserveBody) **uint64 { return &b.req.EffectivePrefillTokens }, (*bodyscan.Scanner).Uint64),
 	)...)
 }
 
@@ -171,18 +171,18 @@ func (s *bookingOptions) lease() (time.Duration, error) {
 	return 0, errLease
 }
 
-func bookingOptionFields[T any](of func(*T) *bookingOptions) []jsonscan.Field[T] {
-	return []jsonscan.Field[T]{
-		{Name: "lease_seconds", Read: func(s *jsonscan.Scanner, t *T) {
+func bookingOptionFields[T any](of func(*T) *bookingOptions) []bodyscan.Field[T] {
+	return []bodyscan.Field[T]{
+		{Name: "lease_seconds", Read: func(s *bodyscan.Scanner, t *T) {
 			if !s.Null() {
 				of(t).seconds, of(t).leased = s.Float64(), true
 			}
 		}},
-		{Name: "if_exists", Read: jsonscan.OrNull(func(t *T) *selecting.IfExists { return &of(t).ifExists }, readIfExists)},
+		{Name: "if_exists", Read: bodyscan.OrNull(func(t *T) *selecting.IfExists { return &of(t).ifExists }, readIfExists)},
 	}
 }
 
-func readIfExists(s *jsonscan.Scanner) selecting.IfExists {
+func readIfExists(s *bodyscan.Scanner) selecting.IfExists {
 	switch text := readText(s); {
 	case s.Err() != nil:
 	case text == "return":

@@ -11,19 +11,29 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/select-service/select-service/internal/bodyscan"
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 )
-
-// contentJSON is shared by all answers; the values of a header are never changed.
-var contentJSON = []string{"application/json"}
 
 // autoLength is the longest answer for which net/http sets the Content-Length.
 const autoLength = 2048
 
-// respond writes a JSON answer.
+// respond writes an answer, which is given as JSON, in the format that the client wants.
 func respond(c *gin.Context, status int, text []byte) {
+	format := answerFormat(c.Request)
+	if format == bodyscan.Msgpack {
+		p := transcoded.Get().(*[]byte)
+		text = bodyscan.AppendMsgpack((*p)[:0], text)
+		defer func() {
+			if cap(text) <= maxPooled {
+				*p = text
+				transcoded.Put(p)
+			}
+		}()
+	}
 	h := c.Writer.Header()
-	h["Content-Type"] = contentJSON
+	h["Content-Type"] = contentTypes[format]
 	if len(text) > autoLength {
 		h["Content-Length"] = []string{strconv.Itoa(len(text))}
 	}
@@ -31,10 +41,17 @@ func respond(c *gin.Context, status int, text []byte) {
 	_, _ = c.Writer.Write(text) // fails only if the client is gone
 }
 
-// send writes a JSON answer that may be long. held has what the request took, and from
+// transcoded pools the memory of answers in msgpack.
+var transcoded = sync.Pool{New: func() any { return new([]byte) }}
+
+// send writes an answer that may be long. held has what the request took, and from
 // then on the answer. An error means that nothing was written.
 func (a api) send(c *gin.Context, status int, text []byte, held *allowance) error {
-	if err := held.send(c.Request.Context(), c.Writer, len(text)); err != nil {
+	n := len(text)
+	if n > budget.SmallBody && answerFormat(c.Request) == bodyscan.Msgpack {
+		n *= 2 // both texts are in memory
+	}
+	if err := held.send(c.Request.Context(), c.Writer, n); err != nil {
 		return err
 	}
 	respond(c, status, text)

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -160,7 +160,7 @@ func (b *selectBody) promptBody() promptBody {
 	return promptBody{&b.req.Scope, &b.req.Prompt, &b.req.Override, &b.routing}
 }
 
-func newSelectBody(shape *jsonscan.Object[selectBody]) *body[selectBody] {
+func newSelectBody(shape *bodyscan.Object[selectBody]) *body[selectBody] {
 	b := newBody(shape, resetSelectBody, func(b *selectBody) int {
 		return b.promptBody().size() + 8*cap(b.req.AllowedWorkers) + 16*cap(b.req.RequiredTaints)
 	}).keepsTo(inScope(func(b *selectBody) *catalog.Scope { return &b.req.Scope }))
@@ -184,39 +184,39 @@ func resetSelectBody(b *selectBody) {
 
 // newSelectShape is the body of /select. Members that concern the reservation alone
 // are unknown there, so that any value of them is ignored.
-func newSelectShape(d dialect) *jsonscan.Object[selectBody] {
+func newSelectShape(d dialect) *bodyscan.Object[selectBody] {
 	fields := selectFields(d)
 	if d == dialect16 {
-		fields = append(fields, jsonscan.Field[selectBody]{Name: "advisory", Read: jsonscan.Set(
-			func(b *selectBody) *bool { return &b.advisory }, (*jsonscan.Scanner).Bool)})
+		fields = append(fields, bodyscan.Field[selectBody]{Name: "advisory", Read: bodyscan.Set(
+			func(b *selectBody) *bool { return &b.advisory }, (*bodyscan.Scanner).Bool)})
 	}
-	return jsonscan.NewObject(fields...)
+	return bodyscan.NewObject(fields...)
 }
 
 // newSelectAndReserveShape is the body of /select_and_reserve, which has no
 // advisory form.
-func newSelectAndReserveShape(d dialect) *jsonscan.Object[selectBody] {
+func newSelectAndReserveShape(d dialect) *bodyscan.Object[selectBody] {
 	fields := append(selectFields(d), bookingOptionFields(func(b *selectBody) *bookingOptions { return &b.booking })...)
 	if d == dialect13 {
 		fields = append(fields, optional("reservation_id", func(b *selectBody) **string { return &b.req.ReservationID }, readText))
 	}
-	return jsonscan.NewObject(fields...)
+	return bodyscan.NewObject(fields...)
 }
 
-func selectFields(d dialect) []jsonscan.Field[selectBody] {
+func selectFields(d dialect) []bodyscan.Field[selectBody] {
 	selectionID := func(b *selectBody) **string { return &b.req.SelectionID }
 	fields := append(promptFields(d, (*selectBody).promptBody),
-		optional("expected_output_tokens", func(b *selectBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*jsonscan.Scanner).Uint32),
-		field("priority_jump", func(b *selectBody) *float64 { return &b.req.PriorityJump }, (*jsonscan.Scanner).Float64),
-		field("strict_priority", func(b *selectBody) *uint32 { return &b.req.StrictPriority }, (*jsonscan.Scanner).Uint32),
+		optional("expected_output_tokens", func(b *selectBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*bodyscan.Scanner).Uint32),
+		field("priority_jump", func(b *selectBody) *float64 { return &b.req.PriorityJump }, (*bodyscan.Scanner).Float64),
+		field("strict_priority", func(b *selectBody) *uint32 { return &b.req.StrictPriority }, (*bodyscan.Scanner).Uint32),
 		optional("pinned_worker", func(b *selectBody) **catalog.Rank { return &b.req.Pinned }, readRank),
-		jsonscan.Field[selectBody]{Name: "allowed_worker_ids", Read: func(s *jsonscan.Scanner, b *selectBody) {
+		bodyscan.Field[selectBody]{Name: "allowed_worker_ids", Read: func(s *bodyscan.Scanner, b *selectBody) {
 			if !s.Null() {
 				b.req.AllowedWorkers, b.req.HasAllowedWorkers = s.AppendUint64s(b.req.AllowedWorkers), true
 			}
 		}},
-		field("explain", func(b *selectBody) *bool { return &b.req.Explain }, (*jsonscan.Scanner).Bool),
-		jsonscan.Field[selectBody]{Name: "routing_constraints", Read: func(s *jsonscan.Scanner, b *selectBody) {
+		field("explain", func(b *selectBody) *bool { return &b.req.Explain }, (*bodyscan.Scanner).Bool),
+		bodyscan.Field[selectBody]{Name: "routing_constraints", Read: func(s *bodyscan.Scanner, b *selectBody) {
 			constraintsShape.Read(s, &b.req)
 		}},
 	)
@@ -229,32 +229,32 @@ func selectFields(d dialect) []jsonscan.Field[selectBody] {
 	return append(fields, aliasedOrNull("selection_id", "reservation_id", selectionID))
 }
 
-var rankShape = jsonscan.NewObject(
-	required("worker_id", func(r *catalog.Rank) *uint64 { return &r.Worker }, (*jsonscan.Scanner).Uint64),
-	required("dp_rank", func(r *catalog.Rank) *uint32 { return &r.DP }, (*jsonscan.Scanner).Uint32),
+var rankShape = bodyscan.NewObject(
+	required("worker_id", func(r *catalog.Rank) *uint64 { return &r.Worker }, (*bodyscan.Scanner).Uint64),
+	required("dp_rank", func(r *catalog.Rank) *uint32 { return &r.DP }, (*bodyscan.Scanner).Uint32),
 )
 
-func readRank(s *jsonscan.Scanner) (r catalog.Rank) {
+func readRank(s *bodyscan.Scanner) (r catalog.Rank) {
 	rankShape.Read(s, &r)
 	return r
 }
 
-var targetShape = jsonscan.NewObject(
-	required("worker_id", func(t *selecting.AffinityTarget) *uint64 { return &t.Worker }, (*jsonscan.Scanner).Uint64),
-	optional("dp_rank", func(t *selecting.AffinityTarget) **uint32 { return &t.DP }, (*jsonscan.Scanner).Uint32),
+var targetShape = bodyscan.NewObject(
+	required("worker_id", func(t *selecting.AffinityTarget) *uint64 { return &t.Worker }, (*bodyscan.Scanner).Uint64),
+	optional("dp_rank", func(t *selecting.AffinityTarget) **uint32 { return &t.DP }, (*bodyscan.Scanner).Uint32),
 )
 
-func readTarget(s *jsonscan.Scanner) (t selecting.AffinityTarget) {
+func readTarget(s *bodyscan.Scanner) (t selecting.AffinityTarget) {
 	targetShape.Read(s, &t)
 	return t
 }
 
 // constraintsShape is routing_constraints.
-var constraintsShape = jsonscan.NewObject(
-	jsonscan.Field[selecting.SelectRequest]{Name: "required_taints", Read: func(s *jsonscan.Scanner, r *selecting.SelectRequest) {
+var constraintsShape = bodyscan.NewObject(
+	bodyscan.Field[selecting.SelectRequest]{Name: "required_taints", Read: func(s *bodyscan.Scanner, r *selecting.SelectRequest) {
 		r.RequiredTaints = appendStrings(s, r.RequiredTaints)
 	}},
-	jsonscan.Field[selecting.SelectRequest]{Name: "preferred_taints", Read: func(s *jsonscan.Scanner, r *selecting.SelectRequest) {
+	bodyscan.Field[selecting.SelectRequest]{Name: "preferred_taints", Read: func(s *bodyscan.Scanner, r *selecting.SelectRequest) {
 		r.PreferredTaints = make(map[string]float32)
 		for name := range s.Map() {
 			taint := string(name)
@@ -263,7 +263,7 @@ var constraintsShape = jsonscan.NewObject(
 	}},
 )
 
-func appendStrings(s *jsonscan.Scanner, dst []string) []string {
+func appendStrings(s *bodyscan.Scanner, dst []string) []string {
 	for range s.Array() {
 		dst = append(dst, readText(s))
 	}
@@ -286,10 +286,10 @@ func (s *session) name() string {
 	return s.id
 }
 
-func sessionFields[T any](of func(*T) *session) []jsonscan.Field[T] {
-	return []jsonscan.Field[T]{
+func sessionFields[T any](of func(*T) *session) []bodyscan.Field[T] {
+	return []bodyscan.Field[T]{
 		field("session_id", func(t *T) *string { return &of(t).id }, readText),
-		{Name: "session_context", Read: func(s *jsonscan.Scanner, t *T) {
+		{Name: "session_context", Read: func(s *bodyscan.Scanner, t *T) {
 			if !s.Null() {
 				sessionShape.Read(s, of(t))
 				of(t).context = true
@@ -298,12 +298,12 @@ func sessionFields[T any](of func(*T) *session) []jsonscan.Field[T] {
 	}
 }
 
-var sessionShape = jsonscan.NewObject(
+var sessionShape = bodyscan.NewObject(
 	required("session_id", func(c *session) *string { return &c.inner }, readText),
-	checkedOnly("parent_session_id", func(s *jsonscan.Scanner) { s.Text() }),
-	checkedOnly("session_final", func(s *jsonscan.Scanner) { s.Bool() }),
-	checkedOnly("input_trigger", func(s *jsonscan.Scanner) { s.Variant("user_message", "tool_result", "other") }),
-	checkedOnly("agent_headers", func(s *jsonscan.Scanner) {
+	checkedOnly("parent_session_id", func(s *bodyscan.Scanner) { s.Text() }),
+	checkedOnly("session_final", func(s *bodyscan.Scanner) { s.Bool() }),
+	checkedOnly("input_trigger", func(s *bodyscan.Scanner) { s.Variant("user_message", "tool_result", "other") }),
+	checkedOnly("agent_headers", func(s *bodyscan.Scanner) {
 		for range s.Map() {
 			for range s.Array() {
 				s.Text()
@@ -313,8 +313,8 @@ var sessionShape = jsonscan.NewObject(
 )
 
 // checkedOnly describes a member whose value is checked and dropped; it may be null.
-func checkedOnly(name string, read func(*jsonscan.Scanner)) jsonscan.Field[session] {
-	return jsonscan.Field[session]{Name: name, Read: func(s *jsonscan.Scanner, _ *session) {
+func checkedOnly(name string, read func(*bodyscan.Scanner)) bodyscan.Field[session] {
+	return bodyscan.Field[session]{Name: name, Read: func(s *bodyscan.Scanner, _ *session) {
 		if !s.Null() {
 			read(s)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/access"
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -135,7 +135,7 @@ func (d dialect) appendSlotsLoad(out []byte, l service.SlotsLoad) []byte {
 
 // newSlotsBody is newBody with the slot tracker's limit, and the scope that the body
 // names; nil: none.
-func newSlotsBody[T any](shape *jsonscan.Object[T], reset func(*T), size func(*T) int, scope func(*T) *catalog.Scope) *body[T] {
+func newSlotsBody[T any](shape *bodyscan.Object[T], reset func(*T), size func(*T) int, scope func(*T) *catalog.Scope) *body[T] {
 	b := newBody(shape, reset, size)
 	b.limit = maxSlotsBody
 	if scope != nil {
@@ -152,7 +152,7 @@ func (w slotsWorker) describe(e *zerolog.Event) { describeWorker(e, w.Worker, w.
 // slotsScope is the scope of a body that does not name a tenant.
 var slotsScope = catalog.Scope{Tenant: catalog.DefaultName}
 
-func slotsModel[T any](scope func(*T) *catalog.Scope) jsonscan.Field[T] {
+func slotsModel[T any](scope func(*T) *catalog.Scope) bodyscan.Field[T] {
 	return required("model_name", func(t *T) *string { return &scope(t).Model }, readText)
 }
 
@@ -160,21 +160,21 @@ func slotsWorkerScope(w *service.SlotsWorker) *catalog.Scope { return &w.Scope }
 
 func resetSlotsWorker(w *service.SlotsWorker) { *w = service.SlotsWorker{Scope: slotsScope} }
 
-var slotsWorkerID = required("worker_id", func(w *service.SlotsWorker) *uint64 { return &w.Worker }, (*jsonscan.Scanner).Uint64)
+var slotsWorkerID = required("worker_id", func(w *service.SlotsWorker) *uint64 { return &w.Worker }, (*bodyscan.Scanner).Uint64)
 
-func newSlotsRegisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
-	return jsonscan.NewObject(
+func newSlotsRegisterShape(d dialect) *bodyscan.Object[service.SlotsWorker] {
+	return bodyscan.NewObject(
 		slotsWorkerID,
 		slotsModel(slotsWorkerScope),
 		tenantField(d, slotsWorkerScope),
-		required("block_size", func(w *service.SlotsWorker) *uint32 { return &w.BlockSize }, (*jsonscan.Scanner).Uint32),
-		required("dp_start", func(w *service.SlotsWorker) *uint32 { return &w.DPStart }, (*jsonscan.Scanner).Uint32),
-		required("dp_size", func(w *service.SlotsWorker) *uint32 { return &w.DPSize }, (*jsonscan.Scanner).Uint32),
+		required("block_size", func(w *service.SlotsWorker) *uint32 { return &w.BlockSize }, (*bodyscan.Scanner).Uint32),
+		required("dp_start", func(w *service.SlotsWorker) *uint32 { return &w.DPStart }, (*bodyscan.Scanner).Uint32),
+		required("dp_size", func(w *service.SlotsWorker) *uint32 { return &w.DPSize }, (*bodyscan.Scanner).Uint32),
 	)
 }
 
-func newSlotsUnregisterShape(d dialect) *jsonscan.Object[service.SlotsWorker] {
-	return jsonscan.NewObject(slotsWorkerID, slotsModel(slotsWorkerScope), tenantField(d, slotsWorkerScope))
+func newSlotsUnregisterShape(d dialect) *bodyscan.Object[service.SlotsWorker] {
+	return bodyscan.NewObject(slotsWorkerID, slotsModel(slotsWorkerScope), tenantField(d, slotsWorkerScope))
 }
 
 func slotsReservationScope(b *service.SlotsReservation) *catalog.Scope { return &b.Scope }
@@ -182,18 +182,18 @@ func slotsReservationScope(b *service.SlotsReservation) *catalog.Scope { return 
 // resetSlotsBooking drops the hashes: the service has kept them.
 func resetSlotsBooking(b *service.SlotsReservation) { *b = service.SlotsReservation{Scope: slotsScope} }
 
-func newSlotsAddShape(d dialect) *jsonscan.Object[service.SlotsReservation] {
-	return jsonscan.NewObject(
+func newSlotsAddShape(d dialect) *bodyscan.Object[service.SlotsReservation] {
+	return bodyscan.NewObject(
 		slotsModel(slotsReservationScope),
 		tenantField(d, slotsReservationScope),
 		required("request_id", func(b *service.SlotsReservation) *string { return &b.ID }, readText),
-		required("worker_id", func(b *service.SlotsReservation) *uint64 { return &b.Rank.Worker }, (*jsonscan.Scanner).Uint64),
-		required("dp_rank", func(b *service.SlotsReservation) *uint32 { return &b.Rank.DP }, (*jsonscan.Scanner).Uint32),
-		jsonscan.Field[service.SlotsReservation]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, b *service.SlotsReservation) {
+		required("worker_id", func(b *service.SlotsReservation) *uint64 { return &b.Rank.Worker }, (*bodyscan.Scanner).Uint64),
+		required("dp_rank", func(b *service.SlotsReservation) *uint32 { return &b.Rank.DP }, (*bodyscan.Scanner).Uint32),
+		bodyscan.Field[service.SlotsReservation]{Name: "sequence_hashes", Required: true, Read: func(s *bodyscan.Scanner, b *service.SlotsReservation) {
 			b.SequenceHashes = s.AppendHash64s(b.SequenceHashes)
 		}},
-		jsonscan.Field[service.SlotsReservation]{Name: "new_isl_tokens", Read: jsonscan.Set(
-			func(b *service.SlotsReservation) *uint64 { return &b.NewISLTokens }, (*jsonscan.Scanner).Uint64)},
+		bodyscan.Field[service.SlotsReservation]{Name: "new_isl_tokens", Read: bodyscan.Set(
+			func(b *service.SlotsReservation) *uint64 { return &b.NewISLTokens }, (*bodyscan.Scanner).Uint64)},
 	)
 }
 
@@ -207,8 +207,8 @@ func slotsRequestScope(r *slotsRequest) *catalog.Scope { return &r.scope }
 
 func resetSlotsRequest(r *slotsRequest) { *r = slotsRequest{scope: slotsScope} }
 
-func newSlotsRequestShape(d dialect) *jsonscan.Object[slotsRequest] {
-	return jsonscan.NewObject(
+func newSlotsRequestShape(d dialect) *bodyscan.Object[slotsRequest] {
+	return bodyscan.NewObject(
 		slotsModel(slotsRequestScope),
 		tenantField(d, slotsRequestScope),
 		required("request_id", func(r *slotsRequest) *string { return &r.id }, readText),
@@ -223,15 +223,15 @@ func resetSlotsProjection(p *service.SlotsProjection) {
 
 func slotsProjectionSize(p *service.SlotsProjection) int { return 8 * cap(p.SequenceHashes) }
 
-func newSlotsProjectShape(d dialect) *jsonscan.Object[service.SlotsProjection] {
-	return jsonscan.NewObject(
+func newSlotsProjectShape(d dialect) *bodyscan.Object[service.SlotsProjection] {
+	return bodyscan.NewObject(
 		slotsModel(slotsProjectionScope),
 		tenantField(d, slotsProjectionScope),
-		jsonscan.Field[service.SlotsProjection]{Name: "sequence_hashes", Required: true, Read: func(s *jsonscan.Scanner, p *service.SlotsProjection) {
+		bodyscan.Field[service.SlotsProjection]{Name: "sequence_hashes", Required: true, Read: func(s *bodyscan.Scanner, p *service.SlotsProjection) {
 			p.SequenceHashes = s.AppendHash64s(p.SequenceHashes)
 		}},
-		jsonscan.Field[service.SlotsProjection]{Name: "new_isl_tokens", Read: jsonscan.Set(
-			func(p *service.SlotsProjection) *uint64 { return &p.NewISLTokens }, (*jsonscan.Scanner).Uint64)},
+		bodyscan.Field[service.SlotsProjection]{Name: "new_isl_tokens", Read: bodyscan.Set(
+			func(p *service.SlotsProjection) *uint64 { return &p.NewISLTokens }, (*bodyscan.Scanner).Uint64)},
 	)
 }
 

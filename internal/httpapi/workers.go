@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/access"
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -186,36 +186,36 @@ func describeWorker(e *zerolog.Event, id uint64, sc catalog.Scope, endpoint *str
 }
 
 // newWorkerShape is the shape of POST /workers.
-func newWorkerShape(d dialect) *jsonscan.Object[workerBody] {
+func newWorkerShape(d dialect) *bodyscan.Object[workerBody] {
 	fields := settingsFields(func(b *workerBody) *catalog.Patch { return &b.settings }, false)
 	fields = append(fields, scopeFields(d, func(b *workerBody) *catalog.Scope { return &b.scope })...)
-	return jsonscan.NewObject(append(fields, required("worker_id", func(b *workerBody) *uint64 { return &b.id }, (*jsonscan.Scanner).Uint64))...)
+	return bodyscan.NewObject(append(fields, required("worker_id", func(b *workerBody) *uint64 { return &b.id }, (*bodyscan.Scanner).Uint64))...)
 }
 
 // patchShape is the body of PATCH /workers/{worker_id}.
-var patchShape = jsonscan.NewObject(settingsFields(func(p *catalog.Patch) *catalog.Patch { return p }, true)...)
+var patchShape = bodyscan.NewObject(settingsFields(func(p *catalog.Patch) *catalog.Patch { return p }, true)...)
 
 // settingsFields describes the settings of a worker inside of a T. Only in a patch may
 // lists and maps be null.
-func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Field[T] {
+func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []bodyscan.Field[T] {
 	// Go has no generic methods: one helper for each type of a member.
-	text := func(name string, field func(*catalog.Patch) **string) jsonscan.Field[T] {
+	text := func(name string, field func(*catalog.Patch) **string) bodyscan.Field[T] {
 		return settingField(name, of, field, readText)
 	}
-	u32 := func(name string, field func(*catalog.Patch) **uint32) jsonscan.Field[T] {
-		return settingField(name, of, field, (*jsonscan.Scanner).Uint32)
+	u32 := func(name string, field func(*catalog.Patch) **uint32) bodyscan.Field[T] {
+		return settingField(name, of, field, (*bodyscan.Scanner).Uint32)
 	}
-	u64 := func(name string, field func(*catalog.Patch) **uint64) jsonscan.Field[T] {
-		return settingField(name, of, field, (*jsonscan.Scanner).Uint64)
+	u64 := func(name string, field func(*catalog.Patch) **uint64) bodyscan.Field[T] {
+		return settingField(name, of, field, (*bodyscan.Scanner).Uint64)
 	}
-	collection := func(name string, read func(*jsonscan.Scanner, *catalog.Patch)) jsonscan.Field[T] {
-		return jsonscan.Field[T]{Name: name, Read: func(s *jsonscan.Scanner, t *T) {
+	collection := func(name string, read func(*bodyscan.Scanner, *catalog.Patch)) bodyscan.Field[T] {
+		return bodyscan.Field[T]{Name: name, Read: func(s *bodyscan.Scanner, t *T) {
 			if !patch || !s.Null() {
 				read(s, of(t))
 			}
 		}}
 	}
-	return []jsonscan.Field[T]{
+	return []bodyscan.Field[T]{
 		text("endpoint", func(p *catalog.Patch) **string { return &p.Endpoint }),
 		text("kv_events_endpoint", func(p *catalog.Patch) **string { return &p.KVEventsEndpoint }),
 		text("replay_endpoint", func(p *catalog.Patch) **string { return &p.ReplayEndpoint }),
@@ -228,39 +228,39 @@ func settingsFields[T any](of func(*T) *catalog.Patch, patch bool) []jsonscan.Fi
 		u64("max_num_batched_tokens", func(p *catalog.Patch) **uint64 { return &p.MaxNumBatchedTokens }),
 		u64("total_kv_blocks", func(p *catalog.Patch) **uint64 { return &p.TotalKVBlocks }),
 		u64("attention_chunk_size", func(p *catalog.Patch) **uint64 { return &p.AttentionChunkSize }),
-		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*jsonscan.Scanner).Bool),
+		settingField("is_eagle", of, func(p *catalog.Patch) **bool { return &p.IsEagle }, (*bodyscan.Scanner).Bool),
 		settingField("kv_event_copies", of, func(p *catalog.Patch) **string { return &p.KVEventCopies }, readCopies),
 		settingField("role", of, func(p *catalog.Patch) **string { return &p.Role }, readRole),
 		settingField("kv_transfer_enforcement", of, func(p *catalog.Patch) **string { return &p.KVTransferEnforcement }, readEnforcement),
-		settingField("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*jsonscan.Scanner).Float32),
-		collection("kv_events_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.KVEventsEndpoints = readByRank(s) }),
-		collection("replay_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.ReplayEndpoints = readByRank(s) }),
-		collection("rank_endpoints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.RankEndpoints = readByRank(s) }),
-		collection("adapters", func(s *jsonscan.Scanner, p *catalog.Patch) { p.Adapters = appendStrings(s, []string{}) }),
-		collection("taints", func(s *jsonscan.Scanner, p *catalog.Patch) { p.Taints = appendStrings(s, []string{}) }),
-		collection("topology_domains", func(s *jsonscan.Scanner, p *catalog.Patch) { p.TopologyDomains = readStringMap(s) }),
+		settingField("kv_transfer_preferred_weight", of, func(p *catalog.Patch) **float32 { return &p.KVTransferPreferredWeight }, (*bodyscan.Scanner).Float32),
+		collection("kv_events_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.KVEventsEndpoints = readByRank(s) }),
+		collection("replay_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.ReplayEndpoints = readByRank(s) }),
+		collection("rank_endpoints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.RankEndpoints = readByRank(s) }),
+		collection("adapters", func(s *bodyscan.Scanner, p *catalog.Patch) { p.Adapters = appendStrings(s, []string{}) }),
+		collection("taints", func(s *bodyscan.Scanner, p *catalog.Patch) { p.Taints = appendStrings(s, []string{}) }),
+		collection("topology_domains", func(s *bodyscan.Scanner, p *catalog.Patch) { p.TopologyDomains = readStringMap(s) }),
 	}
 }
 
 func settingField[T, V any](
-	name string, of func(*T) *catalog.Patch, field func(*catalog.Patch) **V, read func(*jsonscan.Scanner) V,
-) jsonscan.Field[T] {
-	return jsonscan.Field[T]{Name: name, Read: jsonscan.Optional(func(t *T) **V { return field(of(t)) }, read)}
+	name string, of func(*T) *catalog.Patch, field func(*catalog.Patch) **V, read func(*bodyscan.Scanner) V,
+) bodyscan.Field[T] {
+	return bodyscan.Field[T]{Name: name, Read: bodyscan.Optional(func(t *T) **V { return field(of(t)) }, read)}
 }
 
-func readEnforcement(s *jsonscan.Scanner) string {
+func readEnforcement(s *bodyscan.Scanner) string {
 	return s.Variant("required", "preferred")
 }
 
-func readCopies(s *jsonscan.Scanner) string {
+func readCopies(s *bodyscan.Scanner) string {
 	return s.Variant(catalog.CountCopies, catalog.SetCopies)
 }
 
-func readRole(s *jsonscan.Scanner) string {
+func readRole(s *bodyscan.Scanner) string {
 	return s.Variant(catalog.RolePrefill, catalog.RoleDecode)
 }
 
-func readByRank(s *jsonscan.Scanner) map[uint32]string {
+func readByRank(s *bodyscan.Scanner) map[uint32]string {
 	m := make(map[uint32]string)
 	for rank := range s.MapUint32() {
 		m[rank] = readText(s)
@@ -268,7 +268,7 @@ func readByRank(s *jsonscan.Scanner) map[uint32]string {
 	return m
 }
 
-func readStringMap(s *jsonscan.Scanner) map[string]string {
+func readStringMap(s *bodyscan.Scanner) map[string]string {
 	m := make(map[string]string)
 	for name := range s.Map() {
 		key := string(name)

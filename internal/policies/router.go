@@ -14,24 +14,24 @@ import (
 // Setting is a key of the section router of a policy file, with its value as text.
 type Setting struct{ Name, Text string }
 
-// settings are the keys that the section may have, with what reads their values.
+// settings are the keys that the section may have, with what checks their values.
 var settings = map[string]func(*yaml.Node) error{
-	"host_cache_hit_weight":           number(new(float64)),
-	"disk_cache_hit_weight":           number(new(float64)),
-	"use_kv_events":                   boolean(new(bool)),
-	"use_remote_indexer":              boolean(new(bool)),
-	"serve_indexer":                   boolean(new(bool)),
+	"host_cache_hit_weight":           check(number),
+	"disk_cache_hit_weight":           check(number),
+	"use_kv_events":                   check(boolean),
+	"use_remote_indexer":              check(boolean),
+	"serve_indexer":                   check(boolean),
 	"shared_cache_type":               variant("none", "hicache"),
-	"router_replica_sync":             boolean(new(bool)),
-	"router_track_active_blocks":      boolean(new(bool)),
-	"router_track_output_blocks":      boolean(new(bool)),
-	"router_track_prefill_tokens":     boolean(new(bool)),
-	"router_assume_kv_reuse":          boolean(new(bool)),
-	"router_ttl_secs":                 number(new(float64)),
-	"router_predicted_ttl_secs":       optional(new(float64)),
+	"router_replica_sync":             check(boolean),
+	"router_track_active_blocks":      check(boolean),
+	"router_track_output_blocks":      check(boolean),
+	"router_track_prefill_tokens":     check(boolean),
+	"router_assume_kv_reuse":          check(boolean),
+	"router_ttl_secs":                 check(number),
+	"router_predicted_ttl_secs":       check(optional),
 	"router_approximate_cache_policy": variant("ttl", "lru"),
 	"router_prefill_load_model":       variant("none", "aic", "ais"),
-	"router_event_threads":            unsigned(new(uint64)),
+	"router_event_threads":            check(unsigned),
 	"router_tracking_hash":            variant("public-xxh3-v1", "keyed-xxh3-v1"),
 	"router_tracking_key_file":        anyText,
 	"router_tracking_key_id":          anyText,
@@ -45,12 +45,12 @@ func ParseRouter(n *yaml.Node) ([]Setting, error) {
 	var found []Setting
 	var faults []error
 	for key, value := range r.Pairs("router", n) {
-		read, known := settings[key.Name]
+		accept, known := settings[key.Name]
 		if !known {
 			faults = append(faults, fmt.Errorf("invalid router policy config: unknown router setting: %s", key.Name))
 			continue
 		}
-		if err := read(value); err != nil {
+		if err := accept(value); err != nil {
 			faults = append(faults, fmt.Errorf("invalid router policy config: %s: %w", key.Path, err))
 			continue
 		}
@@ -61,11 +61,16 @@ func ParseRouter(n *yaml.Node) ([]Setting, error) {
 	return found, errors.Join(append(r.Faults(), faults...)...)
 }
 
+// check accepts what read can read.
+func check[T any](read func(dst *T) func(*yaml.Node) error) func(*yaml.Node) error {
+	return func(n *yaml.Node) error { return read(new(T))(n) }
+}
+
 // variant accepts one of some texts.
 func variant(known ...string) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
-		if !yamlread.IsString(n) {
-			return wrongType(n, "a string")
+		if err := anyText(n); err != nil {
+			return err
 		}
 		if slices.Contains(known, n.Value) {
 			return nil

@@ -15,7 +15,6 @@ type Scope struct {
 	*Instance
 	history selector.History
 	shadows []*Shadow
-	needs   selector.Needs // of all of them
 
 	// Learner has the model of the scope's engines; nil if no policy needs it.
 	Learner *ttft.Learner
@@ -45,11 +44,10 @@ func (t *Table) NewScope(sc catalog.Scope, learners *Learners) *Scope {
 	if i.IsBuiltIn() && len(shadows) == 0 {
 		return nil
 	}
-	s := &Scope{Instance: i, needs: i.Policy.Needs()}
+	s := &Scope{Instance: i}
 	for _, shadow := range shadows {
 		if shadow != i {
 			s.shadows = append(s.shadows, &Shadow{Instance: shadow})
-			s.needs |= shadow.Policy.Needs() &^ selector.IgnoresTarget
 		}
 	}
 	if learners != nil {
@@ -60,9 +58,6 @@ func (t *Table) NewScope(sc catalog.Scope, learners *Learners) *Scope {
 
 // Shadows returns the instances that are evaluated beside the one that decides.
 func (s *Scope) Shadows() []*Shadow { return s.shadows }
-
-// Needs is what the deciding policy and the shadows together need.
-func (s *Scope) Needs() selector.Needs { return s.needs }
 
 // Costs returns the costs of a decision by the policy that decides, in dst's memory
 // where that suffices. It sets those of d's facts that are of earlier decisions.
@@ -114,7 +109,7 @@ func fill(h *selector.History, d *selector.Decision, needs selector.Needs, seque
 // deciding policy counts them.
 func (s *Scope) ToCompute(d *selector.Decision, i int) uint64 {
 	w := d.Weights
-	if f, predicts := s.Policy.(*selector.PredictedTTFT); predicts {
+	if f := s.PredictedTTFT(); f != nil {
 		w = f.Own
 	}
 	return w.ToCompute(d.Prompt, &d.Candidates[i])
@@ -126,5 +121,5 @@ func (s *Scope) Holds() (longest time.Duration, holds bool) {
 	if s == nil || !s.holds() {
 		return 0, false
 	}
-	return time.Duration(s.Policy.(*selector.PredictedTTFT).Longest * float64(time.Second)), true
+	return time.Duration(s.PredictedTTFT().Longest * float64(time.Second)), true
 }

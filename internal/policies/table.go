@@ -136,6 +136,12 @@ func (t *Table) Shadows() []*Instance {
 // IsBuiltIn reports whether i is the built-in policy.
 func (i *Instance) IsBuiltIn() bool { return i == builtIn }
 
+// PredictedTTFT returns the policy if it predicts, else nil.
+func (i *Instance) PredictedTTFT() *selector.PredictedTTFT {
+	f, _ := i.Policy.(*selector.PredictedTTFT)
+	return f
+}
+
 // Hold reports whether any instance that decides holds requests.
 func (t *Table) Hold() bool {
 	if t == nil {
@@ -150,6 +156,6 @@ func (t *Table) Hold() bool {
 }
 
 func (i *Instance) holds() bool {
-	f, predicts := i.Policy.(*selector.PredictedTTFT)
-	return predicts && f.Hold > 0
+	f := i.PredictedTTFT()
+	return f != nil && f.Hold > 0
 }

@@ -50,28 +50,15 @@ func makeCostFunction(p *parameters, service selector.Weights) (selector.Policy,
 	w := service
 	w.PrefixOnly = true // as in dynamo-kv-router 1.6.1, whichever contract is spoken
 	shared := 0.0       // there is no shared cache
-	err := p.read(
-		field{"overlap_score_credit", optional(&w.OverlapCredit)},
-		field{"overlap_score_credit_decay", optional(&w.CreditDecay)},
-		field{"prefill_load_scale", optional(&w.PrefillScale)},
-		field{"decode_active_request_weight", optional(&w.ActiveRequests)},
-		field{"host_cache_hit_weight", optional(&w.Host)},
-		field{"disk_cache_hit_weight", optional(&w.Disk)},
-		field{"shared_cache_multiplier", optional(&shared)},
-		field{"router_temperature", optional(&w.Temperature)},
-	)
-	if err != nil {
-		return nil, err
-	}
-	err = finite(
-		named{"overlap_score_credit", w.OverlapCredit},
-		named{"overlap_score_credit_decay", w.CreditDecay},
-		named{"prefill_load_scale", w.PrefillScale},
-		named{"decode_active_request_weight", w.ActiveRequests},
-		named{"host_cache_hit_weight", w.Host},
-		named{"disk_cache_hit_weight", w.Disk},
-		named{"shared_cache_multiplier", shared},
-		named{"router_temperature", w.Temperature},
+	err := p.readQuantities(
+		quantity{"overlap_score_credit", &w.OverlapCredit, optional},
+		quantity{"overlap_score_credit_decay", &w.CreditDecay, optional},
+		quantity{"prefill_load_scale", &w.PrefillScale, optional},
+		quantity{"decode_active_request_weight", &w.ActiveRequests, optional},
+		quantity{"host_cache_hit_weight", &w.Host, optional},
+		quantity{"disk_cache_hit_weight", &w.Disk, optional},
+		quantity{"shared_cache_multiplier", &shared, optional},
+		quantity{"router_temperature", &w.Temperature, optional},
 	)
 	return selector.CostFunction{Own: &w}, err
 }
@@ -106,43 +93,17 @@ const (
 
 func makePredictedTTFT(p *parameters, service selector.Weights) (selector.Policy, error) {
 	f := selector.PredictedTTFT{Own: service, Longest: defaultLongestHold}
-	err := p.read(
-		field{"host_cache_hit_weight", optional(&f.Own.Host)},
-		field{"disk_cache_hit_weight", optional(&f.Own.Disk)},
-		field{"router_temperature", optional(&f.Own.Temperature)},
-		field{"hold_seconds", number(&f.Hold)},
-		field{"hold_max_seconds", number(&f.Longest)},
-	)
-	if err != nil {
-		return nil, err
-	}
-	err = finite(
-		named{"host_cache_hit_weight", f.Own.Host},
-		named{"disk_cache_hit_weight", f.Own.Disk},
-		named{"router_temperature", f.Own.Temperature},
-		named{"hold_seconds", f.Hold},
-		named{"hold_max_seconds", f.Longest},
+	err := p.readQuantities(
+		quantity{"host_cache_hit_weight", &f.Own.Host, optional},
+		quantity{"disk_cache_hit_weight", &f.Own.Disk, optional},
+		quantity{"router_temperature", &f.Own.Temperature, optional},
+		quantity{"hold_seconds", &f.Hold, number},
+		quantity{"hold_max_seconds", &f.Longest, number},
 	)
 	if err == nil && f.Longest > mostHold {
 		err = fmt.Errorf("hold_max_seconds must be at most %d", mostHold)
 	}
 	return &f, err
-}
-
-// named is the value of a parameter.
-type named struct {
-	name  string
-	value float64
-}
-
-// finite returns the error of the first that is not finite or negative.
-func finite(all ...named) error {
-	for _, v := range all {
-		if !(v.value >= 0 && v.value <= math.MaxFloat64) {
-			return errors.New(v.name + " must be finite and non-negative")
-		}
-	}
-	return nil
 }
 
 // without is a type without parameters.
@@ -187,6 +148,30 @@ func (p *parameters) read(known ...field) error {
 		}
 	}
 	return errors.Join(r.Faults()...)
+}
+
+// quantity is a parameter that is finite and not negative. read is number or optional.
+type quantity struct {
+	name string
+	dst  *float64
+	read func(dst *float64) func(*yaml.Node) error
+}
+
+// readQuantities is read for a type all of whose parameters are quantities.
+func (p *parameters) readQuantities(known ...quantity) error {
+	fields := make([]field, len(known))
+	for i, q := range known {
+		fields[i] = field{q.name, q.read(q.dst)}
+	}
+	if err := p.read(fields...); err != nil {
+		return err
+	}
+	for _, q := range known {
+		if !(*q.dst >= 0 && *q.dst <= math.MaxFloat64) {
+			return errors.New(q.name + " must be finite and non-negative")
+		}
+	}
+	return nil
 }
 
 func number(dst *float64) func(*yaml.Node) error {

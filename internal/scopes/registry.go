@@ -218,7 +218,7 @@ func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 	return state
 }
 
-// initIndexLocked gives a new state its index.
+// newQueue returns the wait queue of a scope with policies p.
 func (r *Registry) newQueue(sc catalog.Scope, p *policies.Scope) *waitqueue.Queue {
 	policy := r.settings.Admission.ForModel(sc.Model)
 	if longest, holds := p.Holds(); holds && policy == nil {
@@ -227,6 +227,7 @@ func (r *Registry) newQueue(sc catalog.Scope, p *policies.Scope) *waitqueue.Queu
 	return waitqueue.New(r.settings.Queues, policy)
 }
 
+// initIndexLocked gives a new state its index.
 func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 	if old := r.retained[sc]; old != nil && old.BlockSize == state.BlockSize {
 		state.Space, state.Gate = old.Space, old.Gate

@@ -3,11 +3,13 @@ package selecting_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/select-service/select-service/internal/overload"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -144,5 +146,60 @@ func BenchmarkRefuse(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkParallel is what one scope of 64 ranks takes from as many callers as there are
+// processors (-cpu 1,2), each with a prompt of its own of 512 blocks by hashes: only
+// selections; only reservations that are booked, completed and freed; and of eight
+// operations five selections, two such reservations and a message of an engine with
+// eight blocks. An operation is one of these. Where -cpu 2 does not halve the time, a
+// lock does.
+func BenchmarkParallel(b *testing.B) {
+	const blocks = 512
+	for _, bc := range []struct {
+		name                string
+		selects, lifecycles int // of eight operations
+	}{{"select", 8, 0}, {"lifecycle", 0, 8}, {"mixed", 5, 2}} {
+		b.Run(bc.name, func(b *testing.B) {
+			w := bedOf(b, 64, 16, prompt(1, 16*blocks))
+			var callers atomic.Uint32
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				n := callers.Add(1)
+				tokens := prompt(100+n, 16*blocks)
+				id := fmt.Sprint(n)
+				req := &selecting.SelectRequest{Scope: scope, ReservationID: &id}
+				req.Prompt.BlockHashes, req.Prompt.HasBlockHashes = servicetest.Local(tokens, 16), true
+				req.Prompt.SequenceHashes, req.Prompt.HasSequenceHashes = servicetest.Sequence(tokens, 16), true
+				req.Prompt.ISLTokens, req.Prompt.HasISLTokens = 16*blocks, true
+				engine := w.Engine(uint64(n%8), 1)
+				some := prompt(1000+n, 8*16)
+				events := [][]byte{
+					servicetest.Batch(1, engine.Stored(some, 16, nil)),
+					servicetest.Batch(1, engine.Removed(some, 16, 0, "GPU")),
+				}
+				for i := 0; pb.Next(); i++ {
+					switch of := i % 8; {
+					case of < bc.selects:
+						if _, err := w.Select(context.Background(), req, false); err != nil {
+							b.Error(err)
+						}
+					case of < bc.selects+bc.lifecycles:
+						if _, err := w.Select(context.Background(), req, true); err != nil {
+							b.Error(err)
+						}
+						if err := w.PrefillComplete(id); err != nil {
+							b.Error(err)
+						}
+						if err := w.Free(id); err != nil {
+							b.Error(err)
+						}
+					default:
+						engine.Deliver(events[i/8%2])
+					}
+				}
+			})
+		})
 	}
 }

@@ -2,6 +2,7 @@ package selecting
 
 import (
 	"hash/maphash"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,7 +58,7 @@ type Outcome struct {
 	Gone bool
 }
 
-// Explain returns why the rank was chosen. Ranks that were excluded are not kept.
+// Explain returns why the rank was chosen.
 func (d *Decision) Explain() *Explanation { return d.explain() }
 
 // Scope is that of the choice.
@@ -65,9 +66,6 @@ func (d *Decision) Scope() catalog.Scope { return d.scope }
 
 // due reports whether a decision at now may be kept, and counts it.
 func (d *decisions) due(now time.Time) bool {
-	if d.limit == 0 {
-		return false
-	}
 	at := now.UnixNano()
 	next := max(d.next.Load(), at-int64(decisionBurst*decisionGap))
 	if next > at {
@@ -79,19 +77,20 @@ func (d *decisions) due(now time.Time) bool {
 
 // keepDecision keeps what c has decided, if it is due.
 func (c *selection) keepDecision() {
-	d, now := &c.api.decisions, time.Now()
+	d := &c.api.decisions
+	if d.limit == 0 {
+		return
+	}
+	now := time.Now()
 	if !d.due(now) {
 		return
 	}
-	x := &Decision{decided: c.decided(), At: now, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot)}
+	x := &Decision{decided: c.decided(), At: now, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached()}
 	if id := c.request.SelectionID; id != nil {
-		x.SelectionID = string([]byte(*id)) // the request's is lent
+		x.SelectionID = strings.Clone(*id) // the request's is lent
 	}
 	if c.reserve {
-		x.ReservationID = string([]byte(c.id))
-	}
-	for i := range c.eligible {
-		x.MostCached = max(x.MostCached, c.cachedBlocks(c.eligible[i].Slot))
+		x.ReservationID = strings.Clone(c.id)
 	}
 	if x.chosen >= 0 {
 		p := predict(&x.decision, x.chosen)
@@ -135,8 +134,8 @@ func (d *decisions) size() int64 {
 func (d *Decision) size() int64 {
 	const fixed = int64(unsafe.Sizeof(Decision{})+unsafe.Sizeof(decided{})) + 64
 	perRank := int64(unsafe.Sizeof(selector.Candidate{}) + unsafe.Sizeof(selector.Queue{}) + unsafe.Sizeof(catalog.Rank{}) + 8)
-	return fixed + int64(len(d.ranks))*perRank + int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) +
-		int64(len(d.SelectionID)+len(d.ReservationID))
+	return fixed + int64(len(d.ranks))*perRank + int64(len(d.excluded))*int64(unsafe.Sizeof(ExcludedRank{})) +
+		int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) + int64(len(d.SelectionID)+len(d.ReservationID))
 }
 
 func (d *decisions) place(id string) *atomic.Pointer[Decision] {

@@ -85,7 +85,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 	}
 	if err == nil {
 		c.evaluateShadows()
-		return c.explain(), nil
+		return c.decided().explain(), nil
 	}
 	if kind := contract.KindOf(err); kind != contract.Unavailable && kind != contract.Overloaded || c.snapshot == nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 	if c.readPrompt(c.snapshot) != nil {
 		return nil, err
 	}
-	x := c.explain()
+	x := c.decided().explain()
 	x.Refusal = err.Error()
 	return x, nil
 }
@@ -107,12 +107,16 @@ type decided struct {
 	ranks    []catalog.Rank // of the candidates
 	costs    []float64
 	chosen   int // -1: none
+	excluded []ExcludedRank
 	shadows  []ShadowChoice
 }
 
 // decided copies what c was decided by.
 func (c *selection) decided() *decided {
-	d := &decided{scope: c.snapshot.Scope, decision: *c.facts(), chosen: -1, shadows: slices.Clone(c.shadows)}
+	d := &decided{
+		scope: c.snapshot.Scope, decision: *c.facts(), chosen: -1,
+		excluded: c.excluded(), shadows: slices.Clone(c.shadows),
+	}
 	if p := c.scope.Policies; p != nil {
 		d.policy = p.Instance
 	}
@@ -137,15 +141,18 @@ func (c *selection) facts() *selector.Decision {
 	return &c.decision
 }
 
-// explain is the explanation of a choice that was just made, or could not be.
-func (c *selection) explain() *Explanation {
-	x := c.decided().explain()
-	for _, e := range c.snapshot.Known() {
-		if !slices.Contains(c.scored, e) {
-			x.Excluded = append(x.Excluded, ExcludedRank{e.Rank, c.exclusion(e)})
+// excluded lists the ranks of the scope that could not be chosen, or nil.
+func (c *selection) excluded() (list []ExcludedRank) {
+	known := c.snapshot.Known()
+	if len(known) == len(c.scored) {
+		return nil
+	}
+	for _, e := range known {
+		if indexRank(c.scored, e.Rank) < 0 {
+			list = append(list, ExcludedRank{e.Rank, c.exclusion(e)})
 		}
 	}
-	return x
+	return list
 }
 
 // exclusion says why a rank is not among the candidates.
@@ -163,17 +170,17 @@ func (c *selection) exclusion(e catalog.Entry) Exclusion {
 		return MissingTaint
 	case c.request.Pinned != nil && *c.request.Pinned != e.Rank:
 		return NotPinned
-	case !slices.Contains(c.eligible, e) && target != nil:
+	case target != nil && indexRank(c.eligible, e.Rank) < 0:
 		return NotTarget
-	case len(c.scored) == 0, looked && !slices.Contains(c.free, e):
+	case len(c.scored) == 0, looked && indexRank(c.free, e.Rank) < 0:
 		return Overloaded
 	}
 	return NotOfSession
 }
 
-// explain makes the explanation of the decision, but for ranks that were excluded.
+// explain makes the explanation of the decision.
 func (d *decided) explain() *Explanation {
-	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Shadows: d.shadows}
+	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, Size: d.decision.Prompt, Excluded: d.excluded, Shadows: d.shadows}
 	var policy selector.Policy = selector.CostFunction{}
 	if d.policy != nil {
 		x.Policy, x.Type, policy = d.policy.Name, d.policy.Type, d.policy.Policy
@@ -207,16 +214,15 @@ func predict(d *selector.Decision, i int) ttft.Cost {
 	return model.Cost(u, length, &q, 0)
 }
 
-// audit follows a choice that was made: shadows, what is kept of it, and the explanation if one is
-// asked for.
-// It runs outside all locks.
+// audit follows a choice that was made: shadows, what is kept of it, and the explanation
+// if one is asked for. It runs outside all locks.
 func (c *selection) audit() {
 	if !c.request.Advisory {
 		c.evaluateShadows()
 		c.keepDecision()
 	}
 	if c.request.Explain {
-		c.result.Explanation = c.explain()
+		c.result.Explanation = c.decided().explain()
 	}
 }
 

@@ -168,9 +168,11 @@ func TestDecisions(t *testing.T) {
 	w := start(t, eventsOff, remembering)
 	w.Put(record(1, 1))
 	w.Put(record(2, 1))
+	w.Put(record(3, 2))
 	var ids []string
 	for i := range uint32(4) {
 		req := ask(prompt(i, 4))
+		req.AllowedWorkers, req.HasAllowedWorkers = []uint64{1, 2}, true
 		id := fmt.Sprint("r", i)
 		req.ReservationID = &id
 		if _, err := w.Select(context.Background(), req, true); err != nil {
@@ -193,8 +195,15 @@ func TestDecisions(t *testing.T) {
 	if all[0].Outcome.Freed == 0 || all[0].Outcome.TTFT != 0 || all[2].Outcome.TTFT == 0 || all[2].Outcome.Gone {
 		t.Errorf("outcomes %+v, %+v", all[0].Outcome, all[2].Outcome)
 	}
-	if x := all[0].Explain(); len(x.Candidates) != 2 || x.Chosen == nil {
+	x := all[0].Explain()
+	if len(x.Candidates) != 2 || x.Chosen == nil {
 		t.Errorf("%+v", x)
+	}
+	if !slices.Equal(x.Excluded, []selecting.ExcludedRank{
+		{Rank: catalog.Rank{Worker: 3}, Why: selecting.NotAllowed},
+		{Rank: catalog.Rank{Worker: 3, DP: 1}, Why: selecting.NotAllowed},
+	}) {
+		t.Errorf("excluded: %v", x.Excluded)
 	}
 	other := "nobody"
 	if n := len(w.Decisions(catalog.ScopeFilter{Model: &other}, 3)); n != 0 {

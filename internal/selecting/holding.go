@@ -20,8 +20,7 @@ func (c *selection) Work() float64 {
 
 // RunOrHold implements waitqueue.Held.
 func (c *selection) RunOrHold(charged map[uint32]float64, force bool, overlapAge time.Duration) (hold time.Duration, err error) {
-	old := overlapAge > 0 && time.Since(c.wait.since) >= overlapAge
-	if snap := c.api.catalog.Snapshot(c.request.Scope); old || snap != c.snapshot {
+	if c.waitedFor(overlapAge) || c.api.catalog.Snapshot(c.request.Scope) != c.snapshot {
 		if err := c.Refresh(overlapAge); err != nil {
 			return 0, err
 		}
@@ -39,8 +38,8 @@ func (c *selection) RunOrHold(charged map[uint32]float64, force bool, overlapAge
 // holdFor returns for how long the request should be held, and charges it then to the rank
 // that it would get. Where Run would have an answer of its own, it is not held.
 func (c *selection) holdFor() (hold time.Duration) {
-	f, predicts := c.scope.Policies.Policy.(*selector.PredictedTTFT)
-	if !predicts || !c.weights.TrackPrefill {
+	f := c.scope.Policies.PredictedTTFT()
+	if f == nil || !c.weights.TrackPrefill {
 		return 0
 	}
 	c.api.ledger.Look(c.request.Scope, c.sequence, func(v *reservations.View) {

@@ -1,7 +1,6 @@
 package selecting_test
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,14 +101,7 @@ func TestHeldIsCharged(t *testing.T) {
 func TestNothingIsHeldForLateCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := holdingFor(t, 1, "hold_seconds: 0.2")
-		for i := range 30 {
-			id := fmt.Sprint("late", i)
-			w.Book(id, prompt(uint32(i)<<12, 400))
-			time.Sleep(5 * time.Second)
-			if w.PrefillComplete(id) != nil || w.Free(id) != nil {
-				t.Fatal("not there")
-			}
-		}
+		w.runLate(t, 30)
 		w.Book("first", prompt(1<<20, 120000))
 		w.Book("second", prompt(1<<21, 1200))
 	})

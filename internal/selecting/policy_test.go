@@ -8,36 +8,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/select-service/select-service/internal/policies"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
-	"github.com/select-service/select-service/internal/yamlread"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/selector"
 )
-
-// policyFile configures the section worker_selection.
-func policyFile(t testing.TB, text string) func(*service.Config) {
-	t.Helper()
-	n, err := yamlread.Root([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	section, err := policies.ParseSection(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, err := section.Resolve("", selector.DefaultWeights())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(c *service.Config) { c.Policies = table }
-}
-
-// policyType configures one instance of a type, which decides.
-func policyType(t testing.TB, name, parameters string) func(*service.Config) {
-	return policyFile(t, fmt.Sprintf("aggregated: p\ninstances: [{name: p, type: %s, parameters: {%s}}]", name, parameters))
-}
 
 // herd books 200 prompts of one size at once on 8 equal idle workers, and returns how
 // many each has got.

@@ -65,14 +65,14 @@ type SelectRequest struct {
 
 	// Eligible, if not nil, leaves the ranks that it reports true for. Requests with the same
 	// AllowedWorkers should have the same: they wait in one line.
-	Eligible func(catalog.Entry) bool
+	Eligible func(catalog.Entry) bool `json:"-"`
 	// Fallbacks is how many ranks of other workers the answer names, the next cheapest.
 	Fallbacks int
 	// Stored, with a reservation, asks when the prefill is complete on behalf of a caller who
 	// cannot tell: it is called, once at most, when events say that the chosen rank has stored
 	// the prompt's last complete block, which it had not. It must not block. The answer has
 	// PredictedTTFT and StopWatch then.
-	Stored func()
+	Stored func() `json:"-"`
 
 	Pinned *catalog.Rank
 	// Target, if one of its ranks is eligible, leaves no others; else it has no effect.

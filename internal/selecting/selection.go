@@ -330,7 +330,7 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 	c.Device, c.Host, c.Disk = o.At(e.Slot)
 	if c.Known = v.Known(e.Slot, e.Rank); c.Known {
 		carried := v.Load(e.Slot)
-		c.Prefill, c.Active, c.Shared, c.Requests = carried.PrefillTokens, carried.Blocks, v.Shared[e.Slot], carried.Requests
+		c.Prefill, c.Active, c.Shared, c.Requests = carried.PrefillTokens, carried.Blocks, v.Shared(e.Slot), carried.Requests
 	}
 	return c
 }
@@ -581,11 +581,7 @@ func (c *selection) countChoice() {
 			high = cost
 		}
 	}
-	most := uint64(0)
-	for i := range c.eligible {
-		most = max(most, c.cachedBlocks(c.eligible[i].Slot))
-	}
-	c.counts.Chosen(c.cachedBlocks(c.chosen.Slot), most, uint64(c.size.Blocks), high-low)
+	c.counts.Chosen(c.cachedBlocks(c.chosen.Slot), c.mostCached(), uint64(c.size.Blocks), high-low)
 }
 
 // cachedBlocks is how many leading blocks of the prompt the rank has, in all
@@ -593,4 +589,12 @@ func (c *selection) countChoice() {
 func (c *selection) cachedBlocks(slot uint32) uint64 {
 	device, host, disk := c.overlap.At(slot)
 	return uint64(device) + uint64(host) + uint64(disk)
+}
+
+// mostCached is cachedBlocks of the eligible rank that has the most.
+func (c *selection) mostCached() (most uint64) {
+	for i := range c.eligible {
+		most = max(most, c.cachedBlocks(c.eligible[i].Slot))
+	}
+	return most
 }

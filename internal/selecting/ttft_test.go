@@ -44,6 +44,20 @@ func (w *world) run(t *testing.T, id string, size int, theta ttft.Parameters) {
 	}
 }
 
+// runLate books n prompts one after the other, and reports each's prefill complete only
+// with its end.
+func (w *world) runLate(t *testing.T, n int) {
+	t.Helper()
+	for i := range n {
+		id := fmt.Sprint("late", i)
+		w.Book(id, prompt(uint32(i)<<12, 400))
+		time.Sleep(5 * time.Second)
+		if w.PrefillComplete(id) != nil || w.Free(id) != nil {
+			t.Fatal("not there")
+		}
+	}
+}
+
 // learned is what the service shows of the scope.
 func (w *world) learned(t *testing.T) *service.LearnedPrefills {
 	t.Helper()
@@ -134,14 +148,7 @@ func TestLateCallersGetDynamosCost(t *testing.T) {
 			}
 			return names
 		}
-		for i := range 30 {
-			id := fmt.Sprint("late", i)
-			w.Book(id, prompt(uint32(i)<<12, 400))
-			time.Sleep(5 * time.Second)
-			if w.PrefillComplete(id) != nil || w.Free(id) != nil {
-				t.Fatal("not there")
-			}
-		}
+		w.runLate(t, 30)
 		if got := fmt.Sprint(engaged()); got != "[nothing_to_learn late_rank late_scope]" {
 			t.Errorf("engaged %s", got)
 		}

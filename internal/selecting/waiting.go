@@ -155,14 +155,16 @@ func (c *selection) Refresh(overlapAge time.Duration) error {
 	if state != c.scope {
 		return scopes.ErrGone
 	}
-	old := overlapAge > 0 && time.Since(c.wait.since) >= overlapAge
-	if old || snap != c.snapshot {
+	if c.waitedFor(overlapAge) || snap != c.snapshot {
 		c.scope.Overlap(c.local, &c.overlap, &c.predicted)
 	}
 	c.snapshot = snap
 	c.expireStale()
 	return c.listEligible()
 }
+
+// waitedFor reports whether the request came to the queue that long ago; 0 is never.
+func (c *selection) waitedFor(d time.Duration) bool { return d > 0 && time.Since(c.wait.since) >= d }
 
 // batchLimit is the worker's max_num_batched_tokens, 0 if unknown.
 func batchLimit(w *catalog.Worker) uint64 {

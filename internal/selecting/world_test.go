@@ -43,6 +43,9 @@ var (
 	eventsOff = servicetest.EventsOff
 	hashes    = servicetest.Hashes
 	adding    = servicetest.SlotsReservation
+
+	policyFile = servicetest.Policies
+	policyType = servicetest.Policy
 )
 
 type dict = servicetest.Dict

@@ -7,32 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/select-service/select-service/internal/policies"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/servicetest"
-	"github.com/select-service/select-service/internal/yamlread"
 	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
-
-// predicts lets predicted-ttft decide.
-func predicts(t testing.TB) func(*service.Config) {
-	t.Helper()
-	n, err := yamlread.Root([]byte("aggregated: p\ninstances: [{name: p, type: predicted-ttft}]"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	section, err := policies.ParseSection(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, err := section.Resolve("", selector.DefaultWeights())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(c *service.Config) { c.Policies = table }
-}
 
 // TestLearnedSurvivesRestart: the coefficients are there again; a service whose policy
 // does not predict ignores them.
@@ -46,7 +25,7 @@ func TestLearnedSurvivesRestart(t *testing.T) {
 			}
 			return all[0].Learned
 		}
-		w := startAt(t, path, servicetest.EventsOff, predicts(t))
+		w := startAt(t, path, servicetest.EventsOff, servicetest.Policy(t, "predicted-ttft", ""))
 		w.Put(servicetest.Record(1, 1))
 		theta := ttft.Parameters{Base: 0.05, PerToken: 1e-3, PerContext: 1e-7}
 		for i := range 250 {
@@ -65,7 +44,7 @@ func TestLearnedSurvivesRestart(t *testing.T) {
 		before := learned(w)
 		w.save()
 
-		w = startAt(t, path, servicetest.EventsOff, predicts(t))
+		w = startAt(t, path, servicetest.EventsOff, servicetest.Policy(t, "predicted-ttft", ""))
 		after := learned(w)
 		if after.Parameters != before.Parameters || after.Samples != 250 || !after.Mature {
 			t.Errorf("after the restart %+v, before %+v", after, before)

@@ -163,16 +163,15 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	}, s.reconciler)
 	s.scopes.Attach(s.catalog)
 	s.API = selecting.New(selecting.Config{
-		Weights:     config.Weights,
-		Approximate: config.approximate() || config.predictsBeside(),
-		ByCapacity:  config.approximate() && config.ApproximateLRU,
-		SessionTTL:  config.SessionTTL,
-		Pending:     config.Pending,
-		Waiting:     config.Memory.Account(budget.Waiting),
-		Remembered:  config.Memory.Account(budget.Remembered),
-		PrefillBusy: config.PrefillBusy,
-		DecodeBusy:  config.DecodeBusy,
-
+		Weights:       config.Weights,
+		Approximate:   config.approximate() || config.predictsBeside(),
+		ByCapacity:    config.approximate() && config.ApproximateLRU,
+		SessionTTL:    config.SessionTTL,
+		Pending:       config.Pending,
+		Waiting:       config.Memory.Account(budget.Waiting),
+		Remembered:    config.Memory.Account(budget.Remembered),
+		PrefillBusy:   config.PrefillBusy,
+		DecodeBusy:    config.DecodeBusy,
 		DecisionBytes: config.DecisionBytes,
 	}, s.catalog, s.scopes, s.ledger, config.Overload, log)
 	if s.replica != nil && config.SessionTTL > 0 {

@@ -205,7 +205,7 @@ func (s *slotTracker) SlotsPotentialLoads(req *SlotsProjection) ([]selecting.Ran
 				continue
 			}
 			carried := v.Load(e.Slot)
-			fresh := uint64(len(req.SequenceHashes)) - uint64(v.Shared[e.Slot])
+			fresh := uint64(len(req.SequenceHashes)) - uint64(v.Shared(e.Slot))
 			rows = append(rows, selecting.RankLoad{
 				Rank:          e.Rank,
 				PrefillTokens: addSaturating(carried.PrefillTokens, req.NewISLTokens),

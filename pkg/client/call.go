@@ -32,6 +32,9 @@ type call struct {
 	noDialect bool   // the path has no dialect prefix
 	class     string // of the wait queue; "": none is named
 	body      any    // nil: none
+	// prompt is the part of the body, a pointer, that may be sent as words; nil: there
+	// is none.
+	prompt *Prompt
 	// repeatable: doing it twice has the effect of doing it once, so that it is sent
 	// again when it is unknown whether it was done.
 	repeatable bool
@@ -47,16 +50,20 @@ type call struct {
 // do sends a call until it is answered or should not be retried, and decodes the
 // answer into out, unless that is nil.
 func (c *Client) do(ctx context.Context, k call, out any) error {
-	var body []byte
-	if k.body != nil {
-		var err error
-		if body, err = json.Marshal(k.body); err != nil {
-			return fmt.Errorf("%s %s: %w", k.method, k.path, err)
-		}
+	body, err := c.encode(k)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", k.method, k.path, err)
 	}
 	lost := false // an earlier attempt may have been done
 	for tries := (attempts{}); ; {
 		err := c.send(ctx, k, body, out)
+		if body.msgpack && refusesFormat(err) { // it has not been done
+			c.onlyJSON.Store(true)
+			if body, err = c.encode(k); err != nil {
+				return fmt.Errorf("%s %s: %w", k.method, k.path, err)
+			}
+			err = c.send(ctx, k, body, out)
+		}
 		if err == nil || k.goneIsDone && lost && errors.Is(err, ErrNotFound) {
 			return nil
 		}
@@ -85,7 +92,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // send makes one attempt. It reads the whole answer, so that the connection can be
 // reused.
-func (c *Client) send(ctx context.Context, k call, body []byte, out any) error {
+func (c *Client) send(ctx context.Context, k call, body content, out any) error {
 	if k.limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, k.limit)
@@ -123,18 +130,18 @@ func decode(text []byte, out any) error {
 }
 
 // open sends the request and returns the body of a successful answer.
-func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, error) {
+func (c *Client) open(ctx context.Context, k call, body content) (io.ReadCloser, error) {
 	var way connTrace
 	traced := httptrace.WithClientTrace(ctx, way.trace())
-	var content io.Reader
-	if body != nil {
-		content = bytes.NewReader(body)
+	var sent io.Reader
+	if body.text != nil {
+		sent = bytes.NewReader(body.text)
 	}
 	prefix := dialect
 	if k.noDialect {
 		prefix = ""
 	}
-	req, err := http.NewRequestWithContext(traced, k.method, c.base+prefix+k.path, content)
+	req, err := http.NewRequestWithContext(traced, k.method, c.base+prefix+k.path, sent)
 	if err == nil && strings.ContainsFunc(k.class, unicode.IsControl) { // net/http would not send it, and the error would look like a lost request
 		err = fmt.Errorf("%w: policy class %q cannot be a header", ErrBadRequest, k.class)
 	}
@@ -151,7 +158,11 @@ func (c *Client) open(ctx context.Context, k call, body []byte) (io.ReadCloser, 
 	if k.class != "" {
 		req.Header.Set(policyClass, k.class)
 	}
-	if body != nil {
+	switch {
+	case body.msgpack:
+		req.Header.Set("Content-Type", "application/msgpack")
+		req.Header.Set("Accept", "application/json") // answers are short
+	case body.text != nil:
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if err := ctx.Err(); err != nil {

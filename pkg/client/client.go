@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -49,6 +50,7 @@ type Client struct {
 	token     *token
 	order     callOrder
 	freeSlots chan struct{} // holds an item for each background free under way
+	onlyJSON  atomic.Bool   // the service has refused a body in msgpack
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc

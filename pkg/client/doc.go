@@ -22,6 +22,10 @@
 // if_exists "return", and never retries output blocks. Other refusals, such as a full
 // queue or a model without workers, are errors at once.
 //
+// Prompts are sent in msgpack, tokens and hashes as words, which costs both sides less
+// than JSON. A service that refuses that with 415, as others that speak the contract
+// do, gets JSON from then on.
+//
 // # Order
 //
 // All methods are safe for concurrent use. Calls about one reservation, including the

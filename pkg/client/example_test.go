@@ -57,6 +57,10 @@ func standIn() http.Handler {
 			TokenIDs     []uint32 `json:"token_ids"`
 			LeaseSeconds float64  `json:"lease_seconds"`
 		}
+		if r.Header.Get("Content-Type") != "application/json" { // a simple service: the client falls back
+			http.Error(w, "JSON only", http.StatusUnsupportedMediaType)
+			return
+		}
 		if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return

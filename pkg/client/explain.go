@@ -18,7 +18,7 @@ type Explanation struct {
 	Refusal     string  `json:"refusal"` // why none, empty otherwise
 
 	Candidates []ExplainedRank `json:"candidates"`
-	Excluded   []ExcludedRank  `json:"excluded"` // not of decisions
+	Excluded   []ExcludedRank  `json:"excluded"`
 	Shadows    []ShadowChoice  `json:"shadows"`
 }
 

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/select-service/select-service/pkg/client"
 )
@@ -35,6 +38,9 @@ type fake struct {
 	outputs  int
 	prefills int
 	hooks    map[string]func() // by method and end of the path: run before the request is done
+
+	onlyJSON bool     // other bodies are refused
+	types    []string // of bodies, as they came
 
 	leaseSeconds string // of answers, instead of what was asked for; "" changes nothing
 }
@@ -127,6 +133,15 @@ func (f *fake) act(w http.ResponseWriter, r *http.Request) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if r.Header.Get("Content-Type") == "application/msgpack" {
+		if f.types = append(f.types, "msgpack"); f.onlyJSON {
+			refuse(w, http.StatusUnsupportedMediaType, `{"error":"JSON only"}`)
+			return
+		}
+		body = asJSON(body)
+	} else {
+		f.types = append(f.types, r.Header.Get("Content-Type"))
+	}
 	f.bodies = append(f.bodies, string(body))
 	path := strings.TrimPrefix(r.URL.EscapedPath(), "/v1.6/")
 	parts := strings.Split(path, "/")
@@ -153,6 +168,34 @@ func (f *fake) act(w http.ResponseWriter, r *http.Request) {
 	default:
 		_, _ = io.WriteString(w, `[]`)
 	}
+}
+
+// asJSON turns a body in msgpack into JSON; byte strings are the words of a prompt.
+func asJSON(body []byte) []byte {
+	var members map[string]any
+	if err := msgpack.Unmarshal(body, &members); err != nil {
+		panic(err)
+	}
+	for name, v := range members {
+		words, ok := v.([]byte)
+		if !ok {
+			continue
+		}
+		list := []any{}
+		for len(words) > 0 {
+			if name == "token_ids" {
+				list, words = append(list, binary.LittleEndian.Uint32(words)), words[4:]
+			} else {
+				list, words = append(list, int64(binary.LittleEndian.Uint64(words))), words[8:]
+			}
+		}
+		members[name] = list
+	}
+	text, err := json.Marshal(members)
+	if err != nil {
+		panic(err)
+	}
+	return text
 }
 
 func (f *fake) book(w http.ResponseWriter, body []byte) {

@@ -31,14 +31,14 @@ func (c *Client) Loads(ctx context.Context, scope Scope) ([]ScopeLoads, error) {
 // PotentialLoads lists the load that every rank would have with the prompt.
 func (c *Client) PotentialLoads(ctx context.Context, req ProjectRequest) ([]RankLoad, error) {
 	var list []RankLoad
-	err := c.do(ctx, call{method: http.MethodPost, path: "/potential_loads", body: req, repeatable: true}, &list)
+	err := c.do(ctx, call{method: http.MethodPost, path: "/potential_loads", body: &req, prompt: &req.Prompt, repeatable: true}, &list)
 	return list, err
 }
 
 // OverlapScores lists what every rank has cached of the prompt.
 func (c *Client) OverlapScores(ctx context.Context, req ProjectRequest) (OverlapScores, error) {
 	var s OverlapScores
-	err := c.do(ctx, call{method: http.MethodPost, path: "/overlap_scores", body: req, repeatable: true}, &s)
+	err := c.do(ctx, call{method: http.MethodPost, path: "/overlap_scores", body: &req, prompt: &req.Prompt, repeatable: true}, &s)
 	return s, err
 }
 
@@ -69,7 +69,7 @@ func (c *Client) text(ctx context.Context, path string) (string, error) {
 
 // Dump streams the whole index. The caller closes it; it is not retried.
 func (c *Client) Dump(ctx context.Context) (io.ReadCloser, error) {
-	return c.open(ctx, call{method: http.MethodGet, path: "/dump"}, nil)
+	return c.open(ctx, call{method: http.MethodGet, path: "/dump"}, content{})
 }
 
 // BusyThresholds lists the thresholds of all models.

@@ -17,7 +17,7 @@ const returnFirst = "return"
 // by Reserve under that ID alone.
 func (c *Client) Select(ctx context.Context, req SelectRequest) (Selection, error) {
 	var s Selection
-	err := c.do(ctx, call{method: http.MethodPost, path: "/select", class: req.PolicyClass, body: req, repeatable: true}, &s)
+	err := c.do(ctx, call{method: http.MethodPost, path: "/select", class: req.PolicyClass, body: &req, prompt: &req.Prompt, repeatable: true}, &s)
 	return s, err
 }
 
@@ -45,7 +45,7 @@ func (c *Client) selectAndReserve(ctx context.Context, req SelectRequest, lease 
 		SelectRequest
 		bookingOptions
 	}{req, c.bookingOptions(lease)}
-	k := call{method: http.MethodPost, path: "/select_and_reserve", class: req.PolicyClass, body: body, repeatable: true}
+	k := call{method: http.MethodPost, path: "/select_and_reserve", class: req.PolicyClass, body: &body, prompt: &body.Prompt, repeatable: true}
 	return c.book(ctx, k, req.ID, made, lease)
 }
 
@@ -73,7 +73,7 @@ func (c *Client) reserve(ctx context.Context, req ReserveRequest, lease *Lease) 
 		ReserveRequest
 		bookingOptions
 	}{req, c.bookingOptions(lease)}
-	k := call{method: http.MethodPost, path: "/reservations", body: body, repeatable: true, limit: attemptTimeout}
+	k := call{method: http.MethodPost, path: "/reservations", body: &body, prompt: &body.Prompt, repeatable: true, limit: attemptTimeout}
 	return c.book(ctx, k, req.ID, made, lease)
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -125,8 +126,10 @@ func TestBodies(t *testing.T) {
 // compact writes JSON with sorted members; numbers stay as they are.
 func compact(t *testing.T, text string) string {
 	t.Helper()
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(text), &members); err != nil {
+	var members map[string]any
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&members); err != nil {
 		t.Fatal(err)
 	}
 	out, err := json.Marshal(members)
@@ -342,3 +345,23 @@ func TestPrefix(t *testing.T) {
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestOnlyJSON: a service that refuses msgpack is asked once, and has done what was asked
+// in JSON at once.
+func TestOnlyJSON(t *testing.T) {
+	f := serve(t)
+	f.onlyJSON = true
+	c := f.client(t)
+	for range 2 {
+		s, err := c.SelectAndReserve(t.Context(), client.SelectRequest{Prompt: client.Prompt{TokenIDs: []uint32{1, 2}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Free(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"msgpack", "application/json", "", "application/json", ""}; !slices.Equal(f.types, want) {
+		t.Errorf("bodies came as %q, want %q", f.types, want)
+	}
+}

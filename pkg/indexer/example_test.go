@@ -40,7 +40,8 @@ func ExampleSpace_Store() {
 
 	var overlap indexer.Overlap
 	index.Overlap([]uint64{11, 12}, &overlap)
-	fmt.Println("overlap:", overlap.Device[0])
+	device, _, _ := overlap.At(0)
+	fmt.Println("overlap:", device)
 	// Output:
 	// orphaned: 1 stored: 1
 	// overlap: 2

@@ -291,15 +291,18 @@ func (s *Space) SetHybridStats(st *HybridStats) { s.hybrid = st }
 // host and disk continue behind a prefix that was changed is out.
 func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 	o.path = o.path[:0]
-	for slot := range o.Device {
+	for slot := range s.ranks {
 		g := s.ranks[slot].groups
-		if g == nil || o.Device[slot] == 0 && !g.sparse || s.clearing[slot/64]>>(slot%64)&1 == 1 {
+		if g == nil {
+			continue
+		}
+		held := o.device.At(uint32(slot))
+		if held == 0 && !g.sparse || s.clearing[slot/64]>>(slot%64)&1 == 1 {
 			continue
 		}
 		if len(o.path) == 0 {
 			o.path = s.tree.appendPath(o.path, local)
 		}
-		held := o.Device[slot]
 		cells := o.path[:held]
 		if g.sparse {
 			cells = o.path[:s.lastHeld(uint32(slot), o.path)]
@@ -308,7 +311,10 @@ func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 		length := hybrid.Boundary(uint64(len(cells))*g.mainSize, g.mainSize, g.kinds, &o.prefix)
 		whole := uint32(length / max(g.mainSize, 1))
 		if whole != held {
-			o.Device[slot], o.Host[slot], o.Disk[slot] = whole, 0, 0
+			o.device.Set(uint32(slot), whole)
+			if o.lower.Has(uint32(slot)) {
+				o.host[slot], o.disk[slot] = 0, 0
+			}
 		}
 		switch {
 		case whole < held:

@@ -1,56 +1,91 @@
 package indexer
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/select-service/select-service/internal/slotset"
+)
 
 // Overlap is the answer of Space.Overlap, in blocks, per slot: the prefix on
-// the device (Device), how far the host tier continues it (Host), and how far
-// disk and external storage continue that (Disk). Reusing an Overlap saves
-// memory. Slots beyond the ends of the slices hold nothing; see At.
+// the device, how far the host tier continues it, and how far disk and external
+// storage continue that. Reusing an Overlap saves memory. Slots that the index
+// does not know hold nothing.
 type Overlap struct {
-	Device, Host, Disk []uint32
-	live               [NumTiers][]uint64
-	path               []uint32      // scratch: the cells of the prompt's blocks
-	prefix             groupedPrefix // scratch
+	device slotset.Depths
+	// lower are the slots that have something in a lower tier too. Until the end of
+	// the walk host and disk have depths of them.
+	lower      slotset.Set
+	host, disk []uint32
+
+	// Scratch: the ranks that the walk follows, in their present tier, and those that
+	// leave the device.
+	live   [NumTiers]slotset.Set
+	leave  slotset.Set
+	path   []uint32 // the cells of the prompt's blocks
+	prefix groupedPrefix
 }
 
 // At returns the overlap of one slot in blocks.
 func (o *Overlap) At(slot uint32) (device, host, disk uint32) {
-	if int(slot) >= len(o.Device) {
-		return 0, 0, 0
+	device = o.device.At(slot)
+	if o.lower.Has(slot) {
+		host, disk = o.host[slot], o.disk[slot]
 	}
-	return o.Device[slot], o.Host[slot], o.Disk[slot]
+	return device, host, disk
+}
+
+// Common returns what most slots hold, on the device alone: those that are not in
+// Others.
+func (o *Overlap) Common() (device uint32) { return o.device.Common() }
+
+// Others returns word w of a bit set of slots, 64 to a word.
+func (o *Overlap) Others(w int) uint64 {
+	others := o.device.Others(w)
+	if w < len(o.lower) {
+		others |= o.lower[w]
+	}
+	return others
 }
 
 // RaiseDevice raises the device's prefix of every slot to that of another overlap of
 // the same prompt, where that is longer. What the lower tiers add stays.
 func (o *Overlap) RaiseDevice(other *Overlap) {
-	for slot, device := range other.Device {
-		if device == 0 {
-			continue
+	common := other.device.Common()
+	for w := range slotset.Words(other.device.Slots()) {
+		set := other.device.Others(w)
+		if common > 0 {
+			set = ^uint64(0)
 		}
-		if more := slot + 1 - len(o.Device); more > 0 {
-			o.Device = append(o.Device, make([]uint32, more)...)
-			o.Host = append(o.Host, make([]uint32, more)...)
-			o.Disk = append(o.Disk, make([]uint32, more)...)
+		for ; set != 0; set &= set - 1 {
+			slot := uint32(w*64 + bits.TrailingZeros64(set))
+			if device := other.device.At(slot); device > o.device.At(slot) {
+				o.device.Set(slot, device)
+			}
 		}
-		o.Device[slot] = max(o.Device[slot], device)
 	}
 }
 
-func (o *Overlap) reset(slots, words int) {
-	o.Device, o.Host, o.Disk = zeroed(o.Device, slots), zeroed(o.Host, slots), zeroed(o.Disk, slots)
-	for t := range o.live {
-		o.live[t] = zeroed(o.live[t], words)
+// reset begins anew: nobody holds anything.
+func (o *Overlap) reset(slots, tiers int) {
+	words := slotset.Words(slots)
+	o.device.Reset(slots)
+	o.leave = o.leave.Zeroed(words)
+	o.lower = o.lower[:0]
+	for tier := range tiers {
+		o.live[tier] = o.live[tier].Zeroed(words)
+	}
+	if tiers > 1 {
+		o.lower = o.lower.Zeroed(words)
+		o.host, o.disk = sized(o.host, slots), sized(o.disk, slots)
 	}
 }
 
-func zeroed[T uint32 | uint64](s []T, n int) []T {
+// sized returns n numbers of no meaning.
+func sized(s []uint32, n int) []uint32 {
 	if cap(s) < n {
-		return make([]T, n)
+		return make([]uint32, n)
 	}
-	s = s[:n]
-	clear(s)
-	return s
+	return s[:n]
 }
 
 // Overlap follows a prompt, given as local block hashes, through the tree and
@@ -61,23 +96,15 @@ func (s *Space) Overlap(local []uint64, o *Overlap) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	t := &s.tree
-	words := int(t.sets.words)
-	o.reset(len(s.ranks), words)
-	if t.live == 0 {
-		return
-	}
-	for i := range words {
-		o.live[Device][i] = ^s.clearing[i]
-	}
-	if extra := len(s.ranks) % 64; extra != 0 {
-		o.live[Device][len(s.ranks)/64] &= 1<<extra - 1
-	}
-	clear(o.live[Device][(len(s.ranks)+63)/64:])
 	tiers := NumTiers
 	if s.blocks[Host]+s.blocks[Disk]+s.blocks[External] == 0 {
 		tiers = 1
 	}
-	depth := t.overlap(local, o, tiers)
+	o.reset(len(s.ranks), tiers)
+	if t.live == 0 {
+		return
+	}
+	depth := t.overlap(local, o, tiers, s.clearing)
 	o.finish(depth, tiers)
 	if s.hybridSlots > 0 {
 		s.endWhereAllGroupsServe(local, o)
@@ -85,7 +112,7 @@ func (s *Space) Overlap(local []uint64, o *Overlap) {
 }
 
 // overlap follows the prompt and returns the number of blocks that it found.
-func (t *tree) overlap(local []uint64, o *Overlap, tiers int) uint32 {
+func (t *tree) overlap(local []uint64, o *Overlap, tiers int, clearing []uint64) uint32 {
 	depth := 0
 	for id := uint32(root); depth < len(local); {
 		id = t.child(id, local[depth])
@@ -93,7 +120,9 @@ func (t *tree) overlap(local []uint64, o *Overlap, tiers int) uint32 {
 			break
 		}
 		nd := t.node(id)
-		if !t.advanceTiers(nd, uint32(depth), o, tiers) {
+		if depth == 0 {
+			t.firstOwners(nd, o, tiers, clearing)
+		} else if !t.advanceTiers(nd, uint32(depth), o, tiers) {
 			break // no rank holds the next block
 		}
 		m := t.match(position{id, 0}, local[depth:])
@@ -105,59 +134,105 @@ func (t *tree) overlap(local []uint64, o *Overlap, tiers int) uint32 {
 	return uint32(depth)
 }
 
+// runOwners are those of a run in one tier: a set, or one bit of a word.
+type runOwners struct {
+	set  []uint64
+	word int
+	bit  uint64
+}
+
+// owners returns the owners of a run in each tier.
+func (t *tree) owners(nd *node, tiers int) (of [NumTiers]runOwners) {
+	for tier := range tiers {
+		switch h := nd.holders[tier]; {
+		case h == noHolder:
+		case h&single == 0:
+			of[tier].set = t.sets.set(h)
+		default:
+			slot := uint32(h &^ single)
+			of[tier].word, of[tier].bit = int(slot/64), 1<<(slot%64)
+		}
+	}
+	return of
+}
+
+// in returns word w of the owners.
+func (r *runOwners) in(w int) uint64 {
+	switch {
+	case r.set != nil:
+		return r.set[w]
+	case r.word == w:
+		return r.bit
+	}
+	return 0
+}
+
+// firstOwners begins with the ranks that hold the prompt's first run, each in its first
+// tier.
+func (t *tree) firstOwners(nd *node, o *Overlap, tiers int, clearing []uint64) {
+	own := t.owners(nd, tiers)
+	for w := range o.leave {
+		taken := clearing[w]
+		for tier := range tiers {
+			live := own[tier].in(w) &^ taken
+			taken |= live
+			o.live[tier][w] = live
+			if tier > int(Device) {
+				o.lower[w] |= live
+				for upper := Host; upper < Tier(tier); upper++ {
+					o.recordEnd(upper, w, live, 0)
+				}
+			}
+		}
+	}
+	o.device.Take(0, o.live[Device])
+}
+
 // advanceTiers moves every rank that does not hold the run at depth in its
 // present tier to the next tier, and reports whether any rank is left in a tier
 // that holds the run.
 func (t *tree) advanceTiers(nd *node, depth uint32, o *Overlap, tiers int) bool {
-	any := uint64(0)
-	for tier := range tiers {
-		h := nd.holders[tier]
-		var set []uint64
-		if h != noHolder && h&single == 0 {
-			set = t.sets.set(h)
+	own := t.owners(nd, tiers)
+	stay, left := uint64(0), uint64(0)
+	for w := range o.leave {
+		var gone [NumTiers]uint64
+		carry, below := uint64(0), uint64(0) // from the tier before; kept in lower tiers
+		for tier := range tiers {
+			live := o.live[tier][w] | carry
+			kept := live & own[tier].in(w)
+			o.live[tier][w] = kept
+			carry = live &^ kept
+			gone[tier] = carry
+			stay |= kept
+			if tier > int(Device) {
+				below |= kept
+			}
 		}
-		for w := range o.live[tier] {
-			live := o.live[tier][w]
-			if live == 0 {
-				continue
+		o.leave[w] = gone[Device]
+		left |= gone[Device]
+		if tiers > 1 {
+			o.lower[w] |= below
+			for tier := Host; tier < NumTiers; tier++ {
+				o.recordEnd(tier, w, gone[tier]&o.lower[w], depth)
 			}
-			var own uint64
-			if set != nil {
-				own = set[w]
-			} else if h != noHolder {
-				if slot := uint32(h &^ single); int(slot/64) == w {
-					own = 1 << (slot % 64)
-				}
-			}
-			if gone := live &^ own; gone != 0 {
-				o.live[tier][w] = live & own
-				o.recordEnd(Tier(tier), w, gone, depth)
-				if tier+1 < tiers {
-					o.live[tier+1][w] |= gone
-				}
-			}
-			any |= live & own
 		}
 	}
-	return any != 0
+	if left != 0 {
+		o.device.Put(0, o.leave, depth)
+	}
+	return stay != 0
 }
 
-// recordEnd records that ranks leave a tier at a depth. Until finish, Host and
-// Disk have depths.
+// recordEnd records that ranks leave a lower tier at a depth.
 func (o *Overlap) recordEnd(t Tier, word int, gone uint64, depth uint32) {
 	var ends []uint32
 	switch t {
-	case Device:
-		ends = o.Device
 	case Host:
-		ends = o.Host
+		ends = o.host
 	case External:
-		ends = o.Disk
+		ends = o.disk
 	default:
 		return // disk and external storage are shown as one
-	}
-	if depth == 0 {
-		return
 	}
 	for ; gone != 0; gone &= gone - 1 {
 		ends[word*64+bits.TrailingZeros64(gone)] = depth
@@ -167,21 +242,20 @@ func (o *Overlap) recordEnd(t Tier, word int, gone uint64, depth uint32) {
 // finish ends all tiers of the ranks that are left and turns depths into
 // differences.
 func (o *Overlap) finish(depth uint32, tiers int) {
-	for tier := range tiers {
-		for w, live := range o.live[tier] {
-			if live == 0 {
-				continue
-			}
-			for below := tier; below < tiers; below++ {
-				o.recordEnd(Tier(below), w, live, depth)
-			}
-		}
-	}
+	o.device.Put(0, o.live[Device], depth)
 	if tiers == 1 {
 		return
 	}
-	for i := range o.Device {
-		o.Disk[i] -= o.Host[i]
-		o.Host[i] -= o.Device[i]
+	for w, lower := range o.lower {
+		for tier := Host; tier < NumTiers; tier++ {
+			for below := tier; below < NumTiers; below++ {
+				o.recordEnd(below, w, o.live[tier][w], depth)
+			}
+		}
+		for ; lower != 0; lower &= lower - 1 {
+			slot := w*64 + bits.TrailingZeros64(lower)
+			o.disk[slot] -= o.host[slot]
+			o.host[slot] -= o.device.At(uint32(slot))
+		}
 	}
 }

@@ -83,8 +83,7 @@ func (a *IndexApplier) Replayed() {
 // Clear removes the rank's blocks from all tiers: its engine is another one.
 func (a *IndexApplier) Clear() {
 	a.Index.Clear(a.Slot)
-	a.Index.ForgetGroups(a.Slot)
-	a.Converter.forgetGroups()
+	a.Converter.forgetGroups(a.Slot, a.Index)
 }
 
 // delivery is the output of a stream: it gives the batches to an Applier, and

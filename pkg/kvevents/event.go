@@ -96,6 +96,9 @@ type Event struct {
 	incomplete int  // blocks cut off by the Converter
 }
 
+// ofOwnCache reports whether an event is about the sender's own cache.
+func (ev *Event) ofOwnCache() bool { return !ev.Remote && !ev.ForeignOwner }
+
 // grouped reports whether an event states an attention group or its kind.
 func (ev *Event) grouped() bool { return ev.Group != NoGroup || ev.SpecKind != "" }
 

@@ -50,7 +50,7 @@ func (c *Converter) takeWindow(ev *Event, dp uint32, rest []Event) bool {
 		return false
 	}
 	for i := range min(len(rest), maxAhead) {
-		if rest[i].Kind == Stored && len(rest[i].Tokens) > 0 && c.groups.isMain(dp, &rest[i]) {
+		if next := &rest[i]; next.ofOwnCache() && next.Kind == Stored && len(next.Tokens) > 0 && c.groups.isMain(dp, next) {
 			return false
 		}
 	}
@@ -75,7 +75,7 @@ func (c *Converter) leaveWindow(idx Index) {
 
 // statesFull reports whether a stored event is of full attention.
 func (ev *Event) statesFull() bool {
-	return ev.Kind == Stored && len(ev.Tokens) > 0 &&
+	return ev.ofOwnCache() && ev.Kind == Stored && len(ev.Tokens) > 0 &&
 		(isMainKind(ev.SpecKind) || ev.SpecKind == "" && ev.Group == NoGroup)
 }
 
@@ -94,8 +94,17 @@ func (c *Converter) meetMain(ev *Event, slot uint32, idx Index) {
 	}
 }
 
-// forgetGroups forgets which groups the engine has: it is another one now.
-func (c *Converter) forgetGroups() { c.groups = groups{main: NoGroup} }
+// forgetGroups forgets which groups the engine has, as it is another one now: on the rank
+// in slot, and on all others that the stream has brought.
+func (c *Converter) forgetGroups(slot uint32, idx Index) {
+	c.groups = groups{main: NoGroup}
+	idx.ForgetGroups(slot)
+	for _, dp := range c.copies.ranks {
+		if other, known := c.slot(dp); known && other != slot {
+			idx.ForgetGroups(other)
+		}
+	}
+}
 
 // applyToGroup applies an event that the main group's filter has left out, and reports
 // whether it means anything. A group whose kind no event has stated says nothing of

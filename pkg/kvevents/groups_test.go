@@ -142,6 +142,10 @@ func TestWindowAsMainGroup(t *testing.T) {
 		"beside full attention that is not used": {
 			batches(list{in(1, "full_attention", dict{"block_size": 2})}, list{window}), []string{windowed},
 		},
+		"beside full attention elsewhere": {
+			batches(list{in(1, "full_attention", dict{"locality": "REMOTE"}), window, in(1, "full_attention", dict{"ownership": "kvcr"})}, list{window}),
+			[]string{noted, kept, noted, kept},
+		},
 		"of other blocks than the index has": {
 			batches(list{in(0, "sliding_window", dict{"block_size": 2, "block_hashes": []uint64{7}, "token_ids": []uint32{1, 2}}), in(1, "sliding_window", nil)}),
 			[]string{"group slot=10 group=0 [7] dense=true {1 2 40}", "group slot=10 group=1 main {1 4 40}", kept},
@@ -218,20 +222,21 @@ func TestAnotherEnginesGroups(t *testing.T) {
 		Converter: kvevents.NewConverter(plain4, 0, twoRanks), Index: rec, Slot: 10,
 		Groups: kvevents.GroupRule{Exact: true},
 	}
-	apply := func(group int, kind string) {
+	apply := func(dp, group int, kind string) {
 		t.Helper()
 		var w kvevents.Workspace
 		ev := stored([]uint64{7}, dict{"group_idx": group, "kv_cache_spec_kind": kind})
-		if err := a.Apply(pack(t, message(ev)), &w); err != nil {
+		if err := a.Apply(pack(t, list{1.5, list{ev}, dp}), &w); err != nil {
 			t.Fatal(err)
 		}
 	}
-	apply(0, "full_attention")
+	apply(0, 0, "full_attention")
+	apply(3, 0, "full_attention")
 	a.Clear()
-	apply(0, "mamba")
-	apply(1, "full_attention")
+	apply(0, 0, "mamba")
+	apply(0, 1, "full_attention")
 	const store = "store slot=10 device root<-[7] known=true"
-	want := []string{store, "clear slot=10", "forget slot=10", "group slot=10 group=0 [7] dense=true {2 4 0}", store}
+	want := []string{store, "store slot=13 device root<-[7] known=true", "clear slot=10", "forget slot=10", "forget slot=13", "group slot=10 group=0 [7] dense=true {2 4 0}", store}
 	if !slices.Equal(rec.calls, want) {
 		t.Errorf("calls %v, want %v", rec.calls, want)
 	}

@@ -224,9 +224,8 @@ func (s *subscription) answersFullLocked(part int) bool {
 	return s.answers.items >= s.subs.config.Answers/part || s.answers.bytes >= s.subs.config.AnswerBytes/part
 }
 
-// turn handles some of what is in the inbox, and reports whether anything went to
-// the applier.
-func (s *subscription) turn(w *Workspace) bool {
+// turn handles some of what is in the inbox.
+func (s *subscription) turn(w *Workspace) {
 	s.turning.Lock()
 	defer s.turning.Unlock()
 	s.follow()
@@ -248,6 +247,9 @@ func (s *subscription) turn(w *Workspace) bool {
 	}
 	s.settle(items[:handled], now)
 	s.discard(items[handled:])
+	if s.delivery.applied { // counted before it is pending no more: a Barrier may find nothing to wait for
+		s.subs.count(&w.Tally)
+	}
 	s.delivery.work = nil
 	s.setDeadline(now)
 
@@ -266,7 +268,6 @@ func (s *subscription) turn(w *Workspace) bool {
 	s.resumeLocked()
 	s.queued = false
 	s.enqueueLocked()
-	return s.delivery.applied
 }
 
 // take returns the items of a turn.

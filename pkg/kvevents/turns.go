@@ -64,9 +64,7 @@ func (s *Subscribers) apply(ctx context.Context) {
 		case <-s.turns.wake:
 		}
 		for sub := s.turns.next(); sub != nil && ctx.Err() == nil; sub = s.turns.next() {
-			if sub.turn(&work) {
-				s.count(&work.Tally)
-			}
+			sub.turn(&work)
 		}
 	}
 }

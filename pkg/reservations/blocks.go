@@ -2,10 +2,10 @@ package reservations
 
 import (
 	"math/bits"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/select-service/select-service/internal/hashset"
-	"github.com/select-service/select-service/internal/keyhash"
 )
 
 // blocks holds the active prompt blocks of a scope. They are counted by their
@@ -20,9 +20,10 @@ import (
 type blocks struct {
 	byHash holders // extra: code of the only path, or mixed
 	byPath holders // by path code; extra unused
-	// pathKey makes path codes, so that clients cannot make paths collide.
-	pathKey keyhash.Key
-	// sink keeps the compiler from removing the reads of prefetch.
+	// pathFactor, random and odd, makes path codes, so that clients cannot make paths
+	// collide.
+	pathFactor uint64
+	// sink keeps the compiler from removing the reads of lookAhead.
 	sink uint32
 }
 
@@ -32,28 +33,16 @@ const mixed = 0
 // rootPath starts every path.
 const rootPath = 1
 
-// extend returns the code of a path that continues with a block. As with sequence
-// hashes, 64 bits are taken as exact.
-func (b *blocks) extend(path, hash uint64) uint64 { return b.pathKey.Sum(hash^path) | 1 }
-
-func newBlocks() blocks {
-	return blocks{byHash: newHolders(), byPath: newHolders(), pathKey: keyhash.New()}
+// extend returns the code of a path that continues with a block, given its hash in
+// byHash.table, which no client knows. As with sequence hashes, 64 bits are taken as
+// exact.
+func (b *blocks) extend(path, sum uint64) uint64 {
+	hi, lo := bits.Mul64(path^sum, b.pathFactor)
+	return hi ^ lo | 1
 }
 
-// prefetchAhead is how many blocks prefetch looks ahead: their cache lines fit into
-// the smallest cache.
-const prefetchAhead = 32
-
-// prefetchAbove is how many blocks fit into the processor's caches anyway.
-const prefetchAbove = 1 << 16
-
-// prefetch prepares for a walk over hashes; to be called with every index in turn.
-// With four million blocks active, to book 512 new ones took 45 µs without it and
-// 33 µs with it, to free them 72 µs and 40 µs.
-func (b *blocks) prefetch(hashes []uint64, i int) {
-	if i%prefetchAhead == 0 && b.byHash.table.live > prefetchAbove {
-		b.sink += b.byHash.table.prefetch(hashes[i:min(i+prefetchAhead, len(hashes))])
-	}
+func newBlocks() blocks {
+	return blocks{byHash: newHolders(), byPath: newHolders(), pathFactor: rand.Uint64() | 1}
 }
 
 // holdChain is hold for the blocks of a prompt up to the first hash that lies on
@@ -61,10 +50,14 @@ func (b *blocks) prefetch(hashes []uint64, i int) {
 // held and how many of them are new on slot.
 func (b *blocks) holdChain(hashes []uint64, slot uint32) (held int, fresh uint64) {
 	path := uint64(rootPath)
+	var sums [ahead]uint64
 	for i, hash := range hashes {
-		b.prefetch(hashes, i)
-		path = b.extend(path, hash)
-		e, found := b.byHash.table.put(hash)
+		if i%ahead == 0 {
+			b.sink += b.byHash.table.lookAhead(hashes[i:min(i+ahead, len(hashes))], &sums)
+		}
+		sum := sums[i%ahead]
+		path = b.extend(path, sum)
+		e, found := b.byHash.table.putAt(hash, sum)
 		switch {
 		case !found:
 			e.extra, e.a, e.b = path, slot, 1
@@ -78,13 +71,15 @@ func (b *blocks) holdChain(hashes []uint64, slot uint32) (held int, fresh uint64
 	return len(hashes), fresh
 }
 
-// hold adds one holder of the block on slot and reports whether the block is
-// new there. path ends with the block.
-func (b *blocks) hold(hash, path uint64, slot uint32) (fresh bool) {
-	e, found := b.byHash.table.put(hash)
+// hold adds one holder of the block that follows path on slot. It returns the path that
+// ends with the block, and whether the block is new on slot.
+func (b *blocks) hold(hash, path uint64, slot uint32) (next uint64, fresh bool) {
+	sum := b.byHash.table.key.Sum(hash)
+	path = b.extend(path, sum)
+	e, found := b.byHash.table.putAt(hash, sum)
 	if !found {
 		e.extra, e.a, e.b = path, slot, 1
-		return true
+		return path, true
 	}
 	if e.extra != path {
 		if e.extra != mixed {
@@ -92,7 +87,7 @@ func (b *blocks) hold(hash, path uint64, slot uint32) (fresh bool) {
 		}
 		b.byPath.hold(path, slot)
 	}
-	return b.byHash.holdFound(e, slot)
+	return path, b.byHash.holdFound(e, slot)
 }
 
 // split marks a block as mixed and counts its holders so far by path too.
@@ -105,34 +100,47 @@ func (b *blocks) split(e *blockRow) {
 	e.extra = mixed
 }
 
-// release removes one holder on slot of the block, which was held on path. last
-// reports whether it was the last there; deficit is then that of the block.
-func (b *blocks) release(hash, path uint64, slot uint32) (last bool, deficit uint32) {
-	s, i := b.byHash.table.locate(hash)
-	e := &s.rows[i]
-	switch {
-	case e.extra == mixed:
-		b.byPath.release(b.byPath.table.find(path), slot)
-	case e.a == slot && e.b == 1: // the usual block: one holder, full weight
-		b.byHash.table.removeAt(s, i)
-		return true, 0
+// release removes one holder on slot of each of the leading blocks of a prompt, which
+// were held there. last is called for each block that slot does not hold any more, with
+// its deficit.
+func (b *blocks) release(hashes []uint64, slot uint32, last func(deficit uint32)) {
+	path := uint64(rootPath)
+	var sums [ahead]uint64
+	for n, hash := range hashes {
+		if n%ahead == 0 {
+			b.sink += b.byHash.table.lookAhead(hashes[n:min(n+ahead, len(hashes))], &sums)
+		}
+		sum := sums[n%ahead]
+		path = b.extend(path, sum)
+		s, i := b.byHash.table.locateAt(hash, sum)
+		e := &s.rows[i]
+		switch {
+		case e.extra == mixed:
+			b.byPath.release(b.byPath.table.find(path), slot)
+		case e.a == slot && e.b == 1: // the usual block: one holder, full weight
+			b.byHash.table.removeAt(s, i)
+			last(0)
+			continue
+		}
+		if gone, deficit := b.byHash.release(e, slot); gone {
+			last(deficit)
+		}
 	}
-	return b.byHash.release(e, slot)
 }
 
-// onPath returns the row with the owners of a block on this path, and the table
-// that it is in; nil if there is none.
-func (b *blocks) onPath(hash, path uint64) (*holders, *blockRow) {
-	e := b.byHash.table.find(hash)
+// after returns the row with the owners of a block that follows path, nil if there are
+// none, the table that it is in, and the path that ends with the block.
+func (b *blocks) after(path, hash uint64) (next uint64, h *holders, e *blockRow) {
+	sum := b.byHash.table.key.Sum(hash)
+	path = b.extend(path, sum)
+	e = b.byHash.table.findAt(hash, sum)
 	switch {
-	case e == nil:
-		return nil, nil
-	case e.extra == path:
-		return &b.byHash, e
+	case e == nil, e.extra == path:
+		return path, &b.byHash, e
 	case e.extra == mixed:
-		return &b.byPath, b.byPath.table.find(path)
+		return path, &b.byPath, b.byPath.table.find(path)
 	}
-	return nil, nil
+	return path, &b.byHash, nil
 }
 
 // widen makes room for that many slots.
@@ -167,84 +175,6 @@ func (b *blocks) trim(i int) {
 			h.sets.trim()
 		}
 	}
-}
-
-// leading sets depth[slot], for every slot, to the length of the longest leading
-// run of hashes that lies on the active prompts there. depth, and matching with one
-// word per 64 slots, are zero on entry. The prompt is walked once for all slots:
-// matching has those that match so far, and the walk ends when none is left.
-func (b *blocks) leading(hashes, matching []uint64, depth []uint32) {
-	// Every member of matching is in the words [lo, hi).
-	lo, hi := 0, len(matching)
-	path := uint64(rootPath)
-	for i, hash := range hashes {
-		path = b.extend(path, hash)
-		h, e := b.onPath(hash, path)
-		switch {
-		case e == nil:
-			setDepth(matching, lo, hi, depth, i)
-			return
-		case i == 0:
-			h.owners(e, matching)
-		default:
-			h.intersect(e, matching, lo, hi, depth, i)
-		}
-		if lo, hi = bounds(matching, lo, hi); lo == hi {
-			return
-		}
-	}
-	setDepth(matching, lo, hi, depth, len(hashes))
-}
-
-// owners adds the owners of a block to matching, which is empty.
-func (h *holders) owners(e *blockRow, matching []uint64) {
-	if e.a&spilled != 0 {
-		copy(matching, h.sets.get(e.a&ownerMask))
-		return
-	}
-	setBit(matching, e.a&ownerMask)
-}
-
-// intersect keeps in matching the owners of a block; the others end with depth at.
-func (h *holders) intersect(e *blockRow, matching []uint64, lo, hi int, depth []uint32, at int) {
-	if e.a&spilled == 0 {
-		owner := e.a & ownerMask
-		stays := hasBit(matching, owner)
-		clearBit(matching, owner)
-		setDepth(matching, lo, hi, depth, at)
-		clear(matching[lo:hi])
-		if stays {
-			setBit(matching, owner)
-		}
-		return
-	}
-	set := h.sets.get(e.a & ownerMask)
-	for w := lo; w < hi; w++ {
-		for out := matching[w] &^ set[w]; out != 0; out &= out - 1 {
-			depth[w*64+bits.TrailingZeros64(out)] = uint32(at)
-		}
-		matching[w] &= set[w]
-	}
-}
-
-// setDepth gives depth at to every slot in the words [lo, hi) of set.
-func setDepth(set []uint64, lo, hi int, depth []uint32, at int) {
-	for w := lo; w < hi; w++ {
-		for m := set[w]; m != 0; m &= m - 1 {
-			depth[w*64+bits.TrailingZeros64(m)] = uint32(at)
-		}
-	}
-}
-
-// bounds narrows [lo, hi) to the words of set that are not zero at its ends.
-func bounds(set []uint64, lo, hi int) (int, int) {
-	for lo < hi && set[lo] == 0 {
-		lo++
-	}
-	for hi > lo && set[hi-1] == 0 {
-		hi--
-	}
-	return lo, hi
 }
 
 // hashSets are scratch sets of distinct.

@@ -19,11 +19,11 @@ func leastLoaded(ranks []catalog.Rank, promptBlocks int) func(*reservations.View
 			slots[i] = uint32(i)
 		}
 		best := slices.MinFunc(slots, func(a, b uint32) int {
-			return cmp.Compare(v.Load(a).Blocks-uint64(v.Shared[a]), v.Load(b).Blocks-uint64(v.Shared[b]))
+			return cmp.Compare(v.Load(a).Blocks-uint64(v.Shared(a)), v.Load(b).Blocks-uint64(v.Shared(b)))
 		})
 		return reservations.Placement{
 			Slot: best, Rank: ranks[best],
-			PrefillTokens: 16 * uint64(promptBlocks-int(v.Shared[best])),
+			PrefillTokens: 16 * uint64(promptBlocks-int(v.Shared(best))),
 		}, nil
 	}
 }

@@ -39,11 +39,13 @@ type segment[X any] struct {
 }
 
 // find returns the row of key, or nil.
-func (t *flat[X]) find(key uint64) *tableRow[X] {
+func (t *flat[X]) find(key uint64) *tableRow[X] { return t.findAt(key, t.key.Sum(key)) }
+
+// findAt is find for a key whose hash is known.
+func (t *flat[X]) findAt(key, h uint64) *tableRow[X] {
 	if t.live == 0 {
 		return nil
 	}
-	h := t.key.Sum(key)
 	rows := t.segs[h>>(64-segmentBits)].rows
 	if len(rows) == 0 {
 		return nil
@@ -62,12 +64,16 @@ func (t *flat[X]) find(key uint64) *tableRow[X] {
 // put returns the row of key. In a new one (found is false) all but the key is zero;
 // the caller must set b before it uses the table again.
 func (t *flat[X]) put(key uint64) (e *tableRow[X], found bool) {
+	return t.putAt(key, t.key.Sum(key))
+}
+
+// putAt is put for a key whose hash is known.
+func (t *flat[X]) putAt(key, h uint64) (e *tableRow[X], found bool) {
 	if t.segs == nil {
 		t.segs = new([segments]segment[X])
 	}
-	h := t.key.Sum(key)
 	s := &t.segs[h>>(64-segmentBits)]
-	if 4*(s.live+1) > 3*len(s.rows) {
+	if 8*(s.live+1) > 5*len(s.rows) { // beyond it the runs of rows get long
 		t.resize(s, max(minSegment, 2*len(s.rows)))
 	}
 	mask := uint64(len(s.rows) - 1)
@@ -85,15 +91,21 @@ func (t *flat[X]) put(key uint64) (e *tableRow[X], found bool) {
 	}
 }
 
-// prefetch reads the home rows of keys. In a table much larger than the processor's
-// caches, put and find spend most of their time waiting for memory; here the waits
-// overlap, because no read depends on another. The sum has no meaning.
-func (t *flat[X]) prefetch(keys []uint64) (sum uint32) {
+// ahead is how many keys are looked up at a time: their rows fit into the smallest
+// cache of a processor.
+const ahead = 32
+
+// lookAhead fills in the hashes of at most ahead keys and reads their home rows, before
+// they are put or located one by one. Those wait for memory one after the other, because
+// the processor cannot know how far each has to look; here no read depends on another,
+// and the waits overlap. The sum has no meaning.
+func (t *flat[X]) lookAhead(keys []uint64, hashes *[ahead]uint64) (sum uint32) {
 	if t.segs == nil {
-		return 0
+		t.segs = new([segments]segment[X])
 	}
-	for _, key := range keys {
+	for i, key := range keys {
 		h := t.key.Sum(key)
+		hashes[i%ahead] = h
 		if rows := t.segs[h>>(64-segmentBits)].rows; len(rows) > 0 {
 			sum += rows[h&uint64(len(rows)-1)].b
 		}
@@ -103,7 +115,11 @@ func (t *flat[X]) prefetch(keys []uint64) (sum uint32) {
 
 // locate returns where the row of key is, which must be in the table.
 func (t *flat[X]) locate(key uint64) (s *segment[X], i uint64) {
-	h := t.key.Sum(key)
+	return t.locateAt(key, t.key.Sum(key))
+}
+
+// locateAt is locate for a key whose hash is known.
+func (t *flat[X]) locateAt(key, h uint64) (s *segment[X], i uint64) {
 	s = &t.segs[h>>(64-segmentBits)]
 	mask := uint64(len(s.rows) - 1)
 	for i = h & mask; s.rows[i].key != key || s.rows[i].b == 0; i = (i + 1) & mask {

@@ -297,9 +297,8 @@ func (o *ownerSets) trim() {
 	o.lowest = min(o.lowest, end)
 }
 
-func setBit(set []uint64, slot uint32)      { set[slot/64] |= 1 << (slot % 64) }
-func clearBit(set []uint64, slot uint32)    { set[slot/64] &^= 1 << (slot % 64) }
-func hasBit(set []uint64, slot uint32) bool { return set[slot/64]>>(slot%64)&1 != 0 }
+func setBit(set []uint64, slot uint32)   { set[slot/64] |= 1 << (slot % 64) }
+func clearBit(set []uint64, slot uint32) { set[slot/64] &^= 1 << (slot % 64) }
 
 // firstBit returns the lowest member of a set that is not empty.
 func firstBit(set []uint64) uint32 {

@@ -30,7 +30,7 @@ func withRanks(n int, obs Observer) (*Ledger, *fakeClock) {
 // leastLoaded chooses the slot with the fewest requests, the first of equals.
 func leastLoaded(v *View) (Placement, error) {
 	best := 0
-	for slot := range v.Shared {
+	for slot := range v.Slots() {
 		if v.Load(uint32(slot)).Requests < v.Load(uint32(best)).Requests {
 			best = slot
 		}
@@ -154,7 +154,7 @@ func TestReusedSlot(t *testing.T) {
 func TestUnknownScope(t *testing.T) {
 	l := New(1, time.Now, nil)
 	l.Look(testScope, []uint64{1}, func(v *View) {
-		if len(v.Shared) != 0 || v.Load(0) != (SlotLoad{}) || v.Known(0, catalog.Rank{}) {
+		if v.Slots() != 0 || v.Load(0) != (SlotLoad{}) || v.Known(0, catalog.Rank{}) {
 			t.Errorf("view %+v of an unknown scope", v)
 		}
 	})
@@ -281,8 +281,8 @@ func anything(l *Ledger, rnd *rand.Rand, sc catalog.Scope) {
 		_ = l.OutputBlock(id, &f)
 	case 6:
 		l.Look(sc, hashes, func(v *View) {
-			for slot, n := range v.Shared {
-				if uint64(n) > v.Load(uint32(slot)).Blocks+uint64(len(hashes)) {
+			for slot := range v.Slots() {
+				if n := v.Shared(uint32(slot)); uint64(n) > v.Load(uint32(slot)).Blocks+uint64(len(hashes)) {
 					panic("shared out of range")
 				}
 			}

@@ -244,10 +244,10 @@ func (h *randomRun) compare() {
 			}
 		}
 		h.led.Look(scope, prompt, func(v *View) {
-			for slot := range uint32(len(v.Shared)) {
+			for slot := range uint32(v.Slots()) {
 				if r, ok := h.model.ranks[place{scope, slot}]; ok && v.Known(slot, r) {
-					got[slot] = answer{Load{r, v.Load(slot).PrefillTokens, v.Load(slot).Blocks, v.Load(slot).Requests}, v.Shared[slot], v.Queue(slot)}
-				} else if v.Load(slot) != (SlotLoad{}) || v.Shared[slot] != 0 || v.Queue(slot) != (Queue{}) {
+					got[slot] = answer{Load{r, v.Load(slot).PrefillTokens, v.Load(slot).Blocks, v.Load(slot).Requests}, v.Shared(slot), v.Queue(slot)}
+				} else if v.Load(slot) != (SlotLoad{}) || v.Shared(slot) != 0 || v.Queue(slot) != (Queue{}) {
 					h.Errorf("slot %d of %v has load and no rank", slot, scope)
 				}
 			}

@@ -194,8 +194,8 @@ func (s *scope) add(r *entry, uncached, prompt uint64) {
 func (s *scope) holdMixed(r *entry) {
 	path := uint64(rootPath)
 	for _, h := range r.hashes {
-		path = s.blocks.extend(path, h)
-		if s.blocks.hold(h, path, r.slot) {
+		var fresh bool
+		if path, fresh = s.blocks.hold(h, path, r.slot); fresh {
 			s.loads[r.slot].blocks++
 		}
 	}
@@ -204,17 +204,12 @@ func (s *scope) holdMixed(r *entry) {
 // release takes the leading blocks of a reservation off its rank.
 func (s *scope) release(r *entry, hashes []uint64) {
 	l := s.loads[r.slot]
-	path := uint64(rootPath)
-	for i, h := range hashes {
-		s.blocks.prefetch(hashes, i)
-		path = s.blocks.extend(path, h)
-		if last, deficit := s.blocks.release(h, path, r.slot); last {
-			l.blocks--
-			if deficit != 0 {
-				l.reweigh(1, deficit, 0)
-			}
+	s.blocks.release(hashes, r.slot, func(deficit uint32) {
+		l.blocks--
+		if deficit != 0 {
+			l.reweigh(1, deficit, 0)
 		}
-	}
+	})
 }
 
 // end takes the whole load of a reservation off its rank and frees its id.

@@ -154,7 +154,8 @@ func (s *script) runOnScope(command string, sc catalog.Scope, args []string) err
 		}
 	case "look":
 		s.led.Look(sc, nums, func(v *View) {
-			for slot, n := range v.Shared {
+			for slot := range v.Slots() {
+				n := v.Shared(uint32(slot))
 				if v.Known(uint32(slot), catalog.Rank{Worker: uint64(slot)}) {
 					s.print("worker %d: shares %d, %d blocks with the prompt", slot, n, v.Load(uint32(slot)).Blocks+uint64(len(nums))-uint64(n))
 				}

@@ -10,15 +10,24 @@ import (
 // View shows what every slot of a scope carries at one moment. It is valid only
 // inside the function that receives it, and must not be changed.
 type View struct {
-	// Shared is, by slot, how many leading blocks of the prompt in question lie on the
-	// rank's active prompts. Slots beyond it, and slots for which Known says no, belong
-	// to no rank.
-	Shared []uint32
-
-	scope    *scope
-	at       time.Duration // see Now
-	matching []uint64      // scratch of blocks.leading, which fills Shared
+	scope  *scope
+	at     time.Duration // see Now
+	shared leading
 }
+
+// Slots is how many slots there may be: every slot that has a rank is below.
+func (v *View) Slots() int { return v.shared.depths.Slots() }
+
+// Shared returns how many leading blocks of the prompt in question lie on the active
+// prompts of a slot. It is 0 for slots that have no rank.
+func (v *View) Shared(slot uint32) uint32 { return v.shared.depths.At(slot) }
+
+// CommonShared returns what Shared is for most slots: those that are not in
+// OthersShared.
+func (v *View) CommonShared() uint32 { return v.shared.depths.Common() }
+
+// OthersShared returns word w of a bit set of slots, 64 to a word.
+func (v *View) OthersShared(w int) uint64 { return v.shared.depths.Others(w) }
 
 // Known reports whether the ledger has this rank under this slot. The rank is given
 // too because slots are reused.
@@ -49,24 +58,12 @@ var views = sync.Pool{New: func() any { return new(View) }}
 func (s *scope) view(hashes []uint64) *View {
 	v := views.Get().(*View)
 	v.scope = s
-	v.Shared = zeroed(v.Shared, s.slots)
-	v.matching = zeroed(v.matching, s.blocks.words())
-	s.blocks.leading(hashes, v.matching, v.Shared)
+	v.shared.find(&s.blocks, hashes, s.slots)
 	return v
 }
 
 // recycle keeps the scratch for another View and drops the reference to the scope.
 func (v *View) recycle() {
-	*v = View{Shared: v.Shared, matching: v.matching}
+	v.scope, v.at = nil, 0
 	views.Put(v)
-}
-
-// zeroed returns n zeros, in buf if it is large enough.
-func zeroed[E uint32 | uint64](buf []E, n int) []E {
-	if cap(buf) < n {
-		return make([]E, n)
-	}
-	buf = buf[:n]
-	clear(buf)
-	return buf
 }

@@ -67,7 +67,7 @@ func Example_booked() {
 				c := &cands[slot]
 				c.Device, c.Host, c.Disk = overlap.At(uint32(slot))
 				carried := v.Load(uint32(slot))
-				c.Prefill, c.Active, c.Shared, c.Known = carried.PrefillTokens, carried.Blocks, v.Shared[slot], true
+				c.Prefill, c.Active, c.Shared, c.Known = carried.PrefillTokens, carried.Blocks, v.Shared(uint32(slot)), true
 			}
 			i := selector.Pick(weights.Costs(size, cands, nil), weights.Temperature, selector.Global())
 			return reservations.Placement{Slot: uint32(i), Rank: ranks[i], PrefillTokens: weights.EffectivePrefill(size, &cands[i])}, nil

@@ -3,6 +3,7 @@ package selector
 // LMetric multiplies the tokens to compute by the requests that would be on the rank,
 // so that neither needs a weight (arXiv 2603.15202).
 type LMetric struct {
+	greedy
 	// WithoutGuard switches off the guard against hot spots: ranks with a prefix that is
 	// asked for so often that they fall behind.
 	WithoutGuard bool
@@ -72,9 +73,6 @@ func (LMetric) Reasons(d *Decision, i int) Reasons {
 	r.Prefill, r.Decode = float64(max(1, r.Uncached)), float64(d.Candidates[i].Requests)+1
 	return r
 }
-
-// Temperature implements Policy: there is none.
-func (LMetric) Temperature(*Decision) float64 { return 0 }
 
 // Needs implements Policy.
 func (m LMetric) Needs() Needs {

@@ -20,6 +20,12 @@ type Policy interface {
 	Needs() Needs
 }
 
+// greedy is embedded in policies whose cheapest candidate always wins.
+type greedy struct{}
+
+// Temperature implements Policy: there is none.
+func (greedy) Temperature(*Decision) float64 { return 0 }
+
 // Needs says which facts of a [Decision] a policy reads beyond the prompt, the
 // candidates and the weights, and how its host is to treat it.
 type Needs uint8

@@ -3,7 +3,7 @@ package selector
 import "math"
 
 // RoundRobin takes the candidates in turn.
-type RoundRobin struct{}
+type RoundRobin struct{ greedy }
 
 // Costs implements Policy. The unit is turns.
 func (RoundRobin) Costs(d *Decision, dst []float64) []float64 {
@@ -19,15 +19,12 @@ func (RoundRobin) Costs(d *Decision, dst []float64) []float64 {
 // Reasons implements Policy.
 func (RoundRobin) Reasons(d *Decision, i int) Reasons { return d.ReasonsOf(i, "turns") }
 
-// Temperature implements Policy: there is none.
-func (RoundRobin) Temperature(*Decision) float64 { return 0 }
-
 // Needs implements Policy.
 func (RoundRobin) Needs() Needs { return NeedTurn }
 
 // Random gives every candidate the same chance. A preferred taint that some have is
 // decisive.
-type Random struct{}
+type Random struct{ greedy }
 
 // Costs implements Policy: all are equal.
 func (Random) Costs(d *Decision, dst []float64) []float64 {
@@ -41,23 +38,17 @@ func (Random) Costs(d *Decision, dst []float64) []float64 {
 // Reasons implements Policy.
 func (Random) Reasons(d *Decision, i int) Reasons { return d.ReasonsOf(i, "turns") }
 
-// Temperature implements Policy: there is none.
-func (Random) Temperature(*Decision) float64 { return 0 }
-
 // Needs implements Policy.
 func (Random) Needs() Needs { return 0 }
 
 // LeastLoaded takes the candidate with the fewest active requests.
-type LeastLoaded struct{}
+type LeastLoaded struct{ greedy }
 
 // Costs implements Policy. The unit is requests, the new one included.
 func (LeastLoaded) Costs(d *Decision, dst []float64) []float64 { return leastLoaded(d, dst) }
 
 // Reasons implements Policy.
 func (LeastLoaded) Reasons(d *Decision, i int) Reasons { return leastLoadedReasons(d, i) }
-
-// Temperature implements Policy: there is none.
-func (LeastLoaded) Temperature(*Decision) float64 { return 0 }
 
 // Needs implements Policy.
 func (LeastLoaded) Needs() Needs { return 0 }
@@ -78,7 +69,7 @@ func leastLoadedReasons(d *Decision, i int) Reasons {
 }
 
 // PowerOfTwoChoices draws two candidates and takes the one with fewer active requests.
-type PowerOfTwoChoices struct{}
+type PowerOfTwoChoices struct{ greedy }
 
 // Costs implements Policy. The unit is requests, the new one included; the two drawn
 // come before all others.
@@ -96,9 +87,6 @@ func (PowerOfTwoChoices) Costs(d *Decision, dst []float64) []float64 {
 
 // Reasons implements Policy.
 func (PowerOfTwoChoices) Reasons(d *Decision, i int) Reasons { return leastLoadedReasons(d, i) }
-
-// Temperature implements Policy: there is none.
-func (PowerOfTwoChoices) Temperature(*Decision) float64 { return 0 }
 
 // Needs implements Policy.
 func (PowerOfTwoChoices) Needs() Needs { return 0 }

@@ -7,6 +7,7 @@ import "errors"
 // with the longest device prefix, if that is long; else of all. As there, preferred
 // taints have no effect. Equal ranks have equal chances; there, the first one wins.
 type TwoTier struct {
+	greedy
 	// CacheThreshold is the share of the prompt's blocks, a partial one included, that
 	// the longest device prefix must exceed; 0 to 1.
 	CacheThreshold float64
@@ -67,9 +68,6 @@ func (TwoTier) Reasons(d *Decision, i int) Reasons {
 	r.Taint = 1
 	return r
 }
-
-// Temperature implements Policy: there is none.
-func (TwoTier) Temperature(*Decision) float64 { return 0 }
 
 // Needs implements Policy.
 func (t TwoTier) Needs() Needs {

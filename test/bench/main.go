@@ -7,8 +7,9 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,7 +19,7 @@ var selfPid = os.Getpid()
 type spec struct{ name, cmd, env string }
 
 var (
-	fTrace    = flag.String("trace", "conversation_trace.jsonl", "trace file (JSON lines with hash_ids)")
+	fTrace    = flag.String("trace", "chats", "trace file (JSON lines with hash_ids), or chats:SEED for conversations made here")
 	fA        = flag.String("a", "", "server A start command template, {port} is substituted")
 	fB        = flag.String("b", "", "server B start command template (empty: A only)")
 	fNames    = flag.String("names", "A,B", "names of the servers")
@@ -26,7 +27,7 @@ var (
 	fEnvB     = flag.String("env-b", "INDEXER_PEERS={ipeers};SYNC_PORT={sync};SYNC_PEERS={speers}", "environment of B")
 	fBase     = flag.String("base", "", "attach to a running server host:port instead (with -pid)")
 	fPid      = flag.Int("pid", 0, "pid of the attached server")
-	fMode     = flag.String("mode", "full", "full | ingest | turnover | recover | replica | conductor | http | describe")
+	fMode     = flag.String("mode", "full", "full | tails | ingest | turnover | recover | replica | conductor | http | describe")
 	fPort     = flag.Int("port", 24000, "first port to use")
 	fWorkers  = flag.Int("workers", 8, "workers")
 	fCap      = flag.Int("cap", 100000, "cached blocks per worker")
@@ -41,16 +42,19 @@ var (
 	fChurn    = flag.Int("churn", 400, "messages per second while events stream (each 64 blocks)")
 	fPrompts  = flag.String("prompts", "1024,8192,65536", "prompt lengths in tokens")
 	fMain     = flag.Int("main", 8192, "prompt length of the per-endpoint phases")
-	fOps      = flag.String("ops", "select,tokens,lifecycle,overlap,potential,open,stream,query,query_by_hash", "phases to run")
+	fOps      = flag.String("ops", "select,tokens,lifecycle,overlap,potential,open,stream,query,query_by_hash", "phases to run; and: reads. Mode tails has select, tokens, lifecycle and overlap")
 	fChecks   = flag.Int("checks", 60, "prompts of the correctness check (0 = off)")
 	fBurst    = flag.Int("burst", 20000, "mode replica: bookings at the full rate of HTTP, all live at once")
 	fProbes   = flag.Int("probes", 400, "mode replica: single bookings whose delay is measured")
 	fTurns    = flag.Int("turnovers", 10, "mode turnover: how often the caches are filled anew")
+	fIdle     = flag.Int("idle", 0, "mode full: workers more, without a cache")
+	fRanks    = flag.Int("ranks", 1, "mode full: ranks of each of them")
 	fSendPar  = flag.Int("send-par", 1, "publisher goroutines")
 	fLog      = flag.String("log", "server.log", "server output file")
 	fTimeout  = flag.Duration("timeout", 120*time.Second, "limit for ingestion and recovery")
 	fExport   = flag.String("export", "", "write the event and query stream to this file and exit")
 	fMaxTrace = flag.Int("max-trace", 0, "use only the first N requests of the trace")
+	fLimit    = flag.Float64("limit", 0, "exit with 1 if a median ratio B/A of CPU or memory is above this (0: never)")
 )
 
 func emit(m map[string]any) {
@@ -126,6 +130,8 @@ type runner struct {
 	w    *workload
 	pubs *publishers
 	sum  summary
+	// capacity, of mode tails: the closed-loop rate of the slower server, by op.
+	capacity map[string]float64
 }
 
 func (r *runner) start(sp spec, port int, vars map[string]string) (*server, error) {
@@ -241,6 +247,9 @@ func (r *runner) full(s *server, round int) error {
 		r.sum.add("check.rows_wrong", s.name, float64(c.RowsUnder+c.RowsOver))
 		r.sum.add("check.select_wrong", s.name, float64(c.IdleSelects-c.IdleArgmin+c.LoadSelects-c.LoadArgmin))
 	}
+	if err := registerIdle(s, w.cfg); err != nil {
+		return err
+	}
 	do := func(name string, rate int, f op, body int) {
 		r.record(s, round, runLoad(name, s, *fConns, rate, *fDur, f, body))
 	}
@@ -274,6 +283,11 @@ func (r *runner) full(s *server, round int) error {
 		f, b := simpleOp(s.base, "/potential_loads", w.ex, ps, "hashes", "")
 		do("potential_loads."+mk, 0, f, b)
 	}
+	if has(*fOps, "reads") {
+		if err := r.reads(s, round); err != nil {
+			return err
+		}
+	}
 	f, b := simpleOp(s.base, "/select", w.ex, ps, "hashes", "")
 	if has(*fOps, "open") {
 		do("select_open."+mk, *fRate, f, b)
@@ -297,6 +311,50 @@ func (r *runner) full(s *server, round int) error {
 	return nil
 }
 
+// tails measures latencies where both servers get the same work: the first round finds
+// the closed-loop rate of each, the others offer 25, 50 and 75 % of the lower one.
+func (r *runner) tails(s *server, round int) error {
+	w := r.w
+	if err := r.ingest(s, round); err != nil {
+		return err
+	}
+	do := func(name string, f op, body int) {
+		if round == 0 {
+			lr := runLoad(name, s, *fConns, 0, *fDur, f, body)
+			r.record(s, round, lr)
+			if c := r.capacity[name]; c == 0 || lr.RPS < c {
+				r.capacity[name] = lr.RPS
+			}
+			return
+		}
+		for _, percent := range []int{25, 50, 75} {
+			rate := int(r.capacity[name] * float64(percent) / 100)
+			r.record(s, round, runLoad(fmt.Sprintf("%s.at%d", name, percent), s, *fConns, rate, *fDur, f, body))
+		}
+	}
+	for _, x := range splitList(*fPrompts) {
+		var n int
+		fmt.Sscan(x, &n)
+		ps := w.promptsOf(n, promptCount(n))
+		if len(ps) == 0 {
+			continue
+		}
+		for _, of := range []struct {
+			op, name, path, form string
+		}{{"select", "select", "/select", "hashes"}, {"tokens", "select_tokens", "/select", "tokens"}, {"overlap", "overlap_scores", "/overlap_scores", "hashes"}} {
+			if has(*fOps, of.op) {
+				f, b := simpleOp(s.base, of.path, w.ex, ps, of.form, "")
+				do(of.name+"."+kname(n), f, b)
+			}
+		}
+		if has(*fOps, "lifecycle") {
+			f, b := lifecycleOp(s.base, w.ex, ps, "hashes")
+			do("lifecycle."+kname(n), f, b)
+		}
+	}
+	return nil
+}
+
 // httpOnly drives /select alone: no workers, no events (for floor servers).
 func (r *runner) httpOnly(s *server, round int) error {
 	for _, x := range splitList(*fPrompts) {
@@ -311,7 +369,7 @@ func (r *runner) httpOnly(s *server, round int) error {
 
 func main() {
 	flag.Parse()
-	trace, err := loadTrace(*fTrace, *fMaxTrace)
+	trace, err := openTrace(*fTrace, *fMaxTrace)
 	die(err)
 	cfg := workloadCfg{Workers: *fWorkers, Capacity: *fCap, BlockSize: *fBS, ChunkToks: *fChunk, Decode: *fDecode, FillFactor: *fFill}
 	t0 := time.Now()
@@ -335,7 +393,7 @@ func main() {
 	}
 	pubs, err := newPublishers(cfg.Workers, *fPort+200)
 	die(err)
-	r := &runner{w: w, pubs: pubs, sum: summary{}}
+	r := &runner{w: w, pubs: pubs, sum: summary{}, capacity: map[string]float64{}}
 	names := strings.Split(*fNames, ",")
 	var specs []spec
 	if *fA != "" {
@@ -375,6 +433,8 @@ func main() {
 						err = r.turnover(s, round, buildWorkload(w.trace, cfg))
 					case "conductor":
 						err = r.conductor(s, round)
+					case "tails":
+						err = r.tails(s, round)
 					default:
 						err = r.full(s, round)
 					}
@@ -388,35 +448,54 @@ func main() {
 			time.Sleep(300 * time.Millisecond)
 		}
 	}
-	var keys []string
-	for k := range r.sum {
-		keys = append(keys, k)
+	if dearer := r.sum.print(specs); len(dearer) > 0 {
+		logf("dearer than %g times %s: %s", *fLimit, specs[0].name, strings.Join(dearer, ", "))
+		os.Exit(1)
 	}
-	sort.Strings(keys)
-	for _, k := range keys {
+}
+
+// print writes a summary line a metric, with min, median and max of each server and of
+// the rounds' ratios. With a limit it also logs the ratios of all costs, and returns those
+// whose median is above it.
+func (s summary) print(specs []spec) (dearer []string) {
+	for _, k := range slices.Sorted(maps.Keys(s)) {
 		m := map[string]any{"kind": "summary", "metric": k}
 		for _, sp := range specs {
-			v := append([]float64(nil), r.sum[k][sp.name]...)
-			if len(v) == 0 {
-				continue
+			if v := s[k][sp.name]; len(v) > 0 {
+				m[sp.name] = spread(v)
 			}
-			sort.Float64s(v)
-			m[sp.name] = map[string]float64{"min": v[0], "median": v[len(v)/2], "max": v[len(v)-1]}
 		}
 		if len(specs) == 2 {
-			va, vb := r.sum[k][specs[0].name], r.sum[k][specs[1].name]
+			va, vb := s[k][specs[0].name], s[k][specs[1].name]
 			var q []float64
-			for i := 0; i < min(len(va), len(vb)); i++ {
+			for i := range min(len(va), len(vb)) {
 				if va[i] != 0 {
 					q = append(q, vb[i]/va[i])
 				}
 			}
 			if len(q) > 0 {
-				sort.Float64s(q)
-				m["ratio_b_over_a"] = map[string]float64{"min": q[0], "median": q[len(q)/2], "max": q[len(q)-1]}
+				ratio := spread(q)
+				m["ratio_b_over_a"] = ratio
+				if isCost(k) && *fLimit > 0 {
+					logf("%-32s %5.2f (%.2f-%.2f)", k, ratio["median"], ratio["min"], ratio["max"])
+					if ratio["median"] > *fLimit {
+						dearer = append(dearer, k)
+					}
+				}
 			}
 		}
 		emit(m)
 	}
-	pubs.close()
+	return dearer
+}
+
+// isCost reports whether a metric is CPU or memory for a unit of work: what a busy
+// machine disturbs least.
+func isCost(metric string) bool {
+	return strings.HasSuffix(metric, ".cpu_us") || metric == "ingest.cpu_ns_per_block" || metric == "ingest.rss_mib_per_m_entries"
+}
+
+func spread(v []float64) map[string]float64 {
+	v = slices.Sorted(slices.Values(v))
+	return map[string]float64{"min": v[0], "median": v[len(v)/2], "max": v[len(v)-1]}
 }

@@ -90,12 +90,7 @@ def test_both_answer_alike(run, pytestconfig):
     chance = random.Random(f"{run} {pytestconfig.getoption('--seed')}")
     with both(run, chance, pytestconfig) as pair:
         calls = Calls(chance, pair)
-        settle(pair, calls)
-        for _ in range(run.calls):
-            if chance.random() < 0.25 and (where := calls.turn()):
-                if events := pair.fleet.turn(*where, pair.records[where[0]]["block_size"]):
-                    pair.publish(*where, events)
-            pair.play(calls.next())
+        converse(pair, calls, run.calls, chance)
 
 
 @pytest.mark.ours
@@ -156,6 +151,16 @@ def start(argv: list[str], run: Run) -> Program:
     elif run.prefix == "":
         argv = argv + SESSIONS
     return Program([*argv, "--port", str(port)], port, **env)
+
+
+def converse(pair: Pair, calls: Calls, number: int, chance: random.Random) -> None:
+    """Makes so many calls of both, with turns of the engines between them."""
+    settle(pair, calls)
+    for _ in range(number):
+        if chance.random() < 0.25 and (where := calls.turn()):
+            if events := pair.fleet.turn(*where, pair.records[where[0]]["block_size"]):
+                pair.publish(*where, events)
+        pair.play(calls.next())
 
 
 def settle(pair: Pair, calls: Calls) -> None:

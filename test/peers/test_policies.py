@@ -14,7 +14,7 @@ from dialect_pair import Pair, prompt_tokens
 from dialect_wire import Call, rank
 from ports import free_ports
 from programs import Program
-from test_dialects import BUSY, Run, both, settle
+from test_dialects import BUSY, Run, both, converse
 
 OWN = Weights(credit=1.5, decay=0.5, scale=2, host=1.4, disk=0.5, request=0.7, prefix_only=True)
 
@@ -147,12 +147,7 @@ def test_both_choose_alike(policy, pytestconfig):
         with both(run, chance, pytestconfig) as pair:
             pair.__class__, pair.policy = PolicyPair, policy
             calls = TargetCalls(chance, pair)
-            settle(pair, calls)
-            for _ in range(run.calls):
-                if chance.random() < 0.25 and (where := calls.turn()):
-                    if events := pair.fleet.turn(*where, pair.records[where[0]]["block_size"]):
-                        pair.publish(*where, events)
-                pair.play(calls.next())
+            converse(pair, calls, run.calls, chance)
 
 
 def instance(kind: str, parameters: str = "", name: str = "p", role: str = "aggregated: p") -> str:

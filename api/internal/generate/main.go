@@ -8,6 +8,9 @@
 // differently, by themselves or through what they refer to, get the suffixes V13
 // and V16, as the operations of the twins do.
 //
+// What has application/json has application/msgpack too, unless `x-json-only` says
+// otherwise.
+//
 // Every operation has its role in x-role: from that come its security, and the
 // answers that refuse a caller.
 package main
@@ -66,6 +69,7 @@ func document(source []byte, contract dialect) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	inMsgpack(root, map[*yaml.Node]bool{})
 	out := bytes.NewBufferString(header)
 	enc := yaml.NewEncoder(out)
 	enc.SetIndent(2)

@@ -3,12 +3,12 @@ package openai
 import (
 	"bytes"
 
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 )
 
 // readPrompts reads the prompt of a completion: a text, token ids, or a list of one of
 // them.
-func readPrompts(s *jsonscan.Scanner, r *Request) {
+func readPrompts(s *bodyscan.Scanner, r *Request) {
 	switch s.Next() {
 	case '"':
 		r.Prompts = 1
@@ -55,14 +55,14 @@ func afterBracket(array []byte) byte {
 }
 
 // skipText passes a string and returns its length in the text.
-func skipText(s *jsonscan.Scanner) int {
+func skipText(s *bodyscan.Scanner) int {
 	start := s.Offset()
 	s.Skip()
 	return s.Offset() - start - 2
 }
 
 // readMessages reads the messages of a chat.
-func readMessages(s *jsonscan.Scanner, r *Request) {
+func readMessages(s *bodyscan.Scanner, r *Request) {
 	r.Prompts = 1
 	for range s.Array() {
 		message.Read(s, r)
@@ -70,10 +70,10 @@ func readMessages(s *jsonscan.Scanner, r *Request) {
 }
 
 // message is a message of a chat, and an item of the input of a response.
-var message = jsonscan.NewObject(field("content", readContent), field("output", readContent))
+var message = bodyscan.NewObject(field("content", readContent), field("output", readContent))
 
 // readInput reads the input of a response: a text or items.
-func readInput(s *jsonscan.Scanner, r *Request) {
+func readInput(s *bodyscan.Scanner, r *Request) {
 	r.Prompts = 1
 	if s.Next() == '"' {
 		r.countText(skipText(s))
@@ -85,10 +85,10 @@ func readInput(s *jsonscan.Scanner, r *Request) {
 }
 
 // readSystem reads the system prompt of Anthropic's API: a text or parts.
-func readSystem(s *jsonscan.Scanner, r *Request) { readContent(s, r) }
+func readSystem(s *bodyscan.Scanner, r *Request) { readContent(s, r) }
 
 // readContent reads what a message says: a text, or parts of one type each.
-func readContent(s *jsonscan.Scanner, r *Request) {
+func readContent(s *bodyscan.Scanner, r *Request) {
 	switch s.Next() {
 	case '"':
 		r.countText(skipText(s))
@@ -117,7 +117,7 @@ type part struct {
 }
 
 // readPart reads a part, whose content may have parts itself.
-func readPart(s *jsonscan.Scanner, p *part) {
+func readPart(s *bodyscan.Scanner, p *part) {
 	for name := range s.Map() {
 		switch string(name) {
 		case "type":
@@ -132,7 +132,7 @@ func readPart(s *jsonscan.Scanner, p *part) {
 	}
 }
 
-func (p *part) read(s *jsonscan.Scanner) {
+func (p *part) read(s *bodyscan.Scanner) {
 	if s.Next() != '"' {
 		s.Skip()
 		return

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 )
 
 // Request is what a request's body says of its place. It reads the body in place: the
@@ -86,25 +86,25 @@ func (r *Request) isNull(m member) bool {
 }
 
 // scanners are reused: they keep memory for strings with escapes.
-var scanners = sync.Pool{New: func() any { return new(jsonscan.Scanner) }}
+var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
 
-// ParseRequest reads the body of a request. The error is a *jsonscan.Error with the
+// ParseRequest reads the body of a request. The error is a *bodyscan.Error with the
 // first fault, and never repeats a text of the body. The body of another kind may be
 // anything, and is no fault; only its model is read.
 func ParseRequest(kind Kind, body []byte) (*Request, error) {
-	s := scanners.Get().(*jsonscan.Scanner)
+	s := scanners.Get().(*bodyscan.Scanner)
 	defer func() {
-		s.Reset(nil)
+		s.Reset(bodyscan.JSON, nil)
 		scanners.Put(s)
 	}()
 	r := &Request{Kind: kind, body: body}
 	if kind == Other {
-		if err := otherShape.Decode(s, body, r); err != nil {
+		if err := otherShape.Decode(s, bodyscan.JSON, body, r); err != nil {
 			return &Request{body: body}, nil // no JSON, or not of this form
 		}
 		return r, nil
 	}
-	s.Reset(body)
+	s.Reset(bodyscan.JSON, body)
 	s.Next()
 	r.open = s.Offset() + 1
 	shapes[kind].Read(s, r)
@@ -115,11 +115,11 @@ func ParseRequest(kind Kind, body []byte) (*Request, error) {
 }
 
 // otherShape is the body of a route without a prompt.
-var otherShape = jsonscan.NewObject(field("model", readModel))
+var otherShape = bodyscan.NewObject(field("model", readModel))
 
 // shapes are the bodies of each kind with a prompt. What is not here is passed over.
-var shapes = [...]*jsonscan.Object[Request]{
-	Chat: jsonscan.NewObject(append(
+var shapes = [...]*bodyscan.Object[Request]{
+	Chat: bodyscan.NewObject(append(
 		fields(),
 		placed("messages", memberMessages, readMessages),
 		placed("tools", memberTools, readSize),
@@ -133,14 +133,14 @@ var shapes = [...]*jsonscan.Object[Request]{
 		placed("continue_final_message", memberContinueFinal, skip),
 		placed("add_special_tokens", memberAddSpecial, skip),
 	)...),
-	Completions: jsonscan.NewObject(append(
+	Completions: bodyscan.NewObject(append(
 		fields(),
 		placed("prompt", memberPrompt, readPrompts),
 		field("prompt_embeds", readElsewhere),
 		limit("max_tokens"),
 		placed("add_special_tokens", memberAddSpecial, skip),
 	)...),
-	Responses: jsonscan.NewObject(append(
+	Responses: bodyscan.NewObject(append(
 		fields(),
 		placed("input", memberInput, readInput),
 		placed("instructions", memberInstructions, readSize),
@@ -149,7 +149,7 @@ var shapes = [...]*jsonscan.Object[Request]{
 		field("prompt", readElsewhere),
 		limit("max_output_tokens"),
 	)...),
-	Messages: jsonscan.NewObject(append(
+	Messages: bodyscan.NewObject(append(
 		fields(),
 		placed("messages", memberMessages, readMessages),
 		placed("system", memberSystem, readSystem),
@@ -161,23 +161,23 @@ var shapes = [...]*jsonscan.Object[Request]{
 }
 
 // fields are the members that all kinds have.
-func fields() []jsonscan.Field[Request] {
-	return []jsonscan.Field[Request]{
+func fields() []bodyscan.Field[Request] {
+	return []bodyscan.Field[Request]{
 		placed("model", memberModel, readModel),
 		placed("cache_salt", memberSalt, readSalt),
-		field("stream", func(s *jsonscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
+		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
 		field("stream_options", readIfObject(streamOptions)),
 		field("nvext", orNull(extension.Read)),
 	}
 }
 
-func field(name string, read func(*jsonscan.Scanner, *Request)) jsonscan.Field[Request] {
-	return jsonscan.Field[Request]{Name: name, Read: read}
+func field(name string, read func(*bodyscan.Scanner, *Request)) bodyscan.Field[Request] {
+	return bodyscan.Field[Request]{Name: name, Read: read}
 }
 
 // placed is a member whose place in the body is kept.
-func placed(name string, m member, read func(*jsonscan.Scanner, *Request)) jsonscan.Field[Request] {
-	return field(name, func(s *jsonscan.Scanner, r *Request) {
+func placed(name string, m member, read func(*bodyscan.Scanner, *Request)) bodyscan.Field[Request] {
+	return field(name, func(s *bodyscan.Scanner, r *Request) {
 		s.Next()
 		start := s.Offset()
 		read(s, r)
@@ -187,8 +187,8 @@ func placed(name string, m member, read func(*jsonscan.Scanner, *Request)) jsons
 
 // limit is a bound of the generated tokens. The first one of a kind that is set counts;
 // what is no such number is for the engine to refuse.
-func limit(name string) jsonscan.Field[Request] {
-	return field(name, func(s *jsonscan.Scanner, r *Request) {
+func limit(name string) bodyscan.Field[Request] {
+	return field(name, func(s *bodyscan.Scanner, r *Request) {
 		c := s.Next()
 		start := s.Offset()
 		s.Skip()
@@ -208,10 +208,10 @@ func limit(name string) jsonscan.Field[Request] {
 	})
 }
 
-func skip(s *jsonscan.Scanner, _ *Request) { s.Skip() }
+func skip(s *bodyscan.Scanner, _ *Request) { s.Skip() }
 
 // readSize counts a value that becomes text of every prompt.
-func readSize(s *jsonscan.Scanner, r *Request) {
+func readSize(s *bodyscan.Scanner, r *Request) {
 	c := s.Next()
 	start := s.Offset()
 	if s.Skip(); c != 'n' {
@@ -226,20 +226,20 @@ func (r *Request) countText(n int) {
 
 // readElsewhere reads a member that stands for a prompt, or a part of it, which the
 // body does not have.
-func readElsewhere(s *jsonscan.Scanner, r *Request) {
+func readElsewhere(s *bodyscan.Scanner, r *Request) {
 	if s.Next() != 'n' {
 		r.Media = true
 	}
 	s.Skip()
 }
 
-func readModel(s *jsonscan.Scanner, r *Request) {
+func readModel(s *bodyscan.Scanner, r *Request) {
 	if !s.Null() {
 		r.Model = s.String()
 	}
 }
 
-func readSalt(s *jsonscan.Scanner, r *Request) {
+func readSalt(s *bodyscan.Scanner, r *Request) {
 	if s.Null() {
 		return
 	}
@@ -249,7 +249,7 @@ func readSalt(s *jsonscan.Scanner, r *Request) {
 }
 
 // readFlag reads true; all else is as false, or for the engine to refuse.
-func readFlag(s *jsonscan.Scanner) bool {
+func readFlag(s *bodyscan.Scanner) bool {
 	if s.Next() == 't' {
 		return s.Bool()
 	}
@@ -258,8 +258,8 @@ func readFlag(s *jsonscan.Scanner) bool {
 }
 
 // readIfObject reads an object of a shape; all else is for the engine to refuse.
-func readIfObject[T any](shape *jsonscan.Object[T]) func(*jsonscan.Scanner, *T) {
-	return func(s *jsonscan.Scanner, v *T) {
+func readIfObject[T any](shape *bodyscan.Object[T]) func(*bodyscan.Scanner, *T) {
+	return func(s *bodyscan.Scanner, v *T) {
 		if s.Next() == '{' {
 			shape.Read(s, v)
 			return
@@ -268,13 +268,13 @@ func readIfObject[T any](shape *jsonscan.Object[T]) func(*jsonscan.Scanner, *T) 
 	}
 }
 
-var streamOptions = jsonscan.NewObject(
-	field("include_usage", func(s *jsonscan.Scanner, r *Request) { r.IncludeUsage = readFlag(s) }),
+var streamOptions = bodyscan.NewObject(
+	field("include_usage", func(s *bodyscan.Scanner, r *Request) { r.IncludeUsage = readFlag(s) }),
 )
 
 // orNull reads a value that may be null, which is the same as none.
-func orNull[T any](read func(*jsonscan.Scanner, *T)) func(*jsonscan.Scanner, *T) {
-	return func(s *jsonscan.Scanner, v *T) {
+func orNull[T any](read func(*bodyscan.Scanner, *T)) func(*bodyscan.Scanner, *T) {
+	return func(s *bodyscan.Scanner, v *T) {
 		if !s.Null() {
 			read(s, v)
 		}
@@ -282,23 +282,23 @@ func orNull[T any](read func(*jsonscan.Scanner, *T)) func(*jsonscan.Scanner, *T)
 }
 
 // extension is nvext. Its members are for the gateway, so that wrong ones are faults.
-var extension = jsonscan.NewObject(
-	field("agent_hints", orNull(func(s *jsonscan.Scanner, r *Request) { hints.Read(s, &r.Hints) })),
-	field("cache_salt", orNull(func(s *jsonscan.Scanner, r *Request) {
+var extension = bodyscan.NewObject(
+	field("agent_hints", orNull(func(s *bodyscan.Scanner, r *Request) { hints.Read(s, &r.Hints) })),
+	field("cache_salt", orNull(func(s *bodyscan.Scanner, r *Request) {
 		if salt := strings.TrimSpace(s.String()); salt != "" {
 			r.Salt = salt
 		}
 	})),
 )
 
-var hints = jsonscan.NewObject(
-	jsonscan.Field[Hints]{Name: "priority", Read: jsonscan.Optional(func(h *Hints) **int32 { return &h.Priority }, readInt32)},
-	jsonscan.Field[Hints]{Name: "strict_priority", Read: jsonscan.Optional(func(h *Hints) **uint32 { return &h.StrictPriority }, (*jsonscan.Scanner).Uint32)},
-	jsonscan.Field[Hints]{Name: "osl", Read: jsonscan.Optional(func(h *Hints) **uint32 { return &h.OutputTokens }, (*jsonscan.Scanner).Uint32)},
-	jsonscan.Field[Hints]{Name: "latency_sensitivity", Read: jsonscan.Optional(func(h *Hints) **float64 { return &h.LatencySensitivity }, (*jsonscan.Scanner).Float64)},
+var hints = bodyscan.NewObject(
+	bodyscan.Field[Hints]{Name: "priority", Read: bodyscan.Optional(func(h *Hints) **int32 { return &h.Priority }, readInt32)},
+	bodyscan.Field[Hints]{Name: "strict_priority", Read: bodyscan.Optional(func(h *Hints) **uint32 { return &h.StrictPriority }, (*bodyscan.Scanner).Uint32)},
+	bodyscan.Field[Hints]{Name: "osl", Read: bodyscan.Optional(func(h *Hints) **uint32 { return &h.OutputTokens }, (*bodyscan.Scanner).Uint32)},
+	bodyscan.Field[Hints]{Name: "latency_sensitivity", Read: bodyscan.Optional(func(h *Hints) **float64 { return &h.LatencySensitivity }, (*bodyscan.Scanner).Float64)},
 )
 
-func readInt32(s *jsonscan.Scanner) int32 {
+func readInt32(s *bodyscan.Scanner) int32 {
 	negative := s.Next() == '-'
 	v := int64(s.Hash64())
 	if v < math.MinInt32 || v > math.MaxInt32 || v < 0 != negative && v != 0 {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 )
 
 func TestKindOf(t *testing.T) {
@@ -119,7 +119,7 @@ func TestParseRequestRefuses(t *testing.T) {
 		`{"nvext":{"agent_hints":{"osl":-1}}}`:                        "nvext.agent_hints.osl: integer out of range, expected an unsigned 32-bit integer at line 1 column 32",
 	} {
 		_, err := ParseRequest(Chat, []byte(body))
-		if fault, ok := errors.AsType[*jsonscan.Error](err); !ok || fault.Error() != want {
+		if fault, ok := errors.AsType[*bodyscan.Error](err); !ok || fault.Error() != want {
 			t.Errorf("%s: %v, want %s", body, err, want)
 		}
 	}

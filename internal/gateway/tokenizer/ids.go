@@ -4,7 +4,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/select-service/select-service/internal/jsonscan"
+	"github.com/select-service/select-service/internal/bodyscan"
 )
 
 // answer is what is read of a server's answer.
@@ -14,14 +14,14 @@ type answer struct {
 }
 
 // shapes are the answers by the name of their ids.
-var shapes = map[string]*jsonscan.Object[answer]{
+var shapes = map[string]*bodyscan.Object[answer]{
 	"tokens":    shape("tokens"),
 	"token_ids": shape("token_ids"),
 	"input_ids": shape("input_ids"),
 }
 
-func shape(name string) *jsonscan.Object[answer] {
-	return jsonscan.NewObject(jsonscan.Field[answer]{Name: name, Required: true, Read: func(s *jsonscan.Scanner, a *answer) {
+func shape(name string) *bodyscan.Object[answer] {
+	return bodyscan.NewObject(bodyscan.Field[answer]{Name: name, Required: true, Read: func(s *bodyscan.Scanner, a *answer) {
 		a.ids, a.found = s.AppendUint32s(make([]uint32, 0, firstIDs)), true
 	}})
 }
@@ -30,7 +30,7 @@ func shape(name string) *jsonscan.Object[answer] {
 const firstIDs = 1 << 10
 
 // scanners are reused: they keep memory for strings with escapes.
-var scanners = sync.Pool{New: func() any { return new(jsonscan.Scanner) }}
+var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
 
 var errNoPrompt = errors.New("there is no prompt in it")
 
@@ -38,12 +38,12 @@ var errNoPrompt = errors.New("there is no prompt in it")
 // for each prompt, of which the first counts.
 func idsIn(name string) func(text []byte) ([]uint32, error) {
 	return func(text []byte) ([]uint32, error) {
-		s := scanners.Get().(*jsonscan.Scanner)
+		s := scanners.Get().(*bodyscan.Scanner)
 		defer func() {
-			s.Reset(nil)
+			s.Reset(bodyscan.JSON, nil)
 			scanners.Put(s)
 		}()
-		s.Reset(text)
+		s.Reset(bodyscan.JSON, text)
 		var first answer
 		if s.Next() != '[' {
 			shapes[name].Read(s, &first)

@@ -1,4 +1,5 @@
-// Package msgpack reads msgpack messages from peers that are not trusted.
+// Package msgpack reads msgpack messages from peers that are not trusted, and writes
+// values.
 //
 // A [Reader] never reads outside its message, allocates nothing, and refuses a
 // length that the rest of the message could not hold, so that its caller may
@@ -53,6 +54,7 @@ const (
 	CodeFalse   = 0xc2
 	CodeTrue    = 0xc3
 	CodeBin8    = 0xc4
+	CodeBin16   = 0xc5
 	CodeBin32   = 0xc6
 	CodeExt8    = 0xc7
 	CodeExt32   = 0xc9
@@ -63,9 +65,12 @@ const (
 	CodeUint32  = 0xce
 	CodeUint64  = 0xcf
 	CodeInt8    = 0xd0
+	CodeInt16   = 0xd1
+	CodeInt32   = 0xd2
 	CodeInt64   = 0xd3
 	CodeFixExt1 = 0xd4 // to 0xd8, of 1, 2, 4, 8 and 16 bytes
 	CodeStr8    = 0xd9
+	CodeStr16   = 0xda
 	CodeStr32   = 0xdb
 	CodeArray16 = 0xdc
 	CodeArray32 = 0xdd

@@ -1,4 +1,4 @@
-package jsonscan
+package bodyscan
 
 import (
 	"bytes"
@@ -10,9 +10,9 @@ type Class uint8
 
 // The classes of faults.
 const (
-	// Syntax is text that is not one JSON value.
+	// Syntax is text that is not one value in its format.
 	Syntax Class = iota
-	// Shape is JSON that does not fit the type asked for: wrong type, number
+	// Shape is a value that does not fit the type asked for: wrong type, number
 	// out of range, missing or repeated member, null where none may be.
 	Shape
 )
@@ -31,8 +31,9 @@ type Error struct {
 	// Reason never repeats a string of the text: a body may hold a prompt.
 	Reason string
 	// Limit names the limit that the value exceeds; empty for other faults.
-	Limit string
-	// Line and Column count from 1; columns are bytes.
+	Limit  string
+	Format Format
+	// Line and Column count from 1; columns are bytes. In msgpack all is one line.
 	Line, Column int
 }
 
@@ -44,9 +45,13 @@ func (e *Error) Error() string {
 		b = append(b, ": "...)
 	}
 	b = append(b, e.Reason...)
-	b = append(b, " at line "...)
-	b = strconv.AppendInt(b, int64(e.Line), 10)
-	b = append(b, " column "...)
+	if e.Format == Msgpack {
+		b = append(b, " at byte "...)
+	} else {
+		b = append(b, " at line "...)
+		b = strconv.AppendInt(b, int64(e.Line), 10)
+		b = append(b, " column "...)
+	}
 	return string(strconv.AppendInt(b, int64(e.Column), 10))
 }
 
@@ -80,12 +85,11 @@ func (s *Scanner) fail(c Class, at int, reason string) {
 	if s.err != nil {
 		return
 	}
-	before := s.data[:at]
-	s.err = &Error{
-		Class:  c,
-		Reason: reason,
-		Line:   1 + bytes.Count(before, []byte{'\n'}),
-		Column: at - bytes.LastIndexByte(before, '\n'),
+	s.err = &Error{Class: c, Reason: reason, Format: s.format, Line: 1, Column: at + 1}
+	if s.format == JSON {
+		before := s.data[:at]
+		s.err.Line += bytes.Count(before, []byte{'\n'})
+		s.err.Column = at - bytes.LastIndexByte(before, '\n')
 	}
 }
 
@@ -100,29 +104,16 @@ func (s *Scanner) failSyntax(want string) {
 }
 
 // failType reports that the next value is not of the wanted type. A value that
-// is not JSON either is a fault of syntax.
+// is not well formed either is a fault of syntax.
 func (s *Scanner) failType(want string) {
-	c, at := s.peek(), s.pos
-	var got string
-	switch {
-	case c == '{':
-		got = "object" // not read: its start already is of the wrong type
-	case c == '[':
-		got = "array"
-	case c == '"':
-		got = "string"
-	case c == 't', c == 'f':
-		got = "boolean"
-	case c == 'n':
-		got = "null"
-	case c == '-', isDigit(c):
-		got = "number"
-	default:
+	k, at := s.kind(), s.pos
+	switch k {
+	case object, array: // not read: the start already is of the wrong type
+	case noValue:
 		s.failSyntax("a value")
 		return
-	}
-	if c != '{' && c != '[' {
+	default:
 		s.Skip()
 	}
-	s.fail(Shape, at, "invalid type: "+got+", expected "+want)
+	s.fail(Shape, at, "invalid type: "+k.String()+", expected "+want)
 }

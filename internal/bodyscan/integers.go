@@ -1,4 +1,4 @@
-package jsonscan
+package bodyscan
 
 import (
 	"encoding/binary"
@@ -8,7 +8,11 @@ import (
 // AppendUint32s reads an array of unsigned 32-bit integers behind dst. It
 // allocates only to grow dst, in proportion to the elements read.
 func (s *Scanner) AppendUint32s(dst []uint32) []uint32 {
-	if !s.open('[', "an array") || !s.more(']', true) {
+	if s.format == Msgpack {
+		return s.packedUint32s(dst)
+	}
+	c, ok := s.open(array, "an array")
+	if !ok || !s.more(&c) {
 		return dst
 	}
 	base := len(dst)
@@ -20,7 +24,7 @@ func (s *Scanner) AppendUint32s(dst []uint32) []uint32 {
 			return dst
 		}
 		dst = append(dst, v)
-		if !s.more(']', false) {
+		if !s.more(&c) {
 			return dst
 		}
 	}
@@ -49,6 +53,9 @@ func (s *Scanner) plainUint32s(dst []uint32) []uint32 {
 // AppendUint64s reads an array of unsigned 64-bit integers behind dst. It
 // allocates only to grow dst.
 func (s *Scanner) AppendUint64s(dst []uint64) []uint64 {
+	if words, ok := s.words(8); ok {
+		return appendUint64s(dst, words)
+	}
 	for range s.Array() {
 		dst = append(dst, s.Uint64())
 	}
@@ -58,7 +65,11 @@ func (s *Scanner) AppendUint64s(dst []uint64) []uint64 {
 // AppendHash64s reads an array of hashes, see Hash64, behind dst. It allocates
 // only to grow dst.
 func (s *Scanner) AppendHash64s(dst []uint64) []uint64 {
-	if !s.open('[', "an array") || !s.more(']', true) {
+	if s.format == Msgpack {
+		return s.packedHash64s(dst)
+	}
+	c, ok := s.open(array, "an array")
+	if !ok || !s.more(&c) {
 		return dst
 	}
 	base := len(dst)
@@ -70,7 +81,7 @@ func (s *Scanner) AppendHash64s(dst []uint64) []uint64 {
 			return dst
 		}
 		dst = append(dst, v)
-		if !s.more(']', false) {
+		if !s.more(&c) {
 			return dst
 		}
 	}

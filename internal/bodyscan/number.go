@@ -1,4 +1,4 @@
-package jsonscan
+package bodyscan
 
 import (
 	"math"
@@ -55,12 +55,16 @@ func (s *Scanner) integer(want string) (at int, n parsed, ok bool) {
 	if s.err != nil {
 		return 0, n, false
 	}
-	if c := s.peek(); c != '-' && !isDigit(c) {
+	if s.kind() != number {
 		s.failType(want)
 		return 0, n, false
 	}
 	at = s.pos
-	n = s.number()
+	if s.format == Msgpack {
+		n = s.packedNumber()
+	} else {
+		n = s.number()
+	}
 	if n.fraction {
 		s.fail(Shape, at, "invalid type: number with a fraction or exponent, expected "+want)
 	}
@@ -148,11 +152,14 @@ func (s *Scanner) float(bits int) float64 {
 	if s.err != nil {
 		return 0
 	}
-	if c := s.peek(); c != '-' && !isDigit(c) {
+	if s.kind() != number {
 		s.failType("a number")
 		return 0
 	}
 	at := s.pos
+	if s.format == Msgpack {
+		return s.packedFloat(bits)
+	}
 	if s.number(); s.err != nil {
 		return 0
 	}

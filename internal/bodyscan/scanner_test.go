@@ -1,4 +1,4 @@
-package jsonscan
+package bodyscan
 
 import (
 	"encoding/json"
@@ -73,7 +73,7 @@ var docShape = NewObject(
 func decode(text string) (doc, error) {
 	var d doc
 	var s Scanner
-	err := docShape.Decode(&s, []byte(text), &d)
+	err := docShape.Decode(&s, JSON, []byte(text), &d)
 	return d, err
 }
 
@@ -271,7 +271,7 @@ func TestIntegerArrays(t *testing.T) {
 		}
 		text = append(text, ']')
 		var s Scanner
-		s.Reset(text)
+		s.Reset(JSON, text)
 		got := []uint64{}
 		if tokens {
 			for _, v := range s.AppendUint32s(nil) {
@@ -290,14 +290,14 @@ func TestIntegerArrays(t *testing.T) {
 // the array's own start.
 func TestAppendKeepsPrefix(t *testing.T) {
 	var s Scanner
-	s.Reset([]byte(`[3,"x"]`))
+	s.Reset(JSON, []byte(`[3,"x"]`))
 	if got := s.AppendUint32s([]uint32{1, 2}); !slices.Equal(got, []uint32{1, 2, 3}) {
 		t.Errorf("tokens = %v", got)
 	}
 	if err := s.Err(); err == nil || !strings.HasPrefix(err.Error(), "[1]: ") {
 		t.Errorf("err = %v, want one at [1]", err)
 	}
-	s.Reset([]byte(`[]`))
+	s.Reset(JSON, []byte(`[]`))
 	if got := s.AppendHash64s([]uint64{9}); !slices.Equal(got, []uint64{9}) || s.End() != nil {
 		t.Errorf("hashes = %v, %v", got, s.Err())
 	}
@@ -327,7 +327,7 @@ func TestNoGarbage(t *testing.T) {
 	var s Scanner
 	var d doc
 	read := func() {
-		if err := docShape.Decode(&s, text, &d); err != nil {
+		if err := docShape.Decode(&s, JSON, text, &d); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -362,7 +362,7 @@ func BenchmarkHash64s(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := docShape.Decode(&s, text, &d); err != nil {
+				if err := docShape.Decode(&s, JSON, text, &d); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -386,7 +386,7 @@ func BenchmarkUint32s(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := docShape.Decode(&s, body, &d); err != nil {
+				if err := docShape.Decode(&s, JSON, body, &d); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -413,7 +413,7 @@ func TestVariant(t *testing.T) {
 		`"a`:       {"", "end of text, expected the end of a string", Syntax},
 	} {
 		var s Scanner
-		s.Reset([]byte(text))
+		s.Reset(JSON, []byte(text))
 		got := s.Variant("a", "b")
 		err := s.End()
 		if want.reason == "" {
@@ -428,7 +428,7 @@ func TestVariant(t *testing.T) {
 		}
 	}
 	var s Scanner
-	s.Reset([]byte(`"x"`))
+	s.Reset(JSON, []byte(`"x"`))
 	if s.Variant("a", "b", "c"); s.End() == nil || !strings.Contains(s.End().Error(), "expected `a`, `b` or `c`") {
 		t.Errorf("three names: %v", s.End())
 	}
@@ -439,7 +439,7 @@ func TestVariant(t *testing.T) {
 func TestNext(t *testing.T) {
 	text := `{"a": [1, "x\n" ], "b" : null}`
 	var s Scanner
-	s.Reset([]byte(text))
+	s.Reset(JSON, []byte(text))
 	places := ""
 	for range s.Map() {
 		c := s.Next()

@@ -1,4 +1,4 @@
-package jsonscan
+package bodyscan
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ const (
 	isAlias = maxFields
 )
 
-// Object describes the JSON objects that fill a T. It is immutable and safe for
+// Object describes the objects that fill a T. It is immutable and safe for
 // concurrent use.
 type Object[T any] struct {
 	fields   []Field[T]
@@ -40,12 +40,12 @@ type Object[T any] struct {
 // program.
 func NewObject[T any](fields ...Field[T]) *Object[T] {
 	if len(fields) > maxFields {
-		panic(fmt.Sprintf("jsonscan: %d fields, at most %d are possible", len(fields), maxFields))
+		panic(fmt.Sprintf("bodyscan: %d fields, at most %d are possible", len(fields), maxFields))
 	}
 	o := &Object[T]{fields: fields, index: make(map[string]int, len(fields))}
 	for i, f := range fields {
 		if _, ok := o.index[f.Name]; ok {
-			panic("jsonscan: field " + f.Name + " is given twice")
+			panic("bodyscan: field " + f.Name + " is given twice")
 		}
 		o.index[f.Name] = i
 		if f.Required {
@@ -57,7 +57,7 @@ func NewObject[T any](fields ...Field[T]) *Object[T] {
 			continue
 		}
 		if _, ok := o.index[f.Alias]; ok {
-			panic("jsonscan: field " + f.Alias + " is given twice")
+			panic("bodyscan: field " + f.Alias + " is given twice")
 		}
 		o.index[f.Alias] = i | isAlias
 	}
@@ -68,11 +68,12 @@ func NewObject[T any](fields ...Field[T]) *Object[T] {
 // not described are passed over, but have to be well formed; described ones may
 // come once. Fields of v without a member in the text keep their value.
 func (o *Object[T]) Read(s *Scanner, v *T) {
-	if !s.open('{', "an object") {
+	c, ok := s.open(object, "an object")
+	if !ok {
 		return
 	}
 	var seen, aliased uint64
-	for first := true; s.more('}', first); first = false {
+	for s.more(&c) {
 		i, known := o.index[string(s.key())]
 		switch {
 		case s.err != nil:
@@ -112,8 +113,8 @@ func (s *Scanner) failField(name, reason string) {
 }
 
 // Decode reads text, which must be one object and nothing else, into v.
-func (o *Object[T]) Decode(s *Scanner, text []byte, v *T) error {
-	s.Reset(text)
+func (o *Object[T]) Decode(s *Scanner, format Format, text []byte, v *T) error {
+	s.Reset(format, text)
 	o.Read(s, v)
 	return s.End()
 }

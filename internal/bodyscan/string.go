@@ -1,4 +1,4 @@
-package jsonscan
+package bodyscan
 
 import (
 	"strings"
@@ -16,13 +16,13 @@ func (s *Scanner) Variant(names ...string) string {
 	if s.err != nil {
 		return ""
 	}
-	if s.peek() != '"' {
+	if s.kind() != text {
 		s.failSyntax("a value")
 		return ""
 	}
-	text := s.Text()
+	got := s.Text()
 	for _, name := range names {
-		if string(text) == name {
+		if string(got) == name {
 			return name
 		}
 	}
@@ -35,15 +35,18 @@ func (s *Scanner) Variant(names ...string) string {
 	return ""
 }
 
-// Text reads a string without copying it where it has no escapes. The bytes are
+// Text reads a string without copying it, but for JSON's escapes. The bytes are
 // borrowed until the next string is read.
 func (s *Scanner) Text() []byte {
 	if s.err != nil {
 		return nil
 	}
-	if s.peek() != '"' {
+	if s.kind() != text {
 		s.failType("a string")
 		return nil
+	}
+	if s.format == Msgpack {
+		return s.packedText()
 	}
 	start := s.pos + 1
 	ascii := true
@@ -70,6 +73,10 @@ func (s *Scanner) Text() []byte {
 // skipText passes a string without keeping what its escapes decode to: a text that
 // nobody reads may be of any length.
 func (s *Scanner) skipText() {
+	if s.format == Msgpack {
+		s.packedText()
+		return
+	}
 	start := s.pos + 1
 	ascii := true
 	for i := start; i < len(s.data); i++ {
@@ -96,12 +103,12 @@ func (s *Scanner) skipText() {
 	s.failSyntax("the end of a string")
 }
 
-func (s *Scanner) checked(text []byte, at int, ascii bool) []byte {
-	if !ascii && !utf8.Valid(text) {
+func (s *Scanner) checked(got []byte, at int, ascii bool) []byte {
+	if !ascii && !utf8.Valid(got) {
 		s.fail(Syntax, at, "invalid UTF-8 in a string")
 		return nil
 	}
-	return text
+	return got
 }
 
 // escaped is Text for a string whose first escape is at first.

@@ -1,38 +1,61 @@
-package jsonscan
+package bodyscan
 
 import (
 	"iter"
 	"math"
+
+	"github.com/select-service/select-service/internal/wire/msgpack"
 )
 
 // MaxDepth is how deep arrays and objects may nest (serde_json, the reader of
 // dynamo-kv-router 1.3.1, stops there too).
 const MaxDepth = 128
 
-// Scanner reads one JSON text from memory, front to back. Every reader takes
+// Scanner reads one body from memory, front to back. Every reader takes
 // the next value. The first fault sticks: after it the readers return zero
 // values, loops end, and Err returns the fault. The zero Scanner reads an empty
 // text; Reset makes it ready for another one. A Scanner is not safe for
 // concurrent use.
 type Scanner struct {
-	data  []byte
-	pos   int
-	depth int
-	err   *Error
-	text  []byte // the last string that had escapes, decoded
+	data   []byte
+	format Format
+	pos    int
+	depth  int
+	err    *Error
+	text   []byte // the last string that is not in data as it is
+	// entries is how many elements of arrays of a msgpack body have been announced.
+	entries int
+}
+
+// Format is how a body is written.
+type Format uint8
+
+// The formats. Msgpack has nothing that JSON cannot express, but for byte strings,
+// which are arrays of words.
+const (
+	JSON Format = iota
+	Msgpack
+)
+
+// String is the format's name in faults.
+func (f Format) String() string {
+	if f == Msgpack {
+		return "msgpack"
+	}
+	return "JSON"
 }
 
 // maxKeptText bounds the buffer for decoded strings that survives Reset.
 const maxKeptText = 4 << 10
 
-// Reset starts over with another text. The scanner reads it in place; it must
+// Reset starts over with another body. The scanner reads it in place; it must
 // not change until the last reader has returned.
-func (s *Scanner) Reset(data []byte) {
+func (s *Scanner) Reset(format Format, data []byte) {
 	text := s.text[:0]
 	if cap(text) > maxKeptText {
 		text = nil
 	}
-	*s = Scanner{data: data, text: text}
+	*s = Scanner{data: data, format: format, text: text}
 }
 
 // Err returns the first fault, an *Error, or nil.
@@ -43,11 +66,14 @@ func (s *Scanner) Err() error {
 	return s.err
 }
 
-// End checks that only white space follows, and returns the first fault of the
-// whole text.
+// End checks that nothing follows, in JSON but white space, and returns the first
+// fault of the whole text.
 func (s *Scanner) End() error {
 	if s.err == nil {
-		if s.peek(); s.pos < len(s.data) {
+		if s.format == JSON {
+			s.peek()
+		}
+		if s.pos < len(s.data) {
 			s.fail(Syntax, s.pos, "trailing characters")
 		}
 	}
@@ -93,48 +119,72 @@ func (s *Scanner) peek() byte {
 	return 0
 }
 
-// open enters an array or object.
-func (s *Scanner) open(bracket byte, want string) bool {
-	if s.err != nil {
-		return false
-	}
-	if s.peek() != bracket {
+// container is an array or object while its entries are read.
+type container struct {
+	end   byte // that closes it in JSON
+	begun bool // JSON: the first entry has come
+	left  int  // msgpack: entries still to come
+}
+
+// open enters the next value, which must be of the given kind: an array or object.
+func (s *Scanner) open(k kind, want string) (c container, ok bool) {
+	switch {
+	case s.err != nil:
+		return c, false
+	case s.kind() != k:
 		s.failType(want)
-		return false
-	}
-	if s.depth == MaxDepth {
+		return c, false
+	case s.depth == MaxDepth:
 		s.fail(Syntax, s.pos, "recursion limit exceeded")
-		return false
+		return c, false
+	case s.format == Msgpack:
+		return s.openCounted(k)
+	case k == object:
+		c.end = '}'
+	default:
+		c.end = ']'
 	}
 	s.depth++
 	s.pos++
-	return true
+	return c, true
 }
 
-// more goes on to the next entry of the array or object that bracket closes; it
-// leaves the container and returns false behind the last one.
-func (s *Scanner) more(bracket byte, first bool) bool {
+// more goes on to the next entry of an array or object; it leaves the container and
+// returns false behind the last one.
+func (s *Scanner) more(c *container) bool {
 	if s.err != nil {
 		return false
 	}
-	switch c := s.peek(); {
-	case c == bracket:
+	if s.format == Msgpack {
+		if c.left == 0 {
+			s.depth--
+			return false
+		}
+		c.left--
+		return true
+	}
+	switch next := s.peek(); {
+	case next == c.end:
 		s.pos++
 		s.depth--
 		return false
-	case first:
+	case !c.begun:
+		c.begun = true
 		return true
-	case c == ',':
+	case next == ',':
 		s.pos++
 		return true
 	}
-	s.failSyntax("`,` or `" + string(rune(bracket)) + "`")
+	s.failSyntax("`,` or `" + string(rune(c.end)) + "`")
 	return false
 }
 
-// key reads a member's name and the colon behind it. The name is borrowed until
-// the next string is read.
+// key reads a member's name, in JSON with the colon behind it. The name is borrowed
+// until the next string is read.
 func (s *Scanner) key() []byte {
+	if s.format == Msgpack {
+		return s.mapKey()
+	}
 	if s.peek() != '"' {
 		s.failSyntax("a member name")
 		return nil
@@ -153,10 +203,16 @@ func (s *Scanner) key() []byte {
 
 // Null takes the next value if it is null and reports whether it was.
 func (s *Scanner) Null() bool {
-	if s.err != nil || s.peek() != 'n' {
+	switch {
+	case s.err != nil:
 		return false
+	case s.format == Msgpack:
+		r := s.reader()
+		null := r.Nil()
+		s.pos = r.Pos
+		return null
 	}
-	return s.literal("null")
+	return s.peek() == 'n' && s.literal("null")
 }
 
 // Bool reads true or false.
@@ -164,14 +220,18 @@ func (s *Scanner) Bool() bool {
 	if s.err != nil {
 		return false
 	}
-	switch s.peek() {
-	case 't':
-		return s.literal("true")
-	case 'f':
-		s.literal("false")
-	default:
+	if s.kind() != boolean {
 		s.failType("a boolean")
+		return false
 	}
+	if s.format == Msgpack {
+		s.pos++
+		return s.data[s.pos-1] == msgpack.CodeTrue
+	}
+	if s.data[s.pos] == 't' {
+		return s.literal("true")
+	}
+	s.literal("false")
 	return false
 }
 
@@ -189,10 +249,8 @@ func (s *Scanner) literal(word string) bool {
 // array. The loop's body reads exactly one value and never breaks.
 func (s *Scanner) Array() iter.Seq[int] {
 	return func(yield func(int) bool) {
-		if !s.open('[', "an array") {
-			return
-		}
-		for i := 0; s.more(']', i == 0); i++ {
+		c, ok := s.open(array, "an array")
+		for i := 0; ok && s.more(&c); i++ {
 			if !yield(i) {
 				return
 			}
@@ -210,10 +268,8 @@ func (s *Scanner) Array() iter.Seq[int] {
 // value and never breaks.
 func (s *Scanner) Map() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		if !s.open('{', "an object") {
-			return
-		}
-		for first := true; s.more('}', first); first = false {
+		c, ok := s.open(object, "an object")
+		for ok && s.more(&c) {
 			at := s.pos
 			k := s.key()
 			if s.err != nil || !yield(k) {
@@ -261,9 +317,8 @@ func (s *Scanner) nameUint32(name []byte) uint32 {
 
 // nameAt reads the member name at an offset again, for a fault's path.
 func (s *Scanner) nameAt(at int) string {
-	again := Scanner{data: s.data, pos: at}
-	again.peek()
-	return again.String()
+	again := Scanner{data: s.data, format: s.format, pos: at}
+	return string(again.key())
 }
 
 // Skip passes the next value, whatever it is; it must be well formed.
@@ -271,31 +326,35 @@ func (s *Scanner) Skip() {
 	if s.err != nil {
 		return
 	}
-	switch c := s.peek(); c {
-	case '{':
-		s.open('{', "")
-		for first := true; s.more('}', first); first = false {
+	switch k := s.kind(); k {
+	case object:
+		c, ok := s.open(k, "")
+		for ok && s.more(&c) {
 			s.key()
 			s.Skip()
 		}
-	case '[':
-		s.open('[', "")
-		for first := true; s.more(']', first); first = false {
+	case array:
+		c, ok := s.open(k, "")
+		for ok && s.more(&c) {
 			s.Skip()
 		}
-	case '"':
+	case text:
 		s.skipText()
-	case 't':
-		s.literal("true")
-	case 'f':
-		s.literal("false")
-	case 'n':
-		s.literal("null")
-	default:
-		if c != '-' && !isDigit(c) {
-			s.failSyntax("a value")
-			return
+	case boolean:
+		s.Bool()
+	case null:
+		if !s.Null() {
+			s.failSyntax("`null`")
 		}
-		s.number()
+	case number:
+		if s.format == Msgpack {
+			s.skipScalar()
+		} else {
+			s.number()
+		}
+	case byteString, extension:
+		s.skipScalar()
+	case noValue:
+		s.failSyntax("a value")
 	}
 }

@@ -1,4 +1,4 @@
-package jsonscan
+package bodyscan
 
 import (
 	"errors"
@@ -44,7 +44,7 @@ func TestFaultField(t *testing.T) {
 	var v inner
 	var s Scanner
 	var fault *Error
-	if err := innerShape.Decode(&s, []byte(`{"x":1}`), &v); !errors.As(err, &fault) || fault.Field != "id" || !fault.Missing {
+	if err := innerShape.Decode(&s, JSON, []byte(`{"x":1}`), &v); !errors.As(err, &fault) || fault.Field != "id" || !fault.Missing {
 		t.Errorf("without a required member: %+v", fault)
 	}
 }
@@ -91,7 +91,7 @@ func TestAlias(t *testing.T) {
 	} {
 		var s Scanner
 		var got pair
-		err := pairShape.Decode(&s, []byte(tc.text), &got)
+		err := pairShape.Decode(&s, JSON, []byte(tc.text), &got)
 		var fault *Error
 		switch {
 		case tc.fault == "":

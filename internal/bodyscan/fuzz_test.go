@@ -1,4 +1,4 @@
-package jsonscan
+package bodyscan
 
 import (
 	"bytes"
@@ -49,7 +49,7 @@ func FuzzScanner(f *testing.F) {
 			return // encoding/json is more lenient here
 		}
 		var s Scanner
-		s.Reset(text)
+		s.Reset(JSON, text)
 		s.Skip()
 		var value any // into which encoding/json takes no number beyond a float64's range either
 		if err, want := s.End(), json.Unmarshal(text, &value); (err == nil) != (want == nil) {
@@ -72,7 +72,7 @@ func FuzzScanner(f *testing.F) {
 func agree[T comparable](t *testing.T, text []byte, read func(*Scanner, []T) []T) {
 	t.Helper()
 	var s Scanner
-	s.Reset(text)
+	s.Reset(JSON, text)
 	got := read(&s, nil)
 	gotErr := s.End()
 	var want []T
@@ -97,7 +97,7 @@ func agree[T comparable](t *testing.T, text []byte, read func(*Scanner, []T) []T
 func agreeHashes(t *testing.T, text []byte) {
 	t.Helper()
 	var s Scanner
-	s.Reset(text)
+	s.Reset(JSON, text)
 	got := s.AppendHash64s(nil)
 	gotErr := s.End()
 	var numbers []json.Number
@@ -124,11 +124,13 @@ func agreeHashes(t *testing.T, text []byte) {
 }
 
 // FuzzObject reads a text into a struct with every kind of field: it never
-// panics, a fault has a position inside the text, and what it took is JSON.
+// panics, a fault has a position inside the text, what it took is JSON, and it says the
+// same of it in msgpack.
 func FuzzObject(f *testing.F) {
 	f.Add(`{"tokens":[1,2],"hashes":[-1],"name":"x","inner":{"id":1},"ports":{"a":1},"tags":["a"]}`)
 	f.Add(`{"alias":null,"ratio":1e3,"flag":true,"unknown":[{}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
+		checkTranscoded(t, text)
 		_, err := decode(text)
 		if err == nil {
 			if !json.Valid([]byte(text)) {

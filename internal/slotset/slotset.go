@@ -1,0 +1,55 @@
+// Package slotset has numbers of blocks for all slots of a scope. Scopes may have
+// thousands of slots, and nearly all of them have the same number for one prompt: what
+// is done for each of them one by one would cost more than the rest of a selection.
+package slotset
+
+import "math/bits"
+
+// Set is a bit set of slots, 64 to a word. Slots beyond its end are not in it.
+type Set []uint64
+
+// Words is how many words a set of that many slots takes.
+func Words(slots int) int { return (slots + 63) / 64 }
+
+// Zeroed returns an empty set of that many words, in s's memory where that suffices.
+func (s Set) Zeroed(words int) Set {
+	if cap(s) < words {
+		return make(Set, words)
+	}
+	s = s[:words]
+	clear(s)
+	return s
+}
+
+// Has reports whether the slot is in the set.
+func (s Set) Has(slot uint32) bool {
+	w := int(slot / 64)
+	return w < len(s) && s[w]>>(slot%64)&1 != 0
+}
+
+// Add adds a slot below the set's end.
+func (s Set) Add(slot uint32) { s[slot/64] |= 1 << (slot % 64) }
+
+// Len counts the slots.
+func (s Set) Len() (n int) {
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// full returns the set of all slots below n, in s's memory where that suffices.
+func (s Set) full(n int) Set {
+	words := Words(n)
+	if cap(s) < words {
+		s = make(Set, words)
+	}
+	s = s[:words]
+	for i := range s {
+		s[i] = ^uint64(0)
+	}
+	if n%64 != 0 {
+		s[words-1] = 1<<(n%64) - 1
+	}
+	return s
+}
