@@ -65,6 +65,7 @@ func start(t testing.TB, changes ...change) *world {
 	asks := tokenizer.New(tokenizer.Options{URL: tokens.URL, Protocol: tokenizer.VLLMTokenize, Timeout: 5 * time.Second, MaxResponse: 1 << 20})
 	t.Cleanup(asks.Close)
 	config := gateway.Config{
+		MetadataPrefix: "x-dynamo-meta-", RetryAfter: 1,
 		Models: map[string]catalog.Scope{model: servicetest.Scope}, Tokenizer: asks,
 		MaxStreams: 100, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,
 		Metrics: w.metrics, Log: zerolog.New(w.log),
