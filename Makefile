@@ -154,6 +154,12 @@ test-vllm: build ## what is predicted is what two vLLM engines on the CPU then f
 test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
 	scripts/test-peers.sh $(ARGS)
 
+.PHONY: test-gateway test-gateway-short
+test-gateway: build setup ## a real Envoy between clients and simulated engines (ARGS to choose; 15 minutes)
+	GO='$(GO)' scripts/test-gateway.sh $(ARGS)
+test-gateway-short: build setup ## ten of its scenarios, and a little of its traffic
+	GO='$(GO)' scripts/test-gateway.sh -short
+
 .PHONY: test-openapi
 test-openapi: build ## lint the OpenAPI documents and let schemathesis try the server (ARGS to choose)
 	scripts/test-openapi.sh $(ARGS)
