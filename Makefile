@@ -132,6 +132,10 @@ demo-policies: build ## two policies against each other on several fleets, workl
 demo-replicas: build ## two replicas behind one workload, one killed and restarted half way
 	scripts/demo-replicas.sh $(ARGS)
 
+.PHONY: demo-gateway
+demo-gateway: build setup ## chats through Envoy, placed by the service and in turn (ARGS)
+	scripts/demo-gateway.sh $(ARGS)
+
 .PHONY: test-engines
 test-engines: build ## feed the service from the publishers of vLLM and SGLang (ARGS to choose)
 	scripts/test-engines.sh $(ARGS)
