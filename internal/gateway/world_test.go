@@ -68,7 +68,7 @@ func start(t testing.TB, changes ...change) *world {
 		MetadataPrefix: "x-dynamo-meta-", RetryAfter: 1,
 		Models: map[string]catalog.Scope{model: servicetest.Scope}, Tokenizer: asks,
 		MaxStreams: 100, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,
-		Metrics: w.metrics, Log: zerolog.New(w.log),
+		MetadataPrefix: "x-dynamo-meta-", RetryAfter: 1, Metrics: w.metrics, Log: zerolog.New(w.log),
 	}
 	w.World = servicetest.Start(t, func(c *service.Config) {
 		c.WatchStored = true
