@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -69,7 +70,7 @@ func TestStop(t *testing.T) {
 			_ = stream.CloseSend()
 			_, err = stream.Recv()
 		}
-		if err == nil || err == io.EOF {
+		if err == nil || errors.Is(err, io.EOF) {
 			return "new requests are taken"
 		}
 		return ""
@@ -147,7 +148,7 @@ func TestTLS(t *testing.T) {
 	}
 	w := start(t, func(_ *service.Config, c *gateway.Config) { c.TLS = secure })
 	w.put(1, 1)
-	conn, err := grpc.NewClient(w.conn.Target(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}))) //nolint:gosec // it cannot be verified
+	conn, err := grpc.NewClient(w.conn.Target(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
 	if err != nil {
 		t.Fatal(err)
 	}
