@@ -138,6 +138,10 @@ demo-policies: build ## two policies against each other on several fleets, workl
 demo-replicas: build ## two replicas behind one workload, one killed and restarted half way
 	scripts/demo-replicas.sh $(ARGS)
 
+.PHONY: demo-gateway
+demo-gateway: build setup ## chats through Envoy, placed by the service and in turn (ARGS)
+	scripts/demo-gateway.sh $(ARGS)
+
 .PHONY: test-engines
 test-engines: build ## feed the service from the publishers of vLLM and SGLang (ARGS to choose)
 	scripts/test-engines.sh $(ARGS)
@@ -159,6 +163,12 @@ test-vllm: build ## what is predicted is what two vLLM engines on the CPU then f
 .PHONY: test-peers
 test-peers: build ## run the service beside Dynamo's releases (ARGS to choose)
 	scripts/test-peers.sh $(ARGS)
+
+.PHONY: test-gateway test-gateway-short
+test-gateway: build setup ## a real Envoy between clients and simulated engines (ARGS to choose; 15 minutes)
+	GO='$(GO)' scripts/test-gateway.sh $(ARGS)
+test-gateway-short: build setup ## ten of its scenarios, and a little of its traffic
+	GO='$(GO)' scripts/test-gateway.sh -short
 
 .PHONY: test-openapi
 test-openapi: build ## lint the OpenAPI documents and let schemathesis try the server (ARGS to choose)

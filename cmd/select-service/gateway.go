@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"maps"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"time"
 
@@ -106,27 +104,6 @@ func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, log zerol
 		Str("scheme", scheme).Int("pid", os.Getpid()).Msg("listening")
 	g.Go(func() error { return p.server.Serve(p.socket) })
 	g.Go(func() error { return p.server.Run(ctx) })
-	if p.tokens != nil && p.conf.Tokenizer.URL != config.TokenizerWorker {
-		g.Go(func() error { p.probe(ctx, log); return nil })
-	}
-}
-
-// probe asks the tokenizer for tokens once, so that the log says what requests would meet. It
-// may come up later than this process.
-func (p *endpointPicker) probe(ctx context.Context, log zerolog.Logger) {
-	models := slices.Sorted(maps.Keys(p.conf.Names()))
-	if len(models) == 0 {
-		models = []string{""} // the tokenizer's own
-	}
-	for _, model := range models {
-		err := p.tokens.Probe(ctx, model, "")
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			log.Warn().Err(err).Str("url", p.conf.Tokenizer.URL).Str("model", model).Msg("the tokenizer has no tokens for a prompt")
-		}
-	}
 }
 
 // collectors show the gateway's metrics, of which there are none without a port.

@@ -72,9 +72,10 @@ type booking struct {
 	all   *bookings
 	scope catalog.Scope
 
-	mu          sync.Mutex // guards the fields below; API calls may be made under it
-	endpoint    string     // of the rank, ip:port
-	id, prefill string     // of the reservations; "": none
+	// mu guards the fields below. The ledger is called under it.
+	mu          sync.Mutex
+	endpoint    string // of the rank, ip:port
+	id, prefill string // of the reservations; "": none
 	prefillDone bool
 	freed       bool
 	selection   selecting.Selection

@@ -153,4 +153,3 @@ func TestWorkerLeaves(t *testing.T) {
 		t.Errorf("went to %q", p.destination)
 	}
 }
-

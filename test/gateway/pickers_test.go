@@ -1,0 +1,179 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/select-service/select-service/test/e2e"
+)
+
+// twoReplicas: what one picker books the other counts, and when the first dies its
+// leases end there. The second has an Envoy of its own.
+func twoReplicas(t *testing.T) {
+	sync := [2]string{strconv.Itoa(e2e.FreePort(t)), strconv.Itoa(e2e.FreePort(t))}
+	flags := func(own int) []string {
+		return []string{"--replica-sync-port", sync[own], "--replica-sync-peers", "tcp://127.0.0.1:" + sync[1-own], "--gateway-lease", "3s"}
+	}
+	b := lay(t, setup{service: flags(0)})
+	gateway := e2e.FreePort(t)
+	second := e2e.Serve(t, nil, append([]string{"--gateway-port", strconv.Itoa(gateway), "--gateway-drain-delay", "10ms"}, flags(1)...)...)
+	b.register(second)
+	other := *b
+	other.picker, other.envoy = second, startEnvoy(t, gateway, b.engines)
+	for _, s := range []*e2e.Service{b.picker, second} {
+		e2e.Eventually(t, "the replicas follow each other", func() error {
+			if n, err := s.Sum(t.Context(), `select_service_replica_peers{state="connected"}`); err != nil || n != 1 {
+				return fmt.Errorf("%v, %w", n, err)
+			}
+			return nil
+		})
+	}
+	for _, e := range b.engines {
+		e.speed(t, still)
+	}
+	total := func(s *e2e.Service, want int) {
+		t.Helper()
+		e2e.Eventually(t, fmt.Sprint(want, " requests are booked"), func() error {
+			all, err := b.loads(s)
+			n := 0
+			for _, l := range all {
+				n += int(l.Requests)
+			}
+			if err != nil || n != want {
+				return fmt.Errorf("%d, %w", n, err)
+			}
+			return nil
+		})
+	}
+	cut := b.begin(chats, chat(words(50, 100), streamed))
+	total(second, 1)
+	kept := other.begin(chats, chat(words(51, 100), streamed))
+	total(b.picker, 2)
+	if cut.engine() == kept.engine() {
+		t.Errorf("both went to %s, though the second picker knew of the first request", cut.engine())
+	}
+	b.picker.Kill()
+	if _, err := cut.rest(); err == nil {
+		t.Error("the request of the picker that died came to an end")
+	}
+	total(second, 1) // the lease of the other's has ended
+	for _, e := range b.engines {
+		e.speed(t, hasty)
+	}
+	kept.end(t)
+	other.idle()
+}
+
+// noPicker: without a picker requests fail, or go to the engines in turn, as Envoy is
+// told.
+func noPicker(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edits  []edit
+		status int
+	}{"closed": {nil, http.StatusInternalServerError}, "open": {[]edit{failOpen}, http.StatusOK}} {
+		t.Run(name, func(t *testing.T) {
+			b := lay(t, setup{envoy: tc.edits})
+			b.post(http.StatusOK, chats, chat("Hello"))
+			answers := func(what string, status int) {
+				t.Helper()
+				e2e.Eventually(t, what, func() error {
+					a, err := b.send(t.Context(), http.MethodPost, chats, chat("Hello"))
+					if err == nil && a.status != status {
+						err = errors.New(a.String())
+					}
+					return err
+				})
+			}
+			b.picker.Kill()
+			answers("Envoy has noticed that the picker is gone", tc.status)
+			b.picker.Run()
+			b.register(b.picker)
+			e2e.Eventually(t, "Envoy has found the picker again", func() error {
+				a, err := b.send(t.Context(), http.MethodPost, chats, chat("Hello"))
+				if err == nil && (a.status != http.StatusOK || b.placed() == 0) {
+					err = errors.New(a.String())
+				}
+				return err
+			})
+			b.idle()
+		})
+	}
+}
+
+// pickerStops: a picker that is told to stop lets the answers under way come to their
+// ends.
+func pickerStops(t *testing.T) {
+	const streams = 20
+	b := lay(t, setup{service: []string{"--gateway-drain-timeout", "2m"}})
+	for _, e := range b.engines {
+		e.speed(t, still)
+	}
+	var all []*reply
+	for i := range streams {
+		all = append(all, b.begin(chats, chat(words(uint32(60+i), 50), streamed, object{"max_tokens": 200})))
+	}
+	if err := b.picker.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	e2e.Eventually(t, "the picker refuses new streams", func() error {
+		a, err := b.send(t.Context(), http.MethodGet, "/v1/models", nil)
+		if err == nil && a.status == http.StatusOK {
+			err = errors.New("it does not")
+		}
+		return err
+	})
+	for _, e := range b.engines {
+		e.speed(t, 50)
+	}
+	for _, r := range all {
+		r.end(t)
+	}
+	if code, ended := b.picker.Wait(e2e.Patience); !ended || code != 0 {
+		t.Errorf("the picker: code %d, ended: %t", code, ended)
+	}
+}
+
+// prefillAndDecode: an engine for prompts and one for answers. The request goes to the
+// second with a header that names the first, and either both are booked or none.
+func prefillAndDecode(t *testing.T) {
+	roles := []string{"", "prefill", "decode"}
+	b := lay(t, setup{worker: func(worker int, record object) { record["role"] = roles[worker] }})
+	prefill, decode := b.engines[0], b.engines[1]
+	decode.speed(t, still)
+	r := b.begin(chats, chat(words(80, 100), streamed))
+	at, got := only(t, b.engines)
+	if at != decode || got.header.Get("X-Prefiller-Host-Port") != prefill.address {
+		t.Errorf("%s got %v", at.name, got.header)
+	}
+	b.awaitLoad(1, 0, "prefills", func(l e2e.Load) bool { return l.Requests == 1 && l.Prefill >= 100 })
+	b.awaitLoad(2, 0, "has the answer's blocks", func(l e2e.Load) bool { return l.Requests == 1 && l.Decode > 0 })
+
+	// The engine for answers is full: refused, and the prefill is not booked either.
+	const threshold = "active_decode_blocks_threshold"
+	b.picker.Must(t, http.StatusOK, http.MethodPost, "/busy_threshold", object{"model": model, threshold: 0.0001}, nil)
+	refusal(t, b.post(http.StatusTooManyRequests, chats, chat(words(81, 100))))
+	b.awaitLoad(1, 0, "prefills one", func(l e2e.Load) bool { return l.Requests == 1 })
+	b.picker.Must(t, http.StatusOK, http.MethodDelete, "/busy_threshold?model="+model, nil, nil)
+
+	// The first piece of the answer frees the prefill.
+	decode.speed(t, normal)
+	if _, err := r.event(); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitLoad(1, 0, "is done", func(l e2e.Load) bool { return !l.Carries() })
+	decode.speed(t, hasty)
+	r.end(t)
+	b.idle()
+
+	// Without an engine for prompts the other one does both.
+	b.picker.Must(t, http.StatusOK, http.MethodDelete, "/workers/1", nil, nil)
+	b.post(http.StatusOK, chats, chat(words(82, 100)))
+	if at, got := only(t, b.engines); at != decode || got.header.Get("X-Prefiller-Host-Port") != "" {
+		t.Errorf("%s got %v", at.name, got.header)
+	}
+	b.idle()
+}

@@ -1,0 +1,96 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// tap stands between Envoy and the picker, and looks at what the picker says.
+type tap struct {
+	extprocv3.UnimplementedExternalProcessorServer
+	to extprocv3.ExternalProcessorClient
+
+	mu    sync.Mutex // guards piece
+	piece int        // bytes of the longest piece of a body
+}
+
+// listen begins to forward to a port of the picker and returns its own.
+func (p *tap) listen(t *testing.T, picker int) int {
+	t.Helper()
+	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", picker), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.to = extprocv3.NewExternalProcessorClient(conn)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer()
+	extprocv3.RegisterExternalProcessorServer(srv, p)
+	healthy := health.NewServer()
+	healthy.SetServingStatus(extprocv3.ExternalProcessor_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	healthv1.RegisterHealthServer(srv, healthy)
+	go func() { _ = srv.Serve(ln) }() // ends with Stop
+	t.Cleanup(func() {
+		srv.Stop()
+		_ = conn.Close()
+	})
+	return ln.Addr().(*net.TCPAddr).Port
+}
+
+// Process forwards the messages of a request both ways.
+func (p *tap) Process(down extprocv3.ExternalProcessor_ProcessServer) error {
+	up, err := p.to.Process(down.Context())
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			m, err := down.Recv()
+			if err != nil || up.Send(m) != nil {
+				_ = up.CloseSend() // the picker sees the end
+				return
+			}
+		}
+	}()
+	for {
+		m, err := up.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		p.note(m)
+		if err := down.Send(m); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *tap) note(m *extprocv3.ProcessingResponse) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, body := range []*extprocv3.BodyResponse{m.GetRequestBody(), m.GetResponseBody()} {
+		piece := body.GetResponse().GetBodyMutation().GetStreamedResponse().GetBody()
+		p.piece = max(p.piece, len(piece))
+	}
+}
+
+// longest is the length of the longest piece of a body that the picker has sent.
+func (p *tap) longest() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.piece
+}
