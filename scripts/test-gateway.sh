@@ -10,6 +10,8 @@ tests=test/gateway
 
 python=$(scripts/venv.sh -r "$tests/requirements.txt")
 export GATEWAY_PYTHON=$python PYTHONDONTWRITEBYTECODE=1
+GATEWAY_DYNAMO=$(scripts/venv.sh ai-dynamo-runtime==1.6.1)
+export GATEWAY_DYNAMO
 export GATEWAY_ENVOY=${GATEWAY_ENVOY:-$(dirname "$python")/envoy}
 export SELECT_SERVICE_BIN=${SELECT_SERVICE_BIN:-$PWD/bin/select-service}
 exec "${GO:-go}" test -count=1 -timeout 40m -parallel 4 "$@" "./$tests"

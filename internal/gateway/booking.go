@@ -106,10 +106,17 @@ func (b *booking) watch(sel *selecting.Selection) {
 	if sel.StopWatch != nil {
 		b.stops = append(b.stops, sel.StopWatch)
 	}
-	if sel.PredictedTTFT > 0 && sel.StopWatch == nil { // no event will tell
-		b.timer = time.AfterFunc(sel.PredictedTTFT, func() { b.completePrefill(telemetry.PrefillByPrediction) })
+	if d := sel.PredictedTTFT; d > 0 {
+		if sel.StopWatch != nil {
+			d *= eventPatience
+		}
+		b.timer = time.AfterFunc(d, func() { b.completePrefill(telemetry.PrefillByPrediction) })
 	}
 }
+
+// eventPatience is how many times the predicted time an event may take that is to tell of the
+// end of the prefill: some engines do not announce every block.
+const eventPatience = 2
 
 // start makes the booking one whose leases are renewed.
 func (b *booking) start() {

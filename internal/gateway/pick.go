@@ -55,6 +55,7 @@ type request struct {
 	fallbacks int
 
 	prompt selecting.Prompt
+	held   int64 // bytes that are reserved for the prompt's tokens
 	// allowed are the workers that the request may go to, by id, nil for all; ranks, if not
 	// nil, are the ranks of these.
 	allowed []uint64
@@ -74,9 +75,8 @@ func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.
 	if bad := r.narrow(ctx, r.pool.others()); bad != nil {
 		return nil, bad
 	}
-	free, bad := r.tokenize(ctx)
-	defer free()
-	if bad != nil {
+	defer func() { r.serving.Release(r.held) }()
+	if bad := r.tokenize(ctx); bad != nil {
 		return nil, bad
 	}
 	place, bad := r.book(ctx)
@@ -191,7 +191,7 @@ func (r *request) selection() *selecting.SelectRequest {
 // once.
 func (r *request) book(ctx context.Context) (*placement, *problem) {
 	place, bad := r.bookOnce(ctx)
-	if bad != nil && errors.Is(bad, errLeft) {
+	if released := r.prompt.HasTokenIDs && r.prompt.TokenIDs == nil; bad != nil && errors.Is(bad, errLeft) && !released {
 		place, bad = r.bookOnce(ctx)
 	}
 	return place, bad
@@ -219,6 +219,9 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	}
 	if len(r.pool.prefill) == 0 {
 		req.Fallbacks = r.fallbacks
+	}
+	if r.held > 0 {
+		req.Text = r
 	}
 	sel, err := r.api.Select(ctx, req, true)
 	if err == nil {

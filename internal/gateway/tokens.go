@@ -15,37 +15,40 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// tokenize fills in the prompt: from the body, or by asking the tokenizer. free gives back
-// the memory that the tokens take.
-func (r *request) tokenize(ctx context.Context) (free func(), bad *problem) {
-	nothing := func() {}
+// tokenize fills in the prompt: from the body, or by asking the tokenizer.
+func (r *request) tokenize(ctx context.Context) *problem {
 	r.prompt = selecting.Prompt{LoRA: r.target.lora, CacheSalt: r.salt}
 	switch {
 	case r.body.Prompts > 1: // a batch: no rank has one prefix of all
 		r.placeByLoad()
-		return nothing, nil
+		return nil
 	case r.body.Tokens != nil:
 		r.prompt.TokenIDs, r.prompt.HasTokenIDs = r.body.Tokens, true
-		return nothing, nil
+		return nil
 	case r.config.Tokenizer == nil:
 		r.placeByLoad()
-		return nothing, nil
+		return nil
 	}
-	held := int64(0)
-	if n := int64(len(r.text)); n > budget.SmallBody {
-		if held = 4 * n; !r.serving.Reserve(held) { // a token of one byte is four in memory
-			return nothing, errFull("no_memory", "There is no memory left for this request.")
+	if n := 4 * int64(len(r.text)); n > 4*budget.SmallBody { // a token of one byte is four in memory
+		if !r.serving.Reserve(n) {
+			return errFull("no_memory", "There is no memory left for this request.")
 		}
+		r.held = n
 	}
-	free = func() { r.serving.Release(held) }
 	began := time.Now()
 	ids, err := r.config.Tokenizer.Tokens(ctx, &tokenizer.Request{Request: r.body, Model: r.target.base, Engine: r.pool.engine})
 	r.metrics.Tokenized(time.Since(began))
 	if err != nil {
-		return free, r.notTokenized(ctx, err)
+		return r.notTokenized(ctx, err)
 	}
 	r.prompt.TokenIDs, r.prompt.HasTokenIDs = ids, true
-	return free, nil
+	return nil
+}
+
+// ReleaseText implements selecting.TextHolder: the request waits, and its hashes are enough.
+func (r *request) ReleaseText() {
+	r.serving.Release(r.held)
+	r.held, r.prompt.TokenIDs = 0, nil
 }
 
 // mostProbed is for how many models the tokenizer is tried at the start.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector/ttft"
@@ -172,5 +174,78 @@ func TestWithoutTrackedPrefill(t *testing.T) {
 		if r.Engaged != (r.Rail == ttft.Untracked) {
 			t.Errorf("%v: engaged %v", r.Rail, r.Engaged)
 		}
+	}
+}
+
+// TestPrefillInferred: a caller that is told of no prefill gets the predicted time once that
+// is mature; what it then infers is nothing to learn from, and counts as reported too late.
+func TestPrefillInferred(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := predicting(t, 1)
+		theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
+		infer := func(i int) time.Duration {
+			req := ask(prompt(uint32(1_000_000+i), 1000))
+			req.Stored = func() { t.Error("there are no events") }
+			sel, err := w.Select(context.Background(), req, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			if err := w.PrefillInferred(*sel.ReservationID); err != nil {
+				t.Fatal(err)
+			}
+			w.WantLoad("0/0: 0 250 1")
+			if err := w.Free(*sel.ReservationID); err != nil {
+				t.Fatal(err)
+			}
+			return sel.PredictedTTFT
+		}
+		if d := infer(0); d != 0 {
+			t.Errorf("%v is predicted with nothing learned", d)
+		}
+		for i := range 300 {
+			w.run(t, fmt.Sprint("r", i), 100+i*17%4000, theta)
+		}
+		time.Sleep(2 * time.Second)
+		samples := w.learned(t).Samples
+		if d, want := infer(1), theta.Prefill(1000, 1000); math.Abs(d.Seconds()-want) > 0.1*want {
+			t.Errorf("%v is predicted, not %g s", d, want)
+		}
+		for i := range 200 {
+			infer(i + 2)
+		}
+		if d := infer(999); d != 0 {
+			t.Errorf("%v is predicted although nothing is reported", d)
+		}
+		if got := w.learned(t); got.Samples != samples {
+			t.Errorf("%d samples became %d", samples, got.Samples)
+		}
+	})
+}
+
+// TestFallbacks: the next cheapest workers, one rank of each, in this order.
+func TestFallbacks(t *testing.T) {
+	w := start(t, eventsOff)
+	for id := range uint64(4) {
+		w.Put(record(id+1, 2))
+	}
+	for id := range uint64(3) { // the first is the busiest
+		for i := range 4 - id {
+			direct := &selecting.ReserveRequest{Scope: scope, ID: fmt.Sprint(id, i), Rank: catalog.Rank{Worker: id + 1, DP: 1}, Prompt: hashes(prompt(uint32(10*id+i), 16))}
+			if _, err := w.Reserve(direct); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	req := ask(prompt(99, 16))
+	req.Fallbacks = 2
+	req.Eligible = func(e catalog.Entry) bool { return e.DP == 1 }
+	sel, err := w.Select(context.Background(), req, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []catalog.Rank{{Worker: 3, DP: 1}, {Worker: 2, DP: 1}}
+	if sel.Rank != (catalog.Rank{Worker: 4, DP: 1}) || !slices.Equal(sel.Fallbacks, want) {
+		t.Errorf("chosen %v, then %v", sel.Rank, sel.Fallbacks)
 	}
 }

@@ -24,6 +24,7 @@ import (
 const (
 	envoyEnv  = "GATEWAY_ENVOY"  // the program
 	pythonEnv = "GATEWAY_PYTHON" // with the packages of requirements.txt
+	dynamoEnv = "GATEWAY_DYNAMO" // a Python with ai-dynamo-runtime
 )
 
 func TestMain(m *testing.M) { e2e.Main(m) }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"syscall"
 	"testing"
@@ -176,4 +177,85 @@ func prefillAndDecode(t *testing.T) {
 		t.Errorf("%s got %v", at.name, got.header)
 	}
 	b.idle()
+}
+
+// dynamoReplica: a selection service of Dynamo shares the bookings. What the picker
+// books under its workers' ids counts there, and what is booked there the picker avoids.
+func dynamoReplica(t *testing.T) {
+	python := os.Getenv(dynamoEnv)
+	if python == "" {
+		t.Skipf("needs a Python with ai-dynamo-runtime: make test-gateway sets %s", dynamoEnv)
+	}
+	own, other, port := e2e.FreePort(t), e2e.FreePort(t), strconv.Itoa(e2e.FreePort(t))
+	endpoint := func(port int) string { return fmt.Sprintf("tcp://127.0.0.1:%d", port) }
+	b := lay(t, setup{service: []string{"--replica-sync-port", strconv.Itoa(own), "--replica-sync-peers", endpoint(other)}})
+	dynamo := e2e.New(t, e2e.Options{
+		Command: []string{
+			python, "-m", "dynamo.select_service", "--port", port, "--replica-sync-port", strconv.Itoa(other), "--replica-sync-peers", endpoint(own),
+		},
+		Env: map[string]string{"DYN_USE_KV_EVENTS": "false"}, Address: "127.0.0.1:" + port,
+	})
+	dynamo.Run()
+	for i, e := range b.engines {
+		record := object{
+			"worker_id": i + 1, "model_name": model, "endpoint": "http://" + e.address, "block_size": blockSize,
+			"data_parallel_size": 1, "max_num_batched_tokens": 8192,
+		}
+		if err := dynamo.Do(t.Context(), http.MethodPost, "/workers", record, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	book := func(at *e2e.Service, id string) {
+		// In Dynamo's newer contract the id has another name; ours reads either.
+		body := object{
+			"model_name": model, "worker_id": 1, "dp_rank": 0, "sequence_hashes": []int{}, "block_hashes": []int{},
+			"isl_tokens": 5000, "effective_prefill_tokens": 5000, "selection_id": id,
+		}
+		if at == b.picker {
+			delete(body, "selection_id")
+			body["reservation_id"] = id
+		}
+		if err := at.Do(t.Context(), http.MethodPost, "/reservations", body, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What is booked while a subscription is on its way is lost: one booking is not enough.
+	for from, to := range map[*e2e.Service]*e2e.Service{b.picker: dynamo, dynamo: b.picker} {
+		var ids []string
+		e2e.Eventually(t, "the replicas hear each other", func() error {
+			ids = append(ids, fmt.Sprintf("probe-%p-%d", from, len(ids)))
+			book(from, ids[len(ids)-1])
+			if all, err := b.loads(to); err != nil || !all[[2]int{1, 0}].Carries() {
+				return fmt.Errorf("nothing yet, %w", err)
+			}
+			return nil
+		})
+		for _, id := range ids {
+			if err := from.Do(t.Context(), http.MethodDelete, "/reservations/"+id, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	b.idle()
+	b.idleAt(dynamo)
+
+	book(dynamo, "elsewhere")
+	b.awaitLoad(1, 0, "has what Dynamo booked", func(l e2e.Load) bool { return l.Requests == 1 })
+	b.engines[1].speed(t, still)
+	r := b.begin(chats, chat(words(90, 100), streamed))
+	if r.engine() != "B" {
+		t.Errorf("%s answers, which Dynamo has given 5,000 tokens", r.engine())
+	}
+	for _, s := range []*e2e.Service{b.picker, dynamo} {
+		for worker := 1; worker <= 2; worker++ {
+			b.awaitLoadAt(s, worker, 0, "has one request", func(l e2e.Load) bool { return l.Requests == 1 && l.Prefill >= 100 })
+		}
+	}
+	b.engines[1].speed(t, hasty)
+	r.end(t)
+	if err := dynamo.Do(t.Context(), http.MethodDelete, "/reservations/elsewhere", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.idle()
+	b.idleAt(dynamo)
 }

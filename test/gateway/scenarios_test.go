@@ -60,6 +60,7 @@ var scenarios = []struct {
 	{"no picker", false, noPicker},
 	{"a picker stops", false, pickerStops},
 	{"prefill and decode", false, prefillAndDecode},
+	{"a replica of Dynamo", false, dynamoReplica},
 }
 
 func TestScenarios(t *testing.T) {

@@ -288,6 +288,7 @@ func TestProbe(t *testing.T) {
 	}{
 		"right":     {VLLMRender, 200, rendered, ""},
 		"no route":  {VLLMRender, 404, `{"detail":"Not Found"}`, "--tokenizer-protocol=vllm-tokenize"},
+		"disabled":  {VLLMRender, 403, `{"error":{"message":"Scale-out endpoints are disabled."}}`, "--enable-scale-out"},
 		"no model":  {VLLMTokenize, 404, `{"detail":"no model"}`, "no model"},
 		"no tokens": {VLLMTokenize, 200, `{"tokens":[]}`, "has no tokens"},
 	} {

@@ -9,8 +9,9 @@ import (
 	"github.com/select-service/select-service/internal/gateway/openai"
 )
 
-// errNoRenderRoute explains the answer of a vLLM that has the route but does not offer it.
-var errNoRenderRoute = errors.New("it has no such route: vLLM serves it with --enable-scale-out or as `vllm launch render`; " +
+// errNoRenderRoute explains the answer of a vLLM that does not offer the route: 404, from
+// 0.32.0 on 403.
+var errNoRenderRoute = errors.New("it does not offer the route: vLLM serves it with --enable-scale-out or as `vllm launch render`; " +
 	"--tokenizer-protocol=vllm-tokenize works with every vLLM")
 
 // Probe asks for the tokens of a short prompt, to tell an operator at the start what every
@@ -25,7 +26,7 @@ func (c *Client) Probe(ctx context.Context, model, engine string) error {
 	switch {
 	case err == nil && len(ids) == 0:
 		return &Error{Reason: Broken, Err: errors.New("a prompt of one word has no tokens")}
-	case ok && e.Status == http.StatusNotFound && c.options.Protocol != VLLMTokenize:
+	case ok && (e.Status == http.StatusNotFound || e.Status == http.StatusForbidden) && c.options.Protocol != VLLMTokenize:
 		return &Error{Reason: e.Reason, Status: e.Status, Err: fmt.Errorf("%w (%w)", errNoRenderRoute, e.Err)}
 	}
 	return err
