@@ -321,6 +321,18 @@ func (s *Scanner) nameAt(at int) string {
 	return string(again.key())
 }
 
+// Value passes the next value, which must be well formed, and returns its text, to be
+// read with another Scanner while this one's text is kept.
+func (s *Scanner) Value() []byte {
+	if s.err != nil {
+		return nil
+	}
+	s.kind() // at its first byte
+	at := s.pos
+	s.Skip()
+	return s.data[at:s.pos]
+}
+
 // Skip passes the next value, whatever it is; it must be well formed.
 func (s *Scanner) Skip() {
 	if s.err != nil {

@@ -260,9 +260,9 @@ func (p *Publisher) sweep() {
 // blocksOf is where a tally counts the blocks of an event.
 func blocksOf(ev *kvevents.Event, t *kvevents.Tally) *[kvevents.NumBlockOutcomes]uint64 {
 	if !ev.TierKnown {
-		return &t.Blocks[kvevents.NoTier]
+		return t.BlocksOf(kvevents.NoTier)
 	}
-	return &t.Blocks[ev.Tier]
+	return t.BlocksOf(int(ev.Tier))
 }
 
 // remove takes an event's blocks from a medium of an owner; names are those of the index.

@@ -25,13 +25,14 @@ const (
 	LimitPeers             = "peers"                        // whose reservations are followed (--max-peers)
 	LimitDumpReaders       = "dump_readers"                 // at a time (--max-dump-readers)
 	LimitSnapshotReaders   = "snapshot_readers"             // at a time (--max-snapshot-readers)
+	LimitBatch             = "batch"                        // requests of a batch
 )
 
 // Limits has all of them.
 var Limits = []string{
 	LimitWorkers, LimitRanks, LimitStreams, LimitModels, LimitText, LimitEntries, LimitISLTokens,
 	LimitReservations, LimitReservationBlocks, LimitMemory, LimitThresholds, LimitPublishers,
-	LimitPeers, LimitDumpReaders, LimitSnapshotReaders,
+	LimitPeers, LimitDumpReaders, LimitSnapshotReaders, LimitBatch,
 }
 
 const (

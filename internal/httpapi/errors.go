@@ -161,24 +161,33 @@ func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 
 // retryLimit is the Retry-After header where a limit of this process is reached
 // (decision X2): what is in the way are requests, which end within seconds.
-var retryLimit = []string{"1"}
+const retryLimit = "1"
 
-// fail answers with an error.
-func (a api) fail(c *gin.Context, out []byte, err error) []byte {
-	p := problemOf(err, a.dialect)
+// report counts and logs an error, and returns it as a client sees it, with the value of
+// the Retry-After header, if it has one.
+func (a api) report(c *gin.Context, err error) (p problem, retryAfter string) {
+	p = problemOf(err, a.dialect)
 	a.noteProblem(c, p)
 	if p.status == http.StatusInternalServerError {
 		withRequest(a.log.Error(), c).Err(err).AnErr("cause", errors.Unwrap(err)).Msg("request failed")
 	}
 	switch {
-	case p.message != "" && a.retryAfter != nil:
-		c.Writer.Header()["Retry-After"] = a.retryAfter
+	case p.denied != nil:
+		retryAfter = p.denied.RetryAfter
+	case p.message != "" && a.retryAfter != "":
+		retryAfter = a.retryAfter
 	case p.limit != "" && p.status == http.StatusServiceUnavailable:
-		c.Writer.Header()["Retry-After"] = retryLimit
+		retryAfter = retryLimit
 	}
+	return p, retryAfter
+}
+
+// fail answers with an error.
+func (a api) fail(c *gin.Context, out []byte, err error) []byte {
+	p, retryAfter := a.report(c, err)
+	setIf(c.Writer.Header(), "Retry-After", retryAfter)
 	if p.denied != nil {
 		setIf(c.Writer.Header(), "Www-Authenticate", p.denied.Challenge)
-		setIf(c.Writer.Header(), "Retry-After", p.denied.RetryAfter)
 	}
 	status, out := a.render(c.Request, out, p)
 	respond(c, status, out)

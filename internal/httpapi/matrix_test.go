@@ -49,6 +49,7 @@ var wanted = map[string]struct{ role, scoped string }{
 	"POST /conductor/diagnose":                {"read", `{"model":"m","tenant_id":%q,"block_size":1,"token_ids":[1]}`},
 	"GET /openapi.yaml":                       {"read", "-"},
 	"POST /select":                            {"call", `{"tenant_id":%q,"token_ids":[1]}`},
+	"POST /select_batch":                      {"call", `{"requests":[]}`}, // TestBatchScopes
 	"POST /select_and_reserve":                {"call", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /reservations":                      {"call", `{"tenant_id":%q,"reservation_id":"r","worker_id":1,"token_ids":[1]}`},
 	"DELETE /reservations/:id":                {"call", "-"},

@@ -114,10 +114,10 @@ func servingBytes(format bodyscan.Format, n int) int64 {
 }
 
 // serve waits for the turn of a request whose body takes about n bytes while it is
-// served; small ones need none.
+// served; small ones need none, and one has its turn once.
 func (a *allowance) serve(ctx context.Context, n int64) error {
 	m := a.memory
-	if m == nil || n <= servingFactor*budget.SmallBody {
+	if m == nil || a.turn > 0 || n <= servingFactor*budget.SmallBody {
 		return nil
 	}
 	n = min(max(n, m.least), m.width)
@@ -170,6 +170,11 @@ func (a *allowance) send(ctx context.Context, w http.ResponseWriter, n int) erro
 // closeRequest gives back what is held for the request itself.
 func (a *allowance) closeRequest() {
 	a.body.release()
+	a.releaseTurn()
+}
+
+// releaseTurn ends the turn of a large body.
+func (a *allowance) releaseTurn() {
 	if a.turn > 0 {
 		a.memory.serving.Release(a.turn)
 		a.memory.gate.Release(a.turn)

@@ -130,7 +130,7 @@ func bareEngine(opt Options, render renderer) engine {
 		access: opt.Access, hosts: opt.Hosts, part: opt.Part, audit: access.NewAudit(opt.Log), dumps: opt.Dumps, snapshots: opt.Snapshots,
 	}
 	if opt.RetryAfter > 0 {
-		a.retryAfter = []string{strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)}
+		a.retryAfter = strconv.FormatInt(int64((opt.RetryAfter+time.Second-1)/time.Second), 10)
 	}
 	e.Use(a.observe, a.recovery, boundBody, a.defend)
 	e.NoRoute(a.unrouted(routeNotFound))
@@ -168,6 +168,8 @@ func addSelection(r router, svc Service) {
 	selection := selectRoutes{svc, a.dialect}
 	r.post(access.Call, "/select", withBody(a, newSelectBody(newSelectShape(a.dialect)), selection.selectWorker))
 	r.post(access.Call, "/select_and_reserve", withBody(a, newSelectBody(newSelectAndReserveShape(a.dialect)), selection.selectAndReserve))
+
+	addBatch(r, selection)
 
 	explanation := explainRoutes{svc, a.dialect}
 	r.post(access.Read, "/explain", withBody(a, newSelectBody(newSelectShape(a.dialect)).perRank(), explanation.explain))

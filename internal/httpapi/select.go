@@ -161,11 +161,14 @@ func (b *selectBody) promptBody() promptBody {
 }
 
 func newSelectBody(shape *bodyscan.Object[selectBody]) *body[selectBody] {
-	b := newBody(shape, resetSelectBody, func(b *selectBody) int {
-		return b.promptBody().size() + 8*cap(b.req.AllowedWorkers) + 16*cap(b.req.RequiredTaints)
-	}).keepsTo(inScope(func(b *selectBody) *catalog.Scope { return &b.req.Scope }))
+	b := newBody(shape, resetSelectBody, selectBodySize).keepsTo(inScope(func(b *selectBody) *catalog.Scope { return &b.req.Scope }))
 	b.lend = func(s *selectBody, text textHolder) { s.req.Text = text }
 	return b
+}
+
+// selectBodySize returns the bytes that are kept by resetSelectBody.
+func selectBodySize(b *selectBody) int {
+	return b.promptBody().size() + 8*cap(b.req.AllowedWorkers) + 16*cap(b.req.RequiredTaints)
 }
 
 func resetSelectBody(b *selectBody) {

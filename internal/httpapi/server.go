@@ -52,7 +52,7 @@ type api struct {
 	dialect    dialect
 	render     renderer
 	requests   RequestObserver // nil: none
-	retryAfter []string        // header values of an overload; nil: no header
+	retryAfter string          // header of an overload; empty: none
 	access     *access.Guard
 	hosts      *access.Hosts
 	part       Part

@@ -34,6 +34,8 @@ const (
 	// As many decisions are kept at once, and then one each decisionGap.
 	decisionBurst = 100
 	decisionGap   = 10 * time.Millisecond
+	// To keep a decision, each of its ranks is looked at: the gap is one longer for as many.
+	decisionRanks = 500
 )
 
 // Decision is a choice that was made, with what became of it.
@@ -64,28 +66,40 @@ func (d *Decision) Explain() *Explanation { return d.explain() }
 // Scope is that of the choice.
 func (d *Decision) Scope() catalog.Scope { return d.scope }
 
-// due reports whether a decision at now may be kept, and counts it.
-func (d *decisions) due(now time.Time) bool {
+// due reports whether a decision among so many ranks may be kept at now, and counts it.
+func (d *decisions) due(now time.Time, ranks int) bool {
 	at := now.UnixNano()
 	next := max(d.next.Load(), at-int64(decisionBurst*decisionGap))
 	if next > at {
 		return false
 	}
-	d.next.Store(next + int64(decisionGap))
+	d.next.Store(next + int64(decisionGap)*int64(1+ranks/decisionRanks))
 	return true
+}
+
+// keepTime says when a selection decided, if that is to be kept.
+type keepTime struct {
+	asked bool
+	at    time.Time // zero: it is not kept
+}
+
+// keeps reports whether the decision is to be kept.
+func (c *selection) keeps() bool {
+	if d := &c.api.decisions; !c.due.asked && d.limit > 0 && !c.request.Advisory && !c.request.ExplainOnly {
+		if now := time.Now(); d.due(now, c.snapshot.NumRanks) {
+			c.due.at = now
+		}
+	}
+	c.due.asked = true
+	return !c.due.at.IsZero()
 }
 
 // keepDecision keeps what c has decided, if it is due.
 func (c *selection) keepDecision() {
-	d := &c.api.decisions
-	if d.limit == 0 {
+	if !c.keeps() {
 		return
 	}
-	now := time.Now()
-	if !d.due(now) {
-		return
-	}
-	x := &Decision{decided: c.decided(), At: now, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached()}
+	x := &Decision{decided: c.decided(), At: c.due.at, Reserved: c.reserve, Cached: c.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached()}
 	if id := c.request.SelectionID; id != nil {
 		x.SelectionID = strings.Clone(*id) // the request's is lent
 	}
@@ -96,7 +110,7 @@ func (c *selection) keepDecision() {
 		p := predict(&x.decision, x.chosen)
 		x.PredictedTTFT = p.Wait + p.Prefill
 	}
-	d.keep(x)
+	c.api.decisions.keep(x)
 }
 
 func (d *decisions) keep(x *Decision) {

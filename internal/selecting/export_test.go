@@ -7,6 +7,7 @@ import (
 	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/indexer"
 )
 
 // SelectDuring is Select, stopped between its look at the workers and its choice:
@@ -45,3 +46,45 @@ func (a *API) CheckOverloadLate(sc catalog.Scope, late bool) {
 	}
 	state.Queue = waitqueue.New(waitqueue.Config{}, policy)
 }
+
+// Choice is what a selection has chosen, and by what.
+type Choice struct {
+	Rank   catalog.Rank
+	ByLoad bool // most ranks were not looked at
+	Costs  map[catalog.Rank]float64
+	// Spread and Most are what is counted of the choice.
+	Spread float64
+	Most   uint64
+}
+
+// Choose chooses without booking. With all, every rank is looked at.
+func (a *API) Choose(req *SelectRequest, all bool) (x Choice, err error) {
+	c := a.newSelection(req, false)
+	defer c.recycle()
+	c.due.asked = true // it is not kept
+	of := *req
+	of.ExplainOnly = all
+	c.request = &of
+	if err := c.serve(context.Background()); err != nil {
+		return x, err
+	}
+	x.Rank, x.ByLoad, x.Most = c.chosen.Rank, c.byLoad.used, c.mostCached()
+	low, high := c.costs[0], c.costs[0]
+	for _, cost := range c.costs {
+		low, high = min(low, cost), max(high, cost)
+	}
+	x.Spread = high - low
+	if all {
+		x.Costs = make(map[catalog.Rank]float64)
+		for i, e := range c.scored {
+			x.Costs[e.Rank] = c.costs[i]
+		}
+	}
+	return x, nil
+}
+
+// Space returns the index of a scope, to be written without engines.
+func (a *API) Space(sc catalog.Scope) *indexer.Space { return a.scopes.Of(sc).Space }
+
+// RanksOf returns the ranks of a scope with their slots.
+func (a *API) RanksOf(sc catalog.Scope) []catalog.Entry { return a.catalog.Snapshot(sc).Ranks() }

@@ -19,17 +19,19 @@ type query struct {
 
 	overlap    indexer.Overlap
 	predicted  indexer.Overlap // scratch of overlap
-	eligible   []catalog.Entry
+	eligible   []catalog.Entry // in eligibleMem, or all of the snapshot's
 	free       []catalog.Entry // the eligible ranks of workers that are not overloaded
 	candidates []selector.Candidate
 	costs      []float64
 	queues     []selector.Queue  // of the candidates, if the policy needs them
 	decision   selector.Decision // of the candidates, if a policy is configured
-	scored     []catalog.Entry   // the ranks of the candidates once one is chosen, a part of eligible or free
+	scored     []catalog.Entry   // the ranks of the candidates once one is chosen, a part of eligible or free; nil: see byLoad
+	byLoad     byLoad
 	shadows    []ShadowChoice
 	uncached   uint64 // tokens that the chosen rank has to compute, for its queue; 0: as in the answer
 
 	localMem, sequenceMem []uint64
+	eligibleMem           []catalog.Entry
 }
 
 var queries = sync.Pool{New: func() any { return new(query) }}
@@ -44,9 +46,10 @@ func (q *query) recycle() {
 		return
 	}
 	q.local, q.sequence = nil, nil
-	clear(q.eligible)
+	clear(q.eligibleMem)
 	clear(q.free)
-	q.eligible, q.free, q.scored, q.shadows = q.eligible[:0], q.free[:0], nil, q.shadows[:0]
+	clear(q.byLoad.scored)
+	q.eligible, q.free, q.scored, q.shadows = nil, q.free[:0], nil, q.shadows[:0]
 	queries.Put(q)
 }
 

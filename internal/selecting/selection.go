@@ -33,6 +33,7 @@ type selection struct {
 	reservation
 	chosen catalog.Entry
 	result Selection
+	due    keepTime
 	wait   queueWait
 	counts *telemetry.ModelSelections // that it is counted in, nil: in none yet
 }
@@ -189,30 +190,54 @@ func (c *selection) check() (err error) {
 
 // listEligible lists the ranks that the request's filters leave; none is an error.
 func (c *selection) listEligible() error {
-	c.eligible = c.eligible[:0]
-	pinned, target := c.request.Pinned, c.request.Target
+	target := c.request.Target
 	if target != nil && c.ignoresTarget() {
 		target = nil
 	}
-	var last *catalog.Worker
-	ok := false
-	for _, e := range c.snapshot.Ranks() {
-		if e.Worker != last {
-			last, ok = e.Worker, c.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint)
-		}
-		if ok && (pinned == nil || *pinned == e.Rank || target != nil) && (c.request.Eligible == nil || c.request.Eligible(e)) {
-			c.eligible = append(c.eligible, e)
-		}
-	}
-	if target != nil {
+	switch pinned := c.request.Pinned; {
+	case target != nil:
+		c.filterRanks()
 		if err := c.applyTarget(); err != nil {
 			return err
 		}
+	case pinned != nil:
+		c.eligible = c.eligibleMem[:0]
+		if e, ok := c.snapshot.Entry(*pinned); ok && c.filter.Eligible(pinned.Worker, e.Worker.HasTaint) &&
+			(c.request.Eligible == nil || c.request.Eligible(e)) {
+			c.eligible = append(c.eligible, e)
+			c.eligibleMem = c.eligible
+		}
+	case c.filter.AdmitsAll() && c.request.Eligible == nil:
+		c.eligible = c.snapshot.Ranks()
+	default:
+		c.filterRanks()
 	}
 	if len(c.eligible) == 0 {
 		return &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: selector.ErrNoEndpoints}
 	}
 	return nil
+}
+
+// filterRanks lists the ranks of the workers that pass the filter.
+func (c *selection) filterRanks() {
+	list := c.eligibleMem[:0]
+	if allowed, restricted := c.filter.Allowed(); restricted && len(allowed) < len(c.snapshot.Workers)/16 {
+		for _, id := range allowed {
+			if ranks := c.snapshot.RanksOf(id); len(ranks) > 0 && c.filter.Eligible(id, ranks[0].Worker.HasTaint) {
+				list = append(list, ranks...)
+			}
+		}
+	} else {
+		for ranks := range byWorker(c.snapshot.Ranks()) {
+			if w := ranks[0].Worker; c.filter.Eligible(w.ID, w.HasTaint) {
+				list = append(list, ranks...)
+			}
+		}
+	}
+	if eligible := c.request.Eligible; eligible != nil {
+		list = slices.DeleteFunc(list, func(e catalog.Entry) bool { return !eligible(e) })
+	}
+	c.eligible, c.eligibleMem = list, list
 }
 
 // applyTarget leaves the ranks of the affinity target, if any of them is eligible, and of
@@ -267,8 +292,7 @@ func (c *selection) choose(v *reservations.View) error {
 	if err != nil {
 		return err // the session was bound to a worker that came later
 	}
-	c.score(ranks, v)
-	i := selector.Pick(c.costs, c.temperature(), selector.Global())
+	ranks, i := c.pick(ranks, v)
 	c.chosen = ranks[i]
 	if excluded != nil { // what would have been chosen is used for the text only
 		c.hold.Drop()
@@ -277,7 +301,9 @@ func (c *selection) choose(v *reservations.View) error {
 	if !c.candidates[i].Known || c.scope.Gone() {
 		return &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: scopes.ErrStale}
 	}
-	c.scored = ranks
+	if !c.byLoad.used {
+		c.scored = ranks
+	}
 	c.noteDecided()
 	c.uncached = c.toCompute(i)
 	c.answer(&c.candidates[i])
@@ -593,8 +619,12 @@ func (c *selection) cachedBlocks(slot uint32) uint64 {
 
 // mostCached is cachedBlocks of the eligible rank that has the most.
 func (c *selection) mostCached() (most uint64) {
-	for i := range c.eligible {
-		most = max(most, c.cachedBlocks(c.eligible[i].Slot))
+	ranks := c.eligible
+	if c.byLoad.used {
+		ranks, most = c.byLoad.scored, uint64(c.overlap.Common())
+	}
+	for i := range ranks {
+		most = max(most, c.cachedBlocks(ranks[i].Slot))
 	}
 	return most
 }

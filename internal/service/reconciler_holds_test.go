@@ -165,7 +165,7 @@ func TestRanksAdded(t *testing.T) {
 // noWildcards is a network in which nothing happens, and nothing can be bound.
 type noWildcards struct{}
 
-func (noWildcards) Subscribe(endpoint, _ string, _ func([][]byte, *budget.Buffer, time.Time) bool, _ func(bool)) (uint64, error) {
+func (noWildcards) Subscribe(endpoint, _ string, _ func([][]byte, time.Time) bool, _ func([][]byte, *budget.Buffer, time.Time) bool, _ func(bool)) (uint64, error) {
 	if strings.Contains(endpoint, "*") {
 		return 0, errors.New("address already in use")
 	}

@@ -66,7 +66,7 @@ func (n *Network) open(s *Socket) (uint64, error) {
 }
 
 // Subscribe implements kvevents.Source.
-func (n *Network) Subscribe(endpoint, _ string, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+func (n *Network) Subscribe(endpoint, _ string, _ func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
 	timed := func(frames [][]byte) bool { return message(frames, nil, time.Now()) }
 	return n.open(&Socket{endpoint: endpoint, message: timed, Status: status})
 }

@@ -56,6 +56,11 @@ func DefaultOptions() Options {
 // returns false the socket is not read until Resume, and TCP holds the sender back.
 type Message = func(frames [][]byte, memory *budget.Buffer, received time.Time) bool
 
+// Offer is called before Message with a small message that has come alone: no more has been read
+// of the connection. It reports whether it has dealt with the message, whose frames are good until
+// it returns; else Message takes it. It may take its time with the message.
+type Offer = func(frames [][]byte, received time.Time) bool
+
 // Hub opens sockets and calls their openers back. Its methods are safe for
 // concurrent use. Subscribe and Request block until Run has started.
 type Hub struct {
@@ -120,13 +125,13 @@ func (h *Hub) Run(ctx context.Context) error {
 // every connection whose handshake succeeds, before its first message, and false when the last one is
 // lost. The socket reconnects by itself; a host name is looked up by the hub, in
 // the background and again whenever there is no connection. serverKey is the CURVE public
-// key of the publisher in Z85; "" is Options.Curve's.
-func (h *Hub) Subscribe(endpoint, serverKey string, message Message, status func(up bool)) (id uint64, err error) {
+// key of the publisher in Z85; "" is Options.Curve's. offer may be nil.
+func (h *Hub) Subscribe(endpoint, serverKey string, offer Offer, message Message, status func(up bool)) (id uint64, err error) {
 	mechanism, err := h.opt.Curve.engine(Bound(endpoint), serverKey)
 	if err != nil {
 		return 0, fmt.Errorf("open a socket to %s: %w", endpoint, err)
 	}
-	return h.open(&h.subscriptions, destination{endpoint: endpoint, mechanism: mechanism}, message, status)
+	return h.open(&h.subscriptions, destination{endpoint: endpoint, mechanism: mechanism}, offer, message, status)
 }
 
 // Request connects a DEALER socket to endpoint, sends one message of the given
@@ -142,16 +147,16 @@ func (h *Hub) Request(endpoint, serverKey string, request [][]byte, answer func(
 		return 0, fmt.Errorf("request to %s: %w", endpoint, err)
 	}
 	message := func(frames [][]byte, memory *budget.Buffer, _ time.Time) bool { return answer(frames, memory) }
-	return h.open(&h.requests, destination{endpoint: endpoint, mechanism: mechanism, request: request}, message, func(bool) {})
+	return h.open(&h.requests, destination{endpoint: endpoint, mechanism: mechanism, request: request}, nil, message, func(bool) {})
 }
 
-func (h *Hub) open(kind *socketKind, to destination, message Message, status func(up bool)) (id uint64, err error) {
+func (h *Hub) open(kind *socketKind, to destination, offer Offer, message Message, status func(up bool)) (id uint64, err error) {
 	select {
 	case <-h.ready:
 	case <-h.ended:
 		return 0, ErrStopped
 	}
-	s, err := openSocket(h, kind, to, message, status)
+	s, err := openSocket(h, kind, to, offer, message, status)
 	if err != nil {
 		return 0, fmt.Errorf("open a socket to %s: %w", to.endpoint, err)
 	}

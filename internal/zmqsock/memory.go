@@ -101,6 +101,15 @@ func (m *memory) Release(n int64) {
 	m.account.Release(n)
 }
 
+// ReserveBuffer implements zmtp.Memory: buffers take the first half of an account only.
+func (m *memory) ReserveBuffer(n int64) bool {
+	limit := m.account.Limit()
+	return (limit == 0 || m.account.Used()+n <= limit/2) && m.account.TryReserve(n)
+}
+
+// ReleaseBuffer implements zmtp.Memory.
+func (m *memory) ReleaseBuffer(n int64) { m.account.Release(n) }
+
 // handOver says that the message is read: its bytes are its receiver's now.
 func (m *memory) handOver() { m.held.Store(0) }
 

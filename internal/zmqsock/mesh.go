@@ -117,7 +117,7 @@ func (m *Mesh) Follow(peer string, deliver func(topic string, payload []byte), s
 		}
 		return true
 	}
-	id, err := m.hub.open(&m.kind, destination{endpoint: peer, mechanism: m.hub.opt.Curve.replica(false)}, take, status)
+	id, err := m.hub.open(&m.kind, destination{endpoint: peer, mechanism: m.hub.opt.Curve.replica(false)}, nil, take, status)
 	if err != nil {
 		return nil, fmt.Errorf("follow: %w", err)
 	}

@@ -47,6 +47,7 @@ type socket struct {
 	kind    *socketKind
 	to      destination
 	target  target
+	offer   Offer // nil: none
 	message Message
 	status  func(up bool)
 	resumed chan struct{} // of capacity 1: Resume was called
@@ -62,12 +63,12 @@ type socket struct {
 
 // openSocket returns a socket, which is bound if its endpoint says so, but does nothing
 // before start.
-func openSocket(h *Hub, kind *socketKind, to destination, message Message, status func(up bool)) (*socket, error) {
+func openSocket(h *Hub, kind *socketKind, to destination, offer Offer, message Message, status func(up bool)) (*socket, error) {
 	t, err := parseTarget(to.endpoint, h.opt.Endpoints)
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{hub: h, kind: kind, to: to, target: t, message: message, status: status, resumed: make(chan struct{}, 1)}
+	s := &socket{hub: h, kind: kind, to: to, target: t, offer: offer, message: message, status: status, resumed: make(chan struct{}, 1)}
 	if !t.bound {
 		s.dialer = &dialer{socket: s, retry: firstRetry, lookupWait: firstLookup}
 		return s, nil
@@ -124,7 +125,7 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *memory, estab
 		handshake = min(handshake, longestHandshake)
 	}
 	c, err := zmtp.Handshake(conn, zmtp.Options{
-		SocketType: s.kind.name, Mechanism: s.to.mechanism(), MaxMessage: memory.largest(s.kind.maxMessage), Memory: memory,
+		SocketType: s.kind.name, Mechanism: s.to.mechanism(), InPlace: s.offer != nil, MaxMessage: memory.largest(s.kind.maxMessage), Memory: memory,
 		HandshakeTime: handshake, Heartbeat: heartbeat, Silence: silence,
 	})
 	if err != nil {
@@ -149,8 +150,9 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *memory, estab
 		if err != nil {
 			return memory.blame(err)
 		}
-		memory.handOver()
-		s.deliver(ctx, m)
+		if err := s.deliver(ctx, c, m, memory); err != nil {
+			return memory.blame(err)
+		}
 		received()
 		if n%fairness == 0 {
 			runtime.Gosched()
@@ -158,13 +160,24 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *memory, estab
 	}
 }
 
-// deliver calls back with a message, and waits while the socket is paused.
-func (s *socket) deliver(ctx context.Context, m zmtp.Message) {
+// deliver calls back with a message, and waits while the socket is paused. It fails if there is
+// no memory for the message.
+func (s *socket) deliver(ctx context.Context, c *zmtp.Conn, m zmtp.Message, memory *memory) error {
 	s.calling.Lock()
 	defer s.calling.Unlock()
+	if m.Memory == nil {
+		if s.closed || ctx.Err() != nil || c.Alone() && s.offer(m.Frames, m.Received) {
+			return nil
+		}
+		var err error
+		if m, err = c.Keep(m); err != nil {
+			return err //nolint:wrapcheck // read by count alone
+		}
+	}
+	memory.handOver()
 	if s.closed || ctx.Err() != nil {
 		m.Memory.Release(s.kind.account)
-		return
+		return nil
 	}
 	if !s.message(m.Frames, m.Memory, m.Received) {
 		select {
@@ -172,6 +185,7 @@ func (s *socket) deliver(ctx context.Context, m zmtp.Message) {
 		case <-ctx.Done():
 		}
 	}
+	return nil
 }
 
 // report tells that a connection came or went.

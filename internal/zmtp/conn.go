@@ -39,10 +39,14 @@ func Handshake(conn net.Conn, opt Options) (*Conn, error) {
 	if opt.Memory == nil {
 		opt.Memory = unlimited{}
 	}
+	if _, plain := opt.Mechanism.(Null); !plain {
+		opt.InPlace = false
+	}
 	c := &Conn{conn: conn, opt: opt, mechanism: opt.Mechanism}
-	c.in = reader{conn: conn, buf: make([]byte, readBuffer)}
+	c.in.init(conn, opt.Memory)
 	if err := c.handshake(); err != nil {
 		_ = conn.Close()
+		c.in.giveBuffer()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = Refuse(HandshakeTimeout, "no handshake in %v", opt.HandshakeTime)
 		}

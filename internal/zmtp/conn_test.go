@@ -14,8 +14,11 @@ import (
 	"github.com/select-service/select-service/internal/zmtp"
 )
 
-// ledger is a Memory that knows the most that was ever held.
-type ledger struct{ used, peak, limit int64 }
+// ledger is a Memory that knows the most that was ever held, besides buffers.
+type ledger struct {
+	used, peak, limit, buffers int64
+	scarce                     bool // there are no large buffers
+}
 
 func (l *ledger) Reserve(n, _ int64) bool {
 	if l.limit > 0 && l.used+n > l.limit {
@@ -25,6 +28,15 @@ func (l *ledger) Reserve(n, _ int64) bool {
 	l.peak = max(l.peak, l.used)
 	return true
 }
+
+func (l *ledger) ReserveBuffer(n int64) bool {
+	if !l.scarce {
+		l.buffers += n
+	}
+	return !l.scarce
+}
+
+func (l *ledger) ReleaseBuffer(n int64) { l.buffers -= n }
 
 func (l *ledger) Release(n int64) { l.used -= n }
 
@@ -45,9 +57,9 @@ func bounded(l *ledger) zmtp.Options {
 // play makes a peer say something, after a whole handshake byte by byte with pause
 // after each if that is not 0, and then keep the connection. It returns what was received and the error
 // that ended it.
-func play(t *testing.T, l *ledger, says []byte, pause time.Duration) (messages []string, err error) {
+func play(t *testing.T, l *ledger, says []byte, pause time.Duration, pair func(*testing.T) (ours, theirs net.Conn)) (messages []string, err error) {
 	t.Helper()
-	ours, theirs := net.Pipe()
+	ours, theirs := pair(t)
 	go func() { _, _ = io.Copy(io.Discard, theirs) }()
 	go func() {
 		atOnce := len(says)
@@ -66,7 +78,9 @@ func play(t *testing.T, l *ledger, says []byte, pause time.Duration) (messages [
 		}
 	}()
 	defer func() { _ = theirs.Close() }()
-	c, err := zmtp.Handshake(ours, bounded(l))
+	opt := bounded(l)
+	opt.InPlace = true
+	c, err := zmtp.Handshake(ours, opt)
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +89,11 @@ func play(t *testing.T, l *ledger, says []byte, pause time.Duration) (messages [
 		m, err := c.Receive()
 		if err != nil {
 			return messages, err
+		}
+		if len(messages)%2 == 0 {
+			if m, err = c.Keep(m); err != nil {
+				return messages, err
+			}
 		}
 		messages = append(messages, fmt.Sprintf("%q", m.Frames))
 		l.Release(m.Memory.Size())
@@ -130,25 +149,29 @@ func TestPeers(t *testing.T) {
 		"a huge property":          {padded(greeting) + "\x04\x0d\x05READY\x01a\xff\xff\xff\xffb", 0, "bad_handshake", 256},
 		"another type":             {padded(greeting) + strings.Replace(ready, "PUB", "SUB", 1), 0, "bad_peer_type", 256},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var l ledger
-				messages, err := play(t, &l, []byte(tc.says), tc.pause)
-				time.Sleep(time.Minute) // the peer has noticed
-				reason := "silence"
-				if fault := new(zmtp.Error); errors.As(err, &fault) {
-					reason = fault.Reason.String()
-				}
-				if got := strings.Join(append(messages, reason), " "); got != tc.want {
-					t.Errorf("%s (%v), want %s", got, err, tc.want)
-				}
-				if l.used != 0 || l.peak > tc.peak {
-					t.Errorf("%d bytes are held, %d at most", l.used, l.peak)
-				}
+		for kind, pair := range map[string]func(*testing.T) (ours, theirs net.Conn){"read": pipe, "polled": polled} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var l ledger
+					messages, err := play(t, &l, []byte(tc.says), tc.pause, pair)
+					time.Sleep(time.Minute) // the peer has noticed
+					reason := "silence"
+					if fault := new(zmtp.Error); errors.As(err, &fault) {
+						reason = fault.Reason.String()
+					}
+					if got := strings.Join(append(messages, reason), " "); got != tc.want {
+						t.Errorf("%s (%v), want %s", got, err, tc.want)
+					}
+					if l.used != 0 || l.buffers != 0 || l.peak > tc.peak {
+						t.Errorf("%d bytes are held, %d at most, and %d of buffers", l.used, l.peak, l.buffers)
+					}
+				})
 			})
-		})
+		}
 	}
 }
+
+func pipe(*testing.T) (ours, theirs net.Conn) { return net.Pipe() }
 
 // A message takes memory as it comes: never more than four times of what has, and 16 KiB.
 func TestMemoryFollowsWhatComes(t *testing.T) {
@@ -185,7 +208,7 @@ func TestMemoryFollowsWhatComes(t *testing.T) {
 func TestNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ledger{limit: 10_000}
-		_, err := play(t, &l, []byte(padded(greeting)+ready+"\x02\x00\x00\x00\x00\x00\x00\xff\xff"+strings.Repeat("x", 0xffff)), 0)
+		_, err := play(t, &l, []byte(padded(greeting)+ready+"\x02\x00\x00\x00\x00\x00\x00\xff\xff"+strings.Repeat("x", 0xffff)), 0, pipe)
 		if fault := new(zmtp.Error); !errors.As(err, &fault) || fault.Reason != zmtp.NoMemory || l.used != 0 {
 			t.Errorf("%v, %d bytes are held", err, l.used)
 		}

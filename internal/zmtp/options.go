@@ -26,9 +26,11 @@ const (
 	// writeTimeout is how long a peer may not read what is sent to it.
 	writeTimeout = 15 * time.Second
 
-	// readBuffer is what every connection keeps for reading, in bytes. Larger
-	// frames are read to where they stay.
-	readBuffer = 4 << 10
+	// smallBuffer and largeBuffer are the sizes of what connections are read into, in
+	// bytes. Of a frame that is not there yet firstChunk bytes or more are read to where
+	// they stay.
+	smallBuffer = 4 << 10
+	largeBuffer = 64 << 10
 	// firstChunk is the memory that a frame takes before its bytes have come; when it
 	// is full, it takes growth times as much.
 	firstChunk = 16 << 10
@@ -36,10 +38,14 @@ const (
 )
 
 // Memory is where partly read messages take their memory. Reserve reports whether n more bytes
-// may be taken by a message that has held bytes so far; it may wait.
+// may be taken by a message that has held bytes so far; it may wait. ReserveBuffer reports
+// whether there is plenty of room for a buffer of n bytes that many messages are read into; it
+// does not wait.
 type Memory interface {
 	Reserve(n, held int64) bool
 	Release(n int64)
+	ReserveBuffer(n int64) bool
+	ReleaseBuffer(n int64)
 }
 
 // Options are the options of a connection.
@@ -52,6 +58,9 @@ type Options struct {
 	MaxMessage int64
 	// Memory is where messages that are read take their bytes; nil is without limits.
 	Memory Memory
+	// InPlace lets Receive return messages that lie in what the connection is read into:
+	// only with NULL, which leaves frames as they are.
+	InPlace bool
 	// HandshakeTime bounds the time from the first byte to the last of the handshake.
 	HandshakeTime time.Duration
 	// Heartbeat is the time between two PINGs, 0 for none; then a dead peer is never noticed.
@@ -75,3 +84,5 @@ type unlimited struct{}
 
 func (unlimited) Reserve(int64, int64) bool { return true }
 func (unlimited) Release(int64)             {}
+func (unlimited) ReserveBuffer(int64) bool  { return true }
+func (unlimited) ReleaseBuffer(int64)       {}

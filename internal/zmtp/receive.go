@@ -12,7 +12,8 @@ import (
 type Message struct {
 	Frames [][]byte
 	// Memory is where the frames lie. The receiver releases it: what is reserved for
-	// it came from Options.Memory.
+	// it came from Options.Memory. nil: they lie in what the connection is read into, and
+	// the next Receive overwrites them; see Keep.
 	Memory   *budget.Buffer
 	Received time.Time // when its last byte came
 }
@@ -25,13 +26,74 @@ func (c *Conn) Receive() (Message, error) {
 	m, err := c.receive()
 	if err != nil {
 		c.assembly.abandon(c.opt.Memory)
+		c.in.giveBuffer()
 	}
 	return m, err
+}
+
+// Alone reports whether nothing has been read of what comes after the last message.
+func (c *Conn) Alone() bool { return c.in.r == c.in.w }
+
+// Keep returns m in memory of its own. It may wait for that, and fails without.
+func (c *Conn) Keep(m Message) (Message, error) {
+	if m.Memory != nil {
+		return m, nil
+	}
+	a := &c.assembly
+	for i, frame := range m.Frames {
+		a.ends[i] = len(frame)
+		if i > 0 {
+			a.ends[i] += a.ends[i-1]
+		}
+	}
+	if err := a.grow(a.ends[len(m.Frames)-1], c.opt.Memory); err != nil {
+		return Message{}, err
+	}
+	for _, frame := range m.Frames {
+		a.bytes = append(a.bytes, frame...)
+	}
+	a.count = len(m.Frames)
+	kept, err := a.finish(c.opt.Memory)
+	kept.Received = m.Received
+	return kept, err
+}
+
+// inPlace returns the next message if it lies in the buffer, and is nothing out of the ordinary.
+func (c *Conn) inPlace() (m Message, ok bool) {
+	b, at := c.in.buf[c.in.r:c.in.w], 0
+	for i := range c.assembly.frames {
+		flags, length, n, err := parseHeader(b[at:])
+		if n == 0 || err != nil || flags&FlagCommand != 0 || length > uint64(len(b)-at-n) {
+			return Message{}, false
+		}
+		at += n
+		end := at + int(length)
+		c.assembly.frames[i] = b[at:end:end]
+		if at = end; flags&FlagMore != 0 {
+			continue
+		}
+		if int64(at) > c.opt.MaxMessage {
+			return Message{}, false
+		}
+		c.in.r += at
+		return Message{Frames: c.assembly.frames[:i+1], Received: c.in.receivedAt}, true
+	}
+	return Message{}, false
 }
 
 func (c *Conn) receive() (Message, error) {
 	c.in.begin()
 	for {
+		if c.opt.InPlace && c.assembly.count == 0 {
+			if c.in.r == c.in.w {
+				if err := c.in.fill(); err != nil {
+					return Message{}, err
+				}
+			}
+			if m, ok := c.inPlace(); ok {
+				return m, nil
+			}
+		}
 		f, err := c.frame()
 		if err != nil {
 			return Message{}, err

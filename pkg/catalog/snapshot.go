@@ -31,7 +31,11 @@ type attachedWorker struct {
 }
 
 // entries are the ranks of a snapshot one by one.
-type entries struct{ ranks, known []Entry }
+type entries struct {
+	ranks, known []Entry
+	slots        []uint64 // of ranks, a bit set
+	bySlot       []uint32 // the index in ranks
+}
 
 // Ranks returns the schedulable ranks by worker and data-parallel rank: the
 // candidates. The caller must not change them.
@@ -41,6 +45,16 @@ func (s *Snapshot) Ranks() []Entry { return s.expand().ranks }
 // only have events, those of incomplete workers and those of the slot tracker. The
 // caller must not change them.
 func (s *Snapshot) Known() []Entry { return s.expand().known }
+
+// CandidateSlots returns the slots of the candidates, a bit set with 64 slots to a word.
+// The caller must not change it.
+func (s *Snapshot) CandidateSlots() []uint64 { return s.expand().slots }
+
+// BySlot returns the candidate that has a slot, which is one of CandidateSlots.
+func (s *Snapshot) BySlot(slot uint32) Entry {
+	e := s.expand()
+	return e.ranks[e.bySlot[slot]]
+}
 
 func (s *Snapshot) expand() *entries {
 	if e := s.entries.Load(); e != nil {
@@ -63,6 +77,11 @@ func (s *Snapshot) expand() *entries {
 				e.ranks = append(e.ranks, k)
 			}
 		}
+	}
+	e.slots, e.bySlot = make([]uint64, (s.Slots+63)/64), make([]uint32, s.Slots)
+	for i, r := range e.ranks {
+		e.slots[r.Slot/64] |= 1 << (r.Slot % 64)
+		e.bySlot[r.Slot] = uint32(i)
 	}
 	s.entries.Store(e) // of two that were made at a time either will do
 	return e

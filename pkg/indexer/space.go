@@ -24,6 +24,7 @@ type Space struct {
 	blocks     [NumTiers]int
 	staleNames []uint64 // scratch of freeNames and locate
 	knownNames []uint64 // scratch of freeNames
+	touches    uint64   // what touch has read
 	removals   removalLog
 	// sequence: blocks are known by their sequence hash, whose seed is chain.
 	sequence bool

@@ -230,6 +230,7 @@ func (s *Space) freeNames(by holder, p position, ev *Store) bool {
 		return false
 	}
 	s.staleNames = s.staleNames[:0]
+	s.touch(ev.EngineHashes)
 	i := 0
 	for i < len(ev.Local) {
 		nd := t.node(p.id)
@@ -257,6 +258,13 @@ func (s *Space) freeNames(by holder, p position, ev *Store) bool {
 		s.markStaleName(by, ev.EngineHashes[i], 0)
 	}
 	return s.removeStaleNames(by)
+}
+
+// touch has what the table has under names in the processor's caches: see cellTable.touch.
+func (s *Space) touch(names []uint64) {
+	if len(names) > 1 {
+		s.touches += s.tree.byName.touch(names, &s.tree.cells)
+	}
 }
 
 // removeStaleNames removes the marked names from their blocks and reports whether
@@ -412,6 +420,7 @@ func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
 	r := s.ensureSlot(slot)
 	defer s.settle(slot)
 	by := holderOf(slot, t)
+	s.touch(names)
 	for _, name := range names {
 		if len(r.copies.counts) > 0 && r.copies.take(name, t) {
 			removed++

@@ -74,7 +74,7 @@ type scratch struct {
 func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 	b.outcome.reset()
 	for _, bad := range b.Bad {
-		t.Events[bad.Kind][NoTier][bad.Reason]++
+		t.event(bad.Kind, NoTier, bad.Reason)
 		b.outcome.count(bad.Reason)
 	}
 	dp := b.RankOr(c.rank)
@@ -99,7 +99,7 @@ func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 		} else {
 			b.outcome.count(reason)
 		}
-		t.Events[ev.Kind][ev.tierLabel()][reason]++
+		t.event(ev.Kind, ev.tierLabel(), reason)
 	}
 	b.outcome.repeats = c.copies.repeats && !repeats
 }
@@ -197,12 +197,14 @@ func (c *Converter) apply(ev *Event, slot uint32, idx Index, work *scratch, t *T
 		idx.Clear(slot)
 	case ev.Kind == Removed:
 		removed, unknown := idx.Remove(slot, ev.Tier, ev.Hashes)
-		t.Blocks[ev.Tier][BlocksRemoved] += uint64(removed)
-		t.Blocks[ev.Tier][BlocksUnknown] += uint64(unknown)
+		n := t.BlocksOf(int(ev.Tier))
+		n[BlocksRemoved] += uint64(removed)
+		n[BlocksUnknown] += uint64(unknown)
 	case len(ev.Tokens) == 0:
 		resolved, unresolved := idx.StoreByEngineHash(slot, ev.Tier, ev.Hashes)
-		t.Blocks[ev.Tier][BlocksResolved] += uint64(resolved)
-		t.Blocks[ev.Tier][BlocksUnresolved] += uint64(unresolved)
+		n := t.BlocksOf(int(ev.Tier))
+		n[BlocksResolved] += uint64(resolved)
+		n[BlocksUnresolved] += uint64(unresolved)
 	default:
 		c.store(ev, slot, idx, work, t)
 	}
@@ -210,11 +212,12 @@ func (c *Converter) apply(ev *Event, slot uint32, idx Index, work *scratch, t *T
 
 func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *Tally) {
 	seed, known := c.seed(ev, slot, idx)
+	n := t.BlocksOf(int(ev.Tier))
 	work.local = c.layout.AppendLocal(work.local[:0], ev.Tokens, seed, ev.MM)
 	for i, digest := range ev.Opaque {
 		if digest != 0 {
 			work.local[i] = hashing.Unmatched(work.local[i], digest)
-			t.Blocks[ev.Tier][BlocksOpaque]++
+			n[BlocksOpaque]++
 		}
 	}
 	work.store = indexer.Store{
@@ -229,7 +232,6 @@ func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *T
 		c.MakeProvisional(idx)
 		t.CopiesAsSet++
 	}
-	n := &t.Blocks[ev.Tier]
 	n[BlocksStored] += uint64(out.Stored)
 	n[BlocksKnown] += uint64(out.Known - out.Copies)
 	n[BlocksCopied] += uint64(out.Copies)
@@ -301,12 +303,12 @@ func (c *Converter) Each(b *Batch, sink Sink, t *Tally) {
 			}
 		}
 		if reason == Applied {
-			t.Blocks[ev.tierLabel()][BlocksIncomplete] += uint64(ev.incomplete)
+			t.BlocksOf(ev.tierLabel())[BlocksIncomplete] += uint64(ev.incomplete)
 			b.outcome.cleared = b.outcome.cleared || ev.Kind == Cleared && ev.Envelope == nil
 		} else {
 			b.outcome.count(reason)
 		}
-		t.Events[ev.Kind][ev.tierLabel()][reason]++
+		t.event(ev.Kind, ev.tierLabel(), reason)
 	}
 	for i := range bad {
 		c.eachBad(b, &bad[i], sink, t)
@@ -314,7 +316,7 @@ func (c *Converter) Each(b *Batch, sink Sink, t *Tally) {
 }
 
 func (c *Converter) eachBad(b *Batch, bad *BadEvent, sink Sink, t *Tally) {
-	t.Events[bad.Kind][NoTier][bad.Reason]++
+	t.event(bad.Kind, NoTier, bad.Reason)
 	b.outcome.count(bad.Reason)
 	if bad.Numbered != nil && !bad.Numbered.overlong() {
 		sink.Skipped(bad.Numbered, c.completeEnvelope(bad.Numbered))

@@ -10,7 +10,8 @@
 //     [Source] of sockets.
 //   - A subscription (subscription.go) takes the frames of a message from the
 //     socket (message.go), puts it into the stream's inbox, and is given turns by
-//     its worker to empty that. A full inbox stops the socket from being read.
+//     its worker to empty that. A full inbox stops the socket from being read. A
+//     message that comes alone skips the inbox: it is applied on the socket's goroutine.
 //   - A stream (stream.go, replay.go) checks the sequence numbers. It holds live
 //     messages while a replay fills a gap, and finds out when the engine is a new
 //     one. It is a state machine without sockets and clock.

@@ -129,7 +129,7 @@ func (c *Converter) applyToGroup(ev *Event, slot uint32, idx Index, t *Tally) bo
 		Counted: c.counted(),
 	})
 	if noted {
-		t.Blocks[ev.Tier][BlocksGrouped] += uint64(len(ev.Hashes))
+		t.BlocksOf(int(ev.Tier))[BlocksGrouped] += uint64(len(ev.Hashes))
 	}
 	return noted
 }

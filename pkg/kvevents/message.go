@@ -1,6 +1,7 @@
 package kvevents
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"time"
@@ -17,14 +18,19 @@ type message struct {
 	received int64
 	size     int64 // bytes that are reserved for it, or were
 	// memory is where the payload lies until the message has been handled; nil: in
-	// memory of its own.
+	// memory of its own, or borrowed.
 	memory *budget.Buffer
+	// borrowed: the payload is its source's, and good until the message has been handled.
+	borrowed bool
 }
 
 // kept returns m for those who keep it after it has been handled.
 func (m message) kept() message {
 	m.memory.Keep()
 	m.memory = nil
+	if m.borrowed {
+		m.payload, m.borrowed = bytes.Clone(m.payload), false
+	}
 	return m
 }
 

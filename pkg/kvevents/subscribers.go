@@ -21,17 +21,19 @@ var (
 )
 
 // Source opens sockets; internal/zmqsock has one. Callbacks must neither block nor
-// call the Source. When a message callback returns false the socket is not read
+// call the Source, but offer may call it about other sockets than its own. When a message callback returns false the socket is not read
 // any more until Resume. The slice of the frames is the caller's. The frames lie in
 // memory (nil: in memory of their own), which the callee releases: that of messages to
 // Config.Streams, that of answers to Config.Replay.
 type Source interface {
 	// Subscribe follows every topic of a publisher. A message comes with the time
-	// at which it was received. status is
+	// at which it was received. One that has come alone may be offered first: then its
+	// frames are good until offer returns, and if that returns true it has dealt with the
+	// message. offer may take as long as the message takes to be applied. status is
 	// called for each new connection, before its first message, and when the last
 	// one is lost. A malformed endpoint, or one that cannot be bound, is an error.
 	// serverKey is the publisher's CURVE public key in Z85, "" for none.
-	Subscribe(endpoint, serverKey string, message func(frames [][]byte, memory *budget.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error)
+	Subscribe(endpoint, serverKey string, offer func(frames [][]byte, received time.Time) bool, message func(frames [][]byte, memory *budget.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error)
 	// Request sends one message and gives every answer to it to answer.
 	Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error)
 	// Resume reads a stopped socket again.

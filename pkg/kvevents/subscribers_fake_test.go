@@ -1,6 +1,7 @@
 package kvevents
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ type fakeSource struct {
 	refuse   string   // endpoint that cannot be used
 	resumed  int
 	streams  *budget.Account // of live messages
+	offers   bool            // every other live message is offered first
 }
 
 type fakeSocket struct {
@@ -59,12 +61,31 @@ func (f *fakeSource) add(s *fakeSocket) (uint64, error) {
 	return uint64(len(f.sockets) - 1), nil
 }
 
-func (f *fakeSource) Subscribe(endpoint, _ string, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+func (f *fakeSource) Subscribe(endpoint, _ string, offer func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (uint64, error) {
+	messages := 0
 	timed := func(m [][]byte) bool {
+		if messages++; f.offers && messages%2 == 1 && offered(offer, m) {
+			return true
+		}
 		frames, memory := reserve(f.streams, m)
 		return message(frames, memory, time.Now())
 	}
 	return f.add(&fakeSocket{endpoint: endpoint, message: timed, status: status})
+}
+
+// offered offers a message, and spoils its frames afterwards.
+func offered(offer func([][]byte, time.Time) bool, m [][]byte) (taken bool) {
+	frames := make([][]byte, len(m))
+	for i, frame := range m {
+		frames[i] = bytes.Clone(frame)
+	}
+	taken = offer(frames, time.Now())
+	for _, frame := range frames {
+		for i := range frame {
+			frame[i] = 0xc1 // no msgpack
+		}
+	}
+	return taken
 }
 
 func (f *fakeSource) Request(endpoint, _ string, request [][]byte, answer func([][]byte, *budget.Buffer) bool) (uint64, error) {
@@ -192,7 +213,7 @@ type rig struct {
 // startRig follows rank 0 of a worker that has ranks 0 and 1, from a publisher
 // with a replay server if replay is not empty.
 func startRig(t *testing.T, replay string) (*rig, *fakeSocket) {
-	r := &rig{T: t, src: &fakeSource{}, index: indexer.New()}
+	r := &rig{T: t, src: &fakeSource{offers: true}, index: indexer.New()}
 	config := DefaultConfig(1)
 	config.Lag = func(lag time.Duration) {
 		r.mu.Lock()

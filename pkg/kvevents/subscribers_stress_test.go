@@ -138,7 +138,7 @@ func (e *engines) open(endpoint string, message func([][]byte) bool) (*engineSoc
 	return s, e.next
 }
 
-func (e *engines) Subscribe(endpoint, _ string, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (id uint64, err error) {
+func (e *engines) Subscribe(endpoint, _ string, _ func([][]byte, time.Time) bool, message func([][]byte, *budget.Buffer, time.Time) bool, status func(bool)) (id uint64, err error) {
 	e.do(func() {
 		_, id = e.open(endpoint, func(m [][]byte) bool {
 			frames, memory := reserve(e.streams, m)

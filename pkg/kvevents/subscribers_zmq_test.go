@@ -270,9 +270,10 @@ func TestStreamOverload(t *testing.T) {
 	pad := strings.Repeat(".", 4096)
 	sent, want := uint64(0), []string(nil)
 	pauses := &subs.Counters().Pauses
-	// Fill the inbox, then the queues: nothing depends on their being quite full.
+	// Fill the inbox, unless the first message is applied where it is read, then the
+	// queues: nothing depends on their being quite full.
 	begin := time.Now()
-	for refused := 0; (pauses.Load() == 0 || refused < 20) && time.Since(begin) < zmqtest.Patience; {
+	for refused := 0; refused < 20 && time.Since(begin) < zmqtest.Patience; {
 		payload := fmt.Sprint(sent, pad)
 		if pub.TrySend(sent, []byte(payload)) {
 			want = append(want, payload)
@@ -283,8 +284,8 @@ func TestStreamOverload(t *testing.T) {
 			<-time.After(2 * time.Millisecond)
 		}
 	}
-	if pending := subs.Streams()[0].Pending; pauses.Load() != 1 || pending > config.Inbox+1 {
-		t.Errorf("%d pauses, %d messages taken, want 1 and at most %d", pauses.Load(), pending, config.Inbox)
+	if pending := subs.Streams()[0].Pending; pauses.Load() > 1 || pending > config.Inbox+1 {
+		t.Errorf("%d pauses, %d messages taken, want 1 at most and %d", pauses.Load(), pending, config.Inbox)
 	}
 	close(got.slow)
 	got.await(t, want...)

@@ -139,7 +139,7 @@ func (s *subscription) follow() {
 
 // connect opens the stream's socket. What it reports waits in the inbox.
 func (s *subscription) connect() error {
-	id, err := s.subs.source.Subscribe(s.endpoint, s.serverKey, s.onMessage, s.onStatus)
+	id, err := s.subs.source.Subscribe(s.endpoint, s.serverKey, s.onOffer, s.onMessage, s.onStatus)
 	if err != nil {
 		return err
 	}
@@ -167,6 +167,46 @@ func (s *subscription) onMessage(frames [][]byte, memory *budget.Buffer, receive
 	}
 	m.memory, m.size = memory, memory.Size()
 	return s.put(item{kind: liveItem, message: m})
+}
+
+// onOffer applies a live message that has come alone, on the goroutine that has read it: there
+// is nothing to wait for, no copy and nobody to wake. It declines when anything else waits to be
+// applied, and goes first.
+func (s *subscription) onOffer(frames [][]byte, received time.Time) bool {
+	m, ok := parseLive(frames, received)
+	if !ok {
+		s.badFrames(frames)
+		return true
+	}
+	m.borrowed, m.size = true, int64(len(m.payload)+itemOverhead)
+	w := s.subs.turns.lend()
+	if w == nil {
+		return false
+	}
+	defer s.subs.turns.giveBack(w)
+	it := item{kind: liveItem, message: m}
+	s.mu.Lock()
+	if s.queued || s.closed {
+		defer s.mu.Unlock()
+		return s.closed
+	}
+	s.queued = true
+	s.pending.add(&it)
+	s.mu.Unlock()
+
+	s.turning.Lock()
+	defer s.turning.Unlock()
+	s.follow()
+	now := s.beginTurn(w)
+	s.handle(&it, now)
+	s.settle(nil, now)
+	s.endTurn(now)
+	var done load
+	done.add(&it)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaveTurnLocked(done, load{})
+	return true
 }
 
 func (s *subscription) onStatus(up bool) {
@@ -231,8 +271,7 @@ func (s *subscription) turn(w *Workspace) {
 	s.follow()
 	items := s.take()
 
-	s.delivery.work, s.delivery.applied = w, false
-	now := time.Now()
+	now := s.beginTurn(w)
 	var done, answers load
 	handled := 0
 	for i := range items {
@@ -247,11 +286,7 @@ func (s *subscription) turn(w *Workspace) {
 	}
 	s.settle(items[:handled], now)
 	s.discard(items[handled:])
-	if s.delivery.applied { // counted before it is pending no more: a Barrier may find nothing to wait for
-		s.subs.count(&w.Tally)
-	}
-	s.delivery.work = nil
-	s.setDeadline(now)
+	s.endTurn(now)
 
 	clear(items) // keeps no payload alive
 	s.mu.Lock()
@@ -262,6 +297,28 @@ func (s *subscription) turn(w *Workspace) {
 		}
 		s.taken, s.rest = nil, nil
 	}
+	s.leaveTurnLocked(done, answers)
+
+}
+
+// beginTurn and endTurn are before and after what the stream does in a turn. turning must be
+// held.
+func (s *subscription) beginTurn(w *Workspace) (now time.Time) {
+	s.delivery.work, s.delivery.applied = w, false
+	return time.Now()
+}
+
+func (s *subscription) endTurn(now time.Time) {
+	if s.delivery.applied { // counted before it is pending no more: a Barrier may find nothing to wait for
+		s.subs.count(&s.delivery.work.Tally)
+	}
+	s.delivery.work = nil
+	s.setDeadline(now)
+}
+
+// leaveTurnLocked says that items have been handled, and gives the stream its next turn if there
+// are more.
+func (s *subscription) leaveTurnLocked(done, answers load) {
 	s.pending.subtract(done)
 	s.answers.subtract(answers)
 	s.updateStatusLocked()

@@ -1,6 +1,8 @@
 package kvevents
 
 import (
+	"math/bits"
+
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
@@ -191,6 +193,47 @@ type Tally struct {
 	// CopiesAsSet counts the streams whose events announced more copies of blocks than
 	// the rank has room for: they are taken as announced again.
 	CopiesAsSet uint64
+
+	// counted has the rows of Events and Blocks that event and BlocksOf have used since
+	// moveTo: a message counts in few of them. The bits of Blocks are the upper ones.
+	counted uint32
+}
+
+// blockRows is the first bit of Tally.counted that stands for a row of Blocks.
+const blockRows = NumKinds * (NoTier + 1)
+
+// event counts an event.
+func (t *Tally) event(k Kind, tier int, r Reason) {
+	t.Events[k][tier][r]++
+	t.counted |= 1 << (int(k)*(NoTier+1) + tier)
+}
+
+// BlocksOf returns where the blocks of a tier (or NoTier) are counted.
+func (t *Tally) BlocksOf(tier int) *[NumBlockOutcomes]uint64 {
+	t.counted |= 1 << (blockRows + tier)
+	return &t.Blocks[tier]
+}
+
+// moveTo adds to o what was counted by event and BlocksOf, and empties t.
+func (t *Tally) moveTo(o *Tally) {
+	for rows := t.counted; rows != 0; rows &= rows - 1 {
+		row := bits.TrailingZeros32(rows)
+		if row >= blockRows {
+			move(o.Blocks[row-blockRows][:], t.Blocks[row-blockRows][:])
+		} else {
+			kind, tier := row/(NoTier+1), row%(NoTier+1)
+			move(o.Events[kind][tier][:], t.Events[kind][tier][:])
+		}
+	}
+	o.CopiesAsSet += t.CopiesAsSet
+	t.CopiesAsSet, t.counted = 0, 0
+}
+
+func move(to, from []uint64) {
+	for i, n := range from {
+		to[i] += n
+	}
+	clear(from)
 }
 
 // Add adds o to t.

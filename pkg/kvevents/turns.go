@@ -19,10 +19,37 @@ const (
 type turns struct {
 	wake chan struct{} // a token for each worker that may be asleep
 
-	// mu guards queue. It is the innermost lock.
+	// mu guards what follows. It is the innermost lock.
 	mu    sync.Mutex
 	queue []*subscription
-	head  int // of queue
+	head  int          // of queue
+	free  []*Workspace // to be lent
+	lent  int          // workspaces
+}
+
+// lend returns a workspace to those who apply a message without a turn: nil if streams wait
+// for their turns, or as many are lent as there are workers.
+func (t *turns) lend() *Workspace {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.head < len(t.queue) || t.lent == cap(t.wake) {
+		return nil
+	}
+	t.lent++
+	if n := len(t.free); n > 0 {
+		w := t.free[n-1]
+		t.free = t.free[:n-1]
+		return w
+	}
+	return new(Workspace)
+}
+
+// giveBack takes back what lend has returned.
+func (t *turns) giveBack(w *Workspace) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lent--
+	t.free = append(t.free, w)
 }
 
 // enqueue gives a subscription its next turn.
@@ -72,7 +99,6 @@ func (s *Subscribers) apply(ctx context.Context) {
 // count moves what a worker has counted into the tally of all.
 func (s *Subscribers) count(t *Tally) {
 	s.tallying.Lock()
-	s.tally.Add(t)
+	t.moveTo(&s.tally)
 	s.tallying.Unlock()
-	*t = Tally{}
 }

@@ -274,11 +274,11 @@ func (l *Ledger) Look(sc catalog.Scope, hashes []uint64, f func(*View)) {
 		f(&View{})
 		return
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	v := s.view(hashes)
-	f(v)
-	v.recycle()
+	if wanted, wants := s.look(hashes, f); wants {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.keepWanted(wanted)
+	}
 }
 
 // Loads returns a row per rank of the scope, ordered by rank.

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
@@ -36,6 +37,9 @@ type scope struct {
 	slots int
 	loads []*load // nil: nothing was ever booked
 	shown []SlotLoad
+	order *loadTree // of shown; nil: no view has asked for one
+
+	missed atomic.Uint32 // views in a row that wanted another order
 }
 
 func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
@@ -70,6 +74,9 @@ func (s *scope) putRank(slot uint32, r catalog.Rank) (freed int, ok bool) {
 		s.slots = n
 		s.blocks.widen(n)
 	}
+	if s.order != nil {
+		s.reorder(slot)
+	}
 	return freed, true
 }
 
@@ -84,6 +91,9 @@ func (s *scope) removeRank(slot uint32) (freed int, empty bool) {
 // clearSlot ends all reservations of a slot and makes it unknown.
 func (s *scope) clearSlot(slot uint32) (freed int) {
 	s.ranks.Release(slot)
+	if s.order != nil {
+		s.reorder(slot)
+	}
 	if int(slot) >= len(s.loads) || s.loads[slot] == nil {
 		return 0
 	}
@@ -124,6 +134,9 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 
 	v := s.view(req.Hashes)
 	p, err = choose(v)
+	if v.wants {
+		s.keepWanted(v.wanted)
+	}
 	v.recycle()
 	if err != nil {
 		return Placement{}, nil, err
@@ -275,6 +288,9 @@ func (s *scope) addOutput(r *entry, fraction *float64) {
 func (s *scope) publish(slot uint32) {
 	l := s.loads[slot]
 	s.shown[slot] = SlotLoad{PrefillTokens: l.prefill.value(), Blocks: l.active(), Requests: uint32(len(l.held))}
+	if s.order != nil {
+		s.reorder(slot)
+	}
 }
 
 // loadOf returns what a slot carries.

@@ -13,6 +13,9 @@ type View struct {
 	scope  *scope
 	at     time.Duration // see Now
 	shared leading
+	wants  bool // the scope is to keep the order wanted
+	wanted LoadOrder
+	nodes  []uint32 // scratch of LeastLoaded: the nodes that it describes
 }
 
 // Slots is how many slots there may be: every slot that has a rank is below.
@@ -62,8 +65,19 @@ func (s *scope) view(hashes []uint64) *View {
 	return v
 }
 
+// look is Ledger.Look within the scope. wants says that an order is to be kept.
+func (s *scope) look(hashes []uint64, f func(*View)) (wanted LoadOrder, wants bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	v := s.view(hashes)
+	f(v)
+	wanted, wants = v.wanted, v.wants
+	v.recycle()
+	return wanted, wants
+}
+
 // recycle keeps the scratch for another View and drops the reference to the scope.
 func (v *View) recycle() {
-	v.scope, v.at = nil, 0
+	v.scope, v.at, v.wants = nil, 0, false
 	views.Put(v)
 }

@@ -46,6 +46,13 @@ func NewFilter(allowed []uint64, required []string) Filter {
 	}
 }
 
+// AdmitsAll reports whether every worker passes.
+func (f *Filter) AdmitsAll() bool { return !f.restricted && len(f.required) == 0 }
+
+// Allowed returns the sorted list of allowed workers, if there is one. The caller must not
+// change it.
+func (f *Filter) Allowed() (ids []uint64, restricted bool) { return f.allowed, f.restricted }
+
 // Allows reports whether the list of allowed workers admits the worker.
 func (f *Filter) Allows(worker uint64) bool {
 	if !f.restricted {

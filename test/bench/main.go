@@ -429,6 +429,8 @@ func main() {
 						err = r.httpOnly(s, round)
 					case "ingest":
 						err = r.ingest(s, round)
+					case "trickle":
+						err = r.trickle(s, round)
 					case "turnover":
 						err = r.turnover(s, round, buildWorkload(w.trace, cfg))
 					case "conductor":

@@ -1,0 +1,149 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/select-service/select-service/internal/access"
+	"github.com/select-service/select-service/internal/bodyscan"
+	"github.com/select-service/select-service/internal/contract"
+)
+
+const (
+	// maxBatch is how many requests a batch may have.
+	maxBatch = 1024
+	// maxBatchAnswer is how long the answer to a batch may be, in bytes, before its next
+	// request is refused: explanations are as long as there are ranks.
+	maxBatchAnswer = 8 << 20
+)
+
+// batchBody is the body of POST /select_batch: {"requests": [{NAME: BODY}, …]}, NAME being
+// that of the call and BODY its body. The bodies are read one after the other, when it is
+// their turn.
+type batchBody struct {
+	requests []batched
+	in       *incoming
+	body     selectBody // of the request whose turn it is
+}
+
+// batched is one request of a batch.
+type batched struct {
+	reserve bool   // it is /select_and_reserve, else /select
+	text    []byte // of its body
+}
+
+// ReleaseText gives up, because a request of the batch has to wait, the turn to be served
+// among the large bodies. The text of those that follow stays, and what it takes.
+func (b *batchBody) ReleaseText() { b.in.releaseTurn() }
+
+type batchRoutes struct {
+	selection selectRoutes
+	api       api
+	shapes    [2]*bodyscan.Object[selectBody] // of /select and of /select_and_reserve
+}
+
+// addBatch registers the route of batches.
+func addBatch(r router, selection selectRoutes) {
+	routes := batchRoutes{selection: selection, api: r.api, shapes: [2]*bodyscan.Object[selectBody]{
+		newSelectShape(r.api.dialect), newSelectAndReserveShape(r.api.dialect),
+	}}
+	r.post(access.Call, "/select_batch", withBody(r.api, newBatchBody(), routes.serve))
+}
+
+// serve answers each request as its own call would, in order; one that fails does not
+// keep the others from being served.
+func (r batchRoutes) serve(c request, b *batchBody, out []byte) (int, []byte, error) {
+	format, _ := bodyFormat(c.Request.Header)
+	out = append(out, `{"results":[`...)
+	for i, q := range b.requests {
+		if c.Request.Context().Err() != nil {
+			return 0, nil, errClientGone
+		}
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, `{"status":`...)
+		at := len(out)
+		out = append(out, `000,"body":`...)
+		status, answered, err := r.one(c, b, q, format, out)
+		retryAfter := ""
+		if err != nil {
+			var p problem
+			p, retryAfter = r.api.report(c.Context, concealed(c.who, err))
+			status, answered = r.api.render(c.Request, out, p)
+		}
+		out = answered
+		strconv.AppendInt(out[:at], int64(status), 10) // in place of the zeros
+		if retryAfter != "" {
+			out = appendStringField(out, "retry_after", retryAfter)
+		}
+		out = append(out, '}')
+	}
+	return http.StatusOK, append(out, "]}"...), nil
+}
+
+// one serves one request of a batch.
+func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.Format, out []byte) (int, []byte, error) {
+	if len(out) > maxBatchAnswer {
+		return 0, nil, contract.LimitErrorf(contract.Exhausted, contract.LimitBatch, "the answer to the batch is full (limit=%d bytes)", maxBatchAnswer)
+	}
+	if err := b.in.serve(c.Request.Context(), servingBytes(format, len(b.in.text))); err != nil { // again, if one has waited
+		return 0, nil, err
+	}
+	resetSelectBody(&b.body)
+	shape, serve := r.shapes[0], r.selection.selectWorker
+	if q.reserve {
+		shape, serve = r.shapes[1], r.selection.selectAndReserve
+	}
+	var s bodyscan.Scanner
+	if err := shape.Decode(&s, format, q.text, &b.body); err != nil {
+		return 0, nil, err
+	}
+	if c.who.Scoped() && !c.who.Sees(b.body.req.Scope) {
+		return 0, nil, access.ErrForeignScope
+	}
+	b.body.req.Text = b
+	return serve(c, &b.body, out)
+}
+
+func newBatchBody() *body[batchBody] {
+	b := newBody(batchShape, func(b *batchBody) {
+		clear(b.requests)
+		b.requests, b.in = b.requests[:0], nil
+		resetSelectBody(&b.body)
+	}, func(b *batchBody) int { return selectBodySize(&b.body) + 32*cap(b.requests) }).
+		keepsTo(func(*access.Caller, *batchBody) error { return nil }) // each request is checked
+	b.wide = true // answers are as long as there are requests
+	b.lend = func(b *batchBody, x textHolder) { b.in = x.(*exchange[batchBody]).in }
+	return b
+}
+
+var batchShape = bodyscan.NewObject(bodyscan.Field[batchBody]{Name: "requests", Required: true, Read: func(s *bodyscan.Scanner, b *batchBody) {
+	for i := range s.Array() {
+		if i == maxBatch {
+			s.FailLimit(contract.LimitBatch, "a batch has at most "+strconv.Itoa(maxBatch)+" requests")
+			return
+		}
+		b.requests = append(b.requests, readBatched(s))
+	}
+}})
+
+func readBatched(s *bodyscan.Scanner) (q batched) {
+	members := 0
+	for name := range s.Map() {
+		switch string(name) {
+		case "select":
+		case "select_and_reserve":
+			q.reserve = true
+		default:
+			s.Fail("unknown call, expected `select` or `select_and_reserve`")
+			continue
+		}
+		members++
+		q.text = s.Value()
+	}
+	if s.Err() == nil && members != 1 {
+		s.Fail("expected one member, `select` or `select_and_reserve`")
+	}
+	return q
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package selecting_test
+
+const raceEnabled = false
