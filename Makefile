@@ -15,8 +15,9 @@ TOOLS    := .cache/bin
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS  := -s -w -X main.release=$(VERSION)
 # nomsgpack is gin's own tag: without its MessagePack binding, which this service
-# does not use, the program is 6 MB (28 %) smaller.
-TAGS     := nomsgpack
+# does not use, the program is 6 MB (28 %) smaller. grpcnotrace is grpc-go's: its
+# tracing pages keep the linker from leaving out what nobody calls, 9 MB.
+TAGS     := nomsgpack,grpcnotrace
 PKG      ?= ./...
 SHORT    ?= -short
 RACE     ?= -race

@@ -1,6 +1,7 @@
 package bodyscan
 
 import (
+	"encoding/binary"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -80,6 +81,9 @@ func (s *Scanner) skipText() {
 	start := s.pos + 1
 	ascii := true
 	for i := start; i < len(s.data); i++ {
+		for i+8 < len(s.data) && plain(binary.LittleEndian.Uint64(s.data[i:])) {
+			i += 8
+		}
 		switch c := s.data[i]; {
 		case c == '"':
 			s.pos = i + 1
@@ -101,6 +105,15 @@ func (s *Scanner) skipText() {
 	}
 	s.pos = len(s.data)
 	s.failSyntax("the end of a string")
+}
+
+// plain reports whether eight bytes of a string are ASCII without a quote, a backslash or
+// a control character.
+func plain(word uint64) bool {
+	const low, high = 0x0101010101010101, 0x8080808080808080
+	quote, escape := word^'"'*low, word^'\\'*low // bytes that are searched for become 0
+	found := (quote-low)&^quote | (escape-low)&^escape | (word-' '*low)&^word | word
+	return found&high == 0
 }
 
 func (s *Scanner) checked(got []byte, at int, ascii bool) []byte {

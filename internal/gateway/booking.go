@@ -181,16 +181,17 @@ func (b *booking) generated(tokens uint64) {
 	}
 }
 
-// predictedCached is how many tokens of the prompt the chosen rank was believed to have cached.
-func (b *booking) predictedCached() uint64 {
+// predictedCached is how many tokens of the prompt the chosen rank was believed to have
+// cached; ok is false if another rank has served it.
+func (b *booking) predictedCached() (tokens uint64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range b.selection.Overlap.DP {
 		if r.DP == b.selection.Rank.DP {
-			return uint64(r.Tokens)
+			return uint64(r.Tokens), true
 		}
 	}
-	return 0
+	return 0, false
 }
 
 // move books the request on another rank than was chosen: its gateway went there.

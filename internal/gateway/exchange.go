@@ -300,8 +300,9 @@ func (x *exchange) endResponse() {
 	x.phase = ended
 	if x.response != nil {
 		x.response.End()
-		if u, ok := x.response.Usage(); ok && u.HasCached {
-			x.server.config.Metrics.CachedTokens(u.Cached, x.booking.predictedCached())
+		u, said := x.response.Usage()
+		if predicted, ok := x.booking.predictedCached(); ok && said && u.HasCached {
+			x.server.config.Metrics.CachedTokens(u.Cached, predicted)
 		}
 		x.response = nil
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -98,6 +99,8 @@ const (
 	maxMessage = 4 << 20
 	// healthEvery is how often readiness is looked at.
 	healthEvery = 200 * time.Millisecond
+	// stopEvery is how often a server that stops looks whether requests are under way.
+	stopEvery = 10 * time.Millisecond
 	// handshake is how long a connection may take to become one.
 	handshake = 10 * time.Second
 	// idlePing is after how long without a message a connection is asked whether it lives,
@@ -192,8 +195,22 @@ func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	defer context.AfterFunc(ctx, s.grpc.Stop)()
-	s.grpc.GracefulStop()
+	var ended sync.WaitGroup
+	ended.Go(s.grpc.GracefulStop)
+	// Others than requests are not waited for: those who watch the health do not leave.
+	every := time.NewTicker(stopEvery)
+	defer every.Stop()
+	for quiet := 0; quiet < 2 && ctx.Err() == nil; quiet++ {
+		if s.config.Metrics.Open.Load() > 0 {
+			quiet = -1
+		}
+		select {
+		case <-ctx.Done():
+		case <-every.C:
+		}
+	}
+	s.grpc.Stop()
+	ended.Wait()
 }
 
 // Process implements the service of Envoy's filter: one call for each HTTP request.

@@ -59,6 +59,13 @@ func TestStop(t *testing.T) {
 	w.put(1, 1)
 	e, _ := w.post(chatPath, chat(servicetest.Prompt(1, 8), `,"stream":true`))
 	e.response(200, sse, false)
+	watch, err := healthpb.NewHealthClient(w.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	if err == nil {
+		_, err = watch.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

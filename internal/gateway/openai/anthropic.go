@@ -23,7 +23,7 @@ type block struct {
 const billingHeader = "x-anthropic-billing-header"
 
 // anthropicChat converts a request of Anthropic's API as vLLM does.
-func (r *Request) anthropicChat(b *object) ([]byte, error) {
+func (r *Request) anthropicChat(b *object) ([][]byte, error) {
 	var messages []chatMessage
 	if !r.isNull(memberSystem) {
 		text, blocks, err := content(r.raw(memberSystem))
@@ -67,7 +67,7 @@ func (r *Request) anthropicChat(b *object) ([]byte, error) {
 }
 
 // finishAnthropic adds what the request has beside its messages.
-func (r *Request) finishAnthropic(b *object, messages []chatMessage) ([]byte, error) {
+func (r *Request) finishAnthropic(b *object, messages []chatMessage) ([][]byte, error) {
 	tools, err := r.anthropicTools()
 	if err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 )
@@ -20,14 +19,14 @@ func (r *Request) RenderBody(model string) (Kind, [][]byte, error) {
 		return 0, nil, ErrNotConvertible
 	case r.Kind == Messages:
 		body, err := r.chat(model)
-		return Chat, [][]byte{body}, err
+		return Chat, body, err
 	}
 	return r.Kind, r.edited(model, ""), nil
 }
 
 // TokenizeBody returns the body of vLLM's POST /tokenize for the prompt, the first one
-// of a batch. The error is ErrNotConvertible.
-func (r *Request) TokenizeBody(model string) ([]byte, error) {
+// of a batch, in pieces. The error is ErrNotConvertible.
+func (r *Request) TokenizeBody(model string) ([][]byte, error) {
 	if r.Media {
 		return nil, ErrNotConvertible
 	}
@@ -52,7 +51,7 @@ func (r *Request) TokenizeBody(model string) ([]byte, error) {
 }
 
 // chat returns the prompt as the messages of a chat, with what its template is given.
-func (r *Request) chat(model string) ([]byte, error) {
+func (r *Request) chat(model string) ([][]byte, error) {
 	b := newObject(model)
 	switch r.Kind {
 	case Chat:
@@ -65,8 +64,9 @@ func (r *Request) chat(model string) ([]byte, error) {
 	return nil, ErrNotConvertible
 }
 
-// object is a JSON object that is being written.
-type object struct{ bytes.Buffer }
+// object is a JSON object that is being written, in pieces: values may be large, and are
+// parts of the request's body where they stand there so.
+type object struct{ pieces [][]byte }
 
 // newObject starts a body with its model; empty: without one.
 func newObject(model string) *object {
@@ -78,22 +78,15 @@ func newObject(model string) *object {
 }
 
 func (b *object) member(name string, value []byte) {
-	if b.Len() == 0 {
-		b.WriteByte('{')
-	} else {
-		b.WriteByte(',')
+	head := `,"`
+	if b.pieces == nil {
+		head = `{"`
 	}
-	b.WriteString(`"` + name + `":`)
-	b.Write(value)
+	b.pieces = append(b.pieces, []byte(head+name+`":`), value)
 }
 
-func (b *object) close() []byte {
-	if b.Len() == 0 {
-		b.WriteByte('{')
-	}
-	b.WriteByte('}')
-	return b.Bytes()
-}
+// close returns the object, which has a member.
+func (b *object) close() [][]byte { return append(b.pieces, []byte{'}'}) }
 
 // copyTo gives a member as it stands in the body, unless it is null.
 func (r *Request) copyTo(b *object, m member, name string) {
@@ -104,7 +97,7 @@ func (r *Request) copyTo(b *object, m member, name string) {
 
 // plainChat takes from a chat what /tokenize takes. What the route for chats gives to
 // the template itself, and /tokenize does not know, goes in chat_template_kwargs.
-func (r *Request) plainChat(b *object) ([]byte, error) {
+func (r *Request) plainChat(b *object) ([][]byte, error) {
 	if r.isNull(memberMessages) {
 		return nil, ErrNotConvertible
 	}

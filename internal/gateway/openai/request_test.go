@@ -210,13 +210,13 @@ func FuzzParseRequest(f *testing.F) {
 		if !json.Valid(body) {
 			t.Fatalf("%q is taken for JSON", body)
 		}
-		for _, convert := range []func() ([]byte, error){
-			func() ([]byte, error) { return r.TokenizeBody("m") },
-			func() ([]byte, error) { _, b, err := r.RenderBody("m"); return bytes.Join(b, nil), err },
-		} {
-			if out, err := convert(); err == nil && !json.Valid(out) {
-				t.Fatalf("%q becomes %q", body, out)
-			}
+		tokenize, notTokenized := r.TokenizeBody("")
+		_, render, notRendered := r.RenderBody("m")
+		if out := bytes.Join(tokenize, nil); notTokenized == nil && !json.Valid(out) {
+			t.Fatalf("%q becomes %q", body, out)
+		}
+		if out := bytes.Join(render, nil); notRendered == nil && !json.Valid(out) {
+			t.Fatalf("%q becomes %q", body, out)
 		}
 		_, told, err := (&Request{Salt: salt}).CacheSalt(nil, false)
 		if err != nil || told == "" {
@@ -234,4 +234,22 @@ func FuzzParseRequest(f *testing.F) {
 			t.Fatalf("%q becomes %q", body, changed)
 		}
 	})
+}
+
+// BenchmarkRequest reads a chat of about a thousand tokens and makes the question for its
+// tokens of it.
+func BenchmarkRequest(b *testing.B) {
+	body := []byte(`{"model":"m","messages":[{"role":"system","content":"You are helpful.\n"},{"role":"user","content":"` + strings.Repeat("word ", 1000) +
+		`"}],"stream":true,"stream_options":{"include_usage":true},"max_tokens":100,"temperature":0.7}`)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		r, err := ParseRequest(Chat, body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := r.TokenizeBody("m"); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

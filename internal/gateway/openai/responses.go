@@ -4,7 +4,7 @@ import "encoding/json"
 
 // responsesChat converts the input of a response as vLLM does, where it consists of
 // messages of text and calls of functions with their results.
-func (r *Request) responsesChat(b *object) ([]byte, error) {
+func (r *Request) responsesChat(b *object) ([][]byte, error) {
 	var messages []chatMessage
 	if !r.isNull(memberInstructions) {
 		var text string

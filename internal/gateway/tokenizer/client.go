@@ -158,7 +158,7 @@ var errNoRoute = errors.New("the renderer has no route for this API")
 func (c *Client) call(r *Request) (call, error) {
 	if c.options.Protocol == VLLMTokenize {
 		body, err := r.TokenizeBody(r.Model)
-		return call{"/tokenize", [][]byte{body}, idsIn("tokens")}, err
+		return call{"/tokenize", body, idsIn("tokens")}, err
 	}
 	kind, body, err := r.RenderBody(r.Model)
 	field := "token_ids"
