@@ -26,7 +26,7 @@ func TestAllocations(t *testing.T) {
 		}
 		_ = w.Free("r")
 	})
-	if n > 6 {
+	if n > 5 {
 		t.Errorf("%v allocations to book and free", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/select-service/select-service/internal/affinity"
 	"github.com/select-service/select-service/internal/approximate"
@@ -478,6 +479,7 @@ func (f *inFlightIDs) release(id string) {
 type retryWaiters struct {
 	mu  sync.Mutex // guards ids; innermost
 	ids map[string]*retryWaiter
+	n   atomic.Int64 // len(ids), written under mu
 }
 
 // retryWaiter is the wait of all retries of one id.
@@ -498,6 +500,7 @@ func (w *retryWaiters) add(id string) (booked chan struct{}) {
 		}
 		x = &retryWaiter{booked: make(chan struct{})}
 		w.ids[id] = x
+		w.n.Add(1)
 	}
 	x.n++
 	return x.booked
@@ -512,17 +515,26 @@ func (w *retryWaiters) remove(id string, booked chan struct{}) {
 		return // it was closed
 	}
 	if x.n--; x.n == 0 {
-		delete(w.ids, id)
+		w.deleteLocked(id)
 	}
 }
 
-// wake ends the wait of all retries of the id.
+func (w *retryWaiters) deleteLocked(id string) {
+	delete(w.ids, id)
+	w.n.Add(-1)
+}
+
+// wake ends the wait of all retries of the id, which is booked: one that is not seen here
+// looks later, and finds it.
 func (w *retryWaiters) wake(id string) {
+	if w.n.Load() == 0 {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if x := w.ids[id]; x != nil {
 		close(x.booked)
-		delete(w.ids, id)
+		w.deleteLocked(id)
 	}
 }
 

@@ -392,15 +392,8 @@ func (c *selection) book() error {
 		record.setAnswer(answer)
 		return reservations.Placement{Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: c.result.EffectivePrefillTokens, Uncached: c.uncached}, nil
 	})
-	var exists *reservations.ExistsError
-	if errors.As(err, &exists) {
-		return errIDExists(bookingFailed(exists), req.IfExists, exists)
-	}
-	if limit, is := errors.AsType[*reservations.LimitError](err); is {
-		return contract.LedgerLimit(limit)
-	}
 	if err != nil {
-		return err
+		return c.bookError(err)
 	}
 	c.result.ReservationID = &c.id
 	if device, _, _ := c.overlap.At(c.chosen.Slot); req.Stored != nil && int(device) < len(c.local) {
@@ -408,6 +401,17 @@ func (c *selection) book() error {
 	}
 	c.api.booked(record, c.scope, c.chosen, c.local, c.size)
 	return nil
+}
+
+// bookError is the error of a booking that failed.
+func (c *selection) bookError(err error) error {
+	if exists, is := errors.AsType[*reservations.ExistsError](err); is {
+		return errIDExists(bookingFailed(exists), c.request.IfExists, exists)
+	}
+	if limit, is := errors.AsType[*reservations.LimitError](err); is {
+		return contract.LedgerLimit(limit)
+	}
+	return err
 }
 
 // newRecord returns the record that the reservation will have; nil: none.

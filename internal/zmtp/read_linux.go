@@ -16,7 +16,7 @@ const canRead = true
 // of the time of each.
 func readNow(fd uintptr, p []byte) (n int, again bool, err error) {
 	for {
-		r, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		r, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p))) //nolint:gosec // p is alive during the call
 		switch errno {
 		case 0:
 			return int(r), false, nil

@@ -22,9 +22,14 @@ func (c *Client) encode(k call) (content, error) {
 	if k.body == nil {
 		return content{}, nil
 	}
-	if k.prompt == nil || c.onlyJSON.Load() {
+	batch, batched := k.body.(batchBody)
+	switch {
+	case c.onlyJSON.Load() || k.prompt == nil && !batched:
 		text, err := json.Marshal(k.body)
 		return content{text: text}, err
+	case batched:
+		text, err := batch.pack()
+		return content{text, true}, err
 	}
 	text, err := pack(k.body, k.prompt)
 	return content{text, true}, err

@@ -148,6 +148,8 @@ func (f *fake) act(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case path == "select_and_reserve" || path == "reservations":
 		f.book(w, body)
+	case path == "select_batch":
+		_, _ = io.WriteString(w, `{"results":[{"status":200,"body":{"worker_id":1}},{"status":503,"body":{"error":"busy","message":"all busy","type":"service_unavailable","code":503},"retry_after":"2"}]}`)
 	case path == "select":
 		_, _ = io.WriteString(w, `{"worker_id":1}`)
 	case parts[0] == "reservations":
@@ -176,6 +178,21 @@ func asJSON(body []byte) []byte {
 	if err := msgpack.Unmarshal(body, &members); err != nil {
 		panic(err)
 	}
+	fromWords(members)
+	if requests, ok := members["requests"].([]any); ok {
+		for _, r := range requests {
+			fromWords(r.(map[string]any)["select"].(map[string]any))
+		}
+	}
+	text, err := json.Marshal(members)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// fromWords makes lists of the byte strings of a request.
+func fromWords(members map[string]any) {
 	for name, v := range members {
 		words, ok := v.([]byte)
 		if !ok {
@@ -191,11 +208,6 @@ func asJSON(body []byte) []byte {
 		}
 		members[name] = list
 	}
-	text, err := json.Marshal(members)
-	if err != nil {
-		panic(err)
-	}
-	return text
 }
 
 func (f *fake) book(w http.ResponseWriter, body []byte) {

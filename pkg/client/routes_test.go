@@ -31,7 +31,8 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"health": func(ctx context.Context, c *client.Client) error { return c.Health(ctx) },
 	"ready":  func(ctx context.Context, c *client.Client) error { return only(c.Ready(ctx)) },
 
-	"select": func(ctx context.Context, c *client.Client) error { return only(c.Select(ctx, client.SelectRequest{})) },
+	"selectBatch": func(ctx context.Context, c *client.Client) error { return only(c.SelectBatch(ctx, nil)) },
+	"select":      func(ctx context.Context, c *client.Client) error { return only(c.Select(ctx, client.SelectRequest{})) },
 	"selectAndReserve": func(ctx context.Context, c *client.Client) error {
 		return only(c.SelectAndReserve(ctx, client.SelectRequest{ID: "r"}))
 	},

@@ -346,6 +346,33 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// TestSelectBatch: each request has its answer, in both formats, and the prompts stay the
+// caller's.
+func TestSelectBatch(t *testing.T) {
+	f := serve(t)
+	c := f.client(t)
+	reqs := []client.SelectRequest{{Model: "m", Prompt: client.Prompt{TokenIDs: []uint32{1, 2}}}, {Prompt: client.Prompt{BlockHashes: []int64{-1}}}}
+	for _, f.onlyJSON = range []bool{false, true} {
+		got, err := c.SelectBatch(t.Context(), reqs)
+		if err != nil || len(got) != 2 || got[0].Selection.Worker != 1 || got[0].Err != nil || !errors.Is(got[1].Err, client.ErrOverloaded) {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		if e, ok := errors.AsType[*client.Error](got[1].Err); !ok || e.RetryAfter != 2*time.Second {
+			t.Errorf("%+v", got[1].Err)
+		}
+		want := `{"requests":[{"select":{"model_name":"m","token_ids":[1,2]}},{"select":{"block_hashes":[-1]}}]}`
+		if sent := f.bodies[len(f.bodies)-1]; compact(t, sent) != compact(t, want) {
+			t.Errorf("sent %s", sent)
+		}
+	}
+	if len(reqs[0].TokenIDs) != 2 {
+		t.Error("the prompt is gone")
+	}
+	if _, err := c.SelectBatch(t.Context(), []client.SelectRequest{{PolicyClass: "a"}, {}}); !errors.Is(err, client.ErrBadRequest) {
+		t.Error(err)
+	}
+}
+
 // TestOnlyJSON: a service that refuses msgpack is asked once, and has done what was asked
 // in JSON at once.
 func TestOnlyJSON(t *testing.T) {

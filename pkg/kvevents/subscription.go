@@ -292,7 +292,7 @@ func (s *subscription) turn(w *Workspace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.more = len(s.rest) > 0; !s.more {
-		if cap(s.taken) <= 256 { // a burst's memory is not kept
+		if cap(s.taken) <= 4 || cap(s.taken) <= 256 && len(s.items) > 0 { // an idle stream keeps little, none a burst's memory
 			s.spare = s.taken[:0]
 		}
 		s.taken, s.rest = nil, nil

@@ -155,7 +155,8 @@ def relay(server: Server, fate: Fate) -> Iterator[str]:
                 ending.wait()
             if verdict in ("refuse", "hang"):
                 return
-            kind = {"content-type": self.headers.get("content-type", "application/json")}
+            wanted = {"content-type": "application/json", "accept": "*/*"}
+            kind = {name: self.headers.get(name, value) for name, value in wanted.items()}
             try:
                 answer = upstream.request(self.command, self.path, content=body, headers=kind)
             except httpx.TransportError:

@@ -99,6 +99,9 @@ def test_selection(make: MakeClient, fleet: Server, dialect: str) -> None:
     client = make(fleet.url, dialect=dialect)
     chosen = client.select(token_ids=range(10), allowed_worker_ids={2}, policy_class="default")
     assert chosen["worker_id"] == 2
+    good, bad = client.select_batch([{"token_ids": [1]}, {"token_ids": [-1]}], policy_class="default")
+    assert good["worker_id"] in (1, 2)
+    assert isinstance(bad, BadRequest)
     booked = client.select_and_reserve(
         token_ids=[1, 2, 3, 4, 5], pinned_worker={"worker_id": 1, "dp_rank": 0}
     )

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -227,7 +228,7 @@ func (n *Node) advance() (time.Duration, bool) {
 	if !ok {
 		return 0, false
 	}
-	return time.Duration(float64(next-n.modelNowLocked()) / n.speedup), true
+	return time.Duration(math.Ceil(float64(next-n.modelNowLocked()) / n.speedup)), true // not before it
 }
 
 func (n *Node) advanceLocked(now time.Duration) {

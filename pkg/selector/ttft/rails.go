@@ -64,9 +64,9 @@ const (
 	// a quarter of the scope's bookings do.
 	silentBookings = 20
 
-	// A prefill_complete is late if the end follows within sameMoment, and that is less
-	// than sameShare of the time since the booking.
-	sameMoment = 20 * time.Millisecond
+	// A prefill_complete is late if the end follows within sameMoment, which is a call of a
+	// caller far away, and that is less than sameShare of the time since the booking.
+	sameMoment = 50 * time.Millisecond
 	sameShare  = 0.1
 )
 

@@ -36,11 +36,17 @@ func (c *caller) inTime() {
 }
 
 // withEnd reports prefill_complete together with the end.
-func (c *caller) withEnd() {
+func (c *caller) withEnd() { c.before(2 * time.Millisecond) }
+
+// farAway does so where each call takes 40 ms.
+func (c *caller) farAway() { c.before(40 * time.Millisecond) }
+
+// before reports prefill_complete so long before the end.
+func (c *caller) before(end time.Duration) {
 	slot, r, booked := c.turn()
 	done := booked + 3*time.Second
 	c.l.Completed(done, slot, r, 1000, 2000, booked, booked)
-	c.at = done + 2*time.Millisecond
+	c.at = done + end
 	c.l.Freed(c.at, slot, r, booked, done)
 }
 
@@ -92,7 +98,7 @@ func (c *caller) expectChanges(t *testing.T, want ...string) {
 }
 
 func TestLateReports(t *testing.T) {
-	for name, late := range map[string]func(*caller){"with the end": (*caller).withEnd, "never": (*caller).silent} {
+	for name, late := range map[string]func(*caller){"with the end": (*caller).withEnd, "with the end, far away": (*caller).farAway, "never": (*caller).silent} {
 		t.Run(name, func(t *testing.T) {
 			c := &caller{l: NewLearner(), ranks: 2}
 			repeat(400, c.inTime)

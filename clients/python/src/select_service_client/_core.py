@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from . import _json
+from . import _json, _msgpack
 from ._background import Background
 from ._errors import Conflict, ConnectionFailed, NotFound, SelectServiceError, UnexpectedAnswer
 from ._lanes import Lanes, Ticket
@@ -35,6 +35,9 @@ OVERTAKE = 2.5
 # The selections, which may wait in the server's queue.
 _QUEUED = ("/select", "/select_and_reserve")
 
+# The calls about a prompt, which is long: sent in msgpack.
+_PROMPTS = (*_QUEUED, "/reservations", "/overlap_scores", "/potential_loads", "/explain")
+
 # Every core that is alive, for the end of the interpreter; see _exit.py.
 cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
@@ -54,6 +57,8 @@ class Core:
         options.check()
         self.options = options
         self.prefix = f"/v{options.dialect}" if options.prefix is None else options.prefix
+        # The server has refused msgpack: others that speak the contract know only JSON.
+        self.only_json = False
         self.lanes = Lanes()
         self.background = Background(options.async_client)
         self._http: httpx.Client | None = None
@@ -112,17 +117,27 @@ class Core:
     ) -> Request:
         """A request to a route."""
         timeout = self.options.selection_timeout if path in _QUEUED else self.options.timeout
+        packed = None if body is None or self.only_json or path not in _PROMPTS else _msgpack.encode(body)
         path = (self.prefix if prefixed else "") + path
         given = {name: value for name, value in (query or {}).items() if value is not None}
         if given:
             path += "?" + urlencode(given)
         all_headers = dict(headers or {})
         check_headers(all_headers)
-        content = None
-        if body is not None:
-            all_headers["content-type"] = "application/json"
-            content = _json.encode(body)
-        return Request(method, path, content, all_headers, timeout)
+        if packed is not None:
+            content, same = packed
+            headers_of = {**all_headers, "content-type": "application/msgpack", "accept": "application/json"}
+
+            def plain() -> Request:
+                self.only_json = True
+                in_json = {**all_headers, "content-type": "application/json"}
+                return Request(method, path, _json.encode(same), in_json, timeout)
+
+            return Request(method, path, content, headers_of, timeout, plain)
+        if body is None:
+            return Request(method, path, None, all_headers, timeout)
+        all_headers["content-type"] = "application/json"
+        return Request(method, path, _json.encode(body), all_headers, timeout)
 
     def call(self, request: Request, *, safe: bool = True) -> Plan[Any]:
         """Sends a request and returns the answer's value; safe says it may be repeated."""
@@ -183,9 +198,7 @@ class Core:
             return self.request("POST", path, request, headers=headers), None
         plain = {name: value for name, value in request.items() if name != "if_exists"}
         first = self.request("POST", path, plain, headers=headers)
-        content = first.content or b""
-        # The same text and one member more: prompts are long, and encoded once.
-        return first, lambda: replace(first, content=content[:-1] + b',"if_exists":"return"}')
+        return first, lambda: _asking_again(first)
 
     def with_id(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The request with an id for the booking, which repetitions need."""
@@ -383,6 +396,15 @@ class Core:
             self.background.close()
         else:
             self._http = self._ahttp = None
+
+
+def _asking_again(request: Request) -> Request:
+    """A booking with if_exists: the same text and one member more, for prompts are long."""
+    content, plain = request.content or b"", request.plain
+    if plain is None:
+        return replace(request, content=content[:-1] + b',"if_exists":"return"}')
+    in_msgpack = _msgpack.add(content, "if_exists", "return")
+    return replace(request, content=in_msgpack, plain=lambda: _asking_again(plain()))
 
 
 def _id(booking: Any) -> str:

@@ -30,6 +30,8 @@ class Request:
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None  # of each attempt, in seconds; None: it has all the time
+    # Makes the same in JSON, for a server that answers 415; None: it is in JSON.
+    plain: Callable[[], Request] | None = None
 
     def within(self, seconds: float) -> Request:
         """The same with at most so many seconds."""
@@ -177,6 +179,9 @@ class Exchange:
                     wait = None
                 if self.lost and self._repeated is not None:
                     request, self._repeated = self._repeated(), None
+            elif reply.status == 415 and request.plain is not None:  # it has not been done
+                request = request.plain()
+                continue
             elif is_overload(reply.status, reply.content):
                 error = error_of(reply.status, reply.content)
                 self.doubtful = self.lost

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _json
 from ._core import Core
-from ._errors import error_of
+from ._errors import SelectServiceError, error_of
 from ._operation import Caller, operation
 from ._plan import Answer, Exchange, Plan
 from ._types import (
@@ -127,6 +127,24 @@ class SelectionRoutes(Caller):
         core = self._core
         body, headers = split_headers(core.names(request))
         return core.call(core.request("POST", "/select", body, headers=headers))
+
+    @operation
+    def select_batch(
+        self, requests: Iterable[SelectRequest | Mapping[str, Any]], *, policy_class: str | None = None
+    ) -> Plan[list[Selection | SelectServiceError]]:
+        """Is select for up to 1,024 requests in one call.
+
+        They are served in their order. Each has its answer, or the error that select
+        would raise; none is tried again by itself.
+        """
+        core = self._core
+        body = {"requests": [{"select": core.names(request)} for request in requests]}
+        headers = {} if policy_class is None else {POLICY_CLASS: policy_class}
+        answer = yield from core.call(core.request("POST", "/select_batch", body, headers=headers))
+        return [
+            one["body"] if one["status"] == 200 else error_of(one["status"], _json.encode(one["body"]))
+            for one in answer["results"]
+        ]
 
     @operation
     def select_and_reserve(self, **request: Unpack[BookRequest]) -> Plan[Selection]:
