@@ -30,7 +30,7 @@ const (
 	// bytes. Of a frame that is not there yet firstChunk bytes or more are read to where
 	// they stay.
 	smallBuffer = 4 << 10
-	largeBuffer = 64 << 10
+	largeBuffer = 16 << 10
 	// firstChunk is the memory that a frame takes before its bytes have come; when it
 	// is full, it takes growth times as much.
 	firstChunk = 16 << 10

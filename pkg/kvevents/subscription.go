@@ -253,11 +253,16 @@ func (s *subscription) enqueueLocked() {
 }
 
 // liveFullLocked reports whether the inbox has 1/part of the live messages or more that it
-// may have.
+// may have: the less, the more streams wait for their turns, as what is read long before its
+// turn only takes memory.
 func (s *subscription) liveFullLocked(part int) bool {
+	part *= 1 + int(s.subs.turns.waiting.Load())/crowd
 	items, bytes := s.pending.items-s.answers.items, s.pending.bytes-s.answers.bytes
-	return items >= s.subs.config.Inbox/part || bytes >= s.subs.config.InboxBytes/part
+	return items >= max(s.subs.config.Inbox/part, 1) || bytes >= max(s.subs.config.InboxBytes/part, 1)
 }
+
+// crowd is how many waiting streams make each other's inboxes smaller.
+const crowd = 16
 
 // answersFullLocked is liveFullLocked of replayed messages.
 func (s *subscription) answersFullLocked(part int) bool {
@@ -298,7 +303,6 @@ func (s *subscription) turn(w *Workspace) {
 		s.taken, s.rest = nil, nil
 	}
 	s.leaveTurnLocked(done, answers)
-
 }
 
 // beginTurn and endTurn are before and after what the stream does in a turn. turning must be

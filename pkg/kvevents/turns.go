@@ -3,6 +3,7 @@ package kvevents
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -17,7 +18,8 @@ const (
 // are applied in order, by whichever worker is free: one that is busy with a huge
 // message holds up no stream but that message's.
 type turns struct {
-	wake chan struct{} // a token for each worker that may be asleep
+	wake    chan struct{} // a token for each worker that may be asleep
+	waiting atomic.Int64  // subscriptions in queue
 
 	// mu guards what follows. It is the innermost lock.
 	mu    sync.Mutex
@@ -56,6 +58,7 @@ func (t *turns) giveBack(w *Workspace) {
 func (t *turns) enqueue(sub *subscription) {
 	t.mu.Lock()
 	t.queue = append(t.queue, sub)
+	t.waiting.Add(1)
 	t.mu.Unlock()
 	select {
 	case t.wake <- struct{}{}:
@@ -72,6 +75,7 @@ func (t *turns) next() *subscription {
 		return nil
 	}
 	sub := t.queue[t.head]
+	t.waiting.Add(-1)
 	t.queue[t.head] = nil // no removed stream is kept alive
 	if t.head++; t.head == len(t.queue) {
 		t.queue, t.head = t.queue[:0], 0
