@@ -2,27 +2,41 @@ package selecting
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// Of a prompt most ranks of a wide scope have the same: nothing, or what all prompts
-// begin with. They differ by their loads alone, and the ledger has them in that order. So
-// the others are scored one by one, and of these the best.
+// In a wide scope many ranks have the same of a prompt: nothing, or what all prompts begin
+// with. Those of such a class differ by their loads alone, and the ledger has the loads in
+// order. So the best of each class and the ranks in no class are compared, not all ranks.
 
 // wideScope is how many ranks a scope must have for that; to look at fewer one by one
 // costs less.
 const wideScope = 32
 
+// fewRanks is how many ranks of a class are scored one by one instead.
+const fewRanks = 3
+
 // byLoad is the memory of a choice by the order of loads.
 type byLoad struct {
 	used   bool
-	except []uint64        // slots that are no candidates or are scored one by one
-	scored []catalog.Entry // those that are scored
+	scored []catalog.Entry // the ranks that are compared; those with the most load are only scored
+	counts []int           // how many ranks each one of scored stands for; 0: none
+	groups []loadGroup
+	sets   []uint64 // of the groups, one after the other
 	slots  []uint32
-	like   selector.Candidate // what most ranks have
+	like   selector.Candidate // a rank of a class
+}
+
+// loadGroup is the ranks of a class in the index that are of one class of the active
+// prompts too.
+type loadGroup struct {
+	set   []uint64
+	least reservations.LeastLoad
+	at    int // in scored
 }
 
 // pick chooses among ranks. It returns the ranks that were scored, and which of them is
@@ -41,41 +55,26 @@ func (c *selection) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i i
 	if len(ranks) < wideScope || len(ranks) != c.snapshot.NumRanks || len(c.request.PreferredTaints) > 0 || c.tellsAll() {
 		return 0, false
 	}
-	order, ok := c.loadOrder(v)
-	if !ok || !c.listOthers(v, len(ranks)/2) {
-		return 0, false
-	}
 	b := &c.byLoad
-	least, ok := v.LeastLoaded(reservations.LoadOrder{Token: order.Token, Block: order.Block, Request: order.Request}, b.except)
-	if !ok {
+	b.scored, b.counts, b.groups = b.scored[:0], b.counts[:0], b.groups[:0]
+	if !c.addGroups(v) || len(b.scored) > len(ranks)/2 {
 		return 0, false
-	}
-	count := 1 // of the ranks that the last one scored stands for
-	switch limit := order.Limit(least.Key); {
-	case least.Count == 0 && len(b.scored) == 0:
-		return 0, false
-	case least.Count == 0:
-	case least.Next > limit:
-		b.scored = append(b.scored, c.snapshot.BySlot(least.Slot))
-		count = int(least.Count)
-	default:
-		b.slots = v.UpTo(limit, b.slots[:0])
-		for _, slot := range b.slots {
-			b.scored = append(b.scored, c.snapshot.BySlot(slot))
-		}
-	}
-	last := len(b.scored) - 1
-	if least.Count > 0 { // for the spread of the costs
-		b.scored = append(b.scored, c.snapshot.BySlot(least.MostSlot))
 	}
 	c.score(b.scored, v)
-	if !c.candidates[last].Known {
-		return 0, false // the slot has another rank meanwhile
+	for i := range b.groups {
+		if !c.candidates[b.groups[i].at].Known {
+			return 0, false // the slot has another rank meanwhile
+		}
 	}
-	i, nth := selector.PickLowest(c.costs[:last+1], count, selector.Global())
-	if i == last && count > 1 {
-		b.scored[i] = c.snapshot.BySlot(v.Equal(&least, uint32(nth)))
-		c.candidates[i] = candidate(b.scored[i], &c.overlap, v)
+	i, nth := selector.PickCounted(c.costs, b.counts, selector.Global())
+	if i < 0 {
+		return 0, false
+	}
+	for g := range b.groups {
+		if of := &b.groups[g]; of.at == i {
+			b.scored[i] = c.snapshot.BySlot(v.Equal(&of.least, of.set, nth))
+			c.candidates[i] = candidate(b.scored[i], &c.overlap, v)
+		}
 	}
 	return i, true
 }
@@ -86,8 +85,78 @@ func (c *selection) tellsAll() bool {
 	return c.request.Explain || c.request.ExplainOnly || c.request.Fallbacks > 0 || p != nil && len(p.Shadows()) > 0 || c.keeps()
 }
 
-// loadOrder is that of the ranks that have of the prompt what most ranks have.
-func (c *selection) loadOrder(v *reservations.View) (selector.LoadOrder, bool) {
+// addGroups lists the best ranks of all classes, and those in none. It is false if the
+// ledger or the policy have no order.
+func (c *selection) addGroups(v *reservations.View) bool {
+	b := &c.byLoad
+	candidates := c.snapshot.CandidateSlots()
+	words := min(len(candidates), (v.Slots()+63)/64)
+	b.sets = slices.Grow(b.sets[:0], words)
+	rest := b.sets[:words]
+	copy(rest, candidates)
+	b.sets = rest
+	for x := range c.overlap.Classes() {
+		for y := range v.Classes() {
+			from, n := len(b.sets), 0
+			for w := range words {
+				set := candidates[w] & c.overlap.ClassSlots(x, w) & v.ClassSlots(y, w)
+				n += bits.OnesCount64(set)
+				b.sets = append(b.sets, set)
+			}
+			if n <= fewRanks {
+				b.sets = b.sets[:from]
+				continue
+			}
+			set := b.sets[from:]
+			for w := range words {
+				b.sets[w] &^= set[w]
+			}
+			b.like = selector.Candidate{Device: c.overlap.Class(x), Shared: v.Class(y), Known: true}
+			if !c.addGroup(set, v) {
+				return false
+			}
+		}
+	}
+	for w := range words {
+		for set := b.sets[w]; set != 0; set &= set - 1 {
+			b.add(c.snapshot.BySlot(uint32(w*64+bits.TrailingZeros64(set))), 1)
+		}
+	}
+	return true
+}
+
+func (b *byLoad) add(e catalog.Entry, count int) {
+	b.scored, b.counts = append(b.scored, e), append(b.counts, count)
+}
+
+// addGroup lists the best ranks of a group that has like of the prompt. Of those that
+// carry the same one stands for all.
+func (c *selection) addGroup(set []uint64, v *reservations.View) bool {
+	b := &c.byLoad
+	order, ok := c.loadOrder()
+	if !ok {
+		return false
+	}
+	least, ok := v.LeastLoaded(reservations.LoadOrder{Token: order.Token, Block: order.Block, Request: order.Request}, set)
+	if !ok {
+		return false
+	}
+	if !least.Any {
+		return true
+	}
+	equal, near := v.Near(&least, order.Limit(least.Sum), set, b.slots[:0])
+	b.slots = near
+	b.groups = append(b.groups, loadGroup{set: set, least: least, at: len(b.scored)})
+	b.add(c.snapshot.BySlot(least.Slot), equal)
+	for _, slot := range near {
+		b.add(c.snapshot.BySlot(slot), 1)
+	}
+	b.add(c.snapshot.BySlot(least.MostSlot), 0) // for the spread of the costs
+	return true
+}
+
+// loadOrder is that of the ranks that have the same of the prompt.
+func (c *selection) loadOrder() (selector.LoadOrder, bool) {
 	var policy selector.Policy = selector.CostFunction{}
 	if p := c.scope.Policies; p != nil {
 		policy = p.Policy
@@ -97,30 +166,5 @@ func (c *selection) loadOrder(v *reservations.View) (selector.LoadOrder, bool) {
 		return selector.LoadOrder{}, false
 	}
 	c.decision = selector.Decision{Prompt: c.size, Weights: c.weights}
-	c.byLoad.like = selector.Candidate{Device: c.overlap.Common(), Shared: v.CommonShared(), Known: true}
 	return ordered.LoadOrder(&c.decision, &c.byLoad.like)
-}
-
-// listOthers lists the candidates that do not have of the prompt what most ranks have. It
-// reports whether they are not more than most.
-func (c *selection) listOthers(v *reservations.View, most int) bool {
-	b := &c.byLoad
-	b.except, b.scored = b.except[:0], b.scored[:0]
-	candidates := c.snapshot.CandidateSlots()
-	n := 0
-	for w := range (v.Slots() + 63) / 64 {
-		set := uint64(0)
-		if w < len(candidates) {
-			set = candidates[w]
-		}
-		others := set & (c.overlap.Others(w) | v.OthersShared(w))
-		b.except = append(b.except, others|^set)
-		if n += bits.OnesCount64(others); n > most {
-			return false
-		}
-		for ; others != 0; others &= others - 1 {
-			b.scored = append(b.scored, c.snapshot.BySlot(uint32(w*64+bits.TrailingZeros64(others))))
-		}
-	}
-	return true
 }

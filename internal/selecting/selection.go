@@ -625,7 +625,7 @@ func (c *selection) cachedBlocks(slot uint32) uint64 {
 func (c *selection) mostCached() (most uint64) {
 	ranks := c.eligible
 	if c.byLoad.used {
-		ranks, most = c.byLoad.scored, uint64(c.overlap.Common())
+		ranks = c.byLoad.scored
 	}
 	for i := range ranks {
 		most = max(most, c.cachedBlocks(ranks[i].Slot))

@@ -2,24 +2,53 @@ package slotset
 
 import "math/bits"
 
-// Depths has a number for each slot: how many leading blocks of a prompt it has. The
-// number that most slots have is kept once. The zero value has no slots.
+// Depths has a number for each slot: how many leading blocks of a prompt it has. Slots
+// with the same number are a class where they are many. The zero value has no slots.
 type Depths struct {
 	slots   int
-	common  uint32
-	members Set      // the slots with the common number
-	n       int      // how many they are
-	depth   []uint32 // by slot, of the others
+	classes []class // the first one has 0
+	others  Set     // the slots in no class
+	depth   []uint32
 }
+
+type class struct {
+	depth uint32
+	set   Set
+}
+
+const (
+	// minClass is how many slots there are in a class at least.
+	minClass = 16
+	// maxClasses bounds the classes.
+	maxClasses = 8
+)
 
 // Reset begins anew with that many slots, all of which have 0.
 func (d *Depths) Reset(slots int) {
-	d.slots, d.common, d.n = slots, 0, slots
-	d.members = d.members.full(slots)
+	d.slots = slots
+	d.others = d.others.Zeroed(Words(slots))
+	d.classes = d.classes[:0]
+	first := d.add(0)
+	for i := range first {
+		first[i] = ^uint64(0)
+	}
 	if cap(d.depth) < slots {
 		d.depth = make([]uint32, slots)
 	}
 	d.depth = d.depth[:slots]
+}
+
+// add adds a class, in the memory of an earlier one if there is one.
+func (d *Depths) add(depth uint32) Set {
+	n := len(d.classes)
+	if n < cap(d.classes) {
+		d.classes = d.classes[:n+1]
+	} else {
+		d.classes = append(d.classes, class{})
+	}
+	c := &d.classes[n]
+	c.depth, c.set = depth, c.set.Zeroed(len(d.others))
+	return c.set
 }
 
 // Slots is how many there are.
@@ -27,57 +56,60 @@ func (d *Depths) Slots() int { return d.slots }
 
 // At returns the number of a slot, 0 beyond the last one.
 func (d *Depths) At(slot uint32) uint32 {
-	switch {
-	case d.members.Has(slot):
-		return d.common
-	case int(slot) < d.slots:
+	if d.others.Has(slot) {
 		return d.depth[slot]
+	}
+	for i := 1; i < len(d.classes); i++ {
+		if c := &d.classes[i]; c.set.Has(slot) {
+			return c.depth
+		}
 	}
 	return 0
 }
 
-// Common returns the number that most slots have.
-func (d *Depths) Common() uint32 { return d.common }
+// Classes is how many classes there are.
+func (d *Depths) Classes() int { return len(d.classes) }
 
-// Others returns word w of a set of slots. Those that are not in it have the common
-// number.
-func (d *Depths) Others(w int) uint64 {
+// Depth returns the number of a class.
+func (d *Depths) Depth(class int) uint32 { return d.classes[class].depth }
+
+// Class returns word w of the slots of a class. The first one has those beyond the last
+// slot too.
+func (d *Depths) Class(class, w int) uint64 {
 	switch {
-	case w < len(d.members):
-		return ^d.members[w]
-	case d.common == 0:
-		return 0
+	case w < len(d.others):
+		return d.classes[class].set[w]
+	case class == 0:
+		return ^uint64(0)
 	}
-	return ^uint64(0)
+	return 0
+}
+
+// Others returns word w of the slots that are in no class.
+func (d *Depths) Others(w int) uint64 {
+	if w < len(d.others) {
+		return d.others[w]
+	}
+	return 0
 }
 
 // Take takes slots out of those that have 0, before any Put: each of them is Put later.
 // set begins at word lo.
 func (d *Depths) Take(lo int, set Set) {
+	first := d.classes[0].set
 	for i, w := range set {
-		d.n -= bits.OnesCount64(w)
-		d.members[lo+i] &^= w
+		first[lo+i] &^= w
 	}
 }
 
 // Put gives slots that were taken a number. set begins at word lo.
 func (d *Depths) Put(lo int, set Set, depth uint32) {
-	n := set.Len()
-	switch {
-	case n == 0:
-	case n > d.n:
-		d.write(0, d.members, d.common)
-		clear(d.members)
-		copy(d.members[lo:], set)
-		d.common, d.n = depth, n
-	default:
-		d.write(lo, set, depth)
+	if len(d.classes) < maxClasses && d.slots >= minClass && set.Len() >= minClass {
+		copy(d.add(depth)[lo:], set)
+		return
 	}
-}
-
-// write notes the number of slots that do not have the common one.
-func (d *Depths) write(lo int, set Set, depth uint32) {
 	for i, w := range set {
+		d.others[lo+i] |= w
 		for ; w != 0; w &= w - 1 {
 			d.depth[(lo+i)*64+bits.TrailingZeros64(w)] = depth
 		}
@@ -89,14 +121,18 @@ func (d *Depths) write(lo int, set Set, depth uint32) {
 func (d *Depths) Set(slot uint32, depth uint32) {
 	for int(slot) >= d.slots {
 		if d.slots%64 == 0 {
-			d.members = append(d.members, 0)
+			d.others = append(d.others, 0)
+			for i := range d.classes {
+				d.classes[i].set = append(d.classes[i].set, 0)
+			}
+			d.classes[0].set[d.slots/64] = ^uint64(0)
 		}
 		d.depth = append(d.depth, 0)
 		d.slots++
 	}
-	if d.members.Has(slot) {
-		d.members[slot/64] &^= 1 << (slot % 64)
-		d.n--
+	for i := range d.classes {
+		d.classes[i].set[slot/64] &^= 1 << (slot % 64)
 	}
+	d.others.Add(slot)
 	d.depth[slot] = depth
 }

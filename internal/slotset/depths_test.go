@@ -50,7 +50,6 @@ func TestDepths(t *testing.T) {
 		if d.Slots() != len(want) || d.At(uint32(len(want))) != 0 {
 			t.Fatalf("seed %d: %d slots, want %d", seed, d.Slots(), len(want))
 		}
-		others := 0
 		for slot := range uint32(300) {
 			depth := uint32(0)
 			if int(slot) < len(want) {
@@ -59,30 +58,31 @@ func TestDepths(t *testing.T) {
 			if d.At(slot) != depth {
 				t.Fatalf("seed %d: slot %d has %d, want %d", seed, slot, d.At(slot), depth)
 			}
-			if d.Others(int(slot/64))>>(slot%64)&1 == 1 {
-				others++
-			} else if d.Common() != depth {
-				t.Fatalf("seed %d: slot %d has %d and counts as common", seed, slot, depth)
+			w, in := int(slot/64), 0
+			for c := range d.Classes() {
+				if d.Class(c, w)>>(slot%64)&1 == 1 {
+					in++
+					if d.Depth(c) != depth {
+						t.Fatalf("seed %d: slot %d has %d and is in the class of %d", seed, slot, depth, d.Depth(c))
+					}
+				}
+			}
+			if other := int(d.Others(w) >> (slot % 64) & 1); in+other != 1 {
+				t.Fatalf("seed %d: slot %d is in %d classes and %d others", seed, slot, in, other)
 			}
 		}
 	}
 }
 
-// TestDepthsCommon: the number of most slots is the common one.
-func TestDepthsCommon(t *testing.T) {
+// TestDepthsClasses: many slots with the same number are a class.
+func TestDepthsClasses(t *testing.T) {
 	var d slotset.Depths
 	d.Reset(100)
-	all, most := slotset.Set{}.Zeroed(2), slotset.Set{}.Zeroed(2)
-	for slot := range uint32(100) {
-		all.Add(slot)
-		if slot > 10 {
-			most.Add(slot)
-		}
-	}
-	d.Take(0, all)
-	d.Put(0, slotset.Set{1<<11 - 1}, 7)
+	few, most := slotset.Set{1<<11 - 1}, slotset.Set{^uint64(1<<11 - 1)}
+	d.Take(0, slotset.Set{^uint64(0)})
+	d.Put(0, few, 7)
 	d.Put(0, most, 9)
-	if d.Common() != 9 || d.Others(0) != 1<<11-1 {
-		t.Errorf("common %d, others %x", d.Common(), d.Others(0))
+	if d.Classes() != 2 || d.Depth(1) != 9 || d.Class(1, 0) != most[0] || d.Others(0) != few[0] {
+		t.Errorf("%d classes, others %x", d.Classes(), d.Others(0))
 	}
 }

@@ -37,19 +37,3 @@ func (s Set) Len() (n int) {
 	}
 	return n
 }
-
-// full returns the set of all slots below n, in s's memory where that suffices.
-func (s Set) full(n int) Set {
-	words := Words(n)
-	if cap(s) < words {
-		s = make(Set, words)
-	}
-	s = s[:words]
-	for i := range s {
-		s[i] = ^uint64(0)
-	}
-	if n%64 != 0 {
-		s[words-1] = 1<<(n%64) - 1
-	}
-	return s
-}

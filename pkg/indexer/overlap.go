@@ -34,29 +34,27 @@ func (o *Overlap) At(slot uint32) (device, host, disk uint32) {
 	return device, host, disk
 }
 
-// Common returns what most slots hold, on the device alone: those that are not in
-// Others.
-func (o *Overlap) Common() (device uint32) { return o.device.Common() }
+// Classes is how many classes of slots there are. Those of a class are many and hold the
+// same, on the device alone.
+func (o *Overlap) Classes() int { return o.device.Classes() }
 
-// Others returns word w of a bit set of slots, 64 to a word.
-func (o *Overlap) Others(w int) uint64 {
-	others := o.device.Others(w)
+// Class returns what the slots of a class hold on the device.
+func (o *Overlap) Class(class int) (device uint32) { return o.device.Depth(class) }
+
+// ClassSlots returns word w of the bit set of a class, with 64 slots to a word.
+func (o *Overlap) ClassSlots(class, w int) uint64 {
+	slots := o.device.Class(class, w)
 	if w < len(o.lower) {
-		others |= o.lower[w]
+		slots &^= o.lower[w]
 	}
-	return others
+	return slots
 }
 
 // RaiseDevice raises the device's prefix of every slot to that of another overlap of
 // the same prompt, where that is longer. What the lower tiers add stays.
 func (o *Overlap) RaiseDevice(other *Overlap) {
-	common := other.device.Common()
 	for w := range slotset.Words(other.device.Slots()) {
-		set := other.device.Others(w)
-		if common > 0 {
-			set = ^uint64(0)
-		}
-		for ; set != 0; set &= set - 1 {
+		for set := ^other.device.Class(0, w); set != 0; set &= set - 1 {
 			slot := uint32(w*64 + bits.TrailingZeros64(set))
 			if device := other.device.At(slot); device > o.device.At(slot) {
 				o.device.Set(slot, device)

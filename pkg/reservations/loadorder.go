@@ -13,40 +13,47 @@ type LoadOrder struct {
 	Request float64
 }
 
-func (o *LoadOrder) key(l SlotLoad) float64 {
+func (o *LoadOrder) sum(l SlotLoad) float64 {
 	return o.Token*float64(l.PrefillTokens) + o.Block*float64(l.Blocks) + o.Request*float64(l.Requests)
 }
 
-// LeastLoad describes the ranks of some slots by their loads in a LoadOrder.
+// LeastLoad describes a set of ranks by their sums in a LoadOrder.
 type LeastLoad struct {
-	Key   float64 // the least sum
-	Slot  uint32  // of a rank that has it
-	Count uint32  // how many carry the same as that rank; 0: there is no rank at all
-	Next  float64 // the least sum of the others: equal to Key if they carry something else
-	Most  float64 // the greatest sum
-	// MostSlot is the slot of a rank that has the greatest sum.
+	Any      bool    // there are ranks
+	Sum      float64 // the least one
+	Slot     uint32  // of a rank that has it
+	Most     float64 // the greatest one
 	MostSlot uint32
 }
 
-// loadTree keeps the ranks of a scope in a LoadOrder. It is a tournament: a binary tree
-// over the slots, in which each node describes those below it. A load that changes
-// changes the nodes above it.
-type loadTree struct {
-	order  LoadOrder
-	leaves uint32      // a power of two
-	nodes  []LeastLoad // the children of i are 2i and 2i+1; slot 0 is at leaves
+// loadSums has the sums of a scope's ranks in a LoadOrder. To find the least one of a set
+// of slots only few of the words have to be looked into: those whose least sum is less
+// than what was found before and of a slot that is not in the set.
+type loadSums struct {
+	order LoadOrder
+	sums  []float64  // by slot
+	words []wordSums // of 64 slots each
 }
 
-// keepOrder keeps the ranks in that order from now on. It needs s.mu.
+// wordSums describes the ranks of 64 slots.
+type wordSums struct {
+	ranks uint64  // the slots that have one
+	least float64 // sum
+	equal uint64  // slots whose ranks carry the same as one with the least sum
+	next  float64 // the least sum of the others
+	most  float64
+}
+
+// keepOrder keeps the sums in that order from now on. It needs s.mu.
 func (s *scope) keepOrder(o LoadOrder) {
-	leaves := uint32(1) << bits.Len(uint(max(s.slots-1, 0)))
-	t := &loadTree{order: o, leaves: leaves, nodes: make([]LeastLoad, 2*leaves)}
-	s.order = t
+	n := (max(s.slots, 1) + 63) / 64
+	s.order = &loadSums{order: o, sums: make([]float64, 64*n), words: make([]wordSums, n)}
 	for slot := range s.ranks.All() {
-		t.nodes[leaves+slot] = s.leaf(slot)
+		s.order.sums[slot] = o.sum(s.loadOf(slot))
+		s.order.words[slot/64].ranks |= 1 << (slot % 64)
 	}
-	for i := leaves - 1; i > 0; i-- {
-		t.nodes[i] = s.together(&t.nodes[2*i], &t.nodes[2*i+1])
+	for w := range s.order.words {
+		s.describe(w)
 	}
 }
 
@@ -57,99 +64,53 @@ func (s *scope) reorder(slot uint32) {
 		s.order = nil
 		return
 	}
-	if slot >= t.leaves {
-		s.keepOrder(t.order)
+	if int(slot) >= len(t.sums) {
+		grow := len(t.words)
+		t.sums, t.words = append(t.sums, make([]float64, 64*grow)...), append(t.words, make([]wordSums, grow)...)
+		s.reorder(slot)
 		return
 	}
-	i := t.leaves + slot
-	t.nodes[i] = s.leaf(slot)
-	for i /= 2; i > 0; i /= 2 {
-		joined := s.together(&t.nodes[2*i], &t.nodes[2*i+1])
-		if joined == t.nodes[i] && joined.Slot != slot && joined.MostSlot != slot {
-			return
+	w := &t.words[slot/64]
+	w.ranks &^= 1 << (slot % 64)
+	if _, known := s.ranks.Rank(slot); known {
+		w.ranks |= 1 << (slot % 64)
+		t.sums[slot] = t.order.sum(s.loadOf(slot))
+	}
+	s.describe(int(slot / 64))
+}
+
+// describe describes a word anew.
+func (s *scope) describe(word int) {
+	t := s.order
+	d := wordSums{ranks: t.words[word].ranks, least: math.Inf(1), next: math.Inf(1)}
+	first := uint32(0) // of equal
+	for m := d.ranks; m != 0; m &= m - 1 {
+		slot := uint32(word*64 + bits.TrailingZeros64(m))
+		bit := m & -m
+		switch sum := t.sums[slot]; {
+		case d.equal == 0 || sum < d.least:
+			d.next, d.least, d.equal, first = d.least, sum, bit, slot
+		case sum == d.least && s.loadOf(slot) == s.loadOf(first):
+			d.equal |= bit
+		case sum < d.next:
+			d.next = sum
 		}
-		t.nodes[i] = joined
+		d.most = max(d.most, t.sums[slot])
 	}
+	t.words[word] = d
 }
 
-// leaf describes the rank of one slot.
-func (s *scope) leaf(slot uint32) LeastLoad {
-	if _, known := s.ranks.Rank(slot); !known {
-		return LeastLoad{}
-	}
-	key := s.order.order.key(s.loadOf(slot))
-	return LeastLoad{Key: key, Slot: slot, Count: 1, Next: math.Inf(1), Most: key, MostSlot: slot}
-}
-
-// together describes the ranks of two nodes together.
-func (s *scope) together(a, b *LeastLoad) LeastLoad {
-	if a.Count == 0 {
-		return *b
-	}
-	r := *a
-	if b.Count == 0 {
-		return r
-	}
-	switch {
-	case b.Key < a.Key:
-		r.Key, r.Slot, r.Count, r.Next = b.Key, b.Slot, b.Count, lesser(b.Next, a.Key)
-	case a.Key < b.Key:
-		r.Next = lesser(a.Next, b.Key)
-	case s.loadOf(a.Slot) == s.loadOf(b.Slot):
-		r.Count, r.Next = a.Count+b.Count, lesser(a.Next, b.Next)
-	default:
-		r.Next = a.Key
-	}
-	if b.Most > a.Most {
-		r.Most, r.MostSlot = b.Most, b.MostSlot
-	}
-	return r
-}
-
-func lesser(a, b float64) float64 {
-	if b < a {
-		return b
-	}
-	return a
-}
-
-// outside appends the nodes that together have all slots but those in except, a bit set,
-// in the order of the slots.
-func (t *loadTree) outside(except []uint64, dst []uint32) []uint32 {
-	from := uint32(0)
-	for w, set := range except {
-		for ; set != 0; set &= set - 1 {
-			slot := uint32(w*64 + bits.TrailingZeros64(set))
-			if slot >= t.leaves {
-				break
-			}
-			dst = t.between(from, slot, dst)
-			from = slot + 1
-		}
-	}
-	return t.between(from, t.leaves, dst)
-}
-
-// between appends the largest nodes that together have the slots in [from, to).
-func (t *loadTree) between(from, to uint32, dst []uint32) []uint32 {
-	for from < to {
-		height := min(bits.TrailingZeros32(from), bits.Len32(to-from)-1)
-		dst = append(dst, (t.leaves+from)>>height)
-		from += 1 << height
-	}
-	return dst
-}
-
-// LeastLoaded describes the ranks whose slots are not in except, a bit set with 64 slots
-// to a word. ok is false if the ledger does not keep that order. It begins to if it is
-// the first one that is asked for, or the one that is wanted most.
-func (v *View) LeastLoaded(o LoadOrder, except []uint64) (l LeastLoad, ok bool) {
+// LeastLoaded describes the ranks whose slots are in set, a bit set with 64 slots to a
+// word. ok is false if the ledger does not keep that order. It begins to if it is the
+// first one that is asked for, or the one that is wanted most.
+func (v *View) LeastLoaded(o LoadOrder, set []uint64) (l LeastLoad, ok bool) {
 	s := v.scope
 	if s == nil {
 		return l, false
 	}
-	if s.order == nil || s.order.order != o {
-		if s.missed.Add(1) >= orderMisses || s.order == nil {
+	t := s.order
+	if t == nil || t.order != o {
+		if s.missed.Add(1) >= orderMisses || t == nil {
 			v.wanted, v.wants = o, true
 		}
 		return l, false
@@ -157,62 +118,95 @@ func (v *View) LeastLoaded(o LoadOrder, except []uint64) (l LeastLoad, ok bool) 
 	if s.missed.Load() != 0 {
 		s.missed.Store(0)
 	}
-	v.nodes = s.order.outside(except, v.nodes[:0])
-	for _, i := range v.nodes {
-		if n := &s.order.nodes[i]; n.Count > 0 {
-			l = s.together(&l, n)
+	for i := range min(len(set), len(t.words)) {
+		w := &t.words[i]
+		in := set[i] & w.ranks
+		if in == 0 {
+			continue
+		}
+		if !l.Any {
+			l.Any, l.Slot = true, uint32(i*64+bits.TrailingZeros64(in))
+			l.Sum, l.Most, l.MostSlot = t.sums[l.Slot], t.sums[l.Slot], l.Slot
+		}
+		if equal := in & w.equal; equal != 0 && w.least < l.Sum {
+			l.Sum, l.Slot = w.least, uint32(i*64+bits.TrailingZeros64(equal))
+		} else if w.least < l.Sum {
+			for m := in; m != 0; m &= m - 1 {
+				if slot := i*64 + bits.TrailingZeros64(m); t.sums[slot] < l.Sum {
+					l.Sum, l.Slot = t.sums[slot], uint32(slot)
+				}
+			}
+		}
+		if w.most > l.Most {
+			for m := in; m != 0; m &= m - 1 {
+				if slot := i*64 + bits.TrailingZeros64(m); t.sums[slot] > l.Most {
+					l.Most, l.MostSlot = t.sums[slot], uint32(slot)
+				}
+			}
 		}
 	}
 	return l, true
 }
 
-// Equal returns the n-th of the l.Count slots whose ranks carry the same as that of
-// l.Slot. l is that of the last LeastLoaded, and l.Next is greater than l.Key.
-func (v *View) Equal(l *LeastLoad, n uint32) uint32 {
+// Near looks for ranks of the set with sums up to a limit: it counts those that carry the
+// same as that of l.Slot, and appends the slots of the others.
+func (v *View) Near(l *LeastLoad, limit float64, set []uint64, dst []uint32) (equal int, others []uint32) {
 	t := v.scope.order
-	for _, i := range v.nodes {
-		has := t.nodes[i].equals(l)
-		if n >= has {
+	for i := range min(len(set), len(t.words)) {
+		w := &t.words[i]
+		in := set[i] & w.ranks
+		if in == 0 || w.least > limit {
+			continue
+		}
+		same := v.same(l, i, in)
+		equal += bits.OnesCount64(same)
+		if in &^= same; in&w.equal == 0 && w.next > limit {
+			continue
+		}
+		for ; in != 0; in &= in - 1 {
+			if slot := i*64 + bits.TrailingZeros64(in); t.sums[slot] <= limit {
+				dst = append(dst, uint32(slot))
+			}
+		}
+	}
+	return equal, dst
+}
+
+// Equal returns the n-th of the slots in the set whose ranks carry the same as that of
+// l.Slot.
+func (v *View) Equal(l *LeastLoad, set []uint64, n int) uint32 {
+	t := v.scope.order
+	for i := range min(len(set), len(t.words)) {
+		same := v.same(l, i, set[i]&t.words[i].ranks)
+		if has := bits.OnesCount64(same); n >= has {
 			n -= has
 			continue
 		}
-		for i < t.leaves {
-			i *= 2
-			if has := t.nodes[i].equals(l); n >= has {
-				n -= has
-				i++
-			}
+		for ; n > 0; n-- {
+			same &= same - 1
 		}
-		return i - t.leaves
+		return uint32(i*64 + bits.TrailingZeros64(same))
 	}
 	return l.Slot
 }
 
-// equals is how many of the ranks carry what l is about.
-func (d *LeastLoad) equals(l *LeastLoad) uint32 {
-	if d.Key != l.Key {
+// same returns those of some slots of a word whose ranks carry the same as that of l.Slot.
+func (v *View) same(l *LeastLoad, word int, in uint64) (same uint64) {
+	t := v.scope.order
+	w := &t.words[word]
+	if w.least > l.Sum {
 		return 0
 	}
-	return d.Count
-}
-
-// UpTo appends the slots whose ranks have a sum up to a limit, of those that the last
-// LeastLoaded was about.
-func (v *View) UpTo(limit float64, dst []uint32) []uint32 {
-	for _, i := range v.nodes {
-		dst = v.scope.order.upTo(i, limit, dst)
+	load := v.scope.loadOf(l.Slot)
+	if first := uint32(word*64 + bits.TrailingZeros64(w.equal)); w.equal != 0 && v.scope.loadOf(first) == load {
+		return in & w.equal
 	}
-	return dst
-}
-
-func (t *loadTree) upTo(i uint32, limit float64, dst []uint32) []uint32 {
-	switch d := &t.nodes[i]; {
-	case d.Count == 0 || d.Key > limit:
-		return dst
-	case i >= t.leaves:
-		return append(dst, d.Slot)
+	for m := in; m != 0; m &= m - 1 {
+		if slot := uint32(word*64 + bits.TrailingZeros64(m)); t.sums[slot] == l.Sum && v.scope.loadOf(slot) == load {
+			same |= m & -m
+		}
 	}
-	return t.upTo(2*i+1, limit, t.upTo(2*i, limit, dst))
+	return same
 }
 
 // orderMisses is how many views in a row must want another order than is kept before

@@ -2,6 +2,7 @@ package reservations
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -10,8 +11,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// TestLoadOrder: over random histories, the description of the ranks outside any set of
-// slots is that of a list of their loads.
+// TestLoadOrder: over random histories, the description of the ranks of any set of slots
+// is that of a list of their loads.
 func TestLoadOrder(t *testing.T) {
 	orders := []LoadOrder{{Token: 1. / 16, Block: 1}, {Block: 1, Request: 0.1}, {Request: 1}, {Token: 1. / 24, Block: 1, Request: 0.3}, {Token: math.MaxFloat64, Block: 1}}
 	for seed := range uint64(200) {
@@ -53,64 +54,49 @@ func TestLoadOrder(t *testing.T) {
 }
 
 func checkOrder(t *testing.T, l *Ledger, order LoadOrder, r *rand.Rand) {
-	except := make([]uint64, r.IntN(4))
-	for i := range except {
-		except[i] = r.Uint64() & r.Uint64() & -(r.Uint64() & 1)
+	set := make([]uint64, r.IntN(4))
+	for i := range set {
+		set[i] = ^(r.Uint64() & r.Uint64() & -(r.Uint64() & 1))
 	}
 	l.Look(testScope, nil, func(v *View) {
-		got, ok := v.LeastLoaded(order, except)
+		got, ok := v.LeastLoaded(order, set)
 		if !ok {
 			return // kept from the next one on
 		}
-		outside := make(map[uint32]SlotLoad)
-		want := LeastLoad{Key: math.Inf(1), Next: math.Inf(1), Most: math.Inf(-1)}
+		loads := make(map[uint32]SlotLoad)
+		least, most := math.Inf(1), math.Inf(-1)
 		for slot := range uint32(v.Slots()) {
-			if !v.Known(slot, catalog.Rank{Worker: uint64(slot)}) || int(slot/64) < len(except) && except[slot/64]>>(slot%64)&1 == 1 {
-				continue
+			if v.Known(slot, catalog.Rank{Worker: uint64(slot)}) && int(slot/64) < len(set) && set[slot/64]>>(slot%64)&1 == 1 {
+				loads[slot] = v.Load(slot)
+				least, most = min(least, order.sum(v.Load(slot))), max(most, order.sum(v.Load(slot)))
 			}
-			outside[slot] = v.Load(slot)
-			key := order.key(v.Load(slot))
-			want.Key, want.Most = min(want.Key, key), max(want.Most, key)
 		}
-		if len(outside) == 0 {
-			if got.Count != 0 {
-				t.Errorf("%+v of no rank", got)
-			}
+		if got.Any != (len(loads) > 0) {
+			t.Errorf("%+v of %d ranks", got, len(loads))
+		}
+		if !got.Any {
 			return
 		}
-		if got.Key != want.Key || got.Most != want.Most || order.key(outside[got.MostSlot]) != want.Most || order.key(outside[got.Slot]) != want.Key {
-			t.Errorf("%+v, want %+v", got, want)
+		if got.Sum != least || got.Most != most || order.sum(loads[got.MostSlot]) != most || order.sum(loads[got.Slot]) != least {
+			t.Errorf("%+v, want %g to %g", got, least, most)
 		}
-		var same []uint32
-		for slot := range uint32(v.Slots()) {
-			switch load, is := outside[slot]; {
-			case !is:
-			case load == outside[got.Slot]:
+		limit := least + 4*r.Float64()
+		var same, others []uint32
+		for _, slot := range slices.Sorted(maps.Keys(loads)) {
+			switch {
+			case loads[slot] == loads[got.Slot]:
 				same = append(same, slot)
-			default:
-				want.Next = min(want.Next, order.key(load))
+			case order.sum(loads[slot]) <= limit:
+				others = append(others, slot)
 			}
 		}
-		if got.Next != want.Next || got.Next > got.Key && int(got.Count) != len(same) {
-			t.Errorf("%+v, want next %g and %d equals", got, want.Next, len(same))
+		if equal, near := v.Near(&got, limit, set, nil); equal != len(same) || !slices.Equal(near, others) {
+			t.Errorf("%d equals and %v up to %g, want %d and %v", equal, near, limit, len(same), others)
 		}
-		if got.Next > got.Key {
-			for n, slot := range same {
-				if s := v.Equal(&got, uint32(n)); s != slot {
-					t.Errorf("slot %d is number %d of equals, want %d", s, n, slot)
-				}
+		for n, slot := range same {
+			if s := v.Equal(&got, set, n); s != slot {
+				t.Errorf("slot %d is number %d of equals, want %d", s, n, slot)
 			}
-		}
-		limit := want.Key + 4*r.Float64()
-		var upTo []uint32
-		for slot, load := range outside {
-			if order.key(load) <= limit {
-				upTo = append(upTo, slot)
-			}
-		}
-		slices.Sort(upTo)
-		if got := v.UpTo(limit, nil); !slices.Equal(got, upTo) {
-			t.Errorf("up to %g: slots %v, want %v", limit, got, upTo)
 		}
 	})
 }

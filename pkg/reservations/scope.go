@@ -37,7 +37,7 @@ type scope struct {
 	slots int
 	loads []*load // nil: nothing was ever booked
 	shown []SlotLoad
-	order *loadTree // of shown; nil: no view has asked for one
+	order *loadSums // of shown; nil: no view has asked for one
 
 	missed atomic.Uint32 // views in a row that wanted another order
 }

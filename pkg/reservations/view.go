@@ -15,7 +15,6 @@ type View struct {
 	shared leading
 	wants  bool // the scope is to keep the order wanted
 	wanted LoadOrder
-	nodes  []uint32 // scratch of LeastLoaded: the nodes that it describes
 }
 
 // Slots is how many slots there may be: every slot that has a rank is below.
@@ -25,12 +24,15 @@ func (v *View) Slots() int { return v.shared.depths.Slots() }
 // prompts of a slot. It is 0 for slots that have no rank.
 func (v *View) Shared(slot uint32) uint32 { return v.shared.depths.At(slot) }
 
-// CommonShared returns what Shared is for most slots: those that are not in
-// OthersShared.
-func (v *View) CommonShared() uint32 { return v.shared.depths.Common() }
+// Classes is how many classes of slots there are. Those of a class are many and share as
+// many blocks with the prompt.
+func (v *View) Classes() int { return v.shared.depths.Classes() }
 
-// OthersShared returns word w of a bit set of slots, 64 to a word.
-func (v *View) OthersShared(w int) uint64 { return v.shared.depths.Others(w) }
+// Class returns what Shared is for the slots of a class.
+func (v *View) Class(class int) uint32 { return v.shared.depths.Depth(class) }
+
+// ClassSlots returns word w of the bit set of a class, with 64 slots to a word.
+func (v *View) ClassSlots(class, w int) uint64 { return v.shared.depths.Class(class, w) }
 
 // Known reports whether the ledger has this rank under this slot. The rank is given
 // too because slots are reused.

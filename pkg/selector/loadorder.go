@@ -69,31 +69,31 @@ func (m LMetric) LoadOrder(*Decision, *Candidate) (LoadOrder, bool) {
 	return LoadOrder{Request: 1, rest: 1}, m.WithoutGuard
 }
 
-// PickLowest is Pick at temperature 0 where the last cost stands for as many candidates as
-// last, at least one. It returns the index of the chosen cost, and which of its candidates
-// is chosen: every candidate with the lowest cost has the same chance. There is a cost.
-func PickLowest(costs []float64, last int, rnd Source) (i, nth int) {
-	end := len(costs) - 1
-	lowest, ties, first := costs[end], last, end
-	for i, cost := range costs[:end] {
+// PickCounted is Pick at temperature 0 where each cost stands for a number of candidates,
+// which may be none. It returns the index of the chosen cost, and which of its candidates
+// is chosen: each one with the lowest cost has the same chance. i is -1 if there are none.
+func PickCounted(costs []float64, counts []int, rnd Source) (i, nth int) {
+	lowest, ties, first := math.Inf(1), 0, -1
+	for i, cost := range costs {
 		switch {
+		case counts[i] == 0 || cost > lowest:
 		case cost < lowest:
-			lowest, ties, first = cost, 1, i
-		case cost == lowest:
-			ties, first = ties+1, min(first, i)
+			lowest, ties, first = cost, counts[i], i
+		default:
+			ties += counts[i]
 		}
 	}
-	if ties == 1 {
+	if ties <= 1 {
 		return first, 0
 	}
 	n := rnd.IntN(ties)
-	for i, cost := range costs[first:end] {
+	for i, cost := range costs {
 		if cost == lowest {
-			if n == 0 {
-				return first + i, 0
+			if n < counts[i] {
+				return i, n
 			}
-			n--
+			n -= counts[i]
 		}
 	}
-	return end, n
+	return first, 0
 }
