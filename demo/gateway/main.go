@@ -42,8 +42,8 @@ type config struct {
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	c := config{rounds: 1, traffic: traffic{
-		Model: "simulated", Duration: 30 * time.Second, Rate: 1, Turns: 6, Think: 2 * time.Second,
-		Prefixes: 8, Prefix: 2000, Question: 400, Answer: 60, Seed: 1,
+		Model: "simulated", Duration: 30 * time.Second, Rate: 0.8, Turns: 8, Think: time.Second,
+		Prefixes: 8, Prefix: 1000, Question: 800, Answer: 60, Seed: 1,
 	}}
 	f := c.flags()
 	f.SetOutput(stdout)
