@@ -77,6 +77,7 @@ type sender struct {
 	lastFetch time.Time // when the last fetch began
 	failures  int       // since the last success
 	barren    int       // fetches in a row that brought nothing
+	quick     int       // fetches in a row because of losses, whatever they brought
 	retry     time.Time // after a failure: no fetch before
 }
 
@@ -97,6 +98,9 @@ const (
 
 	fetchSpacing = time.Second            // between two fetches from one replica
 	lossSpacing  = 350 * time.Millisecond // if messages were lost
+	// maxQuick is how many fetches in a row may be lossSpacing apart. A peer that shows losses
+	// for ever could have something new in each of its snapshots.
+	maxQuick = 10
 	// lateAfterEnd is how long announcements of a process may still be under way
 	// after another one took its endpoint.
 	lateAfterEnd = silentAfter / 2
@@ -352,6 +356,9 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 		case at.After(now):
 			next = earlier(next, at)
 		case c.fetching < maxFetching: // else fetchDone comes first
+			if s.quick++; now.Sub(s.lastFetch) >= 2*fetchSpacing {
+				s.quick = 1
+			}
 			for _, same := range c.sharing(s.process, s.peer, s.url) {
 				same.wanted, same.lastFetch = false, now
 			}
@@ -369,6 +376,9 @@ func (s *sender) spacing() time.Duration {
 		return fetchSpacing
 	}
 	d := min(maxBackoff, lossSpacing<<min(max(0, s.barren-1), 8))
+	if s.quick >= maxQuick {
+		d = max(d, fetchSpacing)
+	}
 	if s.wanted {
 		d = min(d, fetchSpacing)
 	}

@@ -206,7 +206,8 @@ func TestWhenSnapshotsAreDue(t *testing.T) {
 }
 
 // TestEndlessLosses proves that a peer that shows a loss after each fetch is asked less and
-// less often while its snapshots bring nothing, and at once again when one does.
+// less often while its snapshots bring nothing, and soon again when one does, but not for
+// long if all do.
 func TestEndlessLosses(t *testing.T) {
 	b := newBench(fixedScopes{benchScope: 16})
 	sequence := uint64(0)
@@ -230,6 +231,17 @@ func TestEndlessLosses(t *testing.T) {
 			t.Errorf("the next fetch begins after %v, want %v", got, d)
 		}
 	}
+	for range maxQuick - 1 { // the first was one, too
+		want(true, lossSpacing)
+	}
+	for range 100 {
+		want(true, fetchSpacing)
+	}
+	b.done(2, fetchResult{sequence: sequence})
+	b.asks(3 * fetchSpacing)
+	sequence++
+	b.hear(2, sequence, 0)
+	b.asks(0)
 	for range 2 {
 		want(true, lossSpacing)
 		want(false, lossSpacing)
