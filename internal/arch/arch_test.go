@@ -82,7 +82,7 @@ var mayImport = map[string][]string{
 	"pkg/indexer":              {"internal/budget", "internal/keyhash", "internal/slotset", "pkg/catalog", "pkg/hashing", "pkg/indexer/hybrid"},
 	"pkg/indexer/hybrid":       {},
 	"pkg/kvevents":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid"},
-	"pkg/recovery":             {"internal/budget", "internal/hashset", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
+	"pkg/recovery":             {"internal/budget", "internal/hashset", "internal/wire/msgpack", "pkg/catalog", "pkg/hashing", "pkg/indexer"},
 	"pkg/replicasync":          {"internal/budget", "internal/wire/msgpack", "pkg/catalog", "pkg/reservations/..."},
 	"pkg/reservations":         {"internal/budget", "internal/hashset", "internal/keyhash", "internal/slotset", "pkg/catalog", "pkg/hashing", "pkg/reservations/history"},
 	"pkg/reservations/history": {"internal/budget", "pkg/catalog"},

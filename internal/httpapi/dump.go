@@ -20,6 +20,8 @@ import (
 // contract and in large chunks.
 type dumper interface {
 	Dump(ctx context.Context, w io.Writer, form contract.Version) error
+	// DumpMsgpack writes it in msgpack.
+	DumpMsgpack(ctx context.Context, w io.Writer, form contract.Version) error
 	// Recovering reports whether the index is still being filled from a peer's dump.
 	Recovering() bool
 }
@@ -91,25 +93,29 @@ func (r dumpRoutes) dump(c *gin.Context) {
 	if r.svc.Recovering() { // asked before the dump: it may lack what comes during it
 		c.Header(recovery.RecoveringHeader, "true")
 	}
+	format, dump := answerFormat(c.Request), r.svc.Dump
+	if format == bodyscan.Msgpack {
+		dump = r.svc.DumpMsgpack
+	}
 	if c.Request.Method == http.MethodHead {
-		c.Writer.Header()["Content-Type"] = contentTypes[bodyscan.JSON]
+		c.Writer.Header()["Content-Type"] = contentTypes[format]
 		c.Status(http.StatusOK)
 		return
 	}
-	r.api.stream(c, r.api.dumps, func(ctx context.Context, w io.Writer) error {
-		return r.svc.Dump(ctx, w, contract.Version(r.api.dialect))
+	r.api.stream(c, r.api.dumps, format, func(ctx context.Context, w io.Writer) error {
+		return dump(ctx, w, contract.Version(r.api.dialect))
 	})
 }
 
 // stream answers one of the readers with the output of write, chunk by chunk. Only an
 // error before the first chunk can still become an error answer.
-func (a api) stream(c *gin.Context, readers *Readers, write func(context.Context, io.Writer) error) {
+func (a api) stream(c *gin.Context, readers *Readers, format bodyscan.Format, write func(context.Context, io.Writer) error) {
 	if err := readers.enter(); err != nil {
 		a.fail(c, nil, err)
 		return
 	}
 	defer readers.leave()
-	c.Writer.Header()["Content-Type"] = contentTypes[bodyscan.JSON]
+	c.Writer.Header()["Content-Type"] = contentTypes[format]
 	w := chunkWriter{c.Writer, http.NewResponseController(c.Writer)}
 	err := write(c.Request.Context(), w)
 	switch {

@@ -190,6 +190,11 @@ func (f *fake) Dump(_ context.Context, w io.Writer, form contract.Version) error
 	return f.called()
 }
 
+func (f *fake) DumpMsgpack(_ context.Context, w io.Writer, _ contract.Version) error {
+	_, err := io.WriteString(w, "\x80")
+	return err
+}
+
 func (f *fake) Peers() []string { return f.peers }
 
 func (f *fake) RegisterPeer(endpoint string) (bool, error) {

@@ -65,6 +65,18 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
+// TestDumpInMsgpack: a dump has the format that is asked for.
+func TestDumpInMsgpack(t *testing.T) {
+	for accept, want := range map[string]string{"": "application/json", "*/*": "application/json", "application/msgpack": "application/msgpack"} {
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			w := call(t, newHandler(&fake{dump: "{}"}), method, "/dump", "", http.Header{"Accept": {accept}})
+			if w.Header().Get("Content-Type") != want || method == http.MethodGet && (w.Body.String() == "\x80") != (want == "application/msgpack") {
+				t.Errorf("%s %q: %v %q", method, accept, w.Header(), w.Body)
+			}
+		}
+	}
+}
+
 // place is where a fault is, and in what: the formats differ in both.
 var place = regexp.MustCompile(` at (line \d+ column|byte) \d+|^Failed to [a-z ]*(JSON|msgpack)[a-z ]*: `)
 

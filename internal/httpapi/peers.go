@@ -84,7 +84,7 @@ func (r snapshotRoutes) page(c *gin.Context) {
 		r.api.fail(c, nil, err)
 		return
 	}
-	r.api.stream(c, r.api.snapshots, func(ctx context.Context, w io.Writer) error {
+	r.api.stream(c, r.api.snapshots, bodyscan.JSON, func(ctx context.Context, w io.Writer) error {
 		return r.svc.WriteSnapshot(ctx, w, after, limit)
 	})
 }

@@ -158,11 +158,19 @@ func (s *Service) Recovering() bool {
 // not ranks of hybrid models (indexer.Walk). A rank that comes or goes meanwhile may be
 // in it in part.
 func (s *Service) Dump(ctx context.Context, w io.Writer, form contract.Version) error {
+	return s.dump(ctx, recovery.NewWriter(w), form)
+}
+
+// DumpMsgpack is Dump in msgpack; see recovery.NewMsgpackWriter.
+func (s *Service) DumpMsgpack(ctx context.Context, w io.Writer, form contract.Version) error {
+	return s.dump(ctx, recovery.NewMsgpackWriter(w), form)
+}
+
+func (s *Service) dump(ctx context.Context, d *recovery.Writer, form contract.Version) error {
 	if err := s.streams.Barrier(ctx); err != nil {
 		return err
 	}
 	states := s.scopes.All()
-	d := recovery.NewWriter(w)
 	d.ResidencyDomain = form == contract.V16
 	for _, sc := range slices.SortedFunc(maps.Keys(states), catalog.Scope.Compare) {
 		if err := ctx.Err(); err != nil {

@@ -47,14 +47,31 @@ type Writer struct {
 	started bool   // a scope is written
 	event   uint64
 	err     error // the first
+
+	// In msgpack, of the scope that is written:
+
+	msgpack   bool
+	key       string
+	blockSize uint32
+	head      []byte // scratch
+	events    int    // in the chunk
 }
 
 // NewWriter returns a writer of one dump to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w, chunk: []byte{'{'}} }
 
+// NewMsgpackWriter returns a writer of one dump to w in msgpack: maps one after the
+// other, each like the whole JSON object but with the next events of one scope, and
+// blocks as byte strings of little-endian words of 8 bytes, block_hashes and
+// tokens_hashes.
+func NewMsgpackWriter(w io.Writer) *Writer { return &Writer{w: w, msgpack: true} }
+
 // Scope writes one scope. It reads the scope's runs to the end, or to the first
 // error, of w or of ctx, which it returns, as does every later call.
 func (d *Writer) Scope(ctx context.Context, s Source) error {
+	if d.msgpack {
+		return d.packScope(ctx, s)
+	}
 	if d.started {
 		d.text(",")
 	}
@@ -77,6 +94,9 @@ func (d *Writer) Scope(ctx context.Context, s Source) error {
 // Close writes the rest, and the end of the dump. It does not close the
 // io.Writer.
 func (d *Writer) Close() error {
+	if d.msgpack {
+		return d.err
+	}
 	d.text("}")
 	d.flush()
 	return d.err
@@ -88,17 +108,25 @@ func (d *Writer) writeRun(ctx context.Context, s *Source, run *indexer.Run, firs
 	parent, hasParent := run.Parent, run.HasParent
 	for at := 0; at < len(run.EngineHashes); at += eventBlocks {
 		end := min(at+eventBlocks, len(run.EngineHashes))
-		d.blocks = appendBlocks(d.blocks[:0], run.EngineHashes[at:end], run.Local[at:end])
+		if d.msgpack {
+			d.blocks = appendPackedBlocks(d.blocks[:0], run.EngineHashes[at:end], run.Local[at:end])
+		} else {
+			d.blocks = appendBlocks(d.blocks[:0], run.EngineHashes[at:end], run.Local[at:end])
+		}
 		for tier, slots := range run.Slots {
 			for _, slot := range slots {
 				rank, ok := s.Ranks[slot]
 				if !ok {
 					continue
 				}
-				if d.event > first {
-					d.text(",")
+				if d.msgpack {
+					d.packStored(rank, indexer.Tier(tier), parent, hasParent, run.Seed)
+				} else {
+					if d.event > first {
+						d.text(",")
+					}
+					d.writeStored(rank, indexer.Tier(tier), parent, hasParent, run.Seed)
 				}
-				d.writeStored(rank, indexer.Tier(tier), parent, hasParent, run.Seed)
 				if len(d.chunk) >= chunkBytes && !d.flushIn(ctx) {
 					return
 				}
@@ -164,7 +192,11 @@ func (d *Writer) flushIn(ctx context.Context) bool {
 	if d.err == nil {
 		d.err = ctx.Err()
 	}
-	d.flush()
+	if d.msgpack {
+		d.flushPart()
+	} else {
+		d.flush()
+	}
 	return d.err == nil
 }
 
