@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -39,9 +40,12 @@ func buffered(t *testing.T) {
 	if a := b.post(http.StatusInternalServerError, chats, chat("Hello")); a.engine() != "" {
 		t.Errorf("an engine answered: %v", a)
 	}
-	if log := b.picker.Output(); !strings.Contains(log, "request_body_mode") {
-		t.Errorf("the log does not name the field: %s", log)
-	}
+	e2e.Eventually(t, "the log names the field", func() error {
+		if log := b.picker.Output(); !strings.Contains(log, "request_body_mode") {
+			return errors.New(log)
+		}
+		return nil
+	})
 	b.idle()
 }
 
