@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -156,7 +157,7 @@ func fromMsgpack(t *testing.T, answer []byte) []byte {
 	if err != nil {
 		t.Fatalf("%q: %v", answer, err)
 	}
-	if _, err := d.DecodeInterface(); err != io.EOF {
+	if _, err := d.DecodeInterface(); !errors.Is(err, io.EOF) {
 		t.Fatalf("%q: more than one value", answer)
 	}
 	text, err := json.Marshal(v)
