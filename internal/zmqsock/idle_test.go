@@ -12,9 +12,9 @@ import (
 	"github.com/select-service/select-service/internal/zmqsock/zmqtest"
 )
 
-// An idle stream costs about 16 KiB, with stacks; the test's end of it is in the bound.
+// An idle stream costs about 12 KiB, with stacks; the test's end of it is in the bound.
 func TestIdleStreamsAreCheap(t *testing.T) {
-	const streams, most = 500, 18 << 10
+	const streams, most = 500, 14 << 10
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
