@@ -105,7 +105,10 @@ def ask(service: Service, document: Path, folder: Path, options: list[str]) -> t
         "--url", service.url, "--header", f"Authorization: {service.authorization}", "--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--seed", "1",
         "--workers", "1", "--request-timeout", "10", "--continue-on-failure", "--suppress-health-check", "all", *options,
     ]  # fmt: skip
-    run = subprocess.run(command, cwd=folder, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    env = os.environ | {"SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(HERE)}
+    run = subprocess.run(
+        command, cwd=folder, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     return run.returncode == 0, run.stdout
 
 
