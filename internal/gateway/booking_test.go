@@ -1,14 +1,20 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/gateway"
-	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/servicetest"
+	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // TestStoredPrompt: without a stream the prefill is complete when the chosen rank's events have
@@ -116,20 +122,35 @@ func TestServed(t *testing.T) {
 
 // TestLease: bookings live as long as their streams, however long that is.
 func TestLease(t *testing.T) {
-	w := start(t, func(_ *service.Config, c *gateway.Config) { c.Lease = time.Second })
-	w.put(1, 1)
-	e, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
-	time.AfterFunc(3*time.Second, func() { e.cancel() })
-	for e.stream.Context().Err() == nil {
-		if got := w.loads(); got != "1/0: 16 4 1" && e.stream.Context().Err() == nil {
-			t.Fatalf("loads are %s", got)
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{World: servicetest.Start(t), metrics: telemetry.NewGateway(), log: new(servicetest.Log)}
+		server := gateway.New(gateway.Config{
+			Models: map[string]catalog.Scope{model: servicetest.Scope}, Metrics: w.metrics, Log: zerolog.New(w.log),
+			MaxStreams: 1, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: 10 * time.Second,
+		}, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Serves})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		running.Go(func() { _ = server.Run(ctx) })
+		w.put(1, 1)
+		s := newScript([]step{{message: steps[0]}, {message: steps[4]}})
+		s.hold = make(chan struct{})
+		running.Go(func() {
+			if err := server.Process(s); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(10 * time.Minute)
+		if got := w.loads(); got != "1/0: 9 2 1" {
+			t.Errorf("loads are %q", got)
 		}
-		select {
-		case <-e.stream.Context().Done():
-		case <-time.After(50 * time.Millisecond):
+		close(s.hold)
+		synctest.Wait()
+		if got := w.loads(); got != "1/0: 0 0 0" {
+			t.Errorf("loads are %q", got)
 		}
-	}
-	w.wantLoads("1/0: 0 0 0")
+	})
 }
 
 // TestWorkerLeaves: a worker that leaves takes its bookings along, and its request ends well.

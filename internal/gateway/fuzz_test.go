@@ -26,7 +26,8 @@ type script struct {
 	// placed is closed when the request was answered, done when the call has returned.
 	placed, done chan struct{}
 	once         sync.Once
-	broken       bool // it ends with an error
+	broken       bool          // it ends with an error
+	hold         chan struct{} // if not nil, it ends when this is closed
 
 	mu    sync.Mutex // guards what follows
 	steps []step
@@ -38,6 +39,12 @@ type script struct {
 type step struct {
 	message *extproc.ProcessingRequest
 	early   bool
+}
+
+func newScript(steps []step) *script {
+	s := &script{placed: make(chan struct{}), done: make(chan struct{}), steps: steps}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
 }
 
 func (s *script) Context() context.Context { return s.ctx }
@@ -53,6 +60,9 @@ func (s *script) Recv() (*extproc.ProcessingRequest, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.steps) == 0 {
+		if s.hold != nil {
+			<-s.hold
+		}
 		if s.broken {
 			s.cancel()
 			return nil, context.Canceled
@@ -138,12 +148,13 @@ func FuzzExchange(f *testing.F) {
 		if len(text) == 0 || len(text) > 40 {
 			return
 		}
-		s := &script{placed: make(chan struct{}), done: make(chan struct{}), broken: text[0]&1 == 1}
-		s.ctx, s.cancel = context.WithCancel(context.Background())
-		defer s.cancel()
+		var all []step
 		for _, b := range text[1:] {
-			s.steps = append(s.steps, step{message: steps[int(b&0x7f)%len(steps)], early: b&0x80 != 0})
+			all = append(all, step{message: steps[int(b&0x7f)%len(steps)], early: b&0x80 != 0})
 		}
+		s := newScript(all)
+		s.broken = text[0]&1 == 1
+		defer s.cancel()
 		if err := w.server.Process(s); err != nil && errors.Is(err, io.EOF) {
 			t.Errorf("ended with %v", err)
 		}
