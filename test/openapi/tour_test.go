@@ -62,6 +62,8 @@ func selectionTour(dialect, endpoint string) []step {
 		{"POST", "/select", "{" + scope + "}", 400},
 		{"POST", "/select", "{" + scope + "," + prompt + `,"pinned_worker":[]}`, 422},
 		{"POST", "/select", "{" + prompt + "}", 503},
+		{"POST", "/select_batch", `{"requests":[{"select":{` + scope + "," + prompt + `}},{"select":{}}]}`, 200},
+		{"POST", "/select_batch", `{"requests":[{"other":{}}]}`, 422},
 		{"POST", "/select_and_reserve", "{" + scope + "," + prompt + "}", 200},
 		{"POST", "/select_and_reserve", "{" + booking("r1") + `,"lease_seconds":60.5}`, 200},
 		{"POST", "/select_and_reserve", "{" + booking("r1") + "}", 409},
