@@ -91,7 +91,7 @@ type Config struct {
 func DefaultConfig(workers int) Config {
 	return Config{
 		Workers: workers,
-		Inbox:   256, InboxBytes: 1 << 20,
+		Inbox:   256, InboxBytes: 256 << 10, // as much as a turn
 		Answers: 20000, AnswerBytes: 64 << 20,
 		Held: 10000, HeldBytes: 64 << 20,
 		Silence: 5 * time.Second,
