@@ -151,7 +151,8 @@ func (c *selection) addGroup(set []uint64, v *reservations.View) bool {
 	for _, slot := range near {
 		b.add(c.snapshot.BySlot(slot), 1)
 	}
-	b.add(c.snapshot.BySlot(least.MostSlot), 0) // for the spread of the costs
+	// For the spread of the costs. Where costs are cut off at 0 another rank may cost more.
+	b.add(c.snapshot.BySlot(least.MostSlot), 0)
 	return true
 }
 

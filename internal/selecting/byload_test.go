@@ -43,6 +43,7 @@ func TestChoiceByLoad(t *testing.T) {
 	for name, change := range worlds {
 		t.Run(name, func(t *testing.T) {
 			h := newChoiceRun(t, change)
+			h.cutOff = name == "much credit" || name == "decode only"
 			for n := choices / len(worlds); n > 0; {
 				h.change()
 				n -= h.compare(name == "softmax" || name == "lmetric, guard") // chance, and what was chosen before
@@ -65,6 +66,7 @@ type choiceRun struct {
 	live    []string
 	ids     int
 	workers map[uint64]bool
+	cutOff  bool // costs would be negative, and the rank with the most load need not cost most
 
 	choices, byLoad int
 	places          [16]float64 // how often the chosen one was in each part of the list of the cheapest
@@ -227,7 +229,7 @@ func (h *choiceRun) compare(anyCost bool) int {
 		if anyCost {
 			continue
 		}
-		if math.Abs(one.Spread-all.Spread) > 1e-9*all.Spread || one.Most != all.Most {
+		if !h.cutOff && math.Abs(one.Spread-all.Spread) > 1e-9*all.Spread || one.Most != all.Most {
 			h.T.Fatalf("spread %g and most blocks %d, want %g and %d", one.Spread, one.Most, all.Spread, all.Most)
 		}
 	}
