@@ -20,6 +20,9 @@ import (
 // Mesh connects the replicas of a test: replica "a" publishes at "tcp://a:1" and
 // serves its snapshot at "http://a".
 type Mesh struct {
+	// Delay is how long a message is on its way.
+	Delay time.Duration
+
 	mu        sync.Mutex // guards what follows
 	followers map[string]map[int]func(topic string, payload []byte)
 	next      int
@@ -110,7 +113,12 @@ func (n node) Publish(topic string, payload []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, deliver := range n.followers[n.endpoint] {
-		deliver(topic, bytes.Clone(payload))
+		message := bytes.Clone(payload)
+		if n.Delay > 0 {
+			time.AfterFunc(n.Delay, func() { deliver(topic, message) })
+			continue
+		}
+		deliver(topic, message)
 	}
 	return nil
 }

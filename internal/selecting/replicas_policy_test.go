@@ -1,0 +1,60 @@
+package selecting_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/service"
+	"github.com/select-service/select-service/internal/servicetest"
+)
+
+// TestReplicasDoNotOscillate: two replicas that hear of each other's bookings 5 ms late do
+// not send everything to the same worker in turn. Requests come in pairs, one to each.
+func TestReplicasDoNotOscillate(t *testing.T) {
+	for _, name := range []string{"", "dynamo-two-tier-cost-fn", "lmetric", "least-loaded", "predicted-ttft"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				change := []func(*service.Config){eventsOff}
+				if name != "" {
+					change = append(change, policyType(t, name, ""))
+				}
+				m := servicetest.NewMesh()
+				m.Delay = 5 * time.Millisecond
+				replicas := []*servicetest.World{m.Start(t, "a", change...), m.Start(t, "b", change...)}
+				m.Connect(t, "a", "b")
+				const workers = 8
+				for _, w := range replicas {
+					for id := range uint64(workers) {
+						w.Put(record(id, 1))
+					}
+				}
+				servicetest.Announced()
+
+				counts := make([]int, workers)
+				widest := 0
+				for i := range 200 {
+					for j, w := range replicas {
+						req := ask(prompt(uint32(2*i+j), 2400))
+						req.ReservationID = new(fmt.Sprint(i, w))
+						sel, err := w.Select(context.Background(), req, true)
+						if err != nil {
+							t.Fatal(err)
+						}
+						counts[sel.Rank.Worker]++
+					}
+					widest = max(widest, slices.Max(counts)-slices.Min(counts))
+					time.Sleep(2 * time.Millisecond) // two to three pairs are on their way
+				}
+				// Of what is on its way a replica misses 3 at most; both may choose alike.
+				if widest > 6 {
+					t.Errorf("the loads differ by up to %d requests: %v", widest, counts)
+				}
+				t.Logf("differ by up to %d: %v", widest, counts)
+			})
+		})
+	}
+}
