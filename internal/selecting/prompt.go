@@ -27,6 +27,7 @@ type query struct {
 	decision   selector.Decision // of the candidates, if a policy is configured
 	scored     []catalog.Entry   // the ranks of the candidates once one is chosen, a part of eligible or free; nil: see byLoad
 	byLoad     byLoad
+	due        keepTime
 	shadows    []ShadowChoice
 	uncached   uint64 // tokens that the chosen rank has to compute, for its queue; 0: as in the answer
 
@@ -45,7 +46,7 @@ func (q *query) recycle() {
 	if cap(q.localMem) > maxPooledBlocks {
 		return
 	}
-	q.local, q.sequence = nil, nil
+	q.local, q.sequence, q.due = nil, nil, keepTime{}
 	clear(q.eligibleMem)
 	clear(q.free)
 	clear(q.byLoad.scored)

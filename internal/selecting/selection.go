@@ -33,7 +33,6 @@ type selection struct {
 	reservation
 	chosen catalog.Entry
 	result Selection
-	due    keepTime
 	wait   queueWait
 	counts *telemetry.ModelSelections // that it is counted in, nil: in none yet
 }
