@@ -265,7 +265,7 @@ func TestLongMove(t *testing.T) {
 	s.resolves(t, 1, indexer.Host, s.names)
 	s.remove(t, 0, indexer.Device, s.names)
 	// The ring of a slot that never asked is short: the last blocks are in it.
-	const kept = 256
+	const kept = 4096
 	gone := folded(s.names, s.key)
 	s.remove(t, 1, indexer.Host, gone)
 	s.resolves(t, 1, indexer.Disk, s.names[n-kept:])

@@ -4,10 +4,10 @@ import "slices"
 
 // Offloading connectors name blocks by the engine's hash alone, often after the
 // device has evicted them (decision K15). A rank therefore remembers the latest
-// blocks that it removed: maxRemoved of them (10 KiB), and maxRemovedByName from the
+// blocks that it removed: maxRemoved of them (160 KiB), and maxRemovedByName from the
 // first such event on, as most engines never send one. Both are powers of two.
 const (
-	maxRemoved       = 256
+	maxRemoved       = 4096
 	maxRemovedByName = 65536
 )
 
