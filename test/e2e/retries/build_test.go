@@ -11,7 +11,7 @@ import (
 )
 
 // TestNoCgo proves that the client needs no C compiler and drags nothing along but
-// a package for ids.
+// a package for ids and those that write msgpack.
 func TestNoCgo(t *testing.T) {
 	t.Parallel()
 	root, err := e2e.Root()
@@ -30,7 +30,8 @@ func TestNoCgo(t *testing.T) {
 	}
 	run("build", "./pkg/client", "./examples/lease")
 	got := strings.Fields(run("list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "./pkg/client"))
-	want := []string{"github.com/google/uuid", "github.com/select-service/select-service/pkg/client"}
+	const own = "github.com/select-service/select-service/"
+	want := []string{"github.com/google/uuid", own + "internal/wire/msgpack", own + "internal/bodyscan", own + "pkg/client"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the client consists of %q, want %q", got, want)
 	}
