@@ -131,6 +131,7 @@ func (s *socket) serve(ctx context.Context, conn net.Conn, memory *memory, estab
 	if err != nil {
 		return err
 	}
+	defer c.Drop()
 	defer c.Close()
 	for _, topic := range s.kind.topics {
 		if err := c.Subscribe([]byte(topic)); err != nil {

@@ -25,10 +25,16 @@ type Message struct {
 func (c *Conn) Receive() (Message, error) {
 	m, err := c.receive()
 	if err != nil {
-		c.assembly.abandon(c.opt.Memory)
-		c.in.giveBuffer()
+		c.Drop()
 	}
 	return m, err
+}
+
+// Drop gives back the memory of what was received in part. Only the goroutine that
+// receives may call it, when it is to receive no more.
+func (c *Conn) Drop() {
+	c.assembly.abandon(c.opt.Memory)
+	c.in.giveBuffer()
 }
 
 // Alone reports whether nothing has been read of what comes after the last message.
