@@ -228,6 +228,7 @@ func (s *Set) observe(nc net.Conn, state http.ConnState) {
 		c.releaseHead()
 	case http.StateIdle:
 		c.phase.Store(int32(betweenRequests))
+		c.releaseBuffers()
 	case http.StateHijacked, http.StateClosed:
 	}
 }
@@ -433,9 +434,7 @@ func (c *conn) Close() error {
 	c.closed = true
 	c.set.limits.Heads.Release(c.reserved)
 	c.reserved = 0
-	if c.buffers.Swap(false) {
-		c.set.limits.Heads.Release(connBuffer)
-	}
 	c.mu.Unlock()
+	c.releaseBuffers()
 	return c.Conn.Close()
 }

@@ -57,6 +57,7 @@ func (h streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer h.set.streams.Add(-1)
 	c, _ := r.Context().Value(connKey{}).(*conn)
+	answer := &streamWriter{ResponseWriter: w, conn: http.NewResponseController(w)}
 	tooMany := h.set.streams.Add(1) > int64(h.set.limits.Total)
 	if tooMany {
 		h.set.refusedTotal.Add(1)
@@ -65,14 +66,15 @@ func (h streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, refusalText)
-		return
+		_, _ = io.WriteString(answer, refusalText)
+	} else {
+		h.next.ServeHTTP(answer, r)
 	}
-	h.next.ServeHTTP(&streamWriter{ResponseWriter: w, conn: http.NewResponseController(w)}, r)
+	clear(r.Header) // the answer may wait for its reader, the head of the request need not
 }
 
-// reserveBuffers takes connBuffer for a connection, once, until it is closed. It reports
-// false if there is no memory.
+// reserveBuffers takes connBuffer for a connection, once, until it has no requests or is
+// closed. It reports false if there is no memory.
 func (c *conn) reserveBuffers() bool {
 	if c.buffers.Load() {
 		return true
@@ -87,6 +89,13 @@ func (c *conn) reserveBuffers() bool {
 	}
 	c.buffers.Store(true)
 	return true
+}
+
+// releaseBuffers gives back what reserveBuffers took.
+func (c *conn) releaseBuffers() {
+	if c.buffers.Swap(false) {
+		c.set.limits.Heads.Release(connBuffer)
+	}
 }
 
 // streamWriter writes the answer to an HTTP/2 request. As on a connection of its own, the
@@ -115,8 +124,12 @@ func (w *streamWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// SetWriteDeadline imposes a deadline; the zero time leaves it to the writer again.
+// SetWriteDeadline imposes a deadline; the zero time leaves it to the writer again. There
+// always is one: the end of an answer is written when its handler has returned.
 func (w *streamWriter) SetWriteDeadline(t time.Time) error {
 	w.imposed.Store(!t.IsZero())
+	if t.IsZero() {
+		t = time.Now().Add(progressWithin)
+	}
 	return w.conn.SetWriteDeadline(t)
 }
