@@ -87,6 +87,9 @@ func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.For
 	if len(out) > maxBatchAnswer {
 		return 0, nil, contract.LimitErrorf(contract.Exhausted, contract.LimitBatch, "the answer to the batch is full (limit=%d bytes)", maxBatchAnswer)
 	}
+	if err := b.in.expect(c.Request.Context(), int64(cap(out))); err != nil {
+		return 0, nil, err
+	}
 	if err := b.in.serve(c.Request.Context(), servingBytes(format, len(b.in.text))); err != nil { // again, if one has waited
 		return 0, nil, err
 	}
@@ -113,7 +116,6 @@ func newBatchBody() *body[batchBody] {
 		resetSelectBody(&b.body)
 	}, func(b *batchBody) int { return selectBodySize(&b.body) + 32*cap(b.requests) }).
 		keepsTo(func(*access.Caller, *batchBody) error { return nil }) // each request is checked
-	b.wide = true // answers are as long as there are requests
 	b.lend = func(b *batchBody, x textHolder) { b.in = x.(*exchange[batchBody]).in }
 	return b
 }

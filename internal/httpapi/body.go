@@ -41,7 +41,7 @@ type body[T any] struct {
 	within func(*access.Caller, *T) error
 	pool   sync.Pool // of *exchange[T]
 
-	wide     bool         // answers are as long as there are ranks, or requests of a batch
+	wide     bool         // answers are as long as there are ranks
 	answered atomic.Int64 // length of the last answer: the next one will be similar
 }
 
