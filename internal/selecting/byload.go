@@ -73,7 +73,9 @@ func (c *selection) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i i
 	for g := range b.groups {
 		if of := &b.groups[g]; of.at == i {
 			b.scored[i] = c.snapshot.BySlot(v.Equal(&of.least, of.set, nth))
-			c.candidates[i] = candidate(b.scored[i], &c.overlap, v)
+			if c.candidates[i] = candidate(b.scored[i], &c.overlap, v); !c.candidates[i].Known {
+				return 0, false
+			}
 		}
 	}
 	return i, true

@@ -432,6 +432,10 @@ func (c *selection) newRecord(sequence []uint64) *idempotencyRecord {
 // was given its answer: then it is the retry's.
 func (c *selection) cancelReservation() {
 	a, r := c.api, c.record
+	if stop := c.result.StopWatch; stop != nil { // no caller will
+		stop()
+		c.result.StopWatch = nil
+	}
 	switch {
 	case r == nil || !r.selected: // no one else knows the id
 		_ = a.Free(c.id) // ErrNotFound: its worker is gone, and the reservation with it
