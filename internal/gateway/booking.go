@@ -78,6 +78,7 @@ type booking struct {
 	id, prefill string // of the reservations; "": none
 	prefillDone bool
 	freed       bool
+	moved       bool // booked on another rank once its answer had begun
 	selection   selecting.Selection
 	expected    *uint32 // tokens of output
 	outputs     uint64  // blocks that were counted
@@ -143,14 +144,15 @@ func (b *booking) completePrefill(by telemetry.PrefillSign) {
 	}
 	b.prefillDone = true
 	b.endWatches()
+	complete := b.all.api.PrefillInferred
+	if by == telemetry.PrefillByStream && !b.moved {
+		complete = b.all.api.PrefillComplete
+	}
+	_ = complete(b.id)
 	if b.prefill != "" {
+		_ = complete(b.prefill)
 		_ = b.all.api.Free(b.prefill)
 		b.prefill = ""
-	}
-	if by == telemetry.PrefillByStream {
-		_ = b.all.api.PrefillComplete(b.id)
-	} else {
-		_ = b.all.api.PrefillInferred(b.id)
 	}
 	b.all.metrics.PrefillCompleted(by)
 }
@@ -162,6 +164,10 @@ func (b *booking) at() string {
 	return b.endpoint
 }
 
+// maxGenerated is the most output of a request that is counted, in tokens: the number may be
+// what an engine says.
+const maxGenerated = 1 << 20
+
 // generated counts the output of so many tokens in all.
 func (b *booking) generated(tokens uint64) {
 	b.mu.Lock()
@@ -170,7 +176,7 @@ func (b *booking) generated(tokens uint64) {
 	if b.freed || size == 0 {
 		return
 	}
-	for ; b.outputs < tokens/size; b.outputs++ {
+	for tokens = min(tokens, maxGenerated); b.outputs < tokens/size; b.outputs++ {
 		var fraction *float64
 		if b.expected != nil && *b.expected > 0 { // Dynamo: what is left of the expected output
 			fraction = new(max(0, 1-float64((b.outputs+1)*size)/float64(*b.expected)))
@@ -217,7 +223,7 @@ func (b *booking) move(to catalog.Rank, endpoint string) error {
 	}
 	b.endWatches()
 	_ = b.all.api.Free(b.id)
-	b.id, b.endpoint, b.outputs, b.selection.Rank = id, endpoint, 0, to
+	b.id, b.endpoint, b.outputs, b.selection.Rank, b.moved = id, endpoint, 0, to, true
 	b.selection.Overlap.DP = nil
 	return nil
 }

@@ -61,20 +61,23 @@ func (e *endpoints) of(ctx context.Context, w *catalog.Worker, dp uint32) (at en
 // resolve returns the endpoint of a URL.
 func (e *endpoints) resolve(ctx context.Context, text string) (endpoint, error) {
 	e.mu.RLock()
-	r, ok := e.known[text]
+	old, ok := e.known[text]
 	e.mu.RUnlock()
-	if ok && (r.until.IsZero() || e.now().Before(r.until)) {
-		return r.endpoint, nil
+	if ok && (old.until.IsZero() || e.now().Before(old.until)) {
+		return old.endpoint, nil
 	}
 	host, port, err := hostPort(text)
 	if err != nil {
 		return endpoint{}, err
 	}
-	r = resolved{}
+	var r resolved
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
 		all, err := e.lookUp(ctx, "ip", host)
-		if err != nil {
+		switch {
+		case err != nil && ok: // the engine is where it was, as far as anybody knows
+			return old.endpoint, nil
+		case err != nil:
 			return endpoint{}, fmt.Errorf("resolve endpoint %s: %w", catalog.Clip(text), err)
 		}
 		if len(all) == 0 {

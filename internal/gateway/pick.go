@@ -257,6 +257,7 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement)
 		return false, nil
 	}
 	b.addPrefill(&sel)
+	b.start() // its lease is renewed while the other leg waits
 	w, ok := r.worker(sel.Rank)
 	if ok {
 		var at endpoint
