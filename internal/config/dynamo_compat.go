@@ -59,7 +59,7 @@ var dynamoPicker = []option{
 	refused("DYN_EPP_PEER_SERVICE", "replicas are not found in Kubernetes: name them with --replica-sync-peers"),
 	refused("DYN_EPP_KV_EVENT_PORT", "give workers their kv_events_endpoint"),
 	refused("DYN_EPP_KV_EVENT_REPLAY_PORT", "give workers their replay_endpoint"),
-	refused("DYN_EPP_DATA_PARALLEL_SIZE", "give workers their data_parallel_size"),
+	refused("DYN_EPP_DATA_PARALLEL_SIZE", "give workers their data_parallel_size", "1"),
 	refused("DYN_EPP_DATA_PARALLEL_STRIDE", "give workers an endpoint for each rank (kv_events_endpoints)"),
 	refused("DYN_EPP_TOTAL_KV_BLOCKS", "give workers their total_kv_blocks"),
 	refused("DYN_EPP_MAX_NUM_BATCHED_TOKENS", "give workers their max_num_batched_tokens"),
