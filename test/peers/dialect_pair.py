@@ -154,6 +154,10 @@ class Pair(Caches):
         ids = ("selection_id", self.dialect.booking)
         asked = self._pinned(call.fields, mine, without=(*ids, "advisory") if books else ids)
         question = replace(call, path="/select", body=asked)
+        deadline = time.monotonic() + PATIENCE
+        while mine not in best and time.monotonic() < deadline:  # the peer may apply a call after its answer
+            time.sleep(0.01)
+            best = self._cheapest(call.fields)
         expected = self.theirs.send(question)
         theirs = self.theirs.send(call)
         self.note(call, ours, theirs)
