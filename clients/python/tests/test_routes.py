@@ -100,6 +100,8 @@ def test_selection(make: MakeClient, fleet: Server, dialect: str) -> None:
     chosen = client.select(token_ids=range(10), allowed_worker_ids={2}, policy_class="default")
     assert chosen["worker_id"] == 2
     good, bad = client.select_batch([{"token_ids": [1]}, {"token_ids": [-1]}], policy_class="default")
+    with pytest.raises(ValueError, match="whole batch"):
+        client.select_batch([{"token_ids": [1], "policy_class": "default"}])
     assert good["worker_id"] in (1, 2)
     assert isinstance(bad, BadRequest)
     booked = client.select_and_reserve(

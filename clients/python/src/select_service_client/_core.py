@@ -33,10 +33,17 @@ _RESCUE_TIME = 5.0
 OVERTAKE = 2.5
 
 # The selections, which may wait in the server's queue.
-_QUEUED = ("/select", "/select_and_reserve")
+_QUEUED = ("/select", "/select_and_reserve", "/select_batch")
 
 # The calls about a prompt, which is long: sent in msgpack.
-_PROMPTS = (*_QUEUED, "/reservations", "/overlap_scores", "/potential_loads", "/explain")
+_PROMPTS = (
+    "/select",
+    "/select_and_reserve",
+    "/reservations",
+    "/overlap_scores",
+    "/potential_loads",
+    "/explain",
+)
 
 # Every core that is alive, for the end of the interpreter; see _exit.py.
 cores: weakref.WeakSet[Core] = weakref.WeakSet()

@@ -135,10 +135,13 @@ class SelectionRoutes(Caller):
         """Is select for up to 1,024 requests in one call.
 
         They are served in their order. Each has its answer, or the error that select
-        would raise; none is tried again by itself.
+        would raise; none is tried again by itself. policy_class is that of all.
         """
         core = self._core
-        body = {"requests": [{"select": core.names(request)} for request in requests]}
+        named = [core.names(request) for request in requests]
+        if any("policy_class" in request for request in named):
+            raise ValueError("policy_class is that of the whole batch, not of a request in it")
+        body = {"requests": [{"select": request} for request in named]}
         headers = {} if policy_class is None else {POLICY_CLASS: policy_class}
         answer = yield from core.call(core.request("POST", "/select_batch", body, headers=headers))
         return [
