@@ -11,14 +11,20 @@ func (s *Scanner) AppendUint32s(dst []uint32) []uint32 {
 	if s.format == Msgpack {
 		return s.packedUint32s(dst)
 	}
+	return appendElements(s, dst, (*Scanner).plainUint32s, (*Scanner).Uint32)
+}
+
+// appendElements reads an array behind dst: plain reads a run of elements that need no
+// care, which may be empty, and read the one behind it.
+func appendElements[T any](s *Scanner, dst []T, plain func(*Scanner, []T) []T, read func(*Scanner) T) []T {
 	c, ok := s.open(array, "an array")
 	if !ok || !s.more(&c) {
 		return dst
 	}
 	base := len(dst)
 	for {
-		dst = s.plainUint32s(dst)
-		v := s.Uint32()
+		dst = plain(s, dst)
+		v := read(s)
 		if s.err != nil {
 			s.err.insideElement(len(dst) - base)
 			return dst
@@ -68,23 +74,7 @@ func (s *Scanner) AppendHash64s(dst []uint64) []uint64 {
 	if s.format == Msgpack {
 		return s.packedHash64s(dst)
 	}
-	c, ok := s.open(array, "an array")
-	if !ok || !s.more(&c) {
-		return dst
-	}
-	base := len(dst)
-	for {
-		dst = s.plainHash64s(dst)
-		v := s.Hash64()
-		if s.err != nil {
-			s.err.insideElement(len(dst) - base)
-			return dst
-		}
-		dst = append(dst, v)
-		if !s.more(&c) {
-			return dst
-		}
-	}
+	return appendElements(s, dst, (*Scanner).plainHash64s, (*Scanner).Hash64)
 }
 
 // longestHash is the most that a hash with sign, comma and one space takes in
