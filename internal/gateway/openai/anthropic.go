@@ -84,18 +84,30 @@ func (r *Request) finishAnthropic(b *object, messages []chatMessage) ([][]byte, 
 	return b.close(), nil
 }
 
-func (r *Request) anthropicTools() ([]byte, error) {
+// givenTool is a tool as Anthropic's API and the responses API name it.
+type givenTool struct {
+	Type        string          `json:"type"`
+	Name        string          `json:"name"`
+	Description *string         `json:"description"`
+	InputSchema json.RawMessage `json:"input_schema"` // Anthropic's
+	Parameters  json.RawMessage `json:"parameters"`   // of the responses API
+}
+
+// tools returns the tools of a request, nil if it has none.
+func (r *Request) tools() (given []givenTool, err error) {
 	if r.isNull(memberTools) {
 		return nil, nil
 	}
-	var given []struct {
-		Type        string          `json:"type"`
-		Name        string          `json:"name"`
-		Description *string         `json:"description"`
-		InputSchema json.RawMessage `json:"input_schema"`
-	}
 	if json.Unmarshal(r.raw(memberTools), &given) != nil {
 		return nil, ErrNotConvertible
+	}
+	return given, nil
+}
+
+func (r *Request) anthropicTools() ([]byte, error) {
+	given, err := r.tools()
+	if given == nil || err != nil {
+		return nil, err
 	}
 	tools := make([]tool, len(given))
 	for i, t := range given {

@@ -139,17 +139,9 @@ func (it item) reasoning() (string, error) {
 }
 
 func (r *Request) responsesTools() ([]byte, error) {
-	if r.isNull(memberTools) {
-		return nil, nil
-	}
-	var given []struct {
-		Type        string          `json:"type"`
-		Name        string          `json:"name"`
-		Description *string         `json:"description"`
-		Parameters  json.RawMessage `json:"parameters"`
-	}
-	if json.Unmarshal(r.raw(memberTools), &given) != nil {
-		return nil, ErrNotConvertible
+	given, err := r.tools()
+	if given == nil || err != nil {
+		return nil, err
 	}
 	tools := make([]tool, 0, len(given))
 	for _, t := range given {
