@@ -1,11 +1,7 @@
 package httpapi
 
 import (
-	"bytes"
-	"io"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"testing"
 
@@ -61,20 +57,7 @@ func BenchmarkConductorQueryHandler(b *testing.B) {
 		{"hashes=1024", "/query_by_hash", queryText("seq_hashes", 1024, (*rand.Rand).Uint64)},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
-			text := bytes.NewReader(bc.text)
-			r := httptest.NewRequest("POST", bc.path, text)
-			r.ContentLength = int64(len(bc.text))
-			r.Body = io.NopCloser(text)
-			w := &discard{header: http.Header{}}
-			b.SetBytes(int64(len(bc.text)))
-			b.ReportAllocs()
-			for b.Loop() {
-				text.Reset(bc.text)
-				h.ServeHTTP(w, r)
-				if w.status != 200 {
-					b.Fatal(w.status)
-				}
-			}
+			benchmarkHandler(b, h, bc.path, "application/json", bc.text)
 		})
 	}
 }
