@@ -640,14 +640,14 @@ var settings = []option{
 		slotsFlag: "max-connections",
 		bind:      func(c *Config) value { return integer(&c.Limits.MaxConnections, 1, maxConnections) },
 		help: "Most connections of all HTTP listeners together. Beyond it one that is idle is closed for a new " +
-			"one, or the new one refused. It is lowered to what the limit of open files allows.",
+			"one, or the new one refused. As many requests over HTTP/2 are served at a time. It is lowered to what the limit of open files allows.",
 	},
 	{
 		key: "limits.max_connections_per_address", flag: "max-connections-per-address", env: []string{"SELECT_SERVICE_MAX_CONNECTIONS_PER_ADDRESS"}, hint: "N",
 		slotsFlag: "max-connections-per-address",
 		bind:      func(c *Config) value { return integer(&c.Limits.MaxConnectionsPerAddress, 0, maxConnections) },
-		help: "Most connections from one address (IPv6: from one /64 network); 0 is no such bound. Set it where " +
-			"callers do not share an address, as they do behind a proxy.",
+		help: "Most connections, and with them requests over HTTP/2, from one address (IPv6: from one /64 network); " +
+			"0 is no such bound. Set it where callers do not share an address, as they do behind a proxy.",
 	},
 
 	{

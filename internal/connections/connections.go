@@ -1,8 +1,10 @@
-// Package connections bounds the HTTP connections of the process: how many there are,
-// in all and from one address, and how long an answer may wait for its reader.
+// Package connections bounds the HTTP connections of the process and their requests over
+// HTTP/2: how many there are, in all and from one address, what their heads take, and how
+// long an answer may wait for its reader.
 package connections
 
 import (
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -33,19 +35,27 @@ const (
 	// the socket's read deadline is at most when it is set: to move them at each call
 	// would cost a timer each.
 	deadlineAge = 5 * time.Second
-	// freeHead is what every connection may send before the head of its request is
-	// complete, a handshake included; beyond it the bytes come from an account.
+	// freeHead is what the head of a request may take, on a new connection a handshake
+	// included; beyond it the bytes come from an account.
 	freeHead = 8 << 10
+	// fieldBytes is about what net/http makes of a field of a head beside its text, and
+	// valueBytes of a further value of the same name.
+	fieldBytes = 128
+	valueBytes = 32
+	// packedBytes is what is made of a byte of HTTP/2: it may be a field, by its number.
+	packedBytes = 64
 )
 
 // errHeads ends a connection with a long head when there is no memory for it.
 var errHeads = errors.New("no memory for the head of a request")
 
-// Limits bound the connections of a Set; PerAddress 0 is no bound.
+// Limits bound the connections of a Set, and beside them the requests of HTTP/2;
+// PerAddress, which counts both together, 0 is no bound.
 type Limits struct {
 	Total, PerAddress int
-	// Heads is the account of what was sent of requests whose head is not complete, as
-	// far as it is long, and of the buffers of HTTP/2; nil is no bound.
+	// Heads is the account of the heads of requests, as far as they are long, from their
+	// first byte until the request has its answer, and of the buffers of HTTP/2; nil is no
+	// bound.
 	Heads *budget.Account
 }
 
@@ -53,25 +63,28 @@ type Limits struct {
 type Stats struct {
 	Open           int
 	RefusedTotal   uint64 // because of Limits.Total, with requests of HTTP/2
-	RefusedAddress uint64 // because of Limits.PerAddress
-	ClosedIdle     uint64 // to make room for a new one
+	RefusedAddress uint64 // because of Limits.PerAddress, with requests of HTTP/2
+	ClosedIdle     uint64 // to make room for a new one, with requests of HTTP/2
 }
 
 // Set is the connections of all HTTP listeners. It is safe for concurrent use.
 type Set struct {
 	limits                                   Limits
 	refusedTotal, refusedAddress, closedIdle atomic.Uint64
-	streams                                  atomic.Int64 // requests of HTTP/2 that are served
 
-	// mu guards open and from. It is held for memory work only.
-	mu   sync.Mutex
-	open map[*conn]struct{}
-	from map[netip.Prefix]int // open connections by address, if they are bounded
+	// mu guards what follows, and what a conn and a stream say that it guards. It is held
+	// for memory work only.
+	mu       sync.Mutex
+	open     map[*conn]struct{}
+	from     map[netip.Prefix]int // open connections and requests by address, if they are bounded
+	requests int                  // of HTTP/2: those that are served, and answers that may wait for their readers
+	refusing int                  // requests of HTTP/2 that are one too many
+	awaiting map[*stream]struct{} // requests of HTTP/2 whose bodies have a deadline
 }
 
 // New returns a set without connections.
 func New(limits Limits) *Set {
-	return &Set{limits: limits, open: make(map[*conn]struct{}), from: make(map[netip.Prefix]int)}
+	return &Set{limits: limits, open: make(map[*conn]struct{}), from: make(map[netip.Prefix]int), awaiting: make(map[*stream]struct{})}
 }
 
 // Stats returns the counts so far.
@@ -101,9 +114,7 @@ type listener struct {
 
 // refusal is the answer of a connection that is one too many.
 const refusal = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n" +
-	"Content-Type: application/json\r\nContent-Length: 32\r\n\r\n" + refusalText
-
-const refusalText = `{"error":"too many connections"}`
+	"Content-Type: application/json\r\nContent-Length: 32\r\n\r\n" + `{"error":"too many connections"}`
 
 // Accept returns the next connection that is within the limits.
 func (l *listener) Accept() (net.Conn, error) {
@@ -127,7 +138,7 @@ func (s *Set) admit(raw net.Conn) *conn {
 	s.mu.Lock()
 	var idle *conn
 	switch {
-	case s.boundsAddress(c) && s.from[c.address] >= s.limits.PerAddress:
+	case s.addressFull(c):
 		s.mu.Unlock()
 		s.refusedAddress.Add(1)
 		return nil
@@ -140,9 +151,7 @@ func (s *Set) admit(raw net.Conn) *conn {
 		s.drop(idle)
 	}
 	s.open[c] = struct{}{}
-	if s.boundsAddress(c) {
-		s.from[c.address]++
-	}
+	s.countAddressLocked(c, 1)
 	s.mu.Unlock()
 	if idle != nil {
 		s.closedIdle.Add(1)
@@ -183,17 +192,28 @@ func (s *Set) drop(c *conn) {
 		return
 	}
 	delete(s.open, c)
-	if !s.boundsAddress(c) {
-		return
-	}
-	if s.from[c.address]--; s.from[c.address] == 0 {
-		delete(s.from, c.address)
-	}
+	s.countAddressLocked(c, -1)
+	s.forgetAnswersLocked(c)
 }
 
 // boundsAddress reports whether connections like c are counted by address. Those of unix
 // sockets have none.
 func (s *Set) boundsAddress(c *conn) bool { return s.limits.PerAddress > 0 && c.address.IsValid() }
+
+// addressFull reports whether the address of c has all that it may have. The caller holds mu.
+func (s *Set) addressFull(c *conn) bool {
+	return s.boundsAddress(c) && s.from[c.address] >= s.limits.PerAddress
+}
+
+// countAddressLocked adds n to what the address of c has.
+func (s *Set) countAddressLocked(c *conn, n int) {
+	if !s.boundsAddress(c) || n == 0 {
+		return
+	}
+	if s.from[c.address] += n; s.from[c.address] == 0 {
+		delete(s.from, c.address)
+	}
+}
 
 // network is the address of a connection for Limits.PerAddress: an IPv6 host has a
 // whole /64 network of addresses.
@@ -228,7 +248,12 @@ func (s *Set) observe(nc net.Conn, state http.ConnState) {
 		c.releaseHead()
 	case http.StateIdle:
 		c.phase.Store(int32(betweenRequests))
-		c.releaseBuffers()
+		if c.multiplexed.Load() {
+			c.releaseBuffers()
+			s.mu.Lock()
+			s.forgetAnswersLocked(c)
+			s.mu.Unlock()
+		}
 	case http.StateHijacked, http.StateClosed:
 	}
 }
@@ -264,7 +289,7 @@ type phase int32
 const (
 	fresh           phase = iota // it has not sent the head of a request
 	inRequest                    // until the answer is written
-	awaitingBody                 // in a request whose body has a deadline
+	awaitingBody                 // in a request whose body has a deadline; over HTTP/2, in nothing else
 	betweenRequests              // kept alive
 )
 
@@ -281,10 +306,18 @@ type conn struct {
 	phase    atomic.Int32
 	active   atomic.Int64 // when it was accepted, awaited a body or was written to last, in ns since 1970
 	deadline atomic.Int64 // when the write deadline was last moved, in the same units
-	head     atomic.Int64 // bytes that were read since the last request
+	head     atomic.Int64 // about what was made of the bytes that were read since the last request
 	buffers  atomic.Bool  // connBuffer is reserved; written under mu
 	imposed  atomic.Bool  // the write deadline is a caller's; written under mu, as deadline is
 	ended    atomic.Bool  // armed had passed when it was set, to end a read at once; written under mu
+
+	multiplexed atomic.Bool // it speaks HTTP/2
+	prefaced    int         // bytes of preface that it began with, -1: another; reads have it
+
+	// The requests of HTTP/2 by what they do: serving has all but those that await a body,
+	// answered those whose handler has returned and whose answer a reader may keep
+	// waiting; at most MaxStreams. Guarded by Set.mu.
+	serving, awaiting, answered int
 
 	// mu guards what follows, and that the write deadline is the one that was imposed
 	// last. Reads take it for long heads, and when the socket's deadline has passed by
@@ -293,7 +326,8 @@ type conn struct {
 	mu       sync.Mutex
 	until    time.Time // the read deadline that was set; zero: none
 	armed    time.Time // the socket's, not after until; zero: none
-	reserved int64     // of Limits.Heads
+	reserved int64     // of Limits.Heads, for a head that is not complete
+	kept     int64     // likewise, for the longest head that was complete over HTTP/2
 	closed   bool
 }
 
@@ -308,22 +342,48 @@ func (c *conn) Read(p []byte) (int, error) {
 		return n, err
 	case fresh, betweenRequests:
 	}
-	if c.head.Add(int64(n)) <= freeHead {
+	size := c.made(p[:n])
+	if c.head.Add(size) <= freeHead {
 		return n, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reserved >= maxHead {
-		return n, err
+	if c.multiplexed.Load() {
+		size = min(size, maxHead-c.reserved)
 	}
-	if c.closed || !c.set.limits.Heads.Reserve(int64(n)) {
+	if c.closed || !c.set.limits.Heads.Reserve(size) {
+		_ = c.Conn.Close() // net/http may read on
 		return 0, errHeads
 	}
-	c.reserved += int64(n)
+	c.reserved += size
 	return n, err
 }
 
-// releaseHead forgets the head of a request that is complete.
+// preface is what a connection that speaks HTTP/2 begins with.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// made is about how many bytes net/http makes of a part of a head, which may be many times
+// as long as that. It finds out whether the connection speaks HTTP/2.
+func (c *conn) made(part []byte) int64 {
+	for len(part) > 0 && c.prefaced >= 0 && c.prefaced < len(preface) {
+		if part[0] != preface[c.prefaced] {
+			c.prefaced = -1
+			break
+		}
+		part = part[1:]
+		if c.prefaced++; c.prefaced == len(preface) {
+			c.multiplexed.Store(true)
+		}
+	}
+	if c.multiplexed.Load() {
+		return packedBytes * int64(len(part))
+	}
+	return int64(len(part) + fieldBytes*bytes.Count(part, newline))
+}
+
+var newline = []byte{'\n'}
+
+// releaseHead forgets the head of a request that is complete: the request has it.
 func (c *conn) releaseHead() {
 	if c.head.Swap(0) <= freeHead {
 		return
@@ -349,7 +409,9 @@ func (c *conn) Write(p []byte) (int, error) {
 
 func (c *conn) moveDeadline() {
 	now := time.Now()
-	c.active.Store(now.UnixNano())
+	if !c.multiplexed.Load() || phase(c.phase.Load()) != awaitingBody { // it answers pings while it does
+		c.active.Store(now.UnixNano())
+	}
 	if c.imposed.Load() || now.UnixNano()-c.deadline.Load() < int64(deadlineAge) {
 		return
 	}
@@ -432,8 +494,8 @@ func (c *conn) Close() error {
 	c.set.mu.Unlock()
 	c.mu.Lock()
 	c.closed = true
-	c.set.limits.Heads.Release(c.reserved)
-	c.reserved = 0
+	c.set.limits.Heads.Release(c.reserved + c.kept)
+	c.reserved, c.kept = 0, 0
 	c.mu.Unlock()
 	c.releaseBuffers()
 	return c.Conn.Close()

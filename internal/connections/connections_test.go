@@ -50,18 +50,33 @@ type server struct {
 
 func serve(t *testing.T, limits connections.Limits) *server {
 	t.Helper()
-	s := &server{set: connections.New(limits), next: make(chan net.Conn), proceed: make(chan struct{})}
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	proceed := make(chan struct{})
+	s := serveWith(t, limits, func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			conn := http.NewResponseController(w)
 			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
-			_, _ = io.Copy(io.Discard, r.Body)
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
 			_ = conn.SetReadDeadline(time.Time{})
 		}
 		if r.URL.Path == "/wait" {
-			<-s.proceed
+			select {
+			case <-proceed:
+			case <-r.Context().Done():
+			}
 		}
-	})}
+	})
+	s.proceed = proceed
+	return s
+}
+
+// serveWith is serve with another handler.
+func serveWith(t *testing.T, limits connections.Limits, handle http.HandlerFunc) *server {
+	t.Helper()
+	s := &server{set: connections.New(limits), next: make(chan net.Conn)}
+	srv := &http.Server{Handler: handle}
 	s.set.Configure(srv)
 	go func() { _ = srv.Serve(s.set.Listener(pipes{s.next}, nil)) }()
 	t.Cleanup(func() {

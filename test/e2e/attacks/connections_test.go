@@ -160,3 +160,43 @@ func TestLongHeads(t *testing.T) {
 		t.Logf("peak %d MiB", peak>>10)
 	}
 }
+
+// TestManyFields: heads of thousands of short fields take many times their length in
+// memory. Thousands of connections that stop within one, or behind it within the body, over
+// both versions of HTTP, do not hold that, and others are answered.
+func TestManyFields(t *testing.T) {
+	var lines, packed strings.Builder
+	for i := range 12_000 {
+		lines.WriteString(strconv.FormatInt(int64(i)+36*36, 36) + ":\r\n")
+	}
+	for i := range 1500 {
+		packed.WriteString("\x00\x03" + strconv.FormatInt(int64(i)+36*36, 36) + "\x00")
+	}
+	const post = "POST /select HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
+	// Settings, then the head of POST http://127.0.0.1/select without an end of the request.
+	const begin = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	head := "\x83\x86\x04\x07/select\x41\x09127.0.0.1" + packed.String()
+	frame := func(flags byte) string {
+		return string([]byte{0, byte(len(head) >> 8), byte(len(head)), 1, flags, 0, 0, 0, 1}) + head
+	}
+	for name, text := range map[string]string{
+		"HTTP/1 within the head": post + lines.String(),
+		"HTTP/1 before the body": post + lines.String() + "\r\n",
+		"HTTP/2 within the head": begin + frame(0),
+		"HTTP/2 before the body": begin + frame(4),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := e2e.Serve(t, nil, "--max-memory", "512MiB")
+			for range 4000 {
+				dial(t, s.Address(), text)
+			}
+			hammer(t, s, 80)
+			const most = 250 << 10 // KiB; 4,000 connections take 100 MiB of them
+			if peak, err := s.Status("VmHWM"); err != nil || peak > most {
+				t.Errorf("peak %d KiB, want at most %d; %v", peak, most, err)
+			} else {
+				t.Logf("peak %d MiB", peak>>10)
+			}
+		})
+	}
+}
