@@ -77,6 +77,8 @@ type booking struct {
 	endpoint    string // of the rank, ip:port
 	id, prefill string // of the reservations; "": none
 	prefillDone bool
+	// storedEarly: an event has told of the end of the prefill before there was an id.
+	storedEarly bool
 	freed       bool
 	moved       bool // booked on another rank once its answer had begun
 	selection   selecting.Selection
@@ -92,6 +94,9 @@ func (b *booking) add(sel *selecting.Selection, expected *uint32) {
 	defer b.mu.Unlock()
 	b.id, b.selection, b.expected = *sel.ReservationID, *sel, expected
 	b.watch(sel)
+	if b.storedEarly {
+		b.completePrefillLocked(telemetry.PrefillByEvent)
+	}
 }
 
 // addPrefill takes over the reservation of the rank that prefills.
@@ -139,7 +144,15 @@ func (b *booking) storedByEvent() {
 func (b *booking) completePrefill(by telemetry.PrefillSign) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.prefillDone || b.freed || b.id == "" {
+	b.completePrefillLocked(by)
+}
+
+func (b *booking) completePrefillLocked(by telemetry.PrefillSign) {
+	switch {
+	case b.prefillDone || b.freed:
+		return
+	case b.id == "": // an event can be faster than the answer to the selection
+		b.storedEarly = b.storedEarly || by == telemetry.PrefillByEvent
 		return
 	}
 	b.prefillDone = true
@@ -243,6 +256,7 @@ func (b *booking) freePrefill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.endWatches()
+	b.storedEarly = false // it was said of the rank that was to prefill
 	if b.prefill != "" {
 		_ = b.all.api.Free(b.prefill)
 		b.prefill = ""

@@ -11,7 +11,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/admission"
 	"github.com/select-service/select-service/internal/gateway"
+	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/servicetest"
 	"github.com/select-service/select-service/internal/telemetry"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -37,6 +39,31 @@ func TestStoredPrompt(t *testing.T) {
 	w.wantLoads("1/0: 0 0 0")
 	e.close()
 	w.wantCount("prefill_completed_total", `by="kv_event"`, 1)
+}
+
+// TestStoredBeforeWatch: a prompt that is stored after its overlap was looked up and before
+// its reservation is booked has its prefill complete at once, as nothing will tell of it again.
+func TestStoredBeforeWatch(t *testing.T) {
+	w := start(t, func(c *service.Config, _ *gateway.Config) { c.Admission = admission.Config{Threshold: new(0.5)} })
+	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
+	first, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
+	ids := servicetest.Prompt(2, 16)
+	e := w.open()
+	e.request(chatPath, false)
+	e.body(chat(ids, ""), true)
+	await(t, func() string {
+		if n := w.Loads(nil, nil)[0].PendingCount; n != 1 {
+			return fmt.Sprintf("%d requests wait", n)
+		}
+		return ""
+	})
+	w.cache(1, ids)
+	first.close()
+	e.placement(true, false)
+	w.wantLoads("1/0: 0 4 1")
+	w.wantCount("prefill_completed_total", `by="kv_event"`, 1)
+	e.close()
+	w.wantLoads("1/0: 0 0 0")
 }
 
 // wantCount waits for a count of the gateway's metrics.

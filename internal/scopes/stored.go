@@ -29,14 +29,17 @@ type storedWatch struct {
 
 // WatchStored calls stored, once at most, when events say that a rank has stored the last of
 // a prompt's blocks, whose local hashes are only lent. It is called by the apply worker of
-// the rank and must not block. The watch ends with that or with stop, which may come late
-// and twice. Without blocks, and where nobody may watch, no event will say it: stop is nil.
+// the rank, or before WatchStored returns if the rank has them already, and must not block.
+// The watch ends with that or with stop, which may come late and twice. Without blocks, and
+// where nobody may watch, no event will say it: stop is nil.
 func (s *State) WatchStored(e catalog.Entry, local []uint64, stored func()) (stop func()) {
 	if s.stored == nil || len(local) == 0 {
 		return nil
 	}
 	w := &storedWatch{slot: e.Slot, local: slices.Clone(local), stored: stored}
 	s.stored.add(w)
+	// The event may have come since the caller looked: nobody was told of it then.
+	s.stored.tellIfComplete(w)
 	return func() { s.stored.remove(w) }
 }
 
@@ -87,10 +90,14 @@ func (t *storedWatches) noteStored(ev *indexer.Store) {
 	}
 	t.mu.Unlock()
 	for _, w := range last {
-		// Another prompt may end with a block of the same tokens.
-		if t.complete(w.slot, w.local) && t.remove(w) {
-			w.stored()
-		}
+		t.tellIfComplete(w) // another prompt may end with a block of the same tokens
+	}
+}
+
+// tellIfComplete ends a watch whose prompt is stored, and says so.
+func (t *storedWatches) tellIfComplete(w *storedWatch) {
+	if t.complete(w.slot, w.local) && t.remove(w) {
+		w.stored()
 	}
 }
 

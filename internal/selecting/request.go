@@ -70,8 +70,8 @@ type SelectRequest struct {
 	Fallbacks int
 	// Stored, with a reservation, asks when the prefill is complete on behalf of a caller who
 	// cannot tell: it is called, once at most, when events say that the chosen rank has stored
-	// the prompt's last complete block, which it had not. It must not block. The answer has
-	// PredictedTTFT and StopWatch then.
+	// the prompt's last complete block, which it had not when it was looked up; perhaps before
+	// Select returns. It must not block. The answer has PredictedTTFT and StopWatch then.
 	Stored func() `json:"-"`
 
 	Pinned *catalog.Rank
