@@ -163,7 +163,7 @@ func contains(ids []uint64, id uint64) bool {
 func (r *request) selection() *selecting.SelectRequest {
 	req := &selecting.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
-		PolicyClass: r.head.class, Session: r.head.session, Lease: r.config.Lease,
+		PolicyClass: r.head.class, Session: r.head.session, SoftSession: true, Lease: r.config.Lease,
 		AllowedWorkers: r.allowed, HasAllowedWorkers: r.allowed != nil,
 	}
 	if r.ranks != nil {

@@ -238,6 +238,27 @@ func TestSubset(t *testing.T) {
 	}
 }
 
+// TestSubsetOfSession: a subset goes before the session, whose further requests go where they went.
+func TestSubsetOfSession(t *testing.T) {
+	w := start(t, func(c *service.Config, _ *gateway.Config) { c.SessionTTL = time.Minute })
+	w.put(1, 1)
+	w.put(2, 1)
+	ids := servicetest.Prompt(7, 16)
+	w.cache(1, ids)
+	for _, tt := range []struct{ subset, want string }{{"", at(1)}, {at(2), at(2)}, {"", at(1)}} {
+		e := w.open()
+		if tt.subset != "" {
+			e.subset = structpb.NewStringValue(tt.subset)
+		}
+		e.request(chatPath, false, "x-session-id", "s")
+		e.body(chat(ids, ""), true)
+		if p := e.placement(true, false); p.destination != tt.want {
+			t.Errorf("in the subset %q it went to %+v, want %s", tt.subset, p, tt.want)
+		}
+		e.close()
+	}
+}
+
 // TestSalt: a tenant's prompt shares no cache with another's, and the engine is told the salt
 // that counts, with the tag if that is asked for.
 func TestSalt(t *testing.T) {

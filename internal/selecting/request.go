@@ -96,6 +96,9 @@ type SelectRequest struct {
 	Advisory bool
 	// Session: requests of one session go to one rank; "" is none (1.6.1).
 	Session string
+	// SoftSession: a session whose rank the request's filter excludes has no effect,
+	// instead of being an error.
+	SoftSession bool
 	// Explain asks for the Explanation of the choice.
 	Explain bool
 	// ExplainOnly: the choice is not one. API.Explain sets it.

@@ -15,7 +15,8 @@ import (
 // session binds it to a rank, which gets the further ones. A selection without
 // reservation only follows the binding. If the rank is gone, or its worker is
 // overloaded, another one is chosen and bound. But a request whose own filter
-// excludes the rank is refused, and the session forgets it.
+// excludes the rank is refused, and the session forgets it; with SoftSession it is
+// served as one of no session, and the session stays where it is.
 
 // sessions are the sessions of all requests.
 type sessions struct {
@@ -134,8 +135,10 @@ func (c *selection) applySession(ranks []catalog.Entry) (narrowed []catalog.Entr
 			return ranks, nil, nil
 		}
 		_, found := c.snapshot.Entry(bound)
-		switch {
-		case found && indexRank(c.eligible, bound) < 0:
+		switch excluded := found && indexRank(c.eligible, bound) < 0; {
+		case excluded && c.request.SoftSession:
+			return ranks, nil, nil
+		case excluded:
 			return ranks, &bound, nil
 		case !found && !c.unschedulable(bound, true):
 			return nil, nil, errSessionMoved

@@ -101,6 +101,23 @@ func TestSessionExcluded(t *testing.T) {
 	}
 }
 
+// TestSoftSession: a reservation whose filter excludes the session's rank is booked elsewhere
+// if the session is a soft one, which stays where it is.
+func TestSoftSession(t *testing.T) {
+	w := talk(t)
+	soft := func(r *selecting.SelectRequest) { r.Session, r.SoftSession = "s", true }
+	sel, err := w.reserve("r", prompt(2, 8), soft, onWorkers(2))
+	if err != nil || sel.Rank.Worker != 2 || w.where(of("s")) != 1 {
+		t.Fatalf("booked on %s, %v; the session is on worker %d", sel.Rank, err, w.where(of("s")))
+	}
+	if err := w.Free("r"); err != nil {
+		t.Fatal(err)
+	}
+	if sel, err := w.reserve("r", prompt(2, 8), soft); err != nil || sel.Rank.Worker != 1 {
+		t.Errorf("without the filter: booked on %s, %v", sel.Rank, err)
+	}
+}
+
 // TestSessionMoves: a rank that is gone or overloaded is chosen again.
 func TestSessionMoves(t *testing.T) {
 	for name, tt := range map[string]struct {
