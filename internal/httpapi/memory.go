@@ -132,7 +132,10 @@ func (a *allowance) serve(ctx context.Context, n int64) error {
 			return errNoMemory(m.serving)
 		}
 	}
-	m.serving.Reserve(n) // fits: gate has no more
+	if !m.serving.Reserve(n) { // gate has no more, but the gateway draws from the account too
+		m.gate.Release(n)
+		return errNoMemory(m.serving)
+	}
 	a.turn = n
 	return nil
 }

@@ -179,6 +179,25 @@ func TestAccountFull(t *testing.T) {
 	})
 }
 
+// TestServingTaken: a large body is refused while the gateway has taken what serving it needs,
+// and its turn is another's.
+func TestServingTaken(t *testing.T) {
+	p := newPurse()
+	taken := p.serving.Limit()
+	p.serving.Reserve(taken)
+	a := allowance{memory: p.Memory}
+	if err := a.serve(t.Context(), servingFactor*(budget.SmallBody+1)); err == nil {
+		t.Error("a large body is served without memory")
+	}
+	a.close()
+	p.serving.Release(taken)
+	if err := a.serve(t.Context(), p.width); err != nil {
+		t.Error(err)
+	}
+	a.close()
+	p.empty(t)
+}
+
 // TestMemoryComesBack: a request that finds no memory waits for what others give back.
 func TestMemoryComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
