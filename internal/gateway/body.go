@@ -29,7 +29,7 @@ func (b *body) add(chunk []byte, limit int) *problem {
 		b.bytes = append(b.bytes, chunk...)
 	}
 	if !b.reserve(int64(cap(b.bytes))) {
-		return errFull("no_memory", "There is no memory left for this request.")
+		return errNoMemory()
 	}
 	return nil
 }

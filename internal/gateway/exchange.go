@@ -160,6 +160,9 @@ func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (
 	if x.server.full() {
 		return true, x.refuse(errFull("overloaded", "The endpoint picker has too many requests under way."))
 	}
+	if !x.server.relayed.Fits(0) {
+		return true, x.refuse(errNoMemory())
+	}
 	if h.GetEndOfStream() {
 		return x.place(headersOnly)
 	}
@@ -268,6 +271,8 @@ func (x *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 // relayBody passes a chunk of the response on, and then looks at what it says.
 func (x *exchange) relayBody(b *extproc.HttpBody) error {
 	piece := b.GetBody()
+	x.server.relayed.Add(int64(len(piece)))
+	defer x.server.relayed.Add(-int64(len(piece)))
 	err := chunks([][]byte{piece}, b.GetEndOfStream(), func(piece []byte, end bool) error { return x.stream.Send(responseBody(piece, end)) })
 	if x.response != nil && len(piece) > 0 {
 		x.follow(piece)

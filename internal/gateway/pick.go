@@ -55,7 +55,7 @@ type request struct {
 	fallbacks int
 
 	prompt selecting.Prompt
-	held   int64 // bytes that are reserved for the prompt's tokens
+	held   int64 // bytes that are reserved for the prompt's tokens, see holdTokens
 	// allowed are the workers that the request may go to, by id, nil for all; ranks, if not
 	// nil, are the ranks of these.
 	allowed []uint64
@@ -69,13 +69,13 @@ func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.
 	if h.kind == openai.Other {
 		return r.pickByLoad(ctx)
 	}
+	defer func() { r.serving.Release(r.held) }()
 	if bad := r.read(); bad != nil {
 		return nil, bad
 	}
 	if bad := r.narrow(ctx, r.pool.others()); bad != nil {
 		return nil, bad
 	}
-	defer func() { r.serving.Release(r.held) }()
 	if bad := r.tokenize(ctx); bad != nil {
 		return nil, bad
 	}
@@ -89,6 +89,11 @@ func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.
 
 // read reads what the body asks for.
 func (r *request) read() *problem {
+	if r.head.kind == openai.Completions { // whose prompt may be token ids
+		if bad := r.holdTokens(); bad != nil {
+			return bad
+		}
+	}
 	var err error
 	if r.body, err = openai.ParseRequest(r.head.kind, r.text); err != nil {
 		return errInvalid("invalid_request_body", "Invalid request body: "+err.Error())

@@ -66,6 +66,9 @@ func errFull(code, text string) *problem {
 	return p
 }
 
+// errNoMemory is for a request that an account of --max-memory has no room for.
+func errNoMemory() *problem { return errFull("no_memory", "There is no memory left for this request.") }
+
 // errNoEndpoint is for a request that no engine can take.
 func errNoEndpoint(cause error) *problem {
 	return errUnavailable("no_endpoints", "No engine is available for this request.", cause)

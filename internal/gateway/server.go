@@ -80,10 +80,13 @@ type Server struct {
 	picker    *picker
 	bookings  *bookings
 	fallbacks fallbacks
-	grpc      *grpc.Server
-	health    *health.Server
-	draining  atomic.Bool
-	silent    atomic.Bool // the warning was given
+	// relayed has the pieces of answers that pass by. Answers are not broken off for want of
+	// room: new requests are refused.
+	relayed  *budget.Account
+	grpc     *grpc.Server
+	health   *health.Server
+	draining atomic.Bool
+	silent   atomic.Bool // the warning was given
 }
 
 // healthNames are the services whose health is told: the one of the whole server, those of the
@@ -111,7 +114,7 @@ const (
 
 // New returns an endpoint picker that listens nowhere yet.
 func New(config Config, svc Service) *Server {
-	s := &Server{config: config, ready: svc.Ready, health: health.NewServer()}
+	s := &Server{config: config, ready: svc.Ready, relayed: config.Memory.Account(budget.Answers), health: health.NewServer()}
 	s.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams, config.Metrics)
 	config.Metrics.Bookings = func() int { return len(s.bookings.list()) }
 	s.picker = &picker{

@@ -29,11 +29,8 @@ func (r *request) tokenize(ctx context.Context) *problem {
 		r.placeByLoad()
 		return nil
 	}
-	if n := 4 * int64(len(r.text)); n > 4*budget.SmallBody { // a token of one byte is four in memory
-		if !r.serving.Reserve(n) {
-			return errFull("no_memory", "There is no memory left for this request.")
-		}
-		r.held = n
+	if bad := r.holdTokens(); bad != nil {
+		return bad
 	}
 	began := time.Now()
 	ids, err := r.config.Tokenizer.Tokens(ctx, &tokenizer.Request{Request: r.body, Model: r.target.base, Engine: r.pool.engine})
@@ -45,10 +42,29 @@ func (r *request) tokenize(ctx context.Context) *problem {
 	return nil
 }
 
+// tokensFactor times its length is what the tokens of a body may take: one of one byte is four
+// in memory, and a token id in the body, of two bytes with its comma, twice that while the list
+// of them grows.
+const tokensFactor = 4
+
+// holdTokens reserves what the tokens of a large body may take, once. Those of small bodies
+// are not counted.
+func (r *request) holdTokens() *problem {
+	if r.held > 0 || len(r.text) <= budget.SmallBody {
+		return nil
+	}
+	n := tokensFactor * int64(len(r.text))
+	if !r.serving.Reserve(n) {
+		return errNoMemory()
+	}
+	r.held = n
+	return nil
+}
+
 // ReleaseText implements selecting.TextHolder: the request waits, and its hashes are enough.
 func (r *request) ReleaseText() {
 	r.serving.Release(r.held)
-	r.held, r.prompt.TokenIDs = 0, nil
+	r.held, r.prompt.TokenIDs, r.body.Tokens = 0, nil, nil
 }
 
 // mostProbed is for how many models the tokenizer is tried at the start.
@@ -111,7 +127,7 @@ func (r *request) notTokenized(ctx context.Context, err error) *problem {
 		case tokenizer.Unconvertible:
 			why = telemetry.TokenizerUnconvertible
 		case tokenizer.NoMemory:
-			why, bad = telemetry.TokenizerNoMemory, errFull("no_memory", "There is no memory left for this request.")
+			why, bad = telemetry.TokenizerNoMemory, errNoMemory()
 		case tokenizer.TooLarge:
 			why = telemetry.TokenizerTooLarge
 		case tokenizer.Broken:
