@@ -13,8 +13,11 @@ type memory struct {
 	bytes atomic.Int64
 }
 
-// mapAbove is the size in bytes from which a piece gets its own mapping.
-const mapAbove = 64 << 10
+// mapAbove is the size in bytes from which a piece gets its own mapping. What a table
+// leaves behind while it grows to this size waits on the heap for a collection, three
+// times the size for each of the shards of a cellTable; a mapping is given back at once,
+// but wastes half a page, and the system bounds how many there are.
+const mapAbove = 16 << 10
 
 func makeFlat[T any](m *memory, n int) []T {
 	if n == 0 {

@@ -197,6 +197,26 @@ func TestSmallSpaces(t *testing.T) {
 	}
 }
 
+// TestGrowthLeavesLittleOnTheHeap: an index that grows leaves outgrown tables on the
+// collector's heap only as long as they are small.
+func TestGrowthLeavesLittleOnTheHeap(t *testing.T) {
+	if raceEnabled {
+		t.Skip("all memory comes from the heap then")
+	}
+	const blocks, limit = 500_000, 4 << 20 // bytes in all, with what is still in use
+	names, local := number(1, blocks), number(2, blocks)
+	s := indexer.New()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for at := 0; at < blocks; at += 500 { // chains of 500 blocks
+		s.Store(&indexer.Store{EngineHashes: names[at : at+500], Local: local[at : at+500]})
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > limit {
+		t.Errorf("%d bytes were allocated on the heap, of %d", took, s.Stats().Bytes)
+	}
+}
+
 func heap() uint64 {
 	runtime.GC()
 	runtime.GC()
