@@ -184,7 +184,7 @@ func (s *server) warm(t *testing.T, prefix, group string) []exchange {
 // too: every operation of both dialects, unprefixed and prefixed, on all
 // listeners. It proves the reverse for every mutation of these answers: with a
 // member too much or too few, of another type, status or content type, they are
-// not described.
+// not described. With -short only answers without a prefix are altered.
 func TestAnswers(t *testing.T) {
 	inEach(t, func(t *testing.T, v *Validator) {
 		t.Parallel()
@@ -206,6 +206,12 @@ func TestAnswers(t *testing.T) {
 				}
 				op, _ := e.listener.doc.find(e.method, e.listener.path(e.target))
 				succeeded[op.id] = true
+			}
+			// Prefixed operations of the server's dialect are described as those without a
+			// prefix are (TestPrefixes); those of the other dialect come from the same source
+			// as the other document, whose operations without a prefix are altered.
+			if testing.Short() && strings.HasPrefix(e.target, "/v1.") {
+				continue
 			}
 			for _, m := range mutants(e) {
 				altered++
