@@ -14,7 +14,11 @@ import (
 
 func digest(requests []Request) uint64 {
 	h := fnv.New64a()
-	put := func(v uint64) { h.Write(binary.LittleEndian.AppendUint64(nil, v)) }
+	var word [8]byte
+	put := func(v uint64) {
+		binary.LittleEndian.PutUint64(word[:], v)
+		h.Write(word[:])
+	}
 	for _, r := range requests {
 		put(uint64(r.ID))
 		put(uint64(r.At))
@@ -34,6 +38,9 @@ func TestGenerateIsDeterministic(t *testing.T) {
 	for seed, want := range map[uint64]uint64{
 		1: 0xaa2613515cdd52be, 2: 0x27464623238ec72e, 3: 0xb3558261afcbb7f8,
 	} {
+		if testing.Short() && seed > 1 {
+			continue
+		}
 		got := digest(DefaultChats().Generate(seed, 1000))
 		if got != want {
 			t.Errorf("seed %d: digest %#x, want %#x: the workload has changed, measure docs/demo.md again", seed, got, want)
