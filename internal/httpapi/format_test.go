@@ -94,12 +94,13 @@ func TestFormats(t *testing.T) {
 	for i := range 40 {
 		rows = append(rows, selecting.OverlapRow{Rank: catalog.Rank{Worker: uint64(i)}, Device: uint32(i), RouterCredit: float64(i) / 3})
 	}
+	f := &fake{}
+	h := New(f, f.conductor(), Options{Log: zerolog.Nop(), Memory: NewMemory(budget.New(1<<30), nil)})
 	for i := range 2000 {
-		f := &fake{selection: selection, scores: selecting.OverlapScores{BlockSize: 16, NumBlocks: 9, Rows: rows}}
+		*f = fake{selection: selection, scores: selecting.OverlapScores{BlockSize: 16, NumBlocks: 9, Rows: rows}}
 		if rnd.IntN(8) == 0 {
 			f.err = contract.Errorf(contract.Conflict, "%s", "taken by \"ü\"\n")
 		}
-		h := New(f, f.conductor(), Options{Log: zerolog.Nop(), Memory: NewMemory(budget.New(1<<30), nil)})
 		path := []string{
 			"/select", "/select_and_reserve", "/v1.6/select_and_reserve", "/reservations", "/v1.6/reservations", "/overlap_scores",
 			"/potential_loads", "/reservations/r/output_block", "/slots/add", "/slots/potential_loads", "/conductor/query",
@@ -131,14 +132,16 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// lastRequests is what the service was asked for last, by each kind of call.
+// lastRequests is what the service was asked for last, by each kind of call. A list that
+// is empty is like none: which it is depends on what a buffer was used for before, and
+// where it counts a field of its own says that there is one.
 func (f *fake) lastRequests(t *testing.T) string {
 	t.Helper()
 	text, err := json.Marshal([]any{f.selected, f.projected, f.booked, f.slotsBooking, f.slotsProject})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(text)
+	return strings.ReplaceAll(string(text), ":[]", ":null")
 }
 
 func strip(answer, member string) string {
