@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 
@@ -22,19 +23,38 @@ const (
 // their turn.
 type batchBody struct {
 	requests []batched
-	in       *incoming
-	body     selectBody // of the request whose turn it is
+	came     *exchange[batchBody] // what the batch came in
+	next     int                  // of requests: those before it have had their turn
+	gone     int                  // bytes of the text that were dropped in front of what is left
+	refused  error                // why the rest is not served; nil: it is
+	body     selectBody           // of the request whose turn it is
 }
 
 // batched is one request of a batch.
 type batched struct {
-	reserve bool   // it is /select_and_reserve, else /select
-	text    []byte // of its body
+	reserve bool // it is /select_and_reserve, else /select
+	at, end int  // its body in the text of the batch
 }
 
 // ReleaseText gives up, because a request of the batch has to wait, the turn to be served
-// among the large bodies. The text of those that follow stays, and what it takes.
-func (b *batchBody) ReleaseText() { b.in.releaseTurn() }
+// among the large bodies, and the text but for what follows, which waits too. If there is no
+// memory for what waits, that is refused.
+func (b *batchBody) ReleaseText() {
+	in := b.came.in
+	in.releaseTurn()
+	rest := in.text[len(in.text):]
+	if b.next < len(b.requests) {
+		rest = in.text[b.requests[b.next].at-b.gone:]
+	}
+	if in.memory == nil || 2*int64(len(rest)) > in.parked && in.parked > 0 { // else the text would be copied at each wait
+		return
+	}
+	b.gone += len(in.text) - len(rest)
+	b.came.scan.Reset(bodyscan.JSON, nil)
+	if !in.park(rest) {
+		b.refused = errNoMemory(in.memory.waiting)
+	}
+}
 
 type batchRoutes struct {
 	selection selectRoutes
@@ -56,6 +76,7 @@ func (r batchRoutes) serve(c request, b *batchBody, out []byte) (int, []byte, er
 	format, _ := bodyFormat(c.Request.Header)
 	out = append(out, `{"results":[`...)
 	for i, q := range b.requests {
+		b.next = i + 1
 		if c.Request.Context().Err() != nil {
 			return 0, nil, errClientGone
 		}
@@ -87,11 +108,11 @@ func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.For
 	if len(out) > maxBatchAnswer {
 		return 0, nil, contract.LimitErrorf(contract.Exhausted, contract.LimitBatch, "the answer to the batch is full (limit=%d bytes)", maxBatchAnswer)
 	}
-	if err := b.in.expect(c.Request.Context(), int64(cap(out))); err != nil {
-		return 0, nil, err
+	if b.refused == nil {
+		b.refused = b.makeRoom(c.Request.Context(), format, cap(out))
 	}
-	if err := b.in.serve(c.Request.Context(), servingBytes(format, len(b.in.text))); err != nil { // again, if one has waited
-		return 0, nil, err
+	if b.refused != nil {
+		return 0, nil, b.refused
 	}
 	resetSelectBody(&b.body)
 	shape, serve := r.shapes[0], r.selection.selectWorker
@@ -99,7 +120,7 @@ func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.For
 		shape, serve = r.shapes[1], r.selection.selectAndReserve
 	}
 	var s bodyscan.Scanner
-	if err := shape.Decode(&s, format, q.text, &b.body); err != nil {
+	if err := shape.Decode(&s, format, b.came.in.text[q.at-b.gone:q.end-b.gone], &b.body); err != nil {
 		return 0, nil, err
 	}
 	if c.who.Scoped() && !c.who.Sees(b.body.req.Scope) {
@@ -109,14 +130,24 @@ func (r batchRoutes) one(c request, b *batchBody, q batched, format bodyscan.For
 	return serve(c, &b.body, out)
 }
 
+// makeRoom gets memory for an answer of n bytes, and for a large body its turn, again if a
+// request has waited. Where there is none, all that follows is refused: to wait for it once
+// is enough.
+func (b *batchBody) makeRoom(ctx context.Context, format bodyscan.Format, n int) error {
+	in := b.came.in
+	if err := in.expect(ctx, int64(n)); err != nil {
+		return err
+	}
+	return in.serve(ctx, servingBytes(format, len(in.text)))
+}
+
 func newBatchBody() *body[batchBody] {
 	b := newBody(batchShape, func(b *batchBody) {
-		clear(b.requests)
-		b.requests, b.in = b.requests[:0], nil
+		*b = batchBody{requests: b.requests[:0], body: b.body}
 		resetSelectBody(&b.body)
 	}, func(b *batchBody) int { return selectBodySize(&b.body) + 32*cap(b.requests) }).
 		keepsTo(func(*access.Caller, *batchBody) error { return nil }) // each request is checked
-	b.lend = func(b *batchBody, x textHolder) { b.in = x.(*exchange[batchBody]).in }
+	b.lend = func(b *batchBody, x textHolder) { b.came = x.(*exchange[batchBody]) }
 	return b
 }
 
@@ -142,7 +173,8 @@ func readBatched(s *bodyscan.Scanner) (q batched) {
 			continue
 		}
 		members++
-		q.text = s.Value()
+		n := len(s.Value())
+		q.at, q.end = s.Offset()-n, s.Offset()
 	}
 	if s.Err() == nil && members != 1 {
 		s.Fail("expected one member, `select` or `select_and_reserve`")

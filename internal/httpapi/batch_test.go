@@ -10,12 +10,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/bodyscan"
+	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/contract"
 	"github.com/select-service/select-service/internal/selecting"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -149,7 +151,8 @@ func TestBatchScopes(t *testing.T) {
 	}
 }
 
-// waiting waits in every selection, which ends the turn of a large body.
+// waiting waits in every selection, which ends the turn of a large body and what it holds
+// of the bodies.
 type waiting struct {
 	Service
 	memory *Memory
@@ -158,14 +161,16 @@ type waiting struct {
 
 func (w waiting) Select(_ context.Context, req *selecting.SelectRequest, _ bool) (selecting.Selection, error) {
 	req.Text.ReleaseText()
-	if n := w.memory.serving.Used(); n != 0 {
-		w.t.Errorf("%d bytes of turns are held while it waits", n)
+	for _, a := range []*budget.Account{w.memory.serving, w.memory.bodies.account, w.memory.requests.account} {
+		if n := a.Used(); n != 0 {
+			w.t.Errorf("%d bytes of account %s are held while it waits", n, a.Name())
+		}
 	}
 	return selecting.Selection{Rank: catalog.Rank{Worker: uint64(len(req.Prompt.TokenIDs))}}, nil
 }
 
-// TestBatchWaits: while a request of a batch waits, large bodies of others have their
-// turn; those behind it are all there, and nothing is left in the accounts.
+// TestBatchWaits: while a request of a batch waits, others have the memory for bodies and
+// their turn; those behind it are all there, and nothing is left in the accounts.
 func TestBatchWaits(t *testing.T) {
 	p := newPurse()
 	h := New(waiting{memory: p.Memory, t: t}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
@@ -183,6 +188,60 @@ func TestBatchWaits(t *testing.T) {
 		}
 	}
 	p.empty(t)
+}
+
+// TestBatchWaitsTooLong: where what is behind a request that waits does not fit into what may
+// wait, it is refused.
+func TestBatchWaitsTooLong(t *testing.T) {
+	p := newPurse()
+	all := p.Memory.waiting.Limit()
+	if !p.Memory.waiting.Reserve(all - 1000) {
+		t.Fatal("not empty")
+	}
+	h := New(waiting{memory: p.Memory, t: t}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+	element := `{"select":{"token_ids":[` + strings.Repeat("1,", 1000) + `1]}}`
+	w := call(t, h, http.MethodPost, "/select_batch", `{"requests":[`+strings.Repeat(element+",", 9)+element+`]}`, nil)
+	for i, got := range resultsOf(t, w.Body.Bytes()) {
+		if served := i == 0; served != (got.Status == 200) || !served && (got.Status != 503 || got.RetryAfter == "" || !strings.Contains(string(got.Body), "account waiting")) {
+			t.Errorf("%d: %+v %s", i, got, got.Body)
+		}
+	}
+	p.Memory.waiting.Release(all - 1000)
+	p.empty(t)
+}
+
+// crowded waits in the first selection, while others take all turns and keep them.
+type crowded struct {
+	Service
+	memory *Memory
+}
+
+func (s crowded) Select(_ context.Context, req *selecting.SelectRequest, _ bool) (selecting.Selection, error) {
+	req.Text.ReleaseText()
+	s.memory.gate.TryAcquire(s.memory.width)
+	return selecting.Selection{}, nil
+}
+
+// TestBatchPatience: a batch that waits for its turn in vain does so once, and not for each
+// of its requests.
+func TestBatchPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPurse()
+		h := New(crowded{memory: p.Memory}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+		element := `{"select":{"token_ids":[` + strings.Repeat("1,", 10_000) + `1]}}`
+		begin := time.Now()
+		w := call(t, h, http.MethodPost, "/select_batch", `{"requests":[`+strings.Repeat(element+",", 19)+element+`]}`, nil)
+		for i, got := range resultsOf(t, w.Body.Bytes()) {
+			if want := map[bool]int{true: 200, false: 503}[i == 0]; got.Status != want {
+				t.Errorf("%d: %+v %s, want %d", i, got, got.Body, want)
+			}
+		}
+		if took := time.Since(begin); took != servingPatience {
+			t.Errorf("refused after %v", took)
+		}
+		p.Memory.gate.Release(p.Memory.width)
+		p.empty(t)
+	})
 }
 
 // explaining answers with a long explanation.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"math/bits"
@@ -72,6 +73,26 @@ func (b *buffer) release() {
 
 // drop leaves the text to whoever still refers to it.
 func (in *incoming) drop() { in.text, in.buffer = nil, nil }
+
+// park keeps the end of the text while the request waits in a queue: among what waits there,
+// and not among the bodies, which others need. It reports false if that does not fit; nothing
+// is kept then.
+func (in *incoming) park(end []byte) bool {
+	n, account := int64(len(end)), in.memory.waiting
+	fits := true
+	if in.parked > 0 {
+		account.Release(in.parked - n)
+	} else {
+		fits = account.Reserve(n)
+	}
+	if !fits {
+		n, end = 0, nil
+	}
+	in.drop()
+	in.body.release()
+	in.text, in.parked = bytes.Clone(end), n
+	return fits
+}
 
 // release returns in and its memory to their pools. Nothing may refer to the text any
 // more, and in must be closed.

@@ -17,9 +17,10 @@ import (
 // Memory is what the requests of all listeners draw from. A nil Memory has no
 // limits.
 type Memory struct {
-	requests holders // bodies up to budget.SmallBody
-	bodies   holders // larger ones
-	answers  holders // larger than budget.SmallBody
+	requests holders         // bodies up to budget.SmallBody
+	bodies   holders         // larger ones
+	answers  holders         // larger than budget.SmallBody
+	waiting  *budget.Account // the rest of batches of which a request waits
 
 	// serving bounds what is made of large bodies, and with it how many are served at
 	// a time: in the order in which they came.
@@ -37,7 +38,7 @@ func NewMemory(b *budget.Budget, stopping <-chan struct{}) *Memory {
 	if b == nil {
 		return nil
 	}
-	m := &Memory{serving: b.Account(budget.Serving), stopping: stopping}
+	m := &Memory{serving: b.Account(budget.Serving), waiting: b.Account(budget.Waiting), stopping: stopping}
 	stopRead := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetReadDeadline(longAgo) }
 	stopWrite := func(w http.ResponseWriter) { _ = http.NewResponseController(w).SetWriteDeadline(longAgo) }
 	requests := b.Account(budget.Requests)
@@ -84,6 +85,7 @@ type allowance struct {
 	body   holder
 	answer holder
 	turn   int64 // of Memory.gate
+	parked int64 // of Memory.waiting
 }
 
 // longAgo is a deadline that ends a read or a write at once.
@@ -174,6 +176,10 @@ func (a *allowance) send(ctx context.Context, w http.ResponseWriter, n int) erro
 func (a *allowance) closeRequest() {
 	a.body.release()
 	a.releaseTurn()
+	if a.parked > 0 {
+		a.memory.waiting.Release(a.parked)
+		a.parked = 0
+	}
 }
 
 // releaseTurn ends the turn of a large body.
