@@ -3,6 +3,7 @@ package bodyscan
 import (
 	"encoding/binary"
 	"math/bits"
+	"slices"
 )
 
 // AppendUint32s reads an array of unsigned 32-bit integers behind dst. It
@@ -56,16 +57,30 @@ func (s *Scanner) plainUint32s(dst []uint32) []uint32 {
 	return dst
 }
 
+// AppendArray reads an array behind dst, each element with read. Where the format says how
+// many there are dst grows once, to that: an element of a byte may take many.
+func AppendArray[T any](s *Scanner, dst []T, read func(*Scanner) T) []T {
+	c, ok := s.open(array, "an array")
+	dst = slices.Grow(dst, c.left)
+	base := len(dst)
+	for ok && s.more(&c) {
+		v := read(s)
+		if s.err != nil {
+			s.err.insideElement(len(dst) - base)
+			break
+		}
+		dst = append(dst, v)
+	}
+	return dst
+}
+
 // AppendUint64s reads an array of unsigned 64-bit integers behind dst. It
 // allocates only to grow dst.
 func (s *Scanner) AppendUint64s(dst []uint64) []uint64 {
 	if words, ok := s.words(8); ok {
 		return appendUint64s(dst, words)
 	}
-	for range s.Array() {
-		dst = append(dst, s.Uint64())
-	}
-	return dst
+	return AppendArray(s, dst, (*Scanner).Uint64)
 }
 
 // AppendHash64s reads an array of hashes, see Hash64, behind dst. It allocates

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,10 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
+	"github.com/select-service/select-service/internal/bodyscan"
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/selecting"
+	"github.com/select-service/select-service/internal/wire/msgpack"
 )
 
 // purse is the memory of a test, with a budget of 64 MiB: 5 MiB for large bodies,
@@ -482,4 +485,35 @@ func TestForgoneBody(t *testing.T) {
 			t.Errorf("it ends %v after the service stops", took-time.Second)
 		}
 	})
+}
+
+// TestPackedElements: what is made of an array of which each element is a byte takes no
+// more than its turn to be served is charged.
+func TestPackedElements(t *testing.T) {
+	const n = 1_100_000
+	for name, c := range map[string]struct {
+		element byte
+		taken   func(*selectBody) int
+	}{
+		"block_mm_infos":     {msgpack.CodeNil, func(b *selectBody) int { return 24 * cap(b.req.Prompt.MM) }},
+		"token_ids":          {7, func(b *selectBody) int { return 4 * cap(b.req.Prompt.TokenIDs) }},
+		"allowed_worker_ids": {7, func(b *selectBody) int { return 8 * cap(b.req.AllowedWorkers) }},
+		"required_taints":    {0xa0, func(b *selectBody) int { return 16 * cap(b.req.RequiredTaints) }},
+	} {
+		array := append(msgpack.InsertArrayLen(nil, 0, n), bytes.Repeat([]byte{c.element}, n)...)
+		text := append(msgpack.AppendText(nil, name), array...)
+		if name == "required_taints" {
+			text = append(msgpack.AppendText(nil, "routing_constraints"), msgpack.InsertMapLen(text, 0, 1)...)
+		}
+		text = msgpack.InsertMapLen(text, 0, 1)
+		var s bodyscan.Scanner
+		var b selectBody
+		if err := newSelectShape(dialect13).Decode(&s, bodyscan.Msgpack, text, &b); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		// Slices of large elements are a whole number of pages.
+		if taken, most := c.taken(&b), servingBytes(bodyscan.Msgpack, len(text))+8<<10; taken == 0 || int64(taken) > most {
+			t.Errorf("%s: %d bytes are taken, charged are %d", name, taken, most)
+		}
+	}
 }

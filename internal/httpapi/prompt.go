@@ -103,14 +103,12 @@ var routingShape = bodyscan.NewObject(
 
 // appendBlockMM reads block_mm_infos: per block null or its multimodal objects.
 func appendBlockMM(s *bodyscan.Scanner, mm [][]uint64) [][]uint64 {
-	for range s.Array() {
-		var objects []uint64
+	return bodyscan.AppendArray(s, mm, func(s *bodyscan.Scanner) (objects []uint64) {
 		if !s.Null() {
 			blockMMShape.Read(s, &objects)
 		}
-		mm = append(mm, objects)
-	}
-	return mm
+		return objects
+	})
 }
 
 // blockMMShape fills the hashes of a block's multimodal objects.

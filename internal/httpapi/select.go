@@ -267,10 +267,7 @@ var constraintsShape = bodyscan.NewObject(
 )
 
 func appendStrings(s *bodyscan.Scanner, dst []string) []string {
-	for range s.Array() {
-		dst = append(dst, readText(s))
-	}
-	return dst
+	return bodyscan.AppendArray(s, dst, readText)
 }
 
 // session is the conversation that a prompt belongs to, in bodies of the 1.6
