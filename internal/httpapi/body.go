@@ -167,7 +167,7 @@ func withBody[T any](a api, b *body[T], use func(c request, req *T, out []byte) 
 				if x.out = out; in.turn > 0 && len(out) > autoLength || len(out) > budget.SmallBody {
 					b.empty(x) // the client may read slowly
 				}
-				err = a.send(c.Context, status, out, &in.allowance)
+				err = a.send(c.Context, status, &x.out, &in.allowance)
 			}
 		}
 		if err != nil {

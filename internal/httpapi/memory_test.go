@@ -517,3 +517,42 @@ func TestPackedElements(t *testing.T) {
 		}
 	}
 }
+
+// held notes what is taken for answers while one is written.
+type held struct {
+	*httptest.ResponseRecorder
+	account *budget.Account
+	most    int64
+}
+
+func (h *held) Write(p []byte) (int, error) {
+	h.most = max(h.most, h.account.Used())
+	return h.ResponseRecorder.Write(p)
+}
+
+// TestPackedAnswers: a long answer in msgpack takes while it is written no more than the
+// same one in JSON.
+func TestPackedAnswers(t *testing.T) {
+	p := newPurse()
+	h := New(&fake{loads: make([]selecting.RankLoad, 3000)}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+	var taken [2]int64
+	for i, accept := range []string{"application/json", "application/msgpack"} {
+		r := httptest.NewRequest(http.MethodPost, "/potential_loads", strings.NewReader("{}"))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", accept)
+		w := &held{ResponseRecorder: httptest.NewRecorder(), account: p.answers.account}
+		h.ServeHTTP(w, r)
+		answer := w.Body.Bytes()
+		if i == 1 {
+			answer = fromMsgpack(t, answer)
+		}
+		if w.Code != http.StatusOK || len(answer) < budget.SmallBody {
+			t.Fatalf("%d, %d bytes", w.Code, len(answer))
+		}
+		taken[i] = w.most
+	}
+	if json, packed := taken[0], taken[1]; packed == 0 || packed > json+json/4 {
+		t.Errorf("%d bytes are taken in msgpack, %d in JSON", packed, json)
+	}
+	p.empty(t)
+}

@@ -32,6 +32,11 @@ func respond(c *gin.Context, status int, text []byte) {
 			}
 		}()
 	}
+	write(c, status, format, text)
+}
+
+// write writes an answer in its format.
+func write(c *gin.Context, status int, format bodyscan.Format, text []byte) {
 	h := c.Writer.Header()
 	h["Content-Type"] = contentTypes[format]
 	if len(text) > autoLength {
@@ -44,17 +49,26 @@ func respond(c *gin.Context, status int, text []byte) {
 // transcoded pools the memory of answers in msgpack.
 var transcoded = sync.Pool{New: func() any { return new([]byte) }}
 
-// send writes an answer that may be long. held has what the request took, and from
-// then on the answer. An error means that nothing was written.
-func (a api) send(c *gin.Context, status int, text []byte, held *allowance) error {
-	n := len(text)
-	if n > budget.SmallBody && answerFormat(c.Request) == bodyscan.Msgpack {
-		n *= 2 // both texts are in memory
+// send writes an answer that may be long, which is given as JSON. held has what the request
+// took, and from then on the answer; text becomes what is written. An error means that
+// nothing was.
+func (a api) send(c *gin.Context, status int, text *[]byte, held *allowance) error {
+	if len(*text) <= budget.SmallBody {
+		if err := held.send(c.Request.Context(), c.Writer, len(*text)); err != nil {
+			return err
+		}
+		respond(c, status, *text)
+		return nil
+	}
+	n, format := len(*text), answerFormat(c.Request)
+	if format == bodyscan.Msgpack { // the client may read slowly: only one of both is held then
+		*text = bodyscan.AppendMsgpack(make([]byte, 0, n), *text)
+		n = cap(*text)
 	}
 	if err := held.send(c.Request.Context(), c.Writer, n); err != nil {
 		return err
 	}
-	respond(c, status, text)
+	write(c, status, format, *text)
 	if held.answer.done() { // perhaps after all was written
 		_ = http.NewResponseController(c.Writer).SetWriteDeadline(time.Time{})
 	}
@@ -92,7 +106,7 @@ func (a api) serve(use answerFunc) endpoint {
 			if status, out, err = use(c, x.out[:0]); err == nil {
 				last.Store(int64(len(out)))
 				x.out = out
-				err = a.send(c.Context, status, out, &x.allowance)
+				err = a.send(c.Context, status, &x.out, &x.allowance)
 			}
 		}
 		if err != nil {
