@@ -63,6 +63,72 @@ func TestSocketFile(t *testing.T) {
 	}
 }
 
+// TestSocketLock: of processes that start at the same time on a path where a killed one has
+// left its file one has the socket, and the others say why not. What others lock in the
+// directory is nothing to them, and no file is left.
+func TestSocketLock(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	killed, err := listenSocket(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = killed.Close()
+	for _, other := range []string{dir, filepath.Join(dir, "other.lock")} {
+		if other != dir {
+			if err := os.WriteFile(other, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		locked, err := os.Open(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locked.Close()
+		if err := unix.Flock(int(locked.Fd()), unix.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const starts = 8
+	results := make(chan error, starts)
+	listeners := make(chan net.Listener, starts)
+	for range starts {
+		go func() {
+			ln, err := listenSocket(t.Context(), path)
+			if err == nil {
+				listeners <- ln
+			}
+			results <- err
+		}()
+	}
+	refused := 0
+	for range starts {
+		if err := <-results; err != nil {
+			refused++
+			if text := err.Error(); text != "another process listens there" && text != path+".lock is locked by another process" {
+				t.Error(err)
+			}
+		}
+	}
+	if refused != starts-1 {
+		t.Fatalf("%d of %d are refused", refused, starts)
+	}
+	_ = (<-listeners).Close()
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != "other.lock" {
+		t.Errorf("%v are left, %v", left, err)
+	}
+	held, err := lockSocket(t.Context(), path+".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held()
+	if _, err := listenSocket(t.Context(), path); err == nil || err.Error() != path+".lock is locked by another process" {
+		t.Errorf("while another starts: %v", err)
+	}
+}
+
 // TestSockets: a process listens on unix sockets beside a port, or alone, speaks both
 // versions of HTTP there, asks no host's name, and removes the files at the end.
 func TestSockets(t *testing.T) {

@@ -511,7 +511,8 @@ var settings = []option{
 		bind:      func(c *Config) value { return list(&c.Access.AllowedHosts, hostName) },
 		help: "Names and addresses under which the HTTP listeners may be addressed, beside the address at which a " +
 			"connection comes; * is any. By default only listeners on the loopback check them, and take their " +
-			"own names. Set it where browsers can reach the service.",
+			"own names. Set it where browsers can reach the service. Unix sockets never check them: " +
+			"a proxy before one has to.",
 	},
 	{
 		key: "access.allow_endpoints", flag: "allow-endpoints", env: []string{"SELECT_SERVICE_ALLOW_ENDPOINTS"}, hint: "RULES",
