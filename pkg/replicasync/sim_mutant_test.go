@@ -160,8 +160,12 @@ var mutants = []mutant{
 
 // TestSimulationFindsMutants proves that the simulation is worth something: it
 // finds every planted bug within its usual number of histories, or four times as
-// many; with -short only the common ones are looked for.
+// many; with -short only the common ones are looked for, and none with the race
+// detector.
 func TestSimulationFindsMutants(t *testing.T) {
+	if raceEnabled && testing.Short() {
+		t.Skip("a simulation is one goroutine")
+	}
 	for i := range mutants {
 		m := &mutants[i]
 		t.Run(m.name, func(t *testing.T) {

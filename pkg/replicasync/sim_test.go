@@ -327,7 +327,10 @@ func simRuns(t *testing.T) int {
 		}
 		return n
 	}
-	if testing.Short() {
+	switch {
+	case testing.Short() && raceEnabled:
+		return simRunsByDefault / 50
+	case testing.Short():
 		return simRunsByDefault / 20
 	}
 	return simRunsByDefault

@@ -1,0 +1,5 @@
+//go:build !race
+
+package replicasync
+
+const raceEnabled = false
