@@ -246,7 +246,10 @@ func (s *script) check() {
 // ranks that come and go, new ranks in old slots with names of their own.
 func TestHistories(t *testing.T) {
 	bytes := 15_000
-	if testing.Short() {
+	switch {
+	case testing.Short() && raceEnabled: // one goroutine has no races
+		bytes = 1_500
+	case testing.Short():
 		bytes = 3_000
 	}
 	for mode := range byte(8) {
