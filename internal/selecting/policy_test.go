@@ -78,7 +78,7 @@ func TestRandomHerd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(1, 2))
 			var usual []int
-			for range 20_000 {
+			for range 4_000 {
 				counts := make([]int, 8)
 				for range 200 {
 					counts[draw(counts, rnd)]++
