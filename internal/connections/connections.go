@@ -378,10 +378,11 @@ func (c *conn) made(part []byte) int64 {
 	if c.multiplexed.Load() {
 		return packedBytes * int64(len(part))
 	}
-	return int64(len(part) + fieldBytes*bytes.Count(part, newline))
+	head, _, _ := bytes.Cut(part, headEnd) // a body that came with it may have many lines
+	return int64(len(part) + fieldBytes*bytes.Count(head, newline))
 }
 
-var newline = []byte{'\n'}
+var newline, headEnd = []byte("\n"), []byte("\r\n\r\n")
 
 // releaseHead forgets the head of a request that is complete: the request has it.
 func (c *conn) releaseHead() {

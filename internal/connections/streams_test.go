@@ -486,6 +486,20 @@ func TestHeadsInService(t *testing.T) {
 	})
 }
 
+// TestLinesOfBodies: a body that comes with its head may have as many lines as it likes.
+func TestLinesOfBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, connections.Limits{Total: 100, Heads: budget.NewAccount("heads", 1<<10)})
+		c := s.dial("10.0.0.1")
+		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n"+strings.Repeat("1,\n", 1000)); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.status(); got != 200 {
+			t.Errorf("status %d", got)
+		}
+	})
+}
+
 // TestLongHeadInService: the head of an HTTP/1 request counts until it has its answer.
 func TestLongHeadInService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
