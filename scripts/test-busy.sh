@@ -8,8 +8,8 @@ load=${1:-20}
 cd "$(dirname "$0")/.."
 
 # What only computes says nothing here and takes most of the time: random histories
-# of decoders and state machines, which are given their time.
-computing='^Fuzz|AgainstModel$|^Test(Mutations|DraftedEnvelopes|AllocationIsBounded|EventsKeepTheirSlices)$'
+# of decoders and state machines, which are given their time, and random bodies.
+computing='^Fuzz|AgainstModel$|^Test(Mutations|DraftedEnvelopes|AllocationIsBounded|EventsKeepTheirSlices|Formats|Batch|BatchAnswer)$'
 
 busy=()
 stop() {
