@@ -238,7 +238,8 @@ func (s *Space) checkAliasIndex() error {
 func (s *Space) rings() int64 {
 	n := int64(0)
 	for i := range s.ranks {
-		n += int64(len(s.ranks[i].removed.rows)) * int64(unsafe.Sizeof(removedBlock{}))
+		r := &s.ranks[i].removed
+		n += int64(len(r.rows))*int64(unsafe.Sizeof(removedRow{})) + int64(len(r.rest.rows))*int64(unsafe.Sizeof(removedRest{}))
 	}
 	return n + int64(len(s.removals.rows))*int64(unsafe.Sizeof(removal{}))
 }

@@ -1,10 +1,14 @@
 package indexer
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/select-service/select-service/pkg/hashing"
+)
 
 // Offloading connectors name blocks by the engine's hash alone, often after the
 // device has evicted them (decision K15). A rank therefore remembers the latest
-// blocks that it removed: maxRemoved of them (160 KiB), and maxRemovedByName from the
+// blocks that it removed: maxRemoved of them (96 KiB), and maxRemovedByName from the
 // first such event on, as most engines never send one. Both are powers of two.
 const (
 	maxRemoved       = 4096
@@ -13,7 +17,10 @@ const (
 
 // removedBlocks are the latest blocks that one rank removed.
 type removedBlocks struct {
-	ring[removedBlock]
+	ring[removedRow]
+	// rest has what the rows leave out, at the same positions. It is without memory as
+	// long as that is usualRest for all of them: in a local Space without block seeds.
+	rest ring[removedRest]
 	// byName finds the position of the latest entry of a name. It is nil until the
 	// rank first stores blocks without tokens.
 	byName map[uint64]int
@@ -21,17 +28,27 @@ type removedBlocks struct {
 	verified bool
 }
 
-// removedBlock is what is remembered of a block. In a local Space parent is the
-// name of the block before it, or name itself if the block was the first of its
-// chain. In a sequence Space local is the block's value, and parent the sequence
-// hash of the block before it if parentKnown.
+// removedBlock is what is remembered of a block.
 type removedBlock struct {
-	name, parent, local uint64
-	seed                uint64 // block seed of local
-	depth               uint32 // only in sequence Spaces, as the next two
-	unverified          bool
-	parentKnown         bool
+	removedRow
+	removedRest
 }
+
+// removedRow names a block. In a local Space parent is the name of the block before
+// it, or name itself if the block was the first of its chain. In a sequence Space local
+// is the block's value, and parent the sequence hash of the block before it if
+// parentKnown.
+type removedRow struct{ name, parent, local uint64 }
+
+type removedRest struct {
+	seed        uint64 // block seed of local
+	depth       uint32 // only in sequence Spaces, as the next two
+	unverified  bool
+	parentKnown bool
+}
+
+// usualRest is the rest of most blocks.
+var usualRest = removedRest{seed: hashing.Seed}
 
 func (r *removedBlocks) limit() int {
 	if r.byName != nil {
@@ -41,9 +58,10 @@ func (r *removedBlocks) limit() int {
 }
 
 func (r *removedBlocks) add(m *memory, b removedBlock) {
+	r.addRest(m, b.removedRest)
 	moved := r.reserve(m, r.limit())
 	if r.byName == nil {
-		r.push(b)
+		r.push(b.removedRow)
 		return
 	}
 	if moved {
@@ -55,7 +73,24 @@ func (r *removedBlocks) add(m *memory, b removedBlock) {
 			delete(r.byName, oldest)
 		}
 	}
-	r.byName[b.name] = r.push(b)
+	r.byName[b.name] = r.push(b.removedRow)
+}
+
+// addRest is add for the rest of a block. It comes before that of the row: then both
+// rings are alike, move and replace alike, and stay so.
+func (r *removedBlocks) addRest(m *memory, b removedRest) {
+	switch {
+	case r.rest.rows != nil:
+	case b == usualRest:
+		return
+	default:
+		r.rest = ring[removedRest]{rows: makeFlat[removedRest](m, len(r.rows)), head: r.head, n: r.n}
+		for i := range r.rest.rows {
+			r.rest.rows[i] = usualRest
+		}
+	}
+	r.rest.reserve(m, r.limit())
+	r.rest.push(b)
 }
 
 // indexByName makes sure that byName is in use.
@@ -75,17 +110,22 @@ func (r *removedBlocks) fillByName() {
 }
 
 // find returns the latest block that was removed under a name.
-func (r *removedBlocks) find(name uint64) (*removedBlock, bool) {
+func (r *removedBlocks) find(name uint64) (b removedBlock, ok bool) {
 	at, ok := r.byName[name]
 	if !ok {
-		return nil, false
+		return removedBlock{}, false
 	}
-	return &r.rows[at], true
+	b = removedBlock{r.rows[at], usualRest}
+	if r.rest.rows != nil {
+		b.removedRest = r.rest.rows[at]
+	}
+	return b, true
 }
 
 // clear forgets the blocks. byName stays in use if it was.
 func (r *removedBlocks) clear(m *memory) {
 	r.free(m)
+	r.rest.free(m)
 	inUse := r.byName != nil
 	*r = removedBlocks{}
 	if inUse {
@@ -97,9 +137,11 @@ func (r *removedBlocks) clear(m *memory) {
 // that a rank is about to remove.
 func (s *Space) rememberRemoved(by holder, name uint64, cell uint32) {
 	t := &s.tree
-	b := removedBlock{name: name, parent: name, local: t.cells.local(cell)}
 	nd := t.nodeAt(cell)
-	b.seed = t.seeds.seed(nd.seed)
+	b := removedBlock{
+		removedRow{name: name, parent: name, local: t.cells.local(cell)},
+		removedRest{seed: t.seeds.seed(nd.seed)},
+	}
 	if s.sequence {
 		b.depth, b.unverified = nd.depth+cell-nd.off, nd.unverified
 		b.parent, b.parentKnown = t.previousHash(cell)
@@ -218,7 +260,7 @@ func (s *Space) pathUp(slot uint32, name uint64, c *restoreCache) (chain []remov
 		if !known || len(chain) == r.n { // or the parents are a circle
 			return chain, 0, false
 		}
-		chain = append(chain, *b)
+		chain = append(chain, b)
 		if b.parent == next {
 			return chain, 0, true
 		}
@@ -275,7 +317,7 @@ func (s *Space) restoreBatch(b *batch) (found, stored int) {
 	}
 	for _, i := range b.remembered {
 		old, _ := r.find(b.names[i]) // found above; restoring removes nothing
-		stored += s.restoreBlock(b.by, b.names[i], b.engineHashes[i], *old)
+		stored += s.restoreBlock(b.by, b.names[i], b.engineHashes[i], old)
 		b.values[i] = old.local
 	}
 	return len(b.remembered), stored
@@ -285,7 +327,7 @@ func (s *Space) restoreBatch(b *batch) (found, stored int) {
 func (s *Space) restoreByValue(by holder, name uint64) bool {
 	b, ok := s.ranks[by.slot()].removed.find(name)
 	if ok {
-		s.restoreBlock(by, name, name, *b)
+		s.restoreBlock(by, name, name, b)
 	}
 	return ok
 }
