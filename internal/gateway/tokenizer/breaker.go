@@ -27,19 +27,20 @@ type breaker struct {
 	trial    time.Time // the last time that it was asked although it is open
 }
 
-// allow reports whether a server may be asked now. Who may asks, and says how it went.
-func (b *breakers) allow(server string, now time.Time) bool {
+// allow reports whether a server may be asked now. Who may asks, and says how it went. trial
+// is the time of a trial, zero for other questions.
+func (b *breakers) allow(server string, now time.Time) (trial time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.failing[server]
 	if s == nil || s.failures < opensAfter {
-		return true
+		return time.Time{}, true
 	}
 	if now.Sub(s.trial) < trialEvery {
-		return false
+		return time.Time{}, false
 	}
 	s.trial = now
-	return true
+	return now, true
 }
 
 func (b *breakers) succeeded(server string) {
@@ -64,12 +65,12 @@ func (b *breakers) failed(server string, now time.Time) {
 	}
 }
 
-// cancelled says that nothing is known of a server that was asked: a trial that ended so
-// leaves the next one to who comes next.
-func (b *breakers) cancelled(server string) {
+// cancelled says that nothing is known of a server that was asked: the last trial, if it ended
+// so, leaves the next one to who comes next. Other questions say nothing of it.
+func (b *breakers) cancelled(server string, trial time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.failing[server]; s != nil {
+	if s := b.failing[server]; s != nil && !trial.IsZero() && s.trial.Equal(trial) {
 		s.trial = time.Time{}
 	}
 }

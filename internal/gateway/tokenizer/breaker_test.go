@@ -10,8 +10,12 @@ import (
 func TestBreaker(t *testing.T) {
 	var b breakers
 	now := time.Unix(0, 0)
+	may := func(server string) bool {
+		_, ok := b.allow(server, now)
+		return ok
+	}
 	for range opensAfter {
-		if !b.allow("s", now) {
+		if !may("s") {
 			t.Fatal("closed too early")
 		}
 		b.failed("s", now)
@@ -27,15 +31,20 @@ func TestBreaker(t *testing.T) {
 		{time.Second, true},
 	} {
 		now = now.Add(step.after)
-		if b.allow("s", now) != step.want {
+		if may("s") != step.want {
 			t.Errorf("at %v: not %v", now.Sub(time.Unix(0, 0)), step.want)
 		}
 	}
-	if !b.allow("another", now) {
+	if !may("another") {
 		t.Error("another server is not asked")
 	}
-	b.cancelled("s")
-	if !b.allow("s", now) || b.allow("s", now) {
+	b.cancelled("s", time.Time{}) // asked before it opened
+	b.cancelled("s", now.Add(-time.Second))
+	if may("s") {
+		t.Error("a question that was not the last trial ends it")
+	}
+	b.cancelled("s", now)
+	if !may("s") || may("s") {
 		t.Error("a trial that was cancelled is not made up for once")
 	}
 	b.succeeded("s")
@@ -43,7 +52,7 @@ func TestBreaker(t *testing.T) {
 		b.failed("s", now)
 	}
 	for range 2 {
-		if !b.allow("s", now) {
+		if !may("s") {
 			t.Error("failures before an answer count")
 		}
 	}

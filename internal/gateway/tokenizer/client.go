@@ -175,7 +175,8 @@ func (c *Client) call(r *Request) (call, error) {
 
 // ask asks one server, unless it is known to fail.
 func (c *Client) ask(ctx context.Context, base string, q call) ([]uint32, error) {
-	if !c.breakers.allow(base, time.Now()) {
+	trial, ok := c.breakers.allow(base, time.Now())
+	if !ok {
 		return nil, &Error{Reason: Open, Err: errOpen}
 	}
 	ids, err := c.post(ctx, base+q.path, q)
@@ -185,7 +186,7 @@ func (c *Client) ask(ctx context.Context, base string, q call) ([]uint32, error)
 	case ok:
 		c.breakers.failed(base, time.Now())
 	default: // the client has gone, which says nothing of the server
-		c.breakers.cancelled(base)
+		c.breakers.cancelled(base, trial)
 	}
 	return ids, err
 }
