@@ -89,9 +89,7 @@ func TestRelayMemory(t *testing.T) {
 
 	over := answers.Limit() + 1
 	answers.Add(over)
-	e := w.open()
-	e.request(chatPath, false)
-	if p := e.placement(true, false); p.status != 503 || !strings.Contains(p.answer, `"no_memory"`) || p.headers["retry-after"] == "" {
+	if _, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), "")); p.status != 503 || !strings.Contains(p.answer, `"no_memory"`) || p.headers["retry-after"] == "" {
 		t.Errorf("answered %+v", p)
 	}
 	answers.Add(-over)

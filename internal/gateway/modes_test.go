@@ -145,3 +145,37 @@ func TestModels(t *testing.T) {
 		t.Errorf("GET /v1/models: %+v", p)
 	}
 }
+
+// TestUnreadableDestinations: a request whose prompt cannot be read goes to no worker that only
+// prefills, and has fallbacks where the gateway can use them.
+func TestUnreadableDestinations(t *testing.T) {
+	w := start(t)
+	w.put(1, 1)
+	w.put(2, 1)
+	models := func() string {
+		e := w.open()
+		e.request("/v1/models", true)
+		p := e.placement(false, false)
+		list := strings.Split(p.destination, ",")
+		e.served = list[0]
+		e.response(200, "application/json", true)
+		e.close()
+		return p.destination
+	}
+	if got := models(); strings.Contains(got, ",") {
+		t.Errorf("a gateway that says nothing of where requests went gets %s", got)
+	}
+	if got := models(); !strings.Contains(got, at(1)) || !strings.Contains(got, at(2)) {
+		t.Errorf("there is no fallback in %s", got)
+	}
+	busy, p := w.post(chatPath, chat(servicetest.Prompt(7, 64), ""))
+	chosen, idle := uint64(1), uint64(2)
+	if p.destination[:len(at(1))] != at(1) {
+		chosen, idle = idle, chosen
+	}
+	w.put(idle, 1, role("prefill"))
+	if got := models(); got != at(chosen) {
+		t.Errorf("beside a worker that only prefills it goes to %s", got)
+	}
+	busy.close()
+}

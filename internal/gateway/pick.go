@@ -317,7 +317,7 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 }
 
 // pickByLoad places a request whose prompt cannot be read on the least loaded engine of its
-// model, or of any if it names none. Nothing is booked.
+// model, or of any if it names none, but on none that only prefills. Nothing is booked.
 func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
 	r.body, _ = openai.ParseRequest(openai.Other, r.text) // never a fault
 	var targets []target
@@ -337,12 +337,15 @@ func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
 		if r.pool = r.models.pool(t.scope); r.pool == nil {
 			continue
 		}
-		if bad := r.narrow(ctx, nil); bad != nil {
+		if bad := r.narrow(ctx, r.pool.others()); bad != nil {
 			last = bad
 			continue
 		}
 		req := r.selection()
 		req.Prompt, req.Lease, req.Advisory = selecting.Prompt{HasTokenIDs: true}, 0, true
+		if len(r.pool.prefill) == 0 {
+			req.Fallbacks = r.fallbacks
+		}
 		place := &placement{body: [][]byte{r.text}}
 		sel, err := r.api.Select(ctx, req, false)
 		if err == nil {
