@@ -21,6 +21,7 @@ import (
 	"github.com/select-service/select-service/internal/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/service"
 	"github.com/select-service/select-service/internal/telemetry"
+	"github.com/select-service/select-service/internal/workersfile"
 )
 
 // endpointPicker is the gateway's listener with what serves it; without a port it does nothing.
@@ -68,8 +69,8 @@ func (p *endpointPicker) close() {
 	}
 }
 
-// build makes the endpoint picker over a service.
-func (p *endpointPicker) build(conf config.Gateway, svc *service.Service, guard *access.Guard, memory *budget.Budget, log zerolog.Logger) {
+// build makes the endpoint picker over a service, with the workers of a file if there is one.
+func (p *endpointPicker) build(conf config.Gateway, svc *service.Service, file *workersfile.Watcher, guard *access.Guard, memory *budget.Budget, log zerolog.Logger) {
 	if p.socket == nil {
 		return
 	}
@@ -85,7 +86,7 @@ func (p *endpointPicker) build(conf config.Gateway, svc *service.Service, guard 
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
 		Guard: guard, TLS: p.tls, Memory: memory, Metrics: p.metrics, Log: log,
-	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: svc.Serves})
+	}, gateway.Service{Selecting: svc.API, Catalog: svc.Catalog(), Ready: func() bool { return svc.Settled() && file.Registered() }})
 }
 
 // serve starts the endpoint picker in g; what it does beside requests ends with ctx.

@@ -65,12 +65,12 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	others := newReplicas(conf.Replicas, conf.Selections.SessionTTL > 0, hub, read, func() []string { return svc.Peers() })
 	read.curve.log(others.mesh != nil, log)
 	svc = service.New(serviceConfig(conf, others, bound, mem.budget), hub, log)
-	picks.build(conf.Gateway, svc, read.tokens, mem.budget, log)
 	state := svc.NewState(data, conf.Data.SnapshotInterval)
 	var file *workersfile.Watcher
 	if read.workers != nil {
 		file = workersfile.NewWatcher(conf.Workers.File, read.workers, svc, log)
 	}
+	picks.build(conf.Gateway, svc, file, read.tokens, mem.budget, log)
 
 	// Start: sockets, replicas, the service, its workers, HTTP. The first part to
 	// fail stops the rest.

@@ -154,7 +154,7 @@ func TestLease(t *testing.T) {
 		server := gateway.New(gateway.Config{
 			Models: map[string]catalog.Scope{model: servicetest.Scope}, Metrics: w.metrics, Log: zerolog.New(w.log),
 			MaxStreams: 1, MaxBody: 1 << 20, PickTimeout: time.Minute, Lease: 10 * time.Second,
-		}, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Serves})
+		}, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		defer running.Wait()

@@ -97,6 +97,11 @@ func (m *models) scopes() (all []target) {
 	return all
 }
 
+// haveWorkers reports whether a model that is served has workers.
+func (m *models) haveWorkers() bool {
+	return slices.ContainsFunc(m.scopes(), func(t target) bool { return m.catalog.Snapshot(t.scope) != nil })
+}
+
 // pool returns what the workers of a scope can do now, nil without workers.
 func (m *models) pool(sc catalog.Scope) *pool {
 	snap := m.catalog.Snapshot(sc)

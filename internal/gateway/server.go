@@ -67,7 +67,7 @@ type Config struct {
 type Service struct {
 	Selecting *selecting.API
 	Catalog   *catalog.Catalog
-	// Ready reports whether requests can be served.
+	// Ready reports whether requests may come: what is registered is known, be it nothing.
 	Ready func() bool
 }
 
@@ -160,7 +160,7 @@ func (s *Server) Run(ctx context.Context) error {
 			case <-every.C:
 				s.tellHealth()
 			}
-			if !probed && s.ready() {
+			if !probed && s.ready() && s.picker.models.haveWorkers() {
 				probed = true
 				g.Go(func() error {
 					s.picker.probe(ctx)

@@ -25,7 +25,8 @@ import (
 	"github.com/select-service/select-service/internal/servicetest"
 )
 
-// TestHealth: every name is known; all but liveness follow the readiness of the service.
+// TestHealth: every name is known; all but liveness follow the readiness of the service, which
+// needs no workers.
 func TestHealth(t *testing.T) {
 	w := start(t)
 	health := healthpb.NewHealthClient(w.conn)
@@ -45,10 +46,14 @@ func TestHealth(t *testing.T) {
 			})
 		}
 	}
-	want(healthpb.HealthCheckResponse_NOT_SERVING)
-	w.put(1, 1)
 	want(healthpb.HealthCheckResponse_SERVING)
+	if _, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), "")); p.status != 503 {
+		t.Errorf("without workers it answers %+v", p)
+	}
+	w.put(1, 1)
 	w.Remove(1)
+	want(healthpb.HealthCheckResponse_SERVING)
+	w.Close()
 	want(healthpb.HealthCheckResponse_NOT_SERVING)
 }
 

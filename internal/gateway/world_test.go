@@ -77,7 +77,7 @@ func start(t testing.TB, changes ...change) *world {
 			f(c, &config)
 		}
 	})
-	w.server = gateway.New(config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Serves})
+	w.server = gateway.New(config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

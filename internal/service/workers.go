@@ -73,20 +73,21 @@ func (s *Service) Workers(model, tenant *string) []*catalog.Worker {
 // is schedulable, neither a recovery nor what a snapshot on disk has is waited for,
 // and the service is not shutting down.
 func (s *Service) Ready() (ready bool, schedulable int, workers []*catalog.Worker) {
-	ready, schedulable = s.serves()
-	return ready, schedulable, s.catalog.List(nil, nil)
+	settled, schedulable := s.settled()
+	return settled && schedulable > 0, schedulable, s.catalog.List(nil, nil)
 }
 
-// Serves reports whether the service is ready.
-func (s *Service) Serves() bool {
-	ready, _ := s.serves()
-	return ready
+// Settled is Ready but for the workers: there may be none yet, for whose want requests are
+// refused.
+func (s *Service) Settled() bool {
+	settled, _ := s.settled()
+	return settled
 }
 
-func (s *Service) serves() (ready bool, schedulable int) {
+func (s *Service) settled() (settled bool, schedulable int) {
 	schedulable = s.catalog.CountSchedulable()
 	awaited := s.recovery.awaited(schedulable) || s.reconciler.restored.awaited()
-	return schedulable > 0 && !s.scopes.Closing() && !awaited, schedulable
+	return !s.scopes.Closing() && !awaited, schedulable
 }
 
 // WorkersFileError refuses a set of workers because a file defines them.

@@ -56,7 +56,7 @@ type Watcher struct {
 	failed string      // the last error that was logged
 
 	applied, failures atomic.Uint64
-	stale             atomic.Bool
+	stale, registered atomic.Bool
 }
 
 // observation is the result of one read: the hash of a content, or an error.
@@ -86,6 +86,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("workers file %s: %w", w.path, w.first.Locate(err))
 	}
+	w.registered.Store(true)
 	w.log.Info().Int("workers", len(d.Added)).Msg("workers are registered from the file")
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -101,6 +102,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Registered reports whether Run has registered the workers that were loaded first. A nil
+// Watcher has none.
+func (w *Watcher) Registered() bool { return w == nil || w.registered.Load() }
 
 // Reload has Run read the file again, whether or not it looks changed. A nil Watcher
 // has no file.

@@ -270,3 +270,27 @@ func TestRunRefused(t *testing.T) {
 		t.Errorf("without a file Run = %v", err)
 	}
 }
+
+// TestRegistered: the workers of the file are registered once Run has done so, and those of no
+// file always are.
+func TestRegistered(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "workers.yaml")
+	write(t, path, "workers: []\n")
+	synctest.Test(t, func(t *testing.T) {
+		f := follow(t, path)
+		if none := (*Watcher)(nil); f.Registered() || !none.Registered() {
+			t.Errorf("before Run: %t; without a file: %t", f.Registered(), none.Registered())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- f.Run(ctx) }()
+		synctest.Wait()
+		if !f.Registered() {
+			t.Error("not registered by Run")
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
