@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/budget"
 	"github.com/select-service/select-service/internal/certs"
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/connections"
 	"github.com/select-service/select-service/internal/gateway"
 	"github.com/select-service/select-service/internal/gateway/tokenizer"
 	"github.com/select-service/select-service/internal/service"
@@ -90,7 +91,7 @@ func (p *endpointPicker) build(conf config.Gateway, svc *service.Service, file *
 }
 
 // serve starts the endpoint picker in g; what it does beside requests ends with ctx.
-func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, log zerolog.Logger) {
+func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, open *connections.Set, log zerolog.Logger) {
 	if p.socket == nil {
 		return
 	}
@@ -103,7 +104,7 @@ func (p *endpointPicker) serve(ctx context.Context, g *errgroup.Group, log zerol
 	}
 	log.Info().Str("version", version()).Stringer("address", p.socket.Addr()).Str("contract", "gateway").
 		Str("scheme", scheme).Int("pid", os.Getpid()).Msg("listening")
-	g.Go(func() error { return p.server.Serve(p.socket) })
+	g.Go(func() error { return p.server.Serve(open.Counted(p.socket)) })
 	g.Go(func() error { return p.server.Run(ctx) })
 }
 

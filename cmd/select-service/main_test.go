@@ -19,6 +19,9 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/select-service/select-service/internal/config"
 	"github.com/select-service/select-service/test/e2e"
@@ -432,6 +435,31 @@ func TestServeDebug(t *testing.T) {
 	if status, _ := p.callAt(p.urls[debugContract], "GET", "/workers", ""); status != 404 {
 		t.Errorf("GET /workers of the debug listener: %d", status)
 	}
+	p.stop()
+	p.ended()
+}
+
+// TestServeGateway: the connections of gateways count with those of callers.
+func TestServeGateway(t *testing.T) {
+	p := launch(t, env(), 2, "--listen", "127.0.0.1", "--port", "0", "--gateway-port", freePort(t), "--use-kv-events=false",
+		"--max-connections", "1", "--gateway-drain-delay", "1ms")
+	conn, err := grpc.NewClient(strings.TrimPrefix(p.urls["gateway"], "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Error(err)
+	}
+	if status, answer := p.callAt(p.urls[selectionContract], "GET", "/health", ""); status != http.StatusServiceUnavailable && status != 0 { // 0: the answer was there before the request
+		t.Errorf("beside a gateway: %d %s", status, answer)
+	}
+	_ = conn.Close()
+	e2e.Eventually(t, "the gateway's connection counts no more", func() error {
+		if status, answer := p.callAt(p.urls[selectionContract], "GET", "/health", ""); status != http.StatusOK {
+			return fmt.Errorf("%d %s", status, answer)
+		}
+		return nil
+	})
 	p.stop()
 	p.ended()
 }

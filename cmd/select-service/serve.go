@@ -96,8 +96,8 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	defer stopSnapshots()
 	stateEnded := start(parts, func() error { return state.Run(snapshots) })
 	read.follow(work, parts, log, file)
-	picks.serve(work, parts, log)
 	open := newConnections(conf.Limits, mem.budget, log)
+	picks.serve(work, parts, open, log)
 	bound.serve(parts, handlers(conf, svc, read.tokens, mem.budget, stopping.Done(), log, append(picks.collectors(), //nolint:contextcheck // requests have contexts of their own
 		telemetry.Memory{Budget: mem.budget}, telemetry.Sockets{Refused: hub.Refused, Behind: others.behind()}, telemetry.WorkersFile{Watcher: file}, state.Collector(), telemetry.Process{
 			LogLinesDropped: out.Dropped, Connections: open, Certificate: read.certificates, PeerCertificate: read.peers,

@@ -300,7 +300,7 @@ type Limits struct {
 	// MaxReservations bounds the live reservations, MaxReservationBlocks the prompt
 	// blocks of one.
 	MaxReservations, MaxReservationBlocks int
-	// MaxConnections bounds the connections of all HTTP listeners together, and
+	// MaxConnections bounds the connections of all listeners together, and
 	// MaxConnectionsPerAddress those of one address; 0 is no bound of the latter.
 	MaxConnections, MaxConnectionsPerAddress int
 	// MaxPeers bounds the replicas whose reservations are followed; MaxDumpReaders and

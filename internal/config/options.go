@@ -640,7 +640,7 @@ var settings = []option{
 		key: "limits.max_connections", flag: "max-connections", env: []string{"SELECT_SERVICE_MAX_CONNECTIONS"}, hint: "N",
 		slotsFlag: "max-connections",
 		bind:      func(c *Config) value { return integer(&c.Limits.MaxConnections, 1, maxConnections) },
-		help: "Most connections of all HTTP listeners together. Beyond it one that is idle is closed for a new " +
+		help: "Most connections of all listeners together, with Envoy's. Beyond it one of HTTP that is idle is closed for a new " +
 			"one, or the new one refused. As many requests over HTTP/2 are served at a time. It is lowered to what the limit of open files allows.",
 	},
 	{

@@ -1,4 +1,4 @@
-// Package connections bounds the HTTP connections of the process and their requests over
+// Package connections bounds the connections that a process accepts and their requests over
 // HTTP/2: how many there are, in all and from one address, what their heads take, and how
 // long an answer may wait for its reader.
 package connections
@@ -67,7 +67,7 @@ type Stats struct {
 	ClosedIdle     uint64 // to make room for a new one, with requests of HTTP/2
 }
 
-// Set is the connections of all HTTP listeners. It is safe for concurrent use.
+// Set is the connections of all listeners. It is safe for concurrent use.
 type Set struct {
 	limits                                   Limits
 	refusedTotal, refusedAddress, closedIdle atomic.Uint64
@@ -98,7 +98,7 @@ func (s *Set) Stats() Stats {
 
 // Listener returns ln within the limits of the set. conf is for TLS, nil for plain HTTP.
 func (s *Set) Listener(ln net.Listener, conf *tls.Config) net.Listener {
-	bounded := &listener{Listener: ln, set: s, refusal: refusal}
+	bounded := &listener{Listener: ln, set: s, begin: fresh, refusal: refusal}
 	if conf == nil {
 		return bounded
 	}
@@ -106,9 +106,17 @@ func (s *Set) Listener(ln net.Listener, conf *tls.Config) net.Listener {
 	return tls.NewListener(bounded, conf)
 }
 
+// Counted returns ln within the limits of the set, for a server that is not net/http's: what
+// its connections do is not known, so that none is closed to make room but those that have a
+// read deadline, as in a handshake, and fall silent.
+func (s *Set) Counted(ln net.Listener) net.Listener {
+	return &listener{Listener: ln, set: s, begin: inRequest}
+}
+
 type listener struct {
 	net.Listener
 	set     *Set
+	begin   phase  // of a connection
 	refusal string // for a connection that is refused
 }
 
@@ -123,7 +131,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c := l.set.admit(raw); c != nil {
+		if c := l.set.admit(raw, l.begin); c != nil {
 			return c, nil
 		}
 		_, _ = io.WriteString(raw, l.refusal) // does not block: nothing was sent before
@@ -132,8 +140,9 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // admit takes a connection into the set, or returns nil if it is one too many.
-func (s *Set) admit(raw net.Conn) *conn {
+func (s *Set) admit(raw net.Conn, begin phase) *conn {
 	c := &conn{Conn: raw, set: s, address: network(raw.RemoteAddr())}
+	c.phase.Store(int32(begin))
 	c.active.Store(time.Now().UnixNano())
 	s.mu.Lock()
 	var idle *conn

@@ -542,3 +542,62 @@ func TestHeads(t *testing.T) {
 		}
 	})
 }
+
+// TestCounted: connections of another server than net/http's count, and are not closed to make
+// room for others unless they fall silent in a handshake.
+func TestCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		account := budget.NewAccount("heads", 1)
+		set := connections.New(connections.Limits{Total: 1, Heads: account})
+		next := make(chan net.Conn, 1)
+		ln := set.Counted(pipes{next})
+		dial := func() net.Conn {
+			ours, theirs := net.Pipe()
+			next <- theirs
+			return ours
+		}
+		first := dial()
+		served, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		deadline := func(at time.Time) {
+			if err := served.SetDeadline(at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		deadline(time.Now().Add(10 * time.Second))
+		go func() { _, _ = first.Write(make([]byte, 64<<10)) }()
+		if _, err := io.ReadFull(served, make([]byte, 64<<10)); err != nil || account.Used() > 0 {
+			t.Errorf("a long handshake: %v, %d bytes of heads", err, account.Used())
+		}
+		deadline(time.Time{})
+		time.Sleep(time.Hour)
+
+		second := dial()
+		accepted := make(chan net.Conn, 1)
+		go func() {
+			c, _ := ln.Accept()
+			accepted <- c
+		}()
+		if text, err := io.ReadAll(second); err != nil || len(text) > 0 {
+			t.Errorf("one too many: %q, %v", text, err)
+		}
+		deadline(time.Now().Add(10 * time.Second))
+		time.Sleep(2 * time.Second)
+		third := dial()
+		if c := <-accepted; c == nil {
+			t.Error("a silent handshake keeps others out")
+		} else {
+			_ = c.Close()
+		}
+		if _, err := first.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("the silent one: %v", err)
+		}
+		_ = served.Close()
+		_ = third.Close()
+		if st := set.Stats(); st != (connections.Stats{RefusedTotal: 1, ClosedIdle: 1}) {
+			t.Errorf("%+v", st)
+		}
+	})
+}
