@@ -7,8 +7,11 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
 	"github.com/select-service/select-service/test/e2e"
@@ -154,6 +157,33 @@ func leavesAnswer(t *testing.T) {
 	}
 	b.awaitLoad(1, 0, "decodes", func(l e2e.Load) bool { return l.Requests == 1 && l.Prefill == 0 })
 	leave()
+	b.idle()
+}
+
+// breaksBetween: an engine that breaks when its answer has begun, while Envoy still waits for
+// what the picker says to the answer's head, is a 502 of Envoy ("protocol error": a chunked body
+// has no end) and no fault of the picker's messages. The booking ends.
+func breaksBetween(t *testing.T) {
+	broken := make(chan struct{})
+	defer close(broken)
+	tap := &tap{before: func(m *extprocv3.ProcessingResponse) {
+		if m.GetResponseHeaders() != nil {
+			<-broken
+		}
+	}}
+	b := lay(t, setup{tap: tap})
+	for _, e := range b.engines {
+		e.answer(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {}\n\n")
+			_ = http.NewResponseController(w).Flush() // the test sees what comes of it
+			panic(http.ErrAbortHandler)
+		})
+	}
+	a := b.post(http.StatusBadGateway, chats, chat("Hello", streamed))
+	if !strings.Contains(a.body, "protocol error") {
+		t.Errorf("answered %v", a)
+	}
 	b.idle()
 }
 

@@ -46,6 +46,7 @@ var scenarios = []struct {
 	{"a client leaves the queue", false, leavesQueue},
 	{"a client leaves an answer", true, leavesAnswer},
 	{"an engine breaks", false, engineBreaks},
+	{"an engine breaks between", false, breaksBetween},
 	{"a refused connection", false, refusedConnection},
 	{"one request id twice", false, sameRequestID},
 	{"usage in pieces", false, usageInPieces},

@@ -20,6 +20,9 @@ type tap struct {
 	extprocv3.UnimplementedExternalProcessorServer
 	to extprocv3.ExternalProcessorClient
 
+	// before, if not nil, is called before an answer of the picker goes on.
+	before func(*extprocv3.ProcessingResponse)
+
 	mu    sync.Mutex // guards piece
 	piece int        // bytes of the longest piece of a body
 }
@@ -73,6 +76,9 @@ func (p *tap) Process(down extprocv3.ExternalProcessor_ProcessServer) error {
 			return err
 		}
 		p.note(m)
+		if p.before != nil {
+			p.before(m)
+		}
 		if err := down.Send(m); err != nil {
 			return err
 		}
