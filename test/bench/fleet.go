@@ -29,7 +29,7 @@ func registerIdle(s *server, cfg workloadCfg) error {
 }
 
 // reads measures what operators and replicas read: how long until the first byte of
-// /dump, and the time and CPU of a scrape.
+// /dump, the time and CPU of a scrape, and the resident memory after them.
 func (r *runner) reads(s *server, round int) error {
 	dump, _, err := get(s, "/dump", true)
 	if err != nil {
@@ -46,12 +46,14 @@ func (r *runner) reads(s *server, round int) error {
 		}
 		took, size = took+t, n
 	}
+	rss, _ := procRSS(s.pid)
 	m := map[string]any{
 		"kind": "reads", "server": s.name, "round": round, "dump_first_byte_ms": dump.Seconds() * 1e3,
 		"scrape_ms": took.Seconds() * 1e3 / scrapes, "scrape_cpu_ms": (procCPU(s.pid) - cpu) * 1e3 / scrapes, "scrape_bytes": size,
+		"rss_mib": float64(rss) / 1024,
 	}
 	emit(m)
-	for _, k := range []string{"dump_first_byte_ms", "scrape_ms", "scrape_cpu_ms"} {
+	for _, k := range []string{"dump_first_byte_ms", "scrape_ms", "scrape_cpu_ms", "rss_mib"} {
 		r.sum.add("reads."+k, s.name, m[k].(float64))
 	}
 	return nil
