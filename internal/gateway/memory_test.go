@@ -74,7 +74,8 @@ func TestRelayMemory(t *testing.T) {
 	w.put(1, 1)
 	piece := make([]byte, 100<<10)
 	s := &relays{account: answers, script: newScript([]step{
-		{message: steps[0]}, {message: steps[4]},
+		{message: steps[0]},
+		{message: steps[4]},
 		{message: &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{
 			Headers: headerMap([]string{":status", "200", "content-type", "application/octet-stream"}),
 		}}}},

@@ -194,8 +194,8 @@ func TestBatchWaits(t *testing.T) {
 // wait, it is refused.
 func TestBatchWaitsTooLong(t *testing.T) {
 	p := newPurse()
-	all := p.Memory.waiting.Limit()
-	if !p.Memory.waiting.Reserve(all - 1000) {
+	all := p.waiting.Limit()
+	if !p.waiting.Reserve(all - 1000) {
 		t.Fatal("not empty")
 	}
 	h := New(waiting{memory: p.Memory, t: t}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
@@ -206,7 +206,7 @@ func TestBatchWaitsTooLong(t *testing.T) {
 			t.Errorf("%d: %+v %s", i, got, got.Body)
 		}
 	}
-	p.Memory.waiting.Release(all - 1000)
+	p.waiting.Release(all - 1000)
 	p.empty(t)
 }
 
@@ -239,7 +239,7 @@ func TestBatchPatience(t *testing.T) {
 		if took := time.Since(begin); took != servingPatience {
 			t.Errorf("refused after %v", took)
 		}
-		p.Memory.gate.Release(p.Memory.width)
+		p.gate.Release(p.width)
 		p.empty(t)
 	})
 }
