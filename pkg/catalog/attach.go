@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// setRecordLocked gives a member a new record. It attaches the worker if that
-// is possible; else the worker is incomplete, with reasons, and keeps what it
-// may.
+// setRecordLocked gives a member a new record and attaches the worker by it. If
+// that is not possible, the worker becomes incomplete, with reasons, and keeps
+// the part of its attachment that retained returns.
 func (c *Catalog) setRecordLocked(m *member, r Record) {
 	var why []string
 	m.blocked = false
@@ -31,9 +31,9 @@ func reconcileFailed(err error) []string {
 }
 
 // retryBlockedLocked tries to attach the blocked workers, in the order of the
-// list, until no attachment changes any more. It reports whether there were
-// any. It ends: a retry can take a worker's old attachment away only once, and
-// attaching a worker unblocks it.
+// list, and repeats that until no attachment changes any more. It reports
+// whether it tried any. The loop terminates: a retry can remove a worker's old
+// attachment only once, and attaching a worker unblocks it.
 func (c *Catalog) retryBlockedLocked() (tried bool) {
 	for c.mu.changed {
 		c.mu.changed = false
@@ -48,8 +48,8 @@ func (c *Catalog) retryBlockedLocked() (tried bool) {
 }
 
 // attachLocked attaches a member by its complete record. The error is the
-// member's reason; its old attachment may then be too large: see
-// setIncompleteLocked.
+// member's reason. After an error the old attachment may still have ranks that
+// the record no longer names: setIncompleteLocked removes them.
 func (c *Catalog) attachLocked(m *member, r *Record) error {
 	after, err := c.desiredLocked(m, r)
 	if err != nil {
@@ -62,7 +62,7 @@ func (c *Catalog) attachLocked(m *member, r *Record) error {
 	if err := c.changeLocked(m, after); err != nil {
 		return err
 	}
-	c.unholdWorkerLocked(r.Scope, r.ID) // what the worker does not have
+	c.unholdWorkerLocked(r.Scope, r.ID) // the holds left are of ranks that the worker does not have
 	return nil
 }
 
@@ -119,8 +119,8 @@ func (c *Catalog) conflictLocked(m *member, r *Record) error {
 	return nil
 }
 
-// setIncompleteLocked makes w, which is incomplete, the member's worker, and
-// removes what it may not keep.
+// setIncompleteLocked gives the member the incomplete worker w and removes the
+// ranks and streams that w may not keep; see retained.
 func (c *Catalog) setIncompleteLocked(m *member, w *Worker) {
 	target := m.attachment.retained(&w.Record, c.settings.KVEvents)
 	if target == nil {
@@ -130,14 +130,14 @@ func (c *Catalog) setIncompleteLocked(m *member, w *Worker) {
 	}
 	c.setWorkerLocked(m, w) // no longer a candidate while it loses ranks
 	if !target.equal(m.attachment) {
-		_ = c.changeLocked(m, target) // taking away cannot fail
+		_ = c.changeLocked(m, target) // removing cannot fail
 	}
 }
 
 // detachLocked removes everything that the member contributes.
 func (c *Catalog) detachLocked(m *member) {
 	if m.attachment != nil {
-		_ = c.changeLocked(m, nil) // taking away cannot fail
+		_ = c.changeLocked(m, nil) // removing cannot fail
 	}
 }
 
@@ -174,7 +174,7 @@ func (c *Catalog) changeLocked(m *member, after *Attachment) error {
 	return err
 }
 
-// scopeLocked returns the scope with that name, which it adds if there is none.
+// scopeLocked returns the scope with that name, and adds it if there is none.
 func (c *Catalog) scopeLocked(name Scope, blockSize uint32) *scope {
 	s := c.mu.scopes[name]
 	if s == nil {
@@ -190,8 +190,8 @@ func (c *Catalog) dropIfEmptyLocked(name Scope) {
 	}
 }
 
-// hideLostLocked shows readers the member with the attachment rest only,
-// without the ranks that it is about to lose.
+// hideLostLocked publishes the member with rest, the part of its attachment
+// that it will keep, so that readers no longer see the ranks it is about to lose.
 func (c *Catalog) hideLostLocked(s *scope, m *member, rest *Attachment) {
 	c.mu.dirty[m.attachment.Scope] = struct{}{}
 	if rest == nil && m.worker.Lifecycle == Schedulable {

@@ -16,42 +16,41 @@ import (
 // stream that is in both unchanged keeps its cursor.
 //
 // When Reconcile returns, nothing may use the slots of lost ranks any more: the
-// catalog assigns them again. An error means that before is still in force, or
-// nothing if it was nil, and becomes the worker's reason. Removing cannot fail:
-// the error of a call in which after adds nothing is ignored.
+// catalog will assign them to other ranks. An error means that before is still
+// in force (nothing, if it was nil), and becomes the worker's reason. Removing
+// cannot fail: the error of a call in which after adds nothing is ignored.
 //
 // Calls are made one at a time, under the catalog's lock, in the order of the
 // changes. They must not call methods of the catalog that change it.
 // Attachments are immutable and may be kept.
 type Reconciler interface {
 	Reconcile(before, after *Attachment) error
-	// Hold says that a rank that is not attached has got a slot; see
-	// Catalog.Hold. The hold ends without a further call when the worker is
-	// attached with that slot.
+	// Hold reports that a rank that is not attached now has a slot; see
+	// Catalog.Hold. If the worker is later attached with that slot, the hold ends
+	// without a call of Unhold.
 	Hold(sc Scope, blockSize uint32, r Rank, slot uint32)
-	// Unhold says that a held rank loses its slot. When it returns nothing may
-	// use the slot any more.
+	// Unhold reports that a held rank loses its slot. When it returns, nothing
+	// may use the slot any more.
 	Unhold(sc Scope, r Rank, slot uint32)
 }
 
 // Attachment is what one worker contributes to its scope.
 type Attachment struct {
 	Scope     Scope
-	Worker    uint64
-	BlockSize uint32
-	Eagle     bool
+	Worker    uint64 // id
+	BlockSize uint32 // tokens
+	Eagle     bool   // blocks look one token ahead: hashing.Layout.Eagle
 	// Tracked: registered through the slot tracker. Its ranks carry load and
 	// nothing else: no streams, no blocks, never chosen.
 	Tracked bool
 	Streams []Stream // by data-parallel rank; empty when KV events are off
 
-	// runs has the ranks in few bytes: a worker may have thousands that nothing ever
-	// happens to.
+	// runs has the ranks, by data-parallel rank. Runs save memory: a worker may have
+	// thousands of ranks, most of them never used.
 	runs []rankRun
 }
 
-// rankRun is n neighbouring ranks with neighbouring slots, which are all candidates or
-// none.
+// rankRun is n consecutive ranks with consecutive slots, either all candidates or none.
 type rankRun struct {
 	dp, slot, n uint32
 	candidate   bool
@@ -103,9 +102,9 @@ type Stream struct {
 	Replay   string // checked; "" for none
 	// ServerKey is the CURVE public key of both, checked; "" for none.
 	ServerKey string
-	// CountCopies: the events announce each copy of a block. The rank's device has room
-	// for TotalKVBlocks, if that is not 0.
-	CountCopies   bool
+	// CountCopies: the events announce each copy of a block; see CountCopies.
+	CountCopies bool
+	// TotalKVBlocks is the capacity of the rank's device in blocks, 0 if it is not known.
 	TotalKVBlocks uint64
 	// AttentionChunkSize is in tokens, 0 if it is not known.
 	AttentionChunkSize uint64
@@ -145,9 +144,9 @@ func (a *Attachment) Rank(dp uint32) (AttachedRank, bool) {
 	return AttachedRank{DP: dp, Slot: r.slot + dp - r.dp, Candidate: r.candidate}, true
 }
 
-// filter returns the ranks of a for which keep is true and their streams for
-// which stream is true; nil if no rank is left. keep may change the rank that
-// it is given.
+// filter returns the part of a with the ranks for which keep is true and those
+// of their streams for which stream is true; nil if no rank is left. keep may
+// change the rank that it is given.
 func (a *Attachment) filter(keep func(*AttachedRank) bool, stream func(Stream) bool) *Attachment {
 	part := *a
 	part.Streams = nil
@@ -170,8 +169,8 @@ func (a *Attachment) filter(keep func(*AttachedRank) bool, stream func(Stream) b
 }
 
 // retained returns the part of a that a worker keeps when its record r is
-// incomplete or cannot be attached: nothing new, and of the old everything that
-// the record still names, unless scope or block size differ (decision D17).
+// incomplete or cannot be attached: the ranks and streams of a that r still
+// names, or nil if r has another scope or block size (decision D17).
 func (a *Attachment) retained(r *Record, kvEvents bool) *Attachment {
 	if a == nil || a.Scope != r.Scope || a.BlockSize != r.blockSize() {
 		return nil

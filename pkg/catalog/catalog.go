@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// Settings decide which records are complete.
+// Settings decide which records are complete and which are refused.
 type Settings struct {
 	// KVEvents: workers need event endpoints, and their streams are attached.
 	KVEvents bool
@@ -90,12 +90,14 @@ func New(settings Settings, reconciler Reconciler) *Catalog {
 // Put registers a worker or replaces its whole record. A record with another
 // scope moves the worker. Ranks, blocks, reservations and streams that the
 // change does not concern are kept. A worker that cannot be attached is
-// registered as incomplete. Errors are ErrShuttingDown, *InvalidError, *LimitError, and
-// *ExistsError if the slot tracker has the id in that scope (decision S4).
+// registered as incomplete. Errors are ErrShuttingDown, *InvalidError,
+// *LimitError, and *ExistsError if the slot tracker has the id in that scope
+// (decision S4).
 func (c *Catalog) Put(r Record) (*Worker, error) { return c.PutIn(ScopeFilter{}, r) }
 
-// PutIn is Put for a caller who may change the workers of matching scopes only: the
-// id of another one is taken, *ExistsError. The record's scope must match.
+// PutIn is Put for a caller that may change workers only of the scopes that own
+// selects. If the id belongs to a worker of another scope, the error is
+// *ExistsError. The caller checks that own selects the record's scope.
 func (c *Catalog) PutIn(own ScopeFilter, r Record) (*Worker, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +131,8 @@ func (c *Catalog) PutIn(own ScopeFilter, r Record) (*Worker, error) {
 // ErrShuttingDown, *InvalidError and *LimitError.
 func (c *Catalog) Patch(id uint64, p Patch) (*Worker, error) { return c.PatchIn(ScopeFilter{}, id, p) }
 
-// PatchIn is Patch among the workers of matching scopes.
+// PatchIn is Patch for the workers of the scopes that own selects; other workers
+// are not found.
 func (c *Catalog) PatchIn(own ScopeFilter, id uint64, p Patch) (*Worker, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,7 +165,8 @@ func (c *Catalog) updateLocked(m *member, r Record) *Worker {
 // after Close, too. The error is ErrNotFound.
 func (c *Catalog) Delete(id uint64) (*Worker, error) { return c.DeleteIn(ScopeFilter{}, id) }
 
-// DeleteIn is Delete among the workers of matching scopes.
+// DeleteIn is Delete for the workers of the scopes that own selects; other
+// workers are not found.
 func (c *Catalog) DeleteIn(own ScopeFilter, id uint64) (*Worker, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,7 +211,7 @@ func (c *Catalog) List(model, tenant *string) []*Worker {
 // CountSchedulable returns the number of schedulable workers in all scopes.
 func (c *Catalog) CountSchedulable() (schedulable int) { return c.view.Load().schedulable }
 
-// Snapshot returns the scope as it is now, nil if no worker is attached to it.
+// Snapshot returns the scope as of now, nil if no worker is attached to it.
 func (c *Catalog) Snapshot(s Scope) *Snapshot { return c.view.Load().scopes[s] }
 
 // Scopes lists the scopes with attached workers by model and tenant.
@@ -235,7 +239,7 @@ func (c *Catalog) Models() []string {
 	return models
 }
 
-// publishLocked makes the present state the one that readers see.
+// publishLocked shows readers the current state.
 func (c *Catalog) publishLocked() {
 	old := c.view.Load()
 	v := &view{workers: make([]*Worker, len(c.mu.ordered)), scopes: old.scopes}

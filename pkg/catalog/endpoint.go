@@ -16,8 +16,8 @@ type Endpoint struct {
 	Wildcard bool
 }
 
-// EndpointError says why a string is no ZMQ endpoint, with the texts of
-// dynamo-kv-router 1.3.1.
+// EndpointError says why a string is not a ZMQ endpoint, or not an allowed one.
+// The texts about its form are those of dynamo-kv-router 1.3.1.
 type EndpointError struct{ Endpoint, Why string }
 
 func (e *EndpointError) Error() string {
@@ -34,8 +34,9 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return e, nil
 }
 
-// CheckServerKey returns an *EndpointError for an event endpoint that is bound: its
-// publishers connect, and have no server key.
+// CheckServerKey returns an *EndpointError if the event endpoint of an engine with a
+// CURVE server key has a wildcard host. This process binds such an endpoint, so it is
+// the server, and the publishers that connect to it have no server key.
 func CheckServerKey(s string) error {
 	if e, err := ParseEndpoint(s); err == nil && e.Wildcard {
 		return &EndpointError{Endpoint: s, Why: "wildcard host with a kv_events_server_key"}
@@ -83,8 +84,8 @@ func parseTCP(rest string) (e Endpoint, why string) {
 	return Endpoint{Scheme: "tcp", Host: host, Port: n, Wildcard: wildcard(host)}, ""
 }
 
-// parsePort gives the reasons of Rust's integer parser, which are part of the
-// contract's texts.
+// parsePort gives the error texts of Rust's integer parser, because they are part
+// of the contract's texts.
 func parsePort(s string) (port uint16, why string) {
 	if s == "" {
 		return 0, "cannot parse integer from empty string"

@@ -16,9 +16,9 @@ type EndpointPolicy struct {
 
 // EndpointRule allows TCP endpoints. Exactly one of Network, Name and Bound is set.
 type EndpointRule struct {
-	Network netip.Prefix // addresses, also those that a name turns out to have
+	Network netip.Prefix // addresses, also those to which a host name resolves
 	Name    string       // a host name, whatever its addresses are
-	Bound   bool         // `*`: sockets that are bound here
+	Bound   bool         // `*`: endpoints that this process binds
 	Port    uint16       // 0: any
 }
 
@@ -85,9 +85,9 @@ func parseNetwork(s string) (network netip.Prefix, why string, ok bool) {
 	return network.Masked(), "", err == nil
 }
 
-// Check returns an *EndpointError for an endpoint that may not be used. One that
-// has a name may have to be checked again when it is known what address that has, by
-// AllowsAddress: named reports that no rule allows it by its name.
+// Check returns an *EndpointError for an endpoint that may not be used. named reports
+// that its host is a name that no rule allows by itself: then the address to which the
+// name resolves must be checked with AllowsAddress.
 func (p EndpointPolicy) Check(endpoint string) (named bool, err error) {
 	e, err := ParseEndpoint(endpoint)
 	if err != nil {
@@ -119,9 +119,8 @@ func (p EndpointPolicy) Check(endpoint string) (named bool, err error) {
 	return false, &EndpointError{endpoint, "not among the allowed endpoints (--allow-endpoints)"}
 }
 
-// CheckReplay returns an *EndpointError for an endpoint that cannot be asked for a
-// replay: Check refuses it, or it has a wildcard host, to which no request can be sent
-// (decision K14).
+// CheckReplay returns an *EndpointError for an endpoint that replay requests cannot be
+// sent to: Check refuses it, or its host is a wildcard (decision K14).
 func (p EndpointPolicy) CheckReplay(endpoint string) error {
 	if e, err := ParseEndpoint(endpoint); err == nil && e.Wildcard {
 		return &EndpointError{Endpoint: endpoint, Why: "wildcard host"}
@@ -130,8 +129,8 @@ func (p EndpointPolicy) CheckReplay(endpoint string) error {
 	return err
 }
 
-// AllowsAddress reports whether a connection may be made to an address and port, or
-// with port 0, accepted from an address.
+// AllowsAddress reports whether a connection to the address and port is allowed; with
+// port 0, whether one from the address may be accepted.
 func (p EndpointPolicy) AllowsAddress(addr netip.Addr, port uint16) bool {
 	if p.Allowed == nil {
 		return true

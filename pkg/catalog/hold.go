@@ -31,16 +31,16 @@ func (h holds) remove(r Rank) {
 // blocks which another replica reported for it can be kept. A rank that has a
 // slot already, attached or held, gets that one. Held ranks are in no snapshot.
 //
-// When the worker is attached, its ranks keep their held slots. Otherwise a
-// hold ends, and the Reconciler is told, when the worker is attached without
-// that rank, is deleted, moves or is registered through the slot tracker; when
-// the scope gets its first attached worker and that one has another block size
+// When the worker is attached, its ranks keep their held slots. In all other
+// cases a hold ends with a call of the Reconciler's Unhold: when the worker is
+// attached without that rank, is deleted, moves or is registered through the
+// slot tracker; when the scope's first attached worker has another block size
 // or eagle flag; and by ReleaseHolds.
 //
-// ok is false if the scope has another block size, if the worker is attached
-// without that rank, if the slot tracker has the worker (which then has no
-// blocks), if MaxHolds ranks or Limits.Scopes scopes are there already, and after ReleaseHolds for a rank that
-// is not attached.
+// ok is false if the scope has another block size (blockSize is in tokens), if
+// the worker is attached without that rank, if the slot tracker has the worker
+// (whose ranks have no blocks), if MaxHolds ranks are held or Limits.Scopes
+// scopes exist already, and, after ReleaseHolds, for a rank that is not attached.
 func (c *Catalog) Hold(sc Scope, blockSize uint32, r Rank) (slot uint32, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +95,7 @@ func (c *Catalog) unholdAllLocked(sc Scope) {
 	}
 }
 
-// unholdWorkerLocked ends the holds of a worker that leaves the scope.
+// unholdWorkerLocked ends the holds of a worker in a scope.
 func (c *Catalog) unholdWorkerLocked(sc Scope, worker uint64) {
 	s := c.mu.scopes[sc]
 	if s == nil {

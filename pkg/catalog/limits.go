@@ -10,7 +10,7 @@ import (
 type Limits struct {
 	Workers int
 	Ranks   int
-	Streams int // of KV events; none of a catalog that does not follow them
+	Streams int // KV event streams; a catalog that does not follow them counts none
 	Scopes  int // with at least one worker, or with a held rank
 }
 
@@ -83,7 +83,7 @@ func (r *Record) checkTexts() error {
 	return c.err
 }
 
-// textCheck keeps the first fault.
+// textCheck checks texts against limits and keeps the first fault as err.
 type textCheck struct{ err error }
 
 func (c *textCheck) optional(field string, text *string, most int) {
@@ -164,8 +164,8 @@ func (c *Catalog) checkRoomLocked(records []Record, stays func(*member) bool) er
 	return nil
 }
 
-// checkRoomForLocked is checkRoomLocked for one worker; m is what it replaces, nil
-// for none.
+// checkRoomForLocked is checkRoomLocked for one record, which replaces that of m; nil
+// for a new worker.
 func (c *Catalog) checkRoomForLocked(r *Record, m *member) error {
 	return c.checkRoomLocked([]Record{*r}, func(o *member) bool { return o != m })
 }

@@ -28,8 +28,7 @@ type Difference struct {
 	Unchanged               int
 }
 
-// EntryError says which record given to Reconcile is the reason why nothing was
-// changed.
+// EntryError names the record that made Reconcile refuse the whole set.
 type EntryError struct {
 	Index int // from 0
 	Err   error
@@ -42,26 +41,26 @@ func (e *EntryError) Error() string { return fmt.Sprintf("workers[%d]: %v", e.In
 func (e *EntryError) Unwrap() error { return e.Err }
 
 // Reconcile makes the given records all the workers of the selected scopes: it
-// adds, changes and removes what differs. Workers of the slot tracker are not
-// touched. An id whose scope changes counts as changed, and keeps as little as
-// with Put.
+// adds, changes and removes workers accordingly. Workers of the slot tracker are
+// not touched. An id whose scope changes counts as changed; as with Put, it
+// keeps nothing of its old scope.
 //
-// All of it is one step: what is new is attached first, then readers are shown
-// the new set, and only then is removed what is lost. There are two exceptions.
-// A worker whose old attachment prevents its new one (it moves, or its scope
-// changes its block size) is shown without ranks, as draining, until the old
-// one is gone. A worker that needs what a removed worker still has, such as an
-// address, is shown as incomplete until then.
+// Readers see the old set or the new one: new attachments are made first, then
+// the new set is published, and lost attachments are removed last. There are two
+// exceptions. A worker whose old attachment prevents its new one (it moves, or
+// its scope changes its block size) is published without ranks, as draining,
+// until the old one is gone. A worker that needs something that a removed worker
+// still has, such as an address, is published as incomplete until then.
 //
-// The result is that of a Delete of every worker that is not given and a Put of
-// every other that differs, but where workers of one scope contradict each
-// other, those that agree with what is attached prevail. Like a Put, it also
-// retries workers that could not be attached.
+// The result equals that of a Delete of every worker that is not given and a Put
+// of every other that differs, with one difference: where workers of one scope
+// contradict each other, those that agree with the attached ones prevail. Like a
+// Put, it also retries workers that could not be attached.
 //
-// Errors are ErrShuttingDown, *LimitError if there are too many of something, and
-// *EntryError; then nothing has changed. The
-// latter wraps an *InvalidError, a *LimitError, or an *ExistsError if the id is taken in that
-// scope by the slot tracker, or by a worker of a scope that is not selected.
+// Errors are ErrShuttingDown, *LimitError if the set exceeds a limit as a whole,
+// and *EntryError; then nothing has changed. The latter wraps an *InvalidError, a
+// *LimitError, or an *ExistsError if the id is taken in that scope by the slot
+// tracker, or by a worker of a scope that is not selected.
 func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,8 +90,8 @@ func (c *Catalog) Reconcile(records []Record, f ScopeFilter) (Difference, error)
 	return diff, nil
 }
 
-// SetCheck finds the entries of a set that Reconcile can never accept, whatever
-// the catalog has.
+// SetCheck finds the entries of a set that Reconcile refuses whatever workers the
+// catalog has.
 type SetCheck struct {
 	scope ScopeFilter
 	given map[uint64]struct{} // ids
@@ -136,8 +135,8 @@ func (c *Catalog) checkEntryLocked(r *Record, check *SetCheck) error {
 type batch struct {
 	changes []change  // by model, tenant and id
 	removed []*member // by model, tenant and id
-	// vacated has the scopes that every attached worker leaves, or in which every
-	// one changes its block size or eagle flag.
+	// vacated has the scopes whose attached workers all leave, or all change
+	// their block size or eagle flag.
 	vacated map[Scope]bool
 	// losses are still in force, but are hidden from readers.
 	losses []loss
@@ -157,7 +156,8 @@ type loss struct {
 	before, after *Attachment
 }
 
-// compareLocked finds out what Reconcile has to do.
+// compareLocked returns the changes and removals that lead from the registered
+// workers to records. given has the ids of records.
 func (c *Catalog) compareLocked(records []Record, f ScopeFilter, given map[uint64]struct{}) (*batch, Difference) {
 	b, diff := new(batch), Difference{}
 	for _, r := range records {
@@ -193,8 +193,8 @@ func (c *Catalog) compareLocked(records []Record, f ScopeFilter, given map[uint6
 	return b, diff
 }
 
-// findVacatedLocked sets b.vacated: it counts for each scope the attached
-// workers that do not stay attached as they are.
+// findVacatedLocked sets b.vacated. It counts for each scope the attached
+// workers that lose their attachment.
 func (c *Catalog) findVacatedLocked(b *batch) {
 	leaving := make(map[Scope]int)
 	for _, m := range b.removed {
@@ -218,8 +218,8 @@ func (c *Catalog) findVacatedLocked(b *batch) {
 	}
 }
 
-// incompatible reports whether the member is attached and cannot keep that
-// attachment while it gets the one of the record.
+// incompatible reports whether the member is attached and the record has another
+// scope, block size or eagle flag than the attachment.
 func (ch *change) incompatible() bool {
 	a, r := ch.member.attachment, &ch.record
 	return a != nil && (a.Scope != r.Scope || a.BlockSize != r.blockSize() || a.Eagle != r.eagle())
@@ -270,7 +270,7 @@ func (c *Catalog) attachNewLocked(b *batch) {
 }
 
 // extendLocked attaches what a complete record adds to its member. The error is
-// the member's reason; then everything is as before.
+// the member's reason; then the attachment is unchanged.
 func (c *Catalog) extendLocked(b *batch, m *member, r *Record) error {
 	after, err := c.desiredLocked(m, r)
 	if err != nil {
@@ -280,15 +280,14 @@ func (c *Catalog) extendLocked(b *batch, m *member, r *Record) error {
 	if err := c.changeLocked(m, m.attachment.union(after)); err != nil {
 		return err
 	}
-	c.unholdWorkerLocked(r.Scope, r.ID) // what the worker does not have
+	c.unholdWorkerLocked(r.Scope, r.ID) // the holds left are of ranks that the worker does not have
 	c.mu.scopes[r.Scope].assignSlots(m.attachment, after)
 	b.addLoss(m, after)
 	return nil
 }
 
-// loseIncompleteLocked makes the member incomplete, for nil because of its record; it
-// loses what it may not
-// keep.
+// loseIncompleteLocked makes the member incomplete, with reasons as for
+// incompleteWorker, and records the loss of what it may not keep; see retained.
 func (c *Catalog) loseIncompleteLocked(b *batch, m *member, r Record, why []string) {
 	m.worker = c.incompleteWorker(r, why)
 	b.addLoss(m, m.attachment.retained(&r, c.settings.KVEvents))
@@ -327,7 +326,7 @@ func (c *Catalog) publishBatchLocked(b *batch) {
 // removeLostLocked removes what readers no longer see.
 func (c *Catalog) removeLostLocked(b *batch) {
 	for _, l := range b.losses {
-		_ = c.reconciler.Reconcile(l.before, l.after) // taking away cannot fail
+		_ = c.reconciler.Reconcile(l.before, l.after) // removing cannot fail
 		c.mu.changed = true
 		c.mu.scopes[l.before.Scope].releaseLost(l.before, l.after)
 	}

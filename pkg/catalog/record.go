@@ -32,16 +32,16 @@ type Record struct {
 	BlockSize           *uint32 // tokens
 	StartRank           *uint32 // data_parallel_start_rank; unset is 0
 	Size                *uint32 // data_parallel_size; unset is 1
-	MaxNumBatchedTokens *uint64
-	TotalKVBlocks       *uint64
+	MaxNumBatchedTokens *uint64 // tokens that one step of the engine may compute
+	TotalKVBlocks       *uint64 // capacity of each rank's device, in blocks
 	AttentionChunkSize  *uint64 // of chunked local attention, in tokens; 0 is unknown
 	StableRoutingID     *string
 	IsEagle             *bool // unset is false
 
-	// Role is RolePrefill or RoleDecode; unset is both. Only a gateway heeds it.
+	// Role is RolePrefill or RoleDecode; unset is both. Only the gateway uses it.
 	Role *string
-	// RankEndpoints are where requests of ranks go that have an HTTP server of their own:
-	// http or https URLs.
+	// RankEndpoints has the http or https URLs of the ranks that have an HTTP server of
+	// their own.
 	RankEndpoints map[uint32]string
 	Adapters      []string // the LoRA adapters that the engine has; a set like Taints
 
@@ -52,17 +52,18 @@ type Record struct {
 	KVTransferPreferredWeight *float32
 }
 
-// Values of Record.KVEventCopies: what a stored event says of a block that the rank has
-// already (decision N3).
+// Values of Record.KVEventCopies: what a "stored" event means for a block that the rank
+// already has (decision N3).
 const (
-	// CountCopies: the engine has one more copy of it, and announces the end of each.
+	// CountCopies: the engine has one more copy of the block, and will announce the
+	// removal of each copy.
 	CountCopies = "count"
-	// SetCopies: nothing new; one removal ends it.
+	// SetCopies: the event repeats what is known. One removal ends the block.
 	SetCopies = "set"
 )
 
-// Values of Record.Role: what of a request the worker serves where prefill and decode
-// are apart.
+// Values of Record.Role: the phase of a request that the worker serves where prefill and
+// decode run on different workers.
 const (
 	RolePrefill = "prefill"
 	RoleDecode  = "decode"
@@ -99,7 +100,7 @@ type Patch struct {
 	KVTransferPreferredWeight *float32
 }
 
-// apply returns the record with the patch on it; r stays as it was.
+// apply returns r with the patch applied.
 func (p *Patch) apply(r Record) Record {
 	set(&r.Endpoint, p.Endpoint)
 	set(&r.KVEventsEndpoint, p.KVEventsEndpoint)
@@ -194,7 +195,7 @@ func (r *Record) check() error {
 	return r.checkTexts()
 }
 
-// checkServing checks what a gateway reads of the record.
+// checkServing checks the fields that only the gateway uses.
 func (r *Record) checkServing() error {
 	if role := r.Role; role != nil && *role != RolePrefill && *role != RoleDecode {
 		return &InvalidError{fmt.Sprintf("role %q is neither %q nor %q", Clip(*role), RolePrefill, RoleDecode)}
@@ -222,7 +223,7 @@ func (r *Record) checkServing() error {
 	return nil
 }
 
-// badURL returns why a text is not where an engine's HTTP server could be; "" if it is.
+// badURL returns why a text cannot be the URL of an engine's HTTP server, "" if it can.
 func badURL(text string) string {
 	u, err := url.Parse(text)
 	switch {
@@ -276,8 +277,8 @@ func (r *Record) equal(o *Record) bool {
 
 func equalPointers[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// missing lists why the record alone does not make a schedulable worker, in the
-// order and with the texts of the contract (dynamo-kv-router 1.3.1).
+// missing returns the reasons why the record is incomplete, in the order and with
+// the texts of the contract (dynamo-kv-router 1.3.1).
 func (r *Record) missing(s Settings) []string {
 	var why []string
 	if r.Address() == "" {
@@ -441,18 +442,19 @@ const (
 type Worker struct {
 	Record
 	Lifecycle Lifecycle
-	// Reasons tell why the worker is incomplete where its record does not: see Explain.
+	// Reasons says why the worker is incomplete although its record is complete. Use
+	// Explain for all reasons.
 	Reasons []string
-	// lacking, if not nil: the record alone does not make a schedulable worker with
-	// these settings. Its reasons are not kept, as there may be one for each of
-	// thousands of ranks.
+	// lacking is set if the record is incomplete under these settings. Explain
+	// computes the reasons from it; they are not stored, because there may be one for
+	// each of thousands of ranks.
 	lacking *Settings
 	// Tracked: registered through the slot tracker. Such a worker is always
 	// incomplete, with a reason that says so.
 	Tracked bool
 }
 
-// Explain tells why the worker is incomplete; nothing in every other state.
+// Explain returns the reasons why the worker is incomplete, none in any other state.
 func (w *Worker) Explain() []string {
 	if w.lacking != nil {
 		return w.missing(*w.lacking)
@@ -460,8 +462,8 @@ func (w *Worker) Explain() []string {
 	return w.Reasons
 }
 
-// incompleteWorker returns an incomplete worker for these reasons, nil for those of
-// its record.
+// incompleteWorker returns an incomplete worker with the reasons why; nil stands for
+// what its record lacks.
 func (c *Catalog) incompleteWorker(r Record, why []string) *Worker {
 	w := &Worker{Record: r, Lifecycle: Incomplete, Reasons: why}
 	if why == nil {

@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// SlotTable says which rank has which slot of a scope. It takes four bytes a slot and
-// a few for each worker: a worker may have thousands of ranks that nothing ever
-// happens to. The zero value is empty.
+// SlotTable maps the slots of a scope to ranks and back. It takes four bytes a slot and
+// a few for each worker, because a worker may have thousands of ranks, most of them
+// never used. The zero value is empty.
 type SlotTable struct {
-	owners  []uint32          // by slot: 1 + the number in workers, 0 for none
-	workers []slotWorker      // the free ones have no runs
-	free    []uint32          // numbers in workers
-	numbers map[uint64]uint32 // in workers, by id
-	n       int
+	owners  []uint32          // by slot: 1 + the worker's index in workers, 0 for none
+	workers []slotWorker      // free elements have no runs
+	free    []uint32          // indexes of free elements
+	numbers map[uint64]uint32 // indexes in workers, by worker id
+	n       int               // ranks
 }
 
-// slotWorker has the ranks of a worker that have slots.
+// slotWorker has those ranks of a worker that have slots.
 type slotWorker struct {
 	id   uint64
-	runs []slotRun // by data-parallel rank; no two could be one
+	runs []slotRun // by data-parallel rank; adjacent runs that continue each other are joined
 }
 
-// slotRun is neighbouring ranks with neighbouring slots.
+// slotRun is n consecutive ranks with consecutive slots.
 type slotRun struct{ dp, slot, n uint32 }
 
 // Len returns the number of ranks.
@@ -84,7 +84,7 @@ func (t *SlotTable) All() iter.Seq2[uint32, Rank] {
 	}
 }
 
-// Assign gives a slot to a rank; neither has another one.
+// Assign gives a slot to a rank. The rank must not have a slot yet, nor the slot a rank.
 func (t *SlotTable) Assign(slot uint32, r Rank) {
 	if n := int(slot) + 1 - len(t.owners); n > 0 {
 		t.owners = append(t.owners, make([]uint32, n)...)
@@ -102,7 +102,7 @@ func (t *SlotTable) Assign(slot uint32, r Rank) {
 	w.joinAt(i)
 }
 
-// joinAt makes one run of the i-th and the one before, if they can be one.
+// joinAt joins the i-th run with the one before it if it continues that in ranks and slots.
 func (w *slotWorker) joinAt(i int) {
 	if i == 0 || i == len(w.runs) {
 		return
@@ -113,7 +113,7 @@ func (w *slotWorker) joinAt(i int) {
 	}
 }
 
-// number returns the worker's number, a new one if it has none.
+// number returns the worker's index in workers, a new one if it has none.
 func (t *SlotTable) number(id uint64) uint32 {
 	number, ok := t.numbers[id]
 	if ok {

@@ -14,13 +14,13 @@ type Snapshot struct {
 	Eagle     bool
 
 	Workers  []*Worker // schedulable, by id
-	NumRanks int       // of Ranks
-	Slots    int       // every slot is below
+	NumRanks int       // the length of Ranks
+	Slots    int       // all slots of the scope are below this number
 
 	members []attachedWorker // by id
-	known   int              // of Known
-	// entries is made when it is first asked for: a registration of thousands of ranks
-	// takes no memory for them before they are used.
+	known   int              // the length of Known
+	// entries is built on first use, so that registering thousands of ranks takes no
+	// memory for them before they are needed.
 	entries atomic.Pointer[entries]
 }
 
@@ -50,7 +50,7 @@ func (s *Snapshot) Known() []Entry { return s.expand().known }
 // The caller must not change it.
 func (s *Snapshot) CandidateSlots() []uint64 { return s.expand().slots }
 
-// BySlot returns the candidate that has a slot, which is one of CandidateSlots.
+// BySlot returns the candidate in a slot, which must be one of CandidateSlots.
 func (s *Snapshot) BySlot(slot uint32) Entry {
 	e := s.expand()
 	return e.ranks[e.bySlot[slot]]
@@ -83,7 +83,7 @@ func (s *Snapshot) expand() *entries {
 		e.slots[r.Slot/64] |= 1 << (r.Slot % 64)
 		e.bySlot[r.Slot] = uint32(i)
 	}
-	s.entries.Store(e) // of two that were made at a time either will do
+	s.entries.Store(e) // concurrent callers build equal entries: either may stay
 	return e
 }
 
@@ -94,7 +94,7 @@ type Entry struct {
 	// rank once this one is gone, so a user of an older snapshot must compare the
 	// rank as well.
 	Slot uint32
-	// CarriesLoad says whether the ledger has the rank, chosen or not.
+	// CarriesLoad: the ledger has the rank. It need not be a candidate.
 	CarriesLoad bool
 	Worker      *Worker
 }

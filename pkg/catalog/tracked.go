@@ -17,15 +17,15 @@ type trackedKey struct {
 	id    uint64
 }
 
-// trackedReason is why a worker of the slot tracker is incomplete. The contract
-// gives reasons to incomplete workers alone.
+// trackedReason is the reason why a worker of the slot tracker is incomplete. Its
+// lifecycle is Incomplete because the contract has reasons for that state only.
 const trackedReason = "registered through the slot tracker: its load is tracked, it is never selected"
 
 // BlockSizeError refuses a worker of the slot tracker whose block size differs
 // from that of the workers in its scope.
 type BlockSizeError struct {
 	Scope               Scope
-	Existing, Requested uint32
+	Existing, Requested uint32 // tokens
 }
 
 // Error gives the text of the contract (dynamo-kv-router 1.3.1).
@@ -91,8 +91,8 @@ func (r *TrackedRecord) attachment() *Attachment {
 
 // PutTracked registers a worker through the slot tracker: its ranks carry load
 // and are never chosen (decision S4). Errors, checked in this order, are
-// ErrShuttingDown, *InvalidError, *BlockSizeError, *ExistsError, *LimitError and those of
-// the Reconciler; then nothing has changed.
+// ErrShuttingDown, *InvalidError, *BlockSizeError, *ExistsError, *LimitError and
+// those of the Reconciler; then nothing has changed.
 func (c *Catalog) PutTracked(r TrackedRecord) (*Worker, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
