@@ -445,10 +445,10 @@ type Worker struct {
 	// Reasons says why the worker is incomplete although its record is complete. Use
 	// Explain for all reasons.
 	Reasons []string
-	// lacking is set if the record is incomplete under these settings. Explain
+	// incompleteUnder is set if the record is incomplete under these settings. Explain
 	// computes the reasons from it; they are not stored, because there may be one for
 	// each of thousands of ranks.
-	lacking *Settings
+	incompleteUnder *Settings
 	// Tracked: registered through the slot tracker. Such a worker is always
 	// incomplete, with a reason that says so.
 	Tracked bool
@@ -456,8 +456,8 @@ type Worker struct {
 
 // Explain returns the reasons why the worker is incomplete, none in any other state.
 func (w *Worker) Explain() []string {
-	if w.lacking != nil {
-		return w.missing(*w.lacking)
+	if w.incompleteUnder != nil {
+		return w.missing(*w.incompleteUnder)
 	}
 	return w.Reasons
 }
@@ -467,7 +467,7 @@ func (w *Worker) Explain() []string {
 func (c *Catalog) incompleteWorker(r Record, why []string) *Worker {
 	w := &Worker{Record: r, Lifecycle: Incomplete, Reasons: why}
 	if why == nil {
-		w.lacking = &c.settings
+		w.incompleteUnder = &c.settings
 	}
 	return w
 }
