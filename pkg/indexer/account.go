@@ -9,20 +9,20 @@ import (
 // Account is the memory that several Spaces share. At its limit new blocks are
 // refused, while removals and clears go on and make room.
 //
-// One engine must not take the room of the others. From three quarters of the limit
-// on, a rank that has more than one and a half times as many blocks as the mean of
-// all ranks with blocks is refused first: the quarter that is left is for the others.
-// A rank alone, and ranks that have about as many, get all.
+// One engine must not take the room of the others. Once three quarters of the limit
+// are used, ranks with more than one and a half times the mean number of blocks (of
+// all ranks with blocks) are refused: the last quarter is for the others. A single
+// rank, and ranks of about equal size, may use all of it.
 //
 // A nil Account refuses nothing. It takes no lock.
 type Account struct {
 	bytes   *budget.Account
-	entries atomic.Int64 // blocks, orphans, further names and names in further groups of all ranks
-	ranks   atomic.Int64 // with any of these
+	entries atomic.Int64 // blocks, orphans, aliases and names in attention groups, of all ranks
+	ranks   atomic.Int64 // ranks with at least one entry
 }
 
-// NewAccount returns the Account of Spaces whose bytes are counted in an account,
-// which they change by Add; nil is no limit.
+// NewAccount returns an Account that counts the Spaces' bytes in bytes and has its
+// limit. For nil it returns nil, which has no limit.
 func NewAccount(bytes *budget.Account) *Account {
 	if bytes == nil {
 		return nil
@@ -30,8 +30,8 @@ func NewAccount(bytes *budget.Account) *Account {
 	return &Account{bytes: bytes}
 }
 
-// admits reports whether a rank with so many entries may have more, and counts a
-// refusal.
+// admits reports whether a rank that has this many entries may get more, and counts
+// a refusal.
 func (a *Account) admits(entries int64) bool {
 	if a == nil {
 		return true
@@ -47,19 +47,20 @@ func (a *Account) admits(entries int64) bool {
 	return false
 }
 
-// Bytes that are not in flat memory, with the growth of the maps that they are in.
+// Estimates, in bytes, of what an entry takes outside flat memory, with the spare room
+// of the maps included.
 const (
 	orphanBytes  = 192
 	aliasBytes   = 160
-	copyBytes    = 48 // a name in copies.counts, when these are most
+	copyBytes    = 48 // a name in copies.counts; counted at the map's largest size
 	removedBytes = 48 // a block in removedBlocks.byName
-	groupBytes   = 48 // a name in slotGroups, when these are most
+	groupBytes   = 48 // a name in slotGroups; counted at the maps' largest size
 )
 
-// rankCharge is what an Account has counted of one rank.
+// rankCharge is one rank's share of what an Account has counted.
 type rankCharge struct {
 	entries int64
-	bytes   int64 // besides flat memory
+	bytes   int64 // outside flat memory
 }
 
 func (r *rank) charge() rankCharge {
@@ -73,18 +74,18 @@ func (r *rank) charge() rankCharge {
 	}
 }
 
-// counted is what an Account has counted of a Space.
+// counted is one Space's share of what an Account has counted.
 type counted struct {
-	in       *Account // nil: nothing; constant once in use
-	bytes    int64
-	mapBytes int64 // of them those of all ranks, besides flat memory
+	in       *Account // nil: nothing is counted; constant once in use
+	bytes    int64    // in all
+	mapBytes int64    // the part of bytes outside flat memory, of all ranks
 }
 
-// SetAccount says where the Space counts its memory. To be called before the Space is
-// used.
+// SetAccount sets where the Space counts its memory. It must be called before the
+// Space is used.
 func (s *Space) SetAccount(a *Account) { s.account.in = a }
 
-// admits reports whether a slot, which has room, may get more blocks. It needs s.mu.
+// admits reports whether a slot may get more blocks. The slot must exist. It needs s.mu.
 func (s *Space) admits(slot uint32) bool {
 	return s.account.in == nil || s.account.in.admits(s.ranks[slot].charged.entries)
 }
@@ -116,7 +117,7 @@ func (s *Space) settle(slot uint32) {
 	}
 }
 
-// Discard gives back what the account has counted of a Space that is used no more.
+// Discard takes a Space that is no longer used out of its account.
 func (s *Space) Discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

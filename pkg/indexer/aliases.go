@@ -44,7 +44,7 @@ func (s *Space) findInTier(by holder, name uint64) uint32 {
 }
 
 // findHeld returns the block that by holds under its name in the table, or 0, and
-// how many other blocks of that name the search has passed.
+// how many blocks of that name the search has looked at.
 func (s *Space) findHeld(by holder, name uint64) (cell uint32, passed int) {
 	a := &s.ranks[by.slot()].aliases
 	cell = s.findByName(name, func(cell uint32, nd *node) bool {
@@ -107,9 +107,9 @@ func (s *Space) findByName(name uint64, suits func(cell uint32, nd *node) bool) 
 	}
 }
 
-// addName records that by has a name for a block that it holds, and for no
-// other of its blocks. tableName is the block's name in the table; newHolder
-// says that by has just become a holder of the block.
+// addName records that by, which holds a block, has a name for it. No other
+// block of by may have that name. tableName is the block's name in the table;
+// newHolder: by has just become a holder of the block.
 func (s *Space) addName(by holder, name uint64, cell uint32, tableName uint64, newHolder bool) {
 	a := &s.ranks[by.slot()].aliases
 	key := heldIn(cell, by.tier())
@@ -204,9 +204,9 @@ func (a *aliases) unlink(t Tier, name uint64) (older uint64) {
 	return out.older
 }
 
-// nameOf returns the name that by's rank has for a block: in by's tier, else in
-// the first tier in which it holds it. If it has several, that is the table's
-// name, else the latest alias.
+// nameOf returns the name that by's rank has for a block in by's tier, else in
+// the first tier in which the rank holds the block. Of several names it is the
+// table's, if that is one of them, else the latest alias.
 func (s *Space) nameOf(by holder, cell uint32) uint64 {
 	t := &s.tree
 	name := t.cells.name(cell)
@@ -235,15 +235,16 @@ func (a *aliases) name(cell uint32, t Tier, tableName uint64) uint64 {
 	return tableName
 }
 
-// maxNamesakes is how many blocks of one name in the table a search passes before
-// those are renamed that nobody holds under it: an engine may give a name to block
-// after block, and every search for it would pass them all.
+// maxNamesakes is how many blocks with the same table name a search may look at. Beyond
+// it renameNamesakes renames those that no rank holds under that name. Otherwise an
+// engine that gives one name to block after block would make every search for it pass
+// them all.
 const maxNamesakes = 64
 
-// renameNamesakes gives the blocks with that name in the table, which no rank holds
-// under it, another one: that of a holder, or a number that stands for nothing. In a
-// sequence Space a name that has stood for so many blocks no longer says which one an
-// event without tokens means.
+// renameNamesakes gives another table name to the blocks that have this one although
+// no rank holds them under it: a name that a holder uses, or an unused number. In a
+// sequence Space events without tokens then no longer find these blocks by the name,
+// which has stood for too many blocks to identify one.
 func (s *Space) renameNamesakes(name uint64) {
 	t := &s.tree
 	var idle []uint32
@@ -273,8 +274,8 @@ func (s *Space) heldUnderTableName(cell uint32, nd *node) (held bool) {
 	return held
 }
 
-// setTableName changes the name of a block in the table. For holders that
-// announced the block under the old one, that becomes an alias.
+// setTableName changes the name of a block in the table. The old name becomes an
+// alias of those holders that announced the block under it.
 func (s *Space) setTableName(cell uint32, name uint64) {
 	t := &s.tree
 	old := t.cells.name(cell)

@@ -16,9 +16,9 @@ type batch struct {
 	// unverified: the sequence hash of the blocks, or of one before them, comes from
 	// a publisher without tokens and is not confirmed by tokens.
 	unverified bool
-	// hashOnly: the event itself has no tokens. Then engineHashes, per block, may
-	// identify blocks that were announced with tokens. engineNamed: the publisher
-	// stated them; otherwise they are the sequence hashes.
+	// hashOnly: the event itself has no tokens. Then engineHashes, one per block,
+	// may identify blocks that were announced with tokens. They are those that the
+	// publisher stated (engineNamed), else the sequence hashes.
 	hashOnly     bool
 	engineNamed  bool
 	engineHashes []uint64
@@ -94,9 +94,9 @@ func (b *batch) applyKey() {
 	}
 }
 
-// locate finds the cells of the blocks that are in the index, and frees the
-// batch's names as freeNames does. It reports whether it removed any from a
-// block; then the tree may have changed.
+// locate sets cells for the blocks that are in the index, and frees the batch's
+// names as freeNames does. It reports whether it took a name from a block; then
+// the tree may have changed, and the cells are not valid.
 func (s *Space) locate(b *batch, p position) bool {
 	t := &s.tree
 	b.cells, s.staleNames = b.cells[:0], s.staleNames[:0]
@@ -130,9 +130,9 @@ func (s *Space) locate(b *batch, p position) bool {
 }
 
 // resolveName returns a block of the same namespace that is known from tokens
-// and has the engine hash, or the value, of the i-th block as its name; 0 if
-// there is none. The engine that announced the tokens may have left while
-// others still have the value as their name of the block.
+// and is named by the i-th block's engine hash or value; 0 if there is none. It
+// looks for the value too, because the engine that announced the tokens may have
+// left while other publishers still name the block by its value.
 func (s *Space) resolveName(b *batch, i int) uint32 {
 	if !b.hashOnly {
 		return 0
@@ -228,7 +228,7 @@ func (s *Space) extendBatch(b *batch, i int, p position, seed, depth uint32, unv
 	if k == 0 {
 		switch {
 		case b.hashOnly:
-			p = position{} // its place is where its value is; the run before stays whole
+			p = position{} // it is found by its value, so the run before it is not split
 		case p.at < nd.n:
 			p.id, _ = t.split(p.id, p.at)
 		}
@@ -250,7 +250,7 @@ func (s *Space) extendBatch(b *batch, i int, p position, seed, depth uint32, unv
 
 // tableNames returns the names that the blocks i to n-1 get in the table: the
 // engine hashes if the publisher states them, because events with tokens will
-// have those.
+// use those.
 func (b *batch) tableNames(i, n int) []uint64 {
 	if !b.engineNamed {
 		return b.names[i:n]
@@ -282,9 +282,9 @@ func (s *Space) confirmReached(b *batch, i int, n, depth uint32, unverified bool
 	return knownDepth(depth, t.depthOf(cell)), true
 }
 
-// confirm records that unverified blocks of one run are now known from tokens,
-// at a depth. The names that came with the tokens become those of the table,
-// because other publishers without tokens may have them.
+// confirm records that unverified blocks of one run are now known from tokens;
+// depth is that of the first. The names that came with the tokens become the
+// table's, because other publishers without tokens may use them.
 func (s *Space) confirm(cell, depth uint32, names []uint64) {
 	t := &s.tree
 	for i, name := range names {
@@ -313,7 +313,7 @@ const maxUnverifiedMerges = 4
 // latter.
 func (s *Space) mergeUnverified(b *batch) {
 	t := &s.tree
-	// Only unverified blocks are freed below: the cells of others stay good.
+	// Only unverified blocks are freed below: the cells of others stay valid.
 	for i, cell := range b.cells {
 		if t.nodeAt(cell).unverified {
 			b.cells[i] = 0
@@ -334,8 +334,8 @@ func (s *Space) mergeUnverified(b *batch) {
 }
 
 // findUnverified returns an unverified block of the batch's namespace that is
-// the same as the batch's block with that name, or 0: the name is its sequence
-// hash or its value, or a slot's name of it.
+// the same as the batch's block with that name, or 0. It is the same if the name
+// is its sequence hash, its value, or a name that a slot has for it.
 func (s *Space) findUnverified(b *batch, name uint64) uint32 {
 	t := &s.tree
 	unverified := func(_ uint32, nd *node) bool {

@@ -18,8 +18,8 @@ func (s *Space) Clear(slot uint32) {
 	s.clear(slot)
 }
 
-// Forget clears a rank that has left and drops what is remembered of it, so
-// that its slot can be given to another rank.
+// Forget clears a rank that has left and drops everything that is kept about its
+// slot, so that the slot can be given to another rank.
 func (s *Space) Forget(slot uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,7 +32,8 @@ func (s *Space) Forget(slot uint32) {
 	s.settle(slot)
 }
 
-// clear releases s.mu between parts of its work.
+// clear removes everything that a rank holds. It releases s.mu between parts of
+// its work.
 func (s *Space) clear(slot uint32) {
 	r := s.ensureSlot(slot)
 	s.clearing[slot/64] |= 1 << (slot % 64)
@@ -51,7 +52,7 @@ func (s *Space) clear(slot uint32) {
 			work += s.clearNode(slot, id, &logged)
 		}
 		if id >= s.tree.next {
-			id = 1 // events have moved runs to nodes that this loop had passed
+			id = 1 // events have moved runs to nodes that the loop had already passed
 		}
 		s.settle(slot)
 		s.mu.Unlock()
@@ -138,9 +139,9 @@ func (t *tree) runsHeld(dst []uint32, no uint32, by holder, seed uint64) []uint3
 }
 
 // clearRun removes by from the holders of a run and returns the number of its
-// blocks. Runs that the caller still has to clear stay valid: they are joined
-// only with runs that by holds too, so with each other. Of two that are joined
-// one node is free afterwards, which has no holders.
+// blocks. The caller's list of runs held by by stays usable: such runs are joined
+// only with each other, and the node that a join frees has no holders, so that
+// clearing it does nothing.
 func (s *Space) clearRun(by holder, id uint32, logged *int) int {
 	t := &s.tree
 	nd := t.node(id)

@@ -3,31 +3,31 @@ package indexer
 // An engine may hold equal blocks several times, under one engine hash: vLLM's
 // block pool does not merge them, and announces each copy and the end of each. A
 // rank therefore holds a block in a tier until as many removals of a name have come
-// as counted stores (Store.Counted); a clear ends all. Most blocks have one copy, so
-// that the tree says what is held, and only names with more copies are kept here.
+// as counted stores (Store.Counted); a clear ends all copies. Most blocks have one
+// copy, for which the tree is enough; only names with more copies are kept here.
 //
-// Where messages have been lost, or a rank's blocks come from elsewhere, the number
-// of copies is not known: such blocks are provisional. The first counted store of a
-// provisional block makes it one of one copy, a removal ends it. An index thus never
-// counts more copies than the engine has.
+// Where messages have been lost, or a rank's blocks come from another replica, the
+// number of copies is not known: such blocks are provisional. The first counted store
+// of a provisional block sets its count to one, a removal ends the block. An index
+// thus never counts more copies than the engine has.
 
 // maxCopies bounds the names of one rank whose copies are counted. Beyond it a block
-// has one copy, or stays provisional.
+// counts as one copy, or stays provisional.
 const maxCopies = 1 << 18
 
 // copies counts the copies of one rank's blocks by name and tier. Only names of
 // blocks that the rank holds are in it.
 type copies struct {
-	// counts has the names of more than one copy. While provisional it has also names
-	// of one copy: then those that are not in it are of provisional blocks.
+	// counts has the names with more than one copy. While provisional is set it has
+	// those with one copy too, and a name that is missing is of a provisional block.
 	counts      map[aliasKey]uint32
-	largest     int           // the most names in counts at a time: a map does not shrink
+	largest     int           // the largest size of counts so far: a map does not shrink
 	further     [NumTiers]int // copies beyond the first of each name
 	provisional bool
 }
 
 // add counts one more copy of a block that is held under a name, and reports whether
-// it is a further one. While c is provisional it may be the first that is counted.
+// the block had a counted copy before. While c is provisional it may have had none.
 func (c *copies) add(name uint64, t Tier) (further bool) {
 	key := aliasKey{name, t}
 	n, ok := c.counts[key]
@@ -91,7 +91,7 @@ func (c *copies) delete(key aliasKey) {
 	}
 }
 
-// forgetTier makes all blocks in a tier ones of one copy.
+// forgetTier sets the count of all blocks in a tier to one copy.
 func (c *copies) forgetTier(t Tier) {
 	for key := range c.counts {
 		if key.tier == t {
@@ -100,9 +100,8 @@ func (c *copies) forgetTier(t Tier) {
 	}
 }
 
-// MakeProvisional says that messages about a slot's blocks have been lost, or are
-// about to come once more: all blocks that it holds, and those that wait for their
-// parent, become provisional.
+// MakeProvisional makes all blocks of a slot provisional, orphans included: the number
+// of their copies is unknown, because messages about them were lost or will be repeated.
 func (s *Space) MakeProvisional(slot uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,8 +118,8 @@ func (r *rank) makeProvisional() {
 	r.orphans.makeProvisional()
 }
 
-// holdUncounted makes by a holder of one block under a name, as holdCell does. If it
-// was none before the block has one copy, or is provisional.
+// holdUncounted makes by a holder of one block under a name, as holdCell does, without
+// counting a copy. A block that by did not hold before gets one copy, or is provisional.
 func (s *Space) holdUncounted(by holder, cell uint32, name uint64, provisional bool) {
 	r := &s.ranks[by.slot()]
 	switch fresh := s.holdCell(by, cell, name); {
@@ -131,8 +130,8 @@ func (s *Space) holdUncounted(by holder, cell uint32, name uint64, provisional b
 	}
 }
 
-// countCopies counts the copies of an event's blocks, which are held. known are the
-// names of those that were held under them before, in the order of the event.
+// countCopies counts the copies of an event's blocks, which by now are held. known are
+// the names under which blocks were held before the event, in the event's order.
 func (s *Space) countCopies(ev *Store, known []uint64) (further int) {
 	r := &s.ranks[ev.Slot]
 	c := &r.copies
@@ -162,12 +161,12 @@ func (s *Space) countCopies(ev *Store, known []uint64) (further int) {
 	return further
 }
 
-// endProvisional makes a rank's blocks provisional no longer if each is counted.
+// endProvisional ends the provisional state of a rank once each of its blocks is counted.
 func (r *rank) endProvisional() {
 	if !r.copies.provisional {
 		return
 	}
-	names := len(r.aliases.cells) // no more than so many
+	names := len(r.aliases.cells) // becomes an upper bound of the number of names
 	for _, n := range r.blocks {
 		names += n
 	}

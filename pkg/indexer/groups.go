@@ -11,42 +11,43 @@ import (
 // are kept, per slot: engines call the blocks of all groups that end at the same token
 // by the same hash. Overlap ends a slot's prefix where all of its groups can serve it.
 //
-// Where no group has full attention, the main one has windows: the tree has its blocks,
-// a prefix may lack those before its last window.
+// If no group has full attention, the main group is one with windows. The tree has its
+// blocks, and a prefix may lack the blocks before its last window.
 //
 // Slots without such groups cost nothing.
 
 const (
 	// maxGroups bounds the groups of a slot. Engines have a few.
 	maxGroups = 64
-	// maxGroupBlocks bounds the blocks of all groups of a slot. What is beyond is taken
-	// as not there.
+	// maxGroupBlocks bounds the blocks of all groups of a slot. Blocks beyond it count
+	// as missing.
 	maxGroupBlocks = 1 << 20
-	// maxKeptPath bounds the scratch memory of an Overlap, in blocks of a prompt.
+	// maxKeptPath bounds the scratch memory that an Overlap keeps, in blocks of a prompt.
 	maxKeptPath = 1 << 17
 	// maxFiner bounds how many blocks of a group make one of the main group.
 	maxFiner = 64
 	// maxLookUps bounds the work of an Overlap for one slot, in blocks that are looked
-	// up. Engines need at most a few for each block of a prompt. What is beyond is taken
-	// as not there.
+	// up. Engines need at most a few for each block of a prompt. Blocks beyond it count
+	// as missing.
 	maxLookUps = 1 << 15
 )
 
-// GroupStore is a stored event of a group other than the main one, or says what the main
-// one needs.
+// GroupStore is a "stored" event of an attention group other than the main one, or
+// (Main) describes the main one.
 type GroupStore struct {
 	Slot  uint32
-	Group int32 // the engine's number of it
-	// Kind is the group's, if KindKnown; else it is that of an earlier event.
+	Group int32 // the engine's number of the group
+	// Kind is the group's kind, if KindKnown; else the one of an earlier event holds.
 	Kind      hybrid.Group
 	KindKnown bool
-	// Main: the group is the main one, and does not need all blocks. Only that is noted:
-	// its blocks are those of Store.
+	// Main: the group is the main one and does not need all blocks of a prefix. Only
+	// this fact is recorded; the blocks of the main group come through Store.
 	Main bool
-	// MainBlockSize is that of the blocks in the tree, in tokens.
+	// MainBlockSize is the size of the blocks in the tree, in tokens.
 	MainBlockSize uint64
-	// EngineHashes are of blocks that are there now. Some of those between them may be
-	// left out, unless Dense: then each follows the one before, the first Parent.
+	// EngineHashes name blocks that are now on the device. If Dense, each follows the
+	// one before it, and the first follows Parent; otherwise blocks between them may be
+	// missing.
 	EngineHashes []uint64
 	Parent       uint64
 	HasParent    bool
@@ -55,37 +56,36 @@ type GroupStore struct {
 	Counted bool
 }
 
-// slotGroups are the groups of a slot that have reported, but for a main one that needs
+// slotGroups are the groups of a slot that have reported, except a main group that needs
 // all blocks.
 type slotGroups struct {
 	kinds  []hybrid.Group
-	blocks []groupBlocks // of kinds
+	blocks []groupBlocks // parallel to kinds
 	// sparse: one of the groups is the main one.
 	sparse   bool
-	mainSize uint64 // tokens of a block of the main group
+	mainSize uint64 // size of the main group's blocks, in tokens
 	losses   uint32 // how often makeProvisional was called
 }
 
 // groupBlocks are the blocks that a group has.
 type groupBlocks struct {
-	id     int32
+	id     int32                  // the engine's number of the group
 	main   bool                   // the tree has the blocks
 	copies map[uint64]groupCopies // by engine hash
 	// before has the hash of the block before, if it is known and the group's blocks are
 	// smaller than the main group's: where no block of the main group ends, only this
 	// names a block.
 	before map[uint64]uint64
-	// largest is the most names that there were at a time, which is what the maps take:
-	// they do not shrink.
+	// largest is the largest size of the maps so far, in names: maps do not shrink.
 	largest int
 }
 
-// groupCopies are the copies of one block that were counted after so many losses. If
-// there have been more since, the block is provisional and has none: the first counted
-// store makes it one, a removal ends the block (see copies).
+// groupCopies is the number of copies of one block. losses is slotGroups.losses at the
+// time of the count. If that has grown since, the block is provisional and the count is
+// void: the first counted store sets it to one, a removal ends the block (see copies).
 type groupCopies struct{ count, losses uint32 }
 
-// after returns the copies that count after so many losses.
+// after returns the count, or 0 if there have been losses since.
 func (c groupCopies) after(losses uint32) uint32 {
 	if c.losses != losses {
 		return 0
@@ -104,7 +104,7 @@ func (g *slotGroups) size() (n int) {
 	return n
 }
 
-// room returns for how many names there is memory.
+// room returns how many names the maps have memory for.
 func (g *slotGroups) room() (n int) {
 	if g == nil {
 		return 0
@@ -115,7 +115,7 @@ func (g *slotGroups) room() (n int) {
 	return n
 }
 
-// find returns a group's number here, -1 if it has not reported.
+// find returns the index of a group, -1 if it has not reported.
 func (g *slotGroups) find(id int32) int {
 	if g == nil {
 		return -1
@@ -128,8 +128,8 @@ func (g *slotGroups) find(id int32) int {
 	return -1
 }
 
-// makeProvisional: messages were lost, so that the copies are not known. It takes
-// constant time, as a publisher loses as many as it likes.
+// makeProvisional voids all counts, because messages were lost. It takes constant time:
+// a publisher determines how often that happens.
 func (g *slotGroups) makeProvisional() {
 	if g != nil {
 		g.losses++
@@ -146,8 +146,8 @@ func (g *slotGroups) clear() {
 	}
 }
 
-// StoreInGroup notes blocks of a group other than the main one on a slot's device. It
-// reports whether the kind of the group is known; else the event means nothing.
+// StoreInGroup applies a stored event of a group other than the main one. It reports
+// whether the kind of the group is known; if not, the event is ignored.
 func (s *Space) StoreInGroup(ev *GroupStore) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,15 +171,16 @@ func (s *Space) StoreInGroup(ev *GroupStore) bool {
 	}
 	defer s.settle(ev.Slot)
 	if !s.admits(ev.Slot) || r.groups.size()+2*len(ev.EngineHashes) > 2*maxGroupBlocks {
-		// Blocks that are not noted are taken as not there, and so are their copies.
+		// Blocks that are not recorded count as missing, and so do their copies.
 		return true
 	}
 	r.groups.blocks[at].store(ev, r.groups.losses, r.groups.kinds[at].BlockSize < ev.MainBlockSize)
 	return true
 }
 
-// addGroup returns the number of a new group of a slot. A slot of too many groups has
-// one more that has no blocks, so that nothing is promised.
+// addGroup adds a group to a slot and returns its index. Beyond maxGroups it adds one
+// last group without blocks, which reduces every prefix of the slot to nothing, and
+// returns -1.
 func (s *Space) addGroup(r *rank, ev *GroupStore) int {
 	if r.groups == nil {
 		r.groups = &slotGroups{}
@@ -221,8 +222,8 @@ func (b *groupBlocks) store(ev *GroupStore, losses uint32, finer bool) {
 
 func (b *groupBlocks) drop() { b.copies, b.before, b.largest = nil, nil, 0 }
 
-// RemoveFromGroup takes one copy each of blocks of a group other than the main one from
-// a slot's device. It reports whether the group has reported before.
+// RemoveFromGroup removes one copy of each of these blocks, of a group other than the
+// main one, from a slot's device. It reports whether the group has reported before.
 func (s *Space) RemoveFromGroup(slot uint32, group int32, hashes []uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +258,8 @@ func (s *Space) HasGroups(slot uint32) bool {
 	return int(slot) < len(s.ranks) && s.ranks[slot].groups != nil
 }
 
-// ForgetGroups forgets which groups a slot's engine has, as it is another one now.
+// ForgetGroups drops what is known about the groups of a slot, because the slot's engine
+// has been replaced.
 func (s *Space) ForgetGroups(slot uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,21 +276,21 @@ func (s *Space) forgetGroups(slot uint32) {
 	}
 }
 
-// HybridStats counts the prefixes of slots whose engines have several groups, one for
-// each slot and Overlap that finds one.
+// HybridStats counts the prefixes that Overlap finds on slots whose engines have several
+// groups.
 type HybridStats struct {
-	Whole     atomic.Uint64 // all groups could serve what the main one has
-	Shortened atomic.Uint64 // not all of it
-	Blocks    atomic.Uint64 // by which these were shorter
+	Whole     atomic.Uint64 // prefixes of the main group that all groups can serve
+	Shortened atomic.Uint64 // prefixes of the main group that were cut
+	Blocks    atomic.Uint64 // blocks that were cut off
 }
 
-// SetHybridStats says where Overlap counts, for several Spaces together. To be called
-// before the Space is used.
+// SetHybridStats sets where Overlap counts; several Spaces may share one. It must be
+// called before the Space is used.
 func (s *Space) SetHybridStats(st *HybridStats) { s.hybrid = st }
 
-// endWhereAllGroupsServe shortens the prefixes on the device of slots that have several
-// groups, and lengthens those of slots whose main group needs less than all blocks. What
-// host and disk continue behind a prefix that was changed is out.
+// endWhereAllGroupsServe shortens the device prefix of slots with several groups to what
+// all groups can serve, and lengthens it where the main group does not need all blocks.
+// Where the prefix changes, the slot's host and disk overlap becomes 0.
 func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 	o.path = o.path[:0]
 	for slot := range s.ranks {
@@ -330,8 +332,8 @@ func (s *Space) endWhereAllGroupsServe(local []uint64, o *Overlap) {
 	}
 }
 
-// lastHeld returns where the last block of a path ends that a slot has on its device: a
-// window ends there at the latest. It looks at runs, as most slots have nothing of the
+// lastHeld returns the end, in blocks, of the last block of a path that a slot has on its
+// device: no window ends later. It goes by runs, because most slots have nothing near the
 // end of a long path.
 func (s *Space) lastHeld(slot uint32, path []uint32) int {
 	end := len(path)
@@ -363,19 +365,19 @@ func (t *tree) appendPath(dst []uint32, local []uint64) []uint32 {
 	return dst
 }
 
-// groupedPrefix is a prefix that a slot's main group has, or of which it may have some
-// blocks, as a hybrid.Presence.
+// groupedPrefix is a hybrid.Presence for one slot and a prefix of the prompt. The slot's
+// main group has all blocks of the prefix or, if it is sparse, some.
 type groupedPrefix struct {
 	groups *slotGroups
-	cells  []uint32 // of its blocks
+	cells  []uint32 // of the prefix
 	space  *Space
 	slot   uint32
-	left   int // blocks that may be looked up yet
+	left   int // look-ups that may still be made
 }
 
-// Has implements hybrid.Presence. The slot's names of the main group's blocks lead to
-// the other groups' blocks that end where they do. From there a finer group's blocks
-// are found backwards.
+// Has implements hybrid.Presence. A block of another group that ends where a block of the
+// main group does has the same name. Blocks of a finer group that end elsewhere are found
+// by going back from the next such end.
 func (p *groupedPrefix) Has(group int, end uint64) bool {
 	b := &p.groups.blocks[group]
 	if p.left--; p.left < 0 || len(b.copies) == 0 && !b.main {

@@ -15,7 +15,7 @@ type handleTable struct {
 	mem   *memory
 	slots []uint64
 	n     int
-	skip  uint8 // upper bits of a tag that all tags in here have in common
+	skip  uint8 // number of upper bits that are equal in all tags of this table
 }
 
 const minSlots = 16
@@ -40,7 +40,7 @@ func (t *handleTable) after(from, to int) int {
 	return to - from
 }
 
-// at returns the handle at i and whether its tag is tag; 0 ends the search.
+// at returns the handle at i and whether its tag equals tag; handle 0 ends the search.
 func (t *handleTable) at(i int, tag uint32) (handle uint32, same bool) {
 	w := t.slots[i]
 	return uint32(w), uint32(w>>32) == tag
@@ -144,10 +144,10 @@ func (t *cellTable) remove(name uint64, cell uint32) {
 	t.shard(tag).remove(tag, cell)
 }
 
-// touch reads where the searches for names begin, and what they find first. The reads do
-// not depend on each other, so that the processor waits for memory once and not for each name;
-// the searches that follow find all of it in its caches. It changes nothing: sum is to be used by
-// the caller, so that the reads are not left out.
+// touch reads the memory at which the searches for names will begin, to bring it into the
+// processor's caches. The reads do not depend on each other, so that the processor waits for
+// memory once and not once per name. It changes nothing. The caller must use sum, or the
+// compiler may remove the reads.
 func (t *cellTable) touch(names []uint64, cells *arena) (sum uint64) {
 	for part := range slices.Chunk(names, touched) {
 		var found [touched]uint32
@@ -168,6 +168,6 @@ func (t *cellTable) touch(names []uint64, cells *arena) (sum uint64) {
 	return sum
 }
 
-// touched is how many names are touched at a time: some more than the reads that a processor
-// has under way.
+// touched is how many names touch handles at a time: somewhat more than the memory reads that
+// a processor can have outstanding.
 const touched = 64

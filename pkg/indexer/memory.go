@@ -13,10 +13,10 @@ type memory struct {
 	bytes atomic.Int64
 }
 
-// mapAbove is the size in bytes from which a piece gets its own mapping. What a table
-// leaves behind while it grows to this size waits on the heap for a collection, three
-// times the size for each of the shards of a cellTable; a mapping is given back at once,
-// but wastes half a page, and the system bounds how many there are.
+// mapAbove is the size in bytes from which a piece gets its own mapping. Smaller pieces
+// are on the heap: a table that grows to this size leaves about three times as much
+// behind for the next collection, in each shard of a cellTable. A mapping is given back
+// at once, but wastes half a page on average, and the system limits their number.
 const mapAbove = 16 << 10
 
 func makeFlat[T any](m *memory, n int) []T {

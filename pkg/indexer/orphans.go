@@ -1,7 +1,6 @@
 package indexer
 
-// maxOrphans bounds the orphans of one rank
-// (decision K13).
+// maxOrphans bounds the orphans of one rank (decision K13).
 const maxOrphans = 65536
 
 // orphans are blocks of one rank whose parent the rank has not announced. They are
@@ -24,14 +23,15 @@ type orphan struct {
 	prev, next                uint32 // below the same parent
 	seedKnown                 bool
 	provisional               bool   // will be a provisional block
-	losses                    uint32 // when it was announced; if there are more now it is provisional too
+	losses                    uint32 // orphans.losses when it was announced; if that has grown it is provisional too
 	tiers                     uint8  // bit per tier
 }
 
 func (o *orphans) len() int { return len(o.byName) }
 
 // put adds the first n blocks of an event and drops the oldest orphans beyond
-// maxOrphans. An orphan that is announced again unchanged keeps its age.
+// maxOrphans. An orphan that is announced again with the same parent and local
+// hash keeps its age.
 func (o *orphans) put(ev *Store, n int) (kept, dropped int) {
 	parent := ev.Parent
 	for i, name := range ev.EngineHashes[:n] {
@@ -153,7 +153,7 @@ func (o *orphans) takeChild(parent uint64) (b orphan, ok bool) {
 	return b, ok
 }
 
-// remove makes an orphan no longer wait in a tier. It reports whether it did.
+// remove takes an orphan out of a tier. It reports whether it waited there.
 func (o *orphans) remove(name uint64, t Tier) bool {
 	id, ok := o.byName[name]
 	if !ok || o.rows[id].tiers>>t&1 == 0 {
@@ -170,8 +170,8 @@ func (o *orphans) makeProvisional() { o.losses++ }
 
 func (o *orphans) isProvisional(b *orphan) bool { return b.provisional || b.losses != o.losses }
 
-// addTier makes an orphan wait in one more tier. It is false if there is no orphan
-// with that name.
+// addTier makes an orphan wait in one more tier. It reports whether there is an
+// orphan with that name.
 func (o *orphans) addTier(name uint64, t Tier) bool {
 	id, ok := o.byName[name]
 	if ok {
@@ -180,8 +180,8 @@ func (o *orphans) addTier(name uint64, t Tier) bool {
 	return ok
 }
 
-// joinOrphans moves the orphans below blocks that by now holds into the tree, and
-// recursively those below them.
+// joinOrphans moves into the tree the orphans below the named blocks, which by
+// holds, and recursively those below them.
 func (s *Space) joinOrphans(by holder, names []uint64) {
 	o := &s.ranks[by.slot()].orphans
 	if o.len() == 0 {
@@ -205,7 +205,7 @@ func (s *Space) joinOrphans(by holder, names []uint64) {
 	}
 }
 
-// addOrphanTiers makes the rank hold a block, which by now holds, in the other
+// addOrphanTiers makes the rank hold a block, which by holds already, in the other
 // tiers in which it waited as an orphan.
 func (s *Space) addOrphanTiers(by holder, b orphan) {
 	cell := s.findInTier(by, b.name)
@@ -238,11 +238,11 @@ func (s *Space) joinOrphan(slot uint32, b orphan) (joined bool) {
 	return joined
 }
 
-// OrphanSlots appends to dst the slots that have an orphan with this true local
-// hash, which has the block seed in it. In a sequence Space orphans of another
-// namespace than the seed's are left out; an orphan without a known seed
-// counts, as it takes its parent's. The cost is proportional to the number of
-// orphans.
+// OrphanSlots appends to dst the slots that have an orphan with this local hash,
+// which was computed with the block seed. In a sequence Space seed is the key of a
+// namespace, and orphans of others are left out; an orphan without a known seed
+// counts, because it takes its parent's. The cost is proportional to the number
+// of orphans.
 func (s *Space) OrphanSlots(seed, local uint64, dst []uint32) []uint32 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -258,7 +258,7 @@ func (s *Space) OrphanSlots(seed, local uint64, dst []uint32) []uint32 {
 	return dst
 }
 
-// clear makes the orphans with one block seed no longer wait in a tier.
+// clear takes the orphans with one block seed out of a tier.
 func (o *orphans) clear(t Tier, seed uint64) {
 	if o.seeds[seed] == 0 {
 		return

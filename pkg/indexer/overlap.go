@@ -12,13 +12,13 @@ import (
 // does not know hold nothing.
 type Overlap struct {
 	device slotset.Depths
-	// lower are the slots that have something in a lower tier too. Until the end of
-	// the walk host and disk have depths of them.
+	// lower has the slots with blocks in a lower tier too. host and disk are valid for
+	// these only: during the walk they are depths, at its end lengths.
 	lower      slotset.Set
 	host, disk []uint32
 
-	// Scratch: the ranks that the walk follows, in their present tier, and those that
-	// leave the device.
+	// Scratch: the ranks that the walk follows, by the tier in which it follows them,
+	// and those that leave the device.
 	live   [NumTiers]slotset.Set
 	leave  slotset.Set
 	path   []uint32 // the cells of the prompt's blocks
@@ -34,14 +34,14 @@ func (o *Overlap) At(slot uint32) (device, host, disk uint32) {
 	return device, host, disk
 }
 
-// Classes is how many classes of slots there are. Those of a class are many and hold the
-// same, on the device alone.
+// Classes returns the number of classes. A class is a set of many slots with the same
+// overlap, on the device alone; see Class and ClassSlots. Slots need not be in a class.
 func (o *Overlap) Classes() int { return o.device.Classes() }
 
-// Class returns what the slots of a class hold on the device.
+// Class returns how many blocks the slots of a class hold on the device.
 func (o *Overlap) Class(class int) (device uint32) { return o.device.Depth(class) }
 
-// ClassSlots returns word w of the bit set of a class, with 64 slots to a word.
+// ClassSlots returns word w of the bit set of a class's slots, with 64 slots to a word.
 func (o *Overlap) ClassSlots(class, w int) uint64 {
 	slots := o.device.Class(class, w)
 	if w < len(o.lower) {
@@ -63,7 +63,7 @@ func (o *Overlap) RaiseDevice(other *Overlap) {
 	}
 }
 
-// reset begins anew: nobody holds anything.
+// reset empties o: no slot holds anything.
 func (o *Overlap) reset(slots, tiers int) {
 	words := slotset.Words(slots)
 	o.device.Reset(slots)
@@ -78,7 +78,8 @@ func (o *Overlap) reset(slots, tiers int) {
 	}
 }
 
-// sized returns n numbers of no meaning.
+// sized returns a slice of length n with undefined content, in s's memory if that
+// suffices.
 func sized(s []uint32, n int) []uint32 {
 	if cap(s) < n {
 		return make([]uint32, n)
@@ -132,14 +133,14 @@ func (t *tree) overlap(local []uint64, o *Overlap, tiers int, clearing []uint64)
 	return uint32(depth)
 }
 
-// runOwners are those of a run in one tier: a set, or one bit of a word.
+// runOwners are the holders of a run in one tier: a set, or one bit of a word.
 type runOwners struct {
 	set  []uint64
 	word int
 	bit  uint64
 }
 
-// owners returns the owners of a run in each tier.
+// owners returns the holders of a run in each tier.
 func (t *tree) owners(nd *node, tiers int) (of [NumTiers]runOwners) {
 	for tier := range tiers {
 		switch h := nd.holders[tier]; {
@@ -154,7 +155,7 @@ func (t *tree) owners(nd *node, tiers int) (of [NumTiers]runOwners) {
 	return of
 }
 
-// in returns word w of the owners.
+// in returns word w of the holders' bit set.
 func (r *runOwners) in(w int) uint64 {
 	switch {
 	case r.set != nil:
@@ -165,8 +166,8 @@ func (r *runOwners) in(w int) uint64 {
 	return 0
 }
 
-// firstOwners begins with the ranks that hold the prompt's first run, each in its first
-// tier.
+// firstOwners begins the walk with the ranks that hold the prompt's first run, each in
+// the first tier in which it does.
 func (t *tree) firstOwners(nd *node, o *Overlap, tiers int, clearing []uint64) {
 	own := t.owners(nd, tiers)
 	for w := range o.leave {
@@ -194,7 +195,7 @@ func (t *tree) advanceTiers(nd *node, depth uint32, o *Overlap, tiers int) bool 
 	stay, left := uint64(0), uint64(0)
 	for w := range o.leave {
 		var gone [NumTiers]uint64
-		carry, below := uint64(0), uint64(0) // from the tier before; kept in lower tiers
+		carry, below := uint64(0), uint64(0) // ranks from the tier before; ranks that lower tiers keep
 		for tier := range tiers {
 			live := o.live[tier][w] | carry
 			kept := live & own[tier].in(w)
@@ -237,8 +238,8 @@ func (o *Overlap) recordEnd(t Tier, word int, gone uint64, depth uint32) {
 	}
 }
 
-// finish ends all tiers of the ranks that are left and turns depths into
-// differences.
+// finish ends the walk at depth for the ranks that are left, and turns the depths
+// at which tiers end into their lengths.
 func (o *Overlap) finish(depth uint32, tiers int) {
 	o.device.Put(0, o.live[Device], depth)
 	if tiers == 1 {

@@ -11,7 +11,7 @@ type Removal struct {
 }
 
 // maxRemovalLog is how many removals an index remembers. One clear adds at most
-// maxClearedLog of them.
+// maxClearedLog of them, so that it does not push out all others.
 const (
 	maxRemovalLog = 65536
 	maxClearedLog = 16384
@@ -70,7 +70,7 @@ func (s *Space) removalKeyAt(nd *node, at uint32) uint64 {
 	return s.removalKey(t.cells.local(nd.off+at), previous, nd.depth+at)
 }
 
-// logCleared records that a run is cleared from by. logged counts the blocks that
+// logCleared records that by loses a run in a clear. logged counts the blocks that
 // this clear has recorded, up to maxClearedLog.
 func (s *Space) logCleared(by holder, nd *node, logged *int) {
 	for at := uint32(0); at < nd.n && *logged < maxClearedLog; at++ {

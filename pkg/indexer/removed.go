@@ -18,8 +18,9 @@ const (
 // removedBlocks are the latest blocks that one rank removed.
 type removedBlocks struct {
 	ring[removedRow]
-	// rest has what the rows leave out, at the same positions. It is without memory as
-	// long as that is usualRest for all of them: in a local Space without block seeds.
+	// rest has the other fields of the blocks, at the same positions. It takes no memory
+	// as long as these equal usualRest for all blocks, as in a local Space without block
+	// seeds.
 	rest ring[removedRest]
 	// byName finds the position of the latest entry of a name. It is nil until the
 	// rank first stores blocks without tokens.
@@ -76,8 +77,9 @@ func (r *removedBlocks) add(m *memory, b removedBlock) {
 	r.byName[b.name] = r.push(b.removedRow)
 }
 
-// addRest is add for the rest of a block. It comes before that of the row: then both
-// rings are alike, move and replace alike, and stay so.
+// addRest is add for the rest of a block. It must be called before the row is added:
+// then both rings have the same size and position, so that they grow and overwrite in
+// step.
 func (r *removedBlocks) addRest(m *memory, b removedRest) {
 	switch {
 	case r.rest.rows != nil:
@@ -133,7 +135,7 @@ func (r *removedBlocks) clear(m *memory) {
 	}
 }
 
-// rememberRemoved keeps what a later store without tokens has to know of a block
+// rememberRemoved keeps what a later store without tokens will need about a block
 // that a rank is about to remove.
 func (s *Space) rememberRemoved(by holder, name uint64, cell uint32) {
 	t := &s.tree
@@ -153,9 +155,9 @@ func (s *Space) rememberRemoved(by holder, name uint64, cell uint32) {
 	r.add(&s.mem, b)
 }
 
-// StoreByEngineHash applies a stored event without tokens: blocks that the rank
-// has announced with tokens before, and holds or removed not long ago, enter the
-// tier. The others are unresolved.
+// StoreByEngineHash applies a stored event without tokens. Blocks that the rank
+// announced with tokens before, and that it holds or removed not long ago, enter
+// the tier; resolved counts them. The others are unresolved and have no effect.
 func (s *Space) StoreByEngineHash(slot uint32, t Tier, names []uint64) (resolved, unresolved int) {
 	for part := range slices.Chunk(names, maxHold) {
 		resolved += s.storeByEngineHashPart(slot, t, part)
@@ -204,8 +206,8 @@ func (s *Space) restore(by holder, name uint64, c *restoreCache) bool {
 	return s.restoreChain(by, name, c)
 }
 
-// restoreCache has what one event has found out about blocks that the rank no
-// longer holds, so that no path to the root is followed twice.
+// restoreCache keeps, during one event, where blocks are that the rank no longer
+// holds, so that no path to the root is followed twice.
 type restoreCache struct {
 	cells map[uint64]uint32 // by name; 0: no path leads to the root
 	// The cache is valid as long as both counters are unchanged: a block that
@@ -257,7 +259,7 @@ func (s *Space) pathUp(slot uint32, name uint64, c *restoreCache) (chain []remov
 			return chain, cell, true
 		}
 		b, known := r.find(next)
-		if !known || len(chain) == r.n { // or the parents are a circle
+		if !known || len(chain) == r.n { // unknown, or the parents form a circle
 			return chain, 0, false
 		}
 		chain = append(chain, b)

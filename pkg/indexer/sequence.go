@@ -150,10 +150,10 @@ type SequenceOutcome struct {
 
 // StoreSequence applies a stored event without tokens. A block whose hash is in
 // the index and confirmed by tokens is that block. Otherwise it is the block
-// with tokens that an engine of the namespace calls so, or that the slot itself
-// removed under the same name not long ago. Otherwise it is an unverified
-// block, which is added if it is not in the index. It needs no parent for that:
-// a query finds it by its value.
+// with tokens that an engine of the namespace names by this hash, or that the
+// slot itself removed under the same name not long ago. Otherwise it is an
+// unverified block, which is added if it is not in the index. That takes no
+// parent: a query finds the block by its value.
 func (s *Space) StoreSequence(ev *SequenceStore) SequenceOutcome {
 	var out SequenceOutcome
 	part := *ev
@@ -256,8 +256,8 @@ func (s *Space) positionAfterHash(b *batch, ev *SequenceStore) (p position, mism
 	return s.positionAfter(cell), mismatch
 }
 
-// countKnown counts the blocks of a located batch by what is known of their
-// hashes.
+// countKnown counts the blocks of a located batch as Confirmed, Resolved or
+// Unverified.
 func (s *Space) countKnown(b *batch, ev *SequenceStore, out *SequenceOutcome) {
 	t := &s.tree
 	for i, cell := range b.cells {

@@ -24,14 +24,14 @@ type Space struct {
 	blocks     [NumTiers]int
 	staleNames []uint64 // scratch of freeNames and locate
 	knownNames []uint64 // scratch of freeNames
-	touches    uint64   // what touch has read
+	touches    uint64   // sum of what touch has read, so that the reads have an effect
 	removals   removalLog
 	// sequence: blocks are known by their sequence hash, whose seed is chain.
 	sequence bool
 	chain    uint64
 	byAlias  aliasIndex
 	account  counted
-	// hybridSlots is how many slots have groups.
+	// hybridSlots is the number of slots with groups.
 	hybridSlots int
 	hybrid      *HybridStats
 }
@@ -126,7 +126,7 @@ type Stats struct {
 	// Unique counts each block once, however many ranks hold it, and blocks
 	// without holders that keep those below them in the tree.
 	Unique  int
-	Runs    int
+	Runs    int   // nodes of the tree
 	Orphans int   // blocks whose parent is unknown
 	Copies  int   // further copies of blocks that a rank holds in a tier
 	Bytes   int64 // flat memory

@@ -17,12 +17,12 @@ type Store struct {
 	// the namespace's key. Without SeedKnown the parent's seed is used.
 	Seed      uint64
 	SeedKnown bool
-	// Counted: a block that the rank holds in the tier under the same engine hash has
-	// one more copy, and is held until as many removals have come. Otherwise nothing
-	// changes for such a block. Only for local Spaces.
+	// Counted: a block that the rank already holds in the tier under the same engine
+	// hash gets one more copy; it is held until as many removals have come. Otherwise
+	// the event changes nothing for such a block. Only for local Spaces.
 	Counted bool
-	// Provisional: the event is not the engine's own, so that it is not known how many
-	// copies there are of the blocks that it adds. It counts nothing.
+	// Provisional: the event does not come from the engine, so the number of copies of
+	// the blocks that it adds is unknown. It counts no copies.
 	Provisional bool
 }
 
@@ -30,11 +30,12 @@ type Store struct {
 type Outcome struct {
 	Stored   int // now held, and not before
 	Known    int // held before
-	Copies   int // of those known: counted as further copies
+	Copies   int // the part of Known that was counted as further copies
 	Orphaned int // wait for their parent (decision K7)
 	Dropped  int // older orphans that were dropped to make room
 	Refused  int // not kept: the Account has no room
-	// Held is what the rank holds in the tier now, each copy counted, if Copies > 0.
+	// Held is the number of blocks that the rank now holds in the tier, each copy
+	// counted. It is set only if Copies > 0.
 	Held int
 }
 
@@ -104,8 +105,8 @@ func (s *Space) store(ev *Store) Outcome {
 }
 
 // insert adds an event's blocks after its parent. stored counts those that the
-// holder did not hold before, copies the further copies of others. ok is false if
-// the parent is unknown.
+// holder did not hold before, copies the further copies of the others. ok is false
+// if the parent is unknown.
 func (s *Space) insert(ev *Store) (stored, copies int, ok bool) {
 	if s.sequence {
 		stored, ok = s.insertSequence(ev)
@@ -149,7 +150,7 @@ func (s *Space) storeOrphan(ev *Store) Outcome {
 	r := &s.ranks[ev.Slot]
 	out.Orphaned, out.Dropped = r.orphans.put(ev, anchor)
 	if ev.Provisional && out.Orphaned > 0 && !r.copies.provisional {
-		r.makeProvisional() // now: whose orphans join first must not decide it
+		r.makeProvisional() // now, so that the order in which orphans join does not matter
 	}
 	if cell == 0 {
 		return out
@@ -219,10 +220,11 @@ func (t *tree) match(p position, locals []uint64) int {
 	return n
 }
 
-// freeNames removes the event's names from other blocks that the holder has under
-// them, as one name stands for one block of a holder. It reports whether it
-// removed any; then the tree may have changed. Otherwise it sets knownNames to the
-// names of the event under which the holder has the event's blocks.
+// freeNames frees the event's names: where the holder has another block under one of
+// them, that block loses the name, because a holder's name stands for one block. It
+// reports whether any did; then the tree may have changed. Otherwise it sets
+// knownNames to those of the event's names under which the holder already has the
+// event's blocks.
 func (s *Space) freeNames(by holder, p position, ev *Store) bool {
 	t := &s.tree
 	s.knownNames = s.knownNames[:0]
@@ -260,7 +262,7 @@ func (s *Space) freeNames(by holder, p position, ev *Store) bool {
 	return s.removeStaleNames(by)
 }
 
-// touch has what the table has under names in the processor's caches: see cellTable.touch.
+// touch brings the table's entries for names into the processor's caches; see cellTable.touch.
 func (s *Space) touch(names []uint64) {
 	if len(names) > 1 {
 		s.touches += s.tree.byName.touch(names, &s.tree.cells)
@@ -388,9 +390,9 @@ func (s *Space) holds(by holder, cell uint32) bool {
 	return s.tree.sets.has(nd.holders[by.tier()], by.slot())
 }
 
-// holdCell makes by a holder of one block under a name, and reports whether it was
-// not one under that name before. If by has another block under it, that one loses
-// the name.
+// holdCell makes by a holder of one block under a name. If by has another block under
+// that name, that block loses it. It reports whether by did not have the block under
+// the name before.
 func (s *Space) holdCell(by holder, cell uint32, name uint64) bool {
 	switch old := s.findInTier(by, name); old {
 	case cell:
@@ -405,8 +407,8 @@ func (s *Space) holdCell(by holder, cell uint32, name uint64) bool {
 }
 
 // Remove applies a removed event: the rank has one copy less of the blocks with these
-// names in the tier, and no longer holds those of which no copy is left. unknown
-// counts the names of blocks that it did not hold.
+// names in the tier, and no longer holds those with no copy left. unknown counts the
+// names under which it held no block.
 func (s *Space) Remove(slot uint32, t Tier, names []uint64) (removed, unknown int) {
 	for part := range slices.Chunk(names, maxHold) {
 		removed += s.removePart(slot, t, part)
@@ -436,7 +438,7 @@ func (s *Space) removePart(slot uint32, t Tier, names []uint64) (removed int) {
 	return removed
 }
 
-// removeHolder makes by no longer a holder of one block, and logs that.
+// removeHolder removes by from the holders of one block and logs the removal.
 func (s *Space) removeHolder(by holder, cell uint32) {
 	t := &s.tree
 	s.addBlocks(by, -1)

@@ -232,8 +232,8 @@ func (t *tree) split(id, k uint32) (head, tail uint32) {
 	return id, fresh
 }
 
-// join makes one run of a node and its only child if both have the same holders
-// and their cells are neighbours. It returns the node that is left.
+// join merges a node with its only child into one run if both have the same holders
+// and their cells are neighbours. It returns the remaining node, or p.
 func (t *tree) join(p uint32) uint32 {
 	if p == root {
 		return p
@@ -271,7 +271,7 @@ func (t *tree) join(p uint32) uint32 {
 }
 
 // normalize restores the invariants around a node whose holders changed: a leaf
-// without holders is removed (and then its parent if that has become one), and
+// without holders is removed, then its parent if that is now such a leaf, and so on;
 // neighbouring runs with the same holders are joined.
 func (t *tree) normalize(id uint32) {
 	for id != root {
@@ -357,8 +357,8 @@ func (t *tree) growLeaf(id uint32, locals, names []uint64) int {
 // request appends block after block.
 const spareCells = 8
 
-// newLeaf adds a leaf below p with as many of the blocks as fit into one run,
-// k.
+// newLeaf adds a leaf below p with the first k of the blocks: as many as fit into
+// one run.
 func (t *tree) newLeaf(p uint32, locals, names []uint64, seed uint32) (id uint32, k int) {
 	k = min(len(locals), maxRun)
 	n := uint32(k)

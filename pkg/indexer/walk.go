@@ -38,8 +38,8 @@ type Run struct {
 // names, the name is that of the table if it is one of them, else the rank's
 // latest.
 //
-// A walk ends: new blocks come either where the walk has passed, or below where
-// it has not, and each level below takes memory.
+// A walk terminates: new blocks come either where the walk has passed, or deeper
+// than what is still ahead of it, and memory bounds the depth.
 type Walk struct {
 	space *Space
 	work  int // of one hold of the lock
@@ -50,9 +50,9 @@ type Walk struct {
 	// replaces it.
 	next uint32
 
-	// reached has the slots that were listed with each block above next. A level
-	// is valid from its depth to that of the next level; each has fewer slots than
-	// the one before, so there are no more levels than slots.
+	// reached has, for each level, the slots that were listed with all blocks above
+	// next down to there. A level is valid from its depth to that of the next one;
+	// each has fewer slots than the one before, so there are no more levels than slots.
 	depths   []uint32
 	reached  []uint64 // per level a bit set of words
 	words    int
@@ -155,7 +155,7 @@ func (w *Walk) workDone() int {
 }
 
 // addRun adds the blocks of a node's run from its at-th on, and returns how
-// many it added: none if no slot comes with them.
+// many it added: none if no slot is to be listed with them.
 func (w *Walk) addRun(nd *node, at uint32) uint32 {
 	s := w.space
 	t := &s.tree

@@ -4,7 +4,7 @@
 // and HybridKVCacheCoordinator in kv_cache_coordinator.py).
 package hybrid
 
-// Kind is what a group needs of a prompt's blocks to continue after a length.
+// Kind says which blocks of a prompt a group needs to serve a length of it.
 type Kind uint8
 
 // The kinds. The zero value asks for the most.
@@ -14,33 +14,34 @@ const (
 	// Window: the last ceil((Span-1)/BlockSize) blocks. A shorter length needs all of its
 	// blocks.
 	Window
-	// State: the block that ends there, and no other (Mamba).
+	// State: only the block that ends at the length (Mamba).
 	State
-	// Chunked: the blocks of the chunk of Span tokens that the length ends in; none at
-	// the beginning of one.
+	// Chunked: the blocks of the chunk of Span tokens in which the length ends; none if
+	// it ends where a chunk begins.
 	Chunked
 )
 
 // Group is one attention group.
 type Group struct {
 	Kind Kind
-	// BlockSize is in tokens. States count at the ends of any blocks.
+	// BlockSize is in tokens. It does not restrict the lengths that a State can serve.
 	BlockSize uint64
-	// Span is the size of the window or of the chunks in tokens. If it is 0 it is not
-	// known, and the group counts as Full.
+	// Span is the size of the window or of the chunks in tokens. 0 means unknown: then
+	// the group counts as Full.
 	Span uint64
 }
 
-// Presence says which blocks the groups have.
+// Presence tells which blocks the groups have.
 type Presence interface {
-	// Has reports whether a group has the block that ends after so many tokens of the
-	// prompt.
+	// Has reports whether a group (its index) has the block that ends after the first
+	// end tokens of the prompt.
 	Has(group int, end uint64) bool
 }
 
 // Boundary returns the longest length in tokens, up to limit, that all groups can
 // serve. It is a multiple of unit, and of the block size of each group that is not a
-// State. limit is what the engine's main group can serve, unit that group's block size.
+// State. limit is the length in tokens that the engine's main group can serve, unit is
+// that group's block size.
 func Boundary(limit, unit uint64, groups []Group, has Presence) uint64 {
 	for _, g := range groups {
 		if g.Kind == State {
@@ -54,15 +55,14 @@ func Boundary(limit, unit uint64, groups []Group, has Presence) uint64 {
 		return 0
 	}
 	limit -= limit % unit
-	// A full group can serve whatever is shorter than what it can serve, so that one
-	// look at it will do.
+	// A full group that can serve a length can serve all shorter ones: one look is enough.
 	for i, g := range groups {
 		if g.needsAll() {
 			limit = g.run(i, 0, limit, has)
 			limit -= limit % unit
 		}
 	}
-	// Whatever is longer than what one group can serve up to a length is out for all.
+	// A length that one group cannot serve is out for all: shorten it until none objects.
 	for length := limit; ; {
 		shorter := length
 		for i, g := range groups {
@@ -82,8 +82,8 @@ func Boundary(limit, unit uint64, groups []Group, has Presence) uint64 {
 // needsAll reports whether the group counts as Full.
 func (g *Group) needsAll() bool { return g.Kind == Full || g.Span == 0 && g.Kind != State }
 
-// longest returns the longest length up to limit, a multiple of the block size, that
-// a group can serve that does not need all blocks.
+// longest returns the longest length up to limit that g, which is not Full, can serve.
+// i is its index; limit is a multiple of its block size.
 func (g *Group) longest(i int, limit, unit uint64, has Presence) uint64 {
 	switch g.Kind {
 	case State:
@@ -96,14 +96,15 @@ func (g *Group) longest(i int, limit, unit uint64, has Presence) uint64 {
 	return g.run(i, limit-limit%g.Span, limit, has) // Chunked
 }
 
-// longestWindow searches the window's blocks from the right.
+// longestWindow is longest for a Window. It searches from the end for enough
+// neighbouring blocks.
 func (g *Group) longestWindow(i int, limit uint64, has Presence) uint64 {
 	needed := (g.Span - 1 + g.BlockSize - 1) / g.BlockSize
 	run := uint64(0)
 	for end := limit; run < needed; end -= g.BlockSize {
 		switch {
 		case end == 0:
-			return limit // all blocks from the first one on, so that no more is needed
+			return limit // the group has all blocks from the first one on: no more are needed
 		case has.Has(i, end):
 			run++
 		default:
@@ -113,8 +114,8 @@ func (g *Group) longestWindow(i int, limit uint64, has Presence) uint64 {
 	return limit
 }
 
-// run returns where the blocks from start on end, at most at limit. A block that
-// begins before start counts.
+// run returns where the unbroken run of blocks from start on ends, at most limit. It
+// begins with the block that has start in it.
 func (g *Group) run(i int, start, limit uint64, has Presence) uint64 {
 	at := start - start%g.BlockSize
 	for at < limit && has.Has(i, at+g.BlockSize) {
