@@ -43,7 +43,7 @@ func (s *Space) LongestSearch() (longest int) {
 	for _, t := range tables {
 		for i, w := range t.slots {
 			if w != 0 {
-				longest = max(longest, t.after(t.first(uint32(w>>32)), i))
+				longest = max(longest, t.distance(t.first(uint32(w>>32)), i))
 			}
 		}
 	}

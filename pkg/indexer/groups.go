@@ -85,8 +85,8 @@ type groupBlocks struct {
 // void: the first counted store sets it to one, a removal ends the block (see copies).
 type groupCopies struct{ count, losses uint32 }
 
-// after returns the count, or 0 if there have been losses since.
-func (c groupCopies) after(losses uint32) uint32 {
+// countAt returns the count, or 0 if there have been losses since.
+func (c groupCopies) countAt(losses uint32) uint32 {
 	if c.losses != losses {
 		return 0
 	}
@@ -210,7 +210,7 @@ func (b *groupBlocks) store(ev *GroupStore, losses uint32, finer bool) {
 	before, known := ev.Parent, ev.HasParent
 	for _, name := range ev.EngineHashes {
 		if c, held := b.copies[name]; !held || ev.Counted {
-			b.copies[name] = groupCopies{c.after(losses) + 1, losses}
+			b.copies[name] = groupCopies{c.countAt(losses) + 1, losses}
 		}
 		if finer && ev.Dense && known {
 			b.before[name] = before
@@ -237,7 +237,7 @@ func (s *Space) RemoveFromGroup(slot uint32, group int32, hashes []uint64) bool 
 	}
 	b := &g.blocks[at]
 	for _, name := range hashes {
-		if n := b.copies[name].after(g.losses); n > 1 {
+		if n := b.copies[name].countAt(g.losses); n > 1 {
 			b.copies[name] = groupCopies{n - 1, g.losses}
 			continue
 		}

@@ -32,8 +32,8 @@ func (t *handleTable) next(i int) int {
 	return i
 }
 
-// after returns the number of steps from one position to another.
-func (t *handleTable) after(from, to int) int {
+// distance returns the number of steps from one position to another.
+func (t *handleTable) distance(from, to int) int {
 	if to < from {
 		to += len(t.slots)
 	}
@@ -88,7 +88,7 @@ func (t *handleTable) remove(tag, handle uint32) {
 	}
 	// Shift later entries back over the hole, so that no search stops early.
 	for i := t.next(hole); t.slots[i] != 0; i = t.next(i) {
-		if home := t.first(uint32(t.slots[i] >> 32)); t.after(home, i) >= t.after(hole, i) {
+		if home := t.first(uint32(t.slots[i] >> 32)); t.distance(home, i) >= t.distance(hole, i) {
 			t.slots[hole] = t.slots[i]
 			hole = i
 		}
@@ -149,8 +149,8 @@ func (t *cellTable) remove(name uint64, cell uint32) {
 // memory once and not once per name. It changes nothing. The caller must use sum, or the
 // compiler may remove the reads.
 func (t *cellTable) touch(names []uint64, cells *arena) (sum uint64) {
-	for part := range slices.Chunk(names, touched) {
-		var found [touched]uint32
+	for part := range slices.Chunk(names, touchBatch) {
+		var found [touchBatch]uint32
 		for i, name := range part {
 			tag := t.tag(name)
 			if sh := t.shard(tag); sh.n > 0 {
@@ -168,6 +168,6 @@ func (t *cellTable) touch(names []uint64, cells *arena) (sum uint64) {
 	return sum
 }
 
-// touched is how many names touch handles at a time: somewhat more than the memory reads that
+// touchBatch is how many names touch handles at a time: somewhat more than the memory reads that
 // a processor can have outstanding.
-const touched = 64
+const touchBatch = 64

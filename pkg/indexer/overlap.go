@@ -120,7 +120,7 @@ func (t *tree) overlap(local []uint64, o *Overlap, tiers int, clearing []uint64)
 		}
 		nd := t.node(id)
 		if depth == 0 {
-			t.firstOwners(nd, o, tiers, clearing)
+			t.firstHolders(nd, o, tiers, clearing)
 		} else if !t.advanceTiers(nd, uint32(depth), o, tiers) {
 			break // no rank holds the next block
 		}
@@ -133,15 +133,15 @@ func (t *tree) overlap(local []uint64, o *Overlap, tiers int, clearing []uint64)
 	return uint32(depth)
 }
 
-// runOwners are the holders of a run in one tier: a set, or one bit of a word.
-type runOwners struct {
+// runHolders are the holders of a run in one tier: a set, or one bit of a word.
+type runHolders struct {
 	set  []uint64
 	word int
 	bit  uint64
 }
 
-// owners returns the holders of a run in each tier.
-func (t *tree) owners(nd *node, tiers int) (of [NumTiers]runOwners) {
+// holdersOf returns the holders of a run in each tier.
+func (t *tree) holdersOf(nd *node, tiers int) (of [NumTiers]runHolders) {
 	for tier := range tiers {
 		switch h := nd.holders[tier]; {
 		case h == noHolder:
@@ -156,7 +156,7 @@ func (t *tree) owners(nd *node, tiers int) (of [NumTiers]runOwners) {
 }
 
 // in returns word w of the holders' bit set.
-func (r *runOwners) in(w int) uint64 {
+func (r *runHolders) in(w int) uint64 {
 	switch {
 	case r.set != nil:
 		return r.set[w]
@@ -166,14 +166,14 @@ func (r *runOwners) in(w int) uint64 {
 	return 0
 }
 
-// firstOwners begins the walk with the ranks that hold the prompt's first run, each in
+// firstHolders begins the walk with the ranks that hold the prompt's first run, each in
 // the first tier in which it does.
-func (t *tree) firstOwners(nd *node, o *Overlap, tiers int, clearing []uint64) {
-	own := t.owners(nd, tiers)
+func (t *tree) firstHolders(nd *node, o *Overlap, tiers int, clearing []uint64) {
+	held := t.holdersOf(nd, tiers)
 	for w := range o.leave {
 		taken := clearing[w]
 		for tier := range tiers {
-			live := own[tier].in(w) &^ taken
+			live := held[tier].in(w) &^ taken
 			taken |= live
 			o.live[tier][w] = live
 			if tier > int(Device) {
@@ -191,14 +191,14 @@ func (t *tree) firstOwners(nd *node, o *Overlap, tiers int, clearing []uint64) {
 // present tier to the next tier, and reports whether any rank is left in a tier
 // that holds the run.
 func (t *tree) advanceTiers(nd *node, depth uint32, o *Overlap, tiers int) bool {
-	own := t.owners(nd, tiers)
+	held := t.holdersOf(nd, tiers)
 	stay, left := uint64(0), uint64(0)
 	for w := range o.leave {
 		var gone [NumTiers]uint64
 		carry, below := uint64(0), uint64(0) // ranks from the tier before; ranks that lower tiers keep
 		for tier := range tiers {
 			live := o.live[tier][w] | carry
-			kept := live & own[tier].in(w)
+			kept := live & held[tier].in(w)
 			o.live[tier][w] = kept
 			carry = live &^ kept
 			gone[tier] = carry

@@ -162,7 +162,7 @@ func (w *Walk) addRun(nd *node, at uint32) uint32 {
 	above := w.level(nd.depth + at)
 	clear(w.runSlots)
 	var r Run
-	came, apart := false, 0
+	listed, withAliases := false, 0
 	for tier, h := range nd.holders {
 		first := len(w.slots)
 		t.sets.each(h, func(slot uint32) {
@@ -171,23 +171,23 @@ func (w *Walk) addRun(nd *node, at uint32) uint32 {
 			if i < len(above) && above[i]&^s.clearing[i]&bit != 0 {
 				w.slots = append(w.slots, slot)
 				w.runSlots[i] |= bit
-				came = true
+				listed = true
 				if len(s.ranks[slot].aliases.states) > 0 {
-					apart++
+					withAliases++
 				}
 			}
 		})
 		r.Slots[tier] = w.slots[first:len(w.slots):len(w.slots)]
 	}
-	if !came {
+	if !listed {
 		return 0
 	}
 	if !slices.Equal(w.runSlots, above) {
 		w.depths, w.reached = append(w.depths, nd.depth+at), append(w.reached, w.runSlots...)
 	}
 	off, n := nd.off+at, nd.n-at
-	if apart > 0 {
-		n = min(n, w.room(apart))
+	if withAliases > 0 {
+		n = min(n, w.room(withAliases))
 	}
 	r.EngineHashes, w.names = keepCopy(w.names, t.cells.names(off, n))
 	r.Local, w.local = keepCopy(w.local, t.cells.locals(off, n))
@@ -196,7 +196,7 @@ func (w *Walk) addRun(nd *node, at uint32) uint32 {
 	if ok {
 		r.Parent, r.HasParent = t.cells.name(up), true
 	}
-	if apart > 0 {
+	if withAliases > 0 {
 		w.addByName(&r, off, up)
 	} else {
 		w.runs = append(w.runs, r)
