@@ -2,8 +2,8 @@ package selector
 
 // CostFunction is the policy of dynamo-kv-router: the cost of [Weights.Costs].
 type CostFunction struct {
-	// Own are the weights of an instance that has its own, of which a request changes
-	// TrackPrefill alone; nil are those of the decision.
+	// Own, if not nil, are used instead of the decision's weights, except for
+	// TrackPrefill, which always is the decision's.
 	Own *Weights
 }
 
@@ -27,8 +27,8 @@ func (f CostFunction) Temperature(d *Decision) float64 { return f.weights(d).Tem
 // Needs implements Policy.
 func (CostFunction) Needs() Needs { return 0 }
 
-// Reasons implements Policy. Where what is cached lowers the cost of decode work
-// ([Weights.PrefixOnly]), Decode is what is left of that.
+// Reasons implements Policy. Where cached blocks lower the cost of decode work
+// ([Weights.PrefixOnly]), Decode is the lowered cost.
 func (f CostFunction) Reasons(d *Decision, i int) Reasons {
 	w, c, p := f.weights(d), &d.Candidates[i], d.Prompt
 	r := d.ReasonsOf(i, "blocks")

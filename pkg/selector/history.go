@@ -5,16 +5,17 @@ import (
 	"sync/atomic"
 )
 
-// historyLength is how many decisions the shares of classes are of (dynamo's lmetric).
+// historyLength is the number of latest decisions over which the share of a class is
+// taken (as in Dynamo's lmetric).
 const historyLength = 1000
 
-// History is what a policy is told of the decisions that it has made before. Every
-// scope and policy has its own. The zero History is empty; it is safe for concurrent use.
+// History remembers the earlier decisions of a policy. Each policy has one per scope.
+// The zero History is empty; it is safe for concurrent use.
 type History struct {
 	turn atomic.Uint64
 
 	mu sync.Mutex // guards the fields below
-	// recent are the classes of the last decisions, a ring; next is its oldest.
+	// recent is a ring of the classes of the last decisions; next is the oldest one's index.
 	recent  []uint64
 	next    int
 	classes map[uint64]*classCount
@@ -22,8 +23,8 @@ type History struct {
 
 type classCount struct{ decisions, streak int }
 
-// Fill sets the facts of d that needs names and that are of earlier decisions. class
-// is the hash that [Class] names, known if the prompt has it.
+// Fill sets those facts of d that needs asks for and that come from earlier decisions.
+// class is the prompt's [Class].Hash; known is false if the prompt is too short for one.
 func (h *History) Fill(d *Decision, needs Needs, class uint64, known bool) {
 	if needs.Has(NeedTurn) {
 		d.Turn = h.turn.Load()
@@ -50,7 +51,7 @@ func (h *History) Fill(d *Decision, needs Needs, class uint64, known bool) {
 	d.Class.Share = float64(count+1) / float64(length+1)
 }
 
-// Decided notes a decision that d was filled in for and that p has made.
+// Decided records that p has made the decision d, for which Fill was called.
 func (h *History) Decided(d *Decision, p Policy) {
 	needs := p.Needs()
 	if needs.Has(NeedTurn) {
@@ -71,7 +72,7 @@ func (h *History) Decided(d *Decision, p Policy) {
 	}
 }
 
-// note counts a decision for a class, and forgets the oldest one.
+// note counts a decision for a class and, once recent is full, forgets the oldest one.
 func (h *History) note(class uint64) {
 	if h.classes == nil {
 		h.classes = make(map[uint64]*classCount)

@@ -4,8 +4,8 @@ package selector
 // so that neither needs a weight (arXiv 2603.15202).
 type LMetric struct {
 	greedy
-	// WithoutGuard switches off the guard against hot spots: ranks with a prefix that is
-	// asked for so often that they fall behind.
+	// WithoutGuard switches off the guard against hot spots: ranks whose prefix is asked
+	// for so often that they fall behind.
 	WithoutGuard bool
 }
 
@@ -16,16 +16,16 @@ const ClassBlocks = 4
 // a prompt.
 type Class struct {
 	Hash  uint64  // sequence hash of the last of these blocks
-	Known bool    // false: the prompt is shorter
+	Known bool    // false: the prompt has fewer than ClassBlocks blocks
 	Share float64 // of the last decisions, this one included; 0 to 1
-	// Streak is how many decisions for the class in a row, up to the last one, would have
-	// gone to a rank with its prefix while that was a hot spot.
+	// Streak is the number of latest decisions for the class, without a break, that found
+	// its prefix to be a hot spot and a rank with the prefix to be the cheapest.
 	Streak int
 }
 
-// Costs implements Policy. The unit is tokens times requests. While the class of the
-// prompt is a hot spot the ranks that have its prefix come last, once twice as many
-// decisions in a row as there are such ranks have favoured them.
+// Costs implements Policy. The unit is tokens times requests. Once the prefix of the
+// prompt's class has been a hot spot in twice as many decisions in a row as there are
+// ranks with the prefix, these ranks come last.
 func (m LMetric) Costs(d *Decision, dst []float64) []float64 {
 	dst = m.costs(d, dst)
 	if holders, hot := m.hot(d, dst); hot && d.Class.Streak+1 >= 2*holders {
@@ -45,9 +45,9 @@ func (LMetric) costs(d *Decision, dst []float64) []float64 {
 	return dst
 }
 
-// hot reports whether the prefix of the class is a hot spot that this decision would
-// add to: its share of the decisions is greater than that of the ranks that have the
-// prefix, holders of them, among all, and one of these would be chosen.
+// hot reports whether this decision would add to a hot spot: the class's share of the
+// decisions exceeds the share of ranks that hold its prefix among all ranks, and the
+// cheapest rank is one of them. holders is the number of these ranks.
 func (m LMetric) hot(d *Decision, costs []float64) (holders int, hot bool) {
 	if m.WithoutGuard || !d.Class.Known {
 		return 0, false

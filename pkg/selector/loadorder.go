@@ -2,13 +2,13 @@ package selector
 
 import "math"
 
-// LoadOrdered is a policy by whose costs the ranks that have the same of a prompt are in
-// the order of their loads: the cost rises with a weighted sum of what a rank carries.
-// The best of them can then be found without a look at the others.
+// LoadOrdered is a policy whose cost, among ranks that hold the same part of a prompt,
+// rises with a weighted sum of a rank's loads. The cheapest of these ranks can then be
+// found without computing the costs of all.
 type LoadOrdered interface {
 	Policy
-	// LoadOrder returns the order of the known candidates that differ from like in their
-	// loads alone. ok is false if the decision does not have that form.
+	// LoadOrder returns the order of the candidates with known loads that differ from like
+	// only in these. ok is false if the costs of this decision do not have that form.
 	LoadOrder(d *Decision, like *Candidate) (o LoadOrder, ok bool)
 }
 
@@ -19,18 +19,18 @@ type LoadOrder struct {
 	Block   float64 // active
 	Request float64 // active
 
-	// rest is what the cost of every rank consists of beside the sum, each term as an
-	// amount. cut is by how much a cost may be raised because it would be negative.
+	// rest is the sum of the absolute values of a cost's other terms, which are the same
+	// for all ranks. cut is the most by which a cost is raised so that it is not negative.
 	rest, cut float64
 }
 
-// Limit returns a sum: the ranks whose sums are above it cost more than one that has the
-// sum least. Those up to it may cost as much, or less by rounding.
+// Limit returns the sum above which a rank costs more than one with the sum least. A rank
+// with a sum up to the limit may cost the same, or less because of rounding.
 func (o *LoadOrder) Limit(least float64) float64 {
 	const (
-		exact    = 1 << 60        // sums above may saturate
-		rounding = 1. / (1 << 47) // more than that of some dozen operations
-		smallest = 1e-300         // where products underflow
+		exact    = 1 << 60        // sums above this may saturate
+		rounding = 1. / (1 << 47) // relative; more than the error of some dozen operations
+		smallest = 1e-300         // products below this may underflow
 	)
 	all := least + o.rest
 	if !(all < exact) {
@@ -69,9 +69,10 @@ func (m LMetric) LoadOrder(*Decision, *Candidate) (LoadOrder, bool) {
 	return LoadOrder{Request: 1, rest: 1}, m.WithoutGuard
 }
 
-// PickCounted is Pick at temperature 0 where each cost stands for a number of candidates,
-// which may be none. It returns the index of the chosen cost, and which of its candidates
-// is chosen: each one with the lowest cost has the same chance. i is -1 if there are none.
+// PickCounted is Pick at temperature 0 where costs[i] is the cost of counts[i] candidates
+// each; a count may be 0. It returns the index of the chosen cost, and which of its
+// candidates is chosen, from 0: all candidates with the lowest cost have equal chances.
+// i is -1 if there are no candidates.
 func PickCounted(costs []float64, counts []int, rnd Source) (i, nth int) {
 	lowest, ties, first := math.Inf(1), 0, -1
 	for i, cost := range costs {

@@ -5,9 +5,8 @@ import (
 	"math/rand/v2"
 )
 
-// Source is the randomness of a choice; *rand.Rand of math/rand/v2 is one.
-// Pick's caller is responsible for not sharing it between goroutines if it must
-// not be shared.
+// Source is the randomness of a choice; *rand.Rand of math/rand/v2 is one. Unless
+// it is safe for concurrent use, the caller must not share it between goroutines.
 type Source interface {
 	IntN(n int) int   // uniform in [0, n)
 	Float64() float64 // uniform in [0, 1)

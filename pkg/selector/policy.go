@@ -1,22 +1,22 @@
 package selector
 
 // Policy gives each candidate of a decision a cost; the lowest cost wins (see
-// [Pick]). A policy is a pure function of the decision's facts: it keeps nothing, so
+// [Pick]). A policy is a pure function of the decision's facts: it keeps no state, so
 // that it can be asked again for an explanation, or beside the policy that decides.
-// What policies remember of earlier decisions is a fact, see [History].
+// Earlier decisions reach it as facts, see [History].
 //
 // A policy is safe for concurrent use.
 type Policy interface {
 	// Costs returns the cost of every candidate, in their order, in dst's memory where
 	// that suffices. Costs are finite, not negative and in the policy's own unit; the
-	// candidates' taint factors are in them.
+	// candidates' taint factors are included.
 	Costs(d *Decision, dst []float64) []float64
-	// Reasons returns what the cost of candidate i consists of. It is for explanations:
-	// Costs does the work of a decision alone.
+	// Reasons returns the terms of candidate i's cost. It is for explanations only; a
+	// decision takes Costs alone.
 	Reasons(d *Decision, i int) Reasons
-	// Temperature is that of [Pick].
+	// Temperature returns the temperature for [Pick].
 	Temperature(d *Decision) float64
-	// Needs says what the policy needs of its host.
+	// Needs returns what the policy needs from its host.
 	Needs() Needs
 }
 
@@ -26,8 +26,8 @@ type greedy struct{}
 // Temperature implements Policy: there is none.
 func (greedy) Temperature(*Decision) float64 { return 0 }
 
-// Needs says which facts of a [Decision] a policy reads beyond the prompt, the
-// candidates and the weights, and how its host is to treat it.
+// Needs is a set of the facts of a [Decision] that a policy reads beyond the prompt, the
+// candidates and the weights, and of rules for its host.
 type Needs uint8
 
 // What a policy can need.
@@ -35,23 +35,24 @@ const (
 	NeedQueues Needs = 1 << iota // Decision.Queues and Decision.Model
 	NeedTurn                     // Decision.Turn
 	NeedClass                    // Decision.Class
-	// IgnoresTarget: the affinity target of a request leaves all candidates in place.
+	// IgnoresTarget: the host does not restrict the candidates to the affinity target of
+	// a request.
 	IgnoresTarget
 )
 
 // Has reports whether n has all of what.
 func (n Needs) Has(what Needs) bool { return n&what == what }
 
-// Decision has the facts that a policy decides by.
+// Decision has the facts by which a policy decides.
 type Decision struct {
 	Prompt     Prompt
 	Candidates []Candidate // all eligible ranks, in an order that stays the same
-	// Weights are the service's, with what the request changes about them.
+	// Weights are the service's, changed by the request's Override.
 	Weights Weights
 	// Rand is the source of a policy that draws candidates; nil is [Global].
 	Rand Source
 
-	// Of the rest, each only where the policy needs it.
+	// Each of the fields below is set only if the policy needs it.
 
 	Queues []Queue // parallel to Candidates
 	Model  Model
@@ -59,23 +60,23 @@ type Decision struct {
 	Class  Class
 }
 
-// Reasons is what the cost of one candidate consists of. The terms are in the unit of
-// the policy; those that it does not have are 0. With Taint as factor they add up to
-// the cost, unless the policy compares otherwise than by a sum.
+// Reasons has the terms of one candidate's cost. They are in the policy's unit; terms
+// that it does not have are 0. Their sum times Taint is the cost, unless the policy
+// compares by something other than a sum.
 type Reasons struct {
 	Unit               string // blocks, seconds, requests, tokens or turns
 	Device, Host, Disk uint64 // tokens cached by tier, each beyond the ones before it
 	Uncached           uint64 // tokens to compute
 	Wait               float64
-	Prefill            float64     // the request's own
-	Delay              float64     // that others have of it
+	Prefill            float64     // of the request itself
+	Delay              float64     // of other requests, because of this one
 	Decode             float64     // for requests that decode on the rank
-	Speed              float64     // the rank's time relative to its fleet's
-	Taint              float64     // 1: none
+	Speed              float64     // the rank's time relative to its fleet's; above 1 is slower
+	Taint              float64     // factor of the preferred taints; 1: none
 	Source             ModelSource // of the times
 }
 
-// ModelSource says where the coefficients of a cost come from.
+// ModelSource tells where the coefficients of a cost come from.
 type ModelSource string
 
 // The sources.
@@ -85,7 +86,8 @@ const (
 	Fallback ModelSource = "fallback" // a guard rail has replaced the policy
 )
 
-// ReasonsOf returns the reasons that are the same under every policy.
+// ReasonsOf returns the reasons of candidate i that are the same under every policy.
+// unit is the policy's.
 func (d *Decision) ReasonsOf(i int, unit string) Reasons {
 	c, size := &d.Candidates[i], uint64(max(d.Prompt.BlockSize, 1))
 	return Reasons{

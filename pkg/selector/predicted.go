@@ -6,47 +6,48 @@ import (
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
-// PredictedTTFT is the policy that takes the rank where a request costs least time: until
-// its first token, and of those whom it holds up. See [ttft.Parameters.Cost].
+// PredictedTTFT is the policy that takes the rank where a request costs the least time:
+// its own time to first token plus the delay that it causes to other requests. See
+// [ttft.Parameters.Cost].
 type PredictedTTFT struct {
 	// Own has the weights of host and disk, and the temperature. Without tracked prefill,
 	// or where callers report it too late (Model.Fallback), the cost is Dynamo's, by
 	// these weights.
 	Own Weights
-	// Hold, in seconds, is how much a rank may have left to compute for a request to be
-	// sent to it at once; others are held, for Longest seconds at most. 0 holds none.
+	// A request is sent at once to a rank with at most Hold seconds of work left; otherwise
+	// it is held, for at most Longest seconds. With Hold 0 no request is held.
 	Hold, Longest float64
 }
 
-// Model is what is known of a scope's engines and of what comes to them.
+// Model is what is known of a scope's engines and of the traffic to them.
 type Model struct {
 	ttft.Parameters
-	Crowding float64 // Λ, see [ttft.Flow.Crowding]
-	// Fallback: a guard rail has put Dynamo's cost in force.
+	Crowding float64 // Λ in requests per second, see [ttft.Flow.Crowding]
+	// Fallback: because of a guard rail Dynamo's cost is used.
 	Fallback bool
 }
 
-// Queue is the work on one rank that is not finished.
+// Queue is the unfinished work of one rank.
 type Queue = ttft.Queue
 
 // ToCompute returns the tokens of p that the rank has to compute, as far as is known: those
-// that are neither cached there, each tier by its weight, nor of a prompt that is active
-// there. It is at least 1.
+// that are not cached there (each tier counts by its weight) and not shared with a prompt
+// that is active there. It is at least 1.
 func (w Weights) ToCompute(p Prompt, c *Candidate) uint64 {
 	blocks := max(float64(c.Device)+w.Host*float64(c.Host)+w.Disk*float64(c.Disk), float64(c.Shared))
 	cached := saturate(math.Round(p.blockSize() * blocks))
 	return max(1, p.Tokens-min(p.Tokens, cached))
 }
 
-// fallback reports whether Dynamo's cost is in force.
+// fallback reports whether Dynamo's cost is used.
 func (f *PredictedTTFT) fallback(d *Decision) bool {
 	return d.Model.Fallback || !d.Weights.TrackPrefill
 }
 
-// weights are for Dynamo's cost.
+// weights returns Dynamo's cost function with the policy's own weights.
 func (f *PredictedTTFT) weights() CostFunction { return CostFunction{Own: &f.Own} }
 
-// cost is that of candidate i.
+// cost returns the cost of candidate i, without its taint factor.
 func (f *PredictedTTFT) cost(d *Decision, i int) ttft.Cost {
 	var q *Queue
 	if i < len(d.Queues) {
@@ -58,7 +59,7 @@ func (f *PredictedTTFT) cost(d *Decision, i int) ttft.Cost {
 	return d.Model.Cost(float64(u), float64(d.Prompt.Tokens), q, d.Model.Crowding)
 }
 
-// Costs implements Policy. The unit is seconds, or blocks where Dynamo's cost is in force.
+// Costs implements Policy. The unit is seconds, or blocks where Dynamo's cost is used.
 func (f *PredictedTTFT) Costs(d *Decision, dst []float64) []float64 {
 	if f.fallback(d) {
 		return f.weights().Costs(d, dst)

@@ -22,8 +22,8 @@ func (RoundRobin) Reasons(d *Decision, i int) Reasons { return d.ReasonsOf(i, "t
 // Needs implements Policy.
 func (RoundRobin) Needs() Needs { return NeedTurn }
 
-// Random gives every candidate the same chance. A preferred taint that some have is
-// decisive.
+// Random gives the same chance to every candidate with the lowest taint factor: to all, if
+// no preferred taint matches.
 type Random struct{ greedy }
 
 // Costs implements Policy: all are equal.

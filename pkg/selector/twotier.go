@@ -2,10 +2,11 @@ package selector
 
 import "errors"
 
-// TwoTier is the policy dynamo-two-tier-cost-fn of dynamo-kv-router 1.6.1: the rank
-// with the fewest active requests of all, if these are out of balance; else of those
-// with the longest device prefix, if that is long; else of all. As there, preferred
-// taints have no effect. Equal ranks have equal chances; there, the first one wins.
+// TwoTier is the policy dynamo-two-tier-cost-fn of dynamo-kv-router 1.6.1. It takes the
+// rank with the fewest active requests: of all ranks if their requests are out of
+// balance; else of those with the longest device prefix, if that is long enough; else of
+// all. As in Dynamo preferred taints have no effect. Equal ranks have equal chances; in
+// Dynamo the first one wins.
 type TwoTier struct {
 	greedy
 	// CacheThreshold is the share of the prompt's blocks, a partial one included, that
@@ -15,7 +16,7 @@ type TwoTier struct {
 	// fewest and more than BalanceRel times as many; BalanceRel is at least 1.
 	BalanceAbs uint64
 	BalanceRel float64
-	// RespectSoftAffinity has the affinity target of a request decide before all this.
+	// RespectSoftAffinity: the affinity target of a request takes precedence over all this.
 	RespectSoftAffinity bool
 }
 

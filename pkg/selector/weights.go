@@ -23,8 +23,8 @@ type Weights struct {
 	// ActiveRequests is the cost, in blocks, of each request that is active on a
 	// rank (decode_active_request_weight).
 	ActiveRequests float64
-	// PrefixOnly lets what a rank has cached lower the cost of its decode work where
-	// prefill work does not count. It is of no effect without OverlapCredit.
+	// PrefixOnly: where prefill work does not count, cached blocks lower the cost of
+	// decode work. It has no effect if OverlapCredit is 0.
 	PrefixOnly bool
 }
 

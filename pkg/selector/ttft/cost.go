@@ -2,59 +2,60 @@ package ttft
 
 import "math"
 
-// Parameters are the coefficients of the time of a prefill, for all ranks of a scope.
+// Parameters are the coefficients of a prefill's time, for all ranks of a scope.
 type Parameters struct {
 	Base       float64 // seconds
 	PerToken   float64 // seconds per token to compute, at least MinPerToken
-	PerContext float64 // seconds per token to compute and token that it attends to
-	// Learned: the coefficients are learned; else they are those of Default.
+	PerContext float64 // seconds per pair of a token to compute and a token that it attends to
+	// Learned: the coefficients are learned; otherwise they are those of Default.
 	Learned bool
-	// Mature: enough is learned to tell that a rank is stalled.
+	// Mature: enough samples are learned from to tell that a rank is stalled.
 	Mature bool
 }
 
-// defaultRate is how many tokens per second a rank computes as long as nothing is known.
+// defaultRate is the assumed speed of a rank in tokens per second until it is learned.
 const defaultRate = 12000
 
 // MinPerToken keeps the time of a prefill rising with its tokens, whatever is learned.
 const MinPerToken = 1e-6
 
-// Default returns the parameters as long as nothing is learned.
+// Default returns the parameters that hold until something is learned.
 func Default() Parameters { return Parameters{PerToken: 1.0 / defaultRate} }
 
-// Prefill returns the seconds that a rank of speed 1 takes for u tokens of a prompt of L
-// tokens, of which the others are cached. u is at least 1.
+// Prefill returns the seconds that a rank of speed 1 takes to compute u tokens of a prompt
+// of L tokens, whose other tokens are cached. u below 1 counts as 1.
 func (p *Parameters) Prefill(u, prompt float64) float64 {
 	u = max(u, 1)
 	return p.Base + p.PerToken*u + p.PerContext*context(u, prompt)
 }
 
-// context is how many pairs of a token to compute and one that it attends to there are.
+// context returns the number of pairs of a token to compute and a token that it attends to.
 func context(u, prompt float64) float64 { return u * (max(prompt, u) - u/2) }
 
-// Queue is the work on one rank that is not finished: what a new request would wait
-// for, and whom it would hold up.
+// Queue is the unfinished work of one rank: what a new request would wait for, and which
+// requests it would delay.
 type Queue struct {
-	Prefills uint32 // bookings whose prefill is tracked and not complete
-	// Tokens is the sum of their tokens to compute, Σu, and Context that of u·(L−u/2): each of
-	// the tokens to compute attends to those before it.
+	Prefills uint32 // reservations whose prefill is tracked and not complete
+	// Tokens is the sum over these of u, their tokens to compute; Context is the sum of
+	// u·(L−u/2), because each token to compute attends to those before it.
 	Tokens, Context float64
-	// HeadTokens and HeadPrompt are u and L of the oldest of them; Elapsed is the time in
-	// seconds since it could start.
+	// HeadTokens and HeadPrompt are u and L of the oldest of these prefills, in tokens;
+	// Elapsed is the time in seconds since it could start.
 	HeadTokens, HeadPrompt uint64
 	Elapsed                float64
 	Decoding               uint32  // requests whose prefill is complete
 	Speed                  float64 // m, the rank's time relative to its fleet's; 0 is read as 1
-	// Late: callers report the end of prefills too late here (see LateRank), so that
-	// neither Elapsed nor Speed means anything.
+	// Late: callers report the end of this rank's prefills too late (see LateRank), so
+	// that Elapsed and Speed are not used.
 	Late bool
-	// Ahead, in seconds, is the work of requests that are held for the rank.
+	// Ahead is the work of requests that are held for the rank, in seconds.
 	Ahead float64
 }
 
 // A rank is stalled if its oldest prefill takes longer than stallFactor times its
-// prediction and stallSlack seconds. The ratio to that, at most maxStall, multiplies the
-// rank's times, and the prefill is taken to need stallLeft of the time that it has taken.
+// prediction plus stallSlack seconds. The ratio of its time to that bound, at most
+// maxStall, then multiplies the rank's predicted times, and the prefill is assumed to
+// take another stallLeft of the time that it has taken so far.
 const (
 	stallFactor = 1.5
 	stallSlack  = 0.05
@@ -69,14 +70,14 @@ func (q *Queue) speed() float64 {
 	return q.Speed
 }
 
-// Wait returns the seconds until the prefills of q are complete, W, and by what the
-// times of the rank are multiplied because it is stalled, 1 if it is not.
+// Wait returns W, the seconds until the work of q is complete, and the factor of the
+// rank's times if it is stalled, else 1.
 func (p *Parameters) Wait(q *Queue) (wait, stall float64) {
 	wait, stall = p.booked(q)
 	return wait + q.Ahead, stall
 }
 
-// booked is Wait for what is booked.
+// booked is Wait for the reservations alone, without q.Ahead.
 func (p *Parameters) booked(q *Queue) (wait, stall float64) {
 	if q.Prefills == 0 {
 		return 0, 1
@@ -86,7 +87,7 @@ func (p *Parameters) booked(q *Queue) (wait, stall float64) {
 	all := speed * (float64(q.Prefills)*p.Base + p.PerToken*q.Tokens + p.PerContext*q.Context)
 	others := max(0, all-head)
 	if q.Prefills == 1 {
-		others = 0 // not what rounding leaves
+		others = 0 // exactly, without a rounding error
 	}
 	if q.Late {
 		return head + others, 1
@@ -98,17 +99,18 @@ func (p *Parameters) booked(q *Queue) (wait, stall float64) {
 	return max(0, head-max(0, q.Elapsed)) + others, 1
 }
 
-// Flow is what comes to a scope, averaged over about 30 s.
+// Flow is the traffic of a scope, averaged over about 30 s.
 type Flow struct {
-	Arrivals float64 // λ, bookings per second
-	Work     float64 // predicted seconds of their prefills per second
+	Arrivals float64 // λ, reservations per second
+	Work     float64 // predicted seconds of prefill that arrive per second
 }
 
-// maxBusy bounds ρ: beyond it the delay of others would grow without limit.
+// maxBusy bounds ρ, the share of time in which a rank is busy: as ρ goes to 1 the delay
+// of other requests would grow without limit.
 const maxBusy = 0.8
 
-// Crowding returns Λ of a scope of n ranks: how many requests per second are held up on
-// a rank that is busy, those included that come while it is busy for that reason.
+// Crowding returns Λ of a scope of n ranks, λ/n/(1−ρ): how many requests per second arrive
+// at a busy rank and are delayed, including those that arrive while it catches up.
 func (f Flow) Crowding(ranks int) float64 {
 	n := float64(max(ranks, 1))
 	busy := min(max(0, f.Work)/n, maxBusy)
@@ -122,18 +124,18 @@ const decodeShare = 0.1
 type Cost struct {
 	Wait    float64 // W, until its prefill can start
 	Prefill float64 // x, its own
-	Delay   float64 // of those that come while the rank is busy
-	Decode  float64 // of those that decode on the rank
-	Speed   float64 // by which Prefill is multiplied: learned, and more if the rank is stalled
+	Delay   float64 // of requests that arrive while the rank is busy with it
+	Decode  float64 // delay of requests that decode on the rank
+	Speed   float64 // factor in Prefill: the learned speed, times the stall factor
 }
 
-// Total is the cost that is compared. It is finite.
+// Total returns the cost that is compared. It is finite.
 func (c *Cost) Total() float64 {
 	return min(c.Wait+c.Prefill+c.Delay+c.Decode, math.MaxFloat64)
 }
 
-// Cost returns what u tokens of a prompt of L tokens cost on the rank of q. crowding is
-// that of the scope's Flow.
+// Cost returns the cost of computing u tokens of a prompt of L tokens on the rank of q.
+// crowding is Flow.Crowding of the scope.
 func (p *Parameters) Cost(u, prompt float64, q *Queue, crowding float64) (c Cost) {
 	var stall float64
 	c.Wait, stall = p.Wait(q)

@@ -8,8 +8,8 @@
 //
 // seconds. The coefficients are of the fleet ([Parameters]), m is of the rank
 // ([Queue].Speed). Both are learned from completed prefills ([Learner]); the guard rails
-// ([Rail]) bound what can go wrong where callers do not report them in time.
+// ([Rail]) limit the harm where callers do not report completed prefills in time.
 //
-// The package reads no clock: times are seconds, or durations since a start that is the
-// caller's.
+// The package reads no clock: times are seconds, or durations since a start that the
+// caller chooses.
 package ttft

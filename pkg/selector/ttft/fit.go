@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// vector has a number for each of the coefficients, in units in which they are about 1.
+// vector has one number per coefficient, in units that make the features about 1.
 type vector [3]float64
 
 // The units of the features: 10,000 tokens, and 10^8 pairs of tokens.
@@ -21,9 +21,9 @@ func features(u, prompt float64) vector {
 func (v vector) dot(o vector) float64 { return v[0]*o[0] + v[1]*o[1] + v[2]*o[2] }
 
 // fit is a least-squares fit whose coefficients are not negative. It forgets: each
-// sample counts forgetting times what the next one does. What it keeps are the sums of the normal
-// equations, which is recursive least squares in another form, without an inverse that
-// could lose its meaning.
+// sample weighs forgetting times as much as the next one. It keeps the sums of the
+// normal equations. That is recursive least squares without the running inverse, in
+// which rounding errors could build up.
 type fit struct {
 	products [3][3]float64 // Σ f·fᵀ
 	times    vector        // Σ f·y
@@ -32,9 +32,9 @@ type fit struct {
 
 const (
 	forgetting = 0.998
-	// priorWeight is that of the default parameters, in each direction.
+	// priorWeight is the weight of the default parameters, for each coefficient.
 	priorWeight = 0.01
-	// inertia keeps what the samples of late say nothing about.
+	// inertia holds a coefficient in place if recent samples say nothing about it.
 	inertia = 1e-6
 )
 
@@ -47,9 +47,9 @@ func newFit() fit {
 	return f
 }
 
-// add takes a sample: y seconds for what has these features, give or take deviation. As
-// times vary by a share of themselves, no sample says much more than another, whatever
-// its size.
+// add takes a sample: a prefill with the features x took y seconds, with a standard
+// deviation of deviation seconds. Times vary in proportion to themselves, so samples of
+// every size weigh about the same.
 func (f *fit) add(x vector, y, deviation float64) {
 	y /= deviation
 	for i := range x {
@@ -64,8 +64,8 @@ func (f *fit) add(x vector, y, deviation float64) {
 	f.solve()
 }
 
-// solve sets theta to the best of the solutions in which some coefficients are 0 and the
-// others are not negative.
+// solve sets theta to the best solution without negative coefficients. It tries every
+// set of coefficients that are not 0.
 func (f *fit) solve() {
 	a, b := f.products, f.times
 	for i := range b {
@@ -73,10 +73,10 @@ func (f *fit) solve() {
 		b[i] += inertia * f.theta[i]
 	}
 	if theta, ok := solveFor(a, b, 7); ok && min(theta[0], theta[1], theta[2]) >= 0 {
-		f.theta = theta // nothing is better than the best without bounds
+		f.theta = theta // the best solution without bounds is within them
 		return
 	}
-	best, least := vector{}, 0.0 // of the zero vector
+	best, least := vector{}, 0.0 // the zero vector and its loss
 	for set := uint(1); set < 7; set++ {
 		theta, ok := solveFor(a, b, set)
 		if !ok || min(theta[0], theta[1], theta[2]) < 0 {
@@ -132,11 +132,11 @@ func solveFor(a [3][3]float64, b vector, set uint) (theta vector, ok bool) {
 	return theta, true
 }
 
-// The most that is learned: no engine is slower.
+// Upper bounds of the coefficients: no engine is slower.
 const (
-	maxBase       = 60.0
-	maxPerToken   = 1.0
-	maxPerContext = 1e-3
+	maxBase       = 60.0 // seconds
+	maxPerToken   = 1.0  // seconds per token
+	maxPerContext = 1e-3 // seconds per pair of tokens
 )
 
 func (f *fit) parameters() Parameters {

@@ -10,9 +10,10 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Learner learns the model of one scope from its bookings, and watches its guard rails.
-// It is bounded by the scope's ranks. All methods are safe for concurrent use; those
-// that a decision calls take no lock. Times are since a start that is the caller's.
+// Learner learns the model of one scope from its reservations, and watches its guard
+// rails. Its memory is bounded by the number of the scope's ranks. All methods are safe
+// for concurrent use; Model and Rank, which a decision calls, take no lock. Times are
+// since a start that the caller chooses.
 type Learner struct {
 	model atomic.Pointer[Model]
 	ranks atomic.Pointer[[]*rankState] // by slot
@@ -21,11 +22,11 @@ type Learner struct {
 	mu       sync.Mutex
 	fit      fit
 	samples  uint64
-	usual    float64 // the speed of the ranks that the coefficients are to be of
-	recent   window  // of all ranks
-	silent   int     // bookings in a row that brought nothing to learn
-	restored map[catalog.Rank]ratio
-	rails    [rails]RailState // without Ranks
+	usual    float64                // median speed of the ranks: the coefficients are those of a rank of this speed
+	recent   window                 // of all ranks
+	silent   int                    // number of latest reservations, in a row, that brought nothing to learn
+	restored map[catalog.Rank]ratio // from an earlier process, of ranks not seen yet
+	rails    [rails]RailState       // without Ranks
 	changes  []Change
 }
 
@@ -34,20 +35,20 @@ type Model struct {
 	Parameters
 	// Fallback: Dynamo's cost decides, see LateScope and Untracked.
 	Fallback bool
-	flow     Flow          // sums in which what is old counts less, by flowTime
-	at       time.Duration // of flow
-	first    time.Duration // when the first booking came
-	began    bool          // it has come
+	flow     Flow          // sums that decay with the time constant flowTime
+	at       time.Duration // when flow was brought up to date
+	first    time.Duration // time of the first reservation, if began
+	began    bool
 }
 
-// flowTime is over how long Flow is averaged; leastFlowTime, if it is no longer since
-// the first booking.
+// flowTime is the time constant of the average that Flow is. Shortly after the first
+// reservation the average is over the time since then, at least leastFlowTime.
 const (
 	flowTime      = 30 * time.Second
 	leastFlowTime = time.Second
 )
 
-// Flow returns what comes to the scope, as of a time.
+// Flow returns the scope's traffic as of a time.
 func (m *Model) Flow(at time.Duration) Flow {
 	sums := m.decayed(at)
 	over := flowTime.Seconds() * -math.Expm1(-max(leastFlowTime, at-m.first).Seconds()/flowTime.Seconds())
@@ -65,11 +66,11 @@ type rankState struct {
 	speed   atomic.Uint64 // m, as bits of a float64
 	late    atomic.Bool
 	stalled bool
-	looks   int  // in a row that say otherwise than stalled
+	looks   int  // latest looks, in a row, that contradict stalled
 	sampled bool // ratio has a sample
 	ratio   ratio
 	recent  window
-	pending []sample // the oldest first; too young to tell if the end comes with them
+	pending []sample // the oldest first; younger than sameMoment, so Freed may still reject them
 }
 
 // sample is a completed prefill.
@@ -79,26 +80,27 @@ type sample struct {
 }
 
 const (
-	// learnedSamples is after how many samples what is learned replaces the defaults.
+	// learnedSamples is the number of samples from which on the learned coefficients
+	// replace the defaults.
 	learnedSamples = 10
-	// matureSamples is after how many a rank can be called stalled.
+	// matureSamples is the number of samples from which on a rank can count as stalled.
 	matureSamples = 200
 	// maxPending bounds the samples of a rank that wait.
 	maxPending = 64
 
-	// usualEvery is how often, in samples, usual is looked at.
+	// usualEvery is the number of samples after which usual is computed again.
 	usualEvery = 16
-	// jitter, in seconds, is what a time varies by beside a share of itself.
+	// jitter, in seconds, is the part of a time's deviation that does not depend on the time.
 	jitter = 0.05
 
-	// A sample counts for at most outlier times its prediction and outlierSlack seconds,
-	// and the less the more it exceeds them.
+	// A sample's time is cut off at outlier times its prediction plus outlierSlack seconds.
+	// The more it exceeds that bound, the less the sample weighs.
 	outlier      = 10
 	outlierSlack = 1.0
-	// Once the model is mature, for less.
+	// The same once the model is mature.
 	matureOutlier      = 4
 	matureOutlierSlack = 0.1
-	// No prefill is of more tokens or takes more seconds than these.
+	// Samples of longer prompts are not used; longer times are cut off.
 	maxTokens  = 1e7
 	maxSeconds = 3600
 )
@@ -114,10 +116,11 @@ func NewLearner() *Learner {
 	return l
 }
 
-// Model returns what a decision reads.
+// Model returns the current model of the scope.
 func (l *Learner) Model() *Model { return l.model.Load() }
 
-// Rank returns the speed of a rank, and whether callers report too late there.
+// Rank returns the speed of a rank, its time relative to the fleet's, and whether callers
+// report its prefills too late.
 func (l *Learner) Rank(slot uint32, r catalog.Rank) (speed float64, late bool) {
 	ranks := *l.ranks.Load()
 	if int(slot) >= len(ranks) || ranks[slot] == nil || ranks[slot].rank != r {
@@ -149,13 +152,13 @@ func (l *Learner) state(slot uint32, r catalog.Rank) *rankState {
 	return s
 }
 
-// leave ends the guard rails of a rank that is gone. It needs l.mu.
+// leave ends the guard rails of a rank that has left its slot. It needs l.mu.
 func (l *Learner) leave(s *rankState) {
 	l.setRank(LateRank, s, false)
 	l.setRank(StalledRank, s, false)
 }
 
-// publish makes the speed of a rank known to decisions.
+// publish makes the current speed of a rank visible to decisions.
 func (s *rankState) publish() {
 	speed := s.ratio.speed()
 	if s.late.Load() {
@@ -164,7 +167,8 @@ func (s *rankState) publish() {
 	s.speed.Store(math.Float64bits(speed))
 }
 
-// Booked takes note of a booking, of whatever process.
+// Booked records a reservation, of this process or another replica. tokens is the number
+// of tokens to compute, prompt that of the whole prompt.
 func (l *Learner) Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,8 +184,9 @@ func (l *Learner) Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, 
 	l.model.Store(&m)
 }
 
-// Completed takes note of an explicit prefill_complete, the first sign of life of a
-// booking of this process. The prefill could start at started.
+// Completed records an explicit prefill_complete that is the first report about a
+// reservation of this process. The reservation was made at booked, its prefill could
+// start at started; tokens and prompt are as for Booked.
 func (l *Learner) Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,8 +199,8 @@ func (l *Learner) Completed(at time.Duration, slot uint32, r catalog.Rank, token
 	s.pending = append(s.pending, sample{booked: booked, started: started, completed: at, tokens: tokens, prompt: prompt})
 }
 
-// Unreported takes note that the first sign of life of a booking of this process was
-// output, or its free.
+// Unreported records that the first report about a reservation of this process was an
+// output or its free, not a prefill_complete.
 func (l *Learner) Unreported(at time.Duration, slot uint32, r catalog.Rank) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,8 +209,8 @@ func (l *Learner) Unreported(at time.Duration, slot uint32, r catalog.Rank) {
 	l.judge(s, true)
 }
 
-// Freed takes note that a booking of this process, of which Completed was told, was
-// freed: if that is at the same moment, its prefill_complete was late.
+// Freed records the free of a reservation for which Completed was called. If both came
+// at the same moment, the prefill_complete was late and its sample is dropped.
 func (l *Learner) Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,14 +227,14 @@ func (l *Learner) Freed(at time.Duration, slot uint32, r catalog.Rank, booked, c
 	l.settle(s, at)
 }
 
-// sameEnd reports whether a prefill_complete came with the end.
+// sameEnd reports whether a prefill_complete was sent only when the request ended.
 func sameEnd(booked, completed, ended time.Duration) bool {
 	gap := ended - completed
 	return gap < sameMoment && gap.Seconds() < sameShare*(ended-booked).Seconds()
 }
 
-// Settle learns from the samples that have waited long enough. It is to be called every
-// second or so: without traffic nothing else does.
+// Settle learns from the samples that have waited long enough. It is to be called about
+// every second, because without traffic no other call does it.
 func (l *Learner) Settle(at time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,7 +245,7 @@ func (l *Learner) Settle(at time.Duration) {
 	}
 }
 
-// settle accepts the samples of a rank that the end did not come with.
+// settle accepts those samples of a rank whose requests did not end at the same moment.
 func (l *Learner) settle(s *rankState, at time.Duration) {
 	n := 0
 	for n < len(s.pending) && at-s.pending[n].completed >= sameMoment {
@@ -262,7 +267,7 @@ func (l *Learner) accept(s *rankState, x sample) {
 	speed := math.Float64frombits(s.speed.Load())
 	fleet := model.Prefill(tokens, prompt)
 	deviation := fleet + jitter
-	if !model.Learned { // the defaults may be far too low
+	if !model.Learned { // the prediction by the defaults may be far too low
 		deviation = max(fleet, took) + jitter
 	}
 	most := outlier*speed*fleet + outlierSlack
@@ -291,8 +296,9 @@ func (l *Learner) accept(s *rankState, x sample) {
 	}
 }
 
-// findUsual sets usual to the median of the speeds, the faster of two: without that a
-// whole fleet that has become faster would stay one of fast ranks. It needs l.mu.
+// findUsual sets usual to the median of the speeds, the faster one of two in the middle.
+// Without it, after the whole fleet has become faster, every rank would stay a fast rank
+// and the coefficients would not change. It needs l.mu.
 func (l *Learner) findUsual() {
 	var speeds []float64
 	for _, s := range *l.ranks.Load() {
@@ -307,7 +313,7 @@ func (l *Learner) findUsual() {
 	}
 }
 
-// judge notes whether a booking was reported too late. It needs l.mu.
+// judge records whether the prefill of a reservation was reported too late. It needs l.mu.
 func (l *Learner) judge(s *rankState, late bool) {
 	s.recent.add(late)
 	l.recent.add(late)
@@ -323,15 +329,15 @@ func (l *Learner) judge(s *rankState, late bool) {
 	}
 }
 
-// Track says whether the scope's bookings are tracked.
+// Track sets whether the prefills of the scope's reservations are tracked.
 func (l *Learner) Track(tracked bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.set(Untracked, !tracked)
 }
 
-// Watch says whether a rank is stalled at this moment, see [Parameters.Wait]. The guard
-// rail engages or ends when two looks in a row agree on it.
+// Watch records whether a rank looks stalled now, see [Parameters.Wait]. The guard rail
+// engages or ends when two calls in a row agree on it.
 func (l *Learner) Watch(slot uint32, r catalog.Rank, stalled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -418,14 +424,14 @@ type RankSpeed struct {
 	Speed float64
 }
 
-// Samples returns from how many completed prefills was learned.
+// Samples returns the number of completed prefills that the model was learned from.
 func (l *Learner) Samples() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.samples
 }
 
-// Speeds returns the speeds of all ranks that were booked on, by slot.
+// Speeds returns the speeds of all ranks that have had a reservation, by slot.
 func (l *Learner) Speeds() []RankSpeed {
 	var speeds []RankSpeed
 	for _, s := range *l.ranks.Load() {

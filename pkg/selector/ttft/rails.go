@@ -13,18 +13,19 @@ type Rail uint8
 
 // The guard rails.
 const (
-	// NothingToLearn: of the last bookings that ended none had a prefill_complete that can
-	// be learned from. Nothing is learned from anything else, so the parameters stay.
+	// NothingToLearn: none of the latest reservations had a prefill_complete that can be
+	// learned from. The parameters stay as they are.
 	NothingToLearn Rail = iota
-	// LateRank: for too many of a rank's bookings prefill_complete comes never, or after the first
-	// output, or with the end. Its speed counts as 1, its oldest prefill does not
-	// fade with time, and no request is held for it.
+	// LateRank: for too many of a rank's reservations prefill_complete never comes, or
+	// only after the first output, or only at the end of the request. The rank's speed
+	// counts as 1, its oldest prefill keeps its full predicted time however long it has
+	// run, and no request is held for it.
 	LateRank
-	// LateScope: that is so for most of the scope's bookings. Dynamo's cost decides.
+	// LateScope: the same for most of the scope's reservations. Dynamo's cost decides.
 	LateScope
 	// StalledRank: the oldest prefill of a rank takes much longer than predicted.
 	StalledRank
-	// Untracked: the bookings' prefill is not tracked. Dynamo's cost decides.
+	// Untracked: the prefills of reservations are not tracked. Dynamo's cost decides.
 	Untracked
 
 	rails
@@ -40,7 +41,7 @@ func (r Rail) String() string {
 	return fmt.Sprintf("Rail(%d)", uint8(r))
 }
 
-// OfRank reports whether the rail is engaged for single ranks, not for the scope.
+// OfRank reports whether the rail engages for single ranks rather than for the scope.
 func (r Rail) OfRank() bool { return r == LateRank || r == StalledRank }
 
 // Rails returns all guard rails.
@@ -53,28 +54,29 @@ func Rails() []Rail {
 }
 
 const (
-	// recentBookings is over how many the share of late ones is taken.
+	// recentBookings is the number of latest reservations of which late ones are counted.
 	recentBookings = 200
-	// A rank is late with more than lateRank of them, until these are half of that.
+	// LateRank engages with more than lateRank late ones, and ends with half as many.
 	lateRank = recentBookings / 20
-	// A scope is late if that is more than half of its bookings, and of these there are
-	// leastBookings, until it is a quarter.
+	// LateScope engages if more than half of the scope's reservations are late and there
+	// are at least leastBookings, and ends when a quarter is late.
 	leastBookings = 20
-	// silentBookings is how many in a row bring nothing to learn, until one does and
-	// a quarter of the scope's bookings do.
+	// NothingToLearn engages after silentBookings late reservations in a row, and ends with
+	// the next one in time if a quarter of the scope's reservations are in time.
 	silentBookings = 20
 
-	// A prefill_complete is late if the end follows within sameMoment, which is a call of a
-	// caller far away, and that is less than sameShare of the time since the booking.
+	// A prefill_complete is late if the end of the request follows within sameMoment (about
+	// one call of a distant caller) and within sameShare of the time since the reservation
+	// was made.
 	sameMoment = 50 * time.Millisecond
 	sameShare  = 0.1
 )
 
-// window has the last bookings that were judged: late or not.
+// window records for the latest reservations whether they were reported late.
 type window struct {
-	late  [(recentBookings + 63) / 64]uint64
-	n, at int // how many there are, and where the next one goes
-	sum   int // how many are late
+	late  [(recentBookings + 63) / 64]uint64 // a ring of bits
+	n, at int                                // number of reservations; index of the next one
+	sum   int                                // number of late ones
 }
 
 func (w *window) add(late bool) {
@@ -91,7 +93,7 @@ func (w *window) add(late bool) {
 	w.at = (w.at + 1) % recentBookings
 }
 
-// lateRank returns whether the rail is engaged, if it was or was not before.
+// lateRank reports whether LateRank is engaged; before: whether it was until now.
 func (w *window) lateRank(before bool) bool {
 	if before {
 		return w.sum > lateRank/2
@@ -99,6 +101,7 @@ func (w *window) lateRank(before bool) bool {
 	return w.sum > lateRank
 }
 
+// lateScope is lateRank for LateScope.
 func (w *window) lateScope(before bool) bool {
 	if before {
 		return w.sum*4 > w.n
@@ -106,22 +109,22 @@ func (w *window) lateScope(before bool) bool {
 	return w.n >= leastBookings && w.sum*2 > w.n
 }
 
-// Change is that a guard rail engages or ends.
+// Change says that a guard rail has engaged or ended.
 type Change struct {
 	Rail    Rail
 	Rank    catalog.Rank // if Rail.OfRank
 	Engaged bool
 }
 
-// RailState is what a guard rail is in at a moment.
+// RailState is the state of a guard rail.
 type RailState struct {
 	Rail    Rail
 	Engaged bool
 	// Ranks are those for which it is engaged, if Rail.OfRank.
 	Ranks []catalog.Rank
-	// Engagements is how often it has engaged.
+	// Engagements counts how often it has engaged.
 	Engagements uint64
 }
 
-// maxChanges bounds the changes that nobody has asked for yet.
+// maxChanges bounds the changes that are kept for the next call of Changes.
 const maxChanges = 256

@@ -35,8 +35,8 @@ const (
 	maxSum = 1e30
 )
 
-// MarshalJSON returns what was learned. Guard rails and flow are of the moment and not
-// in it.
+// MarshalJSON returns what was learned. Guard rails and flow are not part of it, because
+// they describe only the moment.
 func (l *Learner) MarshalJSON() ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,8 +61,8 @@ func (l *Learner) MarshalJSON() ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// UnmarshalJSON makes what an earlier learner had learned this one's own. It is to be
-// called before anything else is. After an error nothing has changed.
+// UnmarshalJSON takes over what an earlier learner had learned. It must be called before
+// any other method. After an error nothing has changed.
 func (l *Learner) UnmarshalJSON(b []byte) error {
 	var s state
 	if err := json.Unmarshal(b, &s); err != nil {
