@@ -44,8 +44,8 @@ func (f *PredictedTTFT) fallback(d *Decision) bool {
 	return d.Model.Fallback || !d.Weights.TrackPrefill
 }
 
-// weights returns Dynamo's cost function with the policy's own weights.
-func (f *PredictedTTFT) weights() CostFunction { return CostFunction{Own: &f.Own} }
+// dynamoCost returns Dynamo's cost function with the policy's own weights.
+func (f *PredictedTTFT) dynamoCost() CostFunction { return CostFunction{Own: &f.Own} }
 
 // cost returns the cost of candidate i, without its taint factor.
 func (f *PredictedTTFT) cost(d *Decision, i int) ttft.Cost {
@@ -62,7 +62,7 @@ func (f *PredictedTTFT) cost(d *Decision, i int) ttft.Cost {
 // Costs implements Policy. The unit is seconds, or blocks where Dynamo's cost is used.
 func (f *PredictedTTFT) Costs(d *Decision, dst []float64) []float64 {
 	if f.fallback(d) {
-		return f.weights().Costs(d, dst)
+		return f.dynamoCost().Costs(d, dst)
 	}
 	dst = dst[:0]
 	for i := range d.Candidates {
@@ -81,7 +81,7 @@ func (f *PredictedTTFT) Needs() Needs { return NeedQueues }
 // Reasons implements Policy.
 func (f *PredictedTTFT) Reasons(d *Decision, i int) Reasons {
 	if f.fallback(d) {
-		r := f.weights().Reasons(d, i)
+		r := f.dynamoCost().Reasons(d, i)
 		r.Source = Fallback
 		return r
 	}

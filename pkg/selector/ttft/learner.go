@@ -318,13 +318,13 @@ func (l *Learner) judge(s *rankState, late bool) {
 	s.recent.add(late)
 	l.recent.add(late)
 	if late {
-		l.silent = min(l.silent+1, silentBookings)
+		l.silent = min(l.silent+1, silentReservations)
 	} else {
 		l.silent = 0
 	}
 	l.setRank(LateRank, s, s.recent.lateRank(s.late.Load()))
 	l.set(LateScope, l.recent.lateScope(l.rails[LateScope].Engaged))
-	if l.silent == silentBookings || l.silent == 0 && l.recent.sum*4 <= l.recent.n*3 {
+	if l.silent == silentReservations || l.silent == 0 && l.recent.sum*4 <= l.recent.n*3 {
 		l.set(NothingToLearn, l.silent > 0)
 	}
 }

@@ -54,16 +54,16 @@ func Rails() []Rail {
 }
 
 const (
-	// recentBookings is the number of latest reservations of which late ones are counted.
-	recentBookings = 200
+	// recentReservations is the number of latest reservations of which late ones are counted.
+	recentReservations = 200
 	// LateRank engages with more than lateRank late ones, and ends with half as many.
-	lateRank = recentBookings / 20
+	lateRank = recentReservations / 20
 	// LateScope engages if more than half of the scope's reservations are late and there
-	// are at least leastBookings, and ends when a quarter is late.
-	leastBookings = 20
-	// NothingToLearn engages after silentBookings late reservations in a row, and ends with
+	// are at least leastReservations, and ends when a quarter is late.
+	leastReservations = 20
+	// NothingToLearn engages after silentReservations late reservations in a row, and ends with
 	// the next one in time if a quarter of the scope's reservations are in time.
-	silentBookings = 20
+	silentReservations = 20
 
 	// A prefill_complete is late if the end of the request follows within sameMoment (about
 	// one call of a distant caller) and within sameShare of the time since the reservation
@@ -74,9 +74,9 @@ const (
 
 // window records for the latest reservations whether they were reported late.
 type window struct {
-	late  [(recentBookings + 63) / 64]uint64 // a ring of bits
-	n, at int                                // number of reservations; index of the next one
-	sum   int                                // number of late ones
+	late  [(recentReservations + 63) / 64]uint64 // a ring of bits
+	n, at int                                    // number of reservations; index of the next one
+	sum   int                                    // number of late ones
 }
 
 func (w *window) add(late bool) {
@@ -89,8 +89,8 @@ func (w *window) add(late bool) {
 		*word |= bit
 		w.sum++
 	}
-	w.n = min(w.n+1, recentBookings)
-	w.at = (w.at + 1) % recentBookings
+	w.n = min(w.n+1, recentReservations)
+	w.at = (w.at + 1) % recentReservations
 }
 
 // lateRank reports whether LateRank is engaged; before: whether it was until now.
@@ -106,7 +106,7 @@ func (w *window) lateScope(before bool) bool {
 	if before {
 		return w.sum*4 > w.n
 	}
-	return w.n >= leastBookings && w.sum*2 > w.n
+	return w.n >= leastReservations && w.sum*2 > w.n
 }
 
 // Change says that a guard rail has engaged or ended.

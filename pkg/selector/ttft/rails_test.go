@@ -140,7 +140,7 @@ func TestLateReports(t *testing.T) {
 // TestLateFromTheStart: a scope whose callers all report late never predicts.
 func TestLateFromTheStart(t *testing.T) {
 	c := &caller{l: NewLearner(), ranks: 4}
-	repeat(leastBookings, c.withEnd)
+	repeat(leastReservations, c.withEnd)
 	c.expect(t, "the first 20 late", "nothing_to_learn 0", "late_scope 0")
 	if m := c.l.Model(); m.Learned || !m.Fallback {
 		t.Errorf("%+v", m)
