@@ -6,26 +6,29 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// Index is what events are applied to; *indexer.Space is one.
+// Index is what events are applied to; *indexer.Space is one. Its methods count blocks.
 type Index interface {
 	// Store adds blocks to a rank's tier.
 	Store(*indexer.Store) indexer.Outcome
 	// StoreByEngineHash adds blocks that the rank has announced with tokens before,
 	// under the same engine hashes (decision K15).
 	StoreByEngineHash(slot uint32, t indexer.Tier, hashes []uint64) (resolved, unresolved int)
-	// Remove takes the blocks with these engine hashes from a rank's tier.
+	// Remove removes the blocks with these engine hashes from a rank's tier, one copy
+	// each.
 	Remove(slot uint32, t indexer.Tier, hashes []uint64) (removed, unknown int)
-	// Clear takes all blocks of a rank from all tiers.
+	// Clear removes all blocks of a rank from all tiers.
 	Clear(slot uint32)
-	// MakeProvisional says that the number of copies of a rank's blocks is not known
-	// any more, as messages were lost or come again (decision N3).
+	// MakeProvisional is called when the number of copies of a rank's blocks is no
+	// longer known, because messages were lost or are repeated (decision N3).
 	MakeProvisional(slot uint32)
-	// StoreInGroup notes blocks of a further attention group of a rank. It reports
+	// StoreInGroup adds blocks of a further attention group of a rank. It reports
 	// whether the kind of the group is known.
 	StoreInGroup(*indexer.GroupStore) bool
-	// RemoveFromGroup takes such blocks away. It reports whether the group has any.
+	// RemoveFromGroup removes such blocks. It reports whether the group has reported
+	// any before.
 	RemoveFromGroup(slot uint32, group int32, hashes []uint64) bool
-	// ForgetGroups says that a rank's engine is another one, perhaps without groups.
+	// ForgetGroups is called when another engine has taken a rank, perhaps one without
+	// groups.
 	ForgetGroups(slot uint32)
 	// ParentSeed returns the block seed under which a rank's block was hashed.
 	ParentSeed(slot uint32, parent uint64) (seed uint64, ok bool)
@@ -35,14 +38,14 @@ type Index interface {
 // for a rank that the worker does not have (decision K12).
 type Ranks func(dp uint32) (slot uint32, ok bool)
 
-// Converter filters and hashes the events of one stream: Apply brings them to an
+// Converter filters and hashes the events of one stream: Apply passes them to an
 // Index, Each to a Sink. It remembers what the stream's events have shown: the
 // kinds of attention groups, and whether cache salts are in use. Use it from one
 // goroutine at a time.
 type Converter struct {
-	// Seeds, if any, learns the names behind the block seeds that Apply uses.
+	// Seeds, if not nil, is told the names behind the block seeds that Apply uses.
 	Seeds SeedNames
-	// Groups says what Apply does with attention groups beside the main one.
+	// Groups is what Apply does with attention groups other than the main one.
 	Groups GroupRule
 
 	layout     hashing.Layout
@@ -69,8 +72,8 @@ type scratch struct {
 	seen  hashset.Set // the hashes of one event
 }
 
-// Apply applies the events of b in order and counts every one in t. Standard
-// envelopes are counted and left out.
+// Apply applies the events of b in order and counts each in t. Standard envelopes
+// are counted but not applied.
 func (c *Converter) Apply(b *Batch, idx Index, t *Tally) {
 	b.outcome.reset()
 	for _, bad := range b.Bad {
@@ -127,8 +130,8 @@ func (c *Converter) slot(dp uint32) (slot uint32, known bool) {
 	return c.ranks(dp)
 }
 
-// acceptTiered decides about an event where only engine events on media of a
-// known tier count.
+// acceptTiered decides whether an event is applied: Applied, or the reason why not.
+// Only engine events on media of a known tier are.
 func (c *Converter) acceptTiered(ev *Event, dp uint32, work *scratch) Reason {
 	if ev.Envelope != nil {
 		return EnvelopeEvent
@@ -136,8 +139,8 @@ func (c *Converter) acceptTiered(ev *Event, dp uint32, work *scratch) Reason {
 	return c.accept(ev, dp, work, false)
 }
 
-// accept decides whether an engine event is for an index, of any medium or of
-// those alone that have a tier, and cuts a store to its complete blocks.
+// accept decides whether an engine event is applied, and cuts a store to its
+// complete blocks. Without anyMedium, only media of a known tier are accepted.
 func (c *Converter) accept(ev *Event, dp uint32, work *scratch, anyMedium bool) Reason {
 	if ev.Kind == Stored {
 		c.groups.learn(dp, ev)
@@ -161,7 +164,8 @@ func (c *Converter) accept(ev *Event, dp uint32, work *scratch, anyMedium bool) 
 	return acceptStore(ev, c.layout, work)
 }
 
-// acceptStore decides on a store with tokens, and cuts it to its complete blocks.
+// acceptStore decides whether a store with tokens is applied, and cuts it to its
+// complete blocks.
 func acceptStore(ev *Event, layout hashing.Layout, work *scratch) Reason {
 	switch {
 	case ev.BlockSize != layout.BlockSize:
@@ -177,8 +181,8 @@ func acceptStore(ev *Event, layout hashing.Layout, work *scratch) Reason {
 		tokens++
 	}
 	switch {
-	// Engines with attention groups leave out hashes of blocks that are not there,
-	// but not their tokens, so that nothing says which tokens a hash is of.
+	// Engines with attention groups leave out the hashes of blocks that they do not
+	// have, but not their tokens. Then it is unknown which tokens a hash stands for.
 	case ev.grouped() && (len(ev.Hashes) != n || len(ev.Tokens) != tokens):
 		return Sparse
 	case n == 0:
@@ -241,9 +245,9 @@ func (c *Converter) store(ev *Event, slot uint32, idx Index, work *scratch, t *T
 	n[BlocksIncomplete] += uint64(ev.incomplete)
 }
 
-// seed returns the block seed of a store, and whether it is certain: an event
-// that states no salt inherits that of its parent, which is asked for only
-// once this stream has used salts (decision K11).
+// seed returns the block seed of a store, and whether it is certain. An event that
+// states no salt inherits its parent's. The index is asked for that only once this
+// stream has used salts (decision K11).
 func (c *Converter) seed(ev *Event, slot uint32, idx Index) (seed uint64, known bool) {
 	if ev.Salt != "" {
 		c.salted = true
@@ -259,27 +263,28 @@ func (c *Converter) seed(ev *Event, slot uint32, idx Index) (seed uint64, known 
 	return c.localSeed(ev.LoRA, ev.Salt), true
 }
 
-// Sink takes the events of one stream where adapter, salt and medium are keys
-// (the Conductor) and where standard envelopes count as engine events do.
+// Sink takes the events of one stream for an index in which adapter, salt and medium
+// are keys (the Conductor's), from engine events and standard envelopes alike.
 type Sink interface {
-	// Event takes an accepted event of a rank and adds what became of its blocks
-	// to t. Each counts the event under the reason that it returns.
+	// Event takes an accepted event of a rank and counts the outcome of its blocks
+	// in t. Each counts the event itself under the returned reason.
 	Event(ev *Event, dp uint32, t *Tally) Reason
-	// Skipped is called for a standard envelope that is not for the index, but whose
-	// event_id moves the order of its stream on. It has one; its blocks mean nothing.
+	// Skipped is called for a standard envelope that is not applied but has an
+	// event_id, which its stream has thereby passed. Its blocks must not be used.
 	Skipped(ev *Event, dp uint32)
 }
 
-// MaxKey bounds each text that is a part of an event's identity, in bytes, so that
-// a Sink that keeps identities keeps no more than that.
+// MaxKey bounds each text that is part of an event's identity, in bytes, and so the
+// memory of a Sink that keeps identities.
 const MaxKey = 4096
 
-// Each passes the events of b that are for an index to sink, in order, and counts
-// all events in t, bad ones included. Stores with tokens are cut to complete
-// blocks: an engine's of the registered size, an envelope's of its own. An
-// envelope without a BlockSize gets the registered one. Its rank is its own, else
-// the registered one, never the batch's: stores publish batches of rank 0
-// whatever rank the blocks are of. The sink judges media: the tier may be unknown.
+// Each passes the accepted events of b to sink, in order, and counts all events in
+// t, bad ones included. Stores with tokens are cut to complete blocks; an engine's
+// blocks have the registered size, an envelope's its own. An envelope without a
+// BlockSize gets the registered one. The rank of an envelope is the one that it
+// states, else the registered one, but never the batch's: external stores publish
+// batches of rank 0 whatever the rank of the blocks. The sink decides about media:
+// the tier may be unknown.
 func (c *Converter) Each(b *Batch, sink Sink, t *Tally) {
 	engine := b.RankOr(c.rank)
 	_, known := c.slot(engine)
@@ -315,6 +320,8 @@ func (c *Converter) Each(b *Batch, sink Sink, t *Tally) {
 	}
 }
 
+// eachBad counts a bad event of a batch, and passes it to the sink as skipped if it
+// is an envelope with an event_id.
 func (c *Converter) eachBad(b *Batch, bad *BadEvent, sink Sink, t *Tally) {
 	t.event(bad.Kind, NoTier, bad.Reason)
 	b.outcome.count(bad.Reason)
@@ -323,7 +330,7 @@ func (c *Converter) eachBad(b *Batch, bad *BadEvent, sink Sink, t *Tally) {
 	}
 }
 
-// eachEnvelope passes a standard envelope to the sink, if it is for an index.
+// eachEnvelope passes a standard envelope to the sink if it is accepted.
 func (c *Converter) eachEnvelope(ev *Event, sink Sink, work *scratch, t *Tally) Reason {
 	if ev.overlong() {
 		return BadField
@@ -339,7 +346,8 @@ func (c *Converter) eachEnvelope(ev *Event, sink Sink, work *scratch, t *Tally) 
 	return reason
 }
 
-// completeEnvelope completes an envelope by what is registered, and returns its rank.
+// completeEnvelope gives an envelope the registered block size if it has none, and
+// returns its rank.
 func (c *Converter) completeEnvelope(ev *Event) (dp uint32) {
 	if ev.BlockSize == 0 {
 		ev.BlockSize = c.layout.BlockSize
@@ -350,9 +358,8 @@ func (c *Converter) completeEnvelope(ev *Event) (dp uint32) {
 	return c.rank
 }
 
-// acceptEnvelope decides whether a standard envelope is for an index, and cuts a
-// store with tokens to its complete blocks. An empty list of tokens counts as
-// none.
+// acceptEnvelope decides whether a standard envelope is applied, and cuts a store
+// with tokens to its complete blocks. An empty list of tokens counts as none.
 func (c *Converter) acceptEnvelope(ev *Event, work *scratch) Reason {
 	switch {
 	case ev.Kind == Cleared:
@@ -369,7 +376,7 @@ func (c *Converter) acceptEnvelope(ev *Event, work *scratch) Reason {
 	return Applied
 }
 
-// acceptKeyed decides about an engine event where adapter and medium are keys.
+// acceptKeyed is accept for a Sink, where adapter and medium are keys.
 func (c *Converter) acceptKeyed(ev *Event, dp uint32, work *scratch) Reason {
 	if ev.overlong() || ev.badLoRAID && ev.LoRA == "" {
 		return BadField
@@ -377,7 +384,7 @@ func (c *Converter) acceptKeyed(ev *Event, dp uint32, work *scratch) Reason {
 	return c.accept(ev, dp, work, true)
 }
 
-// overlong reports whether a part of the event's identity is beyond MaxKey.
+// overlong reports whether a text of the event's identity is longer than MaxKey.
 func (ev *Event) overlong() bool {
 	if len(ev.LoRA) > MaxKey || len(ev.Salt) > MaxKey || len(ev.Medium) > MaxKey {
 		return true
@@ -387,8 +394,8 @@ func (ev *Event) overlong() bool {
 		len(env.Backend) > MaxKey || len(env.Salt) > MaxKey)
 }
 
-// SeedNames learns what block seeds stand for, since the adapter and the salt
-// cannot be computed from a seed.
+// SeedNames is told what block seeds stand for, because adapter and salt cannot be
+// computed from a seed.
 type SeedNames interface {
 	// NameSeed is called when a stream first uses an adapter or a salt, from that
 	// stream's goroutine. For a stream that uses very many it may be called again.

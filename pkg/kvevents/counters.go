@@ -10,19 +10,19 @@ import (
 // ReplayResult says how a replay ended. Its text is a label of counters.
 type ReplayResult uint8
 
-// The results. The incomplete ones delivered what they had; dynamo-kv-router
-// 1.3.1 uses the same words for them.
+// The results. An incomplete replay ran to its end mark without all messages that
+// were missing; dynamo-kv-router 1.3.1 uses the same words.
 const (
 	ReplayComplete      ReplayResult = iota
-	ReplayEmpty                      // incomplete: nothing, though something was missing
-	ReplayStartedLate                // incomplete: the first messages asked for were gone
+	ReplayEmpty                      // incomplete: it had no message, though some were missing
+	ReplayStartedLate                // incomplete: the publisher no longer had the first ones
 	ReplayNotContiguous              // incomplete: numbers were left out
 	ReplayEndedEarly                 // incomplete: the end mark came before the gap's end
 	ReplaySilent                     // failed: no message for too long
 	ReplayOverflow                   // failed: too many live messages were waiting for it
 	ReplayDisconnected               // failed: the publisher went away
 	ReplayNotOpened                  // failed: the request could not be sent
-	ReplayAborted                    // another engine answered: asked again from 0
+	ReplayAborted                    // given up: the answer was another engine's, or the endpoint changed
 	NumReplayResults    = int(iota)
 )
 
@@ -66,12 +66,12 @@ type Counters struct {
 	MessagesLost  atomic.Uint64 // message numbers in those
 	Held          atomic.Uint64 // live messages that waited for a replay
 	Restarts      atomic.Uint64 // new engines found: their rank was cleared
-	Suspicions    atomic.Uint64 // low numbers that a replay showed to be duplicates
+	Suspicions    atomic.Uint64 // falling numbers that a replay showed to be duplicates
 	Connects      atomic.Uint64
-	Disconnects   atomic.Uint64
+	Disconnects   atomic.Uint64 // losses of a stream's last connection
 	Pauses        atomic.Uint64 // times that a full inbox stopped a socket from being read
 	ReplayStarts  atomic.Uint64
-	ReplaysAgain  atomic.Uint64 // replays from 0 asked for again, as one had broken off
+	ReplaysAgain  atomic.Uint64 // replays from 0 repeated because one had broken off
 	ReplayResults [NumReplayResults]atomic.Uint64
 }
 
@@ -84,8 +84,8 @@ func (c *Counters) addLost(numbers uint64) {
 	c.MessagesLost.Add(min(numbers, maxLost))
 }
 
-// Sample is an example of what was dropped: of which stream, and why. It holds
-// nothing of the content of a message.
+// Sample is an example of something that was dropped: from which rank's stream, and
+// why. It holds nothing of the content of a message.
 type Sample struct {
 	Rank   catalog.Rank
 	Reason string
@@ -102,7 +102,7 @@ const (
 	numSampleKinds
 )
 
-// samples keeps the first sample of each kind since it was last looked at.
+// samples keeps the first sample of each kind since the last call of Samples.
 type samples struct {
 	has [numSampleKinds]atomic.Bool // read without mu, so that all but the first of a kind take no lock
 
@@ -124,9 +124,8 @@ func (s *samples) put(kind sampleKind, rank catalog.Rank, reason func() string) 
 	}
 }
 
-// Samples returns the first example since the last call of bad frames, of an
-// undecodable message, of a dropped event and of copies that count no more, each if
-// there was one.
+// Samples returns the first example of each kind since the last call: of bad frames,
+// an undecodable message, a dropped event, and copies that are no longer counted.
 func (s *Subscribers) Samples() []Sample {
 	s.samples.mu.Lock()
 	defer s.samples.mu.Unlock()

@@ -9,31 +9,31 @@ import (
 // Applier takes the batches of one stream, in the order of the stream. It is
 // called from one goroutine at a time.
 type Applier interface {
-	// Apply decodes and applies one batch. w is memory to do it in; w.Batch is
-	// looked at afterwards. An error means that nothing of the batch could be used.
+	// Apply decodes and applies one batch, in the memory of w. The caller reads
+	// w.Batch afterwards. An error means that nothing of the batch could be used.
 	// Its text is for operators and holds nothing of the payload's content.
 	Apply(payload []byte, w *Workspace) error
 	// Clear removes the blocks of the stream's rank from all tiers.
 	Clear()
-	// Replayed says that a replay has begun with the engine's very first message:
-	// it goes through all that the engine ever sent, unless it breaks off.
+	// Replayed is called when a replay begins with the engine's very first message:
+	// everything that the engine ever sent follows, unless the replay breaks off.
 	Replayed()
 }
 
-// rewindable is an Applier to which the order of its events matters.
+// rewindable is an Applier that needs to know when batches are repeated.
 type rewindable interface {
-	// Rewound says that batches that were applied before come again.
+	// Rewound is called before batches that were applied before are applied again.
 	Rewound()
 }
 
-// lossy is an Applier to which it matters that it does not get everything.
+// lossy is an Applier that needs to know when events are lost.
 type lossy interface {
-	// Lost says that messages were lost, or parts of one.
+	// Lost is called when messages, or events of one, were lost.
 	Lost()
 }
 
-// Workspace is memory of one apply worker, reused from batch to batch. What is
-// counted in Tally ends up in Subscribers.Tally.
+// Workspace is the memory of one apply worker, reused from batch to batch. What an
+// Applier counts in Tally is added to Subscribers.Tally.
 type Workspace struct {
 	Decoder Decoder
 	Batch   Batch
@@ -60,34 +60,35 @@ func (a *IndexApplier) Apply(payload []byte, w *Workspace) error {
 	return nil
 }
 
-// Rewound makes what is repeated be counted anew.
+// Rewound makes the counts of copies void, because the events will be counted again.
 func (a *IndexApplier) Rewound() { a.Converter.MakeProvisional(a.Index) }
 
-// Lost makes what was counted before provisional: there may have been removals.
+// Lost makes the counts of copies void, because removals may be among what was lost.
 func (a *IndexApplier) Lost() { a.Converter.MakeProvisional(a.Index) }
 
-// recovered is an Index that may hold blocks from elsewhere, for example from
-// another replica.
+// recovered is an Index that may hold blocks that did not come from the stream, for
+// example from another replica.
 type recovered interface {
-	// Replayed says that what comes now replaces such blocks of a rank.
+	// Replayed is called when the events that follow replace such blocks of a rank.
 	Replayed(slot uint32)
 }
 
-// Replayed passes the news on to an index that has blocks from elsewhere.
+// Replayed passes the call on to an index that may have blocks from elsewhere.
 func (a *IndexApplier) Replayed() {
 	if idx, ok := a.Index.(recovered); ok {
 		idx.Replayed(a.Slot)
 	}
 }
 
-// Clear removes the rank's blocks from all tiers: its engine is another one.
+// Clear removes the rank's blocks from all tiers, because its engine is a new one, and
+// forgets the old one's attention groups.
 func (a *IndexApplier) Clear() {
 	a.Index.Clear(a.Slot)
 	a.Converter.forgetGroups(a.Slot, a.Index)
 }
 
-// delivery is the output of a stream: it gives the batches to an Applier, and
-// looks at what became of them. Its subscription's turning guards it.
+// delivery is the output of a stream: it gives the batches to an Applier and
+// evaluates the outcome. Its subscription's turning guards it.
 type delivery struct {
 	rank    catalog.Rank
 	samples *samples
@@ -97,11 +98,13 @@ type delivery struct {
 	shared  bool       // StreamConfig.SharedReplay
 	work    *Workspace // of the worker whose turn it is; nil between turns
 	applied bool       // a batch was applied in this turn
-	// mixed: a batch was of another rank, or not an engine's. Then one engine's
-	// clear does not make up for what was lost: it may have been about others.
+	// mixed: a batch was of another rank, or had standard envelopes. Then a clear by
+	// one engine does not repair a loss, which may have been about other blocks.
 	mixed  bool
-	resume *Resume // not decided yet; nil: there is none
+	resume *Resume // the checkpoint to resume from, until that is decided; nil: none
 }
+
+// apply implements output.
 
 func (d *delivery) apply(m message) (cleared bool, err error) {
 	d.applied = true
@@ -146,7 +149,7 @@ func (d *delivery) rewind() {
 	}
 }
 
-// foreign decodes a batch of a shared replay server to see whose it is.
+// foreign reports whether a batch of a shared replay server belongs to another rank.
 func (d *delivery) foreign(payload []byte) bool {
 	if !d.shared {
 		return false
@@ -155,11 +158,11 @@ func (d *delivery) foreign(payload []byte) bool {
 	return err == nil && d.work.Batch.RankOr(d.rank.DP) != d.rank.DP
 }
 
-// MaxLag is the longest lag that is reported: beyond it a clock is wrong.
+// MaxLag is the longest lag that is reported: a longer one means that a clock is wrong.
 const MaxLag = time.Hour
 
-// Times from 1973 to the year 5138 cannot be the same number in seconds and in
-// milliseconds. Other numbers are no time of a publisher's clock.
+// For times from 1973 to the year 5138 the numbers in seconds and in milliseconds do
+// not overlap, so that a number shows its unit. Other numbers are not taken as times.
 const (
 	minSeconds = 1e8
 	minMillis  = 1e11

@@ -9,9 +9,9 @@
 //   - Subscribers (subscribers.go) open a subscription for each rank's stream on a
 //     [Source] of sockets.
 //   - A subscription (subscription.go) takes the frames of a message from the
-//     socket (message.go), puts it into the stream's inbox, and is given turns by
-//     its worker to empty that. A full inbox stops the socket from being read. A
-//     message that comes alone skips the inbox: it is applied on the socket's goroutine.
+//     socket (message.go) and puts it into the stream's inbox, which apply workers
+//     empty in turns. A full inbox stops the socket from being read. A message that
+//     comes alone skips the inbox: it is applied on the socket's goroutine.
 //   - A stream (stream.go, replay.go) checks the sequence numbers. It holds live
 //     messages while a replay fills a gap, and finds out when the engine is a new
 //     one. It is a state machine without sockets and clock.
@@ -25,9 +25,9 @@
 //     applies them to an [Index], or passes them to a [Sink] where adapters, salts
 //     and media are keys.
 //
-// Replays go through the same stream: it asks for one, a slot is waited for
-// (replay_slots.go), and the answers come through the inbox. What happens on the
-// way is counted in [Counters] (messages) and [Tally] (events and blocks).
+// Replays go through the same stream: it asks for one, waits for a slot
+// (replay_slots.go), and the answers come through the inbox. [Counters] counts
+// messages, [Tally] events and blocks.
 //
 // Without ZMQ only the last two steps are needed; see the example.
 //

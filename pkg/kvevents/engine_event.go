@@ -36,8 +36,8 @@ func (d *Decoder) arrayEvent(b *Batch) Reason {
 	return BadTag
 }
 
-// skipColumns passes over n values. Failing, it leaves the verdict to the skip
-// of the whole event, which fails as well.
+// skipColumns skips n values. If it fails, so will the skip of the whole event,
+// which then decides that the message is malformed.
 func (d *Decoder) skipColumns(n int) Reason {
 	for range n {
 		if !d.r.Skip() {
@@ -129,8 +129,8 @@ func (d *Decoder) clearedArray(ev *Event, n int) Reason {
 	return d.skipColumns(n - 1)
 }
 
-// mapEvent reads {"type": tag, field: value, …} in any order. A bad field is
-// passed over, so that the key that makes the map an envelope is always seen.
+// mapEvent reads {"type": tag, field: value, …} in any order. It reads on after a
+// bad field, because a later key may make the map an envelope.
 func (d *Decoder) mapEvent(b *Batch) Reason {
 	start := d.r.Pos
 	n, ok := d.r.MapLen()
@@ -326,7 +326,7 @@ func (d *Decoder) readGroup(ev *Event) Reason {
 	return Applied
 }
 
-// readWindow reads the size of a window. Of a value of another type nothing is known.
+// readWindow reads the size of a window. A value of another type is ignored.
 func (d *Decoder) readWindow(ev *Event) Reason {
 	at := d.r.Pos
 	n, ok := d.r.optionalInt()

@@ -14,8 +14,8 @@ type envelopeKeys struct {
 	legacyParent int    // offset of parent_block_hash, 0 = absent
 }
 
-// envelopeEvent reads a standard envelope: a map with event_type. A bad field is
-// passed over, so that the event's stream and number are seen all the same.
+// envelopeEvent reads a standard envelope: a map with event_type. It reads on after
+// a bad field, to find the event's stream and number all the same.
 func (d *Decoder) envelopeEvent(ev *Event) Reason {
 	n, ok := d.r.MapLen()
 	if !ok {
@@ -43,7 +43,7 @@ func (d *Decoder) envelopeEvent(ev *Event) Reason {
 		known = known && (!isText || !identifies(key))
 		d.r.Pos = at
 		if !isText && !d.r.Skip() || !d.r.Skip() {
-			return reason // not even a whole value: so is the message
+			return reason // the value is broken, and so is the message
 		}
 	}
 	if bad == Applied {
@@ -66,14 +66,14 @@ func identifies(key []byte) bool {
 	return false
 }
 
-// checkEnvelope checks an envelope whose fields are good one by one.
+// checkEnvelope checks that the fields of an envelope, each good by itself, fit together.
 func (d *Decoder) checkEnvelope(ev *Event, seen envelopeKeys) Reason {
 	if ev.Kind != Cleared && !seen.hashes {
 		return MissingField
 	}
 	if ev.Kind == Stored && !ev.Envelope.HasBase && !ev.HasParent {
-		// Mooncake's master knows neither; the connector's hash locates a block
-		// that its engine has announced.
+		// Mooncake's master knows neither; the connector's hash then identifies a
+		// block that an engine has announced.
 		if _, ok := ev.Envelope.EngineHash(); !ok {
 			return NoAnchor
 		}

@@ -83,8 +83,8 @@ type Event struct {
 	// Window is the size of the group's sliding window in tokens, 0 if none is stated.
 	Window int32
 
-	// Remote events are about blocks that are not the sender's own; the owner of
-	// ForeignOwner events is not the engine's framework.
+	// Remote: the blocks are not in the sender's own cache. ForeignOwner: they belong
+	// to something other than the engine's framework.
 	Remote       bool
 	ForeignOwner bool
 
@@ -132,9 +132,9 @@ type BadEvent struct {
 	Reason Reason
 	// Before is how many good events of the batch came before it.
 	Before uint32
-	// Numbered is what could be read of a standard envelope: the identity of its
-	// stream and its event_id. It has no blocks. It is nil for engine events, and
-	// where the identity or the number could not be read.
+	// Numbered is a standard envelope with the fields that could be read: the identity
+	// of its stream and its event_id, but no blocks. It is nil for engine events, and
+	// if the identity or the number could not be read.
 	Numbered *Event
 }
 
@@ -151,8 +151,8 @@ type Batch struct {
 	Events []Event
 	Bad    []BadEvent
 
-	work    scratch // of the Converter that applies the batch
-	outcome outcome // of its events there
+	work    scratch // for the Converter that applies the batch
+	outcome outcome // what the Converter did with the events
 }
 
 // RankOr returns the batch's data-parallel rank, or the registered one.
@@ -163,8 +163,7 @@ func (b *Batch) RankOr(registered uint32) uint32 {
 	return registered
 }
 
-// lacksRemoval reports whether an event that could not be read may have removed
-// blocks.
+// lacksRemoval reports whether one of the bad events may have removed blocks.
 func (b *Batch) lacksRemoval() bool {
 	for i := range b.Bad {
 		if k := b.Bad[i].Kind; k == Removed || k == Unreadable {
@@ -179,7 +178,7 @@ func (b *Batch) lacksRemoval() bool {
 // is the device. The names are those of dynamo-kv-router 1.6.1, plus vLLM's FS
 // and OBJ; case does not matter (decision K4).
 func ParseMedium(medium []byte) (name string, tier indexer.Tier, ok bool) {
-	switch string(medium) { // what nearly all events have
+	switch string(medium) { // the fast path of nearly all events
 	case "GPU":
 		return "GPU", indexer.Device, true
 	case "CPU":

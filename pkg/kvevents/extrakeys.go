@@ -98,8 +98,7 @@ func (d *Decoder) eachField(name string, read func() bool) bool {
 	return true
 }
 
-// setMM sets the objects of block i to those that were appended to the hash slab
-// since its length was have.
+// setMM sets the objects of block i to the end of the hash slab, from index have on.
 func (d *Decoder) setMM(ev *Event, i, have int) {
 	if len(d.hashes) == have || i >= len(ev.Hashes) {
 		return
@@ -226,8 +225,8 @@ func (d *Decoder) taggedSalt(ev *Event, text []byte) bool {
 	return ok
 }
 
-// plainSalt takes an untagged text of the first block as the salt (decision
-// K11), unless the event has another one already.
+// plainSalt takes an untagged text of the first block as the salt (decision K11)
+// unless the event already has one. It reports whether the text is the salt.
 func (d *Decoder) plainSalt(ev *Event, text []byte) bool {
 	if ev.Salt == "" && len(text) > 0 {
 		ev.Salt, ev.SaltSeen = d.intern(text), true

@@ -5,24 +5,24 @@ import (
 	"github.com/select-service/select-service/pkg/indexer/hybrid"
 )
 
-// GroupRule says what is made of the events of attention groups beside the main one.
+// GroupRule says how events of attention groups other than the main one are treated.
 type GroupRule struct {
-	// Exact: their blocks on the device are noted, so that a prefix ends where all groups
-	// can serve it (decision N2). Otherwise they are filtered out.
+	// Exact: their blocks on the device are kept too, so that a prefix ends where all
+	// groups can serve it (decision N2). Otherwise their events are filtered out.
 	Exact bool
-	// ChunkSize is that of groups with chunked local attention, in tokens; events do not
-	// have it. 0 is unknown: such a group is then asked for all blocks.
+	// ChunkSize is the chunk size of groups with chunked local attention, in tokens, which
+	// events do not state. 0 means unknown: then such a group must have all blocks.
 	ChunkSize uint64
 }
 
-// isFurtherGroup reports whether an event is of another group than the first main one
-// of the stream, where groups are kept apart.
+// isFurtherGroup reports whether groups are kept apart and an event is of another group
+// than the first main one of the stream.
 func (c *Converter) isFurtherGroup(ev *Event) bool {
 	return c.Groups.Exact && ev.Group != NoGroup && c.groups.main != NoGroup && ev.Group != c.groups.main
 }
 
-// acceptInGroup decides about an event as acceptTiered does, where of a model without
-// full attention a group of windows is the main one. rest are the events after it.
+// acceptInGroup is acceptTiered for Apply: if the model has no full attention, a group
+// with sliding windows becomes the main one. rest are the events after ev in its batch.
 func (c *Converter) acceptInGroup(ev *Event, dp uint32, rest []Event, idx Index, work *scratch) Reason {
 	if !c.groups.full && ev.statesFull() {
 		c.groups.full = true
@@ -35,14 +35,14 @@ func (c *Converter) acceptInGroup(ev *Event, dp uint32, rest []Event, idx Index,
 	return reason
 }
 
-// maxAhead is how many events of a batch are looked at for full attention. One request's
-// events follow each other, one for each group.
+// maxAhead is how many events of a batch are searched for full attention. The events of
+// one request follow each other, one for each group.
 const maxAhead = 64
 
-// takeWindow makes the group of a stored event the main one if it has sliding windows of
-// blocks that the index can have, and the stream has no main group. Engines store blocks of
-// all groups at once, so that one with full attention would have reported before or be
-// among the rest.
+// takeWindow makes the group of a stored event the main one, and reports whether it did:
+// if the group has sliding windows and blocks of the registered size, and the stream has
+// no main group. Engines store the blocks of all groups at once, so a group with full
+// attention would have reported before or would be among the rest.
 func (c *Converter) takeWindow(ev *Event, dp uint32, rest []Event) bool {
 	if !c.Groups.Exact || c.groups.full || c.groups.main != NoGroup ||
 		ev.Kind != Stored || ev.Group == NoGroup || ev.Window <= 0 || c.Groups.kind(ev).Kind != hybrid.Window ||
@@ -58,8 +58,8 @@ func (c *Converter) takeWindow(ev *Event, dp uint32, rest []Event) bool {
 	return true
 }
 
-// leaveWindow takes back what the ranks hold in a window taken for the main group: the
-// model has full attention after all.
+// leaveWindow undoes takeWindow, because the model has full attention after all: it clears
+// the ranks of the stream.
 func (c *Converter) leaveWindow(idx Index) {
 	if !c.groups.window {
 		return
@@ -79,8 +79,8 @@ func (ev *Event) statesFull() bool {
 		(isMainKind(ev.SpecKind) || ev.SpecKind == "" && ev.Group == NoGroup)
 }
 
-// meetMain notes the group of a stored event of the main cache. One without tokens does
-// not say what blocks its group has.
+// meetMain records the group of a stored event of the main cache. A group with windows is
+// passed to the index, but not from an event without tokens, whose block size means nothing.
 func (c *Converter) meetMain(ev *Event, slot uint32, idx Index) {
 	if c.groups.metMain(ev.Group) {
 		c.MakeProvisional(idx)
@@ -94,8 +94,8 @@ func (c *Converter) meetMain(ev *Event, slot uint32, idx Index) {
 	}
 }
 
-// forgetGroups forgets which groups the engine has, as it is another one now: on the rank
-// in slot, and on all others that the stream has brought.
+// forgetGroups drops what is known of the engine's groups, because it has been replaced:
+// for the rank in slot and all other ranks of the stream.
 func (c *Converter) forgetGroups(slot uint32, idx Index) {
 	c.groups = groups{main: NoGroup}
 	idx.ForgetGroups(slot)
@@ -106,9 +106,9 @@ func (c *Converter) forgetGroups(slot uint32, idx Index) {
 	}
 }
 
-// applyToGroup applies an event that the main group's filter has left out, and reports
-// whether it means anything. A group whose kind no event has stated says nothing of
-// what it needs.
+// applyToGroup applies an event that was filtered out because of its group, and reports
+// whether it could. It cannot if no event has stated the kind of the group: then it is
+// unknown which blocks the group needs.
 func (c *Converter) applyToGroup(ev *Event, slot uint32, idx Index, t *Tally) bool {
 	if !c.Groups.Exact || ev.Group == NoGroup || !ev.TierKnown || ev.Tier != indexer.Device || len(ev.Hashes) == 0 {
 		return false
@@ -134,8 +134,8 @@ func (c *Converter) applyToGroup(ev *Event, slot uint32, idx Index, t *Tally) bo
 	return noted
 }
 
-// kind returns what a stored event says of its group (the kinds of vLLM 0.33.0). Kinds
-// that are not known need all blocks.
+// kind returns the group as a stored event describes it (with the kinds of vLLM 0.33.0).
+// Groups of unknown kinds need all blocks.
 func (r GroupRule) kind(ev *Event) hybrid.Group {
 	g := hybrid.Group{BlockSize: uint64(ev.BlockSize)}
 	switch ev.SpecKind {
@@ -149,8 +149,8 @@ func (r GroupRule) kind(ev *Event) hybrid.Group {
 	return g
 }
 
-// maxGroups bounds what one stream can make groups remember. Engines have a few
-// groups a rank.
+// maxGroups bounds the groups that are remembered of one stream, over all its ranks.
+// Engines have a few per rank.
 const maxGroups = 4096
 
 // groups knows which attention groups hold the main cache: the one whose blocks
@@ -158,14 +158,14 @@ const maxGroups = 4096
 // state caches and cross attention are filtered out.
 type groups struct {
 	kinds map[groupKey]bool
-	// main is the first main group of the stream's stored events, NoGroup if none has
-	// been stated; several: there are more.
+	// main is the first main group among the stream's stored events, NoGroup if there is
+	// none so far. several: there are others.
 	main    int32
 	several bool
-	// window: the main group has sliding windows, as none with full attention has been
-	// stated (takeWindow).
+	// window: the main group has sliding windows, because none with full attention has
+	// reported (takeWindow).
 	window bool
-	// full: a stored event of full attention has come, whatever became of it.
+	// full: a stored event of full attention has come, applied or not.
 	full bool
 }
 
@@ -174,7 +174,7 @@ type groupKey struct {
 	group int32
 }
 
-// learn takes the kind of a group from a stored event that states both.
+// learn records the kind of a group from a stored event that states both.
 func (g *groups) learn(dp uint32, ev *Event) {
 	if ev.SpecKind == "" || ev.Group == NoGroup {
 		return
@@ -188,8 +188,8 @@ func (g *groups) learn(dp uint32, ev *Event) {
 	}
 }
 
-// metMain notes the main group of a stored event, and reports whether it is the second
-// one. Removed events do not state the kind of theirs.
+// metMain records the group of a stored event of the main cache, and reports whether it
+// is the second such group. Removed events do not count: they do not state a kind.
 func (g *groups) metMain(group int32) (second bool) {
 	switch {
 	case group == NoGroup || group == g.main || g.several:

@@ -16,15 +16,16 @@ type message struct {
 	// received is when a live message was read, in Unix nanoseconds; 0 for a
 	// replayed one.
 	received int64
-	size     int64 // bytes that are reserved for it, or were
-	// memory is where the payload lies until the message has been handled; nil: in
-	// memory of its own, or borrowed.
+	size     int64 // bytes that the accounts count for it
+	// memory holds the payload until the message has been handled. nil: the payload has
+	// memory of its own, or is borrowed.
 	memory *budget.Buffer
-	// borrowed: the payload is its source's, and good until the message has been handled.
+	// borrowed: the payload belongs to the source, and is valid until the message has been
+	// handled.
 	borrowed bool
 }
 
-// kept returns m for those who keep it after it has been handled.
+// kept returns m in a form that may be kept after it has been handled.
 func (m message) kept() message {
 	m.memory.Keep()
 	m.memory = nil
@@ -71,7 +72,7 @@ type heldMessages struct {
 	queue []message
 	head  int   // of queue
 	bytes int   // of the payloads from head on
-	size  int64 // what is reserved for these messages
+	size  int64 // sum of the messages' sizes
 }
 
 func (h *heldMessages) len() int { return len(h.queue) - h.head }
@@ -114,9 +115,9 @@ func (h *heldMessages) highest() uint64 {
 }
 
 // dropOldEngine drops the messages of an engine that a new one has replaced:
-// those before the numbers first fall, seen from last. If they never fall it
-// drops nothing, unless notReached says that the new engine cannot have reached
-// the held numbers: then all are the old engine's.
+// those before the place where the numbers first fall, starting from last. If
+// they never fall, it drops none; with notReached, which means that the new
+// engine cannot have reached the held numbers, it then drops all.
 func (h *heldMessages) dropOldEngine(last uint64, notReached bool) {
 	old := 0
 	for i, m := range h.queue[h.head:] {
@@ -134,20 +135,20 @@ func (h *heldMessages) dropOldEngine(last uint64, notReached bool) {
 	}
 }
 
-// fingerprints remembers what a few numbers of a stream stood for. An engine that
-// restarted counts from 0 again: when its numbers have passed the old ones, only
-// their content tells the two engines apart. A batch begins with its time, so
-// that two engines never send the same one.
+// fingerprints remembers the content of a few numbered messages of a stream. An
+// engine that restarted counts from 0 again: once its numbers have passed the old
+// ones, only the content of messages tells the two engines apart. A batch begins
+// with its time, so that two engines never send the same one.
 type fingerprints struct {
 	first, last fingerprint
-	between     *olderFingerprints // nil: none; most of a stream's memory, and many bring nothing
+	between     *olderFingerprints // nil: none. Allocated late: it is most of a stream's memory.
 }
 
 // olderFingerprints are those of messages between the first and the last.
 type olderFingerprints struct {
-	marks       [numMarks]fingerprint // of every markStride-th message, a ring by number
-	connections [numConnections]fingerprint
-	next        int // of connections to overwrite; these are their last messages
+	marks       [numMarks]fingerprint       // of every markStride-th message, a ring by number
+	connections [numConnections]fingerprint // of the last messages of earlier connections, a ring
+	next        int                         // index in connections to overwrite next
 }
 
 const (

@@ -2,8 +2,8 @@ package kvevents
 
 import "time"
 
-// replayState is where a stream stands with a replay. Every change goes through
-// one of the become methods:
+// replayState is the state of a stream's replay. Every change goes through one of
+// the become methods:
 //
 //	following → awaiting                       becomeAwaiting
 //	awaiting, overdue → replaying              becomeReplaying
@@ -40,7 +40,7 @@ func (r replayState) wanted() bool { return r != stateFollowing }
 // holdsLive reports whether live messages wait for the replay.
 func (r replayState) holdsLive() bool { return r == stateAwaiting || r == stateReplaying }
 
-// goal is what a replay is asked for.
+// goal says why a replay is asked for, and from which number on.
 type goal struct {
 	from    uint64   // the first number asked for
 	target  position // the last number missed, if live numbers jumped
@@ -51,8 +51,8 @@ type goal struct {
 type replay struct {
 	state replayState
 	goal  goal // if wanted
-	// progressAt is when the state was entered or the replay last brought something
-	// new. While live messages are held they are released limits.silence later.
+	// progressAt is the time at which the state was entered or the replay last brought
+	// something new. Held live messages are released limits.silence after it.
 	progressAt time.Time
 
 	// The rest is of stateReplaying.
@@ -78,8 +78,8 @@ func (s *stream) becomeAwaiting(g goal, now time.Time) {
 	s.replays.askReplay()
 }
 
-// becomeOverdue goes on with live messages: too many other replays run. When this
-// one is granted it reaches back, and is then applied as a whole.
+// becomeOverdue stops waiting and applies live messages, because too many other replays
+// run. When this one is granted, it reaches back and is applied as a whole.
 func (s *stream) becomeOverdue(now time.Time) {
 	s.replay.state = stateOverdue
 	if s.replay.goal.confirm {
@@ -111,7 +111,7 @@ func (s *stream) granted(now time.Time) (from uint64, ok bool) {
 	return s.replay.goal.from, true
 }
 
-// notOpened takes the news that the granted request could not be sent.
+// notOpened is called when the request of a granted replay could not be sent.
 func (s *stream) notOpened(now time.Time) {
 	if s.replay.state == stateReplaying {
 		s.finishReplay(ReplayNotOpened, now)
@@ -130,7 +130,7 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 	}
 	s.counters.Replayed.Add(1)
 	if r.answered && m.seq <= r.newest {
-		return // not even a sign of life
+		return // not new, so that it does not count as progress either
 	}
 	r.progressAt = now
 	if s.output.foreign(m.payload) {
@@ -165,7 +165,8 @@ func (s *stream) answer(m message, end bool, now time.Time) {
 	}
 }
 
-// joinReplay looks where the first message of a replay meets what was applied.
+// joinReplay compares the first number of a replay with what was applied: it sets
+// startedLate and reachesBack.
 func (s *stream) joinReplay(seq uint64) {
 	r := &s.replay
 	if !s.started {
@@ -207,7 +208,7 @@ func (s *stream) endReplay(now time.Time) {
 	}
 }
 
-// result judges a replay that ran to its end mark.
+// result returns the result of a replay that ran to its end mark.
 func (r *replay) result() ReplayResult {
 	switch {
 	case !r.answered && (r.goal.target.ok || r.appliedBefore.ok):
@@ -222,10 +223,10 @@ func (r *replay) result() ReplayResult {
 	return ReplayComplete
 }
 
-// foundNewEngine clears the rank for the new engine that a replay has revealed.
-// If that one has a ring all of it is asked for. With endsBelow its ring ends
-// below what was applied, so that none of its live messages can have followed one
-// of the old engine unnoticed.
+// foundNewEngine clears the rank for the new engine that a replay has revealed. If
+// the new engine has messages to replay (hasRing), it asks for all of them. With
+// endsBelow these end below what was applied: then no live message of the new engine
+// can have passed for one of the old engine.
 func (s *stream) foundNewEngine(hasRing, endsBelow bool, now time.Time) {
 	s.counters.ReplayResults[ReplayAborted].Add(1)
 	s.held.dropOldEngine(s.replay.appliedBefore.seq, endsBelow)
@@ -261,12 +262,12 @@ func (s *stream) finishReplay(result ReplayResult, now time.Time) {
 	} else {
 		s.backOff(result, r.answered, now)
 		switch {
-		case r.goal.confirm: // no replay refutes the live numbers
+		case r.goal.confirm: // no replay contradicts the live numbers: it is a new engine
 			s.held.dropOldEngine(s.last, false)
 			s.resetForNewEngine()
 		case r.reachesBack && r.newest < r.appliedBefore.seq:
-			// Half of a ring lies over what was there before, and it may even be
-			// another engine's.
+			// Half of a replay has been applied over the old state, and it may even
+			// be another engine's.
 			s.resetForNewEngine()
 		}
 	}
@@ -278,8 +279,8 @@ func (s *stream) finishReplay(result ReplayResult, now time.Time) {
 	}
 }
 
-// backOff spaces out the replays that live numbers ask for when they fail in a
-// row, since each holds live messages up. The messages held now ask for none.
+// backOff spaces out the replays that gaps in live numbers ask for when replays fail
+// in a row, because each delays live messages. The messages held now ask for none.
 func (s *stream) backOff(result ReplayResult, progress bool, now time.Time) {
 	const first, longest = 5 * time.Second, time.Minute
 	if result != ReplayDisconnected {
@@ -294,7 +295,7 @@ func (s *stream) backOff(result ReplayResult, progress bool, now time.Time) {
 	}
 }
 
-// releaseHeld accepts held messages until one of them needs a replay itself.
+// releaseHeld applies held messages until one of them needs a replay itself.
 func (s *stream) releaseHeld(now time.Time) {
 	for !s.replay.state.holdsLive() && s.held.len() > 0 {
 		if s.acceptLive(s.held.front(), now) {
@@ -303,7 +304,8 @@ func (s *stream) releaseHeld(now time.Time) {
 	}
 }
 
-// deadline is when tick has to be called at the latest, if ok.
+// deadline returns when tick has to be called at the latest; ok is false if it need
+// not be.
 func (s *stream) deadline() (at time.Time, ok bool) {
 	switch s.replay.state {
 	case stateAwaiting, stateReplaying:
@@ -314,7 +316,7 @@ func (s *stream) deadline() (at time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// tick lets time pass.
+// tick does what is due at the time now.
 func (s *stream) tick(now time.Time) {
 	at, ok := s.deadline()
 	if !ok || now.Before(at) {
@@ -330,10 +332,10 @@ func (s *stream) tick(now time.Time) {
 	}
 }
 
-// replayRetry is a replay from 0 that is to be asked for again because one broke
-// off. Such a replay leaves less than there was before it, as its first message
-// replaces the rank's blocks; and if the engine stays idle no live number shows
-// what is missing. It is asked for a few times a connection.
+// replayRetry is a replay from 0 that will be asked for again because one broke off.
+// Such a replay leaves fewer blocks than before, because its first message replaces
+// the rank's blocks; and if the engine stays idle, no live number shows that messages
+// are missing. It is repeated a few times per connection.
 type replayRetry struct {
 	at    time.Time // zero: none is planned
 	asked int       // retries so far on this connection, at most maxRetries
@@ -348,7 +350,7 @@ const (
 
 func (r *replayRetry) pending() bool { return !r.at.IsZero() }
 
-// scheduleRetry takes the end of a replay.
+// scheduleRetry decides, at the end of a replay, whether one from 0 is to be repeated.
 func (s *stream) scheduleRetry(r *replay, result ReplayResult, now time.Time) {
 	at := now.Add(firstRetry << s.retry.asked)
 	brokeOff := result.failed() || r.answered && r.first == 0 && result != ReplayComplete
@@ -366,8 +368,8 @@ func (s *stream) scheduleRetry(r *replay, result ReplayResult, now time.Time) {
 	}
 }
 
-// startRetry asks again, unless live numbers have shown meanwhile that nothing is
-// missing.
+// startRetry repeats the replay, unless live numbers have shown meanwhile that no
+// message is missing.
 func (s *stream) startRetry(now time.Time) {
 	r := &s.retry
 	r.at = time.Time{}

@@ -7,7 +7,7 @@ import (
 	"github.com/select-service/select-service/internal/budget"
 )
 
-// askReplay asks for a slot; a granted item follows, now or later.
+// askReplay asks for a slot. A grantedItem follows in the inbox, now or later.
 func (s *subscription) askReplay() {
 	s.asks++
 	ask := replayAsk{s, s.asks}
@@ -18,12 +18,12 @@ func (s *subscription) askReplay() {
 	s.subs.replays.acquire(ask)
 }
 
-// pace spaces out the asks of a stream, whatever makes it ask: gaps, restarts and
-// connections are all up to its engine. askBurst are free, askInterval is the time for each
-// one more. After an ask that brought nothing the next one waits, for firstBackOff and
-// then twice as long each time, up to longestBackOff.
+// pace limits the rate at which a stream asks for replays, whatever the cause: gaps,
+// restarts and connections all are under the control of its engine. It allows a burst of
+// askBurst, then one ask per askInterval. After an ask that brought nothing the next one
+// waits firstBackOff, then twice as long each time, up to longestBackOff.
 type pace struct {
-	spent   time.Duration // of askBurst*askInterval, at the time of the last ask
+	spent   time.Duration // the used part of askBurst*askInterval, at the time of the last ask
 	last    time.Time     // the last ask; zero: none
 	backOff time.Duration // from the last ask to the next; 0 after progress
 }
@@ -35,7 +35,7 @@ const (
 	longestBackOff = 10 * time.Second
 )
 
-// next returns how long an ask has to wait that is wanted now.
+// next returns how long an ask that is wanted now has to wait.
 func (p *pace) next(now time.Time) (wait time.Duration) {
 	p.spent = max(p.spent-now.Sub(p.last), 0)
 	if p.spent > (askBurst-1)*askInterval {
@@ -48,10 +48,11 @@ func (p *pace) next(now time.Time) (wait time.Duration) {
 	return wait
 }
 
-// progress says that a replay brought something.
+// progress ends the back-off, because a replay has brought something.
 func (p *pace) progress() { p.backOff = 0 }
 
-// openReplay uses the slot that was given for an ask.
+// openReplay begins the replay for which a slot was granted, or gives the slot back if
+// the ask is no longer the newest one.
 func (s *subscription) openReplay(ask uint64, now time.Time) {
 	from, ok := uint64(0), ask == s.asks
 	if ok {
@@ -75,8 +76,8 @@ func (s *subscription) openReplay(ask uint64, now time.Time) {
 	s.resumeLocked() // it may have been stopped before its id was known
 }
 
-// closeReplay closes the replay's socket. Answers that are still in the inbox, and
-// a slot that is still to come, belong to an ask that is not the newest any more.
+// closeReplay closes the replay's socket. It starts a new ask number, so that answers
+// still in the inbox, and a slot still to come, are recognized as old.
 func (s *subscription) closeReplay() {
 	s.asks++
 	s.mu.Lock()

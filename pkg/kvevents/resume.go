@@ -7,18 +7,19 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Checkpoint is where a rank's stream stands: what a later process needs to find
-// out whether the engine is still the same and nothing of it is missed. What the
-// rank holds at the checkpoint, changed by all messages after Last in their order,
-// is what it holds now, whatever some of these messages have changed before: the
-// blocks may be read while events go on, if Subscribers.Unbroken is asked after that.
+// Checkpoint is the position of a rank's stream. With it a later process can find out
+// whether the engine is still the same, and miss none of its messages: the blocks that
+// the rank held at the checkpoint plus all messages after Last, applied in order, are
+// the blocks that it holds now. Some of these messages may already have changed the
+// blocks. Hence the blocks may be read after the checkpoint while events go on,
+// provided that Subscribers.Unbroken reports true afterwards.
 type Checkpoint struct {
 	Endpoint string // of the publisher
 	// Every number from Since to Last has been applied, and nothing above. Since <= Last.
 	Since, Last uint64
-	// Recent has fingerprints of messages; one is that of Last.
+	// Recent has fingerprints of messages, that of Last among them.
 	Recent []Fingerprint
-	// Salted and Groups are what the converter has learnt from the stream.
+	// Salted and Groups are what the converter has learned from the stream.
 	Salted bool
 	Groups []GroupKind
 
@@ -39,38 +40,38 @@ type GroupKind struct {
 	Main  bool
 }
 
-// Resume lets a stream go on from a checkpoint of an earlier process. Whether the
-// engine is still the same, and everything after the checkpoint can be had, is
-// found out once the stream is connected:
+// Resume lets a stream continue from a checkpoint of an earlier process. Once it is
+// connected, the stream finds out whether the engine is still the same and still has
+// everything after the checkpoint:
 //
 //   - With a replay endpoint, by a replay from the checkpoint's last number on: its
 //     first message must have the fingerprint of that number.
-//   - Without one, by the first live message, whose number must follow.
+//   - Without one, by the first live message, whose number must be the next one.
 //
-// Then Restore is called once, before anything later is applied, by the goroutine
-// that applies the stream. Else Discard is called once, and the stream begins anew.
-// A stream that ends before either calls neither.
+// If so, Restore is called once, before anything later is applied, by the goroutine
+// that applies the stream. Otherwise Discard is called once, and the stream starts
+// from scratch. A stream that ends before that calls neither.
 type Resume struct {
 	From             Checkpoint
 	Restore, Discard func()
 }
 
-// resumption says how far a stream has come in going on from a checkpoint.
+// resumption is the progress of a stream in resuming from a checkpoint.
 type resumption uint8
 
 const (
-	// notResumed: the stream has begun anew, or needs the checkpoint no longer.
+	// notResumed: the stream started from scratch, or no longer needs the checkpoint.
 	notResumed resumption = iota
-	// unproven: the stream's engineState is a checkpoint's, and its blocks are not in
-	// the index. Nothing has been applied.
+	// unproven: engineState is that of the checkpoint, but its blocks are not in the
+	// index yet. No message has been applied.
 	unproven
-	// catchingUp: the blocks are in the index. No live message has been applied, so
-	// that those sent before this connection may still prove to be lost: then the
-	// blocks go.
+	// catchingUp: the checkpoint's blocks are in the index. No live message has been
+	// applied yet, so that messages from before this connection may still turn out to
+	// be lost; then the blocks are removed.
 	catchingUp
 )
 
-// resume makes a new stream go on from a checkpoint.
+// resume makes a new stream continue from a checkpoint.
 func (s *stream) resume(c *Checkpoint) {
 	s.resumed = unproven
 	s.started, s.since, s.last = true, c.Since, c.Last
@@ -78,7 +79,8 @@ func (s *stream) resume(c *Checkpoint) {
 	s.fingerprints.restore(c.Recent, c.Last)
 }
 
-// replayFrom is the number from which on all that the publisher has is asked for.
+// replayFrom returns the first number of a replay of everything that is needed from the
+// publisher.
 func (s *stream) replayFrom() uint64 {
 	if s.resumed == unproven {
 		return s.last
@@ -86,8 +88,9 @@ func (s *stream) replayFrom() uint64 {
 	return 0
 }
 
-// proveByReplay looks at a replayed message while the engine is unproven, and
-// reports whether it is now proven: the message is then one like any other.
+// proveByReplay checks a replayed message while the stream is unproven, and reports
+// whether it is now proven that the engine is the same. Then the message is handled
+// like any other.
 func (s *stream) proveByReplay(m message, now time.Time) bool {
 	remembered, same := s.fingerprints.compare(m)
 	switch {
@@ -100,8 +103,8 @@ func (s *stream) proveByReplay(m message, now time.Time) bool {
 	return false
 }
 
-// proveByLive looks at the first live message while the engine is unproven. It
-// can prove the engine where no replay can.
+// proveByLive checks the first live message while the stream is unproven. It proves the
+// engine only if there is no replay endpoint; otherwise the checkpoint is given up.
 func (s *stream) proveByLive(m message) {
 	if !s.replayable && s.last < math.MaxUint64 && m.seq == s.last+1 {
 		s.restore()
@@ -110,14 +113,14 @@ func (s *stream) proveByLive(m message) {
 	s.discard()
 }
 
-// restore has the blocks of the checkpoint put into the index.
+// restore puts the blocks of the checkpoint into the index.
 func (s *stream) restore() {
 	s.resumed = catchingUp
 	s.unverifiedUpTo = position{}
 	s.output.restore()
 }
 
-// discard gives the checkpoint up: the stream begins anew.
+// discard gives the checkpoint up: the stream starts from scratch.
 func (s *stream) discard() {
 	s.resumed = notResumed
 	s.engineState = engineState{}
@@ -125,8 +128,8 @@ func (s *stream) discard() {
 	s.output.discard()
 }
 
-// refute gives the checkpoint up because of what a replay has brought, and asks for
-// all that the engine has.
+// refute gives the checkpoint up because a replay has contradicted it, and asks for
+// everything that the engine has.
 func (s *stream) refute(now time.Time) {
 	s.counters.ReplayResults[ReplayAborted].Add(1)
 	s.becomeFollowing()
@@ -134,8 +137,8 @@ func (s *stream) refute(now time.Time) {
 	s.becomeAwaiting(goal{}, now)
 }
 
-// loseResumed removes the restored blocks: of what the engine sent while nobody
-// listened, something is lost.
+// loseResumed removes the restored blocks, because messages that the engine sent before
+// this connection are lost.
 func (s *stream) loseResumed() {
 	s.resumed = notResumed
 	s.engineState = engineState{}
@@ -143,9 +146,8 @@ func (s *stream) loseResumed() {
 	s.output.clear()
 }
 
-// checkpoint returns where the stream stands. ok is false if the rank may lack or
-// claim blocks because messages were lost, or while it is not known whether the
-// engine is the same.
+// checkpoint returns the position of the stream. ok is false if the rank's blocks may be
+// wrong because messages were lost, or while it is unknown whether the engine is the same.
 func (s *stream) checkpoint() (c Checkpoint, ok bool) {
 	switch {
 	case !s.started, s.resumed == unproven, s.firstLost.ok, s.suspect != nil,
@@ -158,7 +160,7 @@ func (s *stream) checkpoint() (c Checkpoint, ok bool) {
 	return Checkpoint{Since: s.since, Last: s.last, Recent: s.fingerprints.all(), breaks: s.breaks}, true
 }
 
-// all returns every fingerprint, that of the newest message first.
+// all returns all fingerprints, that of the newest message first.
 func (f *fingerprints) all() []Fingerprint {
 	var out []Fingerprint
 	add := func(p *fingerprint) {
@@ -179,7 +181,8 @@ func (f *fingerprints) all() []Fingerprint {
 	return out
 }
 
-// restore enters the fingerprints of a checkpoint whose last message has a number.
+// restore takes over the fingerprints of a checkpoint; last is the number of its last
+// message.
 func (f *fingerprints) restore(recent []Fingerprint, last uint64) {
 	for _, r := range recent {
 		p := fingerprint{seq: r.Number, length: r.Length}
@@ -201,7 +204,7 @@ func (f *fingerprints) restore(recent []Fingerprint, last uint64) {
 	}
 }
 
-// restore and discard are for a stream that goes on from a checkpoint.
+// restore and discard implement output for a stream that resumes from a checkpoint.
 func (d *delivery) restore() {
 	if a, ok := d.applier.(learner); ok {
 		a.learn(d.resume.From.Salted, d.resume.From.Groups)
@@ -215,7 +218,8 @@ func (d *delivery) discard() {
 	d.resume = nil
 }
 
-// learner is an Applier that learns from its stream how to read later messages.
+// learner is an Applier that learns from its stream how to read later messages. A
+// checkpoint includes what it has learned.
 type learner interface {
 	learnt() (salted bool, groups []GroupKind)
 	learn(salted bool, groups []GroupKind)
@@ -260,9 +264,9 @@ func (s *subscription) checkpoint() (c Checkpoint, ok bool) {
 	return c, true
 }
 
-// Checkpoints returns where the streams stand of which that can be said exactly. A
-// worker of whose streams one has brought batches for other ranks has none: it is
-// not known whose numbers its blocks depend on.
+// Checkpoints returns the positions of all streams whose position is exactly known. A
+// worker is left out if one of its streams has brought batches for other ranks: then it
+// is unknown on which stream's numbers the blocks depend.
 func (s *Subscribers) Checkpoints() map[catalog.Rank]Checkpoint {
 	points := make(map[catalog.Rank]Checkpoint)
 	mixed := make(map[uint64]bool)
@@ -300,7 +304,7 @@ func (s *subscription) isMixed() bool {
 	return s.delivery.mixed
 }
 
-// resume lets the stream go on from a checkpoint. To be called before open.
+// resume lets the stream continue from a checkpoint. It must be called before open.
 func (s *subscription) resume(r *Resume) {
 	s.turning.Lock()
 	defer s.turning.Unlock()

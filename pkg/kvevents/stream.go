@@ -8,10 +8,9 @@ import (
 
 // stream follows the numbered messages of one rank's publisher: which numbers
 // have been applied, which are missing, and whether the engine is still the same
-// process. It has no socket and no clock: its driver passes in every message and
-// event with the time, gives it messages in the order of their arrival, and does
-// what the stream asks for through output and replays. It is not safe for
-// concurrent use.
+// process. It has no socket and no clock: its driver passes in every message, in
+// the order of arrival, and every other event, with the time, and does what the
+// stream asks for through output and replays. It is not safe for concurrent use.
 //
 // The rules (decisions K5, K6 and K9):
 //
@@ -25,18 +24,18 @@ import (
 //     rank.
 //   - A number that was applied is not applied again, with one exception: a replay
 //     that reaches back behind a break in what was applied is applied from its
-//     first message on. To repeat a suffix in order is harmless: the last event
-//     about a block decides whether it is there, and its copies are counted anew
-//     (decision N3).
+//     first message on. Applying a suffix again, in order, is harmless: the last
+//     event about a block decides whether it is there, and its copies are counted
+//     again from zero (decision N3).
 //   - The engine is a new one if a replay from 0 starts at 0 and ends below what
 //     was applied, if a replayed number stands for another message than before
 //     (see fingerprints), or if live numbers fall: a 0 after a higher number, or
 //     two rising numbers below the last one. Falling live numbers are only a
 //     suspicion where a replay can refute it by reaching the last number. For a
 //     new engine the rank is cleared and filled again.
-//   - A ring that no longer starts at 0 and ends below what was applied proves
-//     nothing by itself, since a ROUTER drops the end of a long answer: live
-//     numbers decide. An empty ring proves nothing either.
+//   - A replay that does not start at 0 and ends below what was applied proves
+//     nothing by itself, since a ROUTER socket drops the end of a long answer: live
+//     numbers decide. An empty replay proves nothing either.
 type stream struct {
 	output     output
 	replays    replays
@@ -52,22 +51,21 @@ type stream struct {
 	replayAgain bool
 
 	engineState
-	resumed resumption // from a checkpoint
-	breaks  uint64     // how often messages were applied again, or a new engine was found
+	resumed resumption // progress of resuming from a checkpoint
+	breaks  uint64     // how often messages were applied again, or the rank was cleared; see Unbroken
 
 	replay replay
 	retry  replayRetry
 	// held are live messages in the order of their arrival, if replay.state holds
 	// them; else it is empty.
 	held heldMessages
-	// failures counts the replays that failed in a row; until backoffUntil no gap
-	// is asked for.
+	// failures counts the replays that failed in a row. Before backoffUntil no replay
+	// is asked for to fill a gap.
 	failures     int
 	backoffUntil time.Time
 }
 
-// engineState is what is known of the engine that publishes. It is zero for a new
-// one.
+// engineState is what is known of the publishing engine. It is zero for a new one.
 type engineState struct {
 	// started: a message of this engine has been applied. If not, the fields down to
 	// fingerprints are zero.
@@ -87,8 +85,8 @@ type engineState struct {
 	// lastLive is the highest live number let through on this connection; at its
 	// beginning, the last number applied before.
 	lastLive position
-	// acceptLateUntil: before that time a live number above lastLive that is not
-	// above last was held up while a replay overtook it, and means nothing.
+	// acceptLateUntil: before that time, a live number above lastLive but not above
+	// last is a message that a replay has overtaken. It is ignored.
 	acceptLateUntil time.Time
 	// ignoreLowUntil: before that time a live number that is not above last is a
 	// duplicate, because a replay has just shown that the engine is the same.
@@ -97,43 +95,43 @@ type engineState struct {
 	// next one decides whether it was a duplicate or the first message of a new
 	// engine. nil: there is none. Only if started.
 	suspect *message
-	// countedGap is the live number behind the gap that was counted last, so that a
-	// message which is looked at twice does not count twice. 0: none.
+	// countedGap is the live number after the gap that was counted last, so that a gap is
+	// counted once even if its message is handled twice. 0: none.
 	countedGap uint64
-	// replayTriedBelow: no replay is asked for to fill a gap below a live number up to
-	// this one, because one has been tried or can bring nothing.
+	// replayTriedBelow: for gaps before live numbers up to this one no replay is asked
+	// for, because one has been tried or could bring nothing.
 	replayTriedBelow uint64
 }
 
 // output takes what a stream applies, in order.
 type output interface {
 	// apply applies one batch; an error means that it cannot be read. cleared
-	// reports that the engine dropped all blocks of the rank in it, so that nothing
-	// that was lost before matters any more.
+	// reports that the engine dropped all blocks of the rank in it, so that earlier
+	// losses no longer matter.
 	apply(m message) (cleared bool, err error)
 	// clear removes all blocks of the rank from all tiers.
 	clear()
 	// beginReplay is called when a replay begins with the first message that the
-	// engine ever sent, and nothing of the engine has been applied yet.
+	// engine ever sent, and none of the engine's messages has been applied yet.
 	beginReplay()
-	// lose is called when numbers are lost for good, before what comes after them is
+	// lose is called when numbers are lost for good, before the message after them is
 	// applied.
 	lose()
-	// rewind is called when a replay reaches back behind a break: batches that were
-	// applied before come again.
+	// rewind is called when a replay reaches back behind a break, before batches that
+	// were applied before are applied again.
 	rewind()
 	// foreign reports whether a replayed batch belongs to another rank.
 	foreign(payload []byte) bool
-	// restore puts the blocks of the checkpoint into the index from which the stream
-	// was resumed; discard says that this will never be asked for. One of them is
-	// called, at most once, if the stream was resumed.
+	// restore puts the blocks of the checkpoint, from which the stream was resumed, into
+	// the index; discard means that restore will not be called. A resumed stream calls
+	// at most one of them, once.
 	restore()
 	discard()
 }
 
 // replays is the replay server of a stream.
 type replays interface {
-	// askReplay asks for a replay: granted is to be called when it may begin.
+	// askReplay asks for a replay; stream.granted must be called when it may begin.
 	askReplay()
 	// closeReplay ends the replay that was asked for, whether it has begun or not.
 	closeReplay()
@@ -156,7 +154,7 @@ type position struct {
 	ok  bool
 }
 
-// live takes a live message.
+// live handles a live message.
 func (s *stream) live(m message, now time.Time) {
 	s.counters.Messages.Add(1)
 	if !s.replay.state.holdsLive() && s.acceptLive(m, now) {
@@ -169,7 +167,7 @@ func (s *stream) live(m message, now time.Time) {
 	}
 }
 
-// holds returns the bytes that are reserved for the messages that it keeps.
+// holds returns the bytes that the accounts count for the messages that s keeps.
 func (s *stream) holds() int64 {
 	size := s.held.size
 	if s.suspect != nil {
@@ -178,7 +176,8 @@ func (s *stream) holds() int64 {
 	return size
 }
 
-// holdNothing gives up what the stream holds, as there is no memory for it.
+// holdNothing drops the messages that the stream keeps, because there is no memory for
+// them, and ends a replay that they wait for.
 func (s *stream) holdNothing(now time.Time) {
 	if s.replay.state.holdsLive() {
 		s.finishReplay(ReplayOverflow, now)
@@ -186,8 +185,8 @@ func (s *stream) holdNothing(now time.Time) {
 	s.dropSuspect()
 }
 
-// acceptLive deals with the next live message in order. It returns false if a
-// replay has to come first, which it has asked for.
+// acceptLive handles the next live message in order. It returns false if the message
+// must wait for a replay, which it has asked for.
 func (s *stream) acceptLive(m message, now time.Time) bool {
 	if s.resumed == unproven {
 		s.proveByLive(m)
@@ -197,7 +196,7 @@ func (s *stream) acceptLive(m message, now time.Time) bool {
 	}
 	s.dropSuspect()
 	if !s.started {
-		if m.seq > 0 && s.mayFill(m.seq, now) { // joined late: what was before?
+		if m.seq > 0 && s.mayFill(m.seq, now) { // joined late: ask for what was before
 			s.becomeAwaiting(goal{target: position{m.seq - 1, true}}, now)
 			return false
 		}
@@ -223,13 +222,13 @@ func (s *stream) mayFill(seq uint64, now time.Time) bool {
 	return seq > s.replayTriedBelow && s.mayAsk(now)
 }
 
-// mayAsk reports whether live numbers may ask for a replay. Without a connection
-// they are the rest of the last one, and the next connection asks by itself.
+// mayAsk reports whether a live number may cause a replay. Without a connection it may
+// not: the message is a leftover of the last connection, and the next one asks anyway.
 func (s *stream) mayAsk(now time.Time) bool {
 	return s.replayable && s.up && s.replay.state != stateOverdue && !now.Before(s.backoffUntil)
 }
 
-// applyNext applies m, whose number is above last. The numbers between are lost.
+// applyNext applies m, whose number is above last. Numbers between them are lost.
 func (s *stream) applyNext(m message) {
 	if s.resumed == catchingUp && m.seq-s.last > 1 {
 		s.loseResumed()
@@ -260,9 +259,9 @@ func (s *stream) applyNext(m message) {
 	}
 }
 
-// acceptLow deals with a live number that is not above last: a replay overtook
-// it, it is a duplicate, or the engine is a new one. Like acceptLive it returns
-// false if a replay has to come first.
+// acceptLow handles a live message whose number is not above last: a replay has
+// overtaken it, it is a duplicate, or the engine is a new one. Like acceptLive it
+// returns false if the message must wait for a replay.
 func (s *stream) acceptLow(m message, now time.Time) bool {
 	switch {
 	case now.Before(s.acceptLateUntil) && (!s.lastLive.ok || m.seq > s.lastLive.seq):
@@ -284,7 +283,7 @@ func (s *stream) acceptLow(m message, now time.Time) bool {
 	}
 }
 
-// dropSuspect gives up a low number that no second one has confirmed: it was a
+// dropSuspect drops the suspect, which no second low number has confirmed, as a
 // duplicate.
 func (s *stream) dropSuspect() {
 	if s.suspect != nil {
@@ -293,8 +292,9 @@ func (s *stream) dropSuspect() {
 	}
 }
 
-// suspectNewEngine acts on live numbers that only a new engine sends: the
-// suspect's, if there is one, then m's. It has a replay decide where it can.
+// suspectNewEngine handles live messages that only a new engine sends: the suspect,
+// if there is one, then m. If possible it asks for a replay to decide; otherwise it
+// takes the engine for a new one.
 func (s *stream) suspectNewEngine(m message, now time.Time) bool {
 	suspect := s.suspect
 	s.suspect = nil
@@ -323,8 +323,8 @@ func (s *stream) resetForNewEngine() {
 	s.retry.appliedUpTo = position{}
 }
 
-// connected takes a new connection to the publisher. It comes before the
-// connection's first message.
+// connected is called for a new connection to the publisher, before its first
+// message.
 func (s *stream) connected(now time.Time) {
 	s.counters.Connects.Add(1)
 	s.up = true
@@ -345,9 +345,9 @@ func (s *stream) askForAll(now time.Time) {
 	}
 }
 
-// disconnected takes the loss of the last connection. A running replay came from
-// the same process, so it is over; the numbers of the next connection are judged
-// without what is known of this one's.
+// disconnected is called when the last connection is lost. A running replay is over,
+// because it came from the same process. What is known of this connection's live
+// numbers does not apply to the next one.
 func (s *stream) disconnected(now time.Time) {
 	s.counters.Disconnects.Add(1)
 	s.up, s.replayAgain = false, false
@@ -364,7 +364,7 @@ func (s *stream) disconnected(now time.Time) {
 	}
 }
 
-// setReplayable takes the news that the replay endpoint is another one, or gone.
+// setReplayable is called when the replay endpoint has changed; replayable: there is one.
 func (s *stream) setReplayable(replayable bool, now time.Time) {
 	s.replayable, s.replayAgain = replayable, false
 	s.failures, s.backoffUntil = 0, time.Time{}
@@ -377,7 +377,7 @@ func (s *stream) setReplayable(replayable bool, now time.Time) {
 	}
 }
 
-// state is what a stream shows of itself.
+// state returns the state that the stream shows to operators.
 func (s *stream) state() StreamState {
 	switch {
 	case s.replay.state.wanted():
@@ -453,11 +453,12 @@ func (s StreamState) String() string {
 // StreamCounts are one stream's share of the Counters, since it was added.
 type StreamCounts struct {
 	Applied  uint64 // messages
-	Gaps     uint64 // that no replay filled
-	Lost     uint64 // message numbers in them
+	Gaps     uint64 // gaps in the numbers that no replay filled
+	Lost     uint64 // message numbers in these gaps
 	Restarts uint64 // of the engine
 	Replays  uint64 // begun
-	// BadReplays failed or had gaps; BadReplay is the result of the last of them.
+	// BadReplays counts replays that failed or were incomplete; BadReplay is the last
+	// one's result.
 	BadReplays uint64
 	BadReplay  ReplayResult
 }

@@ -21,18 +21,19 @@ var (
 )
 
 // Source opens sockets; internal/zmqsock has one. Callbacks must neither block nor
-// call the Source, but offer may call it about other sockets than its own. When a message callback returns false the socket is not read
-// any more until Resume. The slice of the frames is the caller's. The frames lie in
-// memory (nil: in memory of their own), which the callee releases: that of messages to
-// Config.Streams, that of answers to Config.Replay.
+// call the Source; only offer may call it, about sockets other than its own. When a
+// message or answer callback returns false, the socket is not read until Resume. The
+// slice of frames belongs to the caller. The frames themselves are in memory (nil: in
+// memory of their own), which the callee releases: for messages to Config.Streams, for
+// answers to Config.Replay.
 type Source interface {
-	// Subscribe follows every topic of a publisher. A message comes with the time
-	// at which it was received. One that has come alone may be offered first: then its
-	// frames are good until offer returns, and if that returns true it has dealt with the
-	// message. offer may take as long as the message takes to be applied. status is
-	// called for each new connection, before its first message, and when the last
-	// one is lost. A malformed endpoint, or one that cannot be bound, is an error.
-	// serverKey is the publisher's CURVE public key in Z85, "" for none.
+	// Subscribe follows every topic of a publisher. A message comes with the time at
+	// which it was received. A message that has come alone may be offered first: its
+	// frames are valid until offer returns, and true means that offer has handled the
+	// message, which may take as long as applying it does. status is called for each
+	// new connection, before its first message, and when the last one is lost. A
+	// malformed endpoint, or one that cannot be bound, is an error. serverKey is the
+	// publisher's CURVE public key in Z85, "" for none.
 	Subscribe(endpoint, serverKey string, offer func(frames [][]byte, received time.Time) bool, message func(frames [][]byte, memory *budget.Buffer, received time.Time) bool, status func(up bool)) (id uint64, err error)
 	// Request sends one message and gives every answer to it to answer.
 	Request(endpoint, serverKey string, request [][]byte, answer func(frames [][]byte, memory *budget.Buffer) bool) (id uint64, err error)
@@ -47,14 +48,15 @@ type StreamConfig struct {
 	Rank     catalog.Rank
 	Endpoint string // of the publisher
 	Replay   string // of its replay server; "" for none
-	// ServerKey is the CURVE public key of both in Z85, "" for none: then they are
-	// followed as the Source does by default.
+	// ServerKey is the CURVE public key of both servers in Z85; with "" the Source's
+	// default applies.
 	ServerKey string
 	// SharedReplay: several ranks have this replay endpoint, so answers that
 	// state another rank are dropped.
 	SharedReplay bool
 	Applier      Applier
-	// Resume, if not nil, is where Add lets the stream go on. Update does not look at it.
+	// Resume, if not nil, is the checkpoint from which Add resumes the stream. Update
+	// ignores it.
 	Resume *Resume
 }
 
@@ -65,8 +67,8 @@ type Config struct {
 	// Inbox and InboxBytes bound the messages of a stream that wait to be applied.
 	// Above them its sockets are not read.
 	Inbox, InboxBytes int
-	// Answers and AnswerBytes bound the replayed ones likewise. They are far above the
-	// others, as a ROUTER drops what a slow reader does not take.
+	// Answers and AnswerBytes bound replayed messages in the same way. They are far
+	// larger, because a ROUTER socket drops what a slow reader does not take.
 	Answers, AnswerBytes int
 	// Held and HeldBytes bound the live messages of a stream that wait for a replay.
 	// Above them the replay is given up.
@@ -76,13 +78,13 @@ type Config struct {
 	Silence time.Duration
 	// Replays bounds the replays that run at a time, over all streams.
 	Replays int
-	// Streams and Replay are the accounts of the live messages in inboxes, and of
-	// replayed ones and what waits for them. One stream takes a small share of them at
-	// most, whatever the bounds above say. nil is without limits.
+	// Streams is the account of live messages in inboxes; Replay is that of replayed
+	// messages and of live ones that wait for a replay. One stream may take only a share
+	// of each (1/64 and 1/4), whatever the bounds above say. nil has no limit.
 	Streams, Replay *budget.Account
 	// Lag, if not nil, is called for each live message whose batch could be read and
-	// states a Unix time, with the time from then to when the message was received:
-	// 0 to MaxLag. Several goroutines call it.
+	// states a Unix time, with the time from then until the message was received: 0 to
+	// MaxLag. Several goroutines call it.
 	Lag func(time.Duration)
 }
 
@@ -91,7 +93,7 @@ type Config struct {
 func DefaultConfig(workers int) Config {
 	return Config{
 		Workers: workers,
-		Inbox:   256, InboxBytes: 256 << 10, // as much as a turn
+		Inbox:   256, InboxBytes: 256 << 10, // the bytes of one turn
 		Answers: 20000, AnswerBytes: 64 << 20,
 		Held: 10000, HeldBytes: 64 << 20,
 		Silence: 5 * time.Second,
@@ -141,8 +143,8 @@ func NewSubscribers(source Source, config Config, counters *Counters) *Subscribe
 	}
 }
 
-// inboxShare and replayShare are the parts of an account that one stream may take:
-// 1/64 and 1/4.
+// inboxShare and replayShare are the divisors of an account's limit that give the share
+// of one stream: 1/64 and 1/4.
 const (
 	inboxShare  = 64
 	replayShare = 4
@@ -199,11 +201,11 @@ func (s *Subscribers) Add(c StreamConfig) error {
 	return nil
 }
 
-// Update changes a rank's stream. With the same endpoint the stream goes on where
-// it is, and so does a running replay unless the replay endpoint changes. Another
-// endpoint or server key is another engine: the rank is cleared and followed from scratch. When
-// Update returns the old Applier is not used any more. On an error
-// (ErrUnknownStream, or the new endpoint cannot be used) everything is as before.
+// Update changes a rank's stream. With the same endpoint the stream continues, and so
+// does a running replay unless the replay endpoint changes. Another endpoint or server
+// key means another engine: the rank is cleared and followed from scratch. When Update
+// returns, the old Applier is no longer used. On an error (ErrUnknownStream, or the new
+// endpoint cannot be used) nothing has changed.
 func (s *Subscribers) Update(c StreamConfig) error {
 	s.registering.Lock()
 	defer s.registering.Unlock()
@@ -297,10 +299,10 @@ type StreamStatus struct {
 	Rank     catalog.Rank
 	Endpoint string
 	State    StreamState
-	Last     uint64 // number of the last message applied,
-	HasLast  bool   // if any
-	Pending  int    // messages that wait to be applied
-	Held     int    // live messages that wait for a replay
+	Last     uint64 // number of the last message applied, if HasLast
+	HasLast  bool
+	Pending  int // messages that wait to be applied
+	Held     int // live messages that wait for a replay
 	StreamCounts
 }
 
@@ -318,7 +320,7 @@ func (s *Subscribers) Streams() []StreamStatus {
 // Counters returns the counters that Subscribers were made with.
 func (s *Subscribers) Counters() *Counters { return s.counters }
 
-// Tally returns what appliers have counted so far.
+// Tally returns what all appliers have counted so far.
 func (s *Subscribers) Tally() Tally {
 	s.tallying.Lock()
 	defer s.tallying.Unlock()

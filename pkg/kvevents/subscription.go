@@ -10,7 +10,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// itemKind is the kind of an inbox's item.
+// itemKind is the kind of an item.
 type itemKind uint8
 
 const (
@@ -28,7 +28,7 @@ const (
 // isAnswer reports whether an item comes from a replay's socket.
 func (k itemKind) isAnswer() bool { return k == answerItem || k == endItem }
 
-// item is what a socket, a timer or a caller has for a stream.
+// item is something that a socket, a timer or a caller passes to a stream.
 type item struct {
 	kind    itemKind
 	message message  // of liveItem and answerItem
@@ -37,7 +37,7 @@ type item struct {
 	barrier *barrier // of barrierItem
 }
 
-// itemOverhead is what an item counts in bytes beside its payload.
+// itemOverhead is the size that is counted for an item besides its payload, in bytes.
 const itemOverhead = 64
 
 func (it *item) size() int { return len(it.message.payload) + itemOverhead }
@@ -63,12 +63,12 @@ type subscription struct {
 	*following
 }
 
-// following is what a subscription has from its first turn on: as long as no publisher
-// is there it takes little memory, however many there are.
+// following is the part of a subscription that exists from its first turn on, so that
+// subscriptions take little memory as long as their publishers are not there.
 type following struct {
 	stream   stream
-	taken    []item      // from the inbox
-	rest     []item      // those of them that are for the next turns
+	taken    []item      // items taken from the inbox
+	rest     []item      // the part of taken that is left for the next turns
 	held     int64       // bytes of Config.Replay reserved for what the stream holds
 	asks     uint64      // the number of the newest ask for a replay
 	pace     pace        // of the asks
@@ -83,8 +83,8 @@ type inbox struct {
 	mu           sync.Mutex
 	items, spare []item // spare is memory for the items after these
 	pending      load   // items here or taken, but not handled yet
-	answers      load   // those of them that came from a replay
-	more         bool   // some are taken and not handled yet
+	answers      load   // the part of pending that came from a replay
+	more         bool   // some items are taken but not handled yet
 	queued       bool   // in the queue or in a turn, or not open yet
 	closed       bool
 	live, replay socket
@@ -111,7 +111,8 @@ type socket struct {
 	stopped bool // the Source does not read it until Resume
 }
 
-// newSubscription returns a subscription without a socket. number is another one for each.
+// newSubscription returns a subscription without a socket. number is unique among all
+// subscriptions.
 func newSubscription(s *Subscribers, c StreamConfig, number uint64) *subscription {
 	return &subscription{
 		subs: s, rank: c.Rank, endpoint: c.Endpoint, serverKey: c.ServerKey,
@@ -125,7 +126,7 @@ func newSubscription(s *Subscribers, c StreamConfig, number uint64) *subscriptio
 	}
 }
 
-// follow makes the stream, unless there is one. turning must be held.
+// follow creates the stream if there is none yet. turning must be held.
 func (s *subscription) follow() {
 	if s.following != nil {
 		return
@@ -137,7 +138,7 @@ func (s *subscription) follow() {
 	}}
 }
 
-// connect opens the stream's socket. What it reports waits in the inbox.
+// connect opens the stream's socket. What that brings waits in the inbox until open.
 func (s *subscription) connect() error {
 	id, err := s.subs.source.Subscribe(s.endpoint, s.serverKey, s.onOffer, s.onMessage, s.onStatus)
 	if err != nil {
@@ -149,7 +150,7 @@ func (s *subscription) connect() error {
 	return nil
 }
 
-// open has the worker empty the inbox from now on.
+// open lets workers empty the inbox from now on.
 func (s *subscription) open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +158,7 @@ func (s *subscription) open() {
 	s.enqueueLocked()
 }
 
-// onMessage takes a live message from the source.
+// onMessage puts a live message from the source into the inbox.
 func (s *subscription) onMessage(frames [][]byte, memory *budget.Buffer, received time.Time) bool {
 	m, ok := parseLive(frames, received)
 	if !ok {
@@ -169,9 +170,8 @@ func (s *subscription) onMessage(frames [][]byte, memory *budget.Buffer, receive
 	return s.put(item{kind: liveItem, message: m})
 }
 
-// onOffer applies a live message that has come alone, on the goroutine that has read it: there
-// is nothing to wait for, no copy and nobody to wake. It declines when anything else waits to be
-// applied, and goes first.
+// onOffer applies a live message that has come alone on the goroutine that has read it, which
+// saves a copy and waking a worker. It declines if anything waits to be applied before it.
 func (s *subscription) onOffer(frames [][]byte, received time.Time) bool {
 	m, ok := parseLive(frames, received)
 	if !ok {
@@ -252,19 +252,20 @@ func (s *subscription) enqueueLocked() {
 	}
 }
 
-// liveFullLocked reports whether the inbox has 1/part of the live messages or more that it
-// may have: the less, the more streams wait for their turns, as what is read long before its
-// turn only takes memory.
+// liveFullLocked reports whether live messages fill at least 1/part of the inbox's bounds.
+// The bounds shrink with the number of streams that wait for their turns, because a message
+// that is read long before its turn only takes memory.
 func (s *subscription) liveFullLocked(part int) bool {
 	part *= 1 + int(s.subs.turns.waiting.Load())/crowd
 	items, bytes := s.pending.items-s.answers.items, s.pending.bytes-s.answers.bytes
 	return items >= max(s.subs.config.Inbox/part, 1) || bytes >= max(s.subs.config.InboxBytes/part, 1)
 }
 
-// crowd is how many waiting streams make each other's inboxes smaller.
+// crowd is the number of waiting streams by which the bounds of inboxes are divided once more.
 const crowd = 16
 
-// answersFullLocked is liveFullLocked of replayed messages.
+// answersFullLocked reports whether replayed messages fill at least 1/part of the inbox's
+// bounds.
 func (s *subscription) answersFullLocked(part int) bool {
 	return s.answers.items >= s.subs.config.Answers/part || s.answers.bytes >= s.subs.config.AnswerBytes/part
 }
@@ -305,23 +306,22 @@ func (s *subscription) turn(w *Workspace) {
 	s.leaveTurnLocked(done, answers)
 }
 
-// beginTurn and endTurn are before and after what the stream does in a turn. turning must be
-// held.
+// beginTurn and endTurn enclose what the stream does in a turn. turning must be held.
 func (s *subscription) beginTurn(w *Workspace) (now time.Time) {
 	s.delivery.work, s.delivery.applied = w, false
 	return time.Now()
 }
 
 func (s *subscription) endTurn(now time.Time) {
-	if s.delivery.applied { // counted before it is pending no more: a Barrier may find nothing to wait for
+	if s.delivery.applied { // before the items stop being pending: a Barrier may then find nothing to wait for
 		s.subs.count(&s.delivery.work.Tally)
 	}
 	s.delivery.work = nil
 	s.setDeadline(now)
 }
 
-// leaveTurnLocked says that items have been handled, and gives the stream its next turn if there
-// are more.
+// leaveTurnLocked takes handled items off the loads, and queues the stream for its next turn if
+// there are more items.
 func (s *subscription) leaveTurnLocked(done, answers load) {
 	s.pending.subtract(done)
 	s.answers.subtract(answers)
@@ -331,7 +331,7 @@ func (s *subscription) leaveTurnLocked(done, answers load) {
 	s.enqueueLocked()
 }
 
-// take returns the items of a turn.
+// take returns the items for one turn, within turnItems and turnBytes.
 func (s *subscription) take() []item {
 	if len(s.rest) == 0 {
 		s.mu.Lock()
@@ -349,9 +349,9 @@ func (s *subscription) take() []item {
 	return items
 }
 
-// settle brings the accounts up to date after items were handled. What the
-// stream holds for a replay moves to the account of replays; where that has no room the
-// replay is given up.
+// settle brings the accounts up to date after items were handled. Messages that the stream
+// holds for a replay move to the account of replays; if that has no room, the replay is
+// given up.
 func (s *subscription) settle(items []item, now time.Time) {
 	c := &s.subs.config
 	if more := s.stream.holds() - s.held; more > 0 && !c.Replay.Reserve(more) {
@@ -367,7 +367,7 @@ func (s *subscription) settle(items []item, now time.Time) {
 	}
 }
 
-// release returns the memory of an item, whose payload nobody uses any more.
+// release returns the memory of an item, whose payload must no longer be in use.
 func (s *subscription) release(it *item) {
 	switch it.kind {
 	case liveItem:
@@ -423,7 +423,7 @@ func (s *subscription) handle(it *item, now time.Time) {
 		s.server = it.replay
 		s.stream.setReplayable(it.replay != "", now)
 	case barrierItem:
-		// The one who waits may look at the counters and the status next.
+		// The caller that waits may read the tally and the status next.
 		s.subs.count(&s.delivery.work.Tally)
 		s.mu.Lock()
 		s.updateStatusLocked()
@@ -432,7 +432,7 @@ func (s *subscription) handle(it *item, now time.Time) {
 	}
 }
 
-// discard releases what items hold that will not be handled.
+// discard releases what items hold if they will not be handled.
 func (s *subscription) discard(items []item) {
 	for i := range items {
 		s.release(&items[i])
@@ -500,8 +500,8 @@ func (s *subscription) join(b *barrier) {
 	s.enqueueLocked()
 }
 
-// setDeadline arms the timer if the stream has a deadline before which it does not
-// ring. It may ring too early, as deadlines move on: then it is armed again.
+// setDeadline arms the timer unless it rings by the stream's deadline anyway. It may ring
+// too early, because deadlines move on; then it is armed again.
 func (s *subscription) setDeadline(now time.Time) {
 	at, ok := s.stream.deadline()
 	if !ok || s.closing.Load() {

@@ -83,8 +83,8 @@ var reasonTexts = [NumReasons]string{
 	SeedMismatch:      "hash_seed_mismatch",
 }
 
-// Ordinary reports whether events of a healthy publisher, too, are dropped for
-// the reason.
+// Ordinary reports whether events of a healthy publisher may be dropped for the
+// reason, too.
 func (r Reason) Ordinary() bool {
 	return r == Remote || r == ForeignOwner || r == FilteredGroup || r == Empty
 }
@@ -97,12 +97,12 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// outcome is what became of the events of a batch.
+// outcome summarizes what became of the events of a batch.
 type outcome struct {
 	cleared    bool   // the engine dropped all blocks of the batch's rank
 	repeats    bool   // copies are not counted from now on: see Tally.CopiesAsSet
-	unexpected Reason // of the first event dropped for a reason that is not Ordinary, if any
-	// unused counts the events that were not applied, if any.
+	unexpected Reason // of the first event that was dropped for a reason that is not Ordinary; else Applied
+	// unused counts the events that were not applied, by reason. any: there are some.
 	unused [NumReasons]uint64
 	any    bool
 }
@@ -123,9 +123,9 @@ func (o *outcome) count(reason Reason) {
 	}
 }
 
-// Unused returns how many events were not applied, by reason, when the batch
-// went to Converter.Apply or Converter.Each last; nil if all were. It is good
-// until the next such call.
+// Unused returns how many events of the batch the last Converter.Apply or
+// Converter.Each did not apply, by reason; nil if none. It is valid until the next
+// such call.
 func (b *Batch) Unused() *[NumReasons]uint64 {
 	if !b.outcome.any {
 		return nil
@@ -144,18 +144,18 @@ type BlockOutcome uint8
 // is stored and opaque.
 const (
 	BlocksStored     BlockOutcome = iota // new to the rank and tier
-	BlocksKnown                          // there already
+	BlocksKnown                          // held already
 	BlocksOrphaned                       // waiting for the parent (decision K7)
 	BlocksDropped                        // orphans that gave way to newer ones
-	BlocksCopied                         // there already, and counted as a further copy (decision N3)
-	BlocksRemoved                        // gone, or a further copy of them
-	BlocksUnknown                        // to be removed, but not there
+	BlocksCopied                         // held already, and counted as a further copy (decision N3)
+	BlocksRemoved                        // removed, or one copy of them
+	BlocksUnknown                        // to be removed, but not held
 	BlocksResolved                       // stored by name alone (decision K15)
-	BlocksUnresolved                     // stored by a name that the rank never announced with tokens
-	BlocksOpaque                         // kept, but never matched: an extra key that no prompt can express
-	BlocksIncomplete                     // named, but their tokens were not all there
-	BlocksGrouped                        // of a further attention group: noted beside the index
-	BlocksRefused                        // not kept: no memory left for the index
+	BlocksUnresolved                     // named without tokens, but not known; not stored
+	BlocksOpaque                         // stored, but never matched: an extra key that no prompt can express
+	BlocksIncomplete                     // named, but not all of their tokens were in the event; not stored
+	BlocksGrouped                        // of a further attention group: kept beside the tree
+	BlocksRefused                        // not stored: no memory left for the index
 	// NumBlockOutcomes counts the outcomes.
 	NumBlockOutcomes = int(iota)
 )
@@ -185,17 +185,18 @@ func (o BlockOutcome) String() string {
 }
 
 // Tally counts events by kind, tier and reason (Applied is the first), and
-// blocks by tier and outcome. The last tier is NoTier. It is plain memory of one
-// goroutine: fill one, then Add it to a shared one under that one's lock.
+// blocks by tier and outcome. The last tier is NoTier. It is not safe for
+// concurrent use: each goroutine fills its own, which is then added to a shared one
+// under a lock.
 type Tally struct {
 	Events [NumKinds][NoTier + 1][NumReasons]uint64
 	Blocks [NoTier + 1][NumBlockOutcomes]uint64
 	// CopiesAsSet counts the streams whose events announced more copies of blocks than
-	// the rank has room for: they are taken as announced again.
+	// the rank has room for. From then on their copies are not counted.
 	CopiesAsSet uint64
 
-	// counted has the rows of Events and Blocks that event and BlocksOf have used since
-	// moveTo: a message counts in few of them. The bits of Blocks are the upper ones.
+	// counted is a bit set of the rows of Events and Blocks that were used since the last
+	// moveTo, which then need not go through all of them. Rows of Blocks are the upper bits.
 	counted uint32
 }
 
@@ -208,13 +209,13 @@ func (t *Tally) event(k Kind, tier int, r Reason) {
 	t.counted |= 1 << (int(k)*(NoTier+1) + tier)
 }
 
-// BlocksOf returns where the blocks of a tier (or NoTier) are counted.
+// BlocksOf returns the counters of the blocks of a tier (or NoTier), to be increased.
 func (t *Tally) BlocksOf(tier int) *[NumBlockOutcomes]uint64 {
 	t.counted |= 1 << (blockRows + tier)
 	return &t.Blocks[tier]
 }
 
-// moveTo adds to o what was counted by event and BlocksOf, and empties t.
+// moveTo adds t to o and empties t.
 func (t *Tally) moveTo(o *Tally) {
 	for rows := t.counted; rows != 0; rows &= rows - 1 {
 		row := bits.TrailingZeros32(rows)

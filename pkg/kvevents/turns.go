@@ -14,9 +14,9 @@ const (
 )
 
 // turns is the queue of subscriptions that have something in their inboxes. A
-// subscription is in it at most once and not while it has its turn, so that its messages
-// are applied in order, by whichever worker is free: one that is busy with a huge
-// message holds up no stream but that message's.
+// subscription is in it at most once and not during its turn, so that its messages are
+// applied in order, by any free worker. A worker that is busy with a huge message delays
+// only that message's stream.
 type turns struct {
 	wake    chan struct{} // a token for each worker that may be asleep
 	waiting atomic.Int64  // subscriptions in queue
@@ -25,12 +25,12 @@ type turns struct {
 	mu    sync.Mutex
 	queue []*subscription
 	head  int          // of queue
-	free  []*Workspace // to be lent
-	lent  int          // workspaces
+	free  []*Workspace // workspaces that can be lent
+	lent  int          // number of workspaces that are lent
 }
 
-// lend returns a workspace to those who apply a message without a turn: nil if streams wait
-// for their turns, or as many are lent as there are workers.
+// lend returns a workspace for applying a message without a turn. It returns nil if streams
+// wait for their turns, or if as many workspaces are lent as there are workers.
 func (t *turns) lend() *Workspace {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +66,7 @@ func (t *turns) enqueue(sub *subscription) {
 	}
 }
 
-// next returns the subscription whose turn it is, nil if there is none.
+// next removes and returns the subscription whose turn it is, nil if there is none.
 func (t *turns) next() *subscription {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,7 +76,7 @@ func (t *turns) next() *subscription {
 	}
 	sub := t.queue[t.head]
 	t.waiting.Add(-1)
-	t.queue[t.head] = nil // no removed stream is kept alive
+	t.queue[t.head] = nil // so that a removed stream can be collected
 	if t.head++; t.head == len(t.queue) {
 		t.queue, t.head = t.queue[:0], 0
 	} else if t.head > len(t.queue)/2 && t.head > turnItems {
@@ -100,7 +100,7 @@ func (s *Subscribers) apply(ctx context.Context) {
 	}
 }
 
-// count moves what a worker has counted into the tally of all.
+// count moves what a worker has counted into the common tally.
 func (s *Subscribers) count(t *Tally) {
 	s.tallying.Lock()
 	t.moveTo(&s.tally)
