@@ -10,9 +10,9 @@ import (
 
 // blocks holds the active prompt blocks of a scope. They are counted by their
 // hash, but what a prompt shares with a rank is a leading run: a block matches
-// only after the same predecessors. As a sequence hash stands for its whole chain,
-// a hash normally lies on one path only, and its row in byHash notes the code of
-// that path.
+// only after the same predecessors. Because a sequence hash stands for its whole
+// chain, a hash normally lies on one path only, and its row in byHash has the code
+// of that path.
 //
 // Clients may send sequences that no chain can produce, with one hash on several
 // paths. Such a hash is marked as mixed, and its paths are counted in byPath as
@@ -33,9 +33,9 @@ const mixed = 0
 // rootPath starts every path.
 const rootPath = 1
 
-// extend returns the code of a path that continues with a block, given its hash in
-// byHash.table, which no client knows. As with sequence hashes, 64 bits are taken as
-// exact.
+// extend returns the code of a path continued by a block. sum is the block's hash in
+// byHash.table, which no client knows. As for sequence hashes, equal 64 bits are taken
+// to mean equal paths.
 func (b *blocks) extend(path, sum uint64) uint64 {
 	hi, lo := bits.Mul64(path^sum, b.pathFactor)
 	return hi ^ lo | 1
@@ -100,9 +100,9 @@ func (b *blocks) split(e *blockRow) {
 	e.extra = mixed
 }
 
-// release removes one holder on slot of each of the leading blocks of a prompt, which
-// were held there. last is called for each block that slot does not hold any more, with
-// its deficit.
+// release removes one holder on slot from each of the leading blocks of a prompt, which
+// must be held there. last is called for each block that slot no longer holds, with the
+// block's deficit.
 func (b *blocks) release(hashes []uint64, slot uint32, last func(deficit uint32)) {
 	path := uint64(rootPath)
 	var sums [ahead]uint64
@@ -128,8 +128,8 @@ func (b *blocks) release(hashes []uint64, slot uint32, last func(deficit uint32)
 	}
 }
 
-// after returns the row with the owners of a block that follows path, nil if there are
-// none, the table that it is in, and the path that ends with the block.
+// after returns the path that ends with the block after path, and the row with the
+// block's owners on that path (nil if there are none) with its table.
 func (b *blocks) after(path, hash uint64) (next uint64, h *holders, e *blockRow) {
 	sum := b.byHash.table.key.Sum(hash)
 	path = b.extend(path, sum)
@@ -154,7 +154,7 @@ func (b *blocks) widen(slots int) {
 	b.byPath.sets.widen(words)
 }
 
-// words is how many 64-bit words a set of slots takes.
+// words returns how many 64-bit words a set of slots takes.
 func (b *blocks) words() int { return b.byHash.sets.words }
 
 // idle reports whether no block is held.

@@ -15,18 +15,18 @@ import (
 //  2. then one that this ledger accepted before one of another process,
 //  3. then the one that this ledger has known longest.
 //
-// A call in one scope means one that this ledger accepted, of which there is one at
-// most, then one whose id is PerScope, then the one known longest. All calls about
+// A call in one scope means the one that this ledger accepted, of which there is at
+// most one, then one whose id is PerScope, then the one known longest. All calls about
 // a reservation that is booked and freed here thus mean the same one.
 
 // PrefillComplete takes the reservation's prefill tokens off its rank, and renews
-// its lease if it has one. To repeat it is no error. ErrNotFound if no live
+// its lease if it has one. Repeating it is not an error. ErrNotFound if no live
 // reservation has the id.
 func (l *Ledger) PrefillComplete(id string) error { return l.withEntry(id, nil, l.prefillComplete) }
 
-// PrefillInferred is PrefillComplete for a caller that was not told but has reasons to
-// assume it. To observers it says what output before a prefill_complete does: that
-// nobody reported in time.
+// PrefillInferred is PrefillComplete for a caller that infers the end of the prefill
+// without a report of it. A PrefillObserver gets Unreported, as for output before a
+// prefill_complete.
 func (l *Ledger) PrefillInferred(id string) error {
 	return l.withEntry(id, nil, func(r *entry) {
 		r.scope.observeOutput(r)
@@ -39,10 +39,10 @@ func (l *Ledger) PrefillCompleteIn(sc catalog.Scope, id string) error {
 	return l.withEntryIn(sc, id, l.prefillComplete)
 }
 
-// OutputBlock adds one generated block to the reservation. With a fraction, every
-// block that this reservation alone holds on its rank, including the new one, has
-// that weight from now on, until it is freed or another fraction comes. A lease is
-// renewed. ErrFraction, or ErrNotFound if no live reservation has the id.
+// OutputBlock adds one generated block to the reservation. With a fraction, in [0, 1],
+// every block that only this reservation holds on its rank, including the new one, has
+// that weight until it is freed or another fraction is given. A lease is renewed.
+// Errors are ErrFraction, and ErrNotFound if no live reservation has the id.
 func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 	if fraction != nil && !(*fraction >= 0 && *fraction <= 1) { // NaN too
 		return ErrFraction
@@ -54,8 +54,8 @@ func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 	})
 }
 
-// Renew restarts the lease of a reservation. ErrNotFound if no live reservation has
-// the id, ErrNoLease if it has none.
+// Renew restarts the lease of a reservation. Errors are ErrNotFound if no live
+// reservation has the id, and ErrNoLease if it has no lease.
 func (l *Ledger) Renew(id string) error {
 	var leased bool
 	err := l.withEntry(id, nil, func(r *entry) {
@@ -86,7 +86,7 @@ func (l *Ledger) FreeIn(sc catalog.Scope, id string) error {
 	return err
 }
 
-// prefillComplete needs the lock of r's scope, and so does free.
+// prefillComplete and free need the lock of r's scope.
 func (l *Ledger) prefillComplete(r *entry) {
 	r.scope.observeCompletion(r)
 	r.scope.endPrefill(r)
@@ -101,8 +101,8 @@ func (l *Ledger) free(r *entry) {
 	l.obs.Freed(r.event())
 }
 
-// notFreed counts a free that met no live reservation as late if one of that id
-// has expired.
+// notFreed counts a free for which there is no live reservation as late if one with
+// that id has expired.
 func (l *Ledger) notFreed(id history.ExpiredID) {
 	if l.expiredIDs.Take(id, l.at()) {
 		l.counts.late.Add(1)
@@ -118,8 +118,8 @@ func (l *Ledger) withEntryIn(sc catalog.Scope, id string, f func(*entry)) error 
 	return l.withEntry(id, s, f)
 }
 
-// withEntry runs f on the live reservation that a call by id means, under its
-// scope's lock. in, if not nil, is the scope to look in.
+// withEntry runs f, under the scope's lock, on the live reservation that a call by id
+// means. in, if not nil, is the only scope to look in. The error is ErrNotFound.
 func (l *Ledger) withEntry(id string, in *scope, f func(*entry)) error {
 	for {
 		r := l.ids.find(id, in, l.process)
@@ -135,8 +135,8 @@ func (l *Ledger) withEntry(id string, in *scope, f func(*entry)) error {
 // endIfOverdue ends r if its time is over, and reports whether r has ended.
 func (r *entry) endIfOverdue() bool { return !r.ifLive(func(*entry) {}) }
 
-// ifLive runs f on r under its scope's lock, and returns true, unless r has ended. If
-// its time is over r ends here.
+// ifLive runs f on r under its scope's lock, unless r has ended or its time is over;
+// in the latter case it ends r. It reports whether it ran f.
 func (r *entry) ifLive(f func(*entry)) bool {
 	s := r.scope
 	s.mu.Lock()
@@ -151,8 +151,7 @@ func (r *entry) ifLive(f func(*entry)) bool {
 	return true
 }
 
-// CallerState is what a caller keeps beside a reservation of this ledger while it
-// lives here.
+// CallerState is what a caller attaches to a reservation of this ledger while it is live.
 type CallerState interface {
 	// ReservationEnded is called once, however the reservation ended: by a free, by
 	// age, with its lease or with its rank. It is called under the scope's lock and
@@ -186,8 +185,9 @@ func (l *Ledger) Find(id string) (h LiveReservation, ok bool) {
 	}
 }
 
-// FreeWith is Free for the reservation with this caller state only: a later one with
-// the same id stays. ErrNotFound if no live reservation has the id, or another one.
+// FreeWith is Free, but only if the reservation has this caller state: a later one with
+// the same id stays. Otherwise, and if no live reservation has the id, the error is
+// ErrNotFound.
 func (l *Ledger) FreeWith(id string, c CallerState) error {
 	freed := false
 	err := l.withEntry(id, nil, func(r *entry) {
@@ -201,7 +201,7 @@ func (l *Ledger) FreeWith(id string, c CallerState) error {
 	return err
 }
 
-// show returns false if r has ended or its time is over.
+// show returns r as Find shows it, or false if r has ended or its time is over.
 func (r *entry) show() (LiveReservation, bool) {
 	r.scope.mu.RLock()
 	defer r.scope.mu.RUnlock()

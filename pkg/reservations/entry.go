@@ -31,11 +31,10 @@ type entry struct {
 	inHeap      int32         // index in scope.deadlines
 	inRank      int32         // index in load.held
 	inLog       int32         // index in entryLog.records
-	deadline    time.Duration // since Ledger.start; it ends when the time is above
+	deadline    time.Duration // since Ledger.start; r ends when the time is later
 	lease       *lease        // nil: it lives by its age
-	// Output blocks have random identities, so that no other reservation ever holds
-	// them, and two numbers stand for them: blocks of full weight, and blocks that
-	// share one deficit.
+	// No other reservation ever holds an output block, so that two numbers are enough:
+	// blocks of full weight, and blocks that share one deficit.
 	fullOutput, decayedOutput uint64
 	outputDeficit             uint32
 	charge                    uint32 // see room; never changes while r is live
@@ -45,7 +44,7 @@ type entry struct {
 	next *entry // of the same id; guarded by idShard.mu
 }
 
-// countedTokens returns the tokens that the rank's sum has for r.
+// countedTokens returns the part of the rank's prefill tokens that is r's.
 func (r *entry) countedTokens() uint64 {
 	if r.track && !r.prefillDone {
 		return r.tokens
@@ -53,8 +52,8 @@ func (r *entry) countedTokens() uint64 {
 	return 0
 }
 
-// accepted is when the reservation was accepted, as far as known. It needs the
-// scope's lock.
+// accepted returns when the reservation was accepted, as far as is known, since
+// Ledger.start. It needs the scope's lock.
 func (r *entry) accepted() time.Duration {
 	if r.lease != nil {
 		return r.lease.accepted
@@ -62,7 +61,7 @@ func (r *entry) accepted() time.Duration {
 	return r.deadline - r.scope.ledger.lifetime
 }
 
-// expiredID is what the caller frees r by.
+// expiredID returns the name by which the caller frees r.
 func (r *entry) expiredID() history.ExpiredID {
 	if r.perScope {
 		return history.ExpiredID{Scope: r.scope.name, PerScope: true, ID: r.id}
@@ -70,7 +69,7 @@ func (r *entry) expiredID() history.ExpiredID {
 	return history.ExpiredID{ID: r.id}
 }
 
-// name is the full name of a reservation that has a number.
+// name returns the full name of a reservation that has a number.
 func (r *entry) name() history.Name {
 	return history.Name{Origin: r.origin, Hash: history.NameHash(r.scope.name, r.id, r.rank)}
 }
@@ -110,15 +109,15 @@ func (l *load) reweigh(n uint64, from, to uint32) {
 	}
 }
 
-// active is the weighted number of blocks, rounded half away from zero. Each
-// deficit is right to half a unit only (three blocks at 5/6 make 2.5, whatever
-// the last bit says), so a sum that may be a half counts as one.
+// active returns the weighted number of blocks, rounded half away from zero. Each
+// deficit is exact to half a unit only (three blocks at 5/6 make 2.5, whatever the
+// last bit says), so that a sum within the error of a half is rounded up.
 func (l *load) active() uint64 {
 	return (l.blocks*fullWeight - l.deficit + fullWeight/2 + l.decayed/2) / fullWeight
 }
 
-// tokenSum is a 128-bit sum: it cannot wrap, so taking back what was added
-// leads back to zero exactly, whatever clients claim.
+// tokenSum is a 128-bit sum: it cannot wrap, so that subtracting what was added leads
+// back to exactly zero, whatever numbers clients send.
 type tokenSum struct{ hi, lo uint64 }
 
 func (s *tokenSum) add(n uint64) {
@@ -133,7 +132,7 @@ func (s *tokenSum) sub(n uint64) {
 	s.hi -= borrow
 }
 
-// value saturates at 2^64-1.
+// value returns the sum, at most 2^64-1.
 func (s tokenSum) value() uint64 {
 	if s.hi != 0 {
 		return math.MaxUint64

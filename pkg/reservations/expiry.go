@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// lifetime of a reservation without lease since it was accepted, unless
-	// SetLifetime says otherwise; nothing renews it (dynamo-kv-router 1.3.1: 300 s).
+	// lifetime of a reservation without lease, from its acceptance, unless
+	// SetLifetime sets another one; nothing renews it (dynamo-kv-router 1.3.1: 300 s).
 	lifetime = 300 * time.Second
-	// sweepPerBook is how many stale reservations one Book ends at most; the rest is
-	// left to the next calls and to Expire.
+	// sweepPerBook is the maximum number of stale reservations that one Book ends; the
+	// rest is left to the next calls and to Expire.
 	sweepPerBook = 8
-	// sweepPerLock is how many Expire ends before it lets others have the lock.
+	// sweepPerLock is the maximum number that Expire ends under one hold of the lock.
 	sweepPerLock = 64
-	// trimEvery is how often Expire gives spare memory of a scope back.
+	// trimEvery is the interval at which Expire gives spare memory of a scope back.
 	trimEvery = 30 * time.Second
 )
 
 // Expire ends all reservations that are older than their lifetime, or whose lease
-// has run out, and announces renewals for which it was too early. next is when a
-// further one may end, the zero time if there is none now. It also gives memory
-// back that is not needed any more. To be called from a timer, about each second.
-// While nothing is due it only looks at each scope.
+// has run out, and announces renewals that were postponed. next is the earliest time
+// at which a further reservation may end, the zero time if there is none. Expire also
+// gives back memory that is no longer needed. It is to be called from a timer, about
+// every second. While nothing is due it only looks at each scope.
 func (l *Ledger) Expire() (expired int, next time.Time) {
 	at := l.at()
 	expired, first := l.expire(at, true)
@@ -41,10 +41,10 @@ func (l *Ledger) Expire() (expired int, next time.Time) {
 	return expired, next
 }
 
-// ExpireDue is Expire without the care for memory, and costs next to nothing before
-// the next deadline. To be called each ExpireEvery where there are leases: the load
-// of a reservation may outlive its time by that much, unless a call names the
-// reservation before.
+// ExpireDue is Expire without giving memory back. It costs next to nothing before the
+// next deadline. It is to be called every ExpireEvery if there are leases: the load of
+// a reservation may outlive its deadline by that much, unless a call about the
+// reservation ends it before.
 func (l *Ledger) ExpireDue() (expired int) {
 	if at := l.at(); l.soonest.get() <= at {
 		expired, _ = l.expire(at, false)
@@ -56,7 +56,7 @@ func (l *Ledger) ExpireDue() (expired int) {
 // returns how many reservations have ended, and the earliest deadline of those that
 // stay, or never.
 func (l *Ledger) expire(at time.Duration, trim bool) (expired int, first time.Duration) {
-	l.soonest.reset() // before the scopes are read: later additions lower it again
+	l.soonest.reset() // before the scopes are read: whatever is added later lowers it again
 	first = never
 	for _, s := range l.scopesFrom(0) {
 		n, next := s.expireDue(at)
@@ -70,7 +70,7 @@ func (l *Ledger) expire(at time.Duration, trim bool) (expired int, first time.Du
 	return expired, first
 }
 
-// earliest is a lower bound of times that come and go. Its zero value bounds all.
+// earliest is a lower bound of a changing set of times. Its zero value is below all times.
 type earliest struct{ at atomic.Int64 }
 
 func (e *earliest) get() time.Duration { return time.Duration(e.at.Load()) }
@@ -83,7 +83,7 @@ func (e *earliest) lower(at time.Duration) {
 }
 
 // ExpireIn ends all reservations of one scope whose time is over, for a caller that
-// is about to judge the loads: Book ends only a few. While nothing is due it only
+// is about to decide by the loads: Book ends only a few. While nothing is due it only
 // reads.
 func (l *Ledger) ExpireIn(sc catalog.Scope) {
 	s := l.scope(sc)
@@ -102,8 +102,8 @@ func (s *scope) expireDue(at time.Duration) (expired int, first time.Duration) {
 	return s.expireAll(at)
 }
 
-// due reports whether a reservation is stale or a renewal is to be announced. first
-// is the earliest deadline, or never.
+// due reports whether a reservation is stale or a pending renewal can be announced.
+// first is the earliest deadline, or never.
 func (s *scope) due(at time.Duration) (due bool, first time.Duration) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -111,7 +111,8 @@ func (s *scope) due(at time.Duration) (due bool, first time.Duration) {
 	return first < at || len(s.pendingRenewals) > 0 && s.pendingRenewals[0].lease.announceAt() <= at, first
 }
 
-// nextDue is when something is due next, or never.
+// nextDue returns when the next reservation becomes stale or the next renewal can be
+// announced, or never.
 func (s *scope) nextDue() time.Duration {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -160,8 +161,8 @@ func (s *scope) expire(at time.Duration, limit int) (n int, more bool) {
 	return n, false
 }
 
-// expireOne ends a stale reservation. The process that granted a lease decides and
-// announces that it has run out: another one may only have missed the renewal.
+// expireOne ends a stale reservation. That a lease has run out is decided and announced
+// by the process that granted it: another one may merely have missed a renewal.
 func (s *scope) expireOne(r *entry, at time.Duration) {
 	l := s.ledger
 	own, leased := r.origin.Process == l.process, r.lease != nil

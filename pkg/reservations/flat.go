@@ -26,8 +26,8 @@ const (
 //
 // A *tableRow is valid until the next put, remove or trim of the same table.
 type flat[X any] struct {
-	// key of the hash that says where a row belongs: its top bits choose the segment,
-	// its low bits the row.
+	// key is the key of the hash that decides where a row belongs: its top bits choose
+	// the segment, its low bits the row.
 	key  keyhash.Key
 	segs *[segments]segment[X] // nil while nothing was ever stored
 	live int
@@ -73,7 +73,7 @@ func (t *flat[X]) putAt(key, h uint64) (e *tableRow[X], found bool) {
 		t.segs = new([segments]segment[X])
 	}
 	s := &t.segs[h>>(64-segmentBits)]
-	if 8*(s.live+1) > 5*len(s.rows) { // beyond it the runs of rows get long
+	if 8*(s.live+1) > 5*len(s.rows) { // fuller than 5/8 the runs of rows get long
 		t.resize(s, max(minSegment, 2*len(s.rows)))
 	}
 	mask := uint64(len(s.rows) - 1)
@@ -91,14 +91,15 @@ func (t *flat[X]) putAt(key, h uint64) (e *tableRow[X], found bool) {
 	}
 }
 
-// ahead is how many keys are looked up at a time: their rows fit into the smallest
-// cache of a processor.
+// ahead is how many keys are looked up at a time: their rows fit into a processor's
+// smallest cache.
 const ahead = 32
 
 // lookAhead fills in the hashes of at most ahead keys and reads their home rows, before
-// they are put or located one by one. Those wait for memory one after the other, because
-// the processor cannot know how far each has to look; here no read depends on another,
-// and the waits overlap. The sum has no meaning.
+// the caller puts or locates them one by one. Those look-ups wait for memory one after the
+// other, because the processor cannot know how far each has to go. Here no read depends
+// on another, so that the waits overlap. The sum has no meaning; the caller must use it, or
+// the compiler may remove the reads.
 func (t *flat[X]) lookAhead(keys []uint64, hashes *[ahead]uint64) (sum uint32) {
 	if t.segs == nil {
 		t.segs = new([segments]segment[X])
@@ -113,7 +114,7 @@ func (t *flat[X]) lookAhead(keys []uint64, hashes *[ahead]uint64) (sum uint32) {
 	return sum
 }
 
-// locate returns where the row of key is, which must be in the table.
+// locate returns the place of the row of key, which must be in the table.
 func (t *flat[X]) locate(key uint64) (s *segment[X], i uint64) {
 	return t.locateAt(key, t.key.Sum(key))
 }

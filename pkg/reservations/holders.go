@@ -20,12 +20,12 @@ import (
 // The third form is used only where the first two cannot express the block. A
 // *blockRow is valid until a block is added or removed.
 type holders struct {
-	table flat[uint64]   // by block; the extra is for the user of holders
+	table flat[uint64]   // by block; extra belongs to the user of holders
 	pairs flat[struct{}] // by pairKey
 	sets  ownerSets
 }
 
-// blockRow is what is known of one block.
+// blockRow is the row of one block.
 type blockRow = tableRow[uint64]
 
 func newHolders() holders {
@@ -56,7 +56,8 @@ func (h *holders) hold(block uint64, slot uint32) {
 	h.holdFound(e, slot)
 }
 
-// holdFound is hold for a block that is held already.
+// holdFound is hold for a block that is held already. It reports whether it is new on
+// slot.
 func (h *holders) holdFound(e *blockRow, slot uint32) (fresh bool) {
 	owner := e.a & ownerMask
 	switch {
@@ -97,7 +98,7 @@ func (h *holders) spill(e *blockRow, owner, deficit, holders uint32) {
 }
 
 // release removes one holder of the block on slot, which must have one. last
-// reports whether it was the last there; deficit is then that of the block.
+// reports whether it was the slot's last one; deficit is then the block's.
 func (h *holders) release(e *blockRow, slot uint32) (last bool, deficit uint32) {
 	switch {
 	case e.a&spilled != 0:
@@ -149,9 +150,8 @@ func (h *holders) unspill(e *blockRow) {
 	h.sets.release(set)
 }
 
-// decay sets the deficit of the block on slot, which must hold it, if there is
-// exactly one holder there. It returns the former deficit; ok is false, and
-// nothing happens, if there are more holders.
+// decay sets the deficit of the block on slot and returns the former one. The slot must
+// hold the block. If it has more than one holder there, nothing happens and ok is false.
 func (h *holders) decay(block uint64, slot, deficit uint32) (former uint32, ok bool) {
 	e := h.table.find(block)
 	switch {

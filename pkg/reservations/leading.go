@@ -2,15 +2,16 @@ package reservations
 
 import "github.com/select-service/select-service/internal/slotset"
 
-// leading is how many leading blocks of a prompt lie on the active prompts of each slot.
+// leading has, for each slot, how many leading blocks of a prompt are leading blocks of
+// an active prompt there too.
 type leading struct {
 	depths slotset.Depths
 	// Scratch: the slots that match so far, and those that do not match the next block.
 	matching, leave slotset.Set
 }
 
-// find fills l in for slots. The prompt is walked once for all of them, and the walk
-// ends when none is left.
+// find fills l in for that many slots. It walks the prompt once for all of them, until
+// no slot matches.
 func (l *leading) find(b *blocks, hashes []uint64, slots int) {
 	l.depths.Reset(slots)
 	words := slotset.Words(slots)
@@ -53,8 +54,8 @@ func (h *holders) owners(e *blockRow, matching slotset.Set) {
 	matching.Add(e.a & ownerMask)
 }
 
-// intersect keeps in matching the owners of a block. The others are then in leave; it
-// reports whether there are any.
+// intersect keeps only the owners of a block in matching and moves the others to leave.
+// It reports whether there are others.
 func (l *leading) intersect(h *holders, e *blockRow, lo, hi int) bool {
 	left := uint64(0)
 	if e.a&spilled == 0 {

@@ -7,24 +7,23 @@ import (
 )
 
 // lease replaces the lifetime of a reservation: it lives as long as its caller
-// renews it. Like the rest of what replicas know of a reservation it only grows
-// when two of them are joined: the time of the acceptance is the earliest that a
-// replica knows, the last renewal the latest. Renewals from snapshots are kept as
-// the time between acceptance and renewal, unchanged: if they were counted from
-// their arrival, two replicas that read each other's snapshots would keep a
-// reservation alive between them.
+// renews it. When two replicas join what they know of it, the earliest time of
+// acceptance and the latest renewal count. A renewal from a snapshot is kept as the
+// time between acceptance and renewal, unchanged: if it counted from its arrival,
+// two replicas that read each other's snapshots would keep a reservation alive
+// between them.
 //
 // The process that accepted the reservation ends it at its deadline and publishes
-// that. The others wait longer, because a renewal may still be on its way to them,
-// and then end it for themselves only: a later renewal brings it back.
+// the end. The others wait longer, because a renewal may still be on its way to
+// them, and then end it for themselves only: a later renewal brings it back.
 type lease struct {
 	length   time.Duration
-	accepted time.Duration // since Ledger.start, as far as known
+	accepted time.Duration // since Ledger.start, as far as is known
 	// renewedElsewhere is the latest renewal in a snapshot, since accepted.
 	renewedElsewhere time.Duration
 	// renewedHere is the latest renewal by a caller or an event, since Ledger.start.
 	renewedHere time.Duration
-	// announced is when the observer was told of a renewal last, since Ledger.start.
+	// announced is when the observer was last told of a renewal, since Ledger.start.
 	announced time.Duration
 	inPending int32 // index in scope.pendingRenewals, or -1
 }
@@ -33,21 +32,21 @@ func newLease(length, accepted time.Duration) *lease {
 	return &lease{length: length, accepted: accepted, renewedHere: math.MinInt64, announced: accepted, inPending: -1}
 }
 
-// lastRenewal is the time of the latest renewal, or of the acceptance.
+// lastRenewal returns the time of the latest renewal or, without one, of the acceptance.
 func (x *lease) lastRenewal() time.Duration { return max(x.renewedHere, x.accepted+x.renewedElsewhere) }
 
-// renewedAfter is lastRenewal as other replicas are told of it: the time since the
-// acceptance.
+// renewedAfter returns lastRenewal as the time since the acceptance, which is what other
+// replicas are told.
 func (x *lease) renewedAfter() time.Duration { return x.lastRenewal() - x.accepted }
 
-// ExpireEvery is how often ExpireDue is to be called where there are leases: a
-// fraction of the shortest ones that make sense.
+// ExpireEvery is the interval at which ExpireDue is to be called if there are leases: a
+// fraction of the shortest lease that makes sense.
 const ExpireEvery = 50 * time.Millisecond
 
-// announceAt is when the observer may be told of a further renewal: after a quarter
-// of the lease. A renewal that waits for that is announced by an Expire. For a
-// short lease that may be too late, because the process that accepted the
-// reservation would have ended it by then, so it is announced at once.
+// announceAt returns when the observer may be told of a further renewal: a quarter of
+// the lease after the last one. A renewal that waits for that is announced by Expire or
+// ExpireDue. A renewal of a short lease is announced at once: by then the process that
+// accepted the reservation might have ended it.
 func (x *lease) announceAt() time.Duration {
 	if x.length/4 < ExpireEvery {
 		return x.announced
@@ -55,12 +54,12 @@ func (x *lease) announceAt() time.Duration {
 	return x.announced + x.length/4
 }
 
-// slack is how much longer than the process that accepted it others keep a
-// reservation.
+// slack returns how much longer other processes keep a reservation with a lease than the
+// one that accepted it.
 func slack(length time.Duration) time.Duration { return max(5*time.Second, length/2) }
 
-// renew notes a step of a caller and announces the renewal if that is due. It needs
-// s.mu.
+// renew restarts the lease of r, if it has one, because of a step of its caller, and
+// announces the renewal if that is due. It needs s.mu.
 func (s *scope) renew(r *entry) {
 	x := r.lease
 	if x == nil {
@@ -87,7 +86,7 @@ func (s *scope) setDeadline(r *entry, deadline time.Duration) {
 	s.ledger.soonest.lower(deadline)
 }
 
-// leaseEnd is when this ledger ends a leased reservation that is not renewed.
+// leaseEnd returns when this ledger ends a leased reservation that is not renewed again.
 func (s *scope) leaseEnd(o Origin, x *lease) time.Duration {
 	end := x.lastRenewal() + x.length
 	if o.Process != s.ledger.process {
@@ -118,7 +117,7 @@ func (s *scope) announceDue(at time.Duration, limit int) (more bool) {
 	return true
 }
 
-// pendingRenewals is a heap of the leased reservations whose latest renewal was not
+// pendingRenewals is a heap of the leased reservations whose latest renewal has not been
 // announced yet, the next one to announce first.
 type pendingRenewals []*entry
 

@@ -16,10 +16,10 @@ import (
 var (
 	// ErrNotFound: no live reservation has that id.
 	ErrNotFound = errors.New("reservation not found")
-	// ErrNoLease: the reservation that was to be renewed lives by its age.
+	// ErrNoLease: the reservation to be renewed has no lease; it lives by its age.
 	ErrNoLease = errors.New("reservation has no lease")
-	// ErrUnknownRank: a placement names a slot that the ledger does not know,
-	// or that belongs to another rank meanwhile.
+	// ErrUnknownRank: a placement names a slot that the ledger does not know, or
+	// that now belongs to another rank.
 	ErrUnknownRank = errors.New("rank is not in the ledger")
 	// ErrFraction: a decay fraction is not a number in [0, 1].
 	ErrFraction = errors.New("decay_fraction must be between 0.0 and 1.0")
@@ -37,28 +37,28 @@ func (e *ExistsError) Error() string {
 	return fmt.Sprintf("Request %s already exists (assigned to worker %s)", e.ID, e.Rank)
 }
 
-// Request is what a reservation books besides its place.
+// Request is what a caller books, apart from the rank.
 type Request struct {
 	// ID must differ from every live one of the same scope and, unless PerScope,
 	// from those of the other scopes that are not PerScope.
 	ID string
-	// PerScope says that the id means something in its scope only.
+	// PerScope: the id is unique within its scope only.
 	PerScope bool
 	// Hashes are the sequence hashes of the complete prompt blocks. The ledger
 	// and its observer keep the slice: it must not be changed after the call.
 	Hashes []uint64
-	// Prompt is the length of the whole prompt in tokens, for Queue.Context; 0 is not known:
-	// what is to be computed counts then.
+	// Prompt is the length of the whole prompt in tokens, for Queue.Context. 0 means
+	// unknown: then the tokens to compute are taken instead.
 	Prompt uint64
-	// TrackPrefill says whether the placement's prefill tokens count as load.
+	// TrackPrefill: the placement's prefill tokens count as load.
 	TrackPrefill bool
 	// ExpectedOutput, in tokens, is passed on to the observer.
 	ExpectedOutput *uint32
-	// Lease, if positive, is for how long the reservation lives without a step of
-	// its caller: Renew, PrefillComplete and OutputBlock restart it. It replaces the
-	// ledger's lifetime.
+	// Lease, if positive, is the time for which the reservation lives without a step
+	// of its caller: Renew, PrefillComplete and OutputBlock restart it. It replaces
+	// the ledger's lifetime.
 	Lease time.Duration
-	// CallerState, if not nil, is told of the end.
+	// CallerState, if not nil, is called when the reservation ends.
 	CallerState CallerState
 }
 
@@ -68,28 +68,29 @@ type Placement struct {
 	// reused: a choice made on an outdated snapshot must not book another rank.
 	Slot uint32
 	Rank catalog.Rank
-	// PrefillTokens is the part of the prompt that the rank has to compute.
+	// PrefillTokens is the part of the prompt that the rank has to compute, in tokens.
 	PrefillTokens uint64
-	// Uncached is the same as the policy sees it, for queues; 0 is PrefillTokens.
+	// Uncached is the same as the policy estimates it, for queues; 0 stands for
+	// PrefillTokens.
 	Uncached uint64
 }
 
-// Load is what one rank carries.
+// Load is the load of one rank.
 type Load struct {
 	Rank          catalog.Rank
-	PrefillTokens uint64 // as in SlotLoad
+	PrefillTokens uint64 // this and the other fields as in SlotLoad
 	Blocks        uint64
 	Requests      uint32
 }
 
-// SlotLoad is what the rank of a slot carries.
+// SlotLoad is the load of the rank in a slot.
 type SlotLoad struct {
-	PrefillTokens uint64 // of prefills that are not complete, saturating
-	Blocks        uint64 // weighted, rounded half away from zero
-	Requests      uint32
+	PrefillTokens uint64 // of tracked prefills that are not complete; saturates
+	Blocks        uint64 // active blocks, weighted, rounded half away from zero
+	Requests      uint32 // live reservations
 }
 
-// Stats counts reservations, of whatever process.
+// Stats counts reservations of all processes.
 // Booked = Live + Freed + Expired + Dropped + Displaced.
 type Stats struct {
 	Live    uint64
@@ -97,20 +98,20 @@ type Stats struct {
 	Freed   uint64 // by a call, an event or a snapshot
 	Expired uint64 // by age, or with their lease
 	Dropped uint64 // with their rank
-	// Displaced, of Remote, made room for reservations of a peer that had told of fewer.
+	// Displaced is the part of Remote that made room for reservations of a peer that
+	// had reported fewer.
 	Displaced uint64
 
-	Remote     uint64 // of Booked: accepted by other processes
-	Merged     uint64 // of Remote: learned by MergeReservation
-	EndsMerged uint64 // of Freed: by MergeEnded
+	Remote     uint64 // the part of Booked that other processes accepted
+	Merged     uint64 // the part of Remote that came by MergeReservation
+	EndsMerged uint64 // the part of Freed that came by MergeEnded and MergeFreed
 
-	// LeasesExpired, of Expired, are those that this ledger had accepted with a
-	// lease and that were not renewed in time.
+	// LeasesExpired is the part of Expired that this ledger had accepted with a lease
+	// and that was not renewed in time.
 	LeasesExpired uint64
 
 	// Late counts the calls of Free for a reservation that this ledger had accepted
-	// and that had expired, and those of FreeIn for one whose id meant something in
-	// that scope only (Request.PerScope).
+	// and that had expired; for one with Request.PerScope the calls of FreeIn.
 	Late uint64
 }
 
@@ -120,37 +121,37 @@ type Stats struct {
 // later one may be taken while an earlier one is held, never the reverse; no two of
 // the same kind, and no two of the last group, at a time.
 //
-// Whether a reservation of another process may become live is looked up under the
-// lock of its scope, and it is entered under the same hold of the lock. What ends a
-// reservation notes that under this lock too, or before it takes the lock to look
-// for the reservation. An end therefore never falls between look-up and entry.
+// Whether a reservation of another process may become live is looked up, and the
+// reservation is entered, under one hold of its scope's lock. The end of a reservation
+// is recorded in the history under this lock too, or before taking it to look for the
+// reservation. An end therefore never falls between look-up and entry.
 type Ledger struct {
 	process uint64
 	now     func() time.Time
 	start   time.Time // deadlines are durations since then
 	obs     Observer
 	ids     *ids
-	// What is not live any more: numbered and unnumbered reservations of other
-	// processes, and own ones that expired. named is what others than the process that
-	// accepted a numbered reservation say of it.
+	// Reservations that are no longer live: numbered and unnumbered ones of other
+	// processes, and own ones that expired. named has what processes other than the
+	// one that accepted a numbered reservation have reported about it.
 	numbered   *history.Numbered
 	named      *history.Named
 	unnumbered *history.Unnumbered
 	expiredIDs *history.ExpiredIDs
-	// relayed counts the live entries that are known from another process than their own.
+	// relayed counts the live entries that are relayed; see entry.
 	relayed atomic.Int64
 	// lifetime of a reservation without lease; constant once in use.
 	lifetime time.Duration
 
-	observePrefills func(catalog.Scope) PrefillObserver // nil: nobody is told
+	observePrefills func(catalog.Scope) PrefillObserver // nil: there are no observers
 
 	counts counters
 	room   room
 
 	lastSequence atomic.Uint64 // highest sequence number of an own reservation
 
-	// soonest is not later than any deadline, nor than any time at which a renewal is
-	// to be announced.
+	// soonest is a lower bound of all deadlines and of all times at which a pending
+	// renewal can be announced.
 	soonest earliest
 
 	// mu guards the map and the numbering of the scopes.
@@ -166,10 +167,10 @@ type counters struct {
 	leasesExpired, displaced         atomic.Uint64
 }
 
-// New returns an empty ledger that reads the time from now and tells obs, which
-// may be nil, what happens. process, not zero, names the reservations that this
-// ledger accepts among those of all replicas; a program must choose another one at
-// every start.
+// New returns an empty ledger that reads the time from now and reports to obs, which
+// may be nil. process, not zero, distinguishes the reservations that this ledger
+// accepts from those of all other replicas; a program must choose a new one at every
+// start.
 func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 	if obs == nil {
 		obs = noObserver{}
@@ -191,7 +192,7 @@ func New(process uint64, now func() time.Time, obs Observer) *Ledger {
 
 // SetLifetime sets how long a reservation without lease lives, instead of 300 s
 // (DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS of dynamo-kv-router 1.6.1). It does
-// nothing if d is not positive. To be called before the ledger is used. Replicas
+// nothing if d is not positive. It must be called before the ledger is used. Replicas
 // should agree on it: the first one to end a reservation ends it for all.
 func (l *Ledger) SetLifetime(d time.Duration) {
 	if d <= 0 {
@@ -202,16 +203,16 @@ func (l *Ledger) SetLifetime(d time.Duration) {
 	l.unnumbered.SetLifetime(d)
 }
 
-// SetLimits bounds the live reservations. To be called before the ledger is used.
+// SetLimits bounds the live reservations. It must be called before the ledger is used.
 func (l *Ledger) SetLimits(m Limits) {
 	l.room.limits = m
 	l.numbered.SetMemory(m.Memory)
 }
 
-// PutRank makes r known under its slot, without load. It does nothing if it is
-// known there already. If the slot still belongs to another rank, or the rank has
-// another slot, that is removed as by RemoveRank. Slots are dense: memory grows with
-// the highest one, by a few bytes, and by more with the highest one that is booked on.
+// PutRank adds r under its slot, without load. It does nothing if r is there already.
+// Another rank in the slot, or r in another slot, is removed as by RemoveRank. Slots
+// are dense: memory grows by a few bytes with the highest slot, and by more with the
+// highest one that has had a reservation.
 func (l *Ledger) PutRank(sc catalog.Scope, slot uint32, r catalog.Rank) {
 	for {
 		s := l.scopeOrNew(sc)
@@ -222,8 +223,8 @@ func (l *Ledger) PutRank(sc catalog.Scope, slot uint32, r catalog.Rank) {
 	}
 }
 
-// RemoveRank forgets the rank under slot and returns how many reservations ended
-// with it. Their ids can be used again; the observer is not told, and this ledger
+// RemoveRank removes the rank under slot and returns how many reservations ended
+// with it. Their ids can be used again. The observer is not told, and this ledger
 // never takes the same reservations from other replicas again. A scope is removed
 // with its last rank.
 func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
@@ -241,9 +242,9 @@ func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
 
 // Book runs choose on the current loads of the scope and books its answer, as
 // one step: no other Book in the scope comes between. choose runs under the
-// scope's lock, twice if the id was still that of a reservation whose time is
-// over; it must not block or call the ledger, and must not keep the View. Its
-// error is returned as it is. Book fails with *ExistsError if a live reservation
+// scope's lock (a second time if the id belonged to a reservation whose time is
+// over). It must not block or call the ledger, and must not keep the View. Its
+// error is returned unchanged. Book fails with *ExistsError if a live reservation
 // has req.ID (see Request), with ErrUnknownRank if the answer names a rank that
 // was removed, and with *LimitError.
 func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placement, error)) (Placement, error) {
@@ -290,7 +291,7 @@ func (l *Ledger) Loads(sc catalog.Scope) []Load {
 }
 
 // Stats returns the counters. They are read one by one: while other calls are
-// running, the sum may be off by their number.
+// running, the equation of Stats may be off by their number.
 func (l *Ledger) Stats() Stats {
 	c := &l.counts
 	st := Stats{
@@ -309,8 +310,8 @@ func (l *Ledger) Stats() Stats {
 	return st
 }
 
-// assignSequence returns the number of an own reservation, which is the observer's
-// unless that does not count, and notes that it is used.
+// assignSequence returns the number of an own reservation and records that it is used:
+// the given one, or the next one of the ledger's own if that is 0.
 func (l *Ledger) assignSequence(sequence uint64) uint64 {
 	if sequence == 0 {
 		return l.lastSequence.Add(1)
@@ -354,31 +355,32 @@ func (l *Ledger) dropIfEmpty(s *scope) {
 	}
 }
 
-// at is the time as deadlines count it.
+// at returns the time since Ledger.start, as in deadlines.
 func (l *Ledger) at() time.Duration { return l.now().Sub(l.start) }
 
 // never is later than every deadline.
 const never = time.Duration(math.MaxInt64)
 
-// Observer is told of reservations booked and ended through the ledger's methods
-// for callers, whichever process accepted them, and of the end of a lease that the
-// ledger granted itself. Expiry by age, the removal of a rank and what is learned
-// from other processes are not announced.
+// Observer is told of the steps that callers take through the ledger's methods,
+// whichever process accepted the reservation, and of the end of a lease that the
+// ledger granted itself. It is not told of expiry by age, of the removal of a rank,
+// and of what other processes report.
 //
 // The calls come under the scope's lock, after the change and before the caller
 // of the ledger returns: events of one scope arrive in the order in which they
 // happened. An observer must not block or call the ledger.
 type Observer interface {
-	// Booked returns the sequence number that names the reservation: it rises from
-	// call to call, and is 1 or more. An observer that does not count always returns
-	// 0; the ledger then counts for itself.
+	// Booked returns the sequence number that names the reservation: at least 1, and
+	// rising from call to call. An observer that does not count always returns 0; then
+	// the ledger counts by itself.
 	Booked(Event) (sequence uint64)
-	// PrefillCompleted is repeated whenever a caller repeats it.
+	// PrefillCompleted is called again if a caller repeats its report.
 	PrefillCompleted(Event)
 	// Freed: the reservation was freed by a caller, or its lease ran out.
 	Freed(Event)
-	// Renewed: a step of a caller renewed the lease. It comes at most once in a
-	// quarter of the lease; Expire announces a renewal that was too early for that.
+	// Renewed: a step of a caller renewed the lease. It is called at most once per
+	// quarter of the lease (for short leases, at every renewal); Expire announces the
+	// renewals that were postponed for that.
 	Renewed(Event)
 }
 

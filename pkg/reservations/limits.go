@@ -9,12 +9,12 @@ import (
 
 // Limits bound the live reservations of a ledger; 0 is no limit.
 type Limits struct {
-	// Reservations is how many may be live, of whatever process.
+	// Reservations is the maximum number of live ones, of all processes together.
 	Reservations int
-	// Blocks is how many prompt blocks a reservation of a caller may have.
+	// Blocks is the maximum number of prompt blocks of a caller's reservation.
 	Blocks int
-	// Memory, if not nil, is where the bytes of live reservations are reserved, and up to
-	// an eighth for what has ended of other processes'.
+	// Memory, if not nil, is the account of the bytes of live reservations and, up to an
+	// eighth of its limit, of the history of other processes' reservations.
 	Memory *budget.Account
 }
 
@@ -36,17 +36,18 @@ type LimitError struct {
 
 func (e *LimitError) Error() string { return e.Reason }
 
-// What a reservation takes, in bytes, with the growth of the tables that it is in.
+// Estimates of what a reservation takes, in bytes, with the spare room of the tables
+// included.
 const (
 	entryBytes = 640
-	blockBytes = 96
+	blockBytes = 96 // each prompt block
 )
 
 // chargeUnit is the unit of entry.charge in bytes.
 const chargeUnit = 64
 
 // room counts what live reservations take: those of this process's callers without a
-// lock, those of other processes also by the peer that told of them (see peers.go).
+// lock, those of other processes also per reporting peer (see peers.go).
 type room struct {
 	limits Limits
 	live   atomic.Int64
@@ -61,13 +62,13 @@ func (m *room) checkSize(blocks int) error {
 	return nil
 }
 
-// chargeOf is what a reservation takes, in units.
+// chargeOf returns what a reservation takes, in units of chargeUnit.
 func chargeOf(r *entry) uint32 {
 	return uint32((entryBytes + len(r.id) + blockBytes*len(r.hashes) + chargeUnit - 1) / chargeUnit)
 }
 
-// take makes room for r, which a caller of this process books, or returns a
-// *LimitError.
+// take counts r, which a caller of this process books, or returns a *LimitError if
+// there is no room.
 func (m *room) take(r *entry) error {
 	most := int64(m.limits.Reservations)
 	if live := m.live.Add(1); most > 0 && live > most {
@@ -86,7 +87,7 @@ func (m *room) take(r *entry) error {
 // giveBack undoes take or takeFrom.
 func (m *room) giveBack(r *entry) {
 	if r.told != nil && !m.peers.remove(r) {
-		return // it has given its room to another one
+		return // another reservation has got its room: see peerShares.giveWay
 	}
 	m.live.Add(-1)
 	m.limits.Memory.Release(int64(r.charge) * chargeUnit)

@@ -14,8 +14,8 @@ import (
 // ErrCursor says that a text is no cursor.
 var ErrCursor = errors.New("malformed cursor")
 
-// Cursor is a place in the order in which a ledger lists its reservations. The zero
-// Cursor is before all of them. Another ledger treats it as the zero Cursor.
+// Cursor is a place in the order in which one ledger lists its reservations. The zero
+// Cursor is before all of them. Any other ledger treats a Cursor as the zero one.
 type Cursor struct{ process, scope, serial uint64 }
 
 var (
@@ -60,10 +60,10 @@ func (c *Cursor) UnmarshalText(text []byte) error {
 // lock for a moment.
 const recordsPerLock = 1024
 
-// Reservations returns at most limit, at least one, of the live reservations of all
-// processes, beginning after a cursor; more reports whether there may be further
-// ones after next. A walk over all pages has every reservation that is live during
-// the whole of it, and each at most once. The caller must not change Hashes.
+// Reservations returns the next live reservations of all processes after a cursor, at
+// most limit (which counts as 1 if it is less). more reports whether there may be
+// further ones after next. A walk over all pages contains every reservation that is
+// live during the whole walk, and none twice. The caller must not change Hashes.
 func (l *Ledger) Reservations(after Cursor, limit int) (page []Reservation, next Cursor, more bool) {
 	if after.process != l.process {
 		after = Cursor{}
@@ -96,7 +96,7 @@ type listed struct {
 	accepted, lease, renewed time.Duration
 }
 
-// list needs the scope's lock.
+// list returns r with its variable part. It needs the scope's lock.
 func (r *entry) list() listed {
 	x := listed{entry: r, prefillDone: r.prefillDone, accepted: r.accepted()}
 	if r.lease != nil {
@@ -123,9 +123,8 @@ func (x *listed) reservation(at time.Duration) Reservation {
 	}
 }
 
-// list appends at most limit live reservations after that serial to buf. It may
-// stop early: last is the serial that it reached, more whether there are records
-// left.
+// list appends to buf at most limit live reservations after a serial. It may stop
+// early: last is the serial that it reached, more reports whether records are left.
 func (s *scope) list(buf []listed, serial uint64, limit int) (found []listed, last uint64, more bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -141,9 +140,9 @@ func (s *scope) list(buf []listed, serial uint64, limit int) (found []listed, la
 	return buf, serial, i < len(s.entries.records)
 }
 
-// eachListed calls f, without a lock, with lists of reservations of one scope. They
-// hold every reservation that was live, or was being entered, when eachListed was
-// called and that is still live when its scope is read.
+// eachListed calls f, without a lock, with lists of reservations of one scope each.
+// Together they contain every reservation that was live, or was being entered, when
+// eachListed was called and is still live when its scope is read.
 func (l *Ledger) eachListed(f func(*scope, []listed)) {
 	var buf []listed
 	for _, s := range l.scopesFrom(0) {
@@ -192,7 +191,7 @@ func (o *entryLog) add(r *entry) {
 func (o *entryLog) remove(r *entry) {
 	o.records[r.inLog].entry = nil
 	o.ended++
-	if o.ended > 32 && 2*o.ended > len(o.records) { // each removal pays for two moves
+	if o.ended > 32 && 2*o.ended > len(o.records) { // constant cost per removal, on average
 		o.compact()
 	}
 }

@@ -5,12 +5,11 @@ import (
 	"math/bits"
 )
 
-// LoadOrder orders ranks by a weighted sum of what they carry. The weights are not
-// negative.
+// LoadOrder orders ranks by a weighted sum of their loads. The weights are not negative.
 type LoadOrder struct {
-	Token   float64 // of unfinished prefill
-	Block   float64
-	Request float64
+	Token   float64 // per token of unfinished prefill
+	Block   float64 // per active block
+	Request float64 // per live reservation
 }
 
 func (o *LoadOrder) sum(l SlotLoad) float64 {
@@ -19,16 +18,16 @@ func (o *LoadOrder) sum(l SlotLoad) float64 {
 
 // LeastLoad describes a set of ranks by their sums in a LoadOrder.
 type LeastLoad struct {
-	Any      bool    // there are ranks
-	Sum      float64 // the least one
-	Slot     uint32  // of a rank that has it
-	Most     float64 // the greatest one
-	MostSlot uint32
+	Any      bool    // the set has at least one rank
+	Sum      float64 // the least sum
+	Slot     uint32  // of a rank with the least sum
+	Most     float64 // the greatest sum
+	MostSlot uint32  // of a rank with the greatest sum
 }
 
-// loadSums has the sums of a scope's ranks in a LoadOrder. To find the least one of a set
-// of slots only few of the words have to be looked into: those whose least sum is less
-// than what was found before and of a slot that is not in the set.
+// loadSums has the sums of a scope's ranks in a LoadOrder. The search for the least sum in
+// a set of slots goes through a word's slots only if the word's least sum is below what was
+// found so far and belongs to a slot outside the set.
 type loadSums struct {
 	order LoadOrder
 	sums  []float64  // by slot
@@ -37,14 +36,14 @@ type loadSums struct {
 
 // wordSums describes the ranks of 64 slots.
 type wordSums struct {
-	ranks uint64  // the slots that have one
-	least float64 // sum
-	equal uint64  // slots whose ranks carry the same as one with the least sum
-	next  float64 // the least sum of the others
-	most  float64
+	ranks uint64  // the slots that have a rank
+	least float64 // the least sum
+	equal uint64  // the slots with the same loads as the first one with the least sum
+	next  float64 // the least sum of the other slots
+	most  float64 // the greatest sum
 }
 
-// keepOrder keeps the sums in that order from now on. It needs s.mu.
+// keepOrder makes the scope keep the sums in an order from now on. It needs s.mu.
 func (s *scope) keepOrder(o LoadOrder) {
 	n := (max(s.slots, 1) + 63) / 64
 	s.order = &loadSums{order: o, sums: make([]float64, 64*n), words: make([]wordSums, n)}
@@ -57,7 +56,7 @@ func (s *scope) keepOrder(o LoadOrder) {
 	}
 }
 
-// reorder notes that the load of a slot, or whether it has a rank, may have changed.
+// reorder updates s.order after a change of a slot's load or rank.
 func (s *scope) reorder(slot uint32) {
 	t := s.order
 	if s.ranks.Len() == 0 {
@@ -79,7 +78,7 @@ func (s *scope) reorder(slot uint32) {
 	s.describe(int(slot / 64))
 }
 
-// describe describes a word anew.
+// describe computes the wordSums of a word from its sums.
 func (s *scope) describe(word int) {
 	t := s.order
 	d := wordSums{ranks: t.words[word].ranks, least: math.Inf(1), next: math.Inf(1)}
@@ -101,8 +100,8 @@ func (s *scope) describe(word int) {
 }
 
 // LeastLoaded describes the ranks whose slots are in set, a bit set with 64 slots to a
-// word. ok is false if the ledger does not keep that order. It begins to if it is the
-// first one that is asked for, or the one that is wanted most.
+// word. ok is false if the ledger does not keep that order. It starts to keep it if it
+// keeps none, or once enough views in a row have wanted another order than the kept one.
 func (v *View) LeastLoaded(o LoadOrder, set []uint64) (l LeastLoad, ok bool) {
 	s := v.scope
 	if s == nil {
@@ -148,8 +147,9 @@ func (v *View) LeastLoaded(o LoadOrder, set []uint64) (l LeastLoad, ok bool) {
 	return l, true
 }
 
-// Near looks for ranks of the set with sums up to a limit: it counts those that carry the
-// same as that of l.Slot, and appends the slots of the others.
+// Near looks for the ranks of the set with sums up to a limit: equal counts those with the
+// same loads as l.Slot, others are the slots of the rest, appended to dst. It needs an l
+// from LeastLoaded with the same set.
 func (v *View) Near(l *LeastLoad, limit float64, set []uint64, dst []uint32) (equal int, others []uint32) {
 	t := v.scope.order
 	for i := range min(len(set), len(t.words)) {
@@ -172,8 +172,7 @@ func (v *View) Near(l *LeastLoad, limit float64, set []uint64, dst []uint32) (eq
 	return equal, dst
 }
 
-// Equal returns the n-th of the slots in the set whose ranks carry the same as that of
-// l.Slot.
+// Equal returns the n-th, from 0, of the slots in the set with the same loads as l.Slot.
 func (v *View) Equal(l *LeastLoad, set []uint64, n int) uint32 {
 	t := v.scope.order
 	for i := range min(len(set), len(t.words)) {
@@ -190,7 +189,7 @@ func (v *View) Equal(l *LeastLoad, set []uint64, n int) uint32 {
 	return l.Slot
 }
 
-// same returns those of some slots of a word whose ranks carry the same as that of l.Slot.
+// same returns those of the slots in, of one word, that have the same loads as l.Slot.
 func (v *View) same(l *LeastLoad, word int, in uint64) (same uint64) {
 	t := v.scope.order
 	w := &t.words[word]
@@ -209,12 +208,12 @@ func (v *View) same(l *LeastLoad, word int, in uint64) (same uint64) {
 	return same
 }
 
-// orderMisses is how many views in a row must want another order than is kept before
-// that is kept: to make it costs about as much as they did without it.
+// orderMisses is how many views in a row must want another order than the kept one before
+// it replaces that one: building it costs about as much as these views did without it.
 const orderMisses = 16
 
-// keepWanted keeps the order that a view has wanted, if it is time for that. It needs
-// s.mu.
+// keepWanted makes the scope keep an order that a view has wanted, if none is kept or
+// there were enough misses. It needs s.mu.
 func (s *scope) keepWanted(o LoadOrder) {
 	if s.order == nil || s.missed.Load() >= orderMisses {
 		s.keepOrder(o)

@@ -2,47 +2,48 @@ package reservations
 
 import "sync"
 
-// remoteShare: reservations of other processes fit as long as less than three quarters
-// of a limit are used, by whomever. What is left is for this process's callers, so that
-// no replica can take the service from them.
+// remoteShare is the reciprocal of the part of a limit that is kept for this process's
+// callers: reservations of other processes are taken only while less than three quarters
+// of the limit are used, so that no replica can exhaust it.
 const remoteShare = 4
 
-// peerShares shares out what is for the reservations of other processes among the peers
-// that tell of them. A peer may use what is free. When nothing is, the share that holds
-// most gives way to one that holds less, so that whoever holds less than an equal part
-// always finds room. A peer has one share for its own reservations and one for those of
-// others: its snapshot also has what hostile peers have told it, which must not take the
-// room of its own. What is said of one limit (number, memory) says nothing of the other.
+// peerShares divides the room for reservations of other processes among the peers that
+// report them. A peer may use whatever is free. When nothing is free, the largest share
+// gives way to a smaller one, so that a peer with less than an equal part always finds
+// room. A peer has one share for its own reservations and one for those of others: its
+// snapshot also contains what hostile peers have reported to it, which must not take the
+// room of its own. The two limits (number and memory) are handled independently.
 type peerShares struct {
 	// mu guards the fields below, all shares, and what told points to. It is an innermost
 	// lock.
 	mu       sync.Mutex
-	bySource map[source]*peerShare // that hold something
+	bySource map[source]*peerShare // shares that are not empty
 }
 
-// source is who told of a reservation: a peer of its own process's or, in a snapshot, of
-// others'. What a peer tells of itself stays its own while others dispute that it is that
-// process: they could fill the share of others with what they tell it.
+// source is where a report of a reservation came from: a peer, about its own process's
+// reservations or (others) about those of other processes, in a snapshot. What a peer
+// reports as its own stays in its own share even while another endpoint claims to be the
+// same process; otherwise that one could fill the share of others and displace it.
 type source struct {
 	peer   string
 	others bool
 }
 
-// peerShare is what the reservations of one source hold.
+// peerShare has the live reservations of one source.
 type peerShare struct {
 	source source
 	held   []*entry
 	units  int64 // the sum of their charges
 }
 
-// told says who told of a reservation.
+// told is the place of a reservation in the share of the source that reported it.
 type told struct {
-	share *peerShare // nil: it has given its room to another one
+	share *peerShare // nil: its room has been given to another reservation
 	at    int        // index in share.held
 }
 
-// takeFrom makes room for r, of which another replica has told. Those that are displaced take no
-// room any more; the caller ends them.
+// takeFrom makes room for r, which another replica has reported. The displaced reservations
+// no longer count; the caller must end them. ok is false if there is no room.
 func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 	r.charge = chargeOf(r)
 	account := m.limits.Memory
@@ -74,7 +75,7 @@ func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 	for _, d := range displaced {
 		freed += int64(d.charge) * chargeUnit
 	}
-	if noMemory { // r has what they had, which was not less
+	if noMemory { // r gets the memory of the displaced, which had at least as much
 		freed -= bytes
 	}
 	account.Release(freed)
@@ -84,7 +85,7 @@ func (m *room) takeFrom(r *entry, from source) (displaced []*entry, ok bool) {
 	return displaced, true
 }
 
-// of returns the share of a source, which is not entered if it is new. It needs p.mu.
+// of returns the share of a source. A new one is not entered in bySource. It needs p.mu.
 func (p *peerShares) of(from source) *peerShare {
 	if p.bySource == nil {
 		p.bySource = make(map[source]*peerShare)
@@ -98,8 +99,9 @@ func (p *peerShares) of(from source) *peerShare {
 func (s *peerShare) number() int64 { return int64(len(s.held)) }
 func (s *peerShare) memory() int64 { return s.units }
 
-// giveWay takes reservations that hold n together, or a little more, from the share that
-// holds most; nil if that is not more than newcomer with n more. It needs p.mu.
+// giveWay takes reservations with a total size of n, or a little more, out of the largest
+// share. It returns nil if that share is not larger than newcomer would be with n more. It
+// needs p.mu.
 func (p *peerShares) giveWay(newcomer *peerShare, size func(*peerShare) int64, n int64) (displaced []*entry) {
 	largest := newcomer
 	for _, share := range p.bySource {
@@ -154,15 +156,16 @@ func (p *peerShares) remove(r *entry) bool {
 	return true
 }
 
-// bound notes that the process of r, of which others have told, tells of it now.
+// bound moves r, which others had reported, to the own share of the peer that now reports
+// it as its process's.
 func (p *peerShares) bound(r *entry, peer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.move(r, source{peer: peer})
 }
 
-// move moves r to the share of a source, unless it has given its room to another one.
-// It needs p.mu.
+// move moves r to the share of a source, unless its room has been given away. It needs
+// p.mu.
 func (p *peerShares) move(r *entry, to source) {
 	if r.told.share == nil || r.told.share.source == to {
 		return

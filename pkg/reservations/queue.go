@@ -6,74 +6,74 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// PrefillObserver is told of the prefills of one scope: of those that count as load
-// (Request.TrackPrefill). Times are since New, as Ledger.Now tells them; slot and rank
-// say where; tokens is what of a prompt had to be computed.
+// PrefillObserver is told of the prefills of one scope that count as load
+// (Request.TrackPrefill). Times are since New, as Ledger.Now returns them; tokens is the
+// number of tokens to compute, prompt the length of the whole prompt in tokens.
 //
 // The calls come under the scope's lock: an observer must not block or call the ledger.
 type PrefillObserver interface {
-	// Booked: a reservation was accepted, by whatever process. Those that snapshots
-	// bring later are left out.
+	// Booked: a reservation was accepted, by this or another process. It is not called
+	// for reservations that come later, in a snapshot.
 	Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64)
-	// Completed: a caller of this process said that the prefill of a reservation of
-	// this process is complete, which was the first sign of life. It could start at started, when
-	// it was booked or when the rank completed the one before.
+	// Completed: a caller of this process reported that the prefill of a reservation of
+	// this process is complete, before any other report about it. The prefill could
+	// start at started: when it was booked, or when the rank completed the one before.
 	Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration)
-	// Unreported: the first sign of life of a reservation of this process was output,
-	// or that a caller freed it.
+	// Unreported: the first report about a reservation of this process was an output
+	// block or its free.
 	Unreported(at time.Duration, slot uint32, r catalog.Rank)
-	// Freed: a caller freed a reservation of which Completed was told.
+	// Freed: a caller freed a reservation for which Completed was called.
 	Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration)
 }
 
 // SetPrefills makes the ledger keep a queue (see View.Queue) for each rank of the scopes
-// for which observe returns an observer, not nil. Without it there are none, and
-// nothing is kept for them. To be called before the ledger is used.
+// for which observe returns an observer. It keeps none for scopes with a nil observer, or
+// if SetPrefills is not called. It must be called before the ledger is used.
 func (l *Ledger) SetPrefills(observe func(catalog.Scope) PrefillObserver) {
 	l.observePrefills = observe
 }
 
-// Now is the time since New.
+// Now returns the time since New.
 func (l *Ledger) Now() time.Duration { return l.at() }
 
-// Queue is what is to be computed on one rank: its tracked prefills that are not
+// Queue is the work to be computed on one rank: its tracked prefills that are not
 // complete.
 type Queue struct {
-	Prefills uint32
-	// Tokens and Context are sums over them, of the tokens u to compute and of u·(L−u/2), L
-	// being the prompt's.
+	Prefills uint32 // their number
+	// Tokens is the sum over the prefills of u, their tokens to compute; Context is the
+	// sum of u·(L−u/2), where L is the length of the prompt in tokens.
 	Tokens, Context float64
-	// HeadTokens and HeadPrompt are u and L of the one that the ledger has known longest,
-	// Elapsed is for how long it can have been computed: since it was booked or the
-	// rank completed a prefill.
+	// HeadTokens and HeadPrompt are u and L of the prefill that the ledger has known
+	// longest. Elapsed is the longest time for which it can have run: since it was booked
+	// or, if later, since the rank completed a prefill.
 	HeadTokens, HeadPrompt uint64
 	Elapsed                time.Duration
-	// Decoding is how many other reservations the rank has.
+	// Decoding is the number of other reservations on the rank.
 	Decoding uint32
 }
 
 // queue is the queue of one rank. All its steps take constant time.
 type queue struct {
-	all            []queued // parallel to load.held
-	oldest, newest int32    // of those that are in the list, as queued.older
-	waiting        uint32   // how many are in the list
-	tokens         tokenSum
-	context        tokenSum // of 2·u·(L−u/2), an integer
-	completed      time.Duration
+	all            []queued      // parallel to load.held
+	oldest, newest int32         // ends of the list of waiting prefills, numbered as queued.older
+	waiting        uint32        // length of the list
+	tokens         tokenSum      // sum of u over the list
+	context        tokenSum      // sum of 2·u·(L−u/2), an integer
+	completed      time.Duration // when the rank last completed a prefill
 }
 
-// queued is what a queue has of one reservation.
+// queued is the part of a queue about one reservation.
 type queued struct {
-	tokens, prompt uint32 // at most maxQueued
-	older, newer   int32  // in the list of those that wait: 1 + the index in queue.all, 0 for none
+	tokens, prompt uint32 // u and L; at most maxQueued
+	older, newer   int32  // neighbours in the list: 1 + the index in queue.all, 0 for none
 	booked         time.Duration
-	completed      time.Duration // when its prefill was, if reported
-	waiting        bool          // in the list
-	reported       bool          // Completed was told of it
-	unreported     bool          // Unreported was told of it
+	completed      time.Duration // when its prefill was completed, if reported
+	waiting        bool          // it is in the list
+	reported       bool          // Completed was called for it
+	unreported     bool          // Unreported was called for it
 }
 
-// maxQueued bounds tokens, so that their product is a number of 64 bits.
+// maxQueued bounds numbers of tokens, so that the product of two fits into 64 bits.
 const maxQueued = 1<<31 - 1
 
 func (x *queued) context() uint64 { return uint64(x.tokens) * uint64(2*x.prompt-x.tokens) }
@@ -86,7 +86,8 @@ func (s *scope) newQueue() *queue {
 	return &queue{}
 }
 
-// add takes in r, which is the last one held. r.tokens is taken for tokens that are 0.
+// add adds r, which must be the last element of load.held. If tokens is 0, r.tokens is
+// used instead.
 func (q *queue) add(r *entry, tokens, prompt uint64) {
 	if tokens == 0 {
 		tokens = max(r.tokens, 1)
@@ -100,7 +101,7 @@ func (q *queue) add(r *entry, tokens, prompt uint64) {
 	}
 }
 
-// push puts one at the end of the list.
+// push appends element i to the list.
 func (q *queue) push(i int32) {
 	x := &q.all[i]
 	x.waiting, x.older = true, q.newest
@@ -115,7 +116,7 @@ func (q *queue) push(i int32) {
 	q.context.add(x.context())
 }
 
-// leave takes one out of the list, if it is in it.
+// leave removes element i from the list, if it is in it.
 func (q *queue) leave(i int32) {
 	x := &q.all[i]
 	if !x.waiting {
@@ -128,7 +129,7 @@ func (q *queue) leave(i int32) {
 	q.context.sub(x.context())
 }
 
-// link makes two neighbours, 0 being the ends of the list.
+// link makes two elements neighbours in the list; 0 stands for an end of it.
 func (q *queue) link(older, newer int32) {
 	if older == 0 {
 		q.oldest = newer
@@ -142,7 +143,7 @@ func (q *queue) link(older, newer int32) {
 	}
 }
 
-// remove removes one, whose place the last one takes.
+// remove removes element i of q.all; the last element takes its place.
 func (q *queue) remove(i int32) {
 	q.leave(i)
 	last := int32(len(q.all) - 1)
@@ -159,7 +160,7 @@ func (q *queue) remove(i int32) {
 	}
 }
 
-// complete takes note that the prefill of r is complete.
+// complete removes r from the list, because its prefill is complete.
 func (q *queue) complete(r *entry, at time.Duration) {
 	if q.all[r.inRank].waiting {
 		q.leave(r.inRank)
@@ -167,11 +168,11 @@ func (q *queue) complete(r *entry, at time.Duration) {
 	}
 }
 
-// startOf is when the prefill of one could start.
+// startOf returns the earliest time at which a prefill can have started.
 func (q *queue) startOf(x *queued) time.Duration { return max(x.booked, q.completed) }
 
-// queueOf returns the queue that r is in if this process's callers' steps about it are
-// observed; else nil.
+// queueOf returns the queue that r is in if the steps of its callers are reported to a
+// PrefillObserver; else nil.
 func (s *scope) queueOf(r *entry) *queue {
 	if s.prefills == nil || !r.track || r.origin.Process != s.ledger.process {
 		return nil
@@ -179,7 +180,7 @@ func (s *scope) queueOf(r *entry) *queue {
 	return s.loads[r.slot].queue
 }
 
-// observeBooked is called when r was accepted just now.
+// observeBooked is called after r was accepted.
 func (s *scope) observeBooked(r *entry) {
 	if s.prefills == nil || !r.track {
 		return
@@ -188,7 +189,7 @@ func (s *scope) observeBooked(r *entry) {
 	s.prefills.Booked(s.ledger.at(), r.slot, r.rank, uint64(x.tokens), uint64(x.prompt))
 }
 
-// observeCompletion is called before a caller's prefill_complete has its effect.
+// observeCompletion is called before a caller's prefill_complete takes effect.
 func (s *scope) observeCompletion(r *entry) {
 	q := s.queueOf(r)
 	if q == nil || r.prefillDone {
@@ -200,14 +201,14 @@ func (s *scope) observeCompletion(r *entry) {
 	}
 }
 
-// observeOutput is called before a caller's output block has its effect.
+// observeOutput is called before a caller's output block takes effect.
 func (s *scope) observeOutput(r *entry) {
 	if q := s.queueOf(r); q != nil && !r.prefillDone {
 		s.observeUnreported(r, &q.all[r.inRank])
 	}
 }
 
-// observeFree is called before a caller's free has its effect.
+// observeFree is called before a caller's free takes effect.
 func (s *scope) observeFree(r *entry) {
 	q := s.queueOf(r)
 	if q == nil {
@@ -228,8 +229,8 @@ func (s *scope) observeUnreported(r *entry, x *queued) {
 	}
 }
 
-// Queue returns what is to be computed on the rank of a slot. It is empty where no
-// queues are kept.
+// Queue returns the work to be computed on the rank in a slot. It is empty if no queues
+// are kept; see SetPrefills.
 func (v *View) Queue(slot uint32) (q Queue) {
 	if v.scope == nil || int(slot) >= len(v.scope.loads) || v.scope.loads[slot] == nil || v.scope.loads[slot].queue == nil {
 		return Queue{}
@@ -246,7 +247,7 @@ func (v *View) Queue(slot uint32) (q Queue) {
 	return q
 }
 
-// Now is the time of the view, since New.
+// Now returns the time since New, read once per View.
 func (v *View) Now() time.Duration {
 	if v.at == 0 && v.scope != nil {
 		v.at = v.scope.ledger.at()
@@ -254,5 +255,5 @@ func (v *View) Now() time.Duration {
 	return v.at
 }
 
-// float is the sum as a number, which it is exactly below 2^53.
+// float returns the sum, which is exact below 2^53.
 func (s tokenSum) float() float64 { return float64(s.hi)*(1<<64) + float64(s.lo) }

@@ -11,47 +11,47 @@ import (
 // Origin names a reservation over all replicas: see history.Origin.
 type Origin = history.Origin
 
-// Word says who tells something of a reservation that has a number.
+// Word says whose statement about a numbered reservation a message is, and so how far
+// it is believed.
 //
-// A process is believed everything about the reservations that it has accepted: by
-// number, in ranges, and what they are. Others may report single steps of one that
-// they can name in full, because a caller may complete, renew and free it at any
-// replica; and, of a process that is gone, what it had. Nothing that they say
-// ends, changes or shortens a reservation otherwise.
+// A process is believed everything about the reservations that it has accepted, single
+// or by ranges of numbers. Others are believed two things: single steps of a reservation
+// that they can name in full, because a caller may complete, renew and free it at any
+// replica; and the live reservations of a process that is gone. Nothing else that they
+// say ends, changes or shortens a reservation.
 type Word uint8
 
 // The words.
 const (
-	// OwnWord: of the process that accepted it, which is known to be the sender.
+	// OwnWord: the sender is known to be the process that accepted the reservation.
 	OwnWord Word = iota
-	// Relayed: of another one, or of one that is not known to be who it says. The
-	// reservation may become live; its own process may replace it.
+	// Relayed: the sender is another process, or it is not known to be the one that it
+	// says it is. The reservation may become live; its own process may replace it.
 	Relayed
-	// Aside: of another one, while its own process speaks for itself. Only a live
-	// reservation learns from it.
+	// Aside: the sender is another process, while the reservation's own process speaks
+	// for itself. The message can add to a live reservation, but not make one live.
 	Aside
 )
 
 // Reservation is a live reservation as replicas describe it to each other.
 //
-// What a replica knows is a set of live reservations, by origin, and the set of
-// those that have ended by a free or by age. Two replicas are joined by uniting
-// both sets and removing the ended ones from the first; a prefill that is complete
-// stays complete. Messages may therefore be lost, repeated, late and in any order:
-// after the next exchange of Reservations, of Ended and of the names that were freed
-// the replicas agree. A reservation that went with its rank here is never taken again
-// by this ledger. It is reported as ended only by the process that accepted it, whose
-// callers cannot end it any more; another process may have lost the rank by itself.
-// Replicas agree on prompt blocks, prefill tokens and requests; output blocks stay
-// local.
+// A replica's knowledge is a set of live reservations, by origin, and the set of those
+// that have ended by a free or by age. Two replicas are joined by uniting both sets
+// and removing the ended ones from the first; a prefill that is complete stays
+// complete. Messages may therefore be lost, repeated, late and in any order: after
+// the next exchange of Reservations, of Ended and of the names that were freed the
+// replicas agree. A reservation that was lost with its rank here is never taken again
+// by this ledger. Only the process that accepted it reports it as ended, because its
+// callers can no longer end it; at another process the rank may be missing for a
+// reason of its own. Replicas agree on prompt blocks, prefill tokens and requests;
+// output blocks stay local.
 type Reservation struct {
 	Word Word
-	// Peer is the endpoint at which it was told, "" if it does not matter: what a peer's
-	// own reservations take is counted together, and what those of others take of which
-	// it has told.
+	// Peer is the endpoint that reported it, "" if it does not matter. The room that
+	// reservations take is counted per Peer and OfOthers; see Limits.
 	Peer string
-	// OfOthers: Peer does not tell of it as its own process's, whether it is believed to
-	// be that process or not.
+	// OfOthers: Peer reports it as another process's, not as its own, whether or not
+	// Peer is believed to be its own process.
 	OfOthers       bool
 	Origin         Origin
 	Scope          catalog.Scope
@@ -60,18 +60,19 @@ type Reservation struct {
 	PerScope       bool     // as in the Request
 	Hashes         []uint64 // the ledger keeps the slice: it must not be changed
 	PrefillTokens  uint64
-	Prompt         uint64 // as in the Request; it is not told again
+	Prompt         uint64 // as in the Request; input only: Ledger.Reservations leaves it 0
 	TrackPrefill   bool
 	PrefillDone    bool
 	ExpectedOutput *uint32 // tokens
-	// Age is the time since the acceptance, as far as known. A reservation that is
+	// Age is the time since the acceptance, as far as is known. A reservation that is
 	// as old as the lifetime (300 s) is refused; a younger one lives for the rest of
 	// it. Of several ages the greatest is right.
 	Age time.Duration
 	// Lease, if positive, replaces the lifetime: the reservation lives for this time
-	// after its last renewal, and here a little longer (see slack).
+	// after its last renewal, and a little longer if another process accepted it (see
+	// slack).
 	Lease time.Duration
-	// Renewed is the last renewal, as the time since the acceptance.
+	// Renewed is the time of the last renewal, since the acceptance.
 	Renewed time.Duration
 }
 
@@ -85,24 +86,25 @@ func (b *Reservation) name() history.Name {
 	return history.Name{Origin: b.Origin, Hash: history.NameHash(b.Scope, b.ID, b.Rank)}
 }
 
-// renewed is the last renewal, which was not in the future.
+// renewed returns the time of the last renewal, since the acceptance, limited to the past.
 func (b *Reservation) renewed() time.Duration { return max(0, min(b.Renewed, b.Age)) }
 
 // Ref names the reservation that an event is about.
 type Ref struct {
-	// Origin is the reservation's, or the sender's process and Sequence 0 if the
-	// sender does not say: then Rank decides, and among several the sender's own.
+	// Origin is the reservation's. If the sender does not state it, it is the sender's
+	// process and Sequence 0: then Scope, ID and Rank find the reservation, and of
+	// several the sender's own is meant.
 	Origin Origin
 	Scope  catalog.Scope
 	ID     string
 	Rank   catalog.Rank
-	// Event is the sender's process and its number of this event, zero if it does
-	// not number its events or is not known to be who it says. No reservation has this
-	// number; to note it keeps Ended short and has no other effect.
+	// Event is the sender's process and its number of this event, or zero if the sender
+	// does not number its events or is not known to be who it says. No reservation has
+	// this number; recording it keeps Ended short and has no other effect.
 	Event Origin
-	// Word is whose word it is; Sender is the sender's process. Of a reservation
-	// with a number that is not the sender's own, the whole name counts: scope, id
-	// and rank must be right, else nothing ends.
+	// Word is the sender's about the reservation; Sender is its process. For a numbered
+	// reservation that is not the sender's own, scope, id and rank must be right too,
+	// else the event has no effect.
 	Word   Word
 	Sender uint64
 }
@@ -115,21 +117,21 @@ func (f *Ref) key() history.Key {
 	return history.Key{Process: f.Origin.Process, Scope: f.Scope, ID: f.ID}
 }
 
-// ApplyResult says what became of a message.
+// ApplyResult says what effect a message had.
 type ApplyResult uint8
 
-// The results. A message that is refused because scope or rank is unknown, as
-// Stale, or as Full leaves no trace; except that the end and the completed
-// prefill of a reservation with a sequence number are always noted.
+// The results. A message that is refused because its scope or rank is unknown, or as
+// Stale or Full, leaves no trace, except that the end and the completed prefill of a
+// numbered reservation are always recorded.
 const (
 	// Applied: the ledger has changed as the message says.
 	Applied ApplyResult = iota
 	// Updated: the reservation is live already; its prefill is complete now.
 	Updated
-	// Known: nothing is new. Also for an event of a process that does not number
-	// its reservations if the id is live in the scope (dynamo-kv-router 1.6.1).
+	// Known: the message says nothing new. Also for the acceptance of an unnumbered
+	// reservation if the id is live in the scope (dynamo-kv-router 1.6.1).
 	Known
-	// Ended: the reservation has ended, or went with its rank here, and will never
+	// Ended: the reservation has ended, or was lost with its rank here, and will never
 	// be live again.
 	Ended
 	// Stale: the reservation is as old as the lifetime or older, or its lease has
@@ -141,12 +143,12 @@ const (
 	UnknownRank
 	// WrongRank: the id is live in the scope, but not on that rank.
 	WrongRank
-	// UnknownID: no such reservation is live. If it comes later it will count as
-	// ended, or its prefill as complete, where this can be remembered.
+	// UnknownID: no such reservation is live. If it comes later, it will count as ended,
+	// or its prefill as complete, as far as that could be recorded.
 	UnknownID
-	// Full: as many other processes as can be remembered have live reservations, or
-	// the ledger's limits leave no room (see Limits) and no peer has told of more than
-	// this one. Once there is room, the next snapshot brings it.
+	// Full: history.MaxProcesses other processes have live reservations already, or
+	// the ledger's limits leave no room (see Limits) and no peer has a larger share
+	// than this one. Once there is room, the next snapshot brings the reservation.
 	Full
 )
 
@@ -163,7 +165,7 @@ func (v ApplyResult) String() string {
 	return "invalid"
 }
 
-// resultOf translates what the history says of a reservation that is not live.
+// resultOf returns the result for a reservation that is not live, by its standing.
 func resultOf(s history.Standing) ApplyResult {
 	switch s {
 	case history.HasEnded:
@@ -174,15 +176,15 @@ func resultOf(s history.Standing) ApplyResult {
 	return UnknownID
 }
 
-// ApplyBooked applies the event that a process has accepted a reservation. One
-// without sequence number is refused as Ended if its end came within the 10 s
-// before, and its prefill is complete if that came (dynamo-kv-router 1.3.1 sends
-// its events in any order).
+// ApplyBooked applies the event that a process has accepted a reservation. If it has
+// no sequence number, an end that came up to 10 s earlier makes the result Ended, and
+// a completed prefill that came so early counts (dynamo-kv-router 1.3.1 sends its
+// events in any order).
 func (l *Ledger) ApplyBooked(b Reservation) ApplyResult { return l.apply(&b, false) }
 
-// MergeReservation joins a reservation of another replica's Reservations. One
-// without sequence number is refused as Ended also if it was live here within the
-// last lifetime.
+// MergeReservation joins a reservation from another replica's Reservations. If it has
+// no sequence number, the result is Ended also if it was live here within the last
+// lifetime.
 func (l *Ledger) MergeReservation(b Reservation) ApplyResult {
 	v := l.apply(&b, true)
 	if v == Applied {
@@ -192,7 +194,8 @@ func (l *Ledger) MergeReservation(b Reservation) ApplyResult {
 }
 
 // ApplyPrefillCompleted applies the event that a prefill is complete. If the
-// reservation is not live this is remembered as ApplyFreed remembers an end.
+// reservation is not live, this is remembered for as long as ApplyFreed remembers an
+// end.
 func (l *Ledger) ApplyPrefillCompleted(ref Ref) ApplyResult {
 	at := l.at()
 	ended := l.noteStep(&ref, history.NoteCompleted, at) // first: see Ledger
@@ -206,9 +209,9 @@ func (l *Ledger) ApplyPrefillCompleted(ref Ref) ApplyResult {
 	})
 }
 
-// ApplyFreed applies the event that a reservation was freed. If it is not live the
-// end is remembered: for good if it has a sequence number, else for the next event
-// of the same sender, scope and id within 10 s.
+// ApplyFreed applies the event that a reservation was freed. If it is not live, the
+// end is remembered: for good if it has a sequence number, else for an ApplyBooked with
+// the same process, scope and id within 10 s.
 func (l *Ledger) ApplyFreed(ref Ref) ApplyResult {
 	at := l.at()
 	ended := l.noteStep(&ref, history.NoteFreed, at) // first: see Ledger
@@ -220,8 +223,9 @@ func (l *Ledger) ApplyFreed(ref Ref) ApplyResult {
 	})
 }
 
-// noteStep remembers the end or the completed prefill of a reservation with a number
-// before it is looked for, and reports whether that has ended unless it is live.
+// noteStep records the end or the completed prefill of a numbered reservation, before
+// the caller looks for it. ended reports that the reservation, if it is not live, has
+// ended.
 func (l *Ledger) noteStep(ref *Ref, what history.Note, at time.Duration) (ended bool) {
 	switch {
 	case !ref.Origin.Numbered():
@@ -242,13 +246,12 @@ func (l *Ledger) noteStep(ref *Ref, what history.Note, at time.Duration) (ended 
 	return before&history.NoteFreed != 0
 }
 
-// keepNotes is how long a note matters, for a reservation without lease.
+// keepNotes returns how long a note about a reservation without lease is kept.
 func (l *Ledger) keepNotes() time.Duration { return 2 * l.lifetime }
 
-// ApplyRenewed applies the event that a reservation was renewed, which Ref.Event
-// does not number. It counts from now on: the sender may count from later than
-// this ledger, and a lease must not end early. UnknownID says that the sender has
-// a reservation which could be live here, too.
+// ApplyRenewed applies the event that a reservation was renewed; Ref.Event is not used.
+// The lease restarts now, not when the renewal was sent: a lease must not end early.
+// UnknownID means that the sender has a reservation that could be live here, too.
 func (l *Ledger) ApplyRenewed(ref Ref) ApplyResult {
 	return l.find(ref, func(s *scope, r *entry, _ ApplyResult) ApplyResult {
 		switch _, known := s.ranks.Slot(ref.Rank); {
@@ -265,9 +268,9 @@ func (l *Ledger) ApplyRenewed(ref Ref) ApplyResult {
 	})
 }
 
-// applyStep runs apply on the live reservation that ref names. If there is none it
-// has ended, or early notes the step of a process that does not number its events:
-// the reservation may follow.
+// applyStep runs apply on the live reservation that ref names. If there is none, either
+// it has ended, or, for an unnumbered one, early records the step because the
+// reservation may follow.
 func (l *Ledger) applyStep(ref Ref, ended bool, early func(), apply func(*scope, *entry) ApplyResult) ApplyResult {
 	return l.find(ref, func(s *scope, r *entry, why ApplyResult) ApplyResult {
 		switch {
@@ -282,8 +285,8 @@ func (l *Ledger) applyStep(ref Ref, ended bool, early func(), apply func(*scope,
 	})
 }
 
-// find runs f under the lock of the scope, on the live reservation that ref
-// names, or on nil and why there is none.
+// find runs f under the lock of the scope, with the live reservation that ref names, or
+// with nil and the reason why there is none, and returns f's result.
 func (l *Ledger) find(ref Ref, f func(*scope, *entry, ApplyResult) ApplyResult) ApplyResult {
 	s := l.scope(ref.Scope)
 	if s == nil {
@@ -318,8 +321,8 @@ func (l *Ledger) apply(b *Reservation, snapshot bool) ApplyResult {
 	return v
 }
 
-// apply is Ledger.apply within the scope. The caller ends those that are displaced: they
-// take no room any more.
+// apply is Ledger.apply within the scope. The caller must end the displaced reservations,
+// which no longer count.
 func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced []*entry) {
 	l := s.ledger
 	s.mu.Lock()
@@ -395,7 +398,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	return Applied, displaced
 }
 
-// endDisplaced ends a reservation whose room another one has, unless it has ended.
+// endDisplaced ends a reservation whose room was given to another one, unless it has ended.
 func (s *scope) endDisplaced(r *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -405,8 +408,9 @@ func (s *scope) endDisplaced(r *entry) {
 	}
 }
 
-// confirm takes note that the process of a live reservation tells of it, of which only
-// others had told; false if they had told something else.
+// confirm updates a live reservation that only others had reported, because its own
+// process now reports it. same is false, and nothing changes, if the two reports differ
+// or the reservation may not be live.
 func (s *scope) confirm(r *entry, b *Reservation, at time.Duration) (v ApplyResult, same bool) {
 	if r.rank != b.Rank || r.tokens != b.PrefillTokens || r.track != b.TrackPrefill || r.perScope != b.PerScope ||
 		(r.lease != nil) != (b.Lease > 0) || !slices.Equal(r.hashes, distinct(b.Hashes)) {
@@ -425,8 +429,9 @@ func (s *scope) confirm(r *entry, b *Reservation, at time.Duration) (v ApplyResu
 	return s.join(r, b, at), true
 }
 
-// admit decides whether a reservation with a number may become live. renewed says that
-// its lease is known to run. Of its own process's it is counted as live.
+// admit decides whether a numbered reservation may become live, and whether its prefill
+// is known to be complete. renewed: its lease is known to run. If b is its own process's
+// word and may live, the history counts it as live.
 func (l *Ledger) admit(b *Reservation, at time.Duration, renewed bool) (s history.Standing, completed bool) {
 	notes := l.named.Of(b.name())
 	switch {
@@ -442,7 +447,7 @@ func (l *Ledger) admit(b *Reservation, at time.Duration, renewed bool) (s histor
 	return s, completed || notes&history.NoteCompleted != 0
 }
 
-// entry returns what is entered of a reservation of another process.
+// entry returns the entry of a reservation of another process.
 func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Duration) *entry {
 	return &entry{
 		id:       b.ID,
@@ -461,8 +466,8 @@ func (b *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 	}
 }
 
-// enterRemote enters a reservation of another process, which has room and which
-// Admit has counted if it has a number.
+// enterRemote enters a reservation of another process. Room must have been taken for it,
+// and admit must have been called if it has a number.
 func (s *scope) enterRemote(r *entry, prompt uint64) {
 	s.ledger.ids.enter(r)
 	s.add(r, 0, prompt)
@@ -485,17 +490,17 @@ func (s *scope) terms(b *Reservation, at time.Duration) (x *lease, deadline time
 	return x, s.leaseEnd(b.Origin, x)
 }
 
-// join adds to a live reservation what another replica knows of it. The greater
-// age is the right one: each replica counts from when it heard of the reservation.
-// But only its own process is believed that it is older than it is known to be.
+// join adds to a live reservation what another replica knows of it. The greater age is
+// the right one, because each replica counts from when it heard of the reservation. But
+// only the reservation's own process is believed that it is older than known here.
 func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	accepted := at - max(b.Age, 0)
 	own := r.origin.Process == s.ledger.process
 	trusted := b.Word == OwnWord
 	switch x := r.lease; {
-	case b.Word != OwnWord && r.rank != b.Rank: // that is not its name
+	case b.Word != OwnWord && r.rank != b.Rank: // b names another reservation
 		return Known
-	case !trusted && x != nil: // and not that it is older, so that it was renewed by now at the latest
+	case !trusted && x != nil: // its age is not believed, so a renewal counts up to now at the latest
 		x.renewedElsewhere = max(x.renewedElsewhere, min(b.renewed(), at-x.accepted))
 		s.reschedule(r)
 	case !trusted:
@@ -506,7 +511,7 @@ func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	case accepted+s.ledger.lifetime < r.deadline:
 		s.setDeadline(r, accepted+s.ledger.lifetime)
 	}
-	if r.lease == nil && !own && trusted { // the replica that told of it may know of no leases
+	if r.lease == nil && !own && trusted { // it may have come first from a replica that knows no leases
 		s.grant(r, b, at)
 	}
 	if b.PrefillDone && !r.prefillDone {
@@ -516,7 +521,7 @@ func (s *scope) join(r *entry, b *Reservation, at time.Duration) ApplyResult {
 	return Known
 }
 
-// grant gives a reservation the lease that another replica tells of, unless that
+// grant gives a live reservation the lease that another replica reports, unless that
 // has run out.
 func (s *scope) grant(r *entry, b *Reservation, at time.Duration) {
 	x, _ := s.terms(b, at)
@@ -530,8 +535,8 @@ func (s *scope) grant(r *entry, b *Reservation, at time.Duration) {
 	}
 }
 
-// remember notes that a reservation is live no more. Of its own ones the ledger
-// needs no note: what it accepted and is not live has ended.
+// remember records in the history that a reservation is no longer live. The ledger's own
+// reservations need no record: those that it accepted and that are not live have ended.
 func (l *Ledger) remember(r *entry, why history.EndReason) {
 	if r.relayed {
 		l.relayed.Add(-1)
@@ -557,7 +562,7 @@ func (l *Ledger) remember(r *entry, why history.EndReason) {
 	}
 }
 
-// rememberName is remember for a reservation of which another process has told.
+// rememberName is remember for a relayed reservation.
 func (l *Ledger) rememberName(r *entry, why history.EndReason) {
 	note := history.NoteFreed
 	keep := l.keepNotes()
@@ -578,13 +583,13 @@ func (l *Ledger) rememberName(r *entry, why history.EndReason) {
 	l.named.Add(l.process, r.name(), note, at+keep)
 }
 
-// Bind takes note which peer, an endpoint, speaks for a process from now on: what is
-// remembered of a peer's processes is counted together.
+// Bind records which peer, an endpoint, speaks for a process from now on. The memory of
+// the histories of one peer's processes is counted together.
 func (l *Ledger) Bind(process uint64, peer string) { l.numbered.Bind(process, peer, l.at()) }
 
-// Unbind takes note that it is not known any more which of several endpoints speaks
-// for another process: what is live of it stays, as Relayed, and its numbers mean nothing
-// until it speaks for itself again.
+// Unbind is called when it is no longer known which of several endpoints speaks for
+// another process. Its live reservations stay, as Relayed ones, and the history of its
+// numbers is dropped.
 func (l *Ledger) Unbind(process uint64) {
 	if process == l.process {
 		return
@@ -603,11 +608,11 @@ func (l *Ledger) Unbind(process uint64) {
 }
 
 // MergeFreed ends those of the named reservations that are live, and remembers the
-// end of the others. teller is the process that told of them. It returns how many
-// ended just now, and those of which it had not heard.
+// ends of the others. teller is the process that reported them. It returns how many
+// reservations ended, and the names whose end was not known before.
 func (l *Ledger) MergeFreed(teller uint64, names []history.Name) (freed int, fresh []history.Name) {
 	at := l.at()
-	ends := make(map[Origin][]uint64, len(names)) // of the hashes of one origin all but one are wrong
+	ends := make(map[Origin][]uint64, len(names)) // name hashes; of one origin's at most one is right
 	for _, name := range names {
 		if name.Origin.Process != l.process {
 			standing, _ := l.numbered.Standing(name.Origin, false)
@@ -635,15 +640,15 @@ func (l *Ledger) MergeFreed(teller uint64, names []history.Name) (freed int, fre
 	return freed, fresh
 }
 
-// Ended returns, for every process that numbers its reservations and that the
-// ledger has heard of, what has ended. Of other processes all numbers below the
-// last 2^23 are assumed to have ended, and all that are older than two lifetimes
-// (600 s at least). Reservations that went with their rank here have ended if this
-// process accepted them.
+// Ended returns what has ended, for every process that numbers its reservations and
+// that the ledger has heard of. For other processes, all numbers below the last 2^23
+// (history.Window) and all that are older than two lifetimes (at least 600 s) are
+// assumed to have ended. Reservations lost with their rank here are included only if
+// this process accepted them.
 func (l *Ledger) Ended() map[uint64]history.EndedSet {
 	out := l.numbered.Ended()
-	// What this process named up to here is entered, or its scope is locked until
-	// it is: each finds it, unless it has ended by then.
+	// Own reservations with numbers up to last are entered, or their scope is locked
+	// until they are: eachListed finds each of them unless it has ended.
 	last := l.lastSequence.Load()
 	if last == 0 {
 		return out
@@ -662,9 +667,9 @@ func (l *Ledger) Ended() map[uint64]history.EndedSet {
 	return out
 }
 
-// MergeEnded joins what a process says of its own reservations in its Ended: those
-// of these numbers never become live again. It returns how many ended
-// just now. Ranges may overlap and come in any order.
+// MergeEnded joins what a process reports of its own reservations in its Ended: those
+// with these numbers end now, if they are live, and never become live again. It returns
+// how many ended. Ranges may overlap and come in any order.
 func (l *Ledger) MergeEnded(process uint64, ended history.EndedSet) (freed int) {
 	ended = ended.Normalized()
 	l.numbered.Merge(process, ended, l.at())
@@ -685,8 +690,8 @@ func (l *Ledger) MergeEnded(process uint64, ended history.EndedSet) (freed int) 
 	return freed
 }
 
-// endListed ends those that are live still, a few per lock. byNumber says that numbers
-// tell so, which are remembered as such.
+// endListed ends those reservations that are still live, a few under each hold of the
+// lock. byNumber: the ends were reported by number, and the history has them already.
 func (s *scope) endListed(due []listed, byNumber bool) (ended int) {
 	for part := range slices.Chunk(due, sweepPerLock) {
 		s.mu.Lock()

@@ -1,9 +1,9 @@
 package reservations
 
-// Restore enters a reservation that an earlier life of this process, the only
-// replica, had accepted, as one of this ledger's own: with its age and its lease,
-// of which the time that has passed meanwhile is a part. Origin is not looked at.
-// Output blocks, and what was kept for its caller, are not restored.
+// Restore enters a reservation that was accepted before a restart of this program,
+// which must be the only replica, as one of this ledger's own, with its age and its
+// lease. b.Age must include the time that has passed meanwhile. Origin is ignored.
+// Output blocks and the CallerState are not restored.
 //
 // The result is Applied, Stale if its time is over, UnknownScope, UnknownRank, Known
 // if its id is live, or Full.
@@ -45,7 +45,7 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 		return Known
 	}
 	if l.room.take(r) != nil {
-		r.ended = true // for those who have found its id
+		r.ended = true // for calls that have already found it by its id
 		l.ids.release(r)
 		return Full
 	}

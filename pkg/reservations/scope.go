@@ -16,7 +16,7 @@ type scope struct {
 	ledger *Ledger
 	name   catalog.Scope
 	number uint64 // order of creation, from 1
-	// prefills is who is told of them; nil: no queues are kept.
+	// prefills observes the scope's prefills; nil: no queues are kept.
 	prefills PrefillObserver
 
 	// mu guards everything below and the variable part of the scope's
@@ -30,16 +30,16 @@ type scope struct {
 	entries         entryLog
 	trimmed         time.Duration // when memory was last given back
 
-	// slots is how many slots there may be. loads and shown are by slot and of the
-	// same length, which reaches the highest slot that was ever booked on: a rank takes
-	// memory here from its first reservation on. shown repeats what loads holds, in
-	// the form in which a View shows it.
+	// slots is above every slot that has had a rank. loads and shown are indexed by
+	// slot and have the same length, which reaches the highest slot that has had a
+	// reservation: a rank takes memory here from its first reservation on. shown
+	// repeats loads in the form in which a View shows them.
 	slots int
 	loads []*load // nil: nothing was ever booked
 	shown []SlotLoad
-	order *loadSums // of shown; nil: no view has asked for one
+	order *loadSums // of shown; nil: no view has wanted one
 
-	missed atomic.Uint32 // views in a row that wanted another order
+	missed atomic.Uint32 // number of views in a row that wanted another order
 }
 
 func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
@@ -55,7 +55,7 @@ func newScope(l *Ledger, name catalog.Scope, number uint64) *scope {
 	return s
 }
 
-// putRank returns ok = false if the scope has been dropped.
+// putRank is Ledger.PutRank within the scope. ok is false if the scope has been dropped.
 func (s *scope) putRank(slot uint32, r catalog.Rank) (freed int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,8 @@ func (s *scope) putRank(slot uint32, r catalog.Rank) (freed int, ok bool) {
 	return freed, true
 }
 
-// removeRank also reports whether the scope has no rank left.
+// removeRank is Ledger.RemoveRank within the scope. empty reports whether the scope has
+// no rank left.
 func (s *scope) removeRank(slot uint32) (freed int, empty bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +107,8 @@ func (s *scope) clearSlot(slot uint32) (freed int) {
 	return freed
 }
 
-// load returns what a slot carries, for a reservation to be added.
+// load returns the load of a slot, and creates it if there is none, for a reservation to
+// be added.
 func (s *scope) load(slot uint32) *load {
 	if grow := int(slot) + 1 - len(s.loads); grow > 0 {
 		s.loads = append(s.loads, make([]*load, grow)...)
@@ -165,7 +167,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 		return Placement{}, holder, &ExistsError{ID: req.ID, Rank: holder.rank}
 	}
 	if err := l.room.take(r); err != nil {
-		r.ended = true // for those who have found its id
+		r.ended = true // for calls that have already found it by its id
 		l.ids.release(r)
 		return Placement{}, nil, err
 	}
@@ -203,7 +205,7 @@ func (s *scope) add(r *entry, uncached, prompt uint64) {
 	s.publish(r.slot)
 }
 
-// holdMixed puts the blocks of a prompt on its rank that no chain can produce.
+// holdMixed puts the blocks of r on its rank if they are not a chain; see blocks.
 func (s *scope) holdMixed(r *entry) {
 	path := uint64(rootPath)
 	for _, h := range r.hashes {
@@ -225,7 +227,8 @@ func (s *scope) release(r *entry, hashes []uint64) {
 	})
 }
 
-// end takes the whole load of a reservation off its rank and frees its id.
+// end takes the whole load of a reservation off its rank, frees its id, and records
+// the end in the history. It needs s.mu.
 func (s *scope) end(r *entry, why history.EndReason) {
 	l := s.loads[r.slot]
 	s.release(r, r.hashes)
@@ -293,7 +296,7 @@ func (s *scope) publish(slot uint32) {
 	}
 }
 
-// loadOf returns what a slot carries.
+// loadOf returns the load of a slot.
 func (s *scope) loadOf(slot uint32) (l SlotLoad) {
 	if int(slot) < len(s.shown) {
 		l = s.shown[slot]

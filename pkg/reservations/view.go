@@ -7,31 +7,31 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// View shows what every slot of a scope carries at one moment. It is valid only
+// View shows the load of every slot of a scope at one moment. It is valid only
 // inside the function that receives it, and must not be changed.
 type View struct {
 	scope  *scope
 	at     time.Duration // see Now
 	shared leading
-	wants  bool // the scope is to keep the order wanted
+	wants  bool // the scope should keep the order wanted
 	wanted LoadOrder
 }
 
-// Slots is how many slots there may be: every slot that has a rank is below.
+// Slots returns a number above every slot that has a rank.
 func (v *View) Slots() int { return v.shared.depths.Slots() }
 
-// Shared returns how many leading blocks of the prompt in question lie on the active
-// prompts of a slot. It is 0 for slots that have no rank.
+// Shared returns how many leading blocks of the prompt are active on a slot anyway: the
+// longest common prefix with the slot's active prompts. It is 0 for slots without a rank.
 func (v *View) Shared(slot uint32) uint32 { return v.shared.depths.At(slot) }
 
-// Classes is how many classes of slots there are. Those of a class are many and share as
-// many blocks with the prompt.
+// Classes returns the number of classes. A class is a set of many slots with the same
+// Shared; see Class and ClassSlots. Slots need not be in a class.
 func (v *View) Classes() int { return v.shared.depths.Classes() }
 
-// Class returns what Shared is for the slots of a class.
+// Class returns Shared of the slots of a class.
 func (v *View) Class(class int) uint32 { return v.shared.depths.Depth(class) }
 
-// ClassSlots returns word w of the bit set of a class, with 64 slots to a word.
+// ClassSlots returns word w of the bit set of a class's slots, with 64 slots to a word.
 func (v *View) ClassSlots(class, w int) uint64 { return v.shared.depths.Class(class, w) }
 
 // Known reports whether the ledger has this rank under this slot. The rank is given
@@ -40,7 +40,7 @@ func (v *View) Known(slot uint32, r catalog.Rank) bool {
 	return v.scope != nil && v.scope.holds(slot, r)
 }
 
-// Load returns what the rank of a slot carries.
+// Load returns the load of the rank in a slot.
 func (v *View) Load(slot uint32) SlotLoad {
 	if v.scope == nil {
 		return SlotLoad{}
@@ -59,7 +59,7 @@ func (v *View) Slot(r catalog.Rank) (slot uint32, ok bool) {
 
 var views = sync.Pool{New: func() any { return new(View) }}
 
-// view needs s.mu, shared or not.
+// view returns a View of the scope and the prompt. It needs s.mu, at least for reading.
 func (s *scope) view(hashes []uint64) *View {
 	v := views.Get().(*View)
 	v.scope = s
@@ -67,7 +67,7 @@ func (s *scope) view(hashes []uint64) *View {
 	return v
 }
 
-// look is Ledger.Look within the scope. wants says that an order is to be kept.
+// look is Ledger.Look within the scope. wants: the scope should keep the order wanted.
 func (s *scope) look(hashes []uint64, f func(*View)) (wanted LoadOrder, wants bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -16,13 +16,12 @@ type EndedSet struct {
 	// Ranges are the numbers that name no live reservation any more, ascending and
 	// with gaps between them. Numbers that never named one may be among them.
 	Ranges []Range
-	// Assumed is the number up to which Ranges hold for reservations without lease
-	// only, because everything that is old enough is in them. math.MaxUint64 for
-	// what comes from a replica that knows of no leases.
+	// Assumed is a number up to which Ranges hold only for reservations without lease,
+	// because old numbers are in Ranges by age. It is math.MaxUint64 in what comes from
+	// a replica that does not know leases.
 	Assumed uint64
-	// Leases, ascending, are those of the numbers up to Assumed that named
-	// reservations with a lease which have ended, as long as any replica may still
-	// have them live.
+	// Leases, ascending, are the numbers up to Assumed of reservations with a lease that
+	// have ended, as long as any replica may still have them live.
 	Leases []Range
 }
 
@@ -132,8 +131,8 @@ func (b bitmap) setRange(from, to uint64) {
 	}
 }
 
-// prune gives back the pages whose numbers are all up to floor, which is below
-// 2^64-1.
+// prune gives back the pages of which all numbers are at most floor, which must be
+// below 2^64-1.
 func (b bitmap) prune(floor uint64) {
 	for i := range b {
 		if i < (floor+1)>>pageShift {
@@ -152,8 +151,8 @@ func (b bitmap) clone() bitmap {
 	return c
 }
 
-// appendRanges appends the members above floor, ascending, until there are most ranges
-// or a page more.
+// appendRanges appends the members above floor as ascending ranges. It stops at the end
+// of the page with which out has at least most ranges.
 func (b bitmap) appendRanges(out []Range, floor uint64, most int) []Range {
 	for _, i := range slices.Sorted(maps.Keys(b)) {
 		if len(out) >= most {

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// endedLeases remembers ends of reservations with long leases, by number, where
-// the window of their process may have gone by. It is bounded: what would be
-// forgotten next makes room.
+// endedLeases remembers the ends of reservations with leases so long that the window of
+// their process may move past their numbers. It is bounded: the ends that would be
+// forgotten first make room.
 type endedLeases map[uint64]endedLease
 
 type endedLease struct {
 	until time.Duration // from then on no replica can have it live
-	tell  bool          // other replicas are told: it has ended for all
+	tell  bool          // it has ended for all replicas, and is reported to them
 }
 
 // maxEndedLeases bounds the entries of one process.
@@ -31,8 +31,8 @@ func (c endedLeases) put(number uint64, e endedLease) {
 	c[number] = endedLease{max(old.until, e.until), old.tell || e.tell}
 }
 
-// makeRoom removes an eighth, one at least, so that a full map is not sorted for every
-// entry.
+// makeRoom removes the eighth with the earliest until, at least one: with fewer, a full
+// map would be sorted for every new entry.
 func (c endedLeases) makeRoom() {
 	soonest := slices.SortedFunc(maps.Keys(c), func(a, b uint64) int {
 		return cmp.Or(cmp.Compare(c[a].until, c[b].until), cmp.Compare(a, b))
@@ -42,7 +42,7 @@ func (c endedLeases) makeRoom() {
 	}
 }
 
-// dropOld returns the ends that still matter.
+// dropOld returns the ends whose until has not passed.
 func (c endedLeases) dropOld(at time.Duration) endedLeases {
 	before := len(c)
 	maps.DeleteFunc(c, func(_ uint64, e endedLease) bool { return e.until < at })
@@ -52,7 +52,7 @@ func (c endedLeases) dropOld(at time.Duration) endedLeases {
 	return maps.Clone(c) // maps never shrink
 }
 
-// ranges returns what other replicas are told.
+// ranges returns the numbers that are reported to other replicas.
 func (c endedLeases) ranges() (out []Range) {
 	for _, number := range slices.Sorted(maps.Keys(c)) {
 		if c[number].tell {
@@ -62,9 +62,8 @@ func (c endedLeases) ranges() (out []Range) {
 	return out
 }
 
-// firstOf lists the first numbers of ascending ranges, at most limit: more would
-// only push each other out, and the width of a range does not say how many
-// reservations there were.
+// firstOf returns the first numbers of ascending ranges, at most limit: more would only
+// push each other out of endedLeases, and a hostile range may be of any width.
 func firstOf(ranges []Range, limit int) (out []uint64) {
 	for _, r := range ranges {
 		for number := r.From; number <= r.To && number != math.MaxUint64; number++ {

@@ -10,35 +10,35 @@ import (
 )
 
 const (
-	// memoryShare: what is remembered takes an eighth of the account at most.
+	// memoryShare: the histories take at most an eighth of the account's limit.
 	memoryShare = 8
-	// What a page of a bitmap and an entry of endedLeases take, in bytes, each with its
-	// part of the map that it is in.
+	// Estimates of what a page of a bitmap and an entry of endedLeases take, in bytes,
+	// with their part of the map included.
 	pageBytes  = pageWords*8 + 64
 	leaseBytes = 64
 )
 
-// memory is what the histories of all processes take. Whoever numbers reservations says
-// how much is to be remembered of them, so it is bounded: beyond, the peer whose
-// processes take most forgets, which means that its oldest numbers count as ended.
+// memory counts what the histories of all processes take. Peers determine how much there
+// is to remember, so it is bounded: beyond the limit, a process of the peer whose
+// processes take most forgets its oldest numbers, which then count as ended.
 type memory struct {
 	account *budget.Account // nil: no bound but those of each process
 	limit   int64           // bytes
 	used    int64           // bytes
 }
 
-// SetMemory sets the account in which the bytes are counted, and with it their limit. To
-// be called before the memory is used.
+// SetMemory sets the account in which bytes are counted; an eighth of its limit is the
+// bound. It must be called before n is used.
 func (n *Numbered) SetMemory(account *budget.Account) {
 	n.memory = memory{account: account, limit: account.Limit() / memoryShare}
 }
 
-// bitmaps are the sets of x that are made of pages.
+// bitmaps returns the sets of x that are bitmaps.
 func (x *processHistory) bitmaps() [4]bitmap {
 	return [...]bitmap{x.ended, x.removed, x.completed, x.leaseExpired}
 }
 
-// bytes is what x takes.
+// bytes returns an estimate of what x takes.
 func (x *processHistory) bytes() int64 {
 	pages := 0
 	for _, b := range x.bitmaps() {
@@ -47,8 +47,8 @@ func (x *processHistory) bytes() int64 {
 	return int64(pages)*pageBytes + int64(len(x.leases))*leaseBytes
 }
 
-// count takes note of what x takes after a change, and makes room if that is too much. It
-// needs n.mu.
+// count updates the memory that is counted after a change of x, and makes room if it is
+// beyond the limit. It needs n.mu.
 func (n *Numbered) count(x *processHistory) {
 	n.recount(x)
 	m := &n.memory
@@ -78,8 +78,8 @@ func (n *Numbered) drop(process uint64) {
 	}
 }
 
-// largest returns the process that takes most of those of the peer that takes most. It
-// needs n.mu.
+// largest returns, of the peer whose processes take most together, the process that takes
+// most. It needs n.mu.
 func (n *Numbered) largest() (most *processHistory) {
 	peers := make(map[string]int64)
 	for _, x := range n.byProcess {
@@ -93,8 +93,8 @@ func (n *Numbered) largest() (most *processHistory) {
 	return most
 }
 
-// forgetOldest gives back about an eighth of the larger part of what x takes: the ends of
-// leases that matter for the shortest time, or the pages with the lowest numbers.
+// forgetOldest gives back about an eighth of either the ends of leases, those with the
+// earliest until, or the pages, those with the lowest numbers, whichever takes more.
 func (x *processHistory) forgetOldest() {
 	var pages []uint64
 	for _, b := range x.bitmaps() {

@@ -7,15 +7,15 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Name is the full name of a reservation: who does not know the reservation cannot
-// name it, however well it guesses numbers.
+// Name is the full name of a reservation. A process that does not know the reservation
+// cannot name it by guessing numbers.
 type Name struct {
 	Origin Origin
-	// Hash is NameHash of the rest of the name.
+	// Hash is NameHash of the reservation's scope, id and rank.
 	Hash uint64
 }
 
-// NameHash is FNV-1a of what a reservation is called besides its origin. It is the
+// NameHash is the 64-bit FNV-1a hash of a reservation's scope, id and rank. It is the
 // same on all replicas.
 func NameHash(sc catalog.Scope, id string, r catalog.Rank) uint64 {
 	h := fnv(14695981039346656037)
@@ -30,7 +30,7 @@ func NameHash(sc catalog.Scope, id string, r catalog.Rank) uint64 {
 	return uint64(h)
 }
 
-// fnv is the state of a 64-bit FNV-1a: that of hash/fnv takes memory for every name.
+// fnv is the state of a 64-bit FNV-1a hash. Unlike that of hash/fnv it does not allocate.
 type fnv uint64
 
 func (h *fnv) octet(b byte) { *h = (*h ^ fnv(b)) * 1099511628211 }
@@ -42,13 +42,13 @@ func (h *fnv) number(n uint64, octets int) {
 	}
 }
 
-// Note is what is remembered of a name; notes are added up.
+// Note is a set of facts that are remembered of a name.
 type Note uint8
 
 // The notes.
 const (
-	NoteFreed        Note = 1 << iota // it has ended for good
-	NoteRankRemoved                   // it went with its rank here
+	NoteFreed        Note = 1 << iota // the reservation has ended for good
+	NoteRankRemoved                   // it was lost with its rank here
 	NoteLeaseExpired                  // its lease ran out here: a snapshot may bring it back
 	NoteCompleted                     // its prefill is complete
 )
@@ -56,18 +56,18 @@ const (
 const (
 	// maxNotes bounds the notes from one process.
 	maxNotes = 1 << 16
-	// maxAllNotes bounds all notes: the process with most of them forgets first.
+	// maxAllNotes bounds all notes: those of the process with most make room.
 	maxAllNotes = 1 << 19
 )
 
-// Named remembers steps of reservations that are not live, by their full names: those
-// that were told by others than the process which accepted the reservation. What
-// they say of its numbers counts for nothing, so it is kept apart from Numbered.
+// Named remembers steps of reservations that are not live, by their full names, as
+// reported by processes other than the one that accepted the reservation. These are not
+// believed about its numbers, so that their reports are kept apart from Numbered.
 type Named struct {
 	// mu guards the fields below. It is an innermost lock.
 	mu    sync.Mutex
 	notes map[Name]Note
-	from  map[uint64]*noteQueue // by the process that told
+	from  map[uint64]*noteQueue // by the reporting process
 }
 
 // noteQueue has the notes from one process in the order in which they came.
@@ -85,8 +85,8 @@ type queuedNote struct {
 // NewNamed returns an empty memory.
 func NewNamed() *Named { return &Named{notes: make(map[Name]Note), from: make(map[uint64]*noteQueue)} }
 
-// Add remembers a note that a process told until a time, and reports whether it is
-// new.
+// Add remembers a note, reported by the process teller, until a time. It reports
+// whether the note is new.
 func (n *Named) Add(teller uint64, name Name, note Note, until time.Duration) (fresh bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -116,8 +116,8 @@ func (n *Named) Of(name Name) Note {
 	return n.notes[name]
 }
 
-// Forget gives back what does not matter any more. A note that came before waits for
-// its turn.
+// Forget drops notes whose time has passed. A note behind one that is still kept, of
+// the same process, has to wait for that.
 func (n *Named) Forget(at time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -13,15 +13,14 @@ const (
 	Window = 1 << 23
 	// MaxProcesses bounds the processes, besides the own one, that are remembered.
 	MaxProcesses = 256
-	// minTurn is the shortest turn: a number seen that long ago counts as ended,
-	// for reservations without lease. Twice the default lifetime of 300 s, as an
-	// event may have been under way for long.
+	// minTurn is the minimum of Numbered.turn. It is twice the default lifetime of
+	// 300 s, because an event may have been under way for long.
 	minTurn = 600 * time.Second
 	// leaseMargin is how much longer than a lease can run its end is remembered.
 	leaseMargin = time.Minute
-	// dropLeasesEvery is how often the ends of leases are searched for old ones.
+	// dropLeasesEvery is the interval at which old ends of leases are dropped.
 	dropLeasesEvery = 30 * time.Second
-	// mergePerLock is how many ranges or numbers Merge notes under one hold of the
+	// mergePerLock is how many ranges or numbers Merge enters under one hold of the
 	// lock.
 	mergePerLock = 1024
 	// maxTold bounds the ranges that Ended returns, of all processes together.
@@ -38,22 +37,23 @@ type Origin struct{ Process, Sequence uint64 }
 // Numbered reports whether the process numbers its reservations.
 func (o Origin) Numbered() bool { return o.Sequence != 0 }
 
-// EndReason is why a reservation is not live any more.
+// EndReason is the reason why a reservation is no longer live.
 type EndReason uint8
 
 // The reasons of an end.
 const (
 	// Freed: by a caller or by age. It has ended for all replicas, for good.
 	Freed EndReason = iota
-	// RankRemoved: its rank went. It has ended for this ledger only, for good.
+	// RankRemoved: its rank was removed. It has ended for this ledger only, for good.
 	RankRemoved
-	// LeaseExpired: as far as this ledger knows its lease was not renewed. A
-	// snapshot that knows of a renewal may bring it back.
+	// LeaseExpired: its lease was not renewed, as far as this ledger knows. A snapshot
+	// that knows of a renewal may bring it back.
 	LeaseExpired
-	// Replaced: others had told of it, and now its own process speaks for its number.
+	// Replaced: only others had reported it, and now the report of its own process
+	// takes its place.
 	Replaced
-	// Displaced: it made room for another one. Nothing is remembered of it: it may come
-	// back once there is room.
+	// Displaced: it made room for another one. Nothing is remembered, so that it may
+	// come back once there is room.
 	Displaced
 )
 
@@ -67,17 +67,17 @@ func (e EndReason) String() string {
 	return "invalid"
 }
 
-// Standing says whether a reservation that is not live in the ledger may become so.
+// Standing says whether a reservation that is not live in the ledger may become live.
 type Standing uint8
 
 // The standings.
 const (
 	// MayLive: nothing is known against it.
 	MayLive Standing = iota
-	// HasEnded: it has ended, or went with its rank here.
+	// HasEnded: it has ended, or was lost with its rank here.
 	HasEnded
 	// NoRoom: MaxProcesses other processes have live reservations, so that nothing
-	// can be remembered of this one's.
+	// can be remembered of this process.
 	NoRoom
 )
 
@@ -92,12 +92,12 @@ func (s Standing) String() string {
 }
 
 // Numbered remembers the reservations of other processes that have sequence
-// numbers and are not live any more. Of the own process it needs no memory: what
-// that accepted and is not live has ended.
+// numbers and are no longer live. For the own process it needs no memory: any
+// reservation that it accepted and that is not live has ended.
 type Numbered struct {
 	own uint64
-	// turn is how long a number that was seen may still matter, if its reservation
-	// has no lease; constant once in use.
+	// turn is the age at which a number counts as ended, unless its reservation has a
+	// lease; constant once in use.
 	turn time.Duration
 
 	// mu guards the fields below. It is an innermost lock.
@@ -109,31 +109,32 @@ type Numbered struct {
 // processHistory is what is remembered of one process's numbers.
 type processHistory struct {
 	floor uint64 // all numbers up to it count as ended; never falls
-	// assumed, not above floor: of the numbers up to it the end is inferred from
-	// their age, so that a reservation with a lease may live.
+	// assumed, not above floor: the numbers up to it count as ended because of their
+	// age only, so that a reservation with a lease may still be live.
 	assumed uint64
 	high    uint64 // highest number seen
 
 	// The sets below hold numbers above floor. A number may be in several.
 
 	ended     bitmap // ended, or naming no reservation
-	removed   bitmap // went with their rank
+	removed   bitmap // lost with their rank
 	completed bitmap // prefill complete
-	// leaseExpired are those whose lease ran out here, and those said to have ended
-	// by a replica that may know of no leases: a snapshot may bring them back.
+	// leaseExpired has the numbers whose lease ran out here, and those reported as ended
+	// by a replica that may not know leases: a snapshot may bring them back.
 	leaseExpired bitmap
-	// leases are the ends that are remembered beyond the window.
+	// leases has ends that are remembered beyond the window.
 	leases endedLeases
 
 	peer    string // the endpoint that speaks for the process
 	counted int64  // its part of memory.used
 
 	live      int           // reservations in the ledger
-	lastHeard time.Duration // when something came from it last
-	// At turnedAt, turnHigh was the highest number seen.
+	lastHeard time.Duration // when something was last heard about the process
+	// turnHigh was the highest number seen at turnedAt. One turn later all numbers up
+	// to it count as ended; see Forget.
 	turnHigh uint64
 	turnedAt time.Duration
-	// leasesCheckedAt is when leases was searched for old ends.
+	// leasesCheckedAt is when old ends were last dropped from leases.
 	leasesCheckedAt time.Duration
 }
 
@@ -149,13 +150,13 @@ func NewNumbered(own uint64) *Numbered {
 	return &Numbered{own: own, turn: minTurn, byProcess: make(map[uint64]*processHistory)}
 }
 
-// SetLifetime says how long a reservation without lease lives, instead of 300 s.
-// To be called before the memory is used.
+// SetLifetime sets how long a reservation without lease lives, instead of 300 s.
+// It must be called before n is used.
 func (n *Numbered) SetLifetime(d time.Duration) { n.turn = max(minTurn, 2*d) }
 
 // Admit decides whether a reservation of another process may become live, and
-// counts it as live if so. renewed says that its lease is known to run. completed
-// says that its prefill is known to be complete.
+// counts it as live if so. renewed: its lease is known to run. completed reports
+// whether its prefill is known to be complete.
 func (n *Numbered) Admit(o Origin, at time.Duration, renewed bool) (s Standing, completed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -172,7 +173,7 @@ func (n *Numbered) Admit(o Origin, at time.Duration, renewed bool) (s Standing, 
 	return MayLive, x.completed.has(o.Sequence)
 }
 
-// Leave notes that a reservation which Admit has counted is live no more.
+// Leave records that a reservation which Admit has counted is no longer live.
 func (n *Numbered) Leave(o Origin, why EndReason) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -196,7 +197,7 @@ func (x *processHistory) leave(o Origin, why EndReason) {
 	}
 }
 
-// Lease is what LeaveLeased has to know of a reservation with a lease.
+// Lease is what LeaveLeased needs to know about a reservation with a lease.
 type Lease struct {
 	// Accepted is when the reservation was accepted.
 	Accepted time.Duration
@@ -205,8 +206,9 @@ type Lease struct {
 	PrefillDone bool
 }
 
-// LeaveLeased is Leave for a reservation with a lease. If others may have it live
-// when its number is too old for the window, its end is remembered by itself.
+// LeaveLeased is Leave for a reservation with a lease. If other replicas may still have
+// it live when its number has become too old for the window, its end is remembered
+// separately.
 func (n *Numbered) LeaveLeased(o Origin, why EndReason, l Lease, at time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -215,9 +217,9 @@ func (n *Numbered) LeaveLeased(o Origin, why EndReason, l Lease, at time.Duratio
 		return
 	}
 	defer n.count(x)
-	x.leave(o, why) // under the same lock: without live reservations it may be evicted
+	x.leave(o, why) // under the same lock: a process without live reservations may be evicted
 	if why == LeaseExpired {
-		if l.PrefillDone && o.Sequence > x.floor { // it may come back from a replica that has not heard of that
+		if l.PrefillDone && o.Sequence > x.floor { // it may come back from a replica that does not know that
 			x.completed.set(o.Sequence)
 		}
 		return
@@ -228,8 +230,8 @@ func (n *Numbered) LeaveLeased(o Origin, why EndReason, l Lease, at time.Duratio
 	}
 }
 
-// Missing says what is known of a reservation that another replica says was
-// renewed and that is not live here.
+// Missing returns the standing of a reservation that another replica reports as renewed
+// and that is not live here.
 func (n *Numbered) Missing(o Origin) Standing {
 	if o.Process == n.own {
 		return HasEnded
@@ -245,8 +247,8 @@ func (n *Numbered) Missing(o Origin) Standing {
 	return MayLive
 }
 
-// Standing says what is known of a reservation by its number, and notes nothing.
-// renewed and completed are as in Admit.
+// Standing is Admit without counting the reservation or changing anything. It does not
+// return NoRoom.
 func (n *Numbered) Standing(o Origin, renewed bool) (s Standing, completed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -260,20 +262,20 @@ func (n *Numbered) Standing(o Origin, renewed bool) (s Standing, completed bool)
 	}
 }
 
-// Unbind forgets the numbers of a process: it is not known any more who speaks for
-// it. The caller sees to it that none of its reservations is counted as live.
+// Unbind forgets the numbers of a process, because it is no longer known who speaks for
+// it. The caller must make sure that none of its reservations is counted as live.
 func (n *Numbered) Unbind(process uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.drop(process)
 }
 
-// Bind notes which endpoint speaks for a process from now on.
+// Bind records which endpoint speaks for a process from now on.
 func (n *Numbered) Bind(process uint64, peer string, at time.Duration) {
 	n.update(process, at, func(x *processHistory) { x.peer = peer })
 }
 
-// Skip notes that a number names no reservation. Origins without a number are
+// Skip records that a number names no reservation. Origins without a number are
 // ignored.
 func (n *Numbered) Skip(event Origin, at time.Duration) {
 	n.mu.Lock()
@@ -281,9 +283,9 @@ func (n *Numbered) Skip(event Origin, at time.Duration) {
 	n.skip(event, at)
 }
 
-// End notes the end of a reservation, and that event names none. It reports
-// whether the reservation has ended before, unless it is live. Origins without a
-// number are ignored.
+// End records the end of a reservation, and that event names none. before reports
+// that the reservation, if it is not live, had ended before. Origins without a number
+// are ignored.
 func (n *Numbered) End(o, event Origin, at time.Duration) (before bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -298,9 +300,9 @@ func (n *Numbered) End(o, event Origin, at time.Duration) (before bool) {
 	return before
 }
 
-// Complete notes the completed prefill of a reservation, and that event names
-// none. It reports whether the reservation has ended, unless it is live. Origins
-// without a number are ignored.
+// Complete records the completed prefill of a reservation, and that event names none.
+// ended reports that the reservation, if it is not live, has ended. Origins without a
+// number are ignored.
 func (n *Numbered) Complete(o, event Origin, at time.Duration) (ended bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -318,7 +320,7 @@ func (n *Numbered) Complete(o, event Origin, at time.Duration) (ended bool) {
 	return false
 }
 
-// skip notes that a number names no reservation. It needs n.mu.
+// skip records that a number names no reservation. It needs n.mu.
 func (n *Numbered) skip(event Origin, at time.Duration) {
 	if x := n.getOther(event, at); x != nil {
 		x.end(event.Sequence)
@@ -326,8 +328,8 @@ func (n *Numbered) skip(event Origin, at time.Duration) {
 	}
 }
 
-// Merge notes what another replica says has ended of one process; e is normalized.
-// What it says of the own process is ignored.
+// Merge records what another replica reports as ended of one process; e must be
+// normalized. Reports about the own process are ignored.
 func (n *Numbered) Merge(process uint64, e EndedSet, at time.Duration) {
 	if process == n.own {
 		return
@@ -348,7 +350,7 @@ func (n *Numbered) Merge(process uint64, e EndedSet, at time.Duration) {
 	}
 }
 
-// update runs f on what is remembered of a process, unless there is no room for it.
+// update runs f on the history of a process, unless there is no room for one.
 func (n *Numbered) update(process uint64, at time.Duration, f func(*processHistory)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -368,8 +370,8 @@ func (n *Numbered) Live(process uint64) int {
 	return 0
 }
 
-// Ended returns what has ended of the other processes, by process; of the ranges the
-// first ones, where they are too many to be told.
+// Ended returns what has ended of the other processes, by process. If there are too many
+// ranges, it returns only the first ones.
 func (n *Numbered) Ended() map[uint64]EndedSet {
 	n.mu.Lock()
 	processes := make([]uint64, 0, len(n.byProcess))
@@ -388,7 +390,8 @@ func (n *Numbered) Ended() map[uint64]EndedSet {
 	return out
 }
 
-// copyEnded leaves the ranges to the caller, who makes them without the lock.
+// copyEnded returns what has ended of a process, with floor and ended in place of Ranges:
+// the caller computes these without the lock.
 func (n *Numbered) copyEnded(process uint64) (e EndedSet, floor uint64, ended bitmap) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -399,8 +402,8 @@ func (n *Numbered) copyEnded(process uint64) (e EndedSet, floor uint64, ended bi
 	return EndedSet{Assumed: x.assumed, Leases: x.leases.ranges()}, x.floor, x.ended.clone()
 }
 
-// Forget ends all numbers that are too old to matter. To be called about each
-// second.
+// Forget makes numbers that are older than a turn count as ended. It is to be called
+// about every second.
 func (n *Numbered) Forget(at time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -425,8 +428,8 @@ func (n *Numbered) getOther(o Origin, at time.Duration) *processHistory {
 	return n.get(o.Process, at)
 }
 
-// get returns the history of a process. A new one takes the place of the one that
-// has no live reservation and was heard of longest ago; nil if there is none. It
+// get returns the history of a process. If there are too many, a new one replaces the
+// one without live reservations that was heard of longest ago; nil if there is none. It
 // needs n.mu.
 func (n *Numbered) get(process uint64, at time.Duration) *processHistory {
 	x := n.byProcess[process]
@@ -462,8 +465,8 @@ func (x *processHistory) hasEnded(number uint64) bool {
 	return number <= x.floor || number == math.MaxUint64 || x.ended.has(number)
 }
 
-// refuses reports whether the reservation of a number cannot become live; renewed
-// says that its lease is known to run.
+// refuses reports whether the reservation of a number cannot become live. renewed: its
+// lease is known to run.
 func (x *processHistory) refuses(number uint64, renewed bool) bool {
 	if renewed {
 		return x.leaseHasEnded(number)
@@ -471,7 +474,7 @@ func (x *processHistory) refuses(number uint64, renewed bool) bool {
 	return x.hasEnded(number) || x.removed.has(number) || x.leaseExpired.has(number)
 }
 
-// leaseHasEnded is hasEnded for a reservation whose lease runs as far as is known.
+// leaseHasEnded is refuses for a reservation whose lease is known to run.
 func (x *processHistory) leaseHasEnded(number uint64) bool {
 	_, remembered := x.leases[number]
 	return remembered || number > x.assumed && x.hasEnded(number) || x.removed.has(number)
@@ -479,8 +482,8 @@ func (x *processHistory) leaseHasEnded(number uint64) bool {
 
 func (x *processHistory) end(number uint64) { x.endRange(Range{number, number}) }
 
-// mergeRange ends a range of which the numbers up to assumed may be those of
-// reservations with a lease.
+// mergeRange records a range as ended. Its numbers up to assumed may be those of
+// reservations with a lease, which may still be live.
 func (x *processHistory) mergeRange(r Range, assumed uint64) {
 	if r.From <= assumed {
 		guess := Range{r.From, min(r.To, assumed, math.MaxUint64-1)}
@@ -499,8 +502,8 @@ func (x *processHistory) mergeRange(r Range, assumed uint64) {
 	x.endRange(r)
 }
 
-// endLease remembers the end of a long lease that another replica has
-// reported. That replica continues to report it, so it is not passed on.
+// endLease remembers the end of a long lease that another replica has reported. It is
+// not reported further, because that replica continues to report it.
 func (x *processHistory) endLease(number uint64, until time.Duration) {
 	if _, known := x.leases[number]; !known {
 		x.leases.put(number, endedLease{until: until})
@@ -527,7 +530,8 @@ func (x *processHistory) see(number uint64) {
 	}
 }
 
-// assume ends all numbers up to that one but those of leased reservations.
+// assume makes all numbers up to that one count as ended, except those of reservations
+// with a lease.
 func (x *processHistory) assume(number uint64) {
 	x.assumed = max(x.assumed, number)
 	x.raiseFloor(number)

@@ -10,8 +10,8 @@ import (
 
 const (
 	// EarlyFor is how long a completed prefill or a free that came before its
-	// reservation is remembered: dynamo-kv-router 1.3.1 hands each event to a task
-	// of its own, so the reservation follows at once if at all.
+	// reservation is remembered: dynamo-kv-router 1.3.1 publishes each event from a task
+	// of its own, so that the reservation follows at once, if at all.
 	EarlyFor = 10 * time.Second
 	// maxRecent bounds the keys that each recentKeys remembers.
 	maxRecent = 1 << 16
@@ -25,7 +25,7 @@ type Key struct {
 }
 
 // Unnumbered remembers the latest steps of reservations without sequence numbers.
-// It is bounded, and so may forget; a reservation that came back would end by age.
+// It is bounded, so that it may forget; a reservation that comes back then ends by age.
 type Unnumbered struct {
 	seed maphash.Seed
 
@@ -33,10 +33,10 @@ type Unnumbered struct {
 	mu        sync.Mutex
 	completed recentKeys // prefill complete before they were booked
 	freed     recentKeys // freed before they were booked
-	left      recentKeys // were live, and are not any more
+	left      recentKeys // no longer live
 }
 
-// NewUnnumbered returns an empty memory. lifetime is how long a reservation lives.
+// NewUnnumbered returns an empty memory. lifetime is that of a reservation.
 func NewUnnumbered(lifetime time.Duration) *Unnumbered {
 	return &Unnumbered{
 		seed:      maphash.MakeSeed(),
@@ -46,17 +46,16 @@ func NewUnnumbered(lifetime time.Duration) *Unnumbered {
 	}
 }
 
-// SetLifetime says how long a reservation lives. To be called before the memory is
-// used.
+// SetLifetime sets how long a reservation lives. It must be called before u is used.
 func (u *Unnumbered) SetLifetime(d time.Duration) { u.left.keep = d }
 
-// hash stands for a key, so that long ids take no memory. That two of 65,536 keys
-// have the same one is as likely as 1 to 10^10.
+// hash returns what is kept in place of a key, so that long ids take no memory. The
+// probability that any two of 65,536 keys have the same hash is about 10^-10.
 func (u *Unnumbered) hash(k Key) uint64 { return maphash.Comparable(u.seed, k) }
 
-// CompletedEarly remembers that the prefill of a reservation is complete which is
-// not live. If it was live until just now the event is late, and a reservation to
-// come is another one with the same id: then nothing is remembered.
+// CompletedEarly remembers the completed prefill of a reservation that is not live. If
+// the reservation was live within the last 10 s, the event is merely late, and the next
+// reservation with the id is another one: then nothing is remembered.
 func (u *Unnumbered) CompletedEarly(k Key, at time.Duration) {
 	key := u.hash(k)
 	u.mu.Lock()
@@ -74,8 +73,8 @@ func (u *Unnumbered) FreedEarly(k Key, at time.Duration) {
 	u.freed.put(key, at)
 }
 
-// Before reports which steps of the reservation came before it. For a snapshot, a
-// reservation that was live here within its lifetime has ended, too.
+// Before reports which steps of a reservation came before the reservation. In a
+// snapshot, one that was live here within the last lifetime has ended, too.
 func (u *Unnumbered) Before(k Key, snapshot bool, at time.Duration) (completed, ended bool) {
 	key := u.hash(k)
 	u.mu.Lock()
@@ -83,8 +82,8 @@ func (u *Unnumbered) Before(k Key, snapshot bool, at time.Duration) (completed, 
 	return u.completed.has(key, at), u.freed.has(key, at) || snapshot && u.left.has(key, at)
 }
 
-// Booked forgets these steps once the event of the reservation has come: the next
-// event is about another reservation with the id.
+// Booked forgets the early steps of a reservation, because its own event has come: the
+// next event is about another reservation with the id.
 func (u *Unnumbered) Booked(k Key, at time.Duration) {
 	key := u.hash(k)
 	u.mu.Lock()
@@ -96,13 +95,13 @@ func (u *Unnumbered) Booked(k Key, at time.Duration) {
 	delete(u.freed.at, key)
 }
 
-// Leave remembers that the reservation is live no more.
+// Leave remembers that a reservation is no longer live.
 func (u *Unnumbered) Leave(k Key, at time.Duration) {
 	key := u.hash(k)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.left.put(key, at)
-	delete(u.completed.at, key) // if a snapshot brought it: its event did not come
+	delete(u.completed.at, key) // still there if the reservation came by a snapshot, without Booked
 }
 
 // Forget gives back what is too old.
@@ -114,7 +113,7 @@ func (u *Unnumbered) Forget(at time.Duration) {
 	u.left.shed(at)
 }
 
-// recentKeys remembers the keys that were put in the last keep, maxRecent at most.
+// recentKeys remembers the keys that were put within the duration keep, at most maxRecent.
 type recentKeys struct {
 	keep  time.Duration
 	at    map[uint64]time.Duration // of the latest put
@@ -141,8 +140,8 @@ func (r *recentKeys) has(key uint64, now time.Duration) bool {
 	return ok && now-at < r.keep
 }
 
-// shed forgets what is too old or too much. A key that was put again, or taken
-// out, is forgotten with its last place in the queue only.
+// shed forgets the keys that are too old or too many. A key that was put again is
+// forgotten with its last place in the queue only.
 func (r *recentKeys) shed(now time.Duration) {
 	for r.head < len(r.queue) {
 		old := r.queue[r.head]
@@ -162,12 +161,12 @@ func (r *recentKeys) shed(now time.Duration) {
 	}
 }
 
-// ExpiredFor is how long a free of an expired reservation is distinguished from one
-// of a reservation that never was.
+// ExpiredFor is how long a free of an expired reservation is told from a free of one
+// that never existed.
 const ExpiredFor = time.Hour
 
 // ExpiredIDs remembers which own reservations have expired and were not freed by
-// their callers since. It is bounded, and so may forget.
+// their callers since. It is bounded, so that it may forget.
 type ExpiredIDs struct {
 	seed maphash.Seed
 
@@ -176,8 +175,8 @@ type ExpiredIDs struct {
 	recent recentKeys
 }
 
-// ExpiredID is what a caller frees an own reservation by: its id, and the scope if
-// the id means something in one scope only.
+// ExpiredID is the name by which a caller frees an own reservation: its id and, for one
+// with Request.PerScope, its scope.
 type ExpiredID struct {
 	Scope    catalog.Scope
 	PerScope bool
