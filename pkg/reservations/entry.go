@@ -39,7 +39,7 @@ type entry struct {
 	outputDeficit             uint32
 	charge                    uint32 // see room; never changes while r is live
 
-	told *told // by which peer; nil for a reservation of this process
+	inShare *sharePlace // which peer reported it; nil for a reservation of this process
 
 	next *entry // of the same id; guarded by idShard.mu
 }

@@ -86,7 +86,7 @@ func (m *room) take(r *entry) error {
 
 // giveBack undoes take or takeFrom.
 func (m *room) giveBack(r *entry) {
-	if r.told != nil && !m.peers.remove(r) {
+	if r.inShare != nil && !m.peers.remove(r) {
 		return // another reservation has got its room: see peerShares.giveWay
 	}
 	m.live.Add(-1)

@@ -14,7 +14,7 @@ const remoteShare = 4
 // snapshot also contains what hostile peers have reported to it, which must not take the
 // room of its own. The two limits (number and memory) are handled independently.
 type peerShares struct {
-	// mu guards the fields below, all shares, and what told points to. It is an innermost
+	// mu guards the fields below, all shares, and what entry.inShare points to. It is an innermost
 	// lock.
 	mu       sync.Mutex
 	bySource map[source]*peerShare // shares that are not empty
@@ -36,8 +36,8 @@ type peerShare struct {
 	units  int64 // the sum of their charges
 }
 
-// told is the place of a reservation in the share of the source that reported it.
-type told struct {
+// sharePlace is the place of a reservation in the share of the source that reported it.
+type sharePlace struct {
 	share *peerShare // nil: its room has been given to another reservation
 	at    int        // index in share.held
 }
@@ -122,24 +122,24 @@ func (p *peerShares) giveWay(newcomer *peerShare, size func(*peerShare) int64, n
 }
 
 func (s *peerShare) add(r *entry) {
-	if r.told == nil {
-		r.told = new(told)
+	if r.inShare == nil {
+		r.inShare = new(sharePlace)
 	}
-	*r.told = told{s, len(s.held)}
+	*r.inShare = sharePlace{s, len(s.held)}
 	s.held = append(s.held, r)
 	s.units += int64(r.charge)
 }
 
 // take takes r out of its share. It needs p.mu.
 func (p *peerShares) take(r *entry) {
-	s, at := r.told.share, r.told.at
+	s, at := r.inShare.share, r.inShare.at
 	last := len(s.held) - 1
 	s.held[at] = s.held[last]
-	s.held[at].told.at = at
+	s.held[at].inShare.at = at
 	s.held[last] = nil
 	s.held = s.held[:last]
 	s.units -= int64(r.charge)
-	r.told.share = nil
+	r.inShare.share = nil
 	if last == 0 {
 		delete(p.bySource, s.source)
 	}
@@ -149,16 +149,16 @@ func (p *peerShares) take(r *entry) {
 func (p *peerShares) remove(r *entry) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.told.share == nil {
+	if r.inShare.share == nil {
 		return false
 	}
 	p.take(r)
 	return true
 }
 
-// bound moves r, which others had reported, to the own share of the peer that now reports
+// moveToOwn moves r, which others had reported, to the own share of the peer that now reports
 // it as its process's.
-func (p *peerShares) bound(r *entry, peer string) {
+func (p *peerShares) moveToOwn(r *entry, peer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.move(r, source{peer: peer})
@@ -167,7 +167,7 @@ func (p *peerShares) bound(r *entry, peer string) {
 // move moves r to the share of a source, unless its room has been given away. It needs
 // p.mu.
 func (p *peerShares) move(r *entry, to source) {
-	if r.told.share == nil || r.told.share.source == to {
+	if r.inShare.share == nil || r.inShare.share.source == to {
 		return
 	}
 	p.take(r)

@@ -422,7 +422,7 @@ func (s *scope) confirm(r *entry, b *Reservation, at time.Duration) (v ApplyResu
 	}
 	r.relayed = false
 	s.ledger.relayed.Add(-1)
-	s.ledger.room.peers.bound(r, b.Peer)
+	s.ledger.room.peers.moveToOwn(r, b.Peer)
 	if completed && !r.prefillDone {
 		s.endPrefill(r)
 	}
@@ -608,15 +608,15 @@ func (l *Ledger) Unbind(process uint64) {
 }
 
 // MergeFreed ends those of the named reservations that are live, and remembers the
-// ends of the others. teller is the process that reported them. It returns how many
+// ends of the others. reporter is the process that reported them. It returns how many
 // reservations ended, and the names whose end was not known before.
-func (l *Ledger) MergeFreed(teller uint64, names []history.Name) (freed int, fresh []history.Name) {
+func (l *Ledger) MergeFreed(reporter uint64, names []history.Name) (freed int, fresh []history.Name) {
 	at := l.at()
 	ends := make(map[Origin][]uint64, len(names)) // name hashes; of one origin's at most one is right
 	for _, name := range names {
 		if name.Origin.Process != l.process {
 			standing, _ := l.numbered.Standing(name.Origin, false)
-			if standing == history.HasEnded || !l.named.Add(teller, name, history.NoteFreed, at+l.keepNotes()) {
+			if standing == history.HasEnded || !l.named.Add(reporter, name, history.NoteFreed, at+l.keepNotes()) {
 				continue
 			}
 			fresh = append(fresh, name)

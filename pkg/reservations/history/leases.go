@@ -14,21 +14,21 @@ import (
 type endedLeases map[uint64]endedLease
 
 type endedLease struct {
-	until time.Duration // from then on no replica can have it live
-	tell  bool          // it has ended for all replicas, and is reported to them
+	until  time.Duration // from then on no replica can have it live
+	report bool          // it has ended for all replicas, and is reported to them
 }
 
 // maxEndedLeases bounds the entries of one process.
 const maxEndedLeases = 1 << 16
 
 // put remembers an end. Of two ends of one number the later until holds, and a
-// tell that was set once stays.
+// report that was set once stays.
 func (c endedLeases) put(number uint64, e endedLease) {
 	old, known := c[number]
 	if !known && len(c) >= maxEndedLeases {
 		c.makeRoom()
 	}
-	c[number] = endedLease{max(old.until, e.until), old.tell || e.tell}
+	c[number] = endedLease{max(old.until, e.until), old.report || e.report}
 }
 
 // makeRoom removes the eighth with the earliest until, at least one: with fewer, a full
@@ -55,7 +55,7 @@ func (c endedLeases) dropOld(at time.Duration) endedLeases {
 // ranges returns the numbers that are reported to other replicas.
 func (c endedLeases) ranges() (out []Range) {
 	for _, number := range slices.Sorted(maps.Keys(c)) {
-		if c[number].tell {
+		if c[number].report {
 			out = appendRange(out, Range{number, number})
 		}
 	}

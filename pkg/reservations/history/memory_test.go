@@ -141,7 +141,7 @@ func TestHostileNumbers(t *testing.T) {
 func TestToldBounded(t *testing.T) {
 	n := NewNumbered(1)
 	for process := range uint64(4) {
-		for number := uint64(1); number < 3*maxTold; number += 2 {
+		for number := uint64(1); number < 3*maxEndedRanges; number += 2 {
 			n.End(Origin{2 + process, number + 1}, Origin{}, 0)
 		}
 	}
@@ -149,7 +149,7 @@ func TestToldBounded(t *testing.T) {
 	for _, set := range n.Ended() {
 		told += len(set.Ranges)
 	}
-	if most := maxTold + 4<<pageShift; told < maxTold || told > most {
+	if most := maxEndedRanges + 4<<pageShift; told < maxEndedRanges || told > most {
 		t.Errorf("%d ranges are told, at most %d may", told, most)
 	}
 }

@@ -85,18 +85,18 @@ type queuedNote struct {
 // NewNamed returns an empty memory.
 func NewNamed() *Named { return &Named{notes: make(map[Name]Note), from: make(map[uint64]*noteQueue)} }
 
-// Add remembers a note, reported by the process teller, until a time. It reports
+// Add remembers a note, reported by the process reporter, until a time. It reports
 // whether the note is new.
-func (n *Named) Add(teller uint64, name Name, note Note, until time.Duration) (fresh bool) {
+func (n *Named) Add(reporter uint64, name Name, note Note, until time.Duration) (fresh bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.notes[name]&note != 0 {
 		return false
 	}
-	q := n.from[teller]
+	q := n.from[reporter]
 	if q == nil {
 		q = &noteQueue{}
-		n.from[teller] = q
+		n.from[reporter] = q
 	}
 	switch {
 	case q.len() >= maxNotes:
@@ -121,12 +121,12 @@ func (n *Named) Of(name Name) Note {
 func (n *Named) Forget(at time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for teller, q := range n.from {
+	for reporter, q := range n.from {
 		for q.len() > 0 && q.queue[q.head].until < at {
 			n.drop(q)
 		}
 		if q.len() == 0 {
-			delete(n.from, teller)
+			delete(n.from, reporter)
 		}
 	}
 	if len(n.notes) == 0 {

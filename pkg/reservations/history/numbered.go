@@ -13,9 +13,9 @@ const (
 	Window = 1 << 23
 	// MaxProcesses bounds the processes, besides the own one, that are remembered.
 	MaxProcesses = 256
-	// minTurn is the minimum of Numbered.turn. It is twice the default lifetime of
+	// minRetention is the minimum of Numbered.retention. It is twice the default lifetime of
 	// 300 s, because an event may have been under way for long.
-	minTurn = 600 * time.Second
+	minRetention = 600 * time.Second
 	// leaseMargin is how much longer than a lease can run its end is remembered.
 	leaseMargin = time.Minute
 	// dropLeasesEvery is the interval at which old ends of leases are dropped.
@@ -23,8 +23,8 @@ const (
 	// mergePerLock is how many ranges or numbers Merge enters under one hold of the
 	// lock.
 	mergePerLock = 1024
-	// maxTold bounds the ranges that Ended returns, of all processes together.
-	maxTold = 1 << 18
+	// maxEndedRanges bounds the ranges that Ended returns, of all processes together.
+	maxEndedRanges = 1 << 18
 )
 
 // Origin names a reservation over all replicas: the process that accepted it, and
@@ -96,9 +96,9 @@ func (s Standing) String() string {
 // reservation that it accepted and that is not live has ended.
 type Numbered struct {
 	own uint64
-	// turn is the age at which a number counts as ended, unless its reservation has a
+	// retention is the age at which a number counts as ended, unless its reservation has a
 	// lease; constant once in use.
-	turn time.Duration
+	retention time.Duration
 
 	// mu guards the fields below. It is an innermost lock.
 	mu        sync.Mutex
@@ -130,10 +130,10 @@ type processHistory struct {
 
 	live      int           // reservations in the ledger
 	lastHeard time.Duration // when something was last heard about the process
-	// turnHigh was the highest number seen at turnedAt. One turn later all numbers up
+	// markedHigh was the highest number seen at markedAt. One retention later all numbers up
 	// to it count as ended; see Forget.
-	turnHigh uint64
-	turnedAt time.Duration
+	markedHigh uint64
+	markedAt   time.Duration
 	// leasesCheckedAt is when old ends were last dropped from leases.
 	leasesCheckedAt time.Duration
 }
@@ -141,18 +141,18 @@ type processHistory struct {
 func newProcessHistory(at time.Duration) *processHistory {
 	return &processHistory{
 		ended: make(bitmap), removed: make(bitmap), completed: make(bitmap), leaseExpired: make(bitmap),
-		leases: make(endedLeases), turnedAt: at, leasesCheckedAt: at,
+		leases: make(endedLeases), markedAt: at, leasesCheckedAt: at,
 	}
 }
 
 // NewNumbered returns an empty memory for the ledger of the process own.
 func NewNumbered(own uint64) *Numbered {
-	return &Numbered{own: own, turn: minTurn, byProcess: make(map[uint64]*processHistory)}
+	return &Numbered{own: own, retention: minRetention, byProcess: make(map[uint64]*processHistory)}
 }
 
 // SetLifetime sets how long a reservation without lease lives, instead of 300 s.
 // It must be called before n is used.
-func (n *Numbered) SetLifetime(d time.Duration) { n.turn = max(minTurn, 2*d) }
+func (n *Numbered) SetLifetime(d time.Duration) { n.retention = max(minRetention, 2*d) }
 
 // Admit decides whether a reservation of another process may become live, and
 // counts it as live if so. renewed: its lease is known to run. completed reports
@@ -225,8 +225,8 @@ func (n *Numbered) LeaveLeased(o Origin, why EndReason, l Lease, at time.Duratio
 		return
 	}
 	keep := l.Longest + leaseMargin
-	if at-l.Accepted+keep > n.turn-leaseMargin {
-		x.leases.put(o.Sequence, endedLease{until: at + keep, tell: why == Freed})
+	if at-l.Accepted+keep > n.retention-leaseMargin {
+		x.leases.put(o.Sequence, endedLease{until: at + keep, report: why == Freed})
 	}
 }
 
@@ -344,7 +344,7 @@ func (n *Numbered) Merge(process uint64, e EndedSet, at time.Duration) {
 	for part := range slices.Chunk(firstOf(e.Leases, maxEndedLeases), mergePerLock) {
 		n.update(process, at, func(x *processHistory) {
 			for _, number := range part {
-				x.endLease(number, at+n.turn)
+				x.endLease(number, at+n.retention)
 			}
 		})
 	}
@@ -382,7 +382,7 @@ func (n *Numbered) Ended() map[uint64]EndedSet {
 	out := make(map[uint64]EndedSet, len(processes))
 	for _, process := range processes {
 		e, floor, ended := n.copyEnded(process)
-		e.Ranges = ended.appendRanges(appendRange(nil, Range{1, floor}), floor, maxTold/len(processes))
+		e.Ranges = ended.appendRanges(appendRange(nil, Range{1, floor}), floor, maxEndedRanges/len(processes))
 		if len(e.Ranges) > 0 || len(e.Leases) > 0 {
 			out[process] = e
 		}
@@ -402,15 +402,15 @@ func (n *Numbered) copyEnded(process uint64) (e EndedSet, floor uint64, ended bi
 	return EndedSet{Assumed: x.assumed, Leases: x.leases.ranges()}, x.floor, x.ended.clone()
 }
 
-// Forget makes numbers that are older than a turn count as ended. It is to be called
+// Forget makes numbers that are older than the retention count as ended. It is to be called
 // about every second.
 func (n *Numbered) Forget(at time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, x := range n.byProcess {
-		if at-x.turnedAt >= n.turn {
-			x.assume(x.turnHigh)
-			x.turnHigh, x.turnedAt = x.high, at
+		if at-x.markedAt >= n.retention {
+			x.assume(x.markedHigh)
+			x.markedHigh, x.markedAt = x.high, at
 		}
 		if at-x.leasesCheckedAt >= dropLeasesEvery {
 			x.leases = x.leases.dropOld(at)

@@ -52,8 +52,8 @@ func TestLongLease(t *testing.T) {
 	n, o := NewNumbered(1), Origin{2, 1}
 	n.Admit(o, 0, true)
 	n.LeaveLeased(o, Freed, Lease{Longest: time.Hour}, time.Minute)
-	n.Forget(minTurn) // counts as seen from now on
-	n.Forget(2 * minTurn)
+	n.Forget(minRetention) // counts as seen from now on
+	n.Forget(2 * minRetention)
 	set := n.Ended()[2]
 	if want := (EndedSet{Ranges: []Range{{1, 1}}, Assumed: 1, Leases: []Range{{1, 1}}}); !cmp.Equal(set, want) {
 		t.Errorf("told %+v, want %+v", set, want)
@@ -61,7 +61,7 @@ func TestLongLease(t *testing.T) {
 	if !set.Has(1, true) || !set.Has(1, false) || set.Has(2, true) || set.Has(2, false) {
 		t.Errorf("%+v has the wrong numbers", set)
 	}
-	if s, _ := n.Admit(o, 2*minTurn, true); s != HasEnded {
+	if s, _ := n.Admit(o, 2*minRetention, true); s != HasEnded {
 		t.Errorf("within the hour: %v", s)
 	}
 	n.Forget(2 * time.Hour)
@@ -128,15 +128,15 @@ func TestAllBut(t *testing.T) {
 func TestSetLifetime(t *testing.T) {
 	n, u := NewNumbered(1), NewUnnumbered(300*time.Second)
 	n.SetLifetime(time.Second)
-	if n.turn != minTurn {
-		t.Errorf("numbers are remembered for %v", n.turn)
+	if n.retention != minRetention {
+		t.Errorf("numbers are remembered for %v", n.retention)
 	}
 	n.SetLifetime(time.Hour)
 	u.SetLifetime(time.Hour)
 	k := Key{Process: 9, ID: "x"}
 	u.Leave(k, 0)
-	if _, ended := u.Before(k, true, time.Hour-1); !ended || n.turn != 2*time.Hour {
-		t.Errorf("ended: %t, numbers are remembered for %v", ended, n.turn)
+	if _, ended := u.Before(k, true, time.Hour-1); !ended || n.retention != 2*time.Hour {
+		t.Errorf("ended: %t, numbers are remembered for %v", ended, n.retention)
 	}
 	u.Forget(time.Hour)
 	if u.left.at != nil {
