@@ -17,13 +17,13 @@ import (
 type announcement struct {
 	process uint64
 	url     string
-	// sequence is the last number that was published, or used up by an event
-	// that had to be dropped before it could be.
+	// sequence is the last number that was published, or that was used up by an event
+	// which had to be dropped before.
 	sequence uint64
-	// merged counts what the replica has learned and others may not hear of. When it
-	// rises they read the replica's snapshot.
+	// merged counts what the replica has learned and other replicas may have missed.
+	// When it rises, they read the replica's snapshot.
 	merged uint64
-	// renewals is what sequence is, for renewals.
+	// renewals is the same as sequence, for renewals.
 	renewals uint64
 }
 
@@ -34,8 +34,8 @@ const (
 
 var announcementFields = []string{"process_id", "url", "sequence", "merged", "renewals"}
 
-// announcementRequired is the number of fields that must be there; replicas that
-// know of no leases do not send renewals.
+// announcementRequired is the number of fields that must be present, the first ones;
+// replicas that do not know leases do not send renewals.
 const announcementRequired = 4
 
 // announcement decodes what a replica published on TopicAnnounce.
@@ -71,9 +71,9 @@ func (r *reader) announcement(payload []byte) (announcement, error) {
 	return a, nil
 }
 
-// reachable returns the base URL that a replica announced as the receiver reaches
-// it, in one form for all ways to write it, and the host at which the receiver follows
-// the replica, which replaces an unspecified one.
+// reachable returns the base URL at which this replica reaches the one that announced a
+// URL, in a canonical form, and the host of peer, the endpoint at which it is followed.
+// That host replaces an unspecified one in the URL.
 func reachable(announced, peer string) (base, at string, err error) {
 	u, err := url.Parse(announced)
 	switch {

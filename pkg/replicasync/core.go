@@ -10,8 +10,8 @@ import (
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// ledger is what the core needs of *reservations.Ledger: to join the states of two
-// replicas, by events and by snapshots.
+// ledger is the part of *reservations.Ledger that joins the states of two replicas, by
+// events and by snapshots.
 type ledger interface {
 	ApplyBooked(reservations.Reservation) reservations.ApplyResult
 	ApplyPrefillCompleted(reservations.Ref) reservations.ApplyResult
@@ -26,8 +26,8 @@ type ledger interface {
 	Ended() map[uint64]history.EndedSet
 }
 
-// core decides what a message does, and when whose snapshot is due. It has no
-// goroutine, socket or clock, and is not safe for concurrent use.
+// core decides what effect a message has, and when to fetch which replica's snapshot. It
+// has no goroutine, socket or clock, and is not safe for concurrent use.
 type core struct {
 	process uint64
 	ledger  ledger
@@ -35,21 +35,21 @@ type core struct {
 	counts  *counters
 	freed   *freedLog
 
-	identities map[uint64]*identity // by process: replicas that number their events
-	endpoints  map[string]*endpoint // of these
+	identities map[uint64]*identity // by process, of replicas that number their events
+	endpoints  map[string]*endpoint // by endpoint, of their senders
 	// fetched says when the last fetch from a base URL began, for lossSpacing: any
 	// number of endpoints may announce the URL of one replica.
 	fetched map[string]time.Time
-	// refused: since the peers were last asked for that, something was refused for
-	// want of a scope or rank.
+	// refused: something was refused because a scope or rank is unknown, and the
+	// snapshots have not been requested for that since.
 	refused  bool
-	ranksDue time.Time // when ranks that were added will be followed up; zero: none
-	fullDue  time.Time // when to try again what there was no room for; zero: nothing
+	ranksDue time.Time // when to follow up ranks that were added; zero: none were
+	fullDue  time.Time // when to try again what was refused for lack of room; zero: nothing
 	fetching int       // fetches under way, at most maxFetching
 }
 
-// sender is a process that numbers its events, as one endpoint tells of it. Whether it
-// is present, whether its snapshot is wanted and whether that is being fetched are
+// sender is a process that numbers its events, as seen at one endpoint. Whether it is
+// present, whether its snapshot is wanted and whether that is being fetched are
 // independent of each other; due combines them.
 type sender struct {
 	process   uint64
@@ -59,26 +59,26 @@ type sender struct {
 	confirmed bool      // the snapshot at url is that of the process
 	coverage            // of its events
 	renewals  coverage  // of its renewals
-	claimed   uint64    // the highest number of an event that its messages have shown
-	merged    uint64    // the highest that it has announced
+	claimed   uint64    // the highest number of an event in its messages and announcements
+	merged    uint64    // the highest announcement.merged so far
 	lastHeard time.Time // when its latest message came
 	// absent: it was silent for long, or replaced. Nothing is fetched from it until
 	// it announces itself again.
 	absent bool
 	// replaced is when another process announced itself at the same endpoint.
 	replaced time.Time
-	// unreported are lost events of which the watcher was not told; reported is
-	// when it was told last.
+	// unreported counts lost events that were not yet reported to the watcher; reported
+	// is when that was last called.
 	unreported uint64
 	reported   time.Time
 
-	wanted    bool      // its snapshot is wanted, for another reason than lost messages
+	wanted    bool      // its snapshot is wanted, for a reason other than lost messages
 	fetching  bool      // its snapshot is being fetched
 	lastFetch time.Time // when the last fetch began
-	failures  int       // since the last success
-	barren    int       // fetches in a row that brought nothing
-	quick     int       // fetches in a row because of losses, whatever they brought
-	retry     time.Time // after a failure: no fetch before
+	failures  int       // failed fetches since the last success
+	barren    int       // latest successful fetches, in a row, that brought nothing new
+	quick     int       // latest fetches, in a row, that followed each other quickly
+	retry     time.Time // after a failure: no fetch before this time
 }
 
 const (
@@ -87,27 +87,28 @@ const (
 	// maxFetching bounds the snapshots that are fetched at a time, one of each
 	// endpoint: a slow one delays no other.
 	maxFetching = 64
-	// maxJump is how far the numbers of a process may jump before its snapshot has
-	// confirmed it. It is below history.Window, so that a message alone never makes
-	// numbers old.
+	// maxJump is how far the numbers of a process may jump ahead unless its snapshot
+	// confirms it. It is below history.Window, so that a message alone never makes
+	// numbers count as old.
 	maxJump = 1 << 20
 
-	// fullDelay is how long after a reservation was refused for want of room the
-	// snapshots of all are wanted, which still have it.
+	// fullDelay is the time from the refusal of a reservation for lack of room until the
+	// snapshots of all replicas, which still have it, are wanted.
 	fullDelay = 10 * time.Second
 
 	fetchSpacing = time.Second            // between two fetches from one replica
-	lossSpacing  = 350 * time.Millisecond // if messages were lost
-	// maxQuick is how many fetches in a row may be lossSpacing apart. A peer that shows losses
-	// for ever could have something new in each of its snapshots.
+	lossSpacing  = 350 * time.Millisecond // the same if messages were lost
+	// maxQuick is how many fetches in a row may be lossSpacing apart: a peer that shows
+	// losses without end could have something new in each of its snapshots.
 	maxQuick = 10
 	// lateAfterEnd is how long announcements of a process may still be under way
 	// after another one took its endpoint.
 	lateAfterEnd = silentAfter / 2
-	// maxBackoff is after failures, and where losses are shown again and again of which no
-	// snapshot brings anything: agreement within 5 s needs less.
+	// maxBackoff bounds the spacing after failures, and while losses are shown again and
+	// again but no snapshot brings anything new. Replicas are to agree within 5 s, so it
+	// is less.
 	maxBackoff = 2 * time.Second
-	// ranksDelay collects registrations that come one after the other.
+	// ranksDelay is how long onRanksAdded waits for further registrations.
 	ranksDelay = 200 * time.Millisecond
 )
 
@@ -127,10 +128,10 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 	}
 	var s *sender
 	word := reservations.Relayed
-	orphan := false // its process is absent or unknown: other replicas may not get it
+	orphan := false // its process is absent or unknown: other replicas may miss it
 	switch id := c.identities[e.sender]; {
 	case id.spoken() && (e.sequence == 0 || !id.confirmedAt(peer)):
-		if s = id.at(peer); s != nil && e.sequence != 0 { // it has announced itself as that process
+		if s = id.at(peer); s != nil && e.sequence != 0 { // it claims to be that process
 			s.claimed, s.lastHeard = max(s.claimed, e.sequence), now
 		}
 		c.counts.drop(dropForeign)
@@ -150,7 +151,7 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 		case jump:
 			return
 		case duplicate:
-			if s.confirmed && !s.absent && word != reservations.OwnWord { // another one speaks for it, too
+			if s.confirmed && !s.absent && word != reservations.OwnWord { // another endpoint speaks for the process, too
 				c.counts.drop(dropForeign)
 				return
 			}
@@ -174,8 +175,8 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 	}
 }
 
-// onRenewal applies that a lease was renewed. A renewal counts from its arrival, so
-// a repeated one is ignored.
+// onRenewal applies the renewal of a lease. A renewal counts from its arrival, so that a
+// repeated one must be ignored.
 func (c *core) onRenewal(s *sender, e *event, word reservations.Word, orphan bool) {
 	if what := c.noteNumber(s, &s.renewals, e.sequence); what == duplicate || what == jump {
 		return
@@ -183,15 +184,15 @@ func (c *core) onRenewal(s *sender, e *event, word reservations.Word, orphan boo
 	switch why := c.applyToLedger(s.peer, e, word); {
 	case why != applied:
 		c.counts.drop(why)
-		// The sender has a reservation that this replica could have, too.
+		// The sender has a reservation that this replica lacks.
 		s.wanted = s.wanted || why == dropUnknownID
 	case orphan:
 		c.countLearned(1)
 	}
 }
 
-// countLearned counts what other replicas may not have heard of. The next
-// announcement has the count, so that they read this replica's snapshot.
+// countLearned counts n changes of which other replicas may not have heard. The next
+// announcement states the count, so that they read this replica's snapshot.
 func (c *core) countLearned(n int) {
 	if n > 0 {
 		c.counts.merged.Add(uint64(n))
@@ -199,7 +200,7 @@ func (c *core) countLearned(n int) {
 	}
 }
 
-// noteNumber takes note of an event's number, in one of the sender's two series.
+// noteNumber records an event's number, in one of the sender's two series.
 func (c *core) noteNumber(s *sender, of *coverage, n uint64) arrival {
 	if of == &s.coverage {
 		s.claimed = max(s.claimed, n)
@@ -222,8 +223,7 @@ func (c *core) noteNumber(s *sender, of *coverage, n uint64) arrival {
 	return what
 }
 
-// advance takes note of the last number that a sender has announced, of one of its
-// series.
+// advance records the last number that a sender has announced, of one of its series.
 func (c *core) advance(s *sender, of *coverage, n uint64) {
 	if of.jumps(n) {
 		c.counts.drop(dropJump)
@@ -233,8 +233,8 @@ func (c *core) advance(s *sender, of *coverage, n uint64) {
 	c.countLost(s, of.advanceTo(n))
 }
 
-// incomplete reports whether something that the sender has published is not known
-// here.
+// incomplete reports whether something that the sender published was lost and its effect
+// is not known from a snapshot either.
 func (s *sender) incomplete() bool { return s.hasGap() || s.renewals.hasGap() }
 
 func (c *core) countLost(s *sender, n uint64) {
@@ -242,8 +242,8 @@ func (c *core) countLost(s *sender, n uint64) {
 	s.unreported += n
 }
 
-// applyToLedger applies an event of a peer and returns why it had no effect, or
-// applied. word is the sender's about its own reservations.
+// applyToLedger applies an event of a peer and returns applied, or the reason why it had
+// no effect. word is the sender's about its own reservations.
 func (c *core) applyToLedger(peer string, e *event, word reservations.Word) reason {
 	size, known := c.scopes.BlockSize(e.scope)
 	fits := known && size == e.blockSize
@@ -256,8 +256,8 @@ func (c *core) applyToLedger(peer string, e *event, word reservations.Word) reas
 		}
 		return dropBlockSize
 	}
-	// A step of a reservation that is named by number is noted even if the
-	// reservation could not be taken here: it may be taken later.
+	// A step of a numbered reservation is recorded even if the reservation could not be
+	// taken here, because it may be taken later.
 	switch e.kind {
 	case freed:
 		return reasonOf(c.ledger.ApplyFreed(e.ref(word)))
@@ -267,7 +267,7 @@ func (c *core) applyToLedger(peer string, e *event, word reservations.Word) reas
 	return reasonOf(c.ledger.ApplyPrefillCompleted(e.ref(word)))
 }
 
-// onAnnouncement takes note of a replica's announcement.
+// onAnnouncement handles a replica's announcement.
 func (c *core) onAnnouncement(peer string, a announcement, now time.Time) {
 	c.counts.announcements.Add(1)
 	if a.process == c.process {
@@ -291,7 +291,7 @@ func (c *core) onAnnouncement(peer string, a announcement, now time.Time) {
 	if s.absent && now.Sub(s.replaced) > lateAfterEnd {
 		s.becomePresent()
 	}
-	if s.url != "" && s.url != base { // that is to be confirmed again
+	if s.url != "" && s.url != base { // the new URL has to be confirmed
 		s.confirmed, s.wanted = false, true
 	}
 	s.wanted = s.wanted || a.merged > s.merged
@@ -301,7 +301,7 @@ func (c *core) onAnnouncement(peer string, a announcement, now time.Time) {
 	c.advance(s, &s.renewals, a.renewals)
 }
 
-// onRanksAdded takes note that this replica has ranks that it did not have before.
+// onRanksAdded is called when this replica has new ranks.
 func (c *core) onRanksAdded(now time.Time) {
 	if c.ranksDue.IsZero() {
 		c.ranksDue = now.Add(ranksDelay)
@@ -314,11 +314,11 @@ type fetchRequest struct {
 	peer    string // the endpoint at which the process has announced itself
 	url     string // base URL
 	host    string // of the endpoint
-	claimed uint64 // the highest number that it had shown before
+	claimed uint64 // sender.claimed when the fetch began
 }
 
-// due returns the snapshots to fetch now, whose ends the caller must report to
-// fetchDone, and when to ask again at the latest.
+// due returns the snapshots to fetch now, and when to call it again at the latest. The
+// caller must call fetchDone at the end of each fetch.
 func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 	next = now.Add(silentAfter)
 	c.findAbsent(now)
@@ -370,7 +370,7 @@ func (c *core) due(now time.Time) (requests []fetchRequest, next time.Time) {
 	return requests, next
 }
 
-// spacing is the time between two fetches.
+// spacing returns the minimum time between the beginnings of two fetches.
 func (s *sender) spacing() time.Duration {
 	if !s.incomplete() {
 		return fetchSpacing
@@ -385,7 +385,7 @@ func (s *sender) spacing() time.Duration {
 	return d
 }
 
-// noteFull takes note that there was no room for a reservation.
+// noteFull schedules another try for a reservation for which there was no room.
 func (c *core) noteFull(now time.Time) {
 	if c.fullDue.IsZero() {
 		c.fullDue = now.Add(fullDelay)
@@ -411,8 +411,8 @@ func (c *core) byProcess() []*sender {
 	return list
 }
 
-// byUrgency returns all senders: first those that are confirmed, then those that have
-// failed least, then those that have waited longest.
+// byUrgency returns all senders in the order in which to fetch from them: confirmed ones
+// first, then those with fewer failures, then those that have waited longer.
 func (c *core) byUrgency() []*sender {
 	list := c.byProcess()
 	slices.SortStableFunc(list, func(a, b *sender) int {
@@ -427,9 +427,9 @@ func (c *core) byUrgency() []*sender {
 	return list
 }
 
-// sharing returns for which senders of a process a snapshot counts that is read from a
-// base URL because of what is told at an endpoint: that one, and those which are
-// confirmed to be the same process at the same URL.
+// sharing returns the senders of a process for which one snapshot counts, read from a URL
+// that was announced at the endpoint peer: the sender at peer, and those that are confirmed
+// to be the same process at the same URL.
 func (c *core) sharing(process uint64, peer, url string) (list []*sender) {
 	if id := c.identities[process]; id != nil {
 		for _, s := range id.senders {
@@ -441,7 +441,8 @@ func (c *core) sharing(process uint64, peer, url string) (list []*sender) {
 	return list
 }
 
-// findAbsent notices processes that have been silent for long.
+// findAbsent makes processes absent that have been silent for silentAfter, and forgets
+// them after forgetAfter.
 func (c *core) findAbsent(now time.Time) {
 	for _, s := range c.byProcess() {
 		switch unheard := now.Sub(s.lastHeard); {
@@ -453,8 +454,8 @@ func (c *core) findAbsent(now time.Time) {
 	}
 }
 
-// replace takes note that another process is at an endpoint now: those that were
-// there before are absent.
+// replace is called when the process by has announced itself at an endpoint for the first
+// time: the processes that were there before become absent.
 func (c *core) replace(peer string, by *sender, now time.Time) {
 	for _, s := range c.byProcess() {
 		if s.peer == peer && s != by {
@@ -464,9 +465,9 @@ func (c *core) replace(peer string, by *sender, now time.Time) {
 	}
 }
 
-// becomeAbsent gives a process up until it announces itself again. Its last events
-// may have reached some replicas only, so the snapshots of all others are wanted,
-// and they are made to want this replica's.
+// becomeAbsent gives a process up until it announces itself again. Its last events may
+// have reached only some replicas. Hence this replica wants the snapshots of all others,
+// and makes them want its own.
 func (c *core) becomeAbsent(s *sender) {
 	if !s.absent {
 		s.absent = true
@@ -487,8 +488,9 @@ func (c *core) wantAll() {
 	}
 }
 
-// followUpRanks wants the snapshots of all if something was refused for want of the
-// ranks that have come. What a fetch under way refuses is not known yet.
+// followUpRanks is called some time after ranks were added. It wants all snapshots if
+// something was refused that may belong to these ranks, or while a fetch is under way,
+// whose refusals are not known yet.
 func (c *core) followUpRanks() {
 	c.ranksDue = time.Time{}
 	if c.refused || c.fetching > 0 {
@@ -497,21 +499,21 @@ func (c *core) followUpRanks() {
 	}
 }
 
-// fetchResult is how a fetch ended.
+// fetchResult is the result of a fetch.
 type fetchResult struct {
 	// sequence is the snapshot's: the effects of all events of its process up to this
 	// number are known now.
 	sequence uint64
 	renewals uint64 // the same for renewals
-	// refused: reservations were refused for want of a scope or rank.
+	// refused: reservations were refused because their scope or rank is unknown.
 	refused bool
-	full    bool // and for want of room
+	full    bool // reservations were refused for lack of room
 	learned bool // the ledger has changed: something lost was in the snapshot
 	err     error
 }
 
-// fetchDone takes note of the end of a fetch. failures is how many have failed in a
-// row.
+// fetchDone handles the end of a fetch. It returns how many fetches from that sender
+// have failed in a row.
 func (c *core) fetchDone(q fetchRequest, f fetchResult, now time.Time) (failures int) {
 	c.fetching--
 	c.refused = c.refused || f.refused
@@ -573,7 +575,7 @@ func (c *core) caughtUp(endpoints []string) bool {
 	return true
 }
 
-// lossEvery is how often lost events of one process are reported at most.
+// lossEvery is the minimum interval between two reports of lost events of one process.
 const lossEvery = time.Second
 
 // loss is a report of lost events.
@@ -582,7 +584,7 @@ type loss struct {
 	process, events uint64
 }
 
-// losses returns what is to be reported, and when there may be more.
+// losses returns the reports that are due, and when there may be further ones.
 func (c *core) losses(now time.Time) (found []loss, next time.Time) {
 	next = now.Add(silentAfter)
 	for _, s := range c.byProcess() {

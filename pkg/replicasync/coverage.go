@@ -8,45 +8,45 @@ import (
 
 // coverage records which of one sender's numbered events have arrived here.
 type coverage struct {
-	// started: there is a number to count from. What was sent before it does not
-	// count as lost.
+	// started: a first number is known. What was sent before it does not count as
+	// lost.
 	started bool
 	// high is the highest number that is known to be used.
 	high uint64
-	// snapshot is the number up to which the sender's snapshots have shown the
-	// effects of all events.
+	// snapshot: the sender's snapshots have shown the effects of all events up to this
+	// number.
 	snapshot uint64
-	// missing are the numbers up to high that have not arrived, in order.
+	// missing are the numbers up to high that have not arrived, ascending.
 	missing []history.Range
 }
 
-// maxMissing bounds the gaps that are remembered of one sender. Of the oldest
-// ones beyond, a late arrival counts as a duplicate.
+// maxMissing bounds the gaps that are remembered of one sender. The oldest ones are
+// forgotten; an event that arrives late for such a gap counts as a duplicate.
 const maxMissing = 1024
 
-// arrival is what an event's number means.
+// arrival classifies an event by its number.
 type arrival uint8
 
 const (
-	fresh     arrival = iota
-	late              // counted as lost before
-	duplicate         // or older than what is remembered
-	jump              // too far ahead to be believed without a snapshot
+	fresh     arrival = iota // a number above all before
+	late                     // it was counted as lost before
+	duplicate                // it has arrived before, or its gap is forgotten
+	jump                     // too far ahead to be believed without a snapshot
 )
 
-// jumps reports whether a number is too far ahead of what is known to be used.
+// jumps reports whether a number is too far ahead of those known to be used.
 func (c *coverage) jumps(n uint64) bool {
 	return c.started && n > max(c.high, c.snapshot)+maxJump
 }
 
-// disprove takes note that the sender has not used any number beyond n, whatever its
-// messages have shown.
+// disprove records that the sender has not used any number above n, although messages
+// in its name had shown one.
 func (c *coverage) disprove(n uint64) {
 	*c = coverage{started: true, high: n, snapshot: min(c.snapshot, n)}
 }
 
-// onNumber takes note of an event. lost is how many numbers before it are newly
-// missing.
+// onNumber records the arrival of an event. lost is the number of events before it that
+// are newly missing.
 func (c *coverage) onNumber(n uint64) (what arrival, lost uint64) {
 	switch {
 	case n > c.high || !c.started:
@@ -59,8 +59,8 @@ func (c *coverage) onNumber(n uint64) (what arrival, lost uint64) {
 	return duplicate, 0
 }
 
-// advanceTo takes note that the sender has used all numbers up to n, and returns how
-// many of them are newly missing.
+// advanceTo records that the sender has used all numbers up to n, and returns how many
+// of them are newly missing.
 func (c *coverage) advanceTo(n uint64) (lost uint64) {
 	first := !c.started
 	c.started = true
@@ -79,7 +79,7 @@ func (c *coverage) advanceTo(n uint64) (lost uint64) {
 	return n - from + 1
 }
 
-// fill removes n from the missing numbers; false if it was not missing.
+// fill removes n from the missing numbers. It reports whether it was missing.
 func (c *coverage) fill(n uint64) bool {
 	i, found := slices.BinarySearchFunc(c.missing, n, func(r history.Range, n uint64) int {
 		switch {
@@ -108,13 +108,13 @@ func (c *coverage) fill(n uint64) bool {
 	return true
 }
 
-// hasGap reports whether the effect of a missing number is not known from a snapshot
-// either.
+// hasGap reports whether there is a missing number whose effect is not known from a
+// snapshot either.
 func (c *coverage) hasGap() bool {
 	return len(c.missing) > 0 && c.missing[len(c.missing)-1].To > c.snapshot
 }
 
-// completeUpTo is the number up to which every effect is known, from events or from
+// completeUpTo returns the number up to which all effects are known, from events or from
 // snapshots.
 func (c *coverage) completeUpTo() uint64 {
 	for _, r := range c.missing {
@@ -125,5 +125,5 @@ func (c *coverage) completeUpTo() uint64 {
 	return max(c.snapshot, c.high)
 }
 
-// noteSnapshot takes note of a snapshot with the effects of all numbers up to n.
+// noteSnapshot records that a snapshot with the effects of all numbers up to n was read.
 func (c *coverage) noteSnapshot(n uint64) { c.snapshot = max(c.snapshot, n) }

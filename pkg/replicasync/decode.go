@@ -34,8 +34,9 @@ var (
 // of them from overflowing.
 const maxSpan = 1 << 40
 
-// The fields of each struct, in the order in which dynamo-kv-router sends them,
-// the order of an array. tenant_id stands there for routing_group too.
+// The fields of each struct, in the order in which dynamo-kv-router sends them, which
+// is that of the elements if a struct comes as an array. There tenant_id stands for
+// routing_group too.
 var (
 	envelopeFields = []string{
 		"model_name", "tenant_id", "block_size", "event",
@@ -209,8 +210,8 @@ func (r *reader) rank() (rank catalog.Rank, err error) {
 	return rank, err
 }
 
-// data reads the kind and what belongs to it: a variant's name or index, or a
-// map of it to its content.
+// data reads the kind and its content: the name or index of a variant, or a map with
+// one entry from that to the content.
 func (r *reader) data(e *event) error {
 	if !r.IsMap() {
 		k, err := r.variant()
@@ -289,7 +290,7 @@ func (r *reader) hashes() ([]uint64, error) {
 	if n > maxHashes {
 		return nil, errOversized
 	}
-	hashes := make([]uint64, n) // n bytes are there
+	hashes := make([]uint64, n) // the message has at least n more bytes
 	for i := range hashes {
 		if h, ok := r.wide(); ok {
 			hashes[i] = h
@@ -300,8 +301,9 @@ func (r *reader) hashes() ([]uint64, error) {
 	return hashes, nil
 }
 
-// hint reads the tokens. The duration over which Dynamo's embedded router lets
-// them decay is read and ignored: the standalone services never send one.
+// hint reads a prefill load hint and returns its tokens. The duration over which
+// Dynamo's embedded router lets them decay is ignored: the standalone services never
+// send one.
 func (r *reader) hint() (tokens uint64, err error) {
 	err = r.fields(hintFields, 1, func(name string) (err error) {
 		switch {
@@ -344,7 +346,8 @@ func (r *reader) uint(limit uint64) (uint64, error) {
 	return n, nil
 }
 
-// wide reads a number of full width, as nearly all hashes are, if that comes next.
+// wide reads a 64-bit number of full width, the form of nearly all hashes, if that
+// comes next.
 func (r *reader) wide() (n uint64, ok bool) {
 	rest := r.Data[r.Pos:]
 	if len(rest) < 9 || rest[0] != msgpack.CodeUint64 {
@@ -392,9 +395,9 @@ func (r *reader) skip() error {
 	return nil
 }
 
-// fields reads a struct: a map whose unknown keys are ignored, or an array of the
-// first values in order. f reads the value of the field of that name. The first
-// required ones of names must be there, none may be there twice.
+// fields reads a struct: a map, whose unknown keys are ignored, or an array of values
+// in the order of names, which may end early. f reads the value of the field with that
+// name. The first required of names must be present, and none may be present twice.
 func (r *reader) fields(names []string, required int, f func(name string) error) error {
 	var seen uint64
 	read := func(i int) error {

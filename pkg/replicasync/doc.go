@@ -5,8 +5,8 @@
 // A step of the own ledger: ledger → Booked, PrefillCompleted, Freed, Renewed
 // (numbered and queued) → encoder → Transport. A step of another replica: Transport
 // → bounded queue → reader → core → ledger. The core (core.go, coverage.go) decides,
-// without goroutines, sockets or a clock, what a message does and when whose
-// snapshot is due. Replica (replica.go, run.go) has the goroutines.
+// without goroutines, sockets or a clock, what effect a message has and when to fetch
+// which replica's snapshot. Replica (replica.go, run.go) has the goroutines.
 //
 // Lock order: Replica.mu, Replica.coreMu, the ledger's locks, the lock of a queue.
 // The ledger calls Booked and the others under its locks; these take a queue's lock

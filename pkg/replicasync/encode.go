@@ -19,7 +19,7 @@ func newEncoder() *encoder {
 	return e
 }
 
-// maxSpare is how large a buffer is kept for the next message.
+// maxSpare is the largest buffer, in bytes, that is kept for the next message.
 const maxSpare = 1 << 20
 
 func (e *encoder) reset() {

@@ -35,14 +35,15 @@ var kindTexts = [numKinds]string{
 
 func (k kind) String() string { return kindTexts[k] }
 
-// event is one step in the life of a reservation as it is sent between replicas. Of a
-// session it has scope, id and rank, and the version as sender and sequence.
+// event is one step in the life of a reservation as it is sent between replicas. For the
+// kinds of sessions only scope, id and rank are set, and sender and sequence have the
+// version of the binding.
 type event struct {
 	kind kind
-	// sender published it; sequence is the sender's number for it, 0 if the
-	// sender does not count.
+	// sender is the process that published it; sequence is the sender's number of it,
+	// 0 if the sender does not number its events.
 	sender, sequence uint64
-	// origin names the reservation; with a sequence of 0 scope and id do.
+	// origin names the reservation; if its Sequence is 0, scope and id do.
 	origin reservations.Origin
 
 	scope     catalog.Scope
@@ -50,11 +51,12 @@ type event struct {
 	id        string
 	rank      catalog.Rank
 
-	// Of booked only.
+	// The fields below are set for booked only.
+
 	perScope       bool
 	hashes         []uint64
 	track          bool
-	hinted         bool // tokens are given
+	hinted         bool // prefillTokens is given
 	prefillTokens  uint64
 	expectedOutput *uint32
 	lease          time.Duration // 0: none
@@ -73,7 +75,8 @@ func (k kind) topic() string {
 	return TopicEvents
 }
 
-// reservation is what a booked event books that came from peer, by that word.
+// reservation returns the reservation of a booked event that came from peer. word is the
+// sender's.
 func (e *event) reservation(peer string, word reservations.Word) reservations.Reservation {
 	b := reservations.Reservation{
 		Word: word, Peer: peer, Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
@@ -86,13 +89,14 @@ func (e *event) reservation(peer string, word reservations.Word) reservations.Re
 	return b
 }
 
-// promptOf is the length in tokens of a prompt of which only the complete blocks are told.
+// promptOf returns the length in tokens of the complete blocks of a prompt; an incomplete
+// last block is not sent between replicas.
 func promptOf(hashes []uint64, blockSize uint32) uint64 {
 	return uint64(len(hashes)) * uint64(blockSize)
 }
 
 // ref names the reservation that an event ends, completes or renews. word is the
-// sender's about its own ones.
+// sender's about its own reservations.
 func (e *event) ref(word reservations.Word) reservations.Ref {
 	ref := reservations.Ref{Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, Sender: e.sender, Word: reservations.Relayed}
 	if word != reservations.OwnWord {
@@ -107,12 +111,12 @@ func (e *event) ref(word reservations.Word) reservations.Ref {
 	return ref
 }
 
-// name is the full name of the reservation, which has a number.
+// name returns the full name of the reservation, which must have a number.
 func (e *event) name() history.Name {
 	return history.Name{Origin: e.origin, Hash: history.NameHash(e.scope, e.id, e.rank)}
 }
 
-// localEvent is what this replica publishes about a step of its own ledger.
+// localEvent returns the event that this replica publishes about a step of its ledger.
 func localEvent(k kind, process uint64, e reservations.Event, blockSize uint32) event {
 	out := event{
 		kind: k, sender: process, origin: e.Origin,
@@ -124,8 +128,8 @@ func localEvent(k kind, process uint64, e reservations.Event, blockSize uint32) 
 	out.perScope, out.hashes, out.expectedOutput = e.PerScope, e.Hashes, e.ExpectedOutput
 	out.lease = e.Lease
 	out.prefillTokens = e.PrefillTokens
-	// As Dynamo's two services do: the slot tracker tracks if there are tokens; the
-	// selection service always tracks, and gives no tokens where none count.
+	// As Dynamo's two services do it: the slot tracker tracks if there are tokens; the
+	// selection service always tracks, but states no tokens if they do not count.
 	out.hinted = e.TrackPrefill && (e.PrefillTokens > 0 || !e.PerScope)
 	out.track = out.hinted || !e.PerScope
 	return out

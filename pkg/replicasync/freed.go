@@ -11,17 +11,17 @@ const (
 	// maxFreed bounds the names of one process in a freedLog.
 	maxFreed = 1 << 16
 	// maxAllFreed bounds the names of all processes: 12 MiB, and twice that while memory
-	// grows. The process with most of them forgets first.
+	// grows. Names of the process with most of them make room.
 	maxAllFreed = 1 << 18
-	// freedFor is how long a name is kept: two lifetimes, as long as a reservation may
-	// be told of.
+	// freedFor is how long a name is kept: two lifetimes, for as long as messages about
+	// a reservation may come.
 	freedFor = 600 * time.Second
 )
 
-// freedLog has the names of the reservations that have lately ended by a step of a
-// caller, by the process that told of it, oldest first. A replica that missed such an
-// event learns of the end by this name: what a snapshot says of another process's
-// numbers is not believed. It is safe for concurrent use.
+// freedLog has the names of the reservations that were recently freed by callers, by
+// the process that reported the free, oldest first. A replica that missed such an event
+// learns of the end by the name in a snapshot, because a snapshot is not believed about
+// the numbers of another process. It is safe for concurrent use.
 type freedLog struct {
 	// mu guards the map and what it holds. It is an innermost lock.
 	mu   sync.Mutex
@@ -41,7 +41,7 @@ type freedName struct {
 
 func newFreedLog() *freedLog { return &freedLog{from: make(map[uint64]*freedNames)} }
 
-// add notes that a process has told of an end.
+// add records that a process has reported the free of a reservation.
 func (f *freedLog) add(teller uint64, name history.Name, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,8 +70,8 @@ func (f *freedLog) drop(q *freedNames) {
 	}
 }
 
-// makeRoom forgets what is too old, and a part of what the process with most names has
-// told, so that it is seldom needed. It needs f.mu.
+// makeRoom forgets names that are too old and, if that is not enough, a quarter of those
+// of the process with most names, so that it is seldom needed. It needs f.mu.
 func (f *freedLog) makeRoom(now time.Time) {
 	var most *freedNames
 	for teller, q := range f.from {
@@ -92,8 +92,8 @@ func (f *freedLog) makeRoom(now time.Time) {
 	}
 }
 
-// names returns what the processes have told that fit, grouped by the process that had
-// accepted the reservations.
+// names returns the names that were reported by processes for which fits is true, grouped
+// by the process that had accepted the reservations.
 func (f *freedLog) names(fits func(teller uint64) bool, now time.Time) map[uint64][]history.Name {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,8 +111,8 @@ func (f *freedLog) names(fits func(teller uint64) bool, now time.Time) map[uint6
 	return out
 }
 
-// of returns the names of the reservations that a process had accepted, by who told of
-// their ends.
+// of returns the names of the reservations that a process had accepted, by the process
+// that reported the free.
 func (f *freedLog) of(process uint64) map[uint64][]history.Name {
 	f.mu.Lock()
 	defer f.mu.Unlock()

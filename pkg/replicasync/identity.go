@@ -7,16 +7,16 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// identity is what is known of who speaks for a process. Process ids are no secret, so
+// identity records which endpoints speak for a process. Process ids are no secret, so
 // any peer can use one. An endpoint is confirmed if the snapshot at its announced URL,
-// which is read from the endpoint's own host, is that of the process. While one
-// endpoint is confirmed, messages in the process's name from others are refused. If
-// several are, each is believed only what any peer is believed of any process: an
-// impostor can neither speak for the process nor silence it, whoever came first.
+// which is read from the endpoint's own host, is that of the process. While one endpoint
+// is confirmed, messages in the process's name from other endpoints are refused. If
+// several are confirmed, each is believed only as much as any peer about any process: an
+// impostor can neither speak for the process nor silence it, whichever came first.
 type identity struct {
-	senders []*sender // by endpoint
-	// speaker is the endpoint whose word the ledger's numbers of the process are
-	// from, "" if there is none.
+	senders []*sender // one per endpoint
+	// speaker is the one endpoint whose word about the process's numbers the ledger
+	// takes, "" if there is none.
 	speaker string
 }
 
@@ -32,14 +32,14 @@ func (id *identity) at(peer string) *sender {
 	return nil
 }
 
-// spoken reports whether an endpoint is confirmed and present.
+// spoken reports whether any endpoint is confirmed and present.
 func (id *identity) spoken() bool {
 	_, n := id.confirmed()
 	return n > 0
 }
 
-// speaks reports whether the process speaks for itself: one endpoint is believed, and
-// present.
+// speaks reports whether the process speaks for itself: it has a speaker, which is
+// confirmed and present.
 func (id *identity) speaks() bool {
 	if id == nil || id.speaker == "" {
 		return false
@@ -68,12 +68,13 @@ func (id *identity) confirmed() (some *sender, n int) {
 	return some, n
 }
 
-// endpoint is what several processes at one endpoint share: the next one takes its
-// place when a replica is restarted.
+// endpoint is the state that the processes at one endpoint share. There are several if a
+// replica was restarted: each start is a new process.
 type endpoint struct {
 	fetching bool // a snapshot is being read
-	senders  int
-	// newcomers is how many further processes are taken now; renewed at refilled.
+	senders  int  // number of senders at the endpoint
+	// newcomers is how many further processes may appear now. Tokens are added over
+	// time (newcomerEvery), the last time at refilled.
 	newcomers int
 	refilled  time.Time
 }
@@ -82,13 +83,13 @@ const (
 	// maxSendersAt bounds the processes that are tracked at one endpoint; the one that
 	// was silent for longest makes room.
 	maxSendersAt = 8
-	// An endpoint may show maxNewcomers processes at once, and then one in
-	// newcomerEvery: each is a restart, for which all snapshots are read.
+	// maxNewcomers new processes may appear at an endpoint in a burst, then one per
+	// newcomerEvery: each means a restart, after which all snapshots are read.
 	maxNewcomers  = 16
 	newcomerEvery = 5 * time.Second
 )
 
-// admit reports whether one more process may show at the endpoint.
+// admit reports whether one more process may appear at the endpoint, and counts it.
 func (p *endpoint) admit(now time.Time) bool {
 	if n := int(now.Sub(p.refilled) / newcomerEvery); n > 0 {
 		p.newcomers, p.refilled = min(maxNewcomers, p.newcomers+n), now
@@ -100,8 +101,8 @@ func (p *endpoint) admit(now time.Time) bool {
 	return true
 }
 
-// sender returns the entry of a process whose message has just come from an endpoint;
-// nil if that shows too many.
+// sender returns the sender of a process whose message has just come from an endpoint,
+// and creates it if needed; nil if too many processes appear there.
 func (c *core) sender(process uint64, peer string, now time.Time) *sender {
 	id := c.identities[process]
 	s := id.at(peer)
@@ -117,7 +118,7 @@ func (c *core) sender(process uint64, peer string, now time.Time) *sender {
 		if p.senders >= maxSendersAt {
 			c.evict(peer)
 		}
-		if id = c.identities[process]; id == nil { // the evicted one may have been the same process
+		if id = c.identities[process]; id == nil { // looked up again: evict may have removed it
 			id = &identity{}
 			c.identities[process] = id
 		}
@@ -129,7 +130,7 @@ func (c *core) sender(process uint64, peer string, now time.Time) *sender {
 	return s
 }
 
-// evict forgets the process at an endpoint that was silent for longest.
+// evict forgets the process that has been silent for longest among those at an endpoint.
 func (c *core) evict(peer string) {
 	var oldest *sender
 	for _, s := range c.byProcess() {
@@ -140,7 +141,7 @@ func (c *core) evict(peer string) {
 	c.forget(oldest)
 }
 
-// forget forgets what an endpoint tells of a process.
+// forget removes a sender.
 func (c *core) forget(gone *sender) {
 	id := c.identities[gone.process]
 	for i, s := range id.senders {
@@ -169,9 +170,9 @@ func (c *core) forgetPeer(peer string) {
 	delete(c.endpoints, peer)
 }
 
-// settle decides who speaks for a process, after something has changed. An endpoint
-// that is absent counts until it is forgotten: while a process is away, nobody takes
-// its place.
+// settle decides which endpoint speaks for a process, after a change. A confirmed
+// endpoint counts until it is forgotten, even if it is absent: while a process is away,
+// no other endpoint takes its place.
 func (c *core) settle(process uint64) {
 	id := c.identities[process]
 	var only *sender
@@ -194,9 +195,9 @@ func (c *core) settle(process uint64) {
 	}
 }
 
-// unbind takes note that nobody speaks for a process any more. What its numbers said
-// counts for nothing then, so what callers freed is noted by name, and the snapshots of
-// all are wanted: they may have what was ended or refused by number.
+// unbind leaves a process without a speaker. The ledger then drops the history of the
+// process's numbers. So the frees by callers are recorded by name instead, and all
+// snapshots are wanted: they may have what was ended or refused by number.
 func (c *core) unbind(process uint64, id *identity) {
 	id.speaker = ""
 	c.ledger.Unbind(process)
@@ -206,7 +207,7 @@ func (c *core) unbind(process uint64, id *identity) {
 	c.wantAll()
 }
 
-// wordOf is how far a sender is believed about its own reservations.
+// wordOf returns how far a sender is believed about its own reservations.
 func (c *core) wordOf(s *sender) reservations.Word {
 	if s != nil && s.confirmed && !s.absent && c.identities[s.process].speaker == s.peer {
 		return reservations.OwnWord
@@ -214,8 +215,8 @@ func (c *core) wordOf(s *sender) reservations.Word {
 	return reservations.Relayed
 }
 
-// wordOn is how far the snapshot that a sender gives is believed about the reservations
-// of a process.
+// wordOn returns how far the snapshot of a fetch is believed about the reservations of a
+// process.
 func (c *core) wordOn(q fetchRequest, process uint64) reservations.Word {
 	id := c.identities[process]
 	switch {
@@ -227,9 +228,10 @@ func (c *core) wordOn(q fetchRequest, process uint64) reservations.Word {
 	return reservations.Relayed
 }
 
-// confirm takes note that the snapshot at a sender's URL is that of the process it
-// claims to be, which has used its numbers up to sequence. It is an error if the
-// sender had shown higher ones: then it is not that process.
+// confirm is called when the snapshot at a sender's URL has turned out to be that of the
+// process that the sender claims to be, which has used its numbers up to sequence. It
+// returns an error if messages of the sender had shown higher numbers before: then they
+// are not that process's.
 func (c *core) confirm(q fetchRequest, sequence uint64) error {
 	s := c.identities[q.process].at(q.peer)
 	if s == nil {

@@ -24,17 +24,17 @@ type queue[T any] struct {
 	account  *budget.Account // of the bytes and itemBytes for each item
 }
 
-// itemBytes is what an item takes besides the bytes that are given to put.
+// itemBytes is what an item takes besides the bytes passed to put.
 const itemBytes = 256
 
-// ringMin is the smallest memory of a queue, in items.
+// ringMin is the smallest ring of a queue, in items.
 const ringMin = 64
 
 func newQueue[T any](maxItems, maxBytes int, account *budget.Account) *queue[T] {
 	return &queue[T]{ready: make(chan struct{}, 1), maxItems: maxItems, maxBytes: maxBytes, account: account}
 }
 
-// put appends an item of that many bytes; false if the queue is full.
+// put appends an item of that many bytes. It returns false if the queue is full.
 func (q *queue[T]) put(item T, bytes int) bool {
 	q.mu.Lock()
 	ok := q.putLocked(item, bytes)
@@ -61,9 +61,9 @@ func (q *queue[T]) putLocked(item T, bytes int) bool {
 	return true
 }
 
-// take moves up to cap(buf) items into buf. bytes returns the size of an item, as it
-// was given to put. If no item is returned, ready will have an element when the next
-// one comes.
+// take moves up to cap(buf) items into buf. bytes returns the size of an item as it was
+// passed to put. If no item is returned, ready will have an element when the next one
+// comes.
 func (q *queue[T]) take(buf []T, bytes func(*T) int) []T {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -93,7 +93,7 @@ func (q *queue[T]) resize(size int) {
 	q.ring, q.head = ring, 0
 }
 
-// at returns the i-th item that waits. It needs q.mu.
+// at returns the i-th waiting item. It needs q.mu.
 func (q *queue[T]) at(i int) *T { return &q.ring[(q.head+i)%len(q.ring)] }
 
 // len returns how many items wait.
@@ -112,7 +112,7 @@ type outbox struct {
 	events, renewals uint64
 }
 
-// lastNumber is the last number given in the series of a kind. It needs queue.mu.
+// lastNumber returns the counter of the series of a kind. It needs queue.mu.
 func (o *outbox) lastNumber(k kind) *uint64 {
 	if k == renewed {
 		return &o.renewals
@@ -131,8 +131,8 @@ func newOutbox(limit int, account *budget.Account) *outbox {
 // weight is the size of an event in the outbox, in bytes.
 func weight(e *event) int { return 8 * len(e.hashes) }
 
-// put numbers an event and appends it. The number is used up even if the queue is
-// full, so that the other replicas notice that they miss an event.
+// put numbers an event and appends it. The number is used up even if the queue is full
+// (ok is false), so that other replicas notice that an event is missing.
 func (o *outbox) put(e *event) (number uint64, ok bool) {
 	o.queue.mu.Lock()
 	defer o.queue.mu.Unlock()
@@ -158,7 +158,7 @@ func (o *outbox) last() (events, renewals uint64) {
 	return o.events, o.renewals
 }
 
-// published returns the numbers up to which no event waits. To be called only when
+// published returns the numbers up to which no event waits. It may be called only when
 // everything that take has returned was published.
 func (o *outbox) published() (events, renewals uint64) {
 	o.queue.mu.Lock()
@@ -178,7 +178,7 @@ func (o *outbox) published() (events, renewals uint64) {
 
 func (o *outbox) take(buf []event) []event { return o.queue.take(buf, weight) }
 
-// enqueue numbers a step of the own ledger and queues it to be published.
+// enqueue numbers a step of the own ledger and queues it for publication.
 func (r *Replica) enqueue(k kind, e reservations.Event) (number uint64) {
 	size, known := r.scopes.BlockSize(e.Scope)
 	if !known {
@@ -193,13 +193,13 @@ func (r *Replica) enqueue(k kind, e reservations.Event) (number uint64) {
 	return number
 }
 
-// Booked is part of reservations.Observer. It never waits for a peer.
+// Booked implements reservations.Observer. It never waits for a peer.
 func (r *Replica) Booked(e reservations.Event) (sequence uint64) { return r.enqueue(booked, e) }
 
-// PrefillCompleted is part of reservations.Observer.
+// PrefillCompleted implements reservations.Observer.
 func (r *Replica) PrefillCompleted(e reservations.Event) { r.enqueue(prefillCompleted, e) }
 
-// Freed is part of reservations.Observer.
+// Freed implements reservations.Observer.
 func (r *Replica) Freed(e reservations.Event) {
 	r.enqueue(freed, e)
 	if e.Origin.Numbered() {
@@ -208,5 +208,5 @@ func (r *Replica) Freed(e reservations.Event) {
 	}
 }
 
-// Renewed is part of reservations.Observer.
+// Renewed implements reservations.Observer.
 func (r *Replica) Renewed(e reservations.Event) { r.enqueue(renewed, e) }

@@ -28,13 +28,13 @@ const (
 	TopicLeases = "select-service.lease.v1"
 	// TopicSessions carries which rank a session is bound to, in Dynamo's form.
 	TopicSessions = "dynamo.session-affinity.v1"
-	// TopicSessionEnds carries, in the same form, bindings that hold no more, which
-	// Dynamo's services do not tell each other.
+	// TopicSessionEnds carries, in the same form, bindings that have ended, which
+	// Dynamo's services do not publish.
 	TopicSessionEnds = "select-service.session-end.v1"
 )
 
-// Topics returns the topics of a replica, for a transport that wants to know them:
-// those of sessions only if it shares them.
+// Topics returns the topics of a replica, for a transport that has to subscribe to
+// each: those of sessions only if the replica shares sessions.
 func Topics(sessions bool) []string {
 	topics := []string{TopicEvents, TopicAnnounce, TopicLeases}
 	if sessions {
@@ -58,8 +58,8 @@ const (
 	maxSequence = 1 << 62
 )
 
-// Transport carries messages from every replica to all that follow it. It may lose,
-// repeat and reorder them: the receivers notice and repair that.
+// Transport carries messages from every replica to its followers. It may lose, repeat
+// and reorder them: receivers notice that and repair it.
 type Transport interface {
 	// Publish sends a message to all followers, in the order of the calls. It must
 	// not keep the payload and never waits for a follower. The caller counts an
@@ -73,9 +73,9 @@ type Transport interface {
 
 // Fetcher gets pages of a peer's snapshot.
 type Fetcher interface {
-	// GetAnnounced returns the body of a URL that the replica has announced which is
-	// followed at host. It reads from no other host that it does not know, and bounds
-	// the time without a byte and the rate, not the total time.
+	// GetAnnounced returns the body at a URL that was announced by the replica followed
+	// at host. It refuses URLs of other hosts that it does not know. It bounds the time
+	// without a byte and the rate, not the total time.
 	GetAnnounced(ctx context.Context, url, host string) (io.ReadCloser, error)
 }
 
@@ -86,16 +86,16 @@ type Scopes interface {
 	BlockSize(sc catalog.Scope) (blockSize uint32, known bool)
 }
 
-// Watcher is told what an operator wants to know. The calls come from goroutines
-// of the replica that hold no lock, several at a time.
+// Watcher is told what an operator wants to know. Several goroutines of the replica
+// call it, without holding a lock.
 type Watcher interface {
 	// Connected: a peer's connection has come up or was lost.
 	Connected(peer string, up bool)
-	// Lost: that many events of a process are missing since the last call, which was
-	// at least a second ago. Its snapshot will be read.
+	// Lost: this many events of a process were found missing since the last call, which
+	// was at least a second ago. The process's snapshot will be read.
 	Lost(peer string, process, events uint64)
-	// Fetched: the snapshot at a base URL was read or, for the n-th time in a
-	// row, could not be.
+	// Fetched: the snapshot at a base URL was read or, with an error, could not be read;
+	// failures is how many fetches have failed in a row.
 	Fetched(url string, process uint64, failures int, err error)
 }
 
@@ -104,26 +104,26 @@ type Options struct {
 	// Process is the replica's id: random, not zero, new at every start.
 	Process uint64
 	// URL is the base URL of the replica's own HTTP interface, which is announced
-	// to the others. In place of an unspecified host (0.0.0.0 or ::) receivers use
-	// the one at which they follow this replica.
+	// to the others. If its host is unspecified (0.0.0.0 or ::), receivers use the
+	// host at which they follow this replica.
 	URL string
 	// Watcher may be nil.
 	Watcher Watcher
 
-	// SendQueue bounds the events that wait to be published (100,000, as in
-	// dynamo-kv-router). The newest is dropped when it is full.
+	// SendQueue bounds the events that wait to be published (default 100,000, as in
+	// dynamo-kv-router). When it is full the newest event is dropped.
 	SendQueue int
-	// ReceiveQueue bounds the messages that wait to be applied (100,000), over
-	// all peers. The newest is dropped when it is full.
+	// ReceiveQueue bounds the messages of all peers that wait to be applied (default
+	// 100,000). When it is full the newest message is dropped.
 	ReceiveQueue int
-	// ReceiveBytes bounds the same in bytes of payload (128 MiB).
+	// ReceiveBytes bounds the payloads of these messages in bytes (default 128 MiB).
 	ReceiveBytes int
-	// MaxPeers bounds the peers (64).
+	// MaxPeers bounds the peers (default 64).
 	MaxPeers int
-	// Queues is what waits in both queues, Snapshots what is read of a snapshot and not
-	// used yet; nil accounts have no limit.
+	// Queues is the account of what waits in both queues, Snapshots that of what was
+	// read of a snapshot and is not used yet; nil has no limit.
 	Queues, Snapshots *budget.Account
-	// Page is how many reservations are requested at a time (1,000).
+	// Page is how many reservations are requested at a time (default 1,000).
 	Page int
 }
 
@@ -142,7 +142,7 @@ func (o Options) withDefaults() Options {
 }
 
 const (
-	// announceEvery is how often a replica announces itself.
+	// announceEvery is the interval at which a replica announces itself.
 	announceEvery = time.Second
 	// silentAfter is how long a replica may be silent before it counts as absent.
 	silentAfter = 5 * time.Second
@@ -172,7 +172,7 @@ type Replica struct {
 	counts counters
 	outbox *outbox
 	inbox  *queue[message]
-	// wake has catchUp look for fetches that are due; it has one place.
+	// wake makes catchUp look for fetches that are due. Its capacity is 1.
 	wake     chan struct{}
 	newRanks atomic.Bool // RanksAdded was called
 
@@ -191,11 +191,11 @@ type Replica struct {
 // peer is an endpoint that is followed.
 type peer struct {
 	endpoint     string
-	since        time.Time // registered
-	stop         func()
+	since        time.Time   // when it was registered
+	stop         func()      // stops following
 	deregistered atomic.Bool // its messages that still wait are ignored
-	up           atomic.Bool
-	upTold       bool // the value of up that the watcher was told; guarded by Replica.mu
+	up           atomic.Bool // it is connected
+	upTold       bool        // the value of up that was last reported to the watcher; guarded by Replica.mu
 }
 
 // message is what a peer published.
@@ -219,14 +219,14 @@ func New(opt Options, scopes Scopes, transport Transport, fetch Fetcher, now fun
 
 var _ reservations.Observer = (*Replica)(nil)
 
-// Attach sets the ledger, whose observer is this replica. To be called once, before
-// everything else.
+// Attach sets the ledger, whose observer must be this replica. It must be called once,
+// before any other method.
 func (r *Replica) Attach(l *reservations.Ledger) { r.attach(l) }
 
 func (r *Replica) attach(l ledger) { r.core = newCore(r.opt.Process, l, r.scopes, &r.counts) }
 
-// Register follows a peer; added is false if it is followed already. ErrStopped
-// after Run, ErrTooManyPeers; any other error is the transport's.
+// Register follows a peer; added is false if it is followed already. Errors are
+// ErrStopped once Run has ended, ErrTooManyPeers, and those of the transport.
 func (r *Replica) Register(endpoint string) (added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,8 +252,8 @@ func (r *Replica) Register(endpoint string) (added bool, err error) {
 	return true, nil
 }
 
-// Deregister stops following a peer. What was learned from it stays.
-// ErrPeerNotFound, or ErrStopped after Run.
+// Deregister stops following a peer. What was learned from it stays. Errors are
+// ErrPeerNotFound, and ErrStopped once Run has ended.
 func (r *Replica) Deregister(endpoint string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -284,8 +284,8 @@ func (r *Replica) Peers() []string {
 	return slices.Sorted(maps.Keys(r.peers))
 }
 
-// RanksAdded is to be called when ranks have come into the ledger. Reservations on
-// them that were refused before are soon requested again.
+// RanksAdded must be called when ranks were added to the ledger. Reservations on them
+// that were refused before are then requested again.
 func (r *Replica) RanksAdded() {
 	r.newRanks.Store(true)
 	r.wakeFetches()
@@ -298,10 +298,12 @@ func (r *Replica) wakeFetches() {
 	}
 }
 
-// AttachSessions has the sessions shared, too. To be called once, before Run.
+// AttachSessions makes the replica share sessions, too. It must be called once, before
+// Run.
 func (r *Replica) AttachSessions(s Sessions) { r.sessions = s }
 
-// seen is up to where the events of each process are known here.
+// seen returns, by process, the number up to which all effects of its events are known
+// here.
 func (r *Replica) seen() map[uint64]uint64 {
 	r.coreMu.Lock()
 	defer r.coreMu.Unlock()
@@ -314,15 +316,15 @@ func (r *Replica) seen() map[uint64]uint64 {
 	return seen
 }
 
-// announceWithin is how long CaughtUp waits for a peer's announcement, which comes
-// every second. A peer that does not announce itself is not running, or no replica
-// of this service.
+// announceWithin is how long after its registration CaughtUp waits for a peer's
+// announcement, which comes every second. A peer that does not announce itself in that
+// time is not running, or is not a replica of this service.
 const announceWithin = 3 * announceEvery
 
-// CaughtUp reports whether no snapshot is wanted or being read: that of every peer
-// that has announced itself was read, also after losses and after ranks came for
-// which something had been refused. A peer that has not announced itself is waited
-// for during its first 3 s.
+// CaughtUp reports whether no snapshot is wanted or being read: the snapshot of every
+// peer that has announced itself was read, also after losses, and after ranks were added
+// for which something had been refused. It is false while a peer registered less than
+// 3 s ago has not announced itself.
 func (r *Replica) CaughtUp() bool {
 	now := r.now()
 	var young []string
@@ -338,10 +340,10 @@ func (r *Replica) CaughtUp() bool {
 	return !r.newRanks.Load() && r.core.caughtUp(young)
 }
 
-// ReservationsDropped is to be called when n live reservations have ended with their
-// ranks. The other replicas are not told of each; from the next snapshot they take
-// the ends of those that this replica had accepted, as no caller can end them here
-// any more.
+// ReservationsDropped must be called when n live reservations have ended with their
+// ranks. These ends are not published one by one. The other replicas learn from the next
+// snapshot the ends of those that this replica had accepted, because no caller can end
+// them here any more.
 func (r *Replica) ReservationsDropped(n int) {
 	r.counts.merged.Add(uint64(n))
 	r.counts.unannounced.Store(true)

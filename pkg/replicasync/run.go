@@ -14,13 +14,13 @@ import (
 const (
 	// batch is how many events or messages are taken from a queue at a time.
 	batch = 256
-	// earlyAnnounceEvery is how often an announcement is sent at most because
+	// earlyAnnounceEvery is the minimum interval of announcements that are sent because
 	// something was learned.
 	earlyAnnounceEvery = 100 * time.Millisecond
 )
 
-// Run sends, applies and fetches until ctx ends. Then it stops following the
-// peers and returns nil; no goroutine of it is left. To be called once.
+// Run sends, applies and fetches until ctx ends. Then it stops following the peers and
+// returns nil; no goroutine of it is left. It must be called once only.
 func (r *Replica) Run(ctx context.Context) error {
 	defer r.close()
 	g, ctx := errgroup.WithContext(ctx)
@@ -89,7 +89,7 @@ func (r *Replica) sendRest(enc *encoder, buf []event) {
 	}
 }
 
-// publish sends events in order; false if the last one could not be sent.
+// publish sends events in order. It returns false if the last one could not be sent.
 func (r *Replica) publish(enc *encoder, events []event) (ok bool) {
 	for i := range events {
 		e := &events[i]
@@ -219,7 +219,7 @@ func (r *Replica) catchUp(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// dueNow returns the fetches to begin, and how long there will be none.
+// dueNow returns the fetches to begin now, and the time until the next may be due.
 func (r *Replica) dueNow() ([]fetchRequest, time.Duration) {
 	now := r.now()
 	r.coreMu.Lock()
@@ -242,8 +242,8 @@ func (r *Replica) catchUpFrom(ctx context.Context, q fetchRequest) {
 	}
 }
 
-// report tells the watcher of connections and losses, and returns for how long there
-// will be nothing to report.
+// report tells the watcher of connections and losses, and returns the time until there
+// may be something else to report.
 func (r *Replica) report() time.Duration {
 	if r.opt.Watcher == nil {
 		return silentAfter

@@ -15,29 +15,29 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// Sessions are shared as dynamo-kv-router 1.6.1 does it: each use of a session tells
-// which rank it is bound to, and the receivers merge that by the version of the binding.
-// Nothing is numbered, so that a lost message is made up for by the next use, or by the
-// next snapshot that is read for another reason.
+// Sessions are shared as dynamo-kv-router 1.6.1 does it: at each use of a session a
+// replica publishes the rank that the session is bound to, and receivers merge that by
+// the version of the binding. These messages have no numbers. A lost one is repaired by
+// the next use, or by the next snapshot that is read for another reason.
 
-// Session is what replicas tell each other about one session.
+// Session is the binding of one session to a rank, as replicas exchange it.
 type Session struct {
 	Scope catalog.Scope
 	ID    string // at most MaxSessionID bytes
 	Rank  catalog.Rank
-	// AnyDP: the sender names no DP rank, any one of the worker will do.
+	// AnyDP: the sender names no DP rank; any one of the worker is meant.
 	AnyDP bool
-	// Sequence and Writer are the version of the binding, which orders bindings of one
-	// session. Received ones are at most maxAhead beyond this replica's clock.
+	// Sequence and Writer are the version of the binding, which orders the bindings of
+	// one session. A received Sequence is at most maxAhead beyond this replica's clock.
 	Sequence, Writer uint64
-	Idle             time.Duration // since the last use ended; of a snapshot only
+	Idle             time.Duration // time since the last use ended; in snapshots only
 }
 
-// Sessions are the sessions of this replica. All methods are safe for concurrent use
-// and may be called under no lock of a Replica.
+// Sessions are the sessions of this replica. All methods are safe for concurrent use.
+// They are called without a lock of the Replica.
 type Sessions interface {
-	// ApplyBound joins a binding that a peer told of. The result is Applied, Known (a
-	// binding that is as good or better is here), UnknownScope, UnknownRank or Full.
+	// ApplyBound joins a binding that a peer reports. The result is Applied, Known (the
+	// same or a newer binding is here), UnknownScope, UnknownRank or Full.
 	ApplyBound(peer string, s Session) reservations.ApplyResult
 	// ApplyUnbound ends a binding that a peer has ended: Applied, Known or UnknownScope.
 	ApplyUnbound(peer string, s Session) reservations.ApplyResult
@@ -50,9 +50,9 @@ const (
 	// MaxSessionID bounds the name of a session in bytes, as in dynamo-kv-router 1.6.1.
 	MaxSessionID = 256
 	// maxAhead is how far the sequence of a version may be beyond this replica's clock,
-	// in nanoseconds. They begin at the clock of a replica's start and rise more slowly
-	// than the clock, so what is beyond comes from nobody's clock; taking it over would
-	// leave no larger ones.
+	// in nanoseconds. A replica's sequences begin at its clock (Unix nanoseconds) when it
+	// starts, and rise more slowly than the clock. A larger one comes from no honest
+	// replica, and taking it over would leave no room for larger ones.
 	maxAhead = uint64(24 * time.Hour)
 )
 
@@ -60,7 +60,7 @@ const (
 // for a peer.
 func (r *Replica) SessionBound(s *Session) { r.enqueueSession(sessionBound, s) }
 
-// SessionUnbound publishes that a binding holds no more.
+// SessionUnbound publishes that a binding has ended.
 func (r *Replica) SessionUnbound(s *Session) { r.enqueueSession(sessionUnbound, s) }
 
 func (r *Replica) enqueueSession(k kind, s *Session) {
@@ -70,7 +70,7 @@ func (r *Replica) enqueueSession(k kind, s *Session) {
 	}
 }
 
-// session writes a binding, or the end of one.
+// session writes the message of a binding or of its end.
 func (e *encoder) session(ev *event) {
 	e.fields(7)
 	e.string("model_name", ev.scope.Model)
@@ -82,7 +82,7 @@ func (e *encoder) session(ev *event) {
 	e.uint("writer_id", ev.sender)
 }
 
-// sessionFields are all required; dp_rank may be nil.
+// sessionFields are the fields of a session message. All are required; dp_rank may be nil.
 var sessionFields = []string{"model_name", "routing_group", "session_id", "worker_id", "dp_rank", "sequence", "writer_id"}
 
 // session decodes what a peer published on TopicSessions or TopicSessionEnds.
@@ -118,7 +118,7 @@ func (r *reader) session(payload []byte) (s Session, err error) {
 	return s, s.check()
 }
 
-// check returns what is wrong with a session that a peer told of.
+// check returns an error for a session that no replica can have.
 func (s *Session) check() error {
 	switch {
 	case s.ID == "":
@@ -129,8 +129,8 @@ func (s *Session) check() error {
 	return nil
 }
 
-// applySession decodes and applies what a peer published about a session. Anybody may
-// tell of any session: a binding that two replicas use has one version, whoever sends it.
+// applySession decodes and applies what a peer published about a session. Any peer may
+// report any session: a binding has the same version at all replicas that use it.
 func (r *Replica) applySession(in *reader, peer, topic string, payload []byte) {
 	s, err := in.session(payload)
 	if err != nil {
@@ -150,15 +150,15 @@ func (r *Replica) applySession(in *reader, peer, topic string, payload []byte) {
 	if why != applied {
 		r.counts.drop(why)
 	}
-	if why == dropUnknownScope || why == dropUnknownRank { // to be asked for when ranks come
+	if why == dropUnknownScope || why == dropUnknownRank { // ask for it again when ranks are added
 		r.coreMu.Lock()
 		r.core.refused = true
 		r.coreMu.Unlock()
 	}
 }
 
-// mergeSession joins what a peer says of a session, and returns why it had no effect,
-// or applied.
+// mergeSession joins what a peer reports of a session. It returns applied, or the reason
+// why it had no effect.
 func (r *Replica) mergeSession(peer string, k kind, s Session) reason {
 	if s.Sequence > uint64(max(0, r.now().UnixNano()))+maxAhead {
 		return dropJump
@@ -181,8 +181,8 @@ type sessionJSON struct {
 	IdleMS   uint64  `json:"idle_ms"` // since its last use ended, 0 if it is in use
 }
 
-// session checks what a peer says and converts it; late is how long ago the page began
-// to arrive.
+// session converts and checks what a peer reports; late is the time since the page began
+// to arrive, which is added to its ages.
 func (j *sessionJSON) session(late time.Duration) (Session, error) {
 	s := Session{
 		Scope: catalog.Scope{Model: j.Model, Tenant: j.Group}, ID: j.ID, Rank: catalog.Rank{Worker: j.Worker},
@@ -194,12 +194,12 @@ func (j *sessionJSON) session(late time.Duration) (Session, error) {
 	return s, s.check()
 }
 
-// sessionsPage bounds the sessions on a page of a snapshot, so that replicas which skip
-// the list as one value can: with names of 256 bytes it is below 8 MiB.
+// sessionsPage bounds the sessions on a page of a snapshot. With names of 256 bytes the
+// list is below 8 MiB, so that replicas that do not know sessions can skip it as one value.
 const sessionsPage = 4096
 
-// sessionCursor returns what a cursor says that is inside the sessions, which come after
-// all reservations.
+// sessionCursor parses a cursor that points into the list of sessions, which comes after
+// all reservations. ok is false for any other cursor.
 func sessionCursor(text string) (after uint64, ok bool) {
 	digits, ok := strings.CutPrefix(text, "sessions-")
 	if !ok {
@@ -209,7 +209,7 @@ func sessionCursor(text string) (after uint64, ok bool) {
 	return after, err == nil
 }
 
-// writeSessions writes a page of the sessions and returns the cursor of the next one, ""
+// writeSessions writes a page of the sessions and returns the cursor of the next page, ""
 // if there is none.
 func (p *pageWriter) writeSessions(ctx context.Context, of Sessions, after uint64, limit int) (next string, err error) {
 	page, last, more := of.SessionsAfter(after, min(limit, sessionsPage))
@@ -236,7 +236,7 @@ func (p *pageWriter) writeSessions(ctx context.Context, of Sessions, after uint6
 	return next, nil
 }
 
-// onSession is part of snapshotSink.
+// onSession implements snapshotSink.
 func (m *snapshotMerge) onSession(j *sessionJSON) error {
 	s, err := j.session(m.replica.now().Sub(m.began))
 	if err != nil {

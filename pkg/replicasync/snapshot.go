@@ -24,7 +24,7 @@ const (
 	MaxPage = 10_000
 )
 
-// ErrCursor says that what was given as the end of the previous page is no cursor.
+// ErrCursor says that the parameter after is not a cursor.
 var ErrCursor = errors.New("after is not a cursor of this snapshot")
 
 // reservationJSON is a reservation in a snapshot. All numbers are JSON numbers, also
@@ -67,8 +67,8 @@ func toJSON(b *reservations.Reservation, blockSize uint32) reservationJSON {
 	return j
 }
 
-// reservation checks what a peer says and converts it; late is how long ago the page
-// began to arrive.
+// reservation checks and converts what a peer reports; late is the time since the page
+// began to arrive, which is added to its age.
 func (j *reservationJSON) reservation(late time.Duration) (reservations.Reservation, error) {
 	switch {
 	case j.OriginProcess == 0:
@@ -98,7 +98,8 @@ func (j *reservationJSON) reservation(late time.Duration) (reservations.Reservat
 // toDuration bounds a number of milliseconds that another replica sent.
 func toDuration(ms uint64) time.Duration { return time.Duration(min(ms, maxSpan)) * time.Millisecond }
 
-// snapshotHead is what a page has besides its reservations.
+// snapshotHead is the content of a page other than reservations and sessions. ended and
+// freed are on the first page only.
 type snapshotHead struct {
 	process, sequence, renewals uint64
 	seen                        map[uint64]uint64
@@ -133,7 +134,7 @@ func (p *pageWriter) head(h *snapshotHead, first bool) {
 	if !first {
 		return
 	}
-	p.text(`,"freed":{`) // before ended: who reads of an end by number passes on no name
+	p.text(`,"freed":{`) // before ended: a reader passes a name on only if it did not know the end by number
 	for i, process := range slices.Sorted(maps.Keys(h.freed)) {
 		p.member(i, process)
 		p.names(h.freed[process])
@@ -202,8 +203,8 @@ func (p *pageWriter) member(i int, process uint64) {
 
 // WriteSnapshot writes one page of everything that this replica knows, as JSON: the
 // live reservations after the cursor, at most limit (1,000 if it is not positive,
-// never more than MaxPage). after is the next of the previous page, "" for the first
-// page. ErrCursor, before anything is written, if it is no cursor.
+// never more than MaxPage). after is the field next of the previous page, "" for the
+// first page. If it is not a cursor, the error is ErrCursor and nothing is written.
 func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, limit int) error {
 	if limit <= 0 {
 		limit = defaultPage
@@ -216,7 +217,7 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 			return fmt.Errorf("%w: %w", ErrCursor, err)
 		}
 	}
-	// The numbers are read first: whatever they cover is in the ledger already.
+	// The numbers are read first: the effects of all events up to them are in the ledger.
 	h := snapshotHead{process: r.opt.Process, seen: r.seen()}
 	h.sequence, h.renewals = r.outbox.last()
 	if after == "" {
@@ -263,9 +264,9 @@ func (r *Replica) WriteSnapshot(ctx context.Context, w io.Writer, after string, 
 	return p.w.Flush()
 }
 
-// freedNames are the ends that others cannot learn from the process that told of them:
-// the own ones, since an event may have been lost, and those of processes that are
-// gone.
+// freedNames returns the frees that other replicas may not learn from the process that
+// reported them: this replica's own, because its events may have been lost, and those of
+// processes that are gone.
 func (r *Replica) freedNames() map[uint64][]history.Name {
 	r.coreMu.Lock()
 	present := make(map[uint64]bool)
@@ -276,8 +277,8 @@ func (r *Replica) freedNames() map[uint64][]history.Name {
 	return r.core.freed.names(func(teller uint64) bool { return !present[teller] }, r.now())
 }
 
-// writeReservations writes the reservations of a page, without those whose scope the
-// catalog does not have any more.
+// writeReservations writes the reservations of a page, except those whose scope is no
+// longer in the catalog.
 func (p *pageWriter) writeReservations(ctx context.Context, page []reservations.Reservation, scopes Scopes) error {
 	p.text(`,"bookings":[`)
 	n := 0

@@ -16,8 +16,8 @@ import (
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// Bounds of what is read from one peer. A ledger of a million live reservations and
-// 46 minutes of ends at 3,000 events a second stay below.
+// Bounds of what is read from one peer. A ledger with a million live reservations, and
+// 46 minutes of ends at 3,000 events a second, stay below them.
 const (
 	maxReservations = 4 << 20
 	maxSessions     = 1 << 20
@@ -66,17 +66,17 @@ type pageReader struct {
 // boundedReader fails when one value takes too many bytes.
 type boundedReader struct {
 	r    io.Reader
-	left int
-	// What the longest value takes of the account in steps of valueStep bytes of text,
-	// the first one not counted, until the page has been read.
+	left int // bytes that the present value may still take
+	// account is charged for the longest value, in steps of valueStep bytes of text (the
+	// first step is free), until the page has been read. granted is the charged text.
 	account *budget.Account
 	granted int // bytes of text
 }
 
 const (
-	valueStep = 64 << 10
-	// valueFactor times its text is what a value takes in memory: the text, twice
-	// while the buffer grows, and its numbers.
+	valueStep = 64 << 10 // bytes
+	// valueFactor is the memory that a value takes, in multiples of its text: the text,
+	// twice while the buffer grows, and its numbers.
 	valueFactor = 3
 )
 
@@ -100,13 +100,13 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// release gives back what the account has given.
+// release takes the charge off the account.
 func (b *boundedReader) release() {
 	b.account.Release(int64(valueFactor * b.granted))
 	b.granted = 0
 }
 
-// page reads one page and sets next and more. It ignores keys that it does not know.
+// page reads one page and sets next and more. Unknown keys are ignored.
 func (p *pageReader) page(r io.Reader) error {
 	if p.pages++; p.pages > maxPages {
 		return fmt.Errorf("%w: more than %d pages", errSnapshot, maxPages)
@@ -167,7 +167,7 @@ func (p *pageReader) read() error {
 	return nil
 }
 
-// readKey reads the value of a key. Lists come after process_id and sequence.
+// readKey reads the value of a key. Lists must come after process_id and sequence.
 func (p *pageReader) readKey(key string, k *pageKeys) error {
 	switch key {
 	case "process_id":
@@ -232,8 +232,8 @@ func (p *pageReader) cursor() error {
 	return nil
 }
 
-// seen skips that list: which events another replica has of a third one does not
-// say which of them its catalog let it apply.
+// seen skips the list seen. Which events another replica has received of a third one
+// does not say which of them it could apply with its catalog.
 func (p *pageReader) seen() error {
 	n := 0
 	return p.members(func(uint64) error {
@@ -244,7 +244,8 @@ func (p *pageReader) seen() error {
 	})
 }
 
-// readAssumed reads which of the ended numbers of each process are certain.
+// readAssumed reads EndedSet.Assumed of each process. It must come before the lists of
+// ended; tooLate: it does not.
 func (p *pageReader) readAssumed(tooLate bool) error {
 	if tooLate {
 		return errors.New("must come before ended")
@@ -263,8 +264,8 @@ func (p *pageReader) readAssumed(tooLate bool) error {
 	})
 }
 
-// endedRanges returns what a list of ended says of a process. If the peer knows of no
-// leases, nothing is certain.
+// endedRanges returns the EndedSet of a list in ended. A peer that does not know leases
+// sends no assumed: then the ends of leases are uncertain for all numbers.
 func (p *pageReader) endedRanges(process uint64, ranges []history.Range) history.EndedSet {
 	e := history.EndedSet{Ranges: ranges, Assumed: math.MaxUint64}
 	if p.assumed != nil {
@@ -277,7 +278,7 @@ func endedLeases(_ uint64, ranges []history.Range) history.EndedSet {
 	return history.EndedSet{Leases: ranges, Assumed: math.MaxUint64}
 }
 
-// ended reads lists of ranges by process; as converts a list to what it means.
+// ended reads lists of ranges by process, and passes them on as converted by as.
 func (p *pageReader) ended(as func(uint64, []history.Range) history.EndedSet) error {
 	return p.members(func(process uint64) error {
 		if process == 0 {
@@ -475,10 +476,11 @@ func (r *Replica) fetchSnapshot(ctx context.Context, q fetchRequest) fetchResult
 	return m.result
 }
 
-// maxFetch bounds the reading of one snapshot: 4 GiB/min take a fraction of it.
+// maxFetch bounds the time to read one snapshot; a usual one takes a small part of it.
 const maxFetch = 10 * time.Minute
 
-// pause keeps who sends nearly empty pages from being asked for them all the time.
+// pause waits before the next page is requested of a peer that sends nearly empty pages,
+// which would otherwise be requested without end at full speed.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -505,7 +507,7 @@ type snapshotMerge struct {
 	replica *Replica
 	request fetchRequest
 	pages   pageReader
-	began   time.Time // when the page began to arrive: its ages are not younger
+	began   time.Time // when the page began to arrive: its ages were correct then, or earlier
 	result  fetchResult
 }
 
@@ -532,7 +534,7 @@ func (m *snapshotMerge) pageURL(limit int) string {
 	return u
 }
 
-// onHead is part of snapshotSink. The number on the first page counts: those on
+// onHead implements snapshotSink. The number on the first page counts: the numbers on
 // later pages cover events whose reservations belong on earlier pages.
 func (m *snapshotMerge) onHead(process, sequence uint64) error {
 	if process != m.request.process {
@@ -548,20 +550,20 @@ func (m *snapshotMerge) onHead(process, sequence uint64) error {
 	return m.replica.core.confirm(m.request, sequence)
 }
 
-// word is how far the snapshot is believed about the reservations of a process.
+// word returns how far the snapshot is believed about the reservations of a process.
 func (m *snapshotMerge) word(process uint64) reservations.Word {
 	m.replica.coreMu.Lock()
 	defer m.replica.coreMu.Unlock()
 	return m.replica.core.wordOn(m.request, process)
 }
 
-// learned counts what the snapshot has changed in the ledger.
+// learned counts n changes of the ledger by the snapshot.
 func (m *snapshotMerge) learned(n int) {
 	m.result.learned = m.result.learned || n > 0
 	m.replica.core.countLearned(n)
 }
 
-// onRenewals is part of snapshotSink. The number on the first page counts, as in
+// onRenewals implements snapshotSink. The number on the first page counts, as in
 // onHead.
 func (m *snapshotMerge) onRenewals(sequence uint64) {
 	if m.pages.pages == 1 {
@@ -569,10 +571,10 @@ func (m *snapshotMerge) onRenewals(sequence uint64) {
 	}
 }
 
-// onEnded is part of snapshotSink.
+// onEnded implements snapshotSink.
 //
-// What it says of the numbers of other processes counts for nothing: those tell
-// themselves, and single ends come by name.
+// It ignores what the snapshot says about the numbers of other processes: these report
+// for themselves, and single ends come by name.
 func (m *snapshotMerge) onEnded(process uint64, ended history.EndedSet) {
 	if m.word(process) != reservations.OwnWord {
 		return
@@ -583,19 +585,20 @@ func (m *snapshotMerge) onEnded(process uint64, ended history.EndedSet) {
 	m.learned(n)
 }
 
-// upTo cuts off what is far beyond the numbers that the process has used.
+// upTo cuts off the parts of ranges that are far beyond the numbers that the process has
+// used.
 func (m *snapshotMerge) upTo(ranges []history.Range) []history.Range {
 	last := m.result.sequence + maxJump
 	for i, x := range ranges {
 		if x.To > last {
 			m.replica.counts.drop(dropJump)
-			ranges[i].To = last // a range that begins beyond is empty then
+			ranges[i].To = last // a range that begins beyond last is then empty
 		}
 	}
 	return ranges
 }
 
-// onFreed is part of snapshotSink.
+// onFreed implements snapshotSink.
 func (m *snapshotMerge) onFreed(names []history.Name) {
 	n, fresh := m.replica.core.ledger.MergeFreed(m.request.process, names)
 	for _, name := range fresh {
@@ -605,7 +608,7 @@ func (m *snapshotMerge) onFreed(names []history.Name) {
 	m.learned(n)
 }
 
-// onReservation is part of snapshotSink.
+// onReservation implements snapshotSink.
 func (m *snapshotMerge) onReservation(j *reservationJSON) error {
 	b, err := j.reservation(m.replica.now().Sub(m.began))
 	if err != nil {

@@ -7,14 +7,15 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// Stats counts since the start, except for the fields that are said to be a state.
+// Stats counts since the start, except for the fields described as states.
 type Stats struct {
-	// Sent and Received are messages by kind: "booked", "prefill_completed",
-	// "freed", "renewed" and "announcement". Received are those that could be read.
+	// Sent and Received are messages by kind: "booked", "prefill_completed", "freed",
+	// "renewed", "session_bound", "session_unbound" and "announcement". Received are
+	// those that could be read.
 	Sent, Received map[string]uint64
 	// Dropped are messages without effect, by reason. Reasons that begin with
 	// "send_" are about events of this replica that were not sent; "own", "known"
-	// and "ended" are no faults.
+	// and "ended" are not faults.
 	Dropped map[string]uint64
 	// Lost are numbered events of other replicas that did not arrive when their
 	// successors or an announcement did. Late are those of Lost that came
@@ -23,17 +24,17 @@ type Stats struct {
 	// Duplicates are numbered events that came again.
 	Duplicates uint64
 
-	// Snapshots that were fetched, and fetches that failed.
+	// Snapshots are fetched snapshots, SnapshotsFailed fetches that failed.
 	Snapshots, SnapshotsFailed uint64
 	// PagesServed are pages of the own snapshot.
 	PagesServed uint64
-	// Added, Completed and Ended count the reservations that snapshots have brought,
-	// completed and ended.
+	// Added, Completed and Ended are reservations that snapshots have added, whose
+	// prefill they have completed, and that they have ended.
 	Added, Completed, Ended uint64
 
-	// Peers are the registered endpoints, Connected those that are connected,
-	// Replicas the processes that announce themselves, SendQueue and
-	// ReceiveQueue what waits. All are states.
+	// States: Peers is the number of registered endpoints, Connected of those that are
+	// connected, Replicas of processes that announce themselves; SendQueue is the number
+	// of events and ReceiveQueue that of messages that wait.
 	Peers, Connected, Replicas int
 	SendQueue, ReceiveQueue    int
 	// Sequence is the last number given to an own event.
@@ -191,8 +192,8 @@ type counters struct {
 	addedBySnapshot     atomic.Uint64
 	completedBySnapshot atomic.Uint64
 	endedBySnapshot     atomic.Uint64
-	// merged counts what this replica has learned and others may not hear of: from
-	// snapshots, from what an absent process sent last, and the ends of reservations
+	// merged counts what this replica has learned and others may have missed: from
+	// snapshots, from the last messages of absent processes, and the ends of reservations
 	// with their rank.
 	merged      atomic.Uint64
 	unannounced atomic.Bool // merged has risen since the last announcement

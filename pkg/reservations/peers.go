@@ -14,8 +14,8 @@ const remoteShare = 4
 // snapshot also contains what hostile peers have reported to it, which must not take the
 // room of its own. The two limits (number and memory) are handled independently.
 type peerShares struct {
-	// mu guards the fields below, all shares, and what entry.inShare points to. It is an innermost
-	// lock.
+	// mu guards the fields below, all shares, and what entry.inShare points to. It is an
+	// innermost lock.
 	mu       sync.Mutex
 	bySource map[source]*peerShare // shares that are not empty
 }
