@@ -19,7 +19,7 @@ type ledger interface {
 	MergeReservation(reservations.Reservation) reservations.ApplyResult
 	ApplyRenewed(reservations.Ref) reservations.ApplyResult
 	MergeEnded(process uint64, ended history.EndedSet) (freed int)
-	MergeFreed(teller uint64, names []history.Name) (freed int, fresh []history.Name)
+	MergeFreed(reporter uint64, names []history.Name) (freed int, fresh []history.Name)
 	Bind(process uint64, peer string)
 	Unbind(process uint64)
 	Reservations(after reservations.Cursor, limit int) (page []reservations.Reservation, next reservations.Cursor, more bool)
@@ -76,7 +76,7 @@ type sender struct {
 	fetching  bool      // its snapshot is being fetched
 	lastFetch time.Time // when the last fetch began
 	failures  int       // failed fetches since the last success
-	barren    int       // latest successful fetches, in a row, that brought nothing new
+	fruitless int       // latest successful fetches, in a row, that brought nothing new
 	quick     int       // latest fetches, in a row, that followed each other quickly
 	retry     time.Time // after a failure: no fetch before this time
 }
@@ -130,7 +130,7 @@ func (c *core) onEvent(peer string, e *event, now time.Time) {
 	word := reservations.Relayed
 	orphan := false // its process is absent or unknown: other replicas may miss it
 	switch id := c.identities[e.sender]; {
-	case id.spoken() && (e.sequence == 0 || !id.confirmedAt(peer)):
+	case id.hasConfirmed() && (e.sequence == 0 || !id.confirmedAt(peer)):
 		if s = id.at(peer); s != nil && e.sequence != 0 { // it claims to be that process
 			s.claimed, s.lastHeard = max(s.claimed, e.sequence), now
 		}
@@ -375,7 +375,7 @@ func (s *sender) spacing() time.Duration {
 	if !s.incomplete() {
 		return fetchSpacing
 	}
-	d := min(maxBackoff, lossSpacing<<min(max(0, s.barren-1), 8))
+	d := min(maxBackoff, lossSpacing<<min(max(0, s.fruitless-1), 8))
 	if s.quick >= maxQuick {
 		d = max(d, fetchSpacing)
 	}
@@ -545,8 +545,8 @@ func (c *core) fetchDone(q fetchRequest, f fetchResult, now time.Time) (failures
 		return s.failures
 	}
 	s.failures, s.retry = 0, time.Time{}
-	if s.barren++; f.learned {
-		s.barren = 0
+	if s.fruitless++; f.learned {
+		s.fruitless = 0
 	}
 	return 0
 }

@@ -42,16 +42,16 @@ type freedName struct {
 func newFreedLog() *freedLog { return &freedLog{from: make(map[uint64]*freedNames)} }
 
 // add records that a process has reported the free of a reservation.
-func (f *freedLog) add(teller uint64, name history.Name, now time.Time) {
+func (f *freedLog) add(reporter uint64, name history.Name, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.n >= maxAllFreed {
 		f.makeRoom(now)
 	}
-	q := f.from[teller]
+	q := f.from[reporter]
 	if q == nil {
 		q = &freedNames{}
-		f.from[teller] = q
+		f.from[reporter] = q
 	}
 	for q.len() > 0 && (q.len() >= maxFreed || now.Sub(q.queue[q.head].at) > freedFor) {
 		f.drop(q)
@@ -74,12 +74,12 @@ func (f *freedLog) drop(q *freedNames) {
 // of the process with most names, so that it is seldom needed. It needs f.mu.
 func (f *freedLog) makeRoom(now time.Time) {
 	var most *freedNames
-	for teller, q := range f.from {
+	for reporter, q := range f.from {
 		for q.len() > 0 && now.Sub(q.queue[q.head].at) > freedFor {
 			f.drop(q)
 		}
 		if q.len() == 0 {
-			delete(f.from, teller)
+			delete(f.from, reporter)
 		} else if most == nil || q.len() > most.len() {
 			most = q
 		}
@@ -94,12 +94,12 @@ func (f *freedLog) makeRoom(now time.Time) {
 
 // names returns the names that were reported by processes for which fits is true, grouped
 // by the process that had accepted the reservations.
-func (f *freedLog) names(fits func(teller uint64) bool, now time.Time) map[uint64][]history.Name {
+func (f *freedLog) names(fits func(reporter uint64) bool, now time.Time) map[uint64][]history.Name {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := make(map[uint64][]history.Name)
-	for teller, q := range f.from {
-		if !fits(teller) {
+	for reporter, q := range f.from {
+		if !fits(reporter) {
 			continue
 		}
 		for _, x := range q.queue[q.head:] {
@@ -117,10 +117,10 @@ func (f *freedLog) of(process uint64) map[uint64][]history.Name {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := make(map[uint64][]history.Name)
-	for teller, q := range f.from {
+	for reporter, q := range f.from {
 		for _, x := range q.queue[q.head:] {
 			if x.name.Origin.Process == process {
-				out[teller] = append(out[teller], x.name)
+				out[reporter] = append(out[reporter], x.name)
 			}
 		}
 	}

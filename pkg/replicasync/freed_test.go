@@ -19,10 +19,10 @@ func TestFreedLogBounded(t *testing.T) {
 		f.add(2+uint64(i)%8, name(i), epoch)
 	}
 	total := 0
-	for teller, q := range f.from {
+	for reporter, q := range f.from {
 		total += q.len()
 		if cap(q.queue) > 2*maxFreed+1 {
-			t.Errorf("memory for %d names of process %d", cap(q.queue), teller)
+			t.Errorf("memory for %d names of process %d", cap(q.queue), reporter)
 		}
 	}
 	if total != f.n || total > maxAllFreed || total < maxAllFreed/2 {

@@ -32,8 +32,8 @@ func (id *identity) at(peer string) *sender {
 	return nil
 }
 
-// spoken reports whether any endpoint is confirmed and present.
-func (id *identity) spoken() bool {
+// hasConfirmed reports whether any endpoint is confirmed and present.
+func (id *identity) hasConfirmed() bool {
 	_, n := id.confirmed()
 	return n > 0
 }
@@ -201,8 +201,8 @@ func (c *core) settle(process uint64) {
 func (c *core) unbind(process uint64, id *identity) {
 	id.speaker = ""
 	c.ledger.Unbind(process)
-	for teller, names := range c.freed.of(process) {
-		c.ledger.MergeFreed(teller, names)
+	for reporter, names := range c.freed.of(process) {
+		c.ledger.MergeFreed(reporter, names)
 	}
 	c.wantAll()
 }

@@ -195,7 +195,7 @@ type peer struct {
 	stop         func()      // stops following
 	deregistered atomic.Bool // its messages that still wait are ignored
 	up           atomic.Bool // it is connected
-	upTold       bool        // the value of up that was last reported to the watcher; guarded by Replica.mu
+	reportedUp   bool        // the value of up that was last reported to the watcher; guarded by Replica.mu
 }
 
 // message is what a peer published.

@@ -249,7 +249,7 @@ func (r *Replica) report() time.Duration {
 		return silentAfter
 	}
 	for _, p := range r.changedConnections() {
-		r.opt.Watcher.Connected(p.endpoint, p.upTold)
+		r.opt.Watcher.Connected(p.endpoint, p.reportedUp)
 	}
 	now := r.now()
 	r.coreMu.Lock()
@@ -267,8 +267,8 @@ func (r *Replica) changedConnections() (peers []*peer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.peers {
-		if up := p.up.Load(); up != p.upTold {
-			p.upTold = up
+		if up := p.up.Load(); up != p.reportedUp {
+			p.reportedUp = up
 			peers = append(peers, p)
 		}
 	}

@@ -274,7 +274,7 @@ func (r *Replica) freedNames() map[uint64][]history.Name {
 		present[process] = id.speaks()
 	}
 	r.coreMu.Unlock()
-	return r.core.freed.names(func(teller uint64) bool { return !present[teller] }, r.now())
+	return r.core.freed.names(func(reporter uint64) bool { return !present[reporter] }, r.now())
 }
 
 // writeReservations writes the reservations of a page, except those whose scope is no
