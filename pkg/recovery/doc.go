@@ -5,9 +5,9 @@
 // The format is that of dynamo-kv-router 1.3.1 and 1.6.1, of their selection
 // service and standalone indexer alike: an object with one entry per scope,
 // blocks as "stored" events. A dump may be larger than memory: neither side ever
-// holds it.
+// holds all of it.
 //
-// [Read] feeds one dump to a [Target], a [Gate] keeps dump and live events of a
-// scope apart, and [Recover] asks one peer after the other. The package has no
+// [Read] feeds one dump to a [Target], a [Gate] merges the dump of a scope with its
+// live events, and [Recover] asks one peer after the other. The package has no
 // sockets, clocks, logs or goroutines.
 package recovery

@@ -7,11 +7,11 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// maxEvent is the length in bytes of the longest event that is used: some
-// 190,000 blocks.
+// maxEvent is the length in bytes of the longest event that is used: about 190,000
+// blocks.
 const maxEvent = 16 << 20
 
-// eventKind is what an event says of its blocks.
+// eventKind is what an event says about its blocks.
 type eventKind uint8
 
 const (
@@ -34,26 +34,26 @@ type event struct {
 	hashes    []uint64
 	local     []uint64
 
-	start  int64 // offset in the dump
-	bad    bool
+	start  int64  // offset of the event in the dump, in bytes
+	bad    bool   // the event cannot be used
 	reason Reason // if bad
 }
 
-// fault records why the event cannot be used; the first reason counts.
+// fault marks the event as bad; the first reason counts.
 func (e *event) fault(why Reason) {
 	if !e.bad {
 		e.bad, e.reason = true, why
 	}
 }
 
-// require makes the event a bad one if ok is false.
+// require marks the event as bad if ok is false.
 func (e *event) require(ok bool) {
 	if !ok {
 		e.fault(BadEvent)
 	}
 }
 
-// read reads one event to its end, whatever is wrong with it.
+// read reads one event to its end, even if it is bad.
 func (e *event) read(s *scanner) {
 	*e = event{hashes: e.hashes[:0], local: e.local[:0], start: s.offset()}
 	if !s.enter('{') {
@@ -79,14 +79,14 @@ func (e *event) read(s *scanner) {
 	e.checkLength(s)
 }
 
-// checkLength makes the event a bad one if it is too long.
+// checkLength marks the event as bad if it is too long.
 func (e *event) checkLength(s *scanner) {
 	if s.offset()-e.start > maxEvent {
 		e.fault(TooLarge)
 	}
 }
 
-// readTier reads the name of a tier; null is the device, like no tier at all.
+// readTier reads the name of a tier. null means the device, as does a missing tier.
 func (e *event) readTier(s *scanner) {
 	if s.null() {
 		return
@@ -150,7 +150,7 @@ func (e *event) readData(s *scanner) {
 	}
 }
 
-// setKind sets the kind, of which an event has one.
+// setKind sets the kind. An event with two kinds is bad.
 func (e *event) setKind(kind eventKind) {
 	e.require(e.kind == noEvent)
 	e.kind = kind

@@ -12,18 +12,17 @@ import (
 // Bounds of what gates remember while a recovery runs.
 const (
 	// maxMarks bounds the block names of one scope for which a gate remembers
-	// live events. The rank whose event exceeds it gets no more from the dump.
+	// live events. A rank whose event exceeds it gets nothing more from dumps.
 	maxMarks = 1 << 20
-	// maxDeparted bounds the ranks that have left. Beyond it no rank of the scope
-	// gets more from the dump.
+	// maxDeparted bounds the ranks that have left and are remembered. Beyond it no
+	// rank of the scope gets anything more from dumps.
 	maxDeparted = 1 << 16
 )
 
-// Gate stands before the index of one scope. Live events pass through it. While
-// a recovery runs, it merges the entries of dumps with them, so that the result
-// is as if the whole dump had come first: what live events removed or cleared
-// is not brought back, and a rank that has left gets nothing more. It is a
-// kvevents.Index.
+// Gate is in front of the index of one scope. Live events pass through it. While
+// a recovery runs, it merges the entries of dumps with them, with the result that
+// the whole dump had come first: it does not restore what live events removed or
+// cleared, and stores nothing for a rank that has left. It is a kvevents.Index.
 //
 // A Gate is safe for concurrent use, but the live events of one slot must come
 // one at a time.
@@ -35,56 +34,56 @@ type Gate struct {
 	// mu guards what follows. Lock order: mu before the index's lock.
 	mu           sync.Mutex
 	ranks        catalog.SlotTable
-	merges       map[uint32]*gateMerge     // by slot; what a dump has to do with the rank
+	merges       map[uint32]*gateMerge     // by slot
 	departed     map[catalog.Rank]struct{} // ranks that have left while merging
 	departedFull bool                      // more than maxDeparted have left
-	markCount    int                       // of all ranks
+	markCount    int                       // number of marks of all ranks
 	markLimit    int                       // maxMarks, less in tests
 }
 
 // gateMerge is the state of merging dumps with the live events of one slot. A slot
-// that has none is as one with the zero gateMerge.
+// without one is treated as if it had the zero gateMerge.
 type gateMerge struct {
 	dumped  bool            // the slot may hold blocks from a dump
-	refused MergeResult     // why dump entries are refused; Applied if they are not
+	refused MergeResult     // why entries of dumps are refused; Applied if they are not
 	marks   map[uint64]mark // by name; nil unless merging
 }
 
-// mark says what live events said of a block's name, and what became of the
-// block in the dump: four bits for the tiers from each of the first three
-// constants on.
+// mark is a bit set of what live events have done with a block's name, and of what
+// happened to the block in the dump. removedMark, pendingMark and orphanedMark each
+// have a bit for every tier: shift them left by the tier.
 type mark uint16
 
 const (
 	removedMark  mark = 1 << 0 // removed from the tier
-	pendingMark  mark = 1 << 4 // stored by engine hash in the tier, when the index did not know it
-	orphanedMark mark = 1 << 8 // an orphan in the index: its parent was removed
+	pendingMark  mark = 1 << 4 // stored in the tier by engine hash, but unknown to the index then
+	orphanedMark mark = 1 << 8 // an orphan in the index, because its parent was removed
 	anyRemoved   mark = 0xf    // removedMark in any tier
 )
 
-// MergeResult says what became of an entry of a dump.
+// MergeResult says what was done with an entry of a dump.
 type MergeResult uint8
 
 // Results of Gate.Merge.
 const (
 	Applied         MergeResult = iota
 	ParentUnknown               // the parent is unknown: nothing is stored
-	SlotLost                    // the rank does not have the slot, or no longer
+	SlotLost                    // the rank does not have the slot, or no longer has it
 	Superseded                  // live events replace the dump of this rank
-	TooManyRemovals             // too many live removals, or ranks that left, to be remembered
+	TooManyRemovals             // more live removals, or ranks that left, than can be remembered
 	NotRecovering               // no recovery runs
 )
 
-// NewGate returns the gate of an index, which then must be changed through the
-// gate only. recovering says that a recovery runs, until EndRecovery.
+// NewGate returns the gate of an index, which from then on must be changed only
+// through the gate. recovering: a recovery runs, until EndRecovery.
 func NewGate(space *indexer.Space, recovering bool) *Gate {
 	g := &Gate{space: space, markLimit: maxMarks}
 	g.merging.Store(recovering)
 	return g
 }
 
-// AssignSlot gives a slot to a rank. If another rank had it, its blocks are
-// removed. It does nothing if the rank has the slot already.
+// AssignSlot gives a slot to a rank. If another rank had the slot, that one's blocks
+// are removed. It does nothing if the rank has the slot already.
 func (g *Gate) AssignSlot(slot uint32, r catalog.Rank) {
 	if stale := g.assign(slot, r); stale {
 		g.space.Forget(slot)
@@ -150,8 +149,8 @@ func (g *Gate) Has(slot uint32, r catalog.Rank) bool {
 	return g.ranks.Has(slot, r)
 }
 
-// EndRecovery ends the recovery: the gate forgets what it remembered for it,
-// and refuses further entries of dumps.
+// EndRecovery ends the recovery: the gate drops the state that it kept for it, and
+// refuses further entries of dumps.
 func (g *Gate) EndRecovery() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -164,7 +163,7 @@ func (g *Gate) EndRecovery() {
 	g.merging.Store(false)
 }
 
-// mergeLocked returns the state of a slot, to be changed.
+// mergeLocked returns the state of a slot, and creates it if there is none.
 func (g *Gate) mergeLocked(slot uint32) *gateMerge {
 	k := g.merges[slot]
 	if k == nil {
@@ -185,21 +184,21 @@ func (g *Gate) forgetMergeLocked(slot uint32) {
 	}
 }
 
-// dropMarksLocked forgets what live events said of a rank's blocks.
+// dropMarksLocked drops the marks of a rank.
 func (g *Gate) dropMarksLocked(k *gateMerge) {
 	g.markCount -= len(k.marks)
 	k.marks = nil
 }
 
-// refuseLocked refuses all further dump entries of a rank.
+// refuseLocked makes the gate refuse all further dump entries of a rank.
 func (g *Gate) refuseLocked(k *gateMerge, why MergeResult) {
 	g.dropMarksLocked(k)
 	k.refused = why
 }
 
 // Live events. While a recovery runs, they first set marks, under g.mu, and then
-// change the index, without g.mu. A dump entry that comes in between is merged by
-// the marks, so that either order has the same result.
+// change the index, without g.mu. A dump entry in between is merged according to the
+// marks, so that the result does not depend on the order.
 
 // Store applies a live stored event.
 func (g *Gate) Store(ev *indexer.Store) indexer.Outcome {
@@ -247,8 +246,8 @@ func (g *Gate) Replayed(slot uint32) {
 	}
 }
 
-// supersede refuses the rest of a rank's dump, because live events replace it,
-// and reports whether any of it has come.
+// supersede makes the gate refuse the rest of a rank's dump, because live events
+// replace it. It reports whether the slot may hold blocks from a dump.
 func (g *Gate) supersede(slot uint32) (dumped bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -261,12 +260,12 @@ func (g *Gate) supersede(slot uint32) (dumped bool) {
 	return dumped
 }
 
-// MakeProvisional says that the number of copies of a slot's blocks is not known any
-// more.
+// MakeProvisional is that of the index: the number of copies of a slot's blocks is no
+// longer known.
 func (g *Gate) MakeProvisional(slot uint32) { g.space.MakeProvisional(slot) }
 
-// Dumps have nothing of the attention groups beside the main one, and ours nothing of
-// ranks with such groups, so that live events of these need no marks.
+// Dumps contain nothing of attention groups other than the main one, and our own dumps
+// nothing at all of ranks with such groups. So live events of these groups need no marks.
 
 // StoreInGroup applies a live stored event of such a group.
 func (g *Gate) StoreInGroup(ev *indexer.GroupStore) bool { return g.space.StoreInGroup(ev) }
@@ -276,7 +275,7 @@ func (g *Gate) RemoveFromGroup(slot uint32, group int32, hashes []uint64) bool {
 	return g.space.RemoveFromGroup(slot, group, hashes)
 }
 
-// ForgetGroups says that a slot's engine is another one.
+// ForgetGroups is that of the index: another engine has taken the slot's rank.
 func (g *Gate) ForgetGroups(slot uint32) { g.space.ForgetGroups(slot) }
 
 // ParentSeed returns the block seed of the block that a slot holds under a
@@ -296,7 +295,7 @@ func (g *Gate) mark(slot uint32, names []uint64, set, clear mark) {
 
 func (g *Gate) markLocked(k *gateMerge, names []uint64, set, clear mark) {
 	if k.refused != Applied {
-		return // no dump of this rank is going to be merged
+		return // nothing more of a dump will be merged for this rank
 	}
 	if k.marks == nil {
 		k.marks = make(map[uint64]mark)
@@ -334,11 +333,11 @@ func (g *Gate) unmark(slot uint32, names []uint64, clear mark) {
 
 // Entries of dumps.
 
-// Merge merges a stored event of a dump. r is the rank whose blocks they are,
-// ev.Slot what the caller took for its slot. stored counts the blocks that the
-// slot holds now and did not before; they are provisional, as a dump does not say how
-// many copies there are (decision N3). Live events wait during the call, so a long
-// event should be merged in parts.
+// Merge merges a stored event of a dump. r is the rank of the blocks, ev.Slot the slot
+// that the caller believes it to have. stored counts the blocks that the slot holds now
+// and did not hold before. They are provisional, because a dump does not say how many
+// copies there are (decision N3). Live events wait during the call, so that a long event
+// should be merged in parts.
 func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeResult) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -359,8 +358,8 @@ func (g *Gate) Merge(r catalog.Rank, ev *indexer.Store) (stored int, res MergeRe
 	return out.Stored - g.applyMarksLocked(k, ev), Applied
 }
 
-// admitLocked returns a rank's entry, and Applied if dump entries of the rank
-// are merged, else why not.
+// admitLocked returns the merge state of a rank and Applied, or the reason why dump
+// entries of the rank are refused.
 func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateMerge, MergeResult) {
 	if !g.merging.Load() {
 		return nil, NotRecovering
@@ -378,9 +377,9 @@ func (g *Gate) admitLocked(slot uint32, r catalog.Rank) (*gateMerge, MergeResult
 	return k, k.refused
 }
 
-// knowsParentLocked reports whether a block is in the index, or was in it or in
-// the dump and is missing only because a live event removed it or one before
-// it: blocks after it are then orphans in the index.
+// knowsParentLocked reports whether a slot holds the block with a name, or lacks it only
+// because a live event removed it or a block before it. In the latter case blocks after
+// it become orphans in the index.
 func (g *Gate) knowsParentLocked(k *gateMerge, slot uint32, name uint64) bool {
 	if k != nil && k.marks[name]&(anyRemoved|orphanedMark) != 0 {
 		return true
@@ -389,9 +388,8 @@ func (g *Gate) knowsParentLocked(k *gateMerge, slot uint32, name uint64) bool {
 	return known
 }
 
-// applyMarksLocked repeats, on blocks that were just stored from a dump, what
-// live events did with their names before. It returns the number of blocks that
-// it removed.
+// applyMarksLocked applies to blocks that were just stored from a dump what earlier live
+// events did with their names. It returns the number of blocks that it removed.
 func (g *Gate) applyMarksLocked(k *gateMerge, ev *indexer.Store) (removed int) {
 	if len(k.marks) == 0 {
 		return 0

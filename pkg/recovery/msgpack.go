@@ -10,12 +10,13 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// In msgpack a dump is one map after the other, each like the whole JSON object but with
-// the next events of one scope: lengths stand in front of what they count, and those of
-// a whole dump are not known. A scope without events has one map. Blocks are two byte
-// strings of little-endian words of 8 bytes, block_hashes and tokens_hashes.
+// In msgpack a dump is a sequence of maps, each like the whole JSON object but with only
+// the next events of one scope. The reason is that msgpack states lengths in front, and
+// those of a whole dump are not known in advance. A scope without events has one map.
+// Blocks are two byte strings of little-endian 8-byte words, block_hashes and
+// tokens_hashes.
 
-// appendPackedBlocks appends the members that blocks are.
+// appendPackedBlocks appends the two members of "stored" that hold the blocks.
 func appendPackedBlocks(text []byte, names, local []uint64) []byte {
 	text = appendWords(msgpack.AppendText(text, "block_hashes"), names)
 	return appendWords(msgpack.AppendText(text, "tokens_hashes"), local)
@@ -29,7 +30,7 @@ func appendWords(text []byte, words []uint64) []byte {
 	return text
 }
 
-// packScope is Scope.
+// packScope is Scope in msgpack.
 func (d *Writer) packScope(ctx context.Context, s Source) error {
 	d.key, d.blockSize = s.Scope.Model+":"+s.Scope.Tenant, s.BlockSize
 	first := d.event
@@ -44,7 +45,7 @@ func (d *Writer) packScope(ctx context.Context, s Source) error {
 	return d.err
 }
 
-// packStored is writeStored.
+// packStored is writeStored in msgpack.
 func (d *Writer) packStored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent bool, seed uint64) {
 	text := func(s string) { d.chunk = msgpack.AppendText(d.chunk, s) }
 	length := func(n int) { d.chunk = msgpack.AppendMapLen(d.chunk, n) }

@@ -5,15 +5,16 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// orphans are the blocks of one scope whose parent the dump has not brought
-// yet: dynamo-kv-router writes lower tiers in any order.
+// orphans are the blocks of one scope whose parent has not come yet in the dump:
+// dynamo-kv-router writes lower tiers in any order.
 type orphans struct {
 	limit int
 	rows  []orphan // row 0 is not used: 0 ends a list
 	free  uint32   // first row of the list of unused ones
 	heads map[parentKey]uint32
-	n     int
-	// Removals that came after orphans, with the number of the event.
+	n     int // orphans
+	// removed and cleared have the removals and clears that the dump contains after
+	// orphans, with the number of the event.
 	removed map[removalKey]uint64
 	cleared map[uint32]uint64 // by slot
 }
@@ -42,7 +43,7 @@ type orphan struct {
 // reset removes all orphans.
 func (w *orphans) reset() { *w = orphans{limit: w.limit} }
 
-// put adds the blocks of an event and returns how many there was no room for.
+// put adds the blocks of an event. It returns how many were dropped for lack of room.
 func (w *orphans) put(r catalog.Rank, ev *indexer.Store, event uint64) (dropped int) {
 	if w.heads == nil {
 		w.rows, w.heads = make([]orphan, 1), make(map[parentKey]uint32)
@@ -99,7 +100,7 @@ func (w *orphans) setHead(key parentKey, id uint32) {
 	}
 }
 
-// remove records that the dump removes blocks. It is false if there is no room
+// remove records that the dump removes blocks. It returns false if there is no room
 // for that: then it is unknown which orphans are still valid.
 func (w *orphans) remove(slot uint32, t indexer.Tier, names []uint64, event uint64) bool {
 	if w.n == 0 {

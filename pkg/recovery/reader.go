@@ -14,18 +14,17 @@ import (
 
 // Target is where the contents of a dump go.
 type Target interface {
-	// Fits reports whether blocks of that size, in tokens, can have a place in a
-	// scope.
+	// Fits reports whether a scope can take blocks of that size, in tokens.
 	Fits(sc catalog.Scope, blockSize uint32) bool
-	// Place returns the place of a rank, whether its worker is known or not yet:
-	// its slot, and the gate of its scope, the same for all ranks. It is false if
-	// the rank can have none.
+	// Place returns the gate of a scope, the same for all its ranks, and the slot of a
+	// rank, whose worker need not be registered yet. ok is false if the rank cannot
+	// have a slot.
 	Place(sc catalog.Scope, blockSize uint32, r catalog.Rank) (g *Gate, slot uint32, ok bool)
 }
 
 // Options of a Read; the zero value has the defaults.
 type Options struct {
-	// MaxOrphans bounds the blocks of a scope that wait for their parent; 0 is
+	// MaxOrphans bounds the blocks of a scope that wait for their parent; 0 stands for
 	// DefaultMaxOrphans.
 	MaxOrphans int
 	// Progress, if set, is called every few thousand events.
@@ -34,13 +33,13 @@ type Options struct {
 	window int // bytes; for tests
 }
 
-// DefaultMaxOrphans is the default of Options.MaxOrphans. So many blocks take up
-// to 100 MB while a dump is read.
+// DefaultMaxOrphans is the default of Options.MaxOrphans. This many blocks take up to
+// 100 MB while a dump is read.
 const DefaultMaxOrphans = 1 << 20
 
 const (
-	// maxPart is how many blocks are merged while live events wait: less than a
-	// millisecond.
+	// maxPart is how many blocks are merged at once, while live events wait: it takes
+	// less than a millisecond.
 	maxPart = 1024
 	// maxPlaces bounds the ranks of an entry whose places are remembered.
 	maxPlaces = 1 << 16
@@ -48,10 +47,11 @@ const (
 	progressEvery = 4096
 )
 
-// Read reads a peer's dump to its end and merges it into the target, event by
-// event (decision R2). What is malformed or of no use is skipped and counted,
-// the rest is used (decision K8). An error means that the dump broke off, is no
-// JSON from some offset on, or ctx has ended; what was merged before stays.
+// Read reads a peer's dump, in JSON, to its end and merges it into the target, event
+// by event (decision R2). Entries and events that are malformed or cannot be used are
+// skipped and counted, the rest is used (decision K8). An error means that the dump
+// broke off, is not JSON from some offset on, or ctx has ended; what was merged before
+// stays.
 func Read(ctx context.Context, in io.Reader, target Target, opt Options) (Report, error) {
 	if opt.MaxOrphans == 0 {
 		opt.MaxOrphans = DefaultMaxOrphans
@@ -79,7 +79,7 @@ type reader struct {
 	seen     hashset.Set // scratch: the hashes of one event
 	stack    []uint64    // scratch of joinOrphans
 
-	// Of the entry that is being read:
+	// The entry that is being read:
 
 	scope     catalog.Scope
 	blockSize uint32
@@ -93,7 +93,7 @@ type place struct {
 	ok   bool
 }
 
-// countSkipped counts what was not used, unless the dump broke off in it.
+// countSkipped counts n skipped things, unless the dump broke off in them.
 func (r *reader) countSkipped(why Reason, n int) {
 	if r.err == nil {
 		r.report.Skipped[why] += uint64(n)
@@ -259,7 +259,7 @@ func (r *reader) place(rank catalog.Rank) place {
 	if r.gate == nil {
 		r.gate = gate
 	}
-	at.ok = at.ok && gate == r.gate // slots mean something behind one gate only
+	at.ok = at.ok && gate == r.gate // a slot is valid behind its own gate only
 	if len(r.places) < maxPlaces {
 		r.places[rank] = at
 	}
@@ -298,7 +298,7 @@ func (r *reader) store(slot uint32, e *event) {
 	}
 }
 
-// countRefused counts an entry that a gate refused, and reports whether it did.
+// countRefused counts an entry that a gate refused. It reports whether it was refused.
 func (r *reader) countRefused(res MergeResult) bool {
 	switch res {
 	case SlotLost, NotRecovering:
@@ -341,9 +341,9 @@ func (r *reader) joinOrphans(slot uint32, names []uint64) {
 	}
 }
 
-// releaseOrphans empties the orphans at the end of an entry. Those whose
-// parents have come with live events are merged. The others are offered to the
-// gate as well, which counts why it refuses them.
+// releaseOrphans empties the orphans at the end of an entry. Those whose parents have
+// come with live events are merged. The others are offered to the gate too, so that
+// the reasons for which it refuses them are counted.
 func (r *reader) releaseOrphans() {
 	if r.err == nil {
 		for _, key := range r.orphans.parents() {
@@ -352,7 +352,7 @@ func (r *reader) releaseOrphans() {
 			}
 		}
 		for _, key := range r.orphans.parents() {
-			r.joinOrphans(key.slot, []uint64{key.parent}) // counts
+			r.joinOrphans(key.slot, []uint64{key.parent}) // counts the refusals
 		}
 	}
 	r.report.Skipped[MissingParent] += uint64(r.orphans.n)

@@ -6,27 +6,27 @@ import (
 	"strings"
 )
 
-// RecoveringHeader is a header of the HTTP answer with a dump. It is "true" if
-// the replica is itself recovering: its dump may be incomplete, so the next
-// peer is asked as well.
+// RecoveringHeader is a header of the HTTP answer with a dump. It is "true" if the
+// replica is itself recovering: its dump may be incomplete, so that the next peer
+// is asked as well.
 const RecoveringHeader = "X-Select-Service-Recovering"
 
 // Fetcher gets the dump of a peer.
 type Fetcher interface {
-	// GetDump gets the dump at a URL. recovering: the peer said that it is itself
-	// recovering. Reading the body fails when it stalls; no time limits it as a
-	// whole. ctx ends it.
+	// GetDump gets the dump at a URL. recovering: the answer has RecoveringHeader.
+	// Reading the body fails when it stalls or ctx ends; the total time is not
+	// limited.
 	GetDump(ctx context.Context, url string) (body io.ReadCloser, recovering bool, err error)
 }
 
 // Observer is told of the progress of a recovery.
 type Observer interface {
-	// Asking: the dump of a peer is asked for.
+	// Asking: the dump of a peer is requested.
 	Asking(peer string)
-	// Read says how far a peer's dump has been read: every few thousand events and
-	// at its end.
+	// Read reports the progress of reading a peer's dump: every few thousand events
+	// and at its end.
 	Read(peer string, report *Report)
-	// Answered says what a peer's dump has brought; err is why it failed or broke
+	// Answered reports the result of a peer's dump; err says why it failed or broke
 	// off.
 	Answered(peer string, answer Answer, err error)
 }
@@ -85,17 +85,17 @@ func ask(ctx context.Context, peer string, fetch Fetcher, target Target, opt Opt
 	return Answer{Report: report, Started: report.Events > 0 || err == nil, Recovering: recovering}, err
 }
 
-// Reason says why something of a dump was not used.
+// Reason says why a part of a dump was not used.
 type Reason uint8
 
-// Reasons. The first ones are faults of whole entries, counted once per entry;
-// then of events; then of blocks whose parents are missing, counted per block;
-// the last are no faults of the dump.
+// Reasons. Up to OtherBlockSize they concern whole entries and are counted once per
+// entry; MissingParent and NoRoom are counted per block; all others per event. The last
+// three are not faults of the dump.
 const (
 	ErrorEntry     Reason = iota // the peer's own index has failed
 	BadKey                       // no colon between model and tenant
 	BadEntry                     // not an object with a block size and events
-	LateBlockSize                // so many events before the block size that they are gone
+	LateBlockSize                // the block size came after more events than the window keeps
 	OtherBlockSize               // the workers here have another block size
 	BadEvent                     // not of the known form
 	UnknownTier                  // the index has no such tier
@@ -131,10 +131,10 @@ var reasonNames = [NumReasons]string{
 // Report counts the contents of a dump.
 type Report struct {
 	Scopes  int    // entries whose events were read
-	Events  uint64 // read, used or not
-	Blocks  uint64 // that are new in the index
+	Events  uint64 // events that were read, used or not
+	Blocks  uint64 // blocks that are new in the index
 	Skipped [NumReasons]uint64
-	// EndedEarly: the dump broke off, or went on as something else than a dump.
+	// EndedEarly: the dump broke off, or is malformed from some point on.
 	EndedEarly bool
 }
 

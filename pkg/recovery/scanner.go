@@ -13,15 +13,15 @@ import (
 // Bounds of what the scanner holds or follows.
 const (
 	defaultWindow = 256 << 10
-	// maxText is the longest string that is read: the key of an entry has a
-	// model's and a tenant's name. Longer ones are skipped.
+	// maxText is the length of the longest string that is read, in bytes: the key of
+	// an entry has a model's and a tenant's name. Longer ones are skipped.
 	maxText = 64 << 10
 	// maxDepth is how deep skipped values may nest (serde_json, which
 	// reads dumps in dynamo-kv-router 1.3.1, stops there too).
 	maxDepth = 128
 )
 
-// errSyntax is the error of a dump that is no JSON.
+// errSyntax is the error of a dump that is not JSON.
 var errSyntax = errors.New("malformed JSON")
 
 // scanner reads JSON from a stream through a window of fixed size. A method
@@ -34,8 +34,8 @@ type scanner struct {
 	buf      []byte
 	pos, end int   // bounds of the part of buf that is not read yet
 	base     int64 // offset of buf in the stream
-	keepFrom int   // buf is kept from here on, so that it can be read again; -1: not
-	atStart  bool  // a container has been entered and nothing of it read
+	keepFrom int   // buf is kept from here on, so that it can be read again; -1: nothing is kept
+	atStart  bool  // a container has been entered and none of its elements read
 	eof      bool  // the stream has ended without an error
 	err      error
 }
@@ -52,9 +52,9 @@ func (s *scanner) fail(err error) {
 	}
 }
 
-// fill reads more of the stream into the window; pos may change. It is false,
-// and err is set, if there is no more. The unread part of the window must be
-// shorter than the window.
+// fill reads more of the stream into the window; pos may change. If there is no
+// more, it sets err and returns false. The unread part of the window must be shorter
+// than the window.
 func (s *scanner) fill() bool {
 	if s.err != nil {
 		return false
@@ -102,7 +102,7 @@ func (s *scanner) slide() {
 	}
 }
 
-// finish checks that nothing follows the value that was read.
+// finish checks that nothing but white space follows the value that was read.
 func (s *scanner) finish() {
 	switch {
 	case s.err != nil:
@@ -130,8 +130,8 @@ func (s *scanner) next() byte {
 	}
 }
 
-// enter goes into an array or object. If the value is something else, it is
-// skipped and the result is false.
+// enter enters an array or object, given its opening bracket. If the next value is
+// something else, it is skipped and the result is false.
 func (s *scanner) enter(bracket byte) bool {
 	if s.next() != bracket {
 		s.skip()
@@ -210,7 +210,7 @@ func (s *scanner) text() (text []byte, ok bool) {
 			return nil, false
 		case c == '\\':
 			escaped = true
-			n++ // a quote behind it is none
+			n++ // the next byte is escaped, so that a quote does not end the string
 			if s.pos+n == s.end && !s.fill() {
 				return nil, false
 			}
@@ -413,8 +413,8 @@ func (s *scanner) block() (name, local uint64, ok bool) {
 	return name, local, true
 }
 
-// decimal reads the number at the beginning of b. n is its length, 0 if there
-// is none of at most 64 bits. The number must end before b does, or b have at
+// decimal reads the number at the beginning of b. n is its length in bytes, 0 if there
+// is no number of at most 64 bits. The number must end before b does, unless b has at
 // least 20 bytes.
 func decimal(b []byte) (v uint64, n int) {
 	b = b[:min(len(b), 20)]

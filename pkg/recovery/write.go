@@ -16,7 +16,8 @@ const (
 	// eventBlocks bounds the blocks of one event, so that the reader of a dump
 	// needs little memory for it.
 	eventBlocks = 1024
-	// chunkBytes is written at a time, or up to one event more.
+	// chunkBytes is the size from which on a chunk is written: chunks have this size
+	// plus up to one event.
 	chunkBytes = 64 << 10
 )
 
@@ -24,50 +25,49 @@ const (
 type Source struct {
 	Scope     catalog.Scope
 	BlockSize uint32 // in tokens
-	// Ranks has the rank of each slot while Runs is read. Blocks of other slots
-	// are left out.
+	// Ranks has the ranks by slot, for the time in which Runs is read. Blocks of
+	// other slots are left out.
 	Ranks map[uint32]catalog.Rank
-	// Runs is the scope's index, parents before children. A run is used only until
-	// the next one is requested.
+	// Runs yields the scope's index, parents before children. A run is used only
+	// until the next one is requested.
 	Runs iter.Seq[*indexer.Run]
 }
 
 // Writer writes a dump in the recovery format of dynamo-kv-router 1.3.1: an
 // object with one entry per scope, blocks as "stored" events, parents before
 // children whatever their tiers. The block seed, if it is not hashing.Seed, is
-// an extra key of "stored". A Writer keeps no more than one chunk of it.
+// an extra key of "stored". A Writer keeps no more than one chunk in memory.
 type Writer struct {
-	// ResidencyDomain adds to events in whose memory their blocks are, as
+	// ResidencyDomain adds to each event whose memory its blocks are in, as
 	// dynamo-kv-router 1.6.1 does: always the worker's own.
 	ResidencyDomain bool
 
 	w       io.Writer
 	chunk   []byte // not written yet
-	blocks  []byte // of one event, as text
-	started bool   // a scope is written
-	event   uint64
-	err     error // the first
+	blocks  []byte // the blocks of one event, encoded
+	started bool   // a scope was written before
+	event   uint64 // number of the next event
+	err     error  // the first error
 
-	// In msgpack, of the scope that is written:
+	// For msgpack; key to events are of the scope that is being written.
 
 	msgpack   bool
 	key       string
 	blockSize uint32
 	head      []byte // scratch
-	events    int    // in the chunk
+	events    int    // number of events in the chunk
 }
 
 // NewWriter returns a writer of one dump to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w, chunk: []byte{'{'}} }
 
-// NewMsgpackWriter returns a writer of one dump to w in msgpack: maps one after the
-// other, each like the whole JSON object but with the next events of one scope, and
-// blocks as byte strings of little-endian words of 8 bytes, block_hashes and
-// tokens_hashes.
+// NewMsgpackWriter returns a writer of one dump to w in msgpack: a sequence of maps, each
+// like the whole JSON object but with only the next events of one scope. Blocks are byte
+// strings of little-endian 8-byte words, block_hashes and tokens_hashes.
 func NewMsgpackWriter(w io.Writer) *Writer { return &Writer{w: w, msgpack: true} }
 
-// Scope writes one scope. It reads the scope's runs to the end, or to the first
-// error, of w or of ctx, which it returns, as does every later call.
+// Scope writes one scope. It reads the scope's runs to the end, or to the first error
+// of w or ctx. It returns that error, as does every later call.
 func (d *Writer) Scope(ctx context.Context, s Source) error {
 	if d.msgpack {
 		return d.packScope(ctx, s)
@@ -76,7 +76,7 @@ func (d *Writer) Scope(ctx context.Context, s Source) error {
 		d.text(",")
 	}
 	d.started = true
-	key, _ := json.Marshal(s.Scope.Model + ":" + s.Scope.Tenant) // a string always can be
+	key, _ := json.Marshal(s.Scope.Model + ":" + s.Scope.Tenant) // cannot fail for a string
 	d.chunk = append(d.chunk, key...)
 	d.text(`:{"block_size":`)
 	d.uint(uint64(s.BlockSize))
@@ -91,8 +91,8 @@ func (d *Writer) Scope(ctx context.Context, s Source) error {
 	return d.err
 }
 
-// Close writes the rest, and the end of the dump. It does not close the
-// io.Writer.
+// Close writes the rest and the end of the dump. It returns the first error. It does
+// not close the io.Writer.
 func (d *Writer) Close() error {
 	if d.msgpack {
 		return d.err
@@ -102,8 +102,8 @@ func (d *Writer) Close() error {
 	return d.err
 }
 
-// writeRun writes the events of a run. For each part of it all ranks come in
-// turn, so that the blocks are formatted once.
+// writeRun writes the events of a run. It writes each part of the run for all ranks in
+// turn, so that the blocks are encoded only once.
 func (d *Writer) writeRun(ctx context.Context, s *Source, run *indexer.Run, first uint64) {
 	parent, hasParent := run.Parent, run.HasParent
 	for at := 0; at < len(run.EngineHashes); at += eventBlocks {
@@ -136,8 +136,7 @@ func (d *Writer) writeRun(ctx context.Context, s *Source, run *indexer.Run, firs
 	}
 }
 
-// writeStored writes the event that a rank holds the formatted blocks in a
-// tier.
+// writeStored writes the event that a rank holds d.blocks in a tier.
 func (d *Writer) writeStored(r catalog.Rank, t indexer.Tier, parent uint64, hasParent bool, seed uint64) {
 	d.text(`{"worker_id":`)
 	d.uint(r.Worker)
