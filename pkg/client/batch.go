@@ -17,11 +17,11 @@ type BatchResult struct {
 }
 
 // SelectBatch is Select for up to 1,024 requests in one call. They are served in their
-// order, and one that fails keeps no other from being served; none of them is retried by
-// itself. All must have the same PolicyClass. The error is about the call as a whole.
+// order. A request that fails does not stop the others, and is not retried by itself.
+// All must have the same PolicyClass. The error is about the call as a whole.
 func (c *Client) SelectBatch(ctx context.Context, reqs []SelectRequest) ([]BatchResult, error) {
 	k := call{method: http.MethodPost, path: "/select_batch", repeatable: true}
-	own := make([]SelectRequest, len(reqs)) // their prompts are taken out of them meanwhile
+	own := make([]SelectRequest, len(reqs)) // a copy, because pack changes the prompts temporarily
 	copy(own, reqs)
 	for i := range own {
 		if k.class = own[0].PolicyClass; own[i].PolicyClass != k.class {

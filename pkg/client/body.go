@@ -10,14 +10,14 @@ import (
 	"github.com/select-service/select-service/internal/wire/msgpack"
 )
 
-// content is the body of a request; without a text there is none.
+// content is the body of a request. If text is nil, there is no body.
 type content struct {
 	text    []byte
 	msgpack bool // else JSON
 }
 
-// encode writes the body of a call: in msgpack if it has a prompt, unless the service
-// does not read that.
+// encode encodes the body of a call: in msgpack if it has a prompt and the service has
+// not refused msgpack, else in JSON.
 func (c *Client) encode(k call) (content, error) {
 	if k.body == nil {
 		return content{}, nil
@@ -41,8 +41,9 @@ func refusesFormat(err error) bool {
 	return ok && answer.Status == http.StatusUnsupportedMediaType
 }
 
-// pack writes a body in msgpack. The lists of its prompt become byte strings of
-// little-endian words; the other members are those that JSON has.
+// pack encodes a body in msgpack. The lists of its prompt, which must be part of body,
+// become byte strings of little-endian words; the other members are as in JSON. During
+// the call the prompt's lists are nil.
 func pack(body any, prompt *Prompt) ([]byte, error) {
 	p := *prompt
 	prompt.TokenIDs, prompt.BlockHashes, prompt.SequenceHashes = nil, nil, nil

@@ -32,18 +32,18 @@ type call struct {
 	noDialect bool   // the path has no dialect prefix
 	class     string // of the wait queue; "": none is named
 	body      any    // nil: none
-	// prompt is the part of the body, a pointer, that may be sent as words; nil: there
-	// is none.
+	// prompt points to the prompt inside body, whose lists may be sent as words in
+	// msgpack; nil: there is none.
 	prompt *Prompt
-	// repeatable: doing it twice has the effect of doing it once, so that it is sent
-	// again when it is unknown whether it was done.
+	// repeatable: doing it twice has the same effect as doing it once, so that it may be
+	// sent again when it is unknown whether it was done.
 	repeatable bool
-	// goneIsDone: a 404 of a retry means that an earlier attempt did it.
+	// goneIsDone: a 404 for a retry means that an earlier attempt was done.
 	goneIsDone bool
-	// okStatus is a status that is no error, besides 2xx.
+	// okStatus is a status besides 2xx that is not an error.
 	okStatus int
-	// limit bounds an attempt, for calls that the service answers at once; 0: only
-	// the context does.
+	// limit bounds each attempt, for calls that the service answers at once; 0: only
+	// the context bounds it.
 	limit time.Duration
 }
 
@@ -78,7 +78,7 @@ func (c *Client) do(ctx context.Context, k call, out any) error {
 	}
 }
 
-// pause waits; the error is the context's.
+// pause waits for d. It returns the error of ctx if that ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -186,7 +186,7 @@ func (c *Client) open(ctx context.Context, k call, body content) (io.ReadCloser,
 	return nil, errorOf(k, answer, text)
 }
 
-// connTrace records whether a request got a connection.
+// connTrace records whether a request asked for a connection, and whether it got one.
 type connTrace struct {
 	asked, got atomic.Bool
 }
@@ -198,6 +198,6 @@ func (p *connTrace) trace() *httptrace.ClientTrace {
 	}
 }
 
-// unsent reports whether the service cannot have seen the request. With a transport
-// that does not trace it is false.
+// unsent reports whether the service cannot have seen the request. It is false with a
+// transport that does not support httptrace.
 func (p *connTrace) unsent() bool { return p.asked.Load() && !p.got.Load() }

@@ -11,7 +11,7 @@ import (
 type callOrder struct {
 	// mu guards all fields.
 	mu     sync.Mutex
-	queues map[string][]chan struct{} // by id: the call whose turn it is and those that wait; closed when the turn comes
+	queues map[string][]chan struct{} // by id: the call whose turn it is, then those that wait; a channel is closed when its turn comes
 
 	// The latest ids that were freed through this client.
 	freed map[string]int // index into order
@@ -22,8 +22,8 @@ type callOrder struct {
 // maxFreed is how many freed ids are remembered.
 const maxFreed = 4096
 
-// acquire waits for the turn of a call. release ends the turn and must be called unless
-// there is an error, which is the context's.
+// acquire waits for the turn of a call about id. release ends the turn and must be called.
+// If ctx ends first, its error is returned, and release must not be called.
 func (t *callOrder) acquire(ctx context.Context, id string) (release func(), err error) {
 	own := make(chan struct{})
 	t.mu.Lock()

@@ -23,20 +23,20 @@ const (
 	maxBackgroundFrees = 64
 )
 
-// Options change how a client works. The zero Options are good for most.
+// Options change how a client works. The zero Options suit most programs.
 type Options struct {
-	// HTTP does the requests; nil makes a client with connections of its own. It
+	// HTTP sends the requests; with nil the client has connections of its own. It
 	// should have no timeout: a selection waits in the service's queue for as long
 	// as its context lasts. Redirects are followed only if it has a CheckRedirect.
 	HTTP *http.Client
-	// Credentials are for TLS with authorities or certificates of one's own, and for a
-	// token.
+	// Credentials are needed for TLS with certificates or authorities that are not the
+	// system's, and for a token.
 	Credentials Credentials
-	// Retry is when and how often refused and undelivered calls are retried; nil is
-	// DefaultRetry.
+	// Retry says when and how often refused and undelivered calls are retried; nil
+	// stands for DefaultRetry.
 	Retry *Retry
-	// Lease is how long the service keeps a lease that is no longer renewed,
-	// 0.1 s to a day; 0 is 30 s. It is renewed after a third of that.
+	// Lease is how long the service keeps a lease that is no longer renewed, 0.1 s to a
+	// day; 0 stands for 30 s. Leases are renewed after a third of that.
 	Lease time.Duration
 }
 
@@ -44,7 +44,7 @@ type Options struct {
 type Client struct {
 	base      string // without trailing slash
 	http      *http.Client
-	own       *http.Transport // closed with the client; nil: the caller's
+	own       *http.Transport // closed with the client; nil: Options.HTTP was given
 	retry     Retry
 	lease     time.Duration
 	token     *token
@@ -59,10 +59,10 @@ type Client struct {
 	mu     sync.Mutex
 	leases map[string]*Lease // by the reservation's id, until they are freed or lost
 	closed bool
-	tasks  sync.WaitGroup // calls that book and leases, which Close waits for
+	tasks  sync.WaitGroup // calls that book, and leases: Close waits for them
 }
 
-// ErrClosed is in the errors of calls that book during or after Close.
+// ErrClosed is wrapped by the errors of calls that book during or after Close.
 var ErrClosed = errors.New("client is closed")
 
 // New returns a client of the service at base, such as http://selector:8092. It
@@ -117,7 +117,8 @@ func New(base string, opt Options) (*Client, error) {
 	return c, nil
 }
 
-// transport keeps enough connections open that a busy caller makes no new ones.
+// transport returns a transport that keeps so many connections open that a busy caller
+// makes no new ones.
 func transport() *http.Transport {
 	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -131,9 +132,9 @@ func transport() *http.Transport {
 }
 
 // Close interrupts the calls that book, frees every lease that is still held, waits
-// for that and closes idle connections. It may take up to 5 s: if the service does
-// not answer, or if an interrupted call has not booked, because its request may still
-// arrive. Other calls go on.
+// for that and closes idle connections. It may take up to 5 s if the service does not
+// answer, or if an interrupted call seems not to have booked, because its request may
+// still arrive. Other calls are not affected. The error joins those of the frees.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true

@@ -21,16 +21,16 @@ func (c Conductor) ask(ctx context.Context, path string, body any, repeatable bo
 	return c.client.do(ctx, k, out)
 }
 
-// Register follows a publisher of KV events; the same registration again changes
-// nothing. ErrConflict: it is registered with other values, see Reason.
-// ErrUnavailable: there are too many.
+// Register makes the service follow a publisher of KV events; repeating the same
+// registration changes nothing. ErrConflict: it is registered with other values, see
+// Reason. ErrUnavailable: there are too many publishers.
 func (c Conductor) Register(ctx context.Context, p Publisher) error {
 	return c.ask(ctx, "/register", p, true, nil)
 }
 
 // Unregister removes publishers with their blocks, and returns their names as
-// "instance|tenant|rank", sorted. ErrNotFound: there is none. It is not retried
-// when its answer is lost: the answer of a retry would not name what was removed.
+// "instance|tenant|rank", sorted. ErrNotFound: no publisher matches. It is not retried
+// when its answer is lost, because a second answer would not name what was removed.
 func (c Conductor) Unregister(ctx context.Context, which Publishers) ([]string, error) {
 	var answer struct {
 		Removed []string `json:"removed_instances"`
@@ -39,8 +39,8 @@ func (c Conductor) Unregister(ctx context.Context, which Publishers) ([]string, 
 	return answer.Removed, err
 }
 
-// Query returns how much of a prompt, given as TokenIDs, each instance has, by tenant
-// and instance.
+// Query returns how much of a prompt, given as TokenIDs, each instance has cached: by
+// tenant, then by instance.
 func (c Conductor) Query(ctx context.Context, q Question) (map[string]map[string]Hits, error) {
 	return c.hits(ctx, "/query", q)
 }
@@ -77,12 +77,13 @@ func (c Conductor) Health(ctx context.Context) error {
 	return c.client.do(ctx, call{method: http.MethodGet, path: "/conductor/health", noDialect: true, repeatable: true}, nil)
 }
 
-// Publisher is one stream of KV events. All but ReplayEndpoint, KVEventsServerKey and
-// HashSeed is its key. Texts have at most 4096 bytes; empty ones are the defaults.
+// Publisher is one stream of KV events. All fields but ReplayEndpoint, KVEventsServerKey
+// and HashSeed identify it. Texts have at most 4096 bytes; empty ones stand for the
+// service's defaults.
 type Publisher struct {
 	Endpoint       string `json:"endpoint"` // ZMQ
 	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
-	// KVEventsServerKey is the CURVE public key of both, in Z85.
+	// KVEventsServerKey is the CURVE public key of both endpoints, in Z85.
 	KVEventsServerKey string  `json:"kv_events_server_key,omitempty"`
 	Type              string  `json:"type"` // vLLM, SGLang, Mooncake or standard
 	Model             string  `json:"modelname"`
@@ -95,8 +96,8 @@ type Publisher struct {
 	HashSeed          *uint64 `json:"hash_seed,omitempty"` // nil: 1337
 }
 
-// Publishers matches the publishers of an instance and tenant that have the values
-// that are not nil.
+// Publishers matches publishers by instance and tenant, and by each other field that is
+// not nil.
 type Publishers struct {
 	Instance       string  `json:"instance_id"`
 	Tenant         string  `json:"tenant_id,omitempty"`
@@ -111,7 +112,7 @@ type Publishers struct {
 	HashSeed       *uint64 `json:"hash_seed,omitempty"`
 }
 
-// Question is a prompt that is looked up. Empty texts are the defaults.
+// Question is a prompt to look up. Empty texts stand for the service's defaults.
 type Question struct {
 	Model     string `json:"model"`
 	LoRA      string `json:"lora_name,omitempty"`
@@ -125,11 +126,11 @@ type Question struct {
 	MaxBlocks uint32   `json:"max_blocks,omitempty"` // how many Diagnose lists, at most 4096; 0: 256
 }
 
-// Hits is how much of a prompt an instance has, in tokens.
+// Hits is how much of a prompt an instance has cached, in tokens.
 type Hits struct {
-	LongestMatched uint64            // of which every block is on some medium of some rank
-	Media          map[string]uint64 // the part of it on each medium: GPU, CPU, DISK and others
-	DP             map[uint32]uint64 // what each rank has on all its media together
+	LongestMatched uint64            // longest prefix of which every block is on some medium of some rank
+	Media          map[string]uint64 // the part on each medium: GPU, CPU, DISK and others
+	DP             map[uint32]uint64 // by rank, on all its media together
 }
 
 // UnmarshalJSON reads the members; those without a field are media.
@@ -161,8 +162,8 @@ func (h *Hits) UnmarshalJSON(text []byte) error {
 // Services are the publishers that are followed.
 type Services struct {
 	Services []Service `json:"services"`
-	// SelectionWorkers is how many workers of the selection service queries without
-	// LoRA adapter and salt show, too, under their decimal ids.
+	// SelectionWorkers is the number of workers of the selection service that queries
+	// without LoRA adapter and salt show too, under their decimal ids.
 	SelectionWorkers uint64 `json:"selection_workers"`
 }
 
@@ -178,9 +179,9 @@ type Service struct {
 	UndecodableMessages uint64            `json:"undecodable_messages"`
 	UnusedEvents        map[string]uint64 `json:"unused_events"` // by reason
 
-	// Of standard events alone, by their event_id.
+	// The next fields are about standard events only, and counted by their event_id.
 	LastEventID    *uint64 `json:"last_event_id"`
-	Stale          bool    `json:"stale"` // some are missing
+	Stale          bool    `json:"stale"` // some events are missing
 	EventStreams   uint64  `json:"event_streams"`
 	EventGaps      uint64  `json:"event_gaps"`
 	EventsMissed   uint64  `json:"events_missed"`
@@ -189,11 +190,11 @@ type Service struct {
 	BaseMismatches uint64  `json:"base_mismatches"` // events whose base_block_idx contradicts what is known
 
 	Blocks map[string]uint64 `json:"blocks"` // by medium
-	// Hashes is how those of the blocks are known: tokens, standard, own, unverified
-	// or none. The numbers are of blocks when they came.
+	// Hashes says how the hashes of the blocks are known: tokens, standard, own,
+	// unverified or none. The numbers below count blocks at the time of their events.
 	Hashes           string `json:"hashes"`
-	TokenBlocks      uint64 `json:"token_blocks"`      // computed from tokens
-	ConfirmedBlocks  uint64 `json:"confirmed_blocks"`  // the hash of a block known from tokens
-	ResolvedBlocks   uint64 `json:"resolved_blocks"`   // an engine's own name of such a block
+	TokenBlocks      uint64 `json:"token_blocks"`      // hashes computed from tokens
+	ConfirmedBlocks  uint64 `json:"confirmed_blocks"`  // the hash is that of a block known from tokens
+	ResolvedBlocks   uint64 `json:"resolved_blocks"`   // the hash is an engine's own name of such a block
 	UnverifiedBlocks uint64 `json:"unverified_blocks"` // neither
 }

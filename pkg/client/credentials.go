@@ -11,22 +11,21 @@ import (
 	"time"
 )
 
-// Credentials are how the service proves who it is, and how this program does. A field
-// that is empty is taken from the environment, from the variable that it names; one
-// that is empty there too is not used.
+// Credentials authenticate the service to this program and this program to the service.
+// An empty field is taken from the environment variable that is named with it; if that
+// is empty too, it is not used.
 type Credentials struct {
-	// CA is a file (PEM) with the authorities of the service, which is read by New
-	// (SELECT_SERVICE_CA); by default those of the system.
+	// CA is a PEM file with the certificate authorities of the service, read by New
+	// (SELECT_SERVICE_CA). The default is the system's authorities.
 	CA string
-	// Cert and Key are the files (PEM) of the certificate that is shown to the service,
-	// which are read again for each connection (SELECT_SERVICE_CERT,
-	// SELECT_SERVICE_KEY).
+	// Cert and Key are the PEM files of the certificate that is shown to the service,
+	// read again for each connection (SELECT_SERVICE_CERT, SELECT_SERVICE_KEY).
 	Cert, Key string
-	// Token is sent with each request (SELECT_SERVICE_TOKEN). Over plain HTTP whoever
-	// is on the way can read it.
+	// Token is sent with each request (SELECT_SERVICE_TOKEN). Over plain HTTP it can be
+	// read on the way.
 	Token string
-	// TokenFile is a file with the token instead, which is read again when it changes
-	// (SELECT_SERVICE_TOKEN_FILE).
+	// TokenFile is a file with the token, in place of Token; it is read again at most
+	// once a second (SELECT_SERVICE_TOKEN_FILE).
 	TokenFile string
 }
 
@@ -36,8 +35,8 @@ var (
 	errTwice    = errors.New("credentials: give Token or TokenFile, not both")
 )
 
-// orEnvironment fills the empty fields. A token of one kind that is given hides the
-// other kind's variable.
+// orEnvironment fills the empty fields from the environment. If Token or TokenFile is
+// set, the variable of the other one is ignored.
 func (c Credentials) orEnvironment(getenv func(string) string) Credentials {
 	if c.CA == "" {
 		c.CA = getenv("SELECT_SERVICE_CA")
@@ -53,7 +52,7 @@ func (c Credentials) orEnvironment(getenv func(string) string) Credentials {
 	return c
 }
 
-// tls is the configuration of connections; nil if nothing is set.
+// tls returns the configuration of connections, nil if CA, Cert and Key are empty.
 func (c Credentials) tls() (*tls.Config, error) {
 	if (c.Cert == "") != (c.Key == "") {
 		return nil, errHalfPair
@@ -115,8 +114,8 @@ func newToken(c Credentials) (*token, error) {
 	return t, nil
 }
 
-// get returns the token, empty for none. A file that cannot be read, or is being
-// written, leaves the one before.
+// get returns the token, empty for none. If the file cannot be read or has no valid
+// token, because it is being written, the one before stays in use.
 func (t *token) get() (string, error) {
 	if t.path == "" {
 		return t.text, nil
@@ -138,7 +137,8 @@ func (t *token) get() (string, error) {
 	return t.text, nil
 }
 
-// checkToken reports whether a token, which it does not quote, can be a header.
+// checkToken returns an error, which does not quote the token, if the token cannot be
+// sent in a header.
 func checkToken(text string) error {
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return errors.New("credentials: a token is one line of visible ASCII characters without spaces")

@@ -20,8 +20,8 @@ var (
 	ErrUnavailable = errors.New("service is unavailable") // 503, overload included
 	ErrInternal    = errors.New("internal error")         // 500
 
-	// ErrMaybeDone means that it is unknown whether the call was done, by the last
-	// attempt or by one before it.
+	// ErrMaybeDone means that the call may have been done, by the last attempt or an
+	// earlier one.
 	ErrMaybeDone = errors.New("it may have been done")
 )
 
@@ -80,12 +80,12 @@ func (e *Error) undelivered() bool {
 	return false
 }
 
-// LostError is a request without a complete answer, or with one that is not of the
-// service.
+// LostError is the error of a request without a complete answer, or with one that cannot
+// be the service's.
 type LostError struct {
 	Method, Path string
-	// Unsent reports whether there was no connection, so that the service has not seen
-	// the request. Otherwise the error is an ErrMaybeDone.
+	// Unsent: there was no connection, so that the service has not seen the request.
+	// Otherwise the error is an ErrMaybeDone.
 	Unsent bool
 	Err    error
 }
@@ -96,7 +96,7 @@ func (e *LostError) Error() string { return fmt.Sprintf("%s %s: %v", e.Method, e
 // Unwrap returns the cause: an error of net/http or of the context.
 func (e *LostError) Unwrap() error { return e.Err }
 
-// Is reports whether target is ErrMaybeDone and the error is one.
+// Is reports whether target is ErrMaybeDone and the request may have been sent.
 func (e *LostError) Is(target error) bool { return target == ErrMaybeDone && !e.Unsent }
 
 // withMaybeDone adds ErrMaybeDone to an error after a lost attempt.
@@ -107,8 +107,8 @@ func withMaybeDone(err error, lost bool) error {
 	return fmt.Errorf("%w (%w before)", err, ErrMaybeDone)
 }
 
-// errorOf reads the body of an error answer. A body that is not the service's JSON is
-// a proxy's, and the text of the error.
+// errorOf returns the error for an answer that is not a success. A body that is not the
+// service's JSON is taken as a proxy's, and becomes the text of the error.
 func errorOf(k call, answer *http.Response, body []byte) *Error {
 	e := &Error{Status: answer.StatusCode, Method: k.method, Path: k.path, RetryAfter: retryAfter(answer)}
 	var known struct {

@@ -9,13 +9,13 @@ import (
 
 // Explanation says why a rank was chosen, or why none can be.
 type Explanation struct {
-	Policy      string  `json:"policy"`      // the instance; default is the built-in cost
+	Policy      string  `json:"policy"`      // name of the policy; "default" is the built-in cost
 	PolicyType  string  `json:"policy_type"` // empty for the built-in cost
-	ISLTokens   uint64  `json:"isl_tokens"`
-	BlockSize   uint32  `json:"block_size"`
+	ISLTokens   uint64  `json:"isl_tokens"`  // length of the prompt
+	BlockSize   uint32  `json:"block_size"`  // tokens
 	Temperature float64 `json:"temperature"`
 	Chosen      *Rank   `json:"chosen"`  // nil: none
-	Refusal     string  `json:"refusal"` // why none, empty otherwise
+	Refusal     string  `json:"refusal"` // why no rank was chosen, else empty
 
 	Candidates []ExplainedRank `json:"candidates"`
 	Excluded   []ExcludedRank  `json:"excluded"`
@@ -28,7 +28,7 @@ type ExplainedRank struct {
 	DPRank uint32  `json:"dp_rank"`
 	Cost   float64 `json:"cost"`
 	Unit   string  `json:"unit"` // blocks, seconds, requests, tokens or turns
-	// Terms are what the cost consists of; Taint is a factor.
+	// Terms add up to the cost, in Unit; Taint is a factor of their sum.
 	Terms struct {
 		Wait    float64 `json:"wait"`
 		Prefill float64 `json:"prefill"`
@@ -58,23 +58,23 @@ type ExcludedRank struct {
 	Reason string `json:"reason"`
 }
 
-// ShadowChoice is what a shadow would have chosen.
+// ShadowChoice is what a shadow policy would have chosen.
 type ShadowChoice struct {
 	Policy       string  `json:"policy"`
 	Worker       uint64  `json:"worker_id"`
 	DPRank       uint32  `json:"dp_rank"`
 	Same         bool    `json:"same"`
 	CostForegone float64 `json:"cost_foregone"`         // in the shadow's unit
-	TTFTForegone float64 `json:"ttft_foregone_seconds"` // negative: its choice is the longer one
+	TTFTForegone float64 `json:"ttft_foregone_seconds"` // negative: the shadow's choice would take longer
 }
 
-// Decision is a recent choice with what became of it.
+// Decision is a recent choice and its outcome.
 type Decision struct {
 	Time         time.Time `json:"time"`
 	Model        string    `json:"model_name"`
 	RoutingGroup string    `json:"routing_group"`
-	ID           string    `json:"selection_id"`   // as given
-	Reservation  string    `json:"reservation_id"` // of what was booked in the same step
+	ID           string    `json:"selection_id"`   // as the request gave it
+	Reservation  string    `json:"reservation_id"` // the reservation that was booked in the same step, else empty
 	Reserved     bool      `json:"reserved"`
 
 	CachedBlocks         uint64  `json:"cached_blocks"`
@@ -82,14 +82,14 @@ type Decision struct {
 	PredictedTTFT        float64 `json:"predicted_ttft_seconds"`
 	Outcome              struct {
 		State      string   `json:"state"`               // selected, prefilling, decoding, freed or gone
-		TTFT       *float64 `json:"ttft_seconds"`        // to prefill_complete; nil: not said
+		TTFT       *float64 `json:"ttft_seconds"`        // until prefill_complete; nil: not reported
 		FreedAfter *float64 `json:"freed_after_seconds"` // nil: not freed
 	} `json:"outcome"`
 	Explanation
 }
 
-// Explain says what Select would choose, and why. Nothing is booked, kept or counted. That
-// no rank can be chosen is an answer, not an error.
+// Explain returns what Select would choose, and why. Nothing is booked, kept or counted. If
+// no rank can be chosen, that is an answer with a Refusal, not an error.
 func (c *Client) Explain(ctx context.Context, req SelectRequest) (Explanation, error) {
 	var x Explanation
 	err := c.do(ctx, call{method: http.MethodPost, path: "/explain", body: req, repeatable: true}, &x)
@@ -103,8 +103,8 @@ func (c *Client) Decisions(ctx context.Context, scope Scope) ([]Decision, error)
 	return list, err
 }
 
-// Policies tells which policy decides in each scope and what it has learned. The answer
-// is JSON as the OpenAPI document describes it.
+// Policies returns which policy decides in each scope, and what it has learned, as JSON;
+// see the OpenAPI document.
 func (c *Client) Policies(ctx context.Context, scope Scope) (json.RawMessage, error) {
 	var answer json.RawMessage
 	err := c.do(ctx, call{method: http.MethodGet, path: "/policies" + scope.query(), repeatable: true}, &answer)

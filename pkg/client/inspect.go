@@ -67,7 +67,8 @@ func (c *Client) text(ctx context.Context, path string) (string, error) {
 	return text, err
 }
 
-// Dump streams the whole index. The caller closes it; it is not retried.
+// Dump returns a stream of the whole index, in JSON, which the caller must close. It is
+// not retried.
 func (c *Client) Dump(ctx context.Context) (io.ReadCloser, error) {
 	return c.open(ctx, call{method: http.MethodGet, path: "/dump"}, content{})
 }
@@ -81,8 +82,8 @@ func (c *Client) BusyThresholds(ctx context.Context) ([]Thresholds, error) {
 	return answer.Thresholds, err
 }
 
-// SetBusyThresholds sets the thresholds of a model that are not nil and returns
-// all of them.
+// SetBusyThresholds sets those thresholds of a model that are not nil, and returns all
+// thresholds of the model.
 func (c *Client) SetBusyThresholds(ctx context.Context, t Thresholds) (Thresholds, error) {
 	var answer Thresholds
 	err := c.do(ctx, call{method: http.MethodPost, path: "/busy_threshold", body: t, repeatable: true}, &answer)

@@ -15,15 +15,15 @@ const (
 )
 
 const (
-	// freeTimeout bounds the calls that end a lease, or a reservation that a failed call
-	// may have made. If they do not reach the service, it ends both by itself.
+	// freeTimeout bounds the attempts to free a lease, or a reservation that a failed
+	// call may have made. If none reaches the service, the service ends both by itself.
 	freeTimeout = 5 * time.Second
-	// freeWait is how long the end of a lease waits for earlier calls about its
-	// reservation: one that hangs must not keep the load.
+	// freeWait is how long the free of a lease waits for earlier calls about its
+	// reservation: a call that hangs must not keep the load booked.
 	freeWait = freeTimeout / 2
 )
 
-// Lease is a reservation that cannot be left behind. It is freed by Free, by
+// Lease is a reservation that is not left behind. It is freed by Free, by
 // Client.Close and when its context ends. Until then it is renewed in the background;
 // if the renewals stop, the service ends it.
 type Lease struct {
@@ -54,7 +54,7 @@ func (c *Client) LeaseOn(ctx context.Context, req ReserveRequest) (*Lease, error
 	return c.newLease(ctx, func(l *Lease) (Selection, error) { return c.reserve(ctx, req, l) })
 }
 
-// newLease makes a lease of what book books.
+// newLease returns a lease of the reservation that book makes.
 func (c *Client) newLease(ctx context.Context, book func(*Lease) (Selection, error)) (*Lease, error) {
 	if !c.beginTask() {
 		return nil, ErrClosed
@@ -67,7 +67,7 @@ func (c *Client) newLease(ctx context.Context, book func(*Lease) (Selection, err
 		return nil, err
 	}
 	go l.run(held)
-	if c.closing.Err() != nil { // Close may not have seen it
+	if c.closing.Err() != nil { // Close may have missed it
 		return nil, errors.Join(ErrClosed, l.Free())
 	}
 	return l, nil
@@ -103,12 +103,12 @@ func (c *Client) hasLease(id string) bool {
 }
 
 // run renews the lease until ctx ends, and frees it then. Renewals do not wait for
-// earlier calls: one that hangs must not end the lease.
+// earlier calls: a call that hangs must not let the lease run out.
 func (l *Lease) run(ctx context.Context) {
 	defer l.client.tasks.Done()
 	defer close(l.over)
 	defer l.stop()
-	every := min(l.client.lease, time.Duration(l.selection.LeaseSeconds*float64(time.Second))) / 3 // another client's may be shorter
+	every := min(l.client.lease, time.Duration(l.selection.LeaseSeconds*float64(time.Second))) / 3 // the lease may have been made by a client with a shorter one
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
@@ -120,7 +120,7 @@ func (l *Lease) run(ctx context.Context) {
 			attempt, cancel := context.WithTimeout(ctx, every)
 			err := l.client.renew(attempt, l.ID())
 			cancel()
-			if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) { // a conflict: the reservation of the id has no lease
+			if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) { // conflict: the id now belongs to a reservation without a lease
 				l.lost.Store(true)
 				l.forget()
 				return
@@ -129,7 +129,7 @@ func (l *Lease) run(ctx context.Context) {
 	}
 }
 
-// release ends the reservation, also after ctx has ended.
+// release frees the reservation, even if ctx has ended.
 func (l *Lease) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
 	defer cancel()
@@ -138,7 +138,7 @@ func (l *Lease) release(ctx context.Context) error {
 	if release, err := l.client.order.acquire(waiting, l.ID()); err == nil {
 		defer release()
 	}
-	defer l.forget() // before the next call about the id, which may lease it again
+	defer l.forget() // before the next call about the id, which may make a new lease
 	if err := l.client.freeInBackground(ctx, l.ID(), true); err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("free reservation %s: %w", l.ID(), err)
 	}
@@ -154,23 +154,23 @@ func (l *Lease) forget() {
 	}
 }
 
-// Selection is what was chosen and booked.
+// Selection returns what was chosen and booked.
 func (l *Lease) Selection() Selection { return l.selection }
 
-// ID is the id of the reservation.
+// ID returns the id of the reservation.
 func (l *Lease) ID() string { return l.selection.ID }
 
 // PrefillComplete takes the prefill tokens off the rank; call it at the first output
 // token.
 func (l *Lease) PrefillComplete(ctx context.Context) error {
 	if err := l.Err(); err != nil {
-		return err // the id may be another reservation
+		return err // the id may belong to another reservation
 	}
 	return l.client.PrefillComplete(ctx, l.selection.ID)
 }
 
-// OutputBlock adds one generated block, see Client.OutputBlock. After Free it
-// does nothing.
+// OutputBlock adds one generated block; see Client.OutputBlock. After Free it does
+// nothing.
 func (l *Lease) OutputBlock(ctx context.Context, decay *float64) error {
 	if err := l.Err(); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (l *Lease) OutputBlock(ctx context.Context, decay *float64) error {
 	return l.client.OutputBlock(ctx, l.selection.ID, decay)
 }
 
-// Done is closed when the lease is over: freed or lost.
+// Done returns a channel that is closed when the lease is over: freed or lost.
 func (l *Lease) Done() <-chan struct{} { return l.over }
 
 // Err returns ErrLeaseLost once the service has answered that it no longer has the
@@ -191,9 +191,9 @@ func (l *Lease) Err() error {
 }
 
 // Free ends the reservation and returns when that is done; a second call returns the
-// result of the first. It does nothing to a lost lease. An error comes after up to 5 s
-// and means that the service could not be reached; the service ends the lease by
-// itself when its time has passed.
+// result of the first. For a lost lease it does nothing. An error, after at most 5 s,
+// means that the service could not be reached; then the service ends the lease by
+// itself when it runs out.
 func (l *Lease) Free() error {
 	l.stop()
 	<-l.over

@@ -12,8 +12,8 @@ type peer struct {
 	Endpoint string `json:"endpoint"`
 }
 
-// RegisterPeer follows another replica's reservations at a ZMQ endpoint. ErrConflict:
-// the service does not share reservations.
+// RegisterPeer makes the service follow another replica's reservations at a ZMQ
+// endpoint. ErrConflict: the service does not share reservations.
 func (c *Client) RegisterPeer(ctx context.Context, endpoint string) error {
 	return c.do(ctx, call{method: http.MethodPost, path: "/replica_sync/register_peer", body: peer{endpoint}, repeatable: true}, nil)
 }
@@ -31,9 +31,9 @@ func (c *Client) Peers(ctx context.Context) ([]string, error) {
 }
 
 // Snapshot reads one page of the live reservations that the replica knows. after is
-// the Next of the page before, empty for the first one; limit is the most reservations
-// on the page, at most 10000; 0 is 1000. ErrConflict: the service does not share
-// reservations.
+// Next of the page before, empty for the first page; limit is the maximum number of
+// reservations on the page, at most 10,000; 0 stands for 1,000. ErrConflict: the service
+// does not share reservations.
 func (c *Client) Snapshot(ctx context.Context, after string, limit int) (Snapshot, error) {
 	q := url.Values{}
 	if after != "" {
@@ -57,10 +57,10 @@ type Snapshot struct {
 	Process  uint64            `json:"process_id"`
 	Sequence uint64            `json:"sequence"` // last event of the process that the page covers
 	Renewals uint64            `json:"renewals"` // last renewal of a lease that the page covers
-	Seen     map[uint64]uint64 `json:"seen"`     // up to where events of other processes are known
+	Seen     map[uint64]uint64 `json:"seen"`     // number up to which events of other processes are known
 
 	// On the first page only: numbers of reservations that must not be taken again, as
-	// ranges with both ends.
+	// inclusive ranges.
 	Assumed     map[uint64]uint64      `json:"assumed"`
 	Ended       map[uint64][][2]uint64 `json:"ended"`
 	LeasesEnded map[uint64][][2]uint64 `json:"leases_ended"`

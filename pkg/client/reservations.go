@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// attemptTimeout bounds an attempt of a call that the service answers at once. A call that
-// hangs delays the later calls about the same reservation.
+// attemptTimeout bounds an attempt of a call that the service answers at once, because a
+// call that hangs delays the later calls about the same reservation.
 const attemptTimeout = 10 * time.Second
 
 // PrefillComplete takes the reservation's prefill tokens off its rank; call it at the
-// first output token. A second call is no error.
+// first output token. Calling it again is not an error.
 func (c *Client) PrefillComplete(ctx context.Context, id string) error {
 	return c.inOrder(ctx, id, func() error {
 		return c.do(ctx, call{method: http.MethodPost, path: reservation(id) + "/prefill_complete", repeatable: true, limit: attemptTimeout}, nil)
@@ -21,9 +21,9 @@ func (c *Client) PrefillComplete(ctx context.Context, id string) error {
 }
 
 // OutputBlock adds one generated block to the reservation. decay, if not nil, is the
-// weight in [0, 1] that the blocks of this reservation alone have from now on. After
-// Free of the same id it does nothing (decision E6). It is not retried when its answer
-// is lost: the block might count twice.
+// new weight, in [0, 1], of the blocks that only this reservation holds on its rank.
+// After Free of the same id it does nothing (decision E6). It is not retried when its
+// answer is lost, because the block might count twice.
 func (c *Client) OutputBlock(ctx context.Context, id string, decay *float64) error {
 	return c.inOrder(ctx, id, func() error {
 		if c.order.wasFreed(id) {
@@ -36,7 +36,8 @@ func (c *Client) OutputBlock(ctx context.Context, id string, decay *float64) err
 	})
 }
 
-// Renew gives a reservation with a lease its full time again.
+// Renew restarts the lease of a reservation. ErrNotFound: there is no such reservation.
+// ErrConflict: it has no lease.
 func (c *Client) Renew(ctx context.Context, id string) error {
 	return c.inOrder(ctx, id, func() error { return c.renew(ctx, id) })
 }
@@ -45,13 +46,13 @@ func (c *Client) renew(ctx context.Context, id string) error {
 	return c.do(ctx, call{method: http.MethodPost, path: reservation(id) + "/renew", repeatable: true, limit: attemptTimeout}, nil)
 }
 
-// Free ends a reservation. ErrNotFound: there was none.
+// Free ends a reservation. ErrNotFound: there is no such reservation.
 func (c *Client) Free(ctx context.Context, id string) error {
 	return c.inOrder(ctx, id, func() error { return c.free(ctx, id, true) })
 }
 
-// free ends a reservation. known: it was made, so that a 404 after a lost attempt
-// means that the lost attempt ended it.
+// free ends a reservation. known: the reservation was made for certain, so that a 404
+// after a lost attempt means that the lost attempt ended it.
 func (c *Client) free(ctx context.Context, id string, known bool) error {
 	err := c.do(ctx, call{method: http.MethodDelete, path: reservation(id), repeatable: true, goneIsDone: known, limit: attemptTimeout}, nil)
 	if err == nil || errors.Is(err, ErrNotFound) {
@@ -71,14 +72,14 @@ func (c *Client) inOrder(ctx context.Context, id string, f func() error) error {
 }
 
 // uncertainBackoff is the wait between the attempts to free a reservation that may have
-// been made: short at first for a request that is a little late, growing for one that
-// a proxy or a busy service still has.
+// been made: short at first, for a booking request that is a little late, then growing,
+// for one that a proxy or a busy service still holds.
 var uncertainBackoff = Backoff{Base: time.Second / 10, Jitter: time.Second / 10, Max: time.Second}
 
-// freeUncertain ends a reservation that may have been made. The request that books it may
-// still be under way and arrive after an attempt, which then finds nothing: only a
-// success ends the attempts before freeTimeout does. A reservation that is left, the
-// service ends by itself.
+// freeUncertain frees a reservation that may have been made. The request that books it may
+// still be under way and arrive after an attempt, which then finds nothing. Hence it tries
+// again until an attempt succeeds or freeTimeout has passed. A reservation that is left
+// ends by the service's own limits.
 func (c *Client) freeUncertain(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
 	defer cancel()
@@ -89,8 +90,8 @@ func (c *Client) freeUncertain(ctx context.Context, id string) {
 	}
 }
 
-// freeInBackground is free for the background: it bounds the frees at once, so that many
-// do not open as many connections.
+// freeInBackground is free with a bound on how many run at once, so that many frees do
+// not open as many connections.
 func (c *Client) freeInBackground(ctx context.Context, id string, known bool) error {
 	select {
 	case c.freeSlots <- struct{}{}:

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Retry is how calls are retried.
+// Retry says how calls are retried.
 type Retry struct {
 	// Overload is for calls that the service refused because every worker that could
 	// serve them is busy.
 	Overload Backoff
 	// Connection is for calls that could not be delivered, and for calls without an
-	// answer whose retry has no further effect.
+	// answer if a second call has no further effect.
 	Connection Backoff
 }
 
-// Backoff is how often a call is sent and the wait in between: after attempt n
-// (from 1) it is Base·2^(n-1) plus a random part of up to Jitter, at most Max.
+// Backoff says how often a call is sent, and the waits in between. The wait after
+// attempt n, from 1, is Base·2^(n-1) plus a random part of up to Jitter, at most Max.
 type Backoff struct {
 	Attempts int           // in all, including the first; 1 never retries
 	Base     time.Duration // the first wait
@@ -52,15 +52,15 @@ func (b Backoff) check(name string) error {
 	return nil
 }
 
-// wait is the wait after an attempt, from 1; asked is what the service asks for,
-// which counts if it is longer.
+// wait returns the wait after an attempt, counted from 1. asked is the wait that the
+// service asks for; it is used if it is longer.
 func (b Backoff) wait(attempt int, asked time.Duration) time.Duration {
 	jitter := 0.0
 	if b.Jitter > 0 {
 		jitter = float64(rand.Int64N(int64(b.Jitter)))
 	}
-	d := max(float64(b.Base)*math.Pow(2, float64(attempt-1)), float64(asked)) // without the jitter all clients would return at once
-	return time.Duration(min(d+jitter, float64(b.Max)))
+	d := max(float64(b.Base)*math.Pow(2, float64(attempt-1)), float64(asked))
+	return time.Duration(min(d+jitter, float64(b.Max))) // jitter on asked too, or all clients would come back at once
 }
 
 // attempts counts the attempts of one call, by why they failed.
@@ -68,7 +68,7 @@ type attempts struct {
 	refused, undelivered int
 }
 
-// next reports whether a call that failed may be sent again, and after what wait.
+// next reports whether a call that failed may be sent again, and after which wait.
 func (a *attempts) next(r Retry, k call, err error) (wait time.Duration, again bool) {
 	if answer, ok := errors.AsType[*Error](err); ok {
 		switch {

@@ -13,24 +13,24 @@ import (
 // request gets the first answer.
 const returnFirst = "return"
 
-// Select chooses a worker and books nothing. With an ID the choice can be booked
-// by Reserve under that ID alone.
+// Select chooses a worker and books nothing. If the request has an ID, the choice can be
+// booked later by Reserve with nothing but that ID.
 func (c *Client) Select(ctx context.Context, req SelectRequest) (Selection, error) {
 	var s Selection
 	err := c.do(ctx, call{method: http.MethodPost, path: "/select", class: req.PolicyClass, body: &req, prompt: &req.Prompt, repeatable: true}, &s)
 	return s, err
 }
 
-// bookingOptions are the members of a request that books, besides its own.
+// bookingOptions are further members of the body of a request that books.
 type bookingOptions struct {
 	IfExists     string  `json:"if_exists"`
 	LeaseSeconds float64 `json:"lease_seconds,omitempty"` // 0: no lease
 }
 
 // SelectAndReserve chooses a worker and books the load in one step. The caller has to
-// call Free with the answer's ID; Lease does that by itself. If it fails and may have
-// booked, the reservation is freed in the background, even if an earlier call made it
-// under the same ID, unless a Lease of this client holds it.
+// call Free with the answer's ID; a Lease is freed without that. If the call fails and may
+// have booked, the reservation of that ID is freed in the background, even if an earlier
+// call made it, unless a Lease of this client holds it.
 func (c *Client) SelectAndReserve(ctx context.Context, req SelectRequest) (Selection, error) {
 	return c.selectAndReserve(ctx, req, nil)
 }
@@ -50,7 +50,7 @@ func (c *Client) selectAndReserve(ctx context.Context, req SelectRequest, lease 
 }
 
 // Reserve books a prompt on a rank that the caller chose, or what Select chose
-// under the same ID. It has to be freed, see SelectAndReserve.
+// under the same ID. The reservation has to be freed; see SelectAndReserve.
 func (c *Client) Reserve(ctx context.Context, req ReserveRequest) (Reservation, error) {
 	s, err := c.reserve(ctx, req, nil)
 	return Reservation{
@@ -59,8 +59,8 @@ func (c *Client) Reserve(ctx context.Context, req ReserveRequest) (Reservation, 
 	}, err
 }
 
-// reserve books for a lease, nil for none. Only the fields of a Reservation are set in
-// the answer.
+// reserve books for a lease, nil for none. In the answer only the fields of a Reservation
+// are set.
 func (c *Client) reserve(ctx context.Context, req ReserveRequest, lease *Lease) (Selection, error) {
 	made := req.ID == ""
 	if made {
@@ -88,10 +88,11 @@ func (c *Client) bookingOptions(lease *Lease) bookingOptions {
 	return b
 }
 
-// book books after the earlier calls about its id are done. If it fails and may have
-// booked, the reservation is freed in the background, and calls about the id wait for
-// that. made: the client made the id, so that a reservation with it is this one. A
-// lease gets the reservation before the next call about the id is sent.
+// book sends a call that books, after the earlier calls about its id are done. If it
+// fails and may have booked, the reservation is freed in the background, and later calls
+// about the id wait for that. made: the client made the id, so that a reservation with it
+// can only be this one. A lease gets the reservation before the next call about the id is
+// sent.
 func (c *Client) book(ctx context.Context, k call, id string, made bool, lease *Lease) (Selection, error) {
 	if !c.beginTask() {
 		return Selection{}, ErrClosed
@@ -150,8 +151,8 @@ func (s *Selection) fault(k call, id string, made, leased bool) error {
 	return &LostError{Method: k.method, Path: k.path, Err: errors.New(text)}
 }
 
-// maybeBooked reports whether a call that failed may have booked. A conflict is about
-// another reservation, unless the client made the id.
+// maybeBooked reports whether a failed call may have booked. A conflict is about another
+// reservation, unless the client made the id.
 func maybeBooked(err error, made bool) bool {
 	return errors.Is(err, ErrMaybeDone) && (made || !errors.Is(err, ErrConflict))
 }

@@ -7,8 +7,8 @@ import (
 
 // Slots calls the slot tracker, for callers that choose workers themselves and only
 // want the load of their requests counted. Its errors and retries are those of the
-// Client, but its calls have no order, and a request that was added ends only by Free,
-// with its worker, or by the service's age limit.
+// Client, but its calls are not kept in order, and a request that was added ends only by
+// Free, with its worker, or by the service's age limit.
 type Slots struct {
 	client *Client
 }
@@ -16,8 +16,8 @@ type Slots struct {
 // Slots returns the calls of the slot tracker.
 func (c *Client) Slots() Slots { return Slots{client: c} }
 
-// SlotsScope names a tracker: a model, which must be given, of a routing group,
-// where empty is "default".
+// SlotsScope names a tracker: a model, which is required, in a routing group; an empty
+// one stands for "default".
 type SlotsScope struct {
 	Model        string `json:"model_name"`
 	RoutingGroup string `json:"routing_group,omitempty"`
@@ -39,14 +39,14 @@ type SlotsRequest struct {
 	Worker         uint64  `json:"worker_id"`
 	DPRank         uint32  `json:"dp_rank"`
 	SequenceHashes []int64 `json:"sequence_hashes"`          // rolling hashes of the complete blocks
-	NewISLTokens   uint64  `json:"new_isl_tokens,omitempty"` // to compute
+	NewISLTokens   uint64  `json:"new_isl_tokens,omitempty"` // tokens to compute
 }
 
-// SlotsProjection is a prompt that is not added.
+// SlotsProjection is a prompt whose load is only projected.
 type SlotsProjection struct {
 	SlotsScope
 	SequenceHashes []int64 `json:"sequence_hashes"`          // rolling hashes of the complete blocks
-	NewISLTokens   uint64  `json:"new_isl_tokens,omitempty"` // to compute
+	NewISLTokens   uint64  `json:"new_isl_tokens,omitempty"` // tokens to compute
 }
 
 // SlotsLoad is the load of one rank.
@@ -58,7 +58,7 @@ type SlotsLoad struct {
 	DecodeBlocks  uint64 `json:"active_decode_blocks"`
 }
 
-// slotsWorkerKey and slotsRequestKey name what a call is about.
+// slotsWorkerKey and slotsRequestKey name the worker or request that a call is about.
 type slotsWorkerKey struct {
 	SlotsScope
 	Worker uint64 `json:"worker_id"`
@@ -69,14 +69,14 @@ type slotsRequestKey struct {
 	ID string `json:"request_id"`
 }
 
-// Register adds a worker with its ranks. ErrConflict: it is there already, or the
-// tracker has another block size. It is not retried when its answer is lost: the
-// worker would be there already.
+// Register adds a worker with its ranks. ErrConflict: it exists already, or the
+// tracker has another block size. It is not retried when its answer is lost, because
+// the retry would find the worker already there.
 func (s Slots) Register(ctx context.Context, w SlotsWorker) error {
 	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/register", body: w}, nil)
 }
 
-// Unregister removes a worker with its requests. ErrNotFound: there was none.
+// Unregister removes a worker with its requests. ErrNotFound: there is no such worker.
 func (s Slots) Unregister(ctx context.Context, scope SlotsScope, worker uint64) error {
 	body := slotsWorkerKey{scope, worker}
 	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/unregister", body: body, repeatable: true, goneIsDone: true}, nil)
@@ -90,9 +90,9 @@ func (s Slots) Workers(ctx context.Context, scope Scope) ([]SlotsWorker, error) 
 	return list, err
 }
 
-// Add books a request on a rank. ErrConflict: its tracker has one of this ID.
+// Add books a request on a rank. ErrConflict: its tracker has a request with this ID.
 // ErrNotFound: there is no such tracker or rank. It is not retried when its answer is
-// lost: after an ErrMaybeDone the request has to be freed, too.
+// lost: after an ErrMaybeDone the caller has to free the request, too.
 func (s Slots) Add(ctx context.Context, r SlotsRequest) error {
 	if r.SequenceHashes == nil {
 		r.SequenceHashes = []int64{} // null is refused
@@ -100,14 +100,14 @@ func (s Slots) Add(ctx context.Context, r SlotsRequest) error {
 	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/add", body: r}, nil)
 }
 
-// PrefillComplete takes the request's prefill tokens off its rank. A second call is
-// no error. ErrNotFound: there is no such request.
+// PrefillComplete takes the request's prefill tokens off its rank. Calling it again is
+// not an error. ErrNotFound: there is no such request.
 func (s Slots) PrefillComplete(ctx context.Context, scope SlotsScope, id string) error {
 	return s.about(ctx, "/slots/prefill_complete", scope, id)
 }
 
-// Free ends a request; one that is not there does nothing. ErrNotFound: there is no
-// such tracker.
+// Free ends a request. It does nothing if there is no such request. ErrNotFound: there
+// is no such tracker.
 func (s Slots) Free(ctx context.Context, scope SlotsScope, id string) error {
 	return s.about(ctx, "/slots/free", scope, id)
 }
@@ -139,13 +139,14 @@ func (s Slots) Health(ctx context.Context) error {
 	return s.client.do(ctx, call{method: http.MethodGet, path: "/slots/health", repeatable: true}, nil)
 }
 
-// slotsPeer is peer under the slot tracker's name of the member.
+// slotsPeer is peer with the name that the slot tracker has for the member.
 type slotsPeer struct {
 	URL string `json:"url"`
 }
 
-// RegisterPeer follows another replica's reservations at a ZMQ endpoint, which must not
-// be the replica's own. ErrConflict: the service does not share reservations.
+// RegisterPeer makes the service follow another replica's reservations at a ZMQ
+// endpoint, which must not be its own. ErrConflict: the service does not share
+// reservations.
 func (s Slots) RegisterPeer(ctx context.Context, endpoint string) error {
 	return s.client.do(ctx, call{method: http.MethodPost, path: "/slots/register_peer", body: slotsPeer{endpoint}, repeatable: true}, nil)
 }

@@ -15,7 +15,7 @@ type Prompt struct {
 	CacheSalt string `json:"cache_salt,omitempty"`
 	Eagle     *bool  `json:"is_eagle,omitempty"` // nil: as the workers are
 
-	// BlockMM are block_mm_infos, and RoutingInfo is mm_routing_info, of multimodal
+	// BlockMM (block_mm_infos) and RoutingInfo (mm_routing_info) describe multimodal
 	// prompts, as JSON.
 	BlockMM     json.RawMessage `json:"block_mm_infos,omitempty"`
 	RoutingInfo json.RawMessage `json:"mm_routing_info,omitempty"`
@@ -46,19 +46,19 @@ type Constraints struct {
 type SelectRequest struct {
 	Model        string `json:"model_name,omitempty"`
 	RoutingGroup string `json:"routing_group,omitempty"` // the tenant
-	// ID is the id of the selection, and of the reservation if one is made; empty: Select
-	// sends none, the other calls make one.
+	// ID is the id of the selection and of the reservation. If it is empty, calls that
+	// book make one, and Select sends none.
 	ID string `json:"selection_id,omitempty"`
 	Prompt
 	Override *Override `json:"router_config_override,omitempty"`
 
 	ExpectedOutputTokens *uint32 `json:"expected_output_tokens,omitempty"`
-	PriorityJump         float64 `json:"priority_jump,omitempty"`   // seconds, or weight: see the queue's order
+	PriorityJump         float64 `json:"priority_jump,omitempty"`   // seconds or a weight, depending on the order of the queue
 	StrictPriority       uint32  `json:"strict_priority,omitempty"` // higher goes first
 
 	Pinned *Rank `json:"pinned_worker,omitempty"`
-	// Target is the worker or rank to prefer: if it is eligible, no other is. Session has
-	// no effect then.
+	// Target is the worker or rank to prefer: if it is eligible, no other is considered.
+	// With a Target, Session has no effect.
 	Target *AffinityTarget `json:"affinity_target,omitempty"`
 	// AllowedWorkers, if not nil, are the only workers to choose from.
 	AllowedWorkers []uint64     `json:"allowed_worker_ids,omitzero"`
@@ -102,22 +102,22 @@ type Selection struct {
 	BlockSize    uint32 `json:"block_size"` // tokens
 
 	Overlap                Overlap `json:"overlap"`
-	EffectivePrefillTokens uint64  `json:"effective_prefill_tokens"` // to compute, caches considered
-	PotentialDecodeBlocks  uint64  `json:"potential_decode_blocks"`  // of the rank with this prompt
+	EffectivePrefillTokens uint64  `json:"effective_prefill_tokens"` // tokens to compute, less those cached
+	PotentialDecodeBlocks  uint64  `json:"potential_decode_blocks"`  // active blocks of the rank with this prompt
 	DecodeBusy             *bool   `json:"decode_busy"`              // nil: not configured
 
-	// Of reservations, for other trackers.
+	// Set for reservations, so that other trackers can count them too.
 	SequenceHashes []int64 `json:"sequence_hashes"`
 	ISLTokens      uint64  `json:"isl_tokens"`
 	TrackPrefill   bool    `json:"track_prefill_tokens"`
 	LeaseSeconds   float64 `json:"lease_seconds"` // 0: no lease
 
-	WorkerLoad  *WorkerLoad  `json:"worker_load"` // of advisory selections
-	Explanation *Explanation `json:"explanation"` // if asked for, of a choice that was made now
+	WorkerLoad  *WorkerLoad  `json:"worker_load"` // set for advisory selections
+	Explanation *Explanation `json:"explanation"` // set if requested, but not in a repeated answer
 }
 
-// Overlap is what the chosen worker has cached of the prompt, in tokens, each
-// tier with those above it.
+// Overlap is what the chosen worker has cached of the prompt, in tokens. Each tier
+// includes those above it.
 type Overlap struct {
 	LongestMatched uint32            `json:"longest_matched"`
 	GPU            uint32            `json:"gpu"`
@@ -141,7 +141,7 @@ type ReserveRequest struct {
 	RoutingGroup string `json:"routing_group,omitempty"`
 	ID           string `json:"selection_id"`
 
-	Worker *uint64 `json:"worker_id,omitempty"` // nil: what Select chose; all below is ignored then
+	Worker *uint64 `json:"worker_id,omitempty"` // nil: what Select chose; then all fields below are ignored
 	DPRank uint32  `json:"dp_rank,omitempty"`
 	Prompt
 	Override               *Override `json:"router_config_override,omitempty"`
@@ -172,9 +172,9 @@ type Worker struct {
 	KVEventsEndpoints map[uint32]string `json:"kv_events_endpoints,omitzero"`
 	ReplayEndpoint    *string           `json:"replay_endpoint,omitempty"`
 	ReplayEndpoints   map[uint32]string `json:"replay_endpoints,omitzero"`
-	KVEventsServerKey *string           `json:"kv_events_server_key,omitempty"` // CURVE public key of both, Z85
+	KVEventsServerKey *string           `json:"kv_events_server_key,omitempty"` // CURVE public key of event and replay servers, Z85
 	KVEventCopies     *string           `json:"kv_event_copies,omitempty"`      // count or set; unset is count
-	// AttentionChunkSize is that of chunked local attention, in tokens.
+	// AttentionChunkSize is the chunk size of chunked local attention, in tokens.
 	AttentionChunkSize *uint64 `json:"attention_chunk_size,omitempty"`
 
 	BlockSize           *uint32 `json:"block_size,omitempty"`
@@ -195,7 +195,7 @@ type Worker struct {
 	KVTransferEnforcement     *string           `json:"kv_transfer_enforcement,omitempty"`
 	KVTransferPreferredWeight *float32          `json:"kv_transfer_preferred_weight,omitempty"`
 
-	// Of answers.
+	// Set in answers only.
 	Lifecycle             string   `json:"lifecycle,omitempty"` // schedulable, incomplete, …
 	NotSchedulableReasons []string `json:"not_schedulable_reasons,omitempty"`
 }
@@ -236,7 +236,7 @@ type RankLoad struct {
 	ActiveRequests uint64 `json:"active_requests"`
 }
 
-// ProjectRequest is a prompt whose overlap or load is asked for.
+// ProjectRequest is a prompt for PotentialLoads or OverlapScores.
 type ProjectRequest struct {
 	Model        string `json:"model_name,omitempty"`
 	RoutingGroup string `json:"routing_group,omitempty"`
@@ -262,14 +262,15 @@ type OverlapScores struct {
 	Workers   []OverlapRow `json:"workers"`
 }
 
-// OverlapRow is one rank's part, in blocks, each tier with those above it.
+// OverlapRow is what one rank has cached of a prompt, in blocks. Each tier includes those
+// above it.
 type OverlapRow struct {
 	Worker uint64 `json:"worker_id"`
 	DPRank uint32 `json:"dp_rank"`
 	Device uint32 `json:"device_blocks"`
 	Host   uint64 `json:"host_pinned_blocks"`
 	Disk   uint64 `json:"disk_blocks"`
-	// Blocks that a tier adds to those above it.
+	// The number of blocks that a tier adds to those above it.
 	HostExtension uint64 `json:"host_pinned_extension_blocks"`
 	DiskExtension uint64 `json:"disk_extension_blocks"`
 }

@@ -57,8 +57,8 @@ func (c *Client) Workers(ctx context.Context, scope Scope) ([]Worker, error) {
 	return list, err
 }
 
-// ReplaceWorkers makes these workers all of the catalog, or all of the part that scope
-// names, in one step. One invalid worker changes nothing.
+// ReplaceWorkers replaces all workers of the catalog, or those of scope, by these, in one
+// step. If one of them is invalid, nothing changes.
 func (c *Client) ReplaceWorkers(ctx context.Context, scope Scope, workers []Worker) (Difference, error) {
 	body := struct {
 		Scope
