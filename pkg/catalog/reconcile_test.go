@@ -217,8 +217,8 @@ func TestReconcileFailure(t *testing.T) {
 	run(catalog.Difference{Unchanged: 2}, "")
 }
 
-// TestAddressIsHandedOn: a new worker gets the address that one has who is not in
-// the set any more.
+// TestAddressIsHandedOn: a new worker can have the address of a worker that is no
+// longer in the set.
 func TestAddressIsHandedOn(t *testing.T) {
 	c, world := newWorld(t, events)
 	put(t, c, record(1, stream("tcp://*:1")))

@@ -14,7 +14,7 @@ func newAccount(limit int64) (*indexer.Account, *budget.Account) {
 	return indexer.NewAccount(bytes), bytes
 }
 
-// storeOne stores a block of its own for a slot; of two slots none is the same.
+// storeOne stores a block for a slot that no other slot stores.
 func storeOne(s *indexer.Space, slot uint32, n uint64) indexer.Outcome {
 	name := uint64(slot)<<40 | n
 	return s.Store(&indexer.Store{Slot: slot, EngineHashes: []uint64{name}, Local: []uint64{name}})

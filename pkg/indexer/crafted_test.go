@@ -32,8 +32,8 @@ func TestCraftedHashes(t *testing.T) {
 }
 
 // TestOneName: an engine that gives one name to block after block does not make a
-// look-up of the name pass them all, whether it keeps them under other names, or they
-// stay because of a block below them, whoever holds that.
+// look-up of the name pass them all, whether it keeps the blocks under other names, or
+// they stay in the tree because of a block below them.
 func TestOneName(t *testing.T) {
 	const n = 2000
 	for name, step := range map[string]func(s *indexer.Space, i uint64){

@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 )
 
-// tierWalk follows one slot through the tiers of what Follow found.
+// tierWalk follows one slot through the tiers of a Match.
 func tierWalk(held []map[[2]uint32]bool, slot uint32) (device, host, disk uint32) {
 	var ends [indexer.NumTiers]uint32
 	at := uint32(0)
@@ -25,7 +25,7 @@ func tierWalk(held []map[[2]uint32]bool, slot uint32) (device, host, disk uint32
 	return ends[0], ends[1] - ends[0], ends[3] - ends[1]
 }
 
-// TestMatchLocal proves that the holders which Follow finds in a local Space
+// TestMatchLocal proves that the holders which Match finds in a local Space
 // are those that Overlap counts, also while a slot is being cleared, and that
 // MatchSequence finds the same from sequence hashes.
 func TestMatchLocal(t *testing.T) {

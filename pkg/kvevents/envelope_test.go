@@ -140,9 +140,9 @@ func TestBadEnvelopes(t *testing.T) {
 	}
 }
 
-// TestSkippedEnvelopes shows that a bad envelope's stream and number are known
-// all the same, in whatever order its fields come, and its place among the good
-// ones, unless what tells them is itself bad or absent.
+// TestSkippedEnvelopes shows that a bad envelope's stream, number and place among the
+// good ones are known all the same, whatever the order of its fields, unless a field
+// that states the stream or the number is itself bad or absent.
 func TestSkippedEnvelopes(t *testing.T) {
 	numbered := kvevents.Event{
 		Kind: kvevents.Stored, Medium: "CPU", Tier: indexer.Host, TierKnown: true, BlockSize: 4, LoRA: "ad", Group: kvevents.NoGroup,

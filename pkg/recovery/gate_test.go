@@ -198,7 +198,8 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// TestSlotTakenOver: a slot that changes hands without a word is emptied first.
+// TestSlotTakenOver: a slot that is assigned to another rank without a release is
+// emptied first.
 func TestSlotTakenOver(t *testing.T) {
 	g := newGated(t)
 	g.dump(chain(indexer.Device, 0, 4), Applied)

@@ -336,8 +336,8 @@ type stuck struct{}
 
 func (stuck) Read([]byte) (int, error) { return 0, nil }
 
-// TestWaitingIsBounded: what waits for its parent has bounded room, and what
-// finds none is counted.
+// TestWaitingIsBounded: the number of blocks that wait for their parent is bounded,
+// and those for which there is no room are counted.
 func TestWaitingIsBounded(t *testing.T) {
 	var events []string
 	for i := uint64(100); i > 1; i-- { // children first

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestReservationsDropped proves that a worker which is taken away everywhere and
-// comes back at once leaves no load behind, although a reservation for it was still
-// under way: the process that accepted it says that it is no more.
+// TestReservationsDropped proves that a worker that is removed everywhere and comes
+// back at once has no load left, although a reservation on it was still under way: the
+// process that accepted the reservation reports its end.
 func TestReservationsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -46,9 +46,9 @@ func TestReservationsDropped(t *testing.T) {
 	})
 }
 
-// TestCaughtUp proves that a replica says when it has what its peers know: not
-// before it has heard them, asked them, and asked again for what it had no rank
-// for; and that it waits 3 s for a peer that says nothing.
+// TestCaughtUp proves when CaughtUp is true: once all peers have been heard, their
+// snapshots read, and read again for what was refused because a rank was unknown. A
+// silent peer is waited for 3 s.
 func TestCaughtUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

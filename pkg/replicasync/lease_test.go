@@ -77,8 +77,9 @@ func TestRenewalTwice(t *testing.T) {
 	}
 }
 
-// TestRenewalOfMissing proves that who renews a reservation that could be here is
-// asked for it, and nobody if it has ended or its scope or rank is not here.
+// TestRenewalOfMissing proves that a renewal of a reservation that is missing here makes
+// the sender's snapshot wanted, unless the reservation has ended or its scope or rank is
+// not here.
 func TestRenewalOfMissing(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*bench, *event)

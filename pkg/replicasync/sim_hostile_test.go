@@ -14,9 +14,9 @@ import (
 	"github.com/select-service/select-service/pkg/reservations/history"
 )
 
-// The hostile peer of the simulation follows nobody's rules. It may say what it likes of
-// itself, so what it books is on a rank that nobody has: the oracle knows nothing of it,
-// and demands that all others agree as if it was not there.
+// The hostile peer of the simulation follows no rules. It is believed about its own
+// reservations, so it books them on a rank that no replica has: the oracle does not know
+// them, and demands that all others agree as if the hostile peer were not there.
 
 const hostileHost = 9
 

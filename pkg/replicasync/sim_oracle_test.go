@@ -10,9 +10,9 @@ import (
 	"github.com/select-service/select-service/pkg/reservations"
 )
 
-// oracle knows which replica has heard of which step, and nothing of how. A step
-// counts if a replica that runs knows it: a replica that ends takes with it what
-// nobody else heard. It does not share code with the ledger or the core.
+// oracle records which replica has heard of which step, whatever the way. A step
+// counts as long as a running replica knows it: what only one replica has heard is
+// lost when that one ends. It shares no code with the ledger or the core.
 type oracle struct {
 	w            *simWorld
 	reservations []*simReservation

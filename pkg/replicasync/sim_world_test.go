@@ -440,8 +440,8 @@ func (f *simFetch) end(err error) {
 	n.look()
 }
 
-// sendDynamo sends what a Dynamo service would. Its links lose nothing: nobody
-// could notice.
+// sendDynamo sends what a Dynamo service would. Its links lose nothing, because no
+// replica could notice that.
 func (w *simWorld) sendDynamo(e *event, delay func() time.Duration) {
 	payload, err := msgpack.Marshal(asPeer(e, []string{"1.3.1", "1.6.1"}[w.rnd.IntN(2)]))
 	if err != nil {

@@ -315,8 +315,8 @@ func (l *tellers) MergeReservation(b reservations.Reservation) reservations.Appl
 	return l.ledger.MergeReservation(b)
 }
 
-// TestMergeTellsWhose: what a snapshot has of its process is told as the peer's own, also
-// while nobody speaks for that process, and what it has of others is not.
+// TestMergeTellsWhose: a snapshot's reservations of its own process count as the peer's
+// own, even while no endpoint speaks for that process; those of others do not.
 func TestMergeTellsWhose(t *testing.T) {
 	r, _ := newTestReplica(fixedScopes{{Model: "m", Tenant: "t"}: 16})
 	l := &tellers{r.core.ledger, make(map[uint64]bool)}

@@ -148,8 +148,8 @@ func TestRefusedLeavesTrace(t *testing.T) {
 	}
 }
 
-// TestWhoseID proves whom an event means that names no origin, and that no
-// second reservation is made of an id that is live.
+// TestWhoseID proves which reservation is meant by an event without origin, and
+// that no second reservation is made with an id that is live.
 func TestWhoseID(t *testing.T) {
 	l, _ := withRanks(2, nil)
 	b := func(process, sequence, worker uint64) Reservation {

@@ -53,7 +53,7 @@ func (b *modelEntry) sizes() (tokens, prompt uint64) {
 	return tokens, min(max(tokens, b.queued.prompt), most)
 }
 
-// complete ends the prefill of a live reservation, whoever says so.
+// complete ends the prefill of a live reservation, reported by this or another process.
 func (m *model) complete(b *modelEntry) {
 	if b.track && !b.done {
 		m.prefills.last[b.place] = m.now

@@ -136,8 +136,8 @@ func TestHostileNumbers(t *testing.T) {
 	}
 }
 
-// TestToldBounded: a process that has ended every other number makes nobody tell more
-// ranges than may be told.
+// TestToldBounded: Ended returns a bounded number of ranges, even if a process has ended
+// every other number.
 func TestToldBounded(t *testing.T) {
 	n := NewNumbered(1)
 	for process := range uint64(4) {
