@@ -12,18 +12,21 @@ import (
 	"github.com/select-service/select-service/internal/gateway/openai"
 )
 
-// maxChunk is the longest piece of a body in an answer, in bytes: Envoy takes 64 KiB, and
-// the peers send this.
+// maxChunk is the longest piece of a body that an answer carries, in bytes. Envoy accepts 64
+// KiB; other endpoint pickers send this much.
 const maxChunk = 62_000
 
-// removed are the headers that a client must not set. Those that the picker sets itself it
-// overwrites: a header must not be both.
+// removed are the headers that clients must not set, so that the picker removes them. A header
+// that the picker sets is not in the list: it is overwritten, and Envoy wants no header in both
+// lists.
 var removed = []string{
 	"x-gateway-inference-fairness-id", "x-gateway-inference-objective", "x-gateway-model-name-rewrite",
 	subsetKey, servedKey,
 }
 
-// removals has removed, with the headers that this placement does not set.
+// removals has, for each kind of placement (with a rank header or not, with a prefiller header
+// or not), the headers to remove: those of removed, and those two headers where the placement
+// does not set them.
 var removals = func() (lists [2][2][]string) {
 	for rank := range lists {
 		for prefiller := range lists[rank] {
@@ -40,8 +43,8 @@ var removals = func() (lists [2][2][]string) {
 	return lists
 }()
 
-// headersPlaced answers the request's headers: where it goes, in a header and in the metadata
-// of the load balancer.
+// headersPlaced answers the request's headers. The chosen endpoint stands both in a header and
+// in the load balancer's metadata.
 func headersPlaced(p *placement) *extproc.ProcessingResponse {
 	destinations := strings.Join(p.destinations, ",")
 	set := []*corev3.HeaderValueOption{header(destinationKey, destinations)}
@@ -107,8 +110,8 @@ func responseHeaders() *extproc.ProcessingResponse {
 	}
 }
 
-// chunks calls send with the pieces of a body, none longer than maxChunk; end: the last one
-// ends it. An empty body that ends is one piece.
+// chunks splits a body into pieces of at most maxChunk bytes and calls send with each. If end
+// is set, the last piece ends the body; an empty body is then one empty piece.
 func chunks(pieces [][]byte, end bool, send func(piece []byte, end bool) error) error {
 	left := 0
 	for _, p := range pieces {
@@ -133,8 +136,8 @@ func chunks(pieces [][]byte, end bool, send func(piece []byte, end bool) error) 
 	return nil
 }
 
-// immediate answers the client in the engine's place. retryAfter is in how many seconds it may
-// come again if there was no room; 0 is not said.
+// immediate answers the client in the engine's place. retryAfter is the value of Retry-After in
+// seconds, for problems that pass; 0 leaves the header out.
 func immediate(p *problem, kind openai.Kind, retryAfter int) *extproc.ProcessingResponse {
 	set := []*corev3.HeaderValueOption{header("content-type", "application/json")}
 	if p.retry && retryAfter > 0 {

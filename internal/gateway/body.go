@@ -4,18 +4,19 @@ import (
 	"github.com/select-service/select-service/internal/budget"
 )
 
-// body is the body of a request while its engine is chosen, within the accounts of
-// --max-memory: small bodies in one, so that large ones cannot crowd them out.
+// body is the body of a request while its engine is chosen. Its memory is reserved from
+// accounts of --max-memory. Bodies up to budget.SmallBody have an account of their own, so that
+// large ones cannot crowd them out.
 type body struct {
 	bytes    []byte
 	small    *budget.Account
 	large    *budget.Account
 	reserved int64
-	in       *budget.Account // that reserved is of
+	in       *budget.Account // the account that reserved was taken from; nil: none
 }
 
-// add appends a chunk, which it keeps. The problem says that it is too long, or that there is
-// no memory for it.
+// add appends a chunk; it may keep the chunk's memory. The problem is a body above limit bytes,
+// or no memory.
 func (b *body) add(chunk []byte, limit int) *problem {
 	n := len(b.bytes) + len(chunk)
 	if n > limit {
@@ -34,7 +35,8 @@ func (b *body) add(chunk []byte, limit int) *problem {
 	return nil
 }
 
-// reserve takes n bytes in all.
+// reserve makes the reservation n bytes in all, from the account for a body of that size, and
+// reports whether they fit. If not, the old reservation stays.
 func (b *body) reserve(n int64) bool {
 	in := b.small
 	if n > budget.SmallBody {
@@ -58,7 +60,7 @@ func (b *body) reserve(n int64) bool {
 	return true
 }
 
-// release gives the memory back. It may be called twice.
+// release returns the memory. Further calls do nothing.
 func (b *body) release() {
 	b.in.Release(b.reserved)
 	b.bytes, b.reserved, b.in = nil, 0, nil

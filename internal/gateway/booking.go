@@ -12,14 +12,14 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// bookings are those of the requests under way.
+// bookings has the bookings of all requests under way.
 type bookings struct {
 	api     *selecting.API
 	lease   time.Duration
 	metrics *telemetry.Gateway
-	stored  chan *booking // whose prompts events have stored; has room for all
+	stored  chan *booking // bookings whose prompt an event has reported stored; has room for one per open stream
 
-	mu   sync.Mutex // guards live; innermost
+	mu   sync.Mutex // guards live; innermost: no other lock is taken under it
 	live map[*booking]struct{}
 }
 
@@ -30,11 +30,11 @@ func newBookings(api *selecting.API, lease time.Duration, most int, metrics *tel
 	}
 }
 
-// renewals is how often a lease is renewed in its length.
+// renewals is how many times a lease is renewed during its length.
 const renewals = 3
 
-// run renews the leases of all bookings, and completes the prefills that events tell of, until
-// ctx ends.
+// run renews the leases of all bookings and completes the prefills whose end an event has
+// reported, until ctx ends.
 func (all *bookings) run(ctx context.Context) error {
 	renew := time.NewTicker(all.lease / renewals)
 	defer renew.Stop()
@@ -62,30 +62,31 @@ func (all *bookings) list() []*booking {
 	return list
 }
 
-// open returns a booking of nothing yet.
+// open returns an empty booking.
 func (all *bookings) open(sc catalog.Scope) *booking { return &booking{all: all, scope: sc} }
 
-// booking is the load of one request: a reservation on the rank that answers it and, where
-// another one prefills, a second one there. What is said to the ledger of a reservation that
-// has ended meanwhile, with its worker or its lease, has no effect.
+// booking has the reservations of one request: one on the rank that answers it and, if another
+// rank prefills, a second one there. The ledger ignores calls for a reservation that has
+// already ended with its worker or its lease; hence their errors are dropped here.
 type booking struct {
 	all   *bookings
 	scope catalog.Scope
 
-	// mu guards the fields below. The ledger is called under it.
+	// mu guards the fields below. It is held while the ledger is called.
 	mu          sync.Mutex
-	endpoint    string // of the rank, ip:port
-	id, prefill string // of the reservations; "": none
+	endpoint    string // of the answering rank, ip:port
+	id, prefill string // ids of the two reservations; "": none
 	prefillDone bool
-	// storedEarly: an event has told of the end of the prefill before there was an id.
+	// storedEarly: an event reported the end of the prefill before the reservation's id was
+	// known.
 	storedEarly bool
 	freed       bool
-	moved       bool // booked on another rank once its answer had begun
+	moved       bool // the booking went to another rank after the gateway had sent the request there
 	selection   selecting.Selection
-	expected    *uint32 // tokens of output
-	outputs     uint64  // blocks that were counted
+	expected    *uint32 // output in tokens; nil: unknown
+	outputs     uint64  // blocks of output reported to the ledger
 	timer       *time.Timer
-	stops       []func() // that end the watches for stored prompts
+	stops       []func() // end the watches for stored prompts
 }
 
 // add takes over the reservation of the rank that answers.
@@ -107,7 +108,8 @@ func (b *booking) addPrefill(sel *selecting.Selection) {
 	b.watch(sel)
 }
 
-// watch keeps what ends with the booking. It needs b.mu.
+// watch keeps the selection's watch for stored events, and starts the timer that completes the
+// prefill at its predicted time. The caller holds b.mu.
 func (b *booking) watch(sel *selecting.Selection) {
 	if sel.StopWatch != nil {
 		b.stops = append(b.stops, sel.StopWatch)
@@ -120,27 +122,28 @@ func (b *booking) watch(sel *selecting.Selection) {
 	}
 }
 
-// eventPatience is how many times the predicted time an event may take that is to tell of the
-// end of the prefill: some engines do not announce every block.
+// eventPatience multiplies the predicted time where an event may report the end of the prefill
+// first. The timer is still needed: some engines do not announce every block.
 const eventPatience = 2
 
-// start makes the booking one whose leases are renewed.
+// start has the booking's leases renewed from now on.
 func (b *booking) start() {
 	b.all.mu.Lock()
 	defer b.all.mu.Unlock()
 	b.all.live[b] = struct{}{}
 }
 
-// storedByEvent is called when an event says that the prompt is stored. It must not block.
+// storedByEvent is called when an event reports that the prompt is stored. It must not block.
 func (b *booking) storedByEvent() {
 	select {
 	case b.all.stored <- b:
-	default: // the first byte will tell
+	default: // full: the first byte of the answer will complete the prefill
 	}
 }
 
-// completePrefill says that the prefill is complete, the first time that it is called. It is
-// a sample for those who learn from it only if the first event of a stream told it.
+// completePrefill reports the end of the prefill to the ledger; only the first call has an
+// effect. Only the first event of a stream is precise enough for the ledger to learn the
+// prefill's speed from it; other signs call PrefillInferred, which teaches nothing.
 func (b *booking) completePrefill(by telemetry.PrefillSign) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,7 +154,7 @@ func (b *booking) completePrefillLocked(by telemetry.PrefillSign) {
 	switch {
 	case b.prefillDone || b.freed:
 		return
-	case b.id == "": // an event can be faster than the answer to the selection
+	case b.id == "": // the event can come before Select returns the id
 		b.storedEarly = b.storedEarly || by == telemetry.PrefillByEvent
 		return
 	}
@@ -170,18 +173,18 @@ func (b *booking) completePrefillLocked(by telemetry.PrefillSign) {
 	b.all.metrics.PrefillCompleted(by)
 }
 
-// at returns the endpoint of the booked rank.
+// at returns the endpoint of the booked rank, ip:port.
 func (b *booking) at() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.endpoint
 }
 
-// maxGenerated is the most output of a request that is counted, in tokens: the number may be
-// what an engine says.
+// maxGenerated bounds the output that is counted for a request, in tokens. The count may be
+// what an engine claims.
 const maxGenerated = 1 << 20
 
-// generated counts the output of so many tokens in all.
+// generated reports to the ledger that the output is tokens long so far.
 func (b *booking) generated(tokens uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -191,7 +194,7 @@ func (b *booking) generated(tokens uint64) {
 	}
 	for tokens = min(tokens, maxGenerated); b.outputs < tokens/size; b.outputs++ {
 		var fraction *float64
-		if b.expected != nil && *b.expected > 0 { // Dynamo: what is left of the expected output
+		if b.expected != nil && *b.expected > 0 { // as in Dynamo: the share of the expected output that is still to come
 			fraction = new(max(0, 1-float64((b.outputs+1)*size)/float64(*b.expected)))
 		}
 		if b.all.api.OutputBlock(b.id, fraction) != nil {
@@ -200,8 +203,8 @@ func (b *booking) generated(tokens uint64) {
 	}
 }
 
-// predictedCached is how many tokens of the prompt the chosen rank was believed to have
-// cached; ok is false if another rank has served it.
+// predictedCached returns how many tokens of the prompt the index expected in the cache of the
+// chosen rank. ok is false if another rank has served the request.
 func (b *booking) predictedCached() (tokens uint64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,7 +216,8 @@ func (b *booking) predictedCached() (tokens uint64, ok bool) {
 	return 0, false
 }
 
-// move books the request on another rank than was chosen: its gateway went there.
+// move books the request on another rank than the chosen one, because its gateway sent it
+// there.
 func (b *booking) move(to catalog.Rank, endpoint string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -251,19 +255,19 @@ func (b *booking) renew() {
 	}
 }
 
-// freePrefill ends the reservation of the rank that was to prefill.
+// freePrefill ends the reservation of the prefill rank.
 func (b *booking) freePrefill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.endWatches()
-	b.storedEarly = false // it was said of the rank that was to prefill
+	b.storedEarly = false // the event was from the prefill rank
 	if b.prefill != "" {
 		_ = b.all.api.Free(b.prefill)
 		b.prefill = ""
 	}
 }
 
-// free ends the booking. It may be called twice, and of nil.
+// free ends both reservations. Further calls, and calls on a nil booking, do nothing.
 func (b *booking) free() {
 	if b == nil {
 		return
@@ -280,7 +284,8 @@ func (b *booking) free() {
 	b.all.mu.Unlock()
 }
 
-// endWatches ends what waits for the end of the prefill. It needs b.mu.
+// endWatches stops the timer and the watches that wait for the end of the prefill. The caller
+// holds b.mu.
 func (b *booking) endWatches() {
 	if b.timer != nil {
 		b.timer.Stop()

@@ -13,14 +13,14 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// endpoint is where a rank's HTTP server listens, as Envoy names it.
+// endpoint is the address of a rank's HTTP server in Envoy's form.
 type endpoint struct {
 	text string // ip:port, an IPv6 address in brackets
 	ip   string // without brackets
 }
 
-// endpoints finds the addresses in the URLs of workers (decision G5). It is safe for
-// concurrent use.
+// endpoints resolves the URLs of workers to addresses (decision G5). It is safe for concurrent
+// use.
 type endpoints struct {
 	lookUp func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	now    func() time.Time
@@ -29,17 +29,18 @@ type endpoints struct {
 	known map[string]resolved
 }
 
-// resolved is an endpoint while it is believed.
+// resolved is a remembered endpoint.
 type resolved struct {
 	endpoint
-	until time.Time // zero: for ever, the URL has an address
+	until time.Time // when a host name is looked up again; zero: never, the URL has an address
 }
 
 const (
-	// nameFor is how long the address of a host name is believed: its time to live is not
-	// known here.
+	// nameFor is how long the address of a host name is remembered. The resolver does not
+	// report the record's time to live.
 	nameFor = 30 * time.Second
-	// maxEndpoints bounds what is remembered, by far: more URLs than ranks may be registered.
+	// maxEndpoints bounds the remembered endpoints. It is far above the number of ranks, since
+	// the URLs of workers that have left stay until it is reached.
 	maxEndpoints = 1 << 18
 )
 
@@ -47,8 +48,8 @@ func newEndpoints() *endpoints {
 	return &endpoints{lookUp: net.DefaultResolver.LookupNetIP, now: time.Now, known: make(map[string]resolved)}
 }
 
-// of returns the endpoint of a worker's rank, and whether the engine there has to be told the
-// rank because it has several.
+// of returns the endpoint of a worker's rank. tell reports whether the request must name the
+// rank to the engine, because several ranks share the endpoint.
 func (e *endpoints) of(ctx context.Context, w *catalog.Worker, dp uint32) (at endpoint, tell bool, err error) {
 	if own := w.RankEndpoints[dp]; own != "" {
 		at, err = e.resolve(ctx, own)
@@ -58,7 +59,8 @@ func (e *endpoints) of(ctx context.Context, w *catalog.Worker, dp uint32) (at en
 	return at, w.RankCount() > 1, err
 }
 
-// resolve returns the endpoint of a URL.
+// resolve returns the endpoint of a URL. If a host name cannot be looked up, its last address
+// is returned.
 func (e *endpoints) resolve(ctx context.Context, text string) (endpoint, error) {
 	e.mu.RLock()
 	old, ok := e.known[text]
@@ -75,7 +77,7 @@ func (e *endpoints) resolve(ctx context.Context, text string) (endpoint, error) 
 	if err != nil {
 		all, err := e.lookUp(ctx, "ip", host)
 		switch {
-		case err != nil && ok: // the engine is where it was, as far as anybody knows
+		case err != nil && ok: // the last known address is the best guess
 			return old.endpoint, nil
 		case err != nil:
 			return endpoint{}, fmt.Errorf("resolve endpoint %s: %w", catalog.Clip(text), err)
@@ -96,7 +98,8 @@ func (e *endpoints) resolve(ctx context.Context, text string) (endpoint, error) 
 	return r.endpoint, nil
 }
 
-// hostPort splits the URL of a worker, or a plain host:port.
+// hostPort splits the URL of a worker, or plain host:port. The port of a URL without one is its
+// scheme's.
 func hostPort(text string) (host, port string, err error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {

@@ -16,22 +16,22 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 )
 
-// phase is how far an exchange has come. It goes down the list; what Envoy may send in a
-// phase, and what follows, is in exchange.handle.
+// phase is the state of an exchange. It only moves down the list. exchange.handle has what
+// Envoy may send in each phase and what follows.
 type phase uint8
 
 const (
-	// awaitingRequest: nothing has come. The request's headers are next.
+	// awaitingRequest: no message has come. The request's headers are next.
 	awaitingRequest phase = iota
-	// readingRequest: headers have come, and perhaps a part of the body. Nothing was answered:
-	// the answer to the headers names the engine, and the whole body is needed for that. The
+	// readingRequest: the headers have come, and perhaps a part of the body. They are not
+	// answered yet: their answer names the engine, and choosing it takes the whole body. The
 	// end of the body or the trailers are next, then the pick.
 	readingRequest
 	// awaitingResponse: the request was answered in full and is on its way to the engine.
 	awaitingResponse
 	// relaying: the response's headers have come, and its body passes chunk by chunk.
 	relaying
-	// ended: the response was complete. Nothing should come but the end of the stream.
+	// ended: the response is complete. Only the end of the stream should follow.
 	ended
 )
 
@@ -48,23 +48,23 @@ type exchange struct {
 	peer   string // address of the gateway
 
 	phase    phase
-	ahead    chan received // of a message that is received while a request is picked; nil: none is
+	ahead    chan received // has the message that receiveAhead receives; nil: receive calls Recv itself
 	head     head
 	body     body
 	booking  *booking
-	response *openai.Response // nil: nothing is read of it
-	// silent: the gateway does not send the response's body.
+	response *openai.Response // nil: the response is not parsed
+	// silent: the gateway's filter does not send the response's body.
 	silent bool
 }
 
-// received is what Recv has returned.
+// received is the result of a Recv.
 type received struct {
 	message *extproc.ProcessingRequest
 	err     error
 }
 
-// run takes the messages of the stream until its end or a fault of it, and answers them.
-// Whatever happens, nothing stays booked.
+// run handles the stream's messages until the stream ends or fails. It frees the booking in
+// every case.
 func (x *exchange) run() error {
 	defer x.release()
 	for {
@@ -82,7 +82,7 @@ func (x *exchange) run() error {
 	}
 }
 
-// release gives back what the exchange holds.
+// release frees the exchange's memory and booking.
 func (x *exchange) release() {
 	x.body.release()
 	x.booking.free()
@@ -98,9 +98,10 @@ func (x *exchange) receive() (*extproc.ProcessingRequest, error) {
 	return r.message, r.err
 }
 
-// receiveAhead receives the next message on a goroutine of its own, which ends with the
-// stream at the latest, and calls came then: a client that goes away is an end of the stream
-// that nothing else tells of.
+// receiveAhead receives the next message on a goroutine of its own while a request is picked,
+// and calls came when it has one. Without it a client that goes away meanwhile would go
+// unnoticed: only Recv reports the end of the stream. The goroutine ends with the stream at the
+// latest.
 func (x *exchange) receiveAhead(came func()) {
 	ahead := make(chan received, 1)
 	x.ahead = ahead
@@ -111,7 +112,7 @@ func (x *exchange) receiveAhead(came func()) {
 	}()
 }
 
-// handle answers one message; done: the stream is to end.
+// handle answers one message. done: the stream is to end.
 func (x *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
 	switch r := m.GetRequest().(type) {
 	case *extproc.ProcessingRequest_RequestHeaders:
@@ -123,7 +124,7 @@ func (x *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
 		case readingRequest:
 			return x.read(r.RequestBody)
 		case relaying, ended:
-			return false, nil // answered in its engine's place: nobody reads the rest
+			return false, nil // Envoy has answered the request itself, so the rest of its body is not needed
 		}
 	case *extproc.ProcessingRequest_RequestTrailers:
 		switch x.phase {
@@ -133,7 +134,7 @@ func (x *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
 			return false, nil
 		}
 	case *extproc.ProcessingRequest_ResponseHeaders:
-		// Before the request was answered it is Envoy's own response.
+		// Response headers before the request's answer are those of Envoy's own response.
 		if x.phase == readingRequest || x.phase == awaitingResponse {
 			return false, x.relayHeaders(m, r.ResponseHeaders)
 		}
@@ -150,7 +151,7 @@ func (x *exchange) handle(m *extproc.ProcessingRequest) (done bool, err error) {
 	return true, status.Errorf(codes.InvalidArgument, "unexpected %T while %v", m.GetRequest(), x.phase)
 }
 
-// begin takes the request's headers.
+// begin handles the request's headers.
 func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (done bool, err error) {
 	if err := x.checkModes(m.GetProtocolConfig()); err != nil {
 		return true, err
@@ -169,12 +170,12 @@ func (x *exchange) begin(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) (
 	return false, nil
 }
 
-// checkModes fails unless the filter streams bodies in both directions at a time: with every
-// other mode its messages have another order, and buffering ones wait for each other. The
-// response's body may be left out.
+// checkModes fails unless the filter streams both bodies in full duplex. In every other mode
+// messages come in another order, and in the buffering modes Envoy and the picker would wait
+// for each other. The response's body may be left out (NONE).
 func (x *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
 	if c == nil {
-		return nil // not said: an older Envoy
+		return nil // older Envoys do not report their modes
 	}
 	const duplex = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 	request, response := c.GetRequestBodyMode(), c.GetResponseBodyMode()
@@ -193,7 +194,7 @@ func (x *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
 	return nil
 }
 
-// read takes a chunk of the request's body.
+// read handles a chunk of the request's body.
 func (x *exchange) read(b *extproc.HttpBody) (done bool, err error) {
 	if bad := x.body.add(b.GetBody(), x.server.config.MaxBody); bad != nil {
 		return true, x.refuse(bad)
@@ -204,7 +205,7 @@ func (x *exchange) read(b *extproc.HttpBody) (done bool, err error) {
 	return false, nil
 }
 
-// extent is what a request has.
+// extent is which parts a request consists of.
 type extent uint8
 
 const (
@@ -213,17 +214,17 @@ const (
 	bodyThenTrailers
 )
 
-// place picks the engine of the request, which has come in full, and answers all of it in
-// the order that Envoy wants: headers, body, trailers.
+// place picks the engine of a request that has come in full, and answers its parts in the order
+// that Envoy expects: headers, body, trailers.
 func (x *exchange) place(has extent) (done bool, err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(x.stream.Context(), x.server.config.PickTimeout, errPickTimeout)
 	defer cancel()
-	x.receiveAhead(cancel) // whatever comes before the answer, the request is over
+	x.receiveAhead(cancel) // any message before the answer means that the request is over
 	p, bad := x.server.picker.pick(ctx, &x.head, x.body.bytes, x.caller, x.server.fallbacks.of(x.peer))
 	if bad == errGone {
 		x.server.config.Metrics.Ended(telemetry.GatewayGone)
-		return false, nil // what came says what is next
+		return false, nil // run handles the message that has come
 	}
 	if bad != nil {
 		return true, x.refuse(bad)
@@ -242,7 +243,7 @@ func (x *exchange) place(has extent) (done bool, err error) {
 	return false, x.stream.Send(requestTrailers())
 }
 
-// refuse answers the client in the engine's place. The stream is to end then.
+// refuse answers the client in the engine's place. The caller then ends the stream.
 func (x *exchange) refuse(p *problem) error {
 	x.server.config.Metrics.Ended(p.outcome)
 	if p.err != nil {
@@ -251,7 +252,7 @@ func (x *exchange) refuse(p *problem) error {
 	return x.stream.Send(immediate(p, x.head.kind, x.server.config.RetryAfter))
 }
 
-// relayHeaders takes the response's headers.
+// relayHeaders handles the response's headers.
 func (x *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHeaders) error {
 	x.body.release()
 	x.phase = relaying
@@ -268,7 +269,7 @@ func (x *exchange) relayHeaders(m *extproc.ProcessingRequest, h *extproc.HttpHea
 	return x.stream.Send(responseHeaders())
 }
 
-// relayBody passes a chunk of the response on, and then looks at what it says.
+// relayBody passes a chunk of the response on, and then reads it.
 func (x *exchange) relayBody(b *extproc.HttpBody) error {
 	piece := b.GetBody()
 	x.server.relayed.Add(int64(len(piece)))
@@ -283,7 +284,8 @@ func (x *exchange) relayBody(b *extproc.HttpBody) error {
 	return err
 }
 
-// follow reads from a chunk how far the engine has come.
+// follow reads from a chunk of the response whether the first token has come and how many
+// tokens there are.
 func (x *exchange) follow(piece []byte) {
 	r := x.response
 	started := r.Started()
@@ -300,7 +302,7 @@ func (x *exchange) follow(piece []byte) {
 	}
 }
 
-// endResponse ends the exchange's booking: the engine has finished.
+// endResponse frees the booking: the engine has finished.
 func (x *exchange) endResponse() {
 	x.phase = ended
 	if x.response != nil {

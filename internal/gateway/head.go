@@ -10,12 +10,13 @@ import (
 	"github.com/select-service/select-service/internal/gateway/openai"
 )
 
-// head is what a request's headers say of its place.
+// head has what the picker needs of a request's headers.
 type head struct {
 	method, path string
 	kind         openai.Kind
-	tenants      []string // x-tenant-id, in order
-	// priority and strictPriority go before the body's hints; nil: missing or malformed.
+	tenants      []string // values of x-tenant-id, in order
+	// priority and strictPriority take precedence over the body's hints; nil: missing or
+	// malformed.
 	priority       *int32
 	strictPriority *uint32
 	class          string // of the wait queue
@@ -39,11 +40,12 @@ const (
 	prefillerHeader = "x-prefiller-host-port"
 )
 
-// sessionHeaders name the session of a request, the first one that is there.
+// sessionHeaders may name the session of a request. The first one in this order that is not
+// empty counts.
 var sessionHeaders = [...]string{"x-dynamo-session-id", "x-session-id", "thread-id", "x-claude-code-session-id"}
 
-// readHead reads the headers, which Envoy names in lower case. prefix is what the names of
-// headers with metadata start with.
+// readHead reads the headers; Envoy sends their names in lower case. prefix is
+// Config.MetadataPrefix.
 func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata, prefix string) head {
 	var h head
 	var sessions [len(sessionHeaders)]string
@@ -87,7 +89,7 @@ func readHead(headers *corev3.HeaderMap, metadata *corev3.Metadata, prefix strin
 	return h
 }
 
-// valueOf is the value of a header: Envoy fills in one of the two fields.
+// valueOf returns the value of a header: Envoy sets one of the two fields.
 func valueOf(h *corev3.HeaderValue) string {
 	if len(h.GetRawValue()) > 0 {
 		return string(h.GetRawValue())
@@ -95,11 +97,11 @@ func valueOf(h *corev3.HeaderValue) string {
 	return h.GetValue()
 }
 
-// responseHead is what an answer's headers say.
+// responseHead has what the picker needs of a response's headers.
 type responseHead struct {
 	status                       int
 	contentType, contentEncoding string
-	served                       string // the endpoint that Envoy sent the request to; "": not said
+	served                       string // the endpoint that Envoy sent the request to; "": it does not report it
 }
 
 func readResponseHead(headers *corev3.HeaderMap, metadata *corev3.Metadata) responseHead {
@@ -118,14 +120,14 @@ func readResponseHead(headers *corev3.HeaderMap, metadata *corev3.Metadata) resp
 	return h
 }
 
-// subset are the endpoints that a request may go to.
+// subset is the set of endpoints that a request may go to.
 type subset struct {
 	given bool
 	of    map[string]bool // ip:port, or an address alone for all its ports
 }
 
-// readSubset reads a list of texts or one text with commas. A subset that is there and empty
-// leaves no endpoint.
+// readSubset reads a list of strings, or one string with commas. An empty subset allows no
+// endpoint; a missing one allows all.
 func readSubset(v *structpb.Value) subset {
 	if v == nil {
 		return subset{}

@@ -8,36 +8,38 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// models are the names that requests may have for what they ask.
+// models maps the model names of requests to scopes and their workers.
 type models struct {
 	catalog *catalog.Catalog
-	// named are the configured names; nil: every model of the tenant default.
+	// named are the configured names; nil: every model of the tenant default has its own name.
 	named map[string]catalog.Scope
 
 	mu    sync.Mutex // guards pools
 	pools map[catalog.Scope]*pool
 }
 
-// target is what a name stands for.
+// target is the scope and adapter that a model name stands for.
 type target struct {
 	scope catalog.Scope
-	lora  string // the adapter; "" is none
-	base  string // the name that engines have for the model without adapter
+	lora  string // name of the adapter; "": none
+	base  string // the engines' name of the model without the adapter
 }
 
-// pool is what the workers of a scope can do, as of one snapshot.
+// pool groups the workers of a scope's snapshot by what they can do.
 type pool struct {
 	snapshot *catalog.Snapshot
-	adapters map[string][]uint64 // the workers that have each, by id
-	// prefill are the workers that only prefill, by id. decode are all others: they prefill
-	// too where nobody has done it for them.
+	adapters map[string][]uint64 // sorted ids of the workers that have the adapter
+	// prefill has the sorted ids of the workers that only prefill, decode those of all others.
+	// The others prefill too if no prefill worker did.
 	prefill, decode []uint64
 }
 
-// maxPools bounds the pools that are kept, some of scopes that are gone.
+// maxPools bounds the remembered pools; those of scopes that have gone stay until it is
+// reached.
 const maxPools = 4096
 
-// find returns the target of a name. "" is the only model, if there is one only.
+// find returns the target of a model name that the caller may see. The empty name stands for
+// the only model, if there is just one.
 func (m *models) find(name string, caller *access.Caller) (target, bool) {
 	t, ok := m.lookUp(name)
 	return t, ok && caller.Sees(t.scope)
@@ -67,12 +69,13 @@ func (m *models) lookUp(name string) (target, bool) {
 	return target{}, false
 }
 
-// registered reports whether the scope has a worker in whatever state.
+// registered reports whether the scope has a worker, in any state.
 func (m *models) registered(sc catalog.Scope) bool {
 	return m.catalog.Snapshot(sc) != nil || m.catalog.HasModel(sc.Model) && len(m.catalog.List(&sc.Model, &sc.Tenant)) > 0
 }
 
-// scopes lists the scopes that are served and have workers.
+// scopes lists the scopes that requests can name: the configured ones, or those of the tenant
+// default that have workers.
 func (m *models) scopes() (all []target) {
 	if m.named == nil {
 		for _, s := range m.catalog.Snapshots() {
@@ -97,12 +100,12 @@ func (m *models) scopes() (all []target) {
 	return all
 }
 
-// haveWorkers reports whether a model that is served has workers.
+// haveWorkers reports whether any model that requests can name has workers.
 func (m *models) haveWorkers() bool {
 	return slices.ContainsFunc(m.scopes(), func(t target) bool { return m.catalog.Snapshot(t.scope) != nil })
 }
 
-// pool returns what the workers of a scope can do now, nil without workers.
+// pool returns the scope's pool for the current snapshot; nil if it has no workers.
 func (m *models) pool(sc catalog.Scope) *pool {
 	snap := m.catalog.Snapshot(sc)
 	m.mu.Lock()

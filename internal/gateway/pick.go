@@ -17,7 +17,7 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// picker chooses the engines of requests and books them.
+// picker chooses the engines of requests and books their load.
 type picker struct {
 	config    *Config
 	api       *selecting.API
@@ -32,13 +32,13 @@ type picker struct {
 // placement is where a request goes.
 type placement struct {
 	destinations []string // ip:port, the chosen one first
-	rank         *uint32  // that the engine is told; nil: it has one
+	rank         *uint32  // rank to name to the engine; nil: the endpoint has one rank only
 	prefiller    string   // ip:port of the prefill's engine; "": none
-	body         [][]byte // what the engine gets, in pieces
+	body         [][]byte // body for the engine, in pieces
 	booking      *booking // nil: nothing is booked
 }
 
-// request is one request while its engine is chosen.
+// request is a request while its engine is chosen.
 type request struct {
 	*picker
 	head   *head
@@ -48,22 +48,22 @@ type request struct {
 	body   *openai.Request
 	text   []byte
 	salt   string
-	told   string // the salt as the engine is told it
-	// streams: the engine will answer with events, which tell when the prefill is complete.
+	told   string // the salt as the engine gets it
+	// streams: the engine will answer with events, and the first one completes the prefill.
 	streams bool
-	// fallbacks is how many further destinations the gateway can use.
+	// fallbacks is how many further destinations the gateway accepts.
 	fallbacks int
 
 	prompt selecting.Prompt
-	held   int64 // bytes that are reserved for the prompt's tokens, see holdTokens
-	// allowed are the workers that the request may go to, by id, nil for all; ranks, if not
-	// nil, are the ranks of these.
+	held   int64 // bytes reserved by holdTokens
+	// allowed has the sorted ids of the workers that the request may go to, nil for all. ranks
+	// narrows them to some of their ranks, nil for all.
 	allowed []uint64
 	ranks   map[catalog.Rank]bool
 }
 
-// pick chooses where a request goes. The booking of the placement, if it has one, is the
-// caller's to free; with a problem there is none.
+// pick chooses where a request goes. The caller frees the booking of the placement, if it has
+// one; with a problem there is none.
 func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.Caller, fallbacks int) (*placement, *problem) {
 	r := request{picker: p, head: h, caller: caller, text: text, fallbacks: fallbacks}
 	if h.kind == openai.Other {
@@ -87,9 +87,9 @@ func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.
 	return place, nil
 }
 
-// read reads what the body asks for.
+// read parses the body and finds its model, salt and workers.
 func (r *request) read() *problem {
-	if r.head.kind == openai.Completions { // whose prompt may be token ids
+	if r.head.kind == openai.Completions { // its prompt may be token ids
 		if bad := r.holdTokens(); bad != nil {
 			return bad
 		}
@@ -112,7 +112,8 @@ func (r *request) read() *problem {
 	return nil
 }
 
-// others are the workers that need not be told who prefills, nil for all.
+// others returns the workers that can serve a request alone, nil for all: those that do not
+// only prefill.
 func (p *pool) others() []uint64 {
 	if len(p.prefill) == 0 {
 		return nil
@@ -120,8 +121,8 @@ func (p *pool) others() []uint64 {
 	return p.decode
 }
 
-// narrow leaves the workers that have the adapter and are in the subset, of those that may do
-// it (nil: all). None left is a problem.
+// narrow sets allowed and ranks to those of may (nil: all) that have the adapter and are in the
+// request's subset. It is a problem if none is left.
 func (r *request) narrow(ctx context.Context, may []uint64) *problem {
 	r.allowed, r.ranks = may, nil
 	if r.target.lora != "" {
@@ -164,7 +165,7 @@ func contains(ids []uint64, id uint64) bool {
 	return found
 }
 
-// selection is what is asked for one leg.
+// selection returns the request to package selecting, for one leg: the prefill or the decode.
 func (r *request) selection() *selecting.SelectRequest {
 	req := &selecting.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
@@ -185,15 +186,15 @@ func (r *request) selection() *selecting.SelectRequest {
 		req.StrictPriority = *strict
 	}
 	if priority != nil {
-		req.PriorityJump = float64(max(0, *priority)) // Dynamo: the queue knows no less than none
+		req.PriorityJump = float64(max(0, *priority)) // as in Dynamo: a negative priority counts as 0
 	} else if l := r.body.Hints.LatencySensitivity; l != nil {
 		req.PriorityJump = max(0, *l)
 	}
 	return req
 }
 
-// book chooses the ranks and books them. What has left the catalog meanwhile is chosen again,
-// once.
+// book chooses the ranks and books them. If a chosen worker has left the catalog meanwhile, it
+// tries once more.
 func (r *request) book(ctx context.Context) (*placement, *problem) {
 	place, bad := r.bookOnce(ctx)
 	if released := r.prompt.HasTokenIDs && r.prompt.TokenIDs == nil; bad != nil && errors.Is(bad, errLeft) && !released {
@@ -202,7 +203,7 @@ func (r *request) book(ctx context.Context) (*placement, *problem) {
 	return place, bad
 }
 
-// errLeft is the cause where a worker left after it was chosen.
+// errLeft is the cause if a worker left the catalog after it was chosen.
 var errLeft = errors.New("the chosen worker has just left")
 
 func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
@@ -215,7 +216,7 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 			b.free()
 			return nil, bad
 		}
-		if booked { // the decode leg neither computes nor finds the prompt
+		if booked { // the decode leg computes no prompt, so neither its prefill nor its cache counts
 			req.Override = selector.Override{TrackPrefill: new(false), OverlapWeight: new(0.0)}
 		}
 	}
@@ -241,11 +242,11 @@ func (r *request) bookOnce(ctx context.Context) (*placement, *problem) {
 	return place, nil
 }
 
-// bookPrefill books the prefill of a request that another engine decodes, if a prefill worker
-// is free: else the decoding one does it. The problem ends the request.
+// bookPrefill books the prefill leg on a prefill worker and reports whether it did. If none can
+// take it, the decode worker prefills. The problem ends the request.
 func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement) (booked bool, bad *problem) {
 	req := r.selection()
-	req.AllowedWorkers, req.HasAllowedWorkers, req.Eligible = r.pool.prefill, true, nil // a subset binds the decode leg only
+	req.AllowedWorkers, req.HasAllowedWorkers, req.Eligible = r.pool.prefill, true, nil // a subset restricts the decode leg only
 	req.Session = ""
 	if has := r.target.lora; has != "" {
 		able := r.pool.adapters[has]
@@ -262,7 +263,7 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement)
 		return false, nil
 	}
 	b.addPrefill(&sel)
-	b.start() // its lease is renewed while the other leg waits
+	b.start() // so that its lease is renewed while the decode leg waits
 	w, ok := r.worker(sel.Rank)
 	if ok {
 		var at endpoint
@@ -276,7 +277,7 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *placement)
 	return false, nil
 }
 
-// worker finds a worker as it is now.
+// worker returns the rank's worker from the current snapshot.
 func (r *request) worker(of catalog.Rank) (*catalog.Worker, bool) {
 	if snap := r.models.catalog.Snapshot(r.target.scope); snap != nil {
 		return snap.Worker(of.Worker)
@@ -284,7 +285,7 @@ func (r *request) worker(of catalog.Rank) (*catalog.Worker, bool) {
 	return nil, false
 }
 
-// locate fills in where the chosen rank and the fallbacks are.
+// locate fills in the endpoints of the chosen rank and of the fallbacks.
 func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *placement) error {
 	w, ok := r.worker(sel.Rank)
 	if !ok {
@@ -302,7 +303,7 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 		b.endpoint = at.text
 	}
 	if len(w.RankEndpoints) > 0 || tell {
-		return nil // a fallback would need a header of its own
+		return nil // the rank header is for one destination; a fallback would need another value
 	}
 	for _, rank := range sel.Fallbacks {
 		w, ok := r.worker(rank)
@@ -316,10 +317,11 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 	return nil
 }
 
-// pickByLoad places a request whose prompt cannot be read on the least loaded engine of its
-// model, or of any if it names none, but on none that only prefills. Nothing is booked.
+// pickByLoad places a request whose prompt cannot be read: on the least loaded engine of its
+// model, or of any model if it names none. Engines that only prefill are left out. Nothing is
+// booked.
 func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
-	r.body, _ = openai.ParseRequest(openai.Other, r.text) // never a fault
+	r.body, _ = openai.ParseRequest(openai.Other, r.text) // Other has no faults
 	var targets []target
 	if r.body.Model != "" {
 		t, known := r.models.find(r.body.Model, r.caller)

@@ -11,14 +11,14 @@ import (
 	"github.com/select-service/select-service/internal/telemetry"
 )
 
-// problem is why a request gets no engine, as its client sees it: a status and an error in
-// the shape of its API. Causes inside this process are not told.
+// problem is why a request gets no engine, as its client sees it: a status, and an error in the
+// form of the request's API. Clients do not see the cause.
 type problem struct {
 	status  int
-	kind    string // type of the error in the APIs
+	kind    string // the error's type, one of openai.Type…
 	code    string
 	text    string
-	retry   bool // the client may come again: Retry-After
+	retry   bool // the answer has Retry-After
 	outcome telemetry.GatewayOutcome
 	err     error // the cause, for the log
 }
@@ -59,7 +59,7 @@ func errOverloaded(code, text string, cause error) *problem {
 	}
 }
 
-// errFull is for what this process has no room for at the moment.
+// errFull is for a limit of this process that is reached for the moment.
 func errFull(code, text string) *problem {
 	p := errUnavailable(code, text, nil)
 	p.retry = true
@@ -74,13 +74,13 @@ func errNoEndpoint(cause error) *problem {
 	return errUnavailable("no_endpoints", "No engine is available for this request.", cause)
 }
 
-// errGone ends a pick whose request is over. Nobody reads it.
+// errGone ends a pick whose request is over. It is not sent: there is no client left.
 var errGone = &problem{status: http.StatusServiceUnavailable, text: "the request is over", outcome: telemetry.GatewayGone}
 
-// errPickTimeout is the cause of a pick that took too long.
+// errPickTimeout is the cause of a pick that took longer than Config.PickTimeout.
 var errPickTimeout = errors.New("no worker became free in time")
 
-// problemOf returns why a selection failed. ctx is that of the pick.
+// problemOf translates the error of a selection. ctx is the pick's context.
 func problemOf(ctx context.Context, err error) *problem {
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p

@@ -8,20 +8,21 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// mostFallbacks is how many destinations follow the chosen one.
+// mostFallbacks is how many destinations may follow the chosen one.
 const mostFallbacks = 2
 
-// fallbacks are the gateways that say which endpoint has served a request: only they get
-// further destinations, as a booking has to follow where its request went.
+// fallbacks remembers the gateways, by address, that report which endpoint has served a
+// request. Only they get fallback destinations: a booking has to follow its request to the rank
+// that serves it.
 type fallbacks struct {
 	mu       sync.RWMutex // guards gateways
 	gateways map[string]bool
 }
 
-// maxGateways bounds the gateways that are remembered.
+// maxGateways bounds the remembered gateways.
 const maxGateways = 1024
 
-// of returns how many fallbacks a gateway can use.
+// of returns how many fallback destinations a gateway gets.
 func (f *fallbacks) of(gateway string) int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -31,7 +32,7 @@ func (f *fallbacks) of(gateway string) int {
 	return 0
 }
 
-// tells notes that a gateway says it.
+// tells remembers that a gateway reports the endpoint.
 func (f *fallbacks) tells(gateway string) {
 	if f.of(gateway) > 0 {
 		return
@@ -44,8 +45,8 @@ func (f *fallbacks) tells(gateway string) {
 	f.gateways[gateway] = true
 }
 
-// served takes note of the endpoint that a request went to, and moves its booking there. A
-// request that went to no worker of its model is not booked any more.
+// served handles the gateway's report that the request was served at an endpoint: it moves the
+// booking there. If no worker of the model listens there, the booking is freed.
 func (s *Server) served(gateway string, b *booking, at string) {
 	s.fallbacks.tells(gateway)
 	if b == nil {
@@ -64,8 +65,8 @@ func (s *Server) served(gateway string, b *booking, at string) {
 	b.free()
 }
 
-// rankAt finds the rank of a scope that listens at an endpoint. Host names that are not known
-// yet are not looked up.
+// rankAt returns the rank of a scope that listens at an endpoint. It looks up no host names;
+// those not resolved yet do not match.
 func (s *Server) rankAt(sc catalog.Scope, at string) (catalog.Rank, bool) {
 	snap := s.picker.models.catalog.Snapshot(sc)
 	if snap == nil {

@@ -33,41 +33,42 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Config is what the endpoint picker needs to know.
+// Config has the settings and dependencies of an endpoint picker.
 type Config struct {
-	// Models are the names that requests may have, with what they stand for; nil: every model
-	// of the tenant default under its own name.
+	// Models maps the model names of requests to scopes; nil: every model of the tenant default
+	// under its own name.
 	Models map[string]catalog.Scope
-	// Tokenizer has the tokens of prompts; nil: load alone decides. With LoadOnly it also does
-	// while the tokenizer fails.
+	// Tokenizer returns the tokens of prompts. Without it (nil), and with LoadOnly while it
+	// fails, requests are placed by load alone.
 	Tokenizer *tokenizer.Client
 	LoadOnly  bool
-	SaltTag   bool // salts reach engines with Dynamo's tag
-	// MetadataPrefix is what the names of headers with metadata start with.
+	SaltTag   bool // engines get cache salts with Dynamo's tag, see openai.SaltTag
+	// MetadataPrefix is the prefix of header names that carry metadata, in lower case.
 	MetadataPrefix string
-	// RetryAfter is in how many seconds a client may come again that was refused for want of
-	// room; 0 is not said.
+	// RetryAfter is the value of Retry-After in seconds, for requests that are refused for want
+	// of room; 0: none.
 	RetryAfter int
 
-	MaxStreams  int // open at a time, then 503
-	MaxBody     int // of a request, in bytes
+	MaxStreams  int // requests at a time; further ones are answered 503
+	MaxBody     int // of a request's body, in bytes
 	PickTimeout time.Duration
-	Lease       time.Duration // of bookings
+	Lease       time.Duration // of a reservation
 
-	// Guard finds the callers of the listener, who need the role Call; nil: everybody may.
+	// Guard authenticates the gateways, which need the role Call; nil: anyone may connect.
 	Guard *access.Guard
-	// TLS of the listener; nil: HTTP/2 without (h2c).
+	// TLS is the listener's configuration; nil: HTTP/2 in plain text (h2c).
 	TLS     *tls.Config
 	Memory  *budget.Budget // nil: no limits
 	Metrics *telemetry.Gateway
 	Log     zerolog.Logger
 }
 
-// Service is what of the service the picker uses.
+// Service has the parts of the service that the picker calls.
 type Service struct {
 	Selecting *selecting.API
 	Catalog   *catalog.Catalog
-	// Ready reports whether requests may come: what is registered is known, be it nothing.
+	// Ready reports whether requests may come: recovery at the start is over and the workers of
+	// the configuration are registered, even if there are none.
 	Ready func() bool
 }
 
@@ -80,39 +81,39 @@ type Server struct {
 	picker    *picker
 	bookings  *bookings
 	fallbacks fallbacks
-	// relayed has the pieces of answers that pass by. Answers are not broken off for want of
-	// room: new requests are refused.
+	// relayed counts the pieces of answers that are being passed on. At its limit new requests
+	// are refused; answers under way are never cut.
 	relayed  *budget.Account
 	grpc     *grpc.Server
 	health   *health.Server
 	draining atomic.Bool
-	silent   atomic.Bool // the warning was given
+	silent   atomic.Bool // warnSilent has logged
 }
 
-// healthNames are the services whose health is told: the one of the whole server, those of the
-// endpoint picker protocol, and the one that Dynamo's picker has.
+// healthNames are the services whose health is reported: the whole server (""), those of the
+// endpoint picker protocol, and the name that Dynamo's picker uses.
 var healthNames = []string{"", "liveness", "readiness", extproc.ExternalProcessor_ServiceDesc.ServiceName, "inference-extension"}
 
-// liveness is serving as long as the process is.
+// liveness is SERVING as long as the process runs.
 const liveness = "liveness"
 
 const (
-	// maxMessage bounds a message of a gateway in bytes: pieces of bodies from Envoy reach
-	// 1 MiB.
+	// maxMessage bounds a message from a gateway, in bytes. Envoy sends pieces of bodies of up
+	// to 1 MiB.
 	maxMessage = 4 << 20
-	// healthEvery is how often readiness is looked at.
+	// healthEvery is how often readiness is checked.
 	healthEvery = 200 * time.Millisecond
-	// stopEvery is how often a server that stops looks whether requests are under way.
+	// stopEvery is how often Stop checks whether requests are under way.
 	stopEvery = 10 * time.Millisecond
-	// handshake is how long a connection may take to become one.
+	// handshake bounds the time of a connection's handshakes (TLS and HTTP/2).
 	handshake = 10 * time.Second
-	// idlePing is after how long without a message a connection is asked whether it lives,
-	// and pingTimeout for how long: what is gone must not stay booked.
+	// A connection without messages for idlePing is pinged, and closed without an answer within
+	// pingTimeout: the requests of a gateway that has gone must not stay booked.
 	idlePing    = 30 * time.Second
 	pingTimeout = 20 * time.Second
 )
 
-// New returns an endpoint picker that listens nowhere yet.
+// New returns an endpoint picker without a listener; see Serve.
 func New(config Config, svc Service) *Server {
 	s := &Server{config: config, ready: svc.Ready, relayed: config.Memory.Account(budget.Answers), health: health.NewServer()}
 	s.bookings = newBookings(svc.Selecting, config.Lease, config.MaxStreams, config.Metrics)
@@ -124,7 +125,7 @@ func New(config Config, svc Service) *Server {
 	}
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.ConnectionTimeout(handshake),
-		grpc.MaxConcurrentStreams(uint32(2 * config.MaxStreams)), // those beyond MaxStreams are told so
+		grpc.MaxConcurrentStreams(uint32(2 * config.MaxStreams)), // twice, so that requests beyond MaxStreams get an answer
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: idlePing, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	}
@@ -138,7 +139,7 @@ func New(config Config, svc Service) *Server {
 	return s
 }
 
-// Serve answers gateways on a listener until Stop.
+// Serve serves gateways on a listener until Stop.
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve ext_proc on %s: %w", l.Addr(), err)
@@ -146,7 +147,7 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Run does what has to be done beside the requests until ctx ends.
+// Run renews leases, updates the health service and probes the tokenizer once, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.bookings.run(ctx) })
@@ -172,7 +173,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// tellHealth makes the health service say what is so now.
+// tellHealth updates the health service.
 func (s *Server) tellHealth() {
 	now := healthpb.HealthCheckResponse_NOT_SERVING
 	if !s.draining.Load() && s.ready() {
@@ -187,8 +188,8 @@ func (s *Server) tellHealth() {
 	}
 }
 
-// Stop ends the server: its health is NOT_SERVING at once, after delay it takes no new requests,
-// and those under way have timeout to end. If ctx ends, all is cut at once.
+// Stop shuts the server down. Its health is NOT_SERVING at once; after delay it accepts no new
+// requests, and those under way have timeout to end. When ctx ends, everything is cut at once.
 func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 	s.draining.Store(true)
 	s.tellHealth()
@@ -200,7 +201,8 @@ func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 	defer cancel()
 	var ended sync.WaitGroup
 	ended.Go(s.grpc.GracefulStop)
-	// Others than requests are not waited for: those who watch the health do not leave.
+	// Only requests are waited for: GracefulStop alone would wait for health watches, which
+	// never end.
 	every := time.NewTicker(stopEvery)
 	defer every.Stop()
 	for quiet := 0; quiet < 2 && ctx.Err() == nil; quiet++ {
@@ -216,7 +218,7 @@ func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 	ended.Wait()
 }
 
-// Process implements the service of Envoy's filter: one call for each HTTP request.
+// Process implements Envoy's filter service: one call for each HTTP request.
 func (s *Server) Process(stream extproc.ExternalProcessor_ProcessServer) (err error) {
 	s.config.Metrics.Open.Add(1)
 	defer s.config.Metrics.Open.Add(-1)
@@ -235,18 +237,18 @@ func (s *Server) Process(stream extproc.ExternalProcessor_ProcessServer) (err er
 	return x.run()
 }
 
-// full reports whether there are more requests under way than may be.
+// full reports whether more requests are under way than MaxStreams.
 func (s *Server) full() bool { return s.config.Metrics.Open.Load() > int64(s.config.MaxStreams) }
 
-// warnSilent says once that a gateway does not send the bodies of responses.
+// warnSilent warns, once, that a gateway does not send the bodies of responses.
 func (s *Server) warnSilent() {
 	if !s.silent.Swap(true) {
 		s.config.Log.Warn().Msg("a gateway has response_body_mode NONE: bookings end with the headers of responses, and nothing is learned from their bodies")
 	}
 }
 
-// admit returns the caller of a stream: the holder of its bearer token or of its client's
-// certificate.
+// admit authenticates the caller of a stream by its bearer token or its client certificate. The
+// error is a gRPC status.
 func (s *Server) admit(ctx context.Context) (*access.Caller, error) {
 	if s.config.Guard == nil {
 		return nil, nil
@@ -274,7 +276,7 @@ func (s *Server) admit(ctx context.Context) (*access.Caller, error) {
 	return nil, status.Error(code, err.Error())
 }
 
-// address is that of the stream's gateway, without port.
+// address returns the address of the stream's gateway without port.
 func address(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

@@ -15,11 +15,12 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// tokenize fills in the prompt: from the body, or by asking the tokenizer.
+// tokenize sets r.prompt: from the body's token ids, or by asking the tokenizer. Without tokens
+// the prompt is placed by load.
 func (r *request) tokenize(ctx context.Context) *problem {
 	r.prompt = selecting.Prompt{LoRA: r.target.lora, CacheSalt: r.salt}
 	switch {
-	case r.body.Prompts > 1: // a batch: no rank has one prefix of all
+	case r.body.Prompts > 1: // a batch: its prompts have no common prefix to look up
 		r.placeByLoad()
 		return nil
 	case r.body.Tokens != nil:
@@ -42,12 +43,12 @@ func (r *request) tokenize(ctx context.Context) *problem {
 	return nil
 }
 
-// tokensFactor times its length is what the tokens of a body may take: one of one byte is four
-// in memory, and a token id in the body, of two bytes with its comma, twice that while the list
-// of them grows.
+// tokensFactor times the length of a body is the memory that its tokens may take, in bytes. A
+// token of one byte of text takes four bytes. A token id in the body takes two bytes at least
+// with its comma, and eight in memory while the list of ids grows.
 const tokensFactor = 4
 
-// holdTokens reserves what the tokens of a large body may take, once. Those of small bodies
+// holdTokens reserves the memory for the tokens of a large body, once. Tokens of small bodies
 // are not counted.
 func (r *request) holdTokens() *problem {
 	if r.held > 0 || len(r.text) <= budget.SmallBody {
@@ -61,17 +62,18 @@ func (r *request) holdTokens() *problem {
 	return nil
 }
 
-// ReleaseText implements selecting.TextHolder: the request waits, and its hashes are enough.
+// ReleaseText implements selecting.TextHolder. It drops the tokens of a request that waits: its
+// hashes are enough.
 func (r *request) ReleaseText() {
 	r.serving.Release(r.held)
 	r.held, r.prompt.TokenIDs, r.body.Tokens = 0, nil, nil
 }
 
-// mostProbed is for how many models the tokenizer is tried at the start.
+// mostProbed bounds the models that the tokenizer is tried with at the start.
 const mostProbed = 8
 
-// probe tries the tokenizer once for each of the first models, to tell an operator early what
-// every request would meet.
+// probe tries the tokenizer once for each of the first models, so that an operator learns early
+// what every request would meet.
 func (p *picker) probe(ctx context.Context) {
 	if p.config.Tokenizer == nil {
 		return
@@ -93,7 +95,7 @@ func (p *picker) probe(ctx context.Context) {
 	}
 }
 
-// engine returns the base URL of an engine of the model, at random; "" for none.
+// engine returns the base URL of an engine of the pool, chosen at random; "": there is none.
 func (p *pool) engine() string {
 	workers := p.snapshot.Workers
 	if len(workers) == 0 {
@@ -102,7 +104,8 @@ func (p *pool) engine() string {
 	return workers[rand.IntN(len(workers))].Address()
 }
 
-// notTokenized decides what becomes of a request without tokens: nil places it by load.
+// notTokenized decides about a request without tokens: it places it by load and returns nil, or
+// returns the problem.
 func (r *request) notTokenized(ctx context.Context, err error) *problem {
 	if ctx.Err() != nil {
 		return problemOf(ctx, ctx.Err())
@@ -143,10 +146,12 @@ func (r *request) notTokenized(ctx context.Context, err error) *problem {
 	return bad
 }
 
-// bytesPerToken is about what a token of text has, for prompts whose tokens nobody counts.
+// bytesPerToken is the estimated text of a token in bytes, for prompts that no tokenizer
+// counts.
 const bytesPerToken = 4
 
-// placeByLoad makes a prompt of about the right length that no cache has: its load counts.
+// placeByLoad sets r.prompt to one of about the right length with random blocks, which no cache
+// has, so that load alone decides.
 func (r *request) placeByLoad() {
 	tokens := max(1, r.body.TextBytes/bytesPerToken, len(r.body.Tokens)+r.body.FurtherTokens)
 	blocks := make([]uint64, tokens/max(1, int(r.pool.snapshot.BlockSize)))

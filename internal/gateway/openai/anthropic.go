@@ -18,11 +18,11 @@ type block struct {
 	Content   json.RawMessage `json:"content"`
 }
 
-// billingHeader starts a part of a system prompt that differs with each request; vLLM
-// leaves it out of the prompt.
+// billingHeader is the start of a part of the system prompt that differs with each request.
+// vLLM leaves the part out of the prompt, and so does this conversion.
 const billingHeader = "x-anthropic-billing-header"
 
-// anthropicChat converts a request of Anthropic's API as vLLM does.
+// anthropicChat converts a request of Anthropic's API to a chat, as vLLM does.
 func (r *Request) anthropicChat(b *object) ([][]byte, error) {
 	var messages []chatMessage
 	if !r.isNull(memberSystem) {
@@ -66,7 +66,7 @@ func (r *Request) anthropicChat(b *object) ([][]byte, error) {
 	return r.finishAnthropic(b, messages)
 }
 
-// finishAnthropic adds what the request has beside its messages.
+// finishAnthropic adds the messages, and the tools and template arguments of the request.
 func (r *Request) finishAnthropic(b *object, messages []chatMessage) ([][]byte, error) {
 	tools, err := r.anthropicTools()
 	if err != nil {
@@ -84,7 +84,7 @@ func (r *Request) finishAnthropic(b *object, messages []chatMessage) ([][]byte, 
 	return b.close(), nil
 }
 
-// givenTool is a tool as Anthropic's API and the responses API name it.
+// givenTool is a tool in the form of Anthropic's API or of the responses API.
 type givenTool struct {
 	Type        string          `json:"type"`
 	Name        string          `json:"name"`
@@ -116,7 +116,7 @@ func (r *Request) anthropicTools() ([]byte, error) {
 	return json.Marshal(tools)
 }
 
-// content splits what a message says: a text, or blocks (then not nil).
+// content reads the content of a message: a string, or blocks (then blocks is not nil).
 func content(raw json.RawMessage) (text string, blocks []block, err error) {
 	raw = bytes.TrimSpace(raw)
 	switch {
@@ -144,8 +144,8 @@ func systemText(blocks []block) string {
 	return text.String()
 }
 
-// appendBlocks appends the messages that one message of blocks is: results of tools
-// are messages of their own, before the rest.
+// appendBlocks appends the messages that one message of blocks becomes. The result of a tool
+// becomes a message of its own, before the rest.
 func appendBlocks(messages []chatMessage, role string, blocks []block) ([]chatMessage, error) {
 	out := chatMessage{Role: role}
 	var parts []textPart

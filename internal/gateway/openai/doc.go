@@ -1,9 +1,8 @@
-// Package openai reads what clients and engines say to each other in the dialects of
-// OpenAI's and Anthropic's HTTP APIs, as far as the choice of a worker and the account of
-// its load need it: requests (ParseRequest), the bodies that tokenizers take instead
-// of them (Request.RenderBody, Request.TokenizeBody), answers piece by piece
-// (Response), and errors (AppendError).
+// Package openai parses what clients and engines send in the dialects of OpenAI's and
+// Anthropic's HTTP APIs, as far as the choice of a worker and its load accounting need it:
+// requests (ParseRequest), the bodies that tokenizers take instead (Request.RenderBody,
+// Request.TokenizeBody), answers piece by piece (Response), and errors (AppendError).
 //
-// Nothing here checks what only an engine needs: a body goes on byte by byte as it
-// came, but for the model and the cache salt where they are to be replaced.
+// It does not validate what only an engine needs. A body is passed on byte by byte, except
+// for the model and the cache salt where these are replaced.
 package openai

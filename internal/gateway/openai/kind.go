@@ -5,7 +5,7 @@ import "strings"
 // Kind is the API that a request is for.
 type Kind uint8
 
-// The kinds of requests. For all but Other a worker is picked by its prompt.
+// The kinds of requests. All but Other have a prompt that the choice of a worker depends on.
 const (
 	Other       Kind = iota // any other route; there is no prompt to read
 	Chat                    // POST …/v1/chat/completions

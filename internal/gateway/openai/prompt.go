@@ -54,7 +54,8 @@ func afterBracket(array []byte) byte {
 	return rest[0]
 }
 
-// skipText passes a string and returns its length in the text.
+// skipText skips a string and returns how many bytes its text takes in the body, escapes
+// included.
 func skipText(s *bodyscan.Scanner) int {
 	start := s.Offset()
 	s.Skip()
@@ -87,7 +88,7 @@ func readInput(s *bodyscan.Scanner, r *Request) {
 // readSystem reads the system prompt of Anthropic's API: a text or parts.
 func readSystem(s *bodyscan.Scanner, r *Request) { readContent(s, r) }
 
-// readContent reads what a message says: a text, or parts of one type each.
+// readContent counts the text of a message's content: a string, or parts.
 func readContent(s *bodyscan.Scanner, r *Request) {
 	switch s.Next() {
 	case '"':
@@ -116,7 +117,7 @@ type part struct {
 	text    bool // it has a text
 }
 
-// readPart reads a part, whose content may have parts itself.
+// readPart reads a part. The content of a part may have parts itself.
 func readPart(s *bodyscan.Scanner, p *part) {
 	for name := range s.Map() {
 		switch string(name) {
@@ -141,8 +142,8 @@ func (p *part) read(s *bodyscan.Scanner) {
 	p.request.countText(skipText(s))
 }
 
-// isText reports whether a prompt's tokens follow from the part's text. A type that is
-// not known is taken for media: a worker is then chosen by its load.
+// isText reports whether the part's tokens follow from its text alone. An unknown type counts
+// as media, so that load decides.
 func (p *part) isText() bool {
 	switch p.kind {
 	case "":

@@ -5,14 +5,13 @@ import (
 	"errors"
 )
 
-// ErrNotConvertible says that a prompt's tokens cannot be asked for, as the body does
-// not have all of it, or has what no tokenizer's route takes.
+// ErrNotConvertible reports that the tokens of a prompt cannot be asked for: the body does not
+// have all of the prompt, or has parts that the tokenizer's routes do not accept.
 var ErrNotConvertible = errors.New("the prompt cannot be converted for the tokenizer")
 
-// RenderBody returns what a renderer is asked for the prompt's tokens: the kind of the
-// route, and the body in pieces, with the given model. Anthropic's messages are
-// converted to those of a chat as vLLM (0.32.0) does it. The error is
-// ErrNotConvertible.
+// RenderBody returns the question to a renderer for the prompt's tokens: the kind of its route,
+// and the body in pieces with the given model. Anthropic's messages become those of a chat, as
+// in vLLM 0.32.0. The error is ErrNotConvertible.
 func (r *Request) RenderBody(model string) (Kind, [][]byte, error) {
 	switch {
 	case r.Media:
@@ -50,7 +49,7 @@ func (r *Request) TokenizeBody(model string) ([][]byte, error) {
 	return b.close(), nil
 }
 
-// chat returns the prompt as the messages of a chat, with what its template is given.
+// chat returns a body with the prompt as messages of a chat, and the arguments of its template.
 func (r *Request) chat(model string) ([][]byte, error) {
 	b := newObject(model)
 	switch r.Kind {
@@ -64,11 +63,11 @@ func (r *Request) chat(model string) ([][]byte, error) {
 	return nil, ErrNotConvertible
 }
 
-// object is a JSON object that is being written, in pieces: values may be large, and are
-// parts of the request's body where they stand there so.
+// object is a JSON object being written, in pieces: values may be large, and where possible are
+// slices of the request's body.
 type object struct{ pieces [][]byte }
 
-// newObject starts a body with its model; empty: without one.
+// newObject starts a body with its model; without one if model is empty.
 func newObject(model string) *object {
 	b := &object{}
 	if model != "" {
@@ -85,18 +84,18 @@ func (b *object) member(name string, value []byte) {
 	b.pieces = append(b.pieces, []byte(head+name+`":`), value)
 }
 
-// close returns the object, which has a member.
+// close returns the finished object. It must have a member.
 func (b *object) close() [][]byte { return append(b.pieces, []byte{'}'}) }
 
-// copyTo gives a member as it stands in the body, unless it is null.
+// copyTo copies a member's text from the request's body, unless it is missing or null.
 func (r *Request) copyTo(b *object, m member, name string) {
 	if !r.isNull(m) {
 		b.member(name, r.raw(m))
 	}
 }
 
-// plainChat takes from a chat what /tokenize takes. What the route for chats gives to
-// the template itself, and /tokenize does not know, goes in chat_template_kwargs.
+// plainChat copies the members of a chat that /tokenize has too. Arguments that the chat route
+// passes to the template, but that /tokenize does not have, go into chat_template_kwargs.
 func (r *Request) plainChat(b *object) ([][]byte, error) {
 	if r.isNull(memberMessages) {
 		return nil, ErrNotConvertible

@@ -8,32 +8,32 @@ import (
 	"github.com/select-service/select-service/internal/bodyscan"
 )
 
-// Request is what a request's body says of its place. It reads the body in place: the
-// body must not change while the Request is in use.
+// Request has what the choice of a worker needs of a request's body. It refers to the body's
+// memory, which must not change while the Request is in use.
 type Request struct {
 	Kind Kind
 	// Model is the model as the client names it, which may be an adapter; empty: none.
 	Model string
-	// Stream: the client asked for server-sent events; IncludeUsage: with the usage at
-	// their end.
+	// Stream: the client asked for server-sent events. IncludeUsage: and for the usage at their
+	// end.
 	Stream, IncludeUsage bool
 	Hints                Hints
 	// Salt is the cache salt of the body, trimmed; empty: none. See CacheSalt.
 	Salt string
-	// MaxTokens is the most tokens to generate that the client allows; 0: not said.
+	// MaxTokens is the client's limit on generated tokens; 0: none given.
 	MaxTokens uint32
 
 	// Prompts counts the prompts: more than one only in a batch of completions.
 	Prompts int
-	// Tokens are those of the first prompt where the body has token ids instead of a
-	// text, else nil; FurtherTokens counts those of the other prompts of the batch.
+	// Tokens has the first prompt's token ids if the body has ids instead of text, else nil.
+	// FurtherTokens counts the ids of the batch's other prompts.
 	Tokens        []uint32
 	FurtherTokens int
-	// FirstBytes and TextBytes are about how many bytes of text the first prompt and all
-	// of them have: what its tokens are estimated from where nobody counts them.
+	// FirstBytes and TextBytes are the approximate bytes of text of the first prompt and of all
+	// prompts. Token counts are estimated from them where no tokenizer counts.
 	FirstBytes, TextBytes int
-	// Media: the prompt has parts that are no text, or is kept elsewhere, so that its
-	// text alone does not tell what an engine has cached of it.
+	// Media: the prompt has parts that are not text or not in the body, so that its text alone
+	// does not determine its blocks.
 	Media bool
 
 	body    []byte
@@ -41,12 +41,13 @@ type Request struct {
 	members [memberCount]span
 }
 
-// Hints are the members of nvext.agent_hints. Nil is not given.
+// Hints has the members of nvext.agent_hints. Nil: not given.
 type Hints struct {
 	Priority       *int32
 	StrictPriority *uint32
-	OutputTokens   *uint32 // osl: how many tokens are expected
-	// LatencySensitivity is deprecated: a priority jump, in seconds.
+	OutputTokens   *uint32 // osl: expected output in tokens
+	// LatencySensitivity is a priority jump in seconds. It is deprecated; Priority takes
+	// precedence.
 	LatencySensitivity *float64
 }
 
@@ -55,7 +56,7 @@ type span struct{ start, end int }
 
 func (s span) exists() bool { return s.start > 0 }
 
-// The members of a body whose place is kept.
+// member is a member whose place in the body is remembered.
 type member int
 
 const (
@@ -88,9 +89,9 @@ func (r *Request) isNull(m member) bool {
 // scanners are reused: they keep memory for strings with escapes.
 var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
 
-// ParseRequest reads the body of a request. The error is a *bodyscan.Error with the
-// first fault, and never repeats a text of the body. The body of another kind may be
-// anything, and is no fault; only its model is read.
+// ParseRequest reads the body of a request. The error is a *bodyscan.Error with the first
+// fault, and never repeats text of the body. For the kind Other any body is accepted, and only
+// its model is read.
 func ParseRequest(kind Kind, body []byte) (*Request, error) {
 	s := scanners.Get().(*bodyscan.Scanner)
 	defer func() {
@@ -117,7 +118,7 @@ func ParseRequest(kind Kind, body []byte) (*Request, error) {
 // otherShape is the body of a route without a prompt.
 var otherShape = bodyscan.NewObject(field("model", readModel))
 
-// shapes are the bodies of each kind with a prompt. What is not here is passed over.
+// shapes describes the bodies of the kinds with a prompt. Members not listed are skipped.
 var shapes = [...]*bodyscan.Object[Request]{
 	Chat: bodyscan.NewObject(append(
 		fields(),
@@ -160,7 +161,7 @@ var shapes = [...]*bodyscan.Object[Request]{
 	)...),
 }
 
-// fields are the members that all kinds have.
+// fields returns the members that all kinds with a prompt share.
 func fields() []bodyscan.Field[Request] {
 	return []bodyscan.Field[Request]{
 		placed("model", memberModel, readModel),
@@ -175,7 +176,7 @@ func field(name string, read func(*bodyscan.Scanner, *Request)) bodyscan.Field[R
 	return bodyscan.Field[Request]{Name: name, Read: read}
 }
 
-// placed is a member whose place in the body is kept.
+// placed returns a member that also remembers its place in the body.
 func placed(name string, m member, read func(*bodyscan.Scanner, *Request)) bodyscan.Field[Request] {
 	return field(name, func(s *bodyscan.Scanner, r *Request) {
 		s.Next()
@@ -185,8 +186,8 @@ func placed(name string, m member, read func(*bodyscan.Scanner, *Request)) bodys
 	})
 }
 
-// limit is a bound of the generated tokens. The first one of a kind that is set counts;
-// what is no such number is for the engine to refuse.
+// limit returns a member that limits the generated tokens. The lowest of a body's limits
+// counts. A value that is no positive number is ignored: the engine refuses it.
 func limit(name string) bodyscan.Field[Request] {
 	return field(name, func(s *bodyscan.Scanner, r *Request) {
 		c := s.Next()
@@ -210,7 +211,7 @@ func limit(name string) bodyscan.Field[Request] {
 
 func skip(s *bodyscan.Scanner, _ *Request) { s.Skip() }
 
-// readSize counts a value that becomes text of every prompt.
+// readSize counts the bytes of a value that becomes text of every prompt.
 func readSize(s *bodyscan.Scanner, r *Request) {
 	c := s.Next()
 	start := s.Offset()
@@ -224,8 +225,8 @@ func (r *Request) countText(n int) {
 	r.FirstBytes += n
 }
 
-// readElsewhere reads a member that stands for a prompt, or a part of it, which the
-// body does not have.
+// readElsewhere reads a member that refers to a prompt, or a part of one, that is not in the
+// body.
 func readElsewhere(s *bodyscan.Scanner, r *Request) {
 	if s.Next() != 'n' {
 		r.Media = true
@@ -244,11 +245,12 @@ func readSalt(s *bodyscan.Scanner, r *Request) {
 		return
 	}
 	if salt := strings.TrimSpace(s.String()); r.Salt == "" {
-		r.Salt = salt // nvext's goes before it
+		r.Salt = salt // nvext.cache_salt takes precedence
 	}
 }
 
-// readFlag reads true; all else is as false, or for the engine to refuse.
+// readFlag reports whether the value is true. Anything else counts as false; the engine refuses
+// what is no boolean.
 func readFlag(s *bodyscan.Scanner) bool {
 	if s.Next() == 't' {
 		return s.Bool()
@@ -257,7 +259,8 @@ func readFlag(s *bodyscan.Scanner) bool {
 	return false
 }
 
-// readIfObject reads an object of a shape; all else is for the engine to refuse.
+// readIfObject reads an object of the given shape and skips anything else, which the engine
+// refuses.
 func readIfObject[T any](shape *bodyscan.Object[T]) func(*bodyscan.Scanner, *T) {
 	return func(s *bodyscan.Scanner, v *T) {
 		if s.Next() == '{' {
@@ -272,7 +275,7 @@ var streamOptions = bodyscan.NewObject(
 	field("include_usage", func(s *bodyscan.Scanner, r *Request) { r.IncludeUsage = readFlag(s) }),
 )
 
-// orNull reads a value that may be null, which is the same as none.
+// orNull reads a value that may be null; null means not given.
 func orNull[T any](read func(*bodyscan.Scanner, *T)) func(*bodyscan.Scanner, *T) {
 	return func(s *bodyscan.Scanner, v *T) {
 		if !s.Null() {
@@ -281,7 +284,7 @@ func orNull[T any](read func(*bodyscan.Scanner, *T)) func(*bodyscan.Scanner, *T)
 	}
 }
 
-// extension is nvext. Its members are for the gateway, so that wrong ones are faults.
+// extension describes nvext. Its members are for the gateway, so wrong types are faults here.
 var extension = bodyscan.NewObject(
 	field("agent_hints", orNull(func(s *bodyscan.Scanner, r *Request) { hints.Read(s, &r.Hints) })),
 	field("cache_salt", orNull(func(s *bodyscan.Scanner, r *Request) {

@@ -5,25 +5,26 @@ import (
 	"mime"
 )
 
-// Usage is what an engine says that a request has taken.
+// Usage is an engine's own count of a request's tokens.
 type Usage struct {
 	Prompt, Completion uint64 // tokens
-	Cached             uint64 // of Prompt, found in the engine's cache
-	HasCached          bool   // the engine says how many were cached
+	Cached             uint64 // the tokens of Prompt that were in the engine's cache
+	HasCached          bool   // the engine reported Cached
 }
 
-// Response follows the body of an answer as it passes by in pieces, and keeps nothing
-// of it: pieces that are cut elsewhere give the same. It is not safe for concurrent use.
+// Response parses the body of an answer while its pieces pass by, and keeps none of them. The
+// result does not depend on where the pieces are cut. It is not safe for concurrent use.
 type Response struct {
 	format format
 	json   walker
-	event  event // what has been seen of the event, or of the whole text
+	event  event // what has been found in the current event, or in the whole text of formatJSON
 	line   line
 
-	bytes   bool // there was one
+	bytes   bool // the body has at least one byte
 	started bool
 	tokens  uint64
-	// has says which numbers of the usage there were; the last ones count.
+	// has and numbers are indexed by mark: the numbers of the usage that have come, each with
+	// its last value.
 	has     [markDone + 1]bool
 	numbers [markDone + 1]uint64
 }
@@ -31,22 +32,22 @@ type Response struct {
 type format uint8
 
 const (
-	formatOpaque format = iota // nothing can be read
+	formatOpaque format = iota // compressed, or of an unknown type: not parsed
 	formatJSON
 	formatEvents // server-sent events
 )
 
-// event is what one server-sent event says.
+// event is what has been found in one server-sent event.
 type event struct {
 	data   bool // it has a line of data
 	output bool // it has generated text
 	choice bool // it has a choice
 }
 
-// line is where in a line of an event stream the next byte stands.
+// line is the position of the next byte within a line of an event stream.
 type line struct {
 	state   lineState
-	matched int  // bytes of the field's name that were read
+	matched int  // bytes of "data:" that have matched so far
 	empty   bool // the line has no byte so far
 	afterCR bool // the last byte ended a line, and a line feed belongs to it
 }
@@ -54,14 +55,15 @@ type line struct {
 type lineState uint8
 
 const (
-	lineName  lineState = iota // in what may be "data:"
-	lineSpace                  // behind it, where one space is dropped
+	lineName  lineState = iota // in a field's name that may be "data:"
+	lineSpace                  // behind "data:", where one space is dropped
 	lineData
-	lineOther // in a line that is passed over
+	lineOther // in a line that is skipped
 )
 
-// NewResponse returns a Response for the answer to a request of a kind with these
-// headers.
+// NewResponse returns a Response for the answer to a request of the given kind. contentType and
+// contentEncoding are the answer's headers; an answer that is compressed or of another type is
+// not parsed.
 func NewResponse(kind Kind, contentType, contentEncoding string) *Response {
 	r := &Response{line: line{empty: true}}
 	r.json.report = r.mark
@@ -77,12 +79,12 @@ func NewResponse(kind Kind, contentType, contentEncoding string) *Response {
 	return r
 }
 
-// Streams reports whether the answer is a stream of events, from which the first token
-// and their number can be told.
+// Streams reports whether the answer is a stream of events, so that the first token and the
+// number of tokens can be read from it.
 func (r *Response) Streams() bool { return r.format == formatEvents }
 
-// Started reports whether a token was generated: in a stream of events once one has a
-// choice, or a text of the answer; else once there is a byte.
+// Started reports whether a token was generated. In a stream of events that is the first event
+// with a choice or a text of the answer; otherwise the first byte.
 func (r *Response) Started() bool {
 	if r.format == formatEvents {
 		return r.started
@@ -90,16 +92,16 @@ func (r *Response) Started() bool {
 	return r.bytes
 }
 
-// Tokens returns how many tokens were generated so far: as many as there were events
-// with a text in them, or what the engine says if that is more.
+// Tokens returns how many tokens were generated so far: the number of events with text, or the
+// engine's own count if that is higher.
 func (r *Response) Tokens() uint64 { return max(r.tokens, r.numbers[markDone]) }
 
-// Usage returns what the engine said of the request's tokens so far; ok: it said how many
-// the prompt has.
+// Usage returns the engine's counts so far. ok reports whether the prompt's tokens are among
+// them.
 func (r *Response) Usage() (u Usage, ok bool) {
 	return Usage{
-		// Anthropic's input_tokens are those behind what was cached or is cached now;
-		// the other APIs have no such members.
+		// Anthropic's input_tokens do not include the tokens read from or written to the cache.
+		// The other APIs do not have the two numbers.
 		Prompt:     r.numbers[markPrompt] + r.numbers[markRead] + r.numbers[markWritten],
 		Completion: r.numbers[markDone],
 		Cached:     r.numbers[markCached] + r.numbers[markRead],
@@ -107,7 +109,7 @@ func (r *Response) Usage() (u Usage, ok bool) {
 	}, r.has[markPrompt]
 }
 
-// Write reads the next piece of the body.
+// Write parses the next piece of the body.
 func (r *Response) Write(piece []byte) {
 	if len(piece) == 0 {
 		return
@@ -121,7 +123,7 @@ func (r *Response) Write(piece []byte) {
 	}
 }
 
-// End says that the body is complete.
+// End parses what is left when the body is complete.
 func (r *Response) End() {
 	r.json.end()
 	if r.format == formatEvents {
@@ -129,7 +131,7 @@ func (r *Response) End() {
 	}
 }
 
-// mark takes what the walker finds.
+// mark stores what the walker finds. number is used for marks of the usage only.
 func (r *Response) mark(m mark, number uint64) {
 	switch m {
 	case markChoice:
@@ -141,7 +143,7 @@ func (r *Response) mark(m mark, number uint64) {
 	}
 }
 
-// events reads a piece of an event stream, byte by byte only where lines begin.
+// events parses a piece of an event stream. It goes byte by byte only where lines begin.
 func (r *Response) events(piece []byte) {
 	for len(piece) > 0 {
 		c := piece[0]
@@ -187,7 +189,7 @@ func (r *Response) events(piece []byte) {
 
 var newline = []byte{'\n'}
 
-// endLine ends a line; an empty one ends the event. Lines of data are one text.
+// endLine ends a line. An empty line ends the event; the data lines of an event are one text.
 func (r *Response) endLine(c byte) {
 	if r.line.empty {
 		r.endEvent()

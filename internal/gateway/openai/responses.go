@@ -2,8 +2,8 @@ package openai
 
 import "encoding/json"
 
-// responsesChat converts the input of a response as vLLM does, where it consists of
-// messages of text and calls of functions with their results.
+// responsesChat converts the input of the responses API to a chat, as vLLM does. It supports
+// messages of text and function calls with their results.
 func (r *Request) responsesChat(b *object) ([][]byte, error) {
 	var messages []chatMessage
 	if !r.isNull(memberInstructions) {
@@ -65,7 +65,8 @@ type item struct {
 	Summary   json.RawMessage `json:"summary"`
 }
 
-// appendTo appends the item's message, or adds the item to the assistant's last one.
+// appendTo appends the item as a message, or adds it to the assistant's message if that is the
+// last one.
 func (it item) appendTo(messages []chatMessage) ([]chatMessage, error) {
 	last := &chatMessage{} // the assistant's last message, if it is the last of all
 	if n := len(messages); n > 0 && messages[n-1].Role == assistant {
@@ -120,8 +121,8 @@ func (it item) appendTo(messages []chatMessage) ([]chatMessage, error) {
 
 const assistant = "assistant"
 
-// reasoning returns the text of an item of that type: its first part, else the first
-// of its summary.
+// reasoning returns the text of a reasoning item: the first part of its content, else of its
+// summary.
 func (it item) reasoning() (string, error) {
 	for _, raw := range []json.RawMessage{it.Content, it.Summary} {
 		if len(raw) == 0 || string(raw) == "null" {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Body returns the body that goes to the engine, in pieces: with the given cache salt
-// at its top level, or as it came if salt is empty or stands there already. The pieces
-// are parts of the body that was parsed.
+// Body returns the body for the engine, in pieces that may be slices of the parsed body. It has
+// the given cache salt at its top level; if salt is empty or already there, it is the body as
+// it came.
 func (r *Request) Body(salt string) [][]byte {
 	return r.edited("", salt)
 }
@@ -18,7 +18,8 @@ type edit struct {
 	text []byte
 }
 
-// edited returns the body with the model and the salt replaced; empty leaves one alone.
+// edited returns the body with the model and the salt replaced. An empty model or salt is not
+// replaced.
 func (r *Request) edited(model, salt string) [][]byte {
 	var edits []edit
 	if model != "" && model != r.Model {
@@ -39,7 +40,8 @@ func (r *Request) edited(model, salt string) [][]byte {
 	return append(pieces, r.body[from:])
 }
 
-// member returns the edit that sets a member to a text.
+// member returns the edit that sets a member to the given string: it replaces the value, or
+// inserts the member at the object's start.
 func (r *Request) member(m member, name, text string) edit {
 	value := quoted(text)
 	if at := r.members[m]; at.exists() {
@@ -52,7 +54,7 @@ func (r *Request) member(m member, name, text string) edit {
 	return edit{span{r.open, r.open}, value}
 }
 
-// saysSalt reports whether the body's own cache_salt is this one.
+// saysSalt reports whether the body's own cache_salt is the given one.
 func (r *Request) saysSalt(salt string) bool {
 	return r.members[memberSalt].exists() && string(r.raw(memberSalt)) == string(quoted(salt))
 }

@@ -2,26 +2,25 @@ package openai
 
 import "strings"
 
-// walker goes through a JSON text that comes in pieces and tells what stands at a few
-// paths. It keeps nothing of the text but a member's name and a number, so that the
-// text may be of any length, and is cut anywhere. It is lenient: of a text that is no
-// JSON it tells nothing further.
+// walker parses a JSON text that comes in pieces, cut anywhere, and reports the values at a few
+// paths. It keeps only a member's name and a number, so that the text may be of any length. It
+// is lenient: once a text is not JSON it just reports nothing further.
 type walker struct {
 	report func(m mark, number uint64)
 
 	state   walkState
 	escaped bool // in a string: the last byte was a backslash
-	filled  bool // in a string: it has a byte
+	filled  bool // in a string: it is not empty
 	depth   int  // of open arrays and objects
 	objects [maxWalkDepth/64 + 1]uint64
-	// nodes are the paths of the innermost containers that have one; below them nothing
-	// is looked for. at is the path of the next value.
+	// nodes has, by depth, the path of each open container, nil if nothing is looked for in it.
+	// at is the path of the next value.
 	nodes  [maxPath + 1]*pathNode
 	at     *pathNode
 	name   [maxPathName]byte
-	length int // of name; above maxPathName for one that is longer
+	length int // of name; above maxPathName: the name is too long to be looked for
 	number uint64
-	exact  bool // number is what the text says
+	exact  bool // number has not overflowed
 }
 
 // maxWalkDepth is how deep arrays and objects may nest.
@@ -38,31 +37,32 @@ const (
 	beforeMember
 	beforeColon
 	afterValue
-	broken // this is no JSON
+	broken // the text is not JSON
 )
 
-// mark is what a path stands for.
+// mark is the meaning of the value at a path.
 type mark uint8
 
 const (
 	markNone    mark = iota
-	markChoice       // an object of choices, which engines send once there is output
-	markOutput       // a text or object with output in it
-	markPrompt       // the tokens of the prompt
-	markCached       // those of them that were cached
-	markRead         // those that were cached, where the prompt's do not have them
-	markWritten      // those that were not and are now, likewise
-	markDone         // the tokens generated
+	markChoice       // an object in choices; engines send the first one with the first output
+	markOutput       // a text, or an object of a tool call, that is output
+	markPrompt       // tokens of the prompt
+	markCached       // tokens of the prompt that were cached
+	markRead         // cached tokens that markPrompt does not include (Anthropic)
+	markWritten      // tokens written to the cache that markPrompt does not include (Anthropic)
+	markDone         // tokens generated
 )
 
-// pathNode is a path from the root, by names; an array's elements are at its path.
+// pathNode is a path from the root by member names. The elements of an array have the array's
+// path.
 type pathNode struct {
 	mark mark
 	kind pathKind
 	next map[string]*pathNode
 }
 
-// pathKind is which values have the mark.
+// pathKind is the type that a value must have to be reported.
 type pathKind uint8
 
 const (
@@ -76,7 +76,7 @@ const (
 	maxPathName = 32 // bytes of a name in a path
 )
 
-// root is the paths of all APIs in one tree: they do not contradict one another.
+// root has the paths of all APIs in one tree. No path means different things in two APIs.
 var root = newPaths()
 
 func newPaths() *pathNode {
@@ -148,7 +148,7 @@ func (w *walker) walk(text []byte) {
 				w.tell(kindNumber)
 			}
 			w.state = afterValue
-			continue // what ends the number is not part of it
+			continue // the byte behind the number is read again
 		case inLiteral:
 			if c == ',' || c == ']' || c == '}' || isSpace(c) {
 				w.state = afterValue
@@ -165,7 +165,7 @@ func (w *walker) walk(text []byte) {
 	}
 }
 
-// end reads the end of the text: only a number can end there.
+// end handles the end of the text, which reports a number that stands there.
 func (w *walker) end() {
 	if w.state == inNumber && w.exact {
 		w.tell(kindNumber)
@@ -180,7 +180,7 @@ func (w *walker) tell(kind pathKind) {
 	}
 }
 
-// text reads a part of a string and returns how long it is.
+// text reads a part of a string and returns how many bytes it has read.
 func (w *walker) text(text []byte) int {
 	if w.escaped {
 		w.escaped = false
@@ -203,8 +203,8 @@ func (w *walker) text(text []byte) int {
 	return len(text)
 }
 
-// memberName reads a part of a member's name and returns how long it is. A name with an
-// escape is none that is looked for.
+// memberName reads a part of a member's name and returns how many bytes it has read. A name
+// with an escape is not looked for.
 func (w *walker) memberName(text []byte) int {
 	if w.escaped {
 		w.escaped = false
@@ -229,7 +229,7 @@ func (w *walker) memberName(text []byte) int {
 	return len(text)
 }
 
-// keepName appends to the name, where it may be one that is looked for.
+// keepName appends to the name, if members of the current container are looked for.
 func (w *walker) keepName(part []byte) {
 	if w.length+len(part) > maxPathName {
 		w.length = maxPathName + 1
@@ -238,7 +238,8 @@ func (w *walker) keepName(part []byte) {
 	}
 }
 
-// container returns the path of the innermost array or object, nil if it has none.
+// container returns the path of the innermost array or object; nil if nothing is looked for in
+// it.
 func (w *walker) container() *pathNode {
 	if w.depth == 0 || w.depth > maxPath {
 		return nil
@@ -246,7 +247,7 @@ func (w *walker) container() *pathNode {
 	return w.nodes[w.depth]
 }
 
-// between reads a byte that stands between names and values.
+// between handles a byte between names and values.
 func (w *walker) between(c byte) {
 	switch {
 	case w.state == beforeMember && c == '"':
@@ -268,7 +269,7 @@ func (w *walker) between(c byte) {
 	}
 }
 
-// value reads the first byte of a value.
+// value handles the first byte of a value.
 func (w *walker) value(c byte) {
 	switch {
 	case c == '"':

@@ -6,29 +6,30 @@ import (
 )
 
 const (
-	// opensAfter is how many failures in a row open a server's breaker.
+	// opensAfter is how many failures in a row open the breaker of a server.
 	opensAfter = 5
-	// trialEvery is how often a server with an open breaker is asked all the same.
+	// trialEvery is how often a server is tried while its breaker is open.
 	trialEvery = time.Second
-	// maxBreakers bounds the servers whose failures are remembered.
+	// maxBreakers bounds the remembered servers.
 	maxBreakers = 1 << 14
 )
 
-// breakers remember by server which ones fail, so that they are not asked for each
+// breakers has a circuit breaker for each server that fails, so that it is not asked for every
 // request. The zero value is ready. It is safe for concurrent use.
 type breakers struct {
 	mu sync.Mutex // guards failing
-	// failing has the servers whose last answer was a failure.
+	// failing has the servers whose last answer was a failure, by base URL.
 	failing map[string]*breaker
 }
 
 type breaker struct {
 	failures int       // in a row
-	trial    time.Time // the last time that it was asked although it is open
+	trial    time.Time // when it was last tried while open
 }
 
-// allow reports whether a server may be asked now. Who may asks, and says how it went. trial
-// is the time of a trial, zero for other questions.
+// allow reports whether a server may be asked now. A caller that may must report the outcome
+// with succeeded, failed or cancelled. trial is not zero if this call is the trial of an open
+// breaker.
 func (b *breakers) allow(server string, now time.Time) (trial time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,8 +66,8 @@ func (b *breakers) failed(server string, now time.Time) {
 	}
 }
 
-// cancelled says that nothing is known of a server that was asked: the last trial, if it ended
-// so, leaves the next one to who comes next. Other questions say nothing of it.
+// cancelled reports that a call ended without an outcome. If the call was the latest trial of
+// an open breaker, the next caller may try at once.
 func (b *breakers) cancelled(server string, trial time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

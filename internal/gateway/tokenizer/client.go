@@ -18,19 +18,19 @@ import (
 	"github.com/select-service/select-service/internal/gateway/openai"
 )
 
-// Worker as URL asks a live engine of the request's model.
+// Worker as Options.URL asks a live engine of the request's model.
 const Worker = "worker"
 
-// Protocol is what the server speaks.
+// Protocol is the API of the server.
 type Protocol string
 
 // The protocols.
 const (
-	// VLLMRender is …/render of vLLM (since 0.18.0): the request itself gives the ids.
+	// VLLMRender is vLLM's …/render routes (since 0.18.0), which take the request's own body.
 	VLLMRender Protocol = "vllm-render"
-	// SGLangRenderer is SGLang's renderer, which has the route for chats alone.
+	// SGLangRenderer is SGLang's renderer, which has a route for chats only.
 	SGLangRenderer Protocol = "sglang-renderer"
-	// VLLMTokenize is /tokenize, which every vLLM has.
+	// VLLMTokenize is the route /tokenize, which every vLLM has.
 	VLLMTokenize Protocol = "vllm-tokenize"
 )
 
@@ -38,9 +38,10 @@ const (
 type Options struct {
 	URL         string // base URL without a slash at its end, or Worker
 	Protocol    Protocol
-	Timeout     time.Duration // of a prompt, with all that is asked for it
+	Timeout     time.Duration // for a prompt's tokens, second tries included
 	MaxResponse int64         // bytes of an answer
-	// Memory is the account of answers above budget.SmallBody while they are read; nil: none.
+	// Memory is the account of answers above budget.SmallBody while they are read; nil: no
+	// limit.
 	Memory *budget.Account
 }
 
@@ -51,7 +52,7 @@ type Client struct {
 	breakers breakers
 }
 
-// New returns a client. Close ends its connections.
+// New returns a client. Close closes its idle connections.
 func New(o Options) *Client {
 	return &Client{
 		options: o,
@@ -76,20 +77,20 @@ const (
 // Close ends the connections that are not in use.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Request asks for the tokens of a prompt.
+// Request is a prompt whose tokens are wanted.
 type Request struct {
 	*openai.Request
-	Model string // as the server knows it: an adapter's base
-	// Engine returns the base URL of a live engine of the model, at random, and "" for
-	// none. It is called where the URL is Worker.
+	Model string // the server's name of the model: an adapter's base model
+	// Engine returns the base URL of a live engine of the model, chosen at random; "": there is
+	// none. It is called if the URL is Worker.
 	Engine func() string
 }
 
-// draws is how many engines are looked at for one that is not known to fail.
+// draws bounds how many engines are drawn to find one whose breaker is closed.
 const draws = 4
 
-// Tokens returns the token ids of the request's prompt, the first one of a batch. The
-// error is an *Error, or the context's where that ended.
+// Tokens returns the token ids of the request's prompt, of the first one in a batch. The error
+// is an *Error, or ctx's if ctx ended.
 func (c *Client) Tokens(ctx context.Context, r *Request) ([]uint32, error) {
 	call, err := c.call(r)
 	if err != nil {
@@ -103,8 +104,8 @@ func (c *Client) Tokens(ctx context.Context, r *Request) ([]uint32, error) {
 	return c.askEngines(ctx, r.Engine, call)
 }
 
-// askEngines asks a live engine, and another one where that could not be reached: its
-// failure says nothing of the prompt, and nothing was done for it.
+// askEngines asks a live engine, and a second one if the first is unavailable: that failure is
+// not the prompt's fault.
 func (c *Client) askEngines(ctx context.Context, draw func() string, q call) ([]uint32, error) {
 	var last error = &Error{Reason: Open, Err: errOpen}
 	tried := ""
@@ -129,7 +130,7 @@ func (c *Client) askEngines(ctx context.Context, draw func() string, q call) ([]
 	return nil, last
 }
 
-// baseOf returns the URL of an engine that was registered as one, or as host:port.
+// baseOf returns the base URL of an engine registered as a URL or as host:port.
 func baseOf(engine string) string {
 	if !strings.Contains(engine, "://") {
 		engine = "http://" + engine
@@ -154,7 +155,7 @@ func (q call) reader() io.ReadCloser {
 
 var errNoRoute = errors.New("the renderer has no route for this API")
 
-// call returns what is asked. The error is openai.ErrNotConvertible or errNoRoute.
+// call returns the question for a request. The error is openai.ErrNotConvertible or errNoRoute.
 func (c *Client) call(r *Request) (call, error) {
 	if c.options.Protocol == VLLMTokenize {
 		body, err := r.TokenizeBody(r.Model)
@@ -173,7 +174,7 @@ func (c *Client) call(r *Request) (call, error) {
 	return call{path, body, idsIn(field)}, err
 }
 
-// ask asks one server, unless it is known to fail.
+// ask asks one server unless its breaker is open.
 func (c *Client) ask(ctx context.Context, base string, q call) ([]uint32, error) {
 	trial, ok := c.breakers.allow(base, time.Now())
 	if !ok {
@@ -185,7 +186,7 @@ func (c *Client) ask(ctx context.Context, base string, q call) ([]uint32, error)
 		c.breakers.succeeded(base)
 	case ok:
 		c.breakers.failed(base, time.Now())
-	default: // the client has gone, which says nothing of the server
+	default: // the request was cancelled: no outcome for the server
 		c.breakers.cancelled(base, trial)
 	}
 	return ids, err
@@ -199,8 +200,8 @@ func (c *Client) post(ctx context.Context, url string, q call) ([]uint32, error)
 	for _, piece := range q.body {
 		req.ContentLength += int64(len(piece))
 	}
-	// The transport takes another connection where the server has closed an idle one
-	// meanwhile, for which it needs the body again.
+	// The transport needs the body again if the server has just closed an idle connection and
+	// it retries on another.
 	req.GetBody = func() (io.ReadCloser, error) { return q.reader(), nil }
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
@@ -229,10 +230,10 @@ var (
 	errNoMemory = errors.New("no memory for the answer")
 )
 
-// buffers are for answers up to budget.SmallBody, which are nearly all.
+// buffers is for answers up to budget.SmallBody, which nearly all are.
 var buffers = sync.Pool{New: func() any { return new([budget.SmallBody]byte) }}
 
-// text reads the body of an answer. free gives its memory back, once.
+// text reads the body of an answer. The caller must call free once, also after an error.
 func (c *Client) text(resp *http.Response) (text []byte, free func(), err error) {
 	small := buffers.Get().(*[budget.SmallBody]byte)
 	reserved := int64(0)
@@ -243,7 +244,7 @@ func (c *Client) text(resp *http.Response) (text []byte, free func(), err error)
 	buf, n := small[:], 0
 	for {
 		if n == len(buf) {
-			grown := min(2*int64(n), c.options.MaxResponse+1) // one more, to see that it is too long
+			grown := min(2*int64(n), c.options.MaxResponse+1) // one byte more, to notice a longer answer
 			if !c.options.Memory.Reserve(grown) {
 				return nil, free, &Error{Reason: NoMemory, Err: errNoMemory}
 			}

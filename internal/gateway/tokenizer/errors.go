@@ -25,11 +25,11 @@ const (
 	Unconvertible Reason = "unconvertible" // the prompt cannot be put into a question
 )
 
-// answered reports whether the server has done its part.
+// answered reports whether the server itself works: it answered, and the failure lies
+// elsewhere.
 func (r Reason) answered() bool { return r == Rejected || r == TooLarge || r == NoMemory }
 
-// Error is a prompt without tokens. Its text is for logs: it may have what the server
-// said.
+// Error is why a prompt has no tokens. Its text is for logs only: it may quote the server.
 type Error struct {
 	Reason Reason
 	Status int // of the server's answer; 0: none
@@ -46,7 +46,8 @@ var (
 	errNoEngine = errors.New("there is no engine to ask")
 )
 
-// failed returns the error of a question that got no answer.
+// failed returns the error of a call without an answer. reason is the default if it was no
+// timeout.
 func failed(ctx context.Context, err error, reason Reason) error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -64,10 +65,10 @@ func failed(ctx context.Context, err error, reason Reason) error {
 	return &Error{Reason: reason, Err: err}
 }
 
-// maxErrorText is how much of a refusal is read, for the log.
+// maxErrorText bounds how much of a refusal is read for the log, in bytes.
 const maxErrorText = 1 << 10
 
-// refused returns the error of an answer that is no success.
+// refused returns the error of an answer whose status is not 200.
 func refused(ctx context.Context, resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
 	if ctx.Err() != nil {
@@ -83,7 +84,7 @@ func refused(ctx context.Context, resp *http.Response) error {
 	return &Error{Reason: reason, Status: resp.StatusCode, Err: fmt.Errorf("%s answers %s: %s", resp.Request.URL, resp.Status, printable(text))}
 }
 
-// printable is a text of a server in one line of a log.
+// printable returns a server's text as one line for the log.
 func printable(text []byte) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -7,13 +7,13 @@ import (
 	"github.com/select-service/select-service/internal/bodyscan"
 )
 
-// answer is what is read of a server's answer.
+// answer is the content of a server's answer.
 type answer struct {
 	ids   []uint32
 	found bool
 }
 
-// shapes are the answers by the name of their ids.
+// shapes describes the answers, by the name of the member with the ids.
 var shapes = map[string]*bodyscan.Object[answer]{
 	"tokens":    shape("tokens"),
 	"token_ids": shape("token_ids"),
@@ -26,7 +26,7 @@ func shape(name string) *bodyscan.Object[answer] {
 	}})
 }
 
-// firstIDs is how many ids have room at once.
+// firstIDs is the initial capacity for ids.
 const firstIDs = 1 << 10
 
 // scanners are reused: they keep memory for strings with escapes.
@@ -34,8 +34,8 @@ var scanners = sync.Pool{New: func() any { return new(bodyscan.Scanner) }}
 
 var errNoPrompt = errors.New("there is no prompt in it")
 
-// idsIn returns a reader of answers: an object that has the ids, or an array of them, one
-// for each prompt, of which the first counts.
+// idsIn returns a parser of answers. An answer is an object with the ids in the named member,
+// or an array of such objects, one per prompt; the first one counts.
 func idsIn(name string) func(text []byte) ([]uint32, error) {
 	return func(text []byte) ([]uint32, error) {
 		s := scanners.Get().(*bodyscan.Scanner)

@@ -9,13 +9,13 @@ import (
 	"github.com/select-service/select-service/internal/gateway/openai"
 )
 
-// errNoRenderRoute explains the answer of a vLLM that does not offer the route: 404, from
-// 0.32.0 on 403.
+// errNoRenderRoute explains the answer of a vLLM without the render routes: 404, from 0.32.0 on
+// 403.
 var errNoRenderRoute = errors.New("it does not offer the route: vLLM serves it with --enable-scale-out or as `vllm launch render`; " +
 	"--tokenizer-protocol=vllm-tokenize works with every vLLM")
 
-// Probe asks for the tokens of a short prompt, to tell an operator at the start what every
-// request would meet. engine is asked where the URL is Worker.
+// Probe asks for the tokens of a short prompt, so that an operator learns at the start what
+// every request would meet. engine is the base URL to ask if the URL is Worker.
 func (c *Client) Probe(ctx context.Context, model, engine string) error {
 	request, err := openai.ParseRequest(openai.Chat, []byte(`{"messages":[{"role":"user","content":"a"}]}`))
 	if err != nil {
