@@ -79,14 +79,14 @@ type booking struct {
 	prefillDone bool
 	// storedEarly: an event reported the end of the prefill before the reservation's id was
 	// known.
-	storedEarly bool
-	freed       bool
-	moved       bool // the booking went to another rank after the gateway had sent the request there
-	selection   selecting.Selection
-	expected    *uint32 // output in tokens; nil: unknown
-	outputs     uint64  // blocks of output reported to the ledger
-	timer       *time.Timer
-	stops       []func() // end the watches for stored prompts
+	storedEarly  bool
+	freed        bool
+	moved        bool // the booking went to another rank after the gateway had sent the request there
+	selection    selecting.Selection
+	expected     *uint32 // output in tokens; nil: unknown
+	outputBlocks uint64  // blocks of output reported to the ledger
+	timer        *time.Timer
+	stopWatches  []func() // end the watches for stored prompts
 }
 
 // add takes over the reservation of the rank that answers.
@@ -112,7 +112,7 @@ func (b *booking) addPrefill(sel *selecting.Selection) {
 // prefill at its predicted time. The caller holds b.mu.
 func (b *booking) watch(sel *selecting.Selection) {
 	if sel.StopWatch != nil {
-		b.stops = append(b.stops, sel.StopWatch)
+		b.stopWatches = append(b.stopWatches, sel.StopWatch)
 	}
 	if d := sel.PredictedTTFT; d > 0 {
 		if sel.StopWatch != nil {
@@ -192,10 +192,10 @@ func (b *booking) generated(tokens uint64) {
 	if b.freed || size == 0 {
 		return
 	}
-	for tokens = min(tokens, maxGenerated); b.outputs < tokens/size; b.outputs++ {
+	for tokens = min(tokens, maxGenerated); b.outputBlocks < tokens/size; b.outputBlocks++ {
 		var fraction *float64
 		if b.expected != nil && *b.expected > 0 { // as in Dynamo: the share of the expected output that is still to come
-			fraction = new(max(0, 1-float64((b.outputs+1)*size)/float64(*b.expected)))
+			fraction = new(max(0, 1-float64((b.outputBlocks+1)*size)/float64(*b.expected)))
 		}
 		if b.all.api.OutputBlock(b.id, fraction) != nil {
 			return
@@ -240,7 +240,7 @@ func (b *booking) move(to catalog.Rank, endpoint string) error {
 	}
 	b.endWatches()
 	_ = b.all.api.Free(b.id)
-	b.id, b.endpoint, b.outputs, b.selection.Rank, b.moved = id, endpoint, 0, to, true
+	b.id, b.endpoint, b.outputBlocks, b.selection.Rank, b.moved = id, endpoint, 0, to, true
 	b.selection.Overlap.DP = nil
 	return nil
 }
@@ -290,8 +290,8 @@ func (b *booking) endWatches() {
 	if b.timer != nil {
 		b.timer.Stop()
 	}
-	for _, stop := range b.stops {
+	for _, stop := range b.stopWatches {
 		stop()
 	}
-	b.stops = nil
+	b.stopWatches = nil
 }

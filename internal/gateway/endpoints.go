@@ -48,9 +48,9 @@ func newEndpoints() *endpoints {
 	return &endpoints{lookUp: net.DefaultResolver.LookupNetIP, now: time.Now, known: make(map[string]resolved)}
 }
 
-// of returns the endpoint of a worker's rank. tell reports whether the request must name the
-// rank to the engine, because several ranks share the endpoint.
-func (e *endpoints) of(ctx context.Context, w *catalog.Worker, dp uint32) (at endpoint, tell bool, err error) {
+// of returns the endpoint of a worker's rank. needsRank reports whether the request must name
+// the rank to the engine, because several ranks share the endpoint.
+func (e *endpoints) of(ctx context.Context, w *catalog.Worker, dp uint32) (at endpoint, needsRank bool, err error) {
 	if own := w.RankEndpoints[dp]; own != "" {
 		at, err = e.resolve(ctx, own)
 		return at, false, err

@@ -47,14 +47,14 @@ type exchange struct {
 	caller *access.Caller
 	peer   string // address of the gateway
 
-	phase    phase
-	ahead    chan received // has the message that receiveAhead receives; nil: receive calls Recv itself
-	head     head
-	body     body
-	booking  *booking
-	response *openai.Response // nil: the response is not parsed
-	// silent: the gateway's filter does not send the response's body.
-	silent bool
+	phase         phase
+	receivedAhead chan received // has the message that receiveAhead receives; nil: receive calls Recv itself
+	head          head
+	body          body
+	booking       *booking
+	response      *openai.Response // nil: the response is not parsed
+	// noResponseBody: the gateway's filter does not send the response's body.
+	noResponseBody bool
 }
 
 // received is the result of a Recv.
@@ -90,11 +90,11 @@ func (x *exchange) release() {
 
 // receive returns the next message.
 func (x *exchange) receive() (*extproc.ProcessingRequest, error) {
-	if x.ahead == nil {
+	if x.receivedAhead == nil {
 		return x.stream.Recv()
 	}
-	r := <-x.ahead
-	x.ahead = nil
+	r := <-x.receivedAhead
+	x.receivedAhead = nil
 	return r.message, r.err
 }
 
@@ -103,11 +103,11 @@ func (x *exchange) receive() (*extproc.ProcessingRequest, error) {
 // unnoticed: only Recv reports the end of the stream. The goroutine ends with the stream at the
 // latest.
 func (x *exchange) receiveAhead(came func()) {
-	ahead := make(chan received, 1)
-	x.ahead = ahead
+	receivedAhead := make(chan received, 1)
+	x.receivedAhead = receivedAhead
 	go func() {
 		m, err := x.stream.Recv()
-		ahead <- received{m, err}
+		receivedAhead <- received{m, err}
 		came()
 	}()
 }
@@ -180,8 +180,8 @@ func (x *exchange) checkModes(c *extproc.ProtocolConfiguration) error {
 	const duplex = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 	request, response := c.GetRequestBodyMode(), c.GetResponseBodyMode()
 	if request == duplex && response == filterv3.ProcessingMode_NONE {
-		x.silent = true
-		x.server.warnSilent()
+		x.noResponseBody = true
+		x.server.warnNoResponseBody()
 		return nil
 	}
 	if request != duplex || response != duplex {

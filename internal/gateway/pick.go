@@ -41,14 +41,14 @@ type placement struct {
 // request is a request while its engine is chosen.
 type request struct {
 	*picker
-	head   *head
-	caller *access.Caller
-	target target
-	pool   *pool
-	body   *openai.Request
-	text   []byte
-	salt   string
-	told   string // the salt as the engine gets it
+	head       *head
+	caller     *access.Caller
+	target     target
+	pool       *pool
+	body       *openai.Request
+	text       []byte
+	salt       string
+	engineSalt string // the salt as the engine gets it
 	// streams: the engine will answer with events, and the first one completes the prefill.
 	streams bool
 	// fallbacks is how many further destinations the gateway accepts.
@@ -73,7 +73,7 @@ func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.
 	if bad := r.read(); bad != nil {
 		return nil, bad
 	}
-	if bad := r.narrow(ctx, r.pool.others()); bad != nil {
+	if bad := r.narrow(ctx, r.pool.decoders()); bad != nil {
 		return nil, bad
 	}
 	if bad := r.tokenize(ctx); bad != nil {
@@ -83,7 +83,7 @@ func (p *picker) pick(ctx context.Context, h *head, text []byte, caller *access.
 	if bad != nil {
 		return nil, bad
 	}
-	place.body = r.body.Body(r.told)
+	place.body = r.body.Body(r.engineSalt)
 	return place, nil
 }
 
@@ -102,7 +102,7 @@ func (r *request) read() *problem {
 	if r.target, known = r.models.find(r.body.Model, r.caller); !known {
 		return errUnknownModel(catalog.Clip(r.body.Model))
 	}
-	if r.salt, r.told, err = r.body.CacheSalt(r.head.tenants, r.config.SaltTag); err != nil {
+	if r.salt, r.engineSalt, err = r.body.CacheSalt(r.head.tenants, r.config.SaltTag); err != nil {
 		return errInvalid("invalid_cache_salt", err.Error())
 	}
 	r.streams = r.body.Stream
@@ -112,9 +112,9 @@ func (r *request) read() *problem {
 	return nil
 }
 
-// others returns the workers that can serve a request alone, nil for all: those that do not
+// decoders returns the workers that can serve a request alone, nil for all: those that do not
 // only prefill.
-func (p *pool) others() []uint64 {
+func (p *pool) decoders() []uint64 {
 	if len(p.prefill) == 0 {
 		return nil
 	}
@@ -291,18 +291,18 @@ func (r *request) locate(ctx context.Context, sel *selecting.Selection, place *p
 	if !ok {
 		return errNoEndpoint(errLeft)
 	}
-	at, tell, err := r.endpoints.of(ctx, w, sel.Rank.DP)
+	at, needsRank, err := r.endpoints.of(ctx, w, sel.Rank.DP)
 	if err != nil {
 		return errNoEndpoint(err)
 	}
-	if tell {
+	if needsRank {
 		place.rank = new(sel.Rank.DP)
 	}
 	place.destinations = append(place.destinations, at.text)
 	if b := place.booking; b != nil {
 		b.endpoint = at.text
 	}
-	if len(w.RankEndpoints) > 0 || tell {
+	if len(w.RankEndpoints) > 0 || needsRank {
 		return nil // the rank header is for one destination; a fallback would need another value
 	}
 	for _, rank := range sel.Fallbacks {
@@ -339,7 +339,7 @@ func (r *request) pickByLoad(ctx context.Context) (*placement, *problem) {
 		if r.pool = r.models.pool(t.scope); r.pool == nil {
 			continue
 		}
-		if bad := r.narrow(ctx, r.pool.others()); bad != nil {
+		if bad := r.narrow(ctx, r.pool.decoders()); bad != nil {
 			last = bad
 			continue
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// mostFallbacks is how many destinations may follow the chosen one.
-const mostFallbacks = 2
+// maxFallbacks is how many destinations may follow the chosen one.
+const maxFallbacks = 2
 
 // fallbacks remembers the gateways, by address, that report which endpoint has served a
 // request. Only they get fallback destinations: a booking has to follow its request to the rank
@@ -27,13 +27,13 @@ func (f *fallbacks) of(gateway string) int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if f.gateways[gateway] {
-		return mostFallbacks
+		return maxFallbacks
 	}
 	return 0
 }
 
-// tells remembers that a gateway reports the endpoint.
-func (f *fallbacks) tells(gateway string) {
+// remember notes that a gateway reports the endpoint.
+func (f *fallbacks) remember(gateway string) {
 	if f.of(gateway) > 0 {
 		return
 	}
@@ -48,7 +48,7 @@ func (f *fallbacks) tells(gateway string) {
 // served handles the gateway's report that the request was served at an endpoint: it moves the
 // booking there. If no worker of the model listens there, the booking is freed.
 func (s *Server) served(gateway string, b *booking, at string) {
-	s.fallbacks.tells(gateway)
+	s.fallbacks.remember(gateway)
 	if b == nil {
 		return
 	}

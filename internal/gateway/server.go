@@ -83,11 +83,11 @@ type Server struct {
 	fallbacks fallbacks
 	// relayed counts the pieces of answers that are being passed on. At its limit new requests
 	// are refused; answers under way are never cut.
-	relayed  *budget.Account
-	grpc     *grpc.Server
-	health   *health.Server
-	draining atomic.Bool
-	silent   atomic.Bool // warnSilent has logged
+	relayed      *budget.Account
+	grpc         *grpc.Server
+	health       *health.Server
+	draining     atomic.Bool
+	warnedNoBody atomic.Bool // warnNoResponseBody has logged
 }
 
 // healthNames are the services whose health is reported: the whole server (""), those of the
@@ -135,7 +135,7 @@ func New(config Config, svc Service) *Server {
 	s.grpc = grpc.NewServer(options...)
 	extproc.RegisterExternalProcessorServer(s.grpc, s)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
-	s.tellHealth()
+	s.updateHealth()
 	return s
 }
 
@@ -159,7 +159,7 @@ func (s *Server) Run(ctx context.Context) error {
 			case <-ctx.Done():
 				return nil
 			case <-every.C:
-				s.tellHealth()
+				s.updateHealth()
 			}
 			if !probed && s.ready() && s.picker.models.haveWorkers() {
 				probed = true
@@ -173,8 +173,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// tellHealth updates the health service.
-func (s *Server) tellHealth() {
+// updateHealth updates the health service.
+func (s *Server) updateHealth() {
 	now := healthpb.HealthCheckResponse_NOT_SERVING
 	if !s.draining.Load() && s.ready() {
 		now = healthpb.HealthCheckResponse_SERVING
@@ -192,7 +192,7 @@ func (s *Server) tellHealth() {
 // requests, and those under way have timeout to end. When ctx ends, everything is cut at once.
 func (s *Server) Stop(ctx context.Context, delay, timeout time.Duration) {
 	s.draining.Store(true)
-	s.tellHealth()
+	s.updateHealth()
 	select {
 	case <-ctx.Done():
 	case <-time.After(delay):
@@ -240,9 +240,9 @@ func (s *Server) Process(stream extproc.ExternalProcessor_ProcessServer) (err er
 // full reports whether more requests are under way than MaxStreams.
 func (s *Server) full() bool { return s.config.Metrics.Open.Load() > int64(s.config.MaxStreams) }
 
-// warnSilent warns, once, that a gateway does not send the bodies of responses.
-func (s *Server) warnSilent() {
-	if !s.silent.Swap(true) {
+// warnNoResponseBody warns, once, that a gateway does not send the bodies of responses.
+func (s *Server) warnNoResponseBody() {
+	if !s.warnedNoBody.Swap(true) {
 		s.config.Log.Warn().Msg("a gateway has response_body_mode NONE: bookings end with the headers of responses, and nothing is learned from their bodies")
 	}
 }

@@ -69,8 +69,8 @@ func (r *request) ReleaseText() {
 	r.held, r.prompt.TokenIDs, r.body.Tokens = 0, nil, nil
 }
 
-// mostProbed bounds the models that the tokenizer is tried with at the start.
-const mostProbed = 8
+// maxProbed bounds the models that the tokenizer is tried with at the start.
+const maxProbed = 8
 
 // probe tries the tokenizer once for each of the first models, so that an operator learns early
 // what every request would meet.
@@ -80,7 +80,7 @@ func (p *picker) probe(ctx context.Context) {
 	}
 	for i, t := range p.models.scopes() {
 		pool := p.models.pool(t.scope)
-		if i == mostProbed || pool == nil {
+		if i == maxProbed || pool == nil {
 			return
 		}
 		err := p.config.Tokenizer.Probe(ctx, t.base, pool.engine())

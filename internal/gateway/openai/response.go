@@ -25,8 +25,8 @@ type Response struct {
 	tokens  uint64
 	// has and numbers are indexed by mark: the numbers of the usage that have come, each with
 	// its last value.
-	has     [markDone + 1]bool
-	numbers [markDone + 1]uint64
+	has     [markGenerated + 1]bool
+	numbers [markGenerated + 1]uint64
 }
 
 type format uint8
@@ -94,7 +94,7 @@ func (r *Response) Started() bool {
 
 // Tokens returns how many tokens were generated so far: the number of events with text, or the
 // engine's own count if that is higher.
-func (r *Response) Tokens() uint64 { return max(r.tokens, r.numbers[markDone]) }
+func (r *Response) Tokens() uint64 { return max(r.tokens, r.numbers[markGenerated]) }
 
 // Usage returns the engine's counts so far. ok reports whether the prompt's tokens are among
 // them.
@@ -103,7 +103,7 @@ func (r *Response) Usage() (u Usage, ok bool) {
 		// Anthropic's input_tokens do not include the tokens read from or written to the cache.
 		// The other APIs do not have the two numbers.
 		Prompt:     r.numbers[markPrompt] + r.numbers[markRead] + r.numbers[markWritten],
-		Completion: r.numbers[markDone],
+		Completion: r.numbers[markGenerated],
 		Cached:     r.numbers[markCached] + r.numbers[markRead],
 		HasCached:  r.has[markCached] || r.has[markRead],
 	}, r.has[markPrompt]

@@ -25,7 +25,7 @@ func (r *Request) edited(model, salt string) [][]byte {
 	if model != "" && model != r.Model {
 		edits = append(edits, r.member(memberModel, "model", model))
 	}
-	if salt != "" && !r.saysSalt(salt) {
+	if salt != "" && !r.hasSalt(salt) {
 		edits = append(edits, r.member(memberSalt, "cache_salt", salt))
 	}
 	slices.SortFunc(edits, func(a, b edit) int { return a.at.start - b.at.start })
@@ -54,8 +54,8 @@ func (r *Request) member(m member, name, text string) edit {
 	return edit{span{r.open, r.open}, value}
 }
 
-// saysSalt reports whether the body's own cache_salt is the given one.
-func (r *Request) saysSalt(salt string) bool {
+// hasSalt reports whether the body's own cache_salt is the given one.
+func (r *Request) hasSalt(salt string) bool {
 	return r.members[memberSalt].exists() && string(r.raw(memberSalt)) == string(quoted(salt))
 }
 

@@ -44,14 +44,14 @@ const (
 type mark uint8
 
 const (
-	markNone    mark = iota
-	markChoice       // an object in choices; engines send the first one with the first output
-	markOutput       // a text, or an object of a tool call, that is output
-	markPrompt       // tokens of the prompt
-	markCached       // tokens of the prompt that were cached
-	markRead         // cached tokens that markPrompt does not include (Anthropic)
-	markWritten      // tokens written to the cache that markPrompt does not include (Anthropic)
-	markDone         // tokens generated
+	markNone      mark = iota
+	markChoice         // an object in choices; engines send the first one with the first output
+	markOutput         // a text, or an object of a tool call, that is output
+	markPrompt         // tokens of the prompt
+	markCached         // tokens of the prompt that were cached
+	markRead           // cached tokens that markPrompt does not include (Anthropic)
+	markWritten        // tokens written to the cache that markPrompt does not include (Anthropic)
+	markGenerated      // tokens generated
 )
 
 // pathNode is a path from the root by member names. The elements of an array have the array's
@@ -111,8 +111,8 @@ func newPaths() *pathNode {
 		add(usage+"input_tokens_details.cached_tokens", markCached, kindNumber)
 		add(usage+"cache_read_input_tokens", markRead, kindNumber)
 		add(usage+"cache_creation_input_tokens", markWritten, kindNumber)
-		add(usage+"completion_tokens", markDone, kindNumber)
-		add(usage+"output_tokens", markDone, kindNumber)
+		add(usage+"completion_tokens", markGenerated, kindNumber)
+		add(usage+"output_tokens", markGenerated, kindNumber)
 	}
 	return root
 }
@@ -145,7 +145,7 @@ func (w *walker) walk(text []byte) {
 				break
 			}
 			if w.exact {
-				w.tell(kindNumber)
+				w.reportAs(kindNumber)
 			}
 			w.state = afterValue
 			continue // the byte behind the number is read again
@@ -168,13 +168,13 @@ func (w *walker) walk(text []byte) {
 // end handles the end of the text, which reports a number that stands there.
 func (w *walker) end() {
 	if w.state == inNumber && w.exact {
-		w.tell(kindNumber)
+		w.reportAs(kindNumber)
 	}
 }
 
 func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
 
-func (w *walker) tell(kind pathKind) {
+func (w *walker) reportAs(kind pathKind) {
 	if w.at != nil && w.at.mark != markNone && w.at.kind == kind {
 		w.report(w.at.mark, w.number)
 	}
@@ -193,7 +193,7 @@ func (w *walker) text(text []byte) int {
 			return i + 1
 		case '"':
 			if w.filled = w.filled || i > 0; w.filled {
-				w.tell(kindText)
+				w.reportAs(kindText)
 			}
 			w.state = afterValue
 			return i + 1
@@ -299,7 +299,7 @@ func (w *walker) open(object bool) {
 	if object {
 		w.objects[word] |= bit
 		w.state = beforeMember
-		w.tell(kindObject)
+		w.reportAs(kindObject)
 	}
 }
 
