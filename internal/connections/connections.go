@@ -1,6 +1,6 @@
-// Package connections bounds the connections that a process accepts and their requests over
-// HTTP/2: how many there are, in all and from one address, what their heads take, and how
-// long an answer may wait for its reader.
+// Package connections bounds the connections that a process accepts, and their requests over
+// HTTP/2: how many there are in all and from one address, how much memory their heads take, and
+// how long an answer may wait for its reader.
 package connections
 
 import (
@@ -20,66 +20,65 @@ import (
 )
 
 const (
-	// silentFor is how long a new connection may take to its first request, and any to
-	// the body of a request, before it counts as idle.
+	// silentFor is how long a new connection may take to send its first request, and any
+	// connection to send the body of a request, before it counts as idle.
 	silentFor = time.Second
-	// sampled is how many connections are looked at to find an idle one to close. The
-	// one found is among the longest idle, like that of a cache with sampled LRU.
+	// sampled is how many connections are examined to find an idle one to close. The one found
+	// is among the longest idle, as in a cache with sampled LRU.
 	sampled = 16
-	// progressWithin is how long a reader may take for the next pieceBytes of an
-	// answer. A reader that is slower is cut off: what it does not take is held in
-	// memory.
+	// progressWithin is how long a reader may take for the next pieceBytes of an answer. A
+	// slower reader is cut off, because unread answers are held in memory.
 	progressWithin = 30 * time.Second
 	pieceBytes     = 256 << 10
-	// deadlineAge is how old a write deadline gets before it is moved, and how far ahead
-	// the socket's read deadline is at most when it is set: to move them at each call
-	// would cost a timer each.
+	// deadlineAge is how old a write deadline gets before it is moved, and how far ahead the
+	// socket's read deadline is set at most. Moving them at each call would cost a timer each
+	// time.
 	deadlineAge = 5 * time.Second
-	// freeHead is what the head of a request may take, on a new connection a handshake
-	// included; beyond it the bytes come from an account.
+	// freeHead is how many bytes the head of a request may take (on a new connection including
+	// a TLS handshake) before they are reserved from an account.
 	freeHead = 8 << 10
-	// fieldBytes is about what net/http makes of a field of a head beside its text, and
-	// valueBytes of a further value of the same name.
+	// fieldBytes is the approximate memory that net/http takes for a header field besides its
+	// text, valueBytes for a further value of the same name.
 	fieldBytes = 128
 	valueBytes = 32
-	// packedBytes is what is made of a byte of HTTP/2: it may be a field, by its number.
+	// packedBytes is the memory that one byte of an HTTP/2 head may become: it may be the table
+	// index of a whole field.
 	packedBytes = 64
 )
 
-// errHeads ends a connection with a long head when there is no memory for it.
+// errHeads ends a connection whose head does not fit into Limits.Heads.
 var errHeads = errors.New("no memory for the head of a request")
 
-// Limits bound the connections of a Set, and beside them the requests of HTTP/2;
-// PerAddress, which counts both together, 0 is no bound.
+// Limits bound the connections of a Set, and separately as many requests of HTTP/2. PerAddress
+// bounds connections and HTTP/2 requests of one address together; 0: no bound.
 type Limits struct {
 	Total, PerAddress int
-	// Heads is the account of the heads of requests, as far as they are long, from their
-	// first byte until the request has its answer, and of the buffers of HTTP/2; nil is no
-	// bound.
+	// Heads is the account for long heads of requests, from their first byte until the request
+	// is answered, and for the buffers of HTTP/2; nil: no bound.
 	Heads *budget.Account
 }
 
-// Stats counts what a Set has done.
+// Stats has the counts of a Set. All but Open include requests of HTTP/2.
 type Stats struct {
 	Open           int
-	RefusedTotal   uint64 // because of Limits.Total, with requests of HTTP/2
-	RefusedAddress uint64 // because of Limits.PerAddress, with requests of HTTP/2
-	ClosedIdle     uint64 // to make room for a new one, with requests of HTTP/2
+	RefusedTotal   uint64 // because of Limits.Total
+	RefusedAddress uint64 // because of Limits.PerAddress
+	ClosedIdle     uint64 // closed to make room for a new one
 }
 
-// Set is the connections of all listeners. It is safe for concurrent use.
+// Set has the connections of all listeners. It is safe for concurrent use.
 type Set struct {
 	limits                                   Limits
 	refusedTotal, refusedAddress, closedIdle atomic.Uint64
 
-	// mu guards what follows, and what a conn and a stream say that it guards. It is held
+	// mu guards the fields below, and those of conn and stream that say so. It is held
 	// for memory work only.
 	mu       sync.Mutex
 	open     map[*conn]struct{}
-	from     map[netip.Prefix]int // open connections and requests by address, if they are bounded
-	requests int                  // of HTTP/2: those that are served, and answers that may wait for their readers
-	refusing int                  // requests of HTTP/2 that are one too many
-	awaiting map[*stream]struct{} // requests of HTTP/2 whose bodies have a deadline
+	from     map[netip.Prefix]int // open connections and HTTP/2 requests by address, if PerAddress bounds them
+	requests int                  // HTTP/2 requests being served, and those whose answers may wait for their readers
+	refusing int                  // HTTP/2 requests beyond the limits, while they are answered
+	awaiting map[*stream]struct{} // HTTP/2 requests whose bodies have a read deadline
 }
 
 // New returns a set without connections.
@@ -96,19 +95,20 @@ func (s *Set) Stats() Stats {
 	}
 }
 
-// Listener returns ln within the limits of the set. conf is for TLS, nil for plain HTTP.
+// Listener wraps ln so that its connections are within the limits of the set. conf is for
+// TLS; nil: plain HTTP.
 func (s *Set) Listener(ln net.Listener, conf *tls.Config) net.Listener {
 	bounded := &listener{Listener: ln, set: s, begin: fresh, refusal: refusal}
 	if conf == nil {
 		return bounded
 	}
-	bounded.refusal = "" // nobody could read it before the handshake
+	bounded.refusal = "" // a client cannot read it before the handshake
 	return tls.NewListener(bounded, conf)
 }
 
-// Counted returns ln within the limits of the set, for a server that is not net/http's: what
-// its connections do is not known, so that none is closed to make room but those that have a
-// read deadline, as in a handshake, and fall silent.
+// Counted is Listener for a server other than net/http's. The set does not see what its
+// connections do, so it closes none to make room, except those that have a read deadline, as in
+// a handshake, and fall silent.
 func (s *Set) Counted(ln net.Listener) net.Listener {
 	return &listener{Listener: ln, set: s, begin: inRequest}
 }
@@ -116,11 +116,11 @@ func (s *Set) Counted(ln net.Listener) net.Listener {
 type listener struct {
 	net.Listener
 	set     *Set
-	begin   phase  // of a connection
-	refusal string // for a connection that is refused
+	begin   phase  // of an accepted connection
+	refusal string // written to a refused connection
 }
 
-// refusal is the answer of a connection that is one too many.
+// refusal is the answer to a connection beyond the limits.
 const refusal = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n" +
 	"Content-Type: application/json\r\nContent-Length: 32\r\n\r\n" + `{"error":"too many connections"}`
 
@@ -139,7 +139,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit takes a connection into the set, or returns nil if it is one too many.
+// admit takes a connection into the set, or returns nil if that would exceed a limit.
 func (s *Set) admit(raw net.Conn, begin phase) *conn {
 	c := &conn{Conn: raw, set: s, address: network(raw.RemoteAddr())}
 	c.phase.Store(int32(begin))
@@ -164,13 +164,13 @@ func (s *Set) admit(raw net.Conn, begin phase) *conn {
 	s.mu.Unlock()
 	if idle != nil {
 		s.closedIdle.Add(1)
-		_ = idle.Conn.Close() // its server learns it from the next read
+		_ = idle.Conn.Close() // its server notices at the next read
 	}
 	return c
 }
 
-// findIdle returns an idle connection of a sample, the one for the longest time; nil
-// if there is none. The caller holds mu.
+// findIdle returns the connection of a sample that has been idle for longest; nil if none is
+// idle. The caller holds mu.
 func (s *Set) findIdle() *conn {
 	var found *conn
 	since, looked := time.Now().UnixNano(), 0
@@ -195,7 +195,7 @@ func (s *Set) findIdle() *conn {
 	return found
 }
 
-// drop takes a connection out of the set, once. The caller holds mu.
+// drop takes a connection out of the set; further calls do nothing. The caller holds mu.
 func (s *Set) drop(c *conn) {
 	if _, ok := s.open[c]; !ok {
 		return
@@ -205,16 +205,16 @@ func (s *Set) drop(c *conn) {
 	s.forgetAnswersLocked(c)
 }
 
-// boundsAddress reports whether connections like c are counted by address. Those of unix
-// sockets have none.
+// boundsAddress reports whether PerAddress bounds the connection. Connections of unix
+// sockets have no address.
 func (s *Set) boundsAddress(c *conn) bool { return s.limits.PerAddress > 0 && c.address.IsValid() }
 
-// addressFull reports whether the address of c has all that it may have. The caller holds mu.
+// addressFull reports whether the address of c has reached PerAddress. The caller holds mu.
 func (s *Set) addressFull(c *conn) bool {
 	return s.boundsAddress(c) && s.from[c.address] >= s.limits.PerAddress
 }
 
-// countAddressLocked adds n to what the address of c has.
+// countAddressLocked adds n to the count of the address of c.
 func (s *Set) countAddressLocked(c *conn, n int) {
 	if !s.boundsAddress(c) || n == 0 {
 		return
@@ -224,8 +224,8 @@ func (s *Set) countAddressLocked(c *conn, n int) {
 	}
 }
 
-// network is the address of a connection for Limits.PerAddress: an IPv6 host has a
-// whole /64 network of addresses.
+// network returns the address that Limits.PerAddress counts: an IPv4 address, or the /64
+// network of an IPv6 address, since a host has all of one.
 func network(a net.Addr) netip.Prefix {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -240,7 +240,7 @@ func network(a net.Addr) netip.Prefix {
 	return prefix
 }
 
-// observe is the ConnState of the servers.
+// observe is the http.Server.ConnState of the servers.
 func (s *Set) observe(nc net.Conn, state http.ConnState) {
 	if secure, ok := nc.(*tls.Conn); ok {
 		nc = secure.NetConn()
@@ -267,7 +267,7 @@ func (s *Set) observe(nc net.Conn, state http.ConnState) {
 	}
 }
 
-// CloseFresh closes the connections that have not sent the head of a request yet.
+// CloseFresh closes the connections that have not sent a whole head of a request.
 func (s *Set) CloseFresh() {
 	s.closeIf(func(c *conn) bool { return phase(c.phase.Load()) == fresh })
 }
@@ -292,55 +292,54 @@ func (s *Set) closeIf(which func(*conn) bool) {
 	}
 }
 
-// phase is where a connection is.
+// phase is what a connection is doing.
 type phase int32
 
 const (
-	fresh           phase = iota // it has not sent the head of a request
-	inRequest                    // until the answer is written
-	awaitingBody                 // in a request whose body has a deadline; over HTTP/2, in nothing else
+	fresh           phase = iota // it has not sent a whole head of a request
+	inRequest                    // from the head of a request until its answer is written
+	awaitingBody                 // in a request whose body has a read deadline; over HTTP/2, all its requests are
 	betweenRequests              // kept alive
 )
 
-// conn is a connection of a set. Its writes have a deadline that moves with what the
-// reader takes, unless a caller has set one.
+// conn is a connection of a set. Its write deadline moves ahead as the reader makes progress,
+// unless a caller has set one.
 //
-// net/http sets the read deadline several times in each request, twice of these to end
-// its own read beside the handler. The socket's is moved only where a read might
-// otherwise end late: it may be earlier than the one that was set, and Read goes on then.
+// net/http sets the read deadline several times in each request, twice of these to end its own
+// background read. To save system timers, the socket's deadline is moved only if a read could
+// otherwise end too late. It may be earlier than the deadline that was set; Read then continues.
 type conn struct {
 	net.Conn
 	set      *Set
 	address  netip.Prefix
 	phase    atomic.Int32
-	active   atomic.Int64 // when it was accepted, awaited a body or was written to last, in ns since 1970
-	deadline atomic.Int64 // when the write deadline was last moved, in the same units
-	head     atomic.Int64 // about what was made of the bytes that were read since the last request
+	active   atomic.Int64 // when it was accepted, began to await a body or was written to last, in Unix ns
+	deadline atomic.Int64 // when the write deadline was last moved, in Unix ns
+	head     atomic.Int64 // approximate memory for the bytes read since the last request
 	buffers  atomic.Bool  // connBuffer is reserved; written under mu
-	imposed  atomic.Bool  // the write deadline is a caller's; written under mu, as deadline is
-	ended    atomic.Bool  // armed had passed when it was set, to end a read at once; written under mu
+	imposed  atomic.Bool  // the write deadline was set by a caller; written under mu, as deadline is
+	ended    atomic.Bool  // armed was already past when it was set, to end a read at once; written under mu
 
 	multiplexed atomic.Bool // it speaks HTTP/2
-	prefaced    int         // bytes of preface that it began with, -1: another; reads have it
+	prefaced    int         // how many bytes of preface have matched, -1: it began with something else; used by Read only
 
-	// The requests of HTTP/2 by what they do: serving has all but those that await a body,
-	// answered those whose handler has returned and whose answer a reader may keep
-	// waiting; at most MaxStreams. Guarded by Set.mu.
+	// HTTP/2 requests by state: awaiting a body; served (all others whose handler runs);
+	// answered, whose handler has returned but whose answer the reader may not have read, at
+	// most MaxStreams. Guarded by Set.mu.
 	serving, awaiting, answered int
 
-	// mu guards what follows, and that the write deadline is the one that was imposed
-	// last. Reads take it for long heads, and when the socket's deadline has passed by
-	// itself; writes when they move theirs. It is held for memory work, and while a
-	// deadline of the socket is set.
+	// mu guards the fields below, and that the write deadline is the one imposed last. Reads take
+	// it for long heads and when the socket's deadline has passed by itself, writes when they
+	// move the deadline. It is held for memory work and while a deadline of the socket is set.
 	mu       sync.Mutex
 	until    time.Time // the read deadline that was set; zero: none
 	armed    time.Time // the socket's, not after until; zero: none
-	reserved int64     // of Limits.Heads, for a head that is not complete
-	kept     int64     // likewise, for the longest head that was complete over HTTP/2
+	reserved int64     // bytes of Limits.Heads for a head that is not complete
+	kept     int64     // bytes of Limits.Heads for the longest complete HTTP/2 head
 	closed   bool
 }
 
-// Read counts what comes before the head of a request is complete.
+// Read counts the bytes of a request's head until it is complete.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	for n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !c.ended.Load() && c.mayReadOn() {
@@ -361,18 +360,18 @@ func (c *conn) Read(p []byte) (int, error) {
 		size = min(size, maxHead-c.reserved)
 	}
 	if c.closed || !c.set.limits.Heads.Reserve(size) {
-		_ = c.Conn.Close() // net/http may read on
+		_ = c.Conn.Close() // net/http would read on otherwise
 		return 0, errHeads
 	}
 	c.reserved += size
 	return n, err
 }
 
-// preface is what a connection that speaks HTTP/2 begins with.
+// preface is the start of every HTTP/2 connection.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// made is about how many bytes net/http makes of a part of a head, which may be many times
-// as long as that. It finds out whether the connection speaks HTTP/2.
+// made estimates the memory that net/http takes for a part of a head, which may be many times
+// its length. It also notices that the connection speaks HTTP/2.
 func (c *conn) made(part []byte) int64 {
 	for len(part) > 0 && c.prefaced >= 0 && c.prefaced < len(preface) {
 		if part[0] != preface[c.prefaced] {
@@ -387,13 +386,14 @@ func (c *conn) made(part []byte) int64 {
 	if c.multiplexed.Load() {
 		return packedBytes * int64(len(part))
 	}
-	head, _, _ := bytes.Cut(part, headEnd) // a body that came with it may have many lines
+	head, _, _ := bytes.Cut(part, headEnd) // do not count the lines of a body that came along
 	return int64(len(part) + fieldBytes*bytes.Count(head, newline))
 }
 
 var newline, headEnd = []byte("\n"), []byte("\r\n\r\n")
 
-// releaseHead forgets the head of a request that is complete: the request has it.
+// releaseHead ends the accounting of a head that is complete: from now on the request accounts
+// for it.
 func (c *conn) releaseHead() {
 	if c.head.Swap(0) <= freeHead {
 		return
@@ -419,7 +419,7 @@ func (c *conn) Write(p []byte) (int, error) {
 
 func (c *conn) moveDeadline() {
 	now := time.Now()
-	if !c.multiplexed.Load() || phase(c.phase.Load()) != awaitingBody { // it answers pings while it does
+	if !c.multiplexed.Load() || phase(c.phase.Load()) != awaitingBody { // HTTP/2 also writes answers to pings then, which are no progress
 		c.active.Store(now.UnixNano())
 	}
 	if c.imposed.Load() || now.UnixNano()-c.deadline.Load() < int64(deadlineAge) {
@@ -427,15 +427,15 @@ func (c *conn) moveDeadline() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.imposed.Load() { // meanwhile, maybe to cut the reader off
+	if c.imposed.Load() { // set in the meantime, perhaps to cut the reader off
 		return
 	}
 	c.deadline.Store(now.UnixNano())
-	_ = c.Conn.SetWriteDeadline(now.Add(progressWithin + deadlineAge)) // fails if closed, as the write will
+	_ = c.Conn.SetWriteDeadline(now.Add(progressWithin + deadlineAge)) // fails only if closed, and then the write fails too
 }
 
-// SetReadDeadline in a request tells that its body is awaited, or with the zero time
-// that it is not any more.
+// SetReadDeadline during a request marks that its body is awaited; the zero time, that it no
+// longer is.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	if t.IsZero() {
 		c.phase.CompareAndSwap(int32(awaitingBody), int32(inRequest))
@@ -447,24 +447,24 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	defer c.mu.Unlock()
 	c.until = t
 	if !c.ended.Load() && (t.IsZero() || !c.armed.IsZero() && !c.armed.After(t)) {
-		return nil // the socket's is not too late
+		return nil // the socket's deadline is early enough
 	}
 	c.armed = t
-	if !t.IsZero() && t.UnixNano() <= c.active.Load() { // it is over, without a look at the clock
+	if !t.IsZero() && t.UnixNano() <= c.active.Load() { // it is past for certain, without reading the clock
 		c.ended.Store(true)
 		return c.Conn.SetReadDeadline(t)
 	}
 	now := time.Now()
 	c.ended.Store(!t.IsZero() && !t.After(now))
-	// One that is likely to do for the next requests too, also where none was set.
+	// A deadline that probably serves the next requests too, even if the caller set none.
 	if soon := now.Add(deadlineAge); t.IsZero() || soon.Before(t) {
 		c.armed = soon
 	}
 	return c.Conn.SetReadDeadline(c.armed)
 }
 
-// mayReadOn is called when the socket's read deadline has passed. It reports whether
-// that was not the one that was set, which the socket has from now on.
+// mayReadOn is called when the socket's read deadline has passed. If that was earlier than the
+// deadline that was set, it arms the latter and returns true.
 func (c *conn) mayReadOn() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -476,8 +476,8 @@ func (c *conn) mayReadOn() bool {
 	return c.Conn.SetReadDeadline(c.until) == nil
 }
 
-// SetWriteDeadline imposes a deadline; the zero time leaves it to the connection again.
-// net/http sets the zero time after each request: the connection's own stays then.
+// SetWriteDeadline imposes a deadline; the zero time returns it to the connection's own rule.
+// net/http sets the zero time after each request: that keeps the current deadline.
 func (c *conn) SetWriteDeadline(t time.Time) error {
 	if t.IsZero() && !c.imposed.Load() {
 		return nil

@@ -10,26 +10,25 @@ import (
 )
 
 const (
-	// MaxStreams bounds the requests at a time of one HTTP/2 connection.
+	// MaxStreams bounds the concurrent requests of one HTTP/2 connection.
 	MaxStreams = 256
-	// streamBuffer and connBuffer bound what an HTTP/2 client may send of bodies that are
-	// not read yet, for a request and for all of a connection. connBuffer comes from
-	// Limits.Heads, with the first request.
+	// streamBuffer and connBuffer bound the unread body bytes that an HTTP/2 client may
+	// send, for one request and for a whole connection. connBuffer is reserved from
+	// Limits.Heads at the first request.
 	streamBuffer = 64 << 10
 	connBuffer   = 128 << 10
-	// frameBytes is the longest frame that is read: the least that the protocol allows.
+	// frameBytes is the longest frame that is accepted: the least that the protocol allows.
 	frameBytes = 16 << 10
-	// maxHead is the most that is reserved for a head that is not complete over HTTP/2.
-	// Connections that have no request may send other frames for as long as they like.
+	// maxHead bounds the reservation for an incomplete head over HTTP/2. A connection without
+	// requests may send other frames for as long as it likes, and these look like a head to Read.
 	maxHead = 256 << 10
 )
 
-// Configure makes a server use the set, and speak HTTP/2 without TLS to clients that
-// begin with it (prior knowledge), such as gateways that send many requests over few
-// connections. They are bounded as connections are: a request is refused beyond
-// Limits.Total of them or Limits.PerAddress, unless there is one whose body does not come,
-// and its answer is cut off if the client does not read it. The listeners of the server
-// have to be those of the set.
+// Configure makes a server use the set, and speak HTTP/2 without TLS to clients that begin with
+// it (prior knowledge), such as gateways that send many requests over few connections. HTTP/2
+// requests are bounded like connections. Beyond Limits.Total or Limits.PerAddress a request is
+// refused, unless another one whose body does not come can be dropped. An answer is cut off if
+// the client does not read it. The server's listeners must be those of the set.
 func (s *Set) Configure(srv *http.Server) {
 	srv.ConnState = s.observe
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
@@ -43,10 +42,10 @@ func (s *Set) Configure(srv *http.Server) {
 	srv.Handler = streams{set: s, next: srv.Handler}
 }
 
-// connKey is the key of a request's connection in its context.
+// connKey is the context key of a request's connection.
 type connKey struct{}
 
-// streams is the handler of requests, which bounds those of HTTP/2 and the heads of all.
+// streams is a handler that bounds the requests of HTTP/2 and the heads of all requests.
 type streams struct {
 	set  *Set
 	next http.Handler
@@ -92,11 +91,11 @@ func (h streams) serveStream(w http.ResponseWriter, r *http.Request, head int64,
 	h.set.finish(st)
 }
 
-// forgetHead drops the head of a request: the answer may wait for its reader, but that need
-// not. net/http still asks for the method.
+// forgetHead drops the head of a request, so that its memory is not held while the answer waits
+// for its reader. net/http still needs the method.
 func forgetHead(r *http.Request) { *r = http.Request{Method: r.Method} }
 
-// headBytes is about what the head of a request takes.
+// headBytes is the approximate memory of a request's head.
 func headBytes(r *http.Request) int64 {
 	n := 2 * len(r.RequestURI)
 	for name, values := range r.Header {
@@ -108,15 +107,15 @@ func headBytes(r *http.Request) int64 {
 	return int64(n)
 }
 
-// refuse answers a request that is one too many. Over HTTP/2 that is all: a body would wait
-// for its reader.
+// refuse writes the answer to a request beyond the limits. It has no body: over HTTP/2 a body
+// would wait for its reader.
 func refuse(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// begin takes a request into the set, if need be in place of one whose body does not come.
-// It reports false if it is one too many.
+// begin takes a request into the set, if need be in place of one whose body does not come. It
+// reports whether it did.
 func (s *Set) begin(st *stream) bool {
 	c := st.of
 	if !c.reserveBuffers() {
@@ -136,7 +135,7 @@ func (s *Set) begin(st *stream) bool {
 		}
 		s.closedIdle.Add(1)
 		s.giveUpPlaceLocked(silent)
-		_ = silent.control.SetReadDeadline(longAgo) // does not wait; its handler has not returned
+		_ = silent.control.SetReadDeadline(longAgo) // does not block: its handler has not returned
 	}
 	st.placed = true
 	s.requests++
@@ -149,8 +148,8 @@ func (s *Set) begin(st *stream) bool {
 // longAgo is a deadline that ends a read at once.
 var longAgo = time.Unix(1, 0)
 
-// findSilentLocked returns the request of a sample that has awaited its body for longest,
-// if that is long enough.
+// findSilentLocked returns the request of a sample that has awaited its body for longest, if
+// for at least silentFor; else nil.
 func (s *Set) findSilentLocked() *stream {
 	var found *stream
 	looked := 0
@@ -165,7 +164,7 @@ func (s *Set) findSilentLocked() *stream {
 	return found
 }
 
-// giveUpPlaceLocked makes room for another request, once.
+// giveUpPlaceLocked takes a request out of the counts; further calls do nothing.
 func (s *Set) giveUpPlaceLocked(st *stream) {
 	if st.placed {
 		st.placed = false
@@ -174,13 +173,14 @@ func (s *Set) giveUpPlaceLocked(st *stream) {
 	}
 }
 
-// fewPart is the part of a limit up to which answers may count that are read by now.
+// fewPart divides a limit: while at most that part of it is used, finish need not wait for
+// answers to be sent.
 const fewPart = 4
 
-// finish sees to the end of the answer, which net/http writes when the handler has returned:
-// its reader may keep it waiting then, and it counts until the connection has no requests.
-// Where that would be too many, the answer is sent before. A request that has lost its place
-// has none.
+// finish ends the accounting of an answer. net/http writes the end of the answer after the
+// handler has returned, and its reader may make that wait. So the request still counts until
+// the connection has no requests; if too many count already, finish sends the answer first. A
+// request that has lost its place gets no answer.
 func (s *Set) finish(st *stream) {
 	c := st.of
 	s.mu.Lock()
@@ -210,15 +210,15 @@ func (s *Set) leave(st *stream) {
 	st.of.choosePhaseLocked()
 }
 
-// forgetAnswersLocked is for a connection that has no requests any more: all is read.
+// forgetAnswersLocked is called when a connection has no requests: all its answers have been read.
 func (s *Set) forgetAnswersLocked(c *conn) {
 	s.requests -= c.answered
 	s.countAddressLocked(c, -c.answered)
 	c.answered = 0
 }
 
-// refuse answers a request that is one too many. A client that does not read even that is
-// cut off once there are many.
+// refuse answers a request beyond the limits. If there are many of them, it closes the
+// connection instead, since the clients may not read even that.
 func (s *Set) refuse(st *stream) {
 	s.mu.Lock()
 	s.refusing++
@@ -235,8 +235,8 @@ func (s *Set) refuse(st *stream) {
 	s.mu.Unlock()
 }
 
-// choosePhaseLocked lets a connection of which all requests await bodies count as idle when
-// those do not come. Set.mu is held.
+// choosePhaseLocked sets the connection's phase. A connection all of whose requests await
+// bodies counts as idle if these do not come. Set.mu is held.
 func (c *conn) choosePhaseLocked() {
 	if c.serving > 0 || c.awaiting == 0 {
 		c.phase.CompareAndSwap(int32(awaitingBody), int32(inRequest))
@@ -246,8 +246,8 @@ func (c *conn) choosePhaseLocked() {
 	}
 }
 
-// keepHead takes what the longest head of the connection takes, until it is closed: net/http
-// keeps the last frame that it has read. It reports false if there is no memory.
+// keepHead keeps the memory of the connection's longest head reserved until it is closed,
+// because net/http keeps the last frame that it has read. It reports whether there is memory.
 func (c *conn) keepHead(n int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,15 +262,15 @@ func (c *conn) keepHead(n int64) bool {
 	return true
 }
 
-// reserveBuffers takes connBuffer for a connection, once, until it has no requests or is
-// closed. It reports false if there is no memory.
+// reserveBuffers reserves connBuffer for a connection until it has no requests or is closed. It
+// reports whether there is memory.
 func (c *conn) reserveBuffers() bool {
 	if c.buffers.Load() {
 		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.buffers.Load() { // closed: the answer has no reader
+	if c.closed || c.buffers.Load() { // if closed, the answer has no reader anyway
 		return true
 	}
 	if !c.set.limits.Heads.Reserve(connBuffer) {
@@ -280,23 +280,23 @@ func (c *conn) reserveBuffers() bool {
 	return true
 }
 
-// releaseBuffers gives back what reserveBuffers took.
+// releaseBuffers releases the reservation of reserveBuffers.
 func (c *conn) releaseBuffers() {
 	if c.buffers.Swap(false) {
 		c.set.limits.Heads.Release(connBuffer)
 	}
 }
 
-// stream is an HTTP/2 request, and writes its answer. As on a connection of its own, the
-// write deadline moves with what the reader takes, unless a caller has set one.
+// stream is an HTTP/2 request and the writer of its answer. As in conn, the write deadline
+// moves ahead as the reader makes progress, unless a caller has set one.
 type stream struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	of      *conn
 	imposed atomic.Bool
 
-	// placed: it counts in Set.requests. waits: it awaits its body, since then. Guarded by
-	// Set.mu.
+	// placed: the request counts in Set.requests. waits: it has awaited its body, since the
+	// time since. Guarded by Set.mu.
 	placed, waits bool
 	since         time.Time
 }
@@ -319,8 +319,8 @@ func (w *stream) Write(p []byte) (int, error) {
 	}
 }
 
-// SetWriteDeadline imposes a deadline; the zero time leaves it to the writer again. There
-// always is one: the end of an answer is written when its handler has returned.
+// SetWriteDeadline imposes a deadline; the zero time returns it to the writer's own rule. There
+// always is one, because the end of an answer is written after its handler has returned.
 func (w *stream) SetWriteDeadline(t time.Time) error {
 	w.imposed.Store(!t.IsZero())
 	if t.IsZero() {
@@ -329,8 +329,7 @@ func (w *stream) SetWriteDeadline(t time.Time) error {
 	return w.control.SetWriteDeadline(t)
 }
 
-// SetReadDeadline tells that the body is awaited, or with the zero time that it is not any
-// more.
+// SetReadDeadline marks that the request's body is awaited; the zero time, that it no longer is.
 func (w *stream) SetReadDeadline(t time.Time) error {
 	s := w.of.set
 	s.mu.Lock()
@@ -347,7 +346,7 @@ func (w *stream) SetReadDeadline(t time.Time) error {
 	return w.control.SetReadDeadline(t)
 }
 
-// arrivedLocked says that a request does not await its body any more.
+// arrivedLocked marks that a request no longer awaits its body.
 func (s *Set) arrivedLocked(st *stream) {
 	if !st.waits {
 		return
