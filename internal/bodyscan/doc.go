@@ -1,5 +1,5 @@
-// Package bodyscan reads request bodies strictly and without garbage: JSON text, and
-// the same values in msgpack.
+// Package bodyscan parses request bodies strictly and without garbage: JSON text, and the
+// same values in msgpack.
 //
 // A body of the selection service is nearly all integers: the hashes or tokens
 // of a prompt. [Scanner] scans those straight into typed slices that the caller
@@ -12,11 +12,10 @@
 // not of its format ([Syntax]), and values that are not what the caller asked for
 // ([Shape]).
 //
-// Strictness beyond RFC 8259: strings must be valid UTF-8 without lone
-// surrogates, and values nest at most [MaxDepth] deep. Of msgpack
-// (https://github.com/msgpack/msgpack/blob/master/spec.md) the same is read: names of
-// members are strings, or integers that stand for their digits; NaN and infinities are
-// no numbers; extensions are passed over only. Where an array of integers is due, a
-// byte string of little-endian words does too: 4 bytes each where they have 32 bits,
-// else 8.
+// Strictness beyond RFC 8259: strings must be valid UTF-8 without lone surrogates, and values
+// nest at most [MaxDepth] deep. The same holds for msgpack
+// (https://github.com/msgpack/msgpack/blob/master/spec.md). There, names of members are
+// strings, or integers that stand for their decimal digits; NaN and infinities are faults;
+// extensions can only be skipped. An array of integers may also be a byte string of
+// little-endian words: 4 bytes each for 32-bit integers, else 8.
 package bodyscan

@@ -23,17 +23,17 @@ type Error struct {
 	// Path names the faulty value, as in "pinned_worker.dp_rank" or
 	// "token_ids[3]"; empty for the whole text.
 	Path string
-	// Field is the described member of the outermost object in which the fault
-	// lies, also where it is missing or repeated; empty if there is none.
+	// Field is the member of the outermost object in which the fault lies, also if that member
+	// is missing or repeated; empty if the fault is in no described member.
 	Field string
 	// Missing reports whether a required member is not in the text.
 	Missing bool
-	// Reason never repeats a string of the text: a body may hold a prompt.
+	// Reason says what is wrong. It never repeats a string of the text, which may hold a prompt.
 	Reason string
 	// Limit names the limit that the value exceeds; empty for other faults.
 	Limit  string
 	Format Format
-	// Line and Column count from 1; columns are bytes. In msgpack all is one line.
+	// Line and Column count from 1, columns in bytes. A msgpack body is one line.
 	Line, Column int
 }
 
@@ -55,15 +55,15 @@ func (e *Error) Error() string {
 	return string(strconv.AppendInt(b, int64(e.Column), 10))
 }
 
-// within names the member of an object in which the fault lies. Outer objects
-// come later and prevail.
+// within adds an object's member to the path and sets Field. Readers return from the inside
+// out, so the outermost object sets Field last.
 func (e *Error) within(field string) {
 	e.Field = field
 	e.inside(field)
 }
 
-// inside puts the name of the enclosing member in front of the path. Paths are
-// built while the readers return, so that reading costs nothing for them.
+// inside puts the name of the enclosing member in front of the path. Paths are built only while
+// readers return with a fault, so that reading valid text costs nothing for them.
 func (e *Error) inside(name string) {
 	switch {
 	case e.Path == "":
@@ -80,7 +80,7 @@ func (e *Error) insideElement(i int) {
 	e.inside("[" + strconv.Itoa(i) + "]")
 }
 
-// fail keeps the first fault. at is its offset in the text.
+// fail sets the fault unless there is an earlier one. at is its offset in the text.
 func (s *Scanner) fail(c Class, at int, reason string) {
 	if s.err != nil {
 		return
@@ -93,8 +93,8 @@ func (s *Scanner) fail(c Class, at int, reason string) {
 	}
 }
 
-// failSyntax reports that the byte at the scanner's position, or the end of the
-// text, is not what the grammar wants there.
+// failSyntax sets the fault that the text ends at the scanner's position, or has another byte
+// there than the grammar wants.
 func (s *Scanner) failSyntax(want string) {
 	if s.pos >= len(s.data) {
 		s.fail(Syntax, len(s.data), "end of text, expected "+want)
@@ -103,12 +103,12 @@ func (s *Scanner) failSyntax(want string) {
 	s.fail(Syntax, s.pos, "expected "+want)
 }
 
-// failType reports that the next value is not of the wanted type. A value that
-// is not well formed either is a fault of syntax.
+// failType sets the fault that the next value is not of the wanted type. If the value is not
+// even well formed, that is the fault.
 func (s *Scanner) failType(want string) {
 	k, at := s.kind(), s.pos
 	switch k {
-	case object, array: // not read: the start already is of the wrong type
+	case object, array: // its type is wrong already; it need not be read
 	case noValue:
 		s.failSyntax("a value")
 		return

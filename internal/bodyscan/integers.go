@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// AppendUint32s reads an array of unsigned 32-bit integers behind dst. It
-// allocates only to grow dst, in proportion to the elements read.
+// AppendUint32s reads an array of unsigned 32-bit integers and appends it to dst. It allocates
+// only to grow dst, in proportion to the elements read.
 func (s *Scanner) AppendUint32s(dst []uint32) []uint32 {
 	if s.format == Msgpack {
 		return s.packedUint32s(dst)
@@ -15,8 +15,8 @@ func (s *Scanner) AppendUint32s(dst []uint32) []uint32 {
 	return appendElements(s, dst, (*Scanner).plainUint32s, (*Scanner).Uint32)
 }
 
-// appendElements reads an array behind dst: plain reads a run of elements that need no
-// care, which may be empty, and read the one behind it.
+// appendElements reads an array and appends it to dst. plain quickly reads a run of simple
+// elements, perhaps none; read reads the element after the run, of any form.
 func appendElements[T any](s *Scanner, dst []T, plain func(*Scanner, []T) []T, read func(*Scanner) T) []T {
 	c, ok := s.open(array, "an array")
 	if !ok || !s.more(&c) {
@@ -37,8 +37,8 @@ func appendElements[T any](s *Scanner, dst []T, plain func(*Scanner, []T) []T, r
 	}
 }
 
-// plainUint32s reads elements that need no care: at most 7 digits with a comma
-// behind them, so that one load holds both. Tokens are like that.
+// plainUint32s reads elements of at most 7 digits with a comma right behind them, so that one
+// load of 8 bytes holds both. Token ids are like that.
 func (s *Scanner) plainUint32s(dst []uint32) []uint32 {
 	data, i := s.data, s.pos
 	for i+8 < len(data) {
@@ -57,8 +57,9 @@ func (s *Scanner) plainUint32s(dst []uint32) []uint32 {
 	return dst
 }
 
-// AppendArray reads an array behind dst, each element with read. Where the format says how
-// many there are dst grows once, to that: an element of a byte may take many.
+// AppendArray reads an array, each element with read, and appends it to dst. If the format has
+// the number of elements (msgpack), dst grows once, to just that size: an element of one byte
+// may take many bytes in dst.
 func AppendArray[T any](s *Scanner, dst []T, read func(*Scanner) T) []T {
 	c, ok := s.open(array, "an array")
 	dst = slices.Grow(dst, c.left)
@@ -74,7 +75,7 @@ func AppendArray[T any](s *Scanner, dst []T, read func(*Scanner) T) []T {
 	return dst
 }
 
-// AppendUint64s reads an array of unsigned 64-bit integers behind dst. It
+// AppendUint64s reads an array of unsigned 64-bit integers and appends it to dst. It
 // allocates only to grow dst.
 func (s *Scanner) AppendUint64s(dst []uint64) []uint64 {
 	if words, ok := s.words(8); ok {
@@ -83,8 +84,8 @@ func (s *Scanner) AppendUint64s(dst []uint64) []uint64 {
 	return AppendArray(s, dst, (*Scanner).Uint64)
 }
 
-// AppendHash64s reads an array of hashes, see Hash64, behind dst. It allocates
-// only to grow dst.
+// AppendHash64s reads an array of hashes (see Hash64) and appends it to dst. It allocates only
+// to grow dst.
 func (s *Scanner) AppendHash64s(dst []uint64) []uint64 {
 	if s.format == Msgpack {
 		return s.packedHash64s(dst)
@@ -92,12 +93,12 @@ func (s *Scanner) AppendHash64s(dst []uint64) []uint64 {
 	return appendElements(s, dst, (*Scanner).plainHash64s, (*Scanner).Hash64)
 }
 
-// longestHash is the most that a hash with sign, comma and one space takes in
-// the text, rounded up to the loads of plainHash64s.
+// longestHash is the most bytes that plainHash64s reads for one element: a sign, three loads of
+// 8 digits, and a comma or space.
 const longestHash = 1 + 3*8 + 1
 
-// plainHash64s reads elements that need no care: in range, with a comma right
-// behind them. It takes the digits eight at a time.
+// plainHash64s reads elements that are in range and have a comma right behind them. It reads
+// eight digits at a time.
 func (s *Scanner) plainHash64s(dst []uint64) []uint64 {
 	data, i := s.data, s.pos
 	for i+longestHash < len(data) {
@@ -144,9 +145,9 @@ func (s *Scanner) plainHash64s(dst []uint64) []uint64 {
 
 var pow10 = [9]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
 
-// leadingDigits parses the run of ASCII digits at the start of eight bytes of
-// text, loaded little endian: its value and its length, 0 to 8. It has no
-// branches, since the lengths of numbers cannot be predicted.
+// leadingDigits parses the run of ASCII digits at the start of eight bytes of text, loaded
+// little endian. It returns the run's value and length, 0 to 8. It has no branches, since the
+// lengths of numbers cannot be predicted.
 func leadingDigits(word uint64) (value, n uint64) {
 	digits := word ^ 0x3030303030303030 // '0'..'9' become 0..9
 	// The high bit of every byte above 9. A carry out of such a byte can spoil

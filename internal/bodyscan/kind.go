@@ -6,7 +6,7 @@ import "github.com/select-service/select-service/internal/wire/msgpack"
 type kind uint8
 
 const (
-	noValue kind = iota // the end of the body, or what begins no value
+	noValue kind = iota // the end of the body, or a byte that starts no value
 	null
 	boolean
 	number
@@ -22,8 +22,7 @@ func (k kind) String() string {
 	return [...]string{"nothing", "null", "boolean", "number", "string", "array", "object", "byte string", "extension"}[k]
 }
 
-// kind returns the type of the next value, by its first byte, at which the scanner
-// then is.
+// kind returns the type of the next value by its first byte, and leaves the scanner at that byte.
 func (s *Scanner) kind() kind {
 	if s.format == Msgpack {
 		r := s.reader()

@@ -10,20 +10,20 @@ import (
 	"github.com/select-service/select-service/internal/wire/msgpack"
 )
 
-// maxEntries bounds the elements of all arrays of a msgpack body. They take a byte
-// each, in JSON two: so that a body as long as one of JSON makes no more of them
-// (8 MiB), this is half of the longest body.
+// maxEntries bounds the elements of all arrays of a msgpack body. An element takes at least
+// one byte in msgpack and two in JSON. Half of the longest body (8 MiB) makes the bound the
+// same in both formats.
 const maxEntries = 4 << 20
 
 // reader returns a cursor at the next value of a msgpack body.
 func (s *Scanner) reader() msgpack.Reader { return msgpack.Reader{Data: s.data, Pos: s.pos} }
 
-// failIncomplete reports a value of which the end is missing.
+// failIncomplete sets the fault that the text ends inside a value.
 func (s *Scanner) failIncomplete() {
 	s.fail(Syntax, len(s.data), "end of text, expected the rest of a value")
 }
 
-// openCounted enters an array or object, whose entries msgpack counts in advance.
+// openCounted enters an array or object of msgpack, which states the number of its entries.
 func (s *Scanner) openCounted(k kind) (c container, ok bool) {
 	r := s.reader()
 	if k == array {
@@ -45,8 +45,8 @@ func (s *Scanner) openCounted(k kind) (c container, ok bool) {
 	return c, false
 }
 
-// mapKey reads a member's name. An integer stands for its digits: encoders write the
-// keys of maps from ranks so.
+// mapKey reads a member's name. An integer stands for its decimal digits: encoders write maps
+// that are keyed by rank like that.
 func (s *Scanner) mapKey() []byte {
 	switch s.kind() {
 	case text:
@@ -69,7 +69,7 @@ func (s *Scanner) mapKey() []byte {
 	return nil
 }
 
-// packedText is Text; the next value is a string.
+// packedText is Text for msgpack. The next value must be a string.
 func (s *Scanner) packedText() []byte {
 	r := s.reader()
 	got, ok := r.Text()
@@ -85,7 +85,7 @@ func (s *Scanner) packedText() []byte {
 	return got
 }
 
-// packedNumber passes a number; the next value is one.
+// packedNumber reads a number. The next value must be one.
 func (s *Scanner) packedNumber() (n parsed) {
 	if s.isFloat() {
 		n.fraction = true
@@ -111,8 +111,8 @@ func (s *Scanner) isFloat() bool {
 	return c == msgpack.CodeFloat32 || c == msgpack.CodeFloat64
 }
 
-// packedFloat reads a number; the next value is one. What JSON cannot express is a
-// fault of syntax, as a number that no float64 comes near is there.
+// packedFloat reads a number. The next value must be one. NaN and infinities, which JSON cannot
+// express, are faults of syntax, like numbers beyond a float64 in JSON.
 func (s *Scanner) packedFloat(bits int) float64 {
 	at, r := s.pos, s.reader()
 	f, ok := r.Float()
@@ -131,7 +131,7 @@ func (s *Scanner) packedFloat(bits int) float64 {
 	return f
 }
 
-// skipScalar passes a value that holds no others.
+// skipScalar skips a value that is no container.
 func (s *Scanner) skipScalar() {
 	if s.kind() == number && s.isFloat() {
 		s.packedFloat(64)
@@ -145,8 +145,8 @@ func (s *Scanner) skipScalar() {
 	s.pos = r.Pos
 }
 
-// words takes the next value if it is a byte string: little-endian words of the given
-// number of bytes, in place of an array of unsigned integers.
+// words reads the next value if it is a byte string: little-endian words of width bytes, in
+// place of an array of unsigned integers. ok reports whether it is one.
 func (s *Scanner) words(width int) ([]byte, bool) {
 	if s.format != Msgpack || s.err != nil || s.kind() != byteString {
 		return nil, false
@@ -165,7 +165,7 @@ func (s *Scanner) words(width int) ([]byte, bool) {
 	return words, true
 }
 
-// packedUint32s is AppendUint32s.
+// packedUint32s is AppendUint32s for msgpack.
 func (s *Scanner) packedUint32s(dst []uint32) []uint32 {
 	if words, ok := s.words(4); ok {
 		dst = slices.Grow(dst, len(words)/4)
@@ -193,8 +193,8 @@ func (s *Scanner) packedUint32s(dst []uint32) []uint32 {
 	}
 }
 
-// plainPackedUint32s reads elements that are unsigned integers of up to 32 bits, as far
-// as they are not at the end of the body.
+// plainPackedUint32s reads elements that are unsigned integers of up to 32 bits, as long as at
+// least 5 bytes of the body are left.
 func (s *Scanner) plainPackedUint32s(dst []uint32, c *container) []uint32 {
 	data, i := s.data, s.pos
 loop:
@@ -220,7 +220,7 @@ loop:
 	return dst
 }
 
-// packedHash64s is AppendHash64s.
+// packedHash64s is AppendHash64s for msgpack.
 func (s *Scanner) packedHash64s(dst []uint64) []uint64 {
 	if words, ok := s.words(8); ok {
 		return appendUint64s(dst, words)
@@ -244,7 +244,7 @@ func (s *Scanner) packedHash64s(dst []uint64) []uint64 {
 	}
 }
 
-// plainPackedHash64s reads elements that have 64 bits.
+// plainPackedHash64s reads elements that are encoded with 64 bits.
 func (s *Scanner) plainPackedHash64s(dst []uint64, c *container) []uint64 {
 	data, i := s.data, s.pos
 	for ; c.left > 0 && i+9 <= len(data) && (data[i] == msgpack.CodeUint64 || data[i] == msgpack.CodeInt64); c.left-- {

@@ -7,11 +7,11 @@ import (
 
 func isDigit(c byte) bool { return c-'0' < 10 }
 
-// Uint64 reads an integer of [0, 2^64). A number with a fraction or exponent is
-// no integer, whatever its value.
+// Uint64 reads an integer in [0, 2^64). A number with a fraction or exponent is no integer,
+// whatever its value.
 func (s *Scanner) Uint64() uint64 { return s.unsigned(math.MaxUint64, "an unsigned 64-bit integer") }
 
-// Uint32 reads an integer of [0, 2^32).
+// Uint32 reads an integer in [0, 2^32).
 func (s *Scanner) Uint32() uint32 {
 	return uint32(s.unsigned(math.MaxUint32, "an unsigned 32-bit integer"))
 }
@@ -74,9 +74,8 @@ func (s *Scanner) integer(want string) (at int, n parsed, ok bool) {
 	return at, n, true
 }
 
-// number passes a number. The caller has seen its first byte. One that no float64
-// comes near is a fault of syntax wherever it stands, as serde_json has it: there
-// would be no value to say anything about.
+// number reads a number of JSON; the scanner is at its first byte. A number beyond the range of
+// a float64 is a fault of syntax everywhere, as in serde_json.
 func (s *Scanner) number() (n parsed) {
 	at := s.pos
 	if s.data[s.pos] == '-' {
@@ -123,15 +122,15 @@ func (s *Scanner) number() (n parsed) {
 }
 
 const (
-	// maxPlain is how long a number without an exponent is that a float64 can
-	// always hold: 308 digits.
+	// maxPlain is the length up to which a number without an exponent is within the range of a
+	// float64: 308 digits.
 	maxPlain   = 308
 	outOfRange = "number out of range"
 )
 
 func (s *Scanner) at(c byte) bool { return s.pos < len(s.data) && s.data[s.pos] == c }
 
-// digits passes one digit or more.
+// digits skips a run of digits, at least one.
 func (s *Scanner) digits() {
 	start := s.pos
 	for s.pos < len(s.data) && isDigit(s.data[s.pos]) {

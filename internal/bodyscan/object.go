@@ -15,13 +15,13 @@ type Field[T any] struct {
 	// Alias is a second name of the member, "" for none. Either will do where the
 	// member is required.
 	Alias string
-	// Again reads the value of the name that comes second, if both do: it is a
-	// fault if the two differ.
+	// Again is used instead of Read for the second value if the object has both names. It must
+	// fail if the two values differ.
 	Again func(*Scanner, *T)
 }
 
 const (
-	// maxFields is how many fields an object's bit set has room for.
+	// maxFields is the number of bits in an object's set of fields.
 	maxFields = 64
 	// isAlias is set in the index of an alias.
 	isAlias = maxFields
@@ -35,9 +35,8 @@ type Object[T any] struct {
 	required uint64
 }
 
-// NewObject returns the description of objects with the given fields. It panics
-// if a name comes twice or there are more than 64: the set is part of the
-// program.
+// NewObject returns the description of objects with the given fields. It panics if a name comes
+// twice or there are more than 64 fields: fields are constants of the program.
 func NewObject[T any](fields ...Field[T]) *Object[T] {
 	if len(fields) > maxFields {
 		panic(fmt.Sprintf("bodyscan: %d fields, at most %d are possible", len(fields), maxFields))
@@ -64,9 +63,9 @@ func NewObject[T any](fields ...Field[T]) *Object[T] {
 	return o
 }
 
-// Read reads the next value, which must be an object, into v. Members that are
-// not described are passed over, but have to be well formed; described ones may
-// come once. Fields of v without a member in the text keep their value.
+// Read reads the next value, which must be an object, into v. Members that are not described
+// are skipped, but must be well formed; described ones may come once. Fields of v without a
+// member in the text keep their value.
 func (o *Object[T]) Read(s *Scanner, v *T) {
 	c, ok := s.open(object, "an object")
 	if !ok {
@@ -106,7 +105,7 @@ func (o *Object[T]) Read(s *Scanner, v *T) {
 	}
 }
 
-// failField reports a fault of the object just read, not of a value in it.
+// failField sets a fault of the object just read, not of one of its values.
 func (s *Scanner) failField(name, reason string) {
 	s.Fail(reason + name + "`")
 	s.err.Field = name

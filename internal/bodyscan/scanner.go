@@ -22,16 +22,16 @@ type Scanner struct {
 	pos    int
 	depth  int
 	err    *Error
-	text   []byte // the last string that is not in data as it is
-	// entries is how many elements of arrays of a msgpack body have been announced.
+	text   []byte // the last decoded string that had escapes
+	// entries is the number of array elements announced so far in a msgpack body.
 	entries int
 }
 
-// Format is how a body is written.
+// Format is the encoding of a body.
 type Format uint8
 
-// The formats. Msgpack has nothing that JSON cannot express, but for byte strings,
-// which are arrays of words.
+// The formats. Byte strings, which stand for arrays of words, are the only values that msgpack
+// has and JSON has not.
 const (
 	JSON Format = iota
 	Msgpack
@@ -66,7 +66,7 @@ func (s *Scanner) Err() error {
 	return s.err
 }
 
-// End checks that nothing follows, in JSON but white space, and returns the first
+// End checks that nothing follows (in JSON, except white space) and returns the first
 // fault of the whole text.
 func (s *Scanner) End() error {
 	if s.err == nil {
@@ -80,8 +80,7 @@ func (s *Scanner) End() error {
 	return s.Err()
 }
 
-// Fail reports a fault of the value that was just read: it is well formed but
-// not acceptable.
+// Fail sets a fault of the value that was just read: it is well formed but not acceptable.
 func (s *Scanner) Fail(reason string) { s.fail(Shape, s.pos, reason) }
 
 // FailLimit is Fail for a value that exceeds the named limit.
@@ -92,8 +91,8 @@ func (s *Scanner) FailLimit(limit, reason string) {
 	}
 }
 
-// Next passes white space and returns the first byte of the next value, which says of
-// what type it is; 0 at the end of the text and after a fault.
+// Next skips white space and returns the first byte of the next value, which tells its type. It
+// returns 0 at the end of the text and after a fault.
 func (s *Scanner) Next() byte {
 	if s.err != nil {
 		return 0
@@ -101,12 +100,12 @@ func (s *Scanner) Next() byte {
 	return s.peek()
 }
 
-// Offset returns where in the text the scanner stands: after Next at the next value,
-// after a reader behind the value that it has read.
+// Offset returns the scanner's position in the text: at the next value after Next, behind the
+// value after a reader.
 func (s *Scanner) Offset() int { return s.pos }
 
-// peek passes white space and returns the byte after it, 0 at the end of the
-// text. (A NUL byte in the text is no JSON anywhere, so it cannot be mistaken.)
+// peek skips white space and returns the byte after it, 0 at the end of the text. A NUL byte in
+// the text returns 0 too, but is valid nowhere in JSON.
 func (s *Scanner) peek() byte {
 	for s.pos < len(s.data) {
 		switch c := s.data[s.pos]; c {
@@ -121,12 +120,12 @@ func (s *Scanner) peek() byte {
 
 // container is an array or object while its entries are read.
 type container struct {
-	end   byte // that closes it in JSON
+	end   byte // JSON: the closing bracket
 	begun bool // JSON: the first entry has come
 	left  int  // msgpack: entries still to come
 }
 
-// open enters the next value, which must be of the given kind: an array or object.
+// open enters the next value, which must be an array or object as k says.
 func (s *Scanner) open(k kind, want string) (c container, ok bool) {
 	switch {
 	case s.err != nil:
@@ -149,8 +148,8 @@ func (s *Scanner) open(k kind, want string) (c container, ok bool) {
 	return c, true
 }
 
-// more goes on to the next entry of an array or object; it leaves the container and
-// returns false behind the last one.
+// more moves to the next entry of an array or object. After the last one it leaves the
+// container and returns false.
 func (s *Scanner) more(c *container) bool {
 	if s.err != nil {
 		return false
@@ -179,8 +178,8 @@ func (s *Scanner) more(c *container) bool {
 	return false
 }
 
-// key reads a member's name, in JSON with the colon behind it. The name is borrowed
-// until the next string is read.
+// key reads a member's name and, in JSON, the colon behind it. The name is valid until the
+// next string is read.
 func (s *Scanner) key() []byte {
 	if s.format == Msgpack {
 		return s.mapKey()
@@ -201,7 +200,7 @@ func (s *Scanner) key() []byte {
 	return k
 }
 
-// Null takes the next value if it is null and reports whether it was.
+// Null reads the next value if it is null and reports whether it was.
 func (s *Scanner) Null() bool {
 	switch {
 	case s.err != nil:
@@ -262,10 +261,9 @@ func (s *Scanner) Array() iter.Seq[int] {
 	}
 }
 
-// Map yields the name of each member of the next value, which must be an
-// object with names of the caller's choosing; a name may come twice. The name
-// is borrowed until the next string is read. The loop's body reads exactly one
-// value and never breaks.
+// Map yields the name of each member of the next value, which must be an object with names of
+// the caller's choosing; a name may come twice. The name is valid until the next string is
+// read. The loop's body reads exactly one value and never breaks.
 func (s *Scanner) Map() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		c, ok := s.open(object, "an object")
@@ -283,8 +281,8 @@ func (s *Scanner) Map() iter.Seq[[]byte] {
 	}
 }
 
-// MapUint32 is Map for names that are unsigned 32-bit integers. As serde_json
-// has it, a name that is no number at all is a fault of syntax.
+// MapUint32 is Map for names that are unsigned 32-bit integers. As in serde_json, a name that
+// is no number is a fault of syntax.
 func (s *Scanner) MapUint32() iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		for name := range s.Map() {
@@ -321,19 +319,19 @@ func (s *Scanner) nameAt(at int) string {
 	return string(again.key())
 }
 
-// Value passes the next value, which must be well formed, and returns its text, to be
-// read with another Scanner while this one's text is kept.
+// Value skips the next value, which must be well formed, and returns its text, so that another
+// Scanner can read it later.
 func (s *Scanner) Value() []byte {
 	if s.err != nil {
 		return nil
 	}
-	s.kind() // at its first byte
+	s.kind() // skip white space
 	at := s.pos
 	s.Skip()
 	return s.data[at:s.pos]
 }
 
-// Skip passes the next value, whatever it is; it must be well formed.
+// Skip skips the next value, of any type; it must be well formed.
 func (s *Scanner) Skip() {
 	if s.err != nil {
 		return

@@ -10,9 +10,8 @@ import (
 // String reads a string.
 func (s *Scanner) String() string { return string(s.Text()) }
 
-// Variant reads a string that is one of names, of which there is one at least.
-// What is no string is a fault of syntax, not of shape: the parser of the
-// contract (serde_json) has it so.
+// Variant reads a string that must be one of names, of which there must be at least one. As in
+// serde_json, the contract's parser, a value that is no string is a fault of syntax, not of shape.
 func (s *Scanner) Variant(names ...string) string {
 	if s.err != nil {
 		return ""
@@ -36,8 +35,8 @@ func (s *Scanner) Variant(names ...string) string {
 	return ""
 }
 
-// Text reads a string without copying it, but for JSON's escapes. The bytes are
-// borrowed until the next string is read.
+// Text reads a string without copying it, unless it has JSON escapes. The bytes are valid until
+// the next string is read.
 func (s *Scanner) Text() []byte {
 	if s.err != nil {
 		return nil
@@ -71,8 +70,8 @@ func (s *Scanner) Text() []byte {
 	return nil
 }
 
-// skipText passes a string without keeping what its escapes decode to: a text that
-// nobody reads may be of any length.
+// skipText skips a string without keeping its decoded escapes: a text that is not used
+// may be of any length.
 func (s *Scanner) skipText() {
 	if s.format == Msgpack {
 		s.packedText()
@@ -107,8 +106,8 @@ func (s *Scanner) skipText() {
 	s.failSyntax("the end of a string")
 }
 
-// plain reports whether eight bytes of a string are ASCII without a quote, a backslash or
-// a control character.
+// plain reports whether eight bytes of a string are ASCII without quotes, backslashes and
+// control characters.
 func plain(word uint64) bool {
 	const low, high = 0x0101010101010101, 0x8080808080808080
 	quote, escape := word^'"'*low, word^'\\'*low // bytes that are searched for become 0

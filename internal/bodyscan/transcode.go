@@ -6,9 +6,9 @@ import (
 	"github.com/select-service/select-service/internal/wire/msgpack"
 )
 
-// AppendMsgpack appends JSON text, which must be one value that is well formed, as
-// msgpack. Numbers with a fraction or an exponent become floats, all others integers;
-// of text that is something else the result is of no use.
+// AppendMsgpack converts JSON text to msgpack and appends it to dst. The text must be one
+// well-formed value; otherwise the result is undefined. Numbers with a fraction or an exponent
+// become floats, all others integers.
 func AppendMsgpack(dst, json []byte) []byte {
 	var s Scanner
 	s.Reset(JSON, json)
@@ -35,8 +35,8 @@ func (s *Scanner) appendMembers(dst []byte) (members []byte, n int) {
 	return dst, n
 }
 
-// appendPacked appends the next value. The header of a container is put in front of
-// what it counts.
+// appendPacked converts and appends the next value. The header of a container is inserted
+// before its entries once they are counted.
 func (s *Scanner) appendPacked(dst []byte) []byte {
 	at := len(dst)
 	switch s.kind() {
