@@ -47,11 +47,11 @@ func (b *Budget) Accounts() []*Account {
 	return b.accounts
 }
 
-// Account counts the bytes that one kind of use holds, and refuses what goes beyond
-// its limit. It takes no locks. A nil Account accepts all and counts nothing.
+// Account counts the bytes that one kind of use holds, and refuses what goes beyond its limit.
+// It takes no locks. A nil Account accepts everything and counts nothing.
 //
-// An account is either reserved from (Reserve, Release) or measured (Set, Fits). Add is
-// for both: what is reserved then finds less room.
+// An account is either reserved from (Reserve, Release) or measured (Set, Fits). Add works on
+// both kinds; on a reserved one it leaves less room for Reserve.
 type Account struct {
 	name    string
 	limit   int64
@@ -114,16 +114,16 @@ func (a *Account) Set(n int64) {
 	}
 }
 
-// Add changes what a measured account uses by n bytes, where several count for one
-// account. It may go beyond the limit.
+// Add adds n bytes to what the account uses, n may be negative; several callers can count for
+// one account. It may go beyond the limit.
 func (a *Account) Add(n int64) {
 	if a != nil {
 		a.used.Add(n)
 	}
 }
 
-// Fits reports whether n more bytes have room in a measured account, and counts a
-// refusal if not. It takes nothing.
+// Fits reports whether n more bytes have room in a measured account, and counts a refusal if
+// not. It reserves nothing.
 func (a *Account) Fits(n int64) bool {
 	if a == nil || n <= a.limit-a.used.Load() {
 		return true
@@ -148,8 +148,7 @@ func (a *Account) Used() int64 {
 	return a.used.Load()
 }
 
-// Limit returns the most bytes that the account takes. A nil Account has no limit
-// and returns 0.
+// Limit returns the account's limit in bytes, 0 for a nil Account, which has none.
 func (a *Account) Limit() int64 {
 	if a == nil {
 		return 0
@@ -157,7 +156,7 @@ func (a *Account) Limit() int64 {
 	return a.limit
 }
 
-// Refused returns how often something did not fit.
+// Refused returns how many requests for memory did not fit.
 func (a *Account) Refused() uint64 {
 	if a == nil {
 		return 0

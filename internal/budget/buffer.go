@@ -5,33 +5,32 @@ import (
 	"sync"
 )
 
-// Buffer is the memory of one message, and what is reserved for it in an account. It
-// has one owner at a time. The last one releases it, once; then it becomes the memory
-// of another message, and nobody may use Bytes any more. A nil Buffer has no bytes.
+// Buffer is the memory of one message, and the bytes reserved for it in an account. It has one
+// owner at a time. The last owner releases it, once; from then on it belongs to another
+// message, and Bytes must not be used. A nil Buffer has no bytes.
 type Buffer struct {
-	// Bytes has no bytes, and a capacity of at least the size that was asked for. What
-	// is appended is in what append returns.
+	// Bytes has length 0 and at least the capacity that was asked for. Appending to it does not
+	// change it: the data is in the slice that append returns.
 	Bytes    []byte
 	Reserved int64 // bytes
 
 	kept bool
 }
 
-// Released buffers of smallestBuffer to largestBuffer bytes are kept for the next
-// messages: most are of these sizes, and a large one would lie about for long. The
-// collector empties the pools, and they hold no more than the messages that were in
-// memory at a time, which accounts bound.
+// Released buffers of smallestBuffer to largestBuffer bytes are pooled for the next messages.
+// Most messages are of these sizes, and a larger buffer would stay unused for long. The pools
+// hold no more than the messages that were in memory at one time, which accounts bound; the
+// garbage collector empties them.
 const (
 	smallestBuffer = 128
 	largestBuffer  = 256 << 10
 )
 
-// released has a pool for each capacity: four for each power of two, so that at most a
-// fifth of a buffer is unused.
+// released has a pool for each capacity. There are four capacities for each power of two, so
+// that at most a fifth of a buffer is unused.
 var released [4*11 + 1]sync.Pool
 
-// bufferClass returns the pool of buffers for size bytes, nil for none, and their
-// capacity.
+// bufferClass returns the pool for buffers of size bytes, nil for none, and their capacity.
 func bufferClass(size int) (pool *sync.Pool, capacity int) {
 	if size > largestBuffer {
 		return nil, size
@@ -59,14 +58,14 @@ func NewBuffer(size int) *Buffer {
 	return &Buffer{Bytes: make([]byte, 0, capacity)}
 }
 
-// Keep leaves the bytes to those who hold them: Release will not reuse them.
+// Keep leaves the bytes to their current users: Release will not reuse them.
 func (b *Buffer) Keep() {
 	if b != nil {
 		b.kept = true
 	}
 }
 
-// Release returns what is reserved to account, and the memory for another message.
+// Release returns the reserved bytes to account, and pools the memory for another message.
 func (b *Buffer) Release(account *Account) {
 	if b == nil {
 		return

@@ -1,19 +1,18 @@
-// Package budget shares out the memory that the process may take (--max-memory)
-// among those who fill it: callers, engines and replicas.
+// Package budget divides the memory that the process may use (--max-memory) among its uses:
+// callers, engines and replicas.
 //
-// Each of them has an [Account] with a fixed share of its own, so that whoever fills
-// one account, by accident or on purpose, takes nothing from the others: a full index
-// stops no request, and no flood of requests stops an event. There is no common pool
-// for the same reason.
+// Each use has an [Account] with a fixed share, so that filling one account, by accident or on
+// purpose, takes nothing from the others: a full index stops no request, and a flood of
+// requests stops no event. For the same reason there is no common pool.
 //
-// The shares add up to less than all (see the table in shares.go). The rest is for
-// what nobody accounts for: code, stacks, the catalog, and garbage. Go's collector
-// lets garbage grow to GOGC percent of the live heap, but never beyond the memory
-// limit that the process sets to the budget; it has to find room below that limit
-// even while every account is full, or it would run all the time.
+// The shares add up to less than the budget (see the table in shares.go). The rest is for uses
+// without an account: code, stacks, the catalog, and garbage. Go's collector lets garbage grow
+// to GOGC percent of the live heap, but not beyond the memory limit, which the process sets to
+// the budget. If the accounts filled the budget, the collector would have no room below that
+// limit and would run all the time.
 //
-// Accounts count bytes that are known to be held, not what the allocator makes of
-// them. A byte is reserved before it is allocated where its number is known then,
-// and otherwise as it comes. Because somebody says that they will come no more than
-// SmallBody are: a claim costs its sender nothing.
+// Accounts count bytes that are known to be held, not the allocator's overhead. A byte is
+// reserved before it is allocated if the size is known by then, otherwise as the data arrives.
+// A size that a sender only announces (a Content-Length) reserves no more than SmallBody, since
+// announcing costs the sender nothing.
 package budget

@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// Available is the memory that a process can have, and who says so.
+// Available is the memory that the process can use, and where the figure comes from.
 type Available struct {
 	Bytes  int64
 	Source string // "cgroup" or "machine"
 }
 
-// Default is the budget of a process that was given none, in bytes: three quarters.
-// The rest is for what the budget cannot see, the page tables and buffers of the
-// kernel among it, which count against a cgroup as well.
+// Default is the budget in bytes if none is configured: three quarters. The rest is for memory
+// that the budget does not count, such as the kernel's page tables and buffers, which count
+// against a cgroup too.
 func (a Available) Default() int64 { return a.Bytes / 4 * 3 }
 
-// FindAvailable returns the smaller of the limits of the process's own memory cgroup
-// (v2 or v1, with those above it) and of the machine.
+// FindAvailable returns the memory limit of the process's cgroup (v2 or v1) and its parents, or
+// the machine's memory if that is smaller.
 func FindAvailable() Available { return findAvailable(os.DirFS("/")) }
 
 func findAvailable(root fs.FS) Available {
@@ -48,9 +48,9 @@ func machineBytes(root fs.FS) int64 {
 	return 0
 }
 
-// cgroupLimit returns the lowest memory limit on the way from the process's cgroup
-// up to the root. Inside a container the path of /proc/self/cgroup is often that of
-// the host, whose folders are not mounted; the mount itself then is the cgroup.
+// cgroupLimit returns the lowest memory limit from the process's cgroup up to the root, in
+// bytes. Inside a container the path in /proc/self/cgroup is often the host's, whose folders
+// are not mounted there; then the mount itself is the process's cgroup.
 func cgroupLimit(root fs.FS) (limit int64, ok bool) {
 	text, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {

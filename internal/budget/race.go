@@ -2,8 +2,8 @@
 
 package budget
 
-// spoil overwrites memory that nobody may use any more: in tests under the race
-// detector, whoever does has a data race or reads nonsense.
+// spoil overwrites released memory. A use after release then shows in tests under the race
+// detector, as a data race or as nonsense.
 func spoil(released []byte) {
 	for i := range released {
 		released[i] = 0xDB

@@ -2,23 +2,22 @@ package budget
 
 // The accounts.
 const (
-	// Index: blocks of the index and what it needs to find them. Measured; at the
-	// limit new blocks are dropped and removals go on.
+	// Index: the blocks of the index and their lookup structures. Measured; at the limit new
+	// blocks are dropped, while removals go on.
 	Index = "index"
 	// Ledger: live reservations. Measured; at the limit new ones are refused.
 	Ledger = "ledger"
-	// Heads: what connections have sent before a request is complete but for its body:
-	// long headers, and handshakes of TLS.
+	// Heads: long heads of requests, and TLS handshakes, while they arrive.
 	Heads = "heads"
-	// Requests: bodies up to [SmallBody], which large ones cannot crowd out.
+	// Requests: bodies up to [SmallBody]. Large bodies cannot crowd them out.
 	Requests = "requests"
-	// Bodies: larger ones, while they arrive and until they have been read.
+	// Bodies: larger bodies, while they arrive and until they have been parsed.
 	Bodies = "bodies"
-	// Serving: what is made of larger bodies (token ids, hashes) while they are served.
+	// Serving: what larger bodies are parsed into (token ids, hashes), while they are served.
 	Serving = "serving"
 	// Answers: answers above SmallBody until their clients have read them.
 	Answers = "answers"
-	// Waiting: what is kept of requests in wait queues.
+	// Waiting: what requests keep while they are in wait queues.
 	Waiting = "waiting"
 	// Remembered: first answers, pending selections and sessions.
 	Remembered = "remembered"
@@ -32,11 +31,11 @@ const (
 	Snapshots = "snapshots"
 )
 
-// SmallBody is the longest body or answer in bytes that counts as small.
+// SmallBody is the largest body or answer that counts as small, in bytes.
 const SmallBody = 64 << 10
 
-// shares has every account with its share of the budget in thousandths. With 512 MiB
-// one thousandth is half a MiB, and Serving just has room for the largest body, 8 MiB.
+// shares has every account's share of the budget in thousandths. With 512 MiB a thousandth is
+// about half a MiB, and Serving has just enough room for the largest body, 8 MiB.
 var shares = []struct {
 	name     string
 	thousand int64
