@@ -75,7 +75,7 @@ func (b *Buffer) Release(account *Account) {
 	if b.kept {
 		return
 	}
-	spoil(b.Bytes[:cap(b.Bytes)])
+	poison(b.Bytes[:cap(b.Bytes)])
 	if pool, _ := bufferClass(cap(b.Bytes)); pool != nil {
 		pool.Put(b)
 	}

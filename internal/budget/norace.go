@@ -2,4 +2,4 @@
 
 package budget
 
-func spoil([]byte) {}
+func poison([]byte) {}

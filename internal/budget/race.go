@@ -2,9 +2,9 @@
 
 package budget
 
-// spoil overwrites released memory. A use after release then shows in tests under the race
+// poison overwrites released memory. A use after release then shows in tests under the race
 // detector, as a data race or as nonsense.
-func spoil(released []byte) {
+func poison(released []byte) {
 	for i := range released {
 		released[i] = 0xDB
 	}

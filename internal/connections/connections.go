@@ -147,17 +147,17 @@ func (s *Set) admit(raw net.Conn, begin phase) *conn {
 	s.mu.Lock()
 	var idle *conn
 	switch {
-	case s.addressFull(c):
+	case s.addressFullLocked(c):
 		s.mu.Unlock()
 		s.refusedAddress.Add(1)
 		return nil
 	case len(s.open) >= s.limits.Total:
-		if idle = s.findIdle(); idle == nil {
+		if idle = s.findIdleLocked(); idle == nil {
 			s.mu.Unlock()
 			s.refusedTotal.Add(1)
 			return nil
 		}
-		s.drop(idle)
+		s.dropLocked(idle)
 	}
 	s.open[c] = struct{}{}
 	s.countAddressLocked(c, 1)
@@ -169,9 +169,9 @@ func (s *Set) admit(raw net.Conn, begin phase) *conn {
 	return c
 }
 
-// findIdle returns the connection of a sample that has been idle for longest; nil if none is
-// idle. The caller holds mu.
-func (s *Set) findIdle() *conn {
+// findIdleLocked returns the connection of a sample that has been idle for longest; nil if none is
+// idle.
+func (s *Set) findIdleLocked() *conn {
 	var found *conn
 	since, looked := time.Now().UnixNano(), 0
 	for c := range s.open { // in random order
@@ -195,8 +195,8 @@ func (s *Set) findIdle() *conn {
 	return found
 }
 
-// drop takes a connection out of the set; further calls do nothing. The caller holds mu.
-func (s *Set) drop(c *conn) {
+// dropLocked takes a connection out of the set; further calls do nothing.
+func (s *Set) dropLocked(c *conn) {
 	if _, ok := s.open[c]; !ok {
 		return
 	}
@@ -209,8 +209,8 @@ func (s *Set) drop(c *conn) {
 // sockets have no address.
 func (s *Set) boundsAddress(c *conn) bool { return s.limits.PerAddress > 0 && c.address.IsValid() }
 
-// addressFull reports whether the address of c has reached PerAddress. The caller holds mu.
-func (s *Set) addressFull(c *conn) bool {
+// addressFullLocked reports whether the address of c has reached PerAddress.
+func (s *Set) addressFullLocked(c *conn) bool {
 	return s.boundsAddress(c) && s.from[c.address] >= s.limits.PerAddress
 }
 
@@ -342,7 +342,7 @@ type conn struct {
 // Read counts the bytes of a request's head until it is complete.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	for n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !c.ended.Load() && c.mayReadOn() {
+	for n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !c.ended.Load() && c.rearmRead() {
 		n, err = c.Conn.Read(p)
 	}
 	switch phase(c.phase.Load()) {
@@ -350,7 +350,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		return n, err
 	case fresh, betweenRequests:
 	}
-	size := c.made(p[:n])
+	size := c.headMemory(p[:n])
 	if c.head.Add(size) <= freeHead {
 		return n, err
 	}
@@ -370,9 +370,9 @@ func (c *conn) Read(p []byte) (int, error) {
 // preface is the start of every HTTP/2 connection.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// made estimates the memory that net/http takes for a part of a head, which may be many times
+// headMemory estimates the memory that net/http takes for a part of a head, which may be many times
 // its length. It also notices that the connection speaks HTTP/2.
-func (c *conn) made(part []byte) int64 {
+func (c *conn) headMemory(part []byte) int64 {
 	for len(part) > 0 && c.prefaced >= 0 && c.prefaced < len(preface) {
 		if part[0] != preface[c.prefaced] {
 			c.prefaced = -1
@@ -463,9 +463,9 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(c.armed)
 }
 
-// mayReadOn is called when the socket's read deadline has passed. If that was earlier than the
+// rearmRead is called when the socket's read deadline has passed. If that was earlier than the
 // deadline that was set, it arms the latter and returns true.
-func (c *conn) mayReadOn() bool {
+func (c *conn) rearmRead() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.until.IsZero() && !c.until.After(time.Now()) {
@@ -500,7 +500,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 // Close takes the connection out of its set.
 func (c *conn) Close() error {
 	c.set.mu.Lock()
-	c.set.drop(c)
+	c.set.dropLocked(c)
 	c.set.mu.Unlock()
 	c.mu.Lock()
 	c.closed = true

@@ -123,7 +123,7 @@ func (s *Set) begin(st *stream) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.addressFull(c) {
+	if s.addressFullLocked(c) {
 		s.refusedAddress.Add(1)
 		return false
 	}
@@ -134,7 +134,7 @@ func (s *Set) begin(st *stream) bool {
 			return false
 		}
 		s.closedIdle.Add(1)
-		s.giveUpPlaceLocked(silent)
+		s.uncountLocked(silent)
 		_ = silent.control.SetReadDeadline(longAgo) // does not block: its handler has not returned
 	}
 	st.placed = true
@@ -164,8 +164,8 @@ func (s *Set) findSilentLocked() *stream {
 	return found
 }
 
-// giveUpPlaceLocked takes a request out of the counts; further calls do nothing.
-func (s *Set) giveUpPlaceLocked(st *stream) {
+// uncountLocked takes a request out of the counts; further calls do nothing.
+func (s *Set) uncountLocked(st *stream) {
 	if st.placed {
 		st.placed = false
 		s.requests--
@@ -204,8 +204,8 @@ func (s *Set) finish(st *stream) {
 func (s *Set) leave(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.giveUpPlaceLocked(st)
-	s.arrivedLocked(st)
+	s.uncountLocked(st)
+	s.bodyArrivedLocked(st)
 	st.of.serving--
 	st.of.choosePhaseLocked()
 }
@@ -334,7 +334,7 @@ func (w *stream) SetReadDeadline(t time.Time) error {
 	s := w.of.set
 	s.mu.Lock()
 	if t.IsZero() {
-		s.arrivedLocked(w)
+		s.bodyArrivedLocked(w)
 	} else if !w.waits {
 		w.waits, w.since = true, time.Now()
 		s.awaiting[w] = struct{}{}
@@ -346,8 +346,8 @@ func (w *stream) SetReadDeadline(t time.Time) error {
 	return w.control.SetReadDeadline(t)
 }
 
-// arrivedLocked marks that a request no longer awaits its body.
-func (s *Set) arrivedLocked(st *stream) {
+// bodyArrivedLocked marks that a request no longer awaits its body.
+func (s *Set) bodyArrivedLocked(st *stream) {
 	if !st.waits {
 		return
 	}
