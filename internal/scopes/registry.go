@@ -1,6 +1,6 @@
-// Package scopes is the registry of what exists beside the catalog for each
-// scope, which is a model and tenant: its index and its wait queue. Requests read
-// it without locks. The catalog's reconciler alone makes states and ends them.
+// Package scopes is the registry of what each scope (a model of a tenant) has besides its
+// workers in the catalog: its index and its wait queue. Requests read it without locks. Only
+// the catalog's reconciler creates and ends states.
 package scopes
 
 import (
@@ -21,15 +21,15 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// ErrStale is in the chain of an error that only says that what a request was
-// judged by has changed meanwhile: workers, the reservation of its id, its
-// session. It is tried again.
+// ErrStale is in the chain of an error that is no answer: the state that a request was
+// checked against has changed (workers, the reservation of its id, its session). The
+// request is tried again.
 var ErrStale = errors.New("changed meanwhile")
 
-// ErrGone is ErrStale for a request that was judged by a state that is gone.
+// ErrGone is ErrStale for a request that was checked against a state that has ended.
 var ErrGone = &contract.Error{Kind: contract.Unavailable, Text: selector.ErrNoEndpoints.Error(), Err: ErrStale}
 
-// Settings are those of the states that a registry makes.
+// Settings has the settings of the states that a registry creates.
 type Settings struct {
 	Admission admission.Config
 	Queues    waitqueue.Config
@@ -39,34 +39,35 @@ type Settings struct {
 	// Beside, engines publish KV events and predictions are kept beside their index.
 	Approximate *approximate.Index
 	Beside      bool
-	// ByCapacity: without Beside, ranks of known capacity are followed by that.
+	// ByCapacity: without Beside, predictions follow the capacity of ranks whose capacity is
+	// known.
 	ByCapacity bool
-	// WatchStored: State.WatchStored is used.
+	// WatchStored enables State.WatchStored.
 	WatchStored bool
-	// Memory is where the indexes count theirs; nil: no limit.
+	// Memory is the account of the indexes; nil: no limit.
 	Memory *indexer.Account
-	// Merging: dumps of peers will be merged with live events until EndMerging.
+	// Merging: dumps of peers are merged with live events until EndMerging.
 	Merging bool
 }
 
 // Registry has the states of all scopes.
 type Registry struct {
 	settings Settings
-	waits    bool // requests can wait in some scope
+	waits    bool // the settings let requests wait in at least one scope
 	catalog  *catalog.Catalog
 	closing  atomic.Bool
 	hybrid   indexer.HybridStats
 
-	// states is copied by writers under mu.
+	// states is copied on write; writers hold mu.
 	states atomic.Pointer[map[catalog.Scope]*State]
 
-	// mu guards writing states, State.served of every state, and what follows. It
-	// is innermost, beside the locks of the packages below.
+	// mu guards writes of states, State.served of every state, and the fields below. It is
+	// innermost, beside the locks of the packages that this one calls.
 	mu   sync.Mutex
 	past pastScopes
-	left []*State // gone, with requests that may still wait in their queues
-	// merging: dumps of peers are being merged with live events. Meanwhile retained
-	// has the states that went.
+	left []*State // ended states whose queues may still have requests
+	// merging: dumps of peers are being merged with live events. Meanwhile retained has the
+	// states that have ended.
 	merging  bool
 	retained map[catalog.Scope]*State
 }
@@ -83,8 +84,7 @@ func New(settings Settings) *Registry {
 	return r
 }
 
-// Attach gives the registry the catalog that has the workers of its scopes, whose
-// reconciler writes the registry.
+// Attach sets the catalog with the workers of the scopes. Its reconciler writes the registry.
 func (r *Registry) Attach(c *catalog.Catalog) { r.catalog = c }
 
 // Of returns the state of a scope, nil if it has none.
@@ -94,8 +94,8 @@ func (r *Registry) Of(sc catalog.Scope) *State { return (*r.states.Load())[sc] }
 // changed.
 func (r *Registry) All() map[catalog.Scope]*State { return *r.states.Load() }
 
-// Schedulable returns the scope's state and snapshot, or the error why no worker
-// can serve it: it is of kind Unavailable.
+// Schedulable returns the scope's snapshot and state. If no worker can serve it, the error is
+// of kind Unavailable.
 //
 // The state is read first. The catalog shows a scope again only when its new
 // state is there, so the snapshot is of this state, or it is of a later one and
@@ -103,7 +103,7 @@ func (r *Registry) All() map[catalog.Scope]*State { return *r.states.Load() }
 func (r *Registry) Schedulable(sc catalog.Scope) (*catalog.Snapshot, *State, error) {
 	state := r.Of(sc)
 	snap := r.catalog.Snapshot(sc)
-	if r.closing.Load() { // read after the state, whose queue CloseQueues will close if it is false here
+	if r.closing.Load() { // read after the state: if still false here, CloseQueues will close the state's queue
 		return nil, nil, contract.ErrShuttingDown
 	}
 	if snap != nil && snap.NumRanks > 0 && state != nil {
@@ -120,25 +120,26 @@ func NoWorkers(sc catalog.Scope) *contract.Error {
 	return contract.ScopeErrorf(contract.Unavailable, sc, "no schedulable workers")
 }
 
-// RefuseNew makes Schedulable answer contract.ErrShuttingDown from now on.
+// RefuseNew makes Schedulable return contract.ErrShuttingDown from now on.
 func (r *Registry) RefuseNew() { r.closing.Store(true) }
 
-// CloseQueues answers requests that wait with contract.ErrShuttingDown. It is
-// called after RefuseNew, when the catalog is closed: no scope gets a queue any more.
+// CloseQueues answers waiting requests with contract.ErrShuttingDown. It must be called after
+// RefuseNew and after the catalog is closed, so that no scope gets a new queue.
 func (r *Registry) CloseQueues() {
 	for _, state := range r.All() {
 		state.Queue.Close(contract.ErrShuttingDown)
 	}
 }
 
-// Hybrid returns what the indexes of all scopes have counted.
+// Hybrid returns the counters of hybrid indexing, of all scopes together.
 func (r *Registry) Hybrid() *indexer.HybridStats { return &r.hybrid }
 
 // Closing reports whether RefuseNew was called.
 func (r *Registry) Closing() bool { return r.closing.Load() }
 
-// WorkersChanged is called after a worker came, changed or left. Requests that
-// wait for workers of a state that is gone are tried again.
+// WorkersChanged is called after a worker came, changed or left. It answers the requests that
+// wait in the queues of ended states with ErrGone, so that they are tried again, and
+// dispatches the others.
 func (r *Registry) WorkersChanged() {
 	r.mu.Lock()
 	left := r.left
@@ -150,8 +151,7 @@ func (r *Registry) WorkersChanged() {
 	r.LoadChanged()
 }
 
-// LoadChanged is called after load went down: it runs the requests that can run
-// now.
+// LoadChanged is called after load went down. It runs the waiting requests that can run now.
 func (r *Registry) LoadChanged() {
 	if !r.waits {
 		return // no request ever waits
@@ -161,32 +161,31 @@ func (r *Registry) LoadChanged() {
 	}
 }
 
-// AddWorker returns the state of the scope of a worker that is attached now, a
-// new one if there is none. The reconciler alone calls it.
+// AddWorker returns the state of the scope of a newly attached worker; it creates the state if
+// needed. Only the reconciler calls it.
 func (r *Registry) AddWorker(sc catalog.Scope, blockSize uint32) *State {
 	state := r.open(sc, blockSize)
 	state.workers++
 	return state
 }
 
-// RemoveWorker counts a worker out that is attached no more. The scope's state
-// ends when that was the last one and no rank is held. The reconciler alone calls
-// it.
+// RemoveWorker must be called after a worker is detached. It ends the scope's state if that was
+// the last worker and no rank is held. Only the reconciler calls it.
 func (r *Registry) RemoveWorker(sc catalog.Scope) {
 	r.Of(sc).workers--
 	r.closeIfEmpty(sc)
 }
 
-// HoldRank makes room for the blocks of a rank whose worker is not attached. The
-// reconciler alone calls it.
+// HoldRank reserves a slot for the blocks of a rank whose worker is not attached. Only the
+// reconciler calls it.
 func (r *Registry) HoldRank(sc catalog.Scope, blockSize uint32, rank catalog.Rank, slot uint32) {
 	state := r.open(sc, blockSize)
 	state.held[slot] = rank
 	state.AssignSlot(slot, rank)
 }
 
-// UnholdRank forgets the blocks of a rank whose worker did not come. The
-// reconciler alone calls it.
+// UnholdRank drops the blocks of a held rank whose worker was not attached after all. Only the
+// reconciler calls it.
 func (r *Registry) UnholdRank(sc catalog.Scope, slot uint32) {
 	state := r.Of(sc)
 	state.emptySlot(slot)
@@ -194,7 +193,7 @@ func (r *Registry) UnholdRank(sc catalog.Scope, slot uint32) {
 	r.closeIfEmpty(sc)
 }
 
-// open returns the scope's state, a new one if there is none.
+// open returns the scope's state, and creates it if needed.
 func (r *Registry) open(sc catalog.Scope, blockSize uint32) *State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -255,7 +254,7 @@ func (r *Registry) initIndexLocked(sc catalog.Scope, state *State) {
 	}
 }
 
-// MarkServed notes that the scope has had a complete worker.
+// MarkServed records that the scope has had a fully attached worker.
 func (r *Registry) MarkServed(sc catalog.Scope) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -286,11 +285,11 @@ func (r *Registry) closeIfEmpty(sc catalog.Scope) {
 	}
 }
 
-// maxRetained bounds the states that are retained.
+// maxRetained bounds the retained states.
 const maxRetained = 1024
 
-// retainLocked keeps what a state that ends knows of ranks that left, in case its
-// scope comes back while dumps are merged.
+// retainLocked keeps the index of a state that ends, which still knows the ranks that left, in
+// case its scope comes back while dumps are merged.
 func (r *Registry) retainLocked(sc catalog.Scope, state *State) {
 	if r.merging && len(r.retained) < maxRetained {
 		r.retained[sc] = state
@@ -316,8 +315,8 @@ func (r *Registry) EndMerging() {
 // Approximate has what reservations predict, nil if they predict nothing.
 func (r *Registry) Approximate() *approximate.Index { return r.settings.Approximate }
 
-// Known lists the scopes that have or had a complete worker, in no order. Of those
-// without workers it knows the last maxPastScopes.
+// Known lists the scopes that have or had a fully attached worker, in no order. Of scopes
+// without workers it has the last maxPastScopes.
 func (r *Registry) Known() []catalog.Scope {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,42 +14,41 @@ import (
 	"github.com/select-service/select-service/pkg/recovery"
 )
 
-// State is what a scope has beside its workers: an index and a wait queue. It
-// lives from the scope's first attached worker or held rank to its last. The
-// exported fields do not change.
+// State has a scope's index and wait queue. It lives as long as the scope has an attached
+// worker or a held rank. The exported fields do not change.
 type State struct {
 	BlockSize uint32         // tokens
-	Space     *indexer.Space // of the engines' events; to be written through Gate only
+	Space     *indexer.Space // the index of the engines' events; writers must go through Gate
 	Gate      *recovery.Gate
 	Queue     *waitqueue.Queue
-	Seeds     *SeedNames // of the space's blocks
-	// Policies choose the ranks; nil is the built-in cost alone.
+	Seeds     *SeedNames // adapters of the space's blocks
+	// Policies choose the ranks; nil: the built-in cost function alone.
 	Policies *policies.Scope
 
-	// approximate has what reservations predict; nil: they predict nothing. Without
-	// KV events it writes Space, else predicted, which is nil then.
+	// approximate predicts blocks from reservations; nil: none are predicted. It writes
+	// predicted if engines publish KV events, otherwise Space, and predicted is nil.
 	approximate *approximate.Scope
 	predicted   *indexer.Space
-	leases      *approximate.Index // makes those of approximate; nil: there are none
-	stored      *storedWatches     // nil: nobody may watch
-	// gone: the last worker has left. It is set after the ledger has lost the
-	// scope's ranks and before a new state gives it any: a rank that is found in
-	// the ledger, while this is not set afterwards, belongs to this state.
+	leases      *approximate.Index // creates the leases of approximate; nil: there are none
+	stored      *storedWatches     // nil: WatchStored is off
+	// gone: the last worker has left. It is set after the ledger has lost the scope's ranks and
+	// before a new state gives the ledger any. So if a rank is found in the ledger, and gone is
+	// false afterwards, the rank belongs to this state.
 	gone atomic.Bool
 
 	// The reconciler alone touches these, under the catalog's lock.
 	workers int                     // attached
 	held    map[uint32]catalog.Rank // slots of ranks whose workers are not attached
 
-	served bool // had a worker attached in full; guarded by Registry.mu
+	served bool // has had a fully attached worker; guarded by Registry.mu
 }
 
-// Gone reports whether the scope's last worker has left: the state is not the
-// scope's any more.
+// Gone reports whether the scope's last worker has left, so that this is no longer the scope's
+// state.
 func (s *State) Gone() bool { return s.gone.Load() }
 
-// Overlap finds which ranks have a prompt, by events and predictions. It fills o, and
-// uses memory of scratch.
+// Overlap finds which ranks have the blocks of a prompt, from events and predictions, given the
+// blocks' local hashes. It writes the result to o, and uses scratch as memory.
 func (s *State) Overlap(local []uint64, o, scratch *indexer.Overlap) {
 	s.Space.Overlap(local, o)
 	if s.predicted != nil {
@@ -58,7 +57,7 @@ func (s *State) Overlap(local []uint64, o, scratch *indexer.Overlap) {
 	}
 }
 
-// Events returns the index as events of engines change it.
+// Events returns the index for engine events to write.
 func (s *State) Events() kvevents.Index {
 	var index kvevents.Index = s.Gate
 	if s.predicted != nil {
@@ -70,8 +69,8 @@ func (s *State) Events() kvevents.Index {
 	return index
 }
 
-// clearingIndex is an index beside which there are predictions: the cache of a rank
-// that cleared or restarted does not have those either.
+// clearingIndex clears the predictions of a rank together with its blocks: a rank that cleared
+// its cache or restarted has lost them too.
 type clearingIndex struct {
 	*recovery.Gate
 	predictions *approximate.Scope
@@ -83,8 +82,7 @@ func (i clearingIndex) Clear(slot uint32) {
 	i.predictions.Clear(slot)
 }
 
-// AssignSlot gives a slot of the index to a rank. It does nothing if the rank has
-// it.
+// AssignSlot assigns a slot of the index to a rank. It does nothing if the rank already has it.
 func (s *State) AssignSlot(slot uint32, r catalog.Rank) {
 	if s.approximate != nil {
 		s.approximate.AssignSlot(slot, r)
@@ -107,11 +105,11 @@ func (s *State) emptySlot(slot uint32) {
 	s.Gate.ReleaseSlot(slot)
 }
 
-// EndHold ends the hold of a slot, if there is one: its rank is attached now.
+// EndHold ends the hold of a slot, if there is one, because its rank is attached now.
 func (s *State) EndHold(slot uint32) { delete(s.held, slot) }
 
-// NewLease returns the lease of a new reservation, nil if no rank is followed by its
-// capacity.
+// NewLease returns the capacity lease of a new reservation, nil if predictions do not follow
+// the capacity of ranks.
 func (s *State) NewLease() *approximate.Lease {
 	if s.leases == nil {
 		return nil
@@ -119,25 +117,25 @@ func (s *State) NewLease() *approximate.Lease {
 	return s.leases.NewLease()
 }
 
-// Booked notes that a prompt was booked on a rank, if reservations predict anything.
-// private are the prompt's blocks besides those of the local hashes, which are
-// borrowed. The lease is of NewLease.
+// Booked predicts the blocks of a prompt that was booked on a rank, if predictions are on.
+// local, which is borrowed, has the local hashes; private is the number of further blocks of
+// the prompt. The lease is from NewLease.
 func (s *State) Booked(e catalog.Entry, local []uint64, private int, lease *approximate.Lease) {
 	if s.approximate != nil {
 		s.approximate.BookLeased(e, local, private, lease)
 	}
 }
 
-// maxSeedNames bounds the block seeds of a scope whose names are kept, maxSeedName the
-// name of an adapter in bytes: events state it, at any length.
+// maxSeedNames bounds the remembered seeds of a scope. maxSeedName bounds an adapter's name in
+// bytes, since events may have names of any length.
 const (
 	maxSeedNames = 4096
 	maxSeedName  = 256
 )
 
-// SeedNames remembers which adapter and salt the block seeds of a scope are made
-// of, as events name them. Salts are secrets of customers: only whether there is one
-// is kept. The zero value is empty.
+// SeedNames remembers from which adapter and salt the block seeds of a scope are made, as
+// events name them. Salts are secrets of customers, so it keeps only whether there is one. The
+// zero value is empty.
 type SeedNames struct {
 	mu sync.Mutex // guards of
 	of map[uint64]seedName
@@ -148,8 +146,8 @@ type seedName struct {
 	salted bool
 }
 
-// NameSeed notes a seed; see kvevents.SeedNames. Once there are too many it
-// notes no more, and none with a name that is too long.
+// NameSeed remembers a seed; see kvevents.SeedNames. It ignores names that are too long, and
+// all seeds once there are maxSeedNames.
 func (n *SeedNames) NameSeed(seed uint64, lora, salt string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

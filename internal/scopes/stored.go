@@ -10,35 +10,35 @@ import (
 	"github.com/select-service/select-service/pkg/kvevents"
 )
 
-// storedWatches are the prompts that somebody waits for: until the events of the rank that
-// computes one have stored it to its last complete block.
+// storedWatches has the prompts being watched: each until events say that the rank which
+// computes it has stored its last complete block.
 type storedWatches struct {
 	space *indexer.Space
-	count atomic.Int64 // of all: without any an event costs one look at it
+	count atomic.Int64 // number of watches; while it is 0, an event costs just this load
 
 	mu sync.Mutex // guards of; innermost
 	of map[uint32][]*storedWatch
 }
 
-// storedWatch is one prompt that is being computed.
+// storedWatch is a prompt that is being computed.
 type storedWatch struct {
 	slot   uint32
 	local  []uint64 // local hashes of its complete blocks, at least one
 	stored func()
 }
 
-// WatchStored calls stored, once at most, when events say that a rank has stored the last of
-// a prompt's blocks, whose local hashes are only lent. It is called by the apply worker of
-// the rank, or before WatchStored returns if the rank has them already, and must not block.
-// The watch ends with that or with stop, which may come late and twice. Without blocks, and
-// where nobody may watch, no event will say it: stop is nil.
+// WatchStored calls stored, at most once, when events say that the rank has stored all blocks
+// of a prompt. local has the blocks' local hashes and is borrowed. The rank's apply worker
+// calls stored, or WatchStored itself if the blocks are there already; stored must not block.
+// stop ends the watch; it may be called late and more than once. If there are no blocks, or
+// watching is off, stored is never called and stop is nil.
 func (s *State) WatchStored(e catalog.Entry, local []uint64, stored func()) (stop func()) {
 	if s.stored == nil || len(local) == 0 {
 		return nil
 	}
 	w := &storedWatch{slot: e.Slot, local: slices.Clone(local), stored: stored}
 	s.stored.add(w)
-	// The event may have come since the caller looked: nobody was told of it then.
+	// The event may have come after the caller's lookup and before the watch was added.
 	s.stored.tellIfComplete(w)
 	return func() { s.stored.remove(w) }
 }
@@ -53,7 +53,7 @@ func (t *storedWatches) add(w *storedWatch) {
 	t.count.Add(1)
 }
 
-// remove reports whether the watch had not ended.
+// remove ends a watch, and reports whether it had not ended before.
 func (t *storedWatches) remove(w *storedWatch) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +71,7 @@ func (t *storedWatches) remove(w *storedWatch) bool {
 	return true
 }
 
-// complete reports whether a rank has a prompt to its last complete block, on its device.
+// complete reports whether a rank has all the given blocks on its device.
 func (t *storedWatches) complete(slot uint32, local []uint64) bool {
 	var o indexer.Overlap
 	t.space.Overlap(local, &o)
@@ -79,9 +79,9 @@ func (t *storedWatches) complete(slot uint32, local []uint64) bool {
 	return int(device) == len(local)
 }
 
-// noteStored looks whether blocks that were stored just now complete a prompt.
+// noteStored ends the watches whose prompts are complete with the blocks just stored.
 func (t *storedWatches) noteStored(ev *indexer.Store) {
-	var last []*storedWatch // whose last block is among them
+	var last []*storedWatch // watches whose last block is among the stored ones
 	t.mu.Lock()
 	for _, w := range t.of[ev.Slot] {
 		if slices.Contains(ev.Local, w.local[len(w.local)-1]) {
@@ -90,18 +90,18 @@ func (t *storedWatches) noteStored(ev *indexer.Store) {
 	}
 	t.mu.Unlock()
 	for _, w := range last {
-		t.tellIfComplete(w) // another prompt may end with a block of the same tokens
+		t.tellIfComplete(w) // another prompt may end with a block of the same tokens, so check all blocks
 	}
 }
 
-// tellIfComplete ends a watch whose prompt is stored, and says so.
+// tellIfComplete ends a watch whose prompt is stored, and calls its function.
 func (t *storedWatches) tellIfComplete(w *storedWatch) {
 	if t.complete(w.slot, w.local) && t.remove(w) {
 		w.stored()
 	}
 }
 
-// watchedIndex is an index whose stored blocks somebody may wait for.
+// watchedIndex is an index whose stored blocks are checked against the watches.
 type watchedIndex struct {
 	kvevents.Index
 	watches *storedWatches

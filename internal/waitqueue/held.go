@@ -8,40 +8,39 @@ import (
 	"github.com/select-service/select-service/internal/admission"
 )
 
-// Held is a Request that can be held until the rank that it would get has little left to
-// compute.
+// Held is a Request that can be held back until the rank it would get has little left to compute.
 type Held interface {
 	Request
-	// Work is the predicted time of what the request has to compute, in seconds.
+	// Work returns the predicted compute time of the request's prefill, in seconds.
 	Work() float64
-	// RunOrHold runs the request, or returns for how long it should at least be held. It
-	// then adds its work to what is charged to the rank that it would get, by slot, in
-	// seconds: requests behind it must not go there as if the rank were free. force runs
-	// it in any case. overlapAge is as for Refresh.
+	// RunOrHold runs the request, or returns the least time to hold it. If it holds the
+	// request, it adds the request's work, in seconds, to charged at the slot of the rank that
+	// it would get, so that requests behind it do not see the rank as free. force runs the
+	// request in any case. overlapAge is as for Refresh.
 	RunOrHold(charged map[uint32]float64, force bool, overlapAge time.Duration) (hold time.Duration, err error)
 }
 
-// held are the requests that are held, in no order. They are looked at in the order of
-// their work, less agedShare of the time that they have waited.
+// held has the requests being held, in no order. They get their turns by ascending work minus
+// agedShare of the time that they have waited.
 type held struct {
-	longest time.Duration // after which a request goes anyway
+	longest time.Duration // a request that was held for this long runs in any case
 	waiting []*Queued
 	tokens  uint64
-	again   *time.Timer // dispatches when a rank may have become free
+	again   *time.Timer // dispatches again when a rank may have become free
 }
 
 const (
 	agedShare = 0.3
-	// maxLooked bounds the requests that are looked at for one event.
+	// maxLooked bounds the requests that one dispatch considers.
 	maxLooked = 48
-	// leastAgain bounds how often time alone lets requests be looked at.
+	// leastAgain is the shortest time until the timer dispatches again.
 	leastAgain = time.Millisecond
 )
 
-// heldClass is the class of requests that are held, for messages.
+// heldClass is the class of held requests in messages.
 var heldClass = &admission.Class{Name: "hold"}
 
-// NewHolding returns an empty queue of requests that are Held, each for longest at most.
+// NewHolding returns an empty queue of Held requests. Each is held for longest at most.
 func NewHolding(config Config, longest time.Duration) *Queue {
 	return &Queue{config: config, held: &held{longest: longest}}
 }
@@ -65,7 +64,7 @@ func (q *Queue) enterHeldLocked(r Held, since *time.Time) (*Queued, error) {
 	return w, nil
 }
 
-// scanLocked runs the requests that need not be held any more, in order.
+// scanLocked runs, in order, the requests that need not be held any longer.
 func (q *Queue) scanLocked() {
 	h := q.held
 	now := time.Now()
@@ -87,7 +86,8 @@ func (q *Queue) scanLocked() {
 	h.scheduleLocked(q, next)
 }
 
-// rank is what the order goes by: requests that have waited for the longest time first.
+// rank returns the sort key of a request: those that have waited for longest or more come
+// first, in order of their wait.
 func (h *held) rank(w *Queued, now time.Time) float64 {
 	waited := now.Sub(w.since)
 	if waited >= h.longest {
@@ -96,7 +96,8 @@ func (h *held) rank(w *Queued, now time.Time) float64 {
 	return w.work - agedShare*waited.Seconds()
 }
 
-// runOrHoldLocked gives a request its turn. Its caller gets an answer also if it panics.
+// runOrHoldLocked calls the request's RunOrHold. If that panics, the request ends with
+// errPanicked: the panic is in another caller's goroutine.
 func (q *Queue) runOrHoldLocked(w *Queued, charged map[uint32]float64, force bool) (hold time.Duration, err error) {
 	panicked := true
 	defer func() {
@@ -125,7 +126,7 @@ func (h *held) remove(w *Queued) (was bool) {
 	return true
 }
 
-// scheduleLocked lets the requests be looked at again after some time, if there are any.
+// scheduleLocked has the requests considered again after some time, if there are any.
 func (h *held) scheduleLocked(q *Queue, after time.Duration) {
 	switch {
 	case len(h.waiting) == 0:

@@ -1,6 +1,5 @@
-// Package waitqueue holds the requests of one scope that wait while every rank
-// that they could use is busy, and gives each its turn. Which one is next is
-// decided by package admission.
+// Package waitqueue holds the requests of one scope that wait because every rank that they
+// could use is busy, and runs each when its turn comes. Package admission decides the order.
 package waitqueue
 
 import (
@@ -20,45 +19,43 @@ type Request interface {
 	// Workers is the number of schedulable workers of the scope, by which the
 	// limits of the queue are multiplied.
 	Workers() int
-	// CanRun reports whether one of the request's ranks is not busy for the class,
-	// as far as the request has looked at the workers.
+	// CanRun reports whether one of the request's ranks is not busy for the class, on the
+	// snapshot of workers that the request has.
 	CanRun(*admission.Class) bool
-	// CanRunNow is CanRun on the workers of this moment. It is true, too, for a
-	// request that has no rank left: Refresh then returns its answer.
+	// CanRunNow is CanRun on the current workers. It also returns true if the request has no
+	// rank left: Refresh then returns the error.
 	CanRunNow(*admission.Class) bool
-	// BeforeWait is the last look before the request is queued in a class: an error is
-	// its answer. What is needed while it runs only can be given back.
+	// BeforeWait is called just before the request is queued in a class. An error ends the
+	// request. It is the place to release memory that is only needed to run at once.
 	BeforeWait(*admission.Class) error
-	// Refresh looks at the workers of this moment for a request that has waited. It
-	// looks at what they have cached if they have changed, or if the request has
-	// waited for overlapAge; 0 is never.
+	// Refresh updates a request that has waited to the current workers. It looks up their cached
+	// blocks again if they have changed, or if the request has waited for overlapAge (0: never).
 	Refresh(overlapAge time.Duration) error
 	// Run serves the request.
 	Run() error
 }
 
-// Config is what the queues of all scopes have in common.
+// Config has the settings that the queues of all scopes share.
 type Config struct {
-	// Started is the time from which arrivals are counted.
+	// Started is the origin of arrival times.
 	Started time.Time
-	// OverlapRefresh is how long a request may wait before its overlap is looked up
-	// again; 0 is never.
+	// OverlapRefresh is how long a request may wait before its overlap is looked up again; 0:
+	// forever.
 	OverlapRefresh time.Duration
 }
 
-// Queue is the wait queue of one scope. Without a policy nothing waits and
-// nothing is serialised.
+// Queue is the wait queue of one scope. Without a policy, and unless it holds requests, nothing
+// waits and nothing is serialised.
 type Queue struct {
 	config Config
-	policy *admission.Policy // nil: nothing waits because ranks are busy
-	held   *held             // nil: nothing is held; only without a policy
+	policy *admission.Policy // nil: requests do not wait for busy ranks
+	held   *held             // nil: requests are not held; not nil only without a policy
 
-	// mu guards queue, what is held, and closed. It is held while a request runs, so that the next
-	// one is judged by the load which that one booked. Lock order: mu before the
-	// ledger's.
+	// mu guards queue, the requests in held, and closed. It is held while a request runs, so
+	// that the next one sees the load which that one booked. Lock order: mu before the ledger's.
 	mu     sync.Mutex
 	queue  *admission.Queue
-	closed error // why no request can enter any more; nil: it is open
+	closed error // the reason given to Close; nil: open
 }
 
 // New returns an empty queue. A nil policy lets nothing wait.
@@ -70,39 +67,38 @@ func New(config Config, policy *admission.Policy) *Queue {
 	return q
 }
 
-// Enabled reports whether requests wait while ranks are busy.
+// Enabled reports whether requests wait for busy ranks.
 func (q *Queue) Enabled() bool { return q.policy != nil }
 
-// Waits reports whether requests can wait at all. Where they cannot, the caller runs
-// them itself.
+// Waits reports whether requests can wait at all. If they cannot, callers run them directly.
 func (q *Queue) Waits() bool { return q.policy != nil || q.held != nil }
 
-// Queued is a request that waits.
+// Queued is a waiting request.
 type Queued struct {
 	waiter  admission.Waiter
 	request Request
 	done    chan struct{} // closed when err is set
 	err     error
 
-	// Of a request that is held:
+	// The fields below are for held requests only.
 
 	since  time.Time
-	work   float64 // see Held
+	work   float64 // seconds, see Held
 	tokens uint64
 	ended  bool // done is closed
 }
 
-// Done returns a channel that is closed when the request has had its turn.
+// Done returns a channel that is closed when the request has run or has ended without running.
 func (w *Queued) Done() <-chan struct{} { return w.done }
 
-// Err is how the request ended. It must be called after Done only.
+// Err returns the request's error. It must be called after Done is closed only.
 func (w *Queued) Err() error { return w.err }
 
-// Enter runs the request if it need not wait, and returns what became of it.
-// Otherwise it queues the request and returns where it waits. since is when the
-// request first came to a wait queue: Enter sets it if it is zero, once requests
-// before it have had their turn. The queue must be enabled. Errors are those of the
-// request, the reason of Close, and *admission.LimitError.
+// Enter runs the request if it need not wait, and returns nil and its error. Otherwise it
+// queues the request and returns its place. since is when the request first came to a wait
+// queue; if it is zero, Enter sets it, after dispatching the requests before it. The queue must
+// be able to wait (Waits). Errors are those of the request, the reason of Close, and
+// *admission.LimitError.
 func (q *Queue) Enter(r Request, since *time.Time) (*Queued, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -133,8 +129,8 @@ func (q *Queue) Enter(r Request, since *time.Time) (*Queued, error) {
 	return w, nil
 }
 
-// Withdraw takes a request out of the queue; it is false if its turn has come.
-// After it only the caller uses the request.
+// Withdraw takes a request out of the queue and reports whether its turn had not come.
+// Afterwards only the caller uses the request.
 func (q *Queue) Withdraw(w *Queued) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -144,8 +140,8 @@ func (q *Queue) Withdraw(w *Queued) bool {
 	return q.queue.Remove(&w.waiter)
 }
 
-// Dispatch runs every request that can run now. It is to be called after load
-// went down or workers changed.
+// Dispatch runs every request that can run now. It must be called after load went down or
+// workers changed.
 func (q *Queue) Dispatch() {
 	if !q.Waits() {
 		return
@@ -173,13 +169,13 @@ func (q *Queue) dispatchLocked() {
 	}
 }
 
-// errPanicked is for a request that panicked in the turn that another one gave it.
+// errPanicked is the error of a request that panicked while another caller's goroutine ran it.
 var errPanicked = &contract.Error{Kind: contract.Internal, Text: "internal error"}
 
-// runLocked runs a request whose turn has come. Its caller gets an answer also if
-// it panics: the panic is in another caller's goroutine.
+// runLocked runs a request whose turn has come. If it panics, its own caller gets errPanicked:
+// the panic is in another caller's goroutine.
 func (q *Queue) runLocked(w *Queued) {
-	w.err = errPanicked // until it is decided
+	w.err = errPanicked // stays if Refresh or Run panics
 	defer close(w.done)
 	err := w.request.Refresh(q.config.OverlapRefresh)
 	if err == nil {
@@ -188,8 +184,8 @@ func (q *Queue) runLocked(w *Queued) {
 	w.err = err
 }
 
-// Close answers every request that waits, and every one that still enters, with
-// reason: the service is shutting down, or the scope has no workers any more.
+// Close ends every waiting request, and every later one, with reason: the service is shutting
+// down, or the scope has lost its last worker.
 func (q *Queue) Close(reason error) {
 	if !q.Waits() {
 		return
@@ -213,7 +209,7 @@ func (q *Queue) Close(reason error) {
 	}
 }
 
-// Pending returns how many requests wait, and the tokens of their prompts.
+// Pending returns how many requests wait, and the total tokens of their prompts.
 func (q *Queue) Pending() (requests int, tokens uint64) {
 	if !q.Waits() {
 		return 0, 0
