@@ -137,8 +137,8 @@ const (
 // events name them. Salts are secrets of customers, so it keeps only whether there is one. The
 // zero value is empty.
 type SeedNames struct {
-	mu sync.Mutex // guards of
-	of map[uint64]seedName
+	mu     sync.Mutex // guards bySeed
+	bySeed map[uint64]seedName
 }
 
 type seedName struct {
@@ -151,13 +151,13 @@ type seedName struct {
 func (n *SeedNames) NameSeed(seed uint64, lora, salt string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.of) >= maxSeedNames || len(lora) > maxSeedName {
+	if len(n.bySeed) >= maxSeedNames || len(lora) > maxSeedName {
 		return
 	}
-	if n.of == nil {
-		n.of = make(map[uint64]seedName)
+	if n.bySeed == nil {
+		n.bySeed = make(map[uint64]seedName)
 	}
-	n.of[seed] = seedName{lora: lora, salted: salt != ""}
+	n.bySeed[seed] = seedName{lora: lora, salted: salt != ""}
 }
 
 // SeedName returns the adapter of a seed and whether there is a salt; ok is false
@@ -168,6 +168,6 @@ func (n *SeedNames) SeedName(seed uint64) (lora string, salted, ok bool) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	name, ok := n.of[seed]
+	name, ok := n.bySeed[seed]
 	return name.lora, name.salted, ok
 }

@@ -16,8 +16,8 @@ type storedWatches struct {
 	space *indexer.Space
 	count atomic.Int64 // number of watches; while it is 0, an event costs just this load
 
-	mu sync.Mutex // guards of; innermost
-	of map[uint32][]*storedWatch
+	mu     sync.Mutex // guards bySlot; innermost
+	bySlot map[uint32][]*storedWatch
 }
 
 // storedWatch is a prompt that is being computed.
@@ -39,17 +39,17 @@ func (s *State) WatchStored(e catalog.Entry, local []uint64, stored func()) (sto
 	w := &storedWatch{slot: e.Slot, local: slices.Clone(local), stored: stored}
 	s.stored.add(w)
 	// The event may have come after the caller's lookup and before the watch was added.
-	s.stored.tellIfComplete(w)
+	s.stored.notifyIfComplete(w)
 	return func() { s.stored.remove(w) }
 }
 
 func (t *storedWatches) add(w *storedWatch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.of == nil {
-		t.of = make(map[uint32][]*storedWatch)
+	if t.bySlot == nil {
+		t.bySlot = make(map[uint32][]*storedWatch)
 	}
-	t.of[w.slot] = append(t.of[w.slot], w)
+	t.bySlot[w.slot] = append(t.bySlot[w.slot], w)
 	t.count.Add(1)
 }
 
@@ -57,15 +57,15 @@ func (t *storedWatches) add(w *storedWatch) {
 func (t *storedWatches) remove(w *storedWatch) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := t.of[w.slot]
+	all := t.bySlot[w.slot]
 	i := slices.Index(all, w)
 	if i < 0 {
 		return false
 	}
 	if all = slices.Delete(all, i, i+1); len(all) == 0 {
-		delete(t.of, w.slot)
+		delete(t.bySlot, w.slot)
 	} else {
-		t.of[w.slot] = all
+		t.bySlot[w.slot] = all
 	}
 	t.count.Add(-1)
 	return true
@@ -83,19 +83,19 @@ func (t *storedWatches) complete(slot uint32, local []uint64) bool {
 func (t *storedWatches) noteStored(ev *indexer.Store) {
 	var last []*storedWatch // watches whose last block is among the stored ones
 	t.mu.Lock()
-	for _, w := range t.of[ev.Slot] {
+	for _, w := range t.bySlot[ev.Slot] {
 		if slices.Contains(ev.Local, w.local[len(w.local)-1]) {
 			last = append(last, w)
 		}
 	}
 	t.mu.Unlock()
 	for _, w := range last {
-		t.tellIfComplete(w) // another prompt may end with a block of the same tokens, so check all blocks
+		t.notifyIfComplete(w) // another prompt may end with a block of the same tokens, so check all blocks
 	}
 }
 
-// tellIfComplete ends a watch whose prompt is stored, and calls its function.
-func (t *storedWatches) tellIfComplete(w *storedWatch) {
+// notifyIfComplete ends a watch whose prompt is stored, and calls its function.
+func (t *storedWatches) notifyIfComplete(w *storedWatch) {
 	if t.complete(w.slot, w.local) && t.remove(w) {
 		w.stored()
 	}
