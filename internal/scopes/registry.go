@@ -35,8 +35,8 @@ type Settings struct {
 	Queues    waitqueue.Config
 	Policies  *policies.Table // nil: the built-in cost everywhere
 	Learners  *policies.Learners
-	// Approximate has what reservations predict, nil if they predict nothing. With
-	// Beside, engines publish KV events and predictions are kept beside their index.
+	// Approximate has the blocks predicted from reservations; nil: none are predicted. With
+	// Beside, engines also publish KV events, and predictions have an index of their own.
 	Approximate *approximate.Index
 	Beside      bool
 	// ByCapacity: without Beside, predictions follow the capacity of ranks whose capacity is
@@ -312,7 +312,7 @@ func (r *Registry) EndMerging() {
 	}
 }
 
-// Approximate has what reservations predict, nil if they predict nothing.
+// Approximate returns the blocks predicted from reservations, nil if none are predicted.
 func (r *Registry) Approximate() *approximate.Index { return r.settings.Approximate }
 
 // Known lists the scopes that have or had a fully attached worker, in no order. Of scopes
